@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: MIT
+# The whole build, not recursive.  Lists of sources first, then the settings of
+# the machine, then the rules.  A new source file is added to one list, a new
+# command to PROGS and to a list of its own; nothing else changes.
+#
+# Settings may be given on the command line or kept in an untracked .config.mk.
+
+# ---- what there is ----------------------------------------------------------
+
+VERSION = 0.1.0
+
+CORE_SRCS = \
+	lib/core/arena.c \
+	lib/core/buf.c \
+	lib/core/dtype.c \
+	lib/core/err.c \
+	lib/core/feed.c \
+	lib/core/guard.c \
+	lib/core/hash.c \
+	lib/core/json.c \
+	lib/core/map.c \
+	lib/core/num.c \
+	lib/core/outfile.c \
+	lib/core/par.c \
+	lib/core/sha256.c \
+	lib/core/text.c
+
+FORMAT_SRCS = \
+	lib/format/ckpt.c \
+	lib/format/dat.c \
+	lib/format/hf.c \
+	lib/format/mp.c \
+	lib/format/safetensors.c \
+	lib/format/store.c \
+	lib/format/view.c \
+	lib/format/writer.c
+
+NVFP4_SRCS =
+
+MODEL_SRCS =
+
+# Shared by all commands; goes into libcmd.a.
+CMD_SRCS =
+
+# PROGS names the commands; the objects of NAME come from NAME_SRCS.
+PROGS =
+datcat_SRCS = cmd/datcat/datcat.c
+datpack_SRCS = cmd/datpack/datpack.c
+
+# Sources that are compiled once for each instruction set in ISAS.  They stay in
+# the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
+# each with -DISA=scalar, -DISA=avx2, ...
+ISA_SRCS =
+
+# ---- settings of the machine ------------------------------------------------
+
+-include .config.mk
+
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+ifeq ($(origin AR),default)
+AR = ar
+endif
+INSTALL ?= install
+PREFIX ?= /usr/local
+DESTDIR ?=
+BUILD ?= build
+BIN ?= bin
+CFLAGS ?= -O2 -g
+LDFLAGS ?=
+WERROR ?=
+FUZZ_CC ?= clang
+FUZZ_SECONDS ?= 60
+
+TARGET := $(shell $(CC) -dumpmachine)
+ISAS := scalar $(if $(filter x86_64-%,$(TARGET)),avx2 avx512)
+ISA_FLAGS_scalar = -O3
+ISA_FLAGS_avx2 = -O3 -mavx2 -mf16c
+ISA_FLAGS_avx512 = -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c
+
+WARN = -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wformat=2 $(WERROR)
+# No implicit FMA: it would make a result depend on the instruction set.
+ALL_CFLAGS = -std=c11 $(WARN) -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
+	-ffp-contract=off $(CFLAGS)
+
+# msgpack-c renamed its library in version 6.  Asked when linking, not before:
+# "make setup test" installs it only after this file has been read.
+MSGPACK_LIB ?= $(if $(findstring /,$(shell $(CC) $(LDFLAGS) \
+	-print-file-name=libmsgpack-c.so)),-lmsgpack-c,-lmsgpackc)
+LDLIBS ?= $(MSGPACK_LIB) -lxxhash -lpthread -lm
+
+# ---- derived lists ----------------------------------------------------------
+
+objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
+	$(ISAS:%=$(BUILD)/$(s:.c=)_%.o),$(BUILD)/$(s:.c=.o)))
+
+# A library comes before those it uses.
+LIBS = $(foreach l,model format nvfp4 core,$(BUILD)/lib$l.a)
+LIBCMD = $(BUILD)/libcmd.a
+UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
+FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
+SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c))
+BINS = $(PROGS:%=$(BIN)/%)
+OBJS = $(call objs,$(CORE_SRCS) $(FORMAT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
+	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+TEST_OBJS = $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
+
+# What must wait when setup was asked for in the same command, also with -j.
+SETUP := $(filter setup,$(MAKECMDGOALS))
+
+# ---- targets ----------------------------------------------------------------
+
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: all setup demo test check check-san lint fuzz fuzz-quick fuzz-keep bench install \
+	uninstall arm64 clean help unit-programs fuzz-programs test-programs FORCE
+
+## all         build every program into bin/ (the default)
+all: $(BINS) $(LIBS)
+
+## setup       install the Debian packages that build, demo and test need
+setup:
+	tools/setup.sh
+
+## demo        make a small model file, look at it, convert it, compare it
+demo: all
+	NIBBLE_BIN=$(abspath $(BIN)) pipelines/demo.sh
+
+## test        all tests: unit programs, bats, layers, a few seconds of fuzzing
+test: all test-programs fuzz-programs
+	@$(TEST_ENV) tools/test.sh unit bats fuzz
+
+## check       the quick part of test, about a minute
+check: all test-programs
+	@$(TEST_ENV) tools/test.sh --tags '!slow' unit bats
+
+## check-san   the tests under ASan and UBSan, the unit programs under valgrind
+SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+	-fno-sanitize-recover=all
+check-san: test-programs | $(SETUP)
+	$(MAKE) BUILD=build-san BIN=build-san/bin CFLAGS='$(SAN_FLAGS)' all test-programs
+	@$(TEST_ENV) NIBBLE_SAN=1 NIBBLE_BUILD=$(abspath build-san) \
+		NIBBLE_BIN=$(abspath build-san/bin) NIBBLE_PLAIN=$(abspath $(BUILD)) \
+		tools/test.sh --tags '!nosan' unit bats valgrind
+
+## lint        clang-format, clang-tidy, cppcheck, shellcheck, SPDX lines, layers
+lint: all | $(SETUP)
+	@$(TEST_ENV) MAKE='$(MAKE)' tools/lint.sh
+
+## fuzz        fuzz each parser for FUZZ_SECONDS (60)
+fuzz: fuzz-programs
+	@$(TEST_ENV) FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh fuzz
+
+## fuzz-quick  fuzz each parser for a few seconds
+fuzz-quick: fuzz-programs
+	@$(TEST_ENV) tools/test.sh fuzz
+
+## fuzz-keep   add to tests/fuzz/corpus what fuzzing found and it lacks
+fuzz-keep: fuzz-programs
+	for f in $(FUZZERS); do mkdir -p tests/fuzz/corpus/$$f build-fuzz/corpus/$$f && \
+		build-fuzz/fuzz/$$f -merge=1 tests/fuzz/corpus/$$f build-fuzz/corpus/$$f \
+		|| exit; done
+
+## bench       run every benchmark under bench/
+bench: all
+	@for b in bench/*.sh; do NIBBLE_BIN=$(abspath $(BIN)) "$$b" || exit; done
+
+## install     programs, man pages and completion into $(DESTDIR)$(PREFIX)
+BINDIR = $(DESTDIR)$(PREFIX)/bin
+MANDIR = $(DESTDIR)$(PREFIX)/share/man/man1
+COMPDIR = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+MANS = $(notdir $(wildcard man/*.1))
+install: all
+	$(INSTALL) -d $(BINDIR) $(MANDIR) $(COMPDIR)
+	$(INSTALL) -m 755 $(BINS) $(BINDIR)
+	$(if $(MANS),$(INSTALL) -m 644 $(MANS:%=man/%) $(MANDIR))
+	$(foreach c,$(wildcard tools/completion.bash),$(foreach p,$(PROGS),\
+		$(INSTALL) -m 644 $c $(COMPDIR)/$p &&)) :
+
+## uninstall   remove what install put there
+uninstall:
+	rm -f $(PROGS:%=$(BINDIR)/%) $(MANS:%=$(MANDIR)/%) $(PROGS:%=$(COMPDIR)/%)
+
+## arm64       cross-build for aarch64 and run the quick tests under qemu-user
+arm64: | $(SETUP)
+	@MAKE='$(MAKE)' tools/arm64.sh
+
+## clean       remove everything that was built
+clean:
+	rm -rf $(BUILD) $(BIN) build-san build-fuzz build-lint build-arm64
+
+## help        this list
+help:
+	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST))
+
+# ---- rules ------------------------------------------------------------------
+
+# Rebuild when compiler or flags differ from those of the last time.
+$(BUILD)/flags: FORCE | $(SETUP)
+	@mkdir -p $(@D)
+	@echo '$(CC) $(ALL_CFLAGS) $(LDFLAGS) $(VERSION)' | cmp -s - $@ || \
+		echo '$(CC) $(ALL_CFLAGS) $(LDFLAGS) $(VERSION)' >$@
+FORCE:
+
+COMPILE = $(CC) $(ALL_CFLAGS) $(DEFS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(COMPILE)
+
+$(BUILD)/cmd/cmd.o: private DEFS = -DNIBBLE_VERSION='"$(VERSION)"'
+
+# $(call isa_rule,SOURCE,ISA)
+define isa_rule
+$(BUILD)/$(1:.c=)_$2.o: $1 $(BUILD)/flags
+	@mkdir -p $$(@D)
+	$$(COMPILE)
+$(BUILD)/$(1:.c=)_$2.o: private DEFS = $(ISA_FLAGS_$2) -DISA=$2
+endef
+$(foreach s,$(ISA_SRCS),$(foreach i,$(ISAS),$(eval $(call isa_rule,$s,$i))))
+
+$(BUILD)/libcore.a: $(call objs,$(CORE_SRCS))
+$(BUILD)/libformat.a: $(call objs,$(FORMAT_SRCS))
+$(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
+$(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
+$(LIBCMD): $(call objs,$(CMD_SRCS))
+$(LIBS) $(LIBCMD): Makefile | $(SETUP)
+	@mkdir -p $(@D)
+	rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+
+LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LDLIBS)
+
+define prog_rule
+$(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS)
+	@mkdir -p $$(@D)
+	$$(LINK)
+endef
+$(foreach p,$(PROGS),$(eval $(call prog_rule,$p)))
+
+$(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIBCMD) $(LIBS)
+	@mkdir -p $(@D)
+	$(LINK)
+
+$(BUILD)/%.so: tests/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
+		-shared -fPIC -MMD -MP -o $@ $< -ldl
+
+unit-programs: $(UNIT:%=$(BUILD)/unit/%)
+test-programs: unit-programs $(SHIMS)
+
+# The harnesses have a build of their own, by clang.  Without clang none is built
+# and the tests say so.  One that does not build is removed, and the tests count
+# it as failed; the others still run.
+FUZZ_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+	-fno-sanitize-recover=all -fsanitize=fuzzer-no-link
+FUZZ_BINS = $(FUZZERS:%=build-fuzz/fuzz/%)
+FUZZ_MAKE = $(MAKE) BUILD=build-fuzz BIN=build-fuzz/bin CC='$(FUZZ_CC)' \
+	CFLAGS='$(FUZZ_FLAGS)'
+fuzz-programs: | $(SETUP)
+ifneq ($(FUZZERS),)
+	+@if command -v $(FUZZ_CC) >/dev/null; then \
+		$(FUZZ_MAKE) -k $(FUZZ_BINS) || for f in $(FUZZ_BINS); do \
+			$(FUZZ_MAKE) $$f >/dev/null 2>&1 || rm -f $$f; done; \
+	fi
+endif
+
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS)
+	@mkdir -p $(@D)
+	$(LINK) -fsanitize=fuzzer
+
+TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
+
+-include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/* cmd: see cmd.h. */
+#include "cmd/cmd.h"
+
+#include "lib/core/num.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_OPTIONS = 64 };
+
+struct guard cmd_guard;
+static const char *program = "nibble";
+
+static void
+on_sigbus(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (guard_repair(&cmd_guard, info->si_addr))
+        return;
+    signal(sig, SIG_DFL); // a fault of our own: let it be seen
+    raise(sig);
+}
+
+static void
+on_deadly(int sig)
+{
+    guard_remove_temps(&cmd_guard);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+void
+cmd_begin(struct cmd *c)
+{
+    static const int deadly[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ,
+                                  SIGXCPU };
+    struct sigaction bus = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
+    struct sigaction end = { .sa_handler = on_deadly };
+    program = c->name;
+    sigaction(SIGBUS, &bus, NULL);
+    sigfillset(&end.sa_mask);
+    for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++) {
+        struct sigaction old;
+        // What the parent ignores (nohup) stays ignored; a pipe that closes does not.
+        if (sigaction(deadly[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN &&
+            deadly[i] != SIGPIPE && deadly[i] != SIGXFSZ)
+            continue;
+        sigaction(deadly[i], &end, NULL);
+    }
+    signal(SIGXFSZ, SIG_IGN); // EFBIG from write, with words
+}
+
+const char *
+cmd_version(void)
+{
+    return NIBBLE_VERSION;
+}
+
+static void
+say(const char *fmt, va_list ap)
+{
+    struct buf b = { 0 };
+    int saved = errno;
+    buf_printf(&b, "%s: ", program);
+    buf_vprintf(&b, fmt, ap);
+    size_t n = strlen(fmt);
+    if (n && fmt[n - 1] == ':')
+        buf_printf(&b, " %s", strerror(saved));
+    buf_char(&b, '\n');
+    if (!b.failed)
+        fwrite(b.data, 1, b.len, stderr);
+    buf_free(&b);
+}
+
+void
+die(int status, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+    exit(status);
+}
+
+void
+misuse(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+    exit(EXIT_TROUBLE);
+}
+
+void
+warn(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+}
+
+void
+warn_lines(const struct buf *lines)
+{
+    const char *p = lines->data;
+    for (const char *end; p && (end = strchr(p, '\n')); p = end + 1)
+        warn("%.*s", (int)(end - p), p);
+}
+
+int
+cmd_status(const struct err *err)
+{
+    switch (err->kind) {
+    case ERR_NONE:
+        return EXIT_DONE;
+    case ERR_MEMORY:
+        return EXIT_MEMORY;
+    case ERR_NONFINITE:
+        return EXIT_NONFINITE;
+    default:
+        return EXIT_TROUBLE;
+    }
+}
+
+void
+die_err(const struct err *err)
+{
+    die(cmd_status(err), "%s", err->msg);
+}
+
+/* ---- options ---------------------------------------------------------------- */
+
+static void
+help(const struct cmd *c)
+{
+    printf("usage: %s\n\n%s\n\n", c->synopsis, c->about);
+    for (size_t i = 0; i < c->n_options; i++) {
+        const struct cmd_option *o = &c->options[i];
+        char left[80];
+        int n = o->letter < 256 ? snprintf(left, sizeof left, "  -%c, ", o->letter)
+                                : snprintf(left, sizeof left, "      ");
+        const char *arg = o->arg ? o->arg : "";
+        snprintf(left + n, sizeof left - (size_t)n, "--%s%s%s", o->name,
+                 o->arg && *o->arg != '[' ? " " : "", arg);
+        if (strlen(left) > 30)
+            printf("%s\n%*s%s\n", left, 32, "", o->help);
+        else
+            printf("%-32s%s\n", left, o->help);
+    }
+    cmd_close_stdout();
+    exit(EXIT_DONE);
+}
+
+/* What getopt_long stumbled over, as a name for the message. */
+static _Noreturn void
+bad_option(const struct cmd *c, int what, char **argv)
+{
+    const char *word = argv[optind - 1];
+    char q[TEXT_QUOTE];
+    if (what == ':')
+        misuse("%s: needs an argument; --help tells which", word);
+    if (optopt >= 256) // a long option that takes no argument was given one
+        misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
+    if (optopt && strncmp(word, "--", 2) != 0)
+        misuse("-%c: unknown option; --help lists them", optopt);
+    for (size_t i = 0; i < c->n_options; i++)
+        if (optopt && optopt == c->options[i].letter)
+            misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
+    misuse("%s: unknown option; --help lists them", text_quote(q, word, strlen(word)));
+}
+
+int
+cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first)
+{
+    struct option longs[MAX_OPTIONS + 1] = { { 0 } };
+    char shorts[3 * MAX_OPTIONS + 2];
+    size_t n = 0;
+    shorts[n++] = ':';
+    for (size_t i = 0; i < c->n_options && i < MAX_OPTIONS; i++) {
+        const struct cmd_option *o = &c->options[i];
+        int kind = !o->arg           ? no_argument
+                   : *o->arg == '['  ? optional_argument
+                                     : required_argument;
+        longs[i] = (struct option){ o->name, kind, NULL, o->letter };
+        if (o->letter >= 256)
+            continue;
+        shorts[n++] = (char)o->letter;
+        if (kind == required_argument)
+            shorts[n++] = ':';
+    }
+    shorts[n] = '\0';
+    opterr = 0;
+    for (;;) {
+        int got = getopt_long(argc, argv, shorts, longs, NULL);
+        *arg = optarg;
+        switch (got) {
+        case -1:
+            *first = optind;
+            return -1;
+        case '?':
+        case ':':
+            bad_option(c, got, argv);
+        case 'h':
+            help(c);
+            break;
+        case 'V':
+            printf("%s (nibble) %s\n", c->name, cmd_version());
+            cmd_close_stdout();
+            exit(EXIT_DONE);
+        case 'q':
+            c->quiet = true;
+            break;
+        case 'v':
+            c->verbose = true;
+            break;
+        default:
+            return got;
+        }
+    }
+}
+
+uint64_t
+cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high)
+{
+    uint64_t v;
+    char q[TEXT_QUOTE];
+    if (!num_u64(&v, arg) || v < low || v > high)
+        misuse("--%s: %s: want %llu..%llu", option, text_quote(q, arg, strlen(arg)),
+               (unsigned long long)low, (unsigned long long)high);
+    return v;
+}
+
+double
+cmd_number(const char *option, const char *arg, double low)
+{
+    double v;
+    char q[TEXT_QUOTE];
+    if (!num_double(&v, arg) || v < low)
+        misuse("--%s: %s: want a number of at least %g", option,
+               text_quote(q, arg, strlen(arg)), low);
+    return v;
+}
+
+uint64_t
+cmd_bytes(const char *option, const char *arg, uint64_t low)
+{
+    uint64_t v;
+    char q[TEXT_QUOTE];
+    if (!num_bytes(&v, arg) || v < low || v > INT64_MAX)
+        misuse("--%s: %s: want a number of bytes of at least %llu; K, M and G may follow it",
+               option, text_quote(q, arg, strlen(arg)), (unsigned long long)low);
+    return v;
+}
+
+int
+cmd_word(const char *option, const char *arg, const char *const *words)
+{
+    struct buf list = { 0 };
+    char q[TEXT_QUOTE];
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(arg, words[i]) == 0)
+            return i;
+        buf_printf(&list, "%s%s", i ? ", " : "", words[i]);
+    }
+    misuse("--%s: %s: want one of %s", option, text_quote(q, arg, strlen(arg)),
+           list.data ? list.data : "");
+}
+
+/* ---- output ----------------------------------------------------------------- */
+
+void
+cmd_close_stdout(void)
+{
+    bool failed = ferror(stdout) != 0;
+    if (fclose(stdout) != 0 || failed)
+        die(EXIT_TROUBLE, "standard output:");
+}
+
+void
+cmd_refuse_terminal(void)
+{
+    if (isatty(STDOUT_FILENO))
+        misuse("binary data is not written to a terminal; redirect standard output");
+}
+
+void
+cmd_flush(struct buf *b)
+{
+    if (b->failed)
+        die(EXIT_MEMORY, "out of memory for the output");
+    if (b->len && fwrite(b->data, 1, b->len, stdout) != b->len)
+        die(EXIT_TROUBLE, "standard output:");
+    b->len = 0;
+}
+
+const char *
+cmd_tmpdir(void)
+{
+    const char *dir = getenv("TMPDIR");
+    return dir && *dir ? dir : "/var/tmp";
+}
+
+bool
+cmd_colour(void)
+{
+    const char *no = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && !(no && *no);
+}
+
+/* ---- progress --------------------------------------------------------------- */
+
+static double
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void
+progress_begin(struct progress *p, const struct cmd *c, const char *what, uint64_t total)
+{
+    *p = (struct progress){ .what = what, .total = total };
+    p->active = !c->quiet && total > 0 && isatty(STDERR_FILENO);
+    p->started = p->shown = now();
+}
+
+void
+progress_add(struct progress *p, uint64_t bytes)
+{
+    p->done += bytes;
+    if (!p->active)
+        return;
+    double t = now();
+    if (t - p->shown < 0.2)
+        return;
+    p->shown = t;
+    double rate = (double)p->done / (t - p->started);
+    double left = (double)(p->total - p->done) / rate;
+    fprintf(stderr, "\r%s: %s %3.0f %%, %.2f GB/s, %.0f s left \033[K", program, p->what,
+            100.0 * (double)p->done / (double)p->total, rate / 1e9, ceil(left));
+}
+
+void
+progress_end(struct progress *p)
+{
+    if (p->active && p->shown > p->started)
+        fputs("\r\033[K", stderr);
+    p->active = false;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/* cmd: what all commands share: options, words, exit codes, signals, checked output. */
+#ifndef NIBBLE_CMD_CMD_H
+#define NIBBLE_CMD_CMD_H
+
+#include "lib/core/err.h"
+#include "lib/core/guard.h"
+#include "lib/core/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum cmd_exit {
+    EXIT_DONE = 0,
+    EXIT_NO = 1, // the honest answer is no: differs, does not verify
+    EXIT_TROUBLE = 2,
+    EXIT_MEMORY = 3,
+    EXIT_NONFINITE = 4,
+    EXIT_PREEMPTED = 75,
+};
+
+/* One option: feeds getopt_long and --help alike.  letter is the short form, or a code
+ * of 256 and above for a long one alone.  arg: NULL for none; "[=X]" is optional. */
+struct cmd_option {
+    int letter;
+    const char *name, *arg, *help;
+};
+
+/* The options that every command has; put them into its table. */
+#define CMD_COMMON                                                                      \
+    { 'q', "quiet", NULL, "say nothing on success" },                                   \
+        { 'v', "verbose", NULL, "say more on stderr" },                                 \
+        { 'h', "help", NULL, "show this and exit" },                                    \
+    {                                                                                   \
+        'V', "version", NULL, "show the version and exit"                               \
+    }
+
+struct cmd {
+    const char *name;     // of the program, for messages
+    const char *synopsis; // behind "usage: "
+    const char *about;    // a sentence or two
+    const struct cmd_option *options;
+    size_t n_options;
+    bool quiet, verbose;
+};
+
+extern struct guard cmd_guard;
+
+/* Set the program's name, install the handlers. */
+void cmd_begin(struct cmd *c);
+/* The next option: its letter or code with *arg, or -1 at the operands (*first is the
+ * index of the first).  Handles the common four itself. */
+int cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first);
+const char *cmd_version(void);
+
+/* One line "name: words" on stderr, then the end.  A final colon appends strerror. */
+_Noreturn void die(int status, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Misuse: what was expected; exit 2. */
+_Noreturn void misuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Lines of library warnings, each with the program's name before it. */
+void warn_lines(const struct buf *lines);
+int cmd_status(const struct err *err);
+_Noreturn void die_err(const struct err *err);
+
+/* The argument of an option as a number, or misuse. */
+uint64_t cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high);
+double cmd_number(const char *option, const char *arg, double low);
+uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
+/* Index of arg among the NULL-terminated words, or misuse. */
+int cmd_word(const char *option, const char *arg, const char *const *words);
+
+/* stdout, flushed and checked: a full disk ends with 2. */
+void cmd_close_stdout(void);
+/* Binary data does not go to a terminal. */
+void cmd_refuse_terminal(void);
+/* A buffer of text to stdout, then empty again. */
+void cmd_flush(struct buf *b);
+/* Where large temporary data may go: TMPDIR or /var/tmp. */
+const char *cmd_tmpdir(void);
+/* Colour on stdout: a terminal, and no NO_COLOR. */
+bool cmd_colour(void);
+
+/* A progress line on stderr, if that is a terminal: rate, percent, time left. */
+struct progress {
+    const char *what;
+    uint64_t total, done;
+    double started, shown;
+    bool active;
+};
+void progress_begin(struct progress *p, const struct cmd *c, const char *what,
+                    uint64_t total);
+void progress_add(struct progress *p, uint64_t bytes);
+void progress_end(struct progress *p);
+
+#endif

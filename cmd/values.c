@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* values: see values.h. */
+#include "cmd/values.h"
+
+#include "lib/core/num.h"
+#include "lib/nvfp4/codec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum values_kind
+kind_of(enum dtype d)
+{
+    switch (d) {
+    case DT_C64:
+    case DT_C128:
+    case DT_F6_E2M3:
+    case DT_F6_E3M2:
+    case DT_F8_E4M3FNUZ:
+    case DT_F8_E5M2FNUZ:
+    case DT_NONE:
+    case DT_COUNT:
+        return VALUES_NONE;
+    case DT_F64:
+    case DT_I32:
+    case DT_I64:
+    case DT_U32:
+    case DT_U64:
+        return VALUES_F64;
+    default:
+        return VALUES_F32;
+    }
+}
+
+int
+values_open(struct values *x, struct store *s, const struct view *v, struct err *err)
+{
+    *x = (struct values){ .s = s, .v = v, .isa = stats_isa(), .scale2 = 1 };
+    x->kind = kind_of(v->dtype);
+    if (!v->scale2)
+        return 0;
+    uint8_t bytes[4];
+    uint32_t bits;
+    char q[TEXT_QUOTE];
+    if (store_read(s, v->scale2, 0, bytes, sizeof bytes, err) < 0)
+        return -1;
+    bits = load_le32(bytes);
+    memcpy(&x->scale2, &bits, sizeof bits);
+    if (!isfinite(x->scale2) || x->scale2 <= 0)
+        return err_set(err, ERR_FORMAT,
+                       "%s: byte %llu: tensor scale of \"%s\": expected a number above 0, "
+                       "found %g",
+                       s->files[v->scale2->file].name,
+                       (unsigned long long)v->scale2->offset,
+                       text_quote(q, v->name, v->name_len), (double)x->scale2);
+    if (v->divides)
+        x->scale2 = 1 / x->scale2;
+    return 0;
+}
+
+int
+values_scratch(struct values_scratch *w, struct err *err)
+{
+    w->bytes = malloc((size_t)VALUES_CHUNK * 8);
+    w->scales = malloc(VALUES_CHUNK / NVFP4_BLOCK);
+    w->out = malloc((size_t)VALUES_CHUNK * sizeof *w->out);
+    if (!w->bytes || !w->scales || !w->out)
+        return err_set(err, ERR_MEMORY, "out of memory for decoding");
+    return 0;
+}
+
+void
+values_scratch_free(struct values_scratch *w)
+{
+    free(w->bytes);
+    free(w->scales);
+    free(w->out);
+    *w = (struct values_scratch){ 0 };
+}
+
+static int
+check_scales(const struct values *x, uint64_t first, const uint8_t *scales, size_t n,
+             struct err *err)
+{
+    const struct view *v = x->v;
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < n; i++) {
+        if (scales[i] < 0x7f)
+            continue;
+        uint64_t at = first / NVFP4_BLOCK + i;
+        uint64_t cols = v->scale->shape[1];
+        return err_set(err, ERR_FORMAT,
+                       "%s: byte %llu: scale of \"%s\", row %llu, column %llu: 0x%02x has a "
+                       "sign or is NaN",
+                       x->s->files[v->scale->file].name,
+                       (unsigned long long)(v->scale->offset + at),
+                       text_quote(q, v->name, v->name_len),
+                       (unsigned long long)(at / cols), (unsigned long long)(at % cols),
+                       scales[i]);
+    }
+    return 0;
+}
+
+static int
+read_nvfp4(const struct values *x, uint64_t first, size_t n, struct values_scratch *w,
+           struct err *err)
+{
+    const struct view *v = x->v;
+    if (store_read(x->s, v->entry, first / 2, w->bytes, n / 2, err) < 0 ||
+        store_read(x->s, v->scale, first / NVFP4_BLOCK, w->scales, n / NVFP4_BLOCK, err) <
+            0 ||
+        check_scales(x, first, w->scales, n / NVFP4_BLOCK, err) < 0)
+        return -1;
+    nvfp4_decode((float *)w->out, w->bytes, w->scales, x->scale2, n);
+    return 0;
+}
+
+/* Types without a vector loop: one element. */
+static double
+one(enum dtype d, const uint8_t *p, size_t i)
+{
+    switch (d) {
+    case DT_F64: {
+        uint64_t bits = load_le64(p + 8 * i);
+        double f;
+        memcpy(&f, &bits, sizeof f);
+        return f;
+    }
+    case DT_U8:
+    case DT_BOOL:
+        return p[i];
+    case DT_I8:
+        return (int8_t)p[i];
+    case DT_I16:
+        return (int16_t)load_le16(p + 2 * i);
+    case DT_U16:
+        return load_le16(p + 2 * i);
+    case DT_I32:
+        return (int32_t)load_le32(p + 4 * i);
+    case DT_U32:
+        return load_le32(p + 4 * i);
+    case DT_I64:
+        return (double)(int64_t)load_le64(p + 8 * i);
+    case DT_U64:
+        return (double)load_le64(p + 8 * i);
+    case DT_F8_E4M3:
+        return e4m3_value(p[i]);
+    case DT_F8_E5M2:
+        return e5m2_value(p[i]);
+    case DT_F8_E8M0:
+        return p[i] == 0xff ? NAN : ldexp(1, p[i] - 127);
+    default: // DT_F4_E2M1
+        return e2m1_value(p[i / 2] >> (i % 2 ? 4 : 0));
+    }
+}
+
+int
+values_read(const struct values *x, uint64_t first, size_t n, struct values_scratch *w,
+            struct err *err)
+{
+    const struct view *v = x->v;
+    enum dtype d = v->dtype;
+    if (d == DT_NVFP4)
+        return read_nvfp4(x, first, n, w, err);
+    uint64_t bits = dtype_bits(d);
+    size_t bytes = (size_t)((n * bits + 7) / 8);
+    if (store_read(x->s, v->entry, first * bits / 8, w->bytes, bytes, err) < 0)
+        return -1;
+    float *f = (float *)w->out;
+    switch (d) {
+    case DT_F16:
+        x->isa->from_f16(f, w->bytes, n);
+        break;
+    case DT_BF16:
+        x->isa->from_bf16(f, w->bytes, n);
+        break;
+    case DT_F32:
+        for (size_t i = 0; i < n; i++) {
+            uint32_t u = load_le32(w->bytes + 4 * i);
+            memcpy(&f[i], &u, sizeof u);
+        }
+        break;
+    default:
+        for (size_t i = 0; i < n; i++)
+            if (x->kind == VALUES_F32)
+                f[i] = (float)one(d, w->bytes, i);
+            else
+                w->out[i] = one(d, w->bytes, i);
+    }
+    return 0;
+}
+
+int
+values_stats(const struct values *x, uint64_t chunk, struct values_scratch *w,
+             struct stats *out, struct err *err)
+{
+    uint64_t first = chunk * VALUES_CHUNK;
+    uint64_t left = x->v->numel - first;
+    size_t n = left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
+    *out = (struct stats){ 0 };
+    if (values_read(x, first, n, w, err) < 0)
+        return -1;
+    for (size_t at = 0; at < n; at += STATS_BLOCK) {
+        size_t part = n - at < STATS_BLOCK ? n - at : STATS_BLOCK;
+        if (x->kind == VALUES_F32)
+            x->isa->f32(out, (float *)w->out + at, part);
+        else
+            x->isa->f64(out, w->out + at, part);
+    }
+    return 0;
+}

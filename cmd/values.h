@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* values: the numbers of a tensor, whatever its type: NVFP4 is decoded, too. */
+#ifndef NIBBLE_CMD_VALUES_H
+#define NIBBLE_CMD_VALUES_H
+
+#include "cmd/stats.h"
+#include "lib/format/view.h"
+
+/* How a type comes out: exactly as floats, or as doubles, or not at all. */
+enum values_kind { VALUES_NONE, VALUES_F32, VALUES_F64 };
+
+struct values {
+    struct store *s;
+    const struct view *v;
+    const struct stats_isa *isa;
+    float scale2; // multiplier
+    enum values_kind kind;
+};
+
+/* Elements that are read at a time; a multiple of every block size. */
+enum { VALUES_CHUNK = 1 << 18 };
+
+/* Room that values_read needs for n elements of any type. */
+struct values_scratch {
+    uint8_t *bytes; // (VALUES_CHUNK * 8)
+    uint8_t *scales; // (VALUES_CHUNK / 16)
+    double *out;     // (VALUES_CHUNK): floats or doubles
+};
+
+int values_open(struct values *x, struct store *s, const struct view *v, struct err *err);
+int values_scratch(struct values_scratch *w, struct err *err);
+void values_scratch_free(struct values_scratch *w);
+
+/* Elements [first, first+n) into w->out as floats or doubles by x->kind; n is at most
+ * VALUES_CHUNK, first a multiple of 16.  Scales of NVFP4 are checked: a sign or a NaN is
+ * ERR_FORMAT with row and column. */
+int values_read(const struct values *x, uint64_t first, size_t n,
+                struct values_scratch *w, struct err *err);
+
+/* Statistics of chunk number i. */
+int values_stats(const struct values *x, uint64_t chunk, struct values_scratch *w,
+                 struct stats *out, struct err *err);
+static inline uint64_t
+values_chunks(const struct view *v)
+{
+    return (v->numel + VALUES_CHUNK - 1) / VALUES_CHUNK;
+}
+
+#endif

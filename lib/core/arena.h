@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* arena: many small allocations that live and die together. */
+#ifndef NIBBLE_CORE_ARENA_H
+#define NIBBLE_CORE_ARENA_H
+
+#include <stddef.h>
+
+struct arena {
+    struct arena_block *head;
+};
+
+/* n bytes aligned for any scalar, contents undefined, or NULL.  n == 0 gives a
+ * pointer that must not be read. */
+void *arena_alloc(struct arena *a, size_t n);
+/* A copy of n bytes with a NUL behind it, or NULL. */
+char *arena_copy(struct arena *a, const void *bytes, size_t n);
+void arena_free(struct arena *a);
+
+#endif

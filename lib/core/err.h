@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* err: the first error of a program run, and the words for it.
+ *
+ * A command owns one struct err; every context (store, writer, ...) is handed a
+ * pointer to it.  Library functions return 0, or -1 with the error filled in.
+ */
+#ifndef NIBBLE_CORE_ERR_H
+#define NIBBLE_CORE_ERR_H
+
+#include <stddef.h>
+
+enum err_kind {
+    ERR_NONE,
+    ERR_USAGE,     // the request makes no sense
+    ERR_IO,        // the system said no: errno is in the message
+    ERR_FORMAT,    // the bytes of a file break a rule
+    ERR_MEMORY,    // an allocation failed, or a plan is over its limit
+    ERR_NONFINITE, // NaN or infinity where a number is needed
+};
+
+struct err {
+    enum err_kind kind;
+    char msg[1024];
+};
+
+/* Keep the first error, ignore later ones.  A final colon in fmt appends
+ * strerror(errno).  Always -1, so that callers can "return err_set(...)". */
+int err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* feed: see feed.h.  A ring of chunks between one reader and one consumer. */
+#include "lib/core/feed.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* 512 KiB: large enough that a hand-over costs nothing, small enough that the ring
+ * stays in a shared cache. */
+enum { CHUNK = 512 << 10, RING = 8 };
+
+struct feed {
+    struct map *map;
+    uint64_t offset, end;
+    uint8_t *ring; // (RING, CHUNK)
+    size_t bytes[RING];
+    unsigned long made, used; // chunks
+    bool holding;             // the consumer has chunk `used`
+    bool done, stop;          // nothing more comes; nothing more is wanted
+    struct err read_err;
+    struct err *err;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t reader;
+};
+
+static void *
+read_ahead(void *arg)
+{
+    struct feed *f = arg;
+    pthread_mutex_lock(&f->lock);
+    while (!f->stop && f->offset < f->end && !f->read_err.kind) {
+        if (f->made - f->used == RING) {
+            pthread_cond_wait(&f->changed, &f->lock);
+            continue;
+        }
+        unsigned slot = (unsigned)(f->made % RING);
+        uint64_t left = f->end - f->offset;
+        size_t n = left < CHUNK ? (size_t)left : CHUNK;
+        pthread_mutex_unlock(&f->lock);
+        int rc = map_read(f->map, f->ring + (size_t)slot * CHUNK, n, f->offset,
+                          &f->read_err);
+        pthread_mutex_lock(&f->lock);
+        if (rc == 0) {
+            f->bytes[slot] = n;
+            f->offset += n;
+            f->made++;
+            pthread_cond_signal(&f->changed);
+        }
+    }
+    f->done = true;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+struct feed *
+feed_open(struct map *m, uint64_t offset, uint64_t n, struct err *err)
+{
+    struct feed *f = calloc(1, sizeof *f);
+    if (f)
+        f->ring = malloc((size_t)RING * CHUNK);
+    if (!f || !f->ring) {
+        free(f);
+        err_set(err, ERR_MEMORY, "%s: out of memory for reading", m->name);
+        return NULL;
+    }
+    f->map = m;
+    f->offset = offset;
+    f->end = offset + n;
+    f->err = err;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    if (pthread_create(&f->reader, NULL, read_ahead, f) != 0) {
+        err_set(err, ERR_MEMORY, "%s: cannot start a reading thread", m->name);
+        free(f->ring);
+        free(f);
+        return NULL;
+    }
+    return f;
+}
+
+int
+feed_next(struct feed *f, const uint8_t **bytes, size_t *n)
+{
+    pthread_mutex_lock(&f->lock);
+    if (f->holding) {
+        f->used++;
+        f->holding = false;
+        pthread_cond_signal(&f->changed);
+    }
+    while (f->made == f->used && !f->done)
+        pthread_cond_wait(&f->changed, &f->lock);
+    int rc = 0;
+    if (f->made > f->used) {
+        unsigned slot = (unsigned)(f->used % RING);
+        *bytes = f->ring + (size_t)slot * CHUNK;
+        *n = f->bytes[slot];
+        f->holding = true;
+        rc = 1;
+    } else if (f->read_err.kind) {
+        rc = err_set(f->err, f->read_err.kind, "%s", f->read_err.msg);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
+void
+feed_close(struct feed *f)
+{
+    if (!f)
+        return;
+    pthread_mutex_lock(&f->lock);
+    f->stop = true;
+    f->used = f->made; // let a waiting reader see the stop
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    pthread_join(f->reader, NULL);
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->lock);
+    free(f->ring);
+    free(f);
+}

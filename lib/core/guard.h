@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* guard: what a signal handler must know of a running program.
+ *
+ * Handlers are the process's, so the command owns the one struct guard, installs the
+ * handlers (cmd/cmd.c) and hands a pointer to everything that maps a file or makes a
+ * temporary one.  Slots are atomic, so a handler on any thread sees a consistent
+ * state, and both functions for handlers are async-signal-safe.
+ */
+#ifndef NIBBLE_CORE_GUARD_H
+#define NIBBLE_CORE_GUARD_H
+
+#include "lib/core/err.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct map;
+
+enum { GUARD_SLOTS = 4096 };
+
+struct guard {
+    _Atomic(struct map *) maps[GUARD_SLOTS];
+    _Atomic(const char *) temps[GUARD_SLOTS]; // files and directories to remove
+};
+
+/* Put an item into a free slot, or -1 with *err when all are taken. */
+int guard_map(struct guard *g, struct map *m, struct err *err);
+int guard_temp(struct guard *g, const char *path, struct err *err);
+void guard_forget_map(struct guard *g, const struct map *m);
+void guard_forget_temp(struct guard *g, const char *path);
+
+/* For a SIGBUS handler: if addr lies in a mapping, put zeros under the rest of it and
+ * mark it lost (map_check will say so): true, the faulting code may go on. */
+bool guard_repair(struct guard *g, const void *addr);
+/* For the handlers of deadly signals: remove the temporary files. */
+void guard_remove_temps(struct guard *g);
+
+#endif

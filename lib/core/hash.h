@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* hash: XXH3-128 (content hashes) and SHA-256 (agreement with sha256sum). */
+#ifndef NIBBLE_CORE_HASH_H
+#define NIBBLE_CORE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum hash_kind { HASH_XXH3, HASH_SHA256 };
+enum { XXH3_BYTES = 16, SHA256_BYTES = 32, HASH_MAX = 32 };
+
+/* A running hash.  hash_begin may fail for want of memory (NULL); hash_end frees it
+ * and writes XXH3_BYTES or SHA256_BYTES; hash_end(h, NULL) only frees. */
+struct hash;
+struct hash *hash_begin(enum hash_kind kind);
+void hash_add(struct hash *h, const void *bytes, size_t n);
+void hash_end(struct hash *h, uint8_t *digest);
+size_t hash_bytes(enum hash_kind kind);
+
+/* Canonical XXH3-128, seed 0, of bytes at hand. */
+void xxh3_128(uint8_t digest[XXH3_BYTES], const void *bytes, size_t n);
+/* XXH3 64 bits, for tables in memory. */
+uint64_t xxh3_64(const void *bytes, size_t n);
+
+/* out has 2 * n + 1 chars. */
+void hash_hex(char *out, const uint8_t *digest, size_t n);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* outfile: outputs that appear whole or not at all.
+ *
+ * A file is written under the name .NAME.nibble-tmp beside its target, fsynced, renamed
+ * over it, and the directory fsynced.  The temporary file is made with O_EXCL and
+ * locked: a second writer of the same target is refused, while a leftover of a killed
+ * run (no lock on it) is removed, so that running again also cleans up.
+ *
+ * A target that exists and is no regular file (a pipe, /dev/null) is written directly.
+ * A symbolic link is followed: its target is replaced, the link stays.
+ */
+#ifndef NIBBLE_CORE_OUTFILE_H
+#define NIBBLE_CORE_OUTFILE_H
+
+#include "lib/core/err.h"
+#include "lib/core/guard.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum out_flags { OUT_FORCE = 1 }; // replace an existing target
+
+struct outfile {
+    int fd;
+    bool direct;    // a stream: no temporary file, no seeking
+    bool force;
+    bool owned;     // temp exists and is ours to remove
+    char *name;     // the target as given, escaped for messages
+    char *path;     // where it goes, links followed
+    char *temp;
+    uint64_t offset; // sequential position
+    uint64_t flushed; // written back up to here
+    struct guard *guard;
+    struct err *err;
+};
+
+/* Begin a file.  out_commit or out_abandon must follow, after a failure too. */
+int out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
+             struct err *err);
+/* Take the space now, so that a full disk is heard before the work is done.  Bytes not
+ * written afterwards are zero. */
+int out_reserve(struct outfile *o, uint64_t bytes);
+int out_write(struct outfile *o, const void *bytes, size_t n); // at offset, moves it
+int out_skip(struct outfile *o, uint64_t n);                   // n zeros likewise
+int out_pwrite(struct outfile *o, const void *bytes, size_t n, uint64_t offset);
+/* Data on disk under the temporary name; out_commit would do it as well. */
+int out_sync(struct outfile *o);
+int out_commit(struct outfile *o) __attribute__((warn_unused_result));
+void out_abandon(struct outfile *o);
+
+/* A directory that appears whole: its files are made inside .NAME.nibble-tmp/ by
+ * outdir_file and committed one by one, then the directory is renamed as one. */
+struct outdir {
+    int lock;
+    bool force, owned;
+    char *name, *path, *temp;
+    struct guard *guard;
+    struct err *err;
+};
+
+int outdir_open(struct outdir *d, const char *path, unsigned flags, struct guard *g,
+                struct err *err);
+int outdir_file(struct outfile *o, struct outdir *d, const char *leaf);
+int outdir_commit(struct outdir *d) __attribute__((warn_unused_result));
+void outdir_abandon(struct outdir *d);
+
+/* Whether path, links followed, is the file (dev, ino). */
+bool out_is_file(const char *path, dev_t dev, ino_t ino);
+
+#endif

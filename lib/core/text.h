@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* text: UTF-8 checking, and names from files made safe to show. */
+#ifndef NIBBLE_CORE_TEXT_H
+#define NIBBLE_CORE_TEXT_H
+
+#include "lib/core/buf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes that someone else owns; not NUL-terminated. */
+struct slice {
+    const char *p;
+    size_t n;
+};
+
+bool slice_is(struct slice s, const char *text);
+bool slice_eq(struct slice a, struct slice b);
+bool slice_ends(struct slice s, const char *suffix);
+bool slice_starts(struct slice s, const char *prefix);
+struct slice slice_of(const char *text);
+
+/* Length in bytes of the well-formed UTF-8 character at p, or 0 (truncated, overlong,
+ * surrogate, above U+10FFFF).  *cp is its code point. */
+unsigned utf8_char(uint32_t *cp, const char *p, size_t n);
+/* Offset of the first bad byte, or n when all of it is UTF-8. */
+size_t utf8_check(const char *p, size_t n);
+/* Append a code point below 0x110000 that is no surrogate. */
+void utf8_add(struct buf *b, uint32_t cp);
+
+/* Characters that could move the cursor or reorder the line: C0, DEL, C1, line and
+ * paragraph separators, bidi marks, embeddings, overrides and isolates. */
+bool text_unsafe(uint32_t cp);
+/* Append the name as a text column may show it: \n \t \\ and \xNN for each byte of
+ * any other control, bidi control or invalid character. */
+void text_escape(struct buf *b, const char *p, size_t n);
+/* The same into out[size], cut in the middle with "…" when longer; for messages. */
+enum { TEXT_QUOTE = 160 };
+const char *text_quote(char out[TEXT_QUOTE], const char *p, size_t n);
+
+#endif

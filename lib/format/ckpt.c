@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: MIT */
+/* ckpt: the checkpoint container, doc/FORMAT.md section 4.
+ *
+ * The layout is a function of the header: arrays follow each other at 4096-byte
+ * boundaries, so offsets in the header are checked, not trusted.
+ */
+#include "lib/core/num.h"
+#include "lib/core/par.h"
+#include "lib/format/container.h"
+#include "lib/format/mp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PROLOGUE = 64,
+    ALIGN = 4096,
+    VERSION = 1,
+    MAX_HEADER = 16 << 20,
+};
+
+static const uint8_t magic[8] = { 0x89, 'N', 'I', 'B', 'C', 'K', '\r', '\n' };
+
+static const char *const header_keys[] = { "arrays",     "config", "master", "moments",
+                                           "provenance", "quant",  "state" };
+
+static bool
+ckpt_sniff(const uint8_t *head, size_t n, uint64_t file_bytes)
+{
+    (void)file_bytes;
+    return n >= sizeof magic && memcmp(head, magic, sizeof magic) == 0;
+}
+
+static int
+fail(struct store *s, uint64_t at, const char *what, uint64_t want, uint64_t found)
+{
+    return err_set(s->err, ERR_FORMAT, "%s: byte %llu: %s: expected %llu, found %llu",
+                   s->name, (unsigned long long)at, what, (unsigned long long)want,
+                   (unsigned long long)found);
+}
+
+/* The prologue; *bytes is the size of the header. */
+static int
+read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
+{
+    uint8_t digest[XXH3_BYTES];
+    if (size < PROLOGUE)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte %llu: the file ends inside its prologue of 64 bytes",
+                       s->name, (unsigned long long)size);
+    if (memcmp(p, magic, sizeof magic) != 0)
+        return err_set(s->err, ERR_FORMAT, "%s: byte 0: no checkpoint: wrong magic",
+                       s->name);
+    xxh3_128(digest, p, 48);
+    if (memcmp(digest, p + 48, XXH3_BYTES) != 0)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte 48: the hash of the prologue does not fit it", s->name);
+    if (load_le32(p + 8) != VERSION)
+        return fail(s, 8, "version", VERSION, load_le32(p + 8));
+    if (load_le32(p + 12) != 0)
+        return fail(s, 12, "reserved bytes", 0, load_le32(p + 12));
+    if (load_le64(p + 16) != size)
+        return fail(s, 16, "size of the file", load_le64(p + 16), size);
+    *bytes = load_le64(p + 24);
+    if (*bytes < 1 || *bytes > MAX_HEADER || *bytes > size - PROLOGUE)
+        return fail(s, 24, "size of the header, at most", MAX_HEADER, *bytes);
+    xxh3_128(digest, p + PROLOGUE, (size_t)*bytes);
+    if (memcmp(digest, p + 32, XXH3_BYTES) != 0)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte 64: the hash of the header does not fit it", s->name);
+    return 0;
+}
+
+static int
+read_shape(struct mp *m, struct store *s, struct tensor *t)
+{
+    struct mp_value v;
+    size_t at = m->pos;
+    if (mp_want(m, MP_ARRAY, &v, "shape") < 0)
+        return -1;
+    if (v.n > MAX_RANK)
+        return mp_fail(m, at, "more than %d dimensions", MAX_RANK);
+    uint64_t *dims = arena_alloc(&s->arena, v.n * sizeof *dims);
+    if (!dims)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    t->rank = (uint8_t)v.n;
+    t->shape = dims;
+    for (unsigned i = 0; i < t->rank; i++) {
+        struct mp_value d;
+        if (mp_want(m, MP_UINT, &d, "shape") < 0)
+            return -1;
+        dims[i] = d.u;
+    }
+    return 0;
+}
+
+/* One map of "arrays". */
+static int
+read_array(struct mp *m, struct store *s, struct tensor *t)
+{
+    static const char *const keys[] = { "dtype", "name", "nbytes", "offset", "shape", "xxh3" };
+    struct mp_value v;
+    struct slice key, last = { 0 };
+    size_t at = m->pos;
+    uint64_t nbytes = 0;
+    char place[64];
+    if (mp_want(m, MP_MAP, &v, "arrays") < 0)
+        return -1;
+    if (v.n != 6)
+        return mp_fail(m, at, "an array with %u keys, expected 6", v.n);
+    for (unsigned i = 0; i < 6; i++) {
+        size_t key_at = m->pos;
+        if (mp_key(m, &key, &last) < 0)
+            return -1;
+        if (!slice_is(key, keys[i]))
+            return mp_fail(m, key_at, "expected the key \"%s\"", keys[i]);
+        if (i == 4) {
+            if (read_shape(m, s, t) < 0)
+                return -1;
+            continue;
+        }
+        size_t value_at = m->pos;
+        enum mp_type want = i < 2 ? MP_STR : i < 4 ? MP_UINT : MP_BIN;
+        if (mp_want(m, want, &v, keys[i]) < 0)
+            return -1;
+        if (i == 0) {
+            t->dtype = (uint8_t)dtype_from_name(v.s);
+            if (t->dtype == DT_NONE || dtype_bits(t->dtype) % 8 || t->dtype == DT_NVFP4)
+                return mp_fail(m, value_at, "a dtype that a checkpoint cannot hold");
+        } else if (i == 1) {
+            snprintf(place, sizeof place, "byte %llu",
+                     (unsigned long long)(m->base + value_at));
+            if (check_name(s, v.s.p, v.s.n, place) < 0)
+                return -1;
+            t->name = arena_copy(&s->arena, v.s.p, v.s.n);
+            t->name_len = (uint32_t)v.s.n;
+            if (!t->name)
+                return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+        } else if (i == 2) {
+            nbytes = v.u;
+        } else if (i == 3) {
+            t->offset = t->head = v.u;
+        } else {
+            if (v.s.n != XXH3_BYTES)
+                return mp_fail(m, value_at, "\"xxh3\": expected 16 bytes, found %zu", v.s.n);
+            t->xxh3 = (const uint8_t *)v.s.p;
+        }
+    }
+    if (!dtype_size(&t->numel, &t->nbytes, t->dtype, t->shape, t->rank) ||
+        t->nbytes != nbytes)
+        return mp_fail(m, at, "\"nbytes\" does not fit dtype and shape");
+    return 0;
+}
+
+static bool
+is_state(const char *name, size_t n)
+{
+    struct slice s = { name, n };
+    return slice_starts(s, "adam.") || slice_starts(s, "master.");
+}
+
+static int
+read_arrays(struct mp *m, struct store *s, uint64_t header_end)
+{
+    struct mp_value v;
+    uint64_t at = round_up(header_end, ALIGN);
+    char place[64];
+    if (mp_want(m, MP_ARRAY, &v, "arrays") < 0)
+        return -1;
+    for (uint32_t i = 0; i < v.n; i++) {
+        struct tensor t = { 0 };
+        size_t pos = m->pos;
+        if (read_array(m, s, &t) < 0)
+            return -1;
+        if (t.offset != at)
+            return mp_fail(m, pos, "array %u: offset %llu, the layout says %llu", i + 1,
+                           (unsigned long long)t.offset, (unsigned long long)at);
+        if (t.nbytes > s->bytes || at > s->bytes - t.nbytes)
+            return mp_fail(m, pos, "array %u: payload ends at byte %llu, file has %llu",
+                           i + 1, (unsigned long long)(at + t.nbytes),
+                           (unsigned long long)s->bytes);
+        at = round_up(at + t.nbytes, ALIGN);
+        t.state = is_state(t.name, t.name_len);
+        snprintf(place, sizeof place, "byte %llu: array %u",
+                 (unsigned long long)(m->base + pos), i + 1);
+        if (store_add(s, &t, place) < 0)
+            return -1;
+    }
+    if (at != s->bytes)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: the arrays end at byte %llu, the file at %llu", s->name,
+                       (unsigned long long)at, (unsigned long long)s->bytes);
+    return 0;
+}
+
+/* A str that is a JSON object, or empty. */
+static int
+take_json(struct mp *m, struct slice *text, const char *what)
+{
+    struct mp_value v;
+    if (mp_want(m, MP_STR, &v, what) < 0)
+        return -1;
+    if (v.s.n)
+        *text = v.s;
+    return 0;
+}
+
+static int
+read_header(struct mp *m, struct store *s)
+{
+    struct mp_value v;
+    struct slice key, last = { 0 };
+    struct buf meta = { 0 };
+    enum { KEYS = sizeof header_keys / sizeof *header_keys };
+    if (mp_want(m, MP_MAP, &v, "the header") < 0)
+        return -1;
+    if (v.n != KEYS)
+        return mp_fail(m, 0, "a header with %u keys, expected %d", v.n, KEYS);
+    buf_char(&meta, '{');
+    int rc = 0;
+    for (unsigned i = 0; i < KEYS && rc == 0; i++) {
+        size_t at = m->pos;
+        rc = mp_key(m, &key, &last);
+        if (rc == 0 && !slice_is(key, header_keys[i]))
+            rc = mp_fail(m, at, "expected the key \"%s\"", header_keys[i]);
+        if (rc < 0)
+            break;
+        if (i == 0) {
+            rc = read_arrays(m, s, PROLOGUE + m->len);
+        } else if (i == 1) {
+            rc = take_json(m, &s->config, "config");
+        } else if (i == 4) {
+            rc = take_json(m, &s->provenance, "provenance");
+        } else {
+            at = m->pos;
+            struct mp look = *m;
+            enum mp_type want = i < 4 ? MP_STR : MP_MAP;
+            buf_printf(&meta, "%s\"%s\":", meta.len > 1 ? "," : "", header_keys[i]);
+            rc = mp_want(&look, want, &v, header_keys[i]);
+            if (rc == 0)
+                rc = mp_skip(m, &meta);
+        }
+    }
+    buf_char(&meta, '}');
+    if (rc == 0 && m->pos != m->len)
+        rc = mp_fail(m, m->pos, "bytes after the header's map");
+    if (rc == 0)
+        rc = buf_ok(&meta, s->err);
+    if (rc == 0) {
+        s->meta.n = meta.len;
+        s->meta.p = arena_copy(&s->arena, meta.data, meta.len);
+        if (!s->meta.p)
+            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    }
+    buf_free(&meta);
+    return rc;
+}
+
+static int
+ckpt_read(struct store *s)
+{
+    const uint8_t *p = s->files[0].data;
+    uint64_t bytes;
+    if (read_prologue(s, p, s->bytes, &bytes) < 0)
+        return -1;
+    // The header is copied: what was checked must not change under us.
+    char *header = arena_copy(&s->arena, p + PROLOGUE, (size_t)bytes);
+    if (!header)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    struct mp m = { .data = (const uint8_t *)header,
+                    .len = (size_t)bytes,
+                    .base = PROLOGUE,
+                    .file = s->name,
+                    .err = s->err };
+    return read_header(&m, s);
+}
+
+static void
+ckpt_segments(const struct store *s, segment_fn fn, void *ctx)
+{
+    uint64_t header = load_le64(s->files[0].data + 24);
+    uint64_t at = PROLOGUE + header;
+    fn(ctx, 0, 0, PROLOGUE, "prologue", NULL);
+    fn(ctx, 0, PROLOGUE, header, "msgpack header", NULL);
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const struct tensor *t = &s->tensors[i];
+        if (t->nbytes == 0)
+            continue;
+        if (t->offset > at)
+            fn(ctx, 0, at, t->offset - at, "zeros", NULL);
+        fn(ctx, 0, t->offset, t->nbytes, "payload", t);
+        at = t->offset + t->nbytes;
+    }
+    if (s->bytes > at)
+        fn(ctx, 0, at, s->bytes - at, "zeros", NULL);
+}
+
+static bool
+ckpt_hash(const struct store *s, uint8_t digest[XXH3_BYTES])
+{
+    memcpy(digest, s->files[0].data + 32, XXH3_BYTES);
+    return true;
+}
+
+static int
+check_zeros(struct store *s, uint64_t from, uint64_t to, struct err *err)
+{
+    uint8_t buf[ALIGN];
+    while (from < to) {
+        size_t n = to - from < ALIGN ? (size_t)(to - from) : ALIGN;
+        if (map_read(&s->files[0], buf, n, from, err) < 0)
+            return -1;
+        for (size_t i = 0; i < n; i++)
+            if (buf[i])
+                return err_set(err, ERR_FORMAT,
+                               "%s: byte %llu: expected a zero of padding, found 0x%02x",
+                               s->name, (unsigned long long)(from + i), buf[i]);
+        from += n;
+    }
+    return 0;
+}
+
+struct verify {
+    struct store *s;
+    uint8_t *scratch; // (threads, VERIFY_CHUNK)
+};
+
+enum { VERIFY_CHUNK = 1 << 20 };
+
+/* Array i and the padding before it; item n_tensors is the padding at the end. */
+static int
+verify_array(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct verify *v = ctx;
+    struct store *s = v->s;
+    uint8_t *buf = v->scratch + (size_t)worker * VERIFY_CHUNK;
+    const struct tensor *prev = i ? &s->tensors[i - 1] : NULL;
+    uint64_t gap = prev ? prev->offset + prev->nbytes
+                        : PROLOGUE + load_le64(s->files[0].data + 24);
+    if (i == s->n_tensors)
+        return check_zeros(s, gap, s->bytes, err);
+    const struct tensor *t = &s->tensors[i];
+    if (check_zeros(s, gap, t->offset, err) < 0)
+        return -1;
+    struct hash *h = hash_begin(HASH_XXH3);
+    if (!h)
+        return err_set(err, ERR_MEMORY, "%s: out of memory", s->name);
+    uint8_t digest[XXH3_BYTES];
+    for (uint64_t at = 0; at < t->nbytes; at += VERIFY_CHUNK) {
+        uint64_t left = t->nbytes - at;
+        size_t n = left < VERIFY_CHUNK ? (size_t)left : VERIFY_CHUNK;
+        if (store_read(s, t, at, buf, n, err) < 0) {
+            hash_end(h, NULL);
+            return -1;
+        }
+        hash_add(h, buf, n);
+    }
+    hash_end(h, digest);
+    if (memcmp(digest, t->xxh3, XXH3_BYTES) != 0) {
+        char q[TEXT_QUOTE], want[33], found[33];
+        hash_hex(want, t->xxh3, XXH3_BYTES);
+        hash_hex(found, digest, XXH3_BYTES);
+        return err_set(err, ERR_FORMAT,
+                       "%s: byte %llu: array \"%s\": XXH3 is %s, the header expects %s",
+                       s->name, (unsigned long long)t->offset,
+                       text_quote(q, t->name, t->name_len), found, want);
+    }
+    return 0;
+}
+
+static int
+ckpt_verify(struct store *s, unsigned threads, const char **what)
+{
+    struct verify v = { s, malloc((size_t)threads * VERIFY_CHUNK) };
+    if (!v.scratch)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    *what = "structure, checksums and padding";
+    int rc = par_for(threads, s->n_tensors + 1, verify_array, &v, s->err);
+    free(v.scratch);
+    return rc;
+}
+
+/* ---- writing ---------------------------------------------------------------- */
+
+static void
+put_text(msgpack_packer *pk, const char *key, const char *value)
+{
+    mp_put_str(pk, slice_of(key));
+    mp_put_str(pk, slice_of(value));
+}
+
+static void
+put_array(msgpack_packer *pk, const struct wtensor *t)
+{
+    msgpack_pack_map(pk, 6);
+    put_text(pk, "dtype", dtype_name(t->dtype));
+    put_text(pk, "name", t->name);
+    mp_put_str(pk, slice_of("nbytes"));
+    msgpack_pack_uint64(pk, t->nbytes);
+    mp_put_str(pk, slice_of("offset"));
+    msgpack_pack_uint64(pk, t->offset);
+    mp_put_str(pk, slice_of("shape"));
+    msgpack_pack_array(pk, t->rank);
+    for (unsigned d = 0; d < t->rank; d++)
+        msgpack_pack_uint64(pk, t->shape[d]);
+    mp_put_str(pk, slice_of("xxh3"));
+    mp_put_bin(pk, t->xxh3, XXH3_BYTES);
+}
+
+/* The state of a run that has not begun. */
+static void
+put_new_state(msgpack_packer *pk)
+{
+    static const struct {
+        const char *key;
+        enum mp_type type;
+    } fields[] = {
+        { "grad_norm", MP_NIL }, { "routes", MP_NIL }, { "sampler", MP_NIL },
+        { "settings", MP_MAP },  { "skips", MP_UINT }, { "spike", MP_NIL },
+        { "step", MP_UINT },     { "t", MP_UINT },     { "tokenizer", MP_NIL },
+    };
+    msgpack_pack_map(pk, sizeof fields / sizeof *fields);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        mp_put_str(pk, slice_of(fields[i].key));
+        if (fields[i].type == MP_NIL)
+            msgpack_pack_nil(pk);
+        else if (fields[i].type == MP_MAP)
+            msgpack_pack_map(pk, 0);
+        else
+            msgpack_pack_uint64(pk, 0);
+    }
+}
+
+static void
+put_header(msgpack_packer *pk, const struct writer *w)
+{
+    const struct wmeta *meta = &w->meta;
+    struct slice none = { "", 0 };
+    msgpack_pack_map(pk, sizeof header_keys / sizeof *header_keys);
+    mp_put_str(pk, slice_of("arrays"));
+    msgpack_pack_array(pk, w->n);
+    for (size_t i = 0; i < w->n; i++)
+        put_array(pk, &w->t[i]);
+    mp_put_str(pk, slice_of("config"));
+    mp_put_str(pk, meta->config.p ? meta->config : none);
+    put_text(pk, "master", meta->master);
+    put_text(pk, "moments", meta->moments);
+    mp_put_str(pk, slice_of("provenance"));
+    mp_put_str(pk, meta->provenance.p ? meta->provenance : none);
+    mp_put_str(pk, slice_of("quant"));
+    msgpack_pack_map(pk, 4);
+    put_text(pk, "criterion", meta->criterion);
+    put_text(pk, "name", meta->quant);
+    put_text(pk, "share", meta->share);
+    put_text(pk, "variant", meta->variant);
+    mp_put_str(pk, slice_of("state"));
+    put_new_state(pk);
+}
+
+static uint64_t
+place_arrays(struct writer *w, uint64_t header_bytes)
+{
+    uint64_t at = round_up(PROLOGUE + header_bytes, ALIGN);
+    for (size_t i = 0; i < w->n; i++) {
+        w->t[i].offset = at;
+        at = round_up(at + w->t[i].nbytes, ALIGN);
+    }
+    return at;
+}
+
+/* Pack the header with the offsets that its own size asks for.  The size of an integer
+ * grows with its value, so repeat until nothing changes: sizes only grow. */
+static int
+pack_header(struct writer *w, msgpack_sbuffer *sb)
+{
+    uint64_t bytes;
+    do {
+        bytes = sb->size;
+        w->files[0].bytes = place_arrays(w, bytes);
+        msgpack_packer pk;
+        sb->size = 0;
+        msgpack_packer_init(&pk, sb, msgpack_sbuffer_write);
+        put_header(&pk, w);
+        if (!sb->data)
+            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    } while (sb->size != bytes);
+    if (sb->size > MAX_HEADER)
+        return err_set(w->err, ERR_USAGE, "%s: a header of %zu bytes, at most %d fit",
+                       w->name, sb->size, MAX_HEADER);
+    return 0;
+}
+
+static int
+put_head(struct writer *w, struct buf *out)
+{
+    msgpack_sbuffer sb;
+    uint8_t p[PROLOGUE] = { 0 };
+    msgpack_sbuffer_init(&sb);
+    int rc = pack_header(w, &sb);
+    if (rc == 0) {
+        memcpy(p, magic, sizeof magic);
+        store_le32(p + 8, VERSION);
+        store_le64(p + 16, w->files[0].bytes);
+        store_le64(p + 24, sb.size);
+        xxh3_128(p + 32, sb.data, sb.size);
+        xxh3_128(p + 48, p, 48);
+        buf_add(out, p, sizeof p);
+        buf_add(out, sb.data, sb.size);
+        rc = buf_ok(out, w->err);
+    }
+    msgpack_sbuffer_destroy(&sb);
+    return rc;
+}
+
+static int
+ckpt_plan(struct writer *w)
+{
+    struct buf head = { 0 };
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < w->n; i++)
+        if (dtype_bits(w->t[i].dtype) % 8 || w->t[i].dtype == DT_NVFP4)
+            return err_set(w->err, ERR_USAGE, "%s: \"%s\": a checkpoint cannot hold %s",
+                           w->name, text_quote(q, w->t[i].name, strlen(w->t[i].name)),
+                           dtype_name(w->t[i].dtype));
+    int rc = put_head(w, &head);
+    if (rc == 0)
+        rc = writer_literal(w, 0, 0, &head);
+    buf_free(&head);
+    w->hash_tensors = true;
+    w->needs_seek = true;
+    return rc;
+}
+
+/* The same header again, now with hashes and the final provenance. */
+static int
+ckpt_finish(struct writer *w)
+{
+    struct buf head = { 0 };
+    int rc = put_head(w, &head);
+    if (rc == 0)
+        rc = out_pwrite(&w->out, head.data, head.len, 0);
+    buf_free(&head);
+    return rc;
+}
+
+const struct container container_ckpt = {
+    .name = "ckpt",
+    .suffix = ".ckpt",
+    .sniff = ckpt_sniff,
+    .read = ckpt_read,
+    .segments = ckpt_segments,
+    .verify = ckpt_verify,
+    .carried_hash = ckpt_hash,
+    .plan = ckpt_plan,
+    .finish = ckpt_finish,
+};

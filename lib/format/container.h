@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* container: what the readers and writers of lib/format share.  Private to it.
+ *
+ * One struct container a kind; the table of all is in store.c.
+ */
+#ifndef NIBBLE_FORMAT_CONTAINER_H
+#define NIBBLE_FORMAT_CONTAINER_H
+
+#include "lib/format/store.h"
+#include "lib/format/writer.h"
+
+struct container {
+    const char *name;
+    const char *suffix; // of file names, with the dot; NULL: known otherwise
+    /* Whether a file that begins so is one of these; NULL: only the suffix tells. */
+    bool (*sniff)(const uint8_t *head, size_t n, uint64_t file_bytes);
+    /* Fill s from s->files[0], or from the directory s->path. */
+    int (*read)(struct store *s);
+    void (*segments)(const struct store *s, segment_fn fn, void *ctx);
+    /* Check recorded checksums, if this kind has them. */
+    int (*verify)(struct store *s, unsigned threads, const char **what);
+    /* Content hash without reading the file; NULL: hash the bytes. */
+    bool (*carried_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
+    /* Writing, see writer.c; NULL: this kind is read only. */
+    int (*plan)(struct writer *w);
+    int (*finish)(struct writer *w);
+};
+
+extern const struct container container_dat;
+extern const struct container container_safetensors;
+extern const struct container container_ckpt;
+extern const struct container container_hf;
+
+/* The container of that name, or NULL. */
+const struct container *container_named(struct slice name);
+
+/* Append a copy of *t, and of its name and shape; refuse a second of the same name.
+ * where is the tensor's place for the message ("entry 17"). */
+int store_add(struct store *s, const struct tensor *t, const char *where);
+/* Open another tensor file behind the ones that s has. */
+int store_add_file(struct store *s, const char *path);
+int store_warn(struct store *s, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* A whole small text file, into s->arena; *text.p == NULL if it does not exist. */
+int store_slurp(struct store *s, const char *path, struct slice *text);
+
+/* A name by the rules that hold everywhere; 0, or -1 with what is wrong. */
+int check_name(struct store *s, const char *p, uint64_t n, const char *place);
+
+/* Take {"format":"nibble-1", ...}; the fields that exist are set in s. */
+struct nibble_object {
+    struct slice config, provenance, xxh3, index_xxh3;
+    uint64_t bytes;
+    bool has_bytes;
+};
+int read_nibble_object(struct nibble_object *o, const char *file, struct slice text,
+                       struct arena *arena, struct err *err);
+
+/* dat.c */
+int dat_read_stream(struct store *s, int fd);
+int dat_index_hash(const struct store *s, uint8_t digest[XXH3_BYTES]);
+/* safetensors.c: parse s->files[file] and append its tensors. */
+int safetensors_read_file(struct store *s, size_t file);
+
+#endif

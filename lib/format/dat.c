@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT */
+/* dat: TorchSharp state dictionaries, doc/FORMAT.md section 1.
+ *
+ * One parser reads a mapped file and a pipe: it asks a struct source for bytes.  A
+ * mapped file is touched at its headers only.  A pipe is copied to an unnamed
+ * temporary file on the way (unless only a listing is wanted), and mapped there.
+ */
+#include "lib/core/num.h"
+#include "lib/format/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_LEB = 10, STREAM_BUF = 1 << 20 };
+
+static const uint8_t dtype_of_code[102] = {
+    [0] = DT_U8,   [1] = DT_I8,   [2] = DT_I16,         [3] = DT_I32,         [4] = DT_I64,
+    [5] = DT_F16,  [6] = DT_F32,  [7] = DT_F64,         [9] = DT_C64,         [10] = DT_C128,
+    [11] = DT_BOOL, [15] = DT_BF16, [100] = DT_F4_E2M1, [101] = DT_F8_E4M3,
+};
+
+/* Bytes in order, from a mapping or from a pipe. */
+struct source {
+    struct store *s;
+    const uint8_t *map; // the whole file, or NULL for a pipe
+    uint64_t pos;       // bytes taken
+    uint64_t size;      // of a mapped file
+    int fd, keep;       // of a pipe, and of the file that keeps it (-1: none)
+    uint8_t *buf;       // (STREAM_BUF) what was read from the pipe
+    size_t at, have;
+    uint64_t entry; // number of the current entry, from 1; 0 before the first
+    const char *entry_name;
+    size_t entry_name_len;
+};
+
+/* "m.dat: entry 3 "name": byte 17: ..." */
+static int
+fail(struct source *src, uint64_t at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int
+fail(struct source *src, uint64_t at, const char *fmt, ...)
+{
+    char quoted[TEXT_QUOTE];
+    char words[400];
+    struct buf place = { 0 };
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(words, sizeof words, fmt, ap);
+    va_end(ap);
+    buf_printf(&place, "%s: ", src->s->name);
+    if (src->entry)
+        buf_printf(&place, "entry %llu", (unsigned long long)src->entry);
+    if (src->entry && src->entry_name)
+        buf_printf(&place, " \"%s\"",
+                   text_quote(quoted, src->entry_name, src->entry_name_len));
+    if (src->entry)
+        buf_str(&place, ": ");
+    err_set(src->s->err, ERR_FORMAT, "%sbyte %llu: %s",
+            place.data ? place.data : "", (unsigned long long)at, words);
+    buf_free(&place);
+    return -1;
+}
+
+/* Read more from the pipe: 1, or 0 at its end, or -1. */
+static int
+refill(struct source *src)
+{
+    ssize_t got;
+    do
+        got = read(src->fd, src->buf, STREAM_BUF);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return err_set(src->s->err, ERR_IO, "%s: byte %llu: read:", src->s->name,
+                       (unsigned long long)src->pos);
+    src->at = 0;
+    src->have = (size_t)got;
+    for (ssize_t done = 0; src->keep >= 0 && done < got;) {
+        ssize_t put = write(src->keep, src->buf + done, (size_t)(got - done));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return err_set(src->s->err, ERR_IO, "%s: keeping it in %s:", src->s->name,
+                           src->s->opt.tmpdir);
+        done += put;
+    }
+    return got > 0;
+}
+
+/* n bytes into dst (NULL: skip them); the number that was there, or -1. */
+static int64_t
+take(struct source *src, uint8_t *dst, uint64_t n)
+{
+    uint64_t done = 0;
+    if (src->map || src->size) {
+        done = n < src->size - src->pos ? n : src->size - src->pos;
+        if (dst)
+            memcpy(dst, src->map + src->pos, done);
+        src->pos += done;
+        return (int64_t)done;
+    }
+    while (done < n && src->buf) {
+        if (src->at == src->have) {
+            int more = refill(src);
+            if (more < 0)
+                return -1;
+            if (more == 0)
+                break;
+        }
+        size_t part = src->have - src->at;
+        if (part > n - done)
+            part = (size_t)(n - done);
+        if (dst)
+            memcpy(dst + done, src->buf + src->at, part);
+        src->at += part;
+        src->pos += part;
+        done += part;
+    }
+    return (int64_t)done;
+}
+
+static int
+take_leb(struct source *src, uint64_t *v, const char *what)
+{
+    uint64_t start = src->pos;
+    *v = 0;
+    for (unsigned i = 0; i < MAX_LEB; i++) {
+        uint8_t b;
+        int64_t got = take(src, &b, 1);
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            return fail(src, start, "expected %s, the file ends at byte %llu", what,
+                        (unsigned long long)src->pos);
+        if (i == 9 && b > 0) // bits 63 and up
+            return fail(src, start, "%s above 2^63-1", what);
+        *v |= (uint64_t)(b & 0x7f) << (7 * i);
+        if (b & 0x80)
+            continue;
+        if (b == 0 && i > 0) {
+            if (src->s->opt.strict)
+                return fail(src, start, "%s is not in its shortest form", what);
+            return store_warn(src->s, "byte %llu: %s is not in its shortest form",
+                              (unsigned long long)start, what);
+        }
+        return 0;
+    }
+    return fail(src, start, "%s longer than %d bytes", what, MAX_LEB);
+}
+
+static int
+take_name(struct source *src, struct tensor *t)
+{
+    uint64_t n;
+    uint64_t start = src->pos;
+    if (take_leb(src, &n, "the length of a name") < 0)
+        return -1;
+    if (n < 1 || n > MAX_NAME)
+        return fail(src, start, "a name of %llu bytes, expected 1..%d",
+                    (unsigned long long)n, MAX_NAME);
+    uint64_t at = src->pos;
+    if (src->size && n > src->size - at)
+        return fail(src, at, "a name of %llu bytes, the file ends at byte %llu",
+                    (unsigned long long)n, (unsigned long long)src->size);
+    char *name = arena_alloc(&src->s->arena, (size_t)n + 1);
+    if (!name)
+        return err_set(src->s->err, ERR_MEMORY, "%s: out of memory", src->s->name);
+    int64_t got = take(src, (uint8_t *)name, n);
+    if (got < 0)
+        return -1;
+    if ((uint64_t)got < n)
+        return fail(src, at, "a name of %llu bytes, the file ends at byte %llu",
+                    (unsigned long long)n, (unsigned long long)src->pos);
+    name[n] = '\0';
+    size_t bad = utf8_check(name, (size_t)n);
+    const char *nul = memchr(name, '\0', (size_t)n);
+    if (bad < n)
+        return fail(src, at + bad, "a name that is not UTF-8");
+    if (nul)
+        return fail(src, at + (uint64_t)(nul - name), "a name with a NUL byte");
+    t->name = name;
+    t->name_len = (uint32_t)n;
+    src->entry_name = name;
+    src->entry_name_len = (size_t)n;
+    return 0;
+}
+
+static int
+take_dtype(struct source *src, struct tensor *t)
+{
+    uint64_t start = src->pos;
+    uint64_t code;
+    if (take_leb(src, &code, "a dtype") < 0)
+        return -1;
+    if (code < sizeof dtype_of_code)
+        t->dtype = dtype_of_code[code];
+    if (t->dtype != DT_NONE)
+        return 0;
+    const char *hint = "";
+    if (code == 24 || code == 45)
+        hint = " (a number of another enumeration; this one has 101 for f8_e4m3, 100 for "
+               "f4_e2m1)";
+    else if (code == 4711)
+        hint = " (a Python writer's mark for a type that it did not support)";
+    return fail(src, start, "dtype code %llu is unknown%s", (unsigned long long)code,
+                hint);
+}
+
+static int
+take_shape(struct source *src, struct tensor *t)
+{
+    uint64_t start = src->pos;
+    uint64_t rank;
+    if (take_leb(src, &rank, "a rank") < 0)
+        return -1;
+    if (rank > MAX_RANK)
+        return fail(src, start, "rank %llu, expected 0..%d", (unsigned long long)rank,
+                    MAX_RANK);
+    uint64_t *dims = arena_alloc(&src->s->arena, (size_t)rank * sizeof *dims);
+    if (!dims)
+        return err_set(src->s->err, ERR_MEMORY, "%s: out of memory", src->s->name);
+    uint64_t dims_at = src->pos;
+    for (uint64_t i = 0; i < rank; i++)
+        if (take_leb(src, &dims[i], "a dimension") < 0)
+            return -1;
+    t->shape = dims;
+    t->rank = (uint8_t)rank;
+    // The dims of code 100 are those of the packed bytes; ours count values.
+    bool packed = t->dtype == DT_F4_E2M1;
+    if (!dtype_size(&t->numel, &t->nbytes, packed ? DT_U8 : t->dtype, dims,
+                    (unsigned)rank) ||
+        (packed && !mul_fits(&t->numel, t->numel, 2, INT64_MAX)))
+        return fail(src, dims_at, "the product of the dimensions does not fit 63 bits");
+    if (packed && rank > 0 && !mul_fits(&dims[rank - 1], dims[rank - 1], 2, INT64_MAX))
+        return fail(src, dims_at, "a dimension does not fit 63 bits");
+    return 0;
+}
+
+static int
+take_payload(struct source *src, struct tensor *t)
+{
+    t->offset = src->pos;
+    uint64_t end;
+    if (!add_fits(&end, src->pos, t->nbytes, INT64_MAX))
+        return fail(src, src->pos, "payload of %llu bytes ends beyond 2^63-1",
+                    (unsigned long long)t->nbytes);
+    int64_t got = take(src, NULL, t->nbytes);
+    if (got < 0)
+        return -1;
+    if ((uint64_t)got < t->nbytes)
+        return fail(src, t->offset, "payload ends at byte %llu, file has %llu",
+                    (unsigned long long)end, (unsigned long long)src->pos);
+    return 0;
+}
+
+static int
+take_entries(struct source *src)
+{
+    uint64_t n;
+    if (take_leb(src, &n, "the number of entries") < 0)
+        return -1;
+    if (src->size && n > (src->size - src->pos) / 5)
+        return fail(src, 0, "%llu entries announced, %llu bytes follow",
+                    (unsigned long long)n, (unsigned long long)(src->size - src->pos));
+    for (uint64_t i = 0; i < n; i++) {
+        struct tensor t = { .head = src->pos };
+        char place[64];
+        src->entry = i + 1;
+        src->entry_name = NULL;
+        if (take_name(src, &t) < 0 || take_dtype(src, &t) < 0 ||
+            take_shape(src, &t) < 0 || take_payload(src, &t) < 0)
+            return -1;
+        snprintf(place, sizeof place, "byte %llu: entry %llu", (unsigned long long)t.head,
+                 (unsigned long long)(i + 1));
+        if (store_add(src->s, &t, place) < 0)
+            return -1;
+    }
+    src->entry = 0;
+    uint64_t end = src->pos;
+    uint8_t extra;
+    int64_t more = take(src, &extra, 1);
+    if (more < 0)
+        return -1;
+    if (more > 0 && src->size)
+        return fail(src, end, "%llu bytes after the last entry",
+                    (unsigned long long)(src->size - end));
+    if (more > 0)
+        return fail(src, end, "bytes after the last entry");
+    return 0;
+}
+
+static int
+dat_read(struct store *s)
+{
+    struct map *m = &s->files[0];
+    struct source src = { .s = s, .map = m->data, .size = m->size, .fd = -1, .keep = -1 };
+    return take_entries(&src);
+}
+
+/* An unnamed file in s->opt.tmpdir. */
+static int
+unnamed_file(struct store *s)
+{
+    int fd = open(s->opt.tmpdir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0) { // not every file system has O_TMPFILE
+        struct buf path = { 0 };
+        buf_printf(&path, "%s/nibble-XXXXXX", s->opt.tmpdir);
+        fd = path.data ? mkstemp(path.data) : -1;
+        if (fd >= 0)
+            unlink(path.data);
+        buf_free(&path);
+    }
+    if (fd < 0)
+        err_set(s->err, ERR_IO, "%s: cannot keep it in %s:", s->name, s->opt.tmpdir);
+    return fd;
+}
+
+int
+dat_read_stream(struct store *s, int fd)
+{
+    struct source src = { .s = s, .fd = fd, .keep = -1, .buf = malloc(STREAM_BUF) };
+    s->files = calloc(1, sizeof *s->files);
+    if (!src.buf || !s->files) {
+        free(src.buf);
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    }
+    s->files[0].fd = -1;
+    int rc = 0;
+    if (!s->opt.list_only) {
+        src.keep = unnamed_file(s);
+        if (src.keep < 0)
+            rc = -1;
+    }
+    if (rc == 0)
+        rc = take_entries(&src);
+    free(src.buf);
+    s->bytes = src.pos;
+    if (rc == 0 && src.keep >= 0) {
+        s->n_files = 1;
+        return map_fd(&s->files[0], src.keep, s->path, s->opt.guard, s->err);
+    }
+    if (src.keep >= 0)
+        close(src.keep);
+    return rc;
+}
+
+static void
+dat_segments(const struct store *s, segment_fn fn, void *ctx)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const struct tensor *t = &s->tensors[i];
+        if (i == 0)
+            fn(ctx, 0, 0, t->head, "number of entries", NULL);
+        fn(ctx, 0, t->head, t->offset - t->head, "entry header", t);
+        if (t->nbytes)
+            fn(ctx, 0, t->offset, t->nbytes, "payload", t);
+        at = t->offset + t->nbytes;
+    }
+    if (at < s->bytes)
+        fn(ctx, 0, at, s->bytes - at, "number of entries", NULL);
+}
+
+int
+dat_index_hash(const struct store *s, uint8_t digest[XXH3_BYTES])
+{
+    struct hash *h = hash_begin(HASH_XXH3);
+    if (!h)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    const uint8_t *data = s->files[0].data;
+    size_t n = s->n_tensors;
+    hash_add(h, data, (size_t)(n ? s->tensors[0].head : s->bytes));
+    for (size_t i = 0; i < n; i++) {
+        const struct tensor *t = &s->tensors[i];
+        hash_add(h, data + t->head, (size_t)(t->offset - t->head));
+    }
+    hash_end(h, digest);
+    return 0;
+}
+
+static void
+put_leb(struct buf *b, uint64_t v)
+{
+    for (; v >= 0x80; v >>= 7)
+        buf_char(b, (char)(v | 0x80));
+    buf_char(b, (char)v);
+}
+
+static int
+code_of_dtype(enum dtype t)
+{
+    for (unsigned i = 0; i < sizeof dtype_of_code; i++)
+        if (dtype_of_code[i] == t && t != DT_NONE)
+            return (int)i;
+    return -1;
+}
+
+static int
+dat_plan(struct writer *w)
+{
+    struct buf head = { 0 };
+    uint64_t at = 0;
+    put_leb(&head, w->n);
+    for (size_t i = 0; i < w->n; i++) {
+        struct wtensor *t = &w->t[i];
+        char quoted[TEXT_QUOTE];
+        int code = code_of_dtype(t->dtype);
+        if (code < 0) {
+            buf_free(&head);
+            return err_set(w->err, ERR_USAGE,
+                           "%s: \"%s\": a .dat file cannot hold %s", w->name,
+                           text_quote(quoted, t->name, strlen(t->name)),
+                           dtype_name(t->dtype));
+        }
+        put_leb(&head, strlen(t->name));
+        buf_str(&head, t->name);
+        put_leb(&head, (uint64_t)code);
+        put_leb(&head, t->rank);
+        for (unsigned d = 0; d < t->rank; d++) {
+            bool packed = t->dtype == DT_F4_E2M1 && d + 1 == t->rank;
+            put_leb(&head, packed ? t->shape[d] / 2 : t->shape[d]);
+        }
+        if (writer_literal(w, 0, at, &head) < 0)
+            return -1;
+        at += head.len;
+        head.len = 0;
+        t->offset = at;
+        at += t->nbytes;
+    }
+    int rc = head.len ? writer_literal(w, 0, at, &head) : 0; // a file without entries
+    at += head.len;
+    buf_free(&head);
+    if (rc < 0)
+        return -1;
+    w->files[0].bytes = at;
+    w->wants_sidecar = !w->meta.bare;
+    return 0;
+}
+
+const struct container container_dat = {
+    .name = "dat",
+    .suffix = ".dat",
+    .read = dat_read,
+    .segments = dat_segments,
+    .plan = dat_plan,
+};

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT */
+/* mp: see mp.h. */
+#include "lib/format/mp.h"
+
+#include "lib/core/hash.h"
+#include "lib/core/json.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 16 };
+
+int
+mp_fail(struct mp *m, size_t at, const char *fmt, ...)
+{
+    char words[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(words, sizeof words, fmt, ap);
+    va_end(ap);
+    return err_set(m->err, ERR_FORMAT, "%s: byte %llu: %s", m->file,
+                   (unsigned long long)(m->base + at), words);
+}
+
+/* n bytes, high byte first. */
+static int
+take_be(struct mp *m, unsigned n, uint64_t *v)
+{
+    if (m->len - m->pos < n)
+        return mp_fail(m, m->pos, "the header ends inside a value");
+    *v = 0;
+    for (unsigned i = 0; i < n; i++)
+        *v = *v << 8 | m->data[m->pos++];
+    return 0;
+}
+
+/* An integer of 1, 2, 4 or 8 bytes that must need them: low is the least value of this
+ * form. */
+static int
+take_sized(struct mp *m, unsigned bytes, uint64_t low, uint64_t *v)
+{
+    size_t at = m->pos - 1;
+    if (take_be(m, bytes, v) < 0)
+        return -1;
+    return *v < low ? mp_fail(m, at, "a number that is not in its shortest form") : 0;
+}
+
+static int
+take_negative(struct mp *m, unsigned bytes, struct mp_value *v)
+{
+    // Shortest form: below the range of the next smaller one (5-bit, 8, 16, 32 bits).
+    static const int64_t high[9] = { [1] = -33, [2] = -129, [4] = -32769, [8] = -2147483649 };
+    size_t at = m->pos - 1;
+    if (take_be(m, bytes, &v->u) < 0)
+        return -1;
+    unsigned unused = 64 - 8 * bytes;
+    int64_t n = (int64_t)(v->u << unused) >> unused;
+    if (n > high[bytes])
+        return mp_fail(m, at, "a number that is not in its shortest form");
+    v->type = MP_INT;
+    v->u = (uint64_t)n;
+    return 0;
+}
+
+static int
+take_bytes(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
+{
+    size_t at = m->pos;
+    if (n > m->len - m->pos)
+        return mp_fail(m, at, "a string of %llu bytes, %zu are left",
+                       (unsigned long long)n, m->len - m->pos);
+    v->type = type;
+    v->s = (struct slice){ (const char *)m->data + m->pos, (size_t)n };
+    m->pos += (size_t)n;
+    if (type == MP_STR && utf8_check(v->s.p, v->s.n) < v->s.n)
+        return mp_fail(m, at, "a str that is not UTF-8");
+    return 0;
+}
+
+static int
+set_count(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
+{
+    uint64_t least = type == MP_MAP ? 2 : 1; // bytes that an item takes
+    if (n > (m->len - m->pos) / least)
+        return mp_fail(m, m->pos, "%llu items announced, %zu bytes are left",
+                       (unsigned long long)n, m->len - m->pos);
+    v->type = type;
+    v->n = (uint32_t)n;
+    return 0;
+}
+
+int
+mp_next(struct mp *m, struct mp_value *v)
+{
+    *v = (struct mp_value){ 0 };
+    if (m->err->kind)
+        return -1;
+    size_t at = m->pos;
+    uint64_t n;
+    if (take_be(m, 1, &n) < 0)
+        return -1;
+    uint8_t c = (uint8_t)n;
+    if (c <= 0x7f) {
+        v->type = MP_UINT;
+        v->u = c;
+        return 0;
+    }
+    if (c >= 0xe0) {
+        v->type = MP_INT;
+        v->u = (uint64_t)(int64_t)(int8_t)c;
+        return 0;
+    }
+    if (c <= 0x8f)
+        return set_count(m, MP_MAP, c & 15, v);
+    if (c <= 0x9f)
+        return set_count(m, MP_ARRAY, c & 15, v);
+    if (c <= 0xbf)
+        return take_bytes(m, MP_STR, c & 31, v);
+    switch (c) {
+    case 0xc0:
+        v->type = MP_NIL;
+        return 0;
+    case 0xc2:
+    case 0xc3:
+        v->type = MP_BOOL;
+        v->u = c & 1;
+        return 0;
+    case 0xcb:
+        v->type = MP_F64;
+        if (take_be(m, 8, &n) < 0)
+            return -1;
+        memcpy(&v->f, &n, sizeof v->f);
+        return 0;
+    case 0xcc:
+    case 0xcd:
+    case 0xce:
+    case 0xcf: {
+        static const uint64_t low[4] = { 0x80, 0x100, 0x10000, 0x100000000 };
+        v->type = MP_UINT;
+        return take_sized(m, 1U << (c - 0xcc), low[c - 0xcc], &v->u);
+    }
+    case 0xd0:
+    case 0xd1:
+    case 0xd2:
+    case 0xd3:
+        return take_negative(m, 1U << (c - 0xd0), v);
+    case 0xc4:
+        return take_be(m, 1, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
+    case 0xc5:
+        return take_sized(m, 2, 0x100, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
+    case 0xc6:
+        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
+    case 0xd9:
+        return take_sized(m, 1, 32, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
+    case 0xda:
+        return take_sized(m, 2, 0x100, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
+    case 0xdb:
+        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
+    case 0xdc:
+        return take_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
+    case 0xdd:
+        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
+    case 0xde:
+        return take_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
+    case 0xdf:
+        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
+    default:
+        return mp_fail(m, at, "msgpack byte 0x%02x has no place here", c);
+    }
+}
+
+int
+mp_want(struct mp *m, enum mp_type type, struct mp_value *v, const char *what)
+{
+    static const char *const names[] = {
+        "", "nil", "a boolean", "an integer", "a negative integer", "a float",
+        "a str", "a bin", "an array", "a map"
+    };
+    size_t at = m->pos;
+    if (mp_next(m, v) < 0)
+        return -1;
+    if (v->type != type)
+        return mp_fail(m, at, "\"%s\": expected %s, found %s", what, names[type],
+                       names[v->type]);
+    return 0;
+}
+
+int
+mp_key(struct mp *m, struct slice *key, struct slice *last)
+{
+    struct mp_value v;
+    size_t at = m->pos;
+    if (mp_want(m, MP_STR, &v, "a key") < 0)
+        return -1;
+    *key = v.s;
+    if (last->p) {
+        size_t n = last->n < key->n ? last->n : key->n;
+        int c = n ? memcmp(last->p, key->p, n) : 0;
+        if (c > 0 || (c == 0 && last->n >= key->n))
+            return mp_fail(m, at, "keys of a map are not sorted and unique");
+    }
+    *last = *key;
+    return 0;
+}
+
+static void
+put_scalar(struct buf *json, const struct mp_value *v)
+{
+    if (!json)
+        return;
+    switch (v->type) {
+    case MP_NIL:
+        buf_str(json, "null");
+        break;
+    case MP_BOOL:
+        buf_str(json, v->u ? "true" : "false");
+        break;
+    case MP_UINT:
+        buf_printf(json, "%llu", (unsigned long long)v->u);
+        break;
+    case MP_INT:
+        buf_printf(json, "%lld", (long long)v->u);
+        break;
+    case MP_F64:
+        json_put_number(json, v->f, 17);
+        break;
+    case MP_STR:
+        json_put(json, v->s);
+        break;
+    default: { // MP_BIN
+        buf_char(json, '"');
+        for (size_t i = 0; i < v->s.n; i++)
+            buf_printf(json, "%02x", (unsigned)(uint8_t)v->s.p[i]);
+        buf_char(json, '"');
+    }
+    }
+}
+
+int
+mp_skip(struct mp *m, struct buf *json)
+{
+    struct level {
+        bool map;
+        uint32_t n, done;
+        struct slice last;
+    } open[MAX_DEPTH];
+    int depth = 0;
+    do {
+        struct mp_value v;
+        size_t at = m->pos;
+        if (mp_next(m, &v) < 0)
+            return -1;
+        if (v.type == MP_MAP || v.type == MP_ARRAY) {
+            if (depth == MAX_DEPTH)
+                return mp_fail(m, at, "nested deeper than %d", MAX_DEPTH);
+            open[depth++] = (struct level){ .map = v.type == MP_MAP, .n = v.n };
+            if (json)
+                buf_char(json, v.type == MP_MAP ? '{' : '[');
+        } else {
+            put_scalar(json, &v);
+        }
+        while (depth) { // close what is complete, else stand before the next item
+            struct level *l = &open[depth - 1];
+            if (l->done < l->n) {
+                struct slice key;
+                if (json && l->done)
+                    buf_char(json, ',');
+                if (l->map) {
+                    if (mp_key(m, &key, &l->last) < 0)
+                        return -1;
+                    if (json) {
+                        json_put(json, key);
+                        buf_char(json, ':');
+                    }
+                }
+                l->done++;
+                break;
+            }
+            if (json)
+                buf_char(json, l->map ? '}' : ']');
+            depth--;
+        }
+    } while (depth);
+    return 0;
+}
+
+void
+mp_put_str(msgpack_packer *pk, struct slice s)
+{
+    msgpack_pack_str(pk, s.n);
+    msgpack_pack_str_body(pk, s.p, s.n);
+}
+
+void
+mp_put_bin(msgpack_packer *pk, const void *bytes, size_t n)
+{
+    msgpack_pack_bin(pk, n);
+    msgpack_pack_bin_body(pk, bytes, n);
+}

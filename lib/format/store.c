@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: MIT */
+/* store: see store.h.  Here: the table of containers, the list of tensors, and what
+ * lies beside a file. */
+#include "lib/format/store.h"
+
+#include "lib/core/json.h"
+#include "lib/core/num.h"
+#include "lib/core/feed.h"
+#include "lib/format/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Those with a magic number come first, .dat, which has none, last. */
+static const struct container *const containers[] = {
+    &container_ckpt,
+    &container_safetensors,
+    &container_dat,
+    &container_hf,
+};
+
+enum { N_CONTAINERS = sizeof containers / sizeof *containers, SNIFF_BYTES = 16 };
+
+const struct container *
+container_named(struct slice name)
+{
+    for (size_t i = 0; i < N_CONTAINERS; i++)
+        if (slice_is(name, containers[i]->name))
+            return containers[i];
+    return NULL;
+}
+
+static const struct container *
+container_of_file(const struct map *m)
+{
+    uint8_t head[SNIFF_BYTES] = { 0 };
+    size_t n = m->size < SNIFF_BYTES ? m->size : SNIFF_BYTES;
+    struct slice path = slice_of(m->path);
+    if (n)
+        memcpy(head, m->data, n);
+    // The suffix decides between kinds without a magic number: a damaged file should
+    // be measured by the rules of what it claims to be.
+    for (size_t i = 0; i < N_CONTAINERS; i++)
+        if (containers[i]->suffix && slice_ends(path, containers[i]->suffix))
+            return containers[i];
+    for (size_t i = 0; i < N_CONTAINERS; i++)
+        if (containers[i]->sniff && containers[i]->sniff(head, n, m->size))
+            return containers[i];
+    return &container_dat;
+}
+
+const char *
+store_kind(const struct store *s)
+{
+    return s->kind->name;
+}
+
+int
+store_warn(struct store *s, const char *fmt, ...)
+{
+    char words[600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(words, sizeof words, fmt, ap);
+    va_end(ap);
+    if (s->warnings.len < 64 << 10) // enough was said
+        buf_printf(&s->warnings, "%s: %s\n", s->name, words);
+    return 0;
+}
+
+int
+check_name(struct store *s, const char *p, uint64_t n, const char *place)
+{
+    char q[TEXT_QUOTE];
+    if (n < 1 || n > MAX_NAME)
+        return err_set(s->err, ERR_FORMAT, "%s: %s: a name of %llu bytes, expected 1..%d",
+                       s->name, place, (unsigned long long)n, MAX_NAME);
+    if (utf8_check(p, (size_t)n) < n || memchr(p, '\0', (size_t)n))
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: %s: name \"%s\" is not UTF-8 without NUL", s->name, place,
+                       text_quote(q, p, (size_t)n));
+    return 0;
+}
+
+/* Slot of the name: where it is, or where it would go. */
+static size_t
+slot_of(const struct store *s, const char *name, size_t n)
+{
+    size_t i = (size_t)xxh3_64(name, n) & (s->cap_table - 1);
+    for (; s->table[i]; i = (i + 1) & (s->cap_table - 1)) {
+        const struct tensor *t = &s->tensors[s->table[i] - 1];
+        if (t->name_len == n && memcmp(t->name, name, n) == 0)
+            break;
+    }
+    return i;
+}
+
+static int
+grow(struct store *s)
+{
+    size_t cap = s->cap_tensors ? s->cap_tensors * 2 : 64;
+    struct tensor *tensors = realloc(s->tensors, cap * sizeof *tensors);
+    if (tensors)
+        s->tensors = tensors;
+    uint32_t *table = calloc(2 * cap, sizeof *table);
+    if (!tensors || !table || cap > UINT32_MAX) {
+        free(table);
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name,
+                       cap);
+    }
+    free(s->table);
+    s->table = table;
+    s->cap_tensors = cap;
+    s->cap_table = 2 * cap;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const struct tensor *t = &s->tensors[i];
+        s->table[slot_of(s, t->name, t->name_len)] = (uint32_t)i + 1;
+    }
+    return 0;
+}
+
+int
+store_add(struct store *s, const struct tensor *t, const char *where)
+{
+    if (s->n_tensors == s->cap_tensors && grow(s) < 0)
+        return -1;
+    size_t slot = slot_of(s, t->name, t->name_len);
+    if (s->table[slot]) {
+        char q[TEXT_QUOTE];
+        const char *file = s->n_files ? s->files[t->file].name : s->name;
+        return err_set(s->err, ERR_FORMAT, "%s: %s: a second tensor of the name \"%s\"",
+                       file, where, text_quote(q, t->name, t->name_len));
+    }
+    struct tensor *mine = &s->tensors[s->n_tensors];
+    *mine = *t;
+    if (s->files && s->files[t->file].data && t->nbytes)
+        mine->data = s->files[t->file].data + t->offset;
+    s->table[slot] = (uint32_t)++s->n_tensors;
+    return 0;
+}
+
+const struct tensor *
+store_find(const struct store *s, struct slice name)
+{
+    if (!s->table)
+        return NULL;
+    uint32_t i = s->table[slot_of(s, name.p, name.n)];
+    return i ? &s->tensors[i - 1] : NULL;
+}
+
+int
+store_add_file(struct store *s, const char *path)
+{
+    // Registered mappings must not move: the directory reader sizes the array first.
+    struct map *m = &s->files[s->n_files];
+    int rc = map_open(m, path, s->opt.guard, s->err);
+    s->n_files++;
+    s->bytes += m->size;
+    return rc;
+}
+
+int
+store_slurp(struct store *s, const char *path, struct slice *text)
+{
+    enum { LIMIT = 64 << 20 };
+    struct stat st;
+    *text = (struct slice){ 0 };
+    if (stat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return 0;
+    struct map m;
+    int rc = map_open(&m, path, s->opt.guard, s->err);
+    if (rc == 0 && m.size > LIMIT)
+        rc = err_set(s->err, ERR_FORMAT, "%s: %zu bytes, expected at most %d", m.name,
+                     m.size, LIMIT);
+    if (rc == 0) {
+        char *p = arena_alloc(&s->arena, m.size + 1);
+        if (!p)
+            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", m.name);
+        else if (map_read(&m, p, m.size, 0, s->err) < 0)
+            rc = -1;
+        else
+            p[m.size] = '\0';
+        *text = (struct slice){ p, m.size };
+    }
+    map_close(&m);
+    return rc;
+}
+
+static char *
+without_slashes(const char *path)
+{
+    char *p = strdup(path);
+    for (size_t n = p ? strlen(p) : 0; n > 1 && p[n - 1] == '/';)
+        p[--n] = '\0';
+    return p;
+}
+
+/* "-": what standard input is decides how it is read. */
+static int
+open_stdin(struct store *s)
+{
+    struct stat st;
+    s->kind = &container_dat;
+    if (fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode) &&
+        lseek(STDIN_FILENO, 0, SEEK_CUR) == 0) {
+        s->files = calloc(1, sizeof *s->files);
+        if (!s->files)
+            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+        s->n_files = 1;
+        if (map_fd(&s->files[0], fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3), "-",
+                   s->opt.guard, s->err) < 0)
+            return -1;
+        s->bytes = s->files[0].size;
+        if (s->bytes == 0)
+            return dat_read_stream(s, STDIN_FILENO); // says that it is empty
+        return s->kind->read(s);
+    }
+    return dat_read_stream(s, STDIN_FILENO);
+}
+
+static int
+open_file(struct store *s)
+{
+    s->files = calloc(1, sizeof *s->files);
+    if (!s->files)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    if (store_add_file(s, s->path) < 0)
+        return -1;
+    s->kind = container_of_file(&s->files[0]);
+    if (s->bytes == 0)
+        return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
+    if (s->kind->read(s) < 0)
+        return -1;
+    return store_check(s);
+}
+
+int
+store_open(struct store *s, const char *path, const struct store_options *opt,
+           struct err *err)
+{
+    struct buf name = { 0 };
+    struct stat st;
+    *s = (struct store){ .opt = *opt, .err = err };
+    s->path = without_slashes(path);
+    text_escape(&name, path, strlen(path));
+    s->name = name.data;
+    if (!s->path || !s->name)
+        return err_set(err, ERR_MEMORY, "out of memory for a file name");
+    if (strcmp(path, "-") == 0) {
+        free(s->name);
+        s->name = strdup("<stdin>");
+        if (!s->name)
+            return err_set(err, ERR_MEMORY, "out of memory");
+        return open_stdin(s);
+    }
+    if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        s->kind = &container_hf;
+        return s->kind->read(s) < 0 ? -1 : store_check(s);
+    }
+    return open_file(s);
+}
+
+void
+store_close(struct store *s)
+{
+    for (size_t i = 0; i < s->n_files; i++)
+        map_close(&s->files[i]);
+    free(s->files);
+    free(s->tensors);
+    free(s->table);
+    free(s->path);
+    free(s->name);
+    buf_free(&s->warnings);
+    arena_free(&s->arena);
+    *s = (struct store){ 0 };
+}
+
+int
+store_read(struct store *s, const struct tensor *t, uint64_t offset, void *dst, size_t n,
+           struct err *err)
+{
+    if (offset > t->nbytes || n > t->nbytes - offset)
+        return err_set(err, ERR_USAGE, "%s: read beyond a payload", s->name);
+    return n ? map_read(&s->files[t->file], dst, n, t->offset + offset, err) : 0;
+}
+
+int
+store_check(struct store *s)
+{
+    for (size_t i = 0; i < s->n_files; i++)
+        if (map_check(&s->files[i], s->err) < 0)
+            return -1;
+    return 0;
+}
+
+bool
+store_reads(const struct store *s, const char *path)
+{
+    for (size_t i = 0; i < s->n_files; i++)
+        if (out_is_file(path, s->files[i].dev, s->files[i].ino))
+            return true;
+    struct stat st;
+    return s->kind == &container_hf && stat(s->path, &st) == 0 &&
+           out_is_file(path, st.st_dev, st.st_ino);
+}
+
+void
+store_segments(const struct store *s, segment_fn fn, void *ctx)
+{
+    s->kind->segments(s, fn, ctx);
+}
+
+int
+read_nibble_object(struct nibble_object *o, const char *file, struct slice text,
+                   struct arena *arena, struct err *err)
+{
+    struct json j;
+    struct slice key;
+    bool known = false;
+    int more;
+    *o = (struct nibble_object){ 0 };
+    json_open(&j, file, 0, text, arena, err);
+    json_object(&j);
+    while ((more = json_key(&j, &key)) > 0) {
+        if (slice_is(key, "format")) {
+            struct slice f;
+            if (json_string(&j, &f) == 0)
+                known = slice_is(f, "nibble-1");
+        } else if (slice_is(key, "bytes")) {
+            o->has_bytes = json_u63(&j, &o->bytes) == 0;
+        } else if (slice_is(key, "index_xxh3")) {
+            json_string(&j, &o->index_xxh3);
+        } else if (slice_is(key, "xxh3")) {
+            json_string(&j, &o->xxh3);
+        } else if (slice_is(key, "config") && json_peek(&j) == '{') {
+            json_skip(&j, &o->config);
+        } else if (slice_is(key, "provenance") && json_peek(&j) == '{') {
+            json_skip(&j, &o->provenance);
+        } else {
+            json_skip(&j, NULL);
+        }
+    }
+    if (more < 0 || json_end(&j) < 0)
+        return -1;
+    if (!known)
+        return err_set(err, ERR_FORMAT, "%s: expected \"format\":\"nibble-1\"", file);
+    return 0;
+}
+
+/* PATH with another leaf, or with a suffix; in s->arena. */
+static char *
+beside(struct store *s, const char *leaf)
+{
+    struct buf b = { 0 };
+    const char *slash = strrchr(s->path, '/');
+    if (slash)
+        buf_add(&b, s->path, (size_t)(slash - s->path) + 1);
+    buf_str(&b, leaf);
+    char *p = b.failed ? NULL : arena_copy(&s->arena, b.data, b.len);
+    buf_free(&b);
+    return p;
+}
+
+static int
+take_nibble_object(struct store *s, const char *path, bool sidecar)
+{
+    struct slice text;
+    struct nibble_object o;
+    struct err why = { 0 };
+    char hex[2 * XXH3_BYTES + 1];
+    uint8_t digest[XXH3_BYTES];
+    if (store_slurp(s, path, &text) < 0)
+        return -1;
+    if (!text.p)
+        return 0;
+    bool fits = read_nibble_object(&o, path, text, &s->arena, &why) == 0;
+    if (!fits && sidecar)
+        return store_warn(s, "its sidecar is not one of ours and is ignored");
+    if (!fits)
+        return err_set(s->err, why.kind, "%s", why.msg);
+    if (sidecar) {
+        if (dat_index_hash(s, digest) < 0)
+            return -1;
+        hash_hex(hex, digest, XXH3_BYTES);
+        if (!o.has_bytes || o.bytes != s->bytes || !slice_is(o.index_xxh3, hex))
+            return store_warn(s, "its sidecar is stale and is ignored");
+        s->side_xxh3 = o.xxh3;
+    }
+    if (!s->config.p)
+        s->config = o.config;
+    if (!s->provenance.p)
+        s->provenance = o.provenance;
+    return 0;
+}
+
+int
+store_load_beside(struct store *s)
+{
+    if (strcmp(s->path, "-") == 0)
+        return 0;
+    if (s->kind == &container_dat) {
+        struct buf path = { 0 };
+        buf_printf(&path, "%s.json", s->path);
+        int rc = buf_ok(&path, s->err);
+        if (rc == 0)
+            rc = take_nibble_object(s, path.data, true);
+        buf_free(&path);
+        if (rc < 0)
+            return -1;
+    }
+    if (s->config.p || s->kind == &container_hf)
+        return 0;
+    char *path = beside(s, "config.json");
+    if (!path)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    return store_load_config(s, path);
+}
+
+int
+store_load_config(struct store *s, const char *path)
+{
+    struct slice text;
+    struct json j;
+    char q[TEXT_QUOTE];
+    if (store_slurp(s, path, &text) < 0)
+        return -1;
+    if (!text.p)
+        return 0;
+    json_open(&j, text_quote(q, path, strlen(path)), 0, text, &s->arena, s->err);
+    if (json_peek(&j) != '{')
+        return json_expected(&j, "an object");
+    if (json_skip(&j, &s->config) < 0)
+        return -1;
+    return json_end(&j);
+}
+
+int
+store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], struct err *err)
+{
+    if (s->kind->carried_hash && s->kind->carried_hash(s, digest))
+        return 0;
+    struct hash *h = hash_begin(HASH_XXH3);
+    if (!h)
+        return err_set(err, ERR_MEMORY, "%s: out of memory", s->name);
+    int rc = 0;
+    for (size_t i = 0; i < s->n_files && rc == 0; i++) {
+        struct feed *f = feed_open(&s->files[i], 0, s->files[i].size, err);
+        const uint8_t *p;
+        size_t n;
+        rc = f ? 1 : -1;
+        while (rc > 0 && (rc = feed_next(f, &p, &n)) > 0)
+            hash_add(h, p, n);
+        feed_close(f);
+    }
+    hash_end(h, rc < 0 ? NULL : digest);
+    return rc;
+}
+
+int
+store_verify(struct store *s, bool full, unsigned threads, const char **what)
+{
+    char hex[2 * XXH3_BYTES + 1];
+    uint8_t digest[XXH3_BYTES];
+    bool sums = s->kind->verify || s->side_xxh3.p;
+    *what = sums ? "structure; payloads were not read" : "structure; the container has no checksums";
+    if (!full || !sums)
+        return store_check(s);
+    *what = "structure and checksums";
+    if (s->kind->verify) {
+        if (s->kind->verify(s, threads, what) < 0)
+            return -1;
+    } else {
+        if (store_content_hash(s, digest, s->err) < 0)
+            return -1;
+        hash_hex(hex, digest, XXH3_BYTES);
+        if (!slice_is(s->side_xxh3, hex))
+            return err_set(s->err, ERR_FORMAT,
+                           "%s: XXH3 of the file is %s, its sidecar expects %.*s", s->name,
+                           hex, (int)s->side_xxh3.n, s->side_xxh3.p);
+    }
+    return store_check(s);
+}

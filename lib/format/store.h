@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/* store: an open tensor file, whatever its container.
+ *
+ * All containers become the same thing: a list of tensors {name, dtype, shape, offset,
+ * bytes} over mapped files, a configuration and a provenance, if they hold one.  What
+ * kinds there are stands in one table (store.c); a new one is a file and a line there.
+ *
+ * Every rule of doc/FORMAT.md is checked on the way in.  Memory grows with bytes that
+ * are really there, never with numbers that a file announces.
+ */
+#ifndef NIBBLE_FORMAT_STORE_H
+#define NIBBLE_FORMAT_STORE_H
+
+#include "lib/core/arena.h"
+#include "lib/core/dtype.h"
+#include "lib/core/err.h"
+#include "lib/core/guard.h"
+#include "lib/core/hash.h"
+#include "lib/core/map.h"
+#include "lib/core/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MAX_RANK = 64, MAX_NAME = 64 << 10 };
+
+struct tensor {
+    const char *name; // NUL-terminated, no NUL inside
+    uint32_t name_len;
+    uint32_t file; // index into store.files
+    uint8_t dtype; // enum dtype
+    uint8_t rank;
+    bool state;             // optimizer state of a checkpoint, no weight
+    const uint64_t *shape;  // (rank)
+    uint64_t numel, nbytes; // of the payload
+    uint64_t offset;        // of the payload, from the start of its file
+    uint64_t head;          // of the entry's own header, if it has one, else == offset
+    const uint8_t *data;    // borrowed: any alignment; NULL when empty or not kept
+    const uint8_t *xxh3;    // (XXH3_BYTES) as the container records it, or NULL
+};
+
+struct store_options {
+    struct guard *guard; // never NULL
+    bool strict;         // refuse what is merely odd
+    bool list_only;      // payloads will not be read: a pipe need not be kept
+    const char *tmpdir;  // where a pipe is kept
+};
+
+struct container;
+
+struct store {
+    const struct container *kind;
+    char *path; // as given, without trailing slashes
+    char *name; // escaped, for messages
+    struct map *files;
+    size_t n_files;
+    struct tensor *tensors; // in file order, shards in the order of their names
+    size_t n_tensors;
+    uint64_t bytes;          // of all tensor files
+    struct slice config;     // JSON text of config.json, p == NULL if there is none
+    struct slice provenance; // JSON text, likewise
+    struct slice meta;       // JSON object of all else that the container tells
+    struct buf warnings;     // one per line
+    struct store_options opt;
+    struct err *err;
+    // private
+    struct arena arena;
+    size_t cap_tensors;
+    uint32_t *table; // open addressing by name: index + 1, 0 is empty
+    size_t cap_table;
+    struct slice side_xxh3; // of a sidecar that fits, hex
+};
+
+/* Open a file, a model directory or "-" (a .dat on standard input).  store_close is
+ * right after success and failure alike. */
+int store_open(struct store *s, const char *path, const struct store_options *opt,
+               struct err *err);
+void store_close(struct store *s);
+const char *store_kind(const struct store *s);
+
+/* NULL if there is none of that name. */
+const struct tensor *store_find(const struct store *s, struct slice name);
+/* Read n payload bytes of t from the given offset. */
+int store_read(struct store *s, const struct tensor *t, uint64_t offset, void *dst,
+               size_t n, struct err *err);
+/* 0, or -1 if a file was lost or changed its size since it was opened. */
+int store_check(struct store *s);
+
+/* Fill config and provenance from what lies beside the files, where the container
+ * itself had none: the sidecar of a file, nibble.json and config.json of a directory,
+ * config.json beside a file.  A sidecar that does not fit is a warning. */
+int store_load_beside(struct store *s);
+
+/* Set config from a file, replacing what there was; nothing if it does not exist. */
+int store_load_config(struct store *s, const char *path);
+
+/* Account for every byte: called in file order, ranges touch. */
+typedef void (*segment_fn)(void *ctx, size_t file, uint64_t offset, uint64_t n,
+                           const char *what, const struct tensor *t);
+void store_segments(const struct store *s, segment_fn fn, void *ctx);
+
+/* The content hash that names the input in a provenance.  *known: the container
+ * carries it, nothing needs to be read. */
+int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], struct err *err);
+
+/* Structure was checked by store_open; this checks what the container can prove about
+ * the payloads.  *what says in words what was checked.  -1: ERR_FORMAT if damaged. */
+int store_verify(struct store *s, bool full, unsigned threads, const char **what);
+
+/* Whether (path) is one of the files that s reads. */
+bool store_reads(const struct store *s, const char *path);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/* view: see view.h. */
+#include "lib/format/view.h"
+
+#include "lib/core/num.h"
+#include "lib/format/container.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How the parts of X.weight are called.  The first whose codes suffix fits a name is
+ * the dialect of that name. */
+static const struct dialect {
+    const char *codes, *scale, *scale2;
+    bool divides;
+} dialects[] = {
+    { ".weight.qdata", ".weight.scale", ".weight.scale2", false }, // .dat, ours
+    { ".qdata", ".scale", ".scale2", false },                      // .dat, older
+    { ".weight_packed", ".weight_scale", ".weight_global_scale", true },
+    { ".weight", ".weight_scale", ".weight_scale_2", false }, // ModelOpt
+};
+
+enum { N_DIALECTS = sizeof dialects / sizeof *dialects };
+
+static const struct tensor *
+part(const struct store *s, struct slice prefix, const char *suffix)
+{
+    struct buf b = { 0 };
+    buf_add(&b, prefix.p, prefix.n);
+    buf_str(&b, suffix);
+    const struct tensor *t =
+        b.failed ? NULL : store_find(s, (struct slice){ b.data, b.len });
+    buf_free(&b);
+    return t;
+}
+
+/* Why codes and scales make no NVFP4 tensor, or NULL. */
+static const char *
+misfit(const struct tensor *codes, const struct tensor *scale)
+{
+    if (codes->dtype != DT_U8 && codes->dtype != DT_F4_E2M1)
+        return "the codes are not bytes";
+    if (scale->dtype == DT_F16 || scale->dtype == DT_F32)
+        return "the scales are floats: made by a faulty writer";
+    if (scale->dtype != DT_U8 && scale->dtype != DT_F8_E4M3)
+        return "the scales are not E4M3 bytes";
+    if (codes->rank != 2 || scale->rank != 2)
+        return "codes and scales must have two dimensions";
+    uint64_t in = codes->shape[1];
+    if (codes->dtype == DT_U8 && !mul_fits(&in, in, 2, INT64_MAX))
+        return "too many columns";
+    if (in == 0 || in % 16)
+        return "the number of columns is not a multiple of 16";
+    if (codes->shape[0] != scale->shape[0])
+        return "codes and scales have different numbers of rows";
+    if (scale->shape[1] != in / 16)
+        return "one scale is needed for each 16 columns";
+    return NULL;
+}
+
+static int
+complain(struct store *s, struct slice prefix, const char *why)
+{
+    char q[TEXT_QUOTE];
+    text_quote(q, prefix.p, prefix.n);
+    if (s->opt.strict)
+        return err_set(s->err, ERR_FORMAT, "%s: NVFP4 pair of \"%s\": %s", s->name, q, why);
+    return store_warn(s, "NVFP4 pair of \"%s\" is shown as plain entries: %s", q, why);
+}
+
+/* Both spellings of a .dat for one prefix are refused whatever they hold. */
+static int
+check_spelling(struct store *s, struct slice prefix)
+{
+    bool new_style = part(s, prefix, ".weight.qdata") || part(s, prefix, ".weight.scale");
+    bool old_style = part(s, prefix, ".qdata") || part(s, prefix, ".scale");
+    char q[TEXT_QUOTE];
+    if (new_style && old_style)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: \"%s\" is spelt both .weight.qdata/.weight.scale and "
+                       ".qdata/.scale",
+                       s->name, text_quote(q, prefix.p, prefix.n));
+    return 0;
+}
+
+/* If t holds the codes of an NVFP4 tensor, make v that tensor: 1.  0: it does not. */
+static int
+take_pair(struct views *w, struct store *s, const struct tensor *t, struct view *v)
+{
+    struct slice name = { t->name, t->name_len };
+    const struct dialect *d = dialects;
+    while (d < dialects + N_DIALECTS && !slice_ends(name, d->codes))
+        d++;
+    if (d == dialects + N_DIALECTS)
+        return 0;
+    struct slice prefix = { t->name, t->name_len - strlen(d->codes) };
+    if (d < dialects + 2 && check_spelling(s, prefix) < 0)
+        return -1;
+    const struct tensor *scale = part(s, prefix, d->scale);
+    const struct tensor *scale2 = part(s, prefix, d->scale2);
+    bool plain_weight = d == &dialects[3] && t->dtype != DT_U8;
+    if (plain_weight || (!scale && d == &dialects[3]))
+        return 0;
+    const char *why = scale ? misfit(t, scale) : "it has no scales";
+    if (!why && scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))
+        why = "its tensor scale is not one f32";
+    if (why)
+        return complain(s, prefix, why);
+    uint64_t *shape = arena_alloc(&w->arena, 2 * sizeof *shape);
+    struct buf b = { 0 };
+    buf_add(&b, prefix.p, prefix.n);
+    buf_str(&b, ".weight");
+    char *full = b.failed ? NULL : arena_copy(&w->arena, b.data, b.len);
+    size_t full_len = b.len;
+    buf_free(&b);
+    if (!shape || !full)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    shape[0] = t->shape[0];
+    shape[1] = t->shape[1] * (t->dtype == DT_U8 ? 2 : 1);
+    *v = (struct view){ .name = full,
+                        .name_len = (uint32_t)full_len,
+                        .dtype = DT_NVFP4,
+                        .rank = 2,
+                        .shape = shape,
+                        .numel = shape[0] * shape[1],
+                        .nbytes = t->nbytes + scale->nbytes +
+                                  (scale2 ? scale2->nbytes : 0),
+                        .entry = t,
+                        .scale = scale,
+                        .scale2 = scale2,
+                        .divides = d->divides };
+    return 1;
+}
+
+static struct view
+plain(const struct tensor *t)
+{
+    return (struct view){ .name = t->name,
+                          .name_len = t->name_len,
+                          .dtype = t->dtype,
+                          .rank = t->rank,
+                          .shape = t->shape,
+                          .numel = t->numel,
+                          .nbytes = t->nbytes,
+                          .entry = t };
+}
+
+int
+views_open(struct views *w, struct store *s, bool raw)
+{
+    size_t n = s->n_tensors;
+    *w = (struct views){ 0 };
+    w->v = malloc((n ? n : 1) * sizeof *w->v);
+    bool *used = calloc(n ? n : 1, sizeof *used); // is a scale of a pair
+    int rc = 0;
+    if (!w->v || !used) {
+        free(used);
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name, n);
+    }
+    for (size_t i = 0; i < n && rc >= 0; i++) {
+        struct view *v = &w->v[i];
+        const struct tensor *t = &s->tensors[i];
+        rc = raw ? 0 : take_pair(w, s, t, v);
+        if (rc > 0) {
+            used[v->scale - s->tensors] = true;
+            if (v->scale2)
+                used[v->scale2 - s->tensors] = true;
+        } else {
+            *v = plain(t);
+        }
+    }
+    for (size_t i = 0; i < n && rc >= 0; i++)
+        if (!used[i])
+            w->v[w->n++] = w->v[i];
+    free(used);
+    return rc < 0 ? -1 : 0;
+}
+
+void
+views_close(struct views *w)
+{
+    free(w->v);
+    arena_free(&w->arena);
+    *w = (struct views){ 0 };
+}

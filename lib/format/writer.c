@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: MIT */
+/* writer: see writer.h.  The engine that all containers share: a container plans where
+ * literals (headers) and payloads stand; here the bytes go out in that order. */
+#include "lib/format/writer.h"
+
+#include "lib/core/json.h"
+#include "lib/core/text.h"
+#include "lib/format/container.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+int
+writer_literal(struct writer *w, uint32_t file, uint64_t offset, const struct buf *bytes)
+{
+    if (buf_ok(bytes, w->err) < 0)
+        return -1;
+    if (w->n_literals == w->cap_literals) {
+        size_t cap = w->cap_literals ? w->cap_literals * 2 : 16;
+        struct wliteral *v = realloc(w->literals, cap * sizeof *v);
+        if (!v)
+            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+        w->literals = v;
+        w->cap_literals = cap;
+    }
+    struct wliteral *l = &w->literals[w->n_literals];
+    *l = (struct wliteral){ .offset = offset, .file = file, .n = bytes->len };
+    l->bytes = malloc(bytes->len ? bytes->len : 1);
+    if (!l->bytes)
+        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    memcpy(l->bytes, bytes->data, bytes->len);
+    w->n_literals++;
+    return 0;
+}
+
+static void
+put_or_null(struct buf *out, struct slice json)
+{
+    if (json.p)
+        buf_add(out, json.p, json.n);
+    else
+        buf_str(out, "null");
+}
+
+void
+writer_object(const struct writer *w, struct buf *out, bool with_file)
+{
+    char hex[2 * XXH3_BYTES + 1];
+    buf_str(out, "{\"format\":\"nibble-1\"");
+    if (with_file) {
+        buf_printf(out, ",\"bytes\":%llu", (unsigned long long)w->files[0].bytes);
+        hash_hex(hex, w->index_xxh3, XXH3_BYTES);
+        buf_printf(out, ",\"index_xxh3\":\"%s\"", hex);
+        hash_hex(hex, w->file_xxh3, XXH3_BYTES);
+        buf_printf(out, ",\"xxh3\":\"%s\"", hex);
+    }
+    buf_str(out, ",\"config\":");
+    put_or_null(out, w->meta.config);
+    buf_str(out, ",\"provenance\":");
+    put_or_null(out, w->meta.provenance);
+    buf_char(out, '}');
+}
+
+/* FILE.json, in w's own words: the name as the user gave it. */
+static char *
+sidecar_path(const struct writer *w)
+{
+    struct buf b = { 0 };
+    buf_printf(&b, "%s.json", w->path);
+    if (b.failed)
+        buf_free(&b);
+    return b.data;
+}
+
+/* A file of that name that is not a sidecar of ours is not ours to replace. */
+static int
+check_sidecar(struct writer *w)
+{
+    struct arena arena = { 0 };
+    struct map m = { .fd = -1 };
+    struct nibble_object o;
+    struct err why = { 0 };
+    char *path = sidecar_path(w);
+    if (!path)
+        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    int rc = 0;
+    if (map_open(&m, path, w->guard, &why) == 0 &&
+        read_nibble_object(&o, m.name, (struct slice){ (const char *)m.data, m.size },
+                           &arena, &why) < 0)
+        rc = err_set(w->err, ERR_IO, "%s.json: is not a sidecar of ours and is in the way",
+                     w->name);
+    map_close(&m);
+    arena_free(&arena);
+    free(path);
+    return rc;
+}
+
+/* A full disk is heard now, not after an hour.  The files of a directory are reserved
+ * one by one, so ask for the sum. */
+static int
+check_space(struct writer *w)
+{
+    struct statvfs fs;
+    uint64_t total = 0;
+    for (size_t i = 0; i < w->n_files; i++)
+        total += w->files[i].bytes;
+    if (statvfs(w->dir.temp, &fs) == 0 && total / fs.f_frsize >= fs.f_bavail)
+        return err_set(w->err, ERR_IO, "%s: needs %llu bytes, %llu are free", w->name,
+                       (unsigned long long)total,
+                       (unsigned long long)fs.f_bavail * fs.f_frsize);
+    return 0;
+}
+
+static int
+begin_file(struct writer *w)
+{
+    const struct wfile *f = &w->files[w->at_file];
+    if (w->is_dir && outdir_file(&w->out, &w->dir, f->leaf) < 0)
+        return -1;
+    return out_reserve(&w->out, f->bytes);
+}
+
+static int
+begin(struct writer *w)
+{
+    if (w->is_dir) {
+        if (outdir_open(&w->dir, w->path, w->flags, w->guard, w->err) < 0 ||
+            check_space(w) < 0)
+            return -1;
+        return begin_file(w);
+    }
+    if (out_open(&w->out, w->path, w->flags, w->guard, w->err) < 0)
+        return -1;
+    if (w->out.direct) {
+        if (w->needs_seek)
+            return err_set(w->err, ERR_USAGE, "%s: a %s file cannot go to a pipe", w->name,
+                           w->kind->name);
+        w->wants_sidecar = false;
+    }
+    if (!w->out.direct && w->kind == &container_dat && check_sidecar(w) < 0)
+        return -1;
+    if (w->wants_sidecar) {
+        w->file_hash = hash_begin(HASH_XXH3);
+        w->index_hash = hash_begin(HASH_XXH3);
+        if (!w->file_hash || !w->index_hash)
+            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    }
+    return begin_file(w);
+}
+
+int
+writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
+            size_t n, const struct wmeta *meta, const struct writer_options *opt,
+            struct err *err)
+{
+    struct buf name = { 0 };
+    *w = (struct writer){ .t = t,
+                          .n = n,
+                          .meta = *meta,
+                          .shard_bytes = opt->shard_bytes,
+                          .is_dir = opt->directory,
+                          .guard = opt->guard,
+                          .flags = opt->flags,
+                          .n_files = 1,
+                          .err = err };
+    w->out.fd = w->sidecar.fd = w->dir.lock = -1;
+    text_escape(&name, path, strlen(path));
+    w->name = name.data;
+    w->path = strdup(path);
+    w->files = calloc(1, sizeof *w->files);
+    if (!w->name || !w->path || !w->files)
+        return err_set(err, ERR_MEMORY, "%s: out of memory", path);
+    w->kind = container_named(slice_of(kind));
+    if (!w->kind || !w->kind->plan)
+        return err_set(err, ERR_USAGE, "%s: cannot be written as %s", w->name, kind);
+    for (size_t i = 0; i < n; i++) {
+        char q[TEXT_QUOTE];
+        uint64_t numel;
+        // A rank 0 f4 in a .dat is one byte: two values that no shape can tell.
+        enum dtype d = t[i].dtype == DT_F4_E2M1 && t[i].rank == 0 ? DT_U8 : t[i].dtype;
+        if (!dtype_size(&numel, &t[i].nbytes, d, t[i].shape, t[i].rank))
+            return err_set(err, ERR_USAGE, "%s: \"%s\" is too large or no whole bytes",
+                           w->name, text_quote(q, t[i].name, strlen(t[i].name)));
+    }
+    if (w->kind->plan(w) < 0)
+        return -1;
+    return begin(w);
+}
+
+bool
+writer_is_stream(const struct writer *w)
+{
+    return !w->is_dir && w->out.direct;
+}
+
+static int
+emit(struct writer *w, const void *bytes, size_t n)
+{
+    if (w->file_hash)
+        hash_add(w->file_hash, bytes, n);
+    return out_write(&w->out, bytes, n);
+}
+
+/* Zeros up to offset; only a checkpoint's layout has gaps, and it has no file hash. */
+static int
+pad_to(struct writer *w, uint64_t offset)
+{
+    return offset > w->out.offset ? out_skip(&w->out, offset - w->out.offset) : 0;
+}
+
+/* All literals that stand before `offset` of the current file. */
+static int
+emit_literals(struct writer *w, uint64_t offset)
+{
+    while (w->at_literal < w->n_literals) {
+        const struct wliteral *l = &w->literals[w->at_literal];
+        if (l->file != w->at_file || l->offset >= offset)
+            break;
+        if (w->index_hash)
+            hash_add(w->index_hash, l->bytes, l->n);
+        if (emit(w, l->bytes, l->n) < 0)
+            return -1;
+        w->at_literal++;
+    }
+    return 0;
+}
+
+static int
+end_file(struct writer *w)
+{
+    if (emit_literals(w, UINT64_MAX) < 0 || pad_to(w, w->files[w->at_file].bytes) < 0)
+        return -1;
+    return w->is_dir ? out_commit(&w->out) : 0;
+}
+
+/* Make ready for payload byte 0 of the current tensor. */
+static int
+begin_tensor(struct writer *w)
+{
+    const struct wtensor *t = &w->t[w->at_tensor];
+    while (w->at_file < t->file) {
+        if (end_file(w) < 0)
+            return -1;
+        w->at_file++;
+        if (begin_file(w) < 0)
+            return -1;
+    }
+    // An empty payload may share its offset with the literal behind it.
+    if (t->nbytes && (emit_literals(w, t->offset) < 0 || pad_to(w, t->offset) < 0))
+        return -1;
+    if (w->hash_tensors) {
+        w->tensor_hash = hash_begin(HASH_XXH3);
+        if (!w->tensor_hash)
+            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    }
+    return 0;
+}
+
+static void
+end_tensor(struct writer *w)
+{
+    if (w->tensor_hash)
+        hash_end(w->tensor_hash, w->t[w->at_tensor].xxh3);
+    w->tensor_hash = NULL;
+    w->at_tensor++;
+    w->at_byte = 0;
+}
+
+/* Pass over tensors without payload, then begin the current one if it is new. */
+static int
+ready(struct writer *w)
+{
+    while (w->at_tensor < w->n && w->at_byte == 0 && !w->tensor_hash) {
+        if (begin_tensor(w) < 0)
+            return -1;
+        if (w->t[w->at_tensor].nbytes)
+            break;
+        end_tensor(w);
+    }
+    return 0;
+}
+
+static int
+room(struct writer *w, uint64_t n)
+{
+    if (w->err->kind || ready(w) < 0)
+        return -1;
+    if (w->at_tensor >= w->n || n > w->t[w->at_tensor].nbytes - w->at_byte)
+        return err_set(w->err, ERR_USAGE, "%s: more payload than planned", w->name);
+    return 0;
+}
+
+static void
+advance(struct writer *w, uint64_t n)
+{
+    w->at_byte += n;
+    if (w->at_byte == w->t[w->at_tensor].nbytes)
+        end_tensor(w);
+}
+
+int
+writer_write(struct writer *w, const void *bytes, size_t n)
+{
+    if (n == 0)
+        return w->err->kind ? -1 : 0;
+    if (room(w, n) < 0 || emit(w, bytes, n) < 0)
+        return -1;
+    if (w->tensor_hash)
+        hash_add(w->tensor_hash, bytes, n);
+    advance(w, n);
+    return 0;
+}
+
+int
+writer_zero(struct writer *w, uint64_t n)
+{
+    static const uint8_t zeros[64 << 10];
+    if (n == 0)
+        return w->err->kind ? -1 : 0;
+    if (room(w, n) < 0 || out_skip(&w->out, n) < 0)
+        return -1;
+    for (uint64_t left = n; left;) {
+        size_t part = left < sizeof zeros ? (size_t)left : sizeof zeros;
+        if (w->tensor_hash)
+            hash_add(w->tensor_hash, zeros, part);
+        if (w->file_hash)
+            hash_add(w->file_hash, zeros, part);
+        left -= part;
+    }
+    advance(w, n);
+    return 0;
+}
+
+int
+writer_extra(struct writer *w, const char *leaf, const void *bytes, size_t n)
+{
+    struct outfile o;
+    if (w->err->kind)
+        return -1;
+    if (outdir_file(&o, &w->dir, leaf) < 0 || out_write(&o, bytes, n) < 0) {
+        out_abandon(&o);
+        return -1;
+    }
+    return out_commit(&o);
+}
+
+/* The sidecar, complete and synced under its temporary name. */
+static int
+prepare_sidecar(struct writer *w)
+{
+    struct buf b = { 0 };
+    char *path = sidecar_path(w);
+    hash_end(w->file_hash, w->file_xxh3);
+    hash_end(w->index_hash, w->index_xxh3);
+    w->file_hash = w->index_hash = NULL;
+    writer_object(w, &b, true);
+    buf_char(&b, '\n');
+    int rc = path ? buf_ok(&b, w->err)
+                  : err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    if (rc == 0)
+        rc = out_open(&w->sidecar, path, OUT_FORCE, w->guard, w->err);
+    if (rc == 0)
+        rc = out_write(&w->sidecar, b.data, b.len);
+    if (rc == 0)
+        rc = out_sync(&w->sidecar);
+    free(path);
+    buf_free(&b);
+    return rc;
+}
+
+/* A file without a sidecar must not stand beside the one of its predecessor. */
+static void
+drop_old_sidecar(struct writer *w)
+{
+    char *path = sidecar_path(w);
+    if (path && w->kind == &container_dat)
+        remove(path); // check_sidecar saw that it is ours, or that there is none
+    free(path);
+}
+
+int
+writer_commit(struct writer *w, struct slice provenance)
+{
+    if (w->err->kind || ready(w) < 0)
+        return -1;
+    if (w->at_tensor < w->n)
+        return err_set(w->err, ERR_USAGE, "%s: less payload than planned", w->name);
+    if (provenance.p)
+        w->meta.provenance = provenance;
+    if (end_file(w) < 0)
+        return -1;
+    if (w->kind->finish && !writer_is_stream(w) && w->kind->finish(w) < 0)
+        return -1;
+    if (w->is_dir)
+        return outdir_commit(&w->dir);
+    if (w->wants_sidecar && prepare_sidecar(w) < 0)
+        return -1;
+    bool stream = w->out.direct;
+    if (out_commit(&w->out) < 0)
+        return -1;
+    if (w->wants_sidecar)
+        return out_commit(&w->sidecar);
+    if (!stream)
+        drop_old_sidecar(w);
+    return 0;
+}
+
+void
+writer_close(struct writer *w)
+{
+    hash_end(w->tensor_hash, NULL);
+    hash_end(w->file_hash, NULL);
+    hash_end(w->index_hash, NULL);
+    out_abandon(&w->sidecar);
+    out_abandon(&w->out);
+    outdir_abandon(&w->dir);
+    for (size_t i = 0; i < w->n_literals; i++)
+        free(w->literals[i].bytes);
+    free(w->literals);
+    for (size_t i = 0; w->files && i < w->n_files; i++)
+        free(w->files[i].leaf);
+    free(w->files);
+    free(w->name);
+    free(w->path);
+    *w = (struct writer){ 0 };
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* writer: make a tensor file of any container, whole or not at all.
+ *
+ * The caller says which tensors there will be, then hands over their payloads in the
+ * order that the plan gave them.  Headers are laid out first, so that a full disk and a
+ * type that the container lacks are heard before any work is done; hashes and the
+ * provenance are put in at the end.
+ */
+#ifndef NIBBLE_FORMAT_WRITER_H
+#define NIBBLE_FORMAT_WRITER_H
+
+#include "lib/core/buf.h"
+#include "lib/core/dtype.h"
+#include "lib/core/hash.h"
+#include "lib/core/outfile.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct wtensor {
+    const char *name; // borrowed until the writer is closed, like shape
+    enum dtype dtype;
+    unsigned rank;
+    const uint64_t *shape; // (rank)
+    size_t tag;            // the caller's: which of its tensors this is
+    uint64_t nbytes;       // the rest is the writer's
+    uint64_t offset;       // of the payload in its file
+    uint32_t file;
+    uint8_t xxh3[XXH3_BYTES];
+};
+
+struct wmeta {
+    struct slice config;     // text of config.json, p == NULL: none
+    struct slice provenance; // JSON; at commit it may differ from that at open only in
+                             // bytes, not in length
+    bool bare;               // no sidecar, no provenance
+    // checkpoints only
+    const char *master, *moments, *quant, *variant, *criterion, *share;
+};
+
+struct wliteral {
+    uint64_t offset;
+    uint32_t file;
+    uint8_t *bytes;
+    size_t n;
+};
+
+struct wfile {
+    char *leaf; // name inside the directory; NULL: the file itself
+    uint64_t bytes;
+};
+
+struct container;
+
+struct writer {
+    const struct container *kind;
+    char *name; // escaped
+    struct wtensor *t;
+    size_t n;
+    struct wmeta meta;
+    uint64_t shard_bytes;
+    // what the plan asks for
+    bool wants_sidecar; // beside the file
+    bool hash_tensors;  // fill wtensor.xxh3
+    bool needs_seek;    // cannot be written to a pipe
+    struct err *err;
+    // the plan
+    struct wfile *files;
+    size_t n_files;
+    struct wliteral *literals; // in file order
+    size_t n_literals, cap_literals;
+    // writing
+    bool is_dir;
+    char *path;
+    struct guard *guard;
+    unsigned flags;
+    struct outdir dir;
+    struct outfile out;     // the file being written
+    struct outfile sidecar; // ready before the file is renamed
+    size_t at_file, at_tensor, at_literal;
+    uint64_t at_byte; // of the current tensor
+    struct hash *tensor_hash, *file_hash, *index_hash;
+    uint8_t file_xxh3[XXH3_BYTES], index_xxh3[XXH3_BYTES];
+};
+
+struct writer_options {
+    unsigned flags; // OUT_FORCE
+    bool directory; // write a model directory (safetensors)
+    uint64_t shard_bytes;
+    struct guard *guard;
+};
+
+/* Plan and begin.  kind is a name of store.c's table.  The tensors are sorted into file
+ * order (stable); payloads must be given in that order.  writer_close is right
+ * whatever happened. */
+int writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
+                size_t n, const struct wmeta *meta, const struct writer_options *opt,
+                struct err *err);
+/* The next n bytes of payload; may not run past the current tensor. */
+int writer_write(struct writer *w, const void *bytes, size_t n);
+/* The same for zeros, which take no time to write. */
+int writer_zero(struct writer *w, uint64_t n);
+/* Put provenance and hashes in, sync, rename. */
+int writer_commit(struct writer *w, struct slice provenance)
+    __attribute__((warn_unused_result));
+/* Whether the target is a pipe or a device: then the provenance at open must be the
+ * final one.  Known after writer_open. */
+bool writer_is_stream(const struct writer *w);
+/* In a directory, before writer_commit: one more small file. */
+int writer_extra(struct writer *w, const char *leaf, const void *bytes, size_t n);
+void writer_close(struct writer *w);
+
+/* For the containers' plan and finish. */
+int writer_literal(struct writer *w, uint32_t file, uint64_t offset,
+                   const struct buf *bytes);
+/* The JSON object of doc/FORMAT.md section 2; with_file: its first three keys too. */
+void writer_object(const struct writer *w, struct buf *out, bool with_file);
+
+#endif

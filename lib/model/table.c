@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* table: see table.h. */
+#include "lib/model/table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The tensors of a layer, in the order of the Hugging Face module.  A dimension is a
+ * letter: C hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, F ffn,
+ * V vocabulary, 0 none. */
+static const struct {
+    enum role role;
+    const char *name;
+    char dims[2];
+    bool quantized;
+} layer_rows[] = {
+    { ROLE_Q, "self_attn.q_proj.weight", { 'Q', 'C' }, true },
+    { ROLE_K, "self_attn.k_proj.weight", { 'K', 'C' }, true },
+    { ROLE_V, "self_attn.v_proj.weight", { 'K', 'C' }, true },
+    { ROLE_O, "self_attn.o_proj.weight", { 'C', 'Q' }, true },
+    { ROLE_Q_NORM, "self_attn.q_norm.weight", { 'D', 0 }, false },
+    { ROLE_K_NORM, "self_attn.k_norm.weight", { 'D', 0 }, false },
+    { ROLE_GATE, "mlp.gate_proj.weight", { 'F', 'C' }, true },
+    { ROLE_UP, "mlp.up_proj.weight", { 'F', 'C' }, true },
+    { ROLE_DOWN, "mlp.down_proj.weight", { 'C', 'F' }, true },
+    { ROLE_INPUT_NORM, "input_layernorm.weight", { 'C', 0 }, false },
+    { ROLE_POST_NORM, "post_attention_layernorm.weight", { 'C', 0 }, false },
+};
+
+enum { LAYER_ROWS = sizeof layer_rows / sizeof *layer_rows };
+
+static uint64_t
+dim(const struct config *c, char letter)
+{
+    switch (letter) {
+    case 'C':
+        return c->hidden;
+    case 'Q':
+        return (uint64_t)c->heads * c->head_dim;
+    case 'K':
+        return (uint64_t)c->kv_heads * c->head_dim;
+    case 'D':
+        return c->head_dim;
+    case 'F':
+        return c->ffn;
+    default:
+        return c->vocab;
+    }
+}
+
+static int
+add(struct table *t, const struct config *c, const char *name, enum role role, int layer,
+    const char dims[2], bool quantized)
+{
+    struct row *r = &t->row[t->n++];
+    char full[96];
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
+    *r = (struct row){ .role = role, .layer = layer, .quantized = quantized, .numel = 1 };
+    r->name = arena_copy(&t->arena, full, strlen(full));
+    for (; r->rank < 2 && dims[r->rank]; r->rank++) {
+        r->shape[r->rank] = dim(c, dims[r->rank]);
+        r->numel *= r->shape[r->rank];
+    }
+    t->parameters += r->numel;
+    return r->name ? 0 : -1;
+}
+
+int
+table_open(struct table *t, const struct config *c, bool with_head, struct err *err)
+{
+    int bad = 0;
+    *t = (struct table){ 0 };
+    t->row = calloc((size_t)c->layers * LAYER_ROWS + 3, sizeof *t->row);
+    if (!t->row)
+        return err_set(err, ERR_MEMORY, "out of memory for the tensor table");
+    bad |= add(t, c, "model.embed_tokens.weight", ROLE_EMBED, -1, "VC", false);
+    for (uint32_t l = 0; l < c->layers; l++)
+        for (int i = 0; i < LAYER_ROWS; i++)
+            bad |= add(t, c, layer_rows[i].name, layer_rows[i].role, (int)l,
+                       layer_rows[i].dims, layer_rows[i].quantized);
+    bad |= add(t, c, "model.norm.weight", ROLE_FINAL_NORM, -1, "C", false);
+    if (with_head)
+        bad |= add(t, c, "lm_head.weight", ROLE_HEAD, -1, "VC", false);
+    return bad ? err_set(err, ERR_MEMORY, "out of memory for the tensor table") : 0;
+}
+
+void
+table_close(struct table *t)
+{
+    free(t->row);
+    arena_free(&t->arena);
+    *t = (struct table){ 0 };
+}
+
+const struct row *
+table_find(const struct table *t, struct slice name)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (slice_is(name, t->row[i].name))
+            return &t->row[i];
+    return NULL;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* table: THE list of a model's tensors, derived from its configuration.
+ *
+ * Loading, the memory plan, the optimizer and every exporter walk this one; there is no
+ * second list of layer names.
+ */
+#ifndef NIBBLE_MODEL_TABLE_H
+#define NIBBLE_MODEL_TABLE_H
+
+#include "lib/core/arena.h"
+#include "lib/model/config.h"
+
+enum role {
+    ROLE_EMBED,
+    ROLE_Q,
+    ROLE_K,
+    ROLE_V,
+    ROLE_O,
+    ROLE_Q_NORM,
+    ROLE_K_NORM,
+    ROLE_GATE,
+    ROLE_UP,
+    ROLE_DOWN,
+    ROLE_INPUT_NORM,
+    ROLE_POST_NORM,
+    ROLE_FINAL_NORM,
+    ROLE_HEAD,
+};
+
+struct row {
+    const char *name; // Hugging Face's
+    enum role role;
+    int layer; // -1 outside
+    unsigned rank;
+    uint64_t shape[2];
+    uint64_t numel;
+    bool quantized; // one of the seven projections
+};
+
+struct table {
+    struct row *row; // in the order of files: embedding, layers, norm, head
+    size_t n;
+    uint64_t parameters;
+    struct arena arena;
+};
+
+/* with_head: a row for lm_head.weight.  For a tied model it would be a copy. */
+int table_open(struct table *t, const struct config *c, bool with_head, struct err *err);
+void table_close(struct table *t);
+const struct row *table_find(const struct table *t, struct slice name);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* codec: see codec.h. */
+#include "lib/nvfp4/codec.h"
+
+#include <math.h>
+
+static const float e2m1[16] = { 0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F };
+
+float
+e2m1_value(unsigned code)
+{
+    return e2m1[code & 15];
+}
+
+float
+e4m3_value(uint8_t byte)
+{
+    int exp = byte >> 3 & 15;
+    int man = byte & 7;
+    float v;
+    if (exp == 15 && man == 7)
+        v = NAN;
+    else if (exp)
+        v = ldexpf((float)(8 + man), exp - 10);
+    else
+        v = ldexpf((float)man, -9);
+    return byte & 0x80 ? -v : v;
+}
+
+float
+e5m2_value(uint8_t byte)
+{
+    int exp = byte >> 2 & 31;
+    int man = byte & 3;
+    float v;
+    if (exp == 31)
+        v = man ? NAN : INFINITY;
+    else if (exp)
+        v = ldexpf((float)(4 + man), exp - 17);
+    else
+        v = ldexpf((float)man, -16);
+    return byte & 0x80 ? -v : v;
+}
+
+void
+nvfp4_decode(float *out, const uint8_t *codes, const uint8_t *scales, float scale2,
+             size_t n)
+{
+    for (size_t b = 0; b < n / NVFP4_BLOCK; b++) {
+        float table[16];
+        float s = e4m3_value(scales[b]);
+        for (unsigned c = 0; c < 16; c++)
+            table[c] = e2m1[c] * s * scale2;
+        for (unsigned i = 0; i < NVFP4_BLOCK / 2; i++) {
+            uint8_t two = codes[b * (NVFP4_BLOCK / 2) + i];
+            *out++ = table[two & 15];
+            *out++ = table[two >> 4];
+        }
+    }
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* codec: the small float types, as their values.
+ *
+ * Decoding here; rounding into them comes with the quantizers.
+ */
+#ifndef NIBBLE_NVFP4_CODEC_H
+#define NIBBLE_NVFP4_CODEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NVFP4_BLOCK = 16 };
+
+/* E2M1: sign, 2 exponent bits, 1 mantissa bit; bits 0-3 of code count. */
+float e2m1_value(unsigned code);
+/* E4M3FN: NaN for 0x7f and 0xff, no infinity; exponent 15 with another mantissa is an
+ * ordinary number, 256 to 448. */
+float e4m3_value(uint8_t byte);
+/* E5M2: IEEE-like, with infinities and NaNs. */
+float e5m2_value(uint8_t byte);
+
+/* out[i] = E2M1[code i] * E4M3[scale] * scale2, code i in the low nibble for even i;
+ * the first product is exact.  n is a multiple of NVFP4_BLOCK, one scale for each block
+ * of them; scales have no sign and are no NaN. */
+void nvfp4_decode(float *out, const uint8_t *codes, const uint8_t *scales, float scale2,
+                  size_t n);
+
+#endif

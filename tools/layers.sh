@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Checks the direction of includes and the manners of the libraries.
+#
+#   tools/layers.sh [-i|-a] [ROOT [BUILD]]     defaults: the tree, ROOT/build
+#
+# -i checks only the include lines, -a only the archives.  One line a violation;
+# exit 1 when there is one.  tests/layers.bats shows that each rule can fail.
+set -uo pipefail
+
+includes=1 archives=1
+case ${1-} in
+-i) archives= && shift ;;
+-a) includes= && shift ;;
+esac
+root=${1:-$(dirname "$0")/..}
+build=${2:-$root/build}
+cd "$root" || exit 2
+bad=0
+
+# The tree, as areas.  An area may include itself and what its line names; "cmd" are
+# the files shared by all commands, "cmd/*" is any command's folder.
+check_includes()
+{
+    local d dirs=() files
+    for d in cmd lib kernels; do
+        [ ! -d $d ] || dirs+=("$d")
+    done
+    mapfile -t files < <(find "${dirs[@]:-cmd}" -type f \
+        \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) |
+        LC_ALL=C sort)
+    if [ ${#files[@]} -eq 0 ]; then
+        echo "$root: no sources"
+        bad=1
+        return
+    fi
+    # shellcheck disable=SC2016  # $ is for awk
+    awk '
+    BEGIN {
+        may["lib/core"] = ""
+        may["lib/format"] = "lib/core"
+        may["lib/text"] = "lib/core"
+        may["lib/nvfp4"] = "lib/core"
+        may["kernels"] = "lib/nvfp4 lib/core"
+        may["lib/model"] = "kernels lib/nvfp4 lib/core"
+        may["cmd"] = "lib/model lib/format lib/text lib/nvfp4 lib/core"
+        may["cmd/*"] = "cmd " may["cmd"]
+        may["cmd/nvquant"] = "kernels " may["cmd/*"]
+    }
+    function area(path,    part, n) {
+        n = split(path, part, "/")
+        if (part[1] == "kernels")
+            return "kernels"
+        if (n < 3)
+            return part[1]
+        return part[1] "/" part[2]
+    }
+    function wrong(why) {
+        printf "%s:%d: %s: %s\n", FILENAME, FNR, $0, why
+        count++
+    }
+    /^[ \t]*#[ \t]*include/ {
+        line = $0
+        sub(/^[ \t]*#[ \t]*include[ \t]*/, "", line)
+        open = substr(line, 1, 1)
+        if (open != "\"" && open != "<") {
+            wrong("no file named")
+            next
+        }
+        path = substr(line, 2)
+        sub(/[">].*/, "", path)
+        ours = path ~ /^(lib|cmd|kernels|tests|tools|bench)\//
+        if (path ~ /(^|\/)\.\.?\// || (open == "\"" && !ours)) {
+            wrong("want a path from the root of the tree")
+            next
+        }
+        if (!ours)
+            next
+        if (path ~ /\.(c|cu|cpp)$/) {
+            wrong("want a header, not a source")
+            next
+        }
+        from = area(FILENAME)
+        to = area(path)
+        if (from == to)
+            next
+        allowed = from in may ? may[from] : from ~ /^cmd\// ? may["cmd/*"] : ""
+        if (index(" " allowed " ", " " to " ") == 0)
+            wrong(from " must not include " to)
+        else if (to == "kernels" && path != "kernels/kernels.h")
+            wrong("of kernels only kernels/kernels.h may be included from outside")
+    }
+    END { exit count > 0 }' "${files[@]}" || bad=1
+}
+
+# A library neither prints nor exits, and holds no writable data.  Tables of constant
+# pointers are in .data.rel.ro, which is written by the loader only.
+check_archives()
+{
+    local a found=
+    for a in "$build"/lib{core,format,text,nvfp4,model}.a; do
+        [ -e "$a" ] || continue
+        found=1
+        nm -A -f sysv "$a" | awk -F '|' -v archive="${a##*/}" '
+        BEGIN {
+            list = "exit _exit _Exit quick_exit abort stdout stderr printf vprintf " \
+                "fprintf vfprintf dprintf vdprintf puts putchar putc perror psignal " \
+                "err errx verr verrx warn warnx vwarn vwarnx error error_at_line " \
+                "syslog __printf_chk __vprintf_chk __fprintf_chk __vfprintf_chk " \
+                "__dprintf_chk __vdprintf_chk"
+            n = split(list, names, " ")
+            for (i = 1; i <= n; i++)
+                banned[names[i]] = 1
+        }
+        NF >= 7 {
+            gsub(/ /, "", $1); gsub(/ /, "", $3)
+            sub(/.*:/, "", $7); gsub(/[ \t]/, "", $7)
+            n = split($1, part, ":")
+            name = part[n]; member = part[n - 1]
+            sub(/@.*/, "", name)
+            if ($3 == "U" && name in banned) {
+                printf "%s(%s): uses %s\n", archive, member, name
+                count++
+            } else if ($3 ~ /^[BbDdCcSsGg]$/ && $7 !~ /^\.data\.rel\.ro/) {
+                printf "%s(%s): %s is writable data\n", archive, member, name
+                count++
+            }
+        }
+        END { exit count > 0 }' || bad=1
+    done
+    if [ -z "$found" ]; then
+        echo "$build: no archives of the libraries"
+        bad=1
+    fi
+}
+
+[ -z "$includes" ] || check_includes
+[ -z "$archives" ] || check_archives
+exit $bad
