@@ -19,6 +19,7 @@ CORE_SRCS = \
 	lib/core/hash.c \
 	lib/core/json.c \
 	lib/core/map.c \
+	lib/core/names.c \
 	lib/core/num.c \
 	lib/core/outfile.c \
 	lib/core/par.c \
@@ -35,22 +36,27 @@ FORMAT_SRCS = \
 	lib/format/view.c \
 	lib/format/writer.c
 
-NVFP4_SRCS =
+NVFP4_SRCS = lib/nvfp4/codec.c
 
-MODEL_SRCS =
+MODEL_SRCS = lib/model/config.c lib/model/table.c
 
 # Shared by all commands; goes into libcmd.a.
-CMD_SRCS =
+CMD_SRCS = \
+	cmd/cmd.c \
+	cmd/select.c \
+	cmd/stats.c \
+	cmd/stats_kernel.c \
+	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
-PROGS =
-datcat_SRCS = cmd/datcat/datcat.c
+PROGS = datcat
+datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c
 datpack_SRCS = cmd/datpack/datpack.c
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...
-ISA_SRCS =
+ISA_SRCS = cmd/stats_kernel.c
 
 # ---- settings of the machine ------------------------------------------------
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum values_kind
-kind_of(enum dtype d)
+enum values_kind
+values_kind(enum dtype d)
 {
     switch (d) {
     case DT_C64:
@@ -37,7 +37,7 @@ int
 values_open(struct values *x, struct store *s, const struct view *v, struct err *err)
 {
     *x = (struct values){ .s = s, .v = v, .isa = stats_isa(), .scale2 = 1 };
-    x->kind = kind_of(v->dtype);
+    x->kind = values_kind(v->dtype);
     if (!v->scale2)
         return 0;
     uint8_t bytes[4];
@@ -79,9 +79,9 @@ values_scratch_free(struct values_scratch *w)
     *w = (struct values_scratch){ 0 };
 }
 
-static int
-check_scales(const struct values *x, uint64_t first, const uint8_t *scales, size_t n,
-             struct err *err)
+int
+values_check_scales(const struct values *x, uint64_t first, const uint8_t *scales, size_t n,
+                    struct err *err)
 {
     const struct view *v = x->v;
     char q[TEXT_QUOTE];
@@ -110,7 +110,7 @@ read_nvfp4(const struct values *x, uint64_t first, size_t n, struct values_scrat
     if (store_read(x->s, v->entry, first / 2, w->bytes, n / 2, err) < 0 ||
         store_read(x->s, v->scale, first / NVFP4_BLOCK, w->scales, n / NVFP4_BLOCK, err) <
             0 ||
-        check_scales(x, first, w->scales, n / NVFP4_BLOCK, err) < 0)
+        values_check_scales(x, first, w->scales, n / NVFP4_BLOCK, err) < 0)
         return -1;
     nvfp4_decode((float *)w->out, w->bytes, w->scales, x->scale2, n);
     return 0;

@@ -27,6 +27,7 @@ struct values_scratch {
     double *out;     // (VALUES_CHUNK): floats or doubles
 };
 
+enum values_kind values_kind(enum dtype d);
 int values_open(struct values *x, struct store *s, const struct view *v, struct err *err);
 int values_scratch(struct values_scratch *w, struct err *err);
 void values_scratch_free(struct values_scratch *w);
@@ -36,6 +37,10 @@ void values_scratch_free(struct values_scratch *w);
  * ERR_FORMAT with row and column. */
 int values_read(const struct values *x, uint64_t first, size_t n,
                 struct values_scratch *w, struct err *err);
+
+/* The scales of the elements from `first` on: none has a sign or is NaN. */
+int values_check_scales(const struct values *x, uint64_t first, const uint8_t *scales,
+                        size_t n, struct err *err);
 
 /* Statistics of chunk number i. */
 int values_stats(const struct values *x, uint64_t chunk, struct values_scratch *w,

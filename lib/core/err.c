@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-int
-err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
+void
+err_fill(struct err *e, enum err_kind kind, const char *fmt, ...)
 {
     int saved = errno;
     if (e->kind != ERR_NONE)
-        return -1;
+        return;
     e->kind = kind;
 
     va_list ap;
@@ -27,5 +27,4 @@ err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
         size_t used = strlen(e->msg);
         snprintf(e->msg + used, sizeof e->msg - used, " %s", why);
     }
-    return -1;
 }

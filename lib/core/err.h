@@ -25,7 +25,14 @@ struct err {
 
 /* Keep the first error, ignore later ones.  A final colon in fmt appends
  * strerror(errno).  Always -1, so that callers can "return err_set(...)". */
-int err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
+void err_fill(struct err *e, enum err_kind kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The -1 stands in the header, so that compilers and analyzers see it. */
+static inline int
+err_minus_one(void)
+{
+    return -1;
+}
+#define err_set(...) (err_fill(__VA_ARGS__), err_minus_one())
 
 #endif

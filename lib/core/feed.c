@@ -18,6 +18,7 @@ struct feed {
     unsigned long made, used; // chunks
     bool holding;             // the consumer has chunk `used`
     bool done, stop;          // nothing more comes; nothing more is wanted
+    bool alone;               // no reader: feed_next reads
     struct err read_err;
     struct err *err;
     pthread_mutex_t lock;
@@ -56,7 +57,7 @@ read_ahead(void *arg)
 }
 
 struct feed *
-feed_open(struct map *m, uint64_t offset, uint64_t n, struct err *err)
+feed_open(struct map *m, uint64_t offset, uint64_t n, unsigned threads, struct err *err)
 {
     struct feed *f = calloc(1, sizeof *f);
     if (f)
@@ -70,6 +71,9 @@ feed_open(struct map *m, uint64_t offset, uint64_t n, struct err *err)
     f->offset = offset;
     f->end = offset + n;
     f->err = err;
+    f->alone = threads < 2;
+    if (f->alone)
+        return f;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
     if (pthread_create(&f->reader, NULL, read_ahead, f) != 0) {
@@ -81,9 +85,25 @@ feed_open(struct map *m, uint64_t offset, uint64_t n, struct err *err)
     return f;
 }
 
+static int
+read_now(struct feed *f, const uint8_t **bytes, size_t *n)
+{
+    uint64_t left = f->end - f->offset;
+    *n = left < CHUNK ? (size_t)left : CHUNK;
+    *bytes = f->ring;
+    if (left == 0)
+        return 0;
+    if (map_read(f->map, f->ring, *n, f->offset, f->err) < 0)
+        return -1;
+    f->offset += *n;
+    return 1;
+}
+
 int
 feed_next(struct feed *f, const uint8_t **bytes, size_t *n)
 {
+    if (f->alone)
+        return read_now(f, bytes, n);
     pthread_mutex_lock(&f->lock);
     if (f->holding) {
         f->used++;
@@ -111,14 +131,16 @@ feed_close(struct feed *f)
 {
     if (!f)
         return;
-    pthread_mutex_lock(&f->lock);
-    f->stop = true;
-    f->used = f->made; // let a waiting reader see the stop
-    pthread_cond_signal(&f->changed);
-    pthread_mutex_unlock(&f->lock);
-    pthread_join(f->reader, NULL);
-    pthread_cond_destroy(&f->changed);
-    pthread_mutex_destroy(&f->lock);
+    if (!f->alone) {
+        pthread_mutex_lock(&f->lock);
+        f->stop = true;
+        f->used = f->made; // let a waiting reader see the stop
+        pthread_cond_signal(&f->changed);
+        pthread_mutex_unlock(&f->lock);
+        pthread_join(f->reader, NULL);
+        pthread_cond_destroy(&f->changed);
+        pthread_mutex_destroy(&f->lock);
+    }
     free(f->ring);
     free(f);
 }

@@ -2,7 +2,7 @@
 /* feed: the bytes of a file in order, read ahead by a thread of its own.
  *
  * While the caller works on one chunk the next ones arrive: hashing then runs at the
- * speed of reading.
+ * speed of reading.  With one thread the caller reads for itself.
  */
 #ifndef NIBBLE_CORE_FEED_H
 #define NIBBLE_CORE_FEED_H
@@ -12,7 +12,8 @@
 struct feed;
 
 /* Read m's bytes [offset, offset+n).  NULL with *err. */
-struct feed *feed_open(struct map *m, uint64_t offset, uint64_t n, struct err *err);
+struct feed *feed_open(struct map *m, uint64_t offset, uint64_t n, unsigned threads,
+                       struct err *err);
 /* 1 with the next chunk (good until the next call), 0 at the end, -1 with the error. */
 int feed_next(struct feed *f, const uint8_t **bytes, size_t *n);
 void feed_close(struct feed *f);

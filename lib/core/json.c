@@ -25,16 +25,16 @@ json_open(struct json *j, const char *file, uint64_t base, struct slice text,
                         .err = err };
 }
 
-int
-json_fail(struct json *j, size_t at, const char *fmt, ...)
+void
+json_report(struct json *j, size_t at, const char *fmt, ...)
 {
     char words[600];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(words, sizeof words, fmt, ap);
     va_end(ap);
-    return err_set(j->err, ERR_FORMAT, "%s: byte %llu: %s", j->file,
-                   (unsigned long long)(j->base + at), words);
+    err_fill(j->err, ERR_FORMAT, "%s: byte %llu: %s", j->file,
+             (unsigned long long)(j->base + at), words);
 }
 
 static void

@@ -34,8 +34,9 @@ void json_open(struct json *j, const char *file, uint64_t base, struct slice tex
 /* Report "file: byte N: expected WANT, found ..." at the current place; always -1. */
 int json_expected(struct json *j, const char *want);
 /* Like err_set with "file: byte N: " before the words; at is a position in text. */
-int json_fail(struct json *j, size_t at, const char *fmt, ...)
+void json_report(struct json *j, size_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+#define json_fail(...) (json_report(__VA_ARGS__), err_minus_one())
 
 /* First character of the next value: one of { [ " 0 (a number) t f n, or '\0' at the
  * end or at anything else. */

@@ -186,18 +186,22 @@ out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
     *o = (struct outfile){
         .fd = -1, .force = flags & OUT_FORCE, .guard = g, .err = err
     };
-    o->name = escaped(path);
+    o->name = escaped(strcmp(path, "-") == 0 ? "<stdout>" : path);
+    if (!o->name)
+        return err_set(err, ERR_MEMORY, "out of memory for a file name");
+    if (strcmp(path, "-") == 0 || strncmp(path, "/dev/", 5) == 0 ||
+        (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))) {
+        o->direct = true;
+        o->fd = strcmp(path, "-") == 0 ? dup(STDOUT_FILENO)
+                                       : open(path, O_WRONLY | O_CLOEXEC);
+        return o->fd < 0 ? err_set(err, ERR_IO, "%s:", o->name) : 0;
+    }
     o->path = resolve(path);
-    if (!o->name || !o->path)
-        return err_set(err, ERR_IO, "%s:", o->name ? o->name : "output");
+    if (!o->path)
+        return err_set(err, ERR_IO, "%s:", o->name);
     if (stat(o->path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return err_set(err, ERR_IO, "%s: is a directory, wanted a file", o->name);
-        if (!S_ISREG(st.st_mode)) {
-            o->direct = true;
-            o->fd = open(o->path, O_WRONLY | O_CLOEXEC);
-            return o->fd < 0 ? err_set(err, ERR_IO, "%s:", o->name) : 0;
-        }
         if (!o->force)
             return err_set(err, ERR_IO, "%s: exists; -f replaces it", o->name);
     } else if (errno != ENOENT) {

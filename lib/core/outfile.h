@@ -6,7 +6,8 @@
  * locked: a second writer of the same target is refused, while a leftover of a killed
  * run (no lock on it) is removed, so that running again also cleans up.
  *
- * A target that exists and is no regular file (a pipe, /dev/null) is written directly.
+ * "-" (standard output), anything in /dev and whatever else exists and is no regular
+ * file is a stream: it is written directly.
  * A symbolic link is followed: its target is replaced, the link stays.
  */
 #ifndef NIBBLE_CORE_OUTFILE_H

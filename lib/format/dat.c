@@ -39,12 +39,13 @@ struct source {
 };
 
 /* "m.dat: entry 3 "name": byte 17: ..." */
-static int
-fail(struct source *src, uint64_t at, const char *fmt, ...)
+static void
+report(struct source *src, uint64_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+#define fail(...) (report(__VA_ARGS__), err_minus_one())
 
-static int
-fail(struct source *src, uint64_t at, const char *fmt, ...)
+static void
+report(struct source *src, uint64_t at, const char *fmt, ...)
 {
     char quoted[TEXT_QUOTE];
     char words[400];
@@ -64,7 +65,6 @@ fail(struct source *src, uint64_t at, const char *fmt, ...)
     err_set(src->s->err, ERR_FORMAT, "%sbyte %llu: %s",
             place.data ? place.data : "", (unsigned long long)at, words);
     buf_free(&place);
-    return -1;
 }
 
 /* Read more from the pipe: 1, or 0 at its end, or -1. */

@@ -11,16 +11,16 @@
 
 enum { MAX_DEPTH = 16 };
 
-int
-mp_fail(struct mp *m, size_t at, const char *fmt, ...)
+void
+mp_report(struct mp *m, size_t at, const char *fmt, ...)
 {
     char words[400];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(words, sizeof words, fmt, ap);
     va_end(ap);
-    return err_set(m->err, ERR_FORMAT, "%s: byte %llu: %s", m->file,
-                   (unsigned long long)(m->base + at), words);
+    err_fill(m->err, ERR_FORMAT, "%s: byte %llu: %s", m->file,
+             (unsigned long long)(m->base + at), words);
 }
 
 /* n bytes, high byte first. */

@@ -43,8 +43,9 @@ int mp_want(struct mp *m, enum mp_type type, struct mp_value *v, const char *wha
 int mp_key(struct mp *m, struct slice *key, struct slice *last);
 /* Take any value with all below it; as JSON into *json if that is not NULL. */
 int mp_skip(struct mp *m, struct buf *json);
-int mp_fail(struct mp *m, size_t at, const char *fmt, ...)
+void mp_report(struct mp *m, size_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+#define mp_fail(...) (mp_report(__VA_ARGS__), err_minus_one())
 
 void mp_put_str(msgpack_packer *pk, struct slice s);
 void mp_put_bin(msgpack_packer *pk, const void *bytes, size_t n);

@@ -3,9 +3,8 @@
  * lies beside a file. */
 #include "lib/format/store.h"
 
-#include "lib/core/json.h"
-#include "lib/core/num.h"
 #include "lib/core/feed.h"
+#include "lib/core/json.h"
 #include "lib/format/container.h"
 
 #include <errno.h>
@@ -88,70 +87,45 @@ check_name(struct store *s, const char *p, uint64_t n, const char *place)
     return 0;
 }
 
-/* Slot of the name: where it is, or where it would go. */
-static size_t
-slot_of(const struct store *s, const char *name, size_t n)
-{
-    size_t i = (size_t)xxh3_64(name, n) & (s->cap_table - 1);
-    for (; s->table[i]; i = (i + 1) & (s->cap_table - 1)) {
-        const struct tensor *t = &s->tensors[s->table[i] - 1];
-        if (t->name_len == n && memcmp(t->name, name, n) == 0)
-            break;
-    }
-    return i;
-}
-
 static int
 grow(struct store *s)
 {
     size_t cap = s->cap_tensors ? s->cap_tensors * 2 : 64;
     struct tensor *tensors = realloc(s->tensors, cap * sizeof *tensors);
-    if (tensors)
-        s->tensors = tensors;
-    uint32_t *table = calloc(2 * cap, sizeof *table);
-    if (!tensors || !table || cap > UINT32_MAX) {
-        free(table);
+    if (!tensors)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name,
                        cap);
-    }
-    free(s->table);
-    s->table = table;
+    s->tensors = tensors;
     s->cap_tensors = cap;
-    s->cap_table = 2 * cap;
-    for (size_t i = 0; i < s->n_tensors; i++) {
-        const struct tensor *t = &s->tensors[i];
-        s->table[slot_of(s, t->name, t->name_len)] = (uint32_t)i + 1;
-    }
     return 0;
 }
 
 int
 store_add(struct store *s, const struct tensor *t, const char *where)
 {
+    struct slice name = { t->name, t->name_len };
     if (s->n_tensors == s->cap_tensors && grow(s) < 0)
         return -1;
-    size_t slot = slot_of(s, t->name, t->name_len);
-    if (s->table[slot]) {
+    if (names_find(&s->names, name) != NAME_NONE) {
         char q[TEXT_QUOTE];
         const char *file = s->n_files ? s->files[t->file].name : s->name;
         return err_set(s->err, ERR_FORMAT, "%s: %s: a second tensor of the name \"%s\"",
                        file, where, text_quote(q, t->name, t->name_len));
     }
-    struct tensor *mine = &s->tensors[s->n_tensors];
+    if (names_add(&s->names, name, s->n_tensors) < 0)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory for a name", s->name);
+    struct tensor *mine = &s->tensors[s->n_tensors++];
     *mine = *t;
     if (s->files && s->files[t->file].data && t->nbytes)
         mine->data = s->files[t->file].data + t->offset;
-    s->table[slot] = (uint32_t)++s->n_tensors;
     return 0;
 }
 
 const struct tensor *
 store_find(const struct store *s, struct slice name)
 {
-    if (!s->table)
-        return NULL;
-    uint32_t i = s->table[slot_of(s, name.p, name.n)];
-    return i ? &s->tensors[i - 1] : NULL;
+    int64_t i = names_find(&s->names, name);
+    return i < 0 ? NULL : &s->tensors[i];
 }
 
 int
@@ -273,7 +247,7 @@ store_close(struct store *s)
         map_close(&s->files[i]);
     free(s->files);
     free(s->tensors);
-    free(s->table);
+    names_free(&s->names);
     free(s->path);
     free(s->name);
     buf_free(&s->warnings);
@@ -441,7 +415,8 @@ store_load_config(struct store *s, const char *path)
 }
 
 int
-store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], struct err *err)
+store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
+                   struct err *err)
 {
     if (s->kind->carried_hash && s->kind->carried_hash(s, digest))
         return 0;
@@ -450,7 +425,7 @@ store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], struct err *err)
         return err_set(err, ERR_MEMORY, "%s: out of memory", s->name);
     int rc = 0;
     for (size_t i = 0; i < s->n_files && rc == 0; i++) {
-        struct feed *f = feed_open(&s->files[i], 0, s->files[i].size, err);
+        struct feed *f = feed_open(&s->files[i], 0, s->files[i].size, threads, err);
         const uint8_t *p;
         size_t n;
         rc = f ? 1 : -1;
@@ -476,7 +451,7 @@ store_verify(struct store *s, bool full, unsigned threads, const char **what)
         if (s->kind->verify(s, threads, what) < 0)
             return -1;
     } else {
-        if (store_content_hash(s, digest, s->err) < 0)
+        if (store_content_hash(s, digest, threads, s->err) < 0)
             return -1;
         hash_hex(hex, digest, XXH3_BYTES);
         if (!slice_is(s->side_xxh3, hex))

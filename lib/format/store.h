@@ -17,6 +17,7 @@
 #include "lib/core/guard.h"
 #include "lib/core/hash.h"
 #include "lib/core/map.h"
+#include "lib/core/names.h"
 #include "lib/core/text.h"
 
 #include <stdbool.h>
@@ -67,8 +68,7 @@ struct store {
     // private
     struct arena arena;
     size_t cap_tensors;
-    uint32_t *table; // open addressing by name: index + 1, 0 is empty
-    size_t cap_table;
+    struct names names;
     struct slice side_xxh3; // of a sidecar that fits, hex
 };
 
@@ -100,9 +100,10 @@ typedef void (*segment_fn)(void *ctx, size_t file, uint64_t offset, uint64_t n,
                            const char *what, const struct tensor *t);
 void store_segments(const struct store *s, segment_fn fn, void *ctx);
 
-/* The content hash that names the input in a provenance.  *known: the container
- * carries it, nothing needs to be read. */
-int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], struct err *err);
+/* The content hash that names the input in a provenance: the one that the container
+ * carries, or XXH3 of its files' bytes, read here. */
+int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
+                       struct err *err);
 
 /* Structure was checked by store_open; this checks what the container can prove about
  * the payloads.  *what says in words what was checked.  -1: ERR_FORMAT if damaged. */

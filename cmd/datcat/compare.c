@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: MIT */
+/* compare: the questions that datcat answers with yes or no. */
+#include "cmd/datcat/datcat.h"
+
+#include "lib/core/par.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- --check ------------------------------------------------------------------------- */
+
+struct line {
+    const char *hex, *name; // NUL-terminated, name escaped as --hash writes it
+    bool used;
+};
+
+struct manifest {
+    char *text;
+    struct line *line;
+    size_t n;
+    enum hash_kind kind;
+};
+
+static char *
+read_all(const char *path, size_t *n, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    bool standard = strcmp(path, "-") == 0;
+    FILE *f = standard ? stdin : fopen(path, "rb");
+    struct buf b = { 0 };
+    char chunk[65536];
+    size_t got;
+    if (!f) {
+        err_set(err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
+        return NULL;
+    }
+    buf_str(&b, "");
+    while ((got = fread(chunk, 1, sizeof chunk, f)) > 0)
+        buf_add(&b, chunk, got);
+    if (ferror(f))
+        err_set(err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
+    if (!standard)
+        fclose(f);
+    if (err->kind || buf_ok(&b, err) < 0)
+        buf_free(&b);
+    *n = b.len;
+    return b.data;
+}
+
+/* "HEX  NAME" */
+static int
+take_line(struct manifest *m, char *p, size_t number, const char *file, struct err *err)
+{
+    size_t digits = strspn(p, "0123456789abcdef");
+    char q[TEXT_QUOTE];
+    enum hash_kind kind = digits == 2 * SHA256_BYTES ? HASH_SHA256 : HASH_XXH3;
+    if (digits != 2 * hash_bytes(kind) || strncmp(p + digits, "  ", 2) != 0 ||
+        p[digits + 2] == '\0')
+        return err_set(err, ERR_FORMAT, "%s: line %zu: expected HEX  NAME as --hash writes",
+                       text_quote(q, file, strlen(file)), number);
+    if (m->n > 0 && kind != m->kind)
+        return err_set(err, ERR_FORMAT, "%s: line %zu: another hash than on the first line",
+                       text_quote(q, file, strlen(file)), number);
+    m->kind = kind;
+    p[digits] = '\0';
+    m->line[m->n++] = (struct line){ p, p + digits + 2, false };
+    return 0;
+}
+
+static int
+by_line_name(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static int
+manifest_open(struct manifest *m, const char *file, struct err *err)
+{
+    size_t n, lines = 1, number = 0;
+    char q[TEXT_QUOTE];
+    *m = (struct manifest){ .text = read_all(file, &n, err) };
+    if (!m->text)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        lines += m->text[i] == '\n';
+    m->line = calloc(lines, sizeof *m->line);
+    if (!m->line)
+        return err_set(err, ERR_MEMORY, "out of memory for the manifest");
+    for (char *p = m->text, *end; p < m->text + n; p = end + 1) {
+        end = p + strcspn(p, "\n");
+        *end = '\0';
+        number++;
+        if (take_line(m, p, number, file, err) < 0)
+            return -1;
+    }
+    if (m->n == 0)
+        return err_set(err, ERR_FORMAT, "%s: no lines",
+                       text_quote(q, file, strlen(file)));
+    qsort(m->line, m->n, sizeof *m->line, by_line_name);
+    return 0;
+}
+
+/* Compare one computed line; true if it is in the manifest and equal. */
+static bool
+check_line(struct manifest *m, const char *name, const char *hex, bool quiet)
+{
+    struct line key = { NULL, name, false };
+    struct line *l = bsearch(&key, m->line, m->n, sizeof *m->line, by_line_name);
+    if (l)
+        l->used = true;
+    if (l && strcmp(l->hex, hex) == 0) {
+        if (!quiet)
+            printf("%s: OK\n", name);
+        return true;
+    }
+    printf("%s: %s\n", name, l ? "FAILED" : "FAILED, not in the manifest");
+    return false;
+}
+
+int
+compare_check(const struct config_datcat *c, struct subject *f, struct err *err)
+{
+    struct manifest m = { 0 };
+    uint8_t *digests = NULL;
+    char hex[2 * HASH_MAX + 1];
+    struct buf name = { 0 };
+    bool same = true;
+    int rc = manifest_open(&m, c->target, err);
+    if (rc == 0)
+        rc = scan_hash(c, f, m.kind, &digests, err);
+    bool whole = c->select.n_in == 0 && c->select.n_out == 0;
+    for (size_t i = 0; rc == 0 && i < f->views.n + whole; i++) {
+        bool last = i == f->views.n;
+        size_t entry = last ? f->store.n_tensors
+                            : (size_t)(f->views.v[i].entry - f->store.tensors);
+        name.len = 0;
+        if (last)
+            buf_char(&name, '*');
+        else
+            text_escape(&name, f->views.v[i].name, f->views.v[i].name_len);
+        rc = buf_ok(&name, err);
+        hash_hex(hex, digests + entry * HASH_MAX, hash_bytes(m.kind));
+        if (rc == 0)
+            same &= check_line(&m, name.data, hex, c->cmd.quiet);
+    }
+    for (size_t i = 0; rc == 0 && whole && i < m.n; i++)
+        if (!m.line[i].used) {
+            printf("%s: FAILED, not in the file\n", m.line[i].name);
+            same = false;
+        }
+    free(digests);
+    free(m.line);
+    free(m.text);
+    buf_free(&name);
+    return rc < 0 ? -1 : same ? EXIT_DONE : EXIT_NO;
+}
+
+/* ---- --diff -------------------------------------------------------------------------- */
+
+struct pair {
+    const struct view *a, *b;
+};
+
+struct distance {
+    double max_abs, max_rel;
+    uint64_t different; // elements that are too far apart
+    bool bytes;         // payloads differ in bytes
+};
+
+struct diff {
+    const struct config_datcat *c;
+    struct store *sa, *sb;
+    struct values xa, xb;
+    struct values_scratch *wa, *wb; // (threads)
+    struct distance *part;          // (chunks)
+    unsigned threads;
+};
+
+static double
+value_at(const struct values *x, const struct values_scratch *w, size_t i)
+{
+    return x->kind == VALUES_F32 ? (double)((const float *)w->out)[i] : w->out[i];
+}
+
+/* NaN is equal to NaN, an infinity to itself. */
+static void
+measure(struct distance *d, double a, double b, double atol, double rtol)
+{
+    if ((isnan(a) && isnan(b)) || a == b)
+        return;
+    double gap = fabs(a - b);
+    if (isnan(gap))
+        gap = INFINITY;
+    double rel = b != 0 && isfinite(gap) ? gap / fabs(b) : INFINITY;
+    if (gap > d->max_abs)
+        d->max_abs = gap;
+    if (rel > d->max_rel)
+        d->max_rel = rel;
+    // An infinite b must not make everything close to it.
+    if (!(isfinite(gap) && gap <= atol + rtol * fabs(b)))
+        d->different++;
+}
+
+static int
+diff_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct diff *d = ctx;
+    const struct view *v = d->xa.v;
+    uint64_t first = (uint64_t)i * VALUES_CHUNK;
+    uint64_t left = v->numel - first;
+    size_t n = left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
+    struct values_scratch *wa = &d->wa[worker], *wb = &d->wb[worker];
+    if (values_read(&d->xa, first, n, wa, err) < 0 ||
+        values_read(&d->xb, first, n, wb, err) < 0)
+        return -1;
+    for (size_t k = 0; k < n; k++)
+        measure(&d->part[i], value_at(&d->xa, wa, k), value_at(&d->xb, wb, k),
+                d->c->tolerant ? d->c->atol : 0, d->c->tolerant ? d->c->rtol : 0);
+    return 0;
+}
+
+/* Distances of decoded values, in chunks. */
+static int
+diff_values(struct diff *d, struct distance *sum, struct err *err)
+{
+    uint64_t chunks = values_chunks(d->xa.v);
+    d->part = calloc(chunks + 1, sizeof *d->part);
+    if (!d->part)
+        return err_set(err, ERR_MEMORY, "out of memory for a comparison");
+    int rc = par_for(d->threads, chunks, diff_chunk, d, err);
+    for (uint64_t i = 0; i < chunks; i++) {
+        sum->max_abs = fmax(sum->max_abs, d->part[i].max_abs);
+        sum->max_rel = fmax(sum->max_rel, d->part[i].max_rel);
+        sum->different += d->part[i].different;
+    }
+    free(d->part);
+    return rc;
+}
+
+struct equal {
+    struct store *sa, *sb;
+    const struct tensor *ta, *tb;
+    struct values_scratch *wa, *wb;
+    atomic_bool differs;
+};
+
+enum { EQUAL_CHUNK = VALUES_CHUNK * 8 }; // bytes, what a scratch holds
+
+static int
+equal_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct equal *e = ctx;
+    uint64_t at = (uint64_t)i * EQUAL_CHUNK;
+    uint64_t left = e->ta->nbytes - at;
+    size_t n = left < EQUAL_CHUNK ? (size_t)left : EQUAL_CHUNK;
+    uint8_t *a = e->wa[worker].bytes, *b = e->wb[worker].bytes;
+    if (atomic_load(&e->differs))
+        return 0;
+    if (store_read(e->sa, e->ta, at, a, n, err) < 0 ||
+        store_read(e->sb, e->tb, at, b, n, err) < 0)
+        return -1;
+    if (memcmp(a, b, n) != 0)
+        atomic_store(&e->differs, true);
+    return 0;
+}
+
+/* 1: equal bytes in both payloads; 0: not. */
+static int
+payloads_equal(struct diff *d, const struct tensor *ta, const struct tensor *tb,
+               struct err *err)
+{
+    struct equal e = { d->sa, d->sb, ta, tb, d->wa, d->wb, false };
+    if (!ta || !tb)
+        return ta == tb;
+    if (ta->nbytes != tb->nbytes || ta->dtype != tb->dtype)
+        return 0;
+    size_t chunks = (size_t)((ta->nbytes + EQUAL_CHUNK - 1) / EQUAL_CHUNK);
+    if (par_for(d->threads, chunks, equal_chunk, &e, err) < 0)
+        return -1;
+    return !atomic_load(&e.differs);
+}
+
+static int
+views_equal(struct diff *d, const struct view *a, const struct view *b, struct err *err)
+{
+    int same = payloads_equal(d, a->entry, b->entry, err);
+    if (same > 0)
+        same = payloads_equal(d, a->scale, b->scale, err);
+    if (same > 0)
+        same = payloads_equal(d, a->scale2, b->scale2, err);
+    return same;
+}
+
+static bool
+same_shape(const struct view *a, const struct view *b)
+{
+    return a->rank == b->rank &&
+           (a->rank == 0 || memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0);
+}
+
+static void
+put_shape(struct buf *b, const struct view *v)
+{
+    buf_char(b, '[');
+    for (unsigned d = 0; d < v->rank; d++)
+        buf_printf(b, "%s%llu", d ? "," : "", (unsigned long long)v->shape[d]);
+    buf_char(b, ']');
+}
+
+/* 1: the two agree; 0: they differ, a line was put. */
+static int
+diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf *out,
+          struct err *err)
+{
+    struct distance sum = { 0 };
+    int same = 0;
+    bool shapes = same_shape(a, b);
+    bool dtypes = a->dtype == b->dtype;
+    if (shapes && dtypes && (same = views_equal(d, a, b, err)) != 0)
+        return same;
+    bool numbers = shapes && values_kind(a->dtype) != VALUES_NONE &&
+                   values_kind(b->dtype) != VALUES_NONE;
+    if (numbers && (values_open(&d->xa, d->sa, a, err) < 0 ||
+                    values_open(&d->xb, d->sb, b, err) < 0 || diff_values(d, &sum, err) < 0))
+        return -1;
+    if (d->c->tolerant && numbers && sum.different == 0)
+        return 1;
+    text_escape(out, a->name, a->name_len);
+    if (!shapes) {
+        buf_str(out, "\tshape\t");
+        put_shape(out, a);
+        buf_char(out, '\t');
+        put_shape(out, b);
+    } else if (!dtypes && !d->c->tolerant) {
+        buf_printf(out, "\tdtype\t%s\t%s", dtype_name(a->dtype), dtype_name(b->dtype));
+    } else {
+        buf_str(out, "\tvalues\t\t");
+    }
+    if (numbers)
+        buf_printf(out, "\t%.9g\t%.9g\n", sum.max_abs, sum.max_rel);
+    else
+        buf_str(out, "\t\t\n");
+    return 0;
+}
+
+/* A head beside the embedding that it copies is no difference. */
+static int
+head_is_copy(struct diff *d, const struct subject *f, const struct view *v, struct err *err)
+{
+    const struct view *embed = NULL;
+    if (strcmp(v->name, "lm_head.weight") != 0)
+        return 0;
+    for (size_t i = 0; i < f->views.n; i++)
+        if (strcmp(f->views.v[i].name, "model.embed_tokens.weight") == 0)
+            embed = &f->views.v[i];
+    if (!embed || embed->dtype != v->dtype || !same_shape(embed, v))
+        return 0;
+    struct diff within = *d;
+    within.sa = within.sb = (struct store *)&f->store;
+    return views_equal(&within, v, embed, err);
+}
+
+static int
+by_view_name(const void *a, const void *b)
+{
+    const struct view *x = *(const struct view *const *)a;
+    const struct view *y = *(const struct view *const *)b;
+    return strcmp(x->name, y->name);
+}
+
+/* The views by name; optimizer states of a checkpoint are left out. */
+static const struct view **
+sorted(const struct subject *f, size_t *n, struct err *err)
+{
+    const struct view **list = malloc((f->views.n + 1) * sizeof *list);
+    *n = 0;
+    if (!list) {
+        err_set(err, ERR_MEMORY, "out of memory for a comparison");
+        return NULL;
+    }
+    for (size_t i = 0; i < f->views.n; i++)
+        if (!f->views.v[i].entry->state)
+            list[(*n)++] = &f->views.v[i];
+    qsort(list, *n, sizeof *list, by_view_name);
+    return list;
+}
+
+static const struct view *
+find_sorted(const struct view **list, size_t n, const struct view *v)
+{
+    const struct view **p = bsearch(&v, list, n, sizeof *list, by_view_name);
+    return p ? *p : NULL;
+}
+
+/* Tensors of f that the other lacks; returns their number, -1 on error. */
+static int64_t
+diff_missing(struct diff *d, const struct subject *f, const struct view **other, size_t n,
+             const char *what, struct buf *out, struct err *err)
+{
+    int64_t found = 0;
+    for (size_t i = 0; i < f->views.n; i++) {
+        const struct view *v = &f->views.v[i];
+        if (v->entry->state || find_sorted(other, n, v))
+            continue;
+        int copy = head_is_copy(d, f, v, err);
+        if (copy < 0)
+            return -1;
+        if (copy)
+            continue;
+        text_escape(out, v->name, v->name_len);
+        buf_printf(out, "\t%s\t\t\t\t\n", what);
+        found++;
+    }
+    return found;
+}
+
+static int64_t
+diff_all(struct diff *d, const struct subject *a, const struct subject *b,
+         const struct view **la, size_t na, const struct view **lb, size_t nb,
+         struct buf *out, struct err *err)
+{
+    int64_t differ = 0;
+    for (size_t i = 0; i < a->views.n; i++) {
+        const struct view *v = &a->views.v[i];
+        const struct view *w = v->entry->state ? NULL : find_sorted(lb, nb, v);
+        if (!w)
+            continue;
+        int same = diff_pair(d, v, w, out, err);
+        if (same < 0)
+            return -1;
+        differ += !same;
+        cmd_flush(out);
+    }
+    int64_t only_a = diff_missing(d, a, lb, nb, "only in the first", out, err);
+    int64_t only_b = diff_missing(d, b, la, na, "only in the second", out, err);
+    return only_a < 0 || only_b < 0 ? -1 : differ + only_a + only_b;
+}
+
+int
+compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b,
+             struct err *err)
+{
+    struct diff d = { .c = c, .sa = &a->store, .sb = &b->store, .threads = c->threads };
+    struct buf out = { 0 };
+    size_t na = 0, nb = 0;
+    int64_t differ = -1;
+    const struct view **la = sorted(a, &na, err);
+    const struct view **lb = sorted(b, &nb, err);
+    d.wa = calloc(c->threads, sizeof *d.wa);
+    d.wb = calloc(c->threads, sizeof *d.wb);
+    if (!d.wa || !d.wb)
+        err_set(err, ERR_MEMORY, "out of memory for a comparison");
+    for (unsigned i = 0; i < c->threads && err->kind == ERR_NONE; i++)
+        if (values_scratch(&d.wa[i], err) == 0)
+            values_scratch(&d.wb[i], err);
+    if (err->kind == ERR_NONE) {
+        buf_str(&out, "name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\n");
+        size_t head = out.len;
+        differ = diff_all(&d, a, b, la, na, lb, nb, &out, err);
+        if (differ > 0 || out.len > head)
+            cmd_flush(&out);
+    }
+    for (unsigned i = 0; i < c->threads; i++) {
+        if (d.wa)
+            values_scratch_free(&d.wa[i]);
+        if (d.wb)
+            values_scratch_free(&d.wb[i]);
+    }
+    free(d.wa);
+    free(d.wb);
+    free(la);
+    free(lb);
+    buf_free(&out);
+    return differ < 0 ? -1 : differ ? EXIT_NO : EXIT_DONE;
+}
+
+/* ---- --verify ------------------------------------------------------------------------ */
+
+static int
+verify_scales(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct subject *f = ctx;
+    const struct view *v = &f->views.v[i];
+    struct values x;
+    (void)worker;
+    if (v->dtype != DT_NVFP4)
+        return 0;
+    if (values_open(&x, &f->store, v, err) < 0)
+        return -1;
+    uint8_t buf[4096];
+    for (uint64_t at = 0; at < v->scale->nbytes; at += sizeof buf) {
+        uint64_t left = v->scale->nbytes - at;
+        size_t n = left < sizeof buf ? (size_t)left : sizeof buf;
+        if (store_read(&f->store, v->scale, at, buf, n, err) < 0 ||
+            values_check_scales(&x, at * 16, buf, n, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int
+compare_verify(const struct config_datcat *c, struct subject *f, struct err *err)
+{
+    const char *what;
+    if (store_verify(&f->store, c->full, c->threads, &what) < 0)
+        return -1;
+    if (c->full && par_for(c->threads, f->views.n, verify_scales, f, err) < 0)
+        return -1;
+    if (!c->cmd.quiet)
+        printf("%s: OK (%s)\n", f->store.name, what);
+    return EXIT_DONE;
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+/* datcat: look into any tensor file. */
+#include "cmd/datcat/datcat.h"
+
+#include "lib/core/par.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPT_JSON = 256,
+    OPT_NDJSON,
+    OPT_TSV,
+    OPT_GROUP,
+    OPT_STATS,
+    OPT_HIST,
+    OPT_VALUES,
+    OPT_PAYLOAD,
+    OPT_HASH,
+    OPT_CHECK,
+    OPT_DIFF,
+    OPT_ATOL,
+    OPT_RTOL,
+    OPT_VERIFY,
+    OPT_MAP,
+    OPT_META,
+    OPT_RAW,
+    OPT_STRICT
+};
+
+static const struct cmd_option options[] = {
+    { 'l', "names", NULL, "names only" },
+    { OPT_JSON, "json", NULL, "one JSON document" },
+    { OPT_NDJSON, "ndjson", NULL, "one JSON object a tensor" },
+    { OPT_TSV, "tsv", NULL, "the same as tab-separated columns with a header" },
+    { 's', "select", "GLOB", "only these tensors (repeatable)" },
+    { 'x', "exclude", "GLOB", "not these (repeatable, wins over -s)" },
+    { OPT_GROUP, "group", NULL, "one line for the tensors that differ in layer number" },
+    { OPT_STATS, "stats", NULL, "min max mean std absmax zeros nan inf of the values" },
+    { OPT_HIST, "hist", "[=BINS]", "histogram of the values (20 bins)" },
+    { OPT_VALUES, "values", "NAME[:COUNT]", "decoded values, one a line" },
+    { OPT_PAYLOAD, "payload", "NAME", "raw bytes of an entry to standard output" },
+    { OPT_HASH, "hash", "[=xxh3|sha256]", "hash of each entry and of the file" },
+    { OPT_CHECK, "check", "MANIFEST", "compare with the output of --hash" },
+    { OPT_DIFF, "diff", NULL, "compare two files; 1 if they differ" },
+    { OPT_ATOL, "atol", "X", "with --diff: values may differ by X + rtol*|b|" },
+    { OPT_RTOL, "rtol", "X", "with --diff: see --atol" },
+    { OPT_VERIFY, "verify", "[=quick|full]", "check structure and checksums; 1 if damaged" },
+    { OPT_MAP, "map", NULL, "account for every byte" },
+    { OPT_META, "meta", NULL, "configuration, training state, provenance as JSON" },
+    { OPT_RAW, "raw-entries", NULL, "show NVFP4 codes and scales as the entries they are" },
+    { OPT_STRICT, "strict", NULL, "refuse what is merely odd" },
+    { 'j', "threads", "N", "threads (default: all processors)" },
+    CMD_COMMON,
+};
+
+static void
+set_action(struct config_datcat *c, enum action a, const char *option)
+{
+    if (c->action != LIST && c->action != a)
+        misuse("--%s: cannot be combined with another form of output", option);
+    c->action = a;
+}
+
+static void
+take_option(struct config_datcat *c, int opt, const char *arg)
+{
+    static const char *const hashes[] = { "xxh3", "sha256", NULL };
+    static const char *const depths[] = { "quick", "full", NULL };
+    switch (opt) {
+    case 'l':
+        set_action(c, NAMES, "names");
+        break;
+    case OPT_JSON:
+        set_action(c, JSON, "json");
+        break;
+    case OPT_NDJSON:
+        set_action(c, NDJSON, "ndjson");
+        break;
+    case OPT_TSV:
+        set_action(c, TSV, "tsv");
+        break;
+    case 's':
+    case 'x':
+        select_add(&c->select, opt == 'x', arg);
+        break;
+    case OPT_GROUP:
+        c->group = true;
+        break;
+    case OPT_STATS:
+        c->stats = true;
+        break;
+    case OPT_HIST:
+        set_action(c, HIST, "hist");
+        c->bins = arg ? cmd_u64("hist", arg, 1, 100000) : 20;
+        break;
+    case OPT_VALUES:
+        set_action(c, VALUES, "values");
+        c->target = arg;
+        break;
+    case OPT_PAYLOAD:
+        set_action(c, PAYLOAD, "payload");
+        c->target = arg;
+        break;
+    case OPT_HASH:
+        set_action(c, HASH, "hash");
+        c->hash = arg && cmd_word("hash", arg, hashes) == 1 ? HASH_SHA256 : HASH_XXH3;
+        break;
+    case OPT_CHECK:
+        set_action(c, CHECK, "check");
+        c->target = arg;
+        break;
+    case OPT_DIFF:
+        set_action(c, DIFF, "diff");
+        break;
+    case OPT_ATOL:
+    case OPT_RTOL:
+        *(opt == OPT_ATOL ? &c->atol : &c->rtol) =
+            cmd_number(opt == OPT_ATOL ? "atol" : "rtol", arg, 0);
+        c->tolerant = true;
+        break;
+    case OPT_VERIFY:
+        set_action(c, VERIFY, "verify");
+        c->full = !arg || cmd_word("verify", arg, depths) == 1;
+        break;
+    case OPT_MAP:
+        set_action(c, MAP, "map");
+        break;
+    case OPT_META:
+        set_action(c, META, "meta");
+        break;
+    case OPT_RAW:
+        c->raw = true;
+        break;
+    case OPT_STRICT:
+        c->strict = true;
+        break;
+    default: // 'j'
+        c->threads = (unsigned)cmd_u64("threads", arg, 1, 1024);
+    }
+}
+
+static void
+check_combination(const struct config_datcat *c, int operands)
+{
+    enum action a = c->action;
+    bool listing = a == LIST || a == JSON || a == NDJSON || a == TSV;
+    if (operands < 1)
+        misuse("want a FILE; --help shows how");
+    if (a == DIFF && operands != 2)
+        misuse("--diff: want two files, found %d", operands);
+    if (operands > 1 && (a == VALUES || a == PAYLOAD || a == CHECK))
+        misuse("want one FILE, found %d", operands);
+    if (c->stats && !listing)
+        misuse("--stats: goes with a listing, --json, --ndjson or --tsv");
+    if (c->group && a != LIST)
+        misuse("--group: goes with the plain listing");
+    if (c->tolerant && a != DIFF)
+        misuse("--atol and --rtol go with --diff");
+}
+
+static int
+parse(struct config_datcat *c, int argc, char **argv)
+{
+    const char *arg;
+    int first;
+    for (int opt; (opt = cmd_option(&c->cmd, argc, argv, &arg, &first)) >= 0;)
+        take_option(c, opt, arg);
+    check_combination(c, argc - first);
+    c->many = argc - first > 1;
+    return first;
+}
+
+/* Keep the views that -s and -x select. */
+static int
+select_views(struct config_datcat *c, struct subject *f, struct err *err)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < f->views.n; i++)
+        if (select_takes(&c->select, f->views.v[i].name))
+            f->views.v[kept++] = f->views.v[i];
+    f->views.n = kept;
+    const char *unused = select_unused(&c->select);
+    char q[TEXT_QUOTE];
+    if (unused)
+        return err_set(err, ERR_USAGE, "%s: no tensor matches \"%s\"", f->store.name,
+                       text_quote(q, unused, strlen(unused)));
+    return 0;
+}
+
+static int
+subject_open(struct config_datcat *c, struct subject *f, const char *path, struct err *err)
+{
+    enum action a = c->action;
+    struct store_options opt = { .guard = &cmd_guard,
+                                 .strict = c->strict,
+                                 .tmpdir = cmd_tmpdir(),
+                                 .list_only = !c->stats && (a <= TSV || a == MAP) };
+    // Hashes are of raw entries, and --payload names one.
+    bool raw = c->raw || a == HASH || a == CHECK || a == PAYLOAD;
+    *f = (struct subject){ 0 };
+    if (store_open(&f->store, path, &opt, err) < 0)
+        return -1;
+    if ((a == JSON || a == META || a == VERIFY) && store_load_beside(&f->store) < 0)
+        return -1;
+    if (views_open(&f->views, &f->store, raw) < 0 || select_views(c, f, err) < 0)
+        return -1;
+    if (!c->cmd.quiet)
+        warn_lines(&f->store.warnings);
+    return c->stats ? scan_stats(c, f, err) : 0;
+}
+
+static void
+subject_close(struct subject *f)
+{
+    free(f->stats);
+    views_close(&f->views);
+    store_close(&f->store);
+}
+
+static int
+print_hashes(const struct config_datcat *c, struct subject *f, struct err *err)
+{
+    uint8_t *digests;
+    struct buf out = { 0 };
+    char hex[2 * HASH_MAX + 1];
+    size_t n = hash_bytes(c->hash);
+    if (scan_hash(c, f, c->hash, &digests, err) < 0)
+        return -1;
+    for (size_t i = 0; i < f->views.n; i++) {
+        size_t entry = (size_t)(f->views.v[i].entry - f->store.tensors);
+        hash_hex(hex, digests + entry * HASH_MAX, n);
+        buf_printf(&out, "%s  ", hex);
+        text_escape(&out, f->views.v[i].name, f->views.v[i].name_len);
+        buf_char(&out, '\n');
+    }
+    // The file as a whole is meant only where all of it was asked for.
+    if (c->select.n_in == 0 && c->select.n_out == 0) {
+        hash_hex(hex, digests + f->store.n_tensors * HASH_MAX, n);
+        buf_printf(&out, "%s  *\n", hex);
+    }
+    free(digests);
+    cmd_flush(&out);
+    buf_free(&out);
+    return 0;
+}
+
+/* The answer: an exit code, or -1 with *err. */
+static int
+act(const struct config_datcat *c, struct subject *f, struct err *err)
+{
+    switch (c->action) {
+    case LIST:
+        list_text(c, f);
+        return EXIT_DONE;
+    case NAMES:
+        list_names(f);
+        return EXIT_DONE;
+    case JSON:
+        list_json(c, f);
+        return EXIT_DONE;
+    case NDJSON:
+    case TSV:
+        list_lines(c, f);
+        return EXIT_DONE;
+    case MAP:
+        list_map(f);
+        return EXIT_DONE;
+    case META:
+        list_meta(f);
+        return EXIT_DONE;
+    case HIST:
+        return scan_hist(c, f, err);
+    case VALUES:
+        return scan_values(c, f, err);
+    case PAYLOAD:
+        return scan_payload(c, f, err);
+    case HASH:
+        return print_hashes(c, f, err);
+    case CHECK:
+        return compare_check(c, f, err);
+    default: // VERIFY
+        return compare_verify(c, f, err);
+    }
+}
+
+static int
+one_file(struct config_datcat *c, const char *path, struct err *err)
+{
+    struct subject f;
+    int answer = subject_open(c, &f, path, err);
+    if (answer == 0 && c->many && (c->action == LIST || c->action == NAMES ||
+                                   c->action == HASH || c->action == HIST ||
+                                   c->action == MAP))
+        printf("==> %s <==\n", f.store.name);
+    if (answer == 0)
+        answer = act(c, &f, err);
+    if (answer >= 0 && store_check(&f.store) < 0)
+        answer = -1;
+    subject_close(&f);
+    // Damage is the honest answer to --verify; trouble with reading is not.
+    if (answer < 0 && c->action == VERIFY && err->kind == ERR_FORMAT) {
+        warn("%s", err->msg);
+        return EXIT_NO;
+    }
+    return answer;
+}
+
+static int
+two_files(struct config_datcat *c, char **paths, struct err *err)
+{
+    struct subject a, b = { 0 };
+    int answer = subject_open(c, &a, paths[0], err);
+    if (answer == 0)
+        answer = subject_open(c, &b, paths[1], err);
+    if (answer == 0)
+        answer = compare_diff(c, &a, &b, err);
+    if (answer >= 0 && (store_check(&a.store) < 0 || store_check(&b.store) < 0))
+        answer = -1;
+    subject_close(&a);
+    subject_close(&b);
+    return answer;
+}
+
+int
+main(int argc, char **argv)
+{
+    static struct config_datcat c = {
+        .cmd = { .name = "datcat",
+                 .synopsis = "datcat [OPTION]... FILE...",
+                 .about = "Look into tensor files: .dat, .safetensors, .ckpt, a model "
+                          "directory, or - for a .dat\non standard input.  Without options: "
+                          "a line a tensor, then a total.",
+                 .options = options,
+                 .n_options = sizeof options / sizeof *options },
+    };
+    struct err err = { 0 };
+    int answer = EXIT_DONE;
+    cmd_begin(&c.cmd);
+    c.threads = par_cpus();
+    int first = parse(&c, argc, argv);
+    if (c.action == DIFF)
+        answer = two_files(&c, argv + first, &err);
+    for (int i = first; i < argc && c.action != DIFF && err.kind == ERR_NONE; i++) {
+        int one = one_file(&c, argv[i], &err);
+        if (one > answer)
+            answer = one;
+        if (c.action == VERIFY && cmd_status(&err) == EXIT_TROUBLE &&
+            err.kind == ERR_FORMAT)
+            err = (struct err){ 0 }; // reported; go on to the next file
+    }
+    if (err.kind)
+        die_err(&err);
+    cmd_close_stdout();
+    return answer;
+}

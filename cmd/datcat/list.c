@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: MIT */
+/* list: the listings of datcat, for people and for programs. */
+#include "cmd/datcat/datcat.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_COLUMNS = 16, FLUSH_AT = 1 << 16 };
+
+static const char *const stat_names[] = { "min",    "max",   "mean", "std",
+                                          "absmax", "zeros", "nan",  "inf" };
+
+enum { STATS = sizeof stat_names / sizeof *stat_names };
+
+static double
+stat_value(const struct stats *s, int which)
+{
+    switch (which) {
+    case 0:
+        return s->min;
+    case 1:
+        return s->max;
+    case 2:
+        return s->mean;
+    case 3:
+        return stats_std(s);
+    default:
+        return stats_absmax(s);
+    }
+}
+
+static uint64_t
+stat_count(const struct stats *s, int which)
+{
+    return which == 5 ? s->zeros : which == 6 ? s->nans : s->infs;
+}
+
+/* Statistics of one tensor can be missing: of types that are only listed. */
+static bool
+has_stats(const struct subject *f, size_t i)
+{
+    return f->stats && values_kind(f->views.v[i].dtype) != VALUES_NONE;
+}
+
+static void
+put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
+{
+    buf_char(b, '[');
+    for (unsigned d = 0; d < rank; d++)
+        buf_printf(b, "%s%llu", d ? "," : "", (unsigned long long)shape[d]);
+    buf_char(b, ']');
+}
+
+/* ---- a table of text: aligned on a terminal, else tab-separated --------------- */
+
+struct cells {
+    struct buf text;  // NUL-terminated cells, one after the other
+    size_t n, columns;
+};
+
+static void
+cell_end(struct cells *t)
+{
+    buf_char(&t->text, '\0');
+    t->n++;
+}
+
+static void
+cell(struct cells *t, const char *text)
+{
+    buf_str(&t->text, text);
+    cell_end(t);
+}
+
+static void
+cell_u64(struct cells *t, uint64_t v)
+{
+    buf_printf(&t->text, "%llu", (unsigned long long)v);
+    cell_end(t);
+}
+
+/* Columns that a person sees: continuation bytes take no room. */
+static size_t
+width(const char *s)
+{
+    size_t n = 0;
+    for (; *s; s++)
+        n += (*s & 0xc0) != 0x80;
+    return n;
+}
+
+static void
+cells_print(struct cells *t)
+{
+    size_t widths[MAX_COLUMNS] = { 0 };
+    bool aligned = isatty(STDOUT_FILENO);
+    struct buf out = { 0 };
+    const char *p = t->text.data;
+    if (t->text.failed)
+        die(EXIT_MEMORY, "out of memory for the listing");
+    for (size_t i = 0; i < t->n; i++, p += strlen(p) + 1)
+        if (width(p) > widths[i % t->columns])
+            widths[i % t->columns] = width(p);
+    p = t->text.data;
+    for (size_t i = 0; i < t->n; i++, p += strlen(p) + 1) {
+        size_t column = i % t->columns;
+        bool last = column + 1 == t->columns;
+        size_t pad = widths[column] - width(p);
+        // Numbers, which begin in the fourth column, stand to the right.
+        if (aligned && column >= 3)
+            buf_fill(&out, ' ', pad);
+        buf_str(&out, p);
+        if (aligned && column < 3 && !last)
+            buf_fill(&out, ' ', pad);
+        buf_str(&out, last ? "\n" : aligned ? "  " : "\t");
+        if (out.len > FLUSH_AT)
+            cmd_flush(&out);
+    }
+    cmd_flush(&out);
+    buf_free(&out);
+    buf_free(&t->text);
+}
+
+static void
+put_stat_cells(struct cells *t, const struct stats *s)
+{
+    for (int k = 0; k < STATS; k++) {
+        if (!s || (k < 5 && s->n == 0))
+            cell(t, "-");
+        else if (k < 5) {
+            buf_printf(&t->text, "%.6g", stat_value(s, k));
+            cell_end(t);
+        } else {
+            cell_u64(t, stat_count(s, k));
+        }
+    }
+}
+
+/* "145 f16, 253 nvfp4" in the order of the dtype table. */
+static void
+put_dtype_counts(struct buf *b, const struct subject *f)
+{
+    size_t counts[DT_COUNT] = { 0 };
+    bool some = false;
+    for (size_t i = 0; i < f->views.n; i++)
+        counts[f->views.v[i].dtype]++;
+    for (enum dtype d = 0; d < DT_COUNT; d++) {
+        if (!counts[d])
+            continue;
+        buf_printf(b, "%s%zu %s", some ? ", " : "", counts[d], dtype_name(d));
+        some = true;
+    }
+    if (!some)
+        buf_char(b, '-');
+}
+
+static uint64_t
+total_bytes(const struct subject *f)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < f->views.n; i++)
+        sum += f->views.v[i].nbytes;
+    return sum;
+}
+
+static void
+put_total(struct cells *t, const struct subject *f, size_t more)
+{
+    cell(t, "total");
+    put_dtype_counts(&t->text, f);
+    cell_end(t);
+    buf_printf(&t->text, "%zu tensors", f->views.n);
+    cell_end(t);
+    cell_u64(t, total_bytes(f));
+    while (more--)
+        cell(t, "");
+}
+
+/* ---- groups: names that differ in a layer number ------------------------------- */
+
+struct group {
+    char *key; // name with its numbers as *, dtype and shape
+    size_t first, members;
+    uint64_t bytes;
+    struct stats stats;
+    bool has_stats;
+};
+
+static void
+put_starred(struct buf *b, const char *name, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        size_t digits = 0;
+        bool begins = i == 0 || name[i - 1] == '.';
+        while (begins && i + digits < n && name[i + digits] >= '0' && name[i + digits] <= '9')
+            digits++;
+        if (digits && (i + digits == n || name[i + digits] == '.')) {
+            buf_char(b, '*');
+            i += digits;
+        } else {
+            text_escape(b, name + i, 1 + digits);
+            i += 1 + digits;
+        }
+    }
+}
+
+static size_t
+group_of(struct group *groups, size_t *n, const char *key)
+{
+    for (size_t g = 0; g < *n; g++)
+        if (strcmp(groups[g].key, key) == 0)
+            return g;
+    groups[*n] = (struct group){ .key = strdup(key) };
+    if (!groups[*n].key)
+        die(EXIT_MEMORY, "out of memory for the listing");
+    return (*n)++;
+}
+
+static size_t
+make_groups(const struct subject *f, struct group *groups)
+{
+    size_t n = 0;
+    struct buf key = { 0 };
+    for (size_t i = 0; i < f->views.n; i++) {
+        const struct view *v = &f->views.v[i];
+        key.len = 0;
+        put_starred(&key, v->name, v->name_len);
+        buf_printf(&key, "\t%s\t", dtype_name(v->dtype));
+        put_shape(&key, v->shape, v->rank);
+        if (key.failed)
+            die(EXIT_MEMORY, "out of memory for the listing");
+        struct group *g = &groups[group_of(groups, &n, key.data)];
+        if (g->members++ == 0)
+            g->first = i;
+        g->bytes += v->nbytes;
+        if (has_stats(f, i)) {
+            stats_merge(&g->stats, &f->stats[i]);
+            g->has_stats = true;
+        }
+    }
+    buf_free(&key);
+    return n;
+}
+
+static void
+list_groups(const struct config_datcat *c, const struct subject *f)
+{
+    struct cells t = { .columns = 5 + (c->stats ? STATS : 0) };
+    struct group *groups = calloc(f->views.n ? f->views.n : 1, sizeof *groups);
+    if (!groups)
+        die(EXIT_MEMORY, "out of memory for the listing");
+    size_t n = make_groups(f, groups);
+    for (size_t g = 0; g < n; g++) {
+        const struct view *v = &f->views.v[groups[g].first];
+        buf_add(&t.text, groups[g].key, strcspn(groups[g].key, "\t"));
+        cell_end(&t);
+        cell(&t, dtype_name(v->dtype));
+        put_shape(&t.text, v->shape, v->rank);
+        cell_end(&t);
+        cell_u64(&t, groups[g].bytes);
+        buf_printf(&t.text, "x%zu", groups[g].members);
+        cell_end(&t);
+        if (c->stats)
+            put_stat_cells(&t, groups[g].has_stats ? &groups[g].stats : NULL);
+        free(groups[g].key);
+    }
+    put_total(&t, f, t.columns - 4);
+    cells_print(&t);
+    free(groups);
+}
+
+void
+list_text(const struct config_datcat *c, const struct subject *f)
+{
+    struct cells t = { .columns = 4 + (c->stats ? STATS : 0) };
+    if (c->group) {
+        list_groups(c, f);
+        return;
+    }
+    if (c->stats) { // so many numbers need their names
+        static const char *const head[] = { "name", "dtype", "shape", "bytes" };
+        for (size_t i = 0; i < 4; i++)
+            cell(&t, head[i]);
+        for (size_t k = 0; k < STATS; k++)
+            cell(&t, stat_names[k]);
+    }
+    for (size_t i = 0; i < f->views.n; i++) {
+        const struct view *v = &f->views.v[i];
+        text_escape(&t.text, v->name, v->name_len);
+        cell_end(&t);
+        cell(&t, dtype_name(v->dtype));
+        put_shape(&t.text, v->shape, v->rank);
+        cell_end(&t);
+        cell_u64(&t, v->nbytes);
+        if (c->stats)
+            put_stat_cells(&t, has_stats(f, i) ? &f->stats[i] : NULL);
+    }
+    put_total(&t, f, t.columns - 4);
+    cells_print(&t);
+}
+
+void
+list_names(const struct subject *f)
+{
+    struct buf out = { 0 };
+    for (size_t i = 0; i < f->views.n; i++) {
+        text_escape(&out, f->views.v[i].name, f->views.v[i].name_len);
+        buf_char(&out, '\n');
+        if (out.len > FLUSH_AT)
+            cmd_flush(&out);
+    }
+    cmd_flush(&out);
+    buf_free(&out);
+}
+
+/* ---- JSON and TSV --------------------------------------------------------------- */
+
+/* The file that a tensor stands in, where there can be several. */
+static const char *
+file_of(const struct config_datcat *c, const struct subject *f, const struct view *v)
+{
+    const struct store *s = &f->store;
+    bool directory = strcmp(store_kind(s), "hf") == 0;
+    if (directory && !c->many)
+        return strrchr(s->files[v->entry->file].path, '/') + 1;
+    if (directory)
+        return s->files[v->entry->file].path;
+    return c->many ? s->path : NULL;
+}
+
+static void
+put_stats_json(struct buf *b, const struct stats *s)
+{
+    for (int k = 0; k < STATS; k++) {
+        buf_printf(b, ",\"%s\":", stat_names[k]);
+        if (!s || (k < 5 && s->n == 0))
+            buf_str(b, "null");
+        else if (k < 5)
+            json_put_number(b, stat_value(s, k), 17);
+        else
+            buf_printf(b, "%llu", (unsigned long long)stat_count(s, k));
+    }
+}
+
+static void
+put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f, size_t i)
+{
+    const struct view *v = &f->views.v[i];
+    const char *file = file_of(c, f, v);
+    buf_str(b, "{\"name\":");
+    json_put(b, (struct slice){ v->name, v->name_len });
+    buf_printf(b, ",\"dtype\":\"%s\",\"shape\":", dtype_name(v->dtype));
+    put_shape(b, v->shape, v->rank);
+    buf_printf(b, ",\"offset\":%llu,\"nbytes\":%llu", (unsigned long long)v->entry->offset,
+               (unsigned long long)v->nbytes);
+    if (v->dtype == DT_NVFP4)
+        buf_printf(b, ",\"levels\":%d", view_levels(v));
+    if (file) {
+        buf_str(b, ",\"file\":");
+        json_put(b, slice_of(file));
+    }
+    if (f->stats)
+        put_stats_json(b, has_stats(f, i) ? &f->stats[i] : NULL);
+    buf_char(b, '}');
+}
+
+static void
+put_tsv(struct buf *b, const struct config_datcat *c, const struct subject *f, size_t i)
+{
+    const struct view *v = &f->views.v[i];
+    const char *file = file_of(c, f, v);
+    bool known = has_stats(f, i) && f->stats[i].n;
+    text_escape(b, v->name, v->name_len);
+    buf_printf(b, "\t%s\t", dtype_name(v->dtype));
+    put_shape(b, v->shape, v->rank);
+    buf_printf(b, "\t%llu\t%llu\t", (unsigned long long)v->entry->offset,
+               (unsigned long long)v->nbytes);
+    if (v->dtype == DT_NVFP4)
+        buf_printf(b, "%d", view_levels(v));
+    if (file) {
+        buf_char(b, '\t');
+        text_escape(b, file, strlen(file));
+    }
+    for (int k = 0; f->stats && k < STATS; k++) {
+        buf_char(b, '\t');
+        if (k < 5 && known)
+            buf_printf(b, "%.17g", stat_value(&f->stats[i], k));
+        else if (k >= 5 && has_stats(f, i))
+            buf_printf(b, "%llu", (unsigned long long)stat_count(&f->stats[i], k));
+    }
+}
+
+static void
+put_tsv_header(const struct config_datcat *c, const struct subject *f, struct buf *out)
+{
+    bool file = c->many || strcmp(store_kind(&f->store), "hf") == 0;
+    buf_str(out, "name\tdtype\tshape\toffset\tnbytes\tlevels");
+    if (file)
+        buf_str(out, "\tfile");
+    for (int k = 0; f->stats && k < STATS; k++)
+        buf_printf(out, "\t%s", stat_names[k]);
+    buf_char(out, '\n');
+}
+
+void
+list_lines(const struct config_datcat *c, const struct subject *f)
+{
+    static bool header_done;
+    struct buf out = { 0 };
+    bool tsv = c->action == TSV;
+    if (tsv && !header_done)
+        put_tsv_header(c, f, &out);
+    header_done = true;
+    for (size_t i = 0; i < f->views.n; i++) {
+        if (tsv)
+            put_tsv(&out, c, f, i);
+        else
+            put_tensor(&out, c, f, i);
+        buf_char(&out, '\n');
+        if (out.len > FLUSH_AT)
+            cmd_flush(&out);
+    }
+    cmd_flush(&out);
+    buf_free(&out);
+}
+
+static void
+put_totals(struct buf *b, const struct subject *f)
+{
+    size_t counts[DT_COUNT] = { 0 };
+    const char *comma = "";
+    for (size_t i = 0; i < f->views.n; i++)
+        counts[f->views.v[i].dtype]++;
+    buf_printf(b, "{\"tensors\":%zu,\"bytes\":%llu,\"dtypes\":{", f->views.n,
+               (unsigned long long)total_bytes(f));
+    for (enum dtype d = 0; d < DT_COUNT; d++)
+        if (counts[d]) {
+            buf_printf(b, "%s\"%s\":%zu", comma, dtype_name(d), counts[d]);
+            comma = ",";
+        }
+    buf_str(b, "}}");
+}
+
+static void
+put_raw(struct buf *b, const char *key, struct slice json)
+{
+    buf_printf(b, ",\"%s\":", key);
+    if (json.p)
+        buf_add(b, json.p, json.n);
+    else
+        buf_str(b, "null");
+}
+
+/* What the container tells, and the provenance as one more member. */
+static void
+put_meta(struct buf *b, const struct store *s)
+{
+    buf_str(b, ",\"meta\":{\"provenance\":");
+    if (s->provenance.p)
+        buf_add(b, s->provenance.p, s->provenance.n);
+    else
+        buf_str(b, "null");
+    if (s->meta.n > 2) { // more than {}
+        buf_char(b, ',');
+        buf_add(b, s->meta.p + 1, s->meta.n - 1);
+    } else {
+        buf_char(b, '}');
+    }
+}
+
+void
+list_json(const struct config_datcat *c, struct subject *f)
+{
+    struct buf out = { 0 };
+    const struct store *s = &f->store;
+    buf_str(&out, "{\"file\":");
+    json_put(&out, slice_of(s->path));
+    buf_printf(&out, ",\"container\":\"%s\",\"bytes\":%llu,\"tensors\":[", store_kind(s),
+               (unsigned long long)s->bytes);
+    for (size_t i = 0; i < f->views.n; i++) {
+        buf_str(&out, i ? ",\n" : "\n");
+        put_tensor(&out, c, f, i);
+        if (out.len > FLUSH_AT)
+            cmd_flush(&out);
+    }
+    buf_str(&out, "],\n\"totals\":");
+    put_totals(&out, f);
+    put_raw(&out, "config", s->config);
+    put_meta(&out, s);
+    buf_str(&out, "}\n");
+    cmd_flush(&out);
+    buf_free(&out);
+}
+
+void
+list_meta(const struct subject *f)
+{
+    struct buf out = { 0 };
+    const struct store *s = &f->store;
+    buf_str(&out, "{\"file\":");
+    json_put(&out, slice_of(s->path));
+    buf_printf(&out, ",\"container\":\"%s\"", store_kind(s));
+    put_raw(&out, "config", s->config);
+    put_meta(&out, s);
+    buf_str(&out, "}\n");
+    cmd_flush(&out);
+    buf_free(&out);
+}
+
+/* ---- the map -------------------------------------------------------------------- */
+
+struct map_out {
+    const struct store *s;
+    struct buf out;
+    size_t file;
+    uint64_t at;
+};
+
+static void
+put_segment(void *ctx, size_t file, uint64_t offset, uint64_t n, const char *what,
+            const struct tensor *t)
+{
+    struct map_out *m = ctx;
+    if (file != m->file) {
+        m->file = file;
+        m->at = 0;
+    }
+    if (offset != m->at) // a reader of ours that cannot account for its bytes
+        die(EXIT_TROUBLE, "%s: byte %llu: not accounted for", m->s->name,
+            (unsigned long long)m->at);
+    m->at = offset + n;
+    buf_printf(&m->out, "%llu\t%llu\t%s\t", (unsigned long long)offset,
+               (unsigned long long)n, what);
+    if (t)
+        text_escape(&m->out, t->name, t->name_len);
+    if (strcmp(store_kind(m->s), "hf") == 0) {
+        const char *path = m->s->files[file].path;
+        const char *leaf = strrchr(path, '/') + 1;
+        buf_char(&m->out, '\t');
+        text_escape(&m->out, leaf, strlen(leaf));
+    }
+    buf_char(&m->out, '\n');
+    if (m->out.len > FLUSH_AT)
+        cmd_flush(&m->out);
+}
+
+void
+list_map(const struct subject *f)
+{
+    struct map_out m = { .s = &f->store };
+    buf_str(&m.out, "offset\tbytes\twhat\tname");
+    buf_str(&m.out, strcmp(store_kind(m.s), "hf") == 0 ? "\tfile\n" : "\n");
+    store_segments(m.s, put_segment, &m);
+    cmd_flush(&m.out);
+    buf_free(&m.out);
+}
