@@ -49,14 +49,14 @@ CMD_SRCS = \
 	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
-PROGS = datcat
+PROGS = datcat datpack
 datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c
-datpack_SRCS = cmd/datpack/datpack.c
+datpack_SRCS = cmd/datpack/datpack.c cmd/datpack/plan.c cmd/datpack/produce.c cmd/datpack/random_kernel.c
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...
-ISA_SRCS = cmd/stats_kernel.c
+ISA_SRCS = cmd/stats_kernel.c cmd/datpack/random_kernel.c
 
 # ---- settings of the machine ------------------------------------------------
 

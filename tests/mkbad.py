@@ -282,6 +282,10 @@ def make_dat_odd():
     odd("odd-zero-dims.dat", dat(entry(dims=(0, 1 << 31, 1 << 31),
                                        payload=b"")),
         "2^62 in the non-zero dims: legal")
+    odd("odd-f4.dat", dat(entry("a", 100, None, (), b"x"),
+                          entry("b", 100, None, (2, 3), b"abcdef"),
+                          entry("c", 100, None, (0, 1 << 62), b"")),
+        "code 100: a scalar, odd columns, empty: legal")
 
 
 # ---- safetensors ------------------------------------------------------------

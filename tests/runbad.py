@@ -307,7 +307,7 @@ def main(argv):
                 shutil.rmtree(w.dir, ignore_errors=True)
             os._exit(1 if w.failures else 0)
         pids.append(pid)
-    return 1 if any(os.waitpid(p, 0)[1] for p in pids) else 0
+    return 1 if any([os.waitpid(p, 0)[1] for p in pids]) else 0
 
 
 if __name__ == "__main__":

@@ -418,6 +418,17 @@ diff_missing(struct diff *d, const struct subject *f, const struct view **other,
     return found;
 }
 
+/* Equal files print nothing, so the header comes with the first difference. */
+static void
+flush_differences(struct buf *out)
+{
+    static bool begun;
+    if (out->len && !begun)
+        fputs("name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\n", stdout);
+    begun |= out->len > 0;
+    cmd_flush(out);
+}
+
 static int64_t
 diff_all(struct diff *d, const struct subject *a, const struct subject *b,
          const struct view **la, size_t na, const struct view **lb, size_t nb,
@@ -433,7 +444,7 @@ diff_all(struct diff *d, const struct subject *a, const struct subject *b,
         if (same < 0)
             return -1;
         differ += !same;
-        cmd_flush(out);
+        flush_differences(out);
     }
     int64_t only_a = diff_missing(d, a, lb, nb, "only in the first", out, err);
     int64_t only_b = diff_missing(d, b, la, na, "only in the second", out, err);
@@ -458,11 +469,8 @@ compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b
         if (values_scratch(&d.wa[i], err) == 0)
             values_scratch(&d.wb[i], err);
     if (err->kind == ERR_NONE) {
-        buf_str(&out, "name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\n");
-        size_t head = out.len;
         differ = diff_all(&d, a, b, la, na, lb, nb, &out, err);
-        if (differ > 0 || out.len > head)
-            cmd_flush(&out);
+        flush_differences(&out);
     }
     for (unsigned i = 0; i < c->threads; i++) {
         if (d.wa)

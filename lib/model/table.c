@@ -104,3 +104,31 @@ table_find(const struct table *t, struct slice name)
             return &t->row[i];
     return NULL;
 }
+
+uint64_t
+table_place(struct slice name)
+{
+    static const char prefix[] = "model.layers.";
+    enum { STRIDE = LAYER_ROWS + 1 };
+    const uint64_t after = UINT64_MAX - 8;
+    if (slice_is(name, "model.embed_tokens.weight"))
+        return 0;
+    if (slice_is(name, "model.norm.weight"))
+        return after;
+    if (slice_is(name, "lm_head.weight"))
+        return after + 1;
+    if (!slice_starts(name, prefix))
+        return after + 2;
+    uint64_t layer = 0;
+    size_t i = sizeof prefix - 1;
+    for (; i < name.n && name.p[i] >= '0' && name.p[i] <= '9' && layer < 1U << 24; i++)
+        layer = 10 * layer + (uint64_t)(name.p[i] - '0');
+    struct slice rest = { name.p + i, name.n - i };
+    if (!slice_starts(rest, "."))
+        return after + 2;
+    rest = (struct slice){ rest.p + 1, rest.n - 1 };
+    uint64_t row = 0;
+    while (row < LAYER_ROWS && !slice_is(rest, layer_rows[row].name))
+        row++;
+    return 1 + layer * STRIDE + row; // unknown ones at the end of their layer
+}

@@ -1,0 +1,785 @@
+/* SPDX-License-Identifier: MIT */
+/* plan: which tensors the output holds, in what order and type, and where their bytes
+ * come from.
+ *
+ * Candidates are the selected tensors of all inputs under their new names, a later
+ * input's in place of an earlier one's.  Then the head of a tied model is settled, and
+ * the target makes items of them: as they are, like a reference, or as a checkpoint.
+ */
+#include "cmd/datpack/datpack.h"
+
+#include "lib/core/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define EMBED "model.embed_tokens.weight"
+#define HEAD  "lm_head.weight"
+
+struct candidate {
+    const char *name;
+    struct input *in; // NULL with --init
+    const struct view *view;
+    const struct row *row; // with --init
+    uint32_t row_number;
+    enum dtype dtype;
+    unsigned rank;
+    const uint64_t *shape;
+    uint64_t numel;
+    uint64_t place, order; // for sorting
+    bool taken, dropped;
+};
+
+struct candidates {
+    struct candidate *v;
+    size_t n, cap;
+    struct names names;
+};
+
+static struct candidate *
+candidate_named(const struct candidates *all, const char *name)
+{
+    int64_t i = names_find(&all->names, slice_of(name));
+    return i < 0 || all->v[i].dropped ? NULL : &all->v[i];
+}
+
+static int
+out_of_memory(struct plan *p)
+{
+    return err_set(p->err, ERR_MEMORY, "out of memory for the plan");
+}
+
+/* ---- reading ------------------------------------------------------------------------- */
+
+static int
+open_input(struct plan *p, struct input *in, const char *path)
+{
+    struct store_options opt = { .guard = &cmd_guard,
+                                 .strict = p->c->strict,
+                                 .tmpdir = cmd_tmpdir() };
+    if (store_open(&in->store, path, &opt, p->err) < 0 ||
+        store_load_beside(&in->store) < 0 ||
+        views_open(&in->views, &in->store, false) < 0)
+        return -1;
+    if (!p->c->cmd.quiet)
+        warn_lines(&in->store.warnings);
+    return 0;
+}
+
+/* The configuration: --config, else that of the first input that has one. */
+static int
+find_config(struct plan *p)
+{
+    const char *from = p->c->config_path;
+    struct err why = { 0 };
+    if (from) {
+        struct store fake = { .opt = { .guard = &cmd_guard }, .err = p->err };
+        int rc = store_load_config(&fake, from);
+        if (rc == 0 && !fake.config.p)
+            rc = err_set(p->err, ERR_IO, "%s: no such file", from);
+        if (rc == 0) {
+            p->config.p = arena_copy(&p->arena, fake.config.p, fake.config.n);
+            p->config.n = fake.config.n;
+        }
+        arena_free(&fake.arena);
+        if (rc < 0)
+            return -1;
+    }
+    for (size_t i = 0; i < p->n_inputs && !p->config.p; i++) {
+        p->config = p->inputs[i].store.config;
+        from = p->inputs[i].store.name;
+    }
+    if (!p->config.p)
+        return 0;
+    p->is_model = config_parse(&p->model, from, p->config, &why) == 0;
+    // A configuration of something else is carried along, unless a model is wanted.
+    if (!p->is_model && (p->c->config_path || strcmp(p->c->to, "ckpt") == 0))
+        return err_set(p->err, why.kind, "%s", why.msg);
+    return 0;
+}
+
+/* ---- candidates ---------------------------------------------------------------------- */
+
+/* The name by the first --rename that fits: one * on each side stands for one text. */
+static const char *
+renamed(struct plan *p, const char *name)
+{
+    struct config_datpack *c = (struct config_datpack *)p->c;
+    for (size_t i = 0; i < c->n_renames; i++) {
+        struct rename *r = &c->rename[i];
+        const char *star = strchr(r->old, '*');
+        size_t before = star ? (size_t)(star - r->old) : strlen(r->old);
+        size_t after = star ? strlen(star + 1) : 0;
+        size_t n = strlen(name);
+        if (n < before + after || strncmp(name, r->old, before) != 0 ||
+            (star ? strcmp(name + n - after, star + 1) != 0 : n != before))
+            continue;
+        struct buf b = { 0 };
+        const char *to_star = strchr(r->new, '*');
+        r->hit = true;
+        buf_add(&b, r->new, to_star ? (size_t)(to_star - r->new) : strlen(r->new));
+        if (to_star) {
+            buf_add(&b, name + before, n - before - after);
+            buf_str(&b, to_star + 1);
+        }
+        const char *made = b.failed ? NULL : arena_copy(&p->arena, b.data, b.len);
+        buf_free(&b);
+        return made;
+    }
+    return name;
+}
+
+static int
+add_candidate(struct plan *p, struct candidates *all, const struct candidate *c)
+{
+    char q[TEXT_QUOTE];
+    size_t len = strlen(c->name);
+    if (len == 0 || len > MAX_NAME)
+        return err_set(p->err, ERR_USAGE, "--rename: makes a name of %zu bytes", len);
+    int64_t old = names_find(&all->names, slice_of(c->name));
+    if (old >= 0) {
+        struct candidate *was = &all->v[old];
+        if (was->in == c->in)
+            return err_set(p->err, ERR_USAGE, "--rename: two tensors become \"%s\"",
+                           text_quote(q, c->name, len));
+        uint64_t order = was->order; // it stays in its place
+        *was = *c;
+        was->order = order;
+        return 0;
+    }
+    if (all->n == all->cap) {
+        size_t cap = all->cap ? 2 * all->cap : 512;
+        struct candidate *v = realloc(all->v, cap * sizeof *v);
+        if (!v)
+            return out_of_memory(p);
+        all->v = v;
+        all->cap = cap;
+    }
+    if (names_add(&all->names, slice_of(c->name), all->n) < 0)
+        return out_of_memory(p);
+    all->v[all->n] = *c;
+    all->v[all->n].order = all->n;
+    all->n++;
+    return 0;
+}
+
+static int
+gather_inputs(struct plan *p, struct candidates *all)
+{
+    struct select *select = (struct select *)&p->c->select;
+    for (size_t i = 0; i < p->n_inputs; i++) {
+        struct input *in = &p->inputs[i];
+        for (size_t k = 0; k < in->views.n; k++) {
+            const struct view *v = &in->views.v[k];
+            if (v->entry->state || !select_takes(select, v->name))
+                continue;
+            struct candidate c = { .name = renamed(p, v->name),
+                                   .in = in,
+                                   .view = v,
+                                   .dtype = v->dtype,
+                                   .rank = v->rank,
+                                   .shape = v->shape,
+                                   .numel = v->numel };
+            if (!c.name)
+                return out_of_memory(p);
+            if (add_candidate(p, all, &c) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+gather_table(struct plan *p, struct candidates *all)
+{
+    struct select *select = (struct select *)&p->c->select;
+    if (!p->is_model)
+        return err_set(p->err, ERR_USAGE, "--init: needs --config FILE");
+    if (table_open(&p->table, &p->model, !p->model.tied, p->err) < 0)
+        return -1;
+    p->init_range = p->model.init_range;
+    for (size_t i = 0; i < p->table.n; i++) {
+        const struct row *r = &p->table.row[i];
+        if (!select_takes(select, r->name))
+            continue;
+        struct candidate c = { .name = renamed(p, r->name),
+                               .row = r,
+                               .row_number = (uint32_t)i,
+                               .dtype = p->model.dtype,
+                               .rank = r->rank,
+                               .shape = r->shape,
+                               .numel = r->numel };
+        if (!c.name)
+            return out_of_memory(p);
+        if (add_candidate(p, all, &c) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int
+check_unused(struct plan *p)
+{
+    const char *glob = select_unused(&p->c->select);
+    char q[TEXT_QUOTE];
+    if (glob)
+        return err_set(p->err, ERR_USAGE, "no tensor matches \"%s\"",
+                       text_quote(q, glob, strlen(glob)));
+    for (size_t i = 0; i < p->c->n_renames; i++)
+        if (!p->c->rename[i].hit)
+            return err_set(p->err, ERR_USAGE, "--rename: no tensor matches \"%s\"",
+                           text_quote(q, p->c->rename[i].old,
+                                      strlen(p->c->rename[i].old)));
+    return 0;
+}
+
+/* ---- the head of a tied model ---------------------------------------------------------- */
+
+/* 1: payloads equal in dtype, shape and bytes; 0: not; -1. */
+static int
+same_tensor(struct plan *p, const struct candidate *a, const struct candidate *b)
+{
+    enum { CHUNK = 1 << 20 };
+    if (a->dtype != b->dtype || a->dtype == DT_NVFP4 || a->rank != b->rank ||
+        memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) != 0)
+        return 0;
+    if (!a->in || !b->in)
+        return a->row == b->row;
+    uint8_t *x = malloc(2 * (size_t)CHUNK);
+    if (!x)
+        return out_of_memory(p);
+    uint64_t n = a->view->entry->nbytes;
+    int same = 1;
+    for (uint64_t at = 0; at < n && same > 0; at += CHUNK) {
+        size_t part = n - at < CHUNK ? (size_t)(n - at) : CHUNK;
+        if (store_read(&a->in->store, a->view->entry, at, x, part, p->err) < 0 ||
+            store_read(&b->in->store, b->view->entry, at, x + CHUNK, part, p->err) < 0)
+            same = -1;
+        else if (memcmp(x, x + CHUNK, part) != 0)
+            same = 0;
+    }
+    free(x);
+    return same;
+}
+
+/* The configuration's text with "tie_word_embeddings": false. */
+static int
+untie_config(struct plan *p)
+{
+    struct json j;
+    struct slice key, raw;
+    struct buf b = { 0 };
+    if (!p->is_model || !p->model.tied)
+        return 0;
+    json_open(&j, "config", 0, p->config, &p->arena, p->err);
+    json_object(&j);
+    while (json_key(&j, &key) > 0) {
+        if (json_skip(&j, &raw) < 0)
+            return -1;
+        if (!slice_is(key, "tie_word_embeddings"))
+            continue;
+        size_t at = (size_t)(raw.p - p->config.p);
+        buf_add(&b, p->config.p, at);
+        buf_str(&b, "false");
+        buf_add(&b, raw.p + raw.n, p->config.n - at - raw.n);
+        break;
+    }
+    int rc = buf_ok(&b, p->err);
+    if (rc == 0) {
+        p->config = (struct slice){ arena_copy(&p->arena, b.data, b.len), b.len };
+        p->model.tied = false;
+        if (!p->config.p)
+            rc = out_of_memory(p);
+    }
+    buf_free(&b);
+    return rc;
+}
+
+static bool
+to_dat(const struct plan *p)
+{
+    return strcmp(p->c->to, "dat") == 0;
+}
+
+static bool
+from_dat(const struct plan *p)
+{
+    for (size_t i = 0; i < p->n_inputs; i++)
+        if (strcmp(store_kind(&p->inputs[i].store), "dat") != 0)
+            return false;
+    return p->n_inputs > 0;
+}
+
+/* A copy of the embedding as lm_head.weight. */
+static int
+add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
+{
+    struct candidate head = *embed;
+    for (size_t i = 0; i < all->n; i++)
+        if (all->v[i].dtype == DT_NVFP4 && !all->v[i].dropped) {
+            warn("%s: left out: in an NVFP4 file it is a pair, which needs a quantizer",
+                 HEAD);
+            return 0;
+        }
+    head.name = HEAD;
+    head.in = NULL; // so that it is not taken for a clash
+    size_t n = all->n;
+    if (add_candidate(p, all, &head) < 0)
+        return -1;
+    if (all->n > n)
+        all->v[n].in = embed->in;
+    return 0;
+}
+
+/* A head beside the embedding of a model that is tied, or seems to be. */
+static int
+settle_present_head(struct plan *p, struct candidate *head, const struct candidate *embed)
+{
+    enum head_wish wish = p->c->head;
+    bool says_tied = p->is_model && p->model.tied;
+    bool plain = head->dtype != DT_NVFP4;
+    if (p->is_model && !p->model.tied)
+        return 0;
+    int same = plain ? same_tensor(p, head, embed) : 0;
+    if (same < 0)
+        return -1;
+    if (!says_tied && !same)
+        return 0; // no configuration, another tensor: untied
+    if (says_tied && plain && !same && wish != HEAD_UNTIE)
+        return err_set(p->err, ERR_FORMAT,
+                       "%s: differs from the embedding of a tied model; --untie keeps it "
+                       "and makes the model untied",
+                       HEAD);
+    bool keep = to_dat(p) ? wish != HEAD_TIE && (plain || p->c->dtype <= WISH_KEEP)
+                          : false;
+    keep |= wish == HEAD_UNTIE;
+    if (!keep) {
+        head->dropped = true;
+        return 0;
+    }
+    return wish == HEAD_UNTIE ? untie_config(p) : 0;
+}
+
+static int
+settle_head(struct plan *p, struct candidates *all)
+{
+    struct candidate *embed = candidate_named(all, EMBED);
+    struct candidate *head = candidate_named(all, HEAD);
+    enum head_wish wish = p->c->head;
+    if (!embed)
+        return 0;
+    if (head)
+        return settle_present_head(p, head, embed);
+    if (!p->is_model || !p->model.tied || wish == HEAD_TIE)
+        return 0;
+    if (wish == HEAD_UNTIE)
+        return add_head(p, all, embed) < 0 ? -1 : untie_config(p);
+    if (to_dat(p) && !from_dat(p) && !p->c->like)
+        return add_head(p, all, embed);
+    return 0;
+}
+
+/* ---- items ------------------------------------------------------------------------------ */
+
+static struct item *
+new_item(struct plan *p)
+{
+    if (p->n == p->cap) {
+        size_t cap = p->cap ? 2 * p->cap : 512;
+        struct item *v = realloc(p->item, cap * sizeof *v);
+        if (!v) {
+            out_of_memory(p);
+            return NULL;
+        }
+        p->item = v;
+        p->cap = cap;
+    }
+    p->item[p->n] = (struct item){ 0 };
+    return &p->item[p->n++];
+}
+
+/* One entry of an NVFP4 tensor. */
+static int
+add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
+          const char *suffix, enum dtype dtype, bool invert)
+{
+    struct buf b = { 0 };
+    struct slice name = slice_of(c->name);
+    struct item *it = new_item(p);
+    if (!it)
+        return -1;
+    bool dat = to_dat(p);
+    size_t base = slice_ends(name, ".weight") && !dat ? name.n - 7 : name.n;
+    // Outside a .dat the entries keep the spelling of their dialect.
+    const char *tail = dat ? suffix : entry->name + c->view->name_len - 7;
+    buf_add(&b, name.p, base);
+    buf_str(&b, tail);
+    it->name = b.failed ? NULL : arena_copy(&p->arena, b.data, b.len);
+    buf_free(&b);
+    if (!it->name)
+        return out_of_memory(p);
+    static const uint64_t one[1] = { 1 };
+    it->dtype = dat ? dtype : (enum dtype)entry->dtype;
+    it->rank = entry->rank;
+    it->shape = entry->shape;
+    it->numel = entry->numel;
+    if (dat && dtype == DT_F32) { // .scale2 is [1] whatever it was
+        it->rank = 1;
+        it->shape = one;
+    }
+    if (dat && dtype == DT_U8 && entry->dtype == DT_F4_E2M1) {
+        uint64_t *shape = arena_alloc(&p->arena, 2 * sizeof *shape);
+        if (!shape)
+            return out_of_memory(p);
+        shape[0] = entry->shape[0];
+        shape[1] = entry->shape[1] / 2;
+        it->shape = shape;
+        it->numel /= 2;
+    }
+    it->how = dat && invert ? HOW_RECIPROCAL : HOW_COPY;
+    it->s = &c->in->store;
+    it->entry = entry;
+    return 0;
+}
+
+static int
+add_planes(struct plan *p, const struct candidate *c)
+{
+    const struct view *v = c->view;
+    if (add_plane(p, c, v->entry, ".qdata", DT_U8, false) < 0 ||
+        add_plane(p, c, v->scale, ".scale", DT_F8_E4M3, false) < 0)
+        return -1;
+    if (!v->scale2)
+        return 0;
+    if (p->c->seed_compat)
+        return err_set(p->err, ERR_USAGE,
+                       "\"%s\" has two levels of scales, which the seed's readers do not "
+                       "know; it needs requantization",
+                       c->name);
+    return add_plane(p, c, v->scale2, ".scale2", DT_F32, v->divides);
+}
+
+/* The candidate as one tensor of the target dtype. */
+static int
+add_plain(struct plan *p, const struct candidate *c, const char *name, enum dtype dtype)
+{
+    struct item *it = new_item(p);
+    if (!it)
+        return -1;
+    *it = (struct item){ .name = name,
+                         .dtype = dtype,
+                         .rank = c->rank,
+                         .shape = c->shape,
+                         .numel = c->numel };
+    if (!c->in) {
+        it->how = c->row->rank == 1 ? HOW_ONE : HOW_RANDOM;
+        it->row = c->row_number;
+        it->source = c->dtype;
+        return 0;
+    }
+    it->s = &c->in->store;
+    it->view = c->view;
+    it->entry = c->view->entry;
+    it->how = dtype == c->dtype ? HOW_COPY : HOW_CONVERT;
+    return 0;
+}
+
+static bool
+is_wide_float(enum dtype d)
+{
+    return d == DT_F16 || d == DT_BF16 || d == DT_F32 || d == DT_F64;
+}
+
+/* What the seed quantizes, and what --dtype nvfp4 means. */
+static bool
+is_projection(const struct candidate *c)
+{
+    static const char *const parts[] = { "q_proj", "k_proj",  "v_proj",    "o_proj",
+                                         "gate_proj", "up_proj", "down_proj", "lm_head" };
+    if (c->rank != 2 || strstr(c->name, "embed_tokens") || strstr(c->name, "norm"))
+        return false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(c->name, parts[i]))
+            return true;
+    return false;
+}
+
+static enum dtype
+target_dtype(const struct plan *p, const struct candidate *c)
+{
+    static const enum dtype wished[] = { [WISH_F16] = DT_F16,
+                                         [WISH_BF16] = DT_BF16,
+                                         [WISH_F32] = DT_F32 };
+    const struct config_datpack *cfg = p->c;
+    bool wide = is_wide_float(c->dtype);
+    if (cfg->dtype == WISH_F16 || cfg->dtype == WISH_BF16 || cfg->dtype == WISH_F32)
+        return wide || c->dtype == DT_NVFP4 ? wished[cfg->dtype] : c->dtype;
+    if (cfg->seed_compat && wide)
+        return DT_F16;
+    // The seed's readers know no bf16.
+    if (to_dat(p) && c->dtype == DT_BF16 && !cfg->dtype_given)
+        return DT_F16;
+    return c->dtype;
+}
+
+static int
+add_as_is(struct plan *p, const struct candidate *c)
+{
+    char q[TEXT_QUOTE];
+    if (p->c->dtype == WISH_NVFP4 && c->dtype != DT_NVFP4 && is_projection(c))
+        return err_set(p->err, ERR_USAGE,
+                       "--dtype nvfp4: \"%s\" would have to be quantized, which datpack "
+                       "cannot do yet",
+                       text_quote(q, c->name, strlen(c->name)));
+    enum dtype d = target_dtype(p, c);
+    return d == DT_NVFP4 ? add_planes(p, c) : add_plain(p, c, c->name, d);
+}
+
+static int
+by_place(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->place != y->place)
+        return x->place < y->place ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static int
+plan_plain(struct plan *p, struct candidates *all)
+{
+    // A .dat of ours has the order of a model, whatever the order of its source was;
+    // from another .dat the order stays.
+    bool keep_order = !to_dat(p) || from_dat(p);
+    for (size_t i = 0; i < all->n; i++)
+        all->v[i].place = keep_order ? 0 : table_place(slice_of(all->v[i].name));
+    if (all->n)
+        qsort(all->v, all->n, sizeof *all->v, by_place);
+    for (size_t i = 0; i < all->n; i++)
+        if (!all->v[i].dropped && add_as_is(p, &all->v[i]) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- --like ------------------------------------------------------------------------------- */
+
+static int
+like_one(struct plan *p, const struct view *ref, struct candidate *c)
+{
+    char q[TEXT_QUOTE];
+    text_quote(q, ref->name, ref->name_len);
+    if (ref->rank != c->rank ||
+        memcmp(ref->shape, c->shape, ref->rank * sizeof *ref->shape) != 0)
+        return err_set(p->err, ERR_FORMAT, "--like: \"%s\" has another shape there", q);
+    if (ref->dtype == DT_NVFP4 || c->dtype == DT_NVFP4) {
+        bool same = ref->dtype == c->dtype && view_levels(ref) == view_levels(c->view);
+        if (ref->dtype == DT_NVFP4 && !same)
+            return err_set(p->err, ERR_USAGE,
+                           "--like: \"%s\" would have to be quantized, which datpack "
+                           "cannot do yet",
+                           q);
+        if (same)
+            return add_planes(p, c);
+    }
+    bool convertible = is_wide_float(ref->dtype) &&
+                       (is_wide_float(c->dtype) || c->dtype == DT_NVFP4);
+    if (ref->dtype != c->dtype && !convertible)
+        return err_set(p->err, ERR_FORMAT, "--like: \"%s\" is %s there and %s here", q,
+                       dtype_name(ref->dtype), dtype_name(c->dtype));
+    return add_plain(p, c, ref->name, ref->dtype);
+}
+
+static int
+plan_like(struct plan *p, struct candidates *all)
+{
+    struct input *ref = &p->inputs[p->n_inputs];
+    struct candidate *embed = candidate_named(all, EMBED);
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < ref->views.n; i++) {
+        const struct view *v = &ref->views.v[i];
+        struct candidate *c = candidate_named(all, v->name);
+        if (v->entry->state)
+            continue;
+        if (!c && strcmp(v->name, HEAD) == 0 && !(p->is_model && !p->model.tied))
+            c = embed;
+        if (!c)
+            return err_set(p->err, ERR_FORMAT, "--like: \"%s\" stands there only",
+                           text_quote(q, v->name, v->name_len));
+        c->taken = true;
+        if (like_one(p, v, c) < 0)
+            return -1;
+    }
+    for (size_t i = 0; i < all->n; i++) {
+        struct candidate *c = &all->v[i];
+        bool copy = embed && strcmp(c->name, HEAD) == 0 && !c->taken && !c->dropped &&
+                    same_tensor(p, c, embed) > 0;
+        if (!c->taken && !c->dropped && !copy)
+            return err_set(p->err, ERR_FORMAT, "--like: \"%s\" is not in %s",
+                           text_quote(q, c->name, strlen(c->name)), ref->store.name);
+    }
+    return 0;
+}
+
+/* ---- checkpoints -------------------------------------------------------------------------- */
+
+static int
+add_zeros(struct plan *p, const char *prefix, const struct row *r, const char *suffix,
+          enum dtype dtype, bool scales)
+{
+    struct buf b = { 0 };
+    struct item *it = new_item(p);
+    if (!it)
+        return -1;
+    uint64_t *shape = arena_alloc(&p->arena, sizeof *shape);
+    buf_printf(&b, "%s/%s%s", prefix, r->name, suffix);
+    *it = (struct item){ .name = b.failed ? NULL : arena_copy(&p->arena, b.data, b.len),
+                         .dtype = dtype,
+                         .rank = scales ? 1 : r->rank,
+                         .shape = scales ? shape : r->shape,
+                         .numel = scales ? (r->numel + 31) / 32 : r->numel,
+                         .how = HOW_ZERO };
+    buf_free(&b);
+    if (!shape || !it->name)
+        return out_of_memory(p);
+    *shape = it->numel;
+    return 0;
+}
+
+static int
+add_moments(struct plan *p, const struct row *r)
+{
+    const char *kind = p->c->moments;
+    if (strcmp(kind, "int8") != 0) {
+        enum dtype d = strcmp(kind, "f32") == 0 ? DT_F32 : DT_BF16;
+        return add_zeros(p, "adam.m", r, "", d, false) < 0 ||
+                       add_zeros(p, "adam.v", r, "", d, false) < 0
+                   ? -1
+                   : 0;
+    }
+    return add_zeros(p, "adam.m", r, "", DT_I8, false) < 0 ||
+                   add_zeros(p, "adam.m", r, ".scale", DT_BF16, true) < 0 ||
+                   add_zeros(p, "adam.v", r, "", DT_U8, false) < 0 ||
+                   add_zeros(p, "adam.v", r, ".scale", DT_BF16, true) < 0
+               ? -1
+               : 0;
+}
+
+static int
+add_master(struct plan *p, struct candidates *all, const struct row *r)
+{
+    struct candidate *c = candidate_named(all, r->name);
+    enum dtype d = strcmp(p->c->master, "f32") == 0 ? DT_F32 : DT_BF16;
+    if (!c)
+        return err_set(p->err, ERR_FORMAT, "\"%s\" is missing", r->name);
+    if (c->rank != r->rank || memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
+        return err_set(p->err, ERR_FORMAT,
+                       "\"%s\" does not have the shape that the configuration says",
+                       r->name);
+    if (!is_wide_float(c->dtype) && c->dtype != DT_NVFP4)
+        return err_set(p->err, ERR_FORMAT, "\"%s\" is %s, no float", r->name,
+                       dtype_name(c->dtype));
+    c->taken = true;
+    return add_plain(p, c, r->name, d);
+}
+
+static int
+plan_ckpt(struct plan *p, struct candidates *all)
+{
+    char q[TEXT_QUOTE];
+    if (!p->is_model)
+        return err_set(p->err, ERR_USAGE,
+                       "--to ckpt: no configuration: looked for --config, then inside the "
+                       "input, in its sidecar, and for config.json beside it");
+    if (p->c->seed_compat || strcmp(p->c->moments, "nvfp4") == 0)
+        return err_set(p->err, ERR_USAGE,
+                       "--compat seed --to ckpt: needs a quantizer, which datpack does not "
+                       "have yet");
+    table_close(&p->table);
+    if (table_open(&p->table, &p->model, !p->model.tied, p->err) < 0)
+        return -1;
+    for (size_t i = 0; i < p->table.n; i++)
+        if (add_master(p, all, &p->table.row[i]) < 0)
+            return -1;
+    for (size_t i = 0; i < all->n; i++)
+        if (!all->v[i].taken && !all->v[i].dropped)
+            return err_set(p->err, ERR_FORMAT, "\"%s\" is no tensor of the configuration",
+                           text_quote(q, all->v[i].name, strlen(all->v[i].name)));
+    for (size_t i = 0; i < p->table.n; i++)
+        if (add_moments(p, &p->table.row[i]) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- all together ------------------------------------------------------------------------- */
+
+/* What the seed's readers can take: formats of 1.4. */
+static int
+check_seed(struct plan *p)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < p->n; i++) {
+        const struct item *it = &p->item[i];
+        const char *why = NULL;
+        if (it->dtype != DT_U8 && it->dtype != DT_F16 && it->dtype != DT_F32 &&
+            it->dtype != DT_F8_E4M3)
+            why = "has a type that they reject";
+        if (it->numel > INT32_MAX || it->numel * dtype_bits(it->dtype) / 8 > INT32_MAX)
+            why = "is larger than 2^31-1";
+        for (const char *s = it->name; *s; s++)
+            if (*s & 0x80)
+                why = "has a name that is not ASCII";
+        if (why)
+            return err_set(p->err, ERR_USAGE, "--compat seed: \"%s\" %s",
+                           text_quote(q, it->name, strlen(it->name)), why);
+    }
+    return 0;
+}
+
+static int
+plan_items(struct plan *p, struct candidates *all)
+{
+    if ((p->c->init ? gather_table(p, all) : gather_inputs(p, all)) < 0 ||
+        check_unused(p) < 0 || settle_head(p, all) < 0)
+        return -1;
+    int rc = p->has_like                     ? plan_like(p, all)
+             : strcmp(p->c->to, "ckpt") == 0 ? plan_ckpt(p, all)
+                                             : plan_plain(p, all);
+    return rc == 0 && p->c->seed_compat ? check_seed(p) : rc;
+}
+
+int
+plan_open(struct plan *p, const struct config_datpack *c, char **paths, size_t n,
+          struct err *err)
+{
+    struct candidates all = { 0 };
+    *p = (struct plan){ .c = c, .err = err, .has_like = c->like != NULL };
+    p->inputs = calloc(n + 1, sizeof *p->inputs);
+    if (!p->inputs)
+        return out_of_memory(p);
+    for (; p->n_inputs < n; p->n_inputs++)
+        if (open_input(p, &p->inputs[p->n_inputs], paths[p->n_inputs]) < 0) {
+            p->n_inputs++; // so that it is closed
+            return -1;
+        }
+    if (c->like && open_input(p, &p->inputs[n], c->like) < 0)
+        return -1;
+    int rc = find_config(p);
+    if (rc == 0)
+        rc = plan_items(p, &all);
+    free(all.v);
+    names_free(&all.names);
+    return rc;
+}
+
+void
+plan_close(struct plan *p)
+{
+    for (size_t i = 0; p->inputs && i < p->n_inputs + p->has_like; i++) {
+        views_close(&p->inputs[i].views);
+        store_close(&p->inputs[i].store);
+    }
+    free(p->inputs);
+    free(p->item);
+    table_close(&p->table);
+    arena_free(&p->arena);
+    *p = (struct plan){ 0 };
+}

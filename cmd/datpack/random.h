@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* random: elements [first, first+n) of tensor `row` of the table: scale * (sum of eight
+ * 16-bit halves - 262140), rounded once to f32. */
+#ifndef NIBBLE_CMD_DATPACK_RANDOM_H
+#define NIBBLE_CMD_DATPACK_RANDOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void random_fn(float *out, uint64_t first, size_t n, uint32_t seed, uint32_t row,
+                       double scale);
+
+random_fn random_weights_scalar;
+#ifdef __x86_64__
+random_fn random_weights_avx2, random_weights_avx512;
+#endif
+
+#endif
