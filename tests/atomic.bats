@@ -144,18 +144,33 @@ renamed_before() {
         END { exit !done }' "$LOG"
 }
 
+# Does a rename succeed after the first failure in the log?
+renamed_after() {
+    awk '$3 == "fail" { failed = 1 }
+        failed && $2 ~ /^(rename|renameat2|linkat)$/ && $4 == 0 { done = 1 }
+        END { exit !done }' "$LOG"
+}
+
 # One failing call of target $1 has happened.  Before the rename the old
 # output must be untouched.  Later (the second of two renames, the fsync of
-# the directory) the new one may be there.  A close that fails on something
-# that was only read may be passed over.
+# the directory) the new one may be there.  Passed over may be a close of
+# what was only read, or of the output once all is done (its last chance to
+# report was before the rename: REFUSED counts those), and a rename that
+# another kind of rename then did (a directory that must be exchanged).
 check_fault() {
     local flag kind
     kind=$(awk '$3 == "fail" { print $2; exit }' "$LOG")
     flag=$(awk '$3 == "fail" { print $5; exit }' "$LOG")
-    if [ "$kind" = close ] && [ "$flag" != w ] && [ $RC -eq 0 ]; then
+    if [ $RC -eq 0 ]; then
+        case $kind in
+        close) [ "$flag" != w ] || renamed_before "$(target_name "$1")" ;;
+        rename*) renamed_after ;;
+        *) false ;;
+        esac || { say "exit 0, want 2"; return; }
         is_new "$1" || say "$kind passed over, and the output is not whole"
         return
     fi
+    REFUSED=$((REFUSED + 1))
     [ $RC -eq 2 ] || { say "exit $RC, want 2"; return; }
     [ "$(wc -l <"$ERR")" -eq 1 ] || { say "want one line"; return; }
     if renamed_before "$(target_name "$1")" &&
@@ -167,7 +182,7 @@ check_fault() {
 }
 
 # The n-th call of kind $2 fails with $3, for n = 1, 2, ... until nothing
-# fails any more; adds to FIRED.
+# fails any more; adds to FIRED (and REFUSED).
 fault_lap() {
     local n
     for ((n = 1; n < 500; n++)); do
@@ -190,14 +205,15 @@ fault_lap() {
 fault_laps() {
     local t=$1 kind err
     need_failio
-    for kind in anywrite anysync anyrename; do
-        FIRED=0
+    for kind in anywrite anysync anyrename close; do
+        FIRED=0 REFUSED=0
         for err in ENOSPC EIO; do
             fault_lap "$t" $kind $err
         done
-        [ $FIRED -gt 0 ] || { echo "$t: no $kind seen"; return 1; }
+        [ $REFUSED -gt 1 ] ||
+            { echo "$t: $FIRED $kind failed, $REFUSED were heard"; return 1; }
     done
-    for kind in close fallocate posix_fallocate ftruncate mkdir; do
+    for kind in fallocate posix_fallocate ftruncate mkdir; do
         for err in ENOSPC EIO; do
             fault_lap "$t" $kind $err
         done
@@ -282,9 +298,12 @@ count_calls() {
 kill_at() {
     reset "$1"
     args "$1" 2 "$W"
-    strace -f -qq -o /dev/null -e trace="$2" \
-        -e inject="$2:signal=SIGKILL:when=$3" \
-        "$DATPACK" "${ARGS[@]}" >/dev/null 2>"$ERR" || true
+    {   # the group: the shell's own "Killed" is not wanted either
+        strace -f -qq -o /dev/null -e trace="$2" \
+            -e inject="$2:signal=SIGKILL:when=$3" \
+            "$DATPACK" "${ARGS[@]}" || true
+    } >/dev/null 2>&1
+    : >"$ERR"
     case $1 in
     dir) same "$W/m" "$OLD/dir/m" || same "$W/m" "$NEW/dir/m" ;;
     *) cmp -s "$W/m.$1" "$OLD/$1/m.$1" || cmp -s "$W/m.$1" "$NEW/$1/m.$1" ;;
@@ -407,12 +426,15 @@ trace_run() {
         run -1 order_ok changed "$name" "$W"
         grep -vE '^[0-9]+ +(rename|link)' trace >changed
         run -1 order_ok changed "$name" "$W"
-        # Only the last fsync, the directory's, is missing.
-        tac trace | awk '/^[0-9]+ +f(data)?sync\(/ && !n++ { next } 1' |
-            tac >changed
-        [ $t = dat ] || run -1 order_ok changed "$name" "$W"
+        # Only those behind the renames, the directory's, are missing.
+        awk '/^[0-9]+ +rename/ { done = 1 }
+            !done || !/^[0-9]+ +f(data)?sync\(/' trace >changed
+        run -1 order_ok changed "$name" "$W"
         # The first one, a file's, comes after everything.
-        awk '/^[0-9]+ +f(data)?sync\(/ && !n++ { first = $0; next } 1
+        awk '/^[0-9]+ +f(data)?sync\(/ && !/\.json/ && !n++ {
+                first = $0
+                next
+            } 1
             END { print first }' trace >changed
         run -1 order_ok changed "$name" "$W"
     done
@@ -529,7 +551,8 @@ print(*rcs)
 PY
     local t at rcs
     for t in dat safetensors ckpt dir; do
-        for at in anywrite anysync anyrename; do
+        # A directory: also when the old tree is being removed.
+        for at in anywrite anysync anyrename $([ $t != dir ] || echo unlink); do
             reset $t
             args $t 2 "$W"
             a=$(printf '%s\n' "$DATPACK" "${ARGS[@]}")
@@ -582,10 +605,10 @@ PY
 refuse_same() {
     local keep=$1 out=$2 in=$3
     shift 3
-    find "$keep" -type f -exec sha256sum {} + | sort >before
+    find "$keep" -type f -exec sha256sum {} + | sort >"$LOG"
     run -2 --separate-stderr "$DATPACK" -q -f "$@" -o "$out" "$in"
     [ "${#stderr_lines[@]}" -eq 1 ] || { echo "${stderr_lines[@]}"; return 1; }
-    find "$keep" -type f -exec sha256sum {} + | sort | diff before -
+    find "$keep" -type f -exec sha256sum {} + | sort | diff "$LOG" -
 }
 
 @test "an input that is the output is refused, through whatever link" {

@@ -44,7 +44,7 @@ runbad() {
     make_sample shards shards
     make_sample tiny-dir tiny-dir
     make_sample tiny-shards tiny-shards
-    runbad good ./*
+    runbad good ./*.dat ./*.safetensors ./*.ckpt shards tiny-dir tiny-shards
 }
 
 @test "a runner that is fooled would say so" {
