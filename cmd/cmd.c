@@ -40,8 +40,8 @@ on_deadly(int sig)
 void
 cmd_begin(struct cmd *c)
 {
-    static const int deadly[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ,
-                                  SIGXCPU };
+    static const int deadly[] = { SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
+                                  SIGPIPE, SIGXFSZ, SIGXCPU };
     struct sigaction bus = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
     struct sigaction end = { .sa_handler = on_deadly };
     program = c->name;
@@ -63,6 +63,8 @@ cmd_version(void)
 {
     return NIBBLE_VERSION;
 }
+
+static void say(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
 
 static void
 say(const char *fmt, va_list ap)
@@ -188,9 +190,9 @@ cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first)
     shorts[n++] = ':';
     for (size_t i = 0; i < c->n_options && i < MAX_OPTIONS; i++) {
         const struct cmd_option *o = &c->options[i];
-        int kind = !o->arg           ? no_argument
-                   : *o->arg == '['  ? optional_argument
-                                     : required_argument;
+        int kind = !o->arg          ? no_argument
+                   : *o->arg == '[' ? optional_argument
+                                    : required_argument;
         longs[i] = (struct option){ o->name, kind, NULL, o->letter };
         if (o->letter >= 256)
             continue;
@@ -257,7 +259,8 @@ cmd_bytes(const char *option, const char *arg, uint64_t low)
     uint64_t v;
     char q[TEXT_QUOTE];
     if (!num_bytes(&v, arg) || v < low || v > INT64_MAX)
-        misuse("--%s: %s: want a number of bytes of at least %llu; K, M and G may follow it",
+        misuse("--%s: %s: want a number of bytes of at least %llu; K, M and G may "
+               "follow it",
                option, text_quote(q, arg, strlen(arg)), (unsigned long long)low);
     return v;
 }
@@ -303,6 +306,15 @@ cmd_flush(struct buf *b)
     b->len = 0;
 }
 
+char *
+cmd_copy(const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        die(EXIT_MEMORY, "out of memory");
+    return copy;
+}
+
 const char *
 cmd_tmpdir(void)
 {
@@ -328,7 +340,8 @@ now(void)
 }
 
 void
-progress_begin(struct progress *p, const struct cmd *c, const char *what, uint64_t total)
+progress_begin(struct progress *p, const struct cmd *c, const char *what,
+               uint64_t total)
 {
     *p = (struct progress){ .what = what, .total = total };
     p->active = !c->quiet && total > 0 && isatty(STDERR_FILENO);
@@ -347,8 +360,9 @@ progress_add(struct progress *p, uint64_t bytes)
     p->shown = t;
     double rate = (double)p->done / (t - p->started);
     double left = (double)(p->total - p->done) / rate;
-    fprintf(stderr, "\r%s: %s %3.0f %%, %.2f GB/s, %.0f s left \033[K", program, p->what,
-            100.0 * (double)p->done / (double)p->total, rate / 1e9, ceil(left));
+    fprintf(stderr, "\r%s: %s %3.0f %%, %.2f GB/s, %.0f s left \033[K", program,
+            p->what, 100.0 * (double)p->done / (double)p->total, rate / 1e9,
+            ceil(left));
 }
 
 void

@@ -29,12 +29,12 @@ struct cmd_option {
 };
 
 /* The options that every command has; put them into its table. */
-#define CMD_COMMON                                                                      \
-    { 'q', "quiet", NULL, "say nothing on success" },                                   \
-        { 'v', "verbose", NULL, "say more on stderr" },                                 \
-        { 'h', "help", NULL, "show this and exit" },                                    \
-    {                                                                                   \
-        'V', "version", NULL, "show the version and exit"                               \
+#define CMD_COMMON                                                                     \
+    { 'q', "quiet", NULL, "say nothing on success" },                                  \
+        { 'v', "verbose", NULL, "say more on stderr" },                                \
+        { 'h', "help", NULL, "show this and exit" },                                   \
+    {                                                                                  \
+        'V', "version", NULL, "show the version and exit"                              \
     }
 
 struct cmd {
@@ -79,6 +79,8 @@ void cmd_close_stdout(void);
 void cmd_refuse_terminal(void);
 /* A buffer of text to stdout, then empty again. */
 void cmd_flush(struct buf *b);
+/* A copy of a string for the life of the program. */
+char *cmd_copy(const char *text);
 /* Where large temporary data may go: TMPDIR or /var/tmp. */
 const char *cmd_tmpdir(void);
 /* Colour on stdout: a terminal, and no NO_COLOR. */

@@ -26,17 +26,17 @@ bits_of(float f)
 }
 
 /* Counts what is not finite and moves the rest together; returns how many are left. */
-#define DEFINE_COMPACT(T, SUFFIX)                                                       \
-    static size_t compact_##SUFFIX(struct stats *s, T *out, const T *x, size_t n)       \
-    {                                                                                   \
-        size_t kept = 0;                                                                \
-        for (size_t i = 0; i < n; i++) {                                                \
-            s->nans += isnan(x[i]) != 0;                                                \
-            s->infs += isinf(x[i]) != 0;                                                \
-            if (isfinite(x[i]))                                                         \
-                out[kept++] = x[i];                                                     \
-        }                                                                               \
-        return kept;                                                                    \
+#define DEFINE_COMPACT(T, SUFFIX)                                                      \
+    static size_t compact_##SUFFIX(struct stats *s, T *out, const T *x, size_t n)      \
+    {                                                                                  \
+        size_t kept = 0;                                                               \
+        for (size_t i = 0; i < n; i++) {                                               \
+            s->nans += isnan(x[i]) != 0;                                               \
+            s->infs += isinf(x[i]) != 0;                                               \
+            if (isfinite(x[i]))                                                        \
+                out[kept++] = x[i];                                                    \
+        }                                                                              \
+        return kept;                                                                   \
     }
 
 /* Sum in lanes, then their fixed tree. */
@@ -50,51 +50,51 @@ tree(double *lane)
 }
 
 /* A block of finite numbers: element i belongs to lane i % LANES. */
-#define DEFINE_FINITE(T, SUFFIX)                                                        \
-    static void finite_##SUFFIX(struct stats *s, const T *x, size_t n)                  \
-    {                                                                                   \
-        double sum[LANES] = { 0 }, sq[LANES] = { 0 };                                   \
-        T low[LANES], high[LANES];                                                      \
-        uint32_t zeros[LANES] = { 0 };                                                  \
-        size_t whole = n - n % LANES;                                                   \
-        for (int l = 0; l < LANES; l++)                                                 \
-            low[l] = high[l] = x[0];                                                    \
-        for (size_t i = 0; i < whole; i += LANES)                                       \
-            for (int l = 0; l < LANES; l++) {                                           \
-                T v = x[i + (size_t)l];                                                 \
-                sum[l] += (double)v;                                                    \
-                low[l] = v < low[l] ? v : low[l];                                       \
-                high[l] = v > high[l] ? v : high[l];                                    \
-                zeros[l] += v == 0;                                                     \
-            }                                                                           \
-        for (size_t i = whole; i < n; i++) {                                            \
-            size_t l = i - whole;                                                       \
-            sum[l] += (double)x[i];                                                     \
-            low[l] = x[i] < low[l] ? x[i] : low[l];                                     \
-            high[l] = x[i] > high[l] ? x[i] : high[l];                                  \
-            zeros[l] += x[i] == 0;                                                      \
-        }                                                                               \
-        double mean = tree(sum) / (double)n;                                            \
-        for (size_t i = 0; i < whole; i += LANES)                                       \
-            for (int l = 0; l < LANES; l++) {                                           \
-                double d = (double)x[i + (size_t)l] - mean;                             \
-                sq[l] += d * d;                                                         \
-            }                                                                           \
-        for (size_t i = whole; i < n; i++) {                                            \
-            double d = (double)x[i] - mean;                                             \
-            sq[i - whole] += d * d;                                                     \
-        }                                                                               \
-        struct stats b = { .n = n,                                                      \
-                           .mean = mean,                                                \
-                           .m2 = tree(sq),                                              \
-                           .min = (double)low[0],                                       \
-                           .max = (double)high[0] };                                    \
-        for (int l = 0; l < LANES; l++) {                                               \
-            b.zeros += zeros[l];                                                        \
-            b.min = (double)low[l] < b.min ? (double)low[l] : b.min;                    \
-            b.max = (double)high[l] > b.max ? (double)high[l] : b.max;                  \
-        }                                                                               \
-        stats_merge(s, &b);                                                             \
+#define DEFINE_FINITE(T, SUFFIX)                                                       \
+    static void finite_##SUFFIX(struct stats *s, const T *x, size_t n)                 \
+    {                                                                                  \
+        double sum[LANES] = { 0 }, sq[LANES] = { 0 };                                  \
+        T low[LANES], high[LANES];                                                     \
+        uint32_t zeros[LANES] = { 0 };                                                 \
+        size_t whole = n - n % LANES;                                                  \
+        for (int l = 0; l < LANES; l++)                                                \
+            low[l] = high[l] = x[0];                                                   \
+        for (size_t i = 0; i < whole; i += LANES)                                      \
+            for (int l = 0; l < LANES; l++) {                                          \
+                T v = x[i + (size_t)l];                                                \
+                sum[l] += (double)v;                                                   \
+                low[l] = v < low[l] ? v : low[l];                                      \
+                high[l] = v > high[l] ? v : high[l];                                   \
+                zeros[l] += v == 0;                                                    \
+            }                                                                          \
+        for (size_t i = whole; i < n; i++) {                                           \
+            size_t l = i - whole;                                                      \
+            sum[l] += (double)x[i];                                                    \
+            low[l] = x[i] < low[l] ? x[i] : low[l];                                    \
+            high[l] = x[i] > high[l] ? x[i] : high[l];                                 \
+            zeros[l] += x[i] == 0;                                                     \
+        }                                                                              \
+        double mean = tree(sum) / (double)n;                                           \
+        for (size_t i = 0; i < whole; i += LANES)                                      \
+            for (int l = 0; l < LANES; l++) {                                          \
+                double d = (double)x[i + (size_t)l] - mean;                            \
+                sq[l] += d * d;                                                        \
+            }                                                                          \
+        for (size_t i = whole; i < n; i++) {                                           \
+            double d = (double)x[i] - mean;                                            \
+            sq[i - whole] += d * d;                                                    \
+        }                                                                              \
+        struct stats b = { .n = n,                                                     \
+                           .mean = mean,                                               \
+                           .m2 = tree(sq),                                             \
+                           .min = (double)low[0],                                      \
+                           .max = (double)high[0] };                                   \
+        for (int l = 0; l < LANES; l++) {                                              \
+            b.zeros += zeros[l];                                                       \
+            b.min = (double)low[l] < b.min ? (double)low[l] : b.min;                   \
+            b.max = (double)high[l] > b.max ? (double)high[l] : b.max;                 \
+        }                                                                              \
+        stats_merge(s, &b);                                                            \
     }
 
 DEFINE_COMPACT(float, f32)

@@ -48,12 +48,12 @@ values_open(struct values *x, struct store *s, const struct view *v, struct err 
     bits = load_le32(bytes);
     memcpy(&x->scale2, &bits, sizeof bits);
     if (!isfinite(x->scale2) || x->scale2 <= 0)
-        return err_set(err, ERR_FORMAT,
-                       "%s: byte %llu: tensor scale of \"%s\": expected a number above 0, "
-                       "found %g",
-                       s->files[v->scale2->file].name,
-                       (unsigned long long)v->scale2->offset,
-                       text_quote(q, v->name, v->name_len), (double)x->scale2);
+        return err_set(
+            err, ERR_FORMAT,
+            "%s: byte %llu: tensor scale of \"%s\": expected a number above 0, "
+            "found %g",
+            s->files[v->scale2->file].name, (unsigned long long)v->scale2->offset,
+            text_quote(q, v->name, v->name_len), (double)x->scale2);
     if (v->divides)
         x->scale2 = 1 / x->scale2;
     return 0;
@@ -80,8 +80,8 @@ values_scratch_free(struct values_scratch *w)
 }
 
 int
-values_check_scales(const struct values *x, uint64_t first, const uint8_t *scales, size_t n,
-                    struct err *err)
+values_check_scales(const struct values *x, uint64_t first, const uint8_t *scales,
+                    size_t n, struct err *err)
 {
     const struct view *v = x->v;
     char q[TEXT_QUOTE];
@@ -90,14 +90,14 @@ values_check_scales(const struct values *x, uint64_t first, const uint8_t *scale
             continue;
         uint64_t at = first / NVFP4_BLOCK + i;
         uint64_t cols = v->scale->shape[1];
-        return err_set(err, ERR_FORMAT,
-                       "%s: byte %llu: scale of \"%s\", row %llu, column %llu: 0x%02x has a "
-                       "sign or is NaN",
-                       x->s->files[v->scale->file].name,
-                       (unsigned long long)(v->scale->offset + at),
-                       text_quote(q, v->name, v->name_len),
-                       (unsigned long long)(at / cols), (unsigned long long)(at % cols),
-                       scales[i]);
+        return err_set(
+            err, ERR_FORMAT,
+            "%s: byte %llu: scale of \"%s\", row %llu, column %llu: 0x%02x has a "
+            "sign or is NaN",
+            x->s->files[v->scale->file].name,
+            (unsigned long long)(v->scale->offset + at),
+            text_quote(q, v->name, v->name_len), (unsigned long long)(at / cols),
+            (unsigned long long)(at % cols), scales[i]);
     }
     return 0;
 }
@@ -108,8 +108,8 @@ read_nvfp4(const struct values *x, uint64_t first, size_t n, struct values_scrat
 {
     const struct view *v = x->v;
     if (store_read(x->s, v->entry, first / 2, w->bytes, n / 2, err) < 0 ||
-        store_read(x->s, v->scale, first / NVFP4_BLOCK, w->scales, n / NVFP4_BLOCK, err) <
-            0 ||
+        store_read(x->s, v->scale, first / NVFP4_BLOCK, w->scales, n / NVFP4_BLOCK,
+                   err) < 0 ||
         values_check_scales(x, first, w->scales, n / NVFP4_BLOCK, err) < 0)
         return -1;
     nvfp4_decode((float *)w->out, w->bytes, w->scales, x->scale2, n);

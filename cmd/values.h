@@ -22,13 +22,14 @@ enum { VALUES_CHUNK = 1 << 18 };
 
 /* Room that values_read needs for n elements of any type. */
 struct values_scratch {
-    uint8_t *bytes; // (VALUES_CHUNK * 8)
+    uint8_t *bytes;  // (VALUES_CHUNK * 8)
     uint8_t *scales; // (VALUES_CHUNK / 16)
     double *out;     // (VALUES_CHUNK): floats or doubles
 };
 
 enum values_kind values_kind(enum dtype d);
-int values_open(struct values *x, struct store *s, const struct view *v, struct err *err);
+int values_open(struct values *x, struct store *s, const struct view *v,
+                struct err *err);
 int values_scratch(struct values_scratch *w, struct err *err);
 void values_scratch_free(struct values_scratch *w);
 

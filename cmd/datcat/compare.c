@@ -59,10 +59,12 @@ take_line(struct manifest *m, char *p, size_t number, const char *file, struct e
     enum hash_kind kind = digits == 2 * SHA256_BYTES ? HASH_SHA256 : HASH_XXH3;
     if (digits != 2 * hash_bytes(kind) || strncmp(p + digits, "  ", 2) != 0 ||
         p[digits + 2] == '\0')
-        return err_set(err, ERR_FORMAT, "%s: line %zu: expected HEX  NAME as --hash writes",
+        return err_set(err, ERR_FORMAT,
+                       "%s: line %zu: expected HEX  NAME as --hash writes",
                        text_quote(q, file, strlen(file)), number);
     if (m->n > 0 && kind != m->kind)
-        return err_set(err, ERR_FORMAT, "%s: line %zu: another hash than on the first line",
+        return err_set(err, ERR_FORMAT,
+                       "%s: line %zu: another hash than on the first line",
                        text_quote(q, file, strlen(file)), number);
     m->kind = kind;
     p[digits] = '\0';
@@ -299,7 +301,8 @@ static bool
 same_shape(const struct view *a, const struct view *b)
 {
     return a->rank == b->rank &&
-           (a->rank == 0 || memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0);
+           (a->rank == 0 ||
+            memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0);
 }
 
 static void
@@ -324,8 +327,9 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
         return same;
     bool numbers = shapes && values_kind(a->dtype) != VALUES_NONE &&
                    values_kind(b->dtype) != VALUES_NONE;
-    if (numbers && (values_open(&d->xa, d->sa, a, err) < 0 ||
-                    values_open(&d->xb, d->sb, b, err) < 0 || diff_values(d, &sum, err) < 0))
+    if (numbers &&
+        (values_open(&d->xa, d->sa, a, err) < 0 ||
+         values_open(&d->xb, d->sb, b, err) < 0 || diff_values(d, &sum, err) < 0))
         return -1;
     if (d->c->tolerant && numbers && sum.different == 0)
         return 1;
@@ -349,7 +353,8 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
 
 /* A head beside the embedding that it copies is no difference. */
 static int
-head_is_copy(struct diff *d, const struct subject *f, const struct view *v, struct err *err)
+head_is_copy(struct diff *d, const struct subject *f, const struct view *v,
+             struct err *err)
 {
     const struct view *embed = NULL;
     if (strcmp(v->name, "lm_head.weight") != 0)
@@ -398,8 +403,8 @@ find_sorted(const struct view **list, size_t n, const struct view *v)
 
 /* Tensors of f that the other lacks; returns their number, -1 on error. */
 static int64_t
-diff_missing(struct diff *d, const struct subject *f, const struct view **other, size_t n,
-             const char *what, struct buf *out, struct err *err)
+diff_missing(struct diff *d, const struct subject *f, const struct view **other,
+             size_t n, const char *what, struct buf *out, struct err *err)
 {
     int64_t found = 0;
     for (size_t i = 0; i < f->views.n; i++) {

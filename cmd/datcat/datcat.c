@@ -35,7 +35,8 @@ static const struct cmd_option options[] = {
     { OPT_TSV, "tsv", NULL, "the same as tab-separated columns with a header" },
     { 's', "select", "GLOB", "only these tensors (repeatable)" },
     { 'x', "exclude", "GLOB", "not these (repeatable, wins over -s)" },
-    { OPT_GROUP, "group", NULL, "one line for the tensors that differ in layer number" },
+    { OPT_GROUP, "group", NULL,
+      "one line for the tensors that differ in layer number" },
     { OPT_STATS, "stats", NULL, "min max mean std absmax zeros nan inf of the values" },
     { OPT_HIST, "hist", "[=BINS]", "histogram of the values (20 bins)" },
     { OPT_VALUES, "values", "NAME[:COUNT]", "decoded values, one a line" },
@@ -45,10 +46,12 @@ static const struct cmd_option options[] = {
     { OPT_DIFF, "diff", NULL, "compare two files; 1 if they differ" },
     { OPT_ATOL, "atol", "X", "with --diff: values may differ by X + rtol*|b|" },
     { OPT_RTOL, "rtol", "X", "with --diff: see --atol" },
-    { OPT_VERIFY, "verify", "[=quick|full]", "check structure and checksums; 1 if damaged" },
+    { OPT_VERIFY, "verify", "[=quick|full]",
+      "check structure and checksums; 1 if damaged" },
     { OPT_MAP, "map", NULL, "account for every byte" },
     { OPT_META, "meta", NULL, "configuration, training state, provenance as JSON" },
-    { OPT_RAW, "raw-entries", NULL, "show NVFP4 codes and scales as the entries they are" },
+    { OPT_RAW, "raw-entries", NULL,
+      "show NVFP4 codes and scales as the entries they are" },
     { OPT_STRICT, "strict", NULL, "refuse what is merely odd" },
     { 'j', "threads", "N", "threads (default: all processors)" },
     CMD_COMMON,
@@ -189,7 +192,8 @@ select_views(struct config_datcat *c, struct subject *f, struct err *err)
 }
 
 static int
-subject_open(struct config_datcat *c, struct subject *f, const char *path, struct err *err)
+subject_open(struct config_datcat *c, struct subject *f, const char *path,
+             struct err *err)
 {
     enum action a = c->action;
     struct store_options opt = { .guard = &cmd_guard,
@@ -289,9 +293,9 @@ one_file(struct config_datcat *c, const char *path, struct err *err)
 {
     struct subject f;
     int answer = subject_open(c, &f, path, err);
-    if (answer == 0 && c->many && (c->action == LIST || c->action == NAMES ||
-                                   c->action == HASH || c->action == HIST ||
-                                   c->action == MAP))
+    if (answer == 0 && c->many &&
+        (c->action == LIST || c->action == NAMES || c->action == HASH ||
+         c->action == HIST || c->action == MAP))
         printf("==> %s <==\n", f.store.name);
     if (answer == 0)
         answer = act(c, &f, err);
@@ -328,9 +332,10 @@ main(int argc, char **argv)
     static struct config_datcat c = {
         .cmd = { .name = "datcat",
                  .synopsis = "datcat [OPTION]... FILE...",
-                 .about = "Look into tensor files: .dat, .safetensors, .ckpt, a model "
-                          "directory, or - for a .dat\non standard input.  Without options: "
-                          "a line a tensor, then a total.",
+                 .about =
+                     "Look into tensor files: .dat, .safetensors, .ckpt, a model "
+                     "directory, or - for a .dat\non standard input.  Without options: "
+                     "a line a tensor, then a total.",
                  .options = options,
                  .n_options = sizeof options / sizeof *options },
     };

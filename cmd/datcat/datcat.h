@@ -44,7 +44,7 @@ struct config_datcat {
 /* An open file as its user asked to see it: selected views, statistics if wanted. */
 struct subject {
     struct store store;
-    struct views views; // only those selected
+    struct views views;  // only those selected
     struct stats *stats; // (views.n) or NULL
 };
 

@@ -55,7 +55,7 @@ put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
 /* ---- a table of text: aligned on a terminal, else tab-separated --------------- */
 
 struct cells {
-    struct buf text;  // NUL-terminated cells, one after the other
+    struct buf text; // NUL-terminated cells, one after the other
     size_t n, columns;
 };
 
@@ -193,7 +193,8 @@ put_starred(struct buf *b, const char *name, size_t n)
     for (size_t i = 0; i < n;) {
         size_t digits = 0;
         bool begins = i == 0 || name[i - 1] == '.';
-        while (begins && i + digits < n && name[i + digits] >= '0' && name[i + digits] <= '9')
+        while (begins && i + digits < n && name[i + digits] >= '0' &&
+               name[i + digits] <= '9')
             digits++;
         if (digits && (i + digits == n || name[i + digits] == '.')) {
             buf_char(b, '*');
@@ -344,7 +345,8 @@ put_stats_json(struct buf *b, const struct stats *s)
 }
 
 static void
-put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f, size_t i)
+put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f,
+           size_t i)
 {
     const struct view *v = &f->views.v[i];
     const char *file = file_of(c, f, v);
@@ -352,8 +354,8 @@ put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f
     json_put(b, (struct slice){ v->name, v->name_len });
     buf_printf(b, ",\"dtype\":\"%s\",\"shape\":", dtype_name(v->dtype));
     put_shape(b, v->shape, v->rank);
-    buf_printf(b, ",\"offset\":%llu,\"nbytes\":%llu", (unsigned long long)v->entry->offset,
-               (unsigned long long)v->nbytes);
+    buf_printf(b, ",\"offset\":%llu,\"nbytes\":%llu",
+               (unsigned long long)v->entry->offset, (unsigned long long)v->nbytes);
     if (v->dtype == DT_NVFP4)
         buf_printf(b, ",\"levels\":%d", view_levels(v));
     if (file) {
@@ -476,8 +478,8 @@ list_json(const struct config_datcat *c, struct subject *f)
     const struct store *s = &f->store;
     buf_str(&out, "{\"file\":");
     json_put(&out, slice_of(s->path));
-    buf_printf(&out, ",\"container\":\"%s\",\"bytes\":%llu,\"tensors\":[", store_kind(s),
-               (unsigned long long)s->bytes);
+    buf_printf(&out, ",\"container\":\"%s\",\"bytes\":%llu,\"tensors\":[",
+               store_kind(s), (unsigned long long)s->bytes);
     for (size_t i = 0; i < f->views.n; i++) {
         buf_str(&out, i ? ",\n" : "\n");
         put_tensor(&out, c, f, i);

@@ -17,8 +17,8 @@
 
 /* All chunks of all views as one list of items. */
 struct chunks {
-    struct values *values;  // (views)
-    uint64_t *first;        // (views + 1): number of its first item
+    struct values *values; // (views)
+    uint64_t *first;       // (views + 1): number of its first item
     size_t views;
     struct values_scratch *scratch; // (threads)
     unsigned threads;
@@ -94,7 +94,8 @@ stats_item(void *ctx, size_t item, unsigned worker, struct err *err)
     if (worker == 0)
         progress_add(&k->progress, k->threads * (uint64_t)VALUES_CHUNK * x->v->nbytes /
                                        (x->v->numel ? x->v->numel : 1));
-    return values_stats(x, item - k->first[v], &k->scratch[worker], &k->stats[item], err);
+    return values_stats(x, item - k->first[v], &k->scratch[worker], &k->stats[item],
+                        err);
 }
 
 int
@@ -161,7 +162,8 @@ print_hist(const struct chunks *k, const struct subject *f)
             continue;
         for (uint64_t b = 0; b < k->bins; b++) {
             for (unsigned t = 1; t < k->threads; t++)
-                k->counts[v * k->bins + b] += k->counts[(t * k->views + v) * k->bins + b];
+                k->counts[v * k->bins + b] +=
+                    k->counts[(t * k->views + v) * k->bins + b];
             if (k->counts[v * k->bins + b] > highest)
                 highest = k->counts[v * k->bins + b];
         }
@@ -170,7 +172,8 @@ print_hist(const struct chunks *k, const struct subject *f)
             double to = b + 1 == k->bins ? r->max : r->min + step * (double)(b + 1);
             uint64_t count = k->counts[v * k->bins + b];
             text_escape(&out, f->views.v[v].name, f->views.v[v].name_len);
-            buf_printf(&out, "\t%.9g\t%.9g\t%" PRIu64, r->min + step * (double)b, to, count);
+            buf_printf(&out, "\t%.9g\t%.9g\t%" PRIu64, r->min + step * (double)b, to,
+                       count);
             if (bars) {
                 buf_char(&out, '\t');
                 buf_fill(&out, '#', (size_t)(40 * count / highest));
@@ -193,7 +196,8 @@ scan_hist(const struct config_datcat *c, struct subject *f, struct err *err)
     if (rc == 0) {
         k.bins = c->bins;
         k.range = f->stats;
-        k.counts = calloc(c->threads * (k.views ? k.views : 1), k.bins * sizeof *k.counts);
+        k.counts =
+            calloc(c->threads * (k.views ? k.views : 1), k.bins * sizeof *k.counts);
         if (!k.counts)
             rc = err_set(err, ERR_MEMORY, "out of memory for histograms");
     }
@@ -274,8 +278,9 @@ scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
     if (!v || values_open(&x, &f->store, v, err) < 0)
         return -1;
     if (x.kind == VALUES_NONE)
-        return err_set(err, ERR_USAGE, "%s: values of %s cannot be shown; --payload gives "
-                                       "their bytes",
+        return err_set(err, ERR_USAGE,
+                       "%s: values of %s cannot be shown; --payload gives "
+                       "their bytes",
                        f->store.name, dtype_name(v->dtype));
     int rc = values_scratch(&w, err);
     if (count > v->numel)
@@ -291,7 +296,9 @@ scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
             for (size_t i = 0; i < n; i++)
                 put_value(&out,
                           x.kind == VALUES_F32 ? (double)((float *)w.out)[i] : w.out[i],
-                          v->dtype == DT_F64 ? 17 : x.kind == VALUES_F64 ? 10 : 9);
+                          v->dtype == DT_F64     ? 17
+                          : x.kind == VALUES_F64 ? 10
+                                                 : 9);
         if (rc == 0)
             cmd_flush(&out);
     }
@@ -371,7 +378,8 @@ hash_payloads(struct hashing *g, struct cursor *at, size_t file, uint64_t offset
 
 /* One pass over all files: entries, the whole, or both. */
 static int
-hash_pass(struct hashing *g, bool entries, bool whole, unsigned threads, struct err *err)
+hash_pass(struct hashing *g, bool entries, bool whole, unsigned threads,
+          struct err *err)
 {
     struct store *s = &g->f->store;
     struct cursor at = { 0 };

@@ -5,6 +5,7 @@
 #include "lib/core/feed.h"
 #include "lib/core/par.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,17 +34,20 @@ enum {
 
 static const struct cmd_option options[] = {
     { 'o', "output", "OUT", "write here; a name that ends in / is a model directory" },
-    { OPT_TO, "to", "KIND", "dat, safetensors or ckpt (default: by the suffix of OUT)" },
+    { OPT_TO, "to", "KIND",
+      "dat, safetensors or ckpt (default: by the suffix of OUT)" },
     { 'f', "force", NULL, "replace OUT if it exists" },
     { OPT_DTYPE, "dtype", "TYPE", "f16, bf16, f32, nvfp4 or keep (default keep)" },
     { 's', "select", "GLOB", "only these tensors (repeatable)" },
     { 'x', "exclude", "GLOB", "not these (repeatable, wins over -s)" },
     { OPT_RENAME, "rename", "OLD=NEW", "rename; one * on each side is the same text" },
-    { OPT_LIKE, "like", "REF", "order, names and types of REF, payloads of the inputs" },
+    { OPT_LIKE, "like", "REF",
+      "order, names and types of REF, payloads of the inputs" },
     { OPT_UNTIE, "untie", NULL, "store lm_head.weight; the model becomes untied" },
     { OPT_TIE, "tie", NULL, "do not store the head of a tied model" },
     { OPT_CONFIG, "config", "FILE", "the model's config.json" },
-    { OPT_SHARD_SIZE, "shard-size", "BYTES", "of a model directory's files (default 5G)" },
+    { OPT_SHARD_SIZE, "shard-size", "BYTES",
+      "of a model directory's files (default 5G)" },
     { OPT_INIT, "init", "SEED", "instead of inputs: random weights for --config" },
     { OPT_MASTER, "master", "TYPE", "of a new checkpoint: f32 or bf16 (default bf16)" },
     { OPT_MOMENTS, "moments", "TYPE", "f32, bf16 or int8 (default int8)" },
@@ -60,12 +64,11 @@ static const struct cmd_option options[] = {
 static void
 take_rename(struct config_datpack *c, const char *arg)
 {
-    char *text = strdup(arg);
-    char *eq = text ? strchr(text, '=') : NULL;
-    if (!text)
-        die(EXIT_MEMORY, "out of memory");
-    if (!eq || eq == text || !eq[1])
+    size_t at = strcspn(arg, "=");
+    if (at == 0 || arg[at] == '\0' || arg[at + 1] == '\0')
         misuse("--rename: %s: want OLD=NEW", arg);
+    char *text = cmd_copy(arg);
+    char *eq = text + at;
     *eq = '\0';
     const char *a = strchr(text, '*'), *b = strchr(eq + 1, '*');
     if (!a != !b || (a && strchr(a + 1, '*')) || (b && strchr(b + 1, '*')))
@@ -73,6 +76,12 @@ take_rename(struct config_datpack *c, const char *arg)
     if (c->n_renames == MAX_RENAMES)
         misuse("--rename: more than %d", MAX_RENAMES);
     c->rename[c->n_renames++] = (struct rename){ text, eq + 1, false };
+}
+
+static bool
+writes_ckpt(const struct config_datpack *c)
+{
+    return c->to && strcmp(c->to, "ckpt") == 0;
 }
 
 static const char *
@@ -84,8 +93,9 @@ one_of(const char *option, const char *arg, const char *const *words)
 static void
 take_option(struct config_datpack *c, int opt, const char *arg)
 {
-    static const char *const kinds[] = { "dat", "safetensors", "ckpt", "modelopt",
-                                         "compressed-tensors", "gguf", NULL };
+    static const char *const kinds[] = { "dat",      "safetensors",        "ckpt",
+                                         "modelopt", "compressed-tensors", "gguf",
+                                         NULL };
     static const char *const dtypes[] = { "keep", "f16", "bf16", "f32", "nvfp4", NULL };
     static const char *const masters[] = { "f32", "bf16", NULL };
     static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
@@ -195,7 +205,7 @@ settle_target(struct config_datpack *c)
 static void
 check_combination(const struct config_datpack *c, int operands)
 {
-    bool ckpt = strcmp(c->to, "ckpt") == 0;
+    bool ckpt = writes_ckpt(c);
     if (c->init && operands > 0)
         misuse("--init: takes no INPUT");
     if (!c->init && operands < 1)
@@ -269,7 +279,7 @@ static int
 settle_quant(struct config_datpack *c, struct plan *p)
 {
     const char *old[4] = { NULL };
-    if (strcmp(c->to, "ckpt") != 0)
+    if (!writes_ckpt(c))
         return 0;
     int inherited = c->quant ? 0 : inherited_quant(p, old);
     if (inherited < 0)
@@ -315,15 +325,16 @@ static void
 put_options(struct buf *b, const struct config_datpack *c)
 {
     static const char *const dtypes[] = { NULL, "f16", "bf16", "f32", "nvfp4" };
-    bool ckpt = strcmp(c->to, "ckpt") == 0;
+    bool ckpt = writes_ckpt(c);
     buf_char(b, '{');
     put_word(b, "compat", c->seed_compat ? "seed" : NULL);
     put_word(b, "criterion", ckpt ? c->criterion : NULL);
     put_word(b, "dtype", dtypes[c->dtype]);
     put_globs(b, "exclude", c->select.out, c->select.n_out);
-    put_word(b, "head", c->head == HEAD_TIE     ? "tie"
-                        : c->head == HEAD_UNTIE ? "untie"
-                                                : NULL);
+    put_word(b, "head",
+             c->head == HEAD_TIE     ? "tie"
+             : c->head == HEAD_UNTIE ? "untie"
+                                     : NULL);
     if (c->init)
         buf_printf(b, "\"init\":%u,", c->init_seed);
     if (c->like)
@@ -417,9 +428,15 @@ hasher_finish(struct hasher *h, struct err *err)
 
 /* What serves a model besides its weights. */
 static const char *const companions[] = {
-    "tokenizer.json",          "tokenizer_config.json", "vocab.json",
-    "merges.txt",              "added_tokens.json",     "special_tokens_map.json",
-    "generation_config.json",  "chat_template.jinja",   "chat_template.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
 };
 
 static int
@@ -557,7 +574,8 @@ static int
 pack(struct config_datpack *c, char **paths, size_t n, struct err *err)
 {
     struct plan p;
-    bool ckpt = strcmp(c->to, "ckpt") == 0;
+    bool ckpt = writes_ckpt(c);
+    assert(c->out);
     if (ckpt && !c->master)
         c->master = "bf16";
     if (ckpt && !c->moments)
@@ -581,9 +599,10 @@ main(int argc, char **argv)
     static struct config_datpack c = {
         .cmd = { .name = "datpack",
                  .synopsis = "datpack [OPTION]... -o OUT INPUT...",
-                 .about = "Put tensors from any container into any other: .dat, "
-                          ".safetensors, .ckpt, model\ndirectories.  Later inputs replace "
-                          "tensors of earlier ones.",
+                 .about =
+                     "Put tensors from any container into any other: .dat, "
+                     ".safetensors, .ckpt, model\ndirectories.  Later inputs replace "
+                     "tensors of earlier ones.",
                  .options = options,
                  .n_options = sizeof options / sizeof *options },
         .shard_bytes = (uint64_t)5 << 30,

@@ -92,7 +92,8 @@ void plan_close(struct plan *p);
 
 /* produce.c: the payload of one item into the writer. */
 struct producer;
-struct producer *producer_open(struct plan *p, struct writer *w, struct progress *progress);
+struct producer *producer_open(struct plan *p, struct writer *w,
+                               struct progress *progress);
 int producer_item(struct producer *x, const struct item *it);
 void producer_close(struct producer *x);
 

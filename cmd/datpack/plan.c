@@ -10,6 +10,7 @@
 
 #include "lib/core/json.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,7 @@ static struct candidate *
 candidate_named(const struct candidates *all, const char *name)
 {
     int64_t i = names_find(&all->names, slice_of(name));
+    assert(i < 0 || all->v);
     return i < 0 || all->v[i].dropped ? NULL : &all->v[i];
 }
 
@@ -137,6 +139,7 @@ add_candidate(struct plan *p, struct candidates *all, const struct candidate *c)
     if (len == 0 || len > MAX_NAME)
         return err_set(p->err, ERR_USAGE, "--rename: makes a name of %zu bytes", len);
     int64_t old = names_find(&all->names, slice_of(c->name));
+    assert(old < 0 || all->v);
     if (old >= 0) {
         struct candidate *was = &all->v[old];
         if (was->in == c->in)
@@ -227,9 +230,9 @@ check_unused(struct plan *p)
                        text_quote(q, glob, strlen(glob)));
     for (size_t i = 0; i < p->c->n_renames; i++)
         if (!p->c->rename[i].hit)
-            return err_set(p->err, ERR_USAGE, "--rename: no tensor matches \"%s\"",
-                           text_quote(q, p->c->rename[i].old,
-                                      strlen(p->c->rename[i].old)));
+            return err_set(
+                p->err, ERR_USAGE, "--rename: no tensor matches \"%s\"",
+                text_quote(q, p->c->rename[i].old, strlen(p->c->rename[i].old)));
     return 0;
 }
 
@@ -333,7 +336,8 @@ add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
 
 /* A head beside the embedding of a model that is tied, or seems to be. */
 static int
-settle_present_head(struct plan *p, struct candidate *head, const struct candidate *embed)
+settle_present_head(struct plan *p, struct candidate *head,
+                    const struct candidate *embed)
 {
     enum head_wish wish = p->c->head;
     bool says_tied = p->is_model && p->model.tied;
@@ -346,12 +350,13 @@ settle_present_head(struct plan *p, struct candidate *head, const struct candida
     if (!says_tied && !same)
         return 0; // no configuration, another tensor: untied
     if (says_tied && plain && !same && wish != HEAD_UNTIE)
-        return err_set(p->err, ERR_FORMAT,
-                       "%s: differs from the embedding of a tied model; --untie keeps it "
-                       "and makes the model untied",
-                       HEAD);
-    bool keep = to_dat(p) ? wish != HEAD_TIE && (plain || p->c->dtype <= WISH_KEEP)
-                          : false;
+        return err_set(
+            p->err, ERR_FORMAT,
+            "%s: differs from the embedding of a tied model; --untie keeps it "
+            "and makes the model untied",
+            HEAD);
+    bool keep =
+        to_dat(p) ? wish != HEAD_TIE && (plain || p->c->dtype <= WISH_KEEP) : false;
     keep |= wish == HEAD_UNTIE;
     if (!keep) {
         head->dropped = true;
@@ -452,10 +457,11 @@ add_planes(struct plan *p, const struct candidate *c)
     if (!v->scale2)
         return 0;
     if (p->c->seed_compat)
-        return err_set(p->err, ERR_USAGE,
-                       "\"%s\" has two levels of scales, which the seed's readers do not "
-                       "know; it needs requantization",
-                       c->name);
+        return err_set(
+            p->err, ERR_USAGE,
+            "\"%s\" has two levels of scales, which the seed's readers do not "
+            "know; it needs requantization",
+            c->name);
     return add_plane(p, c, v->scale2, ".scale2", DT_F32, v->divides);
 }
 
@@ -494,8 +500,10 @@ is_wide_float(enum dtype d)
 static bool
 is_projection(const struct candidate *c)
 {
-    static const char *const parts[] = { "q_proj", "k_proj",  "v_proj",    "o_proj",
-                                         "gate_proj", "up_proj", "down_proj", "lm_head" };
+    static const char *const parts[] = {
+        "q_proj",    "k_proj",  "v_proj",    "o_proj",
+        "gate_proj", "up_proj", "down_proj", "lm_head"
+    };
     if (c->rank != 2 || strstr(c->name, "embed_tokens") || strstr(c->name, "norm"))
         return false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -507,9 +515,9 @@ is_projection(const struct candidate *c)
 static enum dtype
 target_dtype(const struct plan *p, const struct candidate *c)
 {
-    static const enum dtype wished[] = { [WISH_F16] = DT_F16,
-                                         [WISH_BF16] = DT_BF16,
-                                         [WISH_F32] = DT_F32 };
+    static const enum dtype wished[] = {
+        [WISH_F16] = DT_F16, [WISH_BF16] = DT_BF16, [WISH_F32] = DT_F32
+    };
     const struct config_datpack *cfg = p->c;
     bool wide = is_wide_float(c->dtype);
     if (cfg->dtype == WISH_F16 || cfg->dtype == WISH_BF16 || cfg->dtype == WISH_F32)
@@ -527,10 +535,11 @@ add_as_is(struct plan *p, const struct candidate *c)
 {
     char q[TEXT_QUOTE];
     if (p->c->dtype == WISH_NVFP4 && c->dtype != DT_NVFP4 && is_projection(c))
-        return err_set(p->err, ERR_USAGE,
-                       "--dtype nvfp4: \"%s\" would have to be quantized, which datpack "
-                       "cannot do yet",
-                       text_quote(q, c->name, strlen(c->name)));
+        return err_set(
+            p->err, ERR_USAGE,
+            "--dtype nvfp4: \"%s\" would have to be quantized, which datpack "
+            "cannot do yet",
+            text_quote(q, c->name, strlen(c->name)));
     enum dtype d = target_dtype(p, c);
     return d == DT_NVFP4 ? add_planes(p, c) : add_plain(p, c, c->name, d);
 }
@@ -580,8 +589,8 @@ like_one(struct plan *p, const struct view *ref, struct candidate *c)
         if (same)
             return add_planes(p, c);
     }
-    bool convertible = is_wide_float(ref->dtype) &&
-                       (is_wide_float(c->dtype) || c->dtype == DT_NVFP4);
+    bool convertible =
+        is_wide_float(ref->dtype) && (is_wide_float(c->dtype) || c->dtype == DT_NVFP4);
     if (ref->dtype != c->dtype && !convertible)
         return err_set(p->err, ERR_FORMAT, "--like: \"%s\" is %s there and %s here", q,
                        dtype_name(ref->dtype), dtype_name(c->dtype));
@@ -670,7 +679,8 @@ add_master(struct plan *p, struct candidates *all, const struct row *r)
     enum dtype d = strcmp(p->c->master, "f32") == 0 ? DT_F32 : DT_BF16;
     if (!c)
         return err_set(p->err, ERR_FORMAT, "\"%s\" is missing", r->name);
-    if (c->rank != r->rank || memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
+    if (c->rank != r->rank ||
+        memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
         return err_set(p->err, ERR_FORMAT,
                        "\"%s\" does not have the shape that the configuration says",
                        r->name);
@@ -686,13 +696,15 @@ plan_ckpt(struct plan *p, struct candidates *all)
 {
     char q[TEXT_QUOTE];
     if (!p->is_model)
-        return err_set(p->err, ERR_USAGE,
-                       "--to ckpt: no configuration: looked for --config, then inside the "
-                       "input, in its sidecar, and for config.json beside it");
+        return err_set(
+            p->err, ERR_USAGE,
+            "--to ckpt: no configuration: looked for --config, then inside the "
+            "input, in its sidecar, and for config.json beside it");
     if (p->c->seed_compat || strcmp(p->c->moments, "nvfp4") == 0)
-        return err_set(p->err, ERR_USAGE,
-                       "--compat seed --to ckpt: needs a quantizer, which datpack does not "
-                       "have yet");
+        return err_set(
+            p->err, ERR_USAGE,
+            "--compat seed --to ckpt: needs a quantizer, which datpack does not "
+            "have yet");
     table_close(&p->table);
     if (table_open(&p->table, &p->model, !p->model.tied, p->err) < 0)
         return -1;
@@ -701,7 +713,8 @@ plan_ckpt(struct plan *p, struct candidates *all)
             return -1;
     for (size_t i = 0; i < all->n; i++)
         if (!all->v[i].taken && !all->v[i].dropped)
-            return err_set(p->err, ERR_FORMAT, "\"%s\" is no tensor of the configuration",
+            return err_set(p->err, ERR_FORMAT,
+                           "\"%s\" is no tensor of the configuration",
                            text_quote(q, all->v[i].name, strlen(all->v[i].name)));
     for (size_t i = 0; i < p->table.n; i++)
         if (add_moments(p, &p->table.row[i]) < 0)

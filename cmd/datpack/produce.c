@@ -91,7 +91,8 @@ static int
 out_of_range(const struct item *it, uint64_t index, double value, struct err *err)
 {
     char q[TEXT_QUOTE];
-    return err_set(err, ERR_FORMAT, "\"%s\": element %llu is %.9g, which %s cannot hold",
+    return err_set(err, ERR_FORMAT,
+                   "\"%s\": element %llu is %.9g, which %s cannot hold",
                    text_quote(q, it->name, strlen(it->name)), (unsigned long long)index,
                    value, dtype_name(it->dtype));
 }

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef void random_fn(float *out, uint64_t first, size_t n, uint32_t seed, uint32_t row,
-                       double scale);
+typedef void random_fn(float *out, uint64_t first, size_t n, uint32_t seed,
+                       uint32_t row, double scale);
 
 random_fn random_weights_scalar;
 #ifdef __x86_64__

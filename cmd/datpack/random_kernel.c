@@ -19,7 +19,8 @@ NAME(random_weights)(float *out, uint64_t first, size_t n, uint32_t seed, uint32
     const uint32_t key[2] = { seed, 0 };
     for (size_t i = 0; i < n; i++) {
         uint64_t index = first + i;
-        uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), row, PHILOX_INIT };
+        uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), row,
+                                PHILOX_INIT };
         uint32_t w[4];
         philox4x32(w, counter, key);
         uint32_t sum = 0;

@@ -2,8 +2,8 @@
 /* buf: see buf.h. */
 #include "lib/core/buf.h"
 
-#include <stdio.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

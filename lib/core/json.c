@@ -49,7 +49,8 @@ json_expected(struct json *j, const char *want)
 {
     skip_space(j);
     if (j->pos >= j->len)
-        return json_fail(j, j->pos, "expected %s, found the end of the JSON text", want);
+        return json_fail(j, j->pos, "expected %s, found the end of the JSON text",
+                         want);
     char found[TEXT_QUOTE];
     size_t n = j->len - j->pos;
     text_quote(found, j->text + j->pos, n < 16 ? n : 16);

@@ -75,10 +75,11 @@ report_size(struct map *m, struct err *err)
     if (fstat(m->fd, &st) < 0)
         return err_set(err, ERR_IO, "%s:", m->name);
     if ((uint64_t)st.st_size != m->size)
-        return err_set(err, ERR_IO,
-                       "%s: the file had %zu bytes when opened and has %lld now: it was "
-                       "changed while being read",
-                       m->name, m->size, (long long)st.st_size);
+        return err_set(
+            err, ERR_IO,
+            "%s: the file had %zu bytes when opened and has %lld now: it was "
+            "changed while being read",
+            m->name, m->size, (long long)st.st_size);
     return 0;
 }
 

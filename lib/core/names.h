@@ -11,7 +11,7 @@ struct names {
     struct name_slot {
         struct slice name; // borrowed; p == NULL: empty
         uint64_t number;
-    } *slot;
+    } * slot;
     size_t n, cap;
 };
 

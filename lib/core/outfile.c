@@ -151,8 +151,8 @@ make_locked(int *fd, const char *temp, bool dir, const char *name, struct err *e
         if (*fd < 0 && errno == ENOENT && tries < 15 && !made)
             continue; // it went away between the two calls, or its parent is missing
         if (*fd < 0)
-            return err_set(err, ERR_IO, "%s: cannot create a temporary one beside it:",
-                           name);
+            return err_set(err, ERR_IO,
+                           "%s: cannot create a temporary one beside it:", name);
         bool locked = flock(*fd, LOCK_EX | LOCK_NB) == 0;
         if (!locked && errno == EWOULDBLOCK) {
             close(*fd);
@@ -233,7 +233,8 @@ out_reserve(struct outfile *o, uint64_t bytes)
         rc = fallocate(o->fd, 0, 0, (off_t)bytes);
     while (rc < 0 && errno == EINTR);
     if (rc < 0 && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL))
-        rc = ftruncate(o->fd, (off_t)bytes); // no promise of space there, zeros at least
+        rc =
+            ftruncate(o->fd, (off_t)bytes); // no promise of space there, zeros at least
     if (rc < 0)
         return err_set(o->err, ERR_IO, "%s: cannot reserve %llu bytes:", o->name,
                        (unsigned long long)bytes);
@@ -245,8 +246,8 @@ write_fully(struct outfile *o, const void *bytes, size_t n, uint64_t offset)
 {
     const char *from = bytes;
     while (n) {
-        ssize_t put = o->direct ? write(o->fd, from, n)
-                                : pwrite(o->fd, from, n, (off_t)offset);
+        ssize_t put =
+            o->direct ? write(o->fd, from, n) : pwrite(o->fd, from, n, (off_t)offset);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
@@ -339,8 +340,8 @@ rename_into_place(struct outfile *o)
     if (rc < 0 && !o->force && (errno == EINVAL || errno == ENOSYS))
         rc = link(o->temp, o->path) < 0 ? -1 : unlink(o->temp);
     if (rc < 0)
-        return err_set(o->err, ERR_IO, "%s: cannot rename the temporary file to it:",
-                       o->name);
+        return err_set(o->err, ERR_IO,
+                       "%s: cannot rename the temporary file to it:", o->name);
     o->owned = false;
     return sync_parent(o->path, o->name, o->err);
 }
@@ -383,9 +384,10 @@ check_replaceable(struct outdir *d)
             rc = err_set(d->err, ERR_IO, "%s: exists; -f replaces it", d->name);
         else if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                  S_ISDIR(st.st_mode))
-            rc = err_set(d->err, ERR_IO,
-                         "%s: holds other directories: not a model directory to replace",
-                         d->name);
+            rc =
+                err_set(d->err, ERR_IO,
+                        "%s: holds other directories: not a model directory to replace",
+                        d->name);
     }
     closedir(dir);
     return rc;

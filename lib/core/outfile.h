@@ -25,13 +25,13 @@ enum out_flags { OUT_FORCE = 1 }; // replace an existing target
 
 struct outfile {
     int fd;
-    bool direct;    // a stream: no temporary file, no seeking
+    bool direct; // a stream: no temporary file, no seeking
     bool force;
-    bool owned;     // temp exists and is ours to remove
-    char *name;     // the target as given, escaped for messages
-    char *path;     // where it goes, links followed
+    bool owned; // temp exists and is ours to remove
+    char *name; // the target as given, escaped for messages
+    char *path; // where it goes, links followed
     char *temp;
-    uint64_t offset; // sequential position
+    uint64_t offset;  // sequential position
     uint64_t flushed; // written back up to here
     struct guard *guard;
     struct err *err;

@@ -62,8 +62,7 @@ par_for(unsigned threads, size_t n, par_fn fn, void *ctx, struct err *err)
     atomic_init(&job.failed, n);
     pthread_mutex_init(&job.lock, NULL);
     struct worker self = { .job = &job };
-    struct worker *others =
-        threads > 1 ? calloc(threads - 1, sizeof *others) : NULL;
+    struct worker *others = threads > 1 ? calloc(threads - 1, sizeof *others) : NULL;
     unsigned started = 0;
     // A thread that cannot be started is one fewer, not a failure.
     for (; others && started < threads - 1; started++) {

@@ -77,8 +77,7 @@ sha256_blocks_portable(uint32_t h[8], const uint8_t *p, size_t n)
 __attribute__((target("sha,sse4.1,ssse3"))) static void
 blocks_ni(uint32_t h[8], const uint8_t *p, size_t n)
 {
-    const __m128i swap =
-        _mm_set_epi64x(0x0c0d0e0f08090a0bLL, 0x0405060700010203LL);
+    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0bLL, 0x0405060700010203LL);
     __m128i t = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)h), 0xb1);
     __m128i b = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(h + 4)), 0x1b);
     __m128i abef = _mm_alignr_epi8(t, b, 8);
@@ -92,13 +91,13 @@ blocks_ni(uint32_t h[8], const uint8_t *p, size_t n)
                 _mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i)), swap);
         for (int i = 0; i < 16; i++) {
             __m128i w = m[i & 3];
-            __m128i k =
-                _mm_add_epi32(w, _mm_loadu_si128((const __m128i *)(K + 4 * i)));
+            __m128i k = _mm_add_epi32(w, _mm_loadu_si128((const __m128i *)(K + 4 * i)));
             cdgh = _mm_sha256rnds2_epu32(cdgh, abef, k);
             abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(k, 0x0e));
             if (i < 12) { // w[i+4] from w[i], w[i+1], w[i+2], w[i+3]
                 __m128i x = _mm_sha256msg1_epu32(w, m[(i + 1) & 3]);
-                x = _mm_add_epi32(x, _mm_alignr_epi8(m[(i + 3) & 3], m[(i + 2) & 3], 4));
+                x = _mm_add_epi32(x,
+                                  _mm_alignr_epi8(m[(i + 3) & 3], m[(i + 2) & 3], 4));
                 m[i & 3] = _mm_sha256msg2_epu32(x, m[(i + 3) & 3]);
             }
         }

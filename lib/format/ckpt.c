@@ -9,6 +9,7 @@
 #include "lib/format/container.h"
 #include "lib/format/mp.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,8 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
     xxh3_128(digest, p, 48);
     if (memcmp(digest, p + 48, XXH3_BYTES) != 0)
         return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 48: the hash of the prologue does not fit it", s->name);
+                       "%s: byte 48: the hash of the prologue does not fit it",
+                       s->name);
     if (load_le32(p + 8) != VERSION)
         return fail(s, 8, "version", VERSION, load_le32(p + 8));
     if (load_le32(p + 12) != 0)
@@ -99,7 +101,8 @@ read_shape(struct mp *m, struct store *s, struct tensor *t)
 static int
 read_array(struct mp *m, struct store *s, struct tensor *t)
 {
-    static const char *const keys[] = { "dtype", "name", "nbytes", "offset", "shape", "xxh3" };
+    static const char *const keys[] = { "dtype",  "name",  "nbytes",
+                                        "offset", "shape", "xxh3" };
     struct mp_value v;
     struct slice key, last = { 0 };
     size_t at = m->pos;
@@ -143,7 +146,8 @@ read_array(struct mp *m, struct store *s, struct tensor *t)
             t->offset = t->head = v.u;
         } else {
             if (v.s.n != XXH3_BYTES)
-                return mp_fail(m, value_at, "\"xxh3\": expected 16 bytes, found %zu", v.s.n);
+                return mp_fail(m, value_at, "\"xxh3\": expected 16 bytes, found %zu",
+                               v.s.n);
             t->xxh3 = (const uint8_t *)v.s.p;
         }
     }
@@ -233,7 +237,6 @@ read_header(struct mp *m, struct store *s)
         } else if (i == 4) {
             rc = take_json(m, &s->provenance, "provenance");
         } else {
-            at = m->pos;
             struct mp look = *m;
             enum mp_type want = i < 4 ? MP_STR : MP_MAP;
             buf_printf(&meta, "%s\"%s\":", meta.len > 1 ? "," : "", header_keys[i]);
@@ -313,9 +316,10 @@ check_zeros(struct store *s, uint64_t from, uint64_t to, struct err *err)
             return -1;
         for (size_t i = 0; i < n; i++)
             if (buf[i])
-                return err_set(err, ERR_FORMAT,
-                               "%s: byte %llu: expected a zero of padding, found 0x%02x",
-                               s->name, (unsigned long long)(from + i), buf[i]);
+                return err_set(
+                    err, ERR_FORMAT,
+                    "%s: byte %llu: expected a zero of padding, found 0x%02x", s->name,
+                    (unsigned long long)(from + i), buf[i]);
         from += n;
     }
     return 0;
@@ -335,6 +339,7 @@ verify_array(void *ctx, size_t i, unsigned worker, struct err *err)
     struct verify *v = ctx;
     struct store *s = v->s;
     uint8_t *buf = v->scratch + (size_t)worker * VERIFY_CHUNK;
+    assert(s->tensors || s->n_tensors == 0);
     const struct tensor *prev = i ? &s->tensors[i - 1] : NULL;
     uint64_t gap = prev ? prev->offset + prev->nbytes
                         : PROLOGUE + load_le64(s->files[0].data + 24);

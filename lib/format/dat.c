@@ -19,9 +19,10 @@
 enum { MAX_LEB = 10, STREAM_BUF = 1 << 20 };
 
 static const uint8_t dtype_of_code[102] = {
-    [0] = DT_U8,   [1] = DT_I8,   [2] = DT_I16,         [3] = DT_I32,         [4] = DT_I64,
-    [5] = DT_F16,  [6] = DT_F32,  [7] = DT_F64,         [9] = DT_C64,         [10] = DT_C128,
-    [11] = DT_BOOL, [15] = DT_BF16, [100] = DT_F4_E2M1, [101] = DT_F8_E4M3,
+    [0] = DT_U8,        [1] = DT_I8,        [2] = DT_I16,   [3] = DT_I32,
+    [4] = DT_I64,       [5] = DT_F16,       [6] = DT_F32,   [7] = DT_F64,
+    [9] = DT_C64,       [10] = DT_C128,     [11] = DT_BOOL, [15] = DT_BF16,
+    [100] = DT_F4_E2M1, [101] = DT_F8_E4M3,
 };
 
 /* Bytes in order, from a mapping or from a pipe. */
@@ -39,8 +40,7 @@ struct source {
 };
 
 /* "m.dat: entry 3 "name": byte 17: ..." */
-static void
-report(struct source *src, uint64_t at, const char *fmt, ...)
+static void report(struct source *src, uint64_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 #define fail(...) (report(__VA_ARGS__), err_minus_one())
 
@@ -62,8 +62,8 @@ report(struct source *src, uint64_t at, const char *fmt, ...)
                    text_quote(quoted, src->entry_name, src->entry_name_len));
     if (src->entry)
         buf_str(&place, ": ");
-    err_set(src->s->err, ERR_FORMAT, "%sbyte %llu: %s",
-            place.data ? place.data : "", (unsigned long long)at, words);
+    err_set(src->s->err, ERR_FORMAT, "%sbyte %llu: %s", place.data ? place.data : "",
+            (unsigned long long)at, words);
     buf_free(&place);
 }
 
@@ -97,9 +97,9 @@ static int64_t
 take(struct source *src, uint8_t *dst, uint64_t n)
 {
     uint64_t done = 0;
-    if (src->map || src->size) {
+    if (src->map) {
         done = n < src->size - src->pos ? n : src->size - src->pos;
-        if (dst)
+        if (dst && done)
             memcpy(dst, src->map + src->pos, done);
         src->pos += done;
         return (int64_t)done;
@@ -203,8 +203,9 @@ take_dtype(struct source *src, struct tensor *t)
         return 0;
     const char *hint = "";
     if (code == 24 || code == 45)
-        hint = " (a number of another enumeration; this one has 101 for f8_e4m3, 100 for "
-               "f4_e2m1)";
+        hint =
+            " (a number of another enumeration; this one has 101 for f8_e4m3, 100 for "
+            "f4_e2m1)";
     else if (code == 4711)
         hint = " (a Python writer's mark for a type that it did not support)";
     return fail(src, start, "dtype code %llu is unknown%s", (unsigned long long)code,
@@ -275,8 +276,8 @@ take_entries(struct source *src)
         if (take_name(src, &t) < 0 || take_dtype(src, &t) < 0 ||
             take_shape(src, &t) < 0 || take_payload(src, &t) < 0)
             return -1;
-        snprintf(place, sizeof place, "byte %llu: entry %llu", (unsigned long long)t.head,
-                 (unsigned long long)(i + 1));
+        snprintf(place, sizeof place, "byte %llu: entry %llu",
+                 (unsigned long long)t.head, (unsigned long long)(i + 1));
         if (store_add(src->s, &t, place) < 0)
             return -1;
     }
@@ -298,7 +299,9 @@ static int
 dat_read(struct store *s)
 {
     struct map *m = &s->files[0];
-    struct source src = { .s = s, .map = m->data, .size = m->size, .fd = -1, .keep = -1 };
+    struct source src = {
+        .s = s, .map = m->data, .size = m->size, .fd = -1, .keep = -1
+    };
     return take_entries(&src);
 }
 
@@ -412,9 +415,8 @@ dat_plan(struct writer *w)
         int code = code_of_dtype(t->dtype);
         if (code < 0) {
             buf_free(&head);
-            return err_set(w->err, ERR_USAGE,
-                           "%s: \"%s\": a .dat file cannot hold %s", w->name,
-                           text_quote(quoted, t->name, strlen(t->name)),
+            return err_set(w->err, ERR_USAGE, "%s: \"%s\": a .dat file cannot hold %s",
+                           w->name, text_quote(quoted, t->name, strlen(t->name)),
                            dtype_name(t->dtype));
         }
         put_leb(&head, strlen(t->name));

@@ -160,21 +160,22 @@ match_index(struct store *s, const struct index *x, const char *file)
         const char *path = t ? s->files[t->file].path : "";
         const char *leaf = strrchr(path, '/');
         if (!t || !slice_is(l->file, leaf + 1))
-            return err_set(s->err, ERR_FORMAT, "%s: tensor \"%s\" is not in \"%s\"", file,
-                           text_quote(q, l->name.p, l->name.n),
+            return err_set(s->err, ERR_FORMAT, "%s: tensor \"%s\" is not in \"%s\"",
+                           file, text_quote(q, l->name.p, l->name.n),
                            text_quote(f, l->file.p, l->file.n));
     }
     for (size_t i = 0; i < s->n_tensors; i++)
         total += s->tensors[i].nbytes;
     if (s->n_tensors > x->n) { // names are unique on both sides: find one that is extra
-        qsort(x->v, x->n, sizeof *x->v, by_tensor_name);
+        if (x->n)
+            qsort(x->v, x->n, sizeof *x->v, by_tensor_name);
         for (size_t i = 0; i < s->n_tensors; i++) {
             const struct tensor *t = &s->tensors[i];
             struct listed key = { { t->name, t->name_len }, { 0 } };
-            if (!bsearch(&key, x->v, x->n, sizeof *x->v, by_tensor_name))
-                return err_set(s->err, ERR_FORMAT, "%s: tensor \"%s\" is not listed in %s",
-                               s->files[t->file].name, text_quote(q, t->name, t->name_len),
-                               INDEX);
+            if (x->n == 0 || !bsearch(&key, x->v, x->n, sizeof *x->v, by_tensor_name))
+                return err_set(
+                    s->err, ERR_FORMAT, "%s: tensor \"%s\" is not listed in %s",
+                    s->files[t->file].name, text_quote(q, t->name, t->name_len), INDEX);
         }
     }
     if (x->has_total && x->total != total) {
@@ -198,8 +199,8 @@ read_shards(struct store *s, struct index *x, const char *file)
     for (size_t i = 0; i < x->n; i++) {
         bool same = i > 0 && slice_eq(x->v[i].file, x->v[i - 1].file);
         if (same && slice_eq(x->v[i].name, x->v[i - 1].name))
-            return err_set(s->err, ERR_FORMAT, "%s: tensor \"%s\" is listed twice", file,
-                           text_quote(q, x->v[i].name.p, x->v[i].name.n));
+            return err_set(s->err, ERR_FORMAT, "%s: tensor \"%s\" is listed twice",
+                           file, text_quote(q, x->v[i].name.p, x->v[i].name.n));
         shards += !same;
     }
     s->files = calloc(shards ? shards : 1, sizeof *s->files);

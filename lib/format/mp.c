@@ -50,7 +50,9 @@ static int
 take_negative(struct mp *m, unsigned bytes, struct mp_value *v)
 {
     // Shortest form: below the range of the next smaller one (5-bit, 8, 16, 32 bits).
-    static const int64_t high[9] = { [1] = -33, [2] = -129, [4] = -32769, [8] = -2147483649 };
+    static const int64_t high[9] = {
+        [1] = -33, [2] = -129, [4] = -32769, [8] = -2147483649
+    };
     size_t at = m->pos - 1;
     if (take_be(m, bytes, &v->u) < 0)
         return -1;
@@ -174,8 +176,8 @@ int
 mp_want(struct mp *m, enum mp_type type, struct mp_value *v, const char *what)
 {
     static const char *const names[] = {
-        "", "nil", "a boolean", "an integer", "a negative integer", "a float",
-        "a str", "a bin", "an array", "a map"
+        "",        "nil",   "a boolean", "an integer", "a negative integer",
+        "a float", "a str", "a bin",     "an array",   "a map"
     };
     size_t at = m->pos;
     if (mp_next(m, v) < 0)

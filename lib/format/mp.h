@@ -24,7 +24,18 @@ struct mp {
     struct err *err;
 };
 
-enum mp_type { MP_ERROR, MP_NIL, MP_BOOL, MP_UINT, MP_INT, MP_F64, MP_STR, MP_BIN, MP_ARRAY, MP_MAP };
+enum mp_type {
+    MP_ERROR,
+    MP_NIL,
+    MP_BOOL,
+    MP_UINT,
+    MP_INT,
+    MP_F64,
+    MP_STR,
+    MP_BIN,
+    MP_ARRAY,
+    MP_MAP
+};
 
 struct mp_value {
     enum mp_type type;

@@ -140,7 +140,8 @@ read_record(struct json *j, struct store *s, struct record *r)
         while (which < 3 && !slice_is(key, keys[which]))
             which++;
         if (which == 3)
-            return json_fail(j, at, "key \"%s\" is unknown", text_quote(q, key.p, key.n));
+            return json_fail(j, at, "key \"%s\" is unknown",
+                             text_quote(q, key.p, key.n));
         if (seen & 1U << which)
             return json_fail(j, at, "key \"%s\" stands here twice", keys[which]);
         seen |= 1U << which;
@@ -157,9 +158,9 @@ read_record(struct json *j, struct store *s, struct record *r)
             return json_fail(j, start, "tensor \"%s\" without \"%s\"",
                              text_quote(q, r->t.name, r->t.name_len), keys[i]);
     if (!dtype_size(&r->t.numel, &r->t.nbytes, r->t.dtype, r->t.shape, r->t.rank))
-        return json_fail(j, start,
-                         "tensor \"%s\": its size does not fit 63 bits or no whole bytes",
-                         text_quote(q, r->t.name, r->t.name_len));
+        return json_fail(
+            j, start, "tensor \"%s\": its size does not fit 63 bits or no whole bytes",
+            text_quote(q, r->t.name, r->t.name_len));
     if (r->begin > r->end || r->end - r->begin != r->t.nbytes)
         return json_fail(j, start,
                          "tensor \"%s\": shape and dtype make %llu bytes, data_offsets "
@@ -197,13 +198,10 @@ read_metadata(struct json *j, struct store *s, size_t file)
 {
     struct slice key, value, nibble = { 0 };
     struct buf keys = { 0 }; // of struct slice
-    int more;
     json_peek(j);
     size_t start = j->pos;
     json_object(j);
-    while ((more = json_key(j, &key)) > 0) {
-        if (json_string(j, &value) < 0)
-            break;
+    while (json_key(j, &key) > 0 && json_string(j, &value) == 0) {
         buf_add(&keys, &key, sizeof key);
         if (slice_is(key, "nibble"))
             nibble = value;
@@ -345,12 +343,13 @@ safetensors_read_file(struct store *s, size_t file)
     struct json j;
     if (m->size < 10)
         return err_set(s->err, ERR_FORMAT,
-                       "%s: byte %zu: the file ends inside its header", m->name, m->size);
+                       "%s: byte %zu: the file ends inside its header", m->name,
+                       m->size);
     uint64_t n = load_le64(m->data);
     if (n > MAX_HEADER || n > m->size - 8)
         return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 0: a header of %llu bytes, expected at most %zu", m->name,
-                       (unsigned long long)n,
+                       "%s: byte 0: a header of %llu bytes, expected at most %zu",
+                       m->name, (unsigned long long)n,
                        m->size - 8 < MAX_HEADER ? m->size - 8 : (size_t)MAX_HEADER);
     if (m->data[8] != '{')
         return err_set(s->err, ERR_FORMAT, "%s: byte 8: expected '{', found 0x%02x",
@@ -506,7 +505,8 @@ st_plan(struct writer *w)
         char leaf[64] = "model.safetensors";
         size_t to = w->n ? shard_end(w, from) : 0;
         if (shards > 1)
-            snprintf(leaf, sizeof leaf, "model-%05zu-of-%05zu.safetensors", k + 1, shards);
+            snprintf(leaf, sizeof leaf, "model-%05zu-of-%05zu.safetensors", k + 1,
+                     shards);
         w->files[k].leaf = strdup(leaf);
         if (!w->files[k].leaf)
             return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
@@ -525,8 +525,9 @@ put_index(struct writer *w)
     uint64_t total = 0;
     for (size_t i = 0; i < w->n; i++)
         total += w->t[i].nbytes;
-    buf_printf(&b, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
-               (unsigned long long)total);
+    buf_printf(
+        &b, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
+        (unsigned long long)total);
     for (size_t i = 0; i < w->n; i++) {
         buf_str(&b, i ? ",\n    " : "\n    ");
         json_put(&b, slice_of(w->t[i].name));

@@ -78,8 +78,9 @@ check_name(struct store *s, const char *p, uint64_t n, const char *place)
 {
     char q[TEXT_QUOTE];
     if (n < 1 || n > MAX_NAME)
-        return err_set(s->err, ERR_FORMAT, "%s: %s: a name of %llu bytes, expected 1..%d",
-                       s->name, place, (unsigned long long)n, MAX_NAME);
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: %s: a name of %llu bytes, expected 1..%d", s->name, place,
+                       (unsigned long long)n, MAX_NAME);
     if (utf8_check(p, (size_t)n) < n || memchr(p, '\0', (size_t)n))
         return err_set(s->err, ERR_FORMAT,
                        "%s: %s: name \"%s\" is not UTF-8 without NUL", s->name, place,
@@ -256,8 +257,8 @@ store_close(struct store *s)
 }
 
 int
-store_read(struct store *s, const struct tensor *t, uint64_t offset, void *dst, size_t n,
-           struct err *err)
+store_read(struct store *s, const struct tensor *t, uint64_t offset, void *dst,
+           size_t n, struct err *err)
 {
     if (offset > t->nbytes || n > t->nbytes - offset)
         return err_set(err, ERR_USAGE, "%s: read beyond a payload", s->name);
@@ -443,7 +444,8 @@ store_verify(struct store *s, bool full, unsigned threads, const char **what)
     char hex[2 * XXH3_BYTES + 1];
     uint8_t digest[XXH3_BYTES];
     bool sums = s->kind->verify || s->side_xxh3.p;
-    *what = sums ? "structure; payloads were not read" : "structure; the container has no checksums";
+    *what = sums ? "structure; payloads were not read"
+                 : "structure; the container has no checksums";
     if (!full || !sums)
         return store_check(s);
     *what = "structure and checksums";
@@ -456,8 +458,8 @@ store_verify(struct store *s, bool full, unsigned threads, const char **what)
         hash_hex(hex, digest, XXH3_BYTES);
         if (!slice_is(s->side_xxh3, hex))
             return err_set(s->err, ERR_FORMAT,
-                           "%s: XXH3 of the file is %s, its sidecar expects %.*s", s->name,
-                           hex, (int)s->side_xxh3.n, s->side_xxh3.p);
+                           "%s: XXH3 of the file is %s, its sidecar expects %.*s",
+                           s->name, hex, (int)s->side_xxh3.n, s->side_xxh3.p);
     }
     return store_check(s);
 }

@@ -65,7 +65,8 @@ complain(struct store *s, struct slice prefix, const char *why)
     char q[TEXT_QUOTE];
     text_quote(q, prefix.p, prefix.n);
     if (s->opt.strict)
-        return err_set(s->err, ERR_FORMAT, "%s: NVFP4 pair of \"%s\": %s", s->name, q, why);
+        return err_set(s->err, ERR_FORMAT, "%s: NVFP4 pair of \"%s\": %s", s->name, q,
+                       why);
     return store_warn(s, "NVFP4 pair of \"%s\" is shown as plain entries: %s", q, why);
 }
 
@@ -73,7 +74,8 @@ complain(struct store *s, struct slice prefix, const char *why)
 static int
 check_spelling(struct store *s, struct slice prefix)
 {
-    bool new_style = part(s, prefix, ".weight.qdata") || part(s, prefix, ".weight.scale");
+    bool new_style =
+        part(s, prefix, ".weight.qdata") || part(s, prefix, ".weight.scale");
     bool old_style = part(s, prefix, ".qdata") || part(s, prefix, ".scale");
     char q[TEXT_QUOTE];
     if (new_style && old_style)
@@ -124,8 +126,8 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
                         .rank = 2,
                         .shape = shape,
                         .numel = shape[0] * shape[1],
-                        .nbytes = t->nbytes + scale->nbytes +
-                                  (scale2 ? scale2->nbytes : 0),
+                        .nbytes =
+                            t->nbytes + scale->nbytes + (scale2 ? scale2->nbytes : 0),
                         .entry = t,
                         .scale = scale,
                         .scale2 = scale2,
@@ -156,18 +158,18 @@ views_open(struct views *w, struct store *s, bool raw)
     int rc = 0;
     if (!w->v || !used) {
         free(used);
-        return err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name, n);
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name,
+                       n);
     }
     for (size_t i = 0; i < n && rc >= 0; i++) {
         struct view *v = &w->v[i];
         const struct tensor *t = &s->tensors[i];
+        *v = plain(t);
         rc = raw ? 0 : take_pair(w, s, t, v);
         if (rc > 0) {
             used[v->scale - s->tensors] = true;
             if (v->scale2)
                 used[v->scale2 - s->tensors] = true;
-        } else {
-            *v = plain(t);
         }
     }
     for (size_t i = 0; i < n && rc >= 0; i++)

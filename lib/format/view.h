@@ -15,10 +15,10 @@ struct view {
     uint32_t name_len;
     enum dtype dtype;
     unsigned rank;
-    const uint64_t *shape;      // (rank)
-    uint64_t numel, nbytes;     // nbytes: of all its entries
-    const struct tensor *entry; // the tensor itself; of nvfp4 the codes
-    const struct tensor *scale; // nvfp4: block scales
+    const uint64_t *shape;       // (rank)
+    uint64_t numel, nbytes;      // nbytes: of all its entries
+    const struct tensor *entry;  // the tensor itself; of nvfp4 the codes
+    const struct tensor *scale;  // nvfp4: block scales
     const struct tensor *scale2; // nvfp4: the tensor scale, or NULL
     bool divides;                // value / scale2 instead of value * scale2
 };

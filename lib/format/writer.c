@@ -13,7 +13,8 @@
 #include <sys/statvfs.h>
 
 int
-writer_literal(struct writer *w, uint32_t file, uint64_t offset, const struct buf *bytes)
+writer_literal(struct writer *w, uint32_t file, uint64_t offset,
+               const struct buf *bytes)
 {
     if (buf_ok(bytes, w->err) < 0)
         return -1;
@@ -89,8 +90,8 @@ check_sidecar(struct writer *w)
     if (map_open(&m, path, w->guard, &why) == 0 &&
         read_nibble_object(&o, m.name, (struct slice){ (const char *)m.data, m.size },
                            &arena, &why) < 0)
-        rc = err_set(w->err, ERR_IO, "%s.json: is not a sidecar of ours and is in the way",
-                     w->name);
+        rc = err_set(w->err, ERR_IO,
+                     "%s.json: is not a sidecar of ours and is in the way", w->name);
     map_close(&m);
     arena_free(&arena);
     free(path);
@@ -135,8 +136,8 @@ begin(struct writer *w)
         return -1;
     if (w->out.direct) {
         if (w->needs_seek)
-            return err_set(w->err, ERR_USAGE, "%s: a %s file cannot go to a pipe", w->name,
-                           w->kind->name);
+            return err_set(w->err, ERR_USAGE, "%s: a %s file cannot go to a pipe",
+                           w->name, w->kind->name);
         w->wants_sidecar = false;
     }
     if (!w->out.direct && w->kind == &container_dat && check_sidecar(w) < 0)

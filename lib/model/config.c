@@ -240,7 +240,8 @@ check(struct parse *p, unsigned seen, bool model_type, bool eps)
         if (sizes[i].required && !(seen & 1U << i))
             return err_set(err, ERR_FORMAT, "%s: no \"%s\"", p->file, sizes[i].key);
     if (!model_type)
-        return err_set(err, ERR_FORMAT, "%s: no \"model_type\", expected \"qwen3\"", p->file);
+        return err_set(err, ERR_FORMAT, "%s: no \"model_type\", expected \"qwen3\"",
+                       p->file);
     if (!eps)
         return err_set(err, ERR_FORMAT, "%s: no \"rms_norm_eps\"", p->file);
     if (!p->theta_top && !p->theta_rope)

@@ -34,6 +34,7 @@ struct config {
 };
 
 /* Read the JSON text; file names it in messages. */
-int config_parse(struct config *c, const char *file, struct slice text, struct err *err);
+int config_parse(struct config *c, const char *file, struct slice text,
+                 struct err *err);
 
 #endif

@@ -10,22 +10,22 @@
  * letter: C hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, F ffn,
  * V vocabulary, 0 none. */
 static const struct {
-    enum role role;
     const char *name;
+    enum role role;
     char dims[2];
     bool quantized;
 } layer_rows[] = {
-    { ROLE_Q, "self_attn.q_proj.weight", { 'Q', 'C' }, true },
-    { ROLE_K, "self_attn.k_proj.weight", { 'K', 'C' }, true },
-    { ROLE_V, "self_attn.v_proj.weight", { 'K', 'C' }, true },
-    { ROLE_O, "self_attn.o_proj.weight", { 'C', 'Q' }, true },
-    { ROLE_Q_NORM, "self_attn.q_norm.weight", { 'D', 0 }, false },
-    { ROLE_K_NORM, "self_attn.k_norm.weight", { 'D', 0 }, false },
-    { ROLE_GATE, "mlp.gate_proj.weight", { 'F', 'C' }, true },
-    { ROLE_UP, "mlp.up_proj.weight", { 'F', 'C' }, true },
-    { ROLE_DOWN, "mlp.down_proj.weight", { 'C', 'F' }, true },
-    { ROLE_INPUT_NORM, "input_layernorm.weight", { 'C', 0 }, false },
-    { ROLE_POST_NORM, "post_attention_layernorm.weight", { 'C', 0 }, false },
+    { "self_attn.q_proj.weight", ROLE_Q, { 'Q', 'C' }, true },
+    { "self_attn.k_proj.weight", ROLE_K, { 'K', 'C' }, true },
+    { "self_attn.v_proj.weight", ROLE_V, { 'K', 'C' }, true },
+    { "self_attn.o_proj.weight", ROLE_O, { 'C', 'Q' }, true },
+    { "self_attn.q_norm.weight", ROLE_Q_NORM, { 'D', 0 }, false },
+    { "self_attn.k_norm.weight", ROLE_K_NORM, { 'D', 0 }, false },
+    { "mlp.gate_proj.weight", ROLE_GATE, { 'F', 'C' }, true },
+    { "mlp.up_proj.weight", ROLE_UP, { 'F', 'C' }, true },
+    { "mlp.down_proj.weight", ROLE_DOWN, { 'C', 'F' }, true },
+    { "input_layernorm.weight", ROLE_INPUT_NORM, { 'C', 0 }, false },
+    { "post_attention_layernorm.weight", ROLE_POST_NORM, { 'C', 0 }, false },
 };
 
 enum { LAYER_ROWS = sizeof layer_rows / sizeof *layer_rows };
@@ -50,8 +50,8 @@ dim(const struct config *c, char letter)
 }
 
 static int
-add(struct table *t, const struct config *c, const char *name, enum role role, int layer,
-    const char dims[2], bool quantized)
+add(struct table *t, const struct config *c, const char *name, enum role role,
+    int layer, const char dims[2], bool quantized)
 {
     struct row *r = &t->row[t->n++];
     char full[96];
@@ -59,7 +59,9 @@ add(struct table *t, const struct config *c, const char *name, enum role role, i
         snprintf(full, sizeof full, "%s", name);
     else
         snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
-    *r = (struct row){ .role = role, .layer = layer, .quantized = quantized, .numel = 1 };
+    *r = (struct row){
+        .role = role, .layer = layer, .quantized = quantized, .numel = 1
+    };
     r->name = arena_copy(&t->arena, full, strlen(full));
     for (; r->rank < 2 && dims[r->rank]; r->rank++) {
         r->shape[r->rank] = dim(c, dims[r->rank]);

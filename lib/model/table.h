@@ -45,7 +45,8 @@ struct table {
 };
 
 /* with_head: a row for lm_head.weight.  For a tied model it would be a copy. */
-int table_open(struct table *t, const struct config *c, bool with_head, struct err *err);
+int table_open(struct table *t, const struct config *c, bool with_head,
+               struct err *err);
 void table_close(struct table *t);
 /* Where a tensor of that name stands in a file, whatever the model's size: embedding,
  * layers ascending, norm, head; other names behind them. */

@@ -4,8 +4,10 @@
 
 #include <math.h>
 
-static const float e2m1[16] = { 0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
-                                -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F };
+static const float e2m1[16] = {
+    0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+    -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F
+};
 
 float
 e2m1_value(unsigned code)
