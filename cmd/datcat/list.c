@@ -206,22 +206,25 @@ put_starred(struct buf *b, const char *name, size_t n)
     }
 }
 
-static size_t
-group_of(struct group *groups, size_t *n, const char *key)
+static struct group *
+group_of(struct group *groups, size_t *n, struct names *keys, const char *key)
 {
-    for (size_t g = 0; g < *n; g++)
-        if (strcmp(groups[g].key, key) == 0)
-            return g;
-    groups[*n] = (struct group){ .key = strdup(key) };
-    if (!groups[*n].key)
+    int64_t known = names_find(keys, slice_of(key));
+    if (known >= 0)
+        return &groups[known];
+    struct group *g = &groups[*n];
+    *g = (struct group){ .key = cmd_copy(key) };
+    if (names_add(keys, slice_of(g->key), *n) < 0)
         die(EXIT_MEMORY, "out of memory for the listing");
-    return (*n)++;
+    (*n)++;
+    return g;
 }
 
 static size_t
 make_groups(const struct subject *f, struct group *groups)
 {
     size_t n = 0;
+    struct names keys = { 0 };
     struct buf key = { 0 };
     for (size_t i = 0; i < f->views.n; i++) {
         const struct view *v = &f->views.v[i];
@@ -231,7 +234,7 @@ make_groups(const struct subject *f, struct group *groups)
         put_shape(&key, v->shape, v->rank);
         if (key.failed)
             die(EXIT_MEMORY, "out of memory for the listing");
-        struct group *g = &groups[group_of(groups, &n, key.data)];
+        struct group *g = group_of(groups, &n, &keys, key.data);
         if (g->members++ == 0)
             g->first = i;
         g->bytes += v->nbytes;
@@ -241,6 +244,7 @@ make_groups(const struct subject *f, struct group *groups)
         }
     }
     buf_free(&key);
+    names_free(&keys);
     return n;
 }
 

@@ -143,6 +143,7 @@ take_option(struct config_datpack *c, int opt, const char *arg)
         break;
     case OPT_SHARD_SIZE:
         c->shard_bytes = cmd_bytes("shard-size", arg, 1);
+        c->shards_given = true;
         break;
     case OPT_INIT:
         c->init = true;
@@ -223,6 +224,8 @@ check_combination(const struct config_datpack *c, int operands)
                "quantized yet");
     if (c->moments && strcmp(c->moments, "nvfp4") == 0 && !c->seed_compat)
         misuse("--moments nvfp4: only with --compat seed");
+    if (c->shards_given && !c->directory)
+        misuse("--shard-size: goes with an OUT that ends in /");
     if (c->seed_compat && strcmp(c->to, "safetensors") == 0)
         misuse("--compat seed: the seed reads .dat files");
 }

@@ -32,7 +32,7 @@ struct config_datpack {
     size_t n_renames;
     enum head_wish head;
     uint64_t shard_bytes;
-    bool strict, force, seed_compat, init, directory;
+    bool strict, force, seed_compat, init, directory, shards_given;
     uint32_t init_seed;
     unsigned threads;
     // new checkpoints; NULL: not given
@@ -59,8 +59,9 @@ struct item {
     struct store *s;
     const struct tensor *entry;
     const struct view *view;
-    enum dtype source; // of HOW_RANDOM: rounded to this first
-    uint32_t row;      // of HOW_RANDOM: in the tensor table
+    enum dtype source;     // of HOW_RANDOM: rounded to this first
+    uint32_t row;          // of HOW_RANDOM: in the tensor table
+    uint64_t place, order; // for sorting
 };
 
 struct input {

@@ -27,7 +27,8 @@ struct candidate {
     unsigned rank;
     const uint64_t *shape;
     uint64_t numel;
-    uint64_t place, order; // for sorting
+    uint64_t place; // where it stands in its file, or should stand in a model
+    uint64_t order; // of its first appearance
     bool taken, dropped;
 };
 
@@ -145,9 +146,10 @@ add_candidate(struct plan *p, struct candidates *all, const struct candidate *c)
         if (was->in == c->in)
             return err_set(p->err, ERR_USAGE, "--rename: two tensors become \"%s\"",
                            text_quote(q, c->name, len));
-        uint64_t order = was->order; // it stays in its place
+        uint64_t order = was->order, place = was->place; // it stays where it was
         *was = *c;
         was->order = order;
+        was->place = place;
         return 0;
     }
     if (all->n == all->cap) {
@@ -166,6 +168,13 @@ add_candidate(struct plan *p, struct candidates *all, const struct candidate *c)
     return 0;
 }
 
+/* Order of an entry among those of all inputs. */
+static uint64_t
+place_in_file(const struct plan *p, const struct input *in, const struct tensor *entry)
+{
+    return (uint64_t)(in - p->inputs) << 40 | (uint64_t)(entry - in->store.tensors);
+}
+
 static int
 gather_inputs(struct plan *p, struct candidates *all)
 {
@@ -177,6 +186,7 @@ gather_inputs(struct plan *p, struct candidates *all)
             if (v->entry->state || !select_takes(select, v->name))
                 continue;
             struct candidate c = { .name = renamed(p, v->name),
+                                   .place = place_in_file(p, in, v->entry),
                                    .in = in,
                                    .view = v,
                                    .dtype = v->dtype,
@@ -325,6 +335,7 @@ add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
             return 0;
         }
     head.name = HEAD;
+    head.place = UINT64_MAX;
     head.in = NULL; // so that it is not taken for a clash
     size_t n = all->n;
     if (add_candidate(p, all, &head) < 0)
@@ -358,6 +369,15 @@ settle_present_head(struct plan *p, struct candidate *head,
     bool keep =
         to_dat(p) ? wish != HEAD_TIE && (plain || p->c->dtype <= WISH_KEEP) : false;
     keep |= wish == HEAD_UNTIE;
+    if (!keep && to_dat(p) &&
+        wish != HEAD_TIE) { // a pair, where plain tensors are wanted
+        uint64_t order = head->order, place = head->place;
+        *head = *embed;
+        head->name = HEAD;
+        head->order = order;
+        head->place = place;
+        return 0;
+    }
     if (!keep) {
         head->dropped = true;
         return 0;
@@ -403,56 +423,78 @@ new_item(struct plan *p)
     return &p->item[p->n++];
 }
 
-/* One entry of an NVFP4 tensor. */
-static int
-add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
-          const char *suffix, enum dtype dtype, bool invert)
+/* Whether entries of NVFP4 tensors keep their names and types: always but in a .dat made
+ * from something else or for the seed, which have our own spelling. */
+static bool
+keeps_spelling(const struct plan *p)
+{
+    return !to_dat(p) || (from_dat(p) && !p->c->seed_compat);
+}
+
+static const char *
+plane_name(struct plan *p, const struct candidate *c, const struct tensor *entry,
+           const char *suffix)
 {
     struct buf b = { 0 };
     struct slice name = slice_of(c->name);
+    bool keep = keeps_spelling(p);
+    buf_add(&b, name.p, keep && slice_ends(name, ".weight") ? name.n - 7 : name.n);
+    // A view is called PREFIX.weight, its entries PREFIX and what their dialect adds.
+    buf_str(&b, keep ? entry->name + c->view->name_len - 7 : suffix);
+    const char *made = b.failed ? NULL : arena_copy(&p->arena, b.data, b.len);
+    buf_free(&b);
+    return made;
+}
+
+/* One entry of an NVFP4 tensor; with like in the place, name, type and shape of that
+ * one. */
+static int
+add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
+          const struct tensor *like, const char *suffix, enum dtype dtype)
+{
+    static const uint64_t one[1] = { 1 };
     struct item *it = new_item(p);
     if (!it)
         return -1;
-    bool dat = to_dat(p);
-    size_t base = slice_ends(name, ".weight") && !dat ? name.n - 7 : name.n;
-    // Outside a .dat the entries keep the spelling of their dialect.
-    const char *tail = dat ? suffix : entry->name + c->view->name_len - 7;
-    buf_add(&b, name.p, base);
-    buf_str(&b, tail);
-    it->name = b.failed ? NULL : arena_copy(&p->arena, b.data, b.len);
-    buf_free(&b);
+    const struct tensor *shape = like ? like : entry;
+    bool own = !like && !keeps_spelling(p); // our spelling
+    bool moved = c->place != place_in_file(p, c->in, c->view->entry);
+    *it = (struct item){
+        .name = like ? like->name : plane_name(p, c, entry, suffix),
+        .dtype = own ? dtype : (enum dtype)shape->dtype,
+        .rank = shape->rank,
+        .shape = shape->shape,
+        .numel = shape->numel,
+        .how = HOW_COPY,
+        .s = &c->in->store,
+        .entry = entry,
+        .place = moved ? c->place : place_in_file(p, c->in, entry),
+    };
     if (!it->name)
         return out_of_memory(p);
-    static const uint64_t one[1] = { 1 };
-    it->dtype = dat ? dtype : (enum dtype)entry->dtype;
-    it->rank = entry->rank;
-    it->shape = entry->shape;
-    it->numel = entry->numel;
-    if (dat && dtype == DT_F32) { // .scale2 is [1] whatever it was
+    if (own && dtype == DT_F32) { // .scale2 is [1] whatever it was
         it->rank = 1;
         it->shape = one;
     }
-    if (dat && dtype == DT_U8 && entry->dtype == DT_F4_E2M1) {
-        uint64_t *shape = arena_alloc(&p->arena, 2 * sizeof *shape);
-        if (!shape)
+    if (own && dtype == DT_U8 && entry->dtype == DT_F4_E2M1) { // two values a byte
+        uint64_t *packed = arena_alloc(&p->arena, 2 * sizeof *packed);
+        if (!packed)
             return out_of_memory(p);
-        shape[0] = entry->shape[0];
-        shape[1] = entry->shape[1] / 2;
-        it->shape = shape;
+        packed[0] = entry->shape[0];
+        packed[1] = entry->shape[1] / 2;
+        it->shape = packed;
         it->numel /= 2;
     }
-    it->how = dat && invert ? HOW_RECIPROCAL : HOW_COPY;
-    it->s = &c->in->store;
-    it->entry = entry;
     return 0;
 }
 
+/* The entries of an NVFP4 tensor; ref: a tensor of --like that it takes the place of. */
 static int
-add_planes(struct plan *p, const struct candidate *c)
+add_planes(struct plan *p, const struct candidate *c, const struct view *ref)
 {
     const struct view *v = c->view;
-    if (add_plane(p, c, v->entry, ".qdata", DT_U8, false) < 0 ||
-        add_plane(p, c, v->scale, ".scale", DT_F8_E4M3, false) < 0)
+    if (add_plane(p, c, v->entry, ref ? ref->entry : NULL, ".qdata", DT_U8) < 0 ||
+        add_plane(p, c, v->scale, ref ? ref->scale : NULL, ".scale", DT_F8_E4M3) < 0)
         return -1;
     if (!v->scale2)
         return 0;
@@ -462,7 +504,12 @@ add_planes(struct plan *p, const struct candidate *c)
             "\"%s\" has two levels of scales, which the seed's readers do not "
             "know; it needs requantization",
             c->name);
-    return add_plane(p, c, v->scale2, ".scale2", DT_F32, v->divides);
+    if (add_plane(p, c, v->scale2, ref ? ref->scale2 : NULL, ".scale2", DT_F32) < 0)
+        return -1;
+    bool divides = ref ? ref->divides : keeps_spelling(p) && v->divides;
+    if (divides != v->divides)
+        p->item[p->n - 1].how = HOW_RECIPROCAL;
+    return 0;
 }
 
 /* The candidate as one tensor of the target dtype. */
@@ -476,7 +523,8 @@ add_plain(struct plan *p, const struct candidate *c, const char *name, enum dtyp
                          .dtype = dtype,
                          .rank = c->rank,
                          .shape = c->shape,
-                         .numel = c->numel };
+                         .numel = c->numel,
+                         .place = c->place };
     if (!c->in) {
         it->how = c->row->rank == 1 ? HOW_ONE : HOW_RANDOM;
         it->row = c->row_number;
@@ -541,7 +589,7 @@ add_as_is(struct plan *p, const struct candidate *c)
             "cannot do yet",
             text_quote(q, c->name, strlen(c->name)));
     enum dtype d = target_dtype(p, c);
-    return d == DT_NVFP4 ? add_planes(p, c) : add_plain(p, c, c->name, d);
+    return d == DT_NVFP4 ? add_planes(p, c, NULL) : add_plain(p, c, c->name, d);
 }
 
 static int
@@ -554,18 +602,31 @@ by_place(const void *a, const void *b)
 }
 
 static int
+by_item_place(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->place != y->place)
+        return x->place < y->place ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static int
 plan_plain(struct plan *p, struct candidates *all)
 {
-    // A .dat of ours has the order of a model, whatever the order of its source was;
-    // from another .dat the order stays.
-    bool keep_order = !to_dat(p) || from_dat(p);
-    for (size_t i = 0; i < all->n; i++)
-        all->v[i].place = keep_order ? 0 : table_place(slice_of(all->v[i].name));
+    // From one .dat to another every entry stays where it was.  Any other .dat of ours
+    // has the order of a model, whatever the order of its source was.
+    bool stay = to_dat(p) && from_dat(p);
+    for (size_t i = 0; i < all->n && !stay; i++)
+        all->v[i].place = to_dat(p) ? table_place(slice_of(all->v[i].name)) : 0;
     if (all->n)
         qsort(all->v, all->n, sizeof *all->v, by_place);
     for (size_t i = 0; i < all->n; i++)
         if (!all->v[i].dropped && add_as_is(p, &all->v[i]) < 0)
             return -1;
+    for (size_t i = 0; i < p->n; i++)
+        p->item[i].order = i;
+    if (stay && !p->c->seed_compat && p->n)
+        qsort(p->item, p->n, sizeof *p->item, by_item_place);
     return 0;
 }
 
@@ -587,7 +648,7 @@ like_one(struct plan *p, const struct view *ref, struct candidate *c)
                            "cannot do yet",
                            q);
         if (same)
-            return add_planes(p, c);
+            return add_planes(p, c, ref);
     }
     bool convertible =
         is_wide_float(ref->dtype) && (is_wide_float(c->dtype) || c->dtype == DT_NVFP4);

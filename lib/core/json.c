@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 64 };
+enum { MAX_DEPTH = 1000 }; // provenances nest
 
 void
 json_open(struct json *j, const char *file, uint64_t base, struct slice text,

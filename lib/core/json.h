@@ -55,7 +55,7 @@ int json_u63(struct json *j, uint64_t *v);
 int json_number(struct json *j, double *v);
 int json_bool(struct json *j, bool *v);
 int json_null(struct json *j);
-/* Take any value, at most 64 levels deep; its text is *raw if that is not NULL. */
+/* Take any value, at most 1000 levels deep; its text is *raw if that is not NULL. */
 int json_skip(struct json *j, struct slice *raw);
 /* Only white space may follow. */
 int json_end(struct json *j);

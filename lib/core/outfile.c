@@ -210,12 +210,11 @@ out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
     o->temp = temp_name(o->path);
     if (!o->temp)
         return err_set(err, ERR_MEMORY, "%s: out of memory", o->name);
-    if (guard_temp(g, o->temp, err) < 0)
-        return -1;
+    // Registered only when it is ours: a handler must not remove another's file.
     if (make_locked(&o->fd, o->temp, false, o->name, err) < 0)
         return -1;
     o->owned = true;
-    return 0;
+    return guard_temp(g, o->temp, err);
 }
 
 int
@@ -409,11 +408,10 @@ outdir_open(struct outdir *d, const char *path, unsigned flags, struct guard *g,
     d->temp = temp_name(d->path);
     if (!d->temp)
         return err_set(err, ERR_MEMORY, "%s: out of memory", d->name);
-    if (guard_temp(g, d->temp, err) < 0 ||
-        make_locked(&d->lock, d->temp, true, d->name, err) < 0)
+    if (make_locked(&d->lock, d->temp, true, d->name, err) < 0)
         return -1;
     d->owned = true;
-    return 0;
+    return guard_temp(g, d->temp, err);
 }
 
 int

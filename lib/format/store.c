@@ -394,7 +394,15 @@ store_load_beside(struct store *s)
     char *path = beside(s, "config.json");
     if (!path)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    return store_load_config(s, path);
+    struct err *mine = s->err;
+    struct err why = { 0 };
+    s->err = &why; // what merely lies beside a file is no reason to refuse the file
+    if (store_load_config(s, path) < 0) {
+        s->config = (struct slice){ 0 };
+        store_warn(s, "config.json beside it is ignored: %s", why.msg);
+    }
+    s->err = mine;
+    return 0;
 }
 
 int
