@@ -15,6 +15,7 @@
 bats_require_minimum_version 1.5.0
 
 setup_file() {
+    export PYTHONDONTWRITEBYTECODE=1
     local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
     local top
     top=$(realpath "$BATS_FILE_TMPDIR")

@@ -4,10 +4,12 @@
 # Bad files of every container: refused by datcat and datpack, found by
 # datcat --verify, in little time and memory, with one clean line.
 # The files come from mkbad.py, the questions are asked by runbad.py.
+# shellcheck disable=SC2154  # output, stderr, stderr_lines: set by run
 
 bats_require_minimum_version 1.5.0
 
 setup_file() {
+    export PYTHONDONTWRITEBYTECODE=1
     export BAD="$BATS_FILE_TMPDIR/bad"
     python3 "$BATS_TEST_DIRNAME/mkbad.py" "$BAD"
 }
@@ -22,6 +24,10 @@ make_sample() {
 
 runbad() {
     python3 "$BATS_TEST_DIRNAME/runbad.py" "$@"
+}
+
+bin() {
+    echo "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}/$1"
 }
 
 @test "the Python side agrees with itself" {
@@ -58,7 +64,7 @@ runbad() {
     : >few/ODD
     : >few/DAMAGED
     NIBBLE_BIN=fake run -1 runbad list few
-    [ "$(grep -c '^FAIL' <<<"$output")" -eq 6 ]
+    [ "$(grep -c '^FAIL' <<<"$output")" -eq 7 ]
 }
 
 @test "every class of bad file is refused, every damage found" {
@@ -84,4 +90,43 @@ runbad() {
 @test "10,000 single bits of a checkpoint, each found by --verify" {
     make_sample small-ckpt small.ckpt
     runbad flips small.ckpt "$([ "$NIBBLE_SLOW" = 1 ] && echo 1000 || echo 10000)"
+}
+
+@test "random mutations: datcat and an independent reader agree" {
+    runbad differ dat 2000
+    runbad differ safetensors 2000
+    runbad differ ckpt 2000
+}
+
+@test "what cannot be read at all is exit 2, from --verify too" {
+    ln -s loop.dat loop.dat
+    mkdir dir.dat dir.ckpt
+    local f option
+    for f in absent.dat absent.safetensors absent.ckpt absent/ loop.dat \
+        dir.dat dir.ckpt; do
+        for option in --names --verify; do
+            run -2 --separate-stderr timeout 5 "$(bin datcat)" $option $f
+            [ -z "$output" ]
+            [ "${#stderr_lines[@]}" -eq 1 ]
+            [[ $stderr == *"${f%/}"* ]]
+        done
+        run -2 --separate-stderr timeout 5 "$(bin datpack)" -o out.dat $f
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [ ! -e out.dat ]
+    done
+    # Not files, and endless.
+    for f in /dev/zero /dev/null; do
+        run -2 --separate-stderr timeout 5 "$(bin datcat)" $f
+        run -2 --separate-stderr timeout 5 "$(bin datpack)" -o out.dat $f
+        [ ! -e out.dat ]
+    done
+    run -2 bash -c "timeout 5 '$(bin datcat)' - </dev/zero"
+    run -2 bash -c "yes | timeout 5 '$(bin datcat)' -"
+    # One of two inputs is bad: nothing is written, nothing is listed twice.
+    make_sample small-dat good.dat
+    run -2 --separate-stderr "$(bin datpack)" -o out.dat good.dat "$BAD/dat-name-dup.dat"
+    [ ! -e out.dat ]
+    run -2 --separate-stderr "$(bin datpack)" -o out.dat "$BAD/dat-name-dup.dat" good.dat
+    [ ! -e out.dat ]
+    [ "$(find . -name '*tmp*')" = '' ]
 }

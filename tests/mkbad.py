@@ -15,13 +15,17 @@ OUTDIR/MANIFEST  path TAB what must be found TAB flags
       slow   a bigger file: no more than the ordinary limits, but the point
 OUTDIR/DAMAGED   path TAB what: intact structure around damaged bytes; a
                  listing may succeed, datcat --verify must exit 1
-OUTDIR/ODD       path TAB what TAB flags: legal but odd; exit 0; with flag
-                 strict, --strict must exit 2
+OUTDIR/ODD       path TAB what TAB flags: legal but odd; exit 0
+    strict  warned about; with --strict refused
+    warn    warned about
+    stale   --verify and datpack say that the sidecar is stale
 """
 import json
 import os
 import struct
 import sys
+
+sys.dont_write_bytecode = True      # no __pycache__ in the tree
 
 import containers as c
 from containers import Pairs, Raw, Tensor, dat_header, pack, uleb
@@ -689,7 +693,7 @@ def make_idx():
     put("idx-config-only/config.json", c.tiny_config().encode())
     bad("idx-config-only", None, "a directory without tensors", "v12")
     model_dir("odd-total-size", total=25)
-    odd("odd-total-size", None, "total_size is not the sum: a warning")
+    odd("odd-total-size", None, "total_size is not the sum", "warn")
 
 
 # ---- .ckpt ------------------------------------------------------------------
@@ -1193,7 +1197,7 @@ def make_damaged():
         o = json.loads(side)
         o[k] = v
         odd("odd-stale-%s.dat" % tag, data,
-            "a sidecar whose %s does not fit: stale" % k)
+            "a sidecar whose %s does not fit" % k, "stale")
         put("odd-stale-%s.dat.json" % tag,
             json.dumps(o, separators=(",", ":")).encode())
 

@@ -8,6 +8,7 @@
 bats_require_minimum_version 1.5.0
 
 setup_file() {
+    export PYTHONDONTWRITEBYTECODE=1
     local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
     PATH=$(realpath -m "$bin"):$PATH
     export PATH
@@ -401,7 +402,7 @@ PY
             cut -d ' ' -f 1 got | diff want -
             [[ $(tail -1 got) == *'  *' ]]
             datcat --check got $f
-            sed '1s/^./x/' got >wrong
+            sed -e '1{s/^0/1/;t' -e 's/^./0/' -e '}' got >wrong
             run -1 datcat --check wrong $f
         done
     done

@@ -8,6 +8,9 @@ usage: runbad.py list DIR         MANIFEST, DAMAGED and ODD of mkbad.py
        runbad.py good FILE...     valid files: exit 0 from all three
        runbad.py cut FILE         the file cut at every byte
        runbad.py flips FILE N     N single bits flipped, one at a time
+       runbad.py differ KIND N    N mutations of a small .dat, safetensors or
+                                  ckpt (its header, hashes made right again):
+                                  datcat must say what containers.py says
 
 Environment: NIBBLE_BIN (default ../bin beside this script); NIBBLE_SLOW=1 for
 programs under sanitizers: three times the time, no memory limit, every 23rd
@@ -21,6 +24,10 @@ import signal
 import sys
 import tempfile
 import time
+
+sys.dont_write_bytecode = True      # no __pycache__ in the tree
+
+import containers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.environ.get("NIBBLE_BIN") or os.path.join(HERE, "..", "bin")
@@ -43,6 +50,7 @@ class Worker:
     def __init__(self, part):
         self.part = part
         self.failures, self.slowest, self.most, self.runs = [], 0.0, 0, 0
+        self.note = ""
         self.dir = tempfile.mkdtemp(prefix="runbad.")
         self.out = os.path.join(self.dir, "stdout")
         self.err = os.path.join(self.dir, "stderr")
@@ -89,9 +97,9 @@ class Worker:
             self.fail(case, argv, "%s, want %s" % (
                 how, " or ".join(map(str, sorted(want)))))
             return False
-        if limits and stdin is None:
+        if limits:
             for _ in range(2):      # a busy machine is no defect
-                if seconds > MAX_S:
+                if seconds > MAX_S and stdin is None:
                     seconds = min(seconds, self.spawn(argv)[1])
             self.slowest = max(self.slowest, seconds)
             self.most = max(self.most, kib)
@@ -102,7 +110,8 @@ class Worker:
         return True
 
     def refusal(self, case, argv, name, flags=()):
-        """The stderr of a refusal: one clean line that names the file."""
+        """The stderr of a refusal or a warning: one clean line that names the
+        file."""
         raw = self.text(self.err)
         try:
             text = raw.decode("utf-8")
@@ -164,6 +173,19 @@ class Worker:
         if self.run(name, argv, {2}):
             self.refusal(name, argv, name)
         self.emptied(name, argv)
+        if path.endswith(".dat") and os.path.getsize(path) <= 65536:
+            argv = [DATCAT, "-"]
+            if self.run(name + " in a pipe", argv, {2}, self.pipe(path)):
+                self.refusal(name, argv, "", flags)
+
+    def pipe(self, path):
+        """The read end of a pipe that holds a small file."""
+        with open(path, "rb") as f:
+            data = f.read()
+        r, w = os.pipe()
+        os.write(w, data)
+        os.close(w)
+        return r
 
     def damaged(self, path):
         name = os.path.basename(path)
@@ -179,6 +201,16 @@ class Worker:
         for argv in ([DATCAT, path], [DATCAT, "--verify", path]):
             if self.run(name, argv, {0}):
                 self.clean(name, argv)
+                if flags & {"strict", "warn"}:
+                    self.refusal(name, argv, name)
+        if "stale" in flags:
+            for argv in ([DATCAT, "--verify", path], self.datpack(path)):
+                if self.run(name, argv, {0}):
+                    self.refusal(name, argv, name)
+                    if b"stale" not in self.text(self.err):
+                        self.fail(name, argv, "no word of a stale sidecar")
+            shutil.rmtree(self.work)
+            os.mkdir(self.work)
         if "strict" in flags:
             argv = [DATCAT, "--strict", path]
             if self.run(name, argv, {2}):
@@ -214,13 +246,8 @@ class Worker:
             argv = [DATCAT, "--verify", path]
             self.run(case, argv, {1}, limits=False)
             if path.endswith(".dat"):
-                with open(path, "rb") as f:
-                    data = f.read()
-                r, w = os.pipe()
-                os.write(w, data)       # small: fits the pipe
-                os.close(w)
                 argv = [DATCAT, "-"]
-                if self.run(case + ", in a pipe", argv, {2}, r):
+                if self.run(case + ", in a pipe", argv, {2}, self.pipe(path)):
                     self.refusal(case, argv, "")
             if len(self.failures) > 20:
                 break
@@ -238,6 +265,97 @@ class Worker:
             if len(self.failures) > 20:
                 break
         os.close(fd)
+
+    def differ(self, kind, numbers):
+        """Mutation number i, for each i: accepted by datcat (--strict, or
+        --verify where there are hashes) and by our reader, or by neither."""
+        path = os.path.join(self.dir, "mutant." + kind)
+        getattr(containers, "make_small_" + kind)(path, 1)
+        with open(path, "rb") as f:
+            good = f.read()
+        option = "--verify" if kind == "ckpt" else "--strict"
+        argv = [DATCAT, option, path]
+        accepted, no = 0, 1 if kind == "ckpt" else 2
+        for i in numbers:
+            rng = random.Random("%s %d" % (kind, i))
+            with open(path, "wb") as f:
+                f.write(MUTATE[kind](rng, good))
+            why, want = "", {0}
+            try:
+                names = [t.name for t in containers.read_any(path)]
+                accepted += 1
+                if kind == "safetensors" and any(
+                        not n or "\0" in n for n in names):
+                    raise containers.Soft("a name that a .dat may not have")
+            except containers.Soft as e:
+                why, want = "odd: %s" % e, {0, no}
+            except containers.Bad as e:
+                why, want = str(e), {no}
+            if not self.run("mutation %d of a small %s (%s)" % (
+                    i, kind, why or "valid"), argv, want):
+                keep = os.path.join(os.environ.get("RUNBAD_KEEP") or self.dir,
+                                    "differ-%d.%s" % (i, kind))
+                shutil.copyfile(path, keep)
+            if len(self.failures) > 20:
+                break
+        self.note = ", %d valid" % accepted
+
+
+TOKENS = [t.encode() for t in
+          '{ } [ ] , : " \\ \\u00e9 \\ud83d\\ude00 \\ud83d \\u0000 0 1 -1 -0 1.0 1e2 '
+          '9223372036854775807 9223372036854775808 18446744073709551616 null '
+          'true [] {} "a" "dtype" "shape" "data_offsets" "__metadata__" "F4" '
+          '"U8" [0,0] é'.split()] + [b" ", b"\n", b"\0", b"\xff", b"\xc3"]
+NUMBERS = [0, 1, 2, 0x10, 0x40, 0x7f, 0x80, 0x81, 0x90, 0xa0, 0xc0, 0xc1, 0xc4,
+           0xca, 0xcc, 0xcd, 0xcf, 0xd3, 0xd9, 0xdc, 0xdd, 0xde, 0xdf, 0xff]
+
+
+def scramble(rng, data, tokens=None):
+    """A few small changes: bytes set, cut out, put in, moved."""
+    b = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        at = rng.randrange(len(b) + 1)
+        n = rng.choice((1, 1, 1, 2, 4, 9))
+        what = rng.randrange(5)
+        if what == 0 and at < len(b):
+            b[at] = rng.choice(NUMBERS)
+        elif what == 1 and at < len(b):
+            b[at] ^= 1 << rng.randrange(8)
+        elif what == 2:
+            del b[at:at + n]
+        elif what == 3:
+            b[at:at] = rng.choice(tokens) if tokens else bytes(
+                rng.choice(NUMBERS) for _ in range(n))
+        else:
+            to = rng.randrange(len(b) + 1)
+            b[to:to] = b[at:at + 5 * n]
+    return bytes(b)
+
+
+def mutate_dat(rng, good):
+    return scramble(rng, good[:60]) + good[60:]
+
+
+def mutate_safetensors(rng, good):
+    n = int.from_bytes(good[:8], "little")
+    head, data = good[8:8 + n], good[8 + n:]
+    head = scramble(rng, head, TOKENS)
+    if rng.randrange(4) == 0:
+        data = data[:rng.randrange(len(data) + 1)]
+    n = len(head) + rng.choice((0,) * 20 + (1, -1, 8))
+    return max(0, n).to_bytes(8, "little") + head + data
+
+
+def mutate_ckpt(rng, good):
+    n = int.from_bytes(good[24:32], "little")
+    raw = scramble(rng, good[64:64 + n])
+    if len(raw) > containers.PAGE - 64:
+        raw = raw[:containers.PAGE - 64]
+    return containers.ckpt_seal(raw, [(4096, good[4096:])], len(good))
+
+
+MUTATE = {"dat": mutate_dat, "safetensors": mutate_safetensors,
+          "ckpt": mutate_ckpt}
 
 
 def rows(path):
@@ -278,10 +396,13 @@ def work(w, argv):
         bits = random.Random(20).sample(range(8 * os.path.getsize(argv[1])),
                                         int(argv[2]))
         w.flips(copy_for(w, argv[1]), bits[w.part::WORKERS])
+    elif argv[0] == "differ":
+        w.differ(argv[1], range(int(argv[2]))[w.part::WORKERS])
 
 
 def main(argv):
-    if len(argv) < 2 or argv[0] not in ("list", "good", "cut", "flips"):
+    if len(argv) < 2 or argv[0] not in ("list", "good", "cut", "flips",
+                                        "differ"):
         print(__doc__.strip(), file=sys.stderr)
         return 2
     for program in (DATCAT, DATPACK):
@@ -296,12 +417,12 @@ def main(argv):
             w = Worker(part)
             try:
                 work(w, argv)
-                for line in w.failures:
+                for line in w.failures[:30]:
                     print("FAIL " + line)
                 print("%s, part %d: %d runs, %d failures, slowest %.3f s, "
-                      "most %.1f MiB" % (argv[0], part, w.runs,
-                                         len(w.failures), w.slowest,
-                                         w.most / 1024))
+                      "most %.1f MiB%s" % (argv[0], part, w.runs,
+                                           len(w.failures), w.slowest,
+                                           w.most / 1024, w.note))
                 sys.stdout.flush()
             finally:
                 shutil.rmtree(w.dir, ignore_errors=True)

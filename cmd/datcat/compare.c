@@ -21,6 +21,7 @@ struct manifest {
     char *text;
     struct line *line;
     size_t n;
+    const char *whole; // the file's own line, the last one called *
     enum hash_kind kind;
 };
 
@@ -102,25 +103,36 @@ manifest_open(struct manifest *m, const char *file, struct err *err)
     if (m->n == 0)
         return err_set(err, ERR_FORMAT, "%s: no lines",
                        text_quote(q, file, strlen(file)));
-    qsort(m->line, m->n, sizeof *m->line, by_line_name);
+    // A tensor may be called *, too: the file's line is the last.
+    if (strcmp(m->line[m->n - 1].name, "*") == 0)
+        m->whole = m->line[--m->n].hex;
+    if (m->n)
+        qsort(m->line, m->n, sizeof *m->line, by_line_name);
     return 0;
 }
 
-/* Compare one computed line; true if it is in the manifest and equal. */
+/* Compare one computed line; want is NULL if the manifest lacks it. */
 static bool
-check_line(struct manifest *m, const char *name, const char *hex, bool quiet)
+check_line(const char *name, const char *want, const char *hex, bool quiet)
+{
+    bool same = want && strcmp(want, hex) == 0;
+    if (!same)
+        printf("%s: %s\n", name, want ? "FAILED" : "FAILED, not in the manifest");
+    else if (!quiet)
+        printf("%s: OK\n", name);
+    return same;
+}
+
+/* The manifest's hash of an entry, or NULL. */
+static const char *
+wanted(struct manifest *m, const char *name)
 {
     struct line key = { NULL, name, false };
-    struct line *l = bsearch(&key, m->line, m->n, sizeof *m->line, by_line_name);
+    struct line *l =
+        m->n ? bsearch(&key, m->line, m->n, sizeof *m->line, by_line_name) : NULL;
     if (l)
         l->used = true;
-    if (l && strcmp(l->hex, hex) == 0) {
-        if (!quiet)
-            printf("%s: OK\n", name);
-        return true;
-    }
-    printf("%s: %s\n", name, l ? "FAILED" : "FAILED, not in the manifest");
-    return false;
+    return l ? l->hex : NULL;
 }
 
 int
@@ -147,7 +159,8 @@ compare_check(const struct config_datcat *c, struct subject *f, struct err *err)
         rc = buf_ok(&name, err);
         hash_hex(hex, digests + entry * HASH_MAX, hash_bytes(m.kind));
         if (rc == 0)
-            same &= check_line(&m, name.data, hex, c->cmd.quiet);
+            same &= check_line(name.data, last ? m.whole : wanted(&m, name.data), hex,
+                               c->cmd.quiet);
     }
     for (size_t i = 0; rc == 0 && whole && i < m.n; i++)
         if (!m.line[i].used) {

@@ -483,7 +483,7 @@ check_not_input(const struct plan *p, const char *out)
         if (store_reads(&p->inputs[i].store, out))
             return err_set(p->err, ERR_USAGE, "%s: is an input, too", out);
     if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
-        out_is_file(out, st.st_dev, st.st_ino))
+        (out_is_file(out, st.st_dev, st.st_ino) || out_holds(out, p->c->config_path)))
         return err_set(p->err, ERR_USAGE, "%s: is an input, too", out);
     return 0;
 }

@@ -91,10 +91,10 @@ static int
 out_of_range(const struct item *it, uint64_t index, double value, struct err *err)
 {
     char q[TEXT_QUOTE];
-    return err_set(err, ERR_FORMAT,
-                   "\"%s\": element %llu is %.9g, which %s cannot hold",
-                   text_quote(q, it->name, strlen(it->name)), (unsigned long long)index,
-                   value, dtype_name(it->dtype));
+    return err_set(
+        err, ERR_FORMAT, "%s: \"%s\": element %llu is %.9g, which %s cannot hold",
+        it->s ? it->s->name : "--init", text_quote(q, it->name, strlen(it->name)),
+        (unsigned long long)index, value, dtype_name(it->dtype));
 }
 
 /* The float next to d that keeps a second rounding right: inexact results get an odd

@@ -125,7 +125,8 @@ remove_tree(const char *path)
     DIR *d = opendir(path);
     struct dirent *e;
     while (d && (e = readdir(d)))
-        unlinkat(dirfd(d), e->d_name, 0);
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            unlinkat(dirfd(d), e->d_name, 0);
     if (d)
         closedir(d);
     rmdir(path);
@@ -184,7 +185,7 @@ out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
 {
     struct stat st;
     *o = (struct outfile){
-        .fd = -1, .force = flags & OUT_FORCE, .guard = g, .err = err
+        .fd = -1, .lock = -1, .force = flags & OUT_FORCE, .guard = g, .err = err
     };
     o->name = escaped(strcmp(path, "-") == 0 ? "<stdout>" : path);
     if (!o->name)
@@ -304,7 +305,9 @@ out_free(struct outfile *o)
     free(o->name);
     free(o->path);
     free(o->temp);
-    *o = (struct outfile){ .fd = -1 };
+    if (o->sealed && o->lock >= 0)
+        close(o->lock);
+    *o = (struct outfile){ .fd = -1, .lock = -1 };
 }
 
 void
@@ -317,16 +320,6 @@ out_abandon(struct outfile *o)
         close(o->fd);
     out_free(o);
     errno = saved;
-}
-
-int
-out_sync(struct outfile *o)
-{
-    if (o->err->kind)
-        return -1;
-    if (!o->direct && fsync(o->fd) < 0)
-        return err_set(o->err, ERR_IO, "%s: fsync:", o->name);
-    return 0;
 }
 
 /* The temporary file becomes the target. */
@@ -346,23 +339,32 @@ rename_into_place(struct outfile *o)
 }
 
 int
+out_seal(struct outfile *o)
+{
+    if (o->err->kind)
+        return -1;
+    if (o->sealed)
+        return 0;
+    if (!o->direct && fsync(o->fd) < 0)
+        return err_set(o->err, ERR_IO, "%s: fsync:", o->name);
+    // A close that fails must be heard before the rename, but the lock must outlive
+    // it, or another writer could put its own file under our temporary name.
+    o->lock = o->owned ? dup(o->fd) : -1;
+    int fd = o->fd;
+    o->fd = -1;
+    if (close(fd) < 0)
+        return err_set(o->err, ERR_IO, "%s: close:", o->name);
+    o->sealed = true;
+    return 0;
+}
+
+int
 out_commit(struct outfile *o)
 {
     struct err *err = o->err;
-    // A close that fails must be heard before the rename, but the lock must outlive
-    // it, or another writer could put its own file under our temporary name.
-    int lock = o->owned ? dup(o->fd) : -1;
-    if (out_sync(o) == 0) {
-        int fd = o->fd;
-        o->fd = -1;
-        if (close(fd) < 0)
-            err_set(err, ERR_IO, "%s: close:", o->name);
-        else if (o->owned)
-            rename_into_place(o);
-    }
+    if (out_seal(o) == 0 && o->owned)
+        rename_into_place(o);
     out_abandon(o); // after a rename nothing is left to remove
-    if (lock >= 0)
-        close(lock);
     return err->kind ? -1 : 0;
 }
 
@@ -417,7 +419,7 @@ outdir_open(struct outdir *d, const char *path, unsigned flags, struct guard *g,
 int
 outdir_file(struct outfile *o, struct outdir *d, const char *leaf)
 {
-    *o = (struct outfile){ .fd = -1, .guard = d->guard, .err = d->err };
+    *o = (struct outfile){ .fd = -1, .lock = -1, .guard = d->guard, .err = d->err };
     o->path = joined(d->temp, leaf);
     char *shown = joined(d->name, leaf);
     o->name = shown ? escaped(shown) : NULL;
@@ -476,6 +478,20 @@ outdir_commit(struct outdir *d)
         remove_tree(d->temp);
     outdir_free(d);
     return err->kind ? -1 : 0;
+}
+
+bool
+out_holds(const char *path, const char *file)
+{
+    struct stat dir, st;
+    struct buf parent = { 0 };
+    const char *slash = strrchr(file, '/');
+    buf_add(&parent, slash ? file : ".", slash ? (size_t)(slash - file) + 1 : 1);
+    bool inside = !parent.failed && stat(path, &dir) == 0 && S_ISDIR(dir.st_mode) &&
+                  stat(parent.data, &st) == 0 && st.st_dev == dir.st_dev &&
+                  st.st_ino == dir.st_ino;
+    buf_free(&parent);
+    return inside;
 }
 
 bool

@@ -28,6 +28,8 @@ struct outfile {
     bool direct; // a stream: no temporary file, no seeking
     bool force;
     bool owned; // temp exists and is ours to remove
+    bool sealed;
+    int lock;   // the lock outlives fd
     char *name; // the target as given, escaped for messages
     char *path; // where it goes, links followed
     char *temp;
@@ -46,8 +48,10 @@ int out_reserve(struct outfile *o, uint64_t bytes);
 int out_write(struct outfile *o, const void *bytes, size_t n); // at offset, moves it
 int out_skip(struct outfile *o, uint64_t n);                   // n zeros likewise
 int out_pwrite(struct outfile *o, const void *bytes, size_t n, uint64_t offset);
-/* Data on disk under the temporary name; out_commit would do it as well. */
-int out_sync(struct outfile *o);
+/* The first half of out_commit: data on disk under the temporary name, descriptor
+ * closed, nothing left that could fail for want of space.  Files that belong together
+ * are sealed before the first of them is committed. */
+int out_seal(struct outfile *o);
 int out_commit(struct outfile *o) __attribute__((warn_unused_result));
 void out_abandon(struct outfile *o);
 
@@ -67,6 +71,8 @@ int outdir_file(struct outfile *o, struct outdir *d, const char *leaf);
 int outdir_commit(struct outdir *d) __attribute__((warn_unused_result));
 void outdir_abandon(struct outdir *d);
 
+/* Whether path is a directory and file lies in it. */
+bool out_holds(const char *path, const char *file);
 /* Whether path, links followed, is the file (dev, ino). */
 bool out_is_file(const char *path, dev_t dev, ino_t ino);
 

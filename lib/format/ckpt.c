@@ -211,6 +211,88 @@ take_json(struct mp *m, struct slice *text, const char *what)
 }
 
 static int
+check_word(struct mp *m, const char *what, const char *const *words)
+{
+    struct mp_value v;
+    size_t at = m->pos;
+    char q[TEXT_QUOTE];
+    if (mp_want(m, MP_STR, &v, what) < 0)
+        return -1;
+    for (; *words; words++)
+        if (slice_is(v.s, *words))
+            return 0;
+    return mp_fail(m, at, "\"%s\": \"%s\" is unknown", what,
+                   text_quote(q, v.s.p, v.s.n));
+}
+
+/* What may stand under a key of a map whose keys are fixed. */
+struct field {
+    const char *key;
+    enum mp_type type, or_type;
+};
+
+static const struct field quant_fields[] = {
+    { "criterion", MP_STR, MP_STR },
+    { "name", MP_STR, MP_STR },
+    { "share", MP_STR, MP_STR },
+    { "variant", MP_STR, MP_STR },
+};
+
+static const struct field state_fields[] = {
+    { "grad_norm", MP_NIL, MP_F64 }, { "routes", MP_NIL, MP_MAP },
+    { "sampler", MP_NIL, MP_MAP },   { "settings", MP_MAP, MP_MAP },
+    { "skips", MP_UINT, MP_UINT },   { "spike", MP_NIL, MP_MAP },
+    { "step", MP_UINT, MP_UINT },    { "t", MP_UINT, MP_UINT },
+    { "tokenizer", MP_NIL, MP_BIN },
+};
+
+enum {
+    QUANT_FIELDS = sizeof quant_fields / sizeof *quant_fields,
+    STATE_FIELDS = sizeof state_fields / sizeof *state_fields,
+};
+
+static int
+check_fields(struct mp *m, const char *what, const struct field *f, unsigned n)
+{
+    struct mp_value v;
+    struct slice key, last = { 0 };
+    size_t at = m->pos;
+    if (mp_want(m, MP_MAP, &v, what) < 0)
+        return -1;
+    if (v.n != n)
+        return mp_fail(m, at, "\"%s\": %u keys, expected %u", what, v.n, n);
+    for (unsigned i = 0; i < n; i++) {
+        at = m->pos;
+        if (mp_key(m, &key, &last) < 0)
+            return -1;
+        if (!slice_is(key, f[i].key))
+            return mp_fail(m, at, "\"%s\": expected the key \"%s\"", what, f[i].key);
+        at = m->pos;
+        struct mp look = *m;
+        if (mp_next(&look, &v) < 0 || mp_skip(m, NULL) < 0)
+            return -1;
+        if (v.type != f[i].type && v.type != f[i].or_type)
+            return mp_fail(m, at, "\"%s\": a value of another type", f[i].key);
+    }
+    return 0;
+}
+
+/* The value of header_keys[i], one of those that go into the meta text. */
+static int
+check_meta(struct mp *m, unsigned i)
+{
+    static const char *const masters[] = { "f32", "bf16", NULL };
+    static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
+    if (i == 2)
+        return check_word(m, "master", masters);
+    if (i == 3)
+        return check_word(m, "moments", moments);
+    if (i == 5)
+        return check_fields(m, "quant", quant_fields, QUANT_FIELDS);
+    return check_fields(m, "state", state_fields, STATE_FIELDS);
+}
+
+static int
 read_header(struct mp *m, struct store *s)
 {
     struct mp_value v;
@@ -238,9 +320,8 @@ read_header(struct mp *m, struct store *s)
             rc = take_json(m, &s->provenance, "provenance");
         } else {
             struct mp look = *m;
-            enum mp_type want = i < 4 ? MP_STR : MP_MAP;
             buf_printf(&meta, "%s\"%s\":", meta.len > 1 ? "," : "", header_keys[i]);
-            rc = mp_want(&look, want, &v, header_keys[i]);
+            rc = check_meta(&look, i);
             if (rc == 0)
                 rc = mp_skip(m, &meta);
         }
@@ -413,24 +494,16 @@ put_array(msgpack_packer *pk, const struct wtensor *t)
     mp_put_bin(pk, t->xxh3, XXH3_BYTES);
 }
 
-/* The state of a run that has not begun. */
+/* The state of a run that has not begun: the first type of each field, empty. */
 static void
 put_new_state(msgpack_packer *pk)
 {
-    static const struct {
-        const char *key;
-        enum mp_type type;
-    } fields[] = {
-        { "grad_norm", MP_NIL }, { "routes", MP_NIL }, { "sampler", MP_NIL },
-        { "settings", MP_MAP },  { "skips", MP_UINT }, { "spike", MP_NIL },
-        { "step", MP_UINT },     { "t", MP_UINT },     { "tokenizer", MP_NIL },
-    };
-    msgpack_pack_map(pk, sizeof fields / sizeof *fields);
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        mp_put_str(pk, slice_of(fields[i].key));
-        if (fields[i].type == MP_NIL)
+    msgpack_pack_map(pk, STATE_FIELDS);
+    for (size_t i = 0; i < STATE_FIELDS; i++) {
+        mp_put_str(pk, slice_of(state_fields[i].key));
+        if (state_fields[i].type == MP_NIL)
             msgpack_pack_nil(pk);
-        else if (fields[i].type == MP_MAP)
+        else if (state_fields[i].type == MP_MAP)
             msgpack_pack_map(pk, 0);
         else
             msgpack_pack_uint64(pk, 0);
@@ -454,7 +527,7 @@ put_header(msgpack_packer *pk, const struct writer *w)
     mp_put_str(pk, slice_of("provenance"));
     mp_put_str(pk, meta->provenance.p ? meta->provenance : none);
     mp_put_str(pk, slice_of("quant"));
-    msgpack_pack_map(pk, 4);
+    msgpack_pack_map(pk, QUANT_FIELDS);
     put_text(pk, "criterion", meta->criterion);
     put_text(pk, "name", meta->quant);
     put_text(pk, "share", meta->share);

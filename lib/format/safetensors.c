@@ -560,7 +560,8 @@ st_finish(struct writer *w)
         return -1;
     if (w->meta.config.p) {
         buf_add(&b, w->meta.config.p, w->meta.config.n);
-        buf_char(&b, '\n');
+        if (!slice_ends(w->meta.config, "\n"))
+            buf_char(&b, '\n');
         rc = buf_ok(&b, w->err);
         if (rc == 0)
             rc = writer_extra(w, "config.json", b.data, b.len);

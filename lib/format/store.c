@@ -278,11 +278,10 @@ bool
 store_reads(const struct store *s, const char *path)
 {
     for (size_t i = 0; i < s->n_files; i++)
-        if (out_is_file(path, s->files[i].dev, s->files[i].ino))
+        if (out_is_file(path, s->files[i].dev, s->files[i].ino) ||
+            out_holds(path, s->files[i].path))
             return true;
-    struct stat st;
-    return s->kind == &container_hf && stat(s->path, &st) == 0 &&
-           out_is_file(path, st.st_dev, st.st_ino);
+    return false;
 }
 
 void
@@ -418,9 +417,10 @@ store_load_config(struct store *s, const char *path)
     json_open(&j, text_quote(q, path, strlen(path)), 0, text, &s->arena, s->err);
     if (json_peek(&j) != '{')
         return json_expected(&j, "an object");
-    if (json_skip(&j, &s->config) < 0)
+    if (json_skip(&j, NULL) < 0 || json_end(&j) < 0)
         return -1;
-    return json_end(&j);
+    s->config = text; // verbatim, white space at its ends too
+    return 0;
 }
 
 int

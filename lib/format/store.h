@@ -109,7 +109,7 @@ int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned thr
  * the payloads.  *what says in words what was checked.  -1: ERR_FORMAT if damaged. */
 int store_verify(struct store *s, bool full, unsigned threads, const char **what);
 
-/* Whether (path) is one of the files that s reads. */
+/* Whether path is one of the files that s reads, or a directory that holds one. */
 bool store_reads(const struct store *s, const char *path);
 
 #endif

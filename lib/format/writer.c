@@ -347,7 +347,7 @@ writer_extra(struct writer *w, const char *leaf, const void *bytes, size_t n)
     return out_commit(&o);
 }
 
-/* The sidecar, complete and synced under its temporary name. */
+/* The sidecar, complete under its temporary name. */
 static int
 prepare_sidecar(struct writer *w)
 {
@@ -365,7 +365,7 @@ prepare_sidecar(struct writer *w)
     if (rc == 0)
         rc = out_write(&w->sidecar, b.data, b.len);
     if (rc == 0)
-        rc = out_sync(&w->sidecar);
+        rc = out_seal(&w->sidecar);
     free(path);
     buf_free(&b);
     return rc;
@@ -396,7 +396,7 @@ writer_commit(struct writer *w, struct slice provenance)
         return -1;
     if (w->is_dir)
         return outdir_commit(&w->dir);
-    if (w->wants_sidecar && prepare_sidecar(w) < 0)
+    if (w->wants_sidecar && (prepare_sidecar(w) < 0 || out_seal(&w->out) < 0))
         return -1;
     bool stream = w->out.direct;
     if (out_commit(&w->out) < 0)

@@ -8,6 +8,7 @@
 
 #include <ftw.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -108,6 +109,13 @@ check_fill(uint8_t *p, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         p[i] = check_byte(i);
+}
+
+/* Equal as bytes: for floats, NaN and -0 included. */
+static inline bool
+check_equal(const void *a, const void *b, size_t n)
+{
+    return memcmp(a, b, n) == 0;
 }
 
 /* A file of the working directory, replaced. */

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* template: chat templates, as runs of ids and text.
+ *
+ * Control tokens are found by their text, so that another tokenizer of the family works;
+ * one that a template needs and the file lacks is an error.  Texts inside messages are
+ * plain text: control tokens written in them are not recognised unless asked for.
+ */
+#ifndef NIBBLE_TEXT_TEMPLATE_H
+#define NIBBLE_TEXT_TEMPLATE_H
+
+#include "lib/text/tokenizer.h"
+
+enum template_kind { TEMPLATE_QWEN3, TEMPLATE_SEED, TEMPLATE_NONE };
+
+/* -1 when there is no such name. */
+int template_named(const char *name);
+const char *template_name(enum template_kind k);
+
+struct message {
+    struct slice role, content;
+};
+
+struct template_options {
+    enum template_kind kind;
+    bool no_end;        // no end token (and no closing newline) after a target
+    bool joint;         // prompt and target in one piece
+    bool parse_special; // added tokens inside texts are recognised
+};
+
+/* A rendered sample: ids and, for each, whether it is a target. */
+struct rendered {
+    struct ids ids;
+    struct buf mask; // bytes 0 and 1, as many as ids
+};
+void rendered_free(struct rendered *r);
+
+/* prompt and target by formats 7 and 8.2: P ‖ T ‖ E. */
+int render_pair(struct encoder *e, struct rendered *out, const struct template_options *o,
+                struct slice prompt, struct slice target, struct err *err);
+/* Several messages; targets are content and end token of the assistant's.  qwen3 only.
+ * ERR_FORMAT for a role or a form that is not supported. */
+int render_messages(struct encoder *e, struct rendered *out,
+                    const struct template_options *o, const struct message *m, size_t n,
+                    struct err *err);
+/* A document: its ids and the end-of-text token, all targets. */
+int render_document(struct encoder *e, struct rendered *out,
+                    const struct template_options *o, struct slice text, struct err *err);
+/* A prompt to generate from: messages so far and the generation prompt. */
+int render_prompt(struct encoder *e, struct ids *out, const struct template_options *o,
+                  const struct message *m, size_t n, struct err *err);
+
+#endif

@@ -1,0 +1,1007 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, lines, stderr_lines: set by run
+# Every option of datcat, against numbers and bytes that Python's standard
+# library (struct, hashlib) computes from the same files; datcat's contract is
+# the page on the programs, its containers are in doc/FORMAT.md.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
+    PATH=$(realpath -m "$bin"):$PATH
+    IN=$BATS_FILE_TMPDIR/in
+    PYTHONPATH=$BATS_TEST_DIRNAME:$BATS_FILE_TMPDIR
+    PYTHONDONTWRITEBYTECODE=1
+    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE
+    mkdir "$IN"
+    cat >"$BATS_FILE_TMPDIR/make.py" <<'PY'
+"""Inputs, and decoders of one's own: values(dtype, bytes) -> floats or ints."""
+import json, math, os, random, struct, sys
+import containers as c
+T = c.Tensor
+E2M1 = [0, .5, 1, 1.5, 2, 3, 4, 6]
+
+
+def e4m3(b):
+    e, m = b >> 3 & 15, b & 7
+    v = math.nan if b & 127 == 127 else (
+        m / 512 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7))
+    return -v if b & 128 else v
+
+
+def e5m2(b):
+    return struct.unpack("<e", bytes([0, b]))[0]
+
+
+def bf16(data):
+    n = len(data) // 2
+    wide = b"".join(b"\0\0" + data[2 * i:2 * i + 2] for i in range(n))
+    return list(struct.unpack("<%df" % n, wide))
+
+
+def e2m1(nibble):
+    return (-1 if nibble & 8 else 1) * E2M1[nibble & 7]
+
+
+def nibbles(data):
+    return [v for b in data for v in (b & 15, b >> 4)]
+
+
+def f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def values(dtype, data):
+    letter = {"f16": "e", "f32": "f", "f64": "d", "u8": "B", "i8": "b",
+              "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q",
+              "u64": "Q", "bool": "B"}.get(dtype)
+    if letter:
+        n = len(data) // struct.calcsize(letter)
+        return list(struct.unpack("<%d%s" % (n, letter), data))
+    if dtype == "bf16":
+        return bf16(data)
+    if dtype == "f4_e2m1":
+        return [e2m1(v) for v in nibbles(data)]
+    return [{"f8_e4m3": e4m3, "f8_e5m2": e5m2}[dtype](b) for b in data]
+
+
+def nvfp4(codes, scales, tensor_scale=1.0):
+    """(E2M1 * E4M3) * scale2 in fp32."""
+    return [f32(e2m1(v) * e4m3(scales[i // 16]) * tensor_scale)
+            for i, v in enumerate(nibbles(codes))]
+
+
+def scale_bytes(seed, n):
+    return bytes(b % 0x7F for b in c.noise(seed, n))
+
+
+def pair(x, rows, cols, scale2=None, spelling="%s.weight"):
+    b = spelling % x
+    out = [T(b + ".qdata", "u8", (rows, cols // 2),
+             c.noise((x, "q"), rows * cols // 2)),
+           T(b + ".scale", "f8_e4m3", (rows, cols // 16),
+             scale_bytes((x, "s"), rows * cols // 16))]
+    if scale2 is not None:
+        out.append(T(b + ".scale2", "f32", (1,), struct.pack("<f", scale2)))
+    return out
+
+
+def floats(n, seed):
+    """Values with zeros of both signs, NaN and infinities."""
+    r = random.Random(seed)
+    odd = [0.0, -0.0, math.nan, math.inf, -math.inf]
+    return [odd[i % 5] if i % 97 < 5 and i >= 5 else r.uniform(-3, 3)
+            for i in range(n)]
+
+
+def main(d):
+    os.chdir(d)
+    small = [T("a.weight", "f16", (2, 3), struct.pack(
+                 "<6e", 1, -2, 0.5, -0.0, 65504, 2.0 ** -24)),
+             T("b:2", "i8", (3,), bytes([1, 255, 128])),
+             T("b", "f32", (), struct.pack("<f", 0.1))] + pair("c", 2, 32, .25)
+    c.put("small.dat", c.dat_bytes(small))
+    every = c.sample([x for x in c.DAT_CODE], 5, True)
+    c.put("every.dat", c.dat_bytes(every))
+    c.put("every.safetensors", c.st_bytes(
+        c.sample(list(c.ST_DTYPE), 5, False), {"format": "pt"}))
+    sizes = [0, 1, 15, 16, 17, 4095, 4096, 4097, 262143, 262144, 262145]
+    ts = []
+    for n in sizes:
+        v = floats(n, n)
+        ts.append(T("f16.%d" % n, "f16", (n,), struct.pack("<%de" % n, *v)))
+        ts.append(T("bf16.%d" % n, "bf16", (n,), b"".join(
+            struct.pack("<f", x)[2:] for x in v)))
+        ts.append(T("f32.%d" % n, "f32", (n,), struct.pack("<%df" % n, *v)))
+        if n < 5000:
+            ts.append(T("f64.%d" % n, "f64", (n,), struct.pack("<%dd" % n, *v)))
+            for d in "u8", "i8", "bool", "f8_e4m3":
+                ts.append(T("%s.%d" % (d, n), d, (n,), c.filler((d, n), d, n)))
+            ts.append(T("i16.%d" % n, "i16", (n,), c.noise(n, 2 * n)))
+            ts.append(T("i32.%d" % n, "i32", (n,), c.noise(n, 4 * n)))
+    ts += pair("one", 3, 16) + pair("two", 5, 4096, 0.3)
+    ts.append(T("noughts", "f16", (4,), struct.pack("<4e", 0, -0.0, 0, -0.0)))
+    ts.append(T("nothing", "f32", (3,), struct.pack(
+        "<3f", math.nan, math.inf, -math.inf)))
+    c.put("sizes.dat", c.dat_bytes(ts))
+    c.put("list.json", json.dumps([(t.name, t.dtype) for t in ts]).encode())
+    names = ["esc\x1b[31m", "tab\tx", "nl\nx", "back\\x", "bidi\u202ex", "c1\u0085",
+             "del\x7f", "iso\u2066x", "層.größe"]
+    c.put("names.dat", c.dat_bytes([T(n, "u8", (1,), b"x") for n in names]))
+    c.put("names.safetensors", c.st_bytes([T(n, "u8", (1,), b"x") for n in names]))
+    c.make_tiny_dat("tiny.dat", 1)
+    c.make_tiny_ckpt("tiny.ckpt", 1)
+    c.make_tiny_shards("shards", 1)
+    c.make_tiny_dir("dir", 1)
+    c.make_sidecar("side.dat", 1)
+    for kind, div in ("modelopt", False), ("compressed", True):
+        os.mkdir(kind)
+        codes, scale = c.noise("m", 32), scale_bytes("m", 4)
+        names = (("m.weight_packed", "m.weight_global_scale") if div else
+                 ("m.weight", "m.weight_scale_2"))
+        c.put(kind + "/model.safetensors", c.st_bytes([
+            T(names[0], "u8", (2, 16), codes),
+            T("m.weight_scale", "f8_e4m3", (2, 2), scale),
+            T(names[1], "f32", (1,) if div else (),
+              struct.pack("<f", 3.0 if div else 0.3)),
+            T("n.weight", "bf16", (2,), b"\x80\x3f\0\x40")]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+PY
+    python3 "$BATS_FILE_TMPDIR/make.py" "$IN"
+}
+
+setup() {
+    cd "$IN" || return
+}
+
+T=$'\t'
+
+# quiet OPTION...: exit 0 and not a word on stderr; standard output in $output.
+quiet() {
+    run -0 --separate-stderr datcat "$@"
+    [ "${#stderr_lines[@]}" -eq 0 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+}
+
+# refused WORDS OPTION...: exit 2, one line with these words, nothing on stdout.
+refused() {
+    local words=$1
+    shift
+    run -2 --separate-stderr datcat "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ ${stderr_lines[0]} == "datcat: "*"$words"* ]] || { echo "${stderr_lines[0]}" && false; }
+}
+
+# ---- listings ---------------------------------------------------------------
+
+@test "a line a tensor, tab-separated, then the total" {
+    quiet small.dat
+    [ "$output" = "a.weight${T}f16${T}[2,3]${T}12
+b:2${T}i8${T}[3]${T}3
+b${T}f32${T}[]${T}4
+c.weight${T}nvfp4${T}[2,32]${T}40
+total${T}1 f16, 1 f32, 1 i8, 1 nvfp4${T}4 tensors${T}59" ]
+}
+
+@test "aligned on a terminal" {
+    run -0 script -qec 'datcat small.dat' /dev/null
+    [ "${output//$'\r'/}" = "\
+a.weight  f16                          [2,3]      12
+b:2       i8                           [3]         3
+b         f32                          []          4
+c.weight  nvfp4                        [2,32]     40
+total     1 f16, 1 f32, 1 i8, 1 nvfp4  4 tensors  59" ]
+}
+
+@test "no colour and no progress where there is no terminal" {
+    datcat --stats sizes.dat >"$BATS_TEST_TMPDIR/o" 2>"$BATS_TEST_TMPDIR/e"
+    run -1 grep -q $'\x1b' "$BATS_TEST_TMPDIR/o" "$BATS_TEST_TMPDIR/e"
+    [ ! -s "$BATS_TEST_TMPDIR/e" ]
+    NO_COLOR=1 run -0 script -qec 'datcat small.dat' /dev/null
+    [[ $output != *$'\x1b'* ]]
+}
+
+@test "-l and --names: names only, in file order" {
+    local o
+    for o in -l --names; do
+        quiet $o small.dat
+        [ "$output" = $'a.weight\nb:2\nb\nc.weight' ]
+    done
+    quiet -l --raw-entries small.dat
+    [ "$output" = $'a.weight\nb:2\nb\nc.weight.qdata\nc.weight.scale\nc.weight.scale2' ]
+}
+
+@test "--json: one valid document with its keys" {
+    datcat --json small.dat | python3 -m json.tool >/dev/null
+    quiet --json small.dat
+    python3 -c '
+import json, os, sys
+o = json.loads(sys.argv[1])
+assert set(o) >= {"file", "container", "bytes", "tensors", "totals", "config", "meta"}, o
+assert o["file"] == "small.dat" and o["container"] == "dat"
+assert o["bytes"] == os.stat("small.dat").st_size and o["config"] is None
+assert [t["name"] for t in o["tensors"]] == ["a.weight", "b:2", "b", "c.weight"]
+q = o["tensors"][3]
+assert (q["dtype"], q["shape"], q["nbytes"], q["levels"]) == ("nvfp4", [2, 32], 40, 2)
+assert o["totals"]["tensors"] == 4 and o["totals"]["bytes"] == 59, o["totals"]
+' "$output"
+    for f in every.dat every.safetensors names.dat names.safetensors sizes.dat \
+        tiny.ckpt shards dir side.dat modelopt; do
+        datcat -q --json --stats $f | python3 -m json.tool >/dev/null
+    done
+}
+
+@test "--json has no bare NaN" {
+    datcat --json --stats sizes.dat |
+        python3 -c 'import json, sys
+def no(x): raise ValueError(x)
+json.load(sys.stdin, parse_constant=no)'
+}
+
+@test "--ndjson: an object a tensor; offsets from the start of the file" {
+    quiet --ndjson small.dat
+    python3 -c '
+import json, sys
+import containers as c
+got = [json.loads(x) for x in sys.argv[1].splitlines()]
+m, ts = c.read_dat("small.dat")
+at = {t.name: t.offset for t in ts}
+assert [list(g)[:5] for g in got] == [["name", "dtype", "shape", "offset", "nbytes"]] * 4
+assert [g["offset"] for g in got] == [at["a.weight"], at["b:2"], at["b"], at["c.weight.qdata"]]
+assert ["levels" in g for g in got] == [False, False, False, True]
+assert not any("file" in g for g in got)
+' "$output"
+    quiet --ndjson shards
+    python3 -c '
+import json, sys, os
+import containers as c
+got = [json.loads(x) for x in sys.argv[1].splitlines()]
+want = c.read_dir("shards")
+assert [(g["name"], g["offset"]) for g in got] == [(t.name, t.offset) for t in want]
+for g in got:
+    ts = c.read_safetensors(os.path.join("shards", g["file"]))[1]
+    assert g["name"] in [t.name for t in ts], g
+' "$output"
+}
+
+@test "--tsv: the same with a header row, no total" {
+    quiet --tsv small.dat
+    [ "${#lines[@]}" -eq 5 ]
+    [[ ${lines[0]} == "name${T}dtype${T}shape${T}offset${T}nbytes"* ]]
+    [[ ${lines[2]} == "b:2${T}i8${T}[3]${T}"* ]]
+    # Every row has as many fields as the header.
+    [ "$(awk -F '\t' '{ print NF }' <<<"$output" | sort -u | wc -l)" -eq 1 ]
+}
+
+@test "-s and -x: globs over the whole name" {
+    quiet -l -s 'model.*' tiny.dat
+    [ "${#lines[@]}" -eq 24 ]
+    quiet -l -s '*q_proj*' -s 'lm_head.weight' tiny.dat
+    [ "${#lines[@]}" -eq 3 ]
+    quiet -l --select='*q_proj*' --exclude '*.1.*' tiny.dat
+    [ "$output" = model.layers.0.self_attn.q_proj.weight ]
+    quiet -l -x '*layers*' -x 'lm*' tiny.dat
+    [ "$output" = $'model.embed_tokens.weight\nmodel.norm.weight' ]
+    quiet -l -s 'model.layers.[01].input_layernorm.weigh?' tiny.dat
+    [ "${#lines[@]}" -eq 2 ]
+    # -x wins; an empty answer is no error as long as -s matched.
+    quiet -l -s 'lm_head.weight' -x '*' tiny.dat
+    [ -z "$output" ]
+    refused 'nosuch' -s nosuch tiny.dat
+    refused 'weigh' -s weigh tiny.dat
+    refused 'nosuch' -s '*' -s nosuch tiny.dat
+    quiet -s 'lm*' tiny.dat
+    [ "${lines[1]}" = "total${T}1 f16${T}1 tensors${T}3072" ]
+}
+
+@test "--group collapses layer numbers, and only them" {
+    quiet --group tiny.dat
+    [ "${#lines[@]}" -eq 15 ]
+    [ "${lines[1]}" = "model.layers.*.self_attn.q_proj.weight${T}f16${T}[64,32]${T}8192${T}x2" ]
+    [[ ${lines[14]} == "total${T}25 f16${T}25 tensors${T}49600"* ]]
+    # Names that are text stay readable.
+    quiet --group names.dat
+    [[ $output == *$'\n層.größe\t'* ]]
+}
+
+# ---- numbers ----------------------------------------------------------------
+
+@test "--stats: against an independent computation, odd sizes" {
+    datcat -q --json --stats sizes.dat >"$BATS_TEST_TMPDIR/stats.json"
+    python3 - "$BATS_TEST_TMPDIR/stats.json" <<'PY'
+import json, math, sys
+import containers as c, make
+got = {t["name"]: t for t in json.load(open(sys.argv[1]))["tensors"]}
+m, ts = c.read_dat("sizes.dat")
+by = {t.name: m[t.offset:t.offset + t.nbytes(True)] for t in ts}
+data = {}
+for t in ts:
+    if not t.name.endswith((".qdata", ".scale", ".scale2")):
+        data[t.name] = make.values(t.dtype, by[t.name])
+for x, s in ("one", 1.0), ("two", make.f32(0.3)):
+    w = x + ".weight"
+    data[w] = make.nvfp4(by[w + ".qdata"], by[w + ".scale"], s)
+assert set(data) == set(got), set(data) ^ set(got)
+for name, v in data.items():
+    g = got[name]
+    fin = [x for x in v if math.isfinite(x)]
+    assert g["zeros"] == sum(x == 0 for x in v), (name, g)
+    assert g["nan"] == sum(math.isnan(x) for x in v), (name, g)
+    assert g["inf"] == sum(math.isinf(x) for x in v), (name, g)
+    if not fin:
+        assert g["min"] is None and g["std"] is None, (name, g)
+        continue
+    mean = math.fsum(fin) / len(fin)
+    std = math.sqrt(math.fsum((x - mean) ** 2 for x in fin) / len(fin))
+    top = max(map(abs, fin))
+    assert g["min"] == min(fin) and g["max"] == max(fin), (name, g)
+    assert g["absmax"] == top, (name, g)
+    # Sums of n doubles: n*eps is far below 1e-12 of the largest value.
+    assert abs(g["mean"] - mean) <= 1e-12 * top, (name, g["mean"], mean)
+    assert abs(g["std"] - std) <= 1e-12 * top, (name, g["std"], std)
+PY
+    quiet --stats -s noughts sizes.dat
+    [[ ${lines[0]} == *"min${T}max${T}mean${T}std${T}absmax${T}zeros${T}nan${T}inf" ]]
+    [[ ${lines[1]} == "noughts${T}f16${T}[4]${T}8${T}"*"${T}4${T}0${T}0" ]]
+}
+
+@test "--stats and --hist: the same for any -j and NIBBLE_ISA" {
+    local j isa
+    cd "$BATS_TEST_TMPDIR"
+    datcat --json --stats -j 1 "$IN/sizes.dat" >a
+    datcat --hist=7 -j 1 "$IN/sizes.dat" >h
+    for j in 2 3 16; do
+        datcat --json --stats -j $j "$IN/sizes.dat" | cmp a -
+        datcat --hist=7 -j $j "$IN/sizes.dat" | cmp h -
+    done
+    for isa in scalar avx2 avx512 amx; do
+        if NIBBLE_ISA=$isa datcat --json --stats "$IN/sizes.dat" >b 2>e; then
+            cmp a b
+            NIBBLE_ISA=$isa datcat --hist=7 "$IN/sizes.dat" | cmp h -
+        else
+            [ "$isa" != scalar ]
+            NIBBLE_ISA=$isa run -2 --separate-stderr datcat --stats "$IN/sizes.dat"
+            [[ ${stderr_lines[0]} == *"NIBBLE_ISA=$isa"* ]]
+        fi
+    done
+    NIBBLE_ISA=neon5 refused NIBBLE_ISA --stats "$IN/sizes.dat"
+}
+
+@test "--hist: the counts sum to the finite values, in the right bins" {
+    datcat -q --hist sizes.dat >"$BATS_TEST_TMPDIR/h20"
+    datcat -q --hist=3 sizes.dat >"$BATS_TEST_TMPDIR/h3"
+    python3 - "$BATS_TEST_TMPDIR" <<'PY'
+import math, sys
+import containers as c, make
+m, ts = c.read_dat("sizes.dat")
+data = {t.name: make.values(t.dtype, m[t.offset:t.offset + t.nbytes(True)])
+        for t in ts if not t.name.endswith((".qdata", ".scale", ".scale2"))}
+for bins in 20, 3:
+    rows = [x.rstrip("\n").split("\t") for x in open("%s/h%d" % (sys.argv[1], bins))]
+    assert rows[0] == ["name", "from", "to", "count"], rows[0]
+    got = {}
+    for name, lo, hi, n in rows[1:]:
+        got.setdefault(name, []).append((float(lo), float(hi), int(n)))
+    for name, v in data.items():
+        fin = [x for x in v if math.isfinite(x)]
+        if not fin:
+            assert name not in got, name
+            continue
+        assert len(got[name]) == bins, name
+        assert sum(n for _, _, n in got[name]) == len(fin), name
+        assert math.isclose(got[name][0][0], min(fin), rel_tol=1e-8), name
+        assert math.isclose(got[name][-1][1], max(fin), rel_tol=1e-8), name
+        lo, hi = min(fin), max(fin)
+        want = [0] * bins
+        for x in fin:
+            k = int((x - lo) / (hi - lo) * bins) if hi > lo else 0
+            want[min(k, bins - 1)] += 1
+        # A value on an edge may fall to either side.
+        near = sum(abs((x - lo) / (hi - lo) * bins -
+                       round((x - lo) / (hi - lo) * bins)) < 1e-9
+                   for x in fin) if hi > lo else 0
+        moved = sum(abs(a - b) for a, (_, _, b) in zip(want, got[name]))
+        assert moved <= 2 * near, (name, want, got[name])
+PY
+}
+
+@test "--hist of numbers at the end of the range of doubles" {
+    python3 -c '
+import struct, containers as c
+c.put("'"$BATS_TEST_TMPDIR"'/x.dat", c.dat_bytes([c.Tensor("f", "f64", (4,),
+      struct.pack("<4d", -1.7e308, 1.7e308, 0, 1))]))'
+    quiet --hist=3 "$BATS_TEST_TMPDIR/x.dat"
+    [[ $output != *nan* ]]
+    [[ $output != *inf* ]]
+    [ "$(cut -f 4 <<<"$output" | tail -n +2 | tr '\n' ' ')" = "1 2 1 " ]
+}
+
+@test "--values: every dtype that has values, exactly" {
+    python3 - <<'PY'
+import json, math, struct, subprocess
+import containers as c, make
+def run(*a):
+    p = subprocess.run(["datcat", *a], stdout=subprocess.PIPE, check=True)
+    return p.stdout.decode().split("\n")[:-1]
+def same(g, w, dtype):
+    if isinstance(w, float) and math.isnan(w):
+        return g == "NaN"
+    if isinstance(w, float) and math.isinf(w):
+        return g == ("Infinity" if w > 0 else "-Infinity")
+    x = int(g) if isinstance(w, int) else float(g)
+    if dtype != "f64" and isinstance(w, float):
+        x = make.f32(x)
+    return x == w and math.copysign(1, x) == math.copysign(1, w)
+for f in "every.dat", "every.safetensors":
+    for t in c.read_any(f):
+        d = t.dtype
+        if d in ("c64", "c128") or d not in c.CKPT_DTYPES + ["f4_e2m1"]:
+            continue
+        if "." not in t.name or t.name[0] not in "zmak":
+            continue
+        want = make.values(d, t.file[t.offset:t.offset + t.nbytes(f[-3:] == "dat")])
+        got = run("--values", t.name, f)
+        assert len(got) == len(want), (t.name, len(got), len(want))
+        for i, (g, w) in enumerate(zip(got, want)):
+            assert same(g, w, d), (t.name, i, g, w)
+m, ts = c.read_dat("sizes.dat")
+by = {t.name: m[t.offset:t.offset + t.nbytes(True)] for t in ts}
+for x, s in ("one", 1.0), ("two", make.f32(0.3)):
+    w = x + ".weight"
+    want = make.nvfp4(by[w + ".qdata"], by[w + ".scale"], s)
+    got = run("--values", w, "sizes.dat")
+    assert [make.f32(float(g)) for g in got] == want, w
+for n in 262143, 262144, 262145:
+    got = run("--values", "f32.%d" % n, "sizes.dat")
+    assert len(got) == n
+    assert all(same(g, w, "f32") for g, w in
+               zip(got[-9:], make.values("f32", by["f32.%d" % n])[-9:]))
+PY
+}
+
+@test "--values NAME:COUNT, and names with a colon" {
+    quiet --values a.weight:2 small.dat
+    [ "$output" = $'1\n-2' ]
+    quiet --values=a.weight:99 small.dat
+    [ "${#lines[@]}" -eq 6 ]
+    [ "${lines[3]}" = -0 ]
+    quiet --values a.weight:0 small.dat
+    [ -z "$output" ]
+    # The name b:2 wins over two values of b.
+    quiet --values b:2 small.dat
+    [ "$output" = $'1\n-1\n-128' ]
+    quiet --values b:2:1 small.dat
+    [ "$output" = 1 ]
+    quiet --values b:7 small.dat
+    [ "$output" = 0.100000001 ]
+    # Counts that are no multiple of a block.
+    quiet --values c.weight:17 small.dat
+    [ "${#lines[@]}" -eq 17 ]
+    refused nosuch --values nosuch small.dat
+    refused 'a.weight:1x' --values a.weight:1x small.dat
+    refused 'a.weight:-1' --values a.weight:-1 small.dat
+    refused '' --values c64 every.dat
+    refused '' --values a.weight small.dat small.dat
+}
+
+@test "64-bit integers are shown as they are" {
+    python3 -c '
+import struct, containers as c
+c.put("'"$BATS_TEST_TMPDIR"'/x.dat", c.dat_bytes([c.Tensor("i", "i64", (3,),
+      struct.pack("<3q", -2**63, 2**63 - 1, 2**53 + 1))]))'
+    quiet --values i "$BATS_TEST_TMPDIR/x.dat"
+    [ "$output" = $'-9223372036854775808\n9223372036854775807\n9007199254740993' ]
+}
+
+@test "--payload: an entry's bytes; not to a terminal" {
+    datcat --payload c.weight.qdata small.dat >"$BATS_TEST_TMPDIR/p"
+    python3 -c '
+import sys, make
+assert open(sys.argv[1], "rb").read() == make.c.noise(("c", "q"), 32)' "$BATS_TEST_TMPDIR/p"
+    [ "$(datcat --payload b:2 small.dat | od -An -tx1 | tr -d ' ')" = 01ff80 ]
+    refused c.weight --payload c.weight small.dat
+    run -2 script -qec 'datcat --payload b:2 small.dat' /dev/null
+    [[ $output == *terminal* ]]
+    run -2 script -qec 'datpack -o - small.dat' /dev/null
+    [[ $output == *terminal* ]]
+}
+
+# ---- hashes -----------------------------------------------------------------
+
+@test "--hash: against sha256sum and xxh128sum, the last line the file's" {
+    local f
+    for f in small.dat every.safetensors tiny.ckpt; do
+        datcat --hash=sha256 $f >"$BATS_TEST_TMPDIR/m"
+        [ "$(tail -n 1 "$BATS_TEST_TMPDIR/m")" = "$(sha256sum <$f | cut -d ' ' -f 1)  *" ]
+        datcat --hash $f | tail -n 1 >"$BATS_TEST_TMPDIR/x"
+        if command -v xxh128sum >/dev/null; then
+            [ "$(cat "$BATS_TEST_TMPDIR/x")" = "$(xxh128sum <$f | cut -d ' ' -f 1)  *" ]
+        fi
+    done
+    [ "$(datcat --hash=sha256 small.dat | head -n 1)" = "$(datcat \
+        --payload a.weight small.dat | sha256sum | cut -d ' ' -f 1)  a.weight" ]
+    # Raw entries, whatever is selected, and then no line for the file.
+    quiet --hash=xxh3 -s 'c.*' small.dat
+    [ "${#lines[@]}" -eq 3 ]
+    [[ ${lines[2]} == *"  c.weight.scale2" ]]
+    diff <(datcat --hash small.dat) <(datcat --hash=xxh3 -j 1 small.dat)
+    refused md5 --hash=md5 small.dat
+}
+
+@test "--check: the same lines compared; 1 if they are not equal" {
+    local m=$BATS_TEST_TMPDIR/m
+    local kind
+    for kind in xxh3 sha256; do
+        datcat --hash=$kind small.dat >"$m"
+        run -0 datcat --check "$m" small.dat
+        quiet -q --check "$m" small.dat
+        [ -z "$output" ]
+        sed '2s/^./g/' "$m" >"$m.bad"
+        sed '2y/0123456789abcdef/123456789abcdef0/' "$m" >"$m.2"
+        run -1 datcat -q --check "$m.2" small.dat
+        [[ $output == *b:2* ]]
+        run -1 datcat -q --check "$m" every.dat
+        # A line too few, a line too many.
+        sed 2d "$m" >"$m.less"
+        run -1 datcat -q --check "$m.less" small.dat
+        (cat "$m" && sed -n '1s/a.weight/zzz/p' "$m") >"$m.more"
+        run -1 datcat -q --check "$m.more" small.dat
+        run -2 --separate-stderr datcat --check "$m.bad" small.dat
+    done
+    run -0 datcat -q --check - small.dat < <(datcat --hash small.dat)
+    refused '' --check /nonexistent/m small.dat
+    : >"$m"
+    run -2 datcat --check "$m" small.dat
+    # Names that need escapes.
+    datcat --hash names.dat >"$m"
+    quiet -q --check "$m" names.dat
+}
+
+# ---- --diff -----------------------------------------------------------------
+
+# put FILE TENSORS: a Python expression, a list of T(...), in a .dat or safetensors.
+put() {
+    python3 -c '
+import struct, sys, math
+from make import *
+ts = eval(sys.argv[2])
+c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_bytes(ts))
+' "$BATS_TEST_TMPDIR/$1" "$2"
+}
+
+@test "--diff: equal files are silent, whatever the order and container" {
+    quiet --diff small.dat small.dat
+    [ -z "$output" ]
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T("x", "u8", (2,), b"ab"), T("y", "u8", (1,), b"c")]'
+    put b.safetensors '[T("y", "u8", (1,), b"c"), T("x", "u8", (2,), b"ab")]'
+    quiet --diff a.dat b.safetensors
+    [ -z "$output" ]
+}
+
+@test "--diff: names, shapes, dtypes, values" {
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T("n", "u8", (1,), b"a"), T("s", "u8", (2, 1), b"ab"),
+        T("d", "f16", (1,), struct.pack("<e", 2)), T("v", "f32", (3,), struct.pack("<3f", 1, 2, 4))]'
+    put b.dat '[T("m", "u8", (1,), b"a"), T("s", "u8", (1, 2), b"ab"),
+        T("d", "f32", (1,), struct.pack("<f", 2)), T("v", "f32", (3,), struct.pack("<3f", 1, 2.5, 4))]'
+    run -1 --separate-stderr datcat --diff a.dat b.dat
+    [ "${#stderr_lines[@]}" -eq 0 ]
+    [ "$(grep -c . <<<"$output")" -eq 6 ] # a header and five differences
+    grep "^n$T" <<<"$output" | grep -q first
+    grep "^m$T" <<<"$output" | grep -q second
+    grep "^s$T" <<<"$output" | grep -F '[2,1]' | grep -qF '[1,2]'
+    grep "^d$T" <<<"$output" | grep f16 | grep -q f32
+    # |2 - 2.5| and the same over |2.5|
+    [[ $(grep "^v$T" <<<"$output") == *"${T}0.5${T}0.2" ]]
+}
+
+@test "--diff --atol --rtol: |a-b| <= atol + rtol*|b|, whatever the dtypes" {
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T("v", "f32", (2,), struct.pack("<2f", 1, 10))]'
+    put b.dat '[T("v", "f64", (2,), struct.pack("<2d", 1.5, 8))]'
+    run -1 datcat --diff a.dat b.dat
+    run -0 datcat --diff --rtol 0.3334 a.dat b.dat # .5/1.5 and 2/8
+    [ -z "$output" ]
+    run -1 datcat --diff --rtol 0.3332 a.dat b.dat
+    # It is not symmetric: .5/1 of b.
+    run -1 datcat --diff --rtol 0.3334 b.dat a.dat
+    run -0 datcat --diff --rtol 0.5 b.dat a.dat
+    run -0 datcat --diff --atol 2 a.dat b.dat
+    run -1 datcat --diff --atol 1.9999 a.dat b.dat
+    run -0 datcat --diff --atol 0.5 --rtol 0.1876 a.dat b.dat # 2 <= .5 + 8*.1875
+    run -1 datcat --diff --atol 0.5 --rtol 0.1874 a.dat b.dat
+    # Exactly on the edge is within.
+    run -0 datcat --diff --atol 0 --rtol 0.5 b.dat a.dat
+    local bad
+    for bad in 1x '' nan inf -1 1e999 0x1; do
+        run -2 --separate-stderr datcat --diff --atol "$bad" a.dat b.dat
+        run -2 --separate-stderr datcat --diff --rtol "$bad" a.dat b.dat
+    done
+}
+
+@test "--diff: NaN is equal to NaN, an infinity to itself only" {
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T("v", "f32", (3,), struct.pack("<3f", math.nan, math.inf, 1))]'
+    put b.dat '[T("v", "f16", (3,), struct.pack("<3e", math.nan, math.inf, 1))]'
+    put c.dat '[T("v", "f32", (3,), struct.pack("<3f", math.nan, 5, 1))]'
+    put d.dat '[T("v", "f32", (3,), struct.pack("<3f", 7, math.inf, 1))]'
+    put e.dat '[T("v", "f32", (3,), struct.pack("<3f", math.nan, -math.inf, 1))]'
+    run -0 datcat --diff --atol 0 a.dat b.dat
+    local x
+    for x in c d e; do
+        run -1 datcat --diff --atol 1e30 --rtol 1e30 a.dat $x.dat
+        run -1 datcat --diff --atol 1e30 --rtol 1e30 $x.dat a.dat
+    done
+    # Bytes without a tolerance: another NaN, or -0, is a difference.
+    put n.dat '[T("v", "f32", (2,), bytes([1, 0, 0xc0, 0x7f]) + struct.pack("<f", 0))]'
+    put m.dat '[T("v", "f32", (2,), bytes([2, 0, 0xc0, 0x7f]) + struct.pack("<f", -0.0))]'
+    run -1 datcat --diff n.dat m.dat
+    run -0 datcat --diff --atol 0 n.dat m.dat
+}
+
+@test "--diff: a head that copies the embedding, on one side only" {
+    cd "$BATS_TEST_TMPDIR"
+    put with.dat 'c.tiny_model("f16", 1, True)'
+    put without.dat 'c.tiny_model("f16", 1)'
+    put other.dat 'c.tiny_model("f16", 1) + [T("lm_head.weight", "f16", (48, 32), bytes(3072))]'
+    run -0 datcat --diff with.dat without.dat
+    [ -z "$output" ]
+    run -0 datcat --diff without.dat with.dat
+    [ -z "$output" ]
+    run -1 datcat --diff without.dat other.dat
+    [[ $output == *lm_head.weight* ]]
+    run -1 datcat --diff other.dat without.dat
+    run -1 datcat --diff other.dat with.dat
+}
+
+@test "--diff: a checkpoint is compared by its weights" {
+    cd "$BATS_TEST_TMPDIR"
+    put w.safetensors 'c.tiny_model("bf16", 1)'
+    put h.dat 'c.tiny_model("f16", 1, True)'
+    run -0 datcat --diff "$IN/tiny.ckpt" w.safetensors
+    [ -z "$output" ]
+    run -0 datcat --diff w.safetensors "$IN/tiny.ckpt"
+    run -1 datcat --diff "$IN/tiny.ckpt" h.dat
+    run -0 datcat --diff --atol 0 "$IN/tiny.ckpt" h.dat
+    [ -z "$output" ]
+    run -0 datcat --diff --atol 0 h.dat "$IN/tiny.ckpt"
+}
+
+@test "--diff: -s and -x choose what is compared" {
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T("x", "u8", (1,), b"a"), T("y", "u8", (1,), b"a")]'
+    put b.dat '[T("x", "u8", (1,), b"a"), T("y", "u8", (1,), b"b")]'
+    run -0 datcat --diff -s x a.dat b.dat
+    run -0 datcat --diff -x y a.dat b.dat
+    run -1 datcat --diff -s y a.dat b.dat
+    run -2 --separate-stderr datcat --diff -s z a.dat b.dat
+    # A tensor that only one side has was matched, whichever side it is.
+    put c.dat '[T("x", "u8", (1,), b"a")]'
+    run -1 datcat --diff -s y a.dat c.dat
+    run -1 datcat --diff -s y c.dat a.dat
+}
+
+@test "--diff: values of NVFP4 tensors, one level against two" {
+    cd "$BATS_TEST_TMPDIR"
+    put one.dat 'pair("x", 2, 32)'
+    put two.dat 'pair("x", 2, 32, 1.0)'
+    put half.dat 'pair("x", 2, 32, 0.5)'
+    put plain.dat '[T("x.weight", "f32", (2, 32), struct.pack("<64f", *nvfp4(
+        c.noise(("x", "q"), 32), scale_bytes(("x", "s"), 4))))]'
+    run -0 datcat --diff --atol 0 one.dat two.dat
+    run -0 datcat --diff --atol 0 one.dat plain.dat
+    run -1 datcat --diff one.dat plain.dat
+    run -1 datcat --diff --rtol 0.4 half.dat one.dat
+    run -0 datcat --diff --rtol 0.5 half.dat one.dat
+}
+
+@test "--diff wants two files that can be read" {
+    refused two --diff small.dat
+    refused two --diff small.dat small.dat small.dat
+    refused nosuch --diff small.dat nosuch
+    refused nosuch --diff nosuch small.dat
+    refused '--diff' --atol 1 small.dat
+}
+
+# ---- --verify ---------------------------------------------------------------
+
+@test "--verify: says what it looked at; silent with -q" {
+    run -0 datcat --verify=quick tiny.ckpt
+    [[ $output == *"not read"* ]]
+    run -0 datcat --verify tiny.ckpt
+    [[ $output != *"not read"* ]]
+    run -0 datcat --verify=full small.dat
+    [[ $output == *"no checksum"* ]]
+    run -0 datcat --verify=quick small.dat
+    run -0 datcat --verify side.dat
+    [[ $output != *"no checksum"* ]]
+    quiet -q --verify small.dat tiny.ckpt shards side.dat every.safetensors
+    [ -z "$output" ]
+    refused medium --verify=medium small.dat
+}
+
+@test "--verify: damage is 1, what cannot be read is 2" {
+    cd "$BATS_TEST_TMPDIR"
+    cp "$IN/tiny.ckpt" bad.ckpt
+    local at
+    at=$(datcat --ndjson "$IN/tiny.ckpt" | head -n 1 | grep -o '"offset":[0-9]*' | cut -d: -f2)
+    printf '\x55' | dd of=bad.ckpt bs=1 seek=$((at + 7)) conv=notrunc status=none
+    run -0 datcat --verify=quick bad.ckpt
+    run -1 --separate-stderr datcat --verify bad.ckpt
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    head -c 100 "$IN/small.dat" >cut.dat
+    run -1 --separate-stderr datcat --verify=quick cut.dat
+    : >empty.dat
+    run -1 datcat --verify empty.dat
+    run -2 datcat --verify nosuch.dat
+    cp "$IN/side.dat" side.dat
+    cp "$IN/side.dat.json" side.dat.json
+    run -0 datcat -q --verify side.dat
+    # The last byte of the last payload: the index still fits.
+    printf '\x3c' | dd of=side.dat bs=1 seek=$(($(stat -c %s side.dat) - 1)) conv=notrunc status=none
+    run -0 datcat --verify=quick side.dat
+    run -1 datcat --verify side.dat
+    # The worst of several files counts, and all are looked at.
+    run -1 datcat --verify "$IN/small.dat" bad.ckpt "$IN/side.dat"
+    [[ $output == *small.dat* ]]
+    [[ $output == *side.dat* ]]
+    # A scale byte with a sign or NaN is damage.
+    put nan.dat '[T("x.weight.qdata", "u8", (1, 8), bytes(8)),
+        T("x.weight.scale", "f8_e4m3", (1, 1), b"\x7f")]'
+    run -1 --separate-stderr datcat --verify nan.dat
+    [[ ${stderr_lines[0]} == *"row 0"*"column 0"* ]]
+}
+
+# ---- --map, --meta ----------------------------------------------------------
+
+@test "--map accounts for every byte of every container" {
+    local f
+    for f in small.dat every.dat every.safetensors tiny.ckpt shards dir tiny.dat names.dat; do
+        datcat -q --map $f >"$BATS_TEST_TMPDIR/map"
+        python3 - "$BATS_TEST_TMPDIR/map" $f <<'PY'
+import os, sys
+rows = [x.rstrip("\n").split("\t") for x in open(sys.argv[1])]
+assert rows[0][:4] == ["offset", "bytes", "what", "name"], rows[0]
+d, at = sys.argv[2], {}
+for r in rows[1:]:
+    assert len(r) == len(rows[0]), r
+    f = os.path.join(d, r[4]) if os.path.isdir(d) else d
+    assert int(r[0]) == at.get(f, 0), r
+    at[f] = int(r[0]) + int(r[1])
+for f, n in at.items():
+    assert n == os.stat(f).st_size, (f, n)
+if os.path.isdir(d):
+    assert len(at) == sum(x.endswith(".safetensors") for x in os.listdir(d))
+PY
+    done
+}
+
+@test "--meta: configuration, state and provenance as JSON" {
+    quiet --meta tiny.ckpt
+    python3 -c '
+import json, sys
+o = json.loads(sys.argv[1])
+assert o["config"]["model_type"] == "qwen3", o
+m = o["meta"]
+assert m["state"]["step"] == 0 and m["master"] == "bf16" and m["quant"]["name"] == "none"
+assert m["provenance"]["tool"] == "containers.py"' "$output"
+    quiet --meta small.dat
+    python3 -c '
+import json, sys
+o = json.loads(sys.argv[1])
+assert o["config"] is None and o["meta"]["provenance"] is None, o' "$output"
+    quiet --meta shards
+    python3 -c '
+import json, sys
+assert json.loads(sys.argv[1])["config"]["hidden_size"] == 32' "$output"
+}
+
+# ---- NVFP4 ------------------------------------------------------------------
+
+@test "an NVFP4 pair is one tensor, as entries with --raw-entries" {
+    cd "$BATS_TEST_TMPDIR"
+    put p.dat 'pair("x", 2, 32) + pair("y", 1, 16, 0.5)'
+    quiet p.dat
+    [ "${lines[0]}" = "x.weight${T}nvfp4${T}[2,32]${T}36" ]
+    [ "${lines[1]}" = "y.weight${T}nvfp4${T}[1,16]${T}13" ]
+    quiet --raw-entries p.dat
+    [ "${lines[0]}" = "x.weight.qdata${T}u8${T}[2,16]${T}32" ]
+    [ "${lines[4]}" = "y.weight.scale2${T}f32${T}[1]${T}4" ]
+    run -0 grep -o '"levels":[12]' <(datcat --ndjson p.dat)
+    [ "$output" = $'"levels":1\n"levels":2' ]
+}
+
+@test "the old spelling X.qdata is read; both for one prefix are refused" {
+    cd "$BATS_TEST_TMPDIR"
+    put old.dat 'pair("x", 2, 32, None, "%s")'
+    quiet old.dat
+    [ "${lines[0]}" = "x.weight${T}nvfp4${T}[2,32]${T}36" ]
+    put mixed.dat 'pair("x", 2, 32) + pair("x", 2, 32, None, "%s")'
+    refused x mixed.dat
+    put half.dat '[pair("x", 2, 32)[0], pair("x", 2, 32, None, "%s")[1]]'
+    refused x half.dat
+    # As entries they are plain data.
+    quiet -l --raw-entries mixed.dat
+    [ "${#lines[@]}" -eq 4 ]
+}
+
+@test "codes of dtype 100 and scales of dtype 0 are read as well" {
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat 'pair("x", 2, 32)'
+    put b.dat '[T("x.weight.qdata", "f4_e2m1", (2, 16), pair("x", 2, 32)[0].data),
+        T("x.weight.scale", "u8", (2, 2), pair("x", 2, 32)[1].data)]'
+    quiet b.dat
+    [ "${lines[0]}" = "x.weight${T}nvfp4${T}[2,32]${T}36" ]
+    diff <(datcat --values x.weight a.dat) <(datcat --values x.weight b.dat)
+}
+
+@test "ModelOpt multiplies, compressed-tensors divides" {
+    python3 - <<'PY'
+import struct, subprocess
+from make import *
+codes, scales = c.noise("m", 32), scale_bytes("m", 4)
+def got(d):
+    out = subprocess.run(["datcat", "-q", "--values", "m.weight", d], check=True,
+                         stdout=subprocess.PIPE).stdout.decode().split()
+    return [float(x) for x in out]
+for d, s in ("modelopt", f32(0.3)), ("compressed", 1 / 3.0):
+    want = [e2m1(v) * e4m3(scales[i // 16]) * s
+            for i, v in enumerate(nibbles(codes))]
+    for g, w in zip(got(d), want):
+        assert abs(g - w) <= abs(w) * 2 ** -22, (d, g, w)   # formats, X3
+PY
+    local d
+    for d in modelopt compressed; do
+        quiet $d
+        [ "${lines[0]}" = "m.weight${T}nvfp4${T}[2,32]${T}40" ]
+        [ "${lines[1]}" = "n.weight${T}bf16${T}[2]${T}4" ]
+        [ "${#lines[@]}" -eq 3 ]
+    done
+}
+
+@test "an incomplete or misshapen pair is said to be one, --strict refuses it" {
+    cd "$BATS_TEST_TMPDIR"
+    put half.dat '[pair("x", 2, 32)[0]]'
+    put cols.dat '[T("x.weight.qdata", "u8", (2, 4), bytes(8)), T("x.weight.scale", "f8_e4m3", (2, 1), b"88")]'
+    put rows.dat '[T("x.weight.qdata", "u8", (2, 8), bytes(16)), T("x.weight.scale", "f8_e4m3", (1, 1), b"8")]'
+    put f16.dat '[T("x.weight.qdata", "u8", (1, 8), bytes(8)), T("x.weight.scale", "f16", (1, 1), b"88")]'
+    local f
+    for f in half cols rows f16; do
+        run -0 --separate-stderr datcat -l $f.dat
+        [ "${lines[0]}" = x.weight.qdata ]
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        quiet -q -l $f.dat
+        refused x --strict -l $f.dat
+    done
+}
+
+# ---- names, streams, several files ------------------------------------------
+
+@test "control and bidi characters of names are escaped in every text mode" {
+    local o
+    for o in '' -l --tsv --stats --hist --map --hash --group --raw-entries; do
+        # shellcheck disable=SC2086  # no option at all is one case
+        datcat $o names.dat >"$BATS_TEST_TMPDIR/out"
+        run -1 grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae|\xe2\x81\xa6' \
+            "$BATS_TEST_TMPDIR/out"
+        grep -qF 'esc\x1b[31m' "$BATS_TEST_TMPDIR/out"
+        grep -qF 'tab\tx' "$BATS_TEST_TMPDIR/out"
+        grep -qF 'nl\nx' "$BATS_TEST_TMPDIR/out"
+        grep -qF 'back\\x' "$BATS_TEST_TMPDIR/out"
+        grep -qF 'bidi\xe2\x80\xaex' "$BATS_TEST_TMPDIR/out"
+        grep -qF '層.größe' "$BATS_TEST_TMPDIR/out"
+    done
+    datcat -l names.dat >"$BATS_TEST_TMPDIR/out"
+    [ "$(wc -l <"$BATS_TEST_TMPDIR/out")" -eq 9 ]
+    run -1 datcat --diff names.dat small.dat
+    [[ $output != *$'\x1b'* ]]
+    # In JSON they are what they are.
+    for o in names.dat names.safetensors; do
+        datcat --ndjson $o >"$BATS_TEST_TMPDIR/out"
+        python3 -c '
+import json, sys
+import containers as c
+got = [json.loads(x)["name"] for x in open(sys.argv[1])]
+assert got == [t.name for t in c.read_any(sys.argv[2])]' "$BATS_TEST_TMPDIR/out" $o
+    done
+}
+
+@test "a file name with control characters is escaped, too" {
+    local f=$BATS_TEST_TMPDIR/$'x\e[31m\ny.dat'
+    refused '\x1b[31m\ny.dat' "$f"
+    printf 'not a dat' >"$f"
+    refused '\x1b[31m\ny.dat' "$f"
+    cp small.dat "$f"
+    run -0 datcat --verify "$f"
+    [[ $output != *$'\e'* ]]
+    run -0 datcat -l "$f" "$f"
+    [[ $output != *$'\e'* ]]
+}
+
+@test "- reads a .dat from standard input, a file or a pipe" {
+    quiet -l - <small.dat
+    [ "$output" = "$(datcat -l small.dat)" ]
+    # shellcheck disable=SC2002  # the pipe is the point
+    diff <(cat sizes.dat | datcat --ndjson --stats -) <(datcat --ndjson --stats sizes.dat)
+    # shellcheck disable=SC2002
+    diff <(cat small.dat | datcat --hash -) <(datcat --hash small.dat)
+    # shellcheck disable=SC2002
+    diff <(cat small.dat | datcat --map -) <(datcat --map small.dat)
+    run -2 datcat - < <(head -c 60 small.dat)
+    # shellcheck disable=SC2002
+    run -0 bash -o pipefail -c 'cat small.dat | datcat --diff - small.dat'
+    run -2 datcat - </dev/null
+}
+
+@test "several files, one after the other" {
+    quiet -l small.dat dir
+    [ "$(grep -c 'model.norm.weight' <<<"$output")" -eq 1 ]
+    [ "$(grep -c '^a.weight' <<<"$output")" -eq 1 ]
+    quiet --ndjson small.dat side.dat
+    python3 -c '
+import json, sys
+files = {json.loads(x)["file"] for x in sys.argv[1].splitlines()}
+assert files == {"small.dat", "side.dat"}, files' "$output"
+    quiet --tsv small.dat side.dat
+    [ "$(grep -c "^name$T" <<<"$output")" -eq 1 ]
+    # What could be read before the trouble was shown, the exit code is 2.
+    run -2 --separate-stderr datcat -l small.dat nosuch
+    # A glob needs to match in one of them, whichever comes first.
+    quiet -q -l -s 'model.norm.weight' dir small.dat
+    quiet -q -l -s 'model.norm.weight' small.dat dir
+}
+
+@test "-q says nothing, -v more; -j takes numbers" {
+    quiet -q -v small.dat
+    run -0 --separate-stderr datcat -v small.dat
+    local j
+    for j in 0 x -1 1x 99999999999 ''; do
+        run -2 --separate-stderr datcat -j "$j" small.dat
+        [ "${#stderr_lines[@]}" -eq 1 ]
+    done
+    quiet -j2 small.dat
+    quiet --threads=2 small.dat
+}
+
+@test "a stale or foreign sidecar is said to be one, and counts as absent" {
+    cd "$BATS_TEST_TMPDIR"
+    cp "$IN/side.dat.json" small.dat.json
+    cp "$IN/small.dat" .
+    run -0 --separate-stderr datcat --meta small.dat
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ ${stderr_lines[0]} == *stale* ]]
+    [[ $output == *'"provenance":null'* ]]
+    quiet -q --meta small.dat
+    echo '{}' >small.dat.json
+    run -0 --separate-stderr datcat --meta small.dat
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    quiet -q --verify small.dat
+}
+
+@test "files that are none: exit 2, one line, at once" {
+    local f
+    mkfifo "$BATS_TEST_TMPDIR/fifo"
+    for f in '' /nonexistent /dev/null /dev/zero "$BATS_TEST_TMPDIR/fifo" "$BATS_TEST_TMPDIR" /proc/self/mem; do
+        run -2 --separate-stderr timeout 5 datcat "$f"
+        [ -z "$output" ]
+        [ "${#stderr_lines[@]}" -eq 1 ]
+    done
+}
+
+@test "a long name and many tensors" {
+    cd "$BATS_TEST_TMPDIR"
+    put long.dat '[T("n" * 65536, "u8", (1,), b"x")]'
+    [ "$(datcat -l long.dat | wc -c)" -eq 65537 ]
+    put many.dat '[T("t%d" % i, "u8", (1,), b"x") for i in range(20000)]'
+    [ "$(datcat --stats many.dat | wc -l)" -eq 20002 ]
+    [ "$(datcat --hash many.dat | wc -l)" -eq 20001 ]
+    quiet --diff many.dat many.dat
+    [ "$(timeout 10 datcat --group many.dat | wc -l)" -eq 20001 ]
+}

@@ -1,0 +1,245 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# What is written about the programs is true: --help, man pages, completion and README
+# name the same options and programs, the examples of the pages run, the demo runs.
+
+# shellcheck disable=SC2016,SC2030,SC2031,SC2154  # inner shells; output: set by run
+
+bats_require_minimum_version 1.8.0
+
+setup_file()
+{
+    local f
+    root=$(realpath "$BATS_TEST_DIRNAME/..")
+    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
+    PATH=$bin:$PATH
+    programs=
+    for f in "$bin"/*; do
+        [[ ! -x $f || -d $f ]] || programs+=" ${f##*/}"
+    done
+    export LC_ALL=C.UTF-8 root bin programs PATH
+}
+
+setup()
+{
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+# help_options PROG: the options of --help as they are written there, sorted, such as
+# "-s, --select GLOB" and "--hash[=xxh3|sha256]".
+help_options()
+{
+    "$bin/$1" --help | sed -n '/^ \{2,6\}-/ { s/^ *//; s/  .*//; p; }' | sort
+}
+
+# man_options PROG: the same of the page's tag lines in OPTIONS.
+man_options()
+{
+    awk '/^\.SH/ { inside = $2 == "OPTIONS" }
+        inside && tag { print }
+        { tag = $1 == ".TP" }' "$root/man/$1.1" |
+        sed 's/\\f[BRIP]//g; s/\\-/-/g' | sort
+}
+
+# offers PROG WORD...: what the completion offers for the last WORD, a line each.
+offers()
+{
+    local COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+    # shellcheck source=/dev/null
+    source "$root/tools/completion.bash"
+    _nibble
+    [ ${#COMPREPLY[@]} -eq 0 ] || printf '%s\n' "${COMPREPLY[@]}"
+}
+
+# same TEXT TEXT: or show how they differ.
+same()
+{
+    diff <(printf '%s\n' "$1") <(printf '%s\n' "$2")
+}
+
+@test "there are programs, and --help begins with a synopsis" {
+    [ -n "$programs" ]
+    for p in $programs; do
+        run -0 --separate-stderr "$bin/$p" --help
+        [[ ${lines[0]} == "usage: $p "* ]]
+        [ -z "$stderr" ]
+    done
+}
+
+@test "man pages have just the options of --help" {
+    for p in $programs; do
+        [ -n "$(help_options "$p")" ]
+        same "$(help_options "$p")" "$(man_options "$p")"
+    done
+}
+
+@test "man pages have the sections that a reader looks for" {
+    for p in $programs; do
+        for s in NAME SYNOPSIS DESCRIPTION OPTIONS OUTPUT '"EXIT STATUS"' ENVIRONMENT \
+            EXAMPLES '"SEE ALSO"'; do
+            grep -qx ".SH ${s//\"/}" "$root/man/$p.1" || {
+                echo "$p.1: no section $s"
+                return 1
+            }
+        done
+        for v in NIBBLE_ISA TMPDIR NO_COLOR; do
+            grep -qx ".B $v" "$root/man/$p.1"
+        done
+        grep -q "^\.BR $p (1)" "$root/man/nibble.7"
+    done
+}
+
+@test "man pages name their licence and render without a warning" {
+    for page in "$root"/man/*.[1-8]; do
+        [ "$(head -n 1 "$page")" = '.\" SPDX-License-Identifier: MIT' ]
+    done
+    if ! command -v groff >/dev/null && ! command -v man >/dev/null; then
+        skip "neither groff nor man is installed"
+    fi
+    for page in "$root"/man/*.[1-8]; do
+        if command -v groff >/dev/null; then
+            run -0 groff -man -Tutf8 -ww -z "$page"
+            same "" "$output"
+        fi
+        if command -v man >/dev/null; then
+            run -0 bash -c 'MANWIDTH=$2 man --warnings=w -l "$1" 2>&1 >/dev/null' \
+                man "$page" 80
+            same "" "$output"
+        fi
+    done
+}
+
+@test "the pages that SEE ALSO names exist" {
+    run -0 bash -c 'sed -n "/^\.SH SEE ALSO/,\$ { s/^\.BR \([a-z]*\) (\([17]\)).*/\1.\2/p; }" \
+        "$1"/man/*.[1-8] | sort -u' bash "$root"
+    [ -n "$output" ]
+    for page in $output; do
+        [ -e "$root/man/$page" ]
+    done
+}
+
+@test "the examples of the man pages run, in their order" {
+    for p in $programs; do
+        mkdir "$p"
+        cp "$root/pipelines/demo/config.json" "$p"
+        awk '/^\.SH/ { inside = $2 == "EXAMPLES" }
+            /^\.EE/ { code = 0 }
+            inside && code { gsub(/\\-/, "-"); gsub(/\\e/, "\\"); print }
+            /^\.EX/ { code = 1 }' "$root/man/$p.1" >"$p/examples.sh"
+        [ "$(wc -l <"$p/examples.sh")" -ge 5 ]
+        echo "$p: $(cat "$p/examples.sh")"
+        (cd "$p" && bash -euo pipefail -x examples.sh) >"$p.out" 2>"$p.err" || {
+            tail -n 5 "$p.err"
+            return 1
+        }
+        run grep -v '^+' "$p.err"
+        same "" "$output"
+    done
+}
+
+@test "completion: just the options of --help" {
+    for p in $programs; do
+        want=$(help_options "$p" | sed 's/^-., //; s/[ [].*//' | sort)
+        same "$want" "$(offers "$p" -- | grep -v '=$' | sort)"
+        # An argument that is optional can follow an equals sign only.
+        want=$(help_options "$p" | sed -n 's/\[=.*/=/p' | sort)
+        same "$want" "$(offers "$p" -- | grep '=$' | sort)"
+        same "--help" "$(offers "$p" --he)"
+    done
+}
+
+@test "completion: by the path of a program, too" {
+    for p in $programs; do
+        same "--help" "$(offers "$bin/$p" --he)"
+        same "" "$(offers "$bin/no-such-program" --he)"
+    done
+}
+
+# wanted_words PROG OPTION: what the program itself takes, from its complaint.
+wanted_words()
+{
+    run -2 "$bin/$1" "$2=?" x
+    [[ $output == *": want one of "* ]]
+    sed 's/.*: want one of //; s/, /\n/g' <<<"$output" | sort
+}
+
+@test "completion: the words of an option are those that the program takes" {
+    # shellcheck source=/dev/null
+    source "$root/tools/completion.bash"
+    for p in $programs; do
+        for o in $(help_options "$p" | sed -n 's/.*\(--[a-z-]*\).*/\1/p'); do
+            words=$(_nibble_words "$p" "$o" | tr ' ' '\n' | sort)
+            [[ -n $words && $words != @* ]] || continue
+            echo "$p $o"
+            # Words that a later version will take are not offered.
+            case $p:$o in
+            datpack:--to) later='modelopt|compressed-tensors|gguf' ;;
+            datpack:--moments) later='nvfp4' ;;
+            *) later='-' ;;
+            esac
+            if [ "$p:$o" = datpack:--share-scale ]; then
+                # One of them holds a comma.
+                run -2 "$bin/$p" "$o=?" x
+                [[ $output == *": want one of none, qkv,gate_up" ]]
+            else
+                same "$(wanted_words "$p" "$o" | grep -vxE -e "$later")" "$words"
+            fi
+            same "$words" "$(offers "$p" "$o" = '' | sort)"
+            first=${words%%$'\n'*}
+            [[ $'\n'$(offers "$p" "$o" = "${first:0:1}")$'\n' == *$'\n'"$first"$'\n'* ]]
+            # Where = does not break words the whole word is replaced.
+            [[ $'\n'$(offers "$p" "$o=${first:0:1}")$'\n' == *$'\n'"$o=$first"$'\n'* ]]
+        done
+    done
+}
+
+@test "completion: an argument that must follow is completed as such" {
+    same "bf16" "$(offers datpack --dtype b)"
+    same "" "$(offers datcat --select '')"
+    same "" "$(offers datpack --init '')"
+    touch a.dat
+    # --hash has an optional argument: the next word is a file.
+    same "a.dat" "$(offers datcat --hash '')"
+}
+
+@test "completion: tensor files and directories, each with its option" {
+    touch a.dat 'b c.safetensors' d.ckpt e.txt f.json
+    mkdir model
+    want=$(printf '%s\n' a.dat 'b c.safetensors' d.ckpt model)
+    same "$want" "$(offers datcat '' | sort)"
+    same "$want" "$(offers datpack -o '' | sort)"
+    same "$want" "$(offers datpack --output = '' | sort)"
+    same "$want" "$(offers datpack --like '' | sort)"
+    same "$want" "$(offers datcat --stats -- '' | sort)"
+    same "$(printf '%s\n' f.json model)" "$(offers datpack --config '' | sort)"
+    same "e.txt" "$(offers datcat --check e)"
+    same "a.dat" "$(offers datcat x.dat a)"
+    same "" "$(offers datcat -- --he)"
+}
+
+@test "completion: is registered for each program" {
+    run -0 bash -c 'source "$1"/tools/completion.bash && complete -p' bash "$root"
+    for p in $programs; do
+        [[ $output == *"complete -F _nibble $p"* ]]
+    done
+}
+
+@test "README has each program in its table of commands" {
+    [ -e "$root/README.md" ]
+    for p in $programs; do
+        grep -q "^| *\[\{0,1\}\`$p\`" "$root/README.md" || {
+            echo "README.md: no row for $p"
+            return 1
+        }
+    done
+}
+
+@test "the demo runs, shows its commands, and leaves nothing behind" {
+    mkdir tmp
+    TMPDIR=$PWD/tmp run -0 --separate-stderr env NIBBLE_BIN="$bin" "$root/pipelines/demo.sh"
+    [ -z "$stderr" ]
+    [[ $output == *'$ datpack --init 7 '* ]]
+    [[ $output == *'$ datcat --verify broken.ckpt'*'expects'*'(exit 1)' ]]
+    [ -z "$(ls tmp)" ]
+}

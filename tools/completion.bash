@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+# Bash completion for the programs of nibble.
+#
+# "make install" puts a copy under each program's name where bash-completion looks for
+# it; without that package, source this file.  Options are asked of "PROG --help" at
+# the moment they are completed, so they are always those of the program that is run.
+# The words of an option's argument stand in _nibble_words; tests/docs.bats compares
+# them with what the programs take.  Nothing here needs the package bash-completion.
+
+# _nibble_words PROG OPTION: what the argument of the option can be.  A line: words,
+# or @tensors for tensor files, @json, @file for any file.
+_nibble_words()
+{
+    case ${1##*/}:$2 in
+    datcat:--hash) echo xxh3 sha256 ;;
+    datcat:--verify) echo quick full ;;
+    datcat:--check) echo @file ;;
+    datpack:--output | datpack:-o) echo @tensors ;;
+    datpack:--to) echo dat safetensors ckpt ;;
+    datpack:--dtype) echo keep f16 bf16 f32 nvfp4 ;;
+    datpack:--like) echo @tensors ;;
+    datpack:--config) echo @json ;;
+    datpack:--master) echo f32 bf16 ;;
+    datpack:--moments) echo f32 bf16 int8 ;;
+    datpack:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
+    datpack:--variant) echo modelopt ;;
+    datpack:--criterion) echo mse mae ;;
+    datpack:--share-scale) echo none qkv,gate_up ;;
+    datpack:--compat) echo seed ;;
+    esac
+}
+
+# _nibble_options PROG: "OPTION KIND" lines, long and short; KIND is none, needs (an
+# argument follows) or may (only after an equals sign).
+_nibble_options()
+{
+    local prog=$1
+    # shellcheck disable=SC2088  # a tilde as it was typed
+    [[ $prog != '~/'* ]] || prog=$HOME/${prog#'~/'}
+    LC_ALL=C "$prog" --help 2>/dev/null </dev/null | awk '
+        /^  -[A-Za-z], --[a-z]/ || /^      --[a-z]/ {
+            text = substr($0, 3)
+            sub(/^ +/, "", text)
+            sub(/  .*/, "", text)           # the help, behind two spaces
+            kind = text ~ /\[=/ ? "may" : text ~ /[a-z] [A-Za-z]/ ? "needs" : "none"
+            n = split(text, part, /, /)
+            for (i = 1; i <= n; i++) {
+                sub(/[ \[].*/, "", part[i])
+                print part[i], kind
+            }
+        }'
+}
+
+# _nibble_files CUR SUFFIX...: directories, and files with one of the suffixes, into
+# COMPREPLY.
+_nibble_files()
+{
+    local cur=$1 name suffix
+    shift
+    compopt -o filenames 2>/dev/null
+    while IFS= read -r name; do
+        for suffix; do
+            if [[ -d $name || $name == *"$suffix" ]]; then
+                COMPREPLY+=("$name")
+                break
+            fi
+        done
+    done < <(compgen -f -- "$cur")
+}
+
+# _nibble_argument CUR WORDS: as _nibble_words gave them.
+_nibble_argument()
+{
+    case $2 in
+    @tensors) _nibble_files "$1" .dat .safetensors .ckpt ;;
+    @json) _nibble_files "$1" .json ;;
+    @file) _nibble_files "$1" '' ;;
+    *) mapfile -t COMPREPLY < <(compgen -W "$2" -- "$1") ;;
+    esac
+}
+
+_nibble()
+{
+    local prog=${COMP_WORDS[0]} cur=${COMP_WORDS[COMP_CWORD]} prev='' i
+    local option='' lead='' kind words known
+    COMPREPLY=()
+    ((COMP_CWORD == 0)) || prev=${COMP_WORDS[COMP_CWORD - 1]}
+
+    # "--opt=val" is three words where = breaks words, as it does by default.
+    if [[ $cur == --*=* ]]; then
+        option=${cur%%=*} lead=$option= cur=${cur#*=}
+    elif [[ $cur == = && $prev == --* ]]; then
+        option=$prev cur=
+    elif [[ $prev == = ]] && ((COMP_CWORD >= 2)); then
+        option=${COMP_WORDS[COMP_CWORD - 2]}
+    fi
+    if [[ -n $option ]]; then
+        words=$(_nibble_words "$prog" "$option")
+        _nibble_argument "$cur" "$words"
+        [[ -z $lead ]] || COMPREPLY=("${COMPREPLY[@]/#/$lead}")
+        return
+    fi
+
+    # Behind "--" there are only files.
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        if [[ ${COMP_WORDS[i]} == -- ]]; then
+            _nibble_argument "$cur" @tensors
+            return
+        fi
+    done
+
+    known=$(_nibble_options "$prog")
+    kind=$(awk -v o="$prev" '$1 == o { print $2 }' <<<"$known")
+    if [[ $kind == needs ]]; then
+        words=$(_nibble_words "$prog" "$prev")
+        [[ -z $words ]] || _nibble_argument "$cur" "$words"
+    elif [[ $cur == -* ]]; then
+        # One that may take an argument is offered with and without it.
+        words=$(awk '/^--/ { print $1 } /^--.* may$/ { print $1 "=" }' <<<"$known")
+        mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+    else
+        _nibble_argument "$cur" @tensors
+    fi
+}
+
+complete -F _nibble datcat datpack
