@@ -634,6 +634,23 @@ HEADER_TYPES = {"arrays": list, "config": str, "master": str, "moments": str,
                 "provenance": str, "quant": dict, "state": dict}
 
 
+STATE_TYPES = {"grad_norm": (float,), "routes": (dict,), "sampler": (dict,),
+               "spike": (dict,), "tokenizer": (bytes,)}
+
+
+def check_state(state):
+    """Just the keys of FORMAT.md, each of its type."""
+    need(set(state) == set(STATE_NEW), "state: keys %s", sorted(state))
+    for k, v in state.items():
+        if k == "settings":
+            need(isinstance(v, dict), "state: settings %r", v)
+        elif k in STATE_TYPES:
+            need(v is None or isinstance(v, STATE_TYPES[k]), "state: %s %r", k, v)
+        else:
+            need(is_int(v) and v >= 0, "state: %s %r", k, v)
+
+
+
 def read_ckpt_header(m):
     need(len(m) >= 64, "%d bytes", len(m))
     magic, version, zero, size, n, digest = struct.unpack("<8sIIQQ16s",
@@ -657,8 +674,7 @@ def read_ckpt_header(m):
          h["moments"])
     need(sorted(h["quant"]) == ["criterion", "name", "share", "variant"] and
          all(isinstance(v, str) for v in h["quant"].values()), "quant")
-    for k in ("step", "t"):
-        need(is_int(h["state"].get(k)), "state: %s %r", k, h["state"].get(k))
+    check_state(h["state"])
     return h, n
 
 

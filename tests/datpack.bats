@@ -1,0 +1,1158 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, lines, stderr_lines: set by run
+# Every option of datpack: what it writes is judged by containers.py, what it
+# converts by Python's struct, what it draws by a Philox of the test's own.
+# Mere round trips are in roundtrip.bats, failing disks in atomic.bats.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
+    PATH=$(realpath -m "$bin"):$PATH
+    IN=$BATS_FILE_TMPDIR/in
+    PYTHONPATH=$BATS_TEST_DIRNAME:$BATS_FILE_TMPDIR
+    PYTHONDONTWRITEBYTECODE=1
+    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE
+    mkdir "$IN" "$IN/conf"
+    cat >"$BATS_FILE_TMPDIR/make.py" <<'PY'
+"""Inputs and helpers.  nvfp4_model(kind): the tiny model, its projections in NVFP4."""
+import json, math, os, random, struct, sys
+from fractions import Fraction
+import containers as c
+T = c.Tensor
+E2M1 = [0, .5, 1, 1.5, 2, 3, 4, 6]
+
+
+def e4m3(b):
+    e, m = b >> 3 & 15, b & 7
+    return m / 512 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7)
+
+
+def nvfp4(codes, scales):
+    nib = [v for b in codes for v in (b & 15, b >> 4)]
+    return [(-1 if v & 8 else 1) * E2M1[v & 7] * e4m3(scales[i // 16])
+            for i, v in enumerate(nib)]
+
+
+def planes(name, rows, cols):
+    """Codes and scales; products fit f16 exactly."""
+    return (c.noise((name, "q"), rows * cols // 2),
+            bytes(0x10 + b % 0x50 for b in c.noise((name, "s"), rows * cols // 16)))
+
+
+def nvfp4_model(kind, head=True, scale=0.3):
+    out = []
+    for t in c.tiny_model("f16" if kind[0] == "d" else "bf16", 1, head):
+        if not any(q in t.name for q in c.QUANTIZED):
+            out.append(t)
+            continue
+        r, k = t.shape
+        codes, sc = planes(t.name, r, k)
+        x = t.name[:-7]
+        names = {"dat1": (".weight.qdata", ".weight.scale", None),
+                 "dat2": (".weight.qdata", ".weight.scale", ".weight.scale2"),
+                 "ct": (".weight_packed", ".weight_scale", ".weight_global_scale"),
+                 "mo": (".weight", ".weight_scale", ".weight_scale_2")}[kind]
+        out.append(T(x + names[0], "u8", (r, k // 2), codes))
+        out.append(T(x + names[1], "f8_e4m3", (r, k // 16), sc))
+        if names[2]:
+            out.append(T(x + names[2], "f32", () if kind == "mo" else (1,),
+                         struct.pack("<f", scale)))
+    return out
+
+
+def payloads(path):
+    """name -> (dtype, shape, bytes)"""
+    return {t.name: (t.dtype, list(t.shape), t.file[t.offset:t.offset + t.nbytes(
+        path.endswith(".dat"))]) for t in c.read_any(path)}
+
+
+# ---- rounding to nearest even, by exact fractions ----
+
+def rne(x, bits, emin, emax):
+    """x to a float of so many significant bits; None when it is too large."""
+    if x == 0 or math.isnan(x):
+        return x
+    f = Fraction(x)
+    e = math.frexp(x)[1] - 1
+    e = max(e, emin)
+    step = Fraction(2) ** (e - bits + 1)
+    q = f / step
+    n = q.numerator // q.denominator
+    rest = q - n
+    if rest > Fraction(1, 2) or (rest == Fraction(1, 2) and n % 2):
+        n += 1
+    v = n * step
+    if abs(v) >= Fraction(2) ** (emax + 1):
+        return None
+    return math.copysign(float(v), x)
+
+
+def to_f16(x):
+    return rne(x, 11, -14, 15)
+
+
+def to_bf16(x):
+    return rne(x, 8, -126, 127)
+
+
+# ---- Philox4x32-10, from the paper ----
+
+def philox(ctr, key):
+    c0, c1, c2, c3 = ctr
+    k0, k1 = key
+    for _ in range(10):
+        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (b >> 32 ^ c1 ^ k0, b & 0xFFFFFFFF,
+                          a >> 32 ^ c3 ^ k1, a & 0xFFFFFFFF)
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+assert philox((0, 0, 0, 0), (0, 0)) == (0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8)
+
+
+def config(**more):
+    o = dict(c.TINY)
+    o.update(more)
+    return json.dumps({k: v for k, v in o.items() if v is not ...}, indent=2) + "\n"
+
+
+def main(d):
+    os.chdir(d)
+    c.make_config("conf/config.json", 0)
+    c.put("conf/untied.json", config(tie_word_embeddings=False).encode())
+    c.put("conf/no-flag.json", config(tie_word_embeddings=...).encode())
+    c.put("tied.dat", c.dat_bytes(c.tiny_model("f16", 1, True)))
+    c.put("nohead.dat", c.dat_bytes(c.tiny_model("f16", 1)))
+    ts = c.tiny_model("f16", 1, True)
+    ts[-1].data = bytes([ts[-1].data[0] ^ 1]) + ts[-1].data[1:]
+    c.put("differs.dat", c.dat_bytes(ts))
+    c.make_tiny_safetensors("tiny.safetensors", 1)
+    c.make_tiny_ckpt("tiny.ckpt", 1)
+    c.make_tiny_dir("dir", 1)
+    c.put("nv1.dat", c.dat_bytes(nvfp4_model("dat1")))
+    c.put("nv2.dat", c.dat_bytes(nvfp4_model("dat2")))
+    for kind in "ct", "mo":
+        os.mkdir(kind)
+        c.put(kind + "/model.safetensors", c.st_bytes(
+            nvfp4_model(kind, False, 3.0 if kind == "ct" else 0.3)))
+        c.make_config(kind + "/config.json", 0)
+    c.make_portable_dat("plain.dat", 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+PY
+    python3 "$BATS_FILE_TMPDIR/make.py" "$IN"
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return
+    C=$IN/conf/config.json
+}
+
+containers() {
+    python3 "$BATS_TEST_DIRNAME/containers.py" "$@"
+}
+
+# pack OPTION...: success, and not a word with -q.
+pack() {
+    run -0 --separate-stderr datpack -q "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 0 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+}
+
+# refuse WORDS OPTION...: exit 2, one line with these words; no new file here.
+refuse() {
+    local words=$1 before
+    shift
+    before=$(ls -AR)
+    run -2 --separate-stderr timeout 20 datpack "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+    [[ ${stderr_lines[0]} == "datpack: "*"$words"* ]] || { echo "${stderr_lines[0]}" && false; }
+    [ "$(ls -AR)" = "$before" ]
+}
+
+# put FILE TENSORS: a Python expression, a list of T(...).
+put() {
+    python3 -c '
+import sys
+from make import *
+ts = eval(sys.argv[2])
+c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_bytes(ts))' "$@"
+}
+
+# has_head FILE: its name is there.
+has_head() {
+    containers list "$1" | cut -f 1 | grep -qx lm_head.weight
+}
+
+# tied_flag FILE: what the configuration inside says.
+tied_flag() {
+    datcat -q --meta "$1" | python3 -c '
+import json, sys
+print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
+}
+
+# ---- containers -------------------------------------------------------------
+
+@test "the container is told by the suffix or by --to" {
+    pack -o a.dat "$IN/plain.dat"
+    cmp a.dat "$IN/plain.dat"
+    pack -o a.safetensors "$IN/plain.dat"
+    containers ours a.safetensors
+    pack --config "$C" -o a.ckpt "$IN/tied.dat"
+    containers read a.ckpt >/dev/null
+    pack -o a/ "$IN/plain.dat"
+    containers read a >/dev/null
+    pack --to dat -o other "$IN/plain.dat"
+    cmp other a.dat
+    pack --to safetensors -o b.dat "$IN/plain.dat"
+    cmp b.dat a.safetensors
+    pack --to ckpt --config "$C" -o b "$IN/tied.dat"
+    cmp b a.ckpt
+    refuse 'container' -o noidea "$IN/plain.dat"
+    refuse 'tar' --to tar -o x "$IN/plain.dat"
+    refuse 'directory' --to dat -o x/ "$IN/plain.dat"
+    refuse 'directory' --to ckpt --config "$C" -o x/ "$IN/tied.dat"
+}
+
+@test "what needs a quantizer or a writer to come is refused in words" {
+    refuse quantize --dtype nvfp4 --config "$C" -o x.dat "$IN/tied.dat"
+    refuse modelopt --to modelopt -o x/ "$IN/ct"
+    refuse compressed-tensors --to compressed-tensors -o x/ "$IN/ct"
+    refuse gguf --to gguf -o x "$IN/dir"
+    refuse gguf -o x.gguf "$IN/dir"
+    refuse quantize --compat seed --to ckpt --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse 'compat seed' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse quant --quant sweep -o x.dat "$IN/nv1.dat"
+    refuse quantize --like "$IN/nv1.dat" -o x.dat "$IN/tied.dat"
+    # Two levels into a reference of one.
+    refuse quantize --like "$IN/nv1.dat" -o x.dat "$IN/nv2.dat"
+}
+
+@test "what is missing is said" {
+    refuse OUT "$IN/plain.dat"
+    refuse INPUT -o x.dat
+    refuse nosuch -o x.dat nosuch
+    refuse 'No such file' -o x.dat ''
+    refuse nodir -o nodir/x.dat "$IN/plain.dat"
+    refuse nosuch --config nosuch -o x.dat "$IN/plain.dat"
+    refuse nosuch --like nosuch -o x.dat "$IN/plain.dat"
+    cp "$IN/tied.dat" .
+    refuse configuration -o x.ckpt tied.dat
+    refuse config --init 1 -o x.dat
+    refuse INPUT --init 1 --config "$C" -o x.dat "$IN/plain.dat"
+}
+
+# ---- --dtype ----------------------------------------------------------------
+
+@test "f32 to f16: nearest even, subnormals and ties" {
+    put in.safetensors '[T("x", "f32", (len(V),), struct.pack("<%df" % len(V), *V))
+        for V in [[s * v * 2.0 ** e for s in (1, -1) for e in (-30, -25, -24, -23, -15, -14, -1, 0, 14)
+        for v in (0, 1, 1 + 2**-11, 1 + 2**-10, 1 + 3 * 2**-11, 1 + 2**-11 + 2**-20,
+        1 + 2**-11 - 2**-20, 2 - 2**-11, 1.5, 1.75)]
+        + [65504, -65504, 65503.99, math.inf * 0, 2**-24 * 1.5, 2**-25, 2**-25 + 2**-48]]]'
+    pack --dtype f16 -o a.dat in.safetensors
+    pack --dtype f16 -o a.safetensors in.safetensors
+    python3 - <<'PY'
+from make import *
+src = payloads("in.safetensors")["x"][2]
+v = struct.unpack("<%df" % (len(src) // 4), src)
+for f in "a.dat", "a.safetensors":
+    d, s, got = payloads(f)["x"]
+    got = struct.unpack("<%de" % len(v), got)
+    assert d == "f16"
+    for x, g in zip(v, got):
+        w = to_f16(x)
+        assert (math.isnan(x) and math.isnan(g)) or (
+            g == w and math.copysign(1, g) == math.copysign(1, w)), (x, g, w)
+PY
+}
+
+@test "every f16 and bf16 survives the way through f32" {
+    put in.safetensors '[T("h", "f16", (65536,), struct.pack("<65536H", *range(65536))),
+        T("b", "bf16", (65536,), struct.pack("<65536H", *range(65536)))]'
+    pack --dtype f32 -o wide.safetensors in.safetensors
+    python3 - <<'PY'
+from make import *
+w = payloads("wide.safetensors")
+bits = range(65536)
+want = struct.unpack("<65536e", struct.pack("<65536H", *bits))
+got = struct.unpack("<65536f", w["h"][2])
+assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(want, got))
+got = struct.unpack("<65536I", w["b"][2])
+assert all(g == b << 16 for b, g in zip(bits, got) if (b & 0x7f80) != 0x7f80 or not b & 127)
+PY
+    pack -s h --dtype f32 -o h32.safetensors in.safetensors
+    pack -s b --dtype f32 -o b32.safetensors in.safetensors
+    pack --dtype bf16 -o b16.safetensors b32.safetensors
+    # f16 cannot take its own infinities back: the NaN and finite ones only.
+    python3 - <<'PY'
+from make import *
+got = payloads("b16.safetensors")["b"][2]
+for i in range(65536):
+    g = struct.unpack_from("<H", got, 2 * i)[0]
+    nan = i & 0x7f80 == 0x7f80 and i & 127
+    assert g == i or (nan and g & 0x7f80 == 0x7f80 and g & 127), (i, g)
+w = payloads("h32.safetensors")["h"][2]
+keep = [i for i in range(65536) if i & 0x7c00 != 0x7c00]
+c.put("finite.safetensors", c.st_bytes([T("h", "f32", (len(keep),), b"".join(
+    w[4 * i:4 * i + 4] for i in keep))]))
+c.put("want", struct.pack("<%dH" % len(keep), *keep))
+PY
+    pack --dtype f16 -o h16.safetensors finite.safetensors
+    datcat --payload h h16.safetensors | cmp - want
+}
+
+@test "random f32 and f64 to f16, bf16 and f32, without double rounding" {
+    put in.safetensors '(lambda r: [
+        T("f32", "f32", (4097,), struct.pack("<4097f", *[r.uniform(-1, 1) * 2.0 ** r.randint(-30, 15) for i in range(4097)])),
+        T("f64", "f64", (4096,), struct.pack("<4096d", *[r.uniform(-1, 1) * 2.0 ** r.randint(-30, 15) for i in range(4096)])),
+        # Just above a tie of the narrow type, where f32 would see a tie.
+        T("trap", "f64", (8,), struct.pack("<8d", *[s * (1 + k * 2**-11 + d * 2**-40)
+            for s in (1, -1) for k in (1, 3) for d in (1, -1)])),
+        T("trapb", "f64", (8,), struct.pack("<8d", *[s * (1 + k * 2**-8 + d * 2**-40)
+            for s in (1, -1) for k in (1, 3) for d in (1, -1)])),
+        T("tiny", "f64", (6,), struct.pack("<6d", 2**-25, 2**-25 * (1 + 2**-50), 1e-300, -1e-300,
+            3 * 2**-26, -0.0))])(random.Random(7))'
+    local d
+    for d in f16 bf16 f32; do
+        pack --dtype $d -o $d.safetensors in.safetensors
+    done
+    python3 - <<'PY'
+from make import *
+src = payloads("in.safetensors")
+read = {"f16": lambda b: struct.unpack("<%de" % (len(b) // 2), b),
+        "f32": lambda b: struct.unpack("<%df" % (len(b) // 4), b),
+        "f64": lambda b: struct.unpack("<%dd" % (len(b) // 8), b),
+        "bf16": lambda b: [struct.unpack("<f", b"\0\0" + b[i:i + 2])[0]
+                           for i in range(0, len(b), 2)]}
+to = {"f16": to_f16, "bf16": to_bf16, "f32": lambda x: rne(x, 24, -126, 127)}
+for d in to:
+    got = payloads(d + ".safetensors")
+    for name, (sd, shape, data) in src.items():
+        assert got[name][0] == d
+        for i, (x, g) in enumerate(zip(read[sd](data), read[d](got[name][2]))):
+            w = to[d](x)
+            assert g == w and math.copysign(1, g) == math.copysign(1, w), (
+                d, name, i, x, g, w)
+PY
+}
+
+@test "chunk boundaries and odd sizes are converted whole" {
+    put in.safetensors '[T("n%d" % n, "f32", (n,), struct.pack("<%df" % n, *[i % 2048 for i in range(n)]))
+        for n in (0, 1, 15, 16, 17, 4095, 4096, 4097, 262143, 262144, 262145)] + [T("scalar", "f32", (), struct.pack("<f", 3))]'
+    pack --dtype f16 -j 3 -o a.safetensors in.safetensors
+    pack --dtype f16 -j 1 -o b.safetensors in.safetensors
+    cmp a.safetensors b.safetensors
+    python3 - <<'PY'
+from make import *
+got = payloads("a.safetensors")
+assert got.pop("scalar") == ("f16", [], struct.pack("<e", 3))
+for name, (d, s, data) in got.items():
+    n = int(name[1:])
+    assert data == struct.pack("<%de" % n, *[i % 2048 for i in range(n)]), name
+PY
+}
+
+@test "what f16 cannot hold is refused by tensor and index; nothing is left" {
+    local n
+    for n in 0 5 262144; do
+        put in.safetensors "[T('ok', 'f32', (1,), bytes(4)), T('big.x', 'f32', (262146,),
+            bytes(4 * $n) + struct.pack('<f', -65505) + bytes(4 * (262145 - $n)))]"
+        refuse big.x --dtype f16 -o x.dat in.safetensors
+        [[ ${stderr_lines[0]} =~ element\ $n[^0-9] ]]
+        [[ ${stderr_lines[0]} == *65505* ]]
+    done
+    put in.safetensors '[T("x", "f64", (2,), struct.pack("<2d", 0, 65504.00001))]'
+    refuse x --dtype f16 -o x.safetensors in.safetensors
+    put in.safetensors '[T("x", "f32", (2,), struct.pack("<2f", 0, math.inf))]'
+    refuse x --dtype f16 -o x/ in.safetensors
+    # By default, too, where bf16 goes into a .dat.
+    put in.safetensors '[T("x", "bf16", (2,), b"\0\0\x80\x47")]' # 65536
+    refuse x -o x.dat in.safetensors
+    pack --dtype bf16 -o x.dat in.safetensors
+    put in.safetensors '[T("x", "f64", (1,), struct.pack("<d", 1e39))]'
+    refuse x --dtype f32 -o y.safetensors in.safetensors
+    refuse x --dtype bf16 -o y.safetensors in.safetensors
+}
+
+@test "--dtype leaves integers alone; keep keeps" {
+    put in.safetensors '[T("i", "i32", (2,), bytes(8)), T("e", "f8_e4m3", (2,), b"80"), T("h", "bf16", (1,), b"\x80\x3f"), T("d", "f64", (1,), bytes(8))]'
+    pack --dtype f32 -o a.safetensors in.safetensors
+    run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list a.safetensors | cut -f 1,2 | tr '\t\n' ': '"
+    [ "$output" = 'd:f32 e:f8_e4m3 h:f32 i:i32 ' ]
+    pack --dtype keep -o k.safetensors in.safetensors
+    run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list k.safetensors | cut -f 1,2 | tr '\t\n' ': '"
+    [ "$output" = 'd:f64 e:f8_e4m3 h:bf16 i:i32 ' ]
+    pack -o k.dat in.safetensors
+    run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list k.dat | cut -f 1,2 | LC_ALL=C sort | tr '\t\n' ': '"
+    [ "$output" = 'd:f64 e:f8_e4m3 h:f16 i:i32 ' ]
+    refuse f8 --dtype f8 -o x.dat in.safetensors
+    refuse dtype --dtype f32 --config "$C" -o x.ckpt "$IN/tied.dat"
+}
+
+# ---- which tensors, under which names ---------------------------------------
+
+@test "later inputs replace tensors of earlier ones, in their place" {
+    put a.dat '[T(n, "u8", (1,), b"a") for n in ("x", "y", "z")]'
+    put b.dat '[T("y", "i8", (2,), b"bb"), T("w", "u8", (1,), b"b")]'
+    pack -o o.dat a.dat b.dat
+    python3 - <<'PY'
+from make import *
+assert list(payloads("o.dat").items()) == [
+    ("x", ("u8", [1], b"a")), ("y", ("i8", [2], b"bb")), ("z", ("u8", [1], b"a")),
+    ("w", ("u8", [1], b"b"))], payloads("o.dat")
+PY
+    pack -o p.dat b.dat a.dat
+    [ "$(datcat -l p.dat | tr '\n' ' ')" = 'y w x z ' ]
+    cmp <(datcat --payload y p.dat) <(printf a)
+    # In the safetensors writer as well, which sorts.
+    pack -o o.safetensors a.dat b.dat
+    run -0 datcat --diff o.dat o.safetensors
+}
+
+@test "-s and -x choose from all inputs" {
+    pack -s '*norm*' -x '*layers*' -o o.dat "$IN/tied.dat"
+    [ "$(datcat -l o.dat)" = model.norm.weight ]
+    refuse nosuch -s nosuch -o x.dat "$IN/tied.dat"
+    refuse nosuch -s '*' -s nosuch -o x.dat "$IN/tied.dat"
+    pack -s 'a.*' -s '*norm.weight' -o p.dat "$IN/tied.dat" "$IN/plain.dat" ||
+        refuse 'a.' -s 'a.*' -s '*norm.weight' -o q.dat "$IN/tied.dat" "$IN/plain.dat"
+    # States of a checkpoint are no weights.
+    refuse adam -s 'adam.*' -o x.dat "$IN/tiny.ckpt"
+    refuse missing -s '*norm*' --config "$C" -o x.ckpt "$IN/tied.dat"
+}
+
+@test "--rename: one * on each side, the first that fits" {
+    pack --rename 'model.*=m.*' --rename 'model.norm.weight=zz' -o o.dat "$IN/tied.dat"
+    run -0 datcat -l o.dat
+    [ "${lines[0]}" = m.embed_tokens.weight ]
+    [ "${lines[23]}" = m.norm.weight ] || [ "${lines[23]}" = zz ]
+    [ "${lines[24]}" = lm_head.weight ]
+    pack --rename 'model.*.weight=*' -o p.dat "$IN/tied.dat"
+    [ "$(datcat -l p.dat | head -n 1)" = embed_tokens ]
+    pack --rename 'model.norm.weight=é' -o q.dat "$IN/tied.dat"
+    [ "$(datcat -l q.dat | sed -n 24p)" = é ]
+    local bad
+    for bad in a =b a= = 'a*=b' 'a=b*' 'a*b*=c*' ''; do
+        refuse rename --rename "$bad" -o x.dat "$IN/tied.dat"
+    done
+    refuse nosuch --rename nosuch=b -o x.dat "$IN/tied.dat"
+}
+
+@test "--rename: two tensors of one name are refused" {
+    refuse lm_head.weight --rename model.norm.weight=lm_head.weight -o x.dat "$IN/tied.dat"
+    refuse '' --rename '*_proj.weight=x*' --rename 'model.layers.0.self_attn.q_proj.weight=model.norm.weight' -o x.dat "$IN/tied.dat" ||
+        true
+    refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight -o x.dat "$IN/nv1.dat"
+    # Also where the name is that of an entry that will be written.
+    refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight.qdata -o x.dat "$IN/nv1.dat"
+    refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight.scale -o x.safetensors "$IN/nv1.dat"
+}
+
+@test "--rename: no name that the container cannot hold" {
+    local long
+    refuse rename --rename $'model.norm.weight=x\xff' -o x.dat "$IN/tied.dat"
+    refuse rename --rename $'model.norm.weight=x\xff' -o x.safetensors "$IN/tied.dat"
+    refuse '' --rename model.norm.weight=__metadata__ -o x.safetensors "$IN/tied.dat"
+    long=$(printf 'n%.0s' {1..65537})
+    refuse '' --rename "model.norm.weight=$long" -o x.dat "$IN/tied.dat"
+    # 65535 + 6 of ".qdata"
+    refuse '' --rename "model.layers.0.self_attn.q_proj.weight=${long:2}" -o x.dat "$IN/nv1.dat"
+    # One spelling for a prefix.
+    refuse '' --rename model.norm.weight=model.layers.0.self_attn.q_proj.qdata -o x.dat "$IN/nv1.dat"
+    put meta.dat '[T("__metadata__", "u8", (1,), b"x")]'
+    refuse __metadata__ -o x.safetensors meta.dat
+}
+
+@test "--rename of an NVFP4 tensor renames its parts" {
+    pack --rename 'model.layers.*.weight=l.*.weight' -o o.dat "$IN/nv2.dat"
+    run -0 datcat -l --raw-entries -s 'l.0.self_attn.q_proj*' o.dat
+    [ "$output" = $'l.0.self_attn.q_proj.weight.qdata\nl.0.self_attn.q_proj.weight.scale\nl.0.self_attn.q_proj.weight.scale2' ]
+    cmp <(datcat --payload l.0.self_attn.q_proj.weight.qdata o.dat) \
+        <(datcat --payload model.layers.0.self_attn.q_proj.weight.qdata "$IN/nv2.dat")
+}
+
+# ---- --like -----------------------------------------------------------------
+
+@test "--like: order, names and dtypes of REF, payloads of the input" {
+    put ref.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
+    put in.safetensors '[T("a", "bf16", (1,), b"\x80\x3f"), T("b", "f32", (2,), struct.pack("<2f", 1, -2)), T("c", "u8", (1,), b"i")]'
+    pack --like ref.dat -o o.dat in.safetensors
+    python3 - <<'PY'
+from make import *
+assert list(payloads("o.dat").items()) == [
+    ("b", ("f16", [2], struct.pack("<2e", 1, -2))), ("a", ("f32", [1], struct.pack("<f", 1))),
+    ("c", ("u8", [1], b"i"))]
+PY
+    put short.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4))]'
+    refuse '"c"' --like short.dat -o x.dat in.safetensors
+    put long.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r"), T("d", "u8", (1,), b"r")]'
+    refuse '"d"' --like long.dat -o x.dat in.safetensors
+    put shape.dat '[T("b", "f16", (2, 1), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
+    refuse shape --like shape.dat -o x.dat in.safetensors
+    put type.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "i8", (1,), b"r")]'
+    refuse u8 --like type.dat -o x.dat in.safetensors
+    refuse 'two\|reference\|like' --like ref.dat --dtype f16 -o x.dat in.safetensors ||
+        refuse like --like ref.dat --dtype f16 -o x.dat in.safetensors
+    refuse like --like ref.dat --init 1 --config "$C" -o x.dat
+}
+
+@test "--like: the head of a tied model stands aside" {
+    pack --like "$IN/tied.dat" -o a.dat "$IN/nohead.dat"
+    cmp a.dat "$IN/tied.dat"
+    pack --like "$IN/nohead.dat" -o b.dat "$IN/tied.dat"
+    cmp b.dat "$IN/nohead.dat"
+    pack --like "$IN/tied.dat" -o c.dat "$IN/tiny.safetensors"
+    cmp c.dat "$IN/tied.dat"
+    pack --like "$IN/tied.dat" -o d.dat "$IN/tiny.ckpt"
+    cmp d.dat "$IN/tied.dat"
+    refuse lm_head --like "$IN/nohead.dat" -o x.dat "$IN/differs.dat"
+    refuse lm_head --config "$C" --like "$IN/tied.dat" -o x.dat "$IN/differs.dat"
+    # One NVFP4 file like another of as many levels.
+    pack --like "$IN/nv1.dat" -o e.dat "$IN/nv1.dat"
+    cmp e.dat "$IN/nv1.dat"
+}
+
+# ---- the head of a tied model -----------------------------------------------
+
+@test "head: a .dat carries it, no other container does; --untie/--tie overrule" {
+    local in o
+    for in in nohead.dat tied.dat tiny.safetensors tiny.ckpt dir; do
+        [ "$in" != in ] || continue
+        for o in safetensors ckpt; do
+            pack -f --config "$C" -o o.$o "$IN/$in"
+            run ! has_head o.$o
+            [ "$(tied_flag o.$o)" = True ]
+            pack -f --untie --config "$C" -o o.$o "$IN/$in"
+            has_head o.$o
+            [ "$(tied_flag o.$o)" = False ]
+            python3 -c '
+from make import *
+p = payloads("o.'$o'")
+assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
+        done
+        pack -f --tie --config "$C" -o o.dat "$IN/$in"
+        run ! has_head o.dat
+        if [ "$in" != nohead.dat ]; then # .dat to .dat keeps its entries
+            pack -f --config "$C" -o o.dat "$IN/$in"
+            cmp o.dat "$IN/tied.dat"
+            [ "$(tied_flag o.dat)" = True ]
+        fi
+    done
+}
+
+@test "head: without a configuration, one that equals the embedding is tied" {
+    pack -o o.safetensors "$IN/tied.dat"
+    run ! has_head o.safetensors
+    pack -o p.safetensors "$IN/differs.dat"
+    has_head p.safetensors
+    pack -o q.dat "$IN/differs.dat"
+    cmp q.dat "$IN/differs.dat"
+}
+
+@test "head: one that differs is refused for a tied model, --untie makes it untied" {
+    local o
+    for o in o.dat o.safetensors o.ckpt o/; do
+        refuse lm_head --config "$C" -o $o "$IN/differs.dat"
+        refuse lm_head --tie --config "$C" -o $o "$IN/differs.dat"
+        pack --untie --config "$C" -o $o "$IN/differs.dat"
+        has_head "${o%/}"
+        [ "$(tied_flag "${o%/}")" = False ]
+        rm -r "${o%/}"*
+    done
+}
+
+@test "head: an untied model's is always kept; --tie and --untie do nothing" {
+    local o opt
+    for o in o.dat o.safetensors o.ckpt; do
+        for opt in '' --tie --untie; do
+            # shellcheck disable=SC2086
+            pack -f $opt --config "$IN/conf/untied.json" -o $o "$IN/tied.dat"
+            has_head $o
+            [ "$(tied_flag $o)" = False ]
+            # shellcheck disable=SC2086
+            pack -f $opt --config "$IN/conf/untied.json" -o $o "$IN/differs.dat"
+            has_head $o
+        done
+    done
+    # A missing flag is false, and then the head must be there.
+    refuse lm_head --config "$IN/conf/no-flag.json" -o x.ckpt "$IN/nohead.dat"
+    # The rest of the configuration is kept, unknown fields too.
+    pack --untie --config "$C" -o u.ckpt "$IN/tied.dat"
+    python3 -c '
+import json, subprocess, containers as c
+got = json.loads(subprocess.run(["datcat", "--meta", "u.ckpt"], check=True,
+    stdout=subprocess.PIPE).stdout)["config"]
+assert got == dict(c.TINY, tie_word_embeddings=False), got'
+}
+
+@test "head: of an NVFP4 file, dropped or dequantized" {
+    pack --config "$C" -o o.dat "$IN/nv1.dat"
+    cmp o.dat "$IN/nv1.dat"
+    pack --config "$C" -o o.ckpt "$IN/nv1.dat"
+    run ! has_head o.ckpt
+    pack --config "$C" --dtype f16 -o o.safetensors "$IN/nv1.dat"
+    run ! has_head o.safetensors
+    # --untie keeps it, dequantized.
+    pack -f --untie --config "$C" --dtype f32 -o o.safetensors "$IN/nv1.dat"
+    python3 - <<'PY'
+from make import *
+d, s, got = payloads("o.safetensors")["lm_head.weight"]
+want = nvfp4(*planes("lm_head.weight", 48, 32))
+assert (d, s) == ("f32", [48, 32]) and got == struct.pack("<1536f", *want)
+PY
+    # A .dat in f16 carries a head, and that is a copy of the embedding.
+    pack --config "$C" --dtype f16 -o f.dat "$IN/nv1.dat"
+    has_head f.dat
+    python3 -c '
+from make import *
+p = payloads("f.dat")
+assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
+    pack --dtype f16 -o g.dat "$IN/ct"
+    has_head g.dat
+}
+
+# ---- NVFP4 ------------------------------------------------------------------
+
+@test "NVFP4 .dat to .dat: the same bytes, one level or two" {
+    pack -o a.dat "$IN/nv1.dat"
+    cmp a.dat "$IN/nv1.dat"
+    pack -o b.dat "$IN/nv2.dat"
+    cmp b.dat "$IN/nv2.dat"
+    pack -o a.safetensors "$IN/nv2.dat"
+    pack -o c.dat a.safetensors
+    run -0 datcat --diff c.dat "$IN/nv2.dat"
+}
+
+@test "compressed-tensors to .dat: codes and scales as they are, scale2 = 1/divisor" {
+    # Its head would have to be quantized; what happens to that is said above.
+    run -0 datpack -x 'model.embed*' -q -o ct.dat "$IN/ct"
+    run -0 datpack -x 'model.embed*' -q -o mo.dat "$IN/mo"
+    python3 - <<'PY'
+from make import *
+for kind, scale2 in ("ct", 1 / 3.0), ("mo", 0.3):
+    got = payloads(kind + ".dat")
+    n = 0
+    for t in nvfp4_model(kind, False):
+        if any(q in t.name for q in c.QUANTIZED) and "_scale" not in t.name:
+            x = t.name.rsplit(".", 1)[0]
+            codes, sc = planes(x + ".weight", *[t.shape[0], 2 * t.shape[1]])
+            assert got[x + ".weight.qdata"] == ("u8", list(t.shape), codes)
+            assert got[x + ".weight.scale"][2] == sc
+            assert got[x + ".weight.scale2"] == ("f32", [1], struct.pack("<f", scale2)), x
+            n += 1
+    assert n == 14
+    names = list(got)
+    for i, x in enumerate(names):   # right behind each other
+        if x.endswith(".qdata"):
+            assert names[i + 1:i + 3] == [x[:-5] + "scale", x[:-5] + "scale2"]
+PY
+}
+
+@test "NVFP4 to f16, f32 and bf16: dequantized exactly" {
+    pack --config "$C" --dtype f16 -o h.safetensors "$IN/nv1.dat"
+    pack --config "$C" --dtype f32 -o f.safetensors "$IN/nv1.dat"
+    pack --config "$C" --dtype bf16 -o b.safetensors "$IN/nv1.dat"
+    pack --config "$C" --dtype f32 -o two.safetensors "$IN/nv2.dat"
+    python3 - <<'PY'
+from make import *
+h, f, b = (payloads(x + ".safetensors") for x in "hfb")
+two = payloads("two.safetensors")
+s2 = struct.unpack("<f", struct.pack("<f", 0.3))[0]
+n = 0
+for name, shape in c.model_table(c.TINY):
+    if any(q in name for q in c.QUANTIZED):
+        v = nvfp4(*planes(name, *shape))
+        assert h[name] == ("f16", list(shape), struct.pack("<%de" % len(v), *v))
+        assert f[name] == ("f32", list(shape), struct.pack("<%df" % len(v), *v))
+        assert b[name][2] == b"".join(struct.pack("<f", x)[2:] for x in v)
+        assert two[name][2] == struct.pack("<%df" % len(v), *[x * s2 for x in v])
+        n += 1
+assert n == 14
+PY
+}
+
+@test "NVFP4 to a checkpoint: the master holds the decoded values" {
+    pack --config "$C" --master f32 -o o.ckpt "$IN/nv1.dat"
+    python3 - <<'PY'
+from make import *
+got = payloads("o.ckpt")
+name = "model.layers.1.mlp.down_proj.weight"
+v = nvfp4(*planes(name, 32, 48))
+assert got[name] == ("f32", [32, 48], struct.pack("<%df" % len(v), *v))
+PY
+    # Half of a pair is no model.
+    python3 -c '
+from make import *
+c.put("half.dat", c.dat_bytes([t for t in nvfp4_model("dat1")
+    if t.name != "model.layers.0.self_attn.q_proj.weight.scale"]))'
+    run -2 datpack -q --config "$C" -o x.ckpt half.dat
+    [ ! -e x.ckpt ]
+}
+
+# ---- --init -----------------------------------------------------------------
+
+@test "--init: the numbers of Philox, computed anew" {
+    pack --init 7 --config "$C" --dtype f32 -o a.safetensors
+    pack --init 7 --config "$C" -o a.ckpt
+    pack --init 7 --config "$C" --master f32 -o b.ckpt
+    python3 - <<'PY'
+from make import *
+sigma = math.sqrt(8 * (2 ** 32 - 1) / 12)
+got, ck, ck32 = payloads("a.safetensors"), payloads("a.ckpt"), payloads("b.ckpt")
+for row, (name, shape) in enumerate(c.model_table(c.TINY)):
+    n = c.numel(shape)
+    v = struct.unpack("<%df" % n, got[name][2])
+    if len(shape) == 1:
+        assert set(v) == {1.0}, name
+        continue
+    for i in {0, 1, 2, n // 2, n - 1}:
+        w = philox((i & 0xFFFFFFFF, i >> 32, row, 0), (7, 0))
+        z = (sum((x & 0xFFFF) + (x >> 16) for x in w) - 8 * 32767.5) / sigma
+        want = 0.02 * z             # no initializer_range in this configuration
+        # Rounded once to bf16, its torch_dtype: half an ulp of 8 bits.
+        assert abs(v[i] - want) <= abs(want) * 2 ** -8, (name, i, v[i], want)
+        assert struct.pack("<f", v[i])[:2] == b"\0\0", (name, i)
+    assert ck[name][2] == b"".join(struct.pack("<f", x)[2:] for x in v)
+    assert ck32[name][2] == got[name][2]
+PY
+}
+
+@test "--init: statistics, seeds, and every shape of configuration" {
+    python3 - <<'PY'
+from make import *
+for name, more in {
+    "wide": dict(initializer_range=0.5, vocab_size=1024, hidden_size=128),
+    "untied": dict(tie_word_embeddings=False),
+    "nodim": dict(head_dim=..., num_attention_heads=2, num_key_value_heads=1),
+    "f16": dict(torch_dtype="float16"), "f32": dict(torch_dtype="float32"),
+    "v5": dict(rope_theta=..., torch_dtype=..., dtype="bfloat16",
+               rope_parameters={"rope_type": "default", "rope_theta": 1000000}),
+    "one": dict(num_hidden_layers=1, num_key_value_heads=4, vocab_size=5),
+}.items():
+    c.put(name + ".json", config(**more).encode())
+for name, more in {
+    "theta": dict(rope_theta=...), "rope": dict(rope_scaling={"type": "yarn"}),
+    "act": dict(hidden_act="gelu"), "type": dict(model_type="llama"),
+    "heads": dict(num_key_value_heads=3), "float": dict(hidden_size=32.0),
+    "neg": dict(num_hidden_layers=-1), "bias": dict(attention_bias=True),
+    "odd": dict(head_dim=15), "window": dict(use_sliding_window=True),
+    "layers": dict(layer_types=["sliding_attention"] * 2),
+    "rope5": dict(rope_parameters={"rope_type": "yarn", "rope_theta": 5000000}),
+    "both": dict(rope_parameters={"rope_type": "default", "rope_theta": 1}),
+    "huge": dict(vocab_size=2 ** 40, hidden_size=2 ** 40),
+}.items():
+    c.put("bad-" + name + ".json", config(**more).encode())
+PY
+    local f
+    for f in wide untied nodim f16 f32 v5 one; do
+        pack --init 3 --config $f.json -o $f.safetensors
+        pack --init 3 --config $f.json -o $f.dat
+        pack --init 3 --config $f.json -o $f.ckpt
+    done
+    python3 - <<'PY'
+from make import *
+import json
+for f in "wide untied nodim f16 f32 v5 one".split():
+    cfg = json.load(open(f + ".json"))
+    cfg.setdefault("head_dim", cfg["hidden_size"] // cfg["num_attention_heads"])
+    want = c.model_table(cfg, f == "untied")
+    got = payloads(f + ".safetensors")
+    assert sorted((n, list(s)) for n, s in want) == sorted((n, s) for n, (_, s, _) in got.items()), f
+    dt = {"f16": "f16", "f32": "f32"}.get(f, "bf16")
+    assert {d for d, _, _ in got.values()} == {dt}, f
+    dat = payloads(f + ".dat")
+    assert list(dat) == [n for n, _ in c.model_table(cfg, True)], f
+    assert {d for d, _, _ in dat.values()} == {"f32" if f == "f32" else "f16"}, f
+    assert (dat["lm_head.weight"] == dat["model.embed_tokens.weight"]) == (f != "untied"), f
+got = payloads("wide.safetensors")["model.embed_tokens.weight"][2]
+v = [struct.unpack("<f", b"\0\0" + got[i:i + 2])[0] for i in range(0, len(got), 2)]
+n = len(v)
+mean = math.fsum(v) / n
+std = math.sqrt(math.fsum((x - mean) ** 2 for x in v) / n)
+# Of n = 131072 draws: 4 standard errors of the mean and of the deviation.
+assert abs(mean) < 4 * 0.5 / math.sqrt(n), mean
+assert abs(std - 0.5) < 4 * 0.5 / math.sqrt(2 * n), std
+assert max(map(abs, v)) < 0.5 * math.sqrt(24) * 1.01
+PY
+    pack --init 4 --config wide.json -o other.safetensors
+    run -1 datcat --diff -s 'model.embed*' wide.safetensors other.safetensors
+    pack -f --init 3 -j 1 --config wide.json -o other.safetensors
+    cmp wide.safetensors other.safetensors
+    NIBBLE_ISA=scalar pack -f --init 3 --config wide.json -o other.safetensors
+    cmp wide.safetensors other.safetensors
+    for f in bad-*.json; do
+        run -2 --separate-stderr datpack --init 1 --config "$f" -o x.dat
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [ ! -e x.dat ]
+    done
+    for f in -1 1x '' 4294967296 nan 1.5; do
+        refuse init --init "$f" --config "$C" -o x.dat
+    done
+    pack --init 0 --config "$C" -o zero.dat
+    pack --init 4294967295 --config "$C" -o max.dat
+    run -1 datcat --diff zero.dat max.dat
+}
+
+# ---- checkpoints ------------------------------------------------------------
+
+@test "a new checkpoint: arrays, zeros, header, whatever --master and --moments" {
+    local master moments
+    for master in f32 bf16; do
+        for moments in f32 bf16 int8; do
+            pack --config "$C" --master $master --moments $moments --quant none -o o-$master-$moments.ckpt "$IN/tied.dat"
+        done
+    done
+    pack --config "$C" -o default.ckpt "$IN/tied.dat"
+    pack --config "$C" --quant max -o max.ckpt "$IN/tied.dat"
+    pack --config "$C" --quant 4over6 --criterion mae --share-scale none -o mae.ckpt "$IN/tied.dat"
+    pack --config "$C" --quant max --variant modelopt -o mo.ckpt "$IN/tied.dat"
+    # A checkpoint hands its quantizer on, and starts again at step 0.
+    pack -o again.ckpt mae.ckpt
+    python3 - <<'PY'
+from make import *
+for master in "f32", "bf16":
+    for moments in "f32", "bf16", "int8":
+        m, got = c.read_ckpt("o-%s-%s.ckpt" % (master, moments))
+        want = c.tiny_model(master, 1)
+        want += c.tiny_states(want, moments)
+        assert [(t.name, t.dtype, t.shape) for t in got] == [
+            (t.name, t.dtype, t.shape) for t in want]
+        for a, b in zip(got, want):
+            assert m[a.offset:a.offset + a.nbytes()] == b.data, a.name
+def head(f):
+    return c.read_ckpt_header(c.map_file(f))[0]
+h = head("default.ckpt")
+assert (h["master"], h["moments"]) == ("bf16", "int8")
+assert h["quant"] == {"name": "sweep", "share": "qkv,gate_up", "criterion": "mse", "variant": ""}, h["quant"]
+assert h["state"] == c.STATE_NEW, h["state"]
+assert head("max.ckpt")["quant"]["share"] == "none"
+assert head("mae.ckpt")["quant"] == {"name": "4over6", "share": "none", "criterion": "mae", "variant": ""}
+assert head("mo.ckpt")["quant"]["variant"] == "modelopt"
+assert head("again.ckpt")["quant"] == head("mae.ckpt")["quant"]
+assert head("again.ckpt")["state"] == c.STATE_NEW
+PY
+    refuse master --master f16 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse ckpt --master f32 -o x.dat "$IN/tied.dat"
+    refuse ckpt --moments f32 -o x.dat "$IN/tied.dat"
+    refuse quant --quant nosuch --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse share --share-scale qk --config "$C" -o x.ckpt "$IN/tied.dat"
+}
+
+@test "a checkpoint takes the model's tensors, no fewer, no more, no other shape" {
+    refuse model.norm.weight -x model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat"
+    put extra.dat '[T("extra", "f16", (1,), bytes(2))]'
+    refuse extra --config "$C" -o x.ckpt "$IN/tied.dat" extra.dat
+    put shape.dat '[T("model.norm.weight", "f16", (31,), bytes(62))]'
+    refuse model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat" shape.dat
+    put int.dat '[T("model.norm.weight", "i16", (32,), bytes(64))]'
+    refuse model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat" int.dat
+}
+
+# ---- directories ------------------------------------------------------------
+
+@test "--shard-size: shards by size, an index that fits, one file where it does" {
+    local size
+    for size in 1 4K 8192 1M; do
+        pack --shard-size $size --config "$C" -o d$size/ "$IN/tied.dat"
+        run -0 datcat --diff d$size "$IN/tied.dat"
+        cmp d$size/config.json "$C"
+    done
+    [ -e d1M/model.safetensors ]
+    [ ! -e d1M/model.safetensors.index.json ]
+    [ "$(find d1 -name 'model-*.safetensors' | wc -l)" -eq 24 ]
+    python3 - <<'PY'
+from make import *
+import json
+for d, limit in ("d1", 1), ("d4K", 4096), ("d8192", 8192):
+    index = json.load(open(d + "/model.safetensors.index.json"))
+    assert set(index) == {"metadata", "weight_map"}
+    total = 0
+    for f in set(index["weight_map"].values()):
+        ts = c.read_safetensors(d + "/" + f, True)[1]
+        n = sum(t.nbytes() for t in ts)
+        assert n <= limit or len(ts) == 1, (d, f, n)
+        assert sorted(t.name for t in ts) == sorted(
+            k for k, v in index["weight_map"].items() if v == f)
+        total += n
+    assert index["metadata"]["total_size"] == total
+PY
+    local bad
+    for bad in 0 -1 1x '' nan 1T 99999999999G; do
+        refuse shard-size --shard-size "$bad" -o x/ "$IN/tied.dat"
+    done
+}
+
+@test "tokenizer's and generation's files go along" {
+    cp -r "$IN/dir" src
+    local f
+    for f in tokenizer.json tokenizer_config.json generation_config.json vocab.json merges.txt; do
+        echo "{\"$f\": 1}" >src/$f
+    done
+    echo secret >src/notes.txt
+    pack -o a/ src
+    for f in tokenizer.json tokenizer_config.json generation_config.json vocab.json merges.txt config.json; do
+        cmp src/$f a/$f
+    done
+    [ ! -e a/notes.txt ]
+    # From beside a file as well.
+    pack -o src/m.dat src
+    pack -o b/ src/m.dat
+    cmp src/tokenizer.json b/tokenizer.json
+    cmp src/generation_config.json b/generation_config.json
+    # Not into a single file's directory.
+    mkdir c
+    pack -o c/m.safetensors src
+    [ "$(ls c)" = m.safetensors ]
+}
+
+# ---- what is recorded -------------------------------------------------------
+
+@test "provenance: options, hashes, the chain; no name and no time" {
+    cp "$IN/tied.dat" secretname.dat
+    pack --dtype f32 --config "$C" -o first.safetensors secretname.dat
+    pack --quant none -o second.ckpt first.safetensors
+    pack -o third.dat second.ckpt
+    pack -o fourth/ third.dat
+    run ! grep -rq secretname first.safetensors second.ckpt third.dat third.dat.json fourth
+    python3 - <<'PY'
+from make import *
+import json, subprocess
+from xxh3 import xxh3_128
+def prov(f):
+    return json.loads(subprocess.run(["datcat", "--meta", f], check=True,
+        stdout=subprocess.PIPE).stdout)["meta"]["provenance"]
+p = prov("fourth")
+c.check_provenance(p)
+chain = []
+while p:
+    chain.append((p["tool"], p["inputs"][0]["kind"], p["inputs"][0]["xxh3"]))
+    assert len(p["inputs"]) == 1
+    last, p = p, p["inputs"][0]["provenance"]
+read = lambda f: open(f, "rb").read()
+want = [xxh3_128(read("third.dat")).hex(), read("second.ckpt")[32:48].hex(),
+        xxh3_128(read("first.safetensors")).hex(), xxh3_128(read("secretname.dat")).hex()]
+assert [x[2] for x in chain] == want, (chain, want)
+assert [x[1] for x in chain] == ["dat", "ckpt", "safetensors", "dat"], chain
+assert {x[0] for x in chain} == {"datpack"}
+assert last["options"]["dtype"] == "f32", last
+PY
+    # Of a directory: its tensor files in name order.
+    pack --shard-size 4K --config "$C" -o shards/ "$IN/tied.dat"
+    pack -o s.dat shards
+    python3 - <<'PY'
+import glob, json
+from xxh3 import xxh3_128
+got = json.load(open("s.dat.json"))["provenance"]["inputs"][0]["xxh3"]
+data = b"".join(open(f, "rb").read() for f in sorted(glob.glob("shards/*.safetensors")))
+assert got == xxh3_128(data).hex()
+PY
+    # The same run elsewhere, under other names, is the same bytes.
+    mkdir elsewhere
+    cp secretname.dat elsewhere/other.dat
+    (cd elsewhere && sleep 1 && pack -j 1 --dtype f32 --config "$C" -o o.safetensors other.dat)
+    cmp first.safetensors elsewhere/o.safetensors
+}
+
+@test "the sidecar: its keys, its hashes; stale when the .dat is another" {
+    pack --config "$C" -o a.dat "$IN/tied.dat"
+    containers read a.dat >/dev/null # checks bytes, index_xxh3, xxh3, provenance
+    python3 -c '
+import json, containers as c
+text = open("a.dat.json").read()
+assert json.loads(text)["config"] == c.TINY'
+    # An equal file under another name keeps what its sidecar says.
+    cp a.dat b.dat
+    cp a.dat.json b.dat.json
+    pack -o b.ckpt b.dat
+    cp "$IN/plain.dat" a.dat
+    run -0 --separate-stderr datpack -o c.dat a.dat
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ ${stderr_lines[0]} == *stale* ]]
+    cmp c.dat "$IN/plain.dat"
+    python3 -c '
+import json
+o = json.load(open("c.dat.json"))
+assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is None, o'
+    cp "$IN/tied.dat" d.dat
+    echo '{}' >d.dat.json
+    run -0 --separate-stderr datpack -o e.dat d.dat
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    # A file of somebody else's is not overwritten, not even with -f.
+    refuse d.dat.json -f -o d.dat "$IN/plain.dat"
+}
+
+@test "--compat seed: f16, no sidecar, ASCII names, one level" {
+    put in.safetensors 'c.tiny_model("f32", 1)'
+    pack --compat seed --config "$C" -o a.dat in.safetensors
+    cmp a.dat "$IN/tied.dat"
+    [ ! -e a.dat.json ]
+    pack --compat seed -o b.dat "$IN/nv1.dat"
+    cmp b.dat "$IN/nv1.dat"
+    refuse levels --compat seed -o x.dat "$IN/nv2.dat"
+    refuse '' --compat seed --dtype bf16 -o x.dat "$IN/tied.dat"
+    refuse '' --compat seed -o x.safetensors "$IN/tied.dat"
+    refuse other --compat other -o x.dat "$IN/tied.dat"
+    put name.dat '[T("é", "f16", (1,), bytes(2))]'
+    refuse ASCII --compat seed -o x.dat name.dat
+    put int.dat '[T("x", "i64", (1,), bytes(8))]'
+    refuse '"x"' --compat seed -o x.dat int.dat
+    # bf16 that f16 cannot hold.
+    put big.safetensors '[T("x", "bf16", (1,), b"\x80\x47")]'
+    refuse '"x"' --compat seed -o x.dat big.safetensors
+}
+
+# ---- where it goes ----------------------------------------------------------
+
+@test "without -f nothing is replaced" {
+    local o
+    for o in o.dat o.safetensors o.ckpt; do
+        echo mine >$o
+        refuse $o --config "$C" -o $o "$IN/tied.dat"
+        [ "$(cat $o)" = mine ]
+        pack -f --config "$C" -o $o "$IN/tied.dat"
+        containers read $o >/dev/null
+    done
+    pack -o d/ "$IN/tied.dat"
+    refuse d -o d/ "$IN/plain.dat"
+    pack -f -o d/ "$IN/plain.dat"
+    run -0 datcat --diff d "$IN/plain.dat"
+    mkdir e.dat
+    refuse e.dat -f -o e.dat "$IN/tied.dat"
+    echo mine >f
+    refuse f -f -o f/ "$IN/tied.dat"
+    # What stands there after a failed run is what stood there before.
+    put big.safetensors '[T("x", "f32", (1,), struct.pack("<f", 1e9))]'
+    cp o.dat before
+    refuse '"x"' -f --dtype f16 -o o.dat big.safetensors
+    cmp o.dat before
+}
+
+@test "an output directory that holds an input is not replaced" {
+    mkdir d e
+    cp "$IN/tied.dat" d/in.dat
+    refuse d -f -o d/ d/in.dat
+    cmp d/in.dat "$IN/tied.dat"
+    cp "$C" e/config.json
+    refuse e -f --config e/config.json -o e/ "$IN/tied.dat"
+    [ -e e/config.json ]
+    mkdir -p f/sub
+    cp "$IN/tied.dat" f/sub/ref.dat
+    refuse f -f --like f/sub/ref.dat -o f/ "$IN/tied.dat"
+    [ -e f/sub/ref.dat ]
+}
+
+@test "an input is never the output" {
+    cp "$IN/tied.dat" a.dat
+    ln a.dat hard.dat
+    ln -s a.dat soft.dat
+    local o
+    for o in a.dat hard.dat soft.dat ./a.dat; do
+        refuse '' -f -o $o a.dat
+        refuse '' -f --like a.dat -o $o "$IN/tied.dat"
+    done
+    cp "$C" c.json
+    refuse c.json -f --config c.json --to dat -o c.json "$IN/tied.dat"
+    cmp a.dat "$IN/tied.dat"
+}
+
+@test "to standard output, a FIFO, /dev/null" {
+    datpack -q -o - "$IN/plain.dat" | cmp - "$IN/plain.dat"
+    datpack -q --to dat -o /dev/stdout "$IN/plain.dat" | cmp - "$IN/plain.dat"
+    pack -o a.safetensors "$IN/plain.dat"
+    datpack -q --to safetensors -o - "$IN/plain.dat" | cmp - a.safetensors
+    mkfifo pipe.dat
+    cat pipe.dat >got &
+    timeout 10 datpack -q -f -o pipe.dat "$IN/plain.dat"
+    wait
+    cmp got "$IN/plain.dat"
+    [ -p pipe.dat ]
+    [ ! -e pipe.dat.json ]
+    pack --to dat -o /dev/null "$IN/plain.dat"
+    [ -c /dev/null ]
+    refuse /dev/full --to dat -o /dev/full "$IN/plain.dat"
+    # Standard input and output in one.
+    datpack -q -o - - <"$IN/plain.dat" | cmp - "$IN/plain.dat"
+    # shellcheck disable=SC2002
+    cat "$IN/plain.dat" | datpack -q -o - - | cmp - "$IN/plain.dat"
+    # A reader that leaves early.
+    run -0 bash -c "datpack -q --init 1 --config '$C' --to dat -o - 2>err | head -c 1 >/dev/null"
+    [ ! -s err ]
+}
+
+@test "standard output is not needed where it is not used" {
+    pack -o a.dat "$IN/plain.dat"
+    # Either it works or it fails: but a failed run leaves nothing.
+    datpack -q -o b.dat "$IN/plain.dat" >&- 2>err && rc=0 || rc=$?
+    if [ "$rc" -eq 0 ]; then
+        cmp b.dat "$IN/plain.dat"
+    else
+        [ ! -e b.dat ]
+    fi
+    echo '{}' >a.dat.json # a warning that must not get into the data
+    datpack -o c.dat a.dat 2>&-
+    cmp c.dat "$IN/plain.dat"
+    datpack -o d.dat a.dat <&- 2>&- >&- || true
+    [ ! -e d.dat ] || cmp d.dat "$IN/plain.dat"
+}
+
+@test "odd content of a model directory" {
+    mkdir none bad both
+    refuse none -o x.dat none
+    echo '{' >bad/config.json
+    cp "$IN/tiny.safetensors" bad/model.safetensors
+    refuse config.json -o x.dat bad
+    cp -r "$IN/dir/." both
+    echo '{"metadata":{},"weight_map":{}}' >both/model.safetensors.index.json
+    refuse index --strict -o x.dat both
+    run -0 --separate-stderr datpack -o x.dat both
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    mkdir dirs
+    mkdir dirs/model.safetensors
+    refuse model.safetensors -o y.dat dirs
+    mkdir comp
+    cp "$IN/tiny.safetensors" comp/model.safetensors
+    mkdir comp/tokenizer.json
+    refuse tokenizer.json -o y/ comp
+}
+
+@test "empty files and files of nothing" {
+    printf '\0' >zero.dat
+    pack -o a.dat zero.dat
+    cmp a.dat zero.dat
+    pack -o a.safetensors zero.dat
+    pack -o b.dat a.safetensors
+    cmp b.dat zero.dat
+    pack -x '*' -o c.dat "$IN/plain.dat"
+    cmp c.dat zero.dat
+    : >empty.dat
+    refuse empty -o x.dat empty.dat
+}
+
+# bats test_tags=nosan
+@test "memory stays below 256 MiB, whatever the number of threads" {
+    python3 -c '
+import containers as c
+with open("big.safetensors", "wb") as f:
+    n = 96 << 20
+    head = c.st_header([c.Tensor("x", "f32", (n,))])[0]
+    f.write(c.st_pack(head, b""))
+    f.truncate(f.tell() + 4 * n)'
+    local j
+    for j in 2 64; do
+        python3 -c '
+import resource, subprocess, sys
+subprocess.run(["datpack", "-q", "-f", "-j", sys.argv[1], "--dtype", "f16", "--to", "dat",
+                "-o", "/dev/null", "big.safetensors"], check=True)
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(peak)
+assert peak < 256 << 10, peak' $j
+    done
+}
