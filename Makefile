@@ -36,7 +36,7 @@ FORMAT_SRCS = \
 	lib/format/view.c \
 	lib/format/writer.c
 
-NVFP4_SRCS = lib/nvfp4/codec.c
+NVFP4_SRCS = lib/nvfp4/codec.c lib/nvfp4/quant.c
 
 MODEL_SRCS = lib/model/config.c lib/model/table.c
 
@@ -175,19 +175,19 @@ bench: all
 
 ## install     programs, man pages and completion into $(DESTDIR)$(PREFIX)
 BINDIR = $(DESTDIR)$(PREFIX)/bin
-MANDIR = $(DESTDIR)$(PREFIX)/share/man/man1
+MANDIR = $(DESTDIR)$(PREFIX)/share/man
 COMPDIR = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-MANS = $(notdir $(wildcard man/*.1))
+MANS = $(notdir $(wildcard man/*.[17]))
 install: all
-	$(INSTALL) -d $(BINDIR) $(MANDIR) $(COMPDIR)
+	$(INSTALL) -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man7 $(COMPDIR)
 	$(INSTALL) -m 755 $(BINS) $(BINDIR)
-	$(if $(MANS),$(INSTALL) -m 644 $(MANS:%=man/%) $(MANDIR))
+	$(foreach m,$(MANS),$(INSTALL) -m 644 man/$m $(MANDIR)/man$(subst .,,$(suffix $m)) &&) :
 	$(foreach c,$(wildcard tools/completion.bash),$(foreach p,$(PROGS),\
 		$(INSTALL) -m 644 $c $(COMPDIR)/$p &&)) :
 
 ## uninstall   remove what install put there
 uninstall:
-	rm -f $(PROGS:%=$(BINDIR)/%) $(MANS:%=$(MANDIR)/%) $(PROGS:%=$(COMPDIR)/%)
+	rm -f $(PROGS:%=$(BINDIR)/%) $(foreach m,$(MANS),$(MANDIR)/man$(subst .,,$(suffix $m))/$m) $(PROGS:%=$(COMPDIR)/%)
 
 ## arm64       cross-build for aarch64 and run the quick tests under qemu-user
 arm64: | $(SETUP)

@@ -3,6 +3,7 @@
 #include "lib/nvfp4/codec.h"
 
 #include <math.h>
+#include <string.h>
 
 static const float e2m1[16] = {
     0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
@@ -28,6 +29,22 @@ e4m3_value(uint8_t byte)
     else
         v = ldexpf((float)man, -9);
     return byte & 0x80 ? -v : v;
+}
+
+uint8_t
+e4m3_from(float x)
+{
+    if (isnan(x))
+        return 0x7f;
+    if (x >= 448.0F)
+        return 0x7e;
+    if (x <
+        0x1p-6F) // subnormal: whole steps of 2^-9; adding 2^14 leaves just those bits
+        return (uint8_t)(int)((x + 0x1p14F) * 0x1p9F - 0x1p23F);
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits += 0x7ffff + (bits >> 20 & 1); // 20 mantissa bits go, ties to even
+    return (uint8_t)((bits >> 20) - ((127 - 7) << 3));
 }
 
 float

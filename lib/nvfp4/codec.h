@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* codec: the small float types, as their values.
- *
- * Decoding here; rounding into them comes with the quantizers.
- */
+/* codec: the small float types: the scalar truth of decoding and rounding. */
 #ifndef NIBBLE_NVFP4_CODEC_H
 #define NIBBLE_NVFP4_CODEC_H
 
@@ -18,6 +15,25 @@ float e2m1_value(unsigned code);
 float e4m3_value(uint8_t byte);
 /* E5M2: IEEE-like, with infinities and NaNs. */
 float e5m2_value(uint8_t byte);
+
+/* The code of a magnitude a >= 0, saturating at 6: ties to the even code. */
+static inline unsigned
+e2m1_code_even(float a)
+{
+    return (unsigned)((a > 0.25F) + (a >= 0.75F) + (a > 1.25F) + (a >= 1.75F) +
+                      (a > 2.5F) + (a >= 3.5F) + (a > 5.0F));
+}
+
+/* The same, ties away from zero. */
+static inline unsigned
+e2m1_code_away(float a)
+{
+    return (unsigned)((a >= 0.25F) + (a >= 0.75F) + (a >= 1.25F) + (a >= 1.75F) +
+                      (a >= 2.5F) + (a >= 3.5F) + (a >= 5.0F));
+}
+
+/* The byte of x >= 0, ties to even, saturating: above 448 it is 0x7e.  NaN is 0x7f. */
+uint8_t e4m3_from(float x);
 
 /* out[i] = E2M1[code i] * E4M3[scale] * scale2, code i in the low nibble for even i;
  * the first product is exact.  n is a multiple of NVFP4_BLOCK, one scale for each block
