@@ -3,8 +3,10 @@
 #include "cmd/cmd.h"
 
 #include "lib/core/num.h"
+#include "lib/core/par.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <math.h>
 #include <signal.h>
@@ -37,6 +39,16 @@ on_deadly(int sig)
     raise(sig);
 }
 
+/* A standard descriptor that is closed would become that of a data file, and a message
+ * would go into it.  Take its number by something that cannot be used. */
+static void
+hold_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 void
 cmd_begin(struct cmd *c)
 {
@@ -45,6 +57,7 @@ cmd_begin(struct cmd *c)
     struct sigaction bus = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
     struct sigaction end = { .sa_handler = on_deadly };
     program = c->name;
+    hold_standard_files();
     sigaction(SIGBUS, &bus, NULL);
     sigfillset(&end.sa_mask);
     for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++) {
@@ -69,17 +82,20 @@ static void say(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)
 static void
 say(const char *fmt, va_list ap)
 {
-    struct buf b = { 0 };
+    struct buf b = { 0 }, line = { 0 };
     int saved = errno;
     buf_printf(&b, "%s: ", program);
     buf_vprintf(&b, fmt, ap);
     size_t n = strlen(fmt);
     if (n && fmt[n - 1] == ':')
         buf_printf(&b, " %s", strerror(saved));
-    buf_char(&b, '\n');
     if (!b.failed)
-        fwrite(b.data, 1, b.len, stderr);
+        text_harmless(&line, b.data, b.len); // one line, whatever a name holds
+    buf_char(&line, '\n');
+    if (!line.failed)
+        fwrite(line.data, 1, line.len, stderr);
     buf_free(&b);
+    buf_free(&line);
 }
 
 void
@@ -242,6 +258,15 @@ cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high)
     return v;
 }
 
+unsigned
+cmd_threads(const char *arg)
+{
+    // Each worker has megabytes of its own; beyond this number none goes faster.
+    enum { MOST = 64 };
+    uint64_t n = arg ? cmd_u64("threads", arg, 1, 1024) : par_cpus();
+    return n < MOST ? (unsigned)n : MOST;
+}
+
 double
 cmd_number(const char *option, const char *arg, double low)
 {
@@ -284,8 +309,10 @@ cmd_word(const char *option, const char *arg, const char *const *words)
 void
 cmd_close_stdout(void)
 {
-    bool failed = ferror(stdout) != 0;
-    if (fclose(stdout) != 0 || failed)
+    if (fflush(stdout) != 0 || ferror(stdout))
+        die(EXIT_TROUBLE, "standard output:");
+    // Closed from the start and not used: no trouble.
+    if (fclose(stdout) != 0 && errno != EBADF)
         die(EXIT_TROUBLE, "standard output:");
 }
 

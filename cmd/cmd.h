@@ -68,6 +68,8 @@ _Noreturn void die_err(const struct err *err);
 
 /* The argument of an option as a number, or misuse. */
 uint64_t cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high);
+/* The argument of -j, or with NULL all processors; at most 64 are used. */
+unsigned cmd_threads(const char *arg);
 double cmd_number(const char *option, const char *arg, double low);
 uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
 /* Index of arg among the NULL-terminated words, or misuse. */

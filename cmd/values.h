@@ -18,7 +18,7 @@ struct values {
 };
 
 /* Elements that are read at a time; a multiple of every block size. */
-enum { VALUES_CHUNK = 1 << 18 };
+enum { VALUES_CHUNK = 1 << 16 };
 
 /* Room that values_read needs for n elements of any type. */
 struct values_scratch {

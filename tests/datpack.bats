@@ -22,7 +22,7 @@ import json, math, os, random, struct, sys
 from fractions import Fraction
 import containers as c
 T = c.Tensor
-E2M1 = [0, .5, 1, 1.5, 2, 3, 4, 6]
+E2M1 = [0.0, .5, 1, 1.5, 2, 3, 4, 6]
 
 
 def e4m3(b):
@@ -150,7 +150,8 @@ PY
 }
 
 setup() {
-    cd "$BATS_TEST_TMPDIR" || return
+    mkdir "$BATS_TEST_TMPDIR/w" # bats keeps files of its own beside it
+    cd "$BATS_TEST_TMPDIR/w" || return
     C=$IN/conf/config.json
 }
 
@@ -366,13 +367,13 @@ PY
         put in.safetensors "[T('ok', 'f32', (1,), bytes(4)), T('big.x', 'f32', (262146,),
             bytes(4 * $n) + struct.pack('<f', -65505) + bytes(4 * (262145 - $n)))]"
         refuse big.x --dtype f16 -o x.dat in.safetensors
-        [[ ${stderr_lines[0]} =~ element\ $n[^0-9] ]]
+        [[ ${stderr_lines[0]} =~ element\ ${n}[^0-9] ]]
         [[ ${stderr_lines[0]} == *65505* ]]
     done
     put in.safetensors '[T("x", "f64", (2,), struct.pack("<2d", 0, 65504.00001))]'
     refuse x --dtype f16 -o x.safetensors in.safetensors
     put in.safetensors '[T("x", "f32", (2,), struct.pack("<2f", 0, math.inf))]'
-    refuse x --dtype f16 -o x/ in.safetensors
+    refuse x -q --dtype f16 -o x/ in.safetensors
     # By default, too, where bf16 goes into a .dat.
     put in.safetensors '[T("x", "bf16", (2,), b"\0\0\x80\x47")]' # 65536
     refuse x -o x.dat in.safetensors
@@ -422,18 +423,18 @@ PY
     [ "$(datcat -l o.dat)" = model.norm.weight ]
     refuse nosuch -s nosuch -o x.dat "$IN/tied.dat"
     refuse nosuch -s '*' -s nosuch -o x.dat "$IN/tied.dat"
-    pack -s 'a.*' -s '*norm.weight' -o p.dat "$IN/tied.dat" "$IN/plain.dat" ||
-        refuse 'a.' -s 'a.*' -s '*norm.weight' -o q.dat "$IN/tied.dat" "$IN/plain.dat"
+    pack -s 'm05*' -s 'lm_head*' -o p.dat "$IN/tied.dat" "$IN/plain.dat"
+    [ "$(datcat -l p.dat | tr '\n' ' ')" = 'lm_head.weight m05.f16.odd ' ]
     # States of a checkpoint are no weights.
     refuse adam -s 'adam.*' -o x.dat "$IN/tiny.ckpt"
     refuse missing -s '*norm*' --config "$C" -o x.ckpt "$IN/tied.dat"
 }
 
 @test "--rename: one * on each side, the first that fits" {
-    pack --rename 'model.*=m.*' --rename 'model.norm.weight=zz' -o o.dat "$IN/tied.dat"
+    pack --rename 'model.norm.weight=zz' --rename 'model.*=m.*' -o o.dat "$IN/tied.dat"
     run -0 datcat -l o.dat
     [ "${lines[0]}" = m.embed_tokens.weight ]
-    [ "${lines[23]}" = m.norm.weight ] || [ "${lines[23]}" = zz ]
+    [ "${lines[23]}" = zz ]
     [ "${lines[24]}" = lm_head.weight ]
     pack --rename 'model.*.weight=*' -o p.dat "$IN/tied.dat"
     [ "$(datcat -l p.dat | head -n 1)" = embed_tokens ]
@@ -448,8 +449,6 @@ PY
 
 @test "--rename: two tensors of one name are refused" {
     refuse lm_head.weight --rename model.norm.weight=lm_head.weight -o x.dat "$IN/tied.dat"
-    refuse '' --rename '*_proj.weight=x*' --rename 'model.layers.0.self_attn.q_proj.weight=model.norm.weight' -o x.dat "$IN/tied.dat" ||
-        true
     refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight -o x.dat "$IN/nv1.dat"
     # Also where the name is that of an entry that will be written.
     refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight.qdata -o x.dat "$IN/nv1.dat"
@@ -458,8 +457,8 @@ PY
 
 @test "--rename: no name that the container cannot hold" {
     local long
-    refuse rename --rename $'model.norm.weight=x\xff' -o x.dat "$IN/tied.dat"
-    refuse rename --rename $'model.norm.weight=x\xff' -o x.safetensors "$IN/tied.dat"
+    refuse UTF-8 --rename $'model.norm.weight=x\xff' -o x.dat "$IN/tied.dat"
+    refuse UTF-8 --rename $'model.norm.weight=x\xff' -o x.safetensors "$IN/tied.dat"
     refuse '' --rename model.norm.weight=__metadata__ -o x.safetensors "$IN/tied.dat"
     long=$(printf 'n%.0s' {1..65537})
     refuse '' --rename "model.norm.weight=$long" -o x.dat "$IN/tied.dat"
@@ -499,8 +498,7 @@ PY
     refuse shape --like shape.dat -o x.dat in.safetensors
     put type.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "i8", (1,), b"r")]'
     refuse u8 --like type.dat -o x.dat in.safetensors
-    refuse 'two\|reference\|like' --like ref.dat --dtype f16 -o x.dat in.safetensors ||
-        refuse like --like ref.dat --dtype f16 -o x.dat in.safetensors
+    refuse like --like ref.dat --dtype f16 -o x.dat in.safetensors
     refuse like --like ref.dat --init 1 --config "$C" -o x.dat
 }
 
@@ -654,6 +652,26 @@ for kind, scale2 in ("ct", 1 / 3.0), ("mo", 0.3):
         if x.endswith(".qdata"):
             assert names[i + 1:i + 3] == [x[:-5] + "scale", x[:-5] + "scale2"]
 PY
+}
+
+@test "NVFP4 import: bad scales are refused, an implausible tensor scale is said" {
+    put bad.dat '[T("a.weight.qdata", "u8", (1, 8), bytes(8)), T("a.weight.scale", "f8_e4m3", (1, 1), b"\x80")]'
+    refuse 'row 0' --dtype f16 -o x.safetensors bad.dat
+    mkdir sign mult div
+    # formats.md X7 and X5
+    put sign/model.safetensors '[T("a.weight", "u8", (1, 8), bytes(8)), T("a.weight_scale", "f8_e4m3", (1, 1), b"\xff"), T("a.weight_scale_2", "f32", (), struct.pack("<f", .3))]'
+    refuse 'row 0' -o x.dat sign
+    put mult/model.safetensors '[T("a.weight", "u8", (1, 8), bytes(8)), T("a.weight_scale", "f8_e4m3", (1, 1), b"8"), T("a.weight_scale_2", "f32", (), struct.pack("<f", 2700))]'
+    run -0 --separate-stderr datpack -o mult.dat mult
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ ${stderr_lines[0]} == *'"a.weight"'* ]]
+    put div/model.safetensors '[T("a.weight_packed", "u8", (1, 8), bytes(8)), T("a.weight_scale", "f8_e4m3", (1, 1), b"8"), T("a.weight_global_scale", "f32", (1,), struct.pack("<f", .0003))]'
+    run -0 --separate-stderr datpack -o div.dat div
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ ${stderr_lines[0]} == *'"a.weight"'* ]]
+    # A divisor without a reciprocal.
+    put div/model.safetensors '[T("a.weight_packed", "u8", (1, 8), bytes(8)), T("a.weight_scale", "f8_e4m3", (1, 1), b"8"), T("a.weight_global_scale", "f32", (1,), bytes(4))]'
+    refuse a.weight -q -o x.dat div
 }
 
 @test "NVFP4 to f16, f32 and bf16: dequantized exactly" {
@@ -1021,13 +1039,13 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
         containers read $o >/dev/null
     done
     pack -o d/ "$IN/tied.dat"
-    refuse d -o d/ "$IN/plain.dat"
+    refuse d -q -o d/ "$IN/plain.dat"
     pack -f -o d/ "$IN/plain.dat"
     run -0 datcat --diff d "$IN/plain.dat"
     mkdir e.dat
     refuse e.dat -f -o e.dat "$IN/tied.dat"
     echo mine >f
-    refuse f -f -o f/ "$IN/tied.dat"
+    refuse f -q -f -o f/ "$IN/tied.dat"
     # What stands there after a failed run is what stood there before.
     put big.safetensors '[T("x", "f32", (1,), struct.pack("<f", 1e9))]'
     cp o.dat before
@@ -1038,14 +1056,14 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
 @test "an output directory that holds an input is not replaced" {
     mkdir d e
     cp "$IN/tied.dat" d/in.dat
-    refuse d -f -o d/ d/in.dat
+    refuse d -q -f -o d/ d/in.dat
     cmp d/in.dat "$IN/tied.dat"
     cp "$C" e/config.json
-    refuse e -f --config e/config.json -o e/ "$IN/tied.dat"
+    refuse e -q -f --config e/config.json -o e/ "$IN/tied.dat"
     [ -e e/config.json ]
     mkdir -p f/sub
     cp "$IN/tied.dat" f/sub/ref.dat
-    refuse f -f --like f/sub/ref.dat -o f/ "$IN/tied.dat"
+    refuse f -q -f --like f/sub/ref.dat -o f/ "$IN/tied.dat"
     [ -e f/sub/ref.dat ]
 }
 
@@ -1079,6 +1097,7 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     [ -c /dev/null ]
     refuse /dev/full --to dat -o /dev/full "$IN/plain.dat"
     # Standard input and output in one.
+    # shellcheck disable=SC2094  # cmp only reads
     datpack -q -o - - <"$IN/plain.dat" | cmp - "$IN/plain.dat"
     # shellcheck disable=SC2002
     cat "$IN/plain.dat" | datpack -q -o - - | cmp - "$IN/plain.dat"
@@ -1120,7 +1139,7 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     mkdir comp
     cp "$IN/tiny.safetensors" comp/model.safetensors
     mkdir comp/tokenizer.json
-    refuse tokenizer.json -o y/ comp
+    refuse tokenizer.json -q -o y/ comp
 }
 
 @test "empty files and files of nothing" {
@@ -1141,12 +1160,12 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     python3 -c '
 import containers as c
 with open("big.safetensors", "wb") as f:
-    n = 96 << 20
-    head = c.st_header([c.Tensor("x", "f32", (n,))])[0]
+    n = 68 << 20 # 272 chunks
+    head = c.st_header([c.Tensor("x", "f64", (n,))])[0]
     f.write(c.st_pack(head, b""))
-    f.truncate(f.tell() + 4 * n)'
+    f.truncate(f.tell() + 8 * n)'
     local j
-    for j in 2 64; do
+    for j in 2 256; do
         python3 -c '
 import resource, subprocess, sys
 subprocess.run(["datpack", "-q", "-f", "-j", sys.argv[1], "--dtype", "f16", "--to", "dat",

@@ -139,7 +139,7 @@ take_option(struct config_datcat *c, int opt, const char *arg)
         c->strict = true;
         break;
     default: // 'j'
-        c->threads = (unsigned)cmd_u64("threads", arg, 1, 1024);
+        c->threads = cmd_threads(arg);
     }
 }
 
@@ -174,6 +174,18 @@ parse(struct config_datcat *c, int argc, char **argv)
     return first;
 }
 
+/* A -s that matched nothing is an error. */
+static int
+check_selection(const struct config_datcat *c, const char *where, struct err *err)
+{
+    const char *unused = select_unused(&c->select);
+    char q[TEXT_QUOTE];
+    if (unused)
+        return err_set(err, ERR_USAGE, "%s: no tensor matches \"%s\"", where,
+                       text_quote(q, unused, strlen(unused)));
+    return 0;
+}
+
 /* Keep the views that -s and -x select. */
 static int
 select_views(struct config_datcat *c, struct subject *f, struct err *err)
@@ -183,12 +195,8 @@ select_views(struct config_datcat *c, struct subject *f, struct err *err)
         if (select_takes(&c->select, f->views.v[i].name))
             f->views.v[kept++] = f->views.v[i];
     f->views.n = kept;
-    const char *unused = select_unused(&c->select);
-    char q[TEXT_QUOTE];
-    if (unused)
-        return err_set(err, ERR_USAGE, "%s: no tensor matches \"%s\"", f->store.name,
-                       text_quote(q, unused, strlen(unused)));
-    return 0;
+    // Of several files one that matches is enough.
+    return c->many ? 0 : check_selection(c, f->store.name, err);
 }
 
 static int
@@ -211,6 +219,10 @@ subject_open(struct config_datcat *c, struct subject *f, const char *path,
         return -1;
     if (!c->cmd.quiet)
         warn_lines(&f->store.warnings);
+    if (c->cmd.verbose && !c->cmd.quiet)
+        warn("%s: %s, %zu files, %zu entries, %llu bytes", f->store.name,
+             store_kind(&f->store), f->store.n_files, f->store.n_tensors,
+             (unsigned long long)f->store.bytes);
     return c->stats ? scan_stats(c, f, err) : 0;
 }
 
@@ -318,6 +330,8 @@ two_files(struct config_datcat *c, char **paths, struct err *err)
     if (answer == 0)
         answer = subject_open(c, &b, paths[1], err);
     if (answer == 0)
+        answer = check_selection(c, "both files", err);
+    if (answer == 0)
         answer = compare_diff(c, &a, &b, err);
     if (answer >= 0 && (store_check(&a.store) < 0 || store_check(&b.store) < 0))
         answer = -1;
@@ -342,7 +356,7 @@ main(int argc, char **argv)
     struct err err = { 0 };
     int answer = EXIT_DONE;
     cmd_begin(&c.cmd);
-    c.threads = par_cpus();
+    c.threads = cmd_threads(NULL);
     int first = parse(&c, argc, argv);
     if (c.action == DIFF)
         answer = two_files(&c, argv + first, &err);
@@ -354,6 +368,8 @@ main(int argc, char **argv)
             err.kind == ERR_FORMAT)
             err = (struct err){ 0 }; // reported; go on to the next file
     }
+    if (err.kind == ERR_NONE && c.action != DIFF && c.many)
+        check_selection(&c, "the files", &err);
     if (err.kind)
         die_err(&err);
     cmd_close_stdout();

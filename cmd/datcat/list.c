@@ -187,22 +187,23 @@ struct group {
     bool has_stats;
 };
 
+/* The name with * for each of its parts that is a number. */
 static void
 put_starred(struct buf *b, const char *name, size_t n)
 {
-    for (size_t i = 0; i < n;) {
-        size_t digits = 0;
-        bool begins = i == 0 || name[i - 1] == '.';
-        while (begins && i + digits < n && name[i + digits] >= '0' &&
-               name[i + digits] <= '9')
-            digits++;
-        if (digits && (i + digits == n || name[i + digits] == '.')) {
+    const char *end = name + n;
+    for (const char *part = name; part <= end;) {
+        const char *dot = memchr(part, '.', (size_t)(end - part));
+        size_t len = (size_t)((dot ? dot : end) - part);
+        bool number = len > 0 && strspn(part, "0123456789") >= len;
+        if (number)
             buf_char(b, '*');
-            i += digits;
-        } else {
-            text_escape(b, name + i, 1 + digits);
-            i += 1 + digits;
-        }
+        else
+            text_escape(b, part, len);
+        if (!dot)
+            break;
+        buf_char(b, '.');
+        part = dot + 1;
     }
 }
 

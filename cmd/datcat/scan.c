@@ -122,7 +122,9 @@ scan_stats(const struct config_datcat *c, struct subject *f, struct err *err)
 static uint64_t
 bin_of(const struct stats *range, uint64_t bins, double x)
 {
-    double at = (x - range->min) / (range->max - range->min) * (double)bins;
+    // Halves, so that the span of two huge numbers is no infinity.
+    double at =
+        (x / 2 - range->min / 2) / (range->max / 2 - range->min / 2) * (double)bins;
     if (!(at > 0))
         return 0;
     return at >= (double)bins ? bins - 1 : (uint64_t)at;
@@ -149,6 +151,14 @@ hist_item(void *ctx, size_t item, unsigned worker, struct err *err)
     return 0;
 }
 
+/* Where bin b begins. */
+static double
+edge(const struct stats *r, uint64_t b, uint64_t bins)
+{
+    double part = (double)b / (double)bins;
+    return r->min * (1 - part) + r->max * part;
+}
+
 static void
 print_hist(const struct chunks *k, const struct subject *f)
 {
@@ -168,12 +178,10 @@ print_hist(const struct chunks *k, const struct subject *f)
                 highest = k->counts[v * k->bins + b];
         }
         for (uint64_t b = 0; b < k->bins; b++) {
-            double step = (r->max - r->min) / (double)k->bins;
-            double to = b + 1 == k->bins ? r->max : r->min + step * (double)(b + 1);
+            double from = edge(r, b, k->bins), to = edge(r, b + 1, k->bins);
             uint64_t count = k->counts[v * k->bins + b];
             text_escape(&out, f->views.v[v].name, f->views.v[v].name_len);
-            buf_printf(&out, "\t%.9g\t%.9g\t%" PRIu64, r->min + step * (double)b, to,
-                       count);
+            buf_printf(&out, "\t%.9g\t%.9g\t%" PRIu64, from, to, count);
             if (bars) {
                 buf_char(&out, '\t');
                 buf_fill(&out, '#', (size_t)(40 * count / highest));

@@ -117,7 +117,7 @@ take_option(struct config_datpack *c, int opt, const char *arg)
         select_add(&c->select, opt == 'x', arg);
         break;
     case 'j':
-        c->threads = (unsigned)cmd_u64("threads", arg, 1, 1024);
+        c->threads = cmd_threads(arg);
         break;
     case OPT_TO:
         c->to = one_of("to", arg, kinds);
@@ -588,10 +588,12 @@ pack(struct config_datpack *c, char **paths, size_t n, struct err *err)
         rc = settle_quant(c, &p);
     if (rc == 0)
         rc = check_not_input(&p, c->out);
-    if (rc == 0 && c->directory && !p.config.p && !c->cmd.quiet)
-        warn("%s: no configuration was found, so it gets no config.json", c->out);
     if (rc == 0)
         rc = write_output(c, &p, err);
+    if (rc == 0 && c->directory && !p.config.p && !c->cmd.quiet)
+        warn("%s: no configuration was found, so it has no config.json", c->out);
+    if (rc == 0 && c->cmd.verbose && !c->cmd.quiet)
+        warn("%s: %s, %zu tensors", c->out, c->to, p.n);
     plan_close(&p);
     return rc;
 }
@@ -612,7 +614,7 @@ main(int argc, char **argv)
     };
     struct err err = { 0 };
     cmd_begin(&c.cmd);
-    c.threads = par_cpus();
+    c.threads = cmd_threads(NULL);
     int first = parse(&c, argc, argv);
     if (pack(&c, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);

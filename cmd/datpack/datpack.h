@@ -42,6 +42,7 @@ struct config_datpack {
 /* Where the bytes of an output tensor come from. */
 enum how {
     HOW_COPY,       // payload of `entry`, as it is
+    HOW_SCALES,     // the same, of E4M3 scales, which are checked
     HOW_CONVERT,    // values of `view`, rounded to the target dtype
     HOW_RECIPROCAL, // 1 / the one f32 of `entry`
     HOW_RANDOM,     // --init

@@ -323,25 +323,33 @@ from_dat(const struct plan *p)
     return p->n_inputs > 0;
 }
 
-/* A copy of the embedding as lm_head.weight. */
+static bool
+wishes_wide(const struct plan *p)
+{
+    enum dtype_wish w = p->c->dtype;
+    return w == WISH_F16 || w == WISH_BF16 || w == WISH_F32;
+}
+
+/* A copy of the embedding as lm_head.weight, if it is wanted at all. */
 static int
 add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
 {
     struct candidate head = *embed;
-    for (size_t i = 0; i < all->n; i++)
-        if (all->v[i].dtype == DT_NVFP4 && !all->v[i].dropped) {
-            warn("%s: left out: in an NVFP4 file it is a pair, which needs a quantizer",
-                 HEAD);
-            return 0;
-        }
+    if (!select_takes((struct select *)&p->c->select, HEAD))
+        return 0;
+    for (size_t i = 0; i < all->n && !wishes_wide(p); i++)
+        if (all->v[i].dtype == DT_NVFP4 && !all->v[i].dropped)
+            return err_set(p->err, ERR_USAGE,
+                           "%s: in an NVFP4 file it is a pair made from the embedding, "
+                           "which datpack cannot quantize yet; --tie leaves it out",
+                           HEAD);
     head.name = HEAD;
     head.place = UINT64_MAX;
     head.in = NULL; // so that it is not taken for a clash
     size_t n = all->n;
     if (add_candidate(p, all, &head) < 0)
         return -1;
-    if (all->n > n)
-        all->v[n].in = embed->in;
+    all->v[n].in = embed->in;
     return 0;
 }
 
@@ -468,6 +476,7 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
         .how = HOW_COPY,
         .s = &c->in->store,
         .entry = entry,
+        .view = c->view,
         .place = moved ? c->place : place_in_file(p, c->in, entry),
     };
     if (!it->name)
@@ -488,14 +497,35 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
     return 0;
 }
 
+/* The tensor scale is a number above 0; one that looks as if multiplier and divisor were
+ * confused is said. */
+static int
+check_scale2(struct plan *p, const struct candidate *c)
+{
+    struct values x;
+    char q[TEXT_QUOTE];
+    if (values_open(&x, &c->in->store, c->view, p->err) < 0)
+        return -1;
+    if (c->view->foreign && x.scale2 > 1 && !p->c->cmd.quiet)
+        warn("%s: \"%s\": its tensor scale makes values %g times larger, where a "
+             "smaller "
+             "one is usual: multiplier and divisor may have been confused",
+             c->in->store.name, text_quote(q, c->name, strlen(c->name)),
+             (double)x.scale2);
+    return 0;
+}
+
 /* The entries of an NVFP4 tensor; ref: a tensor of --like that it takes the place of. */
 static int
 add_planes(struct plan *p, const struct candidate *c, const struct view *ref)
 {
     const struct view *v = c->view;
+    if (check_scale2(p, c) < 0)
+        return -1;
     if (add_plane(p, c, v->entry, ref ? ref->entry : NULL, ".qdata", DT_U8) < 0 ||
         add_plane(p, c, v->scale, ref ? ref->scale : NULL, ".scale", DT_F8_E4M3) < 0)
         return -1;
+    p->item[p->n - 1].how = HOW_SCALES;
     if (!v->scale2)
         return 0;
     if (p->c->seed_compat)
@@ -535,7 +565,7 @@ add_plain(struct plan *p, const struct candidate *c, const char *name, enum dtyp
     it->view = c->view;
     it->entry = c->view->entry;
     it->how = dtype == c->dtype ? HOW_COPY : HOW_CONVERT;
-    return 0;
+    return c->dtype == DT_NVFP4 ? check_scale2(p, c) : 0;
 }
 
 static bool
@@ -568,12 +598,12 @@ target_dtype(const struct plan *p, const struct candidate *c)
     };
     const struct config_datpack *cfg = p->c;
     bool wide = is_wide_float(c->dtype);
-    if (cfg->dtype == WISH_F16 || cfg->dtype == WISH_BF16 || cfg->dtype == WISH_F32)
+    if (wishes_wide(p))
         return wide || c->dtype == DT_NVFP4 ? wished[cfg->dtype] : c->dtype;
     if (cfg->seed_compat && wide)
         return DT_F16;
     // The seed's readers know no bf16.
-    if (to_dat(p) && c->dtype == DT_BF16 && !cfg->dtype_given)
+    if (to_dat(p) && c->dtype == DT_BF16)
         return DT_F16;
     return c->dtype;
 }

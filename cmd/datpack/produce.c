@@ -6,6 +6,7 @@
 
 #include "lib/core/num.h"
 #include "lib/core/par.h"
+#include "lib/nvfp4/codec.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -232,6 +233,8 @@ copy(struct producer *x)
         uint64_t left = it->entry->nbytes - at;
         size_t n = left < COPY_BYTES ? (size_t)left : COPY_BYTES;
         if (store_read(it->s, it->entry, at, x->copy, n, x->p->err) < 0 ||
+            (it->how == HOW_SCALES && values_check_scales(&x->values, at * NVFP4_BLOCK,
+                                                          x->copy, n, x->p->err) < 0) ||
             writer_write(x->w, x->copy, n) < 0)
             return -1;
         progress_add(x->progress, n);
@@ -262,6 +265,9 @@ producer_item(struct producer *x, const struct item *it)
 {
     x->it = it;
     switch (it->how) {
+    case HOW_SCALES:
+        x->values = (struct values){ .s = it->s, .v = it->view };
+        return copy(x);
     case HOW_COPY:
         return copy(x);
     case HOW_RECIPROCAL:

@@ -370,7 +370,7 @@ out_commit(struct outfile *o)
 
 /* An existing target directory may be replaced if it holds nothing but files. */
 static int
-check_replaceable(struct outdir *d)
+check_replaceable(struct outdir *d, outdir_ours *ours)
 {
     DIR *dir = opendir(d->path);
     if (!dir)
@@ -379,24 +379,25 @@ check_replaceable(struct outdir *d)
     int rc = 0;
     while (rc == 0 && (e = readdir(dir))) {
         struct stat st;
+        char q[TEXT_QUOTE];
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
             continue;
         if (!d->force)
             rc = err_set(d->err, ERR_IO, "%s: exists; -f replaces it", d->name);
-        else if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-                 S_ISDIR(st.st_mode))
-            rc =
-                err_set(d->err, ERR_IO,
-                        "%s: holds other directories: not a model directory to replace",
-                        d->name);
+        else if (!ours(e->d_name) ||
+                 (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                  S_ISDIR(st.st_mode)))
+            rc = err_set(d->err, ERR_IO,
+                         "%s: holds \"%s\", which is no part of a model: not replaced",
+                         d->name, text_quote(q, e->d_name, strlen(e->d_name)));
     }
     closedir(dir);
     return rc;
 }
 
 int
-outdir_open(struct outdir *d, const char *path, unsigned flags, struct guard *g,
-            struct err *err)
+outdir_open(struct outdir *d, const char *path, unsigned flags, outdir_ours *ours,
+            struct guard *g, struct err *err)
 {
     *d = (struct outdir){
         .lock = -1, .force = flags & OUT_FORCE, .guard = g, .err = err
@@ -405,7 +406,7 @@ outdir_open(struct outdir *d, const char *path, unsigned flags, struct guard *g,
     d->path = resolve(path);
     if (!d->name || !d->path)
         return err_set(err, ERR_IO, "%s:", d->name ? d->name : "output");
-    if (check_replaceable(d) < 0)
+    if (check_replaceable(d, ours) < 0)
         return -1;
     d->temp = temp_name(d->path);
     if (!d->temp)

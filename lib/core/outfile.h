@@ -65,8 +65,11 @@ struct outdir {
     struct err *err;
 };
 
-int outdir_open(struct outdir *d, const char *path, unsigned flags, struct guard *g,
-                struct err *err);
+/* An existing directory is replaced (with OUT_FORCE) only if it holds nothing but files
+ * for which `ours` is true: a wrong name must not cost somebody's data. */
+typedef bool outdir_ours(const char *leaf);
+int outdir_open(struct outdir *d, const char *path, unsigned flags, outdir_ours *ours,
+                struct guard *g, struct err *err);
 int outdir_file(struct outfile *o, struct outdir *d, const char *leaf);
 int outdir_commit(struct outdir *d) __attribute__((warn_unused_result));
 void outdir_abandon(struct outdir *d);

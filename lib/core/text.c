@@ -141,11 +141,28 @@ escape_char(char out[20], unsigned *made, const char *p, size_t n)
 void
 text_escape(struct buf *b, const char *p, size_t n)
 {
+    buf_add(b, p, 0); // also of nothing comes a text
     while (n) {
         char out[20];
         unsigned made;
         unsigned taken = escape_char(out, &made, p, n);
         buf_add(b, out, made);
+        p += taken;
+        n -= taken;
+    }
+}
+
+void
+text_harmless(struct buf *b, const char *p, size_t n)
+{
+    while (n) {
+        char out[20];
+        unsigned made;
+        unsigned taken = escape_char(out, &made, p, n);
+        if (*p == '\\')
+            buf_char(b, '\\');
+        else
+            buf_add(b, out, made);
         p += taken;
         n -= taken;
     }

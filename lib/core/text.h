@@ -35,7 +35,9 @@ bool text_unsafe(uint32_t cp);
 /* Append the name as a text column may show it: \n \t \\ and \xNN for each byte of
  * any other control, bidi control or invalid character. */
 void text_escape(struct buf *b, const char *p, size_t n);
-/* The same into out[size], cut in the middle with "…" when longer; for messages. */
+/* The same for words that hold escaped names already: a backslash stays. */
+void text_harmless(struct buf *b, const char *p, size_t n);
+/* As text_escape into out[size], cut in the middle with "…" when longer; for messages. */
 enum { TEXT_QUOTE = 160 };
 const char *text_quote(char out[TEXT_QUOTE], const char *p, size_t n);
 

@@ -70,15 +70,33 @@ complain(struct store *s, struct slice prefix, const char *why)
     return store_warn(s, "NVFP4 pair of \"%s\" is shown as plain entries: %s", q, why);
 }
 
+static bool
+has_name(const struct names *names, struct slice prefix, const char *suffix)
+{
+    struct buf b = { 0 };
+    buf_add(&b, prefix.p, prefix.n);
+    buf_str(&b, suffix);
+    bool found =
+        !b.failed && names_find(names, (struct slice){ b.data, b.len }) != NAME_NONE;
+    buf_free(&b);
+    return found;
+}
+
+bool
+view_spelt_twice(const struct names *names, struct slice prefix)
+{
+    bool ours = has_name(names, prefix, ".weight.qdata") ||
+                has_name(names, prefix, ".weight.scale");
+    bool older = has_name(names, prefix, ".qdata") || has_name(names, prefix, ".scale");
+    return ours && older;
+}
+
 /* Both spellings of a .dat for one prefix are refused whatever they hold. */
 static int
 check_spelling(struct store *s, struct slice prefix)
 {
-    bool new_style =
-        part(s, prefix, ".weight.qdata") || part(s, prefix, ".weight.scale");
-    bool old_style = part(s, prefix, ".qdata") || part(s, prefix, ".scale");
     char q[TEXT_QUOTE];
-    if (new_style && old_style)
+    if (view_spelt_twice(&s->names, prefix))
         return err_set(s->err, ERR_FORMAT,
                        "%s: \"%s\" is spelt both .weight.qdata/.weight.scale and "
                        ".qdata/.scale",
@@ -105,6 +123,9 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
     if (plain_weight || (!scale && d == &dialects[3]))
         return 0;
     const char *why = scale ? misfit(t, scale) : "it has no scales";
+    bool foreign = d >= &dialects[2];
+    if (!why && foreign && !scale2)
+        why = "it has no tensor scale";
     if (!why && scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))
         why = "its tensor scale is not one f32";
     if (why)
@@ -131,7 +152,8 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
                         .entry = t,
                         .scale = scale,
                         .scale2 = scale2,
-                        .divides = d->divides };
+                        .divides = d->divides,
+                        .foreign = foreign };
     return 1;
 }
 

@@ -21,6 +21,7 @@ struct view {
     const struct tensor *scale;  // nvfp4: block scales
     const struct tensor *scale2; // nvfp4: the tensor scale, or NULL
     bool divides;                // value / scale2 instead of value * scale2
+    bool foreign; // of another program's dialect, which always has a tensor scale
 };
 
 struct views {
@@ -33,6 +34,8 @@ struct views {
  * what they are, with a warning in s; in strict mode they are refused. */
 int views_open(struct views *w, struct store *s, bool raw);
 void views_close(struct views *w);
+/* Whether both spellings that a .dat may have are there for one prefix. */
+bool view_spelt_twice(const struct names *names, struct slice prefix);
 
 /* Levels of an nvfp4 view. */
 static inline int

@@ -6,6 +6,7 @@
 #include "lib/core/json.h"
 #include "lib/core/text.h"
 #include "lib/format/container.h"
+#include "lib/format/view.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,11 +124,25 @@ begin_file(struct writer *w)
     return out_reserve(&w->out, f->bytes);
 }
 
+/* Files of a model directory, which may be replaced with it. */
+static bool
+belongs_to_model(const char *leaf)
+{
+    static const char *const endings[] = { ".safetensors",  ".json",  ".txt",
+                                           ".jinja",        ".model", ".md",
+                                           ".gitattributes" };
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (slice_ends(slice_of(leaf), endings[i]))
+            return true;
+    return strncmp(leaf, "LICENSE", 7) == 0;
+}
+
 static int
 begin(struct writer *w)
 {
     if (w->is_dir) {
-        if (outdir_open(&w->dir, w->path, w->flags, w->guard, w->err) < 0 ||
+        if (outdir_open(&w->dir, w->path, w->flags, belongs_to_model, w->guard,
+                        w->err) < 0 ||
             check_space(w) < 0)
             return -1;
         return begin_file(w);
@@ -136,7 +151,8 @@ begin(struct writer *w)
         return -1;
     if (w->out.direct) {
         if (w->needs_seek)
-            return err_set(w->err, ERR_USAGE, "%s: a %s file cannot go to a pipe",
+            return err_set(w->err, ERR_USAGE,
+                           "%s: a %s file cannot go to a pipe or to standard output",
                            w->name, w->kind->name);
         w->wants_sidecar = false;
     }
@@ -149,6 +165,46 @@ begin(struct writer *w)
             return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     }
     return begin_file(w);
+}
+
+/* What is written must be readable: the rules for names that readers enforce. */
+static int
+check_names(struct writer *w)
+{
+    static const char *const codes[] = { ".weight.qdata", ".weight.scale" };
+    struct names names = { 0 };
+    char q[TEXT_QUOTE];
+    const char *why = NULL;
+    size_t i = 0;
+    for (; i < w->n && !why; i++) {
+        struct slice name = slice_of(w->t[i].name);
+        if (name.n < 1 || name.n > MAX_NAME)
+            why = "is empty or longer than 65536 bytes";
+        else if (utf8_check(name.p, name.n) < name.n)
+            why = "is not UTF-8";
+        else if (names_find(&names, name) != NAME_NONE)
+            why = "would stand there twice";
+        else if (w->kind == &container_safetensors && slice_is(name, "__metadata__"))
+            why = "means something else in safetensors";
+        else if (names_add(&names, name, i) < 0)
+            why = "needs memory that is not there";
+    }
+    for (size_t k = 0; k < w->n && !why; k++)
+        for (size_t c = 0; c < 2 && !why; c++) {
+            struct slice name = slice_of(w->t[k].name);
+            if (!slice_ends(name, codes[c]))
+                continue;
+            name.n -= strlen(codes[c]);
+            i = k + 1;
+            if (view_spelt_twice(&names, name))
+                why = "would stand beside the other spelling of its NVFP4 pair";
+        }
+    names_free(&names);
+    if (!why)
+        return 0;
+    const char *bad = w->t[i - 1].name;
+    return err_set(w->err, ERR_USAGE, "%s: the name \"%s\" %s", w->name,
+                   text_quote(q, bad, strlen(bad)), why);
 }
 
 int
@@ -185,7 +241,7 @@ writer_open(struct writer *w, const char *kind, const char *path, struct wtensor
             return err_set(err, ERR_USAGE, "%s: \"%s\" is too large or no whole bytes",
                            w->name, text_quote(q, t[i].name, strlen(t[i].name)));
     }
-    if (w->kind->plan(w) < 0)
+    if (check_names(w) < 0 || w->kind->plan(w) < 0)
         return -1;
     return begin(w);
 }

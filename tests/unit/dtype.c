@@ -48,6 +48,9 @@ static const struct {
     { DT_F4_E2M1, 2, { 3, 0 }, true, 0, 0 },
     { DT_F4_E2M1, 1, { BIT(62) }, true, BIT(62), BIT(61) },
     { DT_F4_E2M1, 1, { INT64_MAX }, false, 0, 0 },
+    { DT_F4_E2M1, 1, { BIT(63) }, false, 0, 0 }, // its bytes would fit
+    { DT_F4_E2M1, 2, { BIT(32), BIT(31) }, false, 0, 0 },
+    { DT_F4_E2M1, 3, { 0, BIT(32), BIT(31) }, false, 0, 0 },
     { DT_F4_E2M1, 1, { INT64_MAX - 1 }, true, INT64_MAX - 1, INT64_MAX / 2 },
     { DT_F6_E2M3, 1, { 3 }, false, 0, 0 },
     { DT_F6_E2M3, 1, { 4 }, true, 4, 3 },

@@ -154,6 +154,7 @@ check_two(void)
     CHECK(map_check(&a, &err) == 0 && a.data[page] == check_byte(page));
     int here = 0;
     CHECK(!guard_repair(&guard, &here) && !guard_repair(&guard, NULL));
+    CHECK(!atomic_load(&a.lost));
     const uint8_t *end = a.data + a.size; // where b may begin
     CHECK(end == b.data || !guard_repair(&guard, end));
     const uint8_t *gone = a.data;

@@ -315,6 +315,17 @@ check_pull(void)
     CHECK(mp_want(&m, MP_F64, &v, "b") == 0 && v.f == -2.5 && m.pos == m.len);
     CHECK(mp_next(&m, &v) == -1 && err.kind == ERR_FORMAT);
 
+    // A count is known to be too large before anything of it is read.
+    static const struct slice large[] = { T("\xdd\x00\x01\x00\x00\x00"),
+                                          T("\x93\x00\x00"),
+                                          T("\xdf\x00\x01\x00\x00\xa0\x00"),
+                                          T("\x82\xa0\x00\xa1") };
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        m = begin(&err, large[i]);
+        CHECK(mp_next(&m, &v) == -1);
+        CHECK_ERR(err, ERR_FORMAT, "items announced");
+    }
+
     // The first error stays and stops everything.
     m = begin(&err, bytes);
     CHECK(mp_want(&m, MP_ARRAY, &v, "top") == -1);

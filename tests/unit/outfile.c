@@ -97,16 +97,26 @@ check_commit(void)
     struct outfile o;
     CHECK(put("file", "first", 0, &err) == 0 && holds("file", "first"));
     CHECK(entries(".", false) == 1 && guard_is_empty());
-    refused("file", 0, "exists");
+    refused("file", 0, "exists; -f"); // before any work
     CHECK(holds("file", "first"));
 
     // Not there before the commit, gone without one.
     NEED(out_open(&o, "other", 0, &guard, &err) == 0);
-    CHECK(out_write(&o, "abc", 3) == 0 && out_sync(&o) == 0);
+    CHECK(out_write(&o, "abc", 3) == 0 && out_seal(&o) == 0 && out_seal(&o) == 0);
     CHECK(!exists("other") && entries(".", true) == 1 && !guard_is_empty());
     out_abandon(&o);
     CHECK(!exists("other") && entries(".", true) == 0 && guard_is_empty());
     out_abandon(&o);
+
+    // Sealed, it is whole, and still locked.
+    NEED(out_open(&o, "sealed", 0, &guard, &err) == 0);
+    CHECK(out_write(&o, "abc", 3) == 0 && out_seal(&o) == 0);
+    CHECK(holds(".sealed.nibble-tmp", "abc") && !exists("sealed"));
+    struct err other;
+    CHECK(put("sealed", "theirs", 0, &other) == -1);
+    CHECK_ERR(other, ERR_IO, "another program is writing it");
+    CHECK(out_commit(&o) == 0 && holds("sealed", "abc") && guard_is_empty());
+    CHECK(put("sealed", "again", OUT_FORCE, &other) == 0 && holds("sealed", "again"));
 
     // Replacing: the old one is there until the new one is.
     NEED(out_open(&o, "file", OUT_FORCE, &guard, &err) == 0);
@@ -154,6 +164,8 @@ check_places(void)
     fclose(f);
     CHECK(out_is_file("sparse", st.st_dev, st.st_ino));
     CHECK(!out_is_file("file", st.st_dev, st.st_ino) && !out_is_file("no", 0, 0));
+    CHECK(out_holds(".", "file") && out_holds("./", "./file"));
+    CHECK(!out_holds("file", "file") && !out_holds("no", "file"));
 
     NEED(out_open(&o, "huge", 0, &guard, &err) == 0);
     CHECK(out_reserve(&o, UINT64_MAX) == -1);
@@ -186,7 +198,7 @@ check_links(void)
     NEED(mkdir("far", 0777) == 0);
     check_put("far/real", "old", 3);
     NEED(symlink("far/real", "link") == 0 && symlink("link", "link2") == 0);
-    refused("link2", 0, "exists");
+    refused("link2", 0, "exists; -f");
     CHECK(put("link2", "new", OUT_FORCE, &err) == 0 && holds("far/real", "new"));
     CHECK(lstat("link", &st) == 0 && S_ISLNK(st.st_mode));
     CHECK(lstat("link2", &st) == 0 && S_ISLNK(st.st_mode));
@@ -232,6 +244,32 @@ check_streams(void)
     close(fd);
 }
 
+/* /dev is for devices, but a regular file there (/dev/shm is a place for models) is a
+ * file like any other: not replaced unasked, and never half. */
+static void
+check_dev_shm(void)
+{
+    struct err err;
+    char path[64];
+    snprintf(path, sizeof path, "/dev/shm/nibble-unit-%ld", (long)getpid());
+    if (access("/dev/shm", W_OK) < 0)
+        return;
+    CHECK_SAY(put(path, "a long first text", 0, &err) == 0, "%s", err.msg);
+    check_put(path, "a long first text", 17);
+    CHECK_SAY(put(path, "new", 0, &err) == -1 && holds(path, "a long first text"),
+              "replaced without force: %s", content(path));
+    CHECK_SAY(put(path, "new", OUT_FORCE, &err) == 0 && holds(path, "new"),
+              "not what was written: %s", content(path));
+    unlink(path);
+}
+
+/* Names that a directory which is replaced may hold. */
+static bool
+ours(const char *leaf)
+{
+    return strncmp(leaf, "foreign", 7) != 0;
+}
+
 /* A child begins path and waits to be killed. */
 static pid_t
 start_writer(const char *path, bool dir)
@@ -245,7 +283,7 @@ start_writer(const char *path, bool dir)
         struct err err = { 0 };
         struct outfile o;
         struct outdir d;
-        int rc = dir ? outdir_open(&d, path, 0, &guard, &err)
+        int rc = dir ? outdir_open(&d, path, 0, ours, &guard, &err)
                      : out_open(&o, path, 0, &guard, &err);
         if (rc == 0 && dir)
             rc = outdir_file(&o, &d, "part");
@@ -313,7 +351,7 @@ put_dir(const char *path, const char *leaf, unsigned flags, struct err *err)
     struct outdir d;
     struct outfile o;
     *err = (struct err){ 0 };
-    if (outdir_open(&d, path, flags, &guard, err) < 0) {
+    if (outdir_open(&d, path, flags, ours, &guard, err) < 0) {
         outdir_abandon(&d);
         return -1;
     }
@@ -344,14 +382,14 @@ check_dirs(void)
     struct outfile o;
     CHECK(put_dir("model", "a", 0, &err) == 0 && holds("model/a", "a"));
     CHECK(entries("model", false) == 1 && entries(".", true) == 0 && guard_is_empty());
-    refused_dir("model", 0, "exists");
+    refused_dir("model", 0, "exists; -f");
     CHECK(holds("model/a", "a"));
 
     // Replaced as a whole: nothing of the old one stays.
     CHECK(put_dir("model/", "b", OUT_FORCE, &err) == 0 && holds("model/b", "b"));
     CHECK(entries("model", false) == 1 && entries(".", true) == 0);
     NEED(mkdir("model/sub", 0777) == 0);
-    refused_dir("model", OUT_FORCE, "other directories");
+    refused_dir("model", OUT_FORCE, "no part of a model");
     CHECK(holds("model/b", "b") && exists("model/sub"));
     NEED(rmdir("model/sub") == 0);
 
@@ -367,7 +405,7 @@ check_dirs(void)
 
     // Given up, with files in it, and with one of them still open.
     err = (struct err){ 0 };
-    NEED(outdir_open(&d, "given-up", 0, &guard, &err) == 0);
+    NEED(outdir_open(&d, "given-up", 0, ours, &guard, &err) == 0);
     NEED(outdir_file(&o, &d, "one") == 0);
     CHECK(out_write(&o, "x", 1) == 0 && out_commit(&o) == 0);
     NEED(outdir_file(&o, &d, "two") == 0);
@@ -377,7 +415,7 @@ check_dirs(void)
     CHECK(!exists("given-up") && entries(".", true) == 0 && guard_is_empty());
 
     // A second file of one name; then nothing is committed.
-    NEED(outdir_open(&d, "double", 0, &guard, &err) == 0);
+    NEED(outdir_open(&d, "double", 0, ours, &guard, &err) == 0);
     NEED(outdir_file(&o, &d, "one") == 0);
     CHECK(out_commit(&o) == 0);
     CHECK(outdir_file(&o, &d, "one") == -1);
@@ -386,7 +424,7 @@ check_dirs(void)
 
     // Somebody filled the target meanwhile.
     err = (struct err){ 0 };
-    NEED(outdir_open(&d, "late-dir", 0, &guard, &err) == 0);
+    NEED(outdir_open(&d, "late-dir", 0, ours, &guard, &err) == 0);
     NEED(mkdir("late-dir", 0777) == 0);
     check_put("late-dir/theirs", "x", 1);
     CHECK(outdir_commit(&d) == -1 && holds("late-dir/theirs", "x"));
@@ -407,7 +445,7 @@ check_dirs(void)
 
     // The guard removes a directory with what is in it.
     err = (struct err){ 0 };
-    NEED(outdir_open(&d, "killed-dir", 0, &guard, &err) == 0);
+    NEED(outdir_open(&d, "killed-dir", 0, ours, &guard, &err) == 0);
     NEED(outdir_file(&o, &d, "one") == 0);
     guard_remove_temps(&guard);
     CHECK(entries(".", true) == 0);
@@ -423,6 +461,7 @@ main(void)
     check_places();
     check_links();
     check_streams();
+    check_dev_shm();
     check_others();
     check_dirs();
     return check_end();

@@ -112,6 +112,19 @@ check_utf8_check(void)
     }
 }
 
+/* Unicode's Cc, Zl, Zp and Bidi_Control. */
+static bool
+acts(uint32_t cp)
+{
+    static const uint32_t others[] = { 0x61c,  0x200e, 0x200f, 0x2028, 0x2029,
+                                       0x202a, 0x202b, 0x202c, 0x202d, 0x202e,
+                                       0x2066, 0x2067, 0x2068, 0x2069 };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (cp == others[i])
+            return true;
+    return cp < 0x20 || (cp >= 0x7f && cp <= 0x9f);
+}
+
 /* What text_escape promises of any bytes: UTF-8 without a character that acts. */
 static bool
 is_safe(const char *p, size_t n)
@@ -119,9 +132,7 @@ is_safe(const char *p, size_t n)
     while (n) {
         uint32_t cp = 0;
         unsigned len = expected(&cp, (const uint8_t *)p, n);
-        bool bidi = cp == 0x61c || (cp >= 0x200e && cp <= 0x200f) ||
-                    (cp >= 0x2028 && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069);
-        if (len == 0 || cp < 0x20 || (cp >= 0x7f && cp <= 0x9f) || bidi)
+        if (len == 0 || acts(cp))
             return false;
         p += len;
         n -= len;
@@ -160,6 +171,18 @@ check_shown(const char *p, size_t n)
               whole);
     CHECK_SAY(back.len == n && (n == 0 || check_equal(back.data, p, n)),
               "the bytes behind an escaped text are not the same: %s", whole);
+
+    // Words that hold names which are escaped already are not escaped again.
+    struct buf words = { 0 };
+    text_harmless(&words, whole, full.len);
+    CHECK_SAY(words.len == full.len &&
+                  (full.len == 0 || check_equal(words.data, whole, full.len)),
+              "text_harmless of \"%s\" is \"%s\"", whole, words.data);
+    words.len = 0;
+    text_harmless(&words, p, n);
+    CHECK_SAY(is_safe(words.data ? words.data : "", words.len),
+              "text_harmless leaves something that acts: %s", words.data);
+    buf_free(&words);
 
     CHECK(text_quote(quoted, p, n) == quoted);
     const char *end = memchr(quoted, '\0', sizeof quoted);
@@ -221,6 +244,8 @@ check_escape_table(void)
     text_escape(&b, "a\0b", 3);
     CHECK(b.data && strcmp(b.data, "a\\x00b") == 0);
     buf_free(&b);
+    for (uint32_t cp = 0; cp < 0x110000; cp++)
+        CHECK_SAY(text_unsafe(cp) == acts(cp), "text_unsafe of U+%04X", cp);
 }
 
 /* Texts of every length around the cut, of each kind of piece and of mixtures. */

@@ -1,0 +1,422 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, lines, stderr_lines: set by run
+# shellcheck disable=SC2016  # $1 is for the inner shell
+# The same questions to every program of bin/: options, help, numbers, streams,
+# exit codes, and nothing left behind by a misuse.  What a program needs to know
+# about itself for that stands in example, numbers and words below; one that is
+# not listed there is asked the common questions only.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
+    IN=$BATS_FILE_TMPDIR/in
+    PROGRAMS=$(find "$BIN" -maxdepth 1 -type f -executable -printf '%f\n' | sort | tr '\n' ' ')
+    PATH=$BIN:$PATH
+    export BIN IN PROGRAMS PATH PYTHONDONTWRITEBYTECODE=1
+    mkdir "$IN"
+    python3 "$BATS_TEST_DIRNAME/containers.py" make tiny-dat "$IN/m.dat"
+    python3 "$BATS_TEST_DIRNAME/containers.py" make config "$IN/config.json"
+}
+
+setup() {
+    # In a directory of its own, so that every leftover is seen.
+    mkdir "$BATS_TEST_TMPDIR/w"
+    cd "$BATS_TEST_TMPDIR/w" || return
+}
+
+# example PROGRAM: arguments that succeed, one a line.
+example() {
+    case $1 in
+    datcat) printf '%s\n' "$IN/m.dat" ;;
+    datpack) printf '%s\n' --to dat -o /dev/null "$IN/m.dat" ;;
+    *) return 1 ;;
+    esac
+}
+
+# numbers PROGRAM: an option that takes a number, what is wrong with it besides
+# what is wrong with all, and the rest of the command; one a line.
+numbers() {
+    case $1 in
+    datcat)
+        echo "--threads 0 1.5 1025 99999999999999999999 : $IN/m.dat"
+        echo "--hist= 0 1.5 99999999999999999999 : $IN/m.dat"
+        echo "--atol 1e999 0x1 inf : --diff $IN/m.dat $IN/m.dat"
+        echo "--rtol 1e999 0x1 inf : --diff $IN/m.dat $IN/m.dat"
+        ;;
+    datpack)
+        echo "--threads 0 1.5 1025 99999999999999999999 : -o x.dat $IN/m.dat"
+        echo "--init 1.5 4294967296 99999999999999999999 : --config $IN/config.json -o x.dat"
+        echo "--shard-size 0 1.5 1KB 1k 20000000000G : -q -o x/ $IN/m.dat"
+        ;;
+    esac
+}
+
+# words PROGRAM: options that want one of some words, and the rest.
+words() {
+    case $1 in
+    datcat)
+        echo "--hash= : $IN/m.dat"
+        echo "--verify= : $IN/m.dat"
+        ;;
+    datpack)
+        local o
+        for o in --to --dtype --compat; do
+            echo "$o : -o x.dat $IN/m.dat"
+        done
+        for o in --master --moments --quant --variant --criterion --share-scale; do
+            echo "$o : --config $IN/config.json -o x.ckpt $IN/m.dat"
+        done
+        ;;
+    esac
+}
+
+# misuse PROGRAM ARGUMENT...: exit 2, one line on stderr that begins with the
+# program's name, nothing on stdout, no new file.
+misuse() {
+    run -2 --separate-stderr timeout 20 "$@"
+    if [ -n "$output" ] || [ "${#stderr_lines[@]}" -ne 1 ] ||
+        [[ ${stderr_lines[0]} != "$1: "?* ]] || [ -n "$(ls -A)" ]; then
+        printf 'misuse of:'
+        printf ' %q' "$@"
+        printf '\n'
+        printf '%s\n' "$output" "${stderr_lines[@]}"
+        ls -A
+        return 1
+    fi
+}
+
+# long_options PROGRAM: from its help, "--name" or "--name ARG" or "--name[=ARG]".
+long_options() {
+    "$1" --help | grep -oE -- '--[a-z][a-z-]*(\[=[^ ]*| [A-Z][^ ]*)?' | sort -u
+}
+
+@test "there are programs to ask" {
+    [[ $PROGRAMS == *datcat* ]]
+    [[ $PROGRAMS == *datpack* ]]
+}
+
+@test "--help and -h: to stdout, exit 0, a synopsis first, the common options" {
+    local p o
+    for p in $PROGRAMS; do
+        for o in --help -h; do
+            run -0 --separate-stderr "$p" $o
+            [ "${#stderr_lines[@]}" -eq 0 ]
+            [[ ${lines[0]} == "usage: $p "* ]]
+            [[ $output == *'-h, --help'* ]]
+            [[ $output == *'-V, --version'* ]]
+            [[ $output == *'-q, --quiet'* ]]
+            [[ $output == *'-v, --verbose'* ]]
+            # It fits a terminal.
+            [ "$(wc -L <<<"$output")" -le 100 ]
+        done
+        # Whatever else is on the line.
+        run -0 --separate-stderr "$p" --help nosuchfile
+    done
+}
+
+@test "--help lists what the program takes, and nothing else" {
+    local p o name
+    for p in $PROGRAMS; do
+        while read -r o; do
+            name=${o%%[\[ ]*}
+            case $name in
+            --help | --version) continue ;;
+            esac
+            # A listed option is known: what is wrong is not that it is unknown.
+            run "$p" "$name" </dev/null
+            [[ $output != *unknown* ]] || { echo "$p $name: $output" && false; }
+        done < <(long_options "$p")
+        [ "$(long_options "$p" | wc -l)" -ge 5 ]
+    done
+}
+
+@test "--help lists every option of the contract" {
+    local o
+    for o in --names --json --ndjson --tsv --select --exclude --group --stats \
+        --hist --values --payload --hash --check --diff --atol --rtol --verify \
+        --map --meta --raw-entries --strict --threads --quiet --verbose; do
+        datcat --help | grep -q -- "$o" || { echo "datcat $o" && false; }
+    done
+    for o in --output --to --force --dtype --select --exclude --rename --like \
+        --untie --tie --config --shard-size --strict --quant --variant \
+        --criterion --share-scale --init --master --moments --compat --threads \
+        --quiet --verbose; do
+        datpack --help | grep -q -- "$o" || { echo "datpack $o" && false; }
+    done
+}
+
+@test "--version and -V: one line with the program's name" {
+    local p o
+    for p in $PROGRAMS; do
+        for o in --version -V; do
+            run -0 --separate-stderr "$p" $o
+            [ "${#stderr_lines[@]}" -eq 0 ]
+            [ "${#lines[@]}" -eq 1 ]
+            [[ ${lines[0]} =~ ^$p\ .*[0-9]+\.[0-9]+ ]]
+        done
+    done
+}
+
+@test "unknown options, long and short; arguments missing or too many" {
+    local p o
+    for p in $PROGRAMS; do
+        misuse "$p" --nosuch
+        [[ ${stderr_lines[0]} == *--nosuch* ]]
+        misuse "$p" --nosuch=1
+        misuse "$p" -Z
+        [[ ${stderr_lines[0]} == *Z* ]]
+        misuse "$p" -qZ
+        misuse "$p" -qqqZ x
+        misuse "$p" $'-\xc3\xa9'
+        misuse "$p" $'--no\nsuch\e[31m'
+        [[ ${stderr_lines[0]} != *$'\e'* ]]
+        misuse "$p" --quiet=1
+        misuse "$p" --help=1
+        misuse "$p" # an operand is missing
+        while read -r o; do
+            case $o in
+            *' '*) misuse "$p" "${o%% *}" ;; # its argument is missing
+            *'['*) ;;
+            *) misuse "$p" "$o=1" ;; # it takes none
+            esac
+        done < <(long_options "$p")
+    done
+}
+
+@test "an ambiguous abbreviation is refused" {
+    misuse datcat --ver "$IN/m.dat" # --verbose --verify --version
+    misuse datpack --s seed         # --select --shard-size --share-scale --strict
+}
+
+@test "bad numbers: trailing text, negative, empty, NaN, out of range" {
+    local p line option bad rest args
+    for p in $PROGRAMS; do
+        while read -r line; do
+            option=${line%% *}
+            bad=${line%% : *}
+            rest=${line##* : }
+            # shellcheck disable=SC2206  # words, split on purpose
+            args=($rest)
+            # shellcheck disable=SC2295
+            for bad in ${bad#$option} 1x x1 -1 nan NaN '1 ' ' 1' $'1\n' 1e 0x '' '--'; do
+                case $option in
+                *=) misuse "$p" "$option$bad" "${args[@]}" ;;
+                *)
+                    misuse "$p" "$option" "$bad" "${args[@]}"
+                    misuse "$p" "$option=$bad" "${args[@]}"
+                    ;;
+                esac
+                [[ ${stderr_lines[0]} == *"${option%=}"* ]]
+            done
+        done < <(numbers "$p")
+    done
+}
+
+@test "bad words: one of some is expected, the line says which" {
+    local p line option bad rest args
+    for p in $PROGRAMS; do
+        while read -r line; do
+            option=${line%% *}
+            rest=${line##* : }
+            # shellcheck disable=SC2206
+            args=($rest)
+            for bad in nosuch '' $'x\e[31m\ny'; do
+                case $option in
+                *=) misuse "$p" "$option$bad" "${args[@]}" ;;
+                *) misuse "$p" "$option" "$bad" "${args[@]}" ;;
+                esac
+                [[ ${stderr_lines[0]} == *"${option%=}"*want* ]]
+                [[ ${stderr_lines[0]} != *$'\e'* ]]
+            done
+        done < <(words "$p")
+    done
+}
+
+@test "operands and arguments with control characters make one clean line" {
+    local bad=$'no\nsuch\e[31m\x01'
+    misuse datcat "$bad"
+    misuse datcat --check "$bad" "$IN/m.dat"
+    misuse datcat --values "$bad" "$IN/m.dat"
+    misuse datcat --payload "$bad" "$IN/m.dat"
+    misuse datcat -s "$bad" "$IN/m.dat"
+    misuse datpack -o x.dat "$bad"
+    misuse datpack -o "$bad" "$IN/m.dat"
+    misuse datpack -o "$bad/x.dat" "$IN/m.dat"
+    misuse datpack --rename "$bad" -o x.dat "$IN/m.dat"
+    misuse datpack --rename "$bad=x" -o x.dat "$IN/m.dat"
+    misuse datpack --like "$bad" -o x.dat "$IN/m.dat"
+    misuse datpack --config "$bad" -o x.dat "$IN/m.dat"
+    misuse datpack -s "$bad" -o x.dat "$IN/m.dat"
+}
+
+@test "-- ends options; --opt=value is --opt value; options after operands" {
+    cp "$IN/m.dat" ./--names
+    run -0 datcat -l -- --names
+    [ "${#lines[@]}" -eq 25 ]
+    run -0 datpack -q -o x.dat -- --names
+    cmp x.dat "$IN/m.dat"
+    cmp <(datcat --select='*norm*' "$IN/m.dat") <(datcat --select '*norm*' "$IN/m.dat")
+    cmp <(datcat -s'*norm*' "$IN/m.dat") <(datcat -s '*norm*' "$IN/m.dat")
+    cmp <(datcat "$IN/m.dat" -l) <(datcat -l "$IN/m.dat")
+    datpack --output=y.dat -q "$IN/m.dat"
+    cmp y.dat x.dat
+    datpack "$IN/m.dat" -q -oz.dat
+    cmp z.dat x.dat
+    run -2 datcat -- -l
+}
+
+@test "forms of output exclude each other" {
+    local a b
+    for a in --names --json --ndjson --tsv --hist --hash --verify --map --meta '--values=x' \
+        '--payload=x' '--check=x' --diff; do
+        for b in --names --json --map --verify; do
+            [ "$a" = "$b" ] || misuse datcat "$a" "$b" "$IN/m.dat"
+        done
+    done
+    misuse datcat --stats --names "$IN/m.dat"
+    misuse datcat --atol 1 "$IN/m.dat"
+}
+
+@test "/dev/full on stdout makes every program fail" {
+    local p o args
+    for p in $PROGRAMS; do
+        for o in --help --version; do
+            run -2 --separate-stderr bash -c "$p $o >/dev/full"
+            [ "${#stderr_lines[@]}" -eq 1 ]
+        done
+    done
+    for o in '' -l --json --ndjson --tsv --stats --group --hist --map --meta --hash --verify \
+        '--values=model.norm.weight' '--payload=model.embed_tokens.weight'; do
+        # shellcheck disable=SC2086
+        run -2 --separate-stderr bash -c 'datcat "$@" >/dev/full' - $o "$IN/m.dat"
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [[ ${stderr_lines[0]} == "datcat: "* ]]
+    done
+    run -2 --separate-stderr bash -c 'datpack -o - "$1" >/dev/full' - "$IN/m.dat"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+}
+
+@test "a reader that leaves early: no message" {
+    local o p
+    python3 -c '
+import sys
+sys.path.insert(0, sys.argv[1])
+import containers as c
+c.put("many.dat", c.dat_bytes([c.Tensor("t%d.%s" % (i, "x" * 50), "u8", (40,), bytes(40))
+                               for i in range(5000)]))' "$BATS_TEST_DIRNAME"
+    for o in '' -l --json --ndjson --tsv --stats --group --hist --map --hash; do
+            run -0 --separate-stderr bash -c 'datcat $1 many.dat | head -n 1 >/dev/null
+            case ${PIPESTATUS[0]} in 0 | 141) ;; *) exit 1 ;; esac' - $o
+        [ "${#stderr_lines[@]}" -eq 0 ]
+    done
+    for p in $PROGRAMS; do
+            run -0 --separate-stderr bash -c '$1 --help | head -n 1 >/dev/null
+            case ${PIPESTATUS[0]} in 0 | 141) ;; *) exit 1 ;; esac' - "$p"
+        [ "${#stderr_lines[@]}" -eq 0 ]
+    done
+    run -0 --separate-stderr bash -c 'datpack -o - many.dat | head -c 1 >/dev/null
+        case ${PIPESTATUS[0]} in 0 | 141) ;; *) exit 1 ;; esac'
+    [ "${#stderr_lines[@]}" -eq 0 ]
+    # Also where SIGPIPE is ignored, as below some parents.
+    run -0 --separate-stderr python3 -c '
+import signal, subprocess
+p = subprocess.Popen(["datcat", "-l", "many.dat"], stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE, restore_signals=False,
+    preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN))
+p.stdout.read(1)
+p.stdout.close()
+assert p.stderr.read() == b"", "words"
+p.wait()'
+    [ "$(ls -A)" = many.dat ]
+}
+
+@test "-q: silent on success; no colour or progress without a terminal" {
+    local p args
+    for p in $PROGRAMS; do
+        example "$p" >/dev/null || continue
+        mapfile -t args < <(example "$p")
+        run -0 --separate-stderr "$p" -q "${args[@]}"
+        [ "${#stderr_lines[@]}" -eq 0 ]
+        run -0 --separate-stderr "$p" "${args[@]}"
+        [ "${#stderr_lines[@]}" -eq 0 ]
+        [[ $output != *$'\e'* ]]
+        # -v says more, on stderr only.
+        cmp <("$p" "${args[@]}" 2>/dev/null) <("$p" -v "${args[@]}" 2>/dev/null)
+        # -q wins over nothing on stdout: data is data.
+        cmp <("$p" "${args[@]}") <("$p" -q "${args[@]}")
+    done
+    # Colour never with NO_COLOR, also on a terminal.
+    NO_COLOR=1 run -0 script -qec "datcat --stats '$IN/m.dat'" /dev/null
+    [[ $output != *$'\e'* ]]
+}
+
+@test "stdin, stdout or stderr closed: no crash, no word in a data file" {
+    local p rc args
+    echo '{}' >"$BATS_TEST_TMPDIR/m.dat.json" # makes datpack warn
+    cp "$IN/m.dat" "$BATS_TEST_TMPDIR/m.dat"
+    for p in $PROGRAMS; do
+        for args in --help --version; do
+            run -2 --separate-stderr bash -c "$p $args >&-"
+            run -0 bash -c "$p $args 2>&- <&-"
+        done
+    done
+    run -2 --separate-stderr bash -c 'datcat "$1" >&-' - "$IN/m.dat"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -0 --separate-stderr bash -c 'datcat -l "$1" 2>&- <&-' - "$IN/m.dat"
+    [ "${#lines[@]}" -eq 25 ]
+    run -2 bash -c 'datcat nosuch 2>&-'
+    run -2 bash -c 'datcat nosuch 2>&- >&- <&-'
+    run -2 --separate-stderr bash -c 'datcat - <&-'
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -2 --separate-stderr bash -c 'datpack -o - "$1" >&-' - "$IN/m.dat"
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    local how n=0
+    for how in '2>&-' '<&-' '<&- 2>&-' '>&-' '<&- >&- 2>&-'; do
+        n=$((n + 1))
+        rc=0
+        bash -c "datpack -o o$n.dat '$BATS_TEST_TMPDIR/m.dat' $how" 2>err || rc=$?
+        rm -f err
+        if [ "$rc" -eq 0 ]; then
+            cmp o$n.dat "$IN/m.dat"
+        else # then nothing is there
+            [ "$rc" -eq 2 ]
+            [ ! -e o$n.dat ] || { echo "exit $rc, but o$n.dat is there: $how" && false; }
+        fi
+    done
+}
+
+@test "stderr full or closed never changes the answer" {
+    run -2 bash -c 'datcat nosuch 2>/dev/full'
+    cp "$IN/m.dat" a.dat
+    echo '{}' >a.dat.json
+    run -0 bash -c 'datpack -o b.dat a.dat 2>/dev/full'
+    cmp b.dat a.dat
+}
+
+@test "answers: 1 is an honest no, 2 is trouble" {
+    printf '\0' >zero.dat
+    run -1 datcat --diff "$IN/m.dat" zero.dat
+    run -2 datcat --diff "$IN/m.dat" nosuch
+    printf 'x' >bad.dat
+    run -1 datcat --verify bad.dat
+    run -2 datcat bad.dat
+    run -2 datcat --verify nosuch
+    run -0 datcat -q --verify "$IN/m.dat"
+}
+
+@test "a file that may not be read is trouble" {
+    [ "$(id -u)" -ne 0 ] || skip "root may read everything"
+    cp "$IN/m.dat" a.dat
+    chmod 0 a.dat
+    run -2 --separate-stderr datcat a.dat
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -2 --separate-stderr datcat --verify a.dat
+    run -2 --separate-stderr datpack -o x.dat a.dat
+    mkdir ro
+    chmod 555 ro
+    run -2 --separate-stderr datpack -o ro/x.dat "$IN/m.dat"
+    chmod 755 ro
+}
