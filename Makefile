@@ -33,10 +33,22 @@ FORMAT_SRCS = \
 	lib/format/mp.c \
 	lib/format/safetensors.c \
 	lib/format/store.c \
+	lib/format/tok.c \
 	lib/format/view.c \
 	lib/format/writer.c
 
 NVFP4_SRCS = lib/nvfp4/codec.c lib/nvfp4/quant.c
+
+TEXT_SRCS = \
+	lib/text/bpe.c \
+	lib/text/decode.c \
+	lib/text/encode.c \
+	lib/text/ids.c \
+	lib/text/nfc.c \
+	lib/text/split.c \
+	lib/text/template.c \
+	lib/text/tokenizer.c \
+	lib/text/unicode_data.c
 
 MODEL_SRCS = lib/model/config.c lib/model/table.c
 
@@ -49,9 +61,19 @@ CMD_SRCS = \
 	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
-PROGS = datcat datpack
-datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c
+PROGS = datcat datpack tokenize
+datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c cmd/datcat/tok.c
 datpack_SRCS = cmd/datpack/datpack.c cmd/datpack/plan.c cmd/datpack/produce.c cmd/datpack/random_kernel.c
+tokenize_SRCS = \
+	cmd/tokenize/decode.c \
+	cmd/tokenize/emit.c \
+	cmd/tokenize/feed.c \
+	cmd/tokenize/lines.c \
+	cmd/tokenize/order.c \
+	cmd/tokenize/rows.c \
+	cmd/tokenize/sink.c \
+	cmd/tokenize/tokenize.c \
+	cmd/tokenize/work.c
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
@@ -102,13 +124,13 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(ISAS:%=$(BUILD)/$(s:.c=)_%.o),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,model format nvfp4 core,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,model format text nvfp4 core,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c))
 BINS = $(PROGS:%=$(BIN)/%)
-OBJS = $(call objs,$(CORE_SRCS) $(FORMAT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
+OBJS = $(call objs,$(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
 	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
@@ -229,6 +251,7 @@ $(foreach s,$(ISA_SRCS),$(foreach i,$(ISAS),$(eval $(call isa_rule,$s,$i))))
 
 $(BUILD)/libcore.a: $(call objs,$(CORE_SRCS))
 $(BUILD)/libformat.a: $(call objs,$(FORMAT_SRCS))
+$(BUILD)/libtext.a: $(call objs,$(TEXT_SRCS))
 $(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
 $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
 $(LIBCMD): $(call objs,$(CMD_SRCS))

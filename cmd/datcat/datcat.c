@@ -301,7 +301,7 @@ act(const struct config_datcat *c, struct subject *f, struct err *err)
 }
 
 static int
-one_file(struct config_datcat *c, const char *path, struct err *err)
+one_tensor_file(struct config_datcat *c, const char *path, struct err *err)
 {
     struct subject f;
     int answer = subject_open(c, &f, path, err);
@@ -314,6 +314,13 @@ one_file(struct config_datcat *c, const char *path, struct err *err)
     if (answer >= 0 && store_check(&f.store) < 0)
         answer = -1;
     subject_close(&f);
+    return answer;
+}
+
+static int
+one_file(struct config_datcat *c, const char *path, struct err *err)
+{
+    int answer = tok_is(path) ? tok_file(c, path, err) : one_tensor_file(c, path, err);
     // Damage is the honest answer to --verify; trouble with reading is not.
     if (answer < 0 && c->action == VERIFY && err->kind == ERR_FORMAT) {
         warn("%s", err->msg);

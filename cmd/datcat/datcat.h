@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* datcat: what its parts share.  list.c shows, scan.c reads payloads, compare.c answers
- * yes or no; datcat.c parses. */
+ * yes or no; tok.c knows .tok files; datcat.c parses. */
 #ifndef NIBBLE_CMD_DATCAT_H
 #define NIBBLE_CMD_DATCAT_H
 
@@ -70,5 +70,9 @@ int compare_check(const struct config_datcat *c, struct subject *f, struct err *
 int compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b,
                  struct err *err);
 int compare_verify(const struct config_datcat *c, struct subject *f, struct err *err);
+
+/* tok.c: a .tok has samples in place of tensors, and no subject. */
+bool tok_is(const char *path);
+int tok_file(const struct config_datcat *c, const char *path, struct err *err);
 
 #endif

@@ -35,8 +35,9 @@ struct rendered {
 void rendered_free(struct rendered *r);
 
 /* prompt and target by formats 7 and 8.2: P ‖ T ‖ E. */
-int render_pair(struct encoder *e, struct rendered *out, const struct template_options *o,
-                struct slice prompt, struct slice target, struct err *err);
+int render_pair(struct encoder *e, struct rendered *out,
+                const struct template_options *o, struct slice prompt,
+                struct slice target, struct err *err);
 /* Several messages; targets are content and end token of the assistant's.  qwen3 only.
  * ERR_FORMAT for a role or a form that is not supported. */
 int render_messages(struct encoder *e, struct rendered *out,
@@ -44,7 +45,8 @@ int render_messages(struct encoder *e, struct rendered *out,
                     struct err *err);
 /* A document: its ids and the end-of-text token, all targets. */
 int render_document(struct encoder *e, struct rendered *out,
-                    const struct template_options *o, struct slice text, struct err *err);
+                    const struct template_options *o, struct slice text,
+                    struct err *err);
 /* A prompt to generate from: messages so far and the generation prompt. */
 int render_prompt(struct encoder *e, struct ids *out, const struct template_options *o,
                   const struct message *m, size_t n, struct err *err);

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT */
+/* feed: an operand, read in order, as groups of whole lines; each group is worked on by
+ * all threads and goes to the sink in order.
+ *
+ * A group has a few MiB, or one longer line: that and what is made of it is all the
+ * memory that a stream takes.  From a pipe that pauses, the lines that are there are a
+ * group, so that a slow producer is followed line by line.
+ */
+#include "cmd/tokenize/tokenize.h"
+
+#include "lib/core/par.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    READ_BYTES = 256 << 10,
+    GROUP_BYTES = 4 << 20,
+    PART_BYTES = 32 << 10,
+    MAX_PARTS = GROUP_BYTES / PART_BYTES + 1,
+    KEEP_BYTES = 1 << 20, // a part's buffer above that is given back
+};
+
+struct feeder {
+    const struct config_tokenize *c;
+    const struct tokenizer *t;
+    struct sink *sink;
+    struct progress *progress;
+    struct worker *workers; // (c->threads)
+    struct part parts[MAX_PARTS];
+    char *text;
+    size_t cap, have, whole; // of text: room, bytes there, bytes of complete lines
+    struct err *err;
+    // of the file
+    char *name;
+    int fd;
+    bool waits, eof; // reading may wait for somebody else
+    uint64_t base, line;
+    struct hash *hash;
+};
+
+struct feeder *
+feeder_open(const struct config_tokenize *c, const struct tokenizer *t,
+            struct sink *sink, struct progress *progress, struct err *err)
+{
+    struct feeder *f = calloc(1, sizeof *f);
+    if (f) {
+        f->c = c;
+        f->t = t;
+        f->sink = sink;
+        f->progress = progress;
+        f->err = err;
+        f->workers = calloc(c->threads, sizeof *f->workers);
+    }
+    if (!f || !f->workers) {
+        err_set(err, ERR_MEMORY, "out of memory for %u threads", c->threads);
+        feeder_close(f);
+        return NULL;
+    }
+    for (unsigned i = 0; t && i < c->threads; i++) {
+        f->workers[i].encoder = encoder_open(t, err);
+        if (!f->workers[i].encoder) {
+            feeder_close(f);
+            return NULL;
+        }
+    }
+    return f;
+}
+
+void
+feeder_close(struct feeder *f)
+{
+    if (!f)
+        return;
+    for (unsigned i = 0; f->workers && i < f->c->threads; i++) {
+        struct worker *w = &f->workers[i];
+        if (w->encoder)
+            encoder_close(w->encoder);
+        rendered_free(&w->rendered);
+        row_free(&w->row);
+        buf_free(&w->repaired);
+    }
+    for (size_t i = 0; i < MAX_PARTS; i++) {
+        buf_free(&f->parts[i].out);
+        buf_free(&f->parts[i].notes);
+        free(f->parts[i].sizes.v);
+    }
+    free(f->workers);
+    free(f->text);
+    free(f);
+}
+
+/* ---- reading ----------------------------------------------------------------------- */
+
+static int
+make_room(struct feeder *f)
+{
+    if (f->cap - f->have >= READ_BYTES)
+        return 0;
+    size_t cap = f->cap ? 2 * f->cap : 2 * READ_BYTES;
+    char *text = realloc(f->text, cap);
+    if (!text)
+        return err_set(f->err, ERR_MEMORY, "%s: line %llu: out of memory for %zu bytes",
+                       f->name, (unsigned long long)f->line, cap);
+    f->text = text;
+    f->cap = cap;
+    return 0;
+}
+
+/* Read once more; what is complete grows with the last LF among the new bytes. */
+static int
+fill(struct feeder *f)
+{
+    ssize_t got;
+    if (make_room(f) < 0)
+        return -1;
+    char *to = f->text + f->have;
+    do
+        got = read(f->fd, to, READ_BYTES);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return err_set(f->err, ERR_IO, "%s: byte %llu: read:", f->name,
+                       (unsigned long long)(f->base + f->have));
+    const char *lf = got ? memrchr(to, '\n', (size_t)got) : NULL;
+    hash_add(f->hash, to, (size_t)got);
+    progress_add(f->progress, (uint64_t)got);
+    f->have += (size_t)got;
+    f->eof = got == 0;
+    if (lf)
+        f->whole = (size_t)(lf - f->text) + 1;
+    if (f->eof)
+        f->whole = f->have;
+    return 0;
+}
+
+/* Whether reading would wait now. */
+static bool
+would_wait(const struct feeder *f)
+{
+    struct pollfd p = { .fd = f->fd, .events = POLLIN };
+    return f->waits && poll(&p, 1, 0) == 0;
+}
+
+static int
+fill_group(struct feeder *f)
+{
+    while (!f->eof && (f->whole == 0 || (f->have < GROUP_BYTES && !would_wait(f))))
+        if (fill(f) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- a group ----------------------------------------------------------------------- */
+
+static void
+cut_parts(struct feeder *f, struct group *g)
+{
+    size_t end;
+    for (size_t at = 0; at < g->text.n; at = end) {
+        const char *lf = NULL;
+        end = g->text.n;
+        if (end - at > PART_BYTES && g->n_parts + 1 < MAX_PARTS)
+            lf = memchr(g->text.p + at + PART_BYTES, '\n', end - at - PART_BYTES);
+        if (lf)
+            end = (size_t)(lf - g->text.p) + 1;
+        struct part *p = &f->parts[g->n_parts++];
+        p->begin = at;
+        p->end = end;
+        p->out.len = p->notes.len = p->sizes.n = 0;
+        p->tally = (struct tally){ 0 };
+        p->err = (struct err){ 0 };
+        p->failed = false;
+    }
+}
+
+/* Parts in order, up to the first error: what was good before it is put out, too. */
+static int
+take_parts(struct feeder *f, const struct group *g)
+{
+    for (size_t i = 0; i < g->n_parts; i++) {
+        struct part *p = &f->parts[i];
+        warn_lines(&p->notes);
+        if (!p->out.failed && sink_take(f->sink, &p->out, &p->sizes, &p->tally) < 0)
+            return -1;
+        if (p->failed)
+            return err_set(f->err, p->err.kind, "%s", p->err.msg);
+        if (p->out.cap > KEEP_BYTES)
+            buf_free(&p->out);
+    }
+    return 0;
+}
+
+static uint64_t
+count_lines(struct slice text)
+{
+    uint64_t n = 0;
+    const char *p = text.p, *end = p + text.n;
+    while (p < end && (p = memchr(p, '\n', (size_t)(end - p)))) {
+        n++;
+        p++;
+    }
+    return n;
+}
+
+static int
+work_group(struct feeder *f)
+{
+    struct err ignored = { 0 }; // each part has its own
+    struct group g = { .c = f->c,
+                       .t = f->t,
+                       .workers = f->workers,
+                       .name = f->name,
+                       .base = f->base,
+                       .first_line = f->line,
+                       .text = { f->text, f->whole },
+                       .parts = f->parts };
+    cut_parts(f, &g);
+    par_for(f->c->threads, g.n_parts, work_part, &g, &ignored);
+    int rc = take_parts(f, &g);
+    f->line += count_lines(g.text);
+    f->base += f->whole;
+    f->have -= f->whole;
+    memmove(f->text, f->text + f->whole, f->have);
+    f->whole = 0;
+    return rc;
+}
+
+/* ---- a file ------------------------------------------------------------------------ */
+
+static void
+drop_bytes(struct feeder *f, size_t n)
+{
+    f->have -= n;
+    f->whole -= f->whole < n ? f->whole : n;
+    f->base += n;
+    memmove(f->text, f->text + n, f->have);
+}
+
+/* What the beginning of a file can have: a byte order mark, a header. */
+static void
+look_at_start(struct feeder *f)
+{
+    static const char header[] = "prompt\ttarget";
+    if (f->have >= 3 && memcmp(f->text, "\xef\xbb\xbf", 3) == 0) {
+        drop_bytes(f, 3);
+        if (!f->c->cmd.quiet)
+            warn("%s: a byte order mark was dropped", f->name);
+    }
+    size_t n = sizeof header - 1;
+    if (f->c->input == INPUT_TSV && f->have >= n && memcmp(f->text, header, n) == 0 &&
+        (f->have == n || f->text[n] == '\n' || f->text[n] == '\r') && !f->c->cmd.quiet)
+        warn(
+            "%s: line 1: \"prompt<TAB>target\" looks like a header; it is kept as data",
+            f->name);
+}
+
+static int
+open_input(struct feeder *f, const char *path)
+{
+    struct stat st;
+    struct buf name = { 0 };
+    bool is_stdin = strcmp(path, "-") == 0;
+    const char *shown = is_stdin ? "<stdin>" : path;
+    text_escape(&name, shown, strlen(shown));
+    f->name = name.data;
+    f->fd = -1;
+    f->base = 0;
+    f->line = 1;
+    f->have = f->whole = 0;
+    f->eof = false;
+    f->hash = hash_begin(HASH_XXH3);
+    if (!f->name || !f->hash)
+        return err_set(f->err, ERR_MEMORY, "out of memory");
+    f->fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (f->fd < 0)
+        return err_set(f->err, ERR_IO, "%s:", f->name);
+    f->waits = fstat(f->fd, &st) < 0 || !S_ISREG(st.st_mode);
+    return 0;
+}
+
+static int
+feed_lines(struct feeder *f)
+{
+    look_at_start(f);
+    while (!f->eof || f->have)
+        if (fill_group(f) < 0 || (f->whole && work_group(f) < 0))
+            return -1;
+    return 0;
+}
+
+static int
+feed_open(struct feeder *f, const char *path)
+{
+    // As much as it takes to see a byte order mark, a header, or a .tok.
+    while (!f->eof && f->whole == 0 && f->have < TOK_PROLOGUE)
+        if (fill(f) < 0)
+            return -1;
+    // A producer that died before its first byte has not sent an empty list.
+    if (f->have == 0 && f->c->decode && !f->c->input_given)
+        return err_set(f->err, ERR_FORMAT,
+                       "%s: byte 0: expected a .tok or lines of ids, found the end",
+                       f->name);
+    if (!tok_sniff(f->text, f->have))
+        return feed_lines(f);
+    if (!f->c->decode)
+        return err_set(f->err, ERR_USAGE,
+                       "%s: is a .tok already; --decode makes text of it", f->name);
+    return decode_tok(f->sink, f->t, f->fd, path, (struct slice){ f->text, f->have },
+                      f->progress, f->err);
+}
+
+int
+feeder_file(struct feeder *f, const char *path, uint8_t xxh3[XXH3_BYTES])
+{
+    int rc = open_input(f, path);
+    if (rc == 0)
+        rc = feed_open(f, path);
+    hash_end(f->hash, xxh3);
+    f->hash = NULL;
+    if (f->fd > STDIN_FILENO)
+        close(f->fd);
+    free(f->name);
+    f->name = NULL;
+    return rc;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* lines: text as lines, lines as cells; spec formats 8.1.  Knows nothing of tokens and
+ * allocates nothing but what utf8_repair appends. */
+#ifndef NIBBLE_CMD_TOKENIZE_LINES_H
+#define NIBBLE_CMD_TOKENIZE_LINES_H
+
+#include "lib/core/text.h"
+
+/* Take the line at *at: without its LF and a CR before that.  The last may lack its LF;
+ * its CR then is a character like others.  false at the end. */
+bool line_next(struct slice text, size_t *at, struct slice *line);
+
+/* Without the Unicode White_Space at both ends.  pre: UTF-8. */
+struct slice line_trim(struct slice s);
+
+enum tsv {
+    TSV_PAIR,
+    TSV_NOTHING, // empty, or a comment
+    TSV_NO_TAB,
+    TSV_EMPTY_SIDE,
+};
+
+/* A line as prompt and target: trimmed, cut at the first TAB, both sides trimmed. */
+enum tsv line_tsv(struct slice line, struct slice *prompt, struct slice *target);
+
+/* Append the text with U+FFFD for each maximal bad sequence (the longest start of a
+ * well-formed character, else one byte); returns how many there were. */
+size_t utf8_repair(struct buf *out, struct slice text);
+
+#endif

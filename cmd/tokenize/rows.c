@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+/* rows: see rows.h. */
+#include "cmd/tokenize/rows.h"
+
+#include "cmd/tokenize/lines.h"
+#include "lib/core/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- JSON ---------------------------------------------------------------------- */
+
+/* Keys that a form is made of may not come twice; others are somebody else's. */
+static int
+once(struct json *j, bool *seen, const char *key)
+{
+    if (*seen)
+        return json_fail(j, j->pos, "a second \"%s\"", key);
+    *seen = true;
+    return 0;
+}
+
+static int
+take_text(struct json *j, bool *seen, const char *key, struct slice *s)
+{
+    return once(j, seen, key) < 0 ? -1 : json_string(j, s);
+}
+
+/* Tool calls and declarations have no template yet: null and [] say nothing. */
+static int
+refuse_tools(struct json *j, const char *key)
+{
+    size_t at = j->pos;
+    struct slice raw;
+    if (json_skip(j, &raw) < 0)
+        return -1;
+    if (slice_is(raw, "null") || slice_is(raw, "[]"))
+        return 0;
+    return json_fail(j, at, "\"%s\": tools are not supported", key);
+}
+
+static struct message *
+add_message(struct row *r)
+{
+    if (r->n_messages == r->cap_messages) {
+        size_t cap = r->cap_messages ? 2 * r->cap_messages : 16;
+        struct message *m = realloc(r->messages, cap * sizeof *m);
+        if (!m)
+            return NULL;
+        r->messages = m;
+        r->cap_messages = cap;
+    }
+    return &r->messages[r->n_messages++];
+}
+
+static int
+take_message(struct row *r, struct json *j)
+{
+    bool role = false, content = false;
+    struct slice key;
+    int more;
+    struct message *m = add_message(r);
+    if (!m)
+        return err_set(j->err, ERR_MEMORY, "out of memory for a message");
+    json_object(j);
+    while ((more = json_key(j, &key)) > 0) {
+        if (slice_is(key, "role"))
+            take_text(j, &role, "role", &m->role);
+        else if (slice_is(key, "content"))
+            take_text(j, &content, "content", &m->content);
+        else if (slice_is(key, "tool_calls"))
+            refuse_tools(j, "tool_calls");
+        else
+            json_skip(j, NULL);
+    }
+    if (more < 0)
+        return -1;
+    return role && content ? 0
+                           : json_fail(j, j->pos,
+                                       "expected a message with \"role\" and "
+                                       "\"content\"");
+}
+
+static int
+take_messages(struct row *r, struct json *j, bool *seen)
+{
+    int more;
+    if (once(j, seen, "messages") < 0 || json_array(j) < 0)
+        return -1;
+    while ((more = json_item(j)) > 0)
+        if (take_message(r, j) < 0)
+            return -1;
+    return more;
+}
+
+/* Which of the three forms it is. */
+static int
+settle_form(struct row *r, struct json *j, bool text, bool prompt, bool target,
+            bool messages)
+{
+    if (text && !prompt && !target && !messages)
+        r->kind = ROW_TEXT;
+    else if (prompt && target && !text && !messages)
+        r->kind = ROW_PAIR;
+    else if (messages && !text && !prompt && !target)
+        r->kind = ROW_MESSAGES;
+    else
+        return json_fail(j, 0,
+                         "expected \"text\", or \"prompt\" and \"target\", or "
+                         "\"messages\"");
+    return 0;
+}
+
+static int
+parse_json(struct row *r, struct json *j)
+{
+    bool text = false, prompt = false, target = false, messages = false;
+    struct slice key;
+    int more;
+    json_object(j);
+    while ((more = json_key(j, &key)) > 0) {
+        if (slice_is(key, "text"))
+            take_text(j, &text, "text", &r->text);
+        else if (slice_is(key, "prompt"))
+            take_text(j, &prompt, "prompt", &r->prompt);
+        else if (slice_is(key, "target"))
+            take_text(j, &target, "target", &r->target);
+        else if (slice_is(key, "messages"))
+            take_messages(r, j, &messages);
+        else if (slice_is(key, "tools"))
+            refuse_tools(j, "tools");
+        else
+            json_skip(j, NULL);
+    }
+    if (more < 0 || json_end(j) < 0)
+        return -1;
+    return settle_form(r, j, text, prompt, target, messages);
+}
+
+/* ---- ids -------------------------------------------------------------------------- */
+
+static int
+json_ids(struct row *r, struct json *j)
+{
+    int more;
+    if (json_array(j) < 0)
+        return -1;
+    while ((more = json_item(j)) > 0) {
+        uint64_t id;
+        if (json_u63(j, &id) < 0)
+            return -1;
+        if (id > UINT32_MAX)
+            return json_fail(j, j->pos, "expected an id of 0..%u", UINT32_MAX);
+        ids_add(&r->given.ids, (uint32_t)id);
+    }
+    return more;
+}
+
+static int
+json_mask(struct row *r, struct json *j)
+{
+    int more;
+    if (json_array(j) < 0)
+        return -1;
+    while ((more = json_item(j)) > 0) {
+        uint64_t bit;
+        if (json_u63(j, &bit) < 0)
+            return -1;
+        if (bit > 1)
+            return json_fail(j, j->pos, "expected a mask of 0 and 1");
+        buf_char(&r->given.mask, (char)bit);
+    }
+    return more;
+}
+
+static int
+parse_json_ids(struct row *r, struct json *j)
+{
+    bool ids = false, mask = false;
+    struct slice key;
+    int more;
+    json_object(j);
+    while ((more = json_key(j, &key)) > 0) {
+        if (slice_is(key, "ids")) {
+            if (once(j, &ids, "ids") == 0)
+                json_ids(r, j);
+        } else if (slice_is(key, "mask")) {
+            if (once(j, &mask, "mask") == 0)
+                json_mask(r, j);
+        } else {
+            json_skip(j, NULL);
+        }
+    }
+    if (more < 0 || json_end(j) < 0)
+        return -1;
+    if (!ids)
+        return json_fail(j, 0, "expected \"ids\"");
+    if (mask && r->given.mask.len != r->given.ids.n)
+        return json_fail(j, 0, "expected a mask of %zu, found %zu", r->given.ids.n,
+                         r->given.mask.len);
+    if (!mask)
+        buf_fill(&r->given.mask, 1, r->given.ids.n);
+    return 0;
+}
+
+static bool
+is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+static int
+parse_plain_ids(struct row *r, struct slice line, uint64_t offset, struct err *err)
+{
+    for (size_t i = 0; i < line.n;) {
+        uint64_t id = 0;
+        size_t at = i;
+        if (is_blank(line.p[i])) {
+            i++;
+            continue;
+        }
+        for (; i < line.n && line.p[i] >= '0' && line.p[i] <= '9' && id <= UINT32_MAX;
+             i++)
+            id = 10 * id + (uint64_t)(line.p[i] - '0');
+        if (i == at || id > UINT32_MAX || (i < line.n && !is_blank(line.p[i]))) {
+            char q[TEXT_QUOTE];
+            size_t n = 1;
+            while (at + n < line.n && n < 24 && !is_blank(line.p[at + n]))
+                n++;
+            return err_set(err, ERR_FORMAT,
+                           ": byte %llu: expected an id of 0..%u, found \"%s\"",
+                           (unsigned long long)(offset + at), UINT32_MAX,
+                           text_quote(q, line.p + at, n));
+        }
+        ids_add(&r->given.ids, (uint32_t)id);
+    }
+    buf_fill(&r->given.mask, 1, r->given.ids.n);
+    return 0;
+}
+
+/* ---- a line ------------------------------------------------------------------------ */
+
+static void
+parse_tsv(struct row *r, struct slice line)
+{
+    switch (line_tsv(line, &r->prompt, &r->target)) {
+    case TSV_PAIR:
+        r->kind = ROW_PAIR;
+        break;
+    case TSV_NO_TAB:
+        r->kind = ROW_SKIPPED;
+        r->why = "expected prompt, TAB, target: found no TAB";
+        break;
+    case TSV_EMPTY_SIDE:
+        r->kind = ROW_SKIPPED;
+        r->why = "expected prompt, TAB, target: one of them is empty";
+        break;
+    default:
+        r->kind = ROW_NOTHING;
+    }
+}
+
+static bool
+is_blank_line(struct slice line)
+{
+    size_t i = 0;
+    while (i < line.n && is_blank(line.p[i]))
+        i++;
+    return i == line.n;
+}
+
+static int
+parse_ids(struct row *r, struct json *j, struct slice line, uint64_t offset,
+          struct err *err)
+{
+    r->kind = ROW_IDS;
+    int rc = json_peek(j) == '{' ? parse_json_ids(r, j)
+                                 : parse_plain_ids(r, line, offset, err);
+    if (rc == 0)
+        rc = ids_ok(&r->given.ids, err);
+    return rc == 0 ? buf_ok(&r->given.mask, err) : rc;
+}
+
+int
+row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
+          struct err *err)
+{
+    struct json j;
+    r->n_messages = 0;
+    r->given.ids.n = 0;
+    r->given.mask.len = 0;
+    if (r->arena.head)
+        arena_free(&r->arena);
+    json_open(&j, "", offset, line, &r->arena, err);
+    switch (kind) {
+    case INPUT_TSV:
+        parse_tsv(r, line);
+        return 0;
+    case INPUT_JSONL:
+        r->kind = ROW_NOTHING;
+        return is_blank_line(line) ? 0 : parse_json(r, &j);
+    case INPUT_LINES:
+        r->kind = ROW_TEXT;
+        r->text = line;
+        return 0;
+    default: // INPUT_IDS
+        return parse_ids(r, &j, line, offset, err);
+    }
+}
+
+void
+row_free(struct row *r)
+{
+    free(r->messages);
+    rendered_free(&r->given);
+    arena_free(&r->arena);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* rows: what one line of an input says. */
+#ifndef NIBBLE_CMD_TOKENIZE_ROWS_H
+#define NIBBLE_CMD_TOKENIZE_ROWS_H
+
+#include "lib/core/arena.h"
+#include "lib/text/template.h"
+
+enum input { INPUT_TSV, INPUT_JSONL, INPUT_LINES, INPUT_IDS };
+
+enum row_kind {
+    ROW_NOTHING, // blank, or a comment
+    ROW_SKIPPED, // no sample: why
+    ROW_PAIR,
+    ROW_MESSAGES,
+    ROW_TEXT,
+    ROW_IDS,
+};
+
+/* One row.  Its texts are borrowed from the line or live in the arena until the next. */
+struct row {
+    enum row_kind kind;
+    const char *why;
+    struct slice text, prompt, target;
+    struct message *messages;
+    size_t n_messages, cap_messages;
+    struct rendered given; // ROW_IDS
+    struct arena arena;
+};
+
+/* Parse a line of UTF-8.  offset is its place in the file: messages begin with ": byte
+ * N: ", so that the caller can put file and line before them. */
+int row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
+              struct err *err);
+void row_free(struct row *r);
+
+#endif

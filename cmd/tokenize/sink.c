@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* sink: where samples go. */
+#include "cmd/tokenize/tokenize.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void
+tally_add(struct tally *sum, const struct tally *part)
+{
+    tok_add_counts(&sum->counts, &part->counts);
+    sum->rows += part->rows;
+    sum->skipped += part->skipped;
+    sum->truncated += part->truncated;
+    sum->repaired += part->repaired;
+}
+
+void
+sizes_add(struct sizes *s, size_t n)
+{
+    if (s->n == s->cap && !s->failed) {
+        size_t cap = s->cap ? 2 * s->cap : 256;
+        size_t *v = realloc(s->v, cap * sizeof *v);
+        s->failed = !v;
+        s->v = v ? v : s->v;
+        s->cap = v ? cap : s->cap;
+    }
+    if (!s->failed)
+        s->v[s->n++] = n;
+}
+
+bool
+sink_keeps(const struct config_tokenize *c)
+{
+    return c->pack || (c->shuffle && !c->count); // counts have no order
+}
+
+enum emit
+sink_form(const struct config_tokenize *c)
+{
+    return c->pack ? EMIT_TOK : c->count ? EMIT_NOTHING : c->emit;
+}
+
+int
+sink_open(struct sink *s, const struct config_tokenize *c, const struct tokenizer *t,
+          struct err *err)
+{
+    *s = (struct sink){ .c = c, .t = t, .err = err };
+    if (c->count)
+        return 0;
+    s->opened = true;
+    return out_open(&s->out, c->out, c->force ? OUT_FORCE : 0, &cmd_guard, err);
+}
+
+/* Lines and given ids have no template and none of its settings: equal content is to
+ * be equal bytes. */
+static int
+begin_tok(struct sink *s)
+{
+    static const char *const inputs[] = { "tsv", "jsonl", "lines", "ids" };
+    const struct config_tokenize *c = s->c;
+    bool rendered = c->input == INPUT_TSV || c->input == INPUT_JSONL;
+    bool encoded = c->input != INPUT_IDS;
+    const char *template = template_name(rendered ? c->how.kind : TEMPLATE_NONE);
+    struct tok_header h = { .packed = c->pack,
+                            .has_seq_len = c->seq_len != 0,
+                            .seq_len = c->seq_len,
+                            .has_vocab = encoded,
+                            .has_tokenizer = encoded,
+                            .template = slice_of(template),
+                            .version = slice_of(cmd_version()) };
+    struct tok_settings settings = { .end = encoded && !c->how.no_end,
+                                     .joint = rendered && c->how.joint,
+                                     .parse_special = encoded && c->how.parse_special,
+                                     .shuffled = c->shuffle,
+                                     .shuffle = c->shuffle_seed,
+                                     .input = inputs[c->input],
+                                     .invalid = c->replace ? "replace" : "error" };
+    if (encoded) {
+        h.vocab = tokenizer_vocab(s->t);
+        tokenizer_sha256(s->t, h.tokenizer);
+    }
+    return tok_begin(&s->tok, &s->out, &h, &settings, s->err);
+}
+
+int
+sink_write(struct sink *s, const void *bytes, size_t n, const struct tok_counts *counts)
+{
+    if (s->c->count)
+        return 0;
+    if (s->c->emit != EMIT_TOK)
+        return n ? out_write(&s->out, bytes, n) : 0;
+    // The header waits for the first sample: input without one leaves no bytes.
+    if (!s->begun && counts->samples) {
+        s->begun = true;
+        if (begin_tok(s) < 0)
+            return -1;
+    }
+    return s->begun ? tok_write(&s->tok, bytes, n, counts) : 0;
+}
+
+int
+sink_take(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
+          const struct tally *tally)
+{
+    tally_add(&s->sum, tally);
+    if (buf_ok(bytes, s->err) < 0)
+        return -1;
+    if (!sink_keeps(s->c))
+        return sink_write(s, bytes->data, bytes->len, &tally->counts);
+    buf_add(&s->kept, bytes->data, bytes->len);
+    for (size_t i = 0; i < sizes->n; i++)
+        sizes_add(&s->sizes, sizes->v[i]);
+    if (s->sizes.failed)
+        return err_set(s->err, ERR_MEMORY, "out of memory for %zu samples", s->sizes.n);
+    return buf_ok(&s->kept, s->err);
+}
+
+static int
+check_usable(struct sink *s, const char *what)
+{
+    const struct config_tokenize *c = s->c;
+    char q[TEXT_QUOTE];
+    if (strcmp(what, "-") == 0)
+        what = "<stdin>";
+    bool wants = c->input == INPUT_TSV || (c->emit == EMIT_TOK && !c->count);
+    if (c->decode || s->sum.counts.samples || !wants)
+        return 0;
+    return err_set(s->err, ERR_FORMAT,
+                   "%s: expected at least one sample, found none: %llu rows, %llu "
+                   "skipped",
+                   text_quote(q, what, strlen(what)), (unsigned long long)s->sum.rows,
+                   (unsigned long long)s->sum.skipped);
+}
+
+int
+sink_finish(struct sink *s, const char *what, const uint8_t *inputs, size_t n_inputs)
+{
+    struct tok_end end = { .skipped = s->sum.skipped,
+                           .truncated = s->sum.truncated,
+                           .inputs = inputs,
+                           .n_inputs = n_inputs };
+    if (check_usable(s, what) < 0 || (sink_keeps(s->c) && order_put(s) < 0))
+        return -1;
+    if (s->begun && tok_end(&s->tok, &end) < 0)
+        return -1;
+    if (!s->opened)
+        return 0;
+    s->opened = false;
+    return out_commit(&s->out);
+}
+
+void
+sink_close(struct sink *s)
+{
+    tok_close_writer(&s->tok);
+    if (s->opened)
+        out_abandon(&s->out);
+    buf_free(&s->kept);
+    free(s->sizes.v);
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: MIT */
+/* tokenize: text to tokens, and back. */
+#include "cmd/tokenize/tokenize.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_SEQ_LEN = 1 << 24 };
+
+enum {
+    OPT_INPUT = 256,
+    OPT_EMIT,
+    OPT_TEMPLATE,
+    OPT_NO_END,
+    OPT_JOINT,
+    OPT_PARSE_SPECIAL,
+    OPT_SEQ_LEN,
+    OPT_SHUFFLE,
+    OPT_PACK,
+    OPT_DECODE,
+    OPT_INVALID,
+    OPT_STRICT,
+    OPT_COUNT,
+    OPT_COMPAT
+};
+
+static const struct cmd_option options[] = {
+    { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)" },
+    { OPT_INPUT, "input", "KIND", "tsv, jsonl, lines or ids (default tsv)" },
+    { OPT_EMIT, "emit", "KIND",
+      "tok, ids or jsonl (default: ids on a terminal, else tok)" },
+    { 'o', "output", "OUT", "write here instead of standard output" },
+    { 'f', "force", NULL, "replace OUT if it exists" },
+    { OPT_TEMPLATE, "template", "NAME", "qwen3, seed or none (default qwen3)" },
+    { OPT_NO_END, "no-end", NULL, "no end token after a target" },
+    { OPT_JOINT, "joint", NULL, "tokenize prompt and target in one piece" },
+    { OPT_PARSE_SPECIAL, "parse-special", NULL, "recognise added tokens inside text" },
+    { OPT_SEQ_LEN, "seq-len", "N", "keep the last N+1 ids of a sample" },
+    { OPT_SHUFFLE, "shuffle", "SEED", "put samples into an order drawn by SEED" },
+    { OPT_PACK, "pack", NULL, "fill samples of --seq-len with whole documents" },
+    { OPT_DECODE, "decode", NULL, "a .tok or lines of ids back to text" },
+    { OPT_INVALID, "invalid", "HOW", "bad UTF-8: error or replace (default error)" },
+    { OPT_STRICT, "strict", NULL, "a line that would be skipped is an error" },
+    { OPT_COUNT, "count", NULL, "totals only" },
+    { OPT_COMPAT, "compat", "seed",
+      "--template seed --joint --no-end --parse-special" },
+    { 'j', "threads", "N", "threads (default: all processors)" },
+    CMD_COMMON,
+};
+
+static void
+take_compat(struct config_tokenize *c)
+{
+    c->compat = true;
+    c->how.joint = c->how.no_end = c->how.parse_special = true;
+}
+
+static void
+take_option(struct config_tokenize *c, int opt, const char *arg)
+{
+    static const char *const inputs[] = { "tsv", "jsonl", "lines", "ids", NULL };
+    static const char *const emits[] = { "tok", "ids", "jsonl", NULL };
+    static const char *const templates[] = { "qwen3", "seed", "none", NULL };
+    static const char *const hows[] = { "error", "replace", NULL };
+    static const char *const compats[] = { "seed", NULL };
+    switch (opt) {
+    case 't':
+        c->tokenizer = arg;
+        break;
+    case OPT_INPUT:
+        c->input = (enum input)cmd_word("input", arg, inputs);
+        c->input_given = true;
+        break;
+    case OPT_EMIT:
+        c->emit = (enum emit)cmd_word("emit", arg, emits);
+        c->emit_given = true;
+        break;
+    case 'o':
+        c->out = arg;
+        break;
+    case 'f':
+        c->force = true;
+        break;
+    case OPT_TEMPLATE:
+        c->how.kind = (enum template_kind)cmd_word("template", arg, templates);
+        c->template_given = true;
+        break;
+    case OPT_NO_END:
+        c->how.no_end = true;
+        break;
+    case OPT_JOINT:
+        c->how.joint = true;
+        break;
+    case OPT_PARSE_SPECIAL:
+        c->how.parse_special = true;
+        break;
+    case OPT_SEQ_LEN:
+        c->seq_len = (uint32_t)cmd_u64("seq-len", arg, 2, MAX_SEQ_LEN);
+        break;
+    case OPT_SHUFFLE:
+        c->shuffle_seed = (uint32_t)cmd_u64("shuffle", arg, 0, UINT32_MAX);
+        c->shuffle = true;
+        break;
+    case OPT_PACK:
+        c->pack = true;
+        break;
+    case OPT_DECODE:
+        c->decode = true;
+        break;
+    case OPT_INVALID:
+        c->replace = cmd_word("invalid", arg, hows) == 1;
+        break;
+    case OPT_STRICT:
+        c->strict = true;
+        break;
+    case OPT_COUNT:
+        c->count = true;
+        break;
+    case OPT_COMPAT:
+        cmd_word("compat", arg, compats);
+        take_compat(c);
+        break;
+    default: // 'j'
+        c->threads = cmd_threads(arg);
+    }
+}
+
+static void
+settle_decode(struct config_tokenize *c)
+{
+    if (c->input_given && c->input != INPUT_IDS)
+        misuse("--decode: reads a .tok or --input ids");
+    if (c->emit_given && c->emit != EMIT_JSONL)
+        misuse("--decode: gives text, or --emit jsonl");
+    if (c->seq_len || c->shuffle || c->pack || c->count || c->template_given ||
+        c->how.no_end || c->how.joint || c->how.parse_special)
+        misuse("--decode: goes with --emit jsonl and files, not with what makes ids");
+    c->input = INPUT_IDS;
+    c->emit = c->emit_given ? EMIT_TEXT_JSONL : EMIT_TEXT;
+}
+
+static void
+settle(struct config_tokenize *c)
+{
+    bool to_stdout = !c->out || strcmp(c->out, "-") == 0;
+    if (c->compat && !c->template_given)
+        c->how.kind = TEMPLATE_SEED;
+    if (c->pack && !c->seq_len)
+        misuse("--pack: needs --seq-len, the size of a bin");
+    if (c->count && c->out)
+        misuse("--count: writes its table to standard output, not to -o");
+    if (c->decode)
+        settle_decode(c);
+    else if (!c->emit_given)
+        c->emit = to_stdout && isatty(STDOUT_FILENO) ? EMIT_IDS : EMIT_TOK;
+    if (c->emit == EMIT_TOK && to_stdout && !c->count)
+        cmd_refuse_terminal();
+    if (!c->out)
+        c->out = "-";
+}
+
+/* ---- files ----------------------------------------------------------------------------- */
+
+static int
+check_operands(const struct config_tokenize *c, char **paths, size_t n, struct err *err)
+{
+    unsigned stdins = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct stat st;
+        bool is_stdin = strcmp(paths[i], "-") == 0;
+        char q[TEXT_QUOTE];
+        stdins += is_stdin;
+        if (stdins > 1)
+            return err_set(err, ERR_USAGE, "-: standard input can be read once");
+        if ((is_stdin ? fstat(STDIN_FILENO, &st) : stat(paths[i], &st)) < 0)
+            return err_set(err, ERR_IO,
+                           "%s:", text_quote(q, paths[i], strlen(paths[i])));
+        if (S_ISREG(st.st_mode) && strcmp(c->out, "-") != 0 &&
+            out_is_file(c->out, st.st_dev, st.st_ino))
+            return err_set(err, ERR_USAGE, "%s: is an input, too",
+                           text_quote(q, c->out, strlen(c->out)));
+    }
+    return 0;
+}
+
+/* DIR/tokenizer.json, where DIR is that of a file. */
+static char *
+beside(const char *path)
+{
+    struct buf b = { 0 };
+    const char *slash = strrchr(path, '/');
+    if (slash)
+        buf_add(&b, path, (size_t)(slash - path));
+    buf_str(&b, slash ? "/tokenizer.json" : "./tokenizer.json");
+    if (b.failed)
+        die(EXIT_MEMORY, "out of memory");
+    return b.data;
+}
+
+/* The file that -t names, or the one in the directory that it names. */
+static char *
+given_tokenizer(const char *path)
+{
+    struct buf b = { 0 };
+    struct stat st;
+    buf_str(&b, path);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        buf_str(&b, "/tokenizer.json");
+    if (b.failed)
+        die(EXIT_MEMORY, "out of memory");
+    return b.data;
+}
+
+static struct tokenizer *
+open_tokenizer(const struct config_tokenize *c, const char *first, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    char *path = c->tokenizer ? given_tokenizer(c->tokenizer) : beside(first);
+    struct tokenizer *t = NULL;
+    if (!c->tokenizer && access(path, F_OK) < 0 && errno == ENOENT)
+        err_set(err, ERR_USAGE,
+                "want -t tokenizer.json: none was given, and there is no %s",
+                text_quote(q, path, strlen(path)));
+    else
+        t = tokenizer_open(path, &cmd_guard, err);
+    free(path);
+    return t;
+}
+
+static uint64_t
+total_bytes(char **paths, size_t n)
+{
+    uint64_t sum = 0;
+    struct stat st;
+    for (size_t i = 0; i < n; i++) {
+        bool ok = strcmp(paths[i], "-") == 0 ? fstat(STDIN_FILENO, &st) == 0
+                                             : stat(paths[i], &st) == 0;
+        if (!ok || !S_ISREG(st.st_mode))
+            return 0; // nobody knows
+        sum += (uint64_t)st.st_size;
+    }
+    return sum;
+}
+
+/* ---- the work ---------------------------------------------------------------------------- */
+
+static int
+feed_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink,
+         char **paths, size_t n, struct err *err)
+{
+    struct progress progress;
+    uint8_t *inputs = malloc(n * XXH3_BYTES);
+    struct feeder *f = feeder_open(c, t, sink, &progress, err);
+    int rc = f ? 0 : -1;
+    if (rc == 0 && !inputs)
+        rc = err_set(err, ERR_MEMORY, "out of memory for %zu inputs", n);
+    progress_begin(&progress, &c->cmd, "reading", total_bytes(paths, n));
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = feeder_file(f, paths[i], inputs + i * XXH3_BYTES);
+    progress_end(&progress);
+    feeder_close(f);
+    if (rc == 0)
+        rc = sink_finish(sink, n == 1 ? paths[0] : "all inputs together", inputs, n);
+    free(inputs);
+    return rc;
+}
+
+static void
+put_totals(const struct tally *s)
+{
+    printf("samples\ttokens\ttargets\tskipped\ttruncated\n");
+    printf("%llu\t%llu\t%llu\t%llu\t%llu\n", (unsigned long long)s->counts.samples,
+           (unsigned long long)s->counts.tokens, (unsigned long long)s->counts.targets,
+           (unsigned long long)s->skipped, (unsigned long long)s->truncated);
+}
+
+static void
+put_summary(const struct sink *s)
+{
+    const struct tally *sum = &s->sum;
+    struct buf b = { 0 };
+    buf_printf(&b, "%llu rows", (unsigned long long)sum->rows);
+    if (s->c->pack)
+        buf_printf(&b, ", %llu documents in %llu samples",
+                   (unsigned long long)s->documents,
+                   (unsigned long long)sum->counts.samples);
+    buf_printf(&b, ", %llu tokens", (unsigned long long)sum->counts.tokens);
+    if (!s->c->decode)
+        buf_printf(&b, " (%llu targets), %llu skipped, %llu truncated",
+                   (unsigned long long)sum->counts.targets,
+                   (unsigned long long)sum->skipped,
+                   (unsigned long long)sum->truncated);
+    if (s->c->replace)
+        buf_printf(&b, ", %llu bad sequences replaced",
+                   (unsigned long long)sum->repaired);
+    double room = (double)sum->counts.samples * ((double)s->c->seq_len + 1);
+    if (s->c->pack && room > 0)
+        buf_printf(&b, ", %.2f %% padding",
+                   100 * (1 - (double)sum->counts.tokens / room));
+    if (!b.failed)
+        warn("%s", b.data);
+    buf_free(&b);
+}
+
+static int
+run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
+{
+    struct tokenizer *t = NULL;
+    struct sink sink = { 0 };
+    int rc = check_operands(c, paths, n, err);
+    if (rc == 0 && (c->input != INPUT_IDS || c->decode || c->tokenizer)) {
+        t = open_tokenizer(c, paths[0], err);
+        rc = t ? 0 : -1;
+    }
+    if (rc == 0)
+        rc = sink_open(&sink, c, t, err);
+    if (rc == 0)
+        rc = feed_all(c, t, &sink, paths, n, err);
+    if (rc == 0 && c->count)
+        put_totals(&sink.sum);
+    if (rc == 0 && !c->cmd.quiet)
+        put_summary(&sink);
+    sink_close(&sink);
+    if (t)
+        tokenizer_close(t);
+    return rc;
+}
+
+int
+main(int argc, char **argv)
+{
+    static struct config_tokenize c = {
+        .cmd = { .name = "tokenize",
+                 .synopsis = "tokenize [OPTION]... [FILE]...",
+                 .about =
+                     "Make tokens of text: TSV (prompt, TAB, target), JSONL, lines "
+                     "or ids become a .tok\nstream for trainstep, or lines of ids; "
+                     "--decode goes the way back.",
+                 .options = options,
+                 .n_options = sizeof options / sizeof *options },
+    };
+    static char dash[] = "-";
+    char *none[] = { dash };
+    struct err err = { 0 };
+    const char *arg;
+    int first;
+    cmd_begin(&c.cmd);
+    c.threads = cmd_threads(NULL);
+    for (int opt; (opt = cmd_option(&c.cmd, argc, argv, &arg, &first)) >= 0;)
+        take_option(&c, opt, arg);
+    settle(&c);
+    bool some = first < argc;
+    if (run(&c, some ? argv + first : none, some ? (size_t)(argc - first) : 1, &err) <
+        0)
+        die_err(&err);
+    cmd_close_stdout();
+    return EXIT_DONE;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* work: lines to samples.  Runs on all threads; what it knows besides its part is read
+ * only. */
+#include "cmd/tokenize/lines.h"
+#include "cmd/tokenize/tokenize.h"
+
+#include <string.h>
+
+enum { KEEP_BYTES = 1 << 20 }; // larger buffers of a long line are given back
+
+/* The line that is worked on. */
+struct at {
+    const struct group *g;
+    struct worker *w;
+    struct part *p;
+    size_t offset; // of the line in the group's text
+};
+
+/* Only needed for words, so counted when they are. */
+static unsigned long long
+line_number(const struct at *a)
+{
+    uint64_t n = a->g->first_line;
+    const char *p = a->g->text.p, *end = p + a->offset;
+    while (p < end && (p = memchr(p, '\n', (size_t)(end - p)))) {
+        n++;
+        p++;
+    }
+    return (unsigned long long)n;
+}
+
+/* File and line before the words of someone who did not know them. */
+static int
+fail(const struct at *a, const struct err *why, struct err *err)
+{
+    return err_set(err, why->kind, "%s: line %llu%s%s", a->g->name, line_number(a),
+                   *why->msg == ':' ? "" : ": ", why->msg);
+}
+
+static int
+skip(const struct at *a, const char *why, struct err *err)
+{
+    a->p->tally.skipped++;
+    if (a->g->c->strict)
+        return err_set(err, ERR_FORMAT, "%s: line %llu: %s", a->g->name, line_number(a),
+                       why);
+    if (a->g->c->cmd.verbose && !a->g->c->cmd.quiet)
+        buf_printf(&a->p->notes, "%s: line %llu: skipped: %s\n", a->g->name,
+                   line_number(a), why);
+    return 0;
+}
+
+/* Whether what cannot stand in a .tok is left out. */
+static bool
+must_fit(const struct config_tokenize *c)
+{
+    return c->emit == EMIT_TOK || c->pack || (c->count && !c->emit_given);
+}
+
+/* *left says why the sample was left out, if it was. */
+static int
+put_sample(const struct at *a, const uint32_t *ids, const uint8_t *mask, size_t n,
+           const char **left, struct err *err)
+{
+    const struct config_tokenize *c = a->g->c;
+    struct part *p = a->p;
+    bool cut = c->seq_len && n > (size_t)c->seq_len + 1;
+    if (cut) { // from the left
+        size_t gone = n - c->seq_len - 1;
+        ids += gone;
+        mask += gone;
+        n -= gone;
+    }
+    if (n > UINT32_MAX)
+        return err_set(err, ERR_FORMAT, "expected at most %u ids, found %zu",
+                       UINT32_MAX, n);
+    if (must_fit(c) && !tok_fits(mask, n)) {
+        *left = n < 2 ? "expected two ids or more" : "no target after its first id";
+        return 0;
+    }
+    p->tally.truncated += cut;
+    struct sample s = { .ids = ids, .mask = mask, .n = (uint32_t)n };
+    size_t before = p->out.len;
+    int rc = emit_sample(&p->out, &p->tally.counts, sink_form(c), &s, a->g->t, err);
+    if (sink_keeps(c))
+        sizes_add(&p->sizes, p->out.len - before);
+    return rc;
+}
+
+static int
+render(const struct at *a, struct err *err)
+{
+    const struct template_options *how = &a->g->c->how;
+    struct worker *w = a->w;
+    struct row *r = &w->row;
+    struct rendered *out = &w->rendered;
+    out->ids.n = 0;
+    out->mask.len = 0;
+    switch (r->kind) {
+    case ROW_PAIR:
+        return render_pair(w->encoder, out, how, r->prompt, r->target, err);
+    case ROW_MESSAGES:
+        return render_messages(w->encoder, out, how, r->messages, r->n_messages, err);
+    default: // ROW_TEXT; an empty one has no ids, and no end to predict either
+        return r->text.n ? render_document(w->encoder, out, how, r->text, err) : 0;
+    }
+}
+
+/* Ids that somebody else made: those of a tokenizer at hand must be its own. */
+static int
+check_given(const struct at *a, struct err *err)
+{
+    const struct ids *ids = &a->w->row.given.ids;
+    uint32_t vocab = a->g->t ? tokenizer_vocab(a->g->t) : UINT32_MAX;
+    for (size_t i = 0; a->g->t && i < ids->n; i++)
+        if (ids->v[i] >= vocab)
+            return err_set(err, ERR_FORMAT,
+                           "id %u at position %zu, expected less than %u", ids->v[i], i,
+                           vocab);
+    return 0;
+}
+
+static int
+put_row(const struct at *a, const char **left, struct err *err)
+{
+    struct worker *w = a->w;
+    const struct rendered *r = &w->rendered;
+    int rc;
+    if (w->row.kind == ROW_IDS) {
+        r = &w->row.given;
+        rc = check_given(a, err);
+    } else {
+        rc = render(a, err);
+    }
+    if (rc < 0)
+        return rc;
+    return put_sample(a, r->ids.v, (const uint8_t *)r->mask.data, r->ids.n, left, err);
+}
+
+/* Text without NUL, UTF-8 or made so. */
+static int
+check_text(const struct at *a, struct slice *line, struct err *err)
+{
+    uint64_t base = a->g->base + a->offset;
+    const char *nul = line->n ? memchr(line->p, '\0', line->n) : NULL;
+    size_t bad = utf8_check(line->p, line->n);
+    if (nul && (size_t)(nul - line->p) < bad)
+        return err_set(err, ERR_FORMAT, ": byte %llu: expected text, found a NUL byte",
+                       (unsigned long long)(base + (size_t)(nul - line->p)));
+    if (bad == line->n)
+        return 0;
+    if (!a->g->c->replace)
+        return err_set(err, ERR_FORMAT,
+                       ": byte %llu: expected UTF-8, found byte 0x%02x",
+                       (unsigned long long)(base + bad), (uint8_t)line->p[bad]);
+    if (nul) // also behind the bad bytes
+        return err_set(err, ERR_FORMAT, ": byte %llu: expected text, found a NUL byte",
+                       (unsigned long long)(base + (size_t)(nul - line->p)));
+    a->w->repaired.len = 0;
+    a->p->tally.repaired += utf8_repair(&a->w->repaired, *line);
+    if (buf_ok(&a->w->repaired, err) < 0)
+        return -1;
+    *line = (struct slice){ a->w->repaired.data, a->w->repaired.len };
+    return 0;
+}
+
+static int
+work_line(const struct at *a, struct slice line, struct err *err)
+{
+    struct err why = { 0 };
+    struct row *row = &a->w->row;
+    if (check_text(a, &line, &why) < 0 ||
+        row_parse(row, a->g->c->input, line, a->g->base + a->offset, &why) < 0)
+        return fail(a, &why, err);
+    if (row->kind == ROW_NOTHING)
+        return 0;
+    const char *left = row->kind == ROW_SKIPPED ? row->why : NULL;
+    a->p->tally.rows++;
+    if (!left && put_row(a, &left, &why) < 0)
+        return fail(a, &why, err);
+    return left ? skip(a, left, err) : 0;
+}
+
+/* A line of 64 MiB must not cost its memory once more for each thread to the end. */
+static void
+give_back(struct worker *w)
+{
+    if (w->repaired.cap > KEEP_BYTES)
+        buf_free(&w->repaired);
+    if (w->rendered.ids.cap > KEEP_BYTES || w->rendered.mask.cap > KEEP_BYTES)
+        rendered_free(&w->rendered);
+    if (w->row.given.ids.cap > KEEP_BYTES || w->row.given.mask.cap > KEEP_BYTES)
+        rendered_free(&w->row.given);
+}
+
+int
+work_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct group *g = ctx;
+    struct part *p = &g->parts[i];
+    struct slice text = { g->text.p, p->end }, line;
+    struct at a = { g, &g->workers[worker], p, p->begin };
+    size_t at = p->begin;
+    while (!p->failed && line_next(text, &at, &line)) {
+        p->failed = work_line(&a, line, &p->err) < 0;
+        a.offset = at;
+    }
+    give_back(a.w);
+    if (!p->failed && (p->out.failed || p->sizes.failed))
+        p->failed = err_set(&p->err, ERR_MEMORY, "out of memory for samples") < 0;
+    return p->failed ? err_set(err, p->err.kind, "%s", p->err.msg) : 0;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT */
+/* template: see template.h.
+ *
+ * A rendered text is a row of control tokens, put in by id, and runs of text between
+ * them.  A run is encoded in one piece, except that prompt and target never share one
+ * unless joint was asked for.
+ */
+#include "lib/text/template.h"
+
+#include "lib/text/vocab.h"
+
+#include <string.h>
+
+static const char *const names[] = { "qwen3", "seed", "none" };
+
+int
+template_named(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+const char *
+template_name(enum template_kind k)
+{
+    return names[k];
+}
+
+void
+rendered_free(struct rendered *r)
+{
+    ids_free(&r->ids);
+    buf_free(&r->mask);
+}
+
+/* What the functions below share. */
+struct render {
+    struct encoder *e;
+    const struct tokenizer *t;
+    const struct template_options *o;
+    struct ids *ids;
+    struct buf *mask; // NULL: none is wanted
+    struct buf run;   // scratch: a run put together
+    struct err *err;
+};
+
+/* All ids that have no mask yet are targets, or not. */
+static void
+mark(struct render *r, bool target)
+{
+    if (r->mask && r->ids->n > r->mask->len)
+        buf_fill(r->mask, target, r->ids->n - r->mask->len);
+}
+
+static int
+control(struct render *r, const char *text)
+{
+    uint32_t id = tokenizer_added(r->t, text);
+    if (id == TOKEN_NONE)
+        return err_set(r->err, ERR_FORMAT,
+                       "template %s: the tokenizer has no added token %s",
+                       names[r->o->kind], text);
+    ids_add(r->ids, id);
+    return 0;
+}
+
+static int
+text_run(struct render *r, struct slice text)
+{
+    return encode(r->e, r->ids, text, r->o->parse_special, r->err);
+}
+
+/* before, text and after as one run. */
+static int
+run_of(struct render *r, const char *before, struct slice text, const char *after)
+{
+    r->run.len = 0;
+    buf_str(&r->run, before);
+    buf_add(&r->run, text.p, text.n);
+    buf_str(&r->run, after);
+    if (buf_ok(&r->run, r->err) < 0)
+        return -1;
+    return text_run(r, (struct slice){ r->run.data, r->run.len });
+}
+
+/* A run of prompt and then target, and the mask up to there.  Joint, they are encoded
+ * as one, and as many ids as the prompt alone would have belong to it. */
+static int
+run_with_target(struct render *r, struct slice prompt, struct slice target)
+{
+    size_t start = r->ids->n;
+    if (text_run(r, prompt) < 0)
+        return -1;
+    size_t border = r->ids->n;
+    if (!r->o->joint) {
+        mark(r, false);
+        if (text_run(r, target) < 0)
+            return -1;
+    } else {
+        r->ids->n = start;
+        r->run.len = 0;
+        buf_add(&r->run, prompt.p, prompt.n);
+        buf_add(&r->run, target.p, target.n);
+        if (buf_ok(&r->run, r->err) < 0 ||
+            text_run(r, (struct slice){ r->run.data, r->run.len }) < 0)
+            return -1;
+        size_t end = r->ids->n;
+        r->ids->n = border < end ? border : end;
+        mark(r, false);
+        r->ids->n = end;
+    }
+    mark(r, true);
+    return 0;
+}
+
+static const struct slice newline = { "\n", 1 };
+static const struct slice assistant = { "assistant\n", 10 };
+
+/* <|im_start|>user LF content <|im_end|> LF; seed has one more LF before the end. */
+static int
+user_turn(struct render *r, struct slice prompt)
+{
+    if (control(r, "<|im_start|>") < 0 ||
+        run_of(r, "user\n", prompt, r->o->kind == TEMPLATE_SEED ? "\n" : "") < 0 ||
+        control(r, "<|im_end|>") < 0)
+        return -1;
+    return text_run(r, newline);
+}
+
+/* The end of a target and, for qwen3, the LF that closes the template. */
+static int
+end_target(struct render *r)
+{
+    if (r->o->no_end)
+        return 0;
+    if (control(r, "<|im_end|>") < 0)
+        return -1;
+    mark(r, true);
+    if (r->o->kind == TEMPLATE_QWEN3 && text_run(r, newline) < 0)
+        return -1;
+    mark(r, false);
+    return 0;
+}
+
+static struct render
+begin(struct encoder *e, struct ids *ids, struct buf *mask,
+      const struct template_options *o, struct err *err)
+{
+    return (struct render){
+        .e = e, .t = encoder_tokenizer(e), .o = o, .ids = ids, .mask = mask, .err = err
+    };
+}
+
+static int
+end(struct render *r, int rc)
+{
+    buf_free(&r->run);
+    if (rc < 0 || ids_ok(r->ids, r->err) < 0)
+        return -1;
+    return r->mask ? buf_ok(r->mask, r->err) : 0;
+}
+
+static int
+pair(struct render *r, struct slice prompt, struct slice target)
+{
+    if (r->o->kind == TEMPLATE_NONE)
+        return run_with_target(r, prompt, target);
+    if (user_turn(r, prompt) < 0 || control(r, "<|im_start|>") < 0)
+        return -1;
+    return run_with_target(r, assistant, target);
+}
+
+int
+render_pair(struct encoder *e, struct rendered *out, const struct template_options *o,
+            struct slice prompt, struct slice target, struct err *err)
+{
+    struct render r = begin(e, &out->ids, &out->mask, o, err);
+    int rc = pair(&r, prompt, target);
+    return end(&r, rc < 0 ? -1 : end_target(&r));
+}
+
+/* ---- several messages ------------------------------------------------------- */
+
+static int
+plain_turn(struct render *r, const struct message *m)
+{
+    const char *head = slice_is(m->role, "user") ? "user\n" : "system\n";
+    if (control(r, "<|im_start|>") < 0 || run_of(r, head, m->content, "") < 0 ||
+        control(r, "<|im_end|>") < 0 || text_run(r, newline) < 0)
+        return -1;
+    mark(r, false);
+    return 0;
+}
+
+/* Without end tokens only the last turn goes without: inside, the end token and the LF
+ * are what the next turn stands on.  They are no targets then. */
+static int
+assistant_turn(struct render *r, const struct message *m, bool last)
+{
+    if (control(r, "<|im_start|>") < 0 || run_with_target(r, assistant, m->content) < 0)
+        return -1;
+    if (last || !r->o->no_end)
+        return end_target(r);
+    if (control(r, "<|im_end|>") < 0 || text_run(r, newline) < 0)
+        return -1;
+    mark(r, false);
+    return 0;
+}
+
+/* One of a run of tool messages, which together are a user turn. */
+static int
+tool_message(struct render *r, const struct message *m, bool first, bool last)
+{
+    if ((first && control(r, "<|im_start|>") < 0) ||
+        run_of(r, first ? "user" : "", newline, "") < 0 ||
+        control(r, "<tool_response>") < 0 || run_of(r, "\n", m->content, "\n") < 0 ||
+        control(r, "</tool_response>") < 0)
+        return -1;
+    if (last && (control(r, "<|im_end|>") < 0 || text_run(r, newline) < 0))
+        return -1;
+    mark(r, false);
+    return 0;
+}
+
+static int
+message(struct render *r, const struct message *m, size_t i, size_t n)
+{
+    struct slice role = m[i].role;
+    char q[TEXT_QUOTE];
+    if (slice_is(role, "user") || slice_is(role, "system"))
+        return plain_turn(r, m + i);
+    if (slice_is(role, "assistant"))
+        return assistant_turn(r, m + i, i + 1 == n);
+    if (slice_is(role, "tool"))
+        return tool_message(r, m + i, i == 0 || !slice_is(m[i - 1].role, "tool"),
+                            i + 1 == n || !slice_is(m[i + 1].role, "tool"));
+    return err_set(r->err, ERR_FORMAT,
+                   "message %zu: expected role system, user, assistant or tool, found "
+                   "\"%s\"",
+                   i, text_quote(q, role.p, role.n));
+}
+
+static int
+messages(struct render *r, const struct message *m, size_t n)
+{
+    if (n == 0)
+        return err_set(r->err, ERR_FORMAT, "expected messages, found none");
+    for (size_t i = 0; i < n; i++)
+        if (message(r, m, i, n) < 0)
+            return -1;
+    return 0;
+}
+
+int
+render_messages(struct encoder *e, struct rendered *out,
+                const struct template_options *o, const struct message *m, size_t n,
+                struct err *err)
+{
+    struct render r = begin(e, &out->ids, &out->mask, o, err);
+    if (o->kind != TEMPLATE_QWEN3)
+        return err_set(err, ERR_FORMAT,
+                       "template %s has no form for messages: only qwen3 has",
+                       names[o->kind]);
+    return end(&r, messages(&r, m, n));
+}
+
+int
+render_document(struct encoder *e, struct rendered *out,
+                const struct template_options *o, struct slice text, struct err *err)
+{
+    struct render r = begin(e, &out->ids, &out->mask, o, err);
+    int rc = text_run(&r, text);
+    if (rc == 0 && !o->no_end)
+        rc = control(&r, "<|endoftext|>");
+    mark(&r, true);
+    return end(&r, rc);
+}
+
+/* ---- prompts ---------------------------------------------------------------- */
+
+static int
+single_prompt(struct render *r, const struct message *m, size_t n)
+{
+    if (n != 1 || !slice_is(m->role, "user"))
+        return err_set(r->err, ERR_FORMAT,
+                       "template %s takes one message of role user and no other",
+                       names[r->o->kind]);
+    return r->o->kind == TEMPLATE_NONE ? text_run(r, m->content)
+                                       : user_turn(r, m->content);
+}
+
+/* All messages of a prompt are complete, so none is without its end token. */
+int
+render_prompt(struct encoder *e, struct ids *out, const struct template_options *o,
+              const struct message *m, size_t n, struct err *err)
+{
+    struct template_options whole = *o;
+    whole.no_end = false;
+    struct render r = begin(e, out, NULL, &whole, err);
+    int rc = o->kind == TEMPLATE_QWEN3 ? messages(&r, m, n) : single_prompt(&r, m, n);
+    if (rc == 0 && o->kind != TEMPLATE_NONE)
+        rc = control(&r, "<|im_start|>") < 0 ? -1 : text_run(&r, assistant);
+    return end(&r, rc);
+}

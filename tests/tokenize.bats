@@ -1,0 +1,515 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# tokenize: rows and samples by the rules of TSV data, every form of input and output,
+# order and bins, streams, bad input.  The tokenizer's tokens are bytes (tok.py), so
+# that a few lines of Python know all ids; tokenizer parity has tests of its own.
+# shellcheck disable=SC2154  # output, lines, stderr, stderr_lines: set by run
+# shellcheck disable=SC2016  # $1 is for the inner shell
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    export PYTHONDONTWRITEBYTECODE=1
+    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
+    TOK=$BATS_TEST_DIRNAME/tok.py
+    T=$BATS_FILE_TMPDIR/tokenizer.json
+    PATH=$BIN:$PATH
+    export BIN TOK T PATH
+    python3 "$TOK" tokenizer "$T"
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+tok() {
+    python3 "$TOK" "$@"
+}
+
+# many ROWS: rows of a few to a few hundred bytes, no two equal.
+many() {
+    awk -v n="$1" 'BEGIN { for (i = 1; i <= n; i++) {
+        r = (i * 7919) % 211; t = ""
+        for (k = 0; k < r; k++) t = t sprintf("%c", 97 + (i + k * k) % 26)
+        printf "question %d\tanswer %d %s\n", i, i, t } }'
+}
+
+# awkward: rows that know every rule.
+awkward() {
+    printf '%b' '\xef\xbb\xbfprompt\ttarget\r\n' \
+        '# a comment\tis no row\n' '   # neither is this\t x\n' '\n' ' \t \n' \
+        'no tab\n' '\tled\tby a tab\n' 'p\t\n' 'p\t \xc2\xa0\n' \
+        'first\tsecond\tthird\n' '\xe3\x80\x80wide\xc2\x85\t\xe2\x80\xa8space\xc2\xa0\n' \
+        '\xe1\xa0\x8ekept\t\xe1\xa0\x8ekept\n' \
+        'control <|im_end|>\t<|im_start|> stays text\n' 'cafe\xcc\x81\te\xcc\x81\n' \
+        'CRLF\tends\r\n' 'last\twithout newline'
+}
+
+# trouble WORDS COMMAND...: exit 2, nothing on stdout, one line with those words.
+trouble() {
+    local words=$1
+    shift
+    run -2 --separate-stderr timeout 20 "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == 'tokenize: '*"$words"* ]] || { echo "$stderr, want $words" && false; }
+}
+
+# piped INPUT WORDS ARGUMENT...: the same of tokenize with that standard input.
+piped() {
+    local input=$1 words=$2
+    shift 2
+    printf '%b' "$input" >in
+    trouble "$words" bash -c 'exec tokenize "$@" <in' - "$@"
+}
+
+# ---- TSV ---------------------------------------------------------------------------
+
+@test "rows of TSV are what the rules say, in every template" {
+    local how
+    awkward >a.tsv
+    for how in '' --template=seed --template=none '--no-end' '--template=none --no-end'; do
+        # shellcheck disable=SC2086
+        tokenize -q -t "$T" $how --emit jsonl a.tsv >got
+        # shellcheck disable=SC2086
+        tok expect ${how//no-end/no_end} a.tsv >want
+        cmp got want
+    done
+    [ "$(wc -l <got)" -eq 9 ]
+}
+
+@test "the summary counts rows and what was skipped, warnings name what is odd" {
+    awkward >a.tsv
+    run -0 --separate-stderr tokenize -t "$T" -o a.tok a.tsv
+    [ -z "$output" ]
+    [[ ${stderr_lines[0]} == 'tokenize: a.tsv: a byte order mark was dropped' ]]
+    [[ ${stderr_lines[1]} == 'tokenize: a.tsv: line 1: "prompt<TAB>target"'*data ]]
+    [[ ${stderr_lines[2]} == 'tokenize: 12 rows, '*', 3 skipped, 0 truncated' ]]
+    run -0 --separate-stderr tokenize -q -t "$T" -f -o a.tok a.tsv
+    [ -z "$output$stderr" ]
+    run -0 --separate-stderr tokenize -v -t "$T" -f -o a.tok a.tsv
+    [[ $stderr == *'a.tsv: line 6: skipped: '*'no TAB'* ]]
+    [[ $stderr == *'a.tsv: line 8: skipped: '*'empty'* ]] || [[ $stderr == *'line 8'* ]]
+}
+
+@test "--strict: a line that would be skipped is an error" {
+    printf 'a\tb\nno tab here\n' >a.tsv
+    trouble 'a.tsv: line 2: ' tokenize -t "$T" --strict -o a.tok a.tsv
+    [ ! -e a.tok ]
+    printf '# only\na\tb\n\n' >b.tsv
+    tokenize -q -t "$T" --strict -o b.tok b.tsv
+}
+
+@test "several files are one input; each has its own start and end" {
+    printf '\xef\xbb\xbfa\tb' >1.tsv
+    printf '\xef\xbb\xbfc\td' >2.tsv
+    tokenize -q -t "$T" --emit ids 1.tsv 2.tsv >got
+    tokenize -q -t "$T" --emit ids - 2.tsv <1.tsv >same
+    cmp got same
+    [ "$(wc -l <got)" -eq 2 ]
+    tokenize -q -t "$T" -o x.tok 1.tsv 2.tsv
+    [ "$(tok read x.tok | sed -n 2p | grep -o '"[0-9a-f]\{32\}"' | wc -l)" -eq 2 ]
+}
+
+# ---- what comes out -------------------------------------------------------------------
+
+@test "tok, ids and jsonl say the same" {
+    many 300 >m.tsv
+    tokenize -q -t "$T" m.tsv >m.tok
+    tokenize -q -t "$T" --emit ids m.tsv >m.ids
+    tokenize -q -t "$T" --emit jsonl m.tsv >m.jsonl
+    tok expect m.tsv | cmp - m.jsonl
+    tok read m.tok | tail -n +3 | sed 's/,"starts":\[0\]//' | cmp - m.jsonl
+    sed 's/.*"ids":\[\([^]]*\)].*/\1/; s/,/ /g' m.jsonl | cmp - m.ids
+}
+
+@test "header and end record" {
+    printf 'a\tb\nno tab\n' >a.tsv
+    tokenize -q -t "$T" --seq-len 9 --template seed --parse-special -o a.tok a.tsv
+    run -0 tok read a.tok
+    [ "${lines[0]}" = '{"packed":false,"seq_len":9,"settings":{"end":true,"input":"tsv","invalid":"error","joint":false,"parse_special":true,"shuffle":null},"template":"seed","tokenizer":"'"$(sha256sum <"$T" | cut -d ' ' -f 1)"'","version":"'"$(tokenize --version | sed 's/.* //')"'","vocab":259}' ]
+    [[ ${lines[1]} == *'"longest":10,"samples":1,"skipped":1,"targets":2,"tokens":10,"truncated":1}' ]]
+    # What has no template and no tokenizer does not name one.
+    printf '1 2\n' | tokenize -q --input ids -o i.tok
+    [[ $(tok read i.tok) == *'"end":false'*'"template":"none","tokenizer":null,'*'"vocab":null}'* ]]
+}
+
+@test "--emit ids: a line for each sample, also for an empty text" {
+    printf 'ab\n\ncd' >l
+    run -0 tokenize -q -t "$T" --input lines --emit ids l
+    [ "${lines[0]}" = '64 65 256' ]
+    [ "$(tokenize -q -t "$T" --input lines --no-end --emit ids l)" = $'64 65\n\n66 67' ]
+    printf '{"text":""}\n{"text":"a"}\n' |
+        tokenize -q -t "$T" --input jsonl --emit jsonl >got
+    [ "$(head -n 1 got)" = '{"ids":[],"mask":[]}' ]
+    # A .tok has no place for it.
+    tokenize -q -t "$T" --input lines -o l.tok l
+    [[ $(tok read l.tok) == *'"samples":2,"skipped":1'* ]]
+}
+
+@test "--count: totals only" {
+    awkward >a.tsv
+    run -0 --separate-stderr tokenize -q -t "$T" --count a.tsv
+    [ "${lines[0]}" = $'samples\ttokens\ttargets\tskipped\ttruncated' ]
+    tokenize -q -t "$T" -o a.tok a.tsv
+    [ "${lines[1]}" = "$(datcat a.tok | sed -n 2p | cut -f 1-5)" ]
+    [ "${#lines[@]}" -eq 2 ]
+    many 200 >m.tsv
+    tokenize -q -t "$T" --seq-len 99 --pack -o p.tok m.tsv
+    [ "$(tokenize -q -t "$T" --seq-len 99 --pack --count m.tsv | tail -n 1)" = \
+        "$(datcat p.tok | sed -n 2p | cut -f 1-5)" ]
+}
+
+@test "-o: whole or not at all, never over a file without -f, never over an input" {
+    printf 'a\tb\n' >a.tsv
+    tokenize -q -t "$T" -o a.tok a.tsv
+    trouble 'a.tok: exists' tokenize -q -t "$T" -o a.tok a.tsv
+    tokenize -q -t "$T" -f -o a.tok a.tsv
+    trouble 'is an input' tokenize -q -t "$T" -f -o a.tsv a.tsv
+    ln -s a.tsv link
+    trouble 'is an input' tokenize -q -t "$T" -f -o link a.tsv
+    trouble 'is an input' bash -c 'exec tokenize -q -t "$T" -f -o a.tsv <a.tsv'
+    printf 'a\tb\nc\t\xff\n' >bad.tsv
+    trouble 'line 2' tokenize -q -t "$T" -f -o a.tok bad.tsv
+    tok read a.tok
+    [ -z "$(find . -name '.*nibble-tmp')" ]
+    trouble 'No space' bash -c 'exec tokenize -q -t "$T" a.tsv >/dev/full'
+}
+
+@test "a producer that fails sends no end record" {
+    printf 'a\tb\nc\t\xff\n' >bad.tsv
+    run ! bash -o pipefail -c 'tokenize -q -t "$T" bad.tsv | tokenize -q --decode -t "$T"'
+    run -2 bash -c 'tokenize -q -t "$T" bad.tsv 2>/dev/null | tokenize -q --decode -t "$T"'
+}
+
+# ---- other input --------------------------------------------------------------------
+
+@test "jsonl: text, prompt and target, messages" {
+    cat >j <<'END'
+{"text":"ab","source":[1,{"x":null}]}
+
+{"target":" t\u0000 ","prompt":"p\ud83d\ude00"}
+{"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"},{"role":"assistant","content":"a"},{"role":"user","content":"v"},{"role":"assistant","content":"b"}]}
+{"messages":[{"role":"user","content":"u"}]}
+END
+    tokenize -q -t "$T" --input jsonl --emit jsonl j >got
+    python3 - >want <<'END'
+import json, os, sys
+sys.path.insert(0, os.path.dirname(os.environ["TOK"]))
+from tok import IM_START, IM_END, END_OF_TEXT, encode, render
+def say(ids, mask):
+    print(json.dumps({"ids": ids, "mask": mask}, separators=(",", ":")))
+say(encode("ab") + [END_OF_TEXT], [1] * 3)
+say(*render("p\U0001f600", " t\0 ", "qwen3", False))
+def chat(*turns):
+    ids, mask = [], []
+    for role, text in turns:
+        head = [IM_START] + encode(role + "\n")
+        ids += head + encode(text) + [IM_END] + encode("\n")
+        mask += [0] * len(head) + [int(role == "assistant")] * (len(text) + 1) + [0]
+    say(ids, mask)
+chat(("system", "s"), ("user", "u"), ("assistant", "a"), ("user", "v"), ("assistant", "b"))
+chat(("user", "u"))
+END
+    cmp got want
+    # Without an assistant's turn there is nothing to learn.
+    tokenize -q -t "$T" --input jsonl -o j.tok j
+    [[ $(tok read j.tok) == *'"samples":3,"skipped":1'* ]]
+}
+
+@test "jsonl: what is refused" {
+    local m='{"role":"user","content":"u"}'
+    piped '{"text":1}' 'line 1: byte 8: ' -t "$T" --input jsonl
+    piped '{"text":"a"}\n{"text":"b"' 'line 2: byte 24: ' -t "$T" --input jsonl --count
+    piped '{"text":"a","text":"b"}' 'a second "text"' -t "$T" --input jsonl
+    piped '{"text":"a","prompt":"b"}' 'expected "text"' -t "$T" --input jsonl
+    piped '{"prompt":"b"}' 'expected "text"' -t "$T" --input jsonl
+    piped '[1]' 'an object' -t "$T" --input jsonl
+    piped '{"messages":[{"role":"user"}]}' '"content"' -t "$T" --input jsonl
+    piped '{"messages":[{"role":"bot","content":""}]}' 'line 1: ' -t "$T" --input jsonl
+    piped "{\"messages\":[$m],\"tools\":[{}]}" 'tools' -t "$T" --input jsonl
+    piped "{\"messages\":[$m]}" 'line 1: ' -t "$T" --input jsonl --template seed
+}
+
+@test "ids: lines of numbers, with or without a mask" {
+    printf '5 6  7\n\n{"ids":[4294967295,0],"mask":[0,1]}\n{"ids":[1,2]}\n' >i
+    run -0 tokenize -q --input ids --emit jsonl i
+    [ "${lines[0]}" = '{"ids":[5,6,7],"mask":[1,1,1]}' ]
+    [ "${lines[1]}" = '{"ids":[],"mask":[]}' ]
+    [ "${lines[2]}" = '{"ids":[4294967295,0],"mask":[0,1]}' ]
+    [ "${lines[3]}" = '{"ids":[1,2],"mask":[1,1]}' ]
+    tokenize -q --input ids --emit jsonl i | tokenize -q --input ids --emit jsonl >again
+    [ "$output" = "$(cat again)" ]
+    tokenize -q --input ids -o i.tok i
+    [[ $(tok read i.tok) == *'"samples":3,"skipped":1,"targets":4,"tokens":7,'* ]]
+    piped '1 2\n3 x4\n' 'line 2: byte 6: ' --input ids --count
+    piped '1 -2' 'byte 2' --input ids
+    piped '4294967296' '4294967295' --input ids
+    piped '{"ids":[1,2],"mask":[1]}' 'mask of 2, found 1' --input ids
+    piped '{"ids":[1,2],"mask":[1,2]}' '0 and 1' --input ids
+    piped '{"ids":[1.5]}' 'integer' --input ids
+    piped '1 300' 'id 300 at position 1' --input ids -t "$T"
+}
+
+# ---- length, order, bins -----------------------------------------------------------------
+
+@test "--seq-len keeps the last N+1 ids" {
+    local n
+    many 50 >m.tsv
+    for n in 2 3 10 40 100000; do
+        tokenize -q -t "$T" --seq-len $n --emit jsonl m.tsv >got
+        tok expect --seq_len=$n m.tsv | cmp - got
+        tokenize -q -t "$T" --seq-len $n -o m$n.tok m.tsv
+        tok read m$n.tok | tail -n +3 | sed 's/,"starts":\[0\]//' | cmp - got
+    done
+    [[ $(tok read m10.tok) == *'"truncated":50}'* ]]
+    [[ $(tok read m100000.tok) == *'"truncated":0}'* ]]
+    trouble '--seq-len: 1: want 2..' tokenize --seq-len 1
+}
+
+@test "--shuffle is a function of seed and index alone" {
+    many 500 >m.tsv
+    tokenize -q -t "$T" --emit jsonl m.tsv >plain
+    tokenize -q -t "$T" --shuffle 7 --emit jsonl m.tsv >a
+    tokenize -q -t "$T" --shuffle 7 --emit jsonl -j 1 - <m.tsv >b
+    tokenize -q -t "$T" --shuffle 8 --emit jsonl m.tsv >c
+    cmp a b
+    run ! cmp -s a c
+    run ! cmp -s a plain
+    sort a | cmp - <(sort plain)
+    # The order itself: Philox4x32-10 of (seed, epoch 0) and (index, 0, use 1).
+    python3 - >want <<'END'
+M = 0xffffffff
+def philox(c, k):
+    for _ in range(10):
+        p0, p1 = 0xd2511f53 * c[0], 0xcd9e8d57 * c[2]
+        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & M, p0 >> 32 ^ c[3] ^ k[1], p0 & M]
+        k = [k[0] + 0x9e3779b9 & M, k[1] + 0xbb67ae85 & M]
+    return c[0] | c[1] << 32
+lines = open("plain").readlines()
+order = sorted(range(len(lines)), key=lambda i: (philox([i, 0, 0, 1], [7, 0]), i))
+print("".join(lines[i] for i in order), end="")
+END
+    cmp a want
+    tokenize -q -t "$T" --shuffle 7 -o s.tok m.tsv
+    tok read s.tok | tail -n +3 | sed 's/,"starts":\[0\]//' | cmp - a
+}
+
+@test "--pack: every document once and whole, bins nearly full" {
+    local n
+    many 700 >m.tsv
+    for n in 63 300 5000; do
+        tokenize -q -t "$T" --seq-len $n -o plain$n.tok m.tsv
+        run -0 --separate-stderr tokenize -t "$T" --seq-len $n --pack -o p$n.tok m.tsv
+        tok packed p$n.tok plain$n.tok >report
+        read -r bins padding <report
+        [[ $stderr == *"700 documents in $bins samples"*' % padding' ]]
+        [[ $stderr == *", $(printf %.2f "$padding") % padding" ]]
+        tokenize -q -t "$T" --seq-len $n --pack -j 3 m.tsv | cmp - p$n.tok
+        # Bins are shuffled whole.
+        tokenize -q -t "$T" --seq-len $n --pack --shuffle 1 -o s.tok -f m.tsv
+        tok packed s.tok plain$n.tok
+        [ "$(tok read s.tok | tail -n +3 | sort)" = "$(tok read p$n.tok | tail -n +3 | sort)" ]
+    done
+    [ "${padding%.*}" -lt 3 ]
+    tokenize -q -t "$T" --seq-len 300 --pack --emit jsonl m.tsv >j
+    tok read p300.tok | tail -n +3 | cmp - j
+    trouble '--seq-len' tokenize --pack
+}
+
+@test "-j N changes no byte" {
+    local j how
+    many 4000 >m.tsv
+    for how in '' '--emit ids' '--emit jsonl --shuffle 3' '--count'; do
+        # shellcheck disable=SC2086
+        tokenize -q -t "$T" -j 1 $how m.tsv >one
+        for j in 2 3 8; do
+            # shellcheck disable=SC2086
+            tokenize -q -t "$T" -j $j $how m.tsv | cmp - one
+        done
+    done
+    # Nor what comes before an error, nor the error.
+    { cat m.tsv && printf 'x\t\xff\n' && cat m.tsv && printf 'x\t\xfe\n'; } >bad.tsv
+    run -2 bash -c 'tokenize -t "$T" -j 1 --emit ids bad.tsv >one 2>err1'
+    run -2 bash -c 'tokenize -t "$T" -j 4 --emit ids bad.tsv >four 2>err4'
+    cmp one four
+    cmp err1 err4
+    [ "$(wc -l <one)" -eq 4000 ]
+    grep -q 'bad.tsv: line 4001: byte ' err1
+}
+
+# ---- back to text --------------------------------------------------------------------
+
+@test "--decode: a .tok and lines of ids come back as text" {
+    printf 'caf\xc3\xa9 \xf0\x9f\x98\x80\nsecond\n' >l
+    tokenize -q -t "$T" --input lines --no-end --emit ids l >ids
+    tokenize -q -t "$T" --decode ids | cmp - l
+    tokenize -q -t "$T" --decode - <ids | cmp - l
+    tokenize -q -t "$T" --input lines --no-end -o l.tok l
+    tokenize -q -t "$T" --decode l.tok | cmp - l
+    tokenize -q -t "$T" --decode - <l.tok | cmp - l
+    tokenize -q -t "$T" --decode -o out l.tok
+    cmp out l
+    [ "$(tokenize -q -t "$T" --decode --emit jsonl l.tok)" = \
+        $'{"text":"café 😀"}\n{"text":"second"}' ]
+    printf 'q\ta\n' | tokenize -q -t "$T" | tokenize -q -t "$T" --decode >chat
+    printf '<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n\n' | cmp - chat
+    # Half a character is bytes in text, U+FFFD in JSON.
+    [ "$(printf '127\n' | tokenize -q -t "$T" --decode | xxd -p)" = c30a ]
+    [ "$(printf '127 127\n' | tokenize -q -t "$T" --decode --emit jsonl)" = \
+        $'{"text":"\xef\xbf\xbd\xef\xbf\xbd"}' ]
+}
+
+@test "--decode: what is refused" {
+    printf 'a\tb\n' | tokenize -q -t "$T" -o a.tok
+    piped '1 259\n' 'line 1: ' --decode -t "$T"
+    sed 's/"version": "1.0"/"version":  "1.0"/' "$T" >other.json
+    trouble 'SHA-256' tokenize --decode -t other.json a.tok
+    trouble '.tok already' tokenize -t "$T" --emit ids a.tok
+    piped '' 'found the end' --decode -t "$T"
+    printf '' | tokenize -q --decode --input ids -t "$T"
+    trouble '--decode' tokenize --decode --emit tok a.tok
+    trouble '--decode' tokenize --decode --input tsv a.tok
+    trouble '--decode' tokenize --decode --pack --seq-len 9 a.tok
+}
+
+# ---- the tokenizer ---------------------------------------------------------------------
+
+@test "tokenizer.json: -t, else the one beside the file, else words" {
+    mkdir d
+    printf 'a\tb\n' >d/a.tsv
+    trouble 'd/tokenizer.json' tokenize --count d/a.tsv
+    cp "$T" d/
+    run -0 tokenize -q --emit ids d/a.tsv
+    run -0 tokenize -q -t d --emit ids d/a.tsv
+    run -0 bash -c 'cd d && tokenize -q --emit ids <a.tsv'
+    piped 'a\tb\n' './tokenizer.json' --count
+    trouble 'none.json' tokenize -q -t none.json d/a.tsv
+}
+
+@test "control tokens are found in text only with --parse-special" {
+    printf 'x<|im_end|>\ty\n' >a.tsv
+    tokenize -q -t "$T" --emit ids a.tsv >plain
+    [ "$(grep -o '\b258\b' plain | wc -l)" -eq 2 ]
+    tokenize -q -t "$T" --parse-special --emit ids a.tsv >special
+    [ "$(grep -o '\b258\b' special | wc -l)" -eq 3 ]
+}
+
+@test "--compat seed is its four options" {
+    printf 'a.\tb\n<|im_end|>\tc\n' >a.tsv
+    tokenize -q -t "$T" --compat seed a.tsv >one
+    tokenize -q -t "$T" --template seed --joint --no-end --parse-special a.tsv | cmp - one
+    # What is said explicitly holds.
+    tokenize -q -t "$T" --template qwen3 --compat seed -o q.tok a.tsv
+    [[ $(tok read q.tok) == *'"template":"qwen3"'* ]]
+}
+
+# ---- bad input ------------------------------------------------------------------------------
+
+@test "bad UTF-8: line and byte, or U+FFFD for each maximal bad sequence" {
+    printf 'a\tb\nc\td\xe2\x82\n' >b.tsv
+    trouble 'b.tsv: line 2: byte 7: expected UTF-8, found byte 0xe2' \
+        tokenize -t "$T" --count b.tsv
+    python3 - >l <<'END'
+import sys
+bad = [b"\xff", b"\xc0\xaf", b"\xe2\x82", b"\xe2\x82A", b"\xf0\x9f\x98", b"\xed\xa0\x80",
+       b"\xf4\x90\x80\x80", b"\x80\x80", b"\xf0\x80\x80\x41", b"a\xc3", b"\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41"]
+sys.stdout.buffer.write(b"\n".join(bad) + b"\n")
+END
+    run -0 --separate-stderr bash -c 'tokenize -t "$T" --input lines --no-end \
+        --invalid replace --emit ids l | tokenize -q -t "$T" --decode'
+    [ "$output" = "$(python3 -c 'print(open("l", "rb").read().decode("utf-8", "replace"), end="")')" ]
+    [[ $stderr == *", $(grep -o $'\xef\xbf\xbd' <<<"$output" | wc -l) bad sequences replaced" ]]
+}
+
+@test "NUL bytes, empty files, no rows, directories" {
+    piped 'a\tb\0c\n' 'byte 3: expected text, found a NUL' -t "$T"
+    piped 'a\tb\0\xff\n' 'NUL' -t "$T" --invalid replace
+    piped 'a\tb\xff\0\n' 'NUL' -t "$T" --invalid replace
+    piped '' 'at least one sample' -t "$T"
+    piped 'a b\nc d\n' '2 skipped' -t "$T" --emit ids
+    piped '# only a comment\n' 'at least one sample' -t "$T" --count
+    trouble 'nofile: No such file' tokenize -t "$T" nofile
+    mkdir d
+    trouble 'd: ' tokenize -t "$T" --count d
+    trouble 'read once' tokenize -t "$T" - -
+    # Without TSV an empty input is an empty output; a .tok of nothing is none.
+    run -0 bash -c 'tokenize -q -t "$T" --input lines --emit ids </dev/null'
+    [ -z "$output" ]
+    trouble 'at least one sample' bash -c 'exec tokenize -t "$T" --input lines </dev/null'
+}
+
+@test "CRLF is LF, in every kind of line" {
+    printf 'a\tb\r\nc\td\r\n' | tokenize -q -t "$T" --emit ids >crlf
+    printf 'a\tb\nc\td\n' | tokenize -q -t "$T" --emit ids | cmp - crlf
+    printf 'ab\r\n\rc\rd\r' >l
+    [ "$(tokenize -q -t "$T" --input lines --no-end --emit ids l)" = $'64 65\n201 66 201 67 201' ]
+    printf '{"text":"a"}\r\n' | tokenize -q -t "$T" --input jsonl --emit ids
+    [ "$(printf '1 2\r\n3\r\n' | tokenize -q --input ids --emit ids)" = $'1 2\n3' ]
+}
+
+@test "lines of every length around the sizes of buffers" {
+    python3 - >l <<'END'
+for n in (0, 1, 2, 32767, 32768, 32769, 262143, 262144, 262145, 524288, 0, 3):
+    print("x" * n)
+END
+    tokenize -q -t "$T" --input lines --no-end --emit ids l |
+        tokenize -q -t "$T" --decode - | cmp - l
+    # However the bytes arrive.
+    run -0 bash -o pipefail -c 'dd bs=1000 if=l 2>/dev/null |
+        tokenize -q -t "$T" --input lines --no-end --emit ids |
+        tokenize -q -t "$T" --decode | cmp - l'
+}
+
+@test "a slow producer is followed line by line" {
+    mkfifo in
+    tokenize -q -t "$T" --input lines --no-end --emit ids in >out &
+    exec 5>in
+    echo ab >&5
+    for _ in $(seq 100); do
+        [ ! -s out ] || break
+        sleep 0.05
+    done
+    [ "$(cat out)" = '64 65' ]
+    echo cd >&5
+    exec 5>&-
+    wait $!
+    [ "$(wc -l <out)" -eq 2 ]
+}
+
+# bats test_tags=slow,nosan
+@test "a line of 64 MiB; the memory that a long line takes" {
+    # Each byte is a token here, so ids are four times the line; with a real tokenizer
+    # 64 MiB of text stay below 256 MiB and the line.
+    python3 -c 'print("ab cd ef " * 7456541)' >long
+    [ "$(stat -c %s long)" -gt 67108864 ]
+    run -0 tokenize -q -t "$T" --input lines --count long
+    [ "${lines[1]}" = $'1\t67108870\t67108869\t0\t0' ]
+    head -c 16777216 long >shorter
+    run -0 --separate-stderr python3 - <<'END'
+import os, resource, subprocess, sys
+rc = subprocess.call(["tokenize", "-q", "-j", "2", "-t", os.environ["T"], "--input", "lines",
+                      "-o", "/dev/null", "shorter"])
+kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(rc, kib)
+sys.exit(rc or kib > (256 + 16) * 1024)
+END
+}
+
+# bats test_tags=slow,nosan
+@test "a stream of any length takes little memory" {
+    run -0 python3 - <<'END'
+import os, resource, subprocess, sys
+p = subprocess.Popen(["tokenize", "-q", "-j", "4", "-t", os.environ["T"], "-o", "/dev/null"],
+                     stdin=subprocess.PIPE)
+row = b"".join(b"prompt %d\t%s\n" % (i, b"word " * (i % 50)) for i in range(20000))
+for _ in range(24):
+    p.stdin.write(row)
+p.stdin.close()
+rc = p.wait()
+kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(rc, kib)
+sys.exit(rc or kib > 256 * 1024)
+END
+}
