@@ -522,15 +522,6 @@ write_items(struct plan *p, struct writer *w)
     return rc;
 }
 
-/* A stream cannot be patched: its provenance must be known before the first byte. */
-static bool
-is_stream(const char *out)
-{
-    struct stat st;
-    return strcmp(out, "-") == 0 || strncmp(out, "/dev/", 5) == 0 ||
-           (stat(out, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode));
-}
-
 static int
 write_output(const struct config_datpack *c, struct plan *p, struct err *err)
 {
@@ -540,7 +531,8 @@ write_output(const struct config_datpack *c, struct plan *p, struct err *err)
     struct wtensor *t = wtensors(p);
     if (!t)
         return -1;
-    hasher_start(&hasher, p, is_stream(c->out));
+    // A stream cannot be patched: its provenance must be known before the first byte.
+    hasher_start(&hasher, p, out_is_stream(c->out));
     put_provenance(&text, p);
     struct wmeta meta = { .config = p->config,
                           .provenance = { text.data, text.len },

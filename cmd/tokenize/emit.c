@@ -72,7 +72,7 @@ count(struct tok_counts *counts, const struct sample *s)
     uint64_t targets = 0;
     for (uint32_t i = 1; s->mask && i < s->n; i++)
         targets += s->mask[i];
-    for (uint32_t i = 1; i < s->n_starts; i++)
+    for (uint32_t i = 1; s->mask && i < s->n_starts; i++)
         targets -= s->mask[s->starts[i]];
     tok_add_counts(counts, &(struct tok_counts){ 1, s->n, targets, s->n });
 }

@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NONE = UINT32_MAX, WRITE_AT = 256 << 10, RECORD_HEAD = 5 };
+enum { WRITE_AT = 256 << 10, RECORD_HEAD = 5 };
+#define NONE UINT32_MAX // no bin; also more than there can be
 
 /* ---- shuffle ----------------------------------------------------------------------- */
 
@@ -359,8 +360,7 @@ put_packed(struct sink *s)
     size_t n = s->sizes.n;
     struct packing p = { .capacity = s->c->seq_len + 1, .n = (uint32_t)n };
     if (n >= NONE)
-        return err_set(s->err, ERR_FORMAT, "expected at most %u samples to pack",
-                       NONE - 1);
+        return err_set(s->err, ERR_FORMAT, "%zu samples are too many to pack", n);
     if (make_offsets(s) < 0)
         return -1;
     p.records = s->kept.data;

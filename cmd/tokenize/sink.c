@@ -18,15 +18,17 @@ tally_add(struct tally *sum, const struct tally *part)
 void
 sizes_add(struct sizes *s, size_t n)
 {
-    if (s->n == s->cap && !s->failed) {
+    if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 256;
-        size_t *v = realloc(s->v, cap * sizeof *v);
-        s->failed = !v;
-        s->v = v ? v : s->v;
-        s->cap = v ? cap : s->cap;
+        size_t *v = s->failed ? NULL : realloc(s->v, cap * sizeof *v);
+        if (!v) {
+            s->failed = true;
+            return;
+        }
+        s->v = v;
+        s->cap = cap;
     }
-    if (!s->failed)
-        s->v[s->n++] = n;
+    s->v[s->n++] = n;
 }
 
 bool

@@ -179,6 +179,21 @@ make_locked(int *fd, const char *temp, bool dir, const char *name, struct err *e
     return err_set(err, ERR_IO, "%s: cannot create a temporary one beside it", name);
 }
 
+bool
+out_is_stream(const char *path)
+{
+    // A descriptor is written to even if a regular file stands behind it: the shell
+    // opened that for us.
+    static const char *const names[] = { "/dev/stdout", "/dev/stderr", "/dev/fd/",
+                                         "/proc/self/fd/" };
+    struct stat st;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(path, names[i], strlen(names[i])) == 0)
+            return true;
+    return strcmp(path, "-") == 0 ||
+           (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode));
+}
+
 int
 out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
          struct err *err)
@@ -190,8 +205,7 @@ out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
     o->name = escaped(strcmp(path, "-") == 0 ? "<stdout>" : path);
     if (!o->name)
         return err_set(err, ERR_MEMORY, "out of memory for a file name");
-    if (strcmp(path, "-") == 0 || strncmp(path, "/dev/", 5) == 0 ||
-        (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))) {
+    if (out_is_stream(path)) {
         o->direct = true;
         o->fd = strcmp(path, "-") == 0 ? dup(STDOUT_FILENO)
                                        : open(path, O_WRONLY | O_CLOEXEC);

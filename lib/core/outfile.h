@@ -6,8 +6,8 @@
  * locked: a second writer of the same target is refused, while a leftover of a killed
  * run (no lock on it) is removed, so that running again also cleans up.
  *
- * "-" (standard output), anything in /dev and whatever else exists and is no regular
- * file is a stream: it is written directly.
+ * "-" (standard output), an open descriptor by its name in /dev or /proc, and whatever
+ * exists and is no regular file are streams: they are written directly.
  * A symbolic link is followed: its target is replaced, the link stays.
  */
 #ifndef NIBBLE_CORE_OUTFILE_H
@@ -74,6 +74,8 @@ int outdir_file(struct outfile *o, struct outdir *d, const char *leaf);
 int outdir_commit(struct outdir *d) __attribute__((warn_unused_result));
 void outdir_abandon(struct outdir *d);
 
+/* Whether path is a stream. */
+bool out_is_stream(const char *path);
 /* Whether path is a directory and file lies in it. */
 bool out_holds(const char *path, const char *file);
 /* Whether path, links followed, is the file (dev, ino). */

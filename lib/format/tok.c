@@ -304,6 +304,7 @@ make_room(struct tok_reader *r)
     }
     if (r->cap - r->have >= READ_BYTES / 2)
         return 0;
+    assert(r->cap);
     size_t cap = 2 * r->cap;
     uint8_t *window = realloc(r->window, cap);
     if (!window)
