@@ -81,7 +81,8 @@ struct plan {
     struct slice config; // text; p == NULL: none
     struct config model;
     bool is_model; // config is there and was understood
-    struct table table;
+    struct table table;   // what --init makes: candidates point into it
+    struct table weights; // what a checkpoint must hold
     double init_range;
     struct arena arena;
     struct err *err;

@@ -334,7 +334,8 @@ wishes_wide(const struct plan *p)
 static int
 add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
 {
-    struct candidate head = *embed;
+    struct candidate head = *embed; // adding moves the list that embed points into
+    struct input *in = embed->in;
     if (!select_takes((struct select *)&p->c->select, HEAD))
         return 0;
     for (size_t i = 0; i < all->n && !wishes_wide(p); i++)
@@ -349,7 +350,7 @@ add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
     size_t n = all->n;
     if (add_candidate(p, all, &head) < 0)
         return -1;
-    all->v[n].in = embed->in;
+    all->v[n].in = in;
     return 0;
 }
 
@@ -608,10 +609,30 @@ target_dtype(const struct plan *p, const struct candidate *c)
     return c->dtype;
 }
 
+/* A .scale of floats beside codes comes from a faulty writer; copied, it would be read
+ * as bytes. */
+static int
+check_pair_parts(struct plan *p, const struct candidate *c)
+{
+    char q[TEXT_QUOTE];
+    struct slice name = slice_of(c->name);
+    bool codes = slice_ends(name, ".qdata"), scale = slice_ends(name, ".scale");
+    if (!to_dat(p) || c->dtype == DT_NVFP4)
+        return 0;
+    if ((scale && is_wide_float(c->dtype)) || (codes && is_wide_float(c->dtype)))
+        return err_set(p->err, ERR_FORMAT,
+                       "\"%s\" is %s: no part of an NVFP4 pair, which readers would take "
+                       "it for",
+                       text_quote(q, c->name, name.n), dtype_name(c->dtype));
+    return 0;
+}
+
 static int
 add_as_is(struct plan *p, const struct candidate *c)
 {
     char q[TEXT_QUOTE];
+    if (check_pair_parts(p, c) < 0)
+        return -1;
     if (p->c->dtype == WISH_NVFP4 && c->dtype != DT_NVFP4 && is_projection(c))
         return err_set(
             p->err, ERR_USAGE,
@@ -796,19 +817,18 @@ plan_ckpt(struct plan *p, struct candidates *all)
             p->err, ERR_USAGE,
             "--compat seed --to ckpt: needs a quantizer, which datpack does not "
             "have yet");
-    table_close(&p->table);
-    if (table_open(&p->table, &p->model, !p->model.tied, p->err) < 0)
+    if (table_open(&p->weights, &p->model, !p->model.tied, p->err) < 0)
         return -1;
-    for (size_t i = 0; i < p->table.n; i++)
-        if (add_master(p, all, &p->table.row[i]) < 0)
+    for (size_t i = 0; i < p->weights.n; i++)
+        if (add_master(p, all, &p->weights.row[i]) < 0)
             return -1;
     for (size_t i = 0; i < all->n; i++)
         if (!all->v[i].taken && !all->v[i].dropped)
             return err_set(p->err, ERR_FORMAT,
                            "\"%s\" is no tensor of the configuration",
                            text_quote(q, all->v[i].name, strlen(all->v[i].name)));
-    for (size_t i = 0; i < p->table.n; i++)
-        if (add_moments(p, &p->table.row[i]) < 0)
+    for (size_t i = 0; i < p->weights.n; i++)
+        if (add_moments(p, &p->weights.row[i]) < 0)
             return -1;
     return 0;
 }
@@ -884,6 +904,7 @@ plan_close(struct plan *p)
     free(p->inputs);
     free(p->item);
     table_close(&p->table);
+    table_close(&p->weights);
     arena_free(&p->arena);
     *p = (struct plan){ 0 };
 }

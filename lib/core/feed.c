@@ -78,10 +78,9 @@ feed_open(struct map *m, uint64_t offset, uint64_t n, unsigned threads, struct e
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
     if (pthread_create(&f->reader, NULL, read_ahead, f) != 0) {
-        err_set(err, ERR_MEMORY, "%s: cannot start a reading thread", m->name);
-        free(f->ring);
-        free(f);
-        return NULL;
+        f->alone = true; // no thread to be had: slower, not a failure
+        pthread_cond_destroy(&f->changed);
+        pthread_mutex_destroy(&f->lock);
     }
     return f;
 }

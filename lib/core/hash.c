@@ -87,6 +87,12 @@ xxh3_64(const void *bytes, size_t n)
     return XXH3_64bits(bytes, n);
 }
 
+uint64_t
+xxh3_64_seeded(const void *bytes, size_t n, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(bytes, n, seed);
+}
+
 void
 hash_hex(char *out, const uint8_t *digest, size_t n)
 {

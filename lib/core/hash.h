@@ -21,6 +21,7 @@ size_t hash_bytes(enum hash_kind kind);
 void xxh3_128(uint8_t digest[XXH3_BYTES], const void *bytes, size_t n);
 /* XXH3 64 bits, for tables in memory. */
 uint64_t xxh3_64(const void *bytes, size_t n);
+uint64_t xxh3_64_seeded(const void *bytes, size_t n, uint64_t seed);
 
 /* out has 2 * n + 1 chars. */
 void hash_hex(char *out, const uint8_t *digest, size_t n);

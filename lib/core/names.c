@@ -5,11 +5,12 @@
 #include "lib/core/hash.h"
 
 #include <stdlib.h>
+#include <sys/random.h>
 
 static struct name_slot *
 slot_of(const struct names *t, struct slice name)
 {
-    size_t i = (size_t)xxh3_64(name.p, name.n) & (t->cap - 1);
+    size_t i = (size_t)xxh3_64_seeded(name.p, name.n, t->seed) & (t->cap - 1);
     while (t->slot[i].name.p && !slice_eq(t->slot[i].name, name))
         i = (i + 1) & (t->cap - 1);
     return &t->slot[i];
@@ -28,7 +29,10 @@ int
 names_add(struct names *t, struct slice name, uint64_t number)
 {
     if (2 * t->n >= t->cap) {
-        struct names bigger = { .cap = t->cap ? 2 * t->cap : 64 };
+        struct names bigger = { .cap = t->cap ? 2 * t->cap : 64, .seed = t->seed };
+        // Without a seed the table still works.
+        if (t->cap == 0 && getrandom(&bigger.seed, sizeof bigger.seed, GRND_NONBLOCK) < 0)
+            bigger.seed = (uintptr_t)t;
         bigger.slot = calloc(bigger.cap, sizeof *bigger.slot);
         if (!bigger.slot)
             return NAME_NO_MEMORY;

@@ -13,6 +13,7 @@ struct names {
         uint64_t number;
     } * slot;
     size_t n, cap;
+    uint64_t seed; // of the hash, random: names cannot be chosen to collide
 };
 
 enum { NAME_NONE = -1, NAME_NO_MEMORY = -2 };

@@ -874,7 +874,7 @@ begin_stream(struct tok_reader *r, int fd, struct slice begun)
 {
     r->fd = fd;
     r->cap = begun.n + READ_BYTES;
-    r->data = r->window = malloc(r->cap);
+    r->data = r->window = calloc(1, r->cap);
     if (!r->window)
         return err_set(r->err, ERR_MEMORY, "%s: out of memory", r->name);
     if (begun.n)

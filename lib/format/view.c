@@ -124,6 +124,8 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
         return 0;
     const char *why = scale ? misfit(t, scale) : "it has no scales";
     bool foreign = d >= &dialects[2];
+    if (!why && d != &dialects[3] && has_name(&s->names, prefix, ".weight"))
+        why = "there is a plain tensor of the same name, too";
     if (!why && foreign && !scale2)
         why = "it has no tensor scale";
     if (!why && scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))

@@ -66,6 +66,8 @@ nvfp4_scale(const struct quant_spec *spec, float amax)
         t.enc = 1;
     bool modelopt = spec->kind == QUANT_MAX && spec->modelopt;
     t.scale2 = modelopt ? amax / bound : 1 / t.enc;
+    if (t.scale2 == 0) // so small that no scale is left: as a tensor of zeros
+        t.scale2 = 1;
     return t;
 }
 
