@@ -300,6 +300,9 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS)
 	@mkdir -p $(@D)
 	$(LINK) -fsanitize=fuzzer
 
+# The one harness of something that only a command has.
+$(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
+
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 
 -include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)

@@ -64,7 +64,7 @@ cmd_begin(struct cmd *c)
         struct sigaction old;
         // What the parent ignores (nohup) stays ignored; a pipe that closes does not.
         if (sigaction(deadly[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN &&
-            deadly[i] != SIGPIPE && deadly[i] != SIGXFSZ)
+            deadly[i] != SIGPIPE)
             continue;
         sigaction(deadly[i], &end, NULL);
     }
@@ -262,7 +262,7 @@ unsigned
 cmd_threads(const char *arg)
 {
     // Each worker has megabytes of its own; beyond this number none goes faster.
-    enum { MOST = 64 };
+    enum { MOST = 32 };
     uint64_t n = arg ? cmd_u64("threads", arg, 1, 1024) : par_cpus();
     return n < MOST ? (unsigned)n : MOST;
 }
@@ -347,13 +347,6 @@ cmd_tmpdir(void)
 {
     const char *dir = getenv("TMPDIR");
     return dir && *dir ? dir : "/var/tmp";
-}
-
-bool
-cmd_colour(void)
-{
-    const char *no = getenv("NO_COLOR");
-    return isatty(STDOUT_FILENO) && !(no && *no);
 }
 
 /* ---- progress --------------------------------------------------------------- */

@@ -68,7 +68,7 @@ _Noreturn void die_err(const struct err *err);
 
 /* The argument of an option as a number, or misuse. */
 uint64_t cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high);
-/* The argument of -j, or with NULL all processors; at most 64 are used. */
+/* The argument of -j, or with NULL all processors; at most 32 are used. */
 unsigned cmd_threads(const char *arg);
 double cmd_number(const char *option, const char *arg, double low);
 uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
@@ -85,8 +85,6 @@ void cmd_flush(struct buf *b);
 char *cmd_copy(const char *text);
 /* Where large temporary data may go: TMPDIR or /var/tmp. */
 const char *cmd_tmpdir(void);
-/* Colour on stdout: a terminal, and no NO_COLOR. */
-bool cmd_colour(void);
 
 /* A progress line on stderr, if that is a terminal: rate, percent, time left. */
 struct progress {

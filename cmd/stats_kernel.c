@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* stats_kernel: the loops of stats.h, compiled once for each instruction set (ISA).
  *
- * Vector types of the compiler, 16 lanes wide whatever the machine has: the same
- * additions in the same order everywhere, so every ISA gives the same bits.
+ * 16 lanes whatever the machine has: plain loops over small arrays, which compilers make
+ * vectors of.  The same additions in the same order everywhere, so every ISA gives the
+ * same bits.
  */
 #include "cmd/stats.h"
 

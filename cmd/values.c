@@ -5,6 +5,7 @@
 #include "lib/core/num.h"
 #include "lib/nvfp4/codec.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,10 @@ values_open(struct values *x, struct store *s, const struct view *v, struct err 
             "found %g",
             s->files[v->scale2->file].name, (unsigned long long)v->scale2->offset,
             text_quote(q, v->name, v->name_len), (double)x->scale2);
+    if (v->divides && 1 / x->scale2 > FLT_MAX)
+        return err_set(err, ERR_FORMAT, "%s: tensor scale of \"%s\": 1/%g is no float",
+                       s->files[v->scale2->file].name,
+                       text_quote(q, v->name, v->name_len), (double)x->scale2);
     if (v->divides)
         x->scale2 = 1 / x->scale2;
     return 0;

@@ -204,14 +204,17 @@ wanted_words()
 }
 
 @test "completion: tensor files and directories, each with its option" {
-    touch a.dat 'b c.safetensors' d.ckpt e.txt f.json
+    touch a.dat 'b c.safetensors' d.ckpt e.txt f.json g.tok
     mkdir model
+    same "$(printf '%s\n' a.dat 'b c.safetensors' d.ckpt g.tok model)" \
+        "$(offers datcat '' | sort)"
+    same e.txt "$(offers tokenize e)"
     want=$(printf '%s\n' a.dat 'b c.safetensors' d.ckpt model)
-    same "$want" "$(offers datcat '' | sort)"
+    same "$want" "$(offers datpack '' | sort)"
     same "$want" "$(offers datpack -o '' | sort)"
     same "$want" "$(offers datpack --output = '' | sort)"
     same "$want" "$(offers datpack --like '' | sort)"
-    same "$want" "$(offers datcat --stats -- '' | sort)"
+    same "$want" "$(offers datpack -q -- '' | sort)"
     same "$(printf '%s\n' f.json model)" "$(offers datpack --config '' | sort)"
     same "e.txt" "$(offers datcat --check e)"
     same "a.dat" "$(offers datcat x.dat a)"

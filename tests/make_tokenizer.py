@@ -4,6 +4,7 @@
 
 usage: make_tokenizer.py TEXT OUT.json            train on TEXT, write a tokenizer.json
        make_tokenizer.py --vectors OUT.json FILE.jsonl
+       make_tokenizer.py --seeds tests/fuzz/corpus
 
     tests/make_tokenizer.py tests/vectors/tokenizer-text.txt \\
         tests/vectors/tokenizer-small.json
@@ -17,8 +18,12 @@ of equal ones the one with the smaller ids: the same text gives the same file.
 
 The second form needs the package "tokenizers" (0.23.2): lines {"text", "ids"} with
 added tokens recognised, {"text", "ids_raw"} without.  It is the oracle, not we.
+
+The third form writes the seeds of the fuzz harnesses tokenizer_json, small files of
+both forms of merges, and encode_decode, some texts.
 """
 import json
+import os
 import random
 import sys
 import unicodedata
@@ -143,14 +148,10 @@ def train(text):
     return tokens, merges
 
 
-def write(path, tokens, merges):
-    _, table = byte_order()
-    names = ["".join(table[b] for b in t) for t in tokens]
-    if len(set(names)) != len(names):
-        sys.exit("two merges make the same token")
-    top = {
+def pipeline(first_added):
+    return {
         "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": len(tokens) + i, "content": a, "single_word": False,
+        "added_tokens": [{"id": first_added + i, "content": a, "single_word": False,
                           "lstrip": False, "rstrip": False, "normalized": False,
                           "special": i < N_SPECIAL} for i, a in enumerate(ADDED)],
         "normalizer": {"type": "NFC"},
@@ -162,7 +163,14 @@ def write(path, tokens, merges):
                   "continuing_subword_prefix": "", "end_of_word_suffix": "",
                   "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
                   "vocab": 0, "merges": 0}}
-    head = json.dumps(top, indent=1)
+
+
+def write(path, tokens, merges):
+    _, table = byte_order()
+    names = ["".join(table[b] for b in t) for t in tokens]
+    if len(set(names)) != len(names):
+        sys.exit("two merges make the same token")
+    head = json.dumps(pipeline(len(tokens)), indent=1)
     cut = head.index('"vocab": 0')
 
     def dump(x):
@@ -227,7 +235,32 @@ def vectors(path, out):
                                    separators=(",", ":")) + "\n")
 
 
+def seeds(folder):
+    order, table = byte_order()
+    names = [table[b] for b in order] + ["ab", "abc", "bc", "\u0120a"]
+    pairs = [["ab", "c"], ["a", "b"], ["b", "c"], ["\u0120", "a"]]
+    os.makedirs(os.path.join(folder, "tokenizer_json"), exist_ok=True)
+    os.makedirs(os.path.join(folder, "encode_decode"), exist_ok=True)
+    for name, merges in ("pairs", pairs), ("words", [" ".join(p) for p in pairs]):
+        top = pipeline(len(names))
+        del top["added_tokens"][3:]
+        top["model"]["vocab"] = {s: i for i, s in enumerate(names)}
+        top["model"]["merges"] = merges
+        with open(os.path.join(folder, "tokenizer_json", name), "w",
+                  encoding="utf-8") as f:
+            json.dump(top, f, ensure_ascii=name == "words", separators=(",", ":"))
+    hard = ["I'm you'RE it'\u017f  12 \u0661\n\n x\t\ty \r\n", "e\u0323\u0302\u0345",
+            "\u1100\u1161\u11a8\u11a7\uac00", "<|im_start|>user\n\u4f60\u597d<|im_end|>\n",
+            "a<|im_en", "\u0958\u0340\u212a\U0001d15e", "the tokenizer of the tests" * 9]
+    for i, text in enumerate(hard):
+        with open(os.path.join(folder, "encode_decode", "text%d" % i), "wb") as f:
+            f.write(text.encode())
+
+
 def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "--seeds":
+        seeds(sys.argv[2])
+        return
     if len(sys.argv) == 4 and sys.argv[1] == "--vectors":
         vectors(sys.argv[2], sys.argv[3])
     elif len(sys.argv) == 3:

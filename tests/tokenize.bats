@@ -343,9 +343,9 @@ END
 
 @test "--decode: a .tok and lines of ids come back as text" {
     printf 'caf\xc3\xa9 \xf0\x9f\x98\x80\nsecond\n' >l
-    tokenize -q -t "$T" --input lines --no-end --emit ids l >ids
-    tokenize -q -t "$T" --decode ids | cmp - l
-    tokenize -q -t "$T" --decode - <ids | cmp - l
+    tokenize -q -t "$T" --input lines --no-end --emit ids l >l.ids
+    tokenize -q -t "$T" --decode l.ids | cmp - l
+    tokenize -q -t "$T" --decode - <l.ids | cmp - l
     tokenize -q -t "$T" --input lines --no-end -o l.tok l
     tokenize -q -t "$T" --decode l.tok | cmp - l
     tokenize -q -t "$T" --decode - <l.tok | cmp - l

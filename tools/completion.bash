@@ -8,10 +8,13 @@
 # them with what the programs take.  Nothing here needs the package bash-completion.
 
 # _nibble_words PROG OPTION: what the argument of the option can be.  A line: words,
-# or @tensors for tensor files, @json, @file for any file.
+# or a kind of files (see _nibble_argument).  OPTION "FILE" is an operand.
 _nibble_words()
 {
     case ${1##*/}:$2 in
+    tokenize:FILE) echo @file ;;
+    datcat:FILE) echo @samples ;;
+    *:FILE) echo @tensors ;;
     datcat:--hash) echo xxh3 sha256 ;;
     datcat:--verify) echo quick full ;;
     datcat:--check) echo @file ;;
@@ -26,7 +29,13 @@ _nibble_words()
     datpack:--variant) echo modelopt ;;
     datpack:--criterion) echo mse mae ;;
     datpack:--share-scale) echo none qkv,gate_up ;;
-    datpack:--compat) echo seed ;;
+    datpack:--compat | tokenize:--compat) echo seed ;;
+    tokenize:--tokenizer | tokenize:-t) echo @json ;;
+    tokenize:--output | tokenize:-o) echo @file ;;
+    tokenize:--input) echo tsv jsonl lines ids ;;
+    tokenize:--emit) echo tok ids jsonl ;;
+    tokenize:--template) echo qwen3 seed none ;;
+    tokenize:--invalid) echo error replace ;;
     esac
 }
 
@@ -73,6 +82,7 @@ _nibble_argument()
 {
     case $2 in
     @tensors) _nibble_files "$1" .dat .safetensors .ckpt ;;
+    @samples) _nibble_files "$1" .dat .safetensors .ckpt .tok ;;
     @json) _nibble_files "$1" .json ;;
     @file) _nibble_files "$1" '' ;;
     *) mapfile -t COMPREPLY < <(compgen -W "$2" -- "$1") ;;
@@ -104,7 +114,7 @@ _nibble()
     # Behind "--" there are only files.
     for ((i = 1; i < COMP_CWORD; i++)); do
         if [[ ${COMP_WORDS[i]} == -- ]]; then
-            _nibble_argument "$cur" @tensors
+            _nibble_argument "$cur" "$(_nibble_words "$prog" FILE)"
             return
         fi
     done
@@ -119,8 +129,8 @@ _nibble()
         words=$(awk '/^--/ { print $1 } /^--.* may$/ { print $1 "=" }' <<<"$known")
         mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
     else
-        _nibble_argument "$cur" @tensors
+        _nibble_argument "$cur" "$(_nibble_words "$prog" FILE)"
     fi
 }
 
-complete -F _nibble datcat datpack
+complete -F _nibble datcat datpack tokenize

@@ -319,8 +319,11 @@ put_globs(struct buf *b, const char *key, const struct glob *glob, size_t n)
 static void
 put_word(struct buf *b, const char *key, const char *value)
 {
-    if (value)
-        buf_printf(b, "\"%s\":\"%s\",", key, value);
+    if (!value)
+        return;
+    buf_printf(b, "\"%s\":", key);
+    json_put(b, slice_of(value));
+    buf_char(b, ',');
 }
 
 /* What was asked for, as far as it can change the content; keys sorted. */
@@ -391,6 +394,8 @@ put_provenance(struct buf *b, const struct plan *p)
 }
 
 /* The inputs are hashed while the output is written. */
+enum hash_when { HASH_NOW, HASH_MEANWHILE, HASH_LATER };
+
 struct hasher {
     struct plan *p;
     struct err err;
@@ -409,10 +414,12 @@ hash_inputs(void *arg)
 }
 
 static void
-hasher_start(struct hasher *h, struct plan *p, bool now)
+hasher_start(struct hasher *h, struct plan *p, enum hash_when when)
 {
     *h = (struct hasher){ .p = p };
-    h->running = !now && p->c->threads > 1 &&
+    if (when == HASH_LATER)
+        return;
+    h->running = when == HASH_MEANWHILE && p->c->threads > 1 &&
                  pthread_create(&h->thread, NULL, hash_inputs, h) == 0;
     if (!h->running)
         hash_inputs(h);
@@ -453,7 +460,6 @@ copy_companions(struct plan *p, struct writer *w)
     for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
         struct buf path = { 0 };
         struct map m;
-        struct err why = { 0 };
         if (dir)
             buf_printf(&path, "%s/%s", s->path, companions[i]);
         else
@@ -470,7 +476,7 @@ copy_companions(struct plan *p, struct writer *w)
         }
         buf_free(&path);
         if (rc < 0)
-            return why.kind ? -1 : rc;
+            return rc;
     }
     return 0;
 }
@@ -532,7 +538,9 @@ write_output(const struct config_datpack *c, struct plan *p, struct err *err)
     if (!t)
         return -1;
     // A stream cannot be patched: its provenance must be known before the first byte.
-    hasher_start(&hasher, p, out_is_stream(c->out));
+    // Elsewhere the output comes first: what is wrong with it should be heard at once.
+    bool stream = out_is_stream(c->out);
+    hasher_start(&hasher, p, stream ? HASH_NOW : HASH_LATER);
     put_provenance(&text, p);
     struct wmeta meta = { .config = p->config,
                           .provenance = { text.data, text.len },
@@ -548,6 +556,8 @@ write_output(const struct config_datpack *c, struct plan *p, struct err *err)
                                   .shard_bytes = c->shard_bytes,
                                   .guard = &cmd_guard };
     int rc = writer_open(&w, c->to, c->out, t, p->n, &meta, &opt, err);
+    if (rc == 0 && !stream)
+        hasher_start(&hasher, p, HASH_MEANWHILE);
     if (rc == 0)
         rc = write_items(p, &w);
     if (hasher_finish(&hasher, err) < 0)

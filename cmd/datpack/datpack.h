@@ -80,7 +80,7 @@ struct plan {
     size_t n, cap;
     struct slice config; // text; p == NULL: none
     struct config model;
-    bool is_model; // config is there and was understood
+    bool is_model;        // config is there and was understood
     struct table table;   // what --init makes: candidates point into it
     struct table weights; // what a checkpoint must hold
     double init_range;

@@ -83,6 +83,8 @@ find_config(struct plan *p)
         if (rc == 0) {
             p->config.p = arena_copy(&p->arena, fake.config.p, fake.config.n);
             p->config.n = fake.config.n;
+            if (!p->config.p)
+                rc = out_of_memory(p);
         }
         arena_free(&fake.arena);
         if (rc < 0)
@@ -620,10 +622,11 @@ check_pair_parts(struct plan *p, const struct candidate *c)
     if (!to_dat(p) || c->dtype == DT_NVFP4)
         return 0;
     if ((scale && is_wide_float(c->dtype)) || (codes && is_wide_float(c->dtype)))
-        return err_set(p->err, ERR_FORMAT,
-                       "\"%s\" is %s: no part of an NVFP4 pair, which readers would take "
-                       "it for",
-                       text_quote(q, c->name, name.n), dtype_name(c->dtype));
+        return err_set(
+            p->err, ERR_FORMAT,
+            "\"%s\" is %s: no part of an NVFP4 pair, which readers would take "
+            "it for",
+            text_quote(q, c->name, name.n), dtype_name(c->dtype));
     return 0;
 }
 

@@ -12,7 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_BYTES = 1 << 20 };
+enum {
+    COPY_BYTES = 1 << 20,
+    PER_WORKER = 8, // chunks that a worker makes before they are written
+};
 
 struct producer {
     struct plan *p;
@@ -20,8 +23,8 @@ struct producer {
     struct progress *progress;
     unsigned threads;
     struct values_scratch *scratch; // (threads)
-    uint8_t **out;                  // (threads): converted chunks, VALUES_CHUNK * 4
-    size_t *out_bytes;              // (threads)
+    uint8_t **out;                  // (threads * PER_WORKER): VALUES_CHUNK * 4 each
+    size_t *out_bytes;              // (threads * PER_WORKER)
     random_fn *random;
     uint8_t *copy; // (COPY_BYTES)
     // the item at work
@@ -52,14 +55,16 @@ producer_open(struct plan *p, struct writer *w, struct progress *progress)
         unsigned n = p->c->threads;
         *x = (struct producer){ .p = p, .w = w, .progress = progress, .threads = n };
         x->scratch = calloc(n, sizeof *x->scratch);
-        x->out = calloc(n, sizeof *x->out);
-        x->out_bytes = calloc(n, sizeof *x->out_bytes);
+        x->out = calloc((size_t)n * PER_WORKER, sizeof *x->out);
+        x->out_bytes = calloc((size_t)n * PER_WORKER, sizeof *x->out_bytes);
         x->copy = malloc(COPY_BYTES);
         x->random = pick_random(stats_isa()->name);
         bad = !x->scratch || !x->out || !x->out_bytes || !x->copy;
-        for (unsigned i = 0; i < n && !bad; i++) {
+        for (unsigned i = 0; i < n && !bad; i++)
+            bad = values_scratch(&x->scratch[i], p->err) < 0;
+        for (unsigned i = 0; i < n * PER_WORKER && !bad; i++) {
             x->out[i] = malloc((size_t)VALUES_CHUNK * 4);
-            bad = !x->out[i] || values_scratch(&x->scratch[i], p->err) < 0;
+            bad = !x->out[i];
         }
     }
     if (bad) {
@@ -75,12 +80,10 @@ producer_close(struct producer *x)
 {
     if (!x)
         return;
-    for (unsigned i = 0; i < x->threads; i++) {
-        if (x->scratch)
-            values_scratch_free(&x->scratch[i]);
-        if (x->out)
-            free(x->out[i]);
-    }
+    for (unsigned i = 0; x->scratch && i < x->threads; i++)
+        values_scratch_free(&x->scratch[i]);
+    for (unsigned i = 0; x->out && i < x->threads * PER_WORKER; i++)
+        free(x->out[i]);
     free(x->scratch);
     free(x->out);
     free(x->out_bytes);
@@ -211,9 +214,10 @@ convert(struct producer *x)
     if (it->how == HOW_CONVERT &&
         values_open(&x->values, it->s, it->view, x->p->err) < 0)
         return -1;
-    for (x->first_chunk = 0; x->first_chunk < chunks; x->first_chunk += x->threads) {
+    size_t most = (size_t)x->threads * PER_WORKER;
+    for (x->first_chunk = 0; x->first_chunk < chunks; x->first_chunk += most) {
         uint64_t left = chunks - x->first_chunk;
-        size_t batch = left < x->threads ? (size_t)left : x->threads;
+        size_t batch = left < most ? (size_t)left : most;
         if (par_for(x->threads, batch, make_chunk, x, x->p->err) < 0)
             return -1;
         for (size_t i = 0; i < batch; i++) {

@@ -331,12 +331,11 @@ json_number(struct json *j, double *v)
     bool integer;
     if (number_span(j, &s, &integer) < 0)
         return -1;
-    char text[64];
-    size_t n = s.n < sizeof text ? s.n : sizeof text - 1; // more digits change nothing
-    memcpy(text, s.p, n);
-    text[n] = '\0';
+    char *text = arena_copy(j->arena, s.p, s.n);
+    if (!text)
+        return err_set(j->err, ERR_MEMORY, "%s: out of memory for a number", j->file);
     *v = strtod(text, NULL);
-    if (s.n >= sizeof text || !isfinite(*v))
+    if (!isfinite(*v))
         return json_fail(j, j->pos, "expected a number that a double can hold");
     return 0;
 }

@@ -31,7 +31,8 @@ names_add(struct names *t, struct slice name, uint64_t number)
     if (2 * t->n >= t->cap) {
         struct names bigger = { .cap = t->cap ? 2 * t->cap : 64, .seed = t->seed };
         // Without a seed the table still works.
-        if (t->cap == 0 && getrandom(&bigger.seed, sizeof bigger.seed, GRND_NONBLOCK) < 0)
+        if (t->cap == 0 &&
+            getrandom(&bigger.seed, sizeof bigger.seed, GRND_NONBLOCK) < 0)
             bigger.seed = (uintptr_t)t;
         bigger.slot = calloc(bigger.cap, sizeof *bigger.slot);
         if (!bigger.slot)

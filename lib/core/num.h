@@ -76,8 +76,8 @@ round_up(uint64_t n, uint64_t step)
     return (n + step - 1) & ~(step - 1);
 }
 
-/* The whole of text as a number: true and *out, or false.  No sign, white space or
- * trailing text, and for doubles no NaN, infinity or hexadecimal. */
+/* The whole of text as a number: true and *out, or false.  No white space or trailing
+ * text; integers without a sign, doubles without NaN, infinity and hexadecimal. */
 bool num_u64(uint64_t *out, const char *text);
 bool num_double(double *out, const char *text);
 /* A number of bytes: digits, then nothing or one of K M G (2^10, 2^20, 2^30). */

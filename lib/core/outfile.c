@@ -119,17 +119,19 @@ still_named(int fd, const char *temp)
            a.st_ino == b.st_ino;
 }
 
-static void
-remove_tree(const char *path)
+/* Remove a directory and those of its files for which ours is true (NULL: all). */
+static int
+remove_tree(const char *path, outdir_ours *ours)
 {
     DIR *d = opendir(path);
     struct dirent *e;
     while (d && (e = readdir(d)))
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+            (!ours || ours(e->d_name)))
             unlinkat(dirfd(d), e->d_name, 0);
     if (d)
         closedir(d);
-    rmdir(path);
+    return rmdir(path);
 }
 
 /* Make the temporary file or directory and lock it; a leftover without a lock goes. */
@@ -165,7 +167,7 @@ make_locked(int *fd, const char *temp, bool dir, const char *name, struct err *e
             return 0;
         if (!made && locked && still_named(*fd, temp)) {
             if (dir)
-                remove_tree(temp);
+                remove_tree(temp, NULL);
             else
                 unlink(temp);
         } else if (!made && !locked) {
@@ -318,9 +320,9 @@ out_free(struct outfile *o)
         guard_forget_temp(o->guard, o->temp);
     free(o->name);
     free(o->path);
-    free(o->temp);
-    if (o->sealed && o->lock >= 0)
+    if (o->temp && o->lock >= 0)
         close(o->lock);
+    free(o->temp);
     *o = (struct outfile){ .fd = -1, .lock = -1 };
 }
 
@@ -414,7 +416,7 @@ outdir_open(struct outdir *d, const char *path, unsigned flags, outdir_ours *our
             struct guard *g, struct err *err)
 {
     *d = (struct outdir){
-        .lock = -1, .force = flags & OUT_FORCE, .guard = g, .err = err
+        .lock = -1, .force = flags & OUT_FORCE, .ours = ours, .guard = g, .err = err
     };
     d->name = escaped(path);
     d->path = resolve(path);
@@ -464,7 +466,7 @@ outdir_abandon(struct outdir *d)
 {
     int saved = errno;
     if (d->owned)
-        remove_tree(d->temp);
+        remove_tree(d->temp, NULL);
     outdir_free(d);
     errno = saved;
 }
@@ -477,9 +479,11 @@ outdir_commit(struct outdir *d)
         err_set(err, ERR_IO, "%s: fsync:", d->name);
     bool exchanged = false;
     if (err->kind == ERR_NONE && rename(d->temp, d->path) < 0) {
-        // A directory with files stands there: swap the two, then remove the old one.
-        exchanged = d->force && renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->path,
-                                          RENAME_EXCHANGE) == 0;
+        // A directory with files stands there: look once more what they are, swap the
+        // two, then remove the old one.
+        exchanged =
+            d->force && check_replaceable(d, d->ours) == 0 &&
+            renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->path, RENAME_EXCHANGE) == 0;
         if (!exchanged)
             err_set(err, ERR_IO, "%s: cannot rename the temporary one to it:", d->name);
     }
@@ -489,8 +493,11 @@ outdir_commit(struct outdir *d)
     }
     d->owned = false;
     sync_parent(d->path, d->name, err);
-    if (exchanged)
-        remove_tree(d->temp);
+    if (exchanged && remove_tree(d->temp, d->ours) < 0)
+        err_set(err, ERR_IO,
+                "%s: the new one is there; the old one, now %s, cannot be "
+                "removed: something else came into it",
+                d->name, d->temp);
     outdir_free(d);
     return err->kind ? -1 : 0;
 }

@@ -57,9 +57,11 @@ void out_abandon(struct outfile *o);
 
 /* A directory that appears whole: its files are made inside .NAME.nibble-tmp/ by
  * outdir_file and committed one by one, then the directory is renamed as one. */
+typedef bool outdir_ours(const char *leaf);
 struct outdir {
     int lock;
     bool force, owned;
+    outdir_ours *ours; // what a directory that is replaced may hold
     char *name, *path, *temp;
     struct guard *guard;
     struct err *err;
@@ -67,7 +69,6 @@ struct outdir {
 
 /* An existing directory is replaced (with OUT_FORCE) only if it holds nothing but files
  * for which `ours` is true: a wrong name must not cost somebody's data. */
-typedef bool outdir_ours(const char *leaf);
 int outdir_open(struct outdir *d, const char *path, unsigned flags, outdir_ours *ours,
                 struct guard *g, struct err *err);
 int outdir_file(struct outfile *o, struct outdir *d, const char *leaf);

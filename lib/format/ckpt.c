@@ -4,6 +4,7 @@
  * The layout is a function of the header: arrays follow each other at 4096-byte
  * boundaries, so offsets in the header are checked, not trusted.
  */
+#include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/format/container.h"
@@ -18,7 +19,7 @@ enum {
     PROLOGUE = 64,
     ALIGN = 4096,
     VERSION = 1,
-    MAX_HEADER = 16 << 20,
+    MAX_HEADER = 4 << 20,
 };
 
 static const uint8_t magic[8] = { 0x89, 'N', 'I', 'B', 'C', 'K', '\r', '\n' };
@@ -67,10 +68,6 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
     *bytes = load_le64(p + 24);
     if (*bytes < 1 || *bytes > MAX_HEADER || *bytes > size - PROLOGUE)
         return fail(s, 24, "size of the header, at most", MAX_HEADER, *bytes);
-    xxh3_128(digest, p + PROLOGUE, (size_t)*bytes);
-    if (memcmp(digest, p + 32, XXH3_BYTES) != 0)
-        return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 64: the hash of the header does not fit it", s->name);
     return 0;
 }
 
@@ -186,6 +183,8 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
                            (unsigned long long)s->bytes);
         at = round_up(at + t.nbytes, ALIGN);
         t.state = is_state(t.name, t.name_len);
+        if (!t.state && s->n_tensors && s->tensors[s->n_tensors - 1].state)
+            return mp_fail(m, pos, "array %u: a weight behind optimizer states", i + 1);
         snprintf(place, sizeof place, "byte %llu: array %u",
                  (unsigned long long)(m->base + pos), i + 1);
         if (store_add(s, &t, place) < 0)
@@ -200,14 +199,21 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
 
 /* A str that is a JSON object, or empty. */
 static int
-take_json(struct mp *m, struct slice *text, const char *what)
+take_json(struct mp *m, struct store *s, struct slice *text, const char *what)
 {
     struct mp_value v;
+    struct json j;
+    size_t at = m->pos;
     if (mp_want(m, MP_STR, &v, what) < 0)
         return -1;
-    if (v.s.n)
-        *text = v.s;
-    return 0;
+    if (v.s.n == 0)
+        return 0;
+    *text = v.s;
+    json_open(&j, s->name, m->base + (uint64_t)(v.s.p - (const char *)m->data), v.s,
+              &s->arena, m->err);
+    if (json_peek(&j) != '{')
+        return mp_fail(m, at, "\"%s\" is no JSON object", what);
+    return json_skip(&j, NULL) < 0 ? -1 : json_end(&j);
 }
 
 static int
@@ -231,13 +237,6 @@ struct field {
     enum mp_type type, or_type;
 };
 
-static const struct field quant_fields[] = {
-    { "criterion", MP_STR, MP_STR },
-    { "name", MP_STR, MP_STR },
-    { "share", MP_STR, MP_STR },
-    { "variant", MP_STR, MP_STR },
-};
-
 static const struct field state_fields[] = {
     { "grad_norm", MP_NIL, MP_F64 }, { "routes", MP_NIL, MP_MAP },
     { "sampler", MP_NIL, MP_MAP },   { "settings", MP_MAP, MP_MAP },
@@ -247,7 +246,6 @@ static const struct field state_fields[] = {
 };
 
 enum {
-    QUANT_FIELDS = sizeof quant_fields / sizeof *quant_fields,
     STATE_FIELDS = sizeof state_fields / sizeof *state_fields,
 };
 
@@ -271,8 +269,38 @@ check_fields(struct mp *m, const char *what, const struct field *f, unsigned n)
         struct mp look = *m;
         if (mp_next(&look, &v) < 0 || mp_skip(m, NULL) < 0)
             return -1;
-        if (v.type != f[i].type && v.type != f[i].or_type)
+        if ((v.type != f[i].type && v.type != f[i].or_type) ||
+            (v.type == MP_BIN && v.s.n != SHA256_BYTES))
             return mp_fail(m, at, "\"%s\": a value of another type", f[i].key);
+    }
+    return 0;
+}
+
+static int
+check_quant(struct mp *m)
+{
+    static const char *const keys[] = { "criterion", "name", "share", "variant" };
+    static const char *const criteria[] = { "mse", "mae", NULL };
+    static const char *const names[] = { "none", "torchao", "native", "sweep1",
+                                         "max",  "4over6",  "sweep",  NULL };
+    static const char *const shares[] = { "none", "qkv,gate_up", NULL };
+    static const char *const variants[] = { "", "modelopt", NULL };
+    static const char *const *const words[] = { criteria, names, shares, variants };
+    struct mp_value v;
+    struct slice key, last = { 0 };
+    size_t at = m->pos;
+    if (mp_want(m, MP_MAP, &v, "quant") < 0)
+        return -1;
+    if (v.n != 4)
+        return mp_fail(m, at, "\"quant\": %u keys, expected 4", v.n);
+    for (unsigned i = 0; i < 4; i++) {
+        at = m->pos;
+        if (mp_key(m, &key, &last) < 0)
+            return -1;
+        if (!slice_is(key, keys[i]))
+            return mp_fail(m, at, "\"quant\": expected the key \"%s\"", keys[i]);
+        if (check_word(m, keys[i], words[i]) < 0)
+            return -1;
     }
     return 0;
 }
@@ -288,7 +316,7 @@ check_meta(struct mp *m, unsigned i)
     if (i == 3)
         return check_word(m, "moments", moments);
     if (i == 5)
-        return check_fields(m, "quant", quant_fields, QUANT_FIELDS);
+        return check_quant(m);
     return check_fields(m, "state", state_fields, STATE_FIELDS);
 }
 
@@ -315,9 +343,9 @@ read_header(struct mp *m, struct store *s)
         if (i == 0) {
             rc = read_arrays(m, s, PROLOGUE + m->len);
         } else if (i == 1) {
-            rc = take_json(m, &s->config, "config");
+            rc = take_json(m, s, &s->config, "config");
         } else if (i == 4) {
-            rc = take_json(m, &s->provenance, "provenance");
+            rc = take_json(m, s, &s->provenance, "provenance");
         } else {
             struct mp look = *m;
             buf_printf(&meta, "%s\"%s\":", meta.len > 1 ? "," : "", header_keys[i]);
@@ -344,14 +372,20 @@ read_header(struct mp *m, struct store *s)
 static int
 ckpt_read(struct store *s)
 {
-    const uint8_t *p = s->files[0].data;
-    uint64_t bytes;
+    uint8_t p[PROLOGUE], digest[XXH3_BYTES];
+    uint64_t bytes = 0;
+    // Copied before it is checked: it must not change under us.
+    memcpy(p, s->files[0].data, s->bytes < PROLOGUE ? (size_t)s->bytes : PROLOGUE);
     if (read_prologue(s, p, s->bytes, &bytes) < 0)
         return -1;
-    // The header is copied: what was checked must not change under us.
-    char *header = arena_copy(&s->arena, p + PROLOGUE, (size_t)bytes);
+    char *header = arena_copy(&s->arena, s->files[0].data + PROLOGUE, (size_t)bytes);
     if (!header)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    xxh3_128(digest, header, (size_t)bytes);
+    if (memcmp(digest, p + 32, XXH3_BYTES) != 0)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte 64: the hash of the header does not fit it", s->name);
+    s->header_bytes = bytes;
     struct mp m = { .data = (const uint8_t *)header,
                     .len = (size_t)bytes,
                     .base = PROLOGUE,
@@ -363,7 +397,7 @@ ckpt_read(struct store *s)
 static void
 ckpt_segments(const struct store *s, segment_fn fn, void *ctx)
 {
-    uint64_t header = load_le64(s->files[0].data + 24);
+    uint64_t header = s->header_bytes;
     uint64_t at = PROLOGUE + header;
     fn(ctx, 0, 0, PROLOGUE, "prologue", NULL);
     fn(ctx, 0, PROLOGUE, header, "msgpack header", NULL);
@@ -422,8 +456,7 @@ verify_array(void *ctx, size_t i, unsigned worker, struct err *err)
     uint8_t *buf = v->scratch + (size_t)worker * VERIFY_CHUNK;
     assert(s->tensors || s->n_tensors == 0);
     const struct tensor *prev = i ? &s->tensors[i - 1] : NULL;
-    uint64_t gap = prev ? prev->offset + prev->nbytes
-                        : PROLOGUE + load_le64(s->files[0].data + 24);
+    uint64_t gap = prev ? prev->offset + prev->nbytes : PROLOGUE + s->header_bytes;
     if (i == s->n_tensors)
         return check_zeros(s, gap, s->bytes, err);
     const struct tensor *t = &s->tensors[i];
@@ -527,7 +560,7 @@ put_header(msgpack_packer *pk, const struct writer *w)
     mp_put_str(pk, slice_of("provenance"));
     mp_put_str(pk, meta->provenance.p ? meta->provenance : none);
     mp_put_str(pk, slice_of("quant"));
-    msgpack_pack_map(pk, QUANT_FIELDS);
+    msgpack_pack_map(pk, 4);
     put_text(pk, "criterion", meta->criterion);
     put_text(pk, "name", meta->quant);
     put_text(pk, "share", meta->share);

@@ -427,8 +427,10 @@ dat_plan(struct writer *w)
             bool packed = t->dtype == DT_F4_E2M1 && d + 1 == t->rank;
             put_leb(&head, packed ? t->shape[d] / 2 : t->shape[d]);
         }
-        if (writer_literal(w, 0, at, &head) < 0)
+        if (writer_literal(w, 0, at, &head) < 0) {
+            buf_free(&head);
             return -1;
+        }
         at += head.len;
         head.len = 0;
         t->offset = at;

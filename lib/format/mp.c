@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 16 };
+/* Below the header's map and one of its maps: 16 levels in all. */
+enum { MAX_DEPTH = 14 };
 
 void
 mp_report(struct mp *m, size_t at, const char *fmt, ...)

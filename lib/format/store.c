@@ -65,11 +65,12 @@ store_warn(struct store *s, const char *fmt, ...)
 {
     char words[600];
     va_list ap;
+    if (s->warnings.len > 64 << 10) // enough was said
+        return 0;
     va_start(ap, fmt);
     vsnprintf(words, sizeof words, fmt, ap);
     va_end(ap);
-    if (s->warnings.len < 64 << 10) // enough was said
-        buf_printf(&s->warnings, "%s: %s\n", s->name, words);
+    buf_printf(&s->warnings, "%s: %s\n", s->name, words);
     return 0;
 }
 
@@ -176,6 +177,21 @@ without_slashes(const char *path)
     return p;
 }
 
+/* Parse.  A file that shrinks meanwhile shows zeros, at which a parser would stumble:
+ * what happened to the file is the better answer. */
+static int
+read_and_check(struct store *s)
+{
+    struct err *mine = s->err;
+    struct err parse = { 0 };
+    s->err = &parse;
+    int rc = s->kind->read(s);
+    s->err = mine;
+    if (store_check(s) < 0)
+        return -1;
+    return rc < 0 ? err_set(mine, parse.kind, "%s", parse.msg) : 0;
+}
+
 /* "-": what standard input is decides how it is read. */
 static int
 open_stdin(struct store *s)
@@ -193,8 +209,9 @@ open_stdin(struct store *s)
             return -1;
         s->bytes = s->files[0].size;
         if (s->bytes == 0)
-            return dat_read_stream(s, STDIN_FILENO); // says that it is empty
-        return s->kind->read(s);
+            return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty",
+                           s->name);
+        return read_and_check(s);
     }
     return dat_read_stream(s, STDIN_FILENO);
 }
@@ -210,9 +227,7 @@ open_file(struct store *s)
     s->kind = container_of_file(&s->files[0]);
     if (s->bytes == 0)
         return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
-    if (s->kind->read(s) < 0)
-        return -1;
-    return store_check(s);
+    return read_and_check(s);
 }
 
 int
@@ -236,7 +251,7 @@ store_open(struct store *s, const char *path, const struct store_options *opt,
     }
     if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode)) {
         s->kind = &container_hf;
-        return s->kind->read(s) < 0 ? -1 : store_check(s);
+        return read_and_check(s);
     }
     return open_file(s);
 }
@@ -341,35 +356,38 @@ beside(struct store *s, const char *leaf)
     return p;
 }
 
+/* What FILE.json of a .dat tells, if it fits; never a reason to refuse the .dat. */
 static int
-take_nibble_object(struct store *s, const char *path, bool sidecar)
+load_sidecar(struct store *s)
 {
     struct slice text;
     struct nibble_object o;
     struct err why = { 0 };
+    struct err *mine = s->err;
     char hex[2 * XXH3_BYTES + 1];
     uint8_t digest[XXH3_BYTES];
-    if (store_slurp(s, path, &text) < 0)
+    struct buf path = { 0 };
+    buf_printf(&path, "%s.json", s->path);
+    if (buf_ok(&path, s->err) < 0)
         return -1;
+    s->err = &why;
+    int rc = store_slurp(s, path.data, &text);
+    if (rc == 0 && text.p)
+        rc = read_nibble_object(&o, path.data, text, &s->arena, &why);
+    s->err = mine;
+    buf_free(&path);
+    if (rc < 0)
+        return store_warn(s, "its sidecar is not one of ours and is ignored");
     if (!text.p)
         return 0;
-    bool fits = read_nibble_object(&o, path, text, &s->arena, &why) == 0;
-    if (!fits && sidecar)
-        return store_warn(s, "its sidecar is not one of ours and is ignored");
-    if (!fits)
-        return err_set(s->err, why.kind, "%s", why.msg);
-    if (sidecar) {
-        if (dat_index_hash(s, digest) < 0)
-            return -1;
-        hash_hex(hex, digest, XXH3_BYTES);
-        if (!o.has_bytes || o.bytes != s->bytes || !slice_is(o.index_xxh3, hex))
-            return store_warn(s, "its sidecar is stale and is ignored");
-        s->side_xxh3 = o.xxh3;
-    }
-    if (!s->config.p)
-        s->config = o.config;
-    if (!s->provenance.p)
-        s->provenance = o.provenance;
+    if (dat_index_hash(s, digest) < 0)
+        return -1;
+    hash_hex(hex, digest, XXH3_BYTES);
+    if (!o.has_bytes || o.bytes != s->bytes || !slice_is(o.index_xxh3, hex))
+        return store_warn(s, "its sidecar is stale and is ignored");
+    s->side_xxh3 = o.xxh3;
+    s->config = o.config;
+    s->provenance = o.provenance;
     return 0;
 }
 
@@ -378,16 +396,8 @@ store_load_beside(struct store *s)
 {
     if (strcmp(s->path, "-") == 0)
         return 0;
-    if (s->kind == &container_dat) {
-        struct buf path = { 0 };
-        buf_printf(&path, "%s.json", s->path);
-        int rc = buf_ok(&path, s->err);
-        if (rc == 0)
-            rc = take_nibble_object(s, path.data, true);
-        buf_free(&path);
-        if (rc < 0)
-            return -1;
-    }
+    if (s->kind == &container_dat && load_sidecar(s) < 0)
+        return -1;
     if (s->config.p || s->kind == &container_hf)
         return 0;
     char *path = beside(s, "config.json");

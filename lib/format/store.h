@@ -70,6 +70,7 @@ struct store {
     size_t cap_tensors;
     struct names names;
     struct slice side_xxh3; // of a sidecar that fits, hex
+    uint64_t header_bytes;  // of a checkpoint
 };
 
 /* Open a file, a model directory or "-" (a .dat on standard input).  store_close is
@@ -87,9 +88,8 @@ int store_read(struct store *s, const struct tensor *t, uint64_t offset, void *d
 /* 0, or -1 if a file was lost or changed its size since it was opened. */
 int store_check(struct store *s);
 
-/* Fill config and provenance from what lies beside the files, where the container
- * itself had none: the sidecar of a file, nibble.json and config.json of a directory,
- * config.json beside a file.  A sidecar that does not fit is a warning. */
+/* Fill config and provenance from what lies beside a file, where the container itself
+ * had none: the sidecar of a .dat, then config.json.  What does not fit is a warning. */
 int store_load_beside(struct store *s);
 
 /* Set config from a file, replacing what there was; nothing if it does not exist. */

@@ -807,13 +807,9 @@ take_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
     return 0;
 }
 
-int
-tok_next(struct tok_reader *r, struct tok_sample *s)
+static int
+next_record(struct tok_reader *r, struct tok_sample *s)
 {
-    if (r->err->kind)
-        return -1;
-    if (r->bytes) // the end was there
-        return 0;
     if (need(r, 1, "an end record") < 0)
         return -1;
     uint8_t kind = r->data[r->pos];
@@ -828,6 +824,26 @@ tok_next(struct tok_reader *r, struct tok_sample *s)
     r->pos += (size_t)s->bytes;
     tok_add_counts(&r->counts, &(struct tok_counts){ 1, s->n, s->targets, s->n });
     return 1;
+}
+
+int
+tok_next(struct tok_reader *r, struct tok_sample *s)
+{
+    struct err *mine = r->err, why;
+    if (mine->kind)
+        return -1;
+    if (r->bytes) // the end was there
+        return 0;
+    why.kind = ERR_NONE;
+    r->err = &why;
+    int rc = next_record(r, s);
+    r->err = mine;
+    if (rc >= 0)
+        return rc;
+    // A file that shrank shows zeros: what happened to it is the better answer.
+    if (r->mapped && map_check(&r->map, mine) < 0)
+        return -1;
+    return err_set(mine, why.kind, "%s", why.msg);
 }
 
 int

@@ -8,10 +8,13 @@
 #include "lib/format/container.h"
 #include "lib/format/view.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 int
 writer_literal(struct writer *w, uint32_t file, uint64_t offset,
@@ -76,7 +79,8 @@ sidecar_path(const struct writer *w)
     return b.data;
 }
 
-/* A file of that name that is not a sidecar of ours is not ours to replace. */
+/* A file of that name that is not a sidecar of ours is not ours to replace; nor is
+ * anything there that cannot be read. */
 static int
 check_sidecar(struct writer *w)
 {
@@ -84,15 +88,21 @@ check_sidecar(struct writer *w)
     struct map m = { .fd = -1 };
     struct nibble_object o;
     struct err why = { 0 };
+    struct stat st;
     char *path = sidecar_path(w);
     if (!path)
         return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     int rc = 0;
-    if (map_open(&m, path, w->guard, &why) == 0 &&
-        read_nibble_object(&o, m.name, (struct slice){ (const char *)m.data, m.size },
-                           &arena, &why) < 0)
+    if (lstat(path, &st) < 0) {
+        if (errno != ENOENT)
+            rc = err_set(w->err, ERR_IO, "%s.json:", w->name);
+    } else if (map_open(&m, path, w->guard, &why) < 0 ||
+               read_nibble_object(&o, m.name,
+                                  (struct slice){ (const char *)m.data, m.size },
+                                  &arena, &why) < 0) {
         rc = err_set(w->err, ERR_IO,
                      "%s.json: is not a sidecar of ours and is in the way", w->name);
+    }
     map_close(&m);
     arena_free(&arena);
     free(path);
@@ -186,8 +196,10 @@ check_names(struct writer *w)
             why = "would stand there twice";
         else if (w->kind == &container_safetensors && slice_is(name, "__metadata__"))
             why = "means something else in safetensors";
-        else if (names_add(&names, name, i) < 0)
-            why = "needs memory that is not there";
+        else if (names_add(&names, name, i) < 0) {
+            names_free(&names);
+            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+        }
     }
     for (size_t k = 0; k < w->n && !why; k++)
         for (size_t c = 0; c < 2 && !why; c++) {
@@ -433,7 +445,7 @@ drop_old_sidecar(struct writer *w)
 {
     char *path = sidecar_path(w);
     if (path && w->kind == &container_dat)
-        remove(path); // check_sidecar saw that it is ours, or that there is none
+        unlink(path); // check_sidecar saw that it is ours, or that there is none
     free(path);
 }
 

@@ -3,6 +3,7 @@
 #include "lib/model/config.h"
 
 #include "lib/core/json.h"
+#include "lib/core/names.h"
 
 #include <string.h>
 
@@ -274,6 +275,7 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
 {
     struct arena arena = { 0 };
     struct parse p = { .c = c, .file = file };
+    struct names keys = { 0 };
     struct slice key;
     unsigned seen = 0;
     bool model_type = false, eps = false;
@@ -281,13 +283,17 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
     *c = (struct config){ .init_range = 0.02, .bos = -1, .dtype = DT_BF16 };
     json_open(&p.j, file, 0, text, &arena, err);
     json_object(&p.j);
-    while ((more = json_key(&p.j, &key)) > 0) {
+    for (size_t at = p.j.pos; (more = json_key(&p.j, &key)) > 0; at = p.j.pos) {
+        char q[TEXT_QUOTE];
+        if (names_find(&keys, key) != NAME_NONE)
+            json_fail(&p.j, at, "\"%s\" stands here twice",
+                      text_quote(q, key.p, key.n));
+        else if (names_add(&keys, key, 0) < 0)
+            err_set(err, ERR_MEMORY, "%s: out of memory", file);
         unsigned i = 0;
         while (i < N_SIZES && !slice_is(key, sizes[i].key))
             i++;
         if (i < N_SIZES) {
-            if (seen & 1U << i)
-                json_fail(&p.j, p.j.pos, "\"%s\" stands here twice", sizes[i].key);
             seen |= 1U << i;
             uint32_t *out = (uint32_t *)(void *)((char *)c + sizes[i].offset);
             want_u32(&p, out, sizes[i].low, sizes[i].high, sizes[i].key);
@@ -298,6 +304,7 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
         take_other(&p, key);
     }
     int rc = more < 0 || json_end(&p.j) < 0 ? -1 : check(&p, seen, model_type, eps);
+    names_free(&keys);
     arena_free(&arena);
     return rc;
 }

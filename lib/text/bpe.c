@@ -278,6 +278,8 @@ encode_short(const struct bpe *b, struct ids *out, const uint8_t *p, size_t n)
             return false;
         i += start_symbol(b, symbol + count, p, i, n);
     }
+    if (count == 0)
+        return true;
     for (size_t i = 0; i + 1 < count; i++)
         pair[i] = rank_at(rank_of(b, symbol[i], symbol[i + 1]), i);
     pair[count - 1] = rank_at(BPE_NO_RANK, count - 1);

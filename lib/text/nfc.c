@@ -229,13 +229,13 @@ bool
 nfc_plain(struct slice text)
 {
     const uint8_t *p = (const uint8_t *)text.p;
-    return next_special(p, p + text.n) == p + text.n;
+    return text.n == 0 || next_special(p, p + text.n) == p + text.n;
 }
 
 void
 nfc_add(struct buf *out, struct slice text)
 {
-    const uint8_t *p = (const uint8_t *)text.p, *end = p + text.n;
+    const uint8_t *p = (const uint8_t *)text.p, *end = text.n ? p + text.n : p;
     struct segment s = { 0 };
     while (p < end) {
         const uint8_t *special = next_special(p, end), *start = special;

@@ -13,6 +13,6 @@
 extern const char split_regex[];
 
 /* Length of the piece that a text begins with.  pre: n > 0, valid UTF-8. */
-size_t split_piece(const char *p, size_t n);
+size_t split_piece(const char *text, size_t n);
 
 #endif

@@ -58,21 +58,20 @@ no_memory(struct loader *l)
                    l->j.file);
 }
 
-/* Make room for one more element of the given size in an array. */
-static int
-grow(struct loader *l, void *array, size_t n, size_t *cap, size_t size)
+/* The array with room for one more element of the given size; NULL: no memory, and the
+ * old one stays. */
+static void *
+grown(struct loader *l, void *array, size_t n, size_t *cap, size_t size)
 {
-    void *old, *new;
     if (n < *cap)
-        return 0;
+        return array;
     size_t more = *cap ? *cap * 2 : 64;
-    memcpy(&old, array, sizeof old);
-    new = realloc(old, more * size);
-    if (!new)
-        return no_memory(l);
-    memcpy(array, &new, sizeof new);
-    *cap = more;
-    return 0;
+    void *new = realloc(array, more * size);
+    if (new)
+        *cap = more;
+    else
+        no_memory(l);
+    return new;
 }
 
 /* The next key of an object whose keys are known: its number with its value to be
@@ -236,15 +235,19 @@ read_split(struct json *j)
 static int
 read_pre_tokenizers(struct json *j)
 {
-    int more;
+    int n = 0, more;
     if (json_array(j) < 0)
         return -1;
-    if ((more = json_item(j)) > 0 && read_split(j) == 0 && (more = json_item(j)) > 0 &&
-        read_byte_level(j, "second pre_tokenizer") == 0 && (more = json_item(j)) == 0)
-        return 0;
-    return j->err->kind ? -1
-                        : json_fail(j, j->pos,
-                                    "pre_tokenizer: expected two, Split and ByteLevel");
+    while ((more = json_item(j)) > 0 && n < 2) {
+        if ((n == 0 ? read_split(j) : read_byte_level(j, "second pre_tokenizer")) < 0)
+            return -1;
+        n++;
+    }
+    if (more < 0)
+        return -1;
+    if (more > 0 || n < 2)
+        return json_fail(j, j->pos, "pre_tokenizer: expected two, Split and ByteLevel");
+    return 0;
 }
 
 static int
@@ -458,8 +461,11 @@ add_merge(struct loader *l, struct slice left, struct slice right, size_t at)
     if (add_bytes(l, right, at) < 0 || known_token(l, &m.right, middle, at) < 0 ||
         known_token(l, &m.id, 1, at) < 0)
         return -1;
-    if (grow(l, &l->merge, l->n_merges, &l->cap_merges, sizeof *l->merge) < 0)
+    struct bpe_merge *all =
+        grown(l, l->merge, l->n_merges, &l->cap_merges, sizeof *l->merge);
+    if (!all)
         return -1;
+    l->merge = all;
     l->merge[l->n_merges++] = m;
     return 0;
 }
@@ -588,9 +594,13 @@ read_added_token(struct loader *l)
             return -1;
     }
     a.id = (uint32_t)id;
-    if (need_keys(j, seen, 3, "added token") < 0 ||
-        grow(l, &l->added, l->n_added, &l->cap_added, sizeof *l->added) < 0)
+    if (need_keys(j, seen, 3, "added token") < 0)
         return -1;
+    struct added_entry *all =
+        grown(l, l->added, l->n_added, &l->cap_added, sizeof *l->added);
+    if (!all)
+        return -1;
+    l->added = all;
     l->added[l->n_added++] = a;
     return 0;
 }

@@ -25,6 +25,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
+static void fuzz_remove(void);
+
 /* What must hold whatever the input was; a crash with these words if it does not. */
 #define HOLDS(cond, ...)                                                               \
     do {                                                                               \
@@ -32,6 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
             fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #cond);                 \
             fprintf(stderr, __VA_ARGS__);                                              \
             fprintf(stderr, "\n");                                                     \
+            fuzz_remove();                                                             \
             abort();                                                                   \
         }                                                                              \
     } while (0)
@@ -78,14 +81,15 @@ fuzz_remove_one(const char *path, const struct stat *st, int type, struct FTW *a
     return remove(path);
 }
 
-static inline void
+static void
 fuzz_remove(void)
 {
-    nftw(fuzz_dir, fuzz_remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    if (*fuzz_dir)
+        nftw(fuzz_dir, fuzz_remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* DIR/LEAF in a directory of this process, in memory where the machine has /dev/shm;
- * it goes when the process ends well. */
+ * it goes with the process, unless a sanitizer ends that. */
 static inline const char *
 fuzz_path(const char *leaf)
 {
