@@ -259,6 +259,7 @@ check_fields(struct mp *m, const char *what, const struct field *f, unsigned n)
         return -1;
     if (v.n != n)
         return mp_fail(m, at, "\"%s\": %u keys, expected %u", what, v.n, n);
+    m->depth++;
     for (unsigned i = 0; i < n; i++) {
         at = m->pos;
         if (mp_key(m, &key, &last) < 0)
@@ -273,6 +274,7 @@ check_fields(struct mp *m, const char *what, const struct field *f, unsigned n)
             (v.type == MP_BIN && v.s.n != SHA256_BYTES))
             return mp_fail(m, at, "\"%s\": a value of another type", f[i].key);
     }
+    m->depth--;
     return 0;
 }
 
@@ -390,6 +392,7 @@ ckpt_read(struct store *s)
                     .len = (size_t)bytes,
                     .base = PROLOGUE,
                     .file = s->name,
+                    .depth = 1, // the header's own map
                     .err = s->err };
     return read_header(&m, s);
 }

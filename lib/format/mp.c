@@ -9,8 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Below the header's map and one of its maps: 16 levels in all. */
-enum { MAX_DEPTH = 14 };
+enum { MAX_DEPTH = 16 };
 
 void
 mp_report(struct mp *m, size_t at, const char *fmt, ...)
@@ -255,7 +254,7 @@ mp_skip(struct mp *m, struct buf *json)
         if (mp_next(m, &v) < 0)
             return -1;
         if (v.type == MP_MAP || v.type == MP_ARRAY) {
-            if (depth == MAX_DEPTH)
+            if ((unsigned)depth + m->depth >= MAX_DEPTH)
                 return mp_fail(m, at, "nested deeper than %d", MAX_DEPTH);
             open[depth++] = (struct level){ .map = v.type == MP_MAP, .n = v.n };
             if (json)

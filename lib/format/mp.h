@@ -21,6 +21,7 @@ struct mp {
     size_t len, pos;
     uint64_t base;    // of data in its file
     const char *file; // escaped
+    unsigned depth;   // levels that the caller has open around what it reads next
     struct err *err;
 };
 
