@@ -493,7 +493,9 @@ static int
 parse_header(struct tok_reader *r, size_t n)
 {
     struct slice last = { NULL, 0 };
-    struct mp m = { r->head, n, 0, TOK_PROLOGUE, r->name, r->err };
+    struct mp m = {
+        .data = r->head, .len = n, .base = TOK_PROLOGUE, .file = r->name, .err = r->err
+    };
     if (open_map(&m, HEADER_KEYS, "header") < 0)
         return -1;
     for (int i = 0; i < HEADER_KEYS; i++)
@@ -568,7 +570,11 @@ parse_end(struct tok_reader *r, const uint8_t *p, size_t n)
         &e->skipped,  &e->counts.targets, &e->counts.tokens,
         &e->truncated
     };
-    struct mp m = { p, n, 0, r->end_offset + RECORD_HEAD, r->name, r->err };
+    struct mp m = { .data = p,
+                    .len = n,
+                    .base = r->end_offset + RECORD_HEAD,
+                    .file = r->name,
+                    .err = r->err };
     if (open_map(&m, END_KEYS, "end record") < 0)
         return -1;
     for (int i = 0; i < END_KEYS; i++) {
