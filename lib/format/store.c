@@ -6,6 +6,7 @@
 #include "lib/core/feed.h"
 #include "lib/core/json.h"
 #include "lib/format/container.h"
+#include "lib/format/tok.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -225,6 +226,10 @@ open_file(struct store *s)
     if (store_add_file(s, s->path) < 0)
         return -1;
     s->kind = container_of_file(&s->files[0]);
+    if (tok_sniff(s->files[0].data, s->files[0].size))
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: is a .tok: it has samples, no tensors; datcat shows it",
+                       s->name);
     if (s->bytes == 0)
         return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
     return read_and_check(s);
