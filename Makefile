@@ -142,7 +142,7 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all setup demo test check check-san lint fuzz fuzz-quick fuzz-keep bench install \
+.PHONY: all setup demo test check check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
 	uninstall arm64 clean help unit-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
@@ -163,6 +163,11 @@ test: all test-programs fuzz-programs
 ## check       the quick part of test, about a minute
 check: all test-programs
 	@$(TEST_ENV) tools/test.sh --tags '!slow' unit bats
+
+## check-qwen3 the tokenizer against Qwen3's own tokenizer.json: QWEN3=path/to/it
+check-qwen3: $(BUILD)/unit/qwen3
+	@test -n "$(QWEN3)" || { echo 'check-qwen3: say QWEN3=path/to/tokenizer.json' >&2; exit 2; }
+	NIBBLE_QWEN3_TOKENIZER=$(abspath $(QWEN3)) $<
 
 ## check-san   the tests under ASan and UBSan, the unit programs under valgrind
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \

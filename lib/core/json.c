@@ -40,8 +40,12 @@ json_report(struct json *j, size_t at, const char *fmt, ...)
 static void
 skip_space(struct json *j)
 {
-    while (j->pos < j->len && strchr(" \t\n\r", j->text[j->pos]) && j->text[j->pos])
+    while (j->pos < j->len) {
+        char c = j->text[j->pos];
+        if (c != ' ' && c != '\n' && c != '\t' && c != '\r')
+            break;
         j->pos++;
+    }
 }
 
 int
