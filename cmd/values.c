@@ -69,8 +69,8 @@ values_scratch(struct values_scratch *w, struct err *err)
 {
     w->bytes = malloc((size_t)VALUES_CHUNK * 8);
     w->scales = malloc(VALUES_CHUNK / NVFP4_BLOCK);
-    w->out = malloc((size_t)VALUES_CHUNK * sizeof *w->out);
-    if (!w->bytes || !w->scales || !w->out)
+    w->f64 = malloc((size_t)VALUES_CHUNK * sizeof *w->f64);
+    if (!w->bytes || !w->scales || !w->f64)
         return err_set(err, ERR_MEMORY, "out of memory for decoding");
     return 0;
 }
@@ -80,7 +80,7 @@ values_scratch_free(struct values_scratch *w)
 {
     free(w->bytes);
     free(w->scales);
-    free(w->out);
+    free(w->f64);
     *w = (struct values_scratch){ 0 };
 }
 
@@ -117,7 +117,7 @@ read_nvfp4(const struct values *x, uint64_t first, size_t n, struct values_scrat
                    err) < 0 ||
         values_check_scales(x, first, w->scales, n / NVFP4_BLOCK, err) < 0)
         return -1;
-    nvfp4_decode((float *)w->out, w->bytes, w->scales, x->scale2, n);
+    nvfp4_decode(w->f32, w->bytes, w->scales, x->scale2, n);
     return 0;
 }
 
@@ -172,7 +172,7 @@ values_read(const struct values *x, uint64_t first, size_t n, struct values_scra
     size_t bytes = (size_t)((n * bits + 7) / 8);
     if (store_read(x->s, v->entry, first * bits / 8, w->bytes, bytes, err) < 0)
         return -1;
-    float *f = (float *)w->out;
+    float *f = w->f32;
     switch (d) {
     case DT_F16:
         x->isa->from_f16(f, w->bytes, n);
@@ -191,7 +191,7 @@ values_read(const struct values *x, uint64_t first, size_t n, struct values_scra
             if (x->kind == VALUES_F32)
                 f[i] = (float)one(d, w->bytes, i);
             else
-                w->out[i] = one(d, w->bytes, i);
+                w->f64[i] = one(d, w->bytes, i);
     }
     return 0;
 }
@@ -209,9 +209,9 @@ values_stats(const struct values *x, uint64_t chunk, struct values_scratch *w,
     for (size_t at = 0; at < n; at += STATS_BLOCK) {
         size_t part = n - at < STATS_BLOCK ? n - at : STATS_BLOCK;
         if (x->kind == VALUES_F32)
-            x->isa->f32(out, (float *)w->out + at, part);
+            x->isa->f32(out, w->f32 + at, part);
         else
-            x->isa->f64(out, w->out + at, part);
+            x->isa->f64(out, w->f64 + at, part);
     }
     return 0;
 }

@@ -24,7 +24,10 @@ enum { VALUES_CHUNK = 1 << 16 };
 struct values_scratch {
     uint8_t *bytes;  // (VALUES_CHUNK * 8)
     uint8_t *scales; // (VALUES_CHUNK / 16)
-    double *out;     // (VALUES_CHUNK): floats or doubles
+    union {          // (VALUES_CHUNK): which of the two, values.kind tells
+        float *f32;
+        double *f64;
+    };
 };
 
 enum values_kind values_kind(enum dtype d);

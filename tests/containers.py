@@ -634,6 +634,13 @@ HEADER_TYPES = {"arrays": list, "config": str, "master": str, "moments": str,
                 "provenance": str, "quant": dict, "state": dict}
 
 
+QUANT_WORDS = {
+    "criterion": ("mse", "mae"),
+    "name": ("none", "torchao", "native", "sweep1", "max", "4over6", "sweep"),
+    "share": ("none", "qkv,gate_up"),
+    "variant": ("", "modelopt"),
+}
+
 STATE_TYPES = {"grad_norm": (float,), "routes": (dict,), "sampler": (dict,),
                "spike": (dict,), "tokenizer": (bytes,)}
 
@@ -646,6 +653,7 @@ def check_state(state):
             need(isinstance(v, dict), "state: settings %r", v)
         elif k in STATE_TYPES:
             need(v is None or isinstance(v, STATE_TYPES[k]), "state: %s %r", k, v)
+            need(not isinstance(v, bytes) or len(v) == 32, "state: %s %r", k, v)
         else:
             need(is_int(v) and v >= 0, "state: %s %r", k, v)
 
@@ -672,8 +680,11 @@ def read_ckpt_header(m):
     need(h["master"] in ("f32", "bf16"), "master %r", h["master"])
     need(h["moments"] in ("f32", "bf16", "int8", "nvfp4"), "moments %r",
          h["moments"])
-    need(sorted(h["quant"]) == ["criterion", "name", "share", "variant"] and
-         all(isinstance(v, str) for v in h["quant"].values()), "quant")
+    need(set(h["quant"]) == set(QUANT_WORDS) and
+         all(h["quant"][k] in w for k, w in QUANT_WORDS.items()), "quant")
+    for k in ("config", "provenance"):
+        need(h[k] == "" or isinstance(json_strict(h[k].encode(), floats=True), dict),
+             "%s is no JSON object", k)
     check_state(h["state"])
     return h, n
 

@@ -29,7 +29,9 @@
 #undef _FORTIFY_SOURCE
 #undef _FILE_OFFSET_BITS
 #undef _TIME_BITS
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -47,17 +49,56 @@
 #include <unistd.h>
 
 enum kind {
-    K_NONE, K_OPEN, K_READ, K_PREAD, K_READV, K_MMAP, K_WRITE, K_PWRITE,
-    K_CFR, K_SENDFILE, K_FSYNC, K_FDATASYNC, K_SYNCRANGE, K_RENAME,
-    K_RENAME2, K_LINK, K_UNLINK, K_MKDIR, K_CLOSE, K_FALLOCATE, K_PFALLOCATE,
-    K_FTRUNCATE, K_FLOCK, KINDS
+    K_NONE,
+    K_OPEN,
+    K_READ,
+    K_PREAD,
+    K_READV,
+    K_MMAP,
+    K_WRITE,
+    K_PWRITE,
+    K_CFR,
+    K_SENDFILE,
+    K_FSYNC,
+    K_FDATASYNC,
+    K_SYNCRANGE,
+    K_RENAME,
+    K_RENAME2,
+    K_LINK,
+    K_UNLINK,
+    K_MKDIR,
+    K_CLOSE,
+    K_FALLOCATE,
+    K_PFALLOCATE,
+    K_FTRUNCATE,
+    K_FLOCK,
+    KINDS
 };
 
 static const char *const kind_name[KINDS] = {
-    "none", "open", "read", "pread", "readv", "mmap", "write", "pwrite",
-    "copy_file_range", "sendfile", "fsync", "fdatasync", "sync_file_range",
-    "rename", "renameat2", "linkat", "unlink", "mkdir", "close", "fallocate",
-    "posix_fallocate", "ftruncate", "flock",
+    "none",
+    "open",
+    "read",
+    "pread",
+    "readv",
+    "mmap",
+    "write",
+    "pwrite",
+    "copy_file_range",
+    "sendfile",
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "rename",
+    "renameat2",
+    "linkat",
+    "unlink",
+    "mkdir",
+    "close",
+    "fallocate",
+    "posix_fallocate",
+    "ftruncate",
+    "flock",
 };
 
 #define BIT(k) (1u << (k))
@@ -67,10 +108,8 @@ static const struct {
     unsigned set;
 } groups[] = {
     { "shortread", BIT(K_READ) | BIT(K_PREAD) | BIT(K_READV) },
-    { "shortwrite", BIT(K_WRITE) | BIT(K_PWRITE) | BIT(K_CFR) |
-                    BIT(K_SENDFILE) },
-    { "anywrite", BIT(K_WRITE) | BIT(K_PWRITE) | BIT(K_CFR) |
-                  BIT(K_SENDFILE) },
+    { "shortwrite", BIT(K_WRITE) | BIT(K_PWRITE) | BIT(K_CFR) | BIT(K_SENDFILE) },
+    { "anywrite", BIT(K_WRITE) | BIT(K_PWRITE) | BIT(K_CFR) | BIT(K_SENDFILE) },
     { "anysync", BIT(K_FSYNC) | BIT(K_FDATASYNC) },
     { "anyrename", BIT(K_RENAME) | BIT(K_RENAME2) | BIT(K_LINK) },
 };
@@ -79,23 +118,23 @@ static const struct {
     const char *name;
     int value;
 } errnos[] = {
-    { "EPERM", EPERM }, { "ENOENT", ENOENT }, { "EINTR", EINTR },
-    { "EIO", EIO }, { "EAGAIN", EAGAIN }, { "ENOMEM", ENOMEM },
-    { "EACCES", EACCES }, { "EEXIST", EEXIST }, { "EXDEV", EXDEV },
-    { "ENODEV", ENODEV }, { "EINVAL", EINVAL }, { "EMFILE", EMFILE },
-    { "EFBIG", EFBIG }, { "ENOSPC", ENOSPC }, { "EROFS", EROFS },
+    { "EPERM", EPERM },   { "ENOENT", ENOENT },         { "EINTR", EINTR },
+    { "EIO", EIO },       { "EAGAIN", EAGAIN },         { "ENOMEM", ENOMEM },
+    { "EACCES", EACCES }, { "EEXIST", EEXIST },         { "EXDEV", EXDEV },
+    { "ENODEV", ENODEV }, { "EINVAL", EINVAL },         { "EMFILE", EMFILE },
+    { "EFBIG", EFBIG },   { "ENOSPC", ENOSPC },         { "EROFS", EROFS },
     { "ENOSYS", ENOSYS }, { "EOPNOTSUPP", EOPNOTSUPP }, { "EDQUOT", EDQUOT },
 };
 
 enum act { PASS, FAIL, SHORT, NOOP, DELAY, STOP, KILL };
 
-static const char *const act_name[] = { "pass", "fail", "short", "noop",
+static const char *const act_name[] = { "pass",  "fail", "short", "noop",
                                         "delay", "stop", "kill" };
 
 struct rule {
-    unsigned set;     // kinds, as bits
-    unsigned long n;  // 0: every call
-    int onward;       // N+
+    unsigned set;    // kinds, as bits
+    unsigned long n; // 0: every call
+    int onward;      // N+
     enum act act;
     int arg;          // errno, milliseconds or signal
     const char *part; // in the path, or NULL
@@ -103,7 +142,7 @@ struct rule {
 };
 
 #define MAX_RULES 8
-#define MAX_PATH 1024 // calls come from handlers on small stacks, too
+#define MAX_PATH  1024 // calls come from handlers on small stacks, too
 
 static struct rule rules[MAX_RULES];
 static int n_rules;
@@ -130,8 +169,7 @@ raw(long n, long a, long b, long c, long d, long e, long f)
 
     __asm__ volatile("syscall"
                      : "=a"(ret)
-                     : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8),
-                       "r"(r9)
+                     : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
                      : "rcx", "r11", "memory");
     return ret;
 #elif defined(__aarch64__)
@@ -252,8 +290,7 @@ setup(void)
 static void
 link_text(char *out, const char *link)
 {
-    long n = raw(SYS_readlinkat, AT_FDCWD, (long)link, (long)out,
-                 MAX_PATH - 1, 0, 0);
+    long n = raw(SYS_readlinkat, AT_FDCWD, (long)link, (long)out, MAX_PATH - 1, 0, 0);
 
     out[n > 0 ? n : 0] = '\0';
 }
@@ -321,12 +358,10 @@ judge(struct call *c)
 
         if (!(r->set & BIT(c->kind)))
             continue;
-        if (r->part && !strstr(c->path, r->part) &&
-            !strstr(c->path2, r->part))
+        if (r->part && !strstr(c->path, r->part) && !strstr(c->path2, r->part))
             continue;
         n = __atomic_add_fetch(&r->seen, 1, __ATOMIC_RELAXED);
-        if (c->act != PASS || !(r->n == 0 || n == r->n ||
-                                (r->onward && n > r->n)))
+        if (c->act != PASS || !(r->n == 0 || n == r->n || (r->onward && n > r->n)))
             continue;
         c->act = r->act;
         c->arg = r->arg;
@@ -390,8 +425,8 @@ end(const struct call *c, long ret)
 /* A call on fd with arguments a; a[len] (len < 0: none) is its byte count,
  * which is also what a noop returns. */
 static long
-fd_call(enum kind kind, int fd, long nr, int len, long a0, long a1, long a2,
-        long a3, long a4, long a5)
+fd_call(enum kind kind, int fd, long nr, int len, long a0, long a1, long a2, long a3,
+        long a4, long a5)
 {
     long a[6] = { a0, a1, a2, a3, a4, a5 };
     struct call c;
@@ -414,9 +449,8 @@ fd_call(enum kind kind, int fd, long nr, int len, long a0, long a1, long a2,
 
 /* The same for calls on one or two paths. */
 static long
-path_call(enum kind kind, int dir, const char *path, int dir2,
-          const char *path2, long nr, long a0, long a1, long a2, long a3,
-          long a4)
+path_call(enum kind kind, int dir, const char *path, int dir2, const char *path2,
+          long nr, long a0, long a1, long a2, long a3, long a4)
 {
     struct call c;
     long ret;
@@ -433,8 +467,8 @@ path_call(enum kind kind, int dir, const char *path, int dir2,
 
 /* A vector call: short means the first byte of the first part. */
 static long
-iov_call(enum kind kind, int fd, long nr, const struct iovec *iov, int n,
-         long off, long flags)
+iov_call(enum kind kind, int fd, long nr, const struct iovec *iov, int n, long off,
+         long flags)
 {
     struct iovec one;
     struct call c;
@@ -460,104 +494,100 @@ iov_call(enum kind kind, int fd, long nr, const struct iovec *iov, int n,
 static long
 open_call(int dir, const char *path, int flags, mode_t mode)
 {
-    return path_call(K_OPEN, dir, path, AT_FDCWD, NULL, SYS_openat, dir,
-                     (long)path, flags, mode, 0);
+    return path_call(K_OPEN, dir, path, AT_FDCWD, NULL, SYS_openat, dir, (long)path,
+                     flags, mode, 0);
 }
 
-#define HAS_MODE(f) (((f) & O_CREAT) || ((f) & O_TMPFILE) == O_TMPFILE)
-#define EXPORT __attribute__((visibility("default")))
+#define HAS_MODE(f) (((f)&O_CREAT) || ((f)&O_TMPFILE) == O_TMPFILE)
+#define EXPORT      __attribute__((visibility("default")))
 
-#define DEF_OPEN(name)                                                        \
-    EXPORT int name(const char *path, int flags, ...)                         \
-    {                                                                         \
-        mode_t mode = 0;                                                      \
-        if (HAS_MODE(flags)) {                                                \
-            va_list ap;                                                       \
-            va_start(ap, flags);                                              \
-            mode = va_arg(ap, mode_t);                                        \
-            va_end(ap);                                                       \
-        }                                                                     \
-        return (int)open_call(AT_FDCWD, path, flags, mode);                   \
+#define DEF_OPEN(name)                                                                 \
+    EXPORT int name(const char *path, int flags, ...)                                  \
+    {                                                                                  \
+        mode_t mode = 0;                                                               \
+        if (HAS_MODE(flags)) {                                                         \
+            va_list ap;                                                                \
+            va_start(ap, flags);                                                       \
+            mode = va_arg(ap, mode_t);                                                 \
+            va_end(ap);                                                                \
+        }                                                                              \
+        return (int)open_call(AT_FDCWD, path, flags, mode);                            \
     }
-#define DEF_OPENAT(name)                                                      \
-    EXPORT int name(int dir, const char *path, int flags, ...)                \
-    {                                                                         \
-        mode_t mode = 0;                                                      \
-        if (HAS_MODE(flags)) {                                                \
-            va_list ap;                                                       \
-            va_start(ap, flags);                                              \
-            mode = va_arg(ap, mode_t);                                        \
-            va_end(ap);                                                       \
-        }                                                                     \
-        return (int)open_call(dir, path, flags, mode);                        \
+#define DEF_OPENAT(name)                                                               \
+    EXPORT int name(int dir, const char *path, int flags, ...)                         \
+    {                                                                                  \
+        mode_t mode = 0;                                                               \
+        if (HAS_MODE(flags)) {                                                         \
+            va_list ap;                                                                \
+            va_start(ap, flags);                                                       \
+            mode = va_arg(ap, mode_t);                                                 \
+            va_end(ap);                                                                \
+        }                                                                              \
+        return (int)open_call(dir, path, flags, mode);                                 \
     }
-#define DEF_OPEN_2(name)                                                      \
-    EXPORT int name(const char *path, int flags);                             \
-    EXPORT int name(const char *path, int flags)                              \
-    {                                                                         \
-        return (int)open_call(AT_FDCWD, path, flags, 0);                      \
+#define DEF_OPEN_2(name)                                                               \
+    EXPORT int name(const char *path, int flags);                                      \
+    EXPORT int name(const char *path, int flags)                                       \
+    {                                                                                  \
+        return (int)open_call(AT_FDCWD, path, flags, 0);                               \
     }
-#define DEF_OPENAT_2(name)                                                    \
-    EXPORT int name(int dir, const char *path, int flags);                    \
-    EXPORT int name(int dir, const char *path, int flags)                     \
-    {                                                                         \
-        return (int)open_call(dir, path, flags, 0);                           \
+#define DEF_OPENAT_2(name)                                                             \
+    EXPORT int name(int dir, const char *path, int flags);                             \
+    EXPORT int name(int dir, const char *path, int flags)                              \
+    {                                                                                  \
+        return (int)open_call(dir, path, flags, 0);                                    \
     }
-#define DEF_CREAT(name)                                                       \
-    EXPORT int name(const char *path, mode_t mode)                            \
-    {                                                                         \
-        return (int)open_call(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC,   \
-                              mode);                                          \
+#define DEF_CREAT(name)                                                                \
+    EXPORT int name(const char *path, mode_t mode)                                     \
+    {                                                                                  \
+        return (int)open_call(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);     \
     }
-#define DEF_READ(name)                                                        \
-    EXPORT ssize_t name(int fd, void *buf, size_t n);                         \
-    EXPORT ssize_t name(int fd, void *buf, size_t n)                          \
-    {                                                                         \
-        return fd_call(K_READ, fd, SYS_read, 2, fd, (long)buf, (long)n, 0, 0, \
-                       0);                                                    \
+#define DEF_READ(name)                                                                 \
+    EXPORT ssize_t name(int fd, void *buf, size_t n);                                  \
+    EXPORT ssize_t name(int fd, void *buf, size_t n)                                   \
+    {                                                                                  \
+        return fd_call(K_READ, fd, SYS_read, 2, fd, (long)buf, (long)n, 0, 0, 0);      \
     }
-#define DEF_PREAD(name)                                                       \
-    EXPORT ssize_t name(int fd, void *buf, size_t n, off_t off);              \
-    EXPORT ssize_t name(int fd, void *buf, size_t n, off_t off)               \
-    {                                                                         \
-        return fd_call(K_PREAD, fd, SYS_pread64, 2, fd, (long)buf, (long)n,   \
-                       off, 0, 0);                                            \
+#define DEF_PREAD(name)                                                                \
+    EXPORT ssize_t name(int fd, void *buf, size_t n, off_t off);                       \
+    EXPORT ssize_t name(int fd, void *buf, size_t n, off_t off)                        \
+    {                                                                                  \
+        return fd_call(K_PREAD, fd, SYS_pread64, 2, fd, (long)buf, (long)n, off, 0,    \
+                       0);                                                             \
     }
-#define DEF_WRITE(name)                                                       \
-    EXPORT ssize_t name(int fd, const void *buf, size_t n);                   \
-    EXPORT ssize_t name(int fd, const void *buf, size_t n)                    \
-    {                                                                         \
-        return fd_call(K_WRITE, fd, SYS_write, 2, fd, (long)buf, (long)n, 0,  \
-                       0, 0);                                                 \
+#define DEF_WRITE(name)                                                                \
+    EXPORT ssize_t name(int fd, const void *buf, size_t n);                            \
+    EXPORT ssize_t name(int fd, const void *buf, size_t n)                             \
+    {                                                                                  \
+        return fd_call(K_WRITE, fd, SYS_write, 2, fd, (long)buf, (long)n, 0, 0, 0);    \
     }
-#define DEF_PWRITE(name)                                                      \
-    EXPORT ssize_t name(int fd, const void *buf, size_t n, off_t off);        \
-    EXPORT ssize_t name(int fd, const void *buf, size_t n, off_t off)         \
-    {                                                                         \
-        return fd_call(K_PWRITE, fd, SYS_pwrite64, 2, fd, (long)buf, (long)n, \
-                       off, 0, 0);                                            \
+#define DEF_PWRITE(name)                                                               \
+    EXPORT ssize_t name(int fd, const void *buf, size_t n, off_t off);                 \
+    EXPORT ssize_t name(int fd, const void *buf, size_t n, off_t off)                  \
+    {                                                                                  \
+        return fd_call(K_PWRITE, fd, SYS_pwrite64, 2, fd, (long)buf, (long)n, off, 0,  \
+                       0);                                                             \
     }
-#define DEF_IOV(name, kind, nr)                                               \
-    EXPORT ssize_t name(int fd, const struct iovec *iov, int n)               \
-    {                                                                         \
-        return iov_call(kind, fd, nr, iov, n, 0, 0);                          \
+#define DEF_IOV(name, kind, nr)                                                        \
+    EXPORT ssize_t name(int fd, const struct iovec *iov, int n)                        \
+    {                                                                                  \
+        return iov_call(kind, fd, nr, iov, n, 0, 0);                                   \
     }
-#define DEF_PIOV(name, kind, nr)                                              \
-    EXPORT ssize_t name(int fd, const struct iovec *iov, int n, off_t off)    \
-    {                                                                         \
-        return iov_call(kind, fd, nr, iov, n, off, 0);                        \
+#define DEF_PIOV(name, kind, nr)                                                       \
+    EXPORT ssize_t name(int fd, const struct iovec *iov, int n, off_t off)             \
+    {                                                                                  \
+        return iov_call(kind, fd, nr, iov, n, off, 0);                                 \
     }
-#define DEF_PIOV2(name, kind, nr)                                             \
-    EXPORT ssize_t name(int fd, const struct iovec *iov, int n, off_t off,    \
-                        int flags)                                            \
-    {                                                                         \
-        return iov_call(kind, fd, nr, iov, n, off, flags);                    \
+#define DEF_PIOV2(name, kind, nr)                                                      \
+    EXPORT ssize_t name(int fd, const struct iovec *iov, int n, off_t off, int flags)  \
+    {                                                                                  \
+        return iov_call(kind, fd, nr, iov, n, off, flags);                             \
     }
-#define DEF_FD(name, kind, nr)                                                \
-    EXPORT int name(int fd);                                                  \
-    EXPORT int name(int fd)                                                   \
-    {                                                                         \
-        return (int)fd_call(kind, fd, nr, -1, fd, 0, 0, 0, 0, 0);             \
+#define DEF_FD(name, kind, nr)                                                         \
+    EXPORT int name(int fd);                                                           \
+    EXPORT int name(int fd)                                                            \
+    {                                                                                  \
+        return (int)fd_call(kind, fd, nr, -1, fd, 0, 0, 0, 0, 0);                      \
     }
 
 DEF_OPEN(open)
@@ -617,8 +647,7 @@ __pread_chk(int fd, void *buf, size_t n, off_t off, size_t room)
     return pread(fd, buf, n, off);
 }
 
-EXPORT ssize_t __pread64_chk(int fd, void *buf, size_t n, off_t off,
-                             size_t room);
+EXPORT ssize_t __pread64_chk(int fd, void *buf, size_t n, off_t off, size_t room);
 EXPORT ssize_t
 __pread64_chk(int fd, void *buf, size_t n, off_t off, size_t room)
 {
@@ -630,10 +659,9 @@ map_call(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 {
     if (flags & MAP_ANONYMOUS) // libc's own business
         return (void *)end(&(struct call){ .kind = K_NONE },
-                           raw(SYS_mmap, (long)addr, (long)n, prot, flags, fd,
-                               off));
-    return (void *)fd_call(K_MMAP, fd, SYS_mmap, -1, (long)addr, (long)n, prot,
-                           flags, fd, off);
+                           raw(SYS_mmap, (long)addr, (long)n, prot, flags, fd, off));
+    return (void *)fd_call(K_MMAP, fd, SYS_mmap, -1, (long)addr, (long)n, prot, flags,
+                           fd, off);
 }
 
 EXPORT void *
@@ -659,8 +687,7 @@ copy_file_range(int in, off_t *in_off, int out, off_t *out_off, size_t n,
 EXPORT ssize_t
 sendfile(int out, int in, off_t *off, size_t n)
 {
-    return fd_call(K_SENDFILE, out, SYS_sendfile, 3, out, in, (long)off,
-                   (long)n, 0, 0);
+    return fd_call(K_SENDFILE, out, SYS_sendfile, 3, out, in, (long)off, (long)n, 0, 0);
 }
 
 EXPORT ssize_t
@@ -672,15 +699,14 @@ sendfile64(int out, int in, off_t *off, size_t n)
 EXPORT int
 sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 {
-    return (int)fd_call(K_SYNCRANGE, fd, SYS_sync_file_range, -1, fd, off, n,
-                        flags, 0, 0);
+    return (int)fd_call(K_SYNCRANGE, fd, SYS_sync_file_range, -1, fd, off, n, flags, 0,
+                        0);
 }
 
 EXPORT int
 fallocate(int fd, int mode, off_t off, off_t n)
 {
-    return (int)fd_call(K_FALLOCATE, fd, SYS_fallocate, -1, fd, mode, off, n,
-                        0, 0);
+    return (int)fd_call(K_FALLOCATE, fd, SYS_fallocate, -1, fd, mode, off, n, 0, 0);
 }
 
 EXPORT int
@@ -736,11 +762,10 @@ flock(int fd, int op)
 
 /* plain: asked for without flags, so the kind is rename, not renameat2. */
 static long
-rename_call(int plain, int a, const char *from, int b, const char *to,
-            unsigned flags)
+rename_call(int plain, int a, const char *from, int b, const char *to, unsigned flags)
 {
-    return path_call(plain ? K_RENAME : K_RENAME2, a, from, b, to,
-                     SYS_renameat2, a, (long)from, b, (long)to, flags);
+    return path_call(plain ? K_RENAME : K_RENAME2, a, from, b, to, SYS_renameat2, a,
+                     (long)from, b, (long)to, flags);
 }
 
 EXPORT int
@@ -777,8 +802,8 @@ link(const char *from, const char *to)
 EXPORT int
 unlinkat(int dir, const char *path, int flags)
 {
-    return (int)path_call(K_UNLINK, dir, path, AT_FDCWD, NULL, SYS_unlinkat,
-                          dir, (long)path, flags, 0, 0);
+    return (int)path_call(K_UNLINK, dir, path, AT_FDCWD, NULL, SYS_unlinkat, dir,
+                          (long)path, flags, 0, 0);
 }
 
 EXPORT int
@@ -865,26 +890,37 @@ syscall(long nr, ...)
         a[i] = va_arg(ap, long);
     va_end(ap);
 
-#define FD(kind, fd, len)                                                     \
-    return fd_call(kind, (int)(fd), nr, len, a[0], a[1], a[2], a[3], a[4],    \
-                   a[5])
+#define FD(kind, fd, len)                                                              \
+    return fd_call(kind, (int)(fd), nr, len, a[0], a[1], a[2], a[3], a[4], a[5])
     switch (nr) {
     case SYS_openat:
-        return open_call((int)a[0], (const char *)a[1], (int)a[2],
-                         (mode_t)a[3]);
-    case SYS_read: FD(K_READ, a[0], 2);
-    case SYS_pread64: FD(K_PREAD, a[0], 2);
-    case SYS_write: FD(K_WRITE, a[0], 2);
-    case SYS_pwrite64: FD(K_PWRITE, a[0], 2);
-    case SYS_copy_file_range: FD(K_CFR, a[2], 4);
-    case SYS_sendfile: FD(K_SENDFILE, a[0], 3);
-    case SYS_fsync: FD(K_FSYNC, a[0], -1);
-    case SYS_fdatasync: FD(K_FDATASYNC, a[0], -1);
-    case SYS_sync_file_range: FD(K_SYNCRANGE, a[0], -1);
-    case SYS_fallocate: FD(K_FALLOCATE, a[0], -1);
-    case SYS_ftruncate: FD(K_FTRUNCATE, a[0], -1);
-    case SYS_flock: FD(K_FLOCK, a[0], -1);
-    case SYS_close: FD(K_CLOSE, a[0], -1);
+        return open_call((int)a[0], (const char *)a[1], (int)a[2], (mode_t)a[3]);
+    case SYS_read:
+        FD(K_READ, a[0], 2);
+    case SYS_pread64:
+        FD(K_PREAD, a[0], 2);
+    case SYS_write:
+        FD(K_WRITE, a[0], 2);
+    case SYS_pwrite64:
+        FD(K_PWRITE, a[0], 2);
+    case SYS_copy_file_range:
+        FD(K_CFR, a[2], 4);
+    case SYS_sendfile:
+        FD(K_SENDFILE, a[0], 3);
+    case SYS_fsync:
+        FD(K_FSYNC, a[0], -1);
+    case SYS_fdatasync:
+        FD(K_FDATASYNC, a[0], -1);
+    case SYS_sync_file_range:
+        FD(K_SYNCRANGE, a[0], -1);
+    case SYS_fallocate:
+        FD(K_FALLOCATE, a[0], -1);
+    case SYS_ftruncate:
+        FD(K_FTRUNCATE, a[0], -1);
+    case SYS_flock:
+        FD(K_FLOCK, a[0], -1);
+    case SYS_close:
+        FD(K_CLOSE, a[0], -1);
     case SYS_renameat2:
         return rename_call(0, (int)a[0], (const char *)a[1], (int)a[2],
                            (const char *)a[3], (unsigned)a[4]);
@@ -897,12 +933,11 @@ syscall(long nr, ...)
     case SYS_rename:
         return rename((const char *)a[0], (const char *)a[1]);
     case SYS_open:
-        return open_call(AT_FDCWD, (const char *)a[0], (int)a[1],
-                         (mode_t)a[2]);
+        return open_call(AT_FDCWD, (const char *)a[0], (int)a[1], (mode_t)a[2]);
 #endif
     case SYS_linkat:
-        return linkat((int)a[0], (const char *)a[1], (int)a[2],
-                      (const char *)a[3], (int)a[4]);
+        return linkat((int)a[0], (const char *)a[1], (int)a[2], (const char *)a[3],
+                      (int)a[4]);
     case SYS_unlinkat:
         return unlinkat((int)a[0], (const char *)a[1], (int)a[2]);
     case SYS_mkdirat:

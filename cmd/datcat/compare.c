@@ -202,7 +202,7 @@ struct diff {
 static double
 value_at(const struct values *x, const struct values_scratch *w, size_t i)
 {
-    return x->kind == VALUES_F32 ? (double)((const float *)w->out)[i] : w->out[i];
+    return x->kind == VALUES_F32 ? (double)w->f32[i] : w->f64[i];
 }
 
 /* NaN is equal to NaN, an infinity to itself. */

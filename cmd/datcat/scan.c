@@ -144,7 +144,7 @@ hist_item(void *ctx, size_t item, unsigned worker, struct err *err)
     if (values_read(x, first, n, w, err) < 0)
         return -1;
     for (size_t i = 0; i < n; i++) {
-        double value = x->kind == VALUES_F32 ? (double)((float *)w->out)[i] : w->out[i];
+        double value = x->kind == VALUES_F32 ? (double)w->f32[i] : w->f64[i];
         if (isfinite(value))
             counts[bin_of(&k->range[v], k->bins, value)]++;
     }
@@ -302,8 +302,7 @@ scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
         rc = values_read(&x, at, whole, &w, err);
         if (rc == 0 && !put_wide_integers(&out, v->dtype, w.bytes, n))
             for (size_t i = 0; i < n; i++)
-                put_value(&out,
-                          x.kind == VALUES_F32 ? (double)((float *)w.out)[i] : w.out[i],
+                put_value(&out, x.kind == VALUES_F32 ? (double)w.f32[i] : w.f64[i],
                           v->dtype == DT_F64     ? 17
                           : x.kind == VALUES_F64 ? 10
                                                  : 9);

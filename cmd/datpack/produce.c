@@ -147,15 +147,16 @@ encode(const struct item *it, uint64_t first, const float *f, size_t n, uint8_t 
 
 /* Doubles (f64 tensors): narrowed once, checked against the target's range. */
 static int
-narrow_all(const struct item *it, uint64_t first, double *d, size_t n, struct err *err)
+narrow_all(const struct item *it, uint64_t first, struct values_scratch *w, size_t n,
+           struct err *err)
 {
-    float *f = (float *)d;
     for (size_t i = 0; i < n; i++) {
-        double value = d[i];
+        double value = w->f64[i];
         float target = it->dtype == DT_F32 ? (float)value : narrow(value);
         if (isinf(target) && !isinf(value))
             return out_of_range(it, first + i, value, err);
-        f[i] = target; // float i lies below double i: nothing unread is overwritten
+        w->f32[i] =
+            target; // float i lies below double i: nothing unread is overwritten
     }
     return 0;
 }
@@ -193,11 +194,11 @@ make_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
     uint64_t first = (x->first_chunk + i) * VALUES_CHUNK;
     uint64_t left = it->numel - first;
     size_t n = left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
-    float *f = (float *)w->out;
+    float *f = w->f32;
     if (it->how == HOW_CONVERT) {
         if (values_read(&x->values, first, n, w, err) < 0)
             return -1;
-        if (x->values.kind == VALUES_F64 && narrow_all(it, first, w->out, n, err) < 0)
+        if (x->values.kind == VALUES_F64 && narrow_all(it, first, w, n, err) < 0)
             return -1;
     } else {
         make_weights(x, first, f, n);
