@@ -77,10 +77,11 @@ lint_cppcheck()
 }
 
 # Only the errors are shown; "clang-tidy FILE -- FLAGS" tells how it came to them.
+# failio.c stands in for functions of the C library, whose names and checks it shares.
 lint_tidy()
 {
     # shellcheck disable=SC2016  # for the inner shell
-    sources '*.c' | xargs -P "$(nproc)" -n 1 bash -c '
+    sources '*.c' | grep -v '^tests/failio.c$' | xargs -P "$(nproc)" -n 1 bash -c '
         file=${@: -1}
         set -- "${@:1:$#-1}"
         text=$(clang-tidy --quiet "$file" -- "$@" 2>&1) || {

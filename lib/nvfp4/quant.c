@@ -253,7 +253,7 @@ sweep(uint8_t codes[N / 2], const float x[N], const struct quant_scale *t,
       const float *weight, bool exhaustive)
 {
     float amax = block_amax(x);
-    float a[N];
+    float a[N] = { 0 };
     int best = 0;
     if (amax > 0) {
         int c0 = e4m3_from(fminf((amax / 6.0F) * t->enc, 448.0F));

@@ -246,7 +246,7 @@ fuzz_values(struct store *s, const struct view *v)
     struct values x;
     struct stats all = { 0 };
     struct err err = { 0 };
-    if (!scratch.out)
+    if (!scratch.f64)
         HOLDS(values_scratch(&scratch, &err) == 0, "%s", err.msg);
     if (values_kind(v->dtype) == VALUES_NONE || s->n_files == 0)
         return;
