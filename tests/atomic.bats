@@ -12,6 +12,7 @@
 
 # shellcheck disable=SC2154  # output, stderr_lines: set by run
 
+# bats file_tags=native
 bats_require_minimum_version 1.5.0
 
 setup_file() {

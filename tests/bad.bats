@@ -6,6 +6,7 @@
 # The files come from mkbad.py, the questions are asked by runbad.py.
 # shellcheck disable=SC2154  # output, stderr, stderr_lines: set by run
 
+# bats file_tags=native
 bats_require_minimum_version 1.5.0
 
 setup_file() {

@@ -6,6 +6,7 @@
 
 # shellcheck disable=SC2016,SC2030,SC2031,SC2154  # inner shells; output: set by run
 
+# bats file_tags=native
 bats_require_minimum_version 1.8.0
 
 setup_file()

@@ -27,6 +27,8 @@ cd "$(dirname "$0")/.." || exit 2
 
 export NIBBLE_BIN=${NIBBLE_BIN:-$PWD/bin}
 export NIBBLE_BUILD=${NIBBLE_BUILD:-$PWD/build}
+# What is slower by nature has wider limits of time and memory, and shorter loops.
+[ -z "${NIBBLE_SAN:-}${NIBBLE_EMULATED:-}" ] || export NIBBLE_SLOW=1
 jobs=$(nproc)
 logs=$NIBBLE_BUILD/log
 tags=
