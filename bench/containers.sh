@@ -34,7 +34,7 @@
 #
 # Environment: NIBBLE_BIN (../bin beside this script), CC, BENCH_PYTHON (python3 with
 # numpy and safetensors, for the part python), BENCH_WAIT seconds to wait for a quiet
-# machine, all waits together (1800).
+# machine, all waits together (1800); after that nothing is repeated.
 set -euo pipefail
 export LC_ALL=C
 
@@ -199,8 +199,9 @@ once()
         "$dir/meter" "$dir/once" "$@" >/dev/null
         read -r wall _ _ _ foreign _ <"$dir/once"
         [ "$(holds "$foreign > 0.05 * $wall + 0.03")" = yes ] || break
-        # Long runs get two tries.
-        if [ $try -eq 0 ] || { [ $try -lt 4 ] && [ "${wall%.*}" -gt 5 ]; }; then
+        # Long runs get two tries, all runs one when patience is at an end.
+        if [ $try -eq 0 ] || [ $patience -le 0 ] ||
+            { [ $try -lt 4 ] && [ "${wall%.*}" -gt 5 ]; }; then
             noisy=$((noisy + 1))
             break
         fi
