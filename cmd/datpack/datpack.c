@@ -180,26 +180,18 @@ take_option(struct config_datpack *c, int opt, const char *arg)
 static void
 settle_target(struct config_datpack *c)
 {
-    static const struct {
-        const char *suffix, *kind;
-    } by_suffix[] = { { ".dat", "dat" },
-                      { ".safetensors", "safetensors" },
-                      { ".ckpt", "ckpt" },
-                      { "/", "safetensors" },
-                      { ".gguf", "gguf" } };
     struct slice out = slice_of(c->out);
-    for (size_t i = 0; i < sizeof by_suffix / sizeof *by_suffix && !c->to; i++)
-        if (slice_ends(out, by_suffix[i].suffix))
-            c->to = by_suffix[i].kind;
+    bool slash = slice_ends(out, "/"); // a model directory
+    if (!c->to)
+        c->to = slash ? "safetensors" : writer_kind_of(c->out);
     if (!c->to && strcmp(c->out, "-") == 0)
         c->to = "dat";
     if (!c->to)
         misuse("%s: which container? its suffix does not tell; --to does", c->out);
-    if (strcmp(c->to, "dat") != 0 && strcmp(c->to, "safetensors") != 0 &&
-        strcmp(c->to, "ckpt") != 0)
-        misuse("--to %s: cannot be written yet; dat, safetensors and ckpt can", c->to);
-    c->directory = slice_ends(out, "/") && strcmp(c->to, "safetensors") == 0;
-    if (slice_ends(out, "/") && !c->directory)
+    if (!writer_knows(c->to))
+        misuse("--to %s: cannot be written yet", c->to);
+    c->directory = slash && strcmp(c->to, "safetensors") == 0;
+    if (slash && !c->directory)
         misuse("%s: a %s is a file, not a directory", c->out, c->to);
 }
 

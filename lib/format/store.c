@@ -36,6 +36,22 @@ container_named(struct slice name)
     return NULL;
 }
 
+bool
+writer_knows(const char *kind)
+{
+    const struct container *c = container_named(slice_of(kind));
+    return c && c->plan;
+}
+
+const char *
+writer_kind_of(const char *path)
+{
+    for (size_t i = 0; i < N_CONTAINERS; i++)
+        if (containers[i]->plan && slice_ends(slice_of(path), containers[i]->suffix))
+            return containers[i]->name;
+    return NULL;
+}
+
 static const struct container *
 container_of_file(const struct map *m)
 {

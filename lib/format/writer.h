@@ -84,6 +84,11 @@ struct writer {
     uint8_t file_xxh3[XXH3_BYTES], index_xxh3[XXH3_BYTES];
 };
 
+/* Whether a container of that name can be written. */
+bool writer_knows(const char *kind);
+/* The writable container whose suffix the path has, or NULL. */
+const char *writer_kind_of(const char *path);
+
 struct writer_options {
     unsigned flags; // OUT_FORCE
     bool directory; // write a model directory (safetensors)
