@@ -17,6 +17,7 @@ CORE_SRCS = \
 	lib/core/feed.c \
 	lib/core/guard.c \
 	lib/core/hash.c \
+	lib/core/isa.c \
 	lib/core/json.c \
 	lib/core/map.c \
 	lib/core/names.c \
@@ -37,7 +38,7 @@ FORMAT_SRCS = \
 	lib/format/view.c \
 	lib/format/writer.c
 
-NVFP4_SRCS = lib/nvfp4/codec.c lib/nvfp4/quant.c
+NVFP4_SRCS = lib/nvfp4/codec.c lib/nvfp4/quant.c lib/nvfp4/quant_kernel.c
 
 TEXT_SRCS = \
 	lib/text/bpe.c \
@@ -77,8 +78,10 @@ tokenize_SRCS = \
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
-# each with -DISA=scalar, -DISA=avx2, ...
-ISA_SRCS = cmd/stats_kernel.c cmd/datpack/random_kernel.c
+# each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
+# since their scalar truth is a source of its own.
+ISA_SRCS = cmd/stats_kernel.c cmd/datpack/random_kernel.c lib/nvfp4/quant_kernel.c
+VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 
 # ---- settings of the machine ------------------------------------------------
 
@@ -102,10 +105,11 @@ FUZZ_CC ?= clang
 FUZZ_SECONDS ?= 60
 
 TARGET := $(shell $(CC) -dumpmachine)
-ISAS := scalar $(if $(filter x86_64-%,$(TARGET)),avx2 avx512)
+ISAS := scalar $(if $(filter x86_64-%,$(TARGET)),avx2 avx512)$(if $(filter aarch64-%,$(TARGET)),neon)
 ISA_FLAGS_scalar = -O3
-ISA_FLAGS_avx2 = -O3 -mavx2 -mf16c
-ISA_FLAGS_avx512 = -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c
+ISA_FLAGS_neon = -O3
+ISA_FLAGS_avx2 = -O3 -mavx2 -mfma -mf16c
+ISA_FLAGS_avx512 = -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 
 WARN = -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wformat=2 $(WERROR)
 # No implicit FMA: it would make a result depend on the instruction set.
@@ -121,7 +125,8 @@ LDLIBS ?= $(MSGPACK_LIB) -lxxhash -lpthread -lm
 # ---- derived lists ----------------------------------------------------------
 
 objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
-	$(ISAS:%=$(BUILD)/$(s:.c=)_%.o),$(BUILD)/$(s:.c=.o)))
+	$(patsubst %,$(BUILD)/$(s:.c=)_%.o,\
+	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
 LIBS = $(foreach l,model format text nvfp4 core,$(BUILD)/lib$l.a)

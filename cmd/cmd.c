@@ -267,6 +267,37 @@ cmd_threads(const char *arg)
     return n < MOST ? (unsigned)n : MOST;
 }
 
+/* amx has no loops of its own here and takes those below it. */
+static bool
+have_amx(void)
+{
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[4096];
+    bool found = false;
+    while (f && !found && fgets(line, sizeof line, f))
+        found = strstr(line, "amx_tile") != NULL;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+enum isa
+cmd_isa(void)
+{
+    const char *want = getenv("NIBBLE_ISA");
+    char q[TEXT_QUOTE];
+    if (!want || !*want)
+        return isa_best();
+    bool amx = strcmp(want, "amx") == 0;
+    enum isa isa = amx ? isa_best() : isa_named(want);
+    if (isa == ISA_COUNT)
+        die(EXIT_TROUBLE, "NIBBLE_ISA=%s: want scalar, avx2, avx512 or amx",
+            text_quote(q, want, strlen(want)));
+    if (!isa_have(isa) || (amx && !have_amx()))
+        die(EXIT_TROUBLE, "NIBBLE_ISA=%s: this CPU does not have it", want);
+    return isa;
+}
+
 double
 cmd_number(const char *option, const char *arg, double low)
 {

@@ -5,6 +5,7 @@
 
 #include "lib/core/err.h"
 #include "lib/core/guard.h"
+#include "lib/core/isa.h"
 #include "lib/core/json.h"
 
 #include <stdbool.h>
@@ -70,6 +71,8 @@ _Noreturn void die_err(const struct err *err);
 uint64_t cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high);
 /* The argument of -j, or with NULL all processors; at most 32 are used. */
 unsigned cmd_threads(const char *arg);
+/* The fastest instruction set that this CPU and NIBBLE_ISA allow. */
+enum isa cmd_isa(void);
 double cmd_number(const char *option, const char *arg, double low);
 uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
 /* Index of arg among the NULL-terminated words, or misuse. */

@@ -2,72 +2,22 @@
 /* stats: see stats.h. */
 #include "cmd/stats.h"
 
-#include "cmd/cmd.h"
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-/* From slow to fast; NIBBLE_ISA names the last one allowed.  amx has no loop of its own
- * here and takes the one below it. */
-static const struct {
-    const char *name;
-    const struct stats_isa *isa;
-} levels[] = {
-    { "scalar", &stats_scalar },
-#ifdef __x86_64__
-    { "avx2", &stats_avx2 },
-    { "avx512", &stats_avx512 },
-    { "amx", &stats_avx512 },
+static const struct stats_isa *const table[ISA_COUNT] = {
+    [ISA_SCALAR] = &stats_scalar,
+#if defined __x86_64__
+    [ISA_AVX2] = &stats_avx2,
+    [ISA_AVX512] = &stats_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = &stats_neon,
 #endif
 };
 
-enum { N_LEVELS = sizeof levels / sizeof *levels };
-
-static bool
-cpu_has(const char *name)
-{
-#ifdef __x86_64__
-    if (strcmp(name, "avx2") == 0)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (strcmp(name, "avx512") == 0)
-        return __builtin_cpu_supports("avx512f") &&
-               __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (strcmp(name, "amx") == 0) {
-        FILE *f = fopen("/proc/cpuinfo", "r");
-        char line[4096];
-        bool found = false;
-        while (f && !found && fgets(line, sizeof line, f))
-            found = strstr(line, "amx_tile") != NULL;
-        if (f)
-            fclose(f);
-        return found;
-    }
-#endif
-    return strcmp(name, "scalar") == 0;
-}
-
 const struct stats_isa *
-stats_isa(void)
+stats_isa(enum isa isa)
 {
-    const char *want = getenv("NIBBLE_ISA");
-    if (!want || !*want) {
-        int best = 0;
-        for (int i = 0; i < N_LEVELS; i++)
-            if (strcmp(levels[i].name, "amx") != 0 && cpu_has(levels[i].name))
-                best = i;
-        return levels[best].isa;
-    }
-    for (int i = 0; i < N_LEVELS; i++)
-        if (strcmp(levels[i].name, want) == 0) {
-            if (!cpu_has(want))
-                die(EXIT_TROUBLE, "NIBBLE_ISA=%s: this CPU does not have it", want);
-            return levels[i].isa;
-        }
-    char q[TEXT_QUOTE];
-    die(EXIT_TROUBLE, "NIBBLE_ISA=%s: want scalar, avx2, avx512 or amx",
-        text_quote(q, want, strlen(want)));
+    return table[isa];
 }
 
 void

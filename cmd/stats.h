@@ -7,6 +7,8 @@
 #ifndef NIBBLE_CMD_STATS_H
 #define NIBBLE_CMD_STATS_H
 
+#include "lib/core/isa.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,8 +31,7 @@ struct stats_isa {
     void (*from_bf16)(float *out, const void *in, size_t n);
 };
 
-/* The fastest that this CPU and NIBBLE_ISA allow. */
-const struct stats_isa *stats_isa(void);
+const struct stats_isa *stats_isa(enum isa isa);
 
 /* a then b. */
 void stats_merge(struct stats *a, const struct stats *b);
@@ -38,8 +39,10 @@ double stats_std(const struct stats *s); // of the population
 double stats_absmax(const struct stats *s);
 
 extern const struct stats_isa stats_scalar;
-#ifdef __x86_64__
+#if defined __x86_64__
 extern const struct stats_isa stats_avx2, stats_avx512;
+#elif defined __aarch64__
+extern const struct stats_isa stats_neon;
 #endif
 
 #endif

@@ -2,6 +2,7 @@
 /* values: see values.h. */
 #include "cmd/values.h"
 
+#include "cmd/cmd.h"
 #include "lib/core/num.h"
 #include "lib/nvfp4/codec.h"
 
@@ -37,7 +38,7 @@ values_kind(enum dtype d)
 int
 values_open(struct values *x, struct store *s, const struct view *v, struct err *err)
 {
-    *x = (struct values){ .s = s, .v = v, .isa = stats_isa(), .scale2 = 1 };
+    *x = (struct values){ .s = s, .v = v, .isa = stats_isa(cmd_isa()), .scale2 = 1 };
     x->kind = values_kind(v->dtype);
     if (!v->scale2)
         return 0;

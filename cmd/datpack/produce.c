@@ -33,18 +33,15 @@ struct producer {
     uint64_t first_chunk;
 };
 
-static random_fn *
-pick_random(const char *isa)
-{
-#ifdef __x86_64__
-    if (strcmp(isa, "avx512") == 0)
-        return random_weights_avx512;
-    if (strcmp(isa, "avx2") == 0)
-        return random_weights_avx2;
+static random_fn *const random_weights[ISA_COUNT] = {
+    [ISA_SCALAR] = random_weights_scalar,
+#if defined __x86_64__
+    [ISA_AVX2] = random_weights_avx2,
+    [ISA_AVX512] = random_weights_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = random_weights_neon,
 #endif
-    (void)isa;
-    return random_weights_scalar;
-}
+};
 
 struct producer *
 producer_open(struct plan *p, struct writer *w, struct progress *progress)
@@ -58,7 +55,7 @@ producer_open(struct plan *p, struct writer *w, struct progress *progress)
         x->out = calloc((size_t)n * PER_WORKER, sizeof *x->out);
         x->out_bytes = calloc((size_t)n * PER_WORKER, sizeof *x->out_bytes);
         x->copy = malloc(COPY_BYTES);
-        x->random = pick_random(stats_isa()->name);
+        x->random = random_weights[cmd_isa()];
         bad = !x->scratch || !x->out || !x->out_bytes || !x->copy;
         for (unsigned i = 0; i < n && !bad; i++)
             bad = values_scratch(&x->scratch[i], p->err) < 0;

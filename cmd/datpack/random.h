@@ -11,8 +11,10 @@ typedef void random_fn(float *out, uint64_t first, size_t n, uint32_t seed,
                        uint32_t row, double scale);
 
 random_fn random_weights_scalar;
-#ifdef __x86_64__
+#if defined __x86_64__
 random_fn random_weights_avx2, random_weights_avx512;
+#elif defined __aarch64__
+random_fn random_weights_neon;
 #endif
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* quant: see quant.h.  x: the 16 values of a block, A: their largest magnitude, T: the
- * tensor's, D(c): the value of scale byte c. */
+/* quant: see quant.h.  A block is 16 values of a row, or with spec->square 16 rows of
+ * them; A: its largest magnitude, T: the tensor's, D(c): the value of scale byte c. */
 #include "lib/nvfp4/quant.h"
 
 #include "lib/core/num.h"
+#include "lib/core/philox.h"
 
 #include <float.h>
 #include <math.h>
@@ -71,33 +72,49 @@ nvfp4_scale(const struct quant_spec *spec, float amax)
     return t;
 }
 
-float
-nvfp4_amax(const float *x, size_t n, size_t *bad)
+/* ---- blocks --------------------------------------------------------------------- */
+
+/* Values and codes of one block: k = 16 * row + column. */
+struct block {
+    const float *x;
+    uint8_t *codes;
+    size_t stride;  // columns of a row
+    int n;          // values: 16 a row
+    uint64_t first; // index of x[0] in its tensor
+};
+
+static size_t
+place(const struct block *b, int k)
 {
-    float most = 0;
-    *bad = n;
-    for (size_t i = 0; i < n; i++) {
-        float a = fabsf(x[i]);
-        if (!(a <= FLT_MAX) && *bad == n)
-            *bad = i;
-        most = a > most ? a : most;
-    }
-    return most;
+    return (size_t)(k / N) * b->stride + (size_t)(k % N);
 }
 
 static float
-block_amax(const float x[N])
+at(const struct block *b, int k)
 {
-    float most = 0;
-    for (int i = 0; i < N; i++)
-        most = fmaxf(most, fabsf(x[i]));
-    return most;
+    return b->x[place(b, k)];
 }
 
 static void
-put_code(uint8_t codes[N / 2], int i, unsigned code)
+put_code(const struct block *b, int k, unsigned code)
 {
-    codes[i / 2] = (uint8_t)(i % 2 ? codes[i / 2] | code << 4 : code);
+    uint8_t *p = &b->codes[place(b, k) / 2];
+    *p = (uint8_t)(k % 2 ? *p | code << 4 : code);
+}
+
+static unsigned
+get_code(const struct block *b, int k)
+{
+    return b->codes[place(b, k) / 2] >> (k % 2 ? 4 : 0) & 15;
+}
+
+static float
+block_amax(const struct block *b)
+{
+    float most = 0;
+    for (int k = 0; k < b->n; k++)
+        most = fmaxf(most, fabsf(at(b, k)));
+    return most;
 }
 
 static unsigned
@@ -110,17 +127,15 @@ sign_bit(float x)
 
 /* The source is rounded to bf16 first; a block below 0.09375 sits on the floor. */
 static uint8_t
-torchao(uint8_t codes[N / 2], const float in[N])
+torchao(const struct block *b)
 {
-    float x[N];
-    for (int i = 0; i < N; i++)
-        x[i] = num_from_bf16(num_to_bf16(in[i]));
-    float t = block_amax(x) / 6.0F;
+    float t = num_from_bf16(num_to_bf16(block_amax(b))) / 6.0F;
     uint8_t c = e4m3_from(fminf(fmaxf(t, 0x1p-6F), 448.0F));
     float s = e4m3_value(c);
-    for (int i = 0; i < N; i++) {
-        float y = x[i] / s; // a true division
-        put_code(codes, i, e2m1_code_even(fabsf(y)) | sign_bit(x[i]));
+    for (int k = 0; k < b->n; k++) {
+        float x = num_from_bf16(num_to_bf16(at(b, k)));
+        float y = x / s; // a true division
+        put_code(b, k, e2m1_code_even(fabsf(y)) | sign_bit(x));
     }
     return c;
 }
@@ -135,86 +150,106 @@ round_to(enum dtype d, float x)
 
 /* The scale may become 0; then every value that is not 0 gets code 7. */
 static uint8_t
-native(uint8_t codes[N / 2], const float x[N], enum dtype source)
+native(const struct block *b, enum dtype source)
 {
-    float t = round_to(source, block_amax(x) / 6.0F);
+    float t = round_to(source, block_amax(b) / 6.0F);
     uint8_t c = e4m3_from(fminf(fmaxf(t, 0x1p-16F), 448.0F));
     float s = e4m3_value(c) + 1e-12F;
-    for (int i = 0; i < N; i++) {
-        float y = x[i] / s;
-        put_code(codes, i, e2m1_code_away(fabsf(y)) | (y < 0 ? 8U : 0U));
+    for (int k = 0; k < b->n; k++) {
+        float y = at(b, k) / s;
+        put_code(b, k, e2m1_code_away(fabsf(y)) | (y < 0 ? 8U : 0U));
     }
     return c;
 }
 
 /* ---- two levels, max ------------------------------------------------------------- */
 
+/* The magnitude code below or above a, by chance: the mean is a.  The draw depends on
+ * the element's place in its tensor and on nothing else. */
+static unsigned
+stochastic_code(const struct quant_spec *spec, uint64_t index, float a)
+{
+    uint32_t counter[4] = { (uint32_t)(index / 4), (uint32_t)(index / 4 >> 32),
+                            spec->row, PHILOX_ROUND };
+    uint32_t key[2] = { spec->seed, spec->step }, draw[4];
+    if (!(a < 6.0F))
+        return 7;
+    unsigned low = 6;
+    while (e2m1_value(low) > a)
+        low--;
+    float step = e2m1_value(low + 1) - e2m1_value(low);
+    philox4x32(draw, counter, key);
+    float u = (float)(draw[index % 4] >> 8) * 0x1p-24F;
+    return low + (u < (a - e2m1_value(low)) / step);
+}
+
 /* TransformerEngine's order: multiply by reciprocals. */
 static uint8_t
-max_te(uint8_t codes[N / 2], const float x[N], const struct quant_scale *t)
+max_te(const struct block *b, const struct quant_spec *spec,
+       const struct quant_scale *t)
 {
     float factor = t->enc * sixth; // the inner product first
-    uint8_t c = e4m3_from(block_amax(x) * factor);
+    uint8_t c = e4m3_from(block_amax(b) * factor);
     float enc = fminf(1.0F / (e4m3_value(c) * t->scale2), FLT_MAX);
-    for (int i = 0; i < N; i++)
-        put_code(codes, i, e2m1_code_even(fabsf(x[i] * enc)) | sign_bit(x[i]));
+    for (int k = 0; k < b->n; k++) {
+        float x = at(b, k);
+        float a = fabsf(x * enc);
+        unsigned code = spec->stochastic
+                            ? stochastic_code(spec, b->first + place(b, k), a)
+                            : e2m1_code_even(a);
+        put_code(b, k, code | sign_bit(x));
+    }
     return c;
 }
 
 /* ModelOpt's order: divide.  A block of zeros has scale 1; a scale that would underflow
  * is 2^-9; -0 becomes 0. */
 static uint8_t
-max_modelopt(uint8_t codes[N / 2], const float x[N], const struct quant_scale *t)
+max_modelopt(const struct block *b, const struct quant_scale *t)
 {
-    float amax = block_amax(x);
-    if (amax == 0) {
-        memset(codes, 0, N / 2);
-        return 0x38;
-    }
+    float amax = block_amax(b);
     float want = amax / (6.0F * t->scale2);
-    uint8_t c = e4m3_from(fminf(fmaxf(want, 0x1p-9F), 448.0F));
+    uint8_t c = amax == 0 ? 0x38 : e4m3_from(fminf(fmaxf(want, 0x1p-9F), 448.0F));
     float s = e4m3_value(c) * t->scale2;
-    for (int i = 0; i < N; i++) {
-        float y = x[i] / s;
-        put_code(codes, i, e2m1_code_even(fabsf(y)) | (x[i] < 0 ? 8U : 0U));
+    for (int k = 0; k < b->n; k++) {
+        float y = at(b, k) / s;
+        put_code(b, k, e2m1_code_even(fabsf(y)) | (at(b, k) < 0 ? 8U : 0U));
     }
     return c;
 }
 
 /* ---- two levels, the better of two ------------------------------------------------- */
 
-/* Codes for one scale byte, and the error they make. */
+/* Codes for one scale byte; the error they make. */
 static float
-try_4over6(uint8_t codes[N / 2], const float x[N], uint8_t c,
-           const struct quant_scale *t, bool mae)
+try_4over6(const struct block *b, uint8_t c, const struct quant_scale *t, bool mae)
 {
     float d = e4m3_value(c);
     float enc = fminf(1.0F / (d * t->scale2), FLT_MAX);
     float err = 0;
-    for (int i = 0; i < N; i++) {
-        unsigned code = e2m1_code_even(fabsf(x[i] * enc)) | sign_bit(x[i]);
+    for (int k = 0; k < b->n; k++) {
+        float x = at(b, k);
+        unsigned code = e2m1_code_even(fabsf(x * enc)) | sign_bit(x);
         float value = ((e2m1_value(code) * d) * t->amax) / 1536.0F;
-        float diff = value - x[i];
+        float diff = value - x;
         err += mae ? fabsf(diff) : diff * diff;
-        put_code(codes, i, code);
+        put_code(b, k, code);
     }
     return err;
 }
 
 static uint8_t
-four_over_six(uint8_t codes[N / 2], const float x[N], const struct quant_scale *t,
-              bool mae)
+four_over_six(const struct block *b, const struct quant_scale *t, bool mae)
 {
-    float base = (block_amax(x) / 6.0F) * t->enc;
+    float base = (block_amax(b) / 6.0F) * t->enc;
     uint8_t c6 = e4m3_from(fminf(base, 448.0F));
     uint8_t c4 = e4m3_from(fminf(base * 1.5F, 448.0F));
-    uint8_t codes4[N / 2];
-    float err6 = try_4over6(codes, x, c6, t, mae);
-    float err4 = try_4over6(codes4, x, c4, t, mae);
-    if (!(err4 < err6)) // a tie is the 6's
-        return c6;
-    memcpy(codes, codes4, sizeof codes4);
-    return c4;
+    float err6 = try_4over6(b, c6, t, mae);
+    float err4 = try_4over6(b, c4, t, mae);
+    if (err4 < err6)
+        return c4;
+    try_4over6(b, c6, t, mae); // a tie is the 6's
+    return c6;
 }
 
 /* ---- the best scale ------------------------------------------------------------------- */
@@ -229,7 +264,7 @@ nearest(float a, float s)
                       (a > 5.0F * s));
 }
 
-/* Squared error of a block of magnitudes at one scale, summed as a fixed tree. */
+/* Squared error of 16 magnitudes at one scale, summed as a fixed tree. */
 static float
 sweep_error(const float a[N], float s, const float *weight)
 {
@@ -247,24 +282,28 @@ sweep_error(const float a[N], float s, const float *weight)
 }
 
 /* From two codes below amax/6 to six above: a scale twice as large has no grid point
- * that amax/6 lacks, and lower ones clip. */
+ * that amax/6 lacks, and lower ones clip.  The rows of a square block are added in
+ * order. */
 static uint8_t
-sweep(uint8_t codes[N / 2], const float x[N], const struct quant_scale *t,
-      const float *weight, bool exhaustive)
+sweep(const struct block *b, const struct quant_scale *t, const float *weight,
+      bool exhaustive)
 {
-    float amax = block_amax(x);
-    float a[N] = { 0 };
+    float amax = block_amax(b);
+    float a[N * N] = { 0 };
     int best = 0;
     if (amax > 0) {
         int c0 = e4m3_from(fminf((amax / 6.0F) * t->enc, 448.0F));
         int low = exhaustive || c0 - 2 < 1 ? 1 : c0 - 2;
         int high = exhaustive || c0 + 6 > LAST_SCALE ? LAST_SCALE : c0 + 6;
         float least = INFINITY;
-        for (int i = 0; i < N; i++)
-            a[i] = fabsf(x[i] * t->enc);
+        for (int k = 0; k < b->n; k++)
+            a[k] = fabsf(at(b, k) * t->enc);
         best = low;
         for (int c = low; c <= high; c++) {
-            float err = sweep_error(a, e4m3_value((uint8_t)c), weight);
+            float s = e4m3_value((uint8_t)c);
+            float err = sweep_error(a, s, weight);
+            for (int k = N; k < b->n; k += N)
+                err += sweep_error(a + k, s, weight);
             if (err < least) { // a tie is the smaller byte's
                 least = err;
                 best = c;
@@ -272,40 +311,186 @@ sweep(uint8_t codes[N / 2], const float x[N], const struct quant_scale *t,
         }
     }
     float s = e4m3_value((uint8_t)best);
-    for (int i = 0; i < N; i++)
-        put_code(codes, i, (amax > 0 ? nearest(a[i], s) : 0) | sign_bit(x[i]));
+    for (int k = 0; k < b->n; k++)
+        put_code(b, k, (amax > 0 ? nearest(a[k], s) : 0) | sign_bit(at(b, k)));
     return (uint8_t)best;
 }
 
-/* ------------------------------------------------------------------------------------------ */
+/* ---- all of them ----------------------------------------------------------------------- */
 
-void
-nvfp4_quant_block(uint8_t codes[N / 2], uint8_t *scale, const float x[N], size_t column,
-                  const struct quant_spec *spec, const struct quant_scale *t)
+static uint8_t
+quant_block(const struct block *b, size_t column, const struct quant_spec *spec,
+            const struct quant_scale *t)
 {
     const float *weight = spec->column_weight ? spec->column_weight + column : NULL;
     switch (spec->kind) {
     case QUANT_TORCHAO:
-        *scale = torchao(codes, x);
-        break;
+        return torchao(b);
     case QUANT_NATIVE:
-        *scale = native(codes, x, spec->source);
-        break;
+        return native(b, spec->source);
     case QUANT_MAX:
-        *scale = spec->modelopt ? max_modelopt(codes, x, t) : max_te(codes, x, t);
-        break;
+        return spec->modelopt ? max_modelopt(b, t) : max_te(b, spec, t);
     case QUANT_4OVER6:
-        *scale = four_over_six(codes, x, t, spec->mae);
-        break;
+        return four_over_six(b, t, spec->mae);
     default: // QUANT_SWEEP, QUANT_SWEEP1
-        *scale = sweep(codes, x, t, weight, spec->exhaustive);
+        return sweep(b, t, weight, spec->exhaustive);
     }
 }
 
-void
-nvfp4_quant_row(uint8_t *codes, uint8_t *scales, const float *x, size_t n,
-                const struct quant_spec *spec, const struct quant_scale *t)
+/* What 16 values of a block cost. */
+static void
+add_costs(struct quant_error *e, float noise, float signal, float largest, float amax,
+          uint8_t c, float scale2)
 {
-    for (size_t b = 0; b < n / N; b++)
-        nvfp4_quant_block(codes + b * (N / 2), scales + b, x + b * N, b * N, spec, t);
+    e->noise += (double)noise;
+    e->signal += (double)signal;
+    e->max = fmaxf(e->max, largest);
+    e->zero_scales += c == 0;
+    e->saturated += amax > 2784.0F * scale2; // 6 * 464: from there on 448 is clipped
+}
+
+static void
+measure(const struct block *b, uint8_t c, const struct quant_scale *t,
+        struct quant_error *e)
+{
+    float s = e4m3_value(c);
+    for (int row = 0; row < b->n; row += N) {
+        float noise = 0, signal = 0, largest = 0, amax = 0;
+        for (int k = row; k < row + N; k++) {
+            float x = fabsf(at(b, k));
+            float d = e2m1_value(get_code(b, k) & 7) * s * t->scale2 - x;
+            noise += d * d;
+            signal += x * x;
+            largest = fmaxf(largest, fabsf(d));
+            amax = fmaxf(amax, x);
+        }
+        add_costs(e, noise, signal, largest, amax, c, t->scale2);
+    }
+}
+
+/* Block by block, as quant.h says it. */
+static void
+quant_truth(uint8_t *codes, uint8_t *scales, const float *x, size_t rows, size_t cols,
+            uint64_t first, const struct quant_spec *spec, const struct quant_scale *t,
+            struct quant_error *e)
+{
+    size_t step = spec->square ? N : 1;
+    for (size_t row = 0; row < rows; row += step) {
+        size_t high = rows - row < step ? rows - row : step;
+        for (size_t column = 0; column < cols; column += N) {
+            size_t from = row * cols + column;
+            struct block b = { .x = x + from,
+                               .codes = codes + from / 2,
+                               .stride = cols,
+                               .n = (int)high * N,
+                               .first = first + from };
+            uint8_t c = quant_block(&b, column, spec, t);
+            for (size_t r = 0; r < high; r++)
+                scales[(from + r * cols) / N] = c;
+            if (e)
+                measure(&b, c, t, e);
+        }
+    }
+}
+
+static quant_kernel_fn *const kernels[ISA_COUNT] = {
+#if defined __x86_64__
+    [ISA_AVX2] = nvfp4_kernel_avx2,
+    [ISA_AVX512] = nvfp4_kernel_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = nvfp4_kernel_neon,
+#endif
+};
+
+void
+nvfp4_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t rows, size_t cols,
+            uint64_t first, const struct quant_spec *spec, const struct quant_scale *t,
+            struct quant_error *e)
+{
+    enum { AT_ONCE = 256 };
+    float noise[AT_ONCE], signal[AT_ONCE], largest[AT_ONCE], amax[AT_ONCE];
+    struct quant_costs costs = { 0 };
+    quant_kernel_fn *kernel = kernels[spec->isa];
+    if (!kernel || spec->square || spec->stochastic || spec->column_weight) {
+        quant_truth(codes, scales, x, rows, cols, first, spec, t, e);
+        return;
+    }
+    if (e)
+        costs = (struct quant_costs){ noise, signal, largest, amax };
+    size_t blocks = rows * cols / N;
+    for (size_t b = 0; b < blocks; b += AT_ONCE) {
+        size_t n = blocks - b < AT_ONCE ? blocks - b : AT_ONCE;
+        kernel(codes + b * (N / 2), scales + b, x + b * N, n, spec, t, &costs);
+        for (size_t i = 0; i < n && e; i++)
+            add_costs(e, noise[i], signal[i], largest[i], amax[i], scales[b + i],
+                      t->scale2);
+    }
+}
+
+/* ---- what comes before -------------------------------------------------------------------- */
+
+/* The largest magnitude as bits: they are in the order of the numbers. */
+static uint32_t
+most16(const uint16_t *v, size_t n)
+{
+    uint16_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t a = v[i] & 0x7fff;
+        most = a > most ? a : most;
+    }
+    return most;
+}
+
+static uint32_t
+most32(const uint32_t *v, size_t n)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t a = v[i] & 0x7fffffff;
+        most = a > most ? a : most;
+    }
+    return most;
+}
+
+float
+nvfp4_amax(enum dtype dtype, const void *values, size_t n, size_t *bad)
+{
+    uint32_t most = dtype == DT_F32 ? most32(values, n) : most16(values, n);
+    uint32_t infinite = dtype == DT_F32   ? 0x7f800000
+                        : dtype == DT_F16 ? 0x7c00
+                                          : 0x7f80;
+    const uint16_t *half = values;
+    const uint32_t *full = values;
+    *bad = n;
+    for (size_t i = 0; i < n && most >= infinite && *bad == n; i++)
+        if ((dtype == DT_F32 ? full[i] & 0x7fffffff : half[i] & 0x7fffU) >= infinite)
+            *bad = i;
+    if (dtype == DT_F16)
+        return num_from_f16((uint16_t)most);
+    if (dtype == DT_BF16)
+        return num_from_bf16((uint16_t)most);
+    float f;
+    memcpy(&f, &most, sizeof f);
+    return f;
+}
+
+void
+nvfp4_rht16(float *x, size_t n)
+{
+    static const float sign[N] = { 1,  1,  1,  -1, 1, -1, -1, -1,
+                                   -1, -1, -1, 1,  -1, 1, -1, -1 };
+    for (size_t b = 0; b + N <= n; b += N) {
+        float *y = x + b;
+        for (int i = 0; i < N; i++)
+            y[i] = y[i] * sign[i];
+        for (int w = 1; w < N; w *= 2) // sums and differences over one bit of i
+            for (int i = 0; i < N; i++)
+                if (!(i & w)) {
+                    float sum = y[i] + y[i + w];
+                    y[i + w] = y[i] - y[i + w];
+                    y[i] = sum;
+                }
+        for (int i = 0; i < N; i++)
+            y[i] = y[i] * 0.25F;
+    }
 }

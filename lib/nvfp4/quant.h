@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* quant: the NVFP4 quantizers, scalar truth.
+/* quant: the NVFP4 quantizers.
  *
  * A tensor is quantized in two passes: its largest magnitude T gives the tensor scale
  * (nvfp4_scale), then every block of 16 consecutive columns gets a scale byte and 16
- * codes.  All quantizers have one signature, and each is one function of quant.c that
- * says what it does in the order in which it rounds; every operation is one binary32
- * operation, nothing is fused.
+ * codes.  Each quantizer is one function of quant.c that says what it does in the order
+ * in which it rounds; every operation is one binary32 operation, nothing is fused.  That
+ * file is the truth; quant_kernel.c does the same for many blocks at a time and gives
+ * the same bytes.
  *
  * Inputs are finite (nvfp4_amax tells); a NaN or an infinity has no place in a block.
  */
@@ -13,6 +14,7 @@
 #define NIBBLE_NVFP4_QUANT_H
 
 #include "lib/core/dtype.h"
+#include "lib/core/isa.h"
 #include "lib/nvfp4/codec.h"
 
 #include <stdbool.h>
@@ -29,12 +31,17 @@ enum quant {
 
 struct quant_spec {
     enum quant kind;
+    enum isa isa;      // how fast; changes no byte
     bool modelopt;     // max: ModelOpt's order of operations
     bool mae;          // 4over6: sum of magnitudes, not of squares
     bool exhaustive;   // sweep, sweep1: all 126 scales
+    bool square;       // one scale for 16 rows of 16 columns; stored in each row
+    bool stochastic;   // max: elements rounded up or down by chance, not to nearest
     enum dtype source; // native rounds in it: f16, bf16 or f32
     /* sweep, sweep1: a weight for each squared error, by column; NULL: all 1. */
     const float *column_weight;
+    /* stochastic: the draws' key and the tensor's row in the tensor table. */
+    uint32_t seed, step, row;
 };
 
 /* What is common to the blocks of a tensor. */
@@ -42,6 +49,15 @@ struct quant_scale {
     float amax;   // T
     float enc;    // S: what sweep and 4over6 multiply by
     float scale2; // the multiplier that is stored; 1 with one level
+};
+
+/* What quantizing cost.  Sums go by blocks in order, in a block by columns, so that they
+ * are the same on every path. */
+struct quant_error {
+    double noise, signal; // sums of squares of x^ - x and of x
+    float max;            // largest |x^ - x|
+    uint64_t zero_scales; // blocks with scale byte 0
+    uint64_t saturated;   // blocks that would need a scale byte above 0x7e
 };
 
 const char *quant_name(enum quant q);
@@ -54,17 +70,35 @@ bool quant_shares_scale(enum quant q);
 /* The tensor scale for a largest magnitude T. */
 struct quant_scale nvfp4_scale(const struct quant_spec *spec, float amax);
 
-/* Largest magnitude of n values; *bad is the index of the first that is not finite, n
- * if there is none. */
-float nvfp4_amax(const float *x, size_t n, size_t *bad);
+/* Largest magnitude of n values of type f16, bf16 or f32 (aligned); *bad is the index of
+ * the first that is not finite, n if there is none. */
+float nvfp4_amax(enum dtype dtype, const void *values, size_t n, size_t *bad);
 
-/* One block at a column that is a multiple of 16.  codes: even column in the low
- * nibble. */
-void nvfp4_quant_block(uint8_t codes[NVFP4_BLOCK / 2], uint8_t *scale,
-                       const float x[NVFP4_BLOCK], size_t column,
-                       const struct quant_spec *spec, const struct quant_scale *t);
-/* n values, a multiple of 16, from column 0 on: a row, or rows without weights. */
-void nvfp4_quant_row(uint8_t *codes, uint8_t *scales, const float *x, size_t n,
-                     const struct quant_spec *spec, const struct quant_scale *t);
+/* rows x cols values, cols a multiple of 16.  codes: even column in the low nibble, 8
+ * bytes a block; scales: a byte a block.  first is the index of x[0] in its tensor, for
+ * stochastic rounding.  A square block at the end may have fewer rows.  *e, if given,
+ * grows by what this cost. */
+void nvfp4_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
+                 size_t cols, uint64_t first, const struct quant_spec *spec,
+                 const struct quant_scale *t, struct quant_error *e);
+
+/* Each 16 of n values in place of their random Hadamard transform; its own inverse up
+ * to the signs.  Before nvfp4_amax: scales are those of transformed values. */
+void nvfp4_rht16(float *x, size_t n);
+
+/* The fast paths, see quant_kernel.c: whole rows of blocks, for all but square,
+ * stochastic and weighted.  noise, signal and largest: a float a block, or all NULL. */
+struct quant_costs {
+    float *noise, *signal, *largest, *amax;
+};
+typedef void quant_kernel_fn(uint8_t *codes, uint8_t *scales, const float *x,
+                             size_t blocks, const struct quant_spec *spec,
+                             const struct quant_scale *t,
+                             const struct quant_costs *costs);
+#if defined __x86_64__
+quant_kernel_fn nvfp4_kernel_avx2, nvfp4_kernel_avx512;
+#elif defined __aarch64__
+quant_kernel_fn nvfp4_kernel_neon;
+#endif
 
 #endif

@@ -66,9 +66,9 @@ check_golden(void)
         uint8_t codes[24], scales[3];
         uint32_t bits;
         size_t bad;
-        float amax = nvfp4_amax(x, 48, &bad);
+        float amax = nvfp4_amax(DT_BF16, row, 48, &bad);
         struct quant_scale t = nvfp4_scale(&golden[g].spec, amax);
-        nvfp4_quant_row(codes, scales, x, 48, &golden[g].spec, &t);
+        nvfp4_quant(codes, scales, x, 1, 48, 0, &golden[g].spec, &t, NULL);
         memcpy(&bits, &t.scale2, sizeof bits);
         CHECK(bad == 48);
         CHECK(bits == golden[g].scale2);
@@ -118,9 +118,9 @@ check_idempotent(void)
         uint8_t codes[2][8], scale[2];
         for (int i = 0; i < 16; i++)
             x[i] = num_from_f16((uint16_t)h) * (float)(i - 8) / 8;
-        nvfp4_quant_block(codes[0], &scale[0], x, 0, &spec, &t);
+        nvfp4_quant(codes[0], &scale[0], x, 1, 16, 0, &spec, &t, NULL);
         nvfp4_decode(y, codes[0], &scale[0], 1, 16);
-        nvfp4_quant_block(codes[1], &scale[1], y, 0, &spec, &t);
+        nvfp4_quant(codes[1], &scale[1], y, 1, 16, 0, &spec, &t, NULL);
         float z[16];
         nvfp4_decode(z, codes[1], &scale[1], 1, 16);
         for (int i = 0; i < 16; i++)
@@ -131,13 +131,95 @@ check_idempotent(void)
 static void
 check_finite(void)
 {
-    float x[20] = { 1, -3, 2 };
-    size_t bad;
-    CHECK(nvfp4_amax(x, 20, &bad) == 3 && bad == 20);
-    x[7] = -INFINITY;
-    x[9] = NAN;
-    nvfp4_amax(x, 20, &bad);
-    CHECK(bad == 7);
+    static const struct {
+        enum dtype dtype;
+        uint32_t two, minus_three, infinity, nan;
+    } types[] = {
+        { DT_F16, 0x4000, 0xc200, 0xfc00, 0x7c01 },
+        { DT_BF16, 0x4000, 0xc040, 0xff80, 0x7f81 },
+        { DT_F32, 0x40000000, 0xc0400000, 0xff800000, 0x7f800001 },
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        enum { COUNT = 20 };
+        uint32_t bits[COUNT] = { types[i].two, types[i].minus_three };
+        uint16_t half[COUNT];
+        bool wide = types[i].dtype == DT_F32;
+        size_t bad;
+        for (int round = 0; round < 3; round++) {
+            bits[7] = round > 1 ? types[i].infinity : 0;
+            bits[9] = round > 0 ? types[i].nan : 0;
+            for (int k = 0; k < COUNT; k++)
+                half[k] = (uint16_t)bits[k];
+            const void *values = wide ? (const void *)bits : half;
+            float amax = nvfp4_amax(types[i].dtype, values, COUNT, &bad);
+            CHECK(bad == (round == 0 ? COUNT : round == 1 ? 9 : 7));
+            CHECK(round > 0 || amax == 3);
+        }
+    }
+}
+
+/* Of each unit vector: a row of the matrix of numerics 3.8. */
+static void
+check_rht(void)
+{
+    static const float g[16] = { 1,  1,  1,  -1, 1, -1, -1, -1,
+                                 -1, -1, -1, 1,  -1, 1, -1, -1 };
+    for (int j = 0; j < 16; j++) { // a unit vector becomes a row of the matrix
+        float x[16] = { 0 };
+        x[j] = 4;
+        nvfp4_rht16(x, 16);
+        for (int i = 0; i < 16; i++)
+            CHECK(x[i] == g[j] * (__builtin_popcount((unsigned)(i & j)) % 2 ? -1.0F : 1.0F));
+    }
+}
+
+/* 16 rows share a scale, and it is the quantizer's of their 256 values in one row's
+ * terms: the scale of the row that holds the largest. */
+static void
+check_square(void)
+{
+    enum { ROWS = 35, COLS = 48 };
+    static float x[ROWS * COLS];
+    uint8_t codes[ROWS * COLS / 2], scales[ROWS * COLS / 16];
+    for (size_t i = 0; i < ROWS * COLS; i++)
+        x[i] = (float)(check_random(i) % 2001) - 1000;
+    struct quant_spec spec = { .kind = QUANT_MAX, .square = true, .source = DT_F32 };
+    struct quant_scale t = nvfp4_scale(&spec, 1000);
+    nvfp4_quant(codes, scales, x, ROWS, COLS, 0, &spec, &t, NULL);
+    for (int at_row = 0; at_row < ROWS; at_row++)
+        for (int b = 0; b < COLS / 16; b++) {
+            float block[16] = { 0 };
+            int first = at_row / 16 * 16;
+            uint8_t c, unused[8];
+            for (int r = first; r < first + 16 && r < ROWS; r++)
+                for (int i = 0; i < 16; i++)
+                    block[0] = fmaxf(block[0], fabsf(x[r * COLS + b * 16 + i]));
+            struct quant_spec plain = { .kind = QUANT_MAX, .source = DT_F32 };
+            nvfp4_quant(unused, &c, block, 1, 16, 0, &plain, &t, NULL);
+            CHECK(scales[at_row * COLS / 16 + b] == c);
+        }
+}
+
+/* The mean of many roundings is the value; the draws are those of the counter. */
+static void
+check_stochastic(void)
+{
+    enum { COLS = 16, ROUNDS = 4000 };
+    static const float values[COLS] = { 6,    5.9F, 4.5F, 4,     3.3F, 2.1F, 1.9F, 1.25F,
+                                        0.9F, 0.5F, 0.3F, 0.05F, 0,    -1.1F, -2.5F, -6 };
+    double sum[COLS] = { 0 };
+    struct quant_spec spec = { .kind = QUANT_MAX, .stochastic = true, .seed = 7 };
+    struct quant_scale t = { .amax = 6, .enc = 1, .scale2 = 1 };
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        uint8_t codes[COLS / 2], scale;
+        nvfp4_quant(codes, &scale, values, 1, COLS, i * COLS, &spec, &t, NULL);
+        CHECK(scale == 0x38);
+        for (int k = 0; k < COLS; k++)
+            sum[k] += (double)e2m1_value(codes[k / 2] >> (k % 2 * 4) & 15);
+    }
+    for (int k = 0; k < COLS; k++) // a step is at most 2: sigma at most 1/sqrt(ROUNDS)
+        CHECK_SAY(fabs(sum[k] / ROUNDS - (double)values[k]) < 5.0 / 63,
+                  "%g became %g", (double)values[k], sum[k] / ROUNDS);
 }
 
 int
@@ -147,5 +229,8 @@ main(void)
     check_e4m3();
     check_idempotent();
     check_finite();
+    check_rht();
+    check_square();
+    check_stochastic();
     return check_end();
 }

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* isa: the instruction sets for which loops are compiled more than once.
+ *
+ * Every path gives the same bytes; the choice is one of speed.  ISA_SCALAR is plain C
+ * and always there.
+ */
+#ifndef NIBBLE_CORE_ISA_H
+#define NIBBLE_CORE_ISA_H
+
+#include <stdbool.h>
+
+/* From slow to fast. */
+enum isa {
+    ISA_SCALAR,
+#if defined __x86_64__
+    ISA_AVX2, // with FMA and F16C
+    ISA_AVX512,
+#elif defined __aarch64__
+    ISA_NEON,
+#endif
+    ISA_COUNT
+};
+
+const char *isa_name(enum isa isa);
+/* ISA_COUNT when there is no such name here. */
+enum isa isa_named(const char *name);
+/* Whether this CPU has it. */
+bool isa_have(enum isa isa);
+/* The fastest that this CPU has. */
+enum isa isa_best(void);
+
+#endif

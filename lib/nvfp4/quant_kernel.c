@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: MIT */
+/* quant_kernel: the quantizers of quant.c for LANES blocks at a time, compiled once for
+ * each instruction set (ISA) with GCC's vector types.
+ *
+ * A vector holds the same column of LANES blocks, so every lane does what quant.c does
+ * for its block, in the same order: the bytes are the same.  Three short cuts are exact:
+ *
+ * - The code of a magnitude y: adding 1.5 * 2^22 * P, with P the power of two at or below
+ *   y (1, 2 or 4), leaves y in steps of P/2, ties to even: the E2M1 grid, whose even
+ *   multiples have the even codes.
+ * - Whether a is above t * s, for a threshold t and a scale s of few bits, can be read
+ *   off the rounded quotient: if a is not t * s, a/s differs from t by more than half a
+ *   unit of t's last place.
+ * - The best scale of a sweep is looked for with errors that are good to 2^-16; a block
+ *   in which another scale comes that close is left to quant.c.
+ */
+#include "lib/nvfp4/quant.h"
+
+#include "lib/core/num.h"
+
+#include <float.h>
+#include <string.h>
+
+#define PASTE2(a, b) a##b
+#define PASTE(a, b)  PASTE2(a, b)
+#define NAME(x)      PASTE(PASTE(x, _), ISA)
+
+#if defined __AVX512F__
+#include <immintrin.h>
+enum { LANES = 16 };
+#elif defined __AVX2__
+#include <immintrin.h>
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+#if defined __aarch64__
+#include <arm_neon.h>
+#endif
+
+enum { N = NVFP4_BLOCK, LAST_SCALE = 0x7e };
+
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+
+/* ---- vectors ---------------------------------------------------------------------- */
+
+static inline vf
+all(float x)
+{
+    return x - (vf){ 0 };
+}
+
+/* No NaN comes in here. */
+static inline vf
+least_of(vf a, vf b)
+{
+#if defined __AVX512F__
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined __AVX2__
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined __aarch64__
+    return (vf)vminq_f32((float32x4_t)a, (float32x4_t)b);
+#else
+    vi m = a < b;
+    return (vf)((m & (vi)a) | (~m & (vi)b));
+#endif
+}
+
+static inline vf
+most_of(vf a, vf b)
+{
+#if defined __AVX512F__
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined __AVX2__
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined __aarch64__
+    return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+#else
+    vi m = a > b;
+    return (vf)((m & (vi)a) | (~m & (vi)b));
+#endif
+}
+
+/* a + b * c and a - b * c, fused where that is one instruction. */
+static inline vf
+plus_product(vf a, vf b, vf c)
+{
+#if defined __AVX512F__
+    return (vf)_mm512_fmadd_ps((__m512)b, (__m512)c, (__m512)a);
+#elif defined __AVX2__
+    return (vf)_mm256_fmadd_ps((__m256)b, (__m256)c, (__m256)a);
+#elif defined __aarch64__
+    return (vf)vfmaq_f32((float32x4_t)a, (float32x4_t)b, (float32x4_t)c);
+#else
+    return a + b * c;
+#endif
+}
+
+static inline vf
+minus_product(vf a, vf b, vf c)
+{
+#if defined __AVX512F__
+    return (vf)_mm512_fnmadd_ps((__m512)b, (__m512)c, (__m512)a);
+#elif defined __AVX2__
+    return (vf)_mm256_fnmadd_ps((__m256)b, (__m256)c, (__m256)a);
+#elif defined __aarch64__
+    return (vf)vfmsq_f32((float32x4_t)a, (float32x4_t)b, (float32x4_t)c);
+#else
+    return a - b * c;
+#endif
+}
+
+static inline vf
+choose_f(vi mask, vf yes, vf no)
+{
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+
+static inline vi
+choose_i(vi mask, vi yes, vi no)
+{
+    return (mask & yes) | (~mask & no);
+}
+
+static inline vf
+magnitude(vf x)
+{
+    return (vf)((vi)x & 0x7fffffff);
+}
+
+/* 8 where the sign bit is set. */
+static inline vi
+sign_bit(vf x)
+{
+    return (vi)((vu)x >> 28) & 8;
+}
+
+/* ---- codecs ------------------------------------------------------------------------- */
+
+/* The value of scale bytes 0 .. 0x7e: their bits in place of a float's, exponents 120
+ * too small. */
+static inline vf
+scale_value(vi c)
+{
+    return (vf)(c << 20) * 0x1p120F;
+}
+
+/* The byte of x in 0 .. 448, ties to even. */
+static inline vi
+scale_byte(vf x)
+{
+    vu bits = (vu)x;
+    vi normal = (vi)((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
+    vi tiny = (vi)(x + 0x1p14F) - (vi)all(0x1p14F); // steps of 2^-9
+    return choose_i(x < all(0x1p-6F), tiny, normal);
+}
+
+/* y in steps of E2M1 as bits of a float, see above; y is at most 6. */
+struct grid {
+    vf shifted, shift;
+};
+
+static inline struct grid
+to_grid(vf y)
+{
+    vf power = most_of((vf)((vi)y & 0x7f800000), all(1));
+    vf shift = power * 0x1.8p22F;
+    return (struct grid){ y + shift, shift };
+}
+
+static inline vi
+grid_code(struct grid g)
+{
+    // The low bits count steps, the exponent tells how wide they are.
+    return ((vi)g.shifted & 7) + (vi)((vu)g.shifted >> 22) - ((127 + 22) * 2 + 1);
+}
+
+static inline vf
+grid_value(struct grid g)
+{
+    return g.shifted - g.shift;
+}
+
+static inline struct grid
+nearest_even(vf y)
+{
+    return to_grid(least_of(y, all(6)));
+}
+
+/* Ties away from zero. */
+static inline vi
+code_away(vf y)
+{
+    return -((y >= all(0.25F)) + (y >= all(0.75F)) + (y >= all(1.25F)) +
+             (y >= all(1.75F)) + (y >= all(2.5F)) + (y >= all(3.5F)) +
+             (y >= all(5.0F)));
+}
+
+static inline vf
+code_value(vi code)
+{
+    vi m = code & 7; // 0 .. 3 are halves, from 4 on two codes share an exponent
+    vf low = __builtin_convertvector(m, vf) * 0.5F;
+    vf high = (vf)((m + 252) << 22);
+    return choose_f(m < 4, low, high);
+}
+
+/* a / s, rounded so that it lies on the same side of every threshold as the exact
+ * quotient; inverse is 1 / s.  Scales have few bits, see above. */
+static inline vf
+quotient(vf a, vf s, vf inverse)
+{
+#if defined __AVX2__ || defined __aarch64__
+    vf q = a * inverse;
+    return plus_product(q, minus_product(a, q, s), inverse);
+#else
+    (void)inverse;
+    return a / s;
+#endif
+}
+
+/* ---- tiles: LANES blocks, turned so that a vector is a column -------------------------- */
+
+struct tile {
+    vf x[N];
+    vf amax;
+    vi code[N]; // with sign
+    vi c;       // scale bytes
+};
+
+#if defined __clang__ || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){ __VA_ARGS__ })
+#endif
+
+/* Lanes of a and b by turns: the lower halves, the upper halves. */
+static inline vf
+zip_low(vf a, vf b)
+{
+#if defined __AVX512F__
+    return SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+#elif defined __AVX2__
+    return SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+#else
+    return SHUFFLE(a, b, 0, 4, 1, 5);
+#endif
+}
+
+static inline vf
+zip_high(vf a, vf b)
+{
+#if defined __AVX512F__
+    return SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif defined __AVX2__
+    return SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+    return SHUFFLE(a, b, 2, 6, 3, 7);
+#endif
+}
+
+/* A square of LANES x LANES: as many rounds of zips as LANES has bits turn it. */
+static inline void
+transpose(vf *v)
+{
+    for (int round = 1; round < LANES; round *= 2) {
+        vf t[LANES];
+        for (int i = 0; i < LANES / 2; i++) {
+            t[2 * i] = zip_low(v[i], v[i + LANES / 2]);
+            t[2 * i + 1] = zip_high(v[i], v[i + LANES / 2]);
+        }
+        memcpy(v, t, sizeof t);
+    }
+}
+
+static inline void
+load_tile(struct tile *t, const float *x)
+{
+    for (int part = 0; part < N; part += LANES) {
+        for (int lane = 0; lane < LANES; lane++)
+            memcpy(&t->x[part + lane], x + lane * N + part, sizeof t->x[0]);
+        transpose(t->x + part);
+    }
+    t->amax = magnitude(t->x[0]);
+    for (int i = 1; i < N; i++)
+        t->amax = most_of(t->amax, magnitude(t->x[i]));
+}
+
+static inline void
+store_tile(const struct tile *t, uint8_t *codes, uint8_t *scales)
+{
+    vu half[2] = { { 0 } };
+    for (int i = 0; i < N; i++)
+        half[i / 8] |= (vu)t->code[i] << (i % 8 * 4);
+    for (int lane = 0; lane < LANES; lane++) {
+        store_le32(codes + lane * 8, half[0][lane]);
+        store_le32(codes + lane * 8 + 4, half[1][lane]);
+        scales[lane] = (uint8_t)t->c[lane];
+    }
+}
+
+/* ---- the quantizers ------------------------------------------------------------------ */
+
+static inline void
+torchao(struct tile *t)
+{
+    vf amax = (vf){ 0 };
+    vf x[N];
+    for (int i = 0; i < N; i++) { // to bf16 and back
+        vu bits = (vu)t->x[i];
+        x[i] = (vf)((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
+        amax = most_of(amax, magnitude(x[i]));
+    }
+    t->c = scale_byte(least_of(most_of(amax / 6.0F, all(0x1p-6F)), all(448)));
+    vf s = scale_value(t->c), inverse = 1.0F / s;
+    for (int i = 0; i < N; i++) {
+        vf y = quotient(magnitude(x[i]), s, inverse);
+        t->code[i] = grid_code(nearest_even(y)) | sign_bit(x[i]);
+    }
+}
+
+static inline void
+native(struct tile *t, enum dtype source)
+{
+    vf want = t->amax / 6.0F;
+    for (int lane = 0; lane < LANES; lane++)
+        if (source == DT_BF16)
+            want[lane] = num_from_bf16(num_to_bf16(want[lane]));
+        else if (source == DT_F16)
+            want[lane] = num_from_f16(num_to_f16(want[lane]));
+    t->c = scale_byte(least_of(most_of(want, all(0x1p-16F)), all(448)));
+    vf s = scale_value(t->c) + 1e-12F;
+    for (int i = 0; i < N; i++) {
+        vf y = t->x[i] / s;
+        t->code[i] = code_away(magnitude(y)) | (8 & (y < all(0)));
+    }
+}
+
+static inline void
+max_te(struct tile *t, const struct quant_scale *q)
+{
+    float factor = q->enc * (1.0F / 6.0F);
+    t->c = scale_byte(least_of(t->amax * factor, all(448)));
+    vf enc = least_of(1.0F / (scale_value(t->c) * q->scale2), all(FLT_MAX));
+    for (int i = 0; i < N; i++) {
+        vf y = magnitude(t->x[i] * enc);
+        t->code[i] = grid_code(nearest_even(y)) | sign_bit(t->x[i]);
+    }
+}
+
+static inline void
+max_modelopt(struct tile *t, const struct quant_scale *q)
+{
+    vf want = t->amax / (6.0F * q->scale2);
+    vi c = scale_byte(least_of(most_of(want, all(0x1p-9F)), all(448)));
+    t->c = choose_i(t->amax == all(0), (vi)all(0) + 0x38, c);
+    vf s = scale_value(t->c) * q->scale2;
+    for (int i = 0; i < N; i++) {
+        vf y = magnitude(t->x[i] / s);
+        t->code[i] = grid_code(nearest_even(y)) | (8 & (t->x[i] < all(0)));
+    }
+}
+
+static inline vf
+try_4over6(const struct tile *t, vi *code, vi c, const struct quant_scale *q, bool mae)
+{
+    vf d = scale_value(c);
+    vf enc = least_of(1.0F / (d * q->scale2), all(FLT_MAX));
+    vf err = { 0 };
+    for (int i = 0; i < N; i++) {
+        struct grid g = nearest_even(magnitude(t->x[i] * enc));
+        vf value = ((grid_value(g) * d) * q->amax) / 1536.0F;
+        vf diff = value - magnitude(t->x[i]);
+        code[i] = grid_code(g) | sign_bit(t->x[i]);
+        err += mae ? magnitude(diff) : diff * diff;
+    }
+    return err;
+}
+
+static inline void
+four_over_six(struct tile *t, const struct quant_scale *q, bool mae)
+{
+    vf base = (t->amax / 6.0F) * q->enc;
+    vi c6 = scale_byte(least_of(base, all(448)));
+    vi c4 = scale_byte(least_of(base * 1.5F, all(448)));
+    vi code4[N];
+    vf err6 = try_4over6(t, t->code, c6, q, mae);
+    vf err4 = try_4over6(t, code4, c4, q, mae);
+    vi four = err4 < err6;
+    t->c = choose_i(four, c4, c6);
+    for (int i = 0; i < N; i++)
+        t->code[i] = choose_i(four, code4[i], t->code[i]);
+}
+
+/* The error at scale s to within 2^-16. */
+static inline vf
+rough_error(const vf a[N], vf s)
+{
+    vf inverse = 1.0F / s;
+    vf err[2] = { { 0 } };
+    for (int i = 0; i < N; i++) {
+        vf d = minus_product(a[i], grid_value(nearest_even(a[i] * inverse)), s);
+        err[i % 2] = plus_product(err[i % 2], d, d);
+    }
+    return err[0] + err[1];
+}
+
+/* The lanes in which the choice is in doubt. */
+static inline vi
+sweep(struct tile *t, const struct quant_scale *q, bool exhaustive)
+{
+    vf a[N];
+    for (int i = 0; i < N; i++)
+        a[i] = magnitude(t->x[i] * q->enc);
+    vi c0 = scale_byte(least_of((t->amax / 6.0F) * q->enc, all(448)));
+    vf best = all(FLT_MAX), second = all(FLT_MAX);
+    vi c = { 0 };
+    int from = exhaustive ? 1 : -2, to = exhaustive ? LAST_SCALE : 6;
+    for (int k = from; k <= to; k++) {
+        vi now = exhaustive ? (vi){ 0 } + k : c0 + k;
+        vi legal = (now >= 1) & (now <= LAST_SCALE);
+        vf err = rough_error(a, scale_value(choose_i(legal, now, (vi){ 0 } + 1)));
+        err = choose_f(legal, least_of(err, all(FLT_MAX)), all(FLT_MAX));
+        second = least_of(second, most_of(best, err));
+        c = choose_i(err < best, now, c);
+        best = least_of(best, err);
+    }
+    vi zero = t->amax == all(0);
+    t->c = choose_i(zero, (vi){ 0 }, choose_i(c == 0, (vi){ 0 } + 1, c));
+    vf s = choose_f(zero, all(1), scale_value(t->c)), inverse = 1.0F / s;
+    for (int i = 0; i < N; i++) {
+        vf y = quotient(a[i], s, inverse);
+        t->code[i] = grid_code(nearest_even(y)) | sign_bit(t->x[i]);
+    }
+    return ~zero & ((second <= best * (1 + 0x1p-14F)) | (best < all(1e-30F)));
+}
+
+/* ---- all of them ----------------------------------------------------------------------- */
+
+/* Blocks that the vectors could not decide, one by one. */
+static void
+settle(vi doubt, uint8_t *codes, uint8_t *scales, const float *x,
+       const struct quant_spec *spec, const struct quant_scale *q)
+{
+    struct quant_spec truth = *spec;
+    truth.isa = ISA_SCALAR;
+    for (int lane = 0; lane < LANES; lane++)
+        if (doubt[lane])
+            nvfp4_quant(codes + lane * (N / 2), scales + lane, x + lane * N, 1, N, 0,
+                        &truth, q, NULL);
+}
+
+static inline bool
+any(vi mask)
+{
+    int32_t some = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        some |= mask[lane];
+    return some != 0;
+}
+
+static inline void
+quant_tile(uint8_t *codes, uint8_t *scales, const float *x, struct tile *t,
+           const struct quant_spec *spec, const struct quant_scale *q)
+{
+    vi doubt = { 0 };
+    load_tile(t, x);
+    switch (spec->kind) {
+    case QUANT_TORCHAO:
+        torchao(t);
+        break;
+    case QUANT_NATIVE:
+        native(t, spec->source);
+        break;
+    case QUANT_MAX:
+        if (spec->modelopt)
+            max_modelopt(t, q);
+        else
+            max_te(t, q);
+        break;
+    case QUANT_4OVER6:
+        four_over_six(t, q, spec->mae);
+        break;
+    default:
+        doubt = sweep(t, q, spec->exhaustive);
+    }
+    store_tile(t, codes, scales);
+    if (any(doubt)) {
+        settle(doubt, codes, scales, x, spec, q);
+        for (int lane = 0; lane < LANES; lane++) { // for the costs
+            t->c[lane] = scales[lane];
+            for (int i = 0; i < N; i++)
+                t->code[i][lane] = codes[lane * 8 + i / 2] >> (i % 2 * 4) & 15;
+        }
+    }
+}
+
+static inline void
+measure(const struct tile *t, const struct quant_scale *q,
+        const struct quant_costs *costs, size_t at)
+{
+    vf noise = { 0 }, signal = { 0 }, largest = { 0 };
+    vf s = scale_value(t->c);
+    for (int i = 0; i < N; i++) {
+        vf x = magnitude(t->x[i]);
+        vf d = code_value(t->code[i]) * s * q->scale2 - x;
+        noise += d * d;
+        signal += x * x;
+        largest = most_of(largest, magnitude(d));
+    }
+    memcpy(costs->noise + at, &noise, sizeof noise);
+    memcpy(costs->signal + at, &signal, sizeof signal);
+    memcpy(costs->largest + at, &largest, sizeof largest);
+    memcpy(costs->amax + at, &t->amax, sizeof t->amax);
+}
+
+/* The last blocks, fewer than LANES: as a whole tile beside the real one. */
+static void
+quant_tail(uint8_t *codes, uint8_t *scales, const float *x, size_t n,
+           const struct quant_spec *spec, const struct quant_scale *q,
+           const struct quant_costs *costs, size_t at)
+{
+    float padded[LANES * N] = { 0 };
+    float cost[4][LANES];
+    uint8_t more_codes[LANES * N / 2], more_scales[LANES];
+    struct quant_costs mine = { cost[0], cost[1], cost[2], cost[3] };
+    struct tile t;
+    memcpy(padded, x, n * N * sizeof *x);
+    quant_tile(more_codes, more_scales, padded, &t, spec, q);
+    memcpy(codes, more_codes, n * N / 2);
+    memcpy(scales, more_scales, n);
+    if (!costs->noise)
+        return;
+    measure(&t, q, &mine, 0);
+    memcpy(costs->noise + at, mine.noise, n * sizeof(float));
+    memcpy(costs->signal + at, mine.signal, n * sizeof(float));
+    memcpy(costs->largest + at, mine.largest, n * sizeof(float));
+    memcpy(costs->amax + at, mine.amax, n * sizeof(float));
+}
+
+void
+NAME(nvfp4_kernel)(uint8_t *codes, uint8_t *scales, const float *x, size_t blocks,
+                   const struct quant_spec *spec, const struct quant_scale *q,
+                   const struct quant_costs *costs)
+{
+    size_t b = 0;
+    for (; b + LANES <= blocks; b += LANES) {
+        struct tile t;
+        quant_tile(codes + b * (N / 2), scales + b, x + b * N, &t, spec, q);
+        if (costs->noise)
+            measure(&t, q, costs, b);
+    }
+    if (b < blocks)
+        quant_tail(codes + b * (N / 2), scales + b, x + b * N, blocks - b, spec, q,
+                   costs, b);
+}
