@@ -30,6 +30,7 @@ CORE_SRCS = \
 FORMAT_SRCS = \
 	lib/format/ckpt.c \
 	lib/format/dat.c \
+	lib/format/dialect.c \
 	lib/format/hf.c \
 	lib/format/mp.c \
 	lib/format/safetensors.c \
@@ -56,15 +57,21 @@ MODEL_SRCS = lib/model/config.c lib/model/table.c
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
 	cmd/cmd.c \
+	cmd/pack/output.c \
+	cmd/pack/plan.c \
+	cmd/pack/produce.c \
+	cmd/pack/quantize.c \
+	cmd/pack/random_kernel.c \
 	cmd/select.c \
 	cmd/stats.c \
 	cmd/stats_kernel.c \
 	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
-PROGS = datcat datpack tokenize
+PROGS = datcat datpack nvquant tokenize
 datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c cmd/datcat/tok.c
-datpack_SRCS = cmd/datpack/datpack.c cmd/datpack/plan.c cmd/datpack/produce.c cmd/datpack/random_kernel.c
+datpack_SRCS = cmd/datpack/datpack.c
+nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
 	cmd/tokenize/decode.c \
 	cmd/tokenize/emit.c \
@@ -80,7 +87,7 @@ tokenize_SRCS = \
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
-ISA_SRCS = cmd/stats_kernel.c cmd/datpack/random_kernel.c lib/nvfp4/quant_kernel.c
+ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 
 # ---- settings of the machine ------------------------------------------------

@@ -56,11 +56,11 @@ values_open(struct values *x, struct store *s, const struct view *v, struct err 
             "found %g",
             s->files[v->scale2->file].name, (unsigned long long)v->scale2->offset,
             text_quote(q, v->name, v->name_len), (double)x->scale2);
-    if (v->divides && 1 / x->scale2 > FLT_MAX)
+    if (v->dialect->divides && 1 / x->scale2 > FLT_MAX)
         return err_set(err, ERR_FORMAT, "%s: tensor scale of \"%s\": 1/%g is no float",
                        s->files[v->scale2->file].name,
                        text_quote(q, v->name, v->name_len), (double)x->scale2);
-    if (v->divides)
+    if (v->dialect->divides)
         x->scale2 = 1 / x->scale2;
     return 0;
 }
@@ -108,15 +108,24 @@ values_check_scales(const struct values *x, uint64_t first, const uint8_t *scale
     return 0;
 }
 
+int
+values_planes(const struct values *x, uint64_t first, size_t n, uint8_t *codes,
+              uint8_t *scales, struct values_scratch *w, struct err *err)
+{
+    const struct view *v = x->v;
+    (void)w;
+    if (store_read(x->s, v->entry, first / 2, codes, n / 2, err) < 0 ||
+        store_read(x->s, v->scale, first / NVFP4_BLOCK, scales, n / NVFP4_BLOCK, err) <
+            0)
+        return -1;
+    return values_check_scales(x, first, scales, n / NVFP4_BLOCK, err);
+}
+
 static int
 read_nvfp4(const struct values *x, uint64_t first, size_t n, struct values_scratch *w,
            struct err *err)
 {
-    const struct view *v = x->v;
-    if (store_read(x->s, v->entry, first / 2, w->bytes, n / 2, err) < 0 ||
-        store_read(x->s, v->scale, first / NVFP4_BLOCK, w->scales, n / NVFP4_BLOCK,
-                   err) < 0 ||
-        values_check_scales(x, first, w->scales, n / NVFP4_BLOCK, err) < 0)
+    if (values_planes(x, first, n, w->bytes, w->scales, w, err) < 0)
         return -1;
     nvfp4_decode(w->f32, w->bytes, w->scales, x->scale2, n);
     return 0;

@@ -42,6 +42,13 @@ void values_scratch_free(struct values_scratch *w);
 int values_read(const struct values *x, uint64_t first, size_t n,
                 struct values_scratch *w, struct err *err);
 
+/* Codes (two a byte, the even column low) and scales of elements [first, first+n) of an
+ * nvfp4 view, whatever the layout of its entries; the scales are checked.  first is a
+ * multiple of 64, and there is room for n rounded up to one.  codes may be w->bytes,
+ * scales w->scales. */
+int values_planes(const struct values *x, uint64_t first, size_t n, uint8_t *codes,
+                  uint8_t *scales, struct values_scratch *w, struct err *err);
+
 /* The scales of the elements from `first` on: none has a sign or is NaN. */
 int values_check_scales(const struct values *x, uint64_t first, const uint8_t *scales,
                         size_t n, struct err *err);

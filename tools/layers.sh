@@ -45,7 +45,8 @@ check_includes()
         may["lib/model"] = "kernels lib/nvfp4 lib/core"
         may["cmd"] = "lib/model lib/format lib/text lib/nvfp4 lib/core"
         may["cmd/*"] = "cmd " may["cmd"]
-        may["cmd/nvquant"] = "kernels " may["cmd/*"]
+        may["cmd/datpack"] = "cmd/pack " may["cmd/*"]
+        may["cmd/nvquant"] = "cmd/pack kernels " may["cmd/*"]
     }
     function area(path,    part, n) {
         n = split(path, part, "/")

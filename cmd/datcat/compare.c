@@ -307,7 +307,7 @@ static int
 views_equal(struct diff *d, const struct view *a, const struct view *b, struct err *err)
 {
     // A multiplier and a divisor of the same bytes mean different values.
-    if (a->scale2 && b->scale2 && a->divides != b->divides)
+    if (a->scale2 && b->scale2 && a->dialect->divides != b->dialect->divides)
         return 0;
     int same = payloads_equal(d, a->entry, b->entry, err);
     if (same > 0)

@@ -37,6 +37,7 @@ extern const struct container container_dat;
 extern const struct container container_safetensors;
 extern const struct container container_ckpt;
 extern const struct container container_hf;
+extern const struct container container_modelopt, container_compressed;
 
 /* The container of that name, or NULL. */
 const struct container *container_named(struct slice name);

@@ -23,6 +23,8 @@ static const struct container *const containers[] = {
     &container_safetensors,
     &container_ckpt,
     &container_hf,
+    &container_modelopt,
+    &container_compressed,
 };
 
 /* What reads a pipe, a directory, and a file that none claims: .dat has no magic. */

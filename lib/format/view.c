@@ -11,17 +11,43 @@
 
 /* How the parts of X.weight are called.  The first whose codes suffix fits a name is
  * the dialect of that name. */
-static const struct dialect {
-    const char *codes, *scale, *scale2;
-    bool divides;
-} dialects[] = {
-    { ".weight.qdata", ".weight.scale", ".weight.scale2", false }, // .dat, ours
-    { ".qdata", ".scale", ".scale2", false },                      // .dat, older
-    { ".weight_packed", ".weight_scale", ".weight_global_scale", true },
-    { ".weight", ".weight_scale", ".weight_scale_2", false }, // ModelOpt
+static const struct view_dialect dialects[] = {
+    { .name = "nibble",
+      .codes = ".weight.qdata",
+      .scale = ".weight.scale",
+      .scale2 = ".weight.scale2",
+      .scale2_rank = 1 },
+    { .name = "nibble, older",
+      .codes = ".qdata",
+      .scale = ".scale",
+      .scale2 = ".scale2",
+      .scale2_rank = 1 },
+    { .name = "compressed-tensors",
+      .codes = ".weight_packed",
+      .scale = ".weight_scale",
+      .scale2 = ".weight_global_scale",
+      .divides = true,
+      .foreign = true,
+      .zero_scale = 0x20,
+      .scale2_rank = 1 },
+    { .name = "modelopt",
+      .codes = ".weight",
+      .scale = ".weight_scale",
+      .scale2 = ".weight_scale_2",
+      .foreign = true,
+      .zero_scale = 0x38 },
 };
 
 enum { N_DIALECTS = sizeof dialects / sizeof *dialects };
+
+const struct view_dialect *
+view_dialect(const char *name)
+{
+    for (size_t i = 0; name && i < N_DIALECTS; i++)
+        if (strcmp(dialects[i].name, name) == 0)
+            return &dialects[i];
+    return name ? NULL : &dialects[0];
+}
 
 static const struct tensor *
 part(const struct store *s, struct slice prefix, const char *suffix)
@@ -109,7 +135,7 @@ static int
 take_pair(struct views *w, struct store *s, const struct tensor *t, struct view *v)
 {
     struct slice name = { t->name, t->name_len };
-    const struct dialect *d = dialects;
+    const struct view_dialect *d = dialects;
     while (d < dialects + N_DIALECTS && !slice_ends(name, d->codes))
         d++;
     if (d == dialects + N_DIALECTS)
@@ -123,10 +149,9 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
     if (plain_weight || (!scale && d == &dialects[3]))
         return 0;
     const char *why = scale ? misfit(t, scale) : "it has no scales";
-    bool foreign = d >= &dialects[2];
     if (!why && d != &dialects[3] && has_name(&s->names, prefix, ".weight"))
         why = "there is a plain tensor of the same name, too";
-    if (!why && foreign && !scale2)
+    if (!why && d->foreign && !scale2)
         why = "it has no tensor scale";
     if (!why && scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))
         why = "its tensor scale is not one f32";
@@ -154,8 +179,7 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
                         .entry = t,
                         .scale = scale,
                         .scale2 = scale2,
-                        .divides = d->divides,
-                        .foreign = foreign };
+                        .dialect = d };
     return 1;
 }
 

@@ -10,6 +10,22 @@
 
 #include "lib/format/store.h"
 
+/* How a program spells the parts of the NVFP4 tensor X.weight. */
+struct view_dialect {
+    const char *name;
+    const char *codes, *scale, *scale2; // what follows X
+    bool divides;       // value / scale2 instead of value * scale2
+    bool foreign;       // another program's: scale2 is always there, fused projections
+                        // have the same, and a block of zeros has codes 0
+    uint8_t zero_scale; // foreign: of a block of zeros
+    unsigned scale2_rank;
+    bool blocks; // codes and scales are one entry, see lib/nvfp4/gguf.h
+};
+enum view_plane { PLANE_CODES, PLANE_SCALES, PLANE_SCALE2 };
+
+/* The dialect of that name; NULL: ours. */
+const struct view_dialect *view_dialect(const char *name);
+
 struct view {
     const char *name; // NUL-terminated
     uint32_t name_len;
@@ -20,8 +36,8 @@ struct view {
     const struct tensor *entry;  // the tensor itself; of nvfp4 the codes
     const struct tensor *scale;  // nvfp4: block scales
     const struct tensor *scale2; // nvfp4: the tensor scale, or NULL
-    bool divides;                // value / scale2 instead of value * scale2
-    bool foreign; // of another program's dialect, which always has a tensor scale
+    const struct view_dialect *dialect; // nvfp4
+    bool aside; // of use to others than us: conversions leave it out
 };
 
 struct views {

@@ -36,6 +36,7 @@ struct wmeta {
     struct slice provenance; // JSON; at commit it may differ from that at open only in
                              // bytes, not in length
     bool bare;               // no sidecar, no provenance
+    const char *version;     // of the program
     // checkpoints only
     const char *master, *moments, *quant, *variant, *criterion, *share;
 };

@@ -134,3 +134,55 @@ table_place(struct slice name)
         row++;
     return 1 + layer * STRIDE + row; // unknown ones at the end of their layer
 }
+
+/* The text between the dots before ".weight", of a row like "mlp.up_proj.weight". */
+static struct slice
+module_name(const char *row)
+{
+    struct slice s = slice_of(row);
+    const char *dot = memchr(s.p, '.', s.n);
+    size_t from = dot ? (size_t)(dot - s.p) + 1 : 0;
+    return (struct slice){ s.p + from, s.n - from - strlen(".weight") };
+}
+
+static bool
+holds(struct slice name, struct slice part)
+{
+    return memmem(name.p, name.n, part.p, part.n) != NULL;
+}
+
+bool
+table_is_head(struct slice name)
+{
+    return holds(name, slice_of("lm_head"));
+}
+
+bool
+table_quantizes(struct slice name)
+{
+    if (holds(name, slice_of("embed_tokens")) || holds(name, slice_of("norm")))
+        return false;
+    for (size_t i = 0; i < LAYER_ROWS; i++)
+        if (layer_rows[i].quantized && holds(name, module_name(layer_rows[i].name)))
+            return true;
+    return table_is_head(name);
+}
+
+enum fused
+table_fused(struct slice name, struct slice *prefix)
+{
+    for (size_t i = 0; i < LAYER_ROWS; i++) {
+        enum role role = layer_rows[i].role;
+        bool qkv = role == ROLE_Q || role == ROLE_K || role == ROLE_V;
+        if (!qkv && role != ROLE_GATE && role != ROLE_UP)
+            continue;
+        struct slice module = module_name(layer_rows[i].name);
+        const char *full = layer_rows[i].name + strlen(layer_rows[i].name) - module.n -
+                           strlen(".weight");
+        if (!slice_ends(name, full))
+            continue;
+        *prefix = (struct slice){ name.p, name.n - strlen(full) };
+        return qkv ? FUSED_QKV : FUSED_GATE_UP;
+    }
+    return FUSED_NONE;
+}

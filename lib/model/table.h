@@ -51,6 +51,15 @@ void table_close(struct table *t);
 /* Where a tensor of that name stands in a file, whatever the model's size: embedding,
  * layers ascending, norm, head; other names behind them. */
 uint64_t table_place(struct slice name);
+
+/* By the name alone, for files without a configuration: whether NVFP4 files hold it
+ * quantized (a projection or the head), and whether it is the head. */
+bool table_quantizes(struct slice name);
+bool table_is_head(struct slice name);
+/* What engines run as one GEMM; *prefix is what the names of its parts begin with. */
+enum fused { FUSED_NONE, FUSED_QKV, FUSED_GATE_UP };
+enum fused table_fused(struct slice name, struct slice *prefix);
+
 const struct row *table_find(const struct table *t, struct slice name);
 
 #endif

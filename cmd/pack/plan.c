@@ -6,9 +6,10 @@
  * input's in place of an earlier one's.  Then the head of a tied model is settled, and
  * the target makes items of them: as they are, like a reference, or as a checkpoint.
  */
-#include "cmd/datpack/datpack.h"
+#include "cmd/pack/plan.h"
 
 #include "lib/core/json.h"
+#include "lib/format/dialect.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -16,21 +17,6 @@
 
 #define EMBED "model.embed_tokens.weight"
 #define HEAD  "lm_head.weight"
-
-struct candidate {
-    const char *name;
-    struct input *in; // NULL with --init
-    const struct view *view;
-    const struct row *row; // with --init
-    uint32_t row_number;
-    enum dtype dtype;
-    unsigned rank;
-    const uint64_t *shape;
-    uint64_t numel;
-    uint64_t place; // where it stands in its file, or should stand in a model
-    uint64_t order; // of its first appearance
-    bool taken, dropped;
-};
 
 struct candidates {
     struct candidate *v;
@@ -46,8 +32,8 @@ candidate_named(const struct candidates *all, const char *name)
     return i < 0 || all->v[i].dropped ? NULL : &all->v[i];
 }
 
-static int
-out_of_memory(struct plan *p)
+int
+plan_no_memory(struct plan *p)
 {
     return err_set(p->err, ERR_MEMORY, "out of memory for the plan");
 }
@@ -79,11 +65,44 @@ open_input(struct plan *p, struct input *in, const char *path)
                                  .tmpdir = cmd_tmpdir() };
     if (store_open(&in->store, path, &opt, p->err) < 0 ||
         store_load_beside(&in->store) < 0 ||
-        views_open(&in->views, &in->store, false) < 0)
+        views_open(&in->views, &in->store, false) < 0 ||
+        dialect_check(&in->store, &in->views) < 0)
         return -1;
     if (!p->c->cmd.quiet)
         warn_lines(&in->store.warnings);
     return 0;
+}
+
+static bool
+wishes_wide(const struct plan *p)
+{
+    enum dtype_wish w = p->c->dtype;
+    return w == WISH_F16 || w == WISH_BF16 || w == WISH_F32;
+}
+
+/* Whether entries of another program's NVFP4 tensors stay what they are, and with them
+ * whatever serves only that program. */
+static bool
+keeps_foreign(const struct plan *p)
+{
+    const struct traits *t = target(p);
+    return !t->own_pairs && !t->dialect && !t->training && !wishes_wide(p);
+}
+
+/* What the configuration says of quantization is not true of the output. */
+static int
+plain_config(struct plan *p)
+{
+    struct buf b = { 0 };
+    if (!memmem(p->config.p, p->config.n, "\"quantization_config\"", 21))
+        return 0;
+    int rc = dialect_config(&b, p->config, NULL, "", p->err);
+    if (rc == 0) {
+        p->config = (struct slice){ arena_copy(&p->arena, b.data, b.len), b.len };
+        rc = p->config.p ? 0 : plan_no_memory(p);
+    }
+    buf_free(&b);
+    return rc;
 }
 
 /* The configuration: --config, else that of the first input that has one. */
@@ -101,7 +120,7 @@ find_config(struct plan *p)
             p->config.p = arena_copy(&p->arena, fake.config.p, fake.config.n);
             p->config.n = fake.config.n;
             if (!p->config.p)
-                rc = out_of_memory(p);
+                rc = plan_no_memory(p);
         }
         arena_free(&fake.arena);
         if (rc < 0)
@@ -117,7 +136,7 @@ find_config(struct plan *p)
     // A configuration of something else is carried along, unless a model is wanted.
     if (!p->is_model && (p->c->config_path || target(p)->needs_model))
         return err_set(p->err, why.kind, "%s", why.msg);
-    return 0;
+    return p->is_model && !keeps_foreign(p) ? plain_config(p) : 0;
 }
 
 /* ---- candidates ---------------------------------------------------------------------- */
@@ -126,7 +145,7 @@ find_config(struct plan *p)
 static const char *
 renamed(struct plan *p, const char *name)
 {
-    struct config_datpack *c = (struct config_datpack *)p->c;
+    struct pack *c = p->c;
     for (size_t i = 0; i < c->n_renames; i++) {
         struct rename *r = &c->rename[i];
         const char *star = strchr(r->old, '*');
@@ -175,12 +194,12 @@ add_candidate(struct plan *p, struct candidates *all, const struct candidate *c)
         size_t cap = all->cap ? 2 * all->cap : 512;
         struct candidate *v = realloc(all->v, cap * sizeof *v);
         if (!v)
-            return out_of_memory(p);
+            return plan_no_memory(p);
         all->v = v;
         all->cap = cap;
     }
     if (names_add(&all->names, slice_of(c->name), all->n) < 0)
-        return out_of_memory(p);
+        return plan_no_memory(p);
     all->v[all->n] = *c;
     all->v[all->n].order = all->n;
     all->n++;
@@ -197,12 +216,14 @@ place_in_file(const struct plan *p, const struct input *in, const struct tensor 
 static int
 gather_inputs(struct plan *p, struct candidates *all)
 {
-    struct select *select = (struct select *)&p->c->select;
+    struct select *select = &p->c->select;
     for (size_t i = 0; i < p->n_inputs; i++) {
         struct input *in = &p->inputs[i];
         for (size_t k = 0; k < in->views.n; k++) {
             const struct view *v = &in->views.v[k];
-            if (v->entry->state || !select_takes(select, v->name))
+            if (v->entry->state || (v->aside && !keeps_foreign(p)))
+                continue;
+            if (!select_takes(select, v->name))
                 continue;
             struct candidate c = { .name = renamed(p, v->name),
                                    .place = place_in_file(p, in, v->entry),
@@ -213,7 +234,7 @@ gather_inputs(struct plan *p, struct candidates *all)
                                    .shape = v->shape,
                                    .numel = v->numel };
             if (!c.name)
-                return out_of_memory(p);
+                return plan_no_memory(p);
             if (add_candidate(p, all, &c) < 0)
                 return -1;
         }
@@ -224,7 +245,7 @@ gather_inputs(struct plan *p, struct candidates *all)
 static int
 gather_table(struct plan *p, struct candidates *all)
 {
-    struct select *select = (struct select *)&p->c->select;
+    struct select *select = &p->c->select;
     if (!p->is_model)
         return err_set(p->err, ERR_USAGE, "--init: needs --config FILE");
     if (table_open(&p->table, &p->model, !p->model.tied, p->err) < 0)
@@ -242,7 +263,7 @@ gather_table(struct plan *p, struct candidates *all)
                                .shape = r->shape,
                                .numel = r->numel };
         if (!c.name)
-            return out_of_memory(p);
+            return plan_no_memory(p);
         if (add_candidate(p, all, &c) < 0)
             return -1;
     }
@@ -279,7 +300,7 @@ same_tensor(struct plan *p, const struct candidate *a, const struct candidate *b
         return a->row == b->row;
     uint8_t *x = malloc(2 * (size_t)CHUNK);
     if (!x)
-        return out_of_memory(p);
+        return plan_no_memory(p);
     uint64_t n = a->view->entry->nbytes;
     int same = 1;
     for (uint64_t at = 0; at < n && same > 0; at += CHUNK) {
@@ -321,17 +342,24 @@ untie_config(struct plan *p)
         p->config = (struct slice){ arena_copy(&p->arena, b.data, b.len), b.len };
         p->model.tied = false;
         if (!p->config.p)
-            rc = out_of_memory(p);
+            rc = plan_no_memory(p);
     }
     buf_free(&b);
     return rc;
 }
 
+/* Whether the output is an NVFP4 file because an input is one. */
 static bool
-wishes_wide(const struct plan *p)
+head_of_nvfp4(struct plan *p, const struct candidates *all)
 {
-    enum dtype_wish w = p->c->dtype;
-    return w == WISH_F16 || w == WISH_BF16 || w == WISH_F32;
+    bool some = false, two = false;
+    for (size_t i = 0; i < all->n && !wishes_wide(p); i++) {
+        const struct candidate *c = &all->v[i];
+        some |= c->dtype == DT_NVFP4 && !c->dropped;
+        two |= c->dtype == DT_NVFP4 && !c->dropped && c->view->scale2;
+    }
+    p->one_level = some && !two;
+    return some && target(p)->own_pairs;
 }
 
 /* A copy of the embedding as lm_head.weight, if it is wanted at all. */
@@ -340,14 +368,10 @@ add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
 {
     struct candidate head = *embed; // adding moves the list that embed points into
     struct input *in = embed->in;
-    if (!select_takes((struct select *)&p->c->select, HEAD))
+    if (!select_takes(&p->c->select, HEAD))
         return 0;
-    for (size_t i = 0; i < all->n && !wishes_wide(p); i++)
-        if (all->v[i].dtype == DT_NVFP4 && !all->v[i].dropped)
-            return err_set(p->err, ERR_USAGE,
-                           "%s: in an NVFP4 file it is a pair made from the embedding, "
-                           "which datpack cannot quantize yet; --tie leaves it out",
-                           HEAD);
+    // In an NVFP4 file it is a pair made from the embedding, like the others.
+    head.quantize = head_of_nvfp4(p, all);
     head.name = HEAD;
     head.place = UINT64_MAX;
     head.in = NULL; // so that it is not taken for a clash
@@ -380,7 +404,7 @@ settle_present_head(struct plan *p, struct candidate *head,
             "and makes the model untied",
             HEAD);
     bool copy = target(p)->head_copy && wish != HEAD_TIE;
-    bool keep = copy && (plain || p->c->dtype <= WISH_KEEP);
+    bool keep = copy && (plain || !wishes_wide(p));
     keep |= wish == HEAD_UNTIE;
     if (!keep && copy) { // a pair, where plain tensors are wanted
         uint64_t order = head->order, place = head->place;
@@ -411,21 +435,22 @@ settle_head(struct plan *p, struct candidates *all)
         return 0;
     if (wish == HEAD_UNTIE)
         return add_head(p, all, embed) < 0 ? -1 : untie_config(p);
-    if (target(p)->head_copy && !rewrites(p) && !p->c->like)
+    bool makes = p->c->quantize || p->c->dtype == WISH_NVFP4; // anew, an NVFP4 file
+    if (target(p)->head_copy && (!rewrites(p) || makes) && !p->c->like)
         return add_head(p, all, embed);
     return 0;
 }
 
 /* ---- items ------------------------------------------------------------------------------ */
 
-static struct item *
-new_item(struct plan *p)
+struct item *
+plan_item(struct plan *p)
 {
     if (p->n == p->cap) {
         size_t cap = p->cap ? 2 * p->cap : 512;
         struct item *v = realloc(p->item, cap * sizeof *v);
         if (!v) {
-            out_of_memory(p);
+            plan_no_memory(p);
             return NULL;
         }
         p->item = v;
@@ -465,7 +490,7 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
           const struct tensor *like, const char *suffix, enum dtype dtype)
 {
     static const uint64_t one[1] = { 1 };
-    struct item *it = new_item(p);
+    struct item *it = plan_item(p);
     if (!it)
         return -1;
     const struct tensor *shape = like ? like : entry;
@@ -484,7 +509,7 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
         .place = moved ? c->place : place_in_file(p, c->in, entry),
     };
     if (!it->name)
-        return out_of_memory(p);
+        return plan_no_memory(p);
     if (own && dtype == DT_F32) { // .scale2 is [1] whatever it was
         it->rank = 1;
         it->shape = one;
@@ -492,7 +517,7 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
     if (own && dtype == DT_U8 && entry->dtype == DT_F4_E2M1) { // two values a byte
         uint64_t *packed = arena_alloc(&p->arena, 2 * sizeof *packed);
         if (!packed)
-            return out_of_memory(p);
+            return plan_no_memory(p);
         packed[0] = entry->shape[0];
         packed[1] = entry->shape[1] / 2;
         it->shape = packed;
@@ -510,7 +535,7 @@ check_scale2(struct plan *p, const struct candidate *c)
     char q[TEXT_QUOTE];
     if (values_open(&x, &c->in->store, c->view, p->err) < 0)
         return -1;
-    if (c->view->foreign && x.scale2 > 1 && !p->c->cmd.quiet)
+    if (c->view->dialect->foreign && x.scale2 > 1 && !p->c->cmd.quiet)
         warn("%s: \"%s\": its tensor scale makes values %g times larger, where a "
              "smaller "
              "one is usual: multiplier and divisor may have been confused",
@@ -532,43 +557,47 @@ add_planes(struct plan *p, const struct candidate *c, const struct view *ref)
     p->item[p->n - 1].how = HOW_SCALES;
     if (!v->scale2)
         return 0;
-    if (p->c->seed_compat)
-        return err_set(
-            p->err, ERR_USAGE,
-            "\"%s\" has two levels of scales, which the seed's readers do not "
-            "know; it needs requantization",
-            c->name);
     if (add_plane(p, c, v->scale2, ref ? ref->scale2 : NULL, ".scale2", DT_F32) < 0)
         return -1;
-    bool divides = ref ? ref->divides : keeps_spelling(p) && v->divides;
-    if (divides != v->divides)
+    bool divides = ref ? ref->dialect->divides
+                       : keeps_spelling(p) && v->dialect->divides;
+    if (divides != v->dialect->divides)
         p->item[p->n - 1].how = HOW_RECIPROCAL;
     return 0;
+}
+
+struct item
+plan_values(const struct candidate *c, const char *name, enum dtype dtype)
+{
+    struct item it = { .name = name,
+                       .dtype = dtype,
+                       .rank = c->rank,
+                       .shape = c->shape,
+                       .numel = c->numel,
+                       .place = c->place };
+    if (!c->in) {
+        it.how = c->row->rank == 1 ? HOW_ONE : HOW_RANDOM;
+        it.row = c->row_number;
+        it.source = c->dtype;
+        return it;
+    }
+    it.s = &c->in->store;
+    it.view = c->view;
+    it.entry = c->view->entry;
+    it.how = HOW_CONVERT;
+    return it;
 }
 
 /* The candidate as one tensor of the target dtype. */
 static int
 add_plain(struct plan *p, const struct candidate *c, const char *name, enum dtype dtype)
 {
-    struct item *it = new_item(p);
+    struct item *it = plan_item(p);
     if (!it)
         return -1;
-    *it = (struct item){ .name = name,
-                         .dtype = dtype,
-                         .rank = c->rank,
-                         .shape = c->shape,
-                         .numel = c->numel,
-                         .place = c->place };
-    if (!c->in) {
-        it->how = c->row->rank == 1 ? HOW_ONE : HOW_RANDOM;
-        it->row = c->row_number;
-        it->source = c->dtype;
-        return 0;
-    }
-    it->s = &c->in->store;
-    it->view = c->view;
-    it->entry = c->view->entry;
-    it->how = dtype == c->dtype ? HOW_COPY : HOW_CONVERT;
+    *it = plan_values(c, name, dtype);
+    if (it->how == HOW_CONVERT && dtype == c->dtype)
+        it->how = HOW_COPY;
     return c->dtype == DT_NVFP4 ? check_scale2(p, c) : 0;
 }
 
@@ -578,20 +607,21 @@ is_wide_float(enum dtype d)
     return d == DT_F16 || d == DT_BF16 || d == DT_F32 || d == DT_F64;
 }
 
-/* What the seed quantizes, and what --dtype nvfp4 means. */
-static bool
-is_projection(const struct candidate *c)
+/* Of the models that other programs serve: projections are NVFP4, the rest is bf16 if
+ * nothing else is asked for. */
+static enum dtype
+served_dtype(const struct plan *p, const struct candidate *c)
 {
-    static const char *const parts[] = {
-        "q_proj",    "k_proj",  "v_proj",    "o_proj",
-        "gate_proj", "up_proj", "down_proj", "lm_head"
-    };
-    if (c->rank != 2 || strstr(c->name, "embed_tokens") || strstr(c->name, "norm"))
-        return false;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (strstr(c->name, parts[i]))
-            return true;
-    return false;
+    struct slice name = slice_of(c->name);
+    bool wide = is_wide_float(c->dtype);
+    if (c->dtype == DT_NVFP4 && table_quantizes(name) && !table_is_head(name))
+        return DT_NVFP4;
+    if (!wide && c->dtype != DT_NVFP4)
+        return c->dtype;
+    if (target(p)->f32_norms && c->rank == 1)
+        return DT_F32;
+    bool keeps = target(p)->f32_norms ? c->dtype == DT_F16 : p->c->dtype == WISH_KEEP;
+    return keeps && wide ? c->dtype : DT_BF16;
 }
 
 static enum dtype
@@ -600,13 +630,20 @@ target_dtype(const struct plan *p, const struct candidate *c)
     static const enum dtype wished[] = {
         [WISH_F16] = DT_F16, [WISH_BF16] = DT_BF16, [WISH_F32] = DT_F32
     };
-    const struct config_datpack *cfg = p->c;
+    const struct pack *cfg = p->c;
     bool wide = is_wide_float(c->dtype);
+    if (cfg->dequantize) {
+        bool taken =
+            c->dtype == DT_NVFP4 && select_takes(&p->c->quantized, c->name);
+        return taken ? wished[cfg->dtype] : c->dtype;
+    }
     if (wishes_wide(p))
         return wide || c->dtype == DT_NVFP4 ? wished[cfg->dtype] : c->dtype;
+    if (target(p)->dialect)
+        return served_dtype(p, c);
     if (cfg->seed_compat && wide)
         return DT_F16;
-    if (target(p)->no_bf16 && c->dtype == DT_BF16)
+    if (target(p)->no_bf16 && c->dtype == DT_BF16 && !cfg->quantize)
         return DT_F16;
     return c->dtype;
 }
@@ -630,20 +667,52 @@ check_pair_parts(struct plan *p, const struct candidate *c)
     return 0;
 }
 
+/* As NVFP4, from what it is. */
+static int
+add_quantized(struct plan *p, const struct candidate *c, const struct view *ref)
+{
+    if (quantize_check(p, c) < 0)
+        return -1;
+    p->requantizes |= c->dtype == DT_NVFP4;
+    if (c->dtype == DT_NVFP4 && check_scale2(p, c) < 0)
+        return -1;
+    return quantize_add(p, c, true, ref ? ref->dialect
+                                        : view_dialect(target(p)->dialect), ref);
+}
+
+/* NVFP4 that stays what it is: with the same entries if they can be. */
+static int
+add_nvfp4(struct plan *p, const struct candidate *c)
+{
+    char q[TEXT_QUOTE];
+    const struct view_dialect *d = view_dialect(target(p)->dialect);
+    const struct view_dialect *from = c->view->dialect;
+    if (p->c->seed_compat && c->view->scale2) {
+        if (p->asked)
+            return add_quantized(p, c, NULL);
+        return err_set(p->err, ERR_USAGE,
+                       "--compat seed: \"%s\" has two levels of scales, which the "
+                       "seed's readers do not know; --quant torchao, native or sweep1 "
+                       "asks for requantization",
+                       text_quote(q, c->name, strlen(c->name)));
+    }
+    if ((target(p)->dialect && from != d) || from->blocks != d->blocks) {
+        if (target(p)->dialect && quantize_check(p, c) < 0)
+            return -1;
+        return check_scale2(p, c) < 0 ? -1 : quantize_add(p, c, false, d, NULL);
+    }
+    return add_planes(p, c, NULL);
+}
+
 static int
 add_as_is(struct plan *p, const struct candidate *c)
 {
-    char q[TEXT_QUOTE];
     if (check_pair_parts(p, c) < 0)
         return -1;
-    if (p->c->dtype == WISH_NVFP4 && c->dtype != DT_NVFP4 && is_projection(c))
-        return err_set(
-            p->err, ERR_USAGE,
-            "--dtype nvfp4: \"%s\" would have to be quantized, which datpack "
-            "cannot do yet",
-            text_quote(q, c->name, strlen(c->name)));
+    if (c->quantize || quantize_wants(p, c))
+        return add_quantized(p, c, NULL);
     enum dtype d = target_dtype(p, c);
-    return d == DT_NVFP4 ? add_planes(p, c, NULL) : add_plain(p, c, c->name, d);
+    return d == DT_NVFP4 ? add_nvfp4(p, c) : add_plain(p, c, c->name, d);
 }
 
 static int
@@ -686,6 +755,28 @@ plan_plain(struct plan *p, struct candidates *all)
 
 /* ---- --like ------------------------------------------------------------------------------- */
 
+/* An NVFP4 tensor in the place of one. */
+static int
+like_nvfp4(struct plan *p, const struct view *ref, const struct candidate *c)
+{
+    char q[TEXT_QUOTE];
+    bool nvfp4 = c->dtype == DT_NVFP4, one = view_levels(ref) == 1;
+    text_quote(q, ref->name, ref->name_len);
+    if (ref->dialect->blocks)
+        return err_set(p->err, ERR_USAGE, "--like: \"%s\" is of a GGUF file", q);
+    if (nvfp4 && view_levels(c->view) == view_levels(ref) && !c->view->dialect->blocks)
+        return add_planes(p, c, ref);
+    if (nvfp4 && (!one || view_levels(c->view) == 1))
+        return check_scale2(p, c) < 0 ? -1
+                                      : quantize_add(p, c, false, ref->dialect, ref);
+    if (one && (quant_levels(p->spec.kind) == 2 || (nvfp4 && !p->asked)))
+        return err_set(p->err, ERR_USAGE,
+                       "--like: \"%s\" has one level of scales there, and %s two; "
+                       "--quant torchao, native or sweep1 asks for one",
+                       q, nvfp4 ? "the input" : p->c->quant);
+    return add_quantized(p, c, ref);
+}
+
 static int
 like_one(struct plan *p, const struct view *ref, struct candidate *c)
 {
@@ -694,16 +785,8 @@ like_one(struct plan *p, const struct view *ref, struct candidate *c)
     if (ref->rank != c->rank ||
         memcmp(ref->shape, c->shape, ref->rank * sizeof *ref->shape) != 0)
         return err_set(p->err, ERR_FORMAT, "--like: \"%s\" has another shape there", q);
-    if (ref->dtype == DT_NVFP4 || c->dtype == DT_NVFP4) {
-        bool same = ref->dtype == c->dtype && view_levels(ref) == view_levels(c->view);
-        if (ref->dtype == DT_NVFP4 && !same)
-            return err_set(p->err, ERR_USAGE,
-                           "--like: \"%s\" would have to be quantized, which datpack "
-                           "cannot do yet",
-                           q);
-        if (same)
-            return add_planes(p, c, ref);
-    }
+    if (ref->dtype == DT_NVFP4)
+        return like_nvfp4(p, ref, c);
     bool convertible =
         is_wide_float(ref->dtype) && (is_wide_float(c->dtype) || c->dtype == DT_NVFP4);
     if (ref->dtype != c->dtype && !convertible)
@@ -743,6 +826,46 @@ plan_like(struct plan *p, struct candidates *all)
     return 0;
 }
 
+/* ---- whole models --------------------------------------------------------------------------- */
+
+static int
+need_model(struct plan *p)
+{
+    if (p->is_model)
+        return 0;
+    return err_set(p->err, ERR_USAGE,
+                   "--to %s: no configuration: looked for --config, then inside the "
+                   "input, in its sidecar, and for config.json beside it",
+                   p->c->to);
+}
+
+/* Every tensor of the configuration and no other. */
+static int
+check_complete(struct plan *p, struct candidates *all)
+{
+    char q[TEXT_QUOTE];
+    if (table_open(&p->weights, &p->model, !p->model.tied, p->err) < 0)
+        return -1;
+    for (size_t i = 0; i < p->weights.n; i++) {
+        const struct row *r = &p->weights.row[i];
+        struct candidate *c = candidate_named(all, r->name);
+        if (!c)
+            return err_set(p->err, ERR_FORMAT, "\"%s\" is missing", r->name);
+        if (c->rank != r->rank ||
+            memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
+            return err_set(p->err, ERR_FORMAT,
+                           "\"%s\" does not have the shape that the configuration says",
+                           r->name);
+        c->taken = true;
+    }
+    for (size_t i = 0; i < all->n; i++)
+        if (!all->v[i].taken && !all->v[i].dropped)
+            return err_set(p->err, ERR_FORMAT,
+                           "\"%s\" is no tensor of the configuration",
+                           text_quote(q, all->v[i].name, strlen(all->v[i].name)));
+    return 0;
+}
+
 /* ---- checkpoints -------------------------------------------------------------------------- */
 
 static int
@@ -750,7 +873,7 @@ add_zeros(struct plan *p, const char *prefix, const struct row *r, const char *s
           enum dtype dtype, bool scales)
 {
     struct buf b = { 0 };
-    struct item *it = new_item(p);
+    struct item *it = plan_item(p);
     if (!it)
         return -1;
     uint64_t *shape = arena_alloc(&p->arena, sizeof *shape);
@@ -763,7 +886,7 @@ add_zeros(struct plan *p, const char *prefix, const struct row *r, const char *s
                          .how = HOW_ZERO };
     buf_free(&b);
     if (!shape || !it->name)
-        return out_of_memory(p);
+        return plan_no_memory(p);
     *shape = it->numel;
     return 0;
 }
@@ -792,48 +915,38 @@ add_master(struct plan *p, struct candidates *all, const struct row *r)
 {
     struct candidate *c = candidate_named(all, r->name);
     enum dtype d = strcmp(p->c->master, "f32") == 0 ? DT_F32 : DT_BF16;
-    if (!c)
-        return err_set(p->err, ERR_FORMAT, "\"%s\" is missing", r->name);
-    if (c->rank != r->rank ||
-        memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
-        return err_set(p->err, ERR_FORMAT,
-                       "\"%s\" does not have the shape that the configuration says",
-                       r->name);
+    assert(c);
     if (!is_wide_float(c->dtype) && c->dtype != DT_NVFP4)
         return err_set(p->err, ERR_FORMAT, "\"%s\" is %s, no float", r->name,
                        dtype_name(c->dtype));
-    c->taken = true;
     return add_plain(p, c, r->name, d);
 }
 
 static int
 plan_ckpt(struct plan *p, struct candidates *all)
 {
-    char q[TEXT_QUOTE];
-    if (!p->is_model)
-        return err_set(
-            p->err, ERR_USAGE,
-            "--to ckpt: no configuration: looked for --config, then inside the "
-            "input, in its sidecar, and for config.json beside it");
     if (p->c->seed_compat || strcmp(p->c->moments, "nvfp4") == 0)
-        return err_set(
-            p->err, ERR_USAGE,
-            "--compat seed --to ckpt: needs a quantizer, which datpack does not "
-            "have yet");
-    if (table_open(&p->weights, &p->model, !p->model.tied, p->err) < 0)
+        return err_set(p->err, ERR_USAGE,
+                       "--compat seed --to ckpt: cannot be written yet");
+    if (need_model(p) < 0 || check_complete(p, all) < 0)
         return -1;
     for (size_t i = 0; i < p->weights.n; i++)
         if (add_master(p, all, &p->weights.row[i]) < 0)
             return -1;
-    for (size_t i = 0; i < all->n; i++)
-        if (!all->v[i].taken && !all->v[i].dropped)
-            return err_set(p->err, ERR_FORMAT,
-                           "\"%s\" is no tensor of the configuration",
-                           text_quote(q, all->v[i].name, strlen(all->v[i].name)));
     for (size_t i = 0; i < p->weights.n; i++)
         if (add_moments(p, &p->weights.row[i]) < 0)
             return -1;
     return 0;
+}
+
+/* ---- models for other programs -------------------------------------------------------------- */
+
+static int
+plan_served(struct plan *p, struct candidates *all)
+{
+    if (need_model(p) < 0 || check_complete(p, all) < 0)
+        return -1;
+    return plan_plain(p, all);
 }
 
 /* ---- all together ------------------------------------------------------------------------- */
@@ -861,27 +974,43 @@ check_seed(struct plan *p)
     return 0;
 }
 
+/* An -s of nvquant that named nothing. */
+static int
+check_quantized(struct plan *p)
+{
+    const char *glob = select_unused(&p->c->quantized);
+    char q[TEXT_QUOTE];
+    if (glob)
+        return err_set(p->err, ERR_USAGE, "no tensor matches \"%s\"",
+                       text_quote(q, glob, strlen(glob)));
+    return 0;
+}
+
 static int
 plan_items(struct plan *p, struct candidates *all)
 {
     if ((p->c->init ? gather_table(p, all) : gather_inputs(p, all)) < 0 ||
-        check_unused(p) < 0 || settle_head(p, all) < 0)
+        check_unused(p) < 0 || settle_head(p, all) < 0 || quantize_settle(p) < 0)
         return -1;
     int rc = p->has_like           ? plan_like(p, all)
              : target(p)->training ? plan_ckpt(p, all)
+             : target(p)->dialect  ? plan_served(p, all)
                                    : plan_plain(p, all);
+    if (rc == 0)
+        rc = check_quantized(p);
+    if (rc == 0)
+        rc = quantize_group(p);
     return rc == 0 && p->c->seed_compat ? check_seed(p) : rc;
 }
 
 int
-plan_open(struct plan *p, const struct config_datpack *c, char **paths, size_t n,
-          struct err *err)
+plan_open(struct plan *p, struct pack *c, char **paths, size_t n, struct err *err)
 {
     struct candidates all = { 0 };
     *p = (struct plan){ .c = c, .err = err, .has_like = c->like != NULL };
     p->inputs = calloc(n + 1, sizeof *p->inputs);
     if (!p->inputs)
-        return out_of_memory(p);
+        return plan_no_memory(p);
     for (; p->n_inputs < n; p->n_inputs++)
         if (open_input(p, &p->inputs[p->n_inputs], paths[p->n_inputs]) < 0) {
             p->n_inputs++; // so that it is closed
@@ -904,6 +1033,11 @@ plan_close(struct plan *p)
         views_close(&p->inputs[i].views);
         store_close(&p->inputs[i].store);
     }
+    for (size_t i = 0; i < p->n_nvfp4; i++) {
+        free(p->nvfp4[i]->scales);
+        free(p->nvfp4[i]);
+    }
+    free(p->nvfp4);
     free(p->inputs);
     free(p->item);
     table_close(&p->table);

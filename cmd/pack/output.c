@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: MIT */
+/* output: the file, its provenance, and what lies beside it. */
+#include "cmd/pack/plan.h"
+
+#include "lib/core/json.h"
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- provenance --------------------------------------------------------------------------- */
+
+static void
+put_globs(struct buf *b, const char *key, const struct glob *glob, size_t n)
+{
+    if (n == 0)
+        return;
+    buf_printf(b, "\"%s\":[", key);
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            buf_char(b, ',');
+        json_put(b, slice_of(glob[i].pattern));
+    }
+    buf_str(b, "],");
+}
+
+static void
+put_word(struct buf *b, const char *key, const char *value)
+{
+    if (!value)
+        return;
+    buf_printf(b, "\"%s\":", key);
+    json_put(b, slice_of(value));
+    buf_char(b, ',');
+}
+
+static bool
+quantizes(const struct plan *p)
+{
+    for (size_t i = 0; i < p->n_nvfp4; i++)
+        if (p->nvfp4[i]->quantize)
+            return true;
+    return false;
+}
+
+/* What was asked for, as far as it can change the content; keys sorted. */
+static void
+put_options(struct buf *b, const struct plan *p)
+{
+    static const char *const dtypes[] = { NULL, "keep", "f16", "bf16", "f32", "nvfp4" };
+    const struct pack *c = p->c;
+    bool ckpt = writer_traits(c->to)->training;
+    bool quant = ckpt || quantizes(p);
+    bool part = c->quantize || c->dequantize;
+    const struct select *select = part ? &c->quantized : &c->select;
+    buf_char(b, '{');
+    put_word(b, "compat", c->seed_compat ? "seed" : NULL);
+    put_word(b, "criterion", quant ? c->criterion : NULL);
+    if (c->dequantize)
+        buf_str(b, "\"dequant\":true,");
+    put_word(b, "dtype", dtypes[c->dtype]);
+    put_globs(b, "exclude", select->out, select->n_out);
+    if (quant && c->exhaustive)
+        buf_str(b, "\"exhaustive\":true,");
+    put_word(b, "head",
+             c->head == HEAD_TIE     ? "tie"
+             : c->head == HEAD_UNTIE ? "untie"
+                                     : NULL);
+    if (c->init)
+        buf_printf(b, "\"init\":%u,", c->init_seed);
+    if (c->like)
+        buf_str(b, "\"like\":true,");
+    put_word(b, "master", ckpt ? c->master : NULL);
+    put_word(b, "moments", ckpt ? c->moments : NULL);
+    put_word(b, "quant", quant ? c->quant : NULL);
+    if (c->n_renames) {
+        buf_str(b, "\"rename\":[");
+        for (size_t i = 0; i < c->n_renames; i++) {
+            buf_str(b, i ? ",[" : "[");
+            json_put(b, slice_of(c->rename[i].old));
+            buf_char(b, ',');
+            json_put(b, slice_of(c->rename[i].new));
+            buf_char(b, ']');
+        }
+        buf_str(b, "],");
+    }
+    put_globs(b, "select", select->in, select->n_in);
+    put_word(b, "share", quant ? c->share : NULL);
+    put_word(b, "to", c->to);
+    put_word(b, "variant", quant && *c->variant ? c->variant : NULL);
+    b->data[b->len - 1] = '}'; // in place of the last comma: "to" is always there
+}
+
+/* Equal in length whatever the hashes are, so that it can be laid out before they are
+ * known. */
+static void
+put_provenance(struct buf *b, const struct plan *p)
+{
+    char hex[2 * XXH3_BYTES + 1];
+    b->len = 0;
+    buf_str(b, "{\"inputs\":[");
+    for (size_t i = 0; i < p->n_inputs + p->has_like; i++) {
+        const struct input *in = &p->inputs[i];
+        hash_hex(hex, in->xxh3, XXH3_BYTES);
+        buf_printf(b, "%s{\"kind\":\"%s\",\"provenance\":", i ? "," : "",
+                   store_kind(&in->store));
+        if (in->store.provenance.p)
+            buf_add(b, in->store.provenance.p, in->store.provenance.n);
+        else
+            buf_str(b, "null");
+        buf_printf(b, ",\"xxh3\":\"%s\"}", hex);
+    }
+    buf_str(b, "],\"options\":");
+    if (!b->failed)
+        put_options(b, p);
+    buf_printf(b, ",\"tool\":\"%s\",\"version\":\"%s\"}", p->c->cmd.name, cmd_version());
+    if (b->failed)
+        die(EXIT_MEMORY, "out of memory for the provenance");
+}
+
+/* The inputs are hashed while the output is written. */
+enum hash_when { HASH_NOW, HASH_MEANWHILE, HASH_LATER };
+
+struct hasher {
+    struct plan *p;
+    struct err err;
+    pthread_t thread;
+    bool running;
+};
+
+static void *
+hash_inputs(void *arg)
+{
+    struct hasher *h = arg;
+    struct plan *p = h->p;
+    for (size_t i = 0; i < p->n_inputs + p->has_like && !h->err.kind; i++)
+        store_content_hash(&p->inputs[i].store, p->inputs[i].xxh3, 1, &h->err);
+    return NULL;
+}
+
+static void
+hasher_start(struct hasher *h, struct plan *p, enum hash_when when)
+{
+    *h = (struct hasher){ .p = p };
+    if (when == HASH_LATER)
+        return;
+    h->running = when == HASH_MEANWHILE && p->c->threads > 1 &&
+                 pthread_create(&h->thread, NULL, hash_inputs, h) == 0;
+    if (!h->running)
+        hash_inputs(h);
+}
+
+static int
+hasher_finish(struct hasher *h, struct err *err)
+{
+    if (h->running)
+        pthread_join(h->thread, NULL);
+    h->running = false;
+    return h->err.kind ? err_set(err, h->err.kind, "%s", h->err.msg) : 0;
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+/* What serves a model besides its weights. */
+static const char *const companions[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+};
+
+static int
+copy_companions(struct plan *p, struct writer *w)
+{
+    struct store *s = p->n_inputs ? &p->inputs[0].store : NULL;
+    if (!s || strcmp(s->path, "-") == 0)
+        return 0;
+    const char *slash = strrchr(s->path, '/');
+    for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
+        struct buf path = { 0 };
+        struct map m;
+        if (s->is_directory)
+            buf_printf(&path, "%s/%s", s->path, companions[i]);
+        else
+            buf_printf(&path, "%.*s%s", slash ? (int)(slash - s->path) + 1 : 0, s->path,
+                       companions[i]);
+        int rc = buf_ok(&path, p->err);
+        if (rc == 0 && access(path.data, F_OK) == 0) {
+            rc = map_open(&m, path.data, &cmd_guard, p->err);
+            if (rc == 0)
+                rc = writer_extra(w, companions[i], m.data, m.size);
+            if (rc == 0)
+                rc = map_check(&m, p->err);
+            map_close(&m);
+        }
+        buf_free(&path);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int
+check_not_input(const struct plan *p, const char *out)
+{
+    struct stat st;
+    for (size_t i = 0; i < p->n_inputs + p->has_like; i++)
+        if (store_reads(&p->inputs[i].store, out))
+            return err_set(p->err, ERR_USAGE, "%s: is an input, too", out);
+    if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
+        (out_is_file(out, st.st_dev, st.st_ino) || out_holds(out, p->c->config_path)))
+        return err_set(p->err, ERR_USAGE, "%s: is an input, too", out);
+    return 0;
+}
+
+static struct wtensor *
+wtensors(const struct plan *p)
+{
+    struct wtensor *t = calloc(p->n ? p->n : 1, sizeof *t);
+    for (size_t i = 0; t && i < p->n; i++)
+        t[i] = (struct wtensor){ .name = p->item[i].name,
+                                 .dtype = p->item[i].dtype,
+                                 .rank = p->item[i].rank,
+                                 .shape = p->item[i].shape,
+                                 .tag = i };
+    if (!t)
+        err_set(p->err, ERR_MEMORY, "out of memory for the plan");
+    return t;
+}
+
+static int
+write_items(struct plan *p, struct writer *w)
+{
+    struct progress progress;
+    uint64_t total = 0;
+    for (size_t i = 0; i < w->n; i++)
+        total += w->t[i].nbytes;
+    progress_begin(&progress, &p->c->cmd, "writing", total);
+    struct producer *x = producer_open(p, w, &progress);
+    int rc = x ? 0 : -1;
+    for (size_t i = 0; rc == 0 && i < w->n; i++)
+        rc = producer_item(x, &p->item[w->t[i].tag]);
+    producer_close(x);
+    progress_end(&progress);
+    for (size_t i = 0; rc == 0 && i < p->n_inputs + p->has_like; i++)
+        rc = store_check(&p->inputs[i].store);
+    return rc;
+}
+
+static int
+write_output(const struct pack *c, struct plan *p, struct err *err)
+{
+    struct buf text = { 0 };
+    struct writer w = { 0 };
+    struct hasher hasher;
+    struct wtensor *t = wtensors(p);
+    if (!t)
+        return -1;
+    // A stream cannot be patched: its provenance must be known before the first byte.
+    // Elsewhere the output comes first: what is wrong with it should be heard at once.
+    bool stream = out_is_stream(c->out);
+    hasher_start(&hasher, p, stream ? HASH_NOW : HASH_LATER);
+    put_provenance(&text, p);
+    struct wmeta meta = { .version = cmd_version(),
+                          .config = p->config,
+                          .provenance = { text.data, text.len },
+                          .bare = c->seed_compat,
+                          .master = c->master,
+                          .moments = c->moments,
+                          .quant = c->quant,
+                          .variant = c->variant,
+                          .criterion = c->criterion,
+                          .share = c->share };
+    struct writer_options opt = { .flags = c->force ? OUT_FORCE : 0,
+                                  .directory = c->directory,
+                                  .shard_bytes = c->shard_bytes,
+                                  .guard = &cmd_guard };
+    int rc = writer_open(&w, c->to, c->out, t, p->n, &meta, &opt, err);
+    if (rc == 0 && !stream)
+        hasher_start(&hasher, p, HASH_MEANWHILE);
+    if (rc == 0)
+        rc = write_items(p, &w);
+    if (hasher_finish(&hasher, err) < 0)
+        rc = -1;
+    if (rc == 0) {
+        put_provenance(&text, p);
+        if (c->directory)
+            rc = copy_companions(p, &w);
+    }
+    if (rc == 0)
+        rc = writer_commit(&w, (struct slice){ text.data, text.len });
+    writer_close(&w);
+    buf_free(&text);
+    free(t);
+    return rc;
+}
+
+/* ---- what quantizing cost ------------------------------------------------------------------ */
+
+static double
+sqnr(const struct quant_error *e)
+{
+    return 10 * log10(e->signal / e->noise); // no noise: infinite; all zeros: NaN
+}
+
+static void
+put_db(struct buf *b, double db)
+{
+    if (isfinite(db))
+        buf_printf(b, "%.4f", db);
+    else
+        buf_str(b, isnan(db) ? "nan" : "inf");
+}
+
+/* A line a quantized tensor. */
+static int
+write_report(const struct plan *p)
+{
+    struct buf b = { 0 };
+    struct outfile o;
+    buf_str(&b, "name\tshape\tsqnr_db\tmse\tmax_err\tzero_scales\tsaturated_blocks\n");
+    for (size_t i = 0; i < p->n_nvfp4; i++) {
+        const struct nvfp4 *t = p->nvfp4[i];
+        const struct item *v = &t->source;
+        if (!t->quantize)
+            continue;
+        text_escape(&b, t->name, strlen(t->name));
+        buf_printf(&b, "\t%llux%llu\t", (unsigned long long)v->shape[0],
+                   (unsigned long long)v->shape[1]);
+        put_db(&b, sqnr(&t->error));
+        buf_printf(&b, "\t%.9g\t%.9g\t%llu\t%llu\n",
+                   v->numel ? t->error.noise / (double)v->numel : 0.0,
+                   (double)t->error.max, (unsigned long long)t->error.zero_scales,
+                   (unsigned long long)t->error.saturated);
+    }
+    int rc = buf_ok(&b, p->err);
+    if (rc == 0)
+        rc = out_open(&o, p->c->report, OUT_FORCE, &cmd_guard, p->err);
+    if (rc == 0) {
+        rc = out_write(&o, b.data, b.len);
+        if (rc == 0)
+            rc = out_commit(&o);
+        else
+            out_abandon(&o);
+    }
+    buf_free(&b);
+    return rc;
+}
+
+/* One line: how many, the mean of their SQNR, the worst. */
+static void
+say_summary(const struct plan *p)
+{
+    const struct nvfp4 *worst = NULL;
+    double sum = 0;
+    size_t n = 0, measured = 0;
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < p->n_nvfp4; i++) {
+        const struct nvfp4 *t = p->nvfp4[i];
+        double db = sqnr(&t->error);
+        n += t->quantize;
+        if (!t->quantize || !isfinite(db))
+            continue;
+        measured++;
+        sum += db;
+        if (!worst || db < sqnr(&worst->error))
+            worst = t;
+    }
+    if (p->c->cmd.quiet || (n == 0 && !p->c->quantize))
+        return;
+    if (!worst)
+        warn("%s: %zu tensors by %s%s", p->c->out, n, p->c->quant,
+             n ? ", without error" : "");
+    else
+        warn("%s: %zu tensors by %s: mean %.2f dB, worst %.2f dB \"%s\"", p->c->out, n,
+             p->c->quant, sum / (double)measured, sqnr(&worst->error),
+             text_quote(q, worst->name, strlen(worst->name)));
+    if (p->requantizes)
+        warn("%s: what was NVFP4 before was quantized again, from its rounded values",
+             p->c->out);
+}
+
+/* ---- all together ------------------------------------------------------------------------- */
+
+int
+pack_run(struct pack *c, char **paths, size_t n, struct err *err)
+{
+    struct plan p;
+    bool training = writer_traits(c->to)->training;
+    assert(c->out);
+    if (training && !c->master)
+        c->master = "bf16";
+    if (training && !c->moments)
+        c->moments = "int8";
+    int rc = plan_open(&p, c, paths, n, err);
+    if (rc == 0)
+        rc = check_not_input(&p, c->out);
+    if (rc == 0 && c->report)
+        rc = check_not_input(&p, c->report);
+    if (rc == 0)
+        rc = write_output(c, &p, err);
+    if (rc == 0 && c->report)
+        rc = write_report(&p);
+    if (rc == 0)
+        say_summary(&p);
+    if (rc == 0 && c->directory && !p.config.p && !c->cmd.quiet)
+        warn("%s: no configuration was found, so it has no config.json", c->out);
+    if (rc == 0 && c->cmd.verbose && !c->cmd.quiet)
+        warn("%s: %s, %zu tensors", c->out, c->to, p.n);
+    plan_close(&p);
+    return rc;
+}
+
+void
+pack_settle_target(struct pack *c)
+{
+    const struct traits *kind;
+    c->directory = slice_ends(slice_of(c->out), "/");
+    if (!c->to)
+        c->to = writer_kind_of(c->out);
+    if (!c->to)
+        misuse("%s: which container? its suffix does not tell; --to does", c->out);
+    kind = writer_traits(c->to);
+    if (c->directory && !kind->to_directory)
+        misuse("%s: a %s is a file, not a directory", c->out, c->to);
+    c->directory |= kind->directory_only;
+    if (strcmp(c->out, "-") == 0)
+        cmd_refuse_terminal();
+}

@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: MIT */
+/* produce: payloads.  Copies stream through one buffer; everything else is made in
+ * chunks, several at a time on all threads, and written in order while the next ones are
+ * made. */
+#include "cmd/pack/plan.h"
+#include "cmd/pack/random.h"
+
+#include "lib/core/num.h"
+#include "lib/core/par.h"
+#include "lib/nvfp4/codec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    COPY_BYTES = 1 << 20,
+    PER_WORKER = 4, // chunks that a worker makes before they are written
+};
+
+/* What chunks become before they are written. */
+struct batch {
+    uint8_t **out;             // (threads * PER_WORKER): VALUES_CHUNK * 4 bytes each
+    size_t *bytes;             // (threads * PER_WORKER)
+    struct quant_error *error; // (threads * PER_WORKER)
+    uint64_t first;            // number of the first chunk
+    size_t n;
+};
+
+struct producer {
+    struct plan *p;
+    struct writer *w;
+    struct progress *progress;
+    unsigned threads;
+    struct values_scratch *scratch; // (threads)
+    struct batch batch[2];          // one is made while the other is written
+    random_fn *random;
+    uint8_t *copy; // (COPY_BYTES)
+    // the item at work
+    const struct item *it; // what its values are, for NVFP4 those of the source
+    struct values values;
+    struct batch *making, *writing;
+    // NVFP4
+    struct nvfp4 *nvfp4; // NULL: an item of another kind
+    struct quant_spec spec;
+    struct quant_scale scale;
+    bool discard; // make scales, codes are written later
+    float *amax;  // of chunks
+};
+
+static random_fn *const random_weights[ISA_COUNT] = {
+    [ISA_SCALAR] = random_weights_scalar,
+#if defined __x86_64__
+    [ISA_AVX2] = random_weights_avx2,
+    [ISA_AVX512] = random_weights_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = random_weights_neon,
+#endif
+};
+
+static bool
+batch_open(struct batch *b, size_t n)
+{
+    b->out = calloc(n, sizeof *b->out);
+    b->bytes = calloc(n, sizeof *b->bytes);
+    b->error = calloc(n, sizeof *b->error);
+    bool good = b->out && b->bytes && b->error;
+    for (size_t i = 0; i < n && good; i++) {
+        b->out[i] = malloc((size_t)VALUES_CHUNK * 4);
+        good = b->out[i] != NULL;
+    }
+    return good;
+}
+
+static void
+batch_close(struct batch *b, size_t n)
+{
+    for (size_t i = 0; b->out && i < n; i++)
+        free(b->out[i]);
+    free(b->out);
+    free(b->bytes);
+    free(b->error);
+}
+
+static size_t
+batch_size(const struct producer *x)
+{
+    return (size_t)x->threads * PER_WORKER;
+}
+
+struct producer *
+producer_open(struct plan *p, struct writer *w, struct progress *progress)
+{
+    struct producer *x = calloc(1, sizeof *x);
+    bool bad = !x;
+    if (x) {
+        unsigned n = p->c->threads;
+        *x = (struct producer){ .p = p, .w = w, .progress = progress, .threads = n };
+        x->scratch = calloc(n, sizeof *x->scratch);
+        x->copy = malloc(COPY_BYTES);
+        x->random = random_weights[cmd_isa()];
+        bad = !x->scratch || !x->copy || !batch_open(&x->batch[0], batch_size(x)) ||
+              !batch_open(&x->batch[1], batch_size(x));
+        for (unsigned i = 0; i < n && !bad; i++)
+            bad = values_scratch(&x->scratch[i], p->err) < 0;
+    }
+    if (bad) {
+        err_set(p->err, ERR_MEMORY, "out of memory for conversion");
+        producer_close(x);
+        return NULL;
+    }
+    return x;
+}
+
+void
+producer_close(struct producer *x)
+{
+    if (!x)
+        return;
+    for (unsigned i = 0; x->scratch && i < x->threads; i++)
+        values_scratch_free(&x->scratch[i]);
+    batch_close(&x->batch[0], batch_size(x));
+    batch_close(&x->batch[1], batch_size(x));
+    free(x->scratch);
+    free(x->copy);
+    free(x->amax);
+    free(x);
+}
+
+/* ---- values ---------------------------------------------------------------------------- */
+
+static int
+out_of_range(const struct item *it, uint64_t index, double value, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    return err_set(
+        err, ERR_FORMAT, "%s: \"%s\": element %llu is %.9g, which %s cannot hold",
+        it->s ? it->s->name : "--init", text_quote(q, it->name, strlen(it->name)),
+        (unsigned long long)index, value, dtype_name(it->dtype));
+}
+
+/* The float next to d that keeps a second rounding right: inexact results get an odd
+ * last bit (rounding to odd), so that they are never taken for a tie. */
+static float
+narrow(double d)
+{
+    float f = (float)d;
+    if ((double)f == d || !isfinite(f) || !isfinite(d))
+        return f;
+    uint32_t bits;
+    if (fabs((double)f) > fabs(d))
+        f = nextafterf(f, 0);
+    memcpy(&bits, &f, sizeof bits);
+    bits |= 1;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* n floats to the dtype of the item. */
+static int
+encode(const struct item *it, uint64_t first, const float *f, size_t n, uint8_t *out,
+       struct err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        switch (it->dtype) {
+        case DT_F16:
+            if (fabsf(f[i]) > 65504.0F)
+                return out_of_range(it, first + i, (double)f[i], err);
+            store_le16(out + 2 * i, num_to_f16(f[i]));
+            break;
+        case DT_BF16:
+            store_le16(out + 2 * i, num_to_bf16(f[i]));
+            if (isfinite(f[i]) && fabsf(f[i]) >= 0x1.ffp127F)
+                return out_of_range(it, first + i, (double)f[i], err);
+            break;
+        default: { // DT_F32
+            uint32_t bits;
+            memcpy(&bits, &f[i], sizeof bits);
+            store_le32(out + 4 * i, bits);
+        }
+        }
+    }
+    return 0;
+}
+
+/* Doubles (f64 tensors): narrowed once, checked against the target's range. */
+static int
+narrow_all(const struct item *it, uint64_t first, struct values_scratch *w, size_t n,
+           struct err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        double value = w->f64[i];
+        float target = it->dtype == DT_F32 ? (float)value : narrow(value);
+        if (isinf(target) && !isinf(value))
+            return out_of_range(it, first + i, value, err);
+        w->f32[i] =
+            target; // float i lies below double i: nothing unread is overwritten
+    }
+    return 0;
+}
+
+static void
+round_to_source(enum dtype source, float *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (source == DT_BF16)
+            f[i] = num_from_bf16(num_to_bf16(f[i]));
+        else if (source == DT_F16)
+            f[i] = num_from_f16(num_to_f16(f[i]));
+}
+
+static void
+make_weights(const struct producer *x, uint64_t first, float *f, size_t n)
+{
+    const struct item *it = x->it;
+    // sqrt is exact to the last bit, so the scale is the same everywhere
+    double sigma = sqrt(8.0 * 4294967295.0 / 12.0);
+    if (it->how == HOW_ONE)
+        for (size_t i = 0; i < n; i++)
+            f[i] = 1;
+    else
+        x->random(f, first, n, x->p->c->init_seed, it->row, x->p->init_range / sigma);
+    round_to_source(it->source, f, n);
+}
+
+/* n elements of the item from `first` on, as floats in w. */
+static int
+make_floats(const struct producer *x, uint64_t first, size_t n,
+            struct values_scratch *w, struct err *err)
+{
+    if (x->it->how == HOW_RANDOM || x->it->how == HOW_ONE) {
+        make_weights(x, first, w->f32, n);
+        return 0;
+    }
+    if (values_read(&x->values, first, n, w, err) < 0)
+        return -1;
+    return x->values.kind == VALUES_F64 ? narrow_all(x->it, first, w, n, err) : 0;
+}
+
+static size_t
+chunk_size(const struct producer *x, uint64_t chunk)
+{
+    uint64_t left = x->it->numel - chunk * VALUES_CHUNK;
+    return left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
+}
+
+static uint64_t
+chunks_of(uint64_t numel)
+{
+    return (numel + VALUES_CHUNK - 1) / VALUES_CHUNK;
+}
+
+/* ---- NVFP4 ------------------------------------------------------------------------------- */
+
+static int
+not_finite(const struct producer *x, uint64_t index, const void *values, size_t at,
+           enum dtype dtype, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    const struct item *it = x->it;
+    bool wide = dtype == DT_F32;
+    uint32_t bits = wide ? ((const uint32_t *)values)[at] : ((const uint16_t *)values)[at];
+    return err_set(err, ERR_FORMAT,
+                   "%s: \"%s\": element %llu is not finite: %s 0x%0*x",
+                   it->s ? it->s->name : "--init",
+                   text_quote(q, it->name, strlen(it->name)),
+                   (unsigned long long)index, dtype_name(dtype), wide ? 8 : 4, bits);
+}
+
+/* Largest magnitude of a chunk.  Floats are looked at as they lie in the file. */
+static int
+scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct producer *x = ctx;
+    struct values_scratch *w = &x->scratch[worker];
+    uint64_t first = i * (uint64_t)VALUES_CHUNK;
+    size_t n = chunk_size(x, i), bad;
+    enum dtype d = x->it->view && x->it->how == HOW_CONVERT ? x->it->view->dtype
+                                                            : DT_F32;
+    bool plain = d == DT_F16 || d == DT_BF16 || d == DT_F32;
+    const void *values = w->f32;
+    if (plain && x->it->how == HOW_CONVERT) {
+        size_t bytes = dtype_bits(d) / 8;
+        if (store_read(x->it->s, x->it->entry, first * bytes, w->bytes, n * bytes,
+                       err) < 0)
+            return -1;
+        values = w->bytes;
+    } else {
+        d = DT_F32;
+        if (make_floats(x, first, n, w, err) < 0)
+            return -1;
+    }
+    x->amax[i] = nvfp4_amax(d, values, n, &bad);
+    return bad < n ? not_finite(x, first + bad, values, bad, d, err) : 0;
+}
+
+static int
+begin_values(struct producer *x, const struct item *it)
+{
+    x->it = it;
+    return it->how == HOW_CONVERT ? values_open(&x->values, it->s, it->view, x->p->err)
+                                  : 0;
+}
+
+/* The first of the two passes: the largest magnitude of the tensor and of those that it
+ * shares its scale with. */
+static int
+scan(struct producer *x, struct nvfp4 *t)
+{
+    for (t = t->group; t; t = t->next) {
+        if (t->scanned)
+            continue;
+        size_t chunks = (size_t)chunks_of(t->source.numel);
+        free(x->amax);
+        x->amax = malloc((chunks ? chunks : 1) * sizeof *x->amax);
+        if (!x->amax)
+            return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+        if (begin_values(x, &t->source) < 0 ||
+            par_for(x->threads, chunks, scan_chunk, x, x->p->err) < 0)
+            return -1;
+        for (size_t i = 0; i < chunks; i++)
+            t->amax = fmaxf(t->amax, x->amax[i]);
+        t->scanned = true;
+    }
+    return 0;
+}
+
+static int
+find_scale(struct producer *x, struct nvfp4 *t)
+{
+    float amax = 0;
+    x->spec = x->p->spec;
+    x->spec.source = t->source.view ? t->source.view->dtype : t->source.source;
+    if (scan(x, t) < 0)
+        return -1;
+    for (const struct nvfp4 *u = t->group; u; u = u->next)
+        amax = fmaxf(amax, u->amax);
+    x->scale = nvfp4_scale(&x->spec, amax);
+    return 0;
+}
+
+/* Blocks of zeros as another program's dialect has them. */
+static void
+settle_zeros(const struct view_dialect *d, uint8_t *codes, uint8_t *scales,
+             size_t blocks)
+{
+    for (size_t b = 0; b < blocks && d->foreign; b++)
+        if (scales[b] == 0) {
+            memset(codes + b * (NVFP4_BLOCK / 2), 0, NVFP4_BLOCK / 2);
+            scales[b] = d->zero_scale;
+        }
+}
+
+static int
+make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
+{
+    struct nvfp4 *t = x->nvfp4;
+    struct batch *b = x->making;
+    uint64_t chunk = b->first + i, first = chunk * VALUES_CHUNK;
+    size_t n = chunk_size(x, chunk);
+    uint8_t *codes = b->out[i], *scales = t->scales + first / NVFP4_BLOCK;
+    b->error[i] = (struct quant_error){ 0 };
+    if (t->quantize) {
+        if (make_floats(x, first, n, w, err) < 0)
+            return -1;
+        nvfp4_quant(codes, scales, w->f32, 1, n, first, &x->spec, &x->scale,
+                    &b->error[i]);
+    } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
+        return -1;
+    }
+    settle_zeros(t->dialect, codes, scales, n / NVFP4_BLOCK);
+    b->bytes[i] = n / 2;
+    return 0;
+}
+
+/* ---- in batches --------------------------------------------------------------------------- */
+
+static int
+make_chunk(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
+{
+    struct batch *b = x->making;
+    const struct item *it = x->it;
+    uint64_t chunk = b->first + i, first = chunk * VALUES_CHUNK;
+    size_t n = chunk_size(x, chunk);
+    if (x->nvfp4)
+        return make_nvfp4(x, i, w, err);
+    if (make_floats(x, first, n, w, err) < 0)
+        return -1;
+    b->bytes[i] = n * dtype_bits(it->dtype) / 8;
+    return encode(it, first, w->f32, n, b->out[i], err);
+}
+
+static void
+add_error(struct quant_error *sum, const struct quant_error *e)
+{
+    sum->noise += e->noise;
+    sum->signal += e->signal;
+    sum->max = fmaxf(sum->max, e->max);
+    sum->zero_scales += e->zero_scales;
+    sum->saturated += e->saturated;
+}
+
+static int
+write_batch(struct producer *x, const struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        if (x->nvfp4)
+            add_error(&x->nvfp4->error, &b->error[i]);
+        if (x->discard)
+            continue;
+        if (writer_write(x->w, b->out[i], b->bytes[i]) < 0)
+            return -1;
+        progress_add(x->progress, b->bytes[i]);
+    }
+    return 0;
+}
+
+/* Item 0 writes the batch before, the others make the next. */
+static int
+work(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct producer *x = ctx;
+    if (i > 0)
+        return make_chunk(x, i - 1, &x->scratch[worker], err);
+    if (write_batch(x, x->writing) < 0) // its error is the writer's: the plan's
+        return err_set(err, x->p->err->kind, "%s", x->p->err->msg);
+    return 0;
+}
+
+static int
+convert(struct producer *x)
+{
+    struct err err = { 0 };
+    uint64_t chunks = chunks_of(x->it->numel);
+    x->making = &x->batch[0];
+    x->writing = &x->batch[1];
+    x->writing->n = 0;
+    for (uint64_t at = 0; at < chunks || x->writing->n; at += x->writing->n) {
+        uint64_t left = chunks - at;
+        x->making->first = at;
+        x->making->n = left < batch_size(x) ? (size_t)left : batch_size(x);
+        if (par_for(x->threads, x->making->n + 1, work, x, &err) < 0)
+            return x->p->err->kind ? -1 : err_set(x->p->err, err.kind, "%s", err.msg);
+        struct batch *made = x->making;
+        x->making = x->writing;
+        x->writing = made;
+    }
+    return 0;
+}
+
+/* ---- items --------------------------------------------------------------------------------- */
+
+static int
+copy(struct producer *x)
+{
+    const struct item *it = x->it;
+    for (uint64_t at = 0; at < it->entry->nbytes; at += COPY_BYTES) {
+        uint64_t left = it->entry->nbytes - at;
+        size_t n = left < COPY_BYTES ? (size_t)left : COPY_BYTES;
+        if (store_read(it->s, it->entry, at, x->copy, n, x->p->err) < 0 ||
+            (it->how == HOW_SCALES && values_check_scales(&x->values, at * NVFP4_BLOCK,
+                                                          x->copy, n, x->p->err) < 0) ||
+            writer_write(x->w, x->copy, n) < 0)
+            return -1;
+        progress_add(x->progress, n);
+    }
+    return 0;
+}
+
+/* 1 / f is refused where it is no positive float. */
+static int
+write_scale2(struct producer *x, float f, bool invert)
+{
+    uint8_t bytes[4];
+    uint32_t bits;
+    if (invert)
+        f = 1 / f;
+    if (!isfinite(f) || f <= 0)
+        return out_of_range(x->it, 0, (double)f, x->p->err);
+    memcpy(&bits, &f, sizeof bits);
+    store_le32(bytes, bits);
+    return writer_write(x->w, bytes, 4);
+}
+
+static int
+reciprocal(struct producer *x)
+{
+    uint8_t bytes[4];
+    float f;
+    if (store_read(x->it->s, x->it->entry, 0, bytes, 4, x->p->err) < 0)
+        return -1;
+    uint32_t bits = load_le32(bytes);
+    memcpy(&f, &bits, sizeof f);
+    return write_scale2(x, f, true);
+}
+
+/* Codes and scales of t, into t->scales and unless `discard` into the file. */
+static int
+make_planes(struct producer *x, struct nvfp4 *t, bool discard)
+{
+    if (!t->scales)
+        t->scales = malloc((size_t)(t->source.numel / NVFP4_BLOCK) + NVFP4_BLOCK);
+    if (!t->scales)
+        return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+    if ((t->quantize && find_scale(x, t) < 0) || begin_values(x, &t->source) < 0)
+        return -1;
+    t->error = (struct quant_error){ 0 };
+    x->nvfp4 = t;
+    x->discard = discard;
+    int rc = convert(x);
+    x->nvfp4 = NULL;
+    x->discard = false;
+    t->made = true;
+    return rc;
+}
+
+static int
+write_scales(struct producer *x, struct nvfp4 *t)
+{
+    size_t n = (size_t)(t->source.numel / NVFP4_BLOCK);
+    if (!t->made && make_planes(x, t, true) < 0)
+        return -1;
+    for (size_t at = 0; at < n; at += COPY_BYTES) {
+        size_t part = n - at < COPY_BYTES ? n - at : COPY_BYTES;
+        if (writer_write(x->w, t->scales + at, part) < 0)
+            return -1;
+        progress_add(x->progress, part);
+    }
+    if (t->codes_written) { // the codes may still come, and make them again
+        free(t->scales);
+        t->scales = NULL;
+    }
+    return 0;
+}
+
+static int
+plane(struct producer *x, const struct item *it)
+{
+    struct nvfp4 *t = it->nvfp4;
+    switch (it->plane) {
+    case PLANE_CODES:
+        t->codes_written = true;
+        return make_planes(x, t, false);
+    case PLANE_SCALES:
+        return write_scales(x, t);
+    default: // PLANE_SCALE2
+        if (t->quantize ? find_scale(x, t) < 0 : begin_values(x, &t->source) < 0)
+            return -1;
+        x->it = it;
+        return write_scale2(x, t->quantize ? x->scale.scale2 : x->values.scale2,
+                            t->dialect->divides);
+    }
+}
+
+int
+producer_item(struct producer *x, const struct item *it)
+{
+    x->it = it;
+    switch (it->how) {
+    case HOW_SCALES:
+        x->values = (struct values){ .s = it->s, .v = it->view };
+        return copy(x);
+    case HOW_COPY:
+        return copy(x);
+    case HOW_RECIPROCAL:
+        return reciprocal(x);
+    case HOW_ZERO:
+        return writer_zero(x->w, it->numel * dtype_bits(it->dtype) / 8);
+    case HOW_NVFP4:
+        return plane(x, it);
+    default:
+        return begin_values(x, it) < 0 ? -1 : convert(x);
+    }
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: MIT */
+/* dialect: see dialect.h. */
+#include "lib/format/dialect.h"
+
+#include "lib/core/json.h"
+#include "lib/format/container.h"
+
+#include <fnmatch.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONFIG_KEY "quantization_config"
+
+/* ---- reading: what a configuration says ------------------------------------------------ */
+
+enum { MAX_PATTERNS = 65536 };
+
+struct patterns {
+    const char **v;
+    size_t n;
+};
+
+struct claims {
+    struct patterns ignore, targets;
+    struct slice method, format;
+};
+
+static int
+add_pattern(struct store *s, struct patterns *list, struct slice text)
+{
+    if (list->n == MAX_PATTERNS)
+        return err_set(s->err, ERR_FORMAT, "%s: " CONFIG_KEY ": too many modules",
+                       s->name);
+    if (list->n % 64 == 0) {
+        const char **v = realloc(list->v, (list->n + 64) * sizeof *v);
+        if (!v)
+            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+        list->v = v;
+    }
+    list->v[list->n] = arena_copy(&s->arena, text.p, text.n);
+    if (!list->v[list->n++])
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    return 0;
+}
+
+static int
+read_patterns(struct json *j, struct store *s, struct patterns *list)
+{
+    struct slice text;
+    int more;
+    if (json_peek(j) != '[')
+        return json_skip(j, NULL);
+    json_array(j);
+    while ((more = json_item(j)) > 0)
+        if (json_string(j, &text) < 0 || add_pattern(s, list, text) < 0)
+            return -1;
+    return more;
+}
+
+static int
+read_string(struct json *j, struct slice *text)
+{
+    return json_peek(j) == '"' ? json_string(j, text) : json_skip(j, NULL);
+}
+
+/* {"group_0": {"targets": [...], ...}, ...} */
+static int
+read_groups(struct json *j, struct store *s, struct claims *c)
+{
+    struct slice key;
+    int more, inner;
+    if (json_peek(j) != '{')
+        return json_skip(j, NULL);
+    json_object(j);
+    while ((more = json_key(j, &key)) > 0) {
+        if (json_peek(j) != '{') {
+            json_skip(j, NULL);
+            continue;
+        }
+        json_object(j);
+        while ((inner = json_key(j, &key)) > 0)
+            if ((slice_is(key, "targets") ? read_patterns(j, s, &c->targets)
+                                          : json_skip(j, NULL)) < 0)
+                return -1;
+        if (inner < 0)
+            return -1;
+    }
+    return more;
+}
+
+static int
+read_claims(struct json *j, struct store *s, struct claims *c)
+{
+    struct slice key;
+    int more;
+    if (json_peek(j) != '{')
+        return json_skip(j, NULL);
+    json_object(j);
+    while ((more = json_key(j, &key)) > 0) {
+        int rc;
+        if (slice_is(key, "ignore") || slice_is(key, "exclude_modules"))
+            rc = read_patterns(j, s, &c->ignore);
+        else if (slice_is(key, "config_groups"))
+            rc = read_groups(j, s, c);
+        else if (slice_is(key, "quant_method"))
+            rc = read_string(j, &c->method);
+        else if (slice_is(key, "format"))
+            rc = read_string(j, &c->format);
+        else
+            rc = json_skip(j, NULL);
+        if (rc < 0)
+            return -1;
+    }
+    return more;
+}
+
+/* 1: there are claims; 0: none; -1. */
+static int
+find_claims(struct store *s, struct claims *c)
+{
+    struct json j;
+    struct slice key;
+    int more, found = 0;
+    if (!s->config.p)
+        return 0;
+    json_open(&j, s->name, 0, s->config, &s->arena, s->err);
+    json_object(&j);
+    while ((more = json_key(&j, &key)) > 0) {
+        bool ours = slice_is(key, CONFIG_KEY) && json_peek(&j) == '{';
+        if ((ours ? read_claims(&j, s, c) : json_skip(&j, NULL)) < 0)
+            return -1;
+        found |= ours;
+    }
+    return more < 0 ? -1 : found;
+}
+
+/* A module path, "Linear", a glob, or "re:" and a regular expression that the beginning of
+ * the path must match. */
+static bool
+matches(const char *pattern, const char *module)
+{
+    if (strncmp(pattern, "re:", 3) != 0)
+        return strcmp(pattern, "Linear") == 0 || fnmatch(pattern, module, 0) == 0;
+    regex_t re;
+    regmatch_t at;
+    if (regcomp(&re, pattern + 3, REG_EXTENDED) != 0)
+        return false;
+    bool hit = regexec(&re, module, 1, &at, 0) == 0 && at.rm_so == 0;
+    regfree(&re);
+    return hit;
+}
+
+static bool
+one_matches(const struct patterns *list, const char *module)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (matches(list->v[i], module))
+            return true;
+    return false;
+}
+
+/* Scales that only quantized activations and caches need. */
+static bool
+is_activation_scale(const char *name)
+{
+    static const char *const endings[] = { ".input_scale", ".input_global_scale",
+                                           ".k_scale", ".v_scale", ".q_scale" };
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (slice_ends(slice_of(name), endings[i]))
+            return true;
+    return false;
+}
+
+/* A linear layer that could have been quantized: a matrix that is no embedding. */
+static bool
+is_linear(const struct view *v)
+{
+    return v->rank == 2 && slice_ends(slice_of(v->name), ".weight") &&
+           !strstr(v->name, "embed") && !strstr(v->name, "norm");
+}
+
+static int
+check_module(struct store *s, const struct claims *c, const struct view *v)
+{
+    char q[TEXT_QUOTE];
+    bool quantized = v->dtype == DT_NVFP4;
+    size_t n = v->name_len - (slice_ends(slice_of(v->name), ".weight") ? 7 : 0);
+    char *module = arena_copy(&s->arena, v->name, n);
+    if (!module)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    bool ignored = one_matches(&c->ignore, module);
+    bool meant = c->targets.n == 0 || one_matches(&c->targets, module);
+    text_quote(q, module, n);
+    if (quantized && ignored)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: module \"%s\" is quantized, and its configuration lists it "
+                       "among those that are not",
+                       s->name, q);
+    if (!quantized && is_linear(v) && !ignored && meant)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: module \"%s\" is not quantized, and its configuration does "
+                       "not list it among those",
+                       s->name, q);
+    return 0;
+}
+
+/* Whether an entry belongs to a quantized module X: its name is X, a dot and more. */
+static bool
+beside_module(const struct names *modules, struct slice name)
+{
+    while (name.n && name.p[name.n - 1] != '.')
+        name.n--;
+    if (name.n == 0)
+        return false;
+    name.n--;
+    return names_find(modules, name) != NAME_NONE;
+}
+
+static int
+check_neighbours(struct store *s, struct views *w)
+{
+    struct names modules = { 0 };
+    char q[TEXT_QUOTE];
+    int rc = 0;
+    for (size_t i = 0; i < w->n && rc == 0; i++) {
+        struct slice name = { w->v[i].name, w->v[i].name_len };
+        if (w->v[i].dtype != DT_NVFP4 || !w->v[i].dialect->foreign)
+            continue;
+        name.n -= strlen(".weight");
+        if (names_find(&modules, name) == NAME_NONE && names_add(&modules, name, i) < 0)
+            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    }
+    for (size_t i = 0; i < w->n && rc == 0; i++) {
+        struct view *v = &w->v[i];
+        if (v->dtype == DT_NVFP4)
+            continue;
+        v->aside = is_activation_scale(v->name);
+        if (!v->aside && beside_module(&modules, (struct slice){ v->name, v->name_len }))
+            rc = err_set(s->err, ERR_FORMAT,
+                         "%s: \"%s\" stands beside a quantized module, and what it is "
+                         "for is not known",
+                         s->name, text_quote(q, v->name, v->name_len));
+    }
+    names_free(&modules);
+    return rc;
+}
+
+int
+dialect_check(struct store *s, struct views *w)
+{
+    struct claims c = { 0 };
+    int rc = find_claims(s, &c);
+    bool ours = slice_is(c.method, "modelopt") ||
+                (slice_is(c.method, "compressed-tensors") &&
+                 (!c.format.p || slice_is(c.format, "nvfp4-pack-quantized")));
+    if (rc > 0 && ours) {
+        rc = check_neighbours(s, w);
+        for (size_t i = 0; i < w->n && rc == 0; i++)
+            if (!w->v[i].aside)
+                rc = check_module(s, &c, &w->v[i]);
+    }
+    free(c.ignore.v);
+    free(c.targets.v);
+    return rc < 0 ? -1 : 0;
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+#define PRODUCER "{\"name\":\"modelopt\",\"version\":\"nibble %s\"}"
+
+/* Weights alone are quantized: nothing of ours measures activations yet. */
+static const char modelopt_config[] =
+    "{\n    \"quant_method\": \"modelopt\",\n    \"quant_algo\": \"W4A16_NVFP4\",\n"
+    "    \"ignore\": [\"lm_head\"],\n    \"producer\": " PRODUCER ",\n"
+    "    \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"],\n"
+    "      \"weights\": {\"dynamic\": false, \"num_bits\": 4, \"type\": \"float\", "
+    "\"group_size\": 16}}}\n  }";
+
+static const char modelopt_file[] =
+    "{\n  \"producer\": " PRODUCER ",\n  \"quantization\": {\n"
+    "    \"quant_algo\": \"W4A16_NVFP4\",\n    \"kv_cache_quant_algo\": null,\n"
+    "    \"group_size\": 16,\n    \"exclude_modules\": [\"lm_head\"]\n  }\n}\n";
+
+static const char compressed_config[] =
+    "{\n    \"quant_method\": \"compressed-tensors\",\n"
+    "    \"format\": \"nvfp4-pack-quantized\",\n"
+    "    \"quantization_status\": \"compressed\",\n    \"ignore\": [\"lm_head\"],\n"
+    "    \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"],\n"
+    "      \"format\": \"nvfp4-pack-quantized\", \"output_activations\": null,\n"
+    "      \"weights\": {\"num_bits\": 4, \"type\": \"float\", \"strategy\": "
+    "\"tensor_group\", \"group_size\": 16,\n"
+    "        \"symmetric\": true, \"dynamic\": false, \"scale_dtype\": "
+    "\"torch.float8_e4m3fn\"},\n"
+    "      \"input_activations\": null}}\n  }";
+
+int
+dialect_config(struct buf *out, struct slice config, const char *dialect,
+               const char *version, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct json j;
+    struct slice key, value;
+    int more, members = 0;
+    json_open(&j, "config", 0, config, &arena, err);
+    json_object(&j);
+    buf_char(out, '{');
+    while ((more = json_key(&j, &key)) > 0) {
+        if (json_skip(&j, &value) < 0)
+            break;
+        if (slice_is(key, CONFIG_KEY))
+            continue;
+        buf_str(out, members++ ? ",\n  " : "\n  ");
+        json_put(out, key);
+        buf_str(out, ": ");
+        buf_add(out, value.p, value.n);
+    }
+    if (dialect) {
+        buf_str(out, members ? ",\n  \"" CONFIG_KEY "\": " : "\n  \"" CONFIG_KEY "\": ");
+        if (strcmp(dialect, "modelopt") == 0)
+            buf_printf(out, modelopt_config, version);
+        else
+            buf_str(out, compressed_config);
+    }
+    buf_str(out, "\n}\n");
+    arena_free(&arena);
+    return err->kind ? -1 : buf_ok(out, err);
+}
+
+/* A directory of safetensors whose configuration tells the dialect. */
+static int
+finish(struct writer *w)
+{
+    const char *dialect = w->kind->traits.dialect;
+    struct slice plain = w->meta.config;
+    struct buf text = { 0 };
+    int rc = dialect_config(&text, plain, dialect, w->meta.version, w->err);
+    if (rc == 0) {
+        w->meta.config = (struct slice){ text.data, text.len };
+        rc = container_safetensors.finish(w);
+        w->meta.config = plain;
+    }
+    text.len = 0;
+    if (rc == 0 && strcmp(dialect, "modelopt") == 0) {
+        buf_printf(&text, modelopt_file, w->meta.version);
+        rc = buf_ok(&text, w->err);
+        if (rc == 0)
+            rc = writer_extra(w, "hf_quant_config.json", text.data, text.len);
+    }
+    buf_free(&text);
+    return rc;
+}
+
+static int
+plan(struct writer *w)
+{
+    return container_safetensors.plan(w);
+}
+
+const struct container container_modelopt = {
+    .name = "modelopt",
+    .traits = { .to_directory = true,
+                .directory_only = true,
+                .needs_model = true,
+                .dialect = "modelopt" },
+    .plan = plan,
+    .finish = finish,
+};
+
+const struct container container_compressed = {
+    .name = "compressed-tensors",
+    .traits = { .to_directory = true,
+                .directory_only = true,
+                .needs_model = true,
+                .dialect = "compressed-tensors" },
+    .plan = plan,
+    .finish = finish,
+};
