@@ -44,6 +44,7 @@ struct producer {
     struct nvfp4 *nvfp4; // NULL: an item of another kind
     struct quant_spec spec;
     struct quant_scale scale;
+    bool measure; // somebody wants to know what it costs
     bool discard; // make scales, codes are written later
     float *amax;  // of chunks
 };
@@ -99,6 +100,7 @@ producer_open(struct plan *p, struct writer *w, struct progress *progress)
         x->scratch = calloc(n, sizeof *x->scratch);
         x->copy = malloc(COPY_BYTES);
         x->random = random_weights[cmd_isa()];
+        x->measure = p->c->report || !p->c->cmd.quiet;
         bad = !x->scratch || !x->copy || !batch_open(&x->batch[0], batch_size(x)) ||
               !batch_open(&x->batch[1], batch_size(x));
         for (unsigned i = 0; i < n && !bad; i++)
@@ -364,7 +366,7 @@ make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *e
         if (make_floats(x, first, n, w, err) < 0)
             return -1;
         nvfp4_quant(codes, scales, w->f32, 1, n, first, &x->spec, &x->scale,
-                    &b->error[i]);
+                    x->measure ? &b->error[i] : NULL);
     } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
         return -1;
     }
