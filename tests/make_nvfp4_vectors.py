@@ -21,7 +21,8 @@ The file, a case after the other; words are separated by one space:
                                  bits of binary32, "-" with one level; SCALES a byte
                                  a block; CODES as in a file, the even column low
   QUANT =                        the same as the line before
-  QUANT,square ...               blocks of 16x16, their scale in each row
+  QUANT,square ...               blocks of 16x16, their scale in each row; the errors
+                                 of rows are summed pairwise
   max,stochastic:SEED:STEP:ROW:FIRST ...
                                  Philox' key, the tensor's row, x[0]'s index
 """
@@ -219,7 +220,7 @@ def slip(method, old, new, *more):
 
 
 DOUBLE_TREE = slip("tree", "for w in 8", "r = r.astype(np.float64)\n    for w in 8",
-                   ("return err", "return err.astype(np.float32)"))
+                   ("r[:, :, 0]", "r[:, :, 0].astype(np.float32)"))
 FUSED_TREE = slip("tree", "r = r[:, :, :w] + r[:, :, w:2 * w]",
                   "r = (r[:, :, :w] ** (2 if w == 8 else 1) + "
                   "(r[:, :, w:2 * w] ** 2 if w == 8 else r[:, :, w:2 * w])"
@@ -263,16 +264,14 @@ MUTANTS = {
                                         "return s, (t or top) / top")])),
     ],
     "4over6": [
-        ("pairwise sum", ("q_fourover6", [("err = np.zeros(len(x), f)",
-                                           "return_ = Many.tree(e)"),
-                                          ("err = err + e[:, row, i]",
-                                           "err = return_")])),
-        ("sum in doubles", ("q_fourover6", [("np.zeros(len(x), f)", "np.zeros(len(x))"),
-                                            ("done.append((err,",
-                                             "done.append((err.astype(f),")])),
+        ("pairwise sum", ("q_fourover6", [("Many.rows(err)", "Many.tree(e)")])),
+        ("sum in doubles", ("q_fourover6", [("np.zeros(x.shape[:2], f)",
+                                             "np.zeros(x.shape[:2])"),
+                                            ("Many.rows(err)",
+                                             "Many.rows(err.astype(f))")])),
         ("fused", ("q_fourover6", [
             ("e = np.abs(d) if spec.mae else d * d", "e = d"),
-            ("err + e[:, row, i]", "(err.astype(np.float64) + e[:, row, i]"
+            ("err + e[:, :, i]", "(err.astype(np.float64) + e[:, :, i]"
              ".astype(np.float64) ** 2).astype(f)")])),
         ("4 wins ties", ("q_fourover6", [("done[1][0] < done[0][0]",
                                           "done[1][0] <= done[0][0]")])),

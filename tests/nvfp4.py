@@ -392,11 +392,10 @@ class Many:
             e2m1 = Many.magnitude[q & 7] * np.where(q & 8, f(-1), f(1))
             d = e2m1 * Many.wide(Many.value[c]) * f(t) / f(1536) - x
             e = np.abs(d) if spec.mae else d * d
-            err = np.zeros(len(x), f)
-            for row in range(x.shape[1]):
-                for i in range(16):
-                    err = err + e[:, row, i]
-            done.append((err, c, q))
+            err = np.zeros(x.shape[:2], f)
+            for i in range(16):
+                err = err + e[:, :, i]
+            done.append((Many.rows(err), c, q))
         four = done[1][0] < done[0][0]
         return (np.where(four, done[1][1], done[0][1]),
                 np.where(Many.wide(four), done[1][2], done[0][2]))
@@ -438,13 +437,18 @@ class Many:
 
     @staticmethod
     def tree(r):
-        """Pairwise in each row of 16; the rows of a 16x16 block in order."""
+        """Pairwise in each row of 16."""
         for w in 8, 4, 2, 1:
             r = r[:, :, :w] + r[:, :, w:2 * w]
-        err = r[:, 0, 0]
-        for row in range(1, r.shape[1]):
-            err = err + r[:, row, 0]
-        return err
+        return Many.rows(r[:, :, 0])
+
+    @staticmethod
+    def rows(err):
+        """The sum over the rows of a 16x16 block, pairwise, too, as TransformerEngine
+        does for 4over6."""
+        for w in (8, 4, 2, 1) if err.shape[1] == 16 else ():
+            err = err[:, :w] + err[:, w:2 * w]
+        return err[:, 0]
 
     @staticmethod
     def pack(codes):
