@@ -39,7 +39,11 @@ FORMAT_SRCS = \
 	lib/format/view.c \
 	lib/format/writer.c
 
-NVFP4_SRCS = lib/nvfp4/codec.c lib/nvfp4/quant.c lib/nvfp4/quant_kernel.c
+NVFP4_SRCS = \
+	lib/nvfp4/codec.c \
+	lib/nvfp4/gguf.c \
+	lib/nvfp4/quant.c \
+	lib/nvfp4/quant_kernel.c
 
 TEXT_SRCS = \
 	lib/text/bpe.c \
