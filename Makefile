@@ -31,6 +31,8 @@ FORMAT_SRCS = \
 	lib/format/ckpt.c \
 	lib/format/dat.c \
 	lib/format/dialect.c \
+	lib/format/gguf.c \
+	lib/format/gguf_model.c \
 	lib/format/hf.c \
 	lib/format/mp.c \
 	lib/format/safetensors.c \
