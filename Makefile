@@ -63,6 +63,7 @@ MODEL_SRCS = lib/model/config.c lib/model/table.c
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
 	cmd/cmd.c \
+	cmd/gguf_vocab.c \
 	cmd/pack/output.c \
 	cmd/pack/plan.c \
 	cmd/pack/produce.c \

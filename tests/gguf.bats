@@ -27,7 +27,7 @@ runbad() {
     python3 "$BATS_TEST_DIRNAME/runbad.py" "$@"
 }
 
-# flip FILE OFFSET BYTE: one byte set, in octal or as a character.
+# poke FILE OFFSET BYTES: set, as printf spells them.
 poke() {
     printf '%b' "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
@@ -254,6 +254,62 @@ END
     [ -z "$stderr" ]
     run -2 datcat --strict -l x.gguf
     [[ $output == *"byte $((at + 1)): padding of 0x05"* ]]
+}
+
+# bats test_tags=native
+@test "a model and its tokenizer as the keys of a GGUF" {
+    local write=${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}/unit/gguf
+    cp "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" tokenizer.json
+    gguf make vocab-config config.json
+    run -0 "$write" out.gguf config.json tokenizer.json
+    [ -z "$output" ]
+    gguf check out.gguf config.json tokenizer.json
+    run -0 datcat -q --strict --verify out.gguf
+    datcat --meta out.gguf | grep -q '"tokenizer.ggml.tokens":{"items":3104,"of":"string"}'
+
+    # Both forms of merges are the same file.
+    mkdir pairs
+    python3 - <<'END'
+import json
+t = json.load(open("tokenizer.json"))
+m = t["model"]
+m["merges"] = [x.split(" ") if isinstance(x, str) else " ".join(x)
+               for x in m["merges"]]
+json.dump(t, open("pairs/tokenizer.json", "w"))
+END
+    run -0 "$write" pairs.gguf config.json pairs/tokenizer.json
+    cmp out.gguf pairs.gguf
+
+    # The chat template: of the settings first, else on its own.
+    printf 'jinja \303\251\n' >chat_template.jinja
+    run -0 "$write" x.gguf config.json tokenizer.json
+    gguf check x.gguf config.json tokenizer.json chat_template.jinja
+    printf '{"a":[1],"chat_template":"x\\ny"}' >tokenizer_config.json
+    printf 'x\ny' >want
+    run -0 "$write" x.gguf config.json tokenizer.json
+    gguf check x.gguf config.json tokenizer.json want
+    printf '{"chat_template":[{"name":"a","template":"z"},{"template":"x\\ny","name":"default"}]}' \
+        >tokenizer_config.json
+    run -0 "$write" x.gguf config.json tokenizer.json
+    gguf check x.gguf config.json tokenizer.json want
+    printf '{"chat_template":null}' >tokenizer_config.json
+    run -0 "$write" x.gguf config.json tokenizer.json
+    gguf check x.gguf config.json tokenizer.json chat_template.jinja
+    printf '{' >tokenizer_config.json
+    run -1 "$write" y.gguf config.json tokenizer.json
+    [[ $output == *"tokenizer_config.json: byte 1:"* ]]
+    [ ! -e y.gguf ]
+    rm tokenizer_config.json
+
+    # More tokens than the model has rows.
+    sed -i 's/3104/3097/' config.json
+    run -1 "$write" y.gguf config.json tokenizer.json
+    [[ $output == *'tokenizer.json: byte '*'has the id 3097, the model'"'"'s vocab_size is 3097'* ]]
+    sed -i 's/3097/3098/' config.json
+    run -0 "$write" y.gguf config.json tokenizer.json
+    gguf check y.gguf config.json tokenizer.json chat_template.jinja
+    run -1 "$write" z.gguf config.json absent.json
+    [ ! -e z.gguf ]
 }
 
 @test "a file cut at every byte" {

@@ -354,10 +354,16 @@ def make_small(path, seed):
     c.put(path, gguf_bytes(pairs, tensors, end_padded=False))
 
 
+def make_vocab_config(path, _):
+    """For the small tokenizer of tests/vectors."""
+    c.put(path, json.dumps(dict(MODEL, vocab_size=3104), indent=2).encode())
+
+
 KINDS = {"gguf": make_every, "small-gguf": make_small,
          "model-gguf": make_model, "nvfp4-gguf": make_nvfp4,
          "untied-gguf": lambda p, s: make_nvfp4(p, s, True),
          "nvfp4-dat": make_nvfp4_dat,
+         "vocab-config": make_vocab_config,
          "config": lambda p, _: c.put(p, json.dumps(MODEL, indent=2).encode())}
 
 
@@ -419,16 +425,12 @@ def check_vocab(path, kv, vocab_size, tokenizer, config):
     expect(kv, "tokenizer.ggml.pre", STRING, "qwen2")
     expect(kv, "tokenizer.ggml.add_bos_token", BOOL, False)
     by_text = {t: i for i, t in tokens.items()}
-    eos = config["eos_token_id"]
-    ids = [("eos", eos[0] if isinstance(eos, list) else eos),
-           ("bos", config.get("bos_token_id")),
-           ("padding", by_text.get("<|endoftext|>"))]
-    for name, i in ids:
-        key = "tokenizer.ggml.%s_token_id" % name
-        if i is None:
-            need(key not in kv, "%s is there", key)
-        else:
-            expect(kv, key, U32, i)
+    end = by_text["<|endoftext|>"]
+    eos = config.get("eos_token_id", by_text["<|im_end|>"])
+    for name, i in (("eos", eos[0] if isinstance(eos, list) else eos),
+                    ("bos", config.get("bos_token_id", end)),
+                    ("padding", end)):
+        expect(kv, "tokenizer.ggml.%s_token_id" % name, U32, i)
 
 
 def check(path, config_path, tokenizer_path, template=None):

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* gguf: blocks of NVFP4, names, key-value pairs, and files that are written and read
- * back.  What others make of such files, tests/gguf.bats and tests/peers_gguf.py ask. */
-#include "lib/format/gguf.h"
-
+ * back.  What others make of such files, tests/gguf.bats and tests/peers_gguf.py ask:
+ *
+ *   gguf OUT CONFIG TOKENIZER   writes a model of that configuration, of a pattern
+ */
+#include "lib/nvfp4/gguf.h"
+#include "cmd/gguf_vocab.h"
 #include "lib/core/num.h"
 #include "lib/format/store.h"
 #include "lib/format/view.h"
 #include "lib/format/writer.h"
+#include "lib/model/table.h"
 #include "lib/nvfp4/codec.h"
-#include "lib/nvfp4/gguf.h"
 #include "tests/unit/check.h"
 
 static struct guard guard;
@@ -385,14 +388,130 @@ check_refusals(void)
     CHECK_ERR(err, ERR_USAGE, "tokenizer");
 }
 
-int
-main(void)
+/* ---- a whole model ----------------------------------------------------------------- */
+
+/* The rows of the table as tensors: projections in blocks, each with its scale. */
+static size_t
+fill_model(struct wtensor *t, struct arena *a, const struct table *table)
 {
+    static const uint64_t one[1] = { 1 };
+    size_t n = 0;
+    for (size_t i = 0; i < table->n; i++) {
+        const struct row *r = &table->row[i];
+        t[n++] = (struct wtensor){ .name = r->name,
+                                   .dtype = r->quantized   ? DT_NVFP4_GGUF
+                                            : r->rank == 1 ? DT_F32
+                                                           : DT_BF16,
+                                   .rank = r->rank,
+                                   .shape = r->shape };
+        if (!r->quantized)
+            continue;
+        char *name = arena_copy(a, r->name, strlen(r->name));
+        NEED(name);
+        memcpy(name + strlen(name) - 6, "scale", 6); // of "weight"
+        t[n++] =
+            (struct wtensor){ .name = name, .dtype = DT_F32, .rank = 1, .shape = one };
+    }
+    return n;
+}
+
+static int
+write_payloads(struct writer *w, const struct wtensor *t, size_t n)
+{
+    uint8_t bytes[1 << 12];
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = check_byte(i) & 0x3f; // no NaN in any type
+    for (size_t i = 0; i < n; i++)
+        for (uint64_t at = 0; at < t[i].nbytes; at += sizeof bytes) {
+            uint64_t left = t[i].nbytes - at;
+            size_t part = left < sizeof bytes ? (size_t)left : sizeof bytes;
+            if (writer_write(w, bytes, part) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+static int
+write_model(char **argv)
+{
+    struct err err = { 0 };
+    struct config c;
+    struct table table = { 0 };
+    struct arena arena = { 0 };
+    struct gguf_kv kv = { 0 };
+    struct writer w = { 0 };
+    struct wtensor *t = NULL;
+    char text[1 << 16];
+    FILE *f = fopen(argv[2], "r");
+    NEED(f);
+    struct slice json = { text, fread(text, 1, sizeof text, f) };
+    fclose(f);
+    int rc = config_parse(&c, argv[2], json, &err);
+    if (rc == 0)
+        rc = table_open(&table, &c, !c.tied, &err);
+    if (rc == 0)
+        rc = gguf_vocab(&kv, &c, argv[3], &guard, &err);
+    if (rc == 0) {
+        struct wmeta meta = { .config = json,
+                              .provenance = slice_of("{}"),
+                              .gguf = &kv };
+        struct writer_options opt = { .flags = OUT_FORCE, .guard = &guard };
+        t = calloc(2 * table.n, sizeof *t);
+        NEED(t);
+        size_t n = fill_model(t, &arena, &table);
+        rc = writer_open(&w, "gguf", argv[1], t, n, &meta, &opt, &err);
+        if (rc == 0)
+            rc = write_payloads(&w, t, n);
+        if (rc == 0)
+            rc = writer_commit(&w, (struct slice){ 0 });
+        writer_close(&w);
+    }
+    if (rc < 0)
+        printf("%s\n", err.msg);
+    free(t);
+    gguf_kv_free(&kv);
+    table_close(&table);
+    arena_free(&arena);
+    return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+static void
+check_finding(void)
+{
+    struct err err = { 0 };
+    char *path;
+    NEED(mkdir("m", 0700) == 0 && mkdir("n", 0700) == 0);
+    char *places[] = { "x/a.dat", "-", "n/", "m", "n/a.dat" };
+    CHECK(gguf_find_tokenizer(&path, places, 5, &err) < 0 && !path);
+    CHECK_ERR(err, ERR_USAGE,
+              "looked for x/tokenizer.json, n/tokenizer.json, m/tokenizer.json, "
+              "n/tokenizer.json");
+    err = (struct err){ 0 };
+    CHECK(gguf_find_tokenizer(&path, places, 0, &err) < 0);
+    CHECK_ERR(err, ERR_USAGE, "tokenizer.json");
+    err = (struct err){ 0 };
+    check_put("m/tokenizer.json", "{}", 2);
+    CHECK(gguf_find_tokenizer(&path, places, 5, &err) == 0 && path &&
+          strcmp(path, "m/tokenizer.json") == 0);
+    free(path);
+    check_put("tokenizer.json", "{}", 2);
+    places[0] = "a.dat";
+    CHECK(gguf_find_tokenizer(&path, places, 5, &err) == 0 && path &&
+          strcmp(path, "tokenizer.json") == 0);
+    free(path);
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc == 4)
+        return write_model(argv);
     check_scratch();
     check_blocks();
     check_names();
     check_floats();
     check_files();
     check_refusals();
+    check_finding();
     return check_end();
 }
