@@ -31,6 +31,8 @@ FORMAT_SRCS = \
 	lib/format/ckpt.c \
 	lib/format/dat.c \
 	lib/format/dialect.c \
+	lib/format/gguf.c \
+	lib/format/gguf_model.c \
 	lib/format/hf.c \
 	lib/format/mp.c \
 	lib/format/safetensors.c \
@@ -39,7 +41,11 @@ FORMAT_SRCS = \
 	lib/format/view.c \
 	lib/format/writer.c
 
-NVFP4_SRCS = lib/nvfp4/codec.c lib/nvfp4/quant.c lib/nvfp4/quant_kernel.c
+NVFP4_SRCS = \
+	lib/nvfp4/codec.c \
+	lib/nvfp4/gguf.c \
+	lib/nvfp4/quant.c \
+	lib/nvfp4/quant_kernel.c
 
 TEXT_SRCS = \
 	lib/text/bpe.c \
@@ -57,6 +63,7 @@ MODEL_SRCS = lib/model/config.c lib/model/table.c
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
 	cmd/cmd.c \
+	cmd/gguf_vocab.c \
 	cmd/pack/output.c \
 	cmd/pack/plan.c \
 	cmd/pack/produce.c \

@@ -5,6 +5,7 @@
 #include "cmd/cmd.h"
 #include "lib/core/num.h"
 #include "lib/nvfp4/codec.h"
+#include "lib/nvfp4/gguf.h"
 
 #include <float.h>
 #include <math.h>
@@ -14,6 +15,8 @@
 enum values_kind
 values_kind(enum dtype d)
 {
+    if (dtype_block(d))
+        return VALUES_NONE;
     switch (d) {
     case DT_C64:
     case DT_C128:
@@ -85,6 +88,15 @@ values_scratch_free(struct values_scratch *w)
     *w = (struct values_scratch){ 0 };
 }
 
+/* Where scale number i of an nvfp4 view is in its payload. */
+static uint64_t
+place_of_scale(const struct view *v, uint64_t i)
+{
+    if (!view_in_blocks(v))
+        return i;
+    return i / NVFP4_GGUF_SCALES * NVFP4_GGUF_BYTES + i % NVFP4_GGUF_SCALES;
+}
+
 int
 values_check_scales(const struct values *x, uint64_t first, const uint8_t *scales,
                     size_t n, struct err *err)
@@ -95,16 +107,31 @@ values_check_scales(const struct values *x, uint64_t first, const uint8_t *scale
         if (scales[i] < 0x7f)
             continue;
         uint64_t at = first / NVFP4_BLOCK + i;
-        uint64_t cols = v->scale->shape[1];
+        uint64_t cols = v->shape[1] / NVFP4_BLOCK;
+        const struct tensor *t = view_in_blocks(v) ? v->entry : v->scale;
         return err_set(
             err, ERR_FORMAT,
             "%s: byte %llu: scale of \"%s\", row %llu, column %llu: 0x%02x has a "
             "sign or is NaN",
-            x->s->files[v->scale->file].name,
-            (unsigned long long)(v->scale->offset + at),
+            x->s->files[t->file].name,
+            (unsigned long long)(t->offset + place_of_scale(v, at)),
             text_quote(q, v->name, v->name_len), (unsigned long long)(at / cols),
             (unsigned long long)(at % cols), scales[i]);
     }
+    return 0;
+}
+
+/* Blocks are unpacked from behind the place where codes may go. */
+static int
+read_blocks(const struct values *x, uint64_t first, size_t n, uint8_t *codes,
+            uint8_t *scales, struct values_scratch *w, struct err *err)
+{
+    uint8_t *blocks = w->bytes + VALUES_CHUNK;
+    size_t count = (n + NVFP4_GGUF_BLOCK - 1) / NVFP4_GGUF_BLOCK;
+    if (store_read(x->s, x->v->entry, first / NVFP4_GGUF_BLOCK * NVFP4_GGUF_BYTES,
+                   blocks, count * NVFP4_GGUF_BYTES, err) < 0)
+        return -1;
+    nvfp4_gguf_unpack(codes, scales, blocks, count * NVFP4_GGUF_BLOCK);
     return 0;
 }
 
@@ -113,11 +140,14 @@ values_planes(const struct values *x, uint64_t first, size_t n, uint8_t *codes,
               uint8_t *scales, struct values_scratch *w, struct err *err)
 {
     const struct view *v = x->v;
-    (void)w;
-    if (store_read(x->s, v->entry, first / 2, codes, n / 2, err) < 0 ||
-        store_read(x->s, v->scale, first / NVFP4_BLOCK, scales, n / NVFP4_BLOCK, err) <
-            0)
+    if (view_in_blocks(v)) {
+        if (read_blocks(x, first, n, codes, scales, w, err) < 0)
+            return -1;
+    } else if (store_read(x->s, v->entry, first / 2, codes, n / 2, err) < 0 ||
+               store_read(x->s, v->scale, first / NVFP4_BLOCK, scales, n / NVFP4_BLOCK,
+                          err) < 0) {
         return -1;
+    }
     return values_check_scales(x, first, scales, n / NVFP4_BLOCK, err);
 }
 

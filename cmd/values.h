@@ -37,7 +37,7 @@ int values_scratch(struct values_scratch *w, struct err *err);
 void values_scratch_free(struct values_scratch *w);
 
 /* Elements [first, first+n) into w->out as floats or doubles by x->kind; n is at most
- * VALUES_CHUNK, first a multiple of 16.  Scales of NVFP4 are checked: a sign or a NaN is
+ * VALUES_CHUNK, first a multiple of 64.  Scales of NVFP4 are checked: a sign or a NaN is
  * ERR_FORMAT with row and column. */
 int values_read(const struct values *x, uint64_t first, size_t n,
                 struct values_scratch *w, struct err *err);

@@ -748,6 +748,9 @@ def read_any(path, hashes=True):
         m, out = read_ckpt(path)
     elif path.endswith(".dat"):
         m, out = read_dat(path, hashes)
+    elif path.endswith(".gguf"):
+        from gguf_file import read_gguf     # which imports this file
+        m, out, _ = read_gguf(path)
     else:
         m, out = read_safetensors(path)
     for t in out:

@@ -28,6 +28,7 @@ import sys
 sys.dont_write_bytecode = True      # no __pycache__ in the tree
 
 import containers as c
+import gguf_file as g
 from containers import Pairs, Raw, Tensor, dat_header, pack, uleb
 from xxh3 import xxh3_128
 
@@ -561,6 +562,236 @@ def make_st_layout():
     many["t039999"]["data_offsets"] = [39998, 39999]
     sbad("many-overlap", many, "40000 tensors, the last two overlap",
          "num,slow", data=bytes(39999))
+
+
+# ---- GGUF -------------------------------------------------------------------
+
+def gguf_head(tensors, pairs, version=3, magic=b"GGUF"):
+    return magic + struct.pack("<IQQ", version, tensors, pairs)
+
+
+def gguf_file(pairs=(), infos=(), data=b"", alignment=32, **head):
+    """A file of parts; counts are right unless they are given."""
+    h = gguf_head(head.pop("tensors", len(infos)),
+                  head.pop("pairs", len(pairs)), **head)
+    h += b"".join(pairs) + b"".join(infos)
+    return h + bytes(g.pad(len(h), alignment)) + data
+
+
+GNAME = g.pair("general.name", g.STRING, "x")
+GA = g.info("a", (2, 2), 0, 0)              # f32: 16 bytes
+GB = g.info("b", (8,), 24, 32)              # i8: 8 bytes
+GDATA = bytes(range(16)) + bytes(16) + bytes(range(8)) + bytes(24)
+
+
+def gbad(tag, what, flags="off", pairs=(GNAME,), infos=(GA, GB), data=GDATA,
+         **kw):
+    bad("gguf-%s.gguf" % tag, gguf_file(pairs, infos, data, **kw), what,
+        flags)
+
+
+def gpair(tag, what, raw, flags="off"):
+    """A bad pair between two good ones."""
+    gbad("kv-" + tag, what, flags,
+         pairs=(GNAME, raw, g.pair("last", g.U8, 1)))
+
+
+def ginfo(tag, what, raw, flags="off", data=GDATA):
+    """A bad info behind a good one."""
+    gbad("info-" + tag, what, flags, infos=(GA, raw), data=data)
+
+
+def make_gguf_head():
+    good = gguf_file((GNAME,), (GA, GB), GDATA)
+    bad("gguf-empty.gguf", b"", "a file of 0 bytes")
+    for n in (1, 4, 7, 8, 15, 16, 23):
+        bad("gguf-%d-bytes.gguf" % n, good[:n], "a file of %d bytes" % n,
+            "off")
+    gbad("magic", "another magic number", magic=b"GGML")
+    gbad("magic-case", "gguf", magic=b"gguf")
+    for v in (0, 1, 2, 4, 3 << 24, 0xffffffff):
+        gbad("version-%d" % v, "version %d" % v, version=v)
+    for tag, n in (("one-less", 1), ("none", 0)):
+        gbad("tensors-" + tag, "bytes of an info are data", tensors=n)
+    gbad("tensors-more", "one info more announced than there is", tensors=3)
+    for tag, n in (("24th", len(good)), ("2-31", 1 << 31), ("2-32", 1 << 32),
+                   ("2-60", 1 << 60), ("2-63", M63), ("max", M64 - 1)):
+        gbad("tensors-" + tag, "%d tensors announced" % n, tensors=n)
+        gbad("pairs-" + tag, "%d pairs announced" % n, pairs=(),
+             infos=(GA, GB), data=GDATA)
+        put("gguf-pairs-%s.gguf" % tag, gguf_head(2, n) + good[24:])
+    put("gguf-pairs-more.gguf", gguf_head(2, 2) + good[24:])
+    bad("gguf-pairs-more.gguf", None, "an info is read as a pair", "off")
+    put("gguf-pairs-none.gguf", gguf_head(2, 0) + good[24:])
+    bad("gguf-pairs-none.gguf", None, "a pair is read as an info", "off")
+    bad("gguf-is-text.gguf", b"# a readme\n" * 99, "text", "off")
+    bad("gguf-zeros.gguf", bytes(4096), "zeros only", "off")
+    bad("gguf-junk.gguf", b"GGUF\3\0\0\0" + c.noise("gguf", 5000), "noise",
+        "off")
+    bad("gguf-sniffed", gguf_file(infos=(GA,), data=GDATA + b"!" * 99),
+        "no suffix; bytes after the last tensor", "off")
+
+
+def make_gguf_pairs():
+    for tag, n in (("2-31", 1 << 31), ("2-62", 1 << 62), ("2-63", M63),
+                   ("max", M64 - 1), ("file", 4000)):
+        gpair("key-" + tag, "a key of %d bytes" % n,
+              struct.pack("<Q", n) + b"key" + struct.pack("<IB", 0, 1))
+        gpair("string-" + tag, "a string of %d bytes" % n, g.string("k") +
+              struct.pack("<IQ", 8, n) + b"text")
+        gpair("array-" + tag, "%d items announced" % n, g.string("k") +
+              struct.pack("<IIQ", 9, 0, n))
+        gpair("strings-" + tag, "%d strings announced" % n, g.string("k") +
+              struct.pack("<IIQ", 9, 8, n) + g.string("x") * 3)
+        gpair("wide-" + tag, "%d u64 announced" % n, g.string("k") +
+              struct.pack("<IIQ", 9, 10, n) + bytes(64))
+        gpair("nested-" + tag, "%d arrays announced" % n, g.string("k") +
+              struct.pack("<IIQ", 9, 9, n) + struct.pack("<IQ", 0, 0))
+    gpair("wrap", "items of 8 bytes whose sum wraps to 8", g.string("k") +
+          struct.pack("<IIQ", 9, 10, (1 << 61) + 1) + bytes(8))
+    gpair("key-empty", "a key of 0 bytes", g.pair(b"", g.U8, 1))
+    gpair("key-64k", "a key of 65536 bytes", g.pair(b"k" * 65536, g.U8, 1))
+    gpair("key-nul", "a NUL in a key", g.pair(b"a\0b", g.U8, 1))
+    for tag, raw in (("ff", b"a\xffb"), ("overlong", b"\xc0\x80"),
+                     ("surrogate", b"\xed\xa0\x80"), ("cut", b"\xe2\x82")):
+        gpair("key-utf8-" + tag, "a key that is not UTF-8",
+              g.pair(raw, g.U8, 1))
+        ginfo("name-utf8-" + tag, "a name that is not UTF-8",
+              g.info(raw, (8,), 24, 32))
+    gpair("key-dup", "a key twice", GNAME)
+    gpair("key-dup-type", "a key twice, of another type",
+          g.pair("general.name", g.U32, 7))
+    gpair("key-esc", "a key full of controls, twice, and a bad type",
+          g.string(b"\x1b[2J\r\n\xe2\x80\xae") + struct.pack("<I", 13))
+    for n in (13, 14, 255, 256, 1 << 31, 0xffffffff):
+        gpair("type-%d" % n, "value type %d" % n,
+              g.string("k") + struct.pack("<IQ", n, 0))
+        gpair("item-%d" % n, "an array of type %d" % n,
+              g.string("k") + struct.pack("<IIQ", 9, n, 1) + bytes(8))
+    for v in (2, 0x7f, 0xff):
+        gpair("bool-%d" % v, "a boolean of %d" % v,
+              g.string("k") + struct.pack("<IB", 7, v))
+    gpair("deep", "arrays nested 1000 deep", g.string("k") +
+          struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 1000 +
+          struct.pack("<IQ", 0, 0))
+    for tag, kind, v in (("0", g.U32, 0), ("1", g.U32, 1), ("4", g.U32, 4),
+                         ("3", g.U32, 3), ("33", g.U32, 33),
+                         ("max", g.U32, 0xffffffff), ("u64", g.U64, 32),
+                         ("i32", g.I32, 32), ("float", g.F32, 32.0),
+                         ("text", g.STRING, "32")):
+        gpair("alignment-" + tag, "general.alignment %s %s" % (
+            g.TYPE_NAMES[kind], v), g.pair("general.alignment", kind, v))
+    gpair("alignment-2-31", "data far behind the end of the file",
+          g.pair("general.alignment", g.U32, 1 << 31))
+    gpair("alignment-64", "offsets that are no multiples of 64",
+          g.pair("general.alignment", g.U32, 64))
+    many = tuple(g.pair("%06d" % k, g.U8, 1) for k in range(100000))
+    gbad("kv-many-dup", "100001 keys, the last is the first one's",
+         "off,slow", pairs=many + many[:1])
+    gbad("kv-many-empty", "a million empty strings, then a cut", "off,slow",
+         pairs=(g.pair("k", g.ARRAY, (g.STRING, [""] * 1000000)),),
+         infos=(GA, GB), data=GDATA[:39])
+
+
+def make_gguf_infos():
+    for tag, n in (("2-31", 1 << 31), ("2-62", 1 << 62), ("2-63", M63),
+                   ("max", M64 - 1)):
+        ginfo("name-" + tag, "a name of %d bytes" % n,
+              struct.pack("<Q", n) + b"x" + bytes(24))
+        ginfo("dim-" + tag, "a dimension of %d" % n,
+              g.info("b", (n,), 24, 32))
+        ginfo("offset-" + tag, "an offset of %d" % (n & ~31),
+              g.info("b", (8,), 24, n & ~31))
+    ginfo("name-empty", "a name of 0 bytes", g.info("", (8,), 24, 32))
+    ginfo("name-64k", "a name of 65537 bytes", g.info("n" * 65537, (8,), 24,
+                                                      32))
+    ginfo("name-nul", "a NUL in a name", g.info("b\0c", (8,), 24, 32))
+    ginfo("name-dup", "a name twice", g.info("a", (8,), 24, 32))
+    for n in (65, 256, 1 << 31, 0xffffffff):
+        ginfo("rank-%d" % n, "rank %d" % n,
+              g.info("b", (8,), 24, 32, rank=n) + bytes(8 * 64))
+    for n in (4, 5, 31, 32, 33, 36, 38, 42, 255, 256, 1 << 31, 0xffffffff):
+        ginfo("type-%d" % n, "tensor type %d" % n, g.info("b", (8,), n, 32))
+    ginfo("product-2-64", "product of dims is 2^64", g.info(
+        "b", (1 << 32, 1 << 32), 24, 32), data=GDATA[:16])
+    ginfo("product-wrap", "product of dims wraps to 8", g.info(
+        "b", ((1 << 61) + 1, 8), 24, 32))
+    ginfo("product-zero", "non-zero dims overflow beside a zero", g.info(
+        "b", (0, 1 << 62, 1 << 62), 24, 32), data=GDATA[:16])
+    ginfo("bytes-wrap", "payload size wraps to 8", g.info(
+        "b", ((1 << 61) + 1,), 27, 32))
+    for tag, shape in (("odd", (1, 65)), ("32", (2, 32)), ("scalar", ()),
+                       ("first", (64, 1))):
+        ginfo("nvfp4-" + tag, "NVFP4 of %s: no whole blocks" % (shape,),
+              g.info("b", shape, 40, 32), data=GDATA + bytes(4096))
+    ginfo("q6k-odd", "Q6_K of 128 columns", g.info("b", (2, 128), 14, 32),
+          data=GDATA + bytes(4096))
+    ginfo("nvfp4-2-63", "NVFP4 of 2^63 elements", g.info(
+        "b", (1 << 57, 64), 40, 32))
+
+    ginfo("overlap", "two tensors on the same bytes", g.info("b", (8,), 24, 0),
+          data=GDATA[:32])
+    ginfo("inside", "a tensor that begins inside another",
+          g.info("b", (8,), 24, 32), data=GDATA)
+    put("gguf-info-inside.gguf", gguf_file(
+        (GNAME,), (g.info("a", (16, 4), 0, 0), GB), bytes(256)))
+    ginfo("hole", "32 bytes between two tensors", g.info("b", (8,), 24, 64),
+          data=GDATA[:32] + bytes(32) + GDATA[32:])
+    gbad("info-hole-first", "the first tensor begins at 32",
+         infos=(g.info("a", (2, 2), 0, 32), g.info("b", (8,), 24, 64)),
+         data=bytes(32) + GDATA)
+    ginfo("empty-beyond", "an empty tensor beyond the data",
+          g.info("b", (0,), 24, 4096), data=GDATA[:32])
+    ginfo("empty-hole", "an empty tensor in a hole",
+          g.info("b", (0,), 24, 64), data=GDATA[:32])
+    for n in (1, 8, 16, 31):
+        ginfo("offset-odd-%d" % n, "an offset of %d" % (32 + n),
+              g.info("b", (8,), 24, 32 + n), data=GDATA + bytes(n))
+    for n in (1, 7, 8, 24, 31):
+        gbad("data-short-%d" % n, "%d bytes of the data" % (40 - n),
+             data=GDATA[:40 - n])
+    gbad("data-none", "no data at all", data=b"")
+    for n in (1, 23, 25, 32, 4096):
+        gbad("trailing-%d" % n, "%d bytes after the last tensor" % n,
+             data=GDATA[:40] + bytes(n))
+    bad("gguf-trailing-cat.gguf", gguf_file((), (GA,), GDATA[:32]) * 2,
+        "two files, one after the other", "off")
+    big = 6 << 30
+    head = gguf_file((), (GA, g.info("b", (big,), 24, 32)))
+    sparse("gguf-sparse-short.gguf", [(0, head)], len(head) + 32 + big - 1)
+    bad("gguf-sparse-short.gguf", None, "a 6 GiB payload one byte short",
+        "off,slow")
+    sparse("gguf-sparse-trailing.gguf", [(0, head)], len(head) + 32 + big + 1)
+    bad("gguf-sparse-trailing.gguf", None, "1 byte after a 6 GiB payload",
+        "off,slow")
+    sparse("gguf-sparse-count.gguf", [(0, gguf_head(1 << 33, 0))],
+           24 * ((1 << 33) + 2))
+    bad("gguf-sparse-count.gguf", None, "2^33 infos in zeros: empty names",
+        "off,slow")
+    many = [g.info("%06d" % k, (0,), 24, 0) for k in range(100000)]
+    gbad("info-many-dup", "100001 tensors, the last name is the first one's",
+         "off,slow", infos=many + [many[0]], data=b"")
+
+
+def make_gguf_odd():
+    odd("odd-gguf-padding.gguf", gguf_file((), (GA, GB), GDATA[:20] + b"x" +
+                                           GDATA[21:]),
+        "padding that is not zero: legal")
+    odd("odd-gguf-unpadded.gguf", gguf_file((), (GA, GB), GDATA[:40]),
+        "no padding at the end: legal")
+    odd("odd-gguf-none.gguf", gguf_head(0, 0), "nothing: legal")
+    odd("odd-gguf-none-padded.gguf", gguf_file(), "nothing, padded: legal")
+    odd("odd-gguf-order.gguf", gguf_file((), (GB, GA), GDATA),
+        "infos in another order than the data: legal")
+    odd("odd-gguf-empty.gguf", gguf_file(
+        (), (g.info("e", (0, 5), 0, 0), GA, g.info("f", (0,), 24, 32), GB),
+        GDATA), "empty tensors: legal")
+    odd("odd-gguf-rank-64.gguf", gguf_file(
+        (), (g.info("a", (1,) * 64, 24, 0),), b"x"), "rank 64: legal")
+    odd("odd-gguf-key-64k.gguf", gguf_file(
+        (g.pair("k" * 65535, g.U8, 1),)), "the longest key: legal")
+    odd("odd-gguf-string.gguf", gguf_file(
+        (g.pair("k", g.STRING, b"\xff\x1b\0"),)), "any bytes in a string")
 
 
 # ---- model directories ------------------------------------------------------
@@ -1225,6 +1456,10 @@ def main(argv):
     make_st_json()
     make_st_fields()
     make_st_layout()
+    make_gguf_head()
+    make_gguf_pairs()
+    make_gguf_infos()
+    make_gguf_odd()
     make_idx()
     make_ckpt_prologue()
     make_ckpt_msgpack()

@@ -8,8 +8,8 @@ usage: runbad.py list DIR         MANIFEST, DAMAGED and ODD of mkbad.py
        runbad.py good FILE...     valid files: exit 0 from all three
        runbad.py cut FILE         the file cut at every byte
        runbad.py flips FILE N     N single bits flipped, one at a time
-       runbad.py differ KIND N    N mutations of a small .dat, safetensors or
-                                  ckpt (its header, hashes made right again):
+       runbad.py differ KIND N    N mutations of a small .dat, safetensors, gguf
+                                  or ckpt (its header, hashes made right again):
                                   datcat must say what containers.py says
 
 Environment: NIBBLE_BIN (default ../bin beside this script); NIBBLE_SLOW=1 for
@@ -28,6 +28,7 @@ import time
 sys.dont_write_bytecode = True      # no __pycache__ in the tree
 
 import containers
+import gguf_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.environ.get("NIBBLE_BIN") or os.path.join(HERE, "..", "bin")
@@ -270,7 +271,7 @@ class Worker:
         """Mutation number i, for each i: accepted by datcat (--strict, or
         --verify where there are hashes) and by our reader, or by neither."""
         path = os.path.join(self.dir, "mutant." + kind)
-        getattr(containers, "make_small_" + kind)(path, 1)
+        SMALL[kind](path, 1)
         with open(path, "rb") as f:
             good = f.read()
         option = "--verify" if kind == "ckpt" else "--strict"
@@ -354,8 +355,15 @@ def mutate_ckpt(rng, good):
     return containers.ckpt_seal(raw, [(4096, good[4096:])], len(good))
 
 
+def mutate_gguf(rng, good):
+    return scramble(rng, good[:352]) + good[352:]
+
+
 MUTATE = {"dat": mutate_dat, "safetensors": mutate_safetensors,
-          "ckpt": mutate_ckpt}
+          "ckpt": mutate_ckpt, "gguf": mutate_gguf}
+SMALL = {"dat": containers.make_small_dat,
+         "safetensors": containers.make_small_safetensors,
+         "ckpt": containers.make_small_ckpt, "gguf": gguf_file.make_small}
 
 
 def rows(path):

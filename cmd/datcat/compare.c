@@ -303,18 +303,75 @@ payloads_equal(struct diff *d, const struct tensor *ta, const struct tensor *tb,
     return !atomic_load(&e.differs);
 }
 
+struct planes {
+    struct diff *d;
+    atomic_bool differs;
+};
+
+static int
+planes_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct planes *e = ctx;
+    struct diff *d = e->d;
+    struct values_scratch *a = &d->wa[worker], *b = &d->wb[worker];
+    uint64_t first = (uint64_t)i * VALUES_CHUNK;
+    uint64_t left = d->xa.v->numel - first;
+    size_t n = left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
+    if (atomic_load(&e->differs))
+        return 0;
+    if (values_planes(&d->xa, first, n, a->bytes, a->scales, a, err) < 0 ||
+        values_planes(&d->xb, first, n, b->bytes, b->scales, b, err) < 0)
+        return -1;
+    if (memcmp(a->bytes, b->bytes, n / 2) != 0 ||
+        memcmp(a->scales, b->scales, n / 16) != 0)
+        atomic_store(&e->differs, true);
+    return 0;
+}
+
+/* 1: equal codes and scales of two nvfp4 tensors of one shape, laid out differently. */
+static int
+planes_equal(struct diff *d, const struct view *a, const struct view *b,
+             struct err *err)
+{
+    struct planes e = { .d = d };
+    if (values_open(&d->xa, d->sa, a, err) < 0 ||
+        values_open(&d->xb, d->sb, b, err) < 0 ||
+        par_for(d->threads, values_chunks(a), planes_chunk, &e, err) < 0)
+        return -1;
+    return !atomic_load(&e.differs);
+}
+
+static int
+codes_equal(struct diff *d, const struct view *a, const struct view *b, struct err *err)
+{
+    if (a->dtype == DT_NVFP4 && view_in_blocks(a) != view_in_blocks(b))
+        return planes_equal(d, a, b, err);
+    int same = payloads_equal(d, a->entry, b->entry, err);
+    return same > 0 ? payloads_equal(d, a->scale, b->scale, err) : same;
+}
+
+/* A tensor scale that is not there is 1. */
+static int
+tensor_scales_equal(struct diff *d, const struct view *a, const struct view *b,
+                    struct err *err)
+{
+    if (!a->scale2 == !b->scale2)
+        return payloads_equal(d, a->scale2, b->scale2, err);
+    if (values_open(&d->xa, d->sa, a, err) < 0 ||
+        values_open(&d->xb, d->sb, b, err) < 0)
+        return -1;
+    return d->xa.scale2 == d->xb.scale2;
+}
+
+/* The two are of one dtype and shape. */
 static int
 views_equal(struct diff *d, const struct view *a, const struct view *b, struct err *err)
 {
     // A multiplier and a divisor of the same bytes mean different values.
     if (a->scale2 && b->scale2 && a->dialect->divides != b->dialect->divides)
         return 0;
-    int same = payloads_equal(d, a->entry, b->entry, err);
-    if (same > 0)
-        same = payloads_equal(d, a->scale, b->scale, err);
-    if (same > 0)
-        same = payloads_equal(d, a->scale2, b->scale2, err);
-    return same;
+    int same = codes_equal(d, a, b, err);
+    return same > 0 ? tensor_scales_equal(d, a, b, err) : same;
 }
 
 static bool
@@ -513,6 +570,21 @@ compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b
 
 /* ---- --verify ------------------------------------------------------------------------ */
 
+/* Scales among codes: all is read. */
+static int
+verify_blocks(const struct values *x, struct err *err)
+{
+    struct values_scratch w = { 0 };
+    int rc = values_scratch(&w, err);
+    for (uint64_t at = 0; at < x->v->numel && rc == 0; at += VALUES_CHUNK) {
+        uint64_t left = x->v->numel - at;
+        size_t n = left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
+        rc = values_planes(x, at, n, w.bytes, w.scales, &w, err);
+    }
+    values_scratch_free(&w);
+    return rc;
+}
+
 static int
 verify_scales(void *ctx, size_t i, unsigned worker, struct err *err)
 {
@@ -524,6 +596,8 @@ verify_scales(void *ctx, size_t i, unsigned worker, struct err *err)
         return 0;
     if (values_open(&x, &f->store, v, err) < 0)
         return -1;
+    if (view_in_blocks(v))
+        return verify_blocks(&x, err);
     uint8_t buf[4096];
     for (uint64_t at = 0; at < v->scale->nbytes; at += sizeof buf) {
         uint64_t left = v->scale->nbytes - at;

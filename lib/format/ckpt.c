@@ -126,7 +126,7 @@ read_array(struct mp *m, struct store *s, struct tensor *t)
             return -1;
         if (i == 0) {
             t->dtype = (uint8_t)dtype_from_name(v.s);
-            if (t->dtype == DT_NONE || dtype_bits(t->dtype) % 8 || t->dtype == DT_NVFP4)
+            if (dtype_bits(t->dtype) == 0 || dtype_bits(t->dtype) % 8)
                 return mp_fail(m, value_at, "a dtype that a checkpoint cannot hold");
         } else if (i == 1) {
             snprintf(place, sizeof place, "byte %llu",
@@ -638,7 +638,7 @@ ckpt_plan(struct writer *w)
     struct buf head = { 0 };
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < w->n; i++)
-        if (dtype_bits(w->t[i].dtype) % 8 || w->t[i].dtype == DT_NVFP4)
+        if (dtype_bits(w->t[i].dtype) == 0 || dtype_bits(w->t[i].dtype) % 8)
             return err_set(w->err, ERR_USAGE, "%s: \"%s\": a checkpoint cannot hold %s",
                            w->name, text_quote(q, w->t[i].name, strlen(w->t[i].name)),
                            dtype_name(w->t[i].dtype));

@@ -36,6 +36,7 @@ struct container {
 extern const struct container container_dat;
 extern const struct container container_safetensors;
 extern const struct container container_ckpt;
+extern const struct container container_gguf;
 extern const struct container container_hf;
 extern const struct container container_modelopt, container_compressed;
 

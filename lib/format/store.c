@@ -21,6 +21,7 @@
 static const struct container *const containers[] = {
     &container_dat,
     &container_safetensors,
+    &container_gguf,
     &container_ckpt,
     &container_hf,
     &container_modelopt,

@@ -79,7 +79,9 @@ struct store {
     size_t cap_tensors;
     struct names names;
     struct slice side_xxh3; // of a sidecar that fits, hex
-    uint64_t header_bytes;  // of a checkpoint
+    uint64_t header_bytes;  // of a checkpoint or a GGUF
+    uint64_t infos;         // of a GGUF: where the list of its tensors begins
+    bool qwen3_names;       // of a GGUF: they have names of ours, too
 };
 
 /* Open a file, a model directory or "-" (a .dat on standard input).  store_close is

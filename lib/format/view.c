@@ -4,6 +4,7 @@
 
 #include "lib/core/num.h"
 #include "lib/format/container.h"
+#include "lib/format/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,13 @@ static const struct view_dialect dialects[] = {
       .scale2 = ".weight_scale_2",
       .foreign = true,
       .zero_scale = 0x38 },
+    // Never found by its codes: the container tells.
+    { .name = "gguf",
+      .codes = ".weight",
+      .scale2 = ".scale",
+      .foreign = true,
+      .scale2_rank = 1,
+      .blocks = true },
 };
 
 enum { N_DIALECTS = sizeof dialects / sizeof *dialects };
@@ -183,6 +191,53 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
     return 1;
 }
 
+/* An entry of a GGUF under its name of ours.  A file that has that name already keeps
+ * both as they are. */
+static int
+take_our_name(struct views *w, struct store *s, struct view *v)
+{
+    struct buf b = { 0 };
+    int rc = 0;
+    if (s->qwen3_names &&
+        gguf_name_to_ours(&b, (struct slice){ v->name, v->name_len }) &&
+        (b.failed || !store_find(s, (struct slice){ b.data, b.len }))) {
+        v->name = b.failed ? NULL : arena_copy(&w->arena, b.data, b.len);
+        v->name_len = (uint32_t)b.len;
+        if (!v->name)
+            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    }
+    buf_free(&b);
+    return rc;
+}
+
+/* The entry of a GGUF that v shows, with what belongs to it: the scale of the tensor,
+ * and that of its input, which only who quantizes activations needs. */
+static int
+take_blocks(struct views *w, struct store *s, struct view *v, bool *used)
+{
+    const struct tensor *t = v->entry;
+    struct slice prefix = { t->name, t->name_len };
+    if (slice_ends(prefix, ".weight"))
+        prefix.n -= strlen(".weight");
+    const struct tensor *scale2 = part(s, prefix, view_dialect("gguf")->scale2);
+    const struct tensor *input = part(s, prefix, ".input_scale");
+    if (t->dtype != DT_NVFP4_GGUF)
+        return take_our_name(w, s, v);
+    if (t->rank != 2)
+        return complain(s, prefix, "it has not two dimensions");
+    if (scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))
+        return complain(s, prefix, "its tensor scale is not one f32");
+    if (input)
+        used[input - s->tensors] = true;
+    if (scale2)
+        used[scale2 - s->tensors] = true;
+    v->dtype = DT_NVFP4;
+    v->scale2 = scale2;
+    v->dialect = view_dialect("gguf");
+    v->nbytes += scale2 ? scale2->nbytes : 0;
+    return take_our_name(w, s, v);
+}
+
 static struct view
 plain(const struct tensor *t)
 {
@@ -213,7 +268,10 @@ views_open(struct views *w, struct store *s, bool raw)
         struct view *v = &w->v[i];
         const struct tensor *t = &s->tensors[i];
         *v = plain(t);
-        rc = raw ? 0 : take_pair(w, s, t, v);
+        if (!raw && s->kind == &container_gguf)
+            rc = take_blocks(w, s, v, used);
+        else
+            rc = raw ? 0 : take_pair(w, s, t, v);
         if (rc > 0) {
             used[v->scale - s->tensors] = true;
             if (v->scale2)

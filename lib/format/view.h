@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* view: the tensors of a store as a user means them.
  *
- * The two or three entries of an NVFP4 tensor become one of dtype nvfp4 with its
- * logical shape; everything else stays what it is.  The spellings of the dialects stand
- * in one table (view.c).
+ * The entries of an NVFP4 tensor become one of dtype nvfp4 with its logical shape, and
+ * the tensors of a GGUF get the names that they have everywhere else; all else stays
+ * what it is.  The spellings of the dialects stand in one table (view.c).
  */
 #ifndef NIBBLE_FORMAT_VIEW_H
 #define NIBBLE_FORMAT_VIEW_H
@@ -14,9 +14,9 @@
 struct view_dialect {
     const char *name;
     const char *codes, *scale, *scale2; // what follows X
-    bool divides;       // value / scale2 instead of value * scale2
-    bool foreign;       // another program's: scale2 is always there, fused projections
-                        // have the same, and a block of zeros has codes 0
+    bool divides;                       // value / scale2 instead of value * scale2
+    bool foreign;       // another program's: we write a scale2 always, the same for
+                        // fused projections, and codes 0 for a block of zeros
     uint8_t zero_scale; // foreign: of a block of zeros
     unsigned scale2_rank;
     bool blocks; // codes and scales are one entry, see lib/nvfp4/gguf.h
@@ -31,11 +31,11 @@ struct view {
     uint32_t name_len;
     enum dtype dtype;
     unsigned rank;
-    const uint64_t *shape;       // (rank)
-    uint64_t numel, nbytes;      // nbytes: of all its entries
-    const struct tensor *entry;  // the tensor itself; of nvfp4 the codes
-    const struct tensor *scale;  // nvfp4: block scales
-    const struct tensor *scale2; // nvfp4: the tensor scale, or NULL
+    const uint64_t *shape;              // (rank)
+    uint64_t numel, nbytes;             // nbytes: of all its entries
+    const struct tensor *entry;         // the tensor itself; of nvfp4 the codes
+    const struct tensor *scale;         // nvfp4: block scales; NULL: view_in_blocks
+    const struct tensor *scale2;        // nvfp4: the tensor scale, or NULL
     const struct view_dialect *dialect; // nvfp4
     bool aside; // of use to others than us: conversions leave it out
 };
@@ -52,6 +52,13 @@ int views_open(struct views *w, struct store *s, bool raw);
 void views_close(struct views *w);
 /* Whether both spellings that a .dat may have are there for one prefix. */
 bool view_spelt_twice(const struct names *names, struct slice prefix);
+
+/* Whether the one entry of an nvfp4 view has codes and scales, as in a GGUF. */
+static inline bool
+view_in_blocks(const struct view *v)
+{
+    return v->dialect && v->dialect->blocks;
+}
 
 /* Levels of an nvfp4 view. */
 static inline int

@@ -31,6 +31,8 @@ struct wtensor {
     uint8_t xxh3[XXH3_BYTES];
 };
 
+struct gguf_kv;
+
 struct wmeta {
     struct slice config;     // text of config.json, p == NULL: none
     struct slice provenance; // JSON; at commit it may differ from that at open only in
@@ -39,6 +41,8 @@ struct wmeta {
     const char *version;     // of the program
     // checkpoints only
     const char *master, *moments, *quant, *variant, *criterion, *share;
+    // a GGUF only: all pairs about the model and its tokenizer, see gguf.h
+    const struct gguf_kv *gguf;
 };
 
 struct wliteral {

@@ -286,12 +286,15 @@ fuzz_views(struct store *s, bool raw)
         uint64_t nbytes = v->entry->nbytes + (v->scale ? v->scale->nbytes : 0) +
                           (v->scale2 ? v->scale2->nbytes : 0);
         HOLDS(strlen(v->name) == v->name_len && v->nbytes == nbytes, "%s", v->name);
-        HOLDS((v->dtype == DT_NVFP4) == (v->scale != NULL), "%s", v->name);
+        bool blocks = view_in_blocks(v);
+        HOLDS((v->dtype == DT_NVFP4) == (v->scale != NULL || blocks), "%s", v->name);
         if (v->dtype == DT_NVFP4)
             HOLDS(v->rank == 2 &&
                       mul_fits(&numel, v->shape[0], v->shape[1], INT64_MAX) &&
-                      numel == v->numel && numel / 2 == v->entry->nbytes &&
-                      numel / 16 == v->scale->nbytes,
+                      numel == v->numel &&
+                      (blocks ? numel / 64 * 36 == v->entry->nbytes
+                              : numel / 2 == v->entry->nbytes &&
+                                    numel / 16 == v->scale->nbytes),
                   "%s", v->name);
         fuzz_values(s, v);
     }

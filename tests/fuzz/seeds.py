@@ -16,6 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
 import containers as c  # noqa: E402
+import gguf_file as g  # noqa: E402
 from containers import Tensor, dat_header, pack, uleb  # noqa: E402
 from xxh3 import xxh3_128  # noqa: E402
 
@@ -107,6 +108,58 @@ def make_safetensors():
         b'"e":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},'
         b'"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"ab"))
     seed("safetensors", "trailing", c.st_bytes([t("x", "u8", (3,))]) + b"!")
+
+
+# ---- GGUF -------------------------------------------------------------------
+
+def blocks(name, rows, cols):
+    return (name, 40, (rows, cols), bytes(
+        b & 0x7E for b in c.noise(name, rows * cols // 64 * 36)))
+
+
+def make_gguf():
+    def put(name, pairs, tensors, *more):
+        seed("gguf", name, g.gguf_bytes(pairs, tensors, *more))
+
+    def one(number, shape):
+        return ("t%d" % number, number, shape, c.noise(
+            number, g.payload_bytes(number, shape)))
+    scale = ("blk.0.ffn_up.scale", 0, (1,), struct.pack("<f", 0.5))
+    put("none", [], [])
+    put("values", [g.pair("k%d" % i, *kv) for i, kv in
+                   enumerate(g.EVERY_VALUE) if kv[0] != g.STRING or
+                   len(kv[1]) < 99], [])
+    put("types", [], [one(n, (2, g.TYPES[n][1])) for n in g.TYPES])
+    put("shapes", [g.pair("general.alignment", g.U32, 64)],
+        [one(0, ()), one(24, (3, 0, 5)), one(25, (1,) * 8 + (2,)),
+         one(40, (2, 1, 64))], 64)
+    put("nvfp4", [g.pair("general.architecture", g.STRING, "qwen3")],
+        [blocks("blk.0.ffn_up.weight", 2, 64), scale,
+         ("blk.0.ffn_up.input_scale", 0, (1,), b"\0\0\0?")], 32, False)
+    put("llama", [g.pair("general.architecture", g.STRING, "llama")],
+        [blocks("blk.0.ffn_up.weight", 1, 128), scale])
+    put("both-names", [], [one(0, ()), ("token_embd.weight", 0, (1,), b"abcd"),
+                           ("model.embed_tokens.weight", 0, (1,), b"abcd")])
+    put("misfit", [], [blocks("x.weight", 1, 64),
+                       ("x.scale", 1, (2,), b"abcd")])
+    config = dict(c.TINY, hidden_size=2, vocab_size=3)
+    embed = ("token_embd.weight", 30, (3, 2), c.noise("e", 12))
+    put("config", g.model_pairs(config), [embed])
+    for name, of in (("nibble", config), ("nibble-other", c.TINY)):
+        put(name, g.model_pairs(config, [g.pair(
+            "nibble.provenance", g.STRING, json.dumps(
+                {"format": "nibble-1", "config": of, "provenance": {}}))]),
+            [embed])
+    put("no-config", g.model_pairs(config)[:9], [embed])
+    put("rope", g.model_pairs(config, [
+        g.pair("qwen3.rope.scaling.type", g.STRING, "ya\"rn")]), [embed])
+    put("rank65", [], [one(24, (1,) * 65)])
+    put("scale", [], [("x.weight", 40, (1, 64), b"\x7f" * 36)])
+    seed("gguf", "order", b"GGUF" + struct.pack("<IQQ", 3, 2, 0) +
+         g.info("b", (1,), 24, 32) + g.info("a", (4,), 24, 0) +
+         bytes(6) + b"abcd" + bytes(28) + b"x")
+    seed("gguf", "trailing", g.gguf_bytes([], [one(24, (3,))]) + b"!")
+    seed("gguf", "version2", b"GGUF" + struct.pack("<IQQ", 2, 0, 0))
 
 
 # ---- checkpoints: a byte for the rest of the file, then the header ----------
@@ -231,8 +284,8 @@ def main(argv):
         return 2
     if argv:
         OUT = argv[0]
-    for make in (make_dat, make_safetensors, make_ckpt, make_hf, make_object,
-                 make_json, make_mp, make_config):
+    for make in (make_dat, make_safetensors, make_gguf, make_ckpt, make_hf,
+                 make_object, make_json, make_mp, make_config):
         make()
     return 0
 

@@ -58,6 +58,21 @@ static const struct {
     { DT_F6_E3M2, 1, { 12 }, true, 12, 9 },
     { DT_F6_E3M2, 1, { 14 }, false, 0, 0 },
     { DT_F6_E3M2, 1, { INT64_MAX - 3 }, true, INT64_MAX - 3, INT64_MAX / 4 * 3 },
+    // Blocks: whole ones in the last dimension.
+    { DT_NVFP4_GGUF, 0, { 0 }, false, 0, 0 },
+    { DT_NVFP4_GGUF, 1, { 64 }, true, 64, 36 },
+    { DT_NVFP4_GGUF, 2, { 3, 128 }, true, 384, 216 },
+    { DT_NVFP4_GGUF, 2, { 64, 32 }, false, 0, 0 },
+    { DT_NVFP4_GGUF, 2, { 0, 64 }, true, 0, 0 },
+    { DT_NVFP4_GGUF, 2, { 64, 0 }, true, 0, 0 },
+    { DT_NVFP4_GGUF, 2, { 0, 63 }, false, 0, 0 },
+    { DT_NVFP4_GGUF, 2, { BIT(32), BIT(31) }, false, 0, 0 },
+    { DT_NVFP4_GGUF, 1, { BIT(62) }, true, BIT(62), BIT(56) * 36 },
+    { DT_Q6_K, 2, { 2, 512 }, true, 1024, 840 },
+    { DT_Q6_K, 2, { 2, 128 }, false, 0, 0 },
+    // More bytes than elements: they no longer fit.
+    { DT_Q8_0, 1, { BIT(62) }, true, BIT(62), BIT(57) * 34 },
+    { DT_Q8_0, 1, { INT64_MAX - 31 }, false, 0, 0 },
 };
 
 static void
@@ -92,6 +107,9 @@ check_names(void)
         NEED(name);
         CHECK_SAY(dtype_from_name(slice_of(name)) == t, "%s there and back", name);
         uint64_t eight = 8, numel, nbytes;
+        CHECK_SAY(!dtype_block(t) || dtype_bits(t) == 0, "%s has bits, too", name);
+        if (dtype_block(t))
+            continue;
         CHECK_SAY(dtype_size(&numel, &nbytes, t, &eight, 1) && numel == 8 &&
                       nbytes == dtype_bits(t),
                   "8 elements of %s have as many bytes as one has bits", name);
