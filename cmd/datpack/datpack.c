@@ -40,6 +40,7 @@ static struct cmd_option options[] = {
     { OPT_UNTIE, "untie", NULL, "store lm_head.weight; the model becomes untied" },
     { OPT_TIE, "tie", NULL, "do not store the head of a tied model" },
     { OPT_CONFIG, "config", "FILE", "the model's config.json" },
+    { 't', "tokenizer", "FILE", "the tokenizer.json that a GGUF takes in" },
     { OPT_SHARD_SIZE, "shard-size", "BYTES",
       "of a model directory's files (default 5G)" },
     { OPT_INIT, "init", "SEED", "instead of inputs: random weights for --config" },
@@ -129,6 +130,9 @@ take_option(struct pack *c, int opt, const char *arg)
         break;
     case OPT_CONFIG:
         c->config_path = arg;
+        break;
+    case 't':
+        c->tokenizer = arg;
         break;
     case OPT_SHARD_SIZE:
         c->shard_bytes = cmd_bytes("shard-size", arg, 1);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* output: the file, its provenance, and what lies beside it. */
+#include "cmd/gguf_vocab.h"
 #include "cmd/pack/plan.h"
 
 #include "lib/core/json.h"
@@ -256,9 +257,35 @@ write_items(struct plan *p, struct writer *w)
     return rc;
 }
 
+/* What a file that takes the tokenizer in has to say of it and of the model. */
+static int
+gather_vocabulary(const struct plan *p, struct gguf_kv *kv)
+{
+    const struct pack *c = p->c;
+    char *found = NULL, **places = NULL;
+    const char *path = c->tokenizer;
+    int rc = 0;
+    if (!path) {
+        places = calloc(p->n_inputs + 1, sizeof *places);
+        if (!places)
+            return err_set(p->err, ERR_MEMORY, "out of memory");
+        for (size_t i = 0; i < p->n_inputs; i++)
+            places[i] = p->inputs[i].store.path;
+        places[p->n_inputs] = (char *)(uintptr_t)c->config_path;
+        rc = gguf_find_tokenizer(&found, places, p->n_inputs + 1, p->err);
+        path = found;
+    }
+    if (rc == 0)
+        rc = gguf_vocab(kv, &p->model, path, &cmd_guard, p->err);
+    free(places);
+    free(found);
+    return rc;
+}
+
 static int
 write_output(const struct pack *c, struct plan *p, struct err *err)
 {
+    struct gguf_kv kv = { 0 };
     struct buf text = { 0 };
     struct writer w = { 0 };
     struct hasher hasher;
@@ -270,7 +297,8 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
     bool stream = out_is_stream(c->out);
     hasher_start(&hasher, p, stream ? HASH_NOW : HASH_LATER);
     put_provenance(&text, p);
-    struct wmeta meta = { .version = cmd_version(),
+    struct wmeta meta = { .gguf = &kv,
+                          .version = cmd_version(),
                           .config = p->config,
                           .provenance = { text.data, text.len },
                           .bare = c->seed_compat,
@@ -284,7 +312,9 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
                                   .directory = c->directory,
                                   .shard_bytes = c->shard_bytes,
                                   .guard = &cmd_guard };
-    int rc = writer_open(&w, c->to, c->out, t, p->n, &meta, &opt, err);
+    int rc = writer_traits(c->to)->takes_tokenizer ? gather_vocabulary(p, &kv) : 0;
+    if (rc == 0)
+        rc = writer_open(&w, c->to, c->out, t, p->n, &meta, &opt, err);
     if (rc == 0 && !stream)
         hasher_start(&hasher, p, HASH_MEANWHILE);
     if (rc == 0)
@@ -299,6 +329,7 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
     if (rc == 0)
         rc = writer_commit(&w, (struct slice){ text.data, text.len });
     writer_close(&w);
+    gguf_kv_free(&kv);
     buf_free(&text);
     free(t);
     return rc;
@@ -406,6 +437,8 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
         rc = check_not_input(&p, c->out);
     if (rc == 0 && c->report)
         rc = check_not_input(&p, c->report);
+    if (rc == 0 && c->tokenizer && !writer_traits(c->to)->takes_tokenizer)
+        rc = err_set(err, ERR_USAGE, "--tokenizer: goes with --to gguf");
     if (rc == 0)
         rc = write_output(c, &p, err);
     if (rc == 0 && c->report)

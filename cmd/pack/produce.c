@@ -8,6 +8,7 @@
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/nvfp4/codec.h"
+#include "lib/nvfp4/gguf.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -372,6 +373,12 @@ make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *e
     }
     settle_zeros(t->dialect, codes, scales, n / NVFP4_BLOCK);
     b->bytes[i] = n / 2;
+    if (t->dialect->blocks) { // n is a multiple of their size, as rows are
+        uint8_t *blocks = w->bytes;
+        nvfp4_gguf_pack(blocks, codes, scales, n);
+        b->bytes[i] = n / NVFP4_GGUF_BLOCK * NVFP4_GGUF_BYTES;
+        memcpy(codes, blocks, b->bytes[i]);
+    }
     return 0;
 }
 

@@ -237,11 +237,15 @@ quantize_add(struct plan *p, const struct candidate *c, bool quantize,
                          .cols = c->shape[1],
                          .group = t };
     bool has_scale2 = ref ? ref->scale2 != NULL : levels == 2 || dialect->foreign;
-    if (add_plane(p, t, c, PLANE_CODES, ref ? ref->entry : NULL, DT_U8, 2,
-                  dialect->codes) < 0 ||
-        add_plane(p, t, c, PLANE_SCALES, ref ? ref->scale : NULL, DT_F8_E4M3,
-                  NVFP4_BLOCK, dialect->scale) < 0)
+    if (dialect->blocks) { // codes and scales are one entry
+        if (add_plane(p, t, c, PLANE_CODES, NULL, DT_NVFP4_GGUF, 1, dialect->codes) < 0)
+            return -1;
+    } else if (add_plane(p, t, c, PLANE_CODES, ref ? ref->entry : NULL, DT_U8, 2,
+                         dialect->codes) < 0 ||
+               add_plane(p, t, c, PLANE_SCALES, ref ? ref->scale : NULL, DT_F8_E4M3,
+                         NVFP4_BLOCK, dialect->scale) < 0) {
         return -1;
+    }
     return has_scale2 ? add_plane(p, t, c, PLANE_SCALE2, ref ? ref->scale2 : NULL,
                                   DT_F32, 1, dialect->scale2)
                       : 0;

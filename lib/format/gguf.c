@@ -800,7 +800,8 @@ gguf_finish(struct writer *w)
 const struct container container_gguf = {
     .name = "gguf",
     .suffix = ".gguf",
-    .traits = { .needs_model = true,
+    .traits = { .takes_tokenizer = true,
+                .needs_model = true,
                 .dialect = "gguf",
                 .f32_norms = true,
                 .nvfp4_columns = 64 },

@@ -21,6 +21,7 @@ struct traits {
     bool no_bf16;     // f16 stands in its place, if nothing else is asked for
     bool seed_reads;  // --compat seed makes sense
     // what it is
+    bool takes_tokenizer; // the tokenizer goes into the file
     bool needs_model; // nothing to write without a configuration that we understand
     const char *dialect; // of its NVFP4 tensors, see view.h; NULL: ours
     bool f32_norms;      // norms are f32, all else f16 or bf16
