@@ -11,7 +11,7 @@
 #   -o  where the rows go (bench/results/containers-MACHINE.csv at 100 percent, else
 #       only to standard output); rows are added, header first
 #
-# Parts, all by default: init list hash stats copy convert verify hostile python.
+# Parts, all by default: init list hash stats copy convert quant verify hostile python.
 #
 # The model is made by "datpack --init" from qwen3-4b-config.json.  The two sides of a
 # row run in turn (ours, peer, ours, peer ...), the row has the medians.
@@ -58,10 +58,10 @@ if [[ ! $percent =~ ^[1-9][0-9]{0,2}$ || ! $runs =~ ^[1-9][0-9]{0,2}$ ]]; then
     exit 2
 fi
 parts=("$@")
-[ $# -gt 0 ] || parts=(init list hash stats copy convert verify hostile python)
+[ $# -gt 0 ] || parts=(init list hash stats copy convert quant verify hostile python)
 for p in "${parts[@]}"; do
     case $p in
-    init | list | hash | stats | copy | convert | verify | hostile | python) ;;
+    init | list | hash | stats | copy | convert | quant | verify | hostile | python) ;;
     *) echo "bench/containers.sh: $p: no such part" >&2 && exit 2 ;;
     esac
 done
@@ -375,6 +375,26 @@ part_convert()
         "ratio <= 1.43 (70 % of the disk)" "r <= 1.43 && m < 256" --to ckpt
     write "datpack .dat to .dat --dtype f32" "rss < 256 MiB" "m < 256" \
         --to dat --dtype f32
+}
+
+# The input is read twice and hashed, the output is a third of it.
+part_quant()
+{
+    local q target met
+    fits quant $((size + size / 2)) || return 0
+    for q in max sweep torchao 4over6; do
+        target= met=
+        [ $q != max ] || target="ratio <= 1.5; rss < 512 MiB" met="r <= 1.5 && m < 512"
+        [ $q != sweep ] || target=">= 0.6 GB/s; rss < 512 MiB" met="g >= 0.6 && m < 512"
+        prepare=(ready "$in")
+        ours=("$bin/nvquant" -q --quant $q -o "$out.dat" "$in")
+        peer=(sh "$dir/copy.sh" "$in" "$out")
+        race "nvquant --quant $q" "$size" "$runs" "cp + sync" "$target" "$met"
+    done
+    prepare=(ready "$in")
+    ours=("$bin/datpack" -q --to modelopt --config "$dir/config.json" -o "$out.dir" "$in")
+    race "datpack --to modelopt (sweep)" "$size" "$runs" "cp + sync" "rss < 256 MiB" "m < 256"
+    drop_output
 }
 
 part_verify()

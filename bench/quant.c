@@ -7,9 +7,9 @@
  *                 its tolerance
  *   quant speed   CSV: elements a second of each quantizer and instruction set, one thread
  */
+#include "lib/nvfp4/quant.h"
 #include "lib/core/num.h"
 #include "lib/core/philox.h"
-#include "lib/nvfp4/quant.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -170,8 +170,8 @@ print_relative(void)
             fill(GAUSS, sigma[s]);
             struct quant_error e = cost(&spec);
             double rms = sqrt(e.noise / e.signal);
-            printf("%s\t%.2f\t%.4f\t%.3f\t%+.4f\n", quant_name(spec.kind), sigma[s], rms,
-                   one[k].want[s], rms - one[k].want[s]);
+            printf("%s\t%.2f\t%.4f\t%.3f\t%+.4f\n", quant_name(spec.kind), sigma[s],
+                   rms, one[k].want[s], rms - one[k].want[s]);
             off |= fabs(rms - one[k].want[s]) > 0.0015;
         }
     return off;

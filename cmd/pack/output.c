@@ -118,7 +118,8 @@ put_provenance(struct buf *b, const struct plan *p)
     buf_str(b, "],\"options\":");
     if (!b->failed)
         put_options(b, p);
-    buf_printf(b, ",\"tool\":\"%s\",\"version\":\"%s\"}", p->c->cmd.name, cmd_version());
+    buf_printf(b, ",\"tool\":\"%s\",\"version\":\"%s\"}", p->c->cmd.name,
+               cmd_version());
     if (b->failed)
         die(EXIT_MEMORY, "out of memory for the provenance");
 }
@@ -340,7 +341,7 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
 static double
 sqnr(const struct quant_error *e)
 {
-    return 10 * log10(e->signal / e->noise); // no noise: infinite; all zeros: NaN
+    return e->noise == 0 ? INFINITY : 10 * log10(e->signal / e->noise);
 }
 
 static void
@@ -349,7 +350,7 @@ put_db(struct buf *b, double db)
     if (isfinite(db))
         buf_printf(b, "%.4f", db);
     else
-        buf_str(b, isnan(db) ? "nan" : "inf");
+        buf_str(b, db > 0 ? "inf" : "-inf");
 }
 
 /* A line a quantized tensor. */
@@ -394,11 +395,13 @@ say_summary(const struct plan *p)
     const struct nvfp4 *worst = NULL;
     double sum = 0;
     size_t n = 0, measured = 0;
+    uint64_t saturated = 0;
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < p->n_nvfp4; i++) {
         const struct nvfp4 *t = p->nvfp4[i];
         double db = sqnr(&t->error);
         n += t->quantize;
+        saturated += t->quantize ? t->error.saturated : 0;
         if (!t->quantize || !isfinite(db))
             continue;
         measured++;
@@ -406,15 +409,24 @@ say_summary(const struct plan *p)
         if (!worst || db < sqnr(&worst->error))
             worst = t;
     }
-    if (p->c->cmd.quiet || (n == 0 && !p->c->quantize))
+    if (p->c->cmd.quiet)
         return;
+    if (n == 0) {
+        if (p->c->quantize)
+            warn("%s: nothing was quantized", p->c->out);
+        return;
+    }
+    const char *plural = n == 1 ? "" : "s";
     if (!worst)
-        warn("%s: %zu tensors by %s%s", p->c->out, n, p->c->quant,
-             n ? ", without error" : "");
+        warn("%s: %zu tensor%s by %s, without error", p->c->out, n, plural,
+             p->c->quant);
     else
-        warn("%s: %zu tensors by %s: mean %.2f dB, worst %.2f dB \"%s\"", p->c->out, n,
-             p->c->quant, sum / (double)measured, sqnr(&worst->error),
+        warn("%s: %zu tensor%s by %s: mean %.2f dB, worst %.2f dB \"%s\"", p->c->out, n,
+             plural, p->c->quant, sum / (double)measured, sqnr(&worst->error),
              text_quote(q, worst->name, strlen(worst->name)));
+    if (saturated)
+        warn("%s: %llu blocks need a scale above 448 and are clipped", p->c->out,
+             (unsigned long long)saturated);
     if (p->requantizes)
         warn("%s: what was NVFP4 before was quantized again, from its rounded values",
              p->c->out);

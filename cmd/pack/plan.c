@@ -62,6 +62,7 @@ open_input(struct plan *p, struct input *in, const char *path)
 {
     struct store_options opt = { .guard = &cmd_guard,
                                  .strict = p->c->strict,
+                                 .whole_pairs = p->c->quantize || p->c->dequantize,
                                  .tmpdir = cmd_tmpdir() };
     if (store_open(&in->store, path, &opt, p->err) < 0 ||
         store_load_beside(&in->store) < 0 ||
@@ -559,8 +560,8 @@ add_planes(struct plan *p, const struct candidate *c, const struct view *ref)
         return 0;
     if (add_plane(p, c, v->scale2, ref ? ref->scale2 : NULL, ".scale2", DT_F32) < 0)
         return -1;
-    bool divides = ref ? ref->dialect->divides
-                       : keeps_spelling(p) && v->dialect->divides;
+    bool divides =
+        ref ? ref->dialect->divides : keeps_spelling(p) && v->dialect->divides;
     if (divides != v->dialect->divides)
         p->item[p->n - 1].how = HOW_RECIPROCAL;
     return 0;
@@ -633,8 +634,7 @@ target_dtype(const struct plan *p, const struct candidate *c)
     const struct pack *cfg = p->c;
     bool wide = is_wide_float(c->dtype);
     if (cfg->dequantize) {
-        bool taken =
-            c->dtype == DT_NVFP4 && select_takes(&p->c->quantized, c->name);
+        bool taken = c->dtype == DT_NVFP4 && select_takes(&p->c->quantized, c->name);
         return taken ? wished[cfg->dtype] : c->dtype;
     }
     if (wishes_wide(p))
@@ -676,8 +676,8 @@ add_quantized(struct plan *p, const struct candidate *c, const struct view *ref)
     p->requantizes |= c->dtype == DT_NVFP4;
     if (c->dtype == DT_NVFP4 && check_scale2(p, c) < 0)
         return -1;
-    return quantize_add(p, c, true, ref ? ref->dialect
-                                        : view_dialect(target(p)->dialect), ref);
+    return quantize_add(p, c, true,
+                        ref ? ref->dialect : view_dialect(target(p)->dialect), ref);
 }
 
 /* NVFP4 that stays what it is: with the same entries if they can be. */

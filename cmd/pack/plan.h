@@ -66,7 +66,7 @@ struct input {
 struct candidate;
 
 struct plan {
-    struct pack *c; // options; words of the quantizer are filled in
+    struct pack *c;       // options; words of the quantizer are filled in
     struct input *inputs; // and last the one of --like
     size_t n_inputs;      // without it
     bool has_like;
@@ -74,13 +74,13 @@ struct plan {
     size_t n, cap;
     struct nvfp4 **nvfp4;
     size_t n_nvfp4, cap_nvfp4;
-    struct quant_spec spec;    // of all that is quantized
-    bool share;                // one tensor scale for fused projections
-    bool inherits;             // spec is that of a checkpoint
-    bool one_level;            // the NVFP4 tensors of the inputs have no second
-    bool asked;                // --quant or --share-scale was given
-    bool requantizes;          // an NVFP4 input does not fit and was asked to change
-    struct slice config;       // text; p == NULL: none
+    struct quant_spec spec; // of all that is quantized
+    bool share;             // one tensor scale for fused projections
+    bool inherits;          // spec is that of a checkpoint
+    bool one_level;         // the NVFP4 tensors of the inputs have no second
+    bool asked;             // --quant or --share-scale was given
+    bool requantizes;       // an NVFP4 input does not fit and was asked to change
+    struct slice config;    // text; p == NULL: none
     struct config model;
     bool is_model;        // config is there and was understood
     struct table table;   // what --init makes: candidates point into it

@@ -262,12 +262,12 @@ not_finite(const struct producer *x, uint64_t index, const void *values, size_t 
     char q[TEXT_QUOTE];
     const struct item *it = x->it;
     bool wide = dtype == DT_F32;
-    uint32_t bits = wide ? ((const uint32_t *)values)[at] : ((const uint16_t *)values)[at];
-    return err_set(err, ERR_FORMAT,
-                   "%s: \"%s\": element %llu is not finite: %s 0x%0*x",
+    uint32_t bits =
+        wide ? ((const uint32_t *)values)[at] : ((const uint16_t *)values)[at];
+    return err_set(err, ERR_FORMAT, "%s: \"%s\": element %llu is not finite: %s 0x%0*x",
                    it->s ? it->s->name : "--init",
-                   text_quote(q, it->name, strlen(it->name)),
-                   (unsigned long long)index, dtype_name(dtype), wide ? 8 : 4, bits);
+                   text_quote(q, it->name, strlen(it->name)), (unsigned long long)index,
+                   dtype_name(dtype), wide ? 8 : 4, bits);
 }
 
 /* Largest magnitude of a chunk.  Floats are looked at as they lie in the file. */
@@ -278,8 +278,8 @@ scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
     struct values_scratch *w = &x->scratch[worker];
     uint64_t first = i * (uint64_t)VALUES_CHUNK;
     size_t n = chunk_size(x, i), bad;
-    enum dtype d = x->it->view && x->it->how == HOW_CONVERT ? x->it->view->dtype
-                                                            : DT_F32;
+    enum dtype d =
+        x->it->view && x->it->how == HOW_CONVERT ? x->it->view->dtype : DT_F32;
     bool plain = d == DT_F16 || d == DT_BF16 || d == DT_F32;
     const void *values = w->f32;
     if (plain && x->it->how == HOW_CONVERT) {

@@ -46,7 +46,10 @@ settle_words(struct plan *p)
         old = NULL;
     p->inherits = old != NULL;
     if (!c->quant)
-        c->quant = old ? old->name : c->seed_compat ? "torchao" : p->one_level ? "sweep1" : "sweep";
+        c->quant = old              ? old->name
+                   : c->seed_compat ? "torchao"
+                   : p->one_level   ? "sweep1"
+                                    : "sweep";
     enum quant kind = quant_named(c->quant);
     bool two = kind < QUANT_COUNT && quant_levels(kind) == 2;
     bool shares = kind < QUANT_COUNT && quant_shares_scale(kind);
@@ -153,7 +156,8 @@ quantize_check(struct plan *p, const struct candidate *c)
                        q, dtype_name(c->dtype));
     if (c->rank != 2)
         return err_set(p->err, ERR_FORMAT,
-                       "%s: \"%s\" has %u dimensions, and what is quantized has two",
+                       "%s: \"%s\" is %u-dimensional, and what is quantized has two "
+                       "dimensions",
                        where, q, c->rank);
     if (c->shape[1] % unit || c->shape[1] == 0)
         return err_set(p->err, ERR_FORMAT,

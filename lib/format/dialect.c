@@ -236,7 +236,8 @@ check_neighbours(struct store *s, struct views *w)
         if (v->dtype == DT_NVFP4)
             continue;
         v->aside = is_activation_scale(v->name);
-        if (!v->aside && beside_module(&modules, (struct slice){ v->name, v->name_len }))
+        if (!v->aside &&
+            beside_module(&modules, (struct slice){ v->name, v->name_len }))
             rc = err_set(s->err, ERR_FORMAT,
                          "%s: \"%s\" stands beside a quantized module, and what it is "
                          "for is not known",
@@ -316,7 +317,8 @@ dialect_config(struct buf *out, struct slice config, const char *dialect,
         buf_add(out, value.p, value.n);
     }
     if (dialect) {
-        buf_str(out, members ? ",\n  \"" CONFIG_KEY "\": " : "\n  \"" CONFIG_KEY "\": ");
+        buf_str(out,
+                members ? ",\n  \"" CONFIG_KEY "\": " : "\n  \"" CONFIG_KEY "\": ");
         if (strcmp(dialect, "modelopt") == 0)
             buf_printf(out, modelopt_config, version);
         else

@@ -19,13 +19,8 @@
 
 /* In the order in which help lists them.  No file begins like two of them. */
 static const struct container *const containers[] = {
-    &container_dat,
-    &container_safetensors,
-    &container_gguf,
-    &container_ckpt,
-    &container_hf,
-    &container_modelopt,
-    &container_compressed,
+    &container_dat, &container_safetensors, &container_gguf,       &container_ckpt,
+    &container_hf,  &container_modelopt,    &container_compressed,
 };
 
 /* What reads a pipe, a directory, and a file that none claims: .dat has no magic. */

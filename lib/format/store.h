@@ -45,6 +45,7 @@ struct tensor {
 struct store_options {
     struct guard *guard; // never NULL
     bool strict;         // refuse what is merely odd
+    bool whole_pairs;    // refuse parts of NVFP4 tensors that do not fit each other
     bool list_only;      // payloads will not be read: a pipe need not be kept
     const char *tmpdir;  // where a pipe is kept
 };

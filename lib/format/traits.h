@@ -22,11 +22,11 @@ struct traits {
     bool seed_reads;  // --compat seed makes sense
     // what it is
     bool takes_tokenizer; // the tokenizer goes into the file
-    bool needs_model; // nothing to write without a configuration that we understand
-    const char *dialect; // of its NVFP4 tensors, see view.h; NULL: ours
-    bool f32_norms;      // norms are f32, all else f16 or bf16
+    bool needs_model;     // nothing to write without a configuration that we understand
+    const char *dialect;  // of its NVFP4 tensors, see view.h; NULL: ours
+    bool f32_norms;       // norms are f32, all else f16 or bf16
     unsigned nvfp4_columns; // rows of those are a multiple of it; 0: of 16
-    bool training;    // just the weights of a configuration, and the optimizer's state
+    bool training; // just the weights of a configuration, and the optimizer's state
 };
 
 #endif

@@ -98,7 +98,7 @@ complain(struct store *s, struct slice prefix, const char *why)
 {
     char q[TEXT_QUOTE];
     text_quote(q, prefix.p, prefix.n);
-    if (s->opt.strict)
+    if (s->opt.strict || s->opt.whole_pairs)
         return err_set(s->err, ERR_FORMAT, "%s: NVFP4 pair of \"%s\": %s", s->name, q,
                        why);
     return store_warn(s, "NVFP4 pair of \"%s\" is shown as plain entries: %s", q, why);
@@ -251,6 +251,17 @@ plain(const struct tensor *t)
                           .entry = t };
 }
 
+/* Scales of ours that no codes have claimed, where parts are not enough. */
+static int
+check_lonely(struct store *s, const struct tensor *t)
+{
+    struct slice prefix = { t->name, t->name_len };
+    if (!s->opt.whole_pairs || !slice_ends(prefix, dialects[0].scale))
+        return 0;
+    prefix.n -= strlen(dialects[0].scale);
+    return complain(s, prefix, "it has no codes");
+}
+
 int
 views_open(struct views *w, struct store *s, bool raw)
 {
@@ -279,8 +290,10 @@ views_open(struct views *w, struct store *s, bool raw)
         }
     }
     for (size_t i = 0; i < n && rc >= 0; i++)
-        if (!used[i])
+        if (!used[i]) {
+            rc = raw ? 0 : check_lonely(s, &s->tensors[i]);
             w->v[w->n++] = w->v[i];
+        }
     free(used);
     return rc < 0 ? -1 : 0;
 }

@@ -337,14 +337,23 @@ quant_block(const struct block *b, size_t column, const struct quant_spec *spec,
     }
 }
 
+/* Which power of two brings T to 1 .. 2; the smallest numbers stay below. */
+static float
+unit_of(const struct quant_scale *t)
+{
+    int e = t->amax > 0 ? ilogbf(t->amax) : 0;
+    return ldexpf(1, e < -126 ? 126 : e > 126 ? -126 : -e);
+}
+
 /* What 16 values of a block cost. */
 static void
 add_costs(struct quant_error *e, float noise, float signal, float largest, float amax,
-          uint8_t c, float scale2)
+          uint8_t c, float scale2, float unit)
 {
-    e->noise += (double)noise;
-    e->signal += (double)signal;
-    e->max = fmaxf(e->max, largest);
+    double back = 1 / (double)unit;
+    e->noise += (double)noise * back * back;
+    e->signal += (double)signal * back * back;
+    e->max = fmaxf(e->max, (float)((double)largest * back));
     e->zero_scales += c == 0;
     e->saturated += amax > 2784.0F * scale2; // 6 * 464: from there on 448 is clipped
 }
@@ -353,18 +362,19 @@ static void
 measure(const struct block *b, uint8_t c, const struct quant_scale *t,
         struct quant_error *e)
 {
-    float s = e4m3_value(c);
+    float s = e4m3_value(c), unit = unit_of(t);
     for (int row = 0; row < b->n; row += N) {
         float noise = 0, signal = 0, largest = 0, amax = 0;
         for (int k = row; k < row + N; k++) {
             float x = fabsf(at(b, k));
             float d = e2m1_value(get_code(b, k) & 7) * s * t->scale2 - x;
-            noise += d * d;
-            signal += x * x;
-            largest = fmaxf(largest, fabsf(d));
+            float du = d * unit, xu = x * unit;
+            noise += du * du;
+            signal += xu * xu;
+            largest = fmaxf(largest, fabsf(du));
             amax = fmaxf(amax, x);
         }
-        add_costs(e, noise, signal, largest, amax, c, t->scale2);
+        add_costs(e, noise, signal, largest, amax, c, t->scale2, unit);
     }
 }
 
@@ -416,14 +426,14 @@ nvfp4_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t rows, size_t
         return;
     }
     if (e)
-        costs = (struct quant_costs){ noise, signal, largest, amax };
+        costs = (struct quant_costs){ noise, signal, largest, amax, unit_of(t) };
     size_t blocks = rows * cols / N;
     for (size_t b = 0; b < blocks; b += AT_ONCE) {
         size_t n = blocks - b < AT_ONCE ? blocks - b : AT_ONCE;
         kernel(codes + b * (N / 2), scales + b, x + b * N, n, spec, t, &costs);
         for (size_t i = 0; i < n && e; i++)
             add_costs(e, noise[i], signal[i], largest[i], amax[i], scales[b + i],
-                      t->scale2);
+                      t->scale2, costs.unit);
     }
 }
 
@@ -477,8 +487,8 @@ nvfp4_amax(enum dtype dtype, const void *values, size_t n, size_t *bad)
 void
 nvfp4_rht16(float *x, size_t n)
 {
-    static const float sign[N] = { 1,  1,  1,  -1, 1, -1, -1, -1,
-                                   -1, -1, -1, 1,  -1, 1, -1, -1 };
+    static const float sign[N] = { 1,  1,  1,  -1, 1,  -1, -1, -1,
+                                   -1, -1, -1, 1,  -1, 1,  -1, -1 };
     for (size_t b = 0; b + N <= n; b += N) {
         float *y = x + b;
         for (int i = 0; i < N; i++)

@@ -52,7 +52,8 @@ struct quant_scale {
 };
 
 /* What quantizing cost.  Sums go by blocks in order, in a block by columns, so that they
- * are the same on every path. */
+ * are the same on every path; values count in units of T's power of two, so that squares
+ * stay in range. */
 struct quant_error {
     double noise, signal; // sums of squares of x^ - x and of x
     float max;            // largest |x^ - x|
@@ -87,9 +88,10 @@ void nvfp4_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
 void nvfp4_rht16(float *x, size_t n);
 
 /* The fast paths, see quant_kernel.c: whole rows of blocks, for all but square,
- * stochastic and weighted.  noise, signal and largest: a float a block, or all NULL. */
+ * stochastic and weighted.  Costs: a float a block, in units (see above), or all NULL. */
 struct quant_costs {
     float *noise, *signal, *largest, *amax;
+    float unit; // values are multiplied by it
 };
 typedef void quant_kernel_fn(uint8_t *codes, uint8_t *scales, const float *x,
                              size_t blocks, const struct quant_spec *spec,

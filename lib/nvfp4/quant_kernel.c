@@ -506,9 +506,10 @@ measure(const struct tile *t, const struct quant_scale *q,
     for (int i = 0; i < N; i++) {
         vf x = magnitude(t->x[i]);
         vf d = code_value(t->code[i]) * s * q->scale2 - x;
-        noise += d * d;
-        signal += x * x;
-        largest = most_of(largest, magnitude(d));
+        vf du = d * costs->unit, xu = x * costs->unit;
+        noise += du * du;
+        signal += xu * xu;
+        largest = most_of(largest, magnitude(du));
     }
     memcpy(costs->noise + at, &noise, sizeof noise);
     memcpy(costs->signal + at, &signal, sizeof signal);
@@ -525,7 +526,7 @@ quant_tail(uint8_t *codes, uint8_t *scales, const float *x, size_t n,
     float padded[LANES * N] = { 0 };
     float cost[4][LANES];
     uint8_t more_codes[LANES * N / 2], more_scales[LANES];
-    struct quant_costs mine = { cost[0], cost[1], cost[2], cost[3] };
+    struct quant_costs mine = { cost[0], cost[1], cost[2], cost[3], costs->unit };
     struct tile t;
     memcpy(padded, x, n * N * sizeof *x);
     quant_tile(more_codes, more_scales, padded, &t, spec, q);

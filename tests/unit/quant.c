@@ -162,14 +162,15 @@ check_finite(void)
 static void
 check_rht(void)
 {
-    static const float g[16] = { 1,  1,  1,  -1, 1, -1, -1, -1,
-                                 -1, -1, -1, 1,  -1, 1, -1, -1 };
+    static const float g[16] = { 1,  1,  1,  -1, 1,  -1, -1, -1,
+                                 -1, -1, -1, 1,  -1, 1,  -1, -1 };
     for (int j = 0; j < 16; j++) { // a unit vector becomes a row of the matrix
         float x[16] = { 0 };
         x[j] = 4;
         nvfp4_rht16(x, 16);
         for (int i = 0; i < 16; i++)
-            CHECK(x[i] == g[j] * (__builtin_popcount((unsigned)(i & j)) % 2 ? -1.0F : 1.0F));
+            CHECK(x[i] ==
+                  g[j] * (__builtin_popcount((unsigned)(i & j)) % 2 ? -1.0F : 1.0F));
     }
 }
 
@@ -205,8 +206,9 @@ static void
 check_stochastic(void)
 {
     enum { COLS = 16, ROUNDS = 4000 };
-    static const float values[COLS] = { 6,    5.9F, 4.5F, 4,     3.3F, 2.1F, 1.9F, 1.25F,
-                                        0.9F, 0.5F, 0.3F, 0.05F, 0,    -1.1F, -2.5F, -6 };
+    static const float values[COLS] = { 6,    5.9F,  4.5F,  4,    3.3F, 2.1F,
+                                        1.9F, 1.25F, 0.9F,  0.5F, 0.3F, 0.05F,
+                                        0,    -1.1F, -2.5F, -6 };
     double sum[COLS] = { 0 };
     struct quant_spec spec = { .kind = QUANT_MAX, .stochastic = true, .seed = 7 };
     struct quant_scale t = { .amax = 6, .enc = 1, .scale2 = 1 };
@@ -218,8 +220,8 @@ check_stochastic(void)
             sum[k] += (double)e2m1_value(codes[k / 2] >> (k % 2 * 4) & 15);
     }
     for (int k = 0; k < COLS; k++) // a step is at most 2: sigma at most 1/sqrt(ROUNDS)
-        CHECK_SAY(fabs(sum[k] / ROUNDS - (double)values[k]) < 5.0 / 63,
-                  "%g became %g", (double)values[k], sum[k] / ROUNDS);
+        CHECK_SAY(fabs(sum[k] / ROUNDS - (double)values[k]) < 5.0 / 63, "%g became %g",
+                  (double)values[k], sum[k] / ROUNDS);
 }
 
 int

@@ -136,7 +136,8 @@ check_all_halves(bool bf16)
             if (n % 16 == 0)
                 x[n++] = bf16 ? num_from_bf16((uint16_t)(h + 40 < limit ? h + 40 : h))
                               : num_from_f16((uint16_t)(h + 400 < limit ? h + 400 : h));
-            x[n++] = bf16 ? num_from_bf16((uint16_t)bits) : num_from_f16((uint16_t)bits);
+            x[n++] =
+                bf16 ? num_from_bf16((uint16_t)bits) : num_from_f16((uint16_t)bits);
         }
         while (n % 16)
             x[n++] = 0;
