@@ -60,6 +60,8 @@ TEXT_SRCS = \
 
 MODEL_SRCS = lib/model/config.c lib/model/table.c
 
+KERNEL_SRCS = kernels/cpu/gemm.c kernels/cpu/gemm_kernel.c
+
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
 	cmd/cmd.c \
@@ -94,7 +96,8 @@ tokenize_SRCS = \
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
-ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c
+ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
+	kernels/cpu/gemm_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 
 # ---- settings of the machine ------------------------------------------------
@@ -143,13 +146,13 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,model format text nvfp4 core,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,model kernels format text nvfp4 core,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c))
 BINS = $(PROGS:%=$(BIN)/%)
-OBJS = $(call objs,$(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
+OBJS = $(call objs,$(KERNEL_SRCS) $(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
 	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
@@ -278,6 +281,7 @@ $(BUILD)/libformat.a: $(call objs,$(FORMAT_SRCS))
 $(BUILD)/libtext.a: $(call objs,$(TEXT_SRCS))
 $(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
 $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
+$(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
 $(LIBCMD): $(call objs,$(CMD_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)
 	@mkdir -p $(@D)

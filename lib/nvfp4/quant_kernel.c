@@ -17,118 +17,12 @@
 #include "lib/nvfp4/quant.h"
 
 #include "lib/core/num.h"
+#include "lib/core/vec.h"
 
 #include <float.h>
 #include <string.h>
 
-#define PASTE2(a, b) a##b
-#define PASTE(a, b)  PASTE2(a, b)
-#define NAME(x)      PASTE(PASTE(x, _), ISA)
-
-#if defined __AVX512F__
-#include <immintrin.h>
-enum { LANES = 16 };
-#elif defined __AVX2__
-#include <immintrin.h>
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
-#if defined __aarch64__
-#include <arm_neon.h>
-#endif
-
 enum { N = NVFP4_BLOCK, LAST_SCALE = 0x7e };
-
-typedef float vf __attribute__((vector_size(4 * LANES)));
-typedef int32_t vi __attribute__((vector_size(4 * LANES)));
-typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
-
-/* ---- vectors ---------------------------------------------------------------------- */
-
-static inline vf
-all(float x)
-{
-    return x - (vf){ 0 };
-}
-
-/* No NaN comes in here. */
-static inline vf
-least_of(vf a, vf b)
-{
-#if defined __AVX512F__
-    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined __AVX2__
-    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
-#elif defined __aarch64__
-    return (vf)vminq_f32((float32x4_t)a, (float32x4_t)b);
-#else
-    vi m = a < b;
-    return (vf)((m & (vi)a) | (~m & (vi)b));
-#endif
-}
-
-static inline vf
-most_of(vf a, vf b)
-{
-#if defined __AVX512F__
-    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined __AVX2__
-    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
-#elif defined __aarch64__
-    return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
-#else
-    vi m = a > b;
-    return (vf)((m & (vi)a) | (~m & (vi)b));
-#endif
-}
-
-/* a + b * c and a - b * c, fused where that is one instruction. */
-static inline vf
-plus_product(vf a, vf b, vf c)
-{
-#if defined __AVX512F__
-    return (vf)_mm512_fmadd_ps((__m512)b, (__m512)c, (__m512)a);
-#elif defined __AVX2__
-    return (vf)_mm256_fmadd_ps((__m256)b, (__m256)c, (__m256)a);
-#elif defined __aarch64__
-    return (vf)vfmaq_f32((float32x4_t)a, (float32x4_t)b, (float32x4_t)c);
-#else
-    return a + b * c;
-#endif
-}
-
-static inline vf
-minus_product(vf a, vf b, vf c)
-{
-#if defined __AVX512F__
-    return (vf)_mm512_fnmadd_ps((__m512)b, (__m512)c, (__m512)a);
-#elif defined __AVX2__
-    return (vf)_mm256_fnmadd_ps((__m256)b, (__m256)c, (__m256)a);
-#elif defined __aarch64__
-    return (vf)vfmsq_f32((float32x4_t)a, (float32x4_t)b, (float32x4_t)c);
-#else
-    return a - b * c;
-#endif
-}
-
-static inline vf
-choose_f(vi mask, vf yes, vf no)
-{
-    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
-}
-
-static inline vi
-choose_i(vi mask, vi yes, vi no)
-{
-    return (mask & yes) | (~mask & no);
-}
-
-static inline vf
-magnitude(vf x)
-{
-    return (vf)((vi)x & 0x7fffffff);
-}
 
 /* 8 where the sign bit is set. */
 static inline vi
@@ -229,51 +123,6 @@ struct tile {
     vi code[N]; // with sign
     vi c;       // scale bytes
 };
-
-#if defined __clang__ || __GNUC__ >= 12
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){ __VA_ARGS__ })
-#endif
-
-/* Lanes of a and b by turns: the lower halves, the upper halves. */
-static inline vf
-zip_low(vf a, vf b)
-{
-#if defined __AVX512F__
-    return SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-#elif defined __AVX2__
-    return SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-#else
-    return SHUFFLE(a, b, 0, 4, 1, 5);
-#endif
-}
-
-static inline vf
-zip_high(vf a, vf b)
-{
-#if defined __AVX512F__
-    return SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-#elif defined __AVX2__
-    return SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#else
-    return SHUFFLE(a, b, 2, 6, 3, 7);
-#endif
-}
-
-/* A square of LANES x LANES: as many rounds of zips as LANES has bits turn it. */
-static inline void
-transpose(vf *v)
-{
-    for (int round = 1; round < LANES; round *= 2) {
-        vf t[LANES];
-        for (int i = 0; i < LANES / 2; i++) {
-            t[2 * i] = zip_low(v[i], v[i + LANES / 2]);
-            t[2 * i + 1] = zip_high(v[i], v[i + LANES / 2]);
-        }
-        memcpy(v, t, sizeof t);
-    }
-}
 
 static inline void
 load_tile(struct tile *t, const float *x)
