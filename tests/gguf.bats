@@ -3,7 +3,7 @@
 # shellcheck shell=bats
 # GGUF: what datcat says of files that an independent writer made (gguf_file.py).
 # Bad files of this kind are in bad.bats.
-# shellcheck disable=SC2154  # output, stderr, stderr_lines: set by run
+# shellcheck disable=SC2030,SC2031,SC2154  # output, stderr, lines: set by run
 
 # bats file_tags=gguf
 bats_require_minimum_version 1.5.0
@@ -256,6 +256,131 @@ END
     [[ $output == *"byte $((at + 1)): padding of 0x05"* ]]
 }
 
+# A directory m with a bf16 model of one shape and the small tokenizer.
+make_model() {
+    gguf make vocab-config config.json
+    datpack -q --init 3 --config config.json --to safetensors -o m/
+    cp "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" m/tokenizer.json
+}
+
+# What --diff says: the norms, which are f32 in a GGUF, and nothing more.
+differ_in_norms() {
+    local line
+    run -1 --separate-stderr datcat --diff "$@"
+    for line in "${lines[@]:1}"; do
+        [[ $line == *norm*.weight$'\t'dtype$'\t'*$'\t'0$'\t'0 ]] || return
+    done
+}
+
+@test "a model becomes a GGUF: all that readers ask for, the quantizer's numbers" {
+    make_model
+    run -0 --separate-stderr datpack -o q.gguf m/
+    [[ $stderr == *"14 tensors by sweep"* ]]
+    gguf check q.gguf m/config.json m/tokenizer.json
+    datcat -q --strict --verify q.gguf
+    nvquant -q -o q.safetensors m/
+    differ_in_norms q.safetensors q.gguf
+    for j in 1 3; do
+        datpack -q -j $j -f -o j.gguf m/
+        cmp q.gguf j.gguf
+    done
+    run -0 datcat --meta q.gguf
+    [[ $output == *'"tool":"datpack"'* && $output == *'"quant":"sweep"'* ]]
+    datpack -q --to gguf -o - m/ >pipe.gguf # its provenance is known before
+    cmp q.gguf pipe.gguf
+}
+
+@test "codes and scales are kept on every way through a GGUF" {
+    make_model
+    datpack -q -o q.gguf m/
+    datpack -q -o same.gguf -t m/tokenizer.json q.gguf
+    run -0 datcat --diff q.gguf same.gguf
+    datpack -q --to modelopt -o mo/ q.gguf
+    differ_in_norms mo q.gguf
+    datpack -q --to compressed-tensors -o ct/ q.gguf
+    cp m/tokenizer.json ct
+    datpack -q -o ct.gguf ct/
+    # The tensor scale is inverted twice, and may be 1 ulp off.
+    run -0 datcat --diff --atol 0 --rtol 3e-7 ct.gguf q.gguf
+    datpack -q -o q.safetensors q.gguf
+    run -0 datcat --diff q.safetensors q.gguf
+    datpack -q -o q.dat --dtype keep --tie q.gguf
+    run -0 datcat --diff -s '*_proj*' q.dat q.gguf
+    # One level of scales: the tensor scale is 1, and nothing else changes.
+    nvquant -q --quant torchao -o one.safetensors m/
+    cp m/tokenizer.json .
+    datpack -q --config m/config.json -o one.gguf one.safetensors
+    [ "$(datcat --raw-entries --values blk.0.attn_q.scale one.gguf)" = 1 ]
+    differ_in_norms one.safetensors one.gguf
+}
+
+@test "a block of zeros has codes 0 in a GGUF" {
+    python3 - "$BATS_TEST_DIRNAME" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import containers as c, gguf_file as g
+out = []
+for name, shape, a, scales, scale2 in g.model_planes(1):
+    if scales is None:
+        out.append(c.Tensor(name, "f32", shape, a))
+        continue
+    rows, cols = shape
+    scales = bytes(len(scales)) if "up_proj" in name else scales
+    out += [c.Tensor(name + ".qdata", "u8", (rows, cols // 2), a),
+            c.Tensor(name + ".scale", "f8_e4m3", (rows, cols // 16), scales)]
+c.put("x.dat", c.dat_bytes(out))
+END
+    gguf make config config.json
+    sed -i 's/"vocab_size": 320/"vocab_size": 3104/' config.json
+    run -2 datpack -o x.gguf -t "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" x.dat
+    [[ $output == *"model.embed_tokens.weight"* ]] # it has 320 rows
+    sed -i 's/"vocab_size": 3104/"vocab_size": 320/' config.json
+    python3 - "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" <<'END'
+import json, sys
+t = json.load(open(sys.argv[1]))
+m = t["model"]
+m["vocab"] = {k: v for k, v in m["vocab"].items() if v < 256}
+m["merges"] = []
+for i, a in enumerate(t["added_tokens"]):
+    a["id"] = 256 + i
+json.dump(t, open("tokenizer.json", "w"))
+END
+    datpack -q -o x.gguf x.dat
+    gguf check x.gguf config.json tokenizer.json
+    [ "$(datcat --raw-entries --payload blk.0.ffn_up.weight x.gguf | tr -d '\0' | wc -c)" -eq 0 ]
+    run -1 datcat --diff x.dat x.gguf
+    [ "$(grep -c up_proj <<<"$output")" -eq 2 ]
+    run -0 datcat --diff --atol 0 --rtol 0 x.dat x.gguf # 0 times a code is 0
+}
+
+@test "what a GGUF cannot be made of is refused, and said" {
+    make_model
+    rm m/tokenizer.json
+    run -2 datpack -o x.gguf m/
+    [[ $output == *"looked for m/tokenizer.json"* ]]
+    run -2 datpack -o x.gguf -t absent.json m/
+    [[ $output == *absent.json* ]]
+    run -2 datpack -o x.gguf -t m/config.json m/
+    [[ $output == *"m/config.json: byte "* ]]
+    cp "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" m/tokenizer.json
+    run -2 datpack -o x.dat -t m/tokenizer.json m/
+    [[ $output == *--tokenizer* ]]
+    run -2 datpack --dtype f16 -o x.gguf m/
+    # Rows that are no whole blocks of 64.
+    sed 's/"intermediate_size": 128/"intermediate_size": 160/' m/config.json >160.json
+    run -2 datpack --init 1 --config 160.json -t m/tokenizer.json -o x.gguf
+    [[ $output == *down_proj* && $output == *64* ]]
+    # Scales of their own for what is fused.
+    gguf make nvfp4-gguf own.gguf
+    run -2 datpack -t m/tokenizer.json -o x.gguf own.gguf
+    [[ $output == *share-scale* ]]
+    # Types that only ggml decodes.
+    gguf make gguf every.gguf
+    run -2 datpack -o x.dat every.gguf
+    [ ! -e x.gguf ]
+    [ ! -e x.dat ]
+}
+
 # bats test_tags=native
 @test "a model and its tokenizer as the keys of a GGUF" {
     local write=${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}/unit/gguf
@@ -322,8 +447,10 @@ END
 }
 
 @test "valid files pass the runner of bad ones" {
-    gguf make model-gguf model.gguf
-    runbad good model.gguf
+    for kind in gguf small-gguf model-gguf nvfp4-gguf untied-gguf; do
+        gguf make $kind $kind.gguf
+    done
+    runbad good ./*.gguf
 }
 
 # bats test_tags=nosan

@@ -696,7 +696,7 @@ add_nvfp4(struct plan *p, const struct candidate *c)
                        "asks for requantization",
                        text_quote(q, c->name, strlen(c->name)));
     }
-    if ((target(p)->dialect && from != d) || from->blocks != d->blocks) {
+    if ((target(p)->dialect && from != d) || from->blocks || d->blocks) {
         if (target(p)->dialect && quantize_check(p, c) < 0)
             return -1;
         return check_scale2(p, c) < 0 ? -1 : quantize_add(p, c, false, d, NULL);

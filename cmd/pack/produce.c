@@ -549,7 +549,13 @@ plane(struct producer *x, const struct item *it)
     switch (it->plane) {
     case PLANE_CODES:
         t->codes_written = true;
-        return make_planes(x, t, false);
+        if (make_planes(x, t, false) < 0)
+            return -1;
+        if (t->dialect->blocks) { // the scales are written, too
+            free(t->scales);
+            t->scales = NULL;
+        }
+        return 0;
     case PLANE_SCALES:
         return write_scales(x, t);
     default: // PLANE_SCALE2
