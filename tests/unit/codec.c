@@ -156,10 +156,45 @@ check_decode(void)
     }
 }
 
+/* The code nearest to x / s by comparison with t * s, which a double holds exactly. */
+static unsigned
+nearest(double x, double s, bool away)
+{
+    static const double threshold[7] = { 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5 };
+    unsigned code = 0;
+    for (int i = 0; i < 7; i++)
+        code += x > threshold[i] * s || (x == threshold[i] * s && (away || i % 2));
+    return code;
+}
+
+/* Every half under every scale: the rounded quotient lies on the right side of each
+ * threshold, so that no code is off. */
+static void
+check_every_quotient(void)
+{
+    for (unsigned c = 1; c <= 0x7e; c++) {
+        float s = e4m3_value((uint8_t)c);
+        unsigned long wrong = 0;
+        for (unsigned h = 0; h < 0x8000; h++) {
+            float x[2] = { num_from_f16((uint16_t)h), num_from_bf16((uint16_t)h) };
+            bool finite[2] = { h < 0x7c00, h < 0x7f80 };
+            for (int k = 0; k < 2; k++)
+                if (finite[k]) {
+                    wrong += e2m1_code_even(x[k] / s) !=
+                             nearest((double)x[k], (double)s, false);
+                    wrong += e2m1_code_away(x[k] / s) !=
+                             nearest((double)x[k], (double)s, true);
+                }
+        }
+        CHECK_SAY(wrong == 0, "scale 0x%02x: %lu codes are wrong", c, wrong);
+    }
+}
+
 int
 main(void)
 {
     check_values();
     check_decode();
+    check_every_quotient();
     return check_end();
 }
