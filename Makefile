@@ -19,6 +19,7 @@ CORE_SRCS = \
 	lib/core/hash.c \
 	lib/core/isa.c \
 	lib/core/json.c \
+	lib/core/maths.c \
 	lib/core/map.c \
 	lib/core/names.c \
 	lib/core/num.c \
@@ -60,7 +61,12 @@ TEXT_SRCS = \
 
 MODEL_SRCS = lib/model/config.c lib/model/table.c
 
-KERNEL_SRCS = kernels/cpu/gemm.c kernels/cpu/gemm_kernel.c
+KERNEL_SRCS = \
+	kernels/cpu/attention.c \
+	kernels/cpu/cpu.c \
+	kernels/cpu/gemm.c \
+	kernels/cpu/gemm_kernel.c \
+	kernels/cpu/rows_kernel.c
 
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
@@ -97,7 +103,7 @@ tokenize_SRCS = \
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
 ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
-	kernels/cpu/gemm_kernel.c
+	kernels/cpu/gemm_kernel.c kernels/cpu/rows_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 
 # ---- settings of the machine ------------------------------------------------

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu: the CPU backend.  Rows are divided among threads in parts of fixed size, columns
+ * where sums go over rows: no sum is ever cut. */
+#include "kernels/cpu/cpu.h"
+
+#include "kernels/cpu/gemm.h"
+#include "lib/core/maths.h"
+#include "lib/core/num.h"
+#include "lib/nvfp4/codec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PART = 1 << 14, COLUMNS = 64 };
+
+static const struct rows_isa *const rows_table[ISA_COUNT] = {
+    [ISA_SCALAR] = &rows_scalar,
+#if defined __x86_64__
+    [ISA_AVX2] = &rows_avx2,
+    [ISA_AVX512] = &rows_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = &rows_neon,
+#endif
+};
+
+void
+cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx)
+{
+    par_for(c->threads, n, fn, ctx, c->err);
+}
+
+/* ---- memory ------------------------------------------------------------------------ */
+
+static void *
+cpu_alloc(struct kernels *k, size_t bytes)
+{
+    struct cpu *c = (struct cpu *)k;
+    void *p = NULL;
+    if (posix_memalign(&p, 64, bytes ? bytes : 1) != 0) {
+        err_set(c->err, ERR_MEMORY, "out of memory for %zu bytes", bytes);
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void
+cpu_release(struct kernels *k, void *p)
+{
+    (void)k;
+    free(p);
+}
+
+static void
+cpu_upload(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    (void)k;
+    memcpy(to, from, bytes);
+}
+
+static int
+cpu_download(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    struct cpu *c = (struct cpu *)k;
+    if (c->err->kind)
+        return -1;
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static void
+cpu_close(struct kernels *k)
+{
+    struct cpu *c = (struct cpu *)k;
+    free(c->expanded);
+    free(c);
+}
+
+/* ---- products ------------------------------------------------------------------------ */
+
+struct expand_job {
+    const struct weight *w;
+    float *out;
+};
+
+static int
+expand_rows(void *ctx, size_t row, unsigned worker, struct err *err)
+{
+    const struct expand_job *j = ctx;
+    const struct weight *w = j->w;
+    (void)worker;
+    (void)err;
+    nvfp4_decode(j->out + row * w->in, (const uint8_t *)w->values + row * w->in / 2,
+                 w->scales + row * w->in / NVFP4_BLOCK, w->scale2, w->in);
+    return 0;
+}
+
+/* The weight as a matrix (out, in) that products take. */
+static struct matrix
+as_matrix(struct cpu *c, const struct weight *w)
+{
+    struct matrix m = { w->values, w->dtype, w->in, 1 };
+    if (w->dtype != DT_NVFP4)
+        return m;
+    size_t bytes = w->out * w->in * sizeof(float);
+    if (bytes > c->expanded_bytes) {
+        free(c->expanded);
+        c->expanded = cpu_alloc(&c->k, bytes);
+        c->expanded_bytes = c->expanded ? bytes : 0;
+    }
+    struct expand_job j = { w, c->expanded };
+    if (c->expanded)
+        cpu_for(c, w->out, expand_rows, &j);
+    return (struct matrix){ c->expanded, DT_F32, w->in, 1 };
+}
+
+static struct matrix
+turned(struct matrix m)
+{
+    return (struct matrix){ m.p, m.dtype, m.cols, m.rows };
+}
+
+static void
+cpu_linear(struct kernels *k, float *y, const float *x, const struct weight *w,
+           size_t tokens, bool add)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct gemm g = {
+        .m = tokens, .n = w->out, .k = w->in, .c = y, .ldc = w->out, .add = add
+    };
+    g.a = (struct matrix){ x, DT_F32, w->in, 1 };
+    g.b = turned(as_matrix(c, w));
+    gemm_run(&g, c->isa, c->threads, c->err);
+}
+
+static void
+cpu_linear_dx(struct kernels *k, float *dx, const float *dy, const struct weight *w,
+              size_t tokens, bool add)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct gemm g = {
+        .m = tokens, .n = w->in, .k = w->out, .c = dx, .ldc = w->in, .add = add
+    };
+    g.a = (struct matrix){ dy, DT_F32, w->out, 1 };
+    g.b = as_matrix(c, w);
+    gemm_run(&g, c->isa, c->threads, c->err);
+}
+
+static void
+cpu_linear_dw(struct kernels *k, float *dw, const float *dy, const float *x, size_t out,
+              size_t in, size_t tokens)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct gemm g = { .m = out, .n = in, .k = tokens, .c = dw, .ldc = in, .add = true };
+    g.a = (struct matrix){ dy, DT_F32, 1, out };
+    g.b = (struct matrix){ x, DT_F32, in, 1 };
+    gemm_run(&g, c->isa, c->threads, c->err);
+}
+
+/* ---- embedding ------------------------------------------------------------------------- */
+
+static float
+weight_at(const struct weight *w, size_t i)
+{
+    switch (w->dtype) {
+    case DT_BF16:
+        return num_from_bf16(((const uint16_t *)w->values)[i]);
+    case DT_F16:
+        return num_from_f16(((const uint16_t *)w->values)[i]);
+    default:
+        return ((const float *)w->values)[i];
+    }
+}
+
+static void
+cpu_embed(struct kernels *k, float *y, const struct weight *w, const int32_t *ids,
+          size_t tokens)
+{
+    (void)k;
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t i = 0; i < w->in; i++)
+            y[t * w->in + i] = weight_at(w, (size_t)ids[t] * w->in + i);
+}
+
+static void
+cpu_embed_dw(struct kernels *k, float *dw, const float *dy, const int32_t *ids,
+             size_t tokens, size_t in)
+{
+    struct cpu *c = (struct cpu *)k;
+    for (size_t t = 0; t < tokens; t++)
+        c->rows->axpy(dw + (size_t)ids[t] * in, 1, dy + t * in, in);
+}
+
+/* ---- norms ------------------------------------------------------------------------------ */
+
+struct norm_job {
+    const struct cpu *c;
+    float *y, *scale, *dx, *dgain;
+    const float *x, *gain, *dy, *kept;
+    size_t rows, n, part;
+    float eps;
+    bool add;
+};
+
+static int
+norm_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct norm_job *j = ctx;
+    (void)worker;
+    (void)err;
+    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++) {
+        const float *x = j->x + r * j->n;
+        float mean = j->c->rows->dot(x, x, j->n) / (float)j->n;
+        float scale = 1 / sqrtf(mean + j->eps);
+        for (size_t c = 0; c < j->n; c++)
+            j->y[r * j->n + c] = x[c] * scale * j->gain[c];
+        j->scale[r] = scale;
+    }
+    return 0;
+}
+
+static void
+cpu_norm(struct kernels *k, float *y, float *scale, const float *x, const float *gain,
+         size_t rows, size_t n, float eps)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct norm_job j = { .c = c,
+                          .y = y,
+                          .scale = scale,
+                          .x = x,
+                          .gain = gain,
+                          .rows = rows,
+                          .n = n,
+                          .part = PART / n + 1,
+                          .eps = eps };
+    cpu_for(c, (rows + j.part - 1) / j.part, norm_part, &j);
+}
+
+/* dx = s (dy g) - x s^3 / n * sum(dy g x) */
+static int
+norm_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct norm_job *j = ctx;
+    float *t = malloc(j->n * sizeof *t);
+    (void)worker;
+    if (!t)
+        return err_set(err, ERR_MEMORY, "out of memory for a norm");
+    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++) {
+        const float *x = j->x + r * j->n, *dy = j->dy + r * j->n;
+        float *dx = j->dx + r * j->n, s = j->kept[r];
+        for (size_t c = 0; c < j->n; c++)
+            t[c] = dy[c] * j->gain[c];
+        float share = j->c->rows->dot(t, x, j->n) * s * s / (float)j->n;
+        for (size_t c = 0; c < j->n; c++) {
+            float d = s * (t[c] - x[c] * share);
+            dx[c] = j->add ? dx[c] + d : d;
+        }
+    }
+    free(t);
+    return 0;
+}
+
+/* Rows in order, for some columns. */
+static int
+norm_dgain_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct norm_job *j = ctx;
+    size_t from = i * COLUMNS, to = from + COLUMNS < j->n ? from + COLUMNS : j->n;
+    (void)worker;
+    (void)err;
+    for (size_t r = 0; r < j->rows; r++)
+        for (size_t c = from; c < to; c++)
+            j->dgain[c] += j->dy[r * j->n + c] * (j->x[r * j->n + c] * j->kept[r]);
+    return 0;
+}
+
+static void
+cpu_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const float *x,
+            const float *scale, const float *gain, size_t rows, size_t n, bool add)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct norm_job j = { .c = c,
+                          .dx = dx,
+                          .dgain = dgain,
+                          .dy = dy,
+                          .x = x,
+                          .kept = scale,
+                          .gain = gain,
+                          .rows = rows,
+                          .n = n,
+                          .part = PART / n + 1,
+                          .add = add };
+    // The gain's gradient first: dx may be where dy is.
+    cpu_for(c, (n + COLUMNS - 1) / COLUMNS, norm_dgain_part, &j);
+    cpu_for(c, (rows + j.part - 1) / j.part, norm_dx_part, &j);
+}
+
+/* ---- the rest ----------------------------------------------------------------------------- */
+
+static void
+cpu_rope(struct kernels *k, float *x, const float *table, const int32_t *position,
+         size_t tokens, size_t heads, size_t dim, bool back)
+{
+    size_t half = dim / 2;
+    (void)k;
+    for (size_t t = 0; t < tokens; t++) {
+        const float *cosine = table + (size_t)position[t] * dim, *sine = cosine + half;
+        for (size_t h = 0; h < heads; h++, x += dim)
+            for (size_t i = 0; i < half; i++) {
+                float a = x[i], b = x[i + half], s = back ? -sine[i] : sine[i];
+                x[i] = a * cosine[i] - b * s;
+                x[i + half] = b * cosine[i] + a * s;
+            }
+    }
+}
+
+struct pair_job {
+    const struct cpu *c;
+    float *y, *gate, *up;
+    const float *x, *g, *u;
+    size_t n;
+};
+
+static int
+swiglu_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct pair_job *j = ctx;
+    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    (void)worker;
+    (void)err;
+    if (j->gate)
+        j->c->rows->swiglu_dx(j->gate + at, j->up + at, j->x + at, n);
+    else
+        j->c->rows->swiglu(j->y + at, j->g + at, j->u + at, n);
+    return 0;
+}
+
+static void
+cpu_swiglu(struct kernels *k, float *y, const float *gate, const float *up, size_t n)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct pair_job j = { .c = c, .y = y, .g = gate, .u = up, .n = n };
+    cpu_for(c, (n + PART - 1) / PART, swiglu_part, &j);
+}
+
+static void
+cpu_swiglu_dx(struct kernels *k, float *gate, float *up, const float *dy, size_t n)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct pair_job j = { .c = c, .gate = gate, .up = up, .x = dy, .n = n };
+    cpu_for(c, (n + PART - 1) / PART, swiglu_part, &j);
+}
+
+static void
+cpu_add(struct kernels *k, float *y, const float *x, size_t n)
+{
+    struct cpu *c = (struct cpu *)k;
+    c->rows->axpy(y, 1, x, n);
+}
+
+struct loss_job {
+    const struct cpu *c;
+    float *loss, *logits;
+    const int32_t *label;
+    size_t vocab;
+    float scale;
+};
+
+static int
+loss_row(void *ctx, size_t r, unsigned worker, struct err *err)
+{
+    const struct loss_job *j = ctx;
+    float *row = j->logits + r * j->vocab;
+    int32_t label = j->label[r];
+    (void)worker;
+    (void)err;
+    if (label < 0) {
+        j->loss[r] = 0;
+        memset(row, 0, j->vocab * sizeof *row);
+        return 0;
+    }
+    float most = j->c->rows->most(row, j->vocab), target = row[label];
+    float sum = j->c->rows->exp_sum(row, row, most, j->vocab);
+    float share = j->scale / sum;
+    j->loss[r] = (float)maths_log((double)sum) + (most - target);
+    for (size_t i = 0; i < j->vocab; i++)
+        row[i] = row[i] * share;
+    row[label] -= j->scale;
+    return 0;
+}
+
+static void
+cpu_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *label,
+                  size_t rows, size_t vocab, float scale)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct loss_job j = { c, loss, logits, label, vocab, scale };
+    cpu_for(c, rows, loss_row, &j);
+}
+
+struct kernels *
+kernels_cpu(enum isa isa, unsigned threads, struct err *err)
+{
+    struct cpu *c = calloc(1, sizeof *c);
+    if (!c) {
+        err_set(err, ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    *c = (struct cpu){
+        .isa = isa, .threads = threads, .rows = rows_table[isa], .err = err
+    };
+    c->k = (struct kernels){ .name = "cpu",
+                             .close = cpu_close,
+                             .alloc = cpu_alloc,
+                             .release = cpu_release,
+                             .upload = cpu_upload,
+                             .download = cpu_download,
+                             .linear = cpu_linear,
+                             .linear_dx = cpu_linear_dx,
+                             .linear_dw = cpu_linear_dw,
+                             .embed = cpu_embed,
+                             .embed_dw = cpu_embed_dw,
+                             .norm = cpu_norm,
+                             .norm_dx = cpu_norm_dx,
+                             .rope = cpu_rope,
+                             .attention = cpu_attention,
+                             .attention_dx = cpu_attention_dx,
+                             .swiglu = cpu_swiglu,
+                             .swiglu_dx = cpu_swiglu_dx,
+                             .add = cpu_add,
+                             .cross_entropy = cpu_cross_entropy };
+    return &c->k;
+}

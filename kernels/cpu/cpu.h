@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu: what the parts of the CPU backend share. */
+#ifndef NIBBLE_KERNELS_CPU_CPU_H
+#define NIBBLE_KERNELS_CPU_CPU_H
+
+#include "kernels/cpu/rows.h"
+#include "kernels/kernels.h"
+#include "lib/core/par.h"
+
+struct cpu {
+    struct kernels k; // first: a struct kernels * is one of these
+    enum isa isa;
+    unsigned threads;
+    const struct rows_isa *rows;
+    struct err *err;
+    float *expanded; // a weight that products cannot take as it is
+    size_t expanded_bytes;
+};
+
+/* fn for 0 .. n-1 on all threads; errors are kept. */
+void cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx);
+
+/* attention.c */
+void cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
+                   const float *key, const float *value, const struct heads *h);
+void cpu_attention_dx(struct kernels *k, float *dq, float *dkey, float *dvalue,
+                      const float *dout, const float *out, const float *lse,
+                      const float *q, const float *key, const float *value,
+                      const struct heads *h);
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/* rows_kernel: see rows.h.  Plain loops that compilers make vectors of. */
+#include "kernels/cpu/rows.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define PASTE2(a, b) a##b
+#define PASTE(a, b)  PASTE2(a, b)
+#define NAME(x)      PASTE(PASTE(x, _), ISA)
+
+enum { SUM_LANES = 16 };
+
+static float
+tree(float lane[SUM_LANES])
+{
+    for (int w = SUM_LANES / 2; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            lane[i] += lane[i + w];
+    return lane[0];
+}
+
+static float
+dot(const float *a, const float *b, size_t n)
+{
+    float lane[SUM_LANES] = { 0 };
+    size_t whole = n - n % SUM_LANES;
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t l = 0; l < SUM_LANES; l++)
+            lane[l] += a[i + l] * b[i + l];
+    for (size_t i = whole; i < n; i++)
+        lane[i - whole] += a[i] * b[i];
+    return tree(lane);
+}
+
+static float
+most(const float *a, size_t n)
+{
+    float m = a[0];
+    for (size_t i = 1; i < n; i++)
+        m = a[i] > m ? a[i] : m;
+    return m;
+}
+
+static void
+axpy(float *restrict y, float a, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += a * x[i];
+}
+
+/* To 1e-7 of the result; 0 below -87, at most e^88. */
+static inline float
+exponential(float x)
+{
+    const float high = 0x1.62e4p-1F, low = 0x1.7f7d1cp-20F; // ln 2
+    float clamped = x < -87.0F ? -87.0F : x > 88.0F ? 88.0F : x;
+    float shifted = clamped * 0x1.715476p+0F + 0x1.8p23F; // to a whole number
+    float n = shifted - 0x1.8p23F;
+    float r = (clamped - n * high) - n * low;
+    float p = 1.0F / 5040;
+    p = p * r + 1.0F / 720;
+    p = p * r + 1.0F / 120;
+    p = p * r + 1.0F / 24;
+    p = p * r + 1.0F / 6;
+    p = p * r + 0.5F;
+    p = p * r + 1;
+    p = p * r + 1;
+    uint32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127) << 23; // what is above the low bits falls out
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return x < -87.0F ? 0 : p * power;
+}
+
+static float
+exp_sum(float *restrict y, const float *restrict x, float m, size_t n)
+{
+    float lane[SUM_LANES] = { 0 };
+    size_t whole = n - n % SUM_LANES;
+    for (size_t i = 0; i < n; i++)
+        y[i] = exponential(x[i] - m);
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t l = 0; l < SUM_LANES; l++)
+            lane[l] += y[i + l];
+    for (size_t i = whole; i < n; i++)
+        lane[i - whole] += y[i];
+    return tree(lane);
+}
+
+static void
+swiglu(float *restrict y, const float *restrict gate, const float *restrict up,
+       size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = gate[i] / (1 + exponential(-gate[i])) * up[i];
+}
+
+static void
+swiglu_dx(float *restrict gate, float *restrict up, const float *restrict dy, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float g = gate[i], s = 1 / (1 + exponential(-g)), silu = g * s;
+        gate[i] = dy[i] * up[i] * (s + silu * (1 - s));
+        up[i] = dy[i] * silu;
+    }
+}
+
+const struct rows_isa NAME(rows) = { dot, most, axpy, exp_sum, swiglu, swiglu_dx };

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* maths: exp, log, sine and cosine of our own.
+ *
+ * libm's last bit differs between versions and processors; these are made of additions,
+ * multiplications and divisions alone, one rounding each, so they give the same bits
+ * everywhere.  Good to about 2e-16 of the result, sine and cosine of 1.
+ */
+#ifndef NIBBLE_CORE_MATHS_H
+#define NIBBLE_CORE_MATHS_H
+
+/* |x| < 700. */
+double maths_exp(double x);
+/* x > 0, finite, normal. */
+double maths_log(double x);
+/* |x| < 2^24. */
+void maths_sincos(double x, double *sine, double *cosine);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* maths: against libm, over the ranges that are promised. */
+#include "lib/core/maths.h"
+
+#include "tests/unit/check.h"
+
+#include <math.h>
+
+enum { COUNT = 200000 };
+
+static double
+uniform(uint64_t i, double low, double high)
+{
+    return low + (high - low) * (check_random(i) + check_random(i + COUNT) * 0x1p-32) *
+                     0x1p-32;
+}
+
+int
+main(void)
+{
+    double worst[4] = { 0 };
+    for (uint64_t i = 0; i < COUNT; i++) {
+        double s, c, x = uniform(i, -700, 700);
+        if (i % 2)
+            x /= 1000;
+        worst[0] = fmax(worst[0], fabs(maths_exp(x) / exp(x) - 1));
+        double y = exp(uniform(i, -100, 100) / (i % 3 ? 1 : 1000));
+        worst[1] =
+            fmax(worst[1], fabs(maths_log(y) - log(y)) / fmax(fabs(log(y)), 1e-3));
+        double z = uniform(i, -1, 1) * (i % 2 ? 262144 : i % 4 ? 16777215 : 4);
+        maths_sincos(z, &s, &c);
+        worst[2] = fmax(worst[2], fabs(s - sin(z)));
+        worst[3] = fmax(worst[3], fabs(c - cos(z)));
+    }
+    CHECK_SAY(worst[0] < 6e-16, "exp: %g", worst[0]);
+    CHECK_SAY(worst[1] < 6e-16, "log: %g", worst[1]);
+    CHECK_SAY(worst[2] < 4e-16, "sin: %g", worst[2]);
+    CHECK_SAY(worst[3] < 4e-16, "cos: %g", worst[3]);
+    CHECK(maths_exp(0) == 1 && maths_log(1) == 0);
+    printf("exp %g, log %g, sin %g, cos %g\n", worst[0], worst[1], worst[2], worst[3]);
+    return check_end();
+}
