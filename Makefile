@@ -59,7 +59,7 @@ TEXT_SRCS = \
 	lib/text/tokenizer.c \
 	lib/text/unicode_data.c
 
-MODEL_SRCS = lib/model/config.c lib/model/table.c
+MODEL_SRCS = lib/model/config.c lib/model/net.c lib/model/table.c
 
 KERNEL_SRCS = \
 	kernels/cpu/attention.c \

@@ -43,6 +43,7 @@ struct kernels {
     void *(*alloc)(struct kernels *k, size_t bytes); // zeros; NULL: the error is kept
     void (*release)(struct kernels *k, void *p);
     void (*upload)(struct kernels *k, void *to, const void *from, size_t bytes);
+    void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     int (*download)(struct kernels *k, void *to, const void *from, size_t bytes);
 
     /* y (+)= x W', dx (+)= dy W, dw += dy' x. */
@@ -62,7 +63,7 @@ struct kernels {
     /* RMSNorm of rows of n; scale: (rows), 1 / sqrt(mean + eps), for the way back. */
     void (*norm)(struct kernels *k, float *y, float *scale, const float *x,
                  const float *gain, size_t rows, size_t n, float eps);
-    /* dx (+)= ..., dgain += ... */
+    /* dx (+)= ..., dgain += ...; dgain may be NULL. */
     void (*norm_dx)(struct kernels *k, float *dx, float *dgain, const float *dy,
                     const float *x, const float *scale, const float *gain, size_t rows,
                     size_t n, bool add);

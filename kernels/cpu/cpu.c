@@ -292,7 +292,8 @@ cpu_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const f
                           .part = PART / n + 1,
                           .add = add };
     // The gain's gradient first: dx may be where dy is.
-    cpu_for(c, (n + COLUMNS - 1) / COLUMNS, norm_dgain_part, &j);
+    if (dgain)
+        cpu_for(c, (n + COLUMNS - 1) / COLUMNS, norm_dgain_part, &j);
     cpu_for(c, (rows + j.part - 1) / j.part, norm_dx_part, &j);
 }
 
@@ -415,6 +416,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .alloc = cpu_alloc,
                              .release = cpu_release,
                              .upload = cpu_upload,
+                             .copy = cpu_upload,
                              .download = cpu_download,
                              .linear = cpu_linear,
                              .linear_dx = cpu_linear_dx,

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT */
+/* net: gradients against finite differences; the same bits for any number of threads and
+ * any instruction set; documents that do not see each other.
+ *
+ *   net DIR      also a golden model: config.json, model.safetensors and
+ *                expect.safetensors with ids, mask, loss, logits and gradients in float64
+ */
+#include "lib/model/net.h"
+
+#include "lib/core/num.h"
+#include "lib/format/store.h"
+#include "lib/nvfp4/quant.h"
+#include "tests/unit/check.h"
+
+#include <math.h>
+
+static struct guard guard;
+
+/* ---- a model in memory ------------------------------------------------------------------ */
+
+struct model {
+    struct net net;
+    struct kernels *k;
+    struct err err;
+};
+
+static void
+model_open(struct model *m, const struct config *c, enum isa isa, unsigned threads)
+{
+    *m = (struct model){ 0 };
+    m->k = kernels_cpu(isa, threads, &m->err);
+    NEED(m->k && net_open(&m->net, c, m->k, 128, &m->err) == 0);
+    for (size_t i = 0; i < m->net.table.n; i++) {
+        const struct row *r = &m->net.table.row[i];
+        struct net_tensor *t = &m->net.t[i];
+        t->w = (struct weight){ .dtype = DT_F32,
+                                .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
+                                .in = (size_t)r->shape[r->rank - 1] };
+        t->w.values = m->k->alloc(m->k, (size_t)r->numel * sizeof(float));
+        t->grad = m->k->alloc(m->k, (size_t)r->numel * sizeof(float));
+        NEED(t->w.values && t->grad);
+    }
+}
+
+static float *
+values(struct model *m, size_t i)
+{
+    return (float *)(uintptr_t)m->net.t[i].w.values;
+}
+
+static void
+model_close(struct model *m)
+{
+    for (size_t i = 0; i < m->net.table.n; i++) {
+        m->k->release(m->k, values(m, i));
+        m->k->release(m->k, m->net.t[i].grad);
+    }
+    net_close(&m->net);
+    m->k->close(m->k);
+}
+
+static void
+model_random(struct model *m)
+{
+    for (size_t i = 0; i < m->net.table.n; i++) {
+        const struct row *r = &m->net.table.row[i];
+        for (size_t e = 0; e < r->numel; e++) {
+            double u = check_random(i * 1000003 + e) * 0x1p-31 - 1;
+            values(m, i)[e] = (float)(r->rank == 1 ? 1 + 0.2 * u : 0.25 * u);
+        }
+    }
+}
+
+static double
+mean_loss(struct model *m, const struct net_batch *b, float scale)
+{
+    float *loss = calloc(b->tokens, sizeof *loss);
+    double sum = 0;
+    size_t counted = 0;
+    NEED(loss);
+    CHECK_SAY(net_pass(&m->net, b, scale, loss, NULL) == 0, "%s", m->err.msg);
+    for (size_t t = 0; t < b->tokens; t++) {
+        sum += (double)loss[t];
+        counted += b->label[t] >= 0;
+    }
+    free(loss);
+    return sum / (double)counted;
+}
+
+/* ---- finite differences ------------------------------------------------------------------- */
+
+enum { TOKENS = 21 };
+
+static const struct config small = {
+    .hidden = 12,
+    .layers = 2,
+    .heads = 6,
+    .kv_heads = 3,
+    .head_dim = 4,
+    .ffn = 20,
+    .vocab = 29,
+    .positions = 128,
+    .rms_eps = 1e-6,
+    .rope_theta = 10000,
+    .tied = true,
+};
+
+/* Two documents, of 13 and 8 tokens. */
+static void
+make_batch(struct net_batch *b, int32_t room[4][TOKENS], uint32_t vocab)
+{
+    for (int t = 0; t < TOKENS; t++) {
+        int first = t < 13 ? 0 : 13;
+        room[0][t] = (int32_t)(check_random((uint64_t)t + 5) % vocab);
+        room[1][t] =
+            t % 4 == 0 ? -1 : (int32_t)(check_random((uint64_t)t + 99) % vocab);
+        room[2][t] = t - first;
+        room[3][t] = first;
+    }
+    *b = (struct net_batch){ TOKENS, room[0], room[1], room[2], room[3] };
+}
+
+static size_t
+labels(const struct net_batch *b)
+{
+    size_t n = 0;
+    for (size_t t = 0; t < b->tokens; t++)
+        n += b->label[t] >= 0;
+    return n;
+}
+
+/* Some elements of every tensor: the slope of the loss by two evaluations.  f32 losses
+ * are good to 1e-7, so steps are large and tolerances wide; a wrong term is far off. */
+static void
+check_slopes(bool tied)
+{
+    struct config c = small;
+    struct net_batch b;
+    int32_t room[4][TOKENS];
+    struct model m;
+    c.tied = tied;
+    make_batch(&b, room, c.vocab);
+    model_open(&m, &c, isa_best(), 1);
+    model_random(&m);
+    mean_loss(&m, &b, 1 / (float)labels(&b));
+    double worst = 0;
+    for (size_t i = 0; i < m.net.table.n; i++) {
+        const struct row *r = &m.net.table.row[i];
+        for (size_t e = 0; e < r->numel; e += r->numel / 5 + 1) {
+            float *x = &values(&m, i)[e], old = *x, step = 4e-3F;
+            *x = old + step;
+            double up = mean_loss(&m, &b, 0);
+            *x = old - step;
+            double down = mean_loss(&m, &b, 0);
+            *x = old;
+            double slope = (up - down) / (2 * (double)step);
+            double found = (double)m.net.t[i].grad[e];
+            double off = fabs(slope - found);
+            worst = fmax(worst, off);
+            CHECK_SAY(off < 4e-4 + 0.01 * fabs(slope), "%s[%zu]: slope %g, gradient %g",
+                      r->name, e, slope, found);
+        }
+    }
+    printf("slopes, %s: off by at most %.2g\n", tied ? "tied" : "untied", worst);
+    model_close(&m);
+}
+
+/* ---- the same bits ------------------------------------------------------------------------- */
+
+static void
+check_paths(void)
+{
+    struct net_batch b;
+    int32_t room[4][TOKENS];
+    struct model truth, m;
+    make_batch(&b, room, small.vocab);
+    model_open(&truth, &small, ISA_SCALAR, 1);
+    model_random(&truth);
+    double want = mean_loss(&truth, &b, 0.1F);
+    for (int isa = 0; isa < ISA_COUNT; isa++)
+        for (unsigned threads = 1; threads <= 4 && isa_have((enum isa)isa); threads++) {
+            model_open(&m, &small, (enum isa)isa, threads);
+            model_random(&m);
+            double loss = mean_loss(&m, &b, 0.1F);
+            CHECK_SAY(memcmp(&loss, &want, sizeof loss) == 0, "%s: loss %a, scalar %a",
+                      isa_name((enum isa)isa), loss, want);
+            for (size_t i = 0; i < m.net.table.n; i++)
+                CHECK_SAY(memcmp(m.net.t[i].grad, truth.net.t[i].grad,
+                                 (size_t)m.net.table.row[i].numel * 4) == 0,
+                          "%s, %u threads: gradient of %s", isa_name((enum isa)isa),
+                          threads, m.net.table.row[i].name);
+            model_close(&m);
+        }
+    model_close(&truth);
+}
+
+/* A document's losses do not depend on what stands before it. */
+static void
+check_documents(void)
+{
+    struct net_batch b, second;
+    int32_t room[4][TOKENS], zeros[TOKENS] = { 0 };
+    float loss[TOKENS], alone[TOKENS];
+    struct model m;
+    make_batch(&b, room, small.vocab);
+    second = (struct net_batch){ TOKENS - 13, room[0] + 13, room[1] + 13, room[2] + 13,
+                                 zeros };
+    model_open(&m, &small, isa_best(), 2);
+    model_random(&m);
+    CHECK(net_pass(&m.net, &b, 0, loss, NULL) == 0);
+    CHECK(net_pass(&m.net, &second, 0, alone, NULL) == 0);
+    CHECK(memcmp(loss + 13, alone, sizeof *loss * second.tokens) == 0);
+    model_close(&m);
+}
+
+/* ---- golden models ---------------------------------------------------------------------------- */
+
+static void
+open_store(struct store *s, const char *dir, const char *leaf, struct err *err)
+{
+    char path[4096];
+    struct store_options opt = { .guard = &guard };
+    snprintf(path, sizeof path, "%s/%s", dir, leaf);
+    NEED(store_open(s, path, &opt, err) == 0);
+}
+
+static void *
+load(struct store *s, const char *name, size_t *n)
+{
+    struct err err = { 0 };
+    const struct tensor *t = store_find(s, slice_of(name));
+    if (!t)
+        return NULL;
+    void *p = malloc((size_t)t->nbytes + 1);
+    NEED(p && store_read(s, t, 0, p, (size_t)t->nbytes, &err) == 0);
+    *n = (size_t)t->numel;
+    return p;
+}
+
+/* |a - b| / |b| of vectors. */
+static double
+relative(const float *a, const float *b, size_t n)
+{
+    double off = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)b[i] * (double)b[i];
+    }
+    return size > 0 ? sqrt(off / size) : sqrt(off);
+}
+
+struct golden {
+    struct model m;
+    struct store weights, expect;
+    struct net_batch b;
+    int32_t *room[4];
+    float *loss, *logits;
+    void *owned[1024];
+    size_t n_owned;
+};
+
+static void
+golden_open(struct golden *g, const char *dir)
+{
+    struct err err = { 0 };
+    struct config c;
+    char path[4096], text[8192];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *f = fopen(path, "r");
+    NEED(f);
+    struct slice config = { text, fread(text, 1, sizeof text, f) };
+    fclose(f);
+    NEED(config_parse(&c, path, config, &err) == 0);
+    open_store(&g->weights, dir, "model.safetensors", &err);
+    open_store(&g->expect, dir, "expect.safetensors", &err);
+    model_open(&g->m, &c, isa_best(), 2);
+    for (size_t i = 0; i < g->m.net.table.n; i++) {
+        size_t n;
+        float *w = load(&g->weights, g->m.net.table.row[i].name, &n);
+        NEED(w && n == g->m.net.table.row[i].numel);
+        memcpy(values(&g->m, i), w, n * sizeof *w);
+        free(w);
+    }
+    size_t n;
+    int32_t *ids = load(&g->expect, "ids", &n);
+    uint8_t *mask = load(&g->expect, "mask", &n);
+    const struct tensor *t = store_find(&g->expect, slice_of("ids"));
+    size_t length = (size_t)t->shape[1];
+    for (int i = 0; i < 4; i++)
+        NEED((g->room[i] = calloc(n, sizeof(int32_t))));
+    for (size_t k = 0; k < n; k++) {
+        bool last = k % length == length - 1;
+        g->room[0][k] = ids[k];
+        g->room[1][k] = !last && mask[k + 1] ? ids[k + 1] : -1;
+        g->room[2][k] = (int32_t)(k % length);
+        g->room[3][k] = (int32_t)(k - k % length);
+    }
+    g->b = (struct net_batch){ n, g->room[0], g->room[1], g->room[2], g->room[3] };
+    g->loss = calloc(n, sizeof *g->loss);
+    g->logits = calloc(n * c.vocab, sizeof *g->logits);
+    NEED(g->loss && g->logits);
+    free(ids);
+    free(mask);
+}
+
+/* Projections as NVFP4, the product's weight; what it leaves is for golden_close. */
+static void
+golden_quantize(struct golden *g, enum quant kind)
+{
+    struct quant_spec spec = { .kind = kind, .isa = isa_best(), .source = DT_F32 };
+    for (size_t i = 0; i < g->m.net.table.n; i++) {
+        const struct row *r = &g->m.net.table.row[i];
+        struct weight *w = &g->m.net.t[i].w;
+        if (!r->quantized)
+            continue;
+        size_t n = (size_t)r->numel, bad;
+        uint8_t *codes = malloc(n / 2), *scales = malloc(n / 16);
+        NEED(codes && scales && g->n_owned + 3 < 1024);
+        struct quant_scale t =
+            nvfp4_scale(&spec, nvfp4_amax(DT_F32, w->values, n, &bad));
+        nvfp4_quant(codes, scales, w->values, w->out, w->in, 0, &spec, &t, NULL);
+        g->owned[g->n_owned++] = codes;
+        g->owned[g->n_owned++] = scales;
+        g->m.k->release(g->m.k, values(&g->m, i));
+        *w = (struct weight){ DT_NVFP4, codes, scales, t.scale2, w->out, w->in };
+    }
+}
+
+static void
+golden_check(struct golden *g, const char *prefix, double loss_limit, double grad_limit)
+{
+    char name[256];
+    size_t n, counted = labels(&g->b);
+    double sum = 0, worst = 0;
+    CHECK_SAY(net_pass(&g->m.net, &g->b, 1 / (float)counted, g->loss, g->logits) == 0,
+              "%s", g->m.err.msg);
+    for (size_t t = 0; t < g->b.tokens; t++)
+        sum += (double)g->loss[t];
+    snprintf(name, sizeof name, "%sloss", prefix);
+    float *loss = load(&g->expect, name, &n);
+    snprintf(name, sizeof name, "%slogits", prefix);
+    float *logits = load(&g->expect, name, &n);
+    double off = fabs(sum / (double)counted / (double)*loss - 1);
+    double logits_off = relative(g->logits, logits, n);
+    for (size_t i = 0; i < g->m.net.table.n; i++) {
+        snprintf(name, sizeof name, "%sgrad.%s", prefix, g->m.net.table.row[i].name);
+        float *want = load(&g->expect, name, &n);
+        NEED(want);
+        double grad = relative(g->m.net.t[i].grad, want, n);
+        worst = fmax(worst, grad);
+        CHECK_SAY(grad < grad_limit, "%s: off by %g", name, grad);
+        free(want);
+    }
+    printf("%sloss %.6f, off by %.2g; logits %.2g; gradients at most %.2g\n", prefix,
+           (double)*loss, off, logits_off, worst);
+    CHECK_SAY(off < loss_limit, "%sloss: off by %g", prefix, off);
+    CHECK_SAY(logits_off < 10 * loss_limit, "%slogits: off by %g", prefix, logits_off);
+    free(loss);
+    free(logits);
+}
+
+static void
+golden_close(struct golden *g)
+{
+    for (size_t i = 0; i < g->m.net.table.n; i++)
+        if (g->m.net.t[i].w.dtype == DT_NVFP4)
+            g->m.net.t[i].w.values = NULL;
+    model_close(&g->m);
+    for (size_t i = 0; i < g->n_owned; i++)
+        free(g->owned[i]);
+    for (int i = 0; i < 4; i++)
+        free(g->room[i]);
+    free(g->loss);
+    free(g->logits);
+    store_close(&g->weights);
+    store_close(&g->expect);
+}
+
+static void
+check_golden(const char *dir)
+{
+    static const struct {
+        const char *prefix;
+        enum quant kind;
+        double loss, grad;
+    } ways[] = { { "", QUANT_COUNT, 1e-4, 1e-3 },
+                 { "ste_max.", QUANT_MAX, 2e-3, 2e-2 },
+                 { "ste_torchao.", QUANT_TORCHAO, 2e-3, 2e-2 } };
+    for (int i = 0; i < 3; i++) {
+        static struct golden g;
+        g = (struct golden){ 0 };
+        golden_open(&g, dir);
+        if (ways[i].kind != QUANT_COUNT)
+            golden_quantize(&g, ways[i].kind);
+        golden_check(&g, ways[i].prefix, ways[i].loss, ways[i].grad);
+        golden_close(&g);
+    }
+}
+
+int
+main(int argc, char **argv)
+{
+    check_slopes(true);
+    check_slopes(false);
+    check_paths();
+    check_documents();
+    for (int i = 1; i < argc; i++)
+        check_golden(argv[i]);
+    return check_end();
+}
