@@ -81,8 +81,8 @@ _nibble_files()
 _nibble_argument()
 {
     case $2 in
-    @tensors) _nibble_files "$1" .dat .safetensors .ckpt ;;
-    @samples) _nibble_files "$1" .dat .safetensors .ckpt .tok ;;
+    @tensors) _nibble_files "$1" .dat .safetensors .gguf .ckpt ;;
+    @samples) _nibble_files "$1" .dat .safetensors .gguf .ckpt .tok ;;
     @json) _nibble_files "$1" .json ;;
     @file) _nibble_files "$1" '' ;;
     *) mapfile -t COMPREPLY < <(compgen -W "$2" -- "$1") ;;
