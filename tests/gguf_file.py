@@ -488,7 +488,7 @@ def check(path, config_path, tokenizer_path, template=None):
 
 
 # What formats.md says of NVFP4.
-FILE_TYPE = 26
+FILE_TYPE = 39
 
 
 def self_test():

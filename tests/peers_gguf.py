@@ -95,12 +95,9 @@ def check_keys(reader):
         f = reader.get_field(key)
         need(f is not None, "no %s", key)
         need(f.types[0] == kind, "%s is %s", key, f.types)
-    if reader.get_field("general.file_type").contents() == 39:
-        return
-    print("general.file_type is %d, %s of llama.cpp" % (
-        reader.get_field("general.file_type").contents(),
-        gguf.LlamaFileType(reader.get_field("general.file_type").contents())
-        .name))
+    kind = reader.get_field("general.file_type").contents()
+    need(gguf.LlamaFileType(kind).name == "MOSTLY_NVFP4",
+         "general.file_type is %d", kind)
 
 
 def check_vocab(reader, model):

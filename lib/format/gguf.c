@@ -665,7 +665,7 @@ type_of_dtype(enum dtype d)
 static uint32_t
 file_type(const struct writer *w)
 {
-    enum { ALL_F32 = 0, MOSTLY_F16 = 1, NVFP4 = 26, MOSTLY_BF16 = 32 };
+    enum { ALL_F32 = 0, MOSTLY_F16 = 1, NVFP4 = 39, MOSTLY_BF16 = 32 };
     uint32_t type = ALL_F32;
     for (size_t i = 0; i < w->n; i++) {
         enum dtype d = w->t[i].dtype;

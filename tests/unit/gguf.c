@@ -313,7 +313,7 @@ check_files(void)
     CHECK(slice_is(s.config, config)); // verbatim
     CHECK(slice_is(s.provenance, "{\"a\":2}"));
     CHECK(holds(s.meta, "{\"general.architecture\":\"qwen3\","
-                        "\"general.file_type\":26,"
+                        "\"general.file_type\":39,"
                         "\"general.quantization_version\":2,"
                         "\"qwen3.block_count\":1,"));
     CHECK(holds(s.meta, "\"tokenizer.ggml.tokens\":{\"items\":2,\"of\":\"string\"}"));
