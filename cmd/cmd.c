@@ -355,7 +355,7 @@ cmd_help_words(struct cmd_option *options, size_t n, int letter,
         o++;
     for (size_t i = 0; word(i); i++)
         buf_printf(&b, "%s%s", i == 0 ? "" : word(i + 1) ? ", " : " or ", word(i));
-    buf_printf(&b, " %s", o->help);
+    buf_printf(&b, "%s%s", *o->help ? " " : "", o->help);
     if (b.failed)
         die(EXIT_MEMORY, "out of memory for the help");
     o->help = b.data; // for the life of the program

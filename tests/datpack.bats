@@ -222,18 +222,60 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
     refuse 'directory' --to ckpt --config "$C" -o x/ "$IN/tied.dat"
 }
 
-@test "what needs a quantizer or a writer to come is refused in words" {
-    refuse quantize --dtype nvfp4 --config "$C" -o x.dat "$IN/tied.dat"
-    refuse modelopt --to modelopt -o x/ "$IN/ct"
-    refuse compressed-tensors --to compressed-tensors -o x/ "$IN/ct"
-    refuse gguf --to gguf -o x "$IN/dir"
-    refuse gguf -o x.gguf "$IN/dir"
-    refuse quantize --compat seed --to ckpt --config "$C" -o x.ckpt "$IN/tied.dat"
+@test "what is contradictory or cannot be written is refused in words" {
+    refuse 'compat seed' --compat seed --to ckpt --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse 'compat seed' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
-    refuse quant --quant sweep -o x.dat "$IN/nv1.dat"
-    refuse quantize --like "$IN/nv1.dat" -o x.dat "$IN/tied.dat"
-    # Two levels into a reference of one.
-    refuse quantize --like "$IN/nv1.dat" -o x.dat "$IN/nv2.dat"
+    refuse 'quant none' --quant none -o x.dat "$IN/tied.dat"
+    refuse 'quant none' --quant none --to modelopt --config "$C" -o x "$IN/tied.dat"
+    refuse variant --quant sweep --variant modelopt -o x.dat "$IN/tied.dat"
+    refuse criterion --quant max --criterion mae -o x.dat "$IN/tied.dat"
+    put ../odd.dat '[T("model.layers.0.mlp.up_proj.weight", "f16", (2, 24), bytes(96))]'
+    refuse 'multiple of 16' --dtype nvfp4 -o x.dat ../odd.dat
+    # A model for other programs.
+    for kind in modelopt compressed-tensors gguf; do
+        refuse configuration --to $kind -o x "$IN/plain.dat"
+        refuse share-scale --to $kind --share-scale none --config "$C" -o x "$IN/tied.dat"
+        refuse dtype --to $kind --dtype f16 --config "$C" -o x "$IN/tied.dat"
+        refuse like --to $kind --like "$IN/nv2.dat" --config "$C" -o x "$IN/tied.dat"
+        refuse 'compat seed' --to $kind --compat seed --config "$C" -o x "$IN/tied.dat"
+    done
+    refuse directory --to modelopt --config "$C" -o - "$IN/tied.dat"
+    refuse directory --to gguf --config "$C" -o x/ "$IN/tied.dat"
+    refuse 'multiple of 64' --to gguf --config "$C" -o x "$IN/tied.dat"
+    refuse tokenizer -t "$C" -o x.dat "$IN/tied.dat"
+}
+
+@test "NVFP4 that a target cannot hold is refused until requantization is asked for" {
+    # Two levels where readers know one.
+    refuse 'two levels' --compat seed -o x.dat "$IN/nv2.dat"
+    refuse 'two levels' --compat seed --dtype nvfp4 --quant sweep -o x.dat "$IN/tied.dat"
+    refuse 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/nv2.dat"
+    refuse 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/tied.dat"
+    refuse 'one level' --like "$IN/nv1.dat" --quant max -o x.dat "$IN/nv2.dat"
+    run -0 --separate-stderr datpack --compat seed --quant sweep1 -o a.dat "$IN/nv2.dat"
+    [[ $stderr == *'quantized again'* ]]
+    run -0 --separate-stderr datpack --like "$IN/nv1.dat" --quant native -o b.dat "$IN/nv2.dat"
+    [[ $stderr == *'quantized again'* ]]
+    # Tensor scales of their own where one is wanted: in files, and in a checkpoint.
+    python3 - <<'PY'
+from make import *
+ts = nvfp4_model("dat2")
+[t] = [t for t in ts if t.name == "model.layers.0.mlp.up_proj.weight.scale2"]
+t.data = struct.pack("<f", 0.5)
+c.put("own.dat", c.dat_bytes(ts))
+PY
+    pack --quant max --config "$C" -o max.ckpt "$IN/tied.dat"
+    for kind in modelopt compressed-tensors; do
+        refuse share-scale --to $kind --config "$C" -o x own.dat
+        run -0 --separate-stderr datpack --to $kind --share-scale qkv,gate_up \
+            --config "$C" -o $kind own.dat
+        # Just the two that are fused.
+        [[ $stderr == *' 2 tensors by sweep'*'quantized again'* ]]
+        refuse share-scale --to $kind -o x max.ckpt
+        run -0 --separate-stderr datpack --to $kind --share-scale qkv,gate_up \
+            -o $kind.max max.ckpt
+        [[ $stderr == *' by max'* && $stderr != *again* ]]
+    done
 }
 
 @test "what is missing is said" {

@@ -178,7 +178,7 @@ wanted_words()
             datpack:--moments) later='nvfp4' ;;
             *) later='-' ;;
             esac
-            if [ "$p:$o" = datpack:--share-scale ]; then
+            if [ "$o" = --share-scale ]; then
                 # One of them holds a comma.
                 run -2 "$bin/$p" "$o=?" x
                 [[ $output == *": want one of none, qkv,gate_up" ]]
@@ -204,12 +204,14 @@ wanted_words()
 }
 
 @test "completion: tensor files and directories, each with its option" {
-    touch a.dat 'b c.safetensors' d.ckpt e.txt f.json g.tok
+    touch a.dat 'b c.safetensors' d.ckpt e.txt f.json g.tok h.gguf
     mkdir model
-    same "$(printf '%s\n' a.dat 'b c.safetensors' d.ckpt g.tok model)" \
+    same "$(printf '%s\n' a.dat 'b c.safetensors' d.ckpt g.tok h.gguf model)" \
         "$(offers datcat '' | sort)"
     same e.txt "$(offers tokenize e)"
-    want=$(printf '%s\n' a.dat 'b c.safetensors' d.ckpt model)
+    same "$(printf '%s\n' a.dat 'b c.safetensors' model)" "$(offers nvquant -o '' | sort)"
+    want=$(printf '%s\n' a.dat 'b c.safetensors' d.ckpt h.gguf model)
+    same "$want" "$(offers nvquant '' | sort)"
     same "$want" "$(offers datpack '' | sort)"
     same "$want" "$(offers datpack -o '' | sort)"
     same "$want" "$(offers datpack --output = '' | sort)"

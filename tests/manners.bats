@@ -32,6 +32,7 @@ example() {
     case $1 in
     datcat) printf '%s\n' "$IN/m.dat" ;;
     datpack) printf '%s\n' --to dat -o /dev/null "$IN/m.dat" ;;
+    nvquant) printf '%s\n' --dequant -f -o x.dat "$IN/m.dat" ;;
     *) return 1 ;;
     esac
 }
@@ -51,6 +52,9 @@ numbers() {
         echo "--init 1.5 4294967296 99999999999999999999 : --config $IN/config.json -o x.dat"
         echo "--shard-size 0 1.5 1KB 1k 20000000000G : -q -o x/ $IN/m.dat"
         ;;
+    nvquant)
+        echo "--threads 0 1.5 1025 99999999999999999999 : -o x.dat $IN/m.dat"
+        ;;
     esac
 }
 
@@ -68,6 +72,12 @@ words() {
         done
         for o in --master --moments --quant --variant --criterion --share-scale; do
             echo "$o : --config $IN/config.json -o x.ckpt $IN/m.dat"
+        done
+        ;;
+    nvquant)
+        local o
+        for o in --quant --share-scale --variant --criterion --dtype --device --compat; do
+            echo "$o : -o x.dat $IN/m.dat"
         done
         ;;
     esac
@@ -96,6 +106,7 @@ long_options() {
 @test "there are programs to ask" {
     [[ $PROGRAMS == *datcat* ]]
     [[ $PROGRAMS == *datpack* ]]
+    [[ $PROGRAMS == *nvquant* ]]
 }
 
 @test "--help and -h: to stdout, exit 0, a synopsis first, the common options" {
@@ -143,8 +154,13 @@ long_options() {
     for o in --output --to --force --dtype --select --exclude --rename --like \
         --untie --tie --config --shard-size --strict --quant --variant \
         --criterion --share-scale --init --master --moments --compat --threads \
-        --quiet --verbose; do
+        --tokenizer --quiet --verbose; do
         datpack --help | grep -q -- "$o" || { echo "datpack $o" && false; }
+    done
+    for o in --output --quant --select --exclude --share-scale --report --variant \
+        --criterion --exhaustive --dequant --dtype --device --compat --config \
+        --untie --tie --strict --force --threads --quiet --verbose; do
+        nvquant --help | grep -q -- "$o" || { echo "nvquant $o" && false; }
     done
 }
 
@@ -250,6 +266,11 @@ long_options() {
     misuse datpack --like "$bad" -o x.dat "$IN/m.dat"
     misuse datpack --config "$bad" -o x.dat "$IN/m.dat"
     misuse datpack -s "$bad" -o x.dat "$IN/m.dat"
+    misuse nvquant -o x.dat "$bad"
+    misuse nvquant -o "$bad" "$IN/m.dat"
+    misuse nvquant -s "$bad" -o x.dat "$IN/m.dat"
+    misuse nvquant --config "$bad" -o x.dat "$IN/m.dat"
+    misuse nvquant --report "$bad/r.tsv" -o x.dat "$IN/m.dat"
 }
 
 @test "-- ends options; --opt=value is --opt value; options after operands" {

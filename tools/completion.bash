@@ -19,17 +19,22 @@ _nibble_words()
     datcat:--verify) echo quick full ;;
     datcat:--check) echo @file ;;
     datpack:--output | datpack:-o) echo @tensors ;;
-    datpack:--to) echo dat safetensors ckpt ;;
+    datpack:--to) echo dat safetensors gguf ckpt modelopt compressed-tensors ;;
     datpack:--dtype) echo keep f16 bf16 f32 nvfp4 ;;
     datpack:--like) echo @tensors ;;
-    datpack:--config) echo @json ;;
+    datpack:--config | nvquant:--config) echo @json ;;
+    datpack:--tokenizer | datpack:-t) echo @json ;;
     datpack:--master) echo f32 bf16 ;;
     datpack:--moments) echo f32 bf16 int8 ;;
     datpack:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
-    datpack:--variant) echo modelopt ;;
-    datpack:--criterion) echo mse mae ;;
-    datpack:--share-scale) echo none qkv,gate_up ;;
-    datpack:--compat | tokenize:--compat) echo seed ;;
+    nvquant:--output | nvquant:-o) echo @outputs ;;
+    nvquant:--quant) echo torchao native sweep1 max 4over6 sweep ;;
+    nvquant:--dtype) echo f16 bf16 f32 ;;
+    nvquant:--report) echo @file ;;
+    datpack:--variant | nvquant:--variant) echo modelopt ;;
+    datpack:--criterion | nvquant:--criterion) echo mse mae ;;
+    datpack:--share-scale | nvquant:--share-scale) echo none qkv,gate_up ;;
+    datpack:--compat | nvquant:--compat | tokenize:--compat) echo seed ;;
     tokenize:--tokenizer | tokenize:-t) echo @json ;;
     tokenize:--output | tokenize:-o) echo @file ;;
     tokenize:--input) echo tsv jsonl lines ids ;;
@@ -82,6 +87,7 @@ _nibble_argument()
 {
     case $2 in
     @tensors) _nibble_files "$1" .dat .safetensors .gguf .ckpt ;;
+    @outputs) _nibble_files "$1" .dat .safetensors ;;
     @samples) _nibble_files "$1" .dat .safetensors .gguf .ckpt .tok ;;
     @json) _nibble_files "$1" .json ;;
     @file) _nibble_files "$1" '' ;;
@@ -133,4 +139,4 @@ _nibble()
     fi
 }
 
-complete -F _nibble datcat datpack tokenize
+complete -F _nibble datcat datpack nvquant tokenize

@@ -27,8 +27,9 @@ enum {
 };
 
 static struct cmd_option options[] = {
-    { 'o', "output", "OUT", "write here; a name that ends in / is a model directory" },
-    { OPT_TO, "to", "KIND", "(default: by the suffix of OUT)" }, // main adds the words
+    { 'o', "output", "OUT",
+      "write here; the suffix tells the container, a final / a directory" },
+    { OPT_TO, "to", "KIND", "" }, // main adds the words
     { 'f', "force", NULL, "replace OUT if it exists" },
     { OPT_DTYPE, "dtype", "TYPE",
       "f16, bf16, f32, nvfp4 or keep (default: what suits the target)" },
@@ -227,8 +228,8 @@ main(int argc, char **argv)
                  .synopsis = "datpack [OPTION]... -o OUT INPUT...",
                  .about =
                      "Put tensors from any container into any other: .dat, "
-                     ".safetensors, .ckpt, model\ndirectories.  Later inputs replace "
-                     "tensors of earlier ones.",
+                     ".safetensors, .gguf, .ckpt,\nmodel directories.  Later inputs "
+                     "replace tensors of earlier ones.",
                  .options = options,
                  .n_options = sizeof options / sizeof *options },
         .shard_bytes = (uint64_t)5 << 30,

@@ -125,6 +125,19 @@ take_option(struct pack *c, int opt, const char *arg)
     }
 }
 
+/* There is no --to: the suffix tells. */
+static void
+settle_target(struct pack *c)
+{
+    const char *to = writer_kind_of(c->out);
+    if (!to)
+        misuse("%s: want a .dat or a .safetensors", c->out);
+    const struct traits *kind = writer_traits(to);
+    if (kind->dialect || kind->training)
+        misuse("%s: want a .dat or a .safetensors; datpack writes %s", c->out, to);
+    pack_settle_target(c);
+}
+
 static void
 check_combination(const struct pack *c, int operands)
 {
@@ -132,8 +145,6 @@ check_combination(const struct pack *c, int operands)
     bool quants = c->quant || c->share || c->variant || c->criterion || c->exhaustive;
     if (operands != 1)
         misuse("want one INPUT; --help shows how");
-    if (kind->dialect || kind->training)
-        misuse("%s: want a .dat or a .safetensors; datpack writes %s", c->out, c->to);
     if (c->dequantize && (quants || c->report || c->seed_compat))
         misuse("--dequant: goes with --dtype, not with what quantizes");
     if (!c->dequantize && c->dtype)
@@ -151,7 +162,7 @@ parse(struct pack *c, int argc, char **argv)
         take_option(c, opt, arg);
     if (!c->out)
         misuse("want -o OUT; --help shows how");
-    pack_settle_target(c);
+    settle_target(c);
     check_combination(c, argc - first);
     c->quantize = !c->dequantize;
     if (c->dequantize && !c->dtype)

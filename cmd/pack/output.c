@@ -353,12 +353,24 @@ put_db(struct buf *b, double db)
         buf_str(b, db > 0 ? "inf" : "-inf");
 }
 
+/* The report is begun before the output: what is wrong with its name should be heard at
+ * once, and an output of that name finds its temporary one taken. */
+static int
+begin_report(const struct plan *p, struct outfile *o)
+{
+    const struct pack *c = p->c;
+    if (strcmp(c->report, c->out) == 0)
+        return err_set(p->err, ERR_USAGE, "--report %s: is the output, too", c->report);
+    return check_not_input(p, c->report) < 0
+               ? -1
+               : out_open(o, c->report, c->force ? OUT_FORCE : 0, &cmd_guard, p->err);
+}
+
 /* A line a quantized tensor. */
 static int
-write_report(const struct plan *p)
+write_report(const struct plan *p, struct outfile *o)
 {
     struct buf b = { 0 };
-    struct outfile o;
     buf_str(&b, "name\tshape\tsqnr_db\tmse\tmax_err\tzero_scales\tsaturated_blocks\n");
     for (size_t i = 0; i < p->n_nvfp4; i++) {
         const struct nvfp4 *t = p->nvfp4[i];
@@ -376,16 +388,9 @@ write_report(const struct plan *p)
     }
     int rc = buf_ok(&b, p->err);
     if (rc == 0)
-        rc = out_open(&o, p->c->report, OUT_FORCE, &cmd_guard, p->err);
-    if (rc == 0) {
-        rc = out_write(&o, b.data, b.len);
-        if (rc == 0)
-            rc = out_commit(&o);
-        else
-            out_abandon(&o);
-    }
+        rc = out_write(o, b.data, b.len);
     buf_free(&b);
-    return rc;
+    return rc == 0 ? out_commit(o) : -1;
 }
 
 /* One line: how many, the mean of their SQNR, the worst. */
@@ -438,6 +443,7 @@ int
 pack_run(struct pack *c, char **paths, size_t n, struct err *err)
 {
     struct plan p;
+    struct outfile report = { 0 };
     bool training = writer_traits(c->to)->training;
     assert(c->out);
     if (training && !c->master)
@@ -447,14 +453,16 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
     int rc = plan_open(&p, c, paths, n, err);
     if (rc == 0)
         rc = check_not_input(&p, c->out);
-    if (rc == 0 && c->report)
-        rc = check_not_input(&p, c->report);
     if (rc == 0 && c->tokenizer && !writer_traits(c->to)->takes_tokenizer)
         rc = err_set(err, ERR_USAGE, "--tokenizer: goes with --to gguf");
+    if (rc == 0 && c->report)
+        rc = begin_report(&p, &report);
     if (rc == 0)
         rc = write_output(c, &p, err);
     if (rc == 0 && c->report)
-        rc = write_report(&p);
+        rc = write_report(&p, &report);
+    if (rc < 0 && report.err) // begun
+        out_abandon(&report);
     if (rc == 0)
         say_summary(&p);
     if (rc == 0 && c->directory && !p.config.p && !c->cmd.quiet)
@@ -478,6 +486,9 @@ pack_settle_target(struct pack *c)
     if (c->directory && !kind->to_directory)
         misuse("%s: a %s is a file, not a directory", c->out, c->to);
     c->directory |= kind->directory_only;
-    if (strcmp(c->out, "-") == 0)
-        cmd_refuse_terminal();
+    if (strcmp(c->out, "-") != 0)
+        return;
+    if (c->directory)
+        misuse("-: a %s model is a directory, not a stream", c->to);
+    cmd_refuse_terminal();
 }

@@ -383,6 +383,26 @@ add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
     return 0;
 }
 
+/* Whether the pair of a head is to become plain numbers. */
+static bool
+widens_head(const struct plan *p)
+{
+    struct pack *c = p->c;
+    return wishes_wide(p) && (!c->dequantize || select_takes(&c->quantized, HEAD));
+}
+
+/* Whether the pair of a head is to be quantized again: then from the embedding itself,
+ * not from the rounded values of the pair. */
+static bool
+requantizes_head(const struct plan *p, const struct candidate *head)
+{
+    struct pack *c = p->c;
+    if (!c->quant && !c->share)
+        return false;
+    return c->quantize ? select_takes(&c->quantized, HEAD)
+                       : c->seed_compat && head->view->scale2;
+}
+
 /* A head beside the embedding of a model that is tied, or seems to be. */
 static int
 settle_present_head(struct plan *p, struct candidate *head,
@@ -405,11 +425,13 @@ settle_present_head(struct plan *p, struct candidate *head,
             "and makes the model untied",
             HEAD);
     bool copy = target(p)->head_copy && wish != HEAD_TIE;
-    bool keep = copy && (plain || !wishes_wide(p));
+    bool again = !plain && says_tied && requantizes_head(p, head);
+    bool keep = copy && (plain || !(again || widens_head(p)));
     keep |= wish == HEAD_UNTIE;
-    if (!keep && copy) { // a pair, where plain tensors are wanted
+    if (!keep && copy) { // a pair that has to change: the embedding in its place
         uint64_t order = head->order, place = head->place;
         *head = *embed;
+        head->quantize = again;
         head->name = HEAD;
         head->order = order;
         head->place = place;
