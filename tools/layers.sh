@@ -99,7 +99,7 @@ check_includes()
 check_archives()
 {
     local a found=
-    for a in "$build"/lib{core,format,text,nvfp4,model}.a; do
+    for a in "$build"/lib{core,format,text,nvfp4,kernels,model}.a; do
         [ -e "$a" ] || continue
         found=1
         nm -A -f sysv "$a" | awk -F '|' -v archive="${a##*/}" '
