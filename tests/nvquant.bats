@@ -481,6 +481,13 @@ PY
     nvmodel same b.dat want.dat pairs
 }
 
+@test "a checkpoint's master is quantized" {
+    quiet datpack --config "$IN/conf/config.json" --quant max -o m.ckpt "$IN/dir"
+    quant --quant max -o out.dat m.ckpt
+    quant --quant max -o want.dat "$IN/dir"
+    cmp out.dat want.dat
+}
+
 @test "provenance: options and hashes, no name, no time, no threads" {
     mkdir a b
     cp "$IN/f16/m.dat" a/x.dat
