@@ -14,13 +14,14 @@ are there with numpy only.
 
 usage: nvfp4.py quantize IN OUT.dat [OPTION]...   what nvquant gives, byte for byte
        nvfp4.py report IN [OPTION]...             --report of that, with all digits
-       nvfp4.py dequant IN OUT.dat [--dtype f16|bf16|f32]
+       nvfp4.py dequant IN OUT.dat [--dtype f16|bf16|f32] [--tied]
        nvfp4.py --self-test
        nvfp4.py --golden FILE.safetensors         against other programs' results
        nvfp4.py --sqnr                            the table of known SQNR (numpy)
 
   --quant NAME  --variant modelopt  --criterion mae  --exhaustive
   --share-scale none|qkv,gate_up  -s GLOB  -x GLOB  --compat seed
+  --tied: the head's pair was made of the embedding, and becomes a copy of it again
 """
 import ctypes
 import fnmatch
@@ -748,9 +749,16 @@ def pairs(tensors):
     return out
 
 
-def dequantize(tensors, dtype):
-    return [containers.Tensor(t.name, dtype, t.shape, store(dtype, decode(*t.parts)))
-            if t.parts else t for t in pairs(tensors)]
+def dequantize(tensors, dtype, tied):
+    out = []
+    for t in pairs(tensors):
+        if tied and t.name == "lm_head.weight":
+            e = [e for e in tensors if e.name == "model.embed_tokens.weight"][0]
+            t = containers.Tensor(t.name, e.dtype, e.shape, e.data)
+        elif t.parts:
+            t = containers.Tensor(t.name, dtype, t.shape, store(dtype, decode(*t.parts)))
+        out.append(t)
+    return out
 
 
 # ---- checks of itself -------------------------------------------------------
@@ -899,7 +907,7 @@ def main(argv):
     try:
         opts, args = getopt.gnu_getopt(argv, "s:x:", [
             "quant=", "variant=", "criterion=", "exhaustive", "share-scale=", "compat=",
-            "dtype=", "self-test", "golden=", "sqnr"])
+            "dtype=", "tied", "self-test", "golden=", "sqnr"])
     except getopt.GetoptError as e:
         print("nvfp4.py: %s" % e, file=sys.stderr)
         return 2
@@ -925,7 +933,8 @@ def main(argv):
             out = quantize(read_tensors(args[1]), settings)
             containers.put(args[2], containers.dat_bytes(out))
         elif len(args) == 3 and args[0] == "dequant":
-            out = dequantize(read_tensors(args[1]), o.get("--dtype", "f16"))
+            out = dequantize(read_tensors(args[1]), o.get("--dtype", "f16"),
+                             "--tied" in o)
             containers.put(args[2], containers.dat_bytes(out))
         elif len(args) == 2 and args[0] == "report" and quant in QUANTS:
             for name, shape, *rest in report(read_tensors(args[1]), settings):

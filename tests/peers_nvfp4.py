@@ -70,7 +70,9 @@ def nibbles(b):
 
 
 def as_bytes(t):
-    """A torch tensor or bytes as an array of bytes."""
+    """A torch tensor, an array or bytes as an array of bytes."""
+    if isinstance(t, np.ndarray):
+        return t.reshape(-1)
     if isinstance(t, (bytes, bytearray)):
         return np.frombuffer(bytes(t), np.uint8)
     import torch
@@ -338,8 +340,9 @@ def files_dir(bindir, tokenizer, quant, kind, folder):
             containers.put(src + "/tokenizer.json", f.read())
     out = os.path.join(folder, quant + "." + kind)
     share = ["--share-scale", "qkv,gate_up"]
-    run(bindir + "/datpack", "-q", "--to", kind, "--dtype", "nvfp4", "--quant", quant,
-        *share, "-o", out + ("" if kind == "gguf" else "/"), src)
+    if not os.path.exists(out):
+        run(bindir + "/datpack", "-q", "--to", kind, "--dtype", "nvfp4", "--quant", quant,
+            *share, "-o", out + ("" if kind == "gguf" else "/"), src)
     dat = os.path.join(folder, quant + ".dat")
     if not os.path.exists(dat):
         run(bindir + "/nvquant", "-q", "--quant", quant, *share, "-o", dat, src)
@@ -413,11 +416,12 @@ def check_gguf(bindir, tokenizer, quant, folder):
         y = gguf.quants.dequantize(theirs.data, theirs.tensor_type)
         y = y.reshape(-1) * tensors.pop(base + ".scale").data[0]
         close("gguf", "%s %s" % (quant, name), Many.values(*t.parts), y)
-    say("gguf", "architecture, file type, names", "-", "-", "-",
-        reader.fields["general.architecture"].contents() == "qwen3",
-        "file_type %s; not quantized: %s" % (
-            reader.fields["general.file_type"].contents(), " ".join(sorted(
-                n for n in tensors if not n.startswith("blk.")))))
+    fields = {k: f.contents() for k, f in reader.fields.items()}
+    say("gguf", "architecture, names", "-", "-", "-",
+        fields["general.architecture"] == "qwen3",
+        "file_type %s, %s here; not quantized: %s" % (
+            fields["general.file_type"], int(gguf.LlamaFileType.MOSTLY_NVFP4),
+            " ".join(sorted(n for n in tensors if not n.startswith("blk.")))))
 
 
 def check_transformers(bindir, tokenizer, folder):

@@ -220,22 +220,33 @@ max_modelopt(const struct block *b, const struct quant_scale *t)
 
 /* ---- two levels, the better of two ------------------------------------------------- */
 
+/* The errors of the rows of a block, pairwise as TransformerEngine adds those of a square
+ * one; rows that are not there are 0 and change no bit. */
+static float
+sum_rows(float err[N])
+{
+    for (int w = N / 2; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            err[i] += err[i + w];
+    return err[0];
+}
+
 /* Codes for one scale byte; the error they make. */
 static float
 try_4over6(const struct block *b, uint8_t c, const struct quant_scale *t, bool mae)
 {
     float d = e4m3_value(c);
     float enc = fminf(1.0F / (d * t->scale2), FLT_MAX);
-    float err = 0;
+    float err[N] = { 0 };
     for (int k = 0; k < b->n; k++) {
         float x = at(b, k);
         unsigned code = e2m1_code_even(fabsf(x * enc)) | sign_bit(x);
         float value = ((e2m1_value(code) * d) * t->amax) / 1536.0F;
         float diff = value - x;
-        err += mae ? fabsf(diff) : diff * diff;
+        err[k / N] += mae ? fabsf(diff) : diff * diff;
         put_code(b, k, code);
     }
-    return err;
+    return sum_rows(err);
 }
 
 static uint8_t
@@ -282,8 +293,7 @@ sweep_error(const float a[N], float s, const float *weight)
 }
 
 /* From two codes below amax/6 to six above: a scale twice as large has no grid point
- * that amax/6 lacks, and lower ones clip.  The rows of a square block are added in
- * order. */
+ * that amax/6 lacks, and lower ones clip. */
 static uint8_t
 sweep(const struct block *b, const struct quant_scale *t, const float *weight,
       bool exhaustive)
@@ -301,9 +311,10 @@ sweep(const struct block *b, const struct quant_scale *t, const float *weight,
         best = low;
         for (int c = low; c <= high; c++) {
             float s = e4m3_value((uint8_t)c);
-            float err = sweep_error(a, s, weight);
-            for (int k = N; k < b->n; k += N)
-                err += sweep_error(a + k, s, weight);
+            float rows[N] = { 0 };
+            for (int k = 0; k < b->n; k += N)
+                rows[k / N] = sweep_error(a + k, s, weight);
+            float err = sum_rows(rows);
             if (err < least) { // a tie is the smaller byte's
                 least = err;
                 best = c;

@@ -1,0 +1,349 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, lines, stderr_lines: set by run
+# shellcheck disable=SC2086  # kinds are plain words
+# NVFP4 in the containers of other programs, both ways: ModelOpt and
+# compressed-tensors directories, GGUF.  nvmodel.py reads and writes them from
+# the rules alone; tests/peers_nvfp4.py asks the other programs themselves.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
+    PATH=$(realpath -m "$bin"):$PATH
+    IN=$BATS_FILE_TMPDIR/in
+    PYTHONPATH=$BATS_TEST_DIRNAME
+    PYTHONDONTWRITEBYTECODE=1
+    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE
+    nvmodel make "$IN"
+    python3 "$BATS_TEST_DIRNAME/nvfp4.py" quantize "$IN/bf16/m.dat" "$IN/sweep.dat"
+    python3 "$BATS_TEST_DIRNAME/nvfp4.py" quantize --quant max "$IN/bf16/m.dat" "$IN/max.dat"
+    python3 "$BATS_TEST_DIRNAME/nvfp4.py" quantize --quant sweep1 "$IN/bf16/m.dat" \
+        "$IN/sweep1.dat"
+    nvmodel foreign-all "$IN" "$IN/sweep.dat"
+    cp "$IN/conf/config.json" "$IN"
+}
+
+setup() {
+    mkdir "$BATS_TEST_TMPDIR/w"
+    cd "$BATS_TEST_TMPDIR/w" || return
+}
+
+nvmodel() {
+    python3 "$BATS_TEST_DIRNAME/nvmodel.py" "$@"
+}
+
+reference() {
+    python3 "$BATS_TEST_DIRNAME/nvfp4.py" "$@"
+}
+
+# pack OPTION...: success, and not a word with -q.
+pack() {
+    run -0 --separate-stderr datpack -q "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 0 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+}
+
+# refuse WORDS OPTION...: exit 2, one line with each of these words; no new file here.
+refuse() {
+    local words=$1 before w
+    shift
+    before=$(ls -AR)
+    run -2 --separate-stderr timeout 20 datpack -q "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+    for w in $words; do
+        [[ ${stderr_lines[0]} == "datpack: "*"$w"* ]] || {
+            echo "${stderr_lines[0]}, want $w" && false
+        }
+    done
+    [ "$(ls -AR)" = "$before" ]
+}
+
+KINDS='modelopt compressed-tensors'
+
+# ---- directories ------------------------------------------------------------
+
+@test "a model to a directory: names, shapes, bytes, configuration" {
+    local k q
+    for k in $KINDS; do
+        for q in sweep 4over6; do
+            reference quantize --quant $q "$IN/bf16/m.dat" ref.dat
+            pack --to $k --quant $q -f -o d/ "$IN/dir"
+            nvmodel dialect $k d ref.dat
+        done
+        # sweep without being asked.
+        pack --to $k -f -o d/ "$IN/dir"
+        nvmodel dialect $k d "$IN/sweep.dat"
+        pack --to $k --dtype nvfp4 -f -o d/ "$IN/dir"
+        nvmodel dialect $k d "$IN/sweep.dat"
+        # Shared scales are a must there, also for max, when it makes them anew.
+        reference quantize --quant max --share-scale qkv,gate_up "$IN/bf16/m.dat" ref.dat
+        pack --to $k --quant max --share-scale qkv,gate_up -f -o d/ "$IN/dir"
+        nvmodel dialect $k d ref.dat
+        reference quantize --quant max --variant modelopt --share-scale qkv,gate_up \
+            "$IN/bf16/m.dat" ref.dat
+        pack --to $k --quant max --variant modelopt --share-scale qkv,gate_up -f -o d/ \
+            "$IN/dir"
+        nvmodel dialect $k d ref.dat
+    done
+}
+
+@test "one level to a directory: tensor scale 1" {
+    local k
+    for k in $KINDS; do
+        pack --to $k --quant sweep1 -f -o d/ "$IN/dir"
+        nvmodel dialect $k d "$IN/sweep1.dat" single
+        # An NVFP4 file whose rest is bf16.
+        pack --to $k -f -o d/ "$IN/sweep1.dat"
+        nvmodel dialect $k d "$IN/sweep1.dat" single
+    done
+}
+
+@test "an untied head stays as it is, and is in ignore" {
+    local k
+    reference quantize "$IN/bf16/m.dat" ref.dat
+    for k in $KINDS; do
+        pack --to $k -f -o d/ "$IN/untied"
+        nvmodel dialect $k d ref.dat untied
+    done
+}
+
+@test "the files of tokenizer and generation go along; shards and index" {
+    local k f
+    for k in $KINDS; do
+        pack --to $k -o $k/ "$IN/dir"
+        for f in tokenizer.json tokenizer_config.json generation_config.json; do
+            cmp $k/$f "$IN/dir/$f"
+        done
+        pack --to $k --shard-size 8K -o $k.shards/ "$IN/dir"
+        [ -e $k.shards/model.safetensors.index.json ]
+        nvmodel dialect $k $k.shards "$IN/sweep.dat"
+    done
+}
+
+@test "the same directory for any -j" {
+    local k j
+    for k in $KINDS; do
+        pack -j 1 --to $k -f -o a/ "$IN/dir"
+        for j in 2 3 8; do
+            pack -j $j --to $k -f -o b/ "$IN/dir"
+            diff -r a b
+        done
+    done
+}
+
+@test "the configuration is kept but for what says how it is quantized" {
+    python3 - "$IN" <<'PY'
+import json, os, sys, nvmodel, shutil
+shutil.copytree(sys.argv[1] + "/dir", "src")
+o = json.load(open("src/config.json"))
+o["quantization_config"] = {"quant_method": "awq", "bits": 4}
+o["eos_token_id"] = [2, 1, 40]
+json.dump(o, open("src/config.json", "w"))
+PY
+    local k
+    for k in $KINDS; do
+        datpack -q --to $k -o $k/ src || continue # refused is as good
+        python3 - $k <<'PY'
+import json, sys
+o = json.load(open(sys.argv[1] + "/config.json"))
+assert o["eos_token_id"] == [2, 1, 40] and o["x_unknown_field"] == "é"
+assert o["quantization_config"]["quant_method"] == sys.argv[1]
+PY
+    done
+    # The way back to a plain model: no word of quantization is left.
+    pack --to modelopt -f -o d/ "$IN/dir"
+    pack --dtype bf16 -o plain/ d
+    run ! grep -q quantization_config plain/config.json
+    [ ! -e plain/hf_quant_config.json ]
+    pack --to compressed-tensors -o e/ d
+    [ ! -e e/hf_quant_config.json ]
+}
+
+@test "no configuration, no directory" {
+    local k
+    cp "$IN/plain.safetensors" .
+    for k in $KINDS; do
+        refuse config --to $k -o x/ plain.safetensors
+        pack --to $k --config "$IN/conf/config.json" -o $k/ plain.safetensors
+        nvmodel dialect $k $k "$IN/sweep.dat"
+    done
+}
+
+@test "a checkpoint to a directory: its own quantizer, if that shares its scales" {
+    local k
+    pack --config "$IN/conf/config.json" --quant 4over6 -o m.ckpt "$IN/dir"
+    pack --config "$IN/conf/config.json" --quant max -o max.ckpt "$IN/dir"
+    reference quantize --quant 4over6 "$IN/bf16/m.dat" ref.dat
+    for k in $KINDS; do
+        pack --to $k -f -o d/ m.ckpt
+        nvmodel dialect $k d ref.dat
+        refuse scale --to $k -o x/ max.ckpt
+    done
+}
+
+@test "unshared scales are refused unless anew is asked for" {
+    local k
+    for k in $KINDS; do
+        refuse scale --to $k -o x/ "$IN/max.dat"
+        run -0 --separate-stderr datpack --to $k --quant max --share-scale qkv,gate_up \
+            -o $k/ "$IN/max.dat"
+        # It is said that they were quantized again.
+        [ -n "$stderr" ]
+    done
+}
+
+# ---- there and back ---------------------------------------------------------
+
+@test "from dialect to dialect and back: codes and scales bit for bit" {
+    local k other
+    for k in $KINDS; do
+        other=${KINDS/$k/}
+        other=${other// /}
+        pack --to $k -f -o a/ "$IN/sweep.dat"
+        nvmodel dialect $k a "$IN/sweep.dat"
+        pack --to "$other" -f -o b/ a
+        pack --to $k -f -o c/ b
+        pack -x lm_head.weight --tie -f -o a.dat a
+        pack -x lm_head.weight --tie -f -o b.dat b
+        pack -x lm_head.weight --tie -f -o c.dat c
+        nvmodel same a.dat b.dat
+        nvmodel same a.dat c.dat
+    done
+}
+
+@test "another writer's directory: multiplier and divisor, codes and scales as they are" {
+    local k
+    for k in $KINDS; do
+        # The head of a .dat is made anew from the embedding, unless not wanted.
+        run -0 --separate-stderr datpack -q --tie -o $k.dat "$IN/$k.none"
+        python3 - "$IN" $k <<'PY'
+import struct, sys, nvfp4, nvmodel, containers as c
+there, kind = sys.argv[1:]
+got = {t.name: (t.dtype, list(t.shape), t.data) for t in nvfp4.read_tensors(kind + ".dat")}
+src = {t.name: t for t in nvfp4.read_tensors("%s/%s.none" % (there, kind))}
+packed, scale, tensor = nvmodel.PARTS[kind]
+n = 0
+for name, t in src.items():
+    x = name[:-len(packed)]
+    if t.dtype == "u8":
+        assert got[x + ".weight.qdata"] == ("u8", list(t.shape), t.data), x
+        s = src[x + scale]
+        assert got[x + ".weight.scale"] == ("f8_e4m3", list(s.shape), s.data), x
+        v = struct.unpack("<f", src[x + tensor].data)[0]
+        if kind != "modelopt":
+            v = nvfp4.div(1.0, v)
+        assert got[x + ".weight.scale2"] == ("f32", [1], struct.pack("<f", v)), x
+        n += 1
+assert n == 14 and len(got) == 3 * 14 + 10, (n, len(got))
+PY
+    done
+}
+
+@test "directories of other writers that are read" {
+    local k c
+    for k in $KINDS; do
+        for c in none w4a4 patterns; do
+            run -0 datpack -q --dtype f32 -o $k.$c.safetensors "$IN/$k.$c"
+            run -0 datpack -q --tie -o $k.$c.dat "$IN/$k.$c"
+            # Nothing of the activations is left.
+            run ! grep -q 'input_scale\|input_global' $k.$c.dat
+        done
+        cmp $k.w4a4.dat $k.none.dat
+    done
+    # Scales of the key and value cache are dropped, which is said.
+    run -0 --separate-stderr datpack --tie -o kv.dat "$IN/modelopt.kv"
+    [[ $stderr == *k_scale* ]]
+    cmp kv.dat modelopt.none.dat
+}
+
+@test "directories of other writers that are refused" {
+    local k change words missed=
+    : >out
+    for k in $KINDS; do
+        while read -r change words; do
+            [ -n "$words" ] || continue
+            # In a subshell: all that are taken shall be named.
+            (refuse "$words" --dtype f32 -o x.safetensors "$IN/$k.$change") >>out 2>&1 ||
+                missed+=" $k:$change"
+            rm -f x.safetensors
+        done < <(nvmodel changes)
+    done
+    [ -z "$missed" ] || { echo "not refused, or not in one line with the right words:$missed" && false; }
+}
+
+@test "multiplier and divisor mixed up: a warning names the tensor" {
+    local k
+    for k in $KINDS; do
+        cp -r "$IN/$k.none" $k
+        python3 - $k <<'PY'
+import struct, sys, containers as c, nvfp4, nvmodel
+kind = sys.argv[1]
+ts = nvfp4.read_tensors(kind)
+for t in ts:
+    if t.name == nvmodel.FIRST + nvmodel.PARTS[kind][2]:
+        t.data = struct.pack("<f", nvfp4.div(1.0, struct.unpack("<f", t.data)[0]))
+c.put(kind + "/model.safetensors", c.st_bytes(ts, {"format": "pt"}))
+PY
+        run -0 --separate-stderr datpack --tie -o $k.dat $k
+        [[ $stderr == *q_proj* ]]
+    done
+}
+
+# ---- GGUF -------------------------------------------------------------------
+
+gguf_or_skip() {
+    datpack --help | grep -q gguf || skip "datpack does not write GGUF yet"
+}
+
+@test "GGUF: every tensor and key, as an independent reader finds them" {
+    gguf_or_skip
+    local q
+    for q in sweep 4over6 sweep1; do
+        reference quantize --quant $q "$IN/gguf/model.safetensors" ref.dat
+        pack --quant $q -f -o m.gguf "$IN/gguf"
+        nvmodel gguf m.gguf ref.dat
+    done
+    pack -f -o m.gguf "$IN/gguf"
+    reference quantize "$IN/gguf/model.safetensors" ref.dat
+    nvmodel gguf m.gguf ref.dat
+    pack -j 1 --to gguf -o other "$IN/gguf"
+    cmp other m.gguf
+    # What stands in it is listed and verified.
+    run -0 datcat -q m.gguf
+    run -0 datcat -q --verify m.gguf
+    run -0 datcat -q --map m.gguf
+}
+
+@test "GGUF and back: codes and scales bit for bit" {
+    gguf_or_skip
+    pack -o m.gguf "$IN/gguf"
+    pack --tie -o a.dat m.gguf
+    reference quantize "$IN/gguf/model.safetensors" ref.dat
+    nvmodel same a.dat ref.dat pairs zeros
+    # By the other dialects, and a second generation.
+    local k
+    cp "$IN/gguf/tokenizer.json" .
+    for k in $KINDS; do
+        pack --to $k -o $k/ m.gguf
+        pack --tie -o $k.dat $k
+        nvmodel same $k.dat a.dat pairs zeros
+    done
+    pack -o n.gguf m.gguf
+    nvmodel gguf n.gguf ref.dat
+}
+
+@test "GGUF: rows that are no multiple of 64, no tokenizer, unshared scales" {
+    gguf_or_skip
+    cp -r "$IN/dir" narrow
+    cp "$IN/gguf/tokenizer.json" narrow
+    refuse 64 -o x.gguf narrow
+    cp -r "$IN/gguf" bare
+    rm bare/tokenizer.json
+    refuse tokenizer.json -o x.gguf bare
+    reference quantize --quant max "$IN/gguf/model.safetensors" max.dat
+    cp "$IN/gguf/config.json" "$IN/gguf/tokenizer.json" .
+    refuse scale -o x.gguf max.dat
+}
