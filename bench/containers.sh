@@ -383,11 +383,11 @@ part_quant()
     local q target met
     fits quant $((size + size / 2)) || return 0
     for q in max sweep torchao 4over6; do
-        target= met=
+        target='' met=''
         [ $q != max ] || target="ratio <= 1.5; rss < 512 MiB" met="r <= 1.5 && m < 512"
         [ $q != sweep ] || target=">= 0.6 GB/s; rss < 512 MiB" met="g >= 0.6 && m < 512"
         prepare=(ready "$in")
-        ours=("$bin/nvquant" -q --quant $q -o "$out.dat" "$in")
+        ours=("$bin/nvquant" -q --quant "$q" -o "$out.dat" "$in")
         peer=(sh "$dir/copy.sh" "$in" "$out")
         race "nvquant --quant $q" "$size" "$runs" "cp + sync" "$target" "$met"
     done

@@ -302,11 +302,11 @@ dialect_config(struct buf *out, struct slice config, const char *dialect,
     struct arena arena = { 0 };
     struct json j;
     struct slice key, value;
-    int more, members = 0;
+    int members = 0;
     json_open(&j, "config", 0, config, &arena, err);
     json_object(&j);
     buf_char(out, '{');
-    while ((more = json_key(&j, &key)) > 0) {
+    while (json_key(&j, &key) > 0) {
         if (json_skip(&j, &value) < 0)
             break;
         if (slice_is(key, CONFIG_KEY))

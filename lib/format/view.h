@@ -14,12 +14,12 @@
 struct view_dialect {
     const char *name;
     const char *codes, *scale, *scale2; // what follows X
-    bool divides;                       // value / scale2 instead of value * scale2
+    unsigned scale2_rank;
+    uint8_t zero_scale; // foreign: of a block of zeros
+    bool divides;       // value / scale2 instead of value * scale2
     bool foreign;       // another program's: we write a scale2 always, the same for
                         // fused projections, and codes 0 for a block of zeros
-    uint8_t zero_scale; // foreign: of a block of zeros
-    unsigned scale2_rank;
-    bool blocks; // codes and scales are one entry, see lib/nvfp4/gguf.h
+    bool blocks;        // codes and scales are one entry, see lib/nvfp4/gguf.h
 };
 enum view_plane { PLANE_CODES, PLANE_SCALES, PLANE_SCALE2 };
 

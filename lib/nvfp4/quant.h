@@ -32,16 +32,16 @@ enum quant {
 struct quant_spec {
     enum quant kind;
     enum isa isa;      // how fast; changes no byte
-    bool modelopt;     // max: ModelOpt's order of operations
-    bool mae;          // 4over6: sum of magnitudes, not of squares
-    bool exhaustive;   // sweep, sweep1: all 126 scales
-    bool square;       // one scale for 16 rows of 16 columns; stored in each row
-    bool stochastic;   // max: elements rounded up or down by chance, not to nearest
     enum dtype source; // native rounds in it: f16, bf16 or f32
     /* sweep, sweep1: a weight for each squared error, by column; NULL: all 1. */
     const float *column_weight;
     /* stochastic: the draws' key and the tensor's row in the tensor table. */
     uint32_t seed, step, row;
+    bool modelopt;   // max: ModelOpt's order of operations
+    bool mae;        // 4over6: sum of magnitudes, not of squares
+    bool exhaustive; // sweep, sweep1: all 126 scales
+    bool square;     // one scale for 16 rows of 16 columns; stored in each row
+    bool stochastic; // max: elements rounded up or down by chance, not to nearest
 };
 
 /* What is common to the blocks of a tensor. */

@@ -265,10 +265,10 @@ sweep(struct tile *t, const struct quant_scale *q, bool exhaustive)
         a[i] = magnitude(t->x[i] * q->enc);
     vi c0 = scale_byte(least_of((t->amax / 6.0F) * q->enc, all(448)));
     vf best = all(FLT_MAX), second = all(FLT_MAX);
-    vi c = { 0 };
+    vi c = { 0 }, none = { 0 };
     int from = exhaustive ? 1 : -2, to = exhaustive ? LAST_SCALE : 6;
     for (int k = from; k <= to; k++) {
-        vi now = exhaustive ? (vi){ 0 } + k : c0 + k;
+        vi now = (exhaustive ? none : c0) + k;
         vi legal = (now >= 1) & (now <= LAST_SCALE);
         vf err = rough_error(a, scale_value(choose_i(legal, now, (vi){ 0 } + 1)));
         err = choose_f(legal, least_of(err, all(FLT_MAX)), all(FLT_MAX));

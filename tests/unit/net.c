@@ -182,8 +182,8 @@ check_paths(void)
             model_open(&m, &small, (enum isa)isa, threads);
             model_random(&m);
             double loss = mean_loss(&m, &b, 0.1F);
-            CHECK_SAY(memcmp(&loss, &want, sizeof loss) == 0, "%s: loss %a, scalar %a",
-                      isa_name((enum isa)isa), loss, want);
+            CHECK_SAY(loss == want, "%s: loss %a, scalar %a", isa_name((enum isa)isa),
+                      loss, want);
             for (size_t i = 0; i < m.net.table.n; i++)
                 CHECK_SAY(memcmp(m.net.t[i].grad, truth.net.t[i].grad,
                                  (size_t)m.net.table.row[i].numel * 4) == 0,
@@ -281,7 +281,7 @@ golden_open(struct golden *g, const char *dir)
         memcpy(values(&g->m, i), w, n * sizeof *w);
         free(w);
     }
-    size_t n;
+    size_t n = 0;
     int32_t *ids = load(&g->expect, "ids", &n);
     uint8_t *mask = load(&g->expect, "mask", &n);
     const struct tensor *t = store_find(&g->expect, slice_of("ids"));

@@ -50,7 +50,7 @@ quantize(const struct quant_spec *spec, enum isa isa, size_t n, float amax,
 static bool
 same_cost(double a, double b)
 {
-    return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
+    return a == b || (isnan(a) && isnan(b));
 }
 
 /* The first n values, under their own largest magnitude times `more`. */

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-static const struct stats_isa *isas[ISA_COUNT];
+static const struct stats_isa *isas[8];
 static size_t n_isas;
 
 static void
