@@ -327,8 +327,10 @@ cmd_word(const char *option, const char *arg, const char *const *words)
     struct buf list = { 0 };
     char q[TEXT_QUOTE];
     for (int i = 0; words[i]; i++) {
-        if (strcmp(arg, words[i]) == 0)
+        if (strcmp(arg, words[i]) == 0) {
+            buf_free(&list);
             return i;
+        }
         buf_printf(&list, "%s%s", i ? ", " : "", words[i]);
     }
     misuse("--%s: %s: want one of %s", option, text_quote(q, arg, strlen(arg)),

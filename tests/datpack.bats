@@ -716,6 +716,82 @@ PY
     refuse a.weight -q -o x.dat div
 }
 
+# foreign DIR EXPRESSION CONFIG: a ModelOpt directory of the tensors, where ts are those
+# of the tiny model, and plain(NAME) one that is not quantized; more of config.json.
+foreign() {
+    mkdir -p "$1"
+    python3 -c '
+import sys
+from make import *
+ts = nvfp4_model("mo", False)
+def plain(name):
+    return [t for t in c.tiny_model("bf16", 1) if t.name == name + ".weight"]
+def one(name):
+    return T(name, "f32", (), struct.pack("<f", 0.5))
+c.put(sys.argv[1] + "/model.safetensors", c.st_bytes(eval(sys.argv[2])))
+c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
+}
+
+@test "NVFP4 of other programs: what is fused shares a scale, or it is asked for" {
+    k=model.layers.0.self_attn.k_proj
+    foreign mixed "[t for t in ts if '$k' not in t.name] + plain('$k')" '{}'
+    refuse "have tensor scales of their own" --to modelopt -o out/ mixed
+    pack --quant max --to modelopt -o out/ mixed
+    for m in q k v; do
+        datcat -q --raw-entries --values model.layers.0.self_attn.${m}_proj.weight_scale_2 out
+    done | uniq | wc -l | grep -qx 1
+    pack --to modelopt -o same/ "$IN/mo" # of itself: the same
+    datcat -q --raw-entries --diff "$IN/mo" same
+    pack --to compressed-tensors -o same/ -f "$IN/ct"
+    datcat -q --raw-entries --diff "$IN/ct" same
+}
+
+@test "NVFP4 of other programs: scales of activations and caches stay behind" {
+    more='ts + [one("model.layers.0.mlp.up_proj.input_scale")]'
+    foreign act "$more" '{}' # no word of it in the configuration
+    pack --to modelopt -o out/ act
+    datcat -q --diff "$IN/mo" out
+    pack -o x.dat act
+    [ "$(datcat -q --raw-entries x.dat | grep -c input_scale)" = 0 ]
+    foreign cache "$more + [one('model.layers.0.self_attn.k_proj.k_scale')]" \
+        '{"quantization_config": {"quant_method": "modelopt", "ignore": ["lm_head"]}}'
+    run -0 --separate-stderr datpack -o y.dat cache
+    [[ $stderr == *"cache: 1 scale of a quantized cache left out"* ]]
+    datcat -q --diff x.dat y.dat
+}
+
+@test "NVFP4 of other programs: no claim outlives what it was about" {
+    # Not even that of a model that we do not know.
+    foreign other ts '{"model_type": "llama", "quantization_config":
+        {"quant_method": "modelopt", "ignore": ["lm_head"]}}'
+    pack --dtype bf16 -o x.safetensors other
+    [[ $(datcat -q --meta x.safetensors) != *quantization_config* ]]
+    pack -o y.safetensors x.safetensors
+}
+
+@test "NVFP4 of other programs: modules by regular expressions, without their traps" {
+    claim() {
+        foreign "$1" ts "{'quantization_config':
+            {'quant_method': 'modelopt', 'ignore': ['lm_head', $2]}}"
+    }
+    claim ok "r're:model\\.layers\\.\\d+\\.foo\$', r're:.*(?:gate|x)\\.mlp.*?\$',
+        r're:[\\w.]+_router', r're:^(a|b)?c[^]x]*\$', r're:layers'"
+    pack -o x.dat ok
+    claim hit "r're:model\\.layers\\.[\\d]+\\.(?:self_attn|x)\\..*_proj\$'"
+    refuse 'self_attn.q_proj" is quantized, and its configuration lists it' -o y.dat hit
+    for re in 'a{3}' '((((x{99}){99}){99}){99})' '(a*)*' '(ab)+' 'a**' '(?!x)' '\\1' \
+        '[a' '[[:alpha:]]' '\\b' '*a' '(a' 'a)' 'a^b' '\\'; do
+        claim bad "'re:$re'"
+        refuse "is not understood" -o y.dat bad
+    done
+    claim bad "'re:' + '(' * 60000" # as deep as a stack
+    refuse "is not understood" -o y.dat bad
+    claim bad "*['re:%d.*' % i for i in range(65)]"
+    refuse "is not understood" -o y.dat bad
+    claim bad "*['%d*' % i for i in range(65000)]"
+    pack -o y.dat bad
+}
+
 @test "NVFP4 to f16, f32 and bf16: dequantized exactly" {
     pack --config "$C" --dtype f16 -o h.safetensors "$IN/nv1.dat"
     pack --config "$C" --dtype f32 -o f.safetensors "$IN/nv1.dat"
@@ -1050,6 +1126,8 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
 }
 
 @test "--compat seed: f16, no sidecar, ASCII names, one level" {
+    refuse "has two levels of scales in the reference" --compat seed \
+        --like "$IN/nv2.dat" -o x.dat "$IN/nv2.dat"
     put in.safetensors 'c.tiny_model("f32", 1)'
     pack --compat seed --config "$C" -o a.dat in.safetensors
     cmp a.dat "$IN/tied.dat"

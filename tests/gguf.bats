@@ -220,6 +220,18 @@ END
     [[ $output == *'"hidden_size": 64'* ]]
 }
 
+@test "an NVFP4 tensor of a short name, under a configuration that claims modules" {
+    PYTHONPATH=$BATS_TEST_DIRNAME python3 -c '
+import json
+import gguf_file as g
+claims = dict(g.MODEL, quantization_config={"quant_method": "modelopt"})
+ours = {"format": "nibble-1", "config": claims, "provenance": None}
+g.c.put("x.gguf", g.gguf_bytes([g.pair("nibble.provenance", g.STRING, json.dumps(ours))],
+                               [("n", 40, (2, 64), bytes(72))]))'
+    datpack -q -o x.dat x.gguf
+    [ "$(datcat -q --raw-entries -l x.dat)" = "$(printf 'n.qdata\nn.scale')" ]
+}
+
 @test "names stay what they are in a file of another architecture" {
     python3 - "$BATS_TEST_DIRNAME" <<'END'
 import sys

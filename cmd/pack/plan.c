@@ -90,6 +90,19 @@ keeps_foreign(const struct plan *p)
     return !t->own_pairs && !t->dialect && !t->training && !wishes_wide(p);
 }
 
+/* Whether an input holds another program's NVFP4 tensors. */
+static bool
+has_foreign(const struct plan *p)
+{
+    for (size_t i = 0; i < p->n_inputs; i++)
+        for (size_t k = 0; k < p->inputs[i].views.n; k++) {
+            const struct view *v = &p->inputs[i].views.v[k];
+            if (v->dtype == DT_NVFP4 && v->dialect->foreign)
+                return true;
+        }
+    return false;
+}
+
 /* What the configuration says of quantization is not true of the output. */
 static int
 plain_config(struct plan *p)
@@ -137,7 +150,7 @@ find_config(struct plan *p)
     // A configuration of something else is carried along, unless a model is wanted.
     if (!p->is_model && (p->c->config_path || target(p)->needs_model))
         return err_set(p->err, why.kind, "%s", why.msg);
-    return p->is_model && !keeps_foreign(p) ? plain_config(p) : 0;
+    return !keeps_foreign(p) && (p->is_model || has_foreign(p)) ? plain_config(p) : 0;
 }
 
 /* ---- candidates ---------------------------------------------------------------------- */
@@ -220,9 +233,12 @@ gather_inputs(struct plan *p, struct candidates *all)
     struct select *select = &p->c->select;
     for (size_t i = 0; i < p->n_inputs; i++) {
         struct input *in = &p->inputs[i];
+        size_t cache_scales = 0;
         for (size_t k = 0; k < in->views.n; k++) {
             const struct view *v = &in->views.v[k];
-            if (v->entry->state || (v->aside && !keeps_foreign(p)))
+            bool left_out = v->aside && !keeps_foreign(p);
+            cache_scales += left_out && !strstr(v->name, ".input_");
+            if (v->entry->state || left_out)
                 continue;
             if (!select_takes(select, v->name))
                 continue;
@@ -239,6 +255,9 @@ gather_inputs(struct plan *p, struct candidates *all)
             if (add_candidate(p, all, &c) < 0)
                 return -1;
         }
+        if (cache_scales && !p->c->cmd.quiet)
+            warn("%s: %zu scale%s of a quantized cache left out", in->store.name,
+                 cache_scales, cache_scales == 1 ? "" : "s");
     }
     return 0;
 }
@@ -718,7 +737,8 @@ add_nvfp4(struct plan *p, const struct candidate *c)
                        "asks for requantization",
                        text_quote(q, c->name, strlen(c->name)));
     }
-    if ((target(p)->dialect && from != d) || from->blocks || d->blocks) {
+    // What other programs fuse must share a scale: there all of it is looked at again.
+    if (target(p)->dialect || from->blocks) {
         if (target(p)->dialect && quantize_check(p, c) < 0)
             return -1;
         return check_scale2(p, c) < 0 ? -1 : quantize_add(p, c, false, d, NULL);
@@ -786,6 +806,11 @@ like_nvfp4(struct plan *p, const struct view *ref, const struct candidate *c)
     text_quote(q, ref->name, ref->name_len);
     if (ref->dialect->blocks)
         return err_set(p->err, ERR_USAGE, "--like: \"%s\" is of a GGUF file", q);
+    if (p->c->seed_compat && !one)
+        return err_set(p->err, ERR_USAGE,
+                       "--compat seed: \"%s\" has two levels of scales in the "
+                       "reference, which the seed's readers do not know",
+                       q);
     if (nvfp4 && view_levels(c->view) == view_levels(ref) && !c->view->dialect->blocks)
         return add_planes(p, c, ref);
     if (nvfp4 && (!one || view_levels(c->view) == 1))

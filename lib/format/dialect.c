@@ -14,10 +14,23 @@
 
 /* ---- reading: what a configuration says ------------------------------------------------ */
 
-enum { MAX_PATTERNS = 65536 };
+enum {
+    MAX_PATTERNS = 65536,
+    MAX_MATCHES = 1 << 22, // patterns times modules
+    MAX_EXPRESSIONS = 64,  // regular ones; each has an automaton of its own
+    MAX_EXPRESSION = 256,  // bytes
+    MAX_ANCHORS = 8,       // $, of an expression
+    MAX_MODULE = 1024,     // bytes of a name that an expression is tried on
+};
+
+struct pattern {
+    const char *text;
+    regex_t re; // of "re:..."
+    bool is_re;
+};
 
 struct patterns {
-    const char **v;
+    struct pattern *v;
     size_t n;
 };
 
@@ -33,14 +46,16 @@ add_pattern(struct store *s, struct patterns *list, struct slice text)
         return err_set(s->err, ERR_FORMAT, "%s: " CONFIG_KEY ": too many modules",
                        s->name);
     if (list->n % 64 == 0) {
-        const char **v = realloc(list->v, (list->n + 64) * sizeof *v);
+        struct pattern *v = realloc(list->v, (list->n + 64) * sizeof *v);
         if (!v)
             return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
         list->v = v;
     }
-    list->v[list->n] = arena_copy(&s->arena, text.p, text.n);
-    if (!list->v[list->n++])
+    struct pattern *new = &list->v[list->n];
+    *new = (struct pattern){ .text = arena_copy(&s->arena, text.p, text.n) };
+    if (!new->text)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    list->n++;
     return 0;
 }
 
@@ -135,27 +150,177 @@ find_claims(struct store *s, struct claims *c)
     return more < 0 ? -1 : found;
 }
 
+/* ---- regular expressions ------------------------------------------------------------- */
+
+/* They are Python's and somebody else's.  regcomp and regexec take exponential time and
+ * memory for some that are short, so only those are taken that cannot: no counts, no
+ * references back, no repeated groups, few anchors.  What configurations have in them
+ * are dots, stars, alternatives and classes. */
+
+/* The escape at *p, outside of [...] or in it; NULL, or what is not taken. */
+static const char *
+put_escape(struct buf *out, const char **p, bool set)
+{
+    char c = *++*p;
+    const char *members = c == 'd' ? "0-9" : c == 'w' ? "A-Za-z0-9_" : NULL;
+    bool letter = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                  (c >= 'A' && c <= 'Z') || (c & 0x80);
+    if (members)
+        buf_printf(out, set ? "%s" : "[%s]", members);
+    else if (c == '\0' || letter || (set && c != '.'))
+        return "such an escape";
+    else if (set)
+        buf_char(out, c);
+    else
+        buf_printf(out, "\\%c", c);
+    return NULL;
+}
+
+/* A set at *p up to its "]". */
+static const char *
+put_set(struct buf *out, const char **p)
+{
+    const char *why = NULL;
+    buf_char(out, '[');
+    if (*++*p == '^')
+        buf_char(out, *(*p)++);
+    for (bool first = true; !why && (**p != ']' || first); first = false, ++*p) {
+        if (**p == '\0' || **p == '[')
+            return "such a set";
+        if (**p == '\\')
+            why = put_escape(out, p, true);
+        else
+            buf_char(out, **p);
+    }
+    buf_char(out, ']');
+    return why;
+}
+
+/* The expression as POSIX has it, at the beginning of a text; NULL, or what of it is not
+ * taken. */
+static const char *
+to_posix(struct buf *out, const char *re)
+{
+    enum { NONE, ATOM, GROUP, REPEATED } before = NONE;
+    const char *why = NULL;
+    unsigned anchors = 0, open = 0;
+    if (strlen(re) > MAX_EXPRESSION)
+        return "so long an expression";
+    buf_str(out, "^(");
+    for (const char *p = re; *p && !why; p++)
+        switch (*p) {
+        case '\\':
+            why = put_escape(out, &p, false);
+            before = ATOM;
+            break;
+        case '[':
+            why = put_set(out, &p);
+            before = ATOM;
+            break;
+        case '(':
+            if (p[1] == '?' && p[2] != ':')
+                why = "such a group";
+            else if (p[1] == '?')
+                p += 2;
+            buf_char(out, '(');
+            before = NONE;
+            open++;
+            break;
+        case ')':
+            if (open-- == 0)
+                why = "such a group";
+            buf_char(out, ')');
+            before = GROUP;
+            break;
+        case '*':
+        case '+':
+            if (before != ATOM)
+                why = "such a repetition";
+            buf_char(out, *p);
+            before = REPEATED;
+            break;
+        case '?': // behind a repetition: as few as can be, which does not matter here
+            if (before == NONE)
+                why = "such a repetition";
+            if (before != REPEATED)
+                buf_char(out, *p);
+            before = before == REPEATED ? NONE : REPEATED;
+            break;
+        case '^':
+            if (p > re)
+                why = "such an anchor";
+            break;
+        case '$':
+            if (++anchors > MAX_ANCHORS)
+                why = "so many anchors";
+            buf_char(out, *p);
+            before = NONE;
+            break;
+        case '{':
+        case '}':
+            why = "a count";
+            break;
+        default:
+            buf_char(out, *p);
+            before = *p == '|' ? NONE : ATOM;
+        }
+    buf_char(out, ')');
+    return why;
+}
+
+static int
+compile(struct store *s, struct patterns *list)
+{
+    char q[TEXT_QUOTE];
+    unsigned expressions = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        struct pattern *x = &list->v[i];
+        struct buf posix = { 0 };
+        if (strncmp(x->text, "re:", 3) != 0)
+            continue;
+        const char *why = expressions++ < MAX_EXPRESSIONS
+                              ? to_posix(&posix, x->text + 3)
+                              : "more expressions";
+        int rc = why ? 0 : buf_ok(&posix, s->err);
+        if (rc == 0 && !why &&
+            regcomp(&x->re, posix.data, REG_EXTENDED | REG_NOSUB) != 0)
+            why = "that";
+        x->is_re = rc == 0 && !why;
+        buf_free(&posix);
+        if (why)
+            return err_set(s->err, ERR_FORMAT,
+                           "%s: " CONFIG_KEY ": \"%s\": %s is not understood", s->name,
+                           text_quote(q, x->text, strlen(x->text)), why);
+        if (rc < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void
+patterns_free(struct patterns *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->v[i].is_re)
+            regfree(&list->v[i].re);
+    free(list->v);
+}
+
 /* A module path, "Linear", a glob, or "re:" and a regular expression that the beginning of
  * the path must match. */
 static bool
-matches(const char *pattern, const char *module)
+matches(const struct pattern *x, const char *module)
 {
-    if (strncmp(pattern, "re:", 3) != 0)
-        return strcmp(pattern, "Linear") == 0 || fnmatch(pattern, module, 0) == 0;
-    regex_t re;
-    regmatch_t at;
-    if (regcomp(&re, pattern + 3, REG_EXTENDED) != 0)
-        return false;
-    bool hit = regexec(&re, module, 1, &at, 0) == 0 && at.rm_so == 0;
-    regfree(&re);
-    return hit;
+    if (x->is_re)
+        return strlen(module) <= MAX_MODULE && regexec(&x->re, module, 0, NULL, 0) == 0;
+    return strcmp(x->text, "Linear") == 0 || fnmatch(x->text, module, 0) == 0;
 }
 
 static bool
 one_matches(const struct patterns *list, const char *module)
 {
     for (size_t i = 0; i < list->n; i++)
-        if (matches(list->v[i], module))
+        if (matches(&list->v[i], module))
             return true;
     return false;
 }
@@ -185,6 +350,8 @@ check_module(struct store *s, const struct claims *c, const struct view *v)
 {
     char q[TEXT_QUOTE];
     bool quantized = v->dtype == DT_NVFP4;
+    if (!quantized && !is_linear(v))
+        return 0;
     size_t n = v->name_len - (slice_ends(slice_of(v->name), ".weight") ? 7 : 0);
     char *module = arena_copy(&s->arena, v->name, n);
     if (!module)
@@ -197,7 +364,7 @@ check_module(struct store *s, const struct claims *c, const struct view *v)
                        "%s: module \"%s\" is quantized, and its configuration lists it "
                        "among those that are not",
                        s->name, q);
-    if (!quantized && is_linear(v) && !ignored && meant)
+    if (!quantized && !ignored && meant)
         return err_set(s->err, ERR_FORMAT,
                        "%s: module \"%s\" is not quantized, and its configuration does "
                        "not list it among those",
@@ -217,15 +384,18 @@ beside_module(const struct names *modules, struct slice name)
     return names_find(modules, name) != NAME_NONE;
 }
 
+/* What stands beside quantized modules: scales of activations are set aside.  Without
+ * claims other entries there may be anything. */
 static int
-check_neighbours(struct store *s, struct views *w)
+check_neighbours(struct store *s, struct views *w, bool claimed)
 {
     struct names modules = { 0 };
     char q[TEXT_QUOTE];
     int rc = 0;
     for (size_t i = 0; i < w->n && rc == 0; i++) {
         struct slice name = { w->v[i].name, w->v[i].name_len };
-        if (w->v[i].dtype != DT_NVFP4 || !w->v[i].dialect->foreign)
+        if (w->v[i].dtype != DT_NVFP4 || !w->v[i].dialect->foreign ||
+            !slice_ends(name, ".weight"))
             continue;
         name.n -= strlen(".weight");
         if (names_find(&modules, name) == NAME_NONE && names_add(&modules, name, i) < 0)
@@ -235,9 +405,9 @@ check_neighbours(struct store *s, struct views *w)
         struct view *v = &w->v[i];
         if (v->dtype == DT_NVFP4)
             continue;
-        v->aside = is_activation_scale(v->name);
-        if (!v->aside &&
-            beside_module(&modules, (struct slice){ v->name, v->name_len }))
+        bool beside = beside_module(&modules, (struct slice){ v->name, v->name_len });
+        v->aside = (claimed || beside) && is_activation_scale(v->name);
+        if (claimed && beside && !v->aside)
             rc = err_set(s->err, ERR_FORMAT,
                          "%s: \"%s\" stands beside a quantized module, and what it is "
                          "for is not known",
@@ -255,14 +425,20 @@ dialect_check(struct store *s, struct views *w)
     bool ours = slice_is(c.method, "modelopt") ||
                 (slice_is(c.method, "compressed-tensors") &&
                  (!c.format.p || slice_is(c.format, "nvfp4-pack-quantized")));
-    if (rc > 0 && ours) {
-        rc = check_neighbours(s, w);
-        for (size_t i = 0; i < w->n && rc == 0; i++)
-            if (!w->v[i].aside)
-                rc = check_module(s, &c, &w->v[i]);
-    }
-    free(c.ignore.v);
-    free(c.targets.v);
+    bool claimed = rc > 0 && ours;
+    if (rc >= 0)
+        rc = check_neighbours(s, w, claimed);
+    if (rc == 0 && claimed && (compile(s, &c.ignore) < 0 || compile(s, &c.targets) < 0))
+        rc = -1;
+    if (rc == 0 && claimed && w->n > MAX_MATCHES / (c.ignore.n + c.targets.n + 1))
+        rc = err_set(s->err, ERR_FORMAT,
+                     "%s: " CONFIG_KEY ": %zu patterns for %zu tensors", s->name,
+                     c.ignore.n + c.targets.n, w->n);
+    for (size_t i = 0; claimed && i < w->n && rc == 0; i++)
+        if (!w->v[i].aside)
+            rc = check_module(s, &c, &w->v[i]);
+    patterns_free(&c.ignore);
+    patterns_free(&c.targets);
     return rc < 0 ? -1 : 0;
 }
 

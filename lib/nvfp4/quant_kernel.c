@@ -164,8 +164,9 @@ torchao(struct tile *t)
     }
     t->c = scale_byte(least_of(most_of(amax / 6.0F, all(0x1p-6F)), all(448)));
     vf s = scale_value(t->c), inverse = 1.0F / s;
-    for (int i = 0; i < N; i++) {
-        vf y = quotient(magnitude(x[i]), s, inverse);
+    for (int i = 0; i < N; i++) { // bf16 of the largest floats is infinite
+        vf a = least_of(magnitude(x[i]), all(FLT_MAX));
+        vf y = quotient(a, s, inverse);
         t->code[i] = grid_code(nearest_even(y)) | sign_bit(x[i]);
     }
 }
@@ -207,7 +208,8 @@ max_modelopt(struct tile *t, const struct quant_scale *q)
     t->c = choose_i(t->amax == all(0), (vi)all(0) + 0x38, c);
     vf s = scale_value(t->c) * q->scale2;
     for (int i = 0; i < N; i++) {
-        vf y = magnitude(t->x[i] / s);
+        // s may be 0 where the tensor's values are the smallest floats: 0 stays 0.
+        vf y = (vf)((vi)magnitude(t->x[i] / s) & (t->x[i] != all(0)));
         t->code[i] = grid_code(nearest_even(y)) | (8 & (t->x[i] < all(0)));
     }
 }

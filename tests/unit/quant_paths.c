@@ -185,6 +185,13 @@ check_extremes(void)
         memcpy(&x[i], &bits, sizeof bits);
     }
     check_paths("any bits", 4096, 1);
+    for (size_t i = 0; i < 4096; i++) // bf16 of the largest ones is infinite
+        x[i] = i % 3 ? uniform(i) * FLT_MAX : FLT_MAX;
+    check_paths("the largest floats", 4096, 1);
+    for (size_t i = 0; i < 4096; i++) // scales times scale2 are 0
+        x[i] = i % 5 ? 0.0F : (float)(check_random(i) % 3) * 0x1p-149F;
+    x[0] = 0x1.6p-135F;
+    check_paths("the smallest floats", 4096, 1);
     for (size_t i = 0; i < 4096; i++) // zeros of both signs
         x[i] = check_random(i) % 2 ? 0.0F : -0.0F;
     check_paths("zeros", 4096, 1);
