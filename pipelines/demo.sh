@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A first look: makes a tiny random Qwen3, looks at it, converts it and back, compares,
-# verifies, damages one byte and finds it.  "make demo" calls this.
+# A first look: makes a tiny random Qwen3, looks at it, converts it and back, quantizes
+# it, compares, verifies, damages one byte and finds it.  "make demo" calls this.
 #
 # Each command is shown before its output; all of it is real.  Everything is written
 # into a temporary directory, which is removed at the end.
@@ -63,6 +63,13 @@ run 0 'datpack -o back.dat tiny.ckpt'
 
 say "Nothing was lost: equal files make no output"
 run 0 'datcat --diff tiny.dat back.dat'
+
+say "In NVFP4: 4 bits a value, 8 for each 16 of them, and what that costs"
+run 0 'nvquant --report cost.tsv -o small.dat tiny.dat'
+run 0 'head -n 3 cost.tsv'
+run 0 'datcat --group small.dat | tail -n 3'
+run 0 'datpack --to modelopt -o served small.dat'
+run 0 'ls served'
 
 say "Another seed is another model"
 run 0 'datpack --init 8 --config config.json -o other.dat'

@@ -245,6 +245,7 @@ wanted_words()
     TMPDIR=$PWD/tmp run -0 --separate-stderr env NIBBLE_BIN="$bin" "$root/pipelines/demo.sh"
     [ -z "$stderr" ]
     [[ $output == *'$ datpack --init 7 '* ]]
+    [[ $output == *'$ nvquant '*' 15 tensors by sweep: '* ]]
     [[ $output == *'$ datcat --verify broken.ckpt'*'expects'*'(exit 1)' ]]
     [ -z "$(ls tmp)" ]
 }

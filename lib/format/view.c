@@ -251,12 +251,13 @@ plain(const struct tensor *t)
                           .entry = t };
 }
 
-/* Scales of ours that no codes have claimed, where parts are not enough. */
+/* Scales of ours that no codes have claimed, where parts are not enough.  A moment of the
+ * optimizer has scales of its own. */
 static int
 check_lonely(struct store *s, const struct tensor *t)
 {
     struct slice prefix = { t->name, t->name_len };
-    if (!s->opt.whole_pairs || !slice_ends(prefix, dialects[0].scale))
+    if (!s->opt.whole_pairs || t->state || !slice_ends(prefix, dialects[0].scale))
         return 0;
     prefix.n -= strlen(dialects[0].scale);
     return complain(s, prefix, "it has no codes");
