@@ -756,7 +756,7 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
     foreign cache "$more + [one('model.layers.0.self_attn.k_proj.k_scale')]" \
         '{"quantization_config": {"quant_method": "modelopt", "ignore": ["lm_head"]}}'
     run -0 --separate-stderr datpack -o y.dat cache
-    [[ $stderr == *"cache: 1 scale of a quantized cache left out"* ]]
+    [[ $stderr == *"cache: k_scale and v_scale of a quantized cache are left out, 1 tensors"* ]]
     datcat -q --diff x.dat y.dat
 }
 

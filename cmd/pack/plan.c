@@ -57,23 +57,6 @@ rewrites(const struct plan *p)
 
 /* ---- reading ------------------------------------------------------------------------- */
 
-static int
-open_input(struct plan *p, struct input *in, const char *path)
-{
-    struct store_options opt = { .guard = &cmd_guard,
-                                 .strict = p->c->strict,
-                                 .whole_pairs = p->c->quantize || p->c->dequantize,
-                                 .tmpdir = cmd_tmpdir() };
-    if (store_open(&in->store, path, &opt, p->err) < 0 ||
-        store_load_beside(&in->store) < 0 ||
-        views_open(&in->views, &in->store, false) < 0 ||
-        dialect_check(&in->store, &in->views) < 0)
-        return -1;
-    if (!p->c->cmd.quiet)
-        warn_lines(&in->store.warnings);
-    return 0;
-}
-
 static bool
 wishes_wide(const struct plan *p)
 {
@@ -101,6 +84,22 @@ has_foreign(const struct plan *p)
                 return true;
         }
     return false;
+}
+
+static int
+open_input(struct plan *p, struct input *in, const char *path)
+{
+    struct store_options opt = { .guard = &cmd_guard,
+                                 .strict = p->c->strict,
+                                 .whole_pairs = p->c->quantize || p->c->dequantize,
+                                 .tmpdir = cmd_tmpdir() };
+    if (store_open(&in->store, path, &opt, p->err) < 0 ||
+        store_load_beside(&in->store) < 0 ||
+        dialect_views(&in->views, &in->store, keeps_foreign(p)) < 0)
+        return -1;
+    if (!p->c->cmd.quiet)
+        warn_lines(&in->store.warnings);
+    return 0;
 }
 
 /* What the configuration says of quantization is not true of the output. */
@@ -256,8 +255,9 @@ gather_inputs(struct plan *p, struct candidates *all)
                 return -1;
         }
         if (cache_scales && !p->c->cmd.quiet)
-            warn("%s: %zu scale%s of a quantized cache left out", in->store.name,
-                 cache_scales, cache_scales == 1 ? "" : "s");
+            warn("%s: k_scale and v_scale of a quantized cache are left out, %zu "
+                 "tensors",
+                 in->store.name, cache_scales);
     }
     return 0;
 }

@@ -17,6 +17,7 @@
 enum {
     MAX_PATTERNS = 65536,
     MAX_MATCHES = 1 << 22, // patterns times modules
+    NVFP4_COLUMNS = 16,    // of a block
     MAX_EXPRESSIONS = 64,  // regular ones; each has an automaton of its own
     MAX_EXPRESSION = 256,  // bytes
     MAX_ANCHORS = 8,       // $, of an expression
@@ -36,7 +37,8 @@ struct patterns {
 
 struct claims {
     struct patterns ignore, targets;
-    struct slice method, format;
+    struct slice method, format, algo;
+    bool other_blocks; // not 4 bits in blocks of 16
 };
 
 static int
@@ -79,6 +81,36 @@ read_string(struct json *j, struct slice *text)
     return json_peek(j) == '"' ? json_string(j, text) : json_skip(j, NULL);
 }
 
+/* {"num_bits": 4, "group_size": 16, ...} */
+static int
+read_weights(struct json *j, struct claims *c)
+{
+    struct slice key;
+    int more;
+    if (json_peek(j) != '{')
+        return json_skip(j, NULL);
+    json_object(j);
+    while ((more = json_key(j, &key)) > 0) {
+        uint64_t want = slice_is(key, "num_bits")     ? 4
+                        : slice_is(key, "group_size") ? NVFP4_COLUMNS
+                                                      : 0;
+        uint64_t found = want;
+        bool number = want && json_peek(j) == '0';
+        if ((number ? json_u63(j, &found) : json_skip(j, NULL)) < 0)
+            return -1;
+        c->other_blocks |= found != want;
+    }
+    return more;
+}
+
+static int
+read_group_member(struct json *j, struct store *s, struct claims *c, struct slice key)
+{
+    if (slice_is(key, "targets"))
+        return read_patterns(j, s, &c->targets);
+    return slice_is(key, "weights") ? read_weights(j, c) : json_skip(j, NULL);
+}
+
 /* {"group_0": {"targets": [...], ...}, ...} */
 static int
 read_groups(struct json *j, struct store *s, struct claims *c)
@@ -95,8 +127,7 @@ read_groups(struct json *j, struct store *s, struct claims *c)
         }
         json_object(j);
         while ((inner = json_key(j, &key)) > 0)
-            if ((slice_is(key, "targets") ? read_patterns(j, s, &c->targets)
-                                          : json_skip(j, NULL)) < 0)
+            if (read_group_member(j, s, c, key) < 0)
                 return -1;
         if (inner < 0)
             return -1;
@@ -122,6 +153,8 @@ read_claims(struct json *j, struct store *s, struct claims *c)
             rc = read_string(j, &c->method);
         else if (slice_is(key, "format"))
             rc = read_string(j, &c->format);
+        else if (slice_is(key, "quant_algo"))
+            rc = read_string(j, &c->algo);
         else
             rc = json_skip(j, NULL);
         if (rc < 0)
@@ -417,15 +450,33 @@ check_neighbours(struct store *s, struct views *w, bool claimed)
     return rc;
 }
 
-int
-dialect_check(struct store *s, struct views *w)
+/* NVFP4 as one of the two programs writes it.  What is not told is taken for that. */
+static bool
+speaks_nvfp4(const struct claims *c)
 {
+    bool modelopt =
+        slice_is(c->method, "modelopt") &&
+        (!c->algo.p || slice_is(c->algo, "NVFP4") || slice_is(c->algo, "W4A16_NVFP4"));
+    bool compressed = slice_is(c->method, "compressed-tensors") &&
+                      (!c->format.p || slice_is(c->format, "nvfp4-pack-quantized"));
+    return (modelopt || compressed) && !c->other_blocks;
+}
+
+int
+dialect_views(struct views *w, struct store *s, bool copies)
+{
+    char q[TEXT_QUOTE];
     struct claims c = { 0 };
     int rc = find_claims(s, &c);
-    bool ours = slice_is(c.method, "modelopt") ||
-                (slice_is(c.method, "compressed-tensors") &&
-                 (!c.format.p || slice_is(c.format, "nvfp4-pack-quantized")));
-    bool claimed = rc > 0 && ours;
+    bool claimed = rc > 0 && speaks_nvfp4(&c);
+    if (rc > 0 && !claimed && !copies)
+        rc = err_set(s->err, ERR_FORMAT,
+                     "%s: its weights are quantized by \"%s\", and not as NVFP4 of "
+                     "modelopt or compressed-tensors, which is what can be read",
+                     s->name, text_quote(q, c.method.p ? c.method.p : "", c.method.n));
+    s->opt.whole_pairs |= claimed;
+    if (rc >= 0)
+        rc = views_open(w, s, false);
     if (rc >= 0)
         rc = check_neighbours(s, w, claimed);
     if (rc == 0 && claimed && (compile(s, &c.ignore) < 0 || compile(s, &c.targets) < 0))

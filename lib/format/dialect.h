@@ -9,10 +9,12 @@
 
 #include "lib/format/view.h"
 
-/* If the configuration of s speaks of quantization: what it says of each module must be
- * true, and no entries may stand beside a quantized module that nobody knows.  Scales of
- * activations are set aside.  Nothing to do otherwise. */
-int dialect_check(struct store *s, struct views *w);
+/* views_open, and if the configuration of s speaks of quantization: what it says of each
+ * module must be true, parts of tensors that do not fit are refused, and no entries may
+ * stand beside a quantized module that nobody knows.  Scales of activations are set
+ * aside.  copies: entries stay what they are, so that quantization of another kind is
+ * nobody's business. */
+int dialect_views(struct views *w, struct store *s, bool copies);
 
 /* A configuration, with the "quantization_config" of that dialect, or with none (NULL) if
  * it had one. */
