@@ -226,6 +226,7 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
     refuse 'compat seed' --compat seed --to ckpt --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse 'compat seed' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse 'quant none' --quant none -o x.dat "$IN/tied.dat"
+    refuse 'no quantizer' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse 'quant none' --quant none --to modelopt --config "$C" -o x "$IN/tied.dat"
     refuse variant --quant sweep --variant modelopt -o x.dat "$IN/tied.dat"
     refuse criterion --quant max --criterion mae -o x.dat "$IN/tied.dat"
@@ -767,6 +768,20 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
     pack --dtype bf16 -o x.safetensors other
     [[ $(datcat -q --meta x.safetensors) != *quantization_config* ]]
     pack -o y.safetensors x.safetensors
+    # What is copied keeps it, what becomes something else does not.
+    foreign mo ts '{"quantization_config": {"quant_method": "modelopt", "ignore": ["lm_head"]}}'
+    for option in "-x *norm*" "--untie --dtype nvfp4" "--like $IN/tied.dat" \
+        "--rename model.norm.weight=norm.weight"; do
+        # shellcheck disable=SC2086  # several words
+        run -0 datpack -f -q $option -o x.safetensors mo
+        pack -f -o y.safetensors x.safetensors
+        case $option,$(datcat -q --meta x.safetensors) in
+        -x*,*quantization_config*) ;;
+        -x* | *quantization_config*) false ;;
+        esac
+    done
+    nvquant -q -f -s model.embed_tokens.weight -o x.safetensors mo
+    pack -f -o y.safetensors x.safetensors
 }
 
 @test "NVFP4 of other programs: modules by regular expressions, without their traps" {

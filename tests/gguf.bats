@@ -377,6 +377,10 @@ END
     cp "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" m/tokenizer.json
     run -2 datpack -o x.dat -t m/tokenizer.json m/
     [[ $output == *--tokenizer* ]]
+    cp m/tokenizer.json own.gguf # it is read, so it is not replaced
+    run -2 datpack -f -o own.gguf -t own.gguf m/
+    [[ $output == *"is an input, too"* ]]
+    cmp own.gguf m/tokenizer.json
     run -2 datpack --dtype f16 -o x.gguf m/
     # Rows that are no whole blocks of 64.
     sed 's/"intermediate_size": 128/"intermediate_size": 160/' m/config.json >160.json

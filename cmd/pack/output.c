@@ -276,6 +276,9 @@ gather_vocabulary(const struct plan *p, struct gguf_kv *kv)
         rc = gguf_find_tokenizer(&found, places, p->n_inputs + 1, p->err);
         path = found;
     }
+    struct stat st;
+    if (rc == 0 && stat(path, &st) == 0 && out_is_file(c->out, st.st_dev, st.st_ino))
+        rc = err_set(p->err, ERR_USAGE, "%s: is an input, too", c->out);
     if (rc == 0)
         rc = gguf_vocab(kv, &p->model, path, &cmd_guard, p->err);
     free(places);

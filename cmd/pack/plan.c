@@ -73,19 +73,6 @@ keeps_foreign(const struct plan *p)
     return !t->own_pairs && !t->dialect && !t->training && !wishes_wide(p);
 }
 
-/* Whether an input holds another program's NVFP4 tensors. */
-static bool
-has_foreign(const struct plan *p)
-{
-    for (size_t i = 0; i < p->n_inputs; i++)
-        for (size_t k = 0; k < p->inputs[i].views.n; k++) {
-            const struct view *v = &p->inputs[i].views.v[k];
-            if (v->dtype == DT_NVFP4 && v->dialect->foreign)
-                return true;
-        }
-    return false;
-}
-
 static int
 open_input(struct plan *p, struct input *in, const char *path)
 {
@@ -100,22 +87,6 @@ open_input(struct plan *p, struct input *in, const char *path)
     if (!p->c->cmd.quiet)
         warn_lines(&in->store.warnings);
     return 0;
-}
-
-/* What the configuration says of quantization is not true of the output. */
-static int
-plain_config(struct plan *p)
-{
-    struct buf b = { 0 };
-    if (!memmem(p->config.p, p->config.n, "\"quantization_config\"", 21))
-        return 0;
-    int rc = dialect_config(&b, p->config, NULL, "", p->err);
-    if (rc == 0) {
-        p->config = (struct slice){ arena_copy(&p->arena, b.data, b.len), b.len };
-        rc = p->config.p ? 0 : plan_no_memory(p);
-    }
-    buf_free(&b);
-    return rc;
 }
 
 /* The configuration: --config, else that of the first input that has one. */
@@ -149,7 +120,7 @@ find_config(struct plan *p)
     // A configuration of something else is carried along, unless a model is wanted.
     if (!p->is_model && (p->c->config_path || target(p)->needs_model))
         return err_set(p->err, why.kind, "%s", why.msg);
-    return !keeps_foreign(p) && (p->is_model || has_foreign(p)) ? plain_config(p) : 0;
+    return 0;
 }
 
 /* ---- candidates ---------------------------------------------------------------------- */
@@ -996,6 +967,50 @@ plan_served(struct plan *p, struct candidates *all)
     return plan_plain(p, all);
 }
 
+/* Whether an input holds another program's NVFP4 tensors. */
+static bool
+has_foreign(const struct plan *p)
+{
+    for (size_t i = 0; i < p->n_inputs; i++)
+        for (size_t k = 0; k < p->inputs[i].views.n; k++) {
+            const struct view *v = &p->inputs[i].views.v[k];
+            if (v->dtype == DT_NVFP4 && v->dialect->foreign)
+                return true;
+        }
+    return false;
+}
+
+/* Whether what the configuration says of quantization is true of the output: a copy of
+ * one input, or of a part of it. */
+static bool
+keeps_claims(const struct plan *p)
+{
+    bool copy =
+        keeps_foreign(p) && p->n_inputs == 1 && !p->has_like && p->c->n_renames == 0;
+    for (size_t i = 0; i < p->n && copy; i++)
+        copy = p->item[i].how == HOW_COPY || p->item[i].how == HOW_SCALES;
+    return copy;
+}
+
+/* The configuration without what it says of quantization, if that is not true any more. */
+static int
+plain_config(struct plan *p)
+{
+    struct buf b = { 0 };
+    if (keeps_claims(p) || !(p->is_model || has_foreign(p)))
+        return 0;
+    if (!p->config.p ||
+        !memmem(p->config.p, p->config.n, "\"quantization_config\"", 21))
+        return 0;
+    int rc = dialect_config(&b, p->config, NULL, "", p->err);
+    if (rc == 0) {
+        p->config = (struct slice){ arena_copy(&p->arena, b.data, b.len), b.len };
+        rc = p->config.p ? 0 : plan_no_memory(p);
+    }
+    buf_free(&b);
+    return rc;
+}
+
 /* ---- all together ------------------------------------------------------------------------- */
 
 /* What the seed's readers can take: formats of 1.4. */
@@ -1047,6 +1062,8 @@ plan_items(struct plan *p, struct candidates *all)
         rc = check_quantized(p);
     if (rc == 0)
         rc = quantize_group(p);
+    if (rc == 0)
+        rc = plain_config(p);
     return rc == 0 && p->c->seed_compat ? check_seed(p) : rc;
 }
 

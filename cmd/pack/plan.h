@@ -51,8 +51,8 @@ struct nvfp4 {
     struct nvfp4 *group, *next; // those that share one tensor scale: first, then a list
     bool scanned;               // amax is known
     float amax;                 // its own
-    // made when the first plane is written, kept for the other
-    bool made, codes_written;
+    // made with the codes, kept until they are written
+    bool made, scales_written;
     uint8_t *scales; // (numel / 16), NULL when not needed any more
     struct quant_error error;
 };

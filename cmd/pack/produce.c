@@ -535,10 +535,9 @@ write_scales(struct producer *x, struct nvfp4 *t)
             return -1;
         progress_add(x->progress, part);
     }
-    if (t->codes_written) { // the codes may still come, and make them again
-        free(t->scales);
-        t->scales = NULL;
-    }
+    t->scales_written = true;
+    free(t->scales); // codes that are still to come make them again
+    t->scales = NULL;
     return 0;
 }
 
@@ -548,10 +547,9 @@ plane(struct producer *x, const struct item *it)
     struct nvfp4 *t = it->nvfp4;
     switch (it->plane) {
     case PLANE_CODES:
-        t->codes_written = true;
         if (make_planes(x, t, false) < 0)
             return -1;
-        if (t->dialect->blocks) { // the scales are written, too
+        if (t->dialect->blocks || t->scales_written) {
             free(t->scales);
             t->scales = NULL;
         }

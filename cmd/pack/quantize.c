@@ -84,11 +84,14 @@ quantize_settle(struct plan *p)
 {
     struct pack *c = p->c;
     p->asked = c->quant || c->share;
+    bool told = c->variant || c->criterion; // how, if not by what
     settle_words(p);
     enum quant kind = quant_named(c->quant);
     if (kind == QUANT_COUNT) { // "none": a checkpoint that trains without
         p->spec = (struct quant_spec){ .kind = QUANT_SWEEP };
-        return 0;
+        return told ? err_set(p->err, ERR_USAGE,
+                              "--variant, --criterion: there is no quantizer")
+                    : 0;
     }
     p->spec = (struct quant_spec){ .kind = kind,
                                    .isa = cmd_isa(),
