@@ -304,6 +304,32 @@ cmd_word(const char *option, const char *arg, const char *const *words)
            list.data ? list.data : "");
 }
 
+const char *
+cmd_word_of(const char *option, const char *arg, const char *(*word)(size_t i))
+{
+    enum { MOST = 63 };
+    const char *words[MOST + 1] = { NULL };
+    for (size_t n = 0; n < MOST && word(n); n++)
+        words[n] = word(n);
+    return words[cmd_word(option, arg, words)];
+}
+
+void
+cmd_help_words(struct cmd_option *options, size_t n, int letter,
+               const char *(*word)(size_t i))
+{
+    struct buf b = { 0 };
+    struct cmd_option *o = options;
+    while (o < options + n - 1 && o->letter != letter)
+        o++;
+    for (size_t i = 0; word(i); i++)
+        buf_printf(&b, "%s%s", i == 0 ? "" : word(i + 1) ? ", " : " or ", word(i));
+    buf_printf(&b, " %s", o->help);
+    if (b.failed)
+        die(EXIT_MEMORY, "out of memory for the help");
+    o->help = b.data; // for the life of the program
+}
+
 /* ---- output ----------------------------------------------------------------- */
 
 void

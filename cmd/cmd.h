@@ -74,6 +74,12 @@ double cmd_number(const char *option, const char *arg, double low);
 uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
 /* Index of arg among the NULL-terminated words, or misuse. */
 int cmd_word(const char *option, const char *arg, const char *const *words);
+/* The same for words that a function counts out, NULL behind the last: the word. */
+const char *cmd_word_of(const char *option, const char *arg,
+                        const char *(*word)(size_t i));
+/* Put "a, b or c" before the help of the option of that letter. */
+void cmd_help_words(struct cmd_option *options, size_t n, int letter,
+                    const char *(*word)(size_t i));
 
 /* stdout, flushed and checked: a full disk ends with 2. */
 void cmd_close_stdout(void);

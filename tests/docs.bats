@@ -175,7 +175,6 @@ wanted_words()
             echo "$p $o"
             # Words that a later version will take are not offered.
             case $p:$o in
-            datpack:--to) later='modelopt|compressed-tensors|gguf' ;;
             datpack:--moments) later='nvfp4' ;;
             *) later='-' ;;
             esac

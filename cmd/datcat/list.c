@@ -327,10 +327,9 @@ static const char *
 file_of(const struct config_datcat *c, const struct subject *f, const struct view *v)
 {
     const struct store *s = &f->store;
-    bool directory = strcmp(store_kind(s), "hf") == 0;
-    if (directory && !c->many)
+    if (s->is_directory && !c->many)
         return strrchr(s->files[v->entry->file].path, '/') + 1;
-    if (directory)
+    if (s->is_directory)
         return s->files[v->entry->file].path;
     return c->many ? s->path : NULL;
 }
@@ -401,7 +400,7 @@ put_tsv(struct buf *b, const struct config_datcat *c, const struct subject *f, s
 static void
 put_tsv_header(const struct config_datcat *c, const struct subject *f, struct buf *out)
 {
-    bool file = c->many || strcmp(store_kind(&f->store), "hf") == 0;
+    bool file = c->many || f->store.is_directory;
     buf_str(out, "name\tdtype\tshape\toffset\tnbytes\tlevels");
     if (file)
         buf_str(out, "\tfile");
@@ -541,7 +540,7 @@ put_segment(void *ctx, size_t file, uint64_t offset, uint64_t n, const char *wha
                (unsigned long long)n, what);
     if (t)
         text_escape(&m->out, t->name, t->name_len);
-    if (strcmp(store_kind(m->s), "hf") == 0) {
+    if (m->s->is_directory) {
         const char *path = m->s->files[file].path;
         const char *leaf = strrchr(path, '/') + 1;
         buf_char(&m->out, '\t');
@@ -557,7 +556,7 @@ list_map(const struct subject *f)
 {
     struct map_out m = { .s = &f->store };
     buf_str(&m.out, "offset\tbytes\twhat\tname");
-    buf_str(&m.out, strcmp(store_kind(m.s), "hf") == 0 ? "\tfile\n" : "\n");
+    buf_str(&m.out, m.s->is_directory ? "\tfile\n" : "\n");
     store_segments(m.s, put_segment, &m);
     cmd_flush(&m.out);
     buf_free(&m.out);

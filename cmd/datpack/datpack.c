@@ -32,10 +32,9 @@ enum {
     OPT_COMPAT
 };
 
-static const struct cmd_option options[] = {
+static struct cmd_option options[] = {
     { 'o', "output", "OUT", "write here; a name that ends in / is a model directory" },
-    { OPT_TO, "to", "KIND",
-      "dat, safetensors or ckpt (default: by the suffix of OUT)" },
+    { OPT_TO, "to", "KIND", "(default: by the suffix of OUT)" }, // main adds the words
     { 'f', "force", NULL, "replace OUT if it exists" },
     { OPT_DTYPE, "dtype", "TYPE", "f16, bf16, f32, nvfp4 or keep (default keep)" },
     { 's', "select", "GLOB", "only these tensors (repeatable)" },
@@ -81,7 +80,7 @@ take_rename(struct config_datpack *c, const char *arg)
 static bool
 writes_ckpt(const struct config_datpack *c)
 {
-    return c->to && strcmp(c->to, "ckpt") == 0;
+    return writer_traits(c->to)->training;
 }
 
 static const char *
@@ -93,9 +92,6 @@ one_of(const char *option, const char *arg, const char *const *words)
 static void
 take_option(struct config_datpack *c, int opt, const char *arg)
 {
-    static const char *const kinds[] = { "dat",      "safetensors",        "ckpt",
-                                         "modelopt", "compressed-tensors", "gguf",
-                                         NULL };
     static const char *const dtypes[] = { "keep", "f16", "bf16", "f32", "nvfp4", NULL };
     static const char *const masters[] = { "f32", "bf16", NULL };
     static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
@@ -120,7 +116,7 @@ take_option(struct config_datpack *c, int opt, const char *arg)
         c->threads = cmd_threads(arg);
         break;
     case OPT_TO:
-        c->to = one_of("to", arg, kinds);
+        c->to = cmd_word_of("to", arg, writer_kind);
         break;
     case OPT_DTYPE:
         c->dtype = (enum dtype_wish)cmd_word("dtype", arg, dtypes);
@@ -180,19 +176,16 @@ take_option(struct config_datpack *c, int opt, const char *arg)
 static void
 settle_target(struct config_datpack *c)
 {
-    struct slice out = slice_of(c->out);
-    bool slash = slice_ends(out, "/"); // a model directory
+    c->directory = slice_ends(slice_of(c->out), "/");
     if (!c->to)
-        c->to = slash ? "safetensors" : writer_kind_of(c->out);
-    if (!c->to && strcmp(c->out, "-") == 0)
-        c->to = "dat";
+        c->to = writer_kind_of(c->out);
     if (!c->to)
         misuse("%s: which container? its suffix does not tell; --to does", c->out);
-    if (!writer_knows(c->to))
-        misuse("--to %s: cannot be written yet", c->to);
-    c->directory = slash && strcmp(c->to, "safetensors") == 0;
-    if (slash && !c->directory)
+    if (c->directory && !writer_traits(c->to)->to_directory)
         misuse("%s: a %s is a file, not a directory", c->out, c->to);
+    if (!c->directory && writer_traits(c->to)->directory_only)
+        misuse("%s: %s is a model directory: want a name that ends in /", c->out,
+               c->to);
 }
 
 static void
@@ -218,7 +211,7 @@ check_combination(const struct config_datpack *c, int operands)
         misuse("--moments nvfp4: only with --compat seed");
     if (c->shards_given && !c->directory)
         misuse("--shard-size: goes with an OUT that ends in /");
-    if (c->seed_compat && strcmp(c->to, "safetensors") == 0)
+    if (c->seed_compat && !writer_traits(c->to)->seed_reads)
         misuse("--compat seed: the seed reads .dat files");
 }
 
@@ -240,56 +233,24 @@ parse(struct config_datpack *c, int argc, char **argv)
 
 /* ---- the settings of a new checkpoint ---------------------------------------------------- */
 
-/* The quantizer of the first input that is a checkpoint. */
-static int
-inherited_quant(struct plan *p, const char *out[4])
+/* The quantizer of the first input that tells one, where none was asked for. */
+static void
+settle_quant(struct config_datpack *c, const struct plan *p)
 {
-    static const char *const keys[] = { "criterion", "name", "share", "variant" };
-    for (size_t i = 0; i < p->n_inputs; i++) {
-        struct store *s = &p->inputs[i].store;
-        struct json j;
-        struct slice key, value;
-        if (strcmp(store_kind(s), "ckpt") != 0)
-            continue;
-        json_open(&j, s->name, 0, s->meta, &p->arena, p->err);
-        json_object(&j);
-        while (json_key(&j, &key) > 0) {
-            if (!slice_is(key, "quant")) {
-                json_skip(&j, NULL);
-                continue;
-            }
-            json_object(&j);
-            while (json_key(&j, &key) > 0)
-                if (json_string(&j, &value) == 0)
-                    for (int k = 0; k < 4; k++)
-                        if (slice_is(key, keys[k]))
-                            out[k] = arena_copy(&p->arena, value.p, value.n);
-        }
-        return p->err->kind ? -1 : 1;
-    }
-    return 0;
-}
-
-static int
-settle_quant(struct config_datpack *c, struct plan *p)
-{
-    const char *old[4] = { NULL };
+    struct quant_words old = { 0 };
     if (!writes_ckpt(c))
-        return 0;
-    int inherited = c->quant ? 0 : inherited_quant(p, old);
-    if (inherited < 0)
-        return -1;
-    bool from = inherited && old[0] && old[1] && old[2] && old[3];
+        return;
+    for (size_t i = 0; i < p->n_inputs && !c->quant && !old.name; i++)
+        old = p->inputs[i].store.quant;
     if (!c->quant)
-        c->quant = from ? old[1] : "sweep";
+        c->quant = old.name ? old.name : "sweep";
     bool shares = strcmp(c->quant, "sweep") == 0 || strcmp(c->quant, "4over6") == 0;
     if (!c->criterion)
-        c->criterion = from ? old[0] : "mse";
+        c->criterion = old.name ? old.criterion : "mse";
     if (!c->share)
-        c->share = from ? old[2] : shares ? "qkv,gate_up" : "none";
+        c->share = old.name ? old.share : shares ? "qkv,gate_up" : "none";
     if (!c->variant)
-        c->variant = from ? old[3] : "";
-    return 0;
+        c->variant = old.name ? old.variant : "";
 }
 
 /* ---- provenance --------------------------------------------------------------------------- */
@@ -447,12 +408,11 @@ copy_companions(struct plan *p, struct writer *w)
     struct store *s = p->n_inputs ? &p->inputs[0].store : NULL;
     if (!s || strcmp(s->path, "-") == 0)
         return 0;
-    bool dir = strcmp(store_kind(s), "hf") == 0;
     const char *slash = strrchr(s->path, '/');
     for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
         struct buf path = { 0 };
         struct map m;
-        if (dir)
+        if (s->is_directory)
             buf_printf(&path, "%s/%s", s->path, companions[i]);
         else
             buf_printf(&path, "%.*s%s", slash ? (int)(slash - s->path) + 1 : 0, s->path,
@@ -579,7 +539,7 @@ pack(struct config_datpack *c, char **paths, size_t n, struct err *err)
         c->moments = "int8";
     int rc = plan_open(&p, c, paths, n, err);
     if (rc == 0)
-        rc = settle_quant(c, &p);
+        settle_quant(c, &p);
     if (rc == 0)
         rc = check_not_input(&p, c->out);
     if (rc == 0)
@@ -608,6 +568,7 @@ main(int argc, char **argv)
     };
     struct err err = { 0 };
     cmd_begin(&c.cmd);
+    cmd_help_words(options, sizeof options / sizeof *options, OPT_TO, writer_kind);
     c.threads = cmd_threads(NULL);
     int first = parse(&c, argc, argv);
     if (pack(&c, argv + first, (size_t)(argc - first), &err) < 0)

@@ -52,6 +52,23 @@ out_of_memory(struct plan *p)
     return err_set(p->err, ERR_MEMORY, "out of memory for the plan");
 }
 
+/* What the output is used to. */
+static const struct traits *
+target(const struct plan *p)
+{
+    return writer_traits(p->c->to);
+}
+
+/* Whether all inputs are already what is written: then only what was asked for changes. */
+static bool
+rewrites(const struct plan *p)
+{
+    for (size_t i = 0; i < p->n_inputs; i++)
+        if (strcmp(store_kind(&p->inputs[i].store), p->c->to) != 0)
+            return false;
+    return p->n_inputs > 0;
+}
+
 /* ---- reading ------------------------------------------------------------------------- */
 
 static int
@@ -98,7 +115,7 @@ find_config(struct plan *p)
         return 0;
     p->is_model = config_parse(&p->model, from, p->config, &why) == 0;
     // A configuration of something else is carried along, unless a model is wanted.
-    if (!p->is_model && (p->c->config_path || strcmp(p->c->to, "ckpt") == 0))
+    if (!p->is_model && (p->c->config_path || target(p)->needs_model))
         return err_set(p->err, why.kind, "%s", why.msg);
     return 0;
 }
@@ -311,21 +328,6 @@ untie_config(struct plan *p)
 }
 
 static bool
-to_dat(const struct plan *p)
-{
-    return strcmp(p->c->to, "dat") == 0;
-}
-
-static bool
-from_dat(const struct plan *p)
-{
-    for (size_t i = 0; i < p->n_inputs; i++)
-        if (strcmp(store_kind(&p->inputs[i].store), "dat") != 0)
-            return false;
-    return p->n_inputs > 0;
-}
-
-static bool
 wishes_wide(const struct plan *p)
 {
     enum dtype_wish w = p->c->dtype;
@@ -377,11 +379,10 @@ settle_present_head(struct plan *p, struct candidate *head,
             "%s: differs from the embedding of a tied model; --untie keeps it "
             "and makes the model untied",
             HEAD);
-    bool keep =
-        to_dat(p) ? wish != HEAD_TIE && (plain || p->c->dtype <= WISH_KEEP) : false;
+    bool copy = target(p)->head_copy && wish != HEAD_TIE;
+    bool keep = copy && (plain || p->c->dtype <= WISH_KEEP);
     keep |= wish == HEAD_UNTIE;
-    if (!keep && to_dat(p) &&
-        wish != HEAD_TIE) { // a pair, where plain tensors are wanted
+    if (!keep && copy) { // a pair, where plain tensors are wanted
         uint64_t order = head->order, place = head->place;
         *head = *embed;
         head->name = HEAD;
@@ -410,7 +411,7 @@ settle_head(struct plan *p, struct candidates *all)
         return 0;
     if (wish == HEAD_UNTIE)
         return add_head(p, all, embed) < 0 ? -1 : untie_config(p);
-    if (to_dat(p) && !from_dat(p) && !p->c->like)
+    if (target(p)->head_copy && !rewrites(p) && !p->c->like)
         return add_head(p, all, embed);
     return 0;
 }
@@ -434,12 +435,12 @@ new_item(struct plan *p)
     return &p->item[p->n++];
 }
 
-/* Whether entries of NVFP4 tensors keep their names and types: always but in a .dat made
- * from something else or for the seed, which have our own spelling. */
+/* Whether entries of NVFP4 tensors keep their names and types: always, but where our own
+ * spelling is wanted and the input is something else, or the reader the seed. */
 static bool
 keeps_spelling(const struct plan *p)
 {
-    return !to_dat(p) || (from_dat(p) && !p->c->seed_compat);
+    return !target(p)->own_pairs || (rewrites(p) && !p->c->seed_compat);
 }
 
 static const char *
@@ -605,8 +606,7 @@ target_dtype(const struct plan *p, const struct candidate *c)
         return wide || c->dtype == DT_NVFP4 ? wished[cfg->dtype] : c->dtype;
     if (cfg->seed_compat && wide)
         return DT_F16;
-    // The seed's readers know no bf16.
-    if (to_dat(p) && c->dtype == DT_BF16)
+    if (target(p)->no_bf16 && c->dtype == DT_BF16)
         return DT_F16;
     return c->dtype;
 }
@@ -619,7 +619,7 @@ check_pair_parts(struct plan *p, const struct candidate *c)
     char q[TEXT_QUOTE];
     struct slice name = slice_of(c->name);
     bool codes = slice_ends(name, ".qdata"), scale = slice_ends(name, ".scale");
-    if (!to_dat(p) || c->dtype == DT_NVFP4)
+    if (!target(p)->own_pairs || c->dtype == DT_NVFP4)
         return 0;
     if ((scale && is_wide_float(c->dtype)) || (codes && is_wide_float(c->dtype)))
         return err_set(
@@ -669,9 +669,9 @@ plan_plain(struct plan *p, struct candidates *all)
 {
     // From one .dat to another every entry stays where it was.  Any other .dat of ours
     // has the order of a model, whatever the order of its source was.
-    bool stay = to_dat(p) && from_dat(p);
+    bool ordered = target(p)->model_order, stay = ordered && rewrites(p);
     for (size_t i = 0; i < all->n && !stay; i++)
-        all->v[i].place = to_dat(p) ? table_place(slice_of(all->v[i].name)) : 0;
+        all->v[i].place = ordered ? table_place(slice_of(all->v[i].name)) : 0;
     if (all->n)
         qsort(all->v, all->n, sizeof *all->v, by_place);
     for (size_t i = 0; i < all->n; i++)
@@ -867,9 +867,9 @@ plan_items(struct plan *p, struct candidates *all)
     if ((p->c->init ? gather_table(p, all) : gather_inputs(p, all)) < 0 ||
         check_unused(p) < 0 || settle_head(p, all) < 0)
         return -1;
-    int rc = p->has_like                     ? plan_like(p, all)
-             : strcmp(p->c->to, "ckpt") == 0 ? plan_ckpt(p, all)
-                                             : plan_plain(p, all);
+    int rc = p->has_like           ? plan_like(p, all)
+             : target(p)->training ? plan_ckpt(p, all)
+                                   : plan_plain(p, all);
     return rc == 0 && p->c->seed_compat ? check_seed(p) : rc;
 }
 

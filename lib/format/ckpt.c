@@ -216,8 +216,9 @@ take_json(struct mp *m, struct store *s, struct slice *text, const char *what)
     return json_skip(&j, NULL) < 0 ? -1 : json_end(&j);
 }
 
+/* One of the words; *word, if it is not NULL, is ours for ever. */
 static int
-check_word(struct mp *m, const char *what, const char *const *words)
+check_word(struct mp *m, const char *what, const char *const *words, const char **word)
 {
     struct mp_value v;
     size_t at = m->pos;
@@ -225,8 +226,11 @@ check_word(struct mp *m, const char *what, const char *const *words)
     if (mp_want(m, MP_STR, &v, what) < 0)
         return -1;
     for (; *words; words++)
-        if (slice_is(v.s, *words))
+        if (slice_is(v.s, *words)) {
+            if (word)
+                *word = *words;
             return 0;
+        }
     return mp_fail(m, at, "\"%s\": \"%s\" is unknown", what,
                    text_quote(q, v.s.p, v.s.n));
 }
@@ -279,7 +283,7 @@ check_fields(struct mp *m, const char *what, const struct field *f, unsigned n)
 }
 
 static int
-check_quant(struct mp *m)
+check_quant(struct mp *m, struct quant_words *q)
 {
     static const char *const keys[] = { "criterion", "name", "share", "variant" };
     static const char *const criteria[] = { "mse", "mae", NULL };
@@ -288,6 +292,7 @@ check_quant(struct mp *m)
     static const char *const shares[] = { "none", "qkv,gate_up", NULL };
     static const char *const variants[] = { "", "modelopt", NULL };
     static const char *const *const words[] = { criteria, names, shares, variants };
+    const char **const to[] = { &q->criterion, &q->name, &q->share, &q->variant };
     struct mp_value v;
     struct slice key, last = { 0 };
     size_t at = m->pos;
@@ -301,7 +306,7 @@ check_quant(struct mp *m)
             return -1;
         if (!slice_is(key, keys[i]))
             return mp_fail(m, at, "\"quant\": expected the key \"%s\"", keys[i]);
-        if (check_word(m, keys[i], words[i]) < 0)
+        if (check_word(m, keys[i], words[i], to[i]) < 0)
             return -1;
     }
     return 0;
@@ -309,16 +314,16 @@ check_quant(struct mp *m)
 
 /* The value of header_keys[i], one of those that go into the meta text. */
 static int
-check_meta(struct mp *m, unsigned i)
+check_meta(struct mp *m, struct store *s, unsigned i)
 {
     static const char *const masters[] = { "f32", "bf16", NULL };
     static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
     if (i == 2)
-        return check_word(m, "master", masters);
+        return check_word(m, "master", masters, NULL);
     if (i == 3)
-        return check_word(m, "moments", moments);
+        return check_word(m, "moments", moments, NULL);
     if (i == 5)
-        return check_quant(m);
+        return check_quant(m, &s->quant);
     return check_fields(m, "state", state_fields, STATE_FIELDS);
 }
 
@@ -351,7 +356,7 @@ read_header(struct mp *m, struct store *s)
         } else {
             struct mp look = *m;
             buf_printf(&meta, "%s\"%s\":", meta.len > 1 ? "," : "", header_keys[i]);
-            rc = check_meta(&look, i);
+            rc = check_meta(&look, s, i);
             if (rc == 0)
                 rc = mp_skip(m, &meta);
         }
@@ -661,6 +666,7 @@ ckpt_finish(struct writer *w)
 const struct container container_ckpt = {
     .name = "ckpt",
     .suffix = ".ckpt",
+    .traits = { .seed_reads = true, .needs_model = true, .training = true },
     .sniff = ckpt_sniff,
     .read = ckpt_read,
     .segments = ckpt_segments,

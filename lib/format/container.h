@@ -11,16 +11,23 @@
 
 struct container {
     const char *name;
-    const char *suffix; // of file names, with the dot; NULL: known otherwise
+    const char *suffix;        // of file names, with the dot; NULL: known otherwise
+    const char *reserved_name; // that no tensor can have, or NULL
+    struct traits traits;
     /* Whether a file that begins so is one of these; NULL: only the suffix tells. */
     bool (*sniff)(const uint8_t *head, size_t n, uint64_t file_bytes);
     /* Fill s from s->files[0], or from the directory s->path. */
     int (*read)(struct store *s);
+    /* Fill s from a pipe; only store.c's `of_pipe` needs it. */
+    int (*read_stream)(struct store *s, int fd);
     void (*segments)(const struct store *s, segment_fn fn, void *ctx);
     /* Check recorded checksums, if this kind has them. */
     int (*verify)(struct store *s, unsigned threads, const char **what);
     /* Content hash without reading the file; NULL: hash the bytes. */
     bool (*carried_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
+    /* Hash of all headers, by which a sidecar FILE.json proves to be that of this file;
+     * NULL: this kind has no sidecars. */
+    int (*index_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
     /* Writing, see writer.c; NULL: this kind is read only. */
     int (*plan)(struct writer *w);
     int (*finish)(struct writer *w);
@@ -56,9 +63,6 @@ struct nibble_object {
 int read_nibble_object(struct nibble_object *o, const char *file, struct slice text,
                        struct arena *arena, struct err *err);
 
-/* dat.c */
-int dat_read_stream(struct store *s, int fd);
-int dat_index_hash(const struct store *s, uint8_t digest[XXH3_BYTES]);
 /* safetensors.c: parse s->files[file] and append its tensors. */
 int safetensors_read_file(struct store *s, size_t file);
 

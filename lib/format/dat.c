@@ -323,7 +323,7 @@ unnamed_file(struct store *s)
     return fd;
 }
 
-int
+static int
 dat_read_stream(struct store *s, int fd)
 {
     struct source src = { .s = s, .fd = fd, .keep = -1, .buf = malloc(STREAM_BUF) };
@@ -369,7 +369,7 @@ dat_segments(const struct store *s, segment_fn fn, void *ctx)
         fn(ctx, 0, at, s->bytes - at, "number of entries", NULL);
 }
 
-int
+static int
 dat_index_hash(const struct store *s, uint8_t digest[XXH3_BYTES])
 {
     struct hash *h = hash_begin(HASH_XXH3);
@@ -449,7 +449,14 @@ dat_plan(struct writer *w)
 const struct container container_dat = {
     .name = "dat",
     .suffix = ".dat",
+    .traits = { .own_pairs = true,
+                .head_copy = true,
+                .model_order = true,
+                .no_bf16 = true,
+                .seed_reads = true },
     .read = dat_read,
+    .read_stream = dat_read_stream,
     .segments = dat_segments,
+    .index_hash = dat_index_hash,
     .plan = dat_plan,
 };

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define METADATA "__metadata__"
+
 enum { MAX_HEADER = 100000000 };
 
 static const char *const dtype_text[DT_COUNT] = {
@@ -254,7 +256,7 @@ read_header(struct json *j, struct store *s, size_t file, struct records *all)
     int more;
     json_object(j);
     for (size_t at = j->pos; (more = json_key(j, &key)) > 0; at = j->pos) {
-        if (slice_is(key, "__metadata__")) {
+        if (slice_is(key, METADATA)) {
             if (metadata)
                 return json_fail(j, at, "\"__metadata__\" stands here twice");
             metadata = true;
@@ -583,6 +585,8 @@ st_finish(struct writer *w)
 const struct container container_safetensors = {
     .name = "safetensors",
     .suffix = ".safetensors",
+    .reserved_name = METADATA,
+    .traits = { .to_directory = true },
     .sniff = st_sniff,
     .read = st_read,
     .segments = st_segments,

@@ -17,13 +17,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Those with a magic number come first, .dat, which has none, last. */
+/* In the order in which help lists them.  No file begins like two of them. */
 static const struct container *const containers[] = {
-    &container_ckpt,
-    &container_safetensors,
     &container_dat,
+    &container_safetensors,
+    &container_ckpt,
     &container_hf,
 };
+
+/* What reads a pipe, a directory, and a file that none claims: .dat has no magic. */
+static const struct container *const of_pipe = &container_dat;
+static const struct container *const of_directory = &container_hf;
+static const struct container *const of_unclaimed = &container_dat;
 
 enum { N_CONTAINERS = sizeof containers / sizeof *containers, SNIFF_BYTES = 16 };
 
@@ -36,19 +41,34 @@ container_named(struct slice name)
     return NULL;
 }
 
-bool
-writer_knows(const char *kind)
+const char *
+writer_kind(size_t i)
+{
+    for (size_t k = 0; k < N_CONTAINERS; k++)
+        if (containers[k]->plan && i-- == 0)
+            return containers[k]->name;
+    return NULL;
+}
+
+const struct traits *
+writer_traits(const char *kind)
 {
     const struct container *c = container_named(slice_of(kind));
-    return c && c->plan;
+    return c && c->plan ? &c->traits : NULL;
 }
 
 const char *
 writer_kind_of(const char *path)
 {
-    for (size_t i = 0; i < N_CONTAINERS; i++)
-        if (containers[i]->plan && slice_ends(slice_of(path), containers[i]->suffix))
-            return containers[i]->name;
+    struct slice p = slice_of(path);
+    if (slice_is(p, "-"))
+        return of_pipe->name;
+    for (size_t i = 0; i < N_CONTAINERS; i++) {
+        const struct container *c = containers[i];
+        if (c->plan && (slice_ends(p, "/") ? c->traits.to_directory
+                                           : c->suffix && slice_ends(p, c->suffix)))
+            return c->name;
+    }
     return NULL;
 }
 
@@ -68,13 +88,19 @@ container_of_file(const struct map *m)
     for (size_t i = 0; i < N_CONTAINERS; i++)
         if (containers[i]->sniff && containers[i]->sniff(head, n, m->size))
             return containers[i];
-    return &container_dat;
+    return of_unclaimed;
 }
 
 const char *
 store_kind(const struct store *s)
 {
     return s->kind->name;
+}
+
+const struct traits *
+store_traits(const struct store *s)
+{
+    return &s->kind->traits;
 }
 
 int
@@ -214,7 +240,7 @@ static int
 open_stdin(struct store *s)
 {
     struct stat st;
-    s->kind = &container_dat;
+    s->kind = of_pipe;
     if (fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode) &&
         lseek(STDIN_FILENO, 0, SEEK_CUR) == 0) {
         s->files = calloc(1, sizeof *s->files);
@@ -230,7 +256,7 @@ open_stdin(struct store *s)
                            s->name);
         return read_and_check(s);
     }
-    return dat_read_stream(s, STDIN_FILENO);
+    return s->kind->read_stream(s, STDIN_FILENO);
 }
 
 static int
@@ -271,7 +297,8 @@ store_open(struct store *s, const char *path, const struct store_options *opt,
         return open_stdin(s);
     }
     if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        s->kind = &container_hf;
+        s->kind = of_directory;
+        s->is_directory = true;
         return read_and_check(s);
     }
     return open_file(s);
@@ -377,7 +404,7 @@ beside(struct store *s, const char *leaf)
     return p;
 }
 
-/* What FILE.json of a .dat tells, if it fits; never a reason to refuse the .dat. */
+/* What FILE.json tells, if it fits; never a reason to refuse the file. */
 static int
 load_sidecar(struct store *s)
 {
@@ -401,7 +428,7 @@ load_sidecar(struct store *s)
         return store_warn(s, "its sidecar is not one of ours and is ignored");
     if (!text.p)
         return 0;
-    if (dat_index_hash(s, digest) < 0)
+    if (s->kind->index_hash(s, digest) < 0)
         return -1;
     hash_hex(hex, digest, XXH3_BYTES);
     if (!o.has_bytes || o.bytes != s->bytes || !slice_is(o.index_xxh3, hex))
@@ -417,9 +444,9 @@ store_load_beside(struct store *s)
 {
     if (strcmp(s->path, "-") == 0)
         return 0;
-    if (s->kind == &container_dat && load_sidecar(s) < 0)
+    if (s->kind->index_hash && load_sidecar(s) < 0)
         return -1;
-    if (s->config.p || s->kind == &container_hf)
+    if (s->config.p || s->is_directory)
         return 0;
     char *path = beside(s, "config.json");
     if (!path)

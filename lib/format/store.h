@@ -19,6 +19,7 @@
 #include "lib/core/map.h"
 #include "lib/core/names.h"
 #include "lib/core/text.h"
+#include "lib/format/traits.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,12 +49,19 @@ struct store_options {
     const char *tmpdir;  // where a pipe is kept
 };
 
+/* How the forward pass of a training sees its weights; name == NULL: not told.  The
+ * words are those of doc/FORMAT.md section 4. */
+struct quant_words {
+    const char *criterion, *name, *share, *variant;
+};
+
 struct container;
 
 struct store {
     const struct container *kind;
-    char *path; // as given, without trailing slashes
-    char *name; // escaped, for messages
+    bool is_directory; // path is one; files lie in it
+    char *path;        // as given, without trailing slashes
+    char *name;        // escaped, for messages
     struct map *files;
     size_t n_files;
     struct tensor *tensors; // in file order, shards in the order of their names
@@ -62,7 +70,8 @@ struct store {
     struct slice config;     // JSON text of config.json, p == NULL if there is none
     struct slice provenance; // JSON text, likewise
     struct slice meta;       // JSON object of all else that the container tells
-    struct buf warnings;     // one per line
+    struct quant_words quant;
+    struct buf warnings; // one per line
     struct store_options opt;
     struct err *err;
     // private
@@ -79,6 +88,7 @@ int store_open(struct store *s, const char *path, const struct store_options *op
                struct err *err);
 void store_close(struct store *s);
 const char *store_kind(const struct store *s);
+const struct traits *store_traits(const struct store *s);
 
 /* NULL if there is none of that name. */
 const struct tensor *store_find(const struct store *s, struct slice name);

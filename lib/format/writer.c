@@ -68,6 +68,13 @@ writer_object(const struct writer *w, struct buf *out, bool with_file)
     buf_char(out, '}');
 }
 
+/* Whether readers of this kind look for FILE.json. */
+static bool
+may_have_sidecar(const struct writer *w)
+{
+    return w->kind->index_hash != NULL;
+}
+
 /* FILE.json, in w's own words: the name as the user gave it. */
 static char *
 sidecar_path(const struct writer *w)
@@ -166,7 +173,7 @@ begin(struct writer *w)
                            w->name, w->kind->name);
         w->wants_sidecar = false;
     }
-    if (!w->out.direct && w->kind == &container_dat && check_sidecar(w) < 0)
+    if (!w->out.direct && may_have_sidecar(w) && check_sidecar(w) < 0)
         return -1;
     if (w->wants_sidecar) {
         w->file_hash = hash_begin(HASH_XXH3);
@@ -194,8 +201,8 @@ check_names(struct writer *w)
             why = "is not UTF-8";
         else if (names_find(&names, name) != NAME_NONE)
             why = "would stand there twice";
-        else if (w->kind == &container_safetensors && slice_is(name, "__metadata__"))
-            why = "means something else in safetensors";
+        else if (w->kind->reserved_name && slice_is(name, w->kind->reserved_name))
+            why = "means something else there";
         else if (names_add(&names, name, i) < 0) {
             names_free(&names);
             return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
@@ -444,7 +451,7 @@ static void
 drop_old_sidecar(struct writer *w)
 {
     char *path = sidecar_path(w);
-    if (path && w->kind == &container_dat)
+    if (path && may_have_sidecar(w))
         unlink(path); // check_sidecar saw that it is ours, or that there is none
     free(path);
 }

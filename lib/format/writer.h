@@ -13,6 +13,7 @@
 #include "lib/core/dtype.h"
 #include "lib/core/hash.h"
 #include "lib/core/outfile.h"
+#include "lib/format/traits.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,10 +85,14 @@ struct writer {
     uint8_t file_xxh3[XXH3_BYTES], index_xxh3[XXH3_BYTES];
 };
 
-/* Whether a container of that name can be written. */
-bool writer_knows(const char *kind);
-/* The writable container whose suffix the path has, or NULL. */
+/* The containers that can be written, by number, in the order of store.c's table; NULL
+ * behind the last. */
+const char *writer_kind(size_t i);
+/* The one that a path asks for: by its suffix, by a / at its end (a model directory), or
+ * "-" (what can be read from a pipe again); or NULL. */
 const char *writer_kind_of(const char *path);
+/* NULL: no container of that name can be written. */
+const struct traits *writer_traits(const char *kind);
 
 struct writer_options {
     unsigned flags; // OUT_FORCE

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* traits: how kinds of containers differ for those who do not know their bytes.
+ *
+ * Each kind tells its own in its struct container; false is the plain case.  Programs ask
+ * store_traits and writer_traits, and compare no names.
+ */
+#ifndef NIBBLE_FORMAT_TRAITS_H
+#define NIBBLE_FORMAT_TRAITS_H
+
+#include <stdbool.h>
+
+struct traits {
+    // what a name may ask for
+    bool to_directory;   // OUT/ is a model directory of such files
+    bool directory_only; // and OUT alone is nothing
+    // what its readers want
+    bool own_pairs;   // NVFP4 entries are X.weight.qdata and X.weight.scale, no others
+    bool head_copy;   // lm_head.weight is there even if it is the embedding
+    bool model_order; // entries stand in the order of a model; one that is rewritten
+                      // keeps its own
+    bool no_bf16;     // f16 stands in its place, if nothing else is asked for
+    bool seed_reads;  // --compat seed makes sense
+    // what it is
+    bool needs_model; // nothing to write without a configuration that we understand
+    bool training;    // just the weights of a configuration, and the optimizer's state
+};
+
+#endif
