@@ -13,15 +13,15 @@
 struct view {
     const char *name; // NUL-terminated
     uint32_t name_len;
-    enum dtype dtype;
-    unsigned rank;
+    uint8_t dtype; // enum dtype
+    uint8_t rank;
+    bool divides; // value / scale2 instead of value * scale2
+    bool foreign; // of another program's dialect, which always has a tensor scale
     const uint64_t *shape;       // (rank)
     uint64_t numel, nbytes;      // nbytes: of all its entries
     const struct tensor *entry;  // the tensor itself; of nvfp4 the codes
     const struct tensor *scale;  // nvfp4: block scales
     const struct tensor *scale2; // nvfp4: the tensor scale, or NULL
-    bool divides;                // value / scale2 instead of value * scale2
-    bool foreign; // of another program's dialect, which always has a tensor scale
 };
 
 struct views {
