@@ -37,6 +37,7 @@ FORMAT_SRCS = \
 	lib/format/hf.c \
 	lib/format/mp.c \
 	lib/format/safetensors.c \
+	lib/format/spans.c \
 	lib/format/store.c \
 	lib/format/tok.c \
 	lib/format/view.c \

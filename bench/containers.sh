@@ -414,24 +414,32 @@ part_verify()
     rm -f "$file"
 }
 
-part_hostile()
+# hostile WHAT OPTION...: the files that mkbad.py makes with these options
+hostile()
 {
-    local tests=$here/../tests files seconds rss line
-    if ! command -v python3 >/dev/null || ! [ -e "$tests/mkbad.py" ]; then
-        not_run "hostile: needs python3 and tests/mkbad.py"
-        return
-    fi
+    local tests=$here/../tests what=$1 files seconds rss line
+    shift
     mkdir "$dir/bad"
-    python3 -B "$tests/mkbad.py" "$dir/bad" >/dev/null
+    python3 -B "$tests/mkbad.py" "$@" "$dir/bad" >/dev/null
     files=$(cat "$dir/bad/MANIFEST" "$dir/bad/DAMAGED" | wc -l)
     quiet
     line=$(NIBBLE_BIN=$bin python3 -B "$tests/runbad.py" list "$dir/bad") ||
         say "tests/runbad.py has complaints"
     seconds=$(sed -n 's/.*slowest \([0-9.]*\) s.*/\1/p' <<<"$line" | sort -g | tail -n 1)
     rss=$(sed -n 's/.*most \([0-9.]*\) MiB.*/\1/p' <<<"$line" | sort -g | tail -n 1)
-    row "hostile input: slowest and largest of all runs" 1 "" "$seconds" "" "" \
+    row "$what: slowest and largest of all runs" 1 "" "$seconds" "" "" \
         "< 1 s; < 64 MiB" "$(holds "$seconds < 1 && $rss < 64")" "$rss" "$files bad files"
     rm -rf "$dir/bad"
+}
+
+part_hostile()
+{
+    if ! command -v python3 >/dev/null || ! [ -e "$here/../tests/mkbad.py" ]; then
+        not_run "hostile: needs python3 and tests/mkbad.py"
+        return
+    fi
+    hostile "hostile input"
+    hostile "hostile input with headers up to 100 MB" --big
 }
 
 # The reference library, loading and saving; it must hold the file twice in memory.

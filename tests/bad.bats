@@ -73,6 +73,47 @@ bin() {
     runbad list "$BAD"
 }
 
+# Their cost is the point, and it is not measured under sanitizers or emulation.
+# bats test_tags=slow,nosan,native
+@test "headers as large as they may be are refused as fast, in as little memory" {
+    python3 "$BATS_TEST_DIRNAME/mkbad.py" --big big
+    [ "$(wc -l <big/MANIFEST)" -ge 20 ]
+    runbad list big
+}
+
+# bats test_tags=slow
+@test "what is large and legal is listed" {
+    python3 - <<'PY'
+import sys
+sys.dont_write_bytecode = True
+n = 1 << 20
+with open("many.dat", "wb") as f:
+    f.write(b"\x80\x80\x40")
+    f.write(b"".join([b"\x06%06x\0\1\0" % k for k in range(n)]))
+with open("nibble.safetensors", "wb") as f:
+    h = b'{"__metadata__":{"nibble":"{\\"format\\":\\"nibble-1\\",\\"x\\":\\"%s\\"}"}}' % (
+        b"v" * (17 << 20))
+    f.write(len(h).to_bytes(8, "little") + h)
+with open("small.dat", "wb") as f:
+    f.write(b"\1\1a\0\1\1x")
+with open("small.dat.json", "wb") as f:
+    f.write(b'{"format":"nibble-1","x":"%s"}' % (b"v" * (17 << 20)))
+PY
+    "$(bin datcat)" many.dat | md5sum >file.md5
+    "$(bin datcat)" - <many.dat | md5sum | cmp - file.md5
+    # A file on standard input is a file; this is a pipe.
+    dd if=many.dat bs=64K status=none | "$(bin datcat)" - | md5sum | cmp - file.md5
+    run -0 --separate-stderr "$(bin datcat)" many.dat
+    [ "${lines[0]}" = $'000000\tu8\t[0]\t0' ]
+    [ "${lines[1048575]}" = $'0fffff\tu8\t[0]\t0' ]
+    [ "${lines[1048576]}" = $'total\t1048576 u8\t1048576 tensors\t0' ]
+    # Texts that are too large are not ours.
+    run -0 --separate-stderr "$(bin datcat)" --json nibble.safetensors
+    [[ $stderr == *ignored* ]]
+    run -0 --separate-stderr "$(bin datcat)" --json small.dat
+    [[ $stderr == *ignored* && $output == *'"config":null'* ]]
+}
+
 @test "a .dat cut at every byte, as a file and in a pipe" {
     make_sample small-dat small.dat
     runbad cut small.dat

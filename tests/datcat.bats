@@ -216,6 +216,34 @@ total     1 f16, 1 f32, 1 i8, 1 nvfp4  4 tensors  59" ]
     [ "$output" = $'a.weight\nb:2\nb\nc.weight.qdata\nc.weight.scale\nc.weight.scale2' ]
 }
 
+@test "safetensors and shards: in the order of the file, whatever that of the header" {
+    mkdir "$BATS_TEST_TMPDIR/dir"
+    python3 - "$BATS_TEST_TMPDIR" <<'PY'
+import json, struct, sys
+def st(name, records, data):
+    h = "{%s}" % ",".join('%s:{"dtype":"U8","shape":[%d],"data_offsets":[%d,%d]}' % (
+        json.dumps(k), e - b, b, e) for k, b, e in records)
+    with open(sys.argv[1] + "/" + name, "wb") as f:
+        f.write(struct.pack("<Q", len(h)) + h.encode() + data)
+# Empty ones stand before what begins where they do, in the order of the header.
+st("o.safetensors", [("last", 6, 9), ("end", 9, 9), ("b2", 2, 2), ("mid\n", 2, 6),
+                     ("b1", 2, 2), ("first", 0, 2)], bytes(range(9)))
+st("dir/2.safetensors", [("d", 1, 2), ("c", 0, 1)], b"xy")
+st("dir/1.safetensors", [("a", 0, 1), ("b", 1, 1)], b"z")
+with open(sys.argv[1] + "/dir/model.safetensors.index.json", "w") as f:
+    json.dump({"weight_map": {"d": "2.safetensors", "b": "1.safetensors",
+                              "c": "2.safetensors", "a": "1.safetensors"}}, f)
+PY
+    cd "$BATS_TEST_TMPDIR"
+    quiet --names o.safetensors
+    [ "$output" = $'first\nb2\nb1\nmid\\n\nlast\nend' ]
+    [ "$(datcat --payload last o.safetensors | od -An -tu1)" = "   6   7   8" ]
+    datcat --map o.safetensors >/dev/null
+    quiet --names dir
+    [ "$output" = $'a\nb\nc\nd' ]
+    [ "$(datcat --payload c dir)" = x ]
+}
+
 @test "--json: one valid document with its keys" {
     datcat --json small.dat | python3 -m json.tool >/dev/null
     quiet --json small.dat

@@ -795,7 +795,7 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
     claim hit "r're:model\\.layers\\.[\\d]+\\.(?:self_attn|x)\\..*_proj\$'"
     refuse 'self_attn.q_proj" is quantized, and its configuration lists it' -o y.dat hit
     for re in 'a{3}' '((((x{99}){99}){99}){99})' '(a*)*' '(ab)+' 'a**' '(?!x)' '\\1' \
-        '[a' '[[:alpha:]]' '\\b' '*a' '(a' 'a)' 'a^b' '\\'; do
+        '[a' '[[:alpha:]]' '\\b' '*a' '(a' 'a)' 'a^b' "\\\\"; do
         claim bad "'re:$re'"
         refuse "is not understood" -o y.dat bad
     done

@@ -4,7 +4,10 @@
 must find.  Each holds exactly one defect: sizes and hashes around it are
 right again.  Deterministic, standard library only, from the format rules.
 
-usage: mkbad.py OUTDIR
+usage: mkbad.py [--big] OUTDIR
+
+--big makes those whose headers are as large as they may be (10 to 100 MB a
+file, 1.4 GB in all), and no others.
 
 OUTDIR/MANIFEST  path TAB what must be found TAB flags
                  exit 2 from datcat and datpack, 1 from datcat --verify
@@ -768,8 +771,8 @@ def make_gguf_infos():
            24 * ((1 << 33) + 2))
     bad("gguf-sparse-count.gguf", None, "2^33 infos in zeros: empty names",
         "off,slow")
-    many = [g.info("%06d" % k, (0,), 24, 0) for k in range(100000)]
-    gbad("info-many-dup", "100001 tensors, the last name is the first one's",
+    many = [g.info("%06d" % k, (0,), 24, 0) for k in range(60000)]
+    gbad("info-many-dup", "60001 tensors, the last name is the first one's",
          "off,slow", infos=many + [many[0]], data=b"")
 
 
@@ -1433,6 +1436,133 @@ def make_damaged():
             json.dumps(o, separators=(",", ":")).encode())
 
 
+# ---- headers as large as they may be ------------------------------------------
+
+# Bytes of a safetensors header, and of the entry headers of a .dat.
+MAX_HEADER = 100000000
+MAX_ENTRIES = 1 << 20
+
+
+LETTERS = [chr(i) for i in range(35, 92)]
+SHORT = [a + b + c + d for a in LETTERS[:13] for b in LETTERS
+         for c in LETTERS for d in LETTERS]     # 2.4 million names
+
+
+def make_big_dat():
+    def entries(n, form):
+        return b"".join([form % k for k in range(n)])
+    many = entries(MAX_ENTRIES, b"\x06%06x\0\1\0")
+    bad("big-many.dat", uleb(MAX_ENTRIES) + many + b"\0",
+        "as many entries as there may be, then a byte", "off,slow")
+    bad("big-many-dup.dat", uleb(MAX_ENTRIES) + many[:-10] + many[:10],
+        "as many entries as there may be, the last name is the first one's",
+        "off,slow")
+    bad("big-too-many.dat", uleb(2 * MAX_ENTRIES) + many + many,
+        "two million entries", "num,slow")
+    long = b"\x80\x80\4%06d" + b"n" * 65530 + b"\0\1\0"
+    bad("big-names.dat", uleb(1520) + entries(1520, long) + b"\0",
+        "names of 64 KiB in 100 MB, then a byte", "off,slow")
+    bad("big-headers.dat", uleb(1530) + entries(1530, long),
+        "headers of more than 100,000,000 bytes", "off,slow")
+    deep = entries(700000, b"\x06%06x\0\x40" + b"\1" * 64 + b"\0")
+    bad("big-rank.dat", uleb(700000) + deep + b"\0",
+        "700,000 tensors of rank 64, then a byte", "off,slow")
+
+
+def make_big_st():
+    import random
+    rng = random.Random(21)
+    few = '"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+    form = '"%s":{"dtype":"U8","shape":[%d],"data_offsets":[%d,%d]}'
+    many = [form % (k, 0, 0, 0) for k in SHORT[:MAX_HEADER // 55]]
+    sbad("big-many", "{%s}" % ",".join(many),
+         "1.8 million empty tensors, then a byte", "off,slow", data=b"x")
+    many[-1] = many[1234]
+    sbad("big-many-dup", "{%s}" % ",".join(many),
+         "1.8 million empty tensors, the last name is another's", "off,slow",
+         data=b"")
+    many = [form % (k, 1, i, i + 1)
+            for i, k in enumerate(SHORT[:MAX_HEADER // 67])]
+    rng.shuffle(many)
+    sbad("big-shuffled", "{%s}" % ",".join(many),
+         "1.5 million tensors in any order, then a byte", "off,slow",
+         data=bytes(len(many) + 1))
+    del many
+    value = "v" * (MAX_HEADER - 1000)
+    meta = '{"__metadata__":{%s},' + few + "}"
+    sbad("big-escapes", meta % ('"k":"%s"' % ("\\n" * (len(value) // 2))),
+         "100 MB of escapes, then a byte", "off,slow", data=b"xy")
+    sbad("big-key", meta % ('"%s":""' % value), "a key of 100 MB", "off,slow",
+         data=b"x")
+    sbad("big-keys", meta % ",".join(['"%s":""' % k for k in SHORT]),
+         "2.4 million keys of metadata", "off,slow", data=b"x")
+    sbad("big-name", '{"%s":{}}' % value, "a name of 100 MB", "off,slow",
+         data=b"")
+    sbad("big-digits", '{"a":{"dtype":"U8","shape":[%s]}}' %
+         ("1" * len(value)), "a number of 100 MB", "off,slow", data=b"")
+    sbad("big-first", '{"a":{"dtype":"U9"},%s}' % (" " * len(value)),
+         "a bad record before 100 MB", "off,slow", data=b"x")
+    odd("big-odd-value.safetensors",
+        st(meta % ('"k":"%s"' % value), data=b"x"),
+        "metadata of 100 MB: legal")
+    odd("big-odd-padding.safetensors",
+        st("{%s}%s" % (few, " " * len(value)), data=b"x"),
+        "padding of 100 MB: legal")
+
+
+def make_big_idx():
+    """400,000 tensors in one shard, one more or other in the index."""
+    names = SHORT[:400000]
+    shard_file = st("{%s}" % ",".join(
+        ['"%s":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % k
+         for k in names]), data=b"")
+
+    def big(tag, what, listed):
+        raw = '{"weight_map":{%s}}' % ",".join(
+            ['"%s":"x.safetensors"' % k for k in listed])
+        idx(tag, what, "slow", raw=raw, files={"x.safetensors": shard_file})
+    big("big-missing", "one of 400,000 is not in its shard", names + ["zz"])
+    big("big-unlisted", "one of 400,000 is not listed", names[:-1])
+    big("big-other", "one of 400,000 has another name", names[:-1] + ["zz"])
+    big("big-twice", "one of 400,000 is listed twice", names + names[:1])
+    big("big-too-many", "more than a million are listed", SHORT[:1200000])
+    idx("big-shards", "a shard for each of 400,000", "slow",
+        raw='{"weight_map":{%s}}' % ",".join(
+            ['"%s":"%x"' % (k, i) for i, k in enumerate(names)]))
+
+
+def make_big_gguf():
+    extra = bytes(33)       # behind the data, more than padding
+
+    def big(tag, what, pairs=(), infos=(), **kw):
+        gbad("big-" + tag, what, "off,slow", pairs=pairs, infos=infos,
+             data=extra, **kw)
+    token = g.string("v" * 92)
+    array = (g.string("t") + struct.pack("<IIQ", g.ARRAY, g.STRING, 1000000) +
+             token * 1000000)
+    big("tokens", "an array of a million strings, then bytes", [array])
+    big("value", "a string of 100 MB, then bytes",
+        [g.pair("t", g.STRING, "v" * MAX_HEADER)])
+    n = 1 << 16
+    big("pairs", "as many pairs as there may be, then bytes",
+        [g.pair("%06d" % k, g.U32, k) for k in range(n)])
+    bad("gguf-big-pairs-more.gguf", gguf_file(
+        [g.pair("%06d" % k, g.U32, k) for k in range(n + 1)]),
+        "one pair more than there may be", "num,slow")
+    big("keys", "keys of 64 KiB in 100 MB",
+        [g.pair("%06d" % k + "k" * 65000, g.U32, k) for k in range(1500)])
+    big("texts", "texts of 64 KiB in 100 MB",
+        [g.pair("%06d" % k, g.STRING, "k" * 65000) for k in range(1500)])
+    infos = [g.info("%060d" % k, (0,), 24, 0) for k in range(n)]
+    big("infos", "as many tensors as there may be, then bytes", (), infos)
+    bad("gguf-big-infos-more.gguf", gguf_file((), infos + [g.info("x", (0,), 24, 0)]),
+        "one tensor more than there may be", "num,slow")
+    big("names", "names of 60 KB in 100 MB", (),
+        [g.info("%060000d" % k, (0,), 24, 0) for k in range(1600)])
+    big("ranks", "tensors of rank 64", (),
+        [g.info("%d" % k, (0,) * 64, 24, 0) for k in range(50000)])
+
+
 def write_list(name, rows):
     paths = [r[0] for r in rows]
     assert len(set(paths)) == len(paths), "a class twice: %s" % [
@@ -1445,27 +1575,20 @@ def write_list(name, rows):
 
 def main(argv):
     global OUT
-    if len(argv) != 1:
+    big = argv[:1] == ["--big"]
+    if len(argv) != 1 + big:
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    OUT = argv[0]
+    OUT = argv[-1]
     os.makedirs(OUT, exist_ok=True)
-    make_dat()
-    make_dat_odd()
-    make_st_frame()
-    make_st_json()
-    make_st_fields()
-    make_st_layout()
-    make_gguf_head()
-    make_gguf_pairs()
-    make_gguf_infos()
-    make_gguf_odd()
-    make_idx()
-    make_ckpt_prologue()
-    make_ckpt_msgpack()
-    make_ckpt_keys()
-    make_ckpt_arrays()
-    make_damaged()
+    for make in (make_big_dat, make_big_st, make_big_idx,
+                 make_big_gguf) if big else (
+            make_dat, make_dat_odd, make_st_frame, make_st_json,
+            make_st_fields, make_st_layout, make_gguf_head, make_gguf_pairs,
+            make_gguf_infos, make_gguf_odd, make_idx, make_ckpt_prologue,
+            make_ckpt_msgpack, make_ckpt_keys, make_ckpt_arrays,
+            make_damaged):
+        make()
     write_list("MANIFEST", MANIFEST)
     write_list("DAMAGED", DAMAGED)
     write_list("ODD", ODD)

@@ -215,6 +215,8 @@ subject_open(struct config_datcat *c, struct subject *f, const char *path,
         return -1;
     if ((a == JSON || a == META || a == VERIFY) && store_load_beside(&f->store) < 0)
         return -1;
+    if ((a == JSON || a == META) && store_meta(&f->store) < 0)
+        return -1;
     if (views_open(&f->views, &f->store, raw) < 0 || select_views(c, f, err) < 0)
         return -1;
     if (!c->cmd.quiet)

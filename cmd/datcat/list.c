@@ -47,23 +47,40 @@ static void
 put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
 {
     buf_char(b, '[');
-    for (unsigned d = 0; d < rank; d++)
-        buf_printf(b, "%s%llu", d ? "," : "", (unsigned long long)shape[d]);
+    for (unsigned d = 0; d < rank; d++) {
+        if (d)
+            buf_char(b, ',');
+        buf_u64(b, shape[d]);
+    }
     buf_char(b, ']');
 }
 
 /* ---- a table of text: aligned on a terminal, else tab-separated --------------- */
 
 struct cells {
-    struct buf text; // NUL-terminated cells, one after the other
+    struct buf text; // aligned: NUL-terminated cells; else lines to be written
     size_t n, columns;
+    bool aligned;
 };
+
+static struct cells
+cells_begin(size_t columns)
+{
+    return (struct cells){ .columns = columns, .aligned = isatty(STDOUT_FILENO) };
+}
 
 static void
 cell_end(struct cells *t)
 {
-    buf_char(&t->text, '\0');
     t->n++;
+    if (t->aligned) {
+        buf_char(&t->text, '\0');
+        return;
+    }
+    bool last = t->n % t->columns == 0;
+    buf_char(&t->text, last ? '\n' : '\t');
+    if (last && t->text.len > FLUSH_AT)
+        cmd_flush(&t->text);
 }
 
 static void
@@ -76,7 +93,7 @@ cell(struct cells *t, const char *text)
 static void
 cell_u64(struct cells *t, uint64_t v)
 {
-    buf_printf(&t->text, "%llu", (unsigned long long)v);
+    buf_u64(&t->text, v);
     cell_end(t);
 }
 
@@ -94,11 +111,14 @@ static void
 cells_print(struct cells *t)
 {
     size_t widths[MAX_COLUMNS] = { 0 };
-    bool aligned = isatty(STDOUT_FILENO);
     struct buf out = { 0 };
     const char *p = t->text.data;
+    if (!t->aligned)
+        cmd_flush(&t->text);
     if (t->text.failed)
         die(EXIT_MEMORY, "out of memory for the listing");
+    if (!t->aligned)
+        t->n = 0;
     for (size_t i = 0; i < t->n; i++, p += strlen(p) + 1)
         if (width(p) > widths[i % t->columns])
             widths[i % t->columns] = width(p);
@@ -108,12 +128,12 @@ cells_print(struct cells *t)
         bool last = column + 1 == t->columns;
         size_t pad = widths[column] - width(p);
         // Numbers, which begin in the fourth column, stand to the right.
-        if (aligned && column >= 3)
+        if (column >= 3)
             buf_fill(&out, ' ', pad);
         buf_str(&out, p);
-        if (aligned && column < 3 && !last)
+        if (column < 3 && !last)
             buf_fill(&out, ' ', pad);
-        buf_str(&out, last ? "\n" : aligned ? "  " : "\t");
+        buf_str(&out, last ? "\n" : "  ");
         if (out.len > FLUSH_AT)
             cmd_flush(&out);
     }
@@ -252,7 +272,7 @@ make_groups(const struct subject *f, struct group *groups)
 static void
 list_groups(const struct config_datcat *c, const struct subject *f)
 {
-    struct cells t = { .columns = 5 + (c->stats ? STATS : 0) };
+    struct cells t = cells_begin(5 + (c->stats ? STATS : 0));
     struct group *groups = calloc(f->views.n ? f->views.n : 1, sizeof *groups);
     if (!groups)
         die(EXIT_MEMORY, "out of memory for the listing");
@@ -279,7 +299,7 @@ list_groups(const struct config_datcat *c, const struct subject *f)
 void
 list_text(const struct config_datcat *c, const struct subject *f)
 {
-    struct cells t = { .columns = 4 + (c->stats ? STATS : 0) };
+    struct cells t = cells_begin(4 + (c->stats ? STATS : 0));
     if (c->group) {
         list_groups(c, f);
         return;

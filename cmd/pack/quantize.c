@@ -304,8 +304,14 @@ unite(struct plan *p, struct nvfp4 *group)
     return check_target(p);
 }
 
+/* The first tensor of each group, by number of its name. */
+struct leaders {
+    struct names names;
+    struct nvfp4 **of;
+};
+
 static int
-join(struct plan *p, struct names *leaders, size_t i)
+join(struct plan *p, struct leaders *leaders, size_t i)
 {
     struct nvfp4 *t = p->nvfp4[i];
     struct slice prefix;
@@ -320,10 +326,14 @@ join(struct plan *p, struct names *leaders, size_t i)
     buf_free(&b);
     if (!key)
         return plan_no_memory(p);
-    int64_t leader = names_find(leaders, name);
-    if (leader == NAME_NONE)
-        return names_add(leaders, name, i) < 0 ? plan_no_memory(p) : 0;
-    t->group = p->nvfp4[leader];
+    int64_t leader = names_find(&leaders->names, name);
+    if (leader == NAME_NONE) {
+        leaders->of[leaders->names.n] = t;
+        return names_add(&leaders->names, name, leaders->names.n) < 0
+                   ? plan_no_memory(p)
+                   : 0;
+    }
+    t->group = leaders->of[leader];
     t->next = t->group->next; // the order within a group does not matter
     t->group->next = t;
     return 0;
@@ -332,13 +342,16 @@ join(struct plan *p, struct names *leaders, size_t i)
 int
 quantize_group(struct plan *p)
 {
-    struct names leaders = { 0 };
-    int rc = 0;
+    if (p->n_nvfp4 == 0)
+        return 0;
+    struct leaders leaders = { .of = calloc(p->n_nvfp4, sizeof(struct nvfp4 *)) };
+    int rc = leaders.of ? 0 : plan_no_memory(p);
     for (size_t i = 0; i < p->n_nvfp4 && rc == 0; i++)
         rc = join(p, &leaders, i);
     for (size_t i = 0; i < p->n_nvfp4 && rc == 0 && target(p)->dialect; i++)
         if (p->nvfp4[i]->group == p->nvfp4[i])
             rc = unite(p, p->nvfp4[i]);
-    names_free(&leaders);
+    names_free(&leaders.names);
+    free(leaders.of);
     return rc;
 }

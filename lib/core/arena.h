@@ -12,8 +12,10 @@ struct arena {
 /* n bytes aligned for any scalar, contents undefined, or NULL.  n == 0 gives a
  * pointer that must not be read. */
 void *arena_alloc(struct arena *a, size_t n);
-/* A copy of n bytes with a NUL behind it, or NULL. */
+/* A copy of n bytes with a NUL behind it, or NULL.  Not aligned. */
 char *arena_copy(struct arena *a, const void *bytes, size_t n);
+/* Forget all of it, but keep a block for what comes next. */
+void arena_clear(struct arena *a);
 void arena_free(struct arena *a);
 
 #endif

@@ -69,15 +69,31 @@ void
 buf_vprintf(struct buf *b, const char *fmt, va_list ap)
 {
     va_list again;
+    if (!reserve(b, 0))
+        return;
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
-    if (n < 0)
+    size_t room = b->cap - b->len;
+    int n = vsnprintf(b->data + b->len, room, fmt, ap);
+    if (n < 0) {
         b->failed = true;
-    else if (reserve(b, (size_t)n)) {
+    } else if ((size_t)n < room) {
+        b->len += (size_t)n;
+    } else if (reserve(b, (size_t)n)) {
         vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
         b->len += (size_t)n;
     }
     va_end(again);
+}
+
+void
+buf_u64(struct buf *b, uint64_t v)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    do
+        digits[--at] = (char)('0' + v % 10);
+    while (v /= 10);
+    buf_add(b, digits + at, sizeof digits - at);
 }
 
 void

@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct buf {
     char *data;
@@ -23,6 +24,7 @@ void buf_add(struct buf *b, const void *bytes, size_t n);
 void buf_str(struct buf *b, const char *text);
 void buf_char(struct buf *b, char c);
 void buf_fill(struct buf *b, char c, size_t n);
+void buf_u64(struct buf *b, uint64_t v); // in decimal
 void buf_printf(struct buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap)

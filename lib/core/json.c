@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 1000 }; // provenances nest
+enum { MAX_DEPTH = 1000, WATCH_STEP = 2 << 20 }; // provenances nest
 
 void
 json_open(struct json *j, const char *file, uint64_t base, struct slice text,
@@ -18,11 +18,34 @@ json_open(struct json *j, const char *file, uint64_t base, struct slice text,
 {
     *j = (struct json){ .text = text.p,
                         .len = text.n,
+                        .horizon = text.n,
                         .base = base,
                         .file = file,
                         .first = true,
                         .arena = arena,
                         .err = err };
+}
+
+void
+json_watch(struct json *j, void (*passed)(void *ctx, size_t pos), void *ctx)
+{
+    j->passed = passed;
+    j->ctx = ctx;
+    j->horizon = j->pos;
+}
+
+/* Whether there is text at i.  All loops over text end at the horizon to ask this, so a
+ * value of 100 MB is watched in its middle, too. */
+static bool
+text_at(struct json *j, size_t i)
+{
+    if (i < j->horizon)
+        return true;
+    if (i >= j->len)
+        return false;
+    j->passed(j->ctx, i); // an unwatched horizon is the end
+    j->horizon = j->len - i > WATCH_STEP ? i + WATCH_STEP : j->len;
+    return true;
 }
 
 void
@@ -37,10 +60,12 @@ json_report(struct json *j, size_t at, const char *fmt, ...)
              (unsigned long long)(j->base + at), words);
 }
 
-static void
+static inline void
 skip_space(struct json *j)
 {
-    while (j->pos < j->len) {
+    if (j->pos < j->horizon && (uint8_t)j->text[j->pos] > ' ')
+        return;
+    while (text_at(j, j->pos)) {
         char c = j->text[j->pos];
         if (c != ' ' && c != '\n' && c != '\t' && c != '\r')
             break;
@@ -170,7 +195,7 @@ hex4(struct json *j, uint32_t *v)
     return 0;
 }
 
-/* One escape, the backslash already taken. */
+/* One escape, the backslash already taken; out may be NULL. */
 static int
 unescape(struct json *j, struct buf *out)
 {
@@ -180,7 +205,8 @@ unescape(struct json *j, struct buf *out)
     char c = j->pos < j->len ? j->text[j->pos++] : '\0';
     const char *known = c ? strchr(from, c) : NULL;
     if (known) {
-        buf_char(out, to[known - from]);
+        if (out)
+            buf_char(out, to[known - from]);
         return 0;
     }
     if (c != 'u')
@@ -200,8 +226,27 @@ unescape(struct json *j, struct buf *out)
             return json_fail(j, at, "high surrogate \\u%04x without a low one", hi);
         hi = 0x10000 + ((hi - 0xd800) << 10 | (lo - 0xdc00));
     }
-    utf8_add(out, hi);
+    if (out)
+        utf8_add(out, hi);
     return 0;
+}
+
+/* How many of the characters at p need no look: ASCII but '"', '\\' and controls. */
+static size_t
+common_run(const char *p, size_t n)
+{
+    const uint64_t ones = 0x0101010101010101, tops = 0x8080808080808080;
+    size_t i = 0;
+    for (; n - i >= 8; i += 8) {
+        uint64_t v = load_le64(p + i), quote = v ^ ones * '"', slash = v ^ ones * '\\';
+        // The top bit of a byte that is below 0x20, '"' or '\\'; or of one behind it.
+        if (((v - ones * 0x20) | (quote - ones) | (slash - ones) | v) & tops)
+            break;
+    }
+    while (i < n && !(p[i] & 0x80) && (uint8_t)p[i] >= 0x20 && p[i] != '"' &&
+           p[i] != '\\')
+        i++;
+    return i;
 }
 
 /* Length of the plain characters at the current place, up to a quote, a backslash, or
@@ -210,9 +255,14 @@ static int
 plain_run(struct json *j, size_t *n)
 {
     size_t i = j->pos;
-    while (i < j->len && j->text[i] != '"' && j->text[i] != '\\') {
+    for (;;) {
+        i += common_run(j->text + i, j->horizon > i ? j->horizon - i : 0);
+        if (!text_at(j, i))
+            break;
         uint8_t c = (uint8_t)j->text[i];
         uint32_t cp;
+        if (c == '"' || c == '\\')
+            break;
         unsigned len = c < 0x80 ? 1 : utf8_char(&cp, j->text + i, j->len - i);
         if (c < 0x20)
             return json_fail(j, i, "control character 0x%02x inside a string", c);
@@ -226,6 +276,22 @@ plain_run(struct json *j, size_t *n)
     return 0;
 }
 
+/* The rest of a string, its quote already taken. */
+static int
+pass_string(struct json *j)
+{
+    size_t n;
+    for (;;) {
+        if (plain_run(j, &n) < 0)
+            return -1;
+        j->pos += n;
+        if (j->text[j->pos++] == '"')
+            return 0;
+        if (unescape(j, NULL) < 0)
+            return -1;
+    }
+}
+
 int
 json_string(struct json *j, struct slice *s)
 {
@@ -233,6 +299,8 @@ json_string(struct json *j, struct slice *s)
         return -1;
     if (!take(j, '"'))
         return json_expected(j, "a string");
+    if (!s)
+        return pass_string(j);
     size_t n;
     if (plain_run(j, &n) < 0)
         return -1;
@@ -246,6 +314,10 @@ json_string(struct json *j, struct slice *s)
     for (;;) {
         buf_add(&out, j->text + j->pos, n);
         j->pos += n;
+        if (j->longest && out.len > j->longest) {
+            rc = json_fail(j, j->pos, "a string of more than %zu bytes", j->longest);
+            break;
+        }
         if (j->text[j->pos++] == '"')
             break;
         if (unescape(j, &out) < 0 || plain_run(j, &n) < 0) {
@@ -265,6 +337,14 @@ json_string(struct json *j, struct slice *s)
     return rc;
 }
 
+static size_t
+digits(struct json *j, size_t i)
+{
+    while (text_at(j, i) && j->text[i] >= '0' && j->text[i] <= '9')
+        i++;
+    return i;
+}
+
 /* The span of a number by the JSON grammar; *integer: no fraction, exponent, minus. */
 static int
 number_span(struct json *j, struct slice *s, bool *integer)
@@ -280,26 +360,23 @@ number_span(struct json *j, struct slice *s, bool *integer)
         *integer = false;
         i++;
     }
-    size_t digits = i;
-    while (i < n && t[i] >= '0' && t[i] <= '9')
-        i++;
-    bool ok = i > digits && (t[digits] != '0' || i == digits + 1);
+    size_t start = i;
+    i = digits(j, i);
+    bool ok = i > start && (t[start] != '0' || i == start + 1);
     if (ok && i < n && t[i] == '.') {
         *integer = false;
-        size_t frac = ++i;
-        while (i < n && t[i] >= '0' && t[i] <= '9')
-            i++;
-        ok = i > frac;
+        start = ++i;
+        i = digits(j, i);
+        ok = i > start;
     }
     if (ok && i < n && (t[i] | 32) == 'e') {
         *integer = false;
         i++;
         if (i < n && (t[i] == '+' || t[i] == '-'))
             i++;
-        size_t exp = i;
-        while (i < n && t[i] >= '0' && t[i] <= '9')
-            i++;
-        ok = i > exp;
+        start = i;
+        i = digits(j, i);
+        ok = i > start;
     }
     if (!ok)
         return json_expected(j, "a number");
@@ -316,13 +393,12 @@ json_u63(struct json *j, uint64_t *v)
     size_t at = (skip_space(j), j->pos);
     if (number_span(j, &s, &integer) < 0)
         return -1;
-    char text[32];
-    if (integer && s.n < sizeof text) {
-        memcpy(text, s.p, s.n);
-        text[s.n] = '\0';
-        if (num_u64(v, text) && *v <= INT64_MAX)
-            return 0;
-    }
+    bool fits = integer && s.n <= 19; // 10^19 is below 2^64
+    *v = 0;
+    for (size_t i = 0; fits && i < s.n; i++)
+        *v = 10 * *v + (uint64_t)(s.p[i] - '0');
+    if (fits && *v <= INT64_MAX)
+        return 0;
     char found[TEXT_QUOTE];
     return json_fail(j, at, "expected an integer of 0..2^63-1, found %s",
                      text_quote(found, s.p, s.n));
@@ -379,7 +455,7 @@ skip_scalar(struct json *j)
     bool b;
     switch (json_peek(j)) {
     case '"':
-        return json_string(j, &s);
+        return json_string(j, NULL);
     case '0':
         return number_span(j, &s, &b);
     case 't':
@@ -397,7 +473,6 @@ json_skip(struct json *j, struct slice *raw)
 {
     char open[MAX_DEPTH]; // what is open: { or [
     int depth = 0;
-    struct slice key;
     json_peek(j);
     size_t start = j->pos;
     do {
@@ -412,7 +487,7 @@ json_skip(struct json *j, struct slice *raw)
             return -1;
         }
         while (depth) {
-            int more = open[depth - 1] == '{' ? json_key(j, &key) : json_item(j);
+            int more = open[depth - 1] == '{' ? json_key(j, NULL) : json_item(j);
             if (more < 0)
                 return -1;
             if (more)

@@ -3,7 +3,8 @@
  *
  * Headers that we read can be 100 MB of somebody else's bytes, and their errors must
  * name a byte: so there is no tree.  The reader walks the text once, in place, and
- * allocates only for strings that hold escapes (from the caller's arena).
+ * allocates only for strings that hold escapes and are asked for (from the caller's
+ * arena).
  *
  * The first error stays; after it every call returns -1 (or false) and does nothing.
  * Duplicate keys are the caller's to refuse: it knows what it has seen.
@@ -27,10 +28,18 @@ struct json {
     bool first;       // no member of the innermost object or array was read yet
     struct arena *arena;
     struct err *err;
+    size_t longest; // of strings with escapes, unescaped; 0: no bound
+    // see json_watch
+    void (*passed)(void *ctx, size_t pos);
+    void *ctx;
+    size_t horizon;
 };
 
 void json_open(struct json *j, const char *file, uint64_t base, struct slice text,
                struct arena *arena, struct err *err);
+/* From now on passed is called each time that some MiB more were read: text before pos
+ * will not be looked at again, but for what the caller has borrowed. */
+void json_watch(struct json *j, void (*passed)(void *ctx, size_t pos), void *ctx);
 /* Report "file: byte N: expected WANT, found ..." at the current place; always -1. */
 int json_expected(struct json *j, const char *want);
 /* Like err_set with "file: byte N: " before the words; at is a position in text. */
@@ -43,7 +52,8 @@ void json_report(struct json *j, size_t at, const char *fmt, ...)
 char json_peek(struct json *j);
 
 /* { ... }: after json_object, call json_key until it returns 0 (the closing brace was
- * taken); 1 means *key is set and its value must be read next.  Arrays likewise. */
+ * taken); 1 means *key is set and its value must be read next.  Arrays likewise.  key
+ * and s of json_string may be NULL: then the text is checked and not unescaped. */
 int json_object(struct json *j);
 int json_key(struct json *j, struct slice *key);
 int json_array(struct json *j);

@@ -68,6 +68,30 @@ map_close(struct map *m)
     *m = (struct map){ .fd = -1 };
 }
 
+void
+map_forget(struct map *m, uint64_t from, uint64_t to)
+{
+    uint64_t mask = ~(uint64_t)(m->page - 1);
+    from = (from + m->page - 1) & mask;
+    to = (to < m->size ? to : m->size) & mask;
+    if (from < to)
+        madvise((void *)(uintptr_t)(m->data + from), (size_t)(to - from),
+                MADV_DONTNEED);
+}
+
+void
+map_expect(struct map *m, uint64_t from, uint64_t to)
+{
+    if (from < to)
+        posix_fadvise(m->fd, (off_t)from, (off_t)(to - from), POSIX_FADV_WILLNEED);
+}
+
+void
+map_scatter(struct map *m, bool on)
+{
+    posix_fadvise(m->fd, 0, 0, on ? POSIX_FADV_RANDOM : POSIX_FADV_NORMAL);
+}
+
 static int
 report_size(struct map *m, struct err *err)
 {

@@ -42,6 +42,13 @@ void map_close(struct map *m);
 
 /* n bytes from offset into dst; -1 if the file has become shorter or cannot be read. */
 int map_read(struct map *m, void *dst, size_t n, uint64_t offset, struct err *err);
+/* The mapped bytes [from, to) will not be looked at soon: their pages are no longer
+ * counted as ours, and come back when they are. */
+void map_forget(struct map *m, uint64_t from, uint64_t to);
+/* They will be looked at, one after the other: read ahead. */
+void map_expect(struct map *m, uint64_t from, uint64_t to);
+/* Reads that follow are of single pages: bring no others in.  false: of all again. */
+void map_scatter(struct map *m, bool on);
 /* 0, or -1 if the mapping was lost or the file has another size than when opened. */
 int map_check(struct map *m, struct err *err);
 

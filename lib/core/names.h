@@ -1,27 +1,49 @@
 /* SPDX-License-Identifier: MIT */
-/* names: which number a name has. */
+/* names: which number a name has; and, in less memory, whether a name was there before.
+ *
+ * Both hash with a random seed: a file cannot choose names that collide.
+ */
 #ifndef NIBBLE_CORE_NAMES_H
 #define NIBBLE_CORE_NAMES_H
 
 #include "lib/core/text.h"
 
+#include <stdbool.h>
 #include <stdint.h>
-
-struct names {
-    struct name_slot {
-        struct slice name; // borrowed; p == NULL: empty
-        uint64_t number;
-    } * slot;
-    size_t n, cap;
-    uint64_t seed; // of the hash, random: names cannot be chosen to collide
-};
 
 enum { NAME_NONE = -1, NAME_NO_MEMORY = -2 };
 
+struct names {
+    const char **name; // (n) by number; borrowed, NUL-terminated
+    uint32_t *slot;    // (cap) number + 1, below some bits of the hash; 0: empty
+    size_t n, room, cap;
+    uint64_t seed;
+};
+
 /* The number of the name, or NAME_NONE. */
 int64_t names_find(const struct names *t, struct slice name);
-/* Give a name that is not there a number: 0, or NAME_NO_MEMORY. */
+/* Give a name its number: 0; 1 if it has one already, which stays; or NAME_NO_MEMORY.
+ * Numbers are given in order: number == t->n.  name has a NUL behind it, none inside. */
 int names_add(struct names *t, struct slice name, uint64_t number);
+/* Make room for n in all: 0, or NAME_NO_MEMORY. */
+int names_reserve(struct names *t, size_t n);
 void names_free(struct names *t);
+
+/* Names by nothing but 64 bits of their hash: 9 to 18 bytes each. */
+struct seen {
+    uint64_t *slot; // (cap) 0: empty
+    size_t n, cap;
+    uint64_t seed;
+};
+
+/* Put a name in: 0; 1 if one of the same hash is there, which is the same name but for
+ * one case in 2^64 / n: look at the names to be sure; or NAME_NO_MEMORY. */
+int seen_add(struct seen *t, struct slice name);
+/* The same in two steps, for something to do in between: the first asks for the memory
+ * that the second needs.  The hash is never 0; the seed is made on first use. */
+uint64_t seen_hash(struct seen *t, struct slice name);
+int seen_put(struct seen *t, uint64_t hash);
+bool seen_has(const struct seen *t, uint64_t hash);
+void seen_free(struct seen *t);
 
 #endif

@@ -2,6 +2,8 @@
 /* text: see text.h. */
 #include "lib/core/text.h"
 
+#include "lib/core/num.h"
+
 #include <string.h>
 
 bool
@@ -14,12 +16,6 @@ struct slice
 slice_of(const char *text)
 {
     return (struct slice){ text, strlen(text) };
-}
-
-bool
-slice_is(struct slice s, const char *text)
-{
-    return slice_eq(s, slice_of(text));
 }
 
 bool
@@ -68,6 +64,10 @@ utf8_check(const char *p, size_t n)
     size_t i = 0;
     uint32_t cp;
     while (i < n) {
+        while (n - i >= 8 && !(load_le64(p + i) & 0x8080808080808080))
+            i += 8;
+        if (i == n)
+            break;
         if (!(p[i] & 0x80)) {
             i++;
             continue;

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Bytes that someone else owns; not NUL-terminated. */
 struct slice {
@@ -15,7 +16,12 @@ struct slice {
     size_t n;
 };
 
-bool slice_is(struct slice s, const char *text);
+static inline bool // inline: the length of a literal is known
+slice_is(struct slice s, const char *text)
+{
+    size_t n = strlen(text);
+    return s.n == n && (n == 0 || memcmp(s.p, text, n) == 0);
+}
 bool slice_eq(struct slice a, struct slice b);
 bool slice_ends(struct slice s, const char *suffix);
 bool slice_starts(struct slice s, const char *prefix);

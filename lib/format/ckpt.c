@@ -72,7 +72,7 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
 }
 
 static int
-read_shape(struct mp *m, struct store *s, struct tensor *t)
+read_shape(struct mp *m, struct tensor *t, uint64_t dims[MAX_RANK])
 {
     struct mp_value v;
     size_t at = m->pos;
@@ -80,11 +80,7 @@ read_shape(struct mp *m, struct store *s, struct tensor *t)
         return -1;
     if (v.n > MAX_RANK)
         return mp_fail(m, at, "more than %d dimensions", MAX_RANK);
-    uint64_t *dims = arena_alloc(&s->arena, v.n * sizeof *dims);
-    if (!dims)
-        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
     t->rank = (uint8_t)v.n;
-    t->shape = dims;
     for (unsigned i = 0; i < t->rank; i++) {
         struct mp_value d;
         if (mp_want(m, MP_UINT, &d, "shape") < 0)
@@ -94,9 +90,9 @@ read_shape(struct mp *m, struct store *s, struct tensor *t)
     return 0;
 }
 
-/* One map of "arrays". */
+/* One map of "arrays"; t borrows its name from the header and its shape from dims. */
 static int
-read_array(struct mp *m, struct store *s, struct tensor *t)
+read_array(struct mp *m, struct store *s, struct tensor *t, uint64_t dims[MAX_RANK])
 {
     static const char *const keys[] = { "dtype",  "name",  "nbytes",
                                         "offset", "shape", "xxh3" };
@@ -105,6 +101,7 @@ read_array(struct mp *m, struct store *s, struct tensor *t)
     size_t at = m->pos;
     uint64_t nbytes = 0;
     char place[64];
+    t->shape = dims;
     if (mp_want(m, MP_MAP, &v, "arrays") < 0)
         return -1;
     if (v.n != 6)
@@ -116,7 +113,7 @@ read_array(struct mp *m, struct store *s, struct tensor *t)
         if (!slice_is(key, keys[i]))
             return mp_fail(m, key_at, "expected the key \"%s\"", keys[i]);
         if (i == 4) {
-            if (read_shape(m, s, t) < 0)
+            if (read_shape(m, t, dims) < 0)
                 return -1;
             continue;
         }
@@ -133,10 +130,8 @@ read_array(struct mp *m, struct store *s, struct tensor *t)
                      (unsigned long long)(m->base + value_at));
             if (check_name(s, v.s.p, v.s.n, place) < 0)
                 return -1;
-            t->name = arena_copy(&s->arena, v.s.p, v.s.n);
+            t->name = v.s.p;
             t->name_len = (uint32_t)v.s.n;
-            if (!t->name)
-                return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
         } else if (i == 2) {
             nbytes = v.u;
         } else if (i == 3) {
@@ -171,8 +166,9 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
         return -1;
     for (uint32_t i = 0; i < v.n; i++) {
         struct tensor t = { 0 };
+        uint64_t dims[MAX_RANK];
         size_t pos = m->pos;
-        if (read_array(m, s, &t) < 0)
+        if (read_array(m, s, &t, dims) < 0)
             return -1;
         if (t.offset != at)
             return mp_fail(m, pos, "array %u: offset %llu, the layout says %llu", i + 1,
@@ -332,13 +328,11 @@ read_header(struct mp *m, struct store *s)
 {
     struct mp_value v;
     struct slice key, last = { 0 };
-    struct buf meta = { 0 };
     enum { KEYS = sizeof header_keys / sizeof *header_keys };
     if (mp_want(m, MP_MAP, &v, "the header") < 0)
         return -1;
     if (v.n != KEYS)
         return mp_fail(m, 0, "a header with %u keys, expected %d", v.n, KEYS);
-    buf_char(&meta, '{');
     int rc = 0;
     for (unsigned i = 0; i < KEYS && rc == 0; i++) {
         size_t at = m->pos;
@@ -354,16 +348,44 @@ read_header(struct mp *m, struct store *s)
         } else if (i == 4) {
             rc = take_json(m, s, &s->provenance, "provenance");
         } else {
-            struct mp look = *m;
-            buf_printf(&meta, "%s\"%s\":", meta.len > 1 ? "," : "", header_keys[i]);
-            rc = check_meta(&look, s, i);
-            if (rc == 0)
-                rc = mp_skip(m, &meta);
+            rc = check_meta(m, s, i);
         }
     }
-    buf_char(&meta, '}');
     if (rc == 0 && m->pos != m->len)
         rc = mp_fail(m, m->pos, "bytes after the header's map");
+    return rc;
+}
+
+static struct mp
+header_of(const struct store *s)
+{
+    return (struct mp){ .data = s->header,
+                        .len = (size_t)s->header_bytes,
+                        .base = PROLOGUE,
+                        .file = s->name,
+                        .depth = 1, // the header's own map
+                        .err = s->err };
+}
+
+/* What the header tells besides arrays and JSON texts, as JSON.  It was checked. */
+static int
+ckpt_meta(struct store *s)
+{
+    struct mp m = header_of(s);
+    struct mp_value v;
+    struct slice key, last = { 0 };
+    struct buf meta = { 0 };
+    int rc = mp_want(&m, MP_MAP, &v, "the header");
+    buf_char(&meta, '{');
+    for (uint32_t i = 0; rc == 0 && i < v.n; i++) {
+        rc = mp_key(&m, &key, &last);
+        bool shown = i != 0 && i != 1 && i != 4; // see header_keys
+        if (rc == 0 && shown)
+            buf_printf(&meta, "%s\"%s\":", meta.len > 1 ? "," : "", header_keys[i]);
+        if (rc == 0)
+            rc = mp_skip(&m, shown ? &meta : NULL);
+    }
+    buf_char(&meta, '}');
     if (rc == 0)
         rc = buf_ok(&meta, s->err);
     if (rc == 0) {
@@ -392,13 +414,9 @@ ckpt_read(struct store *s)
     if (memcmp(digest, p + 32, XXH3_BYTES) != 0)
         return err_set(s->err, ERR_FORMAT,
                        "%s: byte 64: the hash of the header does not fit it", s->name);
+    s->header = (const uint8_t *)header;
     s->header_bytes = bytes;
-    struct mp m = { .data = (const uint8_t *)header,
-                    .len = (size_t)bytes,
-                    .base = PROLOGUE,
-                    .file = s->name,
-                    .depth = 1, // the header's own map
-                    .err = s->err };
+    struct mp m = header_of(s);
     return read_header(&m, s);
 }
 
@@ -670,6 +688,7 @@ const struct container container_ckpt = {
     .sniff = ckpt_sniff,
     .read = ckpt_read,
     .segments = ckpt_segments,
+    .meta = ckpt_meta,
     .verify = ckpt_verify,
     .carried_hash = ckpt_hash,
     .plan = ckpt_plan,

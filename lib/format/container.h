@@ -6,6 +6,7 @@
 #ifndef NIBBLE_FORMAT_CONTAINER_H
 #define NIBBLE_FORMAT_CONTAINER_H
 
+#include "lib/core/json.h"
 #include "lib/format/store.h"
 #include "lib/format/writer.h"
 
@@ -25,6 +26,8 @@ struct container {
     int (*verify)(struct store *s, unsigned threads, const char **what);
     /* Content hash without reading the file; NULL: hash the bytes. */
     bool (*carried_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
+    /* Set s->meta, if read has not. */
+    int (*meta)(struct store *s);
     /* Hash of all headers, by which a sidecar FILE.json proves to be that of this file;
      * NULL: this kind has no sidecars. */
     int (*index_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
@@ -46,6 +49,12 @@ const struct container *container_named(struct slice name);
 /* Append a copy of *t, and of its name and shape; refuse a second of the same name.
  * where is the tensor's place for the message ("entry 17"). */
 int store_add(struct store *s, const struct tensor *t, const char *where);
+/* The same in two steps, where the tensors must be sorted in between: append, then give
+ * all that have no number yet the number of their place. */
+int store_append(struct store *s, const struct tensor *t);
+int store_number(struct store *s, const char *where);
+/* Make room for n more at once. */
+int store_reserve(struct store *s, size_t n);
 /* Open another tensor file behind the ones that s has. */
 int store_add_file(struct store *s, const char *path);
 int store_warn(struct store *s, const char *fmt, ...)
@@ -53,8 +62,25 @@ int store_warn(struct store *s, const char *fmt, ...)
 /* A whole small text file, into s->arena; *text.p == NULL if it does not exist. */
 int store_slurp(struct store *s, const char *path, struct slice *text);
 
-/* A name by the rules that hold everywhere; 0, or -1 with what is wrong. */
+/* Whether a name keeps the rules that hold everywhere. */
+bool name_fits(struct slice name);
+/* 0, or -1 with what is wrong. */
 int check_name(struct store *s, const char *p, uint64_t n, const char *place);
+
+/* The pages of a mapped JSON text: read ahead, and given back behind its reader. */
+struct pager {
+    struct map *map;
+    uint64_t base, end; // of the text
+    uint64_t from;      // the first that may still be ours
+};
+/* Open j on bytes [base, base + n) of m. */
+void pager_open(struct pager *p, struct json *j, struct map *m, uint64_t base, size_t n,
+                struct arena *arena, struct err *err);
+void pager_passed(void *ctx, size_t pos);
+/* Whether the object that begins at `start` of j's text has a key before `before`: 1, 0,
+ * or -1. */
+int pager_has_key(const struct pager *p, const struct json *j, size_t start,
+                  struct slice key, size_t before);
 
 /* Take {"format":"nibble-1", ...}; the fields that exist are set in s. */
 struct nibble_object {
@@ -65,7 +91,21 @@ struct nibble_object {
 int read_nibble_object(struct nibble_object *o, const char *file, struct slice text,
                        struct arena *arena, struct err *err);
 
-/* safetensors.c: parse s->files[file] and append its tensors. */
-int safetensors_read_file(struct store *s, size_t file);
+/* safetensors.c.  Check s->files[file]; then append its tensors.  safetensors_names only
+ * tells the names. */
+struct safetensors {
+    size_t n;        // tensors
+    uint64_t nbytes; // of all
+    bool sorted;     // in the header as in the file
+    // names of all files so far, or NULL: there is but one file
+    struct seen *seen;
+    // is told every name, -1 stops; or NULL
+    int (*each)(void *ctx, struct slice name);
+    void *ctx;
+};
+int safetensors_check(struct store *s, size_t file, struct safetensors *f);
+int safetensors_names(struct store *s, size_t file, struct safetensors *f);
+int safetensors_list(struct store *s, size_t file, const struct safetensors *f);
+int safetensors_read_file(struct store *s, size_t file); // check and list
 
 #endif

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* dat: TorchSharp state dictionaries, doc/FORMAT.md section 1.
  *
- * One parser reads a mapped file and a pipe: it asks a struct source for bytes.  A
- * mapped file is touched at its headers only.  A pipe is copied to an unnamed
+ * One parser reads a file and a pipe: it asks a struct source for bytes.  It runs twice:
+ * first to check all of it, which takes some ten bytes of memory an entry, and only of a
+ * good file again, to make the list.  Of a file it reads the pages that hold headers; not
+ * through the mapping, where a fault can bring 2 MB of the page cache into our memory.
+ * Of a pipe the headers are kept for the second time; all of it is copied to an unnamed
  * temporary file on the way (unless only a listing is wanted), and mapped there.
  */
 #include "lib/core/num.h"
@@ -16,7 +19,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_LEB = 10, STREAM_BUF = 1 << 20 };
+enum {
+    MAX_LEB = 10,
+    STREAM_BUF = 1 << 20,
+    MAX_ENTRIES = 1 << 20,   // ten times what the largest models have
+    MAX_HEADERS = 100000000, // bytes of all headers, as in safetensors
+    MAX_RUN = 5,             // see file_chunk
+};
 
 static const uint8_t dtype_of_code[102] = {
     [0] = DT_U8,        [1] = DT_I8,        [2] = DT_I16,   [3] = DT_I32,
@@ -25,18 +34,29 @@ static const uint8_t dtype_of_code[102] = {
     [100] = DT_F4_E2M1, [101] = DT_F8_E4M3,
 };
 
-/* Bytes in order, from a mapping or from a pipe. */
+/* Bytes in order: of a file, of a pipe, or of the headers that were kept of a pipe. */
 struct source {
     struct store *s;
-    const uint8_t *map; // the whole file, or NULL for a pipe
-    uint64_t pos;       // bytes taken
-    uint64_t size;      // of a mapped file
-    int fd, keep;       // of a pipe, and of the file that keeps it (-1: none)
-    uint8_t *buf;       // (STREAM_BUF) what was read from the pipe
+    const uint8_t *p; // (have) bytes at hand, `at` of them taken
     size_t at, have;
-    uint64_t entry; // number of the current entry, from 1; 0 before the first
-    const char *entry_name;
-    size_t entry_name_len;
+    uint64_t pos;      // in the file
+    uint64_t size;     // of a file, else 0
+    bool second;       // all of it was checked, now make the list
+    bool headers_only; // payloads are not among the bytes
+    struct map *map;   // the file, or NULL
+    uint64_t end;      // of what was read last of the file, and how often on end
+    unsigned run;
+    int fd, keep; // the pipe; the file that keeps it; or -1
+    uint8_t *buf; // what was read: of a pipe (STREAM_BUF), of a file MAX_RUN's pages
+    uint8_t *scratch; // (MAX_NAME) the current name
+    struct buf *log;  // of a pipe: its headers
+    struct seen seen;
+    uint64_t headers; // bytes of all so far
+    // the current entry
+    uint64_t entry;    // its number, from 1; 0 before the first
+    uint64_t hash;     // of its name
+    struct slice name; // p == NULL: not known yet
+    uint64_t dims[MAX_RANK];
 };
 
 /* "m.dat: entry 3 "name": byte 17: ..." */
@@ -57,9 +77,8 @@ report(struct source *src, uint64_t at, const char *fmt, ...)
     buf_printf(&place, "%s: ", src->s->name);
     if (src->entry)
         buf_printf(&place, "entry %llu", (unsigned long long)src->entry);
-    if (src->entry && src->entry_name)
-        buf_printf(&place, " \"%s\"",
-                   text_quote(quoted, src->entry_name, src->entry_name_len));
+    if (src->entry && src->name.p)
+        buf_printf(&place, " \"%s\"", text_quote(quoted, src->name.p, src->name.n));
     if (src->entry)
         buf_str(&place, ": ");
     err_set(src->s->err, ERR_FORMAT, "%sbyte %llu: %s", place.data ? place.data : "",
@@ -67,17 +86,41 @@ report(struct source *src, uint64_t at, const char *fmt, ...)
     buf_free(&place);
 }
 
-/* Read more from the pipe: 1, or 0 at its end, or -1. */
+/* How much to read of a file: to the end of the page, so that a listing brings in no
+ * page without a header; more where the headers of page after page follow each other. */
+static size_t
+file_chunk(struct source *src)
+{
+    if (src->end != src->pos)
+        src->run = 0;
+    else if (src->run < MAX_RUN)
+        src->run++;
+    uint64_t pages = src->run < 2 ? 1 : 1U << (src->run - 1);
+    uint64_t n = pages * src->map->page - src->pos % src->map->page;
+    return (size_t)(n < src->size - src->pos ? n : src->size - src->pos);
+}
+
+/* Read more, of a pipe or a file: 1, or 0 at its end, or -1. */
 static int
 refill(struct source *src)
 {
-    ssize_t got;
-    do
-        got = read(src->fd, src->buf, STREAM_BUF);
-    while (got < 0 && errno == EINTR);
+    ssize_t got = 0;
+    if (src->map) {
+        got = (ssize_t)file_chunk(src);
+        src->end = src->pos + (uint64_t)got;
+        if (map_read(src->map, src->buf, (size_t)got, src->pos, src->s->err) < 0)
+            return -1;
+    } else if (src->fd >= 0) {
+        do
+            got = read(src->fd, src->buf, STREAM_BUF);
+        while (got < 0 && errno == EINTR);
+    } else {
+        return 0;
+    }
     if (got < 0)
         return err_set(src->s->err, ERR_IO, "%s: byte %llu: read:", src->s->name,
                        (unsigned long long)src->pos);
+    src->p = src->buf;
     src->at = 0;
     src->have = (size_t)got;
     for (ssize_t done = 0; src->keep >= 0 && done < got;) {
@@ -92,34 +135,54 @@ refill(struct source *src)
     return got > 0;
 }
 
-/* n bytes into dst (NULL: skip them); the number that was there, or -1. */
+/* Take n bytes of a header; the number that was there, or -1. */
 static int64_t
 take(struct source *src, uint8_t *dst, uint64_t n)
 {
     uint64_t done = 0;
-    if (src->map) {
-        done = n < src->size - src->pos ? n : src->size - src->pos;
-        if (dst && done)
-            memcpy(dst, src->map + src->pos, done);
-        src->pos += done;
-        return (int64_t)done;
-    }
-    while (done < n && src->buf) {
-        if (src->at == src->have) {
-            int more = refill(src);
-            if (more < 0)
-                return -1;
-            if (more == 0)
-                break;
-        }
+    while (done < n) {
+        int more = src->at < src->have ? 1 : refill(src);
+        if (more < 0)
+            return -1;
+        if (more == 0)
+            break;
         size_t part = src->have - src->at;
         if (part > n - done)
             part = (size_t)(n - done);
-        if (dst)
-            memcpy(dst + done, src->buf + src->at, part);
+        memcpy(dst + done, src->p + src->at, part);
+        if (src->log)
+            buf_add(src->log, src->p + src->at, part);
         src->at += part;
         src->pos += part;
         done += part;
+    }
+    return (int64_t)done;
+}
+
+/* Pass over n bytes of payload; the number that was there, or -1. */
+static int64_t
+skip(struct source *src, uint64_t n)
+{
+    if (src->headers_only) {
+        src->pos += n;
+        return (int64_t)n;
+    }
+    if (src->map && n > src->size - src->pos)
+        n = src->size - src->pos;
+    uint64_t done = n < src->have - src->at ? n : src->have - src->at;
+    src->at += (size_t)done;
+    if (src->map)
+        done = n; // what is not at hand need not be read
+    src->pos += done;
+    while (done < n) {
+        int more = refill(src);
+        if (more < 0)
+            return -1;
+        if (more == 0)
+            break;
+        src->at = n - done < src->have ? (size_t)(n - done) : src->have;
+        src->pos += src->at;
+        done += src->at;
     }
     return (int64_t)done;
 }
@@ -142,19 +205,18 @@ take_leb(struct source *src, uint64_t *v, const char *what)
         *v |= (uint64_t)(b & 0x7f) << (7 * i);
         if (b & 0x80)
             continue;
-        if (b == 0 && i > 0) {
-            if (src->s->opt.strict)
-                return fail(src, start, "%s is not in its shortest form", what);
-            return store_warn(src->s, "byte %llu: %s is not in its shortest form",
-                              (unsigned long long)start, what);
-        }
+        if (b == 0 && i > 0 && src->s->opt.strict)
+            return fail(src, start, "%s is not in its shortest form", what);
+        if (b == 0 && i > 0 && !src->second)
+            store_warn(src->s, "byte %llu: %s is not in its shortest form",
+                       (unsigned long long)start, what);
         return 0;
     }
     return fail(src, start, "%s longer than %d bytes", what, MAX_LEB);
 }
 
 static int
-take_name(struct source *src, struct tensor *t)
+take_name(struct source *src)
 {
     uint64_t n;
     uint64_t start = src->pos;
@@ -164,29 +226,22 @@ take_name(struct source *src, struct tensor *t)
         return fail(src, start, "a name of %llu bytes, expected 1..%d",
                     (unsigned long long)n, MAX_NAME);
     uint64_t at = src->pos;
-    if (src->size && n > src->size - at)
-        return fail(src, at, "a name of %llu bytes, the file ends at byte %llu",
-                    (unsigned long long)n, (unsigned long long)src->size);
-    char *name = arena_alloc(&src->s->arena, (size_t)n + 1);
-    if (!name)
-        return err_set(src->s->err, ERR_MEMORY, "%s: out of memory", src->s->name);
-    int64_t got = take(src, (uint8_t *)name, n);
+    int64_t got = take(src, src->scratch, n);
     if (got < 0)
         return -1;
     if ((uint64_t)got < n)
         return fail(src, at, "a name of %llu bytes, the file ends at byte %llu",
                     (unsigned long long)n, (unsigned long long)src->pos);
-    name[n] = '\0';
-    size_t bad = utf8_check(name, (size_t)n);
-    const char *nul = memchr(name, '\0', (size_t)n);
+    struct slice name = { (const char *)src->scratch, (size_t)n };
+    size_t bad = utf8_check(name.p, name.n);
+    const char *nul = memchr(name.p, '\0', name.n);
     if (bad < n)
         return fail(src, at + bad, "a name that is not UTF-8");
     if (nul)
-        return fail(src, at + (uint64_t)(nul - name), "a name with a NUL byte");
-    t->name = name;
-    t->name_len = (uint32_t)n;
-    src->entry_name = name;
-    src->entry_name_len = (size_t)n;
+        return fail(src, at + (uint64_t)(nul - name.p), "a name with a NUL byte");
+    src->name = name;
+    if (!src->second)
+        src->hash = seen_hash(&src->seen, name);
     return 0;
 }
 
@@ -217,14 +272,12 @@ take_shape(struct source *src, struct tensor *t)
 {
     uint64_t start = src->pos;
     uint64_t rank;
+    uint64_t *dims = src->dims;
     if (take_leb(src, &rank, "a rank") < 0)
         return -1;
     if (rank > MAX_RANK)
         return fail(src, start, "rank %llu, expected 0..%d", (unsigned long long)rank,
                     MAX_RANK);
-    uint64_t *dims = arena_alloc(&src->s->arena, (size_t)rank * sizeof *dims);
-    if (!dims)
-        return err_set(src->s->err, ERR_MEMORY, "%s: out of memory", src->s->name);
     uint64_t dims_at = src->pos;
     for (uint64_t i = 0; i < rank; i++)
         if (take_leb(src, &dims[i], "a dimension") < 0)
@@ -250,7 +303,7 @@ take_payload(struct source *src, struct tensor *t)
     if (!add_fits(&end, src->pos, t->nbytes, INT64_MAX))
         return fail(src, src->pos, "payload of %llu bytes ends beyond 2^63-1",
                     (unsigned long long)t->nbytes);
-    int64_t got = take(src, NULL, t->nbytes);
+    int64_t got = skip(src, t->nbytes);
     if (got < 0)
         return -1;
     if ((uint64_t)got < t->nbytes)
@@ -259,26 +312,104 @@ take_payload(struct source *src, struct tensor *t)
     return 0;
 }
 
+/* The next entry.  Its name and shape stay until the one after it is taken. */
+static int
+take_entry(struct source *src, struct tensor *t)
+{
+    *t = (struct tensor){ .head = src->pos };
+    src->entry++;
+    src->name = (struct slice){ 0 };
+    if (take_name(src) < 0 || take_dtype(src, t) < 0 || take_shape(src, t) < 0 ||
+        take_payload(src, t) < 0)
+        return -1;
+    t->name = src->name.p;
+    t->name_len = (uint32_t)src->name.n;
+    src->headers += t->offset - t->head;
+    if (src->headers > MAX_HEADERS)
+        return fail(src, t->head,
+                    "headers of %llu bytes up to here, at most %d are read",
+                    (unsigned long long)src->headers, MAX_HEADERS);
+    return 0;
+}
+
+/* The same bytes from the beginning, for names of their own; of a pipe its headers. */
+static struct source
+rewound(const struct source *src, uint8_t *scratch)
+{
+    struct source again = { .s = src->s,
+                            .size = src->size,
+                            .second = true,
+                            .map = src->map,
+                            .end = UINT64_MAX,
+                            .fd = -1,
+                            .keep = -1,
+                            .buf = src->buf,
+                            .scratch = scratch };
+    if (src->log) {
+        again.p = (const uint8_t *)src->log->data;
+        again.have = src->log->len;
+        again.headers_only = true;
+    }
+    return again;
+}
+
+/* 1: an entry before the current one has its name; 0, or -1. */
+static int
+is_second(struct source *src)
+{
+    uint8_t *scratch = malloc(MAX_NAME);
+    if (!scratch)
+        return NAME_NO_MEMORY;
+    struct source again = rewound(src, scratch);
+    struct tensor t;
+    uint64_t n;
+    int found = 0;
+    if (take_leb(&again, &n, "the number of entries") < 0)
+        found = -1;
+    while (found == 0 && again.entry + 1 < src->entry)
+        found = take_entry(&again, &t) < 0 ? -1 : slice_eq(again.name, src->name);
+    free(scratch);
+    if (src->map) // its buffer was used for another place
+        src->at = src->have = 0;
+    return found;
+}
+
+/* Nothing is kept of an entry that was checked but its name's hash. */
+static int
+note(struct source *src, const struct tensor *t)
+{
+    int there = seen_put(&src->seen, src->hash);
+    if (there > 0)
+        there = is_second(src);
+    if (there > 0)
+        return fail(src, t->head, "a second tensor of that name");
+    if (there == NAME_NO_MEMORY)
+        return err_set(src->s->err, ERR_MEMORY, "%s: out of memory for a name",
+                       src->s->name);
+    return there;
+}
+
 static int
 take_entries(struct source *src)
 {
     uint64_t n;
+    struct tensor t;
     if (take_leb(src, &n, "the number of entries") < 0)
         return -1;
     if (src->size && n > (src->size - src->pos) / 5)
         return fail(src, 0, "%llu entries announced, %llu bytes follow",
                     (unsigned long long)n, (unsigned long long)(src->size - src->pos));
+    if (n > MAX_ENTRIES)
+        return fail(src, 0, "%llu entries announced, at most %d are read",
+                    (unsigned long long)n, MAX_ENTRIES);
+    if (src->second && store_reserve(src->s, (size_t)n) < 0)
+        return -1;
     for (uint64_t i = 0; i < n; i++) {
-        struct tensor t = { .head = src->pos };
-        char place[64];
-        src->entry = i + 1;
-        src->entry_name = NULL;
-        if (take_name(src, &t) < 0 || take_dtype(src, &t) < 0 ||
-            take_shape(src, &t) < 0 || take_payload(src, &t) < 0)
+        if (take_entry(src, &t) < 0)
             return -1;
-        snprintf(place, sizeof place, "byte %llu: entry %llu",
-                 (unsigned long long)t.head, (unsigned long long)(i + 1));
-        if (store_add(src->s, &t, place) < 0)
+        int rc =
+            src->second ? store_add(src->s, &t, "changed meanwhile") : note(src, &t);
+        if (rc < 0)
             return -1;
     }
     src->entry = 0;
@@ -296,13 +427,43 @@ take_entries(struct source *src)
 }
 
 static int
+take_twice(struct source *src)
+{
+    int rc = take_entries(src);
+    seen_free(&src->seen);
+    if (rc == 0 && src->log)
+        rc = buf_ok(src->log, src->s->err);
+    if (rc < 0)
+        return -1;
+    struct source again = rewound(src, src->scratch);
+    return take_entries(&again);
+}
+
+/* Check, then list. */
+static int
+read_source(struct source *src)
+{
+    size_t n = src->map ? src->map->page << (MAX_RUN - 1) : STREAM_BUF;
+    src->buf = malloc(n + MAX_NAME);
+    if (!src->buf)
+        return err_set(src->s->err, ERR_MEMORY, "%s: out of memory", src->s->name);
+    src->scratch = src->buf + n;
+    int rc = take_twice(src);
+    free(src->buf);
+    return rc;
+}
+
+static int
 dat_read(struct store *s)
 {
     struct map *m = &s->files[0];
     struct source src = {
-        .s = s, .map = m->data, .size = m->size, .fd = -1, .keep = -1
+        .s = s, .size = m->size, .map = m, .end = UINT64_MAX, .fd = -1, .keep = -1
     };
-    return take_entries(&src);
+    map_scatter(m, true);
+    int rc = read_source(&src);
+    map_scatter(m, false);
+    return rc;
 }
 
 /* An unnamed file in s->opt.tmpdir. */
@@ -326,12 +487,11 @@ unnamed_file(struct store *s)
 static int
 dat_read_stream(struct store *s, int fd)
 {
-    struct source src = { .s = s, .fd = fd, .keep = -1, .buf = malloc(STREAM_BUF) };
+    struct buf log = { 0 };
+    struct source src = { .s = s, .fd = fd, .keep = -1, .log = &log };
     s->files = calloc(1, sizeof *s->files);
-    if (!src.buf || !s->files) {
-        free(src.buf);
+    if (!s->files)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    }
     s->files[0].fd = -1;
     int rc = 0;
     if (!s->opt.list_only) {
@@ -340,8 +500,8 @@ dat_read_stream(struct store *s, int fd)
             rc = -1;
     }
     if (rc == 0)
-        rc = take_entries(&src);
-    free(src.buf);
+        rc = read_source(&src);
+    buf_free(&log);
     s->bytes = src.pos;
     if (rc == 0 && src.keep >= 0) {
         s->n_files = 1;

@@ -407,14 +407,14 @@ check_module(struct store *s, const struct claims *c, const struct view *v)
 
 /* Whether an entry belongs to a quantized module X: its name is X, a dot and more. */
 static bool
-beside_module(const struct names *modules, struct slice name)
+beside_module(struct seen *modules, struct slice name)
 {
     while (name.n && name.p[name.n - 1] != '.')
         name.n--;
     if (name.n == 0)
         return false;
     name.n--;
-    return names_find(modules, name) != NAME_NONE;
+    return seen_has(modules, seen_hash(modules, name));
 }
 
 /* What stands beside quantized modules: scales of activations are set aside.  Without
@@ -422,7 +422,7 @@ beside_module(const struct names *modules, struct slice name)
 static int
 check_neighbours(struct store *s, struct views *w, bool claimed)
 {
-    struct names modules = { 0 };
+    struct seen modules = { 0 };
     char q[TEXT_QUOTE];
     int rc = 0;
     for (size_t i = 0; i < w->n && rc == 0; i++) {
@@ -431,7 +431,7 @@ check_neighbours(struct store *s, struct views *w, bool claimed)
             !slice_ends(name, ".weight"))
             continue;
         name.n -= strlen(".weight");
-        if (names_find(&modules, name) == NAME_NONE && names_add(&modules, name, i) < 0)
+        if (seen_add(&modules, name) < 0)
             rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
     }
     for (size_t i = 0; i < w->n && rc == 0; i++) {
@@ -446,7 +446,7 @@ check_neighbours(struct store *s, struct views *w, bool claimed)
                          "for is not known",
                          s->name, text_quote(q, v->name, v->name_len));
     }
-    names_free(&modules);
+    seen_free(&modules);
     return rc;
 }
 

@@ -27,6 +27,12 @@ enum {
     MAX_NESTED = 4,      // arrays in arrays; in practice none are
     MAX_TEXT = 64 << 10, // a longer string is not shown
     ALIGNMENT = 32,      // where the file says nothing
+    // bounds of this reader, doc/FORMAT.md
+    MAX_PAIRS = 1 << 16,
+    MAX_INFOS = 1 << 16,
+    MAX_INFO_BYTES = 8 << 20,
+    MAX_META = 8 << 20, // bytes of what the pairs say, without what is long
+    FORGET = 2 << 20,   // bytes walked, until their pages are given back
 };
 
 /* Of a type's number: F32 is 0. */
@@ -62,6 +68,7 @@ struct cursor {
     struct store *s;
     const uint8_t *p; // the whole file
     uint64_t size, pos;
+    uint64_t kept; // the first byte whose page may still be ours
 };
 
 /* "m.gguf: byte 17: ..." */
@@ -97,6 +104,10 @@ take(struct cursor *c, uint64_t n, const char *what)
         return NULL;
     }
     const uint8_t *p = c->p + c->pos;
+    if (c->pos - c->kept >= FORGET) {
+        map_forget(&c->s->files[0], c->kept, c->pos);
+        c->kept = c->pos;
+    }
     c->pos += n;
     return p;
 }
@@ -254,7 +265,7 @@ take_value(struct cursor *c, struct gguf_value *v)
 }
 
 static int
-take_key(struct cursor *c, struct slice *key, struct names *seen)
+take_key(struct cursor *c, struct slice *key, struct seen *seen)
 {
     char q[TEXT_QUOTE];
     uint64_t at = c->pos;
@@ -265,9 +276,10 @@ take_key(struct cursor *c, struct slice *key, struct names *seen)
     text_quote(q, key->p, key->n);
     if (utf8_check(key->p, key->n) < key->n || memchr(key->p, '\0', key->n))
         return fail(c, at, "key \"%s\" is not UTF-8 without NUL", q);
-    if (names_find(seen, *key) != NAME_NONE)
+    int there = seen_add(seen, *key); // 65,536 keys: equal hashes are equal keys
+    if (there > 0)
         return fail(c, at, "key \"%s\" stands here twice", q);
-    if (names_add(seen, *key, 0) < 0)
+    if (there < 0)
         return err_set(c->s->err, ERR_MEMORY, "%s: out of memory for a key",
                        c->s->name);
     return 0;
@@ -320,12 +332,15 @@ check_alignment(const struct cursor *c, const struct gguf_value *v, uint64_t at,
 static int
 take_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignment)
 {
-    struct names seen = { 0 };
+    struct seen seen = { 0 };
     struct buf meta = { 0 };
     int rc = 0;
     if (n > left(c) / PAIR_BYTES)
         return fail(c, 16, "%llu key-value pairs announced, %llu bytes follow",
                     (unsigned long long)n, (unsigned long long)left(c));
+    if (n > MAX_PAIRS)
+        return fail(c, 16, "%llu key-value pairs, at most %d are read",
+                    (unsigned long long)n, MAX_PAIRS);
     for (uint64_t i = 0; i < n && rc == 0; i++) {
         struct slice key;
         struct gguf_value v;
@@ -340,6 +355,8 @@ take_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignme
         gguf_model_take(m, key, &v);
         if (!slice_is(key, "nibble.provenance"))
             put_meta(&meta, key, &v);
+        if (meta.len > MAX_META)
+            rc = fail(c, at, "key-value pairs of more than %d bytes of text", MAX_META);
     }
     if (rc == 0 && meta.len) {
         buf_char(&meta, '}');
@@ -349,7 +366,7 @@ take_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignme
         if (rc == 0 && !c->s->meta.p)
             rc = err_set(c->s->err, ERR_MEMORY, "%s: out of memory", c->s->name);
     }
-    names_free(&seen);
+    seen_free(&seen);
     buf_free(&meta);
     return rc;
 }
@@ -616,9 +633,16 @@ gguf_read(struct store *s)
     if (tensors > left(&c) / INFO_BYTES)
         return fail(&c, 8, "%llu tensors announced, %llu bytes follow",
                     (unsigned long long)tensors, (unsigned long long)left(&c));
+    if (tensors > MAX_INFOS)
+        return fail(&c, 8, "%llu tensors, at most %d are read",
+                    (unsigned long long)tensors, MAX_INFOS);
     int rc = 0;
-    for (uint64_t i = 0; i < tensors && rc == 0; i++)
+    for (uint64_t i = 0; i < tensors && rc == 0; i++) {
         rc = take_info(&c, &all, alignment);
+        if (rc == 0 && c.pos - s->infos > MAX_INFO_BYTES)
+            rc = fail(&c, c.pos, "infos of tensors of more than %d bytes",
+                      MAX_INFO_BYTES);
+    }
     s->header_bytes = c.pos;
     if (rc == 0)
         rc = place_records(&c, &all, alignment);

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* hf: Hugging Face model directories: one or several safetensors files, config.json.
- * Reading only; the safetensors writer makes them. */
+ * Reading only; the safetensors writer makes them.
+ *
+ * An index of shards can list a million tensors.  Of it only the names of the shards are
+ * kept, and a sum over hashes of all its pairs of tensor and shard.  The shards are
+ * checked one by one and their pairs summed up, too: equal sums are equal pairs, but for
+ * one case in 2^64.  Only if they differ, it is looked for which pair is the wrong one.
+ */
+#include "lib/core/hash.h"
 #include "lib/core/json.h"
 #include "lib/format/container.h"
 
@@ -11,15 +18,29 @@
 
 #define INDEX "model.safetensors.index.json"
 
-struct listed { // one line of the weight_map
-    struct slice name, file;
+enum {
+    MAX_INDEX = 100000000, // bytes, as of a header of safetensors
+    MAX_LISTED = 1 << 20,  // ten times what the largest models have
+    MAX_SHARDS = 4000,     // open at once: a struct guard has some more
+};
+
+/* Pairs of a tensor and its shard. */
+struct pairs {
+    uint64_t n, sum;
+    struct seen seen; // the seed of all hashes, and if keep is set those of the pairs
+    bool keep;
 };
 
 struct index {
-    struct listed *v;
-    size_t n, cap;
+    struct store *s;
+    struct map map;
     uint64_t total;
     bool has_total;
+    struct names shards;
+    struct pairs pairs;
+    struct arena scratch;
+    // told of each pair when the index is read again: -1 stops
+    int (*each)(struct index *x, struct slice name, struct slice file);
 };
 
 static char *
@@ -42,19 +63,22 @@ exists(const char *path)
     return stat(path, &st) == 0;
 }
 
-static int
-add_listed(struct store *s, struct index *x, struct slice name, struct slice file)
+/* A number that is as good as random for each pair of texts. */
+static uint64_t
+pair_hash(struct pairs *p, struct slice name, struct slice file)
 {
-    if (x->n == x->cap) {
-        size_t cap = x->cap ? x->cap * 2 : 256;
-        struct listed *v = realloc(x->v, cap * sizeof *v);
-        if (!v)
-            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-        x->v = v;
-        x->cap = cap;
-    }
-    x->v[x->n++] = (struct listed){ name, file };
-    return 0;
+    uint64_t both[2] = { seen_hash(&p->seen, name), seen_hash(&p->seen, file) };
+    return seen_hash(&p->seen, (struct slice){ (const char *)both, sizeof both });
+}
+
+/* 0, 1 if its hash was there, or NAME_NO_MEMORY. */
+static int
+add_pair(struct pairs *p, struct slice name, struct slice file)
+{
+    uint64_t hash = pair_hash(p, name, file);
+    p->sum += hash;
+    p->n++;
+    return p->keep ? seen_put(&p->seen, hash) : 0;
 }
 
 /* A shard is a file of this directory and nothing else. */
@@ -73,7 +97,21 @@ check_leaf(struct json *j, size_t at, struct slice leaf)
 }
 
 static int
-read_weight_map(struct json *j, struct store *s, struct index *x)
+add_shard(struct index *x, struct json *j, struct slice file)
+{
+    if (names_find(&x->shards, file) != NAME_NONE)
+        return 0;
+    if (x->shards.n == MAX_SHARDS)
+        return json_fail(j, j->pos, "more than %d shards", MAX_SHARDS);
+    const char *name = arena_copy(&x->s->arena, file.p, file.n);
+    if (!name ||
+        names_add(&x->shards, (struct slice){ name, file.n }, x->shards.n) != 0)
+        return err_set(x->s->err, ERR_MEMORY, "%s: out of memory", x->s->name);
+    return 0;
+}
+
+static int
+read_weight_map(struct index *x, struct json *j)
 {
     struct slice name, file;
     int more;
@@ -81,28 +119,40 @@ read_weight_map(struct json *j, struct store *s, struct index *x)
     while ((more = json_key(j, &name)) > 0) {
         json_peek(j);
         size_t at = j->pos;
-        if (json_string(j, &file) < 0 || check_leaf(j, at, file) < 0 ||
-            add_listed(s, x, name, file) < 0)
+        if (json_string(j, &file) < 0 || check_leaf(j, at, file) < 0)
             return -1;
+        if (x->each) {
+            if (x->each(x, name, file) < 0)
+                return -1;
+        } else {
+            if (x->pairs.n == MAX_LISTED)
+                return json_fail(j, at, "more than %d tensors are listed", MAX_LISTED);
+            add_pair(&x->pairs, name, file);
+            if (add_shard(x, j, file) < 0)
+                return -1;
+        }
+        arena_clear(&x->scratch);
     }
     return more;
 }
 
 static int
-read_index(struct store *s, struct slice text, const char *file, struct index *x)
+read_index(struct index *x)
 {
     struct json j;
+    struct pager pages;
     struct slice key;
     bool map = false;
     int more;
-    json_open(&j, file, 0, text, &s->arena, s->err);
+    pager_open(&pages, &j, &x->map, 0, x->map.size, &x->scratch, x->s->err);
+    j.longest = MAX_NAME;
     json_object(&j);
     for (size_t at = j.pos; (more = json_key(&j, &key)) > 0; at = j.pos) {
         if (slice_is(key, "weight_map")) {
             if (map)
                 return json_fail(&j, at, "\"weight_map\" stands here twice");
             map = true;
-            if (read_weight_map(&j, s, x) < 0)
+            if (read_weight_map(x, &j) < 0)
                 return -1;
         } else if (slice_is(key, "metadata") && json_peek(&j) == '{') {
             json_object(&j);
@@ -111,12 +161,14 @@ read_index(struct store *s, struct slice text, const char *file, struct index *x
                 if ((total ? json_u63(&j, &x->total) : json_skip(&j, NULL)) < 0)
                     return -1;
                 x->has_total |= total;
+                arena_clear(&x->scratch);
             }
             if (more < 0)
                 return -1;
         } else if (json_skip(&j, NULL) < 0) {
             return -1;
         }
+        arena_clear(&x->scratch);
     }
     if (more < 0 || json_end(&j) < 0)
         return -1;
@@ -125,118 +177,231 @@ read_index(struct store *s, struct slice text, const char *file, struct index *x
     return 0;
 }
 
-static int
-slice_order(struct slice a, struct slice b)
+static const char *
+leaf_of(const struct map *m)
 {
-    size_t n = a.n < b.n ? a.n : b.n;
-    int c = n ? memcmp(a.p, b.p, n) : 0;
-    return c ? c : (a.n > b.n) - (a.n < b.n);
+    return strrchr(m->path, '/') + 1;
+}
+
+/* ---- shards -------------------------------------------------------------------- */
+
+/* One shard whose names are being told. */
+struct shard {
+    struct index *x;
+    struct pairs *pairs;
+    struct map *map;
+};
+
+static int
+out_of_memory(struct index *x)
+{
+    return err_set(x->s->err, ERR_MEMORY, "%s: out of memory", x->map.name);
 }
 
 static int
-by_file(const void *a, const void *b)
+tell_names(struct index *x, int (*each)(void *ctx, struct slice name))
 {
-    const struct listed *x = a, *y = b;
-    int c = slice_order(x->file, y->file);
-    return c ? c : slice_order(x->name, y->name);
-}
-
-static int
-by_tensor_name(const void *a, const void *b)
-{
-    const struct listed *x = a, *y = b;
-    return slice_order(x->name, y->name);
-}
-
-/* Every tensor of the map stands in its shard, and no other does. */
-static int
-match_index(struct store *s, const struct index *x, const char *file)
-{
-    char q[TEXT_QUOTE], f[TEXT_QUOTE];
-    uint64_t total = 0;
-    for (size_t i = 0; i < x->n; i++) {
-        const struct listed *l = &x->v[i];
-        const struct tensor *t = store_find(s, l->name);
-        const char *path = t ? s->files[t->file].path : "";
-        const char *leaf = strrchr(path, '/');
-        if (!t || !slice_is(l->file, leaf + 1))
-            return err_set(s->err, ERR_FORMAT, "%s: tensor \"%s\" is not in \"%s\"",
-                           file, text_quote(q, l->name.p, l->name.n),
-                           text_quote(f, l->file.p, l->file.n));
-    }
-    for (size_t i = 0; i < s->n_tensors; i++)
-        total += s->tensors[i].nbytes;
-    if (s->n_tensors > x->n) { // names are unique on both sides: find one that is extra
-        if (x->n)
-            qsort(x->v, x->n, sizeof *x->v, by_tensor_name);
-        for (size_t i = 0; i < s->n_tensors; i++) {
-            const struct tensor *t = &s->tensors[i];
-            struct listed key = { { t->name, t->name_len }, { 0 } };
-            if (x->n == 0 || !bsearch(&key, x->v, x->n, sizeof *x->v, by_tensor_name))
-                return err_set(
-                    s->err, ERR_FORMAT, "%s: tensor \"%s\" is not listed in %s",
-                    s->files[t->file].name, text_quote(q, t->name, t->name_len), INDEX);
-        }
-    }
-    if (x->has_total && x->total != total) {
-        if (s->opt.strict)
-            return err_set(s->err, ERR_FORMAT,
-                           "%s: total_size is %llu, the tensors have %llu bytes", file,
-                           (unsigned long long)x->total, (unsigned long long)total);
-        return store_warn(s, "total_size is %llu, the tensors have %llu bytes",
-                          (unsigned long long)x->total, (unsigned long long)total);
+    for (size_t i = 0; i < x->s->n_files; i++) {
+        struct shard shard = { x, &x->pairs, &x->s->files[i] };
+        struct safetensors f = { .each = each, .ctx = &shard };
+        if (safetensors_names(x->s, i, &f) < 0)
+            return -1;
     }
     return 0;
 }
 
+/* No pairs, but the same seed. */
+static void
+empty(struct pairs *p)
+{
+    uint64_t seed = p->seen.seed;
+    seen_free(&p->seen);
+    *p = (struct pairs){ .seen.seed = seed, .keep = true };
+}
+
 static int
-read_shards(struct store *s, struct index *x, const char *file)
+keep_name(void *ctx, struct slice name)
+{
+    struct shard *a = ctx;
+    int there = add_pair(a->pairs, name, slice_of(leaf_of(a->map)));
+    return there == NAME_NO_MEMORY ? out_of_memory(a->x) : 0;
+}
+
+static int
+keep_pair(struct index *x, struct slice name, struct slice file)
 {
     char q[TEXT_QUOTE];
-    size_t shards = 0;
-    if (x->n)
-        qsort(x->v, x->n, sizeof *x->v, by_file);
-    for (size_t i = 0; i < x->n; i++) {
-        bool same = i > 0 && slice_eq(x->v[i].file, x->v[i - 1].file);
-        if (same && slice_eq(x->v[i].name, x->v[i - 1].name))
-            return err_set(s->err, ERR_FORMAT, "%s: tensor \"%s\" is listed twice",
-                           file, text_quote(q, x->v[i].name.p, x->v[i].name.n));
-        shards += !same;
-    }
-    s->files = calloc(shards ? shards : 1, sizeof *s->files);
+    int there = add_pair(&x->pairs, name, file);
+    if (there > 0)
+        return err_set(x->s->err, ERR_FORMAT, "%s: tensor \"%s\" is listed twice",
+                       x->map.name, text_quote(q, name.p, name.n));
+    return there < 0 ? out_of_memory(x) : 0;
+}
+
+static int
+must_be_in_shard(struct index *x, struct slice name, struct slice file)
+{
+    char q[TEXT_QUOTE], f[TEXT_QUOTE];
+    if (seen_has(&x->pairs.seen, pair_hash(&x->pairs, name, file)))
+        return 0;
+    return err_set(x->s->err, ERR_FORMAT, "%s: tensor \"%s\" is not in \"%s\"",
+                   x->map.name, text_quote(q, name.p, name.n),
+                   text_quote(f, file.p, file.n));
+}
+
+static int
+must_be_listed(void *ctx, struct slice name)
+{
+    struct shard *a = ctx;
+    struct pairs *p = a->pairs;
+    char q[TEXT_QUOTE];
+    if (seen_has(&p->seen, pair_hash(p, name, slice_of(leaf_of(a->map)))))
+        return 0;
+    return err_set(a->x->s->err, ERR_FORMAT, "%s: tensor \"%s\" is not listed in %s",
+                   a->map->name, text_quote(q, name.p, name.n), INDEX);
+}
+
+/* Whether each pair of the index is one of the shards, in memory of the shards' size. */
+static int
+check_listed(struct index *x)
+{
+    empty(&x->pairs);
+    x->each = must_be_in_shard;
+    return tell_names(x, keep_name) < 0 ? -1 : read_index(x);
+}
+
+/* The other way, in memory of the index's size. */
+static int
+check_unlisted(struct index *x)
+{
+    empty(&x->pairs);
+    x->each = keep_pair;
+    return read_index(x) < 0 ? -1 : tell_names(x, must_be_listed);
+}
+
+/* Index and shards have different pairs: say which.  The larger of them can be much
+ * larger, so the smaller one is kept. */
+static int
+explain(struct index *x, bool more_in_shards)
+{
+    if ((more_in_shards || check_listed(x) == 0) && check_unlisted(x) == 0 &&
+        (!more_in_shards || check_listed(x) == 0))
+        err_set(x->s->err, ERR_FORMAT, "%s: does not fit its shards", x->map.name);
+    return -1;
+}
+
+static int
+by_leaf(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+    return strcmp(*x, *y);
+}
+
+/* In the order of their names. */
+static int
+open_shards(struct index *x)
+{
+    struct store *s = x->s;
+    char q[TEXT_QUOTE];
+    size_t n = x->shards.n;
+    const char **leaf = x->shards.name; // sorted, it is no longer a table of names
+    s->files = calloc(n ? n : 1, sizeof *s->files);
     if (!s->files)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    for (size_t i = 0; i < x->n; i++) {
-        if (i > 0 && slice_eq(x->v[i].file, x->v[i - 1].file))
-            continue;
-        char *path = inside(s, x->v[i].file.p, x->v[i].file.n);
+    if (n)
+        qsort(leaf, n, sizeof *leaf, by_leaf);
+    for (size_t i = 0; i < n; i++) {
+        char *path = inside(s, leaf[i], strlen(leaf[i]));
         if (!path)
             return -1;
         if (!exists(path))
-            return err_set(s->err, ERR_FORMAT, "%s: shard \"%s\" does not exist", file,
-                           text_quote(q, x->v[i].file.p, x->v[i].file.n));
-        if (store_add_file(s, path) < 0 || safetensors_read_file(s, s->n_files - 1) < 0)
+            return err_set(s->err, ERR_FORMAT, "%s: shard \"%s\" does not exist",
+                           x->map.name, text_quote(q, leaf[i], strlen(leaf[i])));
+        if (store_add_file(s, path) < 0)
             return -1;
     }
-    return match_index(s, x, file);
+    return 0;
+}
+
+/* Add a pair of a shard, unless there are more than the index has. */
+static int
+add_name(void *ctx, struct slice name)
+{
+    struct shard *a = ctx;
+    add_pair(a->pairs, name, slice_of(leaf_of(a->map)));
+    return a->pairs->n > a->x->pairs.n ? -1 : 0;
+}
+
+/* Every tensor of the map stands in its shard, and no other does. */
+static int
+check_shards(struct index *x, struct safetensors *file, struct seen *seen)
+{
+    struct store *s = x->s;
+    struct pairs pairs = { .seen.seed = x->pairs.seen.seed };
+    uint64_t total = 0;
+    for (size_t i = 0; i < s->n_files; i++) {
+        struct shard shard = { x, &pairs, &s->files[i] };
+        file[i] = (struct safetensors){ .seen = seen, .each = add_name, .ctx = &shard };
+        int rc = safetensors_check(s, i, &file[i]);
+        if (rc < 0 && pairs.n <= x->pairs.n)
+            return -1;
+        if (rc < 0)
+            break;
+        total += file[i].nbytes;
+    }
+    seen_free(seen);
+    if (pairs.n != x->pairs.n || pairs.sum != x->pairs.sum)
+        return explain(x, pairs.n > x->pairs.n);
+    if (!x->has_total || x->total == total)
+        return 0;
+    if (s->opt.strict)
+        return err_set(
+            s->err, ERR_FORMAT, "%s: total_size is %llu, the tensors have %llu bytes",
+            x->map.name, (unsigned long long)x->total, (unsigned long long)total);
+    return store_warn(s, "total_size is %llu, the tensors have %llu bytes",
+                      (unsigned long long)x->total, (unsigned long long)total);
+}
+
+static int
+read_shards(struct index *x)
+{
+    struct store *s = x->s;
+    struct seen seen = { 0 };
+    if (read_index(x) < 0 || open_shards(x) < 0)
+        return -1;
+    struct safetensors *file = calloc(s->n_files ? s->n_files : 1, sizeof *file);
+    if (!file)
+        return out_of_memory(x);
+    int rc = check_shards(x, file, &seen);
+    seen_free(&seen);
+    for (size_t i = 0; i < s->n_files && rc == 0; i++)
+        rc = safetensors_list(s, i, &file[i]);
+    free(file);
+    return rc;
 }
 
 static int
 read_sharded(struct store *s, const char *path)
 {
-    struct index x = { 0 };
-    struct slice text;
-    struct buf name = { 0 };
-    if (store_slurp(s, path, &text) < 0)
-        return -1;
-    text_escape(&name, path, strlen(path));
-    int rc = buf_ok(&name, s->err);
-    if (rc == 0)
-        rc = read_index(s, text, name.data, &x);
-    if (rc == 0)
-        rc = read_shards(s, &x, name.data);
-    free(x.v);
-    buf_free(&name);
+    struct index x = { .s = s };
+    struct err *mine = s->err;
+    struct err parse = { 0 };
+    int rc = map_open(&x.map, path, s->opt.guard, s->err);
+    if (rc == 0 && x.map.size > MAX_INDEX)
+        rc = err_set(s->err, ERR_FORMAT, "%s: %zu bytes, expected at most %d",
+                     x.map.name, x.map.size, MAX_INDEX);
+    if (rc == 0) {
+        s->err = &parse;
+        rc = read_shards(&x);
+        s->err = mine;
+        if (map_check(&x.map, mine) == 0 && rc < 0)
+            err_set(mine, parse.kind, "%s", parse.msg);
+        rc = mine->kind ? -1 : 0;
+    }
+    map_close(&x.map);
+    names_free(&x.shards);
+    seen_free(&x.pairs.seen);
+    arena_free(&x.scratch);
     return rc;
 }
 

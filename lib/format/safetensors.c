@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* safetensors: u64 N | N bytes of JSON | data, by the rules of the reference validator.
  *
- * The header is read in place with the pull reader: no tree, one record a tensor.
+ * The header is read in place with the pull reader: no tree.  It is read twice: first to
+ * check all of it, which takes 30 to 40 bytes of memory a tensor, and only of a good file
+ * again, to make the list.
  */
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/format/container.h"
+#include "lib/format/spans.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +16,12 @@
 
 #define METADATA "__metadata__"
 
-enum { MAX_HEADER = 100000000 };
+enum {
+    MAX_HEADER = 100000000,
+    MAX_KEYS = 1 << 20,    // of METADATA
+    MAX_NIBBLE = 16 << 20, // bytes of our own object there
+    PADDING_STEP = 1 << 20,
+};
 
 static const char *const dtype_text[DT_COUNT] = {
     [DT_BOOL] = "BOOL",
@@ -40,15 +48,25 @@ static const char *const dtype_text[DT_COUNT] = {
     [DT_U64] = "U64",
 };
 
-struct record {
-    struct tensor t;
-    uint64_t begin, end;
-    size_t at; // of the name in the JSON text
+/* One reading of a header. */
+struct scan {
+    struct store *s;
+    size_t file;
+    struct map *map;
+    struct json j;
+    struct pager pages;
+    struct arena scratch; // strings with escapes, of one record
+    bool second;          // all of it was checked, now make the list
+    uint64_t data_at;     // of the payloads, in the file
+    struct safetensors *f;
+    struct seen own, *seen;
+    struct spans spans;
 };
 
-struct records {
-    struct record *v;
-    size_t n, cap;
+struct record {
+    struct tensor t; // borrows its name and its shape
+    uint64_t begin, end;
+    uint64_t dims[MAX_RANK];
 };
 
 static bool
@@ -61,28 +79,20 @@ st_sniff(const uint8_t *head, size_t n, uint64_t file_bytes)
 }
 
 static int
-read_shape(struct json *j, struct store *s, struct tensor *t)
+read_shape(struct json *j, struct record *r)
 {
-    uint64_t dims[MAX_RANK];
     unsigned rank = 0;
     int more;
     json_array(j);
     while ((more = json_item(j)) > 0) {
         if (rank == MAX_RANK)
             return json_fail(j, j->pos, "more than %d dimensions", MAX_RANK);
-        if (json_u63(j, &dims[rank++]) < 0)
+        if (json_u63(j, &r->dims[rank++]) < 0)
             return -1;
     }
-    if (more < 0)
-        return -1;
-    uint64_t *copy = arena_alloc(&s->arena, rank * sizeof *copy);
-    if (!copy)
-        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    if (rank)
-        memcpy(copy, dims, rank * sizeof *copy);
-    t->rank = (uint8_t)rank;
-    t->shape = copy;
-    return 0;
+    r->t.rank = (uint8_t)rank;
+    r->t.shape = r->dims;
+    return more;
 }
 
 static int
@@ -104,7 +114,7 @@ static enum dtype
 dtype_of_text(struct slice text)
 {
     for (enum dtype d = DT_NONE + 1; d < DT_COUNT; d++)
-        if (dtype_text[d] && slice_is(text, dtype_text[d]))
+        if (dtype_text[d] && *text.p == *dtype_text[d] && slice_is(text, dtype_text[d]))
             return d;
     return DT_NONE;
 }
@@ -119,46 +129,19 @@ read_dtype(struct json *j, struct tensor *t)
     size_t at = j->pos;
     if (json_string(j, &text) < 0)
         return -1;
-    t->dtype = (uint8_t)dtype_of_text(text);
+    t->dtype = (uint8_t)(text.n ? dtype_of_text(text) : DT_NONE);
     if (t->dtype == DT_NONE)
         return json_fail(j, at, "dtype \"%s\" is unknown",
                          text_quote(q, text.p, text.n));
     return 0;
 }
 
-/* {"dtype":..., "shape":..., "data_offsets":...}, each once and nothing else. */
+/* Whether what a record says of its tensor fits together and into the file. */
 static int
-read_record(struct json *j, struct store *s, struct record *r)
+check_record(struct scan *x, struct record *r, size_t start)
 {
-    static const char *const keys[] = { "dtype", "shape", "data_offsets" };
-    unsigned seen = 0;
-    struct slice key;
-    int more;
+    struct json *j = &x->j;
     char q[TEXT_QUOTE];
-    json_object(j);
-    size_t start = j->pos - 1;
-    for (size_t at = j->pos; (more = json_key(j, &key)) > 0; at = j->pos) {
-        unsigned which = 0;
-        while (which < 3 && !slice_is(key, keys[which]))
-            which++;
-        if (which == 3)
-            return json_fail(j, at, "key \"%s\" is unknown",
-                             text_quote(q, key.p, key.n));
-        if (seen & 1U << which)
-            return json_fail(j, at, "key \"%s\" stands here twice", keys[which]);
-        seen |= 1U << which;
-        int rc = which == 0   ? read_dtype(j, &r->t)
-                 : which == 1 ? read_shape(j, s, &r->t)
-                              : read_offsets(j, r);
-        if (rc < 0)
-            return -1;
-    }
-    if (more < 0)
-        return -1;
-    for (unsigned i = 0; i < 3; i++)
-        if (!(seen & 1U << i))
-            return json_fail(j, start, "tensor \"%s\" without \"%s\"",
-                             text_quote(q, r->t.name, r->t.name_len), keys[i]);
     if (!dtype_size(&r->t.numel, &r->t.nbytes, r->t.dtype, r->t.shape, r->t.rank))
         return json_fail(
             j, start, "tensor \"%s\": its size does not fit 63 bits or no whole bytes",
@@ -170,179 +153,264 @@ read_record(struct json *j, struct store *s, struct record *r)
                          text_quote(q, r->t.name, r->t.name_len),
                          (unsigned long long)r->t.nbytes, (unsigned long long)r->begin,
                          (unsigned long long)r->end);
+    if (r->end > x->map->size - x->data_at)
+        return json_fail(j, start,
+                         "tensor \"%s\": payload ends at byte %llu, file has %zu",
+                         text_quote(q, r->t.name, r->t.name_len),
+                         (unsigned long long)(x->data_at + r->end), x->map->size);
     return 0;
 }
 
+/* {"dtype":..., "shape":..., "data_offsets":...}, each once and nothing else. */
 static int
-by_text(const void *a, const void *b)
+read_record(struct scan *x, struct record *r)
 {
-    const struct slice *x = a, *y = b;
-    size_t n = x->n < y->n ? x->n : y->n;
-    int c = n ? memcmp(x->p, y->p, n) : 0;
-    return c ? c : (x->n > y->n) - (x->n < y->n);
-}
-
-/* Whether two of the keys are equal; sorts them. */
-static bool
-any_twice(struct slice *keys, size_t n)
-{
-    if (n)
-        qsort(keys, n, sizeof *keys, by_text);
-    for (size_t i = 1; i < n; i++)
-        if (slice_eq(keys[i], keys[i - 1]))
-            return true;
-    return false;
-}
-
-/* "__metadata__": strings to strings. */
-static int
-read_metadata(struct json *j, struct store *s, size_t file)
-{
-    struct slice key, value, nibble = { 0 };
-    struct buf keys = { 0 }; // of struct slice
-    json_peek(j);
-    size_t start = j->pos;
-    json_object(j);
-    while (json_key(j, &key) > 0 && json_string(j, &value) == 0) {
-        buf_add(&keys, &key, sizeof key);
-        if (slice_is(key, "nibble"))
-            nibble = value;
-    }
-    bool twice = !keys.failed && any_twice((struct slice *)(void *)keys.data,
-                                           keys.len / sizeof(struct slice));
-    int ok = buf_ok(&keys, s->err);
-    buf_free(&keys);
-    if (j->err->kind || ok < 0)
-        return -1;
-    if (twice)
-        return json_fail(j, start, "a key of \"__metadata__\" stands there twice");
-    if (file > 0) // shards say nothing of the whole
-        return 0;
-    s->meta = (struct slice){ j->text + start, j->pos - start };
-    if (nibble.p) {
-        struct nibble_object o;
-        struct err why = { 0 };
-        if (read_nibble_object(&o, s->name, nibble, &s->arena, &why) < 0)
-            return store_warn(s, "its metadata \"nibble\" is not ours and is ignored");
-        s->config = o.config;
-        s->provenance = o.provenance;
-    }
-    return 0;
-}
-
-static struct record *
-new_record(struct store *s, struct records *all)
-{
-    if (all->n == all->cap) {
-        size_t cap = all->cap ? all->cap * 2 : 64;
-        struct record *v = realloc(all->v, cap * sizeof *v);
-        if (!v) {
-            err_set(s->err, ERR_MEMORY, "%s: out of memory for the header", s->name);
-            return NULL;
-        }
-        all->v = v;
-        all->cap = cap;
-    }
-    all->v[all->n] = (struct record){ 0 };
-    return &all->v[all->n++];
-}
-
-static int
-read_header(struct json *j, struct store *s, size_t file, struct records *all)
-{
+    static const char *const keys[] = { "dtype", "shape", "data_offsets" };
+    struct json *j = &x->j;
+    unsigned seen = 0;
     struct slice key;
-    bool metadata = false;
-    char place[64];
     int more;
+    char q[TEXT_QUOTE];
     json_object(j);
+    size_t start = j->pos - 1;
     for (size_t at = j->pos; (more = json_key(j, &key)) > 0; at = j->pos) {
-        if (slice_is(key, METADATA)) {
-            if (metadata)
-                return json_fail(j, at, "\"__metadata__\" stands here twice");
-            metadata = true;
-            if (read_metadata(j, s, file) < 0)
-                return -1;
-            continue;
-        }
-        snprintf(place, sizeof place, "byte %llu", (unsigned long long)(j->base + at));
-        if (check_name(s, key.p, key.n, place) < 0)
-            return -1;
-        struct record *r = new_record(s, all);
-        if (!r)
-            return -1;
-        char *name = arena_copy(&s->arena, key.p, key.n);
-        if (!name)
-            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-        r->at = at;
-        r->t.name = name;
-        r->t.name_len = (uint32_t)key.n;
-        r->t.file = (uint32_t)file;
-        if (read_record(j, s, r) < 0)
+        unsigned which = slice_is(key, "dtype")          ? 0
+                         : slice_is(key, "shape")        ? 1
+                         : slice_is(key, "data_offsets") ? 2
+                                                         : 3;
+        if (which == 3)
+            return json_fail(j, at, "key \"%s\" is unknown",
+                             text_quote(q, key.p, key.n));
+        if (seen & 1U << which)
+            return json_fail(j, at, "key \"%s\" stands here twice", keys[which]);
+        seen |= 1U << which;
+        int rc = which == 0   ? read_dtype(j, &r->t)
+                 : which == 1 ? read_shape(j, r)
+                              : read_offsets(j, r);
+        if (rc < 0)
             return -1;
     }
     if (more < 0)
         return -1;
-    while (j->pos < j->len && j->text[j->pos] == ' ')
-        j->pos++;
+    for (unsigned i = 0; i < 3; i++)
+        if (!(seen & 1U << i))
+            return json_fail(j, start, "tensor \"%s\" without \"%s\"",
+                             text_quote(q, r->t.name, r->t.name_len), keys[i]);
+    return check_record(x, r, start);
+}
+
+struct wanted {
+    struct slice name;
+    bool found;
+};
+
+static int
+is_wanted(void *ctx, struct slice name)
+{
+    struct wanted *w = ctx;
+    w->found |= slice_eq(name, w->name);
+    return 0;
+}
+
+/* Whether the name, whose hash was there, is there: 1, 0 or -1. */
+static int
+is_there(struct scan *x, size_t start, size_t at, struct slice name)
+{
+    int found = pager_has_key(&x->pages, &x->j, start, name, at);
+    for (size_t i = 0; found == 0 && start == 0 && i < x->file; i++) {
+        struct wanted w = { name, false };
+        struct safetensors f = { .each = is_wanted, .ctx = &w };
+        found = safetensors_names(x->s, i, &f) < 0 ? -1 : w.found;
+    }
+    return found;
+}
+
+/* Refuse a second key of the object at start, which is 0 for names: 0, or -1. */
+static int
+note_key(struct scan *x, struct seen *seen, uint64_t hash, size_t start, size_t at,
+         struct slice key, const char *what)
+{
+    char q[TEXT_QUOTE];
+    int there = seen_put(seen, hash);
+    if (there == NAME_NO_MEMORY)
+        return err_set(x->s->err, ERR_MEMORY, "%s: out of memory for a name",
+                       x->map->name);
+    if (there > 0)
+        there = is_there(x, start, at, key);
+    if (there > 0)
+        return json_fail(&x->j, at, "a second %s \"%s\"", what,
+                         text_quote(q, key.p, key.n));
+    return there;
+}
+
+/* The value of "nibble": our own object, as text in a string. */
+static int
+read_nibble(struct scan *x)
+{
+    struct store *s = x->s;
+    struct json text = x->j;
+    struct slice nibble = { 0 };
+    struct nibble_object o;
+    struct err why = { 0 };
+    if (json_string(&x->j, NULL) < 0)
+        return -1;
+    if (!x->second || x->file > 0) // shards say nothing of the whole
+        return 0;
+    text.arena = &s->arena;
+    text.longest = 0;
+    if (x->j.pos - text.pos > MAX_NIBBLE)
+        why.kind = ERR_FORMAT;
+    else if (json_string(&text, &nibble) < 0)
+        return -1;
+    if (why.kind || read_nibble_object(&o, s->name, nibble, &s->arena, &why) < 0)
+        return store_warn(s, "its metadata \"nibble\" is not ours and is ignored");
+    s->config = o.config;
+    s->provenance = o.provenance;
+    return 0;
+}
+
+/* METADATA: strings to strings. */
+static int
+read_metadata(struct scan *x)
+{
+    struct json *j = &x->j;
+    struct slice key;
+    struct seen seen = { 0 };
+    int rc = 0;
+    json_peek(j);
+    size_t start = j->pos;
+    json_object(j);
+    for (size_t at = j->pos; rc == 0 && json_key(j, &key) > 0; at = j->pos) {
+        if (key.n > MAX_NAME)
+            rc = json_fail(j, at,
+                           "a key of " METADATA " of %zu bytes, at most %d are read",
+                           key.n, MAX_NAME);
+        else if (seen.n == MAX_KEYS)
+            rc = json_fail(j, at, "more than %d keys of " METADATA, MAX_KEYS);
+        else if (!x->second)
+            rc = note_key(x, &seen, seen_hash(&seen, key), start, at, key,
+                          "key of " METADATA);
+        if (rc == 0)
+            rc = slice_is(key, "nibble") ? read_nibble(x) : json_string(j, NULL);
+        arena_clear(&x->scratch);
+    }
+    seen_free(&seen);
+    if (rc == 0 && !j->err->kind && x->file == 0)
+        x->s->meta = (struct slice){ j->text + start, j->pos - start };
+    return j->err->kind ? -1 : rc;
+}
+
+/* First time: nothing is kept of a record but its name's hash and its range. */
+static int
+note(struct scan *x, const struct record *r, uint64_t hash, size_t at)
+{
+    struct slice name = { r->t.name, r->t.name_len };
+    struct span range = { r->begin, r->end, (uint32_t)at };
+    if (note_key(x, x->seen, hash, 0, at, name, "tensor of the name") < 0)
+        return -1;
+    if (spans_add(&x->spans, range) < 0)
+        return err_set(x->s->err, ERR_MEMORY, "%s: out of memory", x->map->name);
+    x->f->n++;
+    x->f->nbytes += r->t.nbytes;
+    return x->f->each ? x->f->each(x->f->ctx, name) : 0;
+}
+
+static int
+list(struct scan *x, struct record *r, size_t at)
+{
+    r->t.file = (uint32_t)x->file;
+    r->t.offset = x->data_at + r->begin;
+    r->t.head = x->f->sorted ? r->t.offset : at;
+    return store_append(x->s, &r->t);
+}
+
+static int
+read_tensor(struct scan *x, struct slice name, size_t at)
+{
+    struct record r;
+    char place[64];
+    if (!name_fits(name)) {
+        snprintf(place, sizeof place, "byte %llu",
+                 (unsigned long long)(x->j.base + at));
+        return check_name(x->s, name.p, name.n, place);
+    }
+    r.t = (struct tensor){ .name = name.p, .name_len = (uint32_t)name.n };
+    uint64_t hash = x->second ? 0 : seen_hash(x->seen, name);
+    if (read_record(x, &r) < 0)
+        return -1;
+    return x->second ? list(x, &r, at) : note(x, &r, hash, at);
+}
+
+/* Spaces up to the end of the header, which can be many. */
+static int
+read_padding(struct scan *x)
+{
+    struct json *j = &x->j;
+    for (size_t end = j->pos; j->pos < j->len && j->text[j->pos] == ' '; j->pos++)
+        if (j->pos == end) {
+            pager_passed(&x->pages, j->pos);
+            end += PADDING_STEP;
+        }
     return j->pos == j->len ? 0
                             : json_fail(j, j->pos, "expected spaces behind the header");
 }
 
 static int
-by_begin(const void *a, const void *b)
+read_header(struct scan *x)
 {
-    const struct record *x = a, *y = b;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    if (x->end != y->end)
-        return x->end < y->end ? -1 : 1;
-    return x->at < y->at ? -1 : x->at > y->at;
+    struct json *j = &x->j;
+    struct slice key;
+    bool metadata = false;
+    int more;
+    json_object(j);
+    for (size_t at = j->pos; (more = json_key(j, &key)) > 0; at = j->pos) {
+        bool meta = slice_is(key, METADATA);
+        if (meta && metadata)
+            return json_fail(j, at, "\"" METADATA "\" stands here twice");
+        metadata |= meta;
+        if ((meta ? read_metadata(x) : read_tensor(x, key, at)) < 0)
+            return -1;
+        arena_clear(&x->scratch);
+    }
+    return more < 0 ? -1 : read_padding(x);
 }
 
 /* No hole, no overlap, up to the end of the file. */
 static int
-place_records(struct store *s, size_t file, struct records *all, uint64_t data_at)
+check_places(struct scan *x)
 {
-    const struct map *m = &s->files[file];
-    uint64_t at = 0;
+    struct json *j = &x->j;
+    uint64_t end, all = x->map->size - x->data_at;
     char q[TEXT_QUOTE];
-    char place[64];
-    if (all->n)
-        qsort(all->v, all->n, sizeof *all->v, by_begin);
-    for (size_t i = 0; i < all->n; i++) {
-        struct record *r = &all->v[i];
-        if (r->begin != at)
-            return err_set(s->err, ERR_FORMAT,
-                           "%s: byte %llu: tensor \"%s\" begins at %llu, expected %llu "
-                           "(no hole, no overlap)",
-                           m->name, (unsigned long long)(8 + r->at),
-                           text_quote(q, r->t.name, r->t.name_len),
-                           (unsigned long long)r->begin, (unsigned long long)at);
-        at = r->end;
-        r->t.offset = r->t.head = data_at + r->begin;
-        if (r->end > m->size - data_at)
-            return err_set(s->err, ERR_FORMAT,
-                           "%s: tensor \"%s\": payload ends at byte %llu, file has %zu",
-                           m->name, text_quote(q, r->t.name, r->t.name_len),
-                           (unsigned long long)(data_at + r->end), m->size);
-        snprintf(place, sizeof place, "byte %llu", (unsigned long long)(8 + r->at));
-        if (store_add(s, &r->t, place) < 0)
+    x->f->sorted = x->spans.sorted;
+    const struct span *gap = spans_gap(&x->spans, &end);
+    if (gap) {
+        struct slice name = { 0 };
+        j->pos = gap->at;
+        while (j->pos < j->len && j->text[j->pos] != '"') // a comma, white space
+            j->pos++;
+        if (json_string(j, &name) < 0)
             return -1;
+        return json_fail(j, gap->at,
+                         "tensor \"%s\" begins at %llu, expected %llu (no hole, no "
+                         "overlap)",
+                         text_quote(q, name.p, name.n), (unsigned long long)gap->begin,
+                         (unsigned long long)end);
     }
-    if (at != m->size - data_at)
-        return err_set(s->err, ERR_FORMAT,
-                       "%s: byte %llu: %llu bytes after the last tensor", m->name,
-                       (unsigned long long)(data_at + at),
-                       (unsigned long long)(m->size - data_at - at));
+    if (end != all)
+        return err_set(x->s->err, ERR_FORMAT,
+                       "%s: byte %llu: %llu bytes after the last tensor", x->map->name,
+                       (unsigned long long)(x->data_at + end),
+                       (unsigned long long)(all - end));
     return 0;
 }
 
-int
-safetensors_read_file(struct store *s, size_t file)
+/* Stand before the JSON text. */
+static int
+scan_open(struct scan *x, struct store *s, size_t file, struct safetensors *f)
 {
     struct map *m = &s->files[file];
-    struct records all = { 0 };
-    struct json j;
+    *x = (struct scan){ .s = s, .file = file, .map = m, .f = f };
     if (m->size < 10)
         return err_set(s->err, ERR_FORMAT,
                        "%s: byte %zu: the file ends inside its header", m->name,
@@ -356,13 +424,86 @@ safetensors_read_file(struct store *s, size_t file)
     if (m->data[8] != '{')
         return err_set(s->err, ERR_FORMAT, "%s: byte 8: expected '{', found 0x%02x",
                        m->name, m->data[8]);
-    json_open(&j, m->name, 8, (struct slice){ (const char *)m->data + 8, (size_t)n },
-              &s->arena, s->err);
-    int rc = read_header(&j, s, file, &all);
-    if (rc == 0)
-        rc = place_records(s, file, &all, 8 + n);
-    free(all.v);
+    pager_open(&x->pages, &x->j, m, 8, (size_t)n, &x->scratch, s->err);
+    x->j.longest = MAX_NAME; // no other string is unescaped
+    x->data_at = 8 + n;
+    x->seen = f->seen ? f->seen : &x->own;
+    return 0;
+}
+
+static int
+scan_close(struct scan *x, int rc)
+{
+    seen_free(&x->own);
+    spans_free(&x->spans);
+    arena_free(&x->scratch);
     return rc;
+}
+
+int
+safetensors_check(struct store *s, size_t file, struct safetensors *f)
+{
+    struct scan x;
+    int rc = scan_open(&x, s, file, f);
+    if (rc == 0)
+        rc = read_header(&x);
+    seen_free(&x.own);
+    if (rc == 0)
+        rc = check_places(&x);
+    return scan_close(&x, rc);
+}
+
+int
+safetensors_names(struct store *s, size_t file, struct safetensors *f)
+{
+    struct scan x;
+    struct slice key;
+    int more = scan_open(&x, s, file, f);
+    if (more == 0)
+        json_object(&x.j);
+    while (more >= 0 && (more = json_key(&x.j, &key)) > 0) {
+        more = slice_is(key, METADATA) ? 0 : f->each(f->ctx, key);
+        if (more == 0)
+            more = json_skip(&x.j, NULL);
+        arena_clear(&x.scratch);
+    }
+    return scan_close(&x, more);
+}
+
+static int
+by_place(const void *a, const void *b)
+{
+    const struct tensor *x = a, *y = b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    if (x->nbytes != y->nbytes)
+        return x->nbytes < y->nbytes ? -1 : 1;
+    return x->head < y->head ? -1 : x->head > y->head; // the place in the header
+}
+
+int
+safetensors_list(struct store *s, size_t file, const struct safetensors *f)
+{
+    struct scan x;
+    struct safetensors copy = *f;
+    size_t first = s->n_tensors;
+    if (store_reserve(s, f->n) < 0 || scan_open(&x, s, file, &copy) < 0)
+        return -1;
+    x.second = true;
+    int rc = scan_close(&x, read_header(&x));
+    if (rc == 0 && !f->sorted && s->n_tensors > first) {
+        qsort(s->tensors + first, s->n_tensors - first, sizeof *s->tensors, by_place);
+        for (size_t i = first; i < s->n_tensors; i++)
+            s->tensors[i].head = s->tensors[i].offset;
+    }
+    return rc == 0 ? store_number(s, "changed meanwhile") : rc;
+}
+
+int
+safetensors_read_file(struct store *s, size_t file)
+{
+    struct safetensors f = { 0 };
+    return safetensors_check(s, file, &f) < 0 ? -1 : safetensors_list(s, file, &f);
 }
 
 static int

@@ -115,6 +115,13 @@ store_warn(struct store *s, const char *fmt, ...)
     return 0;
 }
 
+bool
+name_fits(struct slice name)
+{
+    return name.n >= 1 && name.n <= MAX_NAME && utf8_check(name.p, name.n) == name.n &&
+           !memchr(name.p, '\0', name.n);
+}
+
 int
 check_name(struct store *s, const char *p, uint64_t n, const char *place)
 {
@@ -130,38 +137,97 @@ check_name(struct store *s, const char *p, uint64_t n, const char *place)
     return 0;
 }
 
-static int
-grow(struct store *s)
+int
+store_reserve(struct store *s, size_t n)
 {
-    size_t cap = s->cap_tensors ? s->cap_tensors * 2 : 64;
+    size_t cap = s->n_tensors + n;
+    if (cap <= s->cap_tensors)
+        return 0;
     struct tensor *tensors = realloc(s->tensors, cap * sizeof *tensors);
     if (!tensors)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name,
                        cap);
     s->tensors = tensors;
     s->cap_tensors = cap;
+    if (names_reserve(&s->names, cap) < 0)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu names", s->name,
+                       cap);
+    return 0;
+}
+
+/* A copy of the shape, or the one of the tensor before: neighbours are often alike. */
+static const uint64_t *
+keep_shape(struct store *s, const struct tensor *t)
+{
+    const struct tensor *last = s->n_tensors ? &s->tensors[s->n_tensors - 1] : NULL;
+    size_t bytes = t->rank * sizeof *t->shape;
+    if (last && last->rank == t->rank &&
+        (bytes == 0 || memcmp(last->shape, t->shape, bytes) == 0))
+        return last->shape;
+    uint64_t *shape = arena_alloc(&s->arena, bytes);
+    if (shape && bytes)
+        memcpy(shape, t->shape, bytes);
+    return shape;
+}
+
+int
+store_append(struct store *s, const struct tensor *t)
+{
+    if (s->n_tensors == s->cap_tensors &&
+        store_reserve(s, s->cap_tensors ? s->cap_tensors : 64) < 0)
+        return -1;
+    const char *name = arena_copy(&s->arena, t->name, t->name_len);
+    const uint64_t *shape = keep_shape(s, t);
+    if (!name || !shape)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory for a name", s->name);
+    // It was checked in the mapped file, which others can write to.
+    if (strlen(name) != t->name_len || utf8_check(name, t->name_len) != t->name_len)
+        return err_set(s->err, ERR_FORMAT, "%s: a name changed while it was read",
+                       s->name);
+    struct tensor *mine = &s->tensors[s->n_tensors++];
+    *mine = *t;
+    mine->name = name;
+    mine->shape = shape;
+    return 0;
+}
+
+int
+store_number(struct store *s, const char *where)
+{
+    for (size_t i = s->names.n; i < s->n_tensors; i++) {
+        const struct tensor *t = &s->tensors[i];
+        int there = names_add(&s->names, (struct slice){ t->name, t->name_len }, i);
+        if (there < 0)
+            return err_set(s->err, ERR_MEMORY, "%s: out of memory for a name", s->name);
+        if (there > 0) {
+            char q[TEXT_QUOTE];
+            const char *file = s->n_files ? s->files[t->file].name : s->name;
+            return err_set(s->err, ERR_FORMAT,
+                           "%s: %s: a second tensor of the name \"%s\"", file, where,
+                           text_quote(q, t->name, t->name_len));
+        }
+    }
     return 0;
 }
 
 int
 store_add(struct store *s, const struct tensor *t, const char *where)
 {
-    struct slice name = { t->name, t->name_len };
-    if (s->n_tensors == s->cap_tensors && grow(s) < 0)
-        return -1;
-    if (names_find(&s->names, name) != NAME_NONE) {
-        char q[TEXT_QUOTE];
-        const char *file = s->n_files ? s->files[t->file].name : s->name;
-        return err_set(s->err, ERR_FORMAT, "%s: %s: a second tensor of the name \"%s\"",
-                       file, where, text_quote(q, t->name, t->name_len));
-    }
-    if (names_add(&s->names, name, s->n_tensors) < 0)
-        return err_set(s->err, ERR_MEMORY, "%s: out of memory for a name", s->name);
-    struct tensor *mine = &s->tensors[s->n_tensors++];
-    *mine = *t;
-    if (s->files && s->files[t->file].data && t->nbytes)
-        mine->data = s->files[t->file].data + t->offset;
-    return 0;
+    return store_append(s, t) < 0 ? -1 : store_number(s, where);
+}
+
+const uint8_t *
+store_data(const struct store *s, const struct tensor *t)
+{
+    if (!s->files || !s->files[t->file].data || t->nbytes == 0)
+        return NULL;
+    return s->files[t->file].data + t->offset;
+}
+
+int
+store_meta(struct store *s)
+{
+    return s->kind->meta && !s->meta.p ? s->kind->meta(s) : 0;
 }
 
 const struct tensor *
@@ -185,7 +251,7 @@ store_add_file(struct store *s, const char *path)
 int
 store_slurp(struct store *s, const char *path, struct slice *text)
 {
-    enum { LIMIT = 64 << 20 };
+    enum { LIMIT = 16 << 20 }; // of a model they have some KiB
     struct stat st;
     *text = (struct slice){ 0 };
     if (stat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
@@ -207,6 +273,56 @@ store_slurp(struct store *s, const char *path, struct slice *text)
     }
     map_close(&m);
     return rc;
+}
+
+/* ---- mapped JSON texts ----------------------------------------------------------- */
+
+/* BEHIND: what the reader's caller may look at once more, a key above all; a fault there
+ * could bring 2 MB back. */
+enum { AHEAD = 4 << 20, BEHIND = 256 << 10 };
+
+void
+pager_passed(void *ctx, size_t pos)
+{
+    struct pager *p = ctx;
+    uint64_t at = p->base + pos, ahead = at + AHEAD;
+    map_expect(p->map, at, ahead < p->end ? ahead : p->end);
+    if (at < p->from + BEHIND)
+        return;
+    map_forget(p->map, p->from, at - BEHIND);
+    p->from = at - BEHIND;
+}
+
+void
+pager_open(struct pager *p, struct json *j, struct map *m, uint64_t base, size_t n,
+           struct arena *arena, struct err *err)
+{
+    struct slice text = { n ? (const char *)m->data + base : "", n };
+    *p = (struct pager){ .map = m, .base = base, .end = base + n, .from = base };
+    json_open(j, m->name, base, text, arena, err);
+    json_watch(j, pager_passed, p);
+}
+
+int
+pager_has_key(const struct pager *p, const struct json *j, size_t start,
+              struct slice key, size_t before)
+{
+    struct pager pages;
+    struct json again;
+    struct arena scratch = { 0 };
+    struct slice k;
+    int found = 0;
+    pager_open(&pages, &again, p->map, p->base, j->len, &scratch, j->err);
+    again.pos = start;
+    json_object(&again);
+    for (size_t at = again.pos; !found && at < before && json_key(&again, &k) > 0;
+         at = again.pos) {
+        found = at < before && slice_eq(k, key);
+        json_skip(&again, NULL);
+        arena_clear(&scratch);
+    }
+    arena_free(&scratch);
+    return j->err->kind ? -1 : found;
 }
 
 static char *

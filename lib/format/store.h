@@ -6,7 +6,8 @@
  * kinds there are stands in one table (store.c); a new one is a file and a line there.
  *
  * Every rule of doc/FORMAT.md is checked on the way in.  Memory grows with bytes that
- * are really there, never with numbers that a file announces.
+ * are really there, never with numbers that a file announces; and the list is made only
+ * of a file that was found to be good, so that a bad one costs little.
  */
 #ifndef NIBBLE_FORMAT_STORE_H
 #define NIBBLE_FORMAT_STORE_H
@@ -30,16 +31,15 @@ enum { MAX_RANK = 64, MAX_NAME = 64 << 10 };
 struct tensor {
     const char *name; // NUL-terminated, no NUL inside
     uint32_t name_len;
-    uint32_t file; // index into store.files
-    uint8_t dtype; // enum dtype
-    uint8_t rank;
-    bool state;             // optimizer state of a checkpoint, no weight
+    uint32_t file;          // index into store.files
     const uint64_t *shape;  // (rank)
     uint64_t numel, nbytes; // of the payload
     uint64_t offset;        // of the payload, from the start of its file
     uint64_t head;          // of the entry's own header, if it has one, else == offset
-    const uint8_t *data;    // borrowed: any alignment; NULL when empty or not kept
     const uint8_t *xxh3;    // (XXH3_BYTES) as the container records it, or NULL
+    uint8_t dtype;          // enum dtype
+    uint8_t rank;
+    bool state; // optimizer state of a checkpoint, no weight
 };
 
 struct store_options {
@@ -70,7 +70,7 @@ struct store {
     uint64_t bytes;          // of all tensor files
     struct slice config;     // JSON text of config.json, p == NULL if there is none
     struct slice provenance; // JSON text, likewise
-    struct slice meta;       // JSON object of all else that the container tells
+    struct slice meta;       // JSON object of all else that it tells; see store_meta
     struct quant_words quant;
     struct buf warnings; // one per line
     struct store_options opt;
@@ -80,6 +80,7 @@ struct store {
     size_t cap_tensors;
     struct names names;
     struct slice side_xxh3; // of a sidecar that fits, hex
+    const uint8_t *header;  // of a checkpoint: (header_bytes)
     uint64_t header_bytes;  // of a checkpoint or a GGUF
     uint64_t infos;         // of a GGUF: where the list of its tensors begins
     bool qwen3_names;       // of a GGUF: they have names of ours, too
@@ -95,6 +96,8 @@ const struct traits *store_traits(const struct store *s);
 
 /* NULL if there is none of that name. */
 const struct tensor *store_find(const struct store *s, struct slice name);
+/* The mapped payload, borrowed: any alignment; NULL when empty or not kept. */
+const uint8_t *store_data(const struct store *s, const struct tensor *t);
 /* Read n payload bytes of t from the given offset. */
 int store_read(struct store *s, const struct tensor *t, uint64_t offset, void *dst,
                size_t n, struct err *err);
@@ -104,6 +107,9 @@ int store_check(struct store *s);
 /* Fill config and provenance from what lies beside a file, where the container itself
  * had none: the sidecar of a .dat, then config.json.  What does not fit is a warning. */
 int store_load_beside(struct store *s);
+
+/* Make meta, which costs more than it is worth to those who do not show it. */
+int store_meta(struct store *s);
 
 /* Set config from a file, replacing what there was; nothing if it does not exist. */
 int store_load_config(struct store *s, const char *path);

@@ -199,13 +199,16 @@ check_names(struct writer *w)
             why = "is empty or longer than 65536 bytes";
         else if (utf8_check(name.p, name.n) < name.n)
             why = "is not UTF-8";
-        else if (names_find(&names, name) != NAME_NONE)
-            why = "would stand there twice";
         else if (w->kind->reserved_name && slice_is(name, w->kind->reserved_name))
             why = "means something else there";
-        else if (names_add(&names, name, i) < 0) {
-            names_free(&names);
-            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+        else {
+            int there = names_add(&names, name, i);
+            if (there > 0)
+                why = "would stand there twice";
+            if (there < 0) {
+                names_free(&names);
+                return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+            }
         }
     }
     for (size_t k = 0; k < w->n && !why; k++)

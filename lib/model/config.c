@@ -275,7 +275,7 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
 {
     struct arena arena = { 0 };
     struct parse p = { .c = c, .file = file };
-    struct names keys = { 0 };
+    struct seen keys = { 0 };
     struct slice key;
     unsigned seen = 0;
     bool model_type = false, eps = false;
@@ -285,10 +285,11 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
     json_object(&p.j);
     for (size_t at = p.j.pos; (more = json_key(&p.j, &key)) > 0; at = p.j.pos) {
         char q[TEXT_QUOTE];
-        if (names_find(&keys, key) != NAME_NONE)
+        int twice = seen_add(&keys, key); // 64 bits of a few hashes: they are enough
+        if (twice > 0)
             json_fail(&p.j, at, "\"%s\" stands here twice",
                       text_quote(q, key.p, key.n));
-        else if (names_add(&keys, key, 0) < 0)
+        else if (twice < 0)
             err_set(err, ERR_MEMORY, "%s: out of memory", file);
         unsigned i = 0;
         while (i < N_SIZES && !slice_is(key, sizes[i].key))
@@ -304,7 +305,7 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
         take_other(&p, key);
     }
     int rc = more < 0 || json_end(&p.j) < 0 ? -1 : check(&p, seen, model_type, eps);
-    names_free(&keys);
+    seen_free(&keys);
     arena_free(&arena);
     return rc;
 }

@@ -30,11 +30,11 @@ enum quant {
 };
 
 struct quant_spec {
+    /* sweep, sweep1: a weight for each squared error, by column; NULL: all 1. */
+    const float *column_weight;
     enum quant kind;
     enum isa isa;      // how fast; changes no byte
     enum dtype source; // native rounds in it: f16, bf16 or f32
-    /* sweep, sweep1: a weight for each squared error, by column; NULL: all 1. */
-    const float *column_weight;
     /* stochastic: the draws' key and the tensor's row in the tensor table. */
     uint32_t seed, step, row;
     bool modelopt;   // max: ModelOpt's order of operations

@@ -189,7 +189,7 @@ fuzz_tensor(struct store *s, const struct tensor *t)
           "%s: %llu+%llu of %llu", t->name, (unsigned long long)t->offset,
           (unsigned long long)t->nbytes, (unsigned long long)bytes);
     if (s->n_files == 0 || t->nbytes == 0) {
-        HOLDS(s->n_files == 0 || !t->data, "%s: data without bytes", t->name);
+        HOLDS(!store_data(s, t), "%s: data without bytes", t->name);
         return;
     }
     struct err err = { 0 };
@@ -199,8 +199,9 @@ fuzz_tensor(struct store *s, const struct tensor *t)
           "%s", err.msg);
     HOLDS(store_read(s, t, t->nbytes, &past, 1, &err) < 0, "%s: read past its end",
           t->name);
-    if (t->data)
-        HOLDS(t->data[0] == ends[0] && t->data[t->nbytes - 1] == ends[1],
+    const uint8_t *data = store_data(s, t);
+    if (data)
+        HOLDS(data[0] == ends[0] && data[t->nbytes - 1] == ends[1],
               "%s: data is elsewhere", t->name);
 }
 
@@ -319,6 +320,7 @@ fuzz_store(struct store *s)
     fuzz_views(s, false);
     fuzz_object(s->config, "config");
     fuzz_object(s->provenance, "provenance");
+    HOLDS(store_meta(s) == 0, "%s", s->err->msg);
     fuzz_object(s->meta, "meta");
     HOLDS(store_check(s) == 0, "%s", s->err->msg);
     if (s->n_files)

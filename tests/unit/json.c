@@ -475,9 +475,108 @@ check_writing(void)
     }
 }
 
+/* Each byte at each place of a string, with each byte behind it: eight bytes at a time
+ * are looked at, and what one of them holds must not hide the next. */
+static void
+check_bytes(void)
+{
+    char text[24];
+    struct err err;
+    for (unsigned a = 0; a < 256; a++)
+        for (unsigned b = 0; b < 256; b++)
+            for (size_t at = 1; at < 10; at++) {
+                memset(text, 'x', sizeof text);
+                text[0] = text[sizeof text - 1] = '"';
+                text[at] = (char)a;
+                text[at + 1] = (char)b;
+                bool plain = a >= 0x20 && a < 0x80 && b >= 0x20 && b < 0x80 &&
+                             a != '"' && b != '"' && a != '\\' && b != '\\';
+                bool pair = a >= 0xc2 && a < 0xe0 && b >= 0x80 && b < 0xc0;
+                bool escape = a == '\\' && b && strchr("\"\\/bfnrt", (int)b);
+                struct slice s = { text, sizeof text };
+                CHECK_SAY(takes(s, &err) == (plain || pair || escape),
+                          "bytes %02x %02x at %zu: %s", a, b, at, err.msg);
+            }
+}
+
+/* Strings that nobody wants are checked all the same. */
+static void
+check_unwanted(void)
+{
+    struct json j;
+    struct err err;
+    begin(&j, &err, slice_of("{\"a\\n\":\"b\\u00e9\",\"c\":\"\\ud800\"}"));
+    CHECK(json_object(&j) == 0 && json_key(&j, NULL) == 1);
+    CHECK(json_string(&j, NULL) == 0 && json_key(&j, NULL) == 1);
+    CHECK(json_string(&j, NULL) < 0);
+    CHECK_ERR(err, ERR_FORMAT, "byte 122: high surrogate");
+    begin(&j, &err, slice_of("[1]"));
+    CHECK(json_string(&j, NULL) < 0);
+    CHECK_ERR(err, ERR_FORMAT, "expected a string");
+}
+
+static void
+check_longest(void)
+{
+    static const char text[] = "[\"\\n345\",\"12345678\",\"\\n23456\"]";
+    struct json j;
+    struct err err;
+    struct slice s = { NULL, 0 };
+    begin(&j, &err, slice_of(text));
+    j.longest = 4;
+    CHECK(json_array(&j) == 0 && json_item(&j) == 1 && json_string(&j, &s) == 0);
+    CHECK(slice_is(s, "\n345"));
+    CHECK(json_item(&j) == 1 && json_string(&j, &s) == 0 && s.n == 8); // borrowed
+    CHECK(json_item(&j) == 1 && json_string(&j, &s) < 0);
+    CHECK_ERR(err, ERR_FORMAT, "a string of more than 4 bytes");
+}
+
+struct watch {
+    size_t calls, last;
+};
+
+static void
+passed(void *ctx, size_t pos)
+{
+    struct watch *w = ctx;
+    CHECK(pos >= w->last);
+    w->calls++;
+    w->last = pos;
+}
+
+/* A reader that is watched reads the same, and tells of its way through long strings,
+ * numbers and white space. */
+static void
+check_watch(void)
+{
+    enum { LONG = 10 << 20 };
+    static const char fill[] = { 'x', ' ', '1' };
+    for (size_t i = 0; i < sizeof fill; i++) {
+        struct watch w = { 0, 0 };
+        struct buf b = { 0 };
+        struct json j;
+        struct err err;
+        struct slice raw = { NULL, 0 };
+        buf_str(&b, i == 0 ? "[\"" : "[");
+        buf_fill(&b, fill[i], LONG);
+        buf_str(&b, i == 0 ? "\"]" : i == 1 ? "2]" : "]");
+        begin(&j, &err, (struct slice){ b.data, b.len });
+        json_watch(&j, passed, &w);
+        CHECK_SAY(json_skip(&j, &raw) == 0 && json_end(&j) == 0 && raw.n == b.len,
+                  "%zu: %s", i, err.msg);
+        CHECK_SAY(w.calls >= 5 && w.last > LONG / 2, "%zu: %zu calls, last %zu", i,
+                  w.calls, w.last);
+        buf_free(&b);
+    }
+}
+
 int
 main(void)
 {
+    check_bytes();
+    check_unwanted();
+    check_longest();
+    check_watch();
     check_tables();
     check_depth();
     check_u63();

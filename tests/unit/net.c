@@ -286,6 +286,7 @@ golden_open(struct golden *g, const char *dir)
     uint8_t *mask = load(&g->expect, "mask", &n);
     const struct tensor *t = store_find(&g->expect, slice_of("ids"));
     size_t length = (size_t)t->shape[1];
+    NEED(n > 0);
     for (int i = 0; i < 4; i++)
         NEED((g->room[i] = calloc(n, sizeof(int32_t))));
     for (size_t k = 0; k < n; k++) {
