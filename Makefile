@@ -67,7 +67,8 @@ KERNEL_SRCS = \
 	kernels/cpu/cpu.c \
 	kernels/cpu/gemm.c \
 	kernels/cpu/gemm_kernel.c \
-	kernels/cpu/rows_kernel.c
+	kernels/cpu/rows_kernel.c \
+	kernels/dry.c
 
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \

@@ -3,6 +3,7 @@
  * a tensor scale. */
 #include "cmd/pack/plan.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -313,6 +314,7 @@ struct leaders {
 static int
 join(struct plan *p, struct leaders *leaders, size_t i)
 {
+    assert(leaders->of);
     struct nvfp4 *t = p->nvfp4[i];
     struct slice prefix;
     struct buf b = { 0 };

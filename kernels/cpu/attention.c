@@ -28,12 +28,12 @@ at_kv(const struct heads *h, size_t token, size_t head)
     return (token * h->kv + head) * h->dim;
 }
 
-/* score[j] of keys first .. token, j from 0; returns how many. */
+/* score[j] of keys first .. past + token, j from 0; returns how many. */
 static size_t
 scores(const struct job *j, float *score, size_t token, size_t head, size_t kv)
 {
     const struct heads *h = j->h;
-    size_t first = (size_t)h->first[token], n = token - first + 1;
+    size_t first = (size_t)h->first[token], n = h->past + token - first + 1;
     const float *q = j->q + at_query(h, token, head);
     for (size_t i = 0; i < n; i++)
         score[i] =
@@ -49,7 +49,7 @@ forward(void *ctx, size_t head, unsigned worker, struct err *err)
     const struct heads *h = j->h;
     const struct rows_isa *rows = j->c->rows;
     size_t kv = head / (h->query / h->kv);
-    float *score = malloc((h->tokens + 1) * sizeof *score);
+    float *score = malloc((h->past + h->tokens + 1) * sizeof *score);
     (void)worker;
     if (!score)
         return err_set(err, ERR_MEMORY, "out of memory for attention");

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { PART = 1 << 14, COLUMNS = 64 };
 
@@ -32,24 +33,48 @@ cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx)
 
 /* ---- memory ------------------------------------------------------------------------ */
 
+/* Before what is allocated. */
+struct head {
+    enum part part;
+    uint64_t bytes;
+};
+
+enum { HEAD = 64, HUGE = 2 << 20 };
+
 static void *
 cpu_alloc(struct kernels *k, size_t bytes)
 {
     struct cpu *c = (struct cpu *)k;
-    void *p = NULL;
-    if (posix_memalign(&p, 64, bytes ? bytes : 1) != 0) {
+    char *p = NULL;
+    bool big = bytes >= HUGE;
+    if (bytes <= SIZE_MAX - HUGE)
+        p = big ? mmap(NULL, bytes + HEAD, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                : aligned_alloc(HEAD, round_up(bytes + HEAD, HEAD));
+    if (!p || p == MAP_FAILED) {
         err_set(c->err, ERR_MEMORY, "out of memory for %zu bytes", bytes);
         return NULL;
     }
-    memset(p, 0, bytes);
-    return p;
+    if (big)
+        madvise(p, bytes + HEAD, MADV_HUGEPAGE);
+    else
+        memset(p, 0, bytes + HEAD);
+    *(struct head *)(void *)p = (struct head){ k->part, bytes };
+    kernels_count(k, k->part, (int64_t)bytes);
+    return p + HEAD;
 }
 
 static void
 cpu_release(struct kernels *k, void *p)
 {
-    (void)k;
-    free(p);
+    if (!p)
+        return;
+    struct head *h = (struct head *)(void *)((char *)p - HEAD);
+    kernels_count(k, h->part, -(int64_t)h->bytes);
+    if (h->bytes >= HUGE)
+        munmap(h, h->bytes + HEAD);
+    else
+        free(h);
 }
 
 static void
@@ -73,7 +98,7 @@ static void
 cpu_close(struct kernels *k)
 {
     struct cpu *c = (struct cpu *)k;
-    free(c->expanded);
+    cpu_release(k, c->expanded);
     free(c);
 }
 
@@ -92,7 +117,8 @@ expand_rows(void *ctx, size_t row, unsigned worker, struct err *err)
     (void)worker;
     (void)err;
     nvfp4_decode(j->out + row * w->in, (const uint8_t *)w->values + row * w->in / 2,
-                 w->scales + row * w->in / NVFP4_BLOCK, w->scale2, w->in);
+                 w->scales + row * w->in / NVFP4_BLOCK, w->scale2 ? *w->scale2 : 1,
+                 w->in);
     return 0;
 }
 
@@ -105,8 +131,11 @@ as_matrix(struct cpu *c, const struct weight *w)
         return m;
     size_t bytes = w->out * w->in * sizeof(float);
     if (bytes > c->expanded_bytes) {
-        free(c->expanded);
+        enum part part = c->k.part;
+        cpu_release(&c->k, c->expanded);
+        c->k.part = PART_WORK;
         c->expanded = cpu_alloc(&c->k, bytes);
+        c->k.part = part;
         c->expanded_bytes = c->expanded ? bytes : 0;
     }
     struct expand_job j = { w, c->expanded };
@@ -360,6 +389,40 @@ cpu_add(struct kernels *k, float *y, const float *x, size_t n)
     c->rows->axpy(y, 1, x, n);
 }
 
+static void
+cpu_zero(struct kernels *k, void *p, size_t bytes)
+{
+    (void)k;
+    memset(p, 0, bytes);
+}
+
+static void
+cpu_gather(struct kernels *k, float *y, const float *x, const int32_t *index,
+           size_t rows, size_t n)
+{
+    (void)k;
+    for (size_t r = 0; r < rows; r++)
+        memcpy(y + r * n, x + (size_t)index[r] * n, n * sizeof *y);
+}
+
+static void
+cpu_scatter(struct kernels *k, float *y, const float *x, const int32_t *index,
+            size_t rows, size_t n)
+{
+    (void)k;
+    for (size_t r = 0; r < rows; r++)
+        memcpy(y + (size_t)index[r] * n, x + r * n, n * sizeof *y);
+}
+
+static void
+cpu_convert(struct kernels *k, float *y, const void *x, enum dtype dtype, size_t n)
+{
+    struct weight w = { .dtype = dtype, .values = x };
+    (void)k;
+    for (size_t i = 0; i < n; i++)
+        y[i] = weight_at(&w, i);
+}
+
 struct loss_job {
     const struct cpu *c;
     float *loss, *logits;
@@ -400,6 +463,140 @@ cpu_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *
     cpu_for(c, rows, loss_row, &j);
 }
 
+/* ---- weights and gradients ----------------------------------------------------------------- */
+
+struct amax_job {
+    const uint8_t *values;
+    enum dtype dtype;
+    size_t n;
+    float *most; // of each part
+};
+
+static int
+amax_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct amax_job *j = ctx;
+    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART, bad;
+    (void)worker;
+    (void)err;
+    float most =
+        nvfp4_amax(j->dtype, j->values + at * dtype_bits(j->dtype) / 8, n, &bad);
+    j->most[i] = bad < n ? NAN : most;
+    return 0;
+}
+
+static void
+cpu_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, size_t n)
+{
+    struct cpu *c = (struct cpu *)k;
+    size_t parts = (n + PART - 1) / PART;
+    struct amax_job j = { values, dtype, n, malloc((parts + 1) * sizeof(float)) };
+    *out = 0;
+    if (!j.most) {
+        err_set(c->err, ERR_MEMORY, "out of memory for a largest value");
+        return;
+    }
+    cpu_for(c, parts, amax_part, &j);
+    for (size_t i = 0; i < parts; i++)
+        *out = isnan(j.most[i]) || j.most[i] > *out ? j.most[i] : *out;
+    free(j.most);
+}
+
+struct quantize_job {
+    struct cpu *c;
+    const struct packed *to;
+    const uint8_t *values;
+    enum dtype dtype;
+    size_t rows, cols, part;
+    const struct quant_spec *spec;
+    struct quant_scale scale;
+};
+
+static int
+quantize_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct quantize_job *j = ctx;
+    size_t row = i * j->part, rows = j->rows - row < j->part ? j->rows - row : j->part;
+    size_t at = row * j->cols, n = rows * j->cols;
+    const uint8_t *from = j->values + at * dtype_bits(j->dtype) / 8;
+    float *x = NULL;
+    (void)worker;
+    if (j->dtype != DT_F32) {
+        if (!(x = malloc(n * sizeof *x)))
+            return err_set(err, ERR_MEMORY, "out of memory for quantizing");
+        cpu_convert(&j->c->k, x, from, j->dtype, n);
+    }
+    nvfp4_quant(j->to->codes + at / 2, j->to->scales + at / NVFP4_BLOCK,
+                x ? x : (const float *)(const void *)from, rows, j->cols, at, j->spec,
+                &j->scale, NULL);
+    free(x);
+    return 0;
+}
+
+static void
+cpu_quantize(struct kernels *k, const struct packed *to, const void *values,
+             enum dtype dtype, size_t rows, size_t cols, const float *amax, size_t n,
+             const struct quant_spec *spec)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct quant_spec mine = *spec;
+    float most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = isnan(amax[i]) || amax[i] > most ? amax[i] : most;
+    if (isnan(most)) {
+        *to->scale2 = most;
+        return;
+    }
+    mine.isa = c->isa;
+    mine.source = dtype;
+    struct quantize_job j = { .c = c,
+                              .to = to,
+                              .values = values,
+                              .dtype = dtype,
+                              .rows = rows,
+                              .cols = cols,
+                              .spec = &mine,
+                              .scale = nvfp4_scale(&mine, most) };
+    j.part = (PART / cols + 1 + 15) / 16 * 16; // whole square blocks
+    *to->scale2 = j.scale.scale2;
+    cpu_for(c, (rows + j.part - 1) / j.part, quantize_part, &j);
+}
+
+struct squares_job {
+    const struct cpu *c;
+    const float *x;
+    size_t n;
+    double *sum; // of each part
+};
+
+static int
+squares_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct squares_job *j = ctx;
+    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    (void)worker;
+    (void)err;
+    j->sum[i] = j->c->rows->squares(j->x + at, n);
+    return 0;
+}
+
+static void
+cpu_sum_squares(struct kernels *k, double *out, const float *x, size_t n)
+{
+    struct cpu *c = (struct cpu *)k;
+    size_t parts = (n + PART - 1) / PART;
+    struct squares_job j = { c, x, n, malloc((parts + 1) * sizeof(double)) };
+    *out = 0;
+    if (!j.sum) {
+        err_set(c->err, ERR_MEMORY, "out of memory for a norm");
+        return;
+    }
+    cpu_for(c, parts, squares_part, &j);
+    for (size_t i = 0; i < parts; i++)
+        *out += j.sum[i];
+    free(j.sum);
+}
+
 struct kernels *
 kernels_cpu(enum isa isa, unsigned threads, struct err *err)
 {
@@ -431,6 +628,13 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .swiglu = cpu_swiglu,
                              .swiglu_dx = cpu_swiglu_dx,
                              .add = cpu_add,
-                             .cross_entropy = cpu_cross_entropy };
+                             .zero = cpu_zero,
+                             .gather = cpu_gather,
+                             .scatter = cpu_scatter,
+                             .convert = cpu_convert,
+                             .cross_entropy = cpu_cross_entropy,
+                             .amax = cpu_amax,
+                             .quantize = cpu_quantize,
+                             .sum_squares = cpu_sum_squares };
     return &c->k;
 }

@@ -13,7 +13,8 @@
 
 struct rows_isa {
     float (*dot)(const float *a, const float *b, size_t n);
-    float (*most)(const float *a, size_t n); // n > 0
+    float (*most)(const float *a, size_t n);     // n > 0
+    double (*squares)(const float *a, size_t n); // their sum
     /* y += a * x */
     void (*axpy)(float *y, float a, const float *x, size_t n);
     /* y = exp(x - most), returns the sum. */

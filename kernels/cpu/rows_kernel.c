@@ -43,6 +43,22 @@ most(const float *a, size_t n)
     return m;
 }
 
+static double
+squares(const float *a, size_t n)
+{
+    double lane[SUM_LANES] = { 0 };
+    size_t whole = n - n % SUM_LANES;
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t l = 0; l < SUM_LANES; l++)
+            lane[l] += (double)a[i + l] * (double)a[i + l];
+    for (size_t i = whole; i < n; i++)
+        lane[i - whole] += (double)a[i] * (double)a[i];
+    for (int w = SUM_LANES / 2; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            lane[i] += lane[i + w];
+    return lane[0];
+}
+
 static void
 axpy(float *restrict y, float a, const float *restrict x, size_t n)
 {
@@ -108,4 +124,5 @@ swiglu_dx(float *restrict gate, float *restrict up, const float *restrict dy, si
     }
 }
 
-const struct rows_isa NAME(rows) = { dot, most, axpy, exp_sum, swiglu, swiglu_dx };
+const struct rows_isa NAME(rows) = { dot,     most,   squares,  axpy,
+                                     exp_sum, swiglu, swiglu_dx };

@@ -31,12 +31,12 @@ struct view {
     uint32_t name_len;
     uint8_t dtype; // enum dtype
     uint8_t rank;
-    bool aside; // of use to others than us: conversions leave it out
-    const uint64_t *shape;              // (rank)
-    uint64_t numel, nbytes;             // nbytes: of all its entries
-    const struct tensor *entry;         // the tensor itself; of nvfp4 the codes
-    const struct tensor *scale;         // nvfp4: block scales; NULL: view_in_blocks
-    const struct tensor *scale2;        // nvfp4: the tensor scale, or NULL
+    bool aside;                  // of use to others than us: conversions leave it out
+    const uint64_t *shape;       // (rank)
+    uint64_t numel, nbytes;      // nbytes: of all its entries
+    const struct tensor *entry;  // the tensor itself; of nvfp4 the codes
+    const struct tensor *scale;  // nvfp4: block scales; NULL: view_in_blocks
+    const struct tensor *scale2; // nvfp4: the tensor scale, or NULL
     const struct view_dialect *dialect; // nvfp4
 };
 

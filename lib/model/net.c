@@ -177,7 +177,7 @@ begin(struct pass *p, struct net *n, const struct net_batch *b, bool back)
     p->label = numbers(p, b->label);
     p->position = numbers(p, b->position);
     p->first = numbers(p, b->first);
-    p->heads = (struct heads){ t, c->heads, c->kv_heads, c->head_dim, p->first };
+    p->heads = (struct heads){ t, 0, c->heads, c->kv_heads, c->head_dim, p->first };
     for (uint32_t l = 0; l < c->layers; l++)
         take_layer(p, &p->layer[l]);
     p->h = floats(p, t * c->hidden);

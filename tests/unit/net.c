@@ -316,14 +316,18 @@ golden_quantize(struct golden *g, enum quant kind)
             continue;
         size_t n = (size_t)r->numel, bad;
         uint8_t *codes = malloc(n / 2), *scales = malloc(n / 16);
-        NEED(codes && scales && g->n_owned + 3 < 1024);
+        NEED(codes && scales && g->n_owned + 4 < 1024);
         struct quant_scale t =
             nvfp4_scale(&spec, nvfp4_amax(DT_F32, w->values, n, &bad));
         nvfp4_quant(codes, scales, w->values, w->out, w->in, 0, &spec, &t, NULL);
         g->owned[g->n_owned++] = codes;
         g->owned[g->n_owned++] = scales;
         g->m.k->release(g->m.k, values(&g->m, i));
-        *w = (struct weight){ DT_NVFP4, codes, scales, t.scale2, w->out, w->in };
+        float *scale2 = malloc(sizeof *scale2);
+        NEED(scale2);
+        *scale2 = t.scale2;
+        g->owned[g->n_owned++] = scale2;
+        *w = (struct weight){ DT_NVFP4, codes, scales, scale2, w->out, w->in };
     }
 }
 
