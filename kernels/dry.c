@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT */
+/* dry: a device that only counts, so that a plan is made by the very code that runs. */
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void
+kernels_count(struct kernels *k, enum part part, int64_t bytes)
+{
+    struct ledger *l = &k->ledger;
+    l->now[part] += (uint64_t)bytes;
+    l->all += (uint64_t)bytes;
+    if (l->now[part] > l->peak[part])
+        l->peak[part] = l->now[part];
+    if (l->all > l->most)
+        l->most = l->all;
+}
+
+/* On the one page of an allocation that is there, before the addresses of the rest. */
+struct block {
+    enum part part;
+    uint64_t bytes, mapped;
+};
+
+enum { PAGE = 64 << 10 }; // at least the system's
+
+struct dry {
+    struct kernels k; // first
+    struct err *err;
+};
+
+static void *
+dry_alloc(struct kernels *k, size_t bytes)
+{
+    struct dry *d = (struct dry *)k;
+    size_t mapped = bytes + PAGE;
+    char *p = mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p != MAP_FAILED && mprotect(p, PAGE, PROT_READ | PROT_WRITE) != 0) {
+        munmap(p, mapped);
+        p = MAP_FAILED;
+    }
+    if (p == MAP_FAILED) {
+        err_set(d->err, ERR_MEMORY, "no addresses for %zu bytes", bytes);
+        return NULL;
+    }
+    *(struct block *)(void *)p = (struct block){ k->part, bytes, mapped };
+    kernels_count(k, k->part, (int64_t)bytes);
+    return p + PAGE;
+}
+
+static void
+dry_release(struct kernels *k, void *p)
+{
+    if (!p)
+        return;
+    struct block *b = (struct block *)(void *)((char *)p - PAGE);
+    kernels_count(k, b->part, -(int64_t)b->bytes);
+    munmap(b, b->mapped);
+}
+
+static void
+dry_close(struct kernels *k)
+{
+    free(k);
+}
+
+static int
+dry_download(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    (void)from;
+    memset(to, 0, bytes);
+    return ((struct dry *)k)->err->kind ? -1 : 0;
+}
+
+static void
+dry_copy(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    (void)k, (void)to, (void)from, (void)bytes;
+}
+
+static void
+dry_linear(struct kernels *k, float *y, const float *x, const struct weight *w,
+           size_t tokens, bool add)
+{
+    (void)y, (void)x, (void)add;
+    k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
+}
+
+static void
+dry_linear_dw(struct kernels *k, float *dw, const float *dy, const float *x, size_t out,
+              size_t in, size_t tokens)
+{
+    (void)dw, (void)dy, (void)x;
+    k->ledger.flops += 2.0 * (double)tokens * (double)out * (double)in;
+}
+
+static void
+dry_embed(struct kernels *k, float *y, const struct weight *w, const int32_t *ids,
+          size_t tokens)
+{
+    (void)k, (void)y, (void)w, (void)ids, (void)tokens;
+}
+
+static void
+dry_embed_dw(struct kernels *k, float *dw, const float *dy, const int32_t *ids,
+             size_t tokens, size_t in)
+{
+    (void)k, (void)dw, (void)dy, (void)ids, (void)tokens, (void)in;
+}
+
+static void
+dry_norm(struct kernels *k, float *y, float *scale, const float *x, const float *gain,
+         size_t rows, size_t n, float eps)
+{
+    (void)k, (void)y, (void)scale, (void)x, (void)gain, (void)rows, (void)n, (void)eps;
+}
+
+static void
+dry_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const float *x,
+            const float *scale, const float *gain, size_t rows, size_t n, bool add)
+{
+    (void)k, (void)dx, (void)dgain, (void)dy, (void)x, (void)scale, (void)gain;
+    (void)rows, (void)n, (void)add;
+}
+
+static void
+dry_rope(struct kernels *k, float *x, const float *table, const int32_t *position,
+         size_t tokens, size_t heads, size_t dim, bool back)
+{
+    (void)k, (void)x, (void)table, (void)position, (void)tokens, (void)heads, (void)dim;
+    (void)back;
+}
+
+/* Two products of a triangle of scores, as if all tokens were one document. */
+static double
+attention_flops(const struct heads *h)
+{
+    double keys = (double)h->past + 0.5 * (double)h->tokens;
+    return 4.0 * (double)h->tokens * keys * (double)h->query * (double)h->dim;
+}
+
+static void
+dry_attention(struct kernels *k, float *out, float *lse, const float *q,
+              const float *key, const float *value, const struct heads *h)
+{
+    (void)out, (void)lse, (void)q, (void)key, (void)value;
+    k->ledger.flops += attention_flops(h);
+}
+
+static void
+dry_attention_dx(struct kernels *k, float *dq, float *dkey, float *dvalue,
+                 const float *dout, const float *out, const float *lse, const float *q,
+                 const float *key, const float *value, const struct heads *h)
+{
+    (void)dq, (void)dkey, (void)dvalue, (void)dout, (void)out, (void)lse, (void)q;
+    (void)key, (void)value;
+    k->ledger.flops += 2 * attention_flops(h);
+}
+
+static void
+dry_swiglu(struct kernels *k, float *y, const float *gate, const float *up, size_t n)
+{
+    (void)k, (void)y, (void)gate, (void)up, (void)n;
+}
+
+static void
+dry_swiglu_dx(struct kernels *k, float *gate, float *up, const float *dy, size_t n)
+{
+    (void)k, (void)gate, (void)up, (void)dy, (void)n;
+}
+
+static void
+dry_add(struct kernels *k, float *y, const float *x, size_t n)
+{
+    (void)k, (void)y, (void)x, (void)n;
+}
+
+static void
+dry_zero(struct kernels *k, void *p, size_t bytes)
+{
+    (void)k, (void)p, (void)bytes;
+}
+
+static void
+dry_gather(struct kernels *k, float *y, const float *x, const int32_t *index,
+           size_t rows, size_t n)
+{
+    (void)k, (void)y, (void)x, (void)index, (void)rows, (void)n;
+}
+
+static void
+dry_convert(struct kernels *k, float *y, const void *x, enum dtype dtype, size_t n)
+{
+    (void)k, (void)y, (void)x, (void)dtype, (void)n;
+}
+
+static void
+dry_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *label,
+                  size_t rows, size_t vocab, float scale)
+{
+    (void)k, (void)loss, (void)logits, (void)label, (void)rows, (void)vocab;
+    (void)scale;
+}
+
+static void
+dry_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, size_t n)
+{
+    (void)k, (void)out, (void)values, (void)dtype, (void)n;
+}
+
+static void
+dry_quantize(struct kernels *k, const struct packed *to, const void *values,
+             enum dtype dtype, size_t rows, size_t cols, const float *amax, size_t n,
+             const struct quant_spec *spec)
+{
+    (void)k, (void)to, (void)values, (void)dtype, (void)rows, (void)cols, (void)amax;
+    (void)n, (void)spec;
+}
+
+static void
+dry_sum_squares(struct kernels *k, double *out, const float *x, size_t n)
+{
+    (void)k, (void)out, (void)x, (void)n;
+}
+
+static void
+dry_adamw(struct kernels *k, const struct adam_state *s, const float *grad,
+          uint64_t first, size_t n, const struct adam_step *a)
+{
+    (void)k, (void)s, (void)grad, (void)first, (void)n, (void)a;
+}
+
+struct kernels *
+kernels_dry(const char *name, struct err *err)
+{
+    struct dry *d = calloc(1, sizeof *d);
+    if (!d) {
+        err_set(err, ERR_MEMORY, "out of memory for a plan");
+        return NULL;
+    }
+    d->err = err;
+    d->k = (struct kernels){ .name = name,
+                             .close = dry_close,
+                             .alloc = dry_alloc,
+                             .release = dry_release,
+                             .upload = dry_copy,
+                             .copy = dry_copy,
+                             .download = dry_download,
+                             .linear = dry_linear,
+                             .linear_dx = dry_linear,
+                             .linear_dw = dry_linear_dw,
+                             .embed = dry_embed,
+                             .embed_dw = dry_embed_dw,
+                             .norm = dry_norm,
+                             .norm_dx = dry_norm_dx,
+                             .rope = dry_rope,
+                             .attention = dry_attention,
+                             .attention_dx = dry_attention_dx,
+                             .swiglu = dry_swiglu,
+                             .swiglu_dx = dry_swiglu_dx,
+                             .add = dry_add,
+                             .zero = dry_zero,
+                             .gather = dry_gather,
+                             .scatter = dry_gather,
+                             .convert = dry_convert,
+                             .cross_entropy = dry_cross_entropy,
+                             .amax = dry_amax,
+                             .quantize = dry_quantize,
+                             .sum_squares = dry_sum_squares,
+                             .adamw = dry_adamw };
+    return &d->k;
+}
