@@ -206,6 +206,14 @@ dry_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *
 }
 
 static void
+dry_l1(struct kernels *k, float *loss, float *dx, float *dw, const float *x,
+       const struct weight *w, const int32_t *label, size_t rows, float scale)
+{
+    (void)k, (void)loss, (void)dx, (void)dw, (void)x, (void)w, (void)label;
+    (void)rows, (void)scale;
+}
+
+static void
 dry_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, size_t n)
 {
     (void)k, (void)out, (void)values, (void)dtype, (void)n;
@@ -267,6 +275,7 @@ kernels_dry(const char *name, struct err *err)
                              .scatter = dry_gather,
                              .convert = dry_convert,
                              .cross_entropy = dry_cross_entropy,
+                             .l1 = dry_l1,
                              .amax = dry_amax,
                              .quantize = dry_quantize,
                              .sum_squares = dry_sum_squares,

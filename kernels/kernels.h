@@ -154,6 +154,11 @@ struct kernels {
     void (*cross_entropy)(struct kernels *k, float *loss, float *logits,
                           const int32_t *label, size_t rows, size_t vocab, float scale);
 
+    /* loss[r]: mean |x[r] - e|, e the row of w that the label says; dx = scale / n *
+     * sign(x - e), and dw, if not NULL, grows by the same of its rows, negative. */
+    void (*l1)(struct kernels *k, float *loss, float *dx, float *dw, const float *x,
+               const struct weight *w, const int32_t *label, size_t rows, float scale);
+
     /* Largest magnitude of f32, bf16 or f16 values; NaN if one is not finite. */
     void (*amax)(struct kernels *k, float *out, const void *values, enum dtype dtype,
                  size_t n);

@@ -463,6 +463,29 @@ cpu_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *
     cpu_for(c, rows, loss_row, &j);
 }
 
+static void
+cpu_l1(struct kernels *k, float *loss, float *dx, float *dw, const float *x,
+       const struct weight *w, const int32_t *label, size_t rows, float scale)
+{
+    size_t n = w->in;
+    float share = scale / (float)n;
+    (void)k;
+    for (size_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (size_t i = 0; i < n; i++) {
+            size_t at = (size_t)label[r] * n + i;
+            float off = x[r * n + i] - weight_at(w, at);
+            float d = off > 0 ? share : off < 0 ? -share : 0;
+            sum += fabs((double)off);
+            if (dx)
+                dx[r * n + i] = d;
+            if (dw)
+                dw[at] -= d;
+        }
+        loss[r] = (float)(sum / (double)n);
+    }
+}
+
 /* ---- weights and gradients ----------------------------------------------------------------- */
 
 struct amax_job {
@@ -633,6 +656,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .scatter = cpu_scatter,
                              .convert = cpu_convert,
                              .cross_entropy = cpu_cross_entropy,
+                             .l1 = cpu_l1,
                              .amax = cpu_amax,
                              .quantize = cpu_quantize,
                              .sum_squares = cpu_sum_squares };

@@ -14,7 +14,13 @@
 
 struct net_tensor {
     struct weight w; // on the device; norms: out == 1, f32
-    float *grad;     // (numel) on the device, NULL: not wanted
+    float *grad;     // (numel) on the device, added to; NULL: not wanted
+};
+
+enum net_loss {
+    NET_CE,     // cross-entropy
+    NET_SCALAR, // mean |last hidden state - embedding of the label|
+    NET_SEED,   // the same, and the embedding learns from it, too
 };
 
 struct net {
@@ -24,7 +30,15 @@ struct net {
     struct net_tensor *t; // (table.n)
     float *rope;          // (positions, head_dim) cosines and sines, on the device
     size_t positions;
+    enum net_loss kind;
+    uint32_t frozen; // layers below this one, and the embedding, have no gradients
+    bool recompute;  // keep a layer's input only, and compute the rest again
+    /* Told when the gradient of a row of the table is complete for this pass; weights
+     * of that row are not looked at any more.  The gradient may be used up. */
+    void (*done)(void *ctx, size_t row);
+    void *ctx;
     struct err *err;
+    struct pass *pass; // its memory is kept from pass to pass
 };
 
 /* Tokens of one pass: documents one after the other. */
@@ -43,10 +57,31 @@ void net_close(struct net *n);
 /* The tensor of a role; NULL if the table has none. */
 struct net_tensor *net_find(struct net *n, enum role role, int layer);
 
+/* Take the memory of a pass of so many tokens and labels, with or without the way back. */
+int net_reserve(struct net *n, size_t tokens, size_t labels, bool back);
 /* One pass.  loss: (tokens) of each position, 0 without a label; scale: what gradients
  * are multiplied by, 0 for none at all; logits: (tokens, vocab) or NULL.  All three are
  * the host's. */
 int net_pass(struct net *n, const struct net_batch *b, float scale, float *loss,
              float *logits);
+
+/* Keys and values of the tokens so far. */
+struct net_cache {
+    struct net *n;
+    size_t room, used;    // tokens
+    float **key, **value; // (layers) of (room, kv_heads * head_dim)
+};
+
+int net_cache_open(struct net_cache *c, struct net *n, size_t room);
+void net_cache_close(struct net_cache *c);
+
+/* Is told the hidden state (tokens, hidden) after each block, on the host; -1 stops. */
+typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
+                          size_t tokens);
+
+/* Tokens that follow those in the cache, which has room for them, and then has them.
+ * logits: (rows, vocab) on the host, of the last `rows` of them. */
+int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
+               size_t rows, float *logits, net_hidden_fn *hidden, void *ctx);
 
 #endif
