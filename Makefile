@@ -60,7 +60,12 @@ TEXT_SRCS = \
 	lib/text/tokenizer.c \
 	lib/text/unicode_data.c
 
-MODEL_SRCS = lib/model/config.c lib/model/net.c lib/model/table.c
+MODEL_SRCS = \
+	lib/model/config.c \
+	lib/model/net.c \
+	lib/model/table.c \
+	lib/model/train.c \
+	lib/model/weights.c
 
 KERNEL_SRCS = \
 	kernels/cpu/attention.c \

@@ -315,12 +315,15 @@ check_meta(struct mp *m, struct store *s, unsigned i)
     static const char *const masters[] = { "f32", "bf16", NULL };
     static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
     if (i == 2)
-        return check_word(m, "master", masters, NULL);
+        return check_word(m, "master", masters, &s->training.master);
     if (i == 3)
-        return check_word(m, "moments", moments, NULL);
+        return check_word(m, "moments", moments, &s->training.moments);
     if (i == 5)
         return check_quant(m, &s->quant);
-    return check_fields(m, "state", state_fields, STATE_FIELDS);
+    size_t at = m->pos;
+    int rc = check_fields(m, "state", state_fields, STATE_FIELDS);
+    s->training.state = (struct slice){ (const char *)m->data + at, m->pos - at };
+    return rc;
 }
 
 static int
@@ -592,7 +595,10 @@ put_header(msgpack_packer *pk, const struct writer *w)
     put_text(pk, "share", meta->share);
     put_text(pk, "variant", meta->variant);
     mp_put_str(pk, slice_of("state"));
-    put_new_state(pk);
+    if (meta->state.p)
+        pk->callback(pk->data, meta->state.p, meta->state.n);
+    else
+        put_new_state(pk);
 }
 
 static uint64_t

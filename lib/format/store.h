@@ -56,6 +56,13 @@ struct quant_words {
     const char *criterion, *name, *share, *variant;
 };
 
+/* What a checkpoint keeps of a training besides its arrays: words of doc/FORMAT.md
+ * section 4, and the map `state`, checked, as msgpack.  master == NULL: no checkpoint. */
+struct training {
+    const char *master, *moments;
+    struct slice state;
+};
+
 struct container;
 
 struct store {
@@ -72,6 +79,7 @@ struct store {
     struct slice provenance; // JSON text, likewise
     struct slice meta;       // JSON object of all else that it tells; see store_meta
     struct quant_words quant;
+    struct training training;
     struct buf warnings; // one per line
     struct store_options opt;
     struct err *err;

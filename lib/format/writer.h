@@ -41,6 +41,7 @@ struct wmeta {
     const char *version;     // of the program
     // checkpoints only
     const char *master, *moments, *quant, *variant, *criterion, *share;
+    struct slice state; // canonical msgpack; p == NULL: of a run that has not begun
     // a GGUF only: all pairs about the model and its tokenizer, see gguf.h
     const struct gguf_kv *gguf;
 };

@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: MIT */
+/* train: see train.h; numerics.md section 7 by its numbers. */
+#include "lib/model/train.h"
+
+#include "lib/core/maths.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GROUP = 32 }; // elements that share the scale of an 8-bit moment
+
+/* ---- arrays ----------------------------------------------------------------------------- */
+
+static int
+no_memory(struct train *t)
+{
+    return err_set(t->err, ERR_MEMORY, "out of memory for a training");
+}
+
+static void *
+take(struct train *t, enum part part, uint64_t bytes)
+{
+    struct kernels *k = t->net.k;
+    k->part = part;
+    return k->alloc(k, (size_t)bytes);
+}
+
+/* One more array: of a row's shape, or with a scale a group. */
+static int
+add_array(struct train *t, const struct row *r, const char *before, const char *behind,
+          enum dtype dtype, bool there, enum part part, void **device)
+{
+    char name[160];
+    bool scales = *behind != '\0';
+    struct train_array *a = &t->array[t->n_arrays++];
+    uint64_t n = scales ? (r->numel + GROUP - 1) / GROUP : r->numel;
+    int len = snprintf(name, sizeof name, "%s%s%s", before, r->name, behind);
+    *a = (struct train_array){ .dtype = dtype, .rank = scales ? 1 : r->rank };
+    a->shape[0] = scales ? n : r->shape[0];
+    a->shape[1] = scales ? 0 : r->shape[1];
+    a->bytes = n * dtype_bits(dtype) / 8;
+    a->name = arena_copy(&t->arena, name, (size_t)len);
+    if (!a->name)
+        return no_memory(t);
+    if (!there)
+        return 0;
+    *device = a->device = take(t, part, a->bytes);
+    return a->device ? 0 : -1;
+}
+
+static int
+add_moments(struct train *t, size_t i)
+{
+    const struct row *r = &t->net.table.row[i];
+    struct adam_state *s = &t->tensor[i].state;
+    bool there = t->tensor[i].trained, small = s->moments == MOMENTS_INT8;
+    enum dtype dtype = s->moments == MOMENTS_F32 ? DT_F32 : DT_BF16;
+    void *m_scale = NULL, *v_scale = NULL;
+    if (add_array(t, r, "adam.m/", "", small ? DT_I8 : dtype, there, PART_MOMENTS,
+                  &s->m) < 0 ||
+        (small && add_array(t, r, "adam.m/", ".scale", DT_BF16, there, PART_MOMENTS,
+                            &m_scale) < 0) ||
+        add_array(t, r, "adam.v/", "", small ? DT_U8 : dtype, there, PART_MOMENTS,
+                  &s->v) < 0 ||
+        (small && add_array(t, r, "adam.v/", ".scale", DT_BF16, there, PART_MOMENTS,
+                            &v_scale) < 0))
+        return -1;
+    s->m_scale = m_scale;
+    s->v_scale = v_scale;
+    return 0;
+}
+
+static bool
+is_trained(const struct train *t, const struct row *r)
+{
+    uint32_t last = t->layout.last_layers;
+    return last == 0 || (r->layer >= 0 && r->layer >= (int)t->net.frozen);
+}
+
+static int
+take_arrays(struct train *t)
+{
+    const struct table *table = &t->net.table;
+    int rc = 0;
+    t->array = calloc(5 * table->n, sizeof *t->array);
+    t->tensor = calloc(table->n, sizeof *t->tensor);
+    t->values = calloc(table->n, sizeof *t->values);
+    t->host = calloc(table->n, sizeof *t->host);
+    if (!t->array || !t->tensor || !t->values || !t->host)
+        return no_memory(t);
+    for (size_t i = 0; i < table->n && rc == 0; i++) {
+        struct adam_state *s = &t->tensor[i].state;
+        s->dtype = t->layout.master;
+        s->moments = t->layout.moments;
+        t->tensor[i].trained = is_trained(t, &table->row[i]);
+        rc = add_array(t, &table->row[i], "", "", s->dtype, true, PART_MASTER,
+                       &s->master);
+        t->values[i] = s->master;
+    }
+    for (size_t i = 0; i < table->n && rc == 0; i++)
+        rc = add_moments(t, i);
+    t->squares = rc == 0 ? take(t, PART_OTHER, table->n * sizeof *t->squares) : NULL;
+    return t->squares ? 0 : -1;
+}
+
+/* What products take, of rows that are not quantized. */
+static int
+point_weights(struct train *t)
+{
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        const struct row *r = &t->net.table.row[i];
+        struct train_tensor *x = &t->tensor[i];
+        struct weight *w = &t->net.t[i].w;
+        if (w->values)
+            continue;
+        *w = (struct weight){ .dtype = t->layout.master,
+                              .values = x->state.master,
+                              .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
+                              .in = (size_t)r->shape[r->rank - 1] };
+        if (r->rank == 1 && t->layout.master != DT_F32) {
+            x->gain = take(t, PART_WEIGHTS, r->numel * sizeof *x->gain);
+            if (!x->gain)
+                return -1;
+            w->dtype = DT_F32;
+            w->values = x->gain;
+        }
+    }
+    return 0;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------- */
+
+/* With release one memory serves all tensors, since only one gradient is made at a time.
+ * That of the embedding grows from the head to the end of the way back. */
+static bool
+has_own(const struct train *t, size_t i)
+{
+    return !t->layout.release || t->net.table.row[i].role == ROLE_EMBED;
+}
+
+static int
+take_gradients(struct train *t)
+{
+    const struct table *table = &t->net.table;
+    uint64_t most = 0;
+    for (size_t i = 0; i < table->n; i++)
+        if (t->tensor[i].trained && !has_own(t, i) && table->row[i].numel > most)
+            most = table->row[i].numel;
+    if (most && !(t->scratch = take(t, PART_GRADIENTS, most * sizeof(float))))
+        return -1;
+    for (size_t i = 0; i < table->n; i++)
+        if (t->tensor[i].trained) {
+            t->net.t[i].grad = has_own(t, i) ? take(t, PART_GRADIENTS,
+                                                    table->row[i].numel * sizeof(float))
+                                             : t->scratch;
+            if (!t->net.t[i].grad)
+                return -1;
+        }
+    return 0;
+}
+
+static void
+clear_gradient(struct train *t, size_t i)
+{
+    struct kernels *k = t->net.k;
+    if (t->net.t[i].grad)
+        k->zero(k, t->net.t[i].grad, (size_t)t->net.table.row[i].numel * sizeof(float));
+}
+
+static void released(void *ctx, size_t row);
+
+int
+train_open(struct train *t, const struct config *c, struct kernels *k,
+           const struct train_layout *layout, struct err *err)
+{
+    *t = (struct train){ .layout = *layout, .last_norm = -1, .err = err };
+    if (net_open(&t->net, c, k, layout->positions, err) < 0)
+        return -1;
+    t->net.kind = layout->loss;
+    t->net.recompute = layout->recompute;
+    if (layout->last_layers && layout->last_layers < c->layers)
+        t->net.frozen = c->layers - layout->last_layers;
+    if (layout->release) {
+        t->net.done = released;
+        t->net.ctx = t;
+    }
+    t->bad_row = t->net.table.n;
+    if (take_arrays(t) < 0 ||
+        weights_open(&t->weights, &t->net, layout->quant, layout->share) < 0 ||
+        point_weights(t) < 0 || take_gradients(t) < 0)
+        return -1;
+    return 0;
+}
+
+void
+train_close(struct train *t)
+{
+    struct kernels *k = t->net.k;
+    if (t->weights.n)
+        weights_close(&t->weights);
+    for (size_t i = 0; i < t->n_arrays; i++)
+        k->release(k, t->array[i].device);
+    for (size_t i = 0; t->tensor && i < t->net.table.n; i++) {
+        k->release(k, t->tensor[i].gain);
+        if (t->net.t && has_own(t, i))
+            k->release(k, t->net.t[i].grad);
+    }
+    if (k) {
+        k->release(k, t->scratch);
+        k->release(k, t->squares);
+    }
+    if (k)
+        net_close(&t->net);
+    arena_free(&t->arena);
+    free(t->array);
+    free(t->tensor);
+    free(t->values);
+    free(t->host);
+    free(t->loss);
+    *t = (struct train){ 0 };
+}
+
+int
+train_ready(struct train *t)
+{
+    struct kernels *k = t->net.k;
+    for (size_t i = 0; i < t->net.table.n; i++)
+        if (t->tensor[i].gain)
+            k->convert(k, t->tensor[i].gain, t->tensor[i].state.master,
+                       t->layout.master, (size_t)t->net.table.row[i].numel);
+    if (weights_make(&t->weights, t->values, t->layout.master) < 0)
+        return -1;
+    return weights_check(&t->weights, &t->bad_row);
+}
+
+/* ---- the update ----------------------------------------------------------------------------- */
+
+/* 1 - beta^t */
+static float
+rest(double beta, uint64_t t)
+{
+    if (beta <= 0)
+        return 1;
+    double log = maths_log(beta) * (double)t;
+    return log < -600 ? 1 : (float)(1 - maths_exp(log));
+}
+
+static void
+begin_update(struct train *t)
+{
+    const struct train_numbers *n = &t->numbers;
+    // beta is a float in the formula, so it is one here, too.
+    t->adam = (struct adam_step){ .lr = n->lr,
+                                  .beta1 = n->beta1,
+                                  .beta2 = n->beta2,
+                                  .eps = n->eps,
+                                  .rest1 = rest((double)n->beta1, t->t + 1),
+                                  .rest2 = rest((double)n->beta2, t->t + 1),
+                                  .clip = 1,
+                                  .seed = n->seed,
+                                  .step = (uint32_t)(t->step + 1) };
+}
+
+static double
+clip_for(const struct train *t, double norm)
+{
+    double limit = (double)t->numbers.clip;
+    if (limit <= 0 || norm < 0)
+        return 1;
+    return fmin(1, limit / (norm + 1e-6));
+}
+
+/* One tensor, some rows at a time. */
+static void
+update(struct train *t, size_t i)
+{
+    struct kernels *k = t->net.k;
+    const struct row *r = &t->net.table.row[i];
+    struct adam_step a = t->adam;
+    uint64_t chunk = t->numbers.chunk_rows * (r->rank == 2 ? r->shape[1] : 1);
+    a.row = (uint32_t)i;
+    a.decay = r->rank == 2 ? t->numbers.decay : 0;
+    if (t->numbers.mode == CLIP_TENSOR)
+        a.clip = (float)clip_for(t, t->tensor[i].norm);
+    chunk = chunk ? (chunk + GROUP - 1) / GROUP * GROUP : r->numel;
+    for (uint64_t at = 0; at < r->numel; at += chunk)
+        k->adamw(k, &t->tensor[i].state, t->net.t[i].grad, at,
+                 (size_t)(r->numel - at < chunk ? r->numel - at : chunk), &a);
+}
+
+static void
+skip(struct train *t, const char *fmt, const char *what)
+{
+    struct train_result *r = t->result;
+    if (r->outcome != TRAIN_DONE)
+        return; // the first reason is the one
+    r->outcome = t->moved ? TRAIN_SPOILT : TRAIN_SKIPPED;
+    snprintf(r->reason, sizeof r->reason, fmt, what);
+}
+
+/* ---- gradients as they come ------------------------------------------------------------------- */
+
+/* A gradient is complete: use it and forget it.  What is already moved when one is not
+ * finite cannot be taken back here. */
+static void
+released(void *ctx, size_t i)
+{
+    struct train *t = ctx;
+    struct kernels *k = t->net.k;
+    if (t->result && t->result->outcome == TRAIN_DONE) {
+        double sum = 0;
+        k->sum_squares(k, &t->squares[i], t->net.t[i].grad,
+                       (size_t)t->net.table.row[i].numel);
+        if (k->download(k, &sum, &t->squares[i], sizeof sum) < 0)
+            return;
+        t->tensor[i].norm = sqrt(sum);
+        if (!isfinite(sum)) {
+            skip(t, "the gradient of %s is not finite", t->net.table.row[i].name);
+        } else {
+            update(t, i);
+            t->moved = true;
+        }
+    }
+    clear_gradient(t, i);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static uint64_t
+count_targets(const struct net_batch *b, size_t n)
+{
+    uint64_t targets = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < b[i].tokens; k++)
+            targets += b[i].label[k] >= 0;
+    return targets;
+}
+
+/* Room for the losses of a pass. */
+static int
+room_for(struct train *t, size_t tokens)
+{
+    if (tokens <= t->cap_loss)
+        return 0;
+    free(t->loss);
+    t->loss = calloc(tokens, sizeof *t->loss);
+    t->cap_loss = t->loss ? tokens : 0;
+    return t->loss ? 0 : no_memory(t);
+}
+
+/* Sum of the losses of a pass, in the order of its tokens. */
+static int
+run_pass(struct train *t, const struct net_batch *b, float scale, double *sum)
+{
+    if (room_for(t, b->tokens) < 0 || net_pass(&t->net, b, scale, t->loss, NULL) < 0)
+        return -1;
+    for (size_t i = 0; i < b->tokens; i++)
+        *sum += (double)t->loss[i];
+    return 0;
+}
+
+/* The norms of all gradients: -1 error; the first that is not finite is the reason. */
+static int
+measure(struct train *t)
+{
+    struct kernels *k = t->net.k;
+    const struct table *table = &t->net.table;
+    for (size_t i = 0; i < table->n; i++)
+        if (t->tensor[i].trained)
+            k->sum_squares(k, &t->squares[i], t->net.t[i].grad,
+                           (size_t)table->row[i].numel);
+    if (k->download(k, t->host, t->squares, table->n * sizeof *t->host) < 0)
+        return -1;
+    for (size_t i = 0; i < table->n; i++)
+        if (t->tensor[i].trained) {
+            t->tensor[i].norm = sqrt(t->host[i]);
+            if (!isfinite(t->host[i]))
+                skip(t, "the gradient of %s is not finite", table->row[i].name);
+        }
+    return 0;
+}
+
+static double
+all_norms(const struct train *t)
+{
+    double sum = 0;
+    for (size_t i = 0; i < t->net.table.n; i++)
+        if (t->tensor[i].trained)
+            sum += t->tensor[i].norm * t->tensor[i].norm;
+    return sqrt(sum);
+}
+
+/* All gradients are there: judge, clip, update. */
+static int
+apply(struct train *t)
+{
+    struct train_result *r = t->result;
+    if (r->outcome == TRAIN_DONE && !t->layout.release && measure(t) < 0)
+        return -1;
+    r->grad_norm = all_norms(t);
+    if (t->judge && r->outcome == TRAIN_DONE &&
+        !t->judge(t->judge_ctx, r->loss, r->grad_norm))
+        skip(t, "%s", "a spike");
+    if (r->outcome == TRAIN_DONE && !t->layout.release) {
+        if (t->numbers.mode != CLIP_TENSOR)
+            r->clip =
+                clip_for(t, t->numbers.mode == CLIP_PREV ? t->last_norm : r->grad_norm);
+        t->adam.clip = (float)r->clip;
+        for (size_t i = 0; i < t->net.table.n; i++)
+            if (t->tensor[i].trained)
+                update(t, i);
+    }
+    for (size_t i = 0; i < t->net.table.n && !t->layout.release; i++)
+        clear_gradient(t, i);
+    return 0;
+}
+
+static int
+run_step(struct train *t, const struct net_batch *b, size_t n)
+{
+    struct train_result *r = t->result;
+    double sum = 0;
+    if (t->bad_row < t->net.table.n)
+        skip(t, "the weight %s is not finite", t->net.table.row[t->bad_row].name);
+    if (r->targets == 0)
+        skip(t, "%s", "no token is to be learnt");
+    if (r->outcome != TRAIN_DONE)
+        return 0;
+    begin_update(t);
+    if (t->numbers.mode == CLIP_PREV)
+        t->adam.clip = (float)clip_for(t, t->last_norm);
+    r->clip = (double)t->adam.clip;
+    for (size_t i = 0; i < n; i++) {
+        if (run_pass(t, &b[i], 1 / (float)r->targets, &sum) < 0)
+            return -1;
+        if (!isfinite(sum))
+            skip(t, "%s", "the loss is not finite");
+    }
+    r->loss = sum / (double)r->targets;
+    return apply(t);
+}
+
+int
+train_step(struct train *t, const struct net_batch *b, size_t n, struct train_result *r)
+{
+    *r = (struct train_result){ .loss = NAN, .grad_norm = NAN, .clip = 1 };
+    t->result = r;
+    t->moved = false;
+    for (size_t i = 0; i < n; i++)
+        r->tokens += b[i].tokens;
+    r->targets = count_targets(b, n);
+    int rc = run_step(t, b, n);
+    t->result = NULL;
+    if (rc < 0 || t->err->kind)
+        return -1;
+    t->step++;
+    if (r->outcome != TRAIN_DONE)
+        return 0;
+    t->t++;
+    t->last_norm = r->grad_norm;
+    return train_ready(t);
+}
+
+void
+train_pass_over(struct train *t)
+{
+    t->step++;
+}
+
+int
+train_eval(struct train *t, const struct net_batch *b, double *sum, uint64_t *targets)
+{
+    *targets += count_targets(b, 1);
+    return run_pass(t, b, 0, sum);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* weights: see weights.h. */
+#include "lib/model/weights.h"
+
+#include "lib/nvfp4/codec.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int
+take_packed(struct weights *w, size_t i)
+{
+    struct kernels *k = w->n->k;
+    const struct row *r = &w->n->table.row[i];
+    struct packed *p = &w->packed[i];
+    size_t n = (size_t)r->numel;
+    if (r->shape[1] % NVFP4_BLOCK)
+        return err_set(
+            w->n->err, ERR_USAGE,
+            "%s: rows of %llu columns cannot be quantized: no multiple of %d", r->name,
+            (unsigned long long)r->shape[1], NVFP4_BLOCK);
+    p->codes = k->alloc(k, n / 2);
+    p->scales = k->alloc(k, n / NVFP4_BLOCK);
+    p->scale2 = k->alloc(k, sizeof *p->scale2);
+    if (!p->codes || !p->scales || !p->scale2)
+        return -1;
+    w->n->t[i].w = (struct weight){ .dtype = DT_NVFP4,
+                                    .values = p->codes,
+                                    .scales = p->scales,
+                                    .scale2 = p->scale2,
+                                    .out = (size_t)r->shape[0],
+                                    .in = (size_t)r->shape[1] };
+    return 0;
+}
+
+int
+weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
+             bool share)
+{
+    *w = (struct weights){ .n = n, .quantize = quant != NULL, .share = share };
+    if (quant)
+        w->spec = *quant;
+    w->packed = calloc(n->table.n, sizeof *w->packed);
+    w->host = calloc(n->table.n, sizeof *w->host);
+    if (!w->packed || !w->host)
+        return err_set(n->err, ERR_MEMORY, "out of memory for weights");
+    n->k->part = PART_WEIGHTS;
+    w->amax = n->k->alloc(n->k, n->table.n * sizeof *w->amax);
+    int rc = w->amax ? 0 : -1;
+    for (size_t i = 0; i < n->table.n && quant && rc == 0; i++)
+        if (n->table.row[i].quantized)
+            rc = take_packed(w, i);
+    return rc;
+}
+
+void
+weights_close(struct weights *w)
+{
+    struct kernels *k = w->n ? w->n->k : NULL;
+    for (size_t i = 0; w->packed && i < w->n->table.n; i++) {
+        k->release(k, w->packed[i].codes);
+        k->release(k, w->packed[i].scales);
+        k->release(k, w->packed[i].scale2);
+    }
+    if (k)
+        k->release(k, w->amax);
+    free(w->packed);
+    free(w->host);
+    *w = (struct weights){ 0 };
+}
+
+/* How many rows from i on share a tensor scale. */
+static size_t
+group(const struct weights *w, size_t i)
+{
+    const struct table *t = &w->n->table;
+    struct slice first, next;
+    enum fused kind = table_fused(slice_of(t->row[i].name), &first);
+    size_t n = 1;
+    if (!w->share || kind == FUSED_NONE)
+        return 1;
+    while (i + n < t->n && table_fused(slice_of(t->row[i + n].name), &next) == kind &&
+           next.n == first.n && t->row[i + n].layer == t->row[i].layer)
+        n++;
+    return n;
+}
+
+int
+weights_make(struct weights *w, const void *const *values, enum dtype dtype)
+{
+    struct kernels *k = w->n->k;
+    const struct table *t = &w->n->table;
+    for (size_t i = 0; i < t->n; i++)
+        if (values[i])
+            k->amax(k, &w->amax[i], values[i], dtype, (size_t)t->row[i].numel);
+    for (size_t i = 0, n = 1; i < t->n; i += n) {
+        n = group(w, i);
+        for (size_t m = i; m < i + n; m++)
+            if (w->packed[m].codes && values[m])
+                k->quantize(k, &w->packed[m], values[m], dtype,
+                            (size_t)t->row[m].shape[0], (size_t)t->row[m].shape[1],
+                            &w->amax[i], n, &w->spec);
+    }
+    return w->n->err->kind ? -1 : 0;
+}
+
+int
+weights_check(struct weights *w, size_t *row)
+{
+    struct kernels *k = w->n->k;
+    size_t n = w->n->table.n;
+    *row = n;
+    if (k->download(k, w->host, w->amax, n * sizeof *w->host) < 0)
+        return -1;
+    for (size_t i = n; i-- > 0;)
+        if (isnan(w->host[i]))
+            *row = i;
+    return 0;
+}

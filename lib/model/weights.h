@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* weights: what products see of a model whose projections are quantized.
+ *
+ * The bytes are those that an export writes: the same quantizer, tensor scale and input.
+ */
+#ifndef NIBBLE_MODEL_WEIGHTS_H
+#define NIBBLE_MODEL_WEIGHTS_H
+
+#include "lib/model/net.h"
+
+struct weights {
+    struct net *n;
+    bool quantize, share; // share: one tensor scale for q, k, v and for gate, up
+    struct quant_spec spec;
+    struct packed *packed; // (table.n) codes == NULL: as they are
+    float *amax;           // (table.n) on the device: largest magnitudes
+    float *host;           // (table.n) the same
+};
+
+/* quant == NULL: nothing is quantized.  Takes the memory, and points the net's
+ * projections to it. */
+int weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
+                 bool share);
+void weights_close(struct weights *w);
+/* Make them from values on the device, (table.n) of one type; NULL: leave that row. */
+int weights_make(struct weights *w, const void *const *values, enum dtype dtype);
+/* The first row whose values were not all finite; table.n: none. */
+int weights_check(struct weights *w, size_t *row);
+
+#endif
