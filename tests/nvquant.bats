@@ -837,7 +837,7 @@ PY
 
 # ---- size -------------------------------------------------------------------
 
-# bats test_tags=nosan
+# bats test_tags=nosan,native
 @test "memory stays below 256 MiB, whatever the size" {
     python3 -c '
 import containers as c

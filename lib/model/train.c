@@ -5,6 +5,7 @@
 #include "lib/core/maths.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,14 +291,21 @@ update(struct train *t, size_t i)
                  (size_t)(r->numel - at < chunk ? r->numel - at : chunk), &a);
 }
 
+/* The first reason is the one. */
+static void skip(struct train *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
 static void
-skip(struct train *t, const char *fmt, const char *what)
+skip(struct train *t, const char *fmt, ...)
 {
     struct train_result *r = t->result;
+    va_list ap;
     if (r->outcome != TRAIN_DONE)
-        return; // the first reason is the one
+        return;
     r->outcome = t->moved ? TRAIN_SPOILT : TRAIN_SKIPPED;
-    snprintf(r->reason, sizeof r->reason, fmt, what);
+    va_start(ap, fmt);
+    vsnprintf(r->reason, sizeof r->reason, fmt, ap);
+    va_end(ap);
 }
 
 /* ---- gradients as they come ------------------------------------------------------------------- */
@@ -402,7 +410,7 @@ apply(struct train *t)
     r->grad_norm = all_norms(t);
     if (t->judge && r->outcome == TRAIN_DONE &&
         !t->judge(t->judge_ctx, r->loss, r->grad_norm))
-        skip(t, "%s", "a spike");
+        skip(t, "a spike");
     if (r->outcome == TRAIN_DONE && !t->layout.release) {
         if (t->numbers.mode != CLIP_TENSOR)
             r->clip =
@@ -425,7 +433,7 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
     if (t->bad_row < t->net.table.n)
         skip(t, "the weight %s is not finite", t->net.table.row[t->bad_row].name);
     if (r->targets == 0)
-        skip(t, "%s", "no token is to be learnt");
+        skip(t, "no token is to be learnt");
     if (r->outcome != TRAIN_DONE)
         return 0;
     begin_update(t);
@@ -436,7 +444,7 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
         if (run_pass(t, &b[i], 1 / (float)r->targets, &sum) < 0)
             return -1;
         if (!isfinite(sum))
-            skip(t, "%s", "the loss is not finite");
+            skip(t, "the loss is not finite");
     }
     r->loss = sum / (double)r->targets;
     return apply(t);
