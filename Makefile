@@ -68,6 +68,8 @@ MODEL_SRCS = \
 	lib/model/weights.c
 
 KERNEL_SRCS = \
+	kernels/cpu/adamw.c \
+	kernels/cpu/adamw_kernel.c \
 	kernels/cpu/attention.c \
 	kernels/cpu/cpu.c \
 	kernels/cpu/gemm.c \
@@ -110,7 +112,7 @@ tokenize_SRCS = \
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
 ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
-	kernels/cpu/gemm_kernel.c kernels/cpu/rows_kernel.c
+	kernels/cpu/adamw_kernel.c kernels/cpu/gemm_kernel.c kernels/cpu/rows_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 
 # ---- settings of the machine ------------------------------------------------

@@ -659,6 +659,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .l1 = cpu_l1,
                              .amax = cpu_amax,
                              .quantize = cpu_quantize,
-                             .sum_squares = cpu_sum_squares };
+                             .sum_squares = cpu_sum_squares,
+                             .adamw = cpu_adamw };
     return &c->k;
 }

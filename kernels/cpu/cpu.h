@@ -20,6 +20,10 @@ struct cpu {
 /* fn for 0 .. n-1 on all threads; errors are kept. */
 void cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx);
 
+/* adamw.c */
+void cpu_adamw(struct kernels *k, const struct adam_state *s, const float *grad,
+               uint64_t first, size_t n, const struct adam_step *a);
+
 /* attention.c */
 void cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
                    const float *key, const float *value, const struct heads *h);

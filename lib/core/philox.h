@@ -10,12 +10,13 @@
 #include <stdint.h>
 
 enum philox_use {
-    PHILOX_INIT = 0,   // random weights: index = element
-    PHILOX_ORDER = 1,  // sample order of an epoch: index = sample
-    PHILOX_MASTER = 2, // stochastic bf16 of the master
-    PHILOX_MOMENT = 3, // stochastic 8-bit first moment
-    PHILOX_ROUND = 4,  // stochastic element rounding
-    PHILOX_SAMPLE = 5, // sampling in generate
+    PHILOX_INIT = 0,    // random weights: index = element
+    PHILOX_ORDER = 1,   // sample order of an epoch: index = sample
+    PHILOX_MASTER = 2,  // stochastic bf16 of the master
+    PHILOX_MOMENT = 3,  // stochastic 8-bit or bf16 first moment
+    PHILOX_ROUND = 4,   // stochastic element rounding
+    PHILOX_SAMPLE = 5,  // sampling in generate
+    PHILOX_MOMENT2 = 6, // stochastic bf16 second moment
 };
 
 /* out = the four words of one counter. */

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/* adamw: parts of a tensor on all threads; the work is in adamw_kernel.c. */
+#include "kernels/cpu/adamw.h"
+
+#include "kernels/cpu/cpu.h"
+
+enum { PART = 1 << 14 }; // whole groups
+
+static adamw_fn *const table[ISA_COUNT] = {
+    [ISA_SCALAR] = adamw_scalar,
+#if defined __x86_64__
+    [ISA_AVX2] = adamw_avx2,
+    [ISA_AVX512] = adamw_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = adamw_neon,
+#endif
+};
+
+struct job {
+    adamw_fn *run;
+    const struct adam_state *s;
+    const float *grad;
+    uint64_t first;
+    size_t n;
+    const struct adam_step *a;
+};
+
+static int
+part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct job *j = ctx;
+    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    (void)worker;
+    (void)err;
+    j->run(j->s, j->grad, j->first + at, n, j->a);
+    return 0;
+}
+
+void
+cpu_adamw(struct kernels *k, const struct adam_state *s, const float *grad,
+          uint64_t first, size_t n, const struct adam_step *a)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct job j = { table[c->isa], s, grad, first, n, a };
+    cpu_for(c, (n + PART - 1) / PART, part, &j);
+}
