@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT */
+/* data: see trainstep.h.  Ids stay in the mapped file (of a pipe: in memory); here are
+ * places and lengths of samples, and the order of the present epoch. */
+#include "cmd/trainstep/trainstep.h"
+
+#include "lib/core/philox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading -------------------------------------------------------------------------- */
+
+static void
+no_memory(void)
+{
+    die(EXIT_MEMORY, "out of memory for the data");
+}
+
+static void
+add_sample(struct data *d, const struct tok_sample *s)
+{
+    if (d->n == d->cap) {
+        d->cap = d->cap ? 2 * d->cap : 1024;
+        struct sample *v = realloc(d->sample, d->cap * sizeof *v);
+        if (!v)
+            no_memory();
+        d->sample = v;
+    }
+    d->sample[d->n++] = (struct sample){ s->offset, s->n, s->targets };
+}
+
+static void
+check_sample(const struct data *d, const struct tok_sample *s, const struct config *c)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->ids[i] >= c->vocab)
+            die(EXIT_TROUBLE,
+                "%s: sample %llu: id %u at position %u, the model's vocabulary is %u",
+                d->tok.name, (unsigned long long)s->index, s->ids[i], i, c->vocab);
+}
+
+void
+data_open(struct data *d, const char *path, const struct config *c)
+{
+    struct err err = { 0 };
+    struct tok_sample s;
+    int rc;
+    *d = (struct data){ 0 };
+    if (tok_open(&d->tok, path, TOK_KEEP, &cmd_guard, &err) < 0)
+        die_err(&err);
+    const struct tok_header *h = &d->tok.header;
+    if (h->has_vocab && h->vocab > c->vocab)
+        die(EXIT_TROUBLE, "%s: made for a vocabulary of %llu, the model has %u",
+            d->tok.name, (unsigned long long)h->vocab, c->vocab);
+    while ((rc = tok_next(&d->tok, &s)) > 0) {
+        check_sample(d, &s, c);
+        add_sample(d, &s);
+    }
+    if (rc < 0)
+        die_err(&err);
+    if (d->n == 0)
+        die(EXIT_TROUBLE, "%s: there are no samples", d->tok.name);
+}
+
+void
+data_close(struct data *d)
+{
+    tok_close(&d->tok);
+    free(d->sample);
+    free(d->ticket);
+    free(d->batch);
+    free(d->ids.v);
+    free(d->label.v);
+    free(d->position.v);
+    free(d->first.v);
+}
+
+size_t
+data_length(const struct data *d)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < d->n; i++)
+        most = d->sample[i].ids > most ? d->sample[i].ids : most;
+    return most ? most - 1 : 0;
+}
+
+void
+data_settle(struct data *d, const struct settings *s, const struct config *c)
+{
+    uint64_t limit = s->seq_len ? s->seq_len : c->positions;
+    d->s = s;
+    for (size_t i = 0; i < d->n; i++)
+        if (d->sample[i].ids > limit + 1)
+            die(EXIT_TROUBLE, "%s: sample %zu has %u ids, %s %llu allows %llu",
+                d->tok.name, i, d->sample[i].ids,
+                s->seq_len ? "--seq-len" : "the model's context of",
+                (unsigned long long)limit, (unsigned long long)limit + 1);
+    if (limit > c->positions)
+        die(EXIT_TROUBLE, "--seq-len: %llu, the model's context is %u",
+            (unsigned long long)limit, c->positions);
+}
+
+/* ---- order ------------------------------------------------------------------------------ */
+
+struct ticket {
+    uint64_t draw, index;
+};
+
+static int
+by_draw(const void *a, const void *b)
+{
+    const struct ticket *x = a, *y = b;
+    if (x->draw != y->draw)
+        return x->draw < y->draw ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static void
+make_order(struct data *d)
+{
+    if (d->ordered == d->epoch + 1)
+        return;
+    if (!d->ticket && !(d->ticket = malloc(d->n * sizeof *d->ticket)))
+        no_memory();
+    const uint32_t key[2] = { (uint32_t)d->s->seed, (uint32_t)d->epoch };
+    for (size_t i = 0; i < d->n; i++) {
+        const uint32_t counter[4] = { (uint32_t)i, (uint32_t)(i >> 32), 0,
+                                      PHILOX_ORDER };
+        uint32_t out[4];
+        philox4x32(out, counter, key);
+        d->ticket[i] = (struct ticket){ out[0] | (uint64_t)out[1] << 32, i };
+    }
+    qsort(d->ticket, d->n, sizeof *d->ticket, by_draw);
+    d->ordered = d->epoch + 1;
+}
+
+/* The next sample's number in the file. */
+static size_t
+next(struct data *d)
+{
+    if (d->index >= d->n) {
+        d->epoch++;
+        d->index = 0;
+    }
+    size_t i = (size_t)d->index++;
+    if (d->s->order == ORDER_FILE)
+        return i;
+    make_order(d);
+    return (size_t)d->ticket[i].index;
+}
+
+/* ---- passes ----------------------------------------------------------------------------- */
+
+static void
+push(struct buf32 *b, int32_t v)
+{
+    if (b->n == b->cap) {
+        b->cap = b->cap ? 2 * b->cap : 4096;
+        int32_t *p = realloc(b->v, b->cap * sizeof *p);
+        if (!p)
+            no_memory();
+        b->v = p;
+    }
+    b->v[b->n++] = v;
+}
+
+/* All ids but the last are inputs, each learns the one behind it.  A document of a packed
+ * sample begins anew: what stands before it is not seen. */
+static void
+add_inputs(struct data *d, const struct tok_sample *s, size_t base)
+{
+    int32_t start = 0;
+    uint32_t doc = 0;
+    for (uint32_t i = 0; i + 1 < s->n; i++) {
+        if (doc < s->n_starts && s->starts[doc] == i) {
+            start = (int32_t)i;
+            doc++;
+        }
+        push(&d->ids, (int32_t)s->ids[i]);
+        push(&d->label, s->flags[i + 1] & TOK_TARGET ? (int32_t)s->ids[i + 1] : -1);
+        push(&d->position, (int32_t)i - start);
+        push(&d->first, (int32_t)(d->ids.n - 1 - base) - ((int32_t)i - start));
+    }
+}
+
+static void
+add_to_pass(struct data *d, size_t sample, size_t base)
+{
+    struct tok_sample s;
+    struct err err = { 0 };
+    d->tok.err = &err;
+    if (tok_at(&d->tok, d->sample[sample].offset, &s) < 0)
+        die_err(&err);
+    add_inputs(d, &s, base);
+}
+
+static void
+clear(struct data *d)
+{
+    d->ids.n = d->label.n = d->position.n = d->first.n = 0;
+}
+
+/* The pointers of passes, now that nothing moves any more. */
+static void
+point(struct data *d)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < d->n_batches; i++) {
+        struct net_batch *b = &d->batch[i];
+        b->ids = d->ids.v + at;
+        b->label = d->label.v + at;
+        b->position = d->position.v + at;
+        b->first = d->first.v + at;
+        at += b->tokens;
+    }
+}
+
+static void
+room_for(struct data *d, size_t passes)
+{
+    struct net_batch *v = realloc(d->batch, passes * sizeof *v);
+    if (!v)
+        no_memory();
+    d->batch = v;
+    d->n_batches = passes;
+}
+
+void
+data_step(struct data *d)
+{
+    room_for(d, (size_t)d->s->accum);
+    clear(d);
+    for (size_t a = 0; a < d->n_batches; a++) {
+        size_t base = d->ids.n;
+        for (uint64_t b = 0; b < d->s->batch; b++)
+            add_to_pass(d, next(d), base);
+        d->batch[a] = (struct net_batch){ .tokens = d->ids.n - base };
+    }
+    point(d);
+}
+
+void
+data_skip(struct data *d)
+{
+    for (uint64_t i = 0; i < d->s->accum * d->s->batch; i++)
+        next(d);
+}
+
+void
+data_range(struct data *d, size_t from, size_t n)
+{
+    room_for(d, 1);
+    clear(d);
+    for (size_t i = from; i < from + n && i < d->n; i++)
+        add_to_pass(d, i, 0);
+    d->batch[0] = (struct net_batch){ .tokens = d->ids.n };
+    point(d);
+}
+
+void
+data_most(struct data *d, uint64_t steps, size_t *tokens, size_t *labels)
+{
+    uint64_t epoch = d->epoch, index = d->index;
+    *tokens = *labels = 0;
+    for (uint64_t i = 0; i < steps * d->s->accum; i++) {
+        size_t t = 0, l = 0;
+        for (uint64_t b = 0; b < d->s->batch; b++) {
+            const struct sample *s = &d->sample[next(d)];
+            t += s->ids - 1;
+            l += s->targets;
+        }
+        *tokens = t > *tokens ? t : *tokens;
+        *labels = l > *labels ? l : *labels;
+    }
+    d->epoch = epoch;
+    d->index = index;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* dump: see dump.h.  Logits are those of a pass of their own, by the same weights. */
+#include "cmd/trainstep/dump.h"
+
+#include "lib/format/writer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void
+no_memory(void)
+{
+    die(EXIT_MEMORY, "out of memory for --dump");
+}
+
+/* Samples of the step: where each begins is where a position of 0 is that no other sample
+ * of its pass sees; a packed sample counts by its documents. */
+static void
+measure(const struct run *r, size_t *samples, size_t *longest)
+{
+    const struct data *d = &r->data;
+    *samples = *longest = 0;
+    for (size_t i = 0; i < d->n_batches; i++)
+        for (size_t t = 0; t < d->batch[i].tokens; t++) {
+            size_t length = (size_t)d->batch[i].position[t] + 1;
+            *samples += d->batch[i].position[t] == 0;
+            *longest = length > *longest ? length : *longest;
+        }
+}
+
+/* (samples, longest, V), zeros where a sample is shorter. */
+static float *
+make_logits(struct run *r, size_t samples, size_t longest)
+{
+    const struct data *d = &r->data;
+    size_t vocab = r->c.vocab, sample = 0;
+    float *all = calloc(samples * longest * vocab, sizeof *all);
+    for (size_t i = 0; i < d->n_batches; i++) {
+        const struct net_batch *b = &d->batch[i];
+        float *loss = calloc(b->tokens + 1, sizeof *loss);
+        float *logits = malloc((b->tokens * vocab + 1) * sizeof *logits);
+        if (!all || !loss || !logits)
+            no_memory();
+        if (net_pass(&r->t.net, b, 0, loss, logits) < 0)
+            die_err(&r->err);
+        for (size_t t = 0; t < b->tokens; t++) {
+            sample += b->position[t] == 0;
+            memcpy(all + ((sample - 1) * longest + (size_t)b->position[t]) * vocab,
+                   logits + t * vocab, vocab * sizeof *all);
+        }
+        free(loss);
+        free(logits);
+    }
+    return all;
+}
+
+static struct wtensor *
+list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n)
+{
+    const struct table *table = &r->t.net.table;
+    struct wtensor *w = calloc(table->n + 2, sizeof *w);
+    if (!w)
+        no_memory();
+    shape[0] = 1;
+    shape[1] = samples;
+    shape[2] = longest;
+    shape[3] = r->c.vocab;
+    w[0] = (struct wtensor){ "loss", DT_F32, 1, shape, .tag = 0 };
+    w[1] = (struct wtensor){ "logits", DT_F32, 3, shape + 1, .tag = 1 };
+    *n = 2;
+    for (size_t i = 0; i < table->n; i++) {
+        struct buf name = { 0 };
+        if (!r->t.net.t[i].grad)
+            continue;
+        buf_printf(&name, "grad.%s", table->row[i].name);
+        if (name.failed)
+            no_memory();
+        w[(*n)++] = (struct wtensor){ name.data, DT_F32, table->row[i].rank,
+                                      table->row[i].shape, .tag = i + 2 };
+    }
+    return w;
+}
+
+/* The values of the tensor with that tag, on the host; free it. */
+static float *
+values(struct run *r, size_t tag, const struct wtensor *w, double loss, float **logits)
+{
+    float *v = tag == 1 ? *logits : malloc((size_t)w->nbytes + 1);
+    if (!v)
+        no_memory();
+    if (tag == 0)
+        *v = (float)loss;
+    else if (tag > 1 &&
+             r->k->download(r->k, v, r->t.net.t[tag - 2].grad, (size_t)w->nbytes) < 0)
+        die_err(&r->err);
+    *logits = tag == 1 ? NULL : *logits;
+    return v;
+}
+
+void
+dump_write(struct run *r, double loss)
+{
+    size_t samples, longest, n;
+    uint64_t shape[4];
+    struct writer w;
+    struct wmeta meta = { .version = cmd_version(), .bare = true };
+    struct writer_options opt = { .guard = &cmd_guard,
+                                  .flags = r->o->force ? OUT_FORCE : 0 };
+    measure(r, &samples, &longest);
+    float *logits = make_logits(r, samples, longest);
+    struct wtensor *t = list(r, samples, longest, shape, &n);
+    int rc = writer_open(&w, "safetensors", r->o->dump, t, n, &meta, &opt, &r->err);
+    for (size_t i = 0; i < w.n && rc == 0; i++) {
+        float *v = values(r, w.t[i].tag, &w.t[i], loss, &logits);
+        rc = writer_write(&w, v, (size_t)w.t[i].nbytes);
+        free(v);
+    }
+    if (rc == 0)
+        rc = writer_commit(&w, (struct slice){ 0 });
+    writer_close(&w);
+    if (rc < 0)
+        die_err(&r->err);
+    free(logits);
+    for (size_t i = 2; i < n; i++)
+        free((char *)(uintptr_t)t[i].name);
+    free(t);
+}

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT */
+/* log: one line a step as JSON and as TSV, TensorBoard's events, memory by phase, and a
+ * line of progress.  Nothing here touches the training. */
+#include "cmd/trainstep/trainstep.h"
+
+#include "lib/core/json.h"
+#include "lib/core/num.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct logs {
+    int json, events; // descriptors, -1: none
+    struct buf line, samples;
+    double started, shown;
+    uint64_t first_step, tokens, logged;
+    bool progress, tsv_head;
+    size_t n_samples;
+};
+
+double
+log_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Bytes of this process's memory, or the most there ever were; 0: not known. */
+uint64_t
+log_rss(bool peak)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/self/status", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, peak ? "VmHWM: %llu kB" : "VmRSS: %llu kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
+
+static uint64_t
+available(void)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
+
+static void
+put(int fd, const void *bytes, size_t n, const char *name)
+{
+    const char *p = bytes;
+    while (n) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            die(EXIT_TROUBLE, "%s:", name);
+        p += k;
+        n -= (size_t)k;
+    }
+}
+
+/* ---- JSONL ------------------------------------------------------------------------------ */
+
+/* Where the lines of later steps than `step` begin: they are of a run that was lost. */
+static off_t
+keep_until(FILE *f, uint64_t step)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    off_t at = 0;
+    unsigned long long s;
+    while ((n = getline(&line, &cap, f)) > 0) {
+        if (line[n - 1] != '\n' ||
+            (sscanf(line, "{\"step\":%llu", &s) == 1 && s > step))
+            break;
+        at += n;
+    }
+    free(line);
+    return at;
+}
+
+static int
+open_json(const char *path, uint64_t step)
+{
+    struct stat st;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        die(EXIT_TROUBLE, "%s:", path);
+    if (S_ISREG(st.st_mode)) {
+        FILE *f = fdopen(dup(fd), "r");
+        if (!f)
+            die(EXIT_TROUBLE, "%s:", path);
+        off_t at = keep_until(f, step);
+        fclose(f);
+        if (ftruncate(fd, at) != 0 || lseek(fd, at, SEEK_SET) < 0)
+            die(EXIT_TROUBLE, "%s:", path);
+    }
+    return fd;
+}
+
+static void
+put_f32(struct buf *b, const char *key, double v)
+{
+    buf_printf(b, ",\"%s\":", key);
+    json_put_number(b, v, 9);
+}
+
+static void
+flush_json(struct run *r)
+{
+    struct logs *l = r->logs;
+    buf_char(&l->line, '\n');
+    if (l->line.failed)
+        die(EXIT_MEMORY, "out of memory for a log line");
+    if (l->json >= 0)
+        put(l->json, l->line.data, l->line.len, r->o->log);
+    l->line.len = 0;
+}
+
+static double
+gib(uint64_t bytes)
+{
+    return (double)bytes / (double)(1 << 30);
+}
+
+static void
+log_json(struct run *r, const struct train_result *res, double rate, double ms)
+{
+    struct buf *b = &r->logs->line;
+    double seconds = ms / 1000;
+    buf_printf(b, "{\"step\":%llu", (unsigned long long)r->t.step);
+    put_f32(b, "loss", (double)(float)res->loss);
+    buf_printf(b, ",\"tokens\":%llu", (unsigned long long)res->tokens);
+    put_f32(b, "lr", (double)(float)rate);
+    put_f32(b, "grad_norm", (double)(float)res->grad_norm);
+    put_f32(b, "tok_s",
+            seconds > 0 ? (double)(float)((double)res->tokens / seconds) : 0);
+    buf_str(b, ",\"mfu\":null");
+    put_f32(b, "mem_gb", (double)(float)gib(log_rss(true)));
+    put_f32(b, "ms", (double)(float)ms);
+    buf_printf(b, ",\"skipped\":%d,\"epoch\":%llu,\"target_tokens\":%llu",
+               res->outcome != TRAIN_DONE, (unsigned long long)r->data.epoch,
+               (unsigned long long)res->targets);
+    put_f32(b, "clip", (double)(float)res->clip);
+    if (res->outcome != TRAIN_DONE) {
+        buf_str(b, ",\"reason\":");
+        json_put(b, slice_of(res->reason));
+    }
+    buf_char(b, '}');
+    flush_json(r);
+}
+
+/* ---- TSV on stdout ------------------------------------------------------------------------ */
+
+static void
+log_tsv(struct run *r, const struct train_result *res, double rate, double ms)
+{
+    double seconds = ms / 1000;
+    if (!r->logs->tsv_head)
+        puts("step\tloss\ttokens\tlr\tgrad_norm\ttok_s\tmfu\tmem_gb\tms\tskipped");
+    r->logs->tsv_head = true;
+    printf("%llu\t%.6g\t%llu\t%.6g\t%.6g\t%.6g\t-\t%.3f\t%.3f\t%d\n",
+           (unsigned long long)r->t.step, res->loss, (unsigned long long)res->tokens,
+           rate, res->grad_norm, seconds > 0 ? (double)res->tokens / seconds : 0.0,
+           gib(log_rss(true)), ms, res->outcome != TRAIN_DONE);
+    if (fflush(stdout) != 0)
+        die(EXIT_TROUBLE, "standard output:");
+}
+
+/* ---- TensorBoard ---------------------------------------------------------------------------- */
+
+/* Castagnoli's CRC, reflected. */
+static uint32_t
+crc32c(const uint8_t *p, size_t n)
+{
+    uint32_t c = 0xffffffff;
+    for (; n; n--, p++) {
+        c ^= *p;
+        for (int i = 0; i < 8; i++)
+            c = c >> 1 ^ (c & 1 ? 0x82f63b78 : 0);
+    }
+    return ~c;
+}
+
+static void
+put_masked(struct buf *b, const uint8_t *p, size_t n)
+{
+    uint8_t bytes[4];
+    uint32_t c = crc32c(p, n);
+    store_le32(bytes, (c >> 15 | c << 17) + 0xa282ead8);
+    buf_add(b, bytes, sizeof bytes);
+}
+
+static void
+put_event(struct run *r, const struct buf *event)
+{
+    struct buf b = { 0 };
+    uint8_t length[8];
+    store_le64(length, event->len);
+    buf_add(&b, length, sizeof length);
+    put_masked(&b, length, sizeof length);
+    buf_add(&b, event->data, event->len);
+    put_masked(&b, (const uint8_t *)event->data, event->len);
+    if (b.failed || event->failed)
+        die(EXIT_MEMORY, "out of memory for an event");
+    put(r->logs->events, b.data, b.len, r->o->tensorboard);
+    buf_free(&b);
+}
+
+static void
+put_varint(struct buf *b, uint64_t v)
+{
+    for (; v > 127; v >>= 7)
+        buf_char(b, (char)(v | 128));
+    buf_char(b, (char)v);
+}
+
+static void
+put_time(struct buf *b)
+{
+    struct timespec t;
+    uint8_t bytes[8];
+    uint64_t bits;
+    clock_gettime(CLOCK_REALTIME, &t);
+    double seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    memcpy(&bits, &seconds, sizeof bits);
+    store_le64(bytes, bits);
+    buf_char(b, 0x09);
+    buf_add(b, bytes, sizeof bytes);
+}
+
+static void
+put_scalar(struct run *r, const char *tag, double v)
+{
+    struct buf b = { 0 };
+    size_t tag_n = strlen(tag), value = 2 + tag_n + 5;
+    float f = (float)v;
+    uint32_t bits;
+    uint8_t bytes[4];
+    put_time(&b);
+    buf_char(&b, 0x10);
+    put_varint(&b, r->t.step);
+    buf_char(&b, 0x2a);
+    put_varint(&b, 2 + value);
+    buf_char(&b, 0x0a);
+    put_varint(&b, value);
+    buf_char(&b, 0x0a);
+    put_varint(&b, tag_n);
+    buf_add(&b, tag, tag_n);
+    buf_char(&b, 0x15);
+    memcpy(&bits, &f, sizeof bits);
+    store_le32(bytes, bits);
+    buf_add(&b, bytes, sizeof bytes);
+    put_event(r, &b);
+    buf_free(&b);
+}
+
+static void
+open_events(struct run *r)
+{
+    char host[256] = "";
+    struct buf path = { 0 }, first = { 0 };
+    gethostname(host, sizeof host - 1);
+    if (mkdir(r->o->tensorboard, 0777) != 0 && errno != EEXIST)
+        die(EXIT_TROUBLE, "%s:", r->o->tensorboard);
+    buf_printf(&path, "%s/events.out.tfevents.%lld.%s", r->o->tensorboard,
+               (long long)time(NULL), host);
+    put_time(&first);
+    buf_str(&first, "\x1a\x0d"
+                    "brain.Event:2");
+    if (path.failed)
+        die(EXIT_MEMORY, "out of memory");
+    r->logs->events = open(path.data, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (r->logs->events < 0)
+        die(EXIT_TROUBLE, "%s:", path.data);
+    put_event(r, &first);
+    buf_free(&path);
+    buf_free(&first);
+}
+
+static void
+log_events(struct run *r, const struct train_result *res, double rate, double ms)
+{
+    if (r->logs->events < 0)
+        return;
+    put_scalar(r, "loss", res->loss);
+    put_scalar(r, "lr", rate);
+    put_scalar(r, "grad_norm", res->grad_norm);
+    put_scalar(r, "tok_s", ms > 0 ? (double)res->tokens / ms * 1000 : 0);
+}
+
+/* ---- memory by phase ------------------------------------------------------------------------- */
+
+static void
+put_timestamp(struct buf *b, const char *key)
+{
+    struct timespec t;
+    struct tm tm;
+    char text[40];
+    clock_gettime(CLOCK_REALTIME, &t);
+    gmtime_r(&t.tv_sec, &tm);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
+    buf_printf(b, "\"%s\":\"%s.%07ldZ\"", key, text, t.tv_nsec / 100);
+}
+
+static unsigned long long
+mib(uint64_t bytes)
+{
+    return (unsigned long long)(bytes >> 20);
+}
+
+void
+log_phase(struct run *r, const char *phase)
+{
+    struct logs *l = r->logs;
+    if (!r->o->memory_report)
+        return;
+    struct buf *b = &l->samples;
+    unsigned long long rss = mib(log_rss(false));
+    buf_str(b, l->n_samples++ ? ",{" : "{");
+    put_timestamp(b, "TimestampUtc");
+    // The device is this process: its memory is what a device query would tell.
+    buf_printf(b, ",\"Phase\":\"%s\",\"PidMemoryMiB\":%llu,\"TotalMemoryMiB\":%llu",
+               phase, rss, rss);
+    buf_printf(b, ",\"DeviceUsedMiB\":%llu,\"DevicePeakMiB\":%llu,\"HostRssMiB\":%llu",
+               mib(r->k ? r->k->ledger.all : 0), mib(r->k ? r->k->ledger.most : 0),
+               rss);
+    buf_printf(b, ",\"MemAvailableMiB\":%llu,\"Step\":%llu,\"ElapsedMs\":%.0f}",
+               mib(available()), (unsigned long long)r->t.step,
+               (log_now() - l->started) * 1000);
+}
+
+static void
+write_memory_report(struct run *r)
+{
+    struct buf b = { 0 };
+    buf_printf(&b, "{\"Pid\":%d,", (int)getpid());
+    put_timestamp(&b, "CreatedUtc");
+    buf_printf(&b,
+               ",\"Tool\":\"trainstep\",\"Version\":\"%s\",\"Device\":\"%s\","
+               "\"UnifiedMemory\":true,\"Samples\":[",
+               cmd_version(), r->k->name);
+    if (r->logs->samples.len)
+        buf_add(&b, r->logs->samples.data, r->logs->samples.len);
+    buf_str(&b, "]}\n");
+    if (b.failed || r->logs->samples.failed)
+        die(EXIT_MEMORY, "out of memory for the memory report");
+    FILE *f = fopen(r->o->memory_report, "we");
+    if (!f || fwrite(b.data, 1, b.len, f) != b.len || fclose(f) != 0)
+        die(EXIT_TROUBLE, "%s:", r->o->memory_report);
+    buf_free(&b);
+}
+
+/* ---- all together ------------------------------------------------------------------------------ */
+
+void
+log_open(struct run *r)
+{
+    struct logs *l = calloc(1, sizeof *l);
+    if (!l)
+        die(EXIT_MEMORY, "out of memory for logs");
+    r->logs = l;
+    l->json = l->events = -1;
+    l->started = log_now();
+    l->first_step = l->logged = r->t.step;
+    l->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
+    if (r->o->log)
+        l->json = open_json(r->o->log, r->t.step);
+    if (r->o->tensorboard)
+        open_events(r);
+}
+
+static void
+show_progress(struct run *r, const struct train_result *res)
+{
+    struct logs *l = r->logs;
+    double t = log_now(), steps = (double)(r->t.step - l->first_step);
+    if (!l->progress || (t - l->shown < 0.2 && r->t.step < r->end))
+        return;
+    l->shown = t;
+    fprintf(
+        stderr,
+        "\rtrainstep: step %llu of %llu, loss %.4f, %.0f tokens/s, %.0f s left \033[K",
+        (unsigned long long)r->t.step, (unsigned long long)r->end, res->loss,
+        (double)l->tokens / (t - l->started),
+        ceil((t - l->started) / steps * (double)(r->end - r->t.step)));
+}
+
+/* Steps that are run again after a step was undone are in the log already. */
+void
+log_step(struct run *r, const struct train_result *res, double rate, double ms)
+{
+    if (r->t.step <= r->logs->logged)
+        return;
+    r->logs->logged = r->t.step;
+    r->logs->tokens += res->tokens;
+    log_json(r, res, rate, ms);
+    log_tsv(r, res, rate, ms);
+    log_events(r, res, rate, ms);
+    if (res->outcome != TRAIN_DONE)
+        warn("step %llu was skipped: %s", (unsigned long long)r->t.step, res->reason);
+    show_progress(r, res);
+}
+
+void
+log_eval(struct run *r, double loss, uint64_t targets, double ms)
+{
+    struct buf *b = &r->logs->line;
+    buf_printf(b, "{\"step\":%llu", (unsigned long long)r->t.step);
+    put_f32(b, "eval_loss", (double)(float)loss);
+    buf_printf(b, ",\"eval_tokens\":%llu", (unsigned long long)targets);
+    put_f32(b, "ms", (double)(float)ms);
+    buf_char(b, '}');
+    flush_json(r);
+    if (r->logs->events >= 0)
+        put_scalar(r, "eval_loss", loss);
+    if (!r->o->cmd.quiet)
+        fprintf(stderr,
+                "%strainstep: step %llu: evaluation loss %.6g over %llu tokens\n",
+                r->logs->progress ? "\r\033[K" : "", (unsigned long long)r->t.step,
+                loss, (unsigned long long)targets);
+}
+
+void
+log_close(struct run *r)
+{
+    struct logs *l = r->logs;
+    if (l->progress && l->shown > 0)
+        fputs("\r\033[K", stderr);
+    if (r->o->memory_report)
+        write_memory_report(r);
+    if ((l->json >= 0 && close(l->json) != 0) ||
+        (l->events >= 0 && close(l->events) != 0))
+        die(EXIT_TROUBLE, "a log:");
+    buf_free(&l->line);
+    buf_free(&l->samples);
+    free(l);
+    r->logs = NULL;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/* plan: what a run will need, by running one step of it on a device that only counts. */
+#include "cmd/trainstep/trainstep.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUFFERS = 12 << 20 }; // of saving, and of a product's threads
+
+/* A step of the largest pass, as often as the settings say. */
+static void
+count_step(struct run *r, struct train *t)
+{
+    size_t n = r->most_tokens, passes = (size_t)r->s.accum;
+    int32_t *zeros = calloc(2 * n + 1, sizeof *zeros);
+    struct net_batch *b = calloc(passes, sizeof *b);
+    struct train_result res;
+    if (!zeros || !b)
+        die(EXIT_MEMORY, "out of memory for a plan");
+    int32_t *label = zeros + n;
+    for (size_t i = r->most_labels; i < n; i++)
+        label[i] = -1;
+    for (size_t i = 0; i < passes; i++)
+        b[i] = (struct net_batch){ n, zeros, label, zeros, zeros };
+    if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)
+        die_err(&r->err);
+    free(b);
+    free(zeros);
+}
+
+uint64_t
+plan_bytes(struct run *r, bool recompute, struct ledger *ledger)
+{
+    struct kernels *k = kernels_dry("cpu", &r->err);
+    struct train t;
+    struct train_layout layout = r->layout;
+    layout.recompute = recompute;
+    if (!k || train_open(&t, &r->c, k, &layout, &r->err) < 0)
+        die_err(&r->err);
+    count_step(r, &t);
+    *ledger = k->ledger;
+    train_close(&t);
+    k->close(k);
+    return ledger->most + log_rss(false) + BUFFERS;
+}
+
+static uint64_t
+memory_there_is(void)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib ? kib * 1024 : UINT64_MAX;
+}
+
+/* Choose what --recompute auto means; refuse what does not fit. */
+void
+plan_settle(struct run *r)
+{
+    struct ledger ledger;
+    uint64_t limit = r->o->memory_limit ? r->o->memory_limit : memory_there_is();
+    r->layout.recompute = r->o->recompute == RECOMPUTE_BLOCK;
+    uint64_t need = plan_bytes(r, r->layout.recompute, &ledger);
+    if (need > limit && r->o->recompute == RECOMPUTE_AUTO) {
+        need = plan_bytes(r, true, &ledger);
+        r->layout.recompute = true;
+    }
+    if (need > limit && r->o->memory_limit && !r->o->dry_run)
+        die(EXIT_MEMORY, "the plan needs %.3f GB, --memory-limit is %.3f%s",
+            (double)need / (1 << 30), (double)limit / (1 << 30),
+            r->layout.recompute ? "" : "; --recompute block needs less");
+    if (need > limit && !r->o->dry_run)
+        warn("the plan needs %.1f GB, this machine has %.1f free",
+             (double)need / (1 << 30), (double)limit / (1 << 30));
+    if (r->o->cmd.verbose)
+        warn("plan: %.3f GB, --recompute %s", (double)need / (1 << 30),
+             r->layout.recompute ? "block" : "none");
+}
+
+static void
+row(const char *what, uint64_t bytes)
+{
+    printf("%s\t%llu\t%.3f\n", what, (unsigned long long)bytes,
+           (double)bytes / (1 << 30));
+}
+
+void
+plan_print(struct run *r)
+{
+    static const char *const names[PARTS] = {
+        [PART_MASTER] = "master",       [PART_MOMENTS] = "moments",
+        [PART_GRADIENTS] = "gradients", [PART_WEIGHTS] = "weights",
+        [PART_KEPT] = "kept",           [PART_WORK] = "work",
+        [PART_LOGITS] = "logits",       [PART_CACHE] = "cache",
+        [PART_OTHER] = "other",
+    };
+    struct ledger l;
+    uint64_t all = plan_bytes(r, r->layout.recompute, &l);
+    puts("part\tbytes\tGB");
+    for (int i = 0; i < PARTS; i++)
+        if (l.peak[i])
+            row(names[i], l.peak[i]);
+    row("program", all - l.most);
+    row("total", all);
+    row("checkpoint", save_bytes(r));
+    printf("flops\t%.4g\t\n", l.flops);
+    printf("tokens\t%llu\t\n",
+           (unsigned long long)(r->most_tokens * (uint64_t)r->s.accum));
+    printf("targets\t%llu\t\n",
+           (unsigned long long)(r->most_labels * (uint64_t)r->s.accum));
+    printf("parameters\t%llu\t\n", (unsigned long long)r->t.net.table.parameters);
+    printf("recompute\t%s\t\n", r->layout.recompute ? "block" : "none");
+    printf("gradients\t%s\t\n", r->layout.release ? "released" : "kept");
+}
+
+void
+diagnose_print(const struct options *o)
+{
+    enum isa isa = cmd_isa();
+    puts("what\tvalue");
+    printf("version\t%s\n", cmd_version());
+    printf("device\tcpu\n");
+    printf("isa\t%s\n", isa_name(isa));
+    for (int i = 0; i < ISA_COUNT; i++)
+        printf("isa.%s\t%s\n", isa_name((enum isa)i),
+               isa_have((enum isa)i) ? "yes" : "this CPU lacks it");
+    printf("threads\t%u\n", o->threads);
+    printf("memory_available\t%llu\n", (unsigned long long)memory_there_is());
+    puts("compute.f32\tyes: one fused sum an element, in order; equal for all threads");
+    puts("compute.bf16\tno: needs a GPU");
+    puts("path.dequant\tyes");
+    puts("path.native\tno: needs a GPU with 4-bit products");
+    puts("cuda\tno: this build has no CUDA backend");
+}

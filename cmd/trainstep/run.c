@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: MIT */
+/* run: from a checkpoint to a later one. */
+#include "cmd/trainstep/trainstep.h"
+
+#include "cmd/trainstep/dump.h"
+#include "lib/nvfp4/quant.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The order of sums and what else decides the last bit, on the CPU. */
+static const char cpu_route[] = "cpu f32 1";
+
+/* ---- signals ------------------------------------------------------------------------------ */
+
+static atomic_bool stop_asked, has_begun;
+
+bool
+run_stopped(void)
+{
+    return atomic_load(&stop_asked);
+}
+
+/* Before the first step the checkpoint is as it was: there is nothing to save.  A second
+ * signal does not wait for the step. */
+static void
+on_stop(int sig)
+{
+    (void)sig;
+    if (!atomic_load(&has_begun) || atomic_exchange(&stop_asked, true)) {
+        guard_remove_temps(&cmd_guard);
+        _exit(EXIT_PREEMPTED);
+    }
+}
+
+static void
+catch_signals(void)
+{
+    struct sigaction sa = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static void
+open_checkpoint(struct run *r, const char *path)
+{
+    struct store_options opt = { .guard = &cmd_guard };
+    if (store_open(&r->in, path, &opt, &r->err) < 0)
+        die_err(&r->err);
+    warn_lines(&r->in.warnings);
+    if (!r->in.training.master)
+        die(EXIT_TROUBLE, "%s: no checkpoint; datpack --to ckpt makes one", r->in.name);
+    if (!r->in.config.p)
+        die(EXIT_TROUBLE, "%s: it holds no configuration", r->in.name);
+    if (config_parse(&r->c, r->in.name, r->in.config, &r->err) < 0 ||
+        state_read(&r->st, &r->s, &r->in) < 0)
+        die_err(&r->err);
+    r->in_step = r->st.step;
+}
+
+static void
+settle_settings(struct run *r)
+{
+    for (size_t i = 0; i < SETTINGS; i++)
+        if (r->o->is_given[i])
+            settings_copy(&r->s, &r->o->given, i);
+    settings_check(&r->s);
+    if (r->s.last_layers > r->c.layers)
+        misuse("--train-last-layers: %llu, the model has %u",
+               (unsigned long long)r->s.last_layers, r->c.layers);
+    r->st.has_spike = r->st.has_spike && r->s.spike > 0;
+}
+
+static void
+settle_quantizer(struct run *r)
+{
+    const struct quant_words *q = &r->in.quant;
+    if (strcmp(q->name, "none") == 0)
+        return;
+    r->quant = (struct quant_spec){ .kind = quant_named(q->name),
+                                    .modelopt = strcmp(q->variant, "modelopt") == 0,
+                                    .mae = strcmp(q->criterion, "mae") == 0 };
+    r->layout.quant = &r->quant;
+    r->layout.share = strcmp(q->share, "none") != 0;
+}
+
+static void
+settle_layout(struct run *r)
+{
+    static const char *const kinds[] = { "f32", "bf16", "int8", NULL };
+    const struct training *t = &r->in.training;
+    int kind = 0;
+    while (kinds[kind] && strcmp(kinds[kind], t->moments) != 0)
+        kind++;
+    if (!kinds[kind])
+        die(EXIT_TROUBLE, "%s: moments \"%s\" are not trained by this version",
+            r->in.name, t->moments);
+    r->layout.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
+    r->layout.moments = (enum moments)kind;
+    r->layout.last_layers = (uint32_t)r->s.last_layers;
+    r->layout.loss = r->s.loss == LOSS_CE ? NET_CE
+                     : r->o->seed_compat  ? NET_SEED
+                                          : NET_SCALAR;
+    bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
+    r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
+    settle_quantizer(r);
+}
+
+/* The run's own checkpoint is replaced without -f, another file is not. */
+static void
+settle_target(struct run *r)
+{
+    const char *out = r->o->out;
+    struct stat in, st;
+    if (!out) {
+        r->target = realpath(r->o->checkpoint, NULL);
+        if (!r->target)
+            die(EXIT_TROUBLE, "%s:", r->o->checkpoint);
+        return;
+    }
+    r->target = cmd_copy(out);
+    if (stat(out, &st) != 0)
+        return;
+    if (stat(r->o->checkpoint, &in) == 0 && in.st_ino == st.st_ino &&
+        in.st_dev == st.st_dev)
+        misuse("-o %s: is the checkpoint itself; without -o it is advanced", out);
+    if (!r->o->force)
+        die(EXIT_TROUBLE, "%s: exists; -f replaces it", out);
+}
+
+static void
+settle_end(struct run *r)
+{
+    if (r->o->has_until)
+        r->end = r->o->until;
+    else
+        r->end = r->in_step + (r->o->has_steps ? r->o->steps : 1);
+    if (r->end > UINT32_MAX)
+        misuse("--until: steps end at %u", UINT32_MAX);
+}
+
+/* ---- data ---------------------------------------------------------------------------------------- */
+
+static void
+check_tokenizer(struct run *r, const struct data *d)
+{
+    const struct tok_header *h = &d->tok.header;
+    if (!h->has_tokenizer)
+        return;
+    if (r->st.has_tokenizer && memcmp(r->st.tokenizer, h->tokenizer, SHA256_BYTES) != 0)
+        die(EXIT_TROUBLE,
+            "%s: made with another tokenizer than what the checkpoint was trained on",
+            d->tok.name);
+    r->st.has_tokenizer = true;
+    memcpy(r->st.tokenizer, h->tokenizer, SHA256_BYTES);
+}
+
+static void
+open_data(struct run *r)
+{
+    const char *path = r->o->data ? r->o->data : "-";
+    if (!r->o->data && isatty(STDIN_FILENO))
+        misuse("want samples on standard input or -d FILE.tok; tokenize makes them");
+    data_open(&r->data, path, &r->c);
+    r->has_data = true;
+    check_tokenizer(r, &r->data);
+    data_settle(&r->data, &r->s, &r->c);
+    const uint8_t *hash = r->data.tok.end.xxh3;
+    if (r->st.has_sampler && memcmp(hash, r->st.data, XXH3_BYTES) == 0) {
+        r->data.epoch = r->st.epoch;
+        r->data.index = r->st.index;
+    } else if (r->st.has_sampler && !r->o->cmd.quiet) {
+        warn("%s: other data than before: they start at their beginning",
+             r->data.tok.name);
+    }
+    r->st.has_sampler = true;
+    memcpy(r->st.data, hash, XXH3_BYTES);
+}
+
+static void
+open_eval(struct run *r)
+{
+    if (!r->o->eval)
+        return;
+    data_open(&r->eval, r->o->eval, &r->c);
+    r->has_eval = true;
+    check_tokenizer(r, &r->eval);
+    struct settings free_length = r->s;
+    free_length.seq_len = 0;
+    data_settle(&r->eval, &free_length, &r->c);
+    r->eval.s = &r->s;
+}
+
+/* The largest pass of this run, evaluation included, and the longest document. */
+static void
+measure_passes(struct run *r)
+{
+    size_t length = data_length(&r->data);
+    data_most(&r->data, r->end - r->in_step, &r->most_tokens, &r->most_labels);
+    for (size_t at = 0; r->has_eval && at < r->eval.n; at += (size_t)r->s.batch) {
+        size_t tokens = 0, labels = 0;
+        for (size_t i = at; i < r->eval.n && i < at + r->s.batch; i++) {
+            tokens += r->eval.sample[i].ids - 1;
+            labels += r->eval.sample[i].targets;
+        }
+        r->most_tokens = tokens > r->most_tokens ? tokens : r->most_tokens;
+        r->most_labels = labels > r->most_labels ? labels : r->most_labels;
+    }
+    if (r->has_eval && data_length(&r->eval) > length)
+        length = data_length(&r->eval);
+    r->layout.positions = length;
+}
+
+/* ---- the model ----------------------------------------------------------------------------------- */
+
+static void
+open_device(struct run *r)
+{
+    r->k = kernels_cpu(cmd_isa(), r->o->threads, &r->err);
+    if (!r->k)
+        die_err(&r->err);
+    if (!r->o->cmd.quiet && strcmp(r->o->device, "auto") == 0)
+        warn("device: cpu, %s, %u threads", isa_name(cmd_isa()), r->o->threads);
+}
+
+static void
+take_state(struct run *r)
+{
+    r->t.step = r->st.step;
+    r->t.t = r->st.t;
+    r->t.last_norm = r->st.grad_norm;
+}
+
+static bool
+judge(void *ctx, double loss, double norm)
+{
+    struct run *r = ctx;
+    log_phase(r, "backward_done");
+    if (r->o->dump && r->t.step == r->in_step)
+        dump_write(r, loss);
+    return r->s.spike == 0 || spike_fits(&r->st.spike, r->s.spike, loss, norm);
+}
+
+static void
+open_model(struct run *r)
+{
+    if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
+        save_load(r, &r->in) < 0)
+        die_err(&r->err);
+    r->t.judge = judge;
+    r->t.judge_ctx = r;
+    take_state(r);
+    if (train_ready(&r->t) < 0 ||
+        net_reserve(&r->t.net, r->most_tokens, r->most_labels, true) < 0)
+        die_err(&r->err);
+    if (*r->st.route && strcmp(r->st.route, cpu_route) != 0)
+        warn("%s: trained by \"%s\" so far, from here on by \"%s\"", r->in.name,
+             r->st.route, cpu_route);
+    snprintf(r->st.route, sizeof r->st.route, "%s", cpu_route);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------- */
+
+static struct train_numbers
+numbers(const struct run *r, double rate)
+{
+    const struct settings *s = &r->s;
+    return (struct train_numbers){ .lr = (float)rate,
+                                   .beta1 = (float)s->beta1,
+                                   .beta2 = (float)s->beta2,
+                                   .eps = (float)s->eps,
+                                   .decay = (float)s->weight_decay,
+                                   .clip = (float)s->clip,
+                                   .mode = (enum clip_mode)s->clip_mode,
+                                   .seed = (uint32_t)s->seed,
+                                   .chunk_rows = (size_t)r->o->chunk_rows };
+}
+
+static void
+evaluate(struct run *r)
+{
+    double sum = 0, start = log_now();
+    uint64_t targets = 0;
+    for (size_t at = 0; at < r->eval.n; at += (size_t)r->s.batch) {
+        data_range(&r->eval, at, (size_t)r->s.batch);
+        if (train_eval(&r->t, r->eval.batch, &sum, &targets) < 0)
+            die_err(&r->err);
+    }
+    log_eval(r, targets ? sum / (double)targets : NAN, targets,
+             (log_now() - start) * 1000);
+}
+
+static bool
+is_bad(const struct run *r, uint64_t step)
+{
+    for (size_t i = 0; i < r->n_bad; i++)
+        if (r->bad[i] == step)
+            return true;
+    return false;
+}
+
+/* Tensors have moved in a step that must not count: go back to what was last saved, and
+ * come again, passing over it. */
+static void
+undo(struct run *r, const struct train_result *res)
+{
+    uint64_t *bad = realloc(r->bad, (r->n_bad + 1) * sizeof *bad);
+    struct store from, *source = &r->in;
+    struct settings kept;
+    if (!bad)
+        die(EXIT_MEMORY, "out of memory");
+    r->bad = bad;
+    r->bad[r->n_bad++] = r->t.step;
+    warn("step %llu is undone: %s, after other tensors had moved",
+         (unsigned long long)r->t.step, res->reason);
+    if (r->saved) {
+        struct store_options opt = { .guard = &cmd_guard };
+        if (store_open(&from, r->target, &opt, &r->err) < 0)
+            die_err(&r->err);
+        source = &from;
+    }
+    struct state was = r->st;
+    if (save_load(r, source) < 0 || state_read(&r->st, &kept, source) < 0)
+        die_err(&r->err);
+    bool same = r->st.has_sampler && memcmp(r->st.data, was.data, XXH3_BYTES) == 0;
+    r->data.epoch = same ? r->st.epoch : 0;
+    r->data.index = same ? r->st.index : 0;
+    take_state(r);
+    memcpy(r->st.data, was.data, XXH3_BYTES);
+    memcpy(r->st.tokenizer, was.tokenizer, SHA256_BYTES);
+    memcpy(r->st.route, was.route, sizeof was.route);
+    r->st.has_sampler = true;
+    r->st.has_tokenizer = was.has_tokenizer;
+    if (train_ready(&r->t) < 0)
+        die_err(&r->err);
+    if (r->saved)
+        store_close(&from);
+}
+
+static void
+count_outcome(struct run *r, const struct train_result *res)
+{
+    if (res->outcome == TRAIN_DONE) {
+        r->st.skips = 0;
+        if (r->s.spike > 0) {
+            r->st.has_spike = true;
+            spike_add(&r->st.spike, res->loss, res->grad_norm);
+        }
+        return;
+    }
+    if (++r->st.skips >= r->o->max_skips)
+        die(EXIT_NONFINITE,
+            "step %llu: %s; %llu steps in a row were skipped; the checkpoint is that "
+            "of "
+            "step %llu",
+            (unsigned long long)r->t.step, res->reason, (unsigned long long)r->st.skips,
+            (unsigned long long)(r->saved ? r->saved_step : r->in_step));
+}
+
+/* false: the step was undone. */
+static bool
+step(struct run *r)
+{
+    struct train_result res = { .outcome = TRAIN_SKIPPED };
+    double rate = settings_rate(&r->s, r->t.step + 1), start = log_now();
+    r->t.numbers = numbers(r, rate);
+    if (is_bad(r, r->t.step + 1)) {
+        data_skip(&r->data);
+        train_pass_over(&r->t);
+        res.loss = res.grad_norm = NAN;
+        snprintf(res.reason, sizeof res.reason, "a gradient was not finite");
+    } else {
+        data_step(&r->data);
+        log_phase(r, "batch_ready");
+        log_phase(r, "zero_grad_done");
+        if (train_step(&r->t, r->data.batch, r->data.n_batches, &res) < 0)
+            die_err(&r->err);
+    }
+    if (res.outcome == TRAIN_SPOILT) {
+        undo(r, &res);
+        return false;
+    }
+    log_phase(r, "optimizer_step_done");
+    log_step(r, &res, rate, (log_now() - start) * 1000);
+    count_outcome(r, &res);
+    return true;
+}
+
+static void
+check_memory(const struct run *r)
+{
+    uint64_t rss = r->o->memory_limit ? log_rss(false) : 0;
+    if (rss > r->o->memory_limit)
+        die(EXIT_MEMORY, "step %llu: %.3f GB in use, --memory-limit is %.3f",
+            (unsigned long long)r->t.step, (double)rss / (1 << 30),
+            (double)r->o->memory_limit / (1 << 30));
+}
+
+static void
+train(struct run *r)
+{
+    bool evaluated = false;
+    while (r->t.step < r->end && !run_stopped()) {
+        if (!step(r))
+            continue;
+        check_memory(r);
+        evaluated =
+            r->has_eval && r->o->eval_every && r->t.step % r->o->eval_every == 0;
+        if (evaluated)
+            evaluate(r);
+        if (r->o->save_every && r->t.step % r->o->save_every == 0 && r->t.step < r->end)
+            save_write(r);
+    }
+    if (r->has_eval && !evaluated && !run_stopped())
+        evaluate(r);
+    if (!r->saved || r->saved_step < r->t.step)
+        save_write(r);
+}
+
+static void
+close_run(struct run *r)
+{
+    log_close(r);
+    train_close(&r->t);
+    r->k->close(r->k);
+    data_close(&r->data);
+    if (r->has_eval)
+        data_close(&r->eval);
+    store_close(&r->in);
+    save_unlock(r);
+    free(r->bad);
+    free(r->target);
+}
+
+static int
+dry_run(struct run *r)
+{
+    plan_settle(r);
+    if (table_open(&r->t.net.table, &r->c, !r->c.tied, &r->err) < 0)
+        die_err(&r->err);
+    plan_print(r);
+    return EXIT_DONE;
+}
+
+int
+run(const struct options *o)
+{
+    static struct run r = { .lock = -1 };
+    r.o = o;
+    if (!o->dry_run) {
+        settle_target(&r);
+        save_lock(&r);
+        catch_signals();
+    }
+    open_checkpoint(&r, o->checkpoint);
+    settle_end(&r);
+    if (r.end <= r.in_step) {
+        if (!o->cmd.quiet)
+            warn("%s: at step %llu: nothing to do", r.in.name,
+                 (unsigned long long)r.in_step);
+        save_unlock(&r);
+        return EXIT_DONE;
+    }
+    settle_settings(&r);
+    settle_layout(&r);
+    open_data(&r);
+    open_eval(&r);
+    measure_passes(&r);
+    if (o->dry_run)
+        return dry_run(&r);
+    plan_settle(&r);
+    open_device(&r);
+    open_model(&r);
+    save_check_space(&r);
+    log_open(&r);
+    log_phase(&r, "start");
+    log_phase(&r, "model_loaded");
+    atomic_store(&has_begun, true);
+    train(&r);
+    close_run(&r);
+    return run_stopped() ? EXIT_PREEMPTED : EXIT_DONE;
+}

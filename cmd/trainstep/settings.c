@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT */
+/* settings: one table of what touches numbers; options, checkpoints and provenance walk
+ * it.  In the order of keys, as a checkpoint has them. */
+#include "cmd/trainstep/trainstep.h"
+
+#include "lib/core/maths.h"
+#include "lib/core/num.h"
+#include "lib/format/mp.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+static const char *const orders[] = { "shuffle", "file", NULL };
+static const char *const schedules[] = { "constant", "linear", "cosine", "wsd", NULL };
+static const char *const clip_modes[] = { "global", "prev", "tensor", NULL };
+static const char *const losses[] = { "ce", "scalar", NULL };
+
+#define AT(member) offsetof(struct settings, member)
+#define COUNT(key, option, member, low, high, first)                                   \
+    {                                                                                  \
+        key, option, SET_U64, AT(member), NULL, low, high, first                       \
+    }
+#define NUMBER(key, option, member, low, high, first)                                  \
+    {                                                                                  \
+        key, option, SET_F64, AT(member), NULL, low, high, first                       \
+    }
+#define WORD(key, option, member, words)                                               \
+    {                                                                                  \
+        key, option, SET_WORD, AT(member), words, 0, 0, 0                              \
+    }
+
+const struct setting settings_table[] = {
+    COUNT("accum", "accum", accum, 1, 1 << 20, 1),
+    COUNT("batch", "batch", batch, 1, 1 << 20, 1),
+    NUMBER("beta1", "beta1", beta1, 0, 0.999999, 0.9),
+    NUMBER("beta2", "beta2", beta2, 0, 0.999999, 0.999),
+    NUMBER("clip", "clip", clip, 0, 1e30, 1),
+    WORD("clip_mode", "clip-mode", clip_mode, clip_modes),
+    COUNT("decay", "decay", decay, 0, 1e15, 0),
+    NUMBER("eps", "eps", eps, 0, 1, 1e-8),
+    WORD("loss", "loss", loss, losses),
+    NUMBER("lr", "lr", lr, 0, 1e6, 1e-5),
+    NUMBER("min_lr", "min-lr", min_lr, 0, 1e6, 0),
+    WORD("order", "order", order, orders),
+    WORD("schedule", "schedule", schedule, schedules),
+    COUNT("seed", "seed", seed, 0, 4294967295.0, 0),
+    COUNT("seq_len", "seq-len", seq_len, 1, 1 << 24, 0),
+    NUMBER("spike", "spike", spike, 0, 1e6, 0),
+    COUNT("total_steps", "total-steps", total_steps, 1, 4294967295.0, 0),
+    COUNT("train_last_layers", "train-last-layers", last_layers, 1, 1 << 20, 0),
+    COUNT("warmup", "warmup", warmup, 0, 4294967295.0, 0),
+    NUMBER("weight_decay", "weight-decay", weight_decay, 0, 1e6, 0),
+};
+
+_Static_assert(sizeof settings_table / sizeof *settings_table == SETTINGS,
+               "SETTINGS is the length of the table");
+
+static uint64_t *
+count_at(struct settings *s, size_t i)
+{
+    return (uint64_t *)(void *)((char *)s + settings_table[i].offset);
+}
+
+static double *
+number_at(struct settings *s, size_t i)
+{
+    return (double *)(void *)((char *)s + settings_table[i].offset);
+}
+
+void
+settings_begin(struct settings *s)
+{
+    *s = (struct settings){ 0 };
+    for (size_t i = 0; i < SETTINGS; i++)
+        if (settings_table[i].kind == SET_F64)
+            *number_at(s, i) = settings_table[i].first;
+        else
+            *count_at(s, i) = (uint64_t)settings_table[i].first;
+}
+
+void
+settings_copy(struct settings *to, const struct settings *from, size_t i)
+{
+    struct settings copy = *from;
+    if (settings_table[i].kind == SET_F64)
+        *number_at(to, i) = *number_at(&copy, i);
+    else
+        *count_at(to, i) = *count_at(&copy, i);
+}
+
+void
+settings_take(struct settings *s, size_t i, const char *arg)
+{
+    const struct setting *t = &settings_table[i];
+    if (t->kind == SET_WORD) {
+        *count_at(s, i) = (uint64_t)cmd_word(t->option, arg, t->words);
+    } else if (t->kind == SET_U64) {
+        *count_at(s, i) = cmd_u64(t->option, arg, (uint64_t)t->low, (uint64_t)t->high);
+    } else {
+        double v = cmd_number(t->option, arg, t->low);
+        if (!(v <= t->high))
+            misuse("--%s: %s: want a number of at most %g", t->option, arg, t->high);
+        *number_at(s, i) = v;
+    }
+}
+
+void
+settings_check(const struct settings *s)
+{
+    if (s->schedule != LR_CONSTANT && s->total_steps == 0)
+        misuse("--schedule %s: needs --total-steps", schedules[s->schedule]);
+    if (s->total_steps && s->warmup > s->total_steps)
+        misuse("--warmup: %llu steps, --total-steps are %llu",
+               (unsigned long long)s->warmup, (unsigned long long)s->total_steps);
+    if (s->schedule == LR_WSD && s->decay > s->total_steps)
+        misuse("--decay: %llu steps, --total-steps are %llu",
+               (unsigned long long)s->decay, (unsigned long long)s->total_steps);
+    if (s->min_lr > s->lr)
+        misuse("--min-lr: %g is above --lr %g", s->min_lr, s->lr);
+}
+
+/* ---- in a checkpoint ----------------------------------------------------------------- */
+
+static int
+read_value(struct mp *m, struct settings *s, size_t i)
+{
+    const struct setting *t = &settings_table[i];
+    struct mp_value v;
+    size_t at = m->pos;
+    if (t->kind == SET_WORD) {
+        if (mp_want(m, MP_STR, &v, t->key) < 0)
+            return -1;
+        for (uint64_t w = 0; t->words[w]; w++)
+            if (slice_is(v.s, t->words[w])) {
+                *count_at(s, i) = w;
+                return 0;
+            }
+        return mp_fail(m, at, "\"%s\": an unknown word", t->key);
+    }
+    if (mp_want(m, t->kind == SET_U64 ? MP_UINT : MP_F64, &v, t->key) < 0)
+        return -1;
+    double value = t->kind == SET_U64 ? (double)v.u : v.f;
+    if (!(value == t->first || (value >= t->low && value <= t->high)))
+        return mp_fail(m, at, "\"%s\": %g is out of range", t->key, value);
+    if (t->kind == SET_U64)
+        *count_at(s, i) = v.u;
+    else
+        *number_at(s, i) = v.f;
+    return 0;
+}
+
+int
+settings_read(struct mp *m, struct settings *s)
+{
+    struct mp_value v;
+    struct slice key, last = { 0 };
+    if (mp_want(m, MP_MAP, &v, "settings") < 0)
+        return -1;
+    for (uint32_t n = 0; n < v.n; n++) {
+        size_t at = m->pos, i = 0;
+        char q[TEXT_QUOTE];
+        if (mp_key(m, &key, &last) < 0)
+            return -1;
+        while (i < SETTINGS && !slice_is(key, settings_table[i].key))
+            i++;
+        if (i == SETTINGS)
+            return mp_fail(m, at, "\"settings\": \"%s\" is unknown",
+                           text_quote(q, key.p, key.n));
+        if (read_value(m, s, i) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+void
+settings_put(msgpack_packer *pk, const struct settings *s)
+{
+    struct settings copy = *s;
+    msgpack_pack_map(pk, SETTINGS);
+    for (size_t i = 0; i < SETTINGS; i++) {
+        const struct setting *t = &settings_table[i];
+        mp_put_str(pk, slice_of(t->key));
+        if (t->kind == SET_F64)
+            msgpack_pack_double(pk, *number_at(&copy, i));
+        else if (t->kind == SET_U64)
+            msgpack_pack_uint64(pk, *count_at(&copy, i));
+        else
+            mp_put_str(pk, slice_of(t->words[*count_at(&copy, i)]));
+    }
+}
+
+void
+settings_json(struct buf *b, const struct settings *s)
+{
+    struct settings copy = *s;
+    for (size_t i = 0; i < SETTINGS; i++) {
+        const struct setting *t = &settings_table[i];
+        buf_printf(b, "%c\"%s\":", i ? ',' : '{', t->key);
+        if (t->kind == SET_F64)
+            json_put_number(b, *number_at(&copy, i), 17);
+        else if (t->kind == SET_U64)
+            buf_printf(b, "%llu", (unsigned long long)*count_at(&copy, i));
+        else
+            buf_printf(b, "\"%s\"", t->words[*count_at(&copy, i)]);
+    }
+    buf_char(b, '}');
+}
+
+/* ---- learning rate --------------------------------------------------------------------- */
+
+double
+settings_rate(const struct settings *s, uint64_t t)
+{
+    double from = (double)s->warmup, to = (double)s->total_steps, now = (double)t;
+    if (t <= s->warmup)
+        return s->lr * now / from;
+    if (s->schedule == LR_CONSTANT)
+        return s->lr;
+    double p = to > from ? (now - from) / (to - from) : 1;
+    p = p < 1 ? p : 1;
+    if (s->schedule == LR_LINEAR)
+        return s->lr - (s->lr - s->min_lr) * p;
+    if (s->schedule == LR_COSINE) {
+        double sine, cosine;
+        maths_sincos(p * 3.14159265358979323846, &sine, &cosine);
+        return s->min_lr + (s->lr - s->min_lr) * 0.5 * (1 + cosine);
+    }
+    double tail = (double)(s->decay ? s->decay : (s->total_steps + 9) / 10);
+    double left = to - now;
+    if (left >= tail)
+        return s->lr;
+    return s->min_lr + (s->lr - s->min_lr) * (left > 0 ? left / tail : 0);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* trainstep: what its parts share. */
+#ifndef NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
+#define NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
+
+#include "cmd/cmd.h"
+#include "lib/format/mp.h"
+#include "lib/format/store.h"
+#include "lib/format/tok.h"
+#include "lib/model/train.h"
+
+/* ---- settings.c: the options that touch numbers ------------------------------------ */
+
+enum order { ORDER_SHUFFLE, ORDER_FILE };
+enum schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
+enum loss_word { LOSS_CE, LOSS_SCALAR };
+
+struct settings {
+    uint64_t batch, accum;
+    uint64_t seq_len; // input positions; 0: what the data were cut to
+    uint64_t seed, order;
+    double lr, min_lr;
+    uint64_t schedule, warmup, total_steps, decay; // decay 0: a tenth of total_steps
+    double beta1, beta2, eps, weight_decay, clip;
+    uint64_t clip_mode, loss, last_layers;
+    double spike;
+};
+
+enum setting_kind { SET_U64, SET_F64, SET_WORD };
+struct setting {
+    const char *key, *option; // in a checkpoint; on the command line
+    enum setting_kind kind;
+    size_t offset;            // in struct settings
+    const char *const *words; // SET_WORD
+    double low, high;         // what is allowed
+    double first;             // what it is in a new checkpoint
+};
+extern const struct setting settings_table[];
+enum { SETTINGS = 20 };
+
+void settings_begin(struct settings *s);
+/* The argument of option i of the table, or misuse. */
+void settings_take(struct settings *s, size_t i, const char *arg);
+/* Combinations that make no sense, or misuse. */
+void settings_check(const struct settings *s);
+void settings_copy(struct settings *to, const struct settings *from, size_t i);
+/* The map "settings" of a checkpoint; unknown keys are refused. */
+int settings_read(struct mp *m, struct settings *s);
+void settings_put(msgpack_packer *pk, const struct settings *s);
+void settings_json(struct buf *b, const struct settings *s);
+/* Learning rate of step t = 1, 2, ... */
+double settings_rate(const struct settings *s, uint64_t t);
+
+/* ---- data.c: samples in the order of training ---------------------------------------- */
+
+struct sample {
+    uint64_t offset;
+    uint32_t ids, targets;
+};
+
+struct data {
+    struct tok_reader tok;
+    struct sample *sample;
+    size_t n, cap;
+    uint64_t epoch, index; // of the next sample
+    // the order of an epoch
+    struct ticket *ticket;
+    uint64_t ordered; // epoch + 1 that ticket is of; 0: none
+    const struct settings *s;
+    // the passes of a step
+    struct net_batch *batch;
+    size_t n_batches;
+    struct buf32 {
+        int32_t *v;
+        size_t n, cap;
+    } ids, label, position, first;
+};
+
+/* Read to the end, checked against the model; dies. */
+void data_open(struct data *d, const char *path, const struct config *c);
+void data_close(struct data *d);
+/* With the settings known: no sample may be longer than they say; dies. */
+void data_settle(struct data *d, const struct settings *s, const struct config *c);
+/* Input positions of the longest sample that may come. */
+size_t data_length(const struct data *d);
+/* The passes of the next step, and move on; dies. */
+void data_step(struct data *d);
+/* Move on without them. */
+void data_skip(struct data *d);
+/* Most tokens and labels of any pass of the next steps. */
+void data_most(struct data *d, uint64_t steps, size_t *tokens, size_t *labels);
+/* Samples [from, from + n) in file order as one pass. */
+void data_range(struct data *d, size_t from, size_t n);
+
+/* ---- state.c: what a checkpoint keeps besides its arrays ------------------------------- */
+
+enum { SPIKE_WINDOW = 128 };
+struct spike {
+    size_t n, at; // accepted steps that are in it; the next place
+    double loss[SPIKE_WINDOW], norm[SPIKE_WINDOW];
+};
+
+struct state {
+    uint64_t step, t, skips;
+    double grad_norm; // negative: none
+    bool has_sampler, has_tokenizer;
+    uint8_t data[XXH3_BYTES], tokenizer[SHA256_BYTES];
+    uint64_t epoch, index;
+    char route[64]; // of the products; empty: none yet
+    struct spike spike;
+    bool has_spike;
+};
+
+int state_read(struct state *st, struct settings *s, const struct store *file);
+void state_put(struct buf *b, const struct state *st, const struct settings *s);
+/* Whether a step of this loss and norm is fit; z: how many deviations. */
+bool spike_fits(const struct spike *w, double z, double loss, double norm);
+void spike_add(struct spike *w, double loss, double norm);
+
+/* ---- run.c, save.c, log.c ----------------------------------------------------------------- */
+
+struct options {
+    struct cmd cmd;
+    const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
+    const char *dump, *device, *path, *compute, *activations;
+    bool has_steps, has_until, dry_run, diagnose, fast, seed_compat, force;
+    uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
+    uint64_t memory_limit; // bytes, 0: none
+    int recompute;         // enum recompute
+    unsigned threads;
+    struct settings given;
+    bool is_given[SETTINGS];
+};
+enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK };
+
+struct logs;
+
+struct run {
+    const struct options *o;
+    struct settings s;
+    struct state st;
+    struct store in; // the checkpoint that it began with
+    struct config c;
+    struct data data, eval;
+    bool has_data, has_eval;
+    struct kernels *k;
+    struct train t;
+    struct quant_spec quant;
+    struct train_layout layout;
+    size_t most_tokens, most_labels; // of a pass
+    uint64_t in_step, end;           // the step of `in`, the one to end with
+    char *target;                    // the file that is written
+    int lock;
+    char *lock_path;
+    bool saved; // the target is ours and holds a step of this run
+    uint64_t saved_step;
+    uint64_t *bad; // steps to be passed over when they come again
+    size_t n_bad;
+    struct logs *logs;
+    struct err err;
+};
+
+/* Bytes of the file that saves will write. */
+uint64_t save_bytes(const struct run *r);
+void save_lock(struct run *r);
+void save_unlock(struct run *r);
+void save_check_space(const struct run *r);
+void save_write(struct run *r);
+/* Fill the arrays of r->t from a checkpoint. */
+int save_load(struct run *r, struct store *from);
+
+void log_open(struct run *r);
+void log_step(struct run *r, const struct train_result *res, double rate, double ms);
+void log_eval(struct run *r, double loss, uint64_t targets, double ms);
+/* A sample of memory, in a phase of the step. */
+void log_phase(struct run *r, const char *phase);
+void log_close(struct run *r);
+double log_now(void); // seconds
+uint64_t log_rss(bool peak);
+
+void plan_print(struct run *r);
+/* Bytes that this run will need at its peak; recompute: as if. */
+uint64_t plan_bytes(struct run *r, bool recompute, struct ledger *ledger);
+void plan_settle(struct run *r);
+
+void diagnose_print(const struct options *o);
+
+/* A signal asked to stop. */
+bool run_stopped(void);
+
+#endif
