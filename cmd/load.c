@@ -6,7 +6,6 @@
 #include "lib/format/dialect.h"
 #include "lib/nvfp4/codec.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,6 +80,7 @@ model_close(struct model *m)
     for (size_t i = 0; i < m->n_owned; i++)
         m->k->release(m->k, m->owned[i]);
     free(m->owned);
+    weights_close(&m->weights);
     if (m->net.k)
         net_close(&m->net);
     values_scratch_free(&m->scratch);
@@ -349,8 +349,7 @@ take_weight(struct model *m, size_t i, const struct view *v)
 
 enum { FUSED_MOST = 3 };
 
-/* Projections that share a tensor scale, or one alone; they stand together in the
- * table. */
+/* How many rows from i on share a tensor scale; they stand together in the table. */
 static size_t
 group_of(const struct model *m, size_t i)
 {
@@ -358,7 +357,7 @@ group_of(const struct model *m, size_t i)
     struct slice prefix, other;
     enum fused kind = table_fused(slice_of(t->row[i].name), &prefix);
     size_t n = 1;
-    if (!m->share || kind == FUSED_NONE)
+    if (!m->weights.share || kind == FUSED_NONE)
         return 1;
     while (n < FUSED_MOST && i + n < t->n &&
            table_fused(slice_of(t->row[i + n].name), &other) == kind &&
@@ -367,82 +366,75 @@ group_of(const struct model *m, size_t i)
     return n;
 }
 
-/* The values to be quantized: f32, bf16 or f16. */
+/* Values on the device for a short time: as they are, if all of the group are of one
+ * float type, else as f32. */
 static int
-take_source(struct model *m, struct weight *w, const struct view *v)
+take_sources(struct model *m, size_t first, size_t n, const void **values,
+             enum dtype *dtype)
 {
-    w->dtype = v->dtype == DT_NVFP4 ? DT_F32 : v->dtype;
-    if (v->dtype == DT_NVFP4)
-        w->values = as_f32(m, v);
-    else
-        w->values = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
+    const struct row *row = &m->net.table.row[first];
+    *dtype = view_named(m, row[0].name)->dtype;
+    for (size_t i = 1; i < n; i++)
+        if (view_named(m, row[i].name)->dtype != *dtype)
+            *dtype = DT_NVFP4;
+    for (size_t i = 0; i < n; i++) {
+        const struct view *v = view_named(m, row[i].name);
+        values[first + i] = *dtype == DT_NVFP4
+                                ? as_f32(m, v)
+                                : payload(m, v->entry, *dtype == DT_F32 ? 4 : 2);
+    }
+    if (*dtype == DT_NVFP4)
+        *dtype = DT_F32;
     return m->err->kind ? -1 : 0;
 }
 
 static int
-quantize_one(struct model *m, size_t i, const struct weight *from, const float *amax,
-             size_t n)
+quantize_group(struct model *m, size_t first, size_t n, const void **values)
 {
-    struct weight *w = &m->net.t[i].w;
-    size_t numel = w->out * w->in;
-    struct packed to = { take(m, numel / 2), take(m, numel / NVFP4_BLOCK),
-                         take(m, sizeof(float)) };
-    float scale2;
-    if (m->err->kind)
+    size_t before = m->n_owned;
+    enum dtype dtype;
+    if (take_sources(m, first, n, values, &dtype) < 0 ||
+        weights_make(&m->weights, values, dtype) < 0)
         return -1;
-    m->k->quantize(m->k, &to, from->values, from->dtype, w->out, w->in, amax, n,
-                   &m->spec);
-    if (m->k->download(m->k, &scale2, to.scale2, sizeof scale2) < 0)
-        return -1;
-    if (!isfinite(scale2))
-        return err_set(m->err, ERR_FORMAT, "%s: \"%s\": a value is not finite",
-                       m->store.name, m->net.table.row[i].name);
-    *w = (struct weight){ .dtype = DT_NVFP4,
-                          .values = to.codes,
-                          .scales = to.scales,
-                          .scale2 = to.scale2,
-                          .out = w->out,
-                          .in = w->in };
+    for (size_t i = 0; i < n; i++)
+        values[first + i] = NULL;
+    while (m->n_owned > before)
+        m->k->release(m->k, m->owned[--m->n_owned]);
     return 0;
 }
 
-/* What was taken as number from .. to - 1 is not needed any more. */
-static void
-release(struct model *m, size_t from, size_t to)
-{
-    for (size_t i = from; i < to; i++)
-        m->k->release(m->k, m->owned[i]);
-    memmove(m->owned + from, m->owned + to, (m->n_owned - to) * sizeof *m->owned);
-    m->n_owned -= to - from;
-}
-
 static int
-quantize_group(struct model *m, size_t first, size_t n)
+quantize_all(struct model *m)
 {
-    struct weight from[FUSED_MOST] = { { 0 } };
-    const struct row *row = &m->net.table.row[first];
-    size_t before = m->n_owned;
-    float *amax = take(m, n * sizeof *amax);
-    for (size_t i = 0; i < n && amax; i++) {
-        if (take_source(m, &from[i], view_named(m, row[i].name)) < 0)
-            return -1;
-        m->k->amax(m->k, amax + i, from[i].values, from[i].dtype, (size_t)row[i].numel);
+    const struct table *t = &m->net.table;
+    const void **values = calloc(t->n, sizeof *values);
+    size_t bad;
+    if (!values)
+        return err_set(m->err, ERR_MEMORY, "out of memory for the model");
+    int rc = weights_open(&m->weights, &m->net, &m->spec, m->share);
+    for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
+        n = group_of(m, i);
+        if (t->row[i].quantized)
+            rc = quantize_group(m, i, n, values);
     }
-    size_t sources = m->n_owned;
-    for (size_t i = 0; i < n && amax; i++)
-        if (quantize_one(m, first + i, &from[i], amax, n) < 0)
-            return -1;
-    if (!amax)
+    free(values);
+    if (rc < 0 || weights_check(&m->weights, &bad) < 0)
         return -1;
-    release(m, before, sources);
+    if (bad < t->n)
+        return err_set(m->err, ERR_FORMAT, "%s: \"%s\": a value is not finite",
+                       m->store.name, t->row[bad].name);
     return 0;
 }
 
 /* What a checkpoint keeps as NVFP4 was quantized already. */
-static bool
-wants_quantizing(const struct model *m, const struct row *r, const struct view *v)
+static void
+settle_stored(struct model *m)
 {
-    return m->quantizes && r->quantized && (m->o.quant || v->dtype != DT_NVFP4);
+    bool plain = m->o.quant != NULL;
+    for (size_t i = 0; i < m->net.table.n; i++)
+        if (m->net.table.row[i].quantized)
+            plain |= view_named(m, m->net.table.row[i].name)->dtype != DT_NVFP4;
+    m->quantizes &= plain;
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
@@ -461,18 +453,12 @@ load_rows(struct model *m)
     }
     if (check_extra(m, t) < 0)
         return -1;
-    for (size_t i = 0, n; i < t->n; i += n) {
-        const struct view *v = view_named(m, t->row[i].name);
-        bool quantize = wants_quantizing(m, &t->row[i], v);
-        n = quantize ? group_of(m, i) : 1;
-        if (quantize && t->row[i].shape[1] % NVFP4_BLOCK)
-            return err_set(m->err, ERR_USAGE,
-                           "--quant: \"%s\" has %llu columns, want a multiple of 16",
-                           t->row[i].name, (unsigned long long)t->row[i].shape[1]);
-        if ((quantize ? quantize_group(m, i, n) : take_weight(m, i, v)) < 0)
+    settle_stored(m);
+    for (size_t i = 0; i < t->n; i++)
+        if (!(m->quantizes && t->row[i].quantized) &&
+            take_weight(m, i, view_named(m, t->row[i].name)) < 0)
             return -1;
-    }
-    return 0;
+    return m->quantizes ? quantize_all(m) : 0;
 }
 
 int

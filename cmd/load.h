@@ -10,7 +10,7 @@
 
 #include "cmd/values.h"
 #include "lib/format/view.h"
-#include "lib/model/net.h"
+#include "lib/model/weights.h"
 
 struct load_options {
     const char *config; // the file of --config, or NULL
@@ -30,6 +30,7 @@ struct model {
     struct quant_spec spec;
     bool share; // one tensor scale for what is fused
     // private
+    struct weights weights;
     void **owned; // on the device
     size_t n_owned, cap_owned;
     bool host; // the device reads our memory
