@@ -63,6 +63,7 @@ TEXT_SRCS = \
 MODEL_SRCS = \
 	lib/model/config.c \
 	lib/model/net.c \
+	lib/model/sample.c \
 	lib/model/table.c \
 	lib/model/train.c \
 	lib/model/weights.c
@@ -81,6 +82,7 @@ KERNEL_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/gguf_vocab.c \
+	cmd/load.c \
 	cmd/pack/output.c \
 	cmd/pack/plan.c \
 	cmd/pack/produce.c \
@@ -92,9 +94,17 @@ CMD_SRCS = \
 	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
-PROGS = datcat datpack nvquant tokenize
+PROGS = datcat datpack generate nvquant tokenize
 datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c cmd/datcat/tok.c
 datpack_SRCS = cmd/datpack/datpack.c
+generate_SRCS = \
+	cmd/generate/answer.c \
+	cmd/generate/defaults.c \
+	cmd/generate/dump.c \
+	cmd/generate/generate.c \
+	cmd/generate/score.c \
+	cmd/generate/session.c \
+	cmd/generate/stream.c
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
 	cmd/tokenize/decode.c \

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT */
+/* score: the loss over the target tokens of a .tok, and how far the model is from one
+ * whose logits were kept. */
+#include "cmd/generate/generate.h"
+
+#include "lib/core/maths.h"
+#include "lib/format/tok.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 128 }; // positions whose logits are there at a time
+
+struct score {
+    struct session *s;
+    struct tok_reader tok;
+    uint64_t *offset; // (samples)
+    uint32_t *length; // (samples) ids
+    size_t n, cap;
+    uint64_t longest; // document
+    size_t chunk;
+    float *logits; // (chunk, vocab)
+    float *other;  // (vocab) of --kl
+    struct store kl;
+    bool has_kl;
+    struct dump *dump; // (n) of --logits
+    char (*names)[32]; // (n)
+    struct writer out;
+    bool has_out;
+    double loss, divergence;
+    uint64_t tokens, targets, agree;
+};
+
+/* ---- the samples ---------------------------------------------------------------------------- */
+
+static int
+check_header(const struct score *x)
+{
+    const struct tok_header *h = &x->tok.header;
+    uint32_t vocab = x->s->model.config.vocab;
+    if (h->has_vocab && h->vocab > vocab)
+        return err_set(x->s->err, ERR_FORMAT,
+                       "%s: made for a vocabulary of %llu, the model's vocab_size is "
+                       "%u",
+                       x->tok.name, (unsigned long long)h->vocab, vocab);
+    return 0;
+}
+
+/* The end of the document that begins at `from`. */
+static uint32_t
+document_end(const struct tok_sample *t, uint32_t from)
+{
+    uint32_t end = from + 1;
+    while (end < t->n && !(t->flags[end] & TOK_START))
+        end++;
+    return end;
+}
+
+static int
+check_sample(struct score *x, const struct tok_sample *t)
+{
+    const struct session *s = x->s;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->ids[i] >= s->model.config.vocab)
+            return err_set(s->err, ERR_FORMAT,
+                           "%s: sample %llu: id %u at position %u: the model's "
+                           "vocab_size is %u",
+                           x->tok.name, (unsigned long long)t->index, t->ids[i], i,
+                           s->model.config.vocab);
+    for (uint32_t from = 0, end; from < t->n; from = end) {
+        end = document_end(t, from);
+        uint64_t length = end - from - (end == t->n);
+        if (length > s->limit)
+            return err_set(s->err, ERR_USAGE,
+                           "%s: sample %llu: %llu positions, the context has %zu",
+                           x->tok.name, (unsigned long long)t->index,
+                           (unsigned long long)length, s->limit);
+        x->longest = length > x->longest ? length : x->longest;
+    }
+    return 0;
+}
+
+static int
+note_sample(struct score *x, const struct tok_sample *t)
+{
+    if (x->n == x->cap) {
+        size_t cap = x->cap ? 2 * x->cap : 1024;
+        uint64_t *o = realloc(x->offset, cap * sizeof *o);
+        x->offset = o ? o : x->offset;
+        uint32_t *l = realloc(x->length, cap * sizeof *l);
+        x->length = l ? l : x->length;
+        if (!o || !l)
+            return err_set(x->s->err, ERR_MEMORY, "out of memory for %zu samples",
+                           x->n);
+        x->cap = cap;
+    }
+    x->offset[x->n] = t->offset;
+    x->length[x->n++] = t->n;
+    return 0;
+}
+
+/* To its end, so that a damaged stream is heard before the work. */
+static int
+read_samples(struct score *x)
+{
+    struct tok_sample t;
+    int more;
+    if (tok_open(&x->tok, x->s->c->score, TOK_KEEP, &cmd_guard, x->s->err) < 0 ||
+        check_header(x) < 0)
+        return -1;
+    while ((more = tok_next(&x->tok, &t)) > 0)
+        if (check_sample(x, &t) < 0 || note_sample(x, &t) < 0)
+            return -1;
+    return more;
+}
+
+/* ---- other files ------------------------------------------------------------------------------ */
+
+static int
+open_out(struct score *x)
+{
+    const struct session *s = x->s;
+    if (!s->c->logits)
+        return 0;
+    x->dump = calloc(x->n + 1, sizeof *x->dump);
+    x->names = calloc(x->n + 1, sizeof *x->names);
+    if (!x->dump || !x->names)
+        return err_set(s->err, ERR_MEMORY, "out of memory for %zu samples", x->n);
+    for (size_t i = 0; i < x->n; i++) {
+        snprintf(x->names[i], sizeof x->names[i], "logits.%zu", i);
+        x->dump[i] = (struct dump){ x->names[i],
+                                    { x->length[i] - 1, s->model.config.vocab },
+                                    NULL };
+    }
+    x->has_out = true;
+    return dump_open(&x->out, s, s->c->logits, x->dump, x->n);
+}
+
+static int
+open_kl(struct score *x)
+{
+    struct session *s = x->s;
+    struct store_options o = { .guard = &cmd_guard, .tmpdir = cmd_tmpdir() };
+    if (!s->c->kl)
+        return 0;
+    x->has_kl = true;
+    x->other = malloc(s->model.config.vocab * sizeof *x->other);
+    if (!x->other)
+        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
+    return store_open(&x->kl, s->c->kl, &o, s->err);
+}
+
+/* The logits of a sample in the file of --kl. */
+static const struct tensor *
+find_kl(struct score *x, size_t i, uint32_t positions)
+{
+    const struct session *s = x->s;
+    char name[32];
+    uint32_t vocab = s->model.config.vocab;
+    snprintf(name, sizeof name, "logits.%zu", i);
+    const struct tensor *t = store_find(&x->kl, slice_of(name));
+    if (!t)
+        err_set(s->err, ERR_FORMAT, "%s: \"%s\" is missing", x->kl.name, name);
+    else if (t->dtype != DT_F32 || t->rank != 2 || t->shape[0] != positions ||
+             t->shape[1] != vocab)
+        err_set(s->err, ERR_FORMAT, "%s: \"%s\": expected f32 [%u, %u]", x->kl.name,
+                name, positions, vocab);
+    return s->err->kind ? NULL : t;
+}
+
+/* ---- the work ----------------------------------------------------------------------------------- */
+
+/* Samples must come in the order of the writer's tensors: it sorts them by name. */
+struct at {
+    const struct tok_sample *t;
+    size_t sample; // its number
+    const struct tensor *kl;
+};
+
+/* KL(file || model) at one position. */
+static int
+compare(struct score *x, const struct at *at, uint32_t position, const float *logits,
+        double sum)
+{
+    size_t vocab = x->s->model.config.vocab, bytes = vocab * sizeof *x->other;
+    double kl = 0;
+    if (store_read(&x->kl, at->kl, position * (uint64_t)bytes, x->other, bytes,
+                   x->s->err) < 0)
+        return -1;
+    if (!logits_finite(x->other, vocab))
+        return err_set(x->s->err, ERR_NONFINITE,
+                       "%s: logits.%zu, position %u: not finite", x->kl.name,
+                       at->sample, position);
+    double their_sum = logits_log_sum(x->other, vocab);
+    for (size_t i = 0; i < vocab; i++) {
+        double theirs = (double)x->other[i] - their_sum;
+        if (theirs > -690)
+            kl += maths_exp(theirs) * (theirs - ((double)logits[i] - sum));
+    }
+    x->divergence += kl;
+    x->agree += logits_best(x->other, vocab) == logits_best(logits, vocab);
+    return 0;
+}
+
+/* The logits of position i of a sample. */
+static int
+take_position(struct score *x, const struct at *at, uint32_t i, const float *logits)
+{
+    struct session *s = x->s;
+    size_t vocab = s->model.config.vocab;
+    if (!logits_finite(logits, vocab))
+        return err_set(s->err, ERR_NONFINITE,
+                       "%s: sample %zu: logits of position %u are not finite",
+                       x->tok.name, at->sample, i);
+    if (x->has_out && writer_write(&x->out, logits, vocab * sizeof *logits) < 0)
+        return -1;
+    bool target =
+        !(at->t->flags[i + 1] & TOK_START) && at->t->flags[i + 1] & TOK_TARGET;
+    if (!target)
+        return 0;
+    double sum = logits_log_sum(logits, vocab);
+    x->loss += sum - (double)logits[at->t->ids[i + 1]];
+    x->targets++;
+    return x->has_kl ? compare(x, at, i, logits, sum) : 0;
+}
+
+/* Positions from .. end - 1, of which the logits from `want` on are needed. */
+static int
+run_chunk(struct score *x, const struct at *at, uint32_t from, uint32_t end,
+          uint32_t want)
+{
+    struct session *s = x->s;
+    size_t vocab = s->model.config.vocab;
+    if (want < from)
+        want = from;
+    uint32_t rows = want < end ? end - want : 0;
+    if (session_extend(s, at->t->ids + from, end - from, rows, x->logits) < 0)
+        return -1;
+    for (uint32_t i = 0; i < rows; i++)
+        if (take_position(x, at, want + i, x->logits + i * vocab) < 0)
+            return -1;
+    return 0;
+}
+
+/* The first position whose logits are needed. */
+static uint32_t
+first_wanted(const struct score *x, const struct tok_sample *t, uint32_t from,
+             uint32_t end)
+{
+    if (x->has_out)
+        return from;
+    for (uint32_t i = from; i < end; i++)
+        if (t->flags[i + 1] & TOK_TARGET)
+            return i;
+    return end;
+}
+
+static int
+score_sample(struct score *x, const struct at *at)
+{
+    struct session *s = x->s;
+    const struct tok_sample *t = at->t;
+    for (uint32_t from = 0, end; from < t->n; from = end) {
+        end = document_end(t, from);
+        uint32_t stop = end - (end == t->n), want = first_wanted(x, t, from, stop);
+        s->cache.used = 0;
+        for (uint32_t i = from, n; i < stop; i += n) {
+            n = stop - i < x->chunk ? stop - i : (uint32_t)x->chunk;
+            if (run_chunk(x, at, i, i + n, want) < 0)
+                return -1;
+        }
+        x->tokens += stop - from;
+    }
+    return 0;
+}
+
+static int
+score_all(struct score *x)
+{
+    struct session *s = x->s;
+    for (size_t k = 0; k < x->n; k++) {
+        struct tok_sample t;
+        struct at at = { &t, x->has_out ? x->out.t[k].tag : k, NULL };
+        if (tok_at(&x->tok, x->offset[at.sample], &t) < 0)
+            return -1;
+        if (x->has_kl && !(at.kl = find_kl(x, at.sample, t.n - 1)))
+            return -1;
+        if (score_sample(x, &at) < 0)
+            return -1;
+    }
+    if (x->has_out && writer_commit(&x->out, (struct slice){ 0 }) < 0)
+        return -1;
+    return store_check(&s->model.store);
+}
+
+/* ---- the answer ------------------------------------------------------------------------------------ */
+
+static void
+put_result(const struct score *x)
+{
+    bool json = x->s->c->json;
+    double n = (double)x->targets, loss = x->targets ? x->loss / n : NAN;
+    const struct {
+        const char *name;
+        double v;
+        bool count;
+    } column[] = { { "samples", (double)x->n, true },
+                   { "tokens", (double)x->tokens, true },
+                   { "targets", n, true },
+                   { "loss", loss, false },
+                   { "perplexity", loss < 690 ? maths_exp(loss) : loss, false },
+                   { "kl", x->divergence / n, false },
+                   { "top1", (double)x->agree / n, false } };
+    size_t columns = x->has_kl ? 7 : 5;
+    struct buf b = { 0 };
+    for (size_t i = 0; i < columns && !json; i++)
+        buf_printf(&b, "%s%s", i ? "\t" : "", column[i].name);
+    buf_str(&b, json ? "{" : "\n");
+    for (size_t i = 0; i < columns; i++) {
+        if (json)
+            buf_printf(&b, "%s\"%s\":", i ? "," : "", column[i].name);
+        else
+            buf_str(&b, i ? "\t" : "");
+        if (column[i].count)
+            buf_u64(&b, (uint64_t)column[i].v);
+        else if (json)
+            json_put_number(&b, column[i].v, 9);
+        else
+            buf_printf(&b, "%.9g", column[i].v);
+    }
+    buf_str(&b, json ? "}\n" : "\n");
+    cmd_flush(&b);
+    buf_free(&b);
+}
+
+static int
+prepare(struct score *x)
+{
+    struct session *s = x->s;
+    if (read_samples(x) < 0 || open_kl(x) < 0)
+        return -1;
+    x->chunk = s->c->chunk ? s->c->chunk : CHUNK;
+    if (x->chunk > x->longest)
+        x->chunk = x->longest ? (size_t)x->longest : 1;
+    x->logits = malloc(x->chunk * s->model.config.vocab * sizeof *x->logits);
+    if (!x->logits)
+        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
+    if (session_room(s, (size_t)x->longest) < 0)
+        return -1;
+    return open_out(x);
+}
+
+int
+score_file(struct session *s)
+{
+    struct score x = { .s = s };
+    double start = seconds();
+    int rc = prepare(&x);
+    if (rc == 0)
+        rc = score_all(&x);
+    if (rc == 0)
+        put_result(&x);
+    if (rc == 0 && s->c->cmd.verbose)
+        warn("%llu tokens, %.1f tok/s", (unsigned long long)x.tokens,
+             (double)x.tokens / (seconds() - start));
+    if (x.has_out)
+        writer_close(&x.out);
+    if (x.has_kl)
+        store_close(&x.kl);
+    tok_close(&x.tok);
+    free(x.offset);
+    free(x.length);
+    free(x.logits);
+    free(x.other);
+    free(x.dump);
+    free(x.names);
+    return rc;
+}

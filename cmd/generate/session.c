@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/* session: a model, its tokenizer and its cache. */
+#include "cmd/generate/generate.h"
+
+#include "lib/core/num.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { CHUNK = 512, ROOM = 256 };
+
+double
+seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- tokenizer ---------------------------------------------------------------------------- */
+
+/* The file that -t names or the one in the directory that it names; else in the model's
+ * directory or beside the model. */
+static int
+find_tokenizer(struct buf *path, const struct session *s)
+{
+    const char *given = s->c->tokenizer;
+    struct stat st;
+    char q[TEXT_QUOTE];
+    if (given) {
+        buf_str(path, given);
+        if (stat(given, &st) == 0 && S_ISDIR(st.st_mode))
+            buf_str(path, "/tokenizer.json");
+        return buf_ok(path, s->err);
+    }
+    if (strcmp(s->c->model, "-") == 0)
+        return err_set(s->err, ERR_USAGE, "want -t tokenizer.json: none was given");
+    if (defaults_beside(path, s, "tokenizer.json") < 0)
+        return -1;
+    if (stat(path->data, &st) < 0 && errno == ENOENT)
+        return err_set(s->err, ERR_USAGE,
+                       "want -t tokenizer.json: none was given, and there is no %s",
+                       text_quote(q, path->data, path->len));
+    return 0;
+}
+
+static void
+add_end(struct session *s, uint32_t id)
+{
+    if (s->n_end < MAX_END && id != TOKEN_NONE && !session_ends(s, id))
+        s->end[s->n_end++] = id;
+}
+
+static int
+open_tokenizer(struct session *s)
+{
+    struct buf path = { 0 };
+    char q[TEXT_QUOTE];
+    int rc = find_tokenizer(&path, s);
+    if (rc == 0 && !(s->t = tokenizer_open(path.data, &cmd_guard, s->err)))
+        rc = -1;
+    if (rc == 0 && tokenizer_vocab(s->t) > s->model.config.vocab)
+        rc = err_set(s->err, ERR_FORMAT,
+                     "%s: has %u tokens, the model's vocab_size is %u",
+                     text_quote(q, path.data, path.len), tokenizer_vocab(s->t),
+                     s->model.config.vocab);
+    if (rc == 0 && !(s->e = encoder_open(s->t, s->err)))
+        rc = -1;
+    buf_free(&path);
+    if (rc < 0)
+        return -1;
+    add_end(s, tokenizer_added(s->t, "<|im_end|>"));
+    add_end(s, tokenizer_added(s->t, "<|endoftext|>"));
+    return 0;
+}
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+static int
+settle_limit(struct session *s)
+{
+    size_t most = s->model.config.positions;
+    if (s->c->context > most)
+        return err_set(s->err, ERR_USAGE, "--context: %zu: the model has %zu positions",
+                       s->c->context, most);
+    s->limit = s->c->context ? s->c->context : most;
+    return 0;
+}
+
+/* What needs no weights first: mistakes are heard at once. */
+int
+session_open(struct session *s, struct config_generate *c, struct err *err)
+{
+    struct load_options o = { .config = c->config,
+                              .quant = c->quant,
+                              .quiet = c->cmd.quiet };
+    *s = (struct session){ .c = c, .err = err };
+    double start = seconds();
+    if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)
+        return -1;
+    for (uint32_t i = 0; i < s->model.config.n_eos; i++)
+        add_end(s, s->model.config.eos[i]);
+    bool text = !c->score && (!c->ids || c->tokenizer);
+    if ((text && open_tokenizer(s) < 0) || defaults_read(s) < 0)
+        return -1;
+    s->logits = malloc(s->model.config.vocab * sizeof *s->logits);
+    if (!s->logits)
+        return err_set(err, ERR_MEMORY, "out of memory for logits");
+    if (sampler_open(&s->sampler, &c->sample, s->model.config.vocab, err) < 0 ||
+        dump_check(s, c->logits) < 0 || dump_check(s, c->dump_layers) < 0)
+        return -1;
+    s->k = kernels_cpu(cmd_isa(), c->threads, err);
+    if (!s->k || model_load(&s->model, s->k, 1) < 0)
+        return -1;
+    if (c->cmd.verbose)
+        warn("%s: loaded in %.2f s, computing in f32 on the CPU (%s, %u threads)",
+             s->model.store.name, seconds() - start, isa_name(cmd_isa()), c->threads);
+    return 0;
+}
+
+void
+session_close(struct session *s)
+{
+    if (s->has_cache)
+        net_cache_close(&s->cache);
+    model_close(&s->model);
+    if (s->k)
+        s->k->close(s->k);
+    if (s->e)
+        encoder_close(s->e);
+    if (s->t)
+        tokenizer_close(s->t);
+    sampler_close(&s->sampler);
+    ids_free(&s->ids);
+    free(s->logits);
+    *s = (struct session){ 0 };
+}
+
+bool
+session_ends(const struct session *s, uint32_t id)
+{
+    for (size_t i = 0; i < s->n_end; i++)
+        if (s->end[i] == id)
+            return true;
+    return false;
+}
+
+/* ---- tokens through the model ----------------------------------------------------------------- */
+
+int
+session_room(struct session *s, size_t n)
+{
+    if (n > s->limit)
+        n = s->limit;
+    if (s->has_cache && n <= s->cache.room)
+        return 0;
+    size_t room = (size_t)round_up(n, ROOM);
+    if (s->has_cache && room < 2 * s->cache.room)
+        room = 2 * s->cache.room;
+    if (room > s->limit)
+        room = s->limit;
+    if (s->has_cache)
+        net_cache_close(&s->cache);
+    s->has_cache = true;
+    s->cache = (struct net_cache){ 0 };
+    if (model_stretch(&s->model, room) < 0)
+        return -1;
+    return net_cache_open(&s->cache, &s->model.net, room);
+}
+
+int
+session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
+               float *logits)
+{
+    size_t chunk = s->c->chunk ? s->c->chunk : CHUNK;
+    size_t vocab = s->model.config.vocab;
+    for (size_t at = 0; at < n;) {
+        size_t part = n - at < chunk ? n - at : chunk, end = at + part;
+        size_t mine =
+            end + rows > n ? end + rows - n : 0; // of the rows that are wanted
+        if (mine > part)
+            mine = part;
+        if (net_extend(&s->model.net, &s->cache, (const int32_t *)(ids + at), part,
+                       mine, logits, s->hidden, s->hidden_ctx) < 0)
+            return -1;
+        logits += mine * vocab;
+        at = end;
+    }
+    return 0;
+}
+
+int
+session_follow(struct session *s)
+{
+    if (session_room(s, s->ids.n) < 0)
+        return -1;
+    if (s->c->no_kv)
+        s->cache.used = 0;
+    size_t from = s->cache.used;
+    if (session_extend(s, s->ids.v + from, s->ids.n - from, 1, s->logits) < 0)
+        return -1;
+    if (!logits_finite(s->logits, s->model.config.vocab))
+        return err_set(s->err, ERR_NONFINITE, "logits behind token %zu are not finite",
+                       s->ids.n - 1);
+    return store_check(&s->model.store);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* stream: ids become text, which goes out as soon as it is certain. */
+#include "cmd/generate/stream.h"
+
+#include "cmd/cmd.h"
+
+#include <string.h>
+
+/* How many bytes at the end of the text may be the beginning of a stop text. */
+static size_t
+doubtful(const struct stream *x)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < x->n_stops; i++) {
+        size_t k = x->stop[i].n - 1;
+        size_t there = x->text.len - x->sure;
+        for (k = k < there ? k : there; k > most; k--)
+            if (memcmp(x->text.data + x->text.len - k, x->stop[i].p, k) == 0)
+                most = k;
+    }
+    return most;
+}
+
+/* The first place of a stop text behind `from`, or the length of the text. */
+static size_t
+find_stop(const struct stream *x, size_t from)
+{
+    size_t best = x->text.len;
+    for (size_t i = 0; i < x->n_stops && from < best; i++) {
+        const char *at =
+            memmem(x->text.data + from, x->text.len - from, x->stop[i].p, x->stop[i].n);
+        if (at && (size_t)(at - x->text.data) < best)
+            best = (size_t)(at - x->text.data);
+    }
+    return best;
+}
+
+static void
+emit(struct stream *x, size_t until)
+{
+    if (x->print && until > x->sure) {
+        struct buf part = { 0 };
+        buf_add(&part, x->text.data + x->sure, until - x->sure);
+        cmd_flush(&part);
+        buf_free(&part);
+        if (fflush(stdout) != 0)
+            die(EXIT_TROUBLE, "standard output:");
+    }
+    x->sure = until;
+}
+
+/* What was added to the text; true if a stop text is complete: the text ends before
+ * it. */
+static bool
+advance(struct stream *x, bool last)
+{
+    if (!x->text.data)
+        return false;
+    size_t stop = find_stop(x, x->sure);
+    bool found = stop < x->text.len;
+    if (found) {
+        x->text.len = stop;
+        x->text.data[stop] = '\0';
+    }
+    emit(x, found || last ? x->text.len : x->text.len - doubtful(x));
+    return found;
+}
+
+int
+stream_push(struct stream *x, uint32_t id, struct err *err)
+{
+    if (!x->decoder.t)
+        return 0;
+    if (!tokenizer_bytes(x->decoder.t, id).p) { // a row of the model without a token
+        decode_finish(&x->decoder, &x->text);
+        buf_str(&x->text, "\xef\xbf\xbd");
+    } else if (decode_push(&x->decoder, &x->text, id, err) < 0) {
+        return -1;
+    }
+    return buf_ok(&x->text, err) < 0 ? -1 : advance(x, false);
+}
+
+int
+stream_finish(struct stream *x, struct err *err)
+{
+    if (!x->decoder.t)
+        return 0;
+    decode_finish(&x->decoder, &x->text);
+    if (buf_ok(&x->text, err) < 0)
+        return -1;
+    return advance(x, true);
+}
+
+void
+stream_free(struct stream *x)
+{
+    buf_free(&x->text);
+}

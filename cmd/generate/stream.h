@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* stream: ids become text, which goes to standard output as soon as it is certain: whole
+ * characters, and nothing that a stop text might begin with. */
+#ifndef NIBBLE_CMD_GENERATE_STREAM_H
+#define NIBBLE_CMD_GENERATE_STREAM_H
+
+#include "lib/text/tokenizer.h"
+
+struct stream {
+    struct decoder decoder;   // t == NULL: no text
+    const struct slice *stop; // (n_stops) none is empty
+    size_t n_stops;
+    bool print;
+    struct buf text; // all of it, up to a stop text
+    size_t sure;     // bytes of it that went out
+};
+
+/* 1: a stop text is complete, nothing more may follow; 0, or -1 with the error. */
+int stream_push(struct stream *x, uint32_t id, struct err *err);
+/* The end: what was held back goes out, also half a character. */
+int stream_finish(struct stream *x, struct err *err);
+void stream_free(struct stream *x);
+
+#endif

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: MIT */
+/* load: see load.h. */
+#include "cmd/load.h"
+
+#include "cmd/cmd.h"
+#include "lib/format/dialect.h"
+#include "lib/nvfp4/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BOUNCE = 8 << 20 }; // bytes on their way to the device
+
+#define HEAD  "lm_head.weight"
+#define EMBED "model.embed_tokens.weight"
+
+/* ---- the file ------------------------------------------------------------------------- */
+
+static int
+find_config(struct model *m)
+{
+    struct store *s = &m->store;
+    const char *from = m->o.config;
+    if (from) {
+        s->config = (struct slice){ 0 };
+        if (store_load_config(s, from) < 0)
+            return -1;
+        if (!s->config.p)
+            return err_set(m->err, ERR_IO, "%s: no such file", from);
+    }
+    if (!s->config.p)
+        return err_set(m->err, ERR_USAGE,
+                       "%s: no configuration: looked for --config, then inside the "
+                       "file, in its sidecar, and for config.json beside it",
+                       s->name);
+    return config_parse(&m->config, from ? from : s->name, s->config, m->err);
+}
+
+/* How the projections are quantized: by the option, else by the checkpoint. */
+static void
+settle_quant(struct model *m)
+{
+    const struct quant_words *kept = &m->store.quant;
+    const char *name = m->o.quant ? m->o.quant : kept->name;
+    enum quant kind = name ? quant_named(name) : QUANT_COUNT;
+    if (kind == QUANT_COUNT)
+        return;
+    bool same = kept->name && strcmp(kept->name, name) == 0;
+    m->quantizes = true;
+    m->spec = (struct quant_spec){ .kind = kind, .isa = cmd_isa() };
+    m->share = quant_shares_scale(kind);
+    if (same) {
+        m->spec.modelopt = strcmp(kept->variant, "modelopt") == 0;
+        m->spec.mae = strcmp(kept->criterion, "mae") == 0;
+        m->share = quant_levels(kind) == 2 && strcmp(kept->share, "none") != 0;
+    }
+}
+
+int
+model_open(struct model *m, const char *path, const struct load_options *o,
+           struct err *err)
+{
+    struct store_options opt = { .guard = &cmd_guard,
+                                 .whole_pairs = true,
+                                 .tmpdir = cmd_tmpdir() };
+    *m = (struct model){ .o = *o, .err = err };
+    if (store_open(&m->store, path, &opt, err) < 0 ||
+        store_load_beside(&m->store) < 0 ||
+        dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
+        return -1;
+    if (!o->quiet)
+        warn_lines(&m->store.warnings);
+    settle_quant(m);
+    return values_scratch(&m->scratch, err);
+}
+
+void
+model_close(struct model *m)
+{
+    for (size_t i = 0; i < m->n_owned; i++)
+        m->k->release(m->k, m->owned[i]);
+    free(m->owned);
+    weights_close(&m->weights);
+    if (m->net.k)
+        net_close(&m->net);
+    values_scratch_free(&m->scratch);
+    views_close(&m->views);
+    if (m->store.path)
+        store_close(&m->store);
+    *m = (struct model){ 0 };
+}
+
+/* ---- which tensors ---------------------------------------------------------------------- */
+
+static const struct view *
+view_named(const struct model *m, const char *name)
+{
+    for (size_t i = 0; i < m->views.n; i++)
+        if (!m->views.v[i].entry->state && strcmp(m->views.v[i].name, name) == 0)
+            return &m->views.v[i];
+    return NULL;
+}
+
+static void
+put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
+{
+    buf_char(b, '[');
+    for (unsigned i = 0; i < rank; i++)
+        buf_printf(b, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
+    buf_char(b, ']');
+}
+
+static int
+wrong_shape(struct model *m, const struct row *r, const struct view *v)
+{
+    struct buf b = { 0 };
+    buf_str(&b, "expected ");
+    put_shape(&b, r->shape, r->rank);
+    buf_str(&b, ", found ");
+    put_shape(&b, v->shape, v->rank);
+    err_set(m->err, ERR_FORMAT, "%s: \"%s\": %s", m->store.name, r->name,
+            b.failed ? "another shape" : b.data);
+    buf_free(&b);
+    return -1;
+}
+
+static int
+check_tensor(struct model *m, const struct row *r, const struct view *v)
+{
+    if (!v)
+        return err_set(m->err, ERR_FORMAT, "%s: \"%s\" is missing", m->store.name,
+                       r->name);
+    if (v->rank != r->rank ||
+        memcmp(v->shape, r->shape, r->rank * sizeof *r->shape) != 0)
+        return wrong_shape(m, r, v);
+    enum dtype d = v->dtype;
+    if (d != DT_F32 && d != DT_BF16 && d != DT_F16 && d != DT_NVFP4)
+        return err_set(m->err, ERR_FORMAT,
+                       "%s: \"%s\": expected f32, bf16, f16 or nvfp4, found %s",
+                       m->store.name, r->name, dtype_name(d));
+    return 0;
+}
+
+static int
+check_extra(struct model *m, const struct table *t)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < m->views.n; i++) {
+        const struct view *v = &m->views.v[i];
+        struct slice name = { v->name, v->name_len };
+        if (v->aside || v->entry->state || table_find(t, name) ||
+            slice_is(name, HEAD)) // of a tied model: the embedding once more
+            continue;
+        return err_set(m->err, ERR_FORMAT,
+                       "%s: \"%s\" is no tensor of the configuration", m->store.name,
+                       text_quote(q, v->name, v->name_len));
+    }
+    return 0;
+}
+
+/* 1: the payloads are the same bytes of the same type. */
+static int
+same_values(struct model *m, const struct view *a, const struct view *b)
+{
+    struct store *s = &m->store;
+    if (a->dtype != b->dtype || a->nbytes != b->nbytes || a->dtype == DT_NVFP4)
+        return 0;
+    uint8_t *x = malloc(BOUNCE), *y = malloc(BOUNCE);
+    int same = x && y ? 1 : err_set(m->err, ERR_MEMORY, "out of memory");
+    for (uint64_t at = 0; at < a->nbytes && same > 0; at += BOUNCE) {
+        size_t n = a->nbytes - at < BOUNCE ? (size_t)(a->nbytes - at) : BOUNCE;
+        if (store_read(s, a->entry, at, x, n, m->err) < 0 ||
+            store_read(s, b->entry, at, y, n, m->err) < 0)
+            same = -1;
+        else
+            same = memcmp(x, y, n) == 0;
+    }
+    free(x);
+    free(y);
+    return same;
+}
+
+/* A head that a tied model's file holds is computed with, unless it is the embedding. */
+static int
+settle_head(struct model *m)
+{
+    const struct view *head = view_named(m, HEAD), *embed = view_named(m, EMBED);
+    if (!m->config.tied || !head || !embed)
+        return 0;
+    int same = same_values(m, head, embed);
+    if (same < 0)
+        return -1;
+    m->config.tied = same;
+    if (!same && head->dtype != DT_NVFP4 && !m->o.quiet)
+        warn("%s: \"" HEAD "\" differs from the embedding of a tied model and is used",
+             m->store.name);
+    return 0;
+}
+
+/* ---- to the device ------------------------------------------------------------------------ */
+
+static void *
+take(struct model *m, size_t bytes)
+{
+    if (m->n_owned == m->cap_owned) {
+        size_t cap = m->cap_owned ? 2 * m->cap_owned : 256;
+        void **v = realloc(m->owned, cap * sizeof *v);
+        if (!v) {
+            err_set(m->err, ERR_MEMORY, "out of memory for the model");
+            return NULL;
+        }
+        m->owned = v;
+        m->cap_owned = cap;
+    }
+    m->k->part = PART_WEIGHTS;
+    void *p = m->k->alloc(m->k, bytes ? bytes : 1);
+    if (p)
+        m->owned[m->n_owned++] = p;
+    return p;
+}
+
+/* An entry's payload: where it is mapped, or a copy on the device. */
+static const void *
+payload(struct model *m, const struct tensor *t, size_t align)
+{
+    struct store *s = &m->store;
+    const uint8_t *mapped = store_data(s, t);
+    if (m->host && mapped && (uintptr_t)mapped % align == 0)
+        return mapped;
+    uint8_t *to = take(m, (size_t)t->nbytes), *room = to ? malloc(BOUNCE) : NULL;
+    if (to && !room)
+        err_set(m->err, ERR_MEMORY, "out of memory for the model");
+    for (uint64_t at = 0; room && at < t->nbytes && !m->err->kind; at += BOUNCE) {
+        size_t n = t->nbytes - at < BOUNCE ? (size_t)(t->nbytes - at) : BOUNCE;
+        if (store_read(s, t, at, room, n, m->err) == 0)
+            m->k->upload(m->k, to + at, room, n);
+    }
+    free(room);
+    return m->err->kind ? NULL : to;
+}
+
+static const float *
+number_on_device(struct model *m, float x)
+{
+    float *p = take(m, sizeof *p);
+    if (p)
+        m->k->upload(m->k, p, &x, sizeof x);
+    return p;
+}
+
+/* All values as f32, on the device. */
+static const float *
+as_f32(struct model *m, const struct view *v)
+{
+    struct values x;
+    float *to = take(m, (size_t)v->numel * sizeof *to);
+    if (!to || values_open(&x, &m->store, v, m->err) < 0)
+        return NULL;
+    for (uint64_t at = 0; at < v->numel; at += VALUES_CHUNK) {
+        size_t n = v->numel - at < VALUES_CHUNK ? (size_t)(v->numel - at)
+                                                : (size_t)VALUES_CHUNK;
+        if (values_read(&x, at, n, &m->scratch, m->err) < 0)
+            return NULL;
+        m->k->upload(m->k, to + at, m->scratch.f32, n * sizeof *to);
+    }
+    return to;
+}
+
+/* The planes of a GGUF's blocks. */
+static int
+unpack(struct model *m, struct weight *w, const struct values *x)
+{
+    uint64_t numel = x->v->numel;
+    uint8_t *codes = take(m, (size_t)numel / 2),
+            *scales = take(m, (size_t)numel / NVFP4_BLOCK);
+    if (!codes || !scales)
+        return -1;
+    for (uint64_t at = 0; at < numel; at += VALUES_CHUNK) {
+        size_t n = numel - at < VALUES_CHUNK ? (size_t)(numel - at) : VALUES_CHUNK;
+        struct values_scratch *s = &m->scratch;
+        if (values_planes(x, at, n, s->bytes, s->scales, s, m->err) < 0)
+            return -1;
+        m->k->upload(m->k, codes + at / 2, s->bytes, n / 2);
+        m->k->upload(m->k, scales + at / NVFP4_BLOCK, s->scales, n / NVFP4_BLOCK);
+    }
+    w->values = codes;
+    w->scales = scales;
+    return 0;
+}
+
+/* The scales of a whole tensor, some at a time. */
+static int
+check_scales(struct model *m, const struct values *x)
+{
+    uint64_t n = x->v->scale->nbytes;
+    for (uint64_t at = 0; at < n; at += VALUES_CHUNK) {
+        size_t part = n - at < VALUES_CHUNK ? (size_t)(n - at) : VALUES_CHUNK;
+        if (store_read(&m->store, x->v->scale, at, m->scratch.bytes, part, m->err) <
+                0 ||
+            values_check_scales(x, at * NVFP4_BLOCK, m->scratch.bytes, part, m->err) <
+                0)
+            return -1;
+    }
+    return 0;
+}
+
+static int
+take_nvfp4(struct model *m, struct weight *w, const struct view *v)
+{
+    struct values x;
+    if (values_open(&x, &m->store, v, m->err) < 0)
+        return -1;
+    if (view_in_blocks(v)) {
+        if (unpack(m, w, &x) < 0)
+            return -1;
+    } else {
+        if (check_scales(m, &x) < 0)
+            return -1;
+        w->values = payload(m, v->entry, 1);
+        w->scales = payload(m, v->scale, 1);
+    }
+    w->dtype = DT_NVFP4;
+    if (v->scale2)
+        w->scale2 = number_on_device(m, x.scale2);
+    return m->err->kind ? -1 : 0;
+}
+
+/* As it is stored, but for norms, which are f32, and an embedding, in which rows must be
+ * looked up. */
+static int
+take_weight(struct model *m, size_t i, const struct view *v)
+{
+    const struct row *r = &m->net.table.row[i];
+    struct weight *w = &m->net.t[i].w;
+    bool plain = v->dtype != DT_NVFP4;
+    if (r->rank == 1 || (!plain && r->role == ROLE_EMBED)) {
+        w->values = as_f32(m, v);
+        w->dtype = DT_F32;
+    } else if (plain) {
+        w->values = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
+        w->dtype = v->dtype;
+    } else if (take_nvfp4(m, w, v) < 0) {
+        return -1;
+    }
+    return m->err->kind ? -1 : 0;
+}
+
+/* ---- quantizing at load --------------------------------------------------------------------- */
+
+enum { FUSED_MOST = 3 };
+
+/* How many rows from i on share a tensor scale; they stand together in the table. */
+static size_t
+group_of(const struct model *m, size_t i)
+{
+    const struct table *t = &m->net.table;
+    struct slice prefix, other;
+    enum fused kind = table_fused(slice_of(t->row[i].name), &prefix);
+    size_t n = 1;
+    if (!m->weights.share || kind == FUSED_NONE)
+        return 1;
+    while (n < FUSED_MOST && i + n < t->n &&
+           table_fused(slice_of(t->row[i + n].name), &other) == kind &&
+           slice_eq(prefix, other))
+        n++;
+    return n;
+}
+
+/* Values on the device for a short time: as they are, if all of the group are of one
+ * float type, else as f32. */
+static int
+take_sources(struct model *m, size_t first, size_t n, const void **values,
+             enum dtype *dtype)
+{
+    const struct row *row = &m->net.table.row[first];
+    *dtype = view_named(m, row[0].name)->dtype;
+    for (size_t i = 1; i < n; i++)
+        if (view_named(m, row[i].name)->dtype != *dtype)
+            *dtype = DT_NVFP4;
+    for (size_t i = 0; i < n; i++) {
+        const struct view *v = view_named(m, row[i].name);
+        values[first + i] = *dtype == DT_NVFP4
+                                ? as_f32(m, v)
+                                : payload(m, v->entry, *dtype == DT_F32 ? 4 : 2);
+    }
+    if (*dtype == DT_NVFP4)
+        *dtype = DT_F32;
+    return m->err->kind ? -1 : 0;
+}
+
+static int
+quantize_group(struct model *m, size_t first, size_t n, const void **values)
+{
+    size_t before = m->n_owned;
+    enum dtype dtype;
+    if (take_sources(m, first, n, values, &dtype) < 0 ||
+        weights_make(&m->weights, values, dtype) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        values[first + i] = NULL;
+    while (m->n_owned > before)
+        m->k->release(m->k, m->owned[--m->n_owned]);
+    return 0;
+}
+
+static int
+quantize_all(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    const void **values = calloc(t->n, sizeof *values);
+    size_t bad;
+    if (!values)
+        return err_set(m->err, ERR_MEMORY, "out of memory for the model");
+    int rc = weights_open(&m->weights, &m->net, &m->spec, m->share);
+    for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
+        n = group_of(m, i);
+        if (t->row[i].quantized)
+            rc = quantize_group(m, i, n, values);
+    }
+    free(values);
+    if (rc < 0 || weights_check(&m->weights, &bad) < 0)
+        return -1;
+    if (bad < t->n)
+        return err_set(m->err, ERR_FORMAT, "%s: \"%s\": a value is not finite",
+                       m->store.name, t->row[bad].name);
+    return 0;
+}
+
+/* What a checkpoint keeps as NVFP4 was quantized already. */
+static void
+settle_stored(struct model *m)
+{
+    bool plain = m->o.quant != NULL;
+    for (size_t i = 0; i < m->net.table.n; i++)
+        if (m->net.table.row[i].quantized)
+            plain |= view_named(m, m->net.table.row[i].name)->dtype != DT_NVFP4;
+    m->quantizes &= plain;
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
+
+static int
+load_rows(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct row *r = &t->row[i];
+        const struct view *v = view_named(m, r->name);
+        if (check_tensor(m, r, v) < 0)
+            return -1;
+        m->net.t[i].w.out = r->rank == 2 ? (size_t)r->shape[0] : 1;
+        m->net.t[i].w.in = (size_t)r->shape[r->rank - 1];
+    }
+    if (check_extra(m, t) < 0)
+        return -1;
+    settle_stored(m);
+    for (size_t i = 0; i < t->n; i++)
+        if (!(m->quantizes && t->row[i].quantized) &&
+            take_weight(m, i, view_named(m, t->row[i].name)) < 0)
+            return -1;
+    return m->quantizes ? quantize_all(m) : 0;
+}
+
+int
+model_load(struct model *m, struct kernels *k, size_t positions)
+{
+    m->k = k;
+    m->host = strcmp(k->name, "cpu") == 0;
+    if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0 ||
+        load_rows(m) < 0)
+        return -1;
+    return store_check(&m->store);
+}
+
+int
+model_stretch(struct model *m, size_t positions)
+{
+    struct net longer;
+    if (positions <= m->net.positions)
+        return 0;
+    int rc = net_open(&longer, &m->config, m->k, positions, m->err);
+    if (rc < 0) {
+        net_close(&longer);
+        return -1;
+    }
+    memcpy(longer.t, m->net.t, longer.table.n * sizeof *longer.t);
+    net_close(&m->net);
+    m->net = longer;
+    return 0;
+}
