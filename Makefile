@@ -94,7 +94,7 @@ CMD_SRCS = \
 	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
-PROGS = datcat datpack generate nvquant tokenize
+PROGS = datcat datpack generate nvquant tokenize trainstep
 datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c cmd/datcat/tok.c
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
@@ -116,6 +116,16 @@ tokenize_SRCS = \
 	cmd/tokenize/sink.c \
 	cmd/tokenize/tokenize.c \
 	cmd/tokenize/work.c
+trainstep_SRCS = \
+	cmd/trainstep/data.c \
+	cmd/trainstep/dump.c \
+	cmd/trainstep/log.c \
+	cmd/trainstep/plan.c \
+	cmd/trainstep/run.c \
+	cmd/trainstep/save.c \
+	cmd/trainstep/settings.c \
+	cmd/trainstep/state.c \
+	cmd/trainstep/trainstep.c
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,

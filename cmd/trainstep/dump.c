@@ -121,7 +121,8 @@ dump_write(struct run *r, double loss)
     if (rc < 0)
         die_err(&r->err);
     free(logits);
-    for (size_t i = 2; i < n; i++)
-        free((char *)(uintptr_t)t[i].name);
+    for (size_t i = 0; i < n; i++) // in another order than they were listed
+        if (t[i].tag > 1)
+            free((char *)(uintptr_t)t[i].name);
     free(t);
 }
