@@ -90,11 +90,11 @@ def train(where, model, expect, variant):
     c = Check("%s, %s" % (os.path.basename(model), quant))
     w = lambda leaf: os.path.join(where, leaf)
     rows, length = samples(expect, w("ids"))
-    tool("tokenize", "-q", "--input", "ids", "-o", w("d.tok"), w("ids"))
+    tool("tokenize", "-q", "-f", "--input", "ids", "-o", w("d.tok"), w("ids"))
     tool("datpack", "-q", "-f", "--to", "ckpt", "--master", "f32", "--moments", "f32",
          "--quant", quant, *(["--share-scale", "none"] if quant != "none" else []),
          "-o", w("m.ckpt"), os.path.join(model, "model.safetensors"))
-    lines = tool("trainstep", "-q", "-n", "5", "-d", w("d.tok"), "--batch", str(rows),
+    lines = tool("trainstep", "-q", "-f", "-n", "5", "-d", w("d.tok"), "--batch", str(rows),
                  "--dump", w("dump.safetensors"), *STEP, w("m.ckpt")).splitlines()[1:]
     dump = Tensors(w("dump.safetensors"))
     c.close("loss", relative(dump["loss"], expect[prefix + "loss"]), 2e-3 if variant else 1e-4)

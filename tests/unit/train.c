@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: MIT */
+/* train: a NaN anywhere costs one step and nothing else; steps that are passed over leave
+ * no trace; kept and released gradients make the same weights. */
+#include "lib/model/train.h"
+
+#include "tests/unit/check.h"
+
+#include <math.h>
+
+enum { TOKENS = 24, STEPS = 3 };
+
+static const struct config small = {
+    .hidden = 16,
+    .layers = 2,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 8,
+    .ffn = 32,
+    .vocab = 40,
+    .positions = 64,
+    .rms_eps = 1e-6,
+    .rope_theta = 10000,
+};
+
+static const struct quant_spec sweep = { .kind = QUANT_SWEEP };
+
+struct model {
+    struct train t;
+    struct kernels *k;
+    struct err err;
+};
+
+static void
+fill(struct model *m)
+{
+    struct train *t = &m->t;
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        const struct train_array *a = &t->array[i];
+        for (size_t e = 0; e < t->net.table.row[i].numel; e++) {
+            double u = check_random(i * 1000003 + e) * 0x1p-31 - 1;
+            float v = (float)(a->rank == 1 ? 1 + 0.1 * u : 0.2 * u);
+            uint32_t bits;
+            memcpy(&bits, &v, sizeof bits);
+            if (a->dtype == DT_F32)
+                ((float *)a->device)[e] = v;
+            else
+                ((uint16_t *)a->device)[e] = (uint16_t)(bits >> 16);
+        }
+    }
+}
+
+static void
+model_open(struct model *m, const struct train_layout *layout, bool tied)
+{
+    struct config c = small;
+    c.tied = tied;
+    *m = (struct model){ 0 };
+    m->k = kernels_cpu(isa_best(), 2, &m->err);
+    NEED(m->k && train_open(&m->t, &c, m->k, layout, &m->err) == 0);
+    fill(m);
+    m->t.numbers = (struct train_numbers){ .lr = 1e-2F,
+                                           .beta1 = 0.9F,
+                                           .beta2 = 0.999F,
+                                           .eps = 1e-8F,
+                                           .decay = 0.1F,
+                                           .clip = 1,
+                                           .seed = 3 };
+    NEED(train_ready(&m->t) == 0);
+}
+
+static void
+model_close(struct model *m)
+{
+    train_close(&m->t);
+    m->k->close(m->k);
+}
+
+/* Passes of step s: two documents each. */
+static void
+make_batch(struct net_batch *b, int32_t room[4][TOKENS], uint64_t s)
+{
+    for (int t = 0; t < TOKENS; t++) {
+        int first = t < 15 ? 0 : 15;
+        room[0][t] = (int32_t)(check_random(1000 * s + (uint64_t)t) % small.vocab);
+        room[1][t] = t % 5 == 0 ? -1 : (int32_t)(check_random(s + (uint64_t)t) % 40);
+        room[2][t] = t - first;
+        room[3][t] = first;
+    }
+    *b = (struct net_batch){ TOKENS, room[0], room[1], room[2], room[3] };
+}
+
+static enum train_outcome
+take_step(struct model *m, uint64_t s, struct train_result *r)
+{
+    struct net_batch b;
+    int32_t room[4][TOKENS];
+    make_batch(&b, room, s);
+    CHECK_SAY(train_step(&m->t, &b, 1, r) == 0, "%s", m->err.msg);
+    return r->outcome;
+}
+
+/* All arrays of the checkpoint, one behind the other. */
+static uint8_t *
+arrays(const struct model *m, size_t *n)
+{
+    *n = 0;
+    for (size_t i = 0; i < m->t.n_arrays; i++)
+        *n += (size_t)m->t.array[i].bytes;
+    uint8_t *all = malloc(*n);
+    NEED(all);
+    size_t at = 0;
+    for (size_t i = 0; i < m->t.n_arrays; i++) {
+        memcpy(all + at, m->t.array[i].device, (size_t)m->t.array[i].bytes);
+        at += (size_t)m->t.array[i].bytes;
+    }
+    return all;
+}
+
+/* ---- poison ----------------------------------------------------------------------------- */
+
+/* The operations as they are, and what to spoil: the output of the call of that number. */
+static struct kernels real;
+static int countdown;
+static float venom;
+
+static void
+spoil(float *p, size_t n)
+{
+    if (--countdown == 0)
+        p[n / 2] = venom;
+}
+
+static void
+bad_linear(struct kernels *k, float *y, const float *x, const struct weight *w,
+           size_t tokens, bool add)
+{
+    real.linear(k, y, x, w, tokens, add);
+    spoil(y, tokens * w->out);
+}
+
+static void
+bad_linear_dx(struct kernels *k, float *dx, const float *dy, const struct weight *w,
+              size_t tokens, bool add)
+{
+    real.linear_dx(k, dx, dy, w, tokens, add);
+    spoil(dx, tokens * w->in);
+}
+
+static void
+bad_linear_dw(struct kernels *k, float *dw, const float *dy, const float *x, size_t out,
+              size_t in, size_t tokens)
+{
+    real.linear_dw(k, dw, dy, x, out, in, tokens);
+    spoil(dw, out * in);
+}
+
+static void
+bad_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const float *x,
+            const float *scale, const float *gain, size_t rows, size_t n, bool add)
+{
+    real.norm_dx(k, dx, dgain, dy, x, scale, gain, rows, n, add);
+    spoil(dgain, n);
+}
+
+static void
+bad_loss(struct kernels *k, float *loss, float *logits, const int32_t *label,
+         size_t rows, size_t vocab, float scale)
+{
+    real.cross_entropy(k, loss, logits, label, rows, vocab, scale);
+    spoil(loss, rows);
+}
+
+static void
+bad_embed(struct kernels *k, float *y, const struct weight *w, const int32_t *ids,
+          size_t tokens)
+{
+    real.embed(k, y, w, ids, tokens);
+    spoil(y, tokens * w->in);
+}
+
+static void
+bad_quantize(struct kernels *k, const struct packed *to, const void *values,
+             enum dtype dtype, size_t rows, size_t cols, const float *amax, size_t n,
+             const struct quant_spec *spec)
+{
+    real.quantize(k, to, values, dtype, rows, cols, amax, n, spec);
+    spoil(to->scale2, 1);
+}
+
+enum { OPERATIONS = 7 };
+static const char *const operations[OPERATIONS] = {
+    "linear", "linear_dx", "linear_dw", "norm_dx", "cross_entropy", "embed", "quantize"
+};
+
+static void
+poison(struct kernels *k, int which, int call, float what)
+{
+    real = *k;
+    countdown = call;
+    venom = what;
+    if (which == 0)
+        k->linear = bad_linear;
+    else if (which == 1)
+        k->linear_dx = bad_linear_dx;
+    else if (which == 2)
+        k->linear_dw = bad_linear_dw;
+    else if (which == 3)
+        k->norm_dx = bad_norm_dx;
+    else if (which == 4)
+        k->cross_entropy = bad_loss;
+    else if (which == 5)
+        k->embed = bad_embed;
+    else
+        k->quantize = bad_quantize;
+}
+
+static void
+heal(struct kernels *k)
+{
+    struct ledger ledger = k->ledger;
+    *k = real;
+    k->ledger = ledger;
+}
+
+/* A step that is spoilt: 1 if it was skipped, 0 if nothing was spoilt at all. */
+static int
+spoilt_step(const struct train_layout *layout, int which, int call, float what)
+{
+    struct model m, clean;
+    struct train_result r;
+    size_t n, n_after;
+    model_open(&m, layout, call % 2);
+    NEED(take_step(&m, 1, &r) == TRAIN_DONE);
+    uint8_t *before = arrays(&m, &n);
+    poison(m.k, which, call, what);
+    if (which == 6) // made again, wrongly
+        NEED(train_ready(&m.t) == 0);
+    enum train_outcome outcome = take_step(&m, 2, &r);
+    bool fired = countdown <= 0;
+    heal(m.k);
+    if (fired) {
+        CHECK_SAY(outcome != TRAIN_DONE, "%s call %d: step done", operations[which],
+                  call);
+        CHECK_SAY(*r.reason, "%s call %d: no reason", operations[which], call);
+        CHECK(m.t.step == 2 && m.t.t == 1);
+        CHECK(outcome == TRAIN_SKIPPED || layout->release);
+    }
+    if (fired && outcome == TRAIN_SKIPPED) {
+        uint8_t *after = arrays(&m, &n_after);
+        CHECK_SAY(n == n_after && memcmp(before, after, n) == 0,
+                  "%s call %d: arrays changed", operations[which], call);
+        free(after);
+        // And the next step is as if it had been passed over.
+        model_open(&clean, layout, call % 2);
+        NEED(take_step(&clean, 1, &r) == TRAIN_DONE);
+        train_pass_over(&clean.t);
+        NEED(train_ready(&m.t) == 0);
+        CHECK(take_step(&m, 3, &r) == TRAIN_DONE);
+        CHECK(take_step(&clean, 3, &r) == TRAIN_DONE);
+        uint8_t *a = arrays(&m, &n), *b = arrays(&clean, &n_after);
+        CHECK_SAY(memcmp(a, b, n) == 0, "%s call %d: the step after differs",
+                  operations[which], call);
+        free(a);
+        free(b);
+        model_close(&clean);
+    }
+    free(before);
+    model_close(&m);
+    return fired;
+}
+
+static void
+check_poison(void)
+{
+    const float venoms[] = { NAN, INFINITY, -INFINITY };
+    struct train_layout kept = { .master = DT_BF16,
+                                 .moments = MOMENTS_INT8,
+                                 .quant = &sweep,
+                                 .share = true,
+                                 .positions = 32 };
+    struct train_layout released = kept;
+    released.release = true;
+    int cases = 0;
+    for (int which = 0; which < OPERATIONS; which++)
+        for (int call = 1; call <= 14; call++) { // as many as projections
+            float what = venoms[call % 3];
+            // Infinity is more than any number, but a gain times it can be a NaN only
+            // where it is not 0: all outputs here go on to something.
+            cases += spoilt_step(call % 4 ? &kept : &released, which, call, what);
+        }
+    CHECK_SAY(cases >= 60, "%d cases", cases);
+    printf("poison: %d cases\n", cases);
+}
+
+/* A weight that is not finite is named, and nothing moves. */
+static void
+check_bad_weight(void)
+{
+    struct train_layout layout = {
+        .master = DT_F32, .moments = MOMENTS_F32, .quant = &sweep, .positions = 32
+    };
+    for (size_t i = 0;; i++) {
+        struct model m;
+        struct train_result r;
+        size_t n;
+        model_open(&m, &layout, false);
+        size_t rows = m.t.net.table.n;
+        if (i < rows) {
+            ((float *)m.t.array[i].device)[0] = i % 2 ? NAN : INFINITY;
+            NEED(train_ready(&m.t) == 0);
+            uint8_t *before = arrays(&m, &n);
+            CHECK(take_step(&m, 1, &r) == TRAIN_SKIPPED);
+            CHECK_SAY(strstr(r.reason, m.t.net.table.row[i].name), "%s", r.reason);
+            uint8_t *after = arrays(&m, &n);
+            CHECK(memcmp(before, after, n) == 0);
+            free(before);
+            free(after);
+        }
+        model_close(&m);
+        if (i >= rows)
+            return;
+    }
+}
+
+/* ---- ways that lead to the same place ------------------------------------------------------ */
+
+static uint8_t *
+run(const struct train_layout *layout, enum clip_mode mode, size_t chunk, size_t *n)
+{
+    struct model m;
+    struct train_result r;
+    model_open(&m, layout, true);
+    m.t.numbers.mode = mode;
+    m.t.numbers.chunk_rows = chunk;
+    for (uint64_t s = 1; s <= STEPS; s++)
+        CHECK(take_step(&m, s, &r) == TRAIN_DONE);
+    uint8_t *all = arrays(&m, n);
+    model_close(&m);
+    return all;
+}
+
+static void
+check_ways(void)
+{
+    struct train_layout layout = { .master = DT_BF16,
+                                   .moments = MOMENTS_INT8,
+                                   .quant = &sweep,
+                                   .share = true,
+                                   .positions = 32 };
+    for (int mode = CLIP_PREV; mode <= CLIP_TENSOR; mode++) {
+        size_t n, n2;
+        struct train_layout other = layout;
+        uint8_t *truth = run(&layout, (enum clip_mode)mode, 0, &n);
+        for (int way = 1; way < 8; way++) {
+            other.release = way & 1;
+            other.recompute = way & 2;
+            uint8_t *got = run(&other, (enum clip_mode)mode, way & 4 ? 3 : 0, &n2);
+            CHECK_SAY(n == n2 && memcmp(truth, got, n) == 0, "clip mode %d, way %d",
+                      mode, way);
+            free(got);
+        }
+        free(truth);
+    }
+}
+
+/* Frozen tensors are not even in memory but for their masters. */
+static void
+check_last_layers(void)
+{
+    struct train_layout layout = {
+        .master = DT_F32, .moments = MOMENTS_INT8, .last_layers = 1, .positions = 32
+    };
+    struct model m;
+    struct train_result r;
+    size_t n;
+    model_open(&m, &layout, false);
+    size_t rows = m.t.net.table.n;
+    for (size_t i = 0; i < m.t.n_arrays; i++)
+        CHECK((i < rows || strstr(m.t.array[i].name, "layers.1.")) ==
+              (m.t.array[i].device != NULL));
+    m.t.n_arrays = rows;
+    uint8_t *before = arrays(&m, &n);
+    for (uint64_t s = 1; s <= STEPS; s++)
+        CHECK(take_step(&m, s, &r) == TRAIN_DONE);
+    uint8_t *after = arrays(&m, &n);
+    size_t at = 0;
+    for (size_t i = 0; i < rows; i++) {
+        size_t bytes = (size_t)m.t.array[i].bytes;
+        bool same = memcmp(before + at, after + at, bytes) == 0;
+        CHECK_SAY(same == (m.t.net.table.row[i].layer != 1), "%s", m.t.array[i].name);
+        at += bytes;
+    }
+    free(before);
+    free(after);
+    model_close(&m);
+}
+
+int
+main(void)
+{
+    check_poison();
+    check_bad_weight();
+    check_ways();
+    check_last_layers();
+    return check_end();
+}
