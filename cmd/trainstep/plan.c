@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUFFERS = 12 << 20 }; // of saving, and of a product's threads
+enum { BUFFERS = 6 << 20 }; // of saving, and of a product's threads
 
 /* A step of the largest pass, as often as the settings say. */
 static void

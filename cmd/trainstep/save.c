@@ -42,6 +42,16 @@ is_there(int fd, const char *path)
            a.st_dev == b.st_dev;
 }
 
+/* A program that ends otherwise than by a signal removes it here. */
+static const char *lock_to_remove;
+
+static void
+remove_lock(void)
+{
+    if (lock_to_remove)
+        unlink(lock_to_remove);
+}
+
 /* Locked by us and by nobody else for as long as this process lives; a file that a killed
  * run has left is no lock. */
 void
@@ -58,8 +68,9 @@ save_lock(struct run *r)
             break;
         close(r->lock);
     }
-    if (guard_temp(&cmd_guard, r->lock_path, &r->err) < 0)
-        die_err(&r->err);
+    lock_to_remove = r->lock_path;
+    if (atexit(remove_lock) != 0 || guard_temp(&cmd_guard, r->lock_path, &r->err) < 0)
+        die(EXIT_MEMORY, "out of memory for a lock");
 }
 
 void
@@ -67,7 +78,8 @@ save_unlock(struct run *r)
 {
     if (r->lock < 0)
         return;
-    unlink(r->lock_path);
+    remove_lock();
+    lock_to_remove = NULL;
     guard_forget_temp(&cmd_guard, r->lock_path);
     close(r->lock);
     r->lock = -1;

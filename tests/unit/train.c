@@ -292,6 +292,26 @@ check_poison(void)
     printf("poison: %d cases\n", cases);
 }
 
+/* Nothing is to be learnt: no step, no division by 0. */
+static void
+check_no_labels(void)
+{
+    struct train_layout layout = { .master = DT_F32, .positions = 32 };
+    struct model m;
+    struct net_batch b;
+    int32_t room[4][TOKENS];
+    struct train_result r;
+    model_open(&m, &layout, true);
+    make_batch(&b, room, 1);
+    for (int t = 0; t < TOKENS; t++)
+        room[1][t] = -1;
+    CHECK(train_step(&m.t, &b, 1, &r) == 0 && r.outcome == TRAIN_SKIPPED);
+    CHECK_SAY(strstr(r.reason, "no token"), "%s", r.reason);
+    CHECK(m.t.step == 1 && m.t.t == 0 && r.targets == 0);
+    CHECK(take_step(&m, 2, &r) == TRAIN_DONE);
+    model_close(&m);
+}
+
 /* A weight that is not finite is named, and nothing moves. */
 static void
 check_bad_weight(void)
@@ -400,6 +420,7 @@ main(void)
 {
     check_poison();
     check_bad_weight();
+    check_no_labels();
     check_ways();
     check_last_layers();
     return check_end();

@@ -1,0 +1,583 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, lines, stderr_lines: set by run
+# trainstep as its users run it: cut anywhere, killed anywhere, fed with anything.  What a
+# step computes is compared with float64 by golden.py (make check-golden) and by the unit
+# programs net, adamw and train.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
+    PATH=$(realpath -m "$bin"):$PATH
+    IN=$BATS_FILE_TMPDIR/in
+    PYTHONPATH=$BATS_TEST_DIRNAME
+    PYTHONDONTWRITEBYTECODE=1
+    FAILIO_SO=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
+    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE FAILIO_SO
+    export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
+    mkdir "$IN"
+    cd "$IN" || return
+    cat >config.json <<'JSON'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
+ "attention_bias": false, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0,
+ "max_position_embeddings": 64, "torch_dtype": "float32", "tie_word_embeddings": true,
+ "vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 32,
+ "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.1}
+JSON
+    python3 - <<'PY'
+import random
+random.seed(1)
+with open("ids", "w") as f:
+    for _ in range(30):
+        print(*[random.randrange(97) for _ in range(random.randrange(3, 18))], file=f)
+with open("held", "w") as f:
+    for _ in range(7):
+        print(*[random.randrange(97) for _ in range(random.randrange(3, 25))], file=f)
+with open("even", "w") as f:
+    for _ in range(16):
+        print(*[random.randrange(97) for _ in range(9)], file=f)
+PY
+    local f
+    for f in ids held even; do
+        tokenize -q --input ids -o $f.tok $f
+    done
+    fresh plain.ckpt --quant none --master f32 --moments f32
+    fresh small.ckpt --quant sweep
+}
+
+setup() {
+    mkdir "$BATS_TEST_TMPDIR/w"
+    cd "$BATS_TEST_TMPDIR/w" || return
+}
+
+# fresh OUT OPTION...: a random checkpoint.
+fresh() {
+    datpack -q -f --init 3 --config "$IN/config.json" --to ckpt -o "$@"
+}
+
+# step OPTION... CHECKPOINT: quiet training on the usual samples.
+step() {
+    trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 "$@"
+}
+
+# refuse STATUS WORDS COMMAND...: that exit status, one line, no new file.
+refuse() {
+    local want=$1 words=$2 before
+    shift 2
+    before=$(ls -A)
+    run "-$want" --separate-stderr timeout 20 "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+    [[ ${stderr_lines[0]} == *"$words"* ]] || { echo "${stderr_lines[0]}" && false; }
+    [ "$before" = "$(ls -A)" ]
+}
+
+# column N: that column of a TSV log, without its head.
+column() {
+    tail -n +2 | cut -f "$1"
+}
+
+# ---- the same bytes ---------------------------------------------------------
+
+# bats test_tags=slow
+@test "25 steps are k steps and 25 - k, at each of 24 cuts" {
+    local k options
+    options=(--schedule cosine --warmup 4 --total-steps 25 --accum 2 --weight-decay 0.1
+        --spike 4)
+    cp "$IN/small.ckpt" whole.ckpt
+    step -n 25 "${options[@]}" whole.ckpt >/dev/null
+    datcat --verify whole.ckpt
+    for ((k = 1; k < 25; k++)); do
+        cp "$IN/small.ckpt" cut.ckpt
+        step -n $k "${options[@]}" cut.ckpt >/dev/null
+        # Settings are kept: they need not be said again.
+        trainstep -q -d "$IN/ids.tok" --until 25 cut.ckpt >/dev/null
+        cmp whole.ckpt cut.ckpt
+    done
+}
+
+@test "threads, instruction sets, logs, saves and evaluation change no byte" {
+    local isa
+    cp "$IN/small.ckpt" a.ckpt
+    step -j 1 -n 7 a.ckpt >/dev/null
+    for j in 2 3 8; do
+        step -j $j -n 7 -f -o b.ckpt "$IN/small.ckpt" >/dev/null
+        cmp a.ckpt b.ckpt
+    done
+    for isa in $(datcat_isas); do
+        NIBBLE_ISA=$isa step -n 7 -f -o b.ckpt "$IN/small.ckpt" >/dev/null
+        cmp a.ckpt b.ckpt
+    done
+    step -n 7 -f -o b.ckpt --log l.jsonl --eval "$IN/held.tok" --eval-every 2 --save-every 3 \
+        --tensorboard tb --memory-report m.json --recompute block --chunk-rows 5 \
+        --dump d.safetensors "$IN/small.ckpt" >/dev/null 2>&1
+    cmp a.ckpt b.ckpt
+}
+
+datcat_isas() {
+    trainstep --diagnose | sed -n 's/^isa\.\([a-z0-9]*\)\tyes$/\1/p'
+}
+
+@test "gradients that are released are those that are kept" {
+    local mode
+    for mode in prev tensor; do
+        step -n 5 --clip 0.3 --clip-mode $mode -o kept.ckpt --dump d.safetensors \
+            "$IN/small.ckpt" >/dev/null
+        step -n 5 --clip 0.3 --clip-mode $mode -o gone.ckpt "$IN/small.ckpt" >/dev/null
+        cmp kept.ckpt gone.ckpt
+        rm kept.ckpt gone.ckpt d.safetensors
+    done
+    step -n 3 --clip 0 -o free.ckpt "$IN/small.ckpt" >/dev/null
+    step -n 3 --clip 1e30 -o wide.ckpt "$IN/small.ckpt" >/dev/null
+    datcat -q --diff free.ckpt wide.ckpt
+}
+
+@test "8 samples are 1 pass of 8, 2 of 4 or 8 of 1" {
+    local split
+    for split in "8 1" "4 2" "2 4" "1 8"; do
+        trainstep -q -d "$IN/even.tok" -n 2 --lr 1e-2 --batch ${split% *} --accum ${split#* } \
+            -o "m${split#* }.ckpt" "$IN/plain.ckpt" | column 2 >"loss${split#* }"
+        awk 'NR == FNR { want[FNR] = $1; next }
+             { d = $1 / want[FNR] - 1; if (d > 1e-5 || d < -1e-5) exit 1 }' \
+            loss1 "loss${split#* }"
+        datcat -q --diff --rtol 1e-4 --atol 1e-5 m1.ckpt "m${split#* }.ckpt"
+    done
+}
+
+@test "the forward pass sees what datpack exports" {
+    local q
+    for q in sweep max 4over6 torchao sweep1 native; do
+        fresh m.ckpt --quant $q --master f32 --moments f32
+        step -n 2 m.ckpt >/dev/null
+        # Dequantized values, exact in f32, trained on without a quantizer.
+        datpack -q -f --dtype nvfp4 -o m.safetensors m.ckpt
+        datpack -q -f --dtype f32 -o wide.safetensors m.safetensors
+        datpack -q -f --to ckpt --quant none --master f32 --moments f32 -o wide.ckpt \
+            wide.safetensors
+        # Other data than before: both begin with the first sample.
+        trainstep -q -f -d "$IN/even.tok" --batch 5 --dump a.safetensors --order file \
+            -o x.ckpt m.ckpt >/dev/null
+        trainstep -q -f -d "$IN/even.tok" --batch 5 --dump b.safetensors --order file \
+            -o y.ckpt wide.ckpt >/dev/null
+        [ "$(datcat --hash -s loss -s logits a.safetensors | head -n 2)" = \
+            "$(datcat --hash -s loss -s logits b.safetensors | head -n 2)" ]
+        rm -f x.ckpt y.ckpt
+    done
+}
+
+# ---- where a run begins and ends ----------------------------------------------
+
+@test "--until: nothing left to do is done; -o leaves the checkpoint alone" {
+    cp "$IN/small.ckpt" m.ckpt
+    step --until 2 m.ckpt >/dev/null
+    cp m.ckpt two.ckpt
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 2 m.ckpt
+    [ -z "$output" ]
+    [[ $stderr == *"at step 2: nothing to do"* ]]
+    cmp m.ckpt two.ckpt
+    step -n 1 -o three.ckpt m.ckpt >/dev/null
+    cmp m.ckpt two.ckpt
+    [ "$(datcat --meta three.ckpt | grep -o '"step":[0-9]*')" = '"step":3' ]
+    refuse 2 "three.ckpt: exists; -f replaces it" trainstep -q -d "$IN/ids.tok" -o three.ckpt m.ckpt
+    ln -s m.ckpt link.ckpt
+    refuse 2 "is the checkpoint itself" trainstep -q -d "$IN/ids.tok" -f -o link.ckpt m.ckpt
+    # Through a link the file is advanced, not the link replaced.
+    step -n 1 link.ckpt >/dev/null
+    [ -L link.ckpt ]
+    cmp m.ckpt three.ckpt
+}
+
+@test "samples come by a pipe as from a file; other data start at their beginning" {
+    cp "$IN/small.ckpt" a.ckpt
+    cp "$IN/small.ckpt" b.ckpt
+    step -n 2 a.ckpt >/dev/null
+    cat "$IN/ids.tok" | trainstep -q -n 2 --batch 3 --lr 1e-2 b.ckpt >/dev/null
+    cmp a.ckpt b.ckpt
+    run -0 --separate-stderr trainstep -d "$IN/even.tok" --device cpu a.ckpt
+    [[ $stderr == *"other data than before"* ]]
+    [ "$(datcat --meta a.ckpt | grep -o '"epoch":0,"index":3')" ]
+    # Round and round: 30 samples, 3 a step.
+    step -n 11 b.ckpt >/dev/null
+    [ "$(datcat --meta b.ckpt | grep -o '"epoch":1,"index":9')" ]
+}
+
+@test "only the last layers" {
+    step -n 3 --train-last-layers 1 -o m.ckpt "$IN/small.ckpt" >/dev/null
+    run -1 datcat --diff "$IN/small.ckpt" m.ckpt
+    [[ $output == *layers.1.* ]]
+    [[ $output != *layers.0.* && $output != *embed* && $output != *model.norm* ]]
+    datcat --verify m.ckpt
+    step -n 2 --train-last-layers 1 m.ckpt >/dev/null
+    step -n 5 --train-last-layers 1 -o w.ckpt "$IN/small.ckpt" >/dev/null
+    cmp m.ckpt w.ckpt
+    refuse 2 "the model has 2" trainstep -q -d "$IN/ids.tok" --train-last-layers 3 m.ckpt
+}
+
+# ---- learning ------------------------------------------------------------------
+
+@test "it learns: samples by heart in a hundred steps, with every kind of moments" {
+    local m
+    printf '%s\n' '5 6 7 8 9 10' '11 3 5 77 12' '44 45 46 47' >ids
+    tokenize -q --input ids -o d.tok ids
+    for m in "f32 f32 none" "bf16 int8 sweep" "bf16 bf16 max" "f32 int8 torchao"; do
+        read -r master moments quant <<<"$m"
+        fresh m.ckpt --master $master --moments $moments --quant $quant
+        trainstep -q -d d.tok -n 100 --batch 3 --lr 1e-2 m.ckpt >log
+        column 2 <log | awk 'NR == 1 { first = $1 } { last = $1 }
+            END { exit !(first > 3 && last < 0.1) }'
+    done
+}
+
+@test "schedules" {
+    local f
+    check() { # FORMULA OPTION...: of t, for lr 1
+        f=$1
+        shift
+        step -n 12 --lr 1 -f -o s.ckpt "$@" "$IN/plain.ckpt" | column 4 |
+            awk "function f(t) { return $f }
+                 { d = \$1 - f(NR); if (d > 1e-5 || d < -1e-5) { print NR, \$1, f(NR); exit 1 } }"
+    }
+    check '1'
+    check 't <= 4 ? t / 4 : 1' --warmup 4
+    check 't <= 2 ? t / 2 : t < 10 ? 1 - .9 * (t - 2) / 8 : .1' --schedule linear --warmup 2 \
+        --total-steps 10 --min-lr 0.1
+    check 't < 10 ? .2 + .8 * .5 * (1 + cos(3.14159265 * t / 10)) : .2' --schedule cosine \
+        --total-steps 10 --min-lr 0.2
+    check 't <= 6 ? 1 : t < 10 ? (10 - t) / 4 : 0' --schedule wsd --decay 4 --total-steps 10
+    refuse 2 "needs --total-steps" trainstep -q -d "$IN/ids.tok" --schedule linear "$IN/plain.ckpt"
+    refuse 2 "above --lr" trainstep -q -d "$IN/ids.tok" --min-lr 1 "$IN/plain.ckpt"
+}
+
+@test "a spike is skipped and counted" {
+    python3 - <<'PY'
+import random
+random.seed(2)
+with open("calm", "w") as f:
+    for i in range(80):
+        print(*([7, 8, 9, 10] if i != 70 else [random.randrange(97) for _ in range(40)]), file=f)
+PY
+    tokenize -q --input ids -o calm.tok calm
+    cp "$IN/plain.ckpt" m.ckpt
+    trainstep -q -d calm.tok --order file -n 75 --lr 1e-2 m.ckpt >/dev/null
+    run -0 --separate-stderr trainstep -q -d calm.tok --until 155 --lr 1e-4 --spike 6 m.ckpt
+    [ "$(column 10 <<<"$output" | grep -c 1)" -eq 1 ]
+    [[ $stderr == *"step 151 was skipped: a spike"* ]]
+    [ "$(datcat --meta m.ckpt | grep -o '"step":155,"t":154')" ]
+    # Across a cut, too: the window is kept.
+    cp "$IN/plain.ckpt" cut.ckpt
+    trainstep -q -d calm.tok --order file -n 75 --lr 1e-2 cut.ckpt >/dev/null
+    trainstep -q -d calm.tok --until 150 --lr 1e-4 --spike 6 cut.ckpt >/dev/null
+    trainstep -q -d calm.tok --until 155 cut.ckpt >/dev/null 2>&1
+    cmp m.ckpt cut.ckpt
+}
+
+@test "weights that are not numbers: named, skipped, 4, and the file as it was" {
+    datpack -q -o m.safetensors "$IN/plain.ckpt"
+    python3 - <<'PY'
+import json, struct
+raw = bytearray(open("m.safetensors", "rb").read())
+n = struct.unpack_from("<Q", raw)[0]
+head = json.loads(raw[8:8 + n])
+for i, (name, bits) in enumerate((("model.norm.weight", 0x7fc00000),
+                                  ("model.layers.1.mlp.up_proj.weight", 0xff800000),
+                                  ("model.embed_tokens.weight", 0x7f800000))):
+    bad = bytearray(raw)
+    struct.pack_into("<I", bad, 8 + n + head[name]["data_offsets"][0] + 8, bits)
+    open("bad%d.safetensors" % i, "wb").write(bad)
+PY
+    local bad names=(model.norm.weight model.layers.1.mlp.up_proj.weight model.embed_tokens.weight)
+    for bad in 0 1 2; do
+        datpack -q --to ckpt --quant none --master f32 -o bad.ckpt bad$bad.safetensors
+        cp bad.ckpt was.ckpt
+        run -4 --separate-stderr trainstep -q -d "$IN/ids.tok" -n 9 --max-skips 3 bad.ckpt
+        [ "$(wc -l <<<"$output")" -eq 4 ]
+        [[ $stderr == *"the weight ${names[bad]} is not finite; 3 steps in a row were skipped"* ]]
+        cmp bad.ckpt was.ckpt
+        rm bad.ckpt
+    done
+}
+
+# ---- signals, disks, others ----------------------------------------------------
+
+# bats test_tags=slow,native
+@test "SIGTERM and SIGINT at any moment: 75, a good checkpoint, and the same end" {
+    local i rc sig
+    cp "$IN/small.ckpt" whole.ckpt
+    step -n 60 --accum 4 whole.ckpt >/dev/null
+    for i in {1..40}; do
+        cp "$IN/small.ckpt" m.ckpt
+        sig=$((i % 2)) && sig=$([ $sig = 1 ] && echo TERM || echo INT)
+        rc=0
+        timeout -s "$sig" "0.0$((i * 37 % 100))" trainstep -q -d "$IN/ids.tok" --batch 3 --accum 4 \
+            --lr 1e-2 --until 60 --save-every 7 m.ckpt >/dev/null || rc=$?
+        # timeout itself answers 124 when it had to send the signal.
+        [ $rc -eq 124 ] || [ $rc -eq 0 ]
+        datcat --verify m.ckpt >/dev/null
+        [ -z "$(find . -name '.*nibble*')" ]
+        step --until 60 --accum 4 m.ckpt >/dev/null
+        cmp m.ckpt whole.ckpt
+    done
+}
+
+@test "the status after a signal is 75" {
+    python3 - <<'PY'
+import os, shutil, signal, subprocess, time
+shutil.copy(os.environ["IN"] + "/small.ckpt", "m.ckpt")
+p = subprocess.Popen(["trainstep", "-q", "-d", os.environ["IN"] + "/ids.tok", "-n", "1000000",
+                      "m.ckpt"], stdout=subprocess.PIPE, text=True)
+for _ in range(4):
+    line = p.stdout.readline()
+p.send_signal(signal.SIGTERM)
+rest = p.stdout.read().split("\n")
+assert p.wait() == 75, p.returncode
+last = int((rest[-2] if len(rest) > 1 else line).split("\t")[0])
+meta = subprocess.run(["datcat", "--meta", "m.ckpt"], stdout=subprocess.PIPE, text=True).stdout
+assert '"step":%d,' % last in meta, (last, meta[-200:])
+PY
+}
+
+# bats test_tags=native
+@test "a disk that is full at the third save: the second stays, 2" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    cp "$IN/small.ckpt" m.ckpt
+    cp m.ckpt four.ckpt
+    step -n 4 four.ckpt >/dev/null
+    local kind
+    for kind in fallocate:3:ENOSPC fsync:5:EIO; do
+        cp "$IN/small.ckpt" m.ckpt
+        run -2 --separate-stderr env LD_PRELOAD="$FAILIO_SO" FAILIO=$kind \
+            trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 -n 10 --save-every 2 m.ckpt
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        datcat --verify m.ckpt
+        cmp m.ckpt four.ckpt
+        [ -z "$(find . -name '.*nibble*')" ]
+    done
+}
+
+@test "two runs cannot advance one file" {
+    cp "$IN/small.ckpt" m.ckpt
+    mkfifo gate
+    trainstep -q -n 1 m.ckpt <gate >/dev/null &
+    exec 9>gate
+    until [ -e .m.ckpt.nibble-lock ]; do sleep 0.01; done
+    refuse 2 "another trainstep is advancing it" trainstep -q -d "$IN/ids.tok" m.ckpt
+    cat "$IN/ids.tok" >&9
+    exec 9>&-
+    wait $!
+    [ ! -e .m.ckpt.nibble-lock ]
+    # What a killed run left is no lock.
+    touch .m.ckpt.nibble-lock
+    step m.ckpt >/dev/null
+}
+
+# ---- bad input -----------------------------------------------------------------
+
+@test "what is no checkpoint, or not of this model" {
+    cp "$IN/small.ckpt" m.ckpt
+    datpack -q -o m.safetensors m.ckpt
+    refuse 2 "no checkpoint" trainstep -q -d "$IN/ids.tok" m.safetensors
+    refuse 2 "nothing.ckpt" trainstep -q -d "$IN/ids.tok" nothing.ckpt
+    head -c 5000 m.ckpt >cut.ckpt
+    refuse 2 "cut.ckpt: byte 16: size of the file" trainstep -q -d "$IN/ids.tok" cut.ckpt
+    : >empty.ckpt
+    refuse 2 "empty.ckpt" trainstep -q -d "$IN/ids.tok" empty.ckpt
+    # A payload that is not what its hash says.
+    python3 - <<'PY'
+import json, subprocess
+raw = bytearray(open("m.ckpt", "rb").read())
+at = json.loads(subprocess.check_output(["datcat", "--json", "m.ckpt"]))["tensors"][2]["offset"]
+raw[at + 9] ^= 4
+open("flip.ckpt", "wb").write(raw)
+PY
+    refuse 2 "is damaged: its hash does not fit" trainstep -q -d "$IN/ids.tok" flip.ckpt
+}
+
+@test "what are no samples, or not for this model" {
+    cp "$IN/small.ckpt" m.ckpt
+    : >empty.tok
+    refuse 2 "empty.tok" trainstep -q -d empty.tok m.ckpt
+    echo '1 2 3 97' | tokenize -q --input ids -o big.tok
+    refuse 2 "id 97 at position 3, the model's vocabulary is 97" trainstep -q -d big.tok m.ckpt
+    refuse 2 "sample " trainstep -q -d "$IN/held.tok" --seq-len 8 m.ckpt
+    [[ $stderr == *"--seq-len 8 allows 9" ]]
+    seq -s ' ' 1 66 | tokenize -q --input ids -o long.tok
+    refuse 2 "the model's context of 64 allows 65" trainstep -q -d long.tok m.ckpt
+    # The producer is killed in the middle.
+    head -c 900 "$IN/ids.tok" >part.tok
+    refuse 2 "part.tok" trainstep -q -d part.tok m.ckpt
+    run -2 --separate-stderr bash -c 'head -c 900 "$IN/ids.tok" | trainstep -q m.ckpt'
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -2 --separate-stderr bash -c 'cat "$IN/ids.tok" "$IN/ids.tok" | trainstep -q m.ckpt'
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    cmp m.ckpt "$IN/small.ckpt"
+}
+
+@test "another tokenizer than before" {
+    local t=$BATS_TEST_DIRNAME/vectors/tokenizer-small.json
+    sed 's/97/4000/' "$IN/config.json" >config.json
+    datpack -q --init 1 --config config.json --to ckpt -o m.ckpt
+    printf 'a\tb\n' | tokenize -q -t "$t" -o a.tok
+    sed 's/^{/{ /' "$t" >other.json
+    printf 'a\tb\n' | tokenize -q -t other.json -o b.tok
+    trainstep -q -d a.tok m.ckpt >/dev/null
+    refuse 2 "another tokenizer" trainstep -q -d b.tok m.ckpt
+}
+
+@test "options that make no sense" {
+    cp "$IN/small.ckpt" m.ckpt
+    t() { refuse 2 "$1" trainstep -q -d "$IN/ids.tok" "${@:2}"; }
+    t "want one CHECKPOINT"
+    t "want one CHECKPOINT" m.ckpt m.ckpt
+    t "--lr: -1" --lr -1 m.ckpt
+    t "--lr: nan" --lr nan m.ckpt
+    t "--beta2" --beta2 1 m.ckpt
+    t "--batch: 0" --batch 0 m.ckpt
+    t "--order" --order random m.ckpt
+    t "one of them" -n 1 --until 3 m.ckpt
+    t "needs a GPU" --compute bf16 m.ckpt
+    t "no CUDA" --device cuda:1 m.ckpt
+    t "native" --path native m.ckpt
+    t "--eval" --eval-every 2 m.ckpt
+    t "unknown" --nothing m.ckpt
+    cmp m.ckpt "$IN/small.ckpt"
+}
+
+# ---- logs ---------------------------------------------------------------------
+
+@test "the log: its keys, and lines of a run that was lost are dropped" {
+    cp "$IN/small.ckpt" m.ckpt
+    step -n 3 --log l.jsonl m.ckpt >tsv
+    [ "$(head -n 1 tsv)" = $'step\tloss\ttokens\tlr\tgrad_norm\ttok_s\tmfu\tmem_gb\tms\tskipped' ]
+    python3 - <<'PY'
+import json
+lines = [json.loads(l) for l in open("l.jsonl")]
+want = "step loss tokens lr grad_norm tok_s mfu mem_gb ms skipped".split()
+assert [l["step"] for l in lines] == [1, 2, 3]
+assert all(list(l)[:10] == want for l in lines), lines[0]
+assert all(l["mfu"] is None and l["skipped"] == 0 and l["mem_gb"] > 0 for l in lines)
+rows = [l.rstrip("\n").split("\t") for l in open("tsv")][1:]
+assert all(abs(float(r[1]) / l["loss"] - 1) < 1e-5 for r, l in zip(rows, lines))
+PY
+    cp l.jsonl three.jsonl
+    # Lines of steps 4 and 5 that no checkpoint knows, and half a line.
+    sed 's/"step":2/"step":4/; s/"step":3/"step":5/' three.jsonl | tail -n 2 >>l.jsonl
+    printf '{"step":6,"lo' >>l.jsonl
+    step -n 2 --log l.jsonl --eval "$IN/held.tok" m.ckpt >/dev/null
+    head -n 3 l.jsonl | cmp - three.jsonl
+    [ "$(grep -c '"eval_loss"' l.jsonl)" -eq 1 ]
+    python3 -c '
+import json
+steps = [json.loads(l)["step"] for l in open("l.jsonl")]
+assert steps == [1, 2, 3, 4, 5, 5], steps'
+}
+
+@test "evaluation is what generate --score says" {
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --batch 2 -n 1 --lr 0 \
+        --eval "$IN/held.tok" -o e.ckpt "$IN/plain.ckpt"
+    local ours theirs
+    ours=$(sed -n 's/.*evaluation loss \([0-9.]*\) .*/\1/p' <<<"$stderr")
+    theirs=$(generate --score "$IN/held.tok" "$IN/plain.ckpt" | tail -n 1 | cut -f 4)
+    awk -v a="$ours" -v b="$theirs" 'BEGIN { d = a / b - 1; exit !(d < 1e-5 && d > -1e-5) }'
+}
+
+@test "TensorBoard's events, and memory by phase" {
+    step -n 2 --tensorboard tb --memory-report m.json -o x.ckpt "$IN/small.ckpt" >tsv
+    python3 - <<'PY'
+import glob, json, struct
+
+def crc(data):
+    c = 0xffffffff
+    for b in data:
+        c ^= b
+        for _ in range(8):
+            c = c >> 1 ^ (0x82f63b78 if c & 1 else 0)
+    c ^= 0xffffffff
+    return ((c >> 15 | c << 17) + 0xa282ead8) & 0xffffffff
+
+raw = open(glob.glob("tb/events.out.tfevents.*")[0], "rb").read()
+events, at = [], 0
+while at < len(raw):
+    n, c = struct.unpack_from("<QI", raw, at)
+    assert crc(raw[at:at + 8]) == c
+    body = raw[at + 12:at + 12 + n]
+    assert crc(body) == struct.unpack_from("<I", raw, at + 12 + n)[0]
+    events.append(body)
+    at += 16 + n
+assert events[0][9:] == b"\x1a\x0dbrain.Event:2", events[0]
+assert len(events) == 1 + 2 * 4
+rows = [l.split("\t") for l in open("tsv")][1:]
+first = events[1]
+assert first[9:11] == b"\x10\x01" and b"\x0a\x04loss\x15" in first
+assert abs(struct.unpack("<f", first[-4:])[0] / float(rows[0][1]) - 1) < 1e-5
+m = json.load(open("m.json"))
+phases = [s["Phase"] for s in m["Samples"]]
+step = ["batch_ready", "zero_grad_done", "backward_done", "optimizer_step_done"]
+assert phases == ["start", "model_loaded"] + 2 * step, phases
+for s in m["Samples"]:
+    assert len(s["TimestampUtc"]) == 28 and s["PidMemoryMiB"] > 0
+assert set(m) >= {"Pid", "CreatedUtc", "Samples"}
+PY
+}
+
+# Measured and planned memory, of a model that is larger than the program.
+# bats test_tags=nosan,native,slow
+@test "the plan is what a run needs, within 5 %" {
+    sed 's/"vocab_size": 97/"vocab_size": 6000/; s/"hidden_size": 32/"hidden_size": 384/
+        s/"intermediate_size": 48/"intermediate_size": 1024/
+        s/"num_hidden_layers": 2/"num_hidden_layers": 6/' "$IN/config.json" >config.json
+    python3 -c '
+for i in range(8):
+    print(*[(i * 97 + k * 31) % 6000 for k in range(65)])' >ids
+    tokenize -q --input ids -o d.tok ids
+    local options
+    while read -r options; do
+        datpack -q -f --init 3 --config config.json --to ckpt -o m.ckpt
+        # shellcheck disable=SC2086
+        planned=$(trainstep -q -d d.tok --batch 8 $options --dry-run m.ckpt |
+            sed -n 's/^total\t\([0-9]*\)\t.*/\1/p')
+        # shellcheck disable=SC2086
+        used=$(trainstep -q -d d.tok --batch 8 $options -n 2 m.ckpt | tail -n 1 | cut -f 8)
+        echo "$options: planned $planned bytes, used $used GB"
+        awk -v p="$planned" -v u="$used" 'BEGIN { r = u * 1073741824 / p; exit !(r > .95 && r < 1.05) }'
+    done <<'OPTIONS'
+--recompute none
+--recompute block
+--clip-mode prev
+--train-last-layers 2
+OPTIONS
+    refuse 3 "--memory-limit is 0.050" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
+}
+
+@test "the seed's loss, and its gradient" {
+    run -0 --separate-stderr step -n 30 --loss scalar -o x.ckpt "$IN/plain.ckpt"
+    column 2 <<<"$output" | awk 'NR == 1 { a = $1 } { b = $1 } END { exit !(b < 0.9 * a) }'
+    step -n 3 --loss scalar --compat seed -o y.ckpt "$IN/plain.ckpt" >/dev/null
+}
+
+@test "where the weights come from, in one span however a run was cut" {
+    cp "$IN/small.ckpt" m.ckpt
+    step -n 2 m.ckpt >/dev/null
+    step -n 2 m.ckpt >/dev/null
+    step -n 1 --lr 2e-3 m.ckpt >/dev/null
+    datcat --meta m.ckpt | python3 -c '
+import json, sys
+p = json.load(sys.stdin)["meta"]["provenance"]
+spans = p["options"]["spans"]
+assert p["tool"] == "trainstep" and len(p["inputs"]) == 1
+assert p["inputs"][0]["provenance"]["tool"] == "datpack"
+assert [(s["first"], s["last"]) for s in spans] == [(1, 4), (5, 5)], spans
+assert [s["settings"]["lr"] for s in spans] == [1e-2, 2e-3]
+assert spans[0]["data"]["tool"] == "tokenize"'
+}
+
+@test "it says what it can do" {
+    run -0 trainstep --diagnose
+    [[ $output == *$'device\tcpu'* ]]
+    run -0 trainstep --help
+    [ "$(trainstep -V)" = "$(datcat -V | sed 's/datcat/trainstep/')" ]
+    run -0 --separate-stderr trainstep -q -d "$IN/ids.tok" --dry-run "$IN/small.ckpt"
+    [[ $output == *$'\ntotal\t'* && $output == *$'\nflops\t'* ]]
+}
