@@ -322,7 +322,7 @@ $(LIBS) $(LIBCMD): Makefile | $(SETUP)
 	@mkdir -p $(@D)
 	rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 
-LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LDLIBS)
+LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 define prog_rule
 $(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS)
@@ -363,8 +363,9 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS)
 	@mkdir -p $(@D)
 	$(LINK) -fsanitize=fuzzer
 
-# The one harness of something that only a command has.
+# Of something that only a command has.
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
+$(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 

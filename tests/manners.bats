@@ -19,6 +19,7 @@ setup_file() {
     mkdir "$IN"
     python3 "$BATS_TEST_DIRNAME/containers.py" make tiny-dat "$IN/m.dat"
     python3 "$BATS_TEST_DIRNAME/containers.py" make config "$IN/config.json"
+    datpack -q --init 1 --config "$IN/config.json" -o "$IN/model.safetensors"
 }
 
 setup() {
@@ -33,6 +34,7 @@ example() {
     datcat) printf '%s\n' "$IN/m.dat" ;;
     datpack) printf '%s\n' --to dat -o /dev/null "$IN/m.dat" ;;
     nvquant) printf '%s\n' --dequant -f -o x.dat "$IN/m.dat" ;;
+    generate) printf '%s\n' --ids -p '1 2' -n 1 --ignore-eos "$IN/model.safetensors" ;;
     *) return 1 ;;
     esac
 }
@@ -54,6 +56,19 @@ numbers() {
         ;;
     nvquant)
         echo "--threads 0 1.5 1025 99999999999999999999 : -o x.dat $IN/m.dat"
+        ;;
+    generate)
+        local m="--ids -p 1 $IN/model.safetensors"
+        echo "--threads 0 1.5 1025 99999999999999999999 : $m"
+        echo "--max-tokens 1.5 2147483648 99999999999999999999 : $m"
+        echo "--temp 0x1 inf 1e999 : $m"
+        echo "--top-p 1.1 0x1 inf : $m"
+        echo "--top-k 1.5 4294967296 : $m"
+        echo "--repeat-penalty 0 0x1 inf : $m"
+        echo "--seed 1.5 4294967296 : $m"
+        echo "--prefill-chunk 0 1.5 : $m"
+        echo "--context 0 1.5 99999999999999999999 : $m"
+        echo "--top-logprobs 0 1.5 99999999999 : --json $m"
         ;;
     esac
 }
@@ -78,6 +93,12 @@ words() {
         local o
         for o in --quant --share-scale --variant --criterion --dtype --device --compat; do
             echo "$o : -o x.dat $IN/m.dat"
+        done
+        ;;
+    generate)
+        local o
+        for o in --template --quant --device --compute --path --activations --compat; do
+            echo "$o : --ids -p 1 $IN/model.safetensors"
         done
         ;;
     esac

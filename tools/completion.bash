@@ -15,6 +15,15 @@ _nibble_words()
     tokenize:FILE) echo @file ;;
     datcat:FILE) echo @samples ;;
     *:FILE) echo @tensors ;;
+    generate:--tokenizer | generate:-t | generate:--config) echo @json ;;
+    generate:--template) echo qwen3 seed none ;;
+    generate:--score | generate:--kl | generate:--logits) echo @file ;;
+    generate:--dump-layers) echo @file ;;
+    generate:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
+    generate:--compute) echo f32 bf16 auto ;;
+    generate:--path) echo native dequant auto ;;
+    generate:--activations) echo plain nvfp4 ;;
+    generate:--compat) echo seed ;;
     datcat:--hash) echo xxh3 sha256 ;;
     datcat:--verify) echo quick full ;;
     datcat:--check) echo @file ;;
@@ -139,4 +148,4 @@ _nibble()
     fi
 }
 
-complete -F _nibble datcat datpack nvquant tokenize
+complete -F _nibble datcat datpack generate nvquant tokenize

@@ -37,15 +37,22 @@ dump_open(struct writer *w, const struct session *s, const char *path,
                                 .guard = &cmd_guard };
     struct wmeta meta = { .bare = true, .version = cmd_version() };
     struct wtensor *t = calloc(n ? n : 1, sizeof *t);
+    *w = (struct writer){ 0 };
     if (!t)
         return err_set(s->err, ERR_MEMORY, "out of memory for a list of tensors");
     for (size_t i = 0; i < n; i++)
         t[i] = (struct wtensor){
             .name = d[i].name, .dtype = DT_F32, .rank = 2, .shape = d[i].shape, .tag = i
         };
-    int rc = writer_open(w, "safetensors", path, t, n, &meta, &o, s->err);
+    return writer_open(w, "safetensors", path, t, n, &meta, &o, s->err);
+}
+
+void
+dump_close(struct writer *w)
+{
+    struct wtensor *t = w->t;
+    writer_close(w);
     free(t);
-    return rc;
 }
 
 int
@@ -60,7 +67,7 @@ dump_write(const struct session *s, const char *path, struct dump *d, size_t n)
     }
     if (rc == 0)
         rc = writer_commit(&w, (struct slice){ 0 });
-    writer_close(&w);
+    dump_close(&w);
     return rc;
 }
 

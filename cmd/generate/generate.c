@@ -319,8 +319,8 @@ settle(struct config_generate *c)
     if ((c->chat || c->system) && c->how.kind != TEMPLATE_QWEN3)
         misuse("--%s: only template qwen3 has a form for it",
                c->chat ? "chat" : "system");
-    if (c->chat && (c->logits || c->dump_layers))
-        misuse("--logits and --dump-layers take one prompt, not --chat");
+    if ((c->chat || c->n_prompts > 1) && (c->logits || c->dump_layers))
+        misuse("--logits and --dump-layers: take one prompt");
     if (!c->n_prompts && strcmp(c->model, "-") == 0)
         misuse("-: the model is on standard input: want -p TEXT");
     check_text("system", c->system);

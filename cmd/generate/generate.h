@@ -87,6 +87,7 @@ struct dump {
 int dump_check(const struct session *s, const char *path);
 int dump_open(struct writer *w, const struct session *s, const char *path,
               const struct dump *d, size_t n);
+void dump_close(struct writer *w);
 int dump_write(const struct session *s, const char *path, struct dump *d, size_t n);
 /* Hidden states of one prompt. */
 struct layers {

@@ -365,7 +365,7 @@ score_file(struct session *s)
         warn("%llu tokens, %.1f tok/s", (unsigned long long)x.tokens,
              (double)x.tokens / (seconds() - start));
     if (x.has_out)
-        writer_close(&x.out);
+        dump_close(&x.out);
     if (x.has_kl)
         store_close(&x.kl);
     tok_close(&x.tok);

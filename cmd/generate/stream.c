@@ -61,6 +61,7 @@ advance(struct stream *x, bool last)
     if (found) {
         x->text.len = stop;
         x->text.data[stop] = '\0';
+        x->decoder.n_held = 0; // it would come behind the stop text
     }
     emit(x, found || last ? x->text.len : x->text.len - doubtful(x));
     return found;

@@ -1,0 +1,732 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, lines, stderr, stderr_lines: set by run
+# shellcheck disable=SC2016  # $1 is for the inner shell
+# generate: against the model in plain Python (qwen3.py), and against itself where two
+# ways must give the same.  Models are random ones.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    export PYTHONDONTWRITEBYTECODE=1
+    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
+    HERE=$BATS_TEST_DIRNAME
+    M=$BATS_FILE_TMPDIR/m
+    PATH=$BIN:$PATH
+    export BIN HERE M PATH
+    mkdir "$M"
+    cd "$M" || return
+    # Ids only: tied and untied.
+    qwen config c.json
+    qwen config u.json tie_word_embeddings=false num_key_value_heads=1 vocab_size=83
+    datpack -q --init 3 --config c.json -o t.safetensors
+    datpack -q --init 4 --config u.json -o u.safetensors
+    # With text; rows of 64 columns, as a GGUF wants them.
+    qwen config x.json vocab_size=3098 intermediate_size=128 'torch_dtype="bfloat16"' \
+        eos_token_id=3074 max_position_embeddings=400
+    cp "$HERE/vectors/tokenizer-small.json" tokenizer.json
+    datpack -q --init 1 --config x.json -o x.safetensors
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+qwen() { python3 "$HERE/qwen3.py" "$@"; }
+
+# ids MODEL ARGUMENT...: what follows some ids, without end tokens.
+PROMPT='5 6 7 8 9 10 11 12 13 14 80'
+ids() { generate --ids -p "$PROMPT" --ignore-eos "${@:2}" "$1"; }
+
+# json EXPRESSION: of the objects d on standard input.
+json() {
+    python3 -c "import json, sys
+d = [json.loads(line) for line in sys.stdin]
+print(($1))"
+}
+
+# bare: JSON lines without what depends on the clock.
+bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
+
+@test "logits of a whole prompt, in chunks, token by token, without the cache: the reference's" {
+    local how
+    for m in t u; do
+        c=c && [ $m = t ] || c=u
+        for how in '' '--prefill-chunk 1' '--prefill-chunk 3' '--prefill-chunk 7' \
+            '--prefill-chunk 11' --no-kv '-j 1' '-j 3'; do
+            # shellcheck disable=SC2086  # several words
+            ids $M/$m.safetensors -n 8 --logits "l$how" --dump-layers "h$how" $how >said
+            qwen same "l$how" l
+            qwen same "h$how" h
+        done
+        # shellcheck disable=SC2086
+        qwen logits $M/$m.safetensors $M/$c.json l $PROMPT >want
+        cmp want said
+        # shellcheck disable=SC2086
+        qwen layers $M/$m.safetensors $M/$c.json h $PROMPT
+        rm -f l* h*
+    done
+}
+
+@test "every instruction set gives the same logits" {
+    local isa
+    ids "$M/t.safetensors" -n 4 --logits l
+    for isa in scalar avx2 avx512 neon; do
+        NIBBLE_ISA=$isa generate --help >/dev/null || continue
+        NIBBLE_ISA=$isa ids "$M/t.safetensors" -n 4 --logits l.$isa 2>err || {
+            grep -q 'this CPU does not have it\|want scalar' err
+            continue
+        }
+        qwen same l.$isa l
+    done
+}
+
+@test "--json: log-probabilities of the chosen tokens and of the best" {
+    ids "$M/u.safetensors" -n 6 --json --top-logprobs 3 >j
+    # shellcheck disable=SC2086
+    qwen greedy "$M/u.safetensors" "$M/u.json" j $PROMPT
+    [ "$(json 'len(d), d[0]["stop"], d[0]["text"], d[0]["prompt"], d[0]["prompt_tokens"]' <j)" = \
+        "(1, 'length', None, 0, 11)" ]
+    json '[len(x) for x in d[0]["top_logprobs"]] == [3] * 6 and d[0]["timing"]["prefill_s"] > 0' \
+        <j | grep -qx True
+}
+
+@test "the golden models, if they are there: NIBBLE_GOLDEN=DIR" {
+    [ -n "${NIBBLE_GOLDEN:-}" ] || skip "not given"
+    for m in tied untied; do
+        run -0 python3 - "$NIBBLE_GOLDEN/tiny-$m" "$HERE" <<'PY'
+import json, subprocess, sys
+sys.path.insert(0, sys.argv[2])
+from qwen3 import read_tensors
+import struct
+d = sys.argv[1]
+t = read_tensors(d + "/expect.safetensors")
+shape, kind, raw = t["greedy.ids"]
+ids = struct.unpack("<%d%s" % (shape[0], {"I64": "q", "I32": "i"}[kind]), raw)
+shape, kind, raw = t["greedy.logprob_margin"]
+want = struct.unpack("<%d%s" % (2 * shape[0], {"F32": "f", "F64": "d"}[kind]), raw)[::2]
+for extra in ([], ["--prefill-chunk", "1"], ["--prefill-chunk", "3"], ["--no-kv"]):
+    said = json.loads(subprocess.check_output(
+        ["generate", "--ids", "-p", " ".join(map(str, ids[:8])), "-n", "24", "--json",
+         "--ignore-eos", *extra, d]))
+    assert said["ids"] == list(ids[8:])
+    assert max(abs(a - b) for a, b in zip(said["logprobs"], want)) < 1e-5
+PY
+    done
+}
+
+# ---- sampling ---------------------------------------------------------------------------
+
+@test "temperature, top-k, top-p, penalty and seed: the reference chooses the same ids" {
+    local o
+    while read -r o; do
+        # shellcheck disable=SC2086,SC2046
+        ids "$M/t.safetensors" -n 40 --json --logits l -f \
+            $(sed 's/\([a-z_]*\)=/--\1 /g; s/_/-/g; s/--penalty/--repeat-penalty/' <<<"$o") >j
+        # shellcheck disable=SC2086
+        different=$(qwen sample l j $o prompt="$PROMPT")
+        [ "$different" -gt 3 ]
+    done <<'END'
+temp=0 penalty=1.5
+temp=1
+temp=0.7 top_p=0.8 top_k=20
+temp=2 top_p=0.5 seed=1
+temp=1.5 top_k=5 seed=4294967295
+temp=5 top_p=0.999 seed=7
+temp=0.9 top_k=90 top_p=0.9 penalty=1.2 seed=3
+temp=1 penalty=0.5 seed=9
+END
+}
+
+@test "a seed gives the same answer again, another one another; prompts have draws of their own" {
+    generate --ids -p '5 6' -p '5 6' -n 12 --temp 1 --seed 5 "$M/t.safetensors" >a
+    generate --ids -p '5 6' -p '5 6' -n 12 --temp 1 --seed 5 -j 1 "$M/t.safetensors" >b
+    generate --ids -p '5 6' -p '5 6' -n 12 --temp 1 --seed 6 "$M/t.safetensors" >c
+    cmp a b
+    run ! cmp -s a c
+    [ "$(sort -u a | wc -l)" -eq 2 ]
+}
+
+@test "options before generation_config.json before argmax" {
+    mkdir m
+    cp "$M/t.safetensors" m/t.safetensors
+    cp "$M/c.json" m/config.json
+    local t=m/t.safetensors
+    ids $t -n 20 >greedy
+    echo '{"do_sample": true, "temperature": 1.5, "top_k": 7, "top_p": 0.9,
+        "repetition_penalty": 1.1, "eos_token_id": [2, 39]}' >m/generation_config.json
+    ids $t -n 20 >sampled
+    ids $t -n 20 --temp 1.5 --top-k 7 --top-p 0.9 --repeat-penalty 1.1 >same
+    cmp sampled same
+    run ! cmp -s sampled greedy
+    ids $t -n 20 --temp 0 --repeat-penalty 1 >cold
+    cmp cold greedy
+    # In a directory, too.
+    datpack -q -o d/ $t
+    cp m/generation_config.json d/
+    ids d -n 20 >dir
+    cmp dir sampled
+    # Its end tokens count.
+    run -0 --separate-stderr generate --ids -p "$PROMPT" --temp 0 --repeat-penalty 1 --json $t
+    [ "$(json 'd[0]["stop"], d[0]["stop_id"]' <<<"$output")" = "('end', 39)" ]
+    echo '{"do_sample": false, "temperature": 1.5}' >m/generation_config.json
+    ids $t -n 20 >cold
+    cmp cold greedy
+    local bad
+    for bad in '{' '{"temperature": -1}' '{"top_p": 2}' '{"eos_token_id": "x"}' '[]'; do
+        echo "$bad" >m/generation_config.json
+        run -2 --separate-stderr ids $t
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [[ $stderr == *generation_config.json:* ]]
+    done
+}
+
+@test "--top-k without a temperature is said to do nothing" {
+    run -0 --separate-stderr ids "$M/t.safetensors" -n 2 --top-k 3
+    [[ $stderr == *'do nothing without --temp'* ]]
+    run -0 --separate-stderr ids "$M/t.safetensors" -n 2 --top-k 3 -q
+    [ -z "$stderr" ]
+}
+
+# ---- containers -----------------------------------------------------------------------------
+
+@test "the same answer from every container" {
+    local f
+    cp "$M/x.safetensors" "$M/x.json" .
+    datpack -q x.safetensors -o x.dat --dtype bf16
+    datpack -q x.safetensors -o x/
+    datpack -q x.safetensors -o x.ckpt --quant none
+    ids x.safetensors -n 12 --logits want >said
+    for f in x.dat x x.ckpt; do
+        ids "$f" -n 12 --logits l -f | cmp - said
+        qwen same l want
+    done
+    ids - -n 12 --config x.json --logits l -f <x.dat | cmp - said
+    qwen same l want
+}
+
+@test "NVFP4 of one and two levels, from every container, is what nvquant --dequant says" {
+    local f
+    cp "$M/x.safetensors" "$M/tokenizer.json" .
+    nvquant -q x.safetensors -o n.safetensors
+    nvquant -q --quant sweep1 x.safetensors -o n1.safetensors
+    datpack -q n.safetensors -o n.dat --tie
+    datpack -q n.safetensors --to modelopt -o mo
+    datpack -q n.safetensors --to compressed-tensors -o ct
+    datpack -q n.safetensors -o n.gguf
+    datpack -q x.safetensors -o n.ckpt --quant sweep
+    for f in n n1; do
+        nvquant -q --dequant --dtype f32 $f.safetensors -o plain.$f.safetensors
+        ids $f.safetensors -n 3 --logits $f.l >said.$f
+        # shellcheck disable=SC2086
+        qwen logits plain.$f.safetensors "$M/x.json" $f.l $PROMPT >want
+        cmp want said.$f
+    done
+    for f in n.dat mo ct n.gguf n.ckpt; do
+        ids "$f" -n 3 --logits l -f | cmp - said.n
+        case $f in
+        n.dat) ;; # bf16 became f16
+        ct) ;;    # the reciprocal of a divisor may be a bit off
+        *) qwen same l n.l ;;
+        esac
+    done
+    # Quantized at load.
+    ids x.safetensors -n 3 --quant sweep --logits l -f | cmp - said.n
+    qwen same l n.l
+    ids x.safetensors -n 3 --quant sweep1 --logits l -f | cmp - said.n1
+    qwen same l n1.l
+    ids n.ckpt -n 3 --quant none >said
+    ids x.safetensors -n 3 | cmp - said
+    # Again, from the decoded values: sweep finds its own codes.
+    ids n1.safetensors -n 3 --quant sweep1 | cmp - said.n1
+}
+
+@test "the head that a file holds is computed with" {
+    cp "$M/t.safetensors" "$M/c.json" .
+    cp c.json config.json
+    ids t.safetensors -n 4 --logits want >said
+    # A copy of the embedding: the same.
+    datpack -q t.safetensors -o t.dat
+    datcat --names t.dat | grep -qx lm_head.weight
+    ids t.dat -n 4 --logits l -f | cmp - said
+    qwen same l want
+    # A pair quantized from it: another.
+    nvquant -q t.safetensors -o n.dat
+    datcat -s lm_head.weight n.dat | grep -q nvfp4
+    nvquant -q --dequant --dtype f32 --untie n.dat -o plain.safetensors
+    ids n.dat -n 3 --logits l -f >said
+    # shellcheck disable=SC2086
+    qwen logits plain.safetensors c.json l $PROMPT >want
+    cmp want said
+    # A plain one that differs is said, and used.
+    datpack -q t.safetensors --untie -o w.safetensors
+    qwen put w.safetensors lm_head.weight 7 1000 v.safetensors
+    run -0 --separate-stderr ids v.safetensors -n 3 --config c.json --logits l -f
+    [[ $stderr == *'lm_head.weight" differs from the embedding'* ]]
+    # shellcheck disable=SC2086
+    [ "$(qwen logits v.safetensors c.json l $PROMPT)" = "$output" ]
+}
+
+# ---- text -----------------------------------------------------------------------------------
+
+@test "a prompt of -p and one of a line are the same; the prompt is not repeated" {
+    generate -n 12 -p 'Hello there' "$M/x.safetensors" >a
+    echo 'Hello there' | generate -n 12 "$M/x.safetensors" >b
+    cmp a b
+    run ! grep -q Hello a
+    # With the ids of the template.
+    generate -n 12 --json -p 'Hello there' "$M/x.safetensors" >j
+    printf 'Hello there\tx\n' | tokenize -q -t "$M/tokenizer.json" --emit jsonl >t
+    n=$(json 'len(d[0]["mask"]) - sum(d[0]["mask"]) - 1' <t)
+    prompt=$(json '" ".join(map(str, d[0]["ids"][:'"$n"']))' <t)
+    [ "$(json 'd[0]["prompt_tokens"]' <j)" -eq "$n" ]
+    generate -n 12 --ids -p "$prompt" "$M/x.safetensors" >i
+    [ "$(json '" ".join(map(str, d[0]["ids"]))' <j)" = "$(cat i)" ]
+    # Empty lines are no prompts, and CR LF is a line's end.
+    printf '\nHello there\r\n\n\nHello there' | generate -n 12 "$M/x.safetensors" >c
+    cat a a | cmp - c
+}
+
+@test "text is that of the ids, by tokenize --decode" {
+    generate -n 60 --temp 3 --json -p x --ignore-eos "$M/x.safetensors" >j
+    generate -n 60 --temp 3 -p x --ignore-eos "$M/x.safetensors" >a
+    json '" ".join(map(str, d[0]["ids"]))' <j >i
+    tokenize -q --decode -t "$M/tokenizer.json" --input ids i >want
+    cmp want a
+    # How many U+FFFD stand for a run of bad bytes is a matter of taste.
+    python3 - <<'PY'
+import json, re
+want = open("want", "rb").read()[:-1].decode(errors="replace")
+text = json.load(open("j"))["text"]
+assert re.sub("\ufffd+", "?", text) == re.sub("\ufffd+", "?", want)
+PY
+}
+
+@test "--stop: across borders of tokens, not shown, nothing behind it" {
+    python3 - <<'PY'
+import json, os, re, subprocess
+args = ["generate", "-n", "40", "--temp", "1", "--seed", "2", "-p", "x",
+        "--ignore-eos", os.environ["M"] + "/x.safetensors"]
+text = subprocess.check_output(args)[:-1]
+tried = 0
+for at in range(0, len(text) - 6, 3):
+    stop = text[at:at + 1 + at % 6]
+    try:
+        stop.decode()
+    except UnicodeDecodeError:
+        continue
+    got = subprocess.check_output(args + ["--stop", stop])
+    assert got == text[:text.index(stop)] + b"\n", (at, stop, got)
+    tried += 1
+assert tried > 20
+stops = [s for s in (text[at:at + 4] for at in range(30, 60)) if s.isascii()][:2]
+got = json.loads(subprocess.check_output(
+    args + ["--json"] + [a for s in stops + [b"nowhere"] for a in ("--stop", s)]))
+assert got["stop"] == "stop"
+want = text[:min(map(text.index, stops))].decode(errors="replace")
+assert re.sub("\ufffd+", "?", got["text"]) == re.sub("\ufffd+", "?", want)
+PY
+}
+
+@test "end tokens: of the configuration and of the tokenizer; --ignore-eos goes on" {
+    # <|im_end|> (3074) and <|endoftext|> (3072) whatever the model says.
+    generate --json -n 300 --temp 4 -p x "$M/x.safetensors" --seed 11 >j
+    generate --json -n 300 --temp 4 -p x "$M/x.safetensors" --seed 11 --ignore-eos >k
+    python3 - <<'PY'
+import json
+a, b = json.load(open("j")), json.load(open("k"))
+ends = [i for i, t in enumerate(b["ids"]) if t in (3072, 3074)]
+if ends:
+    assert a["stop"] == "end" and a["ids"] == b["ids"][:ends[0]]
+    assert a["stop_id"] == b["ids"][ends[0]]
+assert b["stop"] == "length" and len(b["ids"]) == 300
+PY
+    first=$(generate --ids -n 1 -p "$PROMPT" "$M/t.safetensors")
+    sed "s/\"eos_token_id\": 2/\"eos_token_id\": [2, $first]/" "$M/c.json" >c.json
+    run -0 --separate-stderr generate --ids -p "$PROMPT" --config c.json "$M/t.safetensors"
+    [ -z "$output" ]
+    [ -z "$stderr" ]
+}
+
+@test "--chat: the cache kept and dropped are the same, and a turn knows the ones before" {
+    printf 'one\ntwo\nthree\n' >turns
+    generate --chat --system 'Be brief' --json -n 9 "$M/x.safetensors" <turns | bare |
+        sed 's/"prefill_tokens"//' >a
+    generate --chat --system 'Be brief' --json -n 9 --no-kv "$M/x.safetensors" <turns | bare >b
+    generate --chat --system 'Be brief' --json -n 9 --prefill-chunk 2 "$M/x.safetensors" <turns |
+        bare >c
+    cmp a b
+    cmp a c
+    [ "$(wc -l <a)" -eq 3 ]
+    # The ids of all turns as one prompt.
+    python3 - <<'PY'
+import json, os, subprocess, sys
+m = os.environ["M"]
+said = [json.loads(x) for x in open("a")]
+turns = open("turns").read().split()
+messages, whole = [{"role": "system", "content": "Be brief"}], None
+def render(messages):
+    line = json.dumps({"messages": messages + [{"role": "assistant", "content": "z"}]})
+    r = subprocess.run(["tokenize", "-q", "-t", m + "/tokenizer.json", "--input", "jsonl",
+                        "--emit", "jsonl"], input=line + "\n", capture_output=True,
+                       text=True, check=True)
+    s = json.loads(r.stdout)
+    n = len(s["ids"]) - 1                     # without the closing LF
+    while s["mask"][n - 1]:
+        n -= 1
+    return s["ids"][:n]
+prompt = render([messages[0], {"role": "user", "content": turns[0]}])
+for i, turn in enumerate(turns):
+    r = subprocess.run(["generate", "--ids", "-n", "9", "-p", " ".join(map(str, prompt)),
+                        m + "/x.safetensors"], capture_output=True, text=True, check=True)
+    assert list(map(int, r.stdout.split())) == said[i]["ids"], i
+    assert said[i]["prompt"] == i and said[i]["prompt_tokens"] == len(prompt)
+    if i + 1 < len(turns):
+        lf = render([{"role": "user", "content": "q"}])
+        start = render([{"role": "user", "content": turns[i + 1]}])
+        end, newline = 3074, start[-1]
+        prompt = prompt + said[i]["ids"] + [end, newline] + start
+PY
+}
+
+@test "--system, --template and --compat seed" {
+    local x="$M/x.safetensors"
+    n() { generate -n 0 --json -p hi "$@" "$x" | json 'd[0]["prompt_tokens"]'; }
+    # <|im_start|> user LF hi <|im_end|> LF <|im_start|> assistant LF, as this tokenizer cuts it
+    full=$(n)
+    [ "$(n --template none)" -lt "$full" ]
+    [ "$(n --template seed)" -ge "$full" ]
+    [ "$(n --compat seed)" -eq "$(n --template seed)" ]
+    [ "$(n --system 'Be brief')" -gt "$full" ]
+    p() { generate -n 0 --json -p '<|im_end|>' "$@" "$x" | json 'd[0]["prompt_tokens"]'; }
+    [ "$(p --template none --compat seed)" -eq 1 ]
+    [ "$(p --template none)" -gt 1 ]
+    for o in '--chat' '--system x'; do
+        # shellcheck disable=SC2086
+        run -2 --separate-stderr generate $o --template seed -p x "$x"
+        [[ $stderr == *'only template qwen3'* ]]
+    done
+}
+
+@test "the context: a prompt that does not fit, an answer that reaches its end" {
+    local t=$M/t.safetensors
+    run -2 --separate-stderr ids "$t" --context 10
+    [ -z "$output" ]
+    [[ $stderr == *'11 tokens, the context has 10 (--context)'* ]]
+    run -0 --separate-stderr ids "$t" --context 16 --json
+    # The last token needs no place.
+    [ "$(json 'd[0]["stop"], len(d[0]["ids"])' <<<"$output")" = "('context', 6)" ]
+    run -0 ids "$t" -n 6 --context 16 --json
+    [ "$(json 'd[0]["stop"]' <<<"$output")" = length ]
+    run -2 --separate-stderr ids "$t" --context 257
+    [[ $stderr == *'has 256 positions'* ]]
+    run -0 ids "$t" -n 400 --json
+    [ "$(json 'd[0]["stop"], len(d[0]["ids"])' <<<"$output")" = "('context', 246)" ]
+    # Without an own limit the cache grows as it must; the answer is the same.
+    { for _ in 1 2 3 4 5 6 7 8; do echo 'one more turn'; done; } >turns
+    generate --chat -n 20 "$M/x.safetensors" --json <turns | bare >a
+    generate --chat -n 20 "$M/x.safetensors" --json --no-kv <turns | bare >b
+    cmp a b
+    { cat turns turns turns; } >many
+    run -2 --separate-stderr bash -c 'generate --chat -n 20 "$1" <many' bash "$M/x.safetensors"
+    [[ $stderr == *'the context has 400'* ]]
+}
+
+@test "-n 0 computes the prompt only" {
+    run -0 --separate-stderr ids "$M/t.safetensors" -n 0
+    [ -z "$output" ]
+    ids "$M/t.safetensors" -n 0 --dump-layers h
+    # shellcheck disable=SC2086
+    qwen layers "$M/t.safetensors" "$M/c.json" h $PROMPT
+}
+
+@test "-v tells speed and device; -q and success are silent" {
+    run -0 --separate-stderr ids "$M/t.safetensors" -n 3 -v
+    [[ $stderr == *'on the CPU'*'prefill 11 tokens, '*' tok/s; decode 2 tokens, '*' tok/s'* ]]
+    run -0 --separate-stderr ids "$M/t.safetensors" -n 3
+    [ -z "$stderr" ]
+}
+
+# ---- scores ---------------------------------------------------------------------------------
+
+samples() {
+    cat >lines <<'END'
+{"ids":[5,6,7,8,9,10,11],"mask":[0,0,0,1,1,1,0]}
+{"ids":[90,80,70,60],"mask":[1,1,1,1]}
+{"ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20],"mask":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1]}
+END
+    tokenize -q --input ids --emit tok -o s.tok lines
+    tokenize -q --input ids --emit tok --seq-len 12 --pack -o p.tok - <<'END'
+{"ids":[5,6,7,8]}
+{"ids":[50,60,70]}
+{"ids":[5,6,7,8,9]}
+{"ids":[1,2,3,4,5,6,7,8,9,10,11,12]}
+END
+}
+
+@test "--score: loss and perplexity of the reference, packed too, in any chunks" {
+    local t=$M/t.safetensors
+    samples
+    for s in s p; do
+        generate --score $s.tok "$t" >a
+        qwen score "$t" "$M/c.json" a $s.tok
+        for how in '--prefill-chunk 1' '--prefill-chunk 5' '-j 1'; do
+            # shellcheck disable=SC2086
+            generate --score $s.tok $how "$t" | cmp - a
+        done
+        generate --score - "$t" <$s.tok | cmp - a
+        generate --score $s.tok --json "$t" >j
+        [ "$(json 'list(d[0])' <j)" = "['samples', 'tokens', 'targets', 'loss', 'perplexity']" ]
+    done
+    head -n 1 a | grep -qxP 'samples\ttokens\ttargets\tloss\tperplexity'
+}
+
+@test "--score with --logits and --kl" {
+    local t=$M/t.safetensors
+    samples
+    nvquant -q --quant max "$t" -o n.safetensors
+    for s in s p; do
+        generate --score $s.tok --logits $s.a "$t" >/dev/null
+        generate --score $s.tok --logits $s.b --prefill-chunk 3 --kl $s.a n.safetensors >kl
+        qwen kl $s.a $s.b kl $s.tok
+        generate --score $s.tok --kl $s.a "$t" >kl
+        [ "$(tail -n 1 kl | cut -f 6,7)" = $'0\t1' ]
+    done
+    [ "$(datcat -l s.a | tr '\n' ' ')" = 'logits.0 logits.1 logits.2 ' ]
+    # More than ten: names in the file's order are not numbers in order.
+    for _ in 1 2 3 4 5; do cat lines; done >many.jsonl
+    tokenize -q --input ids --emit tok -o m.tok many.jsonl
+    generate --score m.tok --logits m.a "$t" >/dev/null
+    generate --score m.tok --kl m.a --logits m.b "$t" >kl
+    [ "$(tail -n 1 kl | cut -f 6,7)" = $'0\t1' ]
+    qwen kl m.a m.b kl m.tok
+    run -2 --separate-stderr generate --score s.tok --kl m.a "$M/u.safetensors"
+    run -2 --separate-stderr generate --score m.tok --kl s.a "$t"
+    [[ $stderr == *'"logits.3" is missing'* || $stderr == *'expected f32'* ]]
+}
+
+@test "--score: samples of another vocabulary, of ids out of range, too long, damaged" {
+    local t=$M/t.safetensors
+    printf 'a\tb\n' | tokenize -q -t "$M/tokenizer.json" --emit tok -o big.tok -
+    run -2 --separate-stderr generate --score big.tok "$t"
+    [[ $stderr == *'a vocabulary of 3098, the model'*' 97' ]]
+    printf '5 6\n7 97 8\n' | tokenize -q --input ids --emit tok -o out.tok -
+    run -2 --separate-stderr generate --score out.tok "$t"
+    [[ $stderr == *'sample 1: id 97 at position 1:'* ]]
+    samples
+    run -2 --separate-stderr generate --score s.tok --context 18 "$t"
+    [[ $stderr == *'sample 2: 19 positions, the context has 18'* ]]
+    head -c -5 s.tok >cut.tok
+    run -2 --separate-stderr generate --score cut.tok --logits l "$t"
+    [ -z "$output" ]
+    [ ! -e l ]
+    run -2 --separate-stderr generate --score "$t" "$t"
+}
+
+# ---- what is refused --------------------------------------------------------------------------
+
+@test "what cannot work here is refused with a word" {
+    local t=$M/t.safetensors o
+    for o in '--device cuda' '--device cuda:1' '--compute bf16' '--path native' \
+        '--activations nvfp4'; do
+        # shellcheck disable=SC2086
+        run -2 --separate-stderr ids "$t" $o
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [[ $stderr == "generate: $o: "* ]]
+    done
+    for o in '--device cpu' '--device auto' '--compute f32' '--compute auto' '--path dequant' \
+        '--path auto' '--activations plain'; do
+        # shellcheck disable=SC2086
+        run -0 --separate-stderr ids "$t" -n 1 $o
+        [ -z "$stderr" ]
+    done
+}
+
+@test "misuse" {
+    local t=$M/t.safetensors
+    bad() {
+        run -2 --separate-stderr generate "$@" </dev/null
+        [ "${#stderr_lines[@]}" -eq 1 ] && [ -z "$output" ] && [[ $stderr == 'generate: '* ]]
+    }
+    bad
+    bad "$t" "$t"
+    bad --ids -p '5 x' "$t"
+    [[ $stderr == *'expected ids, found "x"'* ]]
+    bad --ids -p '5 6a' "$t"
+    bad --ids -p '5 -6' "$t"
+    bad --ids -p '5 97' "$t"
+    [[ $stderr == *'id 97 at position 1: '*' 97' ]]
+    bad --ids -p '99999999999999999999999' "$t"
+    bad --ids -p '' "$t"
+    [[ $stderr == *'without a token'* ]]
+    bad --ids --chat "$t"
+    bad --ids --stop x -p 5 "$t"
+    bad --top-logprobs 3 -p x "$t"
+    bad --kl x -p x "$t"
+    bad --score x -p x "$t"
+    bad --stop '' -p x "$t"
+    bad --top-p 1.5 --ids -p 5 "$t"
+    bad --repeat-penalty 0 --ids -p 5 "$t"
+    bad --temp -1 --ids -p 5 "$t"
+    bad --temp nan --ids -p 5 "$t"
+    bad --seed 4294967296 --ids -p 5 "$t"
+    bad --prefill-chunk 0 --ids -p 5 "$t"
+    bad --quant fine --ids -p 5 "$t"
+    bad --ids -p 5 -p 6 --logits l "$t"
+    bad --ids -p 5 nosuchfile
+    bad -
+    bad -p $'\xff' "$M/x.safetensors"
+    [[ $stderr == *'byte 0: not UTF-8'* ]]
+    run -2 --separate-stderr bash -c 'printf "ok\nab\xc3\n" | generate -n 1 "$1"' bash \
+        "$M/x.safetensors"
+    [[ $stderr == *'line 2: byte 2: not UTF-8'* ]]
+}
+
+@test "no tokenizer, none that fits, no configuration: where was looked" {
+    cp "$M/t.safetensors" .
+    run -2 --separate-stderr generate -p x t.safetensors
+    [[ $stderr == *'want -t tokenizer.json: none was given, and there is no tokenizer.json' ]]
+    datpack -q -o d/ t.safetensors
+    run -2 --separate-stderr generate -p x d/
+    [[ $stderr == *'there is no d/tokenizer.json' ]]
+    run -2 --separate-stderr generate -t "$M/tokenizer.json" -p x t.safetensors
+    [[ $stderr == *'has 3098 tokens, the model'*' 97' ]]
+    run -2 --separate-stderr generate -t nosuch -p x t.safetensors
+    [[ $stderr == *nosuch* ]]
+    # A directory is where it lies.
+    run -0 generate -t "$M" -n 1 -p x "$M/x.safetensors"
+    mkdir e
+    datpack -q t.safetensors -o e/t.dat
+    rm -f e/t.dat.json
+    run -2 --separate-stderr ids e/t.dat
+    [[ $stderr == *'no configuration: looked for --config'* ]]
+    run -0 ids e/t.dat --config "$M/c.json" -n 1
+    run -2 --separate-stderr ids e/t.dat --config nosuch
+    echo '{"model_type": "llama"}' >e/config.json
+    run -2 --separate-stderr ids e/t.dat
+}
+
+@test "missing, extra and wrongly shaped tensors are refused by name" {
+    local t=$M/t.safetensors c=$M/c.json
+    datpack -q -x '*0.mlp.up_proj*' -o a.dat "$t"
+    run -2 --separate-stderr ids a.dat --config "$c"
+    [[ $stderr == *'"model.layers.0.mlp.up_proj.weight" is missing' ]]
+    datpack -q --rename model.norm.weight=model.norm.bias -o b.dat "$t"
+    run -2 --separate-stderr ids b.dat --config "$c"
+    [[ $stderr == *'"model.norm.weight" is missing' ]]
+    printf '\x01\x01\x78\x06\x01\x01\x00\x00\x00\x00' >x.dat
+    datpack -q -o e.dat "$t" x.dat
+    run -2 --separate-stderr ids e.dat --config "$c"
+    [[ $stderr == *'"x" is no tensor of the configuration' ]]
+    sed 's/"intermediate_size": 96/"intermediate_size": 80/' "$c" >w.json
+    run -2 --separate-stderr ids "$t" --config w.json
+    [[ $stderr == *'mlp.gate_proj.weight": expected [80, 64], found [96, 64]' ]]
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$c" >w.json
+    run -2 --separate-stderr ids "$t" --config w.json
+    [[ $stderr == *'model.layers.1.'*'is no tensor of the configuration' ]]
+    sed 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' "$c" >w.json
+    run -2 --separate-stderr ids "$t" --config w.json
+    [[ $stderr == *'"lm_head.weight" is missing' ]]
+    # A pair without its scales.
+    nvquant -q "$t" -o n.dat
+    LC_ALL=C sed 's/1.self_attn.o_proj.weight.scale/1.self_attn.o_proj.weight.xcale/' n.dat >h.dat
+    run -2 --separate-stderr ids h.dat --config "$c"
+}
+
+@test "not a model" {
+    printf 'prompt\tanswer\n' >t.tsv
+    run -2 --separate-stderr ids t.tsv
+    samples
+    run -2 --separate-stderr ids s.tok
+    : >empty.dat
+    run -2 --separate-stderr ids empty.dat
+    mkdir d
+    run -2 --separate-stderr ids d
+}
+
+@test "numbers that are not finite: exit 4, in a matrix that is quantized 2" {
+    local t=$M/t.safetensors
+    qwen put "$t" model.norm.weight 3 nan n.safetensors
+    run -4 --separate-stderr ids n.safetensors
+    [[ $stderr == *'not finite'* ]]
+    [ -z "$output" ]
+    samples
+    run -4 --separate-stderr generate --score s.tok n.safetensors
+    [[ $stderr == *'sample 0: logits of position 2 are not finite' ]]
+    qwen put "$t" model.layers.1.mlp.up_proj.weight 9 inf i.safetensors
+    run -2 --separate-stderr ids i.safetensors --quant sweep
+    [[ $stderr == *'"model.layers.1.mlp.up_proj.weight": a value is not finite' ]]
+    # A scale with a sign.
+    nvquant -q "$t" -o q.safetensors
+    python3 - <<'PY'
+import json, struct
+d = bytearray(open("q.safetensors", "rb").read())
+n = struct.unpack("<Q", d[:8])[0]
+h = json.loads(d[8:8 + n])
+at = h["model.layers.0.mlp.up_proj.weight.scale"]["data_offsets"][0]
+d[8 + n + at + 5] = 0x80
+open("q.safetensors", "wb").write(d)
+PY
+    run -2 --separate-stderr ids q.safetensors
+    [[ $stderr == *'"model.layers.0.mlp.up_proj.weight", row 1, column 1: 0x80'* ]]
+}
+
+# ---- files and streams ----------------------------------------------------------------------------
+
+@test "outputs are not replaced without -f, and are no inputs" {
+    cp "$M/t.safetensors" .
+    ids t.safetensors -n 1 --logits l >/dev/null
+    for o in --logits --dump-layers; do
+        run -2 --separate-stderr ids t.safetensors -n 1 $o l
+        [[ $stderr == *'exists; -f replaces it' ]]
+        run -0 ids t.safetensors -n 1 $o l -f
+        run -2 --separate-stderr ids t.safetensors -n 1 $o t.safetensors -f
+        [[ $stderr == *'is an input, too' ]]
+        run -2 --separate-stderr ids t.safetensors -n 1 $o -
+    done
+    cmp t.safetensors "$M/t.safetensors"
+    [ "$(find . -name '.*nibble*')" = "" ]
+}
+
+@test "a full disk is heard, a closed pipe is not" {
+    run -2 --separate-stderr bash -c 'generate --ids -p 5 -n 3 "$1" >/dev/full' bash \
+        "$M/t.safetensors"
+    [[ $stderr == *'standard output: '* ]]
+    run -2 --separate-stderr bash -c 'generate -p 5 -n 3 "$1" >/dev/full' bash \
+        "$M/x.safetensors"
+    run -0 --separate-stderr bash -c 'yes 5 | head -n 3000 | generate --ids -n 3 "$1" | head -n 1' \
+        bash "$M/t.safetensors"
+    [ -z "$stderr" ]
+}
+
+@test "text comes out as it is made, an answer to a line before the next line" {
+    python3 - <<'PY'
+import os, subprocess
+m = os.environ["M"] + "/x.safetensors"
+p = subprocess.Popen(["generate", "--chat", "-n", "3", m], stdin=subprocess.PIPE,
+                     stdout=subprocess.PIPE, bufsize=0)
+for turn in (b"one\n", b"two\n"):
+    p.stdin.write(turn)
+    got = b""
+    while not got.endswith(b"\n"):
+        got += os.read(p.stdout.fileno(), 4096)
+p.stdin.close()
+assert p.wait() == 0
+PY
+}
+
+@test "SIGINT ends it, and leaves nothing behind" {
+    python3 - <<'PY'
+import os, signal, subprocess
+m = os.environ["M"] + "/x.safetensors"
+p = subprocess.Popen(["generate", "--chat", "-n", "3", m], stdin=subprocess.PIPE,
+                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+p.stdin.write(b"one\n")
+p.stdout.read(1)
+p.send_signal(signal.SIGINT)
+assert p.wait(20) == -signal.SIGINT
+assert p.stderr.read() == b""
+PY
+    [ -z "$(ls -A)" ]
+}

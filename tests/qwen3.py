@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Qwen3 once more, in plain Python and double precision, and the choice of tokens:
+the oracle of generate.bats.  Written from the formulas alone; nothing of the
+programs is used.
+
+usage: qwen3.py config OUT [KEY=VALUE]...
+                                   a small configuration, JSON values
+       qwen3.py logits MODEL CONFIG FILE IDS...
+                                   FILE's "logits" are those behind IDS, each with
+                                   one more of its last tokens; says greedy ids
+       qwen3.py layers MODEL CONFIG FILE IDS...
+                                   FILE's hidden.<i> are those of IDS
+       qwen3.py greedy MODEL CONFIG JSON IDS...
+                                   what generate --json said of IDS: the most likely
+                                   ids and their log-probabilities
+       qwen3.py sample LOGITS JSON KEY=VALUE...
+                                   the ids of JSON are those that temp, top_k, top_p,
+                                   penalty, seed and prompt= (ids) choose by LOGITS
+       qwen3.py score MODEL CONFIG TSV TOK
+                                   what generate --score said of TOK
+       qwen3.py kl LOGITS OTHER TSV TOK
+                                   kl and top1 that --kl said, of two files
+       qwen3.py same LOGITS OTHER [NAME]
+                                   the same tensors, bit for bit
+       qwen3.py put FILE NAME WHERE VALUE OUT
+                                   FILE with one f32 of a tensor replaced
+MODEL is a .safetensors of f32, bf16 or f16.
+"""
+import json
+import math
+import os
+import struct
+import sys
+
+sys.dont_write_bytecode = True
+
+SMALL = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+         "hidden_act": "silu", "attention_bias": False, "rms_norm_eps": 1e-6,
+         "rope_theta": 5000000.0, "max_position_embeddings": 256,
+         "torch_dtype": "float32", "tie_word_embeddings": True,
+         "initializer_range": 0.2, "vocab_size": 97, "bos_token_id": 1,
+         "eos_token_id": 2, "hidden_size": 64, "intermediate_size": 96,
+         "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 16}
+TOLERANCE = 2e-5   # of the largest logit: f32 against doubles
+
+
+def need(cond, *what):
+    if not cond:
+        sys.exit(what[0] % what[1:] if len(what) > 1 else str(what[0]))
+
+
+# ---- files ------------------------------------------------------------------
+
+def read_tensors(path):
+    """{name: (shape, dtype, bytes)} of a .safetensors."""
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header.pop("__metadata__", None)
+    return {k: (v["shape"], v["dtype"],
+                data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]])
+            for k, v in header.items()}
+
+
+def floats(dtype, raw):
+    if dtype == "F32":
+        return list(struct.unpack("<%df" % (len(raw) // 4), raw))
+    if dtype == "F16":
+        return list(struct.unpack("<%de" % (len(raw) // 2), raw))
+    need(dtype == "BF16", "a tensor of %s", dtype)
+    wide = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
+    return list(struct.unpack("<%df" % (len(wide) // 4), wide))
+
+
+def rows_of(tensor):
+    shape, dtype, raw = tensor
+    v = floats(dtype, raw)
+    n = shape[-1]
+    return [v[i:i + n] for i in range(0, len(v), n)] if len(shape) == 2 else v
+
+
+# ---- the model --------------------------------------------------------------
+
+def dot(a, b):
+    return sum(map(lambda x, y: x * y, a, b))
+
+
+def matvec(rows, x):
+    return [dot(r, x) for r in rows]
+
+
+class Model:
+    def __init__(self, path, config):
+        self.c = json.load(open(config))
+        self.w = {k: rows_of(t) for k, t in read_tensors(path).items()}
+        self.cache = [([], []) for _ in range(self.c["num_hidden_layers"])]
+        self.position = 0
+
+    def norm(self, x, gain):
+        scale = 1 / math.sqrt(dot(x, x) / len(x) + self.c["rms_norm_eps"])
+        return [v * scale * g for v, g in zip(x, gain)]
+
+    def turn(self, x):
+        half = len(x) // 2
+        out = list(x)
+        for i in range(half):
+            angle = self.position * self.c["rope_theta"] ** (-2 * i / len(x))
+            c, s = math.cos(angle), math.sin(angle)
+            out[i] = x[i] * c - x[i + half] * s
+            out[i + half] = x[i + half] * c + x[i] * s
+        return out
+
+    def attend(self, layer, n):
+        c, w = self.c, self.w
+        p = "model.layers.%d.self_attn." % layer
+        d, heads, kv = c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
+        q, k, v = (matvec(w[p + x + "_proj.weight"], n) for x in "qkv")
+
+        def split(x, gain=None):
+            parts = [x[i:i + d] for i in range(0, len(x), d)]
+            return [self.turn(self.norm(y, gain)) for y in parts] if gain else parts
+        keys, values = self.cache[layer]
+        keys.append(split(k, w[p + "k_norm.weight"]))
+        values.append(split(v))
+        out = []
+        for h, mine in enumerate(split(q, w[p + "q_norm.weight"])):
+            g = h // (heads // kv)
+            score = [dot(mine, key[g]) / math.sqrt(d) for key in keys]
+            most = max(score)
+            e = [math.exp(s - most) for s in score]
+            total = sum(e)
+            out += [sum(a * value[g][i] for a, value in zip(e, values)) / total
+                    for i in range(d)]
+        return matvec(w[p + "o_proj.weight"], out)
+
+    def feed(self, layer, n):
+        p = "model.layers.%d.mlp." % layer
+        gate, up = (matvec(self.w[p + x + "_proj.weight"], n) for x in ("gate", "up"))
+        return matvec(self.w[p + "down_proj.weight"],
+                      [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up)])
+
+    def step(self, token):
+        """Logits behind one more token, and the hidden state after each block."""
+        w = self.w
+        h, hidden = list(w["model.embed_tokens.weight"][token]), []
+        for i in range(self.c["num_hidden_layers"]):
+            p = "model.layers.%d." % i
+            n = self.norm(h, w[p + "input_layernorm.weight"])
+            h = [a + b for a, b in zip(h, self.attend(i, n))]
+            n = self.norm(h, w[p + "post_attention_layernorm.weight"])
+            h = [a + b for a, b in zip(h, self.feed(i, n))]
+            hidden.append(h)
+        self.position += 1
+        head = w.get("lm_head.weight") or w["model.embed_tokens.weight"]
+        return matvec(head, self.norm(h, w["model.norm.weight"])), hidden
+
+
+def near(got, want, what):
+    scale = max(map(abs, want)) or 1
+    need(len(got) == len(want), "%s: %d numbers, expected %d", what, len(got),
+         len(want))
+    for i, (a, b) in enumerate(zip(got, want)):
+        need(abs(a - b) <= TOLERANCE * scale, "%s: number %d: %.9g, expected %.9g",
+             what, i, a, b)
+
+
+def best(x):
+    return max(range(len(x)), key=lambda i: (x[i], -i))
+
+
+def log_sum(x):
+    most = max(x)
+    return most + math.log(math.fsum(math.exp(v - most) for v in x))
+
+
+# ---- what generate said -----------------------------------------------------
+
+def check_logits(model, config, path, ids):
+    m = Model(model, config)
+    got = rows_of(read_tensors(path)["logits"])
+    chosen = []
+    for t in ids:
+        logits, _ = m.step(t)
+    for row in got:
+        near(row, logits, "logits %d" % len(chosen))
+        chosen.append(best(logits))
+        logits, _ = m.step(chosen[-1])
+    print(*chosen)
+
+
+def check_layers(model, config, path, ids):
+    m = Model(model, config)
+    t = read_tensors(path)
+    n = m.c["num_hidden_layers"]
+    need(sorted(t) == sorted("hidden.%d" % i for i in range(n)), "names: %s", sorted(t))
+    got = [rows_of(t["hidden.%d" % i]) for i in range(n)]
+    for p, token in enumerate(ids):
+        _, hidden = m.step(token)
+        for i in range(n):
+            need(len(got[i]) == len(ids), "hidden.%d: %d rows", i, len(got[i]))
+            near(got[i][p], hidden[i], "hidden.%d, token %d" % (i, p))
+
+
+def check_greedy(model, config, path, ids):
+    m = Model(model, config)
+    said = json.load(open(path))
+    for t in ids:
+        logits, _ = m.step(t)
+    for i, (token, p) in enumerate(zip(said["ids"], said["logprobs"])):
+        want = best(logits)
+        need(token == want, "token %d: %d, expected %d", i, token, want)
+        total = log_sum(logits)
+        need(abs(p - (logits[want] - total)) < 1e-4, "token %d: %.9g", i, p)
+        for j, x in enumerate(said.get("top_logprobs", [[]] * (i + 1))[i]):
+            order = sorted(range(len(logits)), key=lambda k: (-logits[k], k))
+            need(x["id"] == order[j], "token %d, %d best: %s", i, j, x)
+            need(abs(x["logprob"] - (logits[order[j]] - total)) < 1e-4, "%s", x)
+        logits, _ = m.step(token)
+    need(len(said["logprobs"]) == len(said["ids"]), "logprobs")
+
+
+# ---- sampling ---------------------------------------------------------------
+
+def philox(counter, key):
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        p0, p1 = 0xd2511f53 * c[0], 0xcd9e8d57 * c[2]
+        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & 0xffffffff,
+             p0 >> 32 ^ c[3] ^ k[1], p0 & 0xffffffff]
+        k = [(k[0] + 0x9e3779b9) & 0xffffffff, (k[1] + 0xbb67ae85) & 0xffffffff]
+    return c
+
+
+def to_f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def choose(logits, seen, o, token, prompt=0):
+    x = list(logits)
+    for i in set(seen):
+        x[i] = to_f32(x[i] * o["penalty"] if x[i] < 0 else x[i] / o["penalty"])
+    if o["temp"] == 0:
+        return best(x), 1
+    order = sorted(range(len(x)), key=lambda i: (-x[i], i))
+    if o["top_k"]:
+        order = order[:int(o["top_k"])]
+    weight = {i: math.exp((x[i] - x[order[0]]) / o["temp"]) for i in order}
+    if o["top_p"] < 1:
+        limit, kept = o["top_p"] * sum(weight.values()), []
+        while not kept or sum(weight[i] for i in kept) < limit:
+            kept.append(order[len(kept)])
+        order = kept
+    elif not o["top_k"] or o["top_k"] >= len(x):
+        order = list(range(len(x)))
+    w = philox((prompt & 0xffffffff, prompt >> 32, 0, 5), (int(o["seed"]), token))
+    u = ((w[0] >> 5) * 2**26 + (w[1] >> 6)) / 2**53
+    total = sum(weight[i] for i in order)
+    at, margin = 0, 1
+    for i in order:
+        at += weight[i] / total
+        margin = min(margin, abs(at - u))
+        if at > u:
+            return i, margin
+    return order[-1], margin
+
+
+def check_sample(path, said, options):
+    o = {"temp": 1, "top_k": 0, "top_p": 1, "penalty": 1, "seed": 0}
+    seen = []
+    for x in options:
+        key, value = x.split("=")
+        if key == "prompt":
+            seen = list(map(int, value.split()))
+        else:
+            o[key] = float(value)
+    ids = json.load(open(said))["ids"]
+    rows = rows_of(read_tensors(path)["logits"])
+    need(len(rows) == len(ids), "%d logits, %d ids", len(rows), len(ids))
+    for token, (row, got) in enumerate(zip(rows, ids)):
+        want, margin = choose(row, seen, o, token)
+        need(got == want or margin < 1e-12, "token %d: %d, expected %d", token, got,
+             want)
+        seen.append(got)
+    print(len(set(ids)))
+
+
+# ---- scores -----------------------------------------------------------------
+
+def samples_of(path):
+    from tok import read_tok
+    _, samples, _ = read_tok(open(path, "rb").read())
+    return samples
+
+
+def targets_of(sample):
+    """Positions whose next id is a target."""
+    return [i - 1 for i in range(1, len(sample["ids"]))
+            if sample["mask"][i] and i not in sample["starts"]]
+
+
+def read_tsv(path):
+    head, line = open(path).read().splitlines()
+    return dict(zip(head.split("\t"), map(float, line.split("\t"))))
+
+
+def check_score(model, config, tsv, tok):
+    loss, tokens, n = [], 0, 0
+    m = Model(model, config)
+    for s in samples_of(tok):
+        n += 1
+        logits = []
+        for i, t in enumerate(s["ids"][:-1]):
+            if i in s["starts"]:
+                m.cache = [([], []) for _ in m.cache]
+                m.position = 0
+            logits.append(m.step(t)[0])
+        tokens += len(logits)
+        loss += [log_sum(logits[i]) - logits[i][s["ids"][i + 1]]
+                 for i in targets_of(s)]
+    said, mean = read_tsv(tsv), math.fsum(loss) / len(loss)
+    want = {"samples": n, "tokens": tokens, "targets": len(loss), "loss": mean,
+            "perplexity": math.exp(mean)}
+    for k, v in want.items():
+        need(abs(said[k] - v) <= 1e-5 * v, "%s: %.9g, expected %.9g", k, said[k], v)
+
+
+def check_kl(path, other, tsv, tok):
+    a, b = read_tensors(path), read_tensors(other)
+    kl, same = [], 0
+    for n, s in enumerate(samples_of(tok)):
+        p, q = rows_of(a["logits.%d" % n]), rows_of(b["logits.%d" % n])
+        need(len(p) == len(s["ids"]) - 1, "logits.%d: %d rows", n, len(p))
+        for i in targets_of(s):
+            sp, sq = log_sum(p[i]), log_sum(q[i])
+            kl.append(math.fsum(math.exp(x - sp) * ((x - sp) - (y - sq))
+                                for x, y in zip(p[i], q[i])))
+            same += best(p[i]) == best(q[i])
+    said = read_tsv(tsv)
+    need(abs(said["kl"] - sum(kl) / len(kl)) < 1e-9 + 1e-6 * said["kl"],
+         "kl: %.9g, expected %.9g", said["kl"], sum(kl) / len(kl))
+    need(abs(said["top1"] - same / len(kl)) < 1e-8, "top1: %.9g", said["top1"])
+
+
+# ---- small helpers ----------------------------------------------------------
+
+def check_same(a, b, name=None):
+    x, y = read_tensors(a), read_tensors(b)
+    if name:
+        x, y = x[name], y[name]
+    need(x == y, "%s and %s differ", a, b)
+
+
+def replace(path, name, where, value, out):
+    data = bytearray(open(path, "rb").read())
+    n = struct.unpack("<Q", data[:8])[0]
+    begin = json.loads(data[8:8 + n])[name]["data_offsets"][0]
+    struct.pack_into("<f", data, 8 + n + begin + 4 * int(where), float(value))
+    open(out, "wb").write(data)
+
+
+def make_config(out, pairs):
+    c = dict(SMALL)
+    for x in pairs:
+        key, value = x.split("=", 1)
+        c[key] = json.loads(value)
+    json.dump(c, open(out, "w"))
+
+
+def main(a):
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    what, rest = a[0], a[1:]
+    if what in ("logits", "layers", "greedy"):
+        check = {"logits": check_logits, "layers": check_layers,
+                 "greedy": check_greedy}[what]
+        check(*rest[:3], list(map(int, rest[3:])))
+    elif what == "config":
+        make_config(rest[0], rest[1:])
+    elif what == "sample":
+        check_sample(rest[0], rest[1], rest[2:])
+    else:
+        {"score": check_score, "kl": check_kl, "same": check_same,
+         "put": replace}[what](*rest)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(sys.argv[1:])
