@@ -121,7 +121,7 @@ misuse() {
 
 # long_options PROGRAM: from its help, "--name" or "--name ARG" or "--name[=ARG]".
 long_options() {
-    "$1" --help | grep -oE -- '--[a-z][a-z-]*(\[=[^ ]*| [A-Z][^ ]*)?' | sort -u
+    "$1" --help | grep -oE -- '--[a-z][a-z0-9-]*(\[=[^ ]*| [A-Z][^ ]*)?' | sort -u
 }
 
 @test "there are programs to ask" {

@@ -14,6 +14,19 @@ _nibble_words()
     case ${1##*/}:$2 in
     tokenize:FILE) echo @file ;;
     datcat:FILE) echo @samples ;;
+    trainstep:FILE) echo @tensors ;;
+    trainstep:--data | trainstep:-d | trainstep:--eval) echo @file ;;
+    trainstep:--log | trainstep:--dump | trainstep:--memory-report) echo @file ;;
+    trainstep:--output | trainstep:-o) echo @file ;;
+    trainstep:--order) echo shuffle file ;;
+    trainstep:--schedule) echo constant linear cosine wsd ;;
+    trainstep:--clip-mode) echo global prev tensor ;;
+    trainstep:--loss) echo ce scalar ;;
+    trainstep:--recompute) echo auto none block ;;
+    trainstep:--compute) echo f32 bf16 auto ;;
+    trainstep:--path) echo native dequant auto ;;
+    trainstep:--activations) echo plain nvfp4 ;;
+    trainstep:--compat) echo seed ;;
     *:FILE) echo @tensors ;;
     generate:--tokenizer | generate:-t | generate:--config) echo @json ;;
     generate:--template) echo qwen3 seed none ;;
