@@ -199,7 +199,7 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all setup demo test check check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
+.PHONY: all setup demo test check check-golden check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
 	uninstall arm64 clean help unit-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
@@ -225,6 +225,11 @@ check: all test-programs
 check-qwen3: $(BUILD)/unit/qwen3
 	@test -n "$(QWEN3)" || { echo 'check-qwen3: say QWEN3=path/to/tokenizer.json' >&2; exit 2; }
 	NIBBLE_QWEN3_TOKENIZER=$(abspath $(QWEN3)) $<
+
+## check-golden  train golden models, compare with float64: GOLDEN='dir ...'
+check-golden: all
+	@test -n "$(GOLDEN)" || { echo 'check-golden: say GOLDEN=path/to/models' >&2; exit 2; }
+	NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py $(GOLDEN)
 
 ## check-san   the tests under ASan and UBSan, the unit programs under valgrind
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \

@@ -161,4 +161,4 @@ _nibble()
     fi
 }
 
-complete -F _nibble datcat datpack generate nvquant tokenize
+complete -F _nibble datcat datpack generate nvquant tokenize trainstep

@@ -273,6 +273,14 @@ clip_for(const struct train *t, double norm)
     return fmin(1, limit / (norm + 1e-6));
 }
 
+/* What the gradient of a tensor is multiplied by. */
+static double
+tensor_clip(const struct train *t, size_t i)
+{
+    return t->numbers.mode == CLIP_TENSOR ? clip_for(t, t->tensor[i].norm)
+                                          : (double)t->adam.clip;
+}
+
 /* One tensor, some rows at a time. */
 static void
 update(struct train *t, size_t i)
@@ -283,8 +291,7 @@ update(struct train *t, size_t i)
     uint64_t chunk = t->numbers.chunk_rows * (r->rank == 2 ? r->shape[1] : 1);
     a.row = (uint32_t)i;
     a.decay = r->rank == 2 ? t->numbers.decay : 0;
-    if (t->numbers.mode == CLIP_TENSOR)
-        a.clip = (float)clip_for(t, t->tensor[i].norm);
+    a.clip = (float)tensor_clip(t, i);
     chunk = chunk ? (chunk + GROUP - 1) / GROUP * GROUP : r->numel;
     for (uint64_t at = 0; at < r->numel; at += chunk)
         k->adamw(k, &t->tensor[i].state, t->net.t[i].grad, at,
@@ -310,6 +317,21 @@ skip(struct train *t, const char *fmt, ...)
 
 /* ---- gradients as they come ------------------------------------------------------------------- */
 
+/* Squares of gradients must stay numbers of f32, in sums, too. */
+static const double most_norm = 1e18;
+
+/* Whether a gradient can be used: its norm is known, and what it is multiplied by. */
+static bool
+usable(struct train *t, size_t i)
+{
+    double norm = t->tensor[i].norm;
+    if (norm * tensor_clip(t, i) <= most_norm)
+        return true;
+    skip(t, "the gradient of %s %s", t->net.table.row[i].name,
+         isfinite(norm) ? "is too large" : "is not finite");
+    return false;
+}
+
 /* A gradient is complete: use it and forget it.  What is already moved when one is not
  * finite cannot be taken back here. */
 static void
@@ -324,9 +346,7 @@ released(void *ctx, size_t i)
         if (k->download(k, &sum, &t->squares[i], sizeof sum) < 0)
             return;
         t->tensor[i].norm = sqrt(sum);
-        if (!isfinite(sum)) {
-            skip(t, "the gradient of %s is not finite", t->net.table.row[i].name);
-        } else {
+        if (usable(t, i)) {
             update(t, i);
             t->moved = true;
         }
@@ -369,7 +389,7 @@ run_pass(struct train *t, const struct net_batch *b, float scale, double *sum)
     return 0;
 }
 
-/* The norms of all gradients: -1 error; the first that is not finite is the reason. */
+/* The norms of all gradients. */
 static int
 measure(struct train *t)
 {
@@ -382,11 +402,8 @@ measure(struct train *t)
     if (k->download(k, t->host, t->squares, table->n * sizeof *t->host) < 0)
         return -1;
     for (size_t i = 0; i < table->n; i++)
-        if (t->tensor[i].trained) {
+        if (t->tensor[i].trained)
             t->tensor[i].norm = sqrt(t->host[i]);
-            if (!isfinite(t->host[i]))
-                skip(t, "the gradient of %s is not finite", table->row[i].name);
-        }
     return 0;
 }
 
@@ -400,6 +417,22 @@ all_norms(const struct train *t)
     return sqrt(sum);
 }
 
+/* All or none. */
+static void
+update_all(struct train *t)
+{
+    struct train_result *r = t->result;
+    if (t->numbers.mode == CLIP_GLOBAL)
+        t->adam.clip = (float)clip_for(t, r->grad_norm);
+    r->clip = (double)t->adam.clip;
+    for (size_t i = 0; i < t->net.table.n; i++)
+        if (t->tensor[i].trained)
+            usable(t, i);
+    for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
+        if (t->tensor[i].trained)
+            update(t, i);
+}
+
 /* All gradients are there: judge, clip, update. */
 static int
 apply(struct train *t)
@@ -411,15 +444,8 @@ apply(struct train *t)
     if (t->judge && r->outcome == TRAIN_DONE &&
         !t->judge(t->judge_ctx, r->loss, r->grad_norm))
         skip(t, "a spike");
-    if (r->outcome == TRAIN_DONE && !t->layout.release) {
-        if (t->numbers.mode != CLIP_TENSOR)
-            r->clip =
-                clip_for(t, t->numbers.mode == CLIP_PREV ? t->last_norm : r->grad_norm);
-        t->adam.clip = (float)r->clip;
-        for (size_t i = 0; i < t->net.table.n; i++)
-            if (t->tensor[i].trained)
-                update(t, i);
-    }
+    if (r->outcome == TRAIN_DONE && !t->layout.release)
+        update_all(t);
     for (size_t i = 0; i < t->net.table.n && !t->layout.release; i++)
         clear_gradient(t, i);
     return 0;
