@@ -6,7 +6,6 @@
 #include "kernels/cpu/gemm.h"
 #include "lib/core/maths.h"
 #include "lib/core/num.h"
-#include "lib/nvfp4/codec.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@ static const struct rows_isa *const rows_table[ISA_COUNT] = {
 void
 cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx)
 {
-    par_for(c->threads, n, fn, ctx, c->err);
+    team_for(c->team, n, fn, ctx, c->err);
 }
 
 /* ---- memory ------------------------------------------------------------------------ */
@@ -98,56 +97,53 @@ static void
 cpu_close(struct kernels *k)
 {
     struct cpu *c = (struct cpu *)k;
-    cpu_release(k, c->expanded);
+    cpu_release(k, c->room);
+    team_close(c->team);
     free(c);
 }
 
 /* ---- products ------------------------------------------------------------------------ */
 
-struct expand_job {
-    const struct weight *w;
-    float *out;
-};
-
-static int
-expand_rows(void *ctx, size_t row, unsigned worker, struct err *err)
+/* Memory to pack into; it grows and stays.  NULL: the error is kept. */
+static float *
+take_room(struct cpu *c, size_t bytes)
 {
-    const struct expand_job *j = ctx;
-    const struct weight *w = j->w;
-    (void)worker;
-    (void)err;
-    nvfp4_decode(j->out + row * w->in, (const uint8_t *)w->values + row * w->in / 2,
-                 w->scales + row * w->in / NVFP4_BLOCK, w->scale2 ? *w->scale2 : 1,
-                 w->in);
-    return 0;
-}
-
-/* The weight as a matrix (out, in) that products take. */
-static struct matrix
-as_matrix(struct cpu *c, const struct weight *w)
-{
-    struct matrix m = { w->values, w->dtype, w->in, 1 };
-    if (w->dtype != DT_NVFP4)
-        return m;
-    size_t bytes = w->out * w->in * sizeof(float);
-    if (bytes > c->expanded_bytes) {
+    if (bytes > c->room_bytes) {
         enum part part = c->k.part;
-        cpu_release(&c->k, c->expanded);
+        cpu_release(&c->k, c->room);
         c->k.part = PART_WORK;
-        c->expanded = cpu_alloc(&c->k, bytes);
+        c->room = cpu_alloc(&c->k, bytes);
         c->k.part = part;
-        c->expanded_bytes = c->expanded ? bytes : 0;
+        c->room_bytes = c->room ? bytes : 0;
     }
-    struct expand_job j = { w, c->expanded };
-    if (c->expanded)
-        cpu_for(c, w->out, expand_rows, &j);
-    return (struct matrix){ c->expanded, DT_F32, w->in, 1 };
+    return c->room;
+}
+
+static void
+multiply(struct cpu *c, const struct gemm *g)
+{
+    float *room = take_room(c, gemm_room(g));
+    c->k.ledger.flops += 2.0 * (double)g->m * (double)g->n * (double)g->k;
+    if (room)
+        gemm_run(g, c->isa, c->team, room, c->err);
 }
 
 static struct matrix
-turned(struct matrix m)
+dense(const float *p, size_t rows, size_t cols)
 {
-    return (struct matrix){ m.p, m.dtype, m.cols, m.rows };
+    return (struct matrix){ .p = p, .dtype = DT_F32, .rows = rows, .cols = cols };
+}
+
+/* A weight (out, in), or turned (in, out). */
+static struct matrix
+as_matrix(const struct weight *w, bool turned)
+{
+    return (struct matrix){ .p = w->values,
+                            .dtype = w->dtype,
+                            .rows = turned ? 1 : w->in,
+                            .cols = turned ? w->in : 1,
+                            .scales = w->scales,
+                            .scale2 = w->scale2 ? *w->scale2 : 1 };
 }
 
 static void
@@ -158,33 +154,36 @@ cpu_linear(struct kernels *k, float *y, const float *x, const struct weight *w,
     struct gemm g = {
         .m = tokens, .n = w->out, .k = w->in, .c = y, .ldc = w->out, .add = add
     };
-    g.a = (struct matrix){ x, DT_F32, w->in, 1 };
-    g.b = turned(as_matrix(c, w));
-    gemm_run(&g, c->isa, c->threads, c->err);
+    if (tokens <= GEMV_MOST) {
+        k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
+        gemv_run(y, x, w, tokens, add, c->isa, c->team, c->err);
+        return;
+    }
+    g.a = dense(x, w->in, 1);
+    g.b = as_matrix(w, true);
+    multiply(c, &g);
 }
 
 static void
 cpu_linear_dx(struct kernels *k, float *dx, const float *dy, const struct weight *w,
               size_t tokens, bool add)
 {
-    struct cpu *c = (struct cpu *)k;
     struct gemm g = {
         .m = tokens, .n = w->in, .k = w->out, .c = dx, .ldc = w->in, .add = add
     };
-    g.a = (struct matrix){ dy, DT_F32, w->out, 1 };
-    g.b = as_matrix(c, w);
-    gemm_run(&g, c->isa, c->threads, c->err);
+    g.a = dense(dy, w->out, 1);
+    g.b = as_matrix(w, false);
+    multiply((struct cpu *)k, &g);
 }
 
 static void
 cpu_linear_dw(struct kernels *k, float *dw, const float *dy, const float *x, size_t out,
               size_t in, size_t tokens)
 {
-    struct cpu *c = (struct cpu *)k;
     struct gemm g = { .m = out, .n = in, .k = tokens, .c = dw, .ldc = in, .add = true };
-    g.a = (struct matrix){ dy, DT_F32, 1, out };
-    g.b = (struct matrix){ x, DT_F32, in, 1 };
-    gemm_run(&g, c->isa, c->threads, c->err);
+    g.a = dense(dy, 1, out);
+    g.b = dense(x, in, 1);
+    multiply((struct cpu *)k, &g);
 }
 
 /* ---- embedding ------------------------------------------------------------------------- */
@@ -628,9 +627,11 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
         err_set(err, ERR_MEMORY, "out of memory");
         return NULL;
     }
-    *c = (struct cpu){
-        .isa = isa, .threads = threads, .rows = rows_table[isa], .err = err
-    };
+    *c = (struct cpu){ .isa = isa, .rows = rows_table[isa], .err = err };
+    if (!(c->team = team_open(threads, err))) {
+        free(c);
+        return NULL;
+    }
     c->k = (struct kernels){ .name = "cpu",
                              .close = cpu_close,
                              .alloc = cpu_alloc,

@@ -4,17 +4,17 @@
 #define NIBBLE_KERNELS_CPU_CPU_H
 
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/team.h"
 #include "kernels/kernels.h"
-#include "lib/core/par.h"
 
 struct cpu {
     struct kernels k; // first: a struct kernels * is one of these
     enum isa isa;
-    unsigned threads;
+    struct team *team;
     const struct rows_isa *rows;
     struct err *err;
-    float *expanded; // a weight that products cannot take as it is
-    size_t expanded_bytes;
+    float *room; // where products pack their parts
+    size_t room_bytes;
 };
 
 /* fn for 0 .. n-1 on all threads; errors are kept. */

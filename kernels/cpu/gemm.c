@@ -1,34 +1,47 @@
 /* SPDX-License-Identifier: MIT */
 /* gemm: see gemm.h.
  *
- * C is cut into tiles of TILE_M x TILE_N, each the work of one thread: it packs its own
- * parts of A and B, K_BLOCK of k at a time, and runs the kernel over them.  Packing twice
- * what another thread packs, too, costs less than a hundredth of the products and needs no
- * barriers. */
+ * As much of A and B as fits into the room is packed by all threads, each part once, and
+ * then multiplied by all threads, a tile of C at a time.  What is packed is divided into
+ * squares of GROUP rows (columns, of B) and K_BLOCK of k, each the work of one thread,
+ * and those into panels of as many rows as the kernel takes. */
 #include "kernels/cpu/gemm.h"
 
 #include "lib/core/num.h"
-#include "lib/core/par.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
-    TILE_M = 360, // a multiple of every mr
-    TILE_N = 480, // of every nr
+    GROUP = 96, // a multiple of every mr and nr
     K_BLOCK = 256,
+    SLACK = 16, // what turn may write too much
+    SQUARE = GROUP * K_BLOCK + SLACK,
+    MOST_M = 8, // groups that are packed together
+    MOST_N = 20,
+    MOST_K = 4, // blocks of k
+    TILE_N = 5, // groups of columns of a tile; of rows it has one
+    TILES = 8,  // smaller tiles if there would not be so many
     MOST_MR = 16,
     MOST_NR = 32,
-    SLACK = 16, // what turn may write too much
-    A_ROOM = TILE_M * K_BLOCK + SLACK,
-    B_ROOM = TILE_N * K_BLOCK + SLACK,
+    SMALL = 1 << 18, // products that are not worth a second thread
+};
+
+/* A part of A or B, packed: squares of group g and block b at (g * blocks + b). */
+struct packed_part {
+    const struct matrix *x;
+    float *room;
+    size_t from, n;    // rows of A, columns of B
+    size_t k, depth;   // first k, and how many
+    size_t line, step; // strides of a row and of k
+    size_t unit;       // rows of a panel
 };
 
 struct job {
     const struct gemm *g;
     const struct gemm_isa *isa;
-    size_t across; // tiles of a row of tiles
-    float **room;  // of each worker
+    struct packed_part a, b;
+    size_t packed;         // squares of a; those of b come after
+    size_t across, tile_n; // tiles of a row of tiles; groups of a tile
 };
 
 static const struct gemm_isa *const table[ISA_COUNT] = {
@@ -41,73 +54,140 @@ static const struct gemm_isa *const table[ISA_COUNT] = {
 #endif
 };
 
+static size_t
+parts(size_t n, size_t part)
+{
+    return (n + part - 1) / part;
+}
+
+static size_t
+least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t
+blocks(const struct packed_part *p)
+{
+    return parts(p->depth, K_BLOCK);
+}
+
+static size_t
+squares(const struct packed_part *p)
+{
+    return parts(p->n, GROUP) * blocks(p);
+}
+
+static float *
+square(const struct packed_part *p, size_t group, size_t block)
+{
+    return p->room + (group * blocks(p) + block) * SQUARE;
+}
+
+/* ---- packing --------------------------------------------------------------------------- */
+
 /* n neighbours from element `at` on, as floats; *room has space for them. */
 static const float *
-floats(const struct matrix *x, size_t at, size_t n, float *room)
+floats(const struct gemm_isa *isa, const struct matrix *x, size_t at, size_t n,
+       float *room)
 {
-    const uint16_t *half = (const uint16_t *)x->p + at;
     if (x->dtype == DT_F32)
         return (const float *)x->p + at;
-    for (size_t i = 0; i < n; i++)
-        room[i] = x->dtype == DT_BF16 ? num_from_bf16(half[i]) : num_from_f16(half[i]);
+    isa->read(room, x, at, n);
     return room;
 }
 
-static float
-element(const struct matrix *x, size_t at)
-{
-    float room;
-    return *floats(x, at, 1, &room);
-}
-
-/* A panel of `unit` rows: for each k its elements together; rows beyond n are zeros.
- * line, step: strides of a row and of k. */
+/* k runs along memory: rows become columns. */
 static void
-pack_panel(const struct job *j, float *out, const struct matrix *x, size_t from,
-           size_t line, size_t step, size_t rows, size_t k, size_t unit, float *room)
+pack_lines(const struct gemm_isa *isa, float *out, const struct packed_part *p,
+           size_t at, size_t n, size_t k)
 {
-    if (step == 1) { // k runs along memory: rows become columns
-        const float *values = (const float *)x->p + from;
-        if (x->dtype != DT_F32) {
+    float room[MOST_NR * K_BLOCK];
+    for (size_t row = 0; row < n; row += p->unit, out += p->unit * k) {
+        size_t rows = least(n - row, p->unit), from = at + row * p->line;
+        const float *x = (const float *)p->x->p + from;
+        size_t line = p->line;
+        if (p->x->dtype != DT_F32) {
             for (size_t r = 0; r < rows; r++)
-                floats(x, from + r * line, k, room + r * K_BLOCK);
-            values = room;
+                isa->read(room + r * K_BLOCK, p->x, from + r * p->line, k);
+            x = room;
             line = K_BLOCK;
         }
-        j->isa->turn(out, values, line, rows, k, unit);
-        return;
+        isa->turn(out, x, line, rows, k, p->unit);
     }
-    for (size_t s = 0; s < k; s++, out += unit) {
-        if (line == 1)
-            memcpy(out, floats(x, from + s * step, rows, room), rows * sizeof *out);
-        for (size_t r = line == 1 ? rows : 0; r < unit; r++)
-            out[r] = r < rows ? element(x, from + r * line + s * step) : 0;
+}
+
+/* Rows run along memory: pieces of them go to all panels. */
+static void
+pack_pieces(const struct gemm_isa *isa, float *out, const struct packed_part *p,
+            size_t at, size_t n, size_t k)
+{
+    float room[GROUP];
+    for (size_t s = 0; s < k; s++) {
+        const float *x = floats(isa, p->x, at + s * p->step, n, room);
+        for (size_t row = 0; row < n; row += p->unit) {
+            size_t rows = least(n - row, p->unit);
+            float *to = out + row * k + s * p->unit;
+            memcpy(to, x + row, rows * sizeof *to);
+            memset(to + rows, 0, (p->unit - rows) * sizeof *to);
+        }
     }
 }
 
 static void
-pack(const struct job *j, float *out, const struct matrix *x, size_t from, size_t line,
-     size_t step, size_t n, size_t k, size_t unit, float *room)
+pack_elements(const struct gemm_isa *isa, float *out, const struct packed_part *p,
+              size_t at, size_t n, size_t k)
 {
-    for (size_t p = 0; p < n; p += unit, out += unit * k) {
-        size_t rows = n - p < unit ? n - p : unit;
-        pack_panel(j, out, x, from + p * line, line, step, rows, k, unit, room);
-    }
+    float room;
+    for (size_t row = 0; row < n; row += p->unit)
+        for (size_t s = 0; s < k; s++)
+            for (size_t r = row; r < row + p->unit; r++)
+                *out++ =
+                    r < n ? *floats(isa, p->x, at + r * p->line + s * p->step, 1, &room)
+                          : 0;
 }
 
-/* One tile over one block of k: all panels against each other. */
 static void
-tile_block(const struct job *j, const float *a, const float *b, float *c, size_t m,
-           size_t n, size_t k, bool add)
+pack_square(const struct gemm_isa *isa, const struct packed_part *p, size_t i)
 {
-    const struct gemm_isa *isa = j->isa;
-    size_t ldc = j->g->ldc;
+    size_t group = i / blocks(p), block = i % blocks(p);
+    size_t row = group * GROUP, s = block * K_BLOCK;
+    size_t n = least(p->n - row, GROUP), k = least(p->depth - s, K_BLOCK);
+    size_t at = (p->from + row) * p->line + (p->k + s) * p->step;
+    float *out = square(p, group, block);
+    if (p->step == 1)
+        pack_lines(isa, out, p, at, n, k);
+    else if (p->line == 1)
+        pack_pieces(isa, out, p, at, n, k);
+    else
+        pack_elements(isa, out, p, at, n, k);
+}
+
+static int
+pack_one(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct job *j = ctx;
+    (void)worker;
+    (void)err;
+    if (i < j->packed)
+        pack_square(j->isa, &j->a, i);
+    else
+        pack_square(j->isa, &j->b, i - j->packed);
+    return 0;
+}
+
+/* ---- products -------------------------------------------------------------------------- */
+
+/* All panels of one square against each other. */
+static void
+multiply(const struct gemm_isa *isa, const float *a, const float *b, float *c,
+         size_t ldc, size_t m, size_t n, size_t k, bool add)
+{
     for (size_t col = 0; col < n; col += isa->nr)
         for (size_t row = 0; row < m; row += isa->mr) {
             const float *pa = a + row * k, *pb = b + col * k;
             float *out = c + row * ldc + col;
-            size_t rows = m - row < isa->mr ? m - row : isa->mr;
-            size_t cols = n - col < isa->nr ? n - col : isa->nr;
+            size_t rows = least(m - row, isa->mr), cols = least(n - col, isa->nr);
             if (rows == isa->mr && cols == isa->nr) {
                 isa->micro(k, pa, pb, out, ldc, add);
                 continue;
@@ -126,43 +206,96 @@ run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
     const struct gemm *g = j->g;
-    size_t row = i / j->across * TILE_M, col = i % j->across * TILE_N;
-    size_t m = g->m - row < TILE_M ? g->m - row : TILE_M;
-    size_t n = g->n - col < TILE_N ? g->n - col : TILE_N;
-    float *a = j->room[worker], *b = a + A_ROOM, *halves = b + B_ROOM;
-    float *c = g->c + row * g->ldc + col;
+    size_t down = i / j->across, first = i % j->across * j->tile_n;
+    size_t row = down * GROUP, m = least(j->a.n - row, GROUP);
+    size_t last = least(first + j->tile_n, parts(j->b.n, GROUP));
+    (void)worker;
     (void)err;
-    for (size_t k = 0; k < g->k; k += K_BLOCK) {
-        size_t depth = g->k - k < K_BLOCK ? g->k - k : K_BLOCK;
-        pack(j, a, &g->a, row * g->a.rows + k * g->a.cols, g->a.rows, g->a.cols, m,
-             depth, j->isa->mr, halves);
-        pack(j, b, &g->b, k * g->b.rows + col * g->b.cols, g->b.cols, g->b.rows, n,
-             depth, j->isa->nr, halves);
-        tile_block(j, a, b, c, m, n, depth, k > 0 || g->add);
+    for (size_t block = 0; block < blocks(&j->a); block++) {
+        size_t k = least(j->a.depth - block * K_BLOCK, K_BLOCK);
+        for (size_t group = first; group < last; group++) {
+            size_t col = group * GROUP, n = least(j->b.n - col, GROUP);
+            float *c = g->c + (j->a.from + row) * g->ldc + j->b.from + col;
+            multiply(j->isa, square(&j->a, down, block), square(&j->b, group, block), c,
+                     g->ldc, m, n, k, j->a.k + block > 0 || g->add);
+        }
     }
-    for (size_t r = 0; r < m && g->k == 0 && !g->add; r++)
-        memset(c + r * g->ldc, 0, n * sizeof *c);
     return 0;
 }
 
-int
-gemm_run(const struct gemm *g, enum isa isa, unsigned threads, struct err *err)
+static int
+share(const struct job *j, struct team *team, size_t n, par_fn fn, struct err *err)
 {
-    size_t down = (g->m + TILE_M - 1) / TILE_M;
-    struct job j = { .g = g,
-                     .isa = table[isa],
-                     .across = (g->n + TILE_N - 1) / TILE_N };
-    size_t tiles = down * j.across, room = A_ROOM + B_ROOM + MOST_NR * K_BLOCK;
-    if (threads > tiles)
-        threads = tiles ? (unsigned)tiles : 1;
-    j.room = calloc(threads, sizeof *j.room);
-    bool good = j.room != NULL;
-    for (unsigned t = 0; t < threads && good; t++)
-        good = (j.room[t] = malloc(room * sizeof(float))) != NULL;
-    int rc = good ? par_for(threads, tiles, run_tile, &j, err)
-                  : err_set(err, ERR_MEMORY, "out of memory for a product");
-    for (unsigned t = 0; t < threads && j.room; t++)
-        free(j.room[t]);
-    free(j.room);
-    return rc;
+    void *ctx = (void *)(uintptr_t)j;
+    if (j->a.n * j->b.n * j->a.depth > SMALL)
+        return team_for(team, n, fn, ctx, err);
+    for (size_t i = 0; i < n; i++)
+        fn(ctx, i, 0, err);
+    return 0;
+}
+
+/* Pack what is new and multiply. */
+static int
+run_part(struct job *j, bool new_b, struct team *team, struct err *err)
+{
+    size_t down = parts(j->a.n, GROUP), groups = parts(j->b.n, GROUP);
+    j->packed = squares(&j->a);
+    if (share(j, team, j->packed + (new_b ? squares(&j->b) : 0), pack_one, err) < 0)
+        return -1;
+    j->tile_n = TILE_N;
+    while (j->tile_n > 1 && down * parts(groups, j->tile_n) < TILES)
+        j->tile_n--;
+    j->across = parts(groups, j->tile_n);
+    return share(j, team, down * j->across, run_tile, err);
+}
+
+size_t
+gemm_room(const struct gemm *g)
+{
+    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
+    size_t m = least(parts(g->m, GROUP), MOST_M), n = least(parts(g->n, GROUP), MOST_N);
+    return (m + n) * k * SQUARE * sizeof(float);
+}
+
+/* The sum of no products. */
+static void
+clear(const struct gemm *g)
+{
+    for (size_t r = 0; r < g->m && !g->add; r++)
+        memset(g->c + r * g->ldc, 0, g->n * sizeof *g->c);
+}
+
+int
+gemm_run(const struct gemm *g, enum isa isa, struct team *team, float *room,
+         struct err *err)
+{
+    enum { M = MOST_M * GROUP, N = MOST_N * GROUP, K = MOST_K * K_BLOCK };
+    struct job j = { .g = g, .isa = table[isa] };
+    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
+    float *behind_b = room + least(parts(g->n, GROUP), MOST_N) * k * SQUARE;
+    if (err->kind)
+        return -1;
+    if (g->k == 0)
+        clear(g);
+    j.a = (struct packed_part){ .x = &g->a,
+                                .room = behind_b,
+                                .line = g->a.rows,
+                                .step = g->a.cols,
+                                .unit = j.isa->mr };
+    j.b = (struct packed_part){ .x = &g->b,
+                                .room = room,
+                                .line = g->b.cols,
+                                .step = g->b.rows,
+                                .unit = j.isa->nr };
+    for (j.b.from = 0; j.b.from < g->n; j.b.from += N)
+        for (size_t from = 0; from < g->k; from += K)
+            for (j.a.from = 0; j.a.from < g->m; j.a.from += M) {
+                j.a.k = j.b.k = from;
+                j.a.depth = j.b.depth = least(g->k - from, K);
+                j.a.n = least(g->m - j.a.from, M);
+                j.b.n = least(g->n - j.b.from, N);
+                if (run_part(&j, j.a.from == 0, team, err) < 0)
+                    return -1;
+            }
+    return 0;
 }

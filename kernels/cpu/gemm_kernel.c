@@ -4,9 +4,8 @@
  * A tile of C, MR rows of VECS vectors, stays in registers while k goes by. */
 #include "kernels/cpu/gemm.h"
 
-#include "lib/core/vec.h"
-
-#include <math.h>
+#include "kernels/cpu/codes.h"
+#include "lib/core/num.h"
 
 #if defined __AVX512F__
 enum { MR = 12, VECS = 2 };
@@ -19,33 +18,6 @@ enum { MR = 4, VECS = 1 };
 #endif
 
 enum { NR = LANES * VECS };
-
-static inline vf
-load(const float *p)
-{
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline void
-store(float *p, vf v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
-/* sum + a * b, rounded once, everywhere. */
-static inline vf
-fused(vf sum, vf a, vf b)
-{
-#if defined __AVX2__ || defined __aarch64__
-    return plus_product(sum, a, b);
-#else
-    for (int i = 0; i < LANES; i++)
-        sum[i] = fmaf(a[i], b[i], sum[i]);
-    return sum;
-#endif
-}
 
 static void
 micro(size_t k, const float *a, const float *b, float *c, size_t ldc, bool add)
@@ -88,4 +60,59 @@ turn(float *out, const float *x, size_t line, size_t rows, size_t k, size_t unit
             out[s * unit + r] = r < rows ? x[r * line + s] : 0;
 }
 
-const struct gemm_isa NAME(gemm) = { MR, NR, micro, turn };
+/* ---- elements as floats --------------------------------------------------------------- */
+
+static void
+read_bf16(float *out, const uint16_t *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)x[i] << 16;
+        memcpy(out + i, &bits, sizeof bits);
+    }
+}
+
+static void
+read_f16(float *out, const uint16_t *x, size_t n)
+{
+    size_t i = 0;
+#if defined __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i,
+                         _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + i))));
+#endif
+    for (; i < n; i++)
+        out[i] = num_from_f16(x[i]);
+}
+
+/* As nvfp4_decode: the product with the block's scale is exact. */
+static void
+read_nvfp4(float *out, const uint8_t *codes, const uint8_t *scales, float scale2,
+           size_t n)
+{
+    for (size_t b = 0; b < n / 16; b++, codes += 8, out += 16) {
+        vf scale = scale_values((vu){ 0 } + scales[b]);
+        for (int v = 0; v < 16 / LANES; v++)
+            store(out + v * LANES, code_values(block_codes(codes, v)) * scale * scale2);
+    }
+}
+
+static void
+read(float *out, const struct matrix *x, size_t at, size_t n)
+{
+    switch (x->dtype) {
+    case DT_BF16:
+        read_bf16(out, (const uint16_t *)x->p + at, n);
+        break;
+    case DT_F16:
+        read_f16(out, (const uint16_t *)x->p + at, n);
+        break;
+    case DT_NVFP4:
+        read_nvfp4(out, (const uint8_t *)x->p + at / 2, x->scales + at / 16, x->scale2,
+                   n);
+        break;
+    default:
+        memcpy(out, (const float *)x->p + at, n * sizeof *out);
+    }
+}
+
+const struct gemm_isa NAME(gemm) = { MR, NR, micro, turn, read };

@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: MIT */
+/* kernels: what the operations of the CPU backend cost, by themselves and in a pass.
+ *
+ *   kernels [-j THREADS] [-a ISA] PART...
+ *
+ *   products    W of the shapes of Qwen3-0.6B against 512 tokens: GFLOP/s, forward and
+ *               both gradients, beside sgemm where it was linked in (-DPEER)
+ *   decode      one token, the weights of a layer of Qwen3-4B, several times what the
+ *               cache holds: GB/s of the weight's bytes, beside plain reading
+ *   attention   Qwen3-0.6B, long sequences: GFLOP/s of the causal half
+ *   adamw       parameters a second
+ *   small       a launch: an operation on few numbers
+ *   tiny, 0.6b  a pass forward and back: 8 x 64 tokens of a model of 128 channels, and
+ *               512 tokens of Qwen3-0.6B; milliseconds of each operation
+ *
+ * CSV on standard output: what, threads, path, value, unit.  Each figure is the best of
+ * some runs after one that is not counted; allocation lies outside.
+ */
+#include "lib/core/num.h"
+#include "lib/model/net.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef PEER
+void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha,
+                 const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                 int ldc);
+#endif
+
+static struct err err;
+static unsigned threads = 1;
+static enum isa isa;
+
+static double
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void
+say(const char *what, double value, const char *unit)
+{
+    printf("%s,%u,%s,%.4g,%s\n", what, threads, isa_name(isa), value, unit);
+    fflush(stdout);
+}
+
+static void *
+room(struct kernels *k, size_t bytes)
+{
+    void *p = k->alloc(k, bytes);
+    if (!p) {
+        fprintf(stderr, "kernels: %s\n", err.msg);
+        exit(2);
+    }
+    return p;
+}
+
+static void
+fill(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)((double)(uint32_t)(i * 2654435761U) * 0x1p-31 - 1);
+}
+
+/* ---- weights --------------------------------------------------------------------------- */
+
+static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16, DT_NVFP4 };
+enum { TYPES = 4 };
+
+static size_t
+weight_bytes(enum dtype t, size_t n)
+{
+    return t == DT_NVFP4 ? n / 2 + n / 16 : n * dtype_bits(t) / 8;
+}
+
+static struct weight
+make_weight(struct kernels *k, enum dtype t, size_t out, size_t in)
+{
+    size_t n = out * in;
+    struct weight w = { .dtype = t, .out = out, .in = in };
+    uint8_t *p = room(k, weight_bytes(t, n));
+    w.values = p;
+    if (t == DT_F32)
+        fill((float *)(void *)p, n);
+    else
+        for (size_t i = 0; i < weight_bytes(t, n); i++)
+            p[i] = (uint8_t)(t == DT_NVFP4 && i >= n / 2 ? 56 : i * 101 & 0x3f);
+    if (t == DT_NVFP4)
+        w.scales = p + n / 2;
+    return w;
+}
+
+static void
+release_weight(struct kernels *k, struct weight *w)
+{
+    k->release(k, (void *)(uintptr_t)w->values);
+}
+
+/* ---- products ---------------------------------------------------------------------------- */
+
+struct shape {
+    size_t out, in;
+};
+
+enum { TOKENS = 512, RUNS = 5 };
+
+static double
+best_product(struct kernels *k, int way, const struct shape *s, struct weight *w,
+             float *x, float *y, float *dw)
+{
+    double best = 1e9;
+    for (int r = 0; r <= RUNS; r++) {
+        double start = now();
+        if (way == 0)
+            k->linear(k, y, x, w, TOKENS, false);
+        else if (way == 1)
+            k->linear_dx(k, x, y, w, TOKENS, false);
+        else
+            k->linear_dw(k, dw, y, x, s->out, s->in, TOKENS);
+        double t = now() - start;
+        best = r && t < best ? t : best;
+    }
+    return best;
+}
+
+#ifdef PEER
+static void
+peer_products(const struct shape *s, const float *w, float *x, float *y, float *dw)
+{
+    static const char *const ways[] = { "forward", "dx", "dw" };
+    int out = (int)s->out, in = (int)s->in;
+    for (int way = 0; way < 3; way++) {
+        double best = 1e9;
+        for (int r = 0; r <= RUNS; r++) {
+            double start = now();
+            if (way == 0)
+                cblas_sgemm(101, 111, 112, TOKENS, out, in, 1, x, in, w, in, 0, y, out);
+            else if (way == 1)
+                cblas_sgemm(101, 111, 111, TOKENS, in, out, 1, y, out, w, in, 0, x, in);
+            else
+                cblas_sgemm(101, 112, 111, out, in, TOKENS, 1, y, out, x, in, 1, dw,
+                            in);
+            double t = now() - start;
+            best = r && t < best ? t : best;
+        }
+        char what[128];
+        snprintf(what, sizeof what, PEER " %s %zu x %zu f32", ways[way], s->out, s->in);
+        say(what, 2e-9 * TOKENS * (double)s->out * (double)s->in / best, "GFLOP/s");
+    }
+}
+#endif
+
+static void
+products(struct kernels *k)
+{
+    static const char *const ways[] = { "forward", "dx", "dw" };
+    static const struct shape shapes[] = { { 2048, 1024 },
+                                           { 3072, 1024 },
+                                           { 1024, 3072 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct shape *s = &shapes[i];
+        float *x = room(k, TOKENS * s->in * 4), *y = room(k, TOKENS * s->out * 4);
+        float *dw = room(k, s->out * s->in * 4);
+        for (int t = 0; t < TYPES; t++) {
+            struct weight w = make_weight(k, types[t], s->out, s->in);
+            for (int way = 0; way < (t ? 2 : 3); way++) {
+                char what[128];
+                fill(x, TOKENS * s->in);
+                fill(y, TOKENS * s->out);
+                double best = best_product(k, way, s, &w, x, y, dw);
+                snprintf(what, sizeof what, "%s %zu x %zu %s", ways[way], s->out, s->in,
+                         dtype_name(types[t]));
+                say(what, 2e-9 * TOKENS * (double)s->out * (double)s->in / best,
+                    "GFLOP/s");
+            }
+#ifdef PEER
+            if (t == 0)
+                peer_products(s, w.values, x, y, dw);
+#endif
+            release_weight(k, &w);
+        }
+        k->release(k, x);
+        k->release(k, y);
+        k->release(k, dw);
+    }
+}
+
+/* ---- one token ------------------------------------------------------------------------------ */
+
+static void
+decode(struct kernels *k)
+{
+    static const size_t batches[] = { 1, 2, 4, 8, 16 };
+    enum { OUT = 9728, IN = 2560, COPIES = 8 };
+    double *sum = room(k, 8);
+    float *x = room(k, 16 * IN * 4), *y = room(k, 16 * OUT * 4);
+    float *big = room(k, (size_t)OUT * IN * COPIES * 4);
+    fill(x, 16 * IN);
+    fill(big, (size_t)OUT * IN * COPIES);
+    for (int t = 0; t < TYPES; t++) {
+        struct weight w[COPIES];
+        size_t bytes = weight_bytes(types[t], (size_t)OUT * IN);
+        for (int i = 0; i < COPIES; i++)
+            w[i] = make_weight(k, types[t], OUT, IN);
+        for (int b = 0; b < (getenv("QUICK")?1:5); b++) {
+            double best = 1e9;
+            for (int r = 0; r < 4; r++) {
+                double start = now();
+                for (int i = 0; i < COPIES; i++)
+                    k->linear(k, y, x, &w[i], batches[b], false);
+                double took = now() - start;
+                best = r && took < best ? took : best;
+            }
+            char what[128];
+            snprintf(what, sizeof what, "decode %d x %d %s tokens %zu", OUT, IN,
+                     dtype_name(types[t]), batches[b]);
+            say(what, 1e-9 * (double)bytes * COPIES / best, "GB/s");
+        }
+        for (int i = 0; i < COPIES; i++)
+            release_weight(k, &w[i]);
+    }
+    double best = 1e9;
+    for (int r = 0; r < 4; r++) {
+        double start = now();
+        k->sum_squares(k, sum, big, (size_t)OUT * IN * COPIES);
+        double took = now() - start;
+        best = r && took < best ? took : best;
+    }
+    say("sum of squares", 1e-9 * OUT * IN * COPIES * 4 / best, "GB/s");
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+static void
+attention(struct kernels *k)
+{
+    static const size_t lengths[] = { 512, 2048, 8192 };
+    enum { QUERY = 16, KV = 8, DIM = 128 };
+    for (int i = 0; i < 3; i++) {
+        size_t t = lengths[i], q = t * QUERY * DIM, kv = t * KV * DIM;
+        float *a[4], *b[6], *lse = room(k, t * QUERY * 4);
+        int32_t *first = room(k, t * 4);
+        struct heads h = { t, 0, QUERY, KV, DIM, first };
+        for (int n = 0; n < 4; n++)
+            fill(a[n] = room(k, q * 4), q);
+        for (int n = 0; n < 4; n++)
+            fill(b[n] = room(k, kv * 4), kv);
+        for (int back = 0; back < 2; back++) {
+            double best = 1e9;
+            for (int r = 0; r < (t > 4096 ? 2 : 4); r++) {
+                double start = now();
+                if (back)
+                    k->attention_dx(k, a[2], b[2], b[3], a[3], a[1], lse, a[0], b[0],
+                                    b[1], &h);
+                else
+                    k->attention(k, a[1], lse, a[0], b[0], b[1], &h);
+                double took = now() - start;
+                best = r && took < best ? took : best;
+            }
+            char what[128];
+            snprintf(what, sizeof what, "attention %s %zu tokens",
+                     back ? "back" : "forward", t);
+            // Two products forward, five back, over half of the square.
+            say(what,
+                1e-9 * (back ? 5 : 2) * QUERY * DIM * (double)t * (double)t / best,
+                "GFLOP/s");
+        }
+        for (int n = 0; n < 4; n++)
+            k->release(k, a[n]);
+        for (int n = 0; n < 4; n++)
+            k->release(k, b[n]);
+        k->release(k, lse);
+        k->release(k, first);
+    }
+}
+
+/* ---- the optimizer ----------------------------------------------------------------------------- */
+
+static void
+adamw(struct kernels *k)
+{
+    static const char *const names[] = { "f32", "bf16", "int8" };
+    size_t n = (size_t)1 << 25;
+    float *g = room(k, n * 4);
+    void *p[5];
+    fill(g, n);
+    for (int i = 0; i < 5; i++)
+        p[i] = room(k, n * 4);
+    for (int m = 0; m < 3; m++)
+        for (int half = 0; half < 2; half++) {
+            double best = 1e9;
+            for (int i = 0; i < 5; i++)
+                memset(p[i], 0, n * 4);
+            struct adam_state s = {
+                p[0], half ? DT_BF16 : DT_F32, (enum moments)m, p[1], p[2], p[3], p[4]
+            };
+            struct adam_step a = { 1e-5F, .9F,  .999F, 1e-8F, 0, .1F,
+                                   .001F, 1.0F, 1,     1,     1 };
+            for (int r = 0; r <= RUNS; r++) {
+                double start = now();
+                k->adamw(k, &s, g, 0, n, &a);
+                double took = now() - start;
+                best = r && took < best ? took : best;
+            }
+            char what[128];
+            snprintf(what, sizeof what, "adamw master %s moments %s",
+                     half ? "bf16" : "f32", names[m]);
+            say(what, 1e-9 * (double)n / best, "G/s");
+        }
+    for (int i = 0; i < 5; i++)
+        k->release(k, p[i]);
+    k->release(k, g);
+}
+
+/* ---- small ---------------------------------------------------------------------------------------- */
+
+static void
+small(struct kernels *k)
+{
+    enum { N = 20000, ROWS = 512, C = 128 };
+    float *x = room(k, ROWS * C * 4), *y = room(k, ROWS * C * 4);
+    float *scale = room(k, ROWS * 4), *gain = room(k, C * 4);
+    fill(x, ROWS * C);
+    double best = 1e9;
+    for (int r = 0; r < 4; r++) {
+        double start = now();
+        for (int i = 0; i < N; i++)
+            k->norm(k, y, scale, x, gain, ROWS, C, 1e-6F);
+        double took = now() - start;
+        best = r && took < best ? took : best;
+    }
+    say("norm of 512 x 128", 1e6 * best / N, "us");
+    struct weight w = make_weight(k, DT_F32, C, C);
+    best = 1e9;
+    for (int r = 0; r < 4; r++) {
+        double start = now();
+        for (int i = 0; i < N / 20; i++)
+            k->linear(k, y, x, &w, 64, false);
+        double took = now() - start;
+        best = r && took < best ? took : best;
+    }
+    say("product 64 x 128 x 128", 1e6 * best / (N / 20), "us");
+}
+
+/* ---- a pass ----------------------------------------------------------------------------------------- */
+
+/* Each operation is replaced by one that counts its time. */
+#define OPS(X)                                                                         \
+    X(linear,                                                                          \
+      (struct kernels * k, float *y, const float *x, const struct weight *w, size_t t, \
+       bool add),                                                                      \
+      (k, y, x, w, t, add))                                                            \
+    X(linear_dx,                                                                       \
+      (struct kernels * k, float *y, const float *x, const struct weight *w, size_t t, \
+       bool add),                                                                      \
+      (k, y, x, w, t, add))                                                            \
+    X(linear_dw,                                                                       \
+      (struct kernels * k, float *dw, const float *dy, const float *x, size_t out,     \
+       size_t in, size_t t),                                                           \
+      (k, dw, dy, x, out, in, t))                                                      \
+    X(embed,                                                                           \
+      (struct kernels * k, float *y, const struct weight *w, const int32_t *i,         \
+       size_t t),                                                                      \
+      (k, y, w, i, t))                                                                 \
+    X(embed_dw,                                                                        \
+      (struct kernels * k, float *dw, const float *dy, const int32_t *i, size_t t,     \
+       size_t in),                                                                     \
+      (k, dw, dy, i, t, in))                                                           \
+    X(norm,                                                                            \
+      (struct kernels * k, float *y, float *s, const float *x, const float *g,         \
+       size_t rows, size_t n, float eps),                                              \
+      (k, y, s, x, g, rows, n, eps))                                                   \
+    X(norm_dx,                                                                         \
+      (struct kernels * k, float *dx, float *dg, const float *dy, const float *x,      \
+       const float *s, const float *g, size_t rows, size_t n, bool add),               \
+      (k, dx, dg, dy, x, s, g, rows, n, add))                                          \
+    X(rope,                                                                            \
+      (struct kernels * k, float *x, const float *table, const int32_t *p, size_t t,   \
+       size_t heads, size_t dim, bool back),                                           \
+      (k, x, table, p, t, heads, dim, back))                                           \
+    X(attention,                                                                       \
+      (struct kernels * k, float *out, float *lse, const float *q, const float *key,   \
+       const float *v, const struct heads *h),                                         \
+      (k, out, lse, q, key, v, h))                                                     \
+    X(attention_dx,                                                                    \
+      (struct kernels * k, float *dq, float *dkey, float *dv, const float *dout,       \
+       const float *out, const float *lse, const float *q, const float *key,           \
+       const float *v, const struct heads *h),                                         \
+      (k, dq, dkey, dv, dout, out, lse, q, key, v, h))                                 \
+    X(swiglu,                                                                          \
+      (struct kernels * k, float *y, const float *g, const float *u, size_t n),        \
+      (k, y, g, u, n))                                                                 \
+    X(swiglu_dx, (struct kernels * k, float *g, float *u, const float *dy, size_t n),  \
+      (k, g, u, dy, n))                                                                \
+    X(add, (struct kernels * k, float *y, const float *x, size_t n), (k, y, x, n))     \
+    X(copy, (struct kernels * k, void *y, const void *x, size_t n), (k, y, x, n))      \
+    X(gather,                                                                          \
+      (struct kernels * k, float *y, const float *x, const int32_t *i, size_t rows,    \
+       size_t n),                                                                      \
+      (k, y, x, i, rows, n))                                                           \
+    X(scatter,                                                                         \
+      (struct kernels * k, float *y, const float *x, const int32_t *i, size_t rows,    \
+       size_t n),                                                                      \
+      (k, y, x, i, rows, n))                                                           \
+    X(zero, (struct kernels * k, void *p, size_t n), (k, p, n))                        \
+    X(cross_entropy,                                                                   \
+      (struct kernels * k, float *loss, float *l, const int32_t *label, size_t rows,   \
+       size_t vocab, float s),                                                         \
+      (k, loss, l, label, rows, vocab, s))
+
+#define NUMBER(name, params, args) OP_##name,
+enum { OPS(NUMBER) OP_COUNT };
+#define NAME_OF(name, params, args) #name,
+static const char *const op_names[] = { OPS(NAME_OF) };
+static double op_time[OP_COUNT];
+static unsigned op_calls[OP_COUNT];
+static struct kernels plain;
+#define TIMED(name, params, args)                                                      \
+    static void timed_##name params                                                    \
+    {                                                                                  \
+        double start = now();                                                          \
+        plain.name args;                                                               \
+        op_time[OP_##name] += now() - start;                                           \
+        op_calls[OP_##name]++;                                                         \
+    }
+OPS(TIMED)
+
+static void
+fill_net(struct net *n)
+{
+    for (size_t i = 0; i < n->table.n; i++) {
+        const struct row *r = &n->table.row[i];
+        float *w = room(n->k, (size_t)r->numel * 4);
+        fill(w, (size_t)r->numel);
+        for (size_t e = 0; e < r->numel; e++)
+            w[e] = r->rank == 1 ? 1 : 0.03F * w[e];
+        n->t[i].w = (struct weight){ .dtype = DT_F32,
+                                     .values = w,
+                                     .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
+                                     .in = (size_t)r->shape[r->rank - 1] };
+        n->t[i].grad = room(n->k, (size_t)r->numel * 4);
+    }
+}
+
+static void
+pass(struct kernels *k, const char *name, const struct config *c, size_t documents,
+     size_t length, int runs)
+{
+    struct net n;
+    size_t tokens = documents * length;
+    int32_t *ids = calloc(4 * tokens, sizeof *ids);
+    float *loss = calloc(tokens, sizeof *loss);
+    struct net_batch b = { tokens, ids, ids + tokens, ids + 2 * tokens,
+                           ids + 3 * tokens };
+    if (!ids || !loss || net_open(&n, c, k, length, &err) < 0)
+        exit(2);
+    for (size_t t = 0; t < tokens; t++) {
+        ids[t] = (int32_t)(t * 7919 % c->vocab);
+        ids[tokens + t] = (int32_t)(t * 104729 % c->vocab);
+        ids[2 * tokens + t] = (int32_t)(t % length);
+        ids[3 * tokens + t] = (int32_t)(t - t % length);
+    }
+    fill_net(&n);
+    plain = *k;
+#define WRAP(op, params, args) k->op = timed_##op;
+    OPS(WRAP)
+    double best = 1e9;
+    for (int r = 0; r <= runs; r++) {
+        double start = now();
+        if (r == 1) {
+            memset(op_time, 0, sizeof op_time);
+            memset(op_calls, 0, sizeof op_calls);
+        }
+        if (net_pass(&n, &b, 1 / (float)tokens, loss, NULL) < 0)
+            exit(2);
+        double took = now() - start;
+        best = r && took < best ? took : best;
+    }
+#define UNWRAP(op, params, args) k->op = plain.op;
+    OPS(UNWRAP)
+    char what[128];
+    double all = 0;
+    for (int i = 0; i < OP_COUNT; i++) {
+        if (!op_calls[i])
+            continue;
+        snprintf(what, sizeof what, "%s %s x %u", name, op_names[i],
+                 op_calls[i] / (unsigned)runs);
+        say(what, 1e3 * op_time[i] / runs, "ms");
+        all += op_time[i] / runs;
+    }
+    snprintf(what, sizeof what, "%s all operations", name);
+    say(what, 1e3 * all, "ms");
+    snprintf(what, sizeof what, "%s pass (best)", name);
+    say(what, 1e3 * best, "ms");
+    net_close(&n);
+}
+
+static const struct config tiny = {
+    .hidden = 128,
+    .layers = 4,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 32,
+    .ffn = 384,
+    .vocab = 4096,
+    .positions = 64,
+    .rms_eps = 1e-6,
+    .rope_theta = 1e6,
+    .tied = true,
+};
+static const struct config model06 = {
+    .hidden = 1024,
+    .layers = 28,
+    .heads = 16,
+    .kv_heads = 8,
+    .head_dim = 128,
+    .ffn = 3072,
+    .vocab = 151936,
+    .positions = 512,
+    .rms_eps = 1e-6,
+    .rope_theta = 1e6,
+    .tied = true,
+};
+
+static int
+run(struct kernels *k, const char *part)
+{
+    if (!strcmp(part, "products"))
+        products(k);
+    else if (!strcmp(part, "decode"))
+        decode(k);
+    else if (!strcmp(part, "attention"))
+        attention(k);
+    else if (!strcmp(part, "adamw"))
+        adamw(k);
+    else if (!strcmp(part, "small"))
+        small(k);
+    else if (!strcmp(part, "tiny"))
+        pass(k, "tiny", &tiny, 8, 64, 20);
+    else if (!strcmp(part, "0.6b"))
+        pass(k, "0.6b", &model06, 1, 512, 1);
+    else
+        return -1;
+    return 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    int opt;
+    isa = isa_best();
+    while ((opt = getopt(argc, argv, "j:a:")) != -1)
+        if (opt == 'j')
+            threads = (unsigned)atoi(optarg);
+        else if (opt == 'a')
+            isa = isa_named(optarg);
+        else
+            return 2;
+    struct kernels *k = kernels_cpu(isa, threads, &err);
+    for (int i = optind; i < argc && k; i++)
+        if (run(k, argv[i]) < 0) {
+            fprintf(stderr, "kernels: %s: no such part\n", argv[i]);
+            return 2;
+        }
+    if (err.kind)
+        fprintf(stderr, "kernels: %s\n", err.msg);
+    return err.kind ? 2 : 0;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* codes: what the kernels that read weights share: floats of NVFP4 codes and scales in
+ * vectors, and sums that are fused on every path.  Only for ISA_SRCS. */
+#ifndef NIBBLE_KERNELS_CPU_CODES_H
+#define NIBBLE_KERNELS_CPU_CODES_H
+
+#include "lib/core/vec.h"
+
+#include <math.h>
+#include <stddef.h>
+
+static inline vf
+load(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void
+store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+/* sum + a * b, rounded once, everywhere. */
+static inline vf
+fused(vf sum, vf a, vf b)
+{
+#if defined __AVX2__ || defined __aarch64__
+    return plus_product(sum, a, b);
+#else
+    for (int i = 0; i < LANES; i++)
+        sum[i] = fmaf(a[i], b[i], sum[i]);
+    return sum;
+#endif
+}
+
+/* E2M1 of the lowest four bits. */
+static inline vf
+code_values(vu v)
+{
+#if defined __AVX512F__
+    const __m512 table = _mm512_setr_ps(0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1,
+                                        -1.5F, -2, -3, -4, -6);
+    return (vf)_mm512_permutexvar_ps((__m512i)v, table);
+#elif defined __AVX2__
+    const __m256 table = _mm256_setr_ps(0, 0.5F, 1, 1.5F, 2, 3, 4, 6);
+    vu sign = v << 28 & 0x80000000;
+    return (vf)((vu)_mm256_permutevar8x32_ps(table, (__m256i)v) ^ sign);
+#else
+    // Exponent and mantissa where f32 has them, which has 126 more in the exponent.
+    return (vf)((v & 7) << 22 | (v & 8) << 28) * 0x1p126F;
+#endif
+}
+
+/* E4M3: exponent and mantissa where f32 has them, which has 120 more in the exponent. */
+static inline vf
+scale_values(vu v)
+{
+    vi bad = (v & 0x7f) == 0x7f;
+    vf x = (vf)((v & 0x7f) << 20 | (v & 0x80) << 24) * 0x1p120F;
+    return (vf)((vi)x | (bad & 0x7fc00000));
+}
+
+/* Codes v * LANES .. of the 16 of a block, in the low bits of lanes. */
+static inline vu
+block_codes(const uint8_t *codes, int v)
+{
+    uint32_t word[2];
+    memcpy(word, codes, sizeof word);
+#if defined __AVX512F__
+    const vu high = { 0, 0, 0, 0, 0, 0, 0, 0, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U };
+    const vu shift = { 0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28 };
+    (void)v;
+    return ((word[0] & ~high) | (word[1] & high)) >> shift;
+#elif defined __AVX2__
+    const vu shift = { 0, 4, 8, 12, 16, 20, 24, 28 };
+    return ((vu){ 0 } + word[v]) >> shift;
+#else
+    const vu shift = { 0, 4, 8, 12 };
+    return ((vu){ 0 } + (word[v / 2] >> v % 2 * 16)) >> shift;
+#endif
+}
+
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+/* gemv_kernel: a few rows of x against rows of a weight, see gemm.h.
+ *
+ * A lane is a row of the weight, so each sum has the order of gemm_run's.  ROWS rows go on
+ * at once, as many as hide the time that one addition takes.  A line of the cache of each
+ * is turned, word by word; numbers are taken out of the words in registers. */
+#include "kernels/cpu/codes.h"
+#include "kernels/cpu/gemm.h"
+#include "lib/core/num.h"
+
+enum {
+    VECS = 4,
+    ROWS = VECS * LANES,
+    LINE = 64, // bytes
+    WORDS = LINE / 4,
+    BLOCK = 16,
+    SCALES = LINE * BLOCK, // columns whose scales fill a line
+    TOKENS = 4,            // rows of x at once
+    AHEAD = 4,             // lines that are fetched before they are needed
+};
+
+/* Words of a line, those of all rows together. */
+struct words {
+    uint32_t at[WORDS][ROWS];
+};
+
+/* rows lines of n <= LINE bytes; rows that are not there are as the last, bytes 0. */
+static void
+turn_words(struct words *out, const uint8_t *p, size_t stride, size_t rows, size_t n)
+{
+    uint8_t padded[ROWS][LINE];
+    if (n < LINE) {
+        memset(padded, 0, sizeof padded);
+        for (size_t r = 0; r < rows; r++)
+            memcpy(padded[r], p + r * stride, n);
+        p = *padded;
+        stride = LINE;
+    }
+    for (size_t row = 0; row < ROWS; row += LANES)
+        for (size_t word = 0; word < WORDS; word += LANES) {
+            vf v[LANES];
+            for (size_t i = 0; i < LANES; i++) {
+                size_t r = row + i < rows ? row + i : rows - 1;
+                memcpy(v + i, p + r * stride + 4 * word, sizeof *v);
+            }
+            transpose(v);
+            for (size_t i = 0; i < LANES; i++)
+                memcpy(out->at[word + i] + row, v + i, sizeof *v);
+        }
+}
+
+/* f16 in the lower halves. */
+static inline vf
+half_values(vu word)
+{
+#if defined __AVX512F__
+    return (vf)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)word));
+#elif defined __AVX2__
+    vu low = word & 0xffff;
+    __m256i two = _mm256_packus_epi32((__m256i)low, (__m256i)low);
+    two = _mm256_permute4x64_epi64(two, 0x08);
+    return (vf)_mm256_cvtph_ps(_mm256_castsi256_si128(two));
+#else
+    vf x;
+    for (int i = 0; i < LANES; i++)
+        x[i] = num_from_f16((uint16_t)word[i]);
+    return x;
+#endif
+}
+
+static inline size_t
+columns_of_word(enum dtype dtype)
+{
+    return dtype == DT_F32 ? 1 : dtype == DT_NVFP4 ? 8 : 2;
+}
+
+static inline vf
+column(vu word, enum dtype dtype, size_t j)
+{
+    switch (dtype) {
+    case DT_BF16:
+        return (vf)(j ? word & 0xffff0000 : word << 16);
+    case DT_F16:
+        return half_values(word >> (uint32_t)j * 16);
+    case DT_NVFP4:
+        return code_values(word >> (uint32_t)j * 4);
+    default:
+        return (vf)word;
+    }
+}
+
+/* Some rows of a weight, not more than ROWS, and a line of each. */
+struct strip {
+    const struct gemv *g;
+    size_t row, rows;
+    float scale2;
+    struct words word, scale;
+    float sum[GEMV_MOST][ROWS];
+};
+
+/* Columns of one word; x is that of the first.  What is passed as a number is known where
+ * this is inlined. */
+static inline __attribute__((always_inline)) void
+word_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, size_t block,
+              const float *x, enum dtype dtype, size_t columns, size_t tokens)
+{
+    vu w[VECS];
+    vf scale[VECS];
+    for (int v = 0; v < VECS; v++) {
+        memcpy(&w[v], s->word.at[word] + v * LANES, sizeof *w);
+        if (dtype == DT_NVFP4) {
+            vu four;
+            memcpy(&four, s->scale.at[block / 4] + v * LANES, sizeof four);
+            scale[v] = scale_values(four >> (uint32_t)block % 4 * 8);
+        }
+    }
+    for (size_t j = 0; j < columns; j++)
+        for (int v = 0; v < VECS; v++) {
+            vf c = column(w[v], dtype, j);
+            if (dtype == DT_NVFP4)
+                c = c * scale[v] * s->scale2;
+            for (size_t t = 0; t < tokens; t++)
+                sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->in + j]));
+        }
+}
+
+/* n columns from k on, a line or less, for some rows of x. */
+static inline __attribute__((always_inline)) void
+line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtype,
+              size_t tokens)
+{
+    vf sum[TOKENS][VECS];
+    const float *x = s->g->x + token * s->g->w->in + k;
+    size_t columns = columns_of_word(dtype), i = 0;
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t v = 0; v < VECS; v++)
+            sum[t][v] = load(s->sum[token + t] + v * LANES);
+    for (; i + columns <= n; i += columns)
+        word_products(sum, s, i / columns, (k + i) % SCALES / BLOCK, x + i, dtype,
+                      columns, tokens);
+    if (i < n)
+        word_products(sum, s, i / columns, 0, x + i, dtype, 1, tokens);
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t v = 0; v < VECS; v++)
+            store(s->sum[token + t] + v * LANES, sum[t][v]);
+}
+
+static inline __attribute__((always_inline)) void
+run(struct strip *s, enum dtype dtype)
+{
+    const struct weight *w = s->g->w;
+    size_t in = w->in, word = columns_of_word(dtype), full = WORDS * word;
+    size_t stride = in * 4 / word, tokens = s->g->tokens;
+    const uint8_t *p = (const uint8_t *)w->values + s->row * stride;
+    for (size_t k = 0; k < in; k += full) {
+        size_t n = in - k < full ? in - k : full, t = 0;
+        size_t many = in - k < SCALES ? in - k : SCALES;
+        for (size_t r = 0; r < s->rows; r++)
+            __builtin_prefetch(p + r * stride + k * 4 / word + (size_t)AHEAD * LINE);
+        turn_words(&s->word, p + k * 4 / word, stride, s->rows, n * 4 / word);
+        if (dtype == DT_NVFP4 && k % SCALES == 0)
+            turn_words(&s->scale, w->scales + (s->row * in + k) / BLOCK, in / BLOCK,
+                       s->rows, many / BLOCK);
+        for (; t + 4 <= tokens; t += 4)
+            line_products(s, t, k, n, dtype, 4);
+        for (; t + 2 <= tokens; t += 2)
+            line_products(s, t, k, n, dtype, 2);
+        for (; t < tokens; t++)
+            line_products(s, t, k, n, dtype, 1);
+    }
+}
+
+static void
+run_strip(const struct gemv *g, size_t row, size_t rows)
+{
+    struct strip s = { .g = g, .row = row, .rows = rows };
+    s.scale2 = g->w->scale2 ? *g->w->scale2 : 1;
+    for (size_t t = 0; t < g->tokens && g->add; t++)
+        memcpy(s.sum[t], g->y + t * g->w->out + row, rows * sizeof *g->y);
+    switch (g->w->dtype) {
+    case DT_BF16:
+        run(&s, DT_BF16);
+        break;
+    case DT_F16:
+        run(&s, DT_F16);
+        break;
+    case DT_NVFP4:
+        run(&s, DT_NVFP4);
+        break;
+    default:
+        run(&s, DT_F32);
+    }
+    for (size_t t = 0; t < g->tokens; t++)
+        memcpy(g->y + t * g->w->out + row, s.sum[t], rows * sizeof *g->y);
+}
+
+void
+NAME(gemv)(const struct gemv *g, size_t row, size_t rows)
+{
+    for (size_t r = row; r < row + rows; r += ROWS)
+        run_strip(g, r, row + rows - r < ROWS ? row + rows - r : ROWS);
+}
