@@ -39,6 +39,7 @@ plan_bytes(struct run *r, bool recompute, struct ledger *ledger)
         die_err(&r->err);
     count_step(r, &t);
     *ledger = k->ledger;
+    r->file_bytes = save_bytes(r, &t);
     train_close(&t);
     k->close(k);
     return ledger->most + log_rss(false) + BUFFERS;
@@ -107,7 +108,7 @@ plan_print(struct run *r)
             row(names[i], l.peak[i]);
     row("program", all - l.most);
     row("total", all);
-    row("checkpoint", save_bytes(r));
+    row("checkpoint", r->file_bytes);
     printf("flops\t%.4g\t\n", l.flops);
     printf("tokens\t%llu\t\n",
            (unsigned long long)(r->most_tokens * (uint64_t)r->s.accum));

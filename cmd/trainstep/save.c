@@ -88,11 +88,11 @@ save_unlock(struct run *r)
 /* ---- space ------------------------------------------------------------------------------- */
 
 uint64_t
-save_bytes(const struct run *r)
+save_bytes(const struct run *r, const struct train *t)
 {
     uint64_t bytes = (uint64_t)r->in.header_bytes + 64 + 2 * 4096;
-    for (size_t i = 0; i < r->t.n_arrays; i++)
-        bytes += (r->t.array[i].bytes + 4095) / 4096 * 4096;
+    for (size_t i = 0; i < t->n_arrays; i++)
+        bytes += (t->array[i].bytes + 4095) / 4096 * 4096;
     return bytes;
 }
 
@@ -103,7 +103,7 @@ save_check_space(const struct run *r)
     char *copy = cmd_copy(r->target), *dir = dirname(copy);
     if (statvfs(dir, &fs) != 0)
         die(EXIT_TROUBLE, "%s:", dir);
-    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize, need = save_bytes(r);
+    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize, need = r->file_bytes;
     if (room < need)
         die(EXIT_TROUBLE,
             "%s: a checkpoint needs %llu bytes beside the present one, the disk has "

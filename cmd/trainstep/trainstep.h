@@ -152,7 +152,8 @@ struct run {
     char *target;                    // the file that is written
     int lock;
     char *lock_path;
-    bool saved; // the target is ours and holds a step of this run
+    uint64_t file_bytes; // of the checkpoint, from the plan
+    bool saved;          // the target is ours and holds a step of this run
     uint64_t saved_step;
     uint64_t *bad; // steps to be passed over when they come again
     size_t n_bad;
@@ -160,8 +161,8 @@ struct run {
     struct err err;
 };
 
-/* Bytes of the file that saves will write. */
-uint64_t save_bytes(const struct run *r);
+/* Bytes of the file that saves of t will write. */
+uint64_t save_bytes(const struct run *r, const struct train *t);
 void save_lock(struct run *r);
 void save_unlock(struct run *r);
 void save_check_space(const struct run *r);
