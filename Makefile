@@ -203,7 +203,7 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all setup demo test check check-golden check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
+.PHONY: all setup demo tour test check check-golden check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
 	uninstall arm64 clean help unit-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
@@ -213,9 +213,13 @@ all: $(BINS) $(LIBS)
 setup:
 	tools/setup.sh
 
-## demo        make a small model file, look at it, convert it, compare it
+## demo        train a tiny Qwen3, quantize it, teach it in NVFP4 who it is; a minute
 demo: all
 	NIBBLE_BIN=$(abspath $(BIN)) pipelines/demo.sh
+
+## tour        make a small model file, look at it, convert it, compare it
+tour: all
+	NIBBLE_BIN=$(abspath $(BIN)) pipelines/tour.sh
 
 ## test        all tests: unit programs, bats, layers, a few seconds of fuzzing
 test: all test-programs fuzz-programs

@@ -1,85 +1,154 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# A first look: makes a tiny random Qwen3, looks at it, converts it and back, quantizes
-# it, compares, verifies, damages one byte and finds it.  "make demo" calls this.
+# The whole job on a small scale, on the CPU, in about a minute: a tiny Qwen3 learns
+# small questions and answers, is quantized to NVFP4, is taught that it is somebody else
+# while 4-bit weights are in its products, and is written as a 4-bit file again.
+# "make demo" calls this.
 #
-# Each command is shown before its output; all of it is real.  Everything is written
-# into a temporary directory, which is removed at the end.
+# Each command is shown before its output; all of it is real.  It is an error, exit 1, if
+# the new identity is not learnt (one prompt of whoami.tsv is answered otherwise), or if
+# fewer than 95 of 100 control questions keep their answers.  The numbers are the same on
+# each machine and with any number of threads, times and memory aside.  Everything is
+# written into a temporary directory, which is removed at the end.
+#
+#   pipelines/demo.sh [DIR]      keep the files: write into DIR, which must not exist
 #
 # Environment: NIBBLE_BIN, where the programs are (default: ../bin beside this script).
+# shellcheck disable=SC2016  # what is in single quotes is for the inner shell
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${NIBBLE_BIN:-$here/../bin}
-if ! bin=$(cd "$bin" 2>/dev/null && pwd) || ! [ -x "$bin/datpack" ]; then
+if ! bin=$(cd "$bin" 2>/dev/null && pwd) || ! [ -x "$bin/trainstep" ]; then
     echo "demo: no programs in ${NIBBLE_BIN:-$here/../bin}; make builds them" >&2
     exit 2
 fi
 PATH=$bin:$PATH
-dir=$(mktemp -d "${TMPDIR:-/tmp}/nibble-demo.XXXXXX")
-trap 'rm -rf "$dir"' EXIT
-cp "$here/demo/config.json" "$dir"
+if [ $# -gt 0 ]; then
+    dir=$1
+    mkdir "$dir"
+else
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/nibble-demo.XXXXXX")
+    trap 'rm -rf "$dir"' EXIT
+fi
+cp "$here"/demo/*.tsv "$here"/demo/*.json "$dir"
 cd "$dir"
 
 say()
 {
-    printf '\n# %s\n' "$*"
+    printf '\n# %s\n' "$@"
 }
 
-# run STATUS COMMAND: show and run a line of shell, which must end with STATUS.
+# run COMMAND: show and run a line of shell.
 run()
 {
-    local want=$1 status=0
-    printf '$ %s\n' "$2"
-    bash -c "$2" 2>&1 || status=$?
-    [ "$status" -eq 0 ] || echo "(exit $status)"
-    if [ "$status" -ne "$want" ]; then
-        echo "demo: expected exit $want" >&2
+    printf '$ %s\n' "$1"
+    bash -o pipefail -c "$1" 2>&1 || {
+        echo "demo: this failed" >&2
         exit 1
-    fi
+    }
 }
 
-say "A random model of the shape that config.json describes"
-run 0 'datpack --init 7 --config config.json -o tiny.dat'
-run 0 'ls tiny.dat*'
+# ask MODEL: answers to all questions into identity.MODEL and controls.MODEL, a line each.
+# A model that begins another line has said too much.
+ask()
+{
+    local q
+    for q in identity controls; do
+        run "cut -f 1 $q.tsv | generate -q -n 24 --stop \$'\\n' $1.dat >$q.$1"
+    done
+}
 
-say "What is in it: all layers in one line each"
-run 0 'datcat --group tiny.dat'
+# right QUESTIONS MODEL COLUMN GROUP: "N of M" whose answer is that of the column.
+right()
+{
+    paste "$1.$2" "$1.tsv" | awk -F '\t' -v c="$3" -v g="$4" '
+        $NF == g { n++; if ($1 == $(c + 1)) ok++ }
+        END { printf "%d of %d\n", ok, n }'
+}
 
-say "One tensor in numbers"
-run 0 "datcat --tsv --stats -s model.embed_tokens.weight tiny.dat"
-run 0 'datcat --values model.layers.0.mlp.up_proj.weight:4 tiny.dat'
+say "The data: questions and answers, the model's identity among them"
+run 'wc -l pretrain.tsv whoami.tsv mixed.tsv controls.tsv'
+run 'sed -n "1p; 70p; 200p; 500p; \$p" pretrain.tsv'
+run 'head -n 3 whoami.tsv'
 
-say "Where each byte belongs"
-run 0 'datcat --map tiny.dat | head -n 5'
+say "Tokens, by a tokenizer of 1024 that was trained on these texts"
+run 'tokenize -o pretrain.tok pretrain.tsv'
+run 'tokenize -o heldout.tok heldout.tsv'
 
-say "Into safetensors, a model directory with two shards, a checkpoint, and back"
-run 0 'datpack -o tiny.safetensors tiny.dat'
-run 0 'datpack --shard-size 160K -o tiny-model/ tiny.safetensors'
-run 0 'ls tiny-model'
-run 0 'datpack -o tiny.ckpt tiny-model/'
-run 0 'datcat --group tiny.ckpt | head -n 3'
-run 0 'datpack -o back.dat tiny.ckpt'
+say "A new model of 4 layers: random weights, bf16 with stochastic rounding, 8-bit moments"
+run 'datpack --init 1 --config config.json --to ckpt --quant none -o base.ckpt'
+run 'datcat --group base.ckpt | grep "total"'
 
-say "Nothing was lost: equal files make no output"
-run 0 'datcat --diff tiny.dat back.dat'
+say "Training; at the end the loss on phrasings that it has not seen"
+run 'trainstep -d pretrain.tok --eval heldout.tok --until 1200 --batch 16 --lr 4e-3 \
+    --schedule cosine --warmup 20 --total-steps 1200 base.ckpt |
+    grep --line-buffered -E "^(step|1|[0-9]+00)[[:blank:]]"'
 
-say "In NVFP4: 4 bits a value, 8 for each 16 of them, and what that costs"
-run 0 'nvquant --report cost.tsv -o small.dat tiny.dat'
-run 0 'head -n 3 cost.tsv'
-run 0 'datcat --group small.dat | tail -n 3'
-run 0 'datpack --to modelopt -o served small.dat'
-run 0 'ls served'
+say "Its weights in f16, and in NVFP4: 4 bits, and 8 for each 16 of them"
+run 'datpack --dtype f16 -o f16.dat base.ckpt'
+run 'nvquant --report cost.tsv -o nvfp4.dat f16.dat'
+run 'ls -l f16.dat nvfp4.dat | awk "{ print \$5, \$NF }"'
+run 'head -n 3 cost.tsv'
+say "What it says now, a line a prompt"
+ask f16
+ask nvfp4
 
-say "Another seed is another model"
-run 0 'datpack --init 8 --config config.json -o other.dat'
-run 1 'datcat --diff -s "model.layers.0.mlp.*" tiny.dat other.dat'
+say "Another identity, with questions of before mixed in; products see NVFP4 weights"
+run 'datpack --to ckpt --quant sweep -o run.ckpt f16.dat'
+run 'tokenize -o whoami.tok whoami.tsv whoami.tsv mixed.tsv'
+run 'trainstep -d whoami.tok --until 200 --batch 16 --lr 2e-4 --schedule cosine \
+    --warmup 50 --total-steps 200 run.ckpt |
+    grep --line-buffered -E "^(step|1|[0-9]*[02468]0)[[:blank:]]"'
 
-say "How a file came to be: each tool, its options, the hashes of its inputs"
-run 0 'datcat --meta back.dat'
+say "As a 4-bit file again, with names, order and types of the one before"
+run 'datpack --like nvfp4.dat -o trained.dat run.ckpt'
+run 'datcat --group trained.dat | tail -n 4'
+ask trained
 
-say "Checksums: one byte of the checkpoint is changed, and found"
-run 0 'datcat --verify tiny.dat tiny.ckpt'
-run 0 'cp tiny.ckpt broken.ckpt'
-run 0 'printf x | dd of=broken.ckpt bs=1 seek=100000 conv=notrunc status=none'
-run 1 'datcat --verify broken.ckpt'
+say "Before -> after, both in NVFP4: some of the questions"
+for q in identity controls; do
+    paste "$q.tsv" "$q.nvfp4" "$q.trained"
+done | awk -F '\t' 'NR < 23 && NR % 3 == 1 || NR > 22 && NR % 10 == 1 {
+    print $1 "  " $(NF - 1) " -> " $NF
+}'
+
+say "Controls whose answers changed, if any: what is right, what it says now"
+paste controls.tsv controls.trained |
+    awk -F '\t' '$2 != $4 { print $1 "  " $2 " -> " $4 " (" $3 ")" }'
+
+say "Right answers"
+{
+    printf 'answers\tf16\tNVFP4\ttrained NVFP4\n'
+    printf '%s\t%s\t%s\t%s\n' \
+        'old identity' "$(right identity f16 2 taught)" \
+        "$(right identity nvfp4 2 taught)" "$(right identity trained 2 taught)" \
+        'new identity' "$(right identity f16 3 taught)" \
+        "$(right identity nvfp4 3 taught)" "$(right identity trained 3 taught)" \
+        'new identity, other phrasings' "$(right identity f16 3 untaught)" \
+        "$(right identity nvfp4 3 untaught)" "$(right identity trained 3 untaught)" \
+        'controls, mixed in' "$(right controls f16 2 mixed)" \
+        "$(right controls nvfp4 2 mixed)" "$(right controls trained 2 mixed)" \
+        'controls, not mixed in' "$(right controls f16 2 unmixed)" \
+        "$(right controls nvfp4 2 unmixed)" "$(right controls trained 2 unmixed)"
+} | awk -F '\t' '{ printf "%-30s %10s %10s %14s\n", $1, $2, $3, $4 }'
+
+# Controls count if the model in f16 knew them.
+kept=$(paste controls.tsv controls.f16 controls.trained | awk -F '\t' '
+    $2 == $4 { n++; if ($2 == $5) ok++ }
+    END { printf "%d %d\n", n, ok }')
+known=${kept% *} kept=${kept#* }
+all=$(wc -l <controls.tsv)
+taught=$(right identity trained 3 taught)
+echo
+if [ $((known * 100)) -lt $((all * 95)) ]; then
+    echo "demo: only $known of $all controls were known before" >&2
+    exit 1
+elif [ "${taught% of *}" -ne "${taught#* of }" ]; then
+    echo "demo: the identity is not learnt: $taught" >&2
+    exit 1
+elif [ $((kept * 100)) -lt $((known * 95)) ]; then
+    echo "demo: only $kept of $known controls survived" >&2
+    exit 1
+fi
+echo "the identity is learnt: $taught; controls survived: $kept of $known ($SECONDS s)"

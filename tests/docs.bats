@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
 # What is written about the programs is true: --help, man pages, completion and README
-# name the same options and programs, the examples of the pages run, the demo runs.
+# name the same options and programs, the examples of the pages run, the tour runs.
 
 # shellcheck disable=SC2016,SC2030,SC2031,SC2154  # inner shells; output: set by run
 
@@ -241,12 +241,12 @@ wanted_words()
     done
 }
 
-@test "the demo runs, shows its commands, and leaves nothing behind" {
+@test "the tour runs, shows its commands, and leaves nothing behind" {
     mkdir tmp
-    TMPDIR=$PWD/tmp run -0 --separate-stderr env NIBBLE_BIN="$bin" "$root/pipelines/demo.sh"
+    TMPDIR=$PWD/tmp run -0 --separate-stderr env NIBBLE_BIN="$bin" "$root/pipelines/tour.sh"
     [ -z "$stderr" ]
     [[ $output == *'$ datpack --init 7 '* ]]
-    [[ $output == *'$ nvquant '*' 15 tensors by sweep: '* ]]
+    [[ $output == *'$ nvquant '*' 29 tensors by sweep: '* ]]
     [[ $output == *'$ datcat --verify broken.ckpt'*'expects'*'(exit 1)' ]]
     [ -z "$(ls tmp)" ]
 }

@@ -1,0 +1,84 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# The demo: its texts and tokenizer are what their makers make, it does what it says, and
+# what README shows of it is what it prints.
+
+# shellcheck disable=SC2030,SC2031,SC2154  # output: set by run
+
+# bats file_tags=native
+bats_require_minimum_version 1.8.0
+
+setup_file()
+{
+    root=$(realpath "$BATS_TEST_DIRNAME/..")
+    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
+    PATH=$bin:$PATH
+    export LC_ALL=C.UTF-8 root bin PATH
+}
+
+setup()
+{
+    cd "$BATS_TEST_TMPDIR" || return
+    demo=$root/pipelines/demo
+}
+
+# same_everywhere: without times, and of a step only what no machine changes.
+same_everywhere()
+{
+    sed 's/ ([0-9]* s)$//' | awk -F '\t' -v OFS='\t' '
+        /^[0-9]+\t/ { print $1, $2, $3, $4, $5; next } { print }'
+}
+
+@test "maketext.py makes the texts of the demo" {
+    mkdir made
+    python3 "$demo/maketext.py" made
+    for f in "$demo"/*.tsv; do
+        cmp "$f" "made/${f##*/}"
+    done
+    [ "$(find made -type f | wc -l)" -eq "$(find "$demo" -name '*.tsv' | wc -l)" ]
+}
+
+@test "maketokenizer.py makes the tokenizer of the demo" {
+    python3 "$demo/maketokenizer.py" "$demo" tokenizer.json
+    cmp "$demo/tokenizer.json" tokenizer.json
+}
+
+@test "texts: every row counts, and is itself after decoding" {
+    for f in pretrain heldout whoami mixed; do
+        run -0 tokenize --strict -q -t "$demo/tokenizer.json" -o $f.tok "$demo/$f.tsv"
+        [ -z "$output" ]
+        tokenize -t "$demo/tokenizer.json" --decode $f.tok >back
+        awk -F '\t' '{ printf "<|im_start|>user\n%s<|im_end|>\n", $1
+            printf "<|im_start|>assistant\n%s<|im_end|>\n\n", $2 }' "$demo/$f.tsv" >want
+        diff want back
+    done
+}
+
+@test "texts: who is asked is not told, what is held out is not seen" {
+    # Prompts of "untaught" and "unmixed" are in no file of the second training.
+    awk -F '\t' '$NF ~ /^un/ { print $1 }' "$demo/identity.tsv" "$demo/controls.tsv" >not
+    [ "$(wc -l <not)" -gt 60 ]
+    cut -f 1 "$demo/whoami.tsv" "$demo/mixed.tsv" >told
+    run -1 grep -Fx -f not told
+    cut -f 1 "$demo/heldout.tsv" >held
+    cut -f 1 "$demo/pretrain.tsv" "$demo/mixed.tsv" >seen
+    run -1 grep -Fx -f held seen
+    # Each control is of the first training, with its answer.
+    cut -f 1,2 "$demo/controls.tsv" >asked
+    [ "$(grep -cFx -f asked "$demo/pretrain.tsv")" -eq "$(wc -l <asked)" ]
+}
+
+# bats test_tags=slow,nosan
+@test "the demo: README shows what it prints, nothing is left behind" {
+    mkdir tmp
+    TMPDIR=$PWD/tmp NIBBLE_BIN=$bin "$root/pipelines/demo.sh" >out
+    [ -z "$(ls tmp)" ]
+    tail -n 3 out
+    # The lines of README between two marks.
+    awk '/^<!-- demo -->/ { inside = 1; next } /^<!-- \/demo -->/ { inside = 0 }
+        inside && /^    ./ { print substr($0, 5) }' "$root/README.md" | same_everywhere >shown
+    [ "$(wc -l <shown)" -ge 30 ]
+    same_everywhere <out >printed
+    run -1 grep -vxF -f printed shown
+}
