@@ -104,9 +104,8 @@ cpu_close(struct kernels *k)
 
 /* ---- products ------------------------------------------------------------------------ */
 
-/* Memory to pack into; it grows and stays.  NULL: the error is kept. */
-static float *
-take_room(struct cpu *c, size_t bytes)
+float *
+cpu_room(struct cpu *c, size_t bytes)
 {
     if (bytes > c->room_bytes) {
         enum part part = c->k.part;
@@ -122,7 +121,7 @@ take_room(struct cpu *c, size_t bytes)
 static void
 multiply(struct cpu *c, const struct gemm *g)
 {
-    float *room = take_room(c, gemm_room(g));
+    float *room = cpu_room(c, gemm_room(g));
     c->k.ledger.flops += 2.0 * (double)g->m * (double)g->n * (double)g->k;
     if (room)
         gemm_run(g, c->isa, c->team, room, c->err);

@@ -17,8 +17,12 @@ struct rows_isa {
     double (*squares)(const float *a, size_t n); // their sum
     /* y += a * x */
     void (*axpy)(float *y, float a, const float *x, size_t n);
+    /* y = a * x */
+    void (*scale)(float *y, float a, const float *x, size_t n);
     /* y = exp(x - most), returns the sum. */
     float (*exp_sum)(float *y, const float *x, float most, size_t n);
+    /* dp = p * (dp - mean) */
+    void (*softmax_dx)(float *dp, const float *p, float mean, size_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
     void (*swiglu_dx)(float *gate, float *up, const float *dy, size_t n);
 };

@@ -66,6 +66,20 @@ axpy(float *restrict y, float a, const float *restrict x, size_t n)
         y[i] += a * x[i];
 }
 
+static void
+scale(float *restrict y, float a, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a * x[i];
+}
+
+static void
+softmax_dx(float *restrict dp, const float *restrict p, float mean, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dp[i] = p[i] * (dp[i] - mean);
+}
+
 /* To 1e-7 of the result; 0 below -87, at most e^88. */
 static inline float
 exponential(float x)
@@ -124,5 +138,5 @@ swiglu_dx(float *restrict gate, float *restrict up, const float *restrict dy, si
     }
 }
 
-const struct rows_isa NAME(rows) = { dot,     most,   squares,  axpy,
-                                     exp_sum, swiglu, swiglu_dx };
+const struct rows_isa NAME(rows) = { dot,     most,       squares, axpy,     scale,
+                                     exp_sum, softmax_dx, swiglu,  swiglu_dx };
