@@ -208,7 +208,7 @@ softmax(const struct job *j, const struct forward *f, const struct block *b)
         size_t t = token_of(j, b, r);
         seen(j, t, b->from, n, &low, &high);
         float most = rows->most(row + low, high - low);
-        f->sum[r] = rows->exp_sum(row + low, row + low, most, high - low);
+        f->sum[r] = rows->exp_sum(row + low, most, high - low);
         clear_unseen(row, low, high, n);
         j->lse[head_of(j, b, r) * j->h->tokens + t] =
             most + (float)maths_log((double)f->sum[r]);
@@ -314,7 +314,7 @@ make_gradients(const struct job *j, const struct backward *f, const struct block
         size_t t = token_of(j, b, r);
         float lse = j->kept[head_of(j, b, r) * j->h->tokens + t];
         seen(j, t, key, n, &low, &high);
-        rows->exp_sum(p + low, p + low, lse, high - low);
+        rows->exp_sum(p + low, lse, high - low);
         rows->softmax_dx(ds + low, p + low, f->mean[r], high - low);
         clear_unseen(p, low, high, n);
         clear_unseen(ds, low, high, n);
@@ -377,6 +377,14 @@ job_of(struct cpu *c, const float *q, const float *key, const float *value,
     return j;
 }
 
+/* Two products of a triangle of scores, as if all tokens were one document. */
+static double
+flops_of(const struct heads *h)
+{
+    double keys = (double)h->past + 0.5 * (double)h->tokens;
+    return 4.0 * (double)h->tokens * keys * (double)h->query * (double)h->dim;
+}
+
 void
 cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
               const float *key, const float *value, const struct heads *h)
@@ -387,6 +395,7 @@ cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
     j.lse = lse;
     forward_room(&j, NULL, j.block * j.group, &j.room_size);
     j.room = cpu_room(c, team_size(c->team) * j.room_size * sizeof(float));
+    k->ledger.flops += flops_of(h);
     if (j.room)
         cpu_for(c, j.blocks * h->kv, forward, &j);
 }
@@ -409,6 +418,7 @@ cpu_attention_dx(struct kernels *k, float *dq, float *dkey, float *dvalue,
     memset(dvalue, 0, bytes);
     backward_room(&j, NULL, j.block * j.group, &j.room_size);
     j.room = cpu_room(c, team_size(c->team) * j.room_size * sizeof(float));
+    k->ledger.flops += 2 * flops_of(h);
     if (j.room)
         cpu_for(c, h->kv, backward, &j);
 }
