@@ -264,7 +264,7 @@ static struct backward
 backward_room(const struct job *j, float *room, size_t rows, size_t *size)
 {
     float *start = room;
-    struct backward f;
+    struct backward f = { 0 };
     size_t dim = up(j->h->dim, UNIT), all = up(rows, UNIT);
     float **of_rows[] = { &f.q,     &f.dout,     &f.q_turned, &f.dout_turned,
                           &f.q_cut, &f.dout_cut, &f.dq };
