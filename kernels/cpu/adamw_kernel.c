@@ -32,6 +32,7 @@ multiply(vu *high, vu *low, vu a, uint32_t b)
     *high = (vu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
     *low = a * b;
 #else
+    *high = *low = (vu){ 0 };
     for (int i = 0; i < LANES; i++) {
         uint64_t p = (uint64_t)a[i] * b;
         (*high)[i] = (uint32_t)(p >> 32);
@@ -182,7 +183,7 @@ load_m8(float m[GROUP], const int8_t *q, uint16_t scale)
 {
     float s = float_of((uint32_t)scale << 16);
     for (int i = 0; i < GROUP; i++) {
-        int code = q[i];
+        int code = (int)q[i];
         m[i] = s * (float)code / (float)(254 - (code < 0 ? -code : code));
     }
 }

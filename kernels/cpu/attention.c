@@ -1,103 +1,388 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: a row of scores at a time, never a square of them. */
+/* attention: rows of queries against blocks of keys, as products; never all against all.
+ *
+ * A row is a token and a query head; the heads that share a kv head are together, and a
+ * block of rows is the work of one thread forward, a kv head backward.  Forward keeps the
+ * scores of a block of rows; backward needs only those of a block of keys.
+ *
+ * Every sum goes over keys (or rows) in their order, one fused multiply-add each, and the
+ * sum of a softmax over lanes from the first key that the row sees.  Keys that it does
+ * not see add exact zeros.  So a document gives the same bits wherever it stands, and a
+ * token with its past in a cache the same as with all tokens at once. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
 
 #include "lib/core/maths.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
+enum {
+    ROWS = 192, // of a block, or a token's
+    KEYS = 96,  // of a block, a multiple of every mr and nr
+    UNIT = 32,  // the widest panel
+    SLACK = 16, // what turn may write too much
+};
+
 struct job {
-    const struct cpu *c;
+    struct cpu *c;
+    const struct gemm_isa *isa;
     const struct heads *h;
-    const float *q, *key, *value, *dout, *y;
+    const float *q, *key, *value, *dout, *y, *kept;
     float *out, *lse, *dq, *dkey, *dvalue;
     float scale;
+    float *room;
+    size_t room_size;            // floats of each worker
+    size_t group, block, blocks; // heads of a kv head; tokens of a block, blocks
 };
 
 static size_t
-at_query(const struct heads *h, size_t token, size_t head)
+least(size_t a, size_t b)
 {
-    return (token * h->query + head) * h->dim;
+    return a < b ? a : b;
 }
 
 static size_t
-at_kv(const struct heads *h, size_t token, size_t head)
+up(size_t n, size_t unit)
 {
-    return (token * h->kv + head) * h->dim;
+    return (n + unit - 1) / unit * unit;
 }
 
-/* score[j] of keys first .. past + token, j from 0; returns how many. */
-static size_t
-scores(const struct job *j, float *score, size_t token, size_t head, size_t kv)
+/* ---- rows and panels --------------------------------------------------------------------- */
+
+/* Queries of a block: some tokens with a kv head, and the keys that they see. */
+struct block {
+    size_t kv, token, tokens, rows;
+    size_t from, to; // keys
+};
+
+static struct block
+block_of(const struct job *j, size_t kv, size_t i)
 {
     const struct heads *h = j->h;
-    size_t first = (size_t)h->first[token], n = h->past + token - first + 1;
-    const float *q = j->q + at_query(h, token, head);
-    for (size_t i = 0; i < n; i++)
-        score[i] =
-            j->c->rows->dot(q, j->key + at_kv(h, first + i, kv), h->dim) * j->scale;
-    return n;
+    struct block b = { .kv = kv, .token = i * j->block };
+    b.tokens = least(h->tokens - b.token, j->block);
+    b.rows = b.tokens * j->group;
+    b.to = h->past + b.token + b.tokens;
+    b.from = b.to;
+    for (size_t t = 0; t < b.tokens; t++)
+        b.from = least(b.from, (size_t)h->first[b.token + t]);
+    return b;
 }
 
-/* One query head, all of its rows. */
+static size_t
+token_of(const struct job *j, const struct block *b, size_t row)
+{
+    return b->token + row / j->group;
+}
+
+static size_t
+head_of(const struct job *j, const struct block *b, size_t row)
+{
+    return b->kv * j->group + row % j->group;
+}
+
+/* Where a row's numbers are in q, out and their gradients. */
+static size_t
+at_row(const struct job *j, const struct block *b, size_t row)
+{
+    const struct heads *h = j->h;
+    return (token_of(j, b, row) * h->query + head_of(j, b, row)) * h->dim;
+}
+
+static size_t
+at_key(const struct job *j, size_t key, size_t kv)
+{
+    return (key * j->h->kv + kv) * j->h->dim;
+}
+
+/* Rows that lie apart, together, times a factor. */
+static void
+gather(const struct job *j, float *out, const float *x, const struct block *b,
+       float factor)
+{
+    size_t dim = j->h->dim;
+    for (size_t r = 0; r < b->rows; r++)
+        j->c->rows->scale(out + r * dim, factor, x + at_row(j, b, r), dim);
+}
+
+/* n rows of k as panels of `unit` of them. */
+static void
+turn_rows(const struct job *j, float *out, const float *x, size_t line, size_t n,
+          size_t k, size_t unit)
+{
+    for (size_t r = 0; r < n; r += unit, out += unit * k)
+        j->isa->turn(out, x + r * line, line, least(n - r, unit), k, unit);
+}
+
+/* k rows of n as panels of `unit` columns. */
+static void
+cut_rows(float *out, const float *x, size_t line, size_t k, size_t n, size_t unit)
+{
+    for (size_t col = 0; col < n; col += unit, out += unit * k) {
+        size_t cols = least(n - col, unit);
+        for (size_t r = 0; r < k; r++) {
+            memcpy(out + r * unit, x + r * line + col, cols * sizeof *out);
+            memset(out + r * unit + cols, 0, (unit - cols) * sizeof *out);
+        }
+    }
+}
+
+/* What a row sees of n keys from `key` on: from *low to *high - 1 of them. */
+static void
+seen(const struct job *j, size_t token, size_t key, size_t n, size_t *low, size_t *high)
+{
+    size_t first = (size_t)j->h->first[token], end = j->h->past + token + 1;
+    *low = first > key ? least(first - key, n) : 0;
+    *high = end > key ? least(end - key, n) : 0;
+    *high = *high < *low ? *low : *high;
+}
+
+static void
+clear_unseen(float *row, size_t low, size_t high, size_t n)
+{
+    memset(row, 0, low * sizeof *row);
+    memset(row + high, 0, (n - high) * sizeof *row);
+}
+
+/* Pieces of a worker's memory. */
+static float *
+take(float **room, size_t n)
+{
+    float *p = *room;
+    *room += up(n + SLACK, UNIT);
+    return p;
+}
+
+/* ---- forward ------------------------------------------------------------------------------- */
+
+struct forward {
+    float *rows, *turned; // (rows, dim); their panels
+    float *keys, *values; // of a block of keys
+    float *score, *part;  // (rows, line); the panels of a block of keys
+    float *out, *sum;     // (rows, dim), (rows)
+    size_t line;
+};
+
+static struct forward
+forward_room(const struct job *j, float *room, size_t rows, size_t *size)
+{
+    float *start = room;
+    size_t dim = up(j->h->dim, UNIT), all = up(rows, UNIT);
+    struct forward f = { .line = up(j->h->past + j->h->tokens, KEYS) };
+    f.rows = take(&room, rows * dim);
+    f.turned = take(&room, all * dim);
+    f.keys = take(&room, KEYS * dim);
+    f.values = take(&room, KEYS * dim);
+    f.score = take(&room, rows * f.line);
+    f.part = take(&room, all * KEYS);
+    f.out = take(&room, rows * dim);
+    f.sum = take(&room, rows);
+    if (size)
+        *size = (size_t)(room - start);
+    return f;
+}
+
+static void
+make_scores(const struct job *j, const struct forward *f, const struct block *b)
+{
+    size_t dim = j->h->dim, line = j->h->kv * dim;
+    gather(j, f->rows, j->q, b, j->scale);
+    turn_rows(j, f->turned, f->rows, dim, b->rows, dim, j->isa->mr);
+    for (size_t key = b->from; key < b->to; key += KEYS) {
+        size_t n = least(b->to - key, KEYS);
+        turn_rows(j, f->keys, j->key + at_key(j, key, b->kv), line, n, dim, j->isa->nr);
+        gemm_panels(j->isa, f->turned, f->keys, f->score + (key - b->from), f->line,
+                    b->rows, n, dim, false);
+    }
+}
+
+/* Exponentials, and their sums; what a row does not see is 0. */
+static void
+softmax(const struct job *j, const struct forward *f, const struct block *b)
+{
+    const struct rows_isa *rows = j->c->rows;
+    size_t n = b->to - b->from, low, high;
+    for (size_t r = 0; r < b->rows; r++) {
+        float *row = f->score + r * f->line;
+        size_t t = token_of(j, b, r);
+        seen(j, t, b->from, n, &low, &high);
+        float most = rows->most(row + low, high - low);
+        f->sum[r] = rows->exp_sum(row + low, most, high - low);
+        clear_unseen(row, low, high, n);
+        j->lse[head_of(j, b, r) * j->h->tokens + t] =
+            most + (float)maths_log((double)f->sum[r]);
+    }
+}
+
+static void
+mix_values(const struct job *j, const struct forward *f, const struct block *b)
+{
+    size_t dim = j->h->dim, line = j->h->kv * dim;
+    for (size_t key = b->from; key < b->to; key += KEYS) {
+        size_t n = least(b->to - key, KEYS);
+        turn_rows(j, f->part, f->score + (key - b->from), f->line, b->rows, n,
+                  j->isa->mr);
+        cut_rows(f->values, j->value + at_key(j, key, b->kv), line, n, dim, j->isa->nr);
+        gemm_panels(j->isa, f->part, f->values, f->out, dim, b->rows, dim, n,
+                    key > b->from);
+    }
+    for (size_t r = 0; r < b->rows; r++)
+        j->c->rows->scale(j->out + at_row(j, b, r), 1 / f->sum[r], f->out + r * dim,
+                          dim);
+}
+
+/* The last blocks first: they see most keys. */
 static int
-forward(void *ctx, size_t head, unsigned worker, struct err *err)
+forward(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    const struct heads *h = j->h;
-    const struct rows_isa *rows = j->c->rows;
-    size_t kv = head / (h->query / h->kv);
-    float *score = malloc((h->past + h->tokens + 1) * sizeof *score);
-    (void)worker;
-    if (!score)
-        return err_set(err, ERR_MEMORY, "out of memory for attention");
-    for (size_t t = 0; t < h->tokens; t++) {
-        size_t n = scores(j, score, t, head, kv), first = (size_t)h->first[t];
-        float *out = j->out + at_query(h, t, head);
-        float most = rows->most(score, n);
-        float sum = rows->exp_sum(score, score, most, n);
-        memset(out, 0, h->dim * sizeof *out);
-        for (size_t i = 0; i < n; i++)
-            rows->axpy(out, score[i] / sum, j->value + at_kv(h, first + i, kv), h->dim);
-        j->lse[head * h->tokens + t] = most + (float)maths_log((double)sum);
-    }
-    free(score);
+    struct block b = block_of(j, i % j->h->kv, j->blocks - 1 - i / j->h->kv);
+    struct forward f =
+        forward_room(j, j->room + worker * j->room_size, j->block * j->group, NULL);
+    (void)err;
+    make_scores(j, &f, &b);
+    softmax(j, &f, &b);
+    mix_values(j, &f, &b);
     return 0;
 }
 
-/* One kv head with the query heads that use it. */
+/* ---- backward ------------------------------------------------------------------------------ */
+
+struct backward {
+    float *q, *dout;               // (rows, dim), q times scale
+    float *q_turned, *dout_turned; // panels of rows
+    float *q_cut, *dout_cut;       // panels of columns
+    float *key_turned, *value_turned, *key_cut;
+    float *p, *ds; // (rows, KEYS)
+    float *part;   // panels of one of them
+    float *dq;     // (rows, dim)
+    float *mean;   // (rows)
+};
+
+static struct backward
+backward_room(const struct job *j, float *room, size_t rows, size_t *size)
+{
+    float *start = room;
+    struct backward f = { 0 };
+    size_t dim = up(j->h->dim, UNIT), all = up(rows, UNIT);
+    float **of_rows[] = { &f.q,     &f.dout,     &f.q_turned, &f.dout_turned,
+                          &f.q_cut, &f.dout_cut, &f.dq };
+    float **of_keys[] = { &f.key_turned, &f.value_turned, &f.key_cut };
+    float **of_both[] = { &f.p, &f.ds, &f.part };
+    for (size_t i = 0; i < 7; i++)
+        *of_rows[i] = take(&room, all * dim);
+    for (size_t i = 0; i < 3; i++)
+        *of_keys[i] = take(&room, KEYS * dim);
+    for (size_t i = 0; i < 3; i++)
+        *of_both[i] = take(&room, all * KEYS);
+    f.mean = take(&room, rows);
+    if (size)
+        *size = (size_t)(room - start);
+    return f;
+}
+
+static void
+pack_rows(const struct job *j, const struct backward *f, const struct block *b)
+{
+    size_t dim = j->h->dim, mr = j->isa->mr, nr = j->isa->nr;
+    gather(j, f->q, j->q, b, j->scale);
+    gather(j, f->dout, j->dout, b, 1);
+    turn_rows(j, f->q_turned, f->q, dim, b->rows, dim, mr);
+    turn_rows(j, f->dout_turned, f->dout, dim, b->rows, dim, mr);
+    cut_rows(f->q_cut, f->q, dim, b->rows, dim, nr);
+    cut_rows(f->dout_cut, f->dout, dim, b->rows, dim, nr);
+    for (size_t r = 0; r < b->rows; r++)
+        f->mean[r] = j->c->rows->dot(f->dout + r * dim, j->y + at_row(j, b, r), dim);
+}
+
+/* p and ds of n keys. */
+static void
+make_gradients(const struct job *j, const struct backward *f, const struct block *b,
+               size_t key, size_t n)
+{
+    const struct rows_isa *rows = j->c->rows;
+    size_t dim = j->h->dim, line = j->h->kv * dim, low, high;
+    size_t at = at_key(j, key, b->kv);
+    turn_rows(j, f->key_turned, j->key + at, line, n, dim, j->isa->nr);
+    turn_rows(j, f->value_turned, j->value + at, line, n, dim, j->isa->nr);
+    gemm_panels(j->isa, f->q_turned, f->key_turned, f->p, KEYS, b->rows, n, dim, false);
+    gemm_panels(j->isa, f->dout_turned, f->value_turned, f->ds, KEYS, b->rows, n, dim,
+                false);
+    for (size_t r = 0; r < b->rows; r++) {
+        float *p = f->p + r * KEYS, *ds = f->ds + r * KEYS;
+        size_t t = token_of(j, b, r);
+        float lse = j->kept[head_of(j, b, r) * j->h->tokens + t];
+        seen(j, t, key, n, &low, &high);
+        rows->exp_sum(p + low, lse, high - low);
+        rows->softmax_dx(ds + low, p + low, f->mean[r], high - low);
+        clear_unseen(p, low, high, n);
+        clear_unseen(ds, low, high, n);
+    }
+}
+
+/* What n keys and their values get of some rows, and these of them. */
+static void
+add_gradients(const struct job *j, const struct backward *f, const struct block *b,
+              size_t key, size_t n)
+{
+    size_t dim = j->h->dim, line = j->h->kv * dim, mr = j->isa->mr;
+    size_t at = at_key(j, key, b->kv);
+    cut_rows(f->part, f->p, KEYS, b->rows, n, mr);
+    gemm_panels(j->isa, f->part, f->dout_cut, j->dvalue + at, line, n, dim, b->rows,
+                true);
+    cut_rows(f->part, f->ds, KEYS, b->rows, n, mr);
+    gemm_panels(j->isa, f->part, f->q_cut, j->dkey + at, line, n, dim, b->rows, true);
+    turn_rows(j, f->part, f->ds, KEYS, b->rows, n, mr);
+    cut_rows(f->key_cut, j->key + at, line, n, dim, j->isa->nr);
+    gemm_panels(j->isa, f->part, f->key_cut, f->dq, dim, b->rows, dim, n,
+                key > b->from);
+}
+
 static int
 backward(void *ctx, size_t kv, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    const struct heads *h = j->h;
-    const struct rows_isa *rows = j->c->rows;
-    size_t group = h->query / h->kv;
-    float *p = malloc((h->tokens + 1) * sizeof *p);
-    (void)worker;
-    if (!p)
-        return err_set(err, ERR_MEMORY, "out of memory for attention");
-    for (size_t head = kv * group; head < (kv + 1) * group; head++)
-        for (size_t t = 0; t < h->tokens; t++) {
-            size_t n = scores(j, p, t, head, kv), first = (size_t)h->first[t];
-            size_t at = at_query(h, t, head);
-            const float *dout = j->dout + at;
-            float mean = rows->dot(dout, j->y + at, h->dim);
-            rows->exp_sum(p, p, j->lse[head * h->tokens + t], n);
-            memset(j->dq + at, 0, h->dim * sizeof *j->dq);
-            for (size_t i = 0; i < n; i++) {
-                size_t from = at_kv(h, first + i, kv);
-                float dp = rows->dot(dout, j->value + from, h->dim);
-                float ds = p[i] * (dp - mean) * j->scale;
-                rows->axpy(j->dvalue + from, p[i], dout, h->dim);
-                rows->axpy(j->dq + at, ds, j->key + from, h->dim);
-                rows->axpy(j->dkey + from, ds, j->q + at, h->dim);
-            }
+    size_t dim = j->h->dim;
+    struct backward f =
+        backward_room(j, j->room + worker * j->room_size, j->block * j->group, NULL);
+    (void)err;
+    for (size_t i = 0; i < j->blocks; i++) {
+        struct block b = block_of(j, kv, i);
+        pack_rows(j, &f, &b);
+        for (size_t key = b.from; key < b.to; key += KEYS) {
+            size_t n = least(b.to - key, KEYS);
+            make_gradients(j, &f, &b, key, n);
+            add_gradients(j, &f, &b, key, n);
         }
-    free(p);
+        for (size_t r = 0; r < b.rows; r++)
+            j->c->rows->scale(j->dq + at_row(j, &b, r), j->scale, f.dq + r * dim, dim);
+    }
     return 0;
+}
+
+/* ---- the operations ------------------------------------------------------------------------ */
+
+static struct job
+job_of(struct cpu *c, const float *q, const float *key, const float *value,
+       const struct heads *h)
+{
+    struct job j = { .c = c, .h = h, .q = q, .key = key, .value = value };
+    j.isa = gemm_of(c->isa);
+    j.scale = 1 / sqrtf((float)h->dim);
+    j.group = h->query / h->kv;
+    j.block = ROWS / j.group ? ROWS / j.group : 1;
+    j.block = least(j.block, h->tokens);
+    j.blocks = h->tokens ? (h->tokens + j.block - 1) / j.block : 0;
+    return j;
+}
+
+/* Two products of a triangle of scores, as if all tokens were one document. */
+static double
+flops_of(const struct heads *h)
+{
+    double keys = (double)h->past + 0.5 * (double)h->tokens;
+    return 4.0 * (double)h->tokens * keys * (double)h->query * (double)h->dim;
 }
 
 void
@@ -105,15 +390,14 @@ cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
               const float *key, const float *value, const struct heads *h)
 {
     struct cpu *c = (struct cpu *)k;
-    struct job j = { .c = c,
-                     .h = h,
-                     .q = q,
-                     .key = key,
-                     .value = value,
-                     .out = out,
-                     .lse = lse,
-                     .scale = 1 / sqrtf((float)h->dim) };
-    cpu_for(c, h->query, forward, &j);
+    struct job j = job_of(c, q, key, value, h);
+    j.out = out;
+    j.lse = lse;
+    forward_room(&j, NULL, j.block * j.group, &j.room_size);
+    j.room = cpu_room(c, team_size(c->team) * j.room_size * sizeof(float));
+    k->ledger.flops += flops_of(h);
+    if (j.room)
+        cpu_for(c, j.blocks * h->kv, forward, &j);
 }
 
 void
@@ -123,19 +407,18 @@ cpu_attention_dx(struct kernels *k, float *dq, float *dkey, float *dvalue,
 {
     struct cpu *c = (struct cpu *)k;
     size_t bytes = h->tokens * h->kv * h->dim * sizeof *dkey;
-    struct job j = { .c = c,
-                     .h = h,
-                     .q = q,
-                     .key = key,
-                     .value = value,
-                     .dout = dout,
-                     .y = out,
-                     .dq = dq,
-                     .dkey = dkey,
-                     .dvalue = dvalue,
-                     .scale = 1 / sqrtf((float)h->dim) };
-    j.lse = (float *)(uintptr_t)lse; // read only here
+    struct job j = job_of(c, q, key, value, h);
+    j.dout = dout;
+    j.y = out;
+    j.kept = lse;
+    j.dq = dq;
+    j.dkey = dkey;
+    j.dvalue = dvalue;
     memset(dkey, 0, bytes);
     memset(dvalue, 0, bytes);
-    cpu_for(c, h->kv, backward, &j);
+    backward_room(&j, NULL, j.block * j.group, &j.room_size);
+    j.room = cpu_room(c, team_size(c->team) * j.room_size * sizeof(float));
+    k->ledger.flops += 2 * flops_of(h);
+    if (j.room)
+        cpu_for(c, h->kv, backward, &j);
 }

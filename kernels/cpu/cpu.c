@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PART = 1 << 14, COLUMNS = 64 };
+enum { PART = 1 << 14, BYTES = 1 << 18, COLUMNS = 64 };
 
 static const struct rows_isa *const rows_table[ISA_COUNT] = {
     [ISA_SCALAR] = &rows_scalar,
@@ -104,9 +104,8 @@ cpu_close(struct kernels *k)
 
 /* ---- products ------------------------------------------------------------------------ */
 
-/* Memory to pack into; it grows and stays.  NULL: the error is kept. */
-static float *
-take_room(struct cpu *c, size_t bytes)
+float *
+cpu_room(struct cpu *c, size_t bytes)
 {
     if (bytes > c->room_bytes) {
         enum part part = c->k.part;
@@ -122,7 +121,7 @@ take_room(struct cpu *c, size_t bytes)
 static void
 multiply(struct cpu *c, const struct gemm *g)
 {
-    float *room = take_room(c, gemm_room(g));
+    float *room = cpu_room(c, gemm_room(g));
     c->k.ledger.flops += 2.0 * (double)g->m * (double)g->n * (double)g->k;
     if (room)
         gemm_run(g, c->isa, c->team, room, c->err);
@@ -201,14 +200,23 @@ weight_at(const struct weight *w, size_t i)
     }
 }
 
+/* n numbers from element `at` on, as floats. */
+static void
+read_floats(const struct cpu *c, float *y, const void *x, enum dtype dtype, size_t at,
+            size_t n)
+{
+    const struct matrix m = { .p = x, .dtype = dtype };
+    gemm_of(c->isa)->read(y, &m, at, n);
+}
+
 static void
 cpu_embed(struct kernels *k, float *y, const struct weight *w, const int32_t *ids,
           size_t tokens)
 {
-    (void)k;
+    struct cpu *c = (struct cpu *)k;
     for (size_t t = 0; t < tokens; t++)
-        for (size_t i = 0; i < w->in; i++)
-            y[t * w->in + i] = weight_at(w, (size_t)ids[t] * w->in + i);
+        read_floats(c, y + t * w->in, w->values, w->dtype, (size_t)ids[t] * w->in,
+                    w->in);
 }
 
 static void
@@ -241,8 +249,7 @@ norm_part(void *ctx, size_t i, unsigned worker, struct err *err)
         const float *x = j->x + r * j->n;
         float mean = j->c->rows->dot(x, x, j->n) / (float)j->n;
         float scale = 1 / sqrtf(mean + j->eps);
-        for (size_t c = 0; c < j->n; c++)
-            j->y[r * j->n + c] = x[c] * scale * j->gain[c];
+        j->c->rows->norm(j->y + r * j->n, x, scale, j->gain, j->n);
         j->scale[r] = scale;
     }
     return 0;
@@ -265,27 +272,15 @@ cpu_norm(struct kernels *k, float *y, float *scale, const float *x, const float 
     cpu_for(c, (rows + j.part - 1) / j.part, norm_part, &j);
 }
 
-/* dx = s (dy g) - x s^3 / n * sum(dy g x) */
 static int
 norm_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct norm_job *j = ctx;
-    float *t = malloc(j->n * sizeof *t);
     (void)worker;
-    if (!t)
-        return err_set(err, ERR_MEMORY, "out of memory for a norm");
-    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++) {
-        const float *x = j->x + r * j->n, *dy = j->dy + r * j->n;
-        float *dx = j->dx + r * j->n, s = j->kept[r];
-        for (size_t c = 0; c < j->n; c++)
-            t[c] = dy[c] * j->gain[c];
-        float share = j->c->rows->dot(t, x, j->n) * s * s / (float)j->n;
-        for (size_t c = 0; c < j->n; c++) {
-            float d = s * (t[c] - x[c] * share);
-            dx[c] = j->add ? dx[c] + d : d;
-        }
-    }
-    free(t);
+    (void)err;
+    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++)
+        j->c->rows->norm_dx(j->dx + r * j->n, j->dy + r * j->n, j->x + r * j->n,
+                            j->kept[r], j->gain, j->n, j->add);
     return 0;
 }
 
@@ -294,12 +289,12 @@ static int
 norm_dgain_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct norm_job *j = ctx;
-    size_t from = i * COLUMNS, to = from + COLUMNS < j->n ? from + COLUMNS : j->n;
+    size_t from = i * COLUMNS, n = from + COLUMNS < j->n ? COLUMNS : j->n - from;
     (void)worker;
     (void)err;
     for (size_t r = 0; r < j->rows; r++)
-        for (size_t c = from; c < to; c++)
-            j->dgain[c] += j->dy[r * j->n + c] * (j->x[r * j->n + c] * j->kept[r]);
+        j->c->rows->gain_dx(j->dgain + from, j->dy + r * j->n + from,
+                            j->x + r * j->n + from, j->kept[r], n);
     return 0;
 }
 
@@ -327,21 +322,41 @@ cpu_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const f
 
 /* ---- the rest ----------------------------------------------------------------------------- */
 
+struct rope_job {
+    const struct cpu *c;
+    float *x;
+    const float *table;
+    const int32_t *position;
+    size_t tokens, heads, dim, part;
+    bool back;
+};
+
+static int
+rope_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct rope_job *j = ctx;
+    size_t half = j->dim / 2;
+    (void)worker;
+    (void)err;
+    for (size_t t = i * j->part; t < j->tokens && t < (i + 1) * j->part; t++) {
+        const float *cosine = j->table + (size_t)j->position[t] * j->dim;
+        for (size_t h = 0; h < j->heads; h++) {
+            float *x = j->x + (t * j->heads + h) * j->dim;
+            j->c->rows->rotate(x, x + half, cosine, cosine + half,
+                               j->back ? -1.0F : 1.0F, half);
+        }
+    }
+    return 0;
+}
+
 static void
 cpu_rope(struct kernels *k, float *x, const float *table, const int32_t *position,
          size_t tokens, size_t heads, size_t dim, bool back)
 {
-    size_t half = dim / 2;
-    (void)k;
-    for (size_t t = 0; t < tokens; t++) {
-        const float *cosine = table + (size_t)position[t] * dim, *sine = cosine + half;
-        for (size_t h = 0; h < heads; h++, x += dim)
-            for (size_t i = 0; i < half; i++) {
-                float a = x[i], b = x[i + half], s = back ? -sine[i] : sine[i];
-                x[i] = a * cosine[i] - b * s;
-                x[i + half] = b * cosine[i] + a * s;
-            }
-    }
+    struct cpu *c = (struct cpu *)k;
+    struct rope_job j = { c, x, table, position, tokens, heads, dim, 0, back };
+    j.part = PART / (heads * dim) + 1;
+    cpu_for(c, (tokens + j.part - 1) / j.part, rope_part, &j);
 }
 
 struct pair_job {
@@ -381,18 +396,63 @@ cpu_swiglu_dx(struct kernels *k, float *gate, float *up, const float *dy, size_t
     cpu_for(c, (n + PART - 1) / PART, swiglu_part, &j);
 }
 
+/* Bytes, or floats, that lie together. */
+struct flat {
+    const struct cpu *c;
+    char *y;
+    const char *x; // NULL: zeros
+    size_t n;
+    enum dtype dtype; // to convert
+};
+
+static int
+add_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct flat *j = ctx;
+    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    (void)worker;
+    (void)err;
+    j->c->rows->axpy((float *)(void *)j->y + at, 1,
+                     (const float *)(const void *)j->x + at, n);
+    return 0;
+}
+
 static void
 cpu_add(struct kernels *k, float *y, const float *x, size_t n)
 {
     struct cpu *c = (struct cpu *)k;
-    c->rows->axpy(y, 1, x, n);
+    struct flat j = { c, (char *)y, (const char *)x, n, DT_F32 };
+    cpu_for(c, (n + PART - 1) / PART, add_part, &j);
+}
+
+static int
+copy_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct flat *j = ctx;
+    size_t at = i * BYTES, n = j->n - at < BYTES ? j->n - at : BYTES;
+    (void)worker;
+    (void)err;
+    if (j->x)
+        memcpy(j->y + at, j->x + at, n);
+    else
+        memset(j->y + at, 0, n);
+    return 0;
+}
+
+static void
+cpu_copy(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    struct cpu *c = (struct cpu *)k;
+    struct flat j = { c, to, from, bytes, DT_NONE };
+    cpu_for(c, (bytes + BYTES - 1) / BYTES, copy_part, &j);
 }
 
 static void
 cpu_zero(struct kernels *k, void *p, size_t bytes)
 {
-    (void)k;
-    memset(p, 0, bytes);
+    struct cpu *c = (struct cpu *)k;
+    struct flat j = { c, p, NULL, bytes, DT_NONE };
+    cpu_for(c, (bytes + BYTES - 1) / BYTES, copy_part, &j);
 }
 
 static void
@@ -413,13 +473,23 @@ cpu_scatter(struct kernels *k, float *y, const float *x, const int32_t *index,
         memcpy(y + (size_t)index[r] * n, x + r * n, n * sizeof *y);
 }
 
+static int
+convert_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct flat *j = ctx;
+    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    (void)worker;
+    (void)err;
+    read_floats(j->c, (float *)(void *)j->y + at, j->x, j->dtype, at, n);
+    return 0;
+}
+
 static void
 cpu_convert(struct kernels *k, float *y, const void *x, enum dtype dtype, size_t n)
 {
-    struct weight w = { .dtype = dtype, .values = x };
-    (void)k;
-    for (size_t i = 0; i < n; i++)
-        y[i] = weight_at(&w, i);
+    struct cpu *c = (struct cpu *)k;
+    struct flat j = { c, (char *)y, x, n, dtype };
+    cpu_for(c, (n + PART - 1) / PART, convert_part, &j);
 }
 
 struct loss_job {
@@ -444,11 +514,10 @@ loss_row(void *ctx, size_t r, unsigned worker, struct err *err)
         return 0;
     }
     float most = j->c->rows->most(row, j->vocab), target = row[label];
-    float sum = j->c->rows->exp_sum(row, row, most, j->vocab);
+    float sum = j->c->rows->exp_sum(row, most, j->vocab);
     float share = j->scale / sum;
     j->loss[r] = (float)maths_log((double)sum) + (most - target);
-    for (size_t i = 0; i < j->vocab; i++)
-        row[i] = row[i] * share;
+    j->c->rows->stretch(row, share, j->vocab);
     row[label] -= j->scale;
     return 0;
 }
@@ -546,7 +615,7 @@ quantize_part(void *ctx, size_t i, unsigned worker, struct err *err)
     if (j->dtype != DT_F32) {
         if (!(x = malloc(n * sizeof *x)))
             return err_set(err, ERR_MEMORY, "out of memory for quantizing");
-        cpu_convert(&j->c->k, x, from, j->dtype, n);
+        read_floats(j->c, x, from, j->dtype, 0, n);
     }
     nvfp4_quant(j->to->codes + at / 2, j->to->scales + at / NVFP4_BLOCK,
                 x ? x : (const float *)(const void *)from, rows, j->cols, at, j->spec,
@@ -637,7 +706,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .alloc = cpu_alloc,
                              .release = cpu_release,
                              .upload = cpu_upload,
-                             .copy = cpu_upload,
+                             .copy = cpu_copy,
                              .download = cpu_download,
                              .linear = cpu_linear,
                              .linear_dx = cpu_linear_dx,

@@ -13,12 +13,16 @@ struct cpu {
     struct team *team;
     const struct rows_isa *rows;
     struct err *err;
-    float *room; // where products pack their parts
+    float *room; // of cpu_room
     size_t room_bytes;
 };
 
 /* fn for 0 .. n-1 on all threads; errors are kept. */
 void cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx);
+
+/* Memory to work in until the operation ends; it grows and stays.  NULL: the error is
+ * kept. */
+float *cpu_room(struct cpu *c, size_t bytes);
 
 /* adamw.c */
 void cpu_adamw(struct kernels *k, const struct adam_state *s, const float *grad,

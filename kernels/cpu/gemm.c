@@ -178,10 +178,15 @@ pack_one(void *ctx, size_t i, unsigned worker, struct err *err)
 
 /* ---- products -------------------------------------------------------------------------- */
 
-/* All panels of one square against each other. */
-static void
-multiply(const struct gemm_isa *isa, const float *a, const float *b, float *c,
-         size_t ldc, size_t m, size_t n, size_t k, bool add)
+const struct gemm_isa *
+gemm_of(enum isa isa)
+{
+    return table[isa];
+}
+
+void
+gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c,
+            size_t ldc, size_t m, size_t n, size_t k, bool add)
 {
     for (size_t col = 0; col < n; col += isa->nr)
         for (size_t row = 0; row < m; row += isa->mr) {
@@ -216,8 +221,8 @@ run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
         for (size_t group = first; group < last; group++) {
             size_t col = group * GROUP, n = least(j->b.n - col, GROUP);
             float *c = g->c + (j->a.from + row) * g->ldc + j->b.from + col;
-            multiply(j->isa, square(&j->a, down, block), square(&j->b, group, block), c,
-                     g->ldc, m, n, k, j->a.k + block > 0 || g->add);
+            gemm_panels(j->isa, square(&j->a, down, block), square(&j->b, group, block),
+                        c, g->ldc, m, n, k, j->a.k + block > 0 || g->add);
         }
     }
     return 0;

@@ -49,7 +49,7 @@ enum { GEMV_MOST = 8 };
 int gemv_run(float *y, const float *x, const struct weight *w, size_t rows, bool add,
              enum isa isa, struct team *team, struct err *err);
 
-/* ---- private to gemm.c, gemv.c and their kernels -------------------------------------- */
+/* ---- private to this folder -------------------------------------- */
 
 /* c[i * ldc + j] (+)= sum of a[k * MR + i] * b[k * NR + j], i < MR, j < NR. */
 typedef void gemm_micro_fn(size_t k, const float *a, const float *b, float *c,
@@ -66,6 +66,10 @@ struct gemm_isa {
     gemm_turn_fn *turn;
     gemm_read_fn *read;
 };
+const struct gemm_isa *gemm_of(enum isa isa);
+/* c (+)= A B of panels: (m, k) in those of mr rows, (k, n) in those of nr columns. */
+void gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c,
+                 size_t ldc, size_t m, size_t n, size_t k, bool add);
 extern const struct gemm_isa gemm_scalar;
 
 struct gemv {

@@ -61,7 +61,7 @@ half_values(vu word)
     two = _mm256_permute4x64_epi64(two, 0x08);
     return (vf)_mm256_cvtph_ps(_mm256_castsi256_si128(two));
 #else
-    vf x;
+    vf x = { 0 };
     for (int i = 0; i < LANES; i++)
         x[i] = num_from_f16((uint16_t)word[i]);
     return x;

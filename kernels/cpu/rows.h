@@ -9,6 +9,7 @@
 
 #include "lib/core/isa.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct rows_isa {
@@ -17,10 +18,28 @@ struct rows_isa {
     double (*squares)(const float *a, size_t n); // their sum
     /* y += a * x */
     void (*axpy)(float *y, float a, const float *x, size_t n);
-    /* y = exp(x - most), returns the sum. */
-    float (*exp_sum)(float *y, const float *x, float most, size_t n);
+    /* y = a * x */
+    void (*scale)(float *y, float a, const float *x, size_t n);
+    /* y *= a */
+    void (*stretch)(float *y, float a, size_t n);
+    /* y = exp(y - most), returns the sum. */
+    float (*exp_sum)(float *y, float most, size_t n);
+    /* dp = p * (dp - mean) */
+    void (*softmax_dx)(float *dp, const float *p, float mean, size_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
     void (*swiglu_dx)(float *gate, float *up, const float *dy, size_t n);
+    /* y = x * scale * gain */
+    void (*norm)(float *y, const float *x, float scale, const float *gain, size_t n);
+    /* dx (+)= scale (dy gain - x share), share = scale^2 / n * sum(dy gain x); dx may be
+     * dy. */
+    void (*norm_dx)(float *dx, const float *dy, const float *x, float scale,
+                    const float *gain, size_t n, bool add);
+    /* dgain += dy * (x * scale) */
+    void (*gain_dx)(float *dgain, const float *dy, const float *x, float scale,
+                    size_t n);
+    /* (a, b) turned by an angle: its cosines, and sign times its sines. */
+    void (*rotate)(float *a, float *b, const float *cosine, const float *sine,
+                   float sign, size_t n);
 };
 
 extern const struct rows_isa rows_scalar;

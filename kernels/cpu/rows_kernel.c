@@ -66,6 +66,27 @@ axpy(float *restrict y, float a, const float *restrict x, size_t n)
         y[i] += a * x[i];
 }
 
+static void
+scale(float *restrict y, float a, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a * x[i];
+}
+
+static void
+stretch(float *y, float a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] *= a;
+}
+
+static void
+softmax_dx(float *restrict dp, const float *restrict p, float mean, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dp[i] = p[i] * (dp[i] - mean);
+}
+
 /* To 1e-7 of the result; 0 below -87, at most e^88. */
 static inline float
 exponential(float x)
@@ -92,12 +113,12 @@ exponential(float x)
 }
 
 static float
-exp_sum(float *restrict y, const float *restrict x, float m, size_t n)
+exp_sum(float *y, float m, size_t n)
 {
     float lane[SUM_LANES] = { 0 };
     size_t whole = n - n % SUM_LANES;
     for (size_t i = 0; i < n; i++)
-        y[i] = exponential(x[i] - m);
+        y[i] = exponential(y[i] - m);
     for (size_t i = 0; i < whole; i += SUM_LANES)
         for (size_t l = 0; l < SUM_LANES; l++)
             lane[l] += y[i + l];
@@ -124,5 +145,75 @@ swiglu_dx(float *restrict gate, float *restrict up, const float *restrict dy, si
     }
 }
 
-const struct rows_isa NAME(rows) = { dot,     most,   squares,  axpy,
-                                     exp_sum, swiglu, swiglu_dx };
+static void
+norm(float *restrict y, const float *restrict x, float s, const float *restrict gain,
+     size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * s * gain[i];
+}
+
+/* Sum of a b c. */
+static float
+dot3(const float *a, const float *b, const float *c, size_t n)
+{
+    float lane[SUM_LANES] = { 0 };
+    size_t whole = n - n % SUM_LANES;
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t l = 0; l < SUM_LANES; l++)
+            lane[l] += a[i + l] * b[i + l] * c[i + l];
+    for (size_t i = whole; i < n; i++)
+        lane[i - whole] += a[i] * b[i] * c[i];
+    return tree(lane);
+}
+
+/* dx of what is at most SOME. */
+static void
+norm_dx_some(float *restrict dx, const float *restrict t, const float *restrict x,
+             float s, float share, size_t n, bool add)
+{
+    if (add)
+        for (size_t i = 0; i < n; i++)
+            dx[i] = dx[i] + s * (t[i] - x[i] * share);
+    else
+        for (size_t i = 0; i < n; i++)
+            dx[i] = s * (t[i] - x[i] * share);
+}
+
+enum { SOME = 256 };
+
+static void
+norm_dx(float *dx, const float *dy, const float *x, float s, const float *gain,
+        size_t n, bool add)
+{
+    float t[SOME], share = dot3(dy, gain, x, n) * s * s / (float)n;
+    for (size_t at = 0; at < n; at += SOME) {
+        size_t some = n - at < SOME ? n - at : SOME;
+        for (size_t i = 0; i < some; i++)
+            t[i] = dy[at + i] * gain[at + i];
+        norm_dx_some(dx + at, t, x + at, s, share, some, add);
+    }
+}
+
+static void
+gain_dx(float *restrict dgain, const float *restrict dy, const float *restrict x,
+        float s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dgain[i] += dy[i] * (x[i] * s);
+}
+
+static void
+rotate(float *restrict a, float *restrict b, const float *restrict cosine,
+       const float *restrict sine, float sign, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float first = a[i], second = b[i], s = sign * sine[i];
+        a[i] = first * cosine[i] - second * s;
+        b[i] = second * cosine[i] + first * s;
+    }
+}
+
+const struct rows_isa NAME(rows) = { dot,     most,    squares,    axpy,   scale,
+                                     stretch, exp_sum, softmax_dx, swiglu, swiglu_dx,
+                                     norm,    norm_dx, gain_dx,    rotate };

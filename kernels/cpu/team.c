@@ -17,7 +17,7 @@
 
 /* state: threads inside, whether the job is open, and the number of the job. */
 enum { OPEN = 1 << 16, INSIDE = OPEN - 1, NEXT = OPEN << 1 };
-enum { SPINS = 4000, MOST = 1024 };
+enum { SPINS = 4000, YIELD = 100, MOST = 1024 };
 
 struct job {
     par_fn fn;
@@ -45,9 +45,15 @@ struct team {
     struct member *member;
 };
 
+/* Now and then let another thread have the processor: on a busy machine it may be the one
+ * that we wait for. */
 static void
-pause_a_little(void)
+pause_a_little(unsigned i)
 {
+    if (i % YIELD == YIELD - 1) {
+        sched_yield();
+        return;
+    }
 #if defined __x86_64__
     __builtin_ia32_pause();
 #elif defined __aarch64__
@@ -93,10 +99,10 @@ called(struct team *t, uint64_t seen)
 static void
 wait_for_work(struct team *t, uint64_t seen)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (unsigned i = 0; i < SPINS; i++) {
         if (called(t, seen))
             return;
-        pause_a_little();
+        pause_a_little(i);
     }
     pthread_mutex_lock(&t->lock);
     atomic_fetch_add(&t->asleep, 1);
@@ -143,16 +149,12 @@ wake_sleepers(struct team *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* No one else is inside any more.  The items that are still worked on are as long as
- * ours was, so this is short unless a thread was put off its processor. */
+/* Until no one else is inside.  What they still work on is as long as our last item. */
 static void
 wait_for_others(struct team *t)
 {
-    for (int i = 1; atomic_load(&t->state) & INSIDE; i++)
-        if (i % SPINS)
-            pause_a_little();
-        else
-            sched_yield();
+    for (unsigned i = 0; atomic_load(&t->state) & INSIDE; i++)
+        pause_a_little(i);
 }
 
 int

@@ -112,7 +112,7 @@ scale_above(const float *x, size_t n)
         up++;
     while (up && num_from_bf16((uint16_t)(up - 1)) >= most)
         up--;
-    return isinf(num_from_bf16(up)) ? 0x7f7f : up;
+    return up == 0x7f80 ? 0x7f7f : up;
 }
 
 static float
@@ -120,7 +120,7 @@ read_m(const struct state *x, size_t i)
 {
     if (x->s.moments != MOMENTS_INT8)
         return at(x->s.m, x->s.moments == MOMENTS_F32 ? DT_F32 : DT_BF16, i);
-    int q = ((const int8_t *)x->s.m)[i];
+    int q = (int)((const int8_t *)x->s.m)[i];
     // y = q / 127, s y / (2 - |y|)
     return num_from_bf16(x->s.m_scale[i / 32]) * (float)q / (float)(254 - abs(q));
 }
@@ -183,7 +183,7 @@ plain(struct state *x, const float *grad, const struct adam_step *a)
 {
     for (size_t group = 0; group < x->n; group += 32) {
         size_t n = x->n - group < 32 ? x->n - group : 32;
-        float m[32], v[32];
+        float m[32] = { 0 }, v[32] = { 0 };
         for (size_t i = 0; i < n; i++) {
             size_t e = group + i;
             float w = plain_element(x, e, grad[e], a, &m[i], &v[i]);

@@ -149,8 +149,8 @@ check_nvfp4(size_t m, size_t out, size_t in)
             g.c = c;
             CHECK(gemm_run(&g, (enum isa)isa, team[2], room, &err) == 0);
             CHECK_SAY(memcmp(c, want, m * g.ldc * sizeof *c) == 0,
-                      "nvfp4 %zu x %zu x %zu, %s, %s", m, out, in, isa_name(isa),
-                      back ? "back" : "forward");
+                      "nvfp4 %zu x %zu x %zu, %s, %s", m, out, in,
+                      isa_name((enum isa)isa), back ? "back" : "forward");
         }
     }
 }

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+/* attention: of the CPU against sums in double; the same bits on every path, for any
+ * threads, in whatever pieces tokens come, and wherever a document stands. */
+#include "kernels/kernels.h"
+
+#include "tests/unit/check.h"
+
+#include <math.h>
+
+enum { MOST = 1 << 19 };
+
+static struct err err;
+
+static float
+value(uint64_t i)
+{
+    return (float)((double)check_random(i) * 0x1p-31 - 1);
+}
+
+struct data {
+    struct heads h;
+    size_t q, kv; // numbers
+    int32_t first[2048];
+    float in[4][MOST]; // queries, keys, values, gradients of what comes out
+    float out[MOST], lse[MOST], dq[MOST], dk[MOST], dv[MOST];
+};
+
+static struct data want, got;
+
+/* Documents of `length` tokens. */
+static void
+make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
+{
+    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first };
+    d->q = tokens * query * dim;
+    d->kv = tokens * kv * dim;
+    NEED(tokens <= 2048 && d->q <= MOST);
+    for (size_t t = 0; t < tokens; t++)
+        d->first[t] = (int32_t)(t - t % length);
+    for (uint64_t n = 0; n < 4; n++)
+        for (size_t i = 0; i < (n == 0 || n == 3 ? d->q : d->kv); i++)
+            d->in[n][i] = (n == 0 ? 3 : 1) * value(i + n * 1000003);
+}
+
+static void
+run(struct data *d, enum isa isa, unsigned threads, bool back)
+{
+    struct kernels *k = kernels_cpu(isa, threads, &err);
+    NEED(k);
+    k->attention(k, d->out, d->lse, d->in[0], d->in[1], d->in[2], &d->h);
+    if (back)
+        k->attention_dx(k, d->dq, d->dk, d->dv, d->in[3], d->out, d->lse, d->in[0],
+                        d->in[1], d->in[2], &d->h);
+    k->close(k);
+}
+
+/* ---- against double -------------------------------------------------------------------- */
+
+static double
+dot(const float *a, const float *b, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void
+check_close(const float *x, const double *y, size_t n, const char *what)
+{
+    double off = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        off = fmax(off, fabs((double)x[i] - y[i]));
+        size = fmax(size, fabs(y[i]));
+    }
+    CHECK_SAY(off <= 2e-6 * size, "%s: off by %g of %g", what, off, size);
+}
+
+/* One row: the probabilities of the keys it sees. */
+static double
+probabilities(const struct data *d, double *p, size_t t, size_t head)
+{
+    size_t dim = d->h.dim, kv = head / (d->h.query / d->h.kv);
+    double most = -INFINITY, sum = 0;
+    for (size_t i = (size_t)d->first[t]; i <= t; i++) {
+        p[i] = dot(d->in[0] + (t * d->h.query + head) * dim,
+                   d->in[1] + (i * d->h.kv + kv) * dim, dim) /
+               sqrt((double)dim);
+        most = fmax(most, p[i]);
+    }
+    for (size_t i = (size_t)d->first[t]; i <= t; i++)
+        sum += p[i] = exp(p[i] - most);
+    for (size_t i = (size_t)d->first[t]; i <= t; i++)
+        p[i] /= sum;
+    return most + log(sum);
+}
+
+static void
+check_plain(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
+{
+    static double out[MOST], dq[MOST], dk[MOST], dv[MOST], p[2048], lse[MOST];
+    struct data *d = &want;
+    make(d, tokens, query, kv, dim, length);
+    run(d, isa_best(), 2, true);
+    memset(dk, 0, d->kv * sizeof *dk);
+    memset(dv, 0, d->kv * sizeof *dv);
+    for (size_t head = 0; head < query; head++)
+        for (size_t t = 0; t < tokens; t++) {
+            size_t at = (t * query + head) * dim;
+            const float *dout = d->in[3] + at;
+            double mean = 0;
+            lse[head * tokens + t] = probabilities(d, p, t, head);
+            for (size_t i = (size_t)d->first[t]; i <= t; i++)
+                mean += p[i] *
+                        dot(dout, d->in[2] + (i * kv + head / (query / kv)) * dim, dim);
+            for (size_t e = 0; e < dim; e++)
+                out[at + e] = dq[at + e] = 0;
+            for (size_t i = (size_t)d->first[t]; i <= t; i++) {
+                size_t from = (i * kv + head / (query / kv)) * dim;
+                double ds =
+                    p[i] * (dot(dout, d->in[2] + from, dim) - mean) / sqrt((double)dim);
+                for (size_t e = 0; e < dim; e++) {
+                    out[at + e] += p[i] * (double)d->in[2][from + e];
+                    dq[at + e] += ds * (double)d->in[1][from + e];
+                    dk[from + e] += ds * (double)d->in[0][at + e];
+                    dv[from + e] += p[i] * (double)dout[e];
+                }
+            }
+        }
+    check_close(d->out, out, d->q, "out");
+    check_close(d->lse, lse, tokens * query, "lse");
+    check_close(d->dq, dq, d->q, "dq");
+    check_close(d->dk, dk, d->kv, "dkey");
+    check_close(d->dv, dv, d->kv, "dvalue");
+}
+
+/* ---- the same bits ------------------------------------------------------------------------ */
+
+static void
+check_paths(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
+{
+    make(&want, tokens, query, kv, dim, length);
+    run(&want, ISA_SCALAR, 1, true);
+    make(&got, tokens, query, kv, dim, length);
+    for (int isa = 0; isa < ISA_COUNT; isa++)
+        for (unsigned threads = 1; threads <= 3 && isa_have((enum isa)isa); threads++) {
+            run(&got, (enum isa)isa, threads, true);
+            CHECK_SAY(memcmp(got.out, want.out, want.q * 4) == 0 &&
+                          memcmp(got.lse, want.lse, tokens * query * 4) == 0 &&
+                          memcmp(got.dq, want.dq, want.q * 4) == 0 &&
+                          memcmp(got.dk, want.dk, want.kv * 4) == 0 &&
+                          memcmp(got.dv, want.dv, want.kv * 4) == 0,
+                      "%zu tokens, %zu heads of %zu: %s, %u threads", tokens, query,
+                      dim, isa_name((enum isa)isa), threads);
+        }
+}
+
+/* Some tokens at a time, the keys of those before already there. */
+static void
+check_past(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
+{
+    static const size_t pieces[] = { 1, 7, 100, 333 };
+    make(&want, tokens, query, kv, dim, length);
+    run(&want, isa_best(), 1, false);
+    for (int i = 0; i < 4; i++) {
+        make(&got, tokens, query, kv, dim, length);
+        struct kernels *k = kernels_cpu(isa_best(), 2, &err);
+        NEED(k);
+        for (size_t t = 0; t < tokens; t += pieces[i]) {
+            size_t n = tokens - t < pieces[i] ? tokens - t : pieces[i];
+            struct heads h = { n, t, query, kv, dim, got.first + t };
+            k->attention(k, got.out + t * query * dim, got.lse,
+                         got.in[0] + t * query * dim, got.in[1], got.in[2], &h);
+        }
+        k->close(k);
+        CHECK_SAY(memcmp(got.out, want.out, want.q * 4) == 0,
+                  "%zu tokens in pieces of %zu", tokens, pieces[i]);
+    }
+}
+
+/* A document alone and behind another. */
+static void
+check_place(size_t before, size_t tokens)
+{
+    enum { QUERY = 4, KV = 2, DIM = 16, Q = QUERY * DIM, K = KV * DIM };
+    make(&want, before + tokens, QUERY, KV, DIM, before + tokens);
+    for (size_t t = before; t < before + tokens; t++)
+        want.first[t] = (int32_t)before;
+    run(&want, isa_best(), 1, true);
+    make(&got, tokens, QUERY, KV, DIM, tokens);
+    for (int n = 0; n < 4; n++)
+        memcpy(got.in[n], want.in[n] + before * (n == 0 || n == 3 ? Q : K),
+               (n == 0 || n == 3 ? got.q : got.kv) * 4);
+    run(&got, isa_best(), 1, true);
+    CHECK_SAY(memcmp(got.out, want.out + before * Q, got.q * 4) == 0 &&
+                  memcmp(got.dq, want.dq + before * Q, got.q * 4) == 0 &&
+                  memcmp(got.dk, want.dk + before * K, got.kv * 4) == 0 &&
+                  memcmp(got.dv, want.dv + before * K, got.kv * 4) == 0,
+              "%zu tokens behind %zu", tokens, before);
+}
+
+int
+main(void)
+{
+    check_plain(1, 1, 1, 4, 1);
+    check_plain(5, 6, 3, 12, 5);
+    check_plain(300, 4, 2, 20, 300);
+    check_plain(250, 3, 1, 64, 70);
+    check_plain(100, 16, 1, 33, 99);
+    check_paths(37, 6, 2, 12, 20);
+    check_paths(230, 4, 4, 32, 230);
+    check_paths(150, 5, 1, 18, 40);
+    check_past(500, 4, 2, 16, 500);
+    check_past(400, 3, 1, 24, 150);
+    check_place(13, 200);
+    check_place(200, 97);
+    CHECK_SAY(!err.kind, "%s", err.msg);
+    return check_end();
+}
