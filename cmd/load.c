@@ -407,7 +407,7 @@ static int
 quantize_all(struct model *m)
 {
     const struct table *t = &m->net.table;
-    const void **values = calloc(t->n, sizeof *values);
+    const void **values = calloc(t->n + 1, sizeof *values);
     size_t bad;
     if (!values)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");

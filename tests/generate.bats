@@ -524,6 +524,35 @@ END
     run -2 --separate-stderr generate --score "$t" "$t"
 }
 
+@test "a checkpoint learns an answer and gives it; another tokenizer is refused or said" {
+    printf '你是誰\t我是 F# 之神。\nhello\tworld\n' >d.tsv
+    datpack -q "$M/x.safetensors" -o r.ckpt
+    tokenize -q -t "$M/tokenizer.json" d.tsv -o d.tok
+    trainstep -q -d d.tok -n 80 --batch 2 --lr 3e-3 r.ckpt >/dev/null
+    cp "$M/tokenizer.json" .
+    run -0 --separate-stderr generate -p 你是誰 -p hello r.ckpt
+    [ "$output" = $'我是 F# 之神。\nworld' ]
+    [ -z "$stderr" ]
+    # What is exported in NVFP4 is the model that was trained.
+    datpack -q --dtype nvfp4 r.ckpt -o r.dat
+    run -0 generate -p 你是誰 -p hello r.dat
+    [ "$output" = $'我是 F# 之神。\nworld' ]
+    generate --score d.tok r.ckpt >a
+    # Near to what the training saw: its losses are sums of f32.
+    trainstep -q -d d.tok -n 1 --lr 0 --eval d.tok --log l.jsonl -o s.ckpt r.ckpt >/dev/null
+    python3 -c 'import json
+said = float(open("a").read().splitlines()[1].split("\t")[3])
+want = json.loads(open("l.jsonl").read().splitlines()[-1])["eval_loss"]
+assert abs(said - want) < 2e-6, (said, want)'
+    sed 's/"version": *"1.0"/"version":   "1.0"/' tokenizer.json >t.json
+    run -0 --separate-stderr generate -t t.json -p hello r.ckpt
+    [ "$output" = world ]
+    [[ $stderr == *'t.json: is not the tokenizer that the checkpoint was trained with' ]]
+    tokenize -q -t t.json d.tsv -o e.tok
+    run -2 --separate-stderr generate --score e.tok r.ckpt
+    [[ $stderr == *'e.tok: made with another tokenizer than what the checkpoint was trained on' ]]
+}
+
 # ---- what is refused --------------------------------------------------------------------------
 
 @test "what cannot work here is refused with a word" {

@@ -54,6 +54,20 @@ add_end(struct session *s, uint32_t id)
         s->end[s->n_end++] = id;
 }
 
+/* A checkpoint that was trained with another one: it may be meant, but seldom is. */
+static int
+warn_other(struct session *s, const char *path)
+{
+    uint8_t sha256[SHA256_BYTES];
+    bool other;
+    tokenizer_sha256(s->t, sha256);
+    if (defaults_tokenizer(s, sha256, &other) < 0)
+        return -1;
+    if (other && !s->c->cmd.quiet)
+        warn("%s: is not the tokenizer that the checkpoint was trained with", path);
+    return 0;
+}
+
 static int
 open_tokenizer(struct session *s)
 {
@@ -67,6 +81,8 @@ open_tokenizer(struct session *s)
                      "%s: has %u tokens, the model's vocab_size is %u",
                      text_quote(q, path.data, path.len), tokenizer_vocab(s->t),
                      s->model.config.vocab);
+    if (rc == 0)
+        rc = warn_other(s, path.data);
     if (rc == 0 && !(s->e = encoder_open(s->t, s->err)))
         rc = -1;
     buf_free(&path);
