@@ -225,8 +225,10 @@ payload(struct model *m, const struct tensor *t, size_t align)
 {
     struct store *s = &m->store;
     const uint8_t *mapped = store_data(s, t);
-    if (m->host && mapped && (uintptr_t)mapped % align == 0)
+    if (m->host && mapped && (uintptr_t)mapped % align == 0) {
+        map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
         return mapped;
+    }
     uint8_t *to = take(m, (size_t)t->nbytes), *room = to ? malloc(BOUNCE) : NULL;
     if (to && !room)
         err_set(m->err, ERR_MEMORY, "out of memory for the model");
@@ -466,6 +468,8 @@ model_load(struct model *m, struct kernels *k, size_t positions)
 {
     m->k = k;
     m->host = strcmp(k->name, "cpu") == 0;
+    for (size_t i = 0; i < m->store.n_files; i++)
+        map_use(&m->store.files[i]);
     if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0 ||
         load_rows(m) < 0)
         return -1;
