@@ -57,8 +57,8 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
             '--prefill-chunk 11' --no-kv '-j 1' '-j 3'; do
             # shellcheck disable=SC2086  # several words
             ids $M/$m.safetensors -n 8 --logits "l$how" --dump-layers "h$how" $how >said
-            qwen same "l$how" l
-            qwen same "h$how" h
+            cmp "l$how" l
+            cmp "h$how" h
         done
         # shellcheck disable=SC2086
         qwen logits $M/$m.safetensors $M/$c.json l $PROMPT >want
@@ -78,7 +78,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
             grep -q 'this CPU does not have it\|want scalar' err
             continue
         }
-        qwen same l.$isa l
+        cmp l.$isa l
     done
 }
 
@@ -200,10 +200,10 @@ END
     ids x.safetensors -n 12 --logits want >said
     for f in x.dat x x.ckpt; do
         ids "$f" -n 12 --logits l -f | cmp - said
-        qwen same l want
+        cmp l want
     done
     ids - -n 12 --config x.json --logits l -f <x.dat | cmp - said
-    qwen same l want
+    cmp l want
 }
 
 @test "NVFP4 of one and two levels, from every container, is what nvquant --dequant says" {
@@ -228,14 +228,14 @@ END
         case $f in
         n.dat) ;; # bf16 became f16
         ct) ;;    # the reciprocal of a divisor may be a bit off
-        *) qwen same l n.l ;;
+        *) cmp l n.l ;;
         esac
     done
     # Quantized at load.
     ids x.safetensors -n 3 --quant sweep --logits l -f | cmp - said.n
-    qwen same l n.l
+    cmp l n.l
     ids x.safetensors -n 3 --quant sweep1 --logits l -f | cmp - said.n1
-    qwen same l n1.l
+    cmp l n1.l
     ids n.ckpt -n 3 --quant none >said
     ids x.safetensors -n 3 | cmp - said
     # Again, from the decoded values: sweep finds its own codes.
@@ -250,7 +250,7 @@ END
     datpack -q t.safetensors -o t.dat
     datcat --names t.dat | grep -qx lm_head.weight
     ids t.dat -n 4 --logits l -f | cmp - said
-    qwen same l want
+    cmp l want
     # A pair quantized from it: another.
     nvquant -q t.safetensors -o n.dat
     datcat -s lm_head.weight n.dat | grep -q nvfp4
