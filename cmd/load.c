@@ -2,7 +2,6 @@
 /* load: see load.h. */
 #include "cmd/load.h"
 
-#include "cmd/cmd.h"
 #include "lib/format/dialect.h"
 #include "lib/nvfp4/codec.h"
 
@@ -68,7 +67,7 @@ model_open(struct model *m, const char *path, const struct load_options *o,
         store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
         return -1;
-    if (!o->quiet)
+    if (!o->cmd->quiet)
         warn_lines(&m->store.warnings);
     settle_quant(m);
     return values_scratch(&m->scratch, err);
@@ -191,7 +190,7 @@ settle_head(struct model *m)
     if (same < 0)
         return -1;
     m->config.tied = same;
-    if (!same && head->dtype != DT_NVFP4 && !m->o.quiet)
+    if (!same && head->dtype != DT_NVFP4 && !m->o.cmd->quiet)
         warn("%s: \"" HEAD "\" differs from the embedding of a tied model and is used",
              m->store.name);
     return 0;
@@ -225,8 +224,10 @@ payload(struct model *m, const struct tensor *t, size_t align)
 {
     struct store *s = &m->store;
     const uint8_t *mapped = store_data(s, t);
-    if (m->host && mapped && (uintptr_t)mapped % align == 0)
+    if (m->host && mapped && (uintptr_t)mapped % align == 0) {
+        map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
         return mapped;
+    }
     uint8_t *to = take(m, (size_t)t->nbytes), *room = to ? malloc(BOUNCE) : NULL;
     if (to && !room)
         err_set(m->err, ERR_MEMORY, "out of memory for the model");
@@ -403,20 +404,35 @@ quantize_group(struct model *m, size_t first, size_t n, const void **values)
     return 0;
 }
 
+/* What rows first .. first + n - 1 have to be quantized, as it is stored. */
+static uint64_t
+quantized_bytes(const struct model *m, size_t first, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = first; i < first + n; i++)
+        if (m->net.table.row[i].quantized)
+            sum += view_named(m, m->net.table.row[i].name)->nbytes;
+    return sum;
+}
+
 static int
 quantize_all(struct model *m)
 {
     const struct table *t = &m->net.table;
-    const void **values = calloc(t->n, sizeof *values);
+    const void **values = calloc(t->n + 1, sizeof *values);
+    struct progress progress;
     size_t bad;
     if (!values)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");
     int rc = weights_open(&m->weights, &m->net, &m->spec, m->share);
+    progress_begin(&progress, m->o.cmd, "quantizing", quantized_bytes(m, 0, t->n));
     for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
         n = group_of(m, i);
         if (t->row[i].quantized)
             rc = quantize_group(m, i, n, values);
+        progress_add(&progress, quantized_bytes(m, i, n));
     }
+    progress_end(&progress);
     free(values);
     if (rc < 0 || weights_check(&m->weights, &bad) < 0)
         return -1;
@@ -466,6 +482,8 @@ model_load(struct model *m, struct kernels *k, size_t positions)
 {
     m->k = k;
     m->host = strcmp(k->name, "cpu") == 0;
+    for (size_t i = 0; i < m->store.n_files; i++)
+        map_use(&m->store.files[i]);
     if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0 ||
         load_rows(m) < 0)
         return -1;

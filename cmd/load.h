@@ -8,6 +8,7 @@
 #ifndef NIBBLE_CMD_LOAD_H
 #define NIBBLE_CMD_LOAD_H
 
+#include "cmd/cmd.h"
 #include "cmd/values.h"
 #include "lib/format/view.h"
 #include "lib/model/weights.h"
@@ -16,7 +17,7 @@ struct load_options {
     const char *config; // the file of --config, or NULL
     const char *quant; // how the seven projections are seen: the name of a quantizer or
                        // "none"; NULL: as a checkpoint says, else as they are stored
-    bool quiet;        // no warnings
+    const struct cmd *cmd; // whose words on stderr are wanted
 };
 
 struct model {
@@ -46,7 +47,7 @@ int model_open(struct model *m, const char *path, const struct load_options *o,
 int model_load(struct model *m, struct kernels *k, size_t positions);
 void model_close(struct model *m);
 
-/* Longer documents from now on.  Caches of the net must be closed. */
+/* Longer documents from now on. */
 int model_stretch(struct model *m, size_t positions);
 
 #endif

@@ -57,8 +57,8 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
             '--prefill-chunk 11' --no-kv '-j 1' '-j 3'; do
             # shellcheck disable=SC2086  # several words
             ids $M/$m.safetensors -n 8 --logits "l$how" --dump-layers "h$how" $how >said
-            qwen same "l$how" l
-            qwen same "h$how" h
+            cmp "l$how" l
+            cmp "h$how" h
         done
         # shellcheck disable=SC2086
         qwen logits $M/$m.safetensors $M/$c.json l $PROMPT >want
@@ -78,7 +78,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
             grep -q 'this CPU does not have it\|want scalar' err
             continue
         }
-        qwen same l.$isa l
+        cmp l.$isa l
     done
 }
 
@@ -200,10 +200,10 @@ END
     ids x.safetensors -n 12 --logits want >said
     for f in x.dat x x.ckpt; do
         ids "$f" -n 12 --logits l -f | cmp - said
-        qwen same l want
+        cmp l want
     done
     ids - -n 12 --config x.json --logits l -f <x.dat | cmp - said
-    qwen same l want
+    cmp l want
 }
 
 @test "NVFP4 of one and two levels, from every container, is what nvquant --dequant says" {
@@ -228,14 +228,14 @@ END
         case $f in
         n.dat) ;; # bf16 became f16
         ct) ;;    # the reciprocal of a divisor may be a bit off
-        *) qwen same l n.l ;;
+        *) cmp l n.l ;;
         esac
     done
     # Quantized at load.
     ids x.safetensors -n 3 --quant sweep --logits l -f | cmp - said.n
-    qwen same l n.l
+    cmp l n.l
     ids x.safetensors -n 3 --quant sweep1 --logits l -f | cmp - said.n1
-    qwen same l n1.l
+    cmp l n1.l
     ids n.ckpt -n 3 --quant none >said
     ids x.safetensors -n 3 | cmp - said
     # Again, from the decoded values: sweep finds its own codes.
@@ -250,7 +250,7 @@ END
     datpack -q t.safetensors -o t.dat
     datcat --names t.dat | grep -qx lm_head.weight
     ids t.dat -n 4 --logits l -f | cmp - said
-    qwen same l want
+    cmp l want
     # A pair quantized from it: another.
     nvquant -q t.safetensors -o n.dat
     datcat -s lm_head.weight n.dat | grep -q nvfp4
@@ -522,6 +522,35 @@ END
     [ -z "$output" ]
     [ ! -e l ]
     run -2 --separate-stderr generate --score "$t" "$t"
+}
+
+@test "a checkpoint learns an answer and gives it; another tokenizer is refused or said" {
+    printf '你是誰\t我是 F# 之神。\nhello\tworld\n' >d.tsv
+    datpack -q "$M/x.safetensors" -o r.ckpt
+    tokenize -q -t "$M/tokenizer.json" d.tsv -o d.tok
+    trainstep -q -d d.tok -n 80 --batch 2 --lr 3e-3 r.ckpt >/dev/null
+    cp "$M/tokenizer.json" .
+    run -0 --separate-stderr generate -p 你是誰 -p hello r.ckpt
+    [ "$output" = $'我是 F# 之神。\nworld' ]
+    [ -z "$stderr" ]
+    # What is exported in NVFP4 is the model that was trained.
+    datpack -q --dtype nvfp4 r.ckpt -o r.dat
+    run -0 generate -p 你是誰 -p hello r.dat
+    [ "$output" = $'我是 F# 之神。\nworld' ]
+    generate --score d.tok r.ckpt >a
+    # Near to what the training saw: its losses are sums of f32.
+    trainstep -q -d d.tok -n 1 --lr 0 --eval d.tok --log l.jsonl -o s.ckpt r.ckpt >/dev/null
+    python3 -c 'import json
+said = float(open("a").read().splitlines()[1].split("\t")[3])
+want = json.loads(open("l.jsonl").read().splitlines()[-1])["eval_loss"]
+assert abs(said - want) < 2e-6, (said, want)'
+    sed 's/"version": *"1.0"/"version":   "1.0"/' tokenizer.json >t.json
+    run -0 --separate-stderr generate -t t.json -p hello r.ckpt
+    [ "$output" = world ]
+    [[ $stderr == *'t.json: is not the tokenizer that the checkpoint was trained with' ]]
+    tokenize -q -t t.json d.tsv -o e.tok
+    run -2 --separate-stderr generate --score e.tok r.ckpt
+    [[ $stderr == *'e.tok: made with another tokenizer than what the checkpoint was trained on' ]]
 }
 
 # ---- what is refused --------------------------------------------------------------------------

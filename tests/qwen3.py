@@ -21,8 +21,6 @@ usage: qwen3.py config OUT [KEY=VALUE]...
                                    what generate --score said of TOK
        qwen3.py kl LOGITS OTHER TSV TOK
                                    kl and top1 that --kl said, of two files
-       qwen3.py same LOGITS OTHER [NAME]
-                                   the same tensors, bit for bit
        qwen3.py put FILE NAME WHERE VALUE OUT
                                    FILE with one f32 of a tensor replaced
 MODEL is a .safetensors of f32, bf16 or f16.
@@ -345,13 +343,6 @@ def check_kl(path, other, tsv, tok):
 
 # ---- small helpers ----------------------------------------------------------
 
-def check_same(a, b, name=None):
-    x, y = read_tensors(a), read_tensors(b)
-    if name:
-        x, y = x[name], y[name]
-    need(x == y, "%s and %s differ", a, b)
-
-
 def replace(path, name, where, value, out):
     data = bytearray(open(path, "rb").read())
     n = struct.unpack("<Q", data[:8])[0]
@@ -380,8 +371,7 @@ def main(a):
     elif what == "sample":
         check_sample(rest[0], rest[1], rest[2:])
     else:
-        {"score": check_score, "kl": check_kl, "same": check_same,
-         "put": replace}[what](*rest)
+        {"score": check_score, "kl": check_kl, "put": replace}[what](*rest)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { AT_ONCE = 4096 };
+
 enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT };
 static const char *const whys[] = { "length", "end", "stop", "context" };
 
@@ -113,7 +115,8 @@ generate(struct answer *a)
 {
     struct session *s = a->s;
     double start = seconds();
-    size_t want = s->ids.n + s->c->max_tokens;
+    size_t most = s->c->max_tokens; // of a long answer the cache grows later
+    size_t want = s->ids.n + (most < AT_ONCE ? most : AT_ONCE);
     if (s->ids.n > s->limit)
         return err_set(s->err, ERR_USAGE,
                        "prompt %llu: %zu tokens, the context has %zu%s",
@@ -358,10 +361,11 @@ one_prompt(struct answers *all, struct slice text, const char *where)
 
 /* ---- where they come from --------------------------------------------------------------------- */
 
+/* Somebody sits there. */
 static void
 ask(const struct config_generate *c)
 {
-    if (c->chat && isatty(STDIN_FILENO) && isatty(STDERR_FILENO))
+    if (!c->cmd.quiet && isatty(STDIN_FILENO) && isatty(STDERR_FILENO))
         fputs("> ", stderr);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* defaults: generation_config.json of a model. */
+/* defaults: what a model says of itself: generation_config.json, and the tokenizer that a
+ * checkpoint was trained with. */
 #include "cmd/generate/generate.h"
 
 #include "lib/core/map.h"
@@ -130,5 +131,55 @@ defaults_read(struct session *s)
         map_close(&m);
     }
     buf_free(&path);
+    return rc;
+}
+
+/* ---- a checkpoint's tokenizer ---------------------------------------------------------- */
+
+/* The value of a key of the object at j, into *raw; nothing if there is none. */
+static int
+find_key(struct json *j, const char *name, struct slice *raw)
+{
+    struct slice key;
+    int more = json_object(j);
+    while (more >= 0 && (more = json_key(j, &key)) > 0)
+        more = json_skip(j, slice_is(key, name) ? raw : NULL);
+    return more;
+}
+
+static int
+compare_tokenizer(struct session *s, const uint8_t sha256[SHA256_BYTES],
+                  struct arena *arena, bool *other)
+{
+    struct store *st = &s->model.store;
+    struct slice state = { 0 }, kept = { 0 };
+    struct json j;
+    char hex[2 * SHA256_BYTES + 1];
+    json_open(&j, st->name, 0, st->meta, arena, s->err);
+    if (find_key(&j, "state", &state) < 0)
+        return -1;
+    if (!state.p)
+        return 0;
+    json_open(&j, st->name, 0, state, arena, s->err);
+    if (find_key(&j, "tokenizer", &kept) < 0)
+        return -1;
+    for (size_t i = 0; i < SHA256_BYTES; i++)
+        snprintf(hex + 2 * i, 3, "%02x", sha256[i]);
+    // Between quotes, or it is null.
+    *other = kept.n == sizeof hex + 1 && memcmp(kept.p + 1, hex, sizeof hex - 1) != 0;
+    return 0;
+}
+
+int
+defaults_tokenizer(struct session *s, const uint8_t sha256[SHA256_BYTES], bool *other)
+{
+    struct arena arena = { 0 };
+    *other = false;
+    if (!store_traits(&s->model.store)->training)
+        return 0;
+    int rc = store_meta(&s->model.store);
+    if (rc == 0)
+        rc = compare_tokenizer(s, sha256, &arena, other);
+    arena_free(&arena);
     return rc;
 }

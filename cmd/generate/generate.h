@@ -72,6 +72,10 @@ int defaults_read(struct session *s);
 /* The name of a file in the model's directory or beside the model. */
 int defaults_beside(struct buf *path, const struct session *s, const char *leaf);
 
+/* Whether a checkpoint holds the hash of another tokenizer. */
+int defaults_tokenizer(struct session *s, const uint8_t sha256[SHA256_BYTES],
+                       bool *other);
+
 /* answer.c: one prompt after the other. */
 int answer_all(struct session *s);
 

@@ -35,7 +35,7 @@ struct score {
 /* ---- the samples ---------------------------------------------------------------------------- */
 
 static int
-check_header(const struct score *x)
+check_header(struct score *x)
 {
     const struct tok_header *h = &x->tok.header;
     uint32_t vocab = x->s->model.config.vocab;
@@ -44,6 +44,14 @@ check_header(const struct score *x)
                        "%s: made for a vocabulary of %llu, the model's vocab_size is "
                        "%u",
                        x->tok.name, (unsigned long long)h->vocab, vocab);
+    bool other = false;
+    if (h->has_tokenizer && defaults_tokenizer(x->s, h->tokenizer, &other) < 0)
+        return -1;
+    if (other)
+        return err_set(x->s->err, ERR_FORMAT,
+                       "%s: made with another tokenizer than what the checkpoint was "
+                       "trained on",
+                       x->tok.name);
     return 0;
 }
 

@@ -54,6 +54,20 @@ add_end(struct session *s, uint32_t id)
         s->end[s->n_end++] = id;
 }
 
+/* A checkpoint that was trained with another one: it may be meant, but seldom is. */
+static int
+warn_other(struct session *s, const char *path)
+{
+    uint8_t sha256[SHA256_BYTES];
+    bool other;
+    tokenizer_sha256(s->t, sha256);
+    if (defaults_tokenizer(s, sha256, &other) < 0)
+        return -1;
+    if (other && !s->c->cmd.quiet)
+        warn("%s: is not the tokenizer that the checkpoint was trained with", path);
+    return 0;
+}
+
 static int
 open_tokenizer(struct session *s)
 {
@@ -67,6 +81,8 @@ open_tokenizer(struct session *s)
                      "%s: has %u tokens, the model's vocab_size is %u",
                      text_quote(q, path.data, path.len), tokenizer_vocab(s->t),
                      s->model.config.vocab);
+    if (rc == 0)
+        rc = warn_other(s, path.data);
     if (rc == 0 && !(s->e = encoder_open(s->t, s->err)))
         rc = -1;
     buf_free(&path);
@@ -94,9 +110,7 @@ settle_limit(struct session *s)
 int
 session_open(struct session *s, struct config_generate *c, struct err *err)
 {
-    struct load_options o = { .config = c->config,
-                              .quant = c->quant,
-                              .quiet = c->cmd.quiet };
+    struct load_options o = { .config = c->config, .quant = c->quant, .cmd = &c->cmd };
     *s = (struct session){ .c = c, .err = err };
     double start = seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)
@@ -150,25 +164,41 @@ session_ends(const struct session *s, uint32_t id)
 
 /* ---- tokens through the model ----------------------------------------------------------------- */
 
+/* Keys and values into a larger cache. */
+static int
+move_cache(struct session *s, struct net_cache *old)
+{
+    const struct config *c = &s->model.config;
+    size_t row = (size_t)c->kv_heads * c->head_dim, bytes = old->used * row;
+    for (uint32_t i = 0; i < c->layers; i++) {
+        s->k->copy(s->k, s->cache.key[i], old->key[i], bytes * sizeof(float));
+        s->k->copy(s->k, s->cache.value[i], old->value[i], bytes * sizeof(float));
+    }
+    s->cache.used = old->used;
+    net_cache_close(old);
+    return s->err->kind ? -1 : 0;
+}
+
 int
 session_room(struct session *s, size_t n)
 {
+    struct net_cache old = s->cache;
     if (n > s->limit)
         n = s->limit;
-    if (s->has_cache && n <= s->cache.room)
+    if (s->has_cache && n <= old.room)
         return 0;
     size_t room = (size_t)round_up(n, ROOM);
-    if (s->has_cache && room < 2 * s->cache.room)
-        room = 2 * s->cache.room;
+    if (s->has_cache && room < 2 * old.room)
+        room = 2 * old.room;
     if (room > s->limit)
         room = s->limit;
-    if (s->has_cache)
-        net_cache_close(&s->cache);
-    s->has_cache = true;
-    s->cache = (struct net_cache){ 0 };
     if (model_stretch(&s->model, room) < 0)
         return -1;
-    return net_cache_open(&s->cache, &s->model.net, room);
+    bool grows = s->has_cache;
+    s->has_cache = true;
+    if (net_cache_open(&s->cache, &s->model.net, room) < 0)
+        return -1;
+    return grows ? move_cache(s, &old) : 0;
 }
 
 int

@@ -87,6 +87,13 @@ map_expect(struct map *m, uint64_t from, uint64_t to)
 }
 
 void
+map_use(struct map *m)
+{
+    if (m->data)
+        madvise((void *)(uintptr_t)m->data, m->size, MADV_NORMAL);
+}
+
+void
 map_scatter(struct map *m, bool on)
 {
     posix_fadvise(m->fd, 0, 0, on ? POSIX_FADV_RANDOM : POSIX_FADV_NORMAL);

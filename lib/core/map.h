@@ -47,6 +47,8 @@ int map_read(struct map *m, void *dst, size_t n, uint64_t offset, struct err *er
 void map_forget(struct map *m, uint64_t from, uint64_t to);
 /* They will be looked at, one after the other: read ahead. */
 void map_expect(struct map *m, uint64_t from, uint64_t to);
+/* The mapping itself will be read in long pieces: faults bring in what follows. */
+void map_use(struct map *m);
 /* Reads that follow are of single pages: bring no others in.  false: of all again. */
 void map_scatter(struct map *m, bool on);
 /* 0, or -1 if the mapping was lost or the file has another size than when opened. */

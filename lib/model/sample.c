@@ -73,7 +73,8 @@ logits_log_sum(const float *logits, size_t n)
 static bool
 better(const float *logits, uint32_t a, uint32_t b)
 {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    float x = logits[a], y = logits[b];
+    return x > y || (x == y && a < b);
 }
 
 /* heap[at] sinks until no child is better. */
