@@ -145,6 +145,13 @@ clear_unseen(float *row, size_t low, size_t high, size_t n)
     memset(row + high, 0, (n - high) * sizeof *row);
 }
 
+/* Room for n of something in panels, whatever a panel's width. */
+static size_t
+with_panel(size_t n)
+{
+    return up(n, UNIT) + UNIT;
+}
+
 /* Pieces of a worker's memory. */
 static float *
 take(float **room, size_t n)
@@ -168,7 +175,7 @@ static struct forward
 forward_room(const struct job *j, float *room, size_t rows, size_t *size)
 {
     float *start = room;
-    size_t dim = up(j->h->dim, UNIT), all = up(rows, UNIT);
+    size_t dim = with_panel(j->h->dim), all = with_panel(rows);
     struct forward f = { .line = up(j->h->past + j->h->tokens, KEYS) };
     f.rows = take(&room, rows * dim);
     f.turned = take(&room, all * dim);
@@ -265,7 +272,7 @@ backward_room(const struct job *j, float *room, size_t rows, size_t *size)
 {
     float *start = room;
     struct backward f = { 0 };
-    size_t dim = up(j->h->dim, UNIT), all = up(rows, UNIT);
+    size_t dim = with_panel(j->h->dim), all = with_panel(rows);
     float **of_rows[] = { &f.q,     &f.dout,     &f.q_turned, &f.dout_turned,
                           &f.q_cut, &f.dout_cut, &f.dq };
     float **of_keys[] = { &f.key_turned, &f.value_turned, &f.key_cut };
