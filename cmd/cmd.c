@@ -392,6 +392,32 @@ cmd_flush(struct buf *b)
     b->len = 0;
 }
 
+void *
+cmd_alloc(size_t n, size_t size)
+{
+    void *p = calloc(n ? n : 1, size ? size : 1);
+    if (!p)
+        die(EXIT_MEMORY, "out of memory");
+    return p;
+}
+
+uint64_t
+cmd_proc(const char *path, const char *key)
+{
+    char line[256];
+    size_t n = strlen(key);
+    uint64_t bytes = 0;
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, key, n) == 0 && line[n] == ':') {
+            bytes = strtoull(line + n + 1, NULL, 10) * 1024;
+            break;
+        }
+    if (f)
+        fclose(f);
+    return bytes;
+}
+
 char *
 cmd_copy(const char *text)
 {

@@ -90,6 +90,10 @@ void cmd_close_stdout(void);
 void cmd_refuse_terminal(void);
 /* A buffer of text to stdout, then empty again. */
 void cmd_flush(struct buf *b);
+/* n zeroed items, or the end of the program; free them. */
+void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
+/* Bytes that a line "KEY:  N kB" of a file in /proc tells; 0 without it. */
+uint64_t cmd_proc(const char *path, const char *key);
 /* A copy of a string for the life of the program. */
 char *cmd_copy(const char *text);
 /* Where large temporary data may go: TMPDIR or /var/tmp. */

@@ -7,12 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void
-no_memory(void)
-{
-    die(EXIT_MEMORY, "out of memory for --dump");
-}
-
 /* Samples of the step: where each begins is where a position of 0 is that no other sample
  * of its pass sees; a packed sample counts by its documents. */
 static void
@@ -34,13 +28,11 @@ make_logits(struct run *r, size_t samples, size_t longest)
 {
     const struct data *d = &r->data;
     size_t vocab = r->c.vocab, sample = 0;
-    float *all = calloc(samples * longest * vocab, sizeof *all);
+    float *all = cmd_alloc(samples * longest * vocab, sizeof *all);
     for (size_t i = 0; i < d->n_batches; i++) {
         const struct net_batch *b = &d->batch[i];
-        float *loss = calloc(b->tokens + 1, sizeof *loss);
-        float *logits = malloc((b->tokens * vocab + 1) * sizeof *logits);
-        if (!all || !loss || !logits)
-            no_memory();
+        float *loss = cmd_alloc(b->tokens, sizeof *loss);
+        float *logits = cmd_alloc(b->tokens * vocab, sizeof *logits);
         if (net_pass(&r->t.net, b, 0, loss, logits) < 0)
             die_err(&r->err);
         for (size_t t = 0; t < b->tokens; t++) {
@@ -58,9 +50,7 @@ static struct wtensor *
 list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n)
 {
     const struct table *table = &r->t.net.table;
-    struct wtensor *w = calloc(table->n + 2, sizeof *w);
-    if (!w)
-        no_memory();
+    struct wtensor *w = cmd_alloc(table->n + 2, sizeof *w);
     shape[0] = 1;
     shape[1] = samples;
     shape[2] = longest;
@@ -74,7 +64,7 @@ list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n
             continue;
         buf_printf(&name, "grad.%s", table->row[i].name);
         if (name.failed)
-            no_memory();
+            die(EXIT_MEMORY, "out of memory for --dump");
         w[(*n)++] = (struct wtensor){ name.data, DT_F32, table->row[i].rank,
                                       table->row[i].shape, .tag = i + 2 };
     }
@@ -85,9 +75,7 @@ list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n
 static float *
 values(struct run *r, size_t tag, const struct wtensor *w, double loss, float **logits)
 {
-    float *v = tag == 1 ? *logits : malloc((size_t)w->nbytes + 1);
-    if (!v)
-        no_memory();
+    float *v = tag == 1 ? *logits : cmd_alloc(1, (size_t)w->nbytes);
     if (tag == 0)
         *v = (float)loss;
     else if (tag > 1 &&

@@ -36,29 +36,7 @@ log_now(void)
 uint64_t
 log_rss(bool peak)
 {
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/self/status", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, peak ? "VmHWM: %llu kB" : "VmRSS: %llu kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
-static uint64_t
-available(void)
-{
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
+    return cmd_proc("/proc/self/status", peak ? "VmHWM" : "VmRSS");
 }
 
 static void
@@ -80,19 +58,22 @@ put(int fd, const void *bytes, size_t n, const char *name)
 
 /* Where the lines of later steps than `step` begin: they are of a run that was lost. */
 static off_t
-keep_until(FILE *f, uint64_t step)
+keep_until(const char *path, uint64_t step)
 {
+    FILE *f = fopen(path, "re");
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
     off_t at = 0;
-    unsigned long long s;
-    while ((n = getline(&line, &cap, f)) > 0) {
-        if (line[n - 1] != '\n' ||
-            (sscanf(line, "{\"step\":%llu", &s) == 1 && s > step))
+    static const char head[] = "{\"step\":";
+    while (f && (n = getline(&line, &cap, f)) > 0) {
+        if (line[n - 1] != '\n' || (strncmp(line, head, sizeof head - 1) == 0 &&
+                                    strtoull(line + sizeof head - 1, NULL, 10) > step))
             break;
         at += n;
     }
+    if (f)
+        fclose(f);
     free(line);
     return at;
 }
@@ -105,11 +86,7 @@ open_json(const char *path, uint64_t step)
     if (fd < 0 || fstat(fd, &st) != 0)
         die(EXIT_TROUBLE, "%s:", path);
     if (S_ISREG(st.st_mode)) {
-        FILE *f = fdopen(dup(fd), "r");
-        if (!f)
-            die(EXIT_TROUBLE, "%s:", path);
-        off_t at = keep_until(f, step);
-        fclose(f);
+        off_t at = keep_until(path, step);
         if (ftruncate(fd, at) != 0 || lseek(fd, at, SEEK_SET) < 0)
             die(EXIT_TROUBLE, "%s:", path);
     }
@@ -344,8 +321,8 @@ log_phase(struct run *r, const char *phase)
                mib(r->k ? r->k->ledger.all : 0), mib(r->k ? r->k->ledger.most : 0),
                rss);
     buf_printf(b, ",\"MemAvailableMiB\":%llu,\"Step\":%llu,\"ElapsedMs\":%.0f}",
-               mib(available()), (unsigned long long)r->t.step,
-               (log_now() - l->started) * 1000);
+               mib(cmd_proc("/proc/meminfo", "MemAvailable")),
+               (unsigned long long)r->t.step, (log_now() - l->started) * 1000);
 }
 
 static void
@@ -374,9 +351,7 @@ write_memory_report(struct run *r)
 void
 log_open(struct run *r)
 {
-    struct logs *l = calloc(1, sizeof *l);
-    if (!l)
-        die(EXIT_MEMORY, "out of memory for logs");
+    struct logs *l = cmd_alloc(1, sizeof *l);
     r->logs = l;
     l->json = l->events = -1;
     l->started = log_now();

@@ -12,11 +12,9 @@ static void
 count_step(struct run *r, struct train *t)
 {
     size_t n = r->most_tokens, passes = (size_t)r->s.accum;
-    int32_t *zeros = calloc(2 * n + 1, sizeof *zeros);
-    struct net_batch *b = calloc(passes, sizeof *b);
+    int32_t *zeros = cmd_alloc(2 * n, sizeof *zeros);
+    struct net_batch *b = cmd_alloc(passes, sizeof *b);
     struct train_result res;
-    if (!zeros || !b)
-        die(EXIT_MEMORY, "out of memory for a plan");
     int32_t *label = zeros + n;
     for (size_t i = r->most_labels; i < n; i++)
         label[i] = -1;
@@ -28,14 +26,23 @@ count_step(struct run *r, struct train *t)
     free(zeros);
 }
 
+static struct kernels *
+open_dry(struct run *r)
+{
+    struct kernels *k = kernels_dry("cpu", &r->err);
+    if (!k)
+        die_err(&r->err);
+    return k;
+}
+
 uint64_t
 plan_bytes(struct run *r, bool recompute, struct ledger *ledger)
 {
-    struct kernels *k = kernels_dry("cpu", &r->err);
+    struct kernels *k = open_dry(r);
     struct train t;
     struct train_layout layout = r->layout;
     layout.recompute = recompute;
-    if (!k || train_open(&t, &r->c, k, &layout, &r->err) < 0)
+    if (train_open(&t, &r->c, k, &layout, &r->err) < 0)
         die_err(&r->err);
     count_step(r, &t);
     *ledger = k->ledger;
@@ -48,15 +55,8 @@ plan_bytes(struct run *r, bool recompute, struct ledger *ledger)
 static uint64_t
 memory_there_is(void)
 {
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib ? kib * 1024 : UINT64_MAX;
+    uint64_t bytes = cmd_proc("/proc/meminfo", "MemAvailable");
+    return bytes ? bytes : UINT64_MAX;
 }
 
 /* Choose what --recompute auto means; refuse what does not fit. */

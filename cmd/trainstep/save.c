@@ -150,9 +150,9 @@ load_array(struct run *r, struct store *from, const struct train_array *a,
 int
 save_load(struct run *r, struct store *from)
 {
-    uint8_t *chunk = malloc(CHUNK);
-    int rc = chunk ? 0 : err_set(&r->err, ERR_MEMORY, "out of memory");
-    if (rc == 0 && from->n_tensors != r->t.n_arrays)
+    uint8_t *chunk = cmd_alloc(1, CHUNK);
+    int rc = 0;
+    if (from->n_tensors != r->t.n_arrays)
         rc = err_set(&r->err, ERR_FORMAT,
                      "%s: %zu arrays, the configuration asks for %zu", from->name,
                      from->n_tensors, r->t.n_arrays);
@@ -335,9 +335,7 @@ put_provenance(struct run *r, struct buf *b)
 static struct wtensor *
 list_arrays(const struct run *r)
 {
-    struct wtensor *w = calloc(r->t.n_arrays, sizeof *w);
-    if (!w)
-        die(EXIT_MEMORY, "out of memory");
+    struct wtensor *w = cmd_alloc(r->t.n_arrays, sizeof *w);
     for (size_t i = 0; i < r->t.n_arrays; i++) {
         const struct train_array *a = &r->t.array[i];
         w[i] = (struct wtensor){ .name = a->name,
@@ -396,9 +394,7 @@ save_write(struct run *r)
     struct wmeta meta;
     struct buf provenance = { 0 }, state = { 0 };
     struct writer_options opt = { .guard = &cmd_guard };
-    uint8_t *chunk = malloc(CHUNK);
-    if (!chunk)
-        die(EXIT_MEMORY, "out of memory");
+    uint8_t *chunk = cmd_alloc(1, CHUNK);
     // What a run advances is its own; another file only with -f, which was checked.
     opt.flags = OUT_FORCE;
     fill_meta(r, &meta, &provenance, &state);

@@ -170,7 +170,7 @@ clear_gradient(struct train *t, size_t i)
         k->zero(k, t->net.t[i].grad, (size_t)t->net.table.row[i].numel * sizeof(float));
 }
 
-static void released(void *ctx, size_t row);
+static void released(void *ctx, size_t i);
 
 int
 train_open(struct train *t, const struct config *c, struct kernels *k,
@@ -199,8 +199,7 @@ void
 train_close(struct train *t)
 {
     struct kernels *k = t->net.k;
-    if (t->weights.n)
-        weights_close(&t->weights);
+    weights_close(&t->weights);
     for (size_t i = 0; i < t->n_arrays; i++)
         k->release(k, t->array[i].device);
     for (size_t i = 0; t->tensor && i < t->net.table.n; i++) {

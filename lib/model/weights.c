@@ -56,14 +56,15 @@ weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
 void
 weights_close(struct weights *w)
 {
-    struct kernels *k = w->n ? w->n->k : NULL;
+    if (!w->n)
+        return;
+    struct kernels *k = w->n->k;
     for (size_t i = 0; w->packed && i < w->n->table.n; i++) {
         k->release(k, w->packed[i].codes);
         k->release(k, w->packed[i].scales);
         k->release(k, w->packed[i].scale2);
     }
-    if (k)
-        k->release(k, w->amax);
+    k->release(k, w->amax);
     free(w->packed);
     free(w->host);
     *w = (struct weights){ 0 };

@@ -106,7 +106,7 @@ arrays(const struct model *m, size_t *n)
     *n = 0;
     for (size_t i = 0; i < m->t.n_arrays; i++)
         *n += (size_t)m->t.array[i].bytes;
-    uint8_t *all = malloc(*n);
+    uint8_t *all = malloc(*n + 1);
     NEED(all);
     size_t at = 0;
     for (size_t i = 0; i < m->t.n_arrays; i++) {
