@@ -33,6 +33,9 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return
 }
 
+# The same tensors; files have a provenance, too.
+same() { datcat --diff "$1" "$2"; }
+
 qwen() { python3 "$HERE/qwen3.py" "$@"; }
 
 # ids MODEL ARGUMENT...: what follows some ids, without end tokens.
@@ -200,10 +203,10 @@ END
     ids x.safetensors -n 12 --logits want >said
     for f in x.dat x x.ckpt; do
         ids "$f" -n 12 --logits l -f | cmp - said
-        cmp l want
+        same l want
     done
     ids - -n 12 --config x.json --logits l -f <x.dat | cmp - said
-    cmp l want
+    same l want
 }
 
 @test "NVFP4 of one and two levels, from every container, is what nvquant --dequant says" {
@@ -228,14 +231,14 @@ END
         case $f in
         n.dat) ;; # bf16 became f16
         ct) ;;    # the reciprocal of a divisor may be a bit off
-        *) cmp l n.l ;;
+        *) same l n.l ;;
         esac
     done
     # Quantized at load.
     ids x.safetensors -n 3 --quant sweep --logits l -f | cmp - said.n
-    cmp l n.l
+    same l n.l
     ids x.safetensors -n 3 --quant sweep1 --logits l -f | cmp - said.n1
-    cmp l n1.l
+    same l n1.l
     ids n.ckpt -n 3 --quant none >said
     ids x.safetensors -n 3 | cmp - said
     # Again, from the decoded values: sweep finds its own codes.
@@ -250,7 +253,7 @@ END
     datpack -q t.safetensors -o t.dat
     datcat --names t.dat | grep -qx lm_head.weight
     ids t.dat -n 4 --logits l -f | cmp - said
-    cmp l want
+    same l want
     # A pair quantized from it: another.
     nvquant -q t.safetensors -o n.dat
     datcat -s lm_head.weight n.dat | grep -q nvfp4
@@ -504,6 +507,8 @@ END
     run -2 --separate-stderr generate --score s.tok --kl m.a "$M/u.safetensors"
     run -2 --separate-stderr generate --score m.tok --kl s.a "$t"
     [[ $stderr == *'"logits.3" is missing'* || $stderr == *'expected f32'* ]]
+    run -2 --separate-stderr generate --score s.tok --kl m.a "$t"
+    [[ $stderr == *'has 15 tensors for 3 samples' ]]
 }
 
 @test "--score: samples of another vocabulary, of ids out of range, too long, damaged" {
@@ -716,6 +721,28 @@ PY
     done
     cmp t.safetensors "$M/t.safetensors"
     [ "$(find . -name '.*nibble*')" = "" ]
+}
+
+@test "logits and hidden states tell where they come from" {
+    cp "$M/t.safetensors" .
+    ids t.safetensors -n 2 --temp 0.5 --top-k 3 --seed 4 --logits l --dump-layers h >/dev/null
+    for f in l h; do
+        datcat --meta $f | python3 -c 'import json, sys
+p = json.load(sys.stdin)["meta"]["provenance"]
+assert p["tool"] == "generate"
+assert p["options"] == {"ignore_eos": True, "max_tokens": 2, "seed": 4, "temp": 0.5,
+    "prompt": [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 80], "top_k": 3}, p["options"]
+assert [x["kind"] for x in p["inputs"]] == ["safetensors"]
+assert p["inputs"][0]["provenance"]["tool"] == "datpack"
+assert list(p) == sorted(p) and list(p["options"]) == sorted(p["options"])'
+    done
+    samples
+    generate --score s.tok --quant max --logits s t.safetensors >/dev/null
+    datcat --meta s | python3 -c 'import json, sys
+p = json.load(sys.stdin)["meta"]["provenance"]
+assert p["options"] == {"quant": "max"}
+assert [x["kind"] for x in p["inputs"]] == ["safetensors", "tok"]
+assert p["inputs"][1]["provenance"]["tool"] == "tokenize"'
 }
 
 @test "a full disk is heard, a closed pipe is not" {

@@ -122,7 +122,7 @@ generate(struct answer *a)
                        "prompt %llu: %zu tokens, the context has %zu%s",
                        (unsigned long long)a->index, s->ids.n, s->limit,
                        s->c->context ? " (--context)" : "");
-    a->prompt = s->ids.n;
+    a->prompt = s->prompt = s->ids.n;
     if (session_room(s, want) < 0)
         return -1;
     a->computed = a->prompt - (s->c->no_kv ? 0 : s->cache.used);

@@ -26,7 +26,7 @@ struct score {
     bool has_kl;
     struct dump *dump; // (n) of --logits
     char (*names)[32]; // (n)
-    struct writer out;
+    struct dumper out;
     bool has_out;
     double loss, divergence;
     uint64_t tokens, targets, agree;
@@ -142,21 +142,7 @@ open_out(struct score *x)
                                     NULL };
     }
     x->has_out = true;
-    return dump_open(&x->out, s, s->c->logits, x->dump, x->n);
-}
-
-static int
-open_kl(struct score *x)
-{
-    struct session *s = x->s;
-    struct store_options o = { .guard = &cmd_guard, .tmpdir = cmd_tmpdir() };
-    if (!s->c->kl)
-        return 0;
-    x->has_kl = true;
-    x->other = malloc(s->model.config.vocab * sizeof *x->other);
-    if (!x->other)
-        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
-    return store_open(&x->kl, s->c->kl, &o, s->err);
+    return dump_open(&x->out, s, s->c->logits, x->dump, x->n, &x->tok);
 }
 
 /* The logits of a sample in the file of --kl. */
@@ -175,6 +161,29 @@ find_kl(struct score *x, size_t i, uint32_t positions)
         err_set(s->err, ERR_FORMAT, "%s: \"%s\": expected f32 [%u, %u]", x->kl.name,
                 name, positions, vocab);
     return s->err->kind ? NULL : t;
+}
+
+/* Of the same samples, as far as shapes tell. */
+static int
+open_kl(struct score *x)
+{
+    struct session *s = x->s;
+    struct store_options o = { .guard = &cmd_guard, .tmpdir = cmd_tmpdir() };
+    if (!s->c->kl)
+        return 0;
+    x->has_kl = true;
+    x->other = malloc(s->model.config.vocab * sizeof *x->other);
+    if (!x->other)
+        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
+    if (store_open(&x->kl, s->c->kl, &o, s->err) < 0)
+        return -1;
+    for (size_t i = 0; i < x->n; i++)
+        if (!find_kl(x, i, x->length[i] - 1))
+            return -1;
+    if (x->kl.n_tensors != x->n)
+        return err_set(s->err, ERR_FORMAT, "%s: has %zu tensors for %zu samples",
+                       x->kl.name, x->kl.n_tensors, x->n);
+    return 0;
 }
 
 /* ---- the work ----------------------------------------------------------------------------------- */
@@ -221,7 +230,7 @@ take_position(struct score *x, const struct at *at, uint32_t i, const float *log
         return err_set(s->err, ERR_NONFINITE,
                        "%s: sample %zu: logits of position %u are not finite",
                        x->tok.name, at->sample, i);
-    if (x->has_out && writer_write(&x->out, logits, vocab * sizeof *logits) < 0)
+    if (x->has_out && writer_write(&x->out.w, logits, vocab * sizeof *logits) < 0)
         return -1;
     bool target =
         !(at->t->flags[i + 1] & TOK_START) && at->t->flags[i + 1] & TOK_TARGET;
@@ -297,7 +306,7 @@ score_all(struct score *x)
         if (score_sample(x, &at) < 0)
             return -1;
     }
-    if (x->has_out && writer_commit(&x->out, (struct slice){ 0 }) < 0)
+    if (x->has_out && dump_commit(&x->out) < 0)
         return -1;
     return store_check(&s->model.store);
 }
