@@ -98,7 +98,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
 @test "the golden models, if they are there: NIBBLE_GOLDEN=DIR" {
     [ -n "${NIBBLE_GOLDEN:-}" ] || skip "not given"
     for m in tied untied; do
-        run -0 python3 - "$NIBBLE_GOLDEN/tiny-$m" "$HERE" <<'PY'
+        python3 - "$NIBBLE_GOLDEN/tiny-$m" "$HERE" <<'PY'
 import json, subprocess, sys
 sys.path.insert(0, sys.argv[2])
 from qwen3 import read_tensors
