@@ -18,7 +18,7 @@ setup_file() {
     mkdir "$M"
     cd "$M" || return
     # Ids only: tied and untied.
-    qwen config c.json
+    qwen config c.json head_dim=32 intermediate_size=160
     qwen config u.json tie_word_embeddings=false num_key_value_heads=1 vocab_size=83
     datpack -q --init 3 --config c.json -o t.safetensors
     datpack -q --init 4 --config u.json -o u.safetensors
@@ -59,7 +59,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
         for how in '' '--prefill-chunk 1' '--prefill-chunk 3' '--prefill-chunk 7' \
             '--prefill-chunk 11' --no-kv '-j 1' '-j 3'; do
             # shellcheck disable=SC2086  # several words
-            ids $M/$m.safetensors -n 8 --logits "l$how" --dump-layers "h$how" $how >said
+            ids $M/$m.safetensors -n 24 --logits "l$how" --dump-layers "h$how" $how >said
             cmp "l$how" l
             cmp "h$how" h
         done
@@ -157,8 +157,9 @@ END
     cp "$M/c.json" m/config.json
     local t=m/t.safetensors
     ids $t -n 20 >greedy
+    end=$(cut -d ' ' -f 3 greedy)
     echo '{"do_sample": true, "temperature": 1.5, "top_k": 7, "top_p": 0.9,
-        "repetition_penalty": 1.1, "eos_token_id": [2, 39]}' >m/generation_config.json
+        "repetition_penalty": 1.1, "eos_token_id": [2, '"$end"']}' >m/generation_config.json
     ids $t -n 20 >sampled
     ids $t -n 20 --temp 1.5 --top-k 7 --top-p 0.9 --repeat-penalty 1.1 >same
     cmp sampled same
@@ -172,7 +173,7 @@ END
     cmp dir sampled
     # Its end tokens count.
     run -0 --separate-stderr generate --ids -p "$PROMPT" --temp 0 --repeat-penalty 1 --json $t
-    [ "$(json 'd[0]["stop"], d[0]["stop_id"]' <<<"$output")" = "('end', 39)" ]
+    [ "$(json 'd[0]["stop"], d[0]["stop_id"]' <<<"$output")" = "('end', $end)" ]
     echo '{"do_sample": false, "temperature": 1.5}' >m/generation_config.json
     ids $t -n 20 >cold
     cmp cold greedy
@@ -653,9 +654,9 @@ assert abs(said - want) < 2e-6, (said, want)'
     datpack -q -o e.dat "$t" x.dat
     run -2 --separate-stderr ids e.dat --config "$c"
     [[ $stderr == *'"x" is no tensor of the configuration' ]]
-    sed 's/"intermediate_size": 96/"intermediate_size": 80/' "$c" >w.json
+    sed 's/"intermediate_size": 160/"intermediate_size": 80/' "$c" >w.json
     run -2 --separate-stderr ids "$t" --config w.json
-    [[ $stderr == *'mlp.gate_proj.weight": expected [80, 64], found [96, 64]' ]]
+    [[ $stderr == *'mlp.gate_proj.weight": expected [80, 64], found [160, 64]' ]]
     sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$c" >w.json
     run -2 --separate-stderr ids "$t" --config w.json
     [[ $stderr == *'model.layers.1.'*'is no tensor of the configuration' ]]
