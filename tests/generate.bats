@@ -18,7 +18,7 @@ setup_file() {
     mkdir "$M"
     cd "$M" || return
     # Ids only: tied and untied.
-    qwen config c.json
+    qwen config c.json head_dim=32 intermediate_size=160
     qwen config u.json tie_word_embeddings=false num_key_value_heads=1 vocab_size=83
     datpack -q --init 3 --config c.json -o t.safetensors
     datpack -q --init 4 --config u.json -o u.safetensors
@@ -32,6 +32,9 @@ setup_file() {
 setup() {
     cd "$BATS_TEST_TMPDIR" || return
 }
+
+# The same tensors; files have a provenance, too.
+same() { datcat --diff "$1" "$2"; }
 
 qwen() { python3 "$HERE/qwen3.py" "$@"; }
 
@@ -56,7 +59,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
         for how in '' '--prefill-chunk 1' '--prefill-chunk 3' '--prefill-chunk 7' \
             '--prefill-chunk 11' --no-kv '-j 1' '-j 3'; do
             # shellcheck disable=SC2086  # several words
-            ids $M/$m.safetensors -n 8 --logits "l$how" --dump-layers "h$how" $how >said
+            ids $M/$m.safetensors -n 24 --logits "l$how" --dump-layers "h$how" $how >said
             cmp "l$how" l
             cmp "h$how" h
         done
@@ -95,7 +98,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
 @test "the golden models, if they are there: NIBBLE_GOLDEN=DIR" {
     [ -n "${NIBBLE_GOLDEN:-}" ] || skip "not given"
     for m in tied untied; do
-        run -0 python3 - "$NIBBLE_GOLDEN/tiny-$m" "$HERE" <<'PY'
+        python3 - "$NIBBLE_GOLDEN/tiny-$m" "$HERE" <<'PY'
 import json, subprocess, sys
 sys.path.insert(0, sys.argv[2])
 from qwen3 import read_tensors
@@ -154,8 +157,9 @@ END
     cp "$M/c.json" m/config.json
     local t=m/t.safetensors
     ids $t -n 20 >greedy
+    end=$(cut -d ' ' -f 3 greedy)
     echo '{"do_sample": true, "temperature": 1.5, "top_k": 7, "top_p": 0.9,
-        "repetition_penalty": 1.1, "eos_token_id": [2, 39]}' >m/generation_config.json
+        "repetition_penalty": 1.1, "eos_token_id": [2, '"$end"']}' >m/generation_config.json
     ids $t -n 20 >sampled
     ids $t -n 20 --temp 1.5 --top-k 7 --top-p 0.9 --repeat-penalty 1.1 >same
     cmp sampled same
@@ -169,7 +173,7 @@ END
     cmp dir sampled
     # Its end tokens count.
     run -0 --separate-stderr generate --ids -p "$PROMPT" --temp 0 --repeat-penalty 1 --json $t
-    [ "$(json 'd[0]["stop"], d[0]["stop_id"]' <<<"$output")" = "('end', 39)" ]
+    [ "$(json 'd[0]["stop"], d[0]["stop_id"]' <<<"$output")" = "('end', $end)" ]
     echo '{"do_sample": false, "temperature": 1.5}' >m/generation_config.json
     ids $t -n 20 >cold
     cmp cold greedy
@@ -200,10 +204,10 @@ END
     ids x.safetensors -n 12 --logits want >said
     for f in x.dat x x.ckpt; do
         ids "$f" -n 12 --logits l -f | cmp - said
-        cmp l want
+        same l want
     done
     ids - -n 12 --config x.json --logits l -f <x.dat | cmp - said
-    cmp l want
+    same l want
 }
 
 @test "NVFP4 of one and two levels, from every container, is what nvquant --dequant says" {
@@ -228,14 +232,14 @@ END
         case $f in
         n.dat) ;; # bf16 became f16
         ct) ;;    # the reciprocal of a divisor may be a bit off
-        *) cmp l n.l ;;
+        *) same l n.l ;;
         esac
     done
     # Quantized at load.
     ids x.safetensors -n 3 --quant sweep --logits l -f | cmp - said.n
-    cmp l n.l
+    same l n.l
     ids x.safetensors -n 3 --quant sweep1 --logits l -f | cmp - said.n1
-    cmp l n1.l
+    same l n1.l
     ids n.ckpt -n 3 --quant none >said
     ids x.safetensors -n 3 | cmp - said
     # Again, from the decoded values: sweep finds its own codes.
@@ -250,7 +254,7 @@ END
     datpack -q t.safetensors -o t.dat
     datcat --names t.dat | grep -qx lm_head.weight
     ids t.dat -n 4 --logits l -f | cmp - said
-    cmp l want
+    same l want
     # A pair quantized from it: another.
     nvquant -q t.safetensors -o n.dat
     datcat -s lm_head.weight n.dat | grep -q nvfp4
@@ -504,6 +508,8 @@ END
     run -2 --separate-stderr generate --score s.tok --kl m.a "$M/u.safetensors"
     run -2 --separate-stderr generate --score m.tok --kl s.a "$t"
     [[ $stderr == *'"logits.3" is missing'* || $stderr == *'expected f32'* ]]
+    run -2 --separate-stderr generate --score s.tok --kl m.a "$t"
+    [[ $stderr == *'has 15 tensors for 3 samples' ]]
 }
 
 @test "--score: samples of another vocabulary, of ids out of range, too long, damaged" {
@@ -648,9 +654,9 @@ assert abs(said - want) < 2e-6, (said, want)'
     datpack -q -o e.dat "$t" x.dat
     run -2 --separate-stderr ids e.dat --config "$c"
     [[ $stderr == *'"x" is no tensor of the configuration' ]]
-    sed 's/"intermediate_size": 96/"intermediate_size": 80/' "$c" >w.json
+    sed 's/"intermediate_size": 160/"intermediate_size": 80/' "$c" >w.json
     run -2 --separate-stderr ids "$t" --config w.json
-    [[ $stderr == *'mlp.gate_proj.weight": expected [80, 64], found [96, 64]' ]]
+    [[ $stderr == *'mlp.gate_proj.weight": expected [80, 64], found [160, 64]' ]]
     sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$c" >w.json
     run -2 --separate-stderr ids "$t" --config w.json
     [[ $stderr == *'model.layers.1.'*'is no tensor of the configuration' ]]
@@ -716,6 +722,28 @@ PY
     done
     cmp t.safetensors "$M/t.safetensors"
     [ "$(find . -name '.*nibble*')" = "" ]
+}
+
+@test "logits and hidden states tell where they come from" {
+    cp "$M/t.safetensors" .
+    ids t.safetensors -n 2 --temp 0.5 --top-k 3 --seed 4 --logits l --dump-layers h >/dev/null
+    for f in l h; do
+        datcat --meta $f | python3 -c 'import json, sys
+p = json.load(sys.stdin)["meta"]["provenance"]
+assert p["tool"] == "generate"
+assert p["options"] == {"ignore_eos": True, "max_tokens": 2, "seed": 4, "temp": 0.5,
+    "prompt": [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 80], "top_k": 3}, p["options"]
+assert [x["kind"] for x in p["inputs"]] == ["safetensors"]
+assert p["inputs"][0]["provenance"]["tool"] == "datpack"
+assert list(p) == sorted(p) and list(p["options"]) == sorted(p["options"])'
+    done
+    samples
+    generate --score s.tok --quant max --logits s t.safetensors >/dev/null
+    datcat --meta s | python3 -c 'import json, sys
+p = json.load(sys.stdin)["meta"]["provenance"]
+assert p["options"] == {"quant": "max"}
+assert [x["kind"] for x in p["inputs"]] == ["safetensors", "tok"]
+assert p["inputs"][1]["provenance"]["tool"] == "tokenize"'
 }
 
 @test "a full disk is heard, a closed pipe is not" {

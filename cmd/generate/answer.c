@@ -40,23 +40,25 @@ struct answers {
 
 /* ---- a token ------------------------------------------------------------------------------ */
 
+/* Room for one token more. */
 static int
 grow(struct answer *a)
 {
-    struct session *s = a->s;
+    size_t vocab = a->s->model.config.vocab, cap = a->cap ? 2 * a->cap : 16;
     if (a->n < a->cap)
         return 0;
-    size_t cap = a->cap ? 2 * a->cap : 16, vocab = s->model.config.vocab;
     double *l = realloc(a->logprob, cap * sizeof *l);
-    a->logprob = l ? l : a->logprob;
-    bool good = l != NULL;
-    if (s->c->logits) {
+    if (!l)
+        return err_set(a->s->err, ERR_MEMORY, "out of memory for an answer");
+    a->logprob = l;
+    if (a->s->c->logits) {
         float *all = realloc(a->logits, cap * vocab * sizeof *all);
-        a->logits = all ? all : a->logits;
-        good = good && all;
+        if (!all)
+            return err_set(a->s->err, ERR_MEMORY, "out of memory for logits");
+        a->logits = all;
     }
     a->cap = cap;
-    return good ? 0 : err_set(s->err, ERR_MEMORY, "out of memory for an answer");
+    return 0;
 }
 
 /* What is kept of the logits that a token was chosen by. */
@@ -122,7 +124,7 @@ generate(struct answer *a)
                        "prompt %llu: %zu tokens, the context has %zu%s",
                        (unsigned long long)a->index, s->ids.n, s->limit,
                        s->c->context ? " (--context)" : "");
-    a->prompt = s->ids.n;
+    a->prompt = s->prompt = s->ids.n;
     if (session_room(s, want) < 0)
         return -1;
     a->computed = a->prompt - (s->c->no_kv ? 0 : s->cache.used);

@@ -29,45 +29,149 @@ dump_check(const struct session *s, const char *path)
     return 0;
 }
 
+/* ---- provenance ------------------------------------------------------------------------- */
+
+static void
+put_input(struct buf *b, const char *kind, struct slice provenance,
+          const uint8_t xxh3[XXH3_BYTES])
+{
+    char hex[2 * XXH3_BYTES + 1];
+    hash_hex(hex, xxh3, XXH3_BYTES);
+    buf_printf(b, "{\"kind\":\"%s\",\"provenance\":", kind);
+    if (provenance.p)
+        buf_add(b, provenance.p, provenance.n);
+    else
+        buf_str(b, "null");
+    buf_printf(b, ",\"xxh3\":\"%s\"}", hex);
+}
+
+static void
+put_number(struct buf *b, const char *key, double v, double otherwise)
+{
+    if (v == otherwise)
+        return;
+    buf_printf(b, "\"%s\":", key);
+    json_put_number(b, v, 17);
+    buf_char(b, ',');
+}
+
+/* Of an answer; keys sorted. */
+static void
+put_sampling(struct buf *b, const struct config_generate *c)
+{
+    const struct sample_options *o = &c->sample;
+    put_number(b, "repeat_penalty", o->penalty, 1);
+    if (o->temperature > 0)
+        buf_printf(b, "\"seed\":%u,", o->seed);
+    for (size_t i = 0; i < c->n_stops; i++) {
+        buf_str(b, i ? "," : "\"stop\":[");
+        json_put(b, c->stop[i]);
+    }
+    buf_str(b, c->n_stops ? "]," : "");
+    put_number(b, "temp", o->temperature, 0);
+    put_number(b, "top_k", o->top_k, 0);
+    put_number(b, "top_p", o->top_p, 1);
+}
+
+/* What can change the content, where it is not the default; keys sorted. */
+static void
+put_options(struct buf *b, const struct session *s)
+{
+    const struct config_generate *c = s->c;
+    put_number(b, "context", (double)c->context, 0);
+    if (c->ignore_eos)
+        buf_str(b, "\"ignore_eos\":true,");
+    if (!c->score)
+        buf_printf(b, "\"max_tokens\":%u,", c->max_tokens);
+    for (size_t i = 0; i < s->prompt; i++)
+        buf_printf(b, "%s%u", i ? "," : "\"prompt\":[", s->ids.v[i]);
+    buf_str(b, s->prompt ? "]," : "");
+    if (c->quant) {
+        buf_str(b, "\"quant\":");
+        json_put(b, slice_of(c->quant));
+        buf_char(b, ',');
+    }
+    if (!c->score)
+        put_sampling(b, c);
+    if (b->len && b->data[b->len - 1] == ',')
+        b->len--;
+}
+
+static int
+put_provenance(struct buf *b, const struct session *s, const struct tok_reader *tok)
+{
+    uint8_t digest[XXH3_BYTES];
+    struct store *model = (struct store *)(uintptr_t)&s->model.store;
+    if (store_content_hash(model, digest, s->c->threads, s->err) < 0)
+        return -1;
+    buf_str(b, "{\"inputs\":[");
+    put_input(b, store_kind(model), model->provenance, digest);
+    if (tok) {
+        struct buf from = { 0 };
+        tok_put_provenance(&from, tok);
+        buf_char(b, ',');
+        put_input(b, "tok", (struct slice){ from.data, from.len }, tok->end.xxh3);
+        b->failed |= from.failed;
+        buf_free(&from);
+    }
+    buf_str(b, "],\"options\":{");
+    put_options(b, s);
+    buf_printf(b, "},\"tool\":\"%s\",\"version\":\"%s\"}", s->c->cmd.name,
+               cmd_version());
+    return buf_ok(b, s->err);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
 int
-dump_open(struct writer *w, const struct session *s, const char *path,
-          const struct dump *d, size_t n)
+dump_open(struct dumper *x, const struct session *s, const char *path,
+          const struct dump *d, size_t n, const struct tok_reader *tok)
 {
     struct writer_options o = { .flags = s->c->force ? OUT_FORCE : 0,
                                 .guard = &cmd_guard };
-    struct wmeta meta = { .bare = true, .version = cmd_version() };
-    struct wtensor *t = calloc(n ? n : 1, sizeof *t);
-    *w = (struct writer){ 0 };
-    if (!t)
+    struct wmeta meta = { .version = cmd_version() };
+    *x = (struct dumper){ .t = calloc(n ? n : 1, sizeof *x->t) };
+    if (!x->t)
         return err_set(s->err, ERR_MEMORY, "out of memory for a list of tensors");
     for (size_t i = 0; i < n; i++)
-        t[i] = (struct wtensor){
+        x->t[i] = (struct wtensor){
             .name = d[i].name, .dtype = DT_F32, .rank = 2, .shape = d[i].shape, .tag = i
         };
-    return writer_open(w, "safetensors", path, t, n, &meta, &o, s->err);
+    if (put_provenance(&x->provenance, s, tok) < 0)
+        return -1;
+    meta.provenance = (struct slice){ x->provenance.data, x->provenance.len };
+    return writer_open(&x->w, "safetensors", path, x->t, n, &meta, &o, s->err);
+}
+
+int
+dump_commit(struct dumper *x)
+{
+    return writer_commit(&x->w,
+                         (struct slice){ x->provenance.data, x->provenance.len });
 }
 
 void
-dump_close(struct writer *w)
+dump_close(struct dumper *x)
 {
-    struct wtensor *t = w->t;
-    writer_close(w);
-    free(t);
+    if (x->w.t)
+        writer_close(&x->w);
+    free(x->t);
+    buf_free(&x->provenance);
 }
 
 int
 dump_write(const struct session *s, const char *path, struct dump *d, size_t n)
 {
-    struct writer w;
-    int rc = dump_open(&w, s, path, d, n);
+    struct dumper x;
+    int rc = dump_open(&x, s, path, d, n, NULL);
     for (size_t i = 0; i < n && rc == 0; i++) {
-        const struct dump *x = &d[w.t[i].tag];
-        rc = writer_write(&w, x->values,
-                          (size_t)(x->shape[0] * x->shape[1]) * sizeof(float));
+        const struct dump *from = &d[x.t[i].tag];
+        rc = writer_write(&x.w, from->values,
+                          (size_t)(from->shape[0] * from->shape[1]) * sizeof(float));
     }
     if (rc == 0)
-        rc = writer_commit(&w, (struct slice){ 0 });
-    dump_close(&w);
+        rc = dump_commit(&x);
+    dump_close(&x);
     return rc;
 }
 

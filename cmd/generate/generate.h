@@ -5,6 +5,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/load.h"
+#include "lib/format/tok.h"
 #include "lib/format/writer.h"
 #include "lib/model/sample.h"
 #include "lib/text/template.h"
@@ -46,6 +47,7 @@ struct session {
     uint32_t end[MAX_END]; // ids that end an answer
     size_t n_end;
     struct ids ids;        // prompt and answer; the cache holds the first of them
+    size_t prompt;         // how many of ids are the prompt
     float *logits;         // (vocab) of what follows the last of ids
     net_hidden_fn *hidden; // is told of what is computed, or NULL
     void *hidden_ctx;
@@ -89,9 +91,18 @@ struct dump {
     const float *values; // NULL: handed over later
 };
 int dump_check(const struct session *s, const char *path);
-int dump_open(struct writer *w, const struct session *s, const char *path,
-              const struct dump *d, size_t n);
-void dump_close(struct writer *w);
+/* The file, into which the tensors' payloads go in the order of t; tok: an input beside
+ * the model, or NULL.  dump_close is right after success and failure alike. */
+struct dumper {
+    struct writer w;
+    struct wtensor *t; // tag: index into the list that was given
+    struct buf provenance;
+};
+int dump_open(struct dumper *x, const struct session *s, const char *path,
+              const struct dump *d, size_t n, const struct tok_reader *tok);
+int dump_commit(struct dumper *x) __attribute__((warn_unused_result));
+void dump_close(struct dumper *x);
+/* All of it at once. */
 int dump_write(const struct session *s, const char *path, struct dump *d, size_t n);
 /* Hidden states of one prompt. */
 struct layers {

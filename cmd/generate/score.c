@@ -12,11 +12,16 @@
 
 enum { CHUNK = 128 }; // positions whose logits are there at a time
 
+/* Where a sample is. */
+struct place {
+    uint64_t offset;
+    uint32_t length; // ids
+};
+
 struct score {
     struct session *s;
     struct tok_reader tok;
-    uint64_t *offset; // (samples)
-    uint32_t *length; // (samples) ids
+    struct place *place; // (n)
     size_t n, cap;
     uint64_t longest; // document
     size_t chunk;
@@ -26,7 +31,7 @@ struct score {
     bool has_kl;
     struct dump *dump; // (n) of --logits
     char (*names)[32]; // (n)
-    struct writer out;
+    struct dumper out;
     bool has_out;
     double loss, divergence;
     uint64_t tokens, targets, agree;
@@ -94,17 +99,14 @@ note_sample(struct score *x, const struct tok_sample *t)
 {
     if (x->n == x->cap) {
         size_t cap = x->cap ? 2 * x->cap : 1024;
-        uint64_t *o = realloc(x->offset, cap * sizeof *o);
-        x->offset = o ? o : x->offset;
-        uint32_t *l = realloc(x->length, cap * sizeof *l);
-        x->length = l ? l : x->length;
-        if (!o || !l)
+        struct place *p = realloc(x->place, cap * sizeof *p);
+        if (!p)
             return err_set(x->s->err, ERR_MEMORY, "out of memory for %zu samples",
                            x->n);
+        x->place = p;
         x->cap = cap;
     }
-    x->offset[x->n] = t->offset;
-    x->length[x->n++] = t->n;
+    x->place[x->n++] = (struct place){ t->offset, t->n };
     return 0;
 }
 
@@ -138,25 +140,11 @@ open_out(struct score *x)
     for (size_t i = 0; i < x->n; i++) {
         snprintf(x->names[i], sizeof x->names[i], "logits.%zu", i);
         x->dump[i] = (struct dump){ x->names[i],
-                                    { x->length[i] - 1, s->model.config.vocab },
+                                    { x->place[i].length - 1, s->model.config.vocab },
                                     NULL };
     }
     x->has_out = true;
-    return dump_open(&x->out, s, s->c->logits, x->dump, x->n);
-}
-
-static int
-open_kl(struct score *x)
-{
-    struct session *s = x->s;
-    struct store_options o = { .guard = &cmd_guard, .tmpdir = cmd_tmpdir() };
-    if (!s->c->kl)
-        return 0;
-    x->has_kl = true;
-    x->other = malloc(s->model.config.vocab * sizeof *x->other);
-    if (!x->other)
-        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
-    return store_open(&x->kl, s->c->kl, &o, s->err);
+    return dump_open(&x->out, s, s->c->logits, x->dump, x->n, &x->tok);
 }
 
 /* The logits of a sample in the file of --kl. */
@@ -175,6 +163,29 @@ find_kl(struct score *x, size_t i, uint32_t positions)
         err_set(s->err, ERR_FORMAT, "%s: \"%s\": expected f32 [%u, %u]", x->kl.name,
                 name, positions, vocab);
     return s->err->kind ? NULL : t;
+}
+
+/* Of the same samples, as far as shapes tell. */
+static int
+open_kl(struct score *x)
+{
+    struct session *s = x->s;
+    struct store_options o = { .guard = &cmd_guard, .tmpdir = cmd_tmpdir() };
+    if (!s->c->kl)
+        return 0;
+    x->has_kl = true;
+    x->other = malloc(s->model.config.vocab * sizeof *x->other);
+    if (!x->other)
+        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
+    if (store_open(&x->kl, s->c->kl, &o, s->err) < 0)
+        return -1;
+    for (size_t i = 0; i < x->n; i++)
+        if (!find_kl(x, i, x->place[i].length - 1))
+            return -1;
+    if (x->kl.n_tensors != x->n)
+        return err_set(s->err, ERR_FORMAT, "%s: has %zu tensors for %zu samples",
+                       x->kl.name, x->kl.n_tensors, x->n);
+    return 0;
 }
 
 /* ---- the work ----------------------------------------------------------------------------------- */
@@ -221,7 +232,7 @@ take_position(struct score *x, const struct at *at, uint32_t i, const float *log
         return err_set(s->err, ERR_NONFINITE,
                        "%s: sample %zu: logits of position %u are not finite",
                        x->tok.name, at->sample, i);
-    if (x->has_out && writer_write(&x->out, logits, vocab * sizeof *logits) < 0)
+    if (x->has_out && writer_write(&x->out.w, logits, vocab * sizeof *logits) < 0)
         return -1;
     bool target =
         !(at->t->flags[i + 1] & TOK_START) && at->t->flags[i + 1] & TOK_TARGET;
@@ -290,14 +301,14 @@ score_all(struct score *x)
     for (size_t k = 0; k < x->n; k++) {
         struct tok_sample t;
         struct at at = { &t, x->has_out ? x->out.t[k].tag : k, NULL };
-        if (tok_at(&x->tok, x->offset[at.sample], &t) < 0)
+        if (tok_at(&x->tok, x->place[at.sample].offset, &t) < 0)
             return -1;
         if (x->has_kl && !(at.kl = find_kl(x, at.sample, t.n - 1)))
             return -1;
         if (score_sample(x, &at) < 0)
             return -1;
     }
-    if (x->has_out && writer_commit(&x->out, (struct slice){ 0 }) < 0)
+    if (x->has_out && dump_commit(&x->out) < 0)
         return -1;
     return store_check(&s->model.store);
 }
@@ -377,8 +388,7 @@ score_file(struct session *s)
     if (x.has_kl)
         store_close(&x.kl);
     tok_close(&x.tok);
-    free(x.offset);
-    free(x.length);
+    free(x.place);
     free(x.logits);
     free(x.other);
     free(x.dump);
