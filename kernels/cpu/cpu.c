@@ -121,7 +121,7 @@ cpu_room(struct cpu *c, size_t bytes)
 static void
 multiply(struct cpu *c, const struct gemm *g)
 {
-    float *room = cpu_room(c, gemm_room(g));
+    float *room = cpu_room(c, gemm_room(g, c->team));
     c->k.ledger.flops += 2.0 * (double)g->m * (double)g->n * (double)g->k;
     if (room)
         gemm_run(g, c->isa, c->team, room, c->err);

@@ -4,7 +4,11 @@
  * As much of A and B as fits into the room is packed by all threads, each part once, and
  * then multiplied by all threads, a tile of C at a time.  What is packed is divided into
  * squares of GROUP rows (columns, of B) and K_BLOCK of k, each the work of one thread,
- * and those into panels of as many rows as the kernel takes. */
+ * and those into panels of as many rows as the kernel takes.
+ *
+ * Where there are enough groups of columns for all threads, or one group of rows, only A
+ * is packed first: a thread packs a square of B when it needs it, for all rows, and B
+ * never leaves its cache. */
 #include "kernels/cpu/gemm.h"
 
 #include "lib/core/num.h"
@@ -23,6 +27,8 @@ enum {
     TILES = 8,  // smaller tiles if there would not be so many
     MOST_MR = 16,
     MOST_NR = 32,
+    ENOUGH = 6,      // groups of columns for each thread
+    PIECE = 64,      // columns that are read and then turned
     SMALL = 1 << 18, // products that are not worth a second thread
 };
 
@@ -41,6 +47,7 @@ struct job {
     const struct gemm_isa *isa;
     struct packed_part a, b;
     size_t packed;         // squares of a; those of b come after
+    float *own;            // of each worker: a square of b
     size_t across, tile_n; // tiles of a row of tiles; groups of a tile
 };
 
@@ -102,18 +109,19 @@ static void
 pack_lines(const struct gemm_isa *isa, float *out, const struct packed_part *p,
            size_t at, size_t n, size_t k)
 {
-    float room[MOST_NR * K_BLOCK];
+    float room[MOST_NR * PIECE];
     for (size_t row = 0; row < n; row += p->unit, out += p->unit * k) {
         size_t rows = least(n - row, p->unit), from = at + row * p->line;
-        const float *x = (const float *)p->x->p + from;
-        size_t line = p->line;
-        if (p->x->dtype != DT_F32) {
-            for (size_t r = 0; r < rows; r++)
-                isa->read(room + r * K_BLOCK, p->x, from + r * p->line, k);
-            x = room;
-            line = K_BLOCK;
+        if (p->x->dtype == DT_F32) {
+            isa->turn(out, (const float *)p->x->p + from, p->line, rows, k, p->unit);
+            continue;
         }
-        isa->turn(out, x, line, rows, k, p->unit);
+        for (size_t s = 0; s < k; s += PIECE) {
+            size_t some = least(k - s, PIECE);
+            for (size_t r = 0; r < rows; r++)
+                isa->read(room + r * PIECE, p->x, from + r * p->line + s, some);
+            isa->turn(out + s * p->unit, room, PIECE, rows, some, p->unit);
+        }
     }
 }
 
@@ -228,6 +236,30 @@ run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
     return 0;
 }
 
+/* All rows with one group of columns, whose squares are packed here. */
+static int
+run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
+{
+    const struct job *j = ctx;
+    const struct gemm *g = j->g;
+    size_t col = group * GROUP;
+    struct packed_part b = j->b;
+    (void)err;
+    b.room = j->own + worker * (size_t)SQUARE;
+    b.from += col;
+    b.n = least(j->b.n - col, GROUP);
+    for (size_t block = 0; block < blocks(&j->a); block++) {
+        b.k = j->b.k + block * K_BLOCK;
+        b.depth = least(j->b.depth - block * K_BLOCK, K_BLOCK);
+        pack_square(j->isa, &b, 0);
+        for (size_t row = 0; row < j->a.n; row += GROUP)
+            gemm_panels(j->isa, square(&j->a, row / GROUP, block), b.room,
+                        g->c + (j->a.from + row) * g->ldc + b.from, g->ldc,
+                        least(j->a.n - row, GROUP), b.n, b.depth, b.k > 0 || g->add);
+    }
+    return 0;
+}
+
 static int
 share(const struct job *j, struct team *team, size_t n, par_fn fn, struct err *err)
 {
@@ -245,6 +277,12 @@ run_part(struct job *j, bool new_b, struct team *team, struct err *err)
 {
     size_t down = parts(j->a.n, GROUP), groups = parts(j->b.n, GROUP);
     j->packed = squares(&j->a);
+    bool own = down == 1 || groups >= (size_t)ENOUGH * team_size(team);
+    if (own && j->a.n == j->g->m) {
+        if (share(j, team, j->packed, pack_one, err) < 0)
+            return -1;
+        return share(j, team, groups, run_columns, err);
+    }
     if (share(j, team, j->packed + (new_b ? squares(&j->b) : 0), pack_one, err) < 0)
         return -1;
     j->tile_n = TILE_N;
@@ -254,12 +292,21 @@ run_part(struct job *j, bool new_b, struct team *team, struct err *err)
     return share(j, team, down * j->across, run_tile, err);
 }
 
-size_t
-gemm_room(const struct gemm *g)
+/* Squares of a room for B, or for a worker's own. */
+static size_t
+room_b(const struct gemm *g, const struct team *team)
 {
     size_t k = least(parts(g->k, K_BLOCK), MOST_K);
-    size_t m = least(parts(g->m, GROUP), MOST_M), n = least(parts(g->n, GROUP), MOST_N);
-    return (m + n) * k * SQUARE * sizeof(float);
+    size_t shared = least(parts(g->n, GROUP), MOST_N) * k;
+    return shared > team_size(team) ? shared : team_size(team);
+}
+
+size_t
+gemm_room(const struct gemm *g, const struct team *team)
+{
+    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
+    size_t a = least(parts(g->m, GROUP), MOST_M) * k;
+    return (a + room_b(g, team)) * SQUARE * sizeof(float);
 }
 
 /* The sum of no products. */
@@ -275,15 +322,13 @@ gemm_run(const struct gemm *g, enum isa isa, struct team *team, float *room,
          struct err *err)
 {
     enum { M = MOST_M * GROUP, N = MOST_N * GROUP, K = MOST_K * K_BLOCK };
-    struct job j = { .g = g, .isa = table[isa] };
-    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
-    float *behind_b = room + least(parts(g->n, GROUP), MOST_N) * k * SQUARE;
+    struct job j = { .g = g, .isa = table[isa], .own = room };
     if (err->kind)
         return -1;
     if (g->k == 0)
         clear(g);
     j.a = (struct packed_part){ .x = &g->a,
-                                .room = behind_b,
+                                .room = room + room_b(g, team) * SQUARE,
                                 .line = g->a.rows,
                                 .step = g->a.cols,
                                 .unit = j.isa->mr };

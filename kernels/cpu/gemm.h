@@ -38,7 +38,7 @@ struct gemm {
 };
 
 /* Bytes that gemm_run needs to work in. */
-size_t gemm_room(const struct gemm *g);
+size_t gemm_room(const struct gemm *g, const struct team *team);
 /* room: aligned to 64 bytes.  0, or -1 when the team is in error. */
 int gemm_run(const struct gemm *g, enum isa isa, struct team *team, float *room,
              struct err *err);

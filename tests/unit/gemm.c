@@ -61,7 +61,7 @@ check(const struct gemm *g, const char *what)
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (unsigned threads = 1; threads <= 3 && isa_have((enum isa)isa); threads++) {
             mine.c = c;
-            NEED(gemm_room(g) <= sizeof room);
+            NEED(gemm_room(g, team[threads]) <= sizeof room);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
             CHECK(gemm_run(&mine, (enum isa)isa, team[threads], room, &err) == 0);
