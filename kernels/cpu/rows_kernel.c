@@ -37,8 +37,17 @@ dot(const float *a, const float *b, size_t n)
 static float
 most(const float *a, size_t n)
 {
-    float m = a[0];
-    for (size_t i = 1; i < n; i++)
+    float lane[SUM_LANES], m;
+    size_t whole = n - n % SUM_LANES;
+    for (size_t l = 0; l < SUM_LANES; l++)
+        lane[l] = a[0];
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t l = 0; l < SUM_LANES; l++)
+            lane[l] = a[i + l] > lane[l] ? a[i + l] : lane[l];
+    m = lane[0];
+    for (size_t l = 1; l < SUM_LANES; l++)
+        m = lane[l] > m ? lane[l] : m;
+    for (size_t i = whole; i < n; i++)
         m = a[i] > m ? a[i] : m;
     return m;
 }
