@@ -69,6 +69,15 @@ same_everywhere()
     [ "$(grep -cFx -f asked "$demo/pretrain.tsv")" -eq "$(wc -l <asked)" ]
 }
 
+# bats test_tags=nosan
+@test "the study's program builds, and its table is whole" {
+    build=$(realpath -m "${NIBBLE_BUILD:-$root/build}")
+    CC=${CC:-gcc} run -0 make -s -C "$root/pipelines/study" BUILD="$BATS_TEST_TMPDIR" \
+        LIBS="$build" "$BATS_TEST_TMPDIR/still"
+    # Three deviations, four rates, four schemes.
+    [ "$(wc -l <"$root/pipelines/study/results/still.tsv")" -eq 49 ]
+}
+
 # bats test_tags=slow,nosan
 @test "the demo: README shows what it prints, nothing is left behind" {
     mkdir tmp
