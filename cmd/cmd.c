@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -416,6 +417,34 @@ cmd_proc(const char *path, const char *key)
     if (f)
         fclose(f);
     return bytes;
+}
+
+bool
+cmd_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (!a || !b)
+        return false;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0)
+        return strcmp(a, b) == 0;
+    return x.st_ino == y.st_ino && x.st_dev == y.st_dev && !S_ISCHR(x.st_mode);
+}
+
+void
+cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
+                  size_t n_inputs)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < n_inputs; k++)
+            if (cmd_same_file(outputs[i], inputs[k]))
+                misuse("%s: is an input, too",
+                       text_quote(q, outputs[i], strlen(outputs[i])));
+        for (size_t k = 0; k < i; k++)
+            if (cmd_same_file(outputs[i], outputs[k]))
+                misuse("%s: is another output, too",
+                       text_quote(q, outputs[i], strlen(outputs[i])));
+    }
 }
 
 char *

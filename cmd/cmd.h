@@ -94,6 +94,12 @@ void cmd_flush(struct buf *b);
 void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
 /* Bytes that a line "KEY:  N kB" of a file in /proc tells; 0 without it. */
 uint64_t cmd_proc(const char *path, const char *key);
+/* Whether both paths are one file, through whatever links; NULL is none. */
+bool cmd_same_file(const char *a, const char *b);
+/* An output that is one of the inputs or of the other outputs, or misuse.  NULL: not
+ * given. */
+void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
+                       size_t n_inputs);
 /* A copy of a string for the life of the program. */
 char *cmd_copy(const char *text);
 /* Where large temporary data may go: TMPDIR or /var/tmp. */

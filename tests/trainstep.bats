@@ -639,3 +639,56 @@ PY
     run -4 --separate-stderr trainstep -q -d bad.tok --lr 0 --clip-mode prev -n 9 -o x.ckpt m.ckpt
     [ ! -e x.ckpt ]
 }
+
+@test "no output is an input or another output, whatever its option" {
+    cp "$IN/small.ckpt" m.ckpt
+    cp "$IN/ids.tok" d.tok
+    cp "$IN/held.tok" e.tok
+    ln d.tok hard.tok
+    t() { refuse 2 "$1" trainstep -q -d d.tok "${@:2}"; }
+    t "is an input" --log d.tok m.ckpt
+    t "is an input" --log hard.tok m.ckpt
+    t "is an input" --memory-report m.ckpt -f m.ckpt
+    t "is an input" -f -o d.tok m.ckpt
+    t "is an input" -f -o e.tok --eval e.tok m.ckpt
+    t "is an input" -f --dump d.tok m.ckpt
+    t "is another output" -f --dump x -o x m.ckpt
+    t "is another output" --log x --memory-report x m.ckpt
+    printf 'a line\nand half' >note
+    t "is no log of trainstep" --log note m.ckpt
+    touch there
+    t "exists; -f replaces it" --memory-report there m.ckpt
+    t "nodir/x" --memory-report nodir/x m.ckpt
+    # Where nothing can be saved, nothing is begun.
+    mkdir dir
+    t "want the name of a file" -f -o dir m.ckpt
+    t "want the name of a file" -o new/ m.ckpt
+    t "want the name of a file" -o '' m.ckpt
+    t "pipe or a device" -o - m.ckpt
+    t "pipe or a device" -f -o /dev/null m.ckpt
+    t "x.ckpt is not made" -n 0 -o x.ckpt m.ckpt
+    t "above 0" --memory-limit 0 m.ckpt
+    refuse 2 "no pipe" trainstep -q -d d.tok -
+    cmp m.ckpt "$IN/small.ckpt"
+    cmp d.tok "$IN/ids.tok"
+}
+
+@test "weights that a step makes infinite are not saved" {
+    cp "$IN/plain.ckpt" m.ckpt
+    run -4 --separate-stderr trainstep -q -d "$IN/ids.tok" -n 9 --eps 0 --clip 1e-30 m.ckpt
+    [[ $stderr == *"is not finite any more"* ]]
+    cmp m.ckpt "$IN/plain.ckpt"
+}
+
+@test "a run of any length begins at once, and frozen layers can be thawed" {
+    cp "$IN/small.ckpt" m.ckpt
+    run -0 timeout 10 trainstep -q -d "$IN/ids.tok" --until 4294967295 --dry-run m.ckpt
+    step -n 1 --train-last-layers 1 m.ckpt >/dev/null
+    cp m.ckpt was.ckpt
+    step -n 1 --train-last-layers 0 m.ckpt >/dev/null
+    run -1 datcat --diff was.ckpt m.ckpt
+    [[ $output == *layers.0.* && $output == *embed* ]]
+    # What cannot be trained is not made.
+    sed 's/"hidden_size": 32/"hidden_size": 40/' "$IN/config.json" >c.json
+    refuse 2 "needs a multiple of 16" datpack -q --init 1 --config c.json --to ckpt -o x.ckpt
+}

@@ -5,9 +5,11 @@
 #include "lib/format/writer.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* What the writer will refuse at the end is refused at the beginning. */
 int
@@ -24,9 +26,13 @@ dump_check(const struct session *s, const char *path)
         return strcmp(path, "-") != 0
                    ? 0
                    : err_set(s->err, ERR_USAGE, "-: standard output is for the answer");
-    if (stat(path, &st) == 0 && !s->c->force)
-        return err_set(s->err, ERR_IO, "%s: exists; -f replaces it", q);
-    return 0;
+    if (stat(path, &st) == 0)
+        return s->c->force ? 0
+                           : err_set(s->err, ERR_IO, "%s: exists; -f replaces it", q);
+    char *copy = cmd_copy(path);
+    int rc = access(dirname(copy), W_OK) == 0 ? 0 : err_set(s->err, ERR_IO, "%s:", q);
+    free(copy);
+    return rc;
 }
 
 /* ---- provenance ------------------------------------------------------------------------- */

@@ -126,6 +126,9 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     if (sampler_open(&s->sampler, &c->sample, s->model.config.vocab, err) < 0 ||
         dump_check(s, c->logits) < 0 || dump_check(s, c->dump_layers) < 0)
         return -1;
+    const char *outputs[] = { c->logits, c->dump_layers };
+    const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config };
+    cmd_check_outputs(outputs, 2, inputs, 4);
     s->k = kernels_cpu(cmd_isa(), c->threads, err);
     if (!s->k || model_load(&s->model, s->k, 1) < 0)
         return -1;

@@ -948,6 +948,16 @@ plan_ckpt(struct plan *p, struct candidates *all)
                        "--compat seed --to ckpt: cannot be written yet");
     if (need_model(p) < 0 || check_complete(p, all) < 0)
         return -1;
+    for (size_t i = 0; i < p->weights.n; i++) {
+        const struct row *r = &p->weights.row[i];
+        if (r->quantized && strcmp(p->c->quant, "none") != 0 &&
+            r->shape[1] % NVFP4_BLOCK)
+            return err_set(
+                p->err, ERR_USAGE,
+                "\"%s\" has rows of %llu columns, --quant %s needs a multiple "
+                "of %d; --quant none trains it as it is",
+                r->name, (unsigned long long)r->shape[1], p->c->quant, NVFP4_BLOCK);
+    }
     for (size_t i = 0; i < p->weights.n; i++)
         if (add_master(p, all, &p->weights.row[i]) < 0)
             return -1;

@@ -260,8 +260,18 @@ data_range(struct data *d, size_t from, size_t n)
 void
 data_most(struct data *d, uint64_t steps, size_t *tokens, size_t *labels)
 {
-    uint64_t epoch = d->epoch, index = d->index;
+    enum { WALK = 1 << 22 }; // samples: further ahead a bound will do
+    uint64_t epoch = d->epoch, index = d->index, pass = d->s->batch;
     *tokens = *labels = 0;
+    if (steps > WALK || steps * d->s->accum > WALK / pass) {
+        for (size_t i = 0; i < d->n; i++) {
+            size_t t = (d->sample[i].ids - 1) * (size_t)pass;
+            size_t l = d->sample[i].targets * (size_t)pass;
+            *tokens = t > *tokens ? t : *tokens;
+            *labels = l > *labels ? l : *labels;
+        }
+        return;
+    }
     for (uint64_t i = 0; i < steps * d->s->accum; i++) {
         size_t t = 0, l = 0;
         for (uint64_t b = 0; b < d->s->batch; b++) {

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 struct logs {
-    int json, events; // descriptors, -1: none
+    int json, events, report; // descriptors, -1: none
     struct buf line, samples;
     double started, shown;
     uint64_t first_step, tokens, logged;
@@ -56,19 +56,23 @@ put(int fd, const void *bytes, size_t n, const char *name)
 
 /* ---- JSONL ------------------------------------------------------------------------------ */
 
-/* Where the lines of later steps than `step` begin: they are of a run that was lost. */
+/* Where the lines of later steps than `step` begin: they are of a run that was lost.  A
+ * file that does not begin like a log is somebody else's. */
 static off_t
 keep_until(const char *path, uint64_t step)
 {
+    static const char head[] = "{\"step\":";
     FILE *f = fopen(path, "re");
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
     off_t at = 0;
-    static const char head[] = "{\"step\":";
     while (f && (n = getline(&line, &cap, f)) > 0) {
-        if (line[n - 1] != '\n' || (strncmp(line, head, sizeof head - 1) == 0 &&
-                                    strtoull(line + sizeof head - 1, NULL, 10) > step))
+        bool ours = strncmp(line, head, sizeof head - 1) == 0;
+        if (at == 0 && !ours)
+            die(EXIT_TROUBLE, "%s: is no log of trainstep", path);
+        if (line[n - 1] != '\n' ||
+            (ours && strtoull(line + sizeof head - 1, NULL, 10) > step))
             break;
         at += n;
     }
@@ -326,6 +330,18 @@ log_phase(struct run *r, const char *phase)
 }
 
 static void
+open_report(struct run *r)
+{
+    const char *path = r->o->memory_report;
+    int how = r->o->force ? O_TRUNC : O_EXCL;
+    r->logs->report = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
+    if (r->logs->report < 0 && errno == EEXIST)
+        die(EXIT_TROUBLE, "%s: exists; -f replaces it", path);
+    if (r->logs->report < 0)
+        die(EXIT_TROUBLE, "%s:", path);
+}
+
+static void
 write_memory_report(struct run *r)
 {
     struct buf b = { 0 };
@@ -340,8 +356,8 @@ write_memory_report(struct run *r)
     buf_str(&b, "]}\n");
     if (b.failed || r->logs->samples.failed)
         die(EXIT_MEMORY, "out of memory for the memory report");
-    FILE *f = fopen(r->o->memory_report, "we");
-    if (!f || fwrite(b.data, 1, b.len, f) != b.len || fclose(f) != 0)
+    put(r->logs->report, b.data, b.len, r->o->memory_report);
+    if (close(r->logs->report) != 0)
         die(EXIT_TROUBLE, "%s:", r->o->memory_report);
     buf_free(&b);
 }
@@ -353,7 +369,7 @@ log_open(struct run *r)
 {
     struct logs *l = cmd_alloc(1, sizeof *l);
     r->logs = l;
-    l->json = l->events = -1;
+    l->json = l->events = l->report = -1;
     l->started = log_now();
     l->first_step = l->logged = r->t.step;
     l->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
@@ -361,6 +377,8 @@ log_open(struct run *r)
         l->json = open_json(r->o->log, r->t.step);
     if (r->o->tensorboard)
         open_events(r);
+    if (r->o->memory_report)
+        open_report(r);
 }
 
 static void

@@ -3,6 +3,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "cmd/trainstep/dump.h"
+#include "lib/core/outfile.h"
 #include "lib/nvfp4/quant.h"
 
 #include <errno.h>
@@ -67,6 +68,16 @@ open_checkpoint(struct run *r, const char *path)
     r->in_step = r->st.step;
 }
 
+/* The window of a run that looks for no spikes is not kept. */
+static void
+drop_spike(struct run *r)
+{
+    if (r->s.spike > 0)
+        return;
+    r->st.has_spike = false;
+    r->st.spike = (struct spike){ 0 };
+}
+
 static void
 settle_settings(struct run *r)
 {
@@ -74,10 +85,10 @@ settle_settings(struct run *r)
         if (r->o->is_given[i])
             settings_copy(&r->s, &r->o->given, i);
     settings_check(&r->s);
+    drop_spike(r);
     if (r->s.last_layers > r->c.layers)
         misuse("--train-last-layers: %llu, the model has %u",
                (unsigned long long)r->s.last_layers, r->c.layers);
-    r->st.has_spike = r->st.has_spike && r->s.spike > 0;
 }
 
 static void
@@ -115,26 +126,42 @@ settle_layout(struct run *r)
     settle_quantizer(r);
 }
 
+/* Nothing that is read is written, and nothing twice. */
+static void
+check_files(const struct options *o)
+{
+    const char *outputs[] = { o->out, o->dump, o->log, o->memory_report };
+    const char *inputs[] = { o->data, o->eval, o->checkpoint };
+    if (o->log && strcmp(o->log, "-") == 0)
+        misuse("--log: standard output has the lines of --log as TSV");
+    if (strcmp(o->checkpoint, "-") == 0)
+        misuse("CHECKPOINT is a file, no pipe");
+    if (cmd_same_file(o->out, o->checkpoint))
+        misuse("-o %s: is the checkpoint itself; without -o it is advanced", o->out);
+    cmd_check_outputs(outputs, sizeof outputs / sizeof *outputs, inputs,
+                      sizeof inputs / sizeof *inputs);
+}
+
 /* The run's own checkpoint is replaced without -f, another file is not. */
 static void
 settle_target(struct run *r)
 {
     const char *out = r->o->out;
-    struct stat in, st;
+    struct stat st;
     if (!out) {
         r->target = realpath(r->o->checkpoint, NULL);
         if (!r->target)
             die(EXIT_TROUBLE, "%s:", r->o->checkpoint);
         return;
     }
-    r->target = cmd_copy(out);
-    if (stat(out, &st) != 0)
-        return;
-    if (stat(r->o->checkpoint, &in) == 0 && in.st_ino == st.st_ino &&
-        in.st_dev == st.st_dev)
-        misuse("-o %s: is the checkpoint itself; without -o it is advanced", out);
-    if (!r->o->force)
+    bool there = stat(out, &st) == 0;
+    if (*out == '\0' || out[strlen(out) - 1] == '/' || (there && S_ISDIR(st.st_mode)))
+        misuse("-o %s: want the name of a file", out);
+    if (out_is_stream(out))
+        misuse("-o %s: a checkpoint cannot be written to a pipe or a device", out);
+    if (there && !r->o->force)
         die(EXIT_TROUBLE, "%s: exists; -f replaces it", out);
+    r->target = cmd_copy(out);
 }
 
 static void
@@ -290,6 +317,7 @@ evaluate(struct run *r)
 {
     double sum = 0, start = log_now();
     uint64_t targets = 0;
+    r->evaluated = r->t.step;
     for (size_t at = 0; at < r->eval.n; at += (size_t)r->s.batch) {
         data_range(&r->eval, at, (size_t)r->s.batch);
         if (train_eval(&r->t, r->eval.batch, &sum, &targets) < 0)
@@ -320,8 +348,7 @@ undo(struct run *r, const struct train_result *res)
         die(EXIT_MEMORY, "out of memory");
     r->bad = bad;
     r->bad[r->n_bad++] = r->t.step;
-    warn("step %llu is undone: %s, after other tensors had moved",
-         (unsigned long long)r->t.step, res->reason);
+    warn("step %llu is undone: %s", (unsigned long long)r->t.step, res->reason);
     if (r->saved) {
         struct store_options opt = { .guard = &cmd_guard };
         if (store_open(&from, r->target, &opt, &r->err) < 0)
@@ -340,6 +367,7 @@ undo(struct run *r, const struct train_result *res)
     memcpy(r->st.route, was.route, sizeof was.route);
     r->st.has_sampler = true;
     r->st.has_tokenizer = was.has_tokenizer;
+    drop_spike(r);
     if (train_ready(&r->t) < 0)
         die_err(&r->err);
     if (r->saved)
@@ -456,6 +484,7 @@ run(const struct options *o)
 {
     static struct run r = { .lock = -1 };
     r.o = o;
+    check_files(o);
     if (!o->dry_run) {
         settle_target(&r);
         save_lock(&r);
@@ -464,6 +493,9 @@ run(const struct options *o)
     open_checkpoint(&r, o->checkpoint);
     settle_end(&r);
     if (r.end <= r.in_step) {
+        if (o->out && !o->dry_run && access(o->out, F_OK) != 0)
+            die(EXIT_TROUBLE, "%s: is at step %llu: nothing to do, and %s is not made",
+                r.in.name, (unsigned long long)r.in_step, o->out);
         if (!o->cmd.quiet)
             warn("%s: at step %llu: nothing to do", r.in.name,
                  (unsigned long long)r.in_step);

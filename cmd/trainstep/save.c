@@ -395,8 +395,8 @@ save_write(struct run *r)
     struct buf provenance = { 0 }, state = { 0 };
     struct writer_options opt = { .guard = &cmd_guard };
     uint8_t *chunk = cmd_alloc(1, CHUNK);
-    // What a run advances is its own; another file only with -f, which was checked.
-    opt.flags = OUT_FORCE;
+    // What a run has made is its own.
+    opt.flags = r->saved || !r->o->out || r->o->force ? OUT_FORCE : 0;
     fill_meta(r, &meta, &provenance, &state);
     struct wtensor *t = list_arrays(r);
     int rc = writer_open(&w, "ckpt", r->target, t, r->t.n_arrays, &meta, &opt, &r->err);

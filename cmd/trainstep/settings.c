@@ -45,10 +45,10 @@ const struct setting settings_table[] = {
     WORD("order", "order", order, orders),
     WORD("schedule", "schedule", schedule, schedules),
     COUNT("seed", "seed", seed, 0, 4294967295.0, 0),
-    COUNT("seq_len", "seq-len", seq_len, 1, 1 << 24, 0),
+    COUNT("seq_len", "seq-len", seq_len, 0, 1 << 24, 0),
     NUMBER("spike", "spike", spike, 0, 1e6, 0),
-    COUNT("total_steps", "total-steps", total_steps, 1, 4294967295.0, 0),
-    COUNT("train_last_layers", "train-last-layers", last_layers, 1, 1 << 20, 0),
+    COUNT("total_steps", "total-steps", total_steps, 0, 4294967295.0, 0),
+    COUNT("train_last_layers", "train-last-layers", last_layers, 0, 1 << 20, 0),
     COUNT("warmup", "warmup", warmup, 0, 4294967295.0, 0),
     NUMBER("weight_decay", "weight-decay", weight_decay, 0, 1e6, 0),
 };

@@ -102,9 +102,9 @@ static uint64_t
 take_gb(const char *option, const char *arg)
 {
     double gb = cmd_number(option, arg, 0);
-    if (gb > 1e9)
-        misuse("--%s: %s: want a number of GB", option, arg);
-    return (uint64_t)(gb * (double)(1 << 30));
+    if (gb > 1e9 || !(gb > 0))
+        misuse("--%s: %s: want a number of GB above 0", option, arg);
+    return (uint64_t)(gb * (double)(1 << 30)) + 1;
 }
 
 static void

@@ -87,7 +87,7 @@ size_t data_length(const struct data *d);
 void data_step(struct data *d);
 /* Move on without them. */
 void data_skip(struct data *d);
-/* Most tokens and labels of any pass of the next steps. */
+/* Most tokens and labels of any pass of the next steps; of very many a bound. */
 void data_most(struct data *d, uint64_t steps, size_t *tokens, size_t *labels);
 /* Samples [from, from + n) in file order as one pass. */
 void data_range(struct data *d, size_t from, size_t n);
@@ -152,6 +152,7 @@ struct run {
     char *target;                    // the file that is written
     int lock;
     char *lock_path;
+    uint64_t evaluated;  // the last step that was
     uint64_t file_bytes; // of the checkpoint, from the plan
     bool saved;          // the target is ours and holds a step of this run
     uint64_t saved_step;

@@ -493,7 +493,14 @@ train_step(struct train *t, const struct net_batch *b, size_t n, struct train_re
         return 0;
     t->t++;
     t->last_norm = r->grad_norm;
-    return train_ready(t);
+    if (train_ready(t) < 0)
+        return -1;
+    if (t->bad_row < t->net.table.n) {
+        r->outcome = TRAIN_SPOILT;
+        snprintf(r->reason, sizeof r->reason, "the weight %s is not finite any more",
+                 t->net.table.row[t->bad_row].name);
+    }
+    return 0;
 }
 
 void
