@@ -204,14 +204,14 @@ main(void)
 {
     check_plain(1, 1, 1, 4, 1);
     check_plain(5, 6, 3, 12, 5);
-    check_plain(300, 4, 2, 20, 300);
-    check_plain(250, 3, 1, 64, 70);
+    check_plain(220, 2, 1, 20, 220);
+    check_plain(150, 3, 1, 64, 70);
     check_plain(100, 16, 1, 33, 99);
     check_paths(37, 6, 2, 12, 20);
-    check_paths(230, 4, 4, 32, 230);
-    check_paths(150, 5, 1, 18, 40);
-    check_past(500, 4, 2, 16, 500);
-    check_past(400, 3, 1, 24, 150);
+    check_paths(200, 2, 2, 16, 200);
+    check_paths(100, 5, 1, 18, 40);
+    check_past(400, 2, 1, 16, 400);
+    check_past(300, 3, 1, 12, 150);
     check_place(13, 200);
     check_place(200, 97);
     CHECK_SAY(!err.kind, "%s", err.msg);
