@@ -138,7 +138,7 @@ datcat_isas() {
 @test "8 samples are 1 pass of 8, 2 of 4 or 8 of 1" {
     local split
     for split in "8 1" "4 2" "2 4" "1 8"; do
-        trainstep -q -d "$IN/even.tok" -n 2 --lr 1e-2 --batch ${split% *} --accum ${split#* } \
+        trainstep -q -d "$IN/even.tok" -n 2 --lr 1e-2 --batch "${split% *}" --accum "${split#* }" \
             -o "m${split#* }.ckpt" "$IN/plain.ckpt" | column 2 >"loss${split#* }"
         awk 'NR == FNR { want[FNR] = $1; next }
              { d = $1 / want[FNR] - 1; if (d > 1e-5 || d < -1e-5) exit 1 }' \
@@ -194,14 +194,15 @@ datcat_isas() {
     cp "$IN/small.ckpt" a.ckpt
     cp "$IN/small.ckpt" b.ckpt
     step -n 2 a.ckpt >/dev/null
+    # shellcheck disable=SC2002  # a pipe is the point
     cat "$IN/ids.tok" | trainstep -q -n 2 --batch 3 --lr 1e-2 b.ckpt >/dev/null
     cmp a.ckpt b.ckpt
     run -0 --separate-stderr trainstep -d "$IN/even.tok" --device cpu a.ckpt
     [[ $stderr == *"other data than before"* ]]
-    [ "$(datcat --meta a.ckpt | grep -o '"epoch":0,"index":3')" ]
+    datcat --meta a.ckpt | grep -qF '"epoch":0,"index":3'
     # Round and round: 30 samples, 3 a step.
     step -n 11 b.ckpt >/dev/null
-    [ "$(datcat --meta b.ckpt | grep -o '"epoch":1,"index":9')" ]
+    datcat --meta b.ckpt | grep -qF '"epoch":1,"index":9'
 }
 
 @test "only the last layers" {
@@ -224,7 +225,7 @@ datcat_isas() {
     tokenize -q --input ids -o d.tok ids
     for m in "f32 f32 none" "bf16 int8 sweep" "bf16 bf16 max" "f32 int8 torchao"; do
         read -r master moments quant <<<"$m"
-        fresh m.ckpt --master $master --moments $moments --quant $quant
+        fresh m.ckpt --master "$master" --moments "$moments" --quant "$quant"
         trainstep -q -d d.tok -n 100 --batch 3 --lr 1e-2 m.ckpt >log
         column 2 <log | awk 'NR == 1 { first = $1 } { last = $1 }
             END { exit !(first > 3 && last < 0.1) }'
@@ -265,7 +266,7 @@ PY
     run -0 --separate-stderr trainstep -q -d calm.tok --until 155 --lr 1e-4 --spike 6 m.ckpt
     [ "$(column 10 <<<"$output" | grep -c 1)" -eq 1 ]
     [[ $stderr == *"step 151 was skipped: a spike"* ]]
-    [ "$(datcat --meta m.ckpt | grep -o '"step":155,"t":154')" ]
+    datcat --meta m.ckpt | grep -qF '"step":155,"t":154'
     # Across a cut, too: the window is kept.
     cp "$IN/plain.ckpt" cut.ckpt
     trainstep -q -d calm.tok --order file -n 75 --lr 1e-2 cut.ckpt >/dev/null
@@ -408,8 +409,10 @@ PY
     # The producer is killed in the middle.
     head -c 900 "$IN/ids.tok" >part.tok
     refuse 2 "part.tok" trainstep -q -d part.tok m.ckpt
+    # shellcheck disable=SC2016  # for the inner shell
     run -2 --separate-stderr bash -c 'head -c 900 "$IN/ids.tok" | trainstep -q m.ckpt'
     [ "${#stderr_lines[@]}" -eq 1 ]
+    # shellcheck disable=SC2016  # for the inner shell
     run -2 --separate-stderr bash -c 'cat "$IN/ids.tok" "$IN/ids.tok" | trainstep -q m.ckpt'
     [ "${#stderr_lines[@]}" -eq 1 ]
     cmp m.ckpt "$IN/small.ckpt"
@@ -621,7 +624,7 @@ PY
     [[ $stderr == *"step 3 is undone: the gradient of model.layers.0.mlp.down_proj.weight is too large"* ]]
     [ "$(column 10 <<<"$output" | tr '\n' ' ')" = "0 0 1 0 0 0 " ]
     [ "$(grep -c '"step"' whole.jsonl)" -eq 6 ]
-    [ "$(datcat --meta whole.ckpt | grep -o '"step":6,"t":5')" ]
+    datcat --meta whole.ckpt | grep -qF '"step":6,"t":5'
     # Undone from a save, and from another run's.
     cp m.ckpt saves.ckpt
     t -n 6 --save-every 1 saves.ckpt >/dev/null 2>&1
