@@ -23,11 +23,11 @@ setup()
     demo=$root/pipelines/demo
 }
 
-# same_everywhere: without times, and of a step only what no machine changes.
-same_everywhere()
+# shape: each number becomes N.  Losses differ between versions: a kernel that sums in
+# another order is enough.
+shape()
 {
-    sed 's/ ([0-9]* s)$//' | awk -F '\t' -v OFS='\t' '
-        /^[0-9]+\t/ { print $1, $2, $3, $4, $5; next } { print }'
+    sed -E 's/ "model[.].*//; s/[0-9]+([.][0-9]+)?(e-?[0-9]+)?/N/g; s/ \(N s\)$//'
 }
 
 @test "maketext.py makes the texts of the demo" {
@@ -86,8 +86,8 @@ same_everywhere()
     tail -n 3 out
     # The lines of README between two marks.
     awk '/^<!-- demo -->/ { inside = 1; next } /^<!-- \/demo -->/ { inside = 0 }
-        inside && /^    ./ { print substr($0, 5) }' "$root/README.md" | same_everywhere >shown
+        inside && /^    ./ { print substr($0, 5) }' "$root/README.md" | shape >shown
     [ "$(wc -l <shown)" -ge 30 ]
-    same_everywhere <out >printed
+    shape <out >printed
     run -1 grep -vxF -f printed shown
 }
