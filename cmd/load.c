@@ -424,7 +424,7 @@ quantize_all(struct model *m)
     size_t bad;
     if (!values)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");
-    int rc = weights_open(&m->weights, &m->net, &m->spec, m->share);
+    int rc = weights_open(&m->weights, &m->net, &m->spec, m->share, false);
     progress_begin(&progress, m->o.cmd, "quantizing", quantized_bytes(m, 0, t->n));
     for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
         n = group_of(m, i);
@@ -481,7 +481,7 @@ int
 model_load(struct model *m, struct kernels *k, size_t positions)
 {
     m->k = k;
-    m->host = strcmp(k->name, "cpu") == 0;
+    m->host = k->is.host;
     for (size_t i = 0; i < m->store.n_files; i++)
         map_use(&m->store.files[i]);
     if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0 ||

@@ -82,56 +82,69 @@ dry_copy(struct kernels *k, void *to, const void *from, size_t bytes)
 }
 
 static void
-dry_linear(struct kernels *k, float *y, const float *x, const struct weight *w,
-           size_t tokens, bool add)
+dry_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
+           size_t tokens, const void *c)
 {
-    (void)y, (void)x, (void)add;
+    (void)y, (void)x, (void)c;
     k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
 }
 
 static void
-dry_linear_dw(struct kernels *k, float *dw, const float *dy, const float *x, size_t out,
-              size_t in, size_t tokens)
+dry_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
+              size_t out, size_t in, size_t tokens, bool add)
 {
-    (void)dw, (void)dy, (void)x;
+    (void)dw, (void)dy, (void)x, (void)add;
     k->ledger.flops += 2.0 * (double)tokens * (double)out * (double)in;
 }
 
 static void
-dry_embed(struct kernels *k, float *y, const struct weight *w, const int32_t *ids,
+dry_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
+           size_t tokens)
+{
+    dry_linear(k, y, x, w, tokens, NULL);
+}
+
+static void
+dry_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,
           size_t tokens)
 {
     (void)k, (void)y, (void)w, (void)ids, (void)tokens;
 }
 
 static void
-dry_embed_dw(struct kernels *k, float *dw, const float *dy, const int32_t *ids,
+dry_embed_dw(struct kernels *k, float *dw, const void *dy, const int32_t *ids,
              size_t tokens, size_t in)
 {
     (void)k, (void)dw, (void)dy, (void)ids, (void)tokens, (void)in;
 }
 
 static void
-dry_norm(struct kernels *k, float *y, float *scale, const float *x, const float *gain,
+dry_norm(struct kernels *k, void *y, float *scale, const void *x, const float *gain,
          size_t rows, size_t n, float eps)
 {
     (void)k, (void)y, (void)scale, (void)x, (void)gain, (void)rows, (void)n, (void)eps;
 }
 
 static void
-dry_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const float *x,
-            const float *scale, const float *gain, size_t rows, size_t n, bool add)
+dry_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const void *x,
+            const float *scale, const float *gain, size_t rows, size_t n, const void *c)
 {
     (void)k, (void)dx, (void)dgain, (void)dy, (void)x, (void)scale, (void)gain;
-    (void)rows, (void)n, (void)add;
+    (void)rows, (void)n, (void)c;
 }
 
 static void
-dry_rope(struct kernels *k, float *x, const float *table, const int32_t *position,
-         size_t tokens, size_t heads, size_t dim, bool back)
+dry_turn(struct kernels *k, void *y, float *scale, const void *x, const float *gain,
+         const struct turn *t)
 {
-    (void)k, (void)x, (void)table, (void)position, (void)tokens, (void)heads, (void)dim;
-    (void)back;
+    (void)k, (void)y, (void)scale, (void)x, (void)gain, (void)t;
+}
+
+static void
+dry_turn_dx(struct kernels *k, void *d, float *dgain, const void *x, const float *scale,
+            const float *gain, const struct turn *t)
+{
+    (void)k, (void)d, (void)dgain, (void)x, (void)scale, (void)gain, (void)t;
 }
 
 /* Two products of a triangle of scores, as if all tokens were one document. */
@@ -143,39 +156,33 @@ attention_flops(const struct heads *h)
 }
 
 static void
-dry_attention(struct kernels *k, float *out, float *lse, const float *q,
-              const float *key, const float *value, const struct heads *h)
+dry_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
+              const void *value, const struct heads *h)
 {
     (void)out, (void)lse, (void)q, (void)key, (void)value;
     k->ledger.flops += attention_flops(h);
 }
 
 static void
-dry_attention_dx(struct kernels *k, float *dq, float *dkey, float *dvalue,
-                 const float *dout, const float *out, const float *lse, const float *q,
-                 const float *key, const float *value, const struct heads *h)
+dry_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
+                 const void *dout, const void *out, const float *lse, const void *q,
+                 const void *key, const void *value, float *work, const struct heads *h)
 {
     (void)dq, (void)dkey, (void)dvalue, (void)dout, (void)out, (void)lse, (void)q;
-    (void)key, (void)value;
+    (void)key, (void)value, (void)work;
     k->ledger.flops += 2 * attention_flops(h);
 }
 
 static void
-dry_swiglu(struct kernels *k, float *y, const float *gate, const float *up, size_t n)
+dry_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t n)
 {
     (void)k, (void)y, (void)gate, (void)up, (void)n;
 }
 
 static void
-dry_swiglu_dx(struct kernels *k, float *gate, float *up, const float *dy, size_t n)
+dry_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n)
 {
-    (void)k, (void)gate, (void)up, (void)dy, (void)n;
-}
-
-static void
-dry_add(struct kernels *k, float *y, const float *x, size_t n)
-{
-    (void)k, (void)y, (void)x, (void)n;
+    (void)k, (void)gate, (void)up, (void)d, (void)n;
 }
 
 static void
@@ -185,8 +192,8 @@ dry_zero(struct kernels *k, void *p, size_t bytes)
 }
 
 static void
-dry_gather(struct kernels *k, float *y, const float *x, const int32_t *index,
-           size_t rows, size_t n)
+dry_gather(struct kernels *k, void *y, const void *x, const int32_t *index, size_t rows,
+           size_t n)
 {
     (void)k, (void)y, (void)x, (void)index, (void)rows, (void)n;
 }
@@ -198,7 +205,7 @@ dry_convert(struct kernels *k, float *y, const void *x, enum dtype dtype, size_t
 }
 
 static void
-dry_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *label,
+dry_cross_entropy(struct kernels *k, float *loss, void *logits, const int32_t *label,
                   size_t rows, size_t vocab, float scale)
 {
     (void)k, (void)loss, (void)logits, (void)label, (void)rows, (void)vocab;
@@ -206,7 +213,7 @@ dry_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *
 }
 
 static void
-dry_l1(struct kernels *k, float *loss, float *dx, float *dw, const float *x,
+dry_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
        const struct weight *w, const int32_t *label, size_t rows, float scale)
 {
     (void)k, (void)loss, (void)dx, (void)dw, (void)x, (void)w, (void)label;
@@ -229,20 +236,28 @@ dry_quantize(struct kernels *k, const struct packed *to, const void *values,
 }
 
 static void
-dry_sum_squares(struct kernels *k, double *out, const float *x, size_t n)
+dry_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
 {
-    (void)k, (void)out, (void)x, (void)n;
+    (void)k, (void)out, (void)g, (void)n;
 }
 
 static void
-dry_adamw(struct kernels *k, const struct adam_state *s, const float *grad,
+dry_clip(struct kernels *k, float *out, const double *squares, float given, float limit,
+         double most, const float *before)
+{
+    (void)k, (void)out, (void)squares, (void)given, (void)limit, (void)most;
+    (void)before;
+}
+
+static void
+dry_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
           uint64_t first, size_t n, const struct adam_step *a)
 {
     (void)k, (void)s, (void)grad, (void)first, (void)n, (void)a;
 }
 
 struct kernels *
-kernels_dry(const char *name, struct err *err)
+kernels_dry(const struct device *like, struct err *err)
 {
     struct dry *d = calloc(1, sizeof *d);
     if (!d) {
@@ -250,7 +265,7 @@ kernels_dry(const char *name, struct err *err)
         return NULL;
     }
     d->err = err;
-    d->k = (struct kernels){ .name = name,
+    d->k = (struct kernels){ .is = *like,
                              .close = dry_close,
                              .alloc = dry_alloc,
                              .release = dry_release,
@@ -260,16 +275,17 @@ kernels_dry(const char *name, struct err *err)
                              .linear = dry_linear,
                              .linear_dx = dry_linear,
                              .linear_dw = dry_linear_dw,
+                             .logits = dry_logits,
                              .embed = dry_embed,
                              .embed_dw = dry_embed_dw,
                              .norm = dry_norm,
                              .norm_dx = dry_norm_dx,
-                             .rope = dry_rope,
+                             .turn = dry_turn,
+                             .turn_dx = dry_turn_dx,
                              .attention = dry_attention,
                              .attention_dx = dry_attention_dx,
                              .swiglu = dry_swiglu,
                              .swiglu_dx = dry_swiglu_dx,
-                             .add = dry_add,
                              .zero = dry_zero,
                              .gather = dry_gather,
                              .scatter = dry_gather,
@@ -279,6 +295,8 @@ kernels_dry(const char *name, struct err *err)
                              .amax = dry_amax,
                              .quantize = dry_quantize,
                              .sum_squares = dry_sum_squares,
+                             .clip = dry_clip,
                              .adamw = dry_adamw };
+    kernels_count(&d->k, PART_OTHER, (int64_t)like->fixed);
     return &d->k;
 }

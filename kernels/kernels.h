@@ -3,8 +3,9 @@
  *
  * The model is written once against it.  All pointers that an operation takes are device
  * memory of that device; operations are in order, and only `download` waits.  Activations
- * are f32, (tokens, width) row by row.  A weight is an object with a format: a product
- * takes it as it is stored.
+ * are (tokens, width) row by row, of the device's own type; where a pointer is `void *`
+ * and nothing else is said, it is to activations.  A weight is an object with a format: a
+ * product takes it as it is stored.
  *
  * An operation that fails keeps its error; later ones do nothing, and `download` tells.
  * For one device the result is a function of the arguments alone: no number of threads,
@@ -28,13 +29,29 @@ struct weight {
     const void *values;    // nvfp4: codes
     const uint8_t *scales; // nvfp4
     const float *scale2;   // nvfp4: (1) multiplier; NULL: 1
+    const void *expanded;  // nvfp4: code times scale as bf16, which is exact; or NULL
     size_t out, in;
 };
 
-/* Where the NVFP4 form of a matrix goes. */
+/* Where the NVFP4 form of a matrix goes: codes and scales, their products, or both. */
 struct packed {
     uint8_t *codes, *scales;
     float *scale2; // (1)
+    void *expanded;
+};
+
+/* A gradient: f32, or bf16 that was rounded once. */
+struct grad {
+    void *values;
+    enum dtype dtype;
+};
+
+/* Heads that are turned: table (positions, dim) has dim/2 cosines and dim/2 sines. */
+struct turn {
+    const float *table;
+    const int32_t *position; // (tokens)
+    size_t tokens, heads, dim;
+    float eps;
 };
 
 /* Heads of a layer, and which tokens see each other.  There are keys of `past` tokens and
@@ -58,7 +75,7 @@ struct adam_state {
 struct adam_step {
     float lr, beta1, beta2, eps, decay;
     float rest1, rest2;       // 1 - beta^t
-    float clip;               // gradients are multiplied by it
+    const float *clip;        // (1) gradients are multiplied by it; NaN: no update
     uint32_t seed, step, row; // of its random numbers; row of the tensor table
 };
 
@@ -82,8 +99,19 @@ struct ledger {
     double flops; // of products and attention
 };
 
-struct kernels {
+/* What there is to know of a device before it is opened. */
+struct device {
     const char *name;
+    enum dtype act;  // of activations: f32 or bf16
+    enum dtype grad; // of a matrix's gradient that nothing is added to
+    size_t logits;   // numbers of logits at a time
+    bool host;       // its memory is ours
+    bool expands;    // products are faster from `expanded`
+    uint64_t fixed;  // bytes that it takes for itself
+};
+
+struct kernels {
+    struct device is;
     enum part part; // of what is allocated next; set by the caller
     struct ledger ledger;
     void (*close)(struct kernels *k);
@@ -94,56 +122,59 @@ struct kernels {
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     int (*download)(struct kernels *k, void *to, const void *from, size_t bytes);
 
-    /* y (+)= x W', dx (+)= dy W, dw += dy' x. */
-    void (*linear)(struct kernels *k, float *y, const float *x, const struct weight *w,
-                   size_t tokens, bool add);
-    void (*linear_dx)(struct kernels *k, float *dx, const float *dy,
-                      const struct weight *w, size_t tokens, bool add);
-    void (*linear_dw)(struct kernels *k, float *dw, const float *dy, const float *x,
-                      size_t out, size_t in, size_t tokens);
+    /* y = x W' + c, dx = dy W + c; c: NULL, the result's own place, or another. */
+    void (*linear)(struct kernels *k, void *y, const void *x, const struct weight *w,
+                   size_t tokens, const void *c);
+    void (*linear_dx)(struct kernels *k, void *dx, const void *dy,
+                      const struct weight *w, size_t tokens, const void *c);
+    /* dw (+)= dy' x. */
+    void (*linear_dw)(struct kernels *k, const struct grad *dw, const void *dy,
+                      const void *x, size_t out, size_t in, size_t tokens, bool add);
+    /* As linear, in f32 whatever activations are. */
+    void (*logits)(struct kernels *k, float *y, const void *x, const struct weight *w,
+                   size_t tokens);
 
-    void (*embed)(struct kernels *k, float *y, const struct weight *w,
+    void (*embed)(struct kernels *k, void *y, const struct weight *w,
                   const int32_t *ids, size_t tokens);
     /* dw[ids[t]] += dy[t], in the order of t. */
-    void (*embed_dw)(struct kernels *k, float *dw, const float *dy, const int32_t *ids,
+    void (*embed_dw)(struct kernels *k, float *dw, const void *dy, const int32_t *ids,
                      size_t tokens, size_t in);
 
     /* RMSNorm of rows of n; scale: (rows), 1 / sqrt(mean + eps), for the way back. */
-    void (*norm)(struct kernels *k, float *y, float *scale, const float *x,
+    void (*norm)(struct kernels *k, void *y, float *scale, const void *x,
                  const float *gain, size_t rows, size_t n, float eps);
-    /* dx (+)= ..., dgain += ...; dgain may be NULL. */
-    void (*norm_dx)(struct kernels *k, float *dx, float *dgain, const float *dy,
-                    const float *x, const float *scale, const float *gain, size_t rows,
-                    size_t n, bool add);
+    /* dx = ... + c, where c is NULL or dx; dgain += ...; dgain may be NULL. */
+    void (*norm_dx)(struct kernels *k, void *dx, float *dgain, const void *dy,
+                    const void *x, const float *scale, const float *gain, size_t rows,
+                    size_t n, const void *c);
 
-    /* Rotate-half in place; table: (positions, dim) of dim/2 cosines and dim/2 sines.
-     * back: by the negative angle. */
-    void (*rope)(struct kernels *k, float *x, const float *table,
-                 const int32_t *position, size_t tokens, size_t heads, size_t dim,
-                 bool back);
+    /* RMSNorm of each head, then rotate-half; scale: (tokens * heads). */
+    void (*turn)(struct kernels *k, void *y, float *scale, const void *x,
+                 const float *gain, const struct turn *t);
+    /* The gradient of y becomes that of x. */
+    void (*turn_dx)(struct kernels *k, void *d, float *dgain, const void *x,
+                    const float *scale, const float *gain, const struct turn *t);
 
     /* q, out: (tokens, query, dim); k, v: (tokens, kv, dim); lse: (query, tokens). */
-    void (*attention)(struct kernels *k, float *out, float *lse, const float *q,
-                      const float *key, const float *value, const struct heads *h);
-    /* dq = ..., dkey = ..., dvalue = ... */
-    void (*attention_dx)(struct kernels *k, float *dq, float *dkey, float *dvalue,
-                         const float *dout, const float *out, const float *lse,
-                         const float *q, const float *key, const float *value,
+    void (*attention)(struct kernels *k, void *out, float *lse, const void *q,
+                      const void *key, const void *value, const struct heads *h);
+    /* dq = ..., dkey = ..., dvalue = ...; work: as lse. */
+    void (*attention_dx)(struct kernels *k, void *dq, void *dkey, void *dvalue,
+                         const void *dout, const void *out, const float *lse,
+                         const void *q, const void *key, const void *value, float *work,
                          const struct heads *h);
 
     /* y = silu(gate) * up. */
-    void (*swiglu)(struct kernels *k, float *y, const float *gate, const float *up,
+    void (*swiglu)(struct kernels *k, void *y, const void *gate, const void *up,
                    size_t n);
-    /* gate and up become their own gradients. */
-    void (*swiglu_dx)(struct kernels *k, float *gate, float *up, const float *dy,
-                      size_t n);
+    /* gate and up become their own gradients, and d, that of y, becomes y. */
+    void (*swiglu_dx)(struct kernels *k, void *gate, void *up, void *d, size_t n);
 
-    void (*add)(struct kernels *k, float *y, const float *x, size_t n);
     void (*zero)(struct kernels *k, void *p, size_t bytes);
     /* Rows of n: y[r] = x[index[r]], and the way back: y[index[r]] = x[r]. */
-    void (*gather)(struct kernels *k, float *y, const float *x, const int32_t *index,
+    void (*gather)(struct kernels *k, void *y, const void *x, const int32_t *index,
                    size_t rows, size_t n);
-    void (*scatter)(struct kernels *k, float *y, const float *x, const int32_t *index,
+    void (*scatter)(struct kernels *k, void *y, const void *x, const int32_t *index,
                     size_t rows, size_t n);
     /* f32 from f32, bf16 or f16. */
     void (*convert)(struct kernels *k, float *y, const void *x, enum dtype dtype,
@@ -151,12 +182,12 @@ struct kernels {
 
     /* Cross-entropy of rows of logits, which become scale * d loss / d logits; rows of
      * label -1 have loss 0 and gradient 0. */
-    void (*cross_entropy)(struct kernels *k, float *loss, float *logits,
+    void (*cross_entropy)(struct kernels *k, float *loss, void *logits,
                           const int32_t *label, size_t rows, size_t vocab, float scale);
 
     /* loss[r]: mean |x[r] - e|, e the row of w that the label says; dx = scale / n *
      * sign(x - e), and dw, if not NULL, grows by the same of its rows, negative. */
-    void (*l1)(struct kernels *k, float *loss, float *dx, float *dw, const float *x,
+    void (*l1)(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
                const struct weight *w, const int32_t *label, size_t rows, float scale);
 
     /* Largest magnitude of f32, bf16 or f16 values; NaN if one is not finite. */
@@ -167,18 +198,33 @@ struct kernels {
     void (*quantize)(struct kernels *k, const struct packed *to, const void *values,
                      enum dtype dtype, size_t rows, size_t cols, const float *amax,
                      size_t n, const struct quant_spec *spec);
-    void (*sum_squares)(struct kernels *k, double *out, const float *x, size_t n);
+    void (*sum_squares)(struct kernels *k, double *out, const struct grad *g, size_t n);
+    /* What a gradient of that sum of squares is to be multiplied by: `given`, or with
+     * limit > 0 at most limit / norm.  NaN, which stops updates, if then its norm is
+     * more than `most` or no number, or if before, unless NULL, is NaN. */
+    void (*clip)(struct kernels *k, float *out, const double *squares, float given,
+                 float limit, double most, const float *before);
     /* AdamW of elements first .. first + n - 1 of a tensor; first is a multiple of 32.
      * s and grad are those of the whole tensor. */
-    void (*adamw)(struct kernels *k, const struct adam_state *s, const float *grad,
-                  uint64_t first, size_t n, const struct adam_step *a);
+    void (*adamw)(struct kernels *k, const struct adam_state *s,
+                  const struct grad *grad, uint64_t first, size_t n,
+                  const struct adam_step *a);
 };
 
 /* The CPU; isa: at most this one, threads: how many. */
 struct kernels *kernels_cpu(enum isa isa, unsigned threads, struct err *err);
-/* A device that computes nothing and has any amount of memory: what a run on `name` would
- * need.  Its memory cannot be looked at; download gives zeros. */
-struct kernels *kernels_dry(const char *name, struct err *err);
+/* What kernels_cpu will be. */
+extern const struct device kernels_cpu_device;
+/* A device that computes nothing and has any amount of memory: what a run on such a device
+ * would need.  Its memory cannot be looked at; download gives zeros. */
+struct kernels *kernels_dry(const struct device *like, struct err *err);
+
+/* Bytes of a number of an activation. */
+static inline size_t
+kernels_act(const struct kernels *k)
+{
+    return dtype_bits(k->is.act) / 8;
+}
 
 /* For implementations: count an allocation, or with a negative size its end. */
 void kernels_count(struct kernels *k, enum part part, int64_t bytes);

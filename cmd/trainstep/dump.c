@@ -60,7 +60,7 @@ list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n
     *n = 2;
     for (size_t i = 0; i < table->n; i++) {
         struct buf name = { 0 };
-        if (!r->t.net.t[i].grad)
+        if (!r->t.net.t[i].grad.values)
             continue;
         buf_printf(&name, "grad.%s", table->row[i].name);
         if (name.failed)
@@ -71,6 +71,20 @@ list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n
     return w;
 }
 
+/* A gradient as f32 on the host. */
+static void
+download(struct run *r, float *to, const struct grad *g, size_t n)
+{
+    struct kernels *k = r->k;
+    k->part = PART_OTHER;
+    float *x = k->alloc(k, n * sizeof *x);
+    if (x)
+        k->convert(k, x, g->values, g->dtype, n);
+    if (!x || k->download(k, to, x, n * sizeof *x) < 0)
+        die_err(&r->err);
+    k->release(k, x);
+}
+
 /* The values of the tensor with that tag, on the host; free it. */
 static float *
 values(struct run *r, size_t tag, const struct wtensor *w, double loss, float **logits)
@@ -78,9 +92,8 @@ values(struct run *r, size_t tag, const struct wtensor *w, double loss, float **
     float *v = tag == 1 ? *logits : cmd_alloc(1, (size_t)w->nbytes);
     if (tag == 0)
         *v = (float)loss;
-    else if (tag > 1 &&
-             r->k->download(r->k, v, r->t.net.t[tag - 2].grad, (size_t)w->nbytes) < 0)
-        die_err(&r->err);
+    else if (tag > 1)
+        download(r, v, &r->t.net.t[tag - 2].grad, (size_t)w->nbytes / sizeof *v);
     *logits = tag == 1 ? NULL : *logits;
     return v;
 }

@@ -350,7 +350,7 @@ write_memory_report(struct run *r)
     buf_printf(&b,
                ",\"Tool\":\"trainstep\",\"Version\":\"%s\",\"Device\":\"%s\","
                "\"UnifiedMemory\":true,\"Samples\":[",
-               cmd_version(), r->k->name);
+               cmd_version(), r->device.name);
     if (r->logs->samples.len)
         buf_add(&b, r->logs->samples.data, r->logs->samples.len);
     buf_str(&b, "]}\n");

@@ -29,7 +29,7 @@ count_step(struct run *r, struct train *t)
 static struct kernels *
 open_dry(struct run *r)
 {
-    struct kernels *k = kernels_dry("cpu", &r->err);
+    struct kernels *k = kernels_dry(&r->device, &r->err);
     if (!k)
         die_err(&r->err);
     return k;

@@ -123,6 +123,8 @@ settle_layout(struct run *r)
                                           : NET_SCALAR;
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
+    r->layout.one_pass = r->s.accum == 1;
+    r->layout.expand = r->device.expands;
     settle_quantizer(r);
 }
 
@@ -484,6 +486,7 @@ run(const struct options *o)
 {
     static struct run r = { .lock = -1 };
     r.o = o;
+    r.device = kernels_cpu_device;
     check_files(o);
     if (!o->dry_run) {
         settle_target(&r);

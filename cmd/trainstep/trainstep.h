@@ -143,6 +143,7 @@ struct run {
     struct config c;
     struct data data, eval;
     bool has_data, has_eval;
+    struct device device; // of the device, before it is opened
     struct kernels *k;
     struct train t;
     struct quant_spec quant;

@@ -4,6 +4,8 @@
 
 #include "kernels/cpu/cpu.h"
 
+#include <math.h>
+
 enum { PART = 1 << 14 }; // whole groups
 
 static adamw_fn *const table[ISA_COUNT] = {
@@ -37,10 +39,12 @@ part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 void
-cpu_adamw(struct kernels *k, const struct adam_state *s, const float *grad,
+cpu_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
           uint64_t first, size_t n, const struct adam_step *a)
 {
     struct cpu *c = (struct cpu *)k;
-    struct job j = { table[c->isa], s, grad, first, n, a };
+    struct job j = { table[c->isa], s, grad->values, first, n, a };
+    if (isnan(*a->clip))
+        return;
     cpu_for(c, (n + PART - 1) / PART, part, &j);
 }

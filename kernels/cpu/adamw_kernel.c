@@ -256,9 +256,10 @@ store(float *p, vf v)
 static void
 update(struct block *b, const struct adam_step *a)
 {
+    float clip = *a->clip;
     vf mine1 = all(1 - a->beta1), mine2 = all(1 - a->beta2);
     for (int i = 0; i < BLOCK; i += LANES) {
-        vf g = a->clip * load(b->g + i), w = load(b->w + i);
+        vf g = clip * load(b->g + i), w = load(b->w + i);
         vf m = a->beta1 * load(b->m + i) + mine1 * g;
         vf v = a->beta2 * load(b->v + i) + mine2 * (g * g);
         vf u = m / a->rest1 / (root(v / a->rest2) + a->eps);

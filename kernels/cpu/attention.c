@@ -393,8 +393,8 @@ flops_of(const struct heads *h)
 }
 
 void
-cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
-              const float *key, const float *value, const struct heads *h)
+cpu_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
+              const void *value, const struct heads *h)
 {
     struct cpu *c = (struct cpu *)k;
     struct job j = job_of(c, q, key, value, h);
@@ -408,12 +408,13 @@ cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
 }
 
 void
-cpu_attention_dx(struct kernels *k, float *dq, float *dkey, float *dvalue,
-                 const float *dout, const float *out, const float *lse, const float *q,
-                 const float *key, const float *value, const struct heads *h)
+cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
+                 const void *dout, const void *out, const float *lse, const void *q,
+                 const void *key, const void *value, float *work, const struct heads *h)
 {
     struct cpu *c = (struct cpu *)k;
-    size_t bytes = h->tokens * h->kv * h->dim * sizeof *dkey;
+    size_t bytes = h->tokens * h->kv * h->dim * sizeof(float);
+    (void)work;
     struct job j = job_of(c, q, key, value, h);
     j.dout = dout;
     j.y = out;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PART = 1 << 14, BYTES = 1 << 18, COLUMNS = 64 };
+enum { PART = 1 << 14, PIECE = 1 << 10, BYTES = 1 << 18, COLUMNS = 64 };
 
 static const struct rows_isa *const rows_table[ISA_COUNT] = {
     [ISA_SCALAR] = &rows_scalar,
@@ -145,41 +145,59 @@ as_matrix(const struct weight *w, bool turned)
                             .scale2 = w->scale2 ? *w->scale2 : 1 };
 }
 
-static void
-cpu_linear(struct kernels *k, float *y, const float *x, const struct weight *w,
-           size_t tokens, bool add)
+/* c to the place of the result, to which the product is then added. */
+static bool
+place(struct kernels *k, void *y, const void *c, size_t n)
 {
-    struct cpu *c = (struct cpu *)k;
+    if (c && c != y)
+        k->copy(k, y, c, n * sizeof(float));
+    return c != NULL;
+}
+
+static void
+cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
+           size_t tokens, const void *c)
+{
+    struct cpu *cpu = (struct cpu *)k;
+    bool add = place(k, y, c, tokens * w->out);
     struct gemm g = {
         .m = tokens, .n = w->out, .k = w->in, .c = y, .ldc = w->out, .add = add
     };
     if (tokens <= GEMV_MOST) {
         k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
-        gemv_run(y, x, w, tokens, add, c->isa, c->team, c->err);
+        gemv_run(y, x, w, tokens, add, cpu->isa, cpu->team, cpu->err);
         return;
     }
     g.a = dense(x, w->in, 1);
     g.b = as_matrix(w, true);
-    multiply(c, &g);
+    multiply(cpu, &g);
 }
 
 static void
-cpu_linear_dx(struct kernels *k, float *dx, const float *dy, const struct weight *w,
-              size_t tokens, bool add)
+cpu_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
+           size_t tokens)
 {
-    struct gemm g = {
-        .m = tokens, .n = w->in, .k = w->out, .c = dx, .ldc = w->in, .add = add
-    };
+    cpu_linear(k, y, x, w, tokens, NULL);
+}
+
+static void
+cpu_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
+              size_t tokens, const void *c)
+{
+    struct gemm g = { .m = tokens, .n = w->in, .k = w->out, .c = dx, .ldc = w->in };
+    g.add = place(k, dx, c, tokens * w->in);
     g.a = dense(dy, w->out, 1);
     g.b = as_matrix(w, false);
     multiply((struct cpu *)k, &g);
 }
 
 static void
-cpu_linear_dw(struct kernels *k, float *dw, const float *dy, const float *x, size_t out,
-              size_t in, size_t tokens)
+cpu_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
+              size_t out, size_t in, size_t tokens, bool add)
 {
-    struct gemm g = { .m = out, .n = in, .k = tokens, .c = dw, .ldc = in, .add = true };
+    struct gemm g = {
+        .m = out, .n = in, .k = tokens, .c = dw->values, .ldc = in, .add = add
+    };
     g.a = dense(dy, 1, out);
     g.b = dense(x, in, 1);
     multiply((struct cpu *)k, &g);
@@ -210,22 +228,22 @@ read_floats(const struct cpu *c, float *y, const void *x, enum dtype dtype, size
 }
 
 static void
-cpu_embed(struct kernels *k, float *y, const struct weight *w, const int32_t *ids,
+cpu_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,
           size_t tokens)
 {
     struct cpu *c = (struct cpu *)k;
     for (size_t t = 0; t < tokens; t++)
-        read_floats(c, y + t * w->in, w->values, w->dtype, (size_t)ids[t] * w->in,
-                    w->in);
+        read_floats(c, (float *)y + t * w->in, w->values, w->dtype,
+                    (size_t)ids[t] * w->in, w->in);
 }
 
 static void
-cpu_embed_dw(struct kernels *k, float *dw, const float *dy, const int32_t *ids,
+cpu_embed_dw(struct kernels *k, float *dw, const void *dy, const int32_t *ids,
              size_t tokens, size_t in)
 {
     struct cpu *c = (struct cpu *)k;
     for (size_t t = 0; t < tokens; t++)
-        c->rows->axpy(dw + (size_t)ids[t] * in, 1, dy + t * in, in);
+        c->rows->axpy(dw + (size_t)ids[t] * in, 1, (const float *)dy + t * in, in);
 }
 
 /* ---- norms ------------------------------------------------------------------------------ */
@@ -256,7 +274,7 @@ norm_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 static void
-cpu_norm(struct kernels *k, float *y, float *scale, const float *x, const float *gain,
+cpu_norm(struct kernels *k, void *y, float *scale, const void *x, const float *gain,
          size_t rows, size_t n, float eps)
 {
     struct cpu *c = (struct cpu *)k;
@@ -299,8 +317,9 @@ norm_dgain_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 static void
-cpu_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const float *x,
-            const float *scale, const float *gain, size_t rows, size_t n, bool add)
+cpu_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const void *x,
+            const float *scale, const float *gain, size_t rows, size_t n,
+            const void *add)
 {
     struct cpu *c = (struct cpu *)k;
     struct norm_job j = { .c = c,
@@ -313,7 +332,7 @@ cpu_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const f
                           .rows = rows,
                           .n = n,
                           .part = PART / n + 1,
-                          .add = add };
+                          .add = add != NULL };
     // The gain's gradient first: dx may be where dy is.
     if (dgain)
         cpu_for(c, (n + COLUMNS - 1) / COLUMNS, norm_dgain_part, &j);
@@ -350,19 +369,34 @@ rope_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 static void
-cpu_rope(struct kernels *k, float *x, const float *table, const int32_t *position,
-         size_t tokens, size_t heads, size_t dim, bool back)
+rotate(struct cpu *c, float *x, const struct turn *t, bool back)
 {
-    struct cpu *c = (struct cpu *)k;
-    struct rope_job j = { c, x, table, position, tokens, heads, dim, 0, back };
-    j.part = PART / (heads * dim) + 1;
-    cpu_for(c, (tokens + j.part - 1) / j.part, rope_part, &j);
+    struct rope_job j = { c,        x,      t->table, t->position, t->tokens,
+                          t->heads, t->dim, 0,        back };
+    j.part = PART / (t->heads * t->dim) + 1;
+    cpu_for(c, (t->tokens + j.part - 1) / j.part, rope_part, &j);
+}
+
+static void
+cpu_turn(struct kernels *k, void *y, float *scale, const void *x, const float *gain,
+         const struct turn *t)
+{
+    cpu_norm(k, y, scale, x, gain, t->tokens * t->heads, t->dim, t->eps);
+    rotate((struct cpu *)k, y, t, false);
+}
+
+static void
+cpu_turn_dx(struct kernels *k, void *d, float *dgain, const void *x, const float *scale,
+            const float *gain, const struct turn *t)
+{
+    rotate((struct cpu *)k, d, t, true);
+    cpu_norm_dx(k, d, dgain, d, x, scale, gain, t->tokens * t->heads, t->dim, NULL);
 }
 
 struct pair_job {
     const struct cpu *c;
     float *y, *gate, *up;
-    const float *x, *g, *u;
+    const float *g, *u;
     size_t n;
 };
 
@@ -373,15 +407,30 @@ swiglu_part(void *ctx, size_t i, unsigned worker, struct err *err)
     size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
     (void)worker;
     (void)err;
-    if (j->gate)
-        j->c->rows->swiglu_dx(j->gate + at, j->up + at, j->x + at, n);
-    else
-        j->c->rows->swiglu(j->y + at, j->g + at, j->u + at, n);
+    j->c->rows->swiglu(j->y + at, j->g + at, j->u + at, n);
+    return 0;
+}
+
+/* y is where its gradient is: a piece of it waits until that was used. */
+static int
+swiglu_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct pair_job *j = ctx;
+    size_t to = i * PART + PART < j->n ? i * PART + PART : j->n;
+    float y[PIECE];
+    (void)worker;
+    (void)err;
+    for (size_t at = i * PART; at < to; at += PIECE) {
+        size_t n = to - at < PIECE ? to - at : PIECE;
+        j->c->rows->swiglu(y, j->gate + at, j->up + at, n);
+        j->c->rows->swiglu_dx(j->gate + at, j->up + at, j->y + at, n);
+        memcpy(j->y + at, y, n * sizeof *y);
+    }
     return 0;
 }
 
 static void
-cpu_swiglu(struct kernels *k, float *y, const float *gate, const float *up, size_t n)
+cpu_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t n)
 {
     struct cpu *c = (struct cpu *)k;
     struct pair_job j = { .c = c, .y = y, .g = gate, .u = up, .n = n };
@@ -389,11 +438,11 @@ cpu_swiglu(struct kernels *k, float *y, const float *gate, const float *up, size
 }
 
 static void
-cpu_swiglu_dx(struct kernels *k, float *gate, float *up, const float *dy, size_t n)
+cpu_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n)
 {
     struct cpu *c = (struct cpu *)k;
-    struct pair_job j = { .c = c, .gate = gate, .up = up, .x = dy, .n = n };
-    cpu_for(c, (n + PART - 1) / PART, swiglu_part, &j);
+    struct pair_job j = { .c = c, .y = d, .gate = gate, .up = up, .n = n };
+    cpu_for(c, (n + PART - 1) / PART, swiglu_dx_part, &j);
 }
 
 /* Bytes, or floats, that lie together. */
@@ -404,26 +453,6 @@ struct flat {
     size_t n;
     enum dtype dtype; // to convert
 };
-
-static int
-add_part(void *ctx, size_t i, unsigned worker, struct err *err)
-{
-    const struct flat *j = ctx;
-    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
-    (void)worker;
-    (void)err;
-    j->c->rows->axpy((float *)(void *)j->y + at, 1,
-                     (const float *)(const void *)j->x + at, n);
-    return 0;
-}
-
-static void
-cpu_add(struct kernels *k, float *y, const float *x, size_t n)
-{
-    struct cpu *c = (struct cpu *)k;
-    struct flat j = { c, (char *)y, (const char *)x, n, DT_F32 };
-    cpu_for(c, (n + PART - 1) / PART, add_part, &j);
-}
 
 static int
 copy_part(void *ctx, size_t i, unsigned worker, struct err *err)
@@ -456,21 +485,23 @@ cpu_zero(struct kernels *k, void *p, size_t bytes)
 }
 
 static void
-cpu_gather(struct kernels *k, float *y, const float *x, const int32_t *index,
-           size_t rows, size_t n)
+cpu_gather(struct kernels *k, void *y, const void *x, const int32_t *index, size_t rows,
+           size_t n)
 {
     (void)k;
     for (size_t r = 0; r < rows; r++)
-        memcpy(y + r * n, x + (size_t)index[r] * n, n * sizeof *y);
+        memcpy((float *)y + r * n, (const float *)x + (size_t)index[r] * n,
+               n * sizeof(float));
 }
 
 static void
-cpu_scatter(struct kernels *k, float *y, const float *x, const int32_t *index,
+cpu_scatter(struct kernels *k, void *y, const void *x, const int32_t *index,
             size_t rows, size_t n)
 {
     (void)k;
     for (size_t r = 0; r < rows; r++)
-        memcpy(y + (size_t)index[r] * n, x + r * n, n * sizeof *y);
+        memcpy((float *)y + (size_t)index[r] * n, (const float *)x + r * n,
+               n * sizeof(float));
 }
 
 static int
@@ -523,7 +554,7 @@ loss_row(void *ctx, size_t r, unsigned worker, struct err *err)
 }
 
 static void
-cpu_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *label,
+cpu_cross_entropy(struct kernels *k, float *loss, void *logits, const int32_t *label,
                   size_t rows, size_t vocab, float scale)
 {
     struct cpu *c = (struct cpu *)k;
@@ -532,21 +563,22 @@ cpu_cross_entropy(struct kernels *k, float *loss, float *logits, const int32_t *
 }
 
 static void
-cpu_l1(struct kernels *k, float *loss, float *dx, float *dw, const float *x,
+cpu_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
        const struct weight *w, const int32_t *label, size_t rows, float scale)
 {
     size_t n = w->in;
-    float share = scale / (float)n;
+    float share = scale / (float)n, *out = dx;
+    const float *in = x;
     (void)k;
     for (size_t r = 0; r < rows; r++) {
         double sum = 0;
         for (size_t i = 0; i < n; i++) {
             size_t at = (size_t)label[r] * n + i;
-            float off = x[r * n + i] - weight_at(w, at);
+            float off = in[r * n + i] - weight_at(w, at);
             float d = off > 0 ? share : off < 0 ? -share : 0;
             sum += fabs((double)off);
-            if (dx)
-                dx[r * n + i] = d;
+            if (out)
+                out[r * n + i] = d;
             if (dw)
                 dw[at] -= d;
         }
@@ -672,11 +704,11 @@ squares_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 static void
-cpu_sum_squares(struct kernels *k, double *out, const float *x, size_t n)
+cpu_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
 {
     struct cpu *c = (struct cpu *)k;
     size_t parts = (n + PART - 1) / PART;
-    struct squares_job j = { c, x, n, malloc((parts + 1) * sizeof(double)) };
+    struct squares_job j = { c, g->values, n, malloc((parts + 1) * sizeof(double)) };
     *out = 0;
     if (!j.sum) {
         err_set(c->err, ERR_MEMORY, "out of memory for a norm");
@@ -687,6 +719,23 @@ cpu_sum_squares(struct kernels *k, double *out, const float *x, size_t n)
         *out += j.sum[i];
     free(j.sum);
 }
+
+static void
+cpu_clip(struct kernels *k, float *out, const double *squares, float given, float limit,
+         double most, const float *before)
+{
+    double norm = sqrt(*squares), c = (double)given;
+    (void)k;
+    if (limit > 0)
+        c = fmin(1, (double)limit / (norm + 1e-6));
+    *out = norm * c <= most && !(before && isnan(*before)) ? (float)c : NAN;
+}
+
+enum { LOGITS = 1 << 25 };
+
+const struct device kernels_cpu_device = {
+    .name = "cpu", .act = DT_F32, .grad = DT_F32, .logits = LOGITS, .host = true
+};
 
 struct kernels *
 kernels_cpu(enum isa isa, unsigned threads, struct err *err)
@@ -701,7 +750,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
         free(c);
         return NULL;
     }
-    c->k = (struct kernels){ .name = "cpu",
+    c->k = (struct kernels){ .is = kernels_cpu_device,
                              .close = cpu_close,
                              .alloc = cpu_alloc,
                              .release = cpu_release,
@@ -711,16 +760,17 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .linear = cpu_linear,
                              .linear_dx = cpu_linear_dx,
                              .linear_dw = cpu_linear_dw,
+                             .logits = cpu_logits,
                              .embed = cpu_embed,
                              .embed_dw = cpu_embed_dw,
                              .norm = cpu_norm,
                              .norm_dx = cpu_norm_dx,
-                             .rope = cpu_rope,
+                             .turn = cpu_turn,
+                             .turn_dx = cpu_turn_dx,
                              .attention = cpu_attention,
                              .attention_dx = cpu_attention_dx,
                              .swiglu = cpu_swiglu,
                              .swiglu_dx = cpu_swiglu_dx,
-                             .add = cpu_add,
                              .zero = cpu_zero,
                              .gather = cpu_gather,
                              .scatter = cpu_scatter,
@@ -730,6 +780,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .amax = cpu_amax,
                              .quantize = cpu_quantize,
                              .sum_squares = cpu_sum_squares,
+                             .clip = cpu_clip,
                              .adamw = cpu_adamw };
     return &c->k;
 }

@@ -25,15 +25,15 @@ void cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx);
 float *cpu_room(struct cpu *c, size_t bytes);
 
 /* adamw.c */
-void cpu_adamw(struct kernels *k, const struct adam_state *s, const float *grad,
+void cpu_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
                uint64_t first, size_t n, const struct adam_step *a);
 
 /* attention.c */
-void cpu_attention(struct kernels *k, float *out, float *lse, const float *q,
-                   const float *key, const float *value, const struct heads *h);
-void cpu_attention_dx(struct kernels *k, float *dq, float *dkey, float *dvalue,
-                      const float *dout, const float *out, const float *lse,
-                      const float *q, const float *key, const float *value,
+void cpu_attention(struct kernels *k, void *out, float *lse, const void *q,
+                   const void *key, const void *value, const struct heads *h);
+void cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
+                      const void *dout, const void *out, const float *lse,
+                      const void *q, const void *key, const void *value, float *work,
                       const struct heads *h);
 
 #endif

@@ -12,12 +12,13 @@
 /* What the way back needs of a layer, besides what it computes again: norms and the
  * product of gate and up. */
 struct kept {
-    float *h0;             // (T, C), the layer's input
-    float *q0, *k0, *v;    // before their norms: (T, Q), (T, K); (T, K)
-    float *sq, *sk;        // (T * heads), (T * kv_heads)
-    float *q, *key;        // after norm and rope
-    float *att, *lse;      // (T, Q); (heads, T)
-    float *h1, *gate, *up; // (T, C), (T, F)
+    void *h0;             // (T, C), the layer's input
+    void *q0, *k0, *v;    // before their norms: (T, Q), (T, K); (T, K)
+    float *sq, *sk;       // (T * heads), (T * kv_heads)
+    void *q, *key;        // after norm and rope
+    void *att;            // (T, Q)
+    float *lse;           // (heads, T)
+    void *h1, *gate, *up; // (T, C), (T, F)
 };
 
 /* The memory of passes, for as many tokens as one had so far. */
@@ -31,20 +32,23 @@ struct pass {
     int32_t *ids, *position, *first; // (T) on the device
     int32_t *label, *index;          // (labels) and the rows that they are of
     struct heads heads;
-    struct kept *layer;     // (layers); with recompute all but h0 is one memory
-    float *h, *top, *s_top; // last hidden state, normed; (T)
-    float *norm, *s, *act;  // (T, C), (T), (T, F)
-    float *dh, *dn, *dq, *dk, *dv, *datt, *dact;
-    float *learnt, *dlearnt; // rows of top that have labels
-    float *logits, *loss;    // (rows, V), (labels)
-    size_t rows;             // of logits at a time
-    int32_t *host;           // (2, T) labels and their rows
-    float *host_loss;        // (T)
+    struct kept *layer; // (layers); with recompute all but h0 is one memory
+    void *h, *top;      // last hidden state, normed
+    float *s_top, *s;   // (T)
+    void *norm, *act;   // (T, C), (T, F)
+    void *dh, *dn, *dq, *dk, *dv, *datt, *dact;
+    float *delta;           // (heads, T)
+    void *learnt, *dlearnt; // rows of top that have labels
+    void *logits;           // (rows, V)
+    float *loss;            // (labels)
+    size_t rows;            // of logits at a time
+    int32_t *host;          // (2, T) labels and their rows
+    float *host_loss;       // (T)
     void **owned;
     size_t n_owned, cap_owned;
 };
 
-enum { LOGITS = 1 << 25 }; // numbers of a chunk of logits
+enum { TILE = 256 }; // rows of a product that devices like
 
 /* ---- a net ----------------------------------------------------------------------------- */
 
@@ -141,7 +145,7 @@ static void
 done(struct pass *p, enum role role, int layer)
 {
     size_t row = row_of(p->n, role, layer);
-    if (p->n->done && p->n->t[row].grad)
+    if (p->n->done && p->n->t[row].grad.values)
         p->n->done(p->n->ctx, row);
 }
 
@@ -167,14 +171,27 @@ take(struct pass *p, enum part part, size_t bytes)
     return m;
 }
 
-static float *
+/* Activations, and numbers that are f32 on every device. */
+static void *
 work(struct pass *p, size_t n)
+{
+    return take(p, PART_WORK, n * kernels_act(p->k));
+}
+
+static float *
+work_f32(struct pass *p, size_t n)
 {
     return take(p, PART_WORK, n * sizeof(float));
 }
 
-static float *
+static void *
 keep(struct pass *p, size_t n)
+{
+    return take(p, PART_KEPT, n * kernels_act(p->k));
+}
+
+static float *
+keep_f32(struct pass *p, size_t n)
 {
     return take(p, PART_KEPT, n * sizeof(float));
 }
@@ -190,12 +207,12 @@ take_layer(struct pass *p, struct kept *l)
                         .q0 = keep(p, t * q),
                         .k0 = keep(p, t * kv),
                         .v = keep(p, t * kv),
-                        .sq = keep(p, t * c->heads),
-                        .sk = keep(p, t * c->kv_heads),
+                        .sq = keep_f32(p, t * c->heads),
+                        .sk = keep_f32(p, t * c->kv_heads),
                         .q = keep(p, t * q),
                         .key = keep(p, t * kv),
                         .att = keep(p, t * q),
-                        .lse = keep(p, t * c->heads),
+                        .lse = keep_f32(p, t * c->heads),
                         .h1 = keep(p, t * c->hidden),
                         .gate = keep(p, t * c->ffn),
                         .up = keep(p, t * c->ffn) };
@@ -232,13 +249,15 @@ take_back(struct pass *p)
     p->dv = work(p, t * kv);
     p->datt = work(p, t * q);
     p->dact = work(p, t * c->ffn);
+    p->delta = work_f32(p, t * c->heads);
     p->dlearnt = work(p, p->room_labels * c->hidden);
 }
 
 static size_t
 logit_rows(const struct pass *p)
 {
-    size_t rows = LOGITS / p->c->vocab + 1;
+    size_t rows = p->k->is.logits / p->c->vocab + 1;
+    rows = rows > TILE ? rows - rows % TILE : rows;
     return rows < p->room_labels ? rows : p->room_labels;
 }
 
@@ -274,14 +293,14 @@ net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
     take_layers(p);
     p->h = work(p, tokens * c->hidden);
     p->top = work(p, tokens * c->hidden);
-    p->s_top = work(p, tokens);
+    p->s_top = work_f32(p, tokens);
     p->norm = work(p, tokens * c->hidden);
-    p->s = work(p, tokens);
+    p->s = work_f32(p, tokens);
     p->act = work(p, tokens * c->ffn);
     p->learnt = work(p, labels * c->hidden);
     p->rows = n->kind == NET_CE ? logit_rows(p) : 0;
     p->logits = take(p, PART_LOGITS, p->rows * c->vocab * sizeof(float));
-    p->loss = work(p, labels);
+    p->loss = work_f32(p, labels);
     if (back)
         take_back(p);
     return n->err->kind ? -1 : 0;
@@ -307,64 +326,89 @@ gain(struct pass *p, enum role role, int layer)
     return net_find(p->n, role, layer)->w.values;
 }
 
+/* y = x W' + c */
 static void
-linear(struct pass *p, float *y, const float *x, enum role role, int layer, bool add)
+linear(struct pass *p, void *y, const void *x, enum role role, int layer, const void *c)
 {
-    p->k->linear(p->k, y, x, weight(p, role, layer), p->tokens, add);
+    p->k->linear(p->k, y, x, weight(p, role, layer), p->tokens, c);
 }
 
 static void
-norm(struct pass *p, const float *x, enum role role, int layer)
+norm(struct pass *p, const void *x, enum role role, int layer)
 {
     p->k->norm(p->k, p->norm, p->s, x, gain(p, role, layer), p->tokens, p->c->hidden,
                (float)p->c->rms_eps);
 }
 
+/* A pointer to activation n of those at p. */
+static void *
+at(const struct pass *p, void *activations, size_t n)
+{
+    return (char *)activations + n * kernels_act(p->k);
+}
+
+static struct turn
+turning(const struct pass *p, size_t heads)
+{
+    return (struct turn){ .table = p->n->rope,
+                          .position = p->position,
+                          .tokens = p->tokens,
+                          .heads = heads,
+                          .dim = p->c->head_dim,
+                          .eps = (float)p->c->rms_eps };
+}
+
 /* Norm of each head, then rotation. */
 static void
-turn_heads(struct pass *p, float *out, float *scale, const float *in, enum role role,
+turn_heads(struct pass *p, void *out, float *scale, const void *in, enum role role,
            int layer, size_t heads)
 {
-    size_t dim = p->c->head_dim;
-    p->k->norm(p->k, out, scale, in, gain(p, role, layer), p->tokens * heads, dim,
-               (float)p->c->rms_eps);
-    p->k->rope(p->k, out, p->n->rope, p->position, p->tokens, heads, dim, false);
+    struct turn t = turning(p, heads);
+    p->k->turn(p->k, out, scale, in, gain(p, role, layer), &t);
 }
 
+/* From h0 to h1 and, before the last product, what the rest takes.  key, value: of all
+ * tokens that these see; those of the past are there. */
 static void
-copy(struct pass *p, float *to, const float *from, size_t n)
+most_of_layer(struct pass *p, int i, void *key, void *value)
 {
-    p->k->copy(p->k, to, from, n * sizeof *to);
-}
-
-/* key, value: of all tokens that these see; those of the past are there. */
-static void
-forward_layer(struct pass *p, int i, float *key, float *value)
-{
-    struct kernels *k = p->k;
     const struct config *c = p->c;
     struct kept *l = &p->layer[i];
-    size_t t = p->tokens, behind = p->past * c->kv_heads * c->head_dim;
-    norm(p, p->h, ROLE_INPUT_NORM, i);
-    linear(p, l->q0, p->norm, ROLE_Q, i, false);
-    linear(p, l->k0, p->norm, ROLE_K, i, false);
-    linear(p, value + behind, p->norm, ROLE_V, i, false);
+    size_t behind = p->past * c->kv_heads * c->head_dim;
+    norm(p, l->h0, ROLE_INPUT_NORM, i);
+    linear(p, l->q0, p->norm, ROLE_Q, i, NULL);
+    linear(p, l->k0, p->norm, ROLE_K, i, NULL);
+    linear(p, at(p, value, behind), p->norm, ROLE_V, i, NULL);
     turn_heads(p, l->q, l->sq, l->q0, ROLE_Q_NORM, i, c->heads);
-    turn_heads(p, key + behind, l->sk, l->k0, ROLE_K_NORM, i, c->kv_heads);
-    k->attention(k, l->att, l->lse, l->q, key, value, &p->heads);
-    linear(p, p->h, l->att, ROLE_O, i, true);
-    copy(p, l->h1, p->h, t * c->hidden);
-    norm(p, p->h, ROLE_POST_NORM, i);
-    linear(p, l->gate, p->norm, ROLE_GATE, i, false);
-    linear(p, l->up, p->norm, ROLE_UP, i, false);
-    k->swiglu(k, p->act, l->gate, l->up, t * c->ffn);
-    linear(p, p->h, p->act, ROLE_DOWN, i, true);
+    turn_heads(p, at(p, key, behind), l->sk, l->k0, ROLE_K_NORM, i, c->kv_heads);
+    p->k->attention(p->k, l->att, l->lse, l->q, key, value, &p->heads);
+    linear(p, l->h1, l->att, ROLE_O, i, l->h0);
+    norm(p, l->h1, ROLE_POST_NORM, i);
+    linear(p, l->gate, p->norm, ROLE_GATE, i, NULL);
+    linear(p, l->up, p->norm, ROLE_UP, i, NULL);
+}
+
+/* To `out`, which may be the layer's input. */
+static void
+forward_layer(struct pass *p, int i, void *key, void *value, void *out)
+{
+    struct kept *l = &p->layer[i];
+    most_of_layer(p, i, key, value);
+    p->k->swiglu(p->k, p->act, l->gate, l->up, p->tokens * p->c->ffn);
+    linear(p, out, p->act, ROLE_DOWN, i, l->h1);
+}
+
+/* Where layer i finds its input; the last one's output is h. */
+static void *
+input_of(struct pass *p, uint32_t i)
+{
+    return i < p->c->layers ? p->layer[i].h0 : p->h;
 }
 
 static void
 embed(struct pass *p)
 {
-    p->k->embed(p->k, p->h, weight(p, ROLE_EMBED, -1), p->ids, p->tokens);
+    p->k->embed(p->k, input_of(p, 0), weight(p, ROLE_EMBED, -1), p->ids, p->tokens);
 }
 
 static void
@@ -380,8 +424,7 @@ forward(struct pass *p)
     embed(p);
     for (uint32_t i = 0; i < p->c->layers; i++) {
         struct kept *l = &p->layer[i];
-        copy(p, l->h0, p->h, p->tokens * p->c->hidden);
-        forward_layer(p, (int)i, l->key, l->v);
+        forward_layer(p, (int)i, l->key, l->v, input_of(p, i + 1));
     }
     final_norm(p);
 }
@@ -396,16 +439,17 @@ cross_entropy(struct pass *p, float scale)
     enum role role = head_role(p->n);
     struct net_tensor *head = net_find(p->n, role, -1);
     size_t hidden = p->c->hidden, vocab = p->c->vocab;
-    for (size_t at = 0; at < p->labels; at += p->rows) {
-        size_t rows = p->labels - at < p->rows ? p->labels - at : p->rows;
-        const float *top = p->learnt + at * hidden;
-        k->linear(k, p->logits, top, &head->w, rows, false);
-        k->cross_entropy(k, p->loss + at, p->logits, p->label + at, rows, vocab, scale);
+    for (size_t r = 0; r < p->labels; r += p->rows) {
+        size_t rows = p->labels - r < p->rows ? p->labels - r : p->rows;
+        const void *top = at(p, p->learnt, r * hidden);
+        k->linear(k, p->logits, top, &head->w, rows, NULL);
+        k->cross_entropy(k, p->loss + r, p->logits, p->label + r, rows, vocab, scale);
         if (scale == 0)
             continue;
-        k->linear_dx(k, p->dlearnt + at * hidden, p->logits, &head->w, rows, false);
-        if (head->grad)
-            k->linear_dw(k, head->grad, p->logits, top, vocab, hidden, rows);
+        k->linear_dx(k, at(p, p->dlearnt, r * hidden), p->logits, &head->w, rows, NULL);
+        if (head->grad.values)
+            k->linear_dw(k, &head->grad, p->logits, top, vocab, hidden, rows,
+                         p->n->add || r > 0);
     }
     if (scale != 0 && role == ROLE_HEAD)
         done(p, role, -1);
@@ -415,9 +459,24 @@ static void
 scalar_loss(struct pass *p, float scale)
 {
     struct net_tensor *e = net_find(p->n, ROLE_EMBED, -1);
-    float *learns = scale != 0 && p->n->kind == NET_SEED ? e->grad : NULL;
+    float *learns = scale != 0 && p->n->kind == NET_SEED ? e->grad.values : NULL;
     p->k->l1(p->k, p->loss, scale != 0 ? p->dlearnt : NULL, learns, p->learnt, &e->w,
              p->label, p->labels, scale);
+}
+
+/* Nothing but rows grows in the gradient of an embedding that is not the head. */
+static void
+clear_rows(struct pass *p)
+{
+    struct net *n = p->n;
+    bool product = n->kind == NET_CE && p->labels;
+    for (size_t i = 0; i < n->table.n && !n->add; i++) {
+        const struct row *r = &n->table.row[i];
+        bool written = product && r->role == head_role(n);
+        if ((r->role == ROLE_EMBED || r->role == ROLE_HEAD) && n->t[i].grad.values &&
+            !written)
+            n->k->zero(n->k, n->t[i].grad.values, (size_t)r->numel * sizeof(float));
+    }
 }
 
 /* Losses of the rows with labels; on the way back dn becomes the gradient of top. */
@@ -427,13 +486,15 @@ losses(struct pass *p, float scale)
     struct kernels *k = p->k;
     size_t hidden = p->c->hidden;
     k->gather(k, p->learnt, p->top, p->index, p->labels, hidden);
+    if (scale != 0)
+        clear_rows(p);
     if (p->n->kind == NET_CE)
         cross_entropy(p, scale);
     else
         scalar_loss(p, scale);
     if (scale == 0)
         return;
-    k->zero(k, p->dn, p->tokens * hidden * sizeof *p->dn);
+    k->zero(k, p->dn, p->tokens * hidden * kernels_act(k));
     k->scatter(k, p->dn, p->dlearnt, p->index, p->labels, hidden);
 }
 
@@ -444,43 +505,61 @@ all_logits(struct pass *p, size_t rows, float *logits)
     struct kernels *k = p->k;
     const struct weight *head = weight(p, head_role(p->n), -1);
     size_t hidden = p->c->hidden, vocab = p->c->vocab, from = p->tokens - rows;
-    for (size_t at = 0; at < rows; at += p->rows) {
-        size_t n = rows - at < p->rows ? rows - at : p->rows;
-        k->linear(k, p->logits, p->top + (from + at) * hidden, head, n, false);
-        k->download(k, logits + at * vocab, p->logits, n * vocab * sizeof *logits);
+    for (size_t r = 0; r < rows; r += p->rows) {
+        size_t n = rows - r < p->rows ? rows - r : p->rows;
+        k->logits(k, p->logits, at(p, p->top, (from + r) * hidden), head, n);
+        k->download(k, logits + r * vocab, p->logits, n * vocab * sizeof *logits);
     }
 }
 
 /* ---- backward ------------------------------------------------------------------------------- */
 
-/* dx (+)= dy W and the gradient of W. */
+/* The gradient of W; nothing looks at W any more. */
 static void
-back_linear(struct pass *p, enum role role, int layer, float *dx, const float *dy,
-            const float *x, bool add)
+learn(struct pass *p, enum role role, int layer, const void *dy, const void *x)
 {
     struct net_tensor *t = net_find(p->n, role, layer);
-    p->k->linear_dx(p->k, dx, dy, &t->w, p->tokens, add);
-    if (t->grad)
-        p->k->linear_dw(p->k, t->grad, dy, x, t->w.out, t->w.in, p->tokens);
+    if (t->grad.values)
+        p->k->linear_dw(p->k, &t->grad, dy, x, t->w.out, t->w.in, p->tokens, p->n->add);
+    done(p, role, layer);
+}
+
+/* dx = dy W + c and the gradient of W. */
+static void
+back_linear(struct pass *p, enum role role, int layer, void *dx, const void *dy,
+            const void *x, const void *c)
+{
+    p->k->linear_dx(p->k, dx, dy, weight(p, role, layer), p->tokens, c);
+    learn(p, role, layer, dy, x);
+}
+
+/* The gradient of a norm's gain, from nothing if it is not added to. */
+static float *
+gain_grad(struct pass *p, struct net_tensor *t)
+{
+    if (t->grad.values && !p->n->add)
+        p->k->zero(p->k, t->grad.values, t->w.in * sizeof(float));
+    return t->grad.values;
+}
+
+static void
+back_norm(struct pass *p, enum role role, int layer, void *dx, const void *dy,
+          const void *x, const float *scale, const void *c)
+{
+    struct net_tensor *t = net_find(p->n, role, layer);
+    p->k->norm_dx(p->k, dx, gain_grad(p, t), dy, x, scale, t->w.values, p->tokens,
+                  p->c->hidden, c);
     done(p, role, layer);
 }
 
 static void
-back_norm(struct pass *p, enum role role, int layer, float *dx, const float *dy,
-          const float *x, const float *scale, size_t rows, size_t n, bool add)
+back_heads(struct pass *p, void *d, const void *in, const float *scale, enum role role,
+           int layer, size_t heads)
 {
     struct net_tensor *t = net_find(p->n, role, layer);
-    p->k->norm_dx(p->k, dx, t->grad, dy, x, scale, t->w.values, rows, n, add);
+    struct turn turn = turning(p, heads);
+    p->k->turn_dx(p->k, d, gain_grad(p, t), in, scale, t->w.values, &turn);
     done(p, role, layer);
-}
-
-static void
-back_heads(struct pass *p, float *d, const float *in, const float *scale,
-           enum role role, int layer, size_t heads)
-{
-    size_t dim = p->c->head_dim;
-    p->k->rope(p->k, d, p->n->rope, p->position, p->tokens, heads, dim, true);
-    back_norm(p, role, layer, d, d, in, scale, p->tokens * heads, dim, false);
 }
 
 static void
@@ -489,41 +568,38 @@ backward_layer(struct pass *p, int i)
     struct kernels *k = p->k;
     const struct config *c = p->c;
     struct kept *l = &p->layer[i];
-    size_t t = p->tokens;
-    if (p->n->recompute) {
-        copy(p, p->h, l->h0, t * c->hidden);
-        forward_layer(p, i, l->key, l->v);
-    }
-    k->swiglu(k, p->act, l->gate, l->up, t * c->ffn);
-    back_linear(p, ROLE_DOWN, i, p->dact, p->dh, p->act, false);
-    k->swiglu_dx(k, l->gate, l->up, p->dact, t * c->ffn);
-    norm(p, l->h1, ROLE_POST_NORM, i);
-    back_linear(p, ROLE_GATE, i, p->dn, l->gate, p->norm, false);
-    back_linear(p, ROLE_UP, i, p->dn, l->up, p->norm, true);
-    back_norm(p, ROLE_POST_NORM, i, p->dh, p->dn, l->h1, p->s, t, c->hidden, true);
-    back_linear(p, ROLE_O, i, p->datt, p->dh, l->att, false);
+    if (p->n->recompute)
+        most_of_layer(p, i, l->key, l->v);
+    else
+        norm(p, l->h1, ROLE_POST_NORM, i);
+    k->linear_dx(k, p->dact, p->dh, weight(p, ROLE_DOWN, i), p->tokens, NULL);
+    k->swiglu_dx(k, l->gate, l->up, p->dact, p->tokens * c->ffn);
+    learn(p, ROLE_DOWN, i, p->dh, p->dact);
+    back_linear(p, ROLE_GATE, i, p->dn, l->gate, p->norm, NULL);
+    back_linear(p, ROLE_UP, i, p->dn, l->up, p->norm, p->dn);
+    back_norm(p, ROLE_POST_NORM, i, p->dh, p->dn, l->h1, p->s, p->dh);
+    back_linear(p, ROLE_O, i, p->datt, p->dh, l->att, NULL);
     k->attention_dx(k, p->dq, p->dk, p->dv, p->datt, l->att, l->lse, l->q, l->key, l->v,
-                    &p->heads);
+                    p->delta, &p->heads);
     back_heads(p, p->dq, l->q0, l->sq, ROLE_Q_NORM, i, c->heads);
     back_heads(p, p->dk, l->k0, l->sk, ROLE_K_NORM, i, c->kv_heads);
     norm(p, l->h0, ROLE_INPUT_NORM, i);
-    back_linear(p, ROLE_Q, i, p->dn, p->dq, p->norm, false);
-    back_linear(p, ROLE_K, i, p->dn, p->dk, p->norm, true);
-    back_linear(p, ROLE_V, i, p->dn, p->dv, p->norm, true);
-    back_norm(p, ROLE_INPUT_NORM, i, p->dh, p->dn, l->h0, p->s, t, c->hidden, true);
+    back_linear(p, ROLE_Q, i, p->dn, p->dq, p->norm, NULL);
+    back_linear(p, ROLE_K, i, p->dn, p->dk, p->norm, p->dn);
+    back_linear(p, ROLE_V, i, p->dn, p->dv, p->norm, p->dn);
+    back_norm(p, ROLE_INPUT_NORM, i, p->dh, p->dn, l->h0, p->s, p->dh);
 }
 
 static void
 backward(struct pass *p)
 {
     struct net_tensor *embed = net_find(p->n, ROLE_EMBED, -1);
-    size_t hidden = p->c->hidden;
-    back_norm(p, ROLE_FINAL_NORM, -1, p->dh, p->dn, p->h, p->s_top, p->tokens, hidden,
-              false);
+    back_norm(p, ROLE_FINAL_NORM, -1, p->dh, p->dn, p->h, p->s_top, NULL);
     for (int i = (int)p->c->layers - 1; i >= (int)p->n->frozen; i--)
         backward_layer(p, i);
-    if (embed->grad) {
-        p->k->embed_dw(p->k, embed->grad, p->dh, p->ids, p->tokens, hidden);
+    if (embed->grad.values) {
+        p->k->embed_dw(p->k, embed->grad.values, p->dh, p->ids, p->tokens,
+                       p->c->hidden);
         done(p, ROLE_EMBED, -1);
     }
 }
@@ -595,8 +671,8 @@ net_cache_open(struct net_cache *c, struct net *n, size_t room)
         return err_set(n->err, ERR_MEMORY, "out of memory for a cache");
     n->k->part = PART_CACHE;
     for (size_t i = 0; i < layers; i++) {
-        c->key[i] = n->k->alloc(n->k, room * row * sizeof(float));
-        c->value[i] = n->k->alloc(n->k, room * row * sizeof(float));
+        c->key[i] = n->k->alloc(n->k, room * row * kernels_act(n->k));
+        c->value[i] = n->k->alloc(n->k, room * row * kernels_act(n->k));
     }
     return n->err->kind ? -1 : 0;
 }
@@ -638,6 +714,21 @@ begin_extend(struct net *n, const struct net_cache *c, const int32_t *ids,
     return 0;
 }
 
+/* Activations as f32 on the host; the memory for the way is what is not in use. */
+static int
+look(struct pass *p, float *host, const void *x, size_t n)
+{
+    struct kernels *k = p->k;
+    size_t step = p->rows * p->c->vocab;
+    for (size_t i = 0; i < n; i += step) {
+        size_t part = n - i < step ? n - i : step;
+        k->convert(k, p->logits, (const char *)x + i * kernels_act(k), k->is.act, part);
+        if (k->download(k, host + i, p->logits, part * sizeof *host) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int
 net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
            size_t rows, float *logits, net_hidden_fn *hidden, void *ctx)
@@ -650,9 +741,10 @@ net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens
     if (rc == 0)
         embed(n->pass);
     for (uint32_t i = 0; i < n->c.layers && rc == 0; i++) {
-        forward_layer(n->pass, (int)i, c->key[i], c->value[i]);
+        void *out = input_of(n->pass, i + 1);
+        forward_layer(n->pass, (int)i, c->key[i], c->value[i], out);
         if (hidden) {
-            rc = n->k->download(n->k, host, n->pass->h, width * sizeof *host);
+            rc = look(n->pass, host, out, width);
             rc = rc < 0 ? rc : hidden(ctx, i, host, tokens);
         }
     }

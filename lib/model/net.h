@@ -14,7 +14,8 @@
 
 struct net_tensor {
     struct weight w; // on the device; norms: out == 1, f32
-    float *grad;     // (numel) on the device, added to; NULL: not wanted
+    struct grad
+        grad; // (numel) on the device, f32 but for projections; NULL: not wanted
 };
 
 enum net_loss {
@@ -33,6 +34,7 @@ struct net {
     enum net_loss kind;
     uint32_t frozen; // layers below this one, and the embedding, have no gradients
     bool recompute;  // keep a layer's input only, and compute the rest again
+    bool add;        // gradients are added to what is there
     /* Told when the gradient of a row of the table is complete for this pass; weights
      * of that row are not looked at any more.  The gradient may be used up. */
     void (*done)(void *ctx, size_t row);
@@ -68,8 +70,8 @@ int net_pass(struct net *n, const struct net_batch *b, float scale, float *loss,
 /* Keys and values of the tokens so far. */
 struct net_cache {
     struct net *n;
-    size_t room, used;    // tokens
-    float **key, **value; // (layers) of (room, kv_heads * head_dim)
+    size_t room, used;   // tokens
+    void **key, **value; // (layers) of (room, kv_heads * head_dim)
 };
 
 int net_cache_open(struct net_cache *c, struct net *n, size_t room);

@@ -89,7 +89,8 @@ take_arrays(struct train *t)
     t->tensor = calloc(table->n, sizeof *t->tensor);
     t->values = calloc(table->n, sizeof *t->values);
     t->host = calloc(table->n, sizeof *t->host);
-    if (!t->array || !t->tensor || !t->values || !t->host)
+    t->order = calloc(table->n, sizeof *t->order);
+    if (!t->array || !t->tensor || !t->values || !t->host || !t->order)
         return no_memory(t);
     for (size_t i = 0; i < table->n && rc == 0; i++) {
         struct adam_state *s = &t->tensor[i].state;
@@ -103,7 +104,8 @@ take_arrays(struct train *t)
     for (size_t i = 0; i < table->n && rc == 0; i++)
         rc = add_moments(t, i);
     t->squares = rc == 0 ? take(t, PART_OTHER, table->n * sizeof *t->squares) : NULL;
-    return t->squares ? 0 : -1;
+    t->clips = t->squares ? take(t, PART_OTHER, table->n * sizeof *t->clips) : NULL;
+    return t->clips ? 0 : -1;
 }
 
 /* What products take, of rows that are not quantized. */
@@ -141,33 +143,40 @@ has_own(const struct train *t, size_t i)
     return !t->layout.release || t->net.table.row[i].role == ROLE_EMBED;
 }
 
+/* Only projections get all of their gradient from one product. */
+static enum dtype
+grad_dtype(const struct train *t, const struct row *r)
+{
+    return t->layout.one_pass && r->quantized ? t->net.k->is.grad : DT_F32;
+}
+
+static uint64_t
+grad_bytes(const struct train *t, size_t i)
+{
+    const struct row *r = &t->net.table.row[i];
+    return r->numel * dtype_bits(grad_dtype(t, r)) / 8;
+}
+
 static int
 take_gradients(struct train *t)
 {
     const struct table *table = &t->net.table;
     uint64_t most = 0;
     for (size_t i = 0; i < table->n; i++)
-        if (t->tensor[i].trained && !has_own(t, i) && table->row[i].numel > most)
-            most = table->row[i].numel;
-    if (most && !(t->scratch = take(t, PART_GRADIENTS, most * sizeof(float))))
+        if (t->tensor[i].trained && !has_own(t, i) && grad_bytes(t, i) > most)
+            most = grad_bytes(t, i);
+    if (most && !(t->scratch = take(t, PART_GRADIENTS, most)))
         return -1;
     for (size_t i = 0; i < table->n; i++)
         if (t->tensor[i].trained) {
-            t->net.t[i].grad = has_own(t, i) ? take(t, PART_GRADIENTS,
-                                                    table->row[i].numel * sizeof(float))
-                                             : t->scratch;
-            if (!t->net.t[i].grad)
+            struct grad *g = &t->net.t[i].grad;
+            g->dtype = grad_dtype(t, &table->row[i]);
+            g->values =
+                has_own(t, i) ? take(t, PART_GRADIENTS, grad_bytes(t, i)) : t->scratch;
+            if (!g->values)
                 return -1;
         }
     return 0;
-}
-
-static void
-clear_gradient(struct train *t, size_t i)
-{
-    struct kernels *k = t->net.k;
-    if (t->net.t[i].grad)
-        k->zero(k, t->net.t[i].grad, (size_t)t->net.table.row[i].numel * sizeof(float));
 }
 
 static void released(void *ctx, size_t i);
@@ -189,7 +198,8 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
     }
     t->bad_row = t->net.table.n;
     if (take_arrays(t) < 0 ||
-        weights_open(&t->weights, &t->net, layout->quant, layout->share) < 0 ||
+        weights_open(&t->weights, &t->net, layout->quant, layout->share,
+                     layout->expand) < 0 ||
         point_weights(t) < 0 || take_gradients(t) < 0)
         return -1;
     return 0;
@@ -205,11 +215,12 @@ train_close(struct train *t)
     for (size_t i = 0; t->tensor && i < t->net.table.n; i++) {
         k->release(k, t->tensor[i].gain);
         if (t->net.t && has_own(t, i))
-            k->release(k, t->net.t[i].grad);
+            k->release(k, t->net.t[i].grad.values);
     }
     if (k) {
         k->release(k, t->scratch);
         k->release(k, t->squares);
+        k->release(k, t->clips);
     }
     if (k)
         net_close(&t->net);
@@ -218,6 +229,7 @@ train_close(struct train *t)
     free(t->tensor);
     free(t->values);
     free(t->host);
+    free(t->order);
     free(t->loss);
     *t = (struct train){ 0 };
 }
@@ -258,7 +270,6 @@ begin_update(struct train *t)
                                   .eps = n->eps,
                                   .rest1 = rest((double)n->beta1, t->t + 1),
                                   .rest2 = rest((double)n->beta2, t->t + 1),
-                                  .clip = 1,
                                   .seed = n->seed,
                                   .step = (uint32_t)(t->step + 1) };
 }
@@ -272,17 +283,20 @@ clip_for(const struct train *t, double norm)
     return fmin(1, limit / (norm + 1e-6));
 }
 
+/* Squares of gradients must stay numbers of f32, in sums, too. */
+static const double most_norm = 1e18;
+
 /* What the gradient of a tensor is multiplied by. */
 static double
 tensor_clip(const struct train *t, size_t i)
 {
     return t->numbers.mode == CLIP_TENSOR ? clip_for(t, t->tensor[i].norm)
-                                          : (double)t->adam.clip;
+                                          : (double)t->clip;
 }
 
-/* One tensor, some rows at a time. */
+/* One tensor, some rows at a time; not if that of `before` was not updated. */
 static void
-update(struct train *t, size_t i)
+update(struct train *t, size_t i, const float *before)
 {
     struct kernels *k = t->net.k;
     const struct row *r = &t->net.table.row[i];
@@ -290,10 +304,12 @@ update(struct train *t, size_t i)
     uint64_t chunk = t->numbers.chunk_rows * (r->rank == 2 ? r->shape[1] : 1);
     a.row = (uint32_t)i;
     a.decay = r->rank == 2 ? t->numbers.decay : 0;
-    a.clip = (float)tensor_clip(t, i);
+    a.clip = &t->clips[i];
+    k->clip(k, &t->clips[i], &t->squares[i], t->clip,
+            t->numbers.mode == CLIP_TENSOR ? t->numbers.clip : 0, most_norm, before);
     chunk = chunk ? (chunk + GROUP - 1) / GROUP * GROUP : r->numel;
     for (uint64_t at = 0; at < r->numel; at += chunk)
-        k->adamw(k, &t->tensor[i].state, t->net.t[i].grad, at,
+        k->adamw(k, &t->tensor[i].state, &t->net.t[i].grad, at,
                  (size_t)(r->numel - at < chunk ? r->numel - at : chunk), &a);
 }
 
@@ -316,9 +332,6 @@ skip(struct train *t, const char *fmt, ...)
 
 /* ---- gradients as they come ------------------------------------------------------------------- */
 
-/* Squares of gradients must stay numbers of f32, in sums, too. */
-static const double most_norm = 1e18;
-
 /* Whether a gradient can be used: its norm is known, and what it is multiplied by. */
 static bool
 usable(struct train *t, size_t i)
@@ -331,26 +344,44 @@ usable(struct train *t, size_t i)
     return false;
 }
 
-/* A gradient is complete: use it and forget it.  What is already moved when one is not
- * finite cannot be taken back here. */
+/* A gradient is complete: use it and forget it.  The device decides, so that nothing
+ * waits: after one that is not finite nothing moves, but what has moved already cannot be
+ * taken back here. */
 static void
 released(void *ctx, size_t i)
 {
     struct train *t = ctx;
     struct kernels *k = t->net.k;
-    if (t->result && t->result->outcome == TRAIN_DONE) {
-        double sum = 0;
-        k->sum_squares(k, &t->squares[i], t->net.t[i].grad,
-                       (size_t)t->net.table.row[i].numel);
-        if (k->download(k, &sum, &t->squares[i], sizeof sum) < 0)
-            return;
-        t->tensor[i].norm = sqrt(sum);
-        if (usable(t, i)) {
-            update(t, i);
-            t->moved = true;
-        }
-    }
-    clear_gradient(t, i);
+    const float *before = t->n_order ? &t->clips[t->order[t->n_order - 1]] : NULL;
+    k->sum_squares(k, &t->squares[i], &t->net.t[i].grad,
+                   (size_t)t->net.table.row[i].numel);
+    update(t, i, before);
+    t->order[t->n_order++] = i;
+}
+
+/* The norms of all gradients. */
+static int
+measure(struct train *t)
+{
+    struct kernels *k = t->net.k;
+    const struct table *table = &t->net.table;
+    if (k->download(k, t->host, t->squares, table->n * sizeof *t->host) < 0)
+        return -1;
+    for (size_t i = 0; i < table->n; i++)
+        if (t->tensor[i].trained)
+            t->tensor[i].norm = sqrt(t->host[i]);
+    return 0;
+}
+
+/* What became of gradients that were used as they came. */
+static int
+settle_released(struct train *t)
+{
+    if (measure(t) < 0)
+        return -1;
+    for (size_t i = 0; i < t->n_order && usable(t, t->order[i]); i++)
+        t->moved = true;
+    return 0;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -388,24 +419,6 @@ run_pass(struct train *t, const struct net_batch *b, float scale, double *sum)
     return 0;
 }
 
-/* The norms of all gradients. */
-static int
-measure(struct train *t)
-{
-    struct kernels *k = t->net.k;
-    const struct table *table = &t->net.table;
-    for (size_t i = 0; i < table->n; i++)
-        if (t->tensor[i].trained)
-            k->sum_squares(k, &t->squares[i], t->net.t[i].grad,
-                           (size_t)table->row[i].numel);
-    if (k->download(k, t->host, t->squares, table->n * sizeof *t->host) < 0)
-        return -1;
-    for (size_t i = 0; i < table->n; i++)
-        if (t->tensor[i].trained)
-            t->tensor[i].norm = sqrt(t->host[i]);
-    return 0;
-}
-
 static double
 all_norms(const struct train *t)
 {
@@ -422,14 +435,25 @@ update_all(struct train *t)
 {
     struct train_result *r = t->result;
     if (t->numbers.mode == CLIP_GLOBAL)
-        t->adam.clip = (float)clip_for(t, r->grad_norm);
-    r->clip = (double)t->adam.clip;
+        t->clip = (float)clip_for(t, r->grad_norm);
+    r->clip = (double)t->clip;
     for (size_t i = 0; i < t->net.table.n; i++)
         if (t->tensor[i].trained)
             usable(t, i);
     for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
         if (t->tensor[i].trained)
-            update(t, i);
+            update(t, i, NULL);
+}
+
+static int
+measure_all(struct train *t)
+{
+    struct kernels *k = t->net.k;
+    for (size_t i = 0; i < t->net.table.n; i++)
+        if (t->tensor[i].trained)
+            k->sum_squares(k, &t->squares[i], &t->net.t[i].grad,
+                           (size_t)t->net.table.row[i].numel);
+    return measure(t);
 }
 
 /* All gradients are there: judge, clip, update. */
@@ -437,7 +461,7 @@ static int
 apply(struct train *t)
 {
     struct train_result *r = t->result;
-    if (r->outcome == TRAIN_DONE && !t->layout.release && measure(t) < 0)
+    if (r->outcome == TRAIN_DONE && !t->layout.release && measure_all(t) < 0)
         return -1;
     r->grad_norm = all_norms(t);
     if (t->judge && r->outcome == TRAIN_DONE &&
@@ -445,8 +469,6 @@ apply(struct train *t)
         skip(t, "a spike");
     if (r->outcome == TRAIN_DONE && !t->layout.release)
         update_all(t);
-    for (size_t i = 0; i < t->net.table.n && !t->layout.release; i++)
-        clear_gradient(t, i);
     return 0;
 }
 
@@ -462,11 +484,13 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
     if (r->outcome != TRAIN_DONE)
         return 0;
     begin_update(t);
-    if (t->numbers.mode == CLIP_PREV)
-        t->adam.clip = (float)clip_for(t, t->last_norm);
-    r->clip = (double)t->adam.clip;
+    t->n_order = 0;
+    t->clip = t->numbers.mode == CLIP_PREV ? (float)clip_for(t, t->last_norm) : 1;
+    r->clip = (double)t->clip;
     for (size_t i = 0; i < n; i++) {
-        if (run_pass(t, &b[i], 1 / (float)r->targets, &sum) < 0)
+        t->net.add = i > 0;
+        if (run_pass(t, &b[i], 1 / (float)r->targets, &sum) < 0 ||
+            (t->layout.release && settle_released(t) < 0))
             return -1;
         if (!isfinite(sum))
             skip(t, "the loss is not finite");

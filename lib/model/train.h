@@ -24,7 +24,9 @@ struct train_layout {
     uint32_t last_layers; // only these are trained; 0: everything
     enum net_loss loss;
     bool recompute;
-    bool release; // update as soon as a gradient is complete, and keep none
+    bool release;  // update as soon as a gradient is complete, and keep none
+    bool one_pass; // a step has one pass: nothing is added to a gradient
+    bool expand;   // keep what products see as bf16, not packed; changes no number
     size_t positions;
 };
 
@@ -87,9 +89,13 @@ struct train {
     void *judge_ctx;
     // private
     struct arena arena;
-    float *scratch;      // a released gradient
-    double *squares;     // (table.n) on the device
-    double *host;        // (table.n)
+    float *scratch;  // a released gradient
+    double *squares; // (table.n) on the device
+    float *clips;    // (table.n) on the device
+    double *host;    // (table.n)
+    size_t *order;   // (table.n) rows whose gradients were released in this pass
+    size_t n_order;
+    float clip;          // of all gradients
     const void **values; // (table.n) masters
     struct adam_step adam;
     struct train_result *result;

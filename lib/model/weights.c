@@ -19,15 +19,20 @@ take_packed(struct weights *w, size_t i)
             w->n->err, ERR_USAGE,
             "%s: rows of %llu columns cannot be quantized: no multiple of %d", r->name,
             (unsigned long long)r->shape[1], NVFP4_BLOCK);
-    p->codes = k->alloc(k, n / 2);
-    p->scales = k->alloc(k, n / NVFP4_BLOCK);
     p->scale2 = k->alloc(k, sizeof *p->scale2);
-    if (!p->codes || !p->scales || !p->scale2)
+    if (w->expand) {
+        p->expanded = k->alloc(k, n * sizeof(uint16_t));
+    } else {
+        p->codes = k->alloc(k, n / 2);
+        p->scales = k->alloc(k, n / NVFP4_BLOCK);
+    }
+    if (!p->scale2 || (w->expand ? !p->expanded : !p->codes || !p->scales))
         return -1;
     w->n->t[i].w = (struct weight){ .dtype = DT_NVFP4,
                                     .values = p->codes,
                                     .scales = p->scales,
                                     .scale2 = p->scale2,
+                                    .expanded = p->expanded,
                                     .out = (size_t)r->shape[0],
                                     .in = (size_t)r->shape[1] };
     return 0;
@@ -35,9 +40,11 @@ take_packed(struct weights *w, size_t i)
 
 int
 weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
-             bool share)
+             bool share, bool expand)
 {
-    *w = (struct weights){ .n = n, .quantize = quant != NULL, .share = share };
+    *w = (struct weights){
+        .n = n, .quantize = quant != NULL, .expand = expand, .share = share
+    };
     if (quant)
         w->spec = *quant;
     w->packed = calloc(n->table.n, sizeof *w->packed);
@@ -63,6 +70,7 @@ weights_close(struct weights *w)
         k->release(k, w->packed[i].codes);
         k->release(k, w->packed[i].scales);
         k->release(k, w->packed[i].scale2);
+        k->release(k, w->packed[i].expanded);
     }
     k->release(k, w->amax);
     free(w->packed);
@@ -97,7 +105,7 @@ weights_make(struct weights *w, const void *const *values, enum dtype dtype)
     for (size_t i = 0, n = 1; i < t->n; i += n) {
         n = group(w, i);
         for (size_t m = i; m < i + n; m++)
-            if (w->packed[m].codes && values[m])
+            if (w->packed[m].scale2 && values[m])
                 k->quantize(k, &w->packed[m], values[m], dtype,
                             (size_t)t->row[m].shape[0], (size_t)t->row[m].shape[1],
                             &w->amax[i], n, &w->spec);

@@ -10,17 +10,18 @@
 
 struct weights {
     struct net *n;
-    bool quantize, share; // share: one tensor scale for q, k, v and for gate, up
+    bool quantize, expand,
+        share; // share: one tensor scale for q, k, v and for gate, up
     struct quant_spec spec;
-    struct packed *packed; // (table.n) codes == NULL: as they are
+    struct packed *packed; // (table.n) scale2 == NULL: as they are
     float *amax;           // (table.n) on the device: largest magnitudes
     float *host;           // (table.n) the same
 };
 
-/* quant == NULL: nothing is quantized.  Takes the memory, and points the net's
+/* quant == NULL: nothing is quantized; expand: to what products see, not packed.  Takes the memory, and points the net's
  * projections to it. */
 int weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
-                 bool share);
+                 bool share, bool expand);
 void weights_close(struct weights *w);
 /* Make them from values on the device, (table.n) of one type; NULL: leave that row. */
 int weights_make(struct weights *w, const void *const *values, enum dtype dtype);

@@ -50,7 +50,7 @@ run(struct data *d, enum isa isa, unsigned threads, bool back)
     k->attention(k, d->out, d->lse, d->in[0], d->in[1], d->in[2], &d->h);
     if (back)
         k->attention_dx(k, d->dq, d->dk, d->dv, d->in[3], d->out, d->lse, d->in[0],
-                        d->in[1], d->in[2], &d->h);
+                        d->in[1], d->in[2], NULL, &d->h);
     k->close(k);
 }
 

@@ -37,8 +37,8 @@ model_open(struct model *m, const struct config *c, enum isa isa, unsigned threa
                                 .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
                                 .in = (size_t)r->shape[r->rank - 1] };
         t->w.values = m->k->alloc(m->k, (size_t)r->numel * sizeof(float));
-        t->grad = m->k->alloc(m->k, (size_t)r->numel * sizeof(float));
-        NEED(t->w.values && t->grad);
+        t->grad.values = m->k->alloc(m->k, (size_t)r->numel * sizeof(float));
+        NEED(t->w.values && t->grad.values);
     }
 }
 
@@ -53,7 +53,7 @@ model_close(struct model *m)
 {
     for (size_t i = 0; i < m->net.table.n; i++) {
         m->k->release(m->k, values(m, i));
-        m->k->release(m->k, m->net.t[i].grad);
+        m->k->release(m->k, m->net.t[i].grad.values);
     }
     net_close(&m->net);
     m->k->close(m->k);
@@ -154,7 +154,7 @@ check_slopes(bool tied)
             double down = mean_loss(&m, &b, 0);
             *x = old;
             double slope = (up - down) / (2 * (double)step);
-            double found = (double)m.net.t[i].grad[e];
+            double found = (double)((float *)m.net.t[i].grad.values)[e];
             double off = fabs(slope - found);
             worst = fmax(worst, off);
             CHECK_SAY(off < 4e-4 + 0.01 * fabs(slope), "%s[%zu]: slope %g, gradient %g",
@@ -185,7 +185,7 @@ check_paths(void)
             CHECK_SAY(loss == want, "%s: loss %a, scalar %a", isa_name((enum isa)isa),
                       loss, want);
             for (size_t i = 0; i < m.net.table.n; i++)
-                CHECK_SAY(memcmp(m.net.t[i].grad, truth.net.t[i].grad,
+                CHECK_SAY(memcmp(m.net.t[i].grad.values, truth.net.t[i].grad.values,
                                  (size_t)m.net.table.row[i].numel * 4) == 0,
                           "%s, %u threads: gradient of %s", isa_name((enum isa)isa),
                           threads, m.net.table.row[i].name);
@@ -327,7 +327,7 @@ golden_quantize(struct golden *g, enum quant kind)
         NEED(scale2);
         *scale2 = t.scale2;
         g->owned[g->n_owned++] = scale2;
-        *w = (struct weight){ DT_NVFP4, codes, scales, scale2, w->out, w->in };
+        *w = (struct weight){ DT_NVFP4, codes, scales, scale2, NULL, w->out, w->in };
     }
 }
 
@@ -351,7 +351,7 @@ golden_check(struct golden *g, const char *prefix, double loss_limit, double gra
         snprintf(name, sizeof name, "%sgrad.%s", prefix, g->m.net.table.row[i].name);
         float *want = load(&g->expect, name, &n);
         NEED(want);
-        double grad = relative(g->m.net.t[i].grad, want, n);
+        double grad = relative(g->m.net.t[i].grad.values, want, n);
         worst = fmax(worst, grad);
         CHECK_SAY(grad < grad_limit, "%s: off by %g", name, grad);
         free(want);

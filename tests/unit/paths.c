@@ -71,11 +71,12 @@ check_products(size_t t, size_t out, size_t in)
             struct kernels *k = device[d];
             struct weight m = { .dtype = DT_F32, .values = w[d], .out = out, .in = in };
             if (pass == 0)
-                k->linear(k, y[d], x[d], &m, t, false);
+                k->linear(k, y[d], x[d], &m, t, NULL);
             else if (pass == 1)
-                k->linear_dx(k, y[d], x[d], &m, t, false);
+                k->linear_dx(k, y[d], x[d], &m, t, NULL);
             else
-                k->linear_dw(k, y[d], x[d], w[d], out, in, t);
+                k->linear_dw(k, &(struct grad){ y[d], DT_F32 }, x[d], w[d], out, in, t,
+                             false);
         }
         same(pass == 0 ? "linear" : pass == 1 ? "linear_dx" : "linear_dw", ROOM, t, in);
     }
@@ -90,7 +91,7 @@ check_rows(size_t t, size_t n)
     same("norm", t * n, t, n);
     for (int d = 0; d < devices; d++)
         device[d]->norm_dx(device[d], y[d], y[d] + ROOM / 2, x[d] + 99, x[d], s[d],
-                           w[d], t, n, true);
+                           w[d], t, n, y[d]);
     same("norm_dx", ROOM, t, n);
     for (int d = 0; d < devices; d++)
         device[d]->swiglu(device[d], y[d], x[d], w[d], t * n);
@@ -98,7 +99,8 @@ check_rows(size_t t, size_t n)
     for (int d = 0; d < devices; d++) {
         memcpy(y[d], x[d], t * n * sizeof(float));
         memcpy(y[d] + ROOM / 2, w[d], t * n * sizeof(float));
-        device[d]->swiglu_dx(device[d], y[d], y[d] + ROOM / 2, x[d] + 77, t * n);
+        memcpy(s[d], x[d] + 77, t * n * sizeof(float));
+        device[d]->swiglu_dx(device[d], y[d], y[d] + ROOM / 2, s[d], t * n);
     }
     same("swiglu_dx", ROOM, t, n);
     for (int d = 0; d < devices; d++) {
@@ -113,10 +115,14 @@ check_heads(size_t t)
 {
     size_t q = t * QUERY * DIM, kv = t * KV * DIM;
     for (int d = 0; d < devices; d++) {
-        memcpy(y[d], x[d], q * sizeof(float));
-        device[d]->rope(device[d], y[d], w[d], ids[d], t, QUERY, DIM, false);
+        struct turn turn = { w[d], ids[d], t, QUERY, DIM, 1e-6F };
+        device[d]->turn(device[d], y[d], s[d], x[d], w[d], &turn);
+        memcpy(s[d] + ROOM / 2, x[d] + 5, q * sizeof(float));
+        device[d]->turn_dx(device[d], s[d] + ROOM / 2, y[d] + q, x[d], s[d], w[d],
+                           &turn);
+        memcpy(y[d] + q + DIM, s[d] + ROOM / 2, q * sizeof(float));
     }
-    same("rope", q, t, DIM);
+    same("turn", 2 * q + DIM, t, DIM);
     for (int d = 0; d < devices; d++) {
         struct heads h = { t, 0, QUERY, KV, DIM, first[d] };
         device[d]->attention(device[d], y[d], s[d], x[d], w[d], w[d] + kv, &h);
@@ -126,7 +132,7 @@ check_heads(size_t t)
         struct heads h = { t, 0, QUERY, KV, DIM, first[d] };
         memcpy(s[d] + ROOM / 2, y[d], q * sizeof(float)); // out
         device[d]->attention_dx(device[d], y[d], y[d] + q, y[d] + q + kv, x[d] + 55,
-                                s[d] + ROOM / 2, s[d], x[d], w[d], w[d] + kv, &h);
+                                s[d] + ROOM / 2, s[d], x[d], w[d], w[d] + kv, NULL, &h);
     }
     same("attention_dx", q + 2 * kv, t, DIM);
 }

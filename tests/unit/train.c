@@ -131,39 +131,39 @@ spoil(float *p, size_t n)
 }
 
 static void
-bad_linear(struct kernels *k, float *y, const float *x, const struct weight *w,
-           size_t tokens, bool add)
+bad_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
+           size_t tokens, const void *c)
 {
-    real.linear(k, y, x, w, tokens, add);
+    real.linear(k, y, x, w, tokens, c);
     spoil(y, tokens * w->out);
 }
 
 static void
-bad_linear_dx(struct kernels *k, float *dx, const float *dy, const struct weight *w,
-              size_t tokens, bool add)
+bad_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
+              size_t tokens, const void *c)
 {
-    real.linear_dx(k, dx, dy, w, tokens, add);
+    real.linear_dx(k, dx, dy, w, tokens, c);
     spoil(dx, tokens * w->in);
 }
 
 static void
-bad_linear_dw(struct kernels *k, float *dw, const float *dy, const float *x, size_t out,
-              size_t in, size_t tokens)
+bad_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
+              size_t out, size_t in, size_t tokens, bool add)
 {
-    real.linear_dw(k, dw, dy, x, out, in, tokens);
-    spoil(dw, out * in);
+    real.linear_dw(k, dw, dy, x, out, in, tokens, add);
+    spoil(dw->values, out * in);
 }
 
 static void
-bad_norm_dx(struct kernels *k, float *dx, float *dgain, const float *dy, const float *x,
-            const float *scale, const float *gain, size_t rows, size_t n, bool add)
+bad_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const void *x,
+            const float *scale, const float *gain, size_t rows, size_t n, const void *c)
 {
-    real.norm_dx(k, dx, dgain, dy, x, scale, gain, rows, n, add);
+    real.norm_dx(k, dx, dgain, dy, x, scale, gain, rows, n, c);
     spoil(dgain, n);
 }
 
 static void
-bad_loss(struct kernels *k, float *loss, float *logits, const int32_t *label,
+bad_loss(struct kernels *k, float *loss, void *logits, const int32_t *label,
          size_t rows, size_t vocab, float scale)
 {
     real.cross_entropy(k, loss, logits, label, rows, vocab, scale);
@@ -171,7 +171,7 @@ bad_loss(struct kernels *k, float *loss, float *logits, const int32_t *label,
 }
 
 static void
-bad_embed(struct kernels *k, float *y, const struct weight *w, const int32_t *ids,
+bad_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,
           size_t tokens)
 {
     real.embed(k, y, w, ids, tokens);
