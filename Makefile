@@ -79,7 +79,14 @@ KERNEL_SRCS = \
 	kernels/cpu/gemv_kernel.c \
 	kernels/cpu/rows_kernel.c \
 	kernels/cpu/team.c \
-	kernels/dry.c
+	kernels/cuda.c \
+	kernels/dry.c \
+	kernels/ledger.c
+
+# The CUDA backend: a library that programs open when a GPU is asked for.  Built when
+# there is an nvcc.
+CUDA_SRCS = $(wildcard kernels/cuda/*.cu)
+CUDA_C_SRCS = kernels/ledger.c lib/core/dtype.c lib/core/err.c
 
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
@@ -172,11 +179,21 @@ WARN = -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wformat=2 $(WERR
 ALL_CFLAGS = -std=c11 $(WARN) -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
 	-ffp-contract=off $(CFLAGS)
 
+# One kind of machine code a chip that is named, and PTX for those to come.  sm_90a is
+# Hopper (H100, H200), 100a B200, 120a RTX 50, 121a DGX Spark.
+CUDA_HOME ?= /usr/local/cuda
+NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/null)
+CUDA_ARCHS ?= 90a 100a 120a 121a
+NVCC_FLAGS = -std=c++17 -O3 -I. -lineinfo -fmad=false -Xcompiler -fPIC,-Wall \
+	-Xcudafe --diag_suppress=177 -D_GNU_SOURCE \
+	$(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$a,code=sm_$a) \
+	-gencode=arch=compute_90,code=compute_90
+
 # msgpack-c renamed its library in version 6.  Asked when linking, not before:
 # "make setup test" installs it only after this file has been read.
 MSGPACK_LIB ?= $(if $(findstring /,$(shell $(CC) $(LDFLAGS) \
 	-print-file-name=libmsgpack-c.so)),-lmsgpack-c,-lmsgpackc)
-LDLIBS ?= $(MSGPACK_LIB) -lxxhash -lpthread -lm
+LDLIBS ?= $(MSGPACK_LIB) -lxxhash -lpthread -lm -ldl
 
 # ---- derived lists ----------------------------------------------------------
 
@@ -187,13 +204,14 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 # A library comes before those it uses.
 LIBS = $(foreach l,model kernels format text nvfp4 core,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
+GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
 	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
-TEST_OBJS = $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
+TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
 SETUP := $(filter setup,$(MAKECMDGOALS))
@@ -204,10 +222,13 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: all setup demo tour test check check-golden check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
-	uninstall arm64 clean help unit-programs fuzz-programs test-programs FORCE
+	uninstall arm64 clean cuda help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
-all: $(BINS) $(LIBS)
+all: $(BINS) $(LIBS) $(if $(NVCC),cuda)
+
+## cuda        the CUDA backend, bin/libnibble-cuda.so (part of all where nvcc is)
+cuda: $(BIN)/libnibble-cuda.so
 
 ## setup       install the Debian packages that build, demo and test need
 setup:
@@ -243,7 +264,7 @@ check-golden: all
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all
 check-san: test-programs | $(SETUP)
-	$(MAKE) BUILD=build-san BIN=build-san/bin CFLAGS='$(SAN_FLAGS)' all test-programs
+	$(MAKE) BUILD=build-san BIN=build-san/bin NVCC= CFLAGS='$(SAN_FLAGS)' all test-programs
 	@$(TEST_ENV) NIBBLE_SAN=1 NIBBLE_BUILD=$(abspath build-san) \
 		NIBBLE_BIN=$(abspath build-san/bin) NIBBLE_PLAIN=$(abspath $(BUILD)) \
 		tools/test.sh --tags '!nosan' unit bats valgrind
@@ -335,6 +356,26 @@ $(LIBS) $(LIBCMD): Makefile | $(SETUP)
 	@mkdir -p $(@D)
 	rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 
+# nvcc's own lists of headers; device code is linked into each object.
+CUDA_OBJS = $(CUDA_SRCS:%.cu=$(BUILD)/%.o) $(CUDA_C_SRCS:%.c=$(BUILD)/cuda-c/%.o)
+
+$(BUILD)/nvcc-flags: FORCE | $(SETUP)
+	@mkdir -p $(@D)
+	@echo '$(NVCC) $(NVCC_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS)' >$@
+
+$(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/nvcc-flags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$(BUILD)/cuda-c/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+
+$(BIN)/libnibble-cuda.so: $(CUDA_OBJS)
+	@mkdir -p $(@D)
+	$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJS) -Xlinker --version-script=kernels/cuda/exports \
+		-lcublasLt -Xlinker -rpath,$(CUDA_HOME)/lib64
+
 LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 define prog_rule
@@ -348,13 +389,19 @@ $(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIBCMD) $(LIBS)
 	@mkdir -p $(@D)
 	$(LINK)
 
+$(BUILD)/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBS)
+	@mkdir -p $(@D)
+	$(LINK)
+
 $(BUILD)/%.so: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
 		-shared -fPIC -MMD -MP -o $@ $< -ldl
 
+## gpu-programs  the tests that need a GPU; tests/gpu/run.sh runs them
+gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%)
 unit-programs: $(UNIT:%=$(BUILD)/unit/%)
-test-programs: unit-programs $(SHIMS)
+test-programs: unit-programs gpu-programs $(SHIMS)
 
 # The harnesses have a build of their own, by clang.  Without clang none is built
 # and the tests say so.  One that does not build is removed, and the tests count
@@ -362,7 +409,7 @@ test-programs: unit-programs $(SHIMS)
 FUZZ_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all -fsanitize=fuzzer-no-link
 FUZZ_BINS = $(FUZZERS:%=build-fuzz/fuzz/%)
-FUZZ_MAKE = $(MAKE) BUILD=build-fuzz BIN=build-fuzz/bin CC='$(FUZZ_CC)' \
+FUZZ_MAKE = $(MAKE) BUILD=build-fuzz BIN=build-fuzz/bin NVCC= CC='$(FUZZ_CC)' \
 	CFLAGS='$(FUZZ_FLAGS)'
 fuzz-programs: | $(SETUP)
 ifneq ($(FUZZERS),)
@@ -382,4 +429,4 @@ $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 
--include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)
+-include $(CUDA_OBJS:.o=.d) $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)

@@ -213,6 +213,14 @@ struct kernels {
 
 /* The CPU; isa: at most this one, threads: how many. */
 struct kernels *kernels_cpu(enum isa isa, unsigned threads, struct err *err);
+/* A GPU; it is an error that says why if there is none, or no backend for it. */
+struct kernels *kernels_cuda(enum dtype act, int device, struct err *err);
+struct device kernels_cuda_device(enum dtype act);
+int kernels_cuda_count(void); // of GPUs that there are
+typedef void kernels_say_fn(void *ctx, const char *what, const char *value);
+/* Lines about devices, versions, and what is missing. */
+void kernels_cuda_diagnose(kernels_say_fn *say, void *ctx);
+
 /* What kernels_cpu will be. */
 extern const struct device kernels_cpu_device;
 /* A device that computes nothing and has any amount of memory: what a run on such a device

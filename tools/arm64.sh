@@ -71,7 +71,7 @@ fi
 msgpack=-lmsgpackc
 [ ! -e "$libdir/libmsgpack-c.a" ] || msgpack=-lmsgpack-c
 # shellcheck disable=SC2086  # MAKE may be several words
-$make CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar BUILD=$out BIN=$out/bin \
+$make NVCC= CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar BUILD=$out BIN=$out/bin \
     CFLAGS="-O2 -g -isystem $sysroot/usr/include" LDFLAGS="-static -L$libdir" \
     MSGPACK_LIB=$msgpack all unit-programs
 

@@ -92,7 +92,7 @@ lint_tidy()
 
 lint_gcc()
 {
-    $make -s CC=gcc BUILD=$out/gcc BIN=$out/gcc/bin WERROR=-Werror all test-programs
+    $make -s NVCC= CC=gcc BUILD=$out/gcc BIN=$out/gcc/bin WERROR=-Werror all test-programs
 }
 
 lint_clang()

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* cuda: finds and opens the library that holds the CUDA backend, when a program first asks
+ * for a GPU.  Nothing else in the programs knows of CUDA. */
+#include "kernels/kernels.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIBRARY "libnibble-cuda.so"
+
+typedef struct kernels *open_fn(const struct device *is, int device, struct err *err);
+typedef int count_fn(void);
+typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
+
+struct device
+kernels_cuda_device(enum dtype act)
+{
+    return (struct device){ .name = "cuda",
+                            .act = act,
+                            .grad = act,
+                            .logits = 1 << 28,
+                            .expands = act == DT_BF16,
+                            .fixed = (64U + 16 + 128) << 20 };
+}
+
+/* Beside the program, or where it was installed; NIBBLE_CUDA names another. */
+static void *
+open_library(char *why, size_t n)
+{
+    const char *given = getenv("NIBBLE_CUDA");
+    static const char *const places[] = { "", "../lib/nibble/", "../lib/" };
+    char self[4000], path[4200];
+    if (given) {
+        void *lib = dlopen(given, RTLD_NOW | RTLD_LOCAL);
+        if (!lib)
+            snprintf(why, n, "%s", dlerror());
+        return lib;
+    }
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[len > 0 ? len : 0] = '\0';
+    char *slash = strrchr(self, '/');
+    if (slash)
+        slash[1] = '\0';
+    snprintf(why, n, "there is no " LIBRARY " beside the program: it was built without "
+                     "nvcc");
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(path, sizeof path, "%s%s" LIBRARY, self, places[i]);
+        if (access(path, R_OK) != 0)
+            continue;
+        void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!lib)
+            snprintf(why, n, "%s", dlerror());
+        return lib;
+    }
+    return NULL;
+}
+
+/* A function of the library; NULL: *why says why not.  The library stays open. */
+static void *
+find(const char *name, char *why, size_t n)
+{
+    void *lib = open_library(why, n);
+    void *f = lib ? dlsym(lib, name) : NULL;
+    if (lib && !f)
+        snprintf(why, n, LIBRARY " is of another version");
+    return f;
+}
+
+int
+kernels_cuda_count(void)
+{
+    char why[512];
+    void *f = find("nibble_cuda_count", why, sizeof why);
+    return f ? ((count_fn *)f)() : 0;
+}
+
+void
+kernels_cuda_diagnose(kernels_say_fn *say, void *ctx)
+{
+    char why[512];
+    void *f = find("nibble_cuda_diagnose", why, sizeof why);
+    if (f)
+        ((diagnose_fn *)f)(say, ctx);
+    else
+        say(ctx, "cuda", why);
+}
+
+struct kernels *
+kernels_cuda(enum dtype act, int device, struct err *err)
+{
+    char why[512];
+    void *f = find("nibble_cuda_open_1", why, sizeof why);
+    struct device is = kernels_cuda_device(act);
+    if (!f) {
+        err_set(err, ERR_USAGE, "cuda: %s", why);
+        return NULL;
+    }
+    return ((open_fn *)f)(&is, device, err);
+}

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: MIT */
+/* cuda: the device, its memory and the table of operations. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors --------------------------------------------------------------------------- */
+
+bool
+cuda_check(struct cuda *c, cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess)
+        return true;
+    err_set(c->err, e == cudaErrorMemoryAllocation ? ERR_MEMORY : ERR_IO,
+            "cuda:%d: %s: %s (%s)", c->device, what, cudaGetErrorString(e),
+            cudaGetErrorName(e));
+    return false;
+}
+
+bool
+cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what)
+{
+    if (s == CUBLAS_STATUS_SUCCESS)
+        return true;
+    err_set(c->err, ERR_IO, "cuda:%d: %s: %s", c->device, what,
+            cublasLtGetStatusString(s));
+    return false;
+}
+
+/* ---- memory ---------------------------------------------------------------------------- */
+
+/* On the host, for each allocation. */
+struct block {
+    void *p;
+    enum part part;
+    uint64_t bytes;
+    struct block *next;
+};
+
+struct whole { // a struct cuda, and what only this file knows
+    struct cuda c;
+    struct block *blocks;
+    long fail; // this allocation does; for tests
+};
+
+static void *
+cuda_alloc(struct kernels *k, size_t bytes)
+{
+    struct whole *w = (struct whole *)k;
+    struct cuda *c = &w->c;
+    void *p = NULL;
+    if (!cuda_ready(c))
+        return NULL;
+    struct block *b = (struct block *)malloc(sizeof *b);
+    cudaError_t e = w->fail && --w->fail == 0 ? cudaErrorMemoryAllocation
+                                              : cudaMalloc(&p, bytes ? bytes : 1);
+    if (!b || e != cudaSuccess) {
+        if (e == cudaErrorMemoryAllocation || !b)
+            err_set(c->err, ERR_MEMORY,
+                    "cuda:%d: out of memory for %zu bytes; %llu are in use", c->device,
+                    bytes, (unsigned long long)k->ledger.all);
+        else
+            cuda_check(c, e, "cudaMalloc");
+        cudaGetLastError();
+        free(b);
+        return NULL;
+    }
+    *b = (struct block){ p, k->part, bytes, w->blocks };
+    w->blocks = b;
+    kernels_count(k, k->part, (int64_t)bytes);
+    cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+    return p;
+}
+
+static void
+cuda_release(struct kernels *k, void *p)
+{
+    struct whole *w = (struct whole *)k;
+    struct block **at = &w->blocks, *b;
+    while (p && *at && (*at)->p != p)
+        at = &(*at)->next;
+    if (!p || !(b = *at))
+        return;
+    *at = b->next;
+    kernels_count(k, b->part, -(int64_t)b->bytes);
+    cudaFree(p);
+    free(b);
+}
+
+/* The next buffer of the ring, when it is free. */
+static char *
+next_buffer(struct cuda *c, int *which)
+{
+    *which = c->ring_at;
+    c->ring_at = (c->ring_at + 1) % RING;
+    return cuda_check(c, cudaEventSynchronize(c->ring_free[*which]),
+                      "cudaEventSynchronize")
+               ? (char *)c->ring[*which]
+               : NULL;
+}
+
+static void
+cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    struct cuda *c = cuda_of(k);
+    for (size_t at = 0; at < bytes && cuda_ready(c); at += RING_BYTES) {
+        size_t n = bytes - at < RING_BYTES ? bytes - at : RING_BYTES;
+        int i;
+        char *room = next_buffer(c, &i);
+        if (!room)
+            return;
+        memcpy(room, (const char *)from + at, n);
+        cuda_check(c,
+                   cudaMemcpyAsync((char *)to + at, room, n, cudaMemcpyHostToDevice,
+                                   c->stream),
+                   "upload");
+        cuda_check(c, cudaEventRecord(c->ring_free[i], c->stream), "cudaEventRecord");
+    }
+}
+
+static void
+cuda_copy(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    struct cuda *c = cuda_of(k);
+    if (cuda_ready(c))
+        cuda_check(c,
+                   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->stream),
+                   "copy");
+}
+
+static void
+cuda_zero(struct kernels *k, void *p, size_t bytes)
+{
+    struct cuda *c = cuda_of(k);
+    if (cuda_ready(c))
+        cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+}
+
+/* Two buffers: one arrives while the other is emptied. */
+static int
+cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
+{
+    struct cuda *c = cuda_of(k);
+    size_t pieces = (bytes + RING_BYTES - 1) / RING_BYTES;
+    int buffer[RING] = { 0, 0 };
+    for (size_t i = 0; i < pieces + 1 && cuda_ready(c); i++) {
+        if (i < pieces) {
+            size_t at = i * RING_BYTES, n = bytes - at < RING_BYTES ? bytes - at
+                                                                    : RING_BYTES;
+            char *room = next_buffer(c, &buffer[i % RING]);
+            if (!room)
+                break;
+            cuda_check(c,
+                       cudaMemcpyAsync(room, (const char *)from + at, n,
+                                       cudaMemcpyDeviceToHost, c->stream),
+                       "download");
+            cuda_check(c, cudaEventRecord(c->ring_free[buffer[i % RING]], c->stream),
+                       "cudaEventRecord");
+        }
+        if (i > 0) {
+            size_t at = (i - 1) * RING_BYTES, n = bytes - at < RING_BYTES ? bytes - at
+                                                                          : RING_BYTES;
+            int b = buffer[(i - 1) % RING];
+            if (cuda_check(c, cudaEventSynchronize(c->ring_free[b]), "a step"))
+                memcpy((char *)to + at, c->ring[b], n);
+        }
+    }
+    return cuda_ready(c) ? 0 : -1;
+}
+
+/* ---- open and close --------------------------------------------------------------------- */
+
+static void
+cuda_close(struct kernels *k)
+{
+    struct whole *w = (struct whole *)k;
+    struct cuda *c = &w->c;
+    if (c->stream)
+        cudaStreamSynchronize(c->stream);
+    cuda_gemm_close(c);
+    while (w->blocks)
+        cuda_release(k, w->blocks->p);
+    for (int i = 0; i < RING; i++) {
+        cudaFreeHost(c->ring[i]);
+        if (c->ring_free[i])
+            cudaEventDestroy(c->ring_free[i]);
+    }
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    free(w);
+}
+
+static const struct kernels table = {
+    .is = {},
+    .part = PART_OTHER,
+    .ledger = {},
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .upload = cuda_upload,
+    .copy = cuda_copy,
+    .download = cuda_download,
+    .linear = cuda_linear,
+    .linear_dx = cuda_linear_dx,
+    .linear_dw = cuda_linear_dw,
+    .logits = cuda_logits,
+    .embed = cuda_embed,
+    .embed_dw = cuda_embed_dw,
+    .norm = cuda_norm,
+    .norm_dx = cuda_norm_dx,
+    .turn = cuda_turn,
+    .turn_dx = cuda_turn_dx,
+    .attention = cuda_attention,
+    .attention_dx = cuda_attention_dx,
+    .swiglu = cuda_swiglu,
+    .swiglu_dx = cuda_swiglu_dx,
+    .zero = cuda_zero,
+    .gather = cuda_gather,
+    .scatter = cuda_scatter,
+    .convert = cuda_convert,
+    .cross_entropy = cuda_cross_entropy,
+    .l1 = cuda_l1,
+    .amax = cuda_amax,
+    .quantize = cuda_quantize,
+    .sum_squares = cuda_sum_squares,
+    .clip = cuda_clip,
+    .adamw = cuda_adamw,
+};
+
+static bool
+describe(struct cuda *c)
+{
+    cudaDeviceProp p;
+    if (!cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice") ||
+        !cuda_check(c, cudaGetDeviceProperties(&p, c->device), "cudaGetDeviceProperties"))
+        return false;
+    c->sms = p.multiProcessorCount;
+    c->major = p.major;
+    c->minor = p.minor;
+    c->shared = p.sharedMemPerBlockOptin;
+    if (p.major < 9) {
+        err_set(c->err, ERR_USAGE,
+                "cuda:%d: %s has compute capability %d.%d; 9.0 or more is needed",
+                c->device, p.name, p.major, p.minor);
+        return false;
+    }
+    return true;
+}
+
+static bool
+take_own(struct cuda *c)
+{
+    struct kernels *k = &c->k;
+    if (!cuda_check(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
+                    "cudaStreamCreate"))
+        return false;
+    k->part = PART_OTHER;
+    c->workspace = cuda_alloc(k, WORKSPACE);
+    c->partials = (float *)cuda_alloc(k, PARTIALS);
+    c->expanded = cuda_alloc(k, EXPANDED);
+    c->numbers = (float *)cuda_alloc(k, 256 * sizeof(float));
+    for (int i = 0; i < RING; i++)
+        if (!cuda_check(c, cudaMallocHost(&c->ring[i], RING_BYTES), "cudaMallocHost") ||
+            !cuda_check(c,
+                        cudaEventCreateWithFlags(&c->ring_free[i],
+                                                 cudaEventDisableTiming),
+                        "cudaEventCreate"))
+            return false;
+    const float numbers[2] = { 1, 0 };
+    if (c->numbers)
+        cuda_upload(k, c->numbers, numbers, sizeof numbers);
+    return cuda_ready(c);
+}
+
+/* What kernels/cuda.c looks for in this library. */
+extern "C" __attribute__((visibility("default"))) struct kernels *
+nibble_cuda_open_1(const struct device *is, int device, struct err *err)
+{
+    struct whole *w = (struct whole *)calloc(1, sizeof *w);
+    if (!w) {
+        err_set(err, ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    const char *fail = getenv("NIBBLE_FAIL_ALLOC");
+    w->fail = fail ? atol(fail) : 0;
+    w->c.k = table;
+    w->c.k.is = *is;
+    w->c.err = err;
+    w->c.device = device;
+    if (describe(&w->c) && take_own(&w->c) && cuda_gemm_open(&w->c))
+        return &w->c.k;
+    cuda_close(&w->c.k);
+    return NULL;
+}
+
+typedef void say_fn(void *ctx, const char *what, const char *value);
+
+static void
+say_versions(say_fn *say, void *ctx)
+{
+    char text[64];
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    snprintf(text, sizeof text, "%d.%d", driver / 1000, driver % 1000 / 10);
+    say(ctx, "CUDA of the driver", text);
+    snprintf(text, sizeof text, "%d.%d", runtime / 1000, runtime % 1000 / 10);
+    say(ctx, "CUDA runtime", text);
+    size_t lt = cublasLtGetVersion();
+    snprintf(text, sizeof text, "%zu.%zu.%zu", lt / 10000, lt / 100 % 100, lt % 100);
+    say(ctx, "cuBLASLt", text);
+}
+
+static void
+say_device(int i, say_fn *say, void *ctx)
+{
+    cudaDeviceProp p;
+    char what[32], value[512];
+    if (cudaGetDeviceProperties(&p, i) != cudaSuccess)
+        return;
+    bool fp4 = p.major == 10 || p.major == 12;
+    snprintf(what, sizeof what, "cuda:%d", i);
+    snprintf(value, sizeof value,
+             "%s, sm_%d%d, %d multiprocessors, %.1f GB%s; native NVFP4 products: %s",
+             p.name, p.major, p.minor, p.multiProcessorCount,
+             (double)p.totalGlobalMem / (1 << 30),
+             p.major < 9 ? ", too old: 9.0 is needed" : "",
+             fp4 ? "the chip has them" : "the chip has none");
+    say(ctx, what, value);
+}
+
+/* Lines for --diagnose. */
+extern "C" __attribute__((visibility("default"))) void
+nibble_cuda_diagnose(say_fn *say, void *ctx)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    say_versions(say, ctx);
+    if (e != cudaSuccess)
+        say(ctx, "cuda", cudaGetErrorString(e));
+    for (int i = 0; e == cudaSuccess && i < n; i++)
+        say_device(i, say, ctx);
+}
+
+/* How many devices there are; 0 also if the driver says no. */
+extern "C" __attribute__((visibility("default"))) int
+nibble_cuda_count(void)
+{
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+}
