@@ -12,7 +12,6 @@
 #define LIBRARY "libnibble-cuda.so"
 
 typedef struct kernels *open_fn(const struct device *is, int device, struct err *err);
-typedef int count_fn(void);
 typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
 
 struct device
@@ -69,21 +68,36 @@ find(const char *name, char *why, size_t n)
     return f;
 }
 
+/* The driver is asked, not our library: programs that find no GPU load nothing big. */
 int
 kernels_cuda_count(void)
 {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    int (*init)(unsigned) = NULL, (*count)(int *) = NULL, n = 0;
+    if (!driver)
+        return 0;
+    *(void **)&init = dlsym(driver, "cuInit");
+    *(void **)&count = dlsym(driver, "cuDeviceGetCount");
+    return init && count && init(0) == 0 && count(&n) == 0 ? n : 0;
+}
+
+uint64_t
+kernels_cuda_free(int device)
+{
     char why[512];
-    void *f = find("nibble_cuda_count", why, sizeof why);
-    return f ? ((count_fn *)f)() : 0;
+    uint64_t (*f)(int) = NULL;
+    *(void **)&f = find("nibble_cuda_free", why, sizeof why);
+    return f ? f(device) : 0;
 }
 
 void
 kernels_cuda_diagnose(kernels_say_fn *say, void *ctx)
 {
     char why[512];
-    void *f = find("nibble_cuda_diagnose", why, sizeof why);
+    diagnose_fn *f = NULL;
+    *(void **)&f = find("nibble_cuda_diagnose", why, sizeof why);
     if (f)
-        ((diagnose_fn *)f)(say, ctx);
+        f(say, ctx);
     else
         say(ctx, "cuda", why);
 }
@@ -92,11 +106,12 @@ struct kernels *
 kernels_cuda(enum dtype act, int device, struct err *err)
 {
     char why[512];
-    void *f = find("nibble_cuda_open_1", why, sizeof why);
+    open_fn *f = NULL;
+    *(void **)&f = find("nibble_cuda_open_1", why, sizeof why);
     struct device is = kernels_cuda_device(act);
     if (!f) {
         err_set(err, ERR_USAGE, "cuda: %s", why);
         return NULL;
     }
-    return ((open_fn *)f)(&is, device, err);
+    return f(&is, device, err);
 }

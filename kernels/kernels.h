@@ -112,6 +112,7 @@ struct device {
 
 struct kernels {
     struct device is;
+    char route[64]; // what its bits depend on, besides sizes
     enum part part; // of what is allocated next; set by the caller
     struct ledger ledger;
     void (*close)(struct kernels *k);
@@ -216,7 +217,8 @@ struct kernels *kernels_cpu(enum isa isa, unsigned threads, struct err *err);
 /* A GPU; it is an error that says why if there is none, or no backend for it. */
 struct kernels *kernels_cuda(enum dtype act, int device, struct err *err);
 struct device kernels_cuda_device(enum dtype act);
-int kernels_cuda_count(void); // of GPUs that there are
+int kernels_cuda_count(void);           // of GPUs that there are
+uint64_t kernels_cuda_free(int device); // bytes of its memory; 0: not known
 typedef void kernels_say_fn(void *ctx, const char *what, const char *value);
 /* Lines about devices, versions, and what is missing. */
 void kernels_cuda_diagnose(kernels_say_fn *say, void *ctx);

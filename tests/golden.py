@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: MIT
 """Trains golden models through the programs and compares with what float64 says.
 
-usage: golden.py DIR...
+usage: golden.py [--device NAME] [--compute TYPE] DIR...
 
 Each DIR has config.json, model.safetensors and expect.safetensors: ids and mask, loss,
 logits, gradients (grad.NAME), five AdamW steps (step.loss, step.grad_norm, step5.NAME:
 lr 1e-3, 0.9/0.999/1e-8, weight decay 0.1 on matrices, clip 1), the same under ste_max. and
 ste_torchao. for projections that are quantized straight through, and greedy tokens.
-Prints the relative error of each; exit 1 if one is too large.
+Prints the relative error of each; exit 1 if one is too large.  What is right in bf16 is
+some 2^-8 for each rounding of an activation: its limits are wider.
 
 Environment: NIBBLE_BIN (default ../bin beside this script)."""
 import array
@@ -23,6 +24,8 @@ import tempfile
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.environ.get("NIBBLE_BIN") or os.path.join(HERE, "..", "bin")
+WHERE = ["--device", "cpu"]
+BF16 = False
 STEP = ["--order", "file", "--lr", "1e-3", "--weight-decay", "0.1", "--clip", "1"]
 CODES = {"F32": "f", "F64": "d", "I32": "i", "I64": "q", "U8": "B", "BOOL": "B"}
 
@@ -63,7 +66,8 @@ class Check:
     def __init__(self, what):
         self.what, self.bad, self.words = what, 0, []
 
-    def close(self, name, off, limit):
+    def close(self, name, off, limit, bf16=None):
+        limit = bf16 if BF16 and bf16 is not None else limit
         good = off <= limit
         self.bad += not good
         self.words.append("%s %.1e%s" % (name, off, "" if good else " (above %g)" % limit))
@@ -95,23 +99,25 @@ def train(where, model, expect, variant):
          "--quant", quant, *(["--share-scale", "none"] if quant != "none" else []),
          "-o", w("m.ckpt"), os.path.join(model, "model.safetensors"))
     lines = tool("trainstep", "-q", "-f", "-n", "5", "-d", w("d.tok"), "--batch", str(rows),
-                 "--dump", w("dump.safetensors"), *STEP, w("m.ckpt")).splitlines()[1:]
+                 "--dump", w("dump.safetensors"), *STEP, *WHERE, w("m.ckpt")).splitlines()[1:]
     dump = Tensors(w("dump.safetensors"))
-    c.close("loss", relative(dump["loss"], expect[prefix + "loss"]), 2e-3 if variant else 1e-4)
+    c.close("loss", relative(dump["loss"], expect[prefix + "loss"]), 2e-3 if variant else 1e-4,
+            5e-3)
     # The last id of a sample is no input of ours.
     vocab = expect.shape("logits")[2]
     want = []
     for r in range(rows):
         at = r * length * vocab
         want.extend(expect[prefix + "logits"][at:at + (length - 1) * vocab])
-    c.close("logits", relative(dump["logits"], want), 1e-4)
+    c.close("logits", relative(dump["logits"], want), 1e-4, 2e-2)
     worst = max(relative(dump[n], expect[prefix + n]) for n in dump.names()
                 if n.startswith("grad."))
-    c.close("gradients", worst, 1e-3)
+    c.close("gradients", worst, 1e-3, 5e-2)
     rows5 = [line.split("\t") for line in lines]
-    c.close("5 losses", relative([float(r[1]) for r in rows5], expect[prefix + "step.loss"]), 1e-4)
+    c.close("5 losses", relative([float(r[1]) for r in rows5], expect[prefix + "step.loss"]), 1e-4,
+            1e-2)
     c.close("5 norms", relative([float(r[4]) for r in rows5],
-                                expect[prefix + "step.grad_norm"]), 1e-3)
+                                expect[prefix + "step.grad_norm"]), 1e-3, 2e-2)
     tool("datpack", "-q", "-f", "-o", w("w.safetensors"), w("m.ckpt"))
     trained = Tensors(w("w.safetensors"))
     before = Tensors(os.path.join(model, "model.safetensors"))
@@ -121,7 +127,7 @@ def train(where, model, expect, variant):
         want = expect[prefix + "step5." + n]
         moved = [x - y for x, y in zip(trained[n], before[n])]
         worst = max(worst, relative(moved, [x - y for x, y in zip(want, before[n])]))
-    c.close("5 steps' way", worst, 1e-2)
+    c.close("5 steps' way", worst, 1e-2, 0.5)
     return c.end()
 
 
@@ -131,16 +137,24 @@ def greedy(where, model, expect):
     c = Check("%s, greedy" % os.path.basename(model))
     for extra in ([], ["--no-kv"], ["--prefill-chunk", "3"]):
         out = tool("generate", "-q", "--ids", "--ignore-eos", "-n", str(len(made)), "-p",
-                   " ".join(map(str, given)), *extra, os.path.join(model, "model.safetensors"))
+                   " ".join(map(str, given)), *extra, *WHERE, os.path.join(model, "model.safetensors"))
         got = list(map(int, out.split()))
         # Behind a tie in f32 everything may differ: count up to there.
         same = next((i for i, (a, b) in enumerate(zip(got, made)) if a != b), len(made))
         c.close("tokens that differ%s" % "".join(" " + e for e in extra),
-                len(made) - same, 0)
+                len(made) - same, 0, len(made))
     return c.end()
 
 
 def main(argv):
+    global BF16
+    while argv and argv[0] in ("--device", "--compute") and len(argv) > 1:
+        if argv[0] == "--device":
+            WHERE[1] = argv[1]
+        else:
+            WHERE.extend(argv[:2])
+            BF16 = argv[1] == "bf16"
+        argv = argv[2:]
     if not argv:
         print(__doc__.strip(), file=sys.stderr)
         return 2

@@ -108,7 +108,7 @@ put_provenance(struct buf *b, const struct session *s, const struct tok_reader *
 {
     uint8_t digest[XXH3_BYTES];
     struct store *model = (struct store *)(uintptr_t)&s->model.store;
-    if (store_content_hash(model, digest, s->c->threads, s->err) < 0)
+    if (store_content_hash(model, digest, s->c->where.threads, s->err) < 0)
         return -1;
     buf_str(b, "{\"inputs\":[");
     put_input(b, store_kind(model), model->provenance, digest);

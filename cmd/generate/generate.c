@@ -71,42 +71,6 @@ static const struct cmd_option options[] = {
     CMD_COMMON,
 };
 
-/* ---- what this build cannot do ---------------------------------------------------------- */
-
-static void
-take_device(const char *arg)
-{
-    if (strncmp(arg, "cuda", 4) == 0 && (arg[4] == '\0' || arg[4] == ':'))
-        die(EXIT_TROUBLE, "--device %s: this build has no CUDA; cpu is there", arg);
-    if (strcmp(arg, "cpu") != 0 && strcmp(arg, "auto") != 0)
-        misuse("--device: %s: want cpu, cuda, cuda:N or auto", arg);
-}
-
-static void
-take_compute(const char *arg)
-{
-    static const char *const types[] = { "f32", "bf16", "auto", NULL };
-    if (cmd_word("compute", arg, types) == 1)
-        die(EXIT_TROUBLE, "--compute bf16: the CPU computes in f32");
-}
-
-static void
-take_path(const char *arg)
-{
-    static const char *const paths[] = { "native", "dequant", "auto", NULL };
-    if (cmd_word("path", arg, paths) == 0)
-        die(EXIT_TROUBLE,
-            "--path native: the CPU has no FP4 products; dequant is there");
-}
-
-static void
-take_activations(const char *arg)
-{
-    static const char *const kinds[] = { "plain", "nvfp4", NULL };
-    if (cmd_word("activations", arg, kinds) == 1)
-        die(EXIT_TROUBLE, "--activations nvfp4: not on the CPU; plain is there");
-}
-
 /* ---- options ------------------------------------------------------------------------------ */
 
 static const char *
@@ -206,10 +170,10 @@ take_computing(struct config_generate *c, int opt, const char *arg)
 {
     switch (opt) {
     case OPT_PATH:
-        take_path(arg);
+        device_take_path(&c->where, arg);
         return true;
     case OPT_ACTIVATIONS:
-        take_activations(arg);
+        device_take_activations(&c->where, arg);
         return true;
     case OPT_CHUNK:
         c->chunk = (size_t)cmd_u64("prefill-chunk", arg, 1, 1 << 20);
@@ -218,7 +182,7 @@ take_computing(struct config_generate *c, int opt, const char *arg)
         c->no_kv = true;
         return true;
     case OPT_DEVICE:
-        take_device(arg);
+        device_take(&c->where, arg);
         return true;
     case OPT_QUANT:
         c->quant = cmd_word_of("quant", arg, quant_word);
@@ -227,10 +191,10 @@ take_computing(struct config_generate *c, int opt, const char *arg)
         c->context = (size_t)cmd_u64("context", arg, 1, INT32_MAX);
         return true;
     case OPT_COMPUTE:
-        take_compute(arg);
+        device_take_compute(&c->where, arg);
         return true;
     case 'j':
-        c->threads = cmd_threads(arg);
+        c->where.threads = cmd_threads(arg);
         return true;
     default:
         return false;
@@ -368,12 +332,13 @@ main(int argc, char **argv)
     const char *arg;
     int first;
     cmd_begin(&c.cmd);
-    c.threads = cmd_threads(NULL);
+    c.where = (struct device_options){ .device = "auto", .threads = cmd_threads(NULL) };
     for (int opt; (opt = cmd_option(&c.cmd, argc, argv, &arg, &first)) >= 0;)
         take_option(&c, opt, arg);
     if (argc - first != 1)
         misuse("want one MODEL; --help shows how");
     c.model = argv[first];
+    device_settle(&c.where);
     settle(&c);
     if (run(&c, &err) < 0)
         die_err(&err);

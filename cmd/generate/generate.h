@@ -4,6 +4,7 @@
 #define NIBBLE_CMD_GENERATE_GENERATE_H
 
 #include "cmd/cmd.h"
+#include "cmd/device.h"
 #include "cmd/load.h"
 #include "lib/format/tok.h"
 #include "lib/format/writer.h"
@@ -30,7 +31,7 @@ struct config_generate {
     const char *score, *logits, *kl, *dump_layers;
     size_t chunk, context; // 0: not given
     bool seed_compat;
-    unsigned threads;
+    struct device_options where;
 };
 
 /* A model at work, and the tokens so far. */

@@ -129,12 +129,14 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     const char *outputs[] = { c->logits, c->dump_layers };
     const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config };
     cmd_check_outputs(outputs, 2, inputs, 4);
-    s->k = kernels_cpu(cmd_isa(), c->threads, err);
-    if (!s->k || model_load(&s->model, s->k, 1) < 0)
+    s->k = device_open(&c->where, err);
+    if (model_load(&s->model, s->k, 1) < 0)
         return -1;
+    char words[64];
+    device_words(words, sizeof words, &c->where);
     if (c->cmd.verbose)
-        warn("%s: loaded in %.2f s, computing in f32 on the CPU (%s, %u threads)",
-             s->model.store.name, seconds() - start, isa_name(cmd_isa()), c->threads);
+        warn("%s: loaded in %.2f s; device: %s", s->model.store.name, seconds() - start,
+             words);
     return 0;
 }
 

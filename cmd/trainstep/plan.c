@@ -36,27 +36,31 @@ open_dry(struct run *r)
 }
 
 uint64_t
-plan_bytes(struct run *r, bool recompute, struct ledger *ledger)
+plan_bytes(struct run *r, struct ledger *ledger)
 {
     struct kernels *k = open_dry(r);
     struct train t;
-    struct train_layout layout = r->layout;
-    layout.recompute = recompute;
-    if (train_open(&t, &r->c, k, &layout, &r->err) < 0)
+    if (train_open(&t, &r->c, k, &r->layout, &r->err) < 0)
         die_err(&r->err);
     count_step(r, &t);
     *ledger = k->ledger;
     r->file_bytes = save_bytes(r, &t);
     train_close(&t);
     k->close(k);
-    return ledger->most + log_rss(false) + BUFFERS;
+    return ledger->most + (r->device.host ? log_rss(false) + BUFFERS : 0);
 }
 
-static uint64_t
-memory_there_is(void)
+/* The ways to spend memory that change no number, the fastest first. */
+static const struct way {
+    bool expand, recompute;
+} ways[] = { { true, false }, { false, false }, { true, true }, { false, true } };
+
+static bool
+is_open(const struct run *r, const struct way *w)
 {
-    uint64_t bytes = cmd_proc("/proc/meminfo", "MemAvailable");
-    return bytes ? bytes : UINT64_MAX;
+    int want = r->o->recompute;
+    return (!w->expand || r->device.expands) &&
+           (want == RECOMPUTE_AUTO || w->recompute == (want == RECOMPUTE_BLOCK));
 }
 
 /* Choose what --recompute auto means; refuse what does not fit. */
@@ -64,23 +68,27 @@ void
 plan_settle(struct run *r)
 {
     struct ledger ledger;
-    uint64_t limit = r->o->memory_limit ? r->o->memory_limit : memory_there_is();
-    r->layout.recompute = r->o->recompute == RECOMPUTE_BLOCK;
-    uint64_t need = plan_bytes(r, r->layout.recompute, &ledger);
-    if (need > limit && r->o->recompute == RECOMPUTE_AUTO) {
-        need = plan_bytes(r, true, &ledger);
-        r->layout.recompute = true;
+    uint64_t there_is = device_free(&r->where), need = UINT64_MAX;
+    uint64_t limit = r->o->memory_limit ? r->o->memory_limit : there_is;
+    const char *place = r->device.host ? "this machine" : r->where.device;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && need > limit; i++) {
+        if (!is_open(r, &ways[i]))
+            continue;
+        r->layout.expand = ways[i].expand;
+        r->layout.recompute = ways[i].recompute;
+        need = plan_bytes(r, &ledger);
     }
     if (need > limit && r->o->memory_limit && !r->o->dry_run)
         die(EXIT_MEMORY, "the plan needs %.3f GB, --memory-limit is %.3f%s",
             (double)need / (1 << 30), (double)limit / (1 << 30),
             r->layout.recompute ? "" : "; --recompute block needs less");
     if (need > limit && !r->o->dry_run)
-        warn("the plan needs %.1f GB, this machine has %.1f free",
-             (double)need / (1 << 30), (double)limit / (1 << 30));
+        warn("the plan needs %.1f GB, %s has %.1f free", (double)need / (1 << 30), place,
+             (double)limit / (1 << 30));
     if (r->o->cmd.verbose)
-        warn("plan: %.3f GB, --recompute %s", (double)need / (1 << 30),
-             r->layout.recompute ? "block" : "none");
+        warn("plan: %.3f GB, --recompute %s%s", (double)need / (1 << 30),
+             r->layout.recompute ? "block" : "none",
+             r->layout.expand ? ", weights expanded" : "");
 }
 
 static void
@@ -101,7 +109,7 @@ plan_print(struct run *r)
         [PART_OTHER] = "other",
     };
     struct ledger l;
-    uint64_t all = plan_bytes(r, r->layout.recompute, &l);
+    uint64_t all = plan_bytes(r, &l);
     puts("part\tbytes\tGB");
     for (int i = 0; i < PARTS; i++)
         if (l.peak[i])
@@ -117,24 +125,4 @@ plan_print(struct run *r)
     printf("parameters\t%llu\t\n", (unsigned long long)r->t.net.table.parameters);
     printf("recompute\t%s\t\n", r->layout.recompute ? "block" : "none");
     printf("gradients\t%s\t\n", r->layout.release ? "released" : "kept");
-}
-
-void
-diagnose_print(const struct options *o)
-{
-    enum isa isa = cmd_isa();
-    puts("what\tvalue");
-    printf("version\t%s\n", cmd_version());
-    printf("device\tcpu\n");
-    printf("isa\t%s\n", isa_name(isa));
-    for (int i = 0; i < ISA_COUNT; i++)
-        printf("isa.%s\t%s\n", isa_name((enum isa)i),
-               isa_have((enum isa)i) ? "yes" : "this CPU lacks it");
-    printf("threads\t%u\n", o->threads);
-    printf("memory_available\t%llu\n", (unsigned long long)memory_there_is());
-    puts("compute.f32\tyes: one fused sum an element, in order; equal for all threads");
-    puts("compute.bf16\tno: needs a GPU");
-    puts("path.dequant\tyes");
-    puts("path.native\tno: needs a GPU with 4-bit products");
-    puts("cuda\tno: this build has no CUDA backend");
 }

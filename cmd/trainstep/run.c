@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 /* The order of sums and what else decides the last bit, on the CPU. */
-static const char cpu_route[] = "cpu f32 1";
 
 /* ---- signals ------------------------------------------------------------------------------ */
 
@@ -124,7 +123,6 @@ settle_layout(struct run *r)
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
     r->layout.one_pass = r->s.accum == 1;
-    r->layout.expand = r->device.expands;
     settle_quantizer(r);
 }
 
@@ -254,11 +252,11 @@ measure_passes(struct run *r)
 static void
 open_device(struct run *r)
 {
-    r->k = kernels_cpu(cmd_isa(), r->o->threads, &r->err);
-    if (!r->k)
-        die_err(&r->err);
-    if (!r->o->cmd.quiet && strcmp(r->o->device, "auto") == 0)
-        warn("device: cpu, %s, %u threads", isa_name(cmd_isa()), r->o->threads);
+    char words[64];
+    r->k = device_open(&r->where, &r->err);
+    device_words(words, sizeof words, &r->where);
+    if (!r->o->cmd.quiet && strcmp(r->where.device, "auto") == 0)
+        warn("device: %s", words);
 }
 
 static void
@@ -291,10 +289,10 @@ open_model(struct run *r)
     if (train_ready(&r->t) < 0 ||
         net_reserve(&r->t.net, r->most_tokens, r->most_labels, true) < 0)
         die_err(&r->err);
-    if (*r->st.route && strcmp(r->st.route, cpu_route) != 0)
+    if (*r->st.route && strcmp(r->st.route, r->k->route) != 0)
         warn("%s: trained by \"%s\" so far, from here on by \"%s\"", r->in.name,
-             r->st.route, cpu_route);
-    snprintf(r->st.route, sizeof r->st.route, "%s", cpu_route);
+             r->st.route, r->k->route);
+    snprintf(r->st.route, sizeof r->st.route, "%s", r->k->route);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------- */
@@ -486,7 +484,8 @@ run(const struct options *o)
 {
     static struct run r = { .lock = -1 };
     r.o = o;
-    r.device = kernels_cpu_device;
+    r.where = o->where;
+    r.device = device_settle(&r.where);
     check_files(o);
     if (!o->dry_run) {
         settle_target(&r);

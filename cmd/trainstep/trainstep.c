@@ -82,22 +82,6 @@ static const struct cmd_option options[] = {
 
 int run(const struct options *o);
 
-static const char *
-one_of(const char *option, const char *arg, const char *const *words)
-{
-    return words[cmd_word(option, arg, words)];
-}
-
-static const char *
-take_device(const char *arg)
-{
-    if (strncmp(arg, "cuda", 4) == 0 && (arg[4] == '\0' || arg[4] == ':'))
-        die(EXIT_TROUBLE, "--device %s: this build has no CUDA; cpu is there", arg);
-    if (strcmp(arg, "cpu") != 0 && strcmp(arg, "auto") != 0)
-        misuse("--device: %s: want cpu, cuda, cuda:N or auto", arg);
-    return arg;
-}
-
 static uint64_t
 take_gb(const char *option, const char *arg)
 {
@@ -124,9 +108,6 @@ static void
 take_option(struct options *o, int opt, const char *arg)
 {
     static const char *const recomputes[] = { "auto", "none", "block", NULL };
-    static const char *const computes[] = { "f32", "bf16", "auto", NULL };
-    static const char *const paths[] = { "native", "dequant", "auto", NULL };
-    static const char *const activations[] = { "plain", "nvfp4", NULL };
     static const char *const compats[] = { "seed", NULL };
     switch (opt) {
     case 'n':
@@ -137,7 +118,7 @@ take_option(struct options *o, int opt, const char *arg)
         o->force = true;
         break;
     case 'j':
-        o->threads = cmd_threads(arg);
+        o->where.threads = cmd_threads(arg);
         break;
     case OPT_UNTIL:
         o->until = cmd_u64("until", arg, 0, UINT32_MAX);
@@ -150,16 +131,16 @@ take_option(struct options *o, int opt, const char *arg)
         o->chunk_rows = cmd_u64("chunk-rows", arg, 1, 1 << 30);
         break;
     case OPT_COMPUTE:
-        o->compute = one_of("compute", arg, computes);
+        device_take_compute(&o->where, arg);
         break;
     case OPT_DEVICE:
-        o->device = take_device(arg);
+        device_take(&o->where, arg);
         break;
     case OPT_PATH:
-        o->path = one_of("path", arg, paths);
+        device_take_path(&o->where, arg);
         break;
     case OPT_ACTIVATIONS:
-        o->activations = one_of("activations", arg, activations);
+        device_take_activations(&o->where, arg);
         break;
     case OPT_FAST:
         o->fast = true;
@@ -183,7 +164,7 @@ take_option(struct options *o, int opt, const char *arg)
         o->diagnose = true;
         break;
     case OPT_COMPAT:
-        one_of("compat", arg, compats);
+        cmd_word("compat", arg, compats);
         o->seed_compat = true;
         break;
     default:
@@ -196,19 +177,11 @@ take_option(struct options *o, int opt, const char *arg)
     }
 }
 
-/* What the CPU cannot do is not done another way. */
 static void
 check_combination(const struct options *o)
 {
     if (o->has_steps && o->has_until)
         misuse("-n and --until: one of them");
-    if (strcmp(o->compute, "bf16") == 0)
-        die(EXIT_TROUBLE, "--compute bf16: needs a GPU; on the CPU it is f32");
-    if (strcmp(o->path, "native") == 0)
-        die(EXIT_TROUBLE,
-            "--path native: needs a GPU with 4-bit products and --activations nvfp4");
-    if (strcmp(o->activations, "nvfp4") == 0)
-        die(EXIT_TROUBLE, "--activations nvfp4: not on the CPU yet");
     if (o->eval_every && !o->eval)
         misuse("--eval-every: needs --eval");
 }
@@ -225,21 +198,18 @@ main(int argc, char **argv)
                      "given hold from here on.",
                  .options = options,
                  .n_options = sizeof options / sizeof *options },
-        .device = "auto",
-        .path = "auto",
-        .compute = "auto",
-        .activations = "plain",
+        .where = { .device = "auto" },
         .max_skips = 5,
     };
     const char *arg;
     int first;
     cmd_begin(&o.cmd);
-    o.threads = cmd_threads(NULL);
+    o.where.threads = cmd_threads(NULL);
     for (int opt; (opt = cmd_option(&o.cmd, argc, argv, &arg, &first)) >= 0;)
         take_option(&o, opt, arg);
     check_combination(&o);
     if (o.diagnose) {
-        diagnose_print(&o);
+        device_diagnose(&o.where);
         cmd_close_stdout();
         return EXIT_DONE;
     }

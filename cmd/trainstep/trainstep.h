@@ -4,6 +4,7 @@
 #define NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
 
 #include "cmd/cmd.h"
+#include "cmd/device.h"
 #include "lib/format/mp.h"
 #include "lib/format/store.h"
 #include "lib/format/tok.h"
@@ -122,12 +123,12 @@ void spike_add(struct spike *w, double loss, double norm);
 struct options {
     struct cmd cmd;
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
-    const char *dump, *device, *path, *compute, *activations;
+    const char *dump;
+    struct device_options where;
     bool has_steps, has_until, dry_run, diagnose, fast, seed_compat, force;
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none
     int recompute;         // enum recompute
-    unsigned threads;
     struct settings given;
     bool is_given[SETTINGS];
 };
@@ -137,6 +138,7 @@ struct logs;
 
 struct run {
     const struct options *o;
+    struct device_options where; // settled
     struct settings s;
     struct state st;
     struct store in; // the checkpoint that it began with
@@ -182,11 +184,9 @@ double log_now(void); // seconds
 uint64_t log_rss(bool peak);
 
 void plan_print(struct run *r);
-/* Bytes that this run will need at its peak; recompute: as if. */
-uint64_t plan_bytes(struct run *r, bool recompute, struct ledger *ledger);
+/* Bytes of the device that this run will need at its peak. */
+uint64_t plan_bytes(struct run *r, struct ledger *ledger);
 void plan_settle(struct run *r);
-
-void diagnose_print(const struct options *o);
 
 /* A signal asked to stop. */
 bool run_stopped(void);

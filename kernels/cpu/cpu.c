@@ -751,6 +751,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
         return NULL;
     }
     c->k = (struct kernels){ .is = kernels_cpu_device,
+                             .route = "cpu f32 1",
                              .close = cpu_close,
                              .alloc = cpu_alloc,
                              .release = cpu_release,

@@ -193,6 +193,7 @@ cuda_close(struct kernels *k)
 
 static const struct kernels table = {
     .is = {},
+    .route = "",
     .part = PART_OTHER,
     .ledger = {},
     .close = cuda_close,
@@ -239,6 +240,8 @@ describe(struct cuda *c)
     c->major = p.major;
     c->minor = p.minor;
     c->shared = p.sharedMemPerBlockOptin;
+    snprintf(c->k.route, sizeof c->k.route, "cuda sm_%d%d %s cublasLt %zu", p.major,
+             p.minor, c->k.is.act == DT_F32 ? "f32" : "bf16", cublasLtGetVersion());
     if (p.major < 9) {
         err_set(c->err, ERR_USAGE,
                 "cuda:%d: %s has compute capability %d.%d; 9.0 or more is needed",
@@ -343,10 +346,13 @@ nibble_cuda_diagnose(say_fn *say, void *ctx)
         say_device(i, say, ctx);
 }
 
-/* How many devices there are; 0 also if the driver says no. */
-extern "C" __attribute__((visibility("default"))) int
-nibble_cuda_count(void)
+/* Bytes that are free on a device; 0: not known. */
+extern "C" __attribute__((visibility("default"))) uint64_t
+nibble_cuda_free(int device)
 {
-    int n = 0;
-    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+    size_t free_bytes = 0, all = 0;
+    if (cudaSetDevice(device) != cudaSuccess ||
+        cudaMemGetInfo(&free_bytes, &all) != cudaSuccess)
+        return 0;
+    return free_bytes;
 }

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* device: see device.h. */
+#include "cmd/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void
+device_take(struct device_options *o, const char *arg)
+{
+    bool cuda = strncmp(arg, "cuda", 4) == 0 && (arg[4] == '\0' || arg[4] == ':');
+    if (!cuda && strcmp(arg, "cpu") != 0 && strcmp(arg, "auto") != 0)
+        misuse("--device: %s: want cpu, cuda, cuda:N or auto", arg);
+    o->number = cuda && arg[4] ? (int)cmd_u64("device cuda", arg + 5, 0, 1023) : 0;
+    o->device = arg;
+}
+
+void
+device_take_compute(struct device_options *o, const char *arg)
+{
+    static const char *const words[] = { "auto", "f32", "bf16", NULL };
+    o->compute = (enum device_compute)cmd_word("compute", arg, words);
+}
+
+void
+device_take_path(struct device_options *o, const char *arg)
+{
+    static const char *const words[] = { "auto", "native", "dequant", NULL };
+    o->path = (enum device_path)cmd_word("path", arg, words);
+}
+
+void
+device_take_activations(struct device_options *o, const char *arg)
+{
+    static const char *const words[] = { "plain", "nvfp4", NULL };
+    o->fp4_activations = cmd_word("activations", arg, words) == 1;
+}
+
+static void
+check(const struct device_options *o)
+{
+    if (o->path == PATH_NATIVE)
+        die(EXIT_TROUBLE, "--path native: needs a GPU with 4-bit products and "
+                          "--activations nvfp4; dequant is there");
+    if (o->fp4_activations)
+        die(EXIT_TROUBLE, "--activations nvfp4: not in this version; plain is there");
+    if (!o->cuda && o->compute == COMPUTE_BF16)
+        die(EXIT_TROUBLE, "--compute bf16: needs a GPU; the CPU computes in f32");
+}
+
+static enum dtype
+act_of(const struct device_options *o)
+{
+    return o->compute == COMPUTE_F32 ? DT_F32 : DT_BF16;
+}
+
+struct device
+device_settle(struct device_options *o)
+{
+    o->cuda = strncmp(o->device, "cuda", 4) == 0;
+    if (strcmp(o->device, "auto") == 0)
+        o->cuda = kernels_cuda_count() > 0;
+    check(o);
+    return o->cuda ? kernels_cuda_device(act_of(o)) : kernels_cpu_device;
+}
+
+struct kernels *
+device_open(const struct device_options *o, struct err *err)
+{
+    struct kernels *k = o->cuda ? kernels_cuda(act_of(o), o->number, err)
+                                : kernels_cpu(cmd_isa(), o->threads, err);
+    if (!k)
+        die_err(err);
+    return k;
+}
+
+void
+device_words(char *to, size_t n, const struct device_options *o)
+{
+    if (o->cuda)
+        snprintf(to, n, "cuda:%d, %s", o->number, dtype_name(act_of(o)));
+    else
+        snprintf(to, n, "cpu, %s, %u threads", isa_name(cmd_isa()), o->threads);
+}
+
+uint64_t
+device_free(const struct device_options *o)
+{
+    uint64_t bytes = o->cuda ? kernels_cuda_free(o->number)
+                             : cmd_proc("/proc/meminfo", "MemAvailable");
+    return bytes ? bytes : UINT64_MAX;
+}
+
+static void
+say(void *ctx, const char *what, const char *value)
+{
+    (void)ctx;
+    printf("%s\t%s\n", what, value);
+}
+
+void
+device_diagnose(const struct device_options *o)
+{
+    enum isa isa = cmd_isa();
+    puts("what\tvalue");
+    printf("version\t%s\n", cmd_version());
+    printf("isa\t%s\n", isa_name(isa));
+    for (int i = 0; i < ISA_COUNT; i++)
+        printf("isa.%s\t%s\n", isa_name((enum isa)i),
+               isa_have((enum isa)i) ? "yes" : "this CPU lacks it");
+    printf("threads\t%u\n", o->threads);
+    printf("memory_available\t%llu\n",
+           (unsigned long long)cmd_proc("/proc/meminfo", "MemAvailable"));
+    puts("cpu.f32\tyes: one fused sum an element, in order; equal for all threads");
+    puts("cpu.bf16\tno: needs a GPU");
+    puts("path.dequant\tyes: products of exactly dequantized weights");
+    puts("path.native\tno: 4-bit products are not in this version");
+    kernels_cuda_diagnose(say, NULL);
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* gemm: products, by cuBLASLt.
+ *
+ * It sees matrices column by column, so ours are their transposes to it: for y = x W' it
+ * is asked for y' = W x'.  The first algorithm that its heuristics name for a product is
+ * the one: a function of sizes, types, library and device.
+ *
+ * A weight in the type of activations is an operand as it is.  NVFP4 becomes bf16 first,
+ * code times scale, which is exact, and the tensor's multiplier is the product's alpha; a
+ * weight of any other type is converted.  Both happen for some rows at a time. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a product is chosen by. */
+struct shape {
+    size_t m, n, k, lda, ldb, ldc, ldd;
+    int ta, tb; // cublasOperation_t
+    int in, out; // cudaDataType_t
+};
+
+struct plan {
+    struct shape shape;
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t a, b, c, d;
+    cublasLtMatmulAlgo_t algo;
+};
+
+bool
+cuda_gemm_open(struct cuda *c)
+{
+    return cuda_check_blas(c, cublasLtCreate(&c->lt), "cublasLtCreate");
+}
+
+static void
+forget(struct plan *p)
+{
+    if (p->op)
+        cublasLtMatmulDescDestroy(p->op);
+    const cublasLtMatrixLayout_t layouts[] = { p->a, p->b, p->c, p->d };
+    for (int i = 0; i < 4; i++)
+        if (layouts[i])
+            cublasLtMatrixLayoutDestroy(layouts[i]);
+}
+
+void
+cuda_gemm_close(struct cuda *c)
+{
+    for (size_t i = 0; i < c->n_plans; i++)
+        forget(&c->plans[i]);
+    free(c->plans);
+    if (c->lt)
+        cublasLtDestroy(c->lt);
+}
+
+/* ---- plans ------------------------------------------------------------------------------ */
+
+/* A matrix of `rows` rows, as cuBLASLt sees it. */
+static bool
+layout(struct cuda *c, cublasLtMatrixLayout_t *l, int type, size_t rows, size_t cols,
+       size_t ld)
+{
+    return cuda_check_blas(c,
+                           cublasLtMatrixLayoutCreate(l, (cudaDataType_t)type, rows, cols,
+                                                      (int64_t)ld),
+                           "cublasLtMatrixLayoutCreate");
+}
+
+static bool
+describe(struct cuda *c, struct plan *p)
+{
+    const struct shape *s = &p->shape;
+    const cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
+    bool ta = s->ta == CUBLAS_OP_T, tb = s->tb == CUBLAS_OP_T;
+    if (!cuda_check_blas(c,
+                         cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                         "cublasLtMatmulDescCreate"))
+        return false;
+    cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &s->ta,
+                                   sizeof s->ta);
+    cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &s->tb,
+                                   sizeof s->tb);
+    cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode,
+                                   sizeof mode);
+    return layout(c, &p->a, s->in, ta ? s->k : s->m, ta ? s->m : s->k, s->lda) &&
+           layout(c, &p->b, s->in, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb) &&
+           layout(c, &p->c, s->out, s->m, s->n, s->ldc) &&
+           layout(c, &p->d, s->out, s->m, s->n, s->ldd);
+}
+
+static bool
+choose(struct cuda *c, struct plan *p)
+{
+    cublasLtMatmulPreference_t want;
+    cublasLtMatmulHeuristicResult_t found;
+    const size_t room = WORKSPACE;
+    int n = 0;
+    if (!cuda_check_blas(c, cublasLtMatmulPreferenceCreate(&want),
+                         "cublasLtMatmulPreferenceCreate"))
+        return false;
+    cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &room, sizeof room);
+    cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, p->a, p->b, p->c,
+                                                      p->d, want, 1, &found, &n);
+    cublasLtMatmulPreferenceDestroy(want);
+    if (s == CUBLAS_STATUS_SUCCESS && n == 0)
+        s = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!cuda_check_blas(c, s, "cublasLtMatmulAlgoGetHeuristic"))
+        return false;
+    p->algo = found.algo;
+    return true;
+}
+
+static struct plan *
+plan_for(struct cuda *c, const struct shape *s)
+{
+    for (size_t i = 0; i < c->n_plans; i++)
+        if (memcmp(&c->plans[i].shape, s, sizeof *s) == 0)
+            return &c->plans[i];
+    if (c->n_plans == c->cap_plans) {
+        size_t cap = c->cap_plans ? 2 * c->cap_plans : 64;
+        struct plan *more = (struct plan *)realloc(c->plans, cap * sizeof *more);
+        if (!more) {
+            err_set(c->err, ERR_MEMORY, "out of memory for a product");
+            return NULL;
+        }
+        c->plans = more;
+        c->cap_plans = cap;
+    }
+    struct plan *p = &c->plans[c->n_plans];
+    memset(p, 0, sizeof *p);
+    p->shape = *s;
+    if (!describe(c, p) || !choose(c, p)) {
+        forget(p);
+        return NULL;
+    }
+    c->n_plans++;
+    return p;
+}
+
+/* d = alpha op(a) op(b) + c; alpha: on the device, NULL: 1; add: NULL: nothing. */
+static void
+multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
+         const void *add, const float *alpha)
+{
+    struct plan *p = plan_for(c, s);
+    if (!p)
+        return;
+    const float *one = c->numbers, *zero = c->numbers + 1;
+    cuda_check_blas(c,
+                    cublasLtMatmul(c->lt, p->op, alpha ? alpha : one, a, p->a, b, p->b,
+                                   add ? one : zero, add ? add : d, p->c, d, p->d,
+                                   &p->algo, c->workspace, WORKSPACE, c->stream),
+                    "cublasLtMatmul");
+    c->k.ledger.flops += 2.0 * (double)s->m * (double)s->n * (double)s->k;
+}
+
+/* ---- weights as operands ------------------------------------------------------------------ */
+
+template <typename T>
+static __global__ void
+narrow_kernel(__nv_bfloat16 *y, const T *x, size_t n)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        y[i] = __float2bfloat16_rn(to_f32(x[i]));
+}
+
+static void
+narrow(struct cuda *c, void *y, const void *x, enum dtype dtype, size_t n)
+{
+    __nv_bfloat16 *to = (__nv_bfloat16 *)y;
+    unsigned blocks = (unsigned)c->sms * 16;
+    if (dtype == DT_F16)
+        narrow_kernel<<<blocks, 256, 0, c->stream>>>(to, (const __half *)x, n);
+    else
+        narrow_kernel<<<blocks, 256, 0, c->stream>>>(to, (const float *)x, n);
+    CUDA_LAUNCHED(c, "narrow");
+}
+
+/* Some rows of a weight, in the type of activations. */
+struct rows {
+    const void *p;
+    const float *alpha;
+    size_t first, n;
+};
+
+static bool
+as_it_is(const struct cuda *c, const struct weight *w)
+{
+    return w->dtype == c->k.is.act ||
+           (w->dtype == DT_NVFP4 && w->expanded && c->k.is.act == DT_BF16);
+}
+
+/* The next rows, from `first` on. */
+static struct rows
+take_rows(struct cuda *c, const struct weight *w, size_t first)
+{
+    size_t each = w->in * kernels_act(&c->k);
+    struct rows r = { NULL, w->dtype == DT_NVFP4 ? w->scale2 : NULL, first,
+                      w->out - first };
+    if (as_it_is(c, w)) {
+        const char *all = (const char *)(w->dtype == DT_NVFP4 ? w->expanded : w->values);
+        r.p = all + first * each;
+        return r;
+    }
+    // NVFP4 as f32 goes by way of bf16, behind it.
+    bool twice = w->dtype == DT_NVFP4 && c->k.is.act == DT_F32;
+    size_t most = EXPANDED / (twice ? each + each / 2 : each);
+    r.n = r.n < most ? r.n : most ? most : 1;
+    r.p = c->expanded;
+    size_t at = first * w->in, n = r.n * w->in;
+    char *half = (char *)c->expanded + (twice ? r.n * each : 0);
+    if (most == 0) {
+        err_set(c->err, ERR_USAGE, "cuda: rows of %zu numbers are too long", w->in);
+    } else if (w->dtype == DT_NVFP4) {
+        cuda_expand(c, half, (const uint8_t *)w->values + at / 2,
+                    w->scales + at / NVFP4_BLOCK, n);
+        if (twice)
+            cuda_convert(&c->k, (float *)c->expanded, half, DT_BF16, n);
+    } else {
+        const char *from = (const char *)w->values + at * dtype_bits(w->dtype) / 8;
+        if (c->k.is.act == DT_F32)
+            cuda_convert(&c->k, (float *)c->expanded, from, w->dtype, n);
+        else
+            narrow(c, c->expanded, from, w->dtype, n);
+    }
+    return r;
+}
+
+/* ---- the operations ------------------------------------------------------------------------- */
+
+static int
+type_of(enum dtype d)
+{
+    return d == DT_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+static void
+run_linear(struct cuda *c, void *y, enum dtype out, const void *x,
+           const struct weight *w, size_t tokens, const void *add)
+{
+    size_t size = dtype_bits(out) / 8;
+    if (!cuda_ready(c) || tokens == 0)
+        return;
+    if (tokens <= GEMV_MOST) {
+        cuda_gemv(c, y, out == DT_F32, x, w, tokens, add);
+        c->k.ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
+        return;
+    }
+    for (size_t first = 0; first < w->out && cuda_ready(c);) {
+        struct rows r = take_rows(c, w, first);
+        struct shape s = { r.n,      tokens, w->in, w->in, w->in, w->out, w->out,
+                           CUBLAS_OP_T, CUBLAS_OP_N };
+        s.in = type_of(c->k.is.act);
+        s.out = type_of(out);
+        multiply(c, &s, (char *)y + first * size, r.p, x,
+                 add ? (const char *)add + first * size : NULL, r.alpha);
+        first += r.n;
+    }
+}
+
+void
+cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
+            size_t tokens, const void *add)
+{
+    run_linear(cuda_of(k), y, k->is.act, x, w, tokens, add);
+}
+
+void
+cuda_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
+            size_t tokens)
+{
+    run_linear(cuda_of(k), y, DT_F32, x, w, tokens, NULL);
+}
+
+void
+cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
+               size_t tokens, const void *add)
+{
+    struct cuda *c = cuda_of(k);
+    size_t size = kernels_act(k);
+    for (size_t first = 0; first < w->out && tokens && cuda_ready(c);) {
+        struct rows r = take_rows(c, w, first);
+        struct shape s = { w->in,       tokens, r.n, w->in, w->out, w->in, w->in,
+                           CUBLAS_OP_N, CUBLAS_OP_N };
+        s.in = s.out = type_of(k->is.act);
+        multiply(c, &s, dx, r.p, (const char *)dy + first * size, first ? dx : add,
+                 r.alpha);
+        first += r.n;
+    }
+}
+
+void
+cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
+               size_t out, size_t in, size_t tokens, bool add)
+{
+    struct cuda *c = cuda_of(k);
+    struct shape s = { in,          out, tokens, in, out, in, in,
+                       CUBLAS_OP_N, CUBLAS_OP_T };
+    s.in = type_of(k->is.act);
+    s.out = type_of(dw->dtype);
+    if (!cuda_ready(c))
+        return;
+    if (tokens == 0) {
+        if (!add)
+            k->zero(k, dw->values, out * in * dtype_bits(dw->dtype) / 8);
+        return;
+    }
+    multiply(c, &s, dw->values, x, dy, add ? dw->values : NULL, NULL);
+}

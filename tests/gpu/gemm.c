@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+/* gemm: products of weights in every form, few tokens and many, against the CPU's.
+ *
+ * With --time, what they cost: TFLOP/s of the shapes of a 4B model, and for few tokens the
+ * bytes of the weight a second. */
+#include "tests/gpu/pair.h"
+
+#include "lib/nvfp4/quant.h"
+
+#include <time.h>
+
+/* A weight on both sides. */
+struct both {
+    struct weight cpu, gpu;
+    void *host[4], *device[4];
+};
+
+static void
+make_plain(struct both *b, enum dtype dtype, size_t out, size_t in, uint32_t seed)
+{
+    size_t n = out * in;
+    float *x = pair_random(n, 0.05F, DT_BF16, seed); // exact in f16, too, or nearly
+    *b = (struct both){ 0 };
+    b->device[0] = pair_put(x, dtype, n);
+    float *same = pair_get(b->device[0], dtype, n);
+    free(x);
+    b->host[0] = same;
+    b->cpu = (struct weight){ .dtype = DT_F32, .values = same, .out = out, .in = in };
+    b->gpu = (struct weight){ .dtype = dtype,
+                              .values = b->device[0],
+                              .out = out,
+                              .in = in };
+}
+
+/* form 0: packed; 1: packed and expanded; 2: expanded only. */
+static void
+make_nvfp4(struct both *b, int form, size_t out, size_t in, uint32_t seed)
+{
+    size_t n = out * in, bad;
+    float *x = pair_random(n, 0.05F, DT_BF16, seed), *scale2 = malloc(sizeof *scale2);
+    uint8_t *codes = malloc(n / 2 + 1), *scales = malloc(n / NVFP4_BLOCK + 1);
+    uint16_t *product = malloc(n * 2 + 1);
+    struct quant_spec spec = { .kind = QUANT_SWEEP, .isa = isa_best() };
+    NEED(codes && scales && scale2 && product);
+    struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, x, n, &bad));
+    nvfp4_quant(codes, scales, x, out, in, 0, &spec, &t, NULL);
+    free(x);
+    for (size_t i = 0; i < n; i++) {
+        float v = e2m1_value(codes[i / 2] >> (i % 2 * 4) & 15) *
+                  e4m3_value(scales[i / NVFP4_BLOCK]);
+        product[i] = num_to_bf16(v);
+        NEED(num_from_bf16(product[i]) == v);
+    }
+    *scale2 = t.scale2;
+    *b = (struct both){ .host = { codes, scales, scale2, product } };
+    b->cpu = (struct weight){ DT_NVFP4, codes, scales, scale2, NULL, out, in };
+    b->gpu = (struct weight){ .dtype = DT_NVFP4, .out = out, .in = in };
+    b->gpu.scale2 = b->device[2] = pair_bytes(scale2, sizeof *scale2);
+    if (form < 2) {
+        b->gpu.values = b->device[0] = pair_bytes(codes, n / 2);
+        b->gpu.scales = b->device[1] = pair_bytes(scales, n / NVFP4_BLOCK);
+    }
+    if (form > 0)
+        b->gpu.expanded = b->device[3] = pair_bytes(product, n * 2);
+}
+
+static void
+drop(struct both *b)
+{
+    for (int i = 0; i < 4; i++) {
+        free(b->host[i]);
+        gpu->release(gpu, b->device[i]);
+    }
+}
+
+/* ---- right ------------------------------------------------------------------------------ */
+
+/* What may be lost: f32 sums in another order; bf16 rounds the result, and a weight of
+ * another type, once. */
+static double
+limit(enum dtype weight)
+{
+    bool wide = gpu->is.act == DT_F32;
+    return wide ? 3e-6 : weight == DT_F32 || weight == DT_F16 ? 6e-3 : 4e-3;
+}
+
+static void
+check_linear(const struct both *b, const char *name, size_t tokens)
+{
+    enum dtype act = gpu->is.act;
+    size_t in = b->cpu.in, out = b->cpu.out, n = tokens * out;
+    char what[200];
+    float *x = pair_random(tokens * in, 1, act, 5), *c = pair_random(n, 1, act, 6);
+    float *want = malloc(n * sizeof *want + 1);
+    void *gx = pair_put(x, act, tokens * in), *gc = pair_put(c, act, n);
+    void *y = pair_poisoned(n * 4);
+    NEED(want);
+    for (int pass = 0; pass < 5; pass++) {
+        const void *add = pass == 1 ? gc : pass == 2 ? y : NULL;
+        bool wide = pass >= 3;
+        if (pass == 2)
+            gpu->copy(gpu, y, gc, n * dtype_bits(act) / 8);
+        if (wide)
+            gpu->logits(gpu, y, gx, &b->gpu, tokens);
+        else
+            gpu->linear(gpu, y, gx, &b->gpu, tokens, add);
+        cpu->linear(cpu, want, x, &b->cpu, tokens, add ? c : NULL);
+        float *found = pair_get(y, wide ? DT_F32 : act, n);
+        snprintf(what, sizeof what, "%s, %s, %zu tokens (%zu, %zu), way %d", name,
+                 dtype_name(act), tokens, out, in, pass);
+        PAIR_NEAR(what, found, want, n, limit(b->gpu.dtype));
+        free(found);
+    }
+    gpu->release(gpu, gx);
+    gpu->release(gpu, gc);
+    gpu->release(gpu, y);
+    free(x);
+    free(c);
+    free(want);
+}
+
+static void
+check_back(const struct both *b, const char *name, size_t tokens)
+{
+    enum dtype act = gpu->is.act;
+    size_t in = b->cpu.in, out = b->cpu.out, n = tokens * in;
+    char what[200];
+    float *dy = pair_random(tokens * out, 1, act, 7), *c = pair_random(n, 1, act, 8);
+    float *x = pair_random(n, 1, act, 9), *want = malloc((n + out * in) * sizeof *want);
+    void *gdy = pair_put(dy, act, tokens * out), *gc = pair_put(c, act, n);
+    void *gx = pair_put(x, act, n), *dx = pair_poisoned(n * 4);
+    NEED(want);
+    for (int pass = 0; pass < 2; pass++) {
+        gpu->linear_dx(gpu, dx, gdy, &b->gpu, tokens, pass ? gc : NULL);
+        cpu->linear_dx(cpu, want, dy, &b->cpu, tokens, pass ? c : NULL);
+        float *found = pair_get(dx, act, n);
+        snprintf(what, sizeof what, "dx of %s, %s, %zu tokens (%zu, %zu), way %d", name,
+                 dtype_name(act), tokens, out, in, pass);
+        PAIR_NEAR(what, found, want, n, limit(b->gpu.dtype));
+        free(found);
+    }
+    struct grad want_dw = { want, DT_F32 };
+    for (int pass = 0; pass < 4; pass++) {
+        enum dtype dtype = pass < 2 ? DT_F32 : DT_BF16;
+        struct grad dw = { pair_poisoned(out * in * 4), dtype };
+        gpu->linear_dw(gpu, &dw, gdy, gx, out, in, tokens, false);
+        cpu->linear_dw(cpu, &want_dw, dy, x, out, in, tokens, false);
+        if (pass % 2) {
+            gpu->linear_dw(gpu, &dw, gdy, gx, out, in, tokens, true);
+            cpu->linear_dw(cpu, &want_dw, dy, x, out, in, tokens, true);
+        }
+        float *found = pair_get(dw.values, dtype, out * in);
+        snprintf(what, sizeof what, "dw as %s, %s, %zu tokens (%zu, %zu), way %d",
+                 dtype_name(dtype), dtype_name(act), tokens, out, in, pass);
+        if (act == DT_BF16 || dtype == DT_F32)
+            PAIR_NEAR(what, found, want, out * in, dtype == DT_F32 ? 3e-6 : 5e-3);
+        free(found);
+        gpu->release(gpu, dw.values);
+        if (act == DT_F32 && pass == 1)
+            break; // gradients are f32 there
+    }
+    gpu->release(gpu, gdy);
+    gpu->release(gpu, gc);
+    gpu->release(gpu, gx);
+    gpu->release(gpu, dx);
+    free(dy);
+    free(c);
+    free(x);
+    free(want);
+}
+
+static void
+check(enum dtype act)
+{
+    static const size_t tokens[] = { 1, 2, 7, 8, 9, 33, 200 };
+    static const size_t shapes[][2] = { { 64, 64 },   { 48, 16 },    { 1024, 2560 },
+                                        { 100, 144 }, { 2560, 608 }, { 33000, 256 } };
+    pair_open(act);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int form = 0; form < 6; form++) {
+            static const char *const names[] = { "f32",    "bf16",     "f16",
+                                                 "packed", "both", "expanded" };
+            static const enum dtype plain[] = { DT_F32, DT_BF16, DT_F16 };
+            struct both b;
+            if (form == 5 && act == DT_F32)
+                continue; // a device that does not expand keeps codes
+            if (form < 3)
+                make_plain(&b, plain[form], shapes[s][0], shapes[s][1], 3);
+            else
+                make_nvfp4(&b, form - 3, shapes[s][0], shapes[s][1], 4);
+            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+                check_linear(&b, names[form], tokens[t]);
+                if (tokens[t] == 1 || tokens[t] >= 33)
+                    check_back(&b, names[form], tokens[t]);
+            }
+            drop(&b);
+        }
+    pair_close();
+}
+
+/* ---- fast ------------------------------------------------------------------------------- */
+
+static double
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void
+wait_for(const void *p)
+{
+    float x;
+    NEED(gpu->download(gpu, &x, p, sizeof x) == 0);
+}
+
+static void
+time_products(void)
+{
+    static const size_t shapes[][2] = { { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 },
+                                        { 9728, 2560 }, { 2560, 9728 }, { 16384, 2560 } };
+    static const size_t tokens[] = { 2048, 4096, 16384 };
+    puts("what\tout\tin\ttokens\tus\ttflops");
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+            size_t out = shapes[s][0], in = shapes[s][1], n = tokens[t];
+            struct both b;
+            make_nvfp4(&b, 1, out, in, 3);
+            float *x = pair_random(n * 9728, 1, DT_BF16, 4);
+            void *a = pair_put(x, DT_BF16, n * in), *d = pair_put(x, DT_BF16, n * out);
+            struct grad dw = { gpu->alloc(gpu, out * in * 2), DT_BF16 };
+            free(x);
+            for (int what = 0; what < 4; what++) {
+                static const char *const names[] = { "linear", "linear +", "dx", "dw" };
+                double start = 0;
+                enum { TIMES = 20 };
+                for (int i = -3; i < TIMES; i++) {
+                    if (i == 0) {
+                        wait_for(d);
+                        start = now();
+                    }
+                    if (what == 0)
+                        gpu->linear(gpu, d, a, &b.gpu, n, NULL);
+                    else if (what == 1)
+                        gpu->linear(gpu, d, a, &b.gpu, n, d);
+                    else if (what == 2)
+                        gpu->linear_dx(gpu, a, d, &b.gpu, n, NULL);
+                    else
+                        gpu->linear_dw(gpu, &dw, d, a, out, in, n, false);
+                }
+                wait_for(d);
+                double us = (now() - start) / TIMES * 1e6;
+                printf("%s\t%zu\t%zu\t%zu\t%.1f\t%.0f\n", names[what], out, in, n, us,
+                       2e-6 * (double)n * (double)out * (double)in / us);
+            }
+            gpu->release(gpu, a);
+            gpu->release(gpu, d);
+            gpu->release(gpu, dw.values);
+            drop(&b);
+        }
+}
+
+static void
+time_few(void)
+{
+    static const size_t shapes[][2] = { { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 },
+                                        { 9728, 2560 }, { 2560, 9728 }, { 151936, 2560 } };
+    puts("weight\tout\tin\ttokens\tus\tgb_s");
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int form = 0; form < 2; form++)
+            for (size_t tokens = 1; tokens <= 8; tokens += 7) {
+                size_t out = shapes[s][0], in = shapes[s][1];
+                enum { COPIES = 8, TIMES = 200 };
+                struct both b[COPIES]; // more than the cache holds
+                int copies = out > 100000 ? 2 : COPIES;
+                for (int i = 0; i < copies; i++)
+                    if (form == 0)
+                        make_nvfp4(&b[i], 0, out, in, 3);
+                    else
+                        make_plain(&b[i], DT_BF16, out, in, 3);
+                float *x = pair_random(tokens * in, 1, DT_BF16, 4);
+                void *a = pair_put(x, DT_BF16, tokens * in);
+                void *y = gpu->alloc(gpu, tokens * out * 4);
+                double start = 0;
+                for (int i = -8; i < TIMES; i++) {
+                    if (i == 0) {
+                        wait_for(y);
+                        start = now();
+                    }
+                    gpu->linear(gpu, y, a, &b[(i + 8) % copies].gpu, tokens, NULL);
+                }
+                wait_for(y);
+                double us = (now() - start) / TIMES * 1e6;
+                double bytes = (double)out * (double)in * (form ? 2 : 0.5625);
+                printf("%s\t%zu\t%zu\t%zu\t%.2f\t%.0f\n", form ? "bf16" : "nvfp4", out,
+                       in, tokens, us, bytes / us * 1e-3);
+                free(x);
+                gpu->release(gpu, a);
+                gpu->release(gpu, y);
+                for (int i = 0; i < copies; i++)
+                    drop(&b[i]);
+            }
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        pair_open(DT_BF16);
+        time_products();
+        time_few();
+        pair_close();
+        return check_end();
+    }
+    check(DT_F32);
+    check(DT_BF16);
+    return check_end();
+}
