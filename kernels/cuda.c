@@ -20,7 +20,7 @@ kernels_cuda_device(enum dtype act)
     return (struct device){ .name = "cuda",
                             .act = act,
                             .grad = act,
-                            .logits = 1 << 28,
+                            .logits = 1 << 29,
                             .expands = act == DT_BF16,
                             .fixed = (64U + 16 + 128) << 20 };
 }

@@ -39,6 +39,15 @@ log_rss(bool peak)
     return cmd_proc("/proc/self/status", peak ? "VmHWM" : "VmRSS");
 }
 
+/* Of the device; on the CPU that is the process. */
+uint64_t
+log_memory(const struct run *r, bool peak)
+{
+    if (r->device.host)
+        return log_rss(peak);
+    return peak ? r->k->ledger.most : r->k->ledger.all;
+}
+
 static void
 put(int fd, const void *bytes, size_t n, const char *name)
 {
@@ -135,7 +144,7 @@ log_json(struct run *r, const struct train_result *res, double rate, double ms)
     put_f32(b, "tok_s",
             seconds > 0 ? (double)(float)((double)res->tokens / seconds) : 0);
     buf_str(b, ",\"mfu\":null");
-    put_f32(b, "mem_gb", (double)(float)gib(log_rss(true)));
+    put_f32(b, "mem_gb", (double)(float)gib(log_memory(r, true)));
     put_f32(b, "ms", (double)(float)ms);
     buf_printf(b, ",\"skipped\":%d,\"epoch\":%llu,\"target_tokens\":%llu",
                res->outcome != TRAIN_DONE, (unsigned long long)r->data.epoch,
@@ -161,7 +170,7 @@ log_tsv(struct run *r, const struct train_result *res, double rate, double ms)
     printf("%llu\t%.6g\t%llu\t%.6g\t%.6g\t%.6g\t-\t%.3f\t%.3f\t%d\n",
            (unsigned long long)r->t.step, res->loss, (unsigned long long)res->tokens,
            rate, res->grad_norm, seconds > 0 ? (double)res->tokens / seconds : 0.0,
-           gib(log_rss(true)), ms, res->outcome != TRAIN_DONE);
+           gib(log_memory(r, true)), ms, res->outcome != TRAIN_DONE);
     if (fflush(stdout) != 0)
         die(EXIT_TROUBLE, "standard output:");
 }

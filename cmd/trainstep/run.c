@@ -426,7 +426,7 @@ step(struct run *r)
 static void
 check_memory(const struct run *r)
 {
-    uint64_t rss = r->o->memory_limit ? log_rss(false) : 0;
+    uint64_t rss = r->o->memory_limit ? log_memory(r, false) : 0;
     if (rss > r->o->memory_limit)
         die(EXIT_MEMORY, "step %llu: %.3f GB in use, --memory-limit is %.3f",
             (unsigned long long)r->t.step, (double)rss / (1 << 30),

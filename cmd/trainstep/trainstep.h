@@ -182,6 +182,7 @@ void log_phase(struct run *r, const char *phase);
 void log_close(struct run *r);
 double log_now(void); // seconds
 uint64_t log_rss(bool peak);
+uint64_t log_memory(const struct run *r, bool peak);
 
 void plan_print(struct run *r);
 /* Bytes of the device that this run will need at its peak. */

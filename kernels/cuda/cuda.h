@@ -44,6 +44,7 @@ struct cuda {
     void *ring[RING]; // page-locked memory of the host
     cudaEvent_t ring_free[RING];
     int ring_at;
+    void *cudnn; // of attention_cudnn
     struct plan *plans;
     size_t n_plans, cap_plans;
 };
