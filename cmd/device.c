@@ -70,7 +70,8 @@ device_open(const struct device_options *o, struct err *err)
     struct kernels *k = o->cuda ? kernels_cuda(act_of(o), o->number, err)
                                 : kernels_cpu(cmd_isa(), o->threads, err);
     if (!k)
-        die_err(err);
+        die(err->kind == ERR_MEMORY ? EXIT_MEMORY : EXIT_TROUBLE, "--device %s: %s",
+            o->device, err->msg);
     return k;
 }
 

@@ -43,8 +43,9 @@ open_library(char *why, size_t n)
     char *slash = strrchr(self, '/');
     if (slash)
         slash[1] = '\0';
-    snprintf(why, n, "there is no " LIBRARY " beside the program: it was built without "
-                     "nvcc");
+    snprintf(why, n,
+             "there is no " LIBRARY " beside the program: it was built without "
+             "nvcc");
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         snprintf(path, sizeof path, "%s%s" LIBRARY, self, places[i]);
         if (access(path, R_OK) != 0)
@@ -110,7 +111,7 @@ kernels_cuda(enum dtype act, int device, struct err *err)
     *(void **)&f = find("nibble_cuda_open_1", why, sizeof why);
     struct device is = kernels_cuda_device(act);
     if (!f) {
-        err_set(err, ERR_USAGE, "cuda: %s", why);
+        err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
     return f(&is, device, err);

@@ -447,7 +447,7 @@ PY
 
 @test "-v tells speed and device; -q and success are silent" {
     run -0 --separate-stderr ids "$M/t.safetensors" -n 3 -v
-    [[ $stderr == *'on the CPU'*'prefill 11 tokens, '*' tok/s; decode 2 tokens, '*' tok/s'* ]]
+    [[ $stderr == *'device: cpu'*'prefill 11 tokens, '*' tok/s; decode 2 tokens, '*' tok/s'* ]]
     run -0 --separate-stderr ids "$M/t.safetensors" -n 3
     [ -z "$stderr" ]
 }

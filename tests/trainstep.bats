@@ -441,7 +441,7 @@ PY
     t "--order" --order random m.ckpt
     t "one of them" -n 1 --until 3 m.ckpt
     t "needs a GPU" --compute bf16 m.ckpt
-    t "cuda:" --device cuda:1 m.ckpt
+    t "--device cuda:1" --device cuda:1 m.ckpt
     t "native" --path native m.ckpt
     t "--eval" --eval-every 2 m.ckpt
     t "unknown" --nothing m.ckpt

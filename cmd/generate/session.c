@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { CHUNK = 512, ROOM = 256 };
+enum { CHUNK = 512, CHUNK_GPU = 4096, ROOM = 256 }; // tokens
 
 double
 seconds(void)
@@ -174,10 +174,11 @@ static int
 move_cache(struct session *s, struct net_cache *old)
 {
     const struct config *c = &s->model.config;
-    size_t row = (size_t)c->kv_heads * c->head_dim, bytes = old->used * row;
+    size_t row = (size_t)c->kv_heads * c->head_dim,
+           bytes = old->used * row * kernels_act(s->k);
     for (uint32_t i = 0; i < c->layers; i++) {
-        s->k->copy(s->k, s->cache.key[i], old->key[i], bytes * sizeof(float));
-        s->k->copy(s->k, s->cache.value[i], old->value[i], bytes * sizeof(float));
+        s->k->copy(s->k, s->cache.key[i], old->key[i], bytes);
+        s->k->copy(s->k, s->cache.value[i], old->value[i], bytes);
     }
     s->cache.used = old->used;
     net_cache_close(old);
@@ -210,7 +211,7 @@ int
 session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                float *logits)
 {
-    size_t chunk = s->c->chunk ? s->c->chunk : CHUNK;
+    size_t chunk = s->c->chunk ? s->c->chunk : s->k->is.host ? CHUNK : CHUNK_GPU;
     size_t vocab = s->model.config.vocab;
     for (size_t at = 0; at < n;) {
         size_t part = n - at < chunk ? n - at : chunk, end = at + part;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* nvquant: quantize tensors to NVFP4, or back. */
+#include "cmd/device.h"
 #include "cmd/pack/pack.h"
 
 #include "lib/format/writer.h"
@@ -40,7 +41,7 @@ static struct cmd_option options[] = {
     { OPT_UNTIE, "untie", NULL, "store lm_head.weight; the model becomes untied" },
     { OPT_TIE, "tie", NULL, "do not store the head of a tied model" },
     { OPT_CONFIG, "config", "FILE", "the model's config.json" },
-    { OPT_DEVICE, "device", "NAME", "cpu (default), cuda or cuda:N" },
+    { OPT_DEVICE, "device", "NAME", "cpu (default), cuda, cuda:N or auto" },
     { OPT_COMPAT, "compat", "seed", "what the seed's programs can read" },
     { OPT_STRICT, "strict", NULL, "refuse what is merely odd" },
     { 'j', "threads", "N", "threads (default: all processors)" },
@@ -53,14 +54,7 @@ one_of(const char *option, const char *arg, const char *const *words)
     return words[cmd_word(option, arg, words)];
 }
 
-static void
-take_device(const char *arg)
-{
-    if (strncmp(arg, "cuda", 4) == 0 && (arg[4] == '\0' || arg[4] == ':'))
-        die(EXIT_TROUBLE, "--device %s: this build has no CUDA; cpu is there", arg);
-    if (strcmp(arg, "cpu") != 0)
-        misuse("--device: %s: want cpu, cuda or cuda:N", arg);
-}
+static struct device_options where = { .device = "cpu" };
 
 static void
 take_option(struct pack *c, int opt, const char *arg)
@@ -114,7 +108,7 @@ take_option(struct pack *c, int opt, const char *arg)
         c->config_path = arg;
         break;
     case OPT_DEVICE:
-        take_device(arg);
+        device_take(&where, arg);
         break;
     case OPT_COMPAT:
         one_of("compat", arg, pack_compats);
@@ -188,8 +182,14 @@ main(int argc, char **argv)
     cmd_help_words(options, sizeof options / sizeof *options, OPT_QUANT, pack_quant);
     c.threads = cmd_threads(NULL);
     int first = parse(&c, argc, argv);
+    where.threads = c.threads;
+    device_settle(&where);
+    if (where.cuda)
+        c.gpu = device_open(&where, &err);
     if (pack_run(&c, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
+    if (c.gpu)
+        c.gpu->close(c.gpu);
     cmd_close_stdout();
     return EXIT_DONE;
 }

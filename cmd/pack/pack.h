@@ -46,6 +46,7 @@ struct pack {
     // of the quantizer, and of a new checkpoint; NULL: not given
     const char *quant, *variant, *criterion, *share, *master, *moments;
     bool exhaustive;
+    struct kernels *gpu; // that quantizes; NULL: the CPU does
 };
 
 /* The words of --variant, --criterion, --share-scale, --compat, NULL behind the last; those

@@ -5,6 +5,7 @@
 #include "cmd/pack/plan.h"
 #include "cmd/pack/random.h"
 
+#include "kernels/kernels.h"
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/nvfp4/codec.h"
@@ -270,7 +271,34 @@ not_finite(const struct producer *x, uint64_t index, const void *values, size_t 
                    dtype_name(dtype), wide ? 8 : 4, bits);
 }
 
-/* Largest magnitude of a chunk.  Floats are looked at as they lie in the file. */
+/* Whether an item's values are floats as they lie in the file. */
+static bool
+is_plain(const struct item *it)
+{
+    enum dtype d = it->view && it->how == HOW_CONVERT ? it->view->dtype : DT_NONE;
+    return d == DT_F16 || d == DT_BF16 || d == DT_F32;
+}
+
+/* A chunk of them, else as f32. */
+static const void *
+read_chunk(const struct producer *x, uint64_t chunk, struct values_scratch *w,
+           enum dtype *d, struct err *err)
+{
+    uint64_t first = chunk * VALUES_CHUNK;
+    size_t n = chunk_size(x, chunk);
+    if (!is_plain(x->it)) {
+        *d = DT_F32;
+        return make_floats(x, first, n, w, err) < 0 ? NULL : w->f32;
+    }
+    *d = x->it->view->dtype;
+    size_t bytes = dtype_bits(*d) / 8;
+    return store_read(x->it->s, x->it->entry, first * bytes, w->bytes, n * bytes, err) <
+                   0
+               ? NULL
+               : w->bytes;
+}
+
+/* Largest magnitude of a chunk. */
 static int
 scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
 {
@@ -278,21 +306,10 @@ scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
     struct values_scratch *w = &x->scratch[worker];
     uint64_t first = i * (uint64_t)VALUES_CHUNK;
     size_t n = chunk_size(x, i), bad;
-    enum dtype d =
-        x->it->view && x->it->how == HOW_CONVERT ? x->it->view->dtype : DT_F32;
-    bool plain = d == DT_F16 || d == DT_BF16 || d == DT_F32;
-    const void *values = w->f32;
-    if (plain && x->it->how == HOW_CONVERT) {
-        size_t bytes = dtype_bits(d) / 8;
-        if (store_read(x->it->s, x->it->entry, first * bytes, w->bytes, n * bytes,
-                       err) < 0)
-            return -1;
-        values = w->bytes;
-    } else {
-        d = DT_F32;
-        if (make_floats(x, first, n, w, err) < 0)
-            return -1;
-    }
+    enum dtype d;
+    const void *values = read_chunk(x, i, w, &d, err);
+    if (!values)
+        return -1;
     x->amax[i] = nvfp4_amax(d, values, n, &bad);
     return bad < n ? not_finite(x, first + bad, values, bad, d, err) : 0;
 }
@@ -503,6 +520,132 @@ reciprocal(struct producer *x)
     return write_scale2(x, f, true);
 }
 
+/* ---- on a GPU ------------------------------------------------------------------------------ */
+
+/* What a tensor is on it. */
+struct on_gpu {
+    struct kernels *k;
+    void *values;
+    float *amax;
+    struct packed to;
+};
+
+static int
+gpu_take(struct on_gpu *g, const struct producer *x, size_t n, enum dtype dtype)
+{
+    struct kernels *k = g->k;
+    k->part = PART_WORK;
+    g->values = k->alloc(k, n * dtype_bits(dtype) / 8);
+    g->amax = k->alloc(k, sizeof *g->amax);
+    g->to.codes = k->alloc(k, n / 2);
+    g->to.scales = k->alloc(k, n / NVFP4_BLOCK);
+    g->to.scale2 = k->alloc(k, sizeof *g->to.scale2);
+    return x->p->err->kind ? -1 : 0;
+}
+
+static void
+gpu_give_back(struct on_gpu *g)
+{
+    g->k->release(g->k, g->values);
+    g->k->release(g->k, g->amax);
+    g->k->release(g->k, g->to.codes);
+    g->k->release(g->k, g->to.scales);
+    g->k->release(g->k, g->to.scale2);
+}
+
+static int
+gpu_upload(struct on_gpu *g, struct producer *x)
+{
+    uint64_t chunks = chunks_of(x->it->numel);
+    for (uint64_t i = 0; i < chunks; i++) {
+        enum dtype d;
+        const void *from = read_chunk(x, i, x->scratch, &d, x->p->err);
+        if (!from)
+            return -1;
+        size_t bytes = dtype_bits(d) / 8;
+        g->k->upload(g->k, (char *)g->values + i * VALUES_CHUNK * bytes, from,
+                     chunk_size(x, i) * bytes);
+    }
+    return 0;
+}
+
+struct measured {
+    struct producer *x;
+    const uint8_t *codes;
+    struct quant_error *error; // of each chunk
+};
+
+static int
+measure_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct measured *m = ctx;
+    struct producer *x = m->x;
+    struct values_scratch *w = &x->scratch[worker];
+    uint64_t first = i * (uint64_t)VALUES_CHUNK;
+    size_t n = chunk_size(x, i);
+    if (make_floats(x, first, n, w, err) < 0)
+        return -1;
+    nvfp4_measure(m->codes + first / 2, x->nvfp4->scales + first / NVFP4_BLOCK, w->f32,
+                  n, &x->scale, &m->error[i]);
+    return 0;
+}
+
+static int
+measure_all(struct producer *x, const uint8_t *codes)
+{
+    size_t chunks = (size_t)chunks_of(x->it->numel);
+    struct measured m = { x, codes, calloc(chunks, sizeof *m.error) };
+    if (!m.error)
+        return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+    int rc = par_for(x->threads, chunks, measure_chunk, &m, x->p->err);
+    for (size_t i = 0; i < chunks; i++)
+        add_error(&x->nvfp4->error, &m.error[i]);
+    free(m.error);
+    return rc;
+}
+
+static int
+write_codes(struct producer *x, const uint8_t *codes, size_t n)
+{
+    for (size_t at = 0; at < n; at += COPY_BYTES) {
+        size_t part = n - at < COPY_BYTES ? n - at : COPY_BYTES;
+        if (writer_write(x->w, codes + at, part) < 0)
+            return -1;
+        progress_add(x->progress, part);
+    }
+    return 0;
+}
+
+/* A whole tensor at once. */
+static int
+gpu_convert(struct producer *x)
+{
+    struct nvfp4 *t = x->nvfp4;
+    struct on_gpu g = { .k = x->p->c->gpu };
+    struct kernels *k = g.k;
+    size_t n = (size_t)x->it->numel, cols = (size_t)t->cols;
+    enum dtype dtype = is_plain(x->it) ? x->it->view->dtype : DT_F32;
+    uint8_t *codes = malloc(n / 2 + 1);
+    int rc = codes ? gpu_take(&g, x, n, dtype)
+                   : err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+    if (rc == 0 && (rc = gpu_upload(&g, x)) == 0) {
+        k->upload(k, g.amax, &x->scale.amax, sizeof x->scale.amax);
+        k->quantize(k, &g.to, g.values, dtype, n / cols, cols, g.amax, 1, &x->spec);
+        rc = k->download(k, codes, g.to.codes, n / 2);
+    }
+    if (rc == 0)
+        rc = k->download(k, t->scales, g.to.scales, n / NVFP4_BLOCK);
+    if (rc == 0)
+        settle_zeros(t->dialect, codes, t->scales, n / NVFP4_BLOCK);
+    if (rc == 0 && x->measure)
+        rc = measure_all(x, codes);
+    if (rc == 0 && !x->discard)
+        rc = write_codes(x, codes, n / 2);
+    gpu_give_back(&g);
+    free(codes);
+    return rc;
+}
+
 /* Codes and scales of t, into t->scales and unless `discard` into the file. */
 static int
 make_planes(struct producer *x, struct nvfp4 *t, bool discard)
@@ -516,7 +659,7 @@ make_planes(struct producer *x, struct nvfp4 *t, bool discard)
     t->error = (struct quant_error){ 0 };
     x->nvfp4 = t;
     x->discard = discard;
-    int rc = convert(x);
+    int rc = x->p->c->gpu && t->quantize ? gpu_convert(x) : convert(x);
     x->nvfp4 = NULL;
     x->discard = false;
     t->made = true;

@@ -83,8 +83,8 @@ plan_settle(struct run *r)
             (double)need / (1 << 30), (double)limit / (1 << 30),
             r->layout.recompute ? "" : "; --recompute block needs less");
     if (need > limit && !r->o->dry_run)
-        warn("the plan needs %.1f GB, %s has %.1f free", (double)need / (1 << 30), place,
-             (double)limit / (1 << 30));
+        warn("the plan needs %.1f GB, %s has %.1f free", (double)need / (1 << 30),
+             place, (double)limit / (1 << 30));
     if (r->o->cmd.verbose)
         warn("plan: %.3f GB, --recompute %s%s", (double)need / (1 << 30),
              r->layout.recompute ? "block" : "none",

@@ -389,6 +389,19 @@ measure(const struct block *b, uint8_t c, const struct quant_scale *t,
     }
 }
 
+void
+nvfp4_measure(const uint8_t *codes, const uint8_t *scales, const float *x, size_t n,
+              const struct quant_scale *t, struct quant_error *e)
+{
+    for (size_t i = 0; i < n; i += N) {
+        struct block b = { .x = x + i,
+                           .codes = (uint8_t *)(uintptr_t)codes + i / 2,
+                           .stride = N,
+                           .n = N };
+        measure(&b, scales[i / N], t, e);
+    }
+}
+
 /* Block by block, as quant.h says it. */
 static void
 quant_truth(uint8_t *codes, uint8_t *scales, const float *x, size_t rows, size_t cols,

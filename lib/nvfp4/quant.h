@@ -83,6 +83,10 @@ void nvfp4_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
                  size_t cols, uint64_t first, const struct quant_spec *spec,
                  const struct quant_scale *t, struct quant_error *e);
 
+/* What n values of one row cost that were quantized elsewhere to these bytes. */
+void nvfp4_measure(const uint8_t *codes, const uint8_t *scales, const float *x,
+                   size_t n, const struct quant_scale *t, struct quant_error *e);
+
 /* Each 16 of n values in place of their random Hadamard transform; its own inverse up
  * to the signs.  Before nvfp4_amax: scales are those of transformed values. */
 void nvfp4_rht16(float *x, size_t n);

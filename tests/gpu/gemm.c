@@ -26,10 +26,8 @@ make_plain(struct both *b, enum dtype dtype, size_t out, size_t in, uint32_t see
     free(x);
     b->host[0] = same;
     b->cpu = (struct weight){ .dtype = DT_F32, .values = same, .out = out, .in = in };
-    b->gpu = (struct weight){ .dtype = dtype,
-                              .values = b->device[0],
-                              .out = out,
-                              .in = in };
+    b->gpu =
+        (struct weight){ .dtype = dtype, .values = b->device[0], .out = out, .in = in };
 }
 
 /* form 0: packed; 1: packed and expanded; 2: expanded only. */
@@ -178,7 +176,7 @@ check(enum dtype act)
     pair_open(act);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 6; form++) {
-            static const char *const names[] = { "f32",    "bf16",     "f16",
+            static const char *const names[] = { "f32",    "bf16", "f16",
                                                  "packed", "both", "expanded" };
             static const enum dtype plain[] = { DT_F32, DT_BF16, DT_F16 };
             struct both b;
@@ -218,8 +216,10 @@ wait_for(const void *p)
 static void
 time_products(void)
 {
-    static const size_t shapes[][2] = { { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 },
-                                        { 9728, 2560 }, { 2560, 9728 }, { 16384, 2560 } };
+    static const size_t shapes[][2] = {
+        { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 },
+        { 9728, 2560 }, { 2560, 9728 }, { 16384, 2560 }
+    };
     static const size_t tokens[] = { 2048, 4096, 16384 };
     puts("what\tout\tin\ttokens\tus\ttflops");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
@@ -264,8 +264,10 @@ time_products(void)
 static void
 time_few(void)
 {
-    static const size_t shapes[][2] = { { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 },
-                                        { 9728, 2560 }, { 2560, 9728 }, { 151936, 2560 } };
+    static const size_t shapes[][2] = {
+        { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 },
+        { 9728, 2560 }, { 2560, 9728 }, { 151936, 2560 }
+    };
     puts("weight\tout\tin\ttokens\tus\tgb_s");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 2; form++)
