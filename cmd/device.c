@@ -105,6 +105,11 @@ device_diagnose(const struct device_options *o)
     enum isa isa = cmd_isa();
     puts("what\tvalue");
     printf("version\t%s\n", cmd_version());
+    char words[64];
+    struct device_options settled = *o;
+    device_settle(&settled);
+    device_words(words, sizeof words, &settled);
+    printf("device\t%s\n", words);
     printf("isa\t%s\n", isa_name(isa));
     for (int i = 0; i < ISA_COUNT; i++)
         printf("isa.%s\t%s\n", isa_name((enum isa)i),
