@@ -308,11 +308,11 @@ PY
     local i rc sig
     cp "$IN/small.ckpt" whole.ckpt
     step -n 60 --accum 4 whole.ckpt >/dev/null
-    for i in {1..40}; do
+    for i in {1..100}; do
         cp "$IN/small.ckpt" m.ckpt
         sig=$((i % 2)) && sig=$([ $sig = 1 ] && echo TERM || echo INT)
         rc=0
-        timeout -s "$sig" "0.0$((i * 37 % 100))" trainstep -q -d "$IN/ids.tok" --batch 3 --accum 4 \
+        timeout -s "$sig" "$(printf '0.%03d' $((i * 37 % 100 + 1)))" trainstep -q -d "$IN/ids.tok" --batch 3 --accum 4 \
             --lr 1e-2 --until 60 --save-every 7 m.ckpt >/dev/null || rc=$?
         # timeout itself answers 124 when it had to send the signal.
         [ $rc -eq 124 ] || [ $rc -eq 0 ]
