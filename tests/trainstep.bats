@@ -323,6 +323,24 @@ PY
     done
 }
 
+# bats test_tags=slow,native
+@test "SIGKILL at any moment: a good checkpoint, no lock that stays, and the same end" {
+    local i
+    cp "$IN/small.ckpt" whole.ckpt
+    step -n 60 --accum 4 whole.ckpt >/dev/null
+    cp "$IN/small.ckpt" m.ckpt
+    for i in {1..50}; do
+        timeout -s KILL "$(printf '0.%03d' $((i * 37 % 60 + 1)))" trainstep -q -d "$IN/ids.tok" \
+            --batch 3 --accum 4 --lr 1e-2 --until 60 --save-every 2 m.ckpt >/dev/null || true
+        datcat --verify m.ckpt >/dev/null
+        if [ $((i % 10)) -eq 0 ]; then
+            step --until 60 --accum 4 m.ckpt >/dev/null
+            cmp m.ckpt whole.ckpt
+            cp "$IN/small.ckpt" m.ckpt
+        fi
+    done
+}
+
 @test "the status after a signal is 75" {
     python3 - <<'PY'
 import os, shutil, signal, subprocess, time
