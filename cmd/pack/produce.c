@@ -2,10 +2,10 @@
 /* produce: payloads.  Copies stream through one buffer; everything else is made in
  * chunks, several at a time on all threads, and written in order while the next ones are
  * made. */
+#include "cmd/device.h"
 #include "cmd/pack/plan.h"
 #include "cmd/pack/random.h"
 
-#include "kernels/kernels.h"
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/nvfp4/codec.h"
