@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT */
+/* attention: which kernel a call takes, and the way there of many tokens: bf16 on tensor
+ * cores, scores never in memory.
+ *
+ * A block has 128 rows: some tokens of the query heads that share a kv head, so that all
+ * its warps see about the same keys.  A warp has 32 rows; it goes over tiles of 64 keys,
+ * of which the next is copied meanwhile, with its results in registers.  Two blocks share
+ * a multiprocessor: while one takes exponentials the other multiplies. */
+#include "kernels/cuda/attention.h"
+
+enum { KEYS = 64, THREADS = TILE_ROWS };
+
+/* ---- in which order -------------------------------------------------------------------- */
+
+/* The first query of those from `low` on that does not see key `last` or any before. */
+static __device__ int
+end_of_queries(const struct view &v, int low, int last)
+{
+    int high = v.tokens;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (v.first[middle] > last)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* One block.  The result of a tile does not depend on its place. */
+static __global__ void __launch_bounds__(1024)
+plan(int *order, int *end, int tiles, int each, struct view v)
+{
+    __shared__ int work[PLANNED];
+    for (int i = threadIdx.x; i < tiles; i += blockDim.x) {
+        int at = i * each, w;
+        if (end) {
+            int begin = max(0, at - v.past);
+            end[i] = end_of_queries(v, begin, at + each - 1);
+            w = end[i] - begin;
+        } else {
+            w = v.past + min(at + each, v.tokens) - v.first[at];
+        }
+        if (tiles <= PLANNED)
+            work[i] = w;
+        else
+            order[end ? i : tiles - 1 - i] = i;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < tiles && tiles <= PLANNED; i += blockDim.x) {
+        int rank = 0, w = work[i];
+        for (int j = 0; j < tiles; j++)
+            rank += work[j] > w || (work[j] == w && j < i);
+        order[rank] = i;
+    }
+}
+
+void
+attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
+               const struct view *v)
+{
+    plan<<<1, 1024, 0, c->stream>>>(order, end, tiles, each, *v);
+    CUDA_LAUNCHED(c, "attention: plan");
+}
+
+/* More than 48 KB of shared memory, and as much of it as there is. */
+void
+attention_allow(struct cuda *c, const void *kernel, size_t shared)
+{
+    cuda_check(c,
+               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)shared),
+               "attention: shared memory");
+    cuda_check(c,
+               cudaFuncSetAttribute(kernel,
+                                    cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared),
+               "attention: shared memory");
+}
+
+/* ---- many tokens ------------------------------------------------------------------------- */
+
+/* Weights of scores, then the values they are of: while 16 keys' products run, the next
+ * 16 keys' exponentials are taken. */
+template <int DIM>
+static __device__ __forceinline__ void
+mix_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4],
+           struct softmax<2> &x, uint32_t values, float scale2)
+{
+    constexpr int STEPS = DIM / 16, EACH = 16 / STEPS;
+#pragma unroll
+    for (int e = 0; e < 16; e++)
+        weigh(s[e / 8][e / 4 % 2][e % 4], x.sum[e / 8][e % 4 / 2],
+              x.most[e / 8][e % 4 / 2], scale2);
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        uint32_t p[2][4];
+        as_a(p[0], s[0][2 * k], s[0][2 * k + 1]);
+        as_a(p[1], s[1][2 * k], s[1][2 * k + 1]);
+#pragma unroll
+        for (int n = 0; n < STEPS; n++) {
+            mix(o, p, values + k * 16 * DIM * 2, n);
+            if (k + 1 < KEYS / 16) {
+#pragma unroll
+                for (int e = n * EACH; e < (n + 1) * EACH; e++)
+                    weigh(s[e / 8][2 * k + 2 + e / 4 % 2][e % 4],
+                          x.sum[e / 8][e % 4 / 2], x.most[e / 8][e % 4 / 2], scale2);
+            }
+        }
+    }
+}
+
+/* What the weights' sums are, their logarithms, and what results are divided by. */
+static __device__ __forceinline__ void
+end_softmax(float (&part)[2][2], float *lse, const struct softmax<2> &x,
+            const struct view &v, const struct tile &t, int row, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int r = row + 16 * i + 8 * h, token = token_of(v, t, r);
+            float sum = x.sum[i][h];
+            sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+            part[i][h] = 1 / sum;
+            if (lane % 4 == 0 && token < v.tokens)
+                lse[(size_t)(t.head + (r >> v.shift)) * v.tokens + token] =
+                    fmaf(x.most[i][h], 0.693147181F, logf(sum));
+        }
+}
+
+template <int DIM>
+constexpr size_t forward_shared = (TILE_ROWS + 4 * KEYS) * DIM * 2 +
+                                  TILE_ROWS * sizeof(int) + sizeof(struct tile);
+
+template <int DIM>
+static __global__ void __launch_bounds__(THREADS, 2)
+forward(bf16 *out, float *lse, const bf16 *q, const bf16 *key, const bf16 *value,
+        const int *order, struct view v)
+{
+    extern __shared__ __align__(1024) uint8_t room[];
+    constexpr uint32_t MATRIX = KEYS * DIM * 2; // keys, values: two of both
+    constexpr uint32_t OWN = TILE_ROWS * DIM * 2;
+    int *first = (int *)(room + OWN + 4 * MATRIX);
+    struct tile *kept = (struct tile *)(first + TILE_ROWS); // registers are few
+    uint32_t rows = shared_address(room), keys = rows + OWN;
+    int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    size_t line = (size_t)v.kv * DIM;
+
+    struct tile t = tile_of(v, order);
+    struct sight sight = sight_of(v, t, warp);
+    int k = v.first[t.token];
+    int left = v.past + min(t.token + (1 << v.shift), v.tokens) - k; // keys
+    int tiles = (left + KEYS - 1) / KEYS;
+    fetch_rows<DIM>(rows, q, v, t);
+
+    // What a thread copies, and where its lanes' pieces are in a matrix.
+    int own_row = thread / (DIM / 8);
+    size_t at = (k + own_row) * line + t.kv * DIM + thread % (DIM / 8) * 8;
+    uint32_t to = keys + own_chunk<DIM>(thread);
+    uint32_t of_keys = keep(lane_as_b<DIM>(keys, 0, lane));
+    uint32_t of_values = keep(lane_as_a<DIM>(keys + MATRIX, 0, lane));
+    uint32_t of_rows = keep(lane_as_a<DIM>(rows, warp * WARP_ROWS, lane));
+    key += at;
+    value += at;
+    left -= own_row; // from there on
+    fetch_own<DIM, KEYS, THREADS>(to, key, line, left);
+    fetch_own<DIM, KEYS, THREADS>(to + MATRIX, value, line, left);
+    copies_end();
+    first[thread] = v.first[min(token_of(v, t, thread), v.tokens - 1)];
+    if (thread == 0)
+        *kept = t;
+
+    float o[2][DIM / 8][4] = {};
+    struct softmax<2> x;
+    begin_softmax(x);
+    uint32_t stage = 0;
+    for (; tiles > 0; tiles--, k += KEYS, stage ^= 2 * MATRIX) {
+        copies_wait<0>();
+        __syncthreads();
+        if (tiles > 1) {
+            left -= KEYS;
+            key += KEYS * line;
+            value += KEYS * line;
+            uint32_t next = to + (stage ^ (2 * MATRIX));
+            fetch_own<DIM, KEYS, THREADS>(next, key, line, left);
+            fetch_own<DIM, KEYS, THREADS>(next + MATRIX, value, line, left);
+            copies_end();
+        }
+        if (k >= sight.end - 1 + v.span)
+            continue;
+        float s[2][KEYS / 8][4];
+        scores<DIM>(s, of_rows, of_keys + stage);
+        if (k < sight.from || k + KEYS > sight.end)
+            hide(s, v, *kept, first, warp * WARP_ROWS + lane / 4, k + lane % 4 * 2);
+        take_in(x, o, s, v.scale2);
+        mix_values<DIM>(o, s, x, of_values + stage, v.scale2);
+    }
+    // Results, by way of the warp's own rows of queries, which it needs no more.
+    float part[2][2];
+    uint8_t *own = room + warp * WARP_ROWS * DIM * 2;
+    t = *kept;
+    end_softmax(part, lse, x, v, t, warp * WARP_ROWS + lane / 4, lane);
+    put_rows<DIM>(own, o, part, lane);
+    store_rows<DIM>(out, own, v, t, warp, lane);
+}
+
+/* Tiles are put in order if there are more than the device takes at once; how many it
+ * takes does not matter to a bit of the result. */
+template <int DIM>
+static void
+run_forward(struct cuda *c, void *out, float *lse, const void *q, const void *key,
+            const void *value, const struct view *v)
+{
+    int tiles = (v->tokens + (1 << v->shift) - 1) >> v->shift;
+    unsigned bundles = (unsigned)(v->query / v->pack);
+    int *order = NULL;
+    if (bundles * (unsigned)tiles > 2 * (unsigned)c->sms) {
+        order = (int *)c->partials;
+        attention_plan(c, order, NULL, tiles, 1 << v->shift, v);
+    }
+    attention_allow(c, (const void *)forward<DIM>, forward_shared<DIM>);
+    forward<DIM><<<bundles * (unsigned)tiles, THREADS, forward_shared<DIM>, c->stream>>>(
+        (bf16 *)out, lse, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value, order,
+        *v);
+    CUDA_LAUNCHED(c, "attention");
+}
+
+/* ---- sums of dout * out ---------------------------------------------------------------- */
+
+enum { SUM_WARPS = 8 };
+
+/* A warp a row; those of a block are neighbours in the result. */
+template <typename T>
+static __global__ void __launch_bounds__(32 * SUM_WARPS)
+sum_products(float *work, const T *dout, const T *out, struct view v)
+{
+    int lane = threadIdx.x % 32, head = (int)(blockIdx.x % (unsigned)v.query);
+    int token = (int)(blockIdx.x / (unsigned)v.query) * SUM_WARPS + threadIdx.x / 32;
+    if (token >= v.tokens)
+        return;
+    size_t at = ((size_t)token * v.query + head) * v.dim;
+    float sum = 0;
+    if (v.dim % 4 == 0) {
+        for (int d = lane * 4; d < v.dim; d += 128) {
+            pack<T, 4> x = *(const pack<T, 4> *)(dout + at + d);
+            pack<T, 4> y = *(const pack<T, 4> *)(out + at + d);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sum = fmaf(to_f32(x.v[e]), to_f32(y.v[e]), sum);
+        }
+    } else {
+        for (int d = lane; d < v.dim; d += 32)
+            sum = fmaf(to_f32(dout[at + d]), to_f32(out[at + d]), sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0)
+        work[(size_t)head * v.tokens + token] = sum;
+}
+
+template <typename T>
+static void
+run_sums(struct cuda *c, float *work, const void *dout, const void *out,
+         const struct view *v)
+{
+    unsigned blocks = blocks_of((size_t)v->tokens, SUM_WARPS) * (unsigned)v->query;
+    sum_products<T><<<blocks, 32 * SUM_WARPS, 0, c->stream>>>(
+        work, (const T *)dout, (const T *)out, *v);
+    CUDA_LAUNCHED(c, "attention_dx: sums");
+}
+
+/* ---- the operations ----------------------------------------------------------------------- */
+
+/* Two products of a triangle of scores, as if all tokens were one document. */
+static double
+flops_of(const struct heads *h)
+{
+    double keys = (double)h->past + 0.5 * (double)h->tokens;
+    return 4.0 * (double)h->tokens * keys * (double)h->query * (double)h->dim;
+}
+
+/* False, and the error kept, if no kernel takes it. */
+static bool
+view_of(struct cuda *c, struct view *v, const struct heads *h)
+{
+    if (h->dim > PLAIN_DIM || h->past + h->tokens > INT32_MAX / 2) {
+        err_set(c->err, ERR_USAGE,
+                "cuda:%d: attention: %zu tokens of dim %zu; at most %d of at most %d "
+                "are taken",
+                c->device, h->past + h->tokens, h->dim, INT32_MAX / 2, PLAIN_DIM);
+        return false;
+    }
+    *v = (struct view){};
+    v->first = h->first;
+    v->tokens = (int)h->tokens;
+    v->past = (int)h->past;
+    v->query = (int)h->query;
+    v->kv = (int)h->kv;
+    v->dim = (int)h->dim;
+    v->group = (int)(h->query / h->kv);
+    v->scale = 1 / sqrtf((float)h->dim);
+    v->scale2 = v->scale * 1.44269504F;
+    v->pack = 1;
+    v->shift = 7;
+    while (v->pack < 8 && v->group % (2 * v->pack) == 0) {
+        v->pack *= 2;
+        v->shift--;
+    }
+    v->span = 1 << v->shift < WARP_ROWS ? 1 << v->shift : WARP_ROWS;
+    return true;
+}
+
+static bool
+has_tensor_cores(const struct cuda *c, const struct view *v)
+{
+    return c->k.is.act == DT_BF16 && (v->dim == 64 || v->dim == 128);
+}
+
+void
+cuda_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
+               const void *value, const struct heads *h)
+{
+    struct cuda *c = cuda_of(k);
+    struct view v;
+    if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
+        return;
+    k->ledger.flops += flops_of(h);
+    if (!has_tensor_cores(c, &v))
+        attention_plain(c, out, lse, q, key, value, &v);
+    else if (v.tokens <= DECODED)
+        attention_decode(c, out, lse, q, key, value, &v);
+    else if (v.dim == 64)
+        run_forward<64>(c, out, lse, q, key, value, &v);
+    else
+        run_forward<128>(c, out, lse, q, key, value, &v);
+}
+
+void
+cuda_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
+                  const void *dout, const void *out, const float *lse, const void *q,
+                  const void *key, const void *value, float *work, const struct heads *h)
+{
+    struct cuda *c = cuda_of(k);
+    struct view v;
+    if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
+        return;
+    k->ledger.flops += 2 * flops_of(h);
+    BY_ACT(c, run_sums, c, work, dout, out, &v);
+    if (has_tensor_cores(c, &v))
+        attention_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, &v);
+    else
+        attention_plain_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, &v);
+}

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: MIT */
+/* attention_dx: the way back of attention, bf16 on tensor cores.
+ *
+ * Two kernels take the scores again: one has a tile of keys and goes over queries, one has
+ * a tile of rows of queries and goes over keys.  So each sum is one warp's, in one order,
+ * without an addition in memory; a single pass would need five products instead of seven,
+ * but f32 gradients of queries, which no one has room for, and an order to add them in.
+ *
+ * Of keys, two warps share 32: one takes S = K Q' and from its weights P the gradient of
+ * the values, P dO; the other V dO' and, with P from the first, the gradient of the keys,
+ * dS Q.  Both so do half of the work with 32 rows of results in registers, and what is
+ * loaded from shared memory is used as often as there. */
+#include "kernels/cuda/attention.h"
+
+enum { AHEAD = 2 }; // tiles in shared memory
+
+/* ---- keys and values ----------------------------------------------------------------------- */
+
+/* PAIRS pairs of warps with 32 keys each; QUERIES at a time. */
+template <int DIM, int PAIRS, int QUERIES>
+struct back_keys {
+    static constexpr int KEYS = PAIRS * WARP_ROWS, THREADS = PAIRS * 64;
+    static constexpr uint32_t OWN = KEYS * DIM * 2;      // keys, or values
+    static constexpr uint32_t OTHER = QUERIES * DIM * 2; // queries, or dout
+    static constexpr uint32_t SHARE = WARP_ROWS * QUERIES * 2;
+    static constexpr uint32_t NUMBERS = 3 * QUERIES * 4; // lse, sums, first
+    static constexpr uint32_t STAGE = 2 * OTHER;
+    static constexpr uint32_t AT_STAGES = 2 * OWN;
+    static constexpr uint32_t AT_SHARE = AT_STAGES + AHEAD * STAGE;
+    static constexpr uint32_t AT_NUMBERS = AT_SHARE + PAIRS * SHARE;
+    static constexpr uint32_t SHARED = AT_NUMBERS + AHEAD * NUMBERS;
+};
+
+struct back {
+    const bf16 *dout, *q, *key, *value;
+    const float *lse, *work;
+    bf16 *dq, *dkey, *dvalue;
+    const int *order, *end;
+};
+
+/* Of a head, a tile of queries with what belongs to them.  What is 0 past the last one
+ * gives 0: dout, and its sum. */
+template <int DIM, int PAIRS, int QUERIES>
+static __device__ __forceinline__ void
+fetch_queries(uint32_t room, int stage, const struct back &b, const struct view &v,
+              int head, int token, int thread)
+{
+    using L = back_keys<DIM, PAIRS, QUERIES>;
+    uint32_t to = room + L::AT_STAGES + stage * L::STAGE;
+    size_t line = (size_t)v.query * DIM, at = token * line + (size_t)head * DIM;
+    fetch<DIM, QUERIES, L::THREADS>(to, b.q + at, line, v.tokens - token, thread);
+    fetch<DIM, QUERIES, L::THREADS>(to + L::OTHER, b.dout + at, line, v.tokens - token,
+                                    thread);
+    if (thread < QUERIES) {
+        uint32_t numbers = room + L::AT_NUMBERS + stage * L::NUMBERS + thread * 4;
+        int t = min(token + thread, v.tokens - 1);
+        size_t row = (size_t)head * v.tokens + t;
+        copy4(numbers, b.lse + row, token + thread < v.tokens);
+        copy4(numbers + QUERIES * 4, b.work + row, token + thread < v.tokens);
+        copy4(numbers + 2 * QUERIES * 4, v.first + t, true);
+    }
+    copies_end();
+}
+
+/* Columns are queries: what they do not see becomes -infinity. */
+template <int N>
+static __device__ __forceinline__ void
+hide_columns(float (&s)[2][N][4], const int *first, int key, int last)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int low = first[8 * n + e], high = last + 8 * n + e;
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    int k = key + 16 * i + 8 * h;
+                    if (k < low || k > high)
+                        s[i][n][2 * h + e] = -INFINITY;
+                }
+        }
+}
+
+/* Weights of 16 queries, as A; lse: from this lane's first column on. */
+static __device__ __forceinline__ void
+weights(float (&left)[4], float (&right)[4], const float *lse, float scale2)
+{
+    float2 a = *(const float2 *)lse, b = *(const float2 *)(lse + 8);
+    const float minus[4] = { -a.x * 1.44269504F, -a.y * 1.44269504F, -b.x * 1.44269504F,
+                             -b.y * 1.44269504F };
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        left[e] = exp2_fast(fmaf(left[e], scale2, minus[e % 2]));
+        right[e] = exp2_fast(fmaf(right[e], scale2, minus[2 + e % 2]));
+    }
+}
+
+/* Gradients of the scores of 16 queries, from P and V dO'. */
+static __device__ __forceinline__ void
+gradients(uint32_t (&a)[4], const uint4 &p, const float (&left)[4],
+          const float (&right)[4], const float2 &sum, const float2 &sum8)
+{
+    a[0] = two_bf16(low_bf16(p.x) * (left[0] - sum.x), high_bf16(p.x) * (left[1] - sum.y));
+    a[1] = two_bf16(low_bf16(p.y) * (left[2] - sum.x), high_bf16(p.y) * (left[3] - sum.y));
+    a[2] = two_bf16(low_bf16(p.z) * (right[0] - sum8.x),
+                    high_bf16(p.z) * (right[1] - sum8.y));
+    a[3] = two_bf16(low_bf16(p.w) * (right[2] - sum8.x),
+                    high_bf16(p.w) * (right[3] - sum8.y));
+}
+
+/* A warp: that of the values' gradient, or of the keys'.  What is between them goes in two
+ * halves, so that neither waits long. */
+template <int DIM, int PAIRS, int QUERIES, bool OF_KEYS>
+static __device__ __forceinline__ void
+back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int key0,
+               int kv, int begin, int tiles, int pair, int lane)
+{
+    using L = back_keys<DIM, PAIRS, QUERIES>;
+    constexpr int N = QUERIES / 8, STEPS = QUERIES / 16, HALF = STEPS / 2;
+    constexpr int COLUMNS = DIM / 16;
+    uint32_t base = shared_address(room);
+    uint32_t own = lane_as_a<DIM>(base + (OF_KEYS ? L::OWN : 0), pair * WARP_ROWS, lane);
+    uint4 *share = (uint4 *)(room + L::AT_SHARE + pair * L::SHARE) + lane;
+    int warp_key = key0 + pair * WARP_ROWS, stage = 0;
+    int head = kv * v.group, token = begin, tile = 0;
+    float o[2][DIM / 8][4] = {};
+
+    for (int left = tiles * v.group; left > 0; left--) {
+        int next = token + QUERIES, next_tile = tile + 1;
+        if (next_tile == tiles) {
+            next_tile = 0;
+            next = begin;
+            head++;
+        }
+        copies_wait<0>();
+        block_meets();
+        if (left > 1)
+            fetch_queries<DIM, PAIRS, QUERIES>(base, stage ^ 1, b, v, head, next,
+                                               threadIdx.x);
+        const float *numbers =
+            (const float *)(room + L::AT_NUMBERS + stage * L::NUMBERS) + lane % 4 * 2;
+        const int *first = (const int *)(room + L::AT_NUMBERS + stage * L::NUMBERS) +
+                           2 * QUERIES;
+        uint32_t others = base + L::AT_STAGES + stage * L::STAGE;
+        uint32_t first_b = lane_as_b<DIM>(others + (OF_KEYS ? L::OTHER : 0), 0, lane);
+        uint32_t second_b = lane_as_a<DIM>(others + (OF_KEYS ? 0 : L::OTHER), 0, lane);
+        int at = token;
+        token = next;
+        tile = next_tile;
+        stage ^= 1;
+        // The same for both warps of a pair: they wait for each other below.
+        if (v.past + at + QUERIES <= warp_key || first[0] >= warp_key + WARP_ROWS)
+            continue;
+
+        float s[2][N][4];
+        scores<DIM>(s, own, first_b);
+        if (!OF_KEYS) {
+            if (v.past + at < warp_key + WARP_ROWS - 1 || first[QUERIES - 1] > warp_key)
+                hide_columns(s, first + lane % 4 * 2, warp_key + lane / 4,
+                             v.past + at + lane % 4 * 2);
+#pragma unroll
+            for (int k = 0; k < HALF; k++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    weights(s[i][2 * k], s[i][2 * k + 1], numbers + 16 * k, v.scale2);
+        }
+        uint32_t a[STEPS][2][4];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (OF_KEYS)
+                pair_wait(1 + 2 * pair + half);
+#pragma unroll
+            for (int k = half * HALF; k < (half + 1) * HALF; k++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (OF_KEYS) {
+                        const float *sums = numbers + QUERIES + 16 * k;
+                        gradients(a[k][i], share[(2 * k + i) * 32], s[i][2 * k],
+                                  s[i][2 * k + 1], *(const float2 *)sums,
+                                  *(const float2 *)(sums + 8));
+                    } else {
+                        as_a(a[k][i], s[i][2 * k], s[i][2 * k + 1]);
+                        share[(2 * k + i) * 32] =
+                            make_uint4(a[k][i][0], a[k][i][1], a[k][i][2], a[k][i][3]);
+                    }
+            if (!OF_KEYS)
+                pair_tell(1 + 2 * pair + half);
+#pragma unroll
+            for (int k = half * HALF; k < (half + 1) * HALF; k++)
+#pragma unroll
+                for (int n = 0; n < COLUMNS; n++) {
+                    mix(o, a[k], second_b + k * 16 * DIM * 2, n);
+                    // The second half's exponentials, while the first's products run.
+                    if (!OF_KEYS && half == 0 && n % (COLUMNS / 2) == COLUMNS / 2 - 1) {
+                        int i = n / (COLUMNS / 2), j = 2 * (k + HALF);
+                        weights(s[i][j], s[i][j + 1], numbers + 8 * j, v.scale2);
+                    }
+                }
+        }
+    }
+
+    if (tiles == 0) { // otherwise each iteration began so
+        copies_wait<0>();
+        block_meets();
+    }
+    // Results, by way of the warp's own rows of keys or values.
+    constexpr int CHUNKS = DIM / 8;
+    const float scale = OF_KEYS ? v.scale : 1;
+    const float times[2][2] = { { scale, scale }, { scale, scale } };
+    uint8_t *rows = room + (OF_KEYS ? L::OWN : 0) + pair * WARP_ROWS * DIM * 2;
+    bf16 *out = OF_KEYS ? b.dkey : b.dvalue;
+    put_rows<DIM>(rows, o, times, lane);
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS; i += 32 / CHUNKS) {
+        int row = i + lane / CHUNKS, key = warp_key + row, chunk = lane % CHUNKS;
+        if (key < v.past + v.tokens)
+            *(uint4 *)(out + ((size_t)key * v.kv + kv) * DIM + chunk * 8) =
+                chunk_of<DIM>(rows, row, chunk);
+    }
+}
+
+template <int DIM, int PAIRS, int QUERIES>
+static __global__ void __launch_bounds__(PAIRS * 64, 1)
+back_of_keys(struct back b, struct view v)
+{
+    using L = back_keys<DIM, PAIRS, QUERIES>;
+    extern __shared__ __align__(1024) uint8_t room[];
+    int tile = b.order[blockIdx.x / (unsigned)v.kv];
+    int kv = (int)(blockIdx.x % (unsigned)v.kv);
+    int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    int key0 = tile * L::KEYS;
+    int begin = max(0, key0 - v.past), queries = max(0, b.end[tile] - begin);
+    int tiles = (queries + QUERIES - 1) / QUERIES;
+    size_t line = (size_t)v.kv * DIM, at = key0 * line + (size_t)kv * DIM;
+    uint32_t base = shared_address(room);
+    int keys = v.past + v.tokens - key0;
+    fetch<DIM, L::KEYS, L::THREADS>(base, b.key + at, line, keys, thread);
+    fetch<DIM, L::KEYS, L::THREADS>(base + L::OWN, b.value + at, line, keys, thread);
+    if (tiles > 0)
+        fetch_queries<DIM, PAIRS, QUERIES>(base, 0, b, v, kv * v.group, begin, thread);
+    else
+        copies_end();
+    if (warp < PAIRS)
+        back_keys_warp<DIM, PAIRS, QUERIES, false>(room, b, v, key0, kv, begin, tiles,
+                                                   warp, lane);
+    else
+        back_keys_warp<DIM, PAIRS, QUERIES, true>(room, b, v, key0, kv, begin, tiles,
+                                                  warp - PAIRS, lane);
+}
+
+/* ---- queries ---------------------------------------------------------------------------- */
+
+enum { KEYS = 32, THREADS = TILE_ROWS };
+
+template <int DIM>
+constexpr size_t rows_shared = (2 * TILE_ROWS + 2 * AHEAD * KEYS) * DIM * 2 +
+                               TILE_ROWS * sizeof(int);
+
+template <int DIM>
+static __global__ void __launch_bounds__(THREADS, 2)
+back_of_rows(struct back b, struct view v)
+{
+    extern __shared__ __align__(1024) uint8_t room[];
+    constexpr uint32_t OWN = TILE_ROWS * DIM * 2, MATRIX = KEYS * DIM * 2;
+    int *first = (int *)(room + 2 * OWN + 2 * AHEAD * MATRIX);
+    uint32_t rows = shared_address(room), keys = rows + 2 * OWN;
+    int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    int row = warp * WARP_ROWS + lane / 4;
+    size_t line = (size_t)v.kv * DIM;
+
+    struct tile t = tile_of(v, b.order);
+    struct sight sight = sight_of(v, t, warp);
+    int from = v.first[t.token];
+    int end = v.past + min(t.token + (1 << v.shift), v.tokens);
+    const bf16 *key = b.key + from * line + t.kv * DIM;
+    const bf16 *value = b.value + from * line + t.kv * DIM;
+    fetch_rows<DIM>(rows, b.q, v, t);
+    fetch_rows<DIM>(rows + OWN, b.dout, v, t);
+    fetch<DIM, KEYS, THREADS>(keys, key, line, end - from, thread);
+    fetch<DIM, KEYS, THREADS>(keys + MATRIX, value, line, end - from, thread);
+    copies_end();
+    first[thread] = v.first[min(token_of(v, t, thread), v.tokens - 1)];
+
+    float o[2][DIM / 8][4] = {}, minus[2][2], sum[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int r = row + 16 * i + 8 * h, token = min(token_of(v, t, r), v.tokens - 1);
+            size_t at = (size_t)(t.head + (r >> v.shift)) * v.tokens + token;
+            minus[i][h] = -b.lse[at] * 1.44269504F;
+            sum[i][h] = b.work[at];
+        }
+    uint32_t own_q = lane_as_a<DIM>(rows, warp * WARP_ROWS, lane), own_dout = own_q + OWN;
+    uint32_t stage = 0;
+    for (int k = from; k < end; k += KEYS, stage ^= 2 * MATRIX) {
+        copies_wait<0>();
+        __syncthreads();
+        if (k + KEYS < end) {
+            uint32_t to = keys + (stage ^ (2 * MATRIX));
+            key += KEYS * line;
+            value += KEYS * line;
+            fetch<DIM, KEYS, THREADS>(to, key, line, end - k - KEYS, thread);
+            fetch<DIM, KEYS, THREADS>(to + MATRIX, value, line, end - k - KEYS, thread);
+            copies_end();
+        }
+        if (k >= sight.end - 1 + v.span)
+            continue;
+        float p[2][KEYS / 8][4], ds[2][KEYS / 8][4];
+        uint32_t of_keys = lane_as_b<DIM>(keys + stage, 0, lane);
+        scores<DIM>(p, own_q, of_keys);
+        if (k < sight.from || k + KEYS > sight.end)
+            hide(p, v, t, first, row, k + lane % 4 * 2);
+        scores<DIM>(ds, own_dout, of_keys + MATRIX);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float w = exp2_fast(fmaf(p[i][n][e], v.scale2, minus[i][e / 2]));
+                    ds[i][n][e] = w * (ds[i][n][e] - sum[i][e / 2]);
+                }
+        uint32_t turned = lane_as_a<DIM>(keys + stage, 0, lane);
+#pragma unroll
+        for (int step = 0; step < KEYS / 16; step++) {
+            uint32_t a[2][4];
+            as_a(a[0], ds[0][2 * step], ds[0][2 * step + 1]);
+            as_a(a[1], ds[1][2 * step], ds[1][2 * step + 1]);
+#pragma unroll
+            for (int n = 0; n < DIM / 16; n++)
+                mix(o, a, turned + step * 16 * DIM * 2, n);
+        }
+    }
+
+    // Results, by way of the warp's own rows of queries.
+    const float times[2][2] = { { v.scale, v.scale }, { v.scale, v.scale } };
+    uint8_t *own = room + warp * WARP_ROWS * DIM * 2;
+    put_rows<DIM>(own, o, times, lane);
+    store_rows<DIM>(b.dq, own, v, t, warp, lane);
+}
+
+/* ---- both ---------------------------------------------------------------------------------- */
+
+template <int DIM, int PAIRS, int QUERIES>
+static void
+run_keys(struct cuda *c, const struct back *b, const struct view *v)
+{
+    using L = back_keys<DIM, PAIRS, QUERIES>;
+    struct back mine = *b;
+    int tiles = (v->past + v->tokens + L::KEYS - 1) / L::KEYS;
+    int *order = (int *)c->partials;
+    attention_plan(c, order, order + tiles, tiles, L::KEYS, v);
+    mine.order = order;
+    mine.end = order + tiles;
+    attention_allow(c, (const void *)back_of_keys<DIM, PAIRS, QUERIES>, L::SHARED);
+    back_of_keys<DIM, PAIRS, QUERIES>
+        <<<(unsigned)tiles * (unsigned)v->kv, L::THREADS, L::SHARED, c->stream>>>(mine, *v);
+    CUDA_LAUNCHED(c, "attention_dx: keys");
+}
+
+template <int DIM>
+static void
+run_back(struct cuda *c, const struct back *b, const struct view *v)
+{
+    struct back mine = *b;
+    int tiles = (v->tokens + (1 << v->shift) - 1) >> v->shift;
+    unsigned bundles = (unsigned)(v->query / v->pack);
+    int *order = NULL;
+    if (back_keys<DIM, 4, 64>::SHARED <= c->shared)
+        run_keys<DIM, 4, 64>(c, b, v);
+    else
+        run_keys<DIM, 2, 32>(c, b, v);
+    if (bundles * (unsigned)tiles > 2 * (unsigned)c->sms) {
+        order = (int *)c->partials;
+        attention_plan(c, order, NULL, tiles, 1 << v->shift, v);
+    }
+    mine.order = order;
+    attention_allow(c, (const void *)back_of_rows<DIM>, rows_shared<DIM>);
+    back_of_rows<DIM><<<bundles * (unsigned)tiles, THREADS, rows_shared<DIM>, c->stream>>>(
+        mine, *v);
+    CUDA_LAUNCHED(c, "attention_dx: queries");
+}
+
+void
+attention_back(struct cuda *c, void *dq, void *dkey, void *dvalue, const void *dout,
+               const float *lse, const void *q, const void *key, const void *value,
+               const float *work, const struct view *v)
+{
+    struct back b = {};
+    b.dout = (const bf16 *)dout;
+    b.q = (const bf16 *)q;
+    b.key = (const bf16 *)key;
+    b.value = (const bf16 *)value;
+    b.lse = lse;
+    b.work = work;
+    b.dq = (bf16 *)dq;
+    b.dkey = (bf16 *)dkey;
+    b.dvalue = (bf16 *)dvalue;
+    if (v->dim == 64)
+        run_back<64>(c, &b, v);
+    else
+        run_back<128>(c, &b, v);
+}

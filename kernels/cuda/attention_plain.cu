@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT */
+/* attention_plain: any type and size, in f32 by ordinary arithmetic.
+ *
+ * 16 lanes have a row of the block's own, a query or on the way back of keys a key; they
+ * take its products with N rows of the other side, a lane each, and then a column each. */
+#include "kernels/cuda/attention.h"
+
+enum {
+    OWN = 16,   // rows of a block
+    LANES = 16, // of a row
+    THREADS = OWN * LANES,
+    COLUMNS = PLAIN_DIM / LANES, // of a lane
+};
+
+/* A row's length in shared memory: odd, so that the same column of 16 rows is in as many
+ * banks. */
+static __host__ __device__ constexpr int
+pitch(int dim)
+{
+    return dim | 1;
+}
+
+/* n rows as f32, those from `rows` on 0. */
+template <typename T>
+static __device__ void
+bring(float *to, const T *from, size_t line, int dim, int rows, int n)
+{
+    for (int r = threadIdx.x / LANES; r < n; r += OWN)
+        for (int d = threadIdx.x % LANES; d < dim; d += LANES)
+            to[r * pitch(dim) + d] = r < rows ? to_f32(from[r * line + d]) : 0;
+}
+
+static __device__ __forceinline__ float
+dot(const float *x, const float *y, int dim)
+{
+    float sum = 0;
+#pragma unroll 4
+    for (int d = 0; d < dim; d++)
+        sum = fmaf(x[d], y[d], sum);
+    return sum;
+}
+
+static __device__ __forceinline__ float
+sum_of_row(float x)
+{
+#pragma unroll
+    for (int i = LANES / 2; i > 0; i /= 2)
+        x += __shfl_xor_sync(0xffffffffU, x, i);
+    return x;
+}
+
+static __device__ __forceinline__ float
+most_of_row(float x)
+{
+#pragma unroll
+    for (int i = LANES / 2; i > 0; i /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, i));
+    return x;
+}
+
+/* x += the sum over N rows of weight times row. */
+template <int N>
+static __device__ __forceinline__ void
+add_rows(float (&x)[COLUMNS], const float *weight, const float *rows, int dim)
+{
+    for (int n = 0; n < N; n++) {
+        float w = weight[n];
+        const float *row = rows + n * pitch(dim) + threadIdx.x % LANES;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if (i * LANES + (int)(threadIdx.x % LANES) < dim)
+                x[i] = fmaf(w, row[i * LANES], x[i]);
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+put_row(T *to, const float (&x)[COLUMNS], float factor, int dim)
+{
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        int d = i * LANES + (int)(threadIdx.x % LANES);
+        if (d < dim)
+            to[d] = from_f32<T>(x[i] * factor);
+    }
+}
+
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+plain(T *out, float *lse, const T *q, const T *key, const T *value, struct view v)
+{
+    extern __shared__ float numbers[];
+    float *queries = numbers, *keys = queries + OWN * pitch(v.dim);
+    float *values = keys + N * pitch(v.dim), *weight = values + N * pitch(v.dim);
+    int head = (int)(blockIdx.x % (unsigned)v.query), row = threadIdx.x / LANES;
+    int tiles = (int)(gridDim.x / (unsigned)v.query), lane = threadIdx.x % LANES;
+    int first_token = (tiles - 1 - (int)(blockIdx.x / (unsigned)v.query)) * OWN;
+    int token = min(first_token + row, v.tokens - 1);
+    int low = v.first[token], high = v.past + token;
+    int end = v.past + min(first_token + OWN, v.tokens);
+    size_t line = (size_t)v.kv * v.dim, to_kv = (size_t)(head / v.group) * v.dim;
+    weight += row * N;
+    bring(queries, q + ((size_t)first_token * v.query + head) * v.dim,
+          (size_t)v.query * v.dim, v.dim, v.tokens - first_token, OWN);
+
+    float x[COLUMNS] = {}, most = -INFINITY, sum = 0;
+    for (int k = v.first[first_token]; k < end; k += N) {
+        __syncthreads();
+        bring(keys, key + k * line + to_kv, line, v.dim, end - k, N);
+        bring(values, value + k * line + to_kv, line, v.dim, end - k, N);
+        __syncthreads();
+        float s[N / LANES], now = most;
+#pragma unroll
+        for (int j = 0; j < N / LANES; j++) {
+            int n = j * LANES + lane;
+            s[j] = dot(queries + row * pitch(v.dim), keys + n * pitch(v.dim), v.dim) *
+                   v.scale;
+            if (k + n < low || k + n > high)
+                s[j] = -INFINITY;
+            now = fmaxf(now, s[j]);
+        }
+        now = most_of_row(now);
+        float less = now == -INFINITY ? 1 : expf(most - now);
+        most = now;
+        sum *= less;
+#pragma unroll
+        for (int j = 0; j < N / LANES; j++) {
+            float w = s[j] == -INFINITY ? 0 : expf(s[j] - now);
+            weight[j * LANES + lane] = w;
+            sum += w;
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            x[i] *= less;
+        add_rows<N>(x, weight, values, v.dim);
+    }
+    sum = sum_of_row(sum);
+    if (first_token + row >= v.tokens)
+        return;
+    put_row(out + ((size_t)token * v.query + head) * v.dim, x, 1 / sum, v.dim);
+    if (lane == 0)
+        lse[(size_t)head * v.tokens + token] = most + logf(sum);
+}
+
+struct plain_back {
+    const void *dout, *q, *key, *value;
+    const float *lse, *work;
+    void *dq, *dkey, *dvalue;
+};
+
+/* Weight and gradient of a query's score with a key. */
+static __device__ __forceinline__ void
+back_of_score(float *p, float *ds, float score, float of_value, int key, int query,
+              int head, const struct plain_back &b, const struct view &v)
+{
+    *p = *ds = 0;
+    if (query >= v.tokens || key > v.past + query || key < v.first[query])
+        return;
+    size_t at = (size_t)head * v.tokens + query;
+    *p = expf(score * v.scale - b.lse[at]);
+    *ds = *p * (of_value - b.work[at]);
+}
+
+/* Of queries, over keys; or of keys and values, over queries of all heads that see them. */
+template <typename T, int N, bool OF_KEYS>
+static __global__ void __launch_bounds__(THREADS)
+plain_dx(struct plain_back b, struct view v)
+{
+    extern __shared__ float numbers[];
+    float *own = numbers, *own_out = own + OWN * pitch(v.dim);
+    float *other = own_out + OWN * pitch(v.dim), *other_out = other + N * pitch(v.dim);
+    float *p = other_out + N * pitch(v.dim), *ds = p + OWN * N;
+    int all = OF_KEYS ? v.past + v.tokens : v.tokens, heads = OF_KEYS ? v.kv : v.query;
+    int head = (int)(blockIdx.x % (unsigned)heads), row = threadIdx.x / LANES;
+    int lane = threadIdx.x % LANES, begin = (int)(blockIdx.x / (unsigned)heads) * OWN;
+    size_t of_rows = (size_t)v.query * v.dim, of_keys = (size_t)v.kv * v.dim;
+    size_t line = OF_KEYS ? of_keys : of_rows, other_line = OF_KEYS ? of_rows : of_keys;
+    const T *side[2] = { (const T *)b.q, (const T *)b.dout };
+    const T *other_side[2] = { (const T *)b.key, (const T *)b.value };
+    size_t at = begin * line + (size_t)head * v.dim;
+    bring(own, (OF_KEYS ? other_side[0] : side[0]) + at, line, v.dim, all - begin, OWN);
+    bring(own_out, (OF_KEYS ? other_side[1] : side[1]) + at, line, v.dim, all - begin,
+          OWN);
+    p += row * N;
+    ds += row * N;
+
+    float x[COLUMNS] = {}, y[COLUMNS] = {};
+    for (int h = 0; h < (OF_KEYS ? v.group : 1); h++) {
+        int other_head = OF_KEYS ? head * v.group + h : head / v.group;
+        int from = OF_KEYS ? max(0, begin - v.past) : v.first[begin];
+        int end = OF_KEYS ? v.tokens : v.past + min(begin + OWN, v.tokens);
+        for (int i = from; i < end; i += N) {
+            if (OF_KEYS && v.first[i] >= begin + OWN)
+                break; // nor do later ones
+            size_t from_other = i * other_line + (size_t)other_head * v.dim;
+            __syncthreads();
+            bring(other, (OF_KEYS ? side[0] : other_side[0]) + from_other, other_line,
+                  v.dim, end - i, N);
+            bring(other_out, (OF_KEYS ? side[1] : other_side[1]) + from_other, other_line,
+                  v.dim, end - i, N);
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < N / LANES; j++) {
+                int n = j * LANES + lane, key = OF_KEYS ? begin + row : i + n;
+                int query = OF_KEYS ? i + n : begin + row;
+                float s = dot(own + row * pitch(v.dim), other + n * pitch(v.dim), v.dim);
+                float of_value = dot(own_out + row * pitch(v.dim),
+                                     other_out + n * pitch(v.dim), v.dim);
+                back_of_score(p + n, ds + n, s, of_value, key, query,
+                              OF_KEYS ? other_head : head, b, v);
+            }
+            __syncwarp();
+            add_rows<N>(x, ds, other, v.dim);
+            if (OF_KEYS)
+                add_rows<N>(y, p, other_out, v.dim);
+        }
+    }
+    if (begin + row >= all)
+        return;
+    at += row * line;
+    put_row((T *)(OF_KEYS ? b.dkey : b.dq) + at, x, v.scale, v.dim);
+    if (OF_KEYS)
+        put_row((T *)b.dvalue + at, y, 1, v.dim);
+}
+
+template <typename T, int N>
+static void
+run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
+    const void *value, const struct view *v)
+{
+    unsigned blocks = blocks_of((size_t)v->tokens, OWN) * (unsigned)v->query;
+    size_t shared = ((OWN + 2 * N) * pitch(v->dim) + OWN * N) * sizeof(float);
+    attention_allow(c, (const void *)plain<T, N>, shared);
+    plain<T, N><<<blocks, THREADS, shared, c->stream>>>(
+        (T *)out, lse, (const T *)q, (const T *)key, (const T *)value, *v);
+    CUDA_LAUNCHED(c, "attention: plain");
+}
+
+template <typename T, int N>
+static void
+run_back(struct cuda *c, const struct plain_back *b, const struct view *v)
+{
+    unsigned of_rows = blocks_of((size_t)v->tokens, OWN) * (unsigned)v->query;
+    unsigned of_keys = blocks_of((size_t)(v->past + v->tokens), OWN) * (unsigned)v->kv;
+    size_t shared =
+        (2 * (OWN + N) * pitch(v->dim) + 2 * OWN * N) * sizeof(float);
+    attention_allow(c, (const void *)plain_dx<T, N, false>, shared);
+    attention_allow(c, (const void *)plain_dx<T, N, true>, shared);
+    plain_dx<T, N, true><<<of_keys, THREADS, shared, c->stream>>>(*b, *v);
+    CUDA_LAUNCHED(c, "attention_dx: plain, keys");
+    plain_dx<T, N, false><<<of_rows, THREADS, shared, c->stream>>>(*b, *v);
+    CUDA_LAUNCHED(c, "attention_dx: plain, queries");
+}
+
+/* Long rows leave room for fewer of the other side. */
+template <typename T>
+static void
+run_either(struct cuda *c, void *out, float *lse, const void *q, const void *key,
+           const void *value, const struct view *v)
+{
+    if (v->dim > 128)
+        run<T, 16>(c, out, lse, q, key, value, v);
+    else
+        run<T, 32>(c, out, lse, q, key, value, v);
+}
+
+template <typename T>
+static void
+run_back_either(struct cuda *c, const struct plain_back *b, const struct view *v)
+{
+    if (v->dim > 128)
+        run_back<T, 16>(c, b, v);
+    else
+        run_back<T, 32>(c, b, v);
+}
+
+void
+attention_plain(struct cuda *c, void *out, float *lse, const void *q, const void *key,
+                const void *value, const struct view *v)
+{
+    BY_ACT(c, run_either, c, out, lse, q, key, value, v);
+}
+
+void
+attention_plain_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
+                     const void *dout, const float *lse, const void *q, const void *key,
+                     const void *value, const float *work, const struct view *v)
+{
+    struct plain_back b = {};
+    b.dout = dout;
+    b.q = q;
+    b.key = key;
+    b.value = value;
+    b.lse = lse;
+    b.work = work;
+    b.dq = dq;
+    b.dkey = dkey;
+    b.dvalue = dvalue;
+    BY_ACT(c, run_back_either, c, &b, v);
+}

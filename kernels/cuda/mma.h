@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/* mma: the instructions of a warp that C has no words for: copies to shared memory that go
+ * on beside the program, pieces of matrices from there, products of them.
+ *
+ * A piece of m16n8k16 is in the registers of a warp; with g = lane / 4 and t = lane % 4:
+ *   A (16, 16): row g or g + 8 (registers 0, 1), the same 8 columns on (2, 3); a register
+ *      has columns 2t and 2t + 1;
+ *   B (16, 8): column g; registers 0 and 1 have rows 2t and 2t + 1, and 8 rows on;
+ *   C (16, 8): numbers 0, 1: row g, columns 2t and 2t + 1; 2, 3: row g + 8.
+ * So two neighbours of C, rounded, are an A. */
+#ifndef NIBBLE_KERNELS_CUDA_MMA_H
+#define NIBBLE_KERNELS_CUDA_MMA_H
+
+#include "kernels/cuda/cuda.h"
+
+static __device__ __forceinline__ uint32_t
+shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* A number that is kept, and not made again from what it was made of. */
+static __device__ __forceinline__ uint32_t
+keep(uint32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* 16 bytes; zeros if they are not `there`: then nothing is read. */
+static __device__ __forceinline__ void
+copy16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void
+copy4(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(there ? 4 : 0)
+                 : "memory");
+}
+
+/* The end of a group of copies, and the wait for all groups but the last N. */
+static __device__ __forceinline__ void
+copies_end(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int N>
+static __device__ __forceinline__ void
+copies_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Four 8x8 matrices; lane l says where row l % 8 of matrix l / 8 is. */
+static __device__ __forceinline__ void
+load4(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+/* The same of their transposes. */
+static __device__ __forceinline__ void
+load4_turned(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"(at));
+}
+
+/* c += a b */
+static __device__ __forceinline__ void
+mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* 2^x; that of -infinity is 0. */
+static __device__ __forceinline__ float
+exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two numbers as bf16, and back. */
+static __device__ __forceinline__ uint32_t
+two_bf16(float low, float high)
+{
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+
+static __device__ __forceinline__ float
+low_bf16(uint32_t x)
+{
+    return __uint_as_float(x << 16);
+}
+
+static __device__ __forceinline__ float
+high_bf16(uint32_t x)
+{
+    return __uint_as_float(x & 0xffff0000U);
+}
+
+/* All threads of a block, from wherever in the program. */
+static __device__ __forceinline__ void
+block_meets(void)
+{
+    asm volatile("bar.sync 0;" ::: "memory");
+}
+
+/* Barriers 1..15, of two warps: one says that what it wrote is there, and goes on; one
+ * waits for that. */
+static __device__ __forceinline__ void
+pair_tell(int barrier)
+{
+    asm volatile("fence.acq_rel.cta;\n\tbar.arrive %0, 64;" ::"r"(barrier) : "memory");
+}
+
+static __device__ __forceinline__ void
+pair_wait(int barrier)
+{
+    asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory");
+}
+
+#endif

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: MIT */
+/* attention: of the GPU against the CPU's, for all kinds of sizes, documents and pasts;
+ * twice the same bytes.  With --time: how fast, as TSV.
+ *
+ * The limits are a few times what rounding to the type gives: weights and results to 9
+ * bits of bf16, and in gradients the rounded results of the way there. */
+#include "tests/gpu/pair.h"
+
+#include <time.h>
+
+static size_t
+least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- cases ------------------------------------------------------------------------------- */
+
+enum documents { ONE, ODD, SINGLE }; // one; of odd lengths; of one token each
+
+static const char *const documents_name[] = { "one", "odd", "single" };
+
+static int32_t *
+make_first(size_t tokens, enum documents kind)
+{
+    static const size_t lengths[] = { 37, 1, 129, 5, 64, 1, 1, 300, 17, 211 };
+    int32_t *first = malloc(tokens * sizeof *first + 1);
+    size_t at = 0, n = 0;
+    NEED(first);
+    while (at < tokens) {
+        size_t length = kind == ONE ? tokens : kind == SINGLE ? 1 : lengths[n++ % 10];
+        size_t end = least(tokens, at + length);
+        for (size_t t = at; t < end; t++)
+            first[t] = (int32_t)at;
+        at = end;
+    }
+    return first;
+}
+
+/* Far in what the rest is measured by: gradients of scores that are all but 0 are the
+ * differences of larger numbers. */
+static void
+check_near(const char *what, const char *name, const float *found, const float *want,
+           size_t n, double least_size, double limit)
+{
+    double off = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)found[i] - (double)want[i];
+        off += isnan(d) ? INFINITY : d * d;
+        size += (double)want[i] * (double)want[i];
+    }
+    off = sqrt(off) / fmax(fmax(sqrt(size), least_size), 1e-30);
+    CHECK_SAY(off <= limit, "%s: %s off by %g, at most %g is right", name, what, off,
+              limit);
+}
+
+static double
+size_of(const float *x, size_t n)
+{
+    double size = 0;
+    for (size_t i = 0; i < n; i++)
+        size += (double)x[i] * (double)x[i];
+    return sqrt(size);
+}
+
+static void *
+take_bytes(const void *p, size_t bytes)
+{
+    void *x = malloc(bytes + 1);
+    NEED(x);
+    CHECK(gpu->download(gpu, x, p, bytes) == 0);
+    return x;
+}
+
+/* That a second time gives the same. */
+static void
+check_same(const char *what, const char *name, const void *a, const void *b,
+           size_t bytes)
+{
+    void *x = take_bytes(a, bytes), *y = take_bytes(b, bytes);
+    CHECK_SAY(memcmp(x, y, bytes) == 0, "%s: %s differs the second time", name, what);
+    free(x);
+    free(y);
+}
+
+/* Queries, keys, values, dout: on the CPU, and on the GPU. */
+struct inputs {
+    float *host[4];
+    void *device[4];
+    size_t n[4];
+};
+
+static struct inputs
+make_inputs(const struct heads *h, size_t keys, enum dtype act)
+{
+    struct inputs in;
+    for (int i = 0; i < 4; i++) {
+        in.n[i] =
+            i == 0 || i == 3 ? h->tokens * h->query * h->dim : keys * h->kv * h->dim;
+        in.host[i] = pair_random(in.n[i], i == 0 ? 2 : 1, act, (uint32_t)i + 1);
+        in.device[i] = pair_put(in.host[i], act, in.n[i]);
+    }
+    return in;
+}
+
+static void
+free_inputs(struct inputs *in)
+{
+    for (int i = 0; i < 4; i++) {
+        free(in->host[i]);
+        gpu->release(gpu, in->device[i]);
+    }
+}
+
+struct limits {
+    double out, lse, grad;
+};
+
+static struct limits
+limits_of(enum dtype act)
+{
+    return act == DT_F32 ? (struct limits){ 1e-5, 1e-5, 1e-5 }
+                         : (struct limits){ 5e-3, 1e-4, 1e-2 };
+}
+
+enum { OUT, LSE, DQ, DKEY, DVALUE, RESULTS };
+
+static const char *const result_name[] = { "out", "lse", "dq", "dkey", "dvalue" };
+
+/* There and back. */
+static void
+check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
+           enum documents kind)
+{
+    char name[128];
+    int32_t *first = make_first(tokens, kind);
+    struct heads h = { tokens, 0, query, kv, dim, first };
+    struct inputs in = make_inputs(&h, tokens, act);
+    struct limits limit = limits_of(act);
+    const size_t n[RESULTS] = { in.n[0], query * tokens, in.n[0], in.n[1], in.n[1] };
+    size_t bytes = dtype_bits(act) / 8;
+    float *want[RESULTS];
+    void *got[2][RESULTS];
+    snprintf(name, sizeof name, "%s, %zu tokens, %zu/%zu x %zu, %s",
+             act == DT_F32 ? "f32" : "bf16", tokens, query, kv, dim,
+             documents_name[kind]);
+
+    for (int i = 0; i < RESULTS; i++) {
+        want[i] = calloc(n[i] + 1, sizeof **want);
+        NEED(want[i]);
+    }
+    cpu->attention(cpu, want[OUT], want[LSE], in.host[0], in.host[1], in.host[2], &h);
+    cpu->attention_dx(cpu, want[DQ], want[DKEY], want[DVALUE], in.host[3], want[OUT],
+                      want[LSE], in.host[0], in.host[1], in.host[2], NULL, &h);
+
+    h.first = pair_bytes(first, tokens * sizeof *first);
+    void *work = pair_poisoned(n[LSE] * sizeof(float));
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < RESULTS; i++)
+            got[round][i] = pair_poisoned(n[i] * (i == LSE ? 4 : bytes));
+        gpu->attention(gpu, got[round][OUT], got[round][LSE], in.device[0],
+                       in.device[1], in.device[2], &h);
+        gpu->attention_dx(gpu, got[round][DQ], got[round][DKEY], got[round][DVALUE],
+                          in.device[3], got[round][OUT], got[round][LSE], in.device[0],
+                          in.device[1], in.device[2], work, &h);
+    }
+    double small =
+        (kind == SINGLE || tokens == 1 ? 1 : 0.1) * size_of(want[DVALUE], n[DVALUE]);
+    for (int i = 0; i < RESULTS; i++) {
+        float *x = pair_get(got[0][i], i == LSE ? DT_F32 : act, n[i]);
+        check_near(result_name[i], name, x, want[i], n[i],
+                   i == DQ || i == DKEY ? small : 0,
+                   i == OUT   ? limit.out
+                   : i == LSE ? limit.lse
+                              : limit.grad);
+        check_same(result_name[i], name, got[0][i], got[1][i],
+                   n[i] * (i == LSE ? 4 : bytes));
+        free(x);
+        free(want[i]);
+        gpu->release(gpu, got[0][i]);
+        gpu->release(gpu, got[1][i]);
+    }
+    gpu->release(gpu, work);
+    gpu->release(gpu, (void *)(uintptr_t)h.first);
+    free_inputs(&in);
+    free(first);
+}
+
+/* Some tokens at a time, the keys of those before already there. */
+static void
+check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
+           size_t piece, enum documents kind)
+{
+    char name[128];
+    int32_t *first = make_first(tokens, kind);
+    struct heads all = { tokens, 0, query, kv, dim, first };
+    struct inputs in = make_inputs(&all, tokens, act);
+    struct limits limit = limits_of(act);
+    size_t row = query * dim, bytes = dtype_bits(act) / 8;
+    float *want = malloc(in.n[0] * sizeof *want), *part = malloc(query * tokens * 4);
+    float *want_lse = malloc(query * tokens * 4);
+    NEED(want && part && want_lse);
+    snprintf(name, sizeof name, "%s, %zu tokens in pieces of %zu, %zu/%zu x %zu, %s",
+             act == DT_F32 ? "f32" : "bf16", tokens, piece, query, kv, dim,
+             documents_name[kind]);
+    cpu->attention(cpu, want, want_lse, in.host[0], in.host[1], in.host[2], &all);
+
+    int32_t *there = pair_bytes(first, tokens * sizeof *first);
+    char *out = pair_poisoned(in.n[0] * bytes);
+    float *lse = pair_poisoned(query * tokens * 4);
+    for (size_t t = 0; t < tokens; t += piece) {
+        size_t n = least(piece, tokens - t);
+        struct heads h = { n, t, query, kv, dim, there + t };
+        gpu->attention(gpu, out + t * row * bytes, lse,
+                       (char *)in.device[0] + t * row * bytes, in.device[1],
+                       in.device[2], &h);
+        if (t + n == tokens) { // those of the last piece
+            for (size_t head = 0; head < query; head++)
+                memcpy(part + head * n, want_lse + head * tokens + t, n * sizeof *part);
+            float *x = pair_get(lse, DT_F32, query * n);
+            check_near("lse", name, x, part, query * n, 0, limit.lse);
+            free(x);
+        }
+    }
+    float *x = pair_get(out, act, in.n[0]);
+    check_near("out", name, x, want, in.n[0], 0, limit.out);
+    free(x);
+    free(want);
+    free(part);
+    free(want_lse);
+    free(first);
+    gpu->release(gpu, there);
+    gpu->release(gpu, out);
+    gpu->release(gpu, lse);
+    free_inputs(&in);
+}
+
+/* Few tokens behind many. */
+static void
+check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
+{
+    enum { QUERY = 32, KV = 8, DIM = 128 };
+    char name[128];
+    int32_t first[DIM];
+    struct heads h = { tokens, past, QUERY, KV, DIM, first };
+    struct limits limit = limits_of(act);
+    NEED(tokens <= DIM);
+    for (size_t t = 0; t < tokens; t++)
+        first[t] = from;
+    struct inputs in = make_inputs(&h, past + tokens, act);
+    float *want = malloc(in.n[0] * sizeof *want), *lse = malloc(QUERY * tokens * 4);
+    NEED(want && lse);
+    snprintf(name, sizeof name, "%s, %zu tokens behind %zu, from %d",
+             act == DT_F32 ? "f32" : "bf16", tokens, past, (int)from);
+    cpu->attention(cpu, want, lse, in.host[0], in.host[1], in.host[2], &h);
+    h.first = pair_bytes(first, tokens * sizeof *first);
+    void *out[2], *out_lse[2];
+    for (int i = 0; i < 2; i++) {
+        out[i] = pair_poisoned(in.n[0] * dtype_bits(act) / 8);
+        out_lse[i] = pair_poisoned(QUERY * tokens * 4);
+        gpu->attention(gpu, out[i], out_lse[i], in.device[0], in.device[1],
+                       in.device[2], &h);
+    }
+    float *x = pair_get(out[0], act, in.n[0]);
+    float *y = pair_get(out_lse[0], DT_F32, QUERY * tokens);
+    check_near("out", name, x, want, in.n[0], 0, limit.out);
+    check_near("lse", name, y, lse, QUERY * tokens, 0, limit.lse);
+    check_same("out", name, out[0], out[1], in.n[0] * dtype_bits(act) / 8);
+    free(x);
+    free(y);
+    free(want);
+    free(lse);
+    for (int i = 0; i < 2; i++) {
+        gpu->release(gpu, out[i]);
+        gpu->release(gpu, out_lse[i]);
+    }
+    gpu->release(gpu, (void *)(uintptr_t)h.first);
+    free_inputs(&in);
+}
+
+static void
+check_all(enum dtype act)
+{
+    static const size_t tokens[] = { 1, 17, 64, 127, 128, 129, 300, 1000 };
+    static const size_t heads[][3] = {
+        { 32, 8, 128 }, { 16, 8, 128 }, { 4, 2, 16 }, { 3, 1, 64 },
+        { 8, 8, 128 },  { 16, 1, 64 },  { 3, 1, 33 }, { 2, 1, 256 },
+    };
+    static const size_t pieces[] = { 1, 7, 16, 100 };
+    pair_open(act);
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
+            for (int kind = ONE; kind <= SINGLE; kind++)
+                check_case(act, tokens[t], heads[i][0], heads[i][1], heads[i][2],
+                           (enum documents)kind);
+    check_case(act, 2500, 4, 2, 128, ONE); // more tiles than are run at once, in order
+    check_case(act, 9000, 8, 2, 64, ODD);
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++)
+            for (int kind = ONE; kind <= ODD; kind++)
+                check_past(act, 300, heads[i][0], heads[i][1], heads[i][2], pieces[p],
+                           (enum documents)kind);
+    check_long(act, 5000, 1, 0);
+    check_long(act, 4999, 16, 0);
+    check_long(act, 3000, 100, 0);
+    check_long(act, 3000, 5, 2990);
+    check_long(act, 40960, 1, 0);
+    pair_close();
+}
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+enum { QUERY = 32, KV = 8, DIM = 128, TIMES = 20 };
+
+static double
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* When all before is done. */
+static double
+wait_for(const void *p)
+{
+    char x;
+    NEED(gpu->download(gpu, &x, p, 1) == 0);
+    return now();
+}
+
+/* n bf16 that are random, some of them again and again. */
+static void *
+fill(size_t n, uint32_t seed)
+{
+    enum { SOME = 1 << 20 };
+    char *p = gpu->alloc(gpu, n * 2);
+    float *x = pair_random(SOME, 1, DT_BF16, seed);
+    uint16_t *half = malloc(SOME * 2);
+    NEED(p && half);
+    for (size_t i = 0; i < SOME; i++)
+        half[i] = num_to_bf16(x[i]);
+    for (size_t i = 0; i < n; i += SOME)
+        gpu->upload(gpu, p + 2 * i, half, 2 * least(SOME, n - i));
+    free(x);
+    free(half);
+    return p;
+}
+
+static void
+time_training(size_t documents, size_t length)
+{
+    size_t tokens = documents * length, n = tokens * QUERY * DIM,
+           n_kv = tokens * KV * DIM;
+    int32_t *first = malloc(tokens * sizeof *first);
+    NEED(first);
+    for (size_t t = 0; t < tokens; t++)
+        first[t] = (int32_t)(t - t % length);
+    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL };
+    h.first = pair_bytes(first, tokens * sizeof *first);
+    void *q = fill(n, 1), *key = fill(n_kv, 2), *value = fill(n_kv, 3),
+         *dout = fill(n, 4);
+    void *out = fill(n, 5), *dq = fill(n, 6), *dkey = fill(n_kv, 7);
+    void *dvalue = fill(n_kv, 8);
+    float *lse = gpu->alloc(gpu, tokens * QUERY * 4);
+    float *work = gpu->alloc(gpu, tokens * QUERY * 4);
+    double scores = 0.5 * (double)length * (double)(length + 1) * (double)documents;
+    double flops = 4 * scores * QUERY * DIM;
+    for (int back = 0; back < 2; back++) {
+        double start = 0;
+        for (int i = -3; i < TIMES; i++) {
+            if (i == 0)
+                start = wait_for(out);
+            if (back)
+                gpu->attention_dx(gpu, dq, dkey, dvalue, dout, out, lse, q, key, value,
+                                  work, &h);
+            else
+                gpu->attention(gpu, out, lse, q, key, value, &h);
+        }
+        double seconds = (wait_for(out) - start) / TIMES;
+        printf("%s %zux%zu\t%.1f\t%.1f TFLOP/s\n", back ? "back" : "forward", documents,
+               length, 1e6 * seconds, (back ? 2.5 : 1) * flops / seconds * 1e-12);
+        fflush(stdout);
+    }
+    void *const all[] = { q, key, value, dout, out, dq, dkey, dvalue, lse, work };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        gpu->release(gpu, all[i]);
+    gpu->release(gpu, (void *)(uintptr_t)h.first);
+    free(first);
+}
+
+/* Caches of many layers, so that none is near the multiprocessors yet. */
+static void
+time_decoding(size_t past)
+{
+    size_t n = (past + 1) * KV * DIM, layers = ((size_t)256 << 20) / n / 2 + 1;
+    size_t times = layers * (1 + 200 / layers);
+    const int32_t first = 0;
+    struct heads h = { 1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first) };
+    char *key = fill(n * layers, 1), *value = fill(n * layers, 2);
+    void *q = fill(QUERY * DIM, 3), *out = fill(QUERY * DIM, 4);
+    float *lse = gpu->alloc(gpu, QUERY * 4);
+    double start = 0;
+    for (size_t i = 0; i < times + layers; i++) {
+        if (i == layers)
+            start = wait_for(out);
+        size_t at = i % layers * n * 2;
+        gpu->attention(gpu, out, lse, q, key + at, value + at, &h);
+    }
+    double seconds = (wait_for(out) - start) / (double)times;
+    printf("decode %zu\t%.1f\t%.0f GB/s\n", past, 1e6 * seconds,
+           4e-9 * (double)n / seconds);
+    fflush(stdout);
+    void *const all[] = { key, value, q, out, lse, (void *)(uintptr_t)h.first };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        gpu->release(gpu, all[i]);
+}
+
+static void
+time_all(void)
+{
+    pair_open(DT_BF16);
+    printf("case\tmicroseconds\tspeed\n");
+    time_training(8, 2048);
+    time_training(2, 2048);
+    time_training(1, 8192);
+    time_training(16, 512);
+    time_decoding(128);
+    time_decoding(4096);
+    time_decoding(32768);
+    pair_close();
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        time_all();
+        return check_end();
+    }
+    check_all(DT_BF16);
+    check_all(DT_F32);
+    return check_end();
+}
