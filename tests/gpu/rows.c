@@ -1,0 +1,924 @@
+/* SPDX-License-Identifier: MIT */
+/* rows: the operations of rows.cu against those of the CPU, with f32 and bf16 activations.
+ *
+ *   rows           compare
+ *   rows --time    a table of times instead, for 16384 tokens of a model of 4B
+ *
+ * What the GPU gets is what the CPU gets, rounded to bf16 before where activations are.
+ * Limits: in f32 the two differ by the order of sums and by a unit or two of exp, 2e-6 of
+ * a tensor at most.  A bf16 result is rounded once, which moves no number by more than
+ * 2^-8 of itself: 4e-3.  Losses, scales and gradients of weights are f32 in both cases.
+ * What is moved, converted or added in a given order is equal. */
+#include "tests/gpu/pair.h"
+
+#include <time.h>
+
+enum { HELD = 64, VOCAB = 1000 };
+
+static enum dtype act;
+static double near_act_limit;
+static const double near_f32_limit = 2e-6;
+static size_t off; // activations begin that many elements into their memory
+
+/* ---- memory, all of which ends with a run ------------------------------------------------ */
+
+static void *held[HELD], *hosts[HELD];
+static size_t n_held, n_hosts;
+
+static void *
+hold(void *p)
+{
+    NEED(n_held < HELD);
+    return held[n_held++] = p;
+}
+
+static void *
+host(void *p)
+{
+    NEED(p && n_hosts < HELD);
+    return hosts[n_hosts++] = p;
+}
+
+static void
+let_go(void)
+{
+    while (n_held)
+        gpu->release(gpu, held[--n_held]);
+    while (n_hosts)
+        free(hosts[--n_hosts]);
+}
+
+static float *
+room(size_t n)
+{
+    return host(calloc(n + 1, sizeof(float)));
+}
+
+/* Like random numbers, that activations can be. */
+static float *
+normal(size_t n, float size, uint32_t seed)
+{
+    return host(pair_random(n, size, act, seed));
+}
+
+static size_t
+act_bytes(void)
+{
+    return dtype_bits(act) / 8;
+}
+
+/* Activations on the GPU. */
+static void *
+put(const float *x, size_t n)
+{
+    float *moved = room(n + off);
+    memcpy(moved + off, x, n * sizeof *x);
+    return (char *)hold(pair_put(moved, act, n + off)) + off * act_bytes();
+}
+
+static void *
+poisoned(size_t n)
+{
+    return (char *)hold(pair_poisoned((n + off) * act_bytes())) + off * act_bytes();
+}
+
+static float *
+put_f32(const float *x, size_t n)
+{
+    return hold(pair_put(x, DT_F32, n));
+}
+
+static float *
+poisoned_f32(size_t n)
+{
+    return hold(pair_poisoned(n * sizeof(float)));
+}
+
+static int32_t *
+put_ids(const int32_t *x, size_t n)
+{
+    return hold(pair_bytes(x, n * sizeof *x));
+}
+
+/* ---- comparing --------------------------------------------------------------------------- */
+
+static uint64_t digest; // of all that was compared in this run
+static const char *doing;
+static char shape_text[160];
+
+static void
+add_digest(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        digest = (digest ^ bits) * 0x100000001b3U;
+    }
+}
+
+static void
+near(const char *what, const float *found, const float *want, size_t n, double limit)
+{
+    double is = pair_off(found, want, n);
+    CHECK_SAY(is <= limit, "%s, %s: %s is off by %g, at most %g is right", doing,
+              shape_text, what, is, limit);
+}
+
+/* Of results with a sum of n numbers in f32: the CPU adds many of them one after the other,
+ * and small ones get lost in what is large by then. */
+static double
+summed(size_t n)
+{
+    return near_f32_limit + 5e-8 * sqrt((double)n);
+}
+
+static float *
+near_act_sum(const char *what, const void *found, const float *want, size_t n,
+             size_t sum)
+{
+    float *x = host(pair_get(found, act, n));
+    add_digest(x, n);
+    near(what, x, want, n, fmax(near_act_limit, summed(sum)));
+    return x;
+}
+
+static float *
+near_act(const char *what, const void *found, const float *want, size_t n)
+{
+    return near_act_sum(what, found, want, n, 0);
+}
+
+static void
+near_f32(const char *what, const float *found, const float *want, size_t n,
+         double limit)
+{
+    float *x = host(pair_get(found, DT_F32, n));
+    add_digest(x, n);
+    near(what, x, want, n, limit);
+}
+
+struct shape {
+    size_t rows, n, heads;
+    bool add, no_gain, in_place; // of norm_dx, turn_dx
+    enum dtype dtype;            // of what is not activations
+    int32_t ids;                 // how many there are
+    float scale;
+};
+
+/* The same bytes a second time. */
+static void
+twice(const char *what, void (*go)(const struct shape *), struct shape s)
+{
+    uint64_t first = 0;
+    doing = what;
+    snprintf(
+        shape_text, sizeof shape_text,
+        "%s, rows %zu, n %zu, heads %zu, type %d, ids %d, scale %g, offset %zu%s%s%s",
+        act == DT_F32 ? "f32" : "bf16", s.rows, s.n, s.heads, (int)s.dtype, s.ids,
+        (double)s.scale, off, s.add ? ", add" : "", s.no_gain ? ", no gain" : "",
+        s.in_place ? ", in place" : "");
+    for (int run = 0; run < 2; run++) {
+        digest = 0xcbf29ce484222325U;
+        go(&s);
+        let_go();
+        if (run == 0)
+            first = digest;
+    }
+    CHECK_SAY(first == digest, "%s, %s: the second run gives other bytes", doing,
+              shape_text);
+}
+
+/* ---- moves ------------------------------------------------------------------------------- */
+
+/* Ids of tokens, below count; each as likely as another. */
+static int32_t *
+some_ids(size_t n, int32_t count)
+{
+    int32_t *ids = host(malloc((n + 1) * sizeof *ids));
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)(check_random(i + 77) % (uint32_t)count);
+    return ids;
+}
+
+/* A permutation of 0 .. n - 1: n has no factor 7919. */
+static int32_t *
+mixed(size_t n)
+{
+    int32_t *index = host(malloc((n + 1) * sizeof *index));
+    NEED(n % 7919);
+    for (size_t i = 0; i < n; i++)
+        index[i] = (int32_t)(i * 7919 % n);
+    return index;
+}
+
+static void
+go_gather(const struct shape *s)
+{
+    size_t n = s->rows * s->n;
+    float *x = normal(n, 1, 1), *want = room(n);
+    int32_t *index = mixed(s->rows);
+    cpu->gather(cpu, want, x, index, s->rows, s->n);
+    void *y = poisoned(n);
+    gpu->gather(gpu, y, put(x, n), put_ids(index, s->rows), s->rows, s->n);
+    near("y", near_act("y", y, want, n), want, n, 0);
+}
+
+/* To two rows in three. */
+static void
+go_scatter(const struct shape *s)
+{
+    size_t rows = s->rows + s->rows / 2, n = rows * s->n;
+    float *x = normal(s->rows * s->n, 1, 1), *want = normal(n, 1, 2);
+    int32_t *index = mixed(rows);
+    void *y = put(want, n);
+    cpu->scatter(cpu, want, x, index, s->rows, s->n);
+    gpu->scatter(gpu, y, put(x, s->rows * s->n), put_ids(index, s->rows), s->rows,
+                 s->n);
+    near("y", near_act("y", y, want, n), want, n, 0);
+}
+
+/* Numbers of a type, here. */
+static void *
+of_type(const float *x, enum dtype dtype, size_t n)
+{
+    uint16_t *half = host(malloc(n * sizeof(float) + 1));
+    if (dtype == DT_F32)
+        return memcpy(half, x, n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        half[i] = dtype == DT_BF16 ? num_to_bf16(x[i]) : num_to_f16(x[i]);
+    return half;
+}
+
+static void
+go_convert(const struct shape *s)
+{
+    float *x = host(pair_random(s->n + 8, 1, DT_F32, 3)), *want = room(s->n);
+    char *there = hold(pair_put(x, s->dtype, s->n + 8));
+    float *y = poisoned_f32(s->n);
+    cpu->convert(cpu, want, of_type(x + off, s->dtype, s->n), s->dtype, s->n);
+    gpu->convert(gpu, y, there + off * dtype_bits(s->dtype) / 8, s->dtype, s->n);
+    near_f32("y", y, want, s->n, 0);
+}
+
+static void
+moves(void)
+{
+    static const struct shape shapes[] = {
+        { .rows = 1, .n = 1 },      { .rows = 3, .n = 7 },
+        { .rows = 5, .n = 8 },      { .rows = 37, .n = 333 },
+        { .rows = 100, .n = 2560 }, { .rows = 64, .n = 9728 },
+        { .rows = 70000, .n = 12 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        twice("gather", go_gather, shapes[i]);
+        twice("scatter", go_scatter, shapes[i]);
+    }
+    static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16 };
+    for (int t = 0; t < 3; t++) {
+        twice("convert", go_convert, (struct shape){ .n = 1, .dtype = types[t] });
+        twice("convert", go_convert, (struct shape){ .n = 1003, .dtype = types[t] });
+        twice("convert", go_convert, (struct shape){ .n = 1 << 20, .dtype = types[t] });
+    }
+}
+
+/* ---- embedding --------------------------------------------------------------------------- */
+
+static void
+go_embed(const struct shape *s)
+{
+    size_t n = s->rows * s->n, of = (size_t)s->ids * s->n;
+    float *w = host(pair_random(of, 1, DT_F32, 4)), *want = room(n);
+    struct weight here = { .dtype = s->dtype, .out = (size_t)s->ids, .in = s->n },
+                  there = here;
+    int32_t *ids = some_ids(s->rows, s->ids);
+    here.values = of_type(w, s->dtype, of);
+    there.values = hold(pair_put(w, s->dtype, of));
+    cpu->embed(cpu, want, &here, ids, s->rows);
+    void *y = poisoned(n);
+    gpu->embed(gpu, y, &there, put_ids(ids, s->rows), s->rows);
+    near_act("y", y, want, n);
+}
+
+static void
+go_embed_dw(const struct shape *s)
+{
+    size_t n = s->rows * s->n, of = (size_t)s->ids * s->n;
+    float *dy = normal(n, 1, 5), *want = normal(of, 1, 6);
+    int32_t *ids = some_ids(s->rows, s->ids);
+    float *dw = put_f32(want, of);
+    cpu->embed_dw(cpu, want, dy, ids, s->rows, s->n);
+    gpu->embed_dw(gpu, dw, put(dy, n), put_ids(ids, s->rows), s->rows, s->n);
+    near_f32("dw", dw, want, of, 0);
+}
+
+static void
+go_l1(const struct shape *s)
+{
+    size_t n = s->rows * s->n, of = (size_t)s->ids * s->n;
+    float *w = host(pair_random(of, 1, DT_F32, 7)), *x = normal(n, 1, 8);
+    float *loss = room(s->rows), *dx = room(n), *dw = normal(of, 1, 9);
+    struct weight here = { .dtype = s->dtype, .out = (size_t)s->ids, .in = s->n },
+                  there = here;
+    int32_t *ids = some_ids(s->rows, s->ids);
+    for (size_t i = 0; i < s->n; i++) // no difference at all
+        x[i] = w[(size_t)ids[0] * s->n + i] = num_from_bf16(num_to_bf16(x[i]));
+    here.values = of_type(w, s->dtype, of);
+    there.values = hold(pair_put(w, s->dtype, of));
+    bool back = s->scale != 0;
+    float *found_loss = poisoned_f32(s->rows), *found_dw = put_f32(dw, of);
+    void *found_dx = poisoned(n);
+    cpu->l1(cpu, loss, back ? dx : NULL, back && !s->no_gain ? dw : NULL, x, &here, ids,
+            s->rows, s->scale);
+    gpu->l1(gpu, found_loss, back ? found_dx : NULL,
+            back && !s->no_gain ? found_dw : NULL, put(x, n), &there,
+            put_ids(ids, s->rows), s->rows, s->scale);
+    near_f32("loss", found_loss, loss, s->rows, near_f32_limit);
+    near_f32("dw", found_dw, dw, of, 0);
+    if (back)
+        near_act("dx", found_dx, dx, n);
+}
+
+static void
+embeddings(void)
+{
+    static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16 };
+    static const struct shape shapes[] = {
+        { .rows = 1, .n = 1, .ids = 1 },       { .rows = 3, .n = 7, .ids = 2 },
+        { .rows = 65, .n = 333, .ids = 40 },   { .rows = 300, .n = 2560, .ids = VOCAB },
+        { .rows = 300, .n = 2560, .ids = 1 },  { .rows = 2000, .n = 64, .ids = 3 },
+        { .rows = 70000, .n = 12, .ids = 50 }, { .rows = 70000, .n = 5, .ids = VOCAB },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct shape s = shapes[i];
+        twice("embed_dw", go_embed_dw, s);
+        for (int t = 0; t < 3; t++) {
+            s.dtype = types[t];
+            s.scale = 0;
+            twice("embed", go_embed, s);
+            twice("l1", go_l1, s);
+            s.scale = 0.37F;
+            twice("l1", go_l1, s);
+        }
+        s.no_gain = true;
+        twice("l1", go_l1, s);
+    }
+    // Rows that wait for one another: this must not take seconds.
+    twice("embed_dw", go_embed_dw, (struct shape){ .rows = 16384, .n = 256, .ids = 1 });
+}
+
+/* ---- norms ------------------------------------------------------------------------------- */
+
+/* Of few numbers the gradient would be what rounding leaves of a difference. */
+static float
+eps_of(size_t n)
+{
+    return n < 16 ? 8 : 1e-6F;
+}
+
+static void
+go_norm(const struct shape *s)
+{
+    size_t n = s->rows * s->n;
+    float *x = normal(n, 2, 10), *gain = host(pair_random(s->n, 1, DT_F32, 11));
+    float *y = room(n), *scale = room(s->rows);
+    cpu->norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
+    void *found = poisoned(n);
+    float *found_scale = poisoned_f32(s->rows);
+    gpu->norm(gpu, found, found_scale, put(x, n), put_f32(gain, s->n), s->rows, s->n,
+              eps_of(s->n));
+    near_act_sum("y", found, y, n, s->n);
+    near_f32("scale", found_scale, scale, s->rows, summed(s->n));
+}
+
+static void
+go_norm_dx(const struct shape *s)
+{
+    size_t n = s->rows * s->n;
+    float *x = normal(n, 2, 12), *gain = host(pair_random(s->n, 1, DT_F32, 13));
+    float *y = room(n), *scale = room(s->rows), *dy = normal(n, 1, 14);
+    float *dx = normal(n, 1, 15), *dgain = host(pair_random(s->n, 1, DT_F32, 16));
+    cpu->norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
+    void *found = s->add ? put(dx, n) : poisoned(n), *found_dy = put(dy, n);
+    float *found_dgain = put_f32(dgain, s->n);
+    if (s->in_place) {
+        found = found_dy;
+        dx = dy;
+    }
+    cpu->norm_dx(cpu, dx, s->no_gain ? NULL : dgain, dy, x, scale, gain, s->rows, s->n,
+                 s->add ? dx : NULL);
+    gpu->norm_dx(gpu, found, s->no_gain ? NULL : found_dgain, found_dy, put(x, n),
+                 put_f32(scale, s->rows), put_f32(gain, s->n), s->rows, s->n,
+                 s->add ? found : NULL);
+    near_act_sum("dx", found, dx, n, s->n);
+    near_f32("dgain", found_dgain, dgain, s->n, s->no_gain ? 0 : summed(s->rows));
+}
+
+static void
+norms(void)
+{
+    static const struct shape shapes[] = {
+        { .rows = 1, .n = 1 },      { .rows = 3, .n = 7 },
+        { .rows = 5, .n = 64 },     { .rows = 1, .n = 2560 },
+        { .rows = 37, .n = 333 },   { .rows = 700, .n = 1024 },
+        { .rows = 600, .n = 2560 }, { .rows = 9, .n = 5120 },
+        { .rows = 9, .n = 9728 },   { .rows = 3, .n = 20488 },
+        { .rows = 2, .n = 70001 },  { .rows = 70000, .n = 32 },
+        { .rows = 70000, .n = 9 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct shape s = shapes[i];
+        twice("norm", go_norm, s);
+        twice("norm_dx", go_norm_dx, s);
+        s.add = true;
+        twice("norm_dx", go_norm_dx, s);
+        s.no_gain = true;
+        twice("norm_dx", go_norm_dx, s);
+        s.add = false;
+        s.no_gain = false;
+        s.in_place = true;
+        twice("norm_dx", go_norm_dx, s);
+    }
+}
+
+/* ---- heads ------------------------------------------------------------------------------- */
+
+enum { POSITIONS = 50 };
+
+static struct turn
+turning(const struct shape *s, struct turn *there)
+{
+    size_t half = s->n / 2;
+    float *table = room(POSITIONS * s->n);
+    int32_t *position = some_ids(s->rows, POSITIONS);
+    for (size_t p = 0; p < POSITIONS; p++)
+        for (size_t i = 0; i < half; i++) {
+            float angle = (float)p * powf(1e4F, -(float)i / (float)half);
+            table[p * s->n + i] = cosf(angle);
+            table[p * s->n + half + i] = sinf(angle);
+        }
+    struct turn t = { table, position, s->rows, s->heads, s->n, eps_of(s->n) };
+    *there = t;
+    there->table = put_f32(table, POSITIONS * s->n);
+    there->position = put_ids(position, s->rows);
+    return t;
+}
+
+static void
+go_turn(const struct shape *s)
+{
+    size_t all = s->rows * s->heads, n = all * s->n;
+    float *x = normal(n, 2, 20), *gain = host(pair_random(s->n, 1, DT_F32, 21));
+    float *y = room(n), *scale = room(all);
+    struct turn there, here = turning(s, &there);
+    cpu->turn(cpu, y, scale, x, gain, &here);
+    void *found = poisoned(n);
+    float *found_scale = poisoned_f32(all);
+    gpu->turn(gpu, found, found_scale, put(x, n), put_f32(gain, s->n), &there);
+    near_act_sum("y", found, y, n, s->n);
+    near_f32("scale", found_scale, scale, all, summed(s->n));
+}
+
+static void
+go_turn_dx(const struct shape *s)
+{
+    size_t all = s->rows * s->heads, n = all * s->n;
+    float *x = normal(n, 2, 22), *gain = host(pair_random(s->n, 1, DT_F32, 23));
+    float *y = room(n), *scale = room(all), *d = normal(n, 1, 24);
+    float *dgain = host(pair_random(s->n, 1, DT_F32, 25));
+    struct turn there, here = turning(s, &there);
+    cpu->turn(cpu, y, scale, x, gain, &here);
+    void *found = put(d, n);
+    float *found_dgain = put_f32(dgain, s->n);
+    cpu->turn_dx(cpu, d, s->no_gain ? NULL : dgain, x, scale, gain, &here);
+    gpu->turn_dx(gpu, found, s->no_gain ? NULL : found_dgain, put(x, n),
+                 put_f32(scale, all), put_f32(gain, s->n), &there);
+    near_act_sum("d", found, d, n, s->n);
+    near_f32("dgain", found_dgain, dgain, s->n, s->no_gain ? 0 : summed(all));
+}
+
+static void
+heads(void)
+{
+    static const struct shape shapes[] = {
+        { .rows = 1, .heads = 1, .n = 16 },     { .rows = 3, .heads = 5, .n = 2 },
+        { .rows = 1, .heads = 32, .n = 128 },   { .rows = 70, .heads = 8, .n = 128 },
+        { .rows = 333, .heads = 32, .n = 128 }, { .rows = 40, .heads = 3, .n = 128 },
+        { .rows = 17, .heads = 6, .n = 64 },    { .rows = 33, .heads = 2, .n = 256 },
+        { .rows = 29, .heads = 7, .n = 80 },    { .rows = 29, .heads = 4, .n = 96 },
+        { .rows = 31, .heads = 3, .n = 34 },    { .rows = 31, .heads = 2, .n = 250 },
+        { .rows = 70000, .heads = 2, .n = 32 }, { .rows = 70000, .heads = 1, .n = 18 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct shape s = shapes[i];
+        twice("turn", go_turn, s);
+        twice("turn_dx", go_turn_dx, s);
+        s.no_gain = true;
+        twice("turn_dx", go_turn_dx, s);
+    }
+}
+
+/* ---- SwiGLU ------------------------------------------------------------------------------ */
+
+static void
+go_swiglu(const struct shape *s)
+{
+    float *gate = normal(s->n, 4, 30), *up = normal(s->n, 1, 31), *y = room(s->n);
+    cpu->swiglu(cpu, y, gate, up, s->n);
+    void *found = poisoned(s->n);
+    gpu->swiglu(gpu, found, put(gate, s->n), put(up, s->n), s->n);
+    near_act("y", found, y, s->n);
+}
+
+static void
+go_swiglu_dx(const struct shape *s)
+{
+    float *gate = normal(s->n, 4, 32), *up = normal(s->n, 1, 33);
+    float *d = normal(s->n, 1, 34);
+    void *found_gate = put(gate, s->n), *found_up = put(up, s->n),
+         *found = put(d, s->n);
+    cpu->swiglu_dx(cpu, gate, up, d, s->n);
+    gpu->swiglu_dx(gpu, found_gate, found_up, found, s->n);
+    near_act("gate", found_gate, gate, s->n);
+    near_act("up", found_up, up, s->n);
+    near_act("y", found, d, s->n);
+}
+
+/* Far from zero nothing may become NaN. */
+static void
+go_far(const struct shape *s)
+{
+    float *gate = room(s->n), *up = room(s->n), *y = room(s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        gate[i] = ldexpf(i % 2 ? 1 : -1, (int)i / 2 + 3);
+        up[i] = 1;
+    }
+    cpu->swiglu(cpu, y, gate, up, s->n);
+    void *found = poisoned(s->n);
+    gpu->swiglu(gpu, found, put(gate, s->n), put(up, s->n), s->n);
+    near_act("y", found, y, s->n);
+}
+
+static void
+swiglus(void)
+{
+    static const size_t n[] = { 1, 7, 8, 4097, 9728, 50 * 9728, (1 << 20) + 3 };
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        twice("swiglu", go_swiglu, (struct shape){ .n = n[i] });
+        twice("swiglu_dx", go_swiglu_dx, (struct shape){ .n = n[i] });
+    }
+    twice("swiglu, far from zero", go_far, (struct shape){ .n = 40 });
+}
+
+/* ---- cross-entropy ----------------------------------------------------------------------- */
+
+static void
+go_cross_entropy(const struct shape *s)
+{
+    size_t n = s->rows * s->n;
+    float *x = normal(n, 4, 40), *loss = room(s->rows);
+    int32_t *label = some_ids(s->rows, (int32_t)s->n);
+    for (size_t r = 1; r < s->rows; r += 5)
+        label[r] = -1;
+    for (size_t r = 2; r < s->rows; r += 7) // rows that are far from zero
+        for (size_t i = 0; i < s->n; i++)
+            x[r * s->n + i] += 512;
+    if (act == DT_BF16)
+        for (size_t i = 0; i < n; i++)
+            x[i] = num_from_bf16(num_to_bf16(x[i]));
+    void *found = put(x, n);
+    float *found_loss = poisoned_f32(s->rows);
+    cpu->cross_entropy(cpu, loss, x, label, s->rows, s->n, s->scale);
+    gpu->cross_entropy(gpu, found_loss, found, put_ids(label, s->rows), s->rows, s->n,
+                       s->scale);
+    near_f32("loss", found_loss, loss, s->rows, near_f32_limit);
+    float *d = near_act_sum("gradient", found, x, n, s->n);
+    for (size_t r = 0; r < s->rows; r++) {
+        size_t wrong = 0;
+        if (label[r] >= 0)
+            d[r * s->n + (size_t)label[r]] = x[r * s->n + (size_t)label[r]] = 0;
+        for (size_t i = 0; label[r] < 0 && i < s->n; i++)
+            wrong += d[r * s->n + i] != 0;
+        CHECK_SAY(wrong == 0, "%s, %s: row %zu without a label has a gradient", doing,
+                  shape_text, r);
+    }
+    near("gradient without that of labels", d, x, n,
+         fmax(near_act_limit, summed(s->n)));
+}
+
+static void
+cross_entropies(void)
+{
+    static const struct shape shapes[] = {
+        { .rows = 3, .n = 2 },      { .rows = 9, .n = 7 },
+        { .rows = 40, .n = 256 },   { .rows = 20, .n = 1003 },
+        { .rows = 11, .n = 32000 }, { .rows = 11, .n = 151936 },
+        { .rows = 3, .n = 151939 }, { .rows = 2, .n = 262144 },
+        { .rows = 70000, .n = 24 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct shape s = shapes[i];
+        twice("cross_entropy", go_cross_entropy, s);
+        s.scale = 0.125F;
+        twice("cross_entropy", go_cross_entropy, s);
+    }
+}
+
+/* ---- nothing ----------------------------------------------------------------------------- */
+
+static void
+nothing(void)
+{
+    float *p = hold(gpu->alloc(gpu, 64));
+    int32_t *ids = hold(gpu->alloc(gpu, 64));
+    struct weight w = { .dtype = DT_F32, .values = p, .out = 1, .in = 4 };
+    struct turn t = { p, ids, 0, 1, 4, 1 };
+    gpu->embed(gpu, p, &w, ids, 0);
+    gpu->embed_dw(gpu, p, p, ids, 0, 4);
+    gpu->norm(gpu, p, p, p, p, 0, 4, 1);
+    gpu->norm_dx(gpu, p, p, p, p, p, p, 0, 4, NULL);
+    gpu->turn(gpu, p, p, p, p, &t);
+    gpu->turn_dx(gpu, p, p, p, p, p, &t);
+    gpu->swiglu(gpu, p, p, p, 0);
+    gpu->swiglu_dx(gpu, p, p, p, 0);
+    gpu->gather(gpu, p, p, ids, 0, 4);
+    gpu->scatter(gpu, p, p, ids, 0, 4);
+    gpu->convert(gpu, p, p, DT_F32, 0);
+    gpu->cross_entropy(gpu, p, p, ids, 0, 4, 1);
+    gpu->l1(gpu, p, p, p, p, &w, ids, 0, 1);
+    let_go();
+}
+
+/* ---- times ------------------------------------------------------------------------------- */
+
+enum { TOKENS = 16384, HIDDEN = 2560, FFN = 9728, QWEN = 151936, LOGIT_ROWS = 1536 };
+
+/* Random numbers; all operations may destroy a, b and d. */
+struct bench {
+    void *a, *b, *d, *logits; // (TOKENS, FFN) three times, (LOGIT_ROWS, QWEN)
+    float *gain, *dgain, *scale, *loss, *dw;
+    int32_t *ids, *same, *label; // (TOKENS): different ones, one, of few rows
+    struct weight w;             // (QWEN, HIDDEN), bf16
+    struct turn query, key;
+};
+
+static void
+time_copy(const struct bench *b)
+{
+    gpu->copy(gpu, b->a, b->b, (size_t)TOKENS * FFN * act_bytes());
+}
+
+static void
+time_embed(const struct bench *b)
+{
+    gpu->embed(gpu, b->a, &b->w, b->ids, TOKENS);
+}
+
+static void
+time_embed_dw(const struct bench *b)
+{
+    gpu->embed_dw(gpu, b->dw, b->a, b->ids, TOKENS, HIDDEN);
+}
+
+static void
+time_embed_dw_same(const struct bench *b)
+{
+    gpu->embed_dw(gpu, b->dw, b->a, b->same, TOKENS, HIDDEN);
+}
+
+static void
+time_norm(const struct bench *b)
+{
+    gpu->norm(gpu, b->a, b->scale, b->b, b->gain, TOKENS, HIDDEN, 1e-6F);
+}
+
+static void
+time_norm_1(const struct bench *b)
+{
+    gpu->norm(gpu, b->a, b->scale, b->b, b->gain, 1, HIDDEN, 1e-6F);
+}
+
+static void
+time_norm_dx(const struct bench *b)
+{
+    gpu->norm_dx(gpu, b->a, b->dgain, b->b, b->d, b->scale, b->gain, TOKENS, HIDDEN,
+                 b->a);
+}
+
+static void
+time_turn_query(const struct bench *b)
+{
+    gpu->turn(gpu, b->a, b->scale, b->b, b->gain, &b->query);
+}
+
+static void
+time_turn_key(const struct bench *b)
+{
+    gpu->turn(gpu, b->a, b->scale, b->b, b->gain, &b->key);
+}
+
+static void
+time_turn_1(const struct bench *b)
+{
+    struct turn t = b->query;
+    t.tokens = 1;
+    gpu->turn(gpu, b->a, b->scale, b->b, b->gain, &t);
+}
+
+static void
+time_turn_dx_query(const struct bench *b)
+{
+    gpu->turn_dx(gpu, b->a, b->dgain, b->b, b->scale, b->gain, &b->query);
+}
+
+static void
+time_turn_dx_key(const struct bench *b)
+{
+    gpu->turn_dx(gpu, b->a, b->dgain, b->b, b->scale, b->gain, &b->key);
+}
+
+static void
+time_swiglu(const struct bench *b)
+{
+    gpu->swiglu(gpu, b->d, b->a, b->b, (size_t)TOKENS * FFN);
+}
+
+static void
+time_swiglu_dx(const struct bench *b)
+{
+    gpu->swiglu_dx(gpu, b->a, b->b, b->d, (size_t)TOKENS * FFN);
+}
+
+static void
+time_gather(const struct bench *b)
+{
+    gpu->gather(gpu, b->a, b->b, b->label, TOKENS, HIDDEN);
+}
+
+static void
+time_scatter(const struct bench *b)
+{
+    gpu->scatter(gpu, b->a, b->b, b->label, TOKENS, HIDDEN);
+}
+
+static void
+time_convert(const struct bench *b)
+{
+    gpu->convert(gpu, b->dw, b->a, act, (size_t)TOKENS * FFN);
+}
+
+static void
+time_cross_entropy(const struct bench *b)
+{
+    gpu->cross_entropy(gpu, b->loss, b->logits, b->ids, LOGIT_ROWS, QWEN, 1);
+}
+
+static void
+time_cross_entropy_0(const struct bench *b)
+{
+    gpu->cross_entropy(gpu, b->loss, b->logits, b->ids, LOGIT_ROWS, QWEN, 0);
+}
+
+static void
+time_l1(const struct bench *b)
+{
+    gpu->l1(gpu, b->loss, b->a, b->dw, b->b, &b->w, b->ids, TOKENS, 1);
+}
+
+static double
+seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Many calls between two downloads, which wait; 0.2 s or more. */
+static void
+report(const struct bench *b, const char *op, const char *shape, double bytes,
+       void (*go)(const struct bench *))
+{
+    float word;
+    double took = 0;
+    size_t calls = 5;
+    while (took < 0.2 && pair_err.kind == ERR_NONE) {
+        calls *= 2;
+        go(b);
+        gpu->download(gpu, &word, b->loss, sizeof word);
+        double from = seconds();
+        for (size_t i = 0; i < calls; i++)
+            go(b);
+        gpu->download(gpu, &word, b->loss, sizeof word);
+        took = seconds() - from;
+    }
+    took /= (double)calls;
+    printf("%s\t%s\t%s\t%.1f\t%.0f\t%.0f\n", op, act == DT_F32 ? "f32" : "bf16", shape,
+           took * 1e6, bytes, bytes / took * 1e-9);
+    fflush(stdout);
+}
+
+/* n activations that are not all the same. */
+static void *
+filled(size_t n)
+{
+    enum { PIECE = 1 << 20 };
+    char *p = hold(gpu->alloc(gpu, n * act_bytes()));
+    void *piece = pair_put(normal(PIECE, 1, 50), act, PIECE);
+    NEED(p && n >= PIECE);
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t some = n - at < PIECE ? n - at : PIECE;
+        gpu->copy(gpu, p + at * act_bytes(), piece, some * act_bytes());
+    }
+    gpu->release(gpu, piece);
+    return p;
+}
+
+static void
+all_times(void)
+{
+    const double t = TOKENS, a = (double)act_bytes(), c = HIDDEN, f = FFN;
+    const double logits = (double)LOGIT_ROWS * QWEN * a;
+    int32_t *ids = host(malloc(3 * TOKENS * sizeof *ids));
+    for (int i = 0; i < TOKENS; i++) {
+        ids[i] = (int32_t)((int64_t)i * 7919 % QWEN);
+        ids[TOKENS + i] = 5;
+        ids[2 * TOKENS + i] = (int32_t)((int64_t)i * 7919 % TOKENS);
+    }
+    struct bench b = { .a = filled((size_t)TOKENS * FFN),
+                       .b = filled((size_t)TOKENS * FFN),
+                       .d = filled((size_t)TOKENS * FFN),
+                       .logits = filled((size_t)LOGIT_ROWS * QWEN),
+                       .gain = put_f32(normal(HIDDEN, 1, 51), HIDDEN),
+                       .dgain = put_f32(normal(HIDDEN, 1, 52), HIDDEN),
+                       .scale = put_f32(normal(32 * TOKENS, 1, 53), 32 * TOKENS),
+                       .loss = hold(gpu->alloc(gpu, TOKENS * sizeof(float))),
+                       .dw = hold(gpu->alloc(gpu, (size_t)QWEN * HIDDEN * 4)),
+                       .ids = put_ids(ids, TOKENS),
+                       .same = put_ids(ids + TOKENS, TOKENS),
+                       .label = put_ids(ids + 2 * TOKENS, TOKENS) };
+    b.w = (struct weight){ .dtype = DT_BF16, .out = QWEN, .in = HIDDEN };
+    b.w.values = hold(gpu->alloc(gpu, (size_t)QWEN * HIDDEN * 2));
+    float *table = hold(gpu->alloc(gpu, (size_t)TOKENS * 128 * sizeof *table));
+    b.query = (struct turn){ table, b.label, TOKENS, 32, 128, 1e-6F };
+    b.key = b.query;
+    b.key.heads = 8;
+    NEED(b.w.values && table && b.dw && b.loss);
+    report(&b, "copy", "16384x9728", 2 * t * f * a, time_copy);
+    report(&b, "embed", "16384x2560", t * c * (2 + a), time_embed);
+    report(&b, "embed_dw", "16384x2560", t * c * (8 + a), time_embed_dw);
+    report(&b, "embed_dw", "16384x2560, one id", t * c * a, time_embed_dw_same);
+    report(&b, "norm", "16384x2560", 2 * t * c * a, time_norm);
+    report(&b, "norm", "1x2560", 2 * c * a, time_norm_1);
+    report(&b, "norm_dx", "16384x2560, add", 4 * t * c * a, time_norm_dx);
+    report(&b, "turn", "16384x32x128", 2 * t * 4096 * a, time_turn_query);
+    report(&b, "turn", "16384x8x128", 2 * t * 1024 * a, time_turn_key);
+    report(&b, "turn", "1x32x128", 2 * 4096 * a, time_turn_1);
+    report(&b, "turn_dx", "16384x32x128", 3 * t * 4096 * a, time_turn_dx_query);
+    report(&b, "turn_dx", "16384x8x128", 3 * t * 1024 * a, time_turn_dx_key);
+    report(&b, "swiglu", "16384x9728", 3 * t * f * a, time_swiglu);
+    report(&b, "swiglu_dx", "16384x9728", 6 * t * f * a, time_swiglu_dx);
+    report(&b, "gather", "16384x2560", 2 * t * c * a, time_gather);
+    report(&b, "scatter", "16384x2560", 2 * t * c * a, time_scatter);
+    report(&b, "convert", "16384x9728", t * f * (a + 4), time_convert);
+    report(&b, "cross_entropy", "1536x151936", 2 * logits, time_cross_entropy);
+    report(&b, "cross_entropy", "1536x151936, scale 0", 2 * logits,
+           time_cross_entropy_0);
+    report(&b, "l1", "16384x2560", t * c * (a + 2 + a + 8), time_l1);
+    let_go();
+}
+
+/* ---- all --------------------------------------------------------------------------------- */
+
+static void
+compare(void)
+{
+    nothing();
+    for (off = 0; off < 2; off++) {
+        moves();
+        embeddings();
+        norms();
+        heads();
+        swiglus();
+        cross_entropies();
+    }
+    off = 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    static const enum dtype acts[] = { DT_BF16, DT_F32 };
+    bool timed = argc > 1 && strcmp(argv[1], "--time") == 0;
+    if (timed)
+        printf("op\ttype\tshape\tus\tbytes\tGB/s\n");
+    for (int i = 0; i < 2; i++) {
+        act = acts[i];
+        near_act_limit = act == DT_F32 ? near_f32_limit : 4e-3;
+        pair_open(act);
+        if (timed)
+            all_times();
+        else
+            compare();
+        pair_close();
+    }
+    return check_end();
+}
