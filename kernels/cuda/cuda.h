@@ -81,6 +81,8 @@ blocks_of(size_t n, size_t each)
 
 /* ---- on the device ------------------------------------------------------------------ */
 
+#ifdef __CUDACC__ // attention_cudnn.cpp is for the host's compiler alone
+
 static __device__ __forceinline__ float
 to_f32(float x)
 {
@@ -180,6 +182,8 @@ block_max(float x, float *room)
     __syncthreads();
     return room[32];
 }
+
+#endif
 
 /* ---- the operations, by file ----------------------------------------------------------- */
 
