@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: MIT */
+/* adamw: the optimizer, and the norm that clips its gradients.
+ *
+ * The bytes of the optimizer are the CPU's; see adamw_math.h for the two ways to them.
+ * One pass reads and writes all there is of an element.  The norm is a sum in double whose
+ * order depends on the number of gradients alone. */
+#include "kernels/cuda/cuda.h"
+
+#include "kernels/cuda/adamw_math.h"
+
+#include <math.h>
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    BATCH = 4,     // groups that a warp reads at once
+    AT_ONCE = 256, // elements whose draws a warp makes at once
+    SUMS = 1024,   // partial sums of a norm, at most
+};
+
+static __device__ __forceinline__ uint32_t
+most_of_warp(uint32_t x)
+{
+    return __reduce_max_sync(0xffffffffU, x);
+}
+
+/* ---- the slow way: an element a thread, a group a warp --------------------------------- */
+
+struct element {
+    float w, m, v, grad;
+};
+
+/* Random bits for its master, m and v. */
+struct bits {
+    uint32_t w, m, v;
+};
+
+template <typename W, typename G, enum moments MOMENTS>
+static __device__ __forceinline__ void
+read_element(struct element *x, const struct adam_state *s, const G *grad, uint64_t i)
+{
+    x->grad = to_f32(grad[i]);
+    x->w = to_f32(((const W *)s->master)[i]);
+    if (MOMENTS == MOMENTS_F32) {
+        x->m = ((const float *)s->m)[i];
+        x->v = ((const float *)s->v)[i];
+    } else if (MOMENTS == MOMENTS_BF16) {
+        x->m = to_f32(((const __nv_bfloat16 *)s->m)[i]);
+        x->v = to_f32(((const __nv_bfloat16 *)s->v)[i]);
+    } else {
+        x->m = read_m8(((const int8_t *)s->m)[i], s->m_scale[i / GROUP]);
+        x->v = read_v8(((const uint8_t *)s->v)[i], s->v_scale[i / GROUP]);
+    }
+}
+
+/* All threads of a warp, of which some may lie behind the end. */
+template <typename W, enum moments MOMENTS>
+static __device__ __forceinline__ void
+write_element(const struct element *x, const struct adam_state *s, uint64_t i,
+              bool inside, struct bits random)
+{
+    if (MOMENTS == MOMENTS_INT8) {
+        float root = f_sqrt(x->v);
+        uint32_t most_m = inside ? f_bits(x->m) & MAGNITUDE : 0;
+        uint32_t most_v = inside ? f_bits(root) & MAGNITUDE : 0;
+        uint32_t m_scale = scale_above(most_of_warp(most_m));
+        uint32_t v_scale = scale_above(most_of_warp(most_v));
+        if (inside) {
+            ((uint8_t *)s->m)[i] = (uint8_t)code_m8(x->m, m_scale, random.m);
+            ((uint8_t *)s->v)[i] = (uint8_t)code_v8(root, v_scale);
+        }
+        if (inside && i % GROUP == 0) {
+            s->m_scale[i / GROUP] = (uint16_t)m_scale;
+            s->v_scale[i / GROUP] = (uint16_t)v_scale;
+        }
+    }
+    if (!inside)
+        return;
+    if (sizeof(W) == 4)
+        ((float *)s->master)[i] = x->w;
+    else
+        ((uint16_t *)s->master)[i] = (uint16_t)stochastic(x->w, random.w);
+    if (MOMENTS == MOMENTS_F32) {
+        ((float *)s->m)[i] = x->m;
+        ((float *)s->v)[i] = x->v;
+    } else if (MOMENTS == MOMENTS_BF16) {
+        ((uint16_t *)s->m)[i] = (uint16_t)stochastic(x->m, random.m);
+        ((uint16_t *)s->v)[i] = (uint16_t)stochastic(x->v, random.v);
+    }
+}
+
+/* 256 elements of random bits, 8 a thread, in their order. */
+struct random_room {
+    uint16_t bits[AT_ONCE];
+};
+
+static __device__ __forceinline__ void
+draw(struct random_room *room, uint64_t at, enum philox_use use, const struct hyper *h)
+{
+    uint32_t words[4], lane = threadIdx.x % 32;
+    draws(words, at / 8 + lane, h->row, use, h->key);
+    ((uint4 *)room->bits)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* Elements first .. end - 1. */
+template <typename W, typename G, enum moments MOMENTS>
+static __global__ void
+__launch_bounds__(THREADS)
+    adamw_kernel(struct adam_state s, const G *grad, uint64_t first, uint64_t end,
+                 const float *clip, struct hyper h)
+{
+    __shared__ alignas(16) struct random_room rooms[WARPS][3];
+    struct random_room *room = rooms[threadIdx.x / 32];
+    const float c = *clip;
+    uint64_t warp = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
+    unsigned lane = threadIdx.x % 32;
+    if (isnan(c))
+        return;
+    for (uint64_t at = first + warp * AT_ONCE; at < end;
+         at += (uint64_t)gridDim.x * WARPS * AT_ONCE) {
+        __syncwarp();
+        if (sizeof(W) == 2)
+            draw(&room[0], at, PHILOX_MASTER, &h);
+        if (MOMENTS != MOMENTS_F32)
+            draw(&room[1], at, PHILOX_MOMENT, &h);
+        if (MOMENTS == MOMENTS_BF16)
+            draw(&room[2], at, PHILOX_MOMENT2, &h);
+        __syncwarp();
+#pragma unroll 1
+        for (unsigned j = 0; j < AT_ONCE && at + j < end; j += BATCH * GROUP) {
+            struct element x[BATCH];
+#pragma unroll
+            for (unsigned b = 0; b < BATCH; b++) {
+                uint64_t i = at + j + b * GROUP + lane;
+                x[b] = {};
+                if (i < end)
+                    read_element<W, G, MOMENTS>(&x[b], &s, grad, i);
+            }
+#pragma unroll
+            for (unsigned b = 0; b < BATCH; b++) {
+                unsigned in = j + b * GROUP + lane;
+                struct bits random = { room[0].bits[in], room[1].bits[in],
+                                       room[2].bits[in] };
+                update(&x[b].w, &x[b].m, &x[b].v, x[b].grad, c, &h);
+                write_element<W, MOMENTS>(&x[b], &s, at + in, at + in < end, random);
+            }
+        }
+    }
+}
+
+/* ---- the quick way ------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ void
+read_piece(struct piece *p, const struct adam_state *s, uint64_t i)
+{
+    const uint4 *master = (const uint4 *)((const uint16_t *)s->master + i);
+    uint4 w0 = master[0], w1 = master[1];
+    uint4 m = *(const uint4 *)((const uint8_t *)s->m + i);
+    uint4 v = *(const uint4 *)((const uint8_t *)s->v + i);
+    uint32_t w[] = { w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w };
+    uint32_t codes[] = { m.x, m.y, m.z, m.w, v.x, v.y, v.z, v.w };
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        p->w[k] = w[k];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        p->m[k] = codes[k];
+        p->v[k] = codes[4 + k];
+    }
+    p->m_scale = s->m_scale[i / GROUP];
+    p->v_scale = s->v_scale[i / GROUP];
+}
+
+static __device__ __forceinline__ void
+write_piece(const struct piece *p, const struct adam_state *s, uint64_t i)
+{
+    uint4 *master = (uint4 *)((uint16_t *)s->master + i);
+    uint4 *m = (uint4 *)((uint8_t *)s->m + i), *v = (uint4 *)((uint8_t *)s->v + i);
+    __stcg(master, make_uint4(p->w[0], p->w[1], p->w[2], p->w[3]));
+    __stcg(master + 1, make_uint4(p->w[4], p->w[5], p->w[6], p->w[7]));
+    __stcg(m, make_uint4(p->m[0], p->m[1], p->m[2], p->m[3]));
+    __stcg(v, make_uint4(p->v[0], p->v[1], p->v[2], p->v[3]));
+    if (i % GROUP == 0) {
+        s->m_scale[i / GROUP] = (uint16_t)p->m_scale;
+        s->v_scale[i / GROUP] = (uint16_t)p->v_scale;
+    }
+}
+
+static __device__ __forceinline__ void
+read_grad(float x[PIECE], const float *grad)
+{
+#pragma unroll
+    for (int k = 0; k < PIECE; k += 4) {
+        float4 four = __ldcs((const float4 *)(grad + k));
+        x[k] = four.x;
+        x[k + 1] = four.y;
+        x[k + 2] = four.z;
+        x[k + 3] = four.w;
+    }
+}
+
+static __device__ __forceinline__ void
+read_grad(float x[PIECE], const __nv_bfloat16 *grad)
+{
+#pragma unroll
+    for (int k = 0; k < PIECE; k += 8) {
+        uint4 eight = __ldcs((const uint4 *)(grad + k));
+        uint32_t words[] = { eight.x, eight.y, eight.z, eight.w };
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            x[k + 2 * j] = f_from(words[j] << 16);
+            x[k + 2 * j + 1] = f_from(words[j] & 0xffff0000);
+        }
+    }
+}
+
+static __device__ __forceinline__ void
+draw_piece(uint32_t words[8], uint64_t i, enum philox_use use, const struct hyper *h)
+{
+    draws(words, i / 8, h->row, use, h->key);
+    draws(words + 4, i / 8 + 1, h->row, use, h->key);
+}
+
+/* A group from element i on, by the whole warp; what is behind the end is not there. */
+template <typename G>
+static __device__ __noinline__ void
+whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
+            float clip, const struct hyper *h)
+{
+    unsigned lane = threadIdx.x % 32, half = lane % 8;
+    uint32_t words[2][4];
+    struct element x = {};
+    struct bits random;
+    uint64_t at = i + lane;
+    if (at < end)
+        read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, s, grad, at);
+    draws(words[0], at / 8, h->row, PHILOX_MASTER, h->key);
+    draws(words[1], at / 8, h->row, PHILOX_MOMENT, h->key);
+    for (int k = 0; k < 2; k++) {
+        uint32_t low = half < 4   ? half < 2 ? words[k][0] : words[k][1]
+                         : half < 6 ? words[k][2]
+                                  : words[k][3];
+        (k ? random.m : random.w) = half % 2 ? low >> 16 : low & 0xffff;
+    }
+    random.v = 0;
+    update(&x.w, &x.m, &x.v, x.grad, clip, h);
+    write_element<__nv_bfloat16, MOMENTS_INT8>(&x, s, at, at < end, random);
+}
+
+template <typename G>
+static __global__ void
+__launch_bounds__(THREADS, 2)
+    quick_kernel(const __grid_constant__ struct adam_state s, const G *grad,
+                 uint64_t first, uint64_t end, const float *clip,
+                 const __grid_constant__ struct hyper h)
+{
+    __shared__ struct share shares[CODES];
+    const float c = *clip;
+    uint64_t step = (uint64_t)gridDim.x * THREADS * PIECE;
+    if (isnan(c))
+        return;
+    shares[threadIdx.x] = share_of(threadIdx.x);
+    __syncthreads();
+    // Whole warps: the halves of a group speak to each other.
+    for (uint64_t base =
+             ((uint64_t)blockIdx.x * THREADS + threadIdx.x / 32 * 32) * PIECE;
+         first + base < end; base += step) {
+        uint64_t i = first + base + threadIdx.x % 32 * PIECE;
+        uint64_t group = i / GROUP * GROUP;
+        bool whole = group + GROUP <= end;
+        struct piece p = {};
+        struct doubt d = no_doubt();
+        float g[PIECE] = {};
+        uint32_t words[8];
+        if (whole) {
+            read_piece(&p, &s, i);
+            read_grad(g, grad + i);
+        }
+        uint32_t m_scale = p.m_scale, v_scale = p.v_scale;
+        draw_piece(words, i, PHILOX_MASTER, &h);
+        quick_first(&p, g, c, words, shares, &h, &d);
+        p.most_m = f_max(p.most_m, __shfl_xor_sync(0xffffffffU, p.most_m, 1));
+        p.most_v = f_max(p.most_v, __shfl_xor_sync(0xffffffffU, p.most_v, 1));
+        draw_piece(words, i, PHILOX_MOMENT, &h);
+        quick_codes(&p, words, &d);
+        bool sure = whole && is_sure(&p, &d, m_scale, v_scale);
+        uint32_t slow = __ballot_sync(0xffffffffU, !sure && group < end);
+        slow = (slow | slow >> 1) & 0x55555555; // a bit a group
+        if (whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1))
+            write_piece(&p, &s, i);
+        for (; slow; slow &= slow - 1)
+            whole_group(&s, grad,
+                        first + base + (unsigned)(__ffs((int)slow) - 1) * PIECE, end, c,
+                        &h);
+    }
+}
+
+/* ---- which ---------------------------------------------------------------------------------- */
+
+struct run {
+    struct cuda *c;
+    const struct adam_state *s;
+    uint64_t first, end;
+    const float *clip;
+    struct hyper h;
+};
+
+static struct hyper
+hyper_of(const struct adam_step *a)
+{
+    struct hyper h = { a->lr,  a->beta1, 1 - a->beta1, a->beta2, 1 - a->beta2,
+                       a->eps, a->decay, a->rest1,     a->rest2 };
+    quick_terms(&h);
+    h.key[0] = a->seed;
+    h.key[1] = a->step;
+    h.row = a->row;
+    return h;
+}
+
+static unsigned
+grid_of(const struct cuda *c, uint64_t n, unsigned each, unsigned waves)
+{
+    uint64_t want = (n + each - 1) / each, most = (uint64_t)c->sms * waves;
+    return (unsigned)(want < most ? want : most);
+}
+
+template <typename W, typename G>
+static void
+launch(const struct run *r, const G *grad)
+{
+    cudaStream_t stream = r->c->stream;
+    uint64_t n = r->end - r->first;
+    unsigned grid = grid_of(r->c, n, WARPS * AT_ONCE, 32);
+    if (r->s->moments == MOMENTS_F32)
+        adamw_kernel<W, G, MOMENTS_F32><<<grid, THREADS, 0, stream>>>(
+            *r->s, grad, r->first, r->end, r->clip, r->h);
+    else if (r->s->moments == MOMENTS_BF16)
+        adamw_kernel<W, G, MOMENTS_BF16><<<grid, THREADS, 0, stream>>>(
+            *r->s, grad, r->first, r->end, r->clip, r->h);
+    else if (sizeof(W) == 2 && may_be_quick(&r->h))
+        quick_kernel<G><<<grid_of(r->c, n, THREADS * PIECE, 16), THREADS, 0, stream>>>(
+            *r->s, grad, r->first, r->end, r->clip, r->h);
+    else
+        adamw_kernel<W, G, MOMENTS_INT8><<<grid, THREADS, 0, stream>>>(
+            *r->s, grad, r->first, r->end, r->clip, r->h);
+    CUDA_LAUNCHED(r->c, "adamw");
+}
+
+template <typename G>
+static void
+run_grad(const struct run *r, const G *grad)
+{
+    if (r->s->dtype == DT_F32)
+        launch<float>(r, grad);
+    else
+        launch<__nv_bfloat16>(r, grad);
+}
+
+void
+cuda_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
+           uint64_t first, size_t n, const struct adam_step *a)
+{
+    struct cuda *c = cuda_of(k);
+    struct run r = { c, s, first, first + n, a->clip, hyper_of(a) };
+    if (!cuda_ready(c) || n == 0)
+        return;
+    if (grad->dtype == DT_F32)
+        run_grad(&r, (const float *)grad->values);
+    else
+        run_grad(&r, (const __nv_bfloat16 *)grad->values);
+}
+
+/* ---- the norm --------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ double
+sum_of_warp(double x)
+{
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2)
+        x += __shfl_xor_sync(0xffffffffU, x, i);
+    return x;
+}
+
+/* Of the threads of a block, in thread 0. */
+static __device__ __forceinline__ double
+sum_of_block(double x)
+{
+    __shared__ double room[WARPS];
+    x = sum_of_warp(x);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < WARPS; i++)
+        x += room[i];
+    return x;
+}
+
+static __device__ __forceinline__ double
+square(float x)
+{
+    return (double)x * (double)x;
+}
+
+static __device__ __forceinline__ double
+squares_of(const float *, uint4 v)
+{
+    return (square(__uint_as_float(v.x)) + square(__uint_as_float(v.y))) +
+           (square(__uint_as_float(v.z)) + square(__uint_as_float(v.w)));
+}
+
+static __device__ __forceinline__ double
+squares_of(const __nv_bfloat16 *, uint4 v)
+{
+    uint4 low = make_uint4(v.x << 16, v.y << 16, v.z << 16, v.w << 16);
+    v = make_uint4(v.x & 0xffff0000, v.y & 0xffff0000, v.z & 0xffff0000,
+                   v.w & 0xffff0000);
+    return squares_of((const float *)NULL, low) + squares_of((const float *)NULL, v);
+}
+
+template <typename G>
+static __global__ void
+__launch_bounds__(THREADS) squares_kernel(double *sums, const G *x, size_t n)
+{
+    enum { EACH = lanes<G>, ROUND = 4 };
+    size_t whole = n / EACH, step = (size_t)gridDim.x * THREADS;
+    const uint4 *in = (const uint4 *)x;
+    double sum = 0;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < whole;
+         i += step * ROUND) {
+        uint4 v[ROUND];
+#pragma unroll
+        for (int k = 0; k < ROUND; k++)
+            v[k] = i + step * k < whole ? __ldg(in + i + step * k)
+                                        : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int k = 0; k < ROUND; k++)
+            sum += squares_of(x, v[k]);
+    }
+    if (blockIdx.x == 0 && whole * EACH + threadIdx.x < n)
+        sum += square(to_f32(x[whole * EACH + threadIdx.x]));
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = sum;
+}
+
+static __global__ void
+__launch_bounds__(THREADS) sum_kernel(double *out, const double *sums, unsigned n)
+{
+    double sum = 0;
+    for (unsigned i = threadIdx.x; i < n; i += THREADS)
+        sum += sums[i];
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0)
+        *out = sum;
+}
+
+void
+cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
+{
+    struct cuda *c = cuda_of(k);
+    double *sums = (double *)c->partials;
+    size_t want = n / (THREADS * 8) + 1;
+    unsigned grid = (unsigned)(want < SUMS ? want : SUMS); // of n alone
+    if (!cuda_ready(c))
+        return;
+    if (g->dtype == DT_F32)
+        squares_kernel<<<grid, THREADS, 0, c->stream>>>(sums, (const float *)g->values,
+                                                        n);
+    else
+        squares_kernel<<<grid, THREADS, 0, c->stream>>>(
+            sums, (const __nv_bfloat16 *)g->values, n);
+    CUDA_LAUNCHED(c, "sum_squares");
+    sum_kernel<<<1, THREADS, 0, c->stream>>>(out, sums, grid);
+    CUDA_LAUNCHED(c, "sum_squares");
+}
+
+static __global__ void
+clip_kernel(float *out, const double *squares, float given, float limit, double most,
+            const float *before)
+{
+    double norm = __dsqrt_rn(*squares), c = (double)given;
+    if (limit > 0)
+        c = fmin(1.0, __ddiv_rn((double)limit, __dadd_rn(norm, 1e-6)));
+    bool go = __dmul_rn(norm, c) <= most && !(before && isnan(*before));
+    *out = go ? __double2float_rn(c) : __uint_as_float(0x7fc00000);
+}
+
+void
+cuda_clip(struct kernels *k, float *out, const double *squares, float given,
+          float limit, double most, const float *before)
+{
+    struct cuda *c = cuda_of(k);
+    if (!cuda_ready(c))
+        return;
+    clip_kernel<<<1, 1, 0, c->stream>>>(out, squares, given, limit, most, before);
+    CUDA_LAUNCHED(c, "clip");
+}

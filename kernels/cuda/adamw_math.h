@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+/* adamw_math: the optimizer of kernels/cpu/adamw_kernel.c, for an element a thread, and for
+ * a bf16 master with 8-bit moments also half a group of 32 a thread, which is quicker.
+ *
+ * Both give the CPU's bytes.  The quick way computes m and v as they are defined, but goes
+ * from there to the codes and to the new master with approximations.  What is stored are
+ * a few upper bits of a number plus 16 random bits, so that an error of some units in the
+ * last place nearly never changes them; where it could, the whole group is left to the
+ * slow way:
+ *
+ *   code of m   off by at most 4 of 65536 parts of a code, 6 of a code of v
+ *   master      by at most 18 * 2^-24 of the update and 3.2 units in the last place
+ *
+ * of which the bounds below leave some room.  m itself is read as s hi + s lo, hi + lo
+ * being q / (254 - |q|) to 48 bits: a quotient of 15 by 8 bits is no closer than 2^-9
+ * units to where its rounding changes, so that this is rounded the same. */
+#ifndef NIBBLE_KERNELS_CUDA_ADAMW_MATH_H
+#define NIBBLE_KERNELS_CUDA_ADAMW_MATH_H
+
+#include "kernels/cuda/exact.h"
+
+#include <math.h>
+
+enum {
+    GROUP = 32, // of 8-bit moments: elements with a scale
+    PIECE = 16, // of a group: what a thread has
+    CODES = 256,
+    INFINITE = 0x7f800000,
+    MAGNITUDE = 0x7fffffff,
+    NAN_BF16 = 0x7fc0,
+};
+
+/* What all elements share. */
+struct hyper {
+    float lr, beta1, mine1, beta2, mine2, eps, decay, rest1, rest2;
+    // For the quick way: lr / rest1 and 2^-19 of it, 1 / sqrt(rest2), 1 - lr decay.
+    float rate, slack, root2, keep;
+    uint32_t key[2], row;
+};
+
+/* ---- by definition, an element ------------------------------------------------------- */
+
+EXACT float
+bf16_value(uint32_t bits)
+{
+    return f_from(bits << 16);
+}
+
+EXACT void
+update(float *w, float *m, float *v, float grad, float clip, const struct hyper *h)
+{
+    float g = f_mul(clip, grad);
+    *m = f_add(f_mul(h->beta1, *m), f_mul(h->mine1, g));
+    *v = f_add(f_mul(h->beta2, *v), f_mul(h->mine2, f_mul(g, g)));
+    float root = f_sqrt(f_div(*v, h->rest2));
+    float u = f_div(f_div(*m, h->rest1), f_add(root, h->eps));
+    *w = f_sub(*w, f_mul(h->lr, f_add(u, f_mul(h->decay, *w))));
+}
+
+EXACT uint32_t
+stochastic(float x, uint32_t random)
+{
+    uint32_t bits = f_bits(x), size = bits & MAGNITUDE;
+    if (size > INFINITE)
+        return NAN_BF16;
+    return (size + random) >> 16 >= INFINITE >> 16 ? bits >> 16 : (bits + random) >> 16;
+}
+
+/* The scale for a largest magnitude, of which these are the bits: rounded up. */
+EXACT uint32_t
+scale_above(uint32_t most)
+{
+    uint32_t up = (most + 0xffff) >> 16;
+    if (most >= INFINITE)
+        return NAN_BF16;
+    return up < INFINITE >> 16 ? up : up - 1;
+}
+
+EXACT bool
+no_scale(uint32_t scale)
+{
+    return scale == 0 || scale == NAN_BF16;
+}
+
+EXACT float
+read_m8(int code, uint32_t scale)
+{
+    return f_div(f_mul(bf16_value(scale), (float)code),
+                 (float)(254 - (code < 0 ? -code : code)));
+}
+
+EXACT float
+read_v8(uint32_t code, uint32_t scale)
+{
+    float r = f_mul((float)code, f_div(bf16_value(scale), 255));
+    uint32_t bits = f_bits(f_mul(r, r));
+    return f_from(bits | (code && !bits ? 1U : 0U));
+}
+
+EXACT uint32_t
+code_m8(float m, uint32_t scale, uint32_t random)
+{
+    float size = f_abs(m);
+    float share = f_div(size, f_add(bf16_value(scale), size));
+    int fixed = (int)f_bits(f_add(f_mul(share, 0x1.fcp23F), 0x1p23F)) - 0x4b000000;
+    if (no_scale(scale))
+        return 0;
+    fixed = fixed > 127 << 16 ? 127 << 16 : fixed;
+    fixed = f_bits(m) >> 31 ? -fixed : fixed;
+    return (uint32_t)((fixed + (int)random) >> 16) & 0xff;
+}
+
+/* r: the root of v. */
+EXACT uint32_t
+code_v8(float r, uint32_t scale)
+{
+    float turns = f_div(255, bf16_value(scale));
+    int code = (int)f_bits(f_add(f_mul(r, turns), 0x1p23F)) - 0x4b000000;
+    if (no_scale(scale) || r == 0)
+        return 0;
+    return (uint32_t)(code < 1 ? 1 : code > 255 ? 255 : code);
+}
+
+/* ---- the quick way, half a group --------------------------------------------------------- */
+
+/* On the host, before. */
+static inline void
+quick_terms(struct hyper *h)
+{
+    h->rate = h->lr / h->rest1;
+    h->slack = fabsf(h->rate) * 0x1p-19F;
+    h->root2 = 1 / sqrtf(h->rest2);
+    h->keep = 1 - h->lr * h->decay;
+}
+
+/* Where the bounds were worked out. */
+static inline bool
+may_be_quick(const struct hyper *h)
+{
+    return h->eps >= 0x1p-33F && h->eps <= 1 && fabsf(h->lr) <= 1 && h->decay >= 0 &&
+           fabsf(h->lr) * h->decay <= 0.125F && h->rest1 >= 0x1p-30F && h->rest1 <= 1 &&
+           h->rest2 >= 0x1p-30F && h->rest2 <= 1;
+}
+
+/* A code's q / (254 - |q|). */
+struct share {
+    float high, low;
+};
+
+EXACT struct share
+share_of(uint32_t code)
+{
+    int q = code < 128 ? (int)code : (int)code - 256;
+    float over = (float)(254 - (q < 0 ? -q : q)), high = f_div((float)q, over);
+    struct share s = { high, f_div(f_fma(-high, over, (float)q), over) };
+    return s;
+}
+
+/* 16 neighbours: what is stored, and what is between reading and writing it. */
+struct piece {
+    uint32_t w[PIECE / 2], m[PIECE / 4], v[PIECE / 4]; // bf16 and codes
+    uint32_t m_scale, v_scale;
+    float new_m[PIECE], root[PIECE]; // root: of v, about
+    float most_m, most_v;            // largest magnitudes
+};
+
+/* bf16 between 2^-60 and 2^60; 0. */
+EXACT bool
+ordinary(uint32_t scale)
+{
+    return scale == 0 || scale - (67U << 7) < 120U << 7;
+}
+
+/* How sure what follows is: halves of words that must be below or not below a bound. */
+struct doubt {
+    uint32_t differ; // bits of masters that may be others
+    uint32_t range;  // how far above 2^-80 a master is, largest: zeros are far
+    uint32_t near_m; // how close to another code, least
+    uint32_t near_v;
+    float least_v;
+};
+
+enum {
+    MASTER_LOW = (127 - 80) << 7,
+    MASTER_RANGE = 180 << 7, // up to 2^100
+    NEAR_M = 4,
+    NEAR_V = 8,
+    ULPS = 4,
+};
+
+/* Element i: new m, v and master; returns the bits of master plus random bits. */
+EXACT uint32_t
+quick_update(struct piece *p, int i, float w, float grad, float unit, float m_scale,
+             float clip, struct share share, uint32_t random, const struct hyper *h,
+             struct doubt *d)
+{
+    uint32_t code = p->v[i / 4] >> i % 4 * 8 & 0xff;
+    float r = f_mul((float)code, unit), g = f_mul(clip, grad);
+    float m = f_fma(m_scale, share.high, f_mul(m_scale, share.low));
+    m = f_add(f_mul(h->beta1, m), f_mul(h->mine1, g));
+    float v = f_add(f_mul(h->beta2, f_mul(r, r)), f_mul(h->mine2, f_mul(g, g)));
+    float root = rough_root(v);
+    float u = f_mul(m, rough_inverse(f_fma(root, h->root2, h->eps)));
+    float next = f_fma(u, -h->rate, f_mul(w, h->keep));
+    // The magnitude may be larger or smaller by this.
+    float size = f_from((f_bits(u) & MAGNITUDE) | (f_bits(next) & 0x80000000));
+    uint32_t above = f_bits(f_fma(size, h->slack, next)) + random + ULPS;
+    uint32_t below = f_bits(f_fma(size, -h->slack, next)) + random - ULPS;
+    p->new_m[i] = m;
+    p->root[i] = root;
+    p->most_m = f_max(p->most_m, f_abs(m)); // not a NaN, which is seen in the master
+    p->most_v = f_max(p->most_v, v);
+    d->least_v = f_min(d->least_v, v);
+    d->differ |= above ^ below;
+    return above;
+}
+
+EXACT uint32_t
+random_piece(const uint32_t words[8], int i)
+{
+    return i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
+}
+
+/* The first half: moments and master.  grad: 16; random: 8 words. */
+EXACT void
+quick_first(struct piece *p, const float grad[PIECE], float clip,
+            const uint32_t random[8], const struct share *shares, const struct hyper *h,
+            struct doubt *d)
+{
+    float unit = f_div(bf16_value(p->v_scale), 255), m_scale = bf16_value(p->m_scale);
+    p->most_m = p->most_v = 0;
+    EXACT_UNROLL
+    for (int i = 0; i < PIECE; i += 2) {
+        uint32_t code = u_bytes(p->m[i / 4], 0, 0x4440U | (uint32_t)i % 4);
+        uint32_t code1 = u_bytes(p->m[i / 4], 0, 0x4441U | (uint32_t)i % 4);
+        uint32_t word = p->w[i / 2];
+        uint32_t even = quick_update(p, i, f_from(word << 16), grad[i], unit, m_scale,
+                                     clip, shares[code], random_piece(random, i), h, d);
+        uint32_t odd = quick_update(p, i + 1, f_from(word & 0xffff0000), grad[i + 1],
+                                    unit, m_scale, clip, shares[code1],
+                                    random_piece(random, i + 1), h, d);
+        p->w[i / 2] = u_bytes(even, odd, 0x7632);
+        d->range =
+            u_add_max2(p->w[i / 2] & 0x7fff7fff,
+                       (uint32_t)-MASTER_LOW << 16 | (uint16_t)-MASTER_LOW, d->range);
+    }
+}
+
+/* The byte of bits 16 .. 23 of four words. */
+EXACT uint32_t
+third_bytes(const uint32_t x[4])
+{
+    return u_bytes(u_bytes(x[0], x[1], 0x0062), u_bytes(x[2], x[3], 0x0062), 0x5410);
+}
+
+/* The second half: codes.  most_m and most_v are now those of the group. */
+EXACT void
+quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
+{
+    p->m_scale = scale_above(f_bits(p->most_m));
+    p->v_scale = scale_above(f_bits(f_sqrt(p->most_v)));
+    float s = p->m_scale ? bf16_value(p->m_scale) : 1;
+    float turns = p->v_scale ? f_div(255, bf16_value(p->v_scale)) : 0;
+    float least = p->v_scale ? 257 : 256; // no code is 0 in a group that has others
+    EXACT_UNROLL
+    for (int i = 0; i < PIECE; i += 4) {
+        uint32_t x[4], y[4];
+        EXACT_UNROLL
+        for (int k = 0; k < 4; k++) {
+            // 1.5 * 2^23 + 2^15 codes: twice its bits and random ones are 128 + code from
+            // bit 16 on.
+            float m = p->new_m[i + k];
+            float share = f_mul(m, rough_inverse(f_add(s, f_abs(m))));
+            x[k] = 2 * f_bits(f_fma(share, 0x1.fcp22F, 0x1.8p23F)) +
+                   random_piece(random, i + k);
+            // 256 + code: twice its bits and a half.
+            y[k] = 2 * f_bits(f_max(f_fma(p->root[i + k], turns, 256), least)) + 0x8000;
+        }
+        p->m[i / 4] = third_bytes(x) ^ 0x80808080;
+        p->v[i / 4] = third_bytes(y);
+        EXACT_UNROLL
+        for (int k = 0; k < 4; k += 2) {
+            d->near_m = u_add_min2(u_bytes(x[k], x[k + 1], 0x5410),
+                                   NEAR_M << 16 | NEAR_M, d->near_m);
+            d->near_v = u_add_min2(u_bytes(y[k], y[k + 1], 0x5410),
+                                   NEAR_V << 16 | NEAR_V, d->near_v);
+        }
+    }
+}
+
+EXACT struct doubt
+no_doubt(void)
+{
+    struct doubt d = { 0, 0, 0xffffffff, 0xffffffff, 1 };
+    return d;
+}
+
+EXACT bool
+halves_below(uint32_t words, uint32_t bound)
+{
+    return (words & 0xffff) < bound || words >> 16 < bound;
+}
+
+/* Whether the bytes are the right ones; scales: those that were read. */
+EXACT bool
+is_sure(const struct piece *p, const struct doubt *d, uint32_t m_scale,
+        uint32_t v_scale)
+{
+    bool far =
+        !halves_below(d->near_m, 2 * NEAR_M) && !halves_below(d->near_v, 2 * NEAR_V);
+    bool inside = (d->range & 0xffff) < MASTER_RANGE && d->range >> 16 < MASTER_RANGE;
+    bool scales = ordinary(m_scale) && ordinary(p->m_scale) && ordinary(v_scale) &&
+                  ordinary(p->v_scale);
+    // A v of 0 has code 0 for itself; smaller ones are no ordinary numbers.
+    bool plain = d->least_v >= 0x1p-126F || p->most_v == 0;
+    return far && inside && scales && plain && d->differ >> 16 == 0;
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/* exact: single operations of binary32, on the device and, for tests of what is built from
+ * them, as C on the host.  Each rounds once; nothing is fused that does not say so.  And
+ * random numbers. */
+#ifndef NIBBLE_KERNELS_CUDA_EXACT_H
+#define NIBBLE_KERNELS_CUDA_EXACT_H
+
+#include "lib/core/philox.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define EXACT        static __device__ __forceinline__
+#define EXACT_UNROLL _Pragma("unroll")
+
+#define f_mul  __fmul_rn
+#define f_add  __fadd_rn
+#define f_sub  __fsub_rn
+#define f_div  __fdiv_rn
+#define f_sqrt __fsqrt_rn
+#define f_fma  __fmaf_rn
+#define f_min  fminf
+#define f_max  fmaxf
+#define f_abs  fabsf
+#define f_bits __float_as_uint
+#define f_from __uint_as_float
+#define u_high __umulhi
+/* x between 0 and 1; NaN becomes 0. */
+#define f_sat __saturatef
+/* Bytes of b and a by the nibbles of `which`, 0 .. 3 for a. */
+#define u_bytes __byte_perm
+/* Halves of words: the larger or smaller of a + b and c. */
+#define u_add_max2 __viaddmax_u16x2
+#define u_add_min2 __viaddmin_u16x2
+
+/* Good to 2^-23 of the number.  Of numbers in the ordinary range. */
+EXACT float
+rough_inverse(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* The same; of 0, too. */
+EXACT float
+rough_root(float x)
+{
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#else
+#include <math.h>
+#include <string.h>
+
+#define EXACT static inline
+#define EXACT_UNROLL
+
+EXACT float
+f_mul(float a, float b)
+{
+    return a * b;
+}
+
+EXACT float
+f_add(float a, float b)
+{
+    return a + b;
+}
+
+EXACT float
+f_sub(float a, float b)
+{
+    return a - b;
+}
+
+EXACT float
+f_div(float a, float b)
+{
+    return a / b;
+}
+
+#define f_sqrt sqrtf
+#define f_fma  fmaf
+#define f_abs  fabsf
+
+EXACT float
+f_min(float a, float b)
+{
+    return a < b ? a : b;
+}
+
+EXACT float
+f_max(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+EXACT uint32_t
+f_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+EXACT float
+f_from(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+EXACT float
+f_sat(float x)
+{
+    return x > 0 ? f_min(x, 1) : 0;
+}
+
+EXACT uint32_t
+u_high(uint32_t a, uint32_t b)
+{
+    return (uint32_t)((uint64_t)a * b >> 32);
+}
+
+EXACT uint32_t
+u_bytes(uint32_t a, uint32_t b, uint32_t which)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t out = 0;
+    for (unsigned i = 0; i < 4; i++)
+        out |= (uint32_t)(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return out;
+}
+
+EXACT uint32_t
+u_add_max2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint16_t low = (uint16_t)(a + b), high = (uint16_t)((a >> 16) + (b >> 16));
+    low = low > (uint16_t)c ? low : (uint16_t)c;
+    high = high > c >> 16 ? high : (uint16_t)(c >> 16);
+    return (uint32_t)high << 16 | low;
+}
+
+EXACT uint32_t
+u_add_min2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint16_t low = (uint16_t)(a + b), high = (uint16_t)((a >> 16) + (b >> 16));
+    low = low < (uint16_t)c ? low : (uint16_t)c;
+    high = high < c >> 16 ? high : (uint16_t)(c >> 16);
+    return (uint32_t)high << 16 | low;
+}
+
+/* As far off as a GPU's may be, one way or the other. */
+EXACT float
+rough_inverse(float x)
+{
+    float y = 1 / x;
+    uint32_t bits = f_bits(y), mix = f_bits(x) * 2654435761U >> 30;
+    return isfinite(y) ? f_from(bits + (mix == 1) - (mix == 2)) : y;
+}
+
+EXACT float
+rough_root(float x)
+{
+    float y = sqrtf(x);
+    uint32_t bits = f_bits(y), mix = f_bits(x) * 2654435761U >> 30;
+    return x > 0 && isfinite(y) ? f_from(bits + (mix == 1) - (mix == 2)) : y;
+}
+#endif
+
+/* The four words of philox4x32 at an index. */
+EXACT void
+draws(uint32_t out[4], uint64_t index, uint32_t row, uint32_t use,
+      const uint32_t key[2])
+{
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = row, c3 = use;
+    uint32_t k0 = key[0], k1 = key[1];
+    EXACT_UNROLL
+    for (int round = 0; round < 10; round++) {
+        uint32_t high0 = u_high(0xd2511f53, c0), low0 = 0xd2511f53 * c0;
+        uint32_t high1 = u_high(0xcd9e8d57, c2), low1 = 0xcd9e8d57 * c2;
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9e3779b9;
+        k1 += 0xbb67ae85;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+#endif

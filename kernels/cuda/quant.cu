@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: MIT */
+/* quant: largest magnitudes, NVFP4 quantizers and what codes stand for.
+ *
+ * The bytes of the quantizers are the CPU's.  What a block becomes is in quant_math.h, a
+ * row of 16 values a thread; here are the ways from and to memory.  Arrays start where an
+ * allocation does, or a multiple of 32 elements behind. */
+#include "kernels/cuda/cuda.h"
+
+#include "kernels/cuda/quant_math.h"
+
+enum { THREADS = 256, ANY = QUANT_COUNT };
+
+/* As many blocks as there is work for, and no more than some waves of all multiprocessors:
+ * threads go through the rest in steps of the grid. */
+static unsigned
+grid_of(const struct cuda *c, size_t threads, unsigned waves)
+{
+    size_t want = (threads + THREADS - 1) / THREADS, most = (size_t)c->sms * waves;
+    return (unsigned)(want < most ? want : most);
+}
+
+/* ---- the largest magnitude --------------------------------------------------------------- */
+
+/* Of the words that are read at once, as bits; NaN if not finite. */
+template <typename T>
+static __device__ __forceinline__ uint32_t most_of(uint32_t most, uint32_t word);
+
+template <>
+__device__ __forceinline__ uint32_t
+most_of<float>(uint32_t most, uint32_t word)
+{
+    return max(most, word & 0x7fffffff);
+}
+
+template <>
+__device__ __forceinline__ uint32_t
+most_of<__nv_bfloat16>(uint32_t most, uint32_t word)
+{
+    return __vmaxu2(most, word & 0x7fff7fff);
+}
+
+template <>
+__device__ __forceinline__ uint32_t
+most_of<__half>(uint32_t most, uint32_t word)
+{
+    return __vmaxu2(most, word & 0x7fff7fff);
+}
+
+static __device__ __forceinline__ uint32_t
+float_of_most(uint32_t most, float)
+{
+    return most;
+}
+
+static __device__ __forceinline__ uint32_t
+float_of_most(uint32_t most, __nv_bfloat16)
+{
+    return max(most & 0xffff, most >> 16) << 16;
+}
+
+static __device__ __forceinline__ uint32_t
+float_of_most(uint32_t most, __half)
+{
+    unsigned short bits = (unsigned short)max(most & 0xffff, most >> 16);
+    return __float_as_uint(__half2float(__ushort_as_half(bits)));
+}
+
+/* *out is 0 before. */
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS) amax_kernel(unsigned *out, const T *x, size_t n)
+{
+    enum { EACH = lanes<T>, AT_ONCE = 4 };
+    size_t whole = n / EACH, step = (size_t)gridDim.x * THREADS;
+    const uint4 *in = (const uint4 *)x;
+    uint32_t most = 0;
+    __shared__ unsigned room;
+    if (threadIdx.x == 0)
+        room = 0;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < whole;
+         i += step * AT_ONCE) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            v[k] = i + step * k < whole ? __ldcs(in + i + step * k)
+                                        : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            most = most_of<T>(most, v[k].x);
+            most = most_of<T>(most, v[k].y);
+            most = most_of<T>(most, v[k].z);
+            most = most_of<T>(most, v[k].w);
+        }
+    }
+    most = float_of_most(most, T());
+    if (blockIdx.x == 0 && whole * EACH + threadIdx.x < n)
+        most = max(most, __float_as_uint(fabsf(to_f32(x[whole * EACH + threadIdx.x]))));
+    most = __reduce_max_sync(0xffffffffU, most >= 0x7f800000 ? 0x7fc00000 : most);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        atomicMax(&room, most);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        atomicMax(out, room);
+}
+
+void
+cuda_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, size_t n)
+{
+    struct cuda *c = cuda_of(k);
+    if (!cuda_ready(c))
+        return;
+    cuda_check(c, cudaMemsetAsync(out, 0, sizeof *out, c->stream), "amax");
+    if (n == 0 || !cuda_ready(c))
+        return;
+    unsigned *bits = (unsigned *)out, grid = grid_of(c, n / 8 + 1, 8);
+    if (dtype == DT_F32)
+        amax_kernel<<<grid, THREADS, 0, c->stream>>>(bits, (const float *)values, n);
+    else if (dtype == DT_BF16)
+        amax_kernel<<<grid, THREADS, 0, c->stream>>>(bits,
+                                                     (const __nv_bfloat16 *)values, n);
+    else
+        amax_kernel<<<grid, THREADS, 0, c->stream>>>(bits, (const __half *)values, n);
+    CUDA_LAUNCHED(c, "amax");
+}
+
+/* ---- values in, codes out ------------------------------------------------------------------ */
+
+static __device__ __forceinline__ void
+load_row(struct values *v, const float *x)
+{
+    const float4 *in = (const float4 *)x;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float4 four = __ldg(in + i);
+        v->x[4 * i] = four.x;
+        v->x[4 * i + 1] = four.y;
+        v->x[4 * i + 2] = four.z;
+        v->x[4 * i + 3] = four.w;
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++)
+        v->pair[i] = u_bytes(f_bits(v->x[2 * i]), f_bits(v->x[2 * i + 1]), 0x7632);
+}
+
+static __device__ __forceinline__ void
+load_pairs(struct values *v, const void *x)
+{
+    const uint4 *in = (const uint4 *)x;
+    uint4 a = __ldg(in), b = __ldg(in + 1);
+    v->pair[0] = a.x;
+    v->pair[1] = a.y;
+    v->pair[2] = a.z;
+    v->pair[3] = a.w;
+    v->pair[4] = b.x;
+    v->pair[5] = b.y;
+    v->pair[6] = b.z;
+    v->pair[7] = b.w;
+}
+
+static __device__ __forceinline__ void
+load_row(struct values *v, const __nv_bfloat16 *x)
+{
+    load_pairs(v, x);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) {
+        v->x[2 * i] = f_from(v->pair[i] << 16);
+        v->x[2 * i + 1] = f_from(v->pair[i] & 0xffff0000);
+    }
+}
+
+static __device__ __forceinline__ void
+load_row(struct values *v, const __half *x)
+{
+    load_pairs(v, x);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) {
+        float2 two = __half22float2(*(const __half2 *)&v->pair[i]);
+        v->x[2 * i] = two.x;
+        v->x[2 * i + 1] = two.y;
+    }
+}
+
+static __device__ __forceinline__ void
+zero_row(struct values *v)
+{
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        v->x[i] = 0;
+        v->pair[i / 2] = 0;
+    }
+}
+
+static __device__ __forceinline__ uint32_t
+times(uint32_t two, __nv_bfloat162 scale)
+{
+    __nv_bfloat162 product = __hmul2(*(__nv_bfloat162 *)&two, scale);
+    return *(uint32_t *)&product;
+}
+
+/* The products of eight codes with their scale. */
+static __device__ __forceinline__ uint4
+products(uint32_t codes, uint32_t scale)
+{
+    __nv_bfloat162 s = __float2bfloat162_rn(scale_value(scale));
+    uint32_t out[4];
+    code_values(out, codes);
+    code_values(out + 2, codes >> 16);
+    return make_uint4(times(out[0], s), times(out[1], s), times(out[2], s),
+                      times(out[3], s));
+}
+
+static __device__ __forceinline__ uint4
+other_lane(uint4 v)
+{
+    v.x = __shfl_xor_sync(0xffffffffU, v.x, 1);
+    v.y = __shfl_xor_sync(0xffffffffU, v.y, 1);
+    v.z = __shfl_xor_sync(0xffffffffU, v.z, 1);
+    v.w = __shfl_xor_sync(0xffffffffU, v.w, 1);
+    return v;
+}
+
+/* Block b; if `pairs`, lanes that are neighbours have blocks that are, and first they write
+ * the even one's 32 bytes together, then the odd one's: whole sectors. */
+static __device__ __forceinline__ void
+store_products(void *expanded, const struct coded *out, size_t b, size_t blocks,
+               bool pairs)
+{
+    uint4 *to = (uint4 *)expanded;
+    uint4 low = products(out->codes[0], out->scale);
+    uint4 high = products(out->codes[1], out->scale);
+    if (!pairs) {
+        if (b < blocks) {
+            to[2 * b] = low;
+            to[2 * b + 1] = high;
+        }
+        return;
+    }
+    bool odd = b % 2;
+    size_t even = b - odd;
+    uint4 theirs = other_lane(odd ? low : high);
+    if (even < blocks)
+        to[2 * even + odd] = odd ? theirs : low;
+    if (even + 1 < blocks)
+        to[2 * even + 2 + odd] = odd ? high : theirs;
+}
+
+/* KIND: a quantizer with nothing else asked for, or ANY. */
+template <typename T, int KIND>
+static __global__ void
+__launch_bounds__(THREADS)
+    quantize_kernel(struct packed to, const T *x, size_t rows, size_t cols,
+                    const struct quant_scale *scale,
+                    const __grid_constant__ struct quant_spec spec)
+{
+    __shared__ struct step steps[KIND == QUANT_SWEEP ? STEPS : 1];
+    const struct quant_scale t = *scale;
+    bool square = KIND == ANY && spec.square;
+    size_t wide = cols / COLUMNS, blocks = rows * wide;
+    size_t n = square ? (rows + 15) / 16 * 16 * wide : blocks;
+    if (isnan(t.amax))
+        return;
+    if (KIND == QUANT_SWEEP) {
+        if (threadIdx.x < STEPS)
+            steps[threadIdx.x] = step_of(threadIdx.x);
+        __syncthreads();
+    }
+    // Whole warps: lanes speak to each other.
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i / 32 * 32 < n;
+         i += (size_t)gridDim.x * THREADS) {
+        struct values v;
+        struct coded out;
+        size_t b = i, row = i % 16 + i / 16 / wide * 16;
+        if (square)
+            b = row < rows ? row * wide + i / 16 % wide : blocks;
+        if (b < blocks)
+            load_row(&v, x + b * COLUMNS);
+        else
+            zero_row(&v);
+        v.amax = rows_max(row_amax(v.x), square);
+        if (KIND == QUANT_MAX)
+            code_max(&out, &v, &t, NULL, 0);
+        else if (KIND == QUANT_4OVER6)
+            code_4over6(&out, &v, &t, spec.mae, false);
+        else if (KIND == QUANT_SWEEP)
+            code_sweep(&out, &v, t.enc, steps);
+        else
+            code_any(&out, &v, &spec, &t, b * COLUMNS,
+                     spec.column_weight && b < blocks
+                         ? spec.column_weight + b % wide * COLUMNS
+                         : NULL);
+        if (to.codes && b < blocks) {
+            ((uint2 *)to.codes)[b] = make_uint2(out.codes[0], out.codes[1]);
+            to.scales[b] = (uint8_t)out.scale;
+        }
+        if (to.expanded)
+            store_products(to.expanded, &out, b, blocks, KIND != ANY);
+    }
+}
+
+static __global__ void
+scale_kernel(struct quant_scale *t, float *scale2, const float *amax, size_t n,
+             enum quant kind, bool modelopt)
+{
+    float most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = isnan(amax[i]) || amax[i] > most ? amax[i] : most;
+    if (isnan(most)) {
+        t->amax = most;
+        *scale2 = most;
+        return;
+    }
+    *t = tensor_scale(kind, modelopt, most);
+    *scale2 = t->scale2;
+}
+
+template <typename T>
+static void
+launch(struct cuda *c, const struct packed *to, const T *x, size_t rows, size_t cols,
+       const struct quant_scale *t, const struct quant_spec *spec)
+{
+    bool plain = !spec->square && !spec->stochastic && !spec->column_weight &&
+                 !spec->exhaustive && !spec->modelopt;
+    size_t units =
+        (rows + 15) / 16 * cols; // of square blocks; the same or more of others
+    unsigned grid = grid_of(c, units, 16);
+    enum quant kind = spec->kind;
+    if (plain && kind == QUANT_MAX)
+        quantize_kernel<T, QUANT_MAX>
+            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
+    else if (plain && kind == QUANT_4OVER6)
+        quantize_kernel<T, QUANT_4OVER6>
+            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
+    else if (plain && (kind == QUANT_SWEEP || kind == QUANT_SWEEP1))
+        quantize_kernel<T, QUANT_SWEEP>
+            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
+    else
+        quantize_kernel<T, ANY>
+            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
+    CUDA_LAUNCHED(c, "quantize");
+}
+
+void
+cuda_quantize(struct kernels *k, const struct packed *to, const void *values,
+              enum dtype dtype, size_t rows, size_t cols, const float *amax, size_t n,
+              const struct quant_spec *spec)
+{
+    struct cuda *c = cuda_of(k);
+    struct quant_scale *t = (struct quant_scale *)c->partials;
+    struct quant_spec mine = *spec;
+    if (!cuda_ready(c))
+        return;
+    if (cols % COLUMNS) {
+        err_set(c->err, ERR_USAGE, "cuda: quantize: %zu columns are no multiple of 16",
+                cols);
+        return;
+    }
+    mine.source = dtype;
+    scale_kernel<<<1, 1, 0, c->stream>>>(t, to->scale2, amax, n, spec->kind,
+                                         spec->modelopt);
+    CUDA_LAUNCHED(c, "quantize");
+    if (rows == 0 || cols == 0 || !cuda_ready(c))
+        return;
+    if (dtype == DT_F32)
+        launch(c, to, (const float *)values, rows, cols, t, &mine);
+    else if (dtype == DT_BF16)
+        launch(c, to, (const __nv_bfloat16 *)values, rows, cols, t, &mine);
+    else
+        launch(c, to, (const __half *)values, rows, cols, t, &mine);
+}
+
+/* ---- back ------------------------------------------------------------------------------------ */
+
+/* Eight codes a thread. */
+static __global__ void
+__launch_bounds__(THREADS)
+    expand_kernel(uint4 *to, const uint32_t *codes, const uint8_t *scales, size_t n)
+{
+    enum { AT_ONCE = 4 };
+    size_t step = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += step * AT_ONCE) {
+        uint32_t w[AT_ONCE], s[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            size_t at = i + step * k;
+            w[k] = at < n ? __ldg(codes + at) : 0;
+            s[k] = at < n ? __ldg(scales + at / 2) : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (i + step * k < n)
+                to[i + step * k] = products(w[k], s[k]);
+    }
+}
+
+void
+cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scales,
+            size_t n)
+{
+    if (!cuda_ready(c) || n == 0)
+        return;
+    expand_kernel<<<grid_of(c, n / 32 + 1, 8), THREADS, 0, c->stream>>>(
+        (uint4 *)to, (const uint32_t *)codes, scales, n / 8);
+    CUDA_LAUNCHED(c, "expand");
+}

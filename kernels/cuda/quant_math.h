@@ -1,0 +1,617 @@
+/* SPDX-License-Identifier: MIT */
+/* quant_math: the quantizers of lib/nvfp4/quant.c for one row of a block, a thread each.
+ * They give its bytes; what is shorter here is exact:
+ *
+ * - Rounding to E2M1.  Below 2^24 floats are 1 apart, above it 2.  So 2^24 - 4 + 2y, with
+ *   one rounding, counts the codes of y up to 4, and 2^24 + y, those from 4 on; the lower
+ *   of the two is right, ties to even.
+ * - a against t s, for a threshold t and a scale s: the sign of a k - 2t with k = RN(2/s)
+ *   in place of 2/s is right unless a = t s.  k is off by less than 2^-24 m/16 of itself,
+ *   m = 8 .. 15 the digits of s, and a, if not t s, by more than 2^-24 of t s (t s is no
+ *   power of two unless m is 8, where k is exact).  A fused multiply-add rounds a k only
+ *   together with what it is added to; at a = t s both codes have the same error.
+ * - The errors of a sweep are good to 2^-19; scales that are closer than 2^-17 to the best
+ *   are left to the definition.
+ * - v / 1536: from the rounded inverse and a first quotient that is off by less than a
+ *   unit in the last place, one residual gives the rounded quotient (Markstein).
+ */
+#ifndef NIBBLE_KERNELS_CUDA_QUANT_MATH_H
+#define NIBBLE_KERNELS_CUDA_QUANT_MATH_H
+
+#include "kernels/cuda/exact.h"
+
+#ifdef __CUDACC__
+extern "C" {
+#include "lib/nvfp4/quant.h"
+}
+#define TO_F16(x) __half2float(__float2half_rn(x))
+#else
+#include "lib/core/num.h"
+#include "lib/nvfp4/quant.h"
+#define TO_F16(x) num_from_f16(num_to_f16(x))
+#endif
+
+#define LARGEST_FLOAT 0x1.fffffep127F
+
+enum {
+    COLUMNS = NVFP4_BLOCK,
+    LAST_SCALE = 0x7e,
+    STEPS = 128,            // of scales, with two that are none
+    NINE = 9,               // scales that a sweep tries
+    CODE_ZERO = 0x4b7ffffc, // bits of 2^24 - 4
+    CODE_SEVEN = CODE_ZERO + 7,
+};
+
+/* 16 values of a row. */
+struct values {
+    float x[COLUMNS];
+    uint32_t pair[COLUMNS / 2]; // bits 15 and 31: signs of two neighbours
+    float amax;                 // of the block: one row, or with `square` 16
+};
+
+struct coded {
+    uint32_t codes[2], scale;
+};
+
+/* What there is to know of a scale byte to try it. */
+struct step {
+    float s, turns; // in units of 2^8, and 2 / s
+};
+
+/* ---- one block's rows: 16 neighbouring threads --------------------------------------- */
+
+#ifdef __CUDACC__
+EXACT float
+rows_max(float x, bool square)
+{
+    if (square)
+        for (int i = 8; i > 0; i /= 2)
+            x = f_max(x, __shfl_xor_sync(0xffffffffU, x, i));
+    return x;
+}
+
+/* Pairwise, as sum_rows of quant.c. */
+EXACT float
+rows_sum(float x, bool square)
+{
+    if (square)
+        for (int i = 8; i > 0; i /= 2)
+            x = f_add(x, __shfl_xor_sync(0xffffffffU, x, i));
+    return x;
+}
+#else
+#define rows_max(x, square) ((void)(square), (x))
+#define rows_sum(x, square) ((void)(square), (x))
+#endif
+
+/* ---- codecs -------------------------------------------------------------------------- */
+
+/* The value of a scale byte up to 0x7e. */
+EXACT float
+scale_value(uint32_t c)
+{
+    return f_mul(f_from(c << 20), 0x1p120F);
+}
+
+/* The byte of x, 0 .. 448, ties to even. */
+EXACT uint32_t
+scale_byte(float x)
+{
+    uint32_t bits = f_bits(x);
+    uint32_t normal = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120U << 3);
+    uint32_t tiny = f_bits(f_add(x, 0x1p14F)) - 0x46800000; // steps of 2^-9
+    return x < 0x1p-6F ? tiny : normal;
+}
+
+/* CODE_ZERO and the code of y >= 0, which may be 8 in place of 7; eighth: that of y, but
+ * at most 1. */
+EXACT uint32_t
+code_of_eighth(float eighth)
+{
+    float low = f_fma(eighth, 16, 0x1p24F - 4), high = f_fma(eighth, 8, 0x1p24F);
+    return f_bits(f_min(low, high));
+}
+
+/* The same of any y >= 0; NaN: 0. */
+EXACT uint32_t
+code_bits(float y)
+{
+    return code_of_eighth(f_sat(f_mul(y, 0.125F)));
+}
+
+/* Ties away from zero. */
+EXACT uint32_t
+code_away(float y)
+{
+    return (uint32_t)((y >= 0.25F) + (y >= 0.75F) + (y >= 1.25F) + (y >= 1.75F) +
+                      (y >= 2.5F) + (y >= 3.5F) + (y >= 5.0F));
+}
+
+/* 2^-126 times the value of a code, from the low bits of CODE_ZERO + code: E2M1 is what
+ * floats are at the lower end of their range. */
+EXACT float
+tiny_value(uint32_t bits)
+{
+    return f_from(bits * 0x400000 + 0x1000000);
+}
+
+/* Eight of CODE_ZERO + code, or of codes if zero is 0, as nibbles. */
+EXACT uint32_t
+nibbles(const uint32_t bits[8], uint32_t zero)
+{
+    uint32_t w = bits[7];
+    EXACT_UNROLL
+    for (int i = 6; i >= 0; i--)
+        w = w * 16 + bits[i];
+    return w - zero * 0x11111111U;
+}
+
+EXACT uint32_t
+eight_to_seven(uint32_t w)
+{
+    return w - (w >> 3 & 0x11111111);
+}
+
+/* Signs of eight values, to bits 3, 7, ... */
+EXACT uint32_t
+signs(const uint32_t pair[4])
+{
+    uint32_t p = u_bytes(pair[0], pair[1], 0x7351),
+             q = u_bytes(pair[2], pair[3], 0x7351);
+    uint32_t even = u_bytes(p, q, 0x5410), odd = u_bytes(p, q, 0x7632);
+    return (even >> 4 & 0x08080808) | (odd & 0x80808080);
+}
+
+/* The code of a / s, which is found on the right side of every threshold, see
+ * quant_kernel.c; s8: 8 s, inverse8: 1 / (8 s). */
+EXACT uint32_t
+code_of_quotient(float a, float s8, float inverse8)
+{
+    float q = f_mul(a, inverse8);
+    return code_of_eighth(f_sat(f_fma(f_fma(-q, s8, a), inverse8, q)));
+}
+
+EXACT float
+as_bf16(float x)
+{
+    uint32_t bits = f_bits(x);
+    return f_from((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
+}
+
+EXACT float
+row_amax(const float x[COLUMNS])
+{
+    float most[4] = { 0, 0, 0, 0 };
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++)
+        most[i % 4] = f_max(most[i % 4], f_abs(x[i]));
+    return f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
+}
+
+/* ---- the tensor scale ------------------------------------------------------------------ */
+
+EXACT struct quant_scale
+tensor_scale(enum quant kind, bool modelopt, float amax)
+{
+    struct quant_scale t = { amax, 1, 1 };
+    float bound = kind == QUANT_MAX ? 448 * 6 : 256 * 6;
+    if (amax == 0 || (kind != QUANT_MAX && kind != QUANT_4OVER6 && kind != QUANT_SWEEP))
+        return t;
+    t.enc = f_min(f_div(bound, amax), LARGEST_FLOAT);
+    if (t.enc == 0)
+        t.enc = 1;
+    t.scale2 = kind == QUANT_MAX && modelopt ? f_div(amax, bound) : f_div(1, t.enc);
+    if (t.scale2 == 0)
+        t.scale2 = 1;
+    return t;
+}
+
+/* ---- one level, amax / 6 --------------------------------------------------------------- */
+
+EXACT void
+code_torchao(struct coded *to, const struct values *v)
+{
+    float want = f_div(as_bf16(v->amax), 6);
+    to->scale = scale_byte(f_min(f_max(want, 0x1p-6F), 448));
+    float s = f_mul(scale_value(to->scale), 8), inverse = f_div(1, s);
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits[8];
+        EXACT_UNROLL
+        for (int i = 0; i < 8; i++) { // bf16 of the largest floats is infinite
+            float a = f_min(f_abs(as_bf16(v->x[8 * half + i])), LARGEST_FLOAT);
+            bits[i] = code_of_quotient(a, s, inverse);
+        }
+        to->codes[half] =
+            eight_to_seven(nibbles(bits, CODE_ZERO)) | signs(v->pair + 4 * half);
+    }
+}
+
+EXACT void
+code_native(struct coded *to, const struct values *v, enum dtype source)
+{
+    float want = f_div(v->amax, 6);
+    want = source == DT_BF16 ? as_bf16(want) : source == DT_F16 ? TO_F16(want) : want;
+    to->scale = scale_byte(f_min(f_max(want, 0x1p-16F), 448));
+    float s = f_add(scale_value(to->scale), 1e-12F);
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits[8];
+        EXACT_UNROLL
+        for (int i = 0; i < 8; i++) {
+            float y = f_div(v->x[8 * half + i], s);
+            bits[i] = code_away(f_abs(y)) | (y < 0 ? 8U : 0U);
+        }
+        to->codes[half] = nibbles(bits, 0);
+    }
+}
+
+/* ---- two levels, max -------------------------------------------------------------------- */
+
+/* The code below or above a, by chance. */
+EXACT uint32_t
+code_by_chance(float a, uint32_t draw)
+{
+    // floor: the lower code, and its value and the next one's
+    uint32_t low = (uint32_t)((a >= 0.5F) + (a >= 1) + (a >= 1.5F) + (a >= 2) +
+                              (a >= 3) + (a >= 4));
+    float from = low < 5 ? f_mul((float)low, 0.5F) : low == 5 ? 3.0F : 4.0F;
+    float wide = low < 4 ? 0.5F : low < 6 ? 1.0F : 2.0F;
+    float u = f_mul((float)(draw >> 8), 0x1p-24F);
+    if (!(a < 6))
+        return 7;
+    return low + (u < f_div(f_sub(a, from), wide) ? 1U : 0U);
+}
+
+/* The codes of |x| enc.  Where no multiplier is near the lower end of the range an eighth
+ * of it gives an eighth of the product, or both are 0. */
+EXACT void
+bits_max(uint32_t bits[8], const float x[8], float enc, bool plain)
+{
+    float eighth = f_mul(enc, 0.125F);
+    EXACT_UNROLL
+    for (int i = 0; i < 8; i++)
+        bits[i] = plain ? code_of_eighth(f_sat(f_mul(f_abs(x[i]), eighth)))
+                        : code_bits(f_abs(f_mul(x[i], enc)));
+}
+
+/* first: index of x[0] in its tensor. */
+EXACT void
+bits_by_chance(uint32_t bits[8], const float x[8], float enc,
+               const struct quant_spec *spec, uint64_t first)
+{
+    EXACT_UNROLL
+    for (unsigned i = 0; i < 8; i += 4) {
+        uint32_t draw[4];
+        const uint32_t key[2] = { spec->seed, spec->step };
+        draws(draw, (first + i) / 4, spec->row, PHILOX_ROUND, key);
+        EXACT_UNROLL
+        for (unsigned k = 0; k < 4; k++)
+            bits[i + k] =
+                CODE_ZERO + code_by_chance(f_abs(f_mul(x[i + k], enc)), draw[k]);
+    }
+}
+
+/* by_chance: NULL, or the draws' key; first: index of the values in their tensor. */
+EXACT void
+code_max(struct coded *to, const struct values *v, const struct quant_scale *t,
+         const struct quant_spec *by_chance, uint64_t first)
+{
+    float factor = f_mul(t->enc, 1.0F / 6.0F);
+    to->scale = scale_byte(f_min(f_mul(v->amax, factor), 448));
+    float enc =
+        f_min(f_div(1, f_mul(scale_value(to->scale), t->scale2)), LARGEST_FLOAT);
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const float *x = v->x + 8 * half;
+        uint32_t bits[8];
+        if (by_chance)
+            bits_by_chance(bits, x, enc, by_chance, first + 8 * (unsigned)half);
+        else
+            bits_max(bits, x, enc, t->amax < 0x1p100F);
+        to->codes[half] =
+            eight_to_seven(nibbles(bits, CODE_ZERO)) | signs(v->pair + 4 * half);
+    }
+}
+
+EXACT void
+code_modelopt(struct coded *to, const struct values *v, const struct quant_scale *t)
+{
+    float want = f_div(v->amax, f_mul(6, t->scale2));
+    to->scale = v->amax == 0 ? 0x38 : scale_byte(f_min(f_max(want, 0x1p-9F), 448));
+    float s = f_mul(scale_value(to->scale), t->scale2); // may be 0: 0 / 0 has code 0
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits[8], less[8];
+        EXACT_UNROLL
+        for (int i = 0; i < 8; i++) {
+            float x = v->x[8 * half + i];
+            bits[i] = code_bits(f_abs(f_div(x, s)));
+            less[i] = x < 0 ? 8 : 0;
+        }
+        to->codes[half] = eight_to_seven(nibbles(bits, CODE_ZERO)) | nibbles(less, 0);
+    }
+}
+
+/* ---- two levels, the better of two ------------------------------------------------------- */
+
+/* v / 1536; plain: where neither v nor the quotient is near the ends of the range. */
+EXACT float
+over_1536(float v, bool plain)
+{
+    const float inverse = 1.0F / 1536.0F;
+    if (!plain)
+        return f_div(v, 1536);
+    float q = f_mul(v, inverse);
+    return f_fma(-f_fma(1536, q, -v), inverse, q);
+}
+
+/* Codes for one scale byte; the error they make. */
+EXACT float
+try_scale(uint32_t codes[2], const struct values *v, uint32_t c,
+          const struct quant_scale *t, bool mae, bool plain)
+{
+    float d = scale_value(c), err = 0;
+    float enc = f_min(f_div(1, f_mul(d, t->scale2)), LARGEST_FLOAT);
+    float eighth = f_mul(enc, 0.125F);
+    float up = f_mul(d, 0x1p100F), amax = f_mul(t->amax, 0x1p26F); // of tiny values
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits[8];
+        EXACT_UNROLL
+        for (int i = 0; i < 8; i++) {
+            float x = f_abs(v->x[8 * half + i]);
+            uint32_t b = plain ? code_of_eighth(f_sat(f_mul(x, eighth)))
+                               : code_bits(f_mul(x, enc));
+            bits[i] = b < CODE_SEVEN ? b : CODE_SEVEN;
+            float tiny = tiny_value(bits[i]);
+            float product = plain ? f_mul(f_mul(tiny, up), amax)
+                                  : f_mul(f_mul(f_mul(tiny, 0x1p126F), d), t->amax);
+            float diff = f_sub(over_1536(product, plain), x);
+            err = f_add(err, mae ? f_abs(diff) : f_mul(diff, diff));
+        }
+        codes[half] = nibbles(bits, CODE_ZERO);
+    }
+    return err;
+}
+
+EXACT void
+code_4over6(struct coded *to, const struct values *v, const struct quant_scale *t,
+            bool mae, bool square)
+{
+    float base = f_mul(f_div(v->amax, 6), t->enc), err6, err4;
+    uint32_t c6 = scale_byte(f_min(base, 448));
+    uint32_t c4 = scale_byte(f_min(f_mul(base, 1.5F), 448)), four[2];
+    if (t->amax > 0x1p-80F && t->amax < 0x1p80F) {
+        err6 = try_scale(to->codes, v, c6, t, mae, true);
+        err4 = try_scale(four, v, c4, t, mae, true);
+    } else {
+        err6 = try_scale(to->codes, v, c6, t, mae, false);
+        err4 = try_scale(four, v, c4, t, mae, false);
+    }
+    bool less = rows_sum(err4, square) < rows_sum(err6, square);
+    to->scale = less ? c4 : c6;
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++)
+        to->codes[half] =
+            (less ? four[half] : to->codes[half]) | signs(v->pair + 4 * half);
+}
+
+/* ---- the best scale ----------------------------------------------------------------------- */
+
+EXACT struct step
+step_of(uint32_t c)
+{
+    float s = f_mul(scale_value(c), 0x1p-8F);
+    struct step step = { s, f_div(2, s) };
+    return step;
+}
+
+/* By definition: the code nearest to a / s, ties to even. */
+EXACT uint32_t
+nearest_code(float a, float s)
+{
+    return (uint32_t)((a > 0.25F * s) + (a >= 0.75F * s) + (a > 1.25F * s) +
+                      (a >= 1.75F * s) + (a > 2.5F * s) + (a >= 3.5F * s) +
+                      (a > 5.0F * s));
+}
+
+/* By definition: the squared error of a row at one scale. */
+EXACT float
+exact_error(const float a[COLUMNS], float s, const float *weight)
+{
+    float r[COLUMNS];
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++) {
+        uint32_t code = nearest_code(a[i], s);
+        float value = f_mul(tiny_value(CODE_ZERO + code), 0x1p126F);
+        float d = f_sub(a[i], f_mul(value, s));
+        r[i] = f_mul(d, d);
+        if (weight)
+            r[i] = f_mul(r[i], weight[i]);
+    }
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS / 2; i++)
+        r[i] = f_add(r[i], r[i + 8]);
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS / 4; i++)
+        r[i] = f_add(r[i], r[i + 4]);
+    return f_add(f_add(r[0], r[2]), f_add(r[1], r[3]));
+}
+
+/* The byte from `from` on with the least error of n; the smaller one if there are two.
+ * Square blocks of a warp go through it together. */
+EXACT uint32_t
+exact_best(const float a[COLUMNS], uint32_t from, uint32_t n, const float *weight,
+           bool square)
+{
+    float least = f_from(0x7f800000);
+    uint32_t best = from - 1 < LAST_SCALE ? from : 1; // from may be -2 .. 0
+    for (uint32_t c = from; c != from + n; c++) {
+        bool legal = c - 1 < LAST_SCALE;
+        float err =
+            rows_sum(exact_error(a, scale_value(legal ? c : 1), weight), square);
+        if (legal && err < least) {
+            least = err;
+            best = c;
+        }
+    }
+    return best;
+}
+
+/* The error at a scale to within 2^-19, in units of 2^16.  y of this scale are at most 4.5
+ * if FEW, at most 7 if SOME. */
+enum range { FEW, SOME, ALL };
+
+EXACT float
+rough_error(const float a[COLUMNS], struct step step, enum range range)
+{
+    float err[2] = { 0, 0 }, half = f_mul(step.turns, 0.5F);
+    float s = f_mul(step.s, -0x1p126F);
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++) {
+        float code = f_fma(a[i], step.turns, 0x1p24F - 4);
+        if (range != FEW)
+            code = f_min(code, f_fma(a[i], half, 0x1p24F));
+        if (range == ALL)
+            code = f_min(code, 0x1p24F + 6); // 7
+        float d = f_fma(tiny_value(f_bits(code)), s, a[i]);
+        err[i % 2] = f_fma(d, d, err[i % 2]);
+    }
+    return f_add(err[0], err[1]);
+}
+
+struct search {
+    float best, second;
+    uint32_t c;
+};
+
+EXACT void
+try_step(struct search *f, const float a[COLUMNS], uint32_t c, const struct step *steps,
+         enum range range)
+{
+    bool legal = c - 1 < LAST_SCALE;
+    float err = rough_error(a, steps[c & (STEPS - 1)], range);
+    err = legal ? err : LARGEST_FLOAT;
+    f->second = f_min(f->second, f_max(f->best, err));
+    f->c = err < f->best ? c : f->c;
+    f->best = f_min(f->best, err);
+}
+
+/* The best of nine.  Above c0, which is nearest to amax / 6, no y is above 7, and from
+ * c0 + 5 on none above 4.5; where c0 itself is the largest byte there is none above it. */
+EXACT uint32_t
+find_scale(const struct values *v, float enc, uint32_t c0, const struct step *steps)
+{
+    struct search f = { LARGEST_FLOAT, LARGEST_FLOAT, 0 };
+    float a[COLUMNS], down = f_mul(enc, 0x1p-8F);
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++)
+        a[i] = f_abs(f_mul(v->x[i], down));
+#ifdef __CUDACC__
+#pragma unroll 1
+#endif
+    for (uint32_t k = 0; k < 3; k++)
+        try_step(&f, a, c0 - 2 + k, steps, ALL);
+#ifdef __CUDACC__
+#pragma unroll 1
+#endif
+    for (uint32_t k = 3; k < 7; k++)
+        try_step(&f, a, c0 - 2 + k, steps, SOME);
+    try_step(&f, a, c0 + 5, steps, FEW);
+    try_step(&f, a, c0 + 6, steps, FEW);
+    if (f.second > f_mul(f.best, 1 + 0x1p-17F) && f.best > 0x1p-80F && f.best < 0x1p80F)
+        return f.c;
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++)
+        a[i] = f_abs(f_mul(v->x[i], enc));
+    return exact_best(a, c0 - 2, NINE, NULL, false);
+}
+
+EXACT void
+code_sweep(struct coded *to, const struct values *v, float enc,
+           const struct step *steps)
+{
+    uint32_t c0 = scale_byte(f_min(f_mul(f_div(v->amax, 6), enc), 448));
+    to->scale = v->amax > 0 ? find_scale(v, enc, c0, steps) : 0;
+    float s = v->amax > 0 ? f_mul(scale_value(to->scale), 8) : 8, inverse = f_div(1, s);
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits[8];
+        EXACT_UNROLL
+        for (int i = 0; i < 8; i++)
+            bits[i] =
+                code_of_quotient(f_abs(f_mul(v->x[8 * half + i], enc)), s, inverse);
+        to->codes[half] =
+            eight_to_seven(nibbles(bits, CODE_ZERO)) | signs(v->pair + 4 * half);
+    }
+}
+
+/* By definition, with all that may be asked for; weight: of these columns, or NULL. */
+EXACT void
+code_sweep_slowly(struct coded *to, const struct values *v, float enc,
+                  const struct quant_spec *spec, const float *weight)
+{
+    uint32_t c0 = scale_byte(f_min(f_mul(f_div(v->amax, 6), enc), 448));
+    uint32_t from = spec->exhaustive ? 1 : c0 - 2;
+    uint32_t n = spec->exhaustive ? LAST_SCALE : NINE;
+    float a[COLUMNS];
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++)
+        a[i] = f_abs(f_mul(v->x[i], enc));
+    uint32_t c = exact_best(a, from, n, weight, spec->square);
+    to->scale = v->amax > 0 ? c : 0;
+    float s = scale_value(to->scale);
+    EXACT_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits[8];
+        EXACT_UNROLL
+        for (int i = 0; i < 8; i++)
+            bits[i] = v->amax > 0 ? nearest_code(a[8 * half + i], s) : 0;
+        to->codes[half] = nibbles(bits, 0) | signs(v->pair + 4 * half);
+    }
+}
+
+/* ---- all of them --------------------------------------------------------------------------- */
+
+/* Any quantizer; first: index of the values in their tensor. */
+EXACT void
+code_any(struct coded *to, const struct values *v, const struct quant_spec *spec,
+         const struct quant_scale *t, uint64_t first, const float *weight)
+{
+    switch (spec->kind) {
+    case QUANT_TORCHAO:
+        code_torchao(to, v);
+        break;
+    case QUANT_NATIVE:
+        code_native(to, v, spec->source);
+        break;
+    case QUANT_MAX:
+        if (spec->modelopt)
+            code_modelopt(to, v, t);
+        else
+            code_max(to, v, t, spec->stochastic ? spec : NULL, first);
+        break;
+    case QUANT_4OVER6:
+        code_4over6(to, v, t, spec->mae, spec->square);
+        break;
+    default:
+        code_sweep_slowly(to, v, t->enc, spec, weight);
+    }
+}
+
+/* ---- back ------------------------------------------------------------------------------------ */
+
+/* The values of the four codes of the low half of w, as bf16.  Each has two bytes, looked
+ * up by the code. */
+EXACT void
+code_values(uint32_t out[2], uint32_t w)
+{
+    uint32_t which = w & 0x7777;
+    uint32_t high = u_bytes(0x3f3f3f00, 0x40404040, which); // of 0 .5 1 1.5, 2 3 4 6
+    uint32_t low = u_bytes(0xc0800000, 0xc0804000, which);
+    out[0] = u_bytes(low, high, 0x5140) | (w << 12 & 0x8000) | (w << 24 & 0x80000000);
+    out[1] = u_bytes(low, high, 0x7362) | (w << 4 & 0x8000) | (w << 16 & 0x80000000);
+}
+
+#endif

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT */
+/* adamw: the GPU's optimizer gives the CPU's bytes, whatever the state and the chunks; the
+ * norm that clips is right and the same each time.  --time: how fast they are, as TSV. */
+#include "tests/gpu/pair.h"
+
+#include <float.h>
+#include <time.h>
+
+/* ---- states ---------------------------------------------------------------------------- */
+
+enum { PARTS_OF_STATE = 5 }; // master, m, v, and the scales of both
+
+struct state {
+    struct adam_state s;
+    size_t bytes[PARTS_OF_STATE];
+    void *part[PARTS_OF_STATE];
+};
+
+static struct state
+state_open(struct kernels *k, enum dtype dtype, enum moments moments, size_t n)
+{
+    static const size_t sizes[] = { 4, 2, 1 };
+    size_t groups = moments == MOMENTS_INT8 ? (n + 31) / 32 : 0;
+    struct state x = { .bytes = { n * (dtype == DT_F32 ? 4 : 2), n * sizes[moments],
+                                  n * sizes[moments], groups * 2, groups * 2 } };
+    for (int i = 0; i < PARTS_OF_STATE; i++)
+        NEED((x.part[i] = k->alloc(k, x.bytes[i] + 64)));
+    x.s = (struct adam_state){ x.part[0], dtype,     moments,  x.part[1],
+                               x.part[2], x.part[3], x.part[4] };
+    return x;
+}
+
+static void
+state_close(struct kernels *k, struct state *x)
+{
+    for (int i = 0; i < PARTS_OF_STATE; i++)
+        k->release(k, x->part[i]);
+}
+
+/* The CPU's to the GPU's. */
+static void
+state_upload(struct state *to, const struct state *from)
+{
+    for (int i = 0; i < PARTS_OF_STATE; i++)
+        gpu->upload(gpu, to->part[i], from->part[i], from->bytes[i] + 64);
+}
+
+/* Whether they are the same; a NaN in f32 is a NaN, whatever its bits. */
+static bool
+same_part(const struct state *x, int i, const uint8_t *found)
+{
+    const uint8_t *want = x->part[i];
+    bool full = i == 0 ? x->s.dtype == DT_F32 : i < 3 && x->s.moments == MOMENTS_F32;
+    if (check_equal(want, found, x->bytes[i] + 64))
+        return true;
+    for (size_t at = 0; full && at < x->bytes[i]; at += 4) {
+        float a, b;
+        memcpy(&a, want + at, sizeof a);
+        memcpy(&b, found + at, sizeof b);
+        if (!check_equal(&a, &b, sizeof a) && !(isnan(a) && isnan(b)))
+            return false;
+    }
+    return full;
+}
+
+static void
+check_state(const struct state *want, const struct state *found, const char *what,
+            size_t n, uint32_t step)
+{
+    static const char *const parts[] = { "master", "m", "v", "scales of m",
+                                         "scales of v" };
+    static const char *const moments[] = { "f32", "bf16", "int8" };
+    for (int i = 0; i < PARTS_OF_STATE; i++) {
+        uint8_t *bytes = malloc(want->bytes[i] + 64);
+        NEED(bytes);
+        CHECK(gpu->download(gpu, bytes, found->part[i], want->bytes[i] + 64) == 0);
+        size_t at = 0;
+        const uint8_t *right = want->part[i];
+        while (at < want->bytes[i] && bytes[at] == right[at])
+            at++;
+        CHECK_SAY(same_part(want, i, bytes),
+                  "%s, master %s, moments %s, %zu elements, step %u: %s differ at byte "
+                  "%zu: %02x, %02x is right",
+                  what, dtype_name(want->s.dtype), moments[want->s.moments], n, step,
+                  parts[i], at, bytes[at], right[at]);
+        free(bytes);
+    }
+}
+
+/* ---- steps ------------------------------------------------------------------------------- */
+
+static float
+uniform(uint64_t i)
+{
+    return (float)((double)check_random(i) * 0x1p-31 - 1);
+}
+
+enum kind { PLAIN, ALL_SIZES, BAD, KINDS };
+
+static const char *const kinds[] = { "ordinary", "all sizes and zeros", "not finite" };
+
+/* Those of a bf16 gradient are rounded, so that the CPU gets the same numbers. */
+static void
+make_gradients(float *g, size_t n, enum kind kind, enum dtype dtype, uint32_t step)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t at = i + 1000003 * (uint64_t)step;
+        g[i] = 1e-3F * uniform(at) * uniform(at + n);
+        if (kind != PLAIN) {
+            float size = ldexpf(1, (int)(check_random(i / 7 + step) % 80) - 60);
+            g[i] = i / 32 % 5 == 3 ? 0 : size * uniform(at);
+        }
+        if (kind == BAD && i % 97 == 13)
+            g[i] = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -FLT_MAX;
+        if (dtype == DT_BF16)
+            g[i] = num_from_bf16(num_to_bf16(g[i]));
+    }
+}
+
+static struct adam_step
+step_of(uint32_t t, float lr, float decay)
+{
+    struct adam_step a = {
+        .lr = lr, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F, .decay = decay
+    };
+    a.rest1 = (float)(1 - pow((double)a.beta1, t));
+    a.rest2 = (float)(1 - pow((double)a.beta2, t));
+    a.seed = 42;
+    a.step = t;
+    a.row = 7;
+    return a;
+}
+
+static void
+run(struct kernels *k, const struct state *x, const void *grad, enum dtype dtype,
+    size_t n, size_t chunk, struct adam_step a, const float *clip)
+{
+    struct grad g = { (void *)(uintptr_t)grad, dtype };
+    a.clip = clip;
+    for (size_t first = 0; first < n; first += chunk)
+        k->adamw(k, &x->s, &g, first, n - first < chunk ? n - first : chunk, &a);
+}
+
+static void
+fill_master(const struct state *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float w = i % 1000 == 500   ? -0.0F
+                  : i % 1000 == 600 ? 3.38e38F
+                                    : 0.02F * uniform(i);
+        if (x->s.dtype == DT_F32)
+            ((float *)x->s.master)[i] = w;
+        else
+            ((uint16_t *)x->s.master)[i] = num_to_bf16(w);
+    }
+}
+
+static void
+check_steps(enum dtype master, enum moments moments, enum dtype dtype, size_t n,
+            enum kind kind, float lr, size_t chunk)
+{
+    static const float clips[] = { 1, 0.75F, NAN, 1 };
+    struct state want = state_open(cpu, master, moments, n);
+    struct state found = state_open(gpu, master, moments, n);
+    float *grad = malloc(n * sizeof *grad);
+    NEED(grad);
+    fill_master(&want, n);
+    state_upload(&found, &want);
+    for (uint32_t t = 1; t <= 4; t++) {
+        struct adam_step a = step_of(t == 4 ? 1000 : t, lr, t % 2 ? 0.1F : 0);
+        make_gradients(grad, n, t < 3 ? PLAIN : kind, dtype, t);
+        void *theirs = pair_put(grad, dtype, n);
+        float *clip = pair_bytes(&clips[t - 1], sizeof *clip);
+        run(cpu, &want, grad, DT_F32, n, SIZE_MAX / 2, a, &clips[t - 1]);
+        run(gpu, &found, theirs, dtype, n, chunk, a, clip);
+        check_state(&want, &found, kinds[kind], n, t);
+        state_upload(&found, &want); // so that one error is one
+        gpu->release(gpu, theirs);
+        gpu->release(gpu, clip);
+    }
+    free(grad);
+    state_close(cpu, &want);
+    state_close(gpu, &found);
+}
+
+static void
+check_all(size_t n, size_t chunk)
+{
+    static const float rates[] = { 1e-5F, 1e-3F, 0.3F };
+    for (int master = 0; master < 2; master++)
+        for (int moments = 0; moments < 3; moments++)
+            for (int grad = 0; grad < 2; grad++)
+                for (int kind = 0; kind < KINDS; kind++)
+                    check_steps(master ? DT_F32 : DT_BF16, (enum moments)moments,
+                                grad ? DT_F32 : DT_BF16, n, (enum kind)kind,
+                                rates[(n + (size_t)kind) % 3], chunk);
+}
+
+/* ---- the norm ------------------------------------------------------------------------------ */
+
+static void
+check_squares(size_t n, enum dtype dtype)
+{
+    float *x = pair_random(n, 1e-3F, dtype, 11);
+    void *values = pair_put(x, dtype, n);
+    double *out = pair_poisoned(2 * sizeof *out), found[2], want = 0;
+    for (size_t i = 0; i < n; i++)
+        want += (double)x[i] * (double)x[i];
+    for (int i = 0; i < 2; i++)
+        gpu->sum_squares(gpu, out + i, &(struct grad){ values, dtype }, n);
+    CHECK(gpu->download(gpu, found, out, sizeof found) == 0);
+    CHECK_SAY(fabs(found[0] - want) <= 1e-6 * want,
+              "squares of %zu %s: %g, %g is right", n, dtype_name(dtype), found[0],
+              want);
+    CHECK_SAY(check_equal(&found[0], &found[1], sizeof *found),
+              "squares of %zu: not twice", n);
+    gpu->release(gpu, values);
+    gpu->release(gpu, out);
+    free(x);
+}
+
+static void
+check_clip(void)
+{
+    static const double squares[] = { 0, 1e-30, 0.25, 1, 7.3, 1e30, INFINITY, NAN };
+    static const float before[] = { 1, NAN };
+    double *from = pair_bytes(squares, sizeof squares);
+    float *earlier = pair_bytes(before, sizeof before);
+    float *out = pair_poisoned(sizeof *out), want, found;
+    for (int i = 0; i < 8; i++)
+        for (int limit = 0; limit < 3; limit++)
+            for (int most = 0; most < 2; most++)
+                for (int b = 0; b < 3; b++) {
+                    const float limits[] = { 0, 1, 0.3F };
+                    const double bounds[] = { INFINITY, 2.5 };
+                    cpu->clip(cpu, &want, &squares[i], 0.7F, limits[limit],
+                              bounds[most], b ? &before[b - 1] : NULL);
+                    gpu->clip(gpu, out, from + i, 0.7F, limits[limit], bounds[most],
+                              b ? earlier + b - 1 : NULL);
+                    CHECK(gpu->download(gpu, &found, out, sizeof found) == 0);
+                    CHECK_SAY(check_equal(&want, &found, sizeof want) ||
+                                  (isnan(want) && isnan(found)),
+                              "clip of %g, limit %g: %a, %a is right", squares[i],
+                              (double)limits[limit], (double)found, (double)want);
+                }
+    gpu->release(gpu, from);
+    gpu->release(gpu, earlier);
+    gpu->release(gpu, out);
+}
+
+/* ---- how fast --------------------------------------------------------------------------------- */
+
+static double
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct timing {
+    const struct state *x;
+    struct grad grad;
+    struct adam_step a;
+    const float *clip;
+    double *squares;
+    size_t n;
+};
+
+typedef void timed_fn(const struct timing *t, uint32_t i);
+
+static void
+run_adamw(const struct timing *t, uint32_t i)
+{
+    struct adam_step a = t->a;
+    a.step += i;
+    a.clip = t->clip;
+    gpu->adamw(gpu, &t->x->s, &t->grad, 0, t->n, &a);
+}
+
+static void
+run_squares(const struct timing *t, uint32_t i)
+{
+    (void)i;
+    gpu->sum_squares(gpu, t->squares, &t->grad, t->n);
+}
+
+static void
+run_copy(const struct timing *t, uint32_t i)
+{
+    (void)i;
+    gpu->copy(gpu, t->x->s.m, t->x->s.v, t->n * 4);
+}
+
+/* bytes: of an element. */
+static void
+report(const char *name, timed_fn *fn, const struct timing *t, double bytes)
+{
+    uint32_t times = t->n < 1 << 26 ? 50 : 20;
+    double out;
+    for (uint32_t i = 0; i < 3; i++)
+        fn(t, i);
+    CHECK(gpu->download(gpu, &out, t->squares, sizeof out) == 0);
+    double from = now();
+    for (uint32_t i = 0; i < times; i++)
+        fn(t, 3 + i);
+    CHECK(gpu->download(gpu, &out, t->squares, sizeof out) == 0);
+    double each = (now() - from) / times, moved = bytes * (double)t->n;
+    printf("%s\t%zu\t%.1f\t%.0f\t%.0f\n", name, t->n, each * 1e6, moved,
+           moved / each * 1e-9);
+    fflush(stdout);
+}
+
+static void
+time_adamw(const char *name, size_t n, enum dtype master, enum moments moments,
+           const struct timing *like, double bytes)
+{
+    struct state x = state_open(gpu, master, moments, n);
+    struct timing t = *like;
+    float *w = pair_random(n, 0.02F, DT_F32, 5);
+    void *values = pair_put(w, master, n);
+    gpu->copy(gpu, x.s.master, values, x.bytes[0]);
+    gpu->release(gpu, values);
+    free(w);
+    t.x = &x;
+    report(name, run_adamw, &t, bytes);
+    if (moments == MOMENTS_F32 && master == DT_F32)
+        report("copy", run_copy, &t, 8);
+    state_close(gpu, &x);
+}
+
+static void
+time_size(size_t n)
+{
+    const float one = 1;
+    float *g = pair_random(n, 1e-4F, DT_BF16, 4), *clip = pair_bytes(&one, sizeof one);
+    void *full = pair_put(g, DT_F32, n), *half = pair_put(g, DT_BF16, n);
+    struct timing t = { .grad = { full, DT_F32 }, .a = step_of(100, 1e-5F, 0), .n = n };
+    free(g);
+    t.clip = clip;
+    t.squares = gpu->alloc(gpu, sizeof *t.squares);
+    time_adamw("f32, moments f32, gradient f32", n, DT_F32, MOMENTS_F32, &t, 28);
+    time_adamw("bf16, moments int8, gradient f32", n, DT_BF16, MOMENTS_INT8, &t, 12.25);
+    report("sum of squares f32", run_squares, &t, 4);
+    t.grad = (struct grad){ half, DT_BF16 };
+    time_adamw("bf16, moments int8, gradient bf16", n, DT_BF16, MOMENTS_INT8, &t,
+               10.25);
+    time_adamw("bf16, moments bf16, gradient bf16", n, DT_BF16, MOMENTS_BF16, &t, 14);
+    time_adamw("bf16, moments f32, gradient bf16", n, DT_BF16, MOMENTS_F32, &t, 22);
+    report("sum of squares bf16", run_squares, &t, 2);
+    gpu->release(gpu, clip);
+    gpu->release(gpu, full);
+    gpu->release(gpu, half);
+    gpu->release(gpu, t.squares);
+}
+
+int
+main(int argc, char **argv)
+{
+    static const size_t sizes[] = { 1, 31, 32, 33, 127, 128, 1000, 100003 };
+    static const size_t norms[] = { 0, 1, 7, 8, 9, 4096, 100003, 5000000 };
+    pair_open(DT_BF16);
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        printf("op\telements\tmicroseconds\tbytes\tGB/s\n");
+        time_size(9728 * 2560);
+        time_size((size_t)151936 * 2560);
+        pair_close();
+        return check_end();
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        check_all(sizes[i], SIZE_MAX / 2);
+    check_all(1000, 32);
+    check_all(100003, 160);
+    check_all(100003, 4096 * 3 + 32);
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
+        check_squares(norms[i], DT_F32);
+        check_squares(norms[i], DT_BF16);
+    }
+    check_clip();
+    pair_close();
+    return check_end();
+}
