@@ -86,6 +86,7 @@ KERNEL_SRCS = \
 # The CUDA backend: a library that programs open when a GPU is asked for.  Built when
 # there is an nvcc.
 CUDA_SRCS = $(wildcard kernels/cuda/*.cu)
+CUDA_CPP_SRCS = kernels/cuda/attention_cudnn.cpp
 CUDA_C_SRCS = kernels/ledger.c lib/core/dtype.c lib/core/err.c
 
 # Shared by all commands; goes into libcmd.a.
@@ -189,6 +190,13 @@ NVCC_FLAGS = -std=c++17 -O3 -I. -lineinfo -fmad=false -Xcompiler -fPIC,-Wall \
 	-Xcudafe --diag_suppress=177 -D_GNU_SOURCE \
 	$(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$a,code=sm_$a) \
 	-gencode=arch=compute_90,code=compute_90
+
+# Headers of cudnn-frontend, which tools/cudnn-frontend.sh fetches: without them the
+# backend has no cuDNN.  The host's compiler, and C++ from there.
+CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,\
+	$(wildcard .cache/cudnn-frontend/include/cudnn_frontend.h))
+CUDA_CPP_FLAGS = -std=c++17 -O2 -Wall -fPIC -I. \
+	$(if $(CUDNN_FRONTEND),-isystem $(CUDNN_FRONTEND)) -isystem $(CUDA_HOME)/include
 
 # msgpack-c renamed its library in version 6.  Asked when linking, not before:
 # "make setup test" installs it only after this file has been read.
@@ -358,15 +366,21 @@ $(LIBS) $(LIBCMD): Makefile | $(SETUP)
 	rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 
 # nvcc's own lists of headers; device code is linked into each object.
-CUDA_OBJS = $(CUDA_SRCS:%.cu=$(BUILD)/%.o) $(CUDA_C_SRCS:%.c=$(BUILD)/cuda-c/%.o)
+CUDA_OBJS = $(CUDA_SRCS:%.cu=$(BUILD)/%.o) $(CUDA_CPP_SRCS:%.cpp=$(BUILD)/%.o) \
+	$(CUDA_C_SRCS:%.c=$(BUILD)/cuda-c/%.o)
 
 $(BUILD)/nvcc-flags: FORCE | $(SETUP)
 	@mkdir -p $(@D)
-	@echo '$(NVCC) $(NVCC_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS)' >$@
+	@echo '$(NVCC) $(NVCC_FLAGS) $(CXX) $(CUDA_CPP_FLAGS)' | cmp -s - $@ || \
+		echo '$(NVCC) $(NVCC_FLAGS) $(CXX) $(CUDA_CPP_FLAGS)' >$@
 
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cpp $(BUILD)/nvcc-flags
+	@mkdir -p $(@D)
+	$(CXX) $(CUDA_CPP_FLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/cuda-c/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

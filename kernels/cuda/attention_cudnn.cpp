@@ -67,6 +67,10 @@ static const struct runtime_function {
     { "cudaMemcpyAsync", (void *)cudaMemcpyAsync },
     { "cudaMemsetAsync", (void *)cudaMemsetAsync },
     { "cudaRuntimeGetVersion", (void *)cudaRuntimeGetVersion },
+    { "cudaStreamGetCaptureInfo", (void *)cudaStreamGetCaptureInfo },
+    { "cudaStreamIsCapturing", (void *)cudaStreamIsCapturing },
+    { "cudaThreadExchangeStreamCaptureMode",
+      (void *)cudaThreadExchangeStreamCaptureMode },
 };
 
 static void *
