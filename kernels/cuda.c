@@ -14,17 +14,6 @@
 typedef struct kernels *open_fn(const struct device *is, int device, struct err *err);
 typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
 
-struct device
-kernels_cuda_device(enum dtype act)
-{
-    return (struct device){ .name = "cuda",
-                            .act = act,
-                            .grad = act,
-                            .logits = 1 << 29,
-                            .expands = act == DT_BF16,
-                            .fixed = (64U + 16 + 128) << 20 };
-}
-
 /* Beside the program, or where it was installed; NIBBLE_CUDA names another. */
 static void *
 open_library(char *why, size_t n)
@@ -67,6 +56,22 @@ find(const char *name, char *why, size_t n)
     if (lib && !f)
         snprintf(why, n, LIBRARY " is of another version");
     return f;
+}
+
+struct device
+kernels_cuda_device(enum dtype act)
+{
+    char why[512];
+    size_t (*room)(const struct heads *) = NULL;
+    if (act == DT_BF16)
+        *(void **)&room = find("nibble_cuda_attention_room", why, sizeof why);
+    return (struct device){ .name = "cuda",
+                            .attention_room = room,
+                            .act = act,
+                            .grad = act,
+                            .logits = 1 << 29,
+                            .expands = act == DT_BF16,
+                            .fixed = (64U + 16 + 128) << 20 };
 }
 
 /* The driver is asked, not our library: programs that find no GPU load nothing big. */

@@ -16,6 +16,7 @@ enum { PAGE = 64 << 10 }; // at least the system's
 
 struct dry {
     struct kernels k; // first
+    size_t room;      // of attention
     struct err *err;
 };
 
@@ -158,6 +159,12 @@ dry_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
 {
     (void)dq, (void)dkey, (void)dvalue, (void)dout, (void)out, (void)lse, (void)q;
     (void)key, (void)value, (void)work;
+    struct dry *d = (struct dry *)k;
+    size_t room = k->is.attention_room ? k->is.attention_room(h) : 0;
+    if (room > d->room) {
+        kernels_count(k, PART_WORK, (int64_t)(room - d->room));
+        d->room = room;
+    }
     k->ledger.flops += 2 * attention_flops(h);
 }
 

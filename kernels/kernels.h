@@ -59,6 +59,7 @@ struct turn {
 struct heads {
     size_t tokens, past, query, kv, dim;
     const int32_t *first; // (tokens)
+    size_t length;        // of each document, if all have the same; 0: not known
 };
 
 /* Optimizer state of a tensor, numerics.md 7.5.  8-bit moments are in groups of 32 from
@@ -108,6 +109,8 @@ struct device {
     bool host;       // its memory is ours
     bool expands;    // products are faster from `expanded`
     uint64_t fixed;  // bytes that it takes for itself
+    /* And besides, for attention of that kind, the way back included; NULL: nothing. */
+    size_t (*attention_room)(const struct heads *h);
 };
 
 struct kernels {

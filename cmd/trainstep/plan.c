@@ -12,14 +12,16 @@ static void
 count_step(struct run *r, struct train *t)
 {
     size_t n = r->most_tokens, passes = (size_t)r->s.accum;
-    int32_t *zeros = cmd_alloc(2 * n, sizeof *zeros);
+    int32_t *zeros = cmd_alloc(3 * n, sizeof *zeros);
     struct net_batch *b = cmd_alloc(passes, sizeof *b);
     struct train_result res;
-    int32_t *label = zeros + n;
+    int32_t *label = zeros + n, *first = zeros + 2 * n;
     for (size_t i = r->most_labels; i < n; i++)
         label[i] = -1;
+    for (size_t i = 0, length = r->layout.positions; i < n && length; i++)
+        first[i] = (int32_t)(i - i % length);
     for (size_t i = 0; i < passes; i++)
-        b[i] = (struct net_batch){ n, zeros, label, zeros, zeros };
+        b[i] = (struct net_batch){ n, zeros, label, zeros, first };
     if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)
         die_err(&r->err);
     free(b);

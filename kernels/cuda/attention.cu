@@ -8,6 +8,8 @@
  * a multiprocessor: while one takes exponentials the other multiplies. */
 #include "kernels/cuda/attention.h"
 
+#include "kernels/cuda/attention_cudnn.h"
+
 enum { KEYS = 64, THREADS = TILE_ROWS };
 
 /* ---- in which order -------------------------------------------------------------------- */
@@ -326,6 +328,8 @@ cuda_attention(struct kernels *k, void *out, float *lse, const void *q, const vo
     if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
         return;
     k->ledger.flops += flops_of(h);
+    if (h->length && cudnn_attention(c, out, lse, q, key, value, h, h->length))
+        return;
     if (!has_tensor_cores(c, &v))
         attention_plain(c, out, lse, q, key, value, &v);
     else if (v.tokens <= DECODED)
@@ -346,6 +350,9 @@ cuda_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
     if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
         return;
     k->ledger.flops += 2 * flops_of(h);
+    if (h->length && cudnn_attention_dx(c, dq, dkey, dvalue, dout, out, lse, q, key, value,
+                                        work, h, h->length))
+        return;
     BY_ACT(c, run_sums, c, work, dout, out, &v);
     if (has_tensor_cores(c, &v))
         attention_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, &v);

@@ -2,6 +2,8 @@
 /* cuda: the device, its memory and the table of operations. */
 #include "kernels/cuda/cuda.h"
 
+#include "kernels/cuda/attention_cudnn.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,6 +181,7 @@ cuda_close(struct kernels *k)
     if (c->stream)
         cudaStreamSynchronize(c->stream);
     cuda_gemm_close(c);
+    cudnn_close(c);
     while (w->blocks)
         cuda_release(k, w->blocks->p);
     for (int i = 0; i < RING; i++) {
@@ -240,8 +243,9 @@ describe(struct cuda *c)
     c->major = p.major;
     c->minor = p.minor;
     c->shared = p.sharedMemPerBlockOptin;
-    snprintf(c->k.route, sizeof c->k.route, "cuda sm_%d%d %s cublasLt %zu", p.major,
-             p.minor, c->k.is.act == DT_F32 ? "f32" : "bf16", cublasLtGetVersion());
+    snprintf(c->k.route, sizeof c->k.route, "cuda sm_%d%d %s cublasLt %zu cudnn %zu",
+             p.major, p.minor, c->k.is.act == DT_F32 ? "f32" : "bf16",
+             cublasLtGetVersion(), cudnn_version());
     if (p.major < 9) {
         err_set(c->err, ERR_USAGE,
                 "cuda:%d: %s has compute capability %d.%d; 9.0 or more is needed",
@@ -313,6 +317,7 @@ say_versions(say_fn *say, void *ctx)
     size_t lt = cublasLtGetVersion();
     snprintf(text, sizeof text, "%zu.%zu.%zu", lt / 10000, lt / 100 % 100, lt % 100);
     say(ctx, "cuBLASLt", text);
+    say(ctx, "cuDNN", cudnn_words());
 }
 
 static void
@@ -344,6 +349,12 @@ nibble_cuda_diagnose(say_fn *say, void *ctx)
         say(ctx, "cuda", cudaGetErrorString(e));
     for (int i = 0; e == cudaSuccess && i < n; i++)
         say_device(i, say, ctx);
+}
+
+extern "C" __attribute__((visibility("default"))) size_t
+nibble_cuda_attention_room(const struct heads *h)
+{
+    return h->length && cudnn_version() ? cudnn_room(h, h->length) : 0;
 }
 
 /* Bytes that are free on a device; 0: not known. */

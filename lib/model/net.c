@@ -606,6 +606,19 @@ backward(struct pass *p)
 
 /* ---- a pass ----------------------------------------------------------------------------------- */
 
+/* Of each document, if all have the same; else 0. */
+static size_t
+length_of(const struct net_batch *b)
+{
+    size_t length = 1;
+    while (length < b->tokens && b->first[length] == b->first[0])
+        length++;
+    for (size_t t = 0; t < b->tokens; t++)
+        if ((size_t)b->first[t] != t - t % length)
+            return 0;
+    return b->tokens % length ? 0 : length;
+}
+
 /* What the device must know of the tokens. */
 static int
 begin(struct net *n, const struct net_batch *b, bool back, bool all)
@@ -633,7 +646,8 @@ begin(struct net *n, const struct net_batch *b, bool back, bool all)
                                .query = n->c.heads,
                                .kv = n->c.kv_heads,
                                .dim = n->c.head_dim,
-                               .first = p->first };
+                               .first = p->first,
+                               .length = length_of(b) };
     return 0;
 }
 

@@ -116,7 +116,7 @@ point_weights(struct train *t)
         const struct row *r = &t->net.table.row[i];
         struct train_tensor *x = &t->tensor[i];
         struct weight *w = &t->net.t[i].w;
-        if (w->values)
+        if (w->dtype == DT_NVFP4) // weights_open has done it
             continue;
         *w = (struct weight){ .dtype = t->layout.master,
                               .values = x->state.master,

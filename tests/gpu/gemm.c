@@ -243,11 +243,12 @@ time_products(const uint16_t *pool)
                     if (what == 0)
                         gpu->linear(gpu, to, x, &w, n, NULL);
                     else if (what == 1)
-                        gpu->linear(gpu, to, x, &w, n, pool + POOL / 3);
+                        gpu->linear(gpu, to, x, &w, n, pool + POOL / 4 + 4096);
                     else if (what == 2)
                         gpu->linear_dx(gpu, to, x, &w, n, NULL);
                     else
-                        gpu->linear_dw(gpu, &dw, pool + POOL / 3, x, out, in, n, false);
+                        gpu->linear_dw(gpu, &dw, pool + POOL / 4 + 4096, x, out, in, n,
+                                       false);
                 }
                 wait_for(to);
                 double us = (now() - start) / TIMES * 1e6;
