@@ -139,11 +139,10 @@ part_generate()
     local ids
     for n in 128 4096; do
         ids=$(awk -v n="$n" 'BEGIN { srand(2); for (i = 0; i < n; i++) printf "%d ", int(rand() * 151643) }')
-        for round in 1 2; do
-            "$bin/generate" -v --device cuda --config "$here/qwen3-4b-config.json" --ids --ignore-eos \
-                -n 128 -p "$ids" "$dir/m.dat" 2>&1 >/dev/null | tail -n 1 | sed "s/^/$round: $n ids: /" |
-                tee -a "$out/generate.tsv"
-        done
+        # The first prompt pays for what is made once.
+        "$bin/generate" -v --device cuda --config "$here/qwen3-4b-config.json" --ids --ignore-eos \
+            -n 128 -p "$ids" -p "$ids" -p "$ids" "$dir/m.dat" 2>&1 >/dev/null | grep prefill |
+            sed "s/^/$n ids: /" | tee -a "$out/generate.tsv"
     done
 }
 

@@ -328,8 +328,10 @@ cuda_attention(struct kernels *k, void *out, float *lse, const void *q, const vo
     if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
         return;
     k->ledger.flops += flops_of(h);
-    if (h->length && cudnn_attention(c, out, lse, q, key, value, h, h->length))
+    if (h->length && cudnn_attention(c, out, lse, q, key, value, h, h->length)) {
+        cuda_mark(c, "attention, cuDNN");
         return;
+    }
     if (!has_tensor_cores(c, &v))
         attention_plain(c, out, lse, q, key, value, &v);
     else if (v.tokens <= DECODED)
@@ -351,8 +353,10 @@ cuda_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
         return;
     k->ledger.flops += 2 * flops_of(h);
     if (h->length && cudnn_attention_dx(c, dq, dkey, dvalue, dout, out, lse, q, key, value,
-                                        work, h, h->length))
+                                        work, h, h->length)) {
+        cuda_mark(c, "attention's gradients, cuDNN");
         return;
+    }
     BY_ACT(c, run_sums, c, work, dout, out, &v);
     if (has_tensor_cores(c, &v))
         attention_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, &v);

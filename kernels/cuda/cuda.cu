@@ -30,6 +30,73 @@ cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what)
     return false;
 }
 
+/* ---- times ----------------------------------------------------------------------------- */
+
+enum { MARKS = 4096, NAMES = 128 };
+
+struct trace {
+    cudaEvent_t at[MARKS];
+    const char *name[MARKS];
+    int n;
+    struct {
+        const char *name;
+        double ms;
+        long count;
+    } sum[NAMES];
+};
+
+static void
+count_marks(struct cuda *c)
+{
+    struct trace *t = c->trace;
+    if (t->n == 0)
+        return;
+    cudaEventSynchronize(t->at[t->n - 1]);
+    for (int i = 1; i < t->n; i++) {
+        float ms = 0;
+        int k = 0;
+        cudaEventElapsedTime(&ms, t->at[i - 1], t->at[i]);
+        while (k < NAMES - 1 && t->sum[k].name && strcmp(t->sum[k].name, t->name[i]) != 0)
+            k++;
+        t->sum[k].name = t->name[i];
+        t->sum[k].ms += (double)ms;
+        t->sum[k].count++;
+    }
+    cudaEvent_t last = t->at[t->n - 1];
+    t->at[t->n - 1] = t->at[0];
+    t->at[0] = last;
+    t->n = 1;
+}
+
+void
+cuda_mark(struct cuda *c, const char *name)
+{
+    struct trace *t = c->trace;
+    if (!t)
+        return;
+    if (t->n == MARKS)
+        count_marks(c);
+    if (!t->at[t->n])
+        cudaEventCreate(&t->at[t->n]);
+    t->name[t->n] = name;
+    cudaEventRecord(t->at[t->n++], c->stream);
+}
+
+static void
+print_times(struct cuda *c)
+{
+    struct trace *t = c->trace;
+    count_marks(c);
+    for (int i = 0; i < NAMES && t->sum[i].name; i++)
+        fprintf(stderr, "%10.3f ms %8ld %s\n", t->sum[i].ms, t->sum[i].count,
+                t->sum[i].name);
+    for (int i = 0; i < MARKS; i++)
+        if (t->at[i])
+            cudaEventDestroy(t->at[i]);
+    free(t);
+    c->trace = NULL;
+}
+
 /* ---- memory ---------------------------------------------------------------------------- */
 
 /* On the host, for each allocation. */
@@ -106,6 +173,7 @@ static void
 cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
+    cuda_mark(c, "waiting for the host");
     for (size_t at = 0; at < bytes && cuda_ready(c); at += RING_BYTES) {
         size_t n = bytes - at < RING_BYTES ? bytes - at : RING_BYTES;
         int i;
@@ -137,6 +205,7 @@ cuda_zero(struct kernels *k, void *p, size_t bytes)
     struct cuda *c = cuda_of(k);
     if (cuda_ready(c))
         cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+    cuda_mark(c, "zero");
 }
 
 /* Two buffers: one arrives while the other is emptied. */
@@ -168,6 +237,7 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
                 memcpy((char *)to + at, c->ring[b], n);
         }
     }
+    cuda_mark(c, "download");
     return cuda_ready(c) ? 0 : -1;
 }
 
@@ -178,6 +248,8 @@ cuda_close(struct kernels *k)
 {
     struct whole *w = (struct whole *)k;
     struct cuda *c = &w->c;
+    if (c->trace)
+        print_times(c);
     if (c->stream)
         cudaStreamSynchronize(c->stream);
     cuda_gemm_close(c);
@@ -274,6 +346,10 @@ take_own(struct cuda *c)
                                                  cudaEventDisableTiming),
                         "cudaEventCreate"))
             return false;
+    const char *algorithm = getenv("NIBBLE_CUDA_ALGORITHM");
+    c->algorithm = algorithm ? atoi(algorithm) : 0;
+    if (getenv("NIBBLE_CUDA_TIMES"))
+        c->trace = (struct trace *)calloc(1, sizeof *c->trace);
     const float numbers[2] = { 1, 0 };
     if (c->numbers)
         cuda_upload(k, c->numbers, numbers, sizeof numbers);

@@ -27,7 +27,8 @@ enum {
     EXPANDED = 128 << 20,  // of weights that a product takes as bf16
 };
 
-struct plan; // of a product: gemm.cu
+struct plan;  // of a product: gemm.cu
+struct trace; // of times: cuda.cu
 
 struct cuda {
     struct kernels k; // first: a struct kernels * is one of these
@@ -44,9 +45,11 @@ struct cuda {
     void *ring[RING]; // page-locked memory of the host
     cudaEvent_t ring_free[RING];
     int ring_at;
-    void *cudnn; // of attention_cudnn
+    void *cudnn;         // of attention_cudnn
+    struct trace *trace; // NULL: nobody wants to know
     struct plan *plans;
     size_t n_plans, cap_plans;
+    int algorithm; // of those for a product, by the library's order
 };
 
 static inline struct cuda *
@@ -59,6 +62,10 @@ cuda_of(struct kernels *k)
 bool cuda_check(struct cuda *c, cudaError_t e, const char *what);
 bool cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what);
 
+/* With NIBBLE_CUDA_TIMES set, what the stream did since the last mark is counted for this
+ * name, and a table of all is printed in the end. */
+void cuda_mark(struct cuda *c, const char *name);
+
 /* Whether an operation may begin: after an error none does. */
 static inline bool
 cuda_ready(const struct cuda *c)
@@ -67,7 +74,8 @@ cuda_ready(const struct cuda *c)
 }
 
 /* After each launch. */
-#define CUDA_LAUNCHED(c, name) cuda_check((c), cudaGetLastError(), name)
+#define CUDA_LAUNCHED(c, name)                                                         \
+    (cuda_check((c), cudaGetLastError(), name), (c)->trace ? cuda_mark(c, name) : (void)0)
 
 static inline unsigned
 blocks_of(size_t n, size_t each)

@@ -10,6 +10,7 @@
  * weight of any other type is converted.  Both happen for some rows at a time. */
 #include "kernels/cuda/cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,11 +21,14 @@ struct shape {
     int in, out; // cudaDataType_t
 };
 
+enum { MOST = 16 }; // algorithms that are looked at
+
 struct plan {
     struct shape shape;
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t algo;
+    char *name; // for times
 };
 
 bool
@@ -42,6 +46,7 @@ forget(struct plan *p)
     for (int i = 0; i < 4; i++)
         if (layouts[i])
             cublasLtMatrixLayoutDestroy(layouts[i]);
+    free(p->name);
 }
 
 void
@@ -93,22 +98,22 @@ static bool
 choose(struct cuda *c, struct plan *p)
 {
     cublasLtMatmulPreference_t want;
-    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulHeuristicResult_t found[MOST];
     const size_t room = WORKSPACE;
-    int n = 0;
+    int n = 0, which = c->algorithm;
     if (!cuda_check_blas(c, cublasLtMatmulPreferenceCreate(&want),
                          "cublasLtMatmulPreferenceCreate"))
         return false;
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &room, sizeof room);
     cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, p->a, p->b, p->c,
-                                                      p->d, want, 1, &found, &n);
+                                                      p->d, want, MOST, found, &n);
     cublasLtMatmulPreferenceDestroy(want);
     if (s == CUBLAS_STATUS_SUCCESS && n == 0)
         s = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!cuda_check_blas(c, s, "cublasLtMatmulAlgoGetHeuristic"))
         return false;
-    p->algo = found.algo;
+    p->algo = found[which < n ? which : 0].algo;
     return true;
 }
 
@@ -131,6 +136,9 @@ plan_for(struct cuda *c, const struct shape *s)
     struct plan *p = &c->plans[c->n_plans];
     memset(p, 0, sizeof *p);
     p->shape = *s;
+    if (c->trace && asprintf(&p->name, "product %s%s %zu %zu %zu", s->ta ? "t" : "n",
+                             s->tb ? "t" : "n", s->m, s->n, s->k) < 0)
+        p->name = NULL;
     if (!describe(c, p) || !choose(c, p)) {
         forget(p);
         return NULL;
@@ -154,6 +162,8 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
                                    &p->algo, c->workspace, WORKSPACE, c->stream),
                     "cublasLtMatmul");
     c->k.ledger.flops += 2.0 * (double)s->m * (double)s->n * (double)s->k;
+    if (c->trace)
+        cuda_mark(c, p->name ? p->name : "product");
 }
 
 /* ---- weights as operands ------------------------------------------------------------------ */

@@ -286,8 +286,24 @@ by_rows(struct cuda *c, const struct job &j, enum dtype dtype)
         row_kernel<A, __half, 1><<<blocks, 256, 0, s>>>(j);
 }
 
-/* A long weight has rows enough for all multiprocessors with fewer warps to each. */
-enum { LONG = 1 << 15 };
+/* How many warps share the columns of 16 rows.  A short weight is over before the memory
+ * has answered twice, so each warp asks for all of its own at once; a long one has rows
+ * enough for every multiprocessor. */
+static void
+by_tensor_cores(struct cuda *c, const struct job &j)
+{
+    enum { LONG = 1 << 15 };
+    unsigned blocks = blocks_of(j.out, ROWS);
+    size_t units = (j.in + UNIT - 1) / UNIT;
+    if (j.out >= LONG)
+        packed_kernel<4><<<blocks, 4 * 32, 0, c->stream>>>(j);
+    else if (units <= 8)
+        packed_kernel<8><<<blocks, 8 * 32, 0, c->stream>>>(j);
+    else if (units <= 16)
+        packed_kernel<16><<<blocks, 16 * 32, 0, c->stream>>>(j);
+    else
+        packed_kernel<20><<<blocks, 20 * 32, 0, c->stream>>>(j);
+}
 
 void
 cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight *w,
@@ -296,7 +312,6 @@ cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight
     struct job j = { y,         x,        add,   w->values,   w->scales,
                      w->scale2, w->out,   w->in, (int)tokens, wide };
     bool packed = w->dtype == DT_NVFP4 && w->values;
-    unsigned blocks = blocks_of(w->out, ROWS);
     enum dtype dtype = w->dtype;
     if (dtype == DT_NVFP4 && !packed) { // only its products are there
         j.values = w->expanded;
@@ -304,13 +319,9 @@ cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight
     }
     bool even = (uintptr_t)w->values % 16 == 0 && (uintptr_t)w->scales % 2 == 0 &&
                 (uintptr_t)x % 16 == 0 && w->in % 32 == 0;
-    if (packed && even && c->k.is.act == DT_BF16) {
-        if (w->out >= LONG)
-            packed_kernel<4><<<blocks, 128, 0, c->stream>>>(j);
-        else
-            packed_kernel<8><<<blocks, 256, 0, c->stream>>>(j);
-    } else {
+    if (packed && even && c->k.is.act == DT_BF16)
+        by_tensor_cores(c, j);
+    else
         BY_ACT(c, by_rows, c, j, dtype);
-    }
     CUDA_LAUNCHED(c, "a product of few tokens");
 }

@@ -261,6 +261,22 @@ logit_rows(const struct pass *p)
     return rows < p->room_labels ? rows : p->room_labels;
 }
 
+/* A chunk of activations, or a row of f32. */
+static size_t
+logits_bytes(const struct pass *p)
+{
+    size_t bytes = p->rows * p->c->vocab * kernels_act(p->k);
+    size_t row = p->rows ? p->c->vocab * sizeof(float) : 0;
+    return bytes > row ? bytes : row;
+}
+
+/* How many rows of f32 it holds. */
+static size_t
+rows_f32(const struct pass *p)
+{
+    return logits_bytes(p) / (p->c->vocab * sizeof(float));
+}
+
 int
 net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
 {
@@ -299,7 +315,7 @@ net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
     p->act = work(p, tokens * c->ffn);
     p->learnt = work(p, labels * c->hidden);
     p->rows = n->kind == NET_CE ? logit_rows(p) : 0;
-    p->logits = take(p, PART_LOGITS, p->rows * c->vocab * sizeof(float));
+    p->logits = take(p, PART_LOGITS, logits_bytes(p));
     p->loss = work_f32(p, labels);
     if (back)
         take_back(p);
@@ -505,8 +521,8 @@ all_logits(struct pass *p, size_t rows, float *logits)
     struct kernels *k = p->k;
     const struct weight *head = weight(p, head_role(p->n), -1);
     size_t hidden = p->c->hidden, vocab = p->c->vocab, from = p->tokens - rows;
-    for (size_t r = 0; r < rows; r += p->rows) {
-        size_t n = rows - r < p->rows ? rows - r : p->rows;
+    for (size_t r = 0, most = rows_f32(p); r < rows; r += most) {
+        size_t n = rows - r < most ? rows - r : most;
         k->logits(k, p->logits, at(p, p->top, (from + r) * hidden), head, n);
         k->download(k, logits + r * vocab, p->logits, n * vocab * sizeof *logits);
     }
@@ -733,7 +749,7 @@ static int
 look(struct pass *p, float *host, const void *x, size_t n)
 {
     struct kernels *k = p->k;
-    size_t step = p->rows * p->c->vocab;
+    size_t step = rows_f32(p) * p->c->vocab;
     for (size_t i = 0; i < n; i += step) {
         size_t part = n - i < step ? n - i : step;
         k->convert(k, p->logits, (const char *)x + i * kernels_act(k), k->is.act, part);

@@ -134,7 +134,7 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
 {
     char name[128];
     int32_t *first = make_first(tokens, kind);
-    struct heads h = { tokens, 0, query, kv, dim, first };
+    struct heads h = { tokens, 0, query, kv, dim, first, 0 };
     struct inputs in = make_inputs(&h, tokens, act);
     struct limits limit = limits_of(act);
     const size_t n[RESULTS] = { in.n[0], query * tokens, in.n[0], in.n[1], in.n[1] };
@@ -193,7 +193,7 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
 {
     char name[128];
     int32_t *first = make_first(tokens, kind);
-    struct heads all = { tokens, 0, query, kv, dim, first };
+    struct heads all = { tokens, 0, query, kv, dim, first, 0 };
     struct inputs in = make_inputs(&all, tokens, act);
     struct limits limit = limits_of(act);
     size_t row = query * dim, bytes = dtype_bits(act) / 8;
@@ -210,7 +210,7 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     float *lse = pair_poisoned(query * tokens * 4);
     for (size_t t = 0; t < tokens; t += piece) {
         size_t n = least(piece, tokens - t);
-        struct heads h = { n, t, query, kv, dim, there + t };
+        struct heads h = { n, t, query, kv, dim, there + t, 0 };
         gpu->attention(gpu, out + t * row * bytes, lse,
                        (char *)in.device[0] + t * row * bytes, in.device[1],
                        in.device[2], &h);
@@ -242,7 +242,7 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     enum { QUERY = 32, KV = 8, DIM = 128 };
     char name[128];
     int32_t first[DIM];
-    struct heads h = { tokens, past, QUERY, KV, DIM, first };
+    struct heads h = { tokens, past, QUERY, KV, DIM, first, 0 };
     struct limits limit = limits_of(act);
     NEED(tokens <= DIM);
     for (size_t t = 0; t < tokens; t++)
@@ -356,7 +356,7 @@ time_training(size_t documents, size_t length)
     NEED(first);
     for (size_t t = 0; t < tokens; t++)
         first[t] = (int32_t)(t - t % length);
-    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL };
+    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL, 0 };
     h.first = pair_bytes(first, tokens * sizeof *first);
     void *q = fill(n, 1), *key = fill(n_kv, 2), *value = fill(n_kv, 3),
          *dout = fill(n, 4);
@@ -396,7 +396,7 @@ time_decoding(size_t past)
     size_t n = (past + 1) * KV * DIM, layers = ((size_t)256 << 20) / n / 2 + 1;
     size_t times = layers * (1 + 200 / layers);
     const int32_t first = 0;
-    struct heads h = { 1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first) };
+    struct heads h = { 1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first), 0 };
     char *key = fill(n * layers, 1), *value = fill(n * layers, 2);
     void *q = fill(QUERY * DIM, 3), *out = fill(QUERY * DIM, 4);
     float *lse = gpu->alloc(gpu, QUERY * 4);

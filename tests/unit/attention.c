@@ -168,7 +168,7 @@ check_past(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
         NEED(k);
         for (size_t t = 0; t < tokens; t += pieces[i]) {
             size_t n = tokens - t < pieces[i] ? tokens - t : pieces[i];
-            struct heads h = { n, t, query, kv, dim, got.first + t };
+            struct heads h = { n, t, query, kv, dim, got.first + t, 0 };
             k->attention(k, got.out + t * query * dim, got.lse,
                          got.in[0] + t * query * dim, got.in[1], got.in[2], &h);
         }

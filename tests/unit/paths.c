@@ -124,12 +124,12 @@ check_heads(size_t t)
     }
     same("turn", 2 * q + DIM, t, DIM);
     for (int d = 0; d < devices; d++) {
-        struct heads h = { t, 0, QUERY, KV, DIM, first[d] };
+        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0 };
         device[d]->attention(device[d], y[d], s[d], x[d], w[d], w[d] + kv, &h);
     }
     same("attention", q, t, DIM);
     for (int d = 0; d < devices; d++) {
-        struct heads h = { t, 0, QUERY, KV, DIM, first[d] };
+        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0 };
         memcpy(s[d] + ROOM / 2, y[d], q * sizeof(float)); // out
         device[d]->attention_dx(device[d], y[d], y[d] + q, y[d] + q + kv, x[d] + 55,
                                 s[d] + ROOM / 2, s[d], x[d], w[d], w[d] + kv, NULL, &h);
