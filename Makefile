@@ -408,13 +408,17 @@ $(BUILD)/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBS)
 	@mkdir -p $(@D)
 	$(LINK)
 
+$(BUILD)/gpu/tune: $(BUILD)/kernels/lab/tune.o $(LIBS)
+	@mkdir -p $(@D)
+	$(LINK)
+
 $(BUILD)/%.so: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
 		-shared -fPIC -MMD -MP -o $@ $< -ldl
 
 ## gpu-programs  the tests that need a GPU; tests/gpu/run.sh runs them
-gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%)
+gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%) $(BUILD)/gpu/tune
 unit-programs: $(UNIT:%=$(BUILD)/unit/%)
 test-programs: unit-programs gpu-programs $(SHIMS)
 

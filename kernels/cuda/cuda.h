@@ -49,7 +49,7 @@ struct cuda {
     struct trace *trace; // NULL: nobody wants to know
     struct plan *plans;
     size_t n_plans, cap_plans;
-    int algorithm; // of those for a product, by the library's order
+    int algorithm; // of a product, in the library's list; negative: by tuned.h
 };
 
 static inline struct cuda *
@@ -198,6 +198,7 @@ block_max(float x, float *room)
 /* gemm.cu: products, by cuBLASLt. */
 bool cuda_gemm_open(struct cuda *c);
 void cuda_gemm_close(struct cuda *c);
+void cuda_gemm_forget(struct cuda *c); // what algorithms were chosen
 void cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
                  size_t tokens, const void *add);
 void cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
