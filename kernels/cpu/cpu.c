@@ -782,6 +782,8 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .quantize = cpu_quantize,
                              .sum_squares = cpu_sum_squares,
                              .clip = cpu_clip,
-                             .adamw = cpu_adamw };
+                             .adamw = cpu_adamw,
+                             .seed_adamw = cpu_seed_adamw,
+                             .seed_values = cpu_seed_values };
     return &c->k;
 }
