@@ -53,9 +53,9 @@ struct train_array {
 struct train_tensor {
     struct adam_state state;
     struct seed_state seed; // instead of it
-    float
-        *gain; // what products take, in f32: of a norm whose master is not, and of what
-               // only the seed's optimizer packs
+    // What products take as f32, of norms whose master is not and of what only the seed's
+    // optimizer packs.
+    float *gain;
     bool trained;
     double norm; // of its gradient, in this step
 };
