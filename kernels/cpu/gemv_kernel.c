@@ -11,7 +11,7 @@
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/gemm.h"
 #include "lib/core/num.h"
-#if defined __AVX512BW__
+#if defined __AVX2__
 #include "kernels/cpu/gemv_wide.h"
 #endif
 
@@ -261,7 +261,7 @@ run_strip(const struct gemv *g, size_t row, size_t rows, bool last)
 void
 NAME(gemv)(const struct gemv *g, size_t row, size_t rows)
 {
-#if defined __AVX512BW__
+#if defined __AVX2__
     if (g->w->dtype == DT_NVFP4) {
         wide_gemv(g, row, rows);
         return;

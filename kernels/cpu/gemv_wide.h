@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv_wide: rows of NVFP4 against a few rows of x with AVX-512.  Only for gemv_kernel.c,
- * whose sums these are: a lane is a row, products come in the order of k.
+/* gemv_wide: rows of NVFP4 against a few rows of x with AVX-512 and AVX2.  Only for
+ * gemv_kernel.c, whose sums these are: a lane is a row, products come in the order of k.
  *
- * What counts is the number of instructions for 16 weights: three have to multiply, two in
- * a cycle, so the rest must fit beside them.
+ * What counts is the number of instructions for a vector of weights: three have to
+ * multiply, two in a cycle, so the rest must fit beside them.  So look-ups take as many
+ * codes as they can and give bf16, which has all of E2M1; zipped with zeros that is floats.
+ * Scales are zipped the same way.  For that, lines of rows are turned into pieces:
  *
- *   turned    A piece is 16 bits, four columns of a row; a vector has pieces of 32 rows.
- *             Quarters of vectors are brought together as they are loaded, then zipped.
- *   codes     A look-up in 32 words takes five bits of each, of which the last is a
- *             neighbour's; so the table is there twice.  It gives bf16, which has all of
- *             E2M1, and zipping it with zeros makes two vectors of floats.
- *   scales    are turned and zipped the same way.
+ *   AVX-512  16 bits, four columns of a row; a vector has pieces of 32 rows.  A look-up in
+ *            32 words takes five bits of each, of which the last is a neighbour's; so the
+ *            table is there twice.
+ *   AVX2     8 bits, two columns; a vector has 32 rows as well.  Two look-ups in 16 bytes
+ *            give the halves of bf16.
  *
- * So row r is lane r % 32 / 8 * 4 + r % 4 of vector r / 32 * 2 + r % 8 / 4.
+ * Zips stay within quarters of a vector, so rows are scattered: wide_place.
  *
- * While a line of 64 rows is computed with, the next one is turned, and later ones are
- * fetched: 64 streams are more than a processor follows by itself. */
+ * While a line is computed with, the next one is turned, and later ones are fetched: so
+ * many streams are more than a processor follows by itself. */
 #ifndef NIBBLE_KERNELS_CPU_GEMV_WIDE_H
 #define NIBBLE_KERNELS_CPU_GEMV_WIDE_H
 
@@ -23,10 +24,8 @@
 #include "kernels/cpu/gemm.h"
 
 enum {
-    WIDE_ROWS = 64,
-    WIDE_GROUP = 32, // rows of a vector of pieces
-    WIDE_GROUPS = WIDE_ROWS / WIDE_GROUP,
-    WIDE_VECS = WIDE_ROWS / LANES,
+    WIDE_VECS = 4,
+    WIDE_ROWS = WIDE_VECS * LANES,
     WIDE_LINE = 64,               // bytes of a row that are turned together
     WIDE_CODES = 2 * WIDE_LINE,   // columns
     WIDE_SCALES = 16 * WIDE_LINE, // columns whose scales they are
@@ -35,9 +34,9 @@ enum {
     WIDE_AHEAD = 4, // lines
 };
 
-/* A line of all rows. */
+/* A line of all rows, turned: what wide_turn makes of it. */
 struct wide_line {
-    _Alignas(64) uint16_t piece[WIDE_LINE / 2][WIDE_GROUPS][WIDE_GROUP];
+    _Alignas(64) uint8_t piece[WIDE_LINE * WIDE_ROWS];
 };
 
 struct wide {
@@ -53,7 +52,9 @@ struct wide {
     _Alignas(64) float sum[GEMV_MOST][WIDE_ROWS];
 };
 
-/* ---- turning ------------------------------------------------------------------------------ */
+/* ---- pieces ------------------------------------------------------------------------------- */
+
+#if defined __AVX512BW__
 
 /* 16 bytes of every eighth row. */
 static inline __m512i
@@ -65,12 +66,15 @@ wide_quarters(const uint8_t *p, size_t stride)
     return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 24 * stride)), 3);
 }
 
-enum { WIDE_PARTS = WIDE_BLOCKS }; // of turning: 16 bytes of the rows of a group
+enum {
+    WIDE_GROUP = 32, // rows of a vector
+    WIDE_PARTS = 8,  // of turning: 16 bytes of the rows of a group
+};
 
 static inline void
 wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
 {
-    uint16_t *out = to->piece[part % 4 * 8][part / 4];
+    uint8_t *out = to->piece + part % 4 * 16 * WIDE_ROWS + part / 4 * 64;
     __m512i v[8], t[8];
     p += part / 4 * WIDE_GROUP * stride + part % 4 * 16;
     for (size_t i = 0; i < 8; i++, p += stride)
@@ -86,12 +90,155 @@ wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
         v[i + 3] = _mm512_unpackhi_epi32(t[i + 2], t[i + 3]);
     }
     for (size_t i = 0; i < 8; i += 4)
-        for (size_t k = 0; k < 2; k++, out += (size_t)2 * WIDE_ROWS) {
+        for (size_t k = 0; k < 2; k++, out += (size_t)4 * WIDE_ROWS) {
             _mm512_store_si512(out, _mm512_unpacklo_epi64(v[i + k], v[i + k + 2]));
-            _mm512_store_si512(out + WIDE_ROWS,
+            _mm512_store_si512(out + (size_t)2 * WIDE_ROWS,
                                _mm512_unpackhi_epi64(v[i + k], v[i + k + 2]));
         }
 }
+
+/* Number i of the pieces of a group. */
+static inline __m512i
+wide_piece(const struct wide_line *line, size_t i, size_t group)
+{
+    return _mm512_load_si512(line->piece + i * 2 * WIDE_ROWS + group * 64);
+}
+
+/* Where row r is in vectors of floats. */
+static inline size_t
+wide_place(size_t r)
+{
+    return (r / 32 * 2 + r % 8 / 4) * LANES + r % 32 / 8 * 4 + r % 4;
+}
+
+/* bf16 in 16 bits, of 32 rows. */
+static inline void
+wide_floats(vf out[2], __m512i x)
+{
+    out[0] = (vf)_mm512_unpacklo_epi16(_mm512_setzero_si512(), x);
+    out[1] = (vf)_mm512_unpackhi_epi16(_mm512_setzero_si512(), x);
+}
+
+/* E4M3 without sign, which is no NaN: exponent and mantissa where bf16 has them, which has
+ * 120 more in the exponent. */
+static inline void
+wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t number)
+{
+    const __m512i mask = _mm512_set1_epi16(0x7f0);
+    for (size_t g = 0; g < 2; g++) {
+        __m512i two = wide_piece(line, number / 2, g);
+        two = number % 2 ? _mm512_srli_epi16(two, 4) : _mm512_slli_epi16(two, 4);
+        wide_floats(scale + 2 * g, _mm512_and_si512(two, mask));
+    }
+    for (size_t v = 0; v < WIDE_VECS; v++)
+        scale[v] = scale[v] * 0x1p120F;
+}
+
+enum { WIDE_PIECE = 4 }; // columns
+
+/* Column j of pieces number i. */
+static inline void
+wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
+{
+    static const _Alignas(64) uint16_t bf16[32] = {
+        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
+        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
+    };
+    const __m512i table = _mm512_load_si512(bf16);
+    for (size_t g = 0; g < 2; g++) {
+        __m512i code = wide_piece(line, i, g);
+        code = j ? _mm512_srli_epi16(code, 4 * j) : code;
+        wide_floats(value + 2 * g, _mm512_permutexvar_epi16(code, table));
+    }
+}
+
+#else // AVX2
+
+enum { WIDE_PARTS = 4 }; // of turning: 16 bytes of the rows
+
+/* Bytes of 16 rows and of 16 others beside them, by four rounds of zips. */
+static inline void
+wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
+{
+    uint8_t *out = to->piece + part * 16 * WIDE_ROWS;
+    __m256i v[16], t[16];
+    p += part * 16;
+    for (size_t i = 0; i < 16; i++, p += stride) {
+        v[i] = _mm256_castsi128_si256(_mm_loadu_si128((const void *)p));
+        v[i] = _mm256_inserti128_si256(
+            v[i], _mm_loadu_si128((const void *)(p + 16 * stride)), 1);
+    }
+    for (int round = 0; round < 4; round++) {
+        for (size_t i = 0; i < 8; i++) {
+            t[2 * i] = _mm256_unpacklo_epi8(v[i], v[i + 8]);
+            t[2 * i + 1] = _mm256_unpackhi_epi8(v[i], v[i + 8]);
+        }
+        memcpy(v, t, sizeof v);
+    }
+    for (size_t i = 0; i < 16; i++)
+        _mm256_store_si256((void *)(out + i * WIDE_ROWS), v[i]);
+}
+
+/* Number i of the pieces. */
+static inline __m256i
+wide_piece(const struct wide_line *line, size_t i)
+{
+    return _mm256_load_si256((const void *)(line->piece + i * WIDE_ROWS));
+}
+
+/* Where row r is in vectors of floats. */
+static inline size_t
+wide_place(size_t r)
+{
+    return r % 16 / 4 * LANES + r / 16 * 4 + r % 4;
+}
+
+/* bf16, whose lower and upper bytes these are. */
+static inline void
+wide_floats(vf out[WIDE_VECS], __m256i low, __m256i high)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i first = _mm256_unpacklo_epi8(low, high);
+    __m256i second = _mm256_unpackhi_epi8(low, high);
+    out[0] = (vf)_mm256_unpacklo_epi16(zero, first);
+    out[1] = (vf)_mm256_unpackhi_epi16(zero, first);
+    out[2] = (vf)_mm256_unpacklo_epi16(zero, second);
+    out[3] = (vf)_mm256_unpackhi_epi16(zero, second);
+}
+
+/* E4M3 without sign, which is no NaN: four bits too far right for bf16, which has 120 more
+ * in the exponent. */
+static inline void
+wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t number)
+{
+    wide_floats(scale, wide_piece(line, number), _mm256_setzero_si256());
+    for (size_t v = 0; v < WIDE_VECS; v++)
+        scale[v] = (vf)((vu)scale[v] << 4) * 0x1p120F;
+}
+
+enum { WIDE_PIECE = 2 }; // columns
+
+/* Column j of pieces number i. */
+static inline void
+wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
+{
+    const __m256i low = _mm256_setr_epi8(
+        0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64, //
+        0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64);
+    const __m256i high = _mm256_setr_epi8(
+        0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64, //
+        0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64);
+    __m256i code = wide_piece(line, i);
+    code = j ? _mm256_srli_epi16(code, 4) : code;
+    code = _mm256_and_si256(code, _mm256_set1_epi8(15));
+    wide_floats(value, _mm256_shuffle_epi8(low, code), _mm256_shuffle_epi8(high, code));
+}
+
+#endif
+
+/* ---- lines -------------------------------------------------------------------------------- */
 
 /* rows lines of n <= WIDE_LINE bytes; what is not there becomes 0. */
 static void
@@ -121,55 +268,19 @@ wide_fetch(const struct wide *s, size_t block)
 
 /* ---- products ----------------------------------------------------------------------------- */
 
-/* bf16 in 16 bits to floats. */
-static inline vf
-wide_low(__m512i x)
-{
-    return (vf)_mm512_unpacklo_epi16(_mm512_setzero_si512(), x);
-}
-
-static inline vf
-wide_high(__m512i x)
-{
-    return (vf)_mm512_unpackhi_epi16(_mm512_setzero_si512(), x);
-}
-
-/* E4M3 without sign, which is no NaN: exponent and mantissa where bf16 has them, which has
- * 120 more in the exponent. */
-static inline void
-wide_scales(vf scale[WIDE_VECS], const struct wide *s, size_t number)
-{
-    const __m512i mask = _mm512_set1_epi16(0x7f0);
-    for (size_t g = 0; g < WIDE_GROUPS; g++) {
-        __m512i two = _mm512_load_si512(s->scale.piece[number / 2][g]);
-        two = number % 2 ? _mm512_srli_epi16(two, 4) : _mm512_slli_epi16(two, 4);
-        two = _mm512_and_si512(two, mask);
-        scale[2 * g] = wide_low(two) * 0x1p120F;
-        scale[2 * g + 1] = wide_high(two) * 0x1p120F;
-    }
-}
-
-/* Column j of a piece.  What is a number here is known where this is inlined: j, tokens,
- * and whether there is a tensor scale other than 1. */
+/* Column j of pieces number i.  What is a number here is known where this is inlined: j,
+ * tokens, and whether there is a tensor scale other than 1. */
 static inline __attribute__((always_inline)) void
-wide_column(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s,
-            const __m512i piece[WIDE_GROUPS], unsigned j, const vf scale[WIDE_VECS],
-            __m512i table, const float *x, size_t tokens, bool two)
+wide_column(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t i, int j,
+            const vf scale[WIDE_VECS], const float *x, size_t tokens, bool two)
 {
-    for (size_t g = 0; g < WIDE_GROUPS; g++) {
-        __m512i code = j ? _mm512_srli_epi16(piece[g], (int)(4 * j)) : piece[g];
-        __m512i value = _mm512_permutexvar_epi16(code, table);
-        vf low = wide_low(value) * scale[2 * g];
-        vf high = wide_high(value) * scale[2 * g + 1];
-        if (two) {
-            low = low * s->scale2;
-            high = high * s->scale2;
-        }
-        for (size_t t = 0; t < tokens; t++) {
-            vf factor = all(x[t * s->g->w->in + j]);
-            sum[t][2 * g] = fused(sum[t][2 * g], low, factor);
-            sum[t][2 * g + 1] = fused(sum[t][2 * g + 1], high, factor);
-        }
+    vf value[WIDE_VECS];
+    wide_values(value, &s->line[s->now], i, j);
+    for (size_t v = 0; v < WIDE_VECS; v++) {
+        vf w = value[v] * scale[v];
+        w = two ? w * s->scale2 : w;
+        for (size_t t = 0; t < tokens; t++)
+            sum[t][v] = fused(sum[t][v], w, all(x[t * s->g->w->in + (size_t)j]));
     }
 }
 
@@ -178,22 +289,16 @@ static inline __attribute__((always_inline)) void
 wide_block(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t block,
            size_t number, const float *x, size_t tokens, bool two)
 {
-    static const _Alignas(64) uint16_t bf16[32] = {
-        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
-        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
-        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
-        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
-    };
-    __m512i table = _mm512_load_si512(bf16), piece[WIDE_GROUPS];
+    enum { PIECES = 16 / WIDE_PIECE };
     vf scale[WIDE_VECS];
-    wide_scales(scale, s, number);
-    for (size_t i = 4 * block; i < 4 * block + 4; i++, x += 4) {
-        for (size_t g = 0; g < WIDE_GROUPS; g++)
-            piece[g] = _mm512_load_si512(s->line[s->now].piece[i][g]);
-        wide_column(sum, s, piece, 0, scale, table, x, tokens, two);
-        wide_column(sum, s, piece, 1, scale, table, x, tokens, two);
-        wide_column(sum, s, piece, 2, scale, table, x, tokens, two);
-        wide_column(sum, s, piece, 3, scale, table, x, tokens, two);
+    wide_scales(scale, &s->scale, number);
+    for (size_t i = block * PIECES; i < (block + 1) * PIECES; i++, x += WIDE_PIECE) {
+        wide_column(sum, s, i, 0, scale, x, tokens, two);
+        wide_column(sum, s, i, 1, scale, x, tokens, two);
+        if (WIDE_PIECE == 2)
+            continue;
+        wide_column(sum, s, i, 2, scale, x, tokens, two);
+        wide_column(sum, s, i, 3, scale, x, tokens, two);
     }
 }
 
@@ -209,8 +314,9 @@ wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, b
     for (size_t block = 0; block < n / 16; block++) {
         if (token == 0) {
             wide_fetch(s, block);
-            if (s->next)
-                wide_turn(&s->line[!s->now], s->next, s->stride, block);
+            if (s->next && block % (WIDE_BLOCKS / WIDE_PARTS) == 0)
+                wide_turn(&s->line[!s->now], s->next, s->stride,
+                          block / (WIDE_BLOCKS / WIDE_PARTS));
         }
         wide_block(sum, s, block, k % WIDE_SCALES / 16 + block, x + block * 16, tokens,
                    two);
@@ -266,12 +372,6 @@ wide_run(struct wide *s, bool two)
         for (; t < tokens; t++)
             wide_products(s, t, k, n, 1, two);
     }
-}
-
-static inline size_t
-wide_place(size_t r)
-{
-    return (r / 32 * 2 + r % 8 / 4) * LANES + r % 32 / 8 * 4 + r % 4;
 }
 
 static void
