@@ -31,7 +31,7 @@ enum {
     WIDE_SCALES = 16 * WIDE_LINE, // columns whose scales they are
     WIDE_BLOCKS = WIDE_CODES / 16,
     WIDE_TOKENS = 4,
-    WIDE_AHEAD = 4, // lines
+    WIDE_AHEAD = 3, // lines
 };
 
 /* A line of all rows, turned: what wide_turn makes of it. */
@@ -56,29 +56,24 @@ struct wide {
 
 #if defined __AVX512BW__
 
-/* 16 bytes of every eighth row. */
+/* 32 bytes of a row and of another one. */
 static inline __m512i
-wide_quarters(const uint8_t *p, size_t stride)
+wide_pair(const uint8_t *p, const uint8_t *q)
 {
-    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 8 * stride)), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 16 * stride)), 2);
-    return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 24 * stride)), 3);
+    __m512i x = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)p));
+    return _mm512_inserti64x4(x, _mm256_loadu_si256((const void *)q), 1);
 }
 
 enum {
     WIDE_GROUP = 32, // rows of a vector
-    WIDE_PARTS = 8,  // of turning: 16 bytes of the rows of a group
+    WIDE_PARTS = 4,  // of turning: 32 bytes of the rows of a group
 };
 
+/* Within quarters of vectors, by three rounds of zips. */
 static inline void
-wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
+wide_zip(__m512i v[8])
 {
-    uint8_t *out = to->piece + part % 4 * 16 * WIDE_ROWS + part / 4 * 64;
-    __m512i v[8], t[8];
-    p += part / 4 * WIDE_GROUP * stride + part % 4 * 16;
-    for (size_t i = 0; i < 8; i++, p += stride)
-        v[i] = wide_quarters(p, stride);
+    __m512i t[8];
     for (size_t i = 0; i < 4; i++) {
         t[i] = _mm512_unpacklo_epi16(v[2 * i], v[2 * i + 1]);
         t[i + 4] = _mm512_unpackhi_epi16(v[2 * i], v[2 * i + 1]);
@@ -90,11 +85,30 @@ wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
         v[i + 3] = _mm512_unpackhi_epi32(t[i + 2], t[i + 3]);
     }
     for (size_t i = 0; i < 8; i += 4)
-        for (size_t k = 0; k < 2; k++, out += (size_t)4 * WIDE_ROWS) {
-            _mm512_store_si512(out, _mm512_unpacklo_epi64(v[i + k], v[i + k + 2]));
-            _mm512_store_si512(out + (size_t)2 * WIDE_ROWS,
-                               _mm512_unpackhi_epi64(v[i + k], v[i + k + 2]));
+        for (size_t k = 0; k < 2; k++) {
+            t[i + 2 * k] = _mm512_unpacklo_epi64(v[i + k], v[i + k + 2]);
+            t[i + 2 * k + 1] = _mm512_unpackhi_epi64(v[i + k], v[i + k + 2]);
         }
+    memcpy(v, t, sizeof t);
+}
+
+static inline void
+wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
+{
+    uint8_t *out = to->piece + part % 2 * 32 * WIDE_ROWS + part / 2 * 64;
+    __m512i a[8], b[8];
+    p += part / 2 * WIDE_GROUP * stride + part % 2 * 32;
+    for (size_t i = 0; i < 8; i++, p += stride) {
+        a[i] = wide_pair(p, p + 8 * stride);
+        b[i] = wide_pair(p + 16 * stride, p + 24 * stride);
+    }
+    wide_zip(a);
+    wide_zip(b);
+    for (size_t i = 0; i < 8; i++, out += (size_t)2 * WIDE_ROWS) {
+        _mm512_store_si512(out, _mm512_shuffle_i32x4(a[i], b[i], 0x88));
+        _mm512_store_si512(out + (size_t)16 * WIDE_ROWS,
+                           _mm512_shuffle_i32x4(a[i], b[i], 0xdd));
+    }
 }
 
 /* Number i of the pieces of a group. */
