@@ -163,7 +163,10 @@ wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
     const __m512i table = _mm512_load_si512(bf16);
     for (size_t g = 0; g < 2; g++) {
         __m512i code = wide_piece(line, i, g);
-        code = j ? _mm512_srli_epi16(code, 4 * j) : code;
+        code = j == 1   ? _mm512_srli_epi16(code, 4) // compilers differ in the type
+               : j == 2 ? _mm512_srli_epi16(code, 8) // of a number that is no literal
+               : j == 3 ? _mm512_srli_epi16(code, 12)
+                        : code;
         wide_floats(value + 2 * g, _mm512_permutexvar_epi16(code, table));
     }
 }
