@@ -78,6 +78,7 @@ KERNEL_SRCS = \
 	kernels/cpu/gemv.c \
 	kernels/cpu/gemv_kernel.c \
 	kernels/cpu/rows_kernel.c \
+	kernels/cpu/seed.c \
 	kernels/cpu/team.c \
 	kernels/cuda.c \
 	kernels/dry.c \
