@@ -68,16 +68,20 @@ wait(void)
 static void
 run(const struct item *i, size_t tokens)
 {
-    const struct weight w = { DT_NVFP4, NULL, NULL, one, pool, i->out, i->in };
+    bool large = i->out == VOCAB; // than the pool
+    const void *values = large ? (const void *)wide : pool;
+    const struct weight w = { DT_NVFP4, NULL, NULL, one, values, i->out, i->in };
     uint16_t *x = pool + POOL / 4, *c = pool + POOL / 4 + 4096;
     if (i->what == LINEAR)
         gpu->linear(gpu, room, x, &w, tokens, i->add ? c : NULL);
+    else if (i->what == DX && large)
+        gpu->linear_dx(gpu, x, room, &w, tokens, NULL);
     else if (i->what == DX)
         gpu->linear_dx(gpu, room, x, &w, tokens, i->add ? c : NULL);
     else
         gpu->linear_dw(gpu,
-                       &(struct grad){ wide, i->what == DW_F32 ? DT_F32 : DT_BF16 }, x,
-                       c, i->out, i->in, tokens, i->add);
+                       &(struct grad){ wide, i->what == DW_F32 ? DT_F32 : DT_BF16 },
+                       large ? room : x, c, i->out, i->in, tokens, i->add);
 }
 
 static double
@@ -113,7 +117,7 @@ tune(const struct item *i, size_t tokens, void (*choose)(struct kernels *, int))
     double flops = 2e-6 * (double)i->out * (double)i->in * (double)tokens;
     size_t m = i->what == LINEAR ? i->out : i->in;
     size_t n = i->what < DW ? tokens : i->out, k = i->what == LINEAR ? i->in
-                                                  : i->what == DX    ? i->out
+                                                   : i->what == DX   ? i->out
                                                                      : tokens;
     printf("%s{ %s, %d, %zu, %zu, %zu, %d }, // %.0f, first %.0f\n",
            best[at] < 0.99 * best[0] ? "" : "// ", names[i->what], i->what == DW_F32, m,
@@ -166,6 +170,10 @@ main(int argc, char **argv)
     fill_pool();
     room = gpu->alloc(gpu, (size_t)HEAD_ROWS * VOCAB * 2);
     wide = gpu->alloc(gpu, (size_t)VOCAB * HIDDEN * 4);
+    for (size_t i = 0; room && wide && i < 3; i++) { // random, too
+        gpu->copy(gpu, (char *)room + i * POOL, pool, POOL);
+        gpu->copy(gpu, (char *)wide + i * POOL, pool, POOL);
+    }
     one = gpu->alloc(gpu, sizeof half);
     gpu->upload(gpu, one, &half, sizeof half);
     for (int t = 0; t < (argc > 1 ? argc - 1 : 3); t++) {
