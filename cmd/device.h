@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 
 struct device_options {
-    const char *device;               // cpu, cuda, cuda:N or auto
+    const char *device; // cpu, cuda, cuda:N or auto
     enum device_compute { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_BF16 } compute;
     enum device_path { PATH_AUTO, PATH_NATIVE, PATH_DEQUANT } path;
     bool fp4_activations;

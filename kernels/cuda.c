@@ -114,10 +114,11 @@ kernels_cuda(enum dtype act, int device, struct err *err)
     char why[512];
     open_fn *f = NULL;
     *(void **)&f = find("nibble_cuda_open_1", why, sizeof why);
-    struct device is = kernels_cuda_device(act);
-    if (!f) {
+    const struct device is = kernels_cuda_device(act);
+    struct kernels *k = NULL;
+    if (f)
+        k = f(&is, device, err); // has a copy of its own
+    else
         err_set(err, ERR_USAGE, "%s", why);
-        return NULL;
-    }
-    return f(&is, device, err);
+    return k;
 }

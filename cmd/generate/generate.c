@@ -2,6 +2,7 @@
 /* generate: run a model: answers, chat, scores. */
 #include "cmd/generate/generate.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,6 +286,7 @@ settle(struct config_generate *c)
                c->chat ? "chat" : "system");
     if ((c->chat || c->n_prompts > 1) && (c->logits || c->dump_layers))
         misuse("--logits and --dump-layers: take one prompt");
+    assert(c->model);
     if (!c->n_prompts && strcmp(c->model, "-") == 0)
         misuse("-: the model is on standard input: want -p TEXT");
     check_text("system", c->system);

@@ -33,9 +33,9 @@ struct trace; // of times: cuda.cu
 struct cuda {
     struct kernels k; // first: a struct kernels * is one of these
     struct err *err;
-    int device, sms; // multiprocessors
+    int device, sms;  // multiprocessors
     int major, minor; // compute capability
-    size_t shared;   // most bytes of a block, if asked for
+    size_t shared;    // most bytes of a block, if asked for
     cudaStream_t stream;
     cublasLtHandle_t lt;
     void *workspace;  // WORKSPACE bytes
@@ -75,7 +75,8 @@ cuda_ready(const struct cuda *c)
 
 /* After each launch. */
 #define CUDA_LAUNCHED(c, name)                                                         \
-    (cuda_check((c), cudaGetLastError(), name), (c)->trace ? cuda_mark(c, name) : (void)0)
+    (cuda_check((c), cudaGetLastError(), name),                                        \
+     (c)->trace ? cuda_mark(c, name) : (void)0)
 
 static inline unsigned
 blocks_of(size_t n, size_t each)
@@ -109,8 +110,7 @@ to_f32(__half x)
     return __half2float(x);
 }
 
-template <typename T>
-static __device__ __forceinline__ T from_f32(float x);
+template <typename T> static __device__ __forceinline__ T from_f32(float x);
 
 template <>
 __device__ __forceinline__ float
@@ -127,14 +127,12 @@ from_f32<__nv_bfloat16>(float x)
 }
 
 /* N neighbours that are read and written at once. */
-template <typename T, int N>
-struct alignas(sizeof(T) * N) pack {
+template <typename T, int N> struct alignas(sizeof(T) * N) pack {
     T v[N];
 };
 
 /* How many of them make 16 bytes. */
-template <typename T>
-constexpr int lanes = 16 / (int)sizeof(T);
+template <typename T> constexpr int lanes = 16 / (int)sizeof(T);
 
 static __device__ __forceinline__ float
 warp_sum(float x)
@@ -158,7 +156,8 @@ warp_max(float x)
 static __device__ __forceinline__ float
 block_sum(float x, float *room)
 {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+        warps = (blockDim.x + 31) / 32;
     x = warp_sum(x);
     __syncthreads();
     if (lane == 0)
@@ -176,7 +175,8 @@ block_sum(float x, float *room)
 static __device__ __forceinline__ float
 block_max(float x, float *room)
 {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+        warps = (blockDim.x + 31) / 32;
     x = warp_max(x);
     __syncthreads();
     if (lane == 0)
@@ -211,8 +211,8 @@ void cuda_logits(struct kernels *k, float *y, const void *x, const struct weight
 /* gemv.cu: products of few tokens, straight from the weight as it is stored.  y is f32 if
  * wide, else activations; add: NULL or what is added. */
 enum { GEMV_MOST = 8 };
-void cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight *w,
-               size_t tokens, const void *add);
+void cuda_gemv(struct cuda *c, void *y, bool wide, const void *x,
+               const struct weight *w, size_t tokens, const void *add);
 
 /* rows.cu */
 void cuda_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,
@@ -228,7 +228,8 @@ void cuda_turn(struct kernels *k, void *y, float *scale, const void *x,
                const float *gain, const struct turn *t);
 void cuda_turn_dx(struct kernels *k, void *d, float *dgain, const void *x,
                   const float *scale, const float *gain, const struct turn *t);
-void cuda_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t n);
+void cuda_swiglu(struct kernels *k, void *y, const void *gate, const void *up,
+                 size_t n);
 void cuda_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n);
 void cuda_gather(struct kernels *k, void *y, const void *x, const int32_t *index,
                  size_t rows, size_t n);

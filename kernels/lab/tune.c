@@ -18,25 +18,25 @@ enum { MOST = 12, ROUNDS = 3, HIDDEN = 2560, VOCAB = 151936, HEAD_ROWS = 3328 };
 enum what { LINEAR, DX, DW, DW_F32 };
 
 struct item {
-    enum what what;
     size_t out, in;
+    enum what what;
     bool add;
 };
 
 static const struct item items[] = {
-    { LINEAR, 4096, HIDDEN, false }, { LINEAR, 1024, HIDDEN, false },
-    { LINEAR, 9728, HIDDEN, false }, { LINEAR, HIDDEN, 4096, true },
-    { LINEAR, HIDDEN, 9728, true },  { DX, 4096, HIDDEN, false },
-    { DX, 1024, HIDDEN, true },      { DX, 9728, HIDDEN, true },
-    { DX, HIDDEN, 4096, false },     { DX, HIDDEN, 9728, false },
-    { DW, 4096, HIDDEN, false },     { DW, 1024, HIDDEN, false },
-    { DW, 9728, HIDDEN, false },     { DW, HIDDEN, 4096, false },
-    { DW, HIDDEN, 9728, false },
+    { 4096, HIDDEN, LINEAR, false }, { 1024, HIDDEN, LINEAR, false },
+    { 9728, HIDDEN, LINEAR, false }, { HIDDEN, 4096, LINEAR, true },
+    { HIDDEN, 9728, LINEAR, true },  { 4096, HIDDEN, DX, false },
+    { 1024, HIDDEN, DX, true },      { 9728, HIDDEN, DX, true },
+    { HIDDEN, 4096, DX, false },     { HIDDEN, 9728, DX, false },
+    { 4096, HIDDEN, DW, false },     { 1024, HIDDEN, DW, false },
+    { 9728, HIDDEN, DW, false },     { HIDDEN, 4096, DW, false },
+    { HIDDEN, 9728, DW, false },
 };
 static const struct item head[] = {
-    { LINEAR, VOCAB, HIDDEN, false },
-    { DX, VOCAB, HIDDEN, false },
-    { DW_F32, VOCAB, HIDDEN, true },
+    { VOCAB, HIDDEN, LINEAR, false },
+    { VOCAB, HIDDEN, DX, false },
+    { VOCAB, HIDDEN, DW_F32, true },
 };
 
 static struct kernels *gpu;

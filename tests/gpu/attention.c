@@ -248,7 +248,8 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     for (size_t t = 0; t < tokens; t++)
         first[t] = from;
     struct inputs in = make_inputs(&h, past + tokens, act);
-    float *want = malloc(in.n[0] * sizeof *want), *lse = malloc(QUERY * tokens * 4);
+    float *want = malloc(in.n[0] * sizeof *want + 1);
+    float *lse = malloc(QUERY * tokens * 4 + 1);
     NEED(want && lse);
     snprintf(name, sizeof name, "%s, %zu tokens behind %zu, from %d",
              act == DT_F32 ? "f32" : "bf16", tokens, past, (int)from);
