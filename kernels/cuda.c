@@ -11,7 +11,7 @@
 
 #define LIBRARY "libnibble-cuda.so"
 
-typedef struct kernels *open_fn(const struct device *is, int device, struct err *err);
+typedef struct kernels *open_fn(struct device is, int device, struct err *err);
 typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
 
 /* Beside the program, or where it was installed; NIBBLE_CUDA names another. */
@@ -114,11 +114,9 @@ kernels_cuda(enum dtype act, int device, struct err *err)
     char why[512];
     open_fn *f = NULL;
     *(void **)&f = find("nibble_cuda_open_1", why, sizeof why);
-    const struct device is = kernels_cuda_device(act);
-    struct kernels *k = NULL;
-    if (f)
-        k = f(&is, device, err); // has a copy of its own
-    else
+    if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
-    return k;
+        return NULL;
+    }
+    return f(kernels_cuda_device(act), device, err);
 }

@@ -295,6 +295,7 @@ judge(void *ctx, double loss, double norm)
 static void
 open_model(struct run *r)
 {
+    double start = log_now();
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
         save_load(r, &r->in) < 0)
         die_err(&r->err);
@@ -304,6 +305,9 @@ open_model(struct run *r)
     if (train_ready(&r->t) < 0 ||
         net_reserve(&r->t.net, r->most_tokens, r->most_labels, true) < 0)
         die_err(&r->err);
+    if (r->o->cmd.verbose)
+        warn("%s: loaded %.1f GB in %.2f s", r->in.name,
+             (double)r->file_bytes / (1 << 30), log_now() - start);
     if (*r->st.route && strcmp(r->st.route, r->k->route) != 0)
         warn("%s: trained by \"%s\" so far, from here on by \"%s\"", r->in.name,
              r->st.route, r->k->route);

@@ -395,6 +395,7 @@ save_write(struct run *r)
     struct buf provenance = { 0 }, state = { 0 };
     struct writer_options opt = { .guard = &cmd_guard };
     uint8_t *chunk = cmd_alloc(1, CHUNK);
+    double start = log_now();
     // What a run has made is its own.
     opt.flags = r->saved || !r->o->out || r->o->force ? OUT_FORCE : 0;
     fill_meta(r, &meta, &provenance, &state);
@@ -411,6 +412,9 @@ save_write(struct run *r)
     free(chunk);
     buf_free(&provenance);
     buf_free(&state);
+    if (r->o->cmd.verbose)
+        warn("%s: saved %.1f GB in %.2f s", r->target,
+             (double)r->file_bytes / (1 << 30), log_now() - start);
     r->saved = true;
     r->saved_step = r->t.step;
 }

@@ -357,7 +357,7 @@ take_own(struct cuda *c)
 
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_1(const struct device *is, int device, struct err *err)
+nibble_cuda_open_1(struct device is, int device, struct err *err)
 {
     struct whole *w = (struct whole *)calloc(1, sizeof *w);
     if (!w) {
@@ -367,7 +367,7 @@ nibble_cuda_open_1(const struct device *is, int device, struct err *err)
     const char *fail = getenv("NIBBLE_FAIL_ALLOC");
     w->fail = fail ? atol(fail) : 0;
     w->c.k = table;
-    w->c.k.is = *is;
+    w->c.k.is = is;
     w->c.err = err;
     w->c.device = device;
     if (describe(&w->c) && take_own(&w->c) && cuda_gemm_open(&w->c))
