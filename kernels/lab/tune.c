@@ -2,6 +2,7 @@
 /* tune: which of cuBLASLt's algorithms for a product is the fastest on this GPU.
  *
  *   tune [TOKENS]...      default 16384 4096 2048
+ *   tune head             only those of the head
  *
  * For the products of Qwen3-4B's training: every algorithm of the library's list in turns,
  * for long enough that the chip has the clocks and heat of real work, several rounds.
@@ -11,6 +12,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { MOST = 12, ROUNDS = 3, HIDDEN = 2560, VOCAB = 151936, HEAD_ROWS = 3328 };
@@ -176,7 +178,8 @@ main(int argc, char **argv)
     }
     one = gpu->alloc(gpu, sizeof half);
     gpu->upload(gpu, one, &half, sizeof half);
-    for (int t = 0; t < (argc > 1 ? argc - 1 : 3); t++) {
+    bool only_head = argc == 2 && strcmp(argv[1], "head") == 0;
+    for (int t = 0; t < (argc > 1 ? argc - 1 : 3) && !only_head; t++) {
         size_t tokens = argc > 1 ? strtoul(argv[t + 1], NULL, 10) : usual[t];
         for (size_t i = 0; i < sizeof items / sizeof *items; i++)
             tune(&items[i], tokens, choose);

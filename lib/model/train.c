@@ -397,9 +397,19 @@ update_seed(struct train *t, size_t i, const struct adam_step *a)
                       s->rows - at < chunk ? s->rows - at : chunk, a);
 }
 
-/* One tensor, some rows at a time; not if that of `before` was not updated. */
+/* What the gradient of a tensor is multiplied by, as the device finds it. */
+static float *
+find_clip(struct train *t, size_t i, const float *before)
+{
+    struct kernels *k = t->net.k;
+    k->clip(k, &t->clips[i], &t->squares[i], t->clip,
+            t->numbers.mode == CLIP_TENSOR ? t->numbers.clip : 0, most_norm, before);
+    return &t->clips[i];
+}
+
+/* One tensor, some rows at a time. */
 static void
-update(struct train *t, size_t i, const float *before)
+update(struct train *t, size_t i, const float *clip)
 {
     struct kernels *k = t->net.k;
     const struct row *r = &t->net.table.row[i];
@@ -407,9 +417,7 @@ update(struct train *t, size_t i, const float *before)
     uint64_t chunk = t->numbers.chunk_rows * (r->rank == 2 ? r->shape[1] : 1);
     a.row = (uint32_t)i;
     a.decay = r->rank == 2 ? t->numbers.decay : 0;
-    a.clip = &t->clips[i];
-    k->clip(k, &t->clips[i], &t->squares[i], t->clip,
-            t->numbers.mode == CLIP_TENSOR ? t->numbers.clip : 0, most_norm, before);
+    a.clip = clip;
     if (t->layout.seed != SEED_NONE) {
         update_seed(t, i, &a);
         return;
@@ -462,7 +470,7 @@ released(void *ctx, size_t i)
     const float *before = t->n_order ? &t->clips[t->order[t->n_order - 1]] : NULL;
     k->sum_squares(k, &t->squares[i], &t->net.t[i].grad,
                    (size_t)t->net.table.row[i].numel);
-    update(t, i, before);
+    update(t, i, find_clip(t, i, before));
     t->order[t->n_order++] = i;
 }
 
@@ -547,9 +555,12 @@ update_all(struct train *t)
     for (size_t i = 0; i < t->net.table.n; i++)
         if (t->tensor[i].trained)
             usable(t, i);
+    if (t->numbers.mode != CLIP_TENSOR) // one for all
+        t->net.k->upload(t->net.k, t->clips, &t->clip, sizeof t->clip);
     for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
         if (t->tensor[i].trained)
-            update(t, i, NULL);
+            update(t, i,
+                   t->numbers.mode == CLIP_TENSOR ? find_clip(t, i, NULL) : t->clips);
 }
 
 static int
