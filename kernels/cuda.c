@@ -11,7 +11,8 @@
 
 #define LIBRARY "libnibble-cuda.so"
 
-typedef struct kernels *open_fn(struct device is, int device, struct err *err);
+typedef struct kernels *open_fn(size_t size, struct device is, int device,
+                                struct err *err);
 typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
 
 /* Beside the program, or where it was installed; NIBBLE_CUDA names another. */
@@ -113,10 +114,10 @@ kernels_cuda(enum dtype act, int device, struct err *err)
 {
     char why[512];
     open_fn *f = NULL;
-    *(void **)&f = find("nibble_cuda_open_1", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_2", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
-    return f(kernels_cuda_device(act), device, err);
+    return f(sizeof(struct kernels), kernels_cuda_device(act), device, err);
 }

@@ -357,8 +357,12 @@ take_own(struct cuda *c)
 
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_1(struct device is, int device, struct err *err)
+nibble_cuda_open_2(size_t size, struct device is, int device, struct err *err)
 {
+    if (size != sizeof(struct kernels)) {
+        err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");
+        return NULL;
+    }
     struct whole *w = (struct whole *)calloc(1, sizeof *w);
     if (!w) {
         err_set(err, ERR_MEMORY, "out of memory");
