@@ -156,6 +156,7 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
     if (!p)
         return;
     const float *one = c->numbers, *zero = c->numbers + 1;
+    c->early = false;
     cuda_check_blas(c,
                     cublasLtMatmul(c->lt, p->op, alpha ? alpha : one, a, p->a, b, p->b,
                                    add ? one : zero, add ? add : d, p->c, d, p->d,
