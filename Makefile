@@ -78,6 +78,7 @@ KERNEL_SRCS = \
 	kernels/cpu/gemv.c \
 	kernels/cpu/gemv_kernel.c \
 	kernels/cpu/rows_kernel.c \
+	kernels/cpu/seed.c \
 	kernels/cpu/team.c \
 	kernels/cuda.c \
 	kernels/dry.c \
@@ -408,13 +409,17 @@ $(BUILD)/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBS)
 	@mkdir -p $(@D)
 	$(LINK)
 
+$(BUILD)/gpu/tune: $(BUILD)/kernels/lab/tune.o $(LIBS)
+	@mkdir -p $(@D)
+	$(LINK)
+
 $(BUILD)/%.so: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
 		-shared -fPIC -MMD -MP -o $@ $< -ldl
 
 ## gpu-programs  the tests that need a GPU; tests/gpu/run.sh runs them
-gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%)
+gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%) $(BUILD)/gpu/tune
 unit-programs: $(UNIT:%=$(BUILD)/unit/%)
 test-programs: unit-programs gpu-programs $(SHIMS)
 

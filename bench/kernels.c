@@ -93,8 +93,11 @@ make_weight(struct kernels *k, enum dtype t, size_t out, size_t in)
     else
         for (size_t i = 0; i < weight_bytes(t, n); i++)
             p[i] = (uint8_t)(t == DT_NVFP4 && i >= n / 2 ? 56 : i * 101 & 0x3f);
-    if (t == DT_NVFP4)
+    static const float scale2 = 0.0123F;
+    if (t == DT_NVFP4) {
         w.scales = p + n / 2;
+        w.scale2 = &scale2;
+    }
     return w;
 }
 
@@ -120,11 +123,12 @@ best_product(struct kernels *k, int way, const struct shape *s, struct weight *w
     for (int r = 0; r <= RUNS; r++) {
         double start = now();
         if (way == 0)
-            k->linear(k, y, x, w, TOKENS, false);
+            k->linear(k, y, x, w, TOKENS, NULL);
         else if (way == 1)
-            k->linear_dx(k, x, y, w, TOKENS, false);
+            k->linear_dx(k, x, y, w, TOKENS, NULL);
         else
-            k->linear_dw(k, dw, y, x, s->out, s->in, TOKENS);
+            k->linear_dw(k, &(struct grad){ dw, DT_F32 }, y, x, s->out, s->in, TOKENS,
+                         false);
         double t = now() - start;
         best = r && t < best ? t : best;
     }
@@ -198,24 +202,24 @@ products(struct kernels *k)
 static void
 decode(struct kernels *k)
 {
-    static const size_t batches[] = { 1, 2, 4, 8, 16 };
-    enum { OUT = 9728, IN = 2560, COPIES = 8 };
+    static const size_t batches[] = { 1, 2, 4, 8, 9, 16, 32 };
+    enum { OUT = 9728, IN = 2560, COPIES = 8, BATCHES = 7, MOST = 32 };
     double *sum = room(k, 8);
-    float *x = room(k, 16 * IN * 4), *y = room(k, 16 * OUT * 4);
+    float *x = room(k, MOST * IN * 4), *y = room(k, MOST * OUT * 4);
     float *big = room(k, (size_t)OUT * IN * COPIES * 4);
-    fill(x, 16 * IN);
+    fill(x, MOST * IN);
     fill(big, (size_t)OUT * IN * COPIES);
     for (int t = 0; t < TYPES; t++) {
         struct weight w[COPIES];
         size_t bytes = weight_bytes(types[t], (size_t)OUT * IN);
         for (int i = 0; i < COPIES; i++)
             w[i] = make_weight(k, types[t], OUT, IN);
-        for (int b = 0; b < 5; b++) {
+        for (int b = 0; b < BATCHES; b++) {
             double best = 1e9;
             for (int r = 0; r < 4; r++) {
                 double start = now();
                 for (int i = 0; i < COPIES; i++)
-                    k->linear(k, y, x, &w[i], batches[b], false);
+                    k->linear(k, y, x, &w[i], batches[b], NULL);
                 double took = now() - start;
                 best = r && took < best ? took : best;
             }
@@ -230,7 +234,8 @@ decode(struct kernels *k)
     double best = 1e9;
     for (int r = 0; r < 4; r++) {
         double start = now();
-        k->sum_squares(k, sum, big, (size_t)OUT * IN * COPIES);
+        k->sum_squares(k, sum, &(struct grad){ big, DT_F32 },
+                       (size_t)OUT * IN * COPIES);
         double took = now() - start;
         best = r && took < best ? took : best;
     }
@@ -259,7 +264,7 @@ attention(struct kernels *k)
                 double start = now();
                 if (back)
                     k->attention_dx(k, a[2], b[2], b[3], a[3], a[1], lse, a[0], b[0],
-                                    b[1], &h);
+                                    b[1], NULL, &h);
                 else
                     k->attention(k, a[1], lse, a[0], b[0], b[1], &h);
                 double took = now() - start;
@@ -302,11 +307,12 @@ adamw(struct kernels *k)
             struct adam_state s = {
                 p[0], half ? DT_BF16 : DT_F32, (enum moments)m, p[1], p[2], p[3], p[4]
             };
-            struct adam_step a = { 1e-5F, .9F,  .999F, 1e-8F, 0, .1F,
-                                   .001F, 1.0F, 1,     1,     1 };
+            static const float clip = 1;
+            struct adam_step a = { 1e-5F, .9F,   .999F, 1e-8F, 0, .1F,
+                                   .001F, &clip, 1,     1,     1 };
             for (int r = 0; r <= RUNS; r++) {
                 double start = now();
-                k->adamw(k, &s, g, 0, n, &a);
+                k->adamw(k, &s, &(struct grad){ g, DT_F32 }, 0, n, &a);
                 double took = now() - start;
                 best = r && took < best ? took : best;
             }
@@ -343,7 +349,7 @@ small(struct kernels *k)
     for (int r = 0; r < 4; r++) {
         double start = now();
         for (int i = 0; i < N / 20; i++)
-            k->linear(k, y, x, &w, 64, false);
+            k->linear(k, y, x, &w, 64, NULL);
         double took = now() - start;
         best = r && took < best ? took : best;
     }
@@ -355,64 +361,69 @@ small(struct kernels *k)
 /* Each operation is replaced by one that counts its time. */
 #define OPS(X)                                                                         \
     X(linear,                                                                          \
-      (struct kernels * k, float *y, const float *x, const struct weight *w, size_t t, \
-       bool add),                                                                      \
-      (k, y, x, w, t, add))                                                            \
+      (struct kernels * k, void *y, const void *x, const struct weight *w, size_t t,   \
+       const void *c),                                                                 \
+      (k, y, x, w, t, c))                                                              \
     X(linear_dx,                                                                       \
-      (struct kernels * k, float *y, const float *x, const struct weight *w, size_t t, \
-       bool add),                                                                      \
-      (k, y, x, w, t, add))                                                            \
+      (struct kernels * k, void *y, const void *x, const struct weight *w, size_t t,   \
+       const void *c),                                                                 \
+      (k, y, x, w, t, c))                                                              \
     X(linear_dw,                                                                       \
-      (struct kernels * k, float *dw, const float *dy, const float *x, size_t out,     \
-       size_t in, size_t t),                                                           \
-      (k, dw, dy, x, out, in, t))                                                      \
+      (struct kernels * k, const struct grad *dw, const void *dy, const void *x,       \
+       size_t out, size_t in, size_t t, bool add),                                     \
+      (k, dw, dy, x, out, in, t, add))                                                 \
+    X(logits,                                                                          \
+      (struct kernels * k, float *y, const void *x, const struct weight *w, size_t t), \
+      (k, y, x, w, t))                                                                 \
     X(embed,                                                                           \
-      (struct kernels * k, float *y, const struct weight *w, const int32_t *i,         \
+      (struct kernels * k, void *y, const struct weight *w, const int32_t *i,          \
        size_t t),                                                                      \
       (k, y, w, i, t))                                                                 \
     X(embed_dw,                                                                        \
-      (struct kernels * k, float *dw, const float *dy, const int32_t *i, size_t t,     \
+      (struct kernels * k, float *dw, const void *dy, const int32_t *i, size_t t,      \
        size_t in),                                                                     \
       (k, dw, dy, i, t, in))                                                           \
     X(norm,                                                                            \
-      (struct kernels * k, float *y, float *s, const float *x, const float *g,         \
+      (struct kernels * k, void *y, float *s, const void *x, const float *g,           \
        size_t rows, size_t n, float eps),                                              \
       (k, y, s, x, g, rows, n, eps))                                                   \
     X(norm_dx,                                                                         \
-      (struct kernels * k, float *dx, float *dg, const float *dy, const float *x,      \
-       const float *s, const float *g, size_t rows, size_t n, bool add),               \
-      (k, dx, dg, dy, x, s, g, rows, n, add))                                          \
-    X(rope,                                                                            \
-      (struct kernels * k, float *x, const float *table, const int32_t *p, size_t t,   \
-       size_t heads, size_t dim, bool back),                                           \
-      (k, x, table, p, t, heads, dim, back))                                           \
+      (struct kernels * k, void *dx, float *dg, const void *dy, const void *x,         \
+       const float *s, const float *g, size_t rows, size_t n, const void *c),          \
+      (k, dx, dg, dy, x, s, g, rows, n, c))                                            \
+    X(turn,                                                                            \
+      (struct kernels * k, void *y, float *s, const void *x, const float *g,           \
+       const struct turn *t),                                                          \
+      (k, y, s, x, g, t))                                                              \
+    X(turn_dx,                                                                         \
+      (struct kernels * k, void *d, float *dg, const void *x, const float *s,          \
+       const float *g, const struct turn *t),                                          \
+      (k, d, dg, x, s, g, t))                                                          \
     X(attention,                                                                       \
-      (struct kernels * k, float *out, float *lse, const float *q, const float *key,   \
-       const float *v, const struct heads *h),                                         \
+      (struct kernels * k, void *out, float *lse, const void *q, const void *key,      \
+       const void *v, const struct heads *h),                                          \
       (k, out, lse, q, key, v, h))                                                     \
     X(attention_dx,                                                                    \
-      (struct kernels * k, float *dq, float *dkey, float *dv, const float *dout,       \
-       const float *out, const float *lse, const float *q, const float *key,           \
-       const float *v, const struct heads *h),                                         \
-      (k, dq, dkey, dv, dout, out, lse, q, key, v, h))                                 \
-    X(swiglu,                                                                          \
-      (struct kernels * k, float *y, const float *g, const float *u, size_t n),        \
+      (struct kernels * k, void *dq, void *dkey, void *dv, const void *dout,           \
+       const void *out, const float *lse, const void *q, const void *key,              \
+       const void *v, float *work, const struct heads *h),                             \
+      (k, dq, dkey, dv, dout, out, lse, q, key, v, work, h))                           \
+    X(swiglu, (struct kernels * k, void *y, const void *g, const void *u, size_t n),   \
       (k, y, g, u, n))                                                                 \
-    X(swiglu_dx, (struct kernels * k, float *g, float *u, const float *dy, size_t n),  \
-      (k, g, u, dy, n))                                                                \
-    X(add, (struct kernels * k, float *y, const float *x, size_t n), (k, y, x, n))     \
+    X(swiglu_dx, (struct kernels * k, void *g, void *u, void *d, size_t n),            \
+      (k, g, u, d, n))                                                                 \
     X(copy, (struct kernels * k, void *y, const void *x, size_t n), (k, y, x, n))      \
     X(gather,                                                                          \
-      (struct kernels * k, float *y, const float *x, const int32_t *i, size_t rows,    \
+      (struct kernels * k, void *y, const void *x, const int32_t *i, size_t rows,      \
        size_t n),                                                                      \
       (k, y, x, i, rows, n))                                                           \
     X(scatter,                                                                         \
-      (struct kernels * k, float *y, const float *x, const int32_t *i, size_t rows,    \
+      (struct kernels * k, void *y, const void *x, const int32_t *i, size_t rows,      \
        size_t n),                                                                      \
       (k, y, x, i, rows, n))                                                           \
     X(zero, (struct kernels * k, void *p, size_t n), (k, p, n))                        \
     X(cross_entropy,                                                                   \
-      (struct kernels * k, float *loss, float *l, const int32_t *label, size_t rows,   \
+      (struct kernels * k, float *loss, void *l, const int32_t *label, size_t rows,    \
        size_t vocab, float s),                                                         \
       (k, loss, l, label, rows, vocab, s))
 
@@ -446,7 +457,7 @@ fill_net(struct net *n)
                                      .values = w,
                                      .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
                                      .in = (size_t)r->shape[r->rank - 1] };
-        n->t[i].grad = room(n->k, (size_t)r->numel * 4);
+        n->t[i].grad = (struct grad){ room(n->k, (size_t)r->numel * 4), DT_F32 };
     }
 }
 

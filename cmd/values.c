@@ -107,7 +107,7 @@ values_check_scales(const struct values *x, uint64_t first, const uint8_t *scale
         if (scales[i] < 0x7f)
             continue;
         uint64_t at = first / NVFP4_BLOCK + i;
-        uint64_t cols = v->shape[1] / NVFP4_BLOCK;
+        uint64_t cols = v->shape[v->rank - 1] / NVFP4_BLOCK;
         const struct tensor *t = view_in_blocks(v) ? v->entry : v->scale;
         return err_set(
             err, ERR_FORMAT,

@@ -251,6 +251,19 @@ dry_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad
     (void)k, (void)s, (void)grad, (void)first, (void)n, (void)a;
 }
 
+static void
+dry_seed_adamw(struct kernels *k, const struct seed_state *s, const struct grad *grad,
+               size_t first, size_t n, const struct adam_step *a)
+{
+    (void)k, (void)s, (void)grad, (void)first, (void)n, (void)a;
+}
+
+static void
+dry_seed_values(struct kernels *k, float *y, const struct seed_state *s)
+{
+    (void)k, (void)y, (void)s;
+}
+
 struct kernels *
 kernels_dry(const struct device *like, struct err *err)
 {
@@ -292,6 +305,10 @@ kernels_dry(const struct device *like, struct err *err)
                              .sum_squares = dry_sum_squares,
                              .clip = dry_clip,
                              .adamw = dry_adamw };
+    if (like->host) { // as on the CPU, which alone has it
+        d->k.seed_adamw = dry_seed_adamw;
+        d->k.seed_values = dry_seed_values;
+    }
     kernels_count(&d->k, PART_OTHER, (int64_t)like->fixed);
     return &d->k;
 }

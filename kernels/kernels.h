@@ -80,6 +80,19 @@ struct adam_step {
     uint32_t seed, step, row; // of its random numbers; row of the tensor table
 };
 
+/* The seed's packed optimizer, numerics.md 7.4.  The weight (rows, cols) is NVFP4 of one
+ * level; moments are, too, or 8-bit numbers with an f32 for each row. */
+enum seed_moments { SEED_NONE, SEED_NVFP4, SEED_INT8 };
+struct seed_plane {
+    void *q; // codes of NVFP4, two in a byte; or i8
+    void *scales;
+};
+struct seed_state {
+    struct seed_plane w, m, v;
+    enum seed_moments moments;
+    size_t rows, cols;
+};
+
 /* What memory is for. */
 enum part {
     PART_MASTER,
@@ -213,6 +226,13 @@ struct kernels {
     void (*adamw)(struct kernels *k, const struct adam_state *s,
                   const struct grad *grad, uint64_t first, size_t n,
                   const struct adam_step *a);
+    /* The same of rows first .. first + n - 1 of a tensor that is kept packed: unpacked,
+     * updated and packed again.  NULL: not on this device, and neither is the other. */
+    void (*seed_adamw)(struct kernels *k, const struct seed_state *s,
+                       const struct grad *grad, size_t first, size_t n,
+                       const struct adam_step *a);
+    /* The weight as f32. */
+    void (*seed_values)(struct kernels *k, float *y, const struct seed_state *s);
 };
 
 /* The CPU; isa: at most this one, threads: how many. */

@@ -677,7 +677,7 @@ def read_ckpt_header(m):
          "header keys")
     for k, kind in HEADER_TYPES.items():
         need(isinstance(h[k], kind), "header: %s is a %s", k, type(h[k]))
-    need(h["master"] in ("f32", "bf16"), "master %r", h["master"])
+    need(h["master"] in ("f32", "bf16", "nvfp4"), "master %r", h["master"])
     need(h["moments"] in ("f32", "bf16", "int8", "nvfp4"), "moments %r",
          h["moments"])
     need(set(h["quant"]) == set(QUANT_WORDS) and

@@ -223,8 +223,14 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
 }
 
 @test "what is contradictory or cannot be written is refused in words" {
-    refuse 'compat seed' --compat seed --to ckpt --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse 'compat seed' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
+    for moments in f32 bf16; do
+        refuse 'nvfp4 or int8' --compat seed --moments $moments --config "$C" -o x.ckpt "$IN/tied.dat"
+    done
+    refuse master --compat seed --master f32 --config "$C" -o x.ckpt "$IN/tied.dat"
+    for quant in none sweep torchao; do
+        refuse 'quant native' --compat seed --quant $quant --config "$C" -o x.ckpt "$IN/tied.dat"
+    done
     refuse 'quant none' --quant none -o x.dat "$IN/tied.dat"
     refuse 'no quantizer' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse 'quant none' --quant none --to modelopt --config "$C" -o x "$IN/tied.dat"
@@ -995,6 +1001,52 @@ PY
     refuse ckpt --moments f32 -o x.dat "$IN/tied.dat"
     refuse quant --quant nosuch --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse share --share-scale qk --config "$C" -o x.ckpt "$IN/tied.dat"
+}
+
+@test "a checkpoint of the seed's packed optimizer" {
+    local moments
+    cat >wide.json <<'JSON'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
+ "attention_bias": false, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0,
+ "max_position_embeddings": 64, "torch_dtype": "float32", "tie_word_embeddings": true,
+ "vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 32,
+ "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.1}
+JSON
+    pack --init 5 --config wide.json -o source.dat
+    for moments in nvfp4 int8; do
+        pack --compat seed --moments $moments --config wide.json -o $moments.ckpt source.dat
+        datcat --verify $moments.ckpt
+    done
+    pack --compat seed --to ckpt --config wide.json -o default.ckpt source.dat
+    cmp int8.ckpt default.ckpt
+    # Every tensor as nvquant would make it, were it a matrix; and kept when packed again.
+    nvquant -q --quant native -s '*.weight' -x '*norm*' -o native.dat source.dat
+    datcat -q --diff -x '*norm*' -x lm_head.weight native.dat int8.ckpt
+    pack --compat seed --config wide.json -o again.ckpt int8.ckpt
+    datcat -q --diff int8.ckpt again.ckpt
+    python3 - <<'PY'
+from make import *
+def arrays(f):
+    return {t.name: (t.dtype, t.shape) for t in c.read_ckpt(f)[1]}
+a, b = arrays("nvfp4.ckpt"), arrays("int8.ckpt")
+h = c.read_ckpt_header(c.map_file("nvfp4.ckpt"))[0]
+assert (h["master"], h["moments"], h["quant"]["name"]) == ("nvfp4", "nvfp4", "native")
+up, norm = "model.layers.0.mlp.up_proj.weight", "model.norm.weight"
+for x in a, b:
+    assert x[up + ".qdata"] == ("u8", (48, 16)) and x[up + ".scale"] == ("f8_e4m3", (48, 2))
+    assert x[norm + ".qdata"] == ("u8", (16,)) and x[norm + ".scale"] == ("f8_e4m3", (2,))
+for m in "adam.m/", "adam.v/":
+    for part in ".qdata", ".scale":
+        assert a[m + up + part] == a[up + part] and a[m + norm + part] == a[norm + part]
+    assert b[m + up] == ("i8", (48, 32)) and b[m + up + ".scale"] == ("f32", (48,))
+    assert b[m + norm] == ("i8", (32,)) and b[m + norm + ".scale"] == ("f32", (1,))
+assert len(a) == len(b) == 6 * sum(n.startswith("model.") and n.endswith(".scale") for n in a)
+PY
+    # Rows that are no multiple of 16 have no NVFP4.
+    sed 's/"head_dim": 16/"head_dim": 8/' wide.json >odd.json
+    pack --init 5 --config odd.json -o odd.dat
+    refuse 'rows of 8 columns' --compat seed --config odd.json -o x.ckpt odd.dat
 }
 
 @test "a checkpoint takes the model's tensors, no fewer, no more, no other shape" {

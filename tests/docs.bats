@@ -174,17 +174,12 @@ wanted_words()
             words=$(_nibble_words "$p" "$o" | tr ' ' '\n' | sort)
             [[ -n $words && $words != @* ]] || continue
             echo "$p $o"
-            # Words that a later version will take are not offered.
-            case $p:$o in
-            datpack:--moments) later='nvfp4' ;;
-            *) later='-' ;;
-            esac
             if [ "$o" = --share-scale ]; then
                 # One of them holds a comma.
                 run -2 "$bin/$p" "$o=?" x
                 [[ $output == *": want one of none, qkv,gate_up" ]]
             else
-                same "$(wanted_words "$p" "$o" | grep -vxE -e "$later")" "$words"
+                same "$(wanted_words "$p" "$o")" "$words"
             fi
             same "$words" "$(offers "$p" "$o" = '' | sort)"
             first=${words%%$'\n'*}

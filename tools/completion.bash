@@ -47,7 +47,7 @@ _nibble_words()
     datpack:--config | nvquant:--config) echo @json ;;
     datpack:--tokenizer | datpack:-t) echo @json ;;
     datpack:--master) echo f32 bf16 ;;
-    datpack:--moments) echo f32 bf16 int8 ;;
+    datpack:--moments) echo f32 bf16 int8 nvfp4 ;;
     datpack:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
     nvquant:--output | nvquant:-o) echo @outputs ;;
     nvquant:--quant) echo torchao native sweep1 max 4over6 sweep ;;

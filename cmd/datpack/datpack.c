@@ -46,7 +46,8 @@ static struct cmd_option options[] = {
       "of a model directory's files (default 5G)" },
     { OPT_INIT, "init", "SEED", "instead of inputs: random weights for --config" },
     { OPT_MASTER, "master", "TYPE", "of a new checkpoint: f32 or bf16 (default bf16)" },
-    { OPT_MOMENTS, "moments", "TYPE", "f32, bf16 or int8 (default int8)" },
+    { OPT_MOMENTS, "moments", "TYPE",
+      "f32, bf16 or int8 (default int8); with --compat seed: nvfp4, int8" },
     { OPT_QUANT, "quant", "NAME",
       "what makes NVFP4 (default: the checkpoint's, else sweep)" },
     { OPT_VARIANT, "variant", "NAME", "of max: modelopt" },
@@ -198,8 +199,14 @@ check_combination(const struct pack *c, int operands)
     if (kind->dialect && c->share && strcmp(c->share, "none") == 0)
         misuse("--share-scale none: q, k, v and gate, up share a scale in a %s model",
                c->to);
-    if (c->moments && strcmp(c->moments, "nvfp4") == 0 && !c->seed_compat)
+    bool packed = ckpt && c->seed_compat;
+    if (c->moments && strcmp(c->moments, "nvfp4") == 0 && !packed)
         misuse("--moments nvfp4: only with --compat seed");
+    if (packed && c->master)
+        misuse("--master: with --compat seed it is nvfp4");
+    if (packed && c->moments && strcmp(c->moments, "nvfp4") != 0 &&
+        strcmp(c->moments, "int8") != 0)
+        misuse("--moments %s: with --compat seed they are nvfp4 or int8", c->moments);
     if (shards_given && !c->directory)
         misuse("--shard-size: goes with an OUT that ends in /");
     if (c->seed_compat && !kind->seed_reads)

@@ -305,7 +305,7 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
                           .version = cmd_version(),
                           .config = p->config,
                           .provenance = { text.data, text.len },
-                          .bare = c->seed_compat,
+                          .bare = c->seed_compat && !writer_traits(c->to)->training,
                           .master = c->master,
                           .moments = c->moments,
                           .quant = c->quant,
@@ -450,7 +450,7 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
     bool training = writer_traits(c->to)->training;
     assert(c->out);
     if (training && !c->master)
-        c->master = "bf16";
+        c->master = c->seed_compat ? "nvfp4" : "bf16";
     if (training && !c->moments)
         c->moments = "int8";
     int rc = plan_open(&p, c, paths, n, err);

@@ -43,11 +43,13 @@ settle_words(struct plan *p)
     struct pack *c = p->c;
     const struct quant_words *old = c->quant ? NULL : inherited(p);
     // A checkpoint that trains without a quantizer does not say how to make NVFP4.
-    if (old && strcmp(old->name, "none") == 0 && !target(p)->training)
+    bool packed = c->seed_compat && target(p)->training; // the seed's has its own
+    if (packed || (old && strcmp(old->name, "none") == 0 && !target(p)->training))
         old = NULL;
     p->inherits = old != NULL;
     if (!c->quant)
         c->quant = old              ? old->name
+                   : packed         ? "native"
                    : c->seed_compat ? "torchao"
                    : p->one_level   ? "sweep1"
                                     : "sweep";
@@ -214,13 +216,15 @@ add_plane(struct plan *p, struct nvfp4 *t, const struct candidate *c,
     if (!it || !shape)
         return plan_no_memory(p);
     bool one = plane == PLANE_SCALE2;
+    unsigned last = c->rank - 1;
     shape[0] = one ? 1 : c->shape[0];
-    shape[1] = one ? 1 : c->shape[1] / per_value;
+    shape[1] = 1;
+    shape[last] = one ? 1 : c->shape[last] / per_value;
     *it = (struct item){ .name = ref ? ref->name : plane_name(p, c->name, suffix),
                          .dtype = ref ? (enum dtype)ref->dtype : dtype,
                          .rank = ref   ? ref->rank
                                  : one ? t->dialect->scale2_rank
-                                       : 2,
+                                       : c->rank,
                          .shape = ref ? ref->shape : shape,
                          .numel = ref ? ref->numel : shape[0] * shape[1],
                          .how = HOW_NVFP4,
@@ -242,7 +246,7 @@ quantize_add(struct plan *p, const struct candidate *c, bool quantize,
                          .source = plan_values(c, c->name, DT_F32),
                          .dialect = dialect,
                          .quantize = quantize,
-                         .cols = c->shape[1],
+                         .cols = c->shape[c->rank - 1],
                          .group = t };
     bool has_scale2 = ref ? ref->scale2 != NULL : levels == 2 || dialect->foreign;
     if (dialect->blocks) { // codes and scales are one entry

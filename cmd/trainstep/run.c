@@ -103,19 +103,34 @@ settle_quantizer(struct run *r)
     r->layout.share = strcmp(q->share, "none") != 0;
 }
 
+/* What is kept of weights and moments, and how.  Together with a master in 4 bits moments
+ * are those of the seed. */
+static void
+settle_kept(struct run *r)
+{
+    static const char *const kinds[] = { "f32", "bf16", "int8", NULL };
+    static const char *const seeds[] = { "none", "nvfp4", "int8", NULL };
+    const struct training *t = &r->in.training;
+    bool seed = strcmp(t->master, "nvfp4") == 0;
+    const char *const *words = seed ? seeds : kinds;
+    int kind = 0;
+    while (words[kind] && strcmp(words[kind], t->moments) != 0)
+        kind++;
+    if (!words[kind])
+        die(EXIT_TROUBLE, "%s: moments \"%s\" do not go with a master \"%s\"",
+            r->in.name, t->moments, t->master);
+    if (seed) {
+        r->layout.seed = (enum seed_moments)kind;
+        return;
+    }
+    r->layout.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
+    r->layout.moments = (enum moments)kind;
+    settle_quantizer(r);
+}
+
 static void
 settle_layout(struct run *r)
 {
-    static const char *const kinds[] = { "f32", "bf16", "int8", NULL };
-    const struct training *t = &r->in.training;
-    int kind = 0;
-    while (kinds[kind] && strcmp(kinds[kind], t->moments) != 0)
-        kind++;
-    if (!kinds[kind])
-        die(EXIT_TROUBLE, "%s: moments \"%s\" are not trained by this version",
-            r->in.name, t->moments);
-    r->layout.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
-    r->layout.moments = (enum moments)kind;
     r->layout.last_layers = (uint32_t)r->s.last_layers;
     r->layout.loss = r->s.loss == LOSS_CE ? NET_CE
                      : r->o->seed_compat  ? NET_SEED
@@ -123,7 +138,7 @@ settle_layout(struct run *r)
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
     r->layout.one_pass = r->s.accum == 1;
-    settle_quantizer(r);
+    settle_kept(r);
 }
 
 /* Nothing that is read is written, and nothing twice. */

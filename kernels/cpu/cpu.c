@@ -163,7 +163,7 @@ cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
     struct gemm g = {
         .m = tokens, .n = w->out, .k = w->in, .c = y, .ldc = w->out, .add = add
     };
-    if (tokens <= GEMV_MOST) {
+    if (tokens <= gemv_most(cpu->isa)) {
         k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
         gemv_run(y, x, w, tokens, add, cpu->isa, cpu->team, cpu->err);
         return;
@@ -782,6 +782,8 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .quantize = cpu_quantize,
                              .sum_squares = cpu_sum_squares,
                              .clip = cpu_clip,
-                             .adamw = cpu_adamw };
+                             .adamw = cpu_adamw,
+                             .seed_adamw = cpu_seed_adamw,
+                             .seed_values = cpu_seed_values };
     return &c->k;
 }

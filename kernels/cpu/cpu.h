@@ -28,6 +28,12 @@ float *cpu_room(struct cpu *c, size_t bytes);
 void cpu_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
                uint64_t first, size_t n, const struct adam_step *a);
 
+/* seed.c */
+void cpu_seed_adamw(struct kernels *k, const struct seed_state *s,
+                    const struct grad *grad, size_t first, size_t n,
+                    const struct adam_step *a);
+void cpu_seed_values(struct kernels *k, float *y, const struct seed_state *s);
+
 /* attention.c */
 void cpu_attention(struct kernels *k, void *out, float *lse, const void *q,
                    const void *key, const void *value, const struct heads *h);

@@ -43,8 +43,10 @@ size_t gemm_room(const struct gemm *g, const struct team *team);
 int gemm_run(const struct gemm *g, enum isa isa, struct team *team, float *room,
              struct err *err);
 
-/* Not more rows than these. */
-enum { GEMV_MOST = 8 };
+/* Up to how many rows gemv is the faster way; never more than GEMV_MOST, which are the
+ * most that it takes. */
+enum { GEMV_MOST = 32 };
+size_t gemv_most(enum isa isa);
 /* y (+)= x W' */
 int gemv_run(float *y, const float *x, const struct weight *w, size_t rows, bool add,
              enum isa isa, struct team *team, struct err *err);

@@ -3,10 +3,17 @@
  *
  * A lane is a row of the weight, so each sum has the order of gemm_run's.  ROWS rows go on
  * at once, as many as hide the time that one addition takes.  A line of the cache of each
- * is turned, word by word; numbers are taken out of the words in registers. */
+ * is turned, word by word; numbers are taken out of the words in registers.
+ *
+ * So many streams are more than a processor fetches ahead by itself.  The lines that come
+ * next, those of the next rows where these end, are fetched between the products, a few
+ * at a time: all at once would wait for each other. */
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/gemm.h"
 #include "lib/core/num.h"
+#if defined __AVX2__
+#include "kernels/cpu/gemv_wide.h"
+#endif
 
 enum {
     VECS = 4,
@@ -16,12 +23,14 @@ enum {
     BLOCK = 16,
     SCALES = LINE * BLOCK, // columns whose scales fill a line
     TOKENS = 4,            // rows of x at once
-    AHEAD = 4,             // lines that are fetched before they are needed
+    AHEAD = 2,             // lines that are fetched before they are needed
 };
+
+/* ---- words of rows ------------------------------------------------------------------- */
 
 /* Words of a line, those of all rows together. */
 struct words {
-    uint32_t at[WORDS][ROWS];
+    _Alignas(LINE) uint32_t at[WORDS][ROWS];
 };
 
 /* rows lines of n <= LINE bytes; rows that are not there are as the last, bytes 0. */
@@ -48,6 +57,8 @@ turn_words(struct words *out, const uint8_t *p, size_t stride, size_t rows, size
                 memcpy(out->at[word + i] + row, v + i, sizeof *v);
         }
 }
+
+/* ---- numbers of words ------------------------------------------------------------------ */
 
 /* f16 in the lower halves. */
 static inline vf
@@ -82,46 +93,74 @@ column(vu word, enum dtype dtype, size_t j)
         return (vf)(j ? word & 0xffff0000 : word << 16);
     case DT_F16:
         return half_values(word >> (uint32_t)j * 16);
-    case DT_NVFP4:
-        return code_values(word >> (uint32_t)j * 4);
     default:
         return (vf)word;
     }
 }
 
+/* ---- products ---------------------------------------------------------------------------- */
+
 /* Some rows of a weight, not more than ROWS, and a line of each. */
 struct strip {
     const struct gemv *g;
     size_t row, rows;
+    bool last; // no rows follow
     float scale2;
+    const uint8_t *next; // a line of the first row that is needed soon
+    size_t stride;       // bytes from row to row
     struct words word, scale;
-    float sum[GEMV_MOST][ROWS];
+    _Alignas(LINE) float sum[GEMV_MOST][ROWS];
 };
+
+/* The lines that are needed soon: of as many rows as are these words' share. */
+static inline void
+fetch(const struct strip *s, size_t word, size_t words)
+{
+    enum { EACH = ROWS / WORDS };
+    const uint8_t *p = s->next + word * EACH * s->stride;
+    for (size_t i = 0; i < words * EACH; i++, p += s->stride)
+        __builtin_prefetch(p);
+}
 
 /* Columns of one word; x is that of the first.  What is passed as a number is known where
  * this is inlined. */
 static inline __attribute__((always_inline)) void
-word_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, size_t block,
-              const float *x, enum dtype dtype, size_t columns, size_t tokens)
+word_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, const float *x,
+              enum dtype dtype, size_t columns, size_t tokens)
 {
     vu w[VECS];
-    vf scale[VECS];
-    for (int v = 0; v < VECS; v++) {
+    for (int v = 0; v < VECS; v++)
         memcpy(&w[v], s->word.at[word] + v * LANES, sizeof *w);
-        if (dtype == DT_NVFP4) {
-            vu four;
-            memcpy(&four, s->scale.at[block / 4] + v * LANES, sizeof four);
-            scale[v] = scale_values(four >> (uint32_t)block % 4 * 8);
-        }
-    }
     for (size_t j = 0; j < columns; j++)
         for (int v = 0; v < VECS; v++) {
             vf c = column(w[v], dtype, j);
-            if (dtype == DT_NVFP4)
-                c = c * scale[v] * s->scale2;
             for (size_t t = 0; t < tokens; t++)
                 sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->in + j]));
         }
+}
+
+/* The two words of a block of NVFP4, as word_products. */
+static inline __attribute__((always_inline)) void
+block_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, size_t block,
+               const float *x, size_t tokens)
+{
+    vf scale[VECS];
+    vu w[VECS];
+    for (int v = 0; v < VECS; v++) {
+        vu four;
+        memcpy(&four, s->scale.at[block / 4] + v * LANES, sizeof four);
+        scale[v] = scale_values(four >> (uint32_t)block % 4 * 8);
+    }
+    for (size_t end = word + 2; word < end; word++, x += 8) {
+        for (int v = 0; v < VECS; v++)
+            memcpy(&w[v], s->word.at[word] + v * LANES, sizeof *w);
+        for (size_t j = 0; j < 8; j++)
+            for (int v = 0; v < VECS; v++) {
+                vf c = code_values(w[v] >> (uint32_t)j * 4) * scale[v] * s->scale2;
+                for (size_t t = 0; t < tokens; t++)
+                    sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->in + j]));
+            }
+    }
 }
 
 /* n columns from k on, a line or less, for some rows of x. */
@@ -132,17 +171,34 @@ line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtyp
     vf sum[TOKENS][VECS];
     const float *x = s->g->x + token * s->g->w->in + k;
     size_t columns = columns_of_word(dtype), i = 0;
+    size_t words = dtype == DT_NVFP4 ? 2 : 1, step = words * columns;
     for (size_t t = 0; t < tokens; t++)
         for (size_t v = 0; v < VECS; v++)
             sum[t][v] = load(s->sum[token + t] + v * LANES);
-    for (; i + columns <= n; i += columns)
-        word_products(sum, s, i / columns, (k + i) % SCALES / BLOCK, x + i, dtype,
-                      columns, tokens);
-    if (i < n)
-        word_products(sum, s, i / columns, 0, x + i, dtype, 1, tokens);
+    for (; i + step <= n; i += step) {
+        if (token == 0)
+            fetch(s, i / columns, words);
+        if (dtype == DT_NVFP4)
+            block_products(sum, s, i / columns, (k + i) % SCALES / BLOCK, x + i,
+                           tokens);
+        else
+            word_products(sum, s, i / columns, x + i, dtype, columns, tokens);
+    }
+    if (dtype != DT_NVFP4 && i < n)
+        word_products(sum, s, i / columns, x + i, dtype, 1, tokens);
     for (size_t t = 0; t < tokens; t++)
         for (size_t v = 0; v < VECS; v++)
             store(s->sum[token + t] + v * LANES, sum[t][v]);
+}
+
+/* Scales of the next rows: as many as a line's share.  They lie together. */
+static void
+fetch_scales(const struct strip *s, size_t k)
+{
+    const struct weight *w = s->g->w;
+    const uint8_t *p = w->scales + (s->row + ROWS) * w->in / BLOCK + k * ROWS / BLOCK;
+    for (size_t i = 0; i < ROWS * 2 * LINE / BLOCK && !s->last; i += LINE)
+        __builtin_prefetch(p + i, 0, 2);
 }
 
 static inline __attribute__((always_inline)) void
@@ -152,12 +208,15 @@ run(struct strip *s, enum dtype dtype)
     size_t in = w->in, word = columns_of_word(dtype), full = WORDS * word;
     size_t stride = in * 4 / word, tokens = s->g->tokens;
     const uint8_t *p = (const uint8_t *)w->values + s->row * stride;
+    s->stride = stride;
     for (size_t k = 0; k < in; k += full) {
         size_t n = in - k < full ? in - k : full, t = 0;
-        size_t many = in - k < SCALES ? in - k : SCALES;
-        for (size_t r = 0; r < s->rows; r++)
-            __builtin_prefetch(p + r * stride + k * 4 / word + (size_t)AHEAD * LINE);
+        size_t many = in - k < SCALES ? in - k : SCALES,
+               soon = k * 4 / word + AHEAD * LINE;
+        s->next = p + soon + (soon < stride || s->last ? 0 : (ROWS - 1) * stride);
         turn_words(&s->word, p + k * 4 / word, stride, s->rows, n * 4 / word);
+        if (dtype == DT_NVFP4)
+            fetch_scales(s, k);
         if (dtype == DT_NVFP4 && k % SCALES == 0)
             turn_words(&s->scale, w->scales + (s->row * in + k) / BLOCK, in / BLOCK,
                        s->rows, many / BLOCK);
@@ -171,10 +230,15 @@ run(struct strip *s, enum dtype dtype)
 }
 
 static void
-run_strip(const struct gemv *g, size_t row, size_t rows)
+run_strip(const struct gemv *g, size_t row, size_t rows, bool last)
 {
-    struct strip s = { .g = g, .row = row, .rows = rows };
+    struct strip s;
+    s.g = g;
+    s.row = row;
+    s.rows = rows;
+    s.last = last;
     s.scale2 = g->w->scale2 ? *g->w->scale2 : 1;
+    memset(s.sum, 0, g->tokens * sizeof *s.sum);
     for (size_t t = 0; t < g->tokens && g->add; t++)
         memcpy(s.sum[t], g->y + t * g->w->out + row, rows * sizeof *g->y);
     switch (g->w->dtype) {
@@ -197,6 +261,12 @@ run_strip(const struct gemv *g, size_t row, size_t rows)
 void
 NAME(gemv)(const struct gemv *g, size_t row, size_t rows)
 {
-    for (size_t r = row; r < row + rows; r += ROWS)
-        run_strip(g, r, row + rows - r < ROWS ? row + rows - r : ROWS);
+#if defined __AVX2__
+    if (g->w->dtype == DT_NVFP4) {
+        wide_gemv(g, row, rows);
+        return;
+    }
+#endif
+    for (size_t end = row + rows; row < end; row += ROWS)
+        run_strip(g, row, end - row < ROWS ? end - row : ROWS, end - row <= ROWS);
 }

@@ -351,8 +351,7 @@ take_own(struct cuda *c)
                                                  cudaEventDisableTiming),
                         "cudaEventCreate"))
             return false;
-    const char *algorithm = getenv("NIBBLE_CUDA_ALGORITHM");
-    c->algorithm = algorithm ? atoi(algorithm) : 0;
+    c->algorithm = -1;
     if (getenv("NIBBLE_CUDA_TIMES"))
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
     const float numbers[2] = { 1, 0 };
@@ -380,6 +379,15 @@ nibble_cuda_open_1(const struct device *is, int device, struct err *err)
         return &w->c.k;
     cuda_close(&w->c.k);
     return NULL;
+}
+
+/* For kernels/lab/tune: from now on take this algorithm of the library's list. */
+extern "C" __attribute__((visibility("default"))) void
+nibble_cuda_choose(struct kernels *k, int algorithm)
+{
+    struct cuda *c = cuda_of(k);
+    c->algorithm = algorithm;
+    cuda_gemm_forget(c);
 }
 
 typedef void say_fn(void *ctx, const char *what, const char *value);

@@ -50,7 +50,7 @@ struct cuda {
     bool early;          // the next launch may begin before the last one has ended
     struct plan *plans;
     size_t n_plans, cap_plans;
-    int algorithm; // of those for a product, by the library's order
+    int algorithm; // of a product, in the library's list; negative: by tuned.h
 };
 
 static inline struct cuda *
@@ -251,6 +251,7 @@ block_max(float x, float *room)
 /* gemm.cu: products, by cuBLASLt. */
 bool cuda_gemm_open(struct cuda *c);
 void cuda_gemm_close(struct cuda *c);
+void cuda_gemm_forget(struct cuda *c); // what algorithms were chosen
 void cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
                  size_t tokens, const void *add);
 void cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,

@@ -2,13 +2,16 @@
 /* gemm: products, by cuBLASLt.
  *
  * It sees matrices column by column, so ours are their transposes to it: for y = x W' it
- * is asked for y' = W x'.  The first algorithm that its heuristics name for a product is
- * the one: a function of sizes, types, library and device.
+ * is asked for y' = W x'.  The algorithm for a product is the first that its heuristics
+ * name, or another of their list that tuned.h says: a function of sizes, types, library
+ * and device.
  *
  * A weight in the type of activations is an operand as it is.  NVFP4 becomes bf16 first,
  * code times scale, which is exact, and the tensor's multiplier is the product's alpha; a
  * weight of any other type is converted.  Both happen for some rows at a time. */
 #include "kernels/cuda/cuda.h"
+
+#include "kernels/cuda/tuned.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,10 +53,17 @@ forget(struct plan *p)
 }
 
 void
-cuda_gemm_close(struct cuda *c)
+cuda_gemm_forget(struct cuda *c)
 {
     for (size_t i = 0; i < c->n_plans; i++)
         forget(&c->plans[i]);
+    c->n_plans = 0;
+}
+
+void
+cuda_gemm_close(struct cuda *c)
+{
+    cuda_gemm_forget(c);
     free(c->plans);
     if (c->lt)
         cublasLtDestroy(c->lt);
@@ -94,13 +104,39 @@ describe(struct cuda *c, struct plan *p)
            layout(c, &p->d, s->out, s->m, s->n, s->ldd);
 }
 
+/* Sizes that count as the one that was tuned: the number of tokens may be any. */
+static bool
+is_near(size_t tuned, size_t n)
+{
+    return n > tuned / 2 && n < 2 * tuned;
+}
+
+/* The place of the fastest algorithm in the library's list, where a tuning run on such a
+ * device with this version of it found one that is better than the first. */
+static int
+tuned(const struct cuda *c, const struct shape *s)
+{
+    if (c->major != TUNED_MAJOR || c->sms != TUNED_SMS || c->k.is.act != DT_BF16 ||
+        cublasLtGetVersion() != TUNED_CUBLAS)
+        return 0;
+    enum way way = s->ta == CUBLAS_OP_T ? TN : s->tb == CUBLAS_OP_T ? NT : NN;
+    for (size_t i = 0; i < sizeof tunings / sizeof *tunings; i++) {
+        const struct tuning *t = &tunings[i];
+        bool tokens = way == NT ? t->n == s->n && is_near(t->k, s->k)
+                                : is_near(t->n, s->n) && t->k == s->k;
+        if (t->way == way && t->wide == (s->out == CUDA_R_32F) && t->m == s->m && tokens)
+            return t->algorithm;
+    }
+    return 0;
+}
+
 static bool
 choose(struct cuda *c, struct plan *p)
 {
     cublasLtMatmulPreference_t want;
     cublasLtMatmulHeuristicResult_t found[MOST];
     const size_t room = WORKSPACE;
-    int n = 0, which = c->algorithm;
+    int n = 0, which = c->algorithm < 0 ? tuned(c, &p->shape) : c->algorithm;
     if (!cuda_check_blas(c, cublasLtMatmulPreferenceCreate(&want),
                          "cublasLtMatmulPreferenceCreate"))
         return false;

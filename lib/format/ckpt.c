@@ -312,7 +312,7 @@ check_quant(struct mp *m, struct quant_words *q)
 static int
 check_meta(struct mp *m, struct store *s, unsigned i)
 {
-    static const char *const masters[] = { "f32", "bf16", NULL };
+    static const char *const masters[] = { "f32", "bf16", "nvfp4", NULL };
     static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
     if (i == 2)
         return check_word(m, "master", masters, &s->training.master);

@@ -69,9 +69,9 @@ part(const struct store *s, struct slice prefix, const char *suffix)
     return t;
 }
 
-/* Why codes and scales make no NVFP4 tensor, or NULL. */
+/* Why codes and scales make no NVFP4 tensor, or NULL.  one_row: they may have just one. */
 static const char *
-misfit(const struct tensor *codes, const struct tensor *scale)
+misfit(const struct tensor *codes, const struct tensor *scale, bool one_row)
 {
     if (codes->dtype != DT_U8 && codes->dtype != DT_F4_E2M1)
         return "the codes are not bytes";
@@ -79,16 +79,17 @@ misfit(const struct tensor *codes, const struct tensor *scale)
         return "the scales are floats: made by a faulty writer";
     if (scale->dtype != DT_U8 && scale->dtype != DT_F8_E4M3)
         return "the scales are not E4M3 bytes";
-    if (codes->rank != 2 || scale->rank != 2)
+    unsigned rank = one_row && codes->rank == 1 ? 1 : 2;
+    if (codes->rank != rank || scale->rank != rank)
         return "codes and scales must have two dimensions";
-    uint64_t in = codes->shape[1];
+    uint64_t in = codes->shape[rank - 1];
     if (codes->dtype == DT_U8 && !mul_fits(&in, in, 2, INT64_MAX))
         return "too many columns";
     if (in == 0 || in % 16)
         return "the number of columns is not a multiple of 16";
-    if (codes->shape[0] != scale->shape[0])
+    if (rank == 2 && codes->shape[0] != scale->shape[0])
         return "codes and scales have different numbers of rows";
-    if (scale->shape[1] != in / 16)
+    if (scale->shape[rank - 1] != in / 16)
         return "one scale is needed for each 16 columns";
     return NULL;
 }
@@ -156,7 +157,8 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
     bool plain_weight = d == &dialects[3] && t->dtype != DT_U8;
     if (plain_weight || (!scale && d == &dialects[3]))
         return 0;
-    const char *why = scale ? misfit(t, scale) : "it has no scales";
+    bool one_row = s->kind == &container_ckpt; // the seed's optimizer packs norms, too
+    const char *why = scale ? misfit(t, scale, one_row) : "it has no scales";
     if (!why && d != &dialects[3] && has_name(&s->names, prefix, ".weight"))
         why = "there is a plain tensor of the same name, too";
     if (!why && d->foreign && !scale2)
@@ -174,14 +176,15 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
     buf_free(&b);
     if (!shape || !full)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    unsigned last = t->rank - 1U;
     shape[0] = t->shape[0];
-    shape[1] = t->shape[1] * (t->dtype == DT_U8 ? 2 : 1);
+    shape[last] = t->shape[last] * (t->dtype == DT_U8 ? 2 : 1);
     *v = (struct view){ .name = full,
                         .name_len = (uint32_t)full_len,
                         .dtype = DT_NVFP4,
-                        .rank = 2,
+                        .rank = t->rank,
                         .shape = shape,
-                        .numel = shape[0] * shape[1],
+                        .numel = shape[0] * (last ? shape[1] : 1),
                         .nbytes =
                             t->nbytes + scale->nbytes + (scale2 ? scale2->nbytes : 0),
                         .entry = t,

@@ -447,6 +447,16 @@ forward(struct pass *p)
 
 /* ---- loss ----------------------------------------------------------------------------------- */
 
+/* As few chunks as there must be, about equal. */
+static size_t
+even_rows(const struct pass *p)
+{
+    size_t chunks = (p->labels + p->rows - 1) / p->rows;
+    size_t rows = chunks ? (p->labels + chunks - 1) / chunks : 1;
+    size_t whole = (rows + TILE - 1) / TILE * TILE;
+    return whole <= p->rows ? whole : rows;
+}
+
 /* Of rows that have labels, some at a time: logits, on the way back their gradients. */
 static void
 cross_entropy(struct pass *p, float scale)
@@ -454,9 +464,9 @@ cross_entropy(struct pass *p, float scale)
     struct kernels *k = p->k;
     enum role role = head_role(p->n);
     struct net_tensor *head = net_find(p->n, role, -1);
-    size_t hidden = p->c->hidden, vocab = p->c->vocab;
-    for (size_t r = 0; r < p->labels; r += p->rows) {
-        size_t rows = p->labels - r < p->rows ? p->labels - r : p->rows;
+    size_t hidden = p->c->hidden, vocab = p->c->vocab, most = even_rows(p);
+    for (size_t r = 0; r < p->labels; r += most) {
+        size_t rows = p->labels - r < most ? p->labels - r : most;
         const void *top = at(p, p->learnt, r * hidden);
         k->linear(k, p->logits, top, &head->w, rows, NULL);
         k->cross_entropy(k, p->loss + r, p->logits, p->label + r, rows, vocab, scale);

@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUP = 32 }; // elements that share the scale of an 8-bit moment
+enum {
+    GROUP = 32,      // elements that share the scale of an 8-bit moment
+    MOST_ARRAYS = 6, // of a tensor
+};
 
 /* ---- arrays ----------------------------------------------------------------------------- */
 
@@ -28,20 +31,17 @@ take(struct train *t, enum part part, uint64_t bytes)
     return k->alloc(k, (size_t)bytes);
 }
 
-/* One more array: of a row's shape, or with a scale a group. */
+/* One more array for a row of the table, of this type and shape. */
 static int
-add_array(struct train *t, const struct row *r, const char *before, const char *behind,
-          enum dtype dtype, bool there, enum part part, void **device)
+new_array(struct train *t, const struct row *r, const char *before, const char *behind,
+          struct train_array shape, bool there, enum part part, void **device)
 {
     char name[160];
-    bool scales = *behind != '\0';
     struct train_array *a = &t->array[t->n_arrays++];
-    uint64_t n = scales ? (r->numel + GROUP - 1) / GROUP : r->numel;
     int len = snprintf(name, sizeof name, "%s%s%s", before, r->name, behind);
-    *a = (struct train_array){ .dtype = dtype, .rank = scales ? 1 : r->rank };
-    a->shape[0] = scales ? n : r->shape[0];
-    a->shape[1] = scales ? 0 : r->shape[1];
-    a->bytes = n * dtype_bits(dtype) / 8;
+    *a = shape;
+    a->bytes =
+        a->shape[0] * (a->rank == 2 ? a->shape[1] : 1) * dtype_bits(a->dtype) / 8;
     a->name = arena_copy(&t->arena, name, (size_t)len);
     if (!a->name)
         return no_memory(t);
@@ -49,6 +49,18 @@ add_array(struct train *t, const struct row *r, const char *before, const char *
         return 0;
     *device = a->device = take(t, part, a->bytes);
     return a->device ? 0 : -1;
+}
+
+/* Of the row's shape, or with a scale a group. */
+static int
+add_array(struct train *t, const struct row *r, const char *before, const char *behind,
+          enum dtype dtype, bool there, enum part part, void **device)
+{
+    bool scales = *behind != '\0';
+    struct train_array a = { .dtype = dtype, .rank = scales ? 1 : r->rank };
+    a.shape[0] = scales ? (r->numel + GROUP - 1) / GROUP : r->shape[0];
+    a.shape[1] = scales ? 0 : r->shape[1];
+    return new_array(t, r, before, behind, a, there, part, device);
 }
 
 static int
@@ -73,6 +85,80 @@ add_moments(struct train *t, size_t i)
     return 0;
 }
 
+/* Codes and scales of NVFP4; the last dimension shrinks. */
+static int
+add_nvfp4(struct train *t, const struct row *r, const char *before, bool there,
+          enum part part, struct seed_plane *p)
+{
+    unsigned last = r->rank - 1;
+    struct train_array codes = { .dtype = DT_U8,
+                                 .rank = r->rank,
+                                 .shape = { r->shape[0], r->shape[1] } };
+    struct train_array scales = codes;
+    if (r->shape[last] % NVFP4_BLOCK)
+        return err_set(t->err, ERR_USAGE,
+                       "%s: rows of %llu columns cannot be packed: no multiple of %d",
+                       r->name, (unsigned long long)r->shape[last], NVFP4_BLOCK);
+    codes.shape[last] /= 2;
+    scales.dtype = DT_F8_E4M3;
+    scales.shape[last] /= NVFP4_BLOCK;
+    if (new_array(t, r, before, ".qdata", codes, there, part, &p->q) < 0)
+        return -1;
+    return new_array(t, r, before, ".scale", scales, there, part, &p->scales);
+}
+
+/* A moment of the seed's: NVFP4, or 8 bits with a scale a row. */
+static int
+add_seed_moment(struct train *t, size_t i, const char *before, struct seed_plane *p)
+{
+    const struct row *r = &t->net.table.row[i];
+    bool there = t->tensor[i].trained;
+    if (t->layout.seed == SEED_NVFP4)
+        return add_nvfp4(t, r, before, there, PART_MOMENTS, p);
+    struct train_array q = { .dtype = DT_I8,
+                             .rank = r->rank,
+                             .shape = { r->shape[0], r->shape[1] } };
+    struct train_array scales = { .dtype = DT_F32,
+                                  .rank = 1,
+                                  .shape = { r->rank == 2 ? r->shape[0] : 1 } };
+    if (new_array(t, r, before, "", q, there, PART_MOMENTS, &p->q) < 0)
+        return -1;
+    return new_array(t, r, before, ".scale", scales, there, PART_MOMENTS, &p->scales);
+}
+
+static int
+add_seed_moments(struct train *t, size_t i)
+{
+    struct seed_state *s = &t->tensor[i].seed;
+    return add_seed_moment(t, i, "adam.m/", &s->m) < 0
+               ? -1
+               : add_seed_moment(t, i, "adam.v/", &s->v);
+}
+
+/* The weight of a row, and what else is known of it. */
+static int
+add_seed_weight(struct train *t, size_t i)
+{
+    const struct row *r = &t->net.table.row[i];
+    struct seed_state *s = &t->tensor[i].seed;
+    s->moments = t->layout.seed;
+    s->rows = r->rank == 2 ? (size_t)r->shape[0] : 1;
+    s->cols = (size_t)r->shape[r->rank - 1];
+    return add_nvfp4(t, r, "", true, PART_MASTER, &s->w);
+}
+
+static int
+add_master(struct train *t, size_t i)
+{
+    struct adam_state *s = &t->tensor[i].state;
+    s->dtype = t->layout.master;
+    s->moments = t->layout.moments;
+    int rc = add_array(t, &t->net.table.row[i], "", "", s->dtype, true, PART_MASTER,
+                       &s->master);
+    t->values[i] = s->master;
+    return rc;
+}
+
 static bool
 is_trained(const struct train *t, const struct row *r)
 {
@@ -84,8 +170,9 @@ static int
 take_arrays(struct train *t)
 {
     const struct table *table = &t->net.table;
+    bool seed = t->layout.seed != SEED_NONE;
     int rc = 0;
-    t->array = calloc(5 * table->n, sizeof *t->array);
+    t->array = calloc(MOST_ARRAYS * table->n, sizeof *t->array);
     t->tensor = calloc(table->n, sizeof *t->tensor);
     t->values = calloc(table->n, sizeof *t->values);
     t->host = calloc(table->n, sizeof *t->host);
@@ -93,16 +180,11 @@ take_arrays(struct train *t)
     if (!t->array || !t->tensor || !t->values || !t->host || !t->order)
         return no_memory(t);
     for (size_t i = 0; i < table->n && rc == 0; i++) {
-        struct adam_state *s = &t->tensor[i].state;
-        s->dtype = t->layout.master;
-        s->moments = t->layout.moments;
         t->tensor[i].trained = is_trained(t, &table->row[i]);
-        rc = add_array(t, &table->row[i], "", "", s->dtype, true, PART_MASTER,
-                       &s->master);
-        t->values[i] = s->master;
+        rc = seed ? add_seed_weight(t, i) : add_master(t, i);
     }
     for (size_t i = 0; i < table->n && rc == 0; i++)
-        rc = add_moments(t, i);
+        rc = seed ? add_seed_moments(t, i) : add_moments(t, i);
     t->squares = rc == 0 ? take(t, PART_OTHER, table->n * sizeof *t->squares) : NULL;
     t->clips = t->squares ? take(t, PART_OTHER, table->n * sizeof *t->clips) : NULL;
     return t->clips ? 0 : -1;
@@ -112,17 +194,19 @@ take_arrays(struct train *t)
 static int
 point_weights(struct train *t)
 {
+    bool seed = t->layout.seed != SEED_NONE;
     for (size_t i = 0; i < t->net.table.n; i++) {
         const struct row *r = &t->net.table.row[i];
         struct train_tensor *x = &t->tensor[i];
         struct weight *w = &t->net.t[i].w;
         if (w->dtype == DT_NVFP4) // weights_open has done it
             continue;
-        *w = (struct weight){ .dtype = t->layout.master,
-                              .values = x->state.master,
+        *w = (struct weight){ .dtype = seed ? DT_NVFP4 : t->layout.master,
+                              .values = seed ? x->seed.w.q : x->state.master,
+                              .scales = x->seed.w.scales,
                               .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
                               .in = (size_t)r->shape[r->rank - 1] };
-        if (r->rank == 1 && t->layout.master != DT_F32) {
+        if (seed ? !r->quantized : r->rank == 1 && t->layout.master != DT_F32) {
             x->gain = take(t, PART_WEIGHTS, r->numel * sizeof *x->gain);
             if (!x->gain)
                 return -1;
@@ -197,6 +281,10 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
         t->net.ctx = t;
     }
     t->bad_row = t->net.table.n;
+    if (layout->seed != SEED_NONE && !k->seed_adamw)
+        return err_set(err, ERR_USAGE,
+                       "the seed's packed optimizer: only the CPU has it, %s has not",
+                       k->is.name);
     if (take_arrays(t) < 0 ||
         weights_open(&t->weights, &t->net, layout->quant, layout->share,
                      layout->expand) < 0 ||
@@ -238,8 +326,11 @@ int
 train_ready(struct train *t)
 {
     struct kernels *k = t->net.k;
+    bool seed = t->layout.seed != SEED_NONE;
     for (size_t i = 0; i < t->net.table.n; i++)
-        if (t->tensor[i].gain)
+        if (t->tensor[i].gain && seed)
+            k->seed_values(k, t->tensor[i].gain, &t->tensor[i].seed);
+        else if (t->tensor[i].gain)
             k->convert(k, t->tensor[i].gain, t->tensor[i].state.master,
                        t->layout.master, (size_t)t->net.table.row[i].numel);
     if (weights_make(&t->weights, t->values, t->layout.master) < 0)
@@ -294,6 +385,18 @@ tensor_clip(const struct train *t, size_t i)
                                           : (double)t->clip;
 }
 
+/* Some rows at a time. */
+static void
+update_seed(struct train *t, size_t i, const struct adam_step *a)
+{
+    struct kernels *k = t->net.k;
+    const struct seed_state *s = &t->tensor[i].seed;
+    size_t chunk = t->numbers.chunk_rows ? t->numbers.chunk_rows : s->rows;
+    for (size_t at = 0; at < s->rows; at += chunk)
+        k->seed_adamw(k, s, &t->net.t[i].grad, at,
+                      s->rows - at < chunk ? s->rows - at : chunk, a);
+}
+
 /* One tensor, some rows at a time; not if that of `before` was not updated. */
 static void
 update(struct train *t, size_t i, const float *before)
@@ -307,6 +410,10 @@ update(struct train *t, size_t i, const float *before)
     a.clip = &t->clips[i];
     k->clip(k, &t->clips[i], &t->squares[i], t->clip,
             t->numbers.mode == CLIP_TENSOR ? t->numbers.clip : 0, most_norm, before);
+    if (t->layout.seed != SEED_NONE) {
+        update_seed(t, i, &a);
+        return;
+    }
     chunk = chunk ? (chunk + GROUP - 1) / GROUP * GROUP : r->numel;
     for (uint64_t at = 0; at < r->numel; at += chunk)
         k->adamw(k, &t->tensor[i].state, &t->net.t[i].grad, at,

@@ -19,6 +19,8 @@ enum clip_mode {
 struct train_layout {
     enum dtype master; // f32 or bf16
     enum moments moments;
+    // Unless SEED_NONE all is kept packed as the seed does; the others say nothing then.
+    enum seed_moments seed;
     const struct quant_spec *quant; // NULL: products see the master
     bool share;
     uint32_t last_layers; // only these are trained; 0: everything
@@ -50,7 +52,10 @@ struct train_array {
 
 struct train_tensor {
     struct adam_state state;
-    float *gain; // f32 of a norm whose master is not
+    struct seed_state seed; // instead of it
+    // What products take as f32, of norms whose master is not and of what only the seed's
+    // optimizer packs.
+    float *gain;
     bool trained;
     double norm; // of its gradient, in this step
 };

@@ -31,7 +31,7 @@ static struct data want, got;
 static void
 make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
 {
-    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first };
+    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0 };
     d->q = tokens * query * dim;
     d->kv = tokens * kv * dim;
     NEED(tokens <= 2048 && d->q <= MOST);

@@ -105,7 +105,7 @@ check_apart(size_t m, size_t n, size_t k)
 
 /* ---- NVFP4 and gemv -------------------------------------------------------------------- */
 
-static const float scale2 = 0.0123F;
+static const float scale2 = 0.0123F, *level2 = &scale2; // NULL: one level
 
 static struct weight
 weight(enum dtype dtype, size_t out, size_t in)
@@ -117,7 +117,7 @@ weight(enum dtype dtype, size_t out, size_t in)
         return w;
     w.values = codes;
     w.scales = scales;
-    w.scale2 = &scale2;
+    w.scale2 = level2;
     return w;
 }
 
@@ -173,7 +173,7 @@ check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
     struct weight w = weight(dtype, out, in);
     bool add = rows % 2;
     static float decoded[MOST];
-    nvfp4_decode(decoded, codes, scales, scale2, out * in);
+    nvfp4_decode(decoded, codes, scales, level2 ? *level2 : 1, out * in);
     for (size_t i = 0; i < rows * out; i++)
         want[i] = plain_dot(&w, decoded, i % out, a + i / out * in, add ? value(i) : 0);
     for (int isa = 0; isa < ISA_COUNT; isa++)
@@ -193,15 +193,20 @@ check_rows(void)
 {
     static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16, DT_NVFP4 };
     static const size_t widths[] = { 16, 48, 128, 144, 1, 15, 31, 257 };
-    static const size_t rows[] = { 1, 2, 3, 5, GEMV_MOST };
+    static const size_t rows[] = { 1, 2, 3, 5, 8, GEMV_MOST };
     for (int t = 0; t < 4; t++)
         for (size_t i = 0; i < (t == 3 ? 4 : 8); i++)
-            for (size_t r = 0; r < 5; r++) {
+            for (size_t r = 0; r < 6; r++) {
                 check_gemv(types[t], rows[r], 1, widths[i]);
                 check_gemv(types[t], rows[r], 65 + rows[r], widths[i]);
             }
-    check_gemv(DT_NVFP4, 1, 70, 1200); // more than a line of scales
-    check_gemv(DT_F32, 3, 300, 144);   // more than one thread
+    check_gemv(DT_NVFP4, 1, 70, 1200);  // more than a line of scales
+    check_gemv(DT_NVFP4, 3, 333, 2064); // several strips of a thread, lines of each
+    level2 = NULL;
+    check_gemv(DT_NVFP4, 1, 70, 1200);
+    check_gemv(DT_NVFP4, 7, 130, 272);
+    level2 = &scale2;
+    check_gemv(DT_F32, 3, 300, 144); // more than one thread
 }
 
 int

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+/* gemv_wide: rows of NVFP4 against a few rows of x with AVX-512 and AVX2.  Only for
+ * gemv_kernel.c, whose sums these are: a lane is a row, products come in the order of k.
+ *
+ * What counts is the number of instructions for a vector of weights: three have to
+ * multiply, two in a cycle, so the rest must fit beside them.  So look-ups take as many
+ * codes as they can and give bf16, which has all of E2M1; zipped with zeros that is floats.
+ * Scales are zipped the same way.  For that, lines of rows are turned into pieces:
+ *
+ *   AVX-512  16 bits, four columns of a row; a vector has pieces of 32 rows.  A look-up in
+ *            32 words takes five bits of each, of which the last is a neighbour's; so the
+ *            table is there twice.
+ *   AVX2     8 bits, two columns; a vector has 32 rows as well.  Two look-ups in 16 bytes
+ *            give the halves of bf16.
+ *
+ * Zips stay within quarters of a vector, so rows are scattered: wide_place.
+ *
+ * While a line is computed with, the next one is turned, and later ones are fetched: so
+ * many streams are more than a processor follows by itself. */
+#ifndef NIBBLE_KERNELS_CPU_GEMV_WIDE_H
+#define NIBBLE_KERNELS_CPU_GEMV_WIDE_H
+
+#include "kernels/cpu/codes.h"
+#include "kernels/cpu/gemm.h"
+
+enum {
+    WIDE_VECS = 4,
+    WIDE_ROWS = WIDE_VECS * LANES,
+    WIDE_LINE = 64,               // bytes of a row that are turned together
+    WIDE_CODES = 2 * WIDE_LINE,   // columns
+    WIDE_SCALES = 16 * WIDE_LINE, // columns whose scales they are
+    WIDE_BLOCKS = WIDE_CODES / 16,
+    WIDE_TOKENS = 4,
+    WIDE_AHEAD = 3, // lines
+};
+
+/* A line of all rows, turned: what wide_turn makes of it. */
+struct wide_line {
+    _Alignas(64) uint8_t piece[WIDE_LINE * WIDE_ROWS];
+};
+
+struct wide {
+    const struct gemv *g;
+    size_t row, end; // the first of these rows; the end of those that follow
+    float scale2;
+    size_t stride, scale_stride; // bytes from row to row
+    const uint8_t *codes;        // of this row
+    unsigned now;                // which of the lines is computed with
+    const uint8_t *next; // the first row's part of the other, if it is whole; or NULL
+    const uint8_t *soon; // of one that is fetched
+    struct wide_line line[2], scale;
+    _Alignas(64) float sum[GEMV_MOST][WIDE_ROWS];
+};
+
+/* ---- pieces ------------------------------------------------------------------------------- */
+
+#if defined __AVX512BW__
+
+/* 32 bytes of a row and of another one. */
+static inline __m512i
+wide_pair(const uint8_t *p, const uint8_t *q)
+{
+    __m512i x = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)p));
+    return _mm512_inserti64x4(x, _mm256_loadu_si256((const void *)q), 1);
+}
+
+enum {
+    WIDE_GROUP = 32, // rows of a vector
+    WIDE_PARTS = 4,  // of turning: 32 bytes of the rows of a group
+};
+
+/* Within quarters of vectors, by three rounds of zips. */
+static inline void
+wide_zip(__m512i v[8])
+{
+    __m512i t[8];
+    for (size_t i = 0; i < 4; i++) {
+        t[i] = _mm512_unpacklo_epi16(v[2 * i], v[2 * i + 1]);
+        t[i + 4] = _mm512_unpackhi_epi16(v[2 * i], v[2 * i + 1]);
+    }
+    for (size_t i = 0; i < 8; i += 4) {
+        v[i] = _mm512_unpacklo_epi32(t[i], t[i + 1]);
+        v[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 1]);
+        v[i + 2] = _mm512_unpacklo_epi32(t[i + 2], t[i + 3]);
+        v[i + 3] = _mm512_unpackhi_epi32(t[i + 2], t[i + 3]);
+    }
+    for (size_t i = 0; i < 8; i += 4)
+        for (size_t k = 0; k < 2; k++) {
+            t[i + 2 * k] = _mm512_unpacklo_epi64(v[i + k], v[i + k + 2]);
+            t[i + 2 * k + 1] = _mm512_unpackhi_epi64(v[i + k], v[i + k + 2]);
+        }
+    memcpy(v, t, sizeof t);
+}
+
+static inline void
+wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
+{
+    uint8_t *out = to->piece + part % 2 * 32 * WIDE_ROWS + part / 2 * 64;
+    __m512i a[8], b[8];
+    p += part / 2 * WIDE_GROUP * stride + part % 2 * 32;
+    for (size_t i = 0; i < 8; i++, p += stride) {
+        a[i] = wide_pair(p, p + 8 * stride);
+        b[i] = wide_pair(p + 16 * stride, p + 24 * stride);
+    }
+    wide_zip(a);
+    wide_zip(b);
+    for (size_t i = 0; i < 8; i++, out += (size_t)2 * WIDE_ROWS) {
+        _mm512_store_si512(out, _mm512_shuffle_i32x4(a[i], b[i], 0x88));
+        _mm512_store_si512(out + (size_t)16 * WIDE_ROWS,
+                           _mm512_shuffle_i32x4(a[i], b[i], 0xdd));
+    }
+}
+
+/* Number i of the pieces of a group. */
+static inline __m512i
+wide_piece(const struct wide_line *line, size_t i, size_t group)
+{
+    return _mm512_load_si512(line->piece + i * 2 * WIDE_ROWS + group * 64);
+}
+
+/* Where row r is in vectors of floats. */
+static inline size_t
+wide_place(size_t r)
+{
+    return (r / 32 * 2 + r % 8 / 4) * LANES + r % 32 / 8 * 4 + r % 4;
+}
+
+/* bf16 in 16 bits, of 32 rows. */
+static inline void
+wide_floats(vf out[2], __m512i x)
+{
+    out[0] = (vf)_mm512_unpacklo_epi16(_mm512_setzero_si512(), x);
+    out[1] = (vf)_mm512_unpackhi_epi16(_mm512_setzero_si512(), x);
+}
+
+/* E4M3 without sign, which is no NaN: exponent and mantissa where bf16 has them, which has
+ * 120 more in the exponent. */
+static inline void
+wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t number)
+{
+    const __m512i mask = _mm512_set1_epi16(0x7f0);
+    for (size_t g = 0; g < 2; g++) {
+        __m512i two = wide_piece(line, number / 2, g);
+        two = number % 2 ? _mm512_srli_epi16(two, 4) : _mm512_slli_epi16(two, 4);
+        wide_floats(scale + 2 * g, _mm512_and_si512(two, mask));
+    }
+    for (size_t v = 0; v < WIDE_VECS; v++)
+        scale[v] = scale[v] * 0x1p120F;
+}
+
+enum { WIDE_PIECE = 4 }; // columns
+
+/* Column j of pieces number i. */
+static inline void
+wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
+{
+    static const _Alignas(64) uint16_t bf16[32] = {
+        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
+        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
+    };
+    const __m512i table = _mm512_load_si512(bf16);
+    for (size_t g = 0; g < 2; g++) {
+        __m512i code = wide_piece(line, i, g);
+        code = j == 1   ? _mm512_srli_epi16(code, 4) // compilers differ in the type
+               : j == 2 ? _mm512_srli_epi16(code, 8) // of a number that is no literal
+               : j == 3 ? _mm512_srli_epi16(code, 12)
+                        : code;
+        wide_floats(value + 2 * g, _mm512_permutexvar_epi16(code, table));
+    }
+}
+
+#else // AVX2
+
+enum { WIDE_PARTS = 4 }; // of turning: 16 bytes of the rows
+
+/* Bytes of 16 rows and of 16 others beside them, by four rounds of zips. */
+static inline void
+wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
+{
+    uint8_t *out = to->piece + part * 16 * WIDE_ROWS;
+    __m256i v[16], t[16];
+    p += part * 16;
+    for (size_t i = 0; i < 16; i++, p += stride) {
+        v[i] = _mm256_castsi128_si256(_mm_loadu_si128((const void *)p));
+        v[i] = _mm256_inserti128_si256(
+            v[i], _mm_loadu_si128((const void *)(p + 16 * stride)), 1);
+    }
+    for (int round = 0; round < 4; round++) {
+        for (size_t i = 0; i < 8; i++) {
+            t[2 * i] = _mm256_unpacklo_epi8(v[i], v[i + 8]);
+            t[2 * i + 1] = _mm256_unpackhi_epi8(v[i], v[i + 8]);
+        }
+        memcpy(v, t, sizeof v);
+    }
+    for (size_t i = 0; i < 16; i++)
+        _mm256_store_si256((void *)(out + i * WIDE_ROWS), v[i]);
+}
+
+/* Number i of the pieces. */
+static inline __m256i
+wide_piece(const struct wide_line *line, size_t i)
+{
+    return _mm256_load_si256((const void *)(line->piece + i * WIDE_ROWS));
+}
+
+/* Where row r is in vectors of floats. */
+static inline size_t
+wide_place(size_t r)
+{
+    return r % 16 / 4 * LANES + r / 16 * 4 + r % 4;
+}
+
+/* bf16, whose lower and upper bytes these are. */
+static inline void
+wide_floats(vf out[WIDE_VECS], __m256i low, __m256i high)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i first = _mm256_unpacklo_epi8(low, high);
+    __m256i second = _mm256_unpackhi_epi8(low, high);
+    out[0] = (vf)_mm256_unpacklo_epi16(zero, first);
+    out[1] = (vf)_mm256_unpackhi_epi16(zero, first);
+    out[2] = (vf)_mm256_unpacklo_epi16(zero, second);
+    out[3] = (vf)_mm256_unpackhi_epi16(zero, second);
+}
+
+/* E4M3 without sign, which is no NaN: four bits too far right for bf16, which has 120 more
+ * in the exponent. */
+static inline void
+wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t number)
+{
+    wide_floats(scale, wide_piece(line, number), _mm256_setzero_si256());
+    for (size_t v = 0; v < WIDE_VECS; v++)
+        scale[v] = (vf)((vu)scale[v] << 4) * 0x1p120F;
+}
+
+enum { WIDE_PIECE = 2 }; // columns
+
+/* Column j of pieces number i. */
+static inline void
+wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
+{
+    const __m256i low = _mm256_setr_epi8(
+        0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64, //
+        0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64);
+    const __m256i high = _mm256_setr_epi8(
+        0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64, //
+        0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64);
+    __m256i code = wide_piece(line, i);
+    code = j ? _mm256_srli_epi16(code, 4) : code;
+    code = _mm256_and_si256(code, _mm256_set1_epi8(15));
+    wide_floats(value, _mm256_shuffle_epi8(low, code), _mm256_shuffle_epi8(high, code));
+}
+
+#endif
+
+/* ---- lines -------------------------------------------------------------------------------- */
+
+/* rows lines of n <= WIDE_LINE bytes; what is not there becomes 0. */
+static void
+wide_make(struct wide_line *to, const uint8_t *p, size_t stride, size_t rows, size_t n)
+{
+    uint8_t padded[WIDE_ROWS][WIDE_LINE];
+    if (n < WIDE_LINE || rows < WIDE_ROWS) {
+        memset(padded, 0, sizeof padded);
+        for (size_t r = 0; r < rows; r++)
+            memcpy(padded[r], p + r * stride, n);
+        p = *padded;
+        stride = WIDE_LINE;
+    }
+    for (size_t part = 0; part < WIDE_PARTS; part++)
+        wide_turn(to, p, stride, part);
+}
+
+/* A block's share of the lines that are fetched. */
+static inline void
+wide_fetch(const struct wide *s, size_t block)
+{
+    enum { EACH = WIDE_ROWS / WIDE_BLOCKS };
+    const uint8_t *p = s->soon + block * EACH * s->stride;
+    for (size_t i = 0; i < EACH; i++, p += s->stride)
+        __builtin_prefetch(p);
+}
+
+/* ---- products ----------------------------------------------------------------------------- */
+
+/* Column j of pieces number i.  What is a number here is known where this is inlined: j,
+ * tokens, and whether there is a tensor scale other than 1. */
+static inline __attribute__((always_inline)) void
+wide_column(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t i, int j,
+            const vf scale[WIDE_VECS], const float *x, size_t tokens, bool two)
+{
+    vf value[WIDE_VECS];
+    wide_values(value, &s->line[s->now], i, j);
+    for (size_t v = 0; v < WIDE_VECS; v++) {
+        vf w = value[v] * scale[v];
+        w = two ? w * s->scale2 : w;
+        for (size_t t = 0; t < tokens; t++)
+            sum[t][v] = fused(sum[t][v], w, all(x[t * s->g->w->in + (size_t)j]));
+    }
+}
+
+/* A block of the line, whose scales are number `number` of theirs. */
+static inline __attribute__((always_inline)) void
+wide_block(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t block,
+           size_t number, const float *x, size_t tokens, bool two)
+{
+    enum { PIECES = 16 / WIDE_PIECE };
+    vf scale[WIDE_VECS];
+    wide_scales(scale, &s->scale, number);
+    for (size_t i = block * PIECES; i < (block + 1) * PIECES; i++, x += WIDE_PIECE) {
+        wide_column(sum, s, i, 0, scale, x, tokens, two);
+        wide_column(sum, s, i, 1, scale, x, tokens, two);
+        if (WIDE_PIECE == 2)
+            continue;
+        wide_column(sum, s, i, 2, scale, x, tokens, two);
+        wide_column(sum, s, i, 3, scale, x, tokens, two);
+    }
+}
+
+/* n columns from k on, a line or less, for some rows of x. */
+static inline __attribute__((always_inline)) void
+wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, bool two)
+{
+    const float *x = s->g->x + token * s->g->w->in + k;
+    vf sum[WIDE_TOKENS][WIDE_VECS];
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t v = 0; v < WIDE_VECS; v++)
+            sum[t][v] = load(s->sum[token + t] + v * LANES);
+    for (size_t block = 0; block < n / 16; block++) {
+        if (token == 0) {
+            wide_fetch(s, block);
+            if (s->next && block % (WIDE_BLOCKS / WIDE_PARTS) == 0)
+                wide_turn(&s->line[!s->now], s->next, s->stride,
+                          block / (WIDE_BLOCKS / WIDE_PARTS));
+        }
+        wide_block(sum, s, block, k % WIDE_SCALES / 16 + block, x + block * 16, tokens,
+                   two);
+    }
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t v = 0; v < WIDE_VECS; v++)
+            store(s->sum[token + t] + v * LANES, sum[t][v]);
+}
+
+/* ---- a strip ------------------------------------------------------------------------------- */
+
+static inline size_t
+wide_least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What is to be turned and fetched while the line of column k is computed with.  The
+ * scales of the rows that follow lie together, and a line's share is fetched at once. */
+static void
+wide_ahead(struct wide *s, size_t k)
+{
+    size_t soon = k / 2 + (size_t)WIDE_AHEAD * WIDE_LINE, left = s->end - s->row;
+    bool last = left <= WIDE_ROWS;
+    const uint8_t *p = s->g->w->scales + (s->row + WIDE_ROWS) * s->scale_stride;
+    s->next = NULL;
+    if (left >= WIDE_ROWS && k / 2 + 2 * WIDE_LINE <= s->stride)
+        s->next = s->codes + k / 2 + WIDE_LINE;
+    s->soon = s->codes + soon;
+    if (soon >= s->stride && !last)
+        s->soon += (WIDE_ROWS - 1) * s->stride;
+    for (size_t i = 0; i < WIDE_ROWS * WIDE_CODES / 16 && !last; i += 64)
+        __builtin_prefetch(p + WIDE_ROWS * k / 16 + i, 0, 2);
+}
+
+static inline __attribute__((always_inline)) void
+wide_run(struct wide *s, bool two)
+{
+    const struct weight *w = s->g->w;
+    size_t tokens = s->g->tokens, rows = wide_least(s->end - s->row, WIDE_ROWS);
+    for (size_t k = 0; k < w->in; k += WIDE_CODES, s->now = !s->now) {
+        size_t n = wide_least(w->in - k, WIDE_CODES), t = 0;
+        if (!s->next)
+            wide_make(&s->line[s->now], s->codes + k / 2, s->stride, rows, n / 2);
+        if (k % WIDE_SCALES == 0)
+            wide_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
+                      s->scale_stride, rows, wide_least(w->in - k, WIDE_SCALES) / 16);
+        wide_ahead(s, k);
+        for (; t + 4 <= tokens; t += 4)
+            wide_products(s, t, k, n, 4, two);
+        for (; t + 2 <= tokens; t += 2)
+            wide_products(s, t, k, n, 2, two);
+        for (; t < tokens; t++)
+            wide_products(s, t, k, n, 1, two);
+    }
+}
+
+static void
+wide_strip(struct wide *s)
+{
+    const struct gemv *g = s->g;
+    float *y = g->y + s->row;
+    size_t rows = wide_least(s->end - s->row, WIDE_ROWS);
+    s->codes = (const uint8_t *)g->w->values + s->row * s->stride;
+    for (size_t t = 0; t < g->tokens; t++)
+        for (size_t r = 0; r < WIDE_ROWS; r++)
+            s->sum[t][wide_place(r)] = g->add && r < rows ? y[t * g->w->out + r] : 0;
+    if (s->scale2 == 1)
+        wide_run(s, false);
+    else
+        wide_run(s, true);
+    for (size_t t = 0; t < g->tokens; t++)
+        for (size_t r = 0; r < rows; r++)
+            y[t * g->w->out + r] = s->sum[t][wide_place(r)];
+}
+
+/* As a gemv_fn. */
+static void
+wide_gemv(const struct gemv *g, size_t row, size_t rows)
+{
+    const struct weight *w = g->w;
+    struct wide s;
+    s.g = g;
+    s.end = row + rows;
+    s.scale2 = w->scale2 ? *w->scale2 : 1;
+    s.stride = w->in / 2;
+    s.scale_stride = w->in / 16;
+    s.now = 0;
+    s.next = NULL;
+    for (s.row = row; s.row < s.end; s.row += WIDE_ROWS)
+        wide_strip(&s);
+}
+
+#endif
