@@ -283,6 +283,7 @@ static const struct kernels table = {
     .copy = cuda_copy,
     .download = cuda_download,
     .linear = cuda_linear,
+    .linear_many = cuda_linear_many,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
     .logits = cuda_logits,

@@ -254,6 +254,8 @@ void cuda_gemm_close(struct cuda *c);
 void cuda_gemm_forget(struct cuda *c); // what algorithms were chosen
 void cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
                  size_t tokens, const void *add);
+void cuda_linear_many(struct kernels *k, void *const *y, const void *x,
+                      const struct weight *const *w, size_t n, size_t tokens);
 void cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
                     size_t tokens, const void *add);
 void cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy,
@@ -266,6 +268,9 @@ void cuda_logits(struct kernels *k, float *y, const void *x, const struct weight
 enum { GEMV_MOST = 8 };
 void cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight *w,
                size_t tokens, const void *add);
+/* Several products of one x as one, if that can be: then they are done. */
+bool cuda_gemv_many(struct cuda *c, void *const *y, const void *x,
+                    const struct weight *const *w, size_t n, size_t tokens);
 
 /* rows.cu */
 void cuda_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,

@@ -316,6 +316,21 @@ cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
 }
 
 void
+cuda_linear_many(struct kernels *k, void *const *y, const void *x,
+                 const struct weight *const *w, size_t n, size_t tokens)
+{
+    struct cuda *c = cuda_of(k);
+    if (!cuda_ready(c) || tokens == 0)
+        return;
+    bool few = tokens <= GEMV_MOST && cuda_gemv_many(c, y, x, w, n, tokens);
+    for (size_t i = 0; i < n; i++)
+        if (few)
+            k->ledger.flops += 2.0 * (double)tokens * (double)w[i]->out * (double)w[i]->in;
+        else
+            cuda_linear(k, y[i], x, w[i], tokens, NULL);
+}
+
+void
 cuda_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
             size_t tokens)
 {

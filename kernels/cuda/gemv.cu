@@ -10,9 +10,7 @@
  * of products in f32, a row a warp. */
 #include "kernels/cuda/cuda.h"
 
-enum { MANY = 3 }; // products of one x
-
-/* One of them. */
+/* One of those that have x in common. */
 struct product {
     void *y;
     const void *add, *values;
@@ -23,7 +21,7 @@ struct product {
 };
 
 struct job {
-    struct product part[MANY];
+    struct product part[LINEAR_MANY];
     const void *x;
     size_t in;
     int tokens, parts;
@@ -536,4 +534,25 @@ cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight
         by_tensor_cores(c, j, form_of(w));
     else
         BY_ACT(c, by_rows, c, j, form_of(w));
+}
+
+bool
+cuda_gemv_many(struct cuda *c, void *const *y, const void *x,
+               const struct weight *const *w, size_t n, size_t tokens)
+{
+    struct job j = {};
+    bool fit = n > 0 && n <= LINEAR_MANY;
+    for (size_t i = 0; i < n && fit; i++) {
+        fit = w[i]->in == w[0]->in && form_of(w[i]) == form_of(w[0]) &&
+              for_tensor_cores(c, w[i], x);
+        j.part[i] = part_of(y[i], w[i], NULL);
+    }
+    if (!fit)
+        return false;
+    j.x = x;
+    j.in = w[0]->in;
+    j.tokens = (int)tokens;
+    j.parts = (int)n;
+    by_tensor_cores(c, j, form_of(w[0]));
+    return true;
 }
