@@ -79,6 +79,14 @@ dry_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
 }
 
 static void
+dry_linear_many(struct kernels *k, void *const *y, const void *x,
+                const struct weight *const *w, size_t n, size_t tokens)
+{
+    for (size_t i = 0; i < n; i++)
+        k->linear(k, y[i], x, w[i], tokens, NULL);
+}
+
+static void
 dry_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
               size_t out, size_t in, size_t tokens, bool add)
 {
@@ -281,6 +289,7 @@ kernels_dry(const struct device *like, struct err *err)
                              .copy = dry_copy,
                              .download = dry_download,
                              .linear = dry_linear,
+                             .linear_many = dry_linear_many,
                              .linear_dx = dry_linear,
                              .linear_dw = dry_linear_dw,
                              .logits = dry_logits,

@@ -23,6 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { LINEAR_MANY = 3 };
+
 /* A matrix (out, in): y = x W'. */
 struct weight {
     enum dtype dtype;      // f32, bf16, f16 or nvfp4
@@ -142,6 +144,9 @@ struct kernels {
     /* y = x W' + c, dx = dy W + c; c: NULL, the result's own place, or another. */
     void (*linear)(struct kernels *k, void *y, const void *x, const struct weight *w,
                    size_t tokens, const void *c);
+    /* y[i] = x w[i]' for n products of one x, LINEAR_MANY at most: what linear gives. */
+    void (*linear_many)(struct kernels *k, void *const *y, const void *x,
+                        const struct weight *const *w, size_t n, size_t tokens);
     void (*linear_dx)(struct kernels *k, void *dx, const void *dy,
                       const struct weight *w, size_t tokens, const void *c);
     /* dw (+)= dy' x. */

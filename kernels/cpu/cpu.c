@@ -174,6 +174,14 @@ cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
 }
 
 static void
+cpu_linear_many(struct kernels *k, void *const *y, const void *x,
+                const struct weight *const *w, size_t n, size_t tokens)
+{
+    for (size_t i = 0; i < n; i++)
+        k->linear(k, y[i], x, w[i], tokens, NULL);
+}
+
+static void
 cpu_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
            size_t tokens)
 {
@@ -759,6 +767,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .copy = cpu_copy,
                              .download = cpu_download,
                              .linear = cpu_linear,
+                             .linear_many = cpu_linear_many,
                              .linear_dx = cpu_linear_dx,
                              .linear_dw = cpu_linear_dw,
                              .logits = cpu_logits,

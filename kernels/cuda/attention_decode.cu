@@ -51,6 +51,7 @@ decode(struct slices part, const bf16 *q, const bf16 *key, const bf16 *value,
 
     uint32_t a[DIM / 16][4];
     int low[2], high[2];
+    cuda_take_over();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int r = row + 8 * h, token = min(r, rows - 1) / v.group;
@@ -176,6 +177,7 @@ join(bf16 *out, float *lse, struct slices part, struct view v)
     int of_kv = row % (v.tokens * v.group), kv = row / (v.tokens * v.group);
     int token = of_kv / v.group, head = kv * v.group + of_kv % v.group;
     float most = -INFINITY, sum = 0, x = 0;
+    cuda_take_over();
     for (int i = thread; i < part.n; i += DIM) {
         weight[i] = part.most[(size_t)i * part.rows + row];
         most = fmaxf(most, weight[i]);
@@ -217,12 +219,12 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
         return;
     }
     attention_allow(c, (const void *)decode<DIM>, decode_shared<DIM>);
-    decode<DIM><<<dim3((unsigned)s.n, (unsigned)v->kv, parts), 32 * WARPS,
-                  decode_shared<DIM>, c->stream>>>(s, (const bf16 *)q, (const bf16 *)key,
-                                                   (const bf16 *)value, *v);
-    CUDA_LAUNCHED(c, "attention: slices");
-    join<DIM><<<(unsigned)s.rows, DIM, 0, c->stream>>>((bf16 *)out, lse, s, *v);
-    CUDA_LAUNCHED(c, "attention: join");
+    cuda_start(c, "attention: slices", decode<DIM>,
+               dim3((unsigned)s.n, (unsigned)v->kv, parts), 32 * WARPS,
+               decode_shared<DIM>, s, (const bf16 *)q, (const bf16 *)key,
+               (const bf16 *)value, *v);
+    cuda_start(c, "attention: join", join<DIM>, (unsigned)s.rows, DIM, 0, (bf16 *)out,
+               lse, s, *v);
 }
 
 void

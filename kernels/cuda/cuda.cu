@@ -138,6 +138,7 @@ cuda_alloc(struct kernels *k, size_t bytes)
     *b = (struct block){ p, k->part, bytes, w->blocks };
     w->blocks = b;
     kernels_count(k, k->part, (int64_t)bytes);
+    c->early = false;
     cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
     return p;
 }
@@ -174,6 +175,7 @@ cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
     cuda_mark(c, "waiting for the host");
+    c->early = false;
     for (size_t at = 0; at < bytes && cuda_ready(c); at += RING_BYTES) {
         size_t n = bytes - at < RING_BYTES ? bytes - at : RING_BYTES;
         int i;
@@ -193,6 +195,7 @@ static void
 cuda_copy(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
+    c->early = false;
     if (cuda_ready(c))
         cuda_check(c,
                    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->stream),
@@ -203,6 +206,7 @@ static void
 cuda_zero(struct kernels *k, void *p, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
+    c->early = false;
     if (cuda_ready(c))
         cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
     cuda_mark(c, "zero");
@@ -215,6 +219,7 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     struct cuda *c = cuda_of(k);
     size_t pieces = (bytes + RING_BYTES - 1) / RING_BYTES;
     int buffer[RING] = { 0, 0 };
+    c->early = false;
     for (size_t i = 0; i < pieces + 1 && cuda_ready(c); i++) {
         if (i < pieces) {
             size_t at = i * RING_BYTES, n = bytes - at < RING_BYTES ? bytes - at
@@ -278,6 +283,7 @@ static const struct kernels table = {
     .copy = cuda_copy,
     .download = cuda_download,
     .linear = cuda_linear,
+    .linear_many = cuda_linear_many,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
     .logits = cuda_logits,

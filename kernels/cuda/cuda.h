@@ -47,6 +47,7 @@ struct cuda {
     int ring_at;
     void *cudnn;         // of attention_cudnn
     struct trace *trace; // NULL: nobody wants to know
+    bool early;          // the next launch may begin before the last one has ended
     struct plan *plans;
     size_t n_plans, cap_plans;
     int algorithm; // of a product, in the library's list; negative: by tuned.h
@@ -73,9 +74,9 @@ cuda_ready(const struct cuda *c)
     return c->err->kind == ERR_NONE;
 }
 
-/* After each launch. */
+/* After each launch, unless it is cuda_start's. */
 #define CUDA_LAUNCHED(c, name)                                                         \
-    (cuda_check((c), cudaGetLastError(), name),                                        \
+    ((c)->early = false, cuda_check((c), cudaGetLastError(), name),                    \
      (c)->trace ? cuda_mark(c, name) : (void)0)
 
 static inline unsigned
@@ -91,6 +92,57 @@ blocks_of(size_t n, size_t each)
 /* ---- on the device ------------------------------------------------------------------ */
 
 #ifdef __CUDACC__ // attention_cudnn.cpp is for the host's compiler alone
+
+/* Launches that begin early.  Decoding is short kernels one after the other, so each lets
+ * the next one begin at once, which gets its blocks in place and asks for its weights while
+ * the one before still works.  A kernel that cuda_start launches calls cuda_next, which
+ * lets the next one begin, and in every block cuda_wait, before anything but weights is
+ * read and before anything is written: then all kernels before it have ended, since the
+ * one before it had waited, too.
+ *
+ * What it reads before it waits must not be what a kernel writes that may still run.  No
+ * kernel of cuda_start writes weights, and after anything else on the stream c->early is
+ * false: the next launch is a plain one, which begins when all before it has ended, and
+ * those behind it begin no earlier than it does. */
+static __device__ __forceinline__ void
+cuda_next(void)
+{
+    cudaTriggerProgrammaticLaunchCompletion();
+}
+
+static __device__ __forceinline__ void
+cuda_wait(void)
+{
+    cudaGridDependencySynchronize();
+}
+
+/* Both: of kernels that have nothing to do before. */
+static __device__ __forceinline__ void
+cuda_take_over(void)
+{
+    cuda_next();
+    cuda_wait();
+}
+
+template <typename... P, typename... A>
+static void
+cuda_start(struct cuda *c, const char *name, void (*kernel)(P...), dim3 blocks,
+           unsigned threads, size_t shared, A... args)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = blocks;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = c->stream;
+    config.attrs = &early;
+    config.numAttrs = c->early ? 1 : 0;
+    cuda_check(c, cudaLaunchKernelEx(&config, kernel, (P)args...), name);
+    CUDA_LAUNCHED(c, name);
+    c->early = !c->trace;
+}
 
 static __device__ __forceinline__ float
 to_f32(float x)
@@ -201,6 +253,8 @@ void cuda_gemm_close(struct cuda *c);
 void cuda_gemm_forget(struct cuda *c); // what algorithms were chosen
 void cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
                  size_t tokens, const void *add);
+void cuda_linear_many(struct kernels *k, void *const *y, const void *x,
+                      const struct weight *const *w, size_t n, size_t tokens);
 void cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
                     size_t tokens, const void *add);
 void cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy,
@@ -213,6 +267,9 @@ void cuda_logits(struct kernels *k, float *y, const void *x, const struct weight
 enum { GEMV_MOST = 8 };
 void cuda_gemv(struct cuda *c, void *y, bool wide, const void *x,
                const struct weight *w, size_t tokens, const void *add);
+/* Several products of one x as one, if that can be: then they are done. */
+bool cuda_gemv_many(struct cuda *c, void *const *y, const void *x,
+                    const struct weight *const *w, size_t n, size_t tokens);
 
 /* rows.cu */
 void cuda_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,

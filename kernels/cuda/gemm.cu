@@ -192,6 +192,7 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
     if (!p)
         return;
     const float *one = c->numbers, *zero = c->numbers + 1;
+    c->early = false;
     cuda_check_blas(c,
                     cublasLtMatmul(c->lt, p->op, alpha ? alpha : one, a, p->a, b, p->b,
                                    add ? one : zero, add ? add : d, p->c, d, p->d,
@@ -312,6 +313,21 @@ cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
             size_t tokens, const void *add)
 {
     run_linear(cuda_of(k), y, k->is.act, x, w, tokens, add);
+}
+
+void
+cuda_linear_many(struct kernels *k, void *const *y, const void *x,
+                 const struct weight *const *w, size_t n, size_t tokens)
+{
+    struct cuda *c = cuda_of(k);
+    if (!cuda_ready(c) || tokens == 0)
+        return;
+    bool few = tokens <= GEMV_MOST && cuda_gemv_many(c, y, x, w, n, tokens);
+    for (size_t i = 0; i < n; i++)
+        if (few)
+            k->ledger.flops += 2.0 * (double)tokens * (double)w[i]->out * (double)w[i]->in;
+        else
+            cuda_linear(k, y[i], x, w[i], tokens, NULL);
 }
 
 void

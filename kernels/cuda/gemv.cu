@@ -1,59 +1,119 @@
 /* SPDX-License-Identifier: MIT */
 /* gemv: y = x W' + c for at most GEMV_MOST tokens: what decoding does.  It costs the bytes
- * of the weight, so the weight is read once, packed as it is stored.
+ * of the weight, so the weight is read once, as it is stored, and all that can be asked
+ * for at once is, before the kernel waits for x (see cuda_wait).
  *
- * Packed NVFP4 with bf16 activations goes through the tensor cores, 16 rows of the weight
+ * NVFP4 and bf16 with bf16 activations go through the tensor cores, 16 rows of the weight
  * at a time, since they leave the other units free to unpack.  An operand's columns may
  * stand in any order that both operands share; ours is the one in which codes unpack with
- * the fewest operations.  Everything else is sums of products in f32, a row a warp. */
+ * the fewest operations, and for bf16 the one in which they lie.  Everything else is sums
+ * of products in f32, a row a warp. */
 #include "kernels/cuda/cuda.h"
 
-struct job {
+/* One of those that have x in common. */
+struct product {
     void *y;
-    const void *x, *add;
-    const void *values;
+    const void *add, *values;
     const uint8_t *scales;
     const float *scale2;
-    size_t out, in;
-    int tokens;
+    size_t out;
+    unsigned blocks; // of the grid that are its own
+};
+
+struct job {
+    struct product part[LINEAR_MANY];
+    const void *x;
+    size_t in;
+    int tokens, parts;
     bool wide; // y is f32
 };
 
-/* The result of one row for one token. */
+/* Where the result of one row for one token goes, and what is added there. */
 template <typename A>
-static __device__ __forceinline__ void
-put(const struct job &j, int token, size_t row, float sum)
+static __device__ __forceinline__ float
+added(const struct job &j, const struct product &w, int token, size_t row)
 {
-    size_t at = (size_t)token * j.out + row;
-    if (j.wide) {
-        float *y = (float *)j.y;
-        y[at] = sum + (j.add ? ((const float *)j.add)[at] : 0);
-    } else {
-        A *y = (A *)j.y;
-        y[at] = from_f32<A>(sum + (j.add ? to_f32(((const A *)j.add)[at]) : 0));
-    }
+    size_t at = (size_t)token * w.out + row;
+    if (!w.add)
+        return 0;
+    return j.wide ? ((const float *)w.add)[at] : to_f32(((const A *)w.add)[at]);
 }
 
-/* ---- NVFP4 by tensor cores -------------------------------------------------------------- */
+template <typename A>
+static __device__ __forceinline__ void
+put(const struct job &j, const struct product &w, int token, size_t row, float sum)
+{
+    size_t at = (size_t)token * w.out + row;
+    if (j.wide)
+        ((float *)w.y)[at] = sum;
+    else
+        ((A *)w.y)[at] = from_f32<A>(sum);
+}
 
-/* Two codes of a word, i and i + 4, as bf16 of 2^-126 times their values: sign and
- * magnitude only move to where bf16 has sign, exponent and fraction; 0.5 becomes a
- * subnormal number. */
+/* ---- by tensor cores --------------------------------------------------------------------- */
+
+enum { ROWS = 16 };
+
+static __device__ __forceinline__ void
+mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+    uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Of a weight, which no kernel writes that may still run; nobody needs it twice.  Zeros if
+ * it is not there.  No load of constants: the compiler would put it off until after
+ * cuda_wait. */
+static __device__ __forceinline__ uint4
+once(const void *p, bool there)
+{
+    uint4 v;
+    asm volatile("{ .reg .pred there; setp.ne.u32 there, %5, 0;\n"
+                 "mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
+                 "@there ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(p), "r"((uint32_t)there)
+                 : "memory");
+    return v;
+}
+
+/* Two scales; the cache keeps those of the next columns. */
+static __device__ __forceinline__ uint32_t
+two_scales(const void *p, bool there)
+{
+    uint32_t v;
+    asm volatile("{ .reg .pred there; setp.ne.u32 there, %2, 0;\n"
+                 "mov.u32 %0, 0;\n"
+                 "@there ld.global.u16 %0, [%1]; }"
+                 : "=&r"(v)
+                 : "l"(p), "r"((uint32_t)there)
+                 : "memory");
+    return v;
+}
+
+/* Two codes of a word, those of a mask of 0x000f000f << 4 I, as bf16 of 2^-126 times their
+ * values: sign and magnitude only move to where bf16 has sign, exponent and fraction; 0.5
+ * becomes a subnormal number.  One product moves both, since it puts a code in two places
+ * that do not meet: that is less work for the units that shift and mask, of which there is
+ * half as much as of others. */
 template <int I>
 static __device__ __forceinline__ uint32_t
 two_codes(uint32_t word)
 {
-    uint32_t size = 6 - 4 * I >= 0 ? word << (6 - 4 * I) : word >> (4 * I - 6);
-    uint32_t sign = word << (12 - 4 * I);
-    return (size & 0x01c001c0U) | (sign & 0x80008000U);
+    uint32_t codes = word & 0x000f000fU << (4 * I);
+    return codes * (0x1040U >> (4 * I)) & 0x81c081c0U;
 }
 
 /* 2^118 times an E4M3 number, twice: the most that keeps 448 finite. */
 static __device__ __forceinline__ __nv_bfloat162
 scale_factor(uint32_t byte)
 {
-    float s = __uint_as_float((byte & 0x7f) << 20) * 0x1p119F * 0x1p119F;
-    return __float2bfloat162_rn(s);
+    uint32_t pair = (byte & 0x7f) * 0x00100010U; // 2^-120 times
+    __nv_bfloat162 up = __float2bfloat162_rn(0x1p119F);
+    return __hmul2(__hmul2(*(__nv_bfloat162 *)&pair, up), up);
 }
 
 constexpr float unscale = 0x1p8F; // 126 - 118
@@ -71,118 +131,225 @@ unpack(uint32_t pair[8], uint32_t low, uint32_t high, __nv_bfloat162 s)
 {
     pair[0] = times(two_codes<0>(low), s);
     pair[1] = times(two_codes<1>(low), s);
-    pair[2] = times(two_codes<2>(low), s);
-    pair[3] = times(two_codes<3>(low), s);
+    pair[2] = times(two_codes<0>(low >> 8), s);
+    pair[3] = times(two_codes<1>(low >> 8), s);
     pair[4] = times(two_codes<0>(high), s);
     pair[5] = times(two_codes<1>(high), s);
-    pair[6] = times(two_codes<2>(high), s);
-    pair[7] = times(two_codes<3>(high), s);
+    pair[6] = times(two_codes<0>(high >> 8), s);
+    pair[7] = times(two_codes<1>(high >> 8), s);
 }
 
-/* 16 activations in the same pairs. */
-static __device__ __forceinline__ void
-arrange(uint32_t pair[8], uint4 a, uint4 b)
+/* Eight activations in the same pairs. */
+static __device__ __forceinline__ uint4
+arrange(uint4 a)
 {
-    pair[0] = __byte_perm(a.x, a.z, 0x5410);
-    pair[1] = __byte_perm(a.x, a.z, 0x7632);
-    pair[2] = __byte_perm(a.y, a.w, 0x5410);
-    pair[3] = __byte_perm(a.y, a.w, 0x7632);
-    pair[4] = __byte_perm(b.x, b.z, 0x5410);
-    pair[5] = __byte_perm(b.x, b.z, 0x7632);
-    pair[6] = __byte_perm(b.y, b.w, 0x5410);
-    pair[7] = __byte_perm(b.y, b.w, 0x7632);
+    return make_uint4(__byte_perm(a.x, a.z, 0x5410), __byte_perm(a.x, a.z, 0x7632),
+                      __byte_perm(a.y, a.w, 0x5410), __byte_perm(a.y, a.w, 0x7632));
 }
 
-static __device__ __forceinline__ void
-mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-    uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+/* A form of weights: how many columns a warp takes at a time, a unit; where two rows of it
+ * are; what a thread takes of a unit.  A thread has a quarter of the columns, in pieces of
+ * eight, of rows that are 8 apart. */
+struct fp4_form {
+    enum { COLUMNS = 128, PIECES = COLUMNS / 4 / 8 };
+    const char *codes[2];
+    const uint8_t *scales[2];
+    struct unit {
+        uint4 codes[2];
+        uint32_t scales[2];
+    };
 
-/* What a thread takes of a unit of 128 columns: two blocks of two rows, and of x. */
-struct piece {
-    uint4 codes[2], x[4];
-    uint16_t scales[2];
+    __device__ __forceinline__ void
+    begin(const struct product &w, size_t in, int i, size_t row, int quarter)
+    {
+        size_t block = row * (in / NVFP4_BLOCK) + 2 * (unsigned)quarter;
+        codes[i] = (const char *)w.values + block * 8;
+        scales[i] = w.scales + block;
+    }
+    __device__ __forceinline__ void
+    fetch(struct unit *u, unsigned unit, bool there) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            u->codes[i] = once(codes[i] + (size_t)unit * (COLUMNS / 2), there);
+            u->scales[i] =
+                two_scales(scales[i] + (size_t)unit * (COLUMNS / NVFP4_BLOCK), there);
+        }
+    }
+    static __device__ __forceinline__ uint4
+    order(uint4 x)
+    {
+        return arrange(x);
+    }
+    static __device__ __forceinline__ void
+    use(float sum[4], const struct unit &u, const uint4 x[PIECES])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t a[8], b[8];
+            uint4 c0 = u.codes[0], c1 = u.codes[1], lo = x[2 * i], hi = x[2 * i + 1];
+            unpack(a, i ? c0.z : c0.x, i ? c0.w : c0.y,
+                   scale_factor(u.scales[0] >> (8 * i)));
+            unpack(b, i ? c1.z : c1.x, i ? c1.w : c1.y,
+                   scale_factor(u.scales[1] >> (8 * i)));
+            mma(sum, a[0], b[0], a[1], b[1], lo.x, lo.y);
+            mma(sum, a[2], b[2], a[3], b[3], lo.z, lo.w);
+            mma(sum, a[4], b[4], a[5], b[5], hi.x, hi.y);
+            mma(sum, a[6], b[6], a[7], b[7], hi.z, hi.w);
+        }
+    }
+    static __device__ __forceinline__ float
+    multiplier(const struct product &w)
+    {
+        return w.scale2 ? unscale * *w.scale2 : unscale;
+    }
 };
 
-enum { UNIT = 128, ROWS = 16 };
+struct bf16_form {
+    enum { COLUMNS = 32, PIECES = COLUMNS / 4 / 8 };
+    const char *values[2];
+    struct unit {
+        uint4 values[2];
+    };
 
-/* Rows row and row + 8 (never behind the last), blocks `at` and at + 1. */
-static __device__ __forceinline__ void
-fetch(struct piece *p, const struct job &j, size_t row, size_t at, int token)
-{
-    size_t blocks = j.in / NVFP4_BLOCK;
-    bool there = at < blocks;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        size_t r = row + 8 * (size_t)i < j.out ? row + 8 * (size_t)i : j.out - 1;
-        size_t block = r * blocks + at;
-        p->codes[i] = there ? __ldcs((const uint4 *)((const char *)j.values + block * 8))
-                            : make_uint4(0, 0, 0, 0);
-        p->scales[i] = there ? *(const uint16_t *)(j.scales + block) : 0;
+    __device__ __forceinline__ void
+    begin(const struct product &w, size_t in, int i, size_t row, int quarter)
+    {
+        values[i] = (const char *)w.values + (row * in + 8 * (unsigned)quarter) * 2;
     }
-    const uint4 *x = (const uint4 *)((const __nv_bfloat16 *)j.x + (size_t)token * j.in +
-                                     at * NVFP4_BLOCK);
+    __device__ __forceinline__ void
+    fetch(struct unit *u, unsigned unit, bool there) const
+    {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        p->x[i] = there && token < j.tokens ? x[i] : make_uint4(0, 0, 0, 0);
+        for (int i = 0; i < 2; i++)
+            u->values[i] = once(values[i] + (size_t)unit * (COLUMNS * 2), there);
+    }
+    static __device__ __forceinline__ uint4
+    order(uint4 x)
+    {
+        return x;
+    }
+    static __device__ __forceinline__ void
+    use(float sum[4], const struct unit &u, const uint4 x[PIECES])
+    {
+        uint4 a = u.values[0], b = u.values[1];
+        mma(sum, a.x, b.x, a.y, b.y, x[0].x, x[0].y);
+        mma(sum, a.z, b.z, a.w, b.w, x[0].z, x[0].w);
+    }
+    static __device__ __forceinline__ float
+    multiplier(const struct product &w)
+    {
+        return w.scale2 ? *w.scale2 : 1; // of products of NVFP4
+    }
+};
+
+/* x of one token, in the order in which threads take it: of each unit the pieces of its
+ * quarters side by side, the first of all, then the second.  Zeros behind the last. */
+template <typename F>
+static __device__ __forceinline__ void
+stage(uint4 *room, const struct job &j, unsigned units)
+{
+    const uint4 *x = (const uint4 *)j.x;
+    unsigned all = units * (F::COLUMNS / 8), there = (unsigned)(j.in / 8);
+    for (unsigned i = threadIdx.x; i < all; i += blockDim.x) {
+        unsigned unit = i / (F::COLUMNS / 8), quarter = i / F::PIECES % 4;
+        uint4 v = i < there ? x[i] : make_uint4(0, 0, 0, 0);
+        room[(unit * F::PIECES + i % F::PIECES) * 4 + quarter] = F::order(v);
+    }
 }
 
+/* What a thread takes of one token's x in a unit. */
+template <typename F, bool ONE>
 static __device__ __forceinline__ void
-use(float sum[4], const struct piece &p)
+take_x(uint4 x[F::PIECES], const uint4 *room, const struct job &j, unsigned unit,
+       int token, int quarter)
 {
+    if (ONE) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t a[8], b[8], x[8];
-        uint32_t s0 = p.scales[0] >> (8 * i), s1 = p.scales[1] >> (8 * i);
-        uint4 c0 = p.codes[0], c1 = p.codes[1];
-        unpack(a, i ? c0.z : c0.x, i ? c0.w : c0.y, scale_factor(s0));
-        unpack(b, i ? c1.z : c1.x, i ? c1.w : c1.y, scale_factor(s1));
-        arrange(x, p.x[2 * i], p.x[2 * i + 1]);
-#pragma unroll
-        for (int k = 0; k < 8; k += 2)
-            mma(sum, a[k], b[k], a[k + 1], b[k + 1], x[k], x[k + 1]);
+        for (int i = 0; i < F::PIECES; i++)
+            x[i] = room[(unit * F::PIECES + i) * 4 + quarter];
+        return;
     }
+    size_t at = (size_t)unit * F::COLUMNS + (unsigned)quarter * (F::PIECES * 8);
+    const uint4 *from =
+        (const uint4 *)((const __nv_bfloat16 *)j.x + (size_t)token * j.in + at);
+#pragma unroll
+    for (int i = 0; i < F::PIECES; i++)
+        x[i] = at < j.in ? F::order(from[i]) : make_uint4(0, 0, 0, 0);
 }
 
-template <int WARPS>
+/* A block has 16 rows; its warps take their units in turn, AHEAD of them on their way.
+ * ONE: of one token, else of up to eight. */
+template <typename F, int WARPS, int AHEAD, bool ONE>
 static __global__ void
 __launch_bounds__(WARPS * 32)
-packed_kernel(const struct job j)
+tensor_kernel(const __grid_constant__ struct job j)
 {
-    __shared__ float part[WARPS][ROWS][9];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4;
-    size_t row = (size_t)blockIdx.x * ROWS + group;
-    size_t units = (j.in + UNIT - 1) / UNIT;
-    float sum[4] = { 0, 0, 0, 0 };
-    struct piece now, next;
-    size_t unit = warp, at = 2 * (size_t)(lane % 4);
-    if (unit < units)
-        fetch(&now, j, row, unit * 8 + at, group);
-    for (; unit < units; unit += WARPS) {
-        if (unit + WARPS < units)
-            fetch(&next, j, row, (unit + WARPS) * 8 + at, group);
-        use(sum, now);
-        now = next;
+    constexpr int COLUMNS = ONE ? 1 : GEMV_MOST;
+    extern __shared__ uint4 room[];
+    __shared__ float sums[WARPS][ROWS][COLUMNS + !ONE];
+    unsigned warp = threadIdx.x / 32, block = blockIdx.x;
+    int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4, p = 0;
+    cuda_next();
+    for (; p + 1 < j.parts && block >= j.part[p].blocks; p++)
+        block -= j.part[p].blocks;
+    const struct product &w = j.part[p];
+    size_t first = (size_t)block * ROWS;
+    unsigned units = (unsigned)((j.in + F::COLUMNS - 1) / F::COLUMNS);
+    // The last unit may end behind the row: whole quarters of it are not there.
+    unsigned mine = (unsigned)((j.in + F::COLUMNS - 1 - quarter * (F::PIECES * 8)) /
+                               F::COLUMNS);
+    F form;
+    typename F::unit u[AHEAD];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        size_t row = first + (unsigned)group + 8 * i;
+        form.begin(w, j.in, i, row < w.out ? row : w.out - 1, quarter);
     }
-    int column = lane % 4 * 2;
-    part[warp][group][column] = sum[0];
-    part[warp][group][column + 1] = sum[1];
-    part[warp][group + 8][column] = sum[2];
-    part[warp][group + 8][column + 1] = sum[3];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        form.fetch(&u[i], warp + i * WARPS, warp + i * WARPS < mine);
+    // Who ends a row and a token, and what else there is to know of it.
+    int r = (int)threadIdx.x / COLUMNS, token = (int)threadIdx.x % COLUMNS;
+    bool ends = r < ROWS && token < j.tokens && first + r < w.out;
+    float multiplier = F::multiplier(w);
+    cuda_wait();
+    float more = ends ? added<__nv_bfloat16>(j, w, token, first + r) : 0;
+    if (ONE) {
+        stage<F>(room, j, units);
+        __syncthreads();
+    }
+
+    float sum[4] = { 0, 0, 0, 0 };
+    int column = group < j.tokens ? group : 0; // there are results of no token: not used
+    for (unsigned at = warp; at < units; at += AHEAD * WARPS)
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            unsigned unit = at + i * WARPS, then = unit + AHEAD * WARPS;
+            uint4 x[F::PIECES];
+            if (unit >= units)
+                break;
+            take_x<F, ONE>(x, room, j, unit, column, quarter);
+            F::use(sum, u[i], x);
+            form.fetch(&u[i], then, then < mine);
+        }
+    if (ONE && quarter == 0) {
+        sums[warp][group][0] = sum[0];
+        sums[warp][group + 8][0] = sum[2];
+    } else if (!ONE) {
+        sums[warp][group][2 * quarter] = sum[0];
+        sums[warp][group][2 * quarter + !ONE] = sum[1];
+        sums[warp][group + 8][2 * quarter] = sum[2];
+        sums[warp][group + 8][2 * quarter + !ONE] = sum[3];
+    }
     __syncthreads();
-    int r = threadIdx.x / 8, token = threadIdx.x % 8;
-    if (r >= ROWS || token >= j.tokens || (size_t)blockIdx.x * ROWS + r >= j.out)
+    if (!ends)
         return;
     float all = 0;
-    for (int w = 0; w < WARPS; w++)
-        all += part[w][r][token];
-    put<__nv_bfloat16>(j, token, (size_t)blockIdx.x * ROWS + r,
-                       all * unscale * (j.scale2 ? *j.scale2 : 1));
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        all += sums[i][r][token];
+    put<__nv_bfloat16>(j, w, token, first + r, all * multiplier + more);
 }
 
 /* ---- sums of products ------------------------------------------------------------------- */
@@ -206,7 +373,8 @@ struct reader {
     static __device__ __forceinline__ void
     read(float w[N], const struct job &j, size_t row, size_t at)
     {
-        pack<W, N> p = *(const pack<W, N> *)((const W *)j.values + row * j.in + at);
+        const W *values = (const W *)j.part[0].values;
+        pack<W, N> p = *(const pack<W, N> *)(values + row * j.in + at);
 #pragma unroll
         for (int i = 0; i < N; i++)
             w[i] = to_f32(p.v[i]);
@@ -220,8 +388,8 @@ struct reader<fp4, NVFP4_BLOCK> {
     read(float w[NVFP4_BLOCK], const struct job &j, size_t row, size_t at)
     {
         size_t block = (row * j.in + at) / NVFP4_BLOCK;
-        uint2 codes = *(const uint2 *)((const char *)j.values + block * 8);
-        float s = scale_value(j.scales[block]);
+        uint2 codes = *(const uint2 *)((const char *)j.part[0].values + block * 8);
+        float s = scale_value(j.part[0].scales[block]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             w[i] = code_value(codes.x >> (4 * i)) * s;
@@ -234,94 +402,157 @@ struct reader<fp4, NVFP4_BLOCK> {
 template <typename A, typename W, int N>
 static __global__ void
 __launch_bounds__(256)
-row_kernel(const struct job j)
+row_kernel(const __grid_constant__ struct job j)
 {
+    const struct product &w = j.part[0];
     size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     float sum[GEMV_MOST] = { 0 };
-    if (row >= j.out)
+    cuda_take_over();
+    if (row >= w.out)
         return;
     for (size_t at = threadIdx.x % 32 * N; at < j.in; at += 32 * N) {
-        float w[N];
-        reader<W, N>::read(w, j, row, at);
+        float v[N];
+        reader<W, N>::read(v, j, row, at);
 #pragma unroll
         for (int t = 0; t < GEMV_MOST; t++)
             if (t < j.tokens) {
                 const A *x = (const A *)j.x + (size_t)t * j.in + at;
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    sum[t] = fmaf(w[i], to_f32(x[i]), sum[t]);
+                    sum[t] = fmaf(v[i], to_f32(x[i]), sum[t]);
             }
     }
-    float scale = j.scale2 ? *j.scale2 : 1;
+    float scale = w.scale2 ? *w.scale2 : 1;
 #pragma unroll
     for (int t = 0; t < GEMV_MOST; t++)
         if (t < j.tokens) {
             float all = warp_sum(sum[t]) * scale;
             if (threadIdx.x % 32 == 0)
-                put<A>(j, t, row, all);
+                put<A>(j, w, t, row, all + added<A>(j, w, t, row));
         }
+}
+
+template <typename A, typename W, int N>
+static void
+start_rows(struct cuda *c, const struct job &j)
+{
+    cuda_start(c, "a product of few tokens", row_kernel<A, W, N>,
+               blocks_of(j.part[0].out, 8), 256, 0, j);
 }
 
 template <typename A>
 static void
 by_rows(struct cuda *c, const struct job &j, enum dtype dtype)
 {
-    unsigned blocks = blocks_of(j.out, 8);
-    cudaStream_t s = c->stream;
     size_t each = dtype == DT_F32 ? 4 : 8;
-    bool whole = j.in % each == 0 && (uintptr_t)j.values % 16 == 0;
+    bool whole = j.in % each == 0 && (uintptr_t)j.part[0].values % 16 == 0;
     if (dtype == DT_NVFP4)
-        row_kernel<A, fp4, NVFP4_BLOCK><<<blocks, 256, 0, s>>>(j);
-    else if (dtype == DT_F32 && whole)
-        row_kernel<A, float, 4><<<blocks, 256, 0, s>>>(j);
+        start_rows<A, fp4, NVFP4_BLOCK>(c, j);
     else if (dtype == DT_F32)
-        row_kernel<A, float, 1><<<blocks, 256, 0, s>>>(j);
-    else if (dtype == DT_BF16 && whole)
-        row_kernel<A, __nv_bfloat16, 8><<<blocks, 256, 0, s>>>(j);
+        whole ? start_rows<A, float, 4>(c, j) : start_rows<A, float, 1>(c, j);
     else if (dtype == DT_BF16)
-        row_kernel<A, __nv_bfloat16, 1><<<blocks, 256, 0, s>>>(j);
-    else if (whole)
-        row_kernel<A, __half, 8><<<blocks, 256, 0, s>>>(j);
+        whole ? start_rows<A, __nv_bfloat16, 8>(c, j)
+              : start_rows<A, __nv_bfloat16, 1>(c, j);
     else
-        row_kernel<A, __half, 1><<<blocks, 256, 0, s>>>(j);
+        whole ? start_rows<A, __half, 8>(c, j) : start_rows<A, __half, 1>(c, j);
 }
 
-/* How many warps share the columns of 16 rows.  A short weight is over before the memory
- * has answered twice, so each warp asks for all of its own at once; a long one has rows
- * enough for every multiprocessor. */
+/* ---- which one ---------------------------------------------------------------------------- */
+
+enum { STAGED = 40 << 10 }; // bytes of x in shared memory, at most
+
+template <typename F, int WARPS, int AHEAD>
 static void
-by_tensor_cores(struct cuda *c, const struct job &j)
+start_tensor(struct cuda *c, struct job &j)
 {
-    enum { LONG = 1 << 15 };
-    unsigned blocks = blocks_of(j.out, ROWS);
-    size_t units = (j.in + UNIT - 1) / UNIT;
-    if (j.out >= LONG)
-        packed_kernel<4><<<blocks, 4 * 32, 0, c->stream>>>(j);
-    else if (units <= 8)
-        packed_kernel<8><<<blocks, 8 * 32, 0, c->stream>>>(j);
-    else if (units <= 16)
-        packed_kernel<16><<<blocks, 16 * 32, 0, c->stream>>>(j);
+    unsigned blocks = 0;
+    size_t bytes = blocks_of(j.in, F::COLUMNS) * (size_t)F::COLUMNS * 2;
+    for (int i = 0; i < j.parts; i++)
+        blocks += j.part[i].blocks = blocks_of(j.part[i].out, ROWS);
+    if (j.tokens == 1 && bytes <= STAGED)
+        cuda_start(c, "a product of few tokens", tensor_kernel<F, WARPS, AHEAD, true>,
+                   blocks, WARPS * 32, bytes, j);
     else
-        packed_kernel<20><<<blocks, 20 * 32, 0, c->stream>>>(j);
+        cuda_start(c, "a product of few tokens", tensor_kernel<F, WARPS, 2, false>,
+                   blocks, WARPS * 32, 0, j);
+}
+
+/* How many warps share the columns of 16 rows: so many that each asks for all of its own
+ * at once, if there are not too many columns. */
+static void
+by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
+{
+    unsigned units = blocks_of(j.in, fp4_form::COLUMNS);
+    if (dtype == DT_BF16)
+        start_tensor<bf16_form, 8, 4>(c, j);
+    else if (units <= 16)
+        start_tensor<fp4_form, 8, 2>(c, j);
+    else if (units <= 20)
+        start_tensor<fp4_form, 10, 2>(c, j);
+    else
+        start_tensor<fp4_form, 8, 4>(c, j);
+}
+
+static struct product
+part_of(void *y, const struct weight *w, const void *add)
+{
+    const void *values = w->values ? w->values : w->expanded;
+    return { y, add, values, w->scales, w->scale2, w->out, 0 };
+}
+
+/* As what it is there: only products, if there are no codes. */
+static enum dtype
+form_of(const struct weight *w)
+{
+    return w->dtype == DT_NVFP4 && !w->values ? DT_BF16 : w->dtype;
+}
+
+static bool
+for_tensor_cores(const struct cuda *c, const struct weight *w, const void *x)
+{
+    enum dtype form = form_of(w);
+    const void *values = w->values ? w->values : w->expanded;
+    bool even = (uintptr_t)values % 16 == 0 && (uintptr_t)x % 16 == 0;
+    if (form == DT_NVFP4)
+        even = even && w->in % 32 == 0 && (uintptr_t)w->scales % 2 == 0;
+    return even && w->in % 8 == 0 && c->k.is.act == DT_BF16 &&
+           (form == DT_NVFP4 || form == DT_BF16);
 }
 
 void
 cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight *w,
           size_t tokens, const void *add)
 {
-    struct job j = { y,         x,        add,   w->values,   w->scales,
-                     w->scale2, w->out,   w->in, (int)tokens, wide };
-    bool packed = w->dtype == DT_NVFP4 && w->values;
-    enum dtype dtype = w->dtype;
-    if (dtype == DT_NVFP4 && !packed) { // only its products are there
-        j.values = w->expanded;
-        dtype = DT_BF16;
-    }
-    bool even = (uintptr_t)w->values % 16 == 0 && (uintptr_t)w->scales % 2 == 0 &&
-                (uintptr_t)x % 16 == 0 && w->in % 32 == 0;
-    if (packed && even && c->k.is.act == DT_BF16)
-        by_tensor_cores(c, j);
+    struct job j = {};
+    j.part[0] = part_of(y, w, add);
+    j.x = x;
+    j.in = w->in;
+    j.tokens = (int)tokens;
+    j.parts = 1;
+    j.wide = wide;
+    if (for_tensor_cores(c, w, x))
+        by_tensor_cores(c, j, form_of(w));
     else
-        BY_ACT(c, by_rows, c, j, dtype);
-    CUDA_LAUNCHED(c, "a product of few tokens");
+        BY_ACT(c, by_rows, c, j, form_of(w));
+}
+
+bool
+cuda_gemv_many(struct cuda *c, void *const *y, const void *x,
+               const struct weight *const *w, size_t n, size_t tokens)
+{
+    struct job j = {};
+    bool fit = n > 0 && n <= LINEAR_MANY;
+    for (size_t i = 0; i < n && fit; i++) {
+        fit = w[i]->in == w[0]->in && form_of(w[i]) == form_of(w[0]) &&
+              for_tensor_cores(c, w[i], x);
+        j.part[i] = part_of(y[i], w[i], NULL);
+    }
+    if (!fit)
+        return false;
+    j.x = x;
+    j.in = w[0]->in;
+    j.tokens = (int)tokens;
+    j.parts = (int)n;
+    by_tensor_cores(c, j, form_of(w[0]));
+    return true;
 }

@@ -220,6 +220,7 @@ static __global__ void
 embed_rows(T *__restrict__ y, const W *__restrict__ w, const int32_t *__restrict__ ids,
            unsigned n)
 {
+    cuda_take_over();
     const W *from = w + (size_t)ids[blockIdx.x] * n;
     T *to = y + (size_t)blockIdx.x * n;
     for (unsigned i = threadIdx.x * V; i < n; i += blockDim.x * V) {
@@ -236,14 +237,13 @@ embed_from(struct cuda *c, void *y, const void *w, const int32_t *ids, size_t to
 {
     constexpr int V = lanes<T>;
     if (in_packs<T>(n, place(y) | place(w)))
-        embed_rows<T, W, V>
-            <<<(unsigned)tokens, row_threads(n / V, 1, 2 * THREADS), 0, c->stream>>>(
-                (T *)y, (const W *)w, ids, (unsigned)n);
+        cuda_start(c, "embed", embed_rows<T, W, V>, (unsigned)tokens,
+                   row_threads(n / V, 1, 2 * THREADS), 0, (T *)y, (const W *)w, ids,
+                   (unsigned)n);
     else
-        embed_rows<T, W, 1>
-            <<<(unsigned)tokens, row_threads(n, 1, 2 * THREADS), 0, c->stream>>>(
-                (T *)y, (const W *)w, ids, (unsigned)n);
-    CUDA_LAUNCHED(c, "embed");
+        cuda_start(c, "embed", embed_rows<T, W, 1>, (unsigned)tokens,
+                   row_threads(n, 1, 2 * THREADS), 0, (T *)y, (const W *)w, ids,
+                   (unsigned)n);
 }
 
 template <typename T>
@@ -432,6 +432,7 @@ norm_rows(T *y, float *scale, const T *x, const float *__restrict__ gain, unsign
     unsigned packs = n / V;
     pack<T, V> v[PER];
     float sum = 0;
+    cuda_take_over();
 #pragma unroll
     for (int p = 0; p < PER; p++)
         if (threadIdx.x + p * blockDim.x < packs)
@@ -468,6 +469,7 @@ norm_plain(T *y, float *scale, const T *x, const float *__restrict__ gain, size_
     __shared__ float room[33];
     size_t row = blockIdx.x;
     float sum = 0;
+    cuda_take_over();
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum = fmaf(to_f32(x[row * n + i]), to_f32(x[row * n + i]), sum);
     float s = 1 / sqrtf(block_sum(sum, room) / (float)n + eps);
@@ -483,8 +485,8 @@ norm_per(struct cuda *c, void *y, float *scale, const void *x, const float *gain
          size_t rows, size_t n, float eps)
 {
     unsigned threads = row_threads(n / lanes<T>, PER, ROW_THREADS);
-    norm_rows<T, PER><<<(unsigned)rows, threads, 0, c->stream>>>(
-        (T *)y, scale, (const T *)x, gain, (unsigned)n, eps);
+    cuda_start(c, "norm", norm_rows<T, PER>, (unsigned)rows, threads, 0, (T *)y, scale,
+               (const T *)x, gain, (unsigned)n, eps);
 }
 
 template <typename T>
@@ -494,15 +496,14 @@ norm_of(struct cuda *c, void *y, float *scale, const void *x, const float *gain,
 {
     size_t packs = n / lanes<T>;
     if (!in_packs<T>(n, place(y) | place(x) | place(gain)) || packs > 4 * ROW_THREADS)
-        norm_plain<T><<<(unsigned)rows, THREADS, 0, c->stream>>>(
-            (T *)y, scale, (const T *)x, gain, n, eps);
+        cuda_start(c, "norm", norm_plain<T>, (unsigned)rows, THREADS, 0, (T *)y, scale,
+                   (const T *)x, gain, n, eps);
     else if (packs <= THREADS)
         norm_per<T, 1>(c, y, scale, x, gain, rows, n, eps);
     else if (packs <= 2 * ROW_THREADS)
         norm_per<T, 2>(c, y, scale, x, gain, rows, n, eps);
     else
         norm_per<T, 4>(c, y, scale, x, gain, rows, n, eps);
-    CUDA_LAUNCHED(c, "norm");
 }
 
 void
@@ -732,6 +733,7 @@ turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
 {
     typedef pack<T, V> P;
     unsigned half = (unsigned)t.dim / 2, lane = threadIdx.x % group;
+    cuda_take_over();
     struct mine m =
         heads_of<MANY>(t, blockIdx.x * (THREADS / group) + threadIdx.x / group);
     P a[MANY][PAIRS], b[MANY][PAIRS];
@@ -943,10 +945,9 @@ turn_launch(struct cuda *c, void *y, float *scale, const void *x, const float *g
             const struct turn *t)
 {
     unsigned group = group_of(t->dim, V);
-    turn_heads<T, V, PAIRS, MANY>
-        <<<blocks_of(batches_of(t, MANY), THREADS / group), THREADS, 0, c->stream>>>(
-            (T *)y, scale, (const T *)x, gain, *t, group);
-    CUDA_LAUNCHED(c, "turn");
+    cuda_start(c, "turn", turn_heads<T, V, PAIRS, MANY>,
+               blocks_of(batches_of(t, MANY), THREADS / group), THREADS, 0, (T *)y, scale,
+               (const T *)x, gain, *t, group);
 }
 
 template <typename T>
@@ -1033,6 +1034,7 @@ swiglu_packs(T *y, const T *gate, const T *up, size_t packs)
 {
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
     pack<T, V> g[FLIGHT], u[FLIGHT];
+    cuda_take_over();
     take(g, gate, first, packs);
     take(u, up, first, packs);
 #pragma unroll
@@ -1086,18 +1088,13 @@ swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
     const T *g = (const T *)gate, *u = (const T *)up;
     bool fit = in_packs<T>(0, place(y) | place(gate) | place(up));
     size_t packs = fit ? n / lanes<T> : 0, head = packs * lanes<T>;
-    if (packs) {
-        swiglu_packs<T, lanes<T>>
-            <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->stream>>>(to, g, u,
-                                                                            packs);
-        CUDA_LAUNCHED(c, "swiglu");
-    }
-    if (head < n) {
-        swiglu_packs<T, 1>
-            <<<blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, c->stream>>>(
-                to + head, g + head, u + head, n - head);
-        CUDA_LAUNCHED(c, "swiglu");
-    }
+    if (packs)
+        cuda_start(c, "swiglu", swiglu_packs<T, lanes<T>>,
+                   blocks_of(packs, FLIGHT * THREADS), THREADS, 0, to, g, u, packs);
+    if (head < n)
+        cuda_start(c, "swiglu", swiglu_packs<T, 1>,
+                   blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, to + head, g + head,
+                   u + head, n - head);
 }
 
 template <typename T>

@@ -349,6 +349,17 @@ linear(struct pass *p, void *y, const void *x, enum role role, int layer, const 
     p->k->linear(p->k, y, x, weight(p, role, layer), p->tokens, c);
 }
 
+/* y[i] = x W[i]' */
+static void
+linears(struct pass *p, void *const *y, const void *x, const enum role *role, size_t n,
+        int layer)
+{
+    const struct weight *w[LINEAR_MANY];
+    for (size_t i = 0; i < n; i++)
+        w[i] = weight(p, role[i], layer);
+    p->k->linear_many(p->k, y, x, w, n, p->tokens);
+}
+
 static void
 norm(struct pass *p, const void *x, enum role role, int layer)
 {
@@ -391,17 +402,16 @@ most_of_layer(struct pass *p, int i, void *key, void *value)
     const struct config *c = p->c;
     struct kept *l = &p->layer[i];
     size_t behind = p->past * c->kv_heads * c->head_dim;
+    void *const qkv[] = { l->q0, l->k0, at(p, value, behind) };
+    void *const gate_up[] = { l->gate, l->up };
     norm(p, l->h0, ROLE_INPUT_NORM, i);
-    linear(p, l->q0, p->norm, ROLE_Q, i, NULL);
-    linear(p, l->k0, p->norm, ROLE_K, i, NULL);
-    linear(p, at(p, value, behind), p->norm, ROLE_V, i, NULL);
+    linears(p, qkv, p->norm, (const enum role[]){ ROLE_Q, ROLE_K, ROLE_V }, 3, i);
     turn_heads(p, l->q, l->sq, l->q0, ROLE_Q_NORM, i, c->heads);
     turn_heads(p, at(p, key, behind), l->sk, l->k0, ROLE_K_NORM, i, c->kv_heads);
     p->k->attention(p->k, l->att, l->lse, l->q, key, value, &p->heads);
     linear(p, l->h1, l->att, ROLE_O, i, l->h0);
     norm(p, l->h1, ROLE_POST_NORM, i);
-    linear(p, l->gate, p->norm, ROLE_GATE, i, NULL);
-    linear(p, l->up, p->norm, ROLE_UP, i, NULL);
+    linears(p, gate_up, p->norm, (const enum role[]){ ROLE_GATE, ROLE_UP }, 2, i);
 }
 
 /* To `out`, which may be the layer's input. */

@@ -117,6 +117,43 @@ check_linear(const struct both *b, const char *name, size_t tokens)
     free(want);
 }
 
+/* Several products of one x are what they are alone. */
+static void
+check_many(int form, size_t in, size_t tokens)
+{
+    static const size_t outs[LINEAR_MANY] = { 1024, 72, 300 };
+    enum dtype act = gpu->is.act;
+    float *x = pair_random(tokens * in, 1, act, 5);
+    void *gx = pair_put(x, act, tokens * in), *y[LINEAR_MANY], *alone[LINEAR_MANY];
+    const struct weight *w[LINEAR_MANY];
+    struct both b[LINEAR_MANY];
+    free(x);
+    for (int i = 0; i < LINEAR_MANY; i++) {
+        if (form < 0)
+            make_plain(&b[i], DT_BF16, outs[i], in, 3 + (uint32_t)i);
+        else
+            make_nvfp4(&b[i], form, outs[i], in, 3 + (uint32_t)i);
+        w[i] = &b[i].gpu;
+        y[i] = pair_poisoned(tokens * outs[i] * 4);
+        alone[i] = pair_poisoned(tokens * outs[i] * 4);
+        gpu->linear(gpu, alone[i], gx, w[i], tokens, NULL);
+    }
+    gpu->linear_many(gpu, y, gx, w, LINEAR_MANY, tokens);
+    for (int i = 0; i < LINEAR_MANY; i++) {
+        size_t n = tokens * outs[i];
+        float *found = pair_get(y[i], act, n), *want = pair_get(alone[i], act, n);
+        CHECK_SAY(memcmp(found, want, n * sizeof *found) == 0,
+                  "%s, form %d, %zu tokens (%zu, %zu): not what it is alone",
+                  dtype_name(act), form, tokens, outs[i], in);
+        free(found);
+        free(want);
+        gpu->release(gpu, y[i]);
+        gpu->release(gpu, alone[i]);
+        drop(&b[i]);
+    }
+    gpu->release(gpu, gx);
+}
+
 static void
 check_back(const struct both *b, const char *name, size_t tokens)
 {
@@ -172,7 +209,8 @@ check(enum dtype act)
 {
     static const size_t tokens[] = { 1, 2, 7, 8, 9, 33, 200 };
     static const size_t shapes[][2] = { { 64, 64 },   { 48, 16 },    { 1024, 2560 },
-                                        { 100, 144 }, { 2560, 608 }, { 33000, 256 } };
+                                        { 100, 144 }, { 2560, 608 }, { 33000, 256 },
+                                        { 40, 9728 }, { 24, 4096 },  { 16, 24000 } };
     pair_open(act);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 6; form++) {
@@ -192,6 +230,11 @@ check(enum dtype act)
                     check_back(&b, names[form], tokens[t]);
             }
             drop(&b);
+        }
+    for (int form = act == DT_F32 ? 0 : -1; form < 3 - (act == DT_F32); form++)
+        for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+            check_many(form, 2560, tokens[t]);
+            check_many(form, 608, tokens[t]);
         }
     pair_close();
 }
