@@ -150,13 +150,108 @@ __launch_bounds__(THREADS)
 
 /* ---- the quick way ------------------------------------------------------------------------ */
 
-static __device__ __forceinline__ void
-read_piece(struct piece *p, const struct adam_state *s, uint64_t i)
+enum {
+    QUICK_THREADS = 128,
+    QUICK_WARPS = QUICK_THREADS / 32,
+    QUICK_BLOCKS = 6, // of a multiprocessor
+    SPAN = 32 * PIECE, // what a warp has at once
+};
+
+/* What the quick way is told: with the keys of all rounds of Philox, which instructions
+ * then take from there. */
+struct quick {
+    struct hyper h;
+    struct draw_keys keys;
+};
+
+/* A span on its way: a warp asks for the next one before it works on this one.  Copies go
+ * past the registers, 16 bytes a thread side by side; a thread's 16 elements lie together
+ * except for what `place` does about banks. */
+template <typename G>
+struct alignas(16) span {
+    uint4 master[SPAN / 8], m[SPAN / 16], v[SPAN / 16], grad[SPAN * sizeof(G) / 16];
+};
+
+/* Where chunk c is, of EACH that a thread has: eight neighbours' are in different banks. */
+template <unsigned EACH>
+static __device__ __forceinline__ unsigned
+place(unsigned c)
 {
-    const uint4 *master = (const uint4 *)((const uint16_t *)s->master + i);
-    uint4 w0 = master[0], w1 = master[1];
-    uint4 m = *(const uint4 *)((const uint8_t *)s->m + i);
-    uint4 v = *(const uint4 *)((const uint8_t *)s->v + i);
+    return c ^ (c >> 3 & (EACH - 1));
+}
+
+static __device__ __forceinline__ unsigned
+shared_address(const void *p)
+{
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+
+/* to: an address in shared memory. */
+static __device__ __forceinline__ void
+copy16(unsigned to, const void *from, bool is)
+{
+    asm volatile("{\n\t.reg .pred is;\n\tsetp.ne.u32 is, %2, 0;\n\t"
+                 "@is cp.async.cg.shared.global [%0], [%1], 16;\n\t}"
+                 :
+                 : "r"(to), "l"(from), "r"((unsigned)is)
+                 : "memory");
+}
+
+/* All but the newest N batches of copies are there. */
+template <int N>
+static __device__ __forceinline__ void
+copied(void)
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
+struct scales {
+    uint32_t m, v;
+};
+
+/* Of the first `left` elements from i on, the groups that are whole; a batch of copies. */
+template <typename G>
+static __device__ __forceinline__ void
+fetch(const struct span<G> *to, struct scales *scales, const struct adam_state *s,
+      const G *grad, uint64_t i, unsigned left)
+{
+    typedef struct span<G> S;
+    constexpr unsigned CHUNK = 16 / sizeof(G), EACH = PIECE / CHUNK;
+    const unsigned lane = threadIdx.x % 32, span = threadIdx.x / 32 * SPAN;
+    const unsigned mine = span + lane * PIECE, room = shared_address(to);
+    // A round of 32 chunks further what is said of banks is the same.
+    const unsigned masters = room + (unsigned)offsetof(S, master) + place<2>(lane) * 16;
+    const unsigned grads = room + (unsigned)offsetof(S, grad) + place<EACH>(lane) * 16;
+    const unsigned codes = room + lane * 16;
+    const uint16_t *master = (const uint16_t *)s->master + i + (span + lane * 8);
+    const G *g = grad + i + (span + lane * CHUNK);
+    uint64_t group = (i + mine) / GROUP;
+    left = left / GROUP * GROUP;
+#pragma unroll
+    for (unsigned k = 0; k < SPAN; k += 32 * 8)
+        copy16(masters + k * 2, master + k, span + lane * 8 + k < left);
+    copy16(codes + (unsigned)offsetof(S, m), (const uint8_t *)s->m + i + mine,
+           mine < left);
+    copy16(codes + (unsigned)offsetof(S, v), (const uint8_t *)s->v + i + mine,
+           mine < left);
+#pragma unroll
+    for (unsigned k = 0; k < SPAN; k += 32 * CHUNK)
+        copy16(grads + k * (unsigned)sizeof(G), g + k, span + lane * CHUNK + k < left);
+    asm volatile("cp.async.commit_group;" : : : "memory");
+    if (mine < left) {
+        scales->m = s->m_scale[group];
+        scales->v = s->v_scale[group];
+    }
+}
+
+template <typename G>
+static __device__ __forceinline__ void
+read_piece(struct piece *p, const struct span<G> *from)
+{
+    unsigned lane = threadIdx.x % 32;
+    uint4 w0 = from->master[place<2>(2 * lane)];
+    uint4 w1 = from->master[place<2>(2 * lane + 1)];
+    uint4 m = from->m[lane], v = from->v[lane];
     uint32_t w[] = { w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w };
     uint32_t codes[] = { m.x, m.y, m.z, m.w, v.x, v.y, v.z, v.w };
 #pragma unroll
@@ -167,44 +262,59 @@ read_piece(struct piece *p, const struct adam_state *s, uint64_t i)
         p->m[k] = codes[k];
         p->v[k] = codes[4 + k];
     }
-    p->m_scale = s->m_scale[i / GROUP];
-    p->v_scale = s->v_scale[i / GROUP];
 }
 
+/* All threads of a warp; left: in whole groups; slow: a bit for the first thread of each
+ * group to be left alone.
+ * The masters go through `room`, so that neighbours write what lies together. */
+template <typename G>
 static __device__ __forceinline__ void
-write_piece(const struct piece *p, const struct adam_state *s, uint64_t i)
+write_pieces(const struct piece *p, const struct adam_state *s, struct span<G> *room,
+             uint64_t i, unsigned left, uint32_t slow)
 {
-    uint4 *master = (uint4 *)((uint16_t *)s->master + i);
-    uint4 *m = (uint4 *)((uint8_t *)s->m + i), *v = (uint4 *)((uint8_t *)s->v + i);
-    __stcg(master, make_uint4(p->w[0], p->w[1], p->w[2], p->w[3]));
-    __stcg(master + 1, make_uint4(p->w[4], p->w[5], p->w[6], p->w[7]));
-    __stcg(m, make_uint4(p->m[0], p->m[1], p->m[2], p->m[3]));
-    __stcg(v, make_uint4(p->v[0], p->v[1], p->v[2], p->v[3]));
-    if (i % GROUP == 0) {
-        s->m_scale[i / GROUP] = (uint16_t)p->m_scale;
-        s->v_scale[i / GROUP] = (uint16_t)p->v_scale;
+    const unsigned lane = threadIdx.x % 32, span = threadIdx.x / 32 * SPAN;
+    const unsigned mine = span + lane * PIECE;
+    uint16_t *master = (uint16_t *)s->master + i + (span + lane * 8);
+    uint64_t group = (i + mine) / GROUP;
+    room->master[place<2>(2 * lane)] = make_uint4(p->w[0], p->w[1], p->w[2], p->w[3]);
+    room->master[place<2>(2 * lane + 1)] =
+        make_uint4(p->w[4], p->w[5], p->w[6], p->w[7]);
+    if (mine < left && !(slow >> lane / 2 * 2 & 1)) {
+        __stcg((uint4 *)((uint8_t *)s->m + i + mine),
+               make_uint4(p->m[0], p->m[1], p->m[2], p->m[3]));
+        __stcg((uint4 *)((uint8_t *)s->v + i + mine),
+               make_uint4(p->v[0], p->v[1], p->v[2], p->v[3]));
+        if (lane % 2 == 0) {
+            s->m_scale[group] = (uint16_t)p->m_scale;
+            s->v_scale[group] = (uint16_t)p->v_scale;
+        }
     }
+    __syncwarp();
+#pragma unroll
+    for (unsigned k = 0; k < SPAN; k += 32 * 8)
+        if (span + lane * 8 + k < left && !(slow >> (lane / 4 * 2 + k / PIECE) & 1))
+            __stcg((uint4 *)(master + k), room->master[place<2>(lane) + k / 8]);
 }
 
 static __device__ __forceinline__ void
-read_grad(float x[PIECE], const float *grad)
+read_grad(float x[PIECE], const struct span<float> *from)
 {
 #pragma unroll
     for (int k = 0; k < PIECE; k += 4) {
-        float4 four = __ldcs((const float4 *)(grad + k));
-        x[k] = four.x;
-        x[k + 1] = four.y;
-        x[k + 2] = four.z;
-        x[k + 3] = four.w;
+        uint4 four = from->grad[place<4>(threadIdx.x % 32 * 4 + k / 4)];
+        x[k] = f_from(four.x);
+        x[k + 1] = f_from(four.y);
+        x[k + 2] = f_from(four.z);
+        x[k + 3] = f_from(four.w);
     }
 }
 
 static __device__ __forceinline__ void
-read_grad(float x[PIECE], const __nv_bfloat16 *grad)
+read_grad(float x[PIECE], const struct span<__nv_bfloat16> *from)
 {
 #pragma unroll
     for (int k = 0; k < PIECE; k += 8) {
-        uint4 eight = __ldcs((const uint4 *)(grad + k));
+        uint4 eight = from->grad[place<2>(threadIdx.x % 32 * 2 + k / 8)];
         uint32_t words[] = { eight.x, eight.y, eight.z, eight.w };
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -215,10 +325,10 @@ read_grad(float x[PIECE], const __nv_bfloat16 *grad)
 }
 
 static __device__ __forceinline__ void
-draw_piece(uint32_t words[8], uint64_t i, enum philox_use use, const struct hyper *h)
+draw_piece(uint32_t words[8], uint64_t i, enum philox_use use, const struct quick *q)
 {
-    draws(words, i / 8, h->row, use, h->key);
-    draws(words + 4, i / 8 + 1, h->row, use, h->key);
+    draws_with(words, i / 8, q->h.row, use, &q->keys);
+    draws_with(words + 4, i / 8 + 1, q->h.row, use, &q->keys);
 }
 
 /* A group from element i on, by the whole warp; what is behind the end is not there. */
@@ -228,18 +338,23 @@ whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
             float clip, const struct hyper *h)
 {
     unsigned lane = threadIdx.x % 32, half = lane % 8;
-    uint32_t words[2][4];
+    uint32_t words[4], mine[2][4];
     struct element x = {};
     struct bits random;
     uint64_t at = i + lane;
     if (at < end)
         read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, s, grad, at);
-    draws(words[0], at / 8, h->row, PHILOX_MASTER, h->key);
-    draws(words[1], at / 8, h->row, PHILOX_MOMENT, h->key);
+    // Eight threads have all draws, each those of 8 elements.
+    draws(words, i / 8 + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
+          h->key);
+#pragma unroll
     for (int k = 0; k < 2; k++) {
-        uint32_t low = half < 4   ? half < 2 ? words[k][0] : words[k][1]
-                         : half < 6 ? words[k][2]
-                                  : words[k][3];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            mine[k][j] = __shfl_sync(0xffffffffU, words[j], lane / 8 + 4 * k);
+        uint32_t low = half < 4   ? half < 2 ? mine[k][0] : mine[k][1]
+                       : half < 6 ? mine[k][2]
+                                  : mine[k][3];
         (k ? random.m : random.w) = half % 2 ? low >> 16 : low & 0xffff;
     }
     random.v = 0;
@@ -247,51 +362,68 @@ whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
     write_element<__nv_bfloat16, MOMENTS_INT8>(&x, s, at, at < end, random);
 }
 
+/* How many of a block's elements from i on are before the end. */
+static __device__ __forceinline__ unsigned
+left_of(uint64_t i, uint64_t end)
+{
+    uint64_t most = QUICK_WARPS * SPAN;
+    return i >= end ? 0 : (unsigned)(end - i < most ? end - i : most);
+}
+
+/* As many blocks as there is room for: each goes through its share of all spans. */
 template <typename G>
 static __global__ void
-__launch_bounds__(THREADS, 2)
+__launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     quick_kernel(const __grid_constant__ struct adam_state s, const G *grad,
                  uint64_t first, uint64_t end, const float *clip,
-                 const __grid_constant__ struct hyper h)
+                 const __grid_constant__ struct quick q)
 {
     __shared__ struct share shares[CODES];
+    __shared__ struct span<G> rooms[QUICK_WARPS][2];
     const float c = *clip;
-    uint64_t step = (uint64_t)gridDim.x * THREADS * PIECE;
+    const uint64_t step = (uint64_t)gridDim.x * (QUICK_WARPS * SPAN);
+    struct span<G> *room = rooms[threadIdx.x / 32];
+    const unsigned span = threadIdx.x / 32 * SPAN;
+    const unsigned mine = span + threadIdx.x % 32 * PIECE;
+    struct scales next = { 0, 0 };
+    uint64_t i = first + (uint64_t)blockIdx.x * (QUICK_WARPS * SPAN);
     if (isnan(c))
         return;
-    shares[threadIdx.x] = share_of(threadIdx.x);
+    unsigned next_left = left_of(i, end);
+    fetch(&room[0], &next, &s, grad, i, next_left);
+    for (unsigned k = threadIdx.x; k < CODES; k += QUICK_THREADS)
+        shares[k] = share_of(k);
     __syncthreads();
     // Whole warps: the halves of a group speak to each other.
-    for (uint64_t base =
-             ((uint64_t)blockIdx.x * THREADS + threadIdx.x / 32 * 32) * PIECE;
-         first + base < end; base += step) {
-        uint64_t i = first + base + threadIdx.x % 32 * PIECE;
-        uint64_t group = i / GROUP * GROUP;
-        bool whole = group + GROUP <= end;
-        struct piece p = {};
+    for (unsigned at = 0; i < end; i += step, at ^= 1) {
+        struct scales old = next;
+        struct piece p;
         struct doubt d = no_doubt();
-        float g[PIECE] = {};
+        float g[PIECE];
         uint32_t words[8];
-        if (whole) {
-            read_piece(&p, &s, i);
-            read_grad(g, grad + i);
-        }
-        uint32_t m_scale = p.m_scale, v_scale = p.v_scale;
-        draw_piece(words, i, PHILOX_MASTER, &h);
-        quick_first(&p, g, c, words, shares, &h, &d);
+        const unsigned left = next_left, whole = left / GROUP * GROUP;
+        next_left = left_of(i + step, end);
+        fetch(&room[at ^ 1], &next, &s, grad, i + step, next_left);
+        draw_piece(words, i + mine, PHILOX_MASTER, &q);
+        copied<1>();
+        __syncwarp();
+        read_piece(&p, &room[at]);
+        read_grad(g, &room[at]);
+        p.m_scale = old.m;
+        p.v_scale = old.v;
+        quick_first(&p, g, c, words, shares, &q.h, &d);
         p.most_m = f_max(p.most_m, __shfl_xor_sync(0xffffffffU, p.most_m, 1));
         p.most_v = f_max(p.most_v, __shfl_xor_sync(0xffffffffU, p.most_v, 1));
-        draw_piece(words, i, PHILOX_MOMENT, &h);
+        draw_piece(words, i + mine, PHILOX_MOMENT, &q);
         quick_codes(&p, words, &d);
-        bool sure = whole && is_sure(&p, &d, m_scale, v_scale);
-        uint32_t slow = __ballot_sync(0xffffffffU, !sure && group < end);
+        bool sure = mine < whole && is_sure(&p, &d, old.m, old.v);
+        uint32_t slow = __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
         slow = (slow | slow >> 1) & 0x55555555; // a bit a group
-        if (whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1))
-            write_piece(&p, &s, i);
+        write_pieces(&p, &s, &room[at], i, whole, slow);
         for (; slow; slow &= slow - 1)
-            whole_group(&s, grad,
-                        first + base + (unsigned)(__ffs((int)slow) - 1) * PIECE, end, c,
-                        &h);
+            whole_group(&s, grad, i + span + (unsigned)(__ffs((int)slow) - 1) * PIECE,
+                        end, c, &q.h);
+        __syncwarp(); // before others' copies come to this room
     }
 }
 
@@ -337,9 +469,17 @@ launch(const struct run *r, const G *grad)
     else if (r->s->moments == MOMENTS_BF16)
         adamw_kernel<W, G, MOMENTS_BF16><<<grid, THREADS, 0, stream>>>(
             *r->s, grad, r->first, r->end, r->clip, r->h);
-    else if (sizeof(W) == 2 && may_be_quick(&r->h))
-        quick_kernel<G><<<grid_of(r->c, n, THREADS * PIECE, 16), THREADS, 0, stream>>>(
-            *r->s, grad, r->first, r->end, r->clip, r->h);
+    else if (sizeof(W) == 2 && may_be_quick(&r->h)) {
+        struct quick q = { r->h, draw_keys_of(r->h.key) };
+        cuda_check(r->c,
+                   cudaFuncSetAttribute(quick_kernel<G>,
+                                        cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared),
+                   "cudaFuncSetAttribute");
+        grid = grid_of(r->c, n, QUICK_WARPS * SPAN, QUICK_BLOCKS);
+        quick_kernel<G><<<grid, QUICK_THREADS, 0, stream>>>(*r->s, grad, r->first,
+                                                            r->end, r->clip, q);
+    }
     else
         adamw_kernel<W, G, MOMENTS_INT8><<<grid, THREADS, 0, stream>>>(
             *r->s, grad, r->first, r->end, r->clip, r->h);

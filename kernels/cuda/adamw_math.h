@@ -8,7 +8,7 @@
  * last place nearly never changes them; where it could, the whole group is left to the
  * slow way:
  *
- *   code of m   off by at most 4 of 65536 parts of a code, 6 of a code of v
+ *   code of m   off by at most 4 of 65536 parts of a code, 7 of a code of v
  *   master      by at most 18 * 2^-24 of the update and 3.2 units in the last place
  *
  * of which the bounds below leave some room.  m itself is read as s hi + s lo, hi + lo
@@ -147,6 +147,8 @@ struct share {
     float high, low;
 };
 
+enum { SHARE = sizeof(struct share) }; // bytes
+
 EXACT struct share
 share_of(uint32_t code)
 {
@@ -168,7 +170,7 @@ struct piece {
 EXACT bool
 ordinary(uint32_t scale)
 {
-    return scale == 0 || scale - (67U << 7) < 120U << 7;
+    return (scale == 0) | (scale - (67U << 7) < 120U << 7);
 }
 
 /* How sure what follows is: halves of words that must be below or not below a bound. */
@@ -177,7 +179,6 @@ struct doubt {
     uint32_t range;  // how far above 2^-80 a master is, largest: zeros are far
     uint32_t near_m; // how close to another code, least
     uint32_t near_v;
-    float least_v;
 };
 
 enum {
@@ -188,14 +189,45 @@ enum {
     ULPS = 4,
 };
 
+/* x / 255, of 0 and ordinary scales: from the rounded inverse and a quotient that is off by
+ * less than a unit in the last place, one residual gives the rounded one (Markstein). */
+EXACT float
+over_255(float x)
+{
+    const float inverse = 1.0F / 255.0F;
+    float q = f_mul(x, inverse);
+    return f_fma(f_fma(-255, q, x), inverse, q);
+}
+
+/* 255 / x to a unit in the last place, of ordinary scales. */
+EXACT float
+turns_of(float x)
+{
+    float y = rough_inverse(x), q;
+    y = f_fma(f_fma(-x, y, 1), y, y);
+    q = f_mul(255, y);
+    return f_fma(f_fma(-q, x, 255), y, q);
+}
+
+/* What a half of a word of random bits adds to x. */
+EXACT uint32_t
+plus_random(uint32_t x, const uint32_t words[8], int i)
+{
+    return u_dot2(words[i / 2], i % 2 ? 0x100 : 1, x);
+}
+
 /* Element i: new m, v and master; returns the bits of master plus random bits. */
 EXACT uint32_t
 quick_update(struct piece *p, int i, float w, float grad, float unit, float m_scale,
-             float clip, struct share share, uint32_t random, const struct hyper *h,
-             struct doubt *d)
+             float clip, const uint32_t random[8], const struct share *shares,
+             const struct hyper *h, struct doubt *d)
 {
-    uint32_t code = p->v[i / 4] >> i % 4 * 8 & 0xff;
-    float r = f_mul((float)code, unit), g = f_mul(clip, grad);
+    uint32_t byte = 1U << i % 4 * 8;
+    struct share share = *(const struct share *)((const char *)shares +
+                                                 u_dot4(p->m[i / 4], SHARE * byte, 0));
+    // 2^23 + code, whose product is rounded once, as the code's own.
+    float code = f_from(u_dot4(p->v[i / 4], byte, 0x4b000000));
+    float r = f_fma(code, unit, f_mul(unit, -0x1p23F)), g = f_mul(clip, grad);
     float m = f_fma(m_scale, share.high, f_mul(m_scale, share.low));
     m = f_add(f_mul(h->beta1, m), f_mul(h->mine1, g));
     float v = f_add(f_mul(h->beta2, f_mul(r, r)), f_mul(h->mine2, f_mul(g, g)));
@@ -204,21 +236,15 @@ quick_update(struct piece *p, int i, float w, float grad, float unit, float m_sc
     float next = f_fma(u, -h->rate, f_mul(w, h->keep));
     // The magnitude may be larger or smaller by this.
     float size = f_from((f_bits(u) & MAGNITUDE) | (f_bits(next) & 0x80000000));
-    uint32_t above = f_bits(f_fma(size, h->slack, next)) + random + ULPS;
-    uint32_t below = f_bits(f_fma(size, -h->slack, next)) + random - ULPS;
+    uint32_t more = plus_random(ULPS, random, i);
+    uint32_t above = f_bits(f_fma(size, h->slack, next)) + more;
+    uint32_t below = f_bits(f_fma(size, -h->slack, next)) + more - 2 * ULPS;
     p->new_m[i] = m;
     p->root[i] = root;
     p->most_m = f_max(p->most_m, f_abs(m)); // not a NaN, which is seen in the master
     p->most_v = f_max(p->most_v, v);
-    d->least_v = f_min(d->least_v, v);
     d->differ |= above ^ below;
     return above;
-}
-
-EXACT uint32_t
-random_piece(const uint32_t words[8], int i)
-{
-    return i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
 }
 
 /* The first half: moments and master.  grad: 16; random: 8 words. */
@@ -227,18 +253,15 @@ quick_first(struct piece *p, const float grad[PIECE], float clip,
             const uint32_t random[8], const struct share *shares, const struct hyper *h,
             struct doubt *d)
 {
-    float unit = f_div(bf16_value(p->v_scale), 255), m_scale = bf16_value(p->m_scale);
+    float unit = over_255(bf16_value(p->v_scale)), m_scale = bf16_value(p->m_scale);
     p->most_m = p->most_v = 0;
     EXACT_UNROLL
     for (int i = 0; i < PIECE; i += 2) {
-        uint32_t code = u_bytes(p->m[i / 4], 0, 0x4440U | (uint32_t)i % 4);
-        uint32_t code1 = u_bytes(p->m[i / 4], 0, 0x4441U | (uint32_t)i % 4);
         uint32_t word = p->w[i / 2];
         uint32_t even = quick_update(p, i, f_from(word << 16), grad[i], unit, m_scale,
-                                     clip, shares[code], random_piece(random, i), h, d);
+                                     clip, random, shares, h, d);
         uint32_t odd = quick_update(p, i + 1, f_from(word & 0xffff0000), grad[i + 1],
-                                    unit, m_scale, clip, shares[code1],
-                                    random_piece(random, i + 1), h, d);
+                                    unit, m_scale, clip, random, shares, h, d);
         p->w[i / 2] = u_bytes(even, odd, 0x7632);
         d->range =
             u_add_max2(p->w[i / 2] & 0x7fff7fff,
@@ -253,15 +276,32 @@ third_bytes(const uint32_t x[4])
     return u_bytes(u_bytes(x[0], x[1], 0x0062), u_bytes(x[2], x[3], 0x0062), 0x5410);
 }
 
+/* Codes of v that came out as 0: of a group that has others, 1 unless v is 0. */
+EXACT void
+lift_zeros(struct piece *p, struct doubt *d)
+{
+    bool tiny = false; // a v of 0, or no ordinary number
+    EXACT_UNROLL
+    for (int i = 0; i < PIECE; i++) {
+        uint32_t byte = 1U << i % 4 * 8;
+        bool zero = !(p->v[i / 4] & byte * 0xff);
+        p->v[i / 4] |= zero & (p->root[i] > 0) ? byte : 0;
+        tiny |= p->root[i] == 0;
+    }
+    d->differ |= tiny && p->most_v > 0 ? 0xffffffff : 0;
+}
+
 /* The second half: codes.  most_m and most_v are now those of the group. */
 EXACT void
 quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
 {
-    p->m_scale = scale_above(f_bits(p->most_m));
-    p->v_scale = scale_above(f_bits(f_sqrt(p->most_v)));
+    uint32_t up = f_bits(rough_root(p->most_v)) + 0xffff, zeros = 0;
+    // What is too large for a scale is not ordinary, either.
+    p->m_scale = (f_bits(p->most_m) + 0xffff) >> 16;
+    p->v_scale = up >> 16;
+    d->differ |= p->most_v > 0 ? (up + ULPS) ^ (up - ULPS) : 0;
     float s = p->m_scale ? bf16_value(p->m_scale) : 1;
-    float turns = p->v_scale ? f_div(255, bf16_value(p->v_scale)) : 0;
-    float least = p->v_scale ? 257 : 256; // no code is 0 in a group that has others
+    float turns = p->v_scale ? turns_of(bf16_value(p->v_scale)) : 0;
     EXACT_UNROLL
     for (int i = 0; i < PIECE; i += 4) {
         uint32_t x[4], y[4];
@@ -271,13 +311,14 @@ quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
             // bit 16 on.
             float m = p->new_m[i + k];
             float share = f_mul(m, rough_inverse(f_add(s, f_abs(m))));
-            x[k] = 2 * f_bits(f_fma(share, 0x1.fcp22F, 0x1.8p23F)) +
-                   random_piece(random, i + k);
+            x[k] = plus_random(2 * f_bits(f_fma(share, 0x1.fcp22F, 0x1.8p23F)), random,
+                               i + k);
             // 256 + code: twice its bits and a half.
-            y[k] = 2 * f_bits(f_max(f_fma(p->root[i + k], turns, 256), least)) + 0x8000;
+            y[k] = 2 * f_bits(f_fma(p->root[i + k], turns, 256)) + 0x8000;
         }
         p->m[i / 4] = third_bytes(x) ^ 0x80808080;
         p->v[i / 4] = third_bytes(y);
+        zeros |= (p->v[i / 4] - 0x01010101) & ~p->v[i / 4];
         EXACT_UNROLL
         for (int k = 0; k < 4; k += 2) {
             d->near_m = u_add_min2(u_bytes(x[k], x[k + 1], 0x5410),
@@ -286,19 +327,21 @@ quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
                                    NEAR_V << 16 | NEAR_V, d->near_v);
         }
     }
+    if (zeros & 0x80808080)
+        lift_zeros(p, d);
 }
 
 EXACT struct doubt
 no_doubt(void)
 {
-    struct doubt d = { 0, 0, 0xffffffff, 0xffffffff, 1 };
+    struct doubt d = { 0, 0, 0xffffffff, 0xffffffff };
     return d;
 }
 
 EXACT bool
 halves_below(uint32_t words, uint32_t bound)
 {
-    return (words & 0xffff) < bound || words >> 16 < bound;
+    return ((words & 0xffff) < bound) | (words >> 16 < bound);
 }
 
 /* Whether the bytes are the right ones; scales: those that were read. */
@@ -307,13 +350,12 @@ is_sure(const struct piece *p, const struct doubt *d, uint32_t m_scale,
         uint32_t v_scale)
 {
     bool far =
-        !halves_below(d->near_m, 2 * NEAR_M) && !halves_below(d->near_v, 2 * NEAR_V);
-    bool inside = (d->range & 0xffff) < MASTER_RANGE && d->range >> 16 < MASTER_RANGE;
-    bool scales = ordinary(m_scale) && ordinary(p->m_scale) && ordinary(v_scale) &&
+        !(halves_below(d->near_m, 2 * NEAR_M) | halves_below(d->near_v, 2 * NEAR_V));
+    bool inside =
+        ((d->range & 0xffff) < MASTER_RANGE) & (d->range >> 16 < MASTER_RANGE);
+    bool scales = ordinary(m_scale) & ordinary(p->m_scale) & ordinary(v_scale) &
                   ordinary(p->v_scale);
-    // A v of 0 has code 0 for itself; smaller ones are no ordinary numbers.
-    bool plain = d->least_v >= 0x1p-126F || p->most_v == 0;
-    return far && inside && scales && plain && d->differ >> 16 == 0;
+    return far & inside & scales & (d->differ >> 16 == 0);
 }
 
 #endif

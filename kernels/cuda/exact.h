@@ -33,6 +33,10 @@
 /* Halves of words: the larger or smaller of a + b and c. */
 #define u_add_max2 __viaddmax_u16x2
 #define u_add_min2 __viaddmin_u16x2
+/* c + the products of a's bytes with b's; c + those of a's halves with b's two low bytes.
+ * They take out what b is 1 for in one step, and not where other integers are added. */
+#define u_dot4(a, b, c) __dp4a((uint32_t)(a), (uint32_t)(b), (uint32_t)(c))
+#define u_dot2(a, b, c) __dp2a_lo((uint32_t)(a), (uint32_t)(b), (uint32_t)(c))
 
 /* Good to 2^-23 of the number.  Of numbers in the ordinary range. */
 EXACT float
@@ -155,6 +159,20 @@ u_add_min2(uint32_t a, uint32_t b, uint32_t c)
     return (uint32_t)high << 16 | low;
 }
 
+EXACT uint32_t
+u_dot4(uint32_t a, uint32_t b, uint32_t c)
+{
+    for (unsigned i = 0; i < 32; i += 8)
+        c += (a >> i & 0xff) * (b >> i & 0xff);
+    return c;
+}
+
+EXACT uint32_t
+u_dot2(uint32_t a, uint32_t b, uint32_t c)
+{
+    return c + (a & 0xffff) * (b & 0xff) + (a >> 16) * (b >> 8 & 0xff);
+}
+
 /* As far off as a GPU's may be, one way or the other. */
 EXACT float
 rough_inverse(float x)
@@ -173,28 +191,54 @@ rough_root(float x)
 }
 #endif
 
+enum { DRAW_ROUNDS = 10 };
+
+/* The keys of all rounds. */
+struct draw_keys {
+    uint32_t k[DRAW_ROUNDS][2];
+};
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline struct draw_keys
+draw_keys_of(const uint32_t key[2])
+{
+    struct draw_keys keys;
+    for (uint32_t i = 0; i < DRAW_ROUNDS; i++) {
+        keys.k[i][0] = key[0] + i * 0x9e3779b9;
+        keys.k[i][1] = key[1] + i * 0xbb67ae85;
+    }
+    return keys;
+}
+
 /* The four words of philox4x32 at an index. */
 EXACT void
-draws(uint32_t out[4], uint64_t index, uint32_t row, uint32_t use,
-      const uint32_t key[2])
+draws_with(uint32_t out[4], uint64_t index, uint32_t row, uint32_t use,
+           const struct draw_keys *keys)
 {
     uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = row, c3 = use;
-    uint32_t k0 = key[0], k1 = key[1];
     EXACT_UNROLL
-    for (int round = 0; round < 10; round++) {
+    for (int i = 0; i < DRAW_ROUNDS; i++) {
         uint32_t high0 = u_high(0xd2511f53, c0), low0 = 0xd2511f53 * c0;
         uint32_t high1 = u_high(0xcd9e8d57, c2), low1 = 0xcd9e8d57 * c2;
-        c0 = high1 ^ c1 ^ k0;
+        c0 = high1 ^ c1 ^ keys->k[i][0];
         c1 = low1;
-        c2 = high0 ^ c3 ^ k1;
+        c2 = high0 ^ c3 ^ keys->k[i][1];
         c3 = low0;
-        k0 += 0x9e3779b9;
-        k1 += 0xbb67ae85;
     }
     out[0] = c0;
     out[1] = c1;
     out[2] = c2;
     out[3] = c3;
+}
+
+EXACT void
+draws(uint32_t out[4], uint64_t index, uint32_t row, uint32_t use,
+      const uint32_t key[2])
+{
+    struct draw_keys keys = draw_keys_of(key);
+    draws_with(out, index, row, use, &keys);
 }
 
 #endif

@@ -261,8 +261,8 @@ __launch_bounds__(THREADS)
     if (isnan(t.amax))
         return;
     if (KIND == QUANT_SWEEP) {
-        if (threadIdx.x < STEPS)
-            steps[threadIdx.x] = step_of(threadIdx.x);
+        for (unsigned k = threadIdx.x; k < STEPS; k += THREADS)
+            steps[k] = step_of(k);
         __syncthreads();
     }
     // Whole warps: lanes speak to each other.
@@ -273,8 +273,8 @@ __launch_bounds__(THREADS)
         size_t b = i, row = i % 16 + i / 16 / wide * 16;
         if (square)
             b = row < rows ? row * wide + i / 16 % wide : blocks;
-        if (b < blocks)
-            load_row(&v, x + b * COLUMNS);
+        if (b < blocks || KIND != ANY) // without a row of its own: another's
+            load_row(&v, x + (b < blocks ? b : blocks - 1) * COLUMNS);
         else
             zero_row(&v);
         v.amax = rows_max(row_amax(v.x), square);

@@ -36,7 +36,7 @@ extern "C" {
 enum {
     COLUMNS = NVFP4_BLOCK,
     LAST_SCALE = 0x7e,
-    STEPS = 128,            // of scales, with two that are none
+    STEPS = 256,            // of scales, with those that are none
     NINE = 9,               // scales that a sweep tries
     CODE_ZERO = 0x4b7ffffc, // bits of 2^24 - 4
     CODE_SEVEN = CODE_ZERO + 7,
@@ -55,7 +55,8 @@ struct coded {
 
 /* What there is to know of a scale byte to try it. */
 struct step {
-    float s, turns; // in units of 2^8, and 2 / s
+    float s, turns;    // in units of 2^8, and 2 / s
+    float half, minus; // 1 / s, and -2^126 s
 };
 
 /* ---- one block's rows: 16 neighbouring threads --------------------------------------- */
@@ -399,11 +400,15 @@ code_4over6(struct coded *to, const struct values *v, const struct quant_scale *
 
 /* ---- the best scale ----------------------------------------------------------------------- */
 
+/* Of a byte that is no scale: all codes are 0, so that no scale's error is larger.  Where
+ * it is as large the definition decides. */
 EXACT struct step
 step_of(uint32_t c)
 {
-    float s = f_mul(scale_value(c), 0x1p-8F);
-    struct step step = { s, f_div(2, s) };
+    bool legal = c - 1 < LAST_SCALE;
+    float s = legal ? f_mul(scale_value(c), 0x1p-8F) : 0;
+    float turns = legal ? f_div(2, s) : 0;
+    struct step step = { s, turns, f_mul(turns, 0.5F), f_mul(s, -0x1p126F) };
     return step;
 }
 
@@ -466,16 +471,15 @@ enum range { FEW, SOME, ALL };
 EXACT float
 rough_error(const float a[COLUMNS], struct step step, enum range range)
 {
-    float err[2] = { 0, 0 }, half = f_mul(step.turns, 0.5F);
-    float s = f_mul(step.s, -0x1p126F);
+    float err[2] = { 0, 0 };
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++) {
         float code = f_fma(a[i], step.turns, 0x1p24F - 4);
         if (range != FEW)
-            code = f_min(code, f_fma(a[i], half, 0x1p24F));
+            code = f_min(code, f_fma(a[i], step.half, 0x1p24F));
         if (range == ALL)
             code = f_min(code, 0x1p24F + 6); // 7
-        float d = f_fma(tiny_value(f_bits(code)), s, a[i]);
+        float d = f_fma(tiny_value(f_bits(code)), step.minus, a[i]);
         err[i % 2] = f_fma(d, d, err[i % 2]);
     }
     return f_add(err[0], err[1]);
@@ -490,33 +494,32 @@ EXACT void
 try_step(struct search *f, const float a[COLUMNS], uint32_t c, const struct step *steps,
          enum range range)
 {
-    bool legal = c - 1 < LAST_SCALE;
     float err = rough_error(a, steps[c & (STEPS - 1)], range);
-    err = legal ? err : LARGEST_FLOAT;
     f->second = f_min(f->second, f_max(f->best, err));
     f->c = err < f->best ? c : f->c;
     f->best = f_min(f->best, err);
 }
 
-/* The best of nine.  Above c0, which is nearest to amax / 6, no y is above 7, and from
- * c0 + 5 on none above 4.5; where c0 itself is the largest byte there is none above it. */
+/* The best of nine; a: in units of 2^8.  Above c0, which is nearest to amax / 6, no y is
+ * above 7, and from c0 + 5 on none above 4.5; where c0 itself is the largest byte there is
+ * none above it.  At c0 none is above 7, either, where steps are a part of it and there is a
+ * larger one. */
 EXACT uint32_t
-find_scale(const struct values *v, float enc, uint32_t c0, const struct step *steps)
+find_scale(const float a[COLUMNS], const struct values *v, float enc, uint32_t c0,
+           const struct step *steps)
 {
     struct search f = { LARGEST_FLOAT, LARGEST_FLOAT, 0 };
-    float a[COLUMNS], down = f_mul(enc, 0x1p-8F);
-    EXACT_UNROLL
-    for (int i = 0; i < COLUMNS; i++)
-        a[i] = f_abs(f_mul(v->x[i], down));
+    float whole[COLUMNS];
+    uint32_t clipped = c0 - 8 < LAST_SCALE - 8 ? 2 : 3;
 #ifdef __CUDACC__
 #pragma unroll 1
 #endif
-    for (uint32_t k = 0; k < 3; k++)
+    for (uint32_t k = 0; k < clipped; k++)
         try_step(&f, a, c0 - 2 + k, steps, ALL);
 #ifdef __CUDACC__
 #pragma unroll 1
 #endif
-    for (uint32_t k = 3; k < 7; k++)
+    for (uint32_t k = clipped; k < 7; k++)
         try_step(&f, a, c0 - 2 + k, steps, SOME);
     try_step(&f, a, c0 + 5, steps, FEW);
     try_step(&f, a, c0 + 6, steps, FEW);
@@ -524,24 +527,30 @@ find_scale(const struct values *v, float enc, uint32_t c0, const struct step *st
         return f.c;
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++)
-        a[i] = f_abs(f_mul(v->x[i], enc));
-    return exact_best(a, c0 - 2, NINE, NULL, false);
+        whole[i] = f_abs(f_mul(v->x[i], enc));
+    return exact_best(whole, c0 - 2, NINE, NULL, false);
 }
 
+/* Values are products with 2^-8 enc: those with enc, but for numbers below 2^-118, whose
+ * code is 0. */
 EXACT void
 code_sweep(struct coded *to, const struct values *v, float enc,
            const struct step *steps)
 {
     uint32_t c0 = scale_byte(f_min(f_mul(f_div(v->amax, 6), enc), 448));
-    to->scale = v->amax > 0 ? find_scale(v, enc, c0, steps) : 0;
-    float s = v->amax > 0 ? f_mul(scale_value(to->scale), 8) : 8, inverse = f_div(1, s);
+    float a[COLUMNS], down = f_mul(enc, 0x1p-8F);
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++)
+        a[i] = f_abs(f_mul(v->x[i], down));
+    to->scale = v->amax > 0 ? find_scale(a, v, enc, c0, steps) : 0;
+    float s = f_mul(steps[to->scale].s, 8); // 0 of no scale: codes are 0
+    float inverse = f_mul(steps[to->scale].half, 0.125F);
     EXACT_UNROLL
     for (int half = 0; half < 2; half++) {
         uint32_t bits[8];
         EXACT_UNROLL
         for (int i = 0; i < 8; i++)
-            bits[i] =
-                code_of_quotient(f_abs(f_mul(v->x[8 * half + i], enc)), s, inverse);
+            bits[i] = code_of_quotient(a[8 * half + i], s, inverse);
         to->codes[half] =
             eight_to_seven(nibbles(bits, CODE_ZERO)) | signs(v->pair + 4 * half);
     }
