@@ -108,7 +108,7 @@ describe(struct cuda *c, struct plan *p)
 static bool
 is_near(size_t tuned, size_t n)
 {
-    return n > tuned / 2 && n < 2 * tuned;
+    return n > tuned * 3 / 4 && n <= tuned + tuned / 2;
 }
 
 /* The place of the fastest algorithm in the library's list, where a tuning run on such a
