@@ -244,16 +244,17 @@ struct bf16_form {
     }
 };
 
-/* x of one token, in the order in which threads take it: of each unit the pieces of its
+/* Units from..to - 1 of x of one token, in the order in which threads take it: of each unit the pieces of its
  * quarters side by side, the first of all, then the second.  Zeros behind the last. */
 template <typename F>
 static __device__ __forceinline__ void
-stage(uint4 *room, const struct job &j, unsigned units)
+stage(uint4 *room, const struct job &j, unsigned from, unsigned to)
 {
-    const uint4 *x = (const uint4 *)j.x;
-    unsigned all = units * (F::COLUMNS / 8), there = (unsigned)(j.in / 8);
+    constexpr unsigned EACH = F::COLUMNS / 8;
+    const uint4 *x = (const uint4 *)j.x + from * EACH;
+    unsigned all = (to - from) * EACH, there = (unsigned)(j.in / 8) - from * EACH;
     for (unsigned i = threadIdx.x; i < all; i += blockDim.x) {
-        unsigned unit = i / (F::COLUMNS / 8), quarter = i / F::PIECES % 4;
+        unsigned unit = i / EACH, quarter = i / F::PIECES % 4;
         uint4 v = i < there ? x[i] : make_uint4(0, 0, 0, 0);
         room[(unit * F::PIECES + i % F::PIECES) * 4 + quarter] = F::order(v);
     }
@@ -309,92 +310,111 @@ begin_tile(F &form, const struct job &j, const struct tile &t, int group, int qu
 }
 
 /* How many blocks of that many warps a multiprocessor has at once: threads may have 102
- * registers, or 85. */
+ * registers, 128 if rows are split, 85 if there are several tokens. */
 constexpr int
-blocks_at_once(int warps, bool one)
+blocks_at_once(int warps, bool one, int split)
 {
-    return (one ? 20 : 24) / warps;
+    return (split > 1 ? 16 : one ? 20 : 24) / warps;
 }
 
 /* The warps of a block take the units of 16 rows in turn, AHEAD of them on their way.
  * ONE: of one token, else of up to eight.  WHOLE: AHEAD is all that a warp takes of a row;
- * then those of the block's next tile are on their way while this one is summed. */
-template <typename F, int WARPS, int AHEAD, bool ONE, bool WHOLE>
+ * then those of the block's next tile are on their way while this one is summed.  SPLIT:
+ * so many blocks, a cluster, have a part of the units of a tile each; the first one of
+ * them ends it. */
+template <typename F, int WARPS, int AHEAD, bool ONE, bool WHOLE, int SPLIT>
 static __global__ void
-__launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE))
+__launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, SPLIT))
 tensor_kernel(const __grid_constant__ struct job j)
 {
     constexpr int COLUMNS = ONE ? 1 : GEMV_MOST;
+    constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile a block
     extern __shared__ uint4 room[];
-    __shared__ float sums[2][WARPS][ROWS][COLUMNS + !ONE];
-    unsigned warp = threadIdx.x / 32;
+    __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS][COLUMNS + !ONE];
+    unsigned warp = threadIdx.x / 32, rank = blockIdx.x % SPLIT;
     int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
     unsigned units = (unsigned)((j.in + F::COLUMNS - 1) / F::COLUMNS);
+    unsigned from = units * rank / SPLIT, to = units * (rank + 1) / SPLIT;
     // The last unit may end behind the row: whole quarters of it are not there.
     unsigned mine =
         (unsigned)((j.in + F::COLUMNS - 1 - (unsigned)quarter * (F::PIECES * 8)) /
                    F::COLUMNS);
+    mine = mine < to ? mine : to;
     // Who ends a row and a token.
     int r = (int)threadIdx.x / COLUMNS, token = (int)threadIdx.x % COLUMNS;
     int column = group < j.tokens ? group : 0; // results of no token are not used
     F form;
     typename F::unit u[AHEAD] = {};
-    struct tile t = tile_of(j, blockIdx.x);
+    struct tile t = tile_of(j, blockIdx.x / SPLIT);
     cuda_next();
     begin_tile(form, j, t, group, quarter);
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
-        form.fetch(&u[i], warp + i * WARPS, warp + i * WARPS < mine);
+        form.fetch(&u[i], from + warp + i * WARPS, from + warp + i * WARPS < mine);
+    if (SPLIT > 1)
+        __cluster_barrier_arrive_relaxed(); // it does not wait for what was asked for
     cuda_wait();
     if (ONE) {
-        stage<F>(room, j, units);
+        stage<F>(room, j, from, to);
         __syncthreads();
     }
 
-    for (unsigned now = blockIdx.x, which = 0; now < j.tiles; now += gridDim.x) {
+    for (unsigned now = blockIdx.x, which = 0;; now += gridDim.x) {
         const struct product &w = j.part[t.part];
         size_t row = t.first + (unsigned)r;
-        bool ends = r < ROWS && token < j.tokens && row < w.out;
+        bool ends = r < ROWS && token < j.tokens && row < w.out && rank == 0;
         float multiplier = ends ? F::multiplier(w) : 0;
         float more = ends ? added<__nv_bfloat16>(j, w, token, row) : 0;
         float sum[4] = { 0, 0, 0, 0 };
-        bool last = !WHOLE || now + gridDim.x >= j.tiles;
+        bool last = !MORE || now + gridDim.x >= j.tiles;
         if (!last) {
             t = tile_of(j, now + gridDim.x);
             begin_tile(form, j, t, group, quarter);
         }
-        for (unsigned at = warp; at < units; at += AHEAD * WARPS)
+        for (unsigned at = from + warp; at < to; at = WHOLE ? to : at + AHEAD * WARPS)
 #pragma unroll
             for (int i = 0; i < AHEAD; i++) {
                 unsigned unit = at + i * WARPS, then = unit + AHEAD * WARPS;
                 uint4 x[F::PIECES];
-                if (unit >= units)
+                if (unit >= to)
                     break;
-                take_x<F, ONE>(x, room, j, unit, column, quarter);
+                take_x<F, ONE>(x, room, j, ONE ? unit - from : unit, column, quarter);
                 F::use(sum, u[i], x);
-                if (WHOLE)
+                if (MORE)
                     form.fetch(&u[i], unit, !last && unit < mine);
-                else
+                else if (!WHOLE)
                     form.fetch(&u[i], then, then < mine);
             }
-        if (ONE && quarter == 0) {
-            sums[which][warp][group][0] = sum[0];
-            sums[which][warp][group + 8][0] = sum[2];
-        } else if (!ONE) {
-            sums[which][warp][group][2 * quarter] = sum[0];
-            sums[which][warp][group][2 * quarter + !ONE] = sum[1];
-            sums[which][warp][group + 8][2 * quarter] = sum[2];
-            sums[which][warp][group + 8][2 * quarter + !ONE] = sum[3];
+        auto out = sums[which][rank][warp];
+        if (SPLIT > 1) { // to the first block, which has begun
+            __cluster_barrier_wait();
+            out = (decltype(out))__cluster_map_shared_rank(out, 0);
         }
-        __syncthreads();
+        if (ONE && quarter == 0) {
+            out[group][0] = sum[0];
+            out[group + 8][0] = sum[2];
+        } else if (!ONE) {
+            out[group][2 * quarter] = sum[0];
+            out[group][2 * quarter + !ONE] = sum[1];
+            out[group + 8][2 * quarter] = sum[2];
+            out[group + 8][2 * quarter + !ONE] = sum[3];
+        }
+        if (SPLIT > 1) {
+            __cluster_barrier_arrive();
+            __cluster_barrier_wait();
+        } else {
+            __syncthreads();
+        }
         if (ends) {
             float all = 0;
 #pragma unroll
-            for (int i = 0; i < WARPS; i++)
-                all += sums[which][i][r][token];
+            for (int i = 0; i < SPLIT * WARPS; i++)
+                all += sums[which][i / WARPS][i % WARPS][r][token];
             put<__nv_bfloat16>(j, w, token, row, all * multiplier + more);
         }
-        which ^= 1; // those who end read while others go on
+        if (last)
+            break;
+        which ^= MORE; // those who end read while others go on
     }
 }
 
@@ -514,7 +534,7 @@ enum {
 static unsigned
 even_blocks(const struct cuda *c, unsigned tiles, int warps)
 {
-    unsigned most = (unsigned)(c->sms * blocks_at_once(warps, true));
+    unsigned most = (unsigned)(c->sms * blocks_at_once(warps, true, 1));
     unsigned rounds = (tiles + most - 1) / most;
     return (tiles + rounds - 1) / rounds;
 }
@@ -525,31 +545,37 @@ static void
 start_whole(struct cuda *c, const struct job &j, size_t bytes)
 {
     cuda_start(c, "a product of few tokens",
-               tensor_kernel<fp4_form, WARPS, DEPTH, true, true>,
+               tensor_kernel<fp4_form, WARPS, DEPTH, true, true, 1>,
                even_blocks(c, j.tiles, WARPS), WARPS * 32, bytes, j);
+}
+
+/* As many as take half a row at once, or if there are no more than that, in turn. */
+template <int WARPS, bool WHOLE>
+static void
+start_halves(struct cuda *c, const struct job &j, size_t bytes)
+{
+    cuda_start_clusters(c, "a product of few tokens", 2,
+                        tensor_kernel<fp4_form, WARPS, DEPTH, true, WHOLE, 2>,
+                        2 * j.tiles, WARPS * 32, bytes, j);
 }
 
 template <typename F, int AHEAD, bool ONE>
 static void
 start_long(struct cuda *c, const struct job &j, size_t bytes)
 {
-    cuda_start(c, "a product of few tokens", tensor_kernel<F, 8, AHEAD, ONE, false>,
+    cuda_start(c, "a product of few tokens", tensor_kernel<F, 8, AHEAD, ONE, false, 1>,
                j.tiles, 8 * 32, bytes, j);
 }
 
 static void
-by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
+start_one(struct cuda *c, const struct job &j, unsigned units, size_t bytes)
 {
-    unsigned units = blocks_of(j.in, fp4_form::COLUMNS);
-    size_t bytes = (size_t)units * fp4_form::COLUMNS * 2; // of x: enough for bf16, too
-    bool one = j.tokens == 1 && bytes <= STAGED;
-    for (int i = 0; i < j.parts; i++)
-        j.tiles += j.part[i].tiles = blocks_of(j.part[i].out, ROWS);
-    if (dtype == DT_BF16)
-        one ? start_long<bf16_form, DEPTH, true>(c, j, bytes)
-            : start_long<bf16_form, DEPTH, false>(c, j, 0);
-    else if (!one)
-        start_long<fp4_form, 2, false>(c, j, 0);
+    // So few tiles would leave multiprocessors with none, or with twice as many as others.
+    bool few = j.tiles <= 200 && units >= 12;
+    if (few && units <= 2 * 4 * DEPTH)
+        start_halves<4, true>(c, j, bytes);
+    else if (few)
+        start_halves<5, false>(c, j, bytes);
     else if (units <= 4 * DEPTH)
         start_whole<4>(c, j, bytes);
     else if (units <= 5 * DEPTH)
@@ -562,6 +588,23 @@ by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
         start_whole<10>(c, j, bytes);
     else
         start_long<fp4_form, DEPTH, true>(c, j, bytes);
+}
+
+static void
+by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
+{
+    unsigned units = blocks_of(j.in, fp4_form::COLUMNS);
+    size_t bytes = (size_t)units * fp4_form::COLUMNS * 2; // of x: enough for bf16, too
+    bool one = j.tokens == 1 && bytes <= STAGED;
+    for (int i = 0; i < j.parts; i++)
+        j.tiles += j.part[i].tiles = blocks_of(j.part[i].out, ROWS);
+    if (dtype == DT_BF16)
+        one ? start_long<bf16_form, DEPTH, true>(c, j, bytes)
+            : start_long<bf16_form, 3, false>(c, j, 0);
+    else if (one)
+        start_one(c, j, units, bytes);
+    else
+        start_long<fp4_form, 2, false>(c, j, 0);
 }
 
 static struct product
