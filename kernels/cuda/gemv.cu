@@ -244,8 +244,9 @@ struct bf16_form {
     }
 };
 
-/* Units from..to - 1 of x of one token, in the order in which threads take it: of each unit the pieces of its
- * quarters side by side, the first of all, then the second.  Zeros behind the last. */
+/* Units from..to - 1 of x of one token, in the order in which threads take it: of each unit
+ * the first pieces of its quarters side by side, then the second.  Zeros behind the last
+ * column. */
 template <typename F>
 static __device__ __forceinline__ void
 stage(uint4 *room, const struct job &j, unsigned from, unsigned to)
