@@ -124,24 +124,42 @@ cuda_take_over(void)
     cuda_wait();
 }
 
+/* cluster: how many neighbouring blocks are a cluster. */
+template <typename... P, typename... A>
+static void
+cuda_start_clusters(struct cuda *c, const char *name, unsigned cluster,
+                    void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared,
+                    A... args)
+{
+    cudaLaunchAttribute attribute[2] = {};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = c->stream;
+    config.attrs = attribute;
+    if (c->early) {
+        cudaLaunchAttribute *early = &attribute[config.numAttrs++];
+        early->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early->val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        cudaLaunchAttribute *size = &attribute[config.numAttrs++];
+        size->id = cudaLaunchAttributeClusterDimension;
+        size->val.clusterDim.x = cluster;
+        size->val.clusterDim.y = size->val.clusterDim.z = 1;
+    }
+    cuda_check(c, cudaLaunchKernelEx(&config, kernel, (P)args...), name);
+    CUDA_LAUNCHED(c, name);
+    c->early = !c->trace;
+}
+
 template <typename... P, typename... A>
 static void
 cuda_start(struct cuda *c, const char *name, void (*kernel)(P...), dim3 blocks,
            unsigned threads, size_t shared, A... args)
 {
-    cudaLaunchAttribute early = {};
-    cudaLaunchConfig_t config = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = blocks;
-    config.blockDim = threads;
-    config.dynamicSmemBytes = shared;
-    config.stream = c->stream;
-    config.attrs = &early;
-    config.numAttrs = c->early ? 1 : 0;
-    cuda_check(c, cudaLaunchKernelEx(&config, kernel, (P)args...), name);
-    CUDA_LAUNCHED(c, name);
-    c->early = !c->trace;
+    cuda_start_clusters(c, name, 1, kernel, blocks, threads, shared, args...);
 }
 
 static __device__ __forceinline__ float

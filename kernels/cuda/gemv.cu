@@ -17,7 +17,7 @@ struct product {
     const uint8_t *scales;
     const float *scale2;
     size_t out;
-    unsigned blocks; // of the grid that are its own
+    unsigned tiles; // of ROWS rows
 };
 
 struct job {
@@ -25,6 +25,7 @@ struct job {
     const void *x;
     size_t in;
     int tokens, parts;
+    unsigned tiles; // of all
     bool wide; // y is f32
 };
 
@@ -64,23 +65,20 @@ mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Of a weight, which no kernel writes that may still run; nobody needs it twice.  Zeros if
- * it is not there.  No load of constants: the compiler would put it off until after
- * cuda_wait. */
-static __device__ __forceinline__ uint4
-once(const void *p, bool there)
+/* Of a weight, which no kernel writes that may still run; nobody needs it twice.  v stays
+ * what it is if there is nothing.  No load of constants: the compiler would put it off
+ * until after cuda_wait. */
+static __device__ __forceinline__ void
+once(uint4 &v, const void *p, bool there)
 {
-    uint4 v;
     asm volatile("{ .reg .pred there; setp.ne.u32 there, %5, 0;\n"
-                 "mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
                  "@there ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
-                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
                  : "l"(p), "r"((uint32_t)there)
                  : "memory");
-    return v;
 }
 
-/* Two scales; the cache keeps those of the next columns. */
+/* Two scales, or zeros; the cache keeps those of the next columns. */
 static __device__ __forceinline__ uint32_t
 two_scales(const void *p, bool there)
 {
@@ -169,9 +167,10 @@ struct fp4_form {
     __device__ __forceinline__ void
     fetch(struct unit *u, unsigned unit, bool there) const
     {
+        // Where there is nothing, any codes are: their scales are zeros.
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            u->codes[i] = once(codes[i] + (size_t)unit * (COLUMNS / 2), there);
+            once(u->codes[i], codes[i] + (size_t)unit * (COLUMNS / 2), there);
             u->scales[i] =
                 two_scales(scales[i] + (size_t)unit * (COLUMNS / NVFP4_BLOCK), there);
         }
@@ -221,8 +220,10 @@ struct bf16_form {
     fetch(struct unit *u, unsigned unit, bool there) const
     {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            u->values[i] = once(values[i] + (size_t)unit * (COLUMNS * 2), there);
+        for (int i = 0; i < 2; i++) {
+            u->values[i] = make_uint4(0, 0, 0, 0);
+            once(u->values[i], values[i] + (size_t)unit * (COLUMNS * 2), there);
+        }
     }
     static __device__ __forceinline__ uint4
     order(uint4 x)
@@ -243,16 +244,18 @@ struct bf16_form {
     }
 };
 
-/* x of one token, in the order in which threads take it: of each unit the pieces of its
- * quarters side by side, the first of all, then the second.  Zeros behind the last. */
+/* Units from..to - 1 of x of one token, in the order in which threads take it: of each unit
+ * the first pieces of its quarters side by side, then the second.  Zeros behind the last
+ * column. */
 template <typename F>
 static __device__ __forceinline__ void
-stage(uint4 *room, const struct job &j, unsigned units)
+stage(uint4 *room, const struct job &j, unsigned from, unsigned to)
 {
-    const uint4 *x = (const uint4 *)j.x;
-    unsigned all = units * (F::COLUMNS / 8), there = (unsigned)(j.in / 8);
+    constexpr unsigned EACH = F::COLUMNS / 8;
+    const uint4 *x = (const uint4 *)j.x + from * EACH;
+    unsigned all = (to - from) * EACH, there = (unsigned)(j.in / 8) - from * EACH;
     for (unsigned i = threadIdx.x; i < all; i += blockDim.x) {
-        unsigned unit = i / (F::COLUMNS / 8), quarter = i / F::PIECES % 4;
+        unsigned unit = i / EACH, quarter = i / F::PIECES % 4;
         uint4 v = i < there ? x[i] : make_uint4(0, 0, 0, 0);
         room[(unit * F::PIECES + i % F::PIECES) * 4 + quarter] = F::order(v);
     }
@@ -278,78 +281,142 @@ take_x(uint4 x[F::PIECES], const uint4 *room, const struct job &j, unsigned unit
         x[i] = at < j.in ? F::order(from[i]) : make_uint4(0, 0, 0, 0);
 }
 
-/* A block has 16 rows; its warps take their units in turn, AHEAD of them on their way.
- * ONE: of one token, else of up to eight. */
-template <typename F, int WARPS, int AHEAD, bool ONE>
+/* Rows of a product that a block takes at a time: 16, from `first` on. */
+struct tile {
+    int part;
+    size_t first;
+};
+
+static __device__ __forceinline__ struct tile
+tile_of(const struct job &j, unsigned i)
+{
+    struct tile t = { 0, 0 };
+    for (; t.part + 1 < j.parts && i >= j.part[t.part].tiles; t.part++)
+        i -= j.part[t.part].tiles;
+    t.first = (size_t)i * ROWS;
+    return t;
+}
+
+/* A thread's two rows of a tile; where there are none, the last one. */
+template <typename F>
+static __device__ __forceinline__ void
+begin_tile(F &form, const struct job &j, const struct tile &t, int group, int quarter)
+{
+    const struct product &w = j.part[t.part];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        size_t row = t.first + (unsigned)group + 8 * i;
+        form.begin(w, j.in, i, row < w.out ? row : w.out - 1, quarter);
+    }
+}
+
+/* How many blocks of that many warps a multiprocessor has at once: threads may have 102
+ * registers, 128 if rows are split, 85 if there are several tokens. */
+constexpr int
+blocks_at_once(int warps, bool one, int split)
+{
+    return (split > 1 ? 16 : one ? 20 : 24) / warps;
+}
+
+/* The warps of a block take the units of 16 rows in turn, AHEAD of them on their way.
+ * ONE: of one token, else of up to eight.  WHOLE: AHEAD is all that a warp takes of a row;
+ * then those of the block's next tile are on their way while this one is summed.  SPLIT:
+ * so many blocks, a cluster, have a part of the units of a tile each; the first one of
+ * them ends it. */
+template <typename F, int WARPS, int AHEAD, bool ONE, bool WHOLE, int SPLIT>
 static __global__ void
-__launch_bounds__(WARPS * 32)
+__launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, SPLIT))
 tensor_kernel(const __grid_constant__ struct job j)
 {
     constexpr int COLUMNS = ONE ? 1 : GEMV_MOST;
+    constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile a block
     extern __shared__ uint4 room[];
-    __shared__ float sums[WARPS][ROWS][COLUMNS + !ONE];
-    unsigned warp = threadIdx.x / 32, block = blockIdx.x;
-    int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4, p = 0;
-    cuda_next();
-    for (; p + 1 < j.parts && block >= j.part[p].blocks; p++)
-        block -= j.part[p].blocks;
-    const struct product &w = j.part[p];
-    size_t first = (size_t)block * ROWS;
+    __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS][COLUMNS + !ONE];
+    unsigned warp = threadIdx.x / 32, rank = blockIdx.x % SPLIT;
+    int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
     unsigned units = (unsigned)((j.in + F::COLUMNS - 1) / F::COLUMNS);
+    unsigned from = units * rank / SPLIT, to = units * (rank + 1) / SPLIT;
     // The last unit may end behind the row: whole quarters of it are not there.
-    unsigned mine = (unsigned)((j.in + F::COLUMNS - 1 - quarter * (F::PIECES * 8)) /
-                               F::COLUMNS);
+    unsigned mine =
+        (unsigned)((j.in + F::COLUMNS - 1 - (unsigned)quarter * (F::PIECES * 8)) /
+                   F::COLUMNS);
+    mine = mine < to ? mine : to;
+    // Who ends a row and a token.
+    int r = (int)threadIdx.x / COLUMNS, token = (int)threadIdx.x % COLUMNS;
+    int column = group < j.tokens ? group : 0; // results of no token are not used
     F form;
-    typename F::unit u[AHEAD];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        size_t row = first + (unsigned)group + 8 * i;
-        form.begin(w, j.in, i, row < w.out ? row : w.out - 1, quarter);
-    }
+    typename F::unit u[AHEAD] = {};
+    struct tile t = tile_of(j, blockIdx.x / SPLIT);
+    cuda_next();
+    begin_tile(form, j, t, group, quarter);
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
-        form.fetch(&u[i], warp + i * WARPS, warp + i * WARPS < mine);
-    // Who ends a row and a token, and what else there is to know of it.
-    int r = (int)threadIdx.x / COLUMNS, token = (int)threadIdx.x % COLUMNS;
-    bool ends = r < ROWS && token < j.tokens && first + r < w.out;
-    float multiplier = F::multiplier(w);
+        form.fetch(&u[i], from + warp + i * WARPS, from + warp + i * WARPS < mine);
+    if (SPLIT > 1)
+        __cluster_barrier_arrive_relaxed(); // it does not wait for what was asked for
     cuda_wait();
-    float more = ends ? added<__nv_bfloat16>(j, w, token, first + r) : 0;
     if (ONE) {
-        stage<F>(room, j, units);
+        stage<F>(room, j, from, to);
         __syncthreads();
     }
 
-    float sum[4] = { 0, 0, 0, 0 };
-    int column = group < j.tokens ? group : 0; // there are results of no token: not used
-    for (unsigned at = warp; at < units; at += AHEAD * WARPS)
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            unsigned unit = at + i * WARPS, then = unit + AHEAD * WARPS;
-            uint4 x[F::PIECES];
-            if (unit >= units)
-                break;
-            take_x<F, ONE>(x, room, j, unit, column, quarter);
-            F::use(sum, u[i], x);
-            form.fetch(&u[i], then, then < mine);
+    for (unsigned now = blockIdx.x, which = 0;; now += gridDim.x) {
+        const struct product &w = j.part[t.part];
+        size_t row = t.first + (unsigned)r;
+        bool ends = r < ROWS && token < j.tokens && row < w.out && rank == 0;
+        float multiplier = ends ? F::multiplier(w) : 0;
+        float more = ends ? added<__nv_bfloat16>(j, w, token, row) : 0;
+        float sum[4] = { 0, 0, 0, 0 };
+        bool last = !MORE || now + gridDim.x >= j.tiles;
+        if (!last) {
+            t = tile_of(j, now + gridDim.x);
+            begin_tile(form, j, t, group, quarter);
         }
-    if (ONE && quarter == 0) {
-        sums[warp][group][0] = sum[0];
-        sums[warp][group + 8][0] = sum[2];
-    } else if (!ONE) {
-        sums[warp][group][2 * quarter] = sum[0];
-        sums[warp][group][2 * quarter + !ONE] = sum[1];
-        sums[warp][group + 8][2 * quarter] = sum[2];
-        sums[warp][group + 8][2 * quarter + !ONE] = sum[3];
-    }
-    __syncthreads();
-    if (!ends)
-        return;
-    float all = 0;
+        for (unsigned at = from + warp; at < to; at = WHOLE ? to : at + AHEAD * WARPS)
 #pragma unroll
-    for (int i = 0; i < WARPS; i++)
-        all += sums[i][r][token];
-    put<__nv_bfloat16>(j, w, token, first + r, all * multiplier + more);
+            for (int i = 0; i < AHEAD; i++) {
+                unsigned unit = at + i * WARPS, then = unit + AHEAD * WARPS;
+                uint4 x[F::PIECES];
+                if (unit >= to)
+                    break;
+                take_x<F, ONE>(x, room, j, ONE ? unit - from : unit, column, quarter);
+                F::use(sum, u[i], x);
+                if (MORE)
+                    form.fetch(&u[i], unit, !last && unit < mine);
+                else if (!WHOLE)
+                    form.fetch(&u[i], then, then < mine);
+            }
+        auto out = sums[which][rank][warp];
+        if (SPLIT > 1) { // to the first block, which has begun
+            __cluster_barrier_wait();
+            out = (decltype(out))__cluster_map_shared_rank(out, 0);
+        }
+        if (ONE && quarter == 0) {
+            out[group][0] = sum[0];
+            out[group + 8][0] = sum[2];
+        } else if (!ONE) {
+            out[group][2 * quarter] = sum[0];
+            out[group][2 * quarter + !ONE] = sum[1];
+            out[group + 8][2 * quarter] = sum[2];
+            out[group + 8][2 * quarter + !ONE] = sum[3];
+        }
+        if (SPLIT > 1) {
+            __cluster_barrier_arrive();
+            __cluster_barrier_wait();
+        } else {
+            __syncthreads();
+        }
+        if (ends) {
+            float all = 0;
+#pragma unroll
+            for (int i = 0; i < SPLIT * WARPS; i++)
+                all += sums[which][i / WARPS][i % WARPS][r][token];
+            put<__nv_bfloat16>(j, w, token, row, all * multiplier + more);
+        }
+        if (last)
+            break;
+        which ^= MORE; // those who end read while others go on
+    }
 }
 
 /* ---- sums of products ------------------------------------------------------------------- */
@@ -459,38 +526,86 @@ by_rows(struct cuda *c, const struct job &j, enum dtype dtype)
 
 /* ---- which one ---------------------------------------------------------------------------- */
 
-enum { STAGED = 40 << 10 }; // bytes of x in shared memory, at most
+enum {
+    STAGED = 40 << 10, // bytes of x in shared memory, at most
+    DEPTH = 4,         // units that a warp asks for at once
+};
 
-template <typename F, int WARPS, int AHEAD>
-static void
-start_tensor(struct cuda *c, struct job &j)
+/* Blocks that have about as many tiles each, as many as there is room for. */
+static unsigned
+even_blocks(const struct cuda *c, unsigned tiles, int warps)
 {
-    unsigned blocks = 0;
-    size_t bytes = blocks_of(j.in, F::COLUMNS) * (size_t)F::COLUMNS * 2;
-    for (int i = 0; i < j.parts; i++)
-        blocks += j.part[i].blocks = blocks_of(j.part[i].out, ROWS);
-    if (j.tokens == 1 && bytes <= STAGED)
-        cuda_start(c, "a product of few tokens", tensor_kernel<F, WARPS, AHEAD, true>,
-                   blocks, WARPS * 32, bytes, j);
-    else
-        cuda_start(c, "a product of few tokens", tensor_kernel<F, WARPS, 2, false>,
-                   blocks, WARPS * 32, 0, j);
+    unsigned most = (unsigned)(c->sms * blocks_at_once(warps, true, 1));
+    unsigned rounds = (tiles + most - 1) / most;
+    return (tiles + rounds - 1) / rounds;
 }
 
-/* How many warps share the columns of 16 rows: so many that each asks for all of its own
- * at once, if there are not too many columns. */
+/* As many warps as take a row at once. */
+template <int WARPS>
+static void
+start_whole(struct cuda *c, const struct job &j, size_t bytes)
+{
+    cuda_start(c, "a product of few tokens",
+               tensor_kernel<fp4_form, WARPS, DEPTH, true, true, 1>,
+               even_blocks(c, j.tiles, WARPS), WARPS * 32, bytes, j);
+}
+
+/* As many as take half a row at once, or if there are no more than that, in turn. */
+template <int WARPS, bool WHOLE>
+static void
+start_halves(struct cuda *c, const struct job &j, size_t bytes)
+{
+    cuda_start_clusters(c, "a product of few tokens", 2,
+                        tensor_kernel<fp4_form, WARPS, DEPTH, true, WHOLE, 2>,
+                        2 * j.tiles, WARPS * 32, bytes, j);
+}
+
+template <typename F, int AHEAD, bool ONE>
+static void
+start_long(struct cuda *c, const struct job &j, size_t bytes)
+{
+    cuda_start(c, "a product of few tokens", tensor_kernel<F, 8, AHEAD, ONE, false, 1>,
+               j.tiles, 8 * 32, bytes, j);
+}
+
+static void
+start_one(struct cuda *c, const struct job &j, unsigned units, size_t bytes)
+{
+    // So few tiles would leave multiprocessors with none, or with twice as many as others.
+    bool few = j.tiles <= 200 && units >= 12;
+    if (few && units <= 2 * 4 * DEPTH)
+        start_halves<4, true>(c, j, bytes);
+    else if (few)
+        start_halves<5, false>(c, j, bytes);
+    else if (units <= 4 * DEPTH)
+        start_whole<4>(c, j, bytes);
+    else if (units <= 5 * DEPTH)
+        start_whole<5>(c, j, bytes);
+    else if (units <= 6 * DEPTH)
+        start_whole<6>(c, j, bytes);
+    else if (units <= 8 * DEPTH)
+        start_whole<8>(c, j, bytes);
+    else if (units <= 10 * DEPTH)
+        start_whole<10>(c, j, bytes);
+    else
+        start_long<fp4_form, DEPTH, true>(c, j, bytes);
+}
+
 static void
 by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
 {
     unsigned units = blocks_of(j.in, fp4_form::COLUMNS);
+    size_t bytes = (size_t)units * fp4_form::COLUMNS * 2; // of x: enough for bf16, too
+    bool one = j.tokens == 1 && bytes <= STAGED;
+    for (int i = 0; i < j.parts; i++)
+        j.tiles += j.part[i].tiles = blocks_of(j.part[i].out, ROWS);
     if (dtype == DT_BF16)
-        start_tensor<bf16_form, 8, 4>(c, j);
-    else if (units <= 16)
-        start_tensor<fp4_form, 8, 2>(c, j);
-    else if (units <= 20)
-        start_tensor<fp4_form, 10, 2>(c, j);
+        one ? start_long<bf16_form, DEPTH, true>(c, j, bytes)
+            : start_long<bf16_form, 3, false>(c, j, 0);
+    else if (one)
+        start_one(c, j, units, bytes);
     else
-        start_tensor<fp4_form, 8, 4>(c, j);
+        start_long<fp4_form, 2, false>(c, j, 0);
 }
 
 static struct product

@@ -208,9 +208,11 @@ static void
 check(enum dtype act)
 {
     static const size_t tokens[] = { 1, 2, 7, 8, 9, 33, 200 };
-    static const size_t shapes[][2] = { { 64, 64 },   { 48, 16 },    { 1024, 2560 },
-                                        { 100, 144 }, { 2560, 608 }, { 33000, 256 },
-                                        { 40, 9728 }, { 24, 4096 },  { 16, 24000 } };
+    static const size_t shapes[][2] = { { 64, 64 },     { 48, 16 },     { 1024, 2560 },
+                                        { 100, 144 },   { 2560, 608 },  { 33000, 256 },
+                                        { 40, 9728 },   { 24, 4096 },   { 16, 24000 },
+                                        { 12008, 640 }, { 3210, 2560 }, { 3210, 4000 },
+                                        { 3210, 5504 } };
     pair_open(act);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 6; form++) {
