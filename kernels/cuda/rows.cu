@@ -271,6 +271,7 @@ enum {
     PIECE = 1 << 16,
     WALK = 8, // rows that are asked for at once
     WALKERS = 128,
+    LONG = 64, // tokens of an id: more are left to grow_long
 };
 
 /* A warp a token: its place is the number of those that go before it. */
@@ -309,7 +310,7 @@ grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
     load(sum, to);
     if (L1)
         load(e, w + (size_t)id * width + column);
-    for (int at = first; at < n && key[at] == id; at += WALK) {
+    for (int at = first; at < first + LONG && at < n && key[at] == id; at += WALK) {
         float v[WALK][V];
         bool is[WALK];
 #pragma unroll
@@ -329,6 +330,73 @@ grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
             }
     }
     store(to, sum);
+}
+
+/* Whether a place is the first that grow_rows leaves of an id. */
+static __device__ __forceinline__ bool
+is_left(const int32_t *key, int n, int at)
+{
+    return at < n && key[at - LONG] == key[at] &&
+           (at == LONG || key[at - LONG - 1] != key[at]);
+}
+
+/* What is left of ids with many tokens, in the same order: a warp has LONG places, of which
+ * one at most is the first of such a rest, and a part of the columns.  The order of rows is
+ * read ahead, so that nothing waits but for 4 kB of rows or more at a time. */
+template <typename T, typename W, int V, bool L1>
+static __global__ void __launch_bounds__(32)
+grow_long(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+          const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+          unsigned width, unsigned parts, float share)
+{
+    constexpr int ROUND = sizeof(T) == 2 ? 32 : 16;
+    const unsigned all = 0xffffffffU;
+    int lane = (int)threadIdx.x, at = ((int)(blockIdx.x / parts) + 1) * LONG;
+    unsigned low = __ballot_sync(all, is_left(key, n, at + lane));
+    unsigned high = __ballot_sync(all, is_left(key, n, at + 32 + lane));
+    if (!(low | high))
+        return;
+    at += low ? __ffs((int)low) - 1 : 31 + __ffs((int)high);
+    int32_t id = key[at];
+    unsigned column = (blockIdx.x % parts * 32 + threadIdx.x) * V;
+    bool mine = column < width;
+    float *to = dw + (size_t)id * width + column;
+    float sum[V] = {}, e[V] = {};
+    if (mine)
+        load(sum, to);
+    if (L1 && mine)
+        load(e, w + (size_t)id * width + column);
+    int32_t next = at + lane < n ? key[at + lane] : -1;
+    int32_t next_row = at + lane < n ? order[at + lane] : 0;
+    for (int rows = 32; rows == 32;) {
+        int32_t row = next_row;
+        rows = __popc(__ballot_sync(all, next == id)); // they come first
+        at += 32;
+        next = at + lane < n ? key[at + lane] : -1;
+        next_row = at + lane < n ? order[at + lane] : 0;
+#pragma unroll
+        for (int r = 0; r < 32; r += ROUND) {
+            pack<T, V> v[ROUND];
+#pragma unroll
+            for (int i = 0; i < ROUND; i++) {
+                size_t from = (size_t)__shfl_sync(all, row, r + i) * width + column;
+                if (mine && r + i < rows)
+                    v[i] = *(const pack<T, V> *)(x + from);
+            }
+#pragma unroll
+            for (int i = 0; i < ROUND; i++)
+#pragma unroll
+                for (int j = 0; j < V; j++) {
+                    float d = to_f32(v[i].v[j]);
+                    if (L1)
+                        d = d > e[j] ? -share : d < e[j] ? share : 0;
+                    if (mine && r + i < rows)
+                        sum[j] += d;
+                }
+        }
+    }
+    if (mine)
+        store(to, sum);
 }
 
 template <typename T, typename W, bool L1>
@@ -353,6 +421,19 @@ grow(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids
         else
             grow_rows<T, W, 1, L1><<<n * parts, WALKERS, 0, c->stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
+                share);
+        CUDA_LAUNCHED(c, "grow");
+        if (n <= LONG)
+            continue;
+        unsigned thin = blocks_of(width, (packs ? 4 : 1) * 32);
+        unsigned places = blocks_of(n - LONG, LONG);
+        if (packs)
+            grow_long<T, W, 4, L1><<<places * thin, 32, 0, c->stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
+                share);
+        else
+            grow_long<T, W, 1, L1><<<places * thin, 32, 0, c->stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
                 share);
         CUDA_LAUNCHED(c, "grow");
     }
