@@ -806,6 +806,41 @@ group_sum(float x, unsigned group)
     return x;
 }
 
+static __device__ __forceinline__ float
+scale_of(float squares, const struct turn &t)
+{
+    return 1 / sqrtf(squares / (float)t.dim + t.eps);
+}
+
+/* Scales of heads, from what each thread of the group has of their squares.  Of four heads
+ * each thread follows one: the additions are those of group_sum, and fewer. */
+template <int MANY>
+static __device__ __forceinline__ void
+scales_of(float (&s)[MANY], const float (&sum)[MANY], unsigned group,
+          const struct turn &t)
+{
+    if constexpr (MANY == 4) {
+        const unsigned all = 0xffffffffU, half = group / 2, quarter = group / 4;
+        if (quarter > 0) {
+            bool high = threadIdx.x & half, odd = threadIdx.x & quarter;
+            float a = high ? sum[2] : sum[0], b = high ? sum[3] : sum[1];
+            a += __shfl_xor_sync(all, high ? sum[0] : sum[2], half);
+            b += __shfl_xor_sync(all, high ? sum[1] : sum[3], half);
+            float mine = odd ? b : a;
+            mine += __shfl_xor_sync(all, odd ? a : b, quarter);
+            mine = scale_of(group_sum(mine, quarter), t);
+#pragma unroll
+            for (unsigned h = 0; h < 4; h++)
+                s[h] = __shfl_sync(all, mine, (int)(h / 2 * half + h % 2 * quarter),
+                                   (int)group);
+            return;
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < MANY; h++)
+        s[h] = scale_of(group_sum(sum[h], group), t);
+}
+
 template <typename T, int V, int PAIRS, int MANY>
 static __global__ void __launch_bounds__(THREADS)
 turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
@@ -817,6 +852,7 @@ turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
         heads_of<MANY>(t, blockIdx.x * (THREADS / group) + threadIdx.x / group);
     P a[MANY][PAIRS], b[MANY][PAIRS];
     float gain_a[PAIRS][V], gain_b[PAIRS][V], cosine[PAIRS][V], sine[PAIRS][V];
+    float sums[MANY], scales[MANY];
 #pragma unroll
     for (unsigned h = 0; h < MANY; h++)
 #pragma unroll
@@ -848,7 +884,12 @@ turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
                     float first = to_f32(a[h][p].v[i]), second = to_f32(b[h][p].v[i]);
                     sum = fmaf(first, first, fmaf(second, second, sum));
                 }
-        float s = 1 / sqrtf(group_sum(sum, group) / (float)t.dim + t.eps);
+        sums[h] = sum;
+    }
+    scales_of(scales, sums, group, t);
+#pragma unroll
+    for (unsigned h = 0; h < MANY; h++) {
+        float s = scales[h];
         if (h >= m.heads)
             continue;
         if (lane == 0)
@@ -859,6 +900,8 @@ turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
             float out_a[V], out_b[V];
             if (at >= half)
                 continue;
+            stay_packed(a[h][p]);
+            stay_packed(b[h][p]);
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 float first = to_f32(a[h][p].v[i]) * s * gain_a[p][i];
