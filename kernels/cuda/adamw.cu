@@ -153,7 +153,7 @@ __launch_bounds__(THREADS)
 enum {
     QUICK_THREADS = 128,
     QUICK_WARPS = QUICK_THREADS / 32,
-    QUICK_BLOCKS = 6, // of a multiprocessor
+    QUICK_BLOCKS = 6,  // of a multiprocessor
     SPAN = 32 * PIECE, // what a warp has at once
 };
 
@@ -353,7 +353,7 @@ whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
         for (int j = 0; j < 4; j++)
             mine[k][j] = __shfl_sync(0xffffffffU, words[j], lane / 8 + 4 * k);
         uint32_t low = half < 4   ? half < 2 ? mine[k][0] : mine[k][1]
-                       : half < 6 ? mine[k][2]
+                         : half < 6 ? mine[k][2]
                                   : mine[k][3];
         (k ? random.m : random.w) = half % 2 ? low >> 16 : low & 0xffff;
     }
@@ -417,7 +417,8 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         draw_piece(words, i + mine, PHILOX_MOMENT, &q);
         quick_codes(&p, words, &d);
         bool sure = mine < whole && is_sure(&p, &d, old.m, old.v);
-        uint32_t slow = __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
+        uint32_t slow =
+            __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
         slow = (slow | slow >> 1) & 0x55555555; // a bit a group
         write_pieces(&p, &s, &room[at], i, whole, slow);
         for (; slow; slow &= slow - 1)
@@ -479,8 +480,7 @@ launch(const struct run *r, const G *grad)
         grid = grid_of(r->c, n, QUICK_WARPS * SPAN, QUICK_BLOCKS);
         quick_kernel<G><<<grid, QUICK_THREADS, 0, stream>>>(*r->s, grad, r->first,
                                                             r->end, r->clip, q);
-    }
-    else
+    } else
         adamw_kernel<W, G, MOMENTS_INT8><<<grid, THREADS, 0, stream>>>(
             *r->s, grad, r->first, r->end, r->clip, r->h);
     CUDA_LAUNCHED(r->c, "adamw");

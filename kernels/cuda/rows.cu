@@ -271,6 +271,7 @@ enum {
     PIECE = 1 << 16,
     WALK = 8, // rows that are asked for at once
     WALKERS = 128,
+    LONG = 64, // tokens of an id: more are left to grow_long
 };
 
 /* A warp a token: its place is the number of those that go before it. */
@@ -309,7 +310,7 @@ grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
     load(sum, to);
     if (L1)
         load(e, w + (size_t)id * width + column);
-    for (int at = first; at < n && key[at] == id; at += WALK) {
+    for (int at = first; at < first + LONG && at < n && key[at] == id; at += WALK) {
         float v[WALK][V];
         bool is[WALK];
 #pragma unroll
@@ -329,6 +330,73 @@ grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
             }
     }
     store(to, sum);
+}
+
+/* Whether a place is the first that grow_rows leaves of an id. */
+static __device__ __forceinline__ bool
+is_left(const int32_t *key, int n, int at)
+{
+    return at < n && key[at - LONG] == key[at] &&
+           (at == LONG || key[at - LONG - 1] != key[at]);
+}
+
+/* What is left of ids with many tokens, in the same order: a warp has LONG places, of which
+ * one at most is the first of such a rest, and a part of the columns.  The order of rows is
+ * read ahead, so that nothing waits but for 4 kB of rows or more at a time. */
+template <typename T, typename W, int V, bool L1>
+static __global__ void __launch_bounds__(32)
+grow_long(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+          const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+          unsigned width, unsigned parts, float share)
+{
+    constexpr int ROUND = sizeof(T) == 2 ? 32 : 16;
+    const unsigned all = 0xffffffffU;
+    int lane = (int)threadIdx.x, at = ((int)(blockIdx.x / parts) + 1) * LONG;
+    unsigned low = __ballot_sync(all, is_left(key, n, at + lane));
+    unsigned high = __ballot_sync(all, is_left(key, n, at + 32 + lane));
+    if (!(low | high))
+        return;
+    at += low ? __ffs((int)low) - 1 : 31 + __ffs((int)high);
+    int32_t id = key[at];
+    unsigned column = (blockIdx.x % parts * 32 + threadIdx.x) * V;
+    bool mine = column < width;
+    float *to = dw + (size_t)id * width + column;
+    float sum[V] = {}, e[V] = {};
+    if (mine)
+        load(sum, to);
+    if (L1 && mine)
+        load(e, w + (size_t)id * width + column);
+    int32_t next = at + lane < n ? key[at + lane] : -1;
+    int32_t next_row = at + lane < n ? order[at + lane] : 0;
+    for (int rows = 32; rows == 32;) {
+        int32_t row = next_row;
+        rows = __popc(__ballot_sync(all, next == id)); // they come first
+        at += 32;
+        next = at + lane < n ? key[at + lane] : -1;
+        next_row = at + lane < n ? order[at + lane] : 0;
+#pragma unroll
+        for (int r = 0; r < 32; r += ROUND) {
+            pack<T, V> v[ROUND];
+#pragma unroll
+            for (int i = 0; i < ROUND; i++) {
+                size_t from = (size_t)__shfl_sync(all, row, r + i) * width + column;
+                if (mine && r + i < rows)
+                    v[i] = *(const pack<T, V> *)(x + from);
+            }
+#pragma unroll
+            for (int i = 0; i < ROUND; i++)
+#pragma unroll
+                for (int j = 0; j < V; j++) {
+                    float d = to_f32(v[i].v[j]);
+                    if (L1)
+                        d = d > e[j] ? -share : d < e[j] ? share : 0;
+                    if (mine && r + i < rows)
+                        sum[j] += d;
+                }
+        }
+    }
+    if (mine)
+        store(to, sum);
 }
 
 template <typename T, typename W, bool L1>
@@ -353,6 +421,19 @@ grow(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids
         else
             grow_rows<T, W, 1, L1><<<n * parts, WALKERS, 0, c->stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
+                share);
+        CUDA_LAUNCHED(c, "grow");
+        if (n <= LONG)
+            continue;
+        unsigned thin = blocks_of(width, (packs ? 4 : 1) * 32);
+        unsigned places = blocks_of(n - LONG, LONG);
+        if (packs)
+            grow_long<T, W, 4, L1><<<places * thin, 32, 0, c->stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
+                share);
+        else
+            grow_long<T, W, 1, L1><<<places * thin, 32, 0, c->stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
                 share);
         CUDA_LAUNCHED(c, "grow");
     }
@@ -726,6 +807,41 @@ group_sum(float x, unsigned group)
     return x;
 }
 
+static __device__ __forceinline__ float
+scale_of(float squares, const struct turn &t)
+{
+    return 1 / sqrtf(squares / (float)t.dim + t.eps);
+}
+
+/* Scales of heads, from what each thread of the group has of their squares.  Of four heads
+ * each thread follows one: the additions are those of group_sum, and fewer. */
+template <int MANY>
+static __device__ __forceinline__ void
+scales_of(float (&s)[MANY], const float (&sum)[MANY], unsigned group,
+          const struct turn &t)
+{
+    if constexpr (MANY == 4) {
+        const unsigned all = 0xffffffffU, half = group / 2, quarter = group / 4;
+        if (quarter > 0) {
+            bool high = threadIdx.x & half, odd = threadIdx.x & quarter;
+            float a = high ? sum[2] : sum[0], b = high ? sum[3] : sum[1];
+            a += __shfl_xor_sync(all, high ? sum[0] : sum[2], half);
+            b += __shfl_xor_sync(all, high ? sum[1] : sum[3], half);
+            float mine = odd ? b : a;
+            mine += __shfl_xor_sync(all, odd ? a : b, quarter);
+            mine = scale_of(group_sum(mine, quarter), t);
+#pragma unroll
+            for (unsigned h = 0; h < 4; h++)
+                s[h] = __shfl_sync(all, mine, (int)(h / 2 * half + h % 2 * quarter),
+                                   (int)group);
+            return;
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < MANY; h++)
+        s[h] = scale_of(group_sum(sum[h], group), t);
+}
+
 template <typename T, int V, int PAIRS, int MANY>
 static __global__ void __launch_bounds__(THREADS)
 turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
@@ -738,6 +854,7 @@ turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
         heads_of<MANY>(t, blockIdx.x * (THREADS / group) + threadIdx.x / group);
     P a[MANY][PAIRS], b[MANY][PAIRS];
     float gain_a[PAIRS][V], gain_b[PAIRS][V], cosine[PAIRS][V], sine[PAIRS][V];
+    float sums[MANY], scales[MANY];
 #pragma unroll
     for (unsigned h = 0; h < MANY; h++)
 #pragma unroll
@@ -769,7 +886,12 @@ turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
                     float first = to_f32(a[h][p].v[i]), second = to_f32(b[h][p].v[i]);
                     sum = fmaf(first, first, fmaf(second, second, sum));
                 }
-        float s = 1 / sqrtf(group_sum(sum, group) / (float)t.dim + t.eps);
+        sums[h] = sum;
+    }
+    scales_of(scales, sums, group, t);
+#pragma unroll
+    for (unsigned h = 0; h < MANY; h++) {
+        float s = scales[h];
         if (h >= m.heads)
             continue;
         if (lane == 0)
@@ -780,6 +902,8 @@ turn_heads(T *y, float *scale, const T *x, const float *__restrict__ gain,
             float out_a[V], out_b[V];
             if (at >= half)
                 continue;
+            stay_packed(a[h][p]);
+            stay_packed(b[h][p]);
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 float first = to_f32(a[h][p].v[i]) * s * gain_a[p][i];
