@@ -285,7 +285,8 @@ lift_zeros(struct piece *p, struct doubt *d)
     for (int i = 0; i < PIECE; i++) {
         uint32_t byte = 1U << i % 4 * 8;
         bool zero = !(p->v[i / 4] & byte * 0xff);
-        p->v[i / 4] |= zero & (p->root[i] > 0) ? byte : 0;
+        uint32_t lost = (uint32_t)zero & (uint32_t)(p->root[i] > 0);
+        p->v[i / 4] |= lost ? byte : 0;
         tiny |= p->root[i] == 0;
     }
     d->differ |= tiny && p->most_v > 0 ? 0xffffffff : 0;
@@ -349,13 +350,15 @@ EXACT bool
 is_sure(const struct piece *p, const struct doubt *d, uint32_t m_scale,
         uint32_t v_scale)
 {
-    bool far =
-        !(halves_below(d->near_m, 2 * NEAR_M) | halves_below(d->near_v, 2 * NEAR_V));
-    bool inside =
-        ((d->range & 0xffff) < MASTER_RANGE) & (d->range >> 16 < MASTER_RANGE);
-    bool scales = ordinary(m_scale) & ordinary(p->m_scale) & ordinary(v_scale) &
-                  ordinary(p->v_scale);
-    return far & inside & scales & (d->differ >> 16 == 0);
+    // As numbers, so that nothing branches.
+    uint32_t near_m = halves_below(d->near_m, 2 * NEAR_M);
+    uint32_t near_v = halves_below(d->near_v, 2 * NEAR_V);
+    uint32_t low = (d->range & 0xffff) < MASTER_RANGE, high = d->range >> 16;
+    uint32_t inside = low & (uint32_t)(high < MASTER_RANGE);
+    uint32_t m = ordinary(m_scale), new_m = ordinary(p->m_scale);
+    uint32_t v = ordinary(v_scale), new_v = ordinary(p->v_scale);
+    uint32_t same = d->differ >> 16 == 0;
+    return !(near_m | near_v) && (inside & m & new_m & v & new_v & same);
 }
 
 #endif

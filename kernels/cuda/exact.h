@@ -201,8 +201,8 @@ struct draw_keys {
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-static inline struct draw_keys
-draw_keys_of(const uint32_t key[2])
+    static inline struct draw_keys
+    draw_keys_of(const uint32_t key[2])
 {
     struct draw_keys keys;
     for (uint32_t i = 0; i < DRAW_ROUNDS; i++) {

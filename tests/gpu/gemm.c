@@ -30,6 +30,21 @@ make_plain(struct both *b, enum dtype dtype, size_t out, size_t in, uint32_t see
         (struct weight){ .dtype = dtype, .values = b->device[0], .out = out, .in = in };
 }
 
+/* Codes times scales. */
+static uint16_t *
+products_of(const uint8_t *codes, const uint8_t *scales, size_t n)
+{
+    uint16_t *product = malloc(n * 2 + 1);
+    NEED(product);
+    for (size_t i = 0; i < n; i++) {
+        float v = e2m1_value(codes[i / 2] >> (i % 2 * 4) & 15) *
+                  e4m3_value(scales[i / NVFP4_BLOCK]);
+        product[i] = num_to_bf16(v);
+        NEED(num_from_bf16(product[i]) == v);
+    }
+    return product;
+}
+
 /* form 0: packed; 1: packed and expanded; 2: expanded only. */
 static void
 make_nvfp4(struct both *b, int form, size_t out, size_t in, uint32_t seed)
@@ -37,20 +52,14 @@ make_nvfp4(struct both *b, int form, size_t out, size_t in, uint32_t seed)
     size_t n = out * in, bad;
     float *x = pair_random(n, 0.05F, DT_BF16, seed), *scale2 = malloc(sizeof *scale2);
     uint8_t *codes = malloc(n / 2 + 1), *scales = malloc(n / NVFP4_BLOCK + 1);
-    uint16_t *product = malloc(n * 2 + 1);
     struct quant_spec spec = { .kind = QUANT_SWEEP, .isa = isa_best() };
-    NEED(codes && scales && scale2 && product);
+    NEED(codes && scales && scale2);
     struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, x, n, &bad));
     nvfp4_quant(codes, scales, x, out, in, 0, &spec, &t, NULL);
     free(x);
-    for (size_t i = 0; i < n; i++) {
-        float v = e2m1_value(codes[i / 2] >> (i % 2 * 4) & 15) *
-                  e4m3_value(scales[i / NVFP4_BLOCK]);
-        product[i] = num_to_bf16(v);
-        NEED(num_from_bf16(product[i]) == v);
-    }
+    *b = (struct both){ .host = { codes, scales, scale2, NULL } };
+    b->host[3] = products_of(codes, scales, n);
     *scale2 = t.scale2;
-    *b = (struct both){ .host = { codes, scales, scale2, product } };
     b->cpu = (struct weight){ DT_NVFP4, codes, scales, scale2, NULL, out, in };
     b->gpu = (struct weight){ .dtype = DT_NVFP4, .out = out, .in = in };
     b->gpu.scale2 = b->device[2] = pair_bytes(scale2, sizeof *scale2);
@@ -59,7 +68,7 @@ make_nvfp4(struct both *b, int form, size_t out, size_t in, uint32_t seed)
         b->gpu.scales = b->device[1] = pair_bytes(scales, n / NVFP4_BLOCK);
     }
     if (form > 0)
-        b->gpu.expanded = b->device[3] = pair_bytes(product, n * 2);
+        b->gpu.expanded = b->device[3] = pair_bytes(b->host[3], n * 2);
 }
 
 static void
