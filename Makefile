@@ -303,19 +303,21 @@ bench: all
 
 ## install     programs, man pages and completion into $(DESTDIR)$(PREFIX)
 BINDIR = $(DESTDIR)$(PREFIX)/bin
+LIBDIR = $(DESTDIR)$(PREFIX)/lib/nibble
 MANDIR = $(DESTDIR)$(PREFIX)/share/man
 COMPDIR = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 MANS = $(notdir $(wildcard man/*.[17]))
 install: all
 	$(INSTALL) -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man7 $(COMPDIR)
 	$(INSTALL) -m 755 $(BINS) $(BINDIR)
+	$(if $(NVCC),$(INSTALL) -d $(LIBDIR) && $(INSTALL) -m 644 $(BIN)/libnibble-cuda.so $(LIBDIR))
 	$(foreach m,$(MANS),$(INSTALL) -m 644 man/$m $(MANDIR)/man$(subst .,,$(suffix $m)) &&) :
 	$(foreach c,$(wildcard tools/completion.bash),$(foreach p,$(PROGS),\
 		$(INSTALL) -m 644 $c $(COMPDIR)/$p &&)) :
 
 ## uninstall   remove what install put there
 uninstall:
-	rm -f $(PROGS:%=$(BINDIR)/%) $(foreach m,$(MANS),$(MANDIR)/man$(subst .,,$(suffix $m))/$m) $(PROGS:%=$(COMPDIR)/%)
+	rm -f $(LIBDIR)/libnibble-cuda.so $(PROGS:%=$(BINDIR)/%) $(foreach m,$(MANS),$(MANDIR)/man$(subst .,,$(suffix $m))/$m) $(PROGS:%=$(COMPDIR)/%)
 
 ## arm64       cross-build for aarch64 and run the quick tests under qemu-user
 arm64: | $(SETUP)
@@ -391,6 +393,7 @@ $(BIN)/libnibble-cuda.so: $(CUDA_OBJS)
 	@mkdir -p $(@D)
 	$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJS) -Xlinker --version-script=kernels/cuda/exports \
 		-lcublasLt -Xlinker -rpath,$(CUDA_HOME)/lib64
+	chmod 644 $@ # no program
 
 LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
