@@ -186,7 +186,8 @@ ALL_CFLAGS = -std=c11 $(WARN) -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
 # Hopper (H100, H200), 100a B200, 120a RTX 50, 121a DGX Spark.
 CUDA_HOME ?= /usr/local/cuda
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/null)
-CUDA_ARCHS ?= 90a 100a 120a 121a
+NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p'))
+CUDA_ARCHS ?= $(if $(filter 12,$(NVCC_RELEASE)),90a,90a 100a 120a 121a)
 NVCC_FLAGS = -std=c++17 -O3 -I. -lineinfo -fmad=false -Xcompiler -fPIC,-Wall \
 	-Xcudafe --diag_suppress=177 -D_GNU_SOURCE \
 	$(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$a,code=sm_$a) \
@@ -235,7 +236,7 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 	uninstall arm64 clean cuda help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
-all: $(BINS) $(LIBS) $(if $(NVCC),cuda)
+all: $(BINS) $(LIBS) $(if $(filter-out 8 9 10 11,$(NVCC_RELEASE)),cuda)
 
 ## cuda        the CUDA backend, bin/libnibble-cuda.so (part of all where nvcc is)
 cuda: $(BIN)/libnibble-cuda.so
@@ -310,7 +311,7 @@ MANS = $(notdir $(wildcard man/*.[17]))
 install: all
 	$(INSTALL) -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man7 $(COMPDIR)
 	$(INSTALL) -m 755 $(BINS) $(BINDIR)
-	$(if $(NVCC),$(INSTALL) -d $(LIBDIR) && $(INSTALL) -m 644 $(BIN)/libnibble-cuda.so $(LIBDIR))
+	$(if $(wildcard $(BIN)/libnibble-cuda.so),$(INSTALL) -d $(LIBDIR) && $(INSTALL) -m 644 $(BIN)/libnibble-cuda.so $(LIBDIR))
 	$(foreach m,$(MANS),$(INSTALL) -m 644 man/$m $(MANDIR)/man$(subst .,,$(suffix $m)) &&) :
 	$(foreach c,$(wildcard tools/completion.bash),$(foreach p,$(PROGS),\
 		$(INSTALL) -m 644 $c $(COMPDIR)/$p &&)) :
