@@ -58,8 +58,12 @@ struct device
 device_settle(struct device_options *o)
 {
     o->cuda = strncmp(o->device, "cuda", 4) == 0;
-    if (strcmp(o->device, "auto") == 0)
-        o->cuda = kernels_cuda_count() > 0;
+    if (strcmp(o->device, "auto") == 0 && kernels_cuda_count() > 0) {
+        char why[512];
+        o->cuda = kernels_cuda_there(why, sizeof why);
+        if (!o->cuda)
+            warn("there is a GPU, but %s", why);
+    }
     check(o);
     return o->cuda ? kernels_cuda_device(act_of(o)) : kernels_cpu_device;
 }

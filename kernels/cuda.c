@@ -88,6 +88,12 @@ kernels_cuda_count(void)
     return init && count && init(0) == 0 && count(&n) == 0 ? n : 0;
 }
 
+bool
+kernels_cuda_there(char *why, size_t n)
+{
+    return find("nibble_cuda_open_2", why, n) != NULL;
+}
+
 uint64_t
 kernels_cuda_free(int device)
 {

@@ -245,7 +245,9 @@ struct kernels *kernels_cpu(enum isa isa, unsigned threads, struct err *err);
 /* A GPU; it is an error that says why if there is none, or no backend for it. */
 struct kernels *kernels_cuda(enum dtype act, int device, struct err *err);
 struct device kernels_cuda_device(enum dtype act);
-int kernels_cuda_count(void);           // of GPUs that there are
+int kernels_cuda_count(void); // of GPUs that there are
+/* Whether there is a backend for them; if not, *why says so. */
+bool kernels_cuda_there(char *why, size_t n);
 uint64_t kernels_cuda_free(int device); // bytes of its memory; 0: not known
 typedef void kernels_say_fn(void *ctx, const char *what, const char *value);
 /* Lines about devices, versions, and what is missing. */
