@@ -394,11 +394,11 @@ check_last_layers(void)
     struct train_result r;
     size_t n;
     model_open(&m, &layout, false);
-    size_t rows = m.t.net.table.n;
-    for (size_t i = 0; i < m.t.n_arrays; i++)
+    size_t rows = m.t.net.table.n, all = m.t.n_arrays;
+    for (size_t i = 0; i < all; i++)
         CHECK((i < rows || strstr(m.t.array[i].name, "layers.1.")) ==
               (m.t.array[i].device != NULL));
-    m.t.n_arrays = rows;
+    m.t.n_arrays = rows; // their masters
     uint8_t *before = arrays(&m, &n);
     for (uint64_t s = 1; s <= STEPS; s++)
         CHECK(take_step(&m, s, &r) == TRAIN_DONE);
@@ -412,6 +412,7 @@ check_last_layers(void)
     }
     free(before);
     free(after);
+    m.t.n_arrays = all;
     model_close(&m);
 }
 
