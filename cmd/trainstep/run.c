@@ -508,8 +508,8 @@ run(const struct options *o)
     check_files(o);
     if (!o->dry_run) {
         settle_target(&r);
-        save_lock(&r);
         catch_signals();
+        save_lock(&r);
     }
     open_checkpoint(&r, o->checkpoint);
     settle_end(&r);

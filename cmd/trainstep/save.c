@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -57,6 +58,12 @@ remove_lock(void)
 void
 save_lock(struct run *r)
 {
+    // A signal must not come between making the file and knowing that it is ours.
+    sigset_t stops, before;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGINT);
+    sigaddset(&stops, SIGTERM);
+    sigprocmask(SIG_BLOCK, &stops, &before);
     r->lock_path = beside(r->target, ".", ".nibble-lock");
     for (;;) {
         r->lock = open(r->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -71,6 +78,7 @@ save_lock(struct run *r)
     lock_to_remove = r->lock_path;
     if (atexit(remove_lock) != 0 || guard_temp(&cmd_guard, r->lock_path, &r->err) < 0)
         die(EXIT_MEMORY, "out of memory for a lock");
+    sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 void
