@@ -422,7 +422,7 @@ $(BUILD)/%.so: tests/%.c $(BUILD)/flags
 	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
 		-shared -fPIC -MMD -MP -o $@ $< -ldl
 
-## gpu-programs  the tests that need a GPU; tests/gpu/run.sh runs them
+## gpu-programs  the tests that need a GPU; "bench/gpu.sh check" runs them
 gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%) $(BUILD)/gpu/tune
 unit-programs: $(UNIT:%=$(BUILD)/unit/%)
 test-programs: unit-programs gpu-programs $(SHIMS)

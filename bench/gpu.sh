@@ -120,7 +120,6 @@ rows = [json.loads(l) for l in open(sys.argv[1])]
 rows = [r for r in rows if "ms" in r and "loss" in r]
 ms = sorted(r["ms"] for r in rows[2:])
 ms = ms[len(ms) // 2]
-tokens = rows[-1]["tokens"] if rows[-1]["tokens"] < 1e6 else 0
 b, t = map(int, sys.argv[2].split("x"))
 print("trainstep %s %s\t%.1f ms\t%.0f tokens/s\t%.1f GB\tloss %.4f" %
       (sys.argv[2], sys.argv[3], ms, b * t / ms * 1e3, rows[-1]["mem_gb"], rows[-1]["loss"]))

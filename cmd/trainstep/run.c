@@ -15,8 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The order of sums and what else decides the last bit, on the CPU. */
-
 /* ---- signals ------------------------------------------------------------------------------ */
 
 static atomic_bool stop_asked, has_begun;
