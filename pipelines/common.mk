@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+# What all experiments share: where programs, inputs and outputs are, and the promises
+# that their rules keep.  An experiment's Makefile sets "name" and its own settings,
+# includes this, and has its rules between "ifdef under_lock" and "endif".
+#
+#   make -C pipelines/NAME [target] [VARIABLE=value]...
+#
+# The promises.  A rule writes its output whole or not at all: our programs do so by
+# themselves, and what a script prints goes through $(whole).  Only one make works in an
+# OUT at a time: a second one waits, and so does a new one for children that a killed one
+# left behind.  Settings are checked before anything is done.
+
+# ---- settings that every experiment has --------------------------------------
+
+#: OUT         where everything is written (default: out/NAME at the project's root)
+#: BIN         where the programs are (default: bin at the project's root)
+#: DEVICE      cpu, cuda or auto: where models are trained and run (cpu)
+#: THREADS     -j of the programs (default: as many as the machine has)
+
+ROOT := $(patsubst %/,%,$(dir $(patsubst %/,%,$(dir $(realpath $(lastword $(MAKEFILE_LIST)))))))
+PIPELINES := $(ROOT)/pipelines
+
+# Names with spaces are no names to make: say so, not what follows from it.
+ifneq ($(words x$(CURDIR)),1)
+$(error make cannot work in a directory whose name has a space: $(CURDIR))
+endif
+
+BIN ?= $(or $(NIBBLE_BIN),$(ROOT)/bin)
+OUT ?= $(ROOT)/out/$(name)
+DEVICE ?= cpu
+THREADS ?=
+override BIN := $(abspath $(BIN))
+override OUT := $(abspath $(OUT))
+ifneq ($(words x$(OUT)) $(words x$(BIN)),1 1)
+$(error OUT and BIN must not have a space in them)
+endif
+ifeq ($(filter $(DEVICE),cpu cuda auto),)
+$(error DEVICE=$(DEVICE): want cpu, cuda or auto)
+endif
+
+# $(call number,NAME...): each of these settings is a whole number above 0.
+number = $(foreach n,$1,$(if $(shell case '$($n)' in ('' | *[!0-9]* | 0*) echo bad;; esac),\
+	$(error $n=$($n): want a whole number above 0)))
+ifneq ($(THREADS),)
+$(call number,THREADS)
+endif
+
+# Tools and scripts see the same settings whatever the user's locale and make are.
+export PATH := $(BIN):$(PATH)
+export LC_ALL = C.UTF-8
+export NIBBLE_BIN = $(BIN)
+export PYTHONDONTWRITEBYTECODE = 1
+SHELL = /bin/bash
+.SHELLFLAGS = -euo pipefail -c
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+# Options of programs that compute.
+run_flags = --device $(DEVICE)$(if $(THREADS), -j $(THREADS))
+
+# COMMAND $(whole): what it prints becomes the target, if it ends well.
+whole = >$@.part && mv $@.part $@
+
+# ---- one make at a time in an OUT ---------------------------------------------
+
+# The outer make has one rule, which calls make again under a lock that all
+# its children hold, too.  Goals that write nothing need no lock.
+free_goals = help clean
+ifeq ($(NIBBLE_LOCKED)$(filter $(free_goals),$(MAKECMDGOALS)),)
+.PHONY: all locked $(MAKECMDGOALS)
+$(or $(MAKECMDGOALS),all): locked ;
+locked:
+	+@mkdir -p '$(OUT)'
+	@[ -x '$(BIN)/trainstep' ] || { echo 'no programs in $(BIN): make in $(ROOT) builds them' >&2; exit 2; }
+	+@exec 9>'$(OUT)/.lock'; flock -n 9 || { \
+		echo 'waiting for another make in $(OUT)' >&2; flock 9; }; \
+	NIBBLE_LOCKED=1 $(MAKE) -f $(firstword $(MAKEFILE_LIST)) $(MAKECMDGOALS)
+else
+under_lock = 1
+
+.PHONY: all clean help
+## clean       remove OUT
+clean:
+	rm -rf '$(OUT)'
+
+## help        targets and settings
+help:
+	@echo 'targets:'; sed -n 's/^## /  /p' $(MAKEFILE_LIST)
+	@echo 'settings:'; sed -n 's/^#: /  /p' $(MAKEFILE_LIST)
+
+# ---- the small trained model ---------------------------------------------------
+
+# Of those experiments that need some model that has learnt something, and were given
+# none: the model of "make demo" before it is told who it is.  It is the same for all of
+# them and on every machine, and made once.
+TINY = $(ROOT)/out/tiny
+tiny_model = $(TINY)/model/config.json
+
+$(TINY)/model/config.json: $(PIPELINES)/tiny.sh $(PIPELINES)/demo/pretrain.tsv
+	$(PIPELINES)/tiny.sh '$(TINY)'
+endif
