@@ -102,6 +102,12 @@ dry_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
 }
 
 static void
+dry_best(struct kernels *k, int32_t *id, const float *logits, size_t n)
+{
+    (void)k, (void)id, (void)logits, (void)n;
+}
+
+static void
 dry_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,
           size_t tokens)
 {
@@ -293,6 +299,7 @@ kernels_dry(const struct device *like, struct err *err)
                              .linear_dx = dry_linear,
                              .linear_dw = dry_linear_dw,
                              .logits = dry_logits,
+                             .best = dry_best,
                              .embed = dry_embed,
                              .embed_dw = dry_embed_dw,
                              .norm = dry_norm,

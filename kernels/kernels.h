@@ -156,6 +156,9 @@ struct kernels {
     void (*logits)(struct kernels *k, float *y, const void *x, const struct weight *w,
                    size_t tokens);
 
+    /* Where the largest of n logits is, the first of equals; -1 if one is not finite. */
+    void (*best)(struct kernels *k, int32_t *id, const float *logits, size_t n);
+
     void (*embed)(struct kernels *k, void *y, const struct weight *w,
                   const int32_t *ids, size_t tokens);
     /* dw[ids[t]] += dy[t], in the order of t. */

@@ -87,6 +87,8 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
 
 @test "--json: log-probabilities of the chosen tokens and of the best" {
     ids "$M/u.safetensors" -n 6 --json --top-logprobs 3 >j
+    ids "$M/u.safetensors" -n 6 --prefill-chunk 4 >plain # chosen where logits are
+    [ "$(json '" ".join(map(str, d[0]["ids"]))' <j)" = "$(cat plain)" ]
     # shellcheck disable=SC2086
     qwen greedy "$M/u.safetensors" "$M/u.json" j $PROMPT
     [ "$(json 'len(d), d[0]["stop"], d[0]["text"], d[0]["prompt"], d[0]["prompt_tokens"]' <j)" = \

@@ -86,13 +86,14 @@ keep_logits(struct answer *a, uint32_t id)
     return buf_ok(&a->best, s->err);
 }
 
-/* Choose one of s->logits; 1: the answer is complete. */
+/* Choose what follows; 1: the answer is complete. */
 static int
 next_token(struct answer *a)
 {
     struct session *s = a->s;
-    uint32_t id = sampler_next(&s->sampler, s->logits, s->ids.v, s->ids.n, a->index,
-                               (uint32_t)a->n);
+    uint32_t id = s->greedy ? (uint32_t)s->best
+                            : sampler_next(&s->sampler, s->logits, s->ids.v, s->ids.n,
+                                           a->index, (uint32_t)a->n);
     if (!s->c->ignore_eos && session_ends(s, id)) {
         a->why = WHY_END;
         a->end = id;

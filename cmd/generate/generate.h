@@ -47,9 +47,11 @@ struct session {
     size_t limit;          // positions that there may be
     uint32_t end[MAX_END]; // ids that end an answer
     size_t n_end;
-    struct ids ids;        // prompt and answer; the cache holds the first of them
-    size_t prompt;         // how many of ids are the prompt
-    float *logits;         // (vocab) of what follows the last of ids
+    struct ids ids; // prompt and answer; the cache holds the first of them
+    size_t prompt;  // how many of ids are the prompt
+    bool greedy;    // of what follows the last of ids only the best one is asked for
+    int32_t best;   // that one, if greedy
+    float *logits;  // (vocab) otherwise
     net_hidden_fn *hidden; // is told of what is computed, or NULL
     void *hidden_ctx;
     struct err *err;
@@ -63,10 +65,10 @@ void session_close(struct session *s);
 /* Room for n tokens in all, so that the cache need not move; what the limit allows. */
 int session_room(struct session *s, size_t n);
 /* The first n tokens of another list go through the model in chunks; `rows` logits of the
- * last ones into logits. */
+ * last ones into logits, or with NULL the best id behind the last one into s->best. */
 int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                    float *logits);
-/* All of s->ids that the cache lacks; s->logits is then what follows. */
+/* All of s->ids that the cache lacks; s->best or s->logits is then what follows. */
 int session_follow(struct session *s);
 bool session_ends(const struct session *s, uint32_t id);
 

@@ -126,6 +126,8 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     if (sampler_open(&s->sampler, &c->sample, s->model.config.vocab, err) < 0 ||
         dump_check(s, c->logits) < 0 || dump_check(s, c->dump_layers) < 0)
         return -1;
+    s->greedy =
+        c->sample.temperature <= 0 && c->sample.penalty == 1 && !c->json && !c->logits;
     const char *outputs[] = { c->logits, c->dump_layers };
     const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config };
     cmd_check_outputs(outputs, 2, inputs, 4);
@@ -207,6 +209,17 @@ session_room(struct session *s, size_t n)
     return grows ? move_cache(s, &old) : 0;
 }
 
+/* Some tokens: their logits, or with none only the best id that follows the last of all. */
+static int
+extend(struct session *s, const uint32_t *ids, size_t n, size_t rows, float *logits)
+{
+    struct net *net = &s->model.net;
+    const int32_t *mine = (const int32_t *)ids;
+    if (rows && !logits)
+        return net_best(net, &s->cache, mine, n, &s->best, s->hidden, s->hidden_ctx);
+    return net_extend(net, &s->cache, mine, n, rows, logits, s->hidden, s->hidden_ctx);
+}
+
 int
 session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                float *logits)
@@ -219,10 +232,10 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
             end + rows > n ? end + rows - n : 0; // of the rows that are wanted
         if (mine > part)
             mine = part;
-        if (net_extend(&s->model.net, &s->cache, (const int32_t *)(ids + at), part,
-                       mine, logits, s->hidden, s->hidden_ctx) < 0)
+        if (extend(s, ids + at, part, mine, logits) < 0)
             return -1;
-        logits += mine * vocab;
+        if (logits)
+            logits += mine * vocab;
         at = end;
     }
     return 0;
@@ -236,9 +249,10 @@ session_follow(struct session *s)
     if (s->c->no_kv)
         s->cache.used = 0;
     size_t from = s->cache.used;
-    if (session_extend(s, s->ids.v + from, s->ids.n - from, 1, s->logits) < 0)
+    if (session_extend(s, s->ids.v + from, s->ids.n - from, 1,
+                       s->greedy ? NULL : s->logits) < 0)
         return -1;
-    if (!logits_finite(s->logits, s->model.config.vocab))
+    if (s->greedy ? s->best < 0 : !logits_finite(s->logits, s->model.config.vocab))
         return err_set(s->err, ERR_NONFINITE, "logits behind token %zu are not finite",
                        s->ids.n - 1);
     return store_check(&s->model.store);

@@ -189,6 +189,22 @@ cpu_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
 }
 
 static void
+cpu_best(struct kernels *k, int32_t *id, const float *logits, size_t n)
+{
+    size_t best = 0;
+    (void)k;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(logits[i])) {
+            *id = -1;
+            return;
+        }
+        if (logits[i] > logits[best])
+            best = i;
+    }
+    *id = (int32_t)best;
+}
+
+static void
 cpu_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
               size_t tokens, const void *c)
 {
@@ -771,6 +787,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .linear_dx = cpu_linear_dx,
                              .linear_dw = cpu_linear_dw,
                              .logits = cpu_logits,
+                             .best = cpu_best,
                              .embed = cpu_embed,
                              .embed_dw = cpu_embed_dw,
                              .norm = cpu_norm,

@@ -287,6 +287,7 @@ static const struct kernels table = {
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
     .logits = cuda_logits,
+    .best = cuda_best,
     .embed = cuda_embed,
     .embed_dw = cuda_embed_dw,
     .norm = cuda_norm,

@@ -314,6 +314,7 @@ void cuda_convert(struct kernels *k, float *y, const void *x, enum dtype dtype,
                   size_t n);
 void cuda_cross_entropy(struct kernels *k, float *loss, void *logits,
                         const int32_t *label, size_t rows, size_t vocab, float scale);
+void cuda_best(struct kernels *k, int32_t *id, const float *logits, size_t n);
 void cuda_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
              const struct weight *w, const int32_t *label, size_t rows, float scale);
 

@@ -1470,3 +1470,80 @@ cuda_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
     if (cuda_ready(c) && rows && w->in)
         BY_ACT(c, l1_of, c, loss, dx, dw, x, w, label, rows, scale);
 }
+
+/* ---- the largest logit ------------------------------------------------------------------ */
+
+enum { BEST_BLOCKS = 64 };
+
+/* A logit and where it is; one that is not finite is above all others, and nowhere. */
+struct candidate {
+    float value;
+    uint32_t at;
+};
+
+static __device__ __forceinline__ struct candidate
+better(struct candidate a, struct candidate b)
+{
+    return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
+}
+
+/* Of a block, for its first thread. */
+static __device__ __forceinline__ struct candidate
+best_of_block(struct candidate best)
+{
+    __shared__ struct candidate room[THREADS / 32];
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2)
+        best = better(best, { __shfl_xor_sync(0xffffffffU, best.value, i),
+                              __shfl_xor_sync(0xffffffffU, best.at, i) });
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = best;
+    __syncthreads();
+    for (unsigned i = 1; threadIdx.x == 0 && i < THREADS / 32; i++)
+        best = better(best, room[i]);
+    return best;
+}
+
+static __global__ void
+__launch_bounds__(THREADS)
+    best_of_parts(struct candidate *out, const float *__restrict__ logits, unsigned n)
+{
+    struct candidate best = { -INFINITY, UINT32_MAX };
+    cuda_take_over();
+#pragma unroll 4
+    for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += BEST_BLOCKS * THREADS) {
+        float x = logits[i];
+        bool finite = fabsf(x) <= FLT_MAX;
+        best = better(best, { finite ? x : INFINITY, finite ? i : UINT32_MAX });
+    }
+    best = best_of_block(best);
+    if (threadIdx.x == 0)
+        out[blockIdx.x] = best;
+}
+
+static __global__ void
+__launch_bounds__(THREADS) best_of_all(int32_t *id, const struct candidate *part)
+{
+    static_assert(BEST_BLOCKS <= THREADS, "a part a thread");
+    struct candidate best = { -INFINITY, UINT32_MAX };
+    cuda_take_over();
+    if (threadIdx.x < BEST_BLOCKS)
+        best = part[threadIdx.x];
+    best = best_of_block(best);
+    if (threadIdx.x == 0)
+        *id = (int32_t)best.at;
+}
+
+void
+cuda_best(struct kernels *k, int32_t *id, const float *logits, size_t n)
+{
+    struct cuda *c = cuda_of(k);
+    struct candidate *part = (struct candidate *)c->partials;
+    if (!cuda_ready(c) || n == 0)
+        return;
+    cuda_start(c, "best", best_of_parts, BEST_BLOCKS, THREADS, 0, part, logits,
+               (unsigned)n);
+    if (cuda_ready(c))
+        cuda_start(c, "best", best_of_all, 1, THREADS, 0, id, part);
+}

@@ -779,9 +779,10 @@ look(struct pass *p, float *host, const void *x, size_t n)
     return 0;
 }
 
-int
-net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
-           size_t rows, float *logits, net_hidden_fn *hidden, void *ctx)
+/* The tokens through all layers: top is there then. */
+static int
+extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
+       size_t rows, net_hidden_fn *hidden, void *ctx)
 {
     size_t width = tokens * n->c.hidden;
     float *host = hidden ? malloc(width * sizeof *host) : NULL;
@@ -800,10 +801,32 @@ net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens
     }
     if (rc == 0) {
         final_norm(n->pass);
-        all_logits(n->pass, rows, logits);
         c->used += tokens;
         rc = n->err->kind ? -1 : 0;
     }
     free(host);
     return rc;
+}
+
+int
+net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
+           size_t rows, float *logits, net_hidden_fn *hidden, void *ctx)
+{
+    if (extend(n, c, ids, tokens, rows, hidden, ctx) < 0)
+        return -1;
+    all_logits(n->pass, rows, logits);
+    return n->err->kind ? -1 : 0;
+}
+
+int
+net_best(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
+         int32_t *id, net_hidden_fn *hidden, void *ctx)
+{
+    if (extend(n, c, ids, tokens, 1, hidden, ctx) < 0)
+        return -1;
+    struct pass *p = n->pass;
+    const void *last = at(p, p->top, (tokens - 1) * p->c->hidden);
+    p->k->logits(p->k, p->logits, last, weight(p, head_role(n), -1), 1);
+    p->k->best(p->k, p->ids, p->logits, p->c->vocab); // ids have been looked up
+    return p->k->download(p->k, id, p->ids, sizeof *id);
 }

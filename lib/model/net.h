@@ -85,5 +85,9 @@ typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
  * logits: (rows, vocab) on the host, of the last `rows` of them. */
 int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                size_t rows, float *logits, net_hidden_fn *hidden, void *ctx);
+/* The same; only the id of the largest logit of the last one comes back, -1 if they are
+ * not finite. */
+int net_best(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
+             int32_t *id, net_hidden_fn *hidden, void *ctx);
 
 #endif

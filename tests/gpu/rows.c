@@ -623,6 +623,49 @@ cross_entropies(void)
     }
 }
 
+/* ---- the largest logit -------------------------------------------------------------------- */
+
+static void
+check_best(const char *what, const float *x, size_t n)
+{
+    int32_t want, found = -2;
+    float *on_gpu = hold(pair_put(x, DT_F32, n));
+    int32_t *id = hold(gpu->alloc(gpu, sizeof *id));
+    cpu->best(cpu, &want, x, n);
+    for (int i = 0; i < 2; i++) { // the second one may begin early
+        gpu->best(gpu, id, on_gpu, n);
+        CHECK(gpu->download(gpu, &found, id, sizeof found) == 0);
+        CHECK_SAY(found == want, "best of %zu, %s: %d, want %d", n, what, (int)found,
+                  (int)want);
+    }
+}
+
+static void
+bests(void)
+{
+    static const size_t sizes[] = { 1, 2, 31, 33, 257, 16384, 16385, 151936 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        float *x = normal(n, 4, 70 + (uint32_t)i);
+        check_best("random", x, n);
+        x[n - 1] = 100;
+        check_best("the last", x, n);
+        x[n / 2] = x[n / 3] = 100;
+        check_best("equals", x, n);
+        x[0] = -0.0F;
+        for (size_t k = 1; k < n; k++)
+            x[k] = k % 2 ? 0 : -0.0F;
+        check_best("zeros", x, n);
+        x[n / 2] = NAN;
+        check_best("NaN", x, n);
+        x[n / 2] = -INFINITY;
+        check_best("-inf", x, n);
+        x[n - 1] = INFINITY;
+        check_best("inf", x, n);
+        let_go();
+    }
+}
+
 /* ---- nothing ----------------------------------------------------------------------------- */
 
 static void
@@ -901,6 +944,7 @@ compare(void)
         cross_entropies();
     }
     off = 0;
+    bests();
 }
 
 int

@@ -5,6 +5,8 @@
 
 #include "tests/unit/check.h"
 
+#include <math.h>
+
 enum { MOST_TOKENS = 132, ROOM = 1 << 18, QUERY = 4, KV = 2, DIM = 32 };
 
 static struct err err;
@@ -110,6 +112,28 @@ check_rows(size_t t, size_t n)
     same("cross_entropy", t * n, t, n);
 }
 
+/* The largest logit: the first of equals, and none where one is not finite. */
+static void
+check_best(void)
+{
+    static const struct {
+        float v[5];
+        int32_t want;
+    } cases[] = {
+        { { 1, 2, 5, 5, 0 }, 2 },         { { -3, -2, -9, -2, -4 }, 1 },
+        { { 0, -0.0F, 0, 0, 0 }, 0 },     { { -0.0F, 0, -1, 0, 0 }, 0 },
+        { { 1, 2, INFINITY, 0, 0 }, -1 }, { { 1, 2, 0, 0, -INFINITY }, -1 },
+        { { 9, 2, NAN, 0, 10 }, -1 },     { { NAN, 0, 0, 0, 0 }, -1 },
+    };
+    for (int d = 0; d < devices; d++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            device[d]->best(device[d], ids[d], cases[i].v, 5);
+            CHECK_SAY(*ids[d] == cases[i].want, "best: case %zu is %d, want %d", i,
+                      (int)*ids[d], (int)cases[i].want);
+            *ids[d] = 0;
+        }
+}
+
 static void
 check_heads(size_t t)
 {
@@ -143,6 +167,7 @@ main(void)
     static const size_t widths[] = { 16, 33, 64, 97, 128 };
     enum { WIDTHS = sizeof widths / sizeof *widths };
     open_devices();
+    check_best();
     for (size_t t = 1; t <= MOST_TOKENS; t++) {
         for (int d = 0; d < devices; d++)
             for (size_t i = 0; i < t; i++) {
