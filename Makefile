@@ -92,6 +92,7 @@ CUDA_C_SRCS = kernels/ledger.c lib/core/dtype.c lib/core/err.c
 
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
+	cmd/bulk.c \
 	cmd/cmd.c \
 	cmd/device.c \
 	cmd/gguf_vocab.c \

@@ -2,13 +2,14 @@
 /* load: see load.h. */
 #include "cmd/load.h"
 
+#include "cmd/bulk.h"
 #include "lib/format/dialect.h"
 #include "lib/nvfp4/codec.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOUNCE = 8 << 20 }; // bytes on their way to the device
+enum { BOUNCE = 8 << 20 }; // bytes that are compared at a time
 
 #define HEAD  "lm_head.weight"
 #define EMBED "model.embed_tokens.weight"
@@ -228,16 +229,10 @@ payload(struct model *m, const struct tensor *t, size_t align)
         map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
         return mapped;
     }
-    uint8_t *to = take(m, (size_t)t->nbytes), *room = to ? malloc(BOUNCE) : NULL;
-    if (to && !room)
-        err_set(m->err, ERR_MEMORY, "out of memory for the model");
-    for (uint64_t at = 0; room && at < t->nbytes && !m->err->kind; at += BOUNCE) {
-        size_t n = t->nbytes - at < BOUNCE ? (size_t)(t->nbytes - at) : BOUNCE;
-        if (store_read(s, t, at, room, n, m->err) == 0)
-            m->k->upload(m->k, to + at, room, n);
-    }
-    free(room);
-    return m->err->kind ? NULL : to;
+    struct bulk b = { t, take(m, (size_t)t->nbytes) };
+    if (b.to)
+        bulk_load(m->k, s, &b, 1, false, m->o.threads, m->err);
+    return m->err->kind ? NULL : b.to;
 }
 
 static const float *

@@ -14,6 +14,7 @@
 #include "lib/model/weights.h"
 
 struct load_options {
+    unsigned threads;   // that read
     const char *config; // the file of --config, or NULL
     const char *quant; // how the seven projections are seen: the name of a quantizer or
                        // "none"; NULL: as a checkpoint says, else as they are stored

@@ -110,7 +110,10 @@ settle_limit(struct session *s)
 int
 session_open(struct session *s, struct config_generate *c, struct err *err)
 {
-    struct load_options o = { .config = c->config, .quant = c->quant, .cmd = &c->cmd };
+    struct load_options o = { .threads = c->where.threads,
+                              .config = c->config,
+                              .quant = c->quant,
+                              .cmd = &c->cmd };
     *s = (struct session){ .c = c, .err = err };
     double start = seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)

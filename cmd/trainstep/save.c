@@ -3,6 +3,7 @@
  * a result came to be. */
 #include "cmd/trainstep/trainstep.h"
 
+#include "cmd/bulk.h"
 #include "lib/core/json.h"
 #include "lib/format/writer.h"
 
@@ -123,50 +124,36 @@ save_check_space(const struct run *r)
 /* ---- reading ------------------------------------------------------------------------------ */
 
 static int
-load_array(struct run *r, struct store *from, const struct train_array *a,
-           uint8_t *chunk)
+find_array(struct run *r, struct store *from, const struct train_array *a,
+           const struct tensor **found)
 {
-    const struct tensor *t = store_find(from, slice_of(a->name));
-    struct hash *h = NULL;
-    uint8_t digest[XXH3_BYTES];
+    const struct tensor *t = *found = store_find(from, slice_of(a->name));
     if (!t || t->dtype != a->dtype || t->nbytes != a->bytes || t->rank != a->rank ||
         (a->rank && t->shape[0] != a->shape[0]) ||
         (a->rank > 1 && t->shape[1] != a->shape[1]))
         return err_set(&r->err, ERR_FORMAT, "%s: \"%s\" %s", from->name, a->name,
                        t ? "is not what the configuration says" : "is missing");
-    if (!a->device)
-        return 0;
-    if (!(h = hash_begin(HASH_XXH3)))
-        return err_set(&r->err, ERR_MEMORY, "out of memory");
-    int rc = 0;
-    for (uint64_t at = 0; at < a->bytes && rc == 0; at += CHUNK) {
-        size_t n = a->bytes - at < CHUNK ? (size_t)(a->bytes - at) : CHUNK;
-        rc = store_read(from, t, at, chunk, n, &r->err);
-        if (rc == 0) {
-            hash_add(h, chunk, n);
-            r->k->upload(r->k, (uint8_t *)a->device + at, chunk, n);
-        }
-    }
-    hash_end(h, rc == 0 ? digest : NULL);
-    if (rc == 0 && memcmp(digest, t->xxh3, XXH3_BYTES) != 0)
-        return err_set(&r->err, ERR_FORMAT,
-                       "%s: byte %llu: array \"%s\" is damaged: its hash does not fit",
-                       from->name, (unsigned long long)t->offset, a->name);
-    return rc;
+    return 0;
 }
 
 int
 save_load(struct run *r, struct store *from)
 {
-    uint8_t *chunk = cmd_alloc(1, CHUNK);
+    struct bulk *b = cmd_alloc(r->t.n_arrays, sizeof *b);
+    size_t n = 0;
     int rc = 0;
     if (from->n_tensors != r->t.n_arrays)
         rc = err_set(&r->err, ERR_FORMAT,
                      "%s: %zu arrays, the configuration asks for %zu", from->name,
                      from->n_tensors, r->t.n_arrays);
-    for (size_t i = 0; i < r->t.n_arrays && rc == 0; i++)
-        rc = load_array(r, from, &r->t.array[i], chunk);
-    free(chunk);
+    for (size_t i = 0; i < r->t.n_arrays && rc == 0; i++) {
+        b[n].to = r->t.array[i].device;
+        rc = find_array(r, from, &r->t.array[i], &b[n].t);
+        n += b[n].to != NULL;
+    }
+    if (rc == 0)
+        rc = bulk_load(r->k, from, b, n, true, r->o->where.threads, &r->err);
+    free(b);
     return rc;
 }
 

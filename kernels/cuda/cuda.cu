@@ -176,6 +176,8 @@ cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes)
     struct cuda *c = cuda_of(k);
     cuda_mark(c, "waiting for the host");
     c->early = false;
+    // Threads of the host may take turns here, and each has a device of its own.
+    cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
     for (size_t at = 0; at < bytes && cuda_ready(c); at += RING_BYTES) {
         size_t n = bytes - at < RING_BYTES ? bytes - at : RING_BYTES;
         int i;
