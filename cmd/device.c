@@ -85,7 +85,8 @@ device_words(char *to, size_t n, const struct device_options *o)
     if (o->cuda)
         snprintf(to, n, "cuda:%d, %s", o->number, dtype_name(act_of(o)));
     else
-        snprintf(to, n, "cpu, %s, %u threads", isa_name(cmd_isa()), o->threads);
+        snprintf(to, n, "cpu, %s, %u thread%s", isa_name(cmd_isa()), o->threads,
+                 o->threads == 1 ? "" : "s");
 }
 
 uint64_t
