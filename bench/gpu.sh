@@ -1,22 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The CUDA backend on this machine's GPU: is it right, and how fast beside its limits and
-# beside PyTorch.
+# The CUDA backend on this machine's GPU: is it right, and how fast beside its limits, beside
+# the disk and beside PyTorch.
 #
-#   bench/gpu.sh [-o DIR] [-d DIR] [PART]...
+#   bench/gpu.sh [-o CSV] [-d DIR] [PART]...
 #
-#   -o  where results go: a file a part (default: bench/results/gpu-NAME, by the GPU)
-#   -d  scratch directory (${TMPDIR:-/var/tmp}); train and generate need 45 GB
+#   -o  the file that rows are added to (default: bench/results/gpu-NAME.csv, by the GPU)
+#   -d  scratch directory (${TMPDIR:-/var/tmp}); files, train and generate need 45 GB
 #
 # Parts, all by default:
-#   check      every operation against the CPU's, golden models by the programs
+#   check      every operation against the CPU's, nvquant's bytes, golden models by the programs
 #   kernels    times of products, attention, the optimizer, quantizers and the rest
-#   train      steps of a random Qwen3-4B; TRAIN="8x2048 2x2048" are its passes
+#   files      a checkpoint of Qwen3-4B loaded and saved, beside cat and dd
+#   train      steps of a random Qwen3-4B; TRAIN="8x2048 2x2048" are its passes, STEPS (8) of each
+#   small      one sample of 2048 as on a card of 24 GB: memory planned, and seen from outside
+#   twice      TWICE (200) steps twice: equal bytes, no NaN
 #   generate   prefill and decoding of the same, NVFP4
-#   peers      the same in PyTorch
+#   peers      the same steps and decoding in PyTorch
+#
+# A row: date,machine,versions,commit,part,what,value,unit.  Only what was measured in one run
+# is to be compared: the chip's own pace changes by some percent from hour to hour.
 #
 # Environment: NIBBLE_BIN (../bin), NIBBLE_BUILD (../build: gpu/ has the test programs),
-# GOLDEN (directories of golden models), BENCH_PYTHON (python3 with torch, transformers).
+# GOLDEN (directories of golden models), BENCH_PYTHON (python3 with torch, transformers),
+# CONFIG (qwen3-4b-config.json), DEVICE (cuda).
 set -euo pipefail
 export LC_ALL=C
 
@@ -24,11 +31,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 bin=${NIBBLE_BIN:-$here/../bin}
 build=${NIBBLE_BUILD:-$here/../build}
 python=${BENCH_PYTHON:-python3}
-out='' scratch=${TMPDIR:-/var/tmp}
-usage='usage: bench/gpu.sh [-o DIR] [-d DIR] [PART]...'
+config=${CONFIG:-$here/qwen3-4b-config.json}
+device=${DEVICE:-cuda}
+csv='' scratch=${TMPDIR:-/var/tmp}
+usage='usage: bench/gpu.sh [-o CSV] [-d DIR] [PART]...'
 while getopts o:d:h opt; do
     case $opt in
-    o) out=$OPTARG ;;
+    o) csv=$OPTARG ;;
     d) scratch=$OPTARG ;;
     h) echo "$usage" && exit 0 ;;
     *) echo "$usage" >&2 && exit 2 ;;
@@ -36,132 +45,352 @@ while getopts o:d:h opt; do
 done
 shift $((OPTIND - 1))
 parts=("$@")
-[ $# -gt 0 ] || parts=(check kernels train generate peers)
+[ $# -gt 0 ] || parts=(check kernels files train small twice generate peers)
+for p in "${parts[@]}"; do
+    case $p in
+    check | kernels | files | train | small | twice | generate | peers) ;;
+    *) echo "bench/gpu.sh: $p: no such part" >&2 && exit 2 ;;
+    esac
+done
 command -v nvidia-smi >/dev/null || { echo 'bench/gpu.sh: not run: no GPU' >&2 && exit 77; }
+[ -x "$bin/trainstep" ] || { echo "bench/gpu.sh: no programs in $bin: make builds them" >&2 && exit 2; }
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
-[ -n "$out" ] || out=$here/results/gpu-$(echo "${gpu#NVIDIA }" | tr 'A-Z ' 'a-z-')
-mkdir -p "$out"
+gpu=${gpu#NVIDIA }
+[ -n "$csv" ] || csv=$here/results/gpu-$(echo "$gpu" | tr 'A-Z ' 'a-z-').csv
+commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo -)
+versions=$("$bin/trainstep" --diagnose 2>/dev/null | awk -F '\t' '
+    /^CUDA of the driver|^CUDA runtime|^cuBLASLt|^cuDNN/ { gsub(",", " "); s = s sep $1 " " $2; sep = "; " }
+    END { print s }')
 dir=$(mktemp -d "$scratch/nibble-gpu.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 export NIBBLE_BIN=$bin
 failed=0
+part=
 
-# say FILE COMMAND...: run it, its output to the screen and to a result.
-say()
+[ -s "$csv" ] || echo date,machine,versions,commit,part,what,value,unit >"$csv"
+
+# row WHAT VALUE UNIT
+row()
 {
-    local file=$1
-    shift
-    if ! "$@" 2>&1 | tee "$out/$file"; then
-        failed=1
-        echo "FAILED: $*"
-    fi
+    printf '%s,%s,%s,%s,%s,%s,%s,%s\n' "$(date -u +%F)" "${gpu//,/ }" "$versions" "$commit" \
+        "$part" "${1//,/ }" "$2" "$3" >>"$csv"
+    printf '%-60s %s %s\n' "$1" "$2" "$3"
 }
+
+# rows: lines of WHAT, VALUE and UNIT with tabs between them
+rows()
+{
+    local what value unit
+    while IFS=$'\t' read -r what value unit; do
+        row "$what" "$value" "$unit"
+    done
+}
+
+# fail WHAT [FILE]: note it, and show what the file says.
+fail()
+{
+    failed=1
+    row "$1" failed -
+    [ $# -lt 2 ] || tail -n 12 "$2" >&2
+}
+
+# ---- is it right ---------------------------------------------------------------------
 
 part_check()
 {
-    for t in adamw attention gemm quant rows; do
-        if "$build/gpu/$t" >"$dir/log" 2>&1; then
-            echo "$t: ok"
+    local t rc q d
+    for t in "$build"/gpu/*; do
+        case ${t##*/} in tune | *.*) continue ;; esac
+        rc=0
+        "$t" >"$dir/log" 2>&1 || rc=$?
+        if [ "$rc" -eq 0 ]; then
+            row "operations: ${t##*/}" ok -
         else
-            failed=1
-            echo "$t: FAILED" && head -n 12 "$dir/log"
+            fail "operations: ${t##*/}" "$dir/log"
         fi
     done
-    [ -n "${GOLDEN:-}" ] || return 0
-    for compute in f32 bf16; do
-        # shellcheck disable=SC2086  # a list of directories
-        "$python" -B "$here/../tests/golden.py" --device cuda --compute $compute $GOLDEN ||
-            failed=1
+    "$bin/datpack" -q -f --init 3 --config "$here/../tests/vectors/qwen3-4b-config.json" \
+        --dtype bf16 -s 'model.layers.0.*' -s 'model.layers.17.*' -o "$dir/part.dat"
+    for q in max 4over6 sweep native; do
+        for d in cpu "$device"; do
+            "$bin/nvquant" -q -f --device "$d" --quant $q -o "$dir/$d.dat" "$dir/part.dat"
+        done
+        if cmp -s "$dir/cpu.dat" "$dir/$device.dat"; then
+            row "nvquant $q: bytes of the CPU's" equal -
+        else
+            fail "nvquant $q: bytes of the CPU's"
+        fi
     done
+    rm -f "$dir"/*.dat
+    [ -n "${GOLDEN:-}" ] || return 0
+    for t in f32 bf16; do
+        # shellcheck disable=SC2086  # a list of directories
+        if "$python" -B "$here/../tests/golden.py" --device "$device" --compute $t $GOLDEN \
+            >"$dir/log" 2>&1; then
+            row "golden models, $t" ok -
+        else
+            fail "golden models, $t" "$dir/log"
+        fi
+        tail -n 5 "$dir/log"
+    done
+}
+
+# ---- what operations cost --------------------------------------------------------------
+
+# A table with a header becomes rows: the columns before the time say what, the time is one
+# row, the rate behind it another.  What is measured against a copy is given as a part of it.
+table_rows()
+{
+    awk -F '\t' -v OFS='\t' -v program="$1" '
+        NR == 1 || $1 == head[1] {
+            time = 0
+            for (i = 1; i <= NF; i++) {
+                head[i] = $i
+                if ($i == "us" || $i == "microseconds")
+                    time = i
+            }
+            next
+        }
+        !time { next }
+        {
+            what = program ":"
+            for (i = 1; i < time; i++)
+                what = what " " $i
+            print what, $time, "us"
+            rate = $NF
+            unit = head[NF] == "tflops" ? "TFLOP/s" : head[NF]
+            if (split(rate, w, " ") == 2) {
+                rate = w[1]
+                unit = w[2]
+            }
+            print what, rate, unit
+            if ($1 == "copy")
+                copy = rate
+            else if (copy && unit == "GB/s")
+                print what ": of a copy", sprintf("%.1f", 100 * rate / copy), "%"
+        }'
 }
 
 part_kernels()
 {
+    local t
     for t in gemm attention rows adamw quant; do
-        [ -x "$build/gpu/$t" ] && say "$t.tsv" "$build/gpu/$t" --time
+        [ -x "$build/gpu/$t" ] || continue
+        if "$build/gpu/$t" --time >"$dir/log" 2>&1; then
+            table_rows "$t" <"$dir/log" | rows
+        else
+            fail "$t --time" "$dir/log"
+        fi
     done
 }
+
+# ---- a model ---------------------------------------------------------------------------
 
 # The random model, once.
 need_model()
 {
     [ -e "$dir/m.ckpt" ] && return
     echo "-- making a model"
-    "$bin/datpack" -q --init 1 --config "$here/qwen3-4b-config.json" --to ckpt \
-        --quant "${QUANT:-max}" -o "$dir/m.ckpt"
+    "$bin/datpack" -q --init 1 --config "$config" --to ckpt --quant "${QUANT:-max}" -o "$dir/m.ckpt"
+    vocab=$(sed -n 's/.*"vocab_size": *\([0-9]*\).*/\1/p' "$config")
+}
+
+# ids N: so many in a line
+ids()
+{
+    awk -v n="$1" -v vocab="$vocab" 'BEGIN {
+        srand(1)
+        for (i = 0; i < n; i++)
+            printf "%d ", int(rand() * vocab)
+        print ""
+    }'
 }
 
 # N samples of LENGTH + 1 ids, every token a target.
 samples()
 {
-    awk -v n="$1" -v length_="$2" 'BEGIN {
+    awk -v n="$1" -v length_="$2" -v vocab="$vocab" 'BEGIN {
         srand(1)
         for (i = 0; i < n; i++) {
             for (k = 0; k <= length_; k++)
-                printf "%d ", int(rand() * 151643)
+                printf "%d ", int(rand() * vocab)
             print ""
         }
     }' | "$bin/tokenize" -q -f --input ids -o "$dir/data.tok"
 }
 
-# train BATCHxLENGTH OPTION...: a few steps; the median without the first two
+now()
+{
+    date +%s.%N
+}
+
+# speed WHAT BYTES SECONDS
+speed()
+{
+    row "$1" "$(awk -v b="$2" -v s="$3" 'BEGIN { printf "%.2f", b / s / 1e9 }')" GB/s
+}
+
+# since START: seconds
+since()
+{
+    awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.3f", b - a }'
+}
+
+part_files()
+{
+    need_model
+    samples 4 256
+    local bytes start
+    bytes=$(stat -c %s "$dir/m.ckpt")
+    cat "$dir/m.ckpt" >/dev/null
+    start=$(now)
+    cat "$dir/m.ckpt" >/dev/null
+    speed "cat of the checkpoint, in the page cache" "$bytes" "$(since "$start")"
+    start=$(now)
+    dd if=/dev/zero of="$dir/zeros" bs=16M count=$((bytes / (16 << 20) + 1)) conv=fsync 2>/dev/null
+    speed "dd of zeros, fsync" "$bytes" "$(since "$start")"
+    rm -f "$dir/zeros"
+    for _ in 1 2; do
+        "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" -n 1 -o "$dir/o.ckpt" -f "$dir/m.ckpt" \
+            >/dev/null 2>"$dir/err" || { fail "files" "$dir/err" && return; }
+    done
+    for what in loaded saved; do
+        speed "checkpoint $what" "$bytes" \
+            "$(sed -n "s/.*: $what [0-9.]* GB in \([0-9.]*\) s.*/\1/p" "$dir/err")"
+    done
+    rm -f "$dir/o.ckpt"
+}
+
+# watch FILE: the most memory of the GPU that was in use, in MiB, until it is ended
+watch()
+{
+    local most=0 used
+    while used=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1); do
+        [ "$used" -gt "$most" ] && most=$used && echo "$most" >"$1"
+        sleep 0.2
+    done
+}
+
+# train BATCHxLENGTH OPTION...: some steps; the median without the first two
 train()
 {
-    local shape=$1 batch=${1%x*} length=${1#*x}
+    local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what
     shift
+    what="trainstep $shape${*:+ $*}"
     samples $((batch * 4)) "$length"
-    "$bin/trainstep" -v --device cuda -d "$dir/data.tok" --batch "$batch" -n "${STEPS:-8}" \
-        --lr 1e-5 --log "$dir/log" -o "$dir/o.ckpt" -f "$@" "$dir/m.ckpt" >"$dir/tsv" 2>"$dir/err" ||
-        { echo "FAILED: train $shape $*" && tail -n 3 "$dir/err" && failed=1 && return; }
-    tail -n 3 "$dir/err"
-    "$python" - "$dir/log" "$shape" "$*" <<'END' | tee -a "$out/train.tsv"
+    before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)
+    echo "$before" >"$dir/used"
+    watch "$dir/used" &
+    watcher=$!
+    "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" --batch "$batch" -n "${STEPS:-8}" \
+        --lr 1e-5 --log "$dir/log" -o "$dir/o.ckpt" -f "$@" "$dir/m.ckpt" >"$dir/tsv" 2>"$dir/err" || rc=$?
+    kill "$watcher"
+    wait "$watcher" 2>/dev/null || true
+    if [ "$rc" -ne 0 ]; then
+        fail "$what" "$dir/err"
+        return
+    fi
+    "$python" - "$dir/log" "$shape" "$what" <<'END' | rows
 import json, sys
-rows = [json.loads(l) for l in open(sys.argv[1])]
-rows = [r for r in rows if "ms" in r and "loss" in r]
-ms = sorted(r["ms"] for r in rows[2:])
+lines = [json.loads(l) for l in open(sys.argv[1])]
+lines = [l for l in lines if "ms" in l and "loss" in l]
+ms = sorted(l["ms"] for l in lines[2:])
 ms = ms[len(ms) // 2]
 b, t = map(int, sys.argv[2].split("x"))
-print("trainstep %s %s\t%.1f ms\t%.0f tokens/s\t%.1f GB\tloss %.4f" %
-      (sys.argv[2], sys.argv[3], ms, b * t / ms * 1e3, rows[-1]["mem_gb"], rows[-1]["loss"]))
+for name, value, unit in (("", "%.1f" % ms, "ms"), ("", "%.0f" % (b * t / ms * 1e3), "tokens/s"),
+                          (": own memory", "%.2f" % lines[-1]["mem_gb"], "GiB"),
+                          (": last loss", "%.4f" % lines[-1]["loss"], "-")):
+    print("%s%s\t%s\t%s" % (sys.argv[3], name, value, unit))
 END
+    sed -n 's/.*plan: \([0-9.]*\) GB.*/\1/p' "$dir/err" | while read -r gb; do
+        row "$what: plan" "$gb" GiB
+    done
+    row "$what: memory seen from outside" \
+        "$(awk -v a="$before" -v b="$(cat "$dir/used")" 'BEGIN { printf "%.2f", (b - a) / 1024 }')" GiB
+    rm -f "$dir/log" "$dir/o.ckpt"
 }
 
 part_train()
 {
     need_model
-    for shape in ${TRAIN:-8x2048 2x2048}; do
+    for shape in ${TRAIN:-8x2048 2x2048 16x512 1x8192}; do
         # shellcheck disable=SC2086  # options
         train "$shape" ${OPTIONS:-}
     done
 }
 
+part_small()
+{
+    need_model
+    train 1x2048 --memory-limit 22 --clip-mode prev
+}
+
+part_twice()
+{
+    need_model
+    samples 16 255
+    local a b steps=${TWICE:-200}
+    for i in a b; do
+        "$bin/trainstep" -q --device "$device" -d "$dir/data.tok" --batch 8 -n "$steps" --lr 1e-5 \
+            -o "$dir/$i.ckpt" -f "$dir/m.ckpt" >"$dir/$i.tsv" 2>"$dir/err" ||
+            { fail "$steps steps" "$dir/err" && return; }
+        "$bin/datcat" --hash "$dir/$i.ckpt" >"$dir/$i.hash"
+        rm "$dir/$i.ckpt"
+    done
+    a=$(cut -f 2 "$dir/a.tsv" | tail -n 1)
+    b=$(cut -f 2 "$dir/a.tsv" | sed -n 2p)
+    row "$steps steps of 8x255: loss of the first" "$b" -
+    row "$steps steps of 8x255: loss of the last" "$a" -
+    if grep -qi nan "$dir/a.tsv"; then
+        fail "$steps steps: NaN"
+    fi
+    if cmp -s "$dir/a.hash" "$dir/b.hash"; then
+        row "$steps steps twice: bytes" equal -
+    else
+        fail "$steps steps twice: bytes"
+    fi
+}
+
 part_generate()
 {
     need_model
-    "$bin/datpack" -q -f --quant max --to dat --dtype nvfp4 --config "$here/qwen3-4b-config.json" \
-        -o "$dir/m.dat" "$dir/m.ckpt" || return
-    local ids
+    "$bin/datpack" -q -f --quant max --to dat --dtype nvfp4 --config "$config" \
+        -o "$dir/m.dat" "$dir/m.ckpt"
+    local prompt n
     for n in 128 4096; do
-        ids=$(awk -v n="$n" 'BEGIN { srand(2); for (i = 0; i < n; i++) printf "%d ", int(rand() * 151643) }')
+        prompt=$(ids "$n")
         # The first prompt pays for what is made once.
-        "$bin/generate" -v --device cuda --config "$here/qwen3-4b-config.json" --ids --ignore-eos \
-            -n 128 -p "$ids" -p "$ids" -p "$ids" "$dir/m.dat" 2>&1 >/dev/null | grep prefill |
-            sed "s/^/$n ids: /" | tee -a "$out/generate.tsv"
+        "$bin/generate" -v --device "$device" --config "$config" --ids --ignore-eos \
+            -n 128 -p "$prompt" -p "$prompt" -p "$prompt" "$dir/m.dat" >/dev/null 2>"$dir/err" ||
+            { fail "generate" "$dir/err" && return; }
+        sed -n "s/.*prompt \([12]\): prefill \([0-9]*\) tokens, \([0-9.]*\) tok\/s; decode \([0-9]*\) tokens, \([0-9.]*\) tok\/s.*/prefill of \2, run \1\t\3\ttokens\/s\ndecode after \2, run \1\t\5\ttokens\/s/p" \
+            "$dir/err" | rows
     done
+    rm -f "$dir/m.dat"
 }
 
 part_peers()
 {
+    local shape
     for shape in ${TRAIN:-8x2048 2x2048}; do
-        "$python" "$here/gpu_torch.py" train "${shape%x*}" "${shape#*x}" "${STEPS:-8}" 2>/dev/null |
-            tee -a "$out/peers.tsv" || failed=1
+        "$python" "$here/gpu_torch.py" train "${shape%x*}" "${shape#*x}" "${STEPS:-8}" 2>"$dir/err" >"$dir/log" ||
+            { fail "PyTorch $shape" "$dir/err" && continue; }
+        peer_rows <"$dir/log" | rows
     done
-    "$python" "$here/gpu_torch.py" decode 128 128 2>/dev/null | tee -a "$out/peers.tsv" || failed=1
+    if "$python" "$here/gpu_torch.py" decode 128 128 2>"$dir/err" >"$dir/log"; then
+        peer_rows <"$dir/log" | rows
+    else
+        fail "PyTorch decode" "$dir/err"
+    fi
 }
 
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee "$out/machine"
-for p in "${parts[@]}"; do
-    echo "== $p"
-    "part_$p"
+peer_rows()
+{
+    awk -F '\t' -v OFS='\t' '{ print $1, $2, "ms"; print $1, $3, "tokens/s"; print $1 ": memory", $4, "GiB" }'
+}
+
+for part in "${parts[@]}"; do
+    echo "== $part"
+    "part_$part"
 done
 [ "$failed" -eq 0 ]
