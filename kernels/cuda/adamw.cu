@@ -483,7 +483,7 @@ launch(const struct run *r, const G *grad)
     } else
         adamw_kernel<W, G, MOMENTS_INT8><<<grid, THREADS, 0, stream>>>(
             *r->s, grad, r->first, r->end, r->clip, r->h);
-    CUDA_LAUNCHED(r->c, "adamw");
+    cuda_launched(r->c, "adamw");
 }
 
 template <typename G>
@@ -610,9 +610,9 @@ cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
     else
         squares_kernel<<<grid, THREADS, 0, c->stream>>>(
             sums, (const __nv_bfloat16 *)g->values, n);
-    CUDA_LAUNCHED(c, "sum_squares");
+    cuda_launched(c, "sum_squares");
     sum_kernel<<<1, THREADS, 0, c->stream>>>(out, sums, grid);
-    CUDA_LAUNCHED(c, "sum_squares");
+    cuda_launched(c, "sum_squares");
 }
 
 static __global__ void
@@ -634,5 +634,5 @@ cuda_clip(struct kernels *k, float *out, const double *squares, float given,
     if (!cuda_ready(c))
         return;
     clip_kernel<<<1, 1, 0, c->stream>>>(out, squares, given, limit, most, before);
-    CUDA_LAUNCHED(c, "clip");
+    cuda_launched(c, "clip");
 }

@@ -62,7 +62,7 @@ attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
                const struct view *v)
 {
     plan<<<1, 1024, 0, c->stream>>>(order, end, tiles, each, *v);
-    CUDA_LAUNCHED(c, "attention: plan");
+    cuda_launched(c, "attention: plan");
 }
 
 /* More than 48 KB of shared memory, and as much of it as there is. */
@@ -226,7 +226,7 @@ run_forward(struct cuda *c, void *out, float *lse, const void *q, const void *ke
     forward<DIM><<<bundles * (unsigned)tiles, THREADS, forward_shared<DIM>, c->stream>>>(
         (bf16 *)out, lse, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value, order,
         *v);
-    CUDA_LAUNCHED(c, "attention");
+    cuda_launched(c, "attention");
 }
 
 /* ---- sums of dout * out ---------------------------------------------------------------- */
@@ -269,7 +269,7 @@ run_sums(struct cuda *c, float *work, const void *dout, const void *out,
     unsigned blocks = blocks_of((size_t)v->tokens, SUM_WARPS) * (unsigned)v->query;
     sum_products<T><<<blocks, 32 * SUM_WARPS, 0, c->stream>>>(
         work, (const T *)dout, (const T *)out, *v);
-    CUDA_LAUNCHED(c, "attention_dx: sums");
+    cuda_launched(c, "attention_dx: sums");
 }
 
 /* ---- the operations ----------------------------------------------------------------------- */

@@ -358,7 +358,7 @@ run_keys(struct cuda *c, const struct back *b, const struct view *v)
     attention_allow(c, (const void *)back_of_keys<DIM, PAIRS, QUERIES>, L::SHARED);
     back_of_keys<DIM, PAIRS, QUERIES>
         <<<(unsigned)tiles * (unsigned)v->kv, L::THREADS, L::SHARED, c->stream>>>(mine, *v);
-    CUDA_LAUNCHED(c, "attention_dx: keys");
+    cuda_launched(c, "attention_dx: keys");
 }
 
 template <int DIM>
@@ -381,7 +381,7 @@ run_back(struct cuda *c, const struct back *b, const struct view *v)
     attention_allow(c, (const void *)back_of_rows<DIM>, rows_shared<DIM>);
     back_of_rows<DIM><<<bundles * (unsigned)tiles, THREADS, rows_shared<DIM>, c->stream>>>(
         mine, *v);
-    CUDA_LAUNCHED(c, "attention_dx: queries");
+    cuda_launched(c, "attention_dx: queries");
 }
 
 void

@@ -234,7 +234,7 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
     attention_allow(c, (const void *)plain<T, N>, shared);
     plain<T, N><<<blocks, THREADS, shared, c->stream>>>(
         (T *)out, lse, (const T *)q, (const T *)key, (const T *)value, *v);
-    CUDA_LAUNCHED(c, "attention: plain");
+    cuda_launched(c, "attention: plain");
 }
 
 template <typename T, int N>
@@ -248,9 +248,9 @@ run_back(struct cuda *c, const struct plain_back *b, const struct view *v)
     attention_allow(c, (const void *)plain_dx<T, N, false>, shared);
     attention_allow(c, (const void *)plain_dx<T, N, true>, shared);
     plain_dx<T, N, true><<<of_keys, THREADS, shared, c->stream>>>(*b, *v);
-    CUDA_LAUNCHED(c, "attention_dx: plain, keys");
+    cuda_launched(c, "attention_dx: plain, keys");
     plain_dx<T, N, false><<<of_rows, THREADS, shared, c->stream>>>(*b, *v);
-    CUDA_LAUNCHED(c, "attention_dx: plain, queries");
+    cuda_launched(c, "attention_dx: plain, queries");
 }
 
 /* Long rows leave room for fewer of the other side. */

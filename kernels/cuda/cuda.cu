@@ -107,11 +107,34 @@ struct block {
     struct block *next;
 };
 
+/* For tests: which one from now on fails; 0: none. */
+struct failing {
+    long alloc, launch, wait;
+};
+
 struct whole { // a struct cuda, and what only this file knows
     struct cuda c;
     struct block *blocks;
-    long fail; // this allocation does; for tests
+    struct failing fail;
 };
+
+static cudaError_t
+unless_failing(long *n, cudaError_t with, cudaError_t e)
+{
+    return *n && --*n == 0 ? with : e;
+}
+
+void
+cuda_launched(struct cuda *c, const char *name)
+{
+    struct whole *w = (struct whole *)c;
+    c->early = false;
+    cuda_check(c,
+               unless_failing(&w->fail.launch, cudaErrorLaunchOutOfResources,
+                              cudaGetLastError()),
+               name);
+    cuda_mark(c, name);
+}
 
 static void *
 cuda_alloc(struct kernels *k, size_t bytes)
@@ -122,8 +145,10 @@ cuda_alloc(struct kernels *k, size_t bytes)
     if (!cuda_ready(c))
         return NULL;
     struct block *b = (struct block *)malloc(sizeof *b);
-    cudaError_t e = w->fail && --w->fail == 0 ? cudaErrorMemoryAllocation
-                                              : cudaMalloc(&p, bytes ? bytes : 1);
+    cudaError_t e =
+        unless_failing(&w->fail.alloc, cudaErrorMemoryAllocation, cudaSuccess);
+    if (e == cudaSuccess)
+        e = cudaMalloc(&p, bytes ? bytes : 1);
     if (!b || e != cudaSuccess) {
         if (e == cudaErrorMemoryAllocation || !b)
             err_set(c->err, ERR_MEMORY,
@@ -240,7 +265,9 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
             size_t at = (i - 1) * RING_BYTES, n = bytes - at < RING_BYTES ? bytes - at
                                                                           : RING_BYTES;
             int b = buffer[(i - 1) % RING];
-            if (cuda_check(c, cudaEventSynchronize(c->ring_free[b]), "a step"))
+            cudaError_t e = cudaEventSynchronize(c->ring_free[b]);
+            e = unless_failing(&((struct whole *)c)->fail.wait, cudaErrorIllegalAddress, e);
+            if (cuda_check(c, e, "a step"))
                 memcpy((char *)to + at, c->ring[b], n);
         }
     }
@@ -364,6 +391,13 @@ take_own(struct cuda *c)
     return cuda_ready(c);
 }
 
+static long
+number_of(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text ? atol(text) : 0;
+}
+
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
 nibble_cuda_open_2(size_t size, struct device is, int device, struct err *err)
@@ -377,8 +411,9 @@ nibble_cuda_open_2(size_t size, struct device is, int device, struct err *err)
         err_set(err, ERR_MEMORY, "out of memory");
         return NULL;
     }
-    const char *fail = getenv("NIBBLE_FAIL_ALLOC");
-    w->fail = fail ? atol(fail) : 0;
+    w->fail = (struct failing){ number_of("NIBBLE_FAIL_ALLOC"),
+                                number_of("NIBBLE_FAIL_LAUNCH"),
+                                number_of("NIBBLE_FAIL_WAIT") };
     w->c.k = table;
     w->c.k.is = is;
     w->c.err = err;

@@ -75,9 +75,7 @@ cuda_ready(const struct cuda *c)
 }
 
 /* After each launch, unless it is cuda_start's. */
-#define CUDA_LAUNCHED(c, name)                                                         \
-    ((c)->early = false, cuda_check((c), cudaGetLastError(), name),                    \
-     (c)->trace ? cuda_mark(c, name) : (void)0)
+void cuda_launched(struct cuda *c, const char *name);
 
 static inline unsigned
 blocks_of(size_t n, size_t each)
@@ -150,7 +148,7 @@ cuda_start_clusters(struct cuda *c, const char *name, unsigned cluster,
         size->val.clusterDim.y = size->val.clusterDim.z = 1;
     }
     cuda_check(c, cudaLaunchKernelEx(&config, kernel, (P)args...), name);
-    CUDA_LAUNCHED(c, name);
+    cuda_launched(c, name);
     c->early = !c->trace;
 }
 

@@ -223,7 +223,7 @@ narrow(struct cuda *c, void *y, const void *x, enum dtype dtype, size_t n)
         narrow_kernel<<<blocks, 256, 0, c->stream>>>(to, (const __half *)x, n);
     else
         narrow_kernel<<<blocks, 256, 0, c->stream>>>(to, (const float *)x, n);
-    CUDA_LAUNCHED(c, "narrow");
+    cuda_launched(c, "narrow");
 }
 
 /* Some rows of a weight, in the type of activations. */

@@ -121,7 +121,7 @@ cuda_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, s
                                                      (const __nv_bfloat16 *)values, n);
     else
         amax_kernel<<<grid, THREADS, 0, c->stream>>>(bits, (const __half *)values, n);
-    CUDA_LAUNCHED(c, "amax");
+    cuda_launched(c, "amax");
 }
 
 /* ---- values in, codes out ------------------------------------------------------------------ */
@@ -337,7 +337,7 @@ launch(struct cuda *c, const struct packed *to, const T *x, size_t rows, size_t 
     else
         quantize_kernel<T, ANY>
             <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
-    CUDA_LAUNCHED(c, "quantize");
+    cuda_launched(c, "quantize");
 }
 
 void
@@ -358,7 +358,7 @@ cuda_quantize(struct kernels *k, const struct packed *to, const void *values,
     mine.source = dtype;
     scale_kernel<<<1, 1, 0, c->stream>>>(t, to->scale2, amax, n, spec->kind,
                                          spec->modelopt);
-    CUDA_LAUNCHED(c, "quantize");
+    cuda_launched(c, "quantize");
     if (rows == 0 || cols == 0 || !cuda_ready(c))
         return;
     if (dtype == DT_F32)
@@ -402,5 +402,5 @@ cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scale
         return;
     expand_kernel<<<grid_of(c, n / 32 + 1, 8), THREADS, 0, c->stream>>>(
         (uint4 *)to, (const uint32_t *)codes, scales, n / 8);
-    CUDA_LAUNCHED(c, "expand");
+    cuda_launched(c, "expand");
 }

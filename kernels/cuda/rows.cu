@@ -134,7 +134,7 @@ move_packs(struct cuda *c, void *y, const void *x, const int32_t *index, size_t 
     else
         move_rows<P, false><<<(unsigned)rows, threads, 0, c->stream>>>(
             (P *)y, (const P *)x, index, (unsigned)packs);
-    CUDA_LAUNCHED(c, back ? "scatter" : "gather");
+    cuda_launched(c, back ? "scatter" : "gather");
 }
 
 template <typename T>
@@ -195,13 +195,13 @@ convert_of(struct cuda *c, T *y, const void *x, size_t n)
         convert_packs<T, W, lanes<T>>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->stream>>>(y, from,
                                                                             packs);
-        CUDA_LAUNCHED(c, "convert");
+        cuda_launched(c, "convert");
     }
     if (head < n) {
         convert_packs<T, W, 1>
             <<<blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, c->stream>>>(
                 y + head, from + head, n - head);
-        CUDA_LAUNCHED(c, "convert");
+        cuda_launched(c, "convert");
     }
 }
 
@@ -413,7 +413,7 @@ grow(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids
         const T *from = (const T *)x + at * width;
         sort_ids<<<blocks_of(n, THREADS / 32), THREADS, 0, c->stream>>>(
             key, order, ids + at, (int)n);
-        CUDA_LAUNCHED(c, "sort");
+        cuda_launched(c, "sort");
         if (packs)
             grow_rows<T, W, 4, L1><<<n * parts, WALKERS, 0, c->stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
@@ -422,7 +422,7 @@ grow(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids
             grow_rows<T, W, 1, L1><<<n * parts, WALKERS, 0, c->stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
                 share);
-        CUDA_LAUNCHED(c, "grow");
+        cuda_launched(c, "grow");
         if (n <= LONG)
             continue;
         unsigned thin = blocks_of(width, (packs ? 4 : 1) * 32);
@@ -435,7 +435,7 @@ grow(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids
             grow_long<T, W, 1, L1><<<places * thin, 32, 0, c->stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
                 share);
-        CUDA_LAUNCHED(c, "grow");
+        cuda_launched(c, "grow");
     }
 }
 
@@ -498,7 +498,7 @@ add_up(struct cuda *c, float *to, size_t slices, size_t n)
 {
     add_slices<<<blocks_of(n, 32), 32 * ADD_WARPS, 0, c->stream>>>(
         to, c->partials, (unsigned)slices, (unsigned)n);
-    CUDA_LAUNCHED(c, "add_slices");
+    cuda_launched(c, "add_slices");
 }
 
 /* A block a row, which waits in registers: PER packs a thread. */
@@ -720,12 +720,12 @@ norm_dx_slow(struct cuda *c, void *dx, float *dgain, const void *dy, const void 
             <<<blocks_of(columns, THREADS) * slices, THREADS, 0, c->stream>>>(
                 c->partials, (const T *)dy + at, (const T *)x + at, scale, rows, n,
                 columns, slices);
-        CUDA_LAUNCHED(c, "norm_dx");
+        cuda_launched(c, "norm_dx");
         add_up(c, dgain + at, slices, columns);
     }
     norm_dx_plain<T><<<(unsigned)rows, THREADS, 0, c->stream>>>(
         (T *)dx, (const T *)dy, (const T *)x, scale, gain, n, add);
-    CUDA_LAUNCHED(c, "norm_dx");
+    cuda_launched(c, "norm_dx");
 }
 
 template <typename T, int PER>
@@ -738,7 +738,7 @@ norm_dx_per(struct cuda *c, void *dx, float *dgain, const void *dy, const void *
     norm_dx_rows<T, PER><<<(unsigned)slices, threads, 0, c->stream>>>(
         (T *)dx, dgain ? c->partials : NULL, (const T *)dy, (const T *)x, scale, gain,
         rows, (unsigned)n, add);
-    CUDA_LAUNCHED(c, "norm_dx");
+    cuda_launched(c, "norm_dx");
     if (dgain)
         add_up(c, dgain, slices, n);
 }
@@ -1105,7 +1105,7 @@ turn_dx_launch(struct cuda *c, void *d, float *dgain, const void *x, const float
     turn_dx_heads<T, V, PAIRS, MANY><<<(unsigned)slices, THREADS, 0, c->stream>>>(
         (T *)d, dgain ? c->partials : NULL, (const T *)x, scale, gain, *t, group,
         (unsigned)items);
-    CUDA_LAUNCHED(c, "turn_dx");
+    cuda_launched(c, "turn_dx");
     if (dgain)
         add_up(c, dgain, slices, t->dim);
 }
@@ -1232,13 +1232,13 @@ swiglu_dx_of(struct cuda *c, void *gate, void *up, void *d, size_t n)
         swiglu_dx_packs<T, lanes<T>>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->stream>>>(g, u, dy,
                                                                             packs);
-        CUDA_LAUNCHED(c, "swiglu_dx");
+        cuda_launched(c, "swiglu_dx");
     }
     if (head < n) {
         swiglu_dx_packs<T, 1>
             <<<blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, c->stream>>>(
                 g + head, u + head, dy + head, n - head);
-        CUDA_LAUNCHED(c, "swiglu_dx");
+        cuda_launched(c, "swiglu_dx");
     }
 }
 
@@ -1382,7 +1382,7 @@ loss_launch(struct cuda *c, float *loss, void *logits, const int32_t *label,
     loss_rows<T, V><<<(unsigned)rows, row_threads(vocab / V, 1, LOSS_THREADS), bytes,
                       c->stream>>>(loss, (T *)logits, label, (unsigned)vocab,
                                    (unsigned)kept, scale);
-    CUDA_LAUNCHED(c, "cross_entropy");
+    cuda_launched(c, "cross_entropy");
 }
 
 template <typename T>
@@ -1449,7 +1449,7 @@ l1_from(struct cuda *c, float *loss, void *dx, float *dw, const void *x,
         l1_rows<T, W, 1>
             <<<(unsigned)rows, row_threads(n, 2, THREADS), 0, c->stream>>>(
                 loss, (T *)dx, (const T *)x, values, label, (unsigned)n, share);
-    CUDA_LAUNCHED(c, "l1");
+    cuda_launched(c, "l1");
     if (dw)
         grow<T, W, true>(c, dw, x, values, label, rows, n, share);
 }
