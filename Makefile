@@ -23,6 +23,7 @@ CORE_SRCS = \
 	lib/core/map.c \
 	lib/core/names.c \
 	lib/core/num.c \
+	lib/core/os.c \
 	lib/core/outfile.c \
 	lib/core/par.c \
 	lib/core/sha256.c \

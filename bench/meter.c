@@ -11,6 +11,8 @@
  *
  * Exit: that of the command.
  */
+#include "lib/core/os.h"
+
 #include <errno.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -18,16 +20,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static double
 seconds(struct timeval t)
@@ -64,7 +57,7 @@ main(int argc, char **argv)
         fputs("usage: meter FILE COMMAND [ARGUMENT]...\n", stderr);
         return 2;
     }
-    double before = machine(), start = now();
+    double before = machine(), start = os_seconds();
     int rc = posix_spawnp(&pid, argv[2], NULL, NULL, argv + 2, environ);
     if (rc != 0) {
         fprintf(stderr, "meter: %s: %s\n", argv[2], strerror(rc));
@@ -73,7 +66,7 @@ main(int argc, char **argv)
     while (wait4(pid, &status, 0, &use) < 0)
         if (errno != EINTR)
             return 127;
-    double wall = now() - start, user = seconds(use.ru_utime);
+    double wall = os_seconds() - start, user = seconds(use.ru_utime);
     double foreign = machine() - before - user;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     FILE *out = fopen(argv[1], "a");

@@ -9,13 +9,13 @@
  */
 #include "lib/nvfp4/quant.h"
 #include "lib/core/num.h"
+#include "lib/core/os.h"
 #include "lib/core/philox.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROWS = 1024, COLS = 1024, COUNT = ROWS * COLS, CHANNEL = 100 };
 
@@ -179,14 +179,6 @@ print_relative(void)
 
 /* ---- speed --------------------------------------------------------------------------- */
 
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void
 print_speed(void)
 {
@@ -201,9 +193,9 @@ print_speed(void)
             struct quant_scale t = nvfp4_scale(&spec, 0.1F);
             double best = INFINITY;
             for (int r = 0; r < RUNS && (r < 2 || isa); r++) {
-                double start = now();
+                double start = os_seconds();
                 nvfp4_quant(codes, scales, x, ROWS, COLS, 0, &spec, &t, NULL);
-                best = fmin(best, now() - start);
+                best = fmin(best, os_seconds() - start);
             }
             printf("%s,%s,%.4g,%.4g\n", isa_name((enum isa)isa),
                    quant_name((enum quant)k), COUNT / best, 2 * COUNT / best);

@@ -8,19 +8,11 @@
  * encoder, freeing.  Each run has a new encoder, so its table of pieces is cold; the
  * lists of ids and bytes have grown in the first run.
  */
+#include "lib/core/os.h"
 #include "lib/text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static struct slice
 read_text(const char *path)
@@ -53,24 +45,24 @@ main(int argc, char **argv)
         fprintf(stderr, "tokenize: %s is not UTF-8\n", argv[2]);
         return 2;
     }
-    double start = now();
+    double start = os_seconds();
     struct tokenizer *t = tokenizer_open(argv[1], &guard, &err);
-    double load = now() - start, best_encode = 1e9, best_decode = 1e9;
+    double load = os_seconds() - start, best_encode = 1e9, best_decode = 1e9;
     struct ids ids = { 0 };
     struct buf back = { 0 };
     for (int i = 0; t && i < runs; i++) {
         struct encoder *e = encoder_open(t, &err);
         ids.n = back.len = 0;
-        start = now();
+        start = os_seconds();
         if (!e || encode(e, &ids, text, false, &err) < 0)
             break;
-        double s = now() - start;
+        double s = os_seconds() - start;
         best_encode = s < best_encode ? s : best_encode;
         encoder_close(e);
-        start = now();
+        start = os_seconds();
         if (decode(t, &back, ids.v, ids.n, &err) < 0)
             break;
-        s = now() - start;
+        s = os_seconds() - start;
         best_decode = s < best_decode ? s : best_decode;
     }
     if (err.kind) {

@@ -3,6 +3,7 @@
 #include "cmd/cmd.h"
 
 #include "lib/core/num.h"
+#include "lib/core/os.h"
 #include "lib/core/par.h"
 
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_OPTIONS = 64 };
@@ -403,20 +403,10 @@ cmd_alloc(size_t n, size_t size)
 }
 
 uint64_t
-cmd_proc(const char *path, const char *key)
+cmd_available(void)
 {
-    char line[256];
-    size_t n = strlen(key);
-    uint64_t bytes = 0;
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, key, n) == 0 && line[n] == ':') {
-            bytes = strtoull(line + n + 1, NULL, 10) * 1024;
-            break;
-        }
-    if (f)
-        fclose(f);
-    return bytes;
+    int64_t bytes = os_bytes("/proc/meminfo", "MemAvailable");
+    return bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
 bool
@@ -465,21 +455,13 @@ cmd_tmpdir(void)
 
 /* ---- progress --------------------------------------------------------------- */
 
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void
 progress_begin(struct progress *p, const struct cmd *c, const char *what,
                uint64_t total)
 {
     *p = (struct progress){ .what = what, .total = total };
     p->active = !c->quiet && total > 0 && isatty(STDERR_FILENO);
-    p->started = p->shown = now();
+    p->started = p->shown = os_seconds();
 }
 
 void
@@ -488,7 +470,7 @@ progress_add(struct progress *p, uint64_t bytes)
     p->done += bytes;
     if (!p->active)
         return;
-    double t = now();
+    double t = os_seconds();
     if (t - p->shown < 0.2)
         return;
     p->shown = t;

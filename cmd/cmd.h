@@ -92,8 +92,8 @@ void cmd_refuse_terminal(void);
 void cmd_flush(struct buf *b);
 /* n zeroed items, or the end of the program; free them. */
 void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
-/* Bytes that a line "KEY:  N kB" of a file in /proc tells; 0 without it. */
-uint64_t cmd_proc(const char *path, const char *key);
+/* Bytes of memory that programs can still have, as the kernel thinks; 0: not known. */
+uint64_t cmd_available(void);
 /* Whether both paths are one file, through whatever links; NULL is none. */
 bool cmd_same_file(const char *a, const char *b);
 /* An output that is one of the inputs or of the other outputs, or misuse.  NULL: not

@@ -92,8 +92,7 @@ device_words(char *to, size_t n, const struct device_options *o)
 uint64_t
 device_free(const struct device_options *o)
 {
-    uint64_t bytes = o->cuda ? kernels_cuda_free(o->number)
-                             : cmd_proc("/proc/meminfo", "MemAvailable");
+    uint64_t bytes = o->cuda ? kernels_cuda_free(o->number) : cmd_available();
     return bytes ? bytes : UINT64_MAX;
 }
 
@@ -120,8 +119,7 @@ device_diagnose(const struct device_options *o)
         printf("isa.%s\t%s\n", isa_name((enum isa)i),
                isa_have((enum isa)i) ? "yes" : "this CPU lacks it");
     printf("threads\t%u\n", o->threads);
-    printf("memory_available\t%llu\n",
-           (unsigned long long)cmd_proc("/proc/meminfo", "MemAvailable"));
+    printf("memory_available\t%llu\n", (unsigned long long)cmd_available());
     puts("cpu.f32\tyes: one fused sum an element, in order; equal for all threads");
     puts("cpu.bf16\tno: needs a GPU");
     puts("path.dequant\tyes: products of exactly dequantized weights");

@@ -4,6 +4,7 @@
 #include "cmd/generate/stream.h"
 
 #include "lib/core/num.h"
+#include "lib/core/os.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -117,7 +118,7 @@ static int
 generate(struct answer *a)
 {
     struct session *s = a->s;
-    double start = seconds();
+    double start = os_seconds();
     size_t most = s->c->max_tokens; // of a long answer the cache grows later
     size_t want = s->ids.n + (most < AT_ONCE ? most : AT_ONCE);
     if (s->ids.n > s->limit)
@@ -130,14 +131,14 @@ generate(struct answer *a)
         return -1;
     a->computed = a->prompt - (s->c->no_kv ? 0 : s->cache.used);
     int rc = session_follow(s);
-    a->prefill_s = seconds() - start;
-    start = seconds();
+    a->prefill_s = os_seconds() - start;
+    start = os_seconds();
     while (rc == 0 && a->n < s->c->max_tokens) {
         rc = next_token(a);
         if (rc == 0 && a->n < s->c->max_tokens)
             rc = session_follow(s);
     }
-    a->decode_s = seconds() - start;
+    a->decode_s = os_seconds() - start;
     if (rc < 0)
         return -1;
     int stop = stream_finish(&a->stream, s->err);

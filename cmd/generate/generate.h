@@ -57,8 +57,6 @@ struct session {
     struct err *err;
 };
 
-double seconds(void);
-
 /* session.c */
 int session_open(struct session *s, struct config_generate *c, struct err *err);
 void session_close(struct session *s);

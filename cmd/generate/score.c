@@ -4,6 +4,7 @@
 #include "cmd/generate/generate.h"
 
 #include "lib/core/maths.h"
+#include "lib/core/os.h"
 #include "lib/format/tok.h"
 
 #include <math.h>
@@ -374,7 +375,7 @@ int
 score_file(struct session *s)
 {
     struct score x = { .s = s };
-    double start = seconds();
+    double start = os_seconds();
     int rc = prepare(&x);
     if (rc == 0)
         rc = score_all(&x);
@@ -382,7 +383,7 @@ score_file(struct session *s)
         put_result(&x);
     if (rc == 0 && s->c->cmd.verbose)
         warn("%llu tokens, %.1f tok/s", (unsigned long long)x.tokens,
-             (double)x.tokens / (seconds() - start));
+             (double)x.tokens / (os_seconds() - start));
     if (x.has_out)
         dump_close(&x.out);
     if (x.has_kl)

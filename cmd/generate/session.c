@@ -3,22 +3,14 @@
 #include "cmd/generate/generate.h"
 
 #include "lib/core/num.h"
+#include "lib/core/os.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 enum { CHUNK = 512, CHUNK_GPU = 4096, ROOM = 256 }; // tokens
-
-double
-seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- tokenizer ---------------------------------------------------------------------------- */
 
@@ -115,7 +107,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
                               .quant = c->quant,
                               .cmd = &c->cmd };
     *s = (struct session){ .c = c, .err = err };
-    double start = seconds();
+    double start = os_seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)
         return -1;
     for (uint32_t i = 0; i < s->model.config.n_eos; i++)
@@ -140,8 +132,8 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     char words[64];
     device_words(words, sizeof words, &c->where);
     if (c->cmd.verbose)
-        warn("%s: loaded in %.2f s; device: %s", s->model.store.name, seconds() - start,
-             words);
+        warn("%s: loaded in %.2f s; device: %s", s->model.store.name,
+             os_seconds() - start, words);
     return 0;
 }
 

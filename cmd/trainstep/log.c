@@ -5,6 +5,7 @@
 
 #include "lib/core/json.h"
 #include "lib/core/num.h"
+#include "lib/core/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,19 +25,12 @@ struct logs {
     size_t n_samples;
 };
 
-double
-log_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Bytes of this process's memory, or the most there ever were; 0: not known. */
 uint64_t
 log_rss(bool peak)
 {
-    return cmd_proc("/proc/self/status", peak ? "VmHWM" : "VmRSS");
+    int64_t bytes = os_bytes("/proc/self/status", peak ? "VmHWM" : "VmRSS");
+    return bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
 /* Of the device; on the CPU that is the process. */
@@ -334,8 +328,8 @@ log_phase(struct run *r, const char *phase)
                mib(r->k ? r->k->ledger.all : 0), mib(r->k ? r->k->ledger.most : 0),
                rss);
     buf_printf(b, ",\"MemAvailableMiB\":%llu,\"Step\":%llu,\"ElapsedMs\":%.0f}",
-               mib(cmd_proc("/proc/meminfo", "MemAvailable")),
-               (unsigned long long)r->t.step, (log_now() - l->started) * 1000);
+               mib(cmd_available()), (unsigned long long)r->t.step,
+               (os_seconds() - l->started) * 1000);
 }
 
 static void
@@ -379,7 +373,7 @@ log_open(struct run *r)
     struct logs *l = cmd_alloc(1, sizeof *l);
     r->logs = l;
     l->json = l->events = l->report = -1;
-    l->started = log_now();
+    l->started = os_seconds();
     l->first_step = l->logged = r->t.step;
     l->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
     if (r->o->log)
@@ -394,7 +388,7 @@ static void
 show_progress(struct run *r, const struct train_result *res)
 {
     struct logs *l = r->logs;
-    double t = log_now(), steps = (double)(r->t.step - l->first_step);
+    double t = os_seconds(), steps = (double)(r->t.step - l->first_step);
     if (!l->progress || (t - l->shown < 0.2 && r->t.step < r->end))
         return;
     l->shown = t;

@@ -3,6 +3,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "cmd/trainstep/dump.h"
+#include "lib/core/os.h"
 #include "lib/core/outfile.h"
 #include "lib/nvfp4/quant.h"
 
@@ -293,7 +294,7 @@ judge(void *ctx, double loss, double norm)
 static void
 open_model(struct run *r)
 {
-    double start = log_now();
+    double start = os_seconds();
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
         save_load(r, &r->in) < 0)
         die_err(&r->err);
@@ -305,7 +306,7 @@ open_model(struct run *r)
         die_err(&r->err);
     if (r->o->cmd.verbose)
         warn("%s: loaded %.1f GB in %.2f s", r->in.name,
-             (double)r->file_bytes / (1 << 30), log_now() - start);
+             (double)r->file_bytes / (1 << 30), os_seconds() - start);
     if (*r->st.route && strcmp(r->st.route, r->k->route) != 0)
         warn("%s: trained by \"%s\" so far, from here on by \"%s\"", r->in.name,
              r->st.route, r->k->route);
@@ -332,7 +333,7 @@ numbers(const struct run *r, double rate)
 static void
 evaluate(struct run *r)
 {
-    double sum = 0, start = log_now();
+    double sum = 0, start = os_seconds();
     uint64_t targets = 0;
     r->evaluated = r->t.step;
     for (size_t at = 0; at < r->eval.n; at += (size_t)r->s.batch) {
@@ -341,7 +342,7 @@ evaluate(struct run *r)
             die_err(&r->err);
     }
     log_eval(r, targets ? sum / (double)targets : NAN, targets,
-             (log_now() - start) * 1000);
+             (os_seconds() - start) * 1000);
 }
 
 static bool
@@ -416,7 +417,7 @@ static bool
 step(struct run *r)
 {
     struct train_result res = { .outcome = TRAIN_SKIPPED };
-    double rate = settings_rate(&r->s, r->t.step + 1), start = log_now();
+    double rate = settings_rate(&r->s, r->t.step + 1), start = os_seconds();
     r->t.numbers = numbers(r, rate);
     if (is_bad(r, r->t.step + 1)) {
         data_skip(&r->data);
@@ -435,7 +436,7 @@ step(struct run *r)
         return false;
     }
     log_phase(r, "optimizer_step_done");
-    log_step(r, &res, rate, (log_now() - start) * 1000);
+    log_step(r, &res, rate, (os_seconds() - start) * 1000);
     count_outcome(r, &res);
     return true;
 }

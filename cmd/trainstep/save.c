@@ -5,6 +5,7 @@
 
 #include "cmd/bulk.h"
 #include "lib/core/json.h"
+#include "lib/core/os.h"
 #include "lib/format/writer.h"
 
 #include <errno.h>
@@ -390,7 +391,7 @@ save_write(struct run *r)
     struct buf provenance = { 0 }, state = { 0 };
     struct writer_options opt = { .guard = &cmd_guard };
     uint8_t *chunk = cmd_alloc(1, CHUNK);
-    double start = log_now();
+    double start = os_seconds();
     // What a run has made is its own.
     opt.flags = r->saved || !r->o->out || r->o->force ? OUT_FORCE : 0;
     fill_meta(r, &meta, &provenance, &state);
@@ -409,7 +410,7 @@ save_write(struct run *r)
     buf_free(&state);
     if (r->o->cmd.verbose)
         warn("%s: saved %.1f GB in %.2f s", r->target,
-             (double)r->file_bytes / (1 << 30), log_now() - start);
+             (double)r->file_bytes / (1 << 30), os_seconds() - start);
     r->saved = true;
     r->saved_step = r->t.step;
 }

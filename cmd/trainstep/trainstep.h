@@ -180,7 +180,6 @@ void log_eval(struct run *r, double loss, uint64_t targets, double ms);
 /* A sample of memory, in a phase of the step. */
 void log_phase(struct run *r, const char *phase);
 void log_close(struct run *r);
-double log_now(void); // seconds
 uint64_t log_rss(bool peak);
 uint64_t log_memory(const struct run *r, bool peak);
 

@@ -9,11 +9,12 @@
  * Prints lines for kernels/cuda/tuned.h, where the first differs by more than 1 %. */
 #include "kernels/kernels.h"
 
+#include "lib/core/os.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MOST = 12, ROUNDS = 3, HIDDEN = 2560, VOCAB = 151936, HEAD_ROWS = 3328 };
 
@@ -48,14 +49,6 @@ static float *wide;    // a gradient
 static void *room, *one;
 
 enum { POOL = 1 << 28 };
-
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void
 wait(void)
@@ -93,11 +86,11 @@ time_of(const struct item *i, size_t tokens)
     int times = (int)(15e-3 / (flops / 6e14)) + 2; // 15 ms
     run(i, tokens);
     wait();
-    double start = now();
+    double start = os_seconds();
     for (int k = 0; k < times; k++)
         run(i, tokens);
     wait();
-    return (now() - start) / times * 1e6;
+    return (os_seconds() - start) / times * 1e6;
 }
 
 static void

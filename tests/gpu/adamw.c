@@ -4,7 +4,6 @@
 #include "tests/gpu/pair.h"
 
 #include <float.h>
-#include <time.h>
 
 /* ---- states ---------------------------------------------------------------------------- */
 
@@ -250,14 +249,6 @@ check_clip(void)
 
 /* ---- how fast --------------------------------------------------------------------------------- */
 
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct timing {
     const struct state *x;
     struct grad grad;
@@ -301,11 +292,11 @@ report(const char *name, timed_fn *fn, const struct timing *t, double bytes)
     for (uint32_t i = 0; i < 3; i++)
         fn(t, i);
     CHECK(gpu->download(gpu, &out, t->squares, sizeof out) == 0);
-    double from = now();
+    double from = os_seconds();
     for (uint32_t i = 0; i < times; i++)
         fn(t, 3 + i);
     CHECK(gpu->download(gpu, &out, t->squares, sizeof out) == 0);
-    double each = (now() - from) / times, moved = bytes * (double)t->n;
+    double each = (os_seconds() - from) / times, moved = bytes * (double)t->n;
     printf("%s\t%zu\t%.1f\t%.0f\t%.0f\n", name, t->n, each * 1e6, moved,
            moved / each * 1e-9);
     fflush(stdout);

@@ -6,8 +6,6 @@
  * bits of bf16, and in gradients the rounded results of the way there. */
 #include "tests/gpu/pair.h"
 
-#include <time.h>
-
 static size_t
 least(size_t a, size_t b)
 {
@@ -313,21 +311,13 @@ check_all(enum dtype act)
 
 enum { QUERY = 32, KV = 8, DIM = 128, TIMES = 20 };
 
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* When all before is done. */
 static double
 wait_for(const void *p)
 {
     char x;
     NEED(gpu->download(gpu, &x, p, 1) == 0);
-    return now();
+    return os_seconds();
 }
 
 /* n bf16 that are random, some of them again and again. */

@@ -7,8 +7,6 @@
 
 #include "lib/nvfp4/quant.h"
 
-#include <time.h>
-
 /* A weight on both sides. */
 struct both {
     struct weight cpu, gpu;
@@ -252,14 +250,6 @@ check(enum dtype act)
 
 /* ---- fast ------------------------------------------------------------------------------- */
 
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void
 wait_for(const void *p)
 {
@@ -292,7 +282,7 @@ time_products(const uint16_t *pool)
                 for (int i = -3; i < TIMES; i++) {
                     if (i == 0) {
                         wait_for(to);
-                        start = now();
+                        start = os_seconds();
                     }
                     if (what == 0)
                         gpu->linear(gpu, to, x, &w, n, NULL);
@@ -305,7 +295,7 @@ time_products(const uint16_t *pool)
                                        false);
                 }
                 wait_for(to);
-                double us = (now() - start) / TIMES * 1e6;
+                double us = (os_seconds() - start) / TIMES * 1e6;
                 printf("%s\t%zu\t%zu\t%zu\t%.1f\t%.0f\n", names[what], out, in, n, us,
                        2e-6 * (double)n * (double)out * (double)in / us);
             }
@@ -334,7 +324,7 @@ time_few(const uint16_t *pool)
                 for (int i = -8; i < TIMES; i++) {
                     if (i == 0) {
                         wait_for(y);
-                        start = now();
+                        start = os_seconds();
                     }
                     const struct weight w = { .dtype = form ? DT_BF16 : DT_NVFP4,
                                               .values = (const char *)pool + at,
@@ -345,7 +335,7 @@ time_few(const uint16_t *pool)
                     at = at + 2 * codes <= ROOM ? at + codes : 0;
                 }
                 wait_for(y);
-                double us = (now() - start) / TIMES * 1e6;
+                double us = (os_seconds() - start) / TIMES * 1e6;
                 double bytes = (double)out * (double)in * (form ? 2 : 0.5625);
                 printf("%s\t%zu\t%zu\t%zu\t%.2f\t%.0f\n", form ? "bf16" : "nvfp4", out,
                        in, tokens, us, bytes / us * 1e-3);

@@ -8,6 +8,7 @@
 
 #include "kernels/kernels.h"
 #include "lib/core/num.h"
+#include "lib/core/os.h"
 #include "tests/unit/check.h"
 
 #include <math.h>

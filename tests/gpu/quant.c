@@ -4,7 +4,6 @@
 #include "tests/gpu/pair.h"
 
 #include <float.h>
-#include <time.h>
 
 static const struct {
     const char *name;
@@ -324,14 +323,6 @@ struct timing {
     struct quant_spec spec;
 };
 
-static double
-now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 typedef void timed_fn(const struct timing *t);
 
 static void
@@ -362,11 +353,11 @@ report(const char *name, timed_fn *fn, const struct timing *t, double bytes)
     fn(t);
     fn(t);
     CHECK(gpu->download(gpu, &out, t->amax, sizeof out) == 0);
-    double from = now();
+    double from = os_seconds();
     for (size_t i = 0; i < times; i++)
         fn(t);
     CHECK(gpu->download(gpu, &out, t->amax, sizeof out) == 0);
-    double each = (now() - from) / (double)times, moved = bytes * (double)n;
+    double each = (os_seconds() - from) / (double)times, moved = bytes * (double)n;
     printf("%s\t%zu\t%.1f\t%.0f\t%.0f\n", name, n, each * 1e6, moved,
            moved / each * 1e-9);
     fflush(stdout);

@@ -11,8 +11,6 @@
  * What is moved, converted or added in a given order is equal. */
 #include "tests/gpu/pair.h"
 
-#include <time.h>
-
 enum { HELD = 64, VOCAB = 1000 };
 
 static enum dtype act;
@@ -827,14 +825,6 @@ time_l1(const struct bench *b)
     gpu->l1(gpu, b->loss, b->a, b->dw, b->b, &b->w, b->ids, TOKENS, 1);
 }
 
-static double
-seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Many calls between two downloads, which wait; 0.2 s or more. */
 static void
 report(const struct bench *b, const char *op, const char *shape, double bytes,
@@ -847,11 +837,11 @@ report(const struct bench *b, const char *op, const char *shape, double bytes,
         calls *= 2;
         go(b);
         gpu->download(gpu, &word, b->loss, sizeof word);
-        double from = seconds();
+        double from = os_seconds();
         for (size_t i = 0; i < calls; i++)
             go(b);
         gpu->download(gpu, &word, b->loss, sizeof word);
-        took = seconds() - from;
+        took = os_seconds() - from;
     }
     took /= (double)calls;
     printf("%s\t%s\t%s\t%.1f\t%.0f\t%.0f\n", op, act == DT_F32 ? "f32" : "bf16", shape,
