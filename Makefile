@@ -109,7 +109,7 @@ CMD_SRCS = \
 	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
-PROGS = datcat datpack generate nvquant tokenize trainstep
+PROGS = datcat datpack generate memguard nvquant tokenize trainstep
 datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c cmd/datcat/tok.c
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
@@ -120,6 +120,13 @@ generate_SRCS = \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
 	cmd/generate/stream.c
+memguard_SRCS = \
+	cmd/memguard/gpu.c \
+	cmd/memguard/machine.c \
+	cmd/memguard/memguard.c \
+	cmd/memguard/report.c \
+	cmd/memguard/start.c \
+	cmd/memguard/tree.c
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
 	cmd/tokenize/decode.c \

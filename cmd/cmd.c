@@ -202,8 +202,10 @@ int
 cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first)
 {
     struct option longs[MAX_OPTIONS + 1] = { { 0 } };
-    char shorts[3 * MAX_OPTIONS + 2];
+    char shorts[3 * MAX_OPTIONS + 3];
     size_t n = 0;
+    if (c->operands_end)
+        shorts[n++] = '+';
     shorts[n++] = ':';
     for (size_t i = 0; i < c->n_options && i < MAX_OPTIONS; i++) {
         const struct cmd_option *o = &c->options[i];

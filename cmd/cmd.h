@@ -44,6 +44,7 @@ struct cmd {
     const char *about;    // a sentence or two
     const struct cmd_option *options;
     size_t n_options;
+    bool operands_end; // options end at the first operand: what follows is another's
     bool quiet, verbose;
 };
 

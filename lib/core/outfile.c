@@ -204,6 +204,7 @@ out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
     *o = (struct outfile){
         .fd = -1, .lock = -1, .force = flags & OUT_FORCE, .guard = g, .err = err
     };
+    o->passing = flags & OUT_PASSING;
     o->name = escaped(strcmp(path, "-") == 0 ? "<stdout>" : path);
     if (!o->name)
         return err_set(err, ERR_MEMORY, "out of memory for a file name");
@@ -351,7 +352,7 @@ rename_into_place(struct outfile *o)
         return err_set(o->err, ERR_IO,
                        "%s: cannot rename the temporary file to it:", o->name);
     o->owned = false;
-    return sync_parent(o->path, o->name, o->err);
+    return o->passing ? 0 : sync_parent(o->path, o->name, o->err);
 }
 
 int
@@ -361,7 +362,7 @@ out_seal(struct outfile *o)
         return -1;
     if (o->sealed)
         return 0;
-    if (!o->direct && fsync(o->fd) < 0)
+    if (!o->direct && !o->passing && fsync(o->fd) < 0)
         return err_set(o->err, ERR_IO, "%s: fsync:", o->name);
     // A close that fails must be heard before the rename, but the lock must outlive
     // it, or another writer could put its own file under our temporary name.

@@ -21,12 +21,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum out_flags { OUT_FORCE = 1 }; // replace an existing target
+enum out_flags {
+    OUT_FORCE = 1,   // replace an existing target
+    OUT_PASSING = 2, // a later version follows soon: whole, but not synced to the disk
+};
 
 struct outfile {
     int fd;
     bool direct; // a stream: no temporary file, no seeking
-    bool force;
+    bool force, passing;
     bool owned; // temp exists and is ours to remove
     bool sealed;
     int lock;   // the lock outlives fd

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: MIT */
+/* memguard: run a command and end it before it exhausts memory. */
+#include "cmd/cmd.h"
+#include "cmd/memguard/gpu.h"
+#include "cmd/memguard/machine.h"
+#include "cmd/memguard/report.h"
+#include "cmd/memguard/start.h"
+#include "cmd/memguard/tree.h"
+#include "lib/core/os.h"
+#include "lib/core/text.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { EXIT_ENDED = 124, EXIT_NO_EXEC = 126, EXIT_NOT_FOUND = 127, BY_SIGNAL = 128 };
+
+/* While it ends the tree it looks this often, and so long after SIGKILL it gives up: a
+ * process that waits for a device cannot die. */
+static const double END_POLL = 0.05, KILL_POLL = 0.01, KILL_WAIT = 10;
+
+enum { OVER = 256, POLL, TERM_FIRST, REPORT };
+
+static const struct cmd_option options[] = {
+    { 'l', "limit", "GB", "most host memory of the command and all that it starts" },
+    { 'g', "gpu-limit", "GB", "most GPU memory of it" },
+    { 'a', "available", "GB", "least memory that the machine must keep free" },
+    { OVER, "over", "SECS", "act when it is over for so long; default 0" },
+    { POLL, "poll", "SECS", "look so often; default 0.5" },
+    { TERM_FIRST, "term-first", "SECS",
+      "SIGTERM first, SIGKILL so much later; default 20, 0: at once" },
+    { REPORT, "report", "FILE", "samples and peaks, as JSON" },
+    { 'f', "force", NULL, "replace the report if it exists" },
+    CMD_COMMON,
+};
+
+struct told {
+    pid_t pid;
+    uint64_t start;
+};
+
+struct run {
+    struct cmd cmd;
+    struct report_facts facts; // limits and times
+    const char *report_file;
+    bool force;
+    struct inherited inherited;
+    sigset_t waited;
+    struct tree tree;
+    struct witness witness;
+    struct gpu *gpu;
+    struct report report;
+    bool ended; // the command
+    int status; // then, as an exit code
+    // what sharing takes off the sum, see host_memory
+    uint64_t pss, pss_rss;
+    double pss_again;
+    struct told *told;
+    size_t n_told, told_room;
+};
+
+static double
+gb(uint64_t bytes)
+{
+    return (double)bytes / (double)(1 << 30);
+}
+
+/* ---- options -------------------------------------------------------------------------- */
+
+static uint64_t
+limit(const char *option, const char *arg)
+{
+    double bytes = cmd_number(option, arg, 0) * (double)(1 << 30);
+    // Not zero is a watch, however small.
+    return bytes >= 0x1p62 ? 1ULL << 62 : bytes > 0 && bytes < 1 ? 1 : (uint64_t)bytes;
+}
+
+static double
+duration(const char *option, const char *arg, double low)
+{
+    double s = cmd_number(option, arg, low);
+    return s < 1e9 ? s : 1e9;
+}
+
+static void
+parse(struct run *r, int argc, char **argv)
+{
+    int opt, first;
+    const char *arg;
+    struct report_facts *f = &r->facts;
+    f->poll = 0.5;
+    f->term_first = 20;
+    while ((opt = cmd_option(&r->cmd, argc, argv, &arg, &first)) != -1)
+        switch (opt) {
+        case 'l':
+            f->host = limit("limit", arg);
+            break;
+        case 'g':
+            f->gpu = limit("gpu-limit", arg);
+            break;
+        case 'a':
+            f->available = limit("available", arg);
+            break;
+        case OVER:
+            f->over = duration("over", arg, 0);
+            break;
+        case POLL:
+            f->poll = duration("poll", arg, 0.01);
+            break;
+        case TERM_FIRST:
+            f->term_first = duration("term-first", arg, 0);
+            break;
+        case REPORT:
+            r->report_file = arg;
+            break;
+        case 'f':
+            r->force = true;
+            break;
+        }
+    f->command = argv + first;
+    if (first == argc)
+        misuse("no command; want memguard [OPTION]... -- COMMAND [ARGUMENT]...");
+    if (!f->host && !f->gpu && !f->available)
+        misuse("nothing to watch; want --limit, --gpu-limit or --available above 0");
+    f->gpu_told = f->gpu > 0;
+}
+
+/* ---- what happens while it runs ---------------------------------------------------------- */
+
+static int
+exit_code(int status)
+{
+    return WIFSIGNALED(status) ? BY_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* The command's status, and the orphans that have become our children. */
+static void
+reap(struct run *r)
+{
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        if (pid == r->tree.command.pid && !r->ended) {
+            r->ended = true;
+            r->status = exit_code(status);
+        }
+        if (pid == r->witness.pid)
+            r->witness.pid = r->tree.witness = -1;
+    }
+}
+
+/* Until then, or until a signal came: 0 or its number. */
+static int
+wait_signal(struct run *r, double until)
+{
+    double left = until - os_seconds();
+    struct timespec t = { 0 };
+    if (left > 0) {
+        t.tv_sec = (time_t)left;
+        t.tv_nsec = (long)((left - (double)t.tv_sec) * 1e9);
+    }
+    int sig = sigtimedwait(&r->waited, NULL, &t);
+    return sig > 0 ? sig : 0;
+}
+
+/* Children that end are taken; other signals go on to the command, if it did not get
+ * them as a member of our process group. */
+static void
+wait_until(struct run *r, double until)
+{
+    do {
+        int sig = wait_signal(r, until);
+        if (sig > 0 && sig != SIGCHLD && !witness_saw(&r->witness, sig))
+            tree_signal(&r->tree, &r->tree.command, sig);
+        reap(r);
+    } while (!r->ended && os_seconds() < until);
+}
+
+/* Resident memory.  Pages that processes share are in the sum of each; so when the sum
+ * is over the limit the kernel is asked what the share of each is.  That takes it
+ * some 10 ms for each GB: a tenth of the time at most, and meanwhile what grew is
+ * added. */
+static uint64_t
+host_memory(struct run *r)
+{
+    uint64_t rss = tree_rss(&r->tree), most = r->facts.host;
+    if (!most || rss <= most || tree_alive(&r->tree) < 2)
+        return rss;
+    double now = os_seconds();
+    if (now < r->pss_again) {
+        uint64_t grown = rss > r->pss_rss ? rss - r->pss_rss : 0;
+        if (r->pss + grown <= most)
+            return r->pss + grown;
+    }
+    r->pss = tree_pss(&r->tree);
+    if (r->pss > rss)
+        r->pss = rss;
+    r->pss_rss = rss;
+    r->pss_again = now + 10 * (os_seconds() - now);
+    return r->pss;
+}
+
+static void
+measure(struct run *r, struct sample *s, double began)
+{
+    const char *words = "";
+    tree_walk(&r->tree, false); // if it fails the last one counts
+    *s = (struct sample){ .elapsed = os_seconds() - began,
+                          .host = host_memory(r),
+                          .available = machine_available(""),
+                          .processes = tree_alive(&r->tree) };
+    if (r->gpu)
+        s->gpu = gpu_used(r->gpu, &r->tree, &words);
+    if (*words && !r->cmd.quiet)
+        warn("%s", words);
+}
+
+static void
+warn_once(struct err *err)
+{
+    if (err->kind)
+        warn("%s", err->msg);
+    *err = (struct err){ 0 };
+}
+
+/* The limit that is broken, in words: true. */
+static bool
+is_over(const struct run *r, const struct sample *s, struct buf *why)
+{
+    const struct report_facts *f = &r->facts;
+    why->len = 0;
+    if (f->host && s->host > f->host)
+        buf_printf(why, "host memory of %.2f GB is over the limit of %.2f GB",
+                   gb(s->host), gb(f->host));
+    else if (f->gpu && s->gpu > f->gpu)
+        buf_printf(why, "GPU memory of %.2f GB is over the limit of %.2f GB",
+                   gb(s->gpu), gb(f->gpu));
+    else if (f->available && s->available >= 0 && (uint64_t)s->available < f->available)
+        buf_printf(why,
+                   "free memory of the machine, %.2f GB, is under the limit of %.2f GB",
+                   gb((uint64_t)s->available), gb(f->available));
+    return why->len > 0;
+}
+
+/* ---- the end ------------------------------------------------------------------------------ */
+
+static bool
+was_told(const struct run *r, const struct tree_proc *p)
+{
+    for (size_t i = 0; i < r->n_told; i++)
+        if (r->told[i].pid == p->pid && r->told[i].start == p->start)
+            return true;
+    return false;
+}
+
+/* SIGTERM, once for each process.  false: no memory to remember that. */
+static bool
+tell(struct run *r, const struct tree_proc *p, bool *sent)
+{
+    if (r->n_told == r->told_room) {
+        size_t room = 2 * r->told_room + 64;
+        struct told *more = realloc(r->told, room * sizeof *more);
+        if (!more)
+            return false;
+        r->told = more;
+        r->told_room = room;
+    }
+    r->told[r->n_told++] = (struct told){ p->pid, p->start };
+    if (tree_signal(&r->tree, p, SIGTERM) == 0)
+        *sent = true;
+    if (p->stopped)
+        tree_signal(&r->tree, p, SIGCONT); // or it would not hear
+    return true;
+}
+
+/* Tell those whose turn it is, or everybody.  false as above. */
+static bool
+tell_some(struct run *r, bool by_gpu, bool everybody, bool *sent)
+{
+    const struct tree *t = &r->tree;
+    bool *told = calloc(2 * t->n + 1, sizeof *told), fine = true;
+    if (!told)
+        return false;
+    bool *pick = told + t->n;
+    for (size_t i = 0; i < t->n; i++)
+        told[i] = was_told(r, &t->procs[i]);
+    tree_pick(t->procs, told, t->n, by_gpu, pick);
+    for (size_t i = 0; fine && i < t->n; i++)
+        if (t->procs[i].alive && !told[i] && (pick[i] || everybody))
+            fine = tell(r, &t->procs[i], sent);
+    free(told);
+    return fine;
+}
+
+/* End all that is below us.  false: there was nothing left to signal; how: words. */
+static bool
+end_tree(struct run *r, bool by_gpu, struct buf *how)
+{
+    double began = os_seconds(), first = r->facts.term_first;
+    bool sent = false, killing = false, stuck = false;
+    for (;;) {
+        reap(r);
+        tree_walk(&r->tree, true);
+        if (tree_alive(&r->tree) == 0)
+            break;
+        double t = os_seconds() - began;
+        if (t >= first)
+            killing = true;
+        // In the second half of its time everybody hears.
+        if (!killing && !tell_some(r, by_gpu, t >= first / 2, &sent))
+            first = t;
+        for (size_t i = 0; killing && i < r->tree.n; i++)
+            if (r->tree.procs[i].alive &&
+                tree_signal(&r->tree, &r->tree.procs[i], SIGKILL) == 0)
+                sent = true;
+        stuck = t > first + KILL_WAIT;
+        if (stuck)
+            break;
+        wait_signal(r, os_seconds() + (killing ? KILL_POLL : END_POLL));
+    }
+    double took = os_seconds() - began;
+    if (stuck)
+        buf_printf(how, "%zu processes do not die, %.0f s after SIGKILL",
+                   tree_alive(&r->tree), KILL_WAIT);
+    else if (killing && first > 0)
+        buf_printf(how, "ended by SIGKILL, %.1f s after SIGTERM", took);
+    else
+        buf_printf(how, "ended by %s in %.1f s", killing ? "SIGKILL" : "SIGTERM", took);
+    if (r->ended)
+        buf_printf(how, ", its status was %d", r->status);
+    return sent || stuck;
+}
+
+static struct tree_proc
+largest(const struct run *r, bool *by_gpu)
+{
+    struct tree_proc most = { .pid = 0 };
+    uint64_t gpu = 0;
+    for (size_t i = 0; i < r->tree.n; i++)
+        gpu += r->tree.procs[i].gpu;
+    *by_gpu = *by_gpu && gpu > 0;
+    for (size_t i = 0; i < r->tree.n; i++) {
+        const struct tree_proc *p = &r->tree.procs[i];
+        if (most.pid == 0 || (*by_gpu ? p->gpu > most.gpu : p->rss > most.rss))
+            most = *p;
+    }
+    return most;
+}
+
+/* why: which limit; becomes the whole line.  false: it had ended by itself. */
+static bool
+act(struct run *r, const struct sample *s, struct buf *why)
+{
+    bool by_gpu = r->facts.gpu && s->gpu > r->facts.gpu &&
+                  !(r->facts.host && s->host > r->facts.host);
+    struct tree_proc most = largest(r, &by_gpu);
+    char name[TEXT_QUOTE];
+    if (most.pid)
+        buf_printf(why, "; largest is process %d \"%s\" with %.2f GB", (int)most.pid,
+                   text_quote(name, most.name, strlen(most.name)),
+                   gb(by_gpu ? most.gpu : most.rss));
+    buf_str(why, "; ");
+    bool sent = end_tree(r, by_gpu, why);
+    if (sent)
+        warn("%s", why->data ? why->data : "out of memory for words");
+    return sent;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+/* Until the command ends or is ended: true. */
+static bool
+guard(struct run *r, struct buf *why)
+{
+    double began = os_seconds(), last = began, over_for = 0;
+    bool was_over = false;
+    struct err err = { 0 };
+    while (!r->ended) {
+        struct sample s;
+        measure(r, &s, began);
+        report_add(&r->report, &s, &err);
+        warn_once(&err);
+        double now = os_seconds(), since = now - last;
+        // We may have been stopped together with the command: that is not over time.
+        if (since > 2 * r->facts.poll)
+            since = 2 * r->facts.poll;
+        last = now;
+        if (is_over(r, &s, why)) {
+            over_for = was_over ? over_for + since : 0;
+            was_over = true;
+            if (over_for >= r->facts.over && act(r, &s, why))
+                return true;
+        } else {
+            was_over = false;
+        }
+        wait_until(r, now + r->facts.poll);
+    }
+    return false;
+}
+
+static void
+start(struct run *r)
+{
+    bool execs;
+    int error;
+    char q[TEXT_QUOTE];
+    const char *name = r->facts.command[0];
+    witness_start(&r->witness);
+    r->tree.witness = r->witness.pid;
+    pid_t pid =
+        start_command(&r->inherited, r->facts.command, &r->tree, &execs, &error);
+    if (pid > 0)
+        return;
+    int status = error == ENOENT ? EXIT_NOT_FOUND : EXIT_NO_EXEC;
+    struct err err = { 0 };
+    report_close(&r->report, status, NULL, &err);
+    warn_once(&err);
+    errno = error;
+    if (!execs)
+        die(status, "cannot start another process:");
+    die(status, "%s:", text_quote(q, name, strlen(name)));
+}
+
+int
+main(int argc, char **argv)
+{
+    static struct run r = {
+        .cmd = { "memguard", "memguard [OPTION]... -- COMMAND [ARGUMENT]...",
+                 "Run a command, and end it and all that it started before memory is "
+                 "exhausted.",
+                 options, sizeof options / sizeof *options, .operands_end = true }
+    };
+    struct err err = { 0 };
+    struct buf why = { 0 };
+    const char *words;
+    start_note(&r.inherited);
+    cmd_begin(&r.cmd);
+    parse(&r, argc, argv);
+    if (tree_open(&r.tree, &words) < 0)
+        die(EXIT_TROUBLE, "%s", words);
+    if (!r.tree.adopts && !r.cmd.quiet)
+        warn("has other children than the command, or is the first process: orphans of "
+             "the command are not watched");
+    if (r.facts.gpu && !(r.gpu = gpu_open(&err)))
+        die_err(&err);
+    if (report_open(&r.report, r.report_file, r.force, &r.facts, &cmd_guard, &err) < 0)
+        die_err(&err);
+    start_block(&r.waited);
+    start(&r);
+    bool ended = guard(&r, &why);
+    int status = ended ? EXIT_ENDED : r.status;
+    if (report_close(&r.report, status, ended ? why.data : NULL, &err) < 0)
+        warn("%s", err.msg);
+    if (r.cmd.verbose)
+        warn("at most %.2f GB of host memory, %.2f GB of GPU memory, %zu processes; at "
+             "least %.2f GB free",
+             gb(r.report.peak.host), gb(r.report.peak.gpu), r.report.peak.processes,
+             gb((uint64_t)(r.report.peak.available < 0 ? 0 : r.report.peak.available)));
+    gpu_close(r.gpu);
+    return status;
+}

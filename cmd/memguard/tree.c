@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+/* tree: see tree.h. */
+#include "cmd/memguard/tree.h"
+
+#include "lib/core/os.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { STRANGERS_EVERY = 16, DEEPEST = 4096 };
+
+/* ---- pure parts ------------------------------------------------------------------ */
+
+bool
+tree_parse(struct tree_proc *p, const char *line, uint64_t page)
+{
+    long long parent, threads, start, rss;
+    char state;
+    // A name may hold anything, also ") R 1": the last parenthesis ends it.
+    const char *open = strchr(line, '('), *close = strrchr(line, ')');
+    if (!open || !close || close < open ||
+        sscanf(close + 1,
+               " %c %lld %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d "
+               "%lld %*d %lld %*u %lld",
+               &state, &parent, &threads, &start, &rss) != 5)
+        return false;
+    *p = (struct tree_proc){
+        .pid = (pid_t)strtol(line, NULL, 10),
+        .parent = (pid_t)parent,
+        .start = (uint64_t)start,
+        .rss = rss > 0 ? (uint64_t)rss * page : 0,
+        // A first thread that ended is a zombie while others go on.
+        .alive = (state != 'Z' && state != 'X') || threads > 1,
+        .stopped = state == 'T',
+    };
+    snprintf(p->name, sizeof p->name, "%.*s", (int)(close - open - 1), open + 1);
+    return true;
+}
+
+static int
+by_number(const void *a, const void *b)
+{
+    pid_t x = *(const pid_t *)a, y = *(const pid_t *)b;
+    return (x > y) - (x < y);
+}
+
+static const struct tree_proc *
+find(const struct tree_proc *procs, size_t n, pid_t pid)
+{
+    return n ? bsearch(&pid, procs, n, sizeof *procs, by_number) : NULL; // pid is first
+}
+
+static bool
+is_stranger(const struct tree *t, pid_t pid)
+{
+    return t->n_strangers && bsearch(&pid, t->strangers, t->n_strangers,
+                                     sizeof *t->strangers, by_number) != NULL;
+}
+
+static bool
+is_command(const struct tree *t, const struct tree_proc *p)
+{
+    return p->pid == t->command.pid && p->start == t->command.start;
+}
+
+/* What the process itself tells; OPEN: what its parent is. */
+static enum tree_kin
+kin_alone(const struct tree *t, const struct tree_proc *p)
+{
+    if (p->pid == t->self || p->pid == t->witness)
+        return TREE_STRANGER;
+    if (is_command(t, p))
+        return TREE_OURS;
+    if (p->parent == t->self)
+        return t->adopts ? TREE_OURS : TREE_STRANGER;
+    if (p->parent <= 1)
+        return TREE_STRANGER;
+    return TREE_OPEN;
+}
+
+void
+tree_kin(const struct tree *t, const struct tree_proc *procs, size_t n,
+         enum tree_kin *kin)
+{
+    for (size_t i = 0; i < n; i++)
+        kin[i] = kin_alone(t, &procs[i]);
+    for (size_t i = 0; i < n; i++) {
+        enum tree_kin is = kin[i];
+        pid_t up = procs[i].parent;
+        // As far as one that is known, then down again.
+        for (size_t depth = 0; is == TREE_OPEN; depth++) {
+            const struct tree_proc *p = find(procs, n, up);
+            if (!p || depth > n)
+                is = is_stranger(t, up) ? TREE_STRANGER : TREE_LOST;
+            else
+                is = kin[p - procs], up = p->parent;
+        }
+        const struct tree_proc *p = &procs[i];
+        while (p && kin[p - procs] == TREE_OPEN) {
+            kin[p - procs] = is;
+            p = find(procs, n, p->parent);
+        }
+    }
+}
+
+static uint64_t
+weight(const struct tree_proc *p, bool by_gpu)
+{
+    return by_gpu ? p->gpu : p->rss;
+}
+
+size_t
+tree_pick(const struct tree_proc *procs, const bool *told, size_t n, bool by_gpu,
+          bool *pick)
+{
+    uint64_t most = 0;
+    size_t picked = 0;
+    memset(pick, 0, n * sizeof *pick);
+    for (size_t i = 0; i < n; i++) {
+        if (procs[i].alive && told[i])
+            return 0; // somebody is at it
+        if (procs[i].alive && weight(&procs[i], by_gpu) > most)
+            most = weight(&procs[i], by_gpu);
+    }
+    for (size_t i = 0; i < n; i++)
+        pick[i] = procs[i].alive && weight(&procs[i], by_gpu) >= most / 2;
+    for (size_t i = 0; i < n; i++) {
+        if (!procs[i].alive || weight(&procs[i], by_gpu) < most / 2)
+            continue;
+        const struct tree_proc *up = find(procs, n, procs[i].parent);
+        for (size_t depth = 0; up && depth < n; depth++) {
+            pick[up - procs] = false;
+            up = find(procs, n, up->parent);
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        picked += pick[i];
+    return picked;
+}
+
+/* ---- the system ------------------------------------------------------------------- */
+
+static bool
+read_proc(const struct tree *t, pid_t pid, struct tree_proc *p)
+{
+    char path[32], line[1024];
+    snprintf(path, sizeof path, "%d/stat", (int)pid);
+    int fd = openat(t->proc, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0)
+        return false;
+    line[n] = '\0';
+    return tree_parse(p, line, (uint64_t)sysconf(_SC_PAGESIZE)) && p->pid == pid;
+}
+
+/* Whether there are children already: a shell's "sleep 9 & exec memguard" hands over
+ * its own.  As the first process of a container we are handed every orphan. */
+static bool
+has_children(const struct tree *t)
+{
+    DIR *dir = opendir("/proc");
+    struct dirent *e;
+    struct tree_proc p;
+    bool found = false;
+    while (dir && !found && (e = readdir(dir))) {
+        pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
+        found = pid > 0 && read_proc(t, pid, &p) && p.parent == t->self;
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+int
+tree_open(struct tree *t, const char **why)
+{
+    struct tree_proc self;
+    *t = (struct tree){ .self = getpid() };
+    t->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (t->proc < 0 || !read_proc(t, t->self, &self) || self.parent != getppid()) {
+        *why = "/proc does not show this process; is it mounted, and of the same "
+               "process namespace?";
+        return -1;
+    }
+    int fd = (int)syscall(SYS_pidfd_open, t->self, 0);
+    if (fd < 0) {
+        *why = "the kernel has no pidfd_open: Linux 5.3 or later is needed to signal "
+               "a process without hitting another one";
+        return -1;
+    }
+    close(fd);
+    t->adopts = t->self != 1 && !has_children(t) &&
+                prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
+    return 0;
+}
+
+int
+tree_command(struct tree *t, pid_t pid)
+{
+    return read_proc(t, pid, &t->command) ? 0 : -1;
+}
+
+/* Room for n items; what was there stays. */
+static int
+grow(void *array, size_t *room, size_t n, size_t size)
+{
+    void *p;
+    if (n <= *room)
+        return 0;
+    memcpy(&p, array, sizeof p);
+    p = realloc(p, 2 * n * size);
+    if (!p)
+        return -1;
+    memcpy(array, &p, sizeof p);
+    *room = 2 * n;
+    return 0;
+}
+
+/* The numbers of all processes into t->listed; how many, or -1. */
+static ssize_t
+list(struct tree *t)
+{
+    struct dirent *e;
+    size_t n = 0;
+    DIR *dir = opendir("/proc");
+    if (!dir)
+        return -1;
+    while ((e = readdir(dir))) {
+        pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
+        if (pid <= 0)
+            continue;
+        if (grow(&t->listed, &t->listed_room, n + 1, sizeof *t->listed) < 0) {
+            closedir(dir);
+            return -1;
+        }
+        t->listed[n++] = pid;
+    }
+    closedir(dir);
+    qsort(t->listed, n, sizeof *t->listed, by_number);
+    return (ssize_t)n;
+}
+
+int
+tree_walk(struct tree *t, bool all)
+{
+    ssize_t listed = list(t);
+    size_t n = 0, strangers = 0;
+    if (listed < 0 ||
+        grow(&t->procs, &t->room, (size_t)listed + 1, sizeof *t->procs) < 0 ||
+        grow(&t->strangers, &t->strangers_room, (size_t)listed + 1,
+             sizeof *t->strangers) < 0)
+        return -1;
+    enum tree_kin *kin = calloc((size_t)listed + 1, sizeof *kin);
+    if (!kin)
+        return -1;
+    if (all || t->walks++ % STRANGERS_EVERY == 0)
+        t->n_strangers = 0;
+    for (ssize_t i = 0; i < listed; i++)
+        if (!is_stranger(t, t->listed[i]) && read_proc(t, t->listed[i], &t->procs[n]))
+            n++;
+    tree_kin(t, t->procs, n, kin);
+    // Strangers are those that are listed and neither ours nor lost.
+    size_t k = 0;
+    pid_t *keep = t->listed; // in place: never more than were listed
+    for (ssize_t i = 0; i < listed; i++) {
+        while (k < n && t->procs[k].pid < t->listed[i])
+            k++;
+        bool was_read = k < n && t->procs[k].pid == t->listed[i];
+        if (was_read ? kin[k] == TREE_STRANGER : is_stranger(t, t->listed[i]))
+            keep[strangers++] = t->listed[i];
+    }
+    memcpy(t->strangers, keep, strangers * sizeof *keep);
+    t->n_strangers = strangers;
+    t->n = 0;
+    for (size_t i = 0; i < n; i++)
+        if (kin[i] == TREE_OURS)
+            t->procs[t->n++] = t->procs[i];
+    free(kin);
+    return 0;
+}
+
+uint64_t
+tree_rss(const struct tree *t)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < t->n; i++)
+        sum += t->procs[i].rss;
+    return sum;
+}
+
+uint64_t
+tree_pss(const struct tree *t)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        char path[48];
+        snprintf(path, sizeof path, "/proc/%d/smaps_rollup", (int)t->procs[i].pid);
+        int64_t pss = os_bytes(path, "Pss");
+        // Not allowed, or gone: what was told is the safe side.
+        sum += pss < 0 ? t->procs[i].rss : (uint64_t)pss;
+    }
+    return sum;
+}
+
+size_t
+tree_alive(const struct tree *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++)
+        n += t->procs[i].alive;
+    return n;
+}
+
+const struct tree_proc *
+tree_find(const struct tree *t, pid_t pid)
+{
+    return find(t->procs, t->n, pid);
+}
+
+/* Whether that process is below us.  Each step is true at one moment: a parent is read
+ * between two reads of its child that agree, and had it died meanwhile the child would
+ * have another one.  What is below us once stays there. */
+static bool
+is_below(const struct tree *t, const struct tree_proc *what)
+{
+    struct tree_proc p = *what, now, up, again;
+    for (int depth = 0; depth < DEEPEST; depth++) {
+        if (!read_proc(t, p.pid, &now) || now.start != p.start)
+            return false;
+        enum tree_kin kin = kin_alone(t, &now);
+        if (kin != TREE_OPEN)
+            return kin == TREE_OURS;
+        if (!read_proc(t, now.parent, &up) || !read_proc(t, now.pid, &again) ||
+            again.start != now.start || again.parent != now.parent)
+            continue; // an orphan just now: it has another parent
+        p = up;
+    }
+    return false;
+}
+
+int
+tree_signal(const struct tree *t, const struct tree_proc *p, int sig)
+{
+    // 0 and negative numbers are groups and everybody, 1 is the system's.
+    if (p->pid <= 1 || p->pid == t->self || p->pid == t->witness)
+        return -1;
+    int fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    if (fd < 0)
+        return -1;
+    // /proc is asked after the open: if the descriptor's process is still there when
+    // the signal is sent, the number was its own all the time, and the answer too.
+    int rc =
+        is_below(t, p) ? (int)syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0) : -1;
+    close(fd);
+    return rc;
+}
