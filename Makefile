@@ -227,7 +227,7 @@ LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
-SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c))
+SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
 	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
@@ -459,6 +459,7 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS)
 # Of something that only a command has.
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
+$(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,machine report tree)
 
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 

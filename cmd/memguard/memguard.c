@@ -57,6 +57,7 @@ struct run {
     int status; // then, as an exit code
     // what sharing takes off the sum, see host_memory
     uint64_t pss, pss_rss;
+    int64_t pss_available;
     double pss_again;
     struct told *told;
     size_t n_told, told_room;
@@ -179,26 +180,29 @@ wait_until(struct run *r, double until)
 }
 
 /* Resident memory.  Pages that processes share are in the sum of each; so when the sum
- * is over the limit the kernel is asked what the share of each is.  That takes it
- * some 10 ms for each GB: a tenth of the time at most, and meanwhile what grew is
- * added. */
+ * is over the limit the kernel is asked what the share of each is.  That takes it tens
+ * of milliseconds for each GB: a tenth of a processor at most, unless what there is to
+ * lose may be lost meanwhile.  A page that is shared no longer is no growth of the sum,
+ * but the machine has less memory then. */
 static uint64_t
-host_memory(struct run *r)
+host_memory(struct run *r, int64_t available)
 {
     uint64_t rss = tree_rss(&r->tree), most = r->facts.host;
     if (!most || rss <= most || tree_alive(&r->tree) < 2)
         return rss;
-    double now = os_seconds();
-    if (now < r->pss_again) {
-        uint64_t grown = rss > r->pss_rss ? rss - r->pss_rss : 0;
-        if (r->pss + grown <= most)
-            return r->pss + grown;
-    }
+    uint64_t grown = rss > r->pss_rss ? rss - r->pss_rss : 0;
+    uint64_t taken =
+        r->pss_available > available ? (uint64_t)(r->pss_available - available) : 0;
+    if (os_seconds() < r->pss_again && r->pss + grown <= most && r->pss + taken <= most)
+        return r->pss + grown;
+    clock_t before = clock();
     r->pss = tree_pss(&r->tree);
     if (r->pss > rss)
         r->pss = rss;
     r->pss_rss = rss;
-    r->pss_again = now + 10 * (os_seconds() - now);
+    r->pss_available = available;
+    r->pss_again =
+        os_seconds() + 10 * (double)(clock() - before) / (double)CLOCKS_PER_SEC;
     return r->pss;
 }
 
@@ -207,9 +211,10 @@ measure(struct run *r, struct sample *s, double began)
 {
     const char *words = "";
     tree_walk(&r->tree, false); // if it fails the last one counts
+    int64_t available = machine_available("");
     *s = (struct sample){ .elapsed = os_seconds() - began,
-                          .host = host_memory(r),
-                          .available = machine_available(""),
+                          .host = host_memory(r, available),
+                          .available = available,
                           .processes = tree_alive(&r->tree) };
     if (r->gpu)
         s->gpu = gpu_used(r->gpu, &r->tree, &words);
