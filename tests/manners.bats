@@ -34,6 +34,7 @@ example() {
     datcat) printf '%s\n' "$IN/m.dat" ;;
     datpack) printf '%s\n' --to dat -o /dev/null "$IN/m.dat" ;;
     nvquant) printf '%s\n' --dequant -f -o x.dat "$IN/m.dat" ;;
+    memguard) printf '%s\n' -a 0.001 -- echo word ;;
     generate) printf '%s\n' --ids -p '1 2' -n 1 --ignore-eos "$IN/model.safetensors" ;;
     *) return 1 ;;
     esac
@@ -56,6 +57,13 @@ numbers() {
         ;;
     nvquant)
         echo "--threads 0 1.5 1025 99999999999999999999 : -o x.dat $IN/m.dat"
+        ;;
+    memguard)
+        local o
+        for o in --limit --gpu-limit --available --over --term-first; do
+            echo "$o 0x1 inf 1e999 : -- true"
+        done
+        echo "--poll 0 0x1 inf 0.001 1e999 : -a 0.001 -- true"
         ;;
     generate)
         local m="--ids -p 1 $IN/model.safetensors"

@@ -27,6 +27,7 @@ _nibble_words()
     trainstep:--path) echo native dequant auto ;;
     trainstep:--activations) echo plain nvfp4 ;;
     trainstep:--compat) echo seed ;;
+    memguard:FILE | memguard:--report) echo @file ;;
     *:FILE) echo @tensors ;;
     generate:--tokenizer | generate:-t | generate:--config) echo @json ;;
     generate:--template) echo qwen3 seed none ;;
@@ -161,4 +162,4 @@ _nibble()
     fi
 }
 
-complete -F _nibble datcat datpack generate nvquant tokenize trainstep
+complete -F _nibble datcat datpack generate memguard nvquant tokenize trainstep
