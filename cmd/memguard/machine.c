@@ -37,23 +37,27 @@ static int64_t
 number(const char *root, const struct dialect *d, const char *group, const char *leaf)
 {
     FILE *f = open_file(root, d, group, leaf);
-    long long v = -1;
-    if (f && fscanf(f, "%lld", &v) != 1)
-        v = -1;
+    char line[64] = "";
+    if (f && !fgets(line, sizeof line, f))
+        line[0] = '\0';
     if (f)
         fclose(f);
-    return v;
+    return *line >= '0' && *line <= '9' ? strtoll(line, NULL, 10) : -1;
 }
 
+/* The sum of "KEY NUMBER" lines. */
 static int64_t
 cache(const char *root, const struct dialect *d, const char *group)
 {
     FILE *f = open_file(root, d, group, "memory.stat");
-    char key[64];
-    long long v, sum = 0;
-    while (f && fscanf(f, "%63s %lld", key, &v) == 2)
-        if (strcmp(key, d->cache[0]) == 0 || strcmp(key, d->cache[1]) == 0)
-            sum += v;
+    char line[128];
+    int64_t sum = 0;
+    while (f && fgets(line, sizeof line, f))
+        for (int i = 0; i < 2; i++) {
+            size_t n = strlen(d->cache[i]);
+            if (strncmp(line, d->cache[i], n) == 0 && line[n] == ' ')
+                sum += strtoll(line + n, NULL, 10);
+        }
     if (f)
         fclose(f);
     return sum;

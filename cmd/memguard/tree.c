@@ -22,23 +22,29 @@ enum { STRANGERS_EVERY = 16, DEEPEST = 4096 };
 bool
 tree_parse(struct tree_proc *p, const char *line, uint64_t page)
 {
-    long long parent, threads, start, rss;
-    char state;
+    // Fields behind the name, by their number in proc(5) less 3.
+    enum { PARENT = 1, THREADS = 17, START = 19, RSS = 21, FIELDS };
+    long long field[FIELDS] = { 0 };
     // A name may hold anything, also ") R 1": the last parenthesis ends it.
     const char *open = strchr(line, '('), *close = strrchr(line, ')');
-    if (!open || !close || close < open ||
-        sscanf(close + 1,
-               " %c %lld %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d "
-               "%lld %*d %lld %*u %lld",
-               &state, &parent, &threads, &start, &rss) != 5)
+    if (!open || !close || close < open || close[1] != ' ' || !close[2])
         return false;
+    char state = close[2];
+    const char *at = close + 3;
+    for (int i = 1; i < FIELDS; i++) {
+        char *end;
+        field[i] = strtoll(at, &end, 10);
+        if (end == at)
+            return false;
+        at = end;
+    }
     *p = (struct tree_proc){
         .pid = (pid_t)strtol(line, NULL, 10),
-        .parent = (pid_t)parent,
-        .start = (uint64_t)start,
-        .rss = rss > 0 ? (uint64_t)rss * page : 0,
+        .parent = (pid_t)field[PARENT],
+        .start = (uint64_t)field[START],
+        .rss = field[RSS] > 0 ? (uint64_t)field[RSS] * page : 0,
         // A first thread that ended is a zombie while others go on.
-        .alive = (state != 'Z' && state != 'X') || threads > 1,
+        .alive = (state != 'Z' && state != 'X') || field[THREADS] > 1,
         .stopped = state == 'T',
     };
     snprintf(p->name, sizeof p->name, "%.*s", (int)(close - open - 1), open + 1);
@@ -211,20 +217,16 @@ tree_command(struct tree *t, pid_t pid)
     return read_proc(t, pid, &t->command) ? 0 : -1;
 }
 
-/* Room for n items; what was there stays. */
-static int
+/* Room for n items; what was there stays.  NULL: no memory. */
+static void *
 grow(void *array, size_t *room, size_t n, size_t size)
 {
-    void *p;
     if (n <= *room)
-        return 0;
-    memcpy(&p, array, sizeof p);
-    p = realloc(p, 2 * n * size);
-    if (!p)
-        return -1;
-    memcpy(array, &p, sizeof p);
-    *room = 2 * n;
-    return 0;
+        return array;
+    void *more = realloc(array, 2 * n * size);
+    if (more)
+        *room = 2 * n;
+    return more;
 }
 
 /* The numbers of all processes into t->listed; how many, or -1. */
@@ -240,10 +242,12 @@ list(struct tree *t)
         pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
         if (pid <= 0)
             continue;
-        if (grow(&t->listed, &t->listed_room, n + 1, sizeof *t->listed) < 0) {
+        pid_t *listed = grow(t->listed, &t->listed_room, n + 1, sizeof *listed);
+        if (!listed) {
             closedir(dir);
             return -1;
         }
+        t->listed = listed;
         t->listed[n++] = pid;
     }
     closedir(dir);
@@ -256,10 +260,17 @@ tree_walk(struct tree *t, bool all)
 {
     ssize_t listed = list(t);
     size_t n = 0, strangers = 0;
-    if (listed < 0 ||
-        grow(&t->procs, &t->room, (size_t)listed + 1, sizeof *t->procs) < 0 ||
-        grow(&t->strangers, &t->strangers_room, (size_t)listed + 1,
-             sizeof *t->strangers) < 0)
+    if (listed < 0)
+        return -1;
+    struct tree_proc *procs =
+        grow(t->procs, &t->room, (size_t)listed + 1, sizeof *procs);
+    if (procs)
+        t->procs = procs;
+    pid_t *known =
+        grow(t->strangers, &t->strangers_room, (size_t)listed + 1, sizeof *known);
+    if (known)
+        t->strangers = known;
+    if (!procs || !known)
         return -1;
     enum tree_kin *kin = calloc((size_t)listed + 1, sizeof *kin);
     if (!kin)

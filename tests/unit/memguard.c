@@ -95,7 +95,11 @@ refusals(void)
 {
     struct tree t;
     const char *why = "";
-    NEED(tree_open(&t, &why) == 0);
+    if (tree_open(&t, &why) < 0) {
+        // valgrind and old emulators do not know the call; then memguard does not start.
+        CHECK_SAY(strstr(why, "pidfd_open"), "%s", why);
+        return;
+    }
     static const pid_t pids[] = { -1, 0, 1, -2147483647 - 1 };
     struct tree_proc p = { .pid = 0 };
     for (size_t i = 0; i < sizeof pids / sizeof *pids; i++) {
