@@ -448,6 +448,8 @@ main(int argc, char **argv)
     if (!r.tree.adopts && !r.cmd.quiet)
         warn("has other children than the command, or is the first process: orphans of "
              "the command are not watched");
+    if (r.facts.available && machine_available("") < 0)
+        die(EXIT_TROUBLE, "--available: /proc/meminfo does not tell MemAvailable");
     if (r.facts.gpu && !(r.gpu = gpu_open(&err)))
         die_err(&err);
     if (report_open(&r.report, r.report_file, r.force, &r.facts, &cmd_guard, &err) < 0)

@@ -281,9 +281,9 @@ report_add(struct report *r, const struct sample *s, struct err *err)
 int
 report_close(struct report *r, int status, const char *ended, struct err *err)
 {
-    if (!r->path || r->failed)
+    if (!r->path || (r->failed && r->fd >= 0))
         return 0;
-    if (r->fd < 0)
+    if (r->fd < 0) // there may be room again
         return write_document(r, OUT_FORCE, status, ended, err);
     struct buf b = { 0 };
     buf_char(&b, '{');
