@@ -170,12 +170,16 @@ until_there()
 }
 
 @test "all of a large family is ended" {
-    run -124 guard --over 1 -a 100000 --term-first 0 -- python3 "$ACT" storm pids
-    [ "$(wc -l <pids)" -eq 40 ]
-    gone pids
-    rm pids
-    run -124 guard --over 1 -a 100000 --term-first 4 -- python3 "$ACT" storm pids
-    gone pids
+    local seconds
+    for seconds in 0 4; do
+        echo 'device 3000' >nvml
+        # When all are there the GPU's memory grows.
+        run -124 gpu -q -g 1 --term-first $seconds -- sh -c 'python3 "$0" storm pids &
+            until [ "$(cat pids | wc -l)" -eq 40 ]; do sleep 0.1; done
+            echo "device 9000" >nvml.new; mv nvml.new nvml; wait' "$ACT"
+        gone pids
+        rm pids
+    done
 }
 
 @test "SIGTERM that is ignored: SIGKILL follows --term-first later" {
@@ -214,7 +218,11 @@ until_there()
     cp "$BATS_TEST_DIRNAME/../pipelines/demo/config.json" .
     datpack -q --init 7 --config config.json -o run.ckpt
     printf '1 2 3 4\n5 6 7 8 9\n' | tokenize -q --input ids -o ids.tok
-    run -124 --separate-stderr guard -a 100000 --over 2 -- bash -c '
+    echo 'device 3000' >nvml
+    # After some steps the GPU's memory grows; the trainer is the largest process.
+    run -124 --separate-stderr gpu -q -g 1 -- bash -c '
+        (until [ "$(wc -l <log)" -gt 5 ]; do sleep 0.1; done 2>/dev/null
+            echo "device 9000" >nvml.new; mv nvml.new nvml) &
         trainstep -q --until 1000000 -d ids.tok run.ckpt | tee log >/dev/null
         echo "${PIPESTATUS[*]}" >statuses'
     [ "$(cat statuses)" = '75 0' ]
@@ -243,7 +251,7 @@ os.execvp(sys.argv[1], sys.argv[1:])' memguard -l 1 -- python3 "$ACT" count $sig
     run -75 act group memguard -l 1 -- python3 "$ACT" count heard
     [ "$(cat heard)" = 'SIGTERM 1' ]
     # As timeout does it, to memguard and to the group.
-    run -124 timeout 3 memguard -l 1 -- python3 "$ACT" count heard2
+    run -124 timeout 5 memguard -l 1 -- python3 "$ACT" count heard2
     until_there heard2
     [ "$(cat heard2)" = 'SIGTERM 1' ]
 }
