@@ -326,6 +326,7 @@ end_tree(struct run *r, bool by_gpu, struct buf *how)
         wait_signal(r, os_seconds() + (killing ? KILL_POLL : END_POLL));
     }
     double took = os_seconds() - began;
+    reap(r); // one that died between the two looks
     if (stuck)
         buf_printf(how, "%zu processes do not die, %.0f s after SIGKILL",
                    tree_alive(&r->tree), KILL_WAIT);
