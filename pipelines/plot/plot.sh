@@ -34,14 +34,14 @@ fail()
 safe()
 {
     printf '%s' "$1" | tr '\n' '\t' | awk -v most="$2" -f "$tools/text.awk" \
-        -f <(echo '{ print text_short(text_safe($0), most) }')
+        -f "$tools/line.awk"
 }
 
 dir=plots smooth=1 force='' formats='svg png'
 files=()
 while [ $# -gt 0 ]; do
     case $1 in
-    -h | --help) sed -n '/^#   pipe/,/^$/ { /^$/q; s/^# \{0,3\}//p; }' "$0" && exit 0 ;;
+    -h | --help) sed -n '3,/^set/ { s/^# \{0,1\}//p; }' "$0" && exit 0 ;;
     -o | --output | --smooth | --only) [ $# -gt 1 ] || fail "$1: needs an argument" ;;&
     -o | --output) dir=$2 && shift ;;
     --output=*) dir=${1#*=} ;;
@@ -90,7 +90,7 @@ kind()
 
 logs=() reports=() hists=() memories=()
 for i in "${!files[@]}"; do
-    name=$(safe "${files[i]}" 48)
+    name=$(safe "${files[i]#./}" 48)
     [ "${files[i]}" != - ] || name='standard input'
     printf '%s\n' "$name" >"$work/name.$i"
     if [ "${files[i]}" = - ]; then
@@ -121,7 +121,7 @@ label(i, k) = system(sprintf("sed -n %dp labels.%d", i, k))
 ink = "#333333"
 END
 
-colours=('#0072b2' '#d55e00' '#009e73' '#cc79a7' '#e69f00' '#56b4e9' '#7f3c8d' '#8c6d31')
+colours=('#1f86c8' '#d55e00' '#009e73' '#cc79a7' '#e69f00' '#56b4e9' '#7f3c8d' '#8c6d31')
 colour() { echo "${colours[$1 % ${#colours[@]}]}"; }
 
 figures=0 names=()
@@ -133,7 +133,7 @@ begin()
     names+=("$1")
     : >"$work/labels.$figures"
     labels=0 parts=()
-    title=$2 xlabel=$3 ylabel=$4 ranges='' below=44
+    title=$2 xlabel=$3 ylabel=$4 ranges='' below=54
 }
 
 # label TEXT: a line of the legend; sets $title_of for a plot command.
@@ -337,9 +337,9 @@ if [ ${#used[@]} -gt 0 ]; then
         parts+=("\"bar.$b\" using 1:2:3 with boxes lc rgb \"$(colour "$b")\" $title_of")
     done
     # The words below the bars, from a file, too.
-    parts+=('"phases" using ($0+1):(NaN):xtic(1) with lines notitle')
+    parts+=('"phases" using (column(0)+1):(NaN):xtic(1) with lines notitle')
     n=$(wc -l <"$work/phases")
-    below=70
+    below=76
     ranges=$(printf 'set xrange [0.4:%d.6]\nunset mxtics\nset xtics rotate by -20\nset grid noxtics ytics\n' "$n")$'\n'
     range y 0 "$high" zero
     finish
