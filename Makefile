@@ -146,6 +146,7 @@ trainstep_SRCS = \
 	cmd/trainstep/run.c \
 	cmd/trainstep/save.c \
 	cmd/trainstep/settings.c \
+	cmd/trainstep/spark.c \
 	cmd/trainstep/state.c \
 	cmd/trainstep/trainstep.c
 

@@ -9,9 +9,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,7 +24,8 @@ struct logs {
     struct buf line, samples;
     double started, shown;
     uint64_t first_step, tokens, logged;
-    bool progress, tsv_head;
+    bool progress, utf8, tsv_head; // utf8: the terminal shows it
+    struct spark spark;
     size_t n_samples;
 };
 
@@ -365,6 +369,60 @@ write_memory_report(struct run *r)
     buf_free(&b);
 }
 
+/* ---- progress ------------------------------------------------------------------------------- */
+
+/* What the locale says of the terminal; the program's own locale stays "C". */
+static bool
+speaks_utf8(void)
+{
+    locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
+    bool utf8 = locale && strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
+    if (locale)
+        freelocale(locale);
+    return utf8;
+}
+
+/* Columns of the terminal now: it may have been made another size. */
+static size_t
+terminal_width(void)
+{
+    struct winsize w = { 0 };
+    bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0;
+    return known ? w.ws_col : 80;
+}
+
+/* One line, and never more than the terminal has: what is cut by the edge of it cannot be
+ * written over. */
+static void
+show_progress(struct run *r, const struct train_result *res)
+{
+    enum { FEWEST = 5 }; // columns that are worth looking at
+    struct logs *l = r->logs;
+    double t = os_seconds(), steps = (double)(r->t.step - l->first_step);
+    if (!l->progress)
+        return;
+    spark_add(&l->spark, res->loss);
+    if (t - l->shown < 0.2 && r->t.step < r->end)
+        return;
+    l->shown = t;
+    struct buf b = { 0 };
+    size_t width = terminal_width() - 1; // the cursor stands behind the last one
+    buf_printf(&b,
+               "trainstep: step %llu of %llu, loss %.4f, %.0f tokens/s, %.0f s left",
+               (unsigned long long)r->t.step, (unsigned long long)r->end, res->loss,
+               (double)l->tokens / (t - l->started),
+               ceil((t - l->started) / steps * (double)(r->end - r->t.step)));
+    if (b.len > width)
+        b.len = width;
+    else if (width - b.len > FEWEST) {
+        buf_char(&b, ' ');
+        spark_draw(&b, &l->spark, width - b.len, l->utf8);
+    }
+    if (!b.failed)
+        fprintf(stderr, "\r%.*s\033[K", (int)b.len, b.data);
+    buf_free(&b);
+}
+
 /* ---- all together ------------------------------------------------------------------------------ */
 
 void
@@ -376,28 +434,13 @@ log_open(struct run *r)
     l->started = os_seconds();
     l->first_step = l->logged = r->t.step;
     l->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
+    l->utf8 = l->progress && speaks_utf8();
     if (r->o->log)
         l->json = open_json(r->o->log, r->t.step);
     if (r->o->tensorboard)
         open_events(r);
     if (r->o->memory_report)
         open_report(r);
-}
-
-static void
-show_progress(struct run *r, const struct train_result *res)
-{
-    struct logs *l = r->logs;
-    double t = os_seconds(), steps = (double)(r->t.step - l->first_step);
-    if (!l->progress || (t - l->shown < 0.2 && r->t.step < r->end))
-        return;
-    l->shown = t;
-    fprintf(
-        stderr,
-        "\rtrainstep: step %llu of %llu, loss %.4f, %.0f tokens/s, %.0f s left \033[K",
-        (unsigned long long)r->t.step, (unsigned long long)r->end, res->loss,
-        (double)l->tokens / (t - l->started),
-        ceil((t - l->started) / steps * (double)(r->end - r->t.step)));
 }
 
 /* Steps that are run again after a step was undone are in the log already. */

@@ -118,6 +118,20 @@ void state_put(struct buf *b, const struct state *st, const struct settings *s);
 bool spike_fits(const struct spike *w, double z, double loss, double norm);
 void spike_add(struct spike *w, double loss, double norm);
 
+/* ---- spark.c: the course of the loss, in a line ---------------------------------------- */
+
+enum { SPARK_COLUMNS = 32 };
+struct spark {
+    double sum[SPARK_COLUMNS];      // of the finite losses of a column
+    uint64_t finite[SPARK_COLUMNS]; // how many these are
+    size_t columns;
+    uint64_t per, steps; // steps of a column; of the last one until now
+};
+
+void spark_add(struct spark *s, double loss);
+/* At most `room` columns, the last ones. */
+void spark_draw(struct buf *b, const struct spark *s, size_t room, bool utf8);
+
 /* ---- run.c, save.c, log.c ----------------------------------------------------------------- */
 
 struct options {

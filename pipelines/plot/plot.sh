@@ -33,7 +33,7 @@ fail()
 # safe TEXT MOST: to be shown, shortened.
 safe()
 {
-    printf '%s' "$1" | tr '\n' '\t' | awk -v most="$2" -f "$tools/text.awk" \
+    printf '%s' "${1//$'\n'/\\n}" | awk -v most="$2" -f "$tools/text.awk" \
         -f "$tools/line.awk"
 }
 

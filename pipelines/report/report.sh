@@ -40,12 +40,12 @@ as()
 # html TEXT: one line of text.
 html()
 {
-    printf '%s' "$1" | tr '\n' '\t' | as text | sed 's/^<pre>//; /^<\/pre>$/d'
+    printf '%s' "${1//$'\n'/\\n}" | as text | sed 's/^<pre>//; /^<\/pre>$/d'
 }
 
 say()
 {
-    printf 'report: %s' "$*" | tr '\n' '\t' |
+    printf 'report: %s' "${*//$'\n'/\\n}" |
         awk -v most=400 -f "$plot/text.awk" -f "$plot/line.awk" >&2
 }
 

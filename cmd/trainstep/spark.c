@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/* spark: the course of the loss as a few characters, for the line of progress. */
+#include "cmd/trainstep/trainstep.h"
+
+#include <math.h>
+
+/* Each column stands for as many steps; when there is no room for another one, two become
+ * one, so the line shows all of the run however long it gets. */
+void
+spark_add(struct spark *s, double loss)
+{
+    if (s->columns == 0 || s->steps == s->per) {
+        if (s->columns == SPARK_COLUMNS) {
+            for (size_t i = 0; i < SPARK_COLUMNS; i += 2) {
+                s->sum[i / 2] = s->sum[i] + s->sum[i + 1];
+                s->finite[i / 2] = s->finite[i] + s->finite[i + 1];
+            }
+            s->columns /= 2;
+            s->per *= 2;
+        }
+        if (s->columns == 0)
+            s->per = 1;
+        s->sum[s->columns] = 0;
+        s->finite[s->columns++] = 0;
+        s->steps = 0;
+    }
+    s->steps++;
+    if (isfinite(loss)) {
+        s->sum[s->columns - 1] += loss;
+        s->finite[s->columns - 1]++;
+    }
+}
+
+/* The lowest column shown has the lowest mark.  Steps without a finite loss are a gap. */
+void
+spark_draw(struct buf *b, const struct spark *s, size_t room, bool utf8)
+{
+    enum { LEVELS = 8 };
+    static const char *const blocks[LEVELS] = {
+        "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"
+    };
+    static const char *const ascii[LEVELS] = { "_", ".", ":", "-", "=", "+", "*", "#" };
+    double low = INFINITY, high = -INFINITY;
+    size_t from = s->columns > room ? s->columns - room : 0;
+    for (size_t i = from; i < s->columns; i++) {
+        double mean = s->sum[i] / (double)s->finite[i];
+        if (s->finite[i]) {
+            low = fmin(low, mean);
+            high = fmax(high, mean);
+        }
+    }
+    for (size_t i = from; i < s->columns; i++) {
+        double mean = s->sum[i] / (double)s->finite[i];
+        size_t level = 0;
+        if (s->finite[i] && high > low)
+            level = (size_t)((mean - low) / (high - low) * (LEVELS - 0.5));
+        buf_str(b, s->finite[i] == 0 ? " " : utf8 ? blocks[level] : ascii[level]);
+    }
+}
