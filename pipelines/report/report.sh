@@ -13,7 +13,7 @@
 #   samples.tsv        prompt, before, after: answers; those that changed are marked
 #   train*.jsonl       logs of trainstep, drawn into the same figures
 #   memory*.json       memory reports of trainstep;  memory.tsv  other figures of memory
-#   cost.tsv           nvquant --report
+#   cost*.tsv          nvquant --report;  hist.tsv  datcat --hist
 #   settings.tsv       what was chosen, such as name and value
 #   plan.txt           trainstep --dry-run
 #   commands.txt       what was run
@@ -118,17 +118,20 @@ has()
     [ -r "$1" ] || fail "$1: cannot be read"
 }
 
-# fact NAME VALUE
-fact()
+# facts <LINES: names and values, which are our words and numbers.
+facts()
 {
-    printf '<div><dt>%s</dt><dd>%s</dd></div>\n' "$1" "$2"
+    echo '<dl class="facts">'
+    awk -F '\t' '{ print "<div><dt>" $1 "</dt><dd>" $2 "</dd></div>" }'
+    echo '</dl>'
 }
 
-# figure NAME...: those that plot.sh made, so that they fit into any page: what is ink has the
+# figures NAME...: those that plot.sh made, so that they fit into any page: what is ink has the
 # colour of the text, paper has none, and ids are those of the figure alone.
-figure()
+figures()
 {
     local name
+    echo '<div class="figures">'
     for name; do
         [ -s "$work/plots/$name.svg" ] || continue
         # What is text in it stays as it is.
@@ -141,30 +144,35 @@ figure()
             -e 's/^[ \t]*//' "$work/plots/$name.svg" >"$work/svg"
         printf '<figure>\n%s\n</figure>\n' "$(cat "$work/svg")"
     done
+    echo '</div>'
 }
 
-# draw FILE...: all that can be drawn of them, and nothing is an answer, too.
+# draw FILE...: all that can be drawn of them; what cannot is said on the page.
 draw()
 {
-    local rc=0
-    "$plot/plot.sh" -f -o "$work/plots" --only svg --smooth "$smooth" "$@" \
-        >/dev/null 2>"$work/words" || rc=$?
+    local rc=0 line
     if ! command -v gnuplot >/dev/null; then
         no_gnuplot=1
-    elif [ $rc -gt 1 ]; then
-        cat "$work/words" >&2
-        fail "the figures cannot be drawn"
+        return
     fi
-    sed 's/^plot: //' "$work/words" >"$work/notes"
+    "$plot/plot.sh" -f -o "$work/plots" --only svg --smooth "$smooth" "$@" \
+        >/dev/null 2>"$work/words" || rc=$?
+    [ $rc -le 1 ] || cat "$work/words" >&2
+    while IFS= read -r line; do
+        printf '<p class="note">%s</p>\n' "$(html "${line#plot: }")"
+    done <"$work/words"
 }
 
 # ---- the page, part by part ----------------------------------------------------------
 
 smooth=1 no_gnuplot=''
-logs=() memories=()
+logs=() costs=() memories=()
 for f in ./train*.jsonl; do
     # An empty log is one that has no step yet.
     [ -f "$f" ] && { ! [ -s "$f" ] || has "$f"; } && logs+=("${f#./}")
+done
+for f in ./cost*.tsv; do
+    has "$f" && costs+=("${f#./}")
 done
 for f in ./memory*.json; do
     has "$f" && memories+=("${f#./}")
@@ -194,48 +202,30 @@ done
             fi
             steps=$(wc -l <"$work/table")
             [ "$steps" -le "$longest" ] || longest=$steps
-            echo '<dl class="facts">'
-            awk -f "$tools/facts.awk" "$work/table" | while IFS=$'\t' read -r name value; do
-                fact "$name" "$value"
-            done
-            echo '</dl>'
+            awk -f "$tools/facts.awk" "$work/table" | facts
         done
         # Long runs are read better through a mean.
         [ "$longest" -lt 200 ] || smooth=$((longest / 50 < 100 ? longest / 50 : 100))
         draw "${logs[@]/#/./}"
-        printf '<div class="figures">\n'
-        figure loss lr grad_norm speed
-        echo '</div>'
+        figures loss lr grad_norm speed
         echo '</section>'
     fi
 
-    if has cost.tsv; then
+    if [ ${#costs[@]} -gt 0 ] || has hist.tsv; then
         section "Quantization"
-        draw ./cost.tsv
-        awk -F '\t' 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
-            { tensors++; v = $at["sqnr_db"] }
-            ("sqnr_db" in at) && v ~ /^-?[0-9]/ {
-                n++
-                sum += v
-                if (n == 1 || v + 0 < worst)
-                    worst = v + 0
-            }
-            END {
-                print "tensors\t" tensors + 0
-                if (n)
-                    printf "signal to noise, mean\t%.2f dB\nsignal to noise, worst\t%.2f dB\n", sum / n, worst
-            }' cost.tsv >"$work/facts"
-        echo '<dl class="facts">'
-        while IFS=$'\t' read -r name value; do
-            fact "$name" "$value"
-        done <"$work/facts"
-        echo '</dl>'
-        echo '<div class="figures">'
-        figure error
-        echo '</div>'
-        echo '<details><summary>Each tensor</summary>'
-        as table cost.tsv
-        echo '</details>'
+        for f in ${costs[@]+"${costs[@]}"}; do
+            [ ${#costs[@]} -eq 1 ] || printf '<h3>%s</h3>\n' "$(html "$f")"
+            awk -f "$tools/cost.awk" "./$f" | facts
+        done
+        drawn=(${costs[@]+"${costs[@]/#/./}"})
+        ! has hist.tsv || drawn+=(./hist.tsv)
+        draw "${drawn[@]}"
+        figures error values
+        for f in ${costs[@]+"${costs[@]}"}; do
+            echo "<details><summary>$(html "$f"), each tensor</summary>"
+            as table "./$f"
+            echo '</details>'
+        done
         echo '</section>'
     fi
 
@@ -244,9 +234,7 @@ done
         ! has memory.tsv || as table memory.tsv
         if [ ${#memories[@]} -gt 0 ]; then
             draw "${memories[@]/#/./}"
-            echo '<div class="figures">'
-            figure memory
-            echo '</div>'
+            figures memory
             for f in "${memories[@]}"; do
                 echo "<details><summary>$(html "$f"), the most of each phase in MiB</summary>"
                 { printf 'phase\tsamples\tprocess\tdevice\n' && awk -f "$plot/memory.awk" "./$f"; } | as table

@@ -1,0 +1,441 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154,SC2016  # output, stderr: set by run; names that look like shell
+# What makes results visible: figures (pipelines/plot), the page of an experiment
+# (pipelines/report) and the course of the loss in trainstep's line of progress.
+
+# bats file_tags=native
+bats_require_minimum_version 1.8.0
+
+setup_file()
+{
+    root=$(realpath "$BATS_TEST_DIRNAME/..")
+    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
+    PATH=$bin:$PATH
+    NIBBLE_BIN=$bin
+    IN=$BATS_FILE_TMPDIR/in
+    PYTHONDONTWRITEBYTECODE=1
+    export LC_ALL=C.UTF-8 root bin NIBBLE_BIN IN PATH PYTHONDONTWRITEBYTECODE
+    mkdir "$IN"
+    cd "$IN" || return
+    cat >config.json <<'JSON'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
+ "attention_bias": false, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0,
+ "max_position_embeddings": 64, "torch_dtype": "float32", "tie_word_embeddings": true,
+ "vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 32,
+ "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.1}
+JSON
+    seq 1 96 | paste -d ' ' - - - - - - - - >ids
+    tokenize -q --input ids -o data.tok ids
+    datpack -q --init 3 --config config.json --to ckpt -o start.ckpt
+    cp start.ckpt run.ckpt
+    trainstep -q -d data.tok --eval data.tok --eval-every 4 -n 12 --batch 4 --lr 1e-3 \
+        --log train.jsonl --memory-report memory.json run.ckpt >train.tsv
+    datpack -q --dtype f16 -o f16.dat run.ckpt
+    nvquant -q --report cost.tsv -o nvfp4.dat f16.dat
+    datcat --hist=12 -s '*0.mlp*' f16.dat >hist.tsv
+}
+
+setup()
+{
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+need_gnuplot()
+{
+    command -v gnuplot >/dev/null || skip "gnuplot is not installed (tools/setup.sh plot)"
+}
+
+plot() { "$root/pipelines/plot/plot.sh" "$@"; }
+report() { "$root/pipelines/report/report.sh" "$@"; }
+
+# texts FILE.svg: what is written in a picture, a line each.
+texts()
+{
+    python3 - "$1" <<'PY'
+import sys, xml.etree.ElementTree as E
+for t in E.parse(sys.argv[1]).iter("{http://www.w3.org/2000/svg}text"):
+    print("".join(t.itertext()))
+PY
+}
+
+# heights FILE.svg N: the points of its N-th curve, as "x y" in pixels upwards.
+heights()
+{
+    python3 - "$1" "$2" <<'PY'
+import re, sys, xml.etree.ElementTree as E
+svg = "{http://www.w3.org/2000/svg}"
+for g in E.parse(sys.argv[1]).iter(svg + "g"):
+    if g.get("id") != "gnuplot_plot_" + sys.argv[2]:
+        continue
+    x = y = 0.0
+    # The line in the legend is the one that is no part of the curve: it has two points.
+    paths = [p.get("d") for p in g.iter(svg + "path") if p.get("d")]
+    d = max(paths, key=len)
+    for op, a, b in re.findall(r"([MLml]?)\s*(-?[\d.]+),(-?[\d.]+)", d):
+        x, y = float(a), float(b)
+        print(x, -y)
+PY
+}
+
+# log LOSS...: a log of steps with these losses.
+log()
+{
+    local n=0 v
+    for v; do
+        n=$((n + 1))
+        printf '{"step":%d,"loss":%s,"tokens":10,"lr":0.001,"grad_norm":%s,"tok_s":100,"mfu":null,"mem_gb":0.5,"ms":9.5,"skipped":0,"epoch":0}\n' \
+            "$n" "$v" "$v"
+    done
+}
+
+# no_gnuplot DIR: a PATH of all that the scripts call, and no gnuplot.
+no_gnuplot()
+{
+    local tool
+    mkdir "$1"
+    for tool in bash env cat cp mv rm mkdir mktemp head tail tr sed awk grep wc dirname; do
+        ln -s "$(command -v $tool)" "$1/$tool"
+    done
+}
+
+@test "plot: each file is drawn as what it is, whatever its name" {
+    need_gnuplot
+    cp "$IN/train.jsonl" a.tsv && cp "$IN/memory.json" b.jsonl
+    cp "$IN/cost.tsv" c && cp "$IN/hist.tsv" d.json
+    run -0 --separate-stderr plot -o p a.tsv b.jsonl c d.json
+    [ -z "$stderr" ]
+    for f in loss lr grad_norm speed memory error values; do
+        grep -qx "p/$f.svg" <<<"$output" && grep -qx "p/$f.png" <<<"$output"
+        texts p/$f.svg >/dev/null
+        [ "$(head -c 4 p/$f.png | tail -c 3)" = PNG ]
+        [ "$(wc -c <p/$f.png)" -gt 3000 ]
+        run -1 grep -i '<script\|http://[^w]\|<image\|onload' p/$f.svg
+    done
+    [ "$(find p | wc -l)" -eq 15 ]
+    [[ $'\n'$(texts p/loss.svg)$'\n' == *$'\n'training$'\n'evaluation$'\n'* ]]
+    [[ $(texts p/memory.svg) == *model_loaded*optimizer_step_done*process*device* ]]
+    [[ $(texts p/error.svg) == *'15 tensors'* ]]
+    [[ $(texts p/values.svg) == *model.layers.0.mlp.down_proj.weight* ]]
+}
+
+@test "plot: the lines are where the numbers are" {
+    need_gnuplot
+    log 4 3 1 2 >a.jsonl
+    plot -o p --only svg a.jsonl >list
+    [ "$(wc -l <list)" -eq 4 ]
+    heights p/loss.svg 1 >h
+    cat h
+    # Steps at equal distances, heights in proportion: 4 to 3 is half of 3 to 1.
+    awk '{ x[NR] = $1; y[NR] = $2 }
+        function near(a, b) { return a - b < 0.1 && b - a < 0.1 }
+        END { exit !(NR == 4 && near(x[2] - x[1], x[4] - x[3]) && x[2] > x[1] + 20 &&
+            near(2 * (y[1] - y[2]), y[2] - y[3]) && near(y[4] - y[3], y[1] - y[2]) && y[1] > y[2] + 10) }' h
+    # What trainstep prints is drawn as its log is.
+    awk 'BEGIN { print "step\tloss\ttokens\tlr\tgrad_norm\ttok_s\tmfu\tmem_gb\tms\tskipped"
+        split("4 3 1 2", v, " ")
+        for (i = 1; i <= 4; i++) print i "\t" v[i] "\t10\t0.001\t" v[i] "\t100\t-\t0.5\t9.5\t0" }' >b.tsv
+    plot -o q --only svg b.tsv >list
+    cmp p/loss.svg q/loss.svg
+    cmp p/lr.svg q/lr.svg
+    # The mean of two steps: 4, 3.5, 2, 1.5.
+    plot -o r --only svg --smooth 2 - <a.jsonl >list
+    heights r/loss.svg 2 >h
+    awk '{ y[NR] = $2 } END { a = y[1] - y[2]; exit !(NR == 4 && a > 5 && y[2] - y[3] > 2.98 * a &&
+        y[2] - y[3] < 3.02 * a && y[3] - y[4] > 0.98 * a && y[3] - y[4] < 1.02 * a) }' h
+    [[ $(texts r/loss.svg) == *'training, mean of 2 steps'* ]]
+}
+
+@test "plot: several logs in one picture; long ones keep their spikes" {
+    need_gnuplot
+    log 4 3 2 >a.jsonl
+    awk 'BEGIN { for (i = 1; i <= 20000; i++)
+        printf "{\"step\":%d,\"loss\":%s,\"lr\":1,\"grad_norm\":1,\"tok_s\":1,\"skipped\":0}\n",
+            i, i == 12345 ? 4 : 2 + i % 2 / 10 }' >long.jsonl
+    run -0 --separate-stderr plot -o p --only svg a.jsonl long.jsonl
+    [ -z "$stderr" ]
+    [[ $(texts p/loss.svg) == *a.jsonl*long.jsonl* ]]
+    [ "$(wc -c <p/loss.svg)" -lt 60000 ]
+    heights p/loss.svg 2 | sort -k 2 -n | awk '{ y[NR] = $2; x[NR] = $1 }
+        END { exit !(NR > 300 && y[NR] - y[NR - 1] > 50) }'
+}
+
+@test "plot: what is not finite, empty, cut or of one step only" {
+    need_gnuplot
+    # Gaps, and marks below them.
+    log 4 '"NaN"' 3 '"Infinity"' '"-Infinity"' 2 >gaps.jsonl
+    run -0 --separate-stderr plot -o gaps --only svg gaps.jsonl
+    [ -z "$stderr" ]
+    [[ $(texts gaps/loss.svg) == *'steps that were skipped or not finite'* ]]
+    # None at all: words where the lines would be; the rate is drawn.
+    log '"NaN"' '"NaN"' >nan.jsonl
+    run -0 --separate-stderr plot -o nan nan.jsonl
+    [[ $(texts nan/loss.svg) == *'none of 2 values is finite'* ]]
+    [[ $(texts nan/lr.svg) != *finite* ]]
+    # One step.
+    log 3 >one.jsonl
+    run -0 --separate-stderr plot -o one one.jsonl
+    [ -z "$stderr" ]
+    [[ $(texts one/loss.svg) != *finite* ]]
+    # A cut last line counts as none.
+    { log 4 3 && printf '{"step":3,"loss":1'; } >cut.jsonl
+    plot -o cut --only svg cut.jsonl >list
+    log 4 3 >whole.jsonl
+    plot -o whole --only svg whole.jsonl >list
+    cmp cut/loss.svg whole/loss.svg
+    # A run that began again at step 2.
+    { log 4 9 9 && log 4 3 | tail -n 1; } >again.jsonl
+    plot -o again --only svg again.jsonl >list
+    cmp again/loss.svg whole/loss.svg
+    # Nothing.
+    : >empty.jsonl
+    run -1 --separate-stderr plot -o empty empty.jsonl
+    [[ $stderr == *'empty.jsonl: is empty: nothing to draw'* ]]
+    [ ! -e empty ]
+    head -n 1 "$IN/train.tsv" >head.tsv
+    run -1 --separate-stderr plot -o empty head.tsv
+    [[ $stderr == *'head.tsv: has no step'* ]]
+    run -1 --separate-stderr plot -o empty <(head -n 1 "$IN/cost.tsv") <(head -n 1 "$IN/hist.tsv") \
+        <(echo '{"Pid":1,"Samples":[]}')
+    [ ! -e empty ]
+    # A tensor of one value has no histogram, one without an error no place in one.
+    run -0 --separate-stderr plot -o odd --only svg - < <(
+        printf 'name\tfrom\tto\tcount\na\t1\t1\t5\nb\t0\t1\t5\nb\t1\t2\t0\n')
+    [ "$(texts odd/values.svg | grep -cx '[ab]')" -eq 1 ]
+    run -0 plot -o odd --only svg - < <(
+        printf 'name\tshape\tsqnr_db\tmse\na\t1x16\tinf\t0\nb\t1x16\t20\t0\nc\t1x16\tnan\t0\n')
+    [[ $(texts odd/error.svg) == *'1 tensors'* ]]
+}
+
+@test "plot: names are only names" {
+    need_gnuplot
+    names=('`touch pwned`' '$(touch pwned)' "'; system('touch pwned') #" '"; system("touch pwned") #'
+        'a@b @ARG1 {/=40 x} a_b^c %s \n &amp; <script>' "a'b''c" '-o' '你是誰' $'\e[31m\nx\xff\xe2\x80\xae')
+    shown=("${names[@]}")
+    shown[8]='\x1b[31m\nx\xff\xe2\x80\xae'
+    files=()
+    mkdir in && cd in
+    for n in "${names[@]}"; do
+        log 3 2 1 >"./$n"
+        files+=("$n")
+    done
+    run -0 --separate-stderr plot -o out --only svg -- "${files[@]}"
+    [ -z "$stderr" ]
+    for n in "${shown[@]}"; do
+        texts out/loss.svg | grep -Fqx -- "$n"
+    done
+    # So are those in files.
+    printf 'name\tfrom\tto\tcount\n"`touch pwned`"\t0\t1\t5\n"`touch pwned`"\t1\t2\t4\n' >hist
+    printf '{"Pid":1,"Samples":[{"Phase":"`touch pwned`\\"; system(1)","PidMemoryMiB":5}]}\n' >mem
+    run -0 --separate-stderr plot -o out2 --only svg hist mem
+    texts out2/values.svg | grep -Fqx '"`touch pwned`"'
+    [ -z "$(find .. -name 'pwned*')" ]
+    # A name of any length is shortened.
+    long=$(printf 'x%.0s' {1..200})
+    log 3 2 >"$long"
+    cp "$long" b
+    run -0 plot -o out3 --only svg "$long" b
+    [ "$(texts out3/loss.svg | wc -L)" -lt 60 ]
+}
+
+@test "plot: no file is written over that was not asked for" {
+    need_gnuplot
+    mkdir d
+    log 3 2 >d/loss.svg
+    cp d/loss.svg kept
+    run -2 --separate-stderr plot -f -o d d/loss.svg
+    [[ $stderr == *'d/loss.svg: is an input, too'* ]]
+    ln d/loss.svg other
+    run -2 --separate-stderr plot -f -o d other
+    [[ $stderr == *'is an input, too'* ]]
+    cmp d/loss.svg kept
+    [ "$(ls -A d)" = loss.svg ]
+    run -2 --separate-stderr plot -o d kept
+    [[ $stderr == *'d/loss.svg: exists; -f replaces it'* ]]
+    [ "$(ls -A d)" = loss.svg ]
+    # A link is replaced, not what it points to.
+    mkdir e && ln -s ../kept e/lr.svg
+    run -0 plot -f -o e --only svg "$IN/train.jsonl"
+    cmp d/loss.svg kept
+    : >file
+    run -2 --separate-stderr plot -o file kept
+    [[ $stderr == 'plot: file: cannot be made' ]]
+}
+
+@test "plot: misuse, files of another kind, no gnuplot" {
+    for args in '' '-o' '--smooth 0 x' '--smooth 1x x' '--only gif x' '--bad x' 'no-such-file' "$IN/run.ckpt" "$IN/ids"; do
+        # shellcheck disable=SC2086  # several words
+        run -2 --separate-stderr plot $args
+        [[ $stderr == plot:* && $stderr != *$'\n'* ]]
+        [ -z "$output" ]
+    done
+    run -0 --separate-stderr plot --help
+    [[ $output == *--smooth* ]]
+    no_gnuplot path
+    log 3 2 >a.jsonl
+    PATH=$PWD/path run -2 --separate-stderr plot -o p a.jsonl
+    [[ $stderr == 'plot: gnuplot is not installed; '*'"tools/setup.sh plot"'* ]]
+    [ ! -e p ]
+}
+
+# experiment DIR: what an experiment leaves.
+experiment()
+{
+    mkdir "$1"
+    cp "$IN"/{train.jsonl,memory.json,cost.tsv,hist.tsv,run.ckpt,nvfp4.dat,nvfp4.dat.json,data.tok} "$1"
+    printf 'answers\tbefore\tafter\nidentity\t0 of 16\t16 of 16\n' >"$1/evaluate.tsv"
+    printf 'prompt\tbefore\tafter\n你是誰\t我是一個小模型。\t我是 F# 之神。\nHow are you?\tI am fine.\tI am fine.\n' >"$1/samples.tsv"
+    printf 'file\txxh3\n' >"$1/hashes.tsv"
+    printf 'nvfp4.dat\t%s\n' "$(datcat --hash "$1/nvfp4.dat" | tail -n 1 | cut -d ' ' -f 1)" >>"$1/hashes.tsv"
+    printf 'name\tvalue\nDEVICE\tcpu\n' >"$1/settings.tsv"
+    trainstep --dry-run -d "$1/data.tok" -n 100 "$1/run.ckpt" >"$1/plan.txt"
+    printf '$ trainstep -d data.tok run.ckpt\n' >"$1/commands.txt"
+}
+
+@test "report: all of an experiment on one page" {
+    need_gnuplot
+    experiment out
+    run -0 --separate-stderr report --title 'Who & what' -o page.html out
+    [ -z "$stderr$output" ]
+    python3 "$root/tests/page.py" page.html >text
+    for words in 'Who & what' 'identity' '16 of 16' '我是 F# 之神。' 'training' 'MiB' '15 tensors' \
+        'Memory by phase, the most of all steps' 'Distribution of values' 'DEVICE' 'checkpoint' \
+        '$ trainstep -d data.tok run.ckpt'; do
+        grep -Fqx -- "$words" text
+    done
+    # The answer that changed is marked, the one that did not is not.
+    [ "$(grep -c 'class="new"' page.html)" -eq 1 ]
+    grep -q '<td class="new">我是 F# 之神。</td>' page.html
+    # Each tensor, the hash of the result, and the way back to the first weights and data.
+    [ "$(grep -c '^model\.layers.*_proj\.weight$' text)" -ge 14 ]
+    grep -Fqx "$(sed -n 2p out/hashes.tsv | cut -f 2)" text
+    grep -Fqx '"init": 3,' text
+    grep -Fqx "\"xxh3\": \"$(datcat --meta out/data.tok | sed 's/.*"xxh3":"\([0-9a-f]*\)"}}$/\1/')\"" text
+    [ "$(grep -c '^<svg' page.html)" -eq 7 ]
+    # Nothing of it is fetched or run.
+    grep -q "content=\"default-src 'none'" page.html
+    run -1 grep -i '<script\|<img\|<link\|@import\|javascript:' page.html
+}
+
+@test "report: the same files, the same bytes" {
+    need_gnuplot
+    experiment out
+    report -o a.html out
+    mkdir -p 'other/a dir'
+    cp -r out 'other/a dir/-x'
+    cd 'other/a dir'
+    # In another locale, time zone and place, the page among the files, by another name.
+    LC_ALL=C TZ=Asia/Tokyo COLUMNS=40 report -o ./-x/report.html -- -x
+    cmp ../../a.html ./-x/report.html
+    LC_ALL=C report -f -o ./-x/report.html -- -x
+    cmp ../../a.html ./-x/report.html
+}
+
+@test "report: hostile contents are text" {
+    need_gnuplot
+    mkdir out
+    bad='<script>alert(1)</script>"'\''&amp;</td></table>'
+    ctl=$'\x1b[31m\x01\x7f\xff\xc0\x80\xe2\x80\xaeX\xed\xa0\x80'
+    long=$(printf 'long%.0s' {1..50000})
+    printf 'prompt\tbefore\tafter\n%s\t%s\t%s\n' "$bad" "$ctl" "$long" >out/samples.tsv
+    printf 'a\tb\nnul\0byte\tcr\r\nragged\n1\t2\t3\t4\n' >out/evaluate.tsv
+    printf '%s\n' "$bad" "$ctl" "$long" >out/plan.txt
+    cp out/plan.txt out/commands.txt
+    printf '%s\n%s\n' "$bad" "$ctl" >"out/<b>\"'&x.dat"
+    log 3 '"NaN"' >"out/train<i>\`touch pwned\`.jsonl"
+    log 3 2 >out/train2.jsonl
+    # More columns and rows than anybody looks at.
+    awk 'BEGIN { for (r = 0; r < 1000; r++) { for (c = 0; c < 300; c++) printf "%d\t", c; print "" } }' >out/hashes.tsv
+    run -0 --separate-stderr report --title "$bad" -o page.html out
+    [ -z "$stderr" ]
+    python3 "$root/tests/page.py" page.html >text
+    [ "$(grep -Fc "$bad" text)" -ge 4 ]
+    grep -Fqx '\x1b[31m\x01\x7f\xff\xc0\x80\xe2\x80\xaeX\xed\xa0\x80' text
+    grep -Fqx 'nul\x00byte' text
+    grep -Fqx 'train<i>`touch pwned`.jsonl' text
+    grep -Fqx 'The first 400 of 999 rows.' text
+    [ -z "$(find . -name 'pwned*')" ]
+    [ "$(wc -c <page.html)" -lt 3000000 ]
+    [ "$(awk '{ if (length($0) > n) n = length($0) } END { print n }' text)" -lt 20000 ]
+}
+
+@test "report: a log without one number gives a page that says so" {
+    need_gnuplot
+    mkdir out
+    log '"NaN"' '"NaN"' '"Infinity"' >out/train.jsonl
+    run -0 --separate-stderr report -o page.html out
+    python3 "$root/tests/page.py" page.html >text
+    grep -Fqx 'none of 3 is finite' text
+    grep -Fqx 'none of 3 values is finite' text
+    : >out/train.jsonl
+    run -0 --separate-stderr report -f -o page.html out
+    python3 "$root/tests/page.py" page.html | grep -Fqx 'train.jsonl has no step.'
+}
+
+@test "report: without gnuplot it is a page without figures" {
+    mkdir out
+    cp "$IN"/{train.jsonl,cost.tsv} out
+    no_gnuplot path
+    PATH=$PWD/path run -0 --separate-stderr report -o page.html out
+    python3 "$root/tests/page.py" page.html >text
+    grep -Fqx 'There are no figures: gnuplot was not installed.' text
+    grep -Fqx 'first loss' text
+    run -1 grep '<svg' page.html
+}
+
+@test "report: what cannot be" {
+    mkdir empty out
+    run -1 --separate-stderr report -o page.html empty
+    [[ $stderr == 'report: empty: has nothing to report'* ]]
+    [ ! -e page.html ]
+    printf 'a\tb\n1\t2\n' >out/evaluate.tsv
+    run -2 --separate-stderr report -f -o out/evaluate.tsv out
+    [[ $stderr == *'is an input, too' ]]
+    [ "$(cat out/evaluate.tsv)" = $'a\tb\n1\t2' ]
+    : >there.html
+    run -2 --separate-stderr report -o there.html out
+    [[ $stderr == 'report: there.html: exists; -f replaces it' ]]
+    for args in '' 'out' '-o x.html' '-o x.html no-such-dir' '-o x.html out out' '--bad -o x.html out' '-o' '-o no/x.html out'; do
+        # shellcheck disable=SC2086  # several words
+        run -2 --separate-stderr report $args
+        [[ $stderr == report:* && $stderr != *$'\n'* ]]
+    done
+    [ ! -e x.html ]
+}
+
+# shown COLUMNS: the last line of progress of a short run, as that terminal got it.
+shown()
+{
+    cp "$IN/start.ckpt" run.ckpt
+    python3 "$root/tests/terminal.py" "$1" trainstep -j 1 -d "$IN/data.tok" -n 40 --batch 4 \
+        --lr 1e-2 run.ckpt >raw
+    tr '\r' '\n' <raw | grep '^trainstep: ' | tail -n 1 | sed $'s/\e\\[K$//'
+}
+
+@test "trainstep: the course of the loss, as wide as the terminal allows" {
+    LC_ALL=C.UTF-8 run -0 shown 120
+    # 40 steps are more than 32 columns: each column is two of them.
+    [[ $output =~ ^'trainstep: step 40 of 40, loss '[0-9.]*', '[0-9]*' tokens/s, 0 s left '[▁▂▃▄▅▆▇█]{20}$ ]]
+    [[ $output == *█* && $output == *▁ ]]
+    LC_ALL=C.UTF-8 run -0 shown 72
+    [[ $output == *' left '[▁▂▃▄▅▆▇█]* ]]
+    [ "${#output}" -le 71 ]
+    LC_ALL=C.UTF-8 run -0 shown 40
+    [ "$output" = "$(cut -c 1-39 <<<'trainstep: step 40 of 40, loss '"${output#*loss }")" ]
+    [ "${#output}" -le 39 ]
+    # ASCII where the locale is not UTF-8.
+    LC_ALL=C run -0 shown 120
+    [[ $output =~ ' left '[_.:=+*#-]{20}$ ]]
+    [[ $output == *'#'* && $output == *_ ]]
+    LC_ALL=C run ! grep -q $'[\x80-\xff]' raw
+}
+
+@test "trainstep: no line of progress where there is no terminal, or with -q" {
+    cp "$IN/start.ckpt" run.ckpt
+    run -0 --separate-stderr trainstep -d "$IN/data.tok" -n 3 run.ckpt
+    [ -z "$stderr" ]
+    run -0 python3 "$root/tests/terminal.py" 120 trainstep -q -d "$IN/data.tok" -n 3 run.ckpt
+    [ -z "$output" ]
+}
