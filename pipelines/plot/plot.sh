@@ -96,7 +96,7 @@ for i in "${!files[@]}"; do
     if [ "${files[i]}" = - ]; then
         cat >"$work/in.$i"
     else
-        cat <"${files[i]}" >"$work/in.$i" 2>/dev/null || fail "$name: cannot be read"
+        cat 2>/dev/null <"${files[i]}" >"$work/in.$i" || fail "$name: cannot be read"
     fi
     case $(kind "$work/in.$i") in
     log) logs+=("$i") ;;

@@ -10,6 +10,7 @@
 BEGIN {
     most_cell = 1500
     most_rows = 400
+    most_columns = 64
     most_lines = 1500
     FS = mode == "table" ? "\t" : "\n"
     if (mode == "json")
@@ -35,8 +36,10 @@ function html(s)
 # ---- tables ----
 
 mode == "table" && NR == 1 {
-    columns = NF
-    for (i = 1; i <= NF; i++) {
+    columns = widest = NF
+    if (columns > most_columns)
+        columns = most_columns
+    for (i = 1; i <= columns; i++) {
         head[i] = $i
         right[i] = 1
         if ($i == "before")
@@ -51,8 +54,10 @@ mode == "table" {
         next
     if (++rows > most_rows)
         next
+    if (NF > widest)
+        widest = NF
     if (NF > columns)
-        columns = NF < 64 ? NF : 64
+        columns = NF < most_columns ? NF : most_columns
     for (i = 1; i <= NF && i <= columns; i++) {
         cell[rows, i] = $i
         if ($i !~ /^[-+]?[0-9.]+([eE][-+]?[0-9]+)?( ?%| of [0-9]+)?$/ &&
@@ -90,6 +95,8 @@ function put_table(    r, i)
         print "<p class=\"note\">No rows.</p>"
     if (rows > most_rows)
         print "<p class=\"note\">The first " most_rows " of " rows " rows.</p>"
+    if (widest > columns)
+        print "<p class=\"note\">The first " columns " of " widest " columns.</p>"
 }
 
 # ---- text ----
