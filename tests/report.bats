@@ -206,6 +206,20 @@ no_gnuplot()
     [[ $(texts odd/error.svg) == *'1 tensors'* ]]
 }
 
+@test "plot: memory while a command ran, as memguard reports it" {
+    need_gnuplot
+    {
+        printf '{"Pid":7,"CreatedUtc":"2026-01-01T00:00:00.000Z","Tool":"memguard","Command":["x","{}"],"Samples":[\n'
+        printf '{"TimestampUtc":"x","ElapsedMs":%d,"HostRssMiB":%d,"Processes":2},\n' 0 10 500 30 1000 20
+        printf '{"TimestampUtc":"x","ElapsedMs":1500,"HostRssMiB":20,"Processes":2}\n]}\n'
+    } >guard.json
+    run -0 --separate-stderr plot -o p --only svg guard.json
+    [ "$output" = p/usage.svg ]
+    heights p/usage.svg 1 | awk '{ if (NR == 1 || $2 > high) high = $2; if (NR == 1) low = $2; last = $2 }
+        END { d = (high - low) / 2 - (last - low); exit !(high > low + 20 && d < 0.1 && d > -0.1) }'
+    [[ $(texts p/usage.svg) == *processes* && $(texts p/usage.svg) != *GPU* ]]
+}
+
 @test "plot: names are only names" {
     need_gnuplot
     names=('`touch pwned`' '$(touch pwned)' "'; system('touch pwned') #" '"; system("touch pwned") #'

@@ -6,6 +6,7 @@
 #
 #   a log of trainstep (--log, or what it prints)    loss, lr, grad_norm, speed
 #   trainstep --memory-report                        memory: the most of each phase
+#   memguard --report                                usage: memory while a command ran
 #   nvquant --report                                 error: tensors by what is left of them
 #   datcat --hist                                    values: how they are distributed
 #
@@ -83,12 +84,13 @@ kind()
     $'step\tloss\t'*) echo log ;;
     $'name\tshape\tsqnr_db\t'*) echo report ;;
     $'name\tfrom\tto\tcount'*) echo hist ;;
+    '{"Pid":'*'"Tool":"memguard"'*) echo guard ;;
     '{"Pid":'* | '[{"ts":'*) echo memory ;;
     *) echo unknown ;;
     esac
 }
 
-logs=() reports=() hists=() memories=()
+logs=() reports=() hists=() memories=() guards=()
 for i in "${!files[@]}"; do
     name=$(safe "${files[i]#./}" 48)
     [ "${files[i]}" != - ] || name='standard input'
@@ -103,9 +105,10 @@ for i in "${!files[@]}"; do
     report) reports+=("$i") ;;
     hist) hists+=("$i") ;;
     memory) memories+=("$i") ;;
+    guard) guards+=("$i") ;;
     empty) say "$name: is empty: nothing to draw" ;;
-    unknown) fail "$name: is no log or memory report of trainstep, no report of nvquant" \
-        "and no histogram of datcat" ;;
+    unknown) fail "$name: is no log or memory report of trainstep, no report of" \
+        "nvquant or memguard and no histogram of datcat" ;;
     esac
 done
 
@@ -342,6 +345,37 @@ if [ ${#used[@]} -gt 0 ]; then
     below=76
     ranges=$(printf 'set xrange [0.4:%d.6]\nunset mxtics\nset xtics rotate by -20\nset grid noxtics ytics\n' "$n")$'\n'
     range y 0 "$high" zero
+    finish
+fi
+
+# ---- memory while a command ran ----------------------------------------------------------
+
+used=() last=0 high=0
+for i in ${guards[@]+"${guards[@]}"}; do
+    awk -f "$tools/usage.awk" "$work/in.$i" >"$work/usage.$i"
+    [ -s "$work/usage.$i" ] || say "$(cat "$work/name.$i"): has no sample: nothing to draw"
+    for c in 2 3; do
+        awk -v c=$c '$c != "-" { exit 1 }' "$work/usage.$i" || used+=("$i $c")
+    done
+    read -r last high < <(awk -v last="$last" -v high="$high" '{
+        if ($1 + 0 > last)
+            last = $1
+        for (c = 2; c <= 3; c++)
+            if ($c != "-" && $c + 0 > high)
+                high = $c
+    } END { print last, high }' "$work/usage.$i")
+done
+if [ ${#used[@]} -gt 0 ]; then
+    begin usage "Memory while it ran" seconds MiB
+    range x 0 "$last"
+    range y 0 "$high" zero
+    for k in "${!used[@]}"; do
+        read -r i c <<<"${used[k]}"
+        name=
+        [ ${#guards[@]} -eq 1 ] || name="$(cat "$work/name.$i"), "
+        label "$name$([ "$c" -eq 2 ] && echo "processes" || echo "their GPU memory")"
+        parts+=("\"usage.$i\" using 1:$c with steps lw 1.2 lc rgb \"$(colour "$k")\" $title_of")
+    done
     finish
 fi
 

@@ -12,7 +12,7 @@
 #   evaluate.tsv       what was measured: the results
 #   samples.tsv        prompt, before, after: answers; those that changed are marked
 #   train*.jsonl       logs of trainstep, drawn into the same figures
-#   memory*.json       memory reports of trainstep;  memory.tsv  other figures of memory
+#   memory*.json       memory reports of trainstep and memguard;  memory.tsv  other figures
 #   cost*.tsv          nvquant --report;  hist.tsv  datcat --hist
 #   settings.tsv       what was chosen, such as name and value
 #   plan.txt           trainstep --dry-run
@@ -234,10 +234,12 @@ done
         ! has memory.tsv || as table memory.tsv
         if [ ${#memories[@]} -gt 0 ]; then
             draw "${memories[@]/#/./}"
-            figures memory
+            figures memory usage
             for f in "${memories[@]}"; do
+                awk -f "$plot/memory.awk" "./$f" >"$work/table"
+                [ -s "$work/table" ] || continue
                 echo "<details><summary>$(html "$f"), the most of each phase in MiB</summary>"
-                { printf 'phase\tsamples\tprocess\tdevice\n' && awk -f "$plot/memory.awk" "./$f"; } | as table
+                { printf 'phase\tsamples\tprocess\tdevice\n' && cat "$work/table"; } | as table
                 echo '</details>'
             done
         fi
