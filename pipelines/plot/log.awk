@@ -8,57 +8,56 @@
 # did.  A last line that was cut is left out.
 BEGIN {
     FS = "\t"
-    columns = split("loss eval_loss lr grad_norm tok_s mem_gb skipped", column, " ")
+    columns = split("loss lr grad_norm tok_s mem_gb skipped", column, " ")
 }
 
 function number(s)
 {
-    if (s == "")
-        return "-"
     if (s ~ /^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$/)
         return s
+    if (s == "" || s == "-" || s == "null")
+        return "-"
     if (s ~ /^-?[iI]nf/)
         return s ~ /^-/ ? "-inf" : "inf"
-    return s == "-" ? s : "nan"
-}
-
-# The value of a key in a line of JSON: a number or a word in quotes.
-function json(line, key,    at)
-{
-    at = index(line, "\"" key "\":")
-    if (!at)
-        return ""
-    line = substr(line, at + length(key) + 3)
-    gsub(/^"/, "", line)
-    sub(/[",}].*/, "", line)
-    return line == "null" ? "-" : line
+    return "nan"
 }
 
 # What lies behind this step belongs to a run that was lost.
 function begin_step(step)
 {
-    while (steps && order[steps] + 0 > step + 0)
+    while (steps && order[steps] > step)
         steps--
-    if (!steps || order[steps] + 0 != step + 0)
-        order[++steps] = step
-    else
+    if (steps && order[steps] == step)
         return
-    for (c = 1; c <= columns; c++)
-        value[steps, c] = "-"
+    order[++steps] = step
+    loss[steps] = evaluated[steps] = "-"
+    rest[steps] = "-\t-\t-\t-\t-"
 }
 
-/^\{/ {
-    step = json($0, "step")
-    if ($0 !~ /\}$/ || step !~ /^[0-9]+$/)
-        next
+function take(    c, line)
+{
+    loss[steps] = number(field["loss"])
+    evaluated[steps] = "-"
+    line = number(field[column[2]])
+    for (c = 3; c <= columns; c++)
+        line = line "\t" number(field[column[c]])
+    rest[steps] = line
+}
+
+/^\{"step":[0-9]+,.*\}$/ {
+    # Keys and values in turn.  What comes in words, why a step was skipped, comes last: of
+    # two that have the same key the first counts.
+    n = split($0, part, /[{},:"]+/)
+    split("", field)
+    for (i = 2; i < n; i++)
+        if (!(part[i] in field))
+            field[part[i]] = part[i + 1]
+    begin_step(field["step"] + 0)
     # An evaluation is a line of its own and comes behind its step.
-    evaluation = index($0, "\"eval_loss\":")
-    begin_step(step)
-    if (evaluation)
-        value[steps, 2] = number(json($0, "eval_loss"))
+    if (index($0, "\"eval_loss\":"))
+        evaluated[steps] = number(field["eval_loss"])
     else
-        for (c = 1; c <= columns; c++)
-            value[steps, c] = c == 2 ? "-" : number(json($0, column[c]))
+        take()
     next
 }
 $1 == "step" {
@@ -69,15 +68,14 @@ $1 == "step" {
     next
 }
 $1 ~ /^[0-9]+$/ && NF == fields {
-    begin_step($1)
+    split("", field)
     for (c = 1; c <= columns; c++)
-        value[steps, c] = column[c] in at ? number($at[column[c]]) : "-"
+        if (column[c] in at)
+            field[column[c]] = $at[column[c]]
+    begin_step($1 + 0)
+    take()
 }
 END {
-    for (s = 1; s <= steps; s++) {
-        line = order[s]
-        for (c = 1; c <= columns; c++)
-            line = line "\t" value[s, c]
-        print line
-    }
+    for (s = 1; s <= steps; s++)
+        print order[s] "\t" loss[s] "\t" evaluated[s] "\t" rest[s]
 }

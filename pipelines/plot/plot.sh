@@ -72,6 +72,7 @@ command -v gnuplot >/dev/null ||
 work=$(mktemp -d "${TMPDIR:-/tmp}/nibble-plot.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/out"
+export work # for awk, whose -v reads backslashes
 
 # ---- what the files are ------------------------------------------------------
 
@@ -194,7 +195,6 @@ set boxwidth 0.8 relative
 END
             printf '%s\n' "$ranges" "${1:-}"
             if [ ${#parts[@]} -gt 0 ]; then
-                local IFS=$'\n'
                 printf 'plot %s' "${parts[0]}"
                 [ ${#parts[@]} -eq 1 ] || printf ', %s' "${parts[@]:1}"
                 echo
@@ -292,7 +292,7 @@ curves()
 extents=()
 for i in ${logs[@]+"${logs[@]}"}; do
     awk -f "$tools/log.awk" "$work/in.$i" >"$work/log.$i"
-    awk -v prefix="$work/log.$i" -v smooth="$smooth" -f "$tools/curves.awk" "$work/log.$i" \
+    prefix=$work/log.$i awk -v smooth="$smooth" -f "$tools/curves.awk" "$work/log.$i" \
         >"$work/log.$i.extent"
     extents+=("$work/log.$i.extent")
     [ -s "$work/log.$i" ] || say "$(cat "$work/name.$i"): has no step: nothing to draw"
@@ -454,7 +454,8 @@ fi
 if [ ${#hists[@]} -gt 0 ]; then
     for i in "${hists[@]}"; do
         # A line of "values.list": file, number of its tensor, name as datcat has escaped it.
-        awk -F '\t' -v i="$i" -v out="$work/values" 'NR > 1 && NF >= 4 && $4 ~ /^[0-9]+$/ {
+        awk -F '\t' -v i="$i" 'BEGIN { out = ENVIRON["work"] "/values" }
+        NR > 1 && NF >= 4 && $4 ~ /^[0-9]+$/ {
             if (!($1 in number)) {
                 number[$1] = ++n
                 name[n] = $1
