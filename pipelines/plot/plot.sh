@@ -163,7 +163,7 @@ range()
         room = (high - low) * (axis == "x" ? 0.01 : 0.05)
         if (room <= 0)
             room = axis == "x" ? 1 : high ? (high < 0 ? -high : high) * 0.1 : 1
-        printf "set %srange [%.9g:%.9g]\n", axis, how == "zero" && low == 0 ? 0 : low - room, high + room
+        printf "set %srange [%.9g:%.9g]\n", axis, (how == "zero" && low == 0) ? 0 : low - room, high + room
     }')$'\n'
 }
 
