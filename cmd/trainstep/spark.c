@@ -31,6 +31,13 @@ spark_add(struct spark *s, double loss)
     }
 }
 
+/* NaN: none of its steps had a finite loss. */
+static double
+mean_of(const struct spark *s, size_t column)
+{
+    return s->finite[column] ? s->sum[column] / (double)s->finite[column] : NAN;
+}
+
 /* The lowest column shown has the lowest mark.  Steps without a finite loss are a gap. */
 void
 spark_draw(struct buf *b, const struct spark *s, size_t room, bool utf8)
@@ -43,17 +50,14 @@ spark_draw(struct buf *b, const struct spark *s, size_t room, bool utf8)
     double low = INFINITY, high = -INFINITY;
     size_t from = s->columns > room ? s->columns - room : 0;
     for (size_t i = from; i < s->columns; i++) {
-        double mean = s->sum[i] / (double)s->finite[i];
-        if (s->finite[i]) {
-            low = fmin(low, mean);
-            high = fmax(high, mean);
-        }
+        low = fmin(low, mean_of(s, i)); // a NaN is no number to these
+        high = fmax(high, mean_of(s, i));
     }
     for (size_t i = from; i < s->columns; i++) {
-        double mean = s->sum[i] / (double)s->finite[i];
+        double mean = mean_of(s, i);
         size_t level = 0;
-        if (s->finite[i] && high > low)
+        if (!isnan(mean) && high > low)
             level = (size_t)((mean - low) / (high - low) * (LEVELS - 0.5));
-        buf_str(b, s->finite[i] == 0 ? " " : utf8 ? blocks[level] : ascii[level]);
+        buf_str(b, isnan(mean) ? " " : utf8 ? blocks[level] : ascii[level]);
     }
 }

@@ -130,7 +130,7 @@ colour() { echo "${colours[$1 % ${#colours[@]}]}"; }
 
 figures=0 names=()
 
-# begin NAME TITLE XLABEL YLABEL: a picture whose labels begin_label adds.
+# begin NAME TITLE XLABEL YLABEL: a picture, whose curves come into "parts" then.
 begin()
 {
     figures=$((figures + 1))
