@@ -434,6 +434,7 @@ if [ ${#used[@]} -gt 0 ]; then
         $2 + 0 > most { most = $2 + 0 }
         END { printf "%.9g %.9g %d %.9g\n", low - $3 / 2, high + $3 / 2, most, $3 }')
     ranges="set xrange [$first:$last]"$'\n'
+    [ "$high" -gt 4 ] || ranges+="set ytics 1"$'\n' # no halves of tensors
     range y 0 "$high" zero
     for k in "${!used[@]}"; do
         i=${used[k]} name=

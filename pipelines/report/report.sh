@@ -192,7 +192,7 @@ done
 
     if [ ${#logs[@]} -gt 0 ]; then
         section "Training"
-        longest=0
+        longest=0 drawn=()
         for f in "${logs[@]}"; do
             awk -f "$plot/log.awk" "./$f" >"$work/table"
             [ ${#logs[@]} -eq 1 ] || printf '<h3>%s</h3>\n' "$(html "$f")"
@@ -200,13 +200,14 @@ done
                 printf '<p class="note">%s has no step.</p>\n' "$(html "$f")"
                 continue
             fi
+            drawn+=("./$f")
             steps=$(wc -l <"$work/table")
             [ "$steps" -le "$longest" ] || longest=$steps
             awk -f "$tools/facts.awk" "$work/table" | facts
         done
         # Long runs are read better through a mean.
         [ "$longest" -lt 200 ] || smooth=$((longest / 50 < 100 ? longest / 50 : 100))
-        draw "${logs[@]/#/./}"
+        [ ${#drawn[@]} -eq 0 ] || draw "${drawn[@]}"
         figures loss lr grad_norm speed
         echo '</section>'
     fi
