@@ -218,6 +218,10 @@ no_gnuplot()
     heights p/usage.svg 1 | awk '{ if (NR == 1 || $2 > high) high = $2; if (NR == 1) low = $2; last = $2 }
         END { d = (high - low) / 2 - (last - low); exit !(high > low + 20 && d < 0.1 && d > -0.1) }'
     [[ $(texts p/usage.svg) == *processes* && $(texts p/usage.svg) != *GPU* ]]
+    memguard -q -l 4 --poll .05 --report real.json -- sleep .2
+    run -0 --separate-stderr plot -o q --only svg real.json
+    [ -z "$stderr" ]
+    [ "$output" = q/usage.svg ]
 }
 
 @test "plot: names are only names" {
