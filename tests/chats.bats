@@ -1,0 +1,125 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, stderr: set by run
+# The experiments kvcache, chat and needle, at sizes of seconds with an untrained model, and
+# that each of them can fail.
+
+bats_require_minimum_version 1.8.0
+
+setup_file()
+{
+    root=$(realpath "$BATS_TEST_DIRNAME/..")
+    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
+    PATH=$bin:$PATH
+    M=$BATS_FILE_TMPDIR/m
+    export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 root bin PATH M
+    unset MAKEFLAGS MAKELEVEL MFLAGS NIBBLE_LOCKED
+    datpack -q --init 5 --config "$root/pipelines/demo/config.json" --to safetensors -o "$M/"
+    cp "$root/pipelines/demo/tokenizer.json" "$M"
+}
+
+setup()
+{
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+# experiment NAME SETTING...: in its own OUT, with the untrained model.
+experiment()
+{
+    make -s -C "$root/pipelines/$1" BIN="$bin" OUT="$BATS_TEST_TMPDIR/$1" THREADS=1 "${@:2}"
+}
+
+@test "kvcache: each way gives the same bits; a changed digit, token or end is found" {
+    local small=(MODEL="$M" CONTEXT=20 LENGTHS='17 1 16 19 20' CHUNKS='1 16' ANSWERS=4 JOBS='1 2')
+    run -0 experiment kvcache "${small[@]}"
+    # f16 and NVFP4, greedy and sampled; four ways with a cache and one without; five prompts.
+    [[ $output == *'100 cases: 100 equal to the last digit, 0 close, 0 differ'* ]]
+    [ "$(wc -l <kvcache/matrix.tsv)" -eq 21 ]
+    # The end of the context was reached, and it was not all there is.
+    grep -q '"stop":"context"' kvcache/runs/f16-greedy-4-kept-1-1.json
+    grep -q '"stop":"length"' kvcache/runs/f16-greedy-4-kept-1-1.json
+    run ! cmp kvcache/runs/f16-greedy-4-reference-20-1.json kvcache/runs/f16-sampled-4-reference-20-1.json
+    # Nothing is done again; another setting makes again what depends on it.
+    touch mark
+    run -0 experiment kvcache "${small[@]}"
+    [ -z "$(find kvcache -newer mark -type f ! -name .lock)" ]
+    # Its table after one thing is changed in one run.
+    local lengths='17 1 16 19 20' file=kvcache/runs/f16-greedy-4-kept-16-2.json
+    table()
+    {
+        "$root/pipelines/kvcache/compare.py" "$@" --lengths "$lengths" kvcache/runs \
+            f16-greedy-4-reference-20-1 -- f16-greedy-4-kept-1-1 f16-greedy-4-kept-16-2 >table
+        "$root/pipelines/kvcache/show.sh" table
+    }
+    run -0 table
+    [[ $output == *'10 cases: 10 equal'* ]]
+    cp $file whole
+    python3 - whole $file <<'PY'
+import json, sys
+said = [json.loads(line) for line in open(sys.argv[1])]
+said[0]["logprobs"][2] += 1e-8                                # a digit
+said[1]["ids"][1] ^= 1                                        # a token
+said[2]["stop"] = "end"                                       # the end
+said[3]["top_logprobs"][0][4]["logprob"] -= 0.001             # another token's
+with open(sys.argv[2], "w") as f:
+    f.writelines(json.dumps(a) + "\n" for a in said)
+PY
+    run -1 table
+    [[ $output == *'10 cases: 6 equal to the last digit, 0 close, 4 differ'* ]]
+    [ "$(tail -n 1 table | cut -f 7-)" = "$(printf 'DIFFERS/2\tDIFFERS/1\tDIFFERS/4\tDIFFERS/0\t=')" ]
+    # As far apart as is allowed, the digit and the other token's are none.
+    run -1 table --tolerance 0.01
+    [ "$(tail -n 1 table | cut -f 7-)" = "$(printf '1e-08\t0/1\tDIFFERS/4\t0.001\t=')" ]
+    # And the target fails, not only its script.
+    run -2 experiment kvcache "${small[@]}"
+    [[ $output == *'4 differ'* ]]
+}
+
+@test "kvcache: settings that are wrong" {
+    run -2 experiment kvcache MODEL="$M" WEIGHTS=f8
+    [[ $output == *'WEIGHTS=f8'* ]]
+    run -2 experiment kvcache MODEL="$M" CONTEXT=many
+    [[ $output == *'CONTEXT=many: want a whole number above 0'* ]]
+    [ ! -e kvcache ]
+}
+
+@test "chat: transcripts are the same whatever is kept; another answer is found" {
+    local small=(MODEL="$M" TURNS='1 3' CHUNKS='64 1 7' CHOICES=sampled CONTEXT=200 ANSWER=5)
+    run -0 experiment chat "${small[@]}"
+    [[ $output == *'24 cases: 24 equal, 0 equal in text, 0 differ'* ]]
+    local runs=$BATS_TEST_TMPDIR/chat/runs
+    [ "$(wc -l <"$runs/brief-sampled-3-kept-1.txt")" -eq 7 ]
+    [ "$(head -n 2 "$runs/brief-sampled-3-kept-1.txt")" = "$(printf 'system  Be brief.\nuser    who are you')" ]
+    run ! cmp "$runs/brief-sampled-3-kept-1.txt" "$runs/none-sampled-3-kept-1.txt"
+    compare()
+    {
+        "$root/pipelines/chat/compare.py" "$@" "$runs" none-sampled-3-dropped-64 \
+            none-sampled-3-kept-64 none-sampled-3-kept-1 >table
+        "$root/pipelines/chat/show.sh" table
+    }
+    run -0 compare --numbers
+    # One log-probability: the text is the same, the numbers are not.
+    sed -i '2s/\("logprobs":\[-[0-9]*[.][0-9]\)/\19/' "$runs/none-sampled-3-kept-1.json"
+    run -1 compare --numbers
+    [ "$(tail -n 1 table | cut -f 7)" = DIFFERS ]
+    run -0 compare
+    [[ $output == *'3 cases: 2 equal, 1 equal in text, 0 differ'* ]]
+    # One letter of the text.
+    sed -i '2s/$/x/' "$runs/none-sampled-3-kept-1.txt"
+    run -1 compare
+    [[ $output == *'1 differ'* ]]
+    # A cache that was not kept where it should have been.
+    cp "$runs"/none-sampled-3-dropped-64.txt "$runs/none-sampled-3-kept-64.txt"
+    cp "$runs"/none-sampled-3-dropped-64.json "$runs/none-sampled-3-kept-64.json"
+    run -1 compare
+    [[ $output == *'2 differ'* ]]
+}
+
+@test "positions: room is added, never taken" {
+    echo '{"max_position_embeddings": 128, "x": 1}' >c.json
+    [ "$("$root/pipelines/positions.sh" c.json 300)" = '{"max_position_embeddings": 300, "x": 1}' ]
+    [ "$("$root/pipelines/positions.sh" c.json 100)" = '{"max_position_embeddings": 128, "x": 1}' ]
+    echo '{}' >c.json
+    run -2 "$root/pipelines/positions.sh" c.json 300
+}
