@@ -15,7 +15,8 @@ setup_file()
     M=$BATS_FILE_TMPDIR/m
     export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 root bin PATH M
     unset MAKEFLAGS MAKELEVEL MFLAGS NIBBLE_LOCKED
-    datpack -q --init 5 --config "$root/pipelines/demo/config.json" --to safetensors -o "$M/"
+    "$root/pipelines/positions.sh" "$root/pipelines/demo/config.json" 512 >"$BATS_FILE_TMPDIR/c.json"
+    datpack -q --init 5 --config "$BATS_FILE_TMPDIR/c.json" --to safetensors -o "$M/"
     cp "$root/pipelines/demo/tokenizer.json" "$M"
 }
 
@@ -122,4 +123,74 @@ PY
     [ "$("$root/pipelines/positions.sh" c.json 100)" = '{"max_position_embeddings": 128, "x": 1}' ]
     echo '{}' >c.json
     run -2 "$root/pipelines/positions.sh" c.json 300
+}
+
+@test "needle: what is asked stands where the depth says, and nowhere else tells" {
+    local task=$root/pipelines/needle/task.py
+    "$task" tokenizer tokenizer.json
+    "$task" ask 3 20 '1 9 64' '0 50 100' >questions
+    [ "$(wc -l <questions)" -eq 180 ]
+    # The record, its place in the text, and that the place is there once and then asked for.
+    awk -F '\t' '{
+        split($4, side, "[?] ")
+        n = split(side[1], word, " ") / 3
+        at = 3 * int($2 * (n - 1) / 100 + 0.5)
+        if (n != $1 || word[at + 1] != $3 || word[at + 2] != side[2] || word[at + 3] != $3 ||
+            split($4, parts, " " side[2]) != 3)
+            exit 1
+    }' questions
+    # Three tokens a record, two of a question.
+    cut -f 4 questions | tokenize -q -t tokenizer.json --input lines --template none --no-end --emit ids |
+        awk '{ print (NF - 2) / 3 }' | sort -n | uniq -c | awk '{ print $1, $2 }' >lengths
+    [ "$(paste -sd , lengths)" = '60 1,60 9,60 64' ]
+    # To be learnt is what follows a place, and no more.
+    "$task" train 1 50 6 >lines
+    tokenize -q -t tokenizer.json --input lines --template none --no-end --emit ids lines |
+        awk -f "$root/pipelines/needle/mask.awk" | python3 -c '
+import json, sys
+lines = open("lines").read().splitlines()
+place = {i for t, i in json.load(open("tokenizer.json"))["model"]["vocab"].items()
+         if len(t) == 4 and t[3] in "dkns"}
+for line, text in zip(sys.stdin, lines, strict=True):
+    s = json.loads(line)
+    assert s["mask"] == [0] + [int(i in place) for i in s["ids"][:-1]]
+    records, *asked = text.split("?")
+    assert asked and all(" %s %s %s" % (a.split()[1], a.split()[0], a.split()[1]) in records
+                         for a in asked)
+'
+    # Again the same, another seed another text.
+    "$task" train 1 50 6 | cmp - lines
+    run -1 cmp -s lines <("$task" train 2 50 6)
+    run -1 "$task" ask 1 1 400 0
+    [[ $output == *'there are 320 places'* ]]
+}
+
+@test "needle: answers are counted where they belong" {
+    local task=$root/pipelines/needle/task.py
+    printf '%s\n' $'8\t0\tgax\tx' $'8\t0\tsox\tx' $'8\t100\trix\tx' $'16\t0\tgax\tx' >q
+    {
+        echo '{"text":" gax","prompt_tokens":26}'
+        echo '{"text":" gax","prompt_tokens":27}'
+        echo '{"text":"it is rix.","prompt_tokens":26}'
+        echo '{"text":" gax","prompt_tokens":50}'
+    } >a
+    run -0 "$task" score exact q a
+    [ "${lines[1]}" = $'8\t27\t1/2\t0/1\t1/3' ]
+    [ "${lines[2]}" = $'16\t50\t1/1\t-\t1/1' ]
+    run -0 "$task" score within q a
+    [ "${lines[1]}" = $'8\t27\t1/2\t1/1\t2/3' ]
+    sed -i 1d a
+    run -1 "$task" score exact q a
+    [[ $output == *'4 questions, 3 answers'* ]]
+}
+
+@test "needle: from nothing to a table, and for a model that is given" {
+    run -0 experiment needle STAGES='4:4:2 6:4:3' SAMPLES=40 EACH=3 LENGTHS='4 8' DEPTHS='0 100'
+    [ "$(cut -f 1,2 needle/small/heat.tsv | tr '\t\n' '  ')" = 'length tokens 4 14 8 26 ' ]
+    [ "$(cut -f 5 needle/small/heat.tsv | sed 's/.*[/]//' | paste -sd ' ')" = 'all 6 6' ]
+    [ "$(datcat --meta needle/small/stage-6.ckpt | grep -o '"step":3' | head -n 1)" = '"step":3' ]
+    run -0 experiment needle MODEL="$M" EACH=1 LENGTHS=40 DEPTHS='0 100'
+    [ "$(cut -f 1,5 needle/given/heat.tsv | tail -n 1 | sed 's/.[/]/n\//')" = $'40\tn/2' ]
+    awk -F '\t' '$4 !~ "The secret number of the [a-z]* is " $3 "[.].* What is the secret number" { exit 1 }' \
+        needle/given/questions.tsv
 }

@@ -9,14 +9,14 @@ usage: task.py tokenizer OUT.json
        task.py hide SEED EACH 'LENGTH...' 'DEPTH...' SENTENCES TOKENS   its questions
        task.py score HOW QUESTIONS ANSWERS.json     the table; HOW: exact or within
 
-The small task is a list of records and questions about them.  A record is a key, its value
-and the key again, each one token; a question is "?" and a key, the answer is its value:
+The small task is a list of things and places, and questions about them.  A record is a thing,
+the place where it is, and the thing again, each one token; a question is "?" and a place, the
+answer is the thing:
 
-     vis=gax vis dod=sox dod kin=rix kin? dod=sox
+     gax vis gax sox dod sox rix kin rix? dod sox
 
-The key is there a second time so that what a value belongs to can be learnt by itself.  Keys
-of a text are all different, and each text gives them other values, so that nothing but the
-text can tell.  Every record is a needle in the haystack of the others.  "train" asks for
+All places of a text are different, and each text has other things there, so that nothing but
+the text can tell.  Every record is a needle in the haystack of the others.  "train" asks for
 up to 32 records of each text; LENGTH is the number of records.
 
 The large task is a text of sentences, a needle among them, and a question in words, for
@@ -32,13 +32,13 @@ import random
 import sys
 
 CONSONANTS, VOWELS, ENDS = "bdfghjklmnprstvz", "aeiou", "dkns"
-KEYS = [c + v + e for c in CONSONANTS for v in VOWELS for e in ENDS]  # 320
-VALUES = [c + v + "x" for c in CONSONANTS for v in VOWELS]            # 80
+PLACES = [c + v + e for c in CONSONANTS for v in VOWELS for e in ENDS]  # 320
+THINGS = [c + v + "x" for c in CONSONANTS for v in VOWELS]              # 80
 QUESTIONS = 32  # of a text to learn from, at most
 
 
 def tokenizer(out):
-    """Bytes, and merges that make " key" and "=value" one token each."""
+    """Bytes, and merges that make " place" and " thing" one token each."""
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests"))
     import make_tokenizer
     tokens = [bytes([b]) for b in make_tokenizer.byte_order()[0]]
@@ -52,23 +52,23 @@ def tokenizer(out):
     for c in CONSONANTS:
         for v in VOWELS:
             merge(c, v)
-    for word in KEYS + VALUES:
+    for word in PLACES + THINGS:
         merge(word[:2], word[2])
-    for key in KEYS:
-        merge(" ", key)
-    for value in VALUES:
-        merge("=", value)
+    for place in PLACES:
+        merge(" ", place)
+    for thing in THINGS:
+        merge(" ", thing)
     make_tokenizer.write(out, tokens, merges)
 
 
 def records(rng, n):
-    if n > len(KEYS):
-        sys.exit("task: %d records: there are %d keys" % (n, len(KEYS)))
-    return [(" " + key, "=" + rng.choice(VALUES)) for key in rng.sample(KEYS, n)]
+    if n > len(PLACES):
+        sys.exit("task: %d records: there are %d places" % (n, len(PLACES)))
+    return [(" " + place, " " + rng.choice(THINGS)) for place in rng.sample(PLACES, n)]
 
 
 def text_of(some):
-    return "".join(key + value + key for key, value in some) + "?"
+    return "".join(thing + place + thing for place, thing in some)
 
 
 def train(seed, samples, most):
@@ -76,7 +76,7 @@ def train(seed, samples, most):
     for _ in range(samples):
         some = records(rng, rng.randint(2, most))
         asked = rng.sample(some, min(len(some), QUESTIONS))
-        print(text_of(some) + "".join(key + value for key, value in asked))
+        print(text_of(some) + "".join("?" + place + thing for place, thing in asked))
 
 
 def place(depth, n):
@@ -89,8 +89,8 @@ def ask(seed, each, lengths, depths):
         for depth in depths:
             for _ in range(each):
                 some = records(rng, n)
-                key, value = some[place(depth, n)]
-                print(n, depth, value, text_of(some) + key, sep="\t")
+                where, thing = some[place(depth, n)]
+                print(n, depth, thing.strip(), text_of(some) + "?" + where, sep="\t")
 
 
 # ---- a text of sentences ------------------------------------------------------------
@@ -156,7 +156,8 @@ def score(how, questions, answers):
     print("length", "tokens", *("%d%%" % d if d != "all" else d for d in depths), sep="\t")
     for length in sorted(tokens):
         print(length, tokens[length],
-              *("%d/%d" % (right[length, d], total[length, d]) for d in depths), sep="\t")
+              *("%d/%d" % (right[length, d], total[length, d]) if (length, d) in total else "-"
+                for d in depths), sep="\t")
 
 
 def numbers(text):
