@@ -133,30 +133,31 @@ PY
     # The record, its place in the text, and that the place is there once and then asked for.
     awk -F '\t' '{
         split($4, side, "[?] ")
-        n = split(side[1], word, " ") / 3
-        at = 3 * int($2 * (n - 1) / 100 + 0.5)
-        if (n != $1 || word[at + 1] != $3 || word[at + 2] != side[2] || word[at + 3] != $3 ||
+        n = split(side[1], word, " ") / 2
+        at = 2 * int($2 * (n - 1) / 100 + 0.5)
+        if (n != $1 || word[at + 1] != $3 || word[at + 2] != side[2] ||
             split($4, parts, " " side[2]) != 3)
             exit 1
     }' questions
-    # Three tokens a record, two of a question.
+    # Two tokens a record, two of a question.
     cut -f 4 questions | tokenize -q -t tokenizer.json --input lines --template none --no-end --emit ids |
-        awk '{ print (NF - 2) / 3 }' | sort -n | uniq -c | awk '{ print $1, $2 }' >lengths
+        awk '{ print (NF - 2) / 2 }' | sort -n | uniq -c | awk '{ print $1, $2 }' >lengths
     [ "$(paste -sd , lengths)" = '60 1,60 9,60 64' ]
-    # To be learnt is what follows a place, and no more.
+    # To be learnt is what follows a place that was asked for, and no more.
     "$task" train 1 50 6 >lines
     tokenize -q -t tokenizer.json --input lines --template none --no-end --emit ids lines |
-        awk -f "$root/pipelines/needle/mask.awk" | python3 -c '
+        awk -v question=30 -f "$root/pipelines/needle/mask.awk" | python3 -c '
 import json, sys
 lines = open("lines").read().splitlines()
-place = {i for t, i in json.load(open("tokenizer.json"))["model"]["vocab"].items()
-         if len(t) == 4 and t[3] in "dkns"}
+vocab = json.load(open("tokenizer.json"))["model"]["vocab"]
+assert vocab["?"] == 30
+text_of = {i: t.replace("\u0120", " ") for t, i in vocab.items()}
 for line, text in zip(sys.stdin, lines, strict=True):
     s = json.loads(line)
-    assert s["mask"] == [0] + [int(i in place) for i in s["ids"][:-1]]
     records, *asked = text.split("?")
-    assert asked and all(" %s %s %s" % (a.split()[1], a.split()[0], a.split()[1]) in records
-                         for a in asked)
+    assert "".join(text_of[i] for i in s["ids"]) == text
+    assert [text_of[i] for i, m in zip(s["ids"], s["mask"]) if m] == [a[4:] for a in asked]
+    assert asked and all(a[4:] + a[:4] in records for a in asked)
 '
     # Again the same, another seed another text.
     "$task" train 1 50 6 | cmp - lines
@@ -185,8 +186,8 @@ for line, text in zip(sys.stdin, lines, strict=True):
 }
 
 @test "needle: from nothing to a table, and for a model that is given" {
-    run -0 experiment needle STAGES='4:4:2 6:4:3' SAMPLES=40 EACH=3 LENGTHS='4 8' DEPTHS='0 100'
-    [ "$(cut -f 1,2 needle/small/heat.tsv | tr '\t\n' '  ')" = 'length tokens 4 14 8 26 ' ]
+    run -0 experiment needle STAGES='4:4:2:1e-3 6:4:3:1e-3' SAMPLES=40 EACH=3 LENGTHS='4 8' DEPTHS='0 100'
+    [ "$(cut -f 1,2 needle/small/heat.tsv | tr '\t\n' '  ')" = 'length tokens 4 10 8 18 ' ]
     [ "$(cut -f 5 needle/small/heat.tsv | sed 's/.*[/]//' | paste -sd ' ')" = 'all 6 6' ]
     [ "$(datcat --meta needle/small/stage-6.ckpt | grep -o '"step":3' | head -n 1)" = '"step":3' ]
     run -0 experiment needle MODEL="$M" EACH=1 LENGTHS=40 DEPTHS='0 100'

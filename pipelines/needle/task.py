@@ -9,15 +9,15 @@ usage: task.py tokenizer OUT.json
        task.py hide SEED EACH 'LENGTH...' 'DEPTH...' SENTENCES TOKENS   its questions
        task.py score HOW QUESTIONS ANSWERS.json     the table; HOW: exact or within
 
-The small task is a list of things and places, and questions about them.  A record is a thing,
-the place where it is, and the thing again, each one token; a question is "?" and a place, the
-answer is the thing:
+The small task is a list of things and the places where they are, and questions about them.
+A record is a thing and its place, each one token; a question is "?" and a place, the answer is
+the thing:
 
-     gax vis gax sox dod sox rix kin rix? dod sox
+     gax vis sox dod rix kin? dod sox
 
 All places of a text are different, and each text has other things there, so that nothing but
 the text can tell.  Every record is a needle in the haystack of the others.  "train" asks for
-up to 32 records of each text; LENGTH is the number of records.
+up to 16 records of each text; LENGTH is the number of records.
 
 The large task is a text of sentences, a needle among them, and a question in words, for
 models that read; LENGTH is the number of tokens of the text.  TOKENS has the ids of SENTENCES,
@@ -34,7 +34,7 @@ import sys
 CONSONANTS, VOWELS, ENDS = "bdfghjklmnprstvz", "aeiou", "dkns"
 PLACES = [c + v + e for c in CONSONANTS for v in VOWELS for e in ENDS]  # 320
 THINGS = [c + v + "x" for c in CONSONANTS for v in VOWELS]              # 80
-QUESTIONS = 32  # of a text to learn from, at most
+QUESTIONS = 16  # of a text to learn from, at most
 
 
 def tokenizer(out):
@@ -68,7 +68,7 @@ def records(rng, n):
 
 
 def text_of(some):
-    return "".join(thing + place + thing for place, thing in some)
+    return "".join(thing + place for place, thing in some)
 
 
 def train(seed, samples, most):
