@@ -190,6 +190,18 @@ for line, text in zip(sys.stdin, lines, strict=True):
     [ "$(cut -f 1,2 needle/small/heat.tsv | tr '\t\n' '  ')" = 'length tokens 4 10 8 18 ' ]
     [ "$(cut -f 5 needle/small/heat.tsv | sed 's/.*[/]//' | paste -sd ' ')" = 'all 6 6' ]
     [ "$(datcat --meta needle/small/stage-6.ckpt | grep -o '"step":3' | head -n 1)" = '"step":3' ]
+    # trainstep saves what it has when it is stopped, which is no finished stage.
+    # timeout hands a signal on to all that it started.
+    timeout 100 make -s -C "$root/pipelines/needle" BIN="$bin" OUT="$PWD/stopped" THREADS=1 \
+        STAGES='4:4:4000000:1e-3' SAMPLES=40 EACH=1 LENGTHS=4 >said 2>&1 &
+    while ! [ -s stopped/small/stage-4.steps.tsv ]; do
+        sleep 0.1
+        kill -0 $!
+    done
+    kill $!
+    flock stopped/.lock true # the last of them is gone
+    [ -e stopped/small/stage-4.ckpt.part ]
+    [ ! -e stopped/small/stage-4.ckpt ]
     run -0 experiment needle MODEL="$M" EACH=1 LENGTHS=40 DEPTHS='0 100'
     [ "$(cut -f 1,5 needle/given/heat.tsv | tail -n 1 | sed 's/.[/]/n\//')" = $'40\tn/2' ]
     awk -F '\t' '$4 !~ "The secret number of the [a-z]* is " $3 "[.].* What is the secret number" { exit 1 }' \
