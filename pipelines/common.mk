@@ -63,6 +63,16 @@ run_flags = --device $(DEVICE)$(if $(THREADS), -j $(THREADS))
 # COMMAND $(whole): what it prints becomes the target, if it ends well.
 whole = >$@.part && mv $@.part $@
 
+# $(eval $(call settings_file,FILE,NAME...)): FILE holds these settings and is written when
+# one has changed, so what depends on it is made again.
+define settings_file
+$1: FORCE
+	@mkdir -p $$(@D); printf '%s\n' $$(foreach n,$2,'$$n=$$($$n)') >$$@.part
+	@if cmp -s $$@.part $$@; then rm $$@.part; else mv $$@.part $$@; fi
+endef
+.PHONY: FORCE
+FORCE:
+
 # ---- one make at a time in an OUT ---------------------------------------------
 
 # The outer make has one rule, which calls make again under a lock that all

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Shows the table of compare.py, counts its cases, and fails if one differs.
+#
+#   pipelines/kvcache/show.sh MATRIX.tsv
+set -euo pipefail
+
+column -t -s $'\t' "$1"
+awk -F '\t' 'NR > 1 {
+    for (i = 7; i <= NF; i++) {
+        n++
+        if ($i == "=")
+            equal++
+        else if ($i ~ /^DIFFERS/)
+            bad++
+    }
+}
+END {
+    printf "%d cases: %d equal to the last digit, %d close, %d differ\n",
+        n, equal, n - equal - bad, bad
+    exit !n || bad > 0
+}' "$1"
