@@ -28,7 +28,7 @@ static void
 model_open(struct model *m, const struct config *c, enum isa isa, unsigned threads)
 {
     *m = (struct model){ 0 };
-    m->k = kernels_cpu(isa, threads, &m->err);
+    m->k = kernels_cpu(DT_F32, isa, threads, &m->err);
     NEED(m->k && net_open(&m->net, c, m->k, 128, &m->err) == 0);
     for (size_t i = 0; i < m->net.table.n; i++) {
         const struct row *r = &m->net.table.row[i];

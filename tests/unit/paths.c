@@ -22,7 +22,7 @@ open_devices(void)
         if (!isa_have((enum isa)i))
             continue;
         int d = devices++;
-        struct kernels *k = device[d] = kernels_cpu((enum isa)i, 2, &err);
+        struct kernels *k = device[d] = kernels_cpu(DT_F32, (enum isa)i, 2, &err);
         NEED(k);
         float **all[] = { &x[d], &w[d], &y[d], &s[d] };
         for (int n = 0; n < 4; n++)
