@@ -384,6 +384,23 @@ check_edge(void)
 #endif
 }
 
+/* gemv flushes what it adds to by itself where the processor does not. */
+static void
+check_start(void)
+{
+    static const uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
+    struct weight w = { DT_NVFP4, one, &scale, NULL, NULL, 1, 16 };
+    float x[16] = { 0x1p-126F }, y;
+    struct gemv g = { &y, x, &w, 1, true, true };
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (!isa_have((enum isa)isa) || gemv_most((enum isa)isa, &w, true) == 0)
+            continue;
+        y = 0x1p-127F;
+        CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);
+        CHECK_SAY(y == 0x1p-126F, "start, %s: %a", isa_name((enum isa)isa), (double)y);
+    }
+}
+
 static void
 check_all(void)
 {
@@ -427,6 +444,7 @@ main(void)
     check_odd(5, 37, 67);
     check_odd(13, 70, 300);
     check_edge();
+    check_start();
     // Where the instruction is, it does what the definition says.
     CHECK(!isa_have_bf16() || gemm_has_pairs(isa_best()));
     for (unsigned t = 1; t < 4; t++)
