@@ -163,22 +163,22 @@ place(struct kernels *k, void *y, const void *c, size_t n)
 }
 
 static void
-multiply_few(struct cpu *c, struct gemv *g)
+multiply_few(struct cpu *c, struct gemv g)
 {
-    const struct weight *w = g->w;
+    const struct weight *w = g.w;
     struct weight plain = *w;
-    c->k.ledger.flops += 2.0 * (double)g->tokens * (double)w->out * (double)w->in;
-    g->bf16 = is_bf16(c);
-    if (g->bf16) {
-        float *room = cpu_room(c, g->tokens * w->in * sizeof *room);
+    c->k.ledger.flops += 2.0 * (double)g.tokens * (double)w->out * (double)w->in;
+    g.bf16 = is_bf16(c);
+    if (g.bf16) {
+        float *room = cpu_room(c, g.tokens * w->in * sizeof *room);
         if (!room)
             return;
-        gemv_narrow(room, g->x, w, g->tokens, c->isa);
+        gemv_narrow(room, g.x, w, g.tokens, c->isa);
         plain.scale2 = NULL; // x has it
-        g->w = &plain;
-        g->x = room;
+        g.w = &plain;
+        g.x = room;
     }
-    gemv_run(g, c->isa, c->team, c->err);
+    gemv_run(&g, c->isa, c->team, c->err);
 }
 
 static void
@@ -192,7 +192,7 @@ cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
     };
     if (tokens <= gemv_most(cpu->isa, w, is_bf16(cpu))) {
         struct gemv few = { .y = y, .x = x, .w = w, .tokens = tokens, .add = add };
-        multiply_few(cpu, &few);
+        multiply_few(cpu, few);
         return;
     }
     g.a = dense(x, w->in, 1);

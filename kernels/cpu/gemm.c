@@ -405,6 +405,15 @@ odd_number(uint64_t seed, int round)
     return x;
 }
 
+static bool
+same_number(float x, float y)
+{
+    uint32_t a, b;
+    memcpy(&a, &x, sizeof a);
+    memcpy(&b, &y, sizeof b);
+    return a == b || (isnan(x) && isnan(y));
+}
+
 /* Whether two kernels of one shape make the same sums. */
 static bool
 agree(const struct gemm_isa *x, const struct gemm_isa *y)
@@ -425,8 +434,7 @@ agree(const struct gemm_isa *x, const struct gemm_isa *y)
             gemm_panels(both[i], a, b, sum[i], x->nr, x->mr, x->nr, K, round % 3);
         }
         for (size_t n = 0; n < x->mr * x->nr; n++)
-            if (memcmp(&sum[0][n], &sum[1][n], sizeof(float)) != 0 &&
-                !(isnan(sum[0][n]) && isnan(sum[1][n])))
+            if (!same_number(sum[0][n], sum[1][n]))
                 return false;
     }
     return true;

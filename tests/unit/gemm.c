@@ -99,9 +99,13 @@ kernel(enum isa isa, int i)
 static bool
 equal(const float *x, const float *y, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (memcmp(x + i, y + i, sizeof *x) != 0 && !(isnan(x[i]) && isnan(y[i])))
+    for (size_t i = 0; i < n; i++) {
+        uint32_t a, b;
+        memcpy(&a, x + i, sizeof a);
+        memcpy(&b, y + i, sizeof b);
+        if (a != b && !(isnan(x[i]) && isnan(y[i])))
             return false;
+    }
     return true;
 }
 
