@@ -100,10 +100,10 @@ static bool
 equal(const float *x, const float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t a, b;
-        memcpy(&a, x + i, sizeof a);
-        memcpy(&b, y + i, sizeof b);
-        if (a != b && !(isnan(x[i]) && isnan(y[i])))
+        uint32_t one, other;
+        memcpy(&one, x + i, sizeof one);
+        memcpy(&other, y + i, sizeof other);
+        if (one != other && !(isnan(x[i]) && isnan(y[i])))
             return false;
     }
     return true;
