@@ -280,6 +280,7 @@ check-qwen3: $(BUILD)/unit/qwen3
 check-golden: all
 	@test -n "$(GOLDEN)" || { echo 'check-golden: say GOLDEN=path/to/models' >&2; exit 2; }
 	NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py $(GOLDEN)
+	NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py --compute bf16 $(GOLDEN)
 
 ## check-san   the tests under ASan and UBSan, the unit programs under valgrind
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \

@@ -575,7 +575,7 @@ main(int argc, char **argv)
             isa = isa_named(optarg);
         else
             return 2;
-    struct kernels *k = kernels_cpu(isa, threads, &err);
+    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
     for (int i = optind; i < argc && k; i++)
         if (run(k, argv[i]) < 0) {
             fprintf(stderr, "kernels: %s: no such part\n", argv[i]);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Training steps on the CPU beside PyTorch's: the same model, tokens and threads, f32, in
-# one run; and what the memory of a step is beside its plan.
+# one run; ours with products of bf16, too; and what the memory of a step is beside its plan.
 #
 #   bench/train.sh [-o CSV] [-j THREADS] [PART]...     PART: tiny small (all)
 #
@@ -69,16 +69,16 @@ config()
 JSON
 }
 
-# ours MODEL NAME BATCH LENGTH STEPS PACK...: a checkpoint made so, the median of steps
+# ours MODEL NAME COMPUTE BATCH LENGTH STEPS PACK...: a checkpoint made so, the median of steps
 ours()
 {
-    local model=$1 name=$2 batch=$3 length=$4 steps=$5 ms memory plan
-    shift 5
+    local model=$1 name=$2 compute=$3 batch=$4 length=$5 steps=$6 ms memory plan
+    shift 6
     "$bin/datpack" -q -f --init 1 --config "$dir/$model.json" --to ckpt "$@" -o "$dir/m.ckpt"
     plan=$("$bin/trainstep" -q -j "$threads" -d "$dir/$model.tok" --batch "$batch" --dry-run \
         "$dir/m.ckpt" | sed -n 's/^total\t[0-9]*\t//p')
-    "$bin/trainstep" -q -j "$threads" -d "$dir/$model.tok" --batch "$batch" -n $((steps + 1)) \
-        "$dir/m.ckpt" | tail -n +3 >"$dir/log"
+    "$bin/trainstep" -q -j "$threads" --device cpu --compute "$compute" -d "$dir/$model.tok" \
+        --batch "$batch" -n $((steps + 1)) "$dir/m.ckpt" | tail -n +3 >"$dir/log"
     ms=$(cut -f 9 "$dir/log" | sort -g | sed -n "$((steps / 2 + 1))p")
     memory=$(tail -n 1 "$dir/log" | cut -f 8)
     row "$model" "trainstep $name" "$ms" $((batch * length)) "$memory" "$plan"
@@ -111,8 +111,11 @@ model()
             for (k = 0; k <= t; k++) s = s int(rand() * v) " "
             print s } }' | "$bin/tokenize" -q --input ids -o "$dir/$name.tok"
     theirs "$name" "$batch" "$length" "$steps" ''
-    ours "$name" "f32" "$batch" "$length" "$steps" --master f32 --moments f32 --quant none
-    ours "$name" "bf16+int8+sweep" "$batch" "$length" "$steps"
+    local plain=(--master f32 --moments f32 --quant none)
+    ours "$name" "f32" f32 "$batch" "$length" "$steps" "${plain[@]}"
+    ours "$name" "f32 --compute bf16" bf16 "$batch" "$length" "$steps" "${plain[@]}"
+    ours "$name" "bf16+int8+sweep" f32 "$batch" "$length" "$steps"
+    ours "$name" "bf16+int8+sweep --compute bf16" bf16 "$batch" "$length" "$steps"
     theirs "$name" "$batch" "$length" "$steps" compile
 }
 

@@ -44,14 +44,36 @@ check(const struct device_options *o)
                           "--activations nvfp4; dequant is there");
     if (o->fp4_activations)
         die(EXIT_TROUBLE, "--activations nvfp4: not in this version; plain is there");
-    if (!o->cuda && o->compute == COMPUTE_BF16)
-        die(EXIT_TROUBLE, "--compute bf16: needs a GPU; the CPU computes in f32");
+}
+
+/* Where both were asked for, --compute has it. */
+static void
+settle_compute(struct device_options *o)
+{
+    bool pairs = o->fast && !o->cuda && kernels_cpu_pairs(cmd_isa());
+    o->faster = pairs && o->compute == COMPUTE_AUTO;
+    o->unlike = o->faster || o->compute == (o->cuda ? COMPUTE_F32 : COMPUTE_BF16);
+    if (o->fast && !o->faster)
+        o->why = o->compute != COMPUTE_AUTO ? "--compute says what is computed with"
+                 : o->cuda                  ? "a GPU has no faster way"
+                           : "this CPU, or NIBBLE_ISA, has no products of bf16";
+    if (o->compute == COMPUTE_AUTO)
+        o->compute = o->cuda || o->faster ? COMPUTE_BF16 : COMPUTE_F32;
 }
 
 static enum dtype
-act_of(const struct device_options *o)
+compute_of(const struct device_options *o)
 {
     return o->compute == COMPUTE_F32 ? DT_F32 : DT_BF16;
+}
+
+void
+device_say_fast(const struct device_options *o)
+{
+    if (o->faster)
+        warn("--fast: products of bf16 in place of f32");
+    else if (o->fast)
+        warn("--fast: no effect: %s", o->why);
 }
 
 struct device
@@ -65,14 +87,16 @@ device_settle(struct device_options *o)
             warn("there is a GPU, but %s", why);
     }
     check(o);
-    return o->cuda ? kernels_cuda_device(act_of(o)) : kernels_cpu_device;
+    settle_compute(o);
+    return o->cuda ? kernels_cuda_device(compute_of(o)) : kernels_cpu_device;
 }
 
 struct kernels *
 device_open(const struct device_options *o, struct err *err)
 {
-    struct kernels *k = o->cuda ? kernels_cuda(act_of(o), o->number, err)
-                                : kernels_cpu(cmd_isa(), o->threads, err);
+    struct kernels *k = o->cuda
+                            ? kernels_cuda(compute_of(o), o->number, err)
+                            : kernels_cpu(compute_of(o), cmd_isa(), o->threads, err);
     if (!k)
         die(err->kind == ERR_MEMORY ? EXIT_MEMORY : EXIT_TROUBLE, "--device %s: %s",
             o->device, err->msg);
@@ -83,10 +107,10 @@ void
 device_words(char *to, size_t n, const struct device_options *o)
 {
     if (o->cuda)
-        snprintf(to, n, "cuda:%d, %s", o->number, dtype_name(act_of(o)));
+        snprintf(to, n, "cuda:%d, %s", o->number, dtype_name(compute_of(o)));
     else
-        snprintf(to, n, "cpu, %s, %u thread%s", isa_name(cmd_isa()), o->threads,
-                 o->threads == 1 ? "" : "s");
+        snprintf(to, n, "cpu, %s, %s, %u thread%s", dtype_name(compute_of(o)),
+                 isa_name(cmd_isa()), o->threads, o->threads == 1 ? "" : "s");
 }
 
 uint64_t
@@ -121,7 +145,10 @@ device_diagnose(const struct device_options *o)
     printf("threads\t%u\n", o->threads);
     printf("memory_available\t%llu\n", (unsigned long long)cmd_available());
     puts("cpu.f32\tyes: one fused sum an element, in order; equal for all threads");
-    puts("cpu.bf16\tno: needs a GPU");
+    puts("cpu.bf16\tyes: operands of products are rounded; else as f32");
+    printf("cpu.bf16.pairs\t%s\n", kernels_cpu_pairs(isa)
+                                       ? "yes: AVX512_BF16, what --fast takes"
+                                       : "no: bf16 is no faster than f32 here");
     puts("path.dequant\tyes: products of exactly dequantized weights");
     puts("path.native\tno: 4-bit products are not in this version");
     kernels_cuda_diagnose(say, NULL);

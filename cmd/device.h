@@ -10,11 +10,14 @@ struct device_options {
     const char *device; // cpu, cuda, cuda:N or auto
     enum device_compute { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_BF16 } compute;
     enum device_path { PATH_AUTO, PATH_NATIVE, PATH_DEQUANT } path;
-    bool fp4_activations;
+    bool fp4_activations, fast;
     unsigned threads;
-    // settled
+    // settled, and then compute is not auto
     bool cuda;
-    int number; // of the GPU
+    bool faster;     // --fast has an effect
+    bool unlike;     // compute is not what the device takes by itself
+    const char *why; // --fast has none
+    int number;      // of the GPU
 };
 
 /* The arguments of --device, --compute, --path and --activations, or misuse. */
@@ -28,6 +31,8 @@ void device_take_activations(struct device_options *o, const char *arg);
 struct device device_settle(struct device_options *o);
 /* Open it; ends the program if it cannot be. */
 struct kernels *device_open(const struct device_options *o, struct err *err);
+/* Lines about what --fast did, if it was given. */
+void device_say_fast(const struct device_options *o);
 /* In a few words. */
 void device_words(char *to, size_t n, const struct device_options *o);
 /* Bytes that are free on it. */

@@ -243,8 +243,12 @@ struct kernels {
     void (*seed_values)(struct kernels *k, float *y, const struct seed_state *s);
 };
 
-/* The CPU; isa: at most this one, threads: how many. */
-struct kernels *kernels_cpu(enum isa isa, unsigned threads, struct err *err);
+/* The CPU; compute: f32, or bf16, to which operands of products are rounded, while
+ * activations are f32 all the same; isa: the instruction set, threads: how many. */
+struct kernels *kernels_cpu(enum dtype compute, enum isa isa, unsigned threads,
+                            struct err *err);
+/* Whether its products of bf16 are faster than those of f32. */
+bool kernels_cpu_pairs(enum isa isa);
 /* A GPU; it is an error that says why if there is none, or no backend for it. */
 struct kernels *kernels_cuda(enum dtype act, int device, struct err *err);
 struct device kernels_cuda_device(enum dtype act);

@@ -85,6 +85,40 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
     done
 }
 
+@test "--compute bf16: the same logits in chunks, token by token, and everywhere; near f32's" {
+    local how isa
+    nvquant -q --quant sweep -o n.safetensors "$M/t.safetensors"
+    for m in "$M/t.safetensors" "$M/u.safetensors" n.safetensors; do
+        ids "$m" -n 3 --compute bf16 --logits l
+        for how in '--prefill-chunk 1' '--prefill-chunk 7' --no-kv '-j 1' '-j 3'; do
+            # shellcheck disable=SC2086  # several words
+            ids "$m" -n 3 --compute bf16 --logits "l$how" $how
+            cmp "l$how" l
+        done
+        for isa in $(trainstep --diagnose | sed -n 's/^isa\.\([a-z0-9]*\)\tyes$/\1/p'); do
+            NIBBLE_ISA=$isa ids "$m" -n 3 --compute bf16 -f --logits l.isa
+            cmp l.isa l
+        done
+        ids "$m" -n 3 --logits f
+        # Rounded, not wrong: 2^-9 for each product on the way, thrice what is found.
+        paste <(datcat --values logits f) <(datcat --values logits l) | awk '
+            { off += ($1 - $2)^2; all += $1^2 }
+            END { exit !(off > 0 && off / all < 0.04^2) }'
+        rm -f l* f
+    done
+}
+
+@test "--compute that is not the device's own is recorded with logits" {
+    ids "$M/t.safetensors" -n 1 --logits f --compute f32
+    ids "$M/t.safetensors" -n 1 --logits d
+    cmp d f
+    ids "$M/t.safetensors" -n 1 --logits b --compute bf16
+    run -0 datcat --meta b
+    [[ $output == *'"compute":"bf16"'* || $output == *'"compute": "bf16"'* ]]
+    run -0 datcat --meta f
+    [[ $output != *'"compute"'* ]]
+}
+
 @test "--json: log-probabilities of the chosen tokens and of the best" {
     ids "$M/u.safetensors" -n 6 --json --top-logprobs 3 >j
     ids "$M/u.safetensors" -n 6 --prefill-chunk 4 >plain # chosen where logits are
@@ -565,14 +599,14 @@ assert abs(said - want) < 2e-6, (said, want)'
 
 @test "what cannot work here is refused with a word" {
     local t=$M/t.safetensors o
-    for o in '--device cuda' '--device cuda:1' '--compute bf16' '--path native' \
+    for o in '--device cuda' '--device cuda:1' '--path native' \
         '--activations nvfp4'; do
         # shellcheck disable=SC2086
         run -2 --separate-stderr ids "$t" $o
         [ "${#stderr_lines[@]}" -eq 1 ]
         [[ $stderr == "generate: $o: "* ]]
     done
-    for o in '--device cpu' '--device auto' '--compute f32' '--compute auto' '--path dequant' \
+    for o in '--device cpu' '--device auto' '--compute f32' '--compute bf16' '--compute auto' '--path dequant' \
         '--path auto' '--activations plain'; do
         # shellcheck disable=SC2086
         run -0 --separate-stderr ids "$t" -n 1 $o

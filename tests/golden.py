@@ -9,7 +9,8 @@ logits, gradients (grad.NAME), five AdamW steps (step.loss, step.grad_norm, step
 lr 1e-3, 0.9/0.999/1e-8, weight decay 0.1 on matrices, clip 1), the same under ste_max. and
 ste_torchao. for projections that are quantized straight through, and greedy tokens.
 Prints the relative error of each; exit 1 if one is too large.  What is right in bf16 is
-some 2^-8 for each rounding of an activation: its limits are wider.
+some 2^-8 for each rounding of an activation: its limits are wider; on the CPU, which rounds
+operands of products only, they are three times what is found for the models that there are.
 
 Environment: NIBBLE_BIN (default ../bin beside this script)."""
 import array
@@ -66,8 +67,9 @@ class Check:
     def __init__(self, what):
         self.what, self.bad, self.words = what, 0, []
 
-    def close(self, name, off, limit, bf16=None):
-        limit = bf16 if BF16 and bf16 is not None else limit
+    def close(self, name, off, limit, bf16=None, on_cpu=None):
+        if BF16 and bf16 is not None:
+            limit = on_cpu if on_cpu is not None and WHERE[1] == "cpu" else bf16
         good = off <= limit
         self.bad += not good
         self.words.append("%s %.1e%s" % (name, off, "" if good else " (above %g)" % limit))
@@ -102,22 +104,22 @@ def train(where, model, expect, variant):
                  "--dump", w("dump.safetensors"), *STEP, *WHERE, w("m.ckpt")).splitlines()[1:]
     dump = Tensors(w("dump.safetensors"))
     c.close("loss", relative(dump["loss"], expect[prefix + "loss"]), 2e-3 if variant else 1e-4,
-            5e-3)
+            5e-3, 2e-3 if variant else 1e-3)
     # The last id of a sample is no input of ours.
     vocab = expect.shape("logits")[2]
     want = []
     for r in range(rows):
         at = r * length * vocab
         want.extend(expect[prefix + "logits"][at:at + (length - 1) * vocab])
-    c.close("logits", relative(dump["logits"], want), 1e-4, 2e-2)
+    c.close("logits", relative(dump["logits"], want), 1e-4, 2e-2, 1e-2)
     worst = max(relative(dump[n], expect[prefix + n]) for n in dump.names()
                 if n.startswith("grad."))
-    c.close("gradients", worst, 1e-3, 5e-2)
+    c.close("gradients", worst, 1e-3, 5e-2, 3e-2)
     rows5 = [line.split("\t") for line in lines]
     c.close("5 losses", relative([float(r[1]) for r in rows5], expect[prefix + "step.loss"]), 1e-4,
-            1e-2)
+            1e-2, 1e-2)
     c.close("5 norms", relative([float(r[4]) for r in rows5],
-                                expect[prefix + "step.grad_norm"]), 1e-3, 2e-2)
+                                expect[prefix + "step.grad_norm"]), 1e-3, 2e-2, 1.5e-2)
     tool("datpack", "-q", "-f", "-o", w("w.safetensors"), w("m.ckpt"))
     trained = Tensors(w("w.safetensors"))
     before = Tensors(os.path.join(model, "model.safetensors"))
@@ -127,7 +129,7 @@ def train(where, model, expect, variant):
         want = expect[prefix + "step5." + n]
         moved = [x - y for x, y in zip(trained[n], before[n])]
         worst = max(worst, relative(moved, [x - y for x, y in zip(want, before[n])]))
-    c.close("5 steps' way", worst, 1e-2, 0.5)
+    c.close("5 steps' way", worst, 1e-2, 0.5, 0.2)
     return c.end()
 
 

@@ -121,6 +121,84 @@ datcat_isas() {
     trainstep --diagnose | sed -n 's/^isa\.\([a-z0-9]*\)\tyes$/\1/p'
 }
 
+@test "--compute bf16: the same bytes for any threads and instruction set, cut anywhere" {
+    local isa j k
+    for f in small plain; do
+        cp "$IN/$f.ckpt" a.ckpt
+        step -j 1 -n 7 --accum 2 --compute bf16 a.ckpt >/dev/null
+        for j in 2 3; do
+            step -j $j -n 7 --accum 2 --compute bf16 -f -o b.ckpt "$IN/$f.ckpt" >/dev/null
+            cmp a.ckpt b.ckpt
+        done
+        for isa in $(datcat_isas); do
+            NIBBLE_ISA=$isa step -n 7 --accum 2 --compute bf16 -f -o b.ckpt "$IN/$f.ckpt" >/dev/null
+            cmp a.ckpt b.ckpt
+        done
+        for k in 1 4; do
+            step -n $k --accum 2 --compute bf16 -f -o b.ckpt "$IN/$f.ckpt" >/dev/null
+            trainstep -q -d "$IN/ids.tok" --until 7 --compute bf16 b.ckpt >/dev/null
+            cmp a.ckpt b.ckpt
+        done
+        step -n 7 --accum 2 --compute bf16 --recompute block --chunk-rows 5 --log l.jsonl -f -o b.ckpt \
+            "$IN/$f.ckpt" >/dev/null
+        cmp a.ckpt b.ckpt
+    done
+}
+
+@test "--compute bf16 is not f32, comes close to it, and is kept with the steps it was used for" {
+    step -n 4 -o f32.ckpt "$IN/plain.ckpt" >f32
+    step -n 4 --compute bf16 -o bf16.ckpt "$IN/plain.ckpt" >rounded
+    paste <(column 2 <f32) <(column 2 <rounded) | awk '
+        { off = ($1 - $2) / $1; same += off == 0; bad += off > 2e-3 || off < -2e-3 }
+        END { exit !(NR == 4 && same == 0 && bad == 0) }'
+    [ "$(routes f32.ckpt)" = '1-4 cpu f32 1' ]
+    [ "$(routes bf16.ckpt)" = '1-4 cpu bf16 1' ]
+    # Another route begins another span, and is said.
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" -n 2 --device cpu bf16.ckpt
+    [[ $stderr == *'trained by "cpu bf16 1" so far, from here on by "cpu f32 1"'* ]]
+    [ "$(routes bf16.ckpt)" = $'1-4 cpu bf16 1\n5-6 cpu f32 1' ]
+}
+
+# routes CKPT: spans of steps and what they were computed with.
+routes() {
+    datcat --meta "$1" | python3 -c '
+import json, sys
+def spans(x):
+    if isinstance(x, dict):
+        if "route" in x:
+            print("%d-%d %s" % (x["first"], x["last"], x["route"]))
+        x = list(x.values())
+    if isinstance(x, list):
+        for v in x:
+            spans(v)
+spans(json.load(sys.stdin))'
+}
+
+@test "--fast says what it did, and does it" {
+    local words='--fast: no effect' route='cpu f32 1'
+    if trainstep --diagnose | grep -q $'^cpu.bf16.pairs\tyes'; then
+        words='--fast: products of bf16' route='cpu bf16 1'
+    fi
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -o a.ckpt "$IN/small.ckpt"
+    [ "$(grep -c -- --fast <<<"$stderr")" -eq 1 ]
+    [[ $stderr == *"trainstep: $words"* ]]
+    [ "$(routes a.ckpt)" = "1-1 $route" ]
+    # As if that had been asked for.
+    trainstep -q -d "$IN/ids.tok" --device cpu --compute "$(cut -d ' ' -f 2 <<<"$route")" \
+        -o b.ckpt "$IN/small.ckpt" >/dev/null
+    cmp a.ckpt b.ckpt
+    run -0 --separate-stderr trainstep -q -d "$IN/ids.tok" --fast -f -o a.ckpt "$IN/small.ckpt"
+    [ -z "$stderr" ]
+    # What was asked for by name, and what a lower path lacks.
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast --compute f32 -f -o a.ckpt \
+        "$IN/small.ckpt"
+    [[ $stderr == *'--fast: no effect: --compute says'* ]]
+    NIBBLE_ISA=scalar run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -f \
+        -o a.ckpt "$IN/small.ckpt"
+    [[ $stderr == *'--fast: no effect: '*NIBBLE_ISA* ]]
+    [ "$(routes a.ckpt)" = '1-1 cpu f32 1' ]
+}
+
 @test "gradients that are released are those that are kept" {
     local mode
     for mode in prev tensor; do
@@ -459,7 +537,7 @@ PY
     t "--batch: 0" --batch 0 m.ckpt
     t "--order" --order random m.ckpt
     t "one of them" -n 1 --until 3 m.ckpt
-    t "needs a GPU" --compute bf16 m.ckpt
+    t "--compute: fp8" --compute fp8 m.ckpt
     t "--device cuda:1" --device cuda:1 m.ckpt
     t "native" --path native m.ckpt
     t "--eval" --eval-every 2 m.ckpt

@@ -84,6 +84,9 @@ static void
 put_options(struct buf *b, const struct session *s)
 {
     const struct config_generate *c = s->c;
+    if (c->where.unlike)
+        buf_printf(b, "\"compute\":\"%s\",",
+                   c->where.compute == COMPUTE_F32 ? "f32" : "bf16");
     put_number(b, "context", (double)c->context, 0);
     if (c->ignore_eos)
         buf_str(b, "\"ignore_eos\":true,");

@@ -271,6 +271,8 @@ open_device(struct run *r)
     device_words(words, sizeof words, &r->where);
     if (!r->o->cmd.quiet && strcmp(r->where.device, "auto") == 0)
         warn("device: %s", words);
+    if (!r->o->cmd.quiet)
+        device_say_fast(&r->where);
 }
 
 static void

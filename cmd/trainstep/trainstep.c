@@ -143,7 +143,7 @@ take_option(struct options *o, int opt, const char *arg)
         device_take_activations(&o->where, arg);
         break;
     case OPT_FAST:
-        o->fast = true;
+        o->where.fast = true;
         break;
     case OPT_MAX_SKIPS:
         o->max_skips = cmd_u64("max-skips", arg, 1, UINT32_MAX);

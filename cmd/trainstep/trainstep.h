@@ -139,7 +139,7 @@ struct options {
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
     const char *dump;
     struct device_options where;
-    bool has_steps, has_until, dry_run, diagnose, fast, seed_compat, force;
+    bool has_steps, has_until, dry_run, diagnose, seed_compat, force;
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none
     int recompute;         // enum recompute

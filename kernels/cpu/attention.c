@@ -106,25 +106,40 @@ gather(const struct job *j, float *out, const float *x, const struct block *b,
         j->c->rows->scale(out + r * dim, factor, x + at_row(j, b, r), dim);
 }
 
-/* n rows of k as panels of `unit` of them. */
-static void
-turn_rows(const struct job *j, float *out, const float *x, size_t line, size_t n,
-          size_t k, size_t unit)
+/* A product's operands: those on the left in panels of mr rows, the others of nr columns. */
+enum side { LEFT, RIGHT };
+
+static size_t
+unit_of(const struct job *j, enum side side)
 {
-    for (size_t r = 0; r < n; r += unit, out += unit * k)
-        j->isa->turn(out, x + r * line, line, least(n - r, unit), k, unit);
+    return side == LEFT ? j->isa->mr : j->isa->nr;
 }
 
-/* k rows of n as panels of `unit` columns. */
+/* n rows of k as panels of some of them. */
 static void
-cut_rows(float *out, const float *x, size_t line, size_t k, size_t n, size_t unit)
+turn_rows(const struct job *j, float *out, const float *x, size_t line, size_t n,
+          size_t k, enum side side)
 {
+    size_t unit = unit_of(j, side);
+    for (size_t r = 0; r < n; r += unit, out += unit * k) {
+        j->isa->turn(out, x + r * line, line, least(n - r, unit), k, unit);
+        gemm_form(j->isa, out, k, side == LEFT, 1);
+    }
+}
+
+/* k rows of n as panels of some columns. */
+static void
+cut_rows(const struct job *j, float *out, const float *x, size_t line, size_t k,
+         size_t n, enum side side)
+{
+    size_t unit = unit_of(j, side);
     for (size_t col = 0; col < n; col += unit, out += unit * k) {
         size_t cols = least(n - col, unit);
         for (size_t r = 0; r < k; r++) {
             memcpy(out + r * unit, x + r * line + col, cols * sizeof *out);
             memset(out + r * unit + cols, 0, (unit - cols) * sizeof *out);
         }
+        gemm_form(j->isa, out, k, side == LEFT, 1);
     }
 }
 
@@ -195,10 +210,10 @@ make_scores(const struct job *j, const struct forward *f, const struct block *b)
 {
     size_t dim = j->h->dim, line = j->h->kv * dim;
     gather(j, f->rows, j->q, b, j->scale);
-    turn_rows(j, f->turned, f->rows, dim, b->rows, dim, j->isa->mr);
+    turn_rows(j, f->turned, f->rows, dim, b->rows, dim, LEFT);
     for (size_t key = b->from; key < b->to; key += KEYS) {
         size_t n = least(b->to - key, KEYS);
-        turn_rows(j, f->keys, j->key + at_key(j, key, b->kv), line, n, dim, j->isa->nr);
+        turn_rows(j, f->keys, j->key + at_key(j, key, b->kv), line, n, dim, RIGHT);
         gemm_panels(j->isa, f->turned, f->keys, f->score + (key - b->from), f->line,
                     b->rows, n, dim, false);
     }
@@ -228,9 +243,8 @@ mix_values(const struct job *j, const struct forward *f, const struct block *b)
     size_t dim = j->h->dim, line = j->h->kv * dim;
     for (size_t key = b->from; key < b->to; key += KEYS) {
         size_t n = least(b->to - key, KEYS);
-        turn_rows(j, f->part, f->score + (key - b->from), f->line, b->rows, n,
-                  j->isa->mr);
-        cut_rows(f->values, j->value + at_key(j, key, b->kv), line, n, dim, j->isa->nr);
+        turn_rows(j, f->part, f->score + (key - b->from), f->line, b->rows, n, LEFT);
+        cut_rows(j, f->values, j->value + at_key(j, key, b->kv), line, n, dim, RIGHT);
         gemm_panels(j->isa, f->part, f->values, f->out, dim, b->rows, dim, n,
                     key > b->from);
     }
@@ -292,13 +306,13 @@ backward_room(const struct job *j, float *room, size_t rows, size_t *size)
 static void
 pack_rows(const struct job *j, const struct backward *f, const struct block *b)
 {
-    size_t dim = j->h->dim, mr = j->isa->mr, nr = j->isa->nr;
+    size_t dim = j->h->dim;
     gather(j, f->q, j->q, b, j->scale);
     gather(j, f->dout, j->dout, b, 1);
-    turn_rows(j, f->q_turned, f->q, dim, b->rows, dim, mr);
-    turn_rows(j, f->dout_turned, f->dout, dim, b->rows, dim, mr);
-    cut_rows(f->q_cut, f->q, dim, b->rows, dim, nr);
-    cut_rows(f->dout_cut, f->dout, dim, b->rows, dim, nr);
+    turn_rows(j, f->q_turned, f->q, dim, b->rows, dim, LEFT);
+    turn_rows(j, f->dout_turned, f->dout, dim, b->rows, dim, LEFT);
+    cut_rows(j, f->q_cut, f->q, dim, b->rows, dim, RIGHT);
+    cut_rows(j, f->dout_cut, f->dout, dim, b->rows, dim, RIGHT);
     for (size_t r = 0; r < b->rows; r++)
         f->mean[r] = j->c->rows->dot(f->dout + r * dim, j->y + at_row(j, b, r), dim);
 }
@@ -311,8 +325,8 @@ make_gradients(const struct job *j, const struct backward *f, const struct block
     const struct rows_isa *rows = j->c->rows;
     size_t dim = j->h->dim, line = j->h->kv * dim, low, high;
     size_t at = at_key(j, key, b->kv);
-    turn_rows(j, f->key_turned, j->key + at, line, n, dim, j->isa->nr);
-    turn_rows(j, f->value_turned, j->value + at, line, n, dim, j->isa->nr);
+    turn_rows(j, f->key_turned, j->key + at, line, n, dim, RIGHT);
+    turn_rows(j, f->value_turned, j->value + at, line, n, dim, RIGHT);
     gemm_panels(j->isa, f->q_turned, f->key_turned, f->p, KEYS, b->rows, n, dim, false);
     gemm_panels(j->isa, f->dout_turned, f->value_turned, f->ds, KEYS, b->rows, n, dim,
                 false);
@@ -333,15 +347,15 @@ static void
 add_gradients(const struct job *j, const struct backward *f, const struct block *b,
               size_t key, size_t n)
 {
-    size_t dim = j->h->dim, line = j->h->kv * dim, mr = j->isa->mr;
+    size_t dim = j->h->dim, line = j->h->kv * dim;
     size_t at = at_key(j, key, b->kv);
-    cut_rows(f->part, f->p, KEYS, b->rows, n, mr);
+    cut_rows(j, f->part, f->p, KEYS, b->rows, n, LEFT);
     gemm_panels(j->isa, f->part, f->dout_cut, j->dvalue + at, line, n, dim, b->rows,
                 true);
-    cut_rows(f->part, f->ds, KEYS, b->rows, n, mr);
+    cut_rows(j, f->part, f->ds, KEYS, b->rows, n, LEFT);
     gemm_panels(j->isa, f->part, f->q_cut, j->dkey + at, line, n, dim, b->rows, true);
-    turn_rows(j, f->part, f->ds, KEYS, b->rows, n, mr);
-    cut_rows(f->key_cut, j->key + at, line, n, dim, j->isa->nr);
+    turn_rows(j, f->part, f->ds, KEYS, b->rows, n, LEFT);
+    cut_rows(j, f->key_cut, j->key + at, line, n, dim, RIGHT);
     gemm_panels(j->isa, f->part, f->key_cut, f->dq, dim, b->rows, dim, n,
                 key > b->from);
 }
@@ -375,7 +389,7 @@ job_of(struct cpu *c, const float *q, const float *key, const float *value,
        const struct heads *h)
 {
     struct job j = { .c = c, .h = h, .q = q, .key = key, .value = value };
-    j.isa = gemm_of(c->isa);
+    j.isa = c->gemm;
     j.scale = 1 / sqrtf((float)h->dim);
     j.group = h->query / h->kv;
     j.block = ROWS / j.group ? ROWS / j.group : 1;

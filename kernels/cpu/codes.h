@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* codes: what the kernels that read weights share: floats of NVFP4 codes and scales in
- * vectors, and sums that are fused on every path.  Only for ISA_SRCS. */
+/* codes: what the kernels of products share: floats of NVFP4 codes and scales in vectors,
+ * sums that are fused on every path, operands that are rounded.  Only for ISA_SRCS. */
 #ifndef NIBBLE_KERNELS_CPU_CODES_H
 #define NIBBLE_KERNELS_CPU_CODES_H
 
@@ -34,6 +34,15 @@ fused(vf sum, vf a, vf b)
         sum[i] = fmaf(a[i], b[i], sum[i]);
     return sum;
 #endif
+}
+
+/* x * factor as bf16 to nearest even, in the upper halves of words; NaN stays NaN. */
+static inline vu
+rounded(vf x, float factor)
+{
+    vf y = x * factor;
+    vu bits = (vu)y, up = bits + 0x7fff + (bits >> 16 & 1);
+    return (vu)choose_i(y == y, (vi)up, (vi)(bits | 0x400000)) & 0xffff0000;
 }
 
 /* E2M1 of the lowest four bits. */

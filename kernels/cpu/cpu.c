@@ -8,6 +8,7 @@
 #include "lib/core/num.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -118,13 +119,20 @@ cpu_room(struct cpu *c, size_t bytes)
     return c->room;
 }
 
+/* Whether operands of products are rounded to bf16. */
+static bool
+is_bf16(const struct cpu *c)
+{
+    return c->gemm->form != NULL;
+}
+
 static void
 multiply(struct cpu *c, const struct gemm *g)
 {
     float *room = cpu_room(c, gemm_room(g, c->team));
     c->k.ledger.flops += 2.0 * (double)g->m * (double)g->n * (double)g->k;
     if (room)
-        gemm_run(g, c->isa, c->team, room, c->err);
+        gemm_run(g, c->gemm, c->team, room, c->err);
 }
 
 static struct matrix
@@ -155,6 +163,25 @@ place(struct kernels *k, void *y, const void *c, size_t n)
 }
 
 static void
+multiply_few(struct cpu *c, struct gemv g)
+{
+    const struct weight *w = g.w;
+    struct weight plain = *w;
+    c->k.ledger.flops += 2.0 * (double)g.tokens * (double)w->out * (double)w->in;
+    g.bf16 = is_bf16(c);
+    if (g.bf16) {
+        float *room = cpu_room(c, g.tokens * w->in * sizeof *room);
+        if (!room)
+            return;
+        gemv_narrow(room, g.x, w, g.tokens, c->isa);
+        plain.scale2 = NULL; // x has it
+        g.w = &plain;
+        g.x = room;
+    }
+    gemv_run(&g, c->isa, c->team, c->err);
+}
+
+static void
 cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
            size_t tokens, const void *c)
 {
@@ -163,9 +190,9 @@ cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
     struct gemm g = {
         .m = tokens, .n = w->out, .k = w->in, .c = y, .ldc = w->out, .add = add
     };
-    if (tokens <= gemv_most(cpu->isa)) {
-        k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
-        gemv_run(y, x, w, tokens, add, cpu->isa, cpu->team, cpu->err);
+    if (tokens <= gemv_most(cpu->isa, w, is_bf16(cpu))) {
+        struct gemv few = { .y = y, .x = x, .w = w, .tokens = tokens, .add = add };
+        multiply_few(cpu, few);
         return;
     }
     g.a = dense(x, w->in, 1);
@@ -761,8 +788,14 @@ const struct device kernels_cpu_device = {
     .name = "cpu", .act = DT_F32, .grad = DT_F32, .logits = LOGITS, .host = true
 };
 
+bool
+kernels_cpu_pairs(enum isa isa)
+{
+    return gemm_has_pairs(isa);
+}
+
 struct kernels *
-kernels_cpu(enum isa isa, unsigned threads, struct err *err)
+kernels_cpu(enum dtype compute, enum isa isa, unsigned threads, struct err *err)
 {
     struct cpu *c = calloc(1, sizeof *c);
     if (!c) {
@@ -770,6 +803,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
         return NULL;
     }
     *c = (struct cpu){ .isa = isa, .rows = rows_table[isa], .err = err };
+    c->gemm = compute == DT_BF16 ? gemm_bf16_of(isa) : gemm_of(isa);
     if (!(c->team = team_open(threads, err))) {
         free(c);
         return NULL;
@@ -811,5 +845,7 @@ kernels_cpu(enum isa isa, unsigned threads, struct err *err)
                              .adamw = cpu_adamw,
                              .seed_adamw = cpu_seed_adamw,
                              .seed_values = cpu_seed_values };
+    if (compute == DT_BF16)
+        snprintf(c->k.route, sizeof c->k.route, "cpu bf16 1");
     return &c->k;
 }

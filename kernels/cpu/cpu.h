@@ -10,6 +10,7 @@
 struct cpu {
     struct kernels k; // first: a struct kernels * is one of these
     enum isa isa;
+    const struct gemm_isa *gemm; // of products
     struct team *team;
     const struct rows_isa *rows;
     struct err *err;

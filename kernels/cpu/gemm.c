@@ -11,8 +11,10 @@
  * never leaves its cache. */
 #include "kernels/cpu/gemm.h"
 
+#include "kernels/cpu/flush.h"
 #include "lib/core/num.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -40,6 +42,8 @@ struct packed_part {
     size_t k, depth;   // first k, and how many
     size_t line, step; // strides of a row and of k
     size_t unit;       // rows of a panel
+    bool left;         // A
+    float factor;      // of bf16: what is rounded is multiplied by it
 };
 
 struct job {
@@ -51,13 +55,14 @@ struct job {
     size_t across, tile_n; // tiles of a row of tiles; groups of a tile
 };
 
-static const struct gemm_isa *const table[ISA_COUNT] = {
-    [ISA_SCALAR] = &gemm_scalar,
+/* For f32, and for bf16. */
+static const struct gemm_isa *const table[ISA_COUNT][2] = {
+    [ISA_SCALAR] = { &gemm_scalar, &gemm_bf16_scalar },
 #if defined __x86_64__
-    [ISA_AVX2] = &gemm_avx2,
-    [ISA_AVX512] = &gemm_avx512,
+    [ISA_AVX2] = { &gemm_avx2, &gemm_bf16_avx2 },
+    [ISA_AVX512] = { &gemm_avx512, &gemm_bf16_avx512 },
 #elif defined __aarch64__
-    [ISA_NEON] = &gemm_neon,
+    [ISA_NEON] = { &gemm_neon, &gemm_bf16_neon },
 #endif
 };
 
@@ -169,6 +174,8 @@ pack_square(const struct gemm_isa *isa, const struct packed_part *p, size_t i)
         pack_pieces(isa, out, p, at, n, k);
     else
         pack_elements(isa, out, p, at, n, k);
+    for (size_t first = 0; first < n; first += p->unit)
+        gemm_form(isa, out + first * k, k, p->left, p->factor);
 }
 
 static int
@@ -186,16 +193,21 @@ pack_one(void *ctx, size_t i, unsigned worker, struct err *err)
 
 /* ---- products -------------------------------------------------------------------------- */
 
-const struct gemm_isa *
-gemm_of(enum isa isa)
+void
+gemm_form(const struct gemm_isa *isa, float *panel, size_t k, bool left, float factor)
 {
-    return table[isa];
+    if (!isa->form)
+        return;
+    uint64_t mode = flush_begin(FLUSH_ALL);
+    isa->form(panel, k, left, factor);
+    flush_end(mode);
 }
 
 void
 gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c,
             size_t ldc, size_t m, size_t n, size_t k, bool add)
 {
+    uint64_t mode = isa->form ? flush_begin(FLUSH_ALL) : 0;
     for (size_t col = 0; col < n; col += isa->nr)
         for (size_t row = 0; row < m; row += isa->mr) {
             const float *pa = a + row * k, *pb = b + col * k;
@@ -212,6 +224,8 @@ gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c
             for (size_t r = 0; r < rows; r++)
                 memcpy(out + r * ldc, edge + r * isa->nr, cols * sizeof *out);
         }
+    if (isa->form)
+        flush_end(mode);
 }
 
 static int
@@ -317,26 +331,41 @@ clear(const struct gemm *g)
         memset(g->c + r * g->ldc, 0, g->n * sizeof *g->c);
 }
 
+/* The tensor scale, which x has no more: the other operand gets it. */
+static float
+without_scale(struct matrix *x)
+{
+    float scale = x->dtype == DT_NVFP4 ? x->scale2 : 1;
+    x->scale2 = 1;
+    return scale;
+}
+
 int
-gemm_run(const struct gemm *g, enum isa isa, struct team *team, float *room,
-         struct err *err)
+gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
+         float *room, struct err *err)
 {
     enum { M = MOST_M * GROUP, N = MOST_N * GROUP, K = MOST_K * K_BLOCK };
-    struct job j = { .g = g, .isa = table[isa], .own = room };
+    struct matrix a = g->a, b = g->b;
+    struct job j = { .g = g, .isa = isa, .own = room };
     if (err->kind)
         return -1;
     if (g->k == 0)
         clear(g);
-    j.a = (struct packed_part){ .x = &g->a,
+    float of_a = isa->form ? without_scale(&a) : 1;
+    float of_b = isa->form ? without_scale(&b) : 1;
+    j.a = (struct packed_part){ .x = &a,
                                 .room = room + room_b(g, team) * SQUARE,
                                 .line = g->a.rows,
                                 .step = g->a.cols,
-                                .unit = j.isa->mr };
-    j.b = (struct packed_part){ .x = &g->b,
+                                .unit = isa->mr,
+                                .left = true,
+                                .factor = of_b };
+    j.b = (struct packed_part){ .x = &b,
                                 .room = room,
                                 .line = g->b.cols,
                                 .step = g->b.rows,
-                                .unit = j.isa->nr };
+                                .unit = isa->nr,
+                                .factor = of_a };
     for (j.b.from = 0; j.b.from < g->n; j.b.from += N)
         for (size_t from = 0; from < g->k; from += K)
             for (j.a.from = 0; j.a.from < g->m; j.a.from += M) {
@@ -348,4 +377,94 @@ gemm_run(const struct gemm *g, enum isa isa, struct team *team, float *room,
                     return -1;
             }
     return 0;
+}
+
+/* ---- which kernels ------------------------------------------------------------------------ */
+
+const struct gemm_isa *
+gemm_of(enum isa isa)
+{
+    return table[isa][0];
+}
+
+#if defined __x86_64__
+
+/* A number of a round that is hard in its own way: ordinary ones; small ones and large
+ * ones, whose products leave the range; any bits at all, NaN and infinity seldom. */
+static float
+odd_number(uint64_t seed, int round)
+{
+    uint64_t mix = (seed + 1) * 0x9e3779b97f4a7c15;
+    mix = (mix ^ mix >> 29) * 0xbf58476d1ce4e5b9;
+    uint32_t bits = (uint32_t)(mix >> 32), least[] = { 120, 57, 178, 0 };
+    float x;
+    bits &= round == 3 ? ~0U : 0x87ffffff; // 16 powers of two, any number of bits
+    if (round < 3)
+        bits += least[round] << 23;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static bool
+same_number(float x, float y)
+{
+    uint32_t a, b;
+    memcpy(&a, &x, sizeof a);
+    memcpy(&b, &y, sizeof b);
+    return a == b || (isnan(x) && isnan(y));
+}
+
+/* Whether two kernels of one shape make the same sums. */
+static bool
+agree(const struct gemm_isa *x, const struct gemm_isa *y)
+{
+    enum { K = 47, NUMBERS = K * (MOST_MR + MOST_NR), SUMS = MOST_MR * MOST_NR };
+    const struct gemm_isa *both[] = { x, y };
+    _Alignas(64) float panel[NUMBERS + SLACK];
+    float sum[2][SUMS];
+    float *a = panel, *b = panel + K * x->mr;
+    for (int round = 0; round < 16; round++) {
+        for (int i = 0; i < 2; i++) {
+            for (uint64_t n = 0; n < K * (x->mr + x->nr); n++)
+                panel[n] = odd_number(n + (uint64_t)round * NUMBERS, round % 4);
+            for (uint64_t n = 0; n < SUMS; n++)
+                sum[i][n] = odd_number(n * n, round % 4);
+            gemm_form(both[i], a, K, true, 1);
+            gemm_form(both[i], b, K, false, 1);
+            gemm_panels(both[i], a, b, sum[i], x->nr, x->mr, x->nr, K, round % 3);
+        }
+        for (size_t n = 0; n < x->mr * x->nr; n++)
+            if (!same_number(sum[0][n], sum[1][n]))
+                return false;
+    }
+    return true;
+}
+
+/* Processors are asked, not believed. */
+bool
+gemm_has_pairs(enum isa isa)
+{
+    return isa == ISA_AVX512 && isa_have_bf16() &&
+           agree(&gemm_pairs_avx512, &gemm_bf16_avx512);
+}
+
+#else
+
+bool
+gemm_has_pairs(enum isa isa)
+{
+    (void)isa;
+    return false;
+}
+
+#endif
+
+const struct gemm_isa *
+gemm_bf16_of(enum isa isa)
+{
+#if defined __x86_64__
+    if (gemm_has_pairs(isa))
+        return &gemm_pairs_avx512;
+#endif
+    return table[isa][1];
 }

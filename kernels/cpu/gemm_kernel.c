@@ -39,6 +39,8 @@ micro(size_t k, const float *a, const float *b, float *c, size_t ldc, bool add)
             store(c + (size_t)i * ldc + v * LANES, sum[i][v]);
 }
 
+/* ---- panels ---------------------------------------------------------------------------- */
+
 /* Rows of x turned into columns of a panel, LANES at a time.  A narrow panel is stored
  * with whole vectors, each over what the one before wrote too much: there must be room
  * for a vector behind the last. */
@@ -115,4 +117,102 @@ read(float *out, const struct matrix *x, size_t at, size_t n)
     }
 }
 
-const struct gemm_isa NAME(gemm) = { MR, NR, micro, turn, read };
+/* ---- operands rounded to bf16 ---------------------------------------------------------- */
+
+static void
+narrow(float *out, const float *x, size_t n, float factor)
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        store(out + i, (vf)rounded(load(x + i), factor));
+    if (i < n) {
+        vf last = { 0 };
+        memcpy(&last, x + i, (n - i) * sizeof *x);
+        last = (vf)rounded(last, factor);
+        memcpy(out + i, &last, (n - i) * sizeof *x);
+    }
+}
+
+/* Floats that were rounded. */
+static void
+form(float *panel, size_t k, bool left, float factor)
+{
+    narrow(panel, panel, k * (left ? MR : NR), factor);
+}
+
+#if defined __AVX512F__
+
+/* Two rows of n numbers as words, the first in the upper halves; more may be read. */
+static inline __attribute__((always_inline)) void
+pair_rows(float *out, const float *x, const float *y, size_t n, float factor, vu other)
+{
+    vu word[VECS];
+    size_t vecs = (n + LANES - 1) / LANES;
+    for (size_t v = 0; v < vecs; v++) {
+        vu low = y ? rounded(load(y + v * LANES), factor) : other;
+        word[v] = rounded(load(x + v * LANES), factor) | low >> 16;
+    }
+    memcpy(out, word, n * sizeof *out);
+}
+
+/* Of an odd k the last has a partner whose product, -0 * 0, changes no sum. */
+static inline __attribute__((always_inline)) void
+pair_panel(float *panel, size_t k, size_t unit, float factor, vu other)
+{
+    float *out = panel;
+    for (size_t s = 0; s < k; s += 2, out += unit) {
+        float *x = panel + s * unit;
+        pair_rows(out, x, s + 1 < k ? x + unit : NULL, unit, factor, other);
+    }
+}
+
+static void
+form_pairs(float *panel, size_t k, bool left, float factor)
+{
+    if (left)
+        pair_panel(panel, k, MR, factor, (vu){ 0 } + 0x80000000);
+    else
+        pair_panel(panel, k, NR, factor, (vu){ 0 });
+}
+
+static inline __m512bh
+pairs(const float *p)
+{
+    __m512bh v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* As micro, two k at a time. */
+static __attribute__((target("avx512bf16"))) void
+micro_pairs(size_t k, const float *a, const float *b, float *c, size_t ldc, bool add)
+{
+    __m512 sum[MR][VECS];
+    for (int i = 0; i < MR; i++)
+        for (int v = 0; v < VECS; v++)
+            sum[i][v] = add ? _mm512_loadu_ps(c + (size_t)i * ldc + v * LANES)
+                            : _mm512_setzero_ps();
+    for (size_t s = 0; s < k; s += 2, a += MR, b += NR) {
+        __m512bh column[VECS];
+        for (int v = 0; v < VECS; v++)
+            column[v] = pairs(b + v * LANES);
+        for (int i = 0; i < MR; i++) {
+            int32_t two;
+            memcpy(&two, a + i, sizeof two);
+            __m512bh row = (__m512bh)_mm512_set1_epi32(two);
+            for (int v = 0; v < VECS; v++)
+                sum[i][v] = _mm512_dpbf16_ps(sum[i][v], row, column[v]);
+        }
+    }
+    for (int i = 0; i < MR; i++)
+        for (int v = 0; v < VECS; v++)
+            _mm512_storeu_ps(c + (size_t)i * ldc + v * LANES, sum[i][v]);
+}
+
+const struct gemm_isa NAME(gemm_pairs) = { MR,   NR,     micro_pairs, turn,
+                                           read, narrow, form_pairs };
+
+#endif
+
+const struct gemm_isa NAME(gemm) = { MR, NR, micro, turn, read, narrow, NULL };
+const struct gemm_isa NAME(gemm_bf16) = { MR, NR, micro, turn, read, narrow, form };

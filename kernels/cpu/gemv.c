@@ -2,6 +2,8 @@
 /* gemv: rows of a weight on all threads; the work is in gemv_kernel.c. */
 #include "kernels/cpu/gemm.h"
 
+#include "kernels/cpu/flush.h"
+
 enum {
     PART = 64, // rows of the weight: whole strips of every path
     MOST = 8 * PART,
@@ -20,19 +22,31 @@ static gemv_fn *const table[ISA_COUNT] = {
 };
 
 struct job {
-    struct gemv g;
+    const struct gemv *g;
     gemv_fn *run;
     size_t part; // rows
 };
+
+/* Of bf16 denormals are flushed; not as operands where NVFP4 is decoded, which passes
+ * through them.  There are none in x or in what is decoded. */
+static void
+run_rows(const struct job *j, size_t row, size_t rows)
+{
+    bool decodes = j->g->w->dtype == DT_NVFP4;
+    uint64_t mode = j->g->bf16 ? flush_begin(decodes ? FLUSH_RESULTS : FLUSH_ALL) : 0;
+    j->run(j->g, row, rows);
+    if (j->g->bf16)
+        flush_end(mode);
+}
 
 static int
 part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    size_t row = i * j->part, left = j->g.w->out - row;
+    size_t row = i * j->part, left = j->g->w->out - row;
     (void)worker;
     (void)err;
-    j->run(&j->g, row, left < j->part ? left : j->part);
+    run_rows(j, row, left < j->part ? left : j->part);
     return 0;
 }
 
@@ -47,8 +61,10 @@ part_rows(size_t out, unsigned threads)
 /* Where vectors are wide a weight is read and decoded again for each four rows of x in
  * less time than it takes to pack it. */
 size_t
-gemv_most(enum isa isa)
+gemv_most(enum isa isa, const struct weight *w, bool bf16)
 {
+    if (bf16 && w->dtype == DT_NVFP4 && !FLUSH_APART)
+        return 0;
 #if defined __x86_64__
     if (isa == ISA_AVX512)
         return GEMV_MOST;
@@ -57,17 +73,27 @@ gemv_most(enum isa isa)
     return GEMV_MOST / 4;
 }
 
-int
-gemv_run(float *y, const float *x, const struct weight *w, size_t rows, bool add,
-         enum isa isa, struct team *team, struct err *err)
+void
+gemv_narrow(float *out, const float *x, const struct weight *w, size_t tokens,
+            enum isa isa)
 {
-    struct job j = { .g = { y, x, w, rows, add }, .run = table[isa] };
+    uint64_t mode = flush_begin(FLUSH_ALL);
+    gemm_of(isa)->narrow(out, x, tokens * w->in,
+                         w->dtype == DT_NVFP4 && w->scale2 ? *w->scale2 : 1);
+    flush_end(mode);
+}
+
+int
+gemv_run(const struct gemv *g, enum isa isa, struct team *team, struct err *err)
+{
+    struct job j = { .g = g, .run = table[isa] };
+    size_t out = g->w->out;
     if (err->kind)
         return -1;
-    if (w->out * w->in <= SMALL) {
-        j.run(&j.g, 0, w->out);
+    if (out * g->w->in <= SMALL) {
+        run_rows(&j, 0, out);
         return 0;
     }
-    j.part = part_rows(w->out, team_size(team));
-    return team_for(team, (w->out + j.part - 1) / j.part, part, &j, err);
+    j.part = part_rows(out, team_size(team));
+    return team_for(team, (out + j.part - 1) / j.part, part, &j, err);
 }

@@ -11,6 +11,16 @@
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/gemm.h"
 #include "lib/core/num.h"
+
+/* What a sum is added to.  Of bf16 denormals count as 0, whether the processor flushes
+ * operands or not. */
+static inline float
+start(const struct gemv *g, size_t token, size_t row)
+{
+    float y = g->y[token * g->w->out + row];
+    return g->bf16 && fabsf(y) < 0x1p-126F ? copysignf(0, y) : y;
+}
+
 #if defined __AVX2__
 #include "kernels/cpu/gemv_wide.h"
 #endif
@@ -85,17 +95,16 @@ columns_of_word(enum dtype dtype)
     return dtype == DT_F32 ? 1 : dtype == DT_NVFP4 ? 8 : 2;
 }
 
+/* bf16: rounded to that, if it was more. */
 static inline vf
-column(vu word, enum dtype dtype, size_t j)
+column(vu word, enum dtype dtype, size_t j, bool bf16)
 {
-    switch (dtype) {
-    case DT_BF16:
+    vf x = (vf)word;
+    if (dtype == DT_BF16)
         return (vf)(j ? word & 0xffff0000 : word << 16);
-    case DT_F16:
-        return half_values(word >> (uint32_t)j * 16);
-    default:
-        return (vf)word;
-    }
+    if (dtype == DT_F16)
+        x = half_values(word >> (uint32_t)j * 16);
+    return bf16 ? (vf)rounded(x, 1) : x;
 }
 
 /* ---- products ---------------------------------------------------------------------------- */
@@ -126,14 +135,14 @@ fetch(const struct strip *s, size_t word, size_t words)
  * this is inlined. */
 static inline __attribute__((always_inline)) void
 word_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, const float *x,
-              enum dtype dtype, size_t columns, size_t tokens)
+              enum dtype dtype, size_t columns, size_t tokens, bool bf16)
 {
     vu w[VECS];
     for (int v = 0; v < VECS; v++)
         memcpy(&w[v], s->word.at[word] + v * LANES, sizeof *w);
     for (size_t j = 0; j < columns; j++)
         for (int v = 0; v < VECS; v++) {
-            vf c = column(w[v], dtype, j);
+            vf c = column(w[v], dtype, j, bf16);
             for (size_t t = 0; t < tokens; t++)
                 sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->in + j]));
         }
@@ -166,7 +175,7 @@ block_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, size_t 
 /* n columns from k on, a line or less, for some rows of x. */
 static inline __attribute__((always_inline)) void
 line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtype,
-              size_t tokens)
+              size_t tokens, bool bf16)
 {
     vf sum[TOKENS][VECS];
     const float *x = s->g->x + token * s->g->w->in + k;
@@ -182,10 +191,10 @@ line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtyp
             block_products(sum, s, i / columns, (k + i) % SCALES / BLOCK, x + i,
                            tokens);
         else
-            word_products(sum, s, i / columns, x + i, dtype, columns, tokens);
+            word_products(sum, s, i / columns, x + i, dtype, columns, tokens, bf16);
     }
     if (dtype != DT_NVFP4 && i < n)
-        word_products(sum, s, i / columns, x + i, dtype, 1, tokens);
+        word_products(sum, s, i / columns, x + i, dtype, 1, tokens, bf16);
     for (size_t t = 0; t < tokens; t++)
         for (size_t v = 0; v < VECS; v++)
             store(s->sum[token + t] + v * LANES, sum[t][v]);
@@ -202,7 +211,7 @@ fetch_scales(const struct strip *s, size_t k)
 }
 
 static inline __attribute__((always_inline)) void
-run(struct strip *s, enum dtype dtype)
+run(struct strip *s, enum dtype dtype, bool bf16)
 {
     const struct weight *w = s->g->w;
     size_t in = w->in, word = columns_of_word(dtype), full = WORDS * word;
@@ -221,11 +230,11 @@ run(struct strip *s, enum dtype dtype)
             turn_words(&s->scale, w->scales + (s->row * in + k) / BLOCK, in / BLOCK,
                        s->rows, many / BLOCK);
         for (; t + 4 <= tokens; t += 4)
-            line_products(s, t, k, n, dtype, 4);
+            line_products(s, t, k, n, dtype, 4, bf16);
         for (; t + 2 <= tokens; t += 2)
-            line_products(s, t, k, n, dtype, 2);
+            line_products(s, t, k, n, dtype, 2, bf16);
         for (; t < tokens; t++)
-            line_products(s, t, k, n, dtype, 1);
+            line_products(s, t, k, n, dtype, 1, bf16);
     }
 }
 
@@ -240,19 +249,20 @@ run_strip(const struct gemv *g, size_t row, size_t rows, bool last)
     s.scale2 = g->w->scale2 ? *g->w->scale2 : 1;
     memset(s.sum, 0, g->tokens * sizeof *s.sum);
     for (size_t t = 0; t < g->tokens && g->add; t++)
-        memcpy(s.sum[t], g->y + t * g->w->out + row, rows * sizeof *g->y);
+        for (size_t r = 0; r < rows; r++)
+            s.sum[t][r] = start(g, t, row + r);
     switch (g->w->dtype) {
     case DT_BF16:
-        run(&s, DT_BF16);
+        run(&s, DT_BF16, false);
         break;
     case DT_F16:
-        run(&s, DT_F16);
+        g->bf16 ? run(&s, DT_F16, true) : run(&s, DT_F16, false);
         break;
     case DT_NVFP4:
-        run(&s, DT_NVFP4);
+        run(&s, DT_NVFP4, false);
         break;
     default:
-        run(&s, DT_F32);
+        g->bf16 ? run(&s, DT_F32, true) : run(&s, DT_F32, false);
     }
     for (size_t t = 0; t < g->tokens; t++)
         memcpy(g->y + t * g->w->out + row, s.sum[t], rows * sizeof *g->y);

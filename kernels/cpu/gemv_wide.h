@@ -400,7 +400,7 @@ wide_strip(struct wide *s)
     s->codes = (const uint8_t *)g->w->values + s->row * s->stride;
     for (size_t t = 0; t < g->tokens; t++)
         for (size_t r = 0; r < WIDE_ROWS; r++)
-            s->sum[t][wide_place(r)] = g->add && r < rows ? y[t * g->w->out + r] : 0;
+            s->sum[t][wide_place(r)] = g->add && r < rows ? start(g, t, s->row + r) : 0;
     if (s->scale2 == 1)
         wide_run(s, false);
     else

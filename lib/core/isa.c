@@ -44,6 +44,16 @@ isa_have(enum isa isa)
     return true; // scalar; NEON is part of every aarch64
 }
 
+bool
+isa_have_bf16(void)
+{
+#if defined __x86_64__
+    return isa_have(ISA_AVX512) && __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
 enum isa
 isa_best(void)
 {

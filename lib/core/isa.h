@@ -26,6 +26,8 @@ const char *isa_name(enum isa isa);
 enum isa isa_named(const char *name);
 /* Whether this CPU has it. */
 bool isa_have(enum isa isa);
+/* Whether this CPU multiplies pairs of bf16, besides what ISA_AVX512 asks for. */
+bool isa_have_bf16(void);
 /* The fastest that this CPU has. */
 enum isa isa_best(void);
 

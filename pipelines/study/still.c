@@ -281,7 +281,7 @@ main(void)
     static const float sigmas[] = { 0.01F, 0.02F, 0.05F };
     static const float rates[] = { 1e-5F, 1e-4F, 3e-4F, 1e-3F };
     struct err err = { 0 };
-    struct kernels *k = kernels_cpu(isa_best(), 1, &err);
+    struct kernels *k = kernels_cpu(DT_F32, isa_best(), 1, &err);
     if (!k) {
         fprintf(stderr, "still: %s\n", err.msg);
         return 2;

@@ -27,7 +27,7 @@ pair_open(enum dtype act)
         printf("not run: %s\n", *pair_err.msg ? pair_err.msg : "no GPU");
         exit(PAIR_NOT_RUN);
     }
-    cpu = kernels_cpu(isa_best(), 8, &pair_err);
+    cpu = kernels_cpu(DT_F32, isa_best(), 8, &pair_err);
     gpu = kernels_cuda(act, 0, &pair_err);
     if (!cpu || !gpu)
         printf("%s\n", pair_err.msg);

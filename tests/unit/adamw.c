@@ -217,7 +217,7 @@ static void
 run(const struct state *x, const float *grad, const struct adam_step *a, enum isa isa,
     unsigned threads, size_t chunk)
 {
-    struct kernels *k = kernels_cpu(isa, threads, &err);
+    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
     struct grad g = { (float *)(uintptr_t)grad, DT_F32 };
     NEED(k);
     for (size_t first = 0; first < x->n; first += chunk)

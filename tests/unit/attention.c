@@ -45,7 +45,7 @@ make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t 
 static void
 run(struct data *d, enum isa isa, unsigned threads, bool back)
 {
-    struct kernels *k = kernels_cpu(isa, threads, &err);
+    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
     NEED(k);
     k->attention(k, d->out, d->lse, d->in[0], d->in[1], d->in[2], &d->h);
     if (back)
@@ -164,7 +164,7 @@ check_past(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
     run(&want, isa_best(), 1, false);
     for (int i = 0; i < 4; i++) {
         make(&got, tokens, query, kv, dim, length);
-        struct kernels *k = kernels_cpu(isa_best(), 2, &err);
+        struct kernels *k = kernels_cpu(DT_F32, isa_best(), 2, &err);
         NEED(k);
         for (size_t t = 0; t < tokens; t += pieces[i]) {
             size_t n = tokens - t < pieces[i] ? tokens - t : pieces[i];

@@ -387,7 +387,7 @@ static void
 check_adamw(uint32_t count)
 {
     static const float rates[] = { 1e-6F, 1e-5F, 1e-4F, 1e-3F, 0.1F, 0 };
-    struct kernels *cpu = kernels_cpu(isa_best(), 1, &err);
+    struct kernels *cpu = kernels_cpu(DT_F32, isa_best(), 1, &err);
     NEED(cpu);
     for (uint32_t c = 0; c < CODES; c++)
         shares[c] = share_of(c);

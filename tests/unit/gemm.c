@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* gemm: every path gives the bits of the plain loop, one fused multiply-add a product in
- * the order of k, for any shape, stride, type and number of threads; gemv the
- * same. */
+ * the order of k, for any shape, stride, type and number of threads; gemv the same; and
+ * both again with operands that are rounded to bf16, also where numbers are odd. */
 #include "kernels/cpu/gemm.h"
 
 #include "lib/core/num.h"
@@ -19,6 +19,7 @@ static uint8_t codes[MOST / 2], scales[MOST / 16];
 static _Alignas(64) float room[8 * MOST];
 static struct team *team[4]; // of so many threads
 static struct err err;
+static bool bf16; // operands are rounded
 
 static float
 value(uint64_t i)
@@ -37,16 +38,75 @@ at(const struct matrix *x, size_t i, size_t k)
     return x->dtype == DT_BF16 ? num_from_bf16(bits) : num_from_f16(bits);
 }
 
+/* Denormals count as 0. */
+static float
+flushed(float x)
+{
+    return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x;
+}
+
+static float
+operand(float x, float factor)
+{
+    return bf16 ? flushed(num_from_bf16(num_to_bf16(flushed(flushed(x) * factor)))) : x;
+}
+
+/* Whether a result is denormal is told after rounding, as if exponents had no end. */
+static float
+step(float sum, float x, float y)
+{
+    float next = fmaf(x, y, sum);
+    if (!bf16 || !(fabsf(next) <= 0x1p-126F))
+        return next;
+    return fabsf(fmaf(x * 0x1p64F, y * 0x1p36F, sum * 0x1p100F)) < 0x1p-26F
+               ? copysignf(0, next)
+               : next;
+}
+
+static float
+start(float x)
+{
+    return bf16 ? flushed(x) : x;
+}
+
+/* factor: what A is multiplied by, if it is rounded. */
 static void
-plain(const struct gemm *g)
+plain(const struct gemm *g, float factor)
 {
     for (size_t i = 0; i < g->m; i++)
         for (size_t j = 0; j < g->n; j++) {
-            float sum = g->add ? want[i * g->ldc + j] : 0;
+            float sum = g->add ? start(want[i * g->ldc + j]) : 0;
             for (size_t k = 0; k < g->k; k++)
-                sum = fmaf(at(&g->a, i, k), at(&g->b, k, j), sum);
+                sum = step(sum, operand(at(&g->a, i, k), factor),
+                           operand(at(&g->b, k, j), 1));
             want[i * g->ldc + j] = sum;
         }
+}
+
+/* The kernels of a path: one, or of bf16 with AVX-512 two. */
+static const struct gemm_isa *
+kernel(enum isa isa, int i)
+{
+    if (!bf16)
+        return i ? NULL : gemm_of(isa);
+#if defined __x86_64__
+    if (gemm_has_pairs(isa))
+        return i == 0 ? gemm_bf16_of(isa) : i == 1 ? &gemm_bf16_avx512 : NULL;
+#endif
+    return i ? NULL : gemm_bf16_of(isa);
+}
+
+static bool
+equal(const float *x, const float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t one, other;
+        memcpy(&one, x + i, sizeof one);
+        memcpy(&other, y + i, sizeof other);
+        if (one != other && !(isnan(x[i]) && isnan(y[i])))
+            return false;
+    }
+    return true;
 }
 
 /* What lies beside the columns of C stays as it was. */
@@ -57,17 +117,21 @@ check(const struct gemm *g, const char *what)
     size_t cells = g->m * g->ldc;
     for (size_t i = 0; i < cells; i++)
         want[i] = value(i + 7);
-    plain(g);
+    plain(g, 1);
     for (int isa = 0; isa < ISA_COUNT; isa++)
-        for (unsigned threads = 1; threads <= 3 && isa_have((enum isa)isa); threads++) {
+        for (int run = 0; run < 6 && isa_have((enum isa)isa); run++) {
+            const struct gemm_isa *k = kernel((enum isa)isa, run / 3);
+            unsigned threads = (unsigned)run % 3 + 1;
+            if (!k)
+                break;
             mine.c = c;
             NEED(gemm_room(g, team[threads]) <= sizeof room);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
-            CHECK(gemm_run(&mine, (enum isa)isa, team[threads], room, &err) == 0);
-            CHECK_SAY(memcmp(c, want, cells * sizeof *c) == 0,
-                      "%s: %zu x %zu x %zu, %s, %u threads", what, g->m, g->n, g->k,
-                      isa_name((enum isa)isa), threads);
+            CHECK(gemm_run(&mine, k, team[threads], room, &err) == 0);
+            CHECK_SAY(equal(c, want, cells), "%s: %zu x %zu x %zu, %s%s, %u threads",
+                      what, g->m, g->n, g->k, isa_name((enum isa)isa),
+                      bf16 ? " bf16" : "", threads);
         }
 }
 
@@ -129,7 +193,7 @@ check_nvfp4(size_t m, size_t out, size_t in)
     struct gemm g = { .m = m, .n = out, .k = in, .ldc = out };
     static float decoded[MOST];
     w.scale2 = scale2;
-    nvfp4_decode(decoded, codes, scales, scale2, out * in);
+    nvfp4_decode(decoded, codes, scales, bf16 ? 1 : scale2, out * in);
     for (int back = 0; back < 2; back++) {
         if (back)
             g = (struct gemm){ .m = m, .n = in, .k = out, .ldc = in, .add = true };
@@ -139,7 +203,7 @@ check_nvfp4(size_t m, size_t out, size_t in)
         g.b.cols = w.cols = back ? 1 : in;
         for (size_t i = 0; i < m * g.ldc; i++)
             want[i] = value(i + 7);
-        plain(&g);
+        plain(&g, scale2);
         g.b = w;
         for (int isa = 0; isa < ISA_COUNT; isa++) {
             if (!isa_have((enum isa)isa))
@@ -147,10 +211,9 @@ check_nvfp4(size_t m, size_t out, size_t in)
             for (size_t i = 0; i < m * g.ldc; i++)
                 c[i] = value(i + 7);
             g.c = c;
-            CHECK(gemm_run(&g, (enum isa)isa, team[2], room, &err) == 0);
-            CHECK_SAY(memcmp(c, want, m * g.ldc * sizeof *c) == 0,
-                      "nvfp4 %zu x %zu x %zu, %s, %s", m, out, in,
-                      isa_name((enum isa)isa), back ? "back" : "forward");
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), team[2], room, &err) == 0);
+            CHECK_SAY(equal(c, want, m * g.ldc), "nvfp4 %zu x %zu x %zu, %s, %s", m,
+                      out, in, isa_name((enum isa)isa), back ? "back" : "forward");
         }
     }
 }
@@ -161,30 +224,39 @@ plain_dot(const struct weight *w, const float *values, size_t row, const float *
           float sum)
 {
     struct matrix m = { .p = w->values, .dtype = w->dtype, .rows = w->in, .cols = 1 };
+    bool packed = w->dtype == DT_NVFP4;
+    float factor = packed && level2 ? *level2 : 1;
     for (size_t k = 0; k < w->in; k++)
-        sum = fmaf(
-            x[k], w->dtype == DT_NVFP4 ? values[row * w->in + k] : at(&m, row, k), sum);
+        sum = step(sum, operand(x[k], factor),
+                   operand(packed ? values[row * w->in + k] : at(&m, row, k), 1));
     return sum;
 }
 
 static void
 check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
 {
-    struct weight w = weight(dtype, out, in);
+    struct weight w = weight(dtype, out, in), given = w;
     bool add = rows % 2;
-    static float decoded[MOST];
-    nvfp4_decode(decoded, codes, scales, level2 ? *level2 : 1, out * in);
+    static float decoded[MOST], x[MOST];
+    struct gemv g = { c, bf16 ? x : a, &given, rows, add, bf16 };
+    nvfp4_decode(decoded, codes, scales, level2 && !bf16 ? *level2 : 1, out * in);
     for (size_t i = 0; i < rows * out; i++)
-        want[i] = plain_dot(&w, decoded, i % out, a + i / out * in, add ? value(i) : 0);
+        want[i] = plain_dot(&w, decoded, i % out, a + i / out * in,
+                            add ? start(value(i)) : 0);
+    given.scale2 = bf16 ? NULL : w.scale2;
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (unsigned threads = 1; threads <= 3 && isa_have((enum isa)isa); threads++) {
+            if (gemv_most((enum isa)isa, &w, bf16) == 0)
+                break;
+            if (bf16)
+                gemv_narrow(x, a, &w, rows, (enum isa)isa);
             for (size_t i = 0; i < rows * out; i++)
                 c[i] = value(i);
-            CHECK(gemv_run(c, a, &w, rows, add, (enum isa)isa, team[threads], &err) ==
-                  0);
-            CHECK_SAY(memcmp(c, want, rows * out * sizeof *c) == 0,
-                      "gemv %s: %zu rows, %zu x %zu, %s, %u threads", dtype_name(dtype),
-                      rows, out, in, isa_name((enum isa)isa), threads);
+            CHECK(gemv_run(&g, (enum isa)isa, team[threads], &err) == 0);
+            CHECK_SAY(equal(c, want, rows * out),
+                      "gemv %s: %zu rows, %zu x %zu, %s%s, %u threads",
+                      dtype_name(dtype), rows, out, in, isa_name((enum isa)isa),
+                      bf16 ? " bf16" : "", threads);
         }
 }
 
@@ -209,22 +281,134 @@ check_rows(void)
     check_gemv(DT_F32, 3, 300, 144); // more than one thread
 }
 
-int
-main(void)
+/* ---- odd numbers -------------------------------------------------------------------------- */
+
+/* Any bits; or exponents around that of the square root of what is hard. */
+static float
+odd_value(uint64_t i, int kind)
+{
+    static const uint32_t least[] = { 57, 178, 118 }; // small, large, ordinary
+    uint32_t bits = check_random(i);
+    float x;
+    if (kind < 3)
+        bits = (bits & 0x87ffffff) + (least[kind] << 23);
+    else if (kind == 4) // denormals and what is next to them
+        bits &= 0x80ffffff;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+enum { ODD_KINDS = 5 };
+
+/* a and c of one kind, b of another. */
+static void
+check_odd(size_t m, size_t n, size_t k)
+{
+    struct gemm g = { .m = m, .n = n, .k = k, .c = c, .ldc = n, .add = true };
+    static float x[MOST], y[MOST], z[MOST];
+    static uint16_t narrow[MOST];
+    struct weight w = { .dtype = DT_BF16, .values = narrow, .out = n, .in = k };
+    struct gemv few = { c, x, &w, m, true, true };
+    g.a = (struct matrix){ .p = x, .dtype = DT_F32, .rows = k, .cols = 1 };
+    g.b = (struct matrix){ .p = y, .dtype = DT_F32, .rows = 1, .cols = k };
+    for (int kind = 0; kind < ODD_KINDS * ODD_KINDS; kind++) {
+        for (size_t i = 0; i < m * k; i++)
+            x[i] = odd_value(i, kind % ODD_KINDS);
+        for (size_t i = 0; i < n * k; i++) {
+            y[i] = odd_value(i + MOST, kind / ODD_KINDS);
+            narrow[i] = num_to_bf16(y[i]);
+            y[i] = num_from_bf16(narrow[i]);
+        }
+        for (size_t i = 0; i < m * n; i++)
+            want[i] = z[i] = odd_value(i + 2 * MOST, i % 2 ? 4 : kind % ODD_KINDS);
+        plain(&g, 1);
+        for (int isa = 0; isa < ISA_COUNT; isa++)
+            for (int i = 0; i < 3 && isa_have((enum isa)isa); i++) {
+                const struct gemm_isa *how = i < 2 ? kernel((enum isa)isa, i) : NULL;
+                static float mine[MOST];
+                memcpy(c, z, m * n * sizeof *c);
+                if (how) {
+                    CHECK(gemm_run(&g, how, team[2], room, &err) == 0);
+                } else if (i == 2) {
+                    gemv_narrow(mine, x, &w, m, (enum isa)isa);
+                    few.x = mine;
+                    CHECK(gemv_run(&few, (enum isa)isa, team[2], &err) == 0);
+                } else {
+                    continue;
+                }
+                CHECK_SAY(equal(c, want, m * n), "odd numbers %d: %s, way %d", kind,
+                          isa_name((enum isa)isa), i);
+            }
+    }
+}
+
+/* What rounding to bf16 does to all bits that matter, and to NaN. */
+static void
+check_narrow(void)
+{
+    enum { ALL = 1 << 18 };
+    static float in[ALL], out[ALL];
+    struct weight w = { .dtype = DT_BF16, .out = 1, .in = ALL };
+    for (uint32_t i = 0; i < ALL; i++) { // each upper half with the ends and the tie
+        static const uint32_t low[] = { 0, 0x7fff, 0x8000, 0x8001 };
+        uint32_t bits = i >> 2 << 16 | low[i & 3];
+        memcpy(in + i, &bits, sizeof bits);
+        want[i] = operand(in[i], 1);
+    }
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (!isa_have((enum isa)isa))
+            continue;
+        gemv_narrow(out, in, &w, 1, (enum isa)isa);
+        CHECK_SAY(equal(out, want, ALL), "rounding, %s", isa_name((enum isa)isa));
+    }
+}
+
+/* Sums that end where denormals begin, by less than can be seen after rounding. */
+static void
+check_edge(void)
+{
+#if defined __x86_64__
+    static const float x[] = { 0x1p-70F, 0x1.8p-75F, 0x1p-75F, 0x1p-76F };
+    for (int i = 0; i < 8; i++) {
+        float y = i < 4 ? -0x1p-76F : 0x1p-76F, p = x[i % 4], sum = i < 4 ? 1 : -1;
+        struct gemm g = { .m = 1, .n = 1, .k = 1, .c = c, .ldc = 1, .add = true };
+        g.a = (struct matrix){ .p = &p, .dtype = DT_F32, .rows = 1, .cols = 1 };
+        g.b = (struct matrix){ .p = &y, .dtype = DT_F32, .rows = 1, .cols = 1 };
+        want[0] = sum * 0x1p-126F;
+        plain(&g, 1);
+        for (int isa = 0; isa < ISA_COUNT; isa++) {
+            if (!isa_have((enum isa)isa))
+                continue;
+            c[0] = sum * 0x1p-126F;
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), team[1], room, &err) == 0);
+            CHECK_SAY(equal(c, want, 1), "edge %d, %s: %a, want %a", i,
+                      isa_name((enum isa)isa), (double)c[0], (double)want[0]);
+        }
+    }
+#endif
+}
+
+/* gemv flushes what it adds to by itself where the processor does not. */
+static void
+check_start(void)
+{
+    static const uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
+    struct weight w = { DT_NVFP4, one, &scale, NULL, NULL, 1, 16 };
+    float x[16] = { 0x1p-126F }, y;
+    struct gemv g = { &y, x, &w, 1, true, true };
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (!isa_have((enum isa)isa) || gemv_most((enum isa)isa, &w, true) == 0)
+            continue;
+        y = 0x1p-127F;
+        CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);
+        CHECK_SAY(y == 0x1p-126F, "start, %s: %a", isa_name((enum isa)isa), (double)y);
+    }
+}
+
+static void
+check_all(void)
 {
     static const size_t sizes[] = { 1, 2, 5, 12, 13, 31, 33, 64 };
-    for (unsigned t = 1; t < 4; t++)
-        NEED((team[t] = team_open(t, &err)));
-    for (size_t i = 0; i < MOST; i++) {
-        a[i] = value(i);
-        b[i] = value(i + MOST);
-        half[0][i] = num_to_bf16(a[i]); // as f16 they are other numbers, and finite
-        half[1][i] = num_to_bf16(b[i]);
-    }
-    for (size_t i = 0; i < sizeof codes; i++)
-        codes[i] = (uint8_t)check_random(i + 11);
-    for (size_t i = 0; i < sizeof scales; i++)
-        scales[i] = (uint8_t)(check_random(i + 12345) % 127);
     for (size_t i = 0; i < 8; i++)
         for (size_t k = 0; k < 8; k++)
             check_shape(sizes[i], sizes[(i + k) % 8], sizes[k]);
@@ -240,6 +424,33 @@ main(void)
     check_nvfp4(9, 40, 1040);
     check_nvfp4(3, 300, 144);
     check_rows();
+}
+
+int
+main(void)
+{
+    for (unsigned t = 1; t < 4; t++)
+        NEED((team[t] = team_open(t, &err)));
+    for (size_t i = 0; i < MOST; i++) {
+        a[i] = value(i);
+        b[i] = value(i + MOST);
+        half[0][i] = num_to_bf16(a[i]); // as f16 they are other numbers, and finite
+        half[1][i] = num_to_bf16(b[i]);
+    }
+    for (size_t i = 0; i < sizeof codes; i++)
+        codes[i] = (uint8_t)check_random(i + 11);
+    for (size_t i = 0; i < sizeof scales; i++)
+        scales[i] = (uint8_t)(check_random(i + 12345) % 127);
+    check_all();
+    bf16 = true;
+    check_all();
+    check_narrow();
+    check_odd(5, 37, 67);
+    check_odd(13, 70, 300);
+    check_edge();
+    check_start();
+    // Where the instruction is, it does what the definition says.
+    CHECK(!isa_have_bf16() || gemm_has_pairs(isa_best()));
     for (unsigned t = 1; t < 4; t++)
         team_close(team[t]);
     return check_end();

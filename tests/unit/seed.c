@@ -191,7 +191,7 @@ static void
 run(const struct state *x, const float *grad, const struct adam_step *a, enum isa isa,
     unsigned threads, size_t chunk)
 {
-    struct kernels *k = kernels_cpu(isa, threads, &err);
+    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
     struct grad g = { (float *)(uintptr_t)grad, DT_F32 };
     size_t rows = x->s.rows;
     NEED(k);
@@ -280,7 +280,7 @@ check_values(void)
     static float y[ROWS * COLS], grad[ROWS * COLS];
     static const float none = NAN;
     struct state x, before;
-    struct kernels *k = kernels_cpu(isa_best(), 2, &err);
+    struct kernels *k = kernels_cpu(DT_F32, isa_best(), 2, &err);
     NEED(k);
     state_open(&x, SEED_INT8, ROWS, COLS);
     for (size_t i = 0; i < x.bytes[0]; i++)

@@ -55,7 +55,7 @@ model_open(struct model *m, const struct train_layout *layout, bool tied)
     struct config c = small;
     c.tied = tied;
     *m = (struct model){ 0 };
-    m->k = kernels_cpu(isa_best(), 2, &m->err);
+    m->k = kernels_cpu(DT_F32, isa_best(), 2, &m->err);
     NEED(m->k && train_open(&m->t, &c, m->k, layout, &m->err) == 0);
     fill(m);
     m->t.numbers = (struct train_numbers){ .lr = 1e-2F,
