@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# One case: trains in two or more pieces and compares the checkpoint with that of the whole
+# run.  Prints a row of the table, with its head.
+#
+#   run.sh KIND WHAT NUMBER DIR WORK OPTION...
+#
+# WHAT is one of
+#   whole    all STEPS at once; prints the checkpoint's hash and the time instead of a row
+#   cut      two pieces, cut at place NUMBER of CUTS
+#   threads  the first with -j 1, the second with -j 3
+#   isa      the second with scalar instructions, which must be few
+#   saves    the first with saves, log, evaluations and reports, the second without
+#   pieces   a process for each step
+#   control  the second with another rate: must differ, or the check could not see it
+#   damage   a bit of the checkpoint flips at the cut: must be refused
+#   term     SIGTERM at a random moment, then the rest
+#   kill     SIGKILL at a random moment of a run that saves after each step, then the rest
+#
+# DIR has KIND.ckpt, KIND.hash and train.tok.  Environment: STEPS, CUTS, SEED, SECOND,
+# RUN_FLAGS.
+set -euo pipefail
+
+kind=$1 what=$2 number=$3 dir=$4 work=$5
+shift 5
+options=(-q -d "$dir/train.tok" "$@")
+read -ra flags <<<"$RUN_FLAGS"
+read -ra second <<<"${SECOND:-}"
+must=equal
+trap 'rm -rf "$work"' EXIT
+rm -rf "$work"
+mkdir "$work"
+cp --reflink=auto "$dir/$kind.ckpt" "$work/run.ckpt"
+
+# train OPTION...: steps from the checkpoint on; a line a step into a file.
+train()
+{
+    trainstep "${options[@]}" "${flags[@]}" "$@" "$work/run.ckpt" >"$work/steps"
+}
+
+# reached: the step that the checkpoint has.
+reached()
+{
+    datcat --meta "$work/run.ckpt" | sed -n 's/.*"step":\([0-9]*\).*/\1/p' | head -n 1
+}
+
+# A number below $1, from SEED and the case.
+draw()
+{
+    printf '%s' "$SEED $kind $what $number" | cksum | awk -v n="$1" '{ print int($1 / 4294967296 * n) }'
+}
+
+# stop SIGNAL OPTION...: send it at a random moment of a whole run.
+stop()
+{
+    local signal=$1 moment pid status=0
+    shift
+    moment=$(draw "$(cut -f 2 "$dir/$kind.hash")")
+    trainstep "${options[@]}" "${flags[@]}" --until "$STEPS" "$@" "$work/run.ckpt" >"$work/steps" &
+    pid=$!
+    sleep "$(printf '%d.%03d' $((moment / 1000)) $((moment % 1000)))"
+    kill "-$signal" $pid 2>/dev/null || : # it was faster
+    wait $pid || status=$?
+    detail="SIG$signal after $moment ms: status $status"
+    case $signal:$status in
+    *:0 | TERM:75 | TERM:143 | KILL:137) ;;
+    *) exit $status ;;
+    esac
+}
+
+# flip BYTE: its lowest bit, in the checkpoint.
+flip()
+{
+    local byte
+    byte=$(od -An -tu1 -j "$1" -N 1 "$work/run.ckpt")
+    printf '%b' "\\x$(printf %x $((byte ^ 1)))" |
+        dd of="$work/run.ckpt" bs=1 seek="$1" conv=notrunc status=none
+}
+
+at=$((number * STEPS / (CUTS + 1)))
+[ "$at" -gt 0 ] || at=1
+detail=
+case $what in
+whole)
+    start=${EPOCHREALTIME/./}
+    train --until "$STEPS"
+    printf '%s\t%d\n' "$(sha256sum <"$work/run.ckpt" | cut -c 1-64)" \
+        $(((${EPOCHREALTIME/./} - start) / 1000))
+    exit
+    ;;
+cut) train --until "$at" ;;
+threads)
+    train --until "$at" -j 1
+    second+=(-j 3)
+    detail='-j 1, then -j 3'
+    ;;
+isa)
+    at=$((STEPS - 1))
+    train --until "$at"
+    export NIBBLE_ISA=scalar
+    detail='then NIBBLE_ISA=scalar'
+    ;;
+saves)
+    train --until "$at" --save-every 1 --log "$work/log" --eval "$dir/train.tok" --eval-every 7 \
+        --tensorboard "$work/events" --memory-report "$work/report"
+    detail='saves, log, evaluations; then none'
+    ;;
+pieces)
+    for ((at = 1; at < STEPS; at++)); do
+        train --until "$at"
+    done
+    at=$((STEPS - 1))
+    detail='a process a step'
+    ;;
+control)
+    train --until "$at"
+    second+=(--lr 2e-3)
+    must=differs
+    detail='then another rate'
+    ;;
+damage)
+    train --until "$at"
+    flip "$(draw "$(stat -c %s "$work/run.ckpt")")"
+    must=refused
+    detail='a bit flips'
+    ;;
+term) stop TERM ;;
+kill) stop KILL --save-every 1 ;;
+esac
+[ "$must" = refused ] || at=$(reached)
+status=0
+train --until "$STEPS" "${second[@]}" 2>"$work/said" || status=$?
+
+case $status:$(cut -c 1-64 "$dir/$kind.hash") in
+0:"$(sha256sum <"$work/run.ckpt" | cut -c 1-64)") verdict=equal ;;
+0:*) verdict=differs ;;
+2:*) verdict=refused ;;
+*)
+    cat "$work/said" >&2
+    exit $status
+    ;;
+esac
+[ "$verdict" = "$must" ] || cat "$work/said" >&2
+printf 'run\tcase\tcut\tof\thow\tcheckpoint\tmust_be\n'
+printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$kind" "$what" "$at" "$STEPS" "${detail:--}" "$verdict" "$must"
