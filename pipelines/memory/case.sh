@@ -18,11 +18,11 @@ mkdir "$out"
 trap 'rm -rf "$out"/work.*' EXIT
 
 vocab=$(sed -n 's/.*"vocab_size" *: *\([0-9]*\).*/\1/p' "$MODEL_DIR/config.json" | head -n 1)
-awk -v n=$((batch * accum)) -v length_=$((length + 1)) -v vocab="$vocab" 'BEGIN {
+awk -v n=$((batch * accum)) -v ids=$((length + 1)) -v vocab="$vocab" 'BEGIN {
     for (x = 1; n > 0; n--)
-        for (i = 0; i < length_; i++) {
+        for (i = 0; i < ids; i++) {
             x = (x * 1103515245 + 12345) % 2147483648
-            printf "%d%s", int(x / 2147483648 * vocab), i + 1 < length_ ? " " : "\n"
+            printf "%d%s", int(x / 2147483648 * vocab), i + 1 < ids ? " " : "\n"
         }
 }' >"$out/work.ids"
 tokenize -q --input ids -o "$out/work.tok" "$out/work.ids"
@@ -59,18 +59,20 @@ train=(trainstep -q "${flags[@]}" -d "$out/work.tok" --batch "$batch" --accum "$
 
 # What was planned and the most that there was, and the device (without one of its own the
 # process) in MiB at each phase of the second step, when all that stays is there.
+own=1
+[[ $RUN_FLAGS == *cuda* ]] || own=
 peak=$(sed -n 's/.*"mem_gb":\([0-9.e+-]*\).*/\1/p' "$out/work.log" | tail -n 1)
 {
     printf '%b\tstart\tloaded\tbatch\tbackward\tupdate\tplan_mib\tpeak_mib\tplan_is\tkept\n' "$names"
-    awk -F '\t' -v name="$name" -v peak="$peak" -v tolerance="$TOLERANCE" -v slack="$SLACK" -v cpu="$(
-        [[ $RUN_FLAGS == *cuda* ]] || echo 1)" '
+    awk -F '\t' -v name="$name" -v peak="$peak" -v tolerance="$TOLERANCE" -v slack="$SLACK" \
+        -v own="$own" '
         NR == FNR {
             if ($1 == "total")
                 plan = $2 / 1048576
             next
         }
         FNR > 1 {
-            at[$10] = cpu ? $11 : $12
+            at[$10] = own ? $12 : $11
         }
         END {
             peak *= 1024

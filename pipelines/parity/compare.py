@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: MIT
 """Compares the runs of each family of models with the family's first.
 
-  compare.py TOL_F32 TOL_BF16 LAYERS.tsv RUNS/FAMILY.CONTAINER...
+  compare.py table|layers TOL_F32 TOL_BF16 RUNS/FAMILY.CONTAINER...
 
-Prints a row a run: where its first layer is that is not equal, the largest relative
+"table" prints a row a run: where its first layer is that is not equal, the largest relative
 deviation of a layer and of the logits, how many of the ten most likely first tokens are
 the same ones in the same order, and whether that is what must be.  On the CPU all is equal
 to the bit.  On another device deviations stay below the tolerance of its arithmetic, and
 the most likely token is the same unless the two best are nearer than the deviation.  The
 first member of each family is also compared with that of the next: values that are not the
-same must be seen as such.
+same must be seen as such.  "layers" prints, for each run that is not equal, each layer's
+deviation.
 """
 import array
 import json
@@ -92,48 +93,54 @@ def columns(way):
     return (device, second, third, "f32") if device == "cpu" else (device, "-", "-", second)
 
 
+def as_must_be(must, run, ref, off):
+    if must == "equal":
+        return not any(off)
+    if must == "other":
+        return any(off)
+    return all(d <= float(must[1:]) for d in off) and same_token(run, ref, off[-1])
+
+
+def print_row(name, way, run, ref, must):
+    first, off, same = compare(run, ref)
+    print(*name, *columns(way), first, f"{max(off[:-1]):.3g}", f"{off[-1]:.3g}", same, must,
+          "yes" if as_must_be(must, run, ref, off) else "NO", sep="\t")
+
+
+def print_layers(name, way, run, ref, _):
+    _, off, _ = compare(run, ref)
+    if any(off):
+        for layer, d in zip([*range(len(off) - 1), "logits"], off):
+            print(*name, *columns(way), layer, f"{d:.3g}", sep="\t")
+
+
 def main():
-    tolerance = {"f32": float(sys.argv[1]), "bf16": float(sys.argv[2])}
+    tables = {
+        "table": (print_row, "first_off hidden_off logits_off top10 must_be is_so"),
+        "layers": (print_layers, "layer deviation"),
+    }
+    show, names = tables[sys.argv[1]]
+    tolerance = {"f32": float(sys.argv[2]), "bf16": float(sys.argv[3])}
     families = {}
     for directory in sys.argv[4:]:
         family, container = os.path.basename(directory).split(".", 1)
         families.setdefault(family, []).append((container, directory))
-    print("family", "container", "device", "threads", "isa", "compute", "first_off", "hidden_off",
-          "logits_off", "top10", "must_be", "is_so", sep="\t")
-    layers = ["family\tcontainer\tdevice\tcompute\tlayer\tdeviation"]
-
-    def row(family, container, way, run, ref, must):
-        device, threads, isa, compute = columns(way)
-        first, off, same = compare(run, ref)
-        if must == "equal":
-            good = not any(off)
-        elif must == "other":
-            good = any(off)
-        else:
-            good = max(off) <= float(must[1:]) and same_token(run, ref, off[-1])
-        if any(off):
-            layers.extend(f"{family}\t{container}\t{device}\t{compute}\t"
-                          f"{'logits' if i == len(off) - 1 else i}\t{d:.3g}"
-                          for i, d in enumerate(off))
-        print(family, container, device, threads, isa, compute, first, f"{max(off[:-1]):.3g}",
-              f"{off[-1]:.3g}", same, must, "yes" if good else "NO", sep="\t")
-
+    print(*f"family container device threads isa compute {names}".split(), sep="\t")
     measures = {}
     for family, members in families.items():
-        container, directory = members[0]
+        _, directory = members[0]
         measure = next(w for w in ways(directory) if w.startswith("cpu."))
         measures[family] = Run(directory, measure)
         for container, directory in members:
             for way in ways(directory):
                 must = "equal" if way.startswith("cpu.") else \
                     f"<{tolerance[columns(way)[3]]:g}"
-                row(family, container, way, Run(directory, way), measures[family], must)
+                show((family, container), way, Run(directory, way), measures[family], must)
     names = list(measures)
     for family, other in zip(names, names[1:]):
-        row(family, "control:" + other, "cpu.-.-", measures[other], measures[family], "other")
-    with open(sys.argv[3] + ".part", "w", encoding="utf-8") as f:
-        f.write("\n".join(layers) + "\n")
-    os.rename(sys.argv[3] + ".part", sys.argv[3])
+        if (family, other) == ("bf16", "f16"):
+            continue  # a model may well be the same in both
+        show((family, "control:" + other), "cpu.-.-", measures[other], measures[family], "other")
 
 
 main()

@@ -67,8 +67,7 @@ nvfp4.ckpt) # training sees the weights that are exported
     ;;
 nvfp4.export)
     datpack "${pack[@]}" --quant sweep -o "$work/run.ckpt" "$base/bf16"
-    model=$work/model.dat
-    datpack "${pack[@]}" --dtype nvfp4 --tie -o "$model" "$work/run.ckpt"
+    datpack "${pack[@]}" --dtype nvfp4 -o "$model" "$work/run.ckpt"
     ;;
 nvfp4.quantized-here)
     model=$base/bf16

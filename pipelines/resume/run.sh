@@ -8,7 +8,7 @@
 # WHAT is one of
 #   whole    all STEPS at once; prints the checkpoint's hash and the time instead of a row
 #   cut      two pieces, cut at place NUMBER of CUTS
-#   threads  the first with -j 1, the second with -j 3
+#   threads  the first with -j 1, the second with -j 2
 #   isa      the second with scalar instructions, which must be few
 #   saves    the first with saves, log, evaluations and reports, the second without
 #   pieces   a process for each step
@@ -17,7 +17,7 @@
 #   term     SIGTERM at a random moment, then the rest
 #   kill     SIGKILL at a random moment of a run that saves after each step, then the rest
 #
-# DIR has KIND.ckpt, KIND.hash and train.tok.  Environment: STEPS, CUTS, SEED, SECOND,
+# DIR has KIND.ckpt, KIND.hash, train.tok and eval.tok.  Environment: STEPS, CUTS, SEED, SECOND,
 # RUN_FLAGS.
 set -euo pipefail
 
@@ -44,37 +44,48 @@ reached()
     datcat --meta "$work/run.ckpt" | sed -n 's/.*"step":\([0-9]*\).*/\1/p' | head -n 1
 }
 
-# A number below $1, from SEED and the case.
+# draw N: a number below it, from SEED and the case.
 draw()
 {
-    printf '%s' "$SEED $kind $what $number" | cksum | awk -v n="$1" '{ print int($1 / 4294967296 * n) }'
+    printf '%s' "$SEED $kind $what $number $1" | cksum |
+        awk -v n="$1" '{ print int($1 / 4294967296 * n) }'
 }
 
-# stop SIGNAL OPTION...: send it at a random moment of a whole run.
+# stop SIGNAL OPTION...: send it in a random step of a whole run, some time after it began.
 stop()
 {
-    local signal=$1 moment pid status=0
+    local signal=$1 step pid status=0
     shift
-    moment=$(draw "$(cut -f 2 "$dir/$kind.hash")")
+    step=$(draw "$STEPS")
+    : >"$work/steps"
     trainstep "${options[@]}" "${flags[@]}" --until "$STEPS" "$@" "$work/run.ckpt" >"$work/steps" &
     pid=$!
-    sleep "$(printf '%d.%03d' $((moment / 1000)) $((moment % 1000)))"
+    # The first line is the head.
+    while [ "$(wc -l <"$work/steps")" -le "$step" ] && kill -0 $pid 2>/dev/null; do
+        sleep 0.001
+    done
+    sleep "$(awk -v ms="$(draw "$(cut -f 2 "$dir/$kind.hash")")" -v steps="$STEPS" \
+        'BEGIN { printf "%.4f", ms / 1000 / steps }')"
     kill "-$signal" $pid 2>/dev/null || : # it was faster
-    wait $pid || status=$?
-    detail="SIG$signal after $moment ms: status $status"
+    { wait $pid || status=$?; } 2>/dev/null # the shell would say "Killed"
+    detail="SIG$signal in step $((step + 1)): status $status"
     case $signal:$status in
     *:0 | TERM:75 | TERM:143 | KILL:137) ;;
     *) exit $status ;;
     esac
 }
 
-# flip BYTE: its lowest bit, in the checkpoint.
+# flip: the lowest bit of some byte of the checkpoint's arrays.  (Padding between them is
+# not read by who trains; datcat --verify looks at it.)
 flip()
 {
-    local byte
-    byte=$(od -An -tu1 -j "$1" -N 1 "$work/run.ckpt")
+    local n at byte
+    datcat --map "$work/run.ckpt" | grep '	payload	' >"$work/map"
+    n=$(draw "$(wc -l <"$work/map")")
+    at=$(awk -v n="$n" 'NR == n + 1 { printf "%d", $1 + $2 / 2 }' "$work/map")
+    byte=$(od -An -tu1 -j "$at" -N 1 "$work/run.ckpt")
     printf '%b' "\\x$(printf %x $((byte ^ 1)))" |
-        dd of="$work/run.ckpt" bs=1 seek="$1" conv=notrunc status=none
+        dd of="$work/run.ckpt" bs=1 seek="$at" conv=notrunc status=none
 }
 
 at=$((number * STEPS / (CUTS + 1)))
@@ -91,8 +102,8 @@ whole)
 cut) train --until "$at" ;;
 threads)
     train --until "$at" -j 1
-    second+=(-j 3)
-    detail='-j 1, then -j 3'
+    second+=(-j 2)
+    detail='-j 1, then -j 2'
     ;;
 isa)
     at=$((STEPS - 1))
@@ -101,7 +112,7 @@ isa)
     detail='then NIBBLE_ISA=scalar'
     ;;
 saves)
-    train --until "$at" --save-every 1 --log "$work/log" --eval "$dir/train.tok" --eval-every 7 \
+    train --until "$at" --save-every 1 --log "$work/log" --eval "$dir/eval.tok" --eval-every 7 \
         --tensorboard "$work/events" --memory-report "$work/report"
     detail='saves, log, evaluations; then none'
     ;;
@@ -120,7 +131,7 @@ control)
     ;;
 damage)
     train --until "$at"
-    flip "$(draw "$(stat -c %s "$work/run.ckpt")")"
+    flip
     must=refused
     detail='a bit flips'
     ;;

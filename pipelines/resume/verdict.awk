@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Counts the rows that are as they must be; fails if one is not.
+BEGIN {
+    FS = "\t"
+}
 NR > 1 {
     n++
     if ($(NF - 1) == $NF)
