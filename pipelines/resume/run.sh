@@ -51,6 +51,13 @@ draw()
         awk -v n="$1" '{ print int($1 / 4294967296 * n) }'
 }
 
+# running: is the run in the background still there?  (After its end the number of its
+# process may be another's.)
+running()
+{
+    [ -n "$(jobs -r)" ]
+}
+
 # stop SIGNAL OPTION...: send it in a random step of a whole run, some time after it began.
 stop()
 {
@@ -61,12 +68,12 @@ stop()
     trainstep "${options[@]}" "${flags[@]}" --until "$STEPS" "$@" "$work/run.ckpt" >"$work/steps" &
     pid=$!
     # The first line is the head.
-    while [ "$(wc -l <"$work/steps")" -le "$step" ] && kill -0 $pid 2>/dev/null; do
+    while [ "$(wc -l <"$work/steps")" -le "$step" ] && running; do
         sleep 0.001
     done
     sleep "$(awk -v ms="$(draw "$(cut -f 2 "$dir/$kind.hash")")" -v steps="$STEPS" \
         'BEGIN { printf "%.4f", ms / 1000 / steps }')"
-    kill "-$signal" $pid 2>/dev/null || : # it was faster
+    ! running || kill "-$signal" $pid 2>/dev/null || : # it was faster
     { wait $pid || status=$?; } 2>/dev/null # the shell would say "Killed"
     detail="SIG$signal in step $((step + 1)): status $status"
     case $signal:$status in
