@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+# What experiments with some model share: which one it is, and that results are made again
+# when a setting has changed.  An experiment includes this behind "ifdef under_lock", and
+# its rules depend on $(model_there) and on $(OUT)/settings.
+
+#: MODEL       Hugging Face directory (default: a small one, trained once in out/tiny)
+#: TOKENIZER   its tokenizer.json (default: the one in MODEL)
+
+MODEL ?=
+ifeq ($(strip $(MODEL)),)
+model = $(TINY)/model
+model_there = $(tiny_model)
+else
+override MODEL := $(abspath $(MODEL))
+ifneq ($(words x$(MODEL)),1)
+$(error MODEL must not have a space in it)
+endif
+ifeq ($(wildcard $(MODEL)/config.json),)
+$(error MODEL=$(MODEL): there is no config.json in it)
+endif
+model = $(MODEL)
+model_there = $(wildcard $(MODEL)/config.json $(MODEL)/*.safetensors)
+endif
+TOKENIZER ?= $(model)/tokenizer.json
+
+# Scripts find what they need here.
+export MODEL_DIR = $(model)
+export RUN_FLAGS = $(run_flags)
+
+# The names of an experiment's settings.  The file is written only when one is another.
+settings = BIN MODEL TOKENIZER DEVICE
+$(OUT)/settings: always
+	$(file >$@.part,$(foreach n,$(settings),$n=$($n)))
+	@if cmp -s $@.part $@; then rm $@.part; else mv $@.part $@; fi
+.PHONY: always
+always: ;
+
+# $(call table,FILE): the command that shows a table for people.
+table = awk -f $(PIPELINES)/table.awk $1

@@ -1,0 +1,149 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# The experiments of pipelines/ that measure and compare, on a random model: each at a small
+# setting says what it must, and each says no when something is wrong.
+
+# shellcheck disable=SC2154  # output: set by run
+
+# bats file_tags=native
+bats_require_minimum_version 1.8.0
+
+setup_file()
+{
+    root=$(realpath "$BATS_TEST_DIRNAME/..")
+    NIBBLE_BIN=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
+    PATH=$NIBBLE_BIN:$PATH
+    model=$BATS_FILE_TMPDIR/model
+    # A make that runs the tests is not part of them.
+    unset MAKEFLAGS MFLAGS MAKELEVEL NIBBLE_LOCKED
+    export LC_ALL=C.UTF-8 NIBBLE_BIN PATH root model
+    sed 's/"num_hidden_layers":4/"num_hidden_layers":2/' "$root/pipelines/demo/config.json" \
+        >"$BATS_FILE_TMPDIR/config.json"
+    datpack -q --init 5 --config "$BATS_FILE_TMPDIR/config.json" -o "$model/"
+    cp "$root/pipelines/demo/tokenizer.json" "$model"
+    head -n 40 "$root/pipelines/demo/pretrain.tsv" >"$BATS_FILE_TMPDIR/text.tsv"
+}
+
+setup()
+{
+    cd "$BATS_TEST_TMPDIR" || return
+    out=$BATS_TEST_TMPDIR/out
+}
+
+# experiment NAME SETTING...: make it, quietly, one thread.
+experiment()
+{
+    local name=$1
+    shift
+    make -s -C "$root/pipelines/$name" OUT="$out" MODEL="$model" THREADS=1 "$@"
+}
+
+# column NAME: that column of the table, without its head.
+column()
+{
+    awk -F '\t' -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) c = i }
+        NR > 1 { print $c }' "$out/table.tsv"
+}
+
+@test "all experiments say what can be set, and refuse what cannot be" {
+    for e in quantizers resume memory parity; do
+        run -0 experiment $e help
+        [[ $output == *"  all "* && $output == *"  MODEL "* ]]
+        run -2 experiment $e MODEL="$root/doc"
+        [[ $output == *"MODEL=$root/doc: there is no config.json in it"* ]]
+    done
+    run -2 experiment quantizers QUANTIZERS='sweep round'
+    run -2 experiment quantizers RUNS=0
+    run -2 experiment resume CUTS=9 STEPS=9
+    run -2 experiment memory CASES=1.1
+    run -2 experiment parity DEVICES=cuda
+    [ ! -e "$out/table.tsv" ]
+}
+
+@test "quantizers: the model itself first, then the nearest first" {
+    run -0 experiment quantizers QUANTIZERS='max sweep native' SAMPLES=12 \
+        TEXT="$BATS_FILE_TMPDIR/text.tsv"
+    [ "$(column quantizer | head -n 1)" = none ]
+    [ "$(column quantizer | wc -l)" -eq 4 ]
+    # The same model gives the same logits, another does not.
+    [ "$(column kl | head -n 1)" = 0 ]
+    column kl | sort -g -c
+    column kl | awk 'NR > 1 && $1 <= 0 { exit 1 }'
+    # 4 bits and 8 for 16, and one more scale for the tensor.
+    [ "$(awk -F '\t' '$1 == "native" { print $6 }' "$out/table.tsv")" = 4.5000 ]
+    # Normal weights: what README says of sweep and max.
+    awk -F '\t' '$1 == "sweep" && ($7 < 21.7 || $7 > 21.9) || $1 == "max" && ($7 < 20.3 || $7 > 20.6) {
+        exit 1 }' "$out/table.tsv"
+}
+
+@test "quantizers: a row that is there stays, a setting that changes makes all again" {
+    small=(QUANTIZERS=max SAMPLES=4 "TEXT=$BATS_FILE_TMPDIR/text.tsv")
+    experiment quantizers "${small[@]}" >first
+    touch mark
+    # What a killed run leaves does not count.
+    echo half >out/rows/max.tsv.part
+    rm out/table.tsv
+    experiment quantizers "${small[@]}" >second
+    cmp first second
+    [ ! out/rows/max.tsv -nt mark ]
+    experiment quantizers "${small[@]}" SAMPLES=5 >/dev/null
+    [ out/rows/max.tsv -nt mark ]
+}
+
+@test "resume: cut, stopped and killed runs end as the whole one" {
+    run -0 experiment resume STEPS=4 CUTS=2 STOPS=1 BATCH=2 \
+        CASES="cut.1 cut.2 threads.1 saves.2 control.1 damage.1 term.1 kill.1"
+    [[ $output == *"16 of 16 as they must be" ]]
+    [ "$(column checkpoint | grep -c equal)" -eq 12 ]
+}
+
+@test "resume: a second part that is not the same run is seen" {
+    run -2 experiment resume STEPS=4 CUTS=2 STOPS=1 BATCH=2 CASES=cut.1 SECOND='--lr 2e-3'
+    [[ $output == *"not as it must be: usual cut 1: differs"* ]]
+    [[ $output == *"0 of 2 as they must be"* ]]
+}
+
+# bats test_tags=nosan
+@test "memory: plans are kept, a run has all its phases" {
+    cases='8.16.1.bf16.int8.sweep.none.global 8.16.1.bf16.int8.sweep.block.prev'
+    run -0 experiment memory BATCH=8 LENGTH=16 CASES="$cases"
+    [[ $output == *"2 of 2 plans were kept" ]]
+    for phase in start model_loaded batch_ready zero_grad_done backward_done optimizer_step_done; do
+        [ "$(grep -c "	$phase	" "$out/phases.tsv")" -ge 2 ]
+    done
+    [ "$(grep -c '	total	' "$out/plans.tsv")" -eq 2 ]
+    # Of so small a model a plan is not exact: it has room for buffers of saving.
+    run -2 experiment memory BATCH=8 LENGTH=16 CASES="$cases" TOLERANCE=1 SLACK=1
+    [[ $output == *"0 of 2 plans were kept"* ]]
+}
+
+@test "parity: containers of the same values are equal to the bit" {
+    run -0 experiment parity ISAS=auto
+    [[ $output == *" of "*" runs are as they must be" ]]
+    # 25 containers with one and two threads, and that other values are seen, three times.
+    [ "$(column is_so | grep -cx yes)" -eq 53 ]
+    [ "$(column must_be | grep -cx other)" -eq 3 ]
+}
+
+@test "parity: damage and another quantizer are seen" {
+    datpack -q -o damaged.safetensors "$model"
+    at=$(datcat --tsv damaged.safetensors |
+        awk -F '\t' '$1 == "model.layers.1.mlp.up_proj.weight" { print $4 }')
+    # The last bit of one weight.
+    byte=$(od -An -tu1 -j "$at" -N 1 damaged.safetensors)
+    printf '%b' "\\x$(printf %x $((byte ^ 1)))" |
+        dd of=damaged.safetensors bs=1 seek="$at" conv=notrunc status=none
+    nvquant -q --quant max --tie -o max.dat "$model"
+    small=(JOBS=1 ISAS=auto MEMBERS='bf16.directory nvfp4.dat')
+    run -0 experiment parity "${small[@]}" ALSO="bf16=$model"
+    run -2 experiment parity "${small[@]}" \
+        ALSO="bf16=$PWD/damaged.safetensors nvfp4=$PWD/max.dat"
+    [[ $output == *"3 of 5 runs are as they must be"* ]]
+    # Layer 0 is as it was, layer 1 is not.
+    [ "$(awk -F '\t' '$2 == "also-1" { print $7 }' "$out/table.tsv")" = 1 ]
+    [ "$(awk -F '\t' '$2 == "also-2" { print $7 }' "$out/table.tsv")" = 0 ]
+    # A file that no reader takes ends it, too.
+    printf 'no model' >none.safetensors
+    run -2 experiment parity "${small[@]}" ALSO="bf16=$PWD/none.safetensors"
+}
