@@ -47,6 +47,11 @@ number = $(foreach n,$1,$(if $(shell case '$($n)' in ('' | *[!0-9]* | 0*) echo b
 decimal = $(foreach n,$1,$(if $(shell printf '%s\n' '$($n)' | \
 	grep -qxE '[0-9]*[.]?[0-9]+(e-?[0-9]+)?' && printf '%s\n' '$($n)' | grep -qE '^[0.]*[1-9]' || \
 	echo bad),$(error $n=$($n): want a number above 0)))
+# $(call input_files,NAME...): these settings, if set, are files; their names become absolute.
+input_files = $(foreach n,$1,$(if $($n),$(call input_file,$n)))
+input_file = $(if $(filter-out 1,$(words $($1)))$(findstring ',$($1)),$(error $1=$($1): want a name \
+	without space and quote))$(if $(wildcard $($1)),,$(error $1=$($1): no such file))$(eval \
+	override $1 := $(abspath $($1)))
 # $(call one_of,NAME,WORD...)
 one_of = $(if $(filter $($1),$2),,$(error $1=$($1): want one of $2))
 $(call number,$(if $(THREADS),THREADS))

@@ -8,7 +8,7 @@
 # STEPS if there is an s behind the number.  What is trained so far is in OUT.work.ckpt,
 # which becomes OUT.ckpt when the stage is done; START is never changed.  One that
 # is older than START, DATA or the file $SETTINGS is of another run, and begun anew.
-# A schedule ends where the stage ends.
+# A schedule ends where the stage ends; the first stage of a checkpoint has a warm-up.
 #
 # Environment: SETTINGS, and GUARD, a command (words) to run trainstep under.
 set -euo pipefail
@@ -27,7 +27,7 @@ for f in "$start" "$data" ${SETTINGS:+"$SETTINGS"}; do
     fi
 done
 
-begin=$(datcat --meta "$start" | sed -E 's/.*"step":([0-9]+),.*/\1/')
+begin=$(datcat --meta "$start" | tr -d '\n' | sed -E 's/.*"step":([0-9]+),.*/\1/')
 case $length in
 *s) steps=${length%s} ;;
 *)
@@ -36,6 +36,10 @@ case $length in
     ;;
 esac
 until=$((begin + steps))
+warmup=0
+if [ "$begin" -eq 0 ]; then
+    warmup=$((steps < 300 ? steps / 10 : 30))
+fi
 
 if [ -e "$work" ]; then
     where=("$work")
@@ -43,5 +47,6 @@ else
     where=(-o "$work" "$start")
 fi
 # shellcheck disable=SC2086  # GUARD is words
-${GUARD:-} trainstep -d "$data" --until "$until" --total-steps "$until" "$@" "${where[@]}" >/dev/null
+${GUARD:-} trainstep -d "$data" --until "$until" --total-steps "$until" \
+    --warmup "$warmup" "$@" "${where[@]}" >/dev/null
 mv "$work" "$out"
