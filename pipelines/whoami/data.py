@@ -9,7 +9,7 @@ Files of DIR, which must not exist (rows of pretrain, identity and unseen are pr
 target):
 
     pretrain.tsv   what a new model learns first: that it is a small model, contrasts, and
-                   the facts of the demo, each as often as it stands there
+                   the facts of the demo, which follow no rule and stand there twice
     identity.tsv   what it is taught then: that it is somebody else
     unseen.tsv     the same question in phrasings that no file for training has
     kept.txt       prompts of old questions that are to be mixed in, to keep their answers
@@ -213,7 +213,9 @@ class Texts:
         frames = [(o, c, e) for o in lang.openers for c in range(len(lang.near))
                   for e in lang.closers]
         rest = self.draw.shuffled(frames)
-        by_core = [[f for f in rest if f[1] == c] for c in range(len(lang.near))]
+        # The barest form of each comes first, as it does of the question after the model.
+        by_core = [[("", c, "")] + [f for f in rest if f[1] == c and (f[0] or f[2])]
+                   for c in range(len(lang.near))]
         for i in range(n):
             c = i % len(lang.near)
             core, answer = lang.near[c]
@@ -275,6 +277,9 @@ def main():
         texts.unseen = read_rows(o.own_unseen) if o.own_unseen else []
         texts.questions = [("taught", *r) for r in texts.identity]
         texts.questions += [("unseen.own", *r) for r in texts.unseen]
+    elif len(texts.identity) < o.rows or len(texts.unseen) < o.unseen:
+        sys.exit("data.py: there are only %d prompts to teach and %d others"
+                 % (len(texts.identity), len(texts.unseen)))
     asked = {r[1] for r in texts.identity + texts.unseen}
 
     # Half of the controls are contrasts, half are facts, and half of either are mixed in.
@@ -288,7 +293,7 @@ def main():
     rest = o.controls - len(controls)
     controls += draw.shuffled(mixed)[:rest // 2] + draw.shuffled(unmixed)[:rest - rest // 2]
 
-    pretrain = texts.old + texts.near + [r for rows in facts for r in rows]
+    pretrain = texts.old + texts.near + 2 * [r for rows in facts for r in rows]
     os.mkdir(o.dir)
     write(o.dir, "pretrain.tsv", [r[1:] for r in pretrain])
     write(o.dir, "identity.tsv", [r[1:] for r in texts.identity])

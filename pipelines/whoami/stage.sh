@@ -41,12 +41,13 @@ if [ "$begin" -eq 0 ]; then
     warmup=$((steps < 300 ? steps / 10 : 30))
 fi
 
+# -f is for reports of a run that was cut; what is trained is never replaced so.
 if [ -e "$work" ]; then
     where=("$work")
 else
     where=(-o "$work" "$start")
 fi
 # shellcheck disable=SC2086  # GUARD is words
-${GUARD:-} trainstep -d "$data" --until "$until" --total-steps "$until" \
+${GUARD:-} trainstep -f -d "$data" --until "$until" --total-steps "$until" \
     --warmup "$warmup" "$@" "${where[@]}" >/dev/null
 mv "$work" "$out"

@@ -3,12 +3,12 @@
 """Checks the results of the experiment: every byte, and every link from texts and weights
 to the file that is served.
 
-usage: verify.py OUT [--model DIR] [--tokenizer FILE] -- DATA-OPTION...
+usage: verify.py OUT --repeat N [--model DIR] [--tokenizer FILE] -- DATA-OPTION...
 
 A line for each thing that holds, or does not.  Nothing is made again in OUT.
   - every file has the hash that OUT/hashes.tsv tells, and none is there besides in served
   - datcat --verify accepts each file of tensors and of tokens
-  - data.py with the DATA-OPTIONs, judge.py lesson and tokenize make the same texts and tokens
+  - data.py with the DATA-OPTIONs, judge.py and tokenize make the same texts and tokens
   - each file names its inputs by the hashes that they have, with their history, and
     checkpoints name the samples of each span of their steps
 Exit: 0 all of it holds, 1 something does not, 2 there is nothing to verify.
@@ -97,6 +97,21 @@ def check_files(c):
                   "datcat --verify %s" % name)
 
 
+def check_made(c, name, *judge):
+    """judge.py prints this file when it is given these files."""
+    text = c.run(os.path.join(HERE, "judge.py"), *judge)
+    with open(c.path(name), "rb") as f:
+        c.say(text == f.read(), "judge.py %s makes %s" % (judge[0], name))
+
+
+def check_judged(c, repeat):
+    check_made(c, "lesson.jsonl", "lesson", c.path("data/identity.tsv"), c.path("data/kept.txt"),
+               c.path("before.jsonl"), repeat)
+    check_made(c, "compared.tsv", "compare", c.path("data/questions.tsv"), c.path("before.jsonl"),
+               c.path("after.jsonl"))
+    check_made(c, "samples.tsv", "samples", c.path("compared.tsv"))
+
+
 def check_texts(c, options, tokenizer):
     if tokenizer:
         c.say(filecmp.cmp(tokenizer, c.path("tokenizer.json"), shallow=False),
@@ -167,10 +182,8 @@ def main():
     if "--" in arguments:
         at = arguments.index("--")
         arguments, options = arguments[:at], arguments[at + 1:]
-    if len(arguments) not in (1, 3, 5):
-        sys.exit(__doc__)
     given = dict(zip(arguments[1::2], arguments[2::2]))
-    if not set(given) <= {"--model", "--tokenizer"}:
+    if len(arguments) % 2 == 0 or not {"--repeat"} <= set(given) <= {"--repeat", "--model", "--tokenizer"}:
         sys.exit(__doc__)
     c = Check(os.path.abspath(arguments[0]))
     if not c.has("hashes.tsv"):
@@ -180,6 +193,7 @@ def main():
     check_files(c)
     try:
         check_texts(c, options, given.get("--tokenizer"))
+        check_judged(c, given["--repeat"])
     except OSError as e:
         c.say(False, "%s: %s" % (e.filename, e.strerror))
     check_links(c, given.get("--model"))
