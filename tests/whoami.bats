@@ -164,7 +164,7 @@ group()
     [ "$(cut -f 1,2 out/evaluate.tsv | grep -E '^(taught|unseen)	')" = $'taught\t2\nunseen\t1' ]
     run -0 small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 verify
     run -0 bash -c "printf 'hi\nyou\n' | make -s -C '$who' SMALL=1 OUT='$PWD/out' chat"
-    [ "${#lines[@]}" -ge 1 ]
+    [ "$(head -n 1 <<<"$output")" = "$(generate -q -n 4 --temp 0 -p hi out/trained.dat)" ]
     run -2 small OUT="$PWD/nowhere" chat
 }
 
