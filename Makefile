@@ -267,12 +267,7 @@ tour: all
 WHOAMI = $(MAKE) -C pipelines/whoami BIN=$(abspath $(BIN)) \
 	$(foreach v,DATA HELDOUT MODEL TOKENIZER CONFIG OUT,$(if $($v),$v='$(abspath $($v))'))
 whoami: all
-	+@$(WHOAMI) $(or $(filter plan verify hashes,$(MAKECMDGOALS)),check)
-ifneq ($(filter whoami,$(MAKECMDGOALS)),)
-.PHONY: plan verify hashes
-plan verify hashes: whoami
-	@:
-endif
+	+@$(WHOAMI) check
 
 ## check-whoami  the same with SEEDS (1 2 3), then KILLS (50) kills of a small run
 SEEDS ?= 1 2 3

@@ -199,8 +199,8 @@ group()
         printf 'control.mixed\ten\tc1\tx\tx\tx\n'
         printf 'control.unmixed\ten\tc2\tx\ty\ty\n'
     } >compared.tsv
-    "$who/judge.py" table compared.tsv 100 75 100 known >table
-    diff table - <<-END
+    "$who/judge.py" table compared.tsv 100 75 100 known >got
+    diff got - <<-END
 	group	of	right_before	right_after	as_before	needed	verdict
 	taught	3	0	3	0	3	yes
 	unseen	4	0	3	0	3	yes
