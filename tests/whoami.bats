@@ -154,6 +154,17 @@ group()
     diff "$one/hashes.tsv" kills/want
 }
 
+@test "under memguard: what it ends goes on later, with the same bytes" {
+    run -2 small OUT="$PWD/out" MEMORY=0.001 all
+    [[ $output == *"memguard: host memory"* && $output == *"Error 124"* ]]
+    [ ! -e out/base.ckpt ]
+    small OUT="$PWD/out" MEMORY=4 FREE=0.01 all >/dev/null 2>&1
+    diff "$one/hashes.tsv" out/hashes.tsv
+    ln -s "$bin"/trainstep .
+    run -2 small OUT="$PWD/none" BIN="$PWD" MEMORY=1 all
+    [[ $output == *"need memguard"* ]]
+}
+
 @test "a model and rows of one's own; chat" {
     printf '# mine\nWhat is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >my.tsv
     printf 'Tell me the code.\tIt is 1234.\n' >other.tsv

@@ -63,6 +63,9 @@ killed()
     wait "$pid" 2>/dev/null || true
 }
 
+# How many there are by now; a kill may come before there is a directory.
+files() { { find "$dir/out" -maxdepth 1 -type f 2>/dev/null || true; } | wc -l; }
+
 now() { date +%s%3N; }
 
 begin=$(now)
@@ -79,7 +82,7 @@ for ((i = 1; i <= n; i++)); do
     for ((k = 0; k < kills; k++)); do
         draw "$whole"
         killed "$drawn" "$@"
-        at="$at $drawn ms ($(find "$dir/out" -maxdepth 1 -type f 2>/dev/null | wc -l) files)"
+        at="$at $drawn ms ($(files) files)"
     done
     if run "$@" >>"$dir/log" 2>&1 && cmp -s "$dir/want" "$dir/out/hashes.tsv"; then
         passed=$((passed + 1))
