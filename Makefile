@@ -263,7 +263,7 @@ demo: all
 tour: all
 	NIBBLE_BIN=$(abspath $(BIN)) pipelines/tour.sh
 
-## whoami      teach a small model in 4 bits who it is, two minutes; DATA=my.tsv: your rows
+## whoami      teach a small model in 4 bits who it is, three minutes; DATA=my.tsv: your rows
 WHOAMI = $(MAKE) -C pipelines/whoami BIN=$(abspath $(BIN)) \
 	$(foreach v,DATA HELDOUT MODEL TOKENIZER CONFIG OUT,$(if $($v),$v='$(abspath $($v))'))
 whoami: all
