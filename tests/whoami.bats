@@ -108,17 +108,17 @@ group()
     mkdir -p 'some where'
     cd 'some where'
     env LC_ALL=C NIBBLE_ISA=scalar make -s -j 3 -C "$who" SMALL=1 THREADS=3 OUT="$BATS_TEST_TMPDIR/two" \
-        all >/dev/null 2>&1
+        hashes >/dev/null 2>&1
     diff "$one/hashes.tsv" ../two/hashes.tsv
 }
 
 @test "settings: what has changed is made again, and nothing else" {
     cp -rp "$one" out
-    small OUT="$PWD/out" LR2=1e-6 all >/dev/null 2>&1
+    small OUT="$PWD/out" LR2=1e-6 hashes >/dev/null 2>&1
     [ "$(stat -c %Y.%y out/stage1.ckpt)" = "$(stat -c %Y.%y "$one/stage1.ckpt")" ]
     run -1 cmp -s out/stage2.ckpt "$one/stage2.ckpt"
     # And back again: the same as before.
-    small OUT="$PWD/out" all >/dev/null 2>&1
+    small OUT="$PWD/out" hashes >/dev/null 2>&1
     diff "$one/hashes.tsv" out/hashes.tsv
 }
 
@@ -155,10 +155,10 @@ group()
 }
 
 @test "under memguard: what it ends goes on later, with the same bytes" {
-    run -2 small OUT="$PWD/out" MEMORY=0.001 all
+    run -2 small OUT="$PWD/out" MEMORY=0.001 hashes
     [[ $output == *"memguard: host memory"* && $output == *"Error 124"* ]]
     [ ! -e out/base.ckpt ]
-    small OUT="$PWD/out" MEMORY=4 FREE=0.01 all >/dev/null 2>&1
+    small OUT="$PWD/out" MEMORY=4 FREE=0.01 hashes >/dev/null 2>&1
     diff "$one/hashes.tsv" out/hashes.tsv
     ln -s "$bin"/trainstep .
     run -2 small OUT="$PWD/none" BIN="$PWD" MEMORY=1 all
@@ -168,7 +168,7 @@ group()
 @test "a model and rows of one's own; chat" {
     printf '# mine\nWhat is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >my.tsv
     printf 'Tell me the code.\tIt is 1234.\n' >other.tsv
-    small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 all \
+    small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 hashes \
         >/dev/null 2>&1
     [ ! -e out/base.ckpt ]
     [ "$(grep -c '"target": "It is 1234."' out/lesson.jsonl)" -eq 3 ]

@@ -33,10 +33,10 @@ shift 2
 mkdir "$dir"
 dir=$(cd "$dir" && pwd)
 
-# run LOG: the pipeline in $dir/out, to its end.
+# run: the pipeline in $dir/out, to its last hash; a page about it is not part of it.
 run()
 {
-    "${MAKE:-make}" -C "$here" OUT="$dir/out" "$@" all
+    "${MAKE:-make}" -C "$here" OUT="$dir/out" "$@" hashes
 }
 
 # draw N: a number from 0 to N-1 in $drawn, the same ones for the same seed everywhere.
@@ -53,7 +53,7 @@ killed()
     local after=$1 pid group
     shift
     # A session of its own: its processes are the group whose number is that of the first.
-    setsid "${MAKE:-make}" -C "$here" OUT="$dir/out" "$@" all >>"$dir/log" 2>&1 &
+    setsid "${MAKE:-make}" -C "$here" OUT="$dir/out" "$@" hashes >>"$dir/log" 2>&1 &
     pid=$!
     sleep "$((after / 1000)).$(printf '%03d' $((after % 1000)))"
     group=$(ps -o pgid= -p "$pid" 2>/dev/null | tr -d ' ') || group=
