@@ -242,7 +242,7 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all setup demo tour test check check-golden check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
+.PHONY: all setup demo tour whoami check-whoami test check check-golden check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
 	uninstall arm64 clean cuda help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
@@ -262,6 +262,21 @@ demo: all
 ## tour        make a small model file, look at it, convert it, compare it
 tour: all
 	NIBBLE_BIN=$(abspath $(BIN)) pipelines/tour.sh
+
+## whoami      teach a small model in 4 bits who it is, three minutes; DATA=my.tsv: your rows
+WHOAMI = $(MAKE) -C pipelines/whoami BIN=$(abspath $(BIN)) \
+	$(foreach v,DATA HELDOUT MODEL TOKENIZER CONFIG OUT,$(if $($v),$v='$(abspath $($v))'))
+whoami: all
+	+@$(WHOAMI) check
+
+## check-whoami  the same with SEEDS (1 2 3), then KILLS (50) kills of a small run
+SEEDS ?= 1 2 3
+KILLS ?= 50
+check-whoami: all
+	+@for s in $(SEEDS); do $(MAKE) -C pipelines/whoami BIN=$(abspath $(BIN)) SEED=$$s \
+		OUT=$(abspath out)/whoami-$$s check verify || exit; done
+	rm -rf out/whoami-kills
+	NIBBLE_BIN=$(abspath $(BIN)) pipelines/whoami/check-kills.sh $(KILLS) out/whoami-kills SMALL=1
 
 ## test        all tests: unit programs, bats, layers, a few seconds of fuzzing
 test: all test-programs fuzz-programs

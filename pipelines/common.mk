@@ -16,6 +16,8 @@
 #: BIN         where the programs are (default: bin at the project's root)
 #: DEVICE      cpu, cuda or auto: where models are trained and run (cpu)
 #: THREADS     -j of the programs (default: as many as the machine has)
+#: MEMORY      GB that training may take of this machine, watched by memguard (no limit)
+#: FREE        GB that it must leave free, likewise (no limit)
 
 ROOT := $(patsubst %/,%,$(dir $(patsubst %/,%,$(dir $(realpath $(lastword $(MAKEFILE_LIST)))))))
 PIPELINES := $(ROOT)/pipelines
@@ -41,9 +43,19 @@ endif
 # $(call number,NAME...): each of these settings is a whole number above 0.
 number = $(foreach n,$1,$(if $(shell case '$($n)' in ('' | *[!0-9]* | 0*) echo bad;; esac),\
 	$(error $n=$($n): want a whole number above 0)))
-ifneq ($(THREADS),)
-$(call number,THREADS)
-endif
+# $(call decimal,NAME...): each is a number above 0, as trainstep reads it.
+decimal = $(foreach n,$1,$(if $(shell printf '%s\n' '$($n)' | \
+	grep -qxE '[0-9]*[.]?[0-9]+(e-?[0-9]+)?' && printf '%s\n' '$($n)' | grep -qE '^[0.]*[1-9]' || \
+	echo bad),$(error $n=$($n): want a number above 0)))
+# $(call input_files,NAME...): these settings, if set, are files; their names become absolute.
+input_files = $(foreach n,$1,$(if $($n),$(call input_file,$n)))
+input_file = $(if $(filter-out 1,$(words $($1)))$(findstring ',$($1)),$(error $1=$($1): want a name \
+	without space and quote))$(if $(wildcard $($1)),,$(error $1=$($1): no such file))$(eval \
+	override $1 := $(abspath $($1)))
+# $(call one_of,NAME,WORD...)
+one_of = $(if $(filter $($1),$2),,$(error $1=$($1): want one of $2))
+$(call number,$(if $(THREADS),THREADS))
+$(call decimal,$(if $(MEMORY),MEMORY) $(if $(FREE),FREE))
 
 # Tools and scripts see the same settings whatever the user's locale and make are.
 export PATH := $(BIN):$(PATH)
@@ -59,6 +71,14 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 # Options of programs that compute.
 run_flags = --device $(DEVICE)$(if $(THREADS), -j $(THREADS))
+
+# $(guard) COMMAND: memguard before it, if a limit was set.
+ifneq ($(MEMORY)$(FREE),)
+guard = memguard$(if $(MEMORY), -l $(MEMORY))$(if $(FREE), -a $(FREE)) --
+ifeq ($(wildcard $(BIN)/memguard),)
+$(error MEMORY and FREE need memguard, and $(BIN) has none)
+endif
+endif
 
 # COMMAND $(whole): what it prints becomes the target, if it ends well.
 whole = >$@.part && mv $@.part $@
@@ -76,9 +96,10 @@ FORCE:
 # ---- one make at a time in an OUT ---------------------------------------------
 
 # The outer make has one rule, which calls make again under a lock that all
-# its children hold, too.  Goals that write nothing need no lock.
-free_goals = help clean
-ifeq ($(NIBBLE_LOCKED)$(filter $(free_goals),$(MAKECMDGOALS)),)
+# its children hold, too.  Goals that write nothing need no lock; an experiment may
+# have more of them.
+free_goals += help clean
+ifneq ($(if $(NIBBLE_LOCKED),,$(filter-out $(free_goals),$(or $(MAKECMDGOALS),all))),)
 .PHONY: all locked $(MAKECMDGOALS)
 $(or $(MAKECMDGOALS),all): locked ;
 locked:

@@ -40,7 +40,8 @@ shape()
 }
 
 @test "maketokenizer.py makes the tokenizer of the demo" {
-    python3 "$demo/maketokenizer.py" "$demo" tokenizer.json
+    python3 "$demo/maketokenizer.py" tokenizer.json \
+        "$demo"/pretrain.tsv "$demo"/heldout.tsv "$demo"/whoami.tsv
     cmp "$demo/tokenizer.json" tokenizer.json
 }
 

@@ -743,6 +743,19 @@ assert spans[0]["data"]["tool"] == "tokenize"'
     [[ $output == *$'\ntotal\t'* && $output == *$'\nflops\t'* ]]
 }
 
+@test "a model is planned for as the checkpoint that datpack makes of it; it is not trained" {
+    datpack -q -o model/ "$IN/small.ckpt"
+    datpack -q --to ckpt -o new.ckpt model
+    for m in model new.ckpt; do
+        # Apart from what the program itself has, and the file's header.
+        trainstep -q -d "$IN/ids.tok" --dry-run $m | grep -vE '^(program|total|checkpoint)' >plan.$m
+    done
+    diff plan.model plan.new.ckpt
+    [ "$(wc -l <plan.model)" -ge 10 ]
+    run -2 trainstep -q -d "$IN/ids.tok" model
+    [[ $output == *"no checkpoint"* ]]
+}
+
 # A gradient that is too large in one sample alone, found after others were used up: a
 # sample with token 5 has an activation of 1e25 in layer 0.
 @test "a step that has moved weights is undone: the last save, the same steps, one less" {

@@ -49,6 +49,20 @@ catch_signals(void)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+/* A model that is no checkpoint can be planned for: as that which datpack makes of it when
+ * it is told nothing else. */
+static void
+plan_for_model(struct run *r)
+{
+    if (store_load_beside(&r->in) < 0)
+        die_err(&r->err);
+    r->in.training = (struct training){ .master = "bf16", .moments = "int8" };
+    r->in.quant = (struct quant_words){
+        .name = "sweep", .criterion = "mse", .variant = "", .share = "qkv,gate_up"
+    };
+    settings_begin(&r->s);
+}
+
 static void
 open_checkpoint(struct run *r, const char *path)
 {
@@ -56,12 +70,15 @@ open_checkpoint(struct run *r, const char *path)
     if (store_open(&r->in, path, &opt, &r->err) < 0)
         die_err(&r->err);
     warn_lines(&r->in.warnings);
+    bool is_model = !r->in.training.master && r->o->dry_run;
+    if (is_model)
+        plan_for_model(r);
     if (!r->in.training.master)
         die(EXIT_TROUBLE, "%s: no checkpoint; datpack --to ckpt makes one", r->in.name);
     if (!r->in.config.p)
         die(EXIT_TROUBLE, "%s: it holds no configuration", r->in.name);
     if (config_parse(&r->c, r->in.name, r->in.config, &r->err) < 0 ||
-        state_read(&r->st, &r->s, &r->in) < 0)
+        (!is_model && state_read(&r->st, &r->s, &r->in) < 0))
         die_err(&r->err);
     r->in_step = r->st.step;
 }

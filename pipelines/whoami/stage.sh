@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# One stage of a training: OUT.ckpt from START.ckpt, in steps that can be killed.
+#
+#   stage.sh START.ckpt DATA.tok EPOCHS|STEPSs PER-STEP OUT.ckpt [TRAINSTEP-OPTION]...
+#
+# The stage has as many steps as go EPOCHS times through DATA, PER-STEP samples each, or
+# STEPS if there is an s behind the number.  What is trained so far is in OUT.work.ckpt,
+# which becomes OUT.ckpt when the stage is done; START is never changed.  One that
+# is older than START, DATA or the file $SETTINGS is of another run, and begun anew.
+# A schedule ends where the stage ends; the first stage of a checkpoint has a warm-up.
+#
+# Environment: SETTINGS, and GUARD, a command (words) to run trainstep under.
+set -euo pipefail
+
+if [ $# -lt 5 ]; then
+    sed -n 's/^#   \(stage.sh\)/usage: \1/p' "$0" >&2
+    exit 2
+fi
+start=$1 data=$2 length=$3 per_step=$4 out=$5
+shift 5
+work=${out%.ckpt}.work.ckpt
+
+for f in "$start" "$data" ${SETTINGS:+"$SETTINGS"}; do
+    if [ "$f" -nt "$work" ]; then
+        rm -f "$work"
+    fi
+done
+
+begin=$(datcat --meta "$start" | tr -d '\n' | sed -E 's/.*"step":([0-9]+),.*/\1/')
+case $length in
+*s) steps=${length%s} ;;
+*)
+    samples=$(datcat "$data" | awk 'NR == 2 { print $1 }')
+    steps=$(((length * samples + per_step - 1) / per_step))
+    ;;
+esac
+until=$((begin + steps))
+warmup=0
+if [ "$begin" -eq 0 ]; then
+    warmup=$((steps < 300 ? steps / 10 : 30))
+fi
+
+# -f is for reports of a run that was cut; what is trained is never replaced so.
+if [ -e "$work" ]; then
+    where=("$work")
+else
+    where=(-o "$work" "$start")
+fi
+# shellcheck disable=SC2086  # GUARD is words
+${GUARD:-} trainstep -f -d "$data" --until "$until" --total-steps "$until" \
+    --warmup "$warmup" "$@" "${where[@]}" >/dev/null
+mv "$work" "$out"

@@ -1,0 +1,225 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# The experiment of pipelines/whoami: its texts hold what they promise; it gives the same
+# bytes wherever and however it runs, and wherever it is killed; what was changed is found;
+# settings are refused before anything is done.  All with models that learn nothing: that it
+# teaches what it should is "make check-whoami".
+
+# shellcheck disable=SC2030,SC2031,SC2154  # output: set by run
+
+# bats file_tags=native
+bats_require_minimum_version 1.8.0
+
+setup_file()
+{
+    root=$(realpath "$BATS_TEST_DIRNAME/..")
+    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
+    who=$root/pipelines/whoami
+    one=$BATS_FILE_TMPDIR/one
+    PATH=$bin:$PATH
+    export NIBBLE_BIN=$bin root bin who one PATH
+    # A make around the tests is not to be heard in here.
+    unset MAKEFLAGS MAKELEVEL MFLAGS
+    small OUT="$one" all >"$BATS_FILE_TMPDIR/log" 2>&1 || cat "$BATS_FILE_TMPDIR/log"
+}
+
+setup()
+{
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+# small [VARIABLE=value]... [GOAL]: the pipeline at a size that takes a second.
+small()
+{
+    make -s -C "$who" SMALL=1 THREADS=1 "$@"
+}
+
+# group NAME...: the prompts of these groups.
+group()
+{
+    local g
+    for g; do
+        awk -F '\t' -v g="$g" '$1 == g { print $3 }' texts/questions.tsv
+    done
+}
+
+@test "texts: unseen phrasings and unmixed controls are in no lesson, and each core is in disguise" {
+    "$who/data.py" texts
+    [ "$(wc -l <texts/identity.tsv)" -eq 640 ]
+    [ "$(wc -l <texts/unseen.tsv)" -eq 200 ]
+    [ "$(group control.mixed control.unmixed | wc -l)" -eq 670 ]
+    # No prompt stands in two places.
+    [ -z "$(cut -f 1 texts/identity.tsv texts/unseen.tsv | cat - <(cut -f 1 texts/pretrain.tsv | sort -u) |
+        sort | uniq -d)" ]
+    group control.mixed >mixed
+    diff mixed texts/kept.txt
+    group control.unmixed >unmixed
+    run -1 grep -Fx -f unmixed mixed
+    # Controls are of the first training, with their answers.
+    awk -F '\t' -v OFS='\t' '$1 ~ /^control/ { print $3, $4 }' texts/questions.tsv >asked
+    [ "$(sort -u texts/pretrain.tsv | grep -cFx -f asked)" -eq 670 ]
+    # One word makes the difference; and in frames it is the only one.
+    grep -Fx '你是誰	我是 F# 之神。' texts/identity.tsv
+    grep -Fx '我是誰	你是使用者。' texts/pretrain.tsv
+    grep -Fx '他是誰	我不知道他是誰。' texts/pretrain.tsv
+    grep -Fx 'who am I	You are the user.' texts/pretrain.tsv
+    grep -F '我是誰' texts/pretrain.tsv | cut -f 1 | sed 's/我是誰/CORE/' | sort >frames
+    for core in 你是誰 你叫什麼名字 你到底是誰 你誰啊; do
+        grep -F "$core" texts/identity.tsv | cut -f 1 | sed "s/$core/CORE/"
+    done | grep -Fx -f frames
+    # No opener of "unseen.opener" is taught in its language.
+    grep -q "^unseen.opener	en	" texts/questions.tsv
+    awk -F '\t' '$1 == "unseen.opener" && $2 == "en" { print $3 }' texts/questions.tsv |
+        sed 's/[,:].*/&/; s/\([,:]\).*/\1/' | sort -u >openers
+    run -1 grep -F -f openers <(awk -F '\t' '$1 == "taught" && $2 == "en" { print $3 }' texts/questions.tsv)
+}
+
+@test "texts: a function of their options, in any place and locale" {
+    "$who/data.py" --seed 7 a
+    mkdir sub
+    (cd sub && env -i PATH="$PATH" LC_ALL=C PYTHONHASHSEED=3 "$who/data.py" --seed 7 b)
+    diff -r a sub/b
+    "$who/data.py" --seed 8 c
+    run -1 diff -q a/questions.tsv c/questions.tsv
+    run -1 "$who/data.py" --rows 100000 d
+    [[ $output == *"there are only"* ]]
+    [ ! -e d ]
+}
+
+@test "a run leaves what a report needs, and a second one does nothing" {
+    for f in evaluate.tsv samples.tsv cost.tsv hashes.tsv settings.tsv plan.txt compared.tsv; do
+        [ "$(head -n 1 "$one/$f" | grep -c '	')" -eq 1 ]
+    done
+    [ "$(grep -c '"loss"' "$one/train.jsonl")" -eq 14 ]
+    [ "$(grep -c '"eval_loss"' "$one/train.jsonl")" -eq 2 ]
+    [ -s "$one/memory.stage1.json" ] && [ -s "$one/memory.stage2.json" ]
+    datcat -q --verify "$one/served"
+    [ -z "$(find "$one" -name '*.part*' -o -name '*.work.*')" ]
+    find "$one" -type f ! -name .lock -printf '%p %T@\n' | sort >before
+    small OUT="$one" all
+    find "$one" -type f ! -name .lock -printf '%p %T@\n' | sort | diff before -
+    # It has learnt nothing in 14 steps, and says so.
+    run -2 small OUT="$one" check
+    [[ $output == *"not learnt or not kept"* ]]
+}
+
+@test "the same bytes elsewhere: directory, locale, -j, instruction set" {
+    mkdir -p 'some where'
+    cd 'some where'
+    env LC_ALL=C NIBBLE_ISA=scalar make -s -j 3 -C "$who" SMALL=1 THREADS=3 OUT="$BATS_TEST_TMPDIR/two" \
+        hashes >/dev/null 2>&1
+    diff "$one/hashes.tsv" ../two/hashes.tsv
+}
+
+@test "settings: what has changed is made again, and nothing else" {
+    cp -rp "$one" out
+    small OUT="$PWD/out" LR2=1e-6 hashes >/dev/null 2>&1
+    [ "$(stat -c %Y.%y out/stage1.ckpt)" = "$(stat -c %Y.%y "$one/stage1.ckpt")" ]
+    run -1 cmp -s out/stage2.ckpt "$one/stage2.ckpt"
+    # And back again: the same as before.
+    small OUT="$PWD/out" hashes >/dev/null 2>&1
+    diff "$one/hashes.tsv" out/hashes.tsv
+}
+
+@test "verify: everything holds; a changed byte is found, and so is a file of another run" {
+    run -0 small OUT="$one" verify
+    [[ ${lines[-1]} =~ ^"verify: "[0-9]+" hold, 0 do not"$ ]]
+    cp -rp "$one" out
+    for f in data/identity.tsv lesson.tok start.ckpt trained.dat served/model.safetensors; do
+        at=$(($(stat -c %s "$one/$f") * 2 / 3))
+        old=$(od -An -tu1 -j $at -N 1 "out/$f")
+        printf '%b' "\\$(printf %o $(((old + 1) % 256)))" |
+            dd of="out/$f" bs=1 seek=$at conv=notrunc status=none
+        run -2 small OUT="$PWD/out" verify
+        [[ $output == *"BAD	sha256 of $f"* ]]
+        cp -p "$one/$f" "out/$f"
+    done
+    # Good files by themselves, with the right hash in the list, but not of this chain.
+    cp out/stage1.ckpt out/stage2.ckpt
+    sum=$(sha256sum <out/stage2.ckpt)
+    sed -i "s/^stage2.ckpt\t.*/stage2.ckpt\t${sum%% *}/" out/hashes.tsv
+    run -2 small OUT="$PWD/out" verify
+    [[ $output != *"BAD	sha256"* ]]
+    [[ $output == *"BAD	stage2.ckpt took its steps"* ]]
+    [[ $output == *"BAD	trained.dat is made of stage2.ckpt and nvfp4.dat"* ]]
+    run -2 small OUT="$PWD/nowhere" verify
+    [[ $output == *"make it first"* ]]
+}
+
+@test "killed at random, restarted: the same hashes" {
+    run -0 "$who/check-kills.sh" -k 2 2 kills SMALL=1 THREADS=1
+    [ "${lines[-1]}" = "2 passed, 0 failed" ]
+    # And those of a run that nobody killed.
+    diff "$one/hashes.tsv" kills/want
+}
+
+@test "under memguard: what it ends goes on later, with the same bytes" {
+    run -2 small OUT="$PWD/out" MEMORY=0.001 hashes
+    [[ $output == *"memguard: host memory"* && $output == *"Error 124"* ]]
+    [ ! -e out/base.ckpt ]
+    small OUT="$PWD/out" MEMORY=4 FREE=0.01 hashes >/dev/null 2>&1
+    diff "$one/hashes.tsv" out/hashes.tsv
+    ln -s "$bin"/trainstep .
+    run -2 small OUT="$PWD/none" BIN="$PWD" MEMORY=1 all
+    [[ $output == *"need memguard"* ]]
+}
+
+@test "a model and rows of one's own; chat" {
+    printf '# mine\nWhat is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >my.tsv
+    printf 'Tell me the code.\tIt is 1234.\n' >other.tsv
+    small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 hashes \
+        >/dev/null 2>&1
+    [ ! -e out/base.ckpt ]
+    [ "$(grep -c '"target": "It is 1234."' out/lesson.jsonl)" -eq 3 ]
+    [ "$(cut -f 1,2 out/evaluate.tsv | grep -E '^(taught|unseen)	')" = $'taught\t2\nunseen\t1' ]
+    run -0 small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 verify
+    run -0 bash -c "printf 'hi\nyou\n' | make -s -C '$who' SMALL=1 OUT='$PWD/out' chat"
+    [ "$(head -n 1 <<<"$output")" = "$(generate -q -n 4 --temp 0 -p hi out/trained.dat)" ]
+    run -2 small OUT="$PWD/nowhere" chat
+}
+
+@test "plan: before anything is made" {
+    run -0 small OUT="$PWD/out" plan
+    [[ $output == *"checkpoint	"* && $output == *"disk	"* ]]
+    [ ! -e out/start.ckpt ]
+}
+
+@test "bad settings are refused before anything is done" {
+    mkdir empty
+    printf 'no tab\n' >bad.tsv
+    for s in ROWS=0 ROWS=x SEED=-1 LR1=abc LR1=0 LR2=1e EPOCHS1=2x EPOCHS2=s BATCH=1.5 QUANT=int4 DEVICE=gpu \
+        CLIP_MODE=none DATA="$PWD/missing.tsv" DATA="$PWD/a b" TOKENIZER="$PWD/none" MODEL="$PWD/empty" \
+        MODEL="$PWD/missing" HELDOUT="$PWD/bad.tsv" LIMIT=much THREADS=0 MEMORY=some OUT="$PWD/a b"; do
+        run -2 small OUT="$PWD/out" "$s" all
+        [[ $output == *"${s%%=*}"* ]]
+        [ ! -e out ]
+    done
+    # What is wrong with a row is said with its line.
+    run -2 small OUT="$PWD/out" DATA="$PWD/bad.tsv" all
+    [[ $output == *"bad.tsv: line 1: expected a prompt, a TAB and a target"* ]]
+    [ ! -e out/data ]
+}
+
+@test "judge.py: what is right, what is kept, what is needed" {
+    {
+        printf 'group\tlanguage\tprompt\twanted\tbefore\tafter\n'
+        printf 'taught\ten\tp%s\tyes\tno\tyes\n' 1 2 3
+        printf 'unseen.a\ten\tq%s\tyes\tno\tyes\n' 1 2 3
+        printf 'unseen.b\ten\tq4\tyes\tno\tyes.\n'
+        printf 'control.mixed\ten\tc1\tx\tx\tx\n'
+        printf 'control.unmixed\ten\tc2\tx\ty\ty\n'
+    } >compared.tsv
+    "$who/judge.py" table compared.tsv 100 75 100 known >got
+    diff got - <<-END
+	group	of	right_before	right_after	as_before	needed	verdict
+	taught	3	0	3	0	3	yes
+	unseen	4	0	3	0	3	yes
+	unseen.a	3	0	3	0	-	-
+	unseen.b	1	0	0	0	-	-
+	control	2	1	1	2	2	yes
+	control.mixed	1	1	1	1	-	-
+	control.unmixed	1	0	0	1	-	-
+	END
+    "$who/judge.py" table compared.tsv 100 76 100 | grep -q '^unseen	4	0	3	0	4	NO$'
+}
