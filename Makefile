@@ -74,6 +74,7 @@ KERNEL_SRCS = \
 	kernels/cpu/adamw_kernel.c \
 	kernels/cpu/attention.c \
 	kernels/cpu/cpu.c \
+	kernels/cpu/fp4.c \
 	kernels/cpu/gemm.c \
 	kernels/cpu/gemm_kernel.c \
 	kernels/cpu/gemv.c \
