@@ -84,6 +84,8 @@ static void
 put_options(struct buf *b, const struct session *s)
 {
     const struct config_generate *c = s->c;
+    if (c->activations != ACTIVATIONS_PLAIN)
+        buf_printf(b, "\"activations\":\"%s\",", device_activations[c->activations]);
     put_number(b, "context", (double)c->context, 0);
     if (c->ignore_eos)
         buf_str(b, "\"ignore_eos\":true,");

@@ -32,6 +32,7 @@ static const char *const losses[] = { "ce", "scalar", NULL };
 
 const struct setting settings_table[] = {
     COUNT("accum", "accum", accum, 1, 1 << 20, 1),
+    WORD("activations", "activations", activations, device_activations),
     COUNT("batch", "batch", batch, 1, 1 << 20, 1),
     NUMBER("beta1", "beta1", beta1, 0, 0.999999, 0.9),
     NUMBER("beta2", "beta2", beta2, 0, 0.999999, 0.999),
