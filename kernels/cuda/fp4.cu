@@ -73,8 +73,8 @@ largest(const T *x, size_t blocks)
 /* A row a block of threads; those behind the last one only fill up tiles. */
 template <typename T, enum quant KIND>
 static __global__ void
-__launch_bounds__(THREADS) quantize_rows_kernel(struct packed_rows to, const T *x,
-                                                enum dtype source)
+__launch_bounds__(THREADS)
+    quantize_rows_kernel(struct packed_rows to, const T *x, enum dtype source)
 {
     size_t row = blockIdx.x, wide = to.in / COLUMNS;
     size_t written = to.tiles ? tiles_blocks(wide) : wide;
@@ -133,7 +133,8 @@ cuda_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *
     if (!cuda_ready(c) || to->rows == 0)
         return;
     if (to->in % COLUMNS || (spec->kind != QUANT_MAX && spec->kind != QUANT_NATIVE)) {
-        err_set(c->err, ERR_USAGE, "cuda: rows of %zu numbers by quantizer %s: want a "
+        err_set(c->err, ERR_USAGE,
+                "cuda: rows of %zu numbers by quantizer %s: want a "
                 "multiple of 16, and max or native",
                 to->in, quant_name(spec->kind));
         return;
@@ -170,8 +171,8 @@ unpack_rows(struct cuda *c, void *y, const struct packed_rows *x)
 {
     unsigned blocks = blocks_of(x->rows * x->in / 8, THREADS);
     unsigned most = (unsigned)c->sms * 16;
-    unpack_rows_kernel<<<blocks < most ? blocks : most, THREADS, 0, c->stream>>>((T *)y,
-                                                                                *x);
+    unpack_rows_kernel < <<blocks<most ? blocks : most, THREADS, 0, c->stream>>>((T *)y,
+                                                                                 *x);
     CUDA_LAUNCHED(c, "unpack rows");
 }
 
@@ -210,8 +211,8 @@ cuda_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
     unsigned most = (unsigned)c->sms * 16;
     if (!cuda_ready(c) || grid == 0)
         return;
-    tile_kernel<<<grid < most ? grid : most, THREADS, 0, c->stream>>>((uint32_t *)tiles,
-                                                                      scales, rows, blocks);
+    tile_kernel < <<grid<most ? grid : most, THREADS, 0, c->stream>>>(
+                      (uint32_t *)tiles, scales, rows, blocks);
     CUDA_LAUNCHED(c, "tile");
 }
 
@@ -247,11 +248,11 @@ finish(struct cuda *c, void *y, const float *sums, const float *scale2, const vo
     if (!cuda_ready(c))
         return;
     if (out % 4 == 0)
-        finish_kernel<T, 4><<<(unsigned)rows, 256, 0, c->stream>>>(
-            (T *)y, sums, scale2, (const T *)add, out);
+        finish_kernel<T, 4><<<(unsigned)rows, 256, 0, c->stream>>>((T *)y, sums, scale2,
+                                                                   (const T *)add, out);
     else
-        finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->stream>>>(
-            (T *)y, sums, scale2, (const T *)add, out);
+        finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->stream>>>((T *)y, sums, scale2,
+                                                                   (const T *)add, out);
     CUDA_LAUNCHED(c, "finish");
 }
 
@@ -277,8 +278,8 @@ some_rows(struct cuda *c, const struct packed_rows *x, const struct weight *w,
         cuda_gemm_fp4(c, c->sums, x->codes + at / 2,
                       x->tiles + tiles_at(first, 0, x->in / COLUMNS), w, n);
     else
-        cuda_logits(&c->k, c->sums,
-                    (const char *)x->expanded + at * kernels_act(&c->k), w, n);
+        cuda_logits(&c->k, c->sums, (const char *)x->expanded + at * kernels_act(&c->k),
+                    w, n);
 }
 
 void
