@@ -122,7 +122,7 @@ quantize_rows(struct cuda *c, const struct packed_rows *to, const void *x,
     else
         quantize_rows_kernel<T, QUANT_NATIVE>
             <<<blocks, THREADS, 0, c->stream>>>(*to, (const T *)x, spec->source);
-    CUDA_LAUNCHED(c, "quantize rows");
+    cuda_launched(c, "quantize rows");
 }
 
 void
@@ -173,7 +173,7 @@ unpack_rows(struct cuda *c, void *y, const struct packed_rows *x)
     unsigned most = (unsigned)c->sms * 16;
     unpack_rows_kernel < <<blocks<most ? blocks : most, THREADS, 0, c->stream>>>((T *)y,
                                                                                  *x);
-    CUDA_LAUNCHED(c, "unpack rows");
+    cuda_launched(c, "unpack rows");
 }
 
 void
@@ -213,7 +213,7 @@ cuda_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
         return;
     tile_kernel < <<grid<most ? grid : most, THREADS, 0, c->stream>>>(
                       (uint32_t *)tiles, scales, rows, blocks);
-    CUDA_LAUNCHED(c, "tile");
+    cuda_launched(c, "tile");
 }
 
 /* ---- products ------------------------------------------------------------------------------ */
@@ -253,7 +253,7 @@ finish(struct cuda *c, void *y, const float *sums, const float *scale2, const vo
     else
         finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->stream>>>((T *)y, sums, scale2,
                                                                    (const T *)add, out);
-    CUDA_LAUNCHED(c, "finish");
+    cuda_launched(c, "finish");
 }
 
 /* Memory for the sums of some rows; taken by the first product that needs it. */
