@@ -61,6 +61,7 @@ device_settle(struct device_options *o)
 /* ---- products of NVFP4 with NVFP4 ----------------------------------------------------- */
 
 const char *const device_activations[] = { "plain", "nvfp4", "nvfp4-seed", NULL };
+const char *const device_activations_given[] = { "plain", "nvfp4", NULL };
 
 /* Whether the chip computes them; if not, why. */
 static bool

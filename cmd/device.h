@@ -19,10 +19,11 @@ struct device_options {
     bool native; // by the chip's own
 };
 
-/* How activations are quantized.  The word that --activations takes; ACTIVATIONS_SEED is
- * nvfp4 with --compat seed. */
+/* How activations are quantized; ACTIVATIONS_SEED is nvfp4 with --compat seed, which no
+ * word of --activations says. */
 enum activations { ACTIVATIONS_PLAIN, ACTIVATIONS_NVFP4, ACTIVATIONS_SEED };
-extern const char *const device_activations[]; // their names, NULL behind
+extern const char *const device_activations[];       // their names, NULL behind
+extern const char *const device_activations_given[]; // those that the option takes
 
 /* The arguments of --device, --compute and --path, or misuse. */
 void device_take(struct device_options *o, const char *arg);

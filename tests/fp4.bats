@@ -184,6 +184,7 @@ assert said == [(1, 4, "nvfp4"), (5, 5, "plain")], said'
         step --activations nvfp4 -o o.ckpt none.ckpt
     refuse '--activations: int8: want' step --activations int8 -o o.ckpt "$m"
     refuse '--activations: nvfp4-seed: want' generate --activations nvfp4-seed "$m"
+    refuse '--activations: nvfp4-seed: want' step --activations nvfp4-seed -o o.ckpt "$m"
     [ ! -e o.ckpt ]
     run -0 trainstep --diagnose
     [[ $output == *$'\npath.dequant\tyes'*$'\npath.native\t'* ]]

@@ -6,8 +6,9 @@
 #   tools/check-gpu.sh [--sanitize]
 #
 # Every operation against the CPU's (tests/gpu), NVFP4 products by the chip's own units
-# where it has them included; then steps and logits of a small model by the programs, on
-# both sides and by both paths; golden models if GOLDEN names their directories.
+# where it has them included; then steps of a small model and nvquant's bytes by the
+# programs, on both sides and by both paths; what a GPU that fails does to them; golden
+# models if GOLDEN names their directories.
 # --sanitize: the tests of operations once more, under each tool of compute-sanitizer.
 #
 # The last line is "N passed, N failed".  What this card cannot do is named as "not run"
@@ -160,6 +161,21 @@ programs()
     done
 }
 
+# The same bytes from both.
+quantizers()
+{
+    local quant device
+    "$bin/datpack" -q -o "$dir/m.safetensors" "$dir/m.ckpt"
+    for quant in max sweep; do
+        for device in cpu cuda; do
+            rm -f "$dir/$device.safetensors"
+            "$bin/nvquant" -q --device $device --quant $quant \
+                -o "$dir/$device.safetensors" "$dir/m.safetensors" || :
+        done
+        one "nvquant $quant" cmp "$dir/cpu.safetensors" "$dir/cuda.safetensors"
+    done
+}
+
 golden()
 {
     local compute
@@ -194,6 +210,8 @@ fi
 if [ $what = check-gpu ]; then
     operations
     programs
+    quantizers
+    one failures tests/gpu/failures.sh
     [ -z "${GOLDEN:-}" ] || golden
 else
     sanitized

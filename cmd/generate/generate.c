@@ -169,13 +169,13 @@ take_output(struct config_generate *c, int opt, const char *arg)
 static bool
 take_computing(struct config_generate *c, int opt, const char *arg)
 {
-    static const char *const activations[] = { "plain", "nvfp4", NULL };
     switch (opt) {
     case OPT_PATH:
         device_take_path(&c->where, arg);
         return true;
     case OPT_ACTIVATIONS:
-        c->activations = (enum activations)cmd_word("activations", arg, activations);
+        c->activations =
+            (enum activations)cmd_word("activations", arg, device_activations_given);
         return true;
     case OPT_CHUNK:
         c->chunk = (size_t)cmd_u64("prefill-chunk", arg, 1, 1 << 20);

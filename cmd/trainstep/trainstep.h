@@ -34,6 +34,7 @@ struct setting {
     enum setting_kind kind;
     size_t offset;            // in struct settings
     const char *const *words; // SET_WORD
+    const char *const *given; // SET_WORD: the first of them, those that an option takes
     double low, high;         // what is allowed
     double first;             // what it is in a new checkpoint
 };
