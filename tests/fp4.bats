@@ -99,7 +99,6 @@ step() {
 @test "chunks, cache, threads and instruction sets change no bit" {
     local how
     ids --logits want "$M/m.ckpt" >said
-    datcat --hash want >hash
     for how in '--prefill-chunk 1' '--prefill-chunk 3' '--prefill-chunk 9' '--no-kv' '-j 1' '-j 3' \
         '--path dequant'; do
         # shellcheck disable=SC2086

@@ -165,14 +165,14 @@ programs()
 quantizers()
 {
     local quant device
-    "$bin/datpack" -q -o "$dir/m.safetensors" "$dir/m.ckpt"
+    "$bin/datpack" -q -o "$dir/m.dat" "$dir/m.ckpt"
     for quant in max sweep; do
         for device in cpu cuda; do
-            rm -f "$dir/$device.safetensors"
+            rm -f "$dir/$device.dat"
             "$bin/nvquant" -q --device $device --quant $quant \
-                -o "$dir/$device.safetensors" "$dir/m.safetensors" || :
+                -o "$dir/$device.dat" "$dir/m.dat" || :
         done
-        one "nvquant $quant" cmp "$dir/cpu.safetensors" "$dir/cuda.safetensors"
+        one "nvquant $quant" cmp "$dir/cpu.dat" "$dir/cuda.dat"
     done
 }
 
