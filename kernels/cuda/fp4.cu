@@ -17,6 +17,14 @@
 
 enum { THREADS = 128 };
 
+/* Blocks for so many threads, which go through the rest in steps of the grid. */
+static unsigned
+grid_of(const struct cuda *c, size_t threads)
+{
+    unsigned want = blocks_of(threads, THREADS), most = (unsigned)c->sms * 16;
+    return want < most ? want : most;
+}
+
 /* ---- activations to codes and back ------------------------------------------------------ */
 
 static __device__ __forceinline__ void
@@ -169,10 +177,8 @@ template <typename T>
 static void
 unpack_rows(struct cuda *c, void *y, const struct packed_rows *x)
 {
-    unsigned blocks = blocks_of(x->rows * x->in / 8, THREADS);
-    unsigned most = (unsigned)c->sms * 16;
-    unpack_rows_kernel < <<blocks<most ? blocks : most, THREADS, 0, c->stream>>>((T *)y,
-                                                                                 *x);
+    unsigned grid = grid_of(c, x->rows * x->in / 8);
+    unpack_rows_kernel<<<grid, THREADS, 0, c->stream>>>((T *)y, *x);
     cuda_launched(c, "unpack rows");
 }
 
@@ -207,12 +213,11 @@ cuda_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
           size_t blocks)
 {
     struct cuda *c = cuda_of(k);
-    unsigned grid = blocks_of(tiles_bytes(rows, blocks) / TILE_BLOCKS, THREADS);
-    unsigned most = (unsigned)c->sms * 16;
+    unsigned grid = grid_of(c, tiles_bytes(rows, blocks) / TILE_BLOCKS);
     if (!cuda_ready(c) || grid == 0)
         return;
-    tile_kernel < <<grid<most ? grid : most, THREADS, 0, c->stream>>>(
-                      (uint32_t *)tiles, scales, rows, blocks);
+    tile_kernel<<<grid, THREADS, 0, c->stream>>>((uint32_t *)tiles, scales, rows,
+                                                 blocks);
     cuda_launched(c, "tile");
 }
 
