@@ -74,6 +74,7 @@ KERNEL_SRCS = \
 	kernels/cpu/adamw_kernel.c \
 	kernels/cpu/attention.c \
 	kernels/cpu/cpu.c \
+	kernels/cpu/fp4.c \
 	kernels/cpu/gemm.c \
 	kernels/cpu/gemm_kernel.c \
 	kernels/cpu/gemv.c \
@@ -242,7 +243,8 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all setup demo tour whoami check-whoami test check check-golden check-qwen3 check-san lint fuzz fuzz-quick fuzz-keep bench install \
+.PHONY: all setup demo tour whoami check-whoami test check check-golden check-gpu check-qwen3 check-san \
+	check-sanitize-gpu lint fuzz fuzz-quick fuzz-keep bench install \
 	uninstall arm64 clean cuda help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
@@ -296,6 +298,14 @@ check-golden: all
 	@test -n "$(GOLDEN)" || { echo 'check-golden: say GOLDEN=path/to/models' >&2; exit 2; }
 	NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py $(GOLDEN)
 	NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py --compute bf16 $(GOLDEN)
+
+## check-gpu   on a machine with a GPU: its operations and steps against the CPU's
+check-gpu: all gpu-programs
+	@$(TEST_ENV) tools/check-gpu.sh
+
+## check-sanitize-gpu  the same operations under each tool of compute-sanitizer; hours
+check-sanitize-gpu: all gpu-programs
+	@$(TEST_ENV) tools/check-gpu.sh --sanitize
 
 ## check-san   the tests under ASan and UBSan, the unit programs under valgrind
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
@@ -448,7 +458,7 @@ $(BUILD)/%.so: tests/%.c $(BUILD)/flags
 	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
 		-shared -fPIC -MMD -MP -o $@ $< -ldl
 
-## gpu-programs  the tests that need a GPU; "bench/gpu.sh check" runs them
+## gpu-programs  the tests that need a GPU; check-gpu runs them
 gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%) $(BUILD)/gpu/tune
 unit-programs: $(UNIT:%=$(BUILD)/unit/%)
 test-programs: unit-programs gpu-programs $(SHIMS)

@@ -2,6 +2,8 @@
 /* device: see device.h. */
 #include "cmd/device.h"
 
+#include "lib/model/weights.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -27,23 +29,6 @@ device_take_path(struct device_options *o, const char *arg)
 {
     static const char *const words[] = { "auto", "native", "dequant", NULL };
     o->path = (enum device_path)cmd_word("path", arg, words);
-}
-
-void
-device_take_activations(struct device_options *o, const char *arg)
-{
-    static const char *const words[] = { "plain", "nvfp4", NULL };
-    o->fp4_activations = cmd_word("activations", arg, words) == 1;
-}
-
-static void
-check(const struct device_options *o)
-{
-    if (o->path == PATH_NATIVE)
-        die(EXIT_TROUBLE, "--path native: needs a GPU with 4-bit products and "
-                          "--activations nvfp4; dequant is there");
-    if (o->fp4_activations)
-        die(EXIT_TROUBLE, "--activations nvfp4: not in this version; plain is there");
 }
 
 /* Where both were asked for, --compute has it. */
@@ -86,9 +71,77 @@ device_settle(struct device_options *o)
         if (!o->cuda)
             warn("there is a GPU, but %s", why);
     }
-    check(o);
     settle_compute(o);
     return o->cuda ? kernels_cuda_device(compute_of(o)) : kernels_cpu_device;
+}
+
+/* ---- products of NVFP4 with NVFP4 ----------------------------------------------------- */
+
+const char *const device_activations[] = { "plain", "nvfp4", "nvfp4-seed", NULL };
+const char *const device_activations_given[] = { "plain", "nvfp4", NULL };
+
+/* Whether the chip computes them; if not, why. */
+static bool
+has_native(const struct device_options *o, const struct config *c, char *why, size_t n)
+{
+    struct err err = { 0 };
+    struct table t;
+    if (!o->cuda) {
+        snprintf(why, n, "the CPU has no 4-bit products");
+        return false;
+    }
+    if (!kernels_cuda_native(o->number, why, n))
+        return false;
+    if (table_open(&t, c, !c->tied, &err) < 0)
+        die_err(&err);
+    const struct row *odd = weights_odd(&t);
+    if (odd)
+        snprintf(why, n, "%s is %llu x %llu, they take multiples of %d", odd->name,
+                 (unsigned long long)odd->shape[0], (unsigned long long)odd->shape[1],
+                 FP4_NATIVE_UNIT);
+    table_close(&t);
+    return !odd;
+}
+
+const struct quant_spec *
+device_products(struct device_options *o, struct device *d,
+                enum activations activations, const struct config *c,
+                struct quant_spec *spec, bool quiet)
+{
+    char why[512];
+    o->fp4 = activations != ACTIVATIONS_PLAIN;
+    if (!o->fp4) {
+        if (o->path == PATH_NATIVE)
+            die(EXIT_TROUBLE, "--path native: multiplies NVFP4 with NVFP4: it needs "
+                              "--activations nvfp4; dequant takes plain ones");
+        return NULL;
+    }
+    o->native = o->path != PATH_DEQUANT && has_native(o, c, why, sizeof why);
+    if (o->path == PATH_NATIVE && !o->native)
+        die(EXIT_TROUBLE, "--path native: %s; --path dequant emulates them", why);
+    if (o->path == PATH_AUTO && o->cuda && !quiet)
+        warn("--path %s%s%s", o->native ? "native" : "dequant", o->native ? "" : ": ",
+             o->native ? "" : why);
+    if (o->native)
+        d->fp4 = FP4_NATIVE;
+    bool seed = activations == ACTIVATIONS_SEED;
+    *spec = (struct quant_spec){ .kind = seed ? QUANT_NATIVE : QUANT_MAX,
+                                 .source = d->act };
+    return spec;
+}
+
+/* ---- open ------------------------------------------------------------------------------- */
+
+/* How products are computed is a part of what a GPU's bits depend on. */
+static void
+choose_products(struct kernels *k, const struct device_options *o)
+{
+    size_t n = strlen(k->route);
+    if (o->native)
+        k->is.fp4 = FP4_NATIVE;
+    if (o->fp4 && o->cuda)
+        snprintf(k->route + n, sizeof k->route - n, " fp4 %s",
+                 o->native ? "native" : "dequant");
 }
 
 struct kernels *
@@ -100,6 +153,7 @@ device_open(const struct device_options *o, struct err *err)
     if (!k)
         die(err->kind == ERR_MEMORY ? EXIT_MEMORY : EXIT_TROUBLE, "--device %s: %s",
             o->device, err->msg);
+    choose_products(k, o);
     return k;
 }
 
@@ -149,7 +203,16 @@ device_diagnose(const struct device_options *o)
     printf("cpu.bf16.pairs\t%s\n", kernels_cpu_pairs(isa)
                                        ? "yes: AVX512_BF16, what --fast takes"
                                        : "no: bf16 is no faster than f32 here");
-    puts("path.dequant\tyes: products of exactly dequantized weights");
-    puts("path.native\tno: 4-bit products are not in this version");
+    puts("path.dequant\tyes: products of exactly dequantized weights, and of "
+         "activations "
+         "in NVFP4");
+    char why[512];
+    bool native = kernels_cuda_native(settled.number, why, sizeof why);
+    if (native)
+        printf("path.native\tyes: cuda:%d, with --activations nvfp4; make check-gpu "
+               "compares it with emulation\n",
+               settled.number);
+    else
+        printf("path.native\tno: %s\n", why);
     kernels_cuda_diagnose(say, NULL);
 }

@@ -5,12 +5,13 @@
 
 #include "cmd/cmd.h"
 #include "kernels/kernels.h"
+#include "lib/model/config.h"
 
 struct device_options {
     const char *device; // cpu, cuda, cuda:N or auto
     enum device_compute { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_BF16 } compute;
     enum device_path { PATH_AUTO, PATH_NATIVE, PATH_DEQUANT } path;
-    bool fp4_activations, fast;
+    bool fast;
     unsigned threads;
     // settled, and then compute is not auto
     bool cuda;
@@ -18,17 +19,31 @@ struct device_options {
     bool unlike;     // compute is not what the device takes by itself
     const char *why; // --fast has none
     int number;      // of the GPU
+    bool fp4;        // products take activations in NVFP4
+    bool native;     // by the chip's own
 };
 
-/* The arguments of --device, --compute, --path and --activations, or misuse. */
+/* How activations are quantized; ACTIVATIONS_SEED is nvfp4 with --compat seed, which no
+ * word of --activations says. */
+enum activations { ACTIVATIONS_PLAIN, ACTIVATIONS_NVFP4, ACTIVATIONS_SEED };
+extern const char *const device_activations[];       // their names, NULL behind
+extern const char *const device_activations_given[]; // those that the option takes
+
+/* The arguments of --device, --compute and --path, or misuse. */
 void device_take(struct device_options *o, const char *arg);
 void device_take_compute(struct device_options *o, const char *arg);
 void device_take_path(struct device_options *o, const char *arg);
-void device_take_activations(struct device_options *o, const char *arg);
 
 /* Choose what auto means.  What the device cannot do is not done another way: the
  * program ends and says so. */
 struct device device_settle(struct device_options *o);
+/* Then, when it is known of what model the products are and what they take in, who
+ * computes them.  NULL: nothing is quantized; else *spec, which is filled in.  Unless
+ * quiet the choice that auto made on a GPU is said. */
+const struct quant_spec *device_products(struct device_options *o, struct device *d,
+                                         enum activations activations,
+                                         const struct config *c,
+                                         struct quant_spec *spec, bool quiet);
 /* Open it; ends the program if it cannot be. */
 struct kernels *device_open(const struct device_options *o, struct err *err);
 /* Lines about what --fast did, if it was given. */

@@ -5,6 +5,7 @@
 #include "cmd/bulk.h"
 #include "lib/format/dialect.h"
 #include "lib/nvfp4/codec.h"
+#include "lib/nvfp4/tiles.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -448,6 +449,44 @@ settle_stored(struct model *m)
     m->quantizes &= plain;
 }
 
+/* ---- for activations in NVFP4 ---------------------------------------------------------------- */
+
+/* Scales once more as native products take them, of what was not quantized here: behind
+ * the scales themselves, which are on the device by now. */
+static int
+make_tiles(struct model *m, size_t i)
+{
+    struct weight *w = &m->net.t[i].w;
+    size_t blocks = w->in / NVFP4_BLOCK;
+    if (w->tiles || m->k->is.fp4 != FP4_NATIVE)
+        return 0;
+    uint8_t *tiles = take(m, tiles_bytes(w->out, blocks));
+    if (!tiles)
+        return -1;
+    m->k->tile(m->k, tiles, w->scales, w->out, blocks);
+    w->tiles = tiles;
+    return 0;
+}
+
+static int
+check_projections(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    for (size_t i = 0; i < t->n && m->activations; i++) {
+        if (!t->row[i].quantized)
+            continue;
+        if (m->net.t[i].w.dtype != DT_NVFP4)
+            return err_set(m->err, ERR_USAGE,
+                           "%s: \"%s\" is %s: --activations nvfp4 needs projections "
+                           "in NVFP4; --quant NAME makes them",
+                           m->store.name, t->row[i].name,
+                           dtype_name(m->net.t[i].w.dtype));
+        if (make_tiles(m, i) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* ---- all ------------------------------------------------------------------------------------ */
 
 static int
@@ -479,8 +518,10 @@ model_load(struct model *m, struct kernels *k, size_t positions)
     m->host = k->is.host;
     for (size_t i = 0; i < m->store.n_files; i++)
         map_use(&m->store.files[i]);
-    if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0 ||
-        load_rows(m) < 0)
+    if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0)
+        return -1;
+    m->net.activations = m->activations;
+    if (load_rows(m) < 0 || check_projections(m) < 0)
         return -1;
     return store_check(&m->store);
 }
@@ -497,6 +538,7 @@ model_stretch(struct model *m, size_t positions)
         return -1;
     }
     memcpy(longer.t, m->net.t, longer.table.n * sizeof *longer.t);
+    longer.activations = m->net.activations;
     net_close(&m->net);
     m->net = longer;
     return 0;

@@ -30,7 +30,8 @@ struct model {
     struct kernels *k;
     bool quantizes; // projections are quantized here
     struct quant_spec spec;
-    bool share; // one tensor scale for what is fused
+    bool share;                           // one tensor scale for what is fused
+    const struct quant_spec *activations; // of the net; set between open and load
     // private
     struct weights weights;
     void **owned; // on the device

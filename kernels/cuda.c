@@ -72,7 +72,10 @@ kernels_cuda_device(enum dtype act)
                             .grad = act,
                             .logits = 1 << 29,
                             .expands = act == DT_BF16,
-                            .fixed = (64U + 16 + 128) << 20 };
+                            .fixed = (64U + 16 + 128) << 20,
+                            .fp4 = FP4_EXPANDED,
+                            // Of f32, where activations are not: 3,000 tokens of 4B.
+                            .sums = act == DT_BF16 ? 128U << 20 : 0 };
 }
 
 /* The driver is asked, not our library: programs that find no GPU load nothing big. */
@@ -91,7 +94,7 @@ kernels_cuda_count(void)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_2", why, n) != NULL;
+    return find("nibble_cuda_open_3", why, n) != NULL;
 }
 
 uint64_t
@@ -101,6 +104,18 @@ kernels_cuda_free(int device)
     uint64_t (*f)(int) = NULL;
     *(void **)&f = find("nibble_cuda_free", why, sizeof why);
     return f ? f(device) : 0;
+}
+
+bool
+kernels_cuda_native(int device, char *why, size_t n)
+{
+    bool (*f)(int, char *, size_t) = NULL;
+    if (kernels_cuda_count() == 0) {
+        snprintf(why, n, "there is no GPU");
+        return false;
+    }
+    *(void **)&f = find("nibble_cuda_native", why, n);
+    return f && f(device, why, n);
 }
 
 void
@@ -120,7 +135,7 @@ kernels_cuda(enum dtype act, int device, struct err *err)
 {
     char why[512];
     open_fn *f = NULL;
-    *(void **)&f = find("nibble_cuda_open_2", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_3", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;

@@ -17,6 +17,7 @@ enum { PAGE = 64 << 10 }; // at least the system's
 struct dry {
     struct kernels k; // first
     size_t room;      // of attention
+    bool sums;        // of products of NVFP4 with NVFP4 were counted
     struct err *err;
 };
 
@@ -92,6 +93,37 @@ dry_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const vo
 {
     (void)dw, (void)dy, (void)x, (void)add;
     k->ledger.flops += 2.0 * (double)tokens * (double)out * (double)in;
+}
+
+static void
+dry_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *x,
+                  const struct quant_spec *spec)
+{
+    (void)k, (void)to, (void)x, (void)spec;
+}
+
+static void
+dry_unpack_rows(struct kernels *k, void *y, const struct packed_rows *x)
+{
+    (void)k, (void)y, (void)x;
+}
+
+static void
+dry_linear_fp4(struct kernels *k, void *y, const struct packed_rows *x,
+               const struct weight *w, const void *c)
+{
+    struct dry *d = (struct dry *)k;
+    if (!d->sums)
+        kernels_count(k, PART_WORK, (int64_t)k->is.sums);
+    d->sums = true;
+    dry_linear(k, y, NULL, w, x->rows, c);
+}
+
+static void
+dry_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
+         size_t blocks)
+{
+    (void)k, (void)tiles, (void)scales, (void)rows, (void)blocks;
 }
 
 static void
@@ -298,6 +330,10 @@ kernels_dry(const struct device *like, struct err *err)
                              .linear_many = dry_linear_many,
                              .linear_dx = dry_linear,
                              .linear_dw = dry_linear_dw,
+                             .quantize_rows = dry_quantize_rows,
+                             .unpack_rows = dry_unpack_rows,
+                             .linear_fp4 = dry_linear_fp4,
+                             .tile = dry_tile,
                              .logits = dry_logits,
                              .best = dry_best,
                              .embed = dry_embed,

@@ -33,6 +33,7 @@ struct weight {
     const float *scale2;   // nvfp4: (1) multiplier; NULL: 1
     const void *expanded;  // nvfp4: code times scale as bf16, which is exact; or NULL
     size_t out, in;
+    const uint8_t *tiles; // nvfp4: scales as in lib/nvfp4/tiles.h; or NULL
 };
 
 /* Where the NVFP4 form of a matrix goes: codes and scales, their products, or both. */
@@ -40,6 +41,18 @@ struct packed {
     uint8_t *codes, *scales;
     float *scale2; // (1)
     void *expanded;
+    uint8_t *tiles; // the scales once more, as `tile` writes them
+};
+
+/* Activations in NVFP4, (rows, in), each row with a tensor scale of its own, so that a
+ * token's numbers do not depend on the tokens beside it. */
+struct packed_rows {
+    size_t rows, in;
+    float *scale2; // (rows)
+    // What there is of it depends on how the device multiplies, see net.c.
+    uint8_t *codes, *scales;
+    void *expanded; // code times scale in the type of activations, which is exact
+    uint8_t *tiles;
 };
 
 /* A gradient: f32, or bf16 that was rounded once. */
@@ -115,6 +128,14 @@ struct ledger {
     double flops; // of products and attention
 };
 
+/* How a device multiplies NVFP4 with NVFP4: what it wants of activations. */
+enum fp4 {
+    FP4_CODES,    // emulated, from codes and scales
+    FP4_EXPANDED, // emulated, from their products
+    FP4_NATIVE,   // by the chip's own products, from codes and tiles
+};
+enum { FP4_NATIVE_UNIT = 128 }; // of which native products take multiples, both ways
+
 /* What there is to know of a device before it is opened. */
 struct device {
     const char *name;
@@ -124,6 +145,8 @@ struct device {
     bool host;       // its memory is ours
     bool expands;    // products are faster from `expanded`
     uint64_t fixed;  // bytes that it takes for itself
+    enum fp4 fp4;
+    size_t sums; // bytes that it takes for products of NVFP4 with NVFP4
     /* And besides, for attention of that kind, the way back included; NULL: nothing. */
     size_t (*attention_room)(const struct heads *h);
 };
@@ -152,6 +175,21 @@ struct kernels {
     /* dw (+)= dy' x. */
     void (*linear_dw)(struct kernels *k, const struct grad *dw, const void *dy,
                       const void *x, size_t out, size_t in, size_t tokens, bool add);
+    /* Activations as NVFP4, by the quantizer `max` or `native`: the bytes of nvfp4_quant
+     * for each row, with its largest magnitude.  A row that is not finite has NaN for its
+     * tensor scale.  to->rows and in are given. */
+    void (*quantize_rows)(struct kernels *k, const struct packed_rows *to,
+                          const void *x, const struct quant_spec *spec);
+    /* And back, rounded to the type of activations. */
+    void (*unpack_rows)(struct kernels *k, void *y, const struct packed_rows *x);
+    /* y = x W' + c of two matrices in NVFP4, c: NULL or another place than y.  Sums of
+     * products of codes and block scales in f32, where each product is exact; a sum is
+     * multiplied by the weight's tensor scale, then by the row's, then c is added. */
+    void (*linear_fp4)(struct kernels *k, void *y, const struct packed_rows *x,
+                       const struct weight *w, const void *c);
+    /* Scales row by row, a byte a block, to those in tiles. */
+    void (*tile)(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
+                 size_t blocks);
     /* As linear, in f32 whatever activations are. */
     void (*logits)(struct kernels *k, float *y, const void *x, const struct weight *w,
                    size_t tokens);
@@ -256,6 +294,8 @@ int kernels_cuda_count(void); // of GPUs that there are
 /* Whether there is a backend for them; if not, *why says so. */
 bool kernels_cuda_there(char *why, size_t n);
 uint64_t kernels_cuda_free(int device); // bytes of its memory; 0: not known
+/* Whether it has products of NVFP4 with NVFP4, FP4_NATIVE; if not, *why says so. */
+bool kernels_cuda_native(int device, char *why, size_t n);
 typedef void kernels_say_fn(void *ctx, const char *what, const char *value);
 /* Lines about devices, versions, and what is missing. */
 void kernels_cuda_diagnose(kernels_say_fn *say, void *ctx);

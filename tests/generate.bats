@@ -599,8 +599,7 @@ assert abs(said - want) < 2e-6, (said, want)'
 
 @test "what cannot work here is refused with a word" {
     local t=$M/t.safetensors o
-    for o in '--device cuda' '--device cuda:1' '--path native' \
-        '--activations nvfp4'; do
+    for o in '--device cuda' '--device cuda:1' '--path native'; do
         # shellcheck disable=SC2086
         run -2 --separate-stderr ids "$t" $o
         [ "${#stderr_lines[@]}" -eq 1 ]

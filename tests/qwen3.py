@@ -23,11 +23,19 @@ usage: qwen3.py config OUT [KEY=VALUE]...
                                    kl and top1 that --kl said, of two files
        qwen3.py put FILE NAME WHERE VALUE OUT
                                    FILE with one f32 of a tensor replaced
-MODEL is a .safetensors of f32, bf16 or f16.
+       qwen3.py slopes MODEL CONFIG DUMP TOK
+                                   the loss and the gradients of --dump of a step of
+                                   all samples of TOK: along some directions the slope
+                                   is that of dual numbers
+MODEL is a .safetensors of f32, bf16 or f16.  With --activations max|native before all
+that, what the seven projections take in is NVFP4, a tensor scale a token; slopes go
+straight through.
 """
+import bisect
 import json
 import math
 import os
+import random
 import struct
 import sys
 
@@ -41,12 +49,17 @@ SMALL = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
          "eos_token_id": 2, "hidden_size": 64, "intermediate_size": 96,
          "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 16}
+FLT_MAX = (2 - 2.0 ** -23) * 2.0 ** 127
 TOLERANCE = 2e-5   # of the largest logit: f32 against doubles
 
 
 def need(cond, *what):
     if not cond:
         sys.exit(what[0] % what[1:] if len(what) > 1 else str(what[0]))
+
+
+def to_f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
 
 
 # ---- files ------------------------------------------------------------------
@@ -79,10 +92,112 @@ def rows_of(tensor):
     return [v[i:i + n] for i in range(0, len(v), n)] if len(shape) == 2 else v
 
 
+# ---- activations in NVFP4 ---------------------------------------------------
+
+GRID = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+SCALES = [m * 2.0 ** -9 for m in range(8)] + [
+    (1 + m / 8) * 2.0 ** (e - 7) for e in range(1, 16) for m in range(8)][:-1]
+
+
+def nearest(x, values, away=False):
+    """The nearest of two neighbours; a tie goes to the even place, or up."""
+    i = min(max(bisect.bisect_left(values, x), 1), len(values) - 1)
+    below, above = x - values[i - 1], values[i] - x
+    if below == above:
+        return i if away or i % 2 == 0 else i - 1
+    return i - 1 if below < above else i
+
+
+def quantized(x, how):
+    """x as NVFP4: each step rounded to f32, as the quantizers do."""
+    x = [to_f32(v) for v in x]
+    enc = dec = 1.0
+    top = max(map(abs, x))
+    if how == "max" and top > 0:
+        enc = to_f32(2688 / top)
+        dec = to_f32(1 / enc)
+    out = []
+    for at in range(0, len(x), 16):
+        block = x[at:at + 16]
+        amax = max(map(abs, block))
+        if how == "max":
+            s = SCALES[nearest(min(to_f32(amax * to_f32(enc * to_f32(1 / 6))), 448), SCALES)]
+            each = to_f32(1 / to_f32(s * dec)) if s else FLT_MAX
+            y = [to_f32(abs(v) * each) for v in block]
+        else:
+            s = SCALES[nearest(min(max(to_f32(amax / 6), 2.0 ** -16), 448), SCALES)]
+            y = [to_f32(abs(v) / to_f32(s + to_f32(1e-12))) for v in block]
+        out += [math.copysign(GRID[nearest(min(a, 6), GRID, how == "native")] * s * dec, v)
+                for a, v in zip(y, block)]
+    return out
+
+
+# ---- slopes -----------------------------------------------------------------
+
+class Dual:
+    """A number and how fast it changes along a direction."""
+    __slots__ = ("v", "d")
+
+    def __init__(self, v, d):
+        self.v, self.d = v, d
+
+    def __add__(self, o):
+        return Dual(self.v + o.v, self.d + o.d) if isinstance(o, Dual) else Dual(self.v + o, self.d)
+
+    def __sub__(self, o):
+        return self + -o
+
+    def __neg__(self):
+        return Dual(-self.v, -self.d)
+
+    def __mul__(self, o):
+        if isinstance(o, Dual):
+            return Dual(self.v * o.v, self.v * o.d + self.d * o.v)
+        return Dual(self.v * o, self.d * o)
+
+    def __truediv__(self, o):
+        return self * (1 / o)
+
+    def __rtruediv__(self, o):
+        return Dual(o / self.v, -o * self.d / (self.v * self.v))
+
+    def __gt__(self, o):
+        return self.v > o.v
+
+    def __lt__(self, o):
+        return self.v < o.v
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def lifted(f, slope):
+    def g(x):
+        return Dual(f(x.v), slope(x.v) * x.d) if isinstance(x, Dual) else f(x)
+    return g
+
+
+exp = lifted(math.exp, math.exp)
+root = lifted(math.sqrt, lambda v: 0.5 / math.sqrt(v))
+log = lifted(math.log, lambda v: 1 / v)
+
+
 # ---- the model --------------------------------------------------------------
+
+ACTIVATIONS = None
+
 
 def dot(a, b):
     return sum(map(lambda x, y: x * y, a, b))
+
+
+def taken(x):
+    """What a projection takes in: the value of NVFP4, the slope of x."""
+    if ACTIVATIONS is None:
+        return x
+    if isinstance(x[0], Dual):
+        return [Dual(v, d.d) for v, d in
+                zip(quantized([d.v for d in x], ACTIVATIONS), x)]
+    return quantized(x, ACTIVATIONS)
 
 
 def matvec(rows, x):
@@ -97,7 +212,7 @@ class Model:
         self.position = 0
 
     def norm(self, x, gain):
-        scale = 1 / math.sqrt(dot(x, x) / len(x) + self.c["rms_norm_eps"])
+        scale = 1 / root(dot(x, x) / len(x) + self.c["rms_norm_eps"])
         return [v * scale * g for v, g in zip(x, gain)]
 
     def turn(self, x):
@@ -113,6 +228,7 @@ class Model:
     def attend(self, layer, n):
         c, w = self.c, self.w
         p = "model.layers.%d.self_attn." % layer
+        n = taken(n)
         d, heads, kv = c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
         q, k, v = (matvec(w[p + x + "_proj.weight"], n) for x in "qkv")
 
@@ -127,17 +243,18 @@ class Model:
             g = h // (heads // kv)
             score = [dot(mine, key[g]) / math.sqrt(d) for key in keys]
             most = max(score)
-            e = [math.exp(s - most) for s in score]
+            e = [exp(s - most) for s in score]
             total = sum(e)
             out += [sum(a * value[g][i] for a, value in zip(e, values)) / total
                     for i in range(d)]
-        return matvec(w[p + "o_proj.weight"], out)
+        return matvec(w[p + "o_proj.weight"], taken(out))
 
     def feed(self, layer, n):
         p = "model.layers.%d.mlp." % layer
+        n = taken(n)
         gate, up = (matvec(self.w[p + x + "_proj.weight"], n) for x in ("gate", "up"))
         return matvec(self.w[p + "down_proj.weight"],
-                      [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up)])
+                      taken([g / (1 + exp(-g)) * u for g, u in zip(gate, up)]))
 
     def step(self, token):
         """Logits behind one more token, and the hidden state after each block."""
@@ -170,6 +287,8 @@ def best(x):
 
 def log_sum(x):
     most = max(x)
+    if isinstance(most, Dual):
+        return most + log(sum(exp(v - most) for v in x))
     return most + math.log(math.fsum(math.exp(v - most) for v in x))
 
 
@@ -229,10 +348,6 @@ def philox(counter, key):
              p0 >> 32 ^ c[3] ^ k[1], p0 & 0xffffffff]
         k = [(k[0] + 0x9e3779b9) & 0xffffffff, (k[1] + 0xbb67ae85) & 0xffffffff]
     return c
-
-
-def to_f32(x):
-    return struct.unpack("<f", struct.pack("<f", x))[0]
 
 
 def choose(logits, seen, o, token, prompt=0):
@@ -341,6 +456,38 @@ def check_kl(path, other, tsv, tok):
     need(abs(said["top1"] - same / len(kl)) < 1e-8, "top1: %.9g", said["top1"])
 
 
+# ---- gradients --------------------------------------------------------------
+
+def mean_loss(m, samples):
+    loss = []
+    for s in samples:
+        m.cache = [([], []) for _ in m.cache]
+        m.position = 0
+        logits = [m.step(t)[0] for t in s["ids"][:-1]]
+        loss += [log_sum(logits[i]) - logits[i][s["ids"][i + 1]] for i in targets_of(s)]
+    return sum(loss) * (1 / len(loss))
+
+
+def check_slopes(model, config, dump, tok):
+    m, samples, t = Model(model, config), samples_of(tok), read_tensors(dump)
+    want = mean_loss(m, samples)
+    need(abs(floats(*t["loss"][1:])[0] - want) <= 1e-5 * want, "loss: %.9g, expected %.9g",
+         floats(*t["loss"][1:])[0], want)
+    rng = random.Random(7)
+    for name, rows in m.w.items():
+        if "layers.0" not in name or "norm" in name:
+            continue
+        grad = rows_of(t["grad." + name])
+        # Where the gradient is large, so that no slope is next to nothing.
+        way = [[g * rng.uniform(0, 1e3) for g in row] for row in grad]
+        m.w[name] = [[Dual(v, d) for v, d in zip(*r)] for r in zip(rows, way)]
+        slope = mean_loss(m, samples)
+        m.w[name] = rows
+        got = sum(dot(g, d) for g, d in zip(grad, way))
+        need(abs(got - slope.d) <= 2e-4 * abs(slope.d), "%s: slope %.9g, expected %.9g", name,
+             got, slope.d)
+
+
 # ---- small helpers ----------------------------------------------------------
 
 def replace(path, name, where, value, out):
@@ -360,7 +507,10 @@ def make_config(out, pairs):
 
 
 def main(a):
+    global ACTIVATIONS
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    if a[0] == "--activations":
+        ACTIVATIONS, a = a[1], a[2:]
     what, rest = a[0], a[1:]
     if what in ("logits", "layers", "greedy"):
         check = {"logits": check_logits, "layers": check_layers,
@@ -371,7 +521,7 @@ def main(a):
     elif what == "sample":
         check_sample(rest[0], rest[1], rest[2:])
     else:
-        {"score": check_score, "kl": check_kl, "put": replace}[what](*rest)
+        {"score": check_score, "kl": check_kl, "put": replace, "slopes": check_slopes}[what](*rest)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,8 @@ static void
 put_options(struct buf *b, const struct session *s)
 {
     const struct config_generate *c = s->c;
+    if (c->activations != ACTIVATIONS_PLAIN)
+        buf_printf(b, "\"activations\":\"%s\",", device_activations[c->activations]);
     if (c->where.unlike)
         buf_printf(b, "\"compute\":\"%s\",",
                    c->where.compute == COMPUTE_F32 ? "f32" : "bf16");

@@ -174,7 +174,8 @@ take_computing(struct config_generate *c, int opt, const char *arg)
         device_take_path(&c->where, arg);
         return true;
     case OPT_ACTIVATIONS:
-        device_take_activations(&c->where, arg);
+        c->activations =
+            (enum activations)cmd_word("activations", arg, device_activations_given);
         return true;
     case OPT_CHUNK:
         c->chunk = (size_t)cmd_u64("prefill-chunk", arg, 1, 1 << 20);
@@ -268,6 +269,8 @@ settle(struct config_generate *c)
 {
     if (c->seed_compat && !c->template_given)
         c->how.kind = TEMPLATE_SEED;
+    if (c->seed_compat && c->activations == ACTIVATIONS_NVFP4)
+        c->activations = ACTIVATIONS_SEED;
     if (c->kl && !c->score)
         misuse("--kl: goes with --score");
     if (c->score) {
@@ -340,7 +343,7 @@ main(int argc, char **argv)
     if (argc - first != 1)
         misuse("want one MODEL; --help shows how");
     c.model = argv[first];
-    device_settle(&c.where);
+    c.device = device_settle(&c.where);
     settle(&c);
     if (run(&c, &err) < 0)
         die_err(&err);

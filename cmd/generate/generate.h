@@ -31,13 +31,16 @@ struct config_generate {
     const char *score, *logits, *kl, *dump_layers;
     size_t chunk, context; // 0: not given
     bool seed_compat;
+    enum activations activations;
     struct device_options where;
+    struct device device; // that `where` is
 };
 
 /* A model at work, and the tokens so far. */
 struct session {
     struct config_generate *c;
     struct model model;
+    struct quant_spec activations; // of model
     struct kernels *k;
     struct tokenizer *t; // NULL: only ids
     struct encoder *e;

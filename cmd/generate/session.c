@@ -110,6 +110,9 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     double start = os_seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)
         return -1;
+    s->model.activations =
+        device_products(&c->where, &c->device, c->activations, &s->model.config,
+                        &s->activations, c->cmd.quiet);
     for (uint32_t i = 0; i < s->model.config.n_eos; i++)
         add_end(s, s->model.config.eos[i]);
     bool text = !c->score && (!c->ids || c->tokenizer);

@@ -99,6 +99,8 @@ settle_settings(struct run *r)
     for (size_t i = 0; i < SETTINGS; i++)
         if (r->o->is_given[i])
             settings_copy(&r->s, &r->o->given, i);
+    if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->seed_compat)
+        r->s.activations = ACTIVATIONS_SEED;
     settings_check(&r->s);
     drop_spike(r);
     if (r->s.last_layers > r->c.layers)
@@ -144,6 +146,20 @@ settle_kept(struct run *r)
     settle_quantizer(r);
 }
 
+/* In NVFP4 they are multiplied with nothing else. */
+static void
+settle_activations(struct run *r)
+{
+    enum activations a = (enum activations)r->s.activations;
+    if (a != ACTIVATIONS_PLAIN && !r->layout.quant && r->layout.seed == SEED_NONE)
+        die(EXIT_TROUBLE,
+            "%s: --activations nvfp4: its projections are not quantized; datpack --to "
+            "ckpt --quant NAME makes a checkpoint of which they are",
+            r->in.name);
+    r->layout.activations = device_products(&r->where, &r->device, a, &r->c,
+                                            &r->activations, r->o->cmd.quiet);
+}
+
 static void
 settle_layout(struct run *r)
 {
@@ -155,6 +171,7 @@ settle_layout(struct run *r)
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
     r->layout.one_pass = r->s.accum == 1;
     settle_kept(r);
+    settle_activations(r);
 }
 
 /* Nothing that is read is written, and nothing twice. */

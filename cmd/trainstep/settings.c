@@ -19,19 +19,21 @@ static const char *const losses[] = { "ce", "scalar", NULL };
 #define AT(member) offsetof(struct settings, member)
 #define COUNT(key, option, member, low, high, first)                                   \
     {                                                                                  \
-        key, option, SET_U64, AT(member), NULL, low, high, first                       \
+        key, option, SET_U64, AT(member), NULL, NULL, low, high, first                 \
     }
 #define NUMBER(key, option, member, low, high, first)                                  \
     {                                                                                  \
-        key, option, SET_F64, AT(member), NULL, low, high, first                       \
+        key, option, SET_F64, AT(member), NULL, NULL, low, high, first                 \
     }
 #define WORD(key, option, member, words)                                               \
     {                                                                                  \
-        key, option, SET_WORD, AT(member), words, 0, 0, 0                              \
+        key, option, SET_WORD, AT(member), words, words, 0, 0, 0                       \
     }
 
 const struct setting settings_table[] = {
     COUNT("accum", "accum", accum, 1, 1 << 20, 1),
+    { "activations", "activations", SET_WORD, AT(activations), device_activations,
+      device_activations_given, 0, 0, 0 },
     COUNT("batch", "batch", batch, 1, 1 << 20, 1),
     NUMBER("beta1", "beta1", beta1, 0, 0.999999, 0.9),
     NUMBER("beta2", "beta2", beta2, 0, 0.999999, 0.999),
@@ -94,7 +96,7 @@ settings_take(struct settings *s, size_t i, const char *arg)
 {
     const struct setting *t = &settings_table[i];
     if (t->kind == SET_WORD) {
-        *count_at(s, i) = (uint64_t)cmd_word(t->option, arg, t->words);
+        *count_at(s, i) = (uint64_t)cmd_word(t->option, arg, t->given);
     } else if (t->kind == SET_U64) {
         *count_at(s, i) = cmd_u64(t->option, arg, (uint64_t)t->low, (uint64_t)t->high);
     } else {

@@ -18,7 +18,8 @@ enum loss_word { LOSS_CE, LOSS_SCALAR };
 
 struct settings {
     uint64_t batch, accum;
-    uint64_t seq_len; // input positions; 0: what the data were cut to
+    uint64_t activations; // enum activations
+    uint64_t seq_len;     // input positions; 0: what the data were cut to
     uint64_t seed, order;
     double lr, min_lr;
     uint64_t schedule, warmup, total_steps, decay; // decay 0: a tenth of total_steps
@@ -33,11 +34,12 @@ struct setting {
     enum setting_kind kind;
     size_t offset;            // in struct settings
     const char *const *words; // SET_WORD
+    const char *const *given; // SET_WORD: the first of them, those that an option takes
     double low, high;         // what is allowed
     double first;             // what it is in a new checkpoint
 };
 extern const struct setting settings_table[];
-enum { SETTINGS = 20 };
+enum { SETTINGS = 21 };
 
 void settings_begin(struct settings *s);
 /* The argument of option i of the table, or misuse. */
@@ -162,7 +164,7 @@ struct run {
     struct device device; // of the device, before it is opened
     struct kernels *k;
     struct train t;
-    struct quant_spec quant;
+    struct quant_spec quant, activations;
     struct train_layout layout;
     size_t most_tokens, most_labels; // of a pass
     uint64_t in_step, end;           // the step of `in`, the one to end with

@@ -25,6 +25,15 @@ void cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx);
  * kept. */
 float *cpu_room(struct cpu *c, size_t bytes);
 
+/* fp4.c */
+void cpu_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *x,
+                       const struct quant_spec *spec);
+void cpu_unpack_rows(struct kernels *k, void *y, const struct packed_rows *x);
+void cpu_linear_fp4(struct kernels *k, void *y, const struct packed_rows *x,
+                    const struct weight *w, const void *c);
+void cpu_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
+              size_t blocks);
+
 /* adamw.c */
 void cpu_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
                uint64_t first, size_t n, const struct adam_step *a);

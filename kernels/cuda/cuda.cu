@@ -315,6 +315,10 @@ static const struct kernels table = {
     .linear_many = cuda_linear_many,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
+    .quantize_rows = cuda_quantize_rows,
+    .unpack_rows = cuda_unpack_rows,
+    .linear_fp4 = cuda_linear_fp4,
+    .tile = cuda_tile,
     .logits = cuda_logits,
     .best = cuda_best,
     .embed = cuda_embed,
@@ -400,7 +404,7 @@ number_of(const char *variable)
 
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_2(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_3(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");
@@ -433,6 +437,7 @@ nibble_cuda_choose(struct kernels *k, int algorithm)
     cuda_gemm_forget(c);
 }
 
+extern "C" bool nibble_cuda_native(int device, char *why, size_t n);
 typedef void say_fn(void *ctx, const char *what, const char *value);
 
 static void
@@ -456,17 +461,17 @@ static void
 say_device(int i, say_fn *say, void *ctx)
 {
     cudaDeviceProp p;
-    char what[32], value[512];
+    char what[32], value[1024], why[512];
     if (cudaGetDeviceProperties(&p, i) != cudaSuccess)
         return;
-    bool fp4 = p.major == 10 || p.major == 12;
+    bool fp4 = nibble_cuda_native(i, why, sizeof why);
     snprintf(what, sizeof what, "cuda:%d", i);
     snprintf(value, sizeof value,
              "%s, sm_%d%d, %d multiprocessors, %.1f GB%s; native NVFP4 products: %s",
              p.name, p.major, p.minor, p.multiProcessorCount,
              (double)p.totalGlobalMem / (1 << 30),
              p.major < 9 ? ", too old: 9.0 is needed" : "",
-             fp4 ? "the chip has them" : "the chip has none");
+             fp4 ? "yes" : why);
     say(ctx, what, value);
 }
 

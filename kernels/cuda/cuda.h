@@ -41,6 +41,7 @@ struct cuda {
     void *workspace;  // WORKSPACE bytes
     float *partials;  // PARTIALS bytes: of the operation that runs
     void *expanded;   // EXPANDED bytes: the same
+    float *sums;      // is.sums bytes, of fp4.cu: the same; NULL: not yet needed
     float *numbers;   // small: 1, 0 and what an operation needs of its own
     void *ring[RING]; // page-locked memory of the host
     cudaEvent_t ring_free[RING];
@@ -277,6 +278,22 @@ void cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy,
                     const void *x, size_t out, size_t in, size_t tokens, bool add);
 void cuda_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
                  size_t tokens);
+
+/* d (rows, w->out) = f32 sums of the chip's own products of NVFP4, times w->scale2; rows
+ * are filled up to whole tiles, in codes and in d, too. */
+void cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t *tiles,
+                   const struct weight *w, size_t rows);
+/* Whether cuBLASLt has such a product here; if not, the error says why. */
+bool cuda_gemm_has_fp4(struct cuda *c);
+
+/* fp4.cu */
+void cuda_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *x,
+                        const struct quant_spec *spec);
+void cuda_unpack_rows(struct kernels *k, void *y, const struct packed_rows *x);
+void cuda_linear_fp4(struct kernels *k, void *y, const struct packed_rows *x,
+                     const struct weight *w, const void *add);
+void cuda_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
+               size_t blocks);
 
 /* gemv.cu: products of few tokens, straight from the weight as it is stored.  y is f32 if
  * wide, else activations; add: NULL or what is added. */

@@ -6,12 +6,20 @@
  * name, or another of their list that tuned.h says: a function of sizes, types, library
  * and device.
  *
+ * Products of NVFP4 with NVFP4 by the chip's own units: both operands are rows of codes,
+ * which cuBLASLt takes as columns ("TN", the only way there is), with their block scales in
+ * tiles; sizes are multiples of FP4_NATIVE_UNIT, so that every pointer and every leading
+ * dimension is aligned.  They have never run: no chip that has them was at hand.
+ *
  * A weight in the type of activations is an operand as it is.  NVFP4 becomes bf16 first,
  * code times scale, which is exact, and the tensor's multiplier is the product's alpha; a
  * weight of any other type is converted.  Both happen for some rows at a time. */
 #include "kernels/cuda/cuda.h"
 
 #include "kernels/cuda/tuned.h"
+
+#define TILES_FN static inline
+#include "lib/nvfp4/tiles.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +33,14 @@ struct shape {
 };
 
 enum { MOST = 16 }; // algorithms that are looked at
+
+#if CUDART_VERSION >= 12080
+#define HAS_FP4 1
+enum { FP4 = CUDA_R_4F_E2M1 };
+#else
+#define HAS_FP4 0
+enum { FP4 = -1 };
+#endif
 
 struct plan {
     struct shape shape;
@@ -82,6 +98,35 @@ layout(struct cuda *c, cublasLtMatrixLayout_t *l, int type, size_t rows, size_t 
                            "cublasLtMatrixLayoutCreate");
 }
 
+/* Where the scales of both operands are. */
+static bool
+set_tiles(struct cuda *c, cublasLtMatmulDesc_t op, const void *a, const void *b)
+{
+#if HAS_FP4
+    const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+    const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        const void *value;
+        size_t size;
+    } set[] = { { CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode },
+                { CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode },
+                { CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a, sizeof a },
+                { CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &b, sizeof b } };
+    for (const auto &s : set)
+        if (!cuda_check_blas(
+                c, cublasLtMatmulDescSetAttribute(op, s.attribute, s.value, s.size),
+                "cublasLtMatmulDescSetAttribute of scales"))
+            return false;
+    return true;
+#else
+    (void)op, (void)a, (void)b;
+    err_set(c->err, ERR_USAGE,
+            "cuda: built with CUDA %d.%d, products of NVFP4 come with 12.8",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    return false;
+#endif
+}
+
 static bool
 describe(struct cuda *c, struct plan *p)
 {
@@ -98,6 +143,9 @@ describe(struct cuda *c, struct plan *p)
                                    sizeof s->tb);
     cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode,
                                    sizeof mode);
+    // The library chooses only where there are scales; those of a product come later.
+    if (s->in == FP4 && !set_tiles(c, p->op, c->workspace, c->workspace))
+        return false;
     return layout(c, &p->a, s->in, ta ? s->k : s->m, ta ? s->m : s->k, s->lda) &&
            layout(c, &p->b, s->in, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb) &&
            layout(c, &p->c, s->out, s->m, s->n, s->ldc) &&
@@ -183,14 +231,10 @@ plan_for(struct cuda *c, const struct shape *s)
     return p;
 }
 
-/* d = alpha op(a) op(b) + c; alpha: on the device, NULL: 1; add: NULL: nothing. */
 static void
-multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
+run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
-    struct plan *p = plan_for(c, s);
-    if (!p)
-        return;
     const float *one = c->numbers, *zero = c->numbers + 1;
     c->early = false;
     cuda_check_blas(c,
@@ -198,9 +242,20 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
                                    add ? one : zero, add ? add : d, p->c, d, p->d,
                                    &p->algo, c->workspace, WORKSPACE, c->stream),
                     "cublasLtMatmul");
-    c->k.ledger.flops += 2.0 * (double)s->m * (double)s->n * (double)s->k;
     if (c->trace)
         cuda_mark(c, p->name ? p->name : "product");
+}
+
+/* d = alpha op(a) op(b) + c; alpha: on the device, NULL: 1; add: NULL: nothing. */
+static void
+multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
+         const void *add, const float *alpha)
+{
+    const struct plan *p = plan_for(c, s);
+    if (!p)
+        return;
+    run_plan(c, p, d, a, b, add, alpha);
+    c->k.ledger.flops += 2.0 * (double)s->m * (double)s->n * (double)s->k;
 }
 
 /* ---- weights as operands ------------------------------------------------------------------ */
@@ -371,4 +426,41 @@ cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const v
         return;
     }
     multiply(c, &s, dw->values, x, dy, add ? dw->values : NULL, NULL);
+}
+
+/* ---- NVFP4 with NVFP4 ----------------------------------------------------------------------- */
+
+static struct shape
+shape_fp4(size_t out, size_t in, size_t rows)
+{
+    struct shape s = { out, tiles_rows(rows), in, in, in, out, out, CUBLAS_OP_T,
+                       CUBLAS_OP_N };
+    s.in = FP4;
+    s.out = CUDA_R_32F;
+    return s;
+}
+
+bool
+cuda_gemm_has_fp4(struct cuda *c)
+{
+    struct shape s = shape_fp4(FP4_NATIVE_UNIT, FP4_NATIVE_UNIT, FP4_NATIVE_UNIT);
+    return plan_for(c, &s) != NULL;
+}
+
+void
+cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t *tiles,
+              const struct weight *w, size_t rows)
+{
+    struct shape s = shape_fp4(w->out, w->in, rows);
+    if (w->out % FP4_NATIVE_UNIT || w->in % FP4_NATIVE_UNIT || !w->tiles || !w->values) {
+        err_set(c->err, ERR_USAGE,
+                "cuda: no native product of a weight of %zu x %zu%s", w->out, w->in,
+                w->tiles ? "" : " without tiles");
+        return;
+    }
+    const struct plan *p = plan_for(c, &s);
+    if (!p || !set_tiles(c, p->op, w->tiles, tiles))
+        return;
+    run_plan(c, p, d, w->values, codes, NULL, w->scale2);
+    c->k.ledger.flops += 2.0 * (double)rows * (double)w->out * (double)w->in;
 }

@@ -65,7 +65,9 @@ run(const struct item *i, size_t tokens)
 {
     bool large = i->out == VOCAB; // than the pool
     const void *values = large ? (const void *)wide : pool;
-    const struct weight w = { DT_NVFP4, NULL, NULL, one, values, i->out, i->in };
+    const struct weight w = {
+        .dtype = DT_NVFP4, .scale2 = one, .expanded = values, .out = i->out, .in = i->in
+    };
     uint16_t *x = pool + POOL / 4, *c = pool + POOL / 4 + 4096;
     if (i->what == LINEAR)
         gpu->linear(gpu, room, x, &w, tokens, i->add ? c : NULL);

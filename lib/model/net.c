@@ -4,6 +4,7 @@
 #include "lib/model/net.h"
 
 #include "lib/core/maths.h"
+#include "lib/nvfp4/tiles.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -32,10 +33,11 @@ struct pass {
     int32_t *ids, *position, *first; // (T) on the device
     int32_t *label, *index;          // (labels) and the rows that they are of
     struct heads heads;
-    struct kept *layer; // (layers); with recompute all but h0 is one memory
-    void *h, *top;      // last hidden state, normed
-    float *s_top, *s;   // (T)
-    void *norm, *act;   // (T, C), (T, F)
+    struct kept *layer;    // (layers); with recompute all but h0 is one memory
+    void *h, *top;         // last hidden state, normed
+    float *s_top, *s;      // (T)
+    void *norm, *act;      // (T, C), (T, F)
+    struct packed_rows in; // what products take of them, if that is quantized
     void *dh, *dn, *dq, *dk, *dv, *datt, *dact;
     float *delta;           // (heads, T)
     void *learnt, *dlearnt; // rows of top that have labels
@@ -253,6 +255,28 @@ take_back(struct pass *p)
     p->dlearnt = work(p, p->room_labels * c->hidden);
 }
 
+/* What products take in, as NVFP4: the widest of their inputs. */
+static void
+take_packed_rows(struct pass *p)
+{
+    const struct config *c = p->c;
+    struct packed_rows *in = &p->in;
+    size_t wide = (size_t)c->heads * c->head_dim;
+    wide = wide > c->hidden ? wide : c->hidden;
+    wide = wide > c->ffn ? wide : c->ffn;
+    in->scale2 = work_f32(p, p->room);
+    if (p->k->is.fp4 == FP4_EXPANDED) {
+        in->expanded = work(p, p->room * wide);
+        return;
+    }
+    // Native products go to the end of a tile.
+    size_t rows = p->k->is.fp4 == FP4_NATIVE ? tiles_rows(p->room) : p->room;
+    in->codes = take(p, PART_WORK, rows * wide / 2);
+    in->scales = take(p, PART_WORK, rows * wide / NVFP4_BLOCK);
+    if (p->k->is.fp4 == FP4_NATIVE)
+        in->tiles = take(p, PART_WORK, tiles_bytes(rows, wide / NVFP4_BLOCK));
+}
+
 static size_t
 logit_rows(const struct pass *p)
 {
@@ -313,6 +337,8 @@ net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
     p->norm = work(p, tokens * c->hidden);
     p->s = work_f32(p, tokens);
     p->act = work(p, tokens * c->ffn);
+    if (n->activations)
+        take_packed_rows(p);
     p->learnt = work(p, labels * c->hidden);
     p->rows = n->kind == NET_CE ? logit_rows(p) : 0;
     p->logits = take(p, PART_LOGITS, logits_bytes(p));
@@ -342,11 +368,26 @@ gain(struct pass *p, enum role role, int layer)
     return net_find(p->n, role, layer)->w.values;
 }
 
+/* What products take in, as NVFP4. */
+static void
+quantize_in(struct pass *p, const void *x, size_t width)
+{
+    p->in.rows = p->tokens;
+    p->in.in = width;
+    p->k->quantize_rows(p->k, &p->in, x, p->n->activations);
+}
+
 /* y = x W' + c */
 static void
 linear(struct pass *p, void *y, const void *x, enum role role, int layer, const void *c)
 {
-    p->k->linear(p->k, y, x, weight(p, role, layer), p->tokens, c);
+    const struct weight *w = weight(p, role, layer);
+    if (!p->n->activations) {
+        p->k->linear(p->k, y, x, w, p->tokens, c);
+        return;
+    }
+    quantize_in(p, x, w->in);
+    p->k->linear_fp4(p->k, y, &p->in, w, c);
 }
 
 /* y[i] = x W[i]' */
@@ -357,7 +398,13 @@ linears(struct pass *p, void *const *y, const void *x, const enum role *role, si
     const struct weight *w[LINEAR_MANY];
     for (size_t i = 0; i < n; i++)
         w[i] = weight(p, role[i], layer);
-    p->k->linear_many(p->k, y, x, w, n, p->tokens);
+    if (!p->n->activations) {
+        p->k->linear_many(p->k, y, x, w, n, p->tokens);
+        return;
+    }
+    quantize_in(p, x, w[0]->in);
+    for (size_t i = 0; i < n; i++)
+        p->k->linear_fp4(p->k, y[i], &p->in, w[i], NULL);
 }
 
 static void
@@ -560,6 +607,18 @@ learn(struct pass *p, enum role role, int layer, const void *dy, const void *x)
     done(p, role, layer);
 }
 
+/* What a product took of x, of that width: x itself, or in `room`, which may be x, what it
+ * was after quantizing. */
+static const void *
+taken(struct pass *p, void *room, const void *x, size_t width)
+{
+    if (!p->n->activations)
+        return x;
+    quantize_in(p, x, width);
+    p->k->unpack_rows(p->k, room, &p->in);
+    return room;
+}
+
 /* dx = dy W + c and the gradient of W. */
 static void
 back_linear(struct pass *p, enum role role, int layer, void *dx, const void *dy,
@@ -604,25 +663,29 @@ backward_layer(struct pass *p, int i)
     struct kernels *k = p->k;
     const struct config *c = p->c;
     struct kept *l = &p->layer[i];
+    const void *in;
     if (p->n->recompute)
         most_of_layer(p, i, l->key, l->v);
     else
         norm(p, l->h1, ROLE_POST_NORM, i);
     k->linear_dx(k, p->dact, p->dh, weight(p, ROLE_DOWN, i), p->tokens, NULL);
     k->swiglu_dx(k, l->gate, l->up, p->dact, p->tokens * c->ffn);
-    learn(p, ROLE_DOWN, i, p->dh, p->dact);
-    back_linear(p, ROLE_GATE, i, p->dn, l->gate, p->norm, NULL);
-    back_linear(p, ROLE_UP, i, p->dn, l->up, p->norm, p->dn);
+    learn(p, ROLE_DOWN, i, p->dh, taken(p, p->dact, p->dact, c->ffn));
+    in = taken(p, p->norm, p->norm, c->hidden);
+    back_linear(p, ROLE_GATE, i, p->dn, l->gate, in, NULL);
+    back_linear(p, ROLE_UP, i, p->dn, l->up, in, p->dn);
     back_norm(p, ROLE_POST_NORM, i, p->dh, p->dn, l->h1, p->s, p->dh);
-    back_linear(p, ROLE_O, i, p->datt, p->dh, l->att, NULL);
+    in = taken(p, p->dq, l->att, (size_t)c->heads * c->head_dim); // dq is not yet there
+    back_linear(p, ROLE_O, i, p->datt, p->dh, in, NULL);
     k->attention_dx(k, p->dq, p->dk, p->dv, p->datt, l->att, l->lse, l->q, l->key, l->v,
                     p->delta, &p->heads);
     back_heads(p, p->dq, l->q0, l->sq, ROLE_Q_NORM, i, c->heads);
     back_heads(p, p->dk, l->k0, l->sk, ROLE_K_NORM, i, c->kv_heads);
     norm(p, l->h0, ROLE_INPUT_NORM, i);
-    back_linear(p, ROLE_Q, i, p->dn, p->dq, p->norm, NULL);
-    back_linear(p, ROLE_K, i, p->dn, p->dk, p->norm, p->dn);
-    back_linear(p, ROLE_V, i, p->dn, p->dv, p->norm, p->dn);
+    in = taken(p, p->norm, p->norm, c->hidden);
+    back_linear(p, ROLE_Q, i, p->dn, p->dq, in, NULL);
+    back_linear(p, ROLE_K, i, p->dn, p->dk, in, p->dn);
+    back_linear(p, ROLE_V, i, p->dn, p->dv, in, p->dn);
     back_norm(p, ROLE_INPUT_NORM, i, p->dh, p->dn, l->h0, p->s, p->dh);
 }
 

@@ -35,6 +35,10 @@ struct net {
     uint32_t frozen; // layers below this one, and the embedding, have no gradients
     bool recompute;  // keep a layer's input only, and compute the rest again
     bool add;        // gradients are added to what is there
+    /* How what projections take in is quantized, to NVFP4 as they are; NULL: not at all.
+     * Straight through on the way back: a weight's gradient is that of the product that
+     * was computed, an input's that of the weight. */
+    const struct quant_spec *activations;
     /* Told when the gradient of a row of the table is complete for this pass; weights
      * of that row are not looked at any more.  The gradient may be used up. */
     void (*done)(void *ctx, size_t row);

@@ -274,6 +274,7 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
         return -1;
     t->net.kind = layout->loss;
     t->net.recompute = layout->recompute;
+    t->net.activations = layout->activations;
     if (layout->last_layers && layout->last_layers < c->layers)
         t->net.frozen = c->layers - layout->last_layers;
     if (layout->release) {

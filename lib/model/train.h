@@ -21,7 +21,8 @@ struct train_layout {
     enum moments moments;
     // Unless SEED_NONE all is kept packed as the seed does; the others say nothing then.
     enum seed_moments seed;
-    const struct quant_spec *quant; // NULL: products see the master
+    const struct quant_spec *quant;       // NULL: products see the master
+    const struct quant_spec *activations; // NULL: products take them as they are
     bool share;
     uint32_t last_layers; // only these are trained; 0: everything
     enum net_loss loss;

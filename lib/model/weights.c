@@ -3,6 +3,7 @@
 #include "lib/model/weights.h"
 
 #include "lib/nvfp4/codec.h"
+#include "lib/nvfp4/tiles.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,20 +20,25 @@ take_packed(struct weights *w, size_t i)
             w->n->err, ERR_USAGE,
             "%s: rows of %llu columns cannot be quantized: no multiple of %d", r->name,
             (unsigned long long)r->shape[1], NVFP4_BLOCK);
+    bool native = w->n->activations && k->is.fp4 == FP4_NATIVE;
     p->scale2 = k->alloc(k, sizeof *p->scale2);
-    if (w->expand) {
+    if (w->expand)
         p->expanded = k->alloc(k, n * sizeof(uint16_t));
-    } else {
+    if (!w->expand || native) {
         p->codes = k->alloc(k, n / 2);
         p->scales = k->alloc(k, n / NVFP4_BLOCK);
     }
-    if (!p->scale2 || (w->expand ? !p->expanded : !p->codes || !p->scales))
+    if (native)
+        p->tiles = k->alloc(
+            k, tiles_bytes((size_t)r->shape[0], (size_t)r->shape[1] / NVFP4_BLOCK));
+    if (w->n->err->kind)
         return -1;
     w->n->t[i].w = (struct weight){ .dtype = DT_NVFP4,
                                     .values = p->codes,
                                     .scales = p->scales,
                                     .scale2 = p->scale2,
                                     .expanded = p->expanded,
+                                    .tiles = p->tiles,
                                     .out = (size_t)r->shape[0],
                                     .in = (size_t)r->shape[1] };
     return 0;
@@ -71,6 +77,7 @@ weights_close(struct weights *w)
         k->release(k, w->packed[i].scales);
         k->release(k, w->packed[i].scale2);
         k->release(k, w->packed[i].expanded);
+        k->release(k, w->packed[i].tiles);
     }
     k->release(k, w->amax);
     free(w->packed);
@@ -94,6 +101,20 @@ group(const struct weights *w, size_t i)
     return n;
 }
 
+/* Row i of the table, with the largest of n amax; tiles once there are scales. */
+static void
+make(struct weights *w, size_t i, const void *values, enum dtype dtype,
+     const float *amax, size_t n)
+{
+    struct kernels *k = w->n->k;
+    const struct packed *to = &w->packed[i];
+    const uint64_t *shape = w->n->table.row[i].shape;
+    size_t rows = (size_t)shape[0], cols = (size_t)shape[1];
+    k->quantize(k, to, values, dtype, rows, cols, amax, n, &w->spec);
+    if (to->tiles)
+        k->tile(k, to->tiles, to->scales, rows, cols / NVFP4_BLOCK);
+}
+
 int
 weights_make(struct weights *w, const void *const *values, enum dtype dtype)
 {
@@ -106,11 +127,19 @@ weights_make(struct weights *w, const void *const *values, enum dtype dtype)
         n = group(w, i);
         for (size_t m = i; m < i + n; m++)
             if (w->packed[m].scale2 && values[m])
-                k->quantize(k, &w->packed[m], values[m], dtype,
-                            (size_t)t->row[m].shape[0], (size_t)t->row[m].shape[1],
-                            &w->amax[i], n, &w->spec);
+                make(w, m, values[m], dtype, &w->amax[i], n);
     }
     return w->n->err->kind ? -1 : 0;
+}
+
+const struct row *
+weights_odd(const struct table *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->row[i].quantized && (t->row[i].shape[0] % FP4_NATIVE_UNIT ||
+                                    t->row[i].shape[1] % FP4_NATIVE_UNIT))
+            return &t->row[i];
+    return NULL;
 }
 
 int

@@ -27,5 +27,7 @@ void weights_close(struct weights *w);
 int weights_make(struct weights *w, const void *const *values, enum dtype dtype);
 /* The first row whose values were not all finite; table.n: none. */
 int weights_check(struct weights *w, size_t *row);
+/* The first projection whose shape a chip's own products of NVFP4 do not take; or NULL. */
+const struct row *weights_odd(const struct table *t);
 
 #endif

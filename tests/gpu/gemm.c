@@ -58,7 +58,12 @@ make_nvfp4(struct both *b, int form, size_t out, size_t in, uint32_t seed)
     *b = (struct both){ .host = { codes, scales, scale2, NULL } };
     b->host[3] = products_of(codes, scales, n);
     *scale2 = t.scale2;
-    b->cpu = (struct weight){ DT_NVFP4, codes, scales, scale2, NULL, out, in };
+    b->cpu = (struct weight){ .dtype = DT_NVFP4,
+                              .values = codes,
+                              .scales = scales,
+                              .scale2 = scale2,
+                              .out = out,
+                              .in = in };
     b->gpu = (struct weight){ .dtype = DT_NVFP4, .out = out, .in = in };
     b->gpu.scale2 = b->device[2] = pair_bytes(scale2, sizeof *scale2);
     if (form < 2) {
@@ -276,7 +281,11 @@ time_products(const uint16_t *pool)
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
             for (int what = 0; what < 4; what++) {
                 size_t out = shapes[s][0], in = shapes[s][1], n = tokens[t];
-                const struct weight w = { DT_NVFP4, NULL, NULL, one, pool, out, in };
+                const struct weight w = { .dtype = DT_NVFP4,
+                                          .scale2 = one,
+                                          .expanded = pool,
+                                          .out = out,
+                                          .in = in };
                 const void *x = pool + POOL / 4;
                 double start = 0;
                 for (int i = -3; i < TIMES; i++) {

@@ -24,7 +24,8 @@ pair_open(enum dtype act)
 {
     if (kernels_cuda_count() == 0) {
         kernels_cuda(act, 0, &pair_err);
-        printf("not run: %s\n", *pair_err.msg ? pair_err.msg : "no GPU");
+        printf("not run: there is no GPU%s%s\n", *pair_err.msg ? "; " : "",
+               pair_err.msg);
         exit(PAIR_NOT_RUN);
     }
     cpu = kernels_cpu(DT_F32, isa_best(), 8, &pair_err);

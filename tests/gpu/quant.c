@@ -202,7 +202,10 @@ check_case(const char *what, int c, const void *x, enum dtype dtype, size_t rows
     for (size_t i = 0; i < cols; i++)
         weights[i] = fabsf(bell(i + 7)) + 0.01F;
     spec.column_weight = cases[c].weights ? weights : NULL;
-    cpu->quantize(cpu, &(struct packed){ want.codes, want.scales, &want.scale2, NULL },
+    cpu->quantize(cpu,
+                  &(struct packed){ .codes = want.codes,
+                                    .scales = want.scales,
+                                    .scale2 = &want.scale2 },
                   x, dtype, rows, cols, amax, n_amax, &spec);
     expand(&want, n);
     for (int planes = 1; planes < 4; planes++) {
@@ -299,8 +302,9 @@ check_amax(enum dtype dtype, size_t n)
     if (n >= 16 && n % 16 == 0) {
         struct quant_spec spec = { .kind = QUANT_SWEEP };
         void *values = pair_bytes(x, n * size);
-        struct packed to = { gpu->alloc(gpu, n / 2), gpu->alloc(gpu, n / 16),
-                             pair_poisoned(sizeof(float)), NULL };
+        struct packed to = { .codes = gpu->alloc(gpu, n / 2),
+                             .scales = gpu->alloc(gpu, n / 16),
+                             .scale2 = pair_poisoned(sizeof(float)) };
         gpu->quantize(gpu, &to, values, dtype, 1, n, out, 1, &spec);
         CHECK(gpu->download(gpu, &found, to.scale2, sizeof found) == 0 && isnan(found));
         gpu->release(gpu, values);
@@ -379,9 +383,11 @@ time_size(size_t rows, size_t cols)
     t.other = gpu->alloc(gpu, n * 2);
     t.amax = gpu->alloc(gpu, sizeof(float));
     float *scale2 = gpu->alloc(gpu, sizeof(float));
-    t.codes = (struct packed){ gpu->alloc(gpu, n / 2), gpu->alloc(gpu, n / 16), scale2,
-                               NULL };
-    t.products = (struct packed){ NULL, NULL, scale2, gpu->alloc(gpu, n * 2) };
+    t.codes = (struct packed){ .codes = gpu->alloc(gpu, n / 2),
+                               .scales = gpu->alloc(gpu, n / 16),
+                               .scale2 = scale2 };
+    t.products =
+        (struct packed){ .scale2 = scale2, .expanded = gpu->alloc(gpu, n * 2) };
     free(x);
     report("copy", run_copy, &t, 4);
     report("amax", run_amax, &t, 2);

@@ -85,6 +85,50 @@ check_blocks(const char *what, size_t n, float more)
     }
 }
 
+/* Rows of activations, each under its own largest magnitude: what fp4.cu does for a row,
+ * against the CPU's operation. */
+static void
+check_rows(const char *what, size_t in)
+{
+    static uint8_t codes[MOST / 2], scales[MOST / 16];
+    static float scale2[MOST / 16];
+    struct err err = { 0 };
+    struct kernels *k = kernels_cpu(DT_F32, ISA_SCALAR, 1, &err);
+    struct packed_rows to = {
+        .rows = MOST / in, .in = in, .scale2 = scale2, .codes = codes, .scales = scales
+    };
+    NEED(k);
+    for (int seed = 0; seed < 2; seed++) {
+        struct quant_spec spec = { .kind = seed ? QUANT_NATIVE : QUANT_MAX,
+                                   .source = DT_BF16 };
+        size_t wrong = 0;
+        k->quantize_rows(k, &to, x, &spec);
+        for (size_t r = 0; r < to.rows; r++) {
+            uint32_t most = 0;
+            for (size_t i = r * in; i < r * in + in; i++)
+                most = most > (f_bits(x[i]) & 0x7fffffff) ? most
+                                                          : f_bits(x[i]) & 0x7fffffff;
+            struct quant_scale t = tensor_scale(spec.kind, false, f_from(most));
+            wrong += t.scale2 != scale2[r];
+            for (size_t b = r * in / 16; b < (r + 1) * in / 16; b++) {
+                struct values v;
+                struct coded out;
+                read_row(&v, x + b * 16);
+                if (seed)
+                    code_native(&out, &v, spec.source);
+                else
+                    code_max(&out, &v, &t, NULL, 0);
+                wrong += out.scale != scales[b] ||
+                         out.codes[0] != load_le32(codes + b * 8) ||
+                         out.codes[1] != load_le32(codes + b * 8 + 4);
+            }
+        }
+        CHECK_SAY(wrong == 0, "%s, rows of %zu, %s: %zu are wrong", what, in,
+                  quant_name(spec.kind), wrong);
+    }
+    k->close(k);
+}
+
 static float
 uniform(uint64_t seed)
 {
@@ -108,9 +152,12 @@ check_weights(uint64_t seed)
     for (size_t i = 0; i < MOST; i++)
         x[i] = num_from_bf16(num_to_bf16(0.02F * bell(i + seed)));
     check_blocks("bf16 weights", MOST, 1);
+    check_rows("bf16", 128);
     for (size_t i = 0; i < MOST; i++)
         x[i] = num_from_f16(num_to_f16(bell(i + seed) * (i % 64 ? 0.02F : 0.4F)));
     check_blocks("f16 weights with outliers", MOST, 1);
+    check_rows("outliers", 16);
+    check_rows("outliers", 512);
     for (size_t i = 0; i < MOST; i++) // few distinct values: many ties
         x[i] = (float)((int)(check_random(i + seed) % 25) - 12) * 0.25F;
     check_blocks("multiples of a quarter", MOST, 1);

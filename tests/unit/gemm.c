@@ -393,7 +393,9 @@ static void
 check_start(void)
 {
     static const uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
-    struct weight w = { DT_NVFP4, one, &scale, NULL, NULL, 1, 16 };
+    struct weight w = {
+        .dtype = DT_NVFP4, .values = one, .scales = &scale, .out = 1, .in = 16
+    };
     float x[16] = { 0x1p-126F }, y;
     struct gemv g = { &y, x, &w, 1, true, true };
     for (int isa = 0; isa < ISA_COUNT; isa++) {

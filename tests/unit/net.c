@@ -361,7 +361,12 @@ golden_quantize(struct golden *g, enum quant kind)
         NEED(scale2);
         *scale2 = t.scale2;
         g->owned[g->n_owned++] = scale2;
-        *w = (struct weight){ DT_NVFP4, codes, scales, scale2, NULL, w->out, w->in };
+        *w = (struct weight){ .dtype = DT_NVFP4,
+                              .values = codes,
+                              .scales = scales,
+                              .scale2 = scale2,
+                              .out = w->out,
+                              .in = w->in };
     }
 }
 

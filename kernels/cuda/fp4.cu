@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: MIT */
+/* fp4: activations in NVFP4, and their products with weights in NVFP4.
+ *
+ * Codes and scales are the CPU's bytes: a block is quant_math.h's, a thread each.  Products
+ * are cuBLASLt's, by the chip's own 4-bit units where it has them, else of what codes and
+ * scales stand for, which bf16 holds exactly; both go to f32.  cuBLASLt has one multiplier
+ * a product, which is the weight's tensor scale; that of a row comes behind it, with what
+ * is to be added, before anything is rounded to the type of activations. */
+#include "kernels/cuda/cuda.h"
+
+#include "kernels/cuda/blocks.h"
+
+#define TILES_FN static __host__ __device__ inline
+#include "lib/nvfp4/tiles.h"
+
+#include <stdio.h>
+
+enum { THREADS = 128 };
+
+/* Blocks for so many threads, which go through the rest in steps of the grid. */
+static unsigned
+grid_of(const struct cuda *c, size_t threads)
+{
+    unsigned want = blocks_of(threads, THREADS), most = (unsigned)c->sms * 16;
+    return want < most ? want : most;
+}
+
+/* ---- activations to codes and back ------------------------------------------------------ */
+
+static __device__ __forceinline__ void
+store_expanded(__nv_bfloat16 *to, const struct coded *out)
+{
+    uint4 *four = (uint4 *)to;
+    four[0] = products(out->codes[0], out->scale);
+    four[1] = products(out->codes[1], out->scale);
+}
+
+static __device__ __forceinline__ void
+widen(float *to, uint32_t two)
+{
+    *(float2 *)to = make_float2(f_from(two << 16), f_from(two & 0xffff0000));
+}
+
+static __device__ __forceinline__ void
+store_expanded(float *to, const struct coded *out)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint4 eight = products(out->codes[half], out->scale);
+        widen(to + 8 * half, eight.x);
+        widen(to + 8 * half + 2, eight.y);
+        widen(to + 8 * half + 4, eight.z);
+        widen(to + 8 * half + 6, eight.w);
+    }
+}
+
+/* The largest magnitude of a row as bits, for all threads of its block. */
+template <typename T>
+static __device__ __forceinline__ uint32_t
+largest(const T *x, size_t blocks)
+{
+    __shared__ unsigned room;
+    uint32_t most = 0;
+    if (threadIdx.x == 0)
+        room = 0;
+    for (size_t b = threadIdx.x; b < blocks; b += THREADS) {
+        struct values v;
+        load_row(&v, x + b * COLUMNS);
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            most = max(most, f_bits(v.x[i]) & 0x7fffffff);
+    }
+    most = __reduce_max_sync(0xffffffffU, most);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        atomicMax(&room, most);
+    __syncthreads();
+    return room;
+}
+
+/* A row a block of threads; those behind the last one only fill up tiles. */
+template <typename T, enum quant KIND>
+static __global__ void
+__launch_bounds__(THREADS)
+    quantize_rows_kernel(struct packed_rows to, const T *x, enum dtype source)
+{
+    size_t row = blockIdx.x, wide = to.in / COLUMNS;
+    size_t written = to.tiles ? tiles_blocks(wide) : wide;
+    bool there = row < to.rows;
+    const T *in = x + (there ? row * to.in : 0);
+    uint32_t most = there ? largest(in, wide) : 0;
+    bool finite = most < 0x7f800000;
+    const struct quant_scale t = tensor_scale(KIND, false, f_from(finite ? most : 0));
+    if (there && threadIdx.x == 0)
+        to.scale2[row] = finite ? t.scale2 : f_from(0x7fc00000);
+    for (size_t b = threadIdx.x; b < written; b += THREADS) {
+        struct coded out = { { 0, 0 }, 0 };
+        if (there && finite && b < wide) {
+            struct values v;
+            load_row(&v, in + b * COLUMNS);
+            v.amax = row_amax(v.x);
+            if (KIND == QUANT_MAX)
+                code_max(&out, &v, &t, NULL, 0);
+            else
+                code_native(&out, &v, source);
+        }
+        if (to.tiles)
+            to.tiles[tiles_at(row, b, wide)] = (uint8_t)out.scale;
+        if (!there || b >= wide)
+            continue;
+        size_t at = row * wide + b;
+        if (to.codes) {
+            ((uint2 *)to.codes)[at] = make_uint2(out.codes[0], out.codes[1]);
+            to.scales[at] = (uint8_t)out.scale;
+        }
+        if (to.expanded)
+            store_expanded((T *)to.expanded + at * COLUMNS, &out);
+    }
+}
+
+template <typename T>
+static void
+quantize_rows(struct cuda *c, const struct packed_rows *to, const void *x,
+              const struct quant_spec *spec)
+{
+    unsigned blocks = (unsigned)(to->tiles ? tiles_rows(to->rows) : to->rows);
+    if (spec->kind == QUANT_MAX)
+        quantize_rows_kernel<T, QUANT_MAX>
+            <<<blocks, THREADS, 0, c->stream>>>(*to, (const T *)x, spec->source);
+    else
+        quantize_rows_kernel<T, QUANT_NATIVE>
+            <<<blocks, THREADS, 0, c->stream>>>(*to, (const T *)x, spec->source);
+    cuda_launched(c, "quantize rows");
+}
+
+void
+cuda_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *x,
+                   const struct quant_spec *spec)
+{
+    struct cuda *c = cuda_of(k);
+    if (!cuda_ready(c) || to->rows == 0)
+        return;
+    if (to->in % COLUMNS || (spec->kind != QUANT_MAX && spec->kind != QUANT_NATIVE)) {
+        err_set(c->err, ERR_USAGE,
+                "cuda: rows of %zu numbers by quantizer %s: want a "
+                "multiple of 16, and max or native",
+                to->in, quant_name(spec->kind));
+        return;
+    }
+    BY_ACT(c, quantize_rows, c, to, x, spec);
+}
+
+/* Eight numbers a thread. */
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS) unpack_rows_kernel(T *y, struct packed_rows x)
+{
+    size_t n = x.rows * x.in / 8, step = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
+        float scale2 = x.scale2[i * 8 / x.in], v[8];
+        if (x.expanded) {
+            for (int e = 0; e < 8; e++)
+                v[e] = to_f32(((const T *)x.expanded)[i * 8 + e]);
+        } else {
+            uint4 eight = products(((const uint32_t *)x.codes)[i], x.scales[i / 2]);
+            widen(v, eight.x);
+            widen(v + 2, eight.y);
+            widen(v + 4, eight.z);
+            widen(v + 6, eight.w);
+        }
+        for (int e = 0; e < 8; e++)
+            y[i * 8 + e] = from_f32<T>(f_mul(v[e], scale2));
+    }
+}
+
+template <typename T>
+static void
+unpack_rows(struct cuda *c, void *y, const struct packed_rows *x)
+{
+    unsigned grid = grid_of(c, x->rows * x->in / 8);
+    unpack_rows_kernel<<<grid, THREADS, 0, c->stream>>>((T *)y, *x);
+    cuda_launched(c, "unpack rows");
+}
+
+void
+cuda_unpack_rows(struct kernels *k, void *y, const struct packed_rows *x)
+{
+    struct cuda *c = cuda_of(k);
+    if (cuda_ready(c) && x->rows)
+        BY_ACT(c, unpack_rows, c, y, x);
+}
+
+/* ---- tiles -------------------------------------------------------------------------------- */
+
+/* The four scales of a tile's row a thread. */
+static __global__ void
+__launch_bounds__(THREADS)
+    tile_kernel(uint32_t *tiles, const uint8_t *scales, size_t rows, size_t blocks)
+{
+    size_t across = tiles_blocks(blocks) / TILE_BLOCKS, n = tiles_rows(rows) * across;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * THREADS) {
+        size_t row = i / across, block = i % across * TILE_BLOCKS;
+        uint32_t four = 0;
+        for (size_t b = 0; b < TILE_BLOCKS && row < rows && block + b < blocks; b++)
+            four |= (uint32_t)scales[row * blocks + block + b] << 8 * b;
+        tiles[tiles_at(row, block, blocks) / TILE_BLOCKS] = four;
+    }
+}
+
+void
+cuda_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
+          size_t blocks)
+{
+    struct cuda *c = cuda_of(k);
+    unsigned grid = grid_of(c, tiles_bytes(rows, blocks) / TILE_BLOCKS);
+    if (!cuda_ready(c) || grid == 0)
+        return;
+    tile_kernel<<<grid, THREADS, 0, c->stream>>>((uint32_t *)tiles, scales, rows,
+                                                 blocks);
+    cuda_launched(c, "tile");
+}
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+/* A row a block of threads, N columns a thread at a time. */
+template <typename T, int N>
+static __global__ void
+finish_kernel(T *y, const float *sums, const float *scale2, const T *add, size_t out)
+{
+    size_t row = blockIdx.x;
+    float s = scale2[row];
+    for (size_t o = threadIdx.x * (size_t)N; o < out; o += blockDim.x * (size_t)N) {
+        size_t at = row * out + o;
+        pack<float, N> sum = *(const pack<float, N> *)(sums + at);
+        pack<T, N> c, r;
+        if (add)
+            c = *(const pack<T, N> *)(add + at);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float v = f_mul(sum.v[i], s);
+            r.v[i] = from_f32<T>(add ? f_add(v, to_f32(c.v[i])) : v);
+        }
+        *(pack<T, N> *)(y + at) = r;
+    }
+}
+
+template <typename T>
+static void
+finish(struct cuda *c, void *y, const float *sums, const float *scale2, const void *add,
+       size_t rows, size_t out)
+{
+    if (!cuda_ready(c))
+        return;
+    if (out % 4 == 0)
+        finish_kernel<T, 4><<<(unsigned)rows, 256, 0, c->stream>>>((T *)y, sums, scale2,
+                                                                   (const T *)add, out);
+    else
+        finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->stream>>>((T *)y, sums, scale2,
+                                                                   (const T *)add, out);
+    cuda_launched(c, "finish");
+}
+
+/* Memory for the sums of some rows; taken by the first product that needs it. */
+static bool
+take_sums(struct cuda *c)
+{
+    enum part part = c->k.part;
+    if (!c->sums) {
+        c->k.part = PART_WORK;
+        c->sums = (float *)c->k.alloc(&c->k, c->k.is.sums);
+        c->k.part = part;
+    }
+    return c->sums != NULL;
+}
+
+static void
+some_rows(struct cuda *c, const struct packed_rows *x, const struct weight *w,
+          size_t first, size_t n)
+{
+    size_t at = first * x->in;
+    if (c->k.is.fp4 == FP4_NATIVE)
+        cuda_gemm_fp4(c, c->sums, x->codes + at / 2,
+                      x->tiles + tiles_at(first, 0, x->in / COLUMNS), w, n);
+    else
+        cuda_logits(&c->k, c->sums, (const char *)x->expanded + at * kernels_act(&c->k),
+                    w, n);
+}
+
+void
+cuda_linear_fp4(struct kernels *k, void *y, const struct packed_rows *x,
+                const struct weight *w, const void *add)
+{
+    struct cuda *c = cuda_of(k);
+    size_t act = kernels_act(k);
+    // Whole tiles at a time.
+    size_t most = k->is.sums / (w->out * sizeof(float)) / TILE_ROWS * TILE_ROWS;
+    if (!cuda_ready(c) || x->rows == 0 || !take_sums(c))
+        return;
+    if (w->dtype != DT_NVFP4 || w->in != x->in || most == 0) {
+        err_set(c->err, ERR_USAGE, "cuda: a product of NVFP4 with %s, %zu x %zu",
+                dtype_name(w->dtype), w->out, w->in);
+        return;
+    }
+    for (size_t first = 0; first < x->rows && cuda_ready(c); first += most) {
+        size_t n = x->rows - first < most ? x->rows - first : most;
+        size_t at = first * w->out * act;
+        some_rows(c, x, w, first, n);
+        BY_ACT(c, finish, c, (char *)y + at, c->sums, x->scale2 + first,
+               add ? (const char *)add + at : NULL, n, w->out);
+    }
+}
+
+/* ---- whether there are native ones ----------------------------------------------------------- */
+
+/* cuBLASLt is asked for a product on that device. */
+static bool
+ask(struct cuda *c, char *why, size_t n)
+{
+    bool yes = false;
+    cudaDeviceProp p;
+    if (!cuda_check(c, cudaGetDeviceProperties(&p, c->device),
+                    "cudaGetDeviceProperties")) {
+        snprintf(why, n, "%s", c->err->msg);
+        return false;
+    }
+    if (p.major != 10 && p.major != 12) {
+        snprintf(why, n, "cuda:%d, sm_%d%d, has no 4-bit products", c->device, p.major,
+                 p.minor);
+        return false;
+    }
+    if (cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice") &&
+        cuda_check(c, cudaMalloc(&c->workspace, 4096), "cudaMalloc") &&
+        cuda_gemm_open(c))
+        yes = cuda_gemm_has_fp4(c);
+    if (!yes)
+        snprintf(why, n, "%s", c->err->msg);
+    cuda_gemm_close(c);
+    cudaFree(c->workspace);
+    return yes;
+}
+
+extern "C" __attribute__((visibility("default"))) bool
+nibble_cuda_native(int device, char *why, size_t n)
+{
+    struct err err = {};
+    struct cuda c = {};
+    c.err = &err;
+    c.device = device;
+    c.algorithm = -1;
+    return ask(&c, why, n);
+}

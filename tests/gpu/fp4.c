@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT */
+/* fp4: activations in NVFP4 and their products with NVFP4 weights: codes, scales and tiles
+ * are the CPU's bytes; products are near the CPU's, emulated on every GPU, and by the
+ * chip's own 4-bit units where it has them.  What did not run is said. */
+#include "tests/gpu/pair.h"
+
+#include "lib/nvfp4/quant.h"
+#include "lib/nvfp4/tiles.h"
+
+enum { FORMS = 2 }; // what there is of rows: expanded; codes, scales and tiles
+
+static const char *const forms[FORMS] = { "expanded", "codes" };
+
+/* ---- rows ---------------------------------------------------------------------------- */
+
+/* Rows on both sides; the GPU's memory is poisoned. */
+struct both_rows {
+    struct packed_rows cpu, gpu;
+};
+
+static void
+rows_open(struct both_rows *b, int form, size_t rows, size_t in)
+{
+    size_t whole = tiles_rows(rows), n = whole * in;
+    b->cpu = (struct packed_rows){ .rows = rows, .in = in };
+    b->cpu.codes = malloc(n / 2 + 1);
+    b->cpu.scales = malloc(n / NVFP4_BLOCK + 1);
+    b->cpu.scale2 = malloc(rows * sizeof(float) + 1);
+    NEED(b->cpu.codes && b->cpu.scales && b->cpu.scale2);
+    b->gpu = (struct packed_rows){ .rows = rows, .in = in };
+    b->gpu.scale2 = pair_poisoned(rows * sizeof(float));
+    if (form == 0) {
+        b->gpu.expanded = pair_poisoned(n * kernels_act(gpu));
+        return;
+    }
+    b->gpu.codes = pair_poisoned(n / 2);
+    b->gpu.scales = pair_poisoned(n / NVFP4_BLOCK);
+    b->gpu.tiles = pair_poisoned(tiles_bytes(rows, in / NVFP4_BLOCK));
+}
+
+static void
+rows_close(struct both_rows *b)
+{
+    free(b->cpu.codes);
+    free(b->cpu.scales);
+    free(b->cpu.scale2);
+    gpu->release(gpu, b->gpu.codes);
+    gpu->release(gpu, b->gpu.scales);
+    gpu->release(gpu, b->gpu.scale2);
+    gpu->release(gpu, b->gpu.expanded);
+    gpu->release(gpu, b->gpu.tiles);
+}
+
+static void
+check_bytes(const char *what, const void *on_gpu, const void *want, size_t n)
+{
+    uint8_t *found = malloc(n + 1);
+    size_t at = 0;
+    NEED(found);
+    CHECK(gpu->download(gpu, found, on_gpu, n) == 0);
+    while (at < n && found[at] == ((const uint8_t *)want)[at])
+        at++;
+    CHECK_SAY(at == n, "%s: byte %zu of %zu: %02x, the CPU's is %02x", what, at, n,
+              at < n ? found[at] : 0, at < n ? ((const uint8_t *)want)[at] : 0);
+    free(found);
+}
+
+/* Codes times scales. */
+static void
+check_expanded(const char *what, const struct both_rows *b)
+{
+    size_t n = b->cpu.rows * b->cpu.in, wrong = 0;
+    float *found = pair_get(b->gpu.expanded, gpu->is.act, n);
+    for (size_t i = 0; i < n; i++) {
+        unsigned code = b->cpu.codes[i / 2] >> (i % 2 * 4) & 15;
+        wrong += found[i] != e2m1_value(code) * e4m3_value(b->cpu.scales[i / 16]);
+    }
+    CHECK_SAY(wrong == 0, "%s: %zu of %zu products are wrong", what, wrong, n);
+    free(found);
+}
+
+/* As activations are, so that both sides see the same. */
+static float *
+make_rows(size_t rows, size_t in)
+{
+    enum dtype act = gpu->is.act;
+    float *x = pair_random(rows * in, 1, act, (uint32_t)(rows + in));
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < in; i++) {
+            float *v = &x[r * in + i];
+            if (r % 7 == 1)
+                *v = i % 37 == 5 ? 64 * *v : *v;
+            else if (r % 7 == 2)
+                *v = (float)((int)(i * 31 % 25) - 12) * 0.25F;
+            else if (r % 7 == 3)
+                *v = i / 16 % 2 ? *v : i % 2 ? -0.0F : 0;
+            else if (r % 7 == 4)
+                *v = ldexpf(*v, (int)(r % 40) - 20 - (int)(i / 16 % 9));
+            else if (r % 7 == 5 && r > 60)
+                *v = 0;
+        }
+    if (rows > 100) {
+        x[99 * in + in / 2] = NAN;
+        x[98 * in] = -INFINITY;
+    }
+    return x;
+}
+
+static void
+check_rows(int form, size_t rows, size_t in, enum quant kind)
+{
+    enum dtype act = gpu->is.act;
+    struct both_rows b;
+    struct quant_spec spec = { .kind = kind, .source = act };
+    char what[120];
+    size_t n = rows * in, blocks = in / NVFP4_BLOCK;
+    float *x = make_rows(rows, in), *back = malloc(n * sizeof *back + 1);
+    void *gx = pair_put(x, act, n), *gy = pair_poisoned(n * kernels_act(gpu));
+    NEED(back);
+    snprintf(what, sizeof what, "%s, %s, %s, %zu rows of %zu", dtype_name(act),
+             quant_name(kind), forms[form], rows, in);
+    rows_open(&b, form, rows, in);
+    cpu->quantize_rows(cpu, &b.cpu, x, &spec);
+    gpu->quantize_rows(gpu, &b.gpu, gx, &spec);
+    float *scale2 = pair_get(b.gpu.scale2, DT_F32, rows);
+    for (size_t r = 0; r < rows; r++)
+        CHECK_SAY(scale2[r] == b.cpu.scale2[r] ||
+                      (isnan(scale2[r]) && isnan(b.cpu.scale2[r])),
+                  "%s: scale of row %zu: %a, the CPU's is %a", what, r,
+                  (double)scale2[r], (double)b.cpu.scale2[r]);
+    free(scale2);
+    if (form == 0) {
+        check_expanded(what, &b);
+    } else {
+        uint8_t *tiles = malloc(tiles_bytes(rows, blocks) + 1);
+        NEED(tiles);
+        cpu->tile(cpu, tiles, b.cpu.scales, rows, blocks);
+        check_bytes(what, b.gpu.codes, b.cpu.codes, n / 2);
+        check_bytes(what, b.gpu.scales, b.cpu.scales, n / NVFP4_BLOCK);
+        check_bytes(what, b.gpu.tiles, tiles, tiles_bytes(rows, blocks));
+        free(tiles);
+    }
+    cpu->unpack_rows(cpu, back, &b.cpu);
+    gpu->unpack_rows(gpu, gy, &b.gpu);
+    float *found = pair_get(gy, act, n);
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; i++) {
+        float want = act == DT_BF16 ? num_from_bf16(num_to_bf16(back[i])) : back[i];
+        wrong += !(found[i] == want || (isnan(found[i]) && isnan(want)));
+    }
+    CHECK_SAY(wrong == 0, "%s: %zu of %zu values are wrong", what, wrong, n);
+    rows_close(&b);
+    gpu->release(gpu, gx);
+    gpu->release(gpu, gy);
+    free(found);
+    free(back);
+    free(x);
+}
+
+static void
+check_tile(size_t rows, size_t blocks)
+{
+    size_t n = tiles_bytes(rows, blocks);
+    uint8_t *scales = malloc(rows * blocks + 1), *want = malloc(n + 1);
+    char what[80];
+    NEED(scales && want);
+    check_fill(scales, rows * blocks);
+    cpu->tile(cpu, want, scales, rows, blocks);
+    void *from = pair_bytes(scales, rows * blocks), *to = pair_poisoned(n);
+    gpu->tile(gpu, to, from, rows, blocks);
+    snprintf(what, sizeof what, "tiles of %zu x %zu", rows, blocks);
+    check_bytes(what, to, want, n);
+    gpu->release(gpu, from);
+    gpu->release(gpu, to);
+    free(scales);
+    free(want);
+}
+
+/* ---- products -------------------------------------------------------------------------- */
+
+struct both {
+    struct weight cpu, gpu;
+    uint8_t *codes, *scales;
+    float scale2;
+    void *device[4];
+};
+
+static void
+weight_open(struct both *b, size_t out, size_t in)
+{
+    size_t n = out * in, bad;
+    float *x = pair_random(n, 0.05F, DT_BF16, 3);
+    struct quant_spec spec = { .kind = QUANT_SWEEP, .isa = isa_best() };
+    struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, x, n, &bad));
+    *b = (struct both){ .codes = malloc(n / 2), .scales = malloc(n / 16) };
+    NEED(b->codes && b->scales);
+    nvfp4_quant(b->codes, b->scales, x, out, in, 0, &spec, &t, NULL);
+    free(x);
+    b->scale2 = t.scale2;
+    b->cpu = (struct weight){ .dtype = DT_NVFP4,
+                              .values = b->codes,
+                              .scales = b->scales,
+                              .scale2 = &b->scale2,
+                              .out = out,
+                              .in = in };
+    b->device[0] = pair_bytes(b->codes, n / 2);
+    b->device[1] = pair_bytes(b->scales, n / 16);
+    b->device[2] = pair_bytes(&t.scale2, sizeof t.scale2);
+    b->device[3] = pair_poisoned(tiles_bytes(out, in / NVFP4_BLOCK));
+    gpu->tile(gpu, b->device[3], b->device[1], out, in / NVFP4_BLOCK);
+    b->gpu = (struct weight){ .dtype = DT_NVFP4,
+                              .values = b->device[0],
+                              .scales = b->device[1],
+                              .scale2 = b->device[2],
+                              .out = out,
+                              .in = in,
+                              .tiles = b->device[3] };
+}
+
+static void
+weight_close(struct both *b)
+{
+    free(b->codes);
+    free(b->scales);
+    for (int i = 0; i < 4; i++)
+        gpu->release(gpu, b->device[i]);
+}
+
+/* What may be lost: f32 sums in another order; bf16 rounds once.  A chip's own sums may
+ * have fewer bits than f32, of which nothing is promised. */
+static double
+limit(bool native)
+{
+    return gpu->is.act == DT_F32 ? native ? 1e-4 : 1e-5 : 4e-3;
+}
+
+static void
+check_product(bool native, size_t rows, size_t out, size_t in)
+{
+    enum dtype act = gpu->is.act;
+    enum fp4 was = gpu->is.fp4;
+    struct quant_spec spec = { .kind = QUANT_MAX, .source = act };
+    struct both_rows x;
+    struct both w;
+    char what[120];
+    size_t n = rows * out;
+    float *plain = pair_random(rows * in, 1, act, 5), *c = pair_random(n, 1, act, 6);
+    float *want = malloc(n * sizeof *want + 1);
+    void *gx = pair_put(plain, act, rows * in), *gc = pair_put(c, act, n);
+    void *y = pair_poisoned(n * kernels_act(gpu));
+    NEED(want);
+    rows_open(&x, native, rows, in);
+    weight_open(&w, out, in);
+    cpu->quantize_rows(cpu, &x.cpu, plain, &spec);
+    gpu->is.fp4 = native ? FP4_NATIVE : FP4_EXPANDED;
+    gpu->quantize_rows(gpu, &x.gpu, gx, &spec);
+    for (int add = 0; add < 2; add++) {
+        cpu->linear_fp4(cpu, want, &x.cpu, &w.cpu, add ? c : NULL);
+        gpu->linear_fp4(gpu, y, &x.gpu, &w.gpu, add ? gc : NULL);
+        float *found = pair_get(y, act, n);
+        snprintf(what, sizeof what, "%s, %s, %zu rows (%zu, %zu)%s",
+                 native ? "native" : "emulated", dtype_name(act), rows, out, in,
+                 add ? ", added" : "");
+        PAIR_NEAR(what, found, want, n, limit(native));
+        free(found);
+    }
+    gpu->is.fp4 = was;
+    weight_close(&w);
+    rows_close(&x);
+    gpu->release(gpu, gx);
+    gpu->release(gpu, gc);
+    gpu->release(gpu, y);
+    free(plain);
+    free(c);
+    free(want);
+}
+
+static void
+check(enum dtype act, bool native)
+{
+    static const size_t rows[] = { 1, 5, 8, 9, 127, 128, 129, 300 };
+    static const size_t wide[] = { 16, 48, 128, 608, 2560, 9728 };
+    static const size_t shapes[][2] = { { 48, 16 },    { 100, 144 },   { 128, 128 },
+                                        { 256, 640 },  { 1024, 2560 }, { 2560, 9728 },
+                                        { 9728, 2560 } };
+    pair_open(act);
+    for (size_t w = 0; w < sizeof wide / sizeof *wide; w++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (int form = 0; form < FORMS; form++) {
+                check_rows(form, rows[r], wide[w], QUANT_MAX);
+                check_rows(form, rows[r], wide[w], QUANT_NATIVE);
+            }
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t blocks = 1; blocks < 12; blocks++)
+            check_tile(rows[r], blocks);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            size_t out = shapes[s][0], in = shapes[s][1];
+            check_product(false, rows[r], out, in);
+            if (native && out % FP4_NATIVE_UNIT == 0 && in % FP4_NATIVE_UNIT == 0)
+                check_product(true, rows[r], out, in);
+        }
+    // More rows than sums are taken for at a time.
+    check_product(false, 5000, 9728, 128);
+    if (native)
+        check_product(true, 5000, 9728, 128);
+    pair_close();
+}
+
+int
+main(void)
+{
+    char why[512];
+    bool native = kernels_cuda_native(0, why, sizeof why);
+    if (!native && kernels_cuda_count() > 0)
+        printf("not run: native products of NVFP4: %s\n", why);
+    check(DT_F32, native);
+    check(DT_BF16, native);
+    return check_end();
+}
