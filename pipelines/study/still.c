@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /* still: an optimizer that keeps its weights in 4 bits, beside ours, an experiment.
  *
- * One matrix, no model: weights are drawn with a deviation of sigma and quantized; from
- * there each scheme takes STEPS steps of AdamW with equal gradients, 1e-3 times a fixed
- * sign of each element plus normal noise of the same size.  The schemes:
+ * One matrix, no model.  Weights are drawn with a deviation of sigma and go the way that the
+ * seed's went: into a file by the quantizer "torchao", back into numbers, and into codes by
+ * "native", which is what its optimizer keeps.  From there each scheme takes steps of AdamW
+ * with equal gradients, 1e-3 times a fixed sign of each element plus normal noise of the same
+ * size.  The schemes are operations of kernels/cpu as trainstep runs them:
  *
- *   f32        f32 weights and moments; kernels/cpu/adamw.c
- *   bf16_int8  ours: bf16 weights with stochastic rounding, 8-bit moments; the same file
- *   w4         weights are read from NVFP4 and written to it in each step, by the
- *              quantizer "native" from bf16; moments in f32
- *   w4_mv4     moments are, too, by "native" from f32: the packed optimizer whose files
- *              "--compat seed" can read
+ *   f32        f32 weights and moments
+ *   bf16_int8  ours: bf16 weights with stochastic rounding, 8-bit moments
+ *   w4_mv4     the seed's: weights and moments come out of NVFP4 in each step and go back
+ *   w4_mv8     the same with its 8-bit moments
  *
- * Codes are those of NVFP4 weights; those of f32 and bf16 weights are made by the same
- * quantizer in each step, to look at them.  Columns:
+ * Codes are those of NVFP4 weights; those of f32 and bf16 weights are made by "native" in
+ * each step, to look at them.  Columns:
  *
- *   codes_step   percent of the 4-bit codes that differ from the step before, mean; the
- *                sign of a 0 does not count
+ *   codes_first  percent of the 4-bit codes that the first step changes; in it, AdamW moves
+ *                every weight by the rate.  The sign of a 0 does not count
+ *   codes_step   the same, mean of all steps
  *   scales_step  the same of the block scales
- *   codes_all    percent of the codes that differ from the first, after all steps
+ *   codes_all    percent of the codes that differ from those at the start, after all steps
  *   moved        sum of the movements against the fixed signs, in percent of f32's
  *   m_zero, v_zero   percent of moments that read back as 0, after all steps
+ *
+ *   still [STEPS]      as many steps (100)
  *
  * No randomness but Philox, no libm but sqrtf: equal everywhere.
  */
@@ -34,10 +37,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 128, COLS = 1024, N = ROWS * COLS, STEPS = 100 };
-enum scheme { F32, BF16_INT8, W4, W4_MV4, SCHEMES };
+enum { ROWS = 128, COLS = 1024, N = ROWS * COLS };
+enum scheme { F32, BF16_INT8, W4_MV4, W4_MV8, SCHEMES };
 
-static const char *const names[] = { "f32", "bf16_int8", "w4", "w4_mv4" };
+static const char *const names[] = { "f32", "bf16_int8", "w4_mv4", "w4_mv8" };
 
 /* A matrix in NVFP4 of one level. */
 struct packed4 {
@@ -45,9 +48,11 @@ struct packed4 {
 };
 
 struct optimizer {
-    float w[N], m[N], v[N]; // as they read back; m and v of BF16_INT8 are not looked at
-    struct packed4 now, before, first;
-    struct adam_state state; // of F32 and BF16_INT8
+    enum scheme scheme;
+    float w[N];                        // as it reads back
+    struct packed4 now, before, first; // now: the weight itself, of W4_*
+    struct adam_state state;           // of F32 and BF16_INT8
+    struct seed_state seed;            // of W4_*
 };
 
 static void *
@@ -80,18 +85,18 @@ sign_of(uint32_t index)
 }
 
 static void
-pack(struct packed4 *to, const float *x, enum dtype source)
+pack(struct packed4 *to, const float *x, enum quant kind)
 {
-    const struct quant_spec spec = { .kind = QUANT_NATIVE, .source = source };
+    const struct quant_spec spec = { .kind = kind, .source = DT_BF16 };
     const struct quant_scale scale = nvfp4_scale(&spec, 0);
     nvfp4_quant(to->codes, to->scales, x, ROWS, COLS, 0, &spec, &scale, NULL);
 }
 
-/* The nearest that NVFP4 has. */
+/* To the nearest that NVFP4 has; products of 2 and 4 significant bits are exact in bf16. */
 static void
-through(struct packed4 *p, float *x, enum dtype source)
+through(struct packed4 *p, float *x, enum quant kind)
 {
-    pack(p, x, source);
+    pack(p, x, kind);
     nvfp4_decode(x, p->codes, p->scales, 1, N);
 }
 
@@ -106,25 +111,34 @@ static struct optimizer *
 start(enum scheme scheme, float sigma)
 {
     struct optimizer *o = get(sizeof *o);
+    o->scheme = scheme;
     for (uint32_t i = 0; i < N; i++)
         o->w[i] = sigma * normal(i, 0, 100);
     to_bf16(o->w);
-    /* Products of 2 and 4 significant bits: exact in bf16.  More than once, until they
-     * stay: the scale of what was quantized may be another. */
-    for (int i = 0; i < 10; i++)
-        through(&o->now, o->w, DT_BF16);
+    through(&o->now, o->w, QUANT_TORCHAO);
+    through(&o->now, o->w, QUANT_NATIVE);
     o->first = o->now;
-    if (scheme == F32)
+    switch (scheme) {
+    case F32:
         o->state = (struct adam_state){ get(N * 4), DT_F32, MOMENTS_F32, get(N * 4),
                                         get(N * 4), NULL,   NULL };
-    if (scheme == BF16_INT8)
+        memcpy(o->state.master, o->w, N * 4);
+        break;
+    case BF16_INT8:
         o->state = (struct adam_state){ get(N * 2), DT_BF16, MOMENTS_INT8, get(N),
                                         get(N),     get(N),  get(N) };
-    for (size_t i = 0; i < N && scheme <= BF16_INT8; i++)
-        if (scheme == F32)
-            ((float *)o->state.master)[i] = o->w[i];
-        else
+        for (size_t i = 0; i < N; i++)
             ((uint16_t *)o->state.master)[i] = num_to_bf16(o->w[i]);
+        break;
+    default: // scales are bytes of blocks, or f32 of rows
+        o->seed =
+            (struct seed_state){ .w = { o->now.codes, o->now.scales },
+                                 .m = { get(N), get(N) },
+                                 .v = { get(N), get(N) },
+                                 .moments = scheme == W4_MV4 ? SEED_NVFP4 : SEED_INT8,
+                                 .rows = ROWS,
+                                 .cols = COLS };
+    }
     return o;
 }
 
@@ -136,47 +150,32 @@ end(struct optimizer *o)
     free(o->state.v);
     free(o->state.m_scale);
     free(o->state.v_scale);
+    free(o->seed.m.q);
+    free(o->seed.m.scales);
+    free(o->seed.v.q);
+    free(o->seed.v.scales);
     free(o);
 }
 
-/* One step of what keeps weights in 4 bits: numerics as in kernels/cpu/adamw.c, but all
- * comes out of NVFP4 and goes back to it. */
 static void
-packed_step(struct optimizer *o, enum scheme scheme, const float *g,
-            const struct adam_step *a)
+step(struct kernels *k, struct optimizer *o, float *g, const struct adam_step *a)
 {
-    static struct packed4 moment;
-    for (size_t i = 0; i < N; i++) {
-        o->m[i] = a->beta1 * o->m[i] + (1 - a->beta1) * g[i];
-        o->v[i] = a->beta2 * o->v[i] + (1 - a->beta2) * (g[i] * g[i]);
-        float u = o->m[i] / a->rest1 / (sqrtf(o->v[i] / a->rest2) + a->eps);
-        o->w[i] = o->w[i] - a->lr * u;
-    }
-    to_bf16(o->w);
-    through(&o->now, o->w, DT_BF16);
-    if (scheme == W4_MV4) {
-        through(&moment, o->m, DT_F32);
-        through(&moment, o->v, DT_F32);
-    }
-}
-
-static void
-step(struct kernels *k, struct optimizer *o, enum scheme scheme, const float *g,
-     const struct adam_step *a)
-{
+    const struct grad grad = { g, DT_F32 };
     o->before = o->now;
-    if (scheme == W4 || scheme == W4_MV4) {
-        packed_step(o, scheme, g, a);
+    if (o->scheme == W4_MV4 || o->scheme == W4_MV8) {
+        k->seed_adamw(k, &o->seed, &grad, 0, ROWS, a);
+        k->seed_values(k, o->w, &o->seed);
         return;
     }
-    k->adamw(k, &o->state, g, 0, N, a);
+    k->adamw(k, &o->state, &grad, 0, N, a);
     for (size_t i = 0; i < N; i++)
-        o->w[i] = scheme == F32 ? ((const float *)o->state.master)[i]
-                                : num_from_bf16(((const uint16_t *)o->state.master)[i]);
+        o->w[i] = o->scheme == F32
+                      ? ((const float *)o->state.master)[i]
+                      : num_from_bf16(((const uint16_t *)o->state.master)[i]);
     static float look[N];
     memcpy(look, o->w, sizeof look);
     to_bf16(look);
-    pack(&o->now, look, DT_BF16);
+    pack(&o->now, look, QUANT_NATIVE);
 }
 
 /* +0 and -0 are one value here. */
@@ -207,12 +206,16 @@ scales_that_differ(const struct packed4 *a, const struct packed4 *b)
     return n;
 }
 
+/* Moments of W4_* that read back as 0. */
 static size_t
-zeros(const float *x)
+zeros(const struct optimizer *o, const struct seed_plane *p)
 {
+    static float x[N];
     size_t n = 0;
+    if (o->seed.moments == SEED_NVFP4)
+        nvfp4_decode(x, p->q, p->scales, 1, N);
     for (size_t i = 0; i < N; i++)
-        if (x[i] == 0)
+        if (o->seed.moments == SEED_NVFP4 ? x[i] == 0 : ((const int8_t *)p->q)[i] == 0)
             n++;
     return n;
 }
@@ -226,21 +229,23 @@ gradients(float *g, uint32_t t)
 
 /* All schemes with one sigma and one rate. */
 static void
-compare(struct kernels *k, float sigma, float lr)
+compare(struct kernels *k, float sigma, float lr, uint32_t steps)
 {
+    static const float no_clip = 1;
     static float g[N], w0[N];
     struct optimizer *o[SCHEMES];
-    double codes[SCHEMES] = { 0 }, scales[SCHEMES] = { 0 }, f32_moved = 0;
+    double first[SCHEMES] = { 0 }, codes[SCHEMES] = { 0 }, scales[SCHEMES] = { 0 },
+           f32_moved = 0;
     for (int s = 0; s < SCHEMES; s++)
         o[s] = start((enum scheme)s, sigma);
     memcpy(w0, o[0]->w, sizeof w0);
     double b1 = 1, b2 = 1;
-    for (uint32_t t = 1; t <= STEPS; t++) {
+    for (uint32_t t = 1; t <= steps; t++) {
         struct adam_step a = { .lr = lr,
                                .beta1 = 0.9F,
                                .beta2 = 0.999F,
                                .eps = 1e-8F,
-                               .clip = 1,
+                               .clip = &no_clip,
                                .seed = 2026,
                                .step = t,
                                .row = 1 };
@@ -250,9 +255,11 @@ compare(struct kernels *k, float sigma, float lr)
         a.rest2 = (float)(1 - b2);
         gradients(g, t);
         for (int s = 0; s < SCHEMES; s++) {
-            step(k, o[s], (enum scheme)s, g, &a);
+            step(k, o[s], g, &a);
             codes[s] += (double)codes_that_differ(&o[s]->now, &o[s]->before);
             scales[s] += (double)scales_that_differ(&o[s]->now, &o[s]->before);
+            if (t == 1)
+                first[s] = codes[s];
         }
     }
     for (int s = 0; s < SCHEMES; s++) {
@@ -261,14 +268,14 @@ compare(struct kernels *k, float sigma, float lr)
             moved -= (double)(sign_of(i) * (o[s]->w[i] - w0[i]));
         if (s == F32)
             f32_moved = moved;
-        printf("%g\t%g\t%s\t%.4f\t%.4f\t%.3f\t%.2f", (double)sigma, (double)lr,
-               names[s], 100 * codes[s] / N / STEPS,
-               100 * scales[s] / sizeof o[s]->now.scales / STEPS,
+        printf("%g\t%g\t%s\t%.4f\t%.4f\t%.4f\t%.3f\t%.2f", (double)sigma, (double)lr,
+               names[s], 100 * first[s] / N, 100 * codes[s] / N / steps,
+               100 * scales[s] / sizeof o[s]->now.scales / steps,
                100 * (double)codes_that_differ(&o[s]->now, &o[s]->first) / N,
                100 * moved / f32_moved);
-        if (s == W4 || s == W4_MV4)
-            printf("\t%.2f\t%.2f\n", 100 * (double)zeros(o[s]->m) / N,
-                   100 * (double)zeros(o[s]->v) / N);
+        if (s == W4_MV4 || s == W4_MV8)
+            printf("\t%.2f\t%.2f\n", 100 * (double)zeros(o[s], &o[s]->seed.m) / N,
+                   100 * (double)zeros(o[s], &o[s]->seed.v) / N);
         else
             printf("\t-\t-\n");
         end(o[s]);
@@ -276,21 +283,23 @@ compare(struct kernels *k, float sigma, float lr)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
-    static const float sigmas[] = { 0.01F, 0.02F, 0.05F };
+    static const float sigmas[] = { 0.01F, 0.015F, 0.02F, 0.03F, 0.05F };
     static const float rates[] = { 1e-5F, 1e-4F, 3e-4F, 1e-3F };
     struct err err = { 0 };
+    long steps = argc > 1 ? strtol(argv[1], NULL, 10) : 100;
     struct kernels *k = kernels_cpu(DT_F32, isa_best(), 1, &err);
-    if (!k) {
-        fprintf(stderr, "still: %s\n", err.msg);
+    if (!k || argc > 2 || steps < 1 || steps > 10000) {
+        fprintf(stderr, "still: %s\n",
+                k ? "usage: still [STEPS], 1 to 10000" : err.msg);
         return 2;
     }
-    printf("sigma\tlr\tscheme\tcodes_step\tscales_step\tcodes_all\tmoved\tm_zero\tv_"
-           "zero\n");
+    printf("sigma\tlr\tscheme\tcodes_first\tcodes_step\tscales_step\tcodes_all\tmoved\t"
+           "m_zero\tv_zero\n");
     for (size_t i = 0; i < sizeof sigmas / sizeof *sigmas; i++)
         for (size_t j = 0; j < sizeof rates / sizeof *rates; j++)
-            compare(k, sigmas[i], rates[j]);
+            compare(k, sigmas[i], rates[j], (uint32_t)steps);
     k->close(k);
     return fflush(stdout) || ferror(stdout) ? 2 : 0;
 }
