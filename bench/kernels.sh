@@ -33,10 +33,8 @@ parts=("$@")
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-cpu=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
-machine=${cpu:-$(uname -m)}
-machine=${machine//,/ }
-commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo -)
+# shellcheck source=bench/common.bash
+source "$here/common.bash"
 build=${NIBBLE_BUILD:-$root/build}
 libs=()
 for l in model kernels format text nvfp4 core; do
@@ -46,10 +44,7 @@ blas=()
 [ -z "${BENCH_BLAS:-}" ] || blas=("-DPEER=\"${BENCH_PEER:-blas}\"" "$BENCH_BLAS")
 "${CC:-cc}" -std=c11 -O2 -D_GNU_SOURCE -I"$root" -o "$dir/kernels" "$here/kernels.c" \
     "${libs[@]}" "${blas[@]}" -lxxhash -lpthread -lm
-if [ -n "$csv" ] && ! [ -s "$csv" ]; then
-    echo date,machine,commit,what,threads,path,value,unit >"$csv"
-fi
+begin what,threads,path,value,unit
 for j in "${threads[@]}"; do
-    "$dir/kernels" -j "$j" "${parts[@]}" | sed "s/^/$(date -u +%F),$machine,$commit,/" |
-        tee -a "${csv:-/dev/null}"
+    "$dir/kernels" -j "$j" "${parts[@]}" | keep
 done

@@ -36,23 +36,13 @@ done
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-cpu=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
-machine=${cpu:-$(uname -m)}
-machine=${machine//,/ }
-commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo -)
+# shellcheck source=bench/common.bash
+source "$here/common.bash"
 build=${NIBBLE_BUILD:-$root/build}
 "${CC:-cc}" -std=c11 -O2 -D_GNU_SOURCE -I"$root" -o "$dir/quant" "$here/quant.c" \
     "$build/libnvfp4.a" "$build/libcore.a" -lm
-if [ -n "$csv" ] && ! [ -s "$csv" ]; then
-    echo date,machine,commit,program,path,quantizer,elements_per_second >"$csv"
-fi
+begin program,path,quantizer,elements_per_second
 missing=0
-
-# keep: rows "program,path,quantizer,elements/s" from standard input.
-keep()
-{
-    sed "s/^/$(date -u +%F),$machine,$commit,/" | tee -a "${csv:-/dev/null}"
-}
 
 part_sqnr() { "$dir/quant" sqnr; }
 

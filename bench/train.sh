@@ -38,22 +38,17 @@ done
 
 dir=$(mktemp -d "${TMPDIR:-/var/tmp}/nibble-bench.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
-cpu=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
-machine=${cpu:-$(uname -m)}
-machine=${machine//,/ }
-commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo -)
+# shellcheck source=bench/common.bash
+source "$here/common.bash"
 python=${BENCH_PYTHON:-python3}
 missing=0
-if [ -n "$csv" ] && ! [ -s "$csv" ]; then
-    echo date,machine,commit,threads,model,program,ms_per_step,tokens_per_second,memory_gb,plan_gb >"$csv"
-fi
+begin threads,model,program,ms_per_step,tokens_per_second,memory_gb,plan_gb
 
 # row MODEL PROGRAM MS TOKENS MEMORY PLAN
 row()
 {
-    printf '%s,%s,%s,%s,%s,%s,%s,%s,%s,%s\n' "$(date -u +%F)" "$machine" "$commit" "$threads" \
-        "$1" "$2" "$3" "$(awk -v t="$4" -v ms="$3" 'BEGIN { printf "%.0f", t / ms * 1000 }')" \
-        "$5" "$6" | tee -a "${csv:-/dev/null}"
+    printf '%s,%s,%s,%s,%s,%s,%s\n' "$threads" "$1" "$2" "$3" \
+        "$(awk -v t="$4" -v ms="$3" 'BEGIN { printf "%.0f", t / ms * 1000 }')" "$5" "$6" | keep
 }
 
 # config HIDDEN FFN LAYERS HEADS KV DIM VOCAB

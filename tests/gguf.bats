@@ -453,6 +453,22 @@ END
     [ ! -e z.gguf ]
 }
 
+@test "the plain GGUF that benchmarks give to llama.cpp: the same values, all that readers ask for" {
+    local demo=$BATS_TEST_DIRNAME/../pipelines/demo dtype
+    for dtype in bf16 f32; do
+        datpack -q --init 3 --config "$demo/config.json" --dtype $dtype -o m.safetensors -f
+        datpack -q -t "$demo/tokenizer.json" -o like.gguf -f m.safetensors
+        "$BATS_TEST_DIRNAME/../bench/gguf_plain.py" m.safetensors like.gguf plain.gguf
+        # Norms are f32 in a GGUF whatever they were.
+        datcat --diff --atol 0 --rtol 0 m.safetensors plain.gguf
+        datcat --tsv -s '*_proj.weight' plain.gguf | awk -v t=$dtype -F '\t' '
+            NR > 1 { n++; bad += $2 != t }
+            END { exit bad || n != 28 }'
+        gguf kv like.gguf | grep -v '^general.file_type' >want
+        gguf kv plain.gguf | grep -v '^general.file_type' | diff want -
+    done
+}
+
 @test "a file cut at every byte" {
     gguf make small-gguf small.gguf
     runbad cut small.gguf
