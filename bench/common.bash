@@ -1,5 +1,5 @@
-# shellcheck shell=bash
 # SPDX-License-Identifier: MIT
+# shellcheck shell=bash
 # What benchmarks share: names of machine and commit, and rows of CSV.  Sourced by
 # scripts that have set $here, the directory of bench/, and $csv, a file or nothing.
 

@@ -9,15 +9,17 @@
 #   -j  threads of both (default: all processors)
 #   -r  rounds of speed; in each, every competitor runs once (5)
 #
-# tokens: the small model of the pipelines answers its control questions in both programs:
-# answers that are equal, and the largest difference of a token's log-probability.  In
-# f32, llama.cpp gets the values of the NVFP4 file in a plain one.  Exit 1 if an answer
-# from that differs; from an NVFP4 file llama.cpp rounds activations to 8 bits, which ours
-# does not, from bf16 to bf16.
-# speed: tokens a second of a prompt of 512, and of 64 decoded one by one from an
-# empty cache, each a second time in its process; medians, lowest and highest of all
-# rounds.  The model is random, of the shape of Qwen3-0.6B; needs 3.5 GB of disk.  busy is how many processors other programs kept busy
-# meanwhile: figures are worth something if it is about 0.
+# tokens: the small model of the pipelines answers its control questions in both programs,
+# from one NVFP4 file: answers that are equal, and the largest difference of a token's
+# log-probability.  llama.cpp rounds activations to 8 bits for such weights, and ours does
+# not; so it gets the same values in a file of f32, too, where it rounds nothing, and in
+# one of bf16.  Exit 1 if an answer differs in f32.
+#
+# speed: tokens a second of a prompt of 512, and of 64 decoded one by one from an empty
+# cache; timed is the second time in a process, loading lies outside.  Medians of all
+# rounds, lowest and highest.  The model is random, of the shape of Qwen3-0.6B; it takes
+# 4 GB of disk.  busy: processors that others kept busy meanwhile, on average; figures are
+# worth something if that is about 0.
 #
 # Environment:
 #   NIBBLE_BIN       the programs (default: ../bin)
@@ -165,7 +167,7 @@ part_tokens()
     local model=$root/out/tiny/model
     "$bin/datpack" -q --to gguf -o "$dir/small-nvfp4.gguf" "$model"
     for file in bf16 f32; do
-        "$bin/nvquant" -q --dequant --dtype $file -o "$dir/small.safetensors" -f "$dir/small-nvfp4.gguf"
+        "$bin/datpack" -q -f --dtype $file -o "$dir/small.safetensors" "$dir/small-nvfp4.gguf"
         "$here/gguf_plain.py" "$dir/small.safetensors" "$dir/small-nvfp4.gguf" "$dir/small-$file.gguf"
     done
     # What comes before the first target is the prompt.
