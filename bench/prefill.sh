@@ -3,11 +3,15 @@
 # "generate" on the CPU beside llama.cpp: with the same NVFP4 file, and with the types
 # that are llama.cpp's own.
 #
-#   bench/prefill.sh [-o CSV] [-j THREADS] [-r ROUNDS] [PART]...     PART: tokens speed (all)
+#   bench/prefill.sh [-o CSV] [-j THREADS] [-r ROUNDS] [-p PROMPT] [-n TOKENS] [PART]...
+#
+# Parts: tokens speed (all).
 #
 #   -o  where rows go (default: only standard output)
 #   -j  threads of both (default: all processors)
 #   -r  rounds of speed; in each, every competitor runs once (5)
+#   -p  length of the prompt (512)
+#   -n  tokens that are decoded (64)
 #
 # tokens: the small model of the pipelines answers its control questions in both programs,
 # from one NVFP4 file: answers that are equal, and the largest difference of a token's
@@ -15,7 +19,7 @@
 # not; so it gets the same values in a file of f32, too, where it rounds nothing, and in
 # one of bf16.  Exit 1 if an answer differs in f32.
 #
-# speed: tokens a second of a prompt of 512, and of 64 decoded one by one from an empty
+# speed: tokens a second of a prompt, and of those decoded one by one from an empty
 # cache; timed is the second time in a process, loading lies outside.  Medians of all
 # rounds, lowest and highest.  The model is random, of the shape of Qwen3-0.6B; it takes
 # 4 GB of disk.  busy: processors that others kept busy meanwhile, on average; figures are
@@ -36,13 +40,15 @@ export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/..
 bin=${NIBBLE_BIN:-$root/bin}
-csv='' threads=$(nproc) rounds=5
-usage='usage: bench/prefill.sh [-o CSV] [-j THREADS] [-r ROUNDS] [PART]...'
-while getopts o:j:r:h opt; do
+csv='' threads=$(nproc) rounds=5 prompt=512 tokens=64
+usage='usage: bench/prefill.sh [-o CSV] [-j THREADS] [-r ROUNDS] [-p PROMPT] [-n TOKENS] [PART]...'
+while getopts o:j:r:p:n:h opt; do
     case $opt in
     o) csv=$OPTARG ;;
     j) threads=$OPTARG ;;
     r) rounds=$OPTARG ;;
+    p) prompt=$OPTARG ;;
+    n) tokens=$OPTARG ;;
     h) echo "$usage" && exit 0 ;;
     *) echo "$usage" >&2 && exit 2 ;;
     esac
@@ -56,9 +62,11 @@ for p in "${parts[@]}"; do
     *) echo "bench/prefill.sh: $p: no such part" >&2 && exit 2 ;;
     esac
 done
-case $rounds in
-'' | *[!0-9]* | 0*) echo "bench/prefill.sh: -r: $rounds: want a whole number above 0" >&2 && exit 2 ;;
-esac
+for p in "$threads" "$rounds" "$prompt" "$tokens"; do
+    case $p in
+    '' | *[!0-9]* | 0*) echo "bench/prefill.sh: $p: want a whole number above 0" >&2 && exit 2 ;;
+    esac
+done
 
 # shellcheck source=bench/common.bash
 source "$here/common.bash"
@@ -185,7 +193,7 @@ part_tokens()
     for compute in "${computes[@]}"; do
         answers "$compute" >"$dir/ours"
         for file in nvfp4 bf16 f32; do
-            "$dir/peer" tokens "$dir/small-$file.gguf" 25 "$threads" <"$dir/prompts" >"$dir/theirs"
+            "$dir/peer" tokens "$dir/small-$file.gguf" 25 1 <"$dir/prompts" >"$dir/theirs"
             read -r equal all most < <(equal "$dir/ours" "$dir/theirs")
             printf '%s,%s,%s,%s,%s,%s,,,1,\n' \
                 "$threads" "$theirs" "$file" "$compute" "answers equal of $all" "$equal" \
@@ -212,14 +220,15 @@ run_ours()
     local ask=("$bin/generate" -q --device cpu -j "$threads" --compute "$1" --json --ids
         --ignore-eos)
     "${ask[@]}" -n 1 -p "$ids" -p "$ids" "$dir/nvfp4.gguf" >"$dir/prefill"
-    "${ask[@]}" -n 65 -p 7919 -p 7919 "$dir/nvfp4.gguf" >"$dir/decode"
-    awk -v p="$(field "$dir/prefill" prefill_s)" -v d="$(field "$dir/decode" decode_s)" \
-        'BEGIN { printf "%.2f %.2f\n", 512 / p, 64 / d }'
+    "${ask[@]}" -n $((tokens + 1)) -p 7919 -p 7919 "$dir/nvfp4.gguf" >"$dir/decode"
+    awk -v prompt="$prompt" -v p="$(field "$dir/prefill" prefill_s)" \
+        -v tokens="$tokens" -v d="$(field "$dir/decode" decode_s)" \
+        'BEGIN { printf "%.2f %.2f\n", prompt / p, tokens / d }'
 }
 
 run_theirs()
 {
-    "$dir/peer" speed "$dir/$1.gguf" 512 64 "$threads"
+    "$dir/peer" speed "$dir/$1.gguf" "$prompt" "$tokens" "$threads"
 }
 
 # Clock ticks: of all programs on all processors, and of ours that have ended.
@@ -241,7 +250,7 @@ summary()
                 "$([ "${name%-*}" = ours ] && echo generate || echo "$theirs")" \
                 "$([ "${name%-*}" = ours ] && echo nvfp4 || echo "${name#*-}")" \
                 "$([ "${name%-*}" = ours ] && echo "${name#*-}" || echo -)" \
-                "$([ $what = 2 ] && echo 'prefill 512' || echo 'decode 64') tokens/s" \
+                "$([ $what = 2 ] && echo "prefill $prompt" || echo "decode $tokens") tokens/s" \
                 "$(sed -n "$(((n + 1) / 2))p" "$dir/sorted")" "$(head -n 1 "$dir/sorted")" \
                 "$(tail -n 1 "$dir/sorted")" "$n" "$1"
         done
@@ -259,7 +268,7 @@ part_speed()
     for type in q8_0 q4_0; do
         "$dir/peer" quantize "$dir/bf16.gguf" "$dir/$type.gguf" $type "$threads"
     done
-    ids=$(awk 'BEGIN { for (i = 1; i <= 512; i++) printf "%d ", i * 7919 % 151936 }')
+    ids=$(awk -v n="$prompt" 'BEGIN { for (i = 1; i <= n; i++) printf "%d ", i * 7919 % 151936 }')
     names=(ours-f32)
     ! can_compute bf16 "$dir/nvfp4.gguf" || names+=(ours-bf16)
     names+=(theirs-nvfp4 theirs-bf16 theirs-q8_0 theirs-q4_0)
