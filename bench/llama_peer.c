@@ -93,12 +93,13 @@ static llama_token
 most_likely(const float *logits, int n, double *logprob)
 {
     llama_token most = 0;
-    double sum = 0;
+    double sum = 1; // its own share
     for (int i = 1; i < n; i++)
         if (logits[i] > logits[most])
             most = i;
     for (int i = 0; i < n; i++)
-        sum += exp((double)logits[i] - (double)logits[most]);
+        if (i != most)
+            sum += exp((double)logits[i] - (double)logits[most]);
     *logprob = -log(sum);
     return most;
 }
