@@ -141,10 +141,11 @@ cuda_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *
     if (!cuda_ready(c) || to->rows == 0)
         return;
     if (to->in % COLUMNS || (spec->kind != QUANT_MAX && spec->kind != QUANT_NATIVE)) {
-        err_set(c->err, ERR_USAGE,
-                "cuda: rows of %zu numbers by quantizer %s: want a "
-                "multiple of 16, and max or native",
-                to->in, quant_name(spec->kind));
+        err_set(
+            c->err, ERR_USAGE,
+            "cuda: rows of %zu numbers by quantizer %d: want a multiple of 16, and max "
+            "or native",
+            to->in, (int)spec->kind);
         return;
     }
     BY_ACT(c, quantize_rows, c, to, x, spec);
