@@ -27,12 +27,16 @@ ifneq ($(words x$(CURDIR)),1)
 $(error make cannot work in a directory whose name has a space: $(CURDIR))
 endif
 
+# $(call path,NAME): a name that the user gave, from where the user is, also with make -C.
+here_is := $(or $(PWD),$(CURDIR))
+path = $(abspath $(if $(filter /%,$1),$1,$(here_is)/$1))
+
 BIN ?= $(or $(NIBBLE_BIN),$(ROOT)/bin)
 OUT ?= $(ROOT)/out/$(name)
 DEVICE ?= cpu
 THREADS ?=
-override BIN := $(abspath $(BIN))
-override OUT := $(abspath $(OUT))
+override BIN := $(call path,$(BIN))
+override OUT := $(call path,$(OUT))
 ifneq ($(words x$(OUT)) $(words x$(BIN)),1 1)
 $(error OUT and BIN must not have a space in them)
 endif
@@ -50,8 +54,12 @@ decimal = $(foreach n,$1,$(if $(shell printf '%s\n' '$($n)' | \
 # $(call input_files,NAME...): these settings, if set, are files; their names become absolute.
 input_files = $(foreach n,$1,$(if $($n),$(call input_file,$n)))
 input_file = $(if $(filter-out 1,$(words $($1)))$(findstring ',$($1)),$(error $1=$($1): want a name \
-	without space and quote))$(if $(wildcard $($1)),,$(error $1=$($1): no such file))$(eval \
-	override $1 := $(abspath $($1)))
+	without space and quote))$(if $(wildcard $(call path,$($1))),,$(error $1=$($1): no such file))$(eval \
+	override $1 := $(call path,$($1)))
+# $(check_model): MODEL, if it is set, is a model directory; its name becomes absolute.
+check_model = $(if $(MODEL),$(if $(filter-out 1,$(words $(MODEL))),$(error MODEL=$(MODEL): want a \
+	name without space))$(if $(wildcard $(call path,$(MODEL))/config.json),,$(error MODEL=$(MODEL): \
+	no config.json is there: want a model directory))$(eval override MODEL := $(call path,$(MODEL))))
 # $(call one_of,NAME,WORD...)
 one_of = $(if $(filter $($1),$2),,$(error $1=$($1): want one of $2))
 $(call number,$(if $(THREADS),THREADS))

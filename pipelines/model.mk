@@ -11,13 +11,7 @@ ifeq ($(strip $(MODEL)),)
 model = $(TINY)/model
 model_there = $(tiny_model)
 else
-override MODEL := $(abspath $(MODEL))
-ifneq ($(words x$(MODEL)),1)
-$(error MODEL must not have a space in it)
-endif
-ifeq ($(wildcard $(MODEL)/config.json),)
-$(error MODEL=$(MODEL): there is no config.json in it)
-endif
+$(check_model)
 model = $(MODEL)
 model_there = $(wildcard $(MODEL)/config.json $(MODEL)/*.safetensors)
 endif
@@ -29,11 +23,7 @@ export RUN_FLAGS = $(run_flags)
 
 # The names of an experiment's settings.  The file is written only when one is another.
 settings = BIN MODEL TOKENIZER DEVICE
-$(OUT)/settings: always
-	$(file >$@.part,$(foreach n,$(settings),$n=$($n)))
-	@if cmp -s $@.part $@; then rm $@.part; else mv $@.part $@; fi
-.PHONY: always
-always: ;
+$(eval $(call settings_file,$(OUT)/settings,$$(settings)))
 
 # $(call table,FILE): the command that shows a table for people.
 table = awk -f $(PIPELINES)/table.awk $1
