@@ -129,7 +129,7 @@ struct ledger {
 };
 
 /* How a device multiplies NVFP4 with NVFP4: what it wants of activations. */
-enum fp4 {
+enum fp4_way {
     FP4_CODES,    // emulated, from codes and scales
     FP4_EXPANDED, // emulated, from their products
     FP4_NATIVE,   // by the chip's own products, from codes and tiles
@@ -145,7 +145,7 @@ struct device {
     bool host;       // its memory is ours
     bool expands;    // products are faster from `expanded`
     uint64_t fixed;  // bytes that it takes for itself
-    enum fp4 fp4;
+    enum fp4_way fp4;
     size_t sums; // bytes that it takes for products of NVFP4 with NVFP4
     /* And besides, for attention of that kind, the way back included; NULL: nothing. */
     size_t (*attention_room)(const struct heads *h);

@@ -238,7 +238,7 @@ static void
 check_product(bool native, size_t rows, size_t out, size_t in)
 {
     enum dtype act = gpu->is.act;
-    enum fp4 was = gpu->is.fp4;
+    enum fp4_way was = gpu->is.fp4;
     struct quant_spec spec = { .kind = QUANT_MAX, .source = act };
     struct both_rows x;
     struct both w;
