@@ -51,7 +51,7 @@ column()
         run -0 experiment $e help
         [[ $output == *"  all "* && $output == *"  MODEL "* ]]
         run -2 experiment $e MODEL="$root/doc"
-        [[ $output == *"MODEL=$root/doc: there is no config.json in it"* ]]
+        [[ $output == *"MODEL=$root/doc: no config.json is there"* ]]
     done
     run -2 experiment quantizers QUANTIZERS='sweep round'
     run -2 experiment quantizers RUNS=0
