@@ -95,6 +95,16 @@ columns_of_word(enum dtype dtype)
     return dtype == DT_F32 ? 1 : dtype == DT_NVFP4 ? 8 : 2;
 }
 
+/* As `rounded`, which multiplies: by a constant 1 the compiler does not, and a denormal
+ * could become the least normal number. */
+static inline vf
+narrowed(vf x)
+{
+    vu bits = (vu)x;
+    return (vf)choose_i((vi)((bits & 0x7f800000) != 0), (vi)rounded(x, 1),
+                        (vi)(bits & 0x80000000));
+}
+
 /* bf16: rounded to that, if it was more. */
 static inline vf
 column(vu word, enum dtype dtype, size_t j, bool bf16)
@@ -104,7 +114,7 @@ column(vu word, enum dtype dtype, size_t j, bool bf16)
         return (vf)(j ? word & 0xffff0000 : word << 16);
     if (dtype == DT_F16)
         x = half_values(word >> (uint32_t)j * 16);
-    return bf16 ? (vf)rounded(x, 1) : x;
+    return bf16 ? narrowed(x) : x;
 }
 
 /* ---- products ---------------------------------------------------------------------------- */

@@ -300,14 +300,17 @@ odd_value(uint64_t i, int kind)
 
 enum { ODD_KINDS = 5 };
 
-/* a and c of one kind, b of another. */
+/* a and c of one kind, b of another; the weight is dtype, bf16 or f32. */
 static void
-check_odd(size_t m, size_t n, size_t k)
+check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
 {
     struct gemm g = { .m = m, .n = n, .k = k, .c = c, .ldc = n, .add = true };
     static float x[MOST], y[MOST], z[MOST];
     static uint16_t narrow[MOST];
-    struct weight w = { .dtype = DT_BF16, .values = narrow, .out = n, .in = k };
+    bool wide = dtype == DT_F32;
+    struct weight w = {
+        .dtype = dtype, .values = wide ? (const void *)y : narrow, .out = n, .in = k
+    };
     struct gemv few = { c, x, &w, m, true, true };
     g.a = (struct matrix){ .p = x, .dtype = DT_F32, .rows = k, .cols = 1 };
     g.b = (struct matrix){ .p = y, .dtype = DT_F32, .rows = 1, .cols = k };
@@ -317,7 +320,7 @@ check_odd(size_t m, size_t n, size_t k)
         for (size_t i = 0; i < n * k; i++) {
             y[i] = odd_value(i + MOST, kind / ODD_KINDS);
             narrow[i] = num_to_bf16(y[i]);
-            y[i] = num_from_bf16(narrow[i]);
+            y[i] = wide ? y[i] : num_from_bf16(narrow[i]);
         }
         for (size_t i = 0; i < m * n; i++)
             want[i] = z[i] = odd_value(i + 2 * MOST, i % 2 ? 4 : kind % ODD_KINDS);
@@ -336,8 +339,8 @@ check_odd(size_t m, size_t n, size_t k)
                 } else {
                     continue;
                 }
-                CHECK_SAY(equal(c, want, m * n), "odd numbers %d: %s, way %d", kind,
-                          isa_name((enum isa)isa), i);
+                CHECK_SAY(equal(c, want, m * n), "odd numbers %d, %s: %s, way %d", kind,
+                          dtype_name(dtype), isa_name((enum isa)isa), i);
             }
     }
 }
@@ -447,8 +450,10 @@ main(void)
     bf16 = true;
     check_all();
     check_narrow();
-    check_odd(5, 37, 67);
-    check_odd(13, 70, 300);
+    check_odd(DT_BF16, 5, 37, 67);
+    check_odd(DT_BF16, 13, 70, 300);
+    check_odd(DT_F32, 5, 37, 67);
+    check_odd(DT_F32, 13, 70, 300);
     check_edge();
     check_start();
     // Where the instruction is, it does what the definition says.
