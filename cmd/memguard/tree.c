@@ -214,6 +214,7 @@ tree_open(struct tree *t, const char **why)
 int
 tree_command(struct tree *t, pid_t pid)
 {
+    t->command.pid = pid; // its end is noticed all the same
     return read_proc(t, pid, &t->command) ? 0 : -1;
 }
 
