@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 2 << 20, SHARE = 32 << 20 };
+enum { PIECE = 1 << 20, SHARE = 4 << 20 };
 
 /* What one thread does at a time: bytes from .. end - 1 of a payload. */
 struct share {

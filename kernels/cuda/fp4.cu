@@ -338,6 +338,7 @@ ask(struct cuda *c, char *why, size_t n)
         snprintf(why, n, "%s", c->err->msg);
     cuda_gemm_close(c);
     cudaFree(c->workspace);
+    cudaGetLastError(); // a failure here is no later launch's
     return yes;
 }
 
