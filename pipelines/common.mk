@@ -36,7 +36,8 @@ $(error make cannot work in a directory with such a name, for its space or sign:
 endif
 
 # $(call path,NAME): a name that the user gave, from where the user is, also with make -C.
-here_is := $(or $(PWD),$(CURDIR))
+# The make under the lock is started by a shell, whose place is another: it is told.
+here_is := $(or $(NIBBLE_FROM),$(PWD),$(CURDIR))
 path = $(abspath $(if $(filter /%,$1),$1,$(here_is)/$1))
 
 BIN ?= $(or $(NIBBLE_BIN),$(ROOT)/bin)
@@ -120,7 +121,7 @@ locked:
 	@[ -x '$(BIN)/trainstep' ] || { echo 'no programs in $(BIN): make in $(ROOT) builds them' >&2; exit 2; }
 	+@exec 9>'$(OUT)/.lock'; flock -n 9 || { \
 		echo 'waiting for another make in $(OUT)' >&2; flock 9; }; \
-	NIBBLE_LOCKED=1 $(MAKE) -f $(firstword $(MAKEFILE_LIST)) $(MAKECMDGOALS)
+	NIBBLE_LOCKED=1 NIBBLE_FROM=$(call quoted,$(here_is)) $(MAKE) -f $(firstword $(MAKEFILE_LIST)) $(MAKECMDGOALS)
 else
 under_lock = 1
 

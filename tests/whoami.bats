@@ -127,6 +127,8 @@ group()
     small OUT="$PWD/out" DATA="$PWD/my.tsv" SEED=2 REPEAT=3 ANSWER=2 all >/dev/null 2>&1
     run -0 make -s -C "$who" OUT="$PWD/out" verify
     [[ $output == *" hold, 0 do not" ]]
+    # Names are from where the user is.
+    run -0 make -s -C "$who" OUT=out DATA=my.tsv verify
     # Unless it is told otherwise.
     run -2 make -s -C "$who" OUT="$PWD/out" SEED=3 verify
     rm my.tsv
