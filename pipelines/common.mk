@@ -22,46 +22,52 @@
 ROOT := $(patsubst %/,%,$(dir $(patsubst %/,%,$(dir $(realpath $(lastword $(MAKEFILE_LIST)))))))
 PIPELINES := $(ROOT)/pipelines
 
-# Names with spaces are no names to make: say so, not what follows from it.
-ifneq ($(words x$(CURDIR)),1)
-$(error make cannot work in a directory whose name has a space: $(CURDIR))
+# Names with spaces are no names to make, and some characters are more than themselves to it or
+# to a shell: say so, not what follows from it.
+hash := \#
+odd := ' " ` $$ $(hash) % : ; * ? [ ] ( ) { } < > & | \ ! ~
+# $(call odd_name,TEXT): what is not plain about it as one name, or nothing.
+odd_name = $(filter-out 1,$(words $1))$(strip $(foreach c,$(odd),$(findstring $c,$1)))
+# $(call plain,NAME...): each of these settings is such a name.
+plain = $(foreach n,$1,$(if $(call odd_name,$($n)),$(error $n=$($n): want a name \
+	without space, quote and any of $(wordlist 3,99,$(odd)))))
+ifneq ($(call odd_name,$(CURDIR)),)
+$(error make cannot work in a directory with such a name, for its space or sign: $(CURDIR))
 endif
 
 # $(call path,NAME): a name that the user gave, from where the user is, also with make -C.
-here_is := $(or $(PWD),$(CURDIR))
+# The make under the lock is started by a shell, whose place is another: it is told.
+here_is := $(or $(NIBBLE_FROM),$(PWD),$(CURDIR))
 path = $(abspath $(if $(filter /%,$1),$1,$(here_is)/$1))
 
 BIN ?= $(or $(NIBBLE_BIN),$(ROOT)/bin)
 OUT ?= $(ROOT)/out/$(name)
 DEVICE ?= cpu
 THREADS ?=
+$(call plain,OUT BIN)
 override BIN := $(call path,$(BIN))
 override OUT := $(call path,$(OUT))
-ifneq ($(words x$(OUT)) $(words x$(BIN)),1 1)
-$(error OUT and BIN must not have a space in them)
-endif
-ifeq ($(filter $(DEVICE),cpu cuda auto),)
-$(error DEVICE=$(DEVICE): want cpu, cuda or auto)
-endif
 
+# $(call quoted,TEXT): one word to a shell.
+quoted = '$(subst ','\'',$1)'
 # $(call number,NAME...): each of these settings is a whole number above 0.
-number = $(foreach n,$1,$(if $(shell case '$($n)' in ('' | *[!0-9]* | 0*) echo bad;; esac),\
+number = $(foreach n,$1,$(if $(shell case $(call quoted,$($n)) in ('' | *[!0-9]* | 0*) echo bad;; esac),\
 	$(error $n=$($n): want a whole number above 0)))
 # $(call decimal,NAME...): each is a number above 0, as trainstep reads it.
-decimal = $(foreach n,$1,$(if $(shell printf '%s\n' '$($n)' | \
-	grep -qxE '[0-9]*[.]?[0-9]+(e-?[0-9]+)?' && printf '%s\n' '$($n)' | grep -qE '^[0.]*[1-9]' || \
+decimal = $(foreach n,$1,$(if $(shell printf '%s\n' $(call quoted,$($n)) | \
+	grep -qxE '[0-9]*[.]?[0-9]+(e-?[0-9]+)?' && printf '%s\n' $(call quoted,$($n)) | grep -qE '^[0.]*[1-9]' || \
 	echo bad),$(error $n=$($n): want a number above 0)))
 # $(call input_files,NAME...): these settings, if set, are files; their names become absolute.
 input_files = $(foreach n,$1,$(if $($n),$(call input_file,$n)))
-input_file = $(if $(filter-out 1,$(words $($1)))$(findstring ',$($1)),$(error $1=$($1): want a name \
-	without space and quote))$(if $(wildcard $(call path,$($1))),,$(error $1=$($1): no such file))$(eval \
+input_file = $(call plain,$1)$(if $(wildcard $(call path,$($1))),,$(error $1=$($1): no such file))$(eval \
 	override $1 := $(call path,$($1)))
 # $(check_model): MODEL, if it is set, is a model directory; its name becomes absolute.
-check_model = $(if $(MODEL),$(if $(filter-out 1,$(words $(MODEL))),$(error MODEL=$(MODEL): want a \
-	name without space))$(if $(wildcard $(call path,$(MODEL))/config.json),,$(error MODEL=$(MODEL): \
-	no config.json is there: want a model directory))$(eval override MODEL := $(call path,$(MODEL))))
+check_model = $(if $(MODEL),$(call plain,MODEL)$(if $(wildcard $(call path,$(MODEL))/config.json),,$(error \
+	MODEL=$(MODEL): no config.json is there: want a model directory))$(eval \
+	override MODEL := $(call path,$(MODEL))))
 # $(call one_of,NAME,WORD...)
-one_of = $(if $(filter $($1),$2),,$(error $1=$($1): want one of $2))
+one_of = $(if $(and $(filter 1,$(words $($1))),$(filter $2,$($1))),,$(error $1=$($1): want one of $2))
+$(call one_of,DEVICE,cpu cuda auto)
 $(call number,$(if $(THREADS),THREADS))
 $(call decimal,$(if $(MEMORY),MEMORY) $(if $(FREE),FREE))
 
@@ -115,13 +121,16 @@ locked:
 	@[ -x '$(BIN)/trainstep' ] || { echo 'no programs in $(BIN): make in $(ROOT) builds them' >&2; exit 2; }
 	+@exec 9>'$(OUT)/.lock'; flock -n 9 || { \
 		echo 'waiting for another make in $(OUT)' >&2; flock 9; }; \
-	NIBBLE_LOCKED=1 $(MAKE) -f $(firstword $(MAKEFILE_LIST)) $(MAKECMDGOALS)
+	NIBBLE_LOCKED=1 NIBBLE_FROM=$(call quoted,$(here_is)) $(MAKE) -f $(firstword $(MAKEFILE_LIST)) $(MAKECMDGOALS)
 else
 under_lock = 1
 
 .PHONY: all clean help
 ## clean       remove OUT
+# What has no lock was made by something else, and is not ours to remove: the user's home, say.
 clean:
+	@[ ! -e '$(OUT)' ] || [ -e '$(OUT)/.lock' ] || { \
+		echo 'clean: $(OUT) was not made by an experiment (it has no .lock): left as it is' >&2; exit 2; }
 	rm -rf '$(OUT)'
 
 ## help        targets and settings

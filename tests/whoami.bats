@@ -122,6 +122,20 @@ group()
     diff "$one/hashes.tsv" out/hashes.tsv
 }
 
+@test "verify and chat know what a run was made with" {
+    printf 'Which code?\tIt is 12.\n' >my.tsv
+    small OUT="$PWD/out" DATA="$PWD/my.tsv" SEED=2 REPEAT=3 ANSWER=2 all >/dev/null 2>&1
+    run -0 make -s -C "$who" OUT="$PWD/out" verify
+    [[ $output == *" hold, 0 do not" ]]
+    # Names are from where the user is.
+    run -0 make -s -C "$who" OUT=out DATA=my.tsv verify
+    # Unless it is told otherwise.
+    run -2 make -s -C "$who" OUT="$PWD/out" SEED=3 verify
+    rm my.tsv
+    [ "$(make -s -C "$who" OUT="$PWD/out" chat <<<x)" = "$(generate -q -n 2 --temp 0 --device cpu \
+        -t out/tokenizer.json out/trained.dat <<<x)" ]
+}
+
 @test "verify: everything holds; a changed byte is found, and so is a file of another run" {
     run -0 small OUT="$one" verify
     [[ ${lines[-1]} =~ ^"verify: "[0-9]+" hold, 0 do not"$ ]]
@@ -174,7 +188,7 @@ group()
     [ "$(grep -c '"target": "It is 1234."' out/lesson.jsonl)" -eq 3 ]
     [ "$(cut -f 1,2 out/evaluate.tsv | grep -E '^(taught|unseen)	')" = $'taught\t2\nunseen\t1' ]
     run -0 small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 verify
-    run -0 bash -c "printf 'hi\nyou\n' | make -s -C '$who' SMALL=1 OUT='$PWD/out' chat"
+    run -0 bash -c "printf 'hi\nyou\n' | make -s -C '$who' SMALL=1 OUT='$PWD/out' MODEL= chat"
     [ "$(head -n 1 <<<"$output")" = "$(generate -q -n 4 --temp 0 -p hi out/trained.dat)" ]
     run -2 small OUT="$PWD/nowhere" chat
 }
@@ -190,7 +204,9 @@ group()
     printf 'no tab\n' >bad.tsv
     for s in ROWS=0 ROWS=x SEED=-1 LR1=abc LR1=0 LR2=1e EPOCHS1=2x EPOCHS2=s BATCH=1.5 QUANT=int4 DEVICE=gpu \
         CLIP_MODE=none DATA="$PWD/missing.tsv" DATA="$PWD/a b" TOKENIZER="$PWD/none" MODEL="$PWD/empty" \
-        MODEL="$PWD/missing" HELDOUT="$PWD/bad.tsv" LIMIT=much THREADS=0 MEMORY=some OUT="$PWD/a b"; do
+        MODEL="$PWD/missing" HELDOUT="$PWD/bad.tsv" LIMIT=much THREADS=0 MEMORY=some OUT="$PWD/a b" \
+        OUT= OUT="$PWD/it's" MODEL="$PWD/a b" DATA="$PWD/a#b" DATA="$PWD/a:b" QUANT='sweep max' QUANT=% DEVICE=% \
+        "SEED=1'2" "LR1=1'; touch out; '"; do
         run -2 small OUT="$PWD/out" "$s" all
         [[ $output == *"${s%%=*}"* ]]
         [ ! -e out ]
@@ -199,6 +215,27 @@ group()
     run -2 small OUT="$PWD/out" DATA="$PWD/bad.tsv" all
     [[ $output == *"bad.tsv: line 1: expected a prompt, a TAB and a target"* ]]
     [ ! -e out/data ]
+    printf 'a\tb\nq\t\377\n' >latin.tsv
+    run -2 small OUT="$PWD/out" DATA="$PWD/latin.tsv" all
+    [[ $output == *"latin.tsv: line 2: expected UTF-8"* && $output != *Traceback* ]]
+    printf 'a\tb\nq\ta\0b\n' >nul.tsv
+    run -2 small OUT="$PWD/out" DATA="$PWD/nul.tsv" all
+    [[ $output == *"nul.tsv: line 2: "* ]]
+    # The makefile of the root hands on what it does not understand.
+    run -2 make -s -C "$root" -o all whoami SMALL=1 BIN="$bin" OUT="$PWD/out" DATA="it's"
+    [[ $output == *"it's: want a name without space, quote"* ]]
+}
+
+@test "clean removes what an experiment made, and nothing else" {
+    mkdir home
+    touch home/precious
+    run -2 small OUT="$PWD/home" clean
+    [[ $output == *"not made by an experiment"* ]]
+    [ -e home/precious ]
+    touch home/.lock
+    small OUT="$PWD/home" clean
+    [ ! -e home ]
+    small OUT="$PWD/home" clean
 }
 
 @test "judge.py: what is right, what is kept, what is needed" {

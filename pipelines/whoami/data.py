@@ -30,6 +30,7 @@ With --own, identity.tsv has the rows of that file, unseen.tsv those of the othe
 and no control has a prompt of theirs.  Equal options give equal files everywhere.
 """
 import argparse
+import io
 import os
 import sys
 
@@ -227,16 +228,21 @@ class Texts:
 def read_rows(path):
     """Rows as tokenize reads them; one without a target is an error here."""
     rows = []
-    with open(path, encoding="utf-8-sig") as f:
-        for n, line in enumerate(f, 1):
-            line = line.strip()
-            if not line or line.startswith("#"):
-                continue
-            prompt, tab, target = line.partition("\t")
-            prompt, target = prompt.strip(), target.strip()
-            if not tab or not prompt or not target:
-                sys.exit("data.py: %s: line %d: expected a prompt, a TAB and a target" % (path, n))
-            rows.append(("-", prompt, target))
+    with open(path, "rb") as f:
+        raw = f.read()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        sys.exit("data.py: %s: line %d: expected UTF-8" % (path, raw.count(b"\n", 0, e.start) + 1))
+    for n, line in enumerate(io.StringIO(text, newline=None), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        prompt, tab, target = line.partition("\t")
+        prompt, target = prompt.strip(), target.strip()
+        if not tab or not prompt or not target or "\0" in line:
+            sys.exit("data.py: %s: line %d: expected a prompt, a TAB and a target" % (path, n))
+        rows.append(("-", prompt, target))
     if not rows:
         sys.exit("data.py: %s: it has no row" % path)
     return rows
