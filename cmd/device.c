@@ -150,11 +150,12 @@ device_open(const struct device_options *o, struct err *err)
     struct kernels *k = o->cuda
                             ? kernels_cuda(compute_of(o), o->number, err)
                             : kernels_cpu(compute_of(o), cmd_isa(), o->threads, err);
-    if (!k)
-        die(err->kind == ERR_MEMORY ? EXIT_MEMORY : EXIT_TROUBLE, "--device %s: %s",
-            o->device, err->msg);
-    choose_products(k, o);
-    return k;
+    if (k) {
+        choose_products(k, o);
+        return k;
+    }
+    die(err->kind == ERR_MEMORY ? EXIT_MEMORY : EXIT_TROUBLE, "--device %s: %s",
+        o->device, err->msg);
 }
 
 void

@@ -42,7 +42,8 @@ rounded(vf x, float factor)
 {
     vf y = x * factor;
     vu bits = (vu)y, up = bits + 0x7fff + (bits >> 16 & 1);
-    return (vu)choose_i(y == y, (vi)up, (vi)(bits | 0x400000)) & 0xffff0000;
+    vi number = (vi)(bits & 0x7fffffff) <= 0x7f800000; // no NaN
+    return (vu)choose_i(number, (vi)up, (vi)(bits | 0x400000)) & 0xffff0000;
 }
 
 /* E2M1 of the lowest four bits. */
