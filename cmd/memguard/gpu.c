@@ -30,6 +30,7 @@ struct gpu_device {
     uint64_t start; // bytes used before the command
     bool told;      // it tells what is used
     bool by_growth; // its processes have numbers that are not ours
+    bool doubted;   // so it seemed at the last look
 };
 
 struct gpu {
@@ -208,11 +209,16 @@ gpu_used(struct gpu *g, struct tree *t, const char **words)
     for (unsigned i = 0; i < g->n; i++) {
         struct gpu_device *d = &g->devices[i];
         bool strange, named;
-        uint64_t used, ours = device_processes(g, d, t, &strange, &named);
+        // First what is used: who used it is among the processes then.  One that ended
+        // in between is not, so it must seem so twice.
+        uint64_t used;
         uint64_t growth =
             device_used(g, d, &used) && used > d->start ? used - d->start : 0;
-        if (!d->by_growth && d->told && ours == 0 && (strange || !named) &&
-            growth > notable) {
+        uint64_t ours = device_processes(g, d, t, &strange, &named);
+        bool doubt = d->told && ours == 0 && (strange || !named) && growth > notable;
+        bool sure = doubt && d->doubted;
+        d->doubted = doubt;
+        if (!d->by_growth && sure) {
             d->by_growth = true;
             *words = "NVML does not know the processes by our numbers (a container?): "
                      "GPU memory is what is used beyond the start, by whomever";
