@@ -34,9 +34,10 @@ pid_t start_command(const struct inherited *in, char *const *command, struct tre
 struct witness {
     pid_t pid;
     int fd;
+    double saw[NSIG]; // when it got each signal last
 };
 void witness_start(struct witness *w);
 /* Whether it got that signal, too, about now. */
-bool witness_saw(const struct witness *w, int sig);
+bool witness_saw(struct witness *w, int sig);
 
 #endif

@@ -319,8 +319,13 @@ tree_pss(const struct tree *t)
         char path[48];
         snprintf(path, sizeof path, "/proc/%d/smaps_rollup", (int)t->procs[i].pid);
         int64_t pss = os_bytes(path, "Pss");
-        // Not allowed, or gone: what was told is the safe side.
-        sum += pss < 0 ? t->procs[i].rss : (uint64_t)pss;
+        struct tree_proc now;
+        // Not allowed: what was told is the safe side.  Gone meanwhile: nothing.
+        if (pss >= 0)
+            sum += (uint64_t)pss;
+        else if (read_proc(t, t->procs[i].pid, &now) && now.alive &&
+                 now.start == t->procs[i].start)
+            sum += now.rss;
     }
     return sum;
 }
