@@ -5,6 +5,7 @@
 # The experiments kvcache, chat and needle, at sizes of seconds with an untrained model, and
 # that each of them can fail.
 
+# bats file_tags=native
 bats_require_minimum_version 1.8.0
 
 setup_file()
