@@ -387,6 +387,8 @@ p.wait()'
     local p args
     for p in $PROGRAMS; do
         example "$p" >/dev/null || continue
+        # An emulator's system calls are not all there, and memguard says so.
+        [ "$p" != memguard ] || [ -z "${NIBBLE_EMULATED:-}" ] || continue
         mapfile -t args < <(example "$p")
         run -0 --separate-stderr "$p" -q "${args[@]}"
         [ "${#stderr_lines[@]}" -eq 0 ]
