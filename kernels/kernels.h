@@ -92,6 +92,7 @@ struct adam_step {
     float lr, beta1, beta2, eps, decay;
     float rest1, rest2;       // 1 - beta^t
     const float *clip;        // (1) gradients are multiplied by it; NaN: no update
+    float *amax;              // (1) NULL, or: see adamw
     uint32_t seed, step, row; // of its random numbers; row of the tensor table
 };
 
@@ -268,7 +269,9 @@ struct kernels {
     void (*clip)(struct kernels *k, float *out, const double *squares, float given,
                  float limit, double most, const float *before);
     /* AdamW of elements first .. first + n - 1 of a tensor; first is a multiple of 32.
-     * s and grad are those of the whole tensor. */
+     * s and grad are those of the whole tensor.  a->amax, which is 0 before the first of
+     * them, grows to the largest magnitude of what is written to the master: amax of it
+     * when all are done, and NaN likewise.  Without an update it stays. */
     void (*adamw)(struct kernels *k, const struct adam_state *s,
                   const struct grad *grad, uint64_t first, size_t n,
                   const struct adam_step *a);

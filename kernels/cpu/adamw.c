@@ -35,6 +35,8 @@ part(void *ctx, size_t i, unsigned worker, struct err *err)
     (void)worker;
     (void)err;
     j->run(j->s, j->grad, j->first + at, n, j->a);
+    if (j->a->amax) // while they are near
+        cpu_grow_amax(j->a->amax, j->s->master, j->s->dtype, j->first + at, n);
     return 0;
 }
 

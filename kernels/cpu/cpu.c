@@ -639,41 +639,46 @@ cpu_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
 
 /* ---- weights and gradients ----------------------------------------------------------------- */
 
+/* By bits, of which those of NaN are the largest: the order of threads does not matter. */
+void
+cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first, size_t n)
+{
+    size_t bad;
+    const char *from = (const char *)values + first * dtype_bits(dtype) / 8;
+    float most = nvfp4_amax(dtype, from, n, &bad);
+    uint32_t *at = (uint32_t *)amax, old = __atomic_load_n(at, __ATOMIC_RELAXED), bits;
+    if (bad < n)
+        most = NAN;
+    memcpy(&bits, &most, sizeof bits);
+    while (bits > old && !__atomic_compare_exchange_n(at, &old, bits, true,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 struct amax_job {
-    const uint8_t *values;
+    float *out;
+    const void *values;
     enum dtype dtype;
     size_t n;
-    float *most; // of each part
 };
 
 static int
 amax_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     struct amax_job *j = ctx;
-    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART, bad;
+    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
     (void)worker;
     (void)err;
-    float most =
-        nvfp4_amax(j->dtype, j->values + at * dtype_bits(j->dtype) / 8, n, &bad);
-    j->most[i] = bad < n ? NAN : most;
+    cpu_grow_amax(j->out, j->values, j->dtype, at, n);
     return 0;
 }
 
 static void
 cpu_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, size_t n)
 {
-    struct cpu *c = (struct cpu *)k;
-    size_t parts = (n + PART - 1) / PART;
-    struct amax_job j = { values, dtype, n, malloc((parts + 1) * sizeof(float)) };
+    struct amax_job j = { out, values, dtype, n };
     *out = 0;
-    if (!j.most) {
-        err_set(c->err, ERR_MEMORY, "out of memory for a largest value");
-        return;
-    }
-    cpu_for(c, parts, amax_part, &j);
-    for (size_t i = 0; i < parts; i++)
-        *out = isnan(j.most[i]) || j.most[i] > *out ? j.most[i] : *out;
-    free(j.most);
+    cpu_for((struct cpu *)k, (n + PART - 1) / PART, amax_part, &j);
 }
 
 struct quantize_job {

@@ -21,6 +21,11 @@ struct cpu {
 /* fn for 0 .. n-1 on all threads; errors are kept. */
 void cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx);
 
+/* *amax grows to the largest magnitude of n values from `first` on, NaN if one is not
+ * finite; by several threads at once, too. */
+void cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first,
+                   size_t n);
+
 /* Memory to work in until the operation ends; it grows and stays.  NULL: the error is
  * kept. */
 float *cpu_room(struct cpu *c, size_t bytes);

@@ -53,9 +53,10 @@ read_element(struct element *x, const struct adam_state *s, const G *grad, uint6
     }
 }
 
-/* All threads of a warp, of which some may lie behind the end. */
+/* All threads of a warp, of which some may lie behind the end.  The magnitude of the master
+ * as bits of an f32; 0 behind the end. */
 template <typename W, enum moments MOMENTS>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ uint32_t
 write_element(const struct element *x, const struct adam_state *s, uint64_t i,
               bool inside, struct bits random)
 {
@@ -75,11 +76,15 @@ write_element(const struct element *x, const struct adam_state *s, uint64_t i,
         }
     }
     if (!inside)
-        return;
-    if (sizeof(W) == 4)
+        return 0;
+    uint32_t master = f_bits(x->w);
+    if (sizeof(W) == 4) {
         ((float *)s->master)[i] = x->w;
-    else
-        ((uint16_t *)s->master)[i] = (uint16_t)stochastic(x->w, random.w);
+    } else {
+        uint32_t half = stochastic(x->w, random.w);
+        ((uint16_t *)s->master)[i] = (uint16_t)half;
+        master = half << 16;
+    }
     if (MOMENTS == MOMENTS_F32) {
         ((float *)s->m)[i] = x->m;
         ((float *)s->v)[i] = x->v;
@@ -87,6 +92,25 @@ write_element(const struct element *x, const struct adam_state *s, uint64_t i,
         ((uint16_t *)s->m)[i] = (uint16_t)stochastic(x->m, random.m);
         ((uint16_t *)s->v)[i] = (uint16_t)stochastic(x->v, random.v);
     }
+    return master & MAGNITUDE;
+}
+
+/* All threads of a block, with the bits of a magnitude each. */
+static __device__ __forceinline__ void
+grow(float *amax, uint32_t most)
+{
+    __shared__ uint32_t room;
+    if (!amax) // for all
+        return;
+    if (threadIdx.x == 0)
+        room = 0;
+    __syncthreads();
+    most = most_of_warp(most >= 0x7f800000 ? 0x7fc00000 : most);
+    if (threadIdx.x % 32 == 0)
+        atomicMax(&room, most);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        atomicMax((uint32_t *)amax, room);
 }
 
 /* 256 elements of random bits, 8 a thread, in their order. */
@@ -107,11 +131,14 @@ template <typename W, typename G, enum moments MOMENTS>
 static __global__ void
 __launch_bounds__(THREADS)
     adamw_kernel(struct adam_state s, const G *grad, uint64_t first, uint64_t end,
-                 const float *clip, struct hyper h)
+                 const float *clip, float *amax, struct hyper h)
 {
     __shared__ alignas(16) struct random_room rooms[WARPS][3];
     struct random_room *room = rooms[threadIdx.x / 32];
+    cuda_wait();
+    cuda_next();
     const float c = *clip;
+    uint32_t most = 0;
     uint64_t warp = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
     unsigned lane = threadIdx.x % 32;
     if (isnan(c))
@@ -142,10 +169,12 @@ __launch_bounds__(THREADS)
                 struct bits random = { room[0].bits[in], room[1].bits[in],
                                        room[2].bits[in] };
                 update(&x[b].w, &x[b].m, &x[b].v, x[b].grad, c, &h);
-                write_element<W, MOMENTS>(&x[b], &s, at + in, at + in < end, random);
+                most = max(most, write_element<W, MOMENTS>(&x[b], &s, at + in,
+                                                           at + in < end, random));
             }
         }
     }
+    grow(amax, most);
 }
 
 /* ---- the quick way ------------------------------------------------------------------------ */
@@ -155,6 +184,7 @@ enum {
     QUICK_WARPS = QUICK_THREADS / 32,
     QUICK_BLOCKS = 6,  // of a multiprocessor
     SPAN = 32 * PIECE, // what a warp has at once
+    PAIR = 0x7fff7fff, // magnitudes of two bf16
 };
 
 /* What the quick way is told: with the keys of all rounds of Philox, which instructions
@@ -266,11 +296,12 @@ read_piece(struct piece *p, const struct span<G> *from)
 
 /* All threads of a warp; left: in whole groups; slow: a bit for the first thread of each
  * group to be left alone.
- * The masters go through `room`, so that neighbours write what lies together. */
+ * The masters go through `room`, so that neighbours write what lies together; two in a word,
+ * *most grows by their magnitudes. */
 template <typename G>
 static __device__ __forceinline__ void
 write_pieces(const struct piece *p, const struct adam_state *s, struct span<G> *room,
-             uint64_t i, unsigned left, uint32_t slow)
+             uint64_t i, unsigned left, uint32_t slow, uint32_t *most)
 {
     const unsigned lane = threadIdx.x % 32, span = threadIdx.x / 32 * SPAN;
     const unsigned mine = span + lane * PIECE;
@@ -292,8 +323,12 @@ write_pieces(const struct piece *p, const struct adam_state *s, struct span<G> *
     __syncwarp();
 #pragma unroll
     for (unsigned k = 0; k < SPAN; k += 32 * 8)
-        if (span + lane * 8 + k < left && !(slow >> (lane / 4 * 2 + k / PIECE) & 1))
-            __stcg((uint4 *)(master + k), room->master[place<2>(lane) + k / 8]);
+        if (span + lane * 8 + k < left && !(slow >> (lane / 4 * 2 + k / PIECE) & 1)) {
+            uint4 w = room->master[place<2>(lane) + k / 8];
+            __stcg((uint4 *)(master + k), w);
+            *most = __vmaxu2(*most, __vmaxu2(__vmaxu2(w.x & PAIR, w.y & PAIR),
+                                             __vmaxu2(w.z & PAIR, w.w & PAIR)));
+        }
 }
 
 static __device__ __forceinline__ void
@@ -331,9 +366,10 @@ draw_piece(uint32_t words[8], uint64_t i, enum philox_use use, const struct quic
     draws_with(words + 4, i / 8 + 1, q->h.row, use, &q->keys);
 }
 
-/* A group from element i on, by the whole warp; what is behind the end is not there. */
+/* A group from element i on, by the whole warp; what is behind the end is not there.  As
+ * write_element. */
 template <typename G>
-static __device__ __noinline__ void
+static __device__ __noinline__ uint32_t
 whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
             float clip, const struct hyper *h)
 {
@@ -359,7 +395,7 @@ whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
     }
     random.v = 0;
     update(&x.w, &x.m, &x.v, x.grad, clip, h);
-    write_element<__nv_bfloat16, MOMENTS_INT8>(&x, s, at, at < end, random);
+    return write_element<__nv_bfloat16, MOMENTS_INT8>(&x, s, at, at < end, random);
 }
 
 /* How many of a block's elements from i on are before the end. */
@@ -370,30 +406,39 @@ left_of(uint64_t i, uint64_t end)
     return i >= end ? 0 : (unsigned)(end - i < most ? end - i : most);
 }
 
-/* As many blocks as there is room for: each goes through its share of all spans. */
+/* As many blocks as there is room for: each goes through its share of all spans.  ahead: the
+ * first is asked for before the kernels before have ended. */
 template <typename G>
 static __global__ void
 __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     quick_kernel(const __grid_constant__ struct adam_state s, const G *grad,
-                 uint64_t first, uint64_t end, const float *clip,
+                 uint64_t first, uint64_t end, const float *clip, float *amax, bool ahead,
                  const __grid_constant__ struct quick q)
 {
     __shared__ struct share shares[CODES];
     __shared__ struct span<G> rooms[QUICK_WARPS][2];
-    const float c = *clip;
     const uint64_t step = (uint64_t)gridDim.x * (QUICK_WARPS * SPAN);
     struct span<G> *room = rooms[threadIdx.x / 32];
     const unsigned span = threadIdx.x / 32 * SPAN;
     const unsigned mine = span + threadIdx.x % 32 * PIECE;
     struct scales next = { 0, 0 };
     uint64_t i = first + (uint64_t)blockIdx.x * (QUICK_WARPS * SPAN);
-    if (isnan(c))
-        return;
+    uint32_t pairs = 0, most = 0;
+    if (!ahead)
+        cuda_wait();
     unsigned next_left = left_of(i, end);
     fetch(&room[0], &next, &s, grad, i, next_left);
     for (unsigned k = threadIdx.x; k < CODES; k += QUICK_THREADS)
         shares[k] = share_of(k);
+    if (ahead)
+        cuda_wait();
+    cuda_next();
+    const float c = *clip;
     __syncthreads();
+    if (isnan(c)) {
+        copied<0>();
+        return;
+    }
     // Whole warps: the halves of a group speak to each other.
     for (unsigned at = 0; i < end; i += step, at ^= 1) {
         struct scales old = next;
@@ -420,12 +465,14 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         uint32_t slow =
             __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
         slow = (slow | slow >> 1) & 0x55555555; // a bit a group
-        write_pieces(&p, &s, &room[at], i, whole, slow);
+        write_pieces(&p, &s, &room[at], i, whole, slow, &pairs);
         for (; slow; slow &= slow - 1)
-            whole_group(&s, grad, i + span + (unsigned)(__ffs((int)slow) - 1) * PIECE,
-                        end, c, &q.h);
+            most = max(most, whole_group(&s, grad,
+                                         i + span + (unsigned)(__ffs((int)slow) - 1) * PIECE,
+                                         end, c, &q.h));
         __syncwarp(); // before others' copies come to this room
     }
+    grow(amax, max(most, max(pairs & 0xffff, pairs >> 16) << 16));
 }
 
 /* ---- which ---------------------------------------------------------------------------------- */
@@ -435,6 +482,7 @@ struct run {
     const struct adam_state *s;
     uint64_t first, end;
     const float *clip;
+    float *amax;
     struct hyper h;
 };
 
@@ -461,29 +509,32 @@ template <typename W, typename G>
 static void
 launch(const struct run *r, const G *grad)
 {
-    cudaStream_t stream = r->c->stream;
+    struct cuda *c = r->c;
     uint64_t n = r->end - r->first;
-    unsigned grid = grid_of(r->c, n, WARPS * AT_ONCE, 32);
-    if (r->s->moments == MOMENTS_F32)
-        adamw_kernel<W, G, MOMENTS_F32><<<grid, THREADS, 0, stream>>>(
-            *r->s, grad, r->first, r->end, r->clip, r->h);
-    else if (r->s->moments == MOMENTS_BF16)
-        adamw_kernel<W, G, MOMENTS_BF16><<<grid, THREADS, 0, stream>>>(
-            *r->s, grad, r->first, r->end, r->clip, r->h);
-    else if (sizeof(W) == 2 && may_be_quick(&r->h)) {
+    void (*kernel)(struct adam_state, const G *, uint64_t, uint64_t, const float *, float *,
+                   struct hyper) = adamw_kernel<W, G, MOMENTS_INT8>;
+    if (sizeof(W) == 2 && r->s->moments == MOMENTS_INT8 && may_be_quick(&r->h)) {
         struct quick q = { r->h, draw_keys_of(r->h.key) };
-        cuda_check(r->c,
+        bool ahead = c->early != EARLY_UPDATES || c->updated != r->s->master;
+        cuda_check(c,
                    cudaFuncSetAttribute(quick_kernel<G>,
                                         cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared),
                    "cudaFuncSetAttribute");
-        grid = grid_of(r->c, n, QUICK_WARPS * SPAN, QUICK_BLOCKS);
-        quick_kernel<G><<<grid, QUICK_THREADS, 0, stream>>>(*r->s, grad, r->first,
-                                                            r->end, r->clip, q);
-    } else
-        adamw_kernel<W, G, MOMENTS_INT8><<<grid, THREADS, 0, stream>>>(
-            *r->s, grad, r->first, r->end, r->clip, r->h);
-    cuda_launched(r->c, "adamw");
+        unsigned grid = grid_of(c, n, QUICK_WARPS * SPAN, QUICK_BLOCKS);
+        cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, quick_kernel<G>, grid,
+                        QUICK_THREADS, 0, *r->s, grad, r->first, r->end, r->clip, r->amax,
+                        ahead, q);
+    } else {
+        if (r->s->moments == MOMENTS_F32)
+            kernel = adamw_kernel<W, G, MOMENTS_F32>;
+        else if (r->s->moments == MOMENTS_BF16)
+            kernel = adamw_kernel<W, G, MOMENTS_BF16>;
+        cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, kernel,
+                        grid_of(c, n, WARPS * AT_ONCE, 32), THREADS, 0, *r->s, grad,
+                        r->first, r->end, r->clip, r->amax, r->h);
+    }
+    c->updated = r->s->master;
 }
 
 template <typename G>
@@ -501,7 +552,7 @@ cuda_adamw(struct kernels *k, const struct adam_state *s, const struct grad *gra
            uint64_t first, size_t n, const struct adam_step *a)
 {
     struct cuda *c = cuda_of(k);
-    struct run r = { c, s, first, first + n, a->clip, hyper_of(a) };
+    struct run r = { c, s, first, first + n, a->clip, a->amax, hyper_of(a) };
     if (!cuda_ready(c) || n == 0)
         return;
     if (grad->dtype == DT_F32)
@@ -566,6 +617,7 @@ __launch_bounds__(THREADS) squares_kernel(double *sums, const G *x, size_t n)
     size_t whole = n / EACH, step = (size_t)gridDim.x * THREADS;
     const uint4 *in = (const uint4 *)x;
     double sum = 0;
+    cuda_take_over();
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < whole;
          i += step * ROUND) {
         uint4 v[ROUND];
@@ -588,6 +640,7 @@ static __global__ void
 __launch_bounds__(THREADS) sum_kernel(double *out, const double *sums, unsigned n)
 {
     double sum = 0;
+    cuda_take_over();
     for (unsigned i = threadIdx.x; i < n; i += THREADS)
         sum += sums[i];
     sum = sum_of_block(sum);
@@ -604,21 +657,22 @@ cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
     unsigned grid = (unsigned)(want < SUMS ? want : SUMS); // of n alone
     if (!cuda_ready(c))
         return;
+    c->early = NOT_EARLY; // a gradient may have been written by anything
     if (g->dtype == DT_F32)
-        squares_kernel<<<grid, THREADS, 0, c->stream>>>(sums, (const float *)g->values,
-                                                        n);
+        cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<float>, grid,
+                        THREADS, 0, sums, (const float *)g->values, n);
     else
-        squares_kernel<<<grid, THREADS, 0, c->stream>>>(
-            sums, (const __nv_bfloat16 *)g->values, n);
-    cuda_launched(c, "sum_squares");
-    sum_kernel<<<1, THREADS, 0, c->stream>>>(out, sums, grid);
-    cuda_launched(c, "sum_squares");
+        cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<__nv_bfloat16>,
+                        grid, THREADS, 0, sums, (const __nv_bfloat16 *)g->values, n);
+    cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, sum_kernel, 1, THREADS, 0, out,
+                    sums, grid);
 }
 
 static __global__ void
 clip_kernel(float *out, const double *squares, float given, float limit, double most,
             const float *before)
 {
+    cuda_take_over();
     double norm = __dsqrt_rn(*squares), c = (double)given;
     if (limit > 0)
         c = fmin(1.0, __ddiv_rn((double)limit, __dadd_rn(norm, 1e-6)));
@@ -633,6 +687,6 @@ cuda_clip(struct kernels *k, float *out, const double *squares, float given,
     struct cuda *c = cuda_of(k);
     if (!cuda_ready(c))
         return;
-    clip_kernel<<<1, 1, 0, c->stream>>>(out, squares, given, limit, most, before);
-    cuda_launched(c, "clip");
+    cuda_start_kind(c, EARLY_UPDATES, "clip", 1, clip_kernel, 1, 1, 0, out, squares, given,
+                    limit, most, before);
 }

@@ -404,7 +404,7 @@ gather_lse(struct cuda *c, float *work, const float *lse, const struct share *p,
 static bool
 may_begin(struct cuda *c, struct cudnn **s)
 {
-    c->early = false; // its kernels are not cuda_start's
+    c->early = NOT_EARLY; // its kernels are not cuda_start's
     if (c->major < 9 || c->k.is.act != DT_BF16 || !cuda_ready(c))
         return false;
     return (*s = cudnn_of(c));

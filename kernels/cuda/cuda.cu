@@ -32,7 +32,7 @@ cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what)
 
 /* ---- times ----------------------------------------------------------------------------- */
 
-enum { MARKS = 4096, NAMES = 128 };
+enum { MARKS = 4096, NAMES = 512 };
 
 struct trace {
     cudaEvent_t at[MARKS];
@@ -40,7 +40,7 @@ struct trace {
     int n;
     struct {
         const char *name;
-        double ms;
+        double ms, first; // without the first one, which may load a kernel
         long count;
     } sum[NAMES];
 };
@@ -59,8 +59,10 @@ count_marks(struct cuda *c)
         while (k < NAMES - 1 && t->sum[k].name && strcmp(t->sum[k].name, t->name[i]) != 0)
             k++;
         t->sum[k].name = t->name[i];
-        t->sum[k].ms += (double)ms;
-        t->sum[k].count++;
+        if (t->sum[k].count++ == 0)
+            t->sum[k].first = (double)ms;
+        else
+            t->sum[k].ms += (double)ms;
     }
     cudaEvent_t last = t->at[t->n - 1];
     t->at[t->n - 1] = t->at[0];
@@ -88,8 +90,8 @@ print_times(struct cuda *c)
     struct trace *t = c->trace;
     count_marks(c);
     for (int i = 0; i < NAMES && t->sum[i].name; i++)
-        fprintf(stderr, "%10.3f ms %8ld %s\n", t->sum[i].ms, t->sum[i].count,
-                t->sum[i].name);
+        fprintf(stderr, "%10.3f ms in %8ld after one of %10.3f: %s\n", t->sum[i].ms,
+                t->sum[i].count - 1, t->sum[i].first, t->sum[i].name);
     for (int i = 0; i < MARKS; i++)
         if (t->at[i])
             cudaEventDestroy(t->at[i]);
@@ -128,7 +130,7 @@ void
 cuda_launched(struct cuda *c, const char *name)
 {
     struct whole *w = (struct whole *)c;
-    c->early = false;
+    c->early = NOT_EARLY;
     cuda_check(c,
                unless_failing(&w->fail.launch, cudaErrorLaunchOutOfResources,
                               cudaGetLastError()),
@@ -163,7 +165,7 @@ cuda_alloc(struct kernels *k, size_t bytes)
     *b = (struct block){ p, k->part, bytes, w->blocks };
     w->blocks = b;
     kernels_count(k, k->part, (int64_t)bytes);
-    c->early = false;
+    c->early = NOT_EARLY;
     cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
     return p;
 }
@@ -200,7 +202,7 @@ cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
     cuda_mark(c, "waiting for the host");
-    c->early = false;
+    c->early = NOT_EARLY;
     // Threads of the host may take turns here, and each has a device of its own.
     cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
     for (size_t at = 0; at < bytes && cuda_ready(c); at += RING_BYTES) {
@@ -222,7 +224,7 @@ static void
 cuda_copy(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
-    c->early = false;
+    c->early = NOT_EARLY;
     if (cuda_ready(c))
         cuda_check(c,
                    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->stream),
@@ -233,7 +235,7 @@ static void
 cuda_zero(struct kernels *k, void *p, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
-    c->early = false;
+    c->early = NOT_EARLY;
     if (cuda_ready(c))
         cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
     cuda_mark(c, "zero");
@@ -246,7 +248,7 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     struct cuda *c = cuda_of(k);
     size_t pieces = (bytes + RING_BYTES - 1) / RING_BYTES;
     int buffer[RING] = { 0, 0 };
-    c->early = false;
+    c->early = NOT_EARLY;
     for (size_t i = 0; i < pieces + 1 && cuda_ready(c); i++) {
         if (i < pieces) {
             size_t at = i * RING_BYTES, n = bytes - at < RING_BYTES ? bytes - at
@@ -387,8 +389,10 @@ take_own(struct cuda *c)
                         "cudaEventCreate"))
             return false;
     c->algorithm = -1;
-    if (getenv("NIBBLE_CUDA_TIMES"))
+    const char *times = getenv("NIBBLE_CUDA_TIMES");
+    if (times)
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
+    c->turns = times && strcmp(times, "algorithms") == 0;
     const float numbers[2] = { 1, 0 };
     if (c->numbers)
         cuda_upload(k, c->numbers, numbers, sizeof numbers);
@@ -432,9 +436,7 @@ nibble_cuda_open_3(size_t size, struct device is, int device, struct err *err)
 extern "C" __attribute__((visibility("default"))) void
 nibble_cuda_choose(struct kernels *k, int algorithm)
 {
-    struct cuda *c = cuda_of(k);
-    c->algorithm = algorithm;
-    cuda_gemm_forget(c);
+    cuda_of(k)->algorithm = algorithm;
 }
 
 extern "C" bool nibble_cuda_native(int device, char *why, size_t n);

@@ -27,6 +27,9 @@ enum {
     EXPANDED = 128 << 20,  // of weights that a product takes as bf16
 };
 
+/* Kernels that begin early, see cuda_start; each kind behind its own only. */
+enum early { NOT_EARLY, EARLY_FORWARD, EARLY_UPDATES, EARLY_QUANTIZERS };
+
 struct plan;  // of a product: gemm.cu
 struct trace; // of times: cuda.cu
 
@@ -48,10 +51,12 @@ struct cuda {
     int ring_at;
     void *cudnn;         // of attention_cudnn
     struct trace *trace; // NULL: nobody wants to know
-    bool early;          // the next launch may begin before the last one has ended
+    int early;           // which launches may begin before the last one has ended
+    const void *updated; // by the last adamw that may still run, of those that began early
     struct plan *plans;
     size_t n_plans, cap_plans;
     int algorithm; // of a product, in the library's list; negative: by tuned.h
+    bool turns;    // of algorithms: to see which is the fastest where it runs
 };
 
 static inline struct cuda *
@@ -65,7 +70,8 @@ bool cuda_check(struct cuda *c, cudaError_t e, const char *what);
 bool cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what);
 
 /* With NIBBLE_CUDA_TIMES set, what the stream did since the last mark is counted for this
- * name, and a table of all is printed in the end. */
+ * name, and a table of all is printed in the end.  If it is "algorithms", those of products
+ * take turns. */
 void cuda_mark(struct cuda *c, const char *name);
 
 /* Whether an operation may begin: after an error none does. */
@@ -99,10 +105,14 @@ blocks_of(size_t n, size_t each)
  * read and before anything is written: then all kernels before it have ended, since the
  * one before it had waited, too.
  *
- * What it reads before it waits must not be what a kernel writes that may still run.  No
- * kernel of cuda_start writes weights, and after anything else on the stream c->early is
- * false: the next launch is a plain one, which begins when all before it has ended, and
- * those behind it begin no earlier than it does. */
+ * What it reads before it waits must not be what a kernel writes that may still run.  After
+ * anything else on the stream the next launch is a plain one, which begins when all before
+ * it has ended, and those behind it begin no earlier than it does.  In between:
+ *   EARLY_FORWARD     no kernel writes weights, which is what is read;
+ *   EARLY_UPDATES     of norms, clips and adamw, adamw alone reads: a gradient and the state
+ *                     of its tensor, which only another adamw of it writes; it lets the next
+ *                     one begin when it has waited, so that c->updated is all there is to know;
+ *   EARLY_QUANTIZERS  values and their amax are read, codes and the like are written. */
 static __device__ __forceinline__ void
 cuda_next(void)
 {
@@ -126,10 +136,11 @@ cuda_take_over(void)
 /* cluster: how many neighbouring blocks are a cluster. */
 template <typename... P, typename... A>
 static void
-cuda_start_clusters(struct cuda *c, const char *name, unsigned cluster,
-                    void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared,
-                    A... args)
+cuda_start_kind(struct cuda *c, enum early kind, const char *name, unsigned cluster,
+                void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared,
+                A... args)
 {
+    bool early = c->early == kind;
     cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
@@ -137,10 +148,10 @@ cuda_start_clusters(struct cuda *c, const char *name, unsigned cluster,
     config.dynamicSmemBytes = shared;
     config.stream = c->stream;
     config.attrs = attribute;
-    if (c->early) {
-        cudaLaunchAttribute *early = &attribute[config.numAttrs++];
-        early->id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        early->val.programmaticStreamSerializationAllowed = 1;
+    if (early) {
+        cudaLaunchAttribute *may = &attribute[config.numAttrs++];
+        may->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        may->val.programmaticStreamSerializationAllowed = 1;
     }
     if (cluster > 1) {
         cudaLaunchAttribute *size = &attribute[config.numAttrs++];
@@ -150,7 +161,17 @@ cuda_start_clusters(struct cuda *c, const char *name, unsigned cluster,
     }
     cuda_check(c, cudaLaunchKernelEx(&config, kernel, (P)args...), name);
     cuda_launched(c, name);
-    c->early = !c->trace;
+    c->early = c->trace ? NOT_EARLY : kind;
+}
+
+template <typename... P, typename... A>
+static void
+cuda_start_clusters(struct cuda *c, const char *name, unsigned cluster,
+                    void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared,
+                    A... args)
+{
+    cuda_start_kind(c, EARLY_FORWARD, name, cluster, kernel, blocks, threads, shared,
+                    args...);
 }
 
 template <typename... P, typename... A>
@@ -267,7 +288,6 @@ block_max(float x, float *room)
 /* gemm.cu: products, by cuBLASLt. */
 bool cuda_gemm_open(struct cuda *c);
 void cuda_gemm_close(struct cuda *c);
-void cuda_gemm_forget(struct cuda *c); // what algorithms were chosen
 void cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
                  size_t tokens, const void *add);
 void cuda_linear_many(struct kernels *k, void *const *y, const void *x,

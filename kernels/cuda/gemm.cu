@@ -30,9 +30,14 @@ struct shape {
     size_t m, n, k, lda, ldb, ldc, ldd;
     int ta, tb; // cublasOperation_t
     int in, out; // cudaDataType_t
+    int algorithm; // as in struct cuda
+    int unused;    // no gap: two are the same if their bytes are
 };
 
-enum { MOST = 16 }; // algorithms that are looked at
+enum {
+    MOST = 16,  // algorithms that are looked at
+    TURNS = 12, // that take turns, if wanted
+};
 
 #if CUDART_VERSION >= 12080
 #define HAS_FP4 1
@@ -48,6 +53,7 @@ struct plan {
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t algo;
     char *name; // for times
+    int calls;
 };
 
 bool
@@ -69,17 +75,10 @@ forget(struct plan *p)
 }
 
 void
-cuda_gemm_forget(struct cuda *c)
+cuda_gemm_close(struct cuda *c)
 {
     for (size_t i = 0; i < c->n_plans; i++)
         forget(&c->plans[i]);
-    c->n_plans = 0;
-}
-
-void
-cuda_gemm_close(struct cuda *c)
-{
-    cuda_gemm_forget(c);
     free(c->plans);
     if (c->lt)
         cublasLtDestroy(c->lt);
@@ -184,7 +183,7 @@ choose(struct cuda *c, struct plan *p)
     cublasLtMatmulPreference_t want;
     cublasLtMatmulHeuristicResult_t found[MOST];
     const size_t room = WORKSPACE;
-    int n = 0, which = c->algorithm < 0 ? tuned(c, &p->shape) : c->algorithm;
+    int n = 0, which = p->shape.algorithm < 0 ? tuned(c, &p->shape) : p->shape.algorithm;
     if (!cuda_check_blas(c, cublasLtMatmulPreferenceCreate(&want),
                          "cublasLtMatmulPreferenceCreate"))
         return false;
@@ -220,8 +219,9 @@ plan_for(struct cuda *c, const struct shape *s)
     struct plan *p = &c->plans[c->n_plans];
     memset(p, 0, sizeof *p);
     p->shape = *s;
-    if (c->trace && asprintf(&p->name, "product %s%s %zu %zu %zu", s->ta ? "t" : "n",
-                             s->tb ? "t" : "n", s->m, s->n, s->k) < 0)
+    if (c->trace && asprintf(&p->name, "product %s%s %zu %zu %zu, algorithm %d",
+                             s->ta ? "t" : "n", s->tb ? "t" : "n", s->m, s->n, s->k,
+                             s->algorithm) < 0)
         p->name = NULL;
     if (!describe(c, p) || !choose(c, p)) {
         forget(p);
@@ -231,12 +231,25 @@ plan_for(struct cuda *c, const struct shape *s)
     return p;
 }
 
+/* The plan for a product that runs now. */
+static const struct plan *
+next_plan(struct cuda *c, const struct shape *s)
+{
+    struct shape mine = *s;
+    mine.algorithm = c->turns ? 0 : c->algorithm;
+    struct plan *p = plan_for(c, &mine);
+    if (!p || !c->turns)
+        return p;
+    mine.algorithm = p->calls++ % TURNS;
+    return plan_for(c, &mine);
+}
+
 static void
 run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
     const float *one = c->numbers, *zero = c->numbers + 1;
-    c->early = false;
+    c->early = NOT_EARLY;
     cuda_check_blas(c,
                     cublasLtMatmul(c->lt, p->op, alpha ? alpha : one, a, p->a, b, p->b,
                                    add ? one : zero, add ? add : d, p->c, d, p->d,
@@ -251,7 +264,7 @@ static void
 multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
-    const struct plan *p = plan_for(c, s);
+    const struct plan *p = next_plan(c, s);
     if (!p)
         return;
     run_plan(c, p, d, a, b, add, alpha);
@@ -437,6 +450,7 @@ shape_fp4(size_t out, size_t in, size_t rows)
                        CUBLAS_OP_N };
     s.in = FP4;
     s.out = CUDA_R_32F;
+    s.algorithm = -1;
     return s;
 }
 

@@ -110,6 +110,7 @@ cuda_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, s
     struct cuda *c = cuda_of(k);
     if (!cuda_ready(c))
         return;
+    c->early = NOT_EARLY;
     cuda_check(c, cudaMemsetAsync(out, 0, sizeof *out, c->stream), "amax");
     if (n == 0 || !cuda_ready(c))
         return;
@@ -171,19 +172,40 @@ store_products(void *expanded, const struct coded *out, size_t b, size_t blocks,
         to[2 * even + 2 + odd] = odd ? high : theirs;
 }
 
-/* KIND: a quantizer with nothing else asked for, or ANY. */
+/* The scale of a tensor whose largest magnitude is the largest of n. */
+static __device__ __forceinline__ struct quant_scale
+scale_of(const float *amax, unsigned n, const struct quant_spec &spec)
+{
+    float most = 0;
+    for (unsigned i = 0; i < n; i++)
+        most = isnan(amax[i]) || amax[i] > most ? amax[i] : most;
+    if (isnan(most))
+        return { most, 1, most };
+    return tensor_scale(spec.kind, spec.modelopt, most);
+}
+
+/* KIND: a quantizer with nothing else asked for, or ANY.  Nothing is written before the
+ * kernels before have ended. */
 template <typename T, int KIND>
 static __global__ void
 __launch_bounds__(THREADS)
     quantize_kernel(struct packed to, const T *x, size_t rows, size_t cols,
-                    const struct quant_scale *scale,
+                    const float *amax, unsigned n_amax,
                     const __grid_constant__ struct quant_spec spec)
 {
     __shared__ struct step steps[KIND == QUANT_SWEEP ? STEPS : 1];
-    const struct quant_scale t = *scale;
+    const struct quant_scale t = scale_of(amax, n_amax, spec);
     bool square = KIND == ANY && spec.square;
     size_t wide = cols / COLUMNS, blocks = rows * wide;
     size_t n = square ? (rows + 15) / 16 * 16 * wide : blocks;
+    bool waited = false;
+    if (blockIdx.x == 0 || isnan(t.amax)) {
+        cuda_wait();
+        waited = true;
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            *to.scale2 = t.scale2;
+    }
+    cuda_next();
     if (isnan(t.amax))
         return;
     if (KIND == QUANT_SWEEP) {
@@ -215,6 +237,9 @@ __launch_bounds__(THREADS)
                      spec.column_weight && b < blocks
                          ? spec.column_weight + b % wide * COLUMNS
                          : NULL);
+        if (!waited)
+            cuda_wait();
+        waited = true;
         if (to.codes && b < blocks) {
             ((uint2 *)to.codes)[b] = make_uint2(out.codes[0], out.codes[1]);
             to.scales[b] = (uint8_t)out.scale;
@@ -222,29 +247,17 @@ __launch_bounds__(THREADS)
         if (to.expanded)
             store_products(to.expanded, &out, b, blocks, KIND != ANY);
     }
-}
-
-static __global__ void
-scale_kernel(struct quant_scale *t, float *scale2, const float *amax, size_t n,
-             enum quant kind, bool modelopt)
-{
-    float most = 0;
-    for (size_t i = 0; i < n; i++)
-        most = isnan(amax[i]) || amax[i] > most ? amax[i] : most;
-    if (isnan(most)) {
-        t->amax = most;
-        *scale2 = most;
-        return;
-    }
-    *t = tensor_scale(kind, modelopt, most);
-    *scale2 = t->scale2;
+    if (!waited)
+        cuda_wait();
 }
 
 template <typename T>
 static void
 launch(struct cuda *c, const struct packed *to, const T *x, size_t rows, size_t cols,
-       const struct quant_scale *t, const struct quant_spec *spec)
+       const float *amax, size_t n, const struct quant_spec *spec)
 {
+    void (*kernel)(struct packed, const T *, size_t, size_t, const float *, unsigned,
+                   const struct quant_spec) = quantize_kernel<T, ANY>;
     bool plain = !spec->square && !spec->stochastic && !spec->column_weight &&
                  !spec->exhaustive && !spec->modelopt;
     size_t units =
@@ -252,18 +265,13 @@ launch(struct cuda *c, const struct packed *to, const T *x, size_t rows, size_t 
     unsigned grid = grid_of(c, units, 16);
     enum quant kind = spec->kind;
     if (plain && kind == QUANT_MAX)
-        quantize_kernel<T, QUANT_MAX>
-            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
+        kernel = quantize_kernel<T, QUANT_MAX>;
     else if (plain && kind == QUANT_4OVER6)
-        quantize_kernel<T, QUANT_4OVER6>
-            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
+        kernel = quantize_kernel<T, QUANT_4OVER6>;
     else if (plain && (kind == QUANT_SWEEP || kind == QUANT_SWEEP1))
-        quantize_kernel<T, QUANT_SWEEP>
-            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
-    else
-        quantize_kernel<T, ANY>
-            <<<grid, THREADS, 0, c->stream>>>(*to, x, rows, cols, t, *spec);
-    cuda_launched(c, "quantize");
+        kernel = quantize_kernel<T, QUANT_SWEEP>;
+    cuda_start_kind(c, EARLY_QUANTIZERS, "quantize", 1, kernel, grid ? grid : 1, THREADS, 0,
+                    *to, x, rows, cols, amax, (unsigned)n, *spec);
 }
 
 void
@@ -272,7 +280,6 @@ cuda_quantize(struct kernels *k, const struct packed *to, const void *values,
               const struct quant_spec *spec)
 {
     struct cuda *c = cuda_of(k);
-    struct quant_scale *t = (struct quant_scale *)c->partials;
     struct quant_spec mine = *spec;
     if (!cuda_ready(c))
         return;
@@ -282,17 +289,12 @@ cuda_quantize(struct kernels *k, const struct packed *to, const void *values,
         return;
     }
     mine.source = dtype;
-    scale_kernel<<<1, 1, 0, c->stream>>>(t, to->scale2, amax, n, spec->kind,
-                                         spec->modelopt);
-    cuda_launched(c, "quantize");
-    if (rows == 0 || cols == 0 || !cuda_ready(c))
-        return;
     if (dtype == DT_F32)
-        launch(c, to, (const float *)values, rows, cols, t, &mine);
+        launch(c, to, (const float *)values, rows, cols, amax, n, &mine);
     else if (dtype == DT_BF16)
-        launch(c, to, (const __nv_bfloat16 *)values, rows, cols, t, &mine);
+        launch(c, to, (const __nv_bfloat16 *)values, rows, cols, amax, n, &mine);
     else
-        launch(c, to, (const __half *)values, rows, cols, t, &mine);
+        launch(c, to, (const __half *)values, rows, cols, amax, n, &mine);
 }
 
 /* ---- back ------------------------------------------------------------------------------------ */

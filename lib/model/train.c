@@ -364,6 +364,7 @@ begin_update(struct train *t)
                                   .rest2 = rest((double)n->beta2, t->t + 1),
                                   .seed = n->seed,
                                   .step = (uint32_t)(t->step + 1) };
+    weights_begin(&t->weights);
 }
 
 static double
@@ -423,6 +424,7 @@ update(struct train *t, size_t i, const float *clip)
         update_seed(t, i, &a);
         return;
     }
+    a.amax = weights_amax(&t->weights, i);
     chunk = chunk ? (chunk + GROUP - 1) / GROUP * GROUP : r->numel;
     for (uint64_t at = 0; at < r->numel; at += chunk)
         k->adamw(k, &t->tensor[i].state, &t->net.t[i].grad, at,

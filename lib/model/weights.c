@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int
 take_packed(struct weights *w, size_t i)
@@ -55,7 +56,8 @@ weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
         w->spec = *quant;
     w->packed = calloc(n->table.n, sizeof *w->packed);
     w->host = calloc(n->table.n, sizeof *w->host);
-    if (!w->packed || !w->host)
+    w->known = calloc(n->table.n, sizeof *w->known);
+    if (!w->packed || !w->host || !w->known)
         return err_set(n->err, ERR_MEMORY, "out of memory for weights");
     n->k->part = PART_WEIGHTS;
     w->amax = n->k->alloc(n->k, n->table.n * sizeof *w->amax);
@@ -82,6 +84,7 @@ weights_close(struct weights *w)
     k->release(k, w->amax);
     free(w->packed);
     free(w->host);
+    free(w->known);
     *w = (struct weights){ 0 };
 }
 
@@ -115,13 +118,28 @@ make(struct weights *w, size_t i, const void *values, enum dtype dtype,
         k->tile(k, to->tiles, to->scales, rows, cols / NVFP4_BLOCK);
 }
 
+void
+weights_begin(struct weights *w)
+{
+    size_t n = w->n->table.n;
+    w->n->k->zero(w->n->k, w->amax, n * sizeof *w->amax);
+    memset(w->known, 0, n * sizeof *w->known);
+}
+
+float *
+weights_amax(struct weights *w, size_t i)
+{
+    w->known[i] = true;
+    return &w->amax[i];
+}
+
 int
 weights_make(struct weights *w, const void *const *values, enum dtype dtype)
 {
     struct kernels *k = w->n->k;
     const struct table *t = &w->n->table;
     for (size_t i = 0; i < t->n; i++)
-        if (values[i])
+        if (values[i] && !w->known[i])
             k->amax(k, &w->amax[i], values[i], dtype, (size_t)t->row[i].numel);
     for (size_t i = 0, n = 1; i < t->n; i += n) {
         n = group(w, i);
@@ -129,6 +147,7 @@ weights_make(struct weights *w, const void *const *values, enum dtype dtype)
             if (w->packed[m].scale2 && values[m])
                 make(w, m, values[m], dtype, &w->amax[i], n);
     }
+    memset(w->known, 0, t->n * sizeof *w->known);
     return w->n->err->kind ? -1 : 0;
 }
 

@@ -16,6 +16,7 @@ struct weights {
     struct packed *packed; // (table.n) scale2 == NULL: as they are
     float *amax;           // (table.n) on the device: largest magnitudes
     float *host;           // (table.n) the same
+    bool *known;           // (table.n) what weights_amax has given out
 };
 
 /* quant == NULL: nothing is quantized; expand: to what products see, not packed.  Takes the memory, and points the net's
@@ -23,6 +24,11 @@ struct weights {
 int weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
                  bool share, bool expand);
 void weights_close(struct weights *w);
+/* Before values are updated: no amax is known. */
+void weights_begin(struct weights *w);
+/* Where an update of row i's values puts their amax, 0 before: the next weights_make does
+ * not look for it. */
+float *weights_amax(struct weights *w, size_t i);
 /* Make them from values on the device, (table.n) of one type; NULL: leave that row. */
 int weights_make(struct weights *w, const void *const *values, enum dtype dtype);
 /* The first row whose values were not all finite; table.n: none. */

@@ -130,14 +130,18 @@ step_of(uint32_t t, float lr, float decay)
     return a;
 }
 
+/* amax: of the master after an update; else 0 */
 static void
 run(struct kernels *k, const struct state *x, const void *grad, enum dtype dtype,
-    size_t n, size_t chunk, struct adam_step a, const float *clip)
+    size_t n, size_t chunk, struct adam_step a, const float *clip, float *amax)
 {
     struct grad g = { (void *)(uintptr_t)grad, dtype };
     a.clip = clip;
+    a.amax = k->alloc(k, sizeof *a.amax);
     for (size_t first = 0; first < n; first += chunk)
         k->adamw(k, &x->s, &g, first, n - first < chunk ? n - first : chunk, &a);
+    CHECK(k->download(k, amax, a.amax, sizeof *amax) == 0);
+    k->release(k, a.amax);
 }
 
 static void
@@ -170,8 +174,12 @@ check_steps(enum dtype master, enum moments moments, enum dtype dtype, size_t n,
         make_gradients(grad, n, t < 3 ? PLAIN : kind, dtype, t);
         void *theirs = pair_put(grad, dtype, n);
         float *clip = pair_bytes(&clips[t - 1], sizeof *clip);
-        run(cpu, &want, grad, DT_F32, n, SIZE_MAX / 2, a, &clips[t - 1]);
-        run(gpu, &found, theirs, dtype, n, chunk, a, clip);
+        float right, amax;
+        run(cpu, &want, grad, DT_F32, n, SIZE_MAX / 2, a, &clips[t - 1], &right);
+        run(gpu, &found, theirs, dtype, n, chunk, a, clip, &amax);
+        CHECK_SAY(check_equal(&right, &amax, sizeof amax) ||
+                      (isnan(right) && isnan(amax)),
+                  "amax %g, %g is right", (double)amax, (double)right);
         check_state(&want, &found, kinds[kind], n, t);
         state_upload(&found, &want); // so that one error is one
         gpu->release(gpu, theirs);
@@ -193,6 +201,62 @@ check_all(size_t n, size_t chunk)
                     check_steps(master ? DT_F32 : DT_BF16, (enum moments)moments,
                                 grad ? DT_F32 : DT_BF16, n, (enum kind)kind,
                                 rates[(n + (size_t)kind) % 3], chunk);
+}
+
+/* Tensors one after the other with nothing in between, as when gradients are released and
+ * as when they are not, one of them twice in a row: kernels that begin early. */
+static void
+check_chain(size_t n, bool norms)
+{
+    enum { TENSORS = 3, STEPS = 3 };
+    struct state want[TENSORS], found[TENSORS];
+    void *grads[TENSORS];
+    float *grad[TENSORS], *clips = gpu->alloc(gpu, sizeof *clips), clip;
+    double *squares = gpu->alloc(gpu, sizeof *squares);
+    gpu->upload(gpu, clips, &(float){ 1 }, sizeof *clips);
+    for (size_t i = 0; i < TENSORS; i++) {
+        want[i] = state_open(cpu, DT_BF16, MOMENTS_INT8, n);
+        found[i] = state_open(gpu, DT_BF16, MOMENTS_INT8, n);
+        fill_master(&want[i], n);
+        state_upload(&found[i], &want[i]);
+        NEED((grad[i] = malloc(n * sizeof *grad[i])));
+        make_gradients(grad[i], n, ALL_SIZES, DT_BF16, (uint32_t)i);
+        grads[i] = pair_put(grad[i], DT_BF16, n);
+    }
+    for (uint32_t k = 0; k < STEPS * TENSORS * 2; k++) {
+        size_t i = k / 2 % TENSORS;
+        struct adam_step a = step_of(k + 1, 1e-3F, 0.1F);
+        struct grad g = { grads[i], DT_BF16 };
+        if (norms) {
+            gpu->sum_squares(gpu, squares, &g, n);
+            gpu->clip(gpu, clips, squares, 1, 0.5F, 1e30, NULL);
+        }
+        a.clip = clips;
+        gpu->adamw(gpu, &found[i].s, &g, 0, n, &a);
+    }
+    for (uint32_t k = 0; k < STEPS * TENSORS * 2; k++) {
+        size_t i = k / 2 % TENSORS;
+        struct adam_step a = step_of(k + 1, 1e-3F, 0.1F);
+        if (norms) { // sums are in another order there
+            double sum;
+            gpu->sum_squares(gpu, squares, &(struct grad){ grads[i], DT_BF16 }, n);
+            CHECK(gpu->download(gpu, &sum, squares, sizeof sum) == 0);
+            cpu->clip(cpu, &clip, &sum, 1, 0.5F, 1e30, NULL);
+        } else {
+            clip = 1;
+        }
+        a.clip = &clip;
+        cpu->adamw(cpu, &want[i].s, &(struct grad){ grad[i], DT_F32 }, 0, n, &a);
+    }
+    for (size_t i = 0; i < TENSORS; i++) {
+        check_state(&want[i], &found[i], "one after the other", n, (uint32_t)i);
+        state_close(cpu, &want[i]);
+        state_close(gpu, &found[i]);
+        gpu->release(gpu, grads[i]);
+        free(grad[i]);
+    }
+    gpu->release(gpu, clips);
+    gpu->release(gpu, squares);
 }
 
 /* ---- the norm ------------------------------------------------------------------------------ */
@@ -363,6 +427,11 @@ main(int argc, char **argv)
     check_all(1000, 32);
     check_all(100003, 160);
     check_all(100003, 4096 * 3 + 32);
+    for (size_t i = 0; i < 3; i++) {
+        static const size_t chains[] = { 1000, 100003, 2560 * 1024 };
+        check_chain(chains[i], true);
+        check_chain(chains[i], false);
+    }
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
         check_squares(norms[i], DT_F32);
         check_squares(norms[i], DT_BF16);

@@ -251,6 +251,20 @@ static const char *const names[] = { "f32", "bf16", "int8" };
 
 /* ---- the same bits ---------------------------------------------------------------------------- */
 
+/* What amax finds in the master. */
+static float
+most_of(const struct state *x)
+{
+    float most = 0;
+    for (size_t i = 0; i < x->n; i++) {
+        float w = fabsf(at(x->s.master, x->s.dtype, i));
+        if (!isfinite(w))
+            return NAN;
+        most = w > most ? w : most;
+    }
+    return most;
+}
+
 /* Gradients of many sizes, and groups of zeros. */
 static void
 make_gradients(float *g, size_t n, uint32_t step)
@@ -284,10 +298,14 @@ check_same(enum dtype dtype, enum moments moments, size_t n)
         for (int isa = 0; isa < ISA_COUNT; isa++)
             for (unsigned c = 0; c < 4 && isa_have((enum isa)isa); c++) {
                 struct state x;
+                float amax = 0, right = most_of(&want);
                 state_open(&x, dtype, moments, n);
                 for (int i = 0; i < 5; i++)
                     memcpy(x.part[i], before.part[i], x.bytes[i] + GUARD);
+                a.amax = &amax;
                 run(&x, grad, &a, (enum isa)isa, c + 1, chunks[c]);
+                CHECK_SAY(check_equal(&amax, &right, sizeof amax), "amax %g, %g is right",
+                          (double)amax, (double)right);
                 CHECK_SAY(state_equal(&x, &want),
                           "%s, moments %s, %zu elements, step %u: %s, chunks of %zu",
                           dtype_name(dtype), names[moments], n, t,
@@ -309,7 +327,9 @@ check_edges(enum isa isa)
     float grad[N] = { 0 };
     for (int moments = 0; moments < 3; moments++) {
         struct state x;
+        float amax = 0;
         struct adam_step a = step_of(1, 0);
+        a.amax = &amax;
         state_open(&x, DT_BF16, (enum moments)moments, N);
         for (size_t i = 0; i < 5; i++)
             set_master(&x, i, edges[i]);
@@ -318,6 +338,7 @@ check_edges(enum isa isa)
         run(&x, grad, &a, isa, 1, N);
         const uint16_t *w = x.s.master;
         CHECK(w[0] == 0x7f7f && w[1] == 0xff7f && isnan(num_from_bf16(w[4])));
+        CHECK(isnan(amax));
         // A gradient that is not finite poisons what its group remembers, no other.
         grad[3] = NAN;
         run(&x, grad, &a, isa, 1, N);
