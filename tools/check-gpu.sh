@@ -181,6 +181,22 @@ quantizers()
     done
 }
 
+# Logits of a GPU say what computed them; m.dat is there.
+routes()
+{
+    local compute path
+    for compute in f32 bf16; do
+        for path in '' dequant; do
+            "$bin/generate" -q -f --device cuda --compute $compute --ids -p '5 6 7' -n 1 \
+                ${path:+--quant max --activations nvfp4 --path $path} --config "$dir/config.json" \
+                --logits "$dir/l" "$dir/m.dat" >/dev/null || : >"$dir/l"
+            "$bin/datcat" --meta "$dir/l" >"$dir/meta" || :
+            one "generate --logits $compute${path:+ $path}: its route" grep -Eq \
+                "\"route\": ?\"cuda sm_[0-9]+ $compute .*cudnn [0-9]+${path:+ fp4 $path}\"" "$dir/meta"
+        done
+    done
+}
+
 golden()
 {
     local compute
@@ -216,6 +232,7 @@ if [ $what = check-gpu ]; then
     operations
     programs
     quantizers
+    routes
     one failures tests/gpu/failures.sh
     [ -z "${GOLDEN:-}" ] || golden
 else
