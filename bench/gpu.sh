@@ -307,7 +307,7 @@ watch()
 # train BATCHxLENGTH OPTION...: some steps; the median without the first two
 train()
 {
-    local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what
+    local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what plan seen
     shift
     what="trainstep $shape${*:+ $*}"
     samples $((batch * 4)) "$length"
@@ -332,15 +332,15 @@ ms = sorted(l["ms"] for l in lines[2:])
 ms = ms[len(ms) // 2]
 b, t = map(int, sys.argv[2].split("x"))
 for name, value, unit in (("", "%.1f" % ms, "ms"), ("", "%.0f" % (b * t / ms * 1e3), "tokens/s"),
-                          (": own memory", "%.2f" % lines[-1]["mem_gb"], "GiB"),
+                          (": memory as logged", "%.2f" % lines[-1]["mem_gb"], "GiB"),
                           (": last loss", "%.4f" % lines[-1]["loss"], "-")):
     print("%s%s\t%s\t%s" % (sys.argv[3], name, value, unit))
 END
-    sed -n 's/.*plan: \([0-9.]*\) GB.*/\1/p' "$dir/err" | while read -r gb; do
-        row "$what: plan" "$gb" GiB
-    done
-    row "$what: memory seen from outside" \
-        "$(awk -v a="$before" -v b="$(cat "$dir/used")" 'BEGIN { printf "%.2f", (b - a) / 1024 }')" GiB
+    plan=$(sed -n 's/.*plan: \([0-9.]*\) GB.*/\1/p' "$dir/err")
+    seen=$(awk -v a="$before" -v b="$(cat "$dir/used")" 'BEGIN { printf "%.2f", (b - a) / 1024 }')
+    row "$what: plan" "$plan" GiB
+    row "$what: memory seen from outside" "$seen" GiB
+    row "$what: seen, of the plan" "$(awk -v a="$seen" -v b="$plan" 'BEGIN { printf "%.1f", 100 * a / b }')" %
     rm -f "$dir/steps.json" "$dir/o.ckpt"
 }
 
