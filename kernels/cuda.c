@@ -74,7 +74,7 @@ kernels_cuda_device(enum dtype act)
                             .attention_room = room,
                             .act = act,
                             .grad = act,
-                            .logits = 1 << 29,
+                            .logits = 5 << 26, // 2,048 tokens of 4B
                             .expands = act == DT_BF16,
                             .fixed = (64U + 16 + 128) << 20,
                             .driver = (uint64_t)CONTEXT + LIBRARIES,
