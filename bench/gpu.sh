@@ -11,7 +11,8 @@
 # Parts, all by default:
 #   check      every operation against the CPU's, nvquant's bytes, golden models by the programs
 #   kernels    times of products, attention, the optimizer, quantizers and the rest
-#   files      a checkpoint of Qwen3-4B loaded and saved, beside cat and dd
+#   files      a checkpoint of Qwen3-4B loaded and saved, beside cat and dd, on DIR's disk; cold
+#              where the page cache can be emptied of it
 #   train      steps of a random Qwen3-4B; TRAIN="8x2048 2x2048" are its passes, STEPS (8) of each
 #   small      one sample of 2048 as on a card of 24 GB: memory planned, and seen from outside
 #   twice      TWICE (200) steps twice: equal bytes, no NaN
@@ -236,27 +237,59 @@ since()
     awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.3f", b - a }'
 }
 
+# chill FILE: out of the page cache; 1: it could not be, or there is no compiler.
+chill()
+{
+    [ -x "$dir/pages" ] || "${CC:-cc}" -O2 -o "$dir/pages" "$here/pages.c" 2>/dev/null || return 1
+    "$dir/pages" evict "$1"
+}
+
+# load_and_save HOW: one step, with the program's own times of both in $dir/err
+load_and_save()
+{
+    rm -f "$dir/o.ckpt"
+    "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" -n 1 -o "$dir/o.ckpt" "$dir/m.ckpt" \
+        >/dev/null 2>"$dir/err" || { fail "checkpoint, $1" "$dir/err" && return 1; }
+}
+
+# said WHAT: the seconds that it said for that
+said()
+{
+    sed -n "s/.*: $1 [0-9.]* GB in \([0-9.]*\) s.*/\1/p" "$dir/err"
+}
+
+# Loading goes from the file to the GPU, and verifies; saving the other way, and ends with
+# fsync as dd does here.  What the disk does changes: dd comes before and after.
 part_files()
 {
     need_model
     samples 4 256
-    local bytes start
+    local bytes start i
     bytes=$(stat -c %s "$dir/m.ckpt")
+    row "scratch directory: $(stat -f -c %T "$dir")" "$bytes" bytes
+    if chill "$dir/m.ckpt"; then
+        start=$(now)
+        cat "$dir/m.ckpt" >/dev/null
+        speed "cat of the checkpoint, cold" "$bytes" "$(since "$start")"
+        if chill "$dir/m.ckpt" && load_and_save cold; then
+            speed "checkpoint loaded, cold" "$bytes" "$(said loaded)"
+        fi
+    else
+        row "checkpoint, cold: not run, its pages stay in the cache, or there is no compiler" - -
+    fi
     cat "$dir/m.ckpt" >/dev/null
     start=$(now)
     cat "$dir/m.ckpt" >/dev/null
     speed "cat of the checkpoint, in the page cache" "$bytes" "$(since "$start")"
-    start=$(now)
-    dd if=/dev/zero of="$dir/zeros" bs=16M count=$((bytes / (16 << 20) + 1)) conv=fsync 2>/dev/null
-    speed "dd of zeros, fsync" "$bytes" "$(since "$start")"
-    rm -f "$dir/zeros"
-    for _ in 1 2; do
-        "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" -n 1 -o "$dir/o.ckpt" -f "$dir/m.ckpt" \
-            >/dev/null 2>"$dir/err" || { fail "files" "$dir/err" && return; }
-    done
-    for what in loaded saved; do
-        speed "checkpoint $what" "$bytes" \
-            "$(sed -n "s/.*: $what [0-9.]* GB in \([0-9.]*\) s.*/\1/p" "$dir/err")"
+    for i in 1 2; do
+        rm -f "$dir/o.ckpt"
+        start=$(now)
+        dd if="$dir/m.ckpt" of="$dir/copy" bs=16M conv=fsync 2>/dev/null
+        speed "dd of the checkpoint, fsync, run $i" "$bytes" "$(since "$start")"
+        rm -f "$dir/copy"
+        load_and_save "run $i" || return 0
+        speed "checkpoint loaded, run $i" "$bytes" "$(said loaded)"
+        speed "checkpoint saved, run $i" "$bytes" "$(said saved)"
     done
     rm -f "$dir/o.ckpt"
 }
@@ -274,23 +307,24 @@ watch()
 # train BATCHxLENGTH OPTION...: some steps; the median without the first two
 train()
 {
-    local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what
+    local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what plan seen
     shift
     what="trainstep $shape${*:+ $*}"
     samples $((batch * 4)) "$length"
+    rm -f "$dir/steps.json" "$dir/o.ckpt" # of a run that failed
     before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)
     echo "$before" >"$dir/used"
     watch "$dir/used" &
     watcher=$!
     "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" --batch "$batch" -n "${STEPS:-8}" \
-        --lr 1e-5 --log "$dir/log" -o "$dir/o.ckpt" -f "$@" "$dir/m.ckpt" >"$dir/tsv" 2>"$dir/err" || rc=$?
+        --lr 1e-5 --log "$dir/steps.json" -o "$dir/o.ckpt" "$@" "$dir/m.ckpt" >"$dir/tsv" 2>"$dir/err" || rc=$?
     kill "$watcher"
     wait "$watcher" 2>/dev/null || true
     if [ "$rc" -ne 0 ]; then
         fail "$what" "$dir/err"
         return
     fi
-    "$python" - "$dir/log" "$shape" "$what" <<'END' | rows
+    "$python" - "$dir/steps.json" "$shape" "$what" <<'END' | rows
 import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
 lines = [l for l in lines if "ms" in l and "loss" in l]
@@ -298,16 +332,16 @@ ms = sorted(l["ms"] for l in lines[2:])
 ms = ms[len(ms) // 2]
 b, t = map(int, sys.argv[2].split("x"))
 for name, value, unit in (("", "%.1f" % ms, "ms"), ("", "%.0f" % (b * t / ms * 1e3), "tokens/s"),
-                          (": own memory", "%.2f" % lines[-1]["mem_gb"], "GiB"),
+                          (": memory as logged", "%.2f" % lines[-1]["mem_gb"], "GiB"),
                           (": last loss", "%.4f" % lines[-1]["loss"], "-")):
     print("%s%s\t%s\t%s" % (sys.argv[3], name, value, unit))
 END
-    sed -n 's/.*plan: \([0-9.]*\) GB.*/\1/p' "$dir/err" | while read -r gb; do
-        row "$what: plan" "$gb" GiB
-    done
-    row "$what: memory seen from outside" \
-        "$(awk -v a="$before" -v b="$(cat "$dir/used")" 'BEGIN { printf "%.2f", (b - a) / 1024 }')" GiB
-    rm -f "$dir/log" "$dir/o.ckpt"
+    plan=$(sed -n 's/.*plan: \([0-9.]*\) GB.*/\1/p' "$dir/err")
+    seen=$(awk -v a="$before" -v b="$(cat "$dir/used")" 'BEGIN { printf "%.2f", (b - a) / 1024 }')
+    row "$what: plan" "$plan" GiB
+    row "$what: memory seen from outside" "$seen" GiB
+    row "$what: seen, of the plan" "$(awk -v a="$seen" -v b="$plan" 'BEGIN { printf "%.1f", 100 * a / b }')" %
+    rm -f "$dir/steps.json" "$dir/o.ckpt"
 }
 
 part_train()

@@ -11,6 +11,10 @@
 
 #define LIBRARY "libnibble-cuda.so"
 
+/* What is in use of a GPU besides what we ask for, measured on an H200: its context, and
+ * what cuBLASLt, cuDNN and kernels that are loaded hold. */
+enum { CONTEXT = 523 << 20, LIBRARIES = 704 << 20 };
+
 typedef struct kernels *open_fn(size_t size, struct device is, int device,
                                 struct err *err);
 typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
@@ -70,9 +74,10 @@ kernels_cuda_device(enum dtype act)
                             .attention_room = room,
                             .act = act,
                             .grad = act,
-                            .logits = 1 << 29,
+                            .logits = 5 << 26, // 2,048 tokens of 4B
                             .expands = act == DT_BF16,
                             .fixed = (64U + 16 + 128) << 20,
+                            .driver = (uint64_t)CONTEXT + LIBRARIES,
                             .fp4 = FP4_EXPANDED,
                             .sums = 128U << 20 }; // 3,000 tokens of 4B
 }
@@ -96,11 +101,70 @@ kernels_cuda_there(char *why, size_t n)
     return find("nibble_cuda_open_3", why, n) != NULL;
 }
 
+/* ---- free memory, by NVML, which needs no context ------------------------------------- */
+
+typedef void *nvml_device;
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+
+static bool
+find_all(void *lib, void *const *to, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        void *f = lib ? dlsym(lib, names[i]) : NULL;
+        if (!f)
+            return false;
+        memcpy(to[i], &f, sizeof f);
+    }
+    return true;
+}
+
+/* Where the GPU is plugged in, by which both libraries know it, and its memory. */
+static bool
+describe(int device, char *bus, int n, size_t *all)
+{
+    int (*init)(unsigned), (*get)(int *, int), (*place)(char *, int, int);
+    int (*total)(size_t *, int), d = 0;
+    static const char *const names[] = { "cuInit", "cuDeviceGet", "cuDeviceGetPCIBusId",
+                                         "cuDeviceTotalMem_v2" };
+    return find_all(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
+                    (void *[]){ &init, &get, &place, &total }, names, 4) &&
+           init(0) == 0 && get(&d, device) == 0 && place(bus, n, d) == 0 &&
+           total(all, d) == 0;
+}
+
+/* 0: NVML is not there, does not tell (a GPU that shares the machine's memory), or tells
+ * of more than our part of a GPU. */
+static uint64_t
+free_by_nvml(int device)
+{
+    int (*init)(void), (*shutdown)(void), (*handle)(const char *, nvml_device *);
+    int (*memory)(nvml_device, struct nvml_memory *);
+    static const char *const names[] = { "nvmlInit_v2", "nvmlShutdown",
+                                         "nvmlDeviceGetHandleByPciBusId_v2",
+                                         "nvmlDeviceGetMemoryInfo" };
+    struct nvml_memory m = { 0 };
+    nvml_device d = NULL;
+    char bus[32];
+    size_t all = 0;
+    if (!describe(device, bus, sizeof bus, &all) ||
+        !find_all(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL),
+                  (void *[]){ &init, &shutdown, &handle, &memory }, names, 4) ||
+        init() != 0)
+        return 0;
+    bool told = handle(bus, &d) == 0 && memory(d, &m) == 0 && m.total / 8 * 7 < all;
+    shutdown();
+    return told ? m.free : 0;
+}
+
 uint64_t
 kernels_cuda_free(int device)
 {
     char why[512];
-    uint64_t (*f)(int) = NULL;
+    uint64_t (*f)(int) = NULL, told = free_by_nvml(device);
+    if (told)
+        return told;
     *(void **)&f = find("nibble_cuda_free", why, sizeof why);
     return f ? f(device) : 0;
 }

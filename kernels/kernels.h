@@ -146,6 +146,7 @@ struct device {
     bool host;       // its memory is ours
     bool expands;    // products are faster from `expanded`
     uint64_t fixed;  // bytes that it takes for itself
+    uint64_t driver; // and, uncounted, its driver and libraries, about
     enum fp4_way fp4;
     size_t sums; // bytes that it takes for products of NVFP4 with NVFP4
     /* And besides, for attention of that kind, the way back included; NULL: nothing. */
@@ -296,7 +297,9 @@ struct device kernels_cuda_device(enum dtype act);
 int kernels_cuda_count(void); // of GPUs that there are
 /* Whether there is a backend for them; if not, *why says so. */
 bool kernels_cuda_there(char *why, size_t n);
-uint64_t kernels_cuda_free(int device); // bytes of its memory; 0: not known
+/* Bytes of its memory that are free, 0: not known.  Where the driver tells it without a
+ * context there is none made by this, and so what one takes is seen. */
+uint64_t kernels_cuda_free(int device);
 /* Whether it has products of NVFP4 with NVFP4, FP4_NATIVE; if not, *why says so. */
 bool kernels_cuda_native(int device, char *why, size_t n);
 typedef void kernels_say_fn(void *ctx, const char *what, const char *value);

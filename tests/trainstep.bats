@@ -651,6 +651,17 @@ OPTIONS
     refuse 3 "--memory-limit is 0.050" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
 }
 
+@test "of a GPU the plan and --memory-limit count what its driver takes" {
+    run -0 --separate-stderr trainstep -q --device cuda -d "$IN/ids.tok" --dry-run "$IN/small.ckpt"
+    awk '$1 == "driver" { driver = $2 } $1 == "total" { total = $2 }
+        END { exit !(driver > 2^29 && driver < 2^31 && total > driver && total < driver + 2^29) }' <<<"$output"
+    [[ $output != *program* ]]
+    refuse 3 "--memory-limit is 1.000" trainstep -q --device cuda -d "$IN/ids.tok" --memory-limit 1 "$IN/small.ckpt"
+    # Without a GPU nothing is known to be free: the fastest way, as it would be.
+    run -0 --separate-stderr trainstep -v --device cuda -d "$IN/ids.tok" --dry-run "$IN/small.ckpt"
+    [[ $stderr == *"--recompute none, weights expanded"* ]]
+}
+
 @test "the seed's loss, and its gradient" {
     run -0 --separate-stderr step -n 30 --loss scalar -o x.ckpt "$IN/plain.ckpt"
     column 2 <<<"$output" | awk 'NR == 1 { a = $1 } { b = $1 } END { exit !(b < 0.9 * a) }'

@@ -66,7 +66,6 @@ static void
 put_sampling(struct buf *b, const struct config_generate *c)
 {
     const struct sample_options *o = &c->sample;
-    put_number(b, "repeat_penalty", o->penalty, 1);
     if (o->temperature > 0)
         buf_printf(b, "\"seed\":%u,", o->seed);
     for (size_t i = 0; i < c->n_stops; i++) {
@@ -100,6 +99,13 @@ put_options(struct buf *b, const struct session *s)
     if (c->quant) {
         buf_str(b, "\"quant\":");
         json_put(b, slice_of(c->quant));
+        buf_char(b, ',');
+    }
+    if (!c->score)
+        put_number(b, "repeat_penalty", c->sample.penalty, 1);
+    if (c->where.cuda) {
+        buf_str(b, "\"route\":");
+        json_put(b, slice_of(s->k->route));
         buf_char(b, ',');
     }
     if (!c->score)

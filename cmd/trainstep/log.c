@@ -37,13 +37,30 @@ log_rss(bool peak)
     return bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
-/* Of the device; on the CPU that is the process. */
+/* How much less is free than before, but for what we have asked for.  They load until the
+ * first step has ended; later it would be other processes that are seen.  One that begins
+ * before cannot be told from them, unless it takes much. */
+void
+log_driver(struct run *r)
+{
+    uint64_t now, own, gone;
+    if (r->device.host || !r->k || r->t.step > r->logs->first_step + 1)
+        return;
+    now = device_free(&r->where);
+    own = r->k->ledger.all;
+    gone =
+        r->free_before != UINT64_MAX && now < r->free_before ? r->free_before - now : 0;
+    if (gone > own + r->driver)
+        r->driver = gone - own < 2 * r->device.driver ? gone - own : r->device.driver;
+}
+
+/* Of the device, its driver's too; on the CPU that is the process. */
 uint64_t
 log_memory(const struct run *r, bool peak)
 {
     if (r->device.host)
         return log_rss(peak);
-    return peak ? r->k->ledger.most : r->k->ledger.all;
+    return (peak ? r->k->ledger.most : r->k->ledger.all) + r->driver;
 }
 
 static void
@@ -321,6 +338,7 @@ log_phase(struct run *r, const char *phase)
     struct logs *l = r->logs;
     if (!r->o->memory_report)
         return;
+    log_driver(r);
     struct buf *b = &l->samples;
     unsigned long long rss = mib(log_rss(false));
     buf_str(b, l->n_samples++ ? ",{" : "{");
@@ -331,6 +349,8 @@ log_phase(struct run *r, const char *phase)
     buf_printf(b, ",\"DeviceUsedMiB\":%llu,\"DevicePeakMiB\":%llu,\"HostRssMiB\":%llu",
                mib(r->k ? r->k->ledger.all : 0), mib(r->k ? r->k->ledger.most : 0),
                rss);
+    if (!r->device.host)
+        buf_printf(b, ",\"DeviceDriverMiB\":%llu", mib(r->driver));
     buf_printf(b, ",\"MemAvailableMiB\":%llu,\"Step\":%llu,\"ElapsedMs\":%.0f}",
                mib(cmd_available()), (unsigned long long)r->t.step,
                (os_seconds() - l->started) * 1000);

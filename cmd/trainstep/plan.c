@@ -49,7 +49,8 @@ plan_bytes(struct run *r, struct ledger *ledger)
     r->file_bytes = save_bytes(r, &t);
     train_close(&t);
     k->close(k);
-    return ledger->most + (r->device.host ? log_rss(false) + BUFFERS : 0);
+    return ledger->most +
+           (r->device.host ? log_rss(false) + BUFFERS : r->device.driver);
 }
 
 /* The ways to spend memory that change no number, the fastest first. */
@@ -70,10 +71,10 @@ void
 plan_settle(struct run *r)
 {
     struct ledger ledger;
-    uint64_t there_is = device_free(&r->where), need = UINT64_MAX;
-    uint64_t limit = r->o->memory_limit ? r->o->memory_limit : there_is;
+    uint64_t there_is = r->device.host ? device_free(&r->where) : r->free_before;
+    uint64_t limit = r->o->memory_limit ? r->o->memory_limit : there_is, need = 0;
     const char *place = r->device.host ? "this machine" : r->where.device;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways && need > limit; i++) {
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && (!need || need > limit); i++) {
         if (!is_open(r, &ways[i]))
             continue;
         r->layout.expand = ways[i].expand;
@@ -116,7 +117,7 @@ plan_print(struct run *r)
     for (int i = 0; i < PARTS; i++)
         if (l.peak[i])
             row(names[i], l.peak[i]);
-    row("program", all - l.most);
+    row(r->device.host ? "program" : "driver", all - l.most);
     row("total", all);
     row("checkpoint", r->file_bytes);
     printf("flops\t%.4g\t\n", l.flops);

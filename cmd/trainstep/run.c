@@ -471,8 +471,10 @@ step(struct run *r)
         undo(r, &res);
         return false;
     }
+    double ms = (os_seconds() - start) * 1000;
+    log_driver(r);
     log_phase(r, "optimizer_step_done");
-    log_step(r, &res, rate, (os_seconds() - start) * 1000);
+    log_step(r, &res, rate, ms);
     count_outcome(r, &res);
     return true;
 }
@@ -540,6 +542,7 @@ run(const struct options *o)
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);
+    r.free_before = r.device.host ? UINT64_MAX : device_free(&r.where);
     check_files(o);
     if (!o->dry_run) {
         settle_target(&r);

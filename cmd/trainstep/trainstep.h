@@ -163,6 +163,8 @@ struct run {
     bool has_data, has_eval;
     struct device device; // of the device, before it is opened
     struct kernels *k;
+    uint64_t free_before; // bytes of a GPU at the beginning; UINT64_MAX: not known
+    uint64_t driver;      // that its driver and libraries hold, as measured
     struct train t;
     struct quant_spec quant, activations;
     struct train_layout layout;
@@ -198,6 +200,8 @@ void log_phase(struct run *r, const char *phase);
 void log_close(struct run *r);
 uint64_t log_rss(bool peak);
 uint64_t log_memory(const struct run *r, bool peak);
+/* Measure r->driver, up to the end of the first step. */
+void log_driver(struct run *r);
 
 void plan_print(struct run *r);
 /* Bytes of the device that this run will need at its peak. */

@@ -47,7 +47,7 @@ enum {
 
 /* What the gradients of scores may take, if several documents or heads are done at once,
  * and what those of the heads of one kv head may. */
-static size_t room_wanted = (size_t)2 << 30;
+static size_t room_wanted = (size_t)1 << 30;
 static const size_t room_most = (size_t)2 << 30;
 
 /* The same bits each time: only kernels/lab asks for less. */

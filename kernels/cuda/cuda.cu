@@ -149,7 +149,7 @@ cuda_alloc(struct kernels *k, size_t bytes)
     struct block *b = (struct block *)malloc(sizeof *b);
     cudaError_t e =
         unless_failing(&w->fail.alloc, cudaErrorMemoryAllocation, cudaSuccess);
-    if (e == cudaSuccess)
+    if (b && e == cudaSuccess)
         e = cudaMalloc(&p, bytes ? bytes : 1);
     if (!b || e != cudaSuccess) {
         if (e == cudaErrorMemoryAllocation || !b)
