@@ -451,17 +451,13 @@ $(BUILD)/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBS)
 	@mkdir -p $(@D)
 	$(LINK)
 
-$(BUILD)/gpu/tune: $(BUILD)/kernels/lab/tune.o $(LIBS)
-	@mkdir -p $(@D)
-	$(LINK)
-
 $(BUILD)/%.so: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
 		-shared -fPIC -MMD -MP -o $@ $< -ldl
 
 ## gpu-programs  the tests that need a GPU; check-gpu runs them
-gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%) $(BUILD)/gpu/tune
+gpu-programs: $(GPU_TESTS:%=$(BUILD)/gpu/%)
 unit-programs: $(UNIT:%=$(BUILD)/unit/%)
 test-programs: unit-programs gpu-programs $(SHIMS)
 

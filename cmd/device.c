@@ -35,13 +35,16 @@ device_take_path(struct device_options *o, const char *arg)
 static void
 settle_compute(struct device_options *o)
 {
-    bool pairs = o->fast && !o->cuda && kernels_cpu_pairs(cmd_isa());
-    o->faster = pairs && o->compute == COMPUTE_AUTO;
+    if (o->cuda) {
+        o->faster = o->fast && o->compute != COMPUTE_F32;
+        o->why = "in f32 a GPU has no faster way";
+    } else {
+        o->faster = o->fast && o->compute == COMPUTE_AUTO && kernels_cpu_pairs(cmd_isa());
+        o->why = o->compute != COMPUTE_AUTO
+                     ? "--compute says what is computed with"
+                     : "this CPU, or NIBBLE_ISA, has no products of bf16";
+    }
     o->unlike = o->faster || o->compute == (o->cuda ? COMPUTE_F32 : COMPUTE_BF16);
-    if (o->fast && !o->faster)
-        o->why = o->compute != COMPUTE_AUTO ? "--compute says what is computed with"
-                 : o->cuda                  ? "a GPU has no faster way"
-                           : "this CPU, or NIBBLE_ISA, has no products of bf16";
     if (o->compute == COMPUTE_AUTO)
         o->compute = o->cuda || o->faster ? COMPUTE_BF16 : COMPUTE_F32;
 }
@@ -52,11 +55,19 @@ compute_of(const struct device_options *o)
     return o->compute == COMPUTE_F32 ? DT_F32 : DT_BF16;
 }
 
+static struct device
+device_of(const struct device_options *o)
+{
+    return o->cuda ? kernels_cuda_device(compute_of(o), o->faster) : kernels_cpu_device;
+}
+
 void
 device_say_fast(const struct device_options *o)
 {
     if (o->faster)
-        warn("--fast: products of bf16 in place of f32");
+        warn("--fast: %s",
+             o->cuda ? "attention's gradients are added as they come: no two runs are equal"
+                     : "products of bf16 in place of f32");
     else if (o->fast)
         warn("--fast: no effect: %s", o->why);
 }
@@ -72,7 +83,7 @@ device_settle(struct device_options *o)
             warn("there is a GPU, but %s", why);
     }
     settle_compute(o);
-    return o->cuda ? kernels_cuda_device(compute_of(o)) : kernels_cpu_device;
+    return device_of(o);
 }
 
 /* ---- products of NVFP4 with NVFP4 ----------------------------------------------------- */
@@ -147,8 +158,9 @@ choose_products(struct kernels *k, const struct device_options *o)
 struct kernels *
 device_open(const struct device_options *o, struct err *err)
 {
+    struct device is = device_of(o);
     struct kernels *k = o->cuda
-                            ? kernels_cuda(compute_of(o), o->number, err)
+                            ? kernels_cuda(&is, o->number, err)
                             : kernels_cpu(compute_of(o), cmd_isa(), o->threads, err);
     if (k) {
         choose_products(k, o);

@@ -64,18 +64,21 @@ find(const char *name, char *why, size_t n)
 }
 
 struct device
-kernels_cuda_device(enum dtype act)
+kernels_cuda_device(enum dtype act, bool any_order)
 {
+    const char *name =
+        any_order ? "nibble_cuda_attention_room_any" : "nibble_cuda_attention_room";
     char why[512];
     size_t (*room)(const struct heads *) = NULL;
     if (act == DT_BF16)
-        *(void **)&room = find("nibble_cuda_attention_room", why, sizeof why);
+        *(void **)&room = find(name, why, sizeof why);
     return (struct device){ .name = "cuda",
                             .attention_room = room,
                             .act = act,
                             .grad = act,
                             .logits = 5 << 26, // 2,048 tokens of 4B
                             .expands = act == DT_BF16,
+                            .any_order = any_order,
                             .fixed = (64U + 16 + 128) << 20,
                             .driver = (uint64_t)CONTEXT + LIBRARIES,
                             .fp4 = FP4_EXPANDED,
@@ -98,7 +101,7 @@ kernels_cuda_count(void)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_3", why, n) != NULL;
+    return find("nibble_cuda_open_4", why, n) != NULL;
 }
 
 /* ---- free memory, by NVML, which needs no context ------------------------------------- */
@@ -194,14 +197,14 @@ kernels_cuda_diagnose(kernels_say_fn *say, void *ctx)
 }
 
 struct kernels *
-kernels_cuda(enum dtype act, int device, struct err *err)
+kernels_cuda(const struct device *is, int device, struct err *err)
 {
     char why[512];
     open_fn *f = NULL;
-    *(void **)&f = find("nibble_cuda_open_3", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_4", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
-    return f(sizeof(struct kernels), kernels_cuda_device(act), device, err);
+    return f(sizeof(struct kernels), *is, device, err);
 }

@@ -145,6 +145,7 @@ struct device {
     size_t logits;   // numbers of logits at a time
     bool host;       // its memory is ours
     bool expands;    // products are faster from `expanded`
+    bool any_order;  // sums may come in any order, other bits each time
     uint64_t fixed;  // bytes that it takes for itself
     uint64_t driver; // and, uncounted, its driver and libraries, about
     enum fp4_way fp4;
@@ -292,8 +293,9 @@ struct kernels *kernels_cpu(enum dtype compute, enum isa isa, unsigned threads,
 /* Whether its products of bf16 are faster than those of f32. */
 bool kernels_cpu_pairs(enum isa isa);
 /* A GPU; it is an error that says why if there is none, or no backend for it. */
-struct kernels *kernels_cuda(enum dtype act, int device, struct err *err);
-struct device kernels_cuda_device(enum dtype act);
+struct kernels *kernels_cuda(const struct device *is, int device, struct err *err);
+/* any_order: attention's gradients are added as they come, which is faster. */
+struct device kernels_cuda_device(enum dtype act, bool any_order);
 int kernels_cuda_count(void); // of GPUs that there are
 /* Whether there is a backend for them; if not, *why says so. */
 bool kernels_cuda_there(char *why, size_t n);

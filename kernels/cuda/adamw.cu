@@ -184,7 +184,6 @@ enum {
     QUICK_WARPS = QUICK_THREADS / 32,
     QUICK_BLOCKS = 6,  // of a multiprocessor
     SPAN = 32 * PIECE, // what a warp has at once
-    PAIR = 0x7fff7fff, // magnitudes of two bf16
 };
 
 /* What the quick way is told: with the keys of all rounds of Philox, which instructions
@@ -296,12 +295,11 @@ read_piece(struct piece *p, const struct span<G> *from)
 
 /* All threads of a warp; left: in whole groups; slow: a bit for the first thread of each
  * group to be left alone.
- * The masters go through `room`, so that neighbours write what lies together; two in a word,
- * *most grows by their magnitudes. */
+ * The masters go through `room`, so that neighbours write what lies together. */
 template <typename G>
 static __device__ __forceinline__ void
 write_pieces(const struct piece *p, const struct adam_state *s, struct span<G> *room,
-             uint64_t i, unsigned left, uint32_t slow, uint32_t *most)
+             uint64_t i, unsigned left, uint32_t slow)
 {
     const unsigned lane = threadIdx.x % 32, span = threadIdx.x / 32 * SPAN;
     const unsigned mine = span + lane * PIECE;
@@ -323,12 +321,8 @@ write_pieces(const struct piece *p, const struct adam_state *s, struct span<G> *
     __syncwarp();
 #pragma unroll
     for (unsigned k = 0; k < SPAN; k += 32 * 8)
-        if (span + lane * 8 + k < left && !(slow >> (lane / 4 * 2 + k / PIECE) & 1)) {
-            uint4 w = room->master[place<2>(lane) + k / 8];
-            __stcg((uint4 *)(master + k), w);
-            *most = __vmaxu2(*most, __vmaxu2(__vmaxu2(w.x & PAIR, w.y & PAIR),
-                                             __vmaxu2(w.z & PAIR, w.w & PAIR)));
-        }
+        if (span + lane * 8 + k < left && !(slow >> (lane / 4 * 2 + k / PIECE) & 1))
+            __stcg((uint4 *)(master + k), room->master[place<2>(lane) + k / 8]);
 }
 
 static __device__ __forceinline__ void
@@ -423,7 +417,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     const unsigned mine = span + threadIdx.x % 32 * PIECE;
     struct scales next = { 0, 0 };
     uint64_t i = first + (uint64_t)blockIdx.x * (QUICK_WARPS * SPAN);
-    uint32_t pairs = 0, most = 0;
+    uint32_t ranges = 0, most = 0;
     if (!ahead)
         cuda_wait();
     unsigned next_left = left_of(i, end);
@@ -465,14 +459,16 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         uint32_t slow =
             __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
         slow = (slow | slow >> 1) & 0x55555555; // a bit a group
-        write_pieces(&p, &s, &room[at], i, whole, slow, &pairs);
+        write_pieces(&p, &s, &room[at], i, whole, slow);
+        if (mine < whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1))
+            ranges = u_add_max2(d.range, 0x00010001, ranges);
         for (; slow; slow &= slow - 1)
             most = max(most, whole_group(&s, grad,
                                          i + span + (unsigned)(__ffs((int)slow) - 1) * PIECE,
                                          end, c, &q.h));
         __syncwarp(); // before others' copies come to this room
     }
-    grow(amax, max(most, max(pairs & 0xffff, pairs >> 16) << 16));
+    grow(amax, max(most, most_of_ranges(ranges)));
 }
 
 /* ---- which ---------------------------------------------------------------------------------- */

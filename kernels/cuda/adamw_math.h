@@ -339,6 +339,15 @@ no_doubt(void)
     return d;
 }
 
+/* The largest master of pieces that are sure, as bits of an f32, from the largest of their
+ * ranges and 1, both halves; 0 of none. */
+EXACT uint32_t
+most_of_ranges(uint32_t ranges)
+{
+    uint32_t low = ranges & 0xffff, high = ranges >> 16, most = low > high ? low : high;
+    return most ? (most - 1 + MASTER_LOW) << 16 : 0;
+}
+
 EXACT bool
 halves_below(uint32_t words, uint32_t bound)
 {

@@ -5,7 +5,8 @@
  * it is asked for the same bits each time: then, on Hopper, it writes the gradients of
  * all scores as bf16, 2 length^2 bytes a document and head, and multiplies them by the
  * keys after.  So that this stays small the way back is done in parts, some documents or
- * some heads of one at a time; which they are depends on sizes alone. */
+ * some heads of one at a time; which they are depends on sizes alone.  A device whose
+ * is.any_order says so has it as they come, all at once. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <dlfcn.h>
@@ -49,9 +50,6 @@ enum {
  * and what those of the heads of one kv head may. */
 static size_t room_wanted = (size_t)1 << 30;
 static const size_t room_most = (size_t)2 << 30;
-
-/* The same bits each time: only kernels/lab asks for less. */
-static bool in_order = true;
 
 /* ---- the libraries ------------------------------------------------------------------------ */
 
@@ -142,7 +140,7 @@ cudnn_words(void)
 /* What a graph does at once of documents whose rows have `query` and `kv` heads.  Numbers
  * of one type: two are the same if their bytes are. */
 struct share {
-    int64_t back, length, dim, query, kv;
+    int64_t back, any_order, length, dim, query, kv;
     int64_t docs, heads, keys; // at once: documents, and of their heads how many
 };
 
@@ -224,7 +222,7 @@ add_back(const graph_ref &g, const struct share *p, float scale)
                   .set_attn_scale(scale)
                   .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                   .set_diagonal_band_right_bound(0)
-                  .set_deterministic_algorithm(in_order);
+                  .set_deterministic_algorithm(!p->any_order);
     auto [dq, dkey, dvalue] = g->sdpa_backward(
         rows(g, Q, p, p->heads, p->query), rows(g, KEY, p, p->keys, p->kv),
         rows(g, VALUE, p, p->keys, p->kv), rows(g, OUT, p, p->heads, p->query),
@@ -334,11 +332,11 @@ greatest_divisor(size_t n, size_t most)
 }
 
 static struct share
-share_of(const struct heads *h, size_t length, bool back)
+share_of(const struct heads *h, size_t length, bool back, bool any_order)
 {
     struct share p = {};
     size_t docs = h->tokens / length, kv = h->kv;
-    if (back) {
+    if (back && !any_order) {
         size_t one = 2 * length * length * h->query, of_kv = one / h->kv;
         if (room_wanted >= one)
             docs = greatest_divisor(docs, room_wanted / one);
@@ -348,6 +346,7 @@ share_of(const struct heads *h, size_t length, bool back)
         }
     }
     p.back = back;
+    p.any_order = back && any_order;
     p.length = (int64_t)length;
     p.dim = (int64_t)h->dim;
     p.query = (int64_t)h->query;
@@ -360,20 +359,23 @@ share_of(const struct heads *h, size_t length, bool back)
 
 /* Whether the gradients of scores of a kv head's heads are not too much. */
 static bool
-fits_back(const struct heads *h, size_t length)
+fits_back(const struct heads *h, size_t length, bool any_order)
 {
-    return fits(h, length) && 2 * length * length * (h->query / h->kv) <= room_most;
+    return fits(h, length) &&
+           (any_order || 2 * length * length * (h->query / h->kv) <= room_most);
 }
 
 /* Of the gradients of scores, of each query head's dkey and dvalue, and of its sums: what
- * 9.14 and 9.19 ask for on Hopper, to the byte.  On sm_100 the first are not there. */
+ * 9.14 and 9.19 ask for on Hopper, to the byte.  On sm_100 the first are not there.  In any
+ * order: sums of queries' gradients in f32 in their place. */
 size_t
-cudnn_room(const struct heads *h, size_t length)
+cudnn_room(const struct heads *h, size_t length, bool any_order)
 {
-    if (!fits_back(h, length))
+    if (!fits_back(h, length, any_order))
         return 0;
-    struct share p = share_of(h, length, true);
-    return (size_t)(p.docs * p.heads * p.length) * (2 * length + 4 * h->dim + 4) + 256;
+    struct share p = share_of(h, length, true, any_order);
+    size_t sums = any_order ? 4 * h->dim : 2 * length;
+    return (size_t)(p.docs * p.heads * p.length) * (sums + 4 * h->dim + 4) + 256;
 }
 
 /* Where a document and a head begin, in rows of `line` heads. */
@@ -434,7 +436,7 @@ cudnn_attention(struct cuda *c, void *out, float *lse, const void *q, const void
     if (!fits(h, length))
         return false;
     return try_it([=] {
-        struct share p = share_of(h, length, false);
+        struct share p = share_of(h, length, false, false);
         places at = { { Q, (void *)q },
                       { KEY, (void *)key },
                       { VALUE, (void *)value },
@@ -450,10 +452,11 @@ cudnn_attention_dx(struct cuda *c, void *dq, void *dkey, void *dvalue, const voi
                    const void *out, const float *lse, const void *q, const void *key,
                    const void *value, float *work, const struct heads *h, size_t length)
 {
-    if (!fits_back(h, length))
+    bool any_order = c->k.is.any_order;
+    if (!fits_back(h, length, any_order))
         return false;
     return try_it([=] {
-        struct share p = share_of(h, length, true);
+        struct share p = share_of(h, length, true, any_order);
         int64_t docs = (int64_t)(h->tokens / length), group = p.query / p.kv;
         struct cudnn *s;
         bool done = may_begin(c, &s);
@@ -511,7 +514,7 @@ cudnn_attention_dx(struct cuda *, void *, void *, void *, const void *, const vo
 }
 
 size_t
-cudnn_room(const struct heads *, size_t)
+cudnn_room(const struct heads *, size_t, bool)
 {
     return 0;
 }

@@ -21,14 +21,15 @@
 bool cudnn_attention(struct cuda *c, void *out, float *lse, const void *q,
                      const void *key, const void *value, const struct heads *h,
                      size_t length);
-/* As cuda_attention_dx, of the same.  Every run gives the same bits. */
+/* As cuda_attention_dx, of the same.  Every run gives the same bits, unless the device's
+ * is.any_order. */
 bool cudnn_attention_dx(struct cuda *c, void *dq, void *dkey, void *dvalue,
                         const void *dout, const void *out, const float *lse,
                         const void *q, const void *key, const void *value, float *work,
                         const struct heads *h, size_t length);
 
 /* Bytes that the two take for themselves, about; 0 if they would say no. */
-size_t cudnn_room(const struct heads *h, size_t length);
+size_t cudnn_room(const struct heads *h, size_t length, bool any_order);
 
 /* Before the device's memory and its stream go. */
 void cudnn_close(struct cuda *c);

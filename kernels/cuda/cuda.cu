@@ -357,9 +357,9 @@ describe(struct cuda *c)
     c->major = p.major;
     c->minor = p.minor;
     c->shared = p.sharedMemPerBlockOptin;
-    snprintf(c->k.route, sizeof c->k.route, "cuda sm_%d%d %s cublasLt %zu cudnn %zu",
+    snprintf(c->k.route, sizeof c->k.route, "cuda sm_%d%d %s%s cublasLt %zu cudnn %zu",
              p.major, p.minor, c->k.is.act == DT_F32 ? "f32" : "bf16",
-             cublasLtGetVersion(), cudnn_version());
+             c->k.is.any_order ? " fast" : "", cublasLtGetVersion(), cudnn_version());
     if (p.major < 9) {
         err_set(c->err, ERR_USAGE,
                 "cuda:%d: %s has compute capability %d.%d; 9.0 or more is needed",
@@ -388,7 +388,6 @@ take_own(struct cuda *c)
                                                  cudaEventDisableTiming),
                         "cudaEventCreate"))
             return false;
-    c->algorithm = -1;
     const char *times = getenv("NIBBLE_CUDA_TIMES");
     if (times)
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
@@ -408,7 +407,7 @@ number_of(const char *variable)
 
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_3(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_4(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");
@@ -430,13 +429,6 @@ nibble_cuda_open_3(size_t size, struct device is, int device, struct err *err)
         return &w->c.k;
     cuda_close(&w->c.k);
     return NULL;
-}
-
-/* For kernels/lab/tune: from now on take this algorithm of the library's list. */
-extern "C" __attribute__((visibility("default"))) void
-nibble_cuda_choose(struct kernels *k, int algorithm)
-{
-    cuda_of(k)->algorithm = algorithm;
 }
 
 extern "C" bool nibble_cuda_native(int device, char *why, size_t n);
@@ -493,7 +485,13 @@ nibble_cuda_diagnose(say_fn *say, void *ctx)
 extern "C" __attribute__((visibility("default"))) size_t
 nibble_cuda_attention_room(const struct heads *h)
 {
-    return h->length && cudnn_version() ? cudnn_room(h, h->length) : 0;
+    return h->length && cudnn_version() ? cudnn_room(h, h->length, false) : 0;
+}
+
+extern "C" __attribute__((visibility("default"))) size_t
+nibble_cuda_attention_room_any(const struct heads *h)
+{
+    return h->length && cudnn_version() ? cudnn_room(h, h->length, true) : 0;
 }
 
 /* Bytes that are free on a device; 0: not known. */

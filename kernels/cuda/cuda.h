@@ -55,8 +55,7 @@ struct cuda {
     const void *updated; // by the last adamw that may still run, of those that began early
     struct plan *plans;
     size_t n_plans, cap_plans;
-    int algorithm; // of a product, in the library's list; negative: by tuned.h
-    bool turns;    // of algorithms: to see which is the fastest where it runs
+    bool turns; // of products' algorithms: to see which is the fastest where it runs
 };
 
 static inline struct cuda *

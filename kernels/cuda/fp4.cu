@@ -349,6 +349,5 @@ nibble_cuda_native(int device, char *why, size_t n)
     struct cuda c = {};
     c.err = &err;
     c.device = device;
-    c.algorithm = -1;
     return ask(&c, why, n);
 }

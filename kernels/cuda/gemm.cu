@@ -30,7 +30,7 @@ struct shape {
     size_t m, n, k, lda, ldb, ldc, ldd;
     int ta, tb; // cublasOperation_t
     int in, out; // cudaDataType_t
-    int algorithm; // as in struct cuda
+    int algorithm; // of the library's list; negative: by tuned.h
     int unused;    // no gap: two are the same if their bytes are
 };
 
@@ -219,8 +219,9 @@ plan_for(struct cuda *c, const struct shape *s)
     struct plan *p = &c->plans[c->n_plans];
     memset(p, 0, sizeof *p);
     p->shape = *s;
-    if (c->trace && asprintf(&p->name, "product %s%s %zu %zu %zu, algorithm %d",
-                             s->ta ? "t" : "n", s->tb ? "t" : "n", s->m, s->n, s->k,
+    if (c->trace && asprintf(&p->name, "product %c%c %s %zu %zu %zu, algorithm %d",
+                             s->ta ? 'T' : 'N', s->tb ? 'T' : 'N',
+                             s->out == CUDA_R_32F ? "f32" : "bf16", s->m, s->n, s->k,
                              s->algorithm) < 0)
         p->name = NULL;
     if (!describe(c, p) || !choose(c, p)) {
@@ -236,7 +237,7 @@ static const struct plan *
 next_plan(struct cuda *c, const struct shape *s)
 {
     struct shape mine = *s;
-    mine.algorithm = c->turns ? 0 : c->algorithm;
+    mine.algorithm = c->turns ? 0 : -1;
     struct plan *p = plan_for(c, &mine);
     if (!p || !c->turns)
         return p;

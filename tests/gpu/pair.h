@@ -22,14 +22,15 @@ enum { PAIR_NOT_RUN = 77 };
 static inline void
 pair_open(enum dtype act)
 {
+    const struct device is = kernels_cuda_device(act, false);
     if (kernels_cuda_count() == 0) {
-        kernels_cuda(act, 0, &pair_err);
+        kernels_cuda(&is, 0, &pair_err);
         printf("not run: there is no GPU%s%s\n", *pair_err.msg ? "; " : "",
                pair_err.msg);
         exit(PAIR_NOT_RUN);
     }
     cpu = kernels_cpu(DT_F32, isa_best(), 8, &pair_err);
-    gpu = kernels_cuda(act, 0, &pair_err);
+    gpu = kernels_cuda(&is, 0, &pair_err);
     if (!cpu || !gpu)
         printf("%s\n", pair_err.msg);
     NEED(cpu && gpu);

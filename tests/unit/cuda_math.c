@@ -408,9 +408,15 @@ check_steps(struct kernels *cpu, const char *what, float lr, float decay, uint32
     const float clip = 0.75F;
     size_t sure = 0, groups = ELEMENTS / GROUP;
     for (uint32_t last = t + count; t < last; t++) {
-        struct adam_step a = {
-            lr, 0.9F, 0.999F, 1e-8F, decay, 0, 0, &clip, 0x777, t, 3
-        };
+        struct adam_step a = { .lr = lr,
+                               .beta1 = 0.9F,
+                               .beta2 = 0.999F,
+                               .eps = 1e-8F,
+                               .decay = decay,
+                               .clip = &clip,
+                               .seed = 0x777,
+                               .step = t,
+                               .row = 3 };
         a.rest1 = (float)(1 - pow((double)a.beta1, t));
         a.rest2 = (float)(1 - pow((double)a.beta2, t));
         struct hyper h = hyper_of(&a);
