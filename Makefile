@@ -305,7 +305,7 @@ check-golden: all
 check-gpu: all gpu-programs
 	@$(TEST_ENV) tools/check-gpu.sh
 
-## check-sanitize-gpu  the same operations under each tool of compute-sanitizer; hours
+## check-sanitize-gpu  small cases of them under each tool of compute-sanitizer; WHOLE=1: all
 check-sanitize-gpu: all gpu-programs
 	@$(TEST_ENV) tools/check-gpu.sh --sanitize
 

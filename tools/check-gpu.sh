@@ -9,12 +9,13 @@
 # where it has them included; then steps of a small model and nvquant's bytes by the
 # programs, on both sides and by both paths; what a GPU that fails does to them; golden
 # models if GOLDEN names their directories.
-# --sanitize: the tests of operations once more, under each tool of compute-sanitizer.
+# --sanitize: the tests of operations once more, their smaller cases, under each tool of
+# compute-sanitizer; WHOLE=1: all cases, which takes hours.
 #
 # The last line is "N passed, N failed".  What this card cannot do is named as "not run"
 # and is in neither number; without a GPU nothing is run, and the exit code is 77.
 #
-# Environment: NIBBLE_BIN and NIBBLE_BUILD, as tools/test.sh; GOLDEN; NIBBLE_GPU_TESTS
+# Environment: NIBBLE_BIN and NIBBLE_BUILD, as tools/test.sh; GOLDEN; WHOLE; NIBBLE_GPU_TESTS
 # some programs of tests/gpu instead of all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -77,7 +78,8 @@ operations()
 # memory.  A finding makes the status 99, not that of the program.
 sanitized()
 {
-    local tool n
+    local tool n cases=(--small)
+    [ -z "${WHOLE:-}" ] || cases=()
     if ! command -v compute-sanitizer >/dev/null; then
         say 'check-sanitize-gpu: FAILED: there is no compute-sanitizer'
         failed=$((failed + 1))
@@ -86,7 +88,7 @@ sanitized()
     for tool in memcheck initcheck synccheck racecheck; do
         for n in $(names); do
             one "$tool $n" compute-sanitizer --tool "$tool" --error-exitcode 99 \
-                "$build/gpu/$n"
+                "$build/gpu/$n" "${cases[@]}"
         done
     done
 }

@@ -33,6 +33,9 @@
 /* Halves of words: the larger or smaller of a + b and c. */
 #define u_add_max2 __viaddmax_u16x2
 #define u_add_min2 __viaddmin_u16x2
+/* The least of three that are positive and finite. */
+#define f_min3(a, b, c)                                                                \
+    f_from((uint32_t)__vimin3_s32((int)f_bits(a), (int)f_bits(b), (int)f_bits(c)))
 /* c + the products of a's bytes with b's; c + those of a's halves with b's two low bytes.
  * They take out what b is 1 for in one step, and not where other integers are added. */
 #define u_dot4(a, b, c) __dp4a((uint32_t)(a), (uint32_t)(b), (uint32_t)(c))
@@ -117,6 +120,12 @@ f_from(uint32_t bits)
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+EXACT float
+f_min3(float a, float b, float c)
+{
+    return f_min(f_min(a, b), c);
 }
 
 EXACT float

@@ -10,8 +10,9 @@
  *   m = 8 .. 15 the digits of s, and a, if not t s, by more than 2^-24 of t s (t s is no
  *   power of two unless m is 8, where k is exact).  A fused multiply-add rounds a k only
  *   together with what it is added to; at a = t s both codes have the same error.
- * - The errors of a sweep are good to 2^-19; scales that are closer than 2^-17 to the best
- *   are left to the definition.
+ * - The errors of a sweep are good to 2^-19, and to twice that with a scale's number in
+ *   their last bits; scales that are closer than 2^-17 to the best are left to the
+ *   definition.
  * - v / 1536: from the rounded inverse and a first quotient that is off by less than a
  *   unit in the last place, one residual gives the rounded quotient (Markstein).
  */
@@ -36,8 +37,9 @@ extern "C" {
 enum {
     COLUMNS = NVFP4_BLOCK,
     LAST_SCALE = 0x7e,
-    STEPS = 256,            // of scales, with those that are none
-    NINE = 9,               // scales that a sweep tries
+    BELOW = 2,              // scales that a sweep tries under the nearest one
+    NINE = 9,               // and all that it tries
+    STEPS = 136,            // of scales from -BELOW on, with those that are none
     CODE_ZERO = 0x4b7ffffc, // bits of 2^24 - 4
     CODE_SEVEN = CODE_ZERO + 7,
 };
@@ -400,11 +402,12 @@ code_4over6(struct coded *to, const struct values *v, const struct quant_scale *
 
 /* ---- the best scale ----------------------------------------------------------------------- */
 
-/* Of a byte that is no scale: all codes are 0, so that no scale's error is larger.  Where
- * it is as large the definition decides. */
+/* Entry k of a table: of byte k - BELOW.  Of one that is no scale: all codes are 0, so that
+ * no scale's error is larger.  Where it is as large the definition decides. */
 EXACT struct step
-step_of(uint32_t c)
+step_of(uint32_t k)
 {
+    uint32_t c = k - BELOW;
     bool legal = c - 1 < LAST_SCALE;
     float s = legal ? f_mul(scale_value(c), 0x1p-8F) : 0;
     float turns = legal ? f_div(2, s) : 0;
@@ -465,8 +468,8 @@ exact_best(const float a[COLUMNS], uint32_t from, uint32_t n, const float *weigh
 }
 
 /* The error at a scale to within 2^-19, in units of 2^16.  y of this scale are at most 4.5
- * if FEW, at most 7 if SOME. */
-enum range { FEW, SOME, ALL };
+ * if FEW, less than 5 if UP_TO_4, at most 7 if SOME. */
+enum range { FEW, UP_TO_4, SOME, ALL };
 
 EXACT float
 rough_error(const float a[COLUMNS], struct step step, enum range range)
@@ -475,60 +478,67 @@ rough_error(const float a[COLUMNS], struct step step, enum range range)
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++) {
         float code = f_fma(a[i], step.turns, 0x1p24F - 4);
-        if (range != FEW)
-            code = f_min(code, f_fma(a[i], step.half, 0x1p24F));
+        float high = f_fma(a[i], step.half, 0x1p24F);
+        if (range == UP_TO_4)
+            code = f_min(code, 0x1p24F + 4); // code 6
+        if (range == SOME)
+            code = f_min(code, high);
         if (range == ALL)
-            code = f_min(code, 0x1p24F + 6); // 7
+            code = f_min3(code, high, 0x1p24F + 6); // code 7
         float d = f_fma(tiny_value(f_bits(code)), step.minus, a[i]);
         err[i % 2] = f_fma(d, d, err[i % 2]);
     }
     return f_add(err[0], err[1]);
 }
 
+/* Errors; the last bits of each, 2^-19 of it at most, are the number of its scale. */
 struct search {
     float best, second;
-    uint32_t c;
 };
 
+enum { NUMBER = 15 };
+
 EXACT void
-try_step(struct search *f, const float a[COLUMNS], uint32_t c, const struct step *steps,
+try_step(struct search *f, const float a[COLUMNS], const struct step *steps, uint32_t k,
          enum range range)
 {
-    float err = rough_error(a, steps[c & (STEPS - 1)], range);
+    float err = rough_error(a, steps[k], range);
+    err = f_from((f_bits(err) & ~(uint32_t)NUMBER) | k);
     f->second = f_min(f->second, f_max(f->best, err));
-    f->c = err < f->best ? c : f->c;
     f->best = f_min(f->best, err);
 }
 
-/* The best of nine; a: in units of 2^8.  Above c0, which is nearest to amax / 6, no y is
- * above 7, and from c0 + 5 on none above 4.5; where c0 itself is the largest byte there is
- * none above it.  At c0 none is above 7, either, where steps are a part of it and there is a
- * larger one. */
+/* The best of nine, from c0 - BELOW on; a: in units of 2^8.  Above c0, which is nearest to
+ * amax / 6, no y is above 7, at c0 + 4 none above 75/16 and a rounding, and from c0 + 5 on
+ * none above 4.5; where c0 itself is the largest byte there is none above it.  At c0 none is
+ * above 7, either, where steps are a part of it and there is a larger one. */
 EXACT uint32_t
 find_scale(const float a[COLUMNS], const struct values *v, float enc, uint32_t c0,
            const struct step *steps)
 {
-    struct search f = { LARGEST_FLOAT, LARGEST_FLOAT, 0 };
+    struct search f = { LARGEST_FLOAT, LARGEST_FLOAT };
+    const struct step *at = steps + c0; // that of c0 - BELOW
     float whole[COLUMNS];
     uint32_t clipped = c0 - 8 < LAST_SCALE - 8 ? 2 : 3;
 #ifdef __CUDACC__
 #pragma unroll 1
 #endif
     for (uint32_t k = 0; k < clipped; k++)
-        try_step(&f, a, c0 - 2 + k, steps, ALL);
+        try_step(&f, a, at, k, ALL);
 #ifdef __CUDACC__
 #pragma unroll 1
 #endif
-    for (uint32_t k = clipped; k < 7; k++)
-        try_step(&f, a, c0 - 2 + k, steps, SOME);
-    try_step(&f, a, c0 + 5, steps, FEW);
-    try_step(&f, a, c0 + 6, steps, FEW);
+    for (uint32_t k = clipped; k < 6; k++)
+        try_step(&f, a, at, k, SOME);
+    try_step(&f, a, at, 6, UP_TO_4);
+    try_step(&f, a, at, 7, FEW);
+    try_step(&f, a, at, 8, FEW);
     if (f.second > f_mul(f.best, 1 + 0x1p-17F) && f.best > 0x1p-80F && f.best < 0x1p80F)
-        return f.c;
+        return c0 - BELOW + (f_bits(f.best) & NUMBER);
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++)
         whole[i] = f_abs(f_mul(v->x[i], enc));
-    return exact_best(whole, c0 - 2, NINE, NULL, false);
+    return exact_best(whole, c0 - BELOW, NINE, NULL, false);
 }
 
 /* Values are products with 2^-8 enc: those with enc, but for numbers below 2^-118, whose
@@ -543,8 +553,8 @@ code_sweep(struct coded *to, const struct values *v, float enc,
     for (int i = 0; i < COLUMNS; i++)
         a[i] = f_abs(f_mul(v->x[i], down));
     to->scale = v->amax > 0 ? find_scale(a, v, enc, c0, steps) : 0;
-    float s = f_mul(steps[to->scale].s, 8); // 0 of no scale: codes are 0
-    float inverse = f_mul(steps[to->scale].half, 0.125F);
+    const struct step step = steps[to->scale + BELOW]; // 0 of no scale: codes are 0
+    float s = f_mul(step.s, 8), inverse = f_mul(step.half, 0.125F);
     EXACT_UNROLL
     for (int half = 0; half < 2; half++) {
         uint32_t bits[8];

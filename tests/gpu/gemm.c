@@ -227,7 +227,8 @@ check(enum dtype act)
                                         { 3210, 5504 } };
     pair_open(act);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int form = 0; form < 6; form++) {
+        for (int form = 0; form < 6 && pair_takes(shapes[s][0] * shapes[s][1]);
+             form++) {
             static const char *const names[] = { "f32",    "bf16", "f16",
                                                  "packed", "both", "expanded" };
             static const enum dtype plain[] = { DT_F32, DT_BF16, DT_F16 };
@@ -238,7 +239,8 @@ check(enum dtype act)
                 make_plain(&b, plain[form], shapes[s][0], shapes[s][1], 3);
             else
                 make_nvfp4(&b, form - 3, shapes[s][0], shapes[s][1], 4);
-            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+            for (size_t t = 0; t < sizeof tokens / sizeof *tokens;
+                 t += pair_small ? 2 : 1) {
                 check_linear(&b, names[form], tokens[t]);
                 if (tokens[t] == 1 || tokens[t] >= 33)
                     check_back(&b, names[form], tokens[t]);
@@ -247,7 +249,8 @@ check(enum dtype act)
         }
     for (int form = act == DT_F32 ? 0 : -1; form < 3 - (act == DT_F32); form++)
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
-            check_many(form, 2560, tokens[t]);
+            if (pair_takes(2560 * 608))
+                check_many(form, 2560, tokens[t]);
             check_many(form, 608, tokens[t]);
         }
     pair_close();
@@ -354,7 +357,8 @@ time_few(const uint16_t *pool)
 int
 main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+    pair_small = pair_option(argc, argv, "--small");
+    if (pair_option(argc, argv, "--time")) {
         pair_open(DT_BF16);
         float *x = pair_random(POOL, 1, DT_BF16, 4);
         uint16_t *pool = pair_put(x, DT_BF16, POOL);

@@ -16,7 +16,25 @@
 static struct kernels *cpu, *gpu;
 static struct err pair_err;
 
-enum { PAIR_NOT_RUN = 77 };
+enum { PAIR_NOT_RUN = 77, PAIR_SMALL = 1 << 19 };
+
+/* --small: without what is large, and with fewer of what is like another, for tools that
+ * make a GPU a hundred times as slow.  What changes is which cases there are, not what they
+ * check. */
+static bool pair_small;
+
+static inline bool
+pair_option(int argc, char **argv, const char *word)
+{
+    return argc > 1 && strcmp(argv[1], word) == 0;
+}
+
+/* Whether a case of that many numbers is to be run. */
+static inline bool
+pair_takes(size_t numbers)
+{
+    return !pair_small || numbers <= PAIR_SMALL;
+}
 
 /* Open both; act: what the GPU's activations are. */
 static inline void

@@ -168,6 +168,8 @@ static void
 twice(const char *what, void (*go)(const struct shape *), struct shape s)
 {
     uint64_t first = 0;
+    if (!pair_takes((s.rows ? s.rows : 1) * (s.heads ? s.heads : 1) * s.n))
+        return;
     doing = what;
     snprintf(
         shape_text, sizeof shape_text,
@@ -941,7 +943,8 @@ int
 main(int argc, char **argv)
 {
     static const enum dtype acts[] = { DT_BF16, DT_F32 };
-    bool timed = argc > 1 && strcmp(argv[1], "--time") == 0;
+    bool timed = pair_option(argc, argv, "--time");
+    pair_small = pair_option(argc, argv, "--small");
     if (timed)
         printf("op\ttype\tshape\tus\tbytes\tGB/s\n");
     for (int i = 0; i < 2; i++) {

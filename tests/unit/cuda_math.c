@@ -219,11 +219,42 @@ check_turns(void)
     static const float thresholds[] = { 0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5 };
     for (uint32_t c = 1; c <= LAST_SCALE; c++)
         for (int i = 0; i < 7; i++) {
-            float t = thresholds[i], a = t * steps[c].s;
-            double below = (double)nextafterf(a, 0) * (double)steps[c].turns;
-            double above = (double)nextafterf(a, FLT_MAX) * (double)steps[c].turns;
+            struct step step = steps[c + BELOW];
+            float t = thresholds[i], a = t * step.s;
+            double below = (double)nextafterf(a, 0) * (double)step.turns;
+            double above = (double)nextafterf(a, FLT_MAX) * (double)step.turns;
             CHECK(below < 2 * (double)t && above > 2 * (double)t);
         }
+}
+
+/* Blocks whose largest value is at the very ends of what has c0 nearest, and others at the
+ * thresholds of the scales around it. */
+static void
+check_ends(void)
+{
+    static const float thresholds[] = {
+        0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 4.5F, 5
+    };
+    size_t n = 0;
+    for (int c = 1; c < 0x78; c++)
+        for (int high = 0; high < 2; high++) {
+            float s = e4m3_value((uint8_t)c),
+                  to = e4m3_value((uint8_t)(c + 2 * high - 1));
+            float most = 3 * (s + to); // six times their middle
+            for (int k = 0; k < 5; k++) {
+                x[n++] = nextafterf(most, k % 2 ? 0 : FLT_MAX);
+                for (int i = 1; i < 16; i++) {
+                    uint32_t random = check_random(n);
+                    int near = c + (int)(random % 9) - 2;
+                    float t = thresholds[random >> 8 & 7] *
+                              e4m3_value((uint8_t)(near < 1 ? 1 : near));
+                    t = k < 2 ? t : nextafterf(t, k < 4 ? 0 : FLT_MAX);
+                    x[n++] = t < most ? t : most;
+                }
+            }
+        }
+    x[0] = 1536; // scales come out as they are
+    check_blocks("ends", n, 1);
 }
 
 static void
@@ -484,6 +515,7 @@ main(int argc, char **argv)
     check_halves(true, 0x8000);
     check_thresholds();
     check_turns();
+    check_ends();
     check_extremes();
     check_values();
     check_adamw((uint32_t)(4 * rounds));
