@@ -168,6 +168,12 @@ device_words(char *to, size_t n, const struct device_options *o)
                  isa_name(cmd_isa()), o->threads, o->threads == 1 ? "" : "s");
 }
 
+struct cpu_kind
+device_cpu(const struct device_options *o)
+{
+    return (struct cpu_kind){ compute_of(o), cmd_isa(), o->threads };
+}
+
 uint64_t
 device_free(const struct device_options *o)
 {

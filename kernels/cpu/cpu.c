@@ -126,10 +126,19 @@ is_bf16(const struct cpu *c)
     return c->gemm->form != NULL;
 }
 
+size_t
+cpu_linear_room(const struct cpu_kind *c, const struct weight *w, size_t tokens)
+{
+    bool bf16 = c->compute == DT_BF16;
+    if (tokens <= gemv_most(c->isa, w, bf16))
+        return bf16 ? tokens * w->in * sizeof(float) : 0;
+    return gemm_room(tokens, w->out, w->in);
+}
+
 static void
 multiply(struct cpu *c, const struct gemm *g)
 {
-    float *room = cpu_room(c, gemm_room(g, c->team));
+    float *room = cpu_room(c, gemm_room(g->m, g->n, g->k));
     c->k.ledger.flops += 2.0 * (double)g->m * (double)g->n * (double)g->k;
     if (room)
         gemm_run(g, c->gemm, c->team, room, c->err);

@@ -50,8 +50,9 @@ struct job {
     const struct gemm *g;
     const struct gemm_isa *isa;
     struct packed_part a, b;
-    size_t packed;         // squares of a; those of b come after
-    float *own;            // of each worker: a square of b
+    size_t packed; // squares of a; those of b come after
+    float *own;    // squares of b, of workers or, if there are fewer, of groups
+    bool by_group;
     size_t across, tile_n; // tiles of a row of tiles; groups of a tile
 };
 
@@ -259,7 +260,7 @@ run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
     size_t col = group * GROUP;
     struct packed_part b = j->b;
     (void)err;
-    b.room = j->own + worker * (size_t)SQUARE;
+    b.room = j->own + (j->by_group ? group : worker) * (size_t)SQUARE;
     b.from += col;
     b.n = least(j->b.n - col, GROUP);
     for (size_t block = 0; block < blocks(&j->a); block++) {
@@ -293,6 +294,7 @@ run_part(struct job *j, bool new_b, struct team *team, struct err *err)
     j->packed = squares(&j->a);
     bool own = down == 1 || groups >= (size_t)ENOUGH * team_size(team);
     if (own && j->a.n == j->g->m) {
+        j->by_group = groups < team_size(team);
         if (share(j, team, j->packed, pack_one, err) < 0)
             return -1;
         return share(j, team, groups, run_columns, err);
@@ -306,21 +308,18 @@ run_part(struct job *j, bool new_b, struct team *team, struct err *err)
     return share(j, team, down * j->across, run_tile, err);
 }
 
-/* Squares of a room for B, or for a worker's own. */
+/* Squares of a room for B; never fewer than groups, of which one has one at a time. */
 static size_t
-room_b(const struct gemm *g, const struct team *team)
+room_b(size_t n, size_t k)
 {
-    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
-    size_t shared = least(parts(g->n, GROUP), MOST_N) * k;
-    return shared > team_size(team) ? shared : team_size(team);
+    return least(parts(n, GROUP), MOST_N) * least(parts(k, K_BLOCK), MOST_K);
 }
 
 size_t
-gemm_room(const struct gemm *g, const struct team *team)
+gemm_room(size_t m, size_t n, size_t k)
 {
-    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
-    size_t a = least(parts(g->m, GROUP), MOST_M) * k;
-    return (a + room_b(g, team)) * SQUARE * sizeof(float);
+    size_t a = least(parts(m, GROUP), MOST_M) * least(parts(k, K_BLOCK), MOST_K);
+    return (a + room_b(n, k)) * SQUARE * sizeof(float);
 }
 
 /* The sum of no products. */
@@ -354,7 +353,7 @@ gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
     float of_a = isa->form ? without_scale(&a) : 1;
     float of_b = isa->form ? without_scale(&b) : 1;
     j.a = (struct packed_part){ .x = &a,
-                                .room = room + room_b(g, team) * SQUARE,
+                                .room = room + room_b(g->n, g->k) * SQUARE,
                                 .line = g->a.rows,
                                 .step = g->a.cols,
                                 .unit = isa->mr,

@@ -125,7 +125,7 @@ check(const struct gemm *g, const char *what)
             if (!k)
                 break;
             mine.c = c;
-            NEED(gemm_room(g, team[threads]) <= sizeof room);
+            NEED(gemm_room(g->m, g->n, g->k) <= sizeof room);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
             CHECK(gemm_run(&mine, k, team[threads], room, &err) == 0);
