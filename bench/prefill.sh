@@ -32,6 +32,9 @@
 #                        cmake --build build --target llama
 #                    (default: .cache/llama.cpp at the project's root; if that is not
 #                    there, the sources within PyPI's llama-cpp-python are taken, and built)
+#   BENCH_PEER       bench/llama_peer.c as a program that was built before, for machines
+#                    without compilers or network; libllama.so and libggml.so are beside
+#                    it, and BENCH_LLAMA is not looked at
 #   BENCH_TOKENIZER  tokenizer.json of the random model (default: a small one of the tests;
 #                    the vocabulary is filled up)
 set -euo pipefail
@@ -103,16 +106,19 @@ fetch()
 }
 
 llama=${BENCH_LLAMA:-$root/.cache/llama.cpp}
-if [ -z "${BENCH_LLAMA:-}" ] && ! [ -e "$llama" ]; then
+if [ -z "${BENCH_PEER:-}${BENCH_LLAMA:-}" ] && ! [ -e "$llama" ]; then
     (fetch "$llama")
 fi
 lib=$llama/build/bin
+[ -z "${BENCH_PEER:-}" ] || lib=$(dirname "$BENCH_PEER")
 if ! [ -e "$lib/libllama.so" ]; then
     echo "bench/prefill.sh: no $lib/libllama.so; the head of this script says how to build it" >&2
     exit 2
 fi
-"${CC:-cc}" -std=c11 -O2 -D_GNU_SOURCE -I"$llama/include" -I"$llama/ggml/include" \
-    -o "$dir/peer" "$here/llama_peer.c" -L"$lib" -Wl,-rpath,"$lib" -lllama -lggml -lggml-base -lm
+peer=${BENCH_PEER:-$dir/peer}
+[ -n "${BENCH_PEER:-}" ] ||
+    "${CC:-cc}" -std=c11 -O2 -D_GNU_SOURCE -I"$llama/include" -I"$llama/ggml/include" \
+        -o "$peer" "$here/llama_peer.c" -L"$lib" -Wl,-rpath,"$lib" -lllama -lggml -lggml-base -lm
 
 # Its version is in the name of the library.
 version()
@@ -193,7 +199,7 @@ part_tokens()
     for compute in "${computes[@]}"; do
         answers "$compute" >"$dir/ours"
         for file in nvfp4 bf16 f32; do
-            "$dir/peer" tokens "$dir/small-$file.gguf" 25 1 <"$dir/prompts" >"$dir/theirs"
+            "$peer" tokens "$dir/small-$file.gguf" 25 1 <"$dir/prompts" >"$dir/theirs"
             read -r equal all most < <(equal "$dir/ours" "$dir/theirs")
             printf '%s,%s,%s,%s,%s,%s,,,1,\n' \
                 "$threads" "$theirs" "$file" "$compute" "answers equal of $all" "$equal" \
@@ -228,7 +234,7 @@ run_ours()
 
 run_theirs()
 {
-    "$dir/peer" speed "$dir/$1.gguf" "$prompt" "$tokens" "$threads"
+    "$peer" speed "$dir/$1.gguf" "$prompt" "$tokens" "$threads"
 }
 
 # Clock ticks: of all programs on all processors, and of ours that have ended.
@@ -266,7 +272,7 @@ part_speed()
     "$here/gguf_plain.py" "$dir/m.safetensors" "$dir/nvfp4.gguf" "$dir/bf16.gguf"
     rm "$dir/m.safetensors"
     for type in q8_0 q4_0; do
-        "$dir/peer" quantize "$dir/bf16.gguf" "$dir/$type.gguf" $type "$threads"
+        "$peer" quantize "$dir/bf16.gguf" "$dir/$type.gguf" $type "$threads"
     done
     ids=$(awk -v n="$prompt" 'BEGIN { for (i = 1; i <= n; i++) printf "%d ", i * 7919 % 151936 }')
     names=(ours-f32)

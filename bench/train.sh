@@ -70,8 +70,8 @@ ours()
     local model=$1 name=$2 compute=$3 batch=$4 length=$5 steps=$6 ms memory plan
     shift 6
     "$bin/datpack" -q -f --init 1 --config "$dir/$model.json" --to ckpt "$@" -o "$dir/m.ckpt"
-    plan=$("$bin/trainstep" -q -j "$threads" -d "$dir/$model.tok" --batch "$batch" --dry-run \
-        "$dir/m.ckpt" | sed -n 's/^total\t[0-9]*\t//p')
+    plan=$("$bin/trainstep" -q -j "$threads" --device cpu --compute "$compute" \
+        -d "$dir/$model.tok" --batch "$batch" --dry-run "$dir/m.ckpt" | sed -n 's/^total\t[0-9]*\t//p')
     "$bin/trainstep" -q -j "$threads" --device cpu --compute "$compute" -d "$dir/$model.tok" \
         --batch "$batch" -n $((steps + 1)) "$dir/m.ckpt" | tail -n +3 >"$dir/log"
     ms=$(cut -f 9 "$dir/log" | sort -g | sed -n "$((steps / 2 + 1))p")

@@ -39,7 +39,8 @@ settle_compute(struct device_options *o)
         o->faster = o->fast && o->compute != COMPUTE_F32;
         o->why = "in f32 a GPU has no faster way";
     } else {
-        o->faster = o->fast && o->compute == COMPUTE_AUTO && kernels_cpu_pairs(cmd_isa());
+        o->faster =
+            o->fast && o->compute == COMPUTE_AUTO && kernels_cpu_pairs(cmd_isa());
         o->why = o->compute != COMPUTE_AUTO
                      ? "--compute says what is computed with"
                      : "this CPU, or NIBBLE_ISA, has no products of bf16";
@@ -66,8 +67,9 @@ device_say_fast(const struct device_options *o)
 {
     if (o->faster)
         warn("--fast: %s",
-             o->cuda ? "attention's gradients are added as they come: no two runs are equal"
-                     : "products of bf16 in place of f32");
+             o->cuda
+                 ? "attention's gradients are added as they come: no two runs are equal"
+                 : "products of bf16 in place of f32");
     else if (o->fast)
         warn("--fast: no effect: %s", o->why);
 }
@@ -178,6 +180,12 @@ device_words(char *to, size_t n, const struct device_options *o)
     else
         snprintf(to, n, "cpu, %s, %s, %u thread%s", dtype_name(compute_of(o)),
                  isa_name(cmd_isa()), o->threads, o->threads == 1 ? "" : "s");
+}
+
+struct cpu_kind
+device_cpu(const struct device_options *o)
+{
+    return (struct cpu_kind){ compute_of(o), cmd_isa(), o->threads };
 }
 
 uint64_t

@@ -50,6 +50,8 @@ struct kernels *device_open(const struct device_options *o, struct err *err);
 void device_say_fast(const struct device_options *o);
 /* In a few words. */
 void device_words(char *to, size_t n, const struct device_options *o);
+/* How the CPU would compute. */
+struct cpu_kind device_cpu(const struct device_options *o);
 /* Bytes that are free on it. */
 uint64_t device_free(const struct device_options *o);
 /* What this machine and build can do, as TSV. */

@@ -2,6 +2,9 @@
 /* dry: a device that only counts, so that a plan is made by the very code that runs. */
 #include "kernels/kernels.h"
 
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,8 +19,9 @@ enum { PAGE = 64 << 10 }; // at least the system's
 
 struct dry {
     struct kernels k; // first
-    size_t room;      // of attention
+    size_t room;      // that operations work in, the largest so far
     bool sums;        // of products of NVFP4 with NVFP4 were counted
+    struct cpu_kind cpu;
     struct err *err;
 };
 
@@ -71,12 +75,42 @@ dry_copy(struct kernels *k, void *to, const void *from, size_t bytes)
     (void)k, (void)to, (void)from, (void)bytes;
 }
 
+/* Memory of all operations, which grows and stays. */
+static void
+need(struct dry *d, size_t room)
+{
+    if (room <= d->room)
+        return;
+    kernels_count(&d->k, PART_WORK, (int64_t)(room - d->room));
+    d->room = room;
+}
+
+static void
+count_product(struct kernels *k, size_t m, size_t n, size_t of)
+{
+    k->ledger.flops += 2.0 * (double)m * (double)n * (double)of;
+}
+
 static void
 dry_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
            size_t tokens, const void *c)
 {
+    struct dry *d = (struct dry *)k;
     (void)y, (void)x, (void)c;
-    k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
+    if (k->is.host)
+        need(d, cpu_linear_room(&d->cpu, w, tokens));
+    count_product(k, tokens, w->out, w->in);
+}
+
+static void
+dry_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
+              size_t tokens, const void *c)
+{
+    struct dry *d = (struct dry *)k;
+    (void)dx, (void)dy, (void)c;
+    if (k->is.host)
+        need(d, gemm_room(tokens, w->in, w->out));
+    count_product(k, tokens, w->in, w->out);
 }
 
 static void
@@ -91,8 +125,11 @@ static void
 dry_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
               size_t out, size_t in, size_t tokens, bool add)
 {
+    struct dry *d = (struct dry *)k;
     (void)dw, (void)dy, (void)x, (void)add;
-    k->ledger.flops += 2.0 * (double)tokens * (double)out * (double)in;
+    if (k->is.host)
+        need(d, gemm_room(out, in, tokens));
+    count_product(k, out, in, tokens);
 }
 
 static void
@@ -113,10 +150,13 @@ dry_linear_fp4(struct kernels *k, void *y, const struct packed_rows *x,
                const struct weight *w, const void *c)
 {
     struct dry *d = (struct dry *)k;
+    (void)y, (void)c;
     if (!d->sums)
         kernels_count(k, PART_WORK, (int64_t)k->is.sums);
     d->sums = true;
-    dry_linear(k, y, NULL, w, x->rows, c);
+    if (k->is.host)
+        need(d, cpu_linear_fp4_room(&d->cpu, w, x->rows));
+    count_product(k, x->rows, w->out, w->in);
 }
 
 static void
@@ -194,7 +234,10 @@ static void
 dry_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
               const void *value, const struct heads *h)
 {
+    struct dry *d = (struct dry *)k;
     (void)out, (void)lse, (void)q, (void)key, (void)value;
+    if (k->is.host)
+        need(d, cpu_attention_room(&d->cpu, h));
     k->ledger.flops += attention_flops(h);
 }
 
@@ -206,11 +249,10 @@ dry_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
     (void)dq, (void)dkey, (void)dvalue, (void)dout, (void)out, (void)lse, (void)q;
     (void)key, (void)value, (void)work;
     struct dry *d = (struct dry *)k;
-    size_t room = k->is.attention_room ? k->is.attention_room(h) : 0;
-    if (room > d->room) {
-        kernels_count(k, PART_WORK, (int64_t)(room - d->room));
-        d->room = room;
-    }
+    if (k->is.host)
+        need(d, cpu_attention_dx_room(&d->cpu, h));
+    else if (k->is.attention_room)
+        need(d, k->is.attention_room(h));
     k->ledger.flops += 2 * attention_flops(h);
 }
 
@@ -311,7 +353,7 @@ dry_seed_values(struct kernels *k, float *y, const struct seed_state *s)
 }
 
 struct kernels *
-kernels_dry(const struct device *like, struct err *err)
+kernels_dry(const struct device *like, const struct cpu_kind *cpu, struct err *err)
 {
     struct dry *d = calloc(1, sizeof *d);
     if (!d) {
@@ -319,6 +361,7 @@ kernels_dry(const struct device *like, struct err *err)
         return NULL;
     }
     d->err = err;
+    d->cpu = *cpu;
     d->k = (struct kernels){ .is = *like,
                              .close = dry_close,
                              .alloc = dry_alloc,
@@ -328,7 +371,7 @@ kernels_dry(const struct device *like, struct err *err)
                              .download = dry_download,
                              .linear = dry_linear,
                              .linear_many = dry_linear_many,
-                             .linear_dx = dry_linear,
+                             .linear_dx = dry_linear_dx,
                              .linear_dw = dry_linear_dw,
                              .quantize_rows = dry_quantize_rows,
                              .unpack_rows = dry_unpack_rows,

@@ -286,6 +286,13 @@ struct kernels {
     void (*seed_values)(struct kernels *k, float *y, const struct seed_state *s);
 };
 
+/* How a CPU computes. */
+struct cpu_kind {
+    enum dtype compute; // f32 or bf16
+    enum isa isa;
+    unsigned threads;
+};
+
 /* The CPU; compute: f32, or bf16, to which operands of products are rounded, while
  * activations are f32 all the same; isa: the instruction set, threads: how many. */
 struct kernels *kernels_cpu(enum dtype compute, enum isa isa, unsigned threads,
@@ -311,8 +318,10 @@ void kernels_cuda_diagnose(kernels_say_fn *say, void *ctx);
 /* What kernels_cpu will be. */
 extern const struct device kernels_cpu_device;
 /* A device that computes nothing and has any amount of memory: what a run on such a device
- * would need.  Its memory cannot be looked at; download gives zeros. */
-struct kernels *kernels_dry(const struct device *like, struct err *err);
+ * would need.  Its memory cannot be looked at; download gives zeros.  cpu: of the CPU, how
+ * it will compute. */
+struct kernels *kernels_dry(const struct device *like, const struct cpu_kind *cpu,
+                            struct err *err);
 
 /* Bytes of a number of an activation. */
 static inline size_t

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUFFERS = 6 << 20 }; // of saving, and of a product's threads
+enum { BUFFERS = 4 << 20 }; // of saving, and what else there is at a time
 
 /* A step of the largest pass, as often as the settings say. */
 static void
@@ -31,7 +31,8 @@ count_step(struct run *r, struct train *t)
 static struct kernels *
 open_dry(struct run *r)
 {
-    struct kernels *k = kernels_dry(&r->device, &r->err);
+    struct cpu_kind cpu = device_cpu(&r->where);
+    struct kernels *k = kernels_dry(&r->device, &cpu, &r->err);
     if (!k)
         die_err(&r->err);
     return k;

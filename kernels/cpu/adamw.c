@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { PART = 1 << 14 }; // whole groups
+enum { PART = 1 << 12 }; // whole groups
 
 static adamw_fn *const table[ISA_COUNT] = {
     [ISA_SCALAR] = adamw_scalar,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* attention: rows of queries against blocks of keys, as products; never all against all.
  *
- * A row is a token and a query head; the heads that share a kv head are together, and a
- * block of rows is the work of one thread forward, a kv head backward.  Forward keeps the
- * scores of a block of rows; backward needs only those of a block of keys.
+ * A row is a token and a query head; the heads that share a kv head are together.  Tokens
+ * are divided where none looks back, into spans of whole documents.  A block of rows of a
+ * span is the work of one thread forward, a span with a kv head backward.  Forward keeps
+ * the scores of a block of rows; backward needs only those of a block of keys.
  *
  * Every sum goes over keys (or rows) in their order, one fused multiply-add each, and the
  * sum of a softmax over lanes from the first key that the row sees.  Keys that it does
@@ -22,6 +23,12 @@ enum {
     KEYS = 96,  // of a block, a multiple of every mr and nr
     UNIT = 32,  // the widest panel
     SLACK = 16, // what turn may write too much
+    SPAN = 96,  // rows of a span at least, or there is only one
+};
+
+/* Tokens that see none outside; blocks of those before. */
+struct span {
+    size_t token, end, before;
 };
 
 struct job {
@@ -32,8 +39,12 @@ struct job {
     float *out, *lse, *dq, *dkey, *dvalue;
     float scale;
     float *room;
-    size_t room_size;            // floats of each worker
-    size_t group, block, blocks; // heads of a kv head; tokens of a block, blocks
+    size_t room_size;     // floats of each worker
+    size_t workers;       // that have one
+    size_t group, block;  // heads of a kv head; tokens of a block
+    size_t most, longest; // spans that there may be, tokens of one
+    const struct span *span;
+    size_t spans, blocks, items;
 };
 
 static size_t
@@ -48,6 +59,12 @@ up(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
+static size_t
+parts(size_t n, size_t part)
+{
+    return part ? (n + part - 1) / part : 0;
+}
+
 /* ---- rows and panels --------------------------------------------------------------------- */
 
 /* Queries of a block: some tokens with a kv head, and the keys that they see. */
@@ -57,17 +74,23 @@ struct block {
 };
 
 static struct block
-block_of(const struct job *j, size_t kv, size_t i)
+block_of(const struct job *j, size_t kv, const struct span *s, size_t i)
 {
     const struct heads *h = j->h;
-    struct block b = { .kv = kv, .token = i * j->block };
-    b.tokens = least(h->tokens - b.token, j->block);
+    struct block b = { .kv = kv, .token = s->token + i * j->block };
+    b.tokens = least(s->end - b.token, j->block);
     b.rows = b.tokens * j->group;
     b.to = h->past + b.token + b.tokens;
     b.from = b.to;
     for (size_t t = 0; t < b.tokens; t++)
         b.from = least(b.from, (size_t)h->first[b.token + t]);
     return b;
+}
+
+static size_t
+blocks_of(const struct job *j, const struct span *s)
+{
+    return parts(s->end - s->token, j->block);
 }
 
 static size_t
@@ -167,7 +190,14 @@ with_panel(size_t n)
     return up(n, UNIT) + UNIT;
 }
 
-/* Pieces of a worker's memory. */
+/* A worker's memory; where there are no more items than those, an item's. */
+static float *
+room_of(const struct job *j, size_t item, unsigned worker)
+{
+    return j->room + (j->items <= j->workers ? item : worker) * j->room_size;
+}
+
+/* Pieces of it. */
 static float *
 take(float **room, size_t n)
 {
@@ -187,11 +217,12 @@ struct forward {
 };
 
 static struct forward
-forward_room(const struct job *j, float *room, size_t rows, size_t *size)
+forward_room(const struct job *j, float *room, size_t *size)
 {
     float *start = room;
+    size_t rows = j->block * j->group;
     size_t dim = with_panel(j->h->dim), all = with_panel(rows);
-    struct forward f = { .line = up(j->h->past + j->h->tokens, KEYS) };
+    struct forward f = { .line = up(j->h->past + j->longest, KEYS) };
     f.rows = take(&room, rows * dim);
     f.turned = take(&room, all * dim);
     f.keys = take(&room, KEYS * dim);
@@ -258,9 +289,12 @@ static int
 forward(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    struct block b = block_of(j, i % j->h->kv, j->blocks - 1 - i / j->h->kv);
-    struct forward f =
-        forward_room(j, j->room + worker * j->room_size, j->block * j->group, NULL);
+    size_t block = j->blocks - 1 - i / j->h->kv;
+    const struct span *s = j->span + j->spans - 1;
+    while (s->before > block)
+        s--;
+    struct block b = block_of(j, i % j->h->kv, s, block - s->before);
+    struct forward f = forward_room(j, room_of(j, i, worker), NULL);
     (void)err;
     make_scores(j, &f, &b);
     softmax(j, &f, &b);
@@ -282,9 +316,10 @@ struct backward {
 };
 
 static struct backward
-backward_room(const struct job *j, float *room, size_t rows, size_t *size)
+backward_room(const struct job *j, float *room, size_t *size)
 {
     float *start = room;
+    size_t rows = j->block * j->group;
     struct backward f = { 0 };
     size_t dim = with_panel(j->h->dim), all = with_panel(rows);
     float **of_rows[] = { &f.q,     &f.dout,     &f.q_turned, &f.dout_turned,
@@ -361,15 +396,15 @@ add_gradients(const struct job *j, const struct backward *f, const struct block 
 }
 
 static int
-backward(void *ctx, size_t kv, unsigned worker, struct err *err)
+backward(void *ctx, size_t item, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    size_t dim = j->h->dim;
-    struct backward f =
-        backward_room(j, j->room + worker * j->room_size, j->block * j->group, NULL);
+    const struct span *s = &j->span[item / j->h->kv];
+    size_t dim = j->h->dim, kv = item % j->h->kv;
+    struct backward f = backward_room(j, room_of(j, item, worker), NULL);
     (void)err;
-    for (size_t i = 0; i < j->blocks; i++) {
-        struct block b = block_of(j, kv, i);
+    for (size_t i = 0; i < blocks_of(j, s); i++) {
+        struct block b = block_of(j, kv, s, i);
         pack_rows(j, &f, &b);
         for (size_t key = b.from; key < b.to; key += KEYS) {
             size_t n = least(b.to - key, KEYS);
@@ -384,18 +419,100 @@ backward(void *ctx, size_t kv, unsigned worker, struct err *err)
 
 /* ---- the operations ------------------------------------------------------------------------ */
 
-static struct job
-job_of(struct cpu *c, const float *q, const float *key, const float *value,
-       const struct heads *h)
+/* Tokens that have so many rows. */
+static size_t
+tokens_of(const struct job *j, size_t rows)
 {
-    struct job j = { .c = c, .h = h, .q = q, .key = key, .value = value };
-    j.isa = c->gemm;
-    j.scale = 1 / sqrtf((float)h->dim);
+    return rows / j->group ? rows / j->group : 1;
+}
+
+/* What is known before the documents are looked at. */
+static struct job
+shape_of(const struct heads *h)
+{
+    struct job j = { .h = h, .scale = 1 / sqrtf((float)h->dim), .longest = h->tokens };
     j.group = h->query / h->kv;
-    j.block = ROWS / j.group ? ROWS / j.group : 1;
-    j.block = least(j.block, h->tokens);
-    j.blocks = h->tokens ? (h->tokens + j.block - 1) / j.block : 0;
+    j.block = least(tokens_of(&j, ROWS), h->tokens);
+    j.most = h->tokens / tokens_of(&j, SPAN) + 1;
+    if (h->length && !h->past) {
+        size_t span = parts(tokens_of(&j, SPAN), h->length) * h->length;
+        j.longest = least(span, h->tokens);
+        j.most = parts(h->tokens, j.longest);
+    }
     return j;
+}
+
+/* Threads that can have work. */
+static size_t
+workers_of(const struct job *j, unsigned threads, bool back)
+{
+    size_t items = j->most;
+    if (!back)
+        items += parts(j->h->tokens, j->block);
+    return least(items * j->h->kv, threads);
+}
+
+/* Bytes to work in: first what the workers have, then spans. */
+static size_t
+room_bytes(struct job *j, unsigned threads, bool back)
+{
+    if (back)
+        backward_room(j, NULL, &j->room_size);
+    else
+        forward_room(j, NULL, &j->room_size);
+    j->workers = workers_of(j, threads, back);
+    return j->workers * j->room_size * sizeof *j->room + j->most * sizeof *j->span;
+}
+
+size_t
+cpu_attention_room(const struct cpu_kind *c, const struct heads *h)
+{
+    struct job j = shape_of(h);
+    return room_bytes(&j, c->threads, false);
+}
+
+size_t
+cpu_attention_dx_room(const struct cpu_kind *c, const struct heads *h)
+{
+    struct job j = shape_of(h);
+    return room_bytes(&j, c->threads, true);
+}
+
+/* From the last token on; what is left at the start is a span however short. */
+static void
+divide(struct job *j, struct span *span)
+{
+    const struct heads *h = j->h;
+    size_t least_tokens = tokens_of(j, SPAN), end = h->tokens, low = SIZE_MAX;
+    struct span *s = span + j->most;
+    for (size_t t = h->tokens; t-- > 0;) {
+        low = least(low, (size_t)h->first[t]);
+        if (t == 0 || (low >= h->past + t && end - t >= least_tokens)) {
+            *--s = (struct span){ .token = t, .end = end };
+            end = t;
+        }
+    }
+    j->span = s;
+    j->spans = (size_t)(span + j->most - s);
+    for (size_t i = 0; i < j->spans; i++) {
+        s[i].before = j->blocks;
+        j->blocks += blocks_of(j, &s[i]);
+    }
+}
+
+/* Room and spans; false: nothing to do, or no memory. */
+static bool
+begin(struct job *j, struct cpu *c, bool back)
+{
+    size_t bytes = room_bytes(j, team_size(c->team), back);
+    j->c = c;
+    j->isa = c->gemm;
+    j->room = cpu_room(c, bytes);
+    if (!j->room || !j->h->tokens)
+        return false;
+    divide(j, (struct span *)(void *)(j->room + j->workers * j->room_size));
+    j->items = (back ? j->spans : j->blocks) * j->h->kv;
+    return true;
 }
 
 /* Two products of a triangle of scores, as if all tokens were one document. */
@@ -411,14 +528,15 @@ cpu_attention(struct kernels *k, void *out, float *lse, const void *q, const voi
               const void *value, const struct heads *h)
 {
     struct cpu *c = (struct cpu *)k;
-    struct job j = job_of(c, q, key, value, h);
+    struct job j = shape_of(h);
+    j.q = q;
+    j.key = key;
+    j.value = value;
     j.out = out;
     j.lse = lse;
-    forward_room(&j, NULL, j.block * j.group, &j.room_size);
-    j.room = cpu_room(c, team_size(c->team) * j.room_size * sizeof(float));
     k->ledger.flops += flops_of(h);
-    if (j.room)
-        cpu_for(c, j.blocks * h->kv, forward, &j);
+    if (begin(&j, c, false))
+        cpu_for(c, j.items, forward, &j);
 }
 
 void
@@ -429,7 +547,10 @@ cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
     struct cpu *c = (struct cpu *)k;
     size_t bytes = h->tokens * h->kv * h->dim * sizeof(float);
     (void)work;
-    struct job j = job_of(c, q, key, value, h);
+    struct job j = shape_of(h);
+    j.q = q;
+    j.key = key;
+    j.value = value;
     j.dout = dout;
     j.y = out;
     j.kept = lse;
@@ -438,9 +559,7 @@ cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
     j.dvalue = dvalue;
     memset(dkey, 0, bytes);
     memset(dvalue, 0, bytes);
-    backward_room(&j, NULL, j.block * j.group, &j.room_size);
-    j.room = cpu_room(c, team_size(c->team) * j.room_size * sizeof(float));
     k->ledger.flops += 2 * flops_of(h);
-    if (j.room)
-        cpu_for(c, h->kv, backward, &j);
+    if (begin(&j, c, true))
+        cpu_for(c, j.items, backward, &j);
 }

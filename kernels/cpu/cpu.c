@@ -13,7 +13,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PART = 1 << 14, PIECE = 1 << 10, BYTES = 1 << 18, COLUMNS = 64 };
+/* SOME: of what has no sums over parts, so that small models have work for many. */
+enum { PART = 1 << 14, SOME = 1 << 12, PIECE = 1 << 10, BYTES = 1 << 18, COLUMNS = 32 };
 
 static const struct rows_isa *const rows_table[ISA_COUNT] = {
     [ISA_SCALAR] = &rows_scalar,
@@ -126,10 +127,19 @@ is_bf16(const struct cpu *c)
     return c->gemm->form != NULL;
 }
 
+size_t
+cpu_linear_room(const struct cpu_kind *c, const struct weight *w, size_t tokens)
+{
+    bool bf16 = c->compute == DT_BF16;
+    if (tokens <= gemv_most(c->isa, w, bf16))
+        return bf16 ? tokens * w->in * sizeof(float) : 0;
+    return gemm_room(tokens, w->out, w->in);
+}
+
 static void
 multiply(struct cpu *c, const struct gemm *g)
 {
-    float *room = cpu_room(c, gemm_room(g, c->team));
+    float *room = cpu_room(c, gemm_room(g->m, g->n, g->k));
     c->k.ledger.flops += 2.0 * (double)g->m * (double)g->n * (double)g->k;
     if (room)
         gemm_run(g, c->gemm, c->team, room, c->err);
@@ -336,7 +346,7 @@ cpu_norm(struct kernels *k, void *y, float *scale, const void *x, const float *g
                           .gain = gain,
                           .rows = rows,
                           .n = n,
-                          .part = PART / n + 1,
+                          .part = SOME / n + 1,
                           .eps = eps };
     cpu_for(c, (rows + j.part - 1) / j.part, norm_part, &j);
 }
@@ -382,7 +392,7 @@ cpu_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const voi
                           .gain = gain,
                           .rows = rows,
                           .n = n,
-                          .part = PART / n + 1,
+                          .part = SOME / n + 1,
                           .add = add != NULL };
     // The gain's gradient first: dx may be where dy is.
     if (dgain)
@@ -424,7 +434,7 @@ rotate(struct cpu *c, float *x, const struct turn *t, bool back)
 {
     struct rope_job j = { c,        x,      t->table, t->position, t->tokens,
                           t->heads, t->dim, 0,        back };
-    j.part = PART / (t->heads * t->dim) + 1;
+    j.part = SOME / (t->heads * t->dim) + 1;
     cpu_for(c, (t->tokens + j.part - 1) / j.part, rope_part, &j);
 }
 
@@ -455,7 +465,7 @@ static int
 swiglu_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct pair_job *j = ctx;
-    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    size_t at = i * SOME, n = j->n - at < SOME ? j->n - at : SOME;
     (void)worker;
     (void)err;
     j->c->rows->swiglu(j->y + at, j->g + at, j->u + at, n);
@@ -467,11 +477,11 @@ static int
 swiglu_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct pair_job *j = ctx;
-    size_t to = i * PART + PART < j->n ? i * PART + PART : j->n;
+    size_t to = i * SOME + SOME < j->n ? i * SOME + SOME : j->n;
     float y[PIECE];
     (void)worker;
     (void)err;
-    for (size_t at = i * PART; at < to; at += PIECE) {
+    for (size_t at = i * SOME; at < to; at += PIECE) {
         size_t n = to - at < PIECE ? to - at : PIECE;
         j->c->rows->swiglu(y, j->gate + at, j->up + at, n);
         j->c->rows->swiglu_dx(j->gate + at, j->up + at, j->y + at, n);
@@ -485,7 +495,7 @@ cpu_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t 
 {
     struct cpu *c = (struct cpu *)k;
     struct pair_job j = { .c = c, .y = y, .g = gate, .u = up, .n = n };
-    cpu_for(c, (n + PART - 1) / PART, swiglu_part, &j);
+    cpu_for(c, (n + SOME - 1) / SOME, swiglu_part, &j);
 }
 
 static void
@@ -493,7 +503,7 @@ cpu_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n)
 {
     struct cpu *c = (struct cpu *)k;
     struct pair_job j = { .c = c, .y = d, .gate = gate, .up = up, .n = n };
-    cpu_for(c, (n + PART - 1) / PART, swiglu_dx_part, &j);
+    cpu_for(c, (n + SOME - 1) / SOME, swiglu_dx_part, &j);
 }
 
 /* Bytes, or floats, that lie together. */
@@ -559,7 +569,7 @@ static int
 convert_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct flat *j = ctx;
-    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    size_t at = i * SOME, n = j->n - at < SOME ? j->n - at : SOME;
     (void)worker;
     (void)err;
     read_floats(j->c, (float *)(void *)j->y + at, j->x, j->dtype, at, n);
@@ -571,7 +581,7 @@ cpu_convert(struct kernels *k, float *y, const void *x, enum dtype dtype, size_t
 {
     struct cpu *c = (struct cpu *)k;
     struct flat j = { c, (char *)y, x, n, dtype };
-    cpu_for(c, (n + PART - 1) / PART, convert_part, &j);
+    cpu_for(c, (n + SOME - 1) / SOME, convert_part, &j);
 }
 
 struct loss_job {
@@ -666,7 +676,7 @@ static int
 amax_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     struct amax_job *j = ctx;
-    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    size_t at = i * SOME, n = j->n - at < SOME ? j->n - at : SOME;
     (void)worker;
     (void)err;
     cpu_grow_amax(j->out, j->values, j->dtype, at, n);
@@ -678,7 +688,7 @@ cpu_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, si
 {
     struct amax_job j = { out, values, dtype, n };
     *out = 0;
-    cpu_for((struct cpu *)k, (n + PART - 1) / PART, amax_part, &j);
+    cpu_for((struct cpu *)k, (n + SOME - 1) / SOME, amax_part, &j);
 }
 
 struct quantize_job {
@@ -736,7 +746,7 @@ cpu_quantize(struct kernels *k, const struct packed *to, const void *values,
                               .cols = cols,
                               .spec = &mine,
                               .scale = nvfp4_scale(&mine, most) };
-    j.part = (PART / cols + 1 + 15) / 16 * 16; // whole square blocks
+    j.part = (SOME / cols + 1 + 15) / 16 * 16; // whole square blocks
     *to->scale2 = j.scale.scale2;
     cpu_for(c, (rows + j.part - 1) / j.part, quantize_part, &j);
 }

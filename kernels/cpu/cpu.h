@@ -30,6 +30,14 @@ void cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t f
  * kept. */
 float *cpu_room(struct cpu *c, size_t bytes);
 
+/* What it will be for them, so that there can be a plan: y = x W', that of NVFP4 with
+ * NVFP4, and attention; any other product has gemm_room. */
+size_t cpu_linear_room(const struct cpu_kind *c, const struct weight *w, size_t tokens);
+size_t cpu_linear_fp4_room(const struct cpu_kind *c, const struct weight *w,
+                           size_t tokens);
+size_t cpu_attention_room(const struct cpu_kind *c, const struct heads *h);
+size_t cpu_attention_dx_room(const struct cpu_kind *c, const struct heads *h);
+
 /* fp4.c */
 void cpu_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *x,
                        const struct quant_spec *spec);

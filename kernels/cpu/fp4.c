@@ -95,6 +95,14 @@ cpu_unpack_rows(struct kernels *k, void *y, const struct packed_rows *x)
 
 /* Operands are exact, in f32 as in bf16: sums are those of f32 whatever --compute says. */
 
+size_t
+cpu_linear_fp4_room(const struct cpu_kind *c, const struct weight *w, size_t tokens)
+{
+    if (tokens <= gemv_most(c->isa, w, false))
+        return tokens * w->in * sizeof(float);
+    return gemm_room(tokens, w->out, w->in);
+}
+
 /* Few rows: the products of codes and scales, then a weight that is read once. */
 static void
 few(struct cpu *c, float *y, const struct packed_rows *x, const struct weight *w)
@@ -127,7 +135,7 @@ many(struct cpu *c, float *y, const struct packed_rows *x, const struct weight *
                            .cols = w->in,
                            .scales = w->scales,
                            .scale2 = 1 };
-    float *room = cpu_room(c, gemm_room(&g, c->team));
+    float *room = cpu_room(c, gemm_room(g.m, g.n, g.k));
     if (room)
         gemm_run(&g, gemm_of(c->isa), c->team, room, c->err);
 }

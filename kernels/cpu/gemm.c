@@ -6,9 +6,9 @@
  * squares of GROUP rows (columns, of B) and K_BLOCK of k, each the work of one thread,
  * and those into panels of as many rows as the kernel takes.
  *
- * Where there are enough groups of columns for all threads, or one group of rows, only A
- * is packed first: a thread packs a square of B when it needs it, for all rows, and B
- * never leaves its cache. */
+ * Where there are enough groups of columns for all threads (with one group of rows: one
+ * for each), only A is packed first: a thread packs a square of B when it needs it, for
+ * all rows, and B never leaves its cache. */
 #include "kernels/cpu/gemm.h"
 
 #include "kernels/cpu/flush.h"
@@ -27,6 +27,8 @@ enum {
     MOST_K = 4, // blocks of k
     TILE_N = 5, // groups of columns of a tile; of rows it has one
     TILES = 8,  // smaller tiles if there would not be so many
+    EACH = 2,   // and so many for each thread
+    CUTS = 4,   // parts of a group that tiles may have; a multiple of every mr
     MOST_MR = 16,
     MOST_NR = 32,
     ENOUGH = 6,      // groups of columns for each thread
@@ -53,6 +55,7 @@ struct job {
     size_t packed;         // squares of a; those of b come after
     float *own;            // of each worker: a square of b
     size_t across, tile_n; // tiles of a row of tiles; groups of a tile
+    size_t cuts;           // tiles of a group of rows
 };
 
 /* For f32, and for bf16. */
@@ -233,18 +236,23 @@ run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
     const struct gemm *g = j->g;
-    size_t down = i / j->across, first = i % j->across * j->tile_n;
-    size_t row = down * GROUP, m = least(j->a.n - row, GROUP);
+    size_t line = i / j->across, first = i % j->across * j->tile_n;
+    size_t down = line / j->cuts, rows = GROUP / j->cuts, at = line % j->cuts * rows;
+    size_t row = down * GROUP + at;
     size_t last = least(first + j->tile_n, parts(j->b.n, GROUP));
     (void)worker;
     (void)err;
+    if (row >= j->a.n)
+        return 0;
+    size_t m = least(j->a.n - row, rows);
     for (size_t block = 0; block < blocks(&j->a); block++) {
         size_t k = least(j->a.depth - block * K_BLOCK, K_BLOCK);
         for (size_t group = first; group < last; group++) {
             size_t col = group * GROUP, n = least(j->b.n - col, GROUP);
             float *c = g->c + (j->a.from + row) * g->ldc + j->b.from + col;
-            gemm_panels(j->isa, square(&j->a, down, block), square(&j->b, group, block),
-                        c, g->ldc, m, n, k, j->a.k + block > 0 || g->add);
+            gemm_panels(j->isa, square(&j->a, down, block) + at * k,
+                        square(&j->b, group, block), c, g->ldc, m, n, k,
+                        j->a.k + block > 0 || g->add);
         }
     }
     return 0;
@@ -291,7 +299,7 @@ run_part(struct job *j, bool new_b, struct team *team, struct err *err)
 {
     size_t down = parts(j->a.n, GROUP), groups = parts(j->b.n, GROUP);
     j->packed = squares(&j->a);
-    bool own = down == 1 || groups >= (size_t)ENOUGH * team_size(team);
+    bool own = groups >= (size_t)(down == 1 ? 1 : ENOUGH) * team_size(team);
     if (own && j->a.n == j->g->m) {
         if (share(j, team, j->packed, pack_one, err) < 0)
             return -1;
@@ -299,28 +307,37 @@ run_part(struct job *j, bool new_b, struct team *team, struct err *err)
     }
     if (share(j, team, j->packed + (new_b ? squares(&j->b) : 0), pack_one, err) < 0)
         return -1;
+    size_t enough = (size_t)EACH * team_size(team);
+    enough = enough > TILES ? enough : TILES;
     j->tile_n = TILE_N;
-    while (j->tile_n > 1 && down * parts(groups, j->tile_n) < TILES)
+    while (j->tile_n > 1 && down * parts(groups, j->tile_n) < enough)
         j->tile_n--;
     j->across = parts(groups, j->tile_n);
-    return share(j, team, down * j->across, run_tile, err);
+    j->cuts = 1;
+    while (j->cuts < CUTS && down * j->cuts * j->across < enough)
+        j->cuts *= 2;
+    return share(j, team, down * j->cuts * j->across, run_tile, err);
 }
 
-/* Squares of a room for B, or for a worker's own. */
+/* Squares of a room for B; workers have their own only if there are groups for all. */
 static size_t
-room_b(const struct gemm *g, const struct team *team)
+room_b(size_t n, size_t k)
 {
-    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
-    size_t shared = least(parts(g->n, GROUP), MOST_N) * k;
-    return shared > team_size(team) ? shared : team_size(team);
+    return least(parts(n, GROUP), MOST_N) * least(parts(k, K_BLOCK), MOST_K);
 }
 
 size_t
-gemm_room(const struct gemm *g, const struct team *team)
+gemm_room(size_t m, size_t n, size_t k)
 {
-    size_t k = least(parts(g->k, K_BLOCK), MOST_K);
-    size_t a = least(parts(g->m, GROUP), MOST_M) * k;
-    return (a + room_b(g, team)) * SQUARE * sizeof(float);
+    size_t a = least(parts(m, GROUP), MOST_M) * least(parts(k, K_BLOCK), MOST_K);
+    return (a + room_b(n, k)) * SQUARE * sizeof(float);
+}
+
+/* Groups of columns that are taken together; of one group of rows as many for each thread. */
+static size_t
+most_n(const struct gemm *g, unsigned threads)
+{
+    return g->m <= GROUP && threads <= MOST_N ? MOST_N - MOST_N % threads : MOST_N;
 }
 
 /* The sum of no products. */
@@ -344,7 +361,8 @@ int
 gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
          float *room, struct err *err)
 {
-    enum { M = MOST_M * GROUP, N = MOST_N * GROUP, K = MOST_K * K_BLOCK };
+    enum { M = MOST_M * GROUP, K = MOST_K * K_BLOCK };
+    const size_t N = most_n(g, team_size(team)) * GROUP;
     struct matrix a = g->a, b = g->b;
     struct job j = { .g = g, .isa = isa, .own = room };
     if (err->kind)
@@ -354,7 +372,7 @@ gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
     float of_a = isa->form ? without_scale(&a) : 1;
     float of_b = isa->form ? without_scale(&b) : 1;
     j.a = (struct packed_part){ .x = &a,
-                                .room = room + room_b(g, team) * SQUARE,
+                                .room = room + room_b(g->n, g->k) * SQUARE,
                                 .line = g->a.rows,
                                 .step = g->a.cols,
                                 .unit = isa->mr,

@@ -61,8 +61,8 @@ const struct gemm_isa *gemm_bf16_of(enum isa isa);
 /* Whether those of `isa` have that instruction. */
 bool gemm_has_pairs(enum isa isa);
 
-/* Bytes that gemm_run needs to work in. */
-size_t gemm_room(const struct gemm *g, const struct team *team);
+/* Bytes that gemm_run needs to work in, by any number of threads. */
+size_t gemm_room(size_t m, size_t n, size_t k);
 /* room: aligned to 64 bytes.  0, or -1 when the team is in error. */
 int gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
              float *room, struct err *err);

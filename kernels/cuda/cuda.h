@@ -52,7 +52,8 @@ struct cuda {
     void *cudnn;         // of attention_cudnn
     struct trace *trace; // NULL: nobody wants to know
     int early;           // which launches may begin before the last one has ended
-    const void *updated; // by the last adamw that may still run, of those that began early
+    const void
+        *updated; // by the last adamw that may still run, of those that began early
     struct plan *plans;
     size_t n_plans, cap_plans;
     bool turns; // of products' algorithms: to see which is the fastest where it runs

@@ -304,8 +304,8 @@ check_same(enum dtype dtype, enum moments moments, size_t n)
                     memcpy(x.part[i], before.part[i], x.bytes[i] + GUARD);
                 a.amax = &amax;
                 run(&x, grad, &a, (enum isa)isa, c + 1, chunks[c]);
-                CHECK_SAY(check_equal(&amax, &right, sizeof amax), "amax %g, %g is right",
-                          (double)amax, (double)right);
+                CHECK_SAY(check_equal(&amax, &right, sizeof amax),
+                          "amax %g, %g is right", (double)amax, (double)right);
                 CHECK_SAY(state_equal(&x, &want),
                           "%s, moments %s, %zu elements, step %u: %s, chunks of %zu",
                           dtype_name(dtype), names[moments], n, t,

@@ -32,6 +32,7 @@ static void
 make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
 {
     d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0 };
+    d->h.length = tokens % length ? 0 : length;
     d->q = tokens * query * dim;
     d->kv = tokens * kv * dim;
     NEED(tokens <= 2048 && d->q <= MOST);
@@ -143,7 +144,8 @@ check_paths(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
     run(&want, ISA_SCALAR, 1, true);
     make(&got, tokens, query, kv, dim, length);
     for (int isa = 0; isa < ISA_COUNT; isa++)
-        for (unsigned threads = 1; threads <= 3 && isa_have((enum isa)isa); threads++) {
+        for (unsigned threads = 1; threads <= 9 && isa_have((enum isa)isa);
+             threads += threads < 3 ? 1 : 3) {
             run(&got, (enum isa)isa, threads, true);
             CHECK_SAY(memcmp(got.out, want.out, want.q * 4) == 0 &&
                           memcmp(got.lse, want.lse, tokens * query * 4) == 0 &&
@@ -210,6 +212,8 @@ main(void)
     check_paths(37, 6, 2, 12, 20);
     check_paths(200, 2, 2, 16, 200);
     check_paths(100, 5, 1, 18, 40);
+    check_paths(240, 4, 2, 16, 60); // spans of two documents, the first of one
+    check_paths(301, 3, 1, 16, 43);
     check_past(400, 2, 1, 16, 400);
     check_past(300, 3, 1, 12, 150);
     check_place(13, 200);

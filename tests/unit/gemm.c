@@ -10,14 +10,16 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { MOST = 1 << 20 };
+enum { MOST = 1 << 20, MOST_THREADS = 13 };
 
 static float a[MOST], b[MOST], want[MOST], c[MOST];
 static uint16_t half[2][MOST];
 static uint8_t codes[MOST / 2], scales[MOST / 16];
 static _Alignas(64) float room[8 * MOST];
-static struct team *team[4]; // of so many threads
+static struct team
+    *team[4]; // of so many threads, the last of more than there are tiles
 static struct err err;
 static bool bf16; // operands are rounded
 
@@ -125,13 +127,13 @@ check(const struct gemm *g, const char *what)
             if (!k)
                 break;
             mine.c = c;
-            NEED(gemm_room(g, team[threads]) <= sizeof room);
+            NEED(gemm_room(g->m, g->n, g->k) <= sizeof room);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
             CHECK(gemm_run(&mine, k, team[threads], room, &err) == 0);
             CHECK_SAY(equal(c, want, cells), "%s: %zu x %zu x %zu, %s%s, %u threads",
                       what, g->m, g->n, g->k, isa_name((enum isa)isa),
-                      bf16 ? " bf16" : "", threads);
+                      bf16 ? " bf16" : "", team_size(team[threads]));
         }
 }
 
@@ -165,6 +167,49 @@ check_apart(size_t m, size_t n, size_t k)
     g.a = (struct matrix){ .p = a, .dtype = DT_F32, .rows = 2 * k + 1, .cols = 2 };
     g.b = (struct matrix){ .p = half[1], .dtype = DT_BF16, .rows = 3, .cols = 3 * k };
     check(&g, "apart");
+}
+
+/* ---- what lies behind -------------------------------------------------------------------- */
+
+/* Memory that ends where nothing may be touched; it stays. */
+static void *
+before_the_end(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE),
+           size = (bytes + page - 1) / page * page;
+    char *p = mmap(NULL, size + page, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(p != MAP_FAILED && mprotect(p + size, page, PROT_NONE) == 0);
+    return p + size - bytes;
+}
+
+/* Operands of those orders, and the room, to their very last byte. */
+static void
+check_ends(size_t m, size_t n, size_t k, bool along)
+{
+    float *mine = before_the_end(m * n * sizeof *mine);
+    float *work = before_the_end(gemm_room(m, n, k));
+    uint16_t *left = before_the_end(m * k * sizeof *left);
+    float *right = before_the_end(k * n * sizeof *right);
+    struct gemm g = { .m = m, .n = n, .k = k, .c = mine, .ldc = n };
+    memcpy(left, half[0], m * k * sizeof *left);
+    memcpy(right, b, k * n * sizeof *right);
+    g.a = (struct matrix){ .p = left, .dtype = DT_BF16 };
+    g.b = (struct matrix){ .p = right, .dtype = DT_F32 };
+    g.a.rows = along ? k : 1;
+    g.a.cols = along ? 1 : m;
+    g.b.rows = along ? 1 : n;
+    g.b.cols = along ? k : 1;
+    plain(&g, 1);
+    for (int isa = 0; isa < ISA_COUNT; isa++)
+        for (int i = 0; i < 2 && isa_have((enum isa)isa); i++) {
+            const struct gemm_isa *how = kernel((enum isa)isa, i);
+            if (!how)
+                continue;
+            CHECK(gemm_run(&g, how, team[2], work, &err) == 0);
+            CHECK_SAY(equal(mine, want, m * n), "ends: %zu x %zu x %zu, %s", m, n, k,
+                      isa_name((enum isa)isa));
+        }
 }
 
 /* ---- NVFP4 and gemv -------------------------------------------------------------------- */
@@ -425,6 +470,12 @@ check_all(void)
     check_shape(800, 3, 20);   // A
     check_shape(5, 7, 1100);   // k
     check_apart(100, 101, 300);
+    for (int along = 0; along < 2; along++) {
+        check_ends(96, 96, 256, along); // squares that are full
+        check_ends(192, 60, 511, along);
+        check_ends(5, 200, 37, along);
+        check_ends(1, 1, 1, along);
+    }
     check_nvfp4(13, 100, 48);
     check_nvfp4(9, 40, 1040);
     check_nvfp4(3, 300, 144);
@@ -435,7 +486,7 @@ int
 main(void)
 {
     for (unsigned t = 1; t < 4; t++)
-        NEED((team[t] = team_open(t, &err)));
+        NEED((team[t] = team_open(t < 3 ? t : MOST_THREADS, &err)));
     for (size_t i = 0; i < MOST; i++) {
         a[i] = value(i);
         b[i] = value(i + MOST);
