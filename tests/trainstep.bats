@@ -857,6 +857,15 @@ PY
 @test "a run of any length begins at once, and frozen layers can be thawed" {
     cp "$IN/small.ckpt" m.ckpt
     run -0 timeout 10 trainstep -q -d "$IN/ids.tok" --until 4294967295 --dry-run m.ckpt
+    # And of steps of any size the plan is told at once: two passes tell of all.
+    run -0 timeout 10 trainstep -q -d "$IN/ids.tok" --batch 1024 --accum 65536 --dry-run m.ckpt
+    many=$(sed -n 's/^flops\t//p' <<<"$output")
+    run -0 trainstep -q -d "$IN/ids.tok" --batch 1024 --until 4294967295 --dry-run m.ckpt
+    one=$(sed -n 's/^flops\t//p' <<<"$output")
+    awk -v a="$many" -v b="$one" 'BEGIN { r = a / b / 65536; exit !(r > .99 && r < 1.01) }'
+    # The samples of such a step are held in memory, and planned.
+    refuse 3 "--memory-limit is 2.000" trainstep -q -d "$IN/ids.tok" --batch 1024 --accum 65536 \
+        --memory-limit 2 m.ckpt
     step -n 1 --train-last-layers 1 m.ckpt >/dev/null
     cp m.ckpt was.ckpt
     step -n 1 --train-last-layers 0 m.ckpt >/dev/null
