@@ -94,8 +94,9 @@ guard = memguard$(if $(MEMORY), -l $(MEMORY))$(if $(FREE), -a $(FREE)) --
 programs += memguard
 endif
 
-# COMMAND $(whole): what it prints becomes the target, if it ends well.
-whole = >$@.part && mv $@.part $@
+# COMMAND $(whole): what it prints becomes the target, if it ends well.  No "&&" before mv: behind
+# one the shell would no longer end (-e) with the first command in braces or a loop that fails.
+whole = >$@.part; mv $@.part $@
 
 # $(eval $(call settings_file,FILE,NAME...)): FILE holds these settings and is written when
 # one has changed, so what depends on it is made again.

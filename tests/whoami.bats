@@ -275,6 +275,11 @@ group()
     run -2 small OUT="$PWD/out" DATA="$PWD/own.tsv" HELDOUT="$PWD/held.tsv" all
     [[ $output == *"held.tsv: line 1: another answer than that of line 2 of $PWD/own.tsv to"* ]]
     [ ! -e out/data ]
+    # A row that the model has no room for is found before it is trained.
+    printf 'q\tone\nr\t%s\n' "$(printf '鼬%.0s' {1..100})" >long.tsv
+    run -2 small OUT="$PWD/long" DATA="$PWD/long.tsv" all
+    [[ $output == *"plan.tok: sample 1 has "*" ids, the model's context of "* ]]
+    [ ! -e long/base.ckpt ] && [ ! -e long/plan.txt ]
     # The makefile of the root hands on what it does not understand.
     run -2 make -s -C "$root" -o all whoami SMALL=1 BIN="$bin" OUT="$PWD/out" DATA="it's"
     [[ $output == *"it's: want a name without space, quote"* ]]

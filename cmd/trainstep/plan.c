@@ -129,7 +129,7 @@ plan_print(struct run *r)
         if (l.peak[i])
             row(names[i], l.peak[i]);
     if (r->device.host) {
-        row("samples", sample_bytes(r));
+        row("inputs", sample_bytes(r));
         all_else -= sample_bytes(r);
     }
     row("program", all_else);
