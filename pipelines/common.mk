@@ -51,10 +51,11 @@ override OUT := $(call path,$(OUT))
 # $(call quoted,TEXT): one word to a shell.
 quoted = '$(subst ','\'',$1)'
 # $(call number,NAME...,MOST): each of these settings is a whole number from 1 to MOST, without
-# which it is the largest that programs take.
-number = $(foreach n,$1,$(call number_to,$n,$(or $2,4294967295)))
-number_to = $(if $(shell v=$(call quoted,$($1)); case $$v in ('' | *[!0-9]* | 0* | ???????????*) echo bad;; \
-	(*) [ "$$v" -le $2 ] || echo bad;; esac),$(error $1=$($1): want a whole number from 1 to $2))
+# which it is the largest that programs take.  numbers: each of their words is.
+number = $(foreach n,$1,$(call check_number,$n,$($n),$(or $2,4294967295),a whole number))
+numbers = $(foreach n,$1,$(foreach v,$(or $($n),none),$(call check_number,$n,$v,$(or $2,4294967295),whole numbers)))
+check_number = $(if $(shell v=$(call quoted,$2); case $$v in ('' | *[!0-9]* | 0* | ???????????*) echo bad;; \
+	(*) [ "$$v" -le $3 ] || echo bad;; esac),$(error $1=$($1): want $4 from 1 to $3))
 # $(call decimal,NAME...,MOST): each is a number above 0, as programs read it, up to MOST (1e9).
 decimal = $(foreach n,$1,$(call decimal_to,$n,$(or $2,1e9)))
 decimal_to = $(if $(shell printf '%s\n' $(call quoted,$($1)) | grep -xE '[0-9]*[.]?[0-9]+(e-?[0-9]+)?' | \
@@ -161,4 +162,5 @@ tiny_model = $(TINY)/model/config.json
 
 $(TINY)/model/config.json: $(PIPELINES)/tiny.sh $(PIPELINES)/demo/pretrain.tsv
 	$(PIPELINES)/tiny.sh '$(TINY)'
+$(TINY)/model/tokenizer.json: $(TINY)/model/config.json ;
 endif
