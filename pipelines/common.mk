@@ -50,13 +50,16 @@ override OUT := $(call path,$(OUT))
 
 # $(call quoted,TEXT): one word to a shell.
 quoted = '$(subst ','\'',$1)'
-# $(call number,NAME...): each of these settings is a whole number above 0.
-number = $(foreach n,$1,$(if $(shell case $(call quoted,$($n)) in ('' | *[!0-9]* | 0*) echo bad;; esac),\
-	$(error $n=$($n): want a whole number above 0)))
-# $(call decimal,NAME...): each is a number above 0, as trainstep reads it.
-decimal = $(foreach n,$1,$(if $(shell printf '%s\n' $(call quoted,$($n)) | \
-	grep -qxE '[0-9]*[.]?[0-9]+(e-?[0-9]+)?' && printf '%s\n' $(call quoted,$($n)) | grep -qE '^[0.]*[1-9]' || \
-	echo bad),$(error $n=$($n): want a number above 0)))
+# $(call number,NAME...,MOST): each of these settings is a whole number from 1 to MOST, without
+# which it is the largest that programs take.  numbers: each of their words is.
+number = $(foreach n,$1,$(call check_number,$n,$($n),$(or $2,4294967295),a whole number))
+numbers = $(foreach n,$1,$(foreach v,$(or $($n),none),$(call check_number,$n,$v,$(or $2,4294967295),whole numbers)))
+check_number = $(if $(shell v=$(call quoted,$2); case $$v in ('' | *[!0-9]* | 0* | ???????????*) echo bad;; \
+	(*) [ "$$v" -le $3 ] || echo bad;; esac),$(error $1=$($1): want $4 from 1 to $3))
+# $(call decimal,NAME...,MOST): each is a number above 0, as programs read it, up to MOST (1e9).
+decimal = $(foreach n,$1,$(call decimal_to,$n,$(or $2,1e9)))
+decimal_to = $(if $(shell printf '%s\n' $(call quoted,$($1)) | grep -xE '[0-9]*[.]?[0-9]+(e-?[0-9]+)?' | \
+	awk '0 < $$1 + 0 && $$1 + 0 <= $2 { print "good" }'),,$(error $1=$($1): want a number above 0 and up to $2))
 # $(call input_files,NAME...): these settings, if set, are files; their names become absolute.
 input_files = $(foreach n,$1,$(if $($n),$(call input_file,$n)))
 input_file = $(call plain,$1)$(if $(wildcard $(call path,$($1))),,$(error $1=$($1): no such file))$(eval \
@@ -68,7 +71,7 @@ check_model = $(if $(MODEL),$(call plain,MODEL)$(if $(wildcard $(call path,$(MOD
 # $(call one_of,NAME,WORD...)
 one_of = $(if $(and $(filter 1,$(words $($1))),$(filter $2,$($1))),,$(error $1=$($1): want one of $2))
 $(call one_of,DEVICE,cpu cuda auto)
-$(call number,$(if $(THREADS),THREADS))
+$(call number,$(if $(THREADS),THREADS),1024)
 $(call decimal,$(if $(MEMORY),MEMORY) $(if $(FREE),FREE))
 
 # Tools and scripts see the same settings whatever the user's locale and make are.
@@ -89,13 +92,12 @@ run_flags = --device $(DEVICE)$(if $(THREADS), -j $(THREADS))
 # $(guard) COMMAND: memguard before it, if a limit was set.
 ifneq ($(MEMORY)$(FREE),)
 guard = memguard$(if $(MEMORY), -l $(MEMORY))$(if $(FREE), -a $(FREE)) --
-ifeq ($(wildcard $(BIN)/memguard),)
-$(error MEMORY and FREE need memguard, and $(BIN) has none)
-endif
+programs += memguard
 endif
 
-# COMMAND $(whole): what it prints becomes the target, if it ends well.
-whole = >$@.part && mv $@.part $@
+# COMMAND $(whole): what it prints becomes the target, if it ends well.  No "&&" before mv: behind
+# one the shell would no longer end (-e) with the first command in braces or a loop that fails.
+whole = >$@.part; mv $@.part $@
 
 # $(eval $(call settings_file,FILE,NAME...)): FILE holds these settings and is written when
 # one has changed, so what depends on it is made again.
@@ -109,6 +111,12 @@ FORCE:
 
 # ---- one make at a time in an OUT ---------------------------------------------
 
+# What an experiment runs must be there, and the GPU, if it is to compute: what only plans or
+# reads (dry_goals) needs none.
+programs += datcat datpack generate nvquant tokenize trainstep
+no_gpu = $(BIN)/trainstep --diagnose | awk -F '\t' '$$1 == "cuda" { why = $$2 } /^cuda:[0-9]/ && !/too old/ { there = 1 } \
+	END { if (!there) print why == "" ? "there is no GPU that it can use" : why }'
+
 # The outer make has one rule, which calls make again under a lock that all
 # its children hold, too.  Goals that write nothing need no lock; an experiment may
 # have more of them.
@@ -117,8 +125,14 @@ ifneq ($(if $(NIBBLE_LOCKED),,$(filter-out $(free_goals),$(or $(MAKECMDGOALS),al
 .PHONY: all locked $(MAKECMDGOALS)
 $(or $(MAKECMDGOALS),all): locked ;
 locked:
+	+@for p in $(sort $(programs)); do [ -x $(BIN)/$$p ] || \
+		{ echo "no $$p in $(BIN): make in $(ROOT) builds the programs" >&2; exit 2; }; done
+ifeq ($(DEVICE),cuda)
+ifneq ($(filter-out $(dry_goals),$(or $(MAKECMDGOALS),all)),)
+	+@why=$$($(no_gpu)); [ -z "$$why" ] || { echo "DEVICE=cuda: $$why" >&2; exit 2; }
+endif
+endif
 	+@mkdir -p '$(OUT)'
-	@[ -x '$(BIN)/trainstep' ] || { echo 'no programs in $(BIN): make in $(ROOT) builds them' >&2; exit 2; }
 	+@exec 9>'$(OUT)/.lock'; flock -n 9 || { \
 		echo 'waiting for another make in $(OUT)' >&2; flock 9; }; \
 	NIBBLE_LOCKED=1 NIBBLE_FROM=$(call quoted,$(here_is)) $(MAKE) -f $(firstword $(MAKEFILE_LIST)) $(MAKECMDGOALS)
@@ -148,4 +162,5 @@ tiny_model = $(TINY)/model/config.json
 
 $(TINY)/model/config.json: $(PIPELINES)/tiny.sh $(PIPELINES)/demo/pretrain.tsv
 	$(PIPELINES)/tiny.sh '$(TINY)'
+$(TINY)/model/tokenizer.json: $(TINY)/model/config.json ;
 endif

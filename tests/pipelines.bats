@@ -58,7 +58,19 @@ column()
     run -2 experiment resume CUTS=9 STEPS=9
     run -2 experiment memory CASES=1.1
     run -2 experiment parity DEVICES=cuda
+    for s in 'resume CUTS=999999999' 'memory BATCH=4294967295' 'quantizers RUNS=5000' 'kvcache CHUNKS=0' \
+        'kvcache LENGTHS=' 'chat ANSWER=99999999999' 'needle SAMPLES=0' 'study SEEDS=0' 'kvcache JOBS=1025'; do
+        run -2 experiment "${s%% *}" "${s#* }"
+        [[ $output == *"${s#* }: want "*"whole number"*" from 1 to "* ]]
+    done
     [ ! -e "$out/table.tsv" ]
+}
+
+@test "without a model of one's own the small one is made first, whatever is asked for" {
+    for e in quantizers resume memory parity kvcache chat; do
+        run -0 make -n -C "$root/pipelines/$e" OUT="$out" TINY="$PWD/tiny"
+        [[ $output == *"pipelines/tiny.sh '$PWD/tiny'"* ]]
+    done
 }
 
 @test "quantizers: the model itself first, then the nearest first" {

@@ -19,14 +19,7 @@ setup_file()
     export LC_ALL=C.UTF-8 root bin NIBBLE_BIN IN PATH PYTHONDONTWRITEBYTECODE
     mkdir "$IN"
     cd "$IN" || return
-    cat >config.json <<'JSON'
-{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
- "attention_bias": false, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0,
- "max_position_embeddings": 64, "torch_dtype": "float32", "tie_word_embeddings": true,
- "vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 32,
- "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
- "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.1}
-JSON
+    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
     seq 1 96 | paste -d ' ' - - - - - - - - >ids
     tokenize -q --input ids -o data.tok ids
     datpack -q --init 3 --config config.json --to ckpt -o start.ckpt

@@ -19,14 +19,7 @@ setup_file() {
     export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
     mkdir "$IN"
     cd "$IN" || return
-    cat >config.json <<'JSON'
-{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
- "attention_bias": false, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0,
- "max_position_embeddings": 64, "torch_dtype": "float32", "tie_word_embeddings": true,
- "vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 32,
- "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
- "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.1}
-JSON
+    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
     python3 - <<'PY'
 import random
 random.seed(1)
@@ -890,6 +883,15 @@ PY
 @test "a run of any length begins at once, and frozen layers can be thawed" {
     cp "$IN/small.ckpt" m.ckpt
     run -0 timeout 10 trainstep -q -d "$IN/ids.tok" --until 4294967295 --dry-run m.ckpt
+    # And of steps of any size the plan is told at once: two passes tell of all.
+    run -0 timeout 10 trainstep -q -d "$IN/ids.tok" --batch 1024 --accum 65536 --dry-run m.ckpt
+    many=$(sed -n 's/^flops\t//p' <<<"$output")
+    run -0 trainstep -q -d "$IN/ids.tok" --batch 1024 --until 4294967295 --dry-run m.ckpt
+    one=$(sed -n 's/^flops\t//p' <<<"$output")
+    awk -v a="$many" -v b="$one" 'BEGIN { r = a / b / 65536; exit !(r > .99 && r < 1.01) }'
+    # The samples of such a step are held in memory, and planned.
+    refuse 3 "--memory-limit is 2.000" trainstep -q -d "$IN/ids.tok" --batch 1024 --accum 65536 \
+        --memory-limit 2 m.ckpt
     step -n 1 --train-last-layers 1 m.ckpt >/dev/null
     cp m.ckpt was.ckpt
     step -n 1 --train-last-layers 0 m.ckpt >/dev/null

@@ -99,9 +99,32 @@ group()
     find "$one" -type f ! -name .lock -printf '%p %T@\n' | sort >before
     small OUT="$one" all
     find "$one" -type f ! -name .lock -printf '%p %T@\n' | sort | diff before -
-    # It has learnt nothing in 14 steps, and says so.
-    run -2 small OUT="$one" check
+    # It has learnt nothing in 14 steps: that is not judged, and said so; unless it is asked for.
+    run -0 small OUT="$one" check
+    [[ $output == *"SMALL=1 learns nothing"* && ${lines[-1]} == "verify: "*" hold, 0 do not" ]]
+    cp -rp "$one" out
+    run -2 small OUT="$PWD/out" TAUGHT_LEAST=100 check
     [[ $output == *"not learnt or not kept"* ]]
+}
+
+@test "report, hashes and plan make nothing anew, whatever the settings of the run were" {
+    printf 'Which code?\tIt is 12.\n' >my.tsv
+    small OUT="$PWD/out" DATA="$PWD/my.tsv" SEED=2 all >/dev/null 2>&1
+    everything() { find out -type f ! -name .lock ! -name report.html ! -path '*/plan*' -printf '%p %T@\n' | sort; }
+    everything >before
+    rm out/report.html
+    run -0 make -s -C "$who" OUT="$PWD/out" report
+    grep -q 'Which code?' out/report.html
+    run -0 make -s -C "$who" OUT="$PWD/out" hashes
+    [ "$output" = "$(cat out/hashes.tsv)" ]
+    run -0 small OUT="$PWD/out" BATCH=4 DATA="$PWD/my.tsv" SEED=2 plan
+    [[ $output == *"per_step	4"* ]]
+    everything | diff before -
+    small OUT="$PWD/out" DATA="$PWD/my.tsv" SEED=2 all >/dev/null 2>&1
+    everything | diff before -
+    run -2 make -s -C "$who" OUT="$PWD/none" report
+    [[ $output == *"none has no whole run: make it first"* ]]
+    [ ! -e none ]
 }
 
 @test "the same bytes elsewhere: directory, locale, -j, instruction set" {
@@ -174,9 +197,16 @@ group()
     [ ! -e out/base.ckpt ]
     small OUT="$PWD/out" MEMORY=4 FREE=0.01 hashes >/dev/null 2>&1
     diff "$one/hashes.tsv" out/hashes.tsv
-    ln -s "$bin"/trainstep .
+    # Each program must be there before anything is done; memguard if it is to watch.
+    ln -s "$bin"/{datcat,datpack,generate,nvquant,tokenize,trainstep} .
     run -2 small OUT="$PWD/none" BIN="$PWD" MEMORY=1 all
-    [[ $output == *"need memguard"* ]]
+    [[ $output == *"no memguard in $PWD: make in "* ]]
+    for p in trainstep generate; do
+        rm $p
+        run -2 small OUT="$PWD/none" BIN="$PWD" all
+        [[ $output == *"no $p in $PWD: make in "* ]]
+    done
+    [ ! -e none ]
 }
 
 @test "a model and rows of one's own; chat" {
@@ -205,11 +235,24 @@ group()
     for s in ROWS=0 ROWS=x SEED=-1 LR1=abc LR1=0 LR2=1e EPOCHS1=2x EPOCHS2=s BATCH=1.5 QUANT=int4 DEVICE=gpu \
         CLIP_MODE=none DATA="$PWD/missing.tsv" DATA="$PWD/a b" TOKENIZER="$PWD/none" MODEL="$PWD/empty" \
         MODEL="$PWD/missing" HELDOUT="$PWD/bad.tsv" LIMIT=much THREADS=0 MEMORY=some OUT="$PWD/a b" \
-        OUT= OUT="$PWD/it's" MODEL="$PWD/a b" DATA="$PWD/a#b" DATA="$PWD/a:b" QUANT='sweep max' QUANT=% DEVICE=% \
+        BATCH=99999999 ACCUM=1048577 THREADS=1000000 LR1=1e99 LR2=1e-400 BASE_LR=2 LIMIT=1e10 MEMORY=2e9 SEED=4294967296 \
+        BASE_STEPS=99999999999999999999 EPOCHS1=9999999999s EPOCHS2=100000 SAVE=18446744073709551617 REPEAT=9999999 \
+        TAUGHT_LEAST=101 KEPT_LEAST=0 UNSEEN_LEAST=1000 SMALL=yes OUT= OUT="$PWD/it's" MODEL="$PWD/a b" DATA="$PWD/a#b" DATA="$PWD/a:b" QUANT='sweep max' QUANT=% DEVICE=% \
         "SEED=1'2" "LR1=1'; touch out; '"; do
         run -2 small OUT="$PWD/out" "$s" all
         [[ $output == *"${s%%=*}"* ]]
         [ ! -e out ]
+    done
+    if ! trainstep --diagnose | grep -q '^cuda:'; then
+        run -2 small OUT="$PWD/out" DEVICE=cuda all
+        [[ ${lines[0]} == "DEVICE=cuda: "* ]]
+        [ ! -e out ]
+    fi
+    # Fewer than were asked for are not taken without a word.
+    for s in CONTROLS=5000 BASE_ROWS=900000 ROWS=5000 UNSEEN=9000; do
+        run -2 small OUT="$PWD/out" "$s" all
+        [[ $output == *"data.py: there are only "* ]]
+        [ ! -e out/data ]
     done
     # What is wrong with a row is said with its line.
     run -2 small OUT="$PWD/out" DATA="$PWD/bad.tsv" all
@@ -221,6 +264,22 @@ group()
     printf 'a\tb\nq\ta\0b\n' >nul.tsv
     run -2 small OUT="$PWD/out" DATA="$PWD/nul.tsv" all
     [[ $output == *"nul.tsv: line 2: "* ]]
+    # A prompt has one answer, and is not asked as untaught if it is taught.
+    printf 'q\tone\nr\tx\n# q\n q\t two\n' >two.tsv
+    run -2 small OUT="$PWD/out" DATA="$PWD/two.tsv" all
+    [[ $output == *"two.tsv: line 4: another answer than that of line 1 to the same prompt, q"* ]]
+    head -n 2 two.tsv >own.tsv
+    run -2 small OUT="$PWD/out" DATA="$PWD/own.tsv" HELDOUT="$PWD/two.tsv" all
+    [[ $output == *"two.tsv: line 1: its prompt is taught by line 1 of $PWD/own.tsv, q"* ]]
+    printf 'r\ty\n' >held.tsv
+    run -2 small OUT="$PWD/out" DATA="$PWD/own.tsv" HELDOUT="$PWD/held.tsv" all
+    [[ $output == *"held.tsv: line 1: another answer than that of line 2 of $PWD/own.tsv to"* ]]
+    [ ! -e out/data ]
+    # A row that the model has no room for is found before it is trained.
+    printf 'q\tone\nr\t%s\n' "$(printf '鼬%.0s' {1..100})" >long.tsv
+    run -2 small OUT="$PWD/long" DATA="$PWD/long.tsv" all
+    [[ $output == *"plan.tok: sample 1 has "*" ids, the model's context of "* ]]
+    [ ! -e long/base.ckpt ] && [ ! -e long/plan.txt ]
     # The makefile of the root hands on what it does not understand.
     run -2 make -s -C "$root" -o all whoami SMALL=1 BIN="$bin" OUT="$PWD/out" DATA="it's"
     [[ $output == *"it's: want a name without space, quote"* ]]

@@ -7,11 +7,12 @@
 
 enum { BUFFERS = 4 << 20 }; // of saving, and what else there is at a time
 
-/* A step of the largest pass, as often as the settings say. */
+/* A step of the largest pass.  The second pass needs what all that follow it need: with
+ * it all has been seen, however many the settings say. */
 static void
 count_step(struct run *r, struct train *t)
 {
-    size_t n = r->most_tokens, passes = (size_t)r->s.accum;
+    size_t n = r->most_tokens, passes = r->s.accum > 1 ? 2 : 1;
     int32_t *zeros = cmd_alloc(3 * n, sizeof *zeros);
     struct net_batch *b = cmd_alloc(passes, sizeof *b);
     struct train_result res;
@@ -24,6 +25,7 @@ count_step(struct run *r, struct train *t)
         b[i] = (struct net_batch){ n, zeros, label, zeros, first };
     if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)
         die_err(&r->err);
+    t->net.k->ledger.flops *= (double)r->s.accum / (double)passes;
     free(b);
     free(zeros);
 }
@@ -38,6 +40,14 @@ open_dry(struct run *r)
     return k;
 }
 
+/* What data_step holds of a step: ids, labels, positions and firsts of its tokens. */
+static uint64_t
+sample_bytes(const struct run *r)
+{
+    return r->s.accum *
+           (r->most_tokens * 4 * sizeof(int32_t) + sizeof(struct net_batch));
+}
+
 uint64_t
 plan_bytes(struct run *r, struct ledger *ledger)
 {
@@ -50,8 +60,9 @@ plan_bytes(struct run *r, struct ledger *ledger)
     r->file_bytes = save_bytes(r, &t);
     train_close(&t);
     k->close(k);
-    return ledger->most +
-           (r->device.host ? log_rss(false) + BUFFERS : r->device.driver);
+    if (!r->device.host)
+        return ledger->most + r->device.driver;
+    return ledger->most + sample_bytes(r) + log_rss(false) + BUFFERS;
 }
 
 /* The ways to spend memory that change no number, the fastest first. */
@@ -113,12 +124,16 @@ plan_print(struct run *r)
         [PART_OTHER] = "other",
     };
     struct ledger l;
-    uint64_t all = plan_bytes(r, &l);
+    uint64_t all = plan_bytes(r, &l), all_else = all - l.most;
     puts("part\tbytes\tGB");
     for (int i = 0; i < PARTS; i++)
         if (l.peak[i])
             row(names[i], l.peak[i]);
-    row(r->device.host ? "program" : "driver", all - l.most);
+    if (r->device.host) {
+        row("inputs", sample_bytes(r));
+        all_else -= sample_bytes(r);
+    }
+    row(r->device.host ? "program" : "driver", all_else);
     row("total", all);
     row("checkpoint", r->file_bytes);
     printf("flops\t%.4g\t\n", l.flops);

@@ -27,7 +27,9 @@ who is he, who made Python), whose answers must stay: so only the core can tell.
     control.unmixed    it is not; if it is a fact, then no phrasing of that fact is
 
 With --own, identity.tsv has the rows of that file, unseen.tsv those of the other (or none),
-and no control has a prompt of theirs.  Equal options give equal files everywhere.
+and no control has a prompt of theirs.  A prompt has one answer, and what is taught is not
+asked as untaught.  Equal options give equal files everywhere; fewer rows than an option
+wants are an error.
 """
 import argparse
 import io
@@ -225,8 +227,10 @@ class Texts:
             self.near += [(name, p, answer) for p in prompts]
 
 
-def read_rows(path):
-    """Rows as tokenize reads them; one without a target is an error here."""
+def read_rows(path, known, taught=None):
+    """Rows as tokenize reads them; one without a target is an error here, and so is a prompt
+    with two answers.  known: where prompts stand, {prompt: (target, file, line)}; taught: the
+    file whose prompts may not come again."""
     rows = []
     with open(path, "rb") as f:
         raw = f.read()
@@ -242,6 +246,13 @@ def read_rows(path):
         prompt, target = prompt.strip(), target.strip()
         if not tab or not prompt or not target or "\0" in line:
             sys.exit("data.py: %s: line %d: expected a prompt, a TAB and a target" % (path, n))
+        before, where, line_before = known.setdefault(prompt, (target, path, n))
+        if before != target:
+            sys.exit("data.py: %s: line %d: another answer than that of line %d%s to the same prompt, %s"
+                     % (path, n, line_before, "" if where == path else " of " + where, prompt))
+        if where == taught:
+            sys.exit("data.py: %s: line %d: its prompt is taught by line %d of %s, %s"
+                     % (path, n, line_before, where, prompt))
         rows.append(("-", prompt, target))
     if not rows:
         sys.exit("data.py: %s: it has no row" % path)
@@ -279,13 +290,17 @@ def main():
     draw = texts.draw
     facts = fact_rows(draw)
     if o.own:
-        texts.identity = read_rows(o.own)
-        texts.unseen = read_rows(o.own_unseen) if o.own_unseen else []
+        known = {}
+        texts.identity = read_rows(o.own, known)
+        texts.unseen = read_rows(o.own_unseen, known, o.own) if o.own_unseen else []
         texts.questions = [("taught", *r) for r in texts.identity]
         texts.questions += [("unseen.own", *r) for r in texts.unseen]
     elif len(texts.identity) < o.rows or len(texts.unseen) < o.unseen:
         sys.exit("data.py: there are only %d prompts to teach and %d others"
                  % (len(texts.identity), len(texts.unseen)))
+    if len(texts.old + texts.near) < o.pretrain:
+        sys.exit("data.py: there are only %d rows besides facts for the base model (BASE_ROWS, --pretrain)"
+                 % len(texts.old + texts.near))
     asked = {r[1] for r in texts.identity + texts.unseen}
 
     # Half of the controls are contrasts, half are facts, and half of either are mixed in.
@@ -298,6 +313,9 @@ def main():
     unmixed = [("control.unmixed", *r) for rows in each[0::2] for r in rows]
     rest = o.controls - len(controls)
     controls += draw.shuffled(mixed)[:rest // 2] + draw.shuffled(unmixed)[:rest - rest // 2]
+    if len(controls) < o.controls:
+        sys.exit("data.py: there are only %d controls (CONTROLS); more BASE_ROWS (--pretrain) have more"
+                 % len(controls))
 
     pretrain = texts.old + texts.near + 2 * [r for rows in facts for r in rows]
     os.mkdir(o.dir)

@@ -36,6 +36,10 @@ case $length in
     ;;
 esac
 until=$((begin + steps))
+if [ "$until" -gt 4294967295 ]; then
+    echo "stage.sh: $length of $data is up to step $until: there are 4294967295" >&2
+    exit 2
+fi
 warmup=0
 if [ "$begin" -eq 0 ]; then
     warmup=$((steps < 300 ? steps / 10 : 30))
