@@ -184,9 +184,9 @@ as_bf16(float x)
 EXACT float
 row_amax(const float x[COLUMNS])
 {
-    float most[4] = { 0, 0, 0, 0 };
+    float most[4] = { f_abs(x[0]), f_abs(x[1]), f_abs(x[2]), f_abs(x[3]) };
     EXACT_UNROLL
-    for (int i = 0; i < COLUMNS; i++)
+    for (int i = 4; i < COLUMNS; i++)
         most[i % 4] = f_max(most[i % 4], f_abs(x[i]));
     return f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
 }
@@ -474,7 +474,7 @@ enum range { FEW, UP_TO_4, SOME, ALL };
 EXACT float
 rough_error(const float a[COLUMNS], struct step step, enum range range)
 {
-    float err[2] = { 0, 0 };
+    float err = 0;
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++) {
         float code = f_fma(a[i], step.turns, 0x1p24F - 4);
@@ -486,9 +486,9 @@ rough_error(const float a[COLUMNS], struct step step, enum range range)
         if (range == ALL)
             code = f_min3(code, high, 0x1p24F + 6); // code 7
         float d = f_fma(tiny_value(f_bits(code)), step.minus, a[i]);
-        err[i % 2] = f_fma(d, d, err[i % 2]);
+        err = f_fma(d, d, err);
     }
-    return f_add(err[0], err[1]);
+    return err;
 }
 
 /* Errors; the last bits of each, 2^-19 of it at most, are the number of its scale. */
@@ -541,13 +541,24 @@ find_scale(const float a[COLUMNS], const struct values *v, float enc, uint32_t c
     return exact_best(whole, c0 - BELOW, NINE, NULL, false);
 }
 
+/* The byte nearest to amax / 6 under enc.  Below 2^-100 the quotient may be off, where with
+ * such an enc its byte is 0; up to there see over_1536. */
+EXACT uint32_t
+byte_of_sixth(float amax, float enc)
+{
+    const float inverse = 1.0F / 6.0F;
+    float q = f_mul(amax, inverse);
+    q = enc < 0x1p60F ? f_fma(f_fma(-6, q, amax), inverse, q) : f_div(amax, 6);
+    return scale_byte(f_min(f_mul(q, enc), 448));
+}
+
 /* Values are products with 2^-8 enc: those with enc, but for numbers below 2^-118, whose
  * code is 0. */
 EXACT void
 code_sweep(struct coded *to, const struct values *v, float enc,
            const struct step *steps)
 {
-    uint32_t c0 = scale_byte(f_min(f_mul(f_div(v->amax, 6), enc), 448));
+    uint32_t c0 = byte_of_sixth(v->amax, enc);
     float a[COLUMNS], down = f_mul(enc, 0x1p-8F);
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++)

@@ -287,6 +287,25 @@ check_extremes(void)
     check_blocks("zeros", 4096, 1);
 }
 
+/* All that there are of a power of two, and numbers of all sizes. */
+static void
+check_sixths(void)
+{
+    size_t wrong = 0;
+    for (uint32_t i = 0; i < 1 << 23; i++) {
+        float amax = f_from(0x3f800000 + i),
+              enc = f_from(0x3f800000 | check_random(i) >> 9);
+        wrong += byte_of_sixth(amax, enc) !=
+                 scale_byte(f_min(f_mul(f_div(amax, 6), enc), 448));
+        amax = f_from(check_random(i + 1) >> 1);
+        enc = f_from(check_random(i + 2) >> 1);
+        if (isfinite(amax) && isfinite(enc))
+            wrong += byte_of_sixth(amax, enc) !=
+                     scale_byte(f_min(f_mul(f_div(amax, 6), enc), 448));
+    }
+    CHECK_SAY(wrong == 0, "%zu sixths are wrong", wrong);
+}
+
 static void
 check_values(void)
 {
@@ -518,6 +537,7 @@ main(int argc, char **argv)
     check_ends();
     check_extremes();
     check_values();
+    check_sixths();
     check_adamw((uint32_t)(4 * rounds));
     return check_end();
 }
