@@ -323,8 +323,9 @@ train_close(struct train *t)
     *t = (struct train){ 0 };
 }
 
-int
-train_ready(struct train *t)
+/* What products see, of the masters as they are. */
+static int
+make_weights(struct train *t)
 {
     struct kernels *k = t->net.k;
     bool seed = t->layout.seed != SEED_NONE;
@@ -337,6 +338,13 @@ train_ready(struct train *t)
     if (weights_make(&t->weights, t->values, t->layout.master) < 0)
         return -1;
     return weights_check(&t->weights, &t->bad_row);
+}
+
+int
+train_ready(struct train *t)
+{
+    weights_begin(&t->weights); // a step that was skipped may have left some behind
+    return make_weights(t);
 }
 
 /* ---- the update ----------------------------------------------------------------------------- */
@@ -638,7 +646,7 @@ train_step(struct train *t, const struct net_batch *b, size_t n, struct train_re
         return 0;
     t->t++;
     t->last_norm = r->grad_norm;
-    if (train_ready(t) < 0)
+    if (make_weights(t) < 0)
         return -1;
     if (t->bad_row < t->net.table.n) {
         r->outcome = TRAIN_SPOILT;
