@@ -116,12 +116,25 @@ has_native(const struct device_options *o, const struct config *c, char *why, si
     return !odd;
 }
 
+/* Products of a narrow model are mostly packing, which rounding makes longer. */
+static void
+settle_fast(struct device_options *o, const struct config *c)
+{
+    enum { WIDE = 256 };
+    if (!o->faster || c->hidden >= WIDE)
+        return;
+    o->faster = o->unlike = false;
+    o->compute = COMPUTE_F32;
+    o->why = "a model less than 256 wide is faster in f32";
+}
+
 const struct quant_spec *
 device_products(struct device_options *o, struct device *d,
                 enum activations activations, const struct config *c,
                 struct quant_spec *spec, bool quiet)
 {
     char why[512];
+    settle_fast(o, c);
     o->fp4 = activations != ACTIVATIONS_PLAIN;
     if (!o->fp4) {
         if (o->path == PATH_NATIVE)

@@ -168,17 +168,23 @@ spans(json.load(sys.stdin))'
 }
 
 @test "--fast says what it did, and does it" {
-    local words='--fast: no effect' route='cpu f32 1'
+    local words='--fast: no effect' route='cpu f32 1' reason=NIBBLE_ISA
+    # The file's model is narrow; this one is not.
+    sed 's/"hidden_size": 32/"hidden_size": 256/' "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt -o wide.ckpt
     if trainstep --diagnose | grep -q $'^cpu.bf16.pairs\tyes'; then
-        words='--fast: products of bf16' route='cpu bf16 1'
+        words='--fast: products of bf16' route='cpu bf16 1' reason='less than 256 wide'
     fi
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -o a.ckpt "$IN/small.ckpt"
+    [[ $stderr == *'--fast: no effect: '*"$reason"* ]]
+    [ "$(routes a.ckpt)" = '1-1 cpu f32 1' ]
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -f -o a.ckpt wide.ckpt
     [ "$(grep -c -- --fast <<<"$stderr")" -eq 1 ]
     [[ $stderr == *"trainstep: $words"* ]]
     [ "$(routes a.ckpt)" = "1-1 $route" ]
     # As if that had been asked for.
     trainstep -q -d "$IN/ids.tok" --device cpu --compute "$(cut -d ' ' -f 2 <<<"$route")" \
-        -o b.ckpt "$IN/small.ckpt" >/dev/null
+        -o b.ckpt wide.ckpt >/dev/null
     cmp a.ckpt b.ckpt
     run -0 --separate-stderr trainstep -q -d "$IN/ids.tok" --fast -f -o a.ckpt "$IN/small.ckpt"
     [ -z "$stderr" ]
