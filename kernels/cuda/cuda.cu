@@ -388,10 +388,8 @@ take_own(struct cuda *c)
                                                  cudaEventDisableTiming),
                         "cudaEventCreate"))
             return false;
-    const char *times = getenv("NIBBLE_CUDA_TIMES");
-    if (times)
+    if (getenv("NIBBLE_CUDA_TIMES"))
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
-    c->turns = times && strcmp(times, "algorithms") == 0;
     const float numbers[2] = { 1, 0 };
     if (c->numbers)
         cuda_upload(k, c->numbers, numbers, sizeof numbers);

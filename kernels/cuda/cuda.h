@@ -31,6 +31,7 @@ enum {
 enum early { NOT_EARLY, EARLY_FORWARD, EARLY_UPDATES, EARLY_QUANTIZERS };
 
 struct plan;  // of a product: gemm.cu
+struct drawn; // the same
 struct trace; // of times: cuda.cu
 
 struct cuda {
@@ -56,7 +57,9 @@ struct cuda {
         *updated; // by the last adamw that may still run, of those that began early
     struct plan *plans;
     size_t n_plans, cap_plans;
-    bool turns; // of products' algorithms: to see which is the fastest where it runs
+    struct drawn *drawn; // algorithms of products that are tried, see gemm.cu
+    size_t n_drawn;
+    uint64_t passes; // that have begun
 };
 
 static inline struct cuda *
@@ -70,8 +73,7 @@ bool cuda_check(struct cuda *c, cudaError_t e, const char *what);
 bool cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what);
 
 /* With NIBBLE_CUDA_TIMES set, what the stream did since the last mark is counted for this
- * name, and a table of all is printed in the end.  If it is "algorithms", those of products
- * take turns. */
+ * name, and a table of all is printed in the end. */
 void cuda_mark(struct cuda *c, const char *name);
 
 /* Whether an operation may begin: after an error none does. */

@@ -34,10 +34,7 @@ struct shape {
     int unused;    // no gap: two are the same if their bytes are
 };
 
-enum {
-    MOST = 16,  // algorithms that are looked at
-    TURNS = 12, // that take turns, if wanted
-};
+enum { MOST = 16 }; // algorithms that are looked at
 
 #if CUDART_VERSION >= 12080
 #define HAS_FP4 1
@@ -53,13 +50,49 @@ struct plan {
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t algo;
     char *name; // for times
-    int calls;
 };
+
+/* What may be drawn for a product. */
+struct drawn {
+    char way[3]; // TN, NN, NT
+    size_t m, n, k;
+    int count, algorithm[MOST];
+};
+
+/* NIBBLE_CUDA_PRODUCTS, for kernels/lab/tuned.py: lines of way, m, n, k, how many algorithms
+ * and which.  Each pass draws one of them for each product. */
+static bool
+read_drawn(struct cuda *c, const char *path)
+{
+    FILE *f = fopen(path, "r");
+    struct drawn d = {};
+    int fields = 0;
+    while (f && (fields = fscanf(f, "%2s %zu %zu %zu %d", d.way, &d.m, &d.n, &d.k,
+                                 &d.count)) == 5) {
+        for (int i = 0; i < d.count && fields == 5; i++)
+            if (d.count > MOST || fscanf(f, "%d", &d.algorithm[i]) != 1)
+                fields = 0;
+        struct drawn *more = (struct drawn *)realloc(
+            c->drawn, (c->n_drawn + 1) * sizeof *more);
+        if (fields != 5 || d.count < 1 || !more)
+            break;
+        c->drawn = more;
+        c->drawn[c->n_drawn++] = d;
+    }
+    bool whole = f && fields == EOF;
+    if (f)
+        fclose(f);
+    if (!whole)
+        err_set(c->err, ERR_USAGE, "NIBBLE_CUDA_PRODUCTS: %s: cannot be read", path);
+    return whole;
+}
 
 bool
 cuda_gemm_open(struct cuda *c)
 {
-    return cuda_check_blas(c, cublasLtCreate(&c->lt), "cublasLtCreate");
+    const char *path = getenv("NIBBLE_CUDA_PRODUCTS");
+    return cuda_check_blas(c, cublasLtCreate(&c->lt), "cublasLtCreate") &&
+           (!path || read_drawn(c, path));
 }
 
 static void
@@ -80,6 +113,7 @@ cuda_gemm_close(struct cuda *c)
     for (size_t i = 0; i < c->n_plans; i++)
         forget(&c->plans[i]);
     free(c->plans);
+    free(c->drawn);
     if (c->lt)
         cublasLtDestroy(c->lt);
 }
@@ -232,17 +266,22 @@ plan_for(struct cuda *c, const struct shape *s)
     return p;
 }
 
-/* The plan for a product that runs now. */
-static const struct plan *
-next_plan(struct cuda *c, const struct shape *s)
+/* Of the list, at random by pass and line; negative: none is to be drawn. */
+static int
+draw(const struct cuda *c, const struct shape *s)
 {
-    struct shape mine = *s;
-    mine.algorithm = c->turns ? 0 : -1;
-    struct plan *p = plan_for(c, &mine);
-    if (!p || !c->turns)
-        return p;
-    mine.algorithm = p->calls++ % TURNS;
-    return plan_for(c, &mine);
+    for (size_t i = 0; i < c->n_drawn; i++) {
+        const struct drawn *d = &c->drawn[i];
+        uint32_t h = (uint32_t)(c->passes * 64 + i) * 2654435761U;
+        bool ta = d->way[0] == 'T', tb = d->way[1] == 'T';
+        if (d->m != s->m || d->n != s->n || d->k != s->k ||
+            ta != (s->ta == CUBLAS_OP_T) || tb != (s->tb == CUBLAS_OP_T))
+            continue;
+        h = (h ^ h >> 15) * 2246822519U;
+        h ^= h >> 13;
+        return d->algorithm[h % (uint32_t)d->count];
+    }
+    return -1;
 }
 
 static void
@@ -265,7 +304,9 @@ static void
 multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
-    const struct plan *p = next_plan(c, s);
+    struct shape mine = *s;
+    mine.algorithm = draw(c, s);
+    const struct plan *p = plan_for(c, &mine);
     if (!p)
         return;
     run_plan(c, p, d, a, b, add, alpha);

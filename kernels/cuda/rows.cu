@@ -259,6 +259,7 @@ cuda_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *id
            size_t tokens)
 {
     struct cuda *c = cuda_of(k);
+    c->passes++;
     if (cuda_ready(c) && tokens && w->in)
         BY_ACT(c, embed_of, c, y, w, ids, tokens);
 }
