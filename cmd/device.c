@@ -116,12 +116,12 @@ has_native(const struct device_options *o, const struct config *c, char *why, si
     return !odd;
 }
 
-/* Products of a narrow model are mostly packing, which rounding makes longer. */
+/* On the CPU: products of a narrow model are mostly packing, which rounding makes longer. */
 static void
 settle_fast(struct device_options *o, const struct config *c)
 {
     enum { WIDE = 256 };
-    if (!o->faster || c->hidden >= WIDE)
+    if (o->cuda || !o->faster || c->hidden >= WIDE)
         return;
     o->faster = o->unlike = false;
     o->compute = COMPUTE_F32;

@@ -38,8 +38,8 @@ void device_take_path(struct device_options *o, const char *arg);
  * program ends and says so. */
 struct device device_settle(struct device_options *o);
 /* Then, when it is known of what model the products are and what they take in, who
- * computes them, and whether --fast is any faster.  NULL: nothing is quantized; else *spec, which is filled in.  Unless
- * quiet the choice that auto made on a GPU is said. */
+ * computes them, and whether --fast is any faster.  NULL: nothing is quantized; else *spec,
+ * which is filled in.  Unless quiet the choice that auto made on a GPU is said. */
 const struct quant_spec *device_products(struct device_options *o, struct device *d,
                                          enum activations activations,
                                          const struct config *c,

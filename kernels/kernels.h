@@ -260,7 +260,8 @@ struct kernels {
     void (*amax)(struct kernels *k, float *out, const void *values, enum dtype dtype,
                  size_t n);
     /* The NVFP4 form of a matrix, whose tensor scale is that of the largest of n amax:
-     * the bytes of nvfp4_quant.  Not finite: scale2 is NaN. */
+     * the bytes of nvfp4_quant.  Not finite: scale2 is NaN.  Neither values nor amax are
+     * what the quantize before has written, unless something was done in between. */
     void (*quantize)(struct kernels *k, const struct packed *to, const void *values,
                      enum dtype dtype, size_t rows, size_t cols, const float *amax,
                      size_t n, const struct quant_spec *spec);

@@ -82,7 +82,7 @@ PY
     run -2 experiment kvcache MODEL="$M" WEIGHTS=f8
     [[ $output == *'WEIGHTS=f8'* ]]
     run -2 experiment kvcache MODEL="$M" CONTEXT=many
-    [[ $output == *'CONTEXT=many: want a whole number above 0'* ]]
+    [[ $output == *'CONTEXT=many: want a whole number from 1 to'* ]]
     [ ! -e kvcache ]
 }
 

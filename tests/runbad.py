@@ -34,7 +34,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.environ.get("NIBBLE_BIN") or os.path.join(HERE, "..", "bin")
 DATCAT, DATPACK = os.path.join(BIN, "datcat"), os.path.join(BIN, "datpack")
 SLOW = os.environ.get("NIBBLE_SLOW") == "1"
-MAX_S = 3.0 if SLOW else 1.0
+# The aim is a second on a usual machine, which bench/ measures: this is for what is lost in
+# loops, on slow and busy ones, too.
+MAX_S = 9.0 if SLOW else 3.0
 MAX_KIB = 64 * 1024
 WORKERS = 2
 ENV = dict(os.environ, LC_ALL="C.UTF-8", NO_COLOR="1")

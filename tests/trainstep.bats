@@ -669,6 +669,15 @@ OPTIONS
             sed -n 's/^total\t\([0-9]*\)\t.*/\1/p')
         fits "$threads threads" "$planned" trainstep -q -d d.tok -j $threads -n 2 m.ckpt
     done
+    # Full bins have one length, and documents in them: a row of scores is as long as the pass.
+    python3 -c '
+for i in range(164):
+    print(*[(i * 31 + k * 7) % 3000 for k in range(25)])' >ids
+    tokenize -q -f --input ids --pack --seq-len 1024 -o packed.tok ids
+    datpack -q -f --init 3 --config config.json --to ckpt -o m.ckpt
+    planned=$(trainstep -q -d packed.tok --batch 4 -j 16 --dry-run m.ckpt |
+        sed -n 's/^total\t\([0-9]*\)\t.*/\1/p')
+    fits "packed" "$planned" trainstep -q -d packed.tok --batch 4 -j 16 -n 2 m.ckpt
     refuse 3 "--memory-limit is 0.050" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
 }
 

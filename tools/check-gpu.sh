@@ -199,6 +199,18 @@ routes()
     done
 }
 
+# What --fast is on a GPU, of a model that is too narrow for what it is on the CPU; d.tok is there.
+fast()
+{
+    sed 's/"hidden_size": 256/"hidden_size": 128/' "$dir/config.json" >"$dir/narrow.json"
+    "$bin/datpack" -q --init 1 --config "$dir/narrow.json" --to ckpt -o "$dir/narrow.ckpt"
+    rm -f "$dir/o.ckpt"
+    "$bin/trainstep" -q -d "$dir/d.tok" --device cuda --fast -o "$dir/o.ckpt" "$dir/narrow.ckpt" \
+        >/dev/null || :
+    "$bin/datcat" --meta "$dir/o.ckpt" >"$dir/meta" || : >"$dir/meta"
+    one "trainstep --fast: its route" grep -Eq '"route": ?"cuda sm_[0-9]+ bf16 fast ' "$dir/meta"
+}
+
 golden()
 {
     local compute
@@ -235,6 +247,7 @@ if [ $what = check-gpu ]; then
     programs
     quantizers
     routes
+    fast
     one failures tests/gpu/failures.sh
     [ -z "${GOLDEN:-}" ] || golden
 else

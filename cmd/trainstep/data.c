@@ -27,6 +27,7 @@ add_sample(struct data *d, const struct tok_sample *s)
         d->sample = v;
     }
     d->sample[d->n++] = (struct sample){ s->offset, s->n, s->targets };
+    d->packed |= s->n_starts > 1;
 }
 
 static void
@@ -82,6 +83,15 @@ data_length(const struct data *d)
     for (size_t i = 0; i < d->n; i++)
         most = d->sample[i].ids > most ? d->sample[i].ids : most;
     return most ? most - 1 : 0;
+}
+
+bool
+data_is_even(const struct data *d)
+{
+    for (size_t i = 1; i < d->n; i++)
+        if (d->sample[i].ids != d->sample[0].ids)
+            return false;
+    return !d->packed;
 }
 
 void

@@ -7,6 +7,17 @@
 
 enum { BUFFERS = 4 << 20 }; // of saving, and what else there is at a time
 
+/* Whether a pass may have documents of several lengths, for which the CPU works in more:
+ * a row of scores is then as long as the pass. */
+static bool
+is_uneven(const struct run *r)
+{
+    if (r->data.packed || (r->has_eval && r->eval.packed))
+        return true;
+    return r->s.batch > 1 &&
+           !(data_is_even(&r->data) && (!r->has_eval || data_is_even(&r->eval)));
+}
+
 /* A step of the largest pass.  The second pass needs what all that follow it need: with
  * it all has been seen, however many the settings say. */
 static void
@@ -21,6 +32,8 @@ count_step(struct run *r, struct train *t)
         label[i] = -1;
     for (size_t i = 0, length = r->layout.positions; i < n && length; i++)
         first[i] = (int32_t)(i - i % length);
+    if (r->device.host && n && is_uneven(r))
+        first[n - 1] = (int32_t)(n - 1);
     for (size_t i = 0; i < passes; i++)
         b[i] = (struct net_batch){ n, zeros, label, zeros, first };
     if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)

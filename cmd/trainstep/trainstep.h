@@ -65,6 +65,7 @@ struct data {
     struct tok_reader tok;
     struct sample *sample;
     size_t n, cap;
+    bool packed;           // a sample has several documents
     uint64_t epoch, index; // of the next sample
     // the order of an epoch
     struct ticket *ticket;
@@ -86,6 +87,8 @@ void data_close(struct data *d);
 void data_settle(struct data *d, const struct settings *s, const struct config *c);
 /* Input positions of the longest sample that may come. */
 size_t data_length(const struct data *d);
+/* Whether all samples are documents of one length. */
+bool data_is_even(const struct data *d);
 /* The passes of the next step, and move on; dies. */
 void data_step(struct data *d);
 /* Move on without them. */

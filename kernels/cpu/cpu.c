@@ -649,19 +649,28 @@ cpu_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
 
 /* ---- weights and gradients ----------------------------------------------------------------- */
 
+static uint32_t
+bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 /* By bits, of which those of NaN are the largest: the order of threads does not matter. */
 void
-cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first, size_t n)
+cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first,
+              size_t n)
 {
     size_t bad;
     const char *from = (const char *)values + first * dtype_bits(dtype) / 8;
-    float most = nvfp4_amax(dtype, from, n, &bad);
-    uint32_t *at = (uint32_t *)amax, old = __atomic_load_n(at, __ATOMIC_RELAXED), bits;
+    float most = nvfp4_amax(dtype, from, n, &bad), old;
     if (bad < n)
         most = NAN;
-    memcpy(&bits, &most, sizeof bits);
-    while (bits > old && !__atomic_compare_exchange_n(at, &old, bits, true,
-                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    __atomic_load(amax, &old, __ATOMIC_RELAXED);
+    while (bits_of(most) > bits_of(old) &&
+           !__atomic_compare_exchange(amax, &old, &most, true, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED))
         ;
 }
 

@@ -74,9 +74,10 @@ read_drawn(struct cuda *c, const char *path)
                 fields = 0;
         struct drawn *more = (struct drawn *)realloc(
             c->drawn, (c->n_drawn + 1) * sizeof *more);
+        if (more)
+            c->drawn = more;
         if (fields != 5 || d.count < 1 || !more)
             break;
-        c->drawn = more;
         c->drawn[c->n_drawn++] = d;
     }
     bool whole = f && fields == EOF;

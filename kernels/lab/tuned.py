@@ -9,8 +9,9 @@ usage: tuned.py CANDIDATES LOG [PERIOD]
 CANDIDATES has a line for each product: its way (TN, NN or NT), m, n and k, how many
 algorithms are tried, and their places in the library's list.  Each pass draws one for each
 product, and all steps' times together tell what each of them adds to a step, which its
-own time does not: at its power limit a chip slows down for all.  PERIOD: steps after which
-the data repeats (1).
+own time does not: at its power limit a chip slows down for all.  LOG is a new file, of steps of
+one pass, from the first of a process on, without evaluations; CANDIDATES has 64 lines at most.
+PERIOD: steps after which the data repeats (1).
 
 Prints milliseconds, with their standard errors, against the first of each line.  What
 NIBBLE_CUDA_TIMES=1 prints has the products that there are."""
@@ -27,7 +28,8 @@ def candidates(path):
     with open(path) as f:
         for line in f:
             word = line.split()
-            out.append((" ".join(word[:4]), [int(w) for w in word[5:]]))
+            if word:
+                out.append((" ".join(word[:4]), [int(w) for w in word[5 : 5 + int(word[4])]]))
     return out
 
 
