@@ -168,6 +168,7 @@ struct run {
     struct kernels *k;
     uint64_t free_before; // bytes of a GPU at the beginning; UINT64_MAX: not known
     uint64_t driver;      // that its driver and libraries hold, as measured
+    bool over_limit;      // that this is more than the limit was said
     struct train t;
     struct quant_spec quant, activations;
     struct train_layout layout;

@@ -249,6 +249,72 @@ check_kind(enum kind kind, enum dtype dtype, size_t rows, size_t cols)
     free(x);
 }
 
+/* Tensors one after the other with nothing in between, so that kernels begin early: of all
+ * sizes, to places of their own, the last two to one place, and one with an amax that is not
+ * finite, whose codes stay as they are. */
+static void
+check_chain(int c)
+{
+    enum { TENSORS = 7, NOT_FINITE = 3, TWICE = 5, COLS = 256, MOST_ROWS = 4096 };
+    static const size_t rows[TENSORS] = { MOST_ROWS, 1, 1000, 64, MOST_ROWS, 512, 512 };
+    struct packed to[TENSORS];
+    void *values[TENSORS];
+    uint16_t *x[TENSORS];
+    float *amax[TENSORS], own[TENSORS];
+    struct quant_spec spec = cases[c].spec;
+    for (size_t i = 0; i < TENSORS; i++) {
+        size_t bad, n = rows[i] * COLS;
+        x[i] = make(i % 2 ? SIZES : WEIGHTS, DT_BF16, n);
+        own[i] = nvfp4_amax(DT_BF16, x[i], n, &bad) * (i == TWICE ? 3 : 1);
+        own[i] = i == NOT_FINITE ? NAN : own[i];
+        values[i] = pair_bytes(x[i], n * 2);
+        amax[i] = pair_bytes(&own[i], sizeof *own);
+        to[i] = (struct packed){ .codes = gpu->alloc(gpu, n / 2),
+                                 .scales = gpu->alloc(gpu, n / 16),
+                                 .expanded = gpu->alloc(gpu, n * 2),
+                                 .scale2 = pair_poisoned(sizeof(float)) };
+    }
+    for (size_t i = 0; i < TENSORS; i++)
+        gpu->quantize(gpu, &to[i > TWICE ? TWICE : i], values[i], DT_BF16, rows[i],
+                      COLS, amax[i], 1, &spec);
+    for (size_t i = 0; i < TENSORS; i++) {
+        size_t n = rows[i] * COLS;
+        struct planes want = planes_open(n), found = planes_open(n);
+        memset(want.codes, 0, n / 2);
+        memset(want.scales, 0, n / 16);
+        cpu->quantize(cpu,
+                      &(struct packed){ .codes = want.codes,
+                                        .scales = want.scales,
+                                        .scale2 = &want.scale2 },
+                      x[i], DT_BF16, rows[i], COLS, &own[i], 1, &spec);
+        expand(&want, n);
+        const struct packed *p = &to[i > TWICE ? TWICE : i];
+        CHECK(gpu->download(gpu, found.codes, p->codes, n / 2) == 0);
+        CHECK(gpu->download(gpu, found.scales, p->scales, n / 16) == 0);
+        CHECK(gpu->download(gpu, found.expanded, p->expanded, n * 2) == 0);
+        CHECK(gpu->download(gpu, &found.scale2, p->scale2, sizeof found.scale2) == 0);
+        if (i == NOT_FINITE)
+            CHECK(isnan(found.scale2));
+        else if (i != TWICE) // what is behind it has its place
+            CHECK_SAY(check_equal(want.codes, found.codes, n / 2) &&
+                          check_equal(want.scales, found.scales, n / 16) &&
+                          check_equal(want.expanded, found.expanded, n * 2) &&
+                          check_equal(&want.scale2, &found.scale2, sizeof(float)),
+                      "one after the other, %s: tensor %zu", cases[c].name, i);
+        planes_close(&want);
+        planes_close(&found);
+    }
+    for (size_t i = 0; i < TENSORS; i++) {
+        gpu->release(gpu, values[i]);
+        gpu->release(gpu, amax[i]);
+        gpu->release(gpu, to[i].codes);
+        gpu->release(gpu, to[i].scales);
+        gpu->release(gpu, to[i].expanded);
+        gpu->release(gpu, to[i].scale2);
+        free(x[i]);
+    }
+}
+
 /* Each of the finite bf16, those of an exponent together. */
 static void
 check_bf16(void)
@@ -435,6 +501,9 @@ main(int argc, char **argv)
                 if (!pair_small || i == 1 || i == 2)
                     check_kind((enum kind)kind, types[t], shapes[i][0], shapes[i][1]);
     }
+    for (int c = 0; c < CASES; c++)
+        if (!cases[c].weights && !cases[c].spec.exhaustive)
+            check_chain(c);
     if (!pair_small)
         check_bf16();
     pair_close();
