@@ -143,8 +143,7 @@ part_check()
 table_rows()
 {
     awk -F '\t' -v OFS='\t' -v program="$1" '
-        NR == 1 || $1 == head[1] {
-            time = 0
+        /(^|\t)(us|microseconds)(\t|$)/ { # a head, of which there may be several
             for (i = 1; i <= NF; i++) {
                 head[i] = $i
                 if ($i == "us" || $i == "microseconds")
@@ -159,7 +158,7 @@ table_rows()
                 what = what " " $i
             print what, $time, "us"
             rate = $NF
-            unit = head[NF] == "tflops" ? "TFLOP/s" : head[NF]
+            unit = head[NF] == "tflops" ? "TFLOP/s" : head[NF] == "gb_s" ? "GB/s" : head[NF]
             if (split(rate, w, " ") == 2) {
                 rate = w[1]
                 unit = w[2]

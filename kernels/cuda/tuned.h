@@ -5,7 +5,7 @@
  * Of 16384 tokens better is what makes a whole step of Qwen3-4B shorter, by passes with
  * algorithms drawn at random and a regression (kernels/lab/tuned.py): at its power limit a
  * chip slows down for all kernels, and some algorithms that are quick by themselves take more
- * than they give.  Of 8192 they are what was 3 to 10 percent quicker in steps as they are,
+ * than they give.  Of 8192 they are what was 3 to 11 percent quicker in steps as they are,
  * of fewer what was quicker by itself. */
 #ifndef NIBBLE_KERNELS_CUDA_TUNED_H
 #define NIBBLE_KERNELS_CUDA_TUNED_H

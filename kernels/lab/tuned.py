@@ -14,7 +14,7 @@ one pass, from the first of a process on, without evaluations; CANDIDATES has 64
 PERIOD: steps after which the data repeats (1).
 
 Prints milliseconds, with their standard errors, against the first of each line.  What
-NIBBLE_CUDA_TIMES=1 prints has the products that there are."""
+NIBBLE_CUDA_TIMES=1 prints has the products that there are.  Needs numpy."""
 import json
 import sys
 
