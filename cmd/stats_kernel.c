@@ -7,6 +7,8 @@
  */
 #include "cmd/stats.h"
 
+#include "lib/core/num.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -17,14 +19,6 @@
 #define TEXT(x)      TEXT2(x)
 
 enum { LANES = 16 };
-
-static uint32_t
-bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
 
 /* Counts what is not finite and moves the rest together; returns how many are left. */
 #define DEFINE_COMPACT(T, SUFFIX)                                                      \
@@ -109,7 +103,7 @@ block_f32(struct stats *s, const float *x, size_t n)
     float kept[STATS_BLOCK];
     uint32_t odd = 0;
     for (size_t i = 0; i < n; i++)
-        odd |= (bits_of(x[i]) & 0x7f800000) == 0x7f800000;
+        odd |= (num_bits_f32(x[i]) & 0x7f800000) == 0x7f800000;
     if (odd) {
         n = compact_f32(s, kept, x, n);
         x = kept;
@@ -146,7 +140,7 @@ from_f16(float *out, const void *in, size_t n)
         float f;
         memcpy(&f, &mag, sizeof f);
         f *= 0x1p112F;
-        uint32_t bits = bits_of(f);
+        uint32_t bits = num_bits_f32(f);
         bits |= (h & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
         bits |= (uint32_t)(h & 0x8000) << 16;
         memcpy(&out[i], &bits, sizeof bits);

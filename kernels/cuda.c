@@ -3,6 +3,8 @@
  * for a GPU.  Nothing else in the programs knows of CUDA. */
 #include "kernels/kernels.h"
 
+#include "lib/core/nvml.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,11 +108,6 @@ kernels_cuda_there(char *why, size_t n)
 
 /* ---- free memory, by NVML, which needs no context ------------------------------------- */
 
-typedef void *nvml_device;
-struct nvml_memory {
-    unsigned long long total, free, used;
-};
-
 static bool
 find_all(void *lib, void *const *to, const char *const *names, size_t n)
 {
@@ -152,11 +149,12 @@ free_by_nvml(int device)
     char bus[32];
     size_t all = 0;
     if (!describe(device, bus, sizeof bus, &all) ||
-        !find_all(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL),
+        !find_all(dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL),
                   (void *[]){ &init, &shutdown, &handle, &memory }, names, 4) ||
-        init() != 0)
+        init() != NVML_SUCCESS)
         return 0;
-    bool told = handle(bus, &d) == 0 && memory(d, &m) == 0 && m.total / 8 * 7 < all;
+    bool told = handle(bus, &d) == NVML_SUCCESS && memory(d, &m) == NVML_SUCCESS &&
+                m.total / 8 * 7 < all;
     shutdown();
     return told ? m.free : 0;
 }

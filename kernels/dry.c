@@ -85,9 +85,12 @@ need(struct dry *d, size_t room)
     d->room = room;
 }
 
+/* room: what a CPU works in for it. */
 static void
-count_product(struct kernels *k, size_t m, size_t n, size_t of)
+count_product(struct kernels *k, size_t room, size_t m, size_t n, size_t of)
 {
+    if (k->is.host)
+        need((struct dry *)k, room);
     k->ledger.flops += 2.0 * (double)m * (double)n * (double)of;
 }
 
@@ -95,22 +98,17 @@ static void
 dry_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
            size_t tokens, const void *c)
 {
-    struct dry *d = (struct dry *)k;
+    const struct dry *d = (struct dry *)k;
     (void)y, (void)x, (void)c;
-    if (k->is.host)
-        need(d, cpu_linear_room(&d->cpu, w, tokens));
-    count_product(k, tokens, w->out, w->in);
+    count_product(k, cpu_linear_room(&d->cpu, w, tokens), tokens, w->out, w->in);
 }
 
 static void
 dry_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
               size_t tokens, const void *c)
 {
-    struct dry *d = (struct dry *)k;
     (void)dx, (void)dy, (void)c;
-    if (k->is.host)
-        need(d, gemm_room(tokens, w->in, w->out));
-    count_product(k, tokens, w->in, w->out);
+    count_product(k, gemm_room(tokens, w->in, w->out), tokens, w->in, w->out);
 }
 
 static void
@@ -125,11 +123,8 @@ static void
 dry_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
               size_t out, size_t in, size_t tokens, bool add)
 {
-    struct dry *d = (struct dry *)k;
     (void)dw, (void)dy, (void)x, (void)add;
-    if (k->is.host)
-        need(d, gemm_room(out, in, tokens));
-    count_product(k, out, in, tokens);
+    count_product(k, gemm_room(out, in, tokens), out, in, tokens);
 }
 
 static void
@@ -154,9 +149,7 @@ dry_linear_fp4(struct kernels *k, void *y, const struct packed_rows *x,
     if (!d->sums)
         kernels_count(k, PART_WORK, (int64_t)k->is.sums);
     d->sums = true;
-    if (k->is.host)
-        need(d, cpu_linear_fp4_room(&d->cpu, w, x->rows));
-    count_product(k, x->rows, w->out, w->in);
+    count_product(k, cpu_linear_fp4_room(&d->cpu, w, x->rows), x->rows, w->out, w->in);
 }
 
 static void

@@ -465,6 +465,14 @@ PY
     exec 9>&-
     wait $!
     [ ! -e .m.ckpt.nibble-lock ]
+    # One that is about to end, as a killed run is, is waited for.
+    exec 9>.m.ckpt.nibble-lock
+    flock 9
+    { sleep 0.2 && flock -u 9; } &
+    step m.ckpt >/dev/null 9>&-
+    exec 9>&-
+    wait $!
+    [ ! -e .m.ckpt.nibble-lock ]
     # What a killed run left is no lock.
     touch .m.ckpt.nibble-lock
     step m.ckpt >/dev/null

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* gpu: see gpu.h.  The few declarations of NVML that are needed stand here: its header
- * comes with CUDA, which memguard does not ask for. */
+/* gpu: see gpu.h. */
 #include "cmd/memguard/gpu.h"
+
+#include "lib/core/nvml.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -9,20 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIBRARY "libnvidia-ml.so.1"
-
-enum { NVML_SUCCESS = 0, NVML_TOO_SMALL = 7 };
 #define NVML_NOT_TOLD UINT64_MAX // as a number of bytes
 
-typedef void *nvml_device;
-struct nvml_process {
-    unsigned pid;
-    unsigned long long used;
-    unsigned gpu_instance, compute_instance;
-};
-struct nvml_memory {
-    unsigned long long total, free, used;
-};
 typedef int nvml_list(nvml_device d, unsigned *n, struct nvml_process *p);
 
 struct gpu_device {
@@ -81,8 +70,8 @@ open_devices(struct gpu *g, struct err *err)
     if (!init || !count || !handle || !words || !g->memory || !g->lists[0] ||
         !g->lists[1])
         return err_set(err, ERR_USAGE,
-                       LIBRARY " is too old for --gpu-limit: driver "
-                               "450 or later is needed");
+                       NVML_LIBRARY " is too old for --gpu-limit: driver "
+                                    "450 or later is needed");
     int rc = init();
     if (rc != NVML_SUCCESS)
         return err_set(err, ERR_USAGE,
@@ -118,10 +107,10 @@ gpu_open(struct err *err)
         err_fill(err, ERR_MEMORY, "out of memory");
         return NULL;
     }
-    g->lib = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    g->lib = dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!g->lib)
         err_fill(err, ERR_USAGE,
-                 "--gpu-limit: NVIDIA's " LIBRARY " cannot be opened: install the "
+                 "--gpu-limit: NVIDIA's " NVML_LIBRARY " cannot be opened: install the "
                  "driver (in a container: give it the \"utility\" capability), or "
                  "watch --limit or --available");
     if (!g->lib || open_devices(g, err) < 0) {

@@ -15,11 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { CHUNK = 4 << 20 };
+enum {
+    CHUNK = 4 << 20,
+    LOCK_TRIES = 100, // of 20 ms
+    LOCK_NAP = 20000000,
+};
 
 /* ---- the lock -------------------------------------------------------------------------- */
 
@@ -55,6 +60,20 @@ remove_lock(void)
         unlink(lock_to_remove);
 }
 
+/* A run that was killed holds its lock until the kernel has taken its memory back, and who
+ * starts the next one at once has done nothing wrong: it is waited for. */
+static int
+lock_file(int fd, const sigset_t *signals)
+{
+    const struct timespec nap = { .tv_nsec = LOCK_NAP };
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
+        if (errno != EWOULDBLOCK || i == LOCK_TRIES)
+            return -1;
+        pselect(0, NULL, NULL, NULL, &nap, signals);
+    }
+    return 0;
+}
+
 /* Locked by us and by nobody else for as long as this process lives; a file that a killed
  * run has left is no lock. */
 void
@@ -71,8 +90,11 @@ save_lock(struct run *r)
         r->lock = open(r->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (r->lock < 0)
             die(EXIT_TROUBLE, "%s:", r->lock_path);
-        if (flock(r->lock, LOCK_EX | LOCK_NB) != 0)
-            die(EXIT_TROUBLE, "%s: another trainstep is advancing it", r->target);
+        if (lock_file(r->lock, &before) < 0) {
+            if (errno == EWOULDBLOCK)
+                die(EXIT_TROUBLE, "%s: another trainstep is advancing it", r->target);
+            die(EXIT_TROUBLE, "%s: cannot be locked:", r->lock_path);
+        }
         if (is_there(r->lock, r->lock_path))
             break;
         close(r->lock);

@@ -6,6 +6,7 @@
  * are plain; compilers make vectors of them. */
 #include "kernels/cpu/adamw.h"
 
+#include "lib/core/num.h"
 #include "lib/core/philox.h"
 #include "lib/core/vec.h"
 
@@ -91,14 +92,6 @@ draw(uint32_t bits[BLOCK], uint64_t first, const struct adam_step *a, uint32_t u
 
 /* ---- bits of floats -------------------------------------------------------------------- */
 
-static inline uint32_t
-bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 static inline float
 float_of(uint32_t bits)
 {
@@ -113,7 +106,7 @@ enum { INFINITE = 0x7f800000, MAGNITUDE = 0x7fffffff, NAN_BF16 = 0x7fc0 };
 static inline int32_t
 nearest(float x)
 {
-    return (int32_t)bits_of(x + 0x1p23F) - 0x4b000000;
+    return (int32_t)num_bits_f32(x + 0x1p23F) - 0x4b000000;
 }
 
 static inline vf
@@ -154,7 +147,7 @@ static void
 store_bf16(uint16_t *out, const float x[BLOCK], const uint32_t random[BLOCK])
 {
     for (int i = 0; i < BLOCK; i++)
-        out[i] = (uint16_t)stochastic(bits_of(x[i]), random[i]);
+        out[i] = (uint16_t)stochastic(num_bits_f32(x[i]), random[i]);
 }
 
 /* bf16 of the largest magnitude, rounded up but not to infinity. */
@@ -163,7 +156,7 @@ scale_of(const float x[GROUP])
 {
     uint32_t most = 0;
     for (int i = 0; i < GROUP; i++) {
-        uint32_t size = bits_of(x[i]) & MAGNITUDE;
+        uint32_t size = num_bits_f32(x[i]) & MAGNITUDE;
         most = size > most ? size : most;
     }
     if (most >= INFINITE)
@@ -195,7 +188,7 @@ store_m8(int8_t *q, const float m[GROUP], const uint32_t random[GROUP])
     float s = float_of((uint32_t)scale << 16);
     memset(q, 0, GROUP);
     for (int i = 0; i < GROUP && !nothing(scale); i++) {
-        uint32_t bits = bits_of(m[i]);
+        uint32_t bits = num_bits_f32(m[i]);
         float size = float_of(bits & MAGNITUDE);
         int32_t sign = -(int32_t)(bits >> 31);
         // Only beyond the largest bf16 can m be above its scale.
@@ -212,7 +205,7 @@ load_v8(float v[GROUP], const uint8_t *q, uint16_t scale)
     float unit = float_of((uint32_t)scale << 16) / 255;
     for (int i = 0; i < GROUP; i++) {
         float r = (float)q[i] * unit;
-        uint32_t bits = bits_of(r * r);
+        uint32_t bits = num_bits_f32(r * r);
         v[i] = float_of(bits | (q[i] && !bits));
     }
 }
@@ -227,7 +220,7 @@ store_v8(uint8_t *q, const float r[GROUP])
     for (int i = 0; i < GROUP && !nothing(scale); i++) {
         int32_t code = nearest(r[i] * turns);
         code = code < 1 ? 1 : code > 255 ? 255 : code;
-        q[i] = (uint8_t)(bits_of(r[i]) ? code : 0);
+        q[i] = (uint8_t)(num_bits_f32(r[i]) ? code : 0);
     }
     return scale;
 }

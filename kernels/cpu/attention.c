@@ -12,6 +12,7 @@
  * token with its past in a cache the same as with all tokens at once. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/sizes.h"
 
 #include "lib/core/maths.h"
 
@@ -48,21 +49,9 @@ struct job {
 };
 
 static size_t
-least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t
 up(size_t n, size_t unit)
 {
     return (n + unit - 1) / unit * unit;
-}
-
-static size_t
-parts(size_t n, size_t part)
-{
-    return part ? (n + part - 1) / part : 0;
 }
 
 /* ---- rows and panels --------------------------------------------------------------------- */

@@ -649,14 +649,6 @@ cpu_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
 
 /* ---- weights and gradients ----------------------------------------------------------------- */
 
-static uint32_t
-bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 /* By bits, of which those of NaN are the largest: the order of threads does not matter. */
 void
 cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first,
@@ -668,7 +660,7 @@ cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first,
     if (bad < n)
         most = NAN;
     __atomic_load(amax, &old, __ATOMIC_RELAXED);
-    while (bits_of(most) > bits_of(old) &&
+    while (num_bits_f32(most) > num_bits_f32(old) &&
            !__atomic_compare_exchange(amax, &old, &most, true, __ATOMIC_RELAXED,
                                       __ATOMIC_RELAXED))
         ;

@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm.h"
 
 #include "kernels/cpu/flush.h"
+#include "kernels/cpu/sizes.h"
 #include "lib/core/num.h"
 
 #include <math.h>
@@ -68,18 +69,6 @@ static const struct gemm_isa *const table[ISA_COUNT][2] = {
     [ISA_NEON] = { &gemm_neon, &gemm_bf16_neon },
 #endif
 };
-
-static size_t
-parts(size_t n, size_t part)
-{
-    return (n + part - 1) / part;
-}
-
-static size_t
-least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
 
 static size_t
 blocks(const struct packed_part *p)

@@ -507,8 +507,6 @@ launch(const struct run *r, const G *grad)
 {
     struct cuda *c = r->c;
     uint64_t n = r->end - r->first;
-    void (*kernel)(struct adam_state, const G *, uint64_t, uint64_t, const float *, float *,
-                   struct hyper) = adamw_kernel<W, G, MOMENTS_INT8>;
     if (sizeof(W) == 2 && r->s->moments == MOMENTS_INT8 && may_be_quick(&r->h)) {
         struct quick q = { r->h, draw_keys_of(r->h.key) };
         bool ahead = c->early != EARLY_UPDATES || c->updated != r->s->master;
@@ -522,6 +520,8 @@ launch(const struct run *r, const G *grad)
                         QUICK_THREADS, 0, *r->s, grad, r->first, r->end, r->clip, r->amax,
                         ahead, q);
     } else {
+        void (*kernel)(struct adam_state, const G *, uint64_t, uint64_t, const float *,
+                       float *, struct hyper) = adamw_kernel<W, G, MOMENTS_INT8>;
         if (r->s->moments == MOMENTS_F32)
             kernel = adamw_kernel<W, G, MOMENTS_F32>;
         else if (r->s->moments == MOMENTS_BF16)

@@ -53,8 +53,7 @@ struct cuda {
     void *cudnn;         // of attention_cudnn
     struct trace *trace; // NULL: nobody wants to know
     int early;           // which launches may begin before the last one has ended
-    const void
-        *updated; // by the last adamw that may still run, of those that began early
+    const void *updated; // by the last adamw, which may still run
     struct plan *plans;
     size_t n_plans, cap_plans;
     struct drawn *drawn; // algorithms of products that are tried, see gemm.cu
@@ -143,7 +142,6 @@ cuda_start_kind(struct cuda *c, enum early kind, const char *name, unsigned clus
                 void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared,
                 A... args)
 {
-    bool early = c->early == kind;
     cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
@@ -151,7 +149,7 @@ cuda_start_kind(struct cuda *c, enum early kind, const char *name, unsigned clus
     config.dynamicSmemBytes = shared;
     config.stream = c->stream;
     config.attrs = attribute;
-    if (early) {
+    if (c->early == kind) {
         cudaLaunchAttribute *may = &attribute[config.numAttrs++];
         may->id = cudaLaunchAttributeProgrammaticStreamSerialization;
         may->val.programmaticStreamSerializationAllowed = 1;

@@ -94,6 +94,14 @@ num_from_bf16(uint16_t bits)
     return f;
 }
 
+static inline uint32_t
+num_bits_f32(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /* Round to nearest even.  NaN stays NaN (the quiet bit is set, the upper payload
  * kept); a finite f16 overflow becomes infinity, which file writers refuse. */
 uint16_t num_to_f16(float value);

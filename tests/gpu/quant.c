@@ -282,20 +282,23 @@ check_chain(int c)
         struct planes want = planes_open(n), found = planes_open(n);
         memset(want.codes, 0, n / 2);
         memset(want.scales, 0, n / 16);
-        cpu->quantize(cpu,
-                      &(struct packed){ .codes = want.codes,
-                                        .scales = want.scales,
-                                        .scale2 = &want.scale2 },
-                      x[i], DT_BF16, rows[i], COLS, &own[i], 1, &spec);
+        if (i != NOT_FINITE)
+            cpu->quantize(cpu,
+                          &(struct packed){ .codes = want.codes,
+                                            .scales = want.scales,
+                                            .scale2 = &want.scale2 },
+                          x[i], DT_BF16, rows[i], COLS, &own[i], 1, &spec);
         expand(&want, n);
         const struct packed *p = &to[i > TWICE ? TWICE : i];
         CHECK(gpu->download(gpu, found.codes, p->codes, n / 2) == 0);
         CHECK(gpu->download(gpu, found.scales, p->scales, n / 16) == 0);
         CHECK(gpu->download(gpu, found.expanded, p->expanded, n * 2) == 0);
         CHECK(gpu->download(gpu, &found.scale2, p->scale2, sizeof found.scale2) == 0);
-        if (i == NOT_FINITE)
+        if (i == NOT_FINITE) {
             CHECK(isnan(found.scale2));
-        else if (i != TWICE) // what is behind it has its place
+            want.scale2 = found.scale2;
+        }
+        if (i != TWICE) // what is behind it has its place
             CHECK_SAY(check_equal(want.codes, found.codes, n / 2) &&
                           check_equal(want.scales, found.scales, n / 16) &&
                           check_equal(want.expanded, found.expanded, n * 2) &&
