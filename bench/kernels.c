@@ -308,8 +308,16 @@ adamw(struct kernels *k)
                 p[0], half ? DT_BF16 : DT_F32, (enum moments)m, p[1], p[2], p[3], p[4]
             };
             static const float clip = 1;
-            struct adam_step a = { 1e-5F, .9F,   .999F, 1e-8F, 0, .1F,
-                                   .001F, &clip, 1,     1,     1 };
+            struct adam_step a = { .lr = 1e-5F,
+                                   .beta1 = .9F,
+                                   .beta2 = .999F,
+                                   .eps = 1e-8F,
+                                   .rest1 = .1F,
+                                   .rest2 = .001F,
+                                   .clip = &clip,
+                                   .seed = 1,
+                                   .step = 1,
+                                   .row = 1 };
             for (int r = 0; r <= RUNS; r++) {
                 double start = now();
                 k->adamw(k, &s, &(struct grad){ g, DT_F32 }, 0, n, &a);

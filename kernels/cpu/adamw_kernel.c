@@ -232,20 +232,6 @@ struct block {
     uint32_t random[BLOCK];
 };
 
-static inline vf
-load(const float *p)
-{
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline void
-store(float *p, vf v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
 static void
 update(struct block *b, const struct adam_step *a)
 {

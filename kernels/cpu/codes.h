@@ -9,20 +9,6 @@
 #include <math.h>
 #include <stddef.h>
 
-static inline vf
-load(const float *p)
-{
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline void
-store(float *p, vf v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
 /* sum + a * b, rounded once, everywhere. */
 static inline vf
 fused(vf sum, vf a, vf b)

@@ -60,11 +60,11 @@ turn_words(struct words *out, const uint8_t *p, size_t stride, size_t rows, size
             vf v[LANES];
             for (size_t i = 0; i < LANES; i++) {
                 size_t r = row + i < rows ? row + i : rows - 1;
-                memcpy(v + i, p + r * stride + 4 * word, sizeof *v);
+                v[i] = load(p + r * stride + 4 * word);
             }
             transpose(v);
             for (size_t i = 0; i < LANES; i++)
-                memcpy(out->at[word + i] + row, v + i, sizeof *v);
+                store(out->at[word + i] + row, v[i]);
         }
 }
 
@@ -149,7 +149,7 @@ word_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, const fl
 {
     vu w[VECS];
     for (int v = 0; v < VECS; v++)
-        memcpy(&w[v], s->word.at[word] + v * LANES, sizeof *w);
+        w[v] = (vu)load(s->word.at[word] + v * LANES);
     for (size_t j = 0; j < columns; j++)
         for (int v = 0; v < VECS; v++) {
             vf c = column(w[v], dtype, j, bf16);
@@ -166,13 +166,12 @@ block_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, size_t 
     vf scale[VECS];
     vu w[VECS];
     for (int v = 0; v < VECS; v++) {
-        vu four;
-        memcpy(&four, s->scale.at[block / 4] + v * LANES, sizeof four);
+        vu four = (vu)load(s->scale.at[block / 4] + v * LANES);
         scale[v] = scale_values(four >> (uint32_t)block % 4 * 8);
     }
     for (size_t end = word + 2; word < end; word++, x += 8) {
         for (int v = 0; v < VECS; v++)
-            memcpy(&w[v], s->word.at[word] + v * LANES, sizeof *w);
+            w[v] = (vu)load(s->word.at[word] + v * LANES);
         for (size_t j = 0; j < 8; j++)
             for (int v = 0; v < VECS; v++) {
                 vf c = code_values(w[v] >> (uint32_t)j * 4) * scale[v] * s->scale2;

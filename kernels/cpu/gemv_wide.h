@@ -175,6 +175,15 @@ wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
 
 enum { WIDE_PARTS = 4 }; // of turning: 16 bytes of the rows
 
+static inline void
+wide_zip(__m256i to[16], const __m256i v[16])
+{
+    for (size_t i = 0; i < 8; i++) {
+        to[2 * i] = _mm256_unpacklo_epi8(v[i], v[i + 8]);
+        to[2 * i + 1] = _mm256_unpackhi_epi8(v[i], v[i + 8]);
+    }
+}
+
 /* Bytes of 16 rows and of 16 others beside them, by four rounds of zips. */
 static inline void
 wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
@@ -187,12 +196,9 @@ wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
         v[i] = _mm256_inserti128_si256(
             v[i], _mm_loadu_si128((const void *)(p + 16 * stride)), 1);
     }
-    for (int round = 0; round < 4; round++) {
-        for (size_t i = 0; i < 8; i++) {
-            t[2 * i] = _mm256_unpacklo_epi8(v[i], v[i + 8]);
-            t[2 * i + 1] = _mm256_unpackhi_epi8(v[i], v[i + 8]);
-        }
-        memcpy(v, t, sizeof v);
+    for (int round = 0; round < 4; round += 2) {
+        wide_zip(t, v);
+        wide_zip(v, t);
     }
     for (size_t i = 0; i < 16; i++)
         _mm256_store_si256((void *)(out + i * WIDE_ROWS), v[i]);

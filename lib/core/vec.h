@@ -38,6 +38,22 @@ all(float x)
     return x - (vf){ 0 };
 }
 
+/* From and to wherever.  To copy bytes into an element of an array of vectors is slow:
+ * compilers do that in halves, for whose way back into one register a processor waits. */
+static inline vf
+load(const void *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void
+store(void *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
 /* No NaN comes in here. */
 static inline vf
 least_of(vf a, vf b)
@@ -174,6 +190,27 @@ transpose(vf *v)
     for (int k = 0; k < 8; k++) {
         v[k] = (vf)_mm512_shuffle_f32x4(t[k], t[k + 8], 0x88);
         v[k + 8] = (vf)_mm512_shuffle_f32x4(t[k], t[k + 8], 0xdd);
+    }
+}
+#elif defined __AVX2__
+/* The same of 8 x 8 within halves. */
+static inline void
+transpose(vf *v)
+{
+    __m256 t[8], u[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps((__m256)v[i], (__m256)v[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps((__m256)v[i], (__m256)v[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) {
+            __m256d a = (__m256d)t[i + k], b = (__m256d)t[i + k + 2];
+            u[i + 2 * k] = (__m256)_mm256_unpacklo_pd(a, b);
+            u[i + 2 * k + 1] = (__m256)_mm256_unpackhi_pd(a, b);
+        }
+    for (int k = 0; k < 4; k++) {
+        v[k] = (vf)_mm256_permute2f128_ps(u[k], u[k + 4], 0x20);
+        v[k + 4] = (vf)_mm256_permute2f128_ps(u[k], u[k + 4], 0x31);
     }
 }
 #else

@@ -129,7 +129,7 @@ load_tile(struct tile *t, const float *x)
 {
     for (int part = 0; part < N; part += LANES) {
         for (int lane = 0; lane < LANES; lane++)
-            memcpy(&t->x[part + lane], x + lane * N + part, sizeof t->x[0]);
+            t->x[part + lane] = load(x + lane * N + part);
         transpose(t->x + part);
     }
     t->amax = magnitude(t->x[0]);
