@@ -30,7 +30,7 @@ struct weight {
     enum dtype dtype;      // f32, bf16, f16 or nvfp4
     const void *values;    // nvfp4: codes
     const uint8_t *scales; // nvfp4
-    const float *scale2;   // nvfp4: (1) multiplier; NULL: 1
+    const float *scale2;   // nvfp4: (1) multiplier; NULL: 1; weights may share one
     const void *expanded;  // nvfp4: code times scale as bf16, which is exact; or NULL
     size_t out, in;
     const uint8_t *tiles; // nvfp4: scales as in lib/nvfp4/tiles.h; or NULL
@@ -67,6 +67,7 @@ struct turn {
     const int32_t *position; // (tokens)
     size_t tokens, heads, dim;
     float eps;
+    size_t row; // of turn_dx: from a token to the next in d; 0: heads * dim
 };
 
 /* Heads of a layer, and which tokens see each other.  There are keys of `past` tokens and
@@ -75,6 +76,9 @@ struct heads {
     size_t tokens, past, query, kv, dim;
     const int32_t *first; // (tokens)
     size_t length;        // of each document, if all have the same; 0: not known
+    // Of attention_dx: from a token to the next in dq, dkey and dvalue, so that they may
+    // be columns of one matrix; 0: query * dim, kv * dim.
+    size_t row;
 };
 
 /* Optimizer state of a tensor, numerics.md 7.5.  8-bit moments are in groups of 32 from
@@ -175,6 +179,17 @@ struct kernels {
                         const struct weight *const *w, size_t n, size_t tokens);
     void (*linear_dx)(struct kernels *k, void *dx, const void *dy,
                       const struct weight *w, size_t tokens, const void *c);
+    /* The way back of linear_many, dy[i] being columns of one matrix, (tokens, all out),
+     * those of the first weight first: dx = sum of dy[i] w[i] + c, and dw[i] (+)= dy[i]'
+     * x.  It is one product where the weights, or their gradients, lie one behind the
+     * other, weights with one multiplier. */
+    void (*linear_many_dx)(struct kernels *k, void *dx, const void *dy,
+                           const struct weight *const *w, size_t n, size_t tokens,
+                           const void *c);
+    void (*linear_many_dw)(struct kernels *k, const struct grad *const *dw,
+                           const void *dy, const void *x,
+                           const struct weight *const *w, size_t n, size_t tokens,
+                           bool add);
     /* dw (+)= dy' x. */
     void (*linear_dw)(struct kernels *k, const struct grad *dw, const void *dy,
                       const void *x, size_t out, size_t in, size_t tokens, bool add);
@@ -329,6 +344,16 @@ static inline size_t
 kernels_act(const struct kernels *k)
 {
     return dtype_bits(k->is.act) / 8;
+}
+
+/* Columns of what several products of one x give. */
+static inline size_t
+kernels_outs(const struct weight *const *w, size_t n)
+{
+    size_t all = 0;
+    for (size_t i = 0; i < n; i++)
+        all += w[i]->out;
+    return all;
 }
 
 /* For implementations: count an allocation, or with a negative size its end. */

@@ -241,27 +241,65 @@ cpu_best(struct kernels *k, int32_t *id, const float *logits, size_t n)
     *id = (int32_t)best;
 }
 
+/* row: of dy. */
+static void
+back_to_input(struct kernels *k, void *dx, const float *dy, size_t row,
+              const struct weight *w, size_t tokens, const void *c)
+{
+    struct gemm g = { .m = tokens, .n = w->in, .k = w->out, .c = dx, .ldc = w->in };
+    g.add = place(k, dx, c, tokens * w->in);
+    g.a = dense(dy, row, 1);
+    g.b = as_matrix(w, false);
+    multiply((struct cpu *)k, &g);
+}
+
+static void
+back_to_weight(struct kernels *k, const struct grad *dw, const float *dy, size_t row,
+               const void *x, size_t out, size_t in, size_t tokens, bool add)
+{
+    struct gemm g = {
+        .m = out, .n = in, .k = tokens, .c = dw->values, .ldc = in, .add = add
+    };
+    g.a = dense(dy, 1, row);
+    g.b = dense(x, in, 1);
+    multiply((struct cpu *)k, &g);
+}
+
 static void
 cpu_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
               size_t tokens, const void *c)
 {
-    struct gemm g = { .m = tokens, .n = w->in, .k = w->out, .c = dx, .ldc = w->in };
-    g.add = place(k, dx, c, tokens * w->in);
-    g.a = dense(dy, w->out, 1);
-    g.b = as_matrix(w, false);
-    multiply((struct cpu *)k, &g);
+    back_to_input(k, dx, dy, w->out, w, tokens, c);
 }
 
 static void
 cpu_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
               size_t out, size_t in, size_t tokens, bool add)
 {
-    struct gemm g = {
-        .m = out, .n = in, .k = tokens, .c = dw->values, .ldc = in, .add = add
-    };
-    g.a = dense(dy, 1, out);
-    g.b = dense(x, in, 1);
-    multiply((struct cpu *)k, &g);
+    back_to_weight(k, dw, dy, out, x, out, in, tokens, add);
+}
+
+/* A sum goes on where the one before has ended, so this is one product. */
+static void
+cpu_linear_many_dx(struct kernels *k, void *dx, const void *dy,
+                   const struct weight *const *w, size_t n, size_t tokens,
+                   const void *c)
+{
+    const float *from = dy;
+    size_t row = kernels_outs(w, n);
+    for (size_t i = 0; i < n; from += w[i]->out, i++)
+        back_to_input(k, dx, from, row, w[i], tokens, i ? dx : c);
+}
+
+static void
+cpu_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *dy,
+                   const void *x, const struct weight *const *w, size_t n,
+                   size_t tokens, bool add)
+{
+    const float *from = dy;
+    size_t row = kernels_outs(w, n);
+    for (size_t i = 0; i < n; from += w[i]->out, i++)
+        back_to_weight(k, dw[i], from, row, x, w[i]->out, w[i]->in, tokens, add);
 }
 
 /* ---- embedding ------------------------------------------------------------------------- */
@@ -314,9 +352,17 @@ struct norm_job {
     float *y, *scale, *dx, *dgain;
     const float *x, *gain, *dy, *kept;
     size_t rows, n, part;
+    size_t heads, row; // that many rows are a row of dx and dy
     float eps;
     bool add;
 };
+
+/* Where row r of dx and dy begins. */
+static size_t
+at_gradient(const struct norm_job *j, size_t r)
+{
+    return r / j->heads * j->row + r % j->heads * j->n;
+}
 
 static int
 norm_part(void *ctx, size_t i, unsigned worker, struct err *err)
@@ -357,9 +403,11 @@ norm_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
     const struct norm_job *j = ctx;
     (void)worker;
     (void)err;
-    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++)
-        j->c->rows->norm_dx(j->dx + r * j->n, j->dy + r * j->n, j->x + r * j->n,
-                            j->kept[r], j->gain, j->n, j->add);
+    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++) {
+        size_t at = at_gradient(j, r);
+        j->c->rows->norm_dx(j->dx + at, j->dy + at, j->x + r * j->n, j->kept[r],
+                            j->gain, j->n, j->add);
+    }
     return 0;
 }
 
@@ -372,9 +420,20 @@ norm_dgain_part(void *ctx, size_t i, unsigned worker, struct err *err)
     (void)worker;
     (void)err;
     for (size_t r = 0; r < j->rows; r++)
-        j->c->rows->gain_dx(j->dgain + from, j->dy + r * j->n + from,
+        j->c->rows->gain_dx(j->dgain + from, j->dy + at_gradient(j, r) + from,
                             j->x + r * j->n + from, j->kept[r], n);
     return 0;
+}
+
+/* The gain's gradient first: dx may be where dy is. */
+static void
+run_norm_dx(struct cpu *c, struct norm_job *j)
+{
+    j->c = c;
+    j->part = SOME / j->n + 1;
+    if (j->dgain)
+        cpu_for(c, (j->n + COLUMNS - 1) / COLUMNS, norm_dgain_part, j);
+    cpu_for(c, (j->rows + j->part - 1) / j->part, norm_dx_part, j);
 }
 
 static void
@@ -382,9 +441,7 @@ cpu_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const voi
             const float *scale, const float *gain, size_t rows, size_t n,
             const void *add)
 {
-    struct cpu *c = (struct cpu *)k;
-    struct norm_job j = { .c = c,
-                          .dx = dx,
+    struct norm_job j = { .dx = dx,
                           .dgain = dgain,
                           .dy = dy,
                           .x = x,
@@ -392,12 +449,10 @@ cpu_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const voi
                           .gain = gain,
                           .rows = rows,
                           .n = n,
-                          .part = SOME / n + 1,
+                          .heads = 1,
+                          .row = n,
                           .add = add != NULL };
-    // The gain's gradient first: dx may be where dy is.
-    if (dgain)
-        cpu_for(c, (n + COLUMNS - 1) / COLUMNS, norm_dgain_part, &j);
-    cpu_for(c, (rows + j.part - 1) / j.part, norm_dx_part, &j);
+    run_norm_dx((struct cpu *)k, &j);
 }
 
 /* ---- the rest ----------------------------------------------------------------------------- */
@@ -407,7 +462,7 @@ struct rope_job {
     float *x;
     const float *table;
     const int32_t *position;
-    size_t tokens, heads, dim, part;
+    size_t tokens, heads, dim, row, part;
     bool back;
 };
 
@@ -421,7 +476,7 @@ rope_part(void *ctx, size_t i, unsigned worker, struct err *err)
     for (size_t t = i * j->part; t < j->tokens && t < (i + 1) * j->part; t++) {
         const float *cosine = j->table + (size_t)j->position[t] * j->dim;
         for (size_t h = 0; h < j->heads; h++) {
-            float *x = j->x + (t * j->heads + h) * j->dim;
+            float *x = j->x + t * j->row + h * j->dim;
             j->c->rows->rotate(x, x + half, cosine, cosine + half,
                                j->back ? -1.0F : 1.0F, half);
         }
@@ -430,10 +485,10 @@ rope_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 static void
-rotate(struct cpu *c, float *x, const struct turn *t, bool back)
+rotate(struct cpu *c, float *x, const struct turn *t, size_t row, bool back)
 {
-    struct rope_job j = { c,        x,      t->table, t->position, t->tokens,
-                          t->heads, t->dim, 0,        back };
+    struct rope_job j = { c,        x,   t->table, t->position, t->tokens, t->heads,
+                          t->dim, row, 0,        back };
     j.part = SOME / (t->heads * t->dim) + 1;
     cpu_for(c, (t->tokens + j.part - 1) / j.part, rope_part, &j);
 }
@@ -443,15 +498,26 @@ cpu_turn(struct kernels *k, void *y, float *scale, const void *x, const float *g
          const struct turn *t)
 {
     cpu_norm(k, y, scale, x, gain, t->tokens * t->heads, t->dim, t->eps);
-    rotate((struct cpu *)k, y, t, false);
+    rotate((struct cpu *)k, y, t, t->heads * t->dim, false);
 }
 
 static void
 cpu_turn_dx(struct kernels *k, void *d, float *dgain, const void *x, const float *scale,
             const float *gain, const struct turn *t)
 {
-    rotate((struct cpu *)k, d, t, true);
-    cpu_norm_dx(k, d, dgain, d, x, scale, gain, t->tokens * t->heads, t->dim, NULL);
+    size_t row = t->row ? t->row : t->heads * t->dim;
+    struct norm_job j = { .dx = d,
+                          .dgain = dgain,
+                          .dy = d,
+                          .x = x,
+                          .kept = scale,
+                          .gain = gain,
+                          .rows = t->tokens * t->heads,
+                          .n = t->dim,
+                          .heads = t->heads,
+                          .row = row };
+    rotate((struct cpu *)k, d, t, row, true);
+    run_norm_dx((struct cpu *)k, &j);
 }
 
 struct pair_job {
@@ -836,6 +902,8 @@ kernels_cpu(enum dtype compute, enum isa isa, unsigned threads, struct err *err)
                              .linear_many = cpu_linear_many,
                              .linear_dx = cpu_linear_dx,
                              .linear_dw = cpu_linear_dw,
+                             .linear_many_dx = cpu_linear_many_dx,
+                             .linear_many_dw = cpu_linear_many_dw,
                              .quantize_rows = cpu_quantize_rows,
                              .unpack_rows = cpu_unpack_rows,
                              .linear_fp4 = cpu_linear_fp4,
