@@ -128,6 +128,24 @@ dry_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const vo
 }
 
 static void
+dry_linear_many_dx(struct kernels *k, void *dx, const void *dy,
+                   const struct weight *const *w, size_t n, size_t tokens,
+                   const void *c)
+{
+    for (size_t i = 0; i < n; i++)
+        k->linear_dx(k, dx, dy, w[i], tokens, c);
+}
+
+static void
+dry_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *dy,
+                   const void *x, const struct weight *const *w, size_t n,
+                   size_t tokens, bool add)
+{
+    for (size_t i = 0; i < n; i++)
+        k->linear_dw(k, dw[i], dy, x, w[i]->out, w[i]->in, tokens, add);
+}
+
+static void
 dry_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *x,
                   const struct quant_spec *spec)
 {
@@ -366,6 +384,8 @@ kernels_dry(const struct device *like, const struct cpu_kind *cpu, struct err *e
                              .linear_many = dry_linear_many,
                              .linear_dx = dry_linear_dx,
                              .linear_dw = dry_linear_dw,
+                             .linear_many_dx = dry_linear_many_dx,
+                             .linear_many_dw = dry_linear_many_dw,
                              .quantize_rows = dry_quantize_rows,
                              .unpack_rows = dry_unpack_rows,
                              .linear_fp4 = dry_linear_fp4,

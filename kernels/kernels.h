@@ -179,6 +179,9 @@ struct kernels {
                         const struct weight *const *w, size_t n, size_t tokens);
     void (*linear_dx)(struct kernels *k, void *dx, const void *dy,
                       const struct weight *w, size_t tokens, const void *c);
+    /* dw (+)= dy' x. */
+    void (*linear_dw)(struct kernels *k, const struct grad *dw, const void *dy,
+                      const void *x, size_t out, size_t in, size_t tokens, bool add);
     /* The way back of linear_many, dy[i] being columns of one matrix, (tokens, all out),
      * those of the first weight first: dx = sum of dy[i] w[i] + c, and dw[i] (+)= dy[i]'
      * x.  It is one product where the weights, or their gradients, lie one behind the
@@ -190,9 +193,6 @@ struct kernels {
                            const void *dy, const void *x,
                            const struct weight *const *w, size_t n, size_t tokens,
                            bool add);
-    /* dw (+)= dy' x. */
-    void (*linear_dw)(struct kernels *k, const struct grad *dw, const void *dy,
-                      const void *x, size_t out, size_t in, size_t tokens, bool add);
     /* Activations as NVFP4, by the quantizer `max` or `native`: the bytes of nvfp4_quant
      * for each row, with its largest magnitude.  A row that is not finite has NaN for its
      * tensor scale.  to->rows and in are given. */

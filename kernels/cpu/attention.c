@@ -38,6 +38,7 @@ struct job {
     const struct heads *h;
     const float *q, *key, *value, *dout, *y, *kept;
     float *out, *lse, *dq, *dkey, *dvalue;
+    size_t q_row, kv_row; // of the last three
     float scale;
     float *room;
     size_t room_size;     // floats of each worker
@@ -304,6 +305,13 @@ struct backward {
     float *mean;   // (rows)
 };
 
+/* Where a row's gradient is in dq. */
+static size_t
+at_dq(const struct job *j, const struct block *b, size_t row)
+{
+    return token_of(j, b, row) * j->q_row + head_of(j, b, row) * j->h->dim;
+}
+
 static struct backward
 backward_room(const struct job *j, float *room, size_t *size)
 {
@@ -372,12 +380,13 @@ add_gradients(const struct job *j, const struct backward *f, const struct block 
               size_t key, size_t n)
 {
     size_t dim = j->h->dim, line = j->h->kv * dim;
-    size_t at = at_key(j, key, b->kv);
+    size_t at = at_key(j, key, b->kv), to = key * j->kv_row + b->kv * dim;
     cut_rows(j, f->part, f->p, KEYS, b->rows, n, LEFT);
-    gemm_panels(j->isa, f->part, f->dout_cut, j->dvalue + at, line, n, dim, b->rows,
-                true);
+    gemm_panels(j->isa, f->part, f->dout_cut, j->dvalue + to, j->kv_row, n, dim,
+                b->rows, true);
     cut_rows(j, f->part, f->ds, KEYS, b->rows, n, LEFT);
-    gemm_panels(j->isa, f->part, f->q_cut, j->dkey + at, line, n, dim, b->rows, true);
+    gemm_panels(j->isa, f->part, f->q_cut, j->dkey + to, j->kv_row, n, dim, b->rows,
+                true);
     turn_rows(j, f->part, f->ds, KEYS, b->rows, n, LEFT);
     cut_rows(j, f->key_cut, j->key + at, line, n, dim, RIGHT);
     gemm_panels(j->isa, f->part, f->key_cut, f->dq, dim, b->rows, dim, n,
@@ -401,7 +410,7 @@ backward(void *ctx, size_t item, unsigned worker, struct err *err)
             add_gradients(j, &f, &b, key, n);
         }
         for (size_t r = 0; r < b.rows; r++)
-            j->c->rows->scale(j->dq + at_row(j, &b, r), j->scale, f.dq + r * dim, dim);
+            j->c->rows->scale(j->dq + at_dq(j, &b, r), j->scale, f.dq + r * dim, dim);
     }
     return 0;
 }
@@ -534,7 +543,7 @@ cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
                  const void *key, const void *value, float *work, const struct heads *h)
 {
     struct cpu *c = (struct cpu *)k;
-    size_t bytes = h->tokens * h->kv * h->dim * sizeof(float);
+    size_t width = h->kv * h->dim;
     (void)work;
     struct job j = shape_of(h);
     j.q = q;
@@ -546,8 +555,12 @@ cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
     j.dq = dq;
     j.dkey = dkey;
     j.dvalue = dvalue;
-    memset(dkey, 0, bytes);
-    memset(dvalue, 0, bytes);
+    j.q_row = h->row ? h->row : h->query * h->dim;
+    j.kv_row = h->row ? h->row : width;
+    for (size_t t = 0; t < h->tokens; t++) {
+        memset(j.dkey + t * j.kv_row, 0, width * sizeof(float));
+        memset(j.dvalue + t * j.kv_row, 0, width * sizeof(float));
+    }
     k->ledger.flops += 2 * flops_of(h);
     if (begin(&j, c, true))
         cpu_for(c, j.items, backward, &j);

@@ -205,7 +205,7 @@ forward(bf16 *out, float *lse, const bf16 *q, const bf16 *key, const bf16 *value
     t = *kept;
     end_softmax(part, lse, x, v, t, warp * WARP_ROWS + lane / 4, lane);
     put_rows<DIM>(own, o, part, lane);
-    store_rows<DIM>(out, own, v, t, warp, lane);
+    store_rows<DIM>(out, (size_t)v.query * DIM, own, v, t, warp, lane);
 }
 
 /* Tiles are put in order if there are more than the device takes at once; how many it
@@ -313,6 +313,14 @@ view_of(struct cuda *c, struct view *v, const struct heads *h)
     return true;
 }
 
+/* Whether what is written of gradients is whole vectors. */
+static bool
+in_chunks(const void *dq, const void *dkey, const void *dvalue, const struct heads *h)
+{
+    uintptr_t places = (uintptr_t)dq | (uintptr_t)dkey | (uintptr_t)dvalue;
+    return (places | h->row * sizeof(bf16)) % 16 == 0;
+}
+
 static bool
 has_tensor_cores(const struct cuda *c, const struct view *v)
 {
@@ -358,8 +366,8 @@ cuda_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
         return;
     }
     BY_ACT(c, run_sums, c, work, dout, out, &v);
-    if (has_tensor_cores(c, &v))
-        attention_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, &v);
+    if (has_tensor_cores(c, &v) && in_chunks(dq, dkey, dvalue, h))
+        attention_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, h, &v);
     else
-        attention_plain_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, &v);
+        attention_plain_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, h, &v);
 }

@@ -43,7 +43,8 @@ void attention_decode(struct cuda *c, void *out, float *lse, const void *q,
 /* bf16 of dim 64 or 128; work has the sums of dout * out. */
 void attention_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
                     const void *dout, const float *lse, const void *q, const void *key,
-                    const void *value, const float *work, const struct view *v);
+                    const void *value, const float *work, const struct heads *h,
+                    const struct view *v);
 /* Any type, and any dim up to PLAIN_DIM. */
 enum { PLAIN_DIM = 256 };
 void attention_plain(struct cuda *c, void *out, float *lse, const void *q,
@@ -51,7 +52,14 @@ void attention_plain(struct cuda *c, void *out, float *lse, const void *q,
 void attention_plain_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
                           const void *dout, const float *lse, const void *q,
                           const void *key, const void *value, const float *work,
-                          const struct view *v);
+                          const struct heads *h, const struct view *v);
+
+/* From a token to the next in dq, or in dkey and dvalue. */
+static inline size_t
+attention_row(const struct heads *h, size_t heads)
+{
+    return h->row ? h->row : heads * h->dim;
+}
 
 /* ---- on the device ------------------------------------------------------------------ */
 
@@ -263,18 +271,19 @@ chunk_of(const uint8_t *rows, int row, int chunk)
     return *(const uint4 *)(rows + row * DIM * 2 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* And from there to q's gradient or out. */
+/* And from there to q's gradient or out, of which a token has `line` numbers. */
 template <int DIM>
 static __device__ __forceinline__ void
-store_rows(bf16 *to, const uint8_t *rows, const struct view &v, const struct tile &t,
-           int warp, int lane)
+store_rows(bf16 *to, size_t line, const uint8_t *rows, const struct view &v,
+           const struct tile &t, int warp, int lane)
 {
     constexpr int CHUNKS = DIM / 8, EACH = 32 / CHUNKS;
 #pragma unroll
     for (int i = 0; i < WARP_ROWS; i += EACH) {
         int row = i + lane / CHUNKS, of_tile = warp * WARP_ROWS + row;
-        if (token_of(v, t, of_tile) < v.tokens)
-            *(uint4 *)(to + at_row(v, t, of_tile, DIM) + lane % CHUNKS * 8) =
+        int token = token_of(v, t, of_tile), head = t.head + (of_tile >> v.shift);
+        if (token < v.tokens)
+            *(uint4 *)(to + token * line + (size_t)head * DIM + lane % CHUNKS * 8) =
                 chunk_of<DIM>(rows, row, lane % CHUNKS);
     }
 }

@@ -141,6 +141,7 @@ cudnn_words(void)
  * of one type: two are the same if their bytes are. */
 struct share {
     int64_t back, any_order, length, dim, query, kv;
+    int64_t q_row, kv_row;     // of gradients, from a token to the next
     int64_t docs, heads, keys; // at once: documents, and of their heads how many
 };
 
@@ -160,22 +161,29 @@ struct cudnn {
 
 enum { Q = 1, KEY, VALUE, OUT, LSE, DOUT, DQ, DKEY, DVALUE };
 
-/* Rows of `line` heads, `heads` of which are meant. */
+/* Rows of which a token has `line` numbers, and `heads` heads are meant. */
 static void
-as_rows(const tensor_ref &t, int64_t uid, const struct share *p, int64_t heads,
-        int64_t line)
+as_lines(const tensor_ref &t, int64_t uid, const struct share *p, int64_t heads,
+         int64_t line)
 {
     t->set_uid(uid)
         .set_dim({ p->docs, heads, p->length, p->dim })
-        .set_stride({ p->length * line * p->dim, p->dim, line * p->dim, 1 });
+        .set_stride({ p->length * line, p->dim, line, 1 });
+}
+
+/* Rows of `of` heads. */
+static void
+as_rows(const tensor_ref &t, int64_t uid, const struct share *p, int64_t heads,
+        int64_t of)
+{
+    as_lines(t, uid, p, heads, of * p->dim);
 }
 
 static tensor_ref
-rows(const graph_ref &g, int64_t uid, const struct share *p, int64_t heads,
-     int64_t line)
+rows(const graph_ref &g, int64_t uid, const struct share *p, int64_t heads, int64_t of)
 {
     tensor_ref t = g->tensor(fe::graph::Tensor_attributes());
-    as_rows(t, uid, p, heads, line);
+    as_rows(t, uid, p, heads, of);
     return t;
 }
 
@@ -228,11 +236,11 @@ add_back(const graph_ref &g, const struct share *p, float scale)
         rows(g, VALUE, p, p->keys, p->kv), rows(g, OUT, p, p->heads, p->query),
         rows(g, DOUT, p, p->heads, p->query), lse, is);
     dq->set_output(true);
-    as_rows(dq, DQ, p, p->heads, p->query);
+    as_lines(dq, DQ, p, p->heads, p->q_row);
     dkey->set_output(true);
-    as_rows(dkey, DKEY, p, p->keys, p->kv);
+    as_lines(dkey, DKEY, p, p->keys, p->kv_row);
     dvalue->set_output(true);
-    as_rows(dvalue, DVALUE, p, p->keys, p->kv);
+    as_lines(dvalue, DVALUE, p, p->keys, p->kv_row);
 }
 
 static struct made
@@ -320,7 +328,8 @@ fits(const struct heads *h, size_t length)
 {
     return length >= LEAST && length % UNIT == 0 && h->past == 0 &&
            h->tokens % length == 0 && (h->dim == 64 || h->dim == 128) &&
-           h->query % h->kv == 0 && h->tokens * h->query * h->dim <= INT32_MAX;
+           h->query % h->kv == 0 && h->tokens * h->query * h->dim <= INT32_MAX &&
+           h->tokens * h->row <= INT32_MAX && h->row % 8 == 0;
 }
 
 static size_t
@@ -351,6 +360,8 @@ share_of(const struct heads *h, size_t length, bool back, bool any_order)
     p.dim = (int64_t)h->dim;
     p.query = (int64_t)h->query;
     p.kv = (int64_t)h->kv;
+    p.q_row = back ? (int64_t)(h->row ? h->row : h->query * h->dim) : 0;
+    p.kv_row = back ? (int64_t)(h->row ? h->row : h->kv * h->dim) : 0;
     p.docs = (int64_t)docs;
     p.heads = (int64_t)(kv * (h->query / h->kv));
     p.keys = (int64_t)kv;
@@ -378,11 +389,18 @@ cudnn_room(const struct heads *h, size_t length, bool any_order)
     return (size_t)(p.docs * p.heads * p.length) * (sums + 4 * h->dim + 4) + 256;
 }
 
-/* Where a document and a head begin, in rows of `line` heads. */
+/* Where a document and a head begin, in rows of `line` numbers, and of `of` heads. */
 static void *
-place(const void *rows, const struct share *p, int64_t doc, int64_t head, int64_t line)
+in_lines(const void *rows, const struct share *p, int64_t doc, int64_t head,
+         int64_t line)
 {
-    return (__nv_bfloat16 *)rows + (doc * p->length * line + head) * p->dim;
+    return (__nv_bfloat16 *)rows + doc * p->length * line + head * p->dim;
+}
+
+static void *
+place(const void *rows, const struct share *p, int64_t doc, int64_t head, int64_t of)
+{
+    return in_lines(rows, p, doc, head, of * p->dim);
 }
 
 /* Rows of lse of a part's documents and heads, together; they are already, if there is
@@ -471,9 +489,9 @@ cudnn_attention_dx(struct cuda *c, void *dq, void *dkey, void *dvalue, const voi
                               { OUT, place(out, &p, doc, head, p.query) },
                               { LSE, (void *)sums },
                               { DOUT, place(dout, &p, doc, head, p.query) },
-                              { DQ, place(dq, &p, doc, head, p.query) },
-                              { DKEY, place(dkey, &p, doc, kv, p.kv) },
-                              { DVALUE, place(dvalue, &p, doc, kv, p.kv) } };
+                              { DQ, in_lines(dq, &p, doc, head, p.q_row) },
+                              { DKEY, in_lines(dkey, &p, doc, kv, p.kv_row) },
+                              { DVALUE, in_lines(dvalue, &p, doc, kv, p.kv_row) } };
                 done = sums && run(c, s, &p, &at);
             }
         return done;

@@ -35,6 +35,7 @@ struct back {
     const bf16 *dout, *q, *key, *value;
     const float *lse, *work;
     bf16 *dq, *dkey, *dvalue;
+    size_t q_row, kv_row; // of these: from a token to the next
     const int *order, *end;
 };
 
@@ -216,7 +217,7 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
     for (int i = 0; i < WARP_ROWS; i += 32 / CHUNKS) {
         int row = i + lane / CHUNKS, key = warp_key + row, chunk = lane % CHUNKS;
         if (key < v.past + v.tokens)
-            *(uint4 *)(out + ((size_t)key * v.kv + kv) * DIM + chunk * 8) =
+            *(uint4 *)(out + (size_t)key * b.kv_row + kv * DIM + chunk * 8) =
                 chunk_of<DIM>(rows, row, chunk);
     }
 }
@@ -339,7 +340,7 @@ back_of_rows(struct back b, struct view v)
     const float times[2][2] = { { v.scale, v.scale }, { v.scale, v.scale } };
     uint8_t *own = room + warp * WARP_ROWS * DIM * 2;
     put_rows<DIM>(own, o, times, lane);
-    store_rows<DIM>(b.dq, own, v, t, warp, lane);
+    store_rows<DIM>(b.dq, b.q_row, own, v, t, warp, lane);
 }
 
 /* ---- both ---------------------------------------------------------------------------------- */
@@ -387,9 +388,11 @@ run_back(struct cuda *c, const struct back *b, const struct view *v)
 void
 attention_back(struct cuda *c, void *dq, void *dkey, void *dvalue, const void *dout,
                const float *lse, const void *q, const void *key, const void *value,
-               const float *work, const struct view *v)
+               const float *work, const struct heads *h, const struct view *v)
 {
     struct back b = {};
+    b.q_row = attention_row(h, h->query);
+    b.kv_row = attention_row(h, h->kv);
     b.dout = (const bf16 *)dout;
     b.q = (const bf16 *)q;
     b.key = (const bf16 *)key;

@@ -147,6 +147,7 @@ struct plain_back {
     const void *dout, *q, *key, *value;
     const float *lse, *work;
     void *dq, *dkey, *dvalue;
+    size_t q_row, kv_row; // of these: from a token to the next
 };
 
 /* Weight and gradient of a query's score with a key. */
@@ -218,7 +219,7 @@ plain_dx(struct plain_back b, struct view v)
     }
     if (begin + row >= all)
         return;
-    at += row * line;
+    at = (begin + row) * (OF_KEYS ? b.kv_row : b.q_row) + (size_t)head * v.dim;
     put_row((T *)(OF_KEYS ? b.dkey : b.dq) + at, x, v.scale, v.dim);
     if (OF_KEYS)
         put_row((T *)b.dvalue + at, y, 1, v.dim);
@@ -285,9 +286,12 @@ attention_plain(struct cuda *c, void *out, float *lse, const void *q, const void
 void
 attention_plain_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
                      const void *dout, const float *lse, const void *q, const void *key,
-                     const void *value, const float *work, const struct view *v)
+                     const void *value, const float *work, const struct heads *h,
+                     const struct view *v)
 {
     struct plain_back b = {};
+    b.q_row = attention_row(h, h->query);
+    b.kv_row = attention_row(h, h->kv);
     b.dout = dout;
     b.q = q;
     b.key = key;

@@ -317,6 +317,8 @@ static const struct kernels table = {
     .linear_many = cuda_linear_many,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
+    .linear_many_dx = cuda_linear_many_dx,
+    .linear_many_dw = cuda_linear_many_dw,
     .quantize_rows = cuda_quantize_rows,
     .unpack_rows = cuda_unpack_rows,
     .linear_fp4 = cuda_linear_fp4,
@@ -405,7 +407,7 @@ number_of(const char *variable)
 
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_4(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_5(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");

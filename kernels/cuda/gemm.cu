@@ -31,7 +31,8 @@ struct shape {
     int ta, tb; // cublasOperation_t
     int in, out; // cudaDataType_t
     int algorithm; // of the library's list; negative: by tuned.h
-    int unused;    // no gap: two are the same if their bytes are
+    int align;     // 0: as allocations are; else bytes that pointers are a multiple of
+    // No gap: two are the same if their bytes are.
 };
 
 enum { MOST = 16 }; // algorithms that are looked at
@@ -224,6 +225,15 @@ choose(struct cuda *c, struct plan *p)
         return false;
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &room, sizeof room);
+    const uint32_t align = (uint32_t)p->shape.align;
+    const cublasLtMatmulPreferenceAttributes_t of_pointers[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+    };
+    for (int i = 0; i < 4 && align; i++)
+        cublasLtMatmulPreferenceSetAttribute(want, of_pointers[i], &align, sizeof align);
     cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, p->a, p->b, p->c,
                                                       p->d, want, MOST, found, &n);
     cublasLtMatmulPreferenceDestroy(want);
@@ -300,12 +310,21 @@ run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const voi
         cuda_mark(c, p->name ? p->name : "product");
 }
 
+/* What vectors of 16 bytes do not find: columns may begin anywhere. */
+static int
+odd_align(const void *a, const void *b, const void *d)
+{
+    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d;
+    return all % 16 ? (int)(all & -all) : 0;
+}
+
 /* d = alpha op(a) op(b) + c; alpha: on the device, NULL: 1; add: NULL: nothing. */
 static void
 multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
     struct shape mine = *s;
+    mine.align = odd_align(a, b, d);
     mine.algorithm = draw(c, s);
     const struct plan *p = plan_for(c, &mine);
     if (!p)
@@ -351,6 +370,12 @@ as_it_is(const struct cuda *c, const struct weight *w)
            (w->dtype == DT_NVFP4 && w->expanded && c->k.is.act == DT_BF16);
 }
 
+static const void *
+operand(const struct weight *w)
+{
+    return w->dtype == DT_NVFP4 ? w->expanded : w->values;
+}
+
 /* The next rows, from `first` on. */
 static struct rows
 take_rows(struct cuda *c, const struct weight *w, size_t first)
@@ -359,8 +384,7 @@ take_rows(struct cuda *c, const struct weight *w, size_t first)
     struct rows r = { NULL, w->dtype == DT_NVFP4 ? w->scale2 : NULL, first,
                       w->out - first };
     if (as_it_is(c, w)) {
-        const char *all = (const char *)(w->dtype == DT_NVFP4 ? w->expanded : w->values);
-        r.p = all + first * each;
+        r.p = (const char *)operand(w) + first * each;
         return r;
     }
     // NVFP4 as f32 goes by way of bf16, behind it.
@@ -448,40 +472,105 @@ cuda_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
     run_linear(cuda_of(k), y, DT_F32, x, w, tokens, NULL);
 }
 
-void
-cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
-               size_t tokens, const void *add)
+/* row: of dy. */
+static void
+back_to_input(struct cuda *c, void *dx, const void *dy, size_t row,
+              const struct weight *w, size_t tokens, const void *add)
 {
-    struct cuda *c = cuda_of(k);
-    size_t size = kernels_act(k);
+    size_t size = kernels_act(&c->k);
     for (size_t first = 0; first < w->out && tokens && cuda_ready(c);) {
         struct rows r = take_rows(c, w, first);
-        struct shape s = { w->in,       tokens, r.n, w->in, w->out, w->in, w->in,
+        struct shape s = { w->in,       tokens, r.n, w->in, row, w->in, w->in,
                            CUBLAS_OP_N, CUBLAS_OP_N };
-        s.in = s.out = type_of(k->is.act);
+        s.in = s.out = type_of(c->k.is.act);
         multiply(c, &s, dx, r.p, (const char *)dy + first * size, first ? dx : add,
                  r.alpha);
         first += r.n;
     }
 }
 
-void
-cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
-               size_t out, size_t in, size_t tokens, bool add)
+static void
+back_to_weight(struct cuda *c, const struct grad *dw, const void *dy, size_t row,
+               const void *x, size_t out, size_t in, size_t tokens, bool add)
 {
-    struct cuda *c = cuda_of(k);
-    struct shape s = { in,          out, tokens, in, out, in, in,
+    struct shape s = { in,          out, tokens, in, row, in, in,
                        CUBLAS_OP_N, CUBLAS_OP_T };
-    s.in = type_of(k->is.act);
+    s.in = type_of(c->k.is.act);
     s.out = type_of(dw->dtype);
     if (!cuda_ready(c))
         return;
     if (tokens == 0) {
         if (!add)
-            k->zero(k, dw->values, out * in * dtype_bits(dw->dtype) / 8);
+            c->k.zero(&c->k, dw->values, out * in * dtype_bits(dw->dtype) / 8);
         return;
     }
     multiply(c, &s, dw->values, x, dy, add ? dw->values : NULL, NULL);
+}
+
+void
+cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
+               size_t tokens, const void *add)
+{
+    back_to_input(cuda_of(k), dx, dy, w->out, w, tokens, add);
+}
+
+void
+cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
+               size_t out, size_t in, size_t tokens, bool add)
+{
+    back_to_weight(cuda_of(k), dw, dy, out, x, out, in, tokens, add);
+}
+
+/* Whether n weights are operands as they are, with one multiplier, one behind the other. */
+static bool
+lie_together(const struct cuda *c, const struct weight *const *w, size_t n)
+{
+    for (size_t i = 1; i < n; i++) {
+        const struct weight *a = w[i - 1], *b = w[i];
+        if (!as_it_is(c, a) || !as_it_is(c, b) || a->dtype != b->dtype ||
+            a->scale2 != b->scale2 || a->in != b->in ||
+            (const char *)operand(a) + a->out * a->in * kernels_act(&c->k) != operand(b))
+            return false;
+    }
+    return true;
+}
+
+void
+cuda_linear_many_dx(struct kernels *k, void *dx, const void *dy,
+                    const struct weight *const *w, size_t n, size_t tokens,
+                    const void *add)
+{
+    struct cuda *c = cuda_of(k);
+    size_t row = kernels_outs(w, n);
+    const char *from = (const char *)dy;
+    struct weight all = *w[0];
+    all.out = row;
+    if (lie_together(c, w, n))
+        back_to_input(c, dx, dy, row, &all, tokens, add);
+    else
+        for (size_t i = 0; i < n; from += w[i]->out * kernels_act(k), i++)
+            back_to_input(c, dx, from, row, w[i], tokens, i ? dx : add);
+}
+
+void
+cuda_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *dy,
+                    const void *x, const struct weight *const *w, size_t n,
+                    size_t tokens, bool add)
+{
+    struct cuda *c = cuda_of(k);
+    size_t row = kernels_outs(w, n), in = w[0]->in;
+    const char *from = (const char *)dy;
+    bool together = true;
+    for (size_t i = 1; i < n; i++)
+        together = together && dw[i]->dtype == dw[0]->dtype &&
+                   (char *)dw[i - 1]->values +
+                           w[i - 1]->out * in * dtype_bits(dw[0]->dtype) / 8 ==
+                       dw[i]->values;
+    if (together)
+        back_to_weight(c, dw[0], dy, row, x, row, in, tokens, add);
+    else
+        for (size_t i = 0; i < n; from += w[i]->out * kernels_act(k), i++)
+            back_to_weight(c, dw[i], from, row, x, w[i]->out, in, tokens, add);
 }
 
 /* ---- NVFP4 with NVFP4 ----------------------------------------------------------------------- */

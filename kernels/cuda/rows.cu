@@ -782,6 +782,7 @@ enum {
 
 struct mine {
     size_t row;         // of the first head
+    size_t at;          // and where that is in rows of t.row
     unsigned heads;     // 0: of no token
     const float *angle; // cosines, then sines
 };
@@ -792,7 +793,8 @@ heads_of(const struct turn &t, unsigned item)
 {
     unsigned heads = (unsigned)t.heads, batches = (heads + MANY - 1) / MANY;
     unsigned token = item / batches, head = item % batches * MANY;
-    struct mine m = { (size_t)token * heads + head, 0, t.table };
+    struct mine m = { (size_t)token * heads + head,
+                      token * t.row + head * t.dim, 0, t.table };
     if (token < t.tokens) {
         m.heads = heads - head < MANY ? heads - head : MANY;
         m.angle += (size_t)t.position[token] * t.dim;
@@ -955,8 +957,8 @@ turn_dx_heads(T *d, float *partial, const T *x, const float *scale,
                 unsigned at = (lane + p * group) * V;
                 if (h >= m.heads || at >= half)
                     continue;
-                da[h][p] = *(const P *)(d + (m.row + h) * dim + at);
-                db[h][p] = *(const P *)(d + (m.row + h) * dim + half + at);
+                da[h][p] = *(const P *)(d + m.at + h * dim + at);
+                db[h][p] = *(const P *)(d + m.at + h * dim + half + at);
                 xa[h][p] = *(const P *)(x + (m.row + h) * dim + at);
                 xb[h][p] = *(const P *)(x + (m.row + h) * dim + half + at);
             }
@@ -1006,8 +1008,8 @@ turn_dx_heads(T *d, float *partial, const T *x, const float *scale,
                     turned_b[p][i] =
                         s * (turned_b[p][i] - to_f32(xb[h][p].v[i]) * share);
                 }
-                store(d + (m.row + h) * dim + at, turned_a[p]);
-                store(d + (m.row + h) * dim + half + at, turned_b[p]);
+                store(d + m.at + h * dim + at, turned_a[p]);
+                store(d + m.at + h * dim + half + at, turned_b[p]);
             }
         }
     }
@@ -1116,10 +1118,13 @@ static void
 turn_dx_of(struct cuda *c, void *d, float *dgain, const void *x, const float *scale,
            const float *gain, const struct turn *t)
 {
-    if (heads_in_packs(t, place(d) | place(x) | place(gain)))
-        turn_dx_launch<T, HEAD_PACK, 1, lanes<T> / 2>(c, d, dgain, x, scale, gain, t);
+    struct turn mine = *t;
+    if (!t->row)
+        mine.row = t->heads * t->dim;
+    if (heads_in_packs(t, place(d) | place(x) | place(gain) | mine.row * sizeof(T)))
+        turn_dx_launch<T, HEAD_PACK, 1, lanes<T> / 2>(c, d, dgain, x, scale, gain, &mine);
     else
-        turn_dx_launch<T, 1, PLAIN_PAIRS, 1>(c, d, dgain, x, scale, gain, t);
+        turn_dx_launch<T, 1, PLAIN_PAIRS, 1>(c, d, dgain, x, scale, gain, &mine);
 }
 
 void

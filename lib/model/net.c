@@ -38,7 +38,8 @@ struct pass {
     float *s_top, *s;      // (T)
     void *norm, *act;      // (T, C), (T, F)
     struct packed_rows in; // what products take of them, if that is quantized
-    void *dh, *dn, *dq, *dk, *dv, *datt, *dact;
+    void *dh, *dn, *datt, *dact;
+    void *dqkv; // (T, Q + 2 K): columns of queries, keys, values
     float *delta;           // (heads, T)
     void *learnt, *dlearnt; // rows of top that have labels
     void *logits;           // (rows, V)
@@ -246,9 +247,7 @@ take_back(struct pass *p)
            kv = (size_t)c->kv_heads * c->head_dim;
     p->dh = work(p, t * c->hidden);
     p->dn = work(p, t * c->hidden);
-    p->dq = work(p, t * q);
-    p->dk = work(p, t * kv);
-    p->dv = work(p, t * kv);
+    p->dqkv = work(p, t * (q + 2 * kv));
     p->datt = work(p, t * q);
     p->dact = work(p, t * c->ffn);
     p->delta = work_f32(p, t * c->heads);
@@ -628,6 +627,27 @@ back_linear(struct pass *p, enum role role, int layer, void *dx, const void *dy,
     learn(p, role, layer, dy, x);
 }
 
+/* The same of several weights that took one x; dy: the gradients' columns of each. */
+static void
+back_linears(struct pass *p, const enum role *role, size_t n, int layer, void *dx,
+             const void *dy, const void *x)
+{
+    const struct weight *w[LINEAR_MANY];
+    const struct grad *grad[LINEAR_MANY];
+    bool wanted = true;
+    for (size_t i = 0; i < n; i++) {
+        struct net_tensor *t = net_find(p->n, role[i], layer);
+        w[i] = &t->w;
+        grad[i] = &t->grad;
+        wanted = wanted && t->grad.values;
+    }
+    p->k->linear_many_dx(p->k, dx, dy, w, n, p->tokens, NULL);
+    if (wanted)
+        p->k->linear_many_dw(p->k, grad, dy, x, w, n, p->tokens, p->n->add);
+    for (size_t i = 0; i < n; i++)
+        done(p, role[i], layer);
+}
+
 /* The gradient of a norm's gain, from nothing if it is not added to. */
 static float *
 gain_grad(struct pass *p, struct net_tensor *t)
@@ -647,12 +667,14 @@ back_norm(struct pass *p, enum role role, int layer, void *dx, const void *dy,
     done(p, role, layer);
 }
 
+/* d: columns of dqkv. */
 static void
 back_heads(struct pass *p, void *d, const void *in, const float *scale, enum role role,
            int layer, size_t heads)
 {
     struct net_tensor *t = net_find(p->n, role, layer);
     struct turn turn = turning(p, heads);
+    turn.row = p->heads.row;
     p->k->turn_dx(p->k, d, gain_grad(p, t), in, scale, t->w.values, &turn);
     done(p, role, layer);
 }
@@ -663,6 +685,8 @@ backward_layer(struct pass *p, int i)
     struct kernels *k = p->k;
     const struct config *c = p->c;
     struct kept *l = &p->layer[i];
+    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
+    void *dq = p->dqkv, *dk = at(p, dq, q), *dv = at(p, dk, kv);
     const void *in;
     if (p->n->recompute)
         most_of_layer(p, i, l->key, l->v);
@@ -675,17 +699,16 @@ backward_layer(struct pass *p, int i)
     back_linear(p, ROLE_GATE, i, p->dn, l->gate, in, NULL);
     back_linear(p, ROLE_UP, i, p->dn, l->up, in, p->dn);
     back_norm(p, ROLE_POST_NORM, i, p->dh, p->dn, l->h1, p->s, p->dh);
-    in = taken(p, p->dq, l->att, (size_t)c->heads * c->head_dim); // dq is not yet there
+    in = taken(p, p->dqkv, l->att, q); // what will be there is not yet
     back_linear(p, ROLE_O, i, p->datt, p->dh, in, NULL);
-    k->attention_dx(k, p->dq, p->dk, p->dv, p->datt, l->att, l->lse, l->q, l->key, l->v,
+    k->attention_dx(k, dq, dk, dv, p->datt, l->att, l->lse, l->q, l->key, l->v,
                     p->delta, &p->heads);
-    back_heads(p, p->dq, l->q0, l->sq, ROLE_Q_NORM, i, c->heads);
-    back_heads(p, p->dk, l->k0, l->sk, ROLE_K_NORM, i, c->kv_heads);
+    back_heads(p, dq, l->q0, l->sq, ROLE_Q_NORM, i, c->heads);
+    back_heads(p, dk, l->k0, l->sk, ROLE_K_NORM, i, c->kv_heads);
     norm(p, l->h0, ROLE_INPUT_NORM, i);
     in = taken(p, p->norm, p->norm, c->hidden);
-    back_linear(p, ROLE_Q, i, p->dn, p->dq, in, NULL);
-    back_linear(p, ROLE_K, i, p->dn, p->dk, in, p->dn);
-    back_linear(p, ROLE_V, i, p->dn, p->dv, in, p->dn);
+    back_linears(p, (const enum role[]){ ROLE_Q, ROLE_K, ROLE_V }, 3, i, p->dn, p->dqkv,
+                 in);
     back_norm(p, ROLE_INPUT_NORM, i, p->dh, p->dn, l->h0, p->s, p->dh);
 }
 
@@ -746,7 +769,9 @@ begin(struct net *n, const struct net_batch *b, bool back, bool all)
                                .kv = n->c.kv_heads,
                                .dim = n->c.head_dim,
                                .first = p->first,
-                               .length = length_of(b) };
+                               .length = length_of(b),
+                               .row = (n->c.heads + 2 * (size_t)n->c.kv_heads) *
+                                      n->c.head_dim };
     return 0;
 }
 

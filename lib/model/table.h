@@ -44,6 +44,10 @@ struct table {
     struct arena arena;
 };
 
+/* Where tensors that one product may take lie one behind the other, each begins at a
+ * multiple of it; so they do without a gap if their bytes are one. */
+enum { TABLE_ALIGN = 256 };
+
 /* with_head: a row for lm_head.weight.  For a tied model it would be a copy. */
 int table_open(struct table *t, const struct config *c, bool with_head,
                struct err *err);

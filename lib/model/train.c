@@ -3,6 +3,7 @@
 #include "lib/model/train.h"
 
 #include "lib/core/maths.h"
+#include "lib/core/num.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -241,22 +242,54 @@ grad_bytes(const struct train *t, size_t i)
     return r->numel * dtype_bits(grad_dtype(t, r)) / 8;
 }
 
+/* Gradients that one product may give lie one behind the other: those of k and v behind
+ * that of q. */
+static bool
+is_behind(const struct train *t, size_t i)
+{
+    enum role role = t->net.table.row[i].role;
+    return role == ROLE_K || role == ROLE_V;
+}
+
+/* How far the next one is, and the bytes of all from i on. */
+static uint64_t
+grad_room(const struct train *t, size_t i)
+{
+    return round_up(grad_bytes(t, i), TABLE_ALIGN);
+}
+
+static uint64_t
+grads_room(const struct train *t, size_t i)
+{
+    uint64_t bytes = grad_room(t, i);
+    while (++i < t->net.table.n && is_behind(t, i))
+        bytes += grad_room(t, i);
+    return bytes;
+}
+
+static void *
+grad_place(struct train *t, size_t i)
+{
+    if (is_behind(t, i))
+        return (char *)t->net.t[i - 1].grad.values + grad_room(t, i - 1);
+    return has_own(t, i) ? take(t, PART_GRADIENTS, grads_room(t, i)) : t->scratch;
+}
+
 static int
 take_gradients(struct train *t)
 {
     const struct table *table = &t->net.table;
     uint64_t most = 0;
     for (size_t i = 0; i < table->n; i++)
-        if (t->tensor[i].trained && !has_own(t, i) && grad_bytes(t, i) > most)
-            most = grad_bytes(t, i);
+        if (t->tensor[i].trained && !has_own(t, i) && grads_room(t, i) > most)
+            most = grads_room(t, i);
     if (most && !(t->scratch = take(t, PART_GRADIENTS, most)))
         return -1;
     for (size_t i = 0; i < table->n; i++)
         if (t->tensor[i].trained) {
             struct grad *g = &t->net.t[i].grad;
             g->dtype = grad_dtype(t, &table->row[i]);
-            g->values =
-                has_own(t, i) ? take(t, PART_GRADIENTS, grad_bytes(t, i)) : t->scratch;
+            g->values = grad_place(t, i);
             if (!g->values)
                 return -1;
         }
@@ -303,7 +336,7 @@ train_close(struct train *t)
         k->release(k, t->array[i].device);
     for (size_t i = 0; t->tensor && i < t->net.table.n; i++) {
         k->release(k, t->tensor[i].gain);
-        if (t->net.t && has_own(t, i))
+        if (t->net.t && has_own(t, i) && !is_behind(t, i))
             k->release(k, t->net.t[i].grad.values);
     }
     if (k) {

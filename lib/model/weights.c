@@ -2,12 +2,56 @@
 /* weights: see weights.h. */
 #include "lib/model/weights.h"
 
+#include "lib/core/num.h"
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/tiles.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* How many rows from i on share a tensor scale. */
+static size_t
+group(const struct weights *w, size_t i)
+{
+    const struct table *t = &w->n->table;
+    struct slice first, next;
+    enum fused kind = table_fused(slice_of(t->row[i].name), &first);
+    size_t n = 1;
+    if (!w->share || kind == FUSED_NONE)
+        return 1;
+    while (i + n < t->n && table_fused(slice_of(t->row[i + n].name), &next) == kind &&
+           next.n == first.n && t->row[i + n].layer == t->row[i].layer)
+        n++;
+    return n;
+}
+
+/* Bytes of expanded, up to where the next one of a group may be. */
+static uint64_t
+expanded_room(const struct weights *w, size_t i)
+{
+    return round_up(w->n->table.row[i].numel * sizeof(uint16_t), TABLE_ALIGN);
+}
+
+/* What a group has together: the multiplier, and expanded behind each other, so that a
+ * product may take them as one matrix. */
+static void
+take_shared(struct weights *w, size_t i, size_t n)
+{
+    struct kernels *k = w->n->k;
+    struct packed *p = &w->packed[i];
+    uint64_t bytes = 0;
+    for (size_t m = i; m < i + n; m++)
+        bytes += expanded_room(w, m);
+    p->scale2 = k->alloc(k, sizeof *p->scale2);
+    if (w->expand)
+        p->expanded = k->alloc(k, (size_t)bytes);
+    for (size_t m = i + 1; m < i + n; m++, p++) {
+        p[1].scale2 = p->scale2;
+        if (p->expanded)
+            p[1].expanded = (char *)p->expanded + expanded_room(w, m - 1);
+    }
+}
 
 static int
 take_packed(struct weights *w, size_t i)
@@ -22,9 +66,6 @@ take_packed(struct weights *w, size_t i)
             "%s: rows of %llu columns cannot be quantized: no multiple of %d", r->name,
             (unsigned long long)r->shape[1], NVFP4_BLOCK);
     bool native = w->n->activations && k->is.fp4 == FP4_NATIVE;
-    p->scale2 = k->alloc(k, sizeof *p->scale2);
-    if (w->expand)
-        p->expanded = k->alloc(k, n * sizeof(uint16_t));
     if (!w->expand || native) {
         p->codes = k->alloc(k, n / 2);
         p->scales = k->alloc(k, n / NVFP4_BLOCK);
@@ -62,6 +103,11 @@ weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
     n->k->part = PART_WEIGHTS;
     w->amax = n->k->alloc(n->k, n->table.n * sizeof *w->amax);
     int rc = w->amax ? 0 : -1;
+    for (size_t i = 0, m = 1; i < n->table.n && quant; i += m) {
+        m = group(w, i);
+        if (n->table.row[i].quantized)
+            take_shared(w, i, m);
+    }
     for (size_t i = 0; i < n->table.n && quant && rc == 0; i++)
         if (n->table.row[i].quantized)
             rc = take_packed(w, i);
@@ -74,11 +120,14 @@ weights_close(struct weights *w)
     if (!w->n)
         return;
     struct kernels *k = w->n->k;
+    for (size_t i = 0, m = 1; w->packed && i < w->n->table.n; i += m) {
+        m = group(w, i);
+        k->release(k, w->packed[i].scale2);
+        k->release(k, w->packed[i].expanded);
+    }
     for (size_t i = 0; w->packed && i < w->n->table.n; i++) {
         k->release(k, w->packed[i].codes);
         k->release(k, w->packed[i].scales);
-        k->release(k, w->packed[i].scale2);
-        k->release(k, w->packed[i].expanded);
         k->release(k, w->packed[i].tiles);
     }
     k->release(k, w->amax);
@@ -86,22 +135,6 @@ weights_close(struct weights *w)
     free(w->host);
     free(w->known);
     *w = (struct weights){ 0 };
-}
-
-/* How many rows from i on share a tensor scale. */
-static size_t
-group(const struct weights *w, size_t i)
-{
-    const struct table *t = &w->n->table;
-    struct slice first, next;
-    enum fused kind = table_fused(slice_of(t->row[i].name), &first);
-    size_t n = 1;
-    if (!w->share || kind == FUSED_NONE)
-        return 1;
-    while (i + n < t->n && table_fused(slice_of(t->row[i + n].name), &next) == kind &&
-           next.n == first.n && t->row[i + n].layer == t->row[i].layer)
-        n++;
-    return n;
 }
 
 /* Row i of the table, with the largest of n amax; tiles once there are scales. */

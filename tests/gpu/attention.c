@@ -132,7 +132,7 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
 {
     char name[128];
     int32_t *first = make_first(tokens, kind);
-    struct heads h = { tokens, 0, query, kv, dim, first, 0 };
+    struct heads h = { tokens, 0, query, kv, dim, first, 0, 0 };
     struct inputs in = make_inputs(&h, tokens, act);
     struct limits limit = limits_of(act);
     const size_t n[RESULTS] = { in.n[0], query * tokens, in.n[0], in.n[1], in.n[1] };
@@ -184,6 +184,60 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     free(first);
 }
 
+/* Gradients that are columns of one matrix have the bits that they have by themselves, and
+ * the numbers beside them stay.  length: of each document, or 0. */
+static void
+check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
+              size_t length)
+{
+    enum { GAP = 8 };
+    size_t bytes = dtype_bits(act) / 8, q = query * dim, k = kv * dim;
+    size_t row = q + 2 * k + GAP;
+    int32_t *first = make_first(tokens, ONE);
+    for (size_t t = 0; t < tokens && length; t++)
+        first[t] = (int32_t)(t - t % length);
+    struct heads h = { tokens, 0, query, kv, dim, first, length, 0 };
+    struct inputs in = make_inputs(&h, tokens, act);
+    h.first = pair_bytes(first, tokens * sizeof *first);
+    float *lse = pair_poisoned(query * tokens * 4), *work = pair_poisoned(query * tokens * 4);
+    void *out = pair_poisoned(tokens * q * bytes);
+    char *alone = pair_poisoned(tokens * (q + 2 * k) * bytes);
+    char *all = pair_poisoned(tokens * row * bytes);
+    const size_t width[3] = { q, k, k };
+    char *to = alone, *column = all;
+    gpu->attention(gpu, out, lse, in.device[0], in.device[1], in.device[2], &h);
+    gpu->attention_dx(gpu, to, to + tokens * q * bytes, to + tokens * (q + k) * bytes,
+                      in.device[3], out, lse, in.device[0], in.device[1], in.device[2],
+                      work, &h);
+    h.row = row;
+    gpu->attention_dx(gpu, column, column + q * bytes, column + (q + k) * bytes,
+                      in.device[3], out, lse, in.device[0], in.device[1], in.device[2],
+                      work, &h);
+    float *found = pair_get(all, act, tokens * row);
+    float *want = pair_get(alone, act, tokens * (q + 2 * k));
+    const float *from = want;
+    size_t at = 0, wrong = 0;
+    for (int i = 0; i < 3; from += tokens * width[i], at += width[i], i++)
+        for (size_t t = 0; t < tokens; t++)
+            wrong += memcmp(found + t * row + at, from + t * width[i],
+                            width[i] * sizeof *from) != 0;
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t i = at; i < row; i++)
+            wrong += isnan(found[t * row + i]) ? 0 : 1;
+    CHECK_SAY(wrong == 0, "columns, %s, %zu tokens, %zu/%zu x %zu, length %zu: %zu rows",
+              act == DT_F32 ? "f32" : "bf16", tokens, query, kv, dim, length, wrong);
+    free(found);
+    free(want);
+    free(first);
+    gpu->release(gpu, (void *)(uintptr_t)h.first);
+    gpu->release(gpu, lse);
+    gpu->release(gpu, work);
+    gpu->release(gpu, out);
+    gpu->release(gpu, alone);
+    gpu->release(gpu, all);
+    free_inputs(&in);
+}
+
 /* Some tokens at a time, the keys of those before already there. */
 static void
 check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
@@ -191,7 +245,7 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
 {
     char name[128];
     int32_t *first = make_first(tokens, kind);
-    struct heads all = { tokens, 0, query, kv, dim, first, 0 };
+    struct heads all = { tokens, 0, query, kv, dim, first, 0, 0 };
     struct inputs in = make_inputs(&all, tokens, act);
     struct limits limit = limits_of(act);
     size_t row = query * dim, bytes = dtype_bits(act) / 8;
@@ -208,7 +262,7 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     float *lse = pair_poisoned(query * tokens * 4);
     for (size_t t = 0; t < tokens; t += piece) {
         size_t n = least(piece, tokens - t);
-        struct heads h = { n, t, query, kv, dim, there + t, 0 };
+        struct heads h = { n, t, query, kv, dim, there + t, 0, 0 };
         gpu->attention(gpu, out + t * row * bytes, lse,
                        (char *)in.device[0] + t * row * bytes, in.device[1],
                        in.device[2], &h);
@@ -240,7 +294,7 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     enum { QUERY = 32, KV = 8, DIM = 128 };
     char name[128];
     int32_t first[DIM];
-    struct heads h = { tokens, past, QUERY, KV, DIM, first, 0 };
+    struct heads h = { tokens, past, QUERY, KV, DIM, first, 0, 0 };
     struct limits limit = limits_of(act);
     NEED(tokens <= DIM);
     for (size_t t = 0; t < tokens; t++)
@@ -293,6 +347,10 @@ check_all(enum dtype act)
             for (int kind = ONE; kind <= SINGLE; kind++)
                 check_case(act, tokens[t], heads[i][0], heads[i][1], heads[i][2],
                            (enum documents)kind);
+    check_columns(act, 300, 4, 2, 128, 0);
+    check_columns(act, 131, 6, 2, 64, 0);
+    check_columns(act, 77, 3, 1, 40, 0);
+    check_columns(act, 512, 4, 2, 128, 256); // which cuDNN may take
     if (!pair_small) {
         // More tiles than are run at once, in order.
         check_case(act, 2500, 4, 2, 128, ONE);
@@ -357,7 +415,7 @@ time_training(size_t documents, size_t length)
     NEED(first);
     for (size_t t = 0; t < tokens; t++)
         first[t] = (int32_t)(t - t % length);
-    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL, 0 };
+    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL, 0, 0 };
     h.first = pair_bytes(first, tokens * sizeof *first);
     void *q = fill(n, 1), *key = fill(n_kv, 2), *value = fill(n_kv, 3),
          *dout = fill(n, 4);
@@ -397,7 +455,7 @@ time_decoding(size_t past)
     size_t n = (past + 1) * KV * DIM, layers = ((size_t)256 << 20) / n / 2 + 1;
     size_t times = layers * (1 + 200 / layers);
     const int32_t first = 0;
-    struct heads h = { 1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first), 0 };
+    struct heads h = { 1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first), 0, 0 };
     char *key = fill(n * layers, 1), *value = fill(n * layers, 2);
     void *q = fill(QUERY * DIM, 3), *out = fill(QUERY * DIM, 4);
     float *lse = gpu->alloc(gpu, QUERY * 4);

@@ -166,6 +166,89 @@ check_many(int form, size_t in, size_t tokens)
     gpu->release(gpu, gx);
 }
 
+/* The way back of several products: of weights, and gradients, that lie together or apart,
+ * against the CPU. */
+static void
+check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of_grad)
+{
+    static const size_t outs[LINEAR_MANY] = { 256, 96, 40 };
+    enum { ALL = 256 + 96 + 40 };
+    enum dtype act = gpu->is.act;
+    size_t n = tokens * in, size = dtype_bits(of_grad) / 8;
+    char what[200];
+    float *dy = pair_random(tokens * ALL, 1, act, 7), *c = pair_random(n, 1, act, 8);
+    float *x = pair_random(n, 1, act, 9), *want = malloc(n * sizeof *want + 1);
+    void *gdy = pair_put(dy, act, tokens * ALL), *gc = pair_put(c, act, n);
+    void *gx = pair_put(x, act, n), *dx = pair_poisoned(n * 4);
+    char *place = pair_poisoned(ALL * in * size), *expanded = NULL;
+    const struct weight *w[LINEAR_MANY], *here[LINEAR_MANY];
+    struct grad dw[LINEAR_MANY], want_dw[LINEAR_MANY];
+    const struct grad *to[LINEAR_MANY], *want_to[LINEAR_MANY];
+    struct both b[LINEAR_MANY];
+    NEED(want);
+    if (form > 0 && together)
+        expanded = pair_poisoned(ALL * in * 2);
+    for (size_t i = 0, at = 0; i < LINEAR_MANY; at += outs[i++]) {
+        if (form < 0)
+            make_plain(&b[i], DT_BF16, outs[i], in, 3 + (uint32_t)i);
+        else
+            make_nvfp4(&b[i], form, outs[i], in, 3 + (uint32_t)i);
+        if (expanded) { // one multiplier, that of the first
+            gpu->copy(gpu, expanded + at * in * 2, b[i].gpu.expanded, outs[i] * in * 2);
+            b[i].gpu.expanded = expanded + at * in * 2;
+            b[i].gpu.scale2 = b[0].gpu.scale2;
+            b[i].cpu.scale2 = b[0].cpu.scale2;
+        }
+        w[i] = &b[i].gpu;
+        here[i] = &b[i].cpu;
+        // Apart: one behind the other, but not in this order.
+        dw[i] = (struct grad){
+            place + (together ? at : i ? at - outs[0] : ALL - outs[0]) * in * size, of_grad
+        };
+        want_dw[i] = (struct grad){ calloc(outs[i] * in, sizeof(float)), DT_F32 };
+        NEED(want_dw[i].values);
+        to[i] = &dw[i];
+        want_to[i] = &want_dw[i];
+    }
+    for (int pass = 0; pass < 3; pass++) {
+        const void *add = pass == 1 ? gc : pass == 2 ? dx : NULL;
+        if (pass == 2)
+            gpu->copy(gpu, dx, gc, n * dtype_bits(act) / 8);
+        gpu->linear_many_dx(gpu, dx, gdy, w, LINEAR_MANY, tokens, add);
+        cpu->linear_many_dx(cpu, want, dy, here, LINEAR_MANY, tokens, add ? c : NULL);
+        float *found = pair_get(dx, act, n);
+        snprintf(what, sizeof what, "dx of many, %s, form %d, %zu tokens of %zu, way %d",
+                 dtype_name(act), form, tokens, in, pass);
+        PAIR_NEAR(what, found, want, n, 2 * limit(b[0].gpu.dtype));
+        free(found);
+    }
+    for (int add = 0; add < 2; add++) {
+        gpu->linear_many_dw(gpu, to, gdy, gx, w, LINEAR_MANY, tokens, add);
+        cpu->linear_many_dw(cpu, want_to, dy, x, here, LINEAR_MANY, tokens, add);
+    }
+    for (int i = 0; i < LINEAR_MANY; i++) {
+        float *found = pair_get(dw[i].values, of_grad, outs[i] * in);
+        snprintf(what, sizeof what, "dw %d of many, %s, %zu tokens of %zu%s", i,
+                 dtype_name(of_grad), tokens, in, together ? "" : ", apart");
+        PAIR_NEAR(what, found, (float *)want_dw[i].values, outs[i] * in,
+                  of_grad == DT_F32 ? 1e-5 : 5e-3);
+        free(found);
+        free(want_dw[i].values);
+    }
+    for (int i = 0; i < LINEAR_MANY; i++)
+        drop(&b[i]);
+    gpu->release(gpu, expanded);
+    gpu->release(gpu, place);
+    gpu->release(gpu, gdy);
+    gpu->release(gpu, gc);
+    gpu->release(gpu, gx);
+    gpu->release(gpu, dx);
+    free(dy);
+    free(c);
+    free(x);
+    free(want);
+}
+
 static void
 check_back(const struct both *b, const char *name, size_t tokens)
 {
@@ -252,6 +335,8 @@ check(enum dtype act)
             if (pair_takes(2560 * 608))
                 check_many(form, 2560, tokens[t]);
             check_many(form, 608, tokens[t]);
+            check_many_back(form, true, 608, tokens[t], act);
+            check_many_back(form, false, 96, tokens[t], DT_F32);
         }
     pair_close();
 }

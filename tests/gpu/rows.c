@@ -456,7 +456,7 @@ turning(const struct shape *s, struct turn *there)
             table[p * s->n + i] = cosf(angle);
             table[p * s->n + half + i] = sinf(angle);
         }
-    struct turn t = { table, position, s->rows, s->heads, s->n, eps_of(s->n) };
+    struct turn t = { table, position, s->rows, s->heads, s->n, eps_of(s->n), 0 };
     *there = t;
     there->table = put_f32(table, POSITIONS * s->n);
     there->position = put_ids(position, s->rows);
@@ -496,6 +496,35 @@ go_turn_dx(const struct shape *s)
     near_f32("dgain", found_dgain, dgain, s->n, s->no_gain ? 0 : summed(all));
 }
 
+/* In columns of a wider matrix: the same numbers, and those beside them stay. */
+static void
+go_turn_columns(const struct shape *s)
+{
+    size_t width = s->heads * s->n, wide = width + 24, n = s->rows * width;
+    float *x = normal(n, 2, 22), *gain = host(pair_random(s->n, 1, DT_F32, 23));
+    float *y = room(n), *scale = room(s->rows * s->heads), *d = normal(n, 1, 24);
+    float *many = room(s->rows * wide), *dgain = room(s->n);
+    struct turn there, here = turning(s, &there);
+    cpu->turn(cpu, y, scale, x, gain, &here);
+    for (size_t t = 0; t < s->rows; t++)
+        for (size_t i = 0; i < wide; i++)
+            many[t * wide + i] = i >= 8 && i < width + 8 ? d[t * width + i - 8] : 7;
+    char *found = put(many, s->rows * wide);
+    float *found_dgain = put_f32(dgain, s->n);
+    here.row = there.row = wide;
+    cpu->turn_dx(cpu, many + 8, dgain, x, scale, gain, &here);
+    gpu->turn_dx(gpu, found + 8 * kernels_act(gpu), found_dgain, put(x, n),
+                 put_f32(scale, s->rows * s->heads), put_f32(gain, s->n), &there);
+    here.row = 0;
+    cpu->turn_dx(cpu, d, NULL, x, scale, gain, &here);
+    for (size_t t = 0; t < s->rows; t++)
+        for (size_t i = 0; i < wide; i++)
+            CHECK(many[t * wide + i] ==
+                  (i >= 8 && i < width + 8 ? d[t * width + i - 8] : 7));
+    near_act_sum("d", found, many, s->rows * wide, s->n);
+    near_f32("dgain", found_dgain, dgain, s->n, summed(s->rows * s->heads));
+}
+
 static void
 heads(void)
 {
@@ -512,6 +541,8 @@ heads(void)
         struct shape s = shapes[i];
         twice("turn", go_turn, s);
         twice("turn_dx", go_turn_dx, s);
+        if (s.rows < 1000)
+            twice("turn_dx of columns", go_turn_columns, s);
         s.no_gain = true;
         twice("turn_dx", go_turn_dx, s);
     }
@@ -674,7 +705,7 @@ nothing(void)
     float *p = hold(gpu->alloc(gpu, 64));
     int32_t *ids = hold(gpu->alloc(gpu, 64));
     struct weight w = { .dtype = DT_F32, .values = p, .out = 1, .in = 4 };
-    struct turn t = { p, ids, 0, 1, 4, 1 };
+    struct turn t = { p, ids, 0, 1, 4, 1, 0 };
     gpu->embed(gpu, p, &w, ids, 0);
     gpu->embed_dw(gpu, p, p, ids, 0, 4);
     gpu->norm(gpu, p, p, p, p, 0, 4, 1);
@@ -893,7 +924,7 @@ all_times(void)
     b.w = (struct weight){ .dtype = DT_BF16, .out = QWEN, .in = HIDDEN };
     b.w.values = hold(gpu->alloc(gpu, (size_t)QWEN * HIDDEN * 2));
     float *table = hold(gpu->alloc(gpu, (size_t)TOKENS * 128 * sizeof *table));
-    b.query = (struct turn){ table, b.label, TOKENS, 32, 128, 1e-6F };
+    b.query = (struct turn){ table, b.label, TOKENS, 32, 128, 1e-6F, 0 };
     b.key = b.query;
     b.key.heads = 8;
     NEED(b.w.values && table && b.dw && b.loss);

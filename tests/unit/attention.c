@@ -31,7 +31,7 @@ static struct data want, got;
 static void
 make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
 {
-    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0 };
+    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0, 0 };
     d->h.length = tokens % length ? 0 : length;
     d->q = tokens * query * dim;
     d->kv = tokens * kv * dim;
@@ -52,6 +52,33 @@ run(struct data *d, enum isa isa, unsigned threads, bool back)
     if (back)
         k->attention_dx(k, d->dq, d->dk, d->dv, d->in[3], d->out, d->lse, d->in[0],
                         d->in[1], d->in[2], NULL, &d->h);
+    k->close(k);
+}
+
+/* Gradients that are columns of one matrix have the bits that they have by themselves. */
+static void
+check_columns(enum isa isa, unsigned threads)
+{
+    enum { GAP = 3 };
+    static float all[2 * MOST];
+    const struct heads *h = &want.h;
+    size_t q = h->query * h->dim, kv = h->kv * h->dim, row = q + 2 * kv + GAP;
+    struct heads wide = *h;
+    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
+    NEED(k && h->tokens * row <= 2 * MOST);
+    wide.row = row;
+    memset(all, 0xff, sizeof all);
+    run(&want, isa, threads, true);
+    k->attention_dx(k, all, all + q, all + q + kv, want.in[3], want.out, want.lse,
+                    want.in[0], want.in[1], want.in[2], NULL, &wide);
+    for (size_t t = 0; t < h->tokens; t++) {
+        const float *at = all + t * row;
+        CHECK(memcmp(at, want.dq + t * q, q * sizeof *at) == 0);
+        CHECK(memcmp(at + q, want.dk + t * kv, kv * sizeof *at) == 0);
+        CHECK(memcmp(at + q + kv, want.dv + t * kv, kv * sizeof *at) == 0);
+        for (size_t i = q + 2 * kv; i < row; i++)
+            CHECK(isnan(at[i]));
+    }
     k->close(k);
 }
 
@@ -170,7 +197,7 @@ check_past(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
         NEED(k);
         for (size_t t = 0; t < tokens; t += pieces[i]) {
             size_t n = tokens - t < pieces[i] ? tokens - t : pieces[i];
-            struct heads h = { n, t, query, kv, dim, got.first + t, 0 };
+            struct heads h = { n, t, query, kv, dim, got.first + t, 0, 0 };
             k->attention(k, got.out + t * query * dim, got.lse,
                          got.in[0] + t * query * dim, got.in[1], got.in[2], &h);
         }
@@ -214,6 +241,9 @@ main(void)
     check_paths(100, 5, 1, 18, 40);
     check_paths(240, 4, 2, 16, 60); // spans of two documents, the first of one
     check_paths(301, 3, 1, 16, 43);
+    check_columns(isa_best(), 3); // of the last
+    make(&want, 41, 4, 2, 12, 41);
+    check_columns(ISA_SCALAR, 1);
     check_past(400, 2, 1, 16, 400);
     check_past(300, 3, 1, 12, 150);
     check_place(13, 200);

@@ -140,7 +140,7 @@ check_heads(size_t t)
 {
     size_t q = t * QUERY * DIM, kv = t * KV * DIM;
     for (int d = 0; d < devices; d++) {
-        struct turn turn = { w[d], ids[d], t, QUERY, DIM, 1e-6F };
+        struct turn turn = { w[d], ids[d], t, QUERY, DIM, 1e-6F, 0 };
         device[d]->turn(device[d], y[d], s[d], x[d], w[d], &turn);
         memcpy(s[d] + ROOM / 2, x[d] + 5, q * sizeof(float));
         device[d]->turn_dx(device[d], s[d] + ROOM / 2, y[d] + q, x[d], s[d], w[d],
@@ -149,12 +149,12 @@ check_heads(size_t t)
     }
     same("turn", 2 * q + DIM, t, DIM);
     for (int d = 0; d < devices; d++) {
-        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0 };
+        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0, 0 };
         device[d]->attention(device[d], y[d], s[d], x[d], w[d], w[d] + kv, &h);
     }
     same("attention", q, t, DIM);
     for (int d = 0; d < devices; d++) {
-        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0 };
+        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0, 0 };
         memcpy(s[d] + ROOM / 2, y[d], q * sizeof(float)); // out
         device[d]->attention_dx(device[d], y[d], y[d] + q, y[d] + q + kv, x[d] + 55,
                                 s[d] + ROOM / 2, s[d], x[d], w[d], w[d] + kv, NULL, &h);

@@ -123,11 +123,15 @@ static struct kernels real;
 static int countdown;
 static float venom;
 
+static float *bitten; // what was spoilt
+
 static void
 spoil(float *p, size_t n)
 {
-    if (--countdown == 0)
-        p[n / 2] = venom;
+    if (--countdown == 0) {
+        bitten = p + n / 2;
+        *bitten = venom;
+    }
 }
 
 static void
@@ -152,6 +156,25 @@ bad_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const vo
 {
     real.linear_dw(k, dw, dy, x, out, in, tokens, add);
     spoil(dw->values, out * in);
+}
+
+static void
+bad_linear_many_dx(struct kernels *k, void *dx, const void *dy,
+                   const struct weight *const *w, size_t n, size_t tokens,
+                   const void *c)
+{
+    real.linear_many_dx(k, dx, dy, w, n, tokens, c);
+    spoil(dx, tokens * w[0]->in);
+}
+
+static void
+bad_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *dy,
+                   const void *x, const struct weight *const *w, size_t n,
+                   size_t tokens, bool add)
+{
+    real.linear_many_dw(k, dw, dy, x, w, n, tokens, add);
+    for (size_t i = 0; i < n; i++)
+        spoil(dw[i]->values, w[i]->out * w[i]->in);
 }
 
 static void
@@ -185,6 +208,8 @@ bad_quantize(struct kernels *k, const struct packed *to, const void *values,
 {
     real.quantize(k, to, values, dtype, rows, cols, amax, n, spec);
     spoil(to->scale2, 1);
+    if (to->scale2 == bitten) // which tensors of a group share
+        *bitten = venom;
 }
 
 enum { OPERATIONS = 7 };
@@ -197,13 +222,14 @@ poison(struct kernels *k, int which, int call, float what)
 {
     real = *k;
     countdown = call;
+    bitten = NULL;
     venom = what;
     if (which == 0)
         k->linear = bad_linear;
     else if (which == 1)
-        k->linear_dx = bad_linear_dx;
+        k->linear_dx = bad_linear_dx, k->linear_many_dx = bad_linear_many_dx;
     else if (which == 2)
-        k->linear_dw = bad_linear_dw;
+        k->linear_dw = bad_linear_dw, k->linear_many_dw = bad_linear_many_dw;
     else if (which == 3)
         k->norm_dx = bad_norm_dx;
     else if (which == 4)
