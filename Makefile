@@ -244,8 +244,8 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: all setup demo tour whoami check-whoami test check check-golden check-gpu check-qwen3 check-san \
-	check-sanitize-gpu lint fuzz fuzz-quick fuzz-keep bench install \
-	uninstall arm64 clean cuda help unit-programs gpu-programs fuzz-programs test-programs FORCE
+	check-sanitize-gpu check-emulated lint fuzz fuzz-quick fuzz-keep bench install \
+	uninstall arm64 clean cuda emulated help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
 all: $(BINS) $(LIBS) $(if $(filter-out 8 9 10 11,$(NVCC_RELEASE)),cuda)
@@ -308,6 +308,13 @@ check-gpu: all gpu-programs
 ## check-sanitize-gpu  small cases of them under each tool of compute-sanitizer; WHOLE=1: all
 check-sanitize-gpu: all gpu-programs
 	@$(TEST_ENV) tools/check-gpu.sh --sanitize
+
+## emulated    the CUDA backend for tests on the CPU: no nvcc, no GPU (tests/emulate)
+emulated: $(BUILD)/emulate/libnibble-cuda.so $(BUILD)/emulate/libcuda.so.1
+
+## check-emulated  its operations and steps against the CPU's, as check-gpu; minutes
+check-emulated: all gpu-programs emulated
+	@$(TEST_ENV) tests/emulate/check.sh
 
 ## check-san   the tests under ASan and UBSan, the unit programs under valgrind
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
@@ -434,6 +441,44 @@ $(BIN)/libnibble-cuda.so: $(CUDA_OBJS)
 		-lcublasLt -Xlinker -rpath,$(CUDA_HOME)/lib64
 	chmod 644 $@ # no program
 
+# The same backend by the host's compilers, run on the CPU by tests/emulate.
+EMULATE = $(BUILD)/emulate
+EMULATE_SRCS = $(wildcard tests/emulate/*.c)
+EMULATE_OBJS = $(CUDA_SRCS:kernels/cuda/%.cu=$(EMULATE)/%.o) $(CUDA_CPP_SRCS:%.cpp=$(EMULATE)/%.o) \
+	$(patsubst %.c,$(EMULATE)/%.o,$(CUDA_C_SRCS) $(filter-out %/driver.c,$(EMULATE_SRCS)))
+EMULATE_MACHINE ?= -march=native
+EMULATE_FLAGS = $(EMULATE_MACHINE) -fPIC $(CFLAGS)
+EMULATE_CXX = $(CXX) -std=c++17 -Itests/emulate/include -I. -D_GNU_SOURCE \
+	-ffp-contract=off -fno-strict-aliasing -Wall -Wno-unknown-pragmas \
+	-Wno-unused-function -Wno-unused-variable -Wno-maybe-uninitialized -Wno-enum-compare $(WERROR)
+
+$(EMULATE)/flags: FORCE | $(SETUP)
+	@mkdir -p $(@D)
+	@echo '$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)' | cmp -s - $@ || \
+		echo '$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)' >$@
+
+$(EMULATE)/%.cpp: kernels/cuda/%.cu tests/emulate/translate.py
+	@mkdir -p $(@D)
+	python3 -B tests/emulate/translate.py $< >$@
+
+$(EMULATE)/%.o: $(EMULATE)/%.cpp $(EMULATE)/flags
+	$(EMULATE_CXX) -D__CUDACC__ $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+
+$(EMULATE)/%.o: %.cpp $(EMULATE)/flags
+	@mkdir -p $(@D)
+	$(EMULATE_CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+
+$(EMULATE)/%.o: %.c $(EMULATE)/flags
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+
+$(EMULATE)/libnibble-cuda.so: $(EMULATE_OBJS)
+	$(CXX) $(CFLAGS) $(LDFLAGS) -shared -o $@ $(EMULATE_OBJS) \
+		-Wl,--version-script=kernels/cuda/exports -lpthread -lm
+
+$(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+
 LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 define prog_rule
@@ -488,4 +533,5 @@ $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,machine report tr
 
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 
+-include $(EMULATE_OBJS:.o=.d) $(EMULATE)/tests/emulate/driver.d
 -include $(CUDA_OBJS:.o=.d) $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)

@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda.h"
 
 #include "kernels/cuda/adamw_math.h"
+#include "kernels/cuda/ptx.h"
 
 #include <math.h>
 
@@ -209,31 +210,6 @@ place(unsigned c)
     return c ^ (c >> 3 & (EACH - 1));
 }
 
-static __device__ __forceinline__ unsigned
-shared_address(const void *p)
-{
-    return (unsigned)__cvta_generic_to_shared(p);
-}
-
-/* to: an address in shared memory. */
-static __device__ __forceinline__ void
-copy16(unsigned to, const void *from, bool is)
-{
-    asm volatile("{\n\t.reg .pred is;\n\tsetp.ne.u32 is, %2, 0;\n\t"
-                 "@is cp.async.cg.shared.global [%0], [%1], 16;\n\t}"
-                 :
-                 : "r"(to), "l"(from), "r"((unsigned)is)
-                 : "memory");
-}
-
-/* All but the newest N batches of copies are there. */
-template <int N>
-static __device__ __forceinline__ void
-copied(void)
-{
-    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
-}
-
 struct scales {
     uint32_t m, v;
 };
@@ -258,15 +234,15 @@ fetch(const struct span<G> *to, struct scales *scales, const struct adam_state *
     left = left / GROUP * GROUP;
 #pragma unroll
     for (unsigned k = 0; k < SPAN; k += 32 * 8)
-        copy16(masters + k * 2, master + k, span + lane * 8 + k < left);
-    copy16(codes + (unsigned)offsetof(S, m), (const uint8_t *)s->m + i + mine,
-           mine < left);
-    copy16(codes + (unsigned)offsetof(S, v), (const uint8_t *)s->v + i + mine,
-           mine < left);
+        copy16_if(masters + k * 2, master + k, span + lane * 8 + k < left);
+    copy16_if(codes + (unsigned)offsetof(S, m), (const uint8_t *)s->m + i + mine,
+              mine < left);
+    copy16_if(codes + (unsigned)offsetof(S, v), (const uint8_t *)s->v + i + mine,
+              mine < left);
 #pragma unroll
     for (unsigned k = 0; k < SPAN; k += 32 * CHUNK)
-        copy16(grads + k * (unsigned)sizeof(G), g + k, span + lane * CHUNK + k < left);
-    asm volatile("cp.async.commit_group;" : : : "memory");
+        copy16_if(grads + k * (unsigned)sizeof(G), g + k, span + lane * CHUNK + k < left);
+    copies_end();
     if (mine < left) {
         scales->m = s->m_scale[group];
         scales->v = s->v_scale[group];
@@ -430,7 +406,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     const float c = *clip;
     __syncthreads();
     if (isnan(c)) {
-        copied<0>();
+        copies_wait<0>();
         return;
     }
     // Whole warps: the halves of a group speak to each other.
@@ -444,7 +420,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         next_left = left_of(i + step, end);
         fetch(&room[at ^ 1], &next, &s, grad, i + step, next_left);
         draw_piece(words, i + mine, PHILOX_MASTER, &q);
-        copied<1>();
+        copies_wait<1>();
         __syncwarp();
         read_piece(&p, &room[at]);
         read_grad(g, &room[at]);

@@ -8,7 +8,9 @@
 #ifndef NIBBLE_KERNELS_CUDA_ATTENTION_H
 #define NIBBLE_KERNELS_CUDA_ATTENTION_H
 
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/cuda.h"
+
+#include "kernels/cuda/ptx.h"
 
 typedef __nv_bfloat16 bf16;
 

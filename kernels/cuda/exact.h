@@ -11,6 +11,8 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
+#include "kernels/cuda/ptx.h"
+
 #define EXACT        static __device__ __forceinline__
 #define EXACT_UNROLL _Pragma("unroll")
 
@@ -45,18 +47,14 @@
 EXACT float
 rough_inverse(float x)
 {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    return inverse_fast(x);
 }
 
 /* The same; of 0, too. */
 EXACT float
 rough_root(float x)
 {
-    float y;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    return root_fast(x);
 }
 
 #else

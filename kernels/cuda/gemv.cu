@@ -10,6 +10,8 @@
  * of products in f32, a row a warp. */
 #include "kernels/cuda/cuda.h"
 
+#include "kernels/cuda/ptx.h"
+
 /* One of those that have x in common. */
 struct product {
     void *y;
@@ -54,43 +56,6 @@ put(const struct job &j, const struct product &w, int token, size_t row, float s
 /* ---- by tensor cores --------------------------------------------------------------------- */
 
 enum { ROWS = 16 };
-
-static __device__ __forceinline__ void
-mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-    uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/* Of a weight, which no kernel writes that may still run; nobody needs it twice.  v stays
- * what it is if there is nothing.  No load of constants: the compiler would put it off
- * until after cuda_wait. */
-static __device__ __forceinline__ void
-once(uint4 &v, const void *p, bool there)
-{
-    asm volatile("{ .reg .pred there; setp.ne.u32 there, %5, 0;\n"
-                 "@there ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
-                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-                 : "l"(p), "r"((uint32_t)there)
-                 : "memory");
-}
-
-/* Two scales, or zeros; the cache keeps those of the next columns. */
-static __device__ __forceinline__ uint32_t
-two_scales(const void *p, bool there)
-{
-    uint32_t v;
-    asm volatile("{ .reg .pred there; setp.ne.u32 there, %2, 0;\n"
-                 "mov.u32 %0, 0;\n"
-                 "@there ld.global.u16 %0, [%1]; }"
-                 : "=&r"(v)
-                 : "l"(p), "r"((uint32_t)there)
-                 : "memory");
-    return v;
-}
 
 /* Two codes of a word, those of a mask of 0x000f000f << 4 I, as bf16 of 2^-126 times their
  * values: sign and magnitude only move to where bf16 has sign, exponent and fraction; 0.5
@@ -164,15 +129,17 @@ struct fp4_form {
         codes[i] = (const char *)w.values + block * 8;
         scales[i] = w.scales + block;
     }
+    // Of a weight, which no kernel writes that may still run; the cache keeps scales, of
+    // which those of the next columns are near.
     __device__ __forceinline__ void
     fetch(struct unit *u, unsigned unit, bool there) const
     {
         // Where there is nothing, any codes are: their scales are zeros.
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            once(u->codes[i], codes[i] + (size_t)unit * (COLUMNS / 2), there);
+            load16_once(u->codes[i], codes[i] + (size_t)unit * (COLUMNS / 2), there);
             u->scales[i] =
-                two_scales(scales[i] + (size_t)unit * (COLUMNS / NVFP4_BLOCK), there);
+                load2(scales[i] + (size_t)unit * (COLUMNS / NVFP4_BLOCK), there);
         }
     }
     static __device__ __forceinline__ uint4
@@ -222,7 +189,7 @@ struct bf16_form {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u->values[i] = make_uint4(0, 0, 0, 0);
-            once(u->values[i], values[i] + (size_t)unit * (COLUMNS * 2), there);
+            load16_once(u->values[i], values[i] + (size_t)unit * (COLUMNS * 2), there);
         }
     }
     static __device__ __forceinline__ uint4

@@ -8,6 +8,8 @@
  */
 #include "kernels/cuda/cuda.h"
 
+#include "kernels/cuda/ptx.h"
+
 #include <float.h>
 
 enum {
@@ -95,7 +97,7 @@ stay_packed(P &p)
     unsigned *word = (unsigned *)&p;
 #pragma unroll
     for (int i = 0; i < (int)(sizeof p / sizeof *word); i++)
-        asm volatile("" : "+r"(word[i]));
+        word[i] = keep(word[i]);
 }
 
 /* ---- moves ---------------------------------------------------------------------------- */
@@ -1142,9 +1144,7 @@ cuda_turn_dx(struct kernels *k, void *d, float *dgain, const void *x,
 static __device__ __forceinline__ float
 sigmoid(float x)
 {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + expf(-x)));
-    return y;
+    return inverse_fast(1 + expf(-x));
 }
 
 /* The operands of a thread, FLIGHT packs THREADS apart. */
@@ -1280,12 +1280,10 @@ template <typename T>
 static __device__ __forceinline__ float
 exponential(float x)
 {
-    float y;
     if (sizeof(T) == sizeof(float))
         return expf(x);
     // __expf without what it does about subnormal numbers.
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634F));
-    return y;
+    return exp2_fast(x * 1.4426950408889634F);
 }
 
 template <int V, typename T>

@@ -415,7 +415,7 @@ main(int argc, char **argv)
     static const size_t sizes[] = { 1, 31, 32, 33, 127, 128, 1000, 100003 };
     static const size_t norms[] = { 0, 1, 7, 8, 9, 4096, 100003, 5000000 };
     pair_open(DT_BF16);
-    pair_small = pair_option(argc, argv, "--small");
+    pair_options(argc, argv);
     if (pair_option(argc, argv, "--time")) {
         printf("op\telements\tmicroseconds\tbytes\tGB/s\n");
         time_size(9728 * 2560);

@@ -315,7 +315,7 @@ int
 main(int argc, char **argv)
 {
     char why[512];
-    pair_small = pair_option(argc, argv, "--small");
+    pair_options(argc, argv);
     bool native = kernels_cuda_native(0, why, sizeof why);
     if (!native && kernels_cuda_count() > 0)
         printf("not run: native products of NVFP4: %s\n", why);

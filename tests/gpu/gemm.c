@@ -442,7 +442,7 @@ time_few(const uint16_t *pool)
 int
 main(int argc, char **argv)
 {
-    pair_small = pair_option(argc, argv, "--small");
+    pair_options(argc, argv);
     if (pair_option(argc, argv, "--time")) {
         pair_open(DT_BF16);
         float *x = pair_random(POOL, 1, DT_BF16, 4);

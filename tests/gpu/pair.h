@@ -22,11 +22,20 @@ enum { PAIR_NOT_RUN = 77, PAIR_SMALL = 1 << 19 };
  * make a GPU a hundred times as slow.  What changes is which cases there are, not what they
  * check. */
 static bool pair_small;
+/* --tiny: fewer still, for what makes it ten thousand times as slow: tests/emulate. */
+static bool pair_tiny;
 
 static inline bool
 pair_option(int argc, char **argv, const char *word)
 {
     return argc > 1 && strcmp(argv[1], word) == 0;
+}
+
+static inline void
+pair_options(int argc, char **argv)
+{
+    pair_tiny = pair_option(argc, argv, "--tiny");
+    pair_small = pair_tiny || pair_option(argc, argv, "--small");
 }
 
 /* Whether a case of that many numbers is to be run. */

@@ -487,7 +487,7 @@ main(int argc, char **argv)
     };
     static const size_t sizes[] = { 0, 1, 7, 8, 16, 1000, 4096, 100003, 3000000 };
     pair_open(DT_BF16);
-    pair_small = pair_option(argc, argv, "--small");
+    pair_options(argc, argv);
     if (pair_option(argc, argv, "--time")) {
         printf("op\telements\tmicroseconds\tbytes\tGB/s\n");
         time_size(9728, 2560);

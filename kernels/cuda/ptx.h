@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* mma: the instructions of a warp that C has no words for: copies to shared memory that go
- * on beside the program, pieces of matrices from there, products of them.
+/* ptx: all instructions of the device that C has no words for: copies to shared memory that
+ * go on beside the program, pieces of matrices from there, products of them, numbers that
+ * are rounded roughly.  All of it is here: tests/emulate has a header of the same name, in C.
  *
  * A piece of m16n8k16 is in the registers of a warp; with g = lane / 4 and t = lane % 4:
  *   A (16, 16): row g or g + 8 (registers 0, 1), the same 8 columns on (2, 3); a register
@@ -8,10 +9,12 @@
  *   B (16, 8): column g; registers 0 and 1 have rows 2t and 2t + 1, and 8 rows on;
  *   C (16, 8): numbers 0, 1: row g, columns 2t and 2t + 1; 2, 3: row g + 8.
  * So two neighbours of C, rounded, are an A. */
-#ifndef NIBBLE_KERNELS_CUDA_MMA_H
-#define NIBBLE_KERNELS_CUDA_MMA_H
+#ifndef NIBBLE_KERNELS_CUDA_PTX_H
+#define NIBBLE_KERNELS_CUDA_PTX_H
 
-#include "kernels/cuda/cuda.h"
+#include <cuda_runtime.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 static __device__ __forceinline__ uint32_t
 shared_address(const void *p)
@@ -33,6 +36,17 @@ copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
                  "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+/* 16 bytes; where they are not `there` nothing is read or written. */
+static __device__ __forceinline__ void
+copy16_if(uint32_t to, const void *from, bool there)
+{
+    asm volatile("{\n\t.reg .pred is;\n\tsetp.ne.u32 is, %2, 0;\n\t"
+                 "@is cp.async.cg.shared.global [%0], [%1], 16;\n\t}"
+                 :
+                 : "r"(to), "l"(from), "r"((uint32_t)there)
                  : "memory");
 }
 
@@ -85,6 +99,60 @@ mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same, where it stands. */
+static __device__ __forceinline__ void
+mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+    uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* 16 bytes that nobody needs twice; v stays what it is if they are not `there`.  No load of
+ * constants: the compiler would put it off until after cuda_wait. */
+static __device__ __forceinline__ void
+load16_once(uint4 &v, const void *p, bool there)
+{
+    asm volatile("{ .reg .pred there; setp.ne.u32 there, %5, 0;\n"
+                 "@there ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(p), "r"((uint32_t)there)
+                 : "memory");
+}
+
+/* Two bytes, or zeros. */
+static __device__ __forceinline__ uint32_t
+load2(const void *p, bool there)
+{
+    uint32_t v;
+    asm volatile("{ .reg .pred there; setp.ne.u32 there, %2, 0;\n"
+                 "mov.u32 %0, 0;\n"
+                 "@there ld.global.u16 %0, [%1]; }"
+                 : "=&r"(v)
+                 : "l"(p), "r"((uint32_t)there)
+                 : "memory");
+    return v;
+}
+
+/* 1 / x and the root of x, off by a unit in the last place; subnormal numbers are 0. */
+static __device__ __forceinline__ float
+inverse_fast(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ float
+root_fast(float x)
+{
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* 2^x; that of -infinity is 0. */

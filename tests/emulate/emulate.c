@@ -1,0 +1,821 @@
+/* SPDX-License-Identifier: MIT */
+/* emulate: the threads of blocks as fibers, and where they meet. */
+#include "tests/emulate/emulate.h"
+
+#include "tests/emulate/include/runtime.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define POISON(p, n)   __asan_poison_memory_region(p, n)
+#define UNPOISON(p, n) __asan_unpoison_memory_region(p, n)
+enum { STACK = 512 << 10 };
+#else
+#define POISON(p, n)
+#define UNPOISON(p, n)
+enum { STACK = 128 << 10 };
+#endif
+
+enum {
+    LANES = 32,
+    MOST_THREADS = 1024, // of a block
+    MOST_WARPS = 64,     // of a cluster
+    MOST_CLUSTER = 8,
+    BARRIERS = 16,
+    COPIES = 256,   // of a thread, on their way
+    VARIABLES = 64, // in shared memory
+    GUARD = 4096,
+    ROOM = 1024,        // where dynamic shared memory begins
+    DEFAULT = 48 << 10, // bytes of it without more being allowed
+    NAN_BYTE = 0xff,
+};
+
+/* ---- what there is of a launch ----------------------------------------------------------- */
+
+struct copy {
+    char *to;
+    const void *from;
+    unsigned copied, bytes, group;
+};
+
+struct fiber {
+    struct emulate_thread self; // first: emulate_now points there
+    void *sp;
+    char *stack; // NULL: none yet
+    void *fake;  // of ASan
+    struct warp *warp;
+    unsigned lane, told; // told: the phase of the cluster's barrier, 1 more
+    const char *waits;
+    struct copy *copies;
+    unsigned first_copy, n_copies, groups;
+};
+
+struct warp {
+    uint32_t ready, alive;  // lanes
+    uint32_t arrived, mask; // of a meeting
+    const char *what;
+    void *room[LANES];
+    struct fiber *first;
+    struct part *part;
+    unsigned at, in; // place in the cluster, and in the block
+};
+
+struct barrier {
+    unsigned arrived, count;
+    uint32_t here[LANES], waits[LANES]; // lanes of each warp
+};
+
+struct part { // of a cluster: a block
+    struct barrier barriers[BARRIERS];
+    unsigned threads, ended, warps;
+    struct warp *warp;
+    char *shared;
+};
+
+struct variable {
+    size_t at, bytes;
+};
+
+struct emulate_thread *emulate_now;
+struct emulate_xyz emulate_blocks, emulate_threads;
+
+static struct {
+    const struct emulate_launch *launch;
+    uint64_t number;
+    const char *name;
+    bool back; // the order of threads and blocks
+    uint64_t ready;
+    unsigned parts, warps, alive;
+    unsigned told, phase; // of the cluster's barrier
+    size_t used;          // of shared memory
+    struct variable variable[VARIABLES];
+    unsigned n_variables;
+    struct part part[MOST_CLUSTER];
+    struct warp warp[MOST_WARPS];
+    void *main_sp, *main_fake;
+    const void *main_stack;
+    size_t main_size;
+} now;
+
+static struct fiber *fibers; // MOST_WARPS * LANES
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+static struct fiber *
+self(void)
+{
+    return (struct fiber *)emulate_now;
+}
+
+/* ---- what goes wrong ----------------------------------------------------------------------- */
+
+void
+emulate_fail(const char *fmt, ...)
+{
+    va_list ap;
+    fflush(stdout);
+    fprintf(stderr, "emulation: %s", now.name ? now.name : "a kernel");
+    if (emulate_now)
+        fprintf(stderr, "\n  block (%u, %u, %u), thread (%u, %u, %u)",
+                emulate_now->block.x, emulate_now->block.y, emulate_now->block.z,
+                emulate_now->thread.x, emulate_now->thread.y, emulate_now->thread.z);
+    fputs(": ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_print_stack_trace();
+#endif
+    abort();
+}
+
+/* Nobody can go on. */
+static void
+deadlock(void)
+{
+    unsigned n = now.warps * LANES, lines = 0;
+    for (unsigned i = 0, from = 0; i < n && lines < 20; i++) {
+        struct fiber *f = &fibers[i], *next = i + 1 < n ? f + 1 : NULL;
+        bool alive = f->warp->alive >> f->lane & 1;
+        if (next && alive && (next->warp->alive >> next->lane & 1) &&
+            f->waits == next->waits && f->warp->part == next->warp->part)
+            continue;
+        if (alive) {
+            struct warp *first = fibers[from].warp;
+            fprintf(stderr, "emulation: block %u, threads %u to %u wait at %s\n",
+                    f->self.block.x, first->in * LANES + from % LANES,
+                    f->warp->in * LANES + f->lane, f->waits ? f->waits : "nothing");
+            lines++;
+        }
+        from = i + 1;
+    }
+    emulate_now = NULL;
+    emulate_fail("deadlock: all threads that have not ended wait");
+}
+
+/* ---- fibers ---------------------------------------------------------------------------------- */
+
+/* Keep what a function must keep and *sp, take the other's. */
+void emulate_switch(void **sp, void *other);
+
+#if defined __x86_64__
+__asm__(".text\n.globl emulate_switch\n.hidden emulate_switch\n"
+        ".type emulate_switch,@function\nemulate_switch:\n"
+        "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+        "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
+        ".size emulate_switch,.-emulate_switch\n");
+
+static void *
+new_stack(char *top, void (*entry)(void))
+{
+    void **sp = (void **)top - 8;
+    memset(sp, 0, 8 * sizeof *sp);
+    memcpy(&sp[6], &entry, sizeof entry); // entry finds a stack as after a call
+    return sp;
+}
+#elif defined __aarch64__
+__asm__(".text\n.globl emulate_switch\n.hidden emulate_switch\n"
+        ".type emulate_switch,%function\nemulate_switch:\n"
+        "sub sp,sp,#160\n"
+        "stp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\n"
+        "stp x25,x26,[sp,#48]\nstp x27,x28,[sp,#64]\nstp x29,x30,[sp,#80]\n"
+        "stp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\n"
+        "stp d14,d15,[sp,#144]\n"
+        "mov x9,sp\nstr x9,[x0]\nmov sp,x1\n"
+        "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\n"
+        "ldp x25,x26,[sp,#48]\nldp x27,x28,[sp,#64]\nldp x29,x30,[sp,#80]\n"
+        "ldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\n"
+        "ldp d14,d15,[sp,#144]\n"
+        "add sp,sp,#160\nret\n"
+        ".size emulate_switch,.-emulate_switch\n");
+
+static void *
+new_stack(char *top, void (*entry)(void))
+{
+    void **sp = (void **)top - 20;
+    memset(sp, 0, 20 * sizeof *sp);
+    memcpy(&sp[11], &entry, sizeof entry);
+    return sp;
+}
+#else
+#error "emulate: fibers are not written for this processor"
+#endif
+
+static unsigned
+pick(uint64_t from)
+{
+    return now.back ? 63U - (unsigned)__builtin_clzll(from)
+                    : (unsigned)__builtin_ctzll(from);
+}
+
+/* Who runs next: of the same warp if one can; NULL: nobody. */
+static struct fiber *
+next_of(const struct warp *w)
+{
+    if (!w->ready) {
+        if (!now.ready)
+            return NULL;
+        w = &now.warp[pick(now.ready)];
+    }
+    return w->first + pick(w->ready);
+}
+
+/* from or to NULL: the one who launched. */
+static void
+change(struct fiber *from, struct fiber *to, bool ends)
+{
+    void **sp = from ? &from->sp : &now.main_sp;
+#ifdef __SANITIZE_ADDRESS__
+    void **fake = from ? &from->fake : &now.main_fake;
+    __sanitizer_start_switch_fiber(ends ? NULL : fake, to ? to->stack : now.main_stack,
+                                   to ? STACK : now.main_size);
+#else
+    (void)ends;
+#endif
+    emulate_now = to ? &to->self : NULL;
+    emulate_switch(sp, to ? to->sp : now.main_sp);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(*fake, NULL, NULL);
+#endif
+}
+
+static void
+unready(struct warp *w, uint32_t lanes)
+{
+    w->ready &= ~lanes;
+    if (!w->ready)
+        now.ready &= ~((uint64_t)1 << w->at);
+}
+
+static void
+make_ready(struct warp *w, uint32_t lanes)
+{
+    w->ready |= lanes;
+    if (w->ready)
+        now.ready |= (uint64_t)1 << w->at;
+}
+
+static void
+wait_at(const char *what)
+{
+    struct fiber *f = self();
+    f->waits = what;
+    unready(f->warp, 1U << f->lane);
+    change(f, next_of(f->warp), false);
+    f->waits = NULL;
+}
+
+/* ---- barriers ---------------------------------------------------------------------------------- */
+
+static void
+release(struct part *p, struct barrier *b)
+{
+    for (unsigned i = 0; i < p->warps; i++)
+        make_ready(&p->warp[i], b->waits[i]);
+    memset(b, 0, sizeof *b);
+}
+
+static bool
+is_complete(const struct part *p, const struct barrier *b)
+{
+    return b->count ? b->arrived == b->count : b->arrived + p->ended == p->threads;
+}
+
+void
+emulate_barrier(const char *what, int barrier, unsigned count, bool wait)
+{
+    struct fiber *f = self();
+    struct warp *w = f->warp;
+    uint32_t bit = 1U << f->lane;
+    if (barrier < 0 || barrier >= BARRIERS || count % LANES)
+        emulate_fail("%s: barrier %d of %u threads", what, barrier, count);
+    struct barrier *b = &w->part->barriers[barrier];
+    if (b->arrived && b->count != count)
+        emulate_fail("%s: barrier %d is for %u threads, and others say %u", what,
+                     barrier, count, b->count);
+    if (b->here[w->in] & bit)
+        emulate_fail("%s: comes to barrier %d again before the others came once", what,
+                     barrier);
+    b->count = count;
+    b->here[w->in] |= bit;
+    b->arrived++;
+    if (is_complete(w->part, b)) {
+        release(w->part, b);
+    } else if (wait) {
+        b->waits[w->in] |= bit;
+        wait_at(what);
+    }
+}
+
+static void
+all_told(void)
+{
+    now.told = 0;
+    now.phase++;
+    for (unsigned i = 0; i < now.warps; i++)
+        for (unsigned l = 0; l < LANES; l++) {
+            struct fiber *f = &now.warp[i].first[l];
+            if (f->waits && strcmp(f->waits, "barrier.cluster.wait") == 0)
+                make_ready(&now.warp[i], 1U << l);
+        }
+}
+
+void
+emulate_cluster_arrive(void)
+{
+    struct fiber *f = self();
+    if (f->told)
+        emulate_fail("barrier.cluster.arrive twice without a wait");
+    f->told = now.phase + 1;
+    if (++now.told == now.alive)
+        all_told();
+}
+
+void
+emulate_cluster_wait(void)
+{
+    struct fiber *f = self();
+    if (!f->told)
+        emulate_fail("barrier.cluster.wait before arrive");
+    if (f->told == now.phase + 1)
+        wait_at("barrier.cluster.wait");
+    f->told = 0;
+}
+
+/* ---- warps ------------------------------------------------------------------------------------ */
+
+unsigned
+emulate_lane(void)
+{
+    return self()->lane;
+}
+
+void
+emulate_meet(const char *what, uint32_t mask, void *room, emulate_all_fn *all)
+{
+    struct fiber *f = self();
+    struct warp *w = f->warp;
+    uint32_t bit = 1U << f->lane;
+    if (!w->arrived) {
+        w->what = what;
+        w->mask = mask;
+        if (!(mask & bit))
+            emulate_fail("%s: the mask %08x does not have its own lane", what, mask);
+        if (mask & ~w->alive)
+            emulate_fail(
+                "%s: the mask %08x has lanes that have ended or never were: %08x", what,
+                mask, mask & ~w->alive);
+    } else if (mask != w->mask || (w->what != what && strcmp(w->what, what) != 0)) {
+        emulate_fail("%s with mask %08x, while others of its warp are at %s with %08x",
+                     what, mask, w->what, w->mask);
+    }
+    w->room[f->lane] = room;
+    w->arrived |= bit;
+    if (w->arrived != mask) {
+        wait_at(what);
+        return;
+    }
+    w->arrived = 0;
+    if (all)
+        all(w->room, mask);
+    make_ready(w, mask);
+}
+
+/* ---- copies that go on beside the program -------------------------------------------------------- */
+
+static char *
+shared_at(uint32_t at, unsigned bytes)
+{
+    if (at % bytes || at < ROOM || at + bytes > now.used)
+        emulate_fail("%u bytes of shared memory at %u, of %zu", bytes, at, now.used);
+    return self()->warp->part->shared + at;
+}
+
+void
+emulate_copy(uint32_t to, const void *from, unsigned copied, unsigned bytes)
+{
+    struct fiber *f = self();
+    if ((uintptr_t)from % bytes)
+        emulate_fail("cp.async of %u bytes from %p, which is not aligned", bytes, from);
+    if (f->n_copies == COPIES)
+        emulate_fail("more than %d copies on their way", COPIES);
+    unsigned at = (f->first_copy + f->n_copies++) % COPIES;
+    f->copies[at] =
+        (struct copy){ shared_at(to, bytes), from, copied, bytes, f->groups };
+}
+
+void
+emulate_copies_end(void)
+{
+    self()->groups++;
+}
+
+static void
+copy_until(struct fiber *f, unsigned group)
+{
+    for (; f->n_copies; f->n_copies--) {
+        struct copy *c = &f->copies[f->first_copy];
+        if (c->group >= group)
+            return;
+        memcpy(c->to, c->from, c->copied);
+        memset(c->to + c->copied, 0, c->bytes - c->copied);
+        f->first_copy = (f->first_copy + 1) % COPIES;
+    }
+}
+
+void
+emulate_copies_wait(unsigned but)
+{
+    struct fiber *f = self();
+    if (f->groups > but)
+        copy_until(f, f->groups - but);
+}
+
+/* ---- pieces of matrices -------------------------------------------------------------------------- */
+
+struct load {
+    const char *from;
+    uint32_t *to;
+};
+
+static void
+load_all(void *const *room, bool turned)
+{
+    for (unsigned m = 0; m < 4; m++) {
+        uint16_t v[8][8];
+        for (unsigned r = 0; r < 8; r++)
+            memcpy(v[r], ((const struct load *)room[8 * m + r])->from, sizeof v[r]);
+        for (unsigned l = 0; l < LANES; l++) {
+            unsigned g = l / 4, t = 2 * (l % 4);
+            uint32_t low = turned ? v[t][g] : v[g][t];
+            uint32_t high = turned ? v[t + 1][g] : v[g][t + 1];
+            ((const struct load *)room[l])->to[m] = high << 16 | low;
+        }
+    }
+}
+
+static void
+load_plain(void *const *room, uint32_t mask)
+{
+    (void)mask;
+    load_all(room, false);
+}
+
+static void
+load_turned(void *const *room, uint32_t mask)
+{
+    (void)mask;
+    load_all(room, true);
+}
+
+void
+emulate_load_matrices(uint32_t r[4], uint32_t at, bool turned)
+{
+    struct load l = { shared_at(at, 16), r };
+    emulate_meet(turned ? "ldmatrix.trans" : "ldmatrix", 0xffffffffU, &l,
+                 turned ? load_turned : load_plain);
+}
+
+typedef float eight __attribute__((vector_size(32), aligned(4)));
+
+struct factors {
+    float *c;
+    const uint32_t *a;
+    uint32_t b[2];
+};
+
+static float
+half_of(uint32_t two, unsigned which)
+{
+    uint32_t bits = which ? two & 0xffff0000U : two << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* See ptx.h for who has what.  a is kept by columns: sums of eight rows go on side by side. */
+static void
+multiply(void *const *room, uint32_t mask)
+{
+    float a[16][16], b[16][8], c[16][8];
+    (void)mask;
+    for (unsigned l = 0; l < LANES; l++) {
+        const struct factors *f = room[l];
+        unsigned g = l / 4, t = 2 * (l % 4);
+        for (unsigned i = 0; i < 2; i++) {
+            for (unsigned h = 0; h < 2; h++) {
+                a[t + 8 * i + h][g] = half_of(f->a[2 * i], h);
+                a[t + 8 * i + h][g + 8] = half_of(f->a[2 * i + 1], h);
+                b[t + 8 * i + h][g] = half_of(f->b[i], h);
+            }
+            memcpy(&c[g + 8 * i][t], f->c + 2 * i, 2 * sizeof(float));
+        }
+    }
+    for (unsigned from = 0; from < 16; from += 8) {
+        eight sum[8], x;
+        memcpy(sum, c[from], sizeof sum);
+        for (unsigned k = 0; k < 16; k++) {
+            memcpy(&x, b[k], sizeof x);
+#pragma GCC unroll 8
+            for (unsigned i = 0; i < 8; i++)
+                sum[i] += a[k][from + i] * x;
+        }
+        memcpy(c[from], sum, sizeof sum);
+    }
+    for (unsigned l = 0; l < LANES; l++) {
+        const struct factors *f = room[l];
+        unsigned g = l / 4, t = 2 * (l % 4);
+        memcpy(f->c, &c[g][t], 2 * sizeof(float));
+        memcpy(f->c + 2, &c[g + 8][t], 2 * sizeof(float));
+    }
+}
+
+void
+emulate_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    struct factors f = { c, a, { b0, b1 } };
+    emulate_meet("mma", 0xffffffffU, &f, multiply);
+}
+
+/* ---- shared memory ---------------------------------------------------------------------------------- */
+
+void *
+emulate_dynamic(void)
+{
+    return self()->warp->part->shared + ROOM;
+}
+
+static void
+fill(struct part *p, size_t at, size_t bytes)
+{
+    UNPOISON(p->shared + at, bytes);
+    memset(p->shared + at, NAN_BYTE, bytes);
+}
+
+void *
+emulate_variable(struct emulate_place *id, size_t bytes)
+{
+    if (id->launch != now.number) {
+        size_t all = 0;
+        id->launch = now.number;
+        id->at = (now.used + 127) / 128 * 128 + 128;
+        now.used = id->at + bytes;
+        if (now.n_variables == VARIABLES)
+            emulate_fail("more than %d variables in shared memory", VARIABLES);
+        now.variable[now.n_variables++] = (struct variable){ id->at, bytes };
+        for (unsigned i = 0; i < now.n_variables; i++)
+            all += now.variable[i].bytes;
+        if (all + now.launch->shared > emulate_device()->sharedMemPerBlockOptin ||
+            now.used > EMULATE_SHARED || all > DEFAULT)
+            emulate_fail("%zu and %zu bytes of shared memory are too many", all,
+                         now.launch->shared);
+        for (unsigned i = 0; i < now.parts; i++)
+            fill(&now.part[i], id->at, bytes);
+    }
+    return self()->warp->part->shared + id->at;
+}
+
+uint32_t
+emulate_address(const void *p)
+{
+    const char *base = self()->warp->part->shared;
+    if ((const char *)p < base || (const char *)p > base + now.used)
+        emulate_fail("%p is not in shared memory", p);
+    return (uint32_t)((const char *)p - base);
+}
+
+void *
+emulate_of_rank(const void *p, unsigned rank)
+{
+    if (rank >= now.parts)
+        emulate_fail("block %u of a cluster of %u", rank, now.parts);
+    return now.part[rank].shared + emulate_address(p);
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------ */
+
+void
+emulate_begin(const char *name, unsigned most)
+{
+    unsigned threads = emulate_threads.x * emulate_threads.y * emulate_threads.z;
+    now.name = name;
+    if (threads > most)
+        emulate_fail("%u threads, and it was compiled for %u at most", threads, most);
+}
+
+static void
+entry(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    const void *stack;
+    size_t size;
+    __sanitizer_finish_switch_fiber(NULL, &stack, &size);
+    if (!now.main_stack) {
+        now.main_stack = stack;
+        now.main_size = size;
+    }
+#endif
+    now.launch->body(now.launch->with);
+    struct fiber *f = self();
+    struct warp *w = f->warp;
+    struct part *p = w->part;
+    uint32_t bit = 1U << f->lane;
+    copy_until(f, f->groups + 1);
+    if (w->arrived && w->mask & bit)
+        emulate_fail("ends while lanes of its warp wait for it at %s", w->what);
+    w->alive &= ~bit;
+    p->ended++;
+    now.alive--;
+    for (int i = 0; i < BARRIERS; i++)
+        if (p->barriers[i].arrived && !p->barriers[i].count &&
+            is_complete(p, &p->barriers[i]))
+            release(p, &p->barriers[i]);
+    if (now.told && now.told == now.alive)
+        all_told();
+    unready(w, bit);
+    change(f, next_of(w), true);
+    abort();
+}
+
+static void
+make_fiber(struct fiber *f)
+{
+    if (!f->stack) {
+        f->stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        f->copies = malloc(COPIES * sizeof *f->copies);
+        if (f->stack == MAP_FAILED || !f->copies ||
+            mprotect(f->stack, GUARD, PROT_NONE) != 0)
+            emulate_fail("no memory for a thread");
+    }
+    UNPOISON(f->stack + GUARD, STACK - GUARD);
+    f->sp = new_stack(f->stack + STACK, entry);
+    f->first_copy = f->n_copies = f->groups = f->told = 0;
+    f->waits = NULL;
+}
+
+/* The fibers of a block of the cluster, which has the warps from `warp` on. */
+static void
+make_part(struct part *p, unsigned warp, struct emulate_xyz block)
+{
+    const struct emulate_launch *l = now.launch;
+    struct emulate_xyz at = { 0, 0, 0 };
+    memset(p->barriers, 0, sizeof p->barriers);
+    p->threads = l->threads.x * l->threads.y * l->threads.z;
+    p->warps = (p->threads + LANES - 1) / LANES;
+    p->ended = 0;
+    p->warp = &now.warp[warp];
+    for (unsigned i = 0; i < p->warps; i++) {
+        struct warp *w = &p->warp[i];
+        unsigned n = p->threads - i * LANES;
+        *w = (struct warp){ 0 };
+        w->alive = w->ready = n >= LANES ? 0xffffffffU : (1U << n) - 1;
+        w->first = &fibers[(warp + i) * LANES];
+        w->part = p;
+        w->at = warp + i;
+        w->in = i;
+        now.ready |= (uint64_t)1 << w->at;
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            struct fiber *f = &w->first[lane];
+            f->warp = w;
+            f->lane = lane;
+            f->waits = NULL;
+            if (lane >= n)
+                continue;
+            make_fiber(f);
+            f->self = (struct emulate_thread){ at, block };
+            if (++at.x == l->threads.x) {
+                at.x = 0;
+                at.y++;
+            }
+            if (at.y == l->threads.y) {
+                at.y = 0;
+                at.z++;
+            }
+        }
+    }
+    if (l->shared)
+        fill(p, ROOM, l->shared);
+    for (unsigned i = 0; i < now.n_variables; i++)
+        fill(p, now.variable[i].at, now.variable[i].bytes);
+}
+
+static void
+run_cluster(struct emulate_xyz block)
+{
+    unsigned warps = 0;
+    now.ready = 0;
+    now.told = now.phase = now.alive = 0;
+    for (unsigned i = 0; i < now.parts; i++, block.x++) {
+        make_part(&now.part[i], warps, block);
+        warps += now.part[i].warps;
+        now.alive += now.part[i].threads;
+    }
+    now.warps = warps;
+    change(NULL, next_of(&now.warp[pick(now.ready)]), false);
+    if (now.alive)
+        deadlock();
+}
+
+static bool
+set_up(void)
+{
+    const char *order = getenv("NIBBLE_EMULATE_ORDER");
+    now.back = order && strcmp(order, "back") == 0;
+    fibers = calloc(MOST_WARPS * LANES, sizeof *fibers);
+    for (unsigned i = 0; i < MOST_CLUSTER && fibers; i++) {
+        now.part[i].shared = aligned_alloc(1024, EMULATE_SHARED);
+        if (!now.part[i].shared)
+            return false;
+        POISON(now.part[i].shared, EMULATE_SHARED);
+    }
+    return fibers != NULL;
+}
+
+/* Kernels that may have more shared memory. */
+static struct allowed {
+    const void *kernel;
+    size_t bytes;
+} * allowed;
+static size_t n_allowed;
+
+static size_t
+allowed_of(const void *kernel)
+{
+    for (size_t i = 0; i < n_allowed; i++)
+        if (allowed[i].kernel == kernel)
+            return allowed[i].bytes;
+    return 0;
+}
+
+void
+emulate_allow_shared(const void *kernel, size_t bytes)
+{
+    for (size_t i = 0; i < n_allowed; i++)
+        if (allowed[i].kernel == kernel) {
+            allowed[i].bytes = bytes;
+            return;
+        }
+    struct allowed *more = realloc(allowed, (n_allowed + 1) * sizeof *more);
+    if (!more)
+        emulate_fail("out of memory");
+    allowed = more;
+    allowed[n_allowed++] = (struct allowed){ kernel, bytes };
+}
+
+/* As a device would say it. */
+static cudaError_t
+refuse(const struct emulate_launch *l)
+{
+    uint64_t threads = (uint64_t)l->threads.x * l->threads.y * l->threads.z;
+    if (!l->blocks.x || !l->blocks.y || !l->blocks.z || l->blocks.x > INT32_MAX ||
+        l->blocks.y > 65535 || l->blocks.z > 65535 || !threads ||
+        threads > MOST_THREADS || l->cluster > MOST_CLUSTER ||
+        l->blocks.x % l->cluster ||
+        (threads + LANES - 1) / LANES * l->cluster > MOST_WARPS)
+        return cudaErrorInvalidConfiguration;
+    if (l->shared > emulate_device()->sharedMemPerBlockOptin ||
+        (l->shared > DEFAULT && l->shared > allowed_of(l->kernel)))
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+int
+emulate_run(const struct emulate_launch *l)
+{
+    cudaError_t e = refuse(l);
+    uint64_t n = (uint64_t)l->blocks.x * l->blocks.y * l->blocks.z;
+    if (e != cudaSuccess)
+        return e;
+    pthread_mutex_lock(&one_at_a_time);
+    if (!fibers && !set_up())
+        emulate_fail("out of memory");
+    now.launch = l;
+    now.number++;
+    now.name = NULL;
+    now.parts = l->cluster;
+    now.used = ROOM + l->shared;
+    now.n_variables = 0;
+    now.main_stack = NULL;
+    emulate_blocks = l->blocks;
+    emulate_threads = l->threads;
+    for (uint64_t i = 0; i < n; i += l->cluster) {
+        uint64_t at = now.back ? n - l->cluster - i : i;
+        run_cluster((struct emulate_xyz){ (unsigned)(at % l->blocks.x),
+                                          (unsigned)(at / l->blocks.x % l->blocks.y),
+                                          (unsigned)(at / l->blocks.x / l->blocks.y) });
+    }
+    for (unsigned i = 0; i < now.parts; i++)
+        POISON(now.part[i].shared, EMULATE_SHARED);
+    now.launch = NULL;
+    pthread_mutex_unlock(&one_at_a_time);
+    return cudaSuccess;
+}

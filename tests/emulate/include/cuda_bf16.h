@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* cuda_bf16: what the backend uses of it, for the emulation. */
+#ifndef NIBBLE_TESTS_EMULATE_CUDA_BF16_H
+#define NIBBLE_TESTS_EMULATE_CUDA_BF16_H
+
+#include "cuda_runtime.h"
+
+struct __nv_bfloat16 {
+    uint16_t bits;
+};
+
+struct alignas(4) __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+
+static inline float
+__bfloat162float(__nv_bfloat16 x)
+{
+    return __uint_as_float((unsigned)x.bits << 16);
+}
+
+/* Ties to even. */
+static inline __nv_bfloat16
+__float2bfloat16_rn(float x)
+{
+    unsigned bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffU) > 0x7f800000U)
+        return { 0x7fff };
+    return { (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16) };
+}
+
+static inline __nv_bfloat162
+__floats2bfloat162_rn(float x, float y)
+{
+    return { __float2bfloat16_rn(x), __float2bfloat16_rn(y) };
+}
+
+static inline __nv_bfloat162
+__float2bfloat162_rn(float x)
+{
+    return __floats2bfloat162_rn(x, x);
+}
+
+/* A product of two has 16 bits, which f32 holds: it is rounded once. */
+static inline __nv_bfloat162
+__hmul2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+    return __floats2bfloat162_rn(__bfloat162float(a.x) * __bfloat162float(b.x),
+                                 __bfloat162float(a.y) * __bfloat162float(b.y));
+}
+
+#endif

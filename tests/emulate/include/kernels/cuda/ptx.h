@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/* ptx: what kernels/cuda/ptx.h has, in C for the emulation, which takes this header in its
+ * place.  What PTX calls approximate is off by a unit in the last place here, one way or
+ * the other, so that nobody counts on more. */
+#ifndef NIBBLE_KERNELS_CUDA_PTX_H
+#define NIBBLE_KERNELS_CUDA_PTX_H
+
+#include <cuda_runtime.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <cuda_bf16.h>
+
+static inline uint32_t
+shared_address(const void *p)
+{
+    return emulate_address(p);
+}
+
+static inline uint32_t
+keep(uint32_t x)
+{
+    return x;
+}
+
+static inline void
+copy16(uint32_t to, const void *from, bool there)
+{
+    emulate_copy(to, from, there ? 16 : 0, 16);
+}
+
+static inline void
+copy16_if(uint32_t to, const void *from, bool there)
+{
+    if (there)
+        emulate_copy(to, from, 16, 16);
+}
+
+static inline void
+copy4(uint32_t to, const void *from, bool there)
+{
+    emulate_copy(to, from, there ? 4 : 0, 4);
+}
+
+static inline void
+copies_end(void)
+{
+    emulate_copies_end();
+}
+
+template <int N>
+static inline void
+copies_wait(void)
+{
+    emulate_copies_wait(N);
+}
+
+static inline void
+load4(uint32_t (&r)[4], uint32_t at)
+{
+    emulate_load_matrices(r, at, false);
+}
+
+static inline void
+load4_turned(uint32_t (&r)[4], uint32_t at)
+{
+    emulate_load_matrices(r, at, true);
+}
+
+static inline void
+mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    emulate_mma(c, a, b0, b1);
+}
+
+static inline void
+mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+    uint32_t b1)
+{
+    const uint32_t a[4] = { a0, a1, a2, a3 };
+    emulate_mma(sum, a, b0, b1);
+}
+
+static inline void
+load16_once(uint4 &v, const void *p, bool there)
+{
+    if (there)
+        v = *(const uint4 *)p;
+}
+
+static inline uint32_t
+load2(const void *p, bool there)
+{
+    return there ? *(const uint16_t *)p : 0;
+}
+
+/* Subnormal numbers are 0. */
+static inline float
+emulate_flush(float x)
+{
+    return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x;
+}
+
+static inline float
+emulate_off(float y, float x)
+{
+    uint32_t mix = __float_as_uint(x) * 2654435761U >> 30;
+    if (y == 0 || !(fabsf(y) < INFINITY))
+        return y;
+    return emulate_flush(
+        __uint_as_float(__float_as_uint(y) + (mix == 1) - (uint32_t)(mix == 2)));
+}
+
+static inline float
+inverse_fast(float x)
+{
+    return emulate_off(1 / emulate_flush(x), x);
+}
+
+static inline float
+root_fast(float x)
+{
+    return emulate_off(sqrtf(emulate_flush(x)), x);
+}
+
+static inline float
+exp2_fast(float x)
+{
+    return emulate_off(exp2f(emulate_flush(x)), x);
+}
+
+static inline uint32_t
+two_bf16(float low, float high)
+{
+    return (uint32_t)__float2bfloat16_rn(high).bits << 16 |
+           __float2bfloat16_rn(low).bits;
+}
+
+static inline float
+low_bf16(uint32_t x)
+{
+    return __uint_as_float(x << 16);
+}
+
+static inline float
+high_bf16(uint32_t x)
+{
+    return __uint_as_float(x & 0xffff0000U);
+}
+
+static inline void
+block_meets(void)
+{
+    emulate_barrier("bar.sync 0", 0, 0, true);
+}
+
+static inline void
+pair_tell(int barrier)
+{
+    emulate_barrier("bar.arrive of a pair", barrier, 64, false);
+}
+
+static inline void
+pair_wait(int barrier)
+{
+    emulate_barrier("bar.sync of a pair", barrier, 64, true);
+}
+
+#endif

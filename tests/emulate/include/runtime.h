@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/* runtime: what the backend uses of the CUDA runtime's functions for the host, for the
+ * emulation: names and meanings are CUDA's, the rest is ours. */
+#ifndef NIBBLE_TESTS_EMULATE_RUNTIME_H
+#define NIBBLE_TESTS_EMULATE_RUNTIME_H
+
+#include <stddef.h>
+
+#define CUDART_VERSION 13000
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchOutOfResources = 701,
+} cudaError_t;
+
+typedef struct emulate_stream *cudaStream_t;
+typedef struct emulate_event *cudaEvent_t;
+
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost = 2,
+    cudaMemcpyDeviceToDevice = 3,
+};
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+};
+enum { cudaSharedmemCarveoutMaxShared = 100 };
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem, sharedMemPerBlockOptin;
+    int major, minor, multiProcessorCount;
+};
+typedef struct cudaDeviceProp cudaDeviceProp;
+
+const char *cudaGetErrorName(cudaError_t e);
+const char *cudaGetErrorString(cudaError_t e);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaMemGetInfo(size_t *free, size_t *all);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                            enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t *event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t emulate_malloc(void **p, size_t bytes);
+cudaError_t emulate_malloc_host(void **p, size_t bytes);
+cudaError_t emulate_attribute(const void *kernel, enum cudaFuncAttribute which,
+                              int value);
+
+/* What the next cudaGetLastError says. */
+void emulate_error(cudaError_t e);
+/* The device that is emulated. */
+const cudaDeviceProp *emulate_device(void);
+/* Before memory is read or written. */
+void emulate_settle(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT */
+/* products: cuBLASLt's, for the emulation: f32, bf16 and, where the device that is emulated
+ * has them, NVFP4 operands, sums in f32. */
+#include "tests/emulate/include/cublasLt.h"
+
+#include "lib/nvfp4/tiles.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct emulate_blas {
+    int unused;
+};
+
+struct emulate_preference {
+    int unused;
+};
+
+struct emulate_product {
+    int turned[2]; // cublasOperation_t
+    int on_device, scaled[2];
+    const uint8_t *scales[2];
+};
+
+struct emulate_layout {
+    cudaDataType_t type;
+    size_t rows, cols, ld;
+};
+
+/* ---- handles ------------------------------------------------------------------------------ */
+
+const char *
+cublasLtGetStatusString(cublasStatus_t s)
+{
+    return s == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+           : s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+           : s == CUBLAS_STATUS_ALLOC_FAILED  ? "CUBLAS_STATUS_ALLOC_FAILED"
+                                              : "CUBLAS_STATUS_INVALID_VALUE";
+}
+
+/* None that there is. */
+size_t
+cublasLtGetVersion(void)
+{
+    return 1;
+}
+
+static cublasStatus_t
+make(void *to, size_t bytes)
+{
+    void *p = calloc(1, bytes);
+    memcpy(to, &p, sizeof p);
+    return p ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+}
+
+cublasStatus_t
+cublasLtCreate(cublasLtHandle_t *lt)
+{
+    return make(lt, sizeof **lt);
+}
+
+cublasStatus_t
+cublasLtDestroy(cublasLtHandle_t lt)
+{
+    free(lt);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeType_t compute,
+                         cudaDataType_t scale)
+{
+    if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return make(op, sizeof **op);
+}
+
+cublasStatus_t
+cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t op)
+{
+    free(op);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
+                               cublasLtMatmulDescAttributes_t which, const void *value,
+                               size_t size)
+{
+    void *to = which == CUBLASLT_MATMUL_DESC_TRANSA            ? (void *)&op->turned[0]
+               : which == CUBLASLT_MATMUL_DESC_TRANSB          ? (void *)&op->turned[1]
+               : which == CUBLASLT_MATMUL_DESC_POINTER_MODE    ? (void *)&op->on_device
+               : which == CUBLASLT_MATMUL_DESC_A_SCALE_MODE    ? (void *)&op->scaled[0]
+               : which == CUBLASLT_MATMUL_DESC_B_SCALE_MODE    ? (void *)&op->scaled[1]
+               : which == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ? (void *)&op->scales[0]
+               : which == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER ? (void *)&op->scales[1]
+                                                               : NULL;
+    bool pointer = which == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ||
+                   which == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER;
+    if (!to || size != (pointer ? sizeof(void *) : sizeof(int)))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type,
+                           uint64_t rows, uint64_t cols, int64_t ld)
+{
+    cublasStatus_t s = make(l, sizeof **l);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        **l = (struct emulate_layout){ type, rows, cols, (size_t)ld };
+    return s;
+}
+
+cublasStatus_t
+cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    free(l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
+{
+    return make(p, sizeof **p);
+}
+
+cublasStatus_t
+cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                     cublasLtMatmulPreferenceAttributes_t which,
+                                     const void *value, size_t size)
+{
+    (void)p, (void)which, (void)value;
+    return size == sizeof(size_t) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* ---- which there are ------------------------------------------------------------------------ */
+
+/* Sizes of d = op(a) op(b); false if they do not fit. */
+struct sizes {
+    size_t m, n, k;
+};
+
+static bool
+sizes_of(struct sizes *s, const struct emulate_product *op,
+         const struct emulate_layout *a, const struct emulate_layout *b,
+         const struct emulate_layout *c, const struct emulate_layout *d)
+{
+    bool ta = op->turned[0] == CUBLAS_OP_T, tb = op->turned[1] == CUBLAS_OP_T;
+    s->m = ta ? a->cols : a->rows;
+    s->k = ta ? a->rows : a->cols;
+    s->n = tb ? b->rows : b->cols;
+    return s->k == (tb ? b->cols : b->rows) && d->rows == s->m && d->cols == s->n &&
+           c->rows == s->m && c->cols == s->n && a->ld >= a->rows && b->ld >= b->rows &&
+           c->ld >= c->rows && d->ld >= d->rows && c->type == d->type &&
+           a->type == b->type;
+}
+
+/* Codes are columns of whole tiles on both sides. */
+static bool
+is_supported(const struct emulate_product *op, const struct emulate_layout *a,
+             const struct emulate_layout *b, const struct emulate_layout *d)
+{
+    bool wide = a->type == CUDA_R_32F, half = a->type == CUDA_R_16BF;
+    if (wide || half)
+        return d->type == CUDA_R_32F || (half && d->type == CUDA_R_16BF);
+    return a->type == CUDA_R_4F_E2M1 && emulate_device()->major >= 10 &&
+           d->type == CUDA_R_32F && op->turned[0] == CUBLAS_OP_T &&
+           op->turned[1] == CUBLAS_OP_N && op->scales[0] && op->scales[1] &&
+           op->scaled[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&
+           op->scaled[1] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&
+           a->rows % 32 == 0 && a->ld % 32 == 0 && b->ld % 32 == 0;
+}
+
+cublasStatus_t
+cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
+                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                               cublasLtMatmulPreference_t want, int most,
+                               cublasLtMatmulHeuristicResult_t *found, int *n)
+{
+    struct sizes s;
+    (void)lt, (void)want;
+    *n = 0;
+    if (!sizes_of(&s, op, a, b, c, d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!is_supported(op, a, b, d))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (; *n < most && *n < 3; ++*n)
+        found[*n].algo.which = *n;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------- */
+
+static float
+from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint16_t
+to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffU) > 0x7f800000U)
+        return 0x7fff;
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float
+get(const void *p, cudaDataType_t type, size_t at)
+{
+    if (type == CUDA_R_32F)
+        return ((const float *)p)[at];
+    return from_bits((uint32_t)((const uint16_t *)p)[at] << 16);
+}
+
+static void
+put(void *p, cudaDataType_t type, size_t at, float x)
+{
+    if (type == CUDA_R_32F)
+        ((float *)p)[at] = x;
+    else
+        ((uint16_t *)p)[at] = to_bf16(x);
+}
+
+/* E2M1, and E4M3 without a sign. */
+static float
+code_value(unsigned code)
+{
+    static const float values[] = { 0, 0.5F, 1, 1.5F, 2, 3, 4, 6 };
+    return code & 8 ? -values[code & 7] : values[code & 7];
+}
+
+static float
+scale_value(unsigned byte)
+{
+    return from_bits((byte & 0x7f) << 20) * 0x1p120F;
+}
+
+/* ---- products ------------------------------------------------------------------------------------- */
+
+/* An operand, element by element: `across` is m or n, `along` is k. */
+struct operand {
+    const void *p;
+    const uint8_t *scales;
+    cudaDataType_t type;
+    size_t of_across, of_along; // how far neighbours are apart
+    size_t along;               // k
+};
+
+static float
+element(const struct operand *o, size_t across, size_t along)
+{
+    if (o->type != CUDA_R_4F_E2M1)
+        return get(o->p, o->type, across * o->of_across + along * o->of_along);
+    size_t at = across * o->of_across + along;
+    unsigned byte = ((const uint8_t *)o->p)[at / 2];
+    size_t tile = tiles_at(across, along / 16, o->along / 16);
+    return code_value(at % 2 ? byte >> 4 : byte & 15) * scale_value(o->scales[tile]);
+}
+
+enum { DEEP = 256, WIDE = 16, MANY = 4, BLOCK = 256 }; // of k, m and n; of m at once
+
+/* Elements as columns of `each`, side by side for each place along; zeros behind the last. */
+static void
+pack(float *to, const struct operand *o, size_t across, size_t n, size_t along,
+     size_t deep, size_t each)
+{
+    for (size_t from = 0; from < n; from += each)
+        for (size_t i = 0; i < each; i++)
+            for (size_t k = 0; k < deep; k++)
+                to[from * deep + k * each + i] =
+                    from + i < n ? element(o, across + from + i, along + k) : 0;
+}
+
+typedef float eight __attribute__((vector_size(32), aligned(4)));
+
+static void
+add_products(float sum[MANY][WIDE], const float *a, const float *b, size_t deep)
+{
+    eight s[MANY][2], x[2];
+    memcpy(s, sum, sizeof s);
+    for (size_t k = 0; k < deep; k++) {
+        memcpy(x, a + k * WIDE, sizeof x);
+        for (size_t j = 0; j < MANY; j++) {
+            s[j][0] += b[k * MANY + j] * x[0];
+            s[j][1] += b[k * MANY + j] * x[1];
+        }
+    }
+    memcpy(sum, s, sizeof s);
+}
+
+/* sums (n, m) = op(a) op(b) */
+static void
+multiply(float *sums, const struct operand *a, const struct operand *b,
+         const struct sizes *s, float *room)
+{
+    float *left = room, *right = room + BLOCK * DEEP;
+    for (size_t k = 0; k < s->k; k += DEEP) {
+        size_t deep = s->k - k < DEEP ? s->k - k : DEEP;
+        pack(right, b, 0, s->n, k, deep, MANY);
+        for (size_t m = 0; m < s->m; m += BLOCK) {
+            size_t tall = s->m - m < BLOCK ? s->m - m : BLOCK;
+            pack(left, a, m, tall, k, deep, WIDE);
+            for (size_t j = 0; j < s->n; j += MANY)
+                for (size_t i = 0; i < tall; i += WIDE) {
+                    float sum[MANY][WIDE] = { 0 };
+                    size_t w = tall - i < WIDE ? tall - i : WIDE;
+                    size_t h = s->n - j < MANY ? s->n - j : MANY;
+                    add_products(sum, left + i * deep, right + j * deep, deep);
+                    for (size_t y = 0; y < h; y++)
+                        for (size_t x = 0; x < w; x++)
+                            sums[(j + y) * s->m + m + i + x] += sum[y][x];
+                }
+        }
+    }
+}
+
+cublasStatus_t
+cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
+               const void *a, cublasLtMatrixLayout_t la, const void *b,
+               cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+               cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+               cudaStream_t stream)
+{
+    struct sizes s;
+    bool ta = op->turned[0] == CUBLAS_OP_T, tb = op->turned[1] == CUBLAS_OP_T;
+    (void)lt, (void)algo, (void)workspace, (void)bytes, (void)stream;
+    if (!sizes_of(&s, op, la, lb, lc, ld) || !op->on_device)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!is_supported(op, la, lb, ld))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    emulate_settle();
+    struct operand x = { a,  op->scales[0], la->type, ta ? la->ld : 1, ta ? 1 : la->ld,
+                         s.k };
+    struct operand y = { b,  op->scales[1], lb->type, tb ? 1 : lb->ld, tb ? lb->ld : 1,
+                         s.k };
+    float *sums = calloc(s.m * s.n + 1, sizeof *sums);
+    float *room = malloc((BLOCK + s.n + MANY) * DEEP * sizeof *room);
+    if (sums && room) {
+        float factor, kept;
+        multiply(sums, &x, &y, &s, room);
+        memcpy(&factor, alpha, sizeof factor);
+        memcpy(&kept, beta, sizeof kept);
+        for (size_t j = 0; j < s.n; j++)
+            for (size_t i = 0; i < s.m; i++) {
+                float v = factor * sums[j * s.m + i];
+                if (kept != 0)
+                    v += kept * get(c, lc->type, j * lc->ld + i);
+                put(d, ld->type, j * ld->ld + i, v);
+            }
+    }
+    cublasStatus_t done =
+        sums && room ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+    free(sums);
+    free(room);
+    return done;
+}
