@@ -190,9 +190,8 @@ struct kernels {
                            const struct weight *const *w, size_t n, size_t tokens,
                            const void *c);
     void (*linear_many_dw)(struct kernels *k, const struct grad *const *dw,
-                           const void *dy, const void *x,
-                           const struct weight *const *w, size_t n, size_t tokens,
-                           bool add);
+                           const void *dy, const void *x, const struct weight *const *w,
+                           size_t n, size_t tokens, bool add);
     /* Activations as NVFP4, by the quantizer `max` or `native`: the bytes of nvfp4_quant
      * for each row, with its largest magnitude.  A row that is not finite has NaN for its
      * tensor scale.  to->rows and in are given. */

@@ -487,8 +487,8 @@ rope_part(void *ctx, size_t i, unsigned worker, struct err *err)
 static void
 rotate(struct cpu *c, float *x, const struct turn *t, size_t row, bool back)
 {
-    struct rope_job j = { c,        x,   t->table, t->position, t->tokens, t->heads,
-                          t->dim, row, 0,        back };
+    struct rope_job j = { c,        x,      t->table, t->position, t->tokens,
+                          t->heads, t->dim, row,      0,           back };
     j.part = SOME / (t->heads * t->dim) + 1;
     cpu_for(c, (t->tokens + j.part - 1) / j.part, rope_part, &j);
 }

@@ -300,9 +300,9 @@ void cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy,
 void cuda_linear_many_dx(struct kernels *k, void *dx, const void *dy,
                          const struct weight *const *w, size_t n, size_t tokens,
                          const void *add);
-void cuda_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *dy,
-                         const void *x, const struct weight *const *w, size_t n,
-                         size_t tokens, bool add);
+void cuda_linear_many_dw(struct kernels *k, const struct grad *const *dw,
+                         const void *dy, const void *x, const struct weight *const *w,
+                         size_t n, size_t tokens, bool add);
 void cuda_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
                  size_t tokens);
 

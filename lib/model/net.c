@@ -39,7 +39,7 @@ struct pass {
     void *norm, *act;      // (T, C), (T, F)
     struct packed_rows in; // what products take of them, if that is quantized
     void *dh, *dn, *datt, *dact;
-    void *dqkv; // (T, Q + 2 K): columns of queries, keys, values
+    void *dqkv;             // (T, Q + 2 K): columns of queries, keys, values
     float *delta;           // (heads, T)
     void *learnt, *dlearnt; // rows of top that have labels
     void *logits;           // (rows, V)

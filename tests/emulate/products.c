@@ -14,7 +14,7 @@ struct emulate_blas {
 };
 
 struct emulate_preference {
-    int unused;
+    uint32_t align;
 };
 
 struct emulate_product {
@@ -124,7 +124,10 @@ cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
 cublasStatus_t
 cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
-    return make(p, sizeof **p);
+    cublasStatus_t s = make(p, sizeof **p);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        (*p)->align = 16; // the library says 256; no kernel of its asks for more
+    return s;
 }
 
 cublasStatus_t
@@ -139,8 +142,12 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
                                      cublasLtMatmulPreferenceAttributes_t which,
                                      const void *value, size_t size)
 {
-    (void)p, (void)which, (void)value;
-    return size == sizeof(size_t) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    bool aligns = which != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    if (size != (aligns ? sizeof p->align : sizeof(size_t)))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (aligns)
+        memcpy(&p->align, value, size);
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 /* ---- which there are ------------------------------------------------------------------------ */
@@ -189,14 +196,14 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
                                cublasLtMatmulHeuristicResult_t *found, int *n)
 {
     struct sizes s;
-    (void)lt, (void)want;
+    (void)lt;
     *n = 0;
     if (!sizes_of(&s, op, a, b, c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_supported(op, a, b, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *n < most && *n < 3; ++*n)
-        found[*n].algo.which = *n;
+        found[*n].algo = (cublasLtMatmulAlgo_t){ *n, want->align };
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -340,11 +347,14 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
 {
     struct sizes s;
     bool ta = op->turned[0] == CUBLAS_OP_T, tb = op->turned[1] == CUBLAS_OP_T;
-    (void)lt, (void)algo, (void)workspace, (void)bytes, (void)stream;
+    uintptr_t places = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
+    (void)lt, (void)workspace, (void)bytes, (void)stream;
     if (!sizes_of(&s, op, la, lb, lc, ld) || !op->on_device)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_supported(op, la, lb, ld))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (algo->align == 0 || places % algo->align)
+        return CUBLAS_STATUS_INVALID_VALUE;
     emulate_settle();
     struct operand x = { a,  op->scales[0], la->type, ta ? la->ld : 1, ta ? 1 : la->ld,
                          s.k };

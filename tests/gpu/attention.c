@@ -199,7 +199,8 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     struct heads h = { tokens, 0, query, kv, dim, first, length, 0 };
     struct inputs in = make_inputs(&h, tokens, act);
     h.first = pair_bytes(first, tokens * sizeof *first);
-    float *lse = pair_poisoned(query * tokens * 4), *work = pair_poisoned(query * tokens * 4);
+    float *lse = pair_poisoned(query * tokens * 4),
+          *work = pair_poisoned(query * tokens * 4);
     void *out = pair_poisoned(tokens * q * bytes);
     char *alone = pair_poisoned(tokens * (q + 2 * k) * bytes);
     char *all = pair_poisoned(tokens * row * bytes);
@@ -224,7 +225,8 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     for (size_t t = 0; t < tokens; t++)
         for (size_t i = at; i < row; i++)
             wrong += isnan(found[t * row + i]) ? 0 : 1;
-    CHECK_SAY(wrong == 0, "columns, %s, %zu tokens, %zu/%zu x %zu, length %zu: %zu rows",
+    CHECK_SAY(wrong == 0,
+              "columns, %s, %zu tokens, %zu/%zu x %zu, length %zu: %zu rows",
               act == DT_F32 ? "f32" : "bf16", tokens, query, kv, dim, length, wrong);
     free(found);
     free(want);
@@ -458,7 +460,9 @@ time_decoding(size_t past)
     size_t n = (past + 1) * KV * DIM, layers = ((size_t)256 << 20) / n / 2 + 1;
     size_t times = layers * (1 + 200 / layers);
     const int32_t first = 0;
-    struct heads h = { 1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first), 0, 0 };
+    struct heads h = {
+        1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first), 0, 0
+    };
     char *key = fill(n * layers, 1), *value = fill(n * layers, 2);
     void *q = fill(QUERY * DIM, 3), *out = fill(QUERY * DIM, 4);
     float *lse = gpu->alloc(gpu, QUERY * 4);

@@ -202,9 +202,11 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
         w[i] = &b[i].gpu;
         here[i] = &b[i].cpu;
         // Apart: one behind the other, but not in this order.
-        dw[i] = (struct grad){
-            place + (together ? at : i ? at - outs[0] : ALL - outs[0]) * in * size, of_grad
-        };
+        dw[i] = (struct grad){ place + (together ? at
+                                        : i      ? at - outs[0]
+                                                 : ALL - outs[0]) *
+                                           in * size,
+                               of_grad };
         want_dw[i] = (struct grad){ calloc(outs[i] * in, sizeof(float)), DT_F32 };
         NEED(want_dw[i].values);
         to[i] = &dw[i];
@@ -217,8 +219,9 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
         gpu->linear_many_dx(gpu, dx, gdy, w, LINEAR_MANY, tokens, add);
         cpu->linear_many_dx(cpu, want, dy, here, LINEAR_MANY, tokens, add ? c : NULL);
         float *found = pair_get(dx, act, n);
-        snprintf(what, sizeof what, "dx of many, %s, form %d, %zu tokens of %zu, way %d",
-                 dtype_name(act), form, tokens, in, pass);
+        snprintf(what, sizeof what,
+                 "dx of many, %s, form %d, %zu tokens of %zu, way %d", dtype_name(act),
+                 form, tokens, in, pass);
         PAIR_NEAR(what, found, want, n, 2 * limit(b[0].gpu.dtype));
         free(found);
     }

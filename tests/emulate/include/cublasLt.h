@@ -39,7 +39,11 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32,
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
-    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
 
 typedef struct emulate_blas *cublasLtHandle_t;
@@ -48,6 +52,7 @@ typedef struct emulate_layout *cublasLtMatrixLayout_t;
 typedef struct emulate_preference *cublasLtMatmulPreference_t;
 typedef struct {
     int which;
+    uint32_t align; // bytes that its pointers must be multiples of
 } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;
