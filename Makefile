@@ -283,7 +283,7 @@ check-whoami: all
 	NIBBLE_BIN=$(abspath $(BIN)) pipelines/whoami/check-kills.sh $(KILLS) out/whoami-kills SMALL=1
 
 ## test        all tests: unit programs, bats, layers, a few seconds of fuzzing
-test: all test-programs fuzz-programs
+test: all test-programs fuzz-programs $(if $(shell command -v $(CXX)),emulated)
 	@$(TEST_ENV) tools/test.sh unit bats fuzz
 
 ## check       the quick part of test, about a minute
@@ -312,7 +312,7 @@ check-sanitize-gpu: all gpu-programs
 ## emulated    the CUDA backend for tests on the CPU: no nvcc, no GPU (tests/emulate)
 emulated: $(BUILD)/emulate/libnibble-cuda.so $(BUILD)/emulate/libcuda.so.1
 
-## check-emulated  its operations and steps against the CPU's, as check-gpu; minutes
+## check-emulated  its operations and steps against the CPU's; minutes
 check-emulated: all gpu-programs emulated
 	@$(TEST_ENV) tests/emulate/check.sh
 
@@ -320,7 +320,8 @@ check-emulated: all gpu-programs emulated
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all
 check-san: test-programs | $(SETUP)
-	$(MAKE) BUILD=build-san BIN=build-san/bin NVCC= CFLAGS='$(SAN_FLAGS)' all test-programs
+	$(MAKE) BUILD=build-san BIN=build-san/bin NVCC= CFLAGS='$(SAN_FLAGS)' all test-programs \
+		$(if $(shell command -v $(CXX)),emulated)
 	@$(TEST_ENV) NIBBLE_SAN=1 NIBBLE_BUILD=$(abspath build-san) \
 		NIBBLE_BIN=$(abspath build-san/bin) NIBBLE_PLAIN=$(abspath $(BUILD)) \
 		tools/test.sh --tags '!nosan' unit bats valgrind

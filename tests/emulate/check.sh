@@ -14,6 +14,7 @@
 # Environment: NIBBLE_BIN and NIBBLE_BUILD, as tools/test.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+shopt -s lastpipe # what count counts is counted here
 export LC_ALL=C
 
 export NIBBLE_BIN=${NIBBLE_BIN:-$PWD/bin} NIBBLE_BUILD=${NIBBLE_BUILD:-$PWD/build}

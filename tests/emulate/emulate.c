@@ -69,6 +69,7 @@ struct warp {
 
 struct barrier {
     unsigned arrived, count;
+    int line;
     uint32_t here[LANES], waits[LANES]; // lanes of each warp
 };
 
@@ -290,7 +291,7 @@ is_complete(const struct part *p, const struct barrier *b)
 }
 
 void
-emulate_barrier(const char *what, int barrier, unsigned count, bool wait)
+emulate_barrier(const char *what, int barrier, unsigned count, bool wait, int line)
 {
     struct fiber *f = self();
     struct warp *w = f->warp;
@@ -304,6 +305,10 @@ emulate_barrier(const char *what, int barrier, unsigned count, bool wait)
     if (b->here[w->in] & bit)
         emulate_fail("%s: comes to barrier %d again before the others came once", what,
                      barrier);
+    if (b->arrived && b->line != line)
+        emulate_fail("%s of line %d, while others of its block are at that of line %d",
+                     what, line, b->line);
+    b->line = line;
     b->count = count;
     b->here[w->in] |= bit;
     b->arrived++;
@@ -502,7 +507,7 @@ half_of(uint32_t two, unsigned which)
 }
 
 /* See ptx.h for who has what.  a is kept by columns: sums of eight rows go on side by side. */
-static void
+__attribute__((no_sanitize_address, no_sanitize_undefined, optimize("O3"))) static void
 multiply(void *const *room, uint32_t mask)
 {
     float a[16][16], b[16][8], c[16][8];

@@ -66,8 +66,10 @@ typedef void emulate_all_fn(void *const *room, uint32_t mask);
 void emulate_meet(const char *what, uint32_t mask, void *room, emulate_all_fn *all);
 unsigned emulate_lane(void);
 
-/* count: threads of the barrier, 0: all of the block; wait: false: only tell. */
-void emulate_barrier(const char *what, int barrier, unsigned count, bool wait);
+/* count: threads of the barrier, 0: all of the block; wait: false: only tell; line: where
+ * all of them must be, 0: anywhere. */
+void emulate_barrier(const char *what, int barrier, unsigned count, bool wait,
+                     int line);
 void emulate_cluster_arrive(void);
 void emulate_cluster_wait(void);
 

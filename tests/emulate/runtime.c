@@ -11,6 +11,13 @@
 #include <string.h>
 #include <time.h>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define POISON(p, n) __asan_poison_memory_region(p, n)
+#else
+#define POISON(p, n)
+#endif
+
 enum { HUGE = 1 << 20, NAN_BYTE = 0xff };
 static const size_t all_memory = (size_t)8 << 30;
 
@@ -166,6 +173,8 @@ emulate_malloc(void **p, size_t bytes)
     if (room) {
         if (bytes >= HUGE)
             room = (char *)whole + (256 - (uintptr_t)whole % 256) % 256;
+        POISON((char *)room + bytes,
+               bytes >= HUGE ? (size_t)((char *)whole + 256 - (char *)room) : 0);
         pieces[n_pieces++] = (struct piece){ whole, bytes };
         in_use += bytes;
         if (bytes >= HUGE)

@@ -195,9 +195,9 @@ cudaGridDependencySynchronize(void)
 /* ---- threads ------------------------------------------------------------------------------- */
 
 static inline void
-__syncthreads(void)
+__syncthreads(int line = __builtin_LINE())
 {
-    emulate_barrier("__syncthreads", 0, 0, true);
+    emulate_barrier("__syncthreads", 0, 0, true, line);
 }
 
 static inline void

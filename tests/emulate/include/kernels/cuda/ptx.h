@@ -151,19 +151,19 @@ high_bf16(uint32_t x)
 static inline void
 block_meets(void)
 {
-    emulate_barrier("bar.sync 0", 0, 0, true);
+    emulate_barrier("bar.sync 0", 0, 0, true, 0);
 }
 
 static inline void
 pair_tell(int barrier)
 {
-    emulate_barrier("bar.arrive of a pair", barrier, 64, false);
+    emulate_barrier("bar.arrive of a pair", barrier, 64, false, 0);
 }
 
 static inline void
 pair_wait(int barrier)
 {
-    emulate_barrier("bar.sync of a pair", barrier, 64, true);
+    emulate_barrier("bar.sync of a pair", barrier, 64, true, 0);
 }
 
 #endif

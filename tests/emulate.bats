@@ -1,0 +1,68 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# The CUDA backend's own kernels, run on the CPU by tests/emulate: no GPU is used, and no
+# time means anything.  "make check-emulated" runs more cases.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+    BUILD=$(realpath -m "${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}")
+    NIBBLE_BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
+    CHECK=$BATS_TEST_DIRNAME/emulate/check.sh
+    export BUILD NIBBLE_BIN CHECK NIBBLE_BUILD=$BUILD
+}
+
+setup() {
+    [ -e "$BUILD/emulate/libnibble-cuda.so" ] || skip "no emulation: there is no C++ compiler"
+}
+
+# broken EDIT: a copy of quant.cu that perl has changed, in place of the one there is.
+broken() {
+    local to=$BATS_TEST_TMPDIR
+    cd "$BATS_TEST_DIRNAME/.." || return
+    mkdir -p "$to/kernels"
+    perl -0pe "$1" kernels/cuda/quant.cu >"$to/quant.cu"
+    run ! cmp -s kernels/cuda/quant.cu "$to/quant.cu"
+    python3 -B tests/emulate/translate.py "$to/quant.cu" >"$to/quant.cpp"
+    "${CXX:-g++}" -std=c++17 -Itests/emulate/include -I. -D_GNU_SOURCE -D__CUDACC__ -w -fPIC \
+        -ffp-contract=off -fno-strict-aliasing -march=native -c -o "$to/quant.o" "$to/quant.cpp"
+    find "$BUILD/emulate" -name '*.o' ! -name driver.o ! -path "$BUILD/emulate/quant.o" \
+        -exec "${CXX:-g++}" -shared -o "$to/broken.so" "$to/quant.o" {} +
+    export NIBBLE_CUDA=$to/broken.so LD_LIBRARY_PATH=$BUILD/emulate
+}
+
+# bats test_tags=slow,native
+@test "every operation is the CPU's, by the kernels themselves" {
+    run -0 "$CHECK" operations
+    [[ $output == *'no GPU is used'* ]]
+}
+
+# bats test_tags=slow,native
+@test "no order of threads and blocks, and no smaller device, changes that" {
+    run -0 "$CHECK" others
+}
+
+# bats test_tags=slow,native,nosan
+@test "steps, answers and quantized bytes of the programs, and what a failure does to them" {
+    run -0 "$CHECK" programs
+}
+
+# bats test_tags=slow,native,nosan
+@test "a barrier that some threads do not come to is found" {
+    # shellcheck disable=SC2016  # for perl
+    broken 's/(most = float_of_most\(most, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'
+    run "$BUILD/gpu/quant" --tiny
+    [ "$status" -ne 0 ]
+    [[ $output == *amax_kernel*'__syncthreads of line'*'while others'* ]]
+}
+
+# bats test_tags=slow,native,nosan
+@test "a barrier that is missing is found when threads run the other way around" {
+    # shellcheck disable=SC2016  # for perl
+    broken 's/__syncthreads\(\);(\s+if \(threadIdx.x % 32 == 0\)\s+atomicMax)/$1/'
+    run -0 "$BUILD/gpu/quant" --tiny
+    NIBBLE_EMULATE_ORDER=back run "$BUILD/gpu/quant" --tiny
+    [ "$status" -eq 1 ]
+    [[ $output == *amax* ]]
+}
