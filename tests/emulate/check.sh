@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: MIT
 # The CUDA backend's own kernels on the CPU; "make check-emulated" builds and calls this.
 #
-#   tests/emulate/check.sh [PART]...     default: operations others programs
+#   tests/emulate/check.sh [PART]...     default: operations others more programs
 #
 # operations   tests/gpu, their smallest cases, against the CPU's operations
 # others       some of them with threads and blocks in the opposite order, and as if the
 #              device were of sm_120, with less shared memory and products of NVFP4
-# programs     tools/check-gpu.sh: steps of a small model, nvquant's bytes, failures
+# more         the longer ones of these
+# programs     tools/check-gpu.sh: steps of a small model, nvquant's bytes, failures; as
+#              sm_90 and as sm_120, or as NIBBLE_EMULATE_SM says
 #
 # No GPU is used, and no time means anything.  The last line is "N passed, N failed".
 #
@@ -66,19 +68,23 @@ part_others()
 {
     local name
     {
-        for name in attention gemm fp4; do
-            echo "NIBBLE_EMULATE_SM=120 $name"
-        done
-        for name in rows quant adamw fp4; do
+        echo "NIBBLE_EMULATE_SM=120 fp4"
+        for name in quant adamw fp4; do
             echo "NIBBLE_EMULATE_ORDER=back $name"
         done
     } | count
 }
 
+part_more()
+{
+    printf '%s\n' 'NIBBLE_EMULATE_SM=120 attention' 'NIBBLE_EMULATE_SM=120 gemm' \
+        'NIBBLE_EMULATE_ORDER=back rows' | count
+}
+
 part_programs()
 {
     local sm line
-    for sm in 90 120; do
+    for sm in ${NIBBLE_EMULATE_SM:-90 120}; do
         NIBBLE_EMULATE_SM=$sm NIBBLE_GPU_TESTS=open tools/check-gpu.sh >"$dir/log" 2>&1 || :
         sed "\$d; s/^/emulated sm_$sm, /" "$dir/log"
         line=$(tail -n 1 "$dir/log")
@@ -91,13 +97,13 @@ part_programs()
     done
 }
 
-[ $# -gt 0 ] || set -- operations others programs
+[ $# -gt 0 ] || set -- operations others more programs
 [ -e "$NIBBLE_CUDA" ] || { echo "$0: no $NIBBLE_CUDA: make emulated" >&2 && exit 2; }
 echo 'check-emulated: kernels run on the CPU, by tests/emulate; no GPU is used, and times mean nothing'
 for part; do
     case $part in
-    operations | others | programs) "part_$part" ;;
-    *) echo "usage: tests/emulate/check.sh [operations|others|programs]..." >&2 && exit 2 ;;
+    operations | others | more | programs) "part_$part" ;;
+    *) echo "usage: tests/emulate/check.sh [operations|others|more|programs]..." >&2 && exit 2 ;;
     esac
 done
 echo "$passed passed, $failed failed"
