@@ -207,7 +207,7 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
                                                  : ALL - outs[0]) *
                                            in * size,
                                of_grad };
-        want_dw[i] = (struct grad){ calloc(outs[i] * in, sizeof(float)), DT_F32 };
+        want_dw[i] = (struct grad){ calloc(outs[i] * in + 1, 4), DT_F32 };
         NEED(want_dw[i].values);
         to[i] = &dw[i];
         want_to[i] = &want_dw[i];
