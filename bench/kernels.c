@@ -380,6 +380,14 @@ small(struct kernels *k)
       (struct kernels * k, const struct grad *dw, const void *dy, const void *x,       \
        size_t out, size_t in, size_t t, bool add),                                     \
       (k, dw, dy, x, out, in, t, add))                                                 \
+    X(linear_many_dx,                                                                  \
+      (struct kernels * k, void *y, const void *x, const struct weight *const *w,      \
+       size_t n, size_t t, const void *c),                                             \
+      (k, y, x, w, n, t, c))                                                           \
+    X(linear_many_dw,                                                                  \
+      (struct kernels * k, const struct grad *const *dw, const void *dy,               \
+       const void *x, const struct weight *const *w, size_t n, size_t t, bool add),    \
+      (k, dw, dy, x, w, n, t, add))                                                    \
     X(logits,                                                                          \
       (struct kernels * k, float *y, const void *x, const struct weight *w, size_t t), \
       (k, y, x, w, t))                                                                 \

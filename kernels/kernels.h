@@ -184,8 +184,8 @@ struct kernels {
                       const void *x, size_t out, size_t in, size_t tokens, bool add);
     /* The way back of linear_many, dy[i] being columns of one matrix, (tokens, all out),
      * those of the first weight first: dx = sum of dy[i] w[i] + c, and dw[i] (+)= dy[i]'
-     * x.  It is one product where the weights, or their gradients, lie one behind the
-     * other, weights with one multiplier. */
+     * x.  It may be one product where weights share a scale2, or where their gradients lie
+     * one behind the other, which they then do in every run. */
     void (*linear_many_dx)(struct kernels *k, void *dx, const void *dy,
                            const struct weight *const *w, size_t n, size_t tokens,
                            const void *c);

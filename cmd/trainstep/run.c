@@ -551,13 +551,14 @@ run(const struct options *o)
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);
-    r.free_before = r.device.host ? UINT64_MAX : device_free(&r.where);
     check_files(o);
     if (!o->dry_run) {
         settle_target(&r);
         catch_signals();
         save_lock(&r);
     }
+    // Not before a run that was killed has given back what it had.
+    r.free_before = r.device.host ? UINT64_MAX : device_free(&r.where);
     open_checkpoint(&r, o->checkpoint);
     settle_end(&r);
     if (r.end <= r.in_step) {

@@ -279,7 +279,7 @@ cpu_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const vo
     back_to_weight(k, dw, dy, out, x, out, in, tokens, add);
 }
 
-/* A sum goes on where the one before has ended, so this is one product. */
+/* A sum goes on where the one before has ended: the numbers of one product, of f32. */
 static void
 cpu_linear_many_dx(struct kernels *k, void *dx, const void *dy,
                    const struct weight *const *w, size_t n, size_t tokens,

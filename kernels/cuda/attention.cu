@@ -360,13 +360,15 @@ cuda_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
     if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
         return;
     k->ledger.flops += 2 * flops_of(h);
-    if (h->length && cudnn_attention_dx(c, dq, dkey, dvalue, dout, out, lse, q, key, value,
-                                        work, h, h->length)) {
+    bool whole = in_chunks(dq, dkey, dvalue, h);
+    if (h->length && whole &&
+        cudnn_attention_dx(c, dq, dkey, dvalue, dout, out, lse, q, key, value, work, h,
+                           h->length)) {
         cuda_mark(c, "attention's gradients, cuDNN");
         return;
     }
     BY_ACT(c, run_sums, c, work, dout, out, &v);
-    if (has_tensor_cores(c, &v) && in_chunks(dq, dkey, dvalue, h))
+    if (has_tensor_cores(c, &v) && whole)
         attention_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, h, &v);
     else
         attention_plain_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, h, &v);

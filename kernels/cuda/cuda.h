@@ -114,7 +114,8 @@ blocks_of(size_t n, size_t each)
  *                     of its tensor, which only another adamw of it writes; it lets the next
  *                     one begin when it has waited, so that c->updated is all there is to know;
  *   EARLY_QUANTIZERS  values, their amax and weights of columns are read, which kernels.h
- *                     says none of them writes; codes and the like are written. */
+ *                     says none of them writes; codes and the like are written, and a
+ *                     multiplier that several share, by each the same. */
 static __device__ __forceinline__ void
 cuda_next(void)
 {

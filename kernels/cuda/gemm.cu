@@ -35,7 +35,10 @@ struct shape {
     // No gap: two are the same if their bytes are.
 };
 
-enum { MOST = 16 }; // algorithms that are looked at
+enum {
+    MOST = 16, // algorithms that are looked at
+    CUT = 256, // rows that a weight is cut into multiples of
+};
 
 #if CUDART_VERSION >= 12080
 #define HAS_FP4 1
@@ -312,9 +315,9 @@ run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const voi
 
 /* What vectors of 16 bytes do not find: columns may begin anywhere. */
 static int
-odd_align(const void *a, const void *b, const void *d)
+odd_align(const void *a, const void *b, const void *c, const void *d)
 {
-    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d;
+    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
     return all % 16 ? (int)(all & -all) : 0;
 }
 
@@ -324,7 +327,7 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
          const void *add, const float *alpha)
 {
     struct shape mine = *s;
-    mine.align = odd_align(a, b, d);
+    mine.align = odd_align(a, b, add, d);
     mine.algorithm = draw(c, s);
     const struct plan *p = plan_for(c, &mine);
     if (!p)
@@ -370,27 +373,25 @@ as_it_is(const struct cuda *c, const struct weight *w)
            (w->dtype == DT_NVFP4 && w->expanded && c->k.is.act == DT_BF16);
 }
 
-static const void *
-operand(const struct weight *w)
-{
-    return w->dtype == DT_NVFP4 ? w->expanded : w->values;
-}
-
-/* The next rows, from `first` on. */
+/* The next rows, from `first` on.  NVFP4 is cut at the same rows in every form, so that it
+ * changes no number which one there is memory for. */
 static struct rows
 take_rows(struct cuda *c, const struct weight *w, size_t first)
 {
     size_t each = w->in * kernels_act(&c->k);
     struct rows r = { NULL, w->dtype == DT_NVFP4 ? w->scale2 : NULL, first,
                       w->out - first };
-    if (as_it_is(c, w)) {
-        r.p = (const char *)operand(w) + first * each;
-        return r;
-    }
     // NVFP4 as f32 goes by way of bf16, behind it.
     bool twice = w->dtype == DT_NVFP4 && c->k.is.act == DT_F32;
     size_t most = EXPANDED / (twice ? each + each / 2 : each);
-    r.n = r.n < most ? r.n : most ? most : 1;
+    most -= most > CUT ? most % CUT : 0;
+    if (w->dtype == DT_NVFP4 || !as_it_is(c, w))
+        r.n = r.n < most ? r.n : most ? most : 1;
+    if (as_it_is(c, w)) {
+        const char *all = (const char *)(w->dtype == DT_NVFP4 ? w->expanded : w->values);
+        r.p = all + first * each;
+        return r;
+    }
     r.p = c->expanded;
     size_t at = first * w->in, n = r.n * w->in;
     char *half = (char *)c->expanded + (twice ? r.n * each : 0);
@@ -521,18 +522,35 @@ cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const v
     back_to_weight(cuda_of(k), dw, dy, out, x, out, in, tokens, add);
 }
 
-/* Whether n weights are operands as they are, with one multiplier, one behind the other. */
+/* Whether n weights are taken as one: not if they lie one behind the other, which memory
+ * decides, but by sizes and since they share a multiplier. */
 static bool
-lie_together(const struct cuda *c, const struct weight *const *w, size_t n)
+are_one(const struct cuda *c, const struct weight *const *w, size_t n)
 {
-    for (size_t i = 1; i < n; i++) {
-        const struct weight *a = w[i - 1], *b = w[i];
-        if (!as_it_is(c, a) || !as_it_is(c, b) || a->dtype != b->dtype ||
-            a->scale2 != b->scale2 || a->in != b->in ||
-            (const char *)operand(a) + a->out * a->in * kernels_act(&c->k) != operand(b))
-            return false;
-    }
-    return true;
+    bool one = c->k.is.act == DT_BF16 && kernels_outs(w, n) * w[0]->in <= EXPANDED / 2;
+    for (size_t i = 0; i < n; i++)
+        one = one && w[i]->dtype == DT_NVFP4 && w[i]->in == w[0]->in && w[i]->scale2 &&
+              w[i]->scale2 == w[0]->scale2;
+    return one;
+}
+
+/* Their expanded form as one matrix: where it is, or made. */
+static const void *
+all_rows(struct cuda *c, const struct weight *const *w, size_t n)
+{
+    const char *next = (const char *)w[0]->expanded;
+    char *to = (char *)c->expanded;
+    for (size_t i = 0; i < n && next; i++)
+        next = w[i]->expanded == next ? next + w[i]->out * w[i]->in * 2 : NULL;
+    if (next)
+        return w[0]->expanded;
+    for (size_t i = 0; i < n; to += w[i]->out * w[i]->in * 2, i++)
+        if (w[i]->expanded)
+            c->k.copy(&c->k, to, w[i]->expanded, w[i]->out * w[i]->in * 2);
+        else
+            cuda_expand(c, to, (const uint8_t *)w[i]->values, w[i]->scales,
+                        w[i]->out * w[i]->in);
+    return c->expanded;
 }
 
 void
@@ -541,15 +559,19 @@ cuda_linear_many_dx(struct kernels *k, void *dx, const void *dy,
                     const void *add)
 {
     struct cuda *c = cuda_of(k);
-    size_t row = kernels_outs(w, n);
+    size_t row = kernels_outs(w, n), in = w[0]->in;
     const char *from = (const char *)dy;
-    struct weight all = *w[0];
-    all.out = row;
-    if (lie_together(c, w, n))
-        back_to_input(c, dx, dy, row, &all, tokens, add);
-    else
-        for (size_t i = 0; i < n; from += w[i]->out * kernels_act(k), i++)
-            back_to_input(c, dx, from, row, w[i], tokens, i ? dx : add);
+    if (!cuda_ready(c) || tokens == 0)
+        return;
+    if (are_one(c, w, n)) {
+        struct shape s = { in,          tokens, row, in, row, in, in,
+                           CUBLAS_OP_N, CUBLAS_OP_N };
+        s.in = s.out = type_of(k->is.act);
+        multiply(c, &s, dx, all_rows(c, w, n), dy, add, w[0]->scale2);
+        return;
+    }
+    for (size_t i = 0; i < n; from += w[i]->out * kernels_act(k), i++)
+        back_to_input(c, dx, from, row, w[i], tokens, i ? dx : add);
 }
 
 void

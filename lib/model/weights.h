@@ -19,7 +19,9 @@ struct weights {
     bool *known;           // (table.n) what weights_amax has given out
 };
 
-/* quant == NULL: nothing is quantized; expand: to what products see, not packed.  Takes the memory, and points the net's
+/* quant == NULL: nothing is quantized; share: those that engines run as one have one
+ * multiplier, the first row's, and their expanded forms lie behind that of the first;
+ * expand: to what products see, not packed.  Takes the memory, and points the net's
  * projections to it. */
 int weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
                  bool share, bool expand);

@@ -186,6 +186,7 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
     const struct grad *to[LINEAR_MANY], *want_to[LINEAR_MANY];
     struct both b[LINEAR_MANY];
     NEED(want);
+    bool shared = form >= 0 && together;
     if (form > 0 && together)
         expanded = pair_poisoned(ALL * in * 2);
     for (size_t i = 0, at = 0; i < LINEAR_MANY; at += outs[i++]) {
@@ -193,11 +194,13 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
             make_plain(&b[i], DT_BF16, outs[i], in, 3 + (uint32_t)i);
         else
             make_nvfp4(&b[i], form, outs[i], in, 3 + (uint32_t)i);
-        if (expanded) { // one multiplier, that of the first
-            gpu->copy(gpu, expanded + at * in * 2, b[i].gpu.expanded, outs[i] * in * 2);
-            b[i].gpu.expanded = expanded + at * in * 2;
+        if (shared) {
             b[i].gpu.scale2 = b[0].gpu.scale2;
             b[i].cpu.scale2 = b[0].cpu.scale2;
+        }
+        if (expanded) {
+            gpu->copy(gpu, expanded + at * in * 2, b[i].gpu.expanded, outs[i] * in * 2);
+            b[i].gpu.expanded = expanded + at * in * 2;
         }
         w[i] = &b[i].gpu;
         here[i] = &b[i].cpu;
@@ -225,6 +228,26 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
         PAIR_NEAR(what, found, want, n, 2 * limit(b[0].gpu.dtype));
         free(found);
     }
+    // The form that memory allows changes no bit.
+    void *again = pair_poisoned(n * 4);
+    const void *had[LINEAR_MANY];
+    for (int i = 0; i < LINEAR_MANY && form == 1; i++) { // one of them has both
+        had[i] = b[i].gpu.expanded;
+        b[i].gpu.expanded = i == 1 ? had[i] : NULL;
+    }
+    gpu->linear_many_dx(gpu, again, gdy, w, LINEAR_MANY, tokens, NULL);
+    gpu->linear_many_dx(gpu, again, gdy, w, LINEAR_MANY, tokens, again);
+    for (int i = 0; i < LINEAR_MANY && form == 1; i++)
+        b[i].gpu.expanded = had[i];
+    gpu->linear_many_dx(gpu, dx, gdy, w, LINEAR_MANY, tokens, NULL);
+    gpu->linear_many_dx(gpu, dx, gdy, w, LINEAR_MANY, tokens, dx);
+    float *first = pair_get(dx, act, n), *second = pair_get(again, act, n);
+    CHECK_SAY(memcmp(first, second, n * sizeof *first) == 0,
+              "dx of many, %s, form %d, %zu tokens of %zu: other bits packed",
+              dtype_name(act), form, tokens, in);
+    free(first);
+    free(second);
+    gpu->release(gpu, again);
     for (int add = 0; add < 2; add++) {
         gpu->linear_many_dw(gpu, to, gdy, gx, w, LINEAR_MANY, tokens, add);
         cpu->linear_many_dw(cpu, want_to, dy, x, here, LINEAR_MANY, tokens, add);
