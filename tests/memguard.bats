@@ -197,8 +197,8 @@ until_there()
     run -124 guard -l 0.08 -- timeout 20 python3 "$ACT" count heard 120
     [ "$(cat heard)" = 'SIGTERM 1' ]
     rm heard*
-    # The reader of a pipe outlives the writer.
-    run -124 guard -l 0.08 -- bash -c 'python3 "$0" count heard 120 | cat; echo "${PIPESTATUS[*]}"' "$ACT"
+    # The reader of a pipe outlives the writer, and the shell has time for what comes then.
+    run -124 guard -l 0.08 -- bash -c 'python3 "$0" count heard 120 | cat; s=${PIPESTATUS[*]}; sleep 0.2; echo "$s"' "$ACT"
     [ "$(cat heard)" = 'SIGTERM 1' ]
     [[ $output == *'75 0'* ]]
 }

@@ -10,6 +10,7 @@
 #include "lib/core/text.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ enum { EXIT_ENDED = 124, EXIT_NO_EXEC = 126, EXIT_NOT_FOUND = 127, BY_SIGNAL = 1
 /* While it ends the tree it looks this often, and so long after SIGKILL it gives up: a
  * process that waits for a device cannot die. */
 static const double END_POLL = 0.05, KILL_POLL = 0.01, KILL_WAIT = 10;
+static const double GRACE = 1; // for who ends by himself when another one has
 
 enum { OVER = 256, POLL, TERM_FIRST, REPORT };
 
@@ -299,11 +301,21 @@ tell_some(struct run *r, bool by_gpu, bool everybody, bool *sent)
     return fine;
 }
 
+/* Whether one who was told is still there. */
+static bool
+one_is_ending(const struct run *r)
+{
+    for (size_t i = 0; i < r->tree.n; i++)
+        if (r->tree.procs[i].alive && was_told(r, &r->tree.procs[i]))
+            return true;
+    return false;
+}
+
 /* End all that is below us.  false: there was nothing left to signal; how: words. */
 static bool
 end_tree(struct run *r, bool by_gpu, struct buf *how)
 {
-    double began = os_seconds(), first = r->facts.term_first;
+    double began = os_seconds(), first = r->facts.term_first, seen = -GRACE;
     bool sent = false, killing = false, stuck = false;
     for (;;) {
         reap(r);
@@ -313,8 +325,13 @@ end_tree(struct run *r, bool by_gpu, struct buf *how)
         double t = os_seconds() - began;
         if (t >= first)
             killing = true;
-        // In the second half of its time everybody hears.
-        if (!killing && !tell_some(r, by_gpu, t >= first / 2, &sent))
+        if (one_is_ending(r))
+            seen = t;
+        // In the second half of its time everybody hears.  Before, a shell may say what it
+        // has to say of a command that has ended: it is not told in that moment.
+        bool left = t - seen < fmin(GRACE, first / 4);
+        if (!killing && (!left || t >= first / 2) &&
+            !tell_some(r, by_gpu, t >= first / 2, &sent))
             first = t;
         for (size_t i = 0; killing && i < r->tree.n; i++)
             if (r->tree.procs[i].alive &&
