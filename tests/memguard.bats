@@ -198,7 +198,11 @@ until_there()
     [ "$(cat heard)" = 'SIGTERM 1' ]
     rm heard*
     # The reader of a pipe outlives the writer, and the shell has time for what comes then.
-    run -124 guard -l 0.08 -- bash -c 'python3 "$0" count heard 120 | cat; s=${PIPESTATUS[*]}; sleep 0.2; echo "$s"' "$ACT"
+    mkfifo never
+    run -124 guard -l 0.08 -- bash -c 'python3 "$0" count heard 120 | cat
+        s=${PIPESTATUS[*]}
+        read -rt 0.2 <>never
+        echo "$s"' "$ACT"
     [ "$(cat heard)" = 'SIGTERM 1' ]
     [[ $output == *'75 0'* ]]
 }
