@@ -320,8 +320,7 @@ check-emulated: all gpu-programs emulated
 SAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all
 check-san: test-programs | $(SETUP)
-	$(MAKE) BUILD=build-san BIN=build-san/bin NVCC= CFLAGS='$(SAN_FLAGS)' all test-programs \
-		$(if $(shell command -v $(CXX)),emulated)
+	$(MAKE) BUILD=build-san BIN=build-san/bin NVCC= CFLAGS='$(SAN_FLAGS)' all test-programs
 	@$(TEST_ENV) NIBBLE_SAN=1 NIBBLE_BUILD=$(abspath build-san) \
 		NIBBLE_BIN=$(abspath build-san/bin) NIBBLE_PLAIN=$(abspath $(BUILD)) \
 		tools/test.sh --tags '!nosan' unit bats valgrind
@@ -458,7 +457,7 @@ $(EMULATE)/flags: FORCE | $(SETUP)
 	@echo '$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)' | cmp -s - $@ || \
 		echo '$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)' >$@
 
-$(EMULATE)/%.cpp: kernels/cuda/%.cu tests/emulate/translate.py
+$(EMULATE)/%.cpp: kernels/cuda/%.cu tests/emulate/translate.py | $(SETUP)
 	@mkdir -p $(@D)
 	python3 -B tests/emulate/translate.py $< >$@
 

@@ -97,7 +97,8 @@ fetch()
         PATH=$new/venv/bin:$PATH
         cd "$new/llama"
         cmake -G Ninja -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
-            -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF \
+            -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON \
+            -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF \
             -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF
         nice -n 10 cmake --build build -j "$(nproc)" --target llama
     } >"$new/log" 2>&1 || { tail -n 5 "$new/log" >&2 && exit 2; }

@@ -345,6 +345,19 @@ kernels_act(const struct kernels *k)
     return dtype_bits(k->is.act) / 8;
 }
 
+/* From a token to the next in d of turn_dx, and in gradients of so many heads. */
+static inline size_t
+turn_row(const struct turn *t)
+{
+    return t->row ? t->row : t->heads * t->dim;
+}
+
+static inline size_t
+heads_row(const struct heads *h, size_t heads)
+{
+    return h->row ? h->row : heads * h->dim;
+}
+
 /* Columns of what several products of one x give. */
 static inline size_t
 kernels_outs(const struct weight *const *w, size_t n)

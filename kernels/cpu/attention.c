@@ -555,8 +555,8 @@ cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
     j.dq = dq;
     j.dkey = dkey;
     j.dvalue = dvalue;
-    j.q_row = h->row ? h->row : h->query * h->dim;
-    j.kv_row = h->row ? h->row : width;
+    j.q_row = heads_row(h, h->query);
+    j.kv_row = heads_row(h, h->kv);
     for (size_t t = 0; t < h->tokens; t++) {
         memset(j.dkey + t * j.kv_row, 0, width * sizeof(float));
         memset(j.dvalue + t * j.kv_row, 0, width * sizeof(float));

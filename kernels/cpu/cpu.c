@@ -505,7 +505,7 @@ static void
 cpu_turn_dx(struct kernels *k, void *d, float *dgain, const void *x, const float *scale,
             const float *gain, const struct turn *t)
 {
-    size_t row = t->row ? t->row : t->heads * t->dim;
+    size_t row = turn_row(t);
     struct norm_job j = { .dx = d,
                           .dgain = dgain,
                           .dy = d,

@@ -56,13 +56,6 @@ void attention_plain_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
                           const void *key, const void *value, const float *work,
                           const struct heads *h, const struct view *v);
 
-/* From a token to the next in dq, or in dkey and dvalue. */
-static inline size_t
-attention_row(const struct heads *h, size_t heads)
-{
-    return h->row ? h->row : heads * h->dim;
-}
-
 /* ---- on the device ------------------------------------------------------------------ */
 
 /* N rows of a matrix to shared memory, by THREADS threads; those from `rows` on are 0. */

@@ -360,8 +360,8 @@ share_of(const struct heads *h, size_t length, bool back, bool any_order)
     p.dim = (int64_t)h->dim;
     p.query = (int64_t)h->query;
     p.kv = (int64_t)h->kv;
-    p.q_row = back ? (int64_t)(h->row ? h->row : h->query * h->dim) : 0;
-    p.kv_row = back ? (int64_t)(h->row ? h->row : h->kv * h->dim) : 0;
+    p.q_row = back ? (int64_t)heads_row(h, h->query) : 0;
+    p.kv_row = back ? (int64_t)heads_row(h, h->kv) : 0;
     p.docs = (int64_t)docs;
     p.heads = (int64_t)(kv * (h->query / h->kv));
     p.keys = (int64_t)kv;

@@ -391,8 +391,8 @@ attention_back(struct cuda *c, void *dq, void *dkey, void *dvalue, const void *d
                const float *work, const struct heads *h, const struct view *v)
 {
     struct back b = {};
-    b.q_row = attention_row(h, h->query);
-    b.kv_row = attention_row(h, h->kv);
+    b.q_row = heads_row(h, h->query);
+    b.kv_row = heads_row(h, h->kv);
     b.dout = (const bf16 *)dout;
     b.q = (const bf16 *)q;
     b.key = (const bf16 *)key;

@@ -290,8 +290,8 @@ attention_plain_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
                      const struct view *v)
 {
     struct plain_back b = {};
-    b.q_row = attention_row(h, h->query);
-    b.kv_row = attention_row(h, h->kv);
+    b.q_row = heads_row(h, h->query);
+    b.kv_row = heads_row(h, h->kv);
     b.dout = dout;
     b.q = q;
     b.key = key;

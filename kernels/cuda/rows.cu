@@ -1121,8 +1121,7 @@ turn_dx_of(struct cuda *c, void *d, float *dgain, const void *x, const float *sc
            const float *gain, const struct turn *t)
 {
     struct turn mine = *t;
-    if (!t->row)
-        mine.row = t->heads * t->dim;
+    mine.row = turn_row(t);
     if (heads_in_packs(t, place(d) | place(x) | place(gain) | mine.row * sizeof(T)))
         turn_dx_launch<T, HEAD_PACK, 1, lanes<T> / 2>(c, d, dgain, x, scale, gain, &mine);
     else

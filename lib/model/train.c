@@ -221,8 +221,7 @@ point_weights(struct train *t)
 /* ---- gradients ----------------------------------------------------------------------------- */
 
 /* With release one memory serves all tensors, since only the gradients of one product are
- * there at a time.
- * That of the embedding grows from the head to the end of the way back. */
+ * there at a time.  That of the embedding grows from the head to the end of the way back. */
 static bool
 has_own(const struct train *t, size_t i)
 {

@@ -3,6 +3,7 @@
 #include "tests/emulate/emulate.h"
 
 #include "tests/emulate/include/runtime.h"
+#include "tests/emulate/memory.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -12,14 +13,9 @@
 #include <sys/mman.h>
 
 #ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#define POISON(p, n)   __asan_poison_memory_region(p, n)
-#define UNPOISON(p, n) __asan_unpoison_memory_region(p, n)
 enum { STACK = 512 << 10 };
 #else
-#define POISON(p, n)
-#define UNPOISON(p, n)
 enum { STACK = 128 << 10 };
 #endif
 
@@ -34,7 +30,6 @@ enum {
     GUARD = 4096,
     ROOM = 1024,        // where dynamic shared memory begins
     DEFAULT = 48 << 10, // bytes of it without more being allowed
-    NAN_BYTE = 0xff,
 };
 
 /* ---- what there is of a launch ----------------------------------------------------------- */

@@ -23,6 +23,15 @@
 extern "C" {
 #endif
 
+/* bf16 of a number as the device rounds it, ties to even; its NaN is this one. */
+static inline uint16_t
+emulate_bf16(uint32_t bits)
+{
+    if ((bits & 0x7fffffffU) > 0x7f800000U)
+        return 0x7fff;
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 struct emulate_xyz {
     unsigned x, y, z;
 };

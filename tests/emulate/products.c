@@ -3,7 +3,9 @@
  * has them, NVFP4 operands, sums in f32. */
 #include "tests/emulate/include/cublasLt.h"
 
+#include "lib/core/num.h"
 #include "lib/nvfp4/tiles.h"
+#include "tests/emulate/emulate.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -210,29 +212,11 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
 /* ---- numbers ----------------------------------------------------------------------------------- */
 
 static float
-from_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static uint16_t
-to_bf16(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffU) > 0x7f800000U)
-        return 0x7fff;
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static float
 get(const void *p, cudaDataType_t type, size_t at)
 {
     if (type == CUDA_R_32F)
         return ((const float *)p)[at];
-    return from_bits((uint32_t)((const uint16_t *)p)[at] << 16);
+    return num_from_bf16(((const uint16_t *)p)[at]);
 }
 
 static void
@@ -241,7 +225,7 @@ put(void *p, cudaDataType_t type, size_t at, float x)
     if (type == CUDA_R_32F)
         ((float *)p)[at] = x;
     else
-        ((uint16_t *)p)[at] = to_bf16(x);
+        ((uint16_t *)p)[at] = emulate_bf16(num_bits_f32(x));
 }
 
 /* E2M1, and E4M3 without a sign. */
@@ -255,7 +239,7 @@ code_value(unsigned code)
 static float
 scale_value(unsigned byte)
 {
-    return from_bits((byte & 0x7f) << 20) * 0x1p120F;
+    return num_from_bf16((uint16_t)((byte & 0x7f) << 4)) * 0x1p120F;
 }
 
 /* ---- products ------------------------------------------------------------------------------------- */

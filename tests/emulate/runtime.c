@@ -4,6 +4,7 @@
 #include "tests/emulate/include/runtime.h"
 
 #include "tests/emulate/emulate.h"
+#include "tests/emulate/memory.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -11,14 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-#define POISON(p, n) __asan_poison_memory_region(p, n)
-#else
-#define POISON(p, n)
-#endif
-
-enum { HUGE = 1 << 20, NAN_BYTE = 0xff };
+enum { HUGE = 1 << 20 };
 static const size_t all_memory = (size_t)8 << 30;
 
 /* ---- errors -------------------------------------------------------------------------------- */

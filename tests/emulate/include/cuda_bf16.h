@@ -19,14 +19,10 @@ __bfloat162float(__nv_bfloat16 x)
     return __uint_as_float((unsigned)x.bits << 16);
 }
 
-/* Ties to even. */
 static inline __nv_bfloat16
 __float2bfloat16_rn(float x)
 {
-    unsigned bits = __float_as_uint(x);
-    if ((bits & 0x7fffffffU) > 0x7f800000U)
-        return { 0x7fff };
-    return { (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16) };
+    return { emulate_bf16(__float_as_uint(x)) };
 }
 
 static inline __nv_bfloat162
