@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 20, SHARE = 4 << 20 };
+enum { SHARE = 4 << 20 };
 
 /* What one thread does at a time: bytes from .. end - 1 of a payload. */
 struct share {
@@ -23,22 +23,31 @@ struct job {
     struct kernels *k;
     struct store *s;
     struct share *share;
-    uint8_t **room; // (threads) PIECE bytes each, or NULL so far
     bool verify;
     pthread_mutex_t device; // and err
     const struct err *err;
 };
 
-/* The memory of a host's device may be written by all at once. */
-static int
-hand_on(struct job *j, void *to, const void *from, size_t n)
+/* Where the next bytes for `to` are read to: the place itself if a host's device has it. */
+static uint8_t *
+begin_piece(struct job *j, uint8_t *to)
 {
-    if (j->k->is.host) {
-        j->k->upload(j->k, to, from, n);
-        return 0;
-    }
+    if (j->k->is.host)
+        return to;
     pthread_mutex_lock(&j->device);
-    j->k->upload(j->k, to, from, n);
+    uint8_t *room = j->k->stage(j->k);
+    pthread_mutex_unlock(&j->device);
+    return room;
+}
+
+/* n == 0: nothing came. */
+static int
+end_piece(struct job *j, uint8_t *to, uint8_t *room, size_t n)
+{
+    if (j->k->is.host)
+        return 0;
+    pthread_mutex_lock(&j->device);
+    j->k->send(j->k, to, room, n);
     int rc = j->err->kind ? -1 : 0;
     pthread_mutex_unlock(&j->device);
     return rc;
@@ -50,20 +59,20 @@ load_share(void *ctx, size_t i, unsigned worker, struct err *err)
     struct job *j = ctx;
     const struct share *s = &j->share[i];
     const struct tensor *t = s->b->t;
-    uint8_t digest[XXH3_BYTES], *room = j->room[worker];
+    uint8_t digest[XXH3_BYTES];
     struct hash *h = j->verify ? hash_begin(HASH_XXH3) : NULL;
     int rc = 0;
-    if (!room)
-        room = j->room[worker] = malloc(PIECE);
-    if (!room || (j->verify && !h))
+    (void)worker;
+    if (j->verify && !h)
         rc = err_set(err, ERR_MEMORY, "%s: out of memory", j->s->name);
-    for (uint64_t at = s->from; at < s->end && rc == 0; at += PIECE) {
-        size_t n = s->end - at < PIECE ? (size_t)(s->end - at) : PIECE;
-        rc = store_read(j->s, t, at, room, n, err);
+    for (uint64_t at = s->from; at < s->end && rc == 0; at += STAGE_BYTES) {
+        size_t n = s->end - at < STAGE_BYTES ? (size_t)(s->end - at) : STAGE_BYTES;
+        uint8_t *to = (uint8_t *)s->b->to + at, *room = begin_piece(j, to);
+        rc = room ? store_read(j->s, t, at, room, n, err) : -1;
         if (rc == 0 && h)
             hash_add(h, room, n);
-        if (rc == 0)
-            rc = hand_on(j, (uint8_t *)s->b->to + at, room, n);
+        if (room && end_piece(j, to, room, rc == 0 ? n : 0) < 0)
+            rc = -1;
     }
     if (h)
         hash_end(h, rc == 0 ? digest : NULL);
@@ -106,16 +115,12 @@ bulk_load(struct kernels *k, struct store *s, const struct bulk *b, size_t n,
     struct job j = { .k = k, .s = s, .verify = verify, .err = err };
     pthread_mutex_init(&j.device, NULL);
     j.share = calloc(shares + 1, sizeof *j.share);
-    j.room = calloc(threads, sizeof *j.room);
-    if (!j.share || !j.room) {
+    if (!j.share) {
         err_set(&mine, ERR_MEMORY, "%s: out of memory", s->name);
     } else {
         divide(j.share, b, n, verify);
-        par_for(threads, shares, load_share, &j, &mine);
+        par_for(threads < STAGES ? threads : STAGES, shares, load_share, &j, &mine);
     }
-    for (unsigned i = 0; j.room && i < threads; i++)
-        free(j.room[i]);
-    free(j.room);
     free(j.share);
     pthread_mutex_destroy(&j.device);
     if (mine.kind)

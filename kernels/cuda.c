@@ -103,7 +103,7 @@ kernels_cuda_count(void)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_5", why, n) != NULL;
+    return find("nibble_cuda_open_6", why, n) != NULL;
 }
 
 /* ---- free memory, by NVML, which needs no context ------------------------------------- */
@@ -199,7 +199,7 @@ kernels_cuda(const struct device *is, int device, struct err *err)
 {
     char why[512];
     open_fn *f = NULL;
-    *(void **)&f = find("nibble_cuda_open_5", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_6", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;

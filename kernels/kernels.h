@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LINEAR_MANY = 3 };
+enum { LINEAR_MANY = 3, STAGES = 32, STAGE_BYTES = 1 << 20 };
 
 /* A matrix (out, in): y = x W'. */
 struct weight {
@@ -168,6 +168,12 @@ struct kernels {
     void *(*alloc)(struct kernels *k, size_t bytes); // zeros; NULL: the error is kept
     void (*release)(struct kernels *k, void *p);
     void (*upload)(struct kernels *k, void *to, const void *from, size_t bytes);
+    /* The same without a copy on the host: STAGE_BYTES of its memory, into which the caller
+     * puts what `send` then takes, with the room.  Threads may call these two in turns, and
+     * STAGES rooms may be out, one a thread.  NULL: the error is kept.  Not of a device
+     * whose memory is the host's. */
+    void *(*stage)(struct kernels *k);
+    void (*send)(struct kernels *k, void *to, void *room, size_t bytes);
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     int (*download)(struct kernels *k, void *to, const void *from, size_t bytes);
 

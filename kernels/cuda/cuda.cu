@@ -185,39 +185,88 @@ cuda_release(struct kernels *k, void *p)
     free(b);
 }
 
-/* The next buffer of the ring, when it is free. */
 static char *
-next_buffer(struct cuda *c, int *which)
+stage(const struct cuda *c, int i)
 {
-    *which = c->ring_at;
-    c->ring_at = (c->ring_at + 1) % RING;
-    return cuda_check(c, cudaEventSynchronize(c->ring_free[*which]),
-                      "cudaEventSynchronize")
-               ? (char *)c->ring[*which]
-               : NULL;
+    return c->stages + (size_t)i * STAGE_BYTES;
+}
+
+/* Bytes of the i-th piece of so many. */
+static size_t
+piece_of(size_t bytes, size_t i)
+{
+    size_t left = bytes - i * STAGE_BYTES;
+    return left < STAGE_BYTES ? left : STAGE_BYTES;
+}
+
+/* Of page-locked memory what is neither out nor on its way, when that is so; negative: the
+ * error is kept. */
+static int
+take_stage(struct cuda *c)
+{
+    int i = c->stage_at;
+    do
+        i = (i + 1) % STAGES;
+    while (c->stage_out[i]); // STAGES are never out when one is asked for
+    c->stage_at = i;
+    return cuda_ready(c) && cuda_check(c, cudaEventSynchronize(c->stage_free[i]),
+                                       "cudaEventSynchronize")
+               ? i
+               : -1;
+}
+
+static void
+send_stage(struct cuda *c, void *to, int i, size_t bytes)
+{
+    cuda_check(c,
+               cudaMemcpyAsync(to, stage(c, i), bytes, cudaMemcpyHostToDevice, c->stream),
+               "upload");
+    cuda_check(c, cudaEventRecord(c->stage_free[i], c->stream), "cudaEventRecord");
+}
+
+/* Threads of the host may take turns in what follows, and each has a device of its own. */
+static bool
+begin_upload(struct cuda *c)
+{
+    cuda_mark(c, "waiting for the host");
+    c->early = NOT_EARLY;
+    return cuda_ready(c) && cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
 }
 
 static void
 cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
-    cuda_mark(c, "waiting for the host");
-    c->early = NOT_EARLY;
-    // Threads of the host may take turns here, and each has a device of its own.
-    cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
-    for (size_t at = 0; at < bytes && cuda_ready(c); at += RING_BYTES) {
-        size_t n = bytes - at < RING_BYTES ? bytes - at : RING_BYTES;
-        int i;
-        char *room = next_buffer(c, &i);
-        if (!room)
+    if (!begin_upload(c))
+        return;
+    for (size_t p = 0; p * STAGE_BYTES < bytes; p++) {
+        int i = take_stage(c);
+        if (i < 0)
             return;
-        memcpy(room, (const char *)from + at, n);
-        cuda_check(c,
-                   cudaMemcpyAsync((char *)to + at, room, n, cudaMemcpyHostToDevice,
-                                   c->stream),
-                   "upload");
-        cuda_check(c, cudaEventRecord(c->ring_free[i], c->stream), "cudaEventRecord");
+        memcpy(stage(c, i), (const char *)from + p * STAGE_BYTES, piece_of(bytes, p));
+        send_stage(c, (char *)to + p * STAGE_BYTES, i, piece_of(bytes, p));
     }
+}
+
+static void *
+cuda_stage(struct kernels *k)
+{
+    struct cuda *c = cuda_of(k);
+    int i = begin_upload(c) ? take_stage(c) : -1;
+    if (i < 0)
+        return NULL;
+    c->stage_out[i] = true;
+    return stage(c, i);
+}
+
+static void
+cuda_send(struct kernels *k, void *to, void *room, size_t bytes)
+{
+    struct cuda *c = cuda_of(k);
+    int i = (int)(((char *)room - c->stages) / STAGE_BYTES);
+    c->stage_out[i] = false;
+    if (bytes && begin_upload(c))
+        send_stage(c, to, i, bytes);
 }
 
 static void
@@ -241,37 +290,32 @@ cuda_zero(struct kernels *k, void *p, size_t bytes)
     cuda_mark(c, "zero");
 }
 
-/* Two buffers: one arrives while the other is emptied. */
+/* One piece arrives while the one before it is copied on. */
 static int
 cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
-    size_t pieces = (bytes + RING_BYTES - 1) / RING_BYTES;
-    int buffer[RING] = { 0, 0 };
+    size_t pieces = (bytes + STAGE_BYTES - 1) / STAGE_BYTES;
+    int before = -1;
     c->early = NOT_EARLY;
     for (size_t i = 0; i < pieces + 1 && cuda_ready(c); i++) {
-        if (i < pieces) {
-            size_t at = i * RING_BYTES, n = bytes - at < RING_BYTES ? bytes - at
-                                                                    : RING_BYTES;
-            char *room = next_buffer(c, &buffer[i % RING]);
-            if (!room)
-                break;
+        int here = -1;
+        if (i < pieces && (here = take_stage(c)) >= 0) {
             cuda_check(c,
-                       cudaMemcpyAsync(room, (const char *)from + at, n,
-                                       cudaMemcpyDeviceToHost, c->stream),
+                       cudaMemcpyAsync(stage(c, here), (const char *)from + i * STAGE_BYTES,
+                                       piece_of(bytes, i), cudaMemcpyDeviceToHost, c->stream),
                        "download");
-            cuda_check(c, cudaEventRecord(c->ring_free[buffer[i % RING]], c->stream),
+            cuda_check(c, cudaEventRecord(c->stage_free[here], c->stream),
                        "cudaEventRecord");
         }
-        if (i > 0) {
-            size_t at = (i - 1) * RING_BYTES, n = bytes - at < RING_BYTES ? bytes - at
-                                                                          : RING_BYTES;
-            int b = buffer[(i - 1) % RING];
-            cudaError_t e = cudaEventSynchronize(c->ring_free[b]);
+        if (before >= 0) {
+            cudaError_t e = cudaEventSynchronize(c->stage_free[before]);
             e = unless_failing(&((struct whole *)c)->fail.wait, cudaErrorIllegalAddress, e);
             if (cuda_check(c, e, "a step"))
-                memcpy((char *)to + at, c->ring[b], n);
+                memcpy((char *)to + (i - 1) * STAGE_BYTES, stage(c, before),
+                       piece_of(bytes, i - 1));
         }
+        before = here;
     }
     cuda_mark(c, "download");
     return cuda_ready(c) ? 0 : -1;
@@ -292,11 +336,10 @@ cuda_close(struct kernels *k)
     cudnn_close(c);
     while (w->blocks)
         cuda_release(k, w->blocks->p);
-    for (int i = 0; i < RING; i++) {
-        cudaFreeHost(c->ring[i]);
-        if (c->ring_free[i])
-            cudaEventDestroy(c->ring_free[i]);
-    }
+    cudaFreeHost(c->stages);
+    for (int i = 0; i < STAGES; i++)
+        if (c->stage_free[i])
+            cudaEventDestroy(c->stage_free[i]);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     free(w);
@@ -311,6 +354,8 @@ static const struct kernels table = {
     .alloc = cuda_alloc,
     .release = cuda_release,
     .upload = cuda_upload,
+    .stage = cuda_stage,
+    .send = cuda_send,
     .copy = cuda_copy,
     .download = cuda_download,
     .linear = cuda_linear,
@@ -383,10 +428,12 @@ take_own(struct cuda *c)
     c->partials = (float *)cuda_alloc(k, PARTIALS);
     c->expanded = cuda_alloc(k, EXPANDED);
     c->numbers = (float *)cuda_alloc(k, 256 * sizeof(float));
-    for (int i = 0; i < RING; i++)
-        if (!cuda_check(c, cudaMallocHost(&c->ring[i], RING_BYTES), "cudaMallocHost") ||
-            !cuda_check(c,
-                        cudaEventCreateWithFlags(&c->ring_free[i],
+    if (!cuda_check(c, cudaMallocHost(&c->stages, (size_t)STAGES * STAGE_BYTES),
+                    "cudaMallocHost"))
+        return false;
+    for (int i = 0; i < STAGES; i++)
+        if (!cuda_check(c,
+                        cudaEventCreateWithFlags(&c->stage_free[i],
                                                  cudaEventDisableTiming),
                         "cudaEventCreate"))
             return false;
@@ -407,7 +454,7 @@ number_of(const char *variable)
 
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_5(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_6(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");

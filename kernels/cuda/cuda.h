@@ -20,11 +20,9 @@ extern "C" {
 #include <cuda_runtime.h>
 
 enum {
-    RING = 2,              // buffers on the way to and from the device
-    RING_BYTES = 16 << 20, // of each
-    WORKSPACE = 64 << 20,  // of cuBLASLt
-    PARTIALS = 16 << 20,   // of sums that go over rows, and of attention's pieces
-    EXPANDED = 128 << 20,  // of weights that a product takes as bf16
+    WORKSPACE = 64 << 20, // of cuBLASLt
+    PARTIALS = 16 << 20,  // of sums that go over rows, and of attention's pieces
+    EXPANDED = 128 << 20, // of weights that a product takes as bf16
 };
 
 /* Kernels that begin early, see cuda_start; each kind behind its own only. */
@@ -42,18 +40,19 @@ struct cuda {
     size_t shared;    // most bytes of a block, if asked for
     cudaStream_t stream;
     cublasLtHandle_t lt;
-    void *workspace;  // WORKSPACE bytes
-    float *partials;  // PARTIALS bytes: of the operation that runs
-    void *expanded;   // EXPANDED bytes: the same
-    float *sums;      // is.sums bytes, of fp4.cu: the same; NULL: not yet needed
-    float *numbers;   // small: 1, 0 and what an operation needs of its own
-    void *ring[RING]; // page-locked memory of the host
-    cudaEvent_t ring_free[RING];
-    int ring_at;
-    void *cudnn;         // of attention_cudnn
-    struct trace *trace; // NULL: nobody wants to know
-    int early;           // which launches may begin before the last one has ended
-    const void *updated; // by the last adamw, which may still run
+    void *workspace; // WORKSPACE bytes
+    float *partials; // PARTIALS bytes: of the operation that runs
+    void *expanded;  // EXPANDED bytes: the same
+    float *sums;     // is.sums bytes, of fp4.cu: the same; NULL: not yet needed
+    float *numbers;  // small: 1, 0 and what an operation needs of its own
+    char *stages;    // page-locked memory of the host: STAGES of STAGE_BYTES
+    cudaEvent_t stage_free[STAGES];
+    bool stage_out[STAGES]; // to who asked for it
+    int stage_at;           // the last one
+    void *cudnn;            // of attention_cudnn
+    struct trace *trace;    // NULL: nobody wants to know
+    int early;              // which launches may begin before the last one has ended
+    const void *updated;    // by the last adamw, which may still run
     struct plan *plans;
     size_t n_plans, cap_plans;
     struct drawn *drawn; // algorithms of products that are tried, see gemm.cu
