@@ -59,14 +59,14 @@ part_rows(size_t out, unsigned threads)
 }
 
 /* Where vectors are wide a weight is read and decoded again for each four rows of x in
- * less time than it takes to pack it. */
+ * less time than it takes to pack it; NVFP4 is decoded once with AVX2. */
 size_t
 gemv_most(enum isa isa, const struct weight *w, bool bf16)
 {
     if (bf16 && w->dtype == DT_NVFP4 && !FLUSH_APART)
         return 0;
 #if defined __x86_64__
-    if (isa == ISA_AVX512)
+    if (isa == ISA_AVX512 || (isa == ISA_AVX2 && w->dtype == DT_NVFP4))
         return GEMV_MOST;
 #endif
     (void)isa;

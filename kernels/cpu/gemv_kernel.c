@@ -21,8 +21,10 @@ start(const struct gemv *g, size_t token, size_t row)
     return g->bf16 && fabsf(y) < 0x1p-126F ? copysignf(0, y) : y;
 }
 
-#if defined __AVX2__
+#if defined __AVX512BW__
 #include "kernels/cpu/gemv_wide.h"
+#elif defined __AVX2__
+#include "kernels/cpu/gemv_half.h"
 #endif
 
 enum {
@@ -280,9 +282,14 @@ run_strip(const struct gemv *g, size_t row, size_t rows, bool last)
 void
 NAME(gemv)(const struct gemv *g, size_t row, size_t rows)
 {
-#if defined __AVX2__
+#if defined __AVX512BW__
     if (g->w->dtype == DT_NVFP4) {
         wide_gemv(g, row, rows);
+        return;
+    }
+#elif defined __AVX2__
+    if (g->w->dtype == DT_NVFP4 && half_takes(g->w)) {
+        half_gemv(g, row, rows);
         return;
     }
 #endif

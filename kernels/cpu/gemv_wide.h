@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv_wide: rows of NVFP4 against a few rows of x with AVX-512 and AVX2.  Only for
- * gemv_kernel.c, whose sums these are: a lane is a row, products come in the order of k.
+/* gemv_wide: rows of NVFP4 against a few rows of x with AVX-512.  Only for gemv_kernel.c,
+ * whose sums these are: a lane is a row, products come in the order of k.
  *
  * What counts is the number of instructions for a vector of weights: three have to
  * multiply, two in a cycle, so the rest must fit beside them.  So look-ups take as many
  * codes as they can and give bf16, which has all of E2M1; zipped with zeros that is floats.
- * Scales are zipped the same way.  For that, lines of rows are turned into pieces:
- *
- *   AVX-512  16 bits, four columns of a row; a vector has pieces of 32 rows.  A look-up in
- *            32 words takes five bits of each, of which the last is a neighbour's; so the
- *            table is there twice.
- *   AVX2     8 bits, two columns; a vector has 32 rows as well.  Two look-ups in 16 bytes
- *            give the halves of bf16.
+ * Scales are zipped the same way.  For that, lines of rows are turned into pieces of 16
+ * bits, four columns of a row; a vector has pieces of 32 rows.  A look-up in 32 words takes
+ * five bits of each, of which the last is a neighbour's; so the table is there twice.
  *
  * Zips stay within quarters of a vector, so rows are scattered: wide_place.
  *
@@ -53,8 +49,6 @@ struct wide {
 };
 
 /* ---- pieces ------------------------------------------------------------------------------- */
-
-#if defined __AVX512BW__
 
 /* 32 bytes of a row and of another one. */
 static inline __m512i
@@ -171,96 +165,6 @@ wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
     }
 }
 
-#else // AVX2
-
-enum { WIDE_PARTS = 4 }; // of turning: 16 bytes of the rows
-
-static inline void
-wide_zip(__m256i to[16], const __m256i v[16])
-{
-    for (size_t i = 0; i < 8; i++) {
-        to[2 * i] = _mm256_unpacklo_epi8(v[i], v[i + 8]);
-        to[2 * i + 1] = _mm256_unpackhi_epi8(v[i], v[i + 8]);
-    }
-}
-
-/* Bytes of 16 rows and of 16 others beside them, by four rounds of zips. */
-static inline void
-wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
-{
-    uint8_t *out = to->piece + part * 16 * WIDE_ROWS;
-    __m256i v[16], t[16];
-    p += part * 16;
-    for (size_t i = 0; i < 16; i++, p += stride) {
-        v[i] = _mm256_castsi128_si256(_mm_loadu_si128((const void *)p));
-        v[i] = _mm256_inserti128_si256(
-            v[i], _mm_loadu_si128((const void *)(p + 16 * stride)), 1);
-    }
-    for (int round = 0; round < 4; round += 2) {
-        wide_zip(t, v);
-        wide_zip(v, t);
-    }
-    for (size_t i = 0; i < 16; i++)
-        _mm256_store_si256((void *)(out + i * WIDE_ROWS), v[i]);
-}
-
-/* Number i of the pieces. */
-static inline __m256i
-wide_piece(const struct wide_line *line, size_t i)
-{
-    return _mm256_load_si256((const void *)(line->piece + i * WIDE_ROWS));
-}
-
-/* Where row r is in vectors of floats. */
-static inline size_t
-wide_place(size_t r)
-{
-    return r % 16 / 4 * LANES + r / 16 * 4 + r % 4;
-}
-
-/* bf16, whose lower and upper bytes these are. */
-static inline void
-wide_floats(vf out[WIDE_VECS], __m256i low, __m256i high)
-{
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i first = _mm256_unpacklo_epi8(low, high);
-    __m256i second = _mm256_unpackhi_epi8(low, high);
-    out[0] = (vf)_mm256_unpacklo_epi16(zero, first);
-    out[1] = (vf)_mm256_unpackhi_epi16(zero, first);
-    out[2] = (vf)_mm256_unpacklo_epi16(zero, second);
-    out[3] = (vf)_mm256_unpackhi_epi16(zero, second);
-}
-
-/* E4M3 without sign, which is no NaN: four bits too far right for bf16, which has 120 more
- * in the exponent. */
-static inline void
-wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t number)
-{
-    wide_floats(scale, wide_piece(line, number), _mm256_setzero_si256());
-    for (size_t v = 0; v < WIDE_VECS; v++)
-        scale[v] = (vf)((vu)scale[v] << 4) * 0x1p120F;
-}
-
-enum { WIDE_PIECE = 2 }; // columns
-
-/* Column j of pieces number i. */
-static inline void
-wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
-{
-    const __m256i low = _mm256_setr_epi8(
-        0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64, //
-        0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64);
-    const __m256i high = _mm256_setr_epi8(
-        0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64, //
-        0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64);
-    __m256i code = wide_piece(line, i);
-    code = j ? _mm256_srli_epi16(code, 4) : code;
-    code = _mm256_and_si256(code, _mm256_set1_epi8(15));
-    wide_floats(value, _mm256_shuffle_epi8(low, code), _mm256_shuffle_epi8(high, code));
-}
-
-#endif
-
 /* ---- lines -------------------------------------------------------------------------------- */
 
 /* rows lines of n <= WIDE_LINE bytes; what is not there becomes 0. */
@@ -318,8 +222,6 @@ wide_block(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t block,
     for (size_t i = block * PIECES; i < (block + 1) * PIECES; i++, x += WIDE_PIECE) {
         wide_column(sum, s, i, 0, scale, x, tokens, two);
         wide_column(sum, s, i, 1, scale, x, tokens, two);
-        if (WIDE_PIECE == 2)
-            continue;
         wide_column(sum, s, i, 2, scale, x, tokens, two);
         wide_column(sum, s, i, 3, scale, x, tokens, two);
     }

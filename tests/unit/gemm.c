@@ -326,6 +326,48 @@ check_rows(void)
     check_gemv(DT_F32, 3, 300, 144); // more than one thread
 }
 
+/* Tensor scales with which weights are denormals, or infinite. */
+static void
+check_levels(void)
+{
+    static const float hard[] = {
+        3.3e-42F, 1e-30F, -0.3F, 0, 0x1p90F, 3e38F, INFINITY
+    };
+    for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
+        level2 = &hard[i];
+        check_gemv(DT_NVFP4, 1, 70, 144);
+        check_gemv(DT_NVFP4, 4, 33, 48);
+    }
+    level2 = &scale2;
+}
+
+/* A sum that is -0 stays so with products that are. */
+static void
+check_zeros(void)
+{
+    enum { OUT = 40, IN = 16 };
+    static uint8_t zeros[OUT][IN / 2]; // of both signs, a row by turns
+    float x[IN], y[OUT];
+    struct weight w = weight(DT_NVFP4, OUT, IN);
+    struct gemv g = { y, x, &w, 1, true, false };
+    w.values = zeros;
+    for (size_t r = 0; r < OUT; r += 2)
+        memset(zeros[r], 0x88, sizeof zeros[r]);
+    for (size_t k = 0; k < IN; k++)
+        x[k] = 1;
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        size_t wrong = 0;
+        if (!isa_have((enum isa)isa))
+            continue;
+        for (size_t r = 0; r < OUT; r++)
+            y[r] = -0.0F;
+        CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);
+        for (size_t r = 0; r < OUT; r++)
+            wrong += y[r] != 0 || !signbit(y[r]) != (r % 2 == 1);
+        CHECK_SAY(wrong == 0, "zeros, %s: %zu", isa_name((enum isa)isa), wrong);
+    }
+}
+
 /* ---- odd numbers -------------------------------------------------------------------------- */
 
 /* Any bits; or exponents around that of the square root of what is hard. */
@@ -498,6 +540,8 @@ main(void)
     for (size_t i = 0; i < sizeof scales; i++)
         scales[i] = (uint8_t)(check_random(i + 12345) % 127);
     check_all();
+    check_levels();
+    check_zeros();
     bf16 = true;
     check_all();
     check_narrow();
