@@ -212,9 +212,10 @@ group()
 @test "a model and rows of one's own; chat" {
     printf '# mine\nWhat is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >my.tsv
     printf 'Tell me the code.\tIt is 1234.\n' >other.tsv
-    small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 hashes \
+    small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 all \
         >/dev/null 2>&1
     [ ! -e out/base.ckpt ]
+    [ -s out/report.html ]
     [ "$(grep -c '"target": "It is 1234."' out/lesson.jsonl)" -eq 3 ]
     [ "$(cut -f 1,2 out/evaluate.tsv | grep -E '^(taught|unseen)	')" = $'taught\t2\nunseen\t1' ]
     run -0 small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 verify

@@ -12,7 +12,7 @@ for t; do
     cat "$t"
     echo
 done
-column -t -s $'\t' "$table"
+awk -f "$(dirname "$0")/../table.awk" "$table"
 awk -F '\t' 'NR > 1 {
     n++
     if ($7 == "=")

@@ -5,7 +5,7 @@
 #   pipelines/kvcache/show.sh MATRIX.tsv
 set -euo pipefail
 
-column -t -s $'\t' "$1"
+awk -f "$(dirname "$0")/../table.awk" "$1"
 awk -F '\t' 'NR > 1 {
     for (i = 7; i <= NF; i++) {
         n++
