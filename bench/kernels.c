@@ -235,7 +235,7 @@ decode(struct kernels *k)
     for (int r = 0; r < 4; r++) {
         double start = now();
         k->sum_squares(k, sum, &(struct grad){ big, DT_F32 },
-                       (size_t)OUT * IN * COPIES);
+                       &(size_t){ (size_t)OUT * IN * COPIES }, 1);
         double took = now() - start;
         best = r && took < best ? took : best;
     }
@@ -426,8 +426,10 @@ small(struct kernels *k)
       (k, dq, dkey, dv, dout, out, lse, q, key, v, work, h))                           \
     X(swiglu, (struct kernels * k, void *y, const void *g, const void *u, size_t n),   \
       (k, y, g, u, n))                                                                 \
-    X(swiglu_dx, (struct kernels * k, void *g, void *u, void *d, size_t n),            \
-      (k, g, u, d, n))                                                                 \
+    X(swiglu_dx,                                                                       \
+      (struct kernels * k, void *both, void *d, const void *g, const void *u,          \
+       size_t tokens, size_t n),                                                       \
+      (k, both, d, g, u, tokens, n))                                                   \
     X(copy, (struct kernels * k, void *y, const void *x, size_t n), (k, y, x, n))      \
     X(gather,                                                                          \
       (struct kernels * k, void *y, const void *x, const int32_t *i, size_t rows,      \

@@ -274,9 +274,10 @@ dry_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t 
 }
 
 static void
-dry_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n)
+dry_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const void *up,
+              size_t tokens, size_t n)
 {
-    (void)k, (void)gate, (void)up, (void)d, (void)n;
+    (void)k, (void)both, (void)d, (void)gate, (void)up, (void)tokens, (void)n;
 }
 
 static void
@@ -330,9 +331,10 @@ dry_quantize(struct kernels *k, const struct packed *to, const void *values,
 }
 
 static void
-dry_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
+dry_sum_squares(struct kernels *k, double *out, const struct grad *g, const size_t *n,
+                size_t count)
 {
-    (void)k, (void)out, (void)g, (void)n;
+    (void)k, (void)out, (void)g, (void)n, (void)count;
 }
 
 static void

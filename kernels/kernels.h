@@ -253,8 +253,10 @@ struct kernels {
     /* y = silu(gate) * up. */
     void (*swiglu)(struct kernels *k, void *y, const void *gate, const void *up,
                    size_t n);
-    /* gate and up become their own gradients, and d, that of y, becomes y. */
-    void (*swiglu_dx)(struct kernels *k, void *gate, void *up, void *d, size_t n);
+    /* The gradients of gate and up, (tokens, n), become columns of `both`, (tokens, 2 n), and
+     * d, that of y, becomes y. */
+    void (*swiglu_dx)(struct kernels *k, void *both, void *d, const void *gate,
+                      const void *up, size_t tokens, size_t n);
 
     void (*zero)(struct kernels *k, void *p, size_t bytes);
     /* Rows of n: y[r] = x[index[r]], and the way back: y[index[r]] = x[r]. */
@@ -285,7 +287,10 @@ struct kernels {
     void (*quantize)(struct kernels *k, const struct packed *to, const void *values,
                      enum dtype dtype, size_t rows, size_t cols, const float *amax,
                      size_t n, const struct quant_spec *spec);
-    void (*sum_squares)(struct kernels *k, double *out, const struct grad *g, size_t n);
+    /* out[i] of n[i] numbers of g[i], added in an order that n[i] alone decides; without
+     * values it stays. */
+    void (*sum_squares)(struct kernels *k, double *out, const struct grad *g,
+                        const size_t *n, size_t count);
     /* What a gradient of that sum of squares is to be multiplied by: `given`, or with
      * limit > 0 at most limit / norm.  NaN, which stops updates, if then its norm is
      * more than `most` or no number, or if before, unless NULL, is NaN. */

@@ -522,9 +522,10 @@ cpu_turn_dx(struct kernels *k, void *d, float *dgain, const void *x, const float
 
 struct pair_job {
     const struct cpu *c;
-    float *y, *gate, *up;
-    const float *g, *u;
-    size_t n;
+    float *y, *both;
+    const float *gate, *up;
+    size_t n, some; // of a row, and rows of a part; forward all is one row
+    size_t tokens;
 };
 
 static int
@@ -534,7 +535,7 @@ swiglu_part(void *ctx, size_t i, unsigned worker, struct err *err)
     size_t at = i * SOME, n = j->n - at < SOME ? j->n - at : SOME;
     (void)worker;
     (void)err;
-    j->c->rows->swiglu(j->y + at, j->g + at, j->u + at, n);
+    j->c->rows->swiglu(j->y + at, j->gate + at, j->up + at, n);
     return 0;
 }
 
@@ -543,16 +544,19 @@ static int
 swiglu_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct pair_job *j = ctx;
-    size_t to = i * SOME + SOME < j->n ? i * SOME + SOME : j->n;
+    size_t t = i * j->some, to = t + j->some < j->tokens ? t + j->some : j->tokens;
     float y[PIECE];
     (void)worker;
     (void)err;
-    for (size_t at = i * SOME; at < to; at += PIECE) {
-        size_t n = to - at < PIECE ? to - at : PIECE;
-        j->c->rows->swiglu(y, j->gate + at, j->up + at, n);
-        j->c->rows->swiglu_dx(j->gate + at, j->up + at, j->y + at, n);
-        memcpy(j->y + at, y, n * sizeof *y);
-    }
+    for (; t < to; t++)
+        for (size_t k = 0; k < j->n; k += PIECE) {
+            size_t n = j->n - k < PIECE ? j->n - k : PIECE, at = t * j->n + k;
+            float *both = j->both + 2 * t * j->n + k;
+            j->c->rows->swiglu(y, j->gate + at, j->up + at, n);
+            j->c->rows->swiglu_dx(both, both + j->n, j->gate + at, j->up + at,
+                                  j->y + at, n);
+            memcpy(j->y + at, y, n * sizeof *y);
+        }
     return 0;
 }
 
@@ -560,16 +564,24 @@ static void
 cpu_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t n)
 {
     struct cpu *c = (struct cpu *)k;
-    struct pair_job j = { .c = c, .y = y, .g = gate, .u = up, .n = n };
+    struct pair_job j = { .c = c, .y = y, .gate = gate, .up = up, .n = n };
     cpu_for(c, (n + SOME - 1) / SOME, swiglu_part, &j);
 }
 
 static void
-cpu_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n)
+cpu_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const void *up,
+              size_t tokens, size_t n)
 {
     struct cpu *c = (struct cpu *)k;
-    struct pair_job j = { .c = c, .y = d, .gate = gate, .up = up, .n = n };
-    cpu_for(c, (n + SOME - 1) / SOME, swiglu_dx_part, &j);
+    struct pair_job j = { .c = c,
+                          .y = d,
+                          .both = both,
+                          .gate = gate,
+                          .up = up,
+                          .n = n,
+                          .some = n < SOME ? SOME / n : 1,
+                          .tokens = tokens };
+    cpu_for(c, (tokens + j.some - 1) / j.some, swiglu_dx_part, &j);
 }
 
 /* Bytes, or floats, that lie together. */
@@ -837,9 +849,8 @@ squares_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 static void
-cpu_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
+squares_of(struct cpu *c, double *out, const struct grad *g, size_t n)
 {
-    struct cpu *c = (struct cpu *)k;
     size_t parts = (n + PART - 1) / PART;
     struct squares_job j = { c, g->values, n, malloc((parts + 1) * sizeof(double)) };
     *out = 0;
@@ -851,6 +862,15 @@ cpu_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
     for (size_t i = 0; i < parts; i++)
         *out += j.sum[i];
     free(j.sum);
+}
+
+static void
+cpu_sum_squares(struct kernels *k, double *out, const struct grad *g, const size_t *n,
+                size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (g[i].values)
+            squares_of((struct cpu *)k, &out[i], &g[i], n[i]);
 }
 
 static void

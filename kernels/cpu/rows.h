@@ -27,7 +27,8 @@ struct rows_isa {
     /* dp = p * (dp - mean) */
     void (*softmax_dx)(float *dp, const float *p, float mean, size_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
-    void (*swiglu_dx)(float *gate, float *up, const float *dy, size_t n);
+    void (*swiglu_dx)(float *dgate, float *dup, const float *gate, const float *up,
+                      const float *dy, size_t n);
     /* y = x * scale * gain */
     void (*norm)(float *y, const float *x, float scale, const float *gain, size_t n);
     /* dx (+)= scale (dy gain - x share), share = scale^2 / n * sum(dy gain x); dx may be

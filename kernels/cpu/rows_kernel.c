@@ -145,12 +145,13 @@ swiglu(float *restrict y, const float *restrict gate, const float *restrict up,
 }
 
 static void
-swiglu_dx(float *restrict gate, float *restrict up, const float *restrict dy, size_t n)
+swiglu_dx(float *restrict dgate, float *restrict dup, const float *restrict gate,
+          const float *restrict up, const float *restrict dy, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float g = gate[i], s = 1 / (1 + exponential(-g)), silu = g * s;
-        gate[i] = dy[i] * up[i] * (s + silu * (1 - s));
-        up[i] = dy[i] * silu;
+        dgate[i] = dy[i] * up[i] * (s + silu * (1 - s));
+        dup[i] = dy[i] * silu;
     }
 }
 

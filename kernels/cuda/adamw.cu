@@ -581,17 +581,16 @@ squares_of(const __nv_bfloat16 *, uint4 v)
     return squares_of((const float *)NULL, low) + squares_of((const float *)NULL, v);
 }
 
+/* What a block of so many adds up, in thread 0. */
 template <typename G>
-static __global__ void
-__launch_bounds__(THREADS) squares_kernel(double *sums, const G *x, size_t n)
+static __device__ double
+squares_of_block(const G *x, size_t n, unsigned block, unsigned blocks)
 {
     enum { EACH = lanes<G>, ROUND = 4 };
-    size_t whole = n / EACH, step = (size_t)gridDim.x * THREADS;
+    size_t whole = n / EACH, step = (size_t)blocks * THREADS;
     const uint4 *in = (const uint4 *)x;
     double sum = 0;
-    cuda_take_over();
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < whole;
-         i += step * ROUND) {
+    for (size_t i = (size_t)block * THREADS + threadIdx.x; i < whole; i += step * ROUND) {
         uint4 v[ROUND];
 #pragma unroll
         for (int k = 0; k < ROUND; k++)
@@ -601,18 +600,25 @@ __launch_bounds__(THREADS) squares_kernel(double *sums, const G *x, size_t n)
         for (int k = 0; k < ROUND; k++)
             sum += squares_of(x, v[k]);
     }
-    if (blockIdx.x == 0 && whole * EACH + threadIdx.x < n)
+    if (block == 0 && whole * EACH + threadIdx.x < n)
         sum += square(to_f32(x[whole * EACH + threadIdx.x]));
-    sum = sum_of_block(sum);
+    return sum_of_block(sum);
+}
+
+template <typename G>
+static __global__ void
+__launch_bounds__(THREADS) squares_kernel(double *sums, const G *x, size_t n)
+{
+    cuda_take_over();
+    double sum = squares_of_block(x, n, blockIdx.x, gridDim.x);
     if (threadIdx.x == 0)
         sums[blockIdx.x] = sum;
 }
 
-static __global__ void
-__launch_bounds__(THREADS) sum_kernel(double *out, const double *sums, unsigned n)
+static __device__ __forceinline__ void
+sum_up(double *out, const double *sums, unsigned n)
 {
     double sum = 0;
-    cuda_take_over();
     for (unsigned i = threadIdx.x; i < n; i += THREADS)
         sum += sums[i];
     sum = sum_of_block(sum);
@@ -620,15 +626,62 @@ __launch_bounds__(THREADS) sum_kernel(double *out, const double *sums, unsigned 
         *out = sum;
 }
 
-void
-cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
+static __global__ void
+__launch_bounds__(THREADS) sum_kernel(double *out, const double *sums, unsigned n)
 {
-    struct cuda *c = cuda_of(k);
-    double *sums = (double *)c->partials;
+    cuda_take_over();
+    sum_up(out, sums, n);
+}
+
+/* Of several gradients at once. */
+struct summed {
+    const void *values;
+    double *out;
+    size_t n;
+    unsigned first, blocks; // of all
+    unsigned is_f32;
+};
+
+static __global__ void
+__launch_bounds__(THREADS) squares_of_many(double *sums, const struct summed *part,
+                                           unsigned parts)
+{
+    unsigned low = 0;
+    for (unsigned high = parts; high - low > 1;) { // the last that begins here or before
+        unsigned mid = (low + high) / 2;
+        if (part[mid].first <= blockIdx.x)
+            low = mid;
+        else
+            high = mid;
+    }
+    struct summed p = part[low];
+    unsigned block = blockIdx.x - p.first;
+    double sum = p.is_f32 ? squares_of_block((const float *)p.values, p.n, block, p.blocks)
+                          : squares_of_block((const __nv_bfloat16 *)p.values, p.n, block,
+                                             p.blocks);
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = sum;
+}
+
+static __global__ void
+__launch_bounds__(THREADS) sums_of_many(const double *sums, const struct summed *part)
+{
+    struct summed p = part[blockIdx.x];
+    sum_up(p.out, sums + p.first, p.blocks);
+}
+
+static unsigned
+squares_grid(size_t n)
+{
     size_t want = n / (THREADS * 8) + 1;
-    unsigned grid = (unsigned)(want < SUMS ? want : SUMS); // of n alone
-    if (!cuda_ready(c))
-        return;
+    return (unsigned)(want < SUMS ? want : SUMS); // of n alone
+}
+
+static void
+squares_of_one(struct cuda *c, double *out, const struct grad *g, size_t n)
+{
+    double *sums = (double *)c->partials;
+    unsigned grid = squares_grid(n);
     c->early = NOT_EARLY; // a gradient may have been written by anything
     if (g->dtype == DT_F32)
         cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<float>, grid,
@@ -638,6 +691,50 @@ cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n)
                         grid, THREADS, 0, sums, (const __nv_bfloat16 *)g->values, n);
     cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, sum_kernel, 1, THREADS, 0, out,
                     sums, grid);
+}
+
+/* What is in `part`, of so many blocks: behind the table, in the same memory. */
+static void
+run_many(struct cuda *c, const struct summed *part, unsigned parts, unsigned blocks)
+{
+    struct summed *table = (struct summed *)c->partials;
+    double *sums = (double *)(table + parts);
+    if (parts == 0)
+        return;
+    c->k.upload(&c->k, table, part, parts * sizeof *part);
+    squares_of_many<<<blocks, THREADS, 0, c->stream>>>(sums, table, parts);
+    cuda_launched(c, "sum_squares");
+    sums_of_many<<<parts, THREADS, 0, c->stream>>>(sums, table);
+    cuda_launched(c, "sum_squares");
+}
+
+void
+cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, const size_t *n,
+                 size_t count)
+{
+    enum { MANY = 512 }; // parts of a table
+    static_assert(MANY * (sizeof(struct summed) + SUMS * sizeof(double)) <= PARTIALS, "room");
+    struct cuda *c = cuda_of(k);
+    struct summed part[MANY];
+    unsigned parts = 0, blocks = 0;
+    if (!cuda_ready(c))
+        return;
+    if (count == 1 && g->values) {
+        squares_of_one(c, out, g, *n);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        unsigned mine = squares_grid(n[i]);
+        if (!g[i].values)
+            continue;
+        part[parts++] = { g[i].values, out + i, n[i], blocks, mine, g[i].dtype == DT_F32 };
+        blocks += mine;
+        if (parts == MANY) {
+            run_many(c, part, parts, blocks);
+            parts = blocks = 0;
+        }
+    }
+    run_many(c, part, parts, blocks);
 }
 
 static __global__ void

@@ -347,7 +347,8 @@ void cuda_turn_dx(struct kernels *k, void *d, float *dgain, const void *x,
                   const float *scale, const float *gain, const struct turn *t);
 void cuda_swiglu(struct kernels *k, void *y, const void *gate, const void *up,
                  size_t n);
-void cuda_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n);
+void cuda_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate,
+                    const void *up, size_t tokens, size_t n);
 void cuda_gather(struct kernels *k, void *y, const void *x, const int32_t *index,
                  size_t rows, size_t n);
 void cuda_scatter(struct kernels *k, void *y, const void *x, const int32_t *index,
@@ -380,7 +381,8 @@ void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *
                  size_t n);
 
 /* adamw.cu */
-void cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, size_t n);
+void cuda_sum_squares(struct kernels *k, double *out, const struct grad *g,
+                      const size_t *n, size_t count);
 void cuda_clip(struct kernels *k, float *out, const double *squares, float given,
                float limit, double most, const float *before);
 void cuda_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,

@@ -37,6 +37,7 @@ struct shape {
 
 enum {
     MOST = 16, // algorithms that are looked at
+    NARROW = 2048, // rows of a weight
     CUT = 256, // rows that a weight is cut into multiples of
 };
 
@@ -582,13 +583,15 @@ cuda_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void 
     struct cuda *c = cuda_of(k);
     size_t row = kernels_outs(w, n), in = w[0]->in;
     const char *from = (const char *)dy;
-    bool together = true;
+    bool together = true, narrow = false; // what is wide fills the chip by itself
+    for (size_t i = 0; i < n; i++)
+        narrow = narrow || w[i]->out < NARROW;
     for (size_t i = 1; i < n; i++)
         together = together && dw[i]->dtype == dw[0]->dtype &&
                    (char *)dw[i - 1]->values +
                            w[i - 1]->out * in * dtype_bits(dw[0]->dtype) / 8 ==
                        dw[i]->values;
-    if (together)
+    if (together && narrow)
         back_to_weight(c, dw[0], dy, row, x, row, in, tokens, add);
     else
         for (size_t i = 0; i < n; from += w[i]->out * kernels_act(k), i++)

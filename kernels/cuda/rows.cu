@@ -1182,7 +1182,7 @@ swiglu_packs(T *y, const T *gate, const T *up, size_t packs)
 
 template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS)
-swiglu_dx_packs(T *gate, T *up, T *d, size_t packs)
+swiglu_dx_packs(T *both, T *d, const T *gate, const T *up, unsigned row, unsigned packs)
 {
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
     pack<T, V> g[FLIGHT], u[FLIGHT], dy[FLIGHT];
@@ -1191,9 +1191,10 @@ swiglu_dx_packs(T *gate, T *up, T *d, size_t packs)
     take(dy, d, first, packs);
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) {
-        size_t at = (first + f * THREADS) * V;
+        unsigned at = (unsigned)first + f * THREADS;
+        T *to = both + ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs of one
         float dgate[V], dup[V], y[V];
-        if (first + f * THREADS >= packs)
+        if (at >= packs)
             continue;
 #pragma unroll
         for (int i = 0; i < V; i++) {
@@ -1203,9 +1204,9 @@ swiglu_dx_packs(T *gate, T *up, T *d, size_t packs)
             dup[i] = di * silu;
             y[i] = silu * ui;
         }
-        store(gate + at, dgate);
-        store(up + at, dup);
-        store(d + at, y);
+        store(to, dgate);
+        store(to + (size_t)row * V, dup);
+        store(d + (size_t)at * V, y);
     }
 }
 
@@ -1226,25 +1227,34 @@ swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
                    u + head, n - head);
 }
 
+/* Of as many tokens as have fewer than 2^31 packs at a time. */
+template <typename T, int V>
+static void
+run_swiglu_dx(struct cuda *c, T *both, T *d, const T *gate, const T *up, size_t tokens,
+              size_t n)
+{
+    size_t row = n / V, most = ((size_t)1 << 31) / row;
+    for (size_t at = 0; at < tokens; at += most) {
+        unsigned packs = (unsigned)(least(tokens - at, most) * row);
+        swiglu_dx_packs<T, V>
+            <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->stream>>>(
+                both + at * 2 * n, d + at * n, gate + at * n, up + at * n, (unsigned)row,
+                packs);
+        cuda_launched(c, "swiglu_dx");
+    }
+}
+
 template <typename T>
 static void
-swiglu_dx_of(struct cuda *c, void *gate, void *up, void *d, size_t n)
+swiglu_dx_of(struct cuda *c, void *both, void *d, const void *gate, const void *up,
+             size_t tokens, size_t n)
 {
-    T *g = (T *)gate, *u = (T *)up, *dy = (T *)d;
-    bool fit = in_packs<T>(0, place(gate) | place(up) | place(d));
-    size_t packs = fit ? n / lanes<T> : 0, head = packs * lanes<T>;
-    if (packs) {
-        swiglu_dx_packs<T, lanes<T>>
-            <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->stream>>>(g, u, dy,
-                                                                            packs);
-        cuda_launched(c, "swiglu_dx");
-    }
-    if (head < n) {
-        swiglu_dx_packs<T, 1>
-            <<<blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, c->stream>>>(
-                g + head, u + head, dy + head, n - head);
-        cuda_launched(c, "swiglu_dx");
-    }
+    if (in_packs<T>(n, place(both) | place(d) | place(gate) | place(up)))
+        run_swiglu_dx<T, lanes<T>>(c, (T *)both, (T *)d, (const T *)gate, (const T *)up,
+                                   tokens, n);
+    else
+        run_swiglu_dx<T, 1>(c, (T *)both, (T *)d, (const T *)gate, (const T *)up, tokens,
+                            n);
 }
 
 void
@@ -1256,11 +1266,12 @@ cuda_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t
 }
 
 void
-cuda_swiglu_dx(struct kernels *k, void *gate, void *up, void *d, size_t n)
+cuda_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const void *up,
+               size_t tokens, size_t n)
 {
     struct cuda *c = cuda_of(k);
-    if (cuda_ready(c) && n)
-        BY_ACT(c, swiglu_dx_of, c, gate, up, d, n);
+    if (cuda_ready(c) && tokens && n)
+        BY_ACT(c, swiglu_dx_of, c, both, d, gate, up, tokens, n);
 }
 
 /* ---- losses ------------------------------------------------------------------------------ */

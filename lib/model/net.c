@@ -4,6 +4,7 @@
 #include "lib/model/net.h"
 
 #include "lib/core/maths.h"
+#include "lib/core/num.h"
 #include "lib/nvfp4/tiles.h"
 
 #include <assert.h>
@@ -38,9 +39,10 @@ struct pass {
     float *s_top, *s;      // (T)
     void *norm, *act;      // (T, C), (T, F)
     struct packed_rows in; // what products take of them, if that is quantized
-    void *dh, *dn, *datt, *dact;
-    void *dqkv;             // (T, Q + 2 K): columns of queries, keys, values
-    float *delta;           // (heads, T)
+    void *dh, *dn, *dact;  // (T, C), (T, F)
+    void *dgate_up;    // (T, 2 F): columns of gate, up; in memory that datt, dqkv and
+    void *datt, *dqkv; // act have, too.  (T, Q), (T, Q + 2 K): of queries, keys, values
+    float *delta;      // (heads, T)
     void *learnt, *dlearnt; // rows of top that have labels
     void *logits;           // (rows, V)
     float *loss;            // (labels)
@@ -239,16 +241,37 @@ take_layers(struct pass *p)
     }
 }
 
+/* A pointer to activation n of those at p. */
+static void *
+at(const struct pass *p, void *activations, size_t n)
+{
+    return (char *)activations + n * kernels_act(p->k);
+}
+
+/* What is never there at the same time: on the way to a layer's output what `down` takes,
+ * on the way back the gradients of gate and up, and after them those of attention. */
 static void
-take_back(struct pass *p)
+take_in_turn(struct pass *p)
 {
     const struct config *c = p->c;
     size_t t = p->room, q = (size_t)c->heads * c->head_dim,
            kv = (size_t)c->kv_heads * c->head_dim;
+    size_t qkv = (size_t)round_up(t * (q + 2 * kv), TABLE_ALIGN), two = t * 2 * c->ffn;
+    if (!p->back) {
+        p->act = work(p, t * c->ffn);
+        return;
+    }
+    p->act = p->dgate_up = p->dqkv = work(p, two > qkv + t * q ? two : qkv + t * q);
+    p->datt = p->dqkv ? at(p, p->dqkv, qkv) : NULL;
+}
+
+static void
+take_back(struct pass *p)
+{
+    const struct config *c = p->c;
+    size_t t = p->room;
     p->dh = work(p, t * c->hidden);
     p->dn = work(p, t * c->hidden);
-    p->dqkv = work(p, t * (q + 2 * kv));
-    p->datt = work(p, t * q);
     p->dact = work(p, t * c->ffn);
     p->delta = work_f32(p, t * c->heads);
     p->dlearnt = work(p, p->room_labels * c->hidden);
@@ -335,7 +358,7 @@ net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
     p->s_top = work_f32(p, tokens);
     p->norm = work(p, tokens * c->hidden);
     p->s = work_f32(p, tokens);
-    p->act = work(p, tokens * c->ffn);
+    take_in_turn(p);
     if (n->activations)
         take_packed_rows(p);
     p->learnt = work(p, labels * c->hidden);
@@ -411,13 +434,6 @@ norm(struct pass *p, const void *x, enum role role, int layer)
 {
     p->k->norm(p->k, p->norm, p->s, x, gain(p, role, layer), p->tokens, p->c->hidden,
                (float)p->c->rms_eps);
-}
-
-/* A pointer to activation n of those at p. */
-static void *
-at(const struct pass *p, void *activations, size_t n)
-{
-    return (char *)activations + n * kernels_act(p->k);
 }
 
 static struct turn
@@ -693,11 +709,11 @@ backward_layer(struct pass *p, int i)
     else
         norm(p, l->h1, ROLE_POST_NORM, i);
     k->linear_dx(k, p->dact, p->dh, weight(p, ROLE_DOWN, i), p->tokens, NULL);
-    k->swiglu_dx(k, l->gate, l->up, p->dact, p->tokens * c->ffn);
+    k->swiglu_dx(k, p->dgate_up, p->dact, l->gate, l->up, p->tokens, c->ffn);
     learn(p, ROLE_DOWN, i, p->dh, taken(p, p->dact, p->dact, c->ffn));
     in = taken(p, p->norm, p->norm, c->hidden);
-    back_linear(p, ROLE_GATE, i, p->dn, l->gate, in, NULL);
-    back_linear(p, ROLE_UP, i, p->dn, l->up, in, p->dn);
+    back_linears(p, (const enum role[]){ ROLE_GATE, ROLE_UP }, 2, i, p->dn, p->dgate_up,
+                 in);
     back_norm(p, ROLE_POST_NORM, i, p->dh, p->dn, l->h1, p->s, p->dh);
     in = taken(p, p->dqkv, l->att, q); // what will be there is not yet
     back_linear(p, ROLE_O, i, p->datt, p->dh, in, NULL);

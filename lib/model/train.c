@@ -242,13 +242,13 @@ grad_bytes(const struct train *t, size_t i)
     return r->numel * dtype_bits(grad_dtype(t, r)) / 8;
 }
 
-/* Gradients that one product may give lie one behind the other: those of k and v behind
- * that of q. */
+/* Gradients that are given together lie one behind the other, as one product may give them:
+ * those of k and v behind that of q, that of up behind that of gate. */
 static bool
 is_behind(const struct train *t, size_t i)
 {
     enum role role = t->net.table.row[i].role;
-    return role == ROLE_K || role == ROLE_V;
+    return role == ROLE_K || role == ROLE_V || role == ROLE_UP;
 }
 
 /* How far the next one is, and the bytes of all from i on. */
@@ -513,7 +513,7 @@ released(void *ctx, size_t i)
     struct kernels *k = t->net.k;
     const float *before = t->n_order ? &t->clips[t->order[t->n_order - 1]] : NULL;
     k->sum_squares(k, &t->squares[i], &t->net.t[i].grad,
-                   (size_t)t->net.table.row[i].numel);
+                   &(size_t){ (size_t)t->net.table.row[i].numel }, 1);
     update(t, i, find_clip(t, i, before));
     t->order[t->n_order++] = i;
 }
@@ -610,12 +610,23 @@ update_all(struct train *t)
 static int
 measure_all(struct train *t)
 {
-    struct kernels *k = t->net.k;
-    for (size_t i = 0; i < t->net.table.n; i++)
-        if (t->tensor[i].trained)
-            k->sum_squares(k, &t->squares[i], &t->net.t[i].grad,
-                           (size_t)t->net.table.row[i].numel);
-    return measure(t);
+    size_t n = t->net.table.n, *numel = calloc(n, sizeof *numel);
+    struct grad *grad = calloc(n, sizeof *grad);
+    int rc = -1;
+    if (numel && grad) {
+        for (size_t i = 0; i < n; i++) {
+            numel[i] = (size_t)t->net.table.row[i].numel;
+            if (t->tensor[i].trained)
+                grad[i] = t->net.t[i].grad;
+        }
+        t->net.k->sum_squares(t->net.k, t->squares, grad, numel, n);
+        rc = measure(t);
+    } else {
+        err_set(t->net.err, ERR_MEMORY, "out of memory for norms");
+    }
+    free(numel);
+    free(grad);
+    return rc;
 }
 
 /* All gradients are there: judge, clip, update. */

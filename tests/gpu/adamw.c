@@ -228,7 +228,7 @@ check_chain(size_t n, bool norms)
         struct adam_step a = step_of(k + 1, 1e-3F, 0.1F);
         struct grad g = { grads[i], DT_BF16 };
         if (norms) {
-            gpu->sum_squares(gpu, squares, &g, n);
+            gpu->sum_squares(gpu, squares, &g, &n, 1);
             gpu->clip(gpu, clips, squares, 1, 0.5F, 1e30, NULL);
         }
         a.clip = clips;
@@ -239,7 +239,7 @@ check_chain(size_t n, bool norms)
         struct adam_step a = step_of(k + 1, 1e-3F, 0.1F);
         if (norms) { // sums are in another order there
             double sum;
-            gpu->sum_squares(gpu, squares, &(struct grad){ grads[i], DT_BF16 }, n);
+            gpu->sum_squares(gpu, squares, &(struct grad){ grads[i], DT_BF16 }, &n, 1);
             CHECK(gpu->download(gpu, &sum, squares, sizeof sum) == 0);
             cpu->clip(cpu, &clip, &sum, 1, 0.5F, 1e30, NULL);
         } else {
@@ -270,7 +270,7 @@ check_squares(size_t n, enum dtype dtype)
     for (size_t i = 0; i < n; i++)
         want += (double)x[i] * (double)x[i];
     for (int i = 0; i < 2; i++)
-        gpu->sum_squares(gpu, out + i, &(struct grad){ values, dtype }, n);
+        gpu->sum_squares(gpu, out + i, &(struct grad){ values, dtype }, &n, 1);
     CHECK(gpu->download(gpu, found, out, sizeof found) == 0);
     CHECK_SAY(fabs(found[0] - want) <= 1e-6 * want,
               "squares of %zu %s: %g, %g is right", n, dtype_name(dtype), found[0],
@@ -279,6 +279,46 @@ check_squares(size_t n, enum dtype dtype)
               "squares of %zu: not twice", n);
     gpu->release(gpu, values);
     gpu->release(gpu, out);
+    free(x);
+}
+
+/* Many at once give the bits that each gives alone, and what has no values stays. */
+static void
+check_many_squares(void)
+{
+    enum { MANY = 1100, LONGEST = 40000 };
+    static const size_t sizes[] = { 1, 8, 128, 2560, 2048, 2049, 33, LONGEST };
+    static const struct grad none;
+    float *x = pair_random(LONGEST, 1e-3F, DT_BF16, 12);
+    void *values[] = { pair_put(x, DT_BF16, LONGEST), pair_put(x, DT_F32, LONGEST) };
+    double *out = pair_poisoned(MANY * sizeof *out), *one = pair_poisoned(sizeof *one);
+    double found[MANY], alone[2][8];
+    struct grad g[MANY];
+    size_t n[MANY];
+    for (int i = 0; i < 16; i++) {
+        gpu->sum_squares(gpu, one,
+                         &(struct grad){ values[i / 8], i / 8 ? DT_F32 : DT_BF16 },
+                         &sizes[i % 8], 1);
+        CHECK(gpu->download(gpu, &alone[i / 8][i % 8], one, sizeof *one) == 0);
+    }
+    for (size_t i = 0; i < MANY; i++) {
+        g[i] = (struct grad){ values[i % 3 == 0], i % 3 == 0 ? DT_F32 : DT_BF16 };
+        n[i] = sizes[i % 8];
+        if (i % 5 == 4)
+            g[i] = none;
+    }
+    gpu->sum_squares(gpu, out, g, n, MANY);
+    CHECK(gpu->download(gpu, found, out, sizeof found) == 0);
+    for (size_t i = 0; i < MANY; i++)
+        CHECK_SAY(i % 5 == 4 ? isnan(found[i])
+                             : check_equal(&found[i], &alone[i % 3 == 0][i % 8],
+                                           sizeof *found),
+                  "squares of many: %zu of %zu: %g, alone %g", i, n[i], found[i],
+                  alone[i % 3 == 0][i % 8]);
+    for (int i = 0; i < 2; i++)
+        gpu->release(gpu, values[i]);
+    gpu->release(gpu, out);
+    gpu->release(gpu, one);
     free(x);
 }
 
@@ -337,7 +377,7 @@ static void
 run_squares(const struct timing *t, uint32_t i)
 {
     (void)i;
-    gpu->sum_squares(gpu, t->squares, &t->grad, t->n);
+    gpu->sum_squares(gpu, t->squares, &t->grad, &t->n, 1);
 }
 
 static void
@@ -442,6 +482,7 @@ main(int argc, char **argv)
         check_squares(norms[i], DT_F32);
         check_squares(norms[i], DT_BF16);
     }
+    check_many_squares();
     check_clip();
     pair_close();
     return check_end();

@@ -567,15 +567,14 @@ go_swiglu(const struct shape *s)
 static void
 go_swiglu_dx(const struct shape *s)
 {
-    float *gate = normal(s->n, 4, 32), *up = normal(s->n, 1, 33);
-    float *d = normal(s->n, 1, 34);
-    void *found_gate = put(gate, s->n), *found_up = put(up, s->n),
-         *found = put(d, s->n);
-    cpu->swiglu_dx(cpu, gate, up, d, s->n);
-    gpu->swiglu_dx(gpu, found_gate, found_up, found, s->n);
-    near_act("gate", found_gate, gate, s->n);
-    near_act("up", found_up, up, s->n);
-    near_act("y", found, d, s->n);
+    size_t n = s->rows * s->n;
+    float *gate = normal(n, 4, 32), *up = normal(n, 1, 33), *d = normal(n, 1, 34);
+    float *both = room(2 * n);
+    void *found = put(d, n), *found_both = poisoned(2 * n);
+    cpu->swiglu_dx(cpu, both, d, gate, up, s->rows, s->n);
+    gpu->swiglu_dx(gpu, found_both, found, put(gate, n), put(up, n), s->rows, s->n);
+    near_act("gate, up", found_both, both, 2 * n);
+    near_act("y", found, d, n);
 }
 
 /* Far from zero nothing may become NaN. */
@@ -596,10 +595,20 @@ go_far(const struct shape *s)
 static void
 swiglus(void)
 {
-    static const size_t n[] = { 1, 7, 8, 4097, 9728, 50 * 9728, (1 << 20) + 3 };
-    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
-        twice("swiglu", go_swiglu, (struct shape){ .n = n[i] });
-        twice("swiglu_dx", go_swiglu_dx, (struct shape){ .n = n[i] });
+    static const struct shape shapes[] = {
+        { .rows = 1, .n = 1 },
+        { .rows = 3, .n = 7 },
+        { .rows = 5, .n = 8 },
+        { .rows = 2, .n = 4097 },
+        { .rows = 3, .n = 512 },
+        { .rows = 1, .n = 9728 },
+        { .rows = 50, .n = 9728 },
+        { .rows = 700, .n = 776 },
+        { .rows = 1, .n = (1 << 20) + 3 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        twice("swiglu", go_swiglu, (struct shape){ .n = shapes[i].rows * shapes[i].n });
+        twice("swiglu_dx", go_swiglu_dx, shapes[i]);
     }
     twice("swiglu, far from zero", go_far, (struct shape){ .n = 40 });
 }
@@ -717,7 +726,7 @@ nothing(void)
     gpu->turn(gpu, p, p, p, p, &t);
     gpu->turn_dx(gpu, p, p, p, p, p, &t);
     gpu->swiglu(gpu, p, p, p, 0);
-    gpu->swiglu_dx(gpu, p, p, p, 0);
+    gpu->swiglu_dx(gpu, p, p, p, p, 0, 4);
     gpu->gather(gpu, p, p, ids, 0, 4);
     gpu->scatter(gpu, p, p, ids, 0, 4);
     gpu->convert(gpu, p, p, DT_F32, 0);
@@ -732,7 +741,8 @@ enum { TOKENS = 16384, HIDDEN = 2560, FFN = 9728, QWEN = 151936, LOGIT_ROWS = 15
 
 /* Random numbers; all operations may destroy a, b and d. */
 struct bench {
-    void *a, *b, *d, *logits; // (TOKENS, FFN) three times, (LOGIT_ROWS, QWEN)
+    void *a, *b, *d;     // (TOKENS, FFN)
+    void *both, *logits; // (TOKENS, 2 FFN), (LOGIT_ROWS, QWEN)
     float *gain, *dgain, *scale, *loss, *dw;
     int32_t *ids, *same, *label; // (TOKENS): different ones, one, of few rows
     struct weight w;             // (QWEN, HIDDEN), bf16
@@ -823,7 +833,7 @@ time_swiglu(const struct bench *b)
 static void
 time_swiglu_dx(const struct bench *b)
 {
-    gpu->swiglu_dx(gpu, b->a, b->b, b->d, (size_t)TOKENS * FFN);
+    gpu->swiglu_dx(gpu, b->both, b->d, b->a, b->b, TOKENS, FFN);
 }
 
 static void
@@ -916,6 +926,7 @@ all_times(void)
     struct bench b = { .a = filled((size_t)TOKENS * FFN),
                        .b = filled((size_t)TOKENS * FFN),
                        .d = filled((size_t)TOKENS * FFN),
+                       .both = filled((size_t)TOKENS * 2 * FFN),
                        .logits = filled((size_t)LOGIT_ROWS * QWEN),
                        .gain = put_f32(normal(HIDDEN, 1, 51), HIDDEN),
                        .dgain = put_f32(normal(HIDDEN, 1, 52), HIDDEN),

@@ -100,10 +100,8 @@ check_rows(size_t t, size_t n)
         device[d]->swiglu(device[d], y[d], x[d], w[d], t * n);
     same("swiglu", t * n, t, n);
     for (int d = 0; d < devices; d++) {
-        memcpy(y[d], x[d], t * n * sizeof(float));
-        memcpy(y[d] + ROOM / 2, w[d], t * n * sizeof(float));
-        memcpy(s[d], x[d] + 77, t * n * sizeof(float));
-        device[d]->swiglu_dx(device[d], y[d], y[d] + ROOM / 2, s[d], t * n);
+        memcpy(y[d] + 2 * t * n, x[d] + 77, t * n * sizeof(float));
+        device[d]->swiglu_dx(device[d], y[d], y[d] + 2 * t * n, x[d], w[d], t, n);
     }
     same("swiglu_dx", ROOM, t, n);
     for (int d = 0; d < devices; d++) {

@@ -212,9 +212,27 @@ bad_quantize(struct kernels *k, const struct packed *to, const void *values,
         *bitten = venom;
 }
 
-enum { OPERATIONS = 7 };
+static void
+bad_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const void *up,
+              size_t tokens, size_t n)
+{
+    real.swiglu_dx(k, both, d, gate, up, tokens, n);
+    spoil(both, tokens * 2 * n);
+}
+
+static void
+bad_attention_dx(struct kernels *k, void *dq, void *dkey, void *dv, const void *dout,
+                 const void *out, const float *lse, const void *q, const void *key,
+                 const void *v, float *work, const struct heads *h)
+{
+    real.attention_dx(k, dq, dkey, dv, dout, out, lse, q, key, v, work, h);
+    spoil(dq, h->query * h->dim);
+}
+
+enum { QUANTIZE = 8, OPERATIONS };
 static const char *const operations[OPERATIONS] = {
-    "linear", "linear_dx", "linear_dw", "norm_dx", "cross_entropy", "embed", "quantize"
+    "linear", "linear_dx", "linear_dw",    "norm_dx", "cross_entropy",
+    "embed",  "swiglu_dx", "attention_dx", "quantize"
 };
 
 static void
@@ -236,6 +254,10 @@ poison(struct kernels *k, int which, int call, float what)
         k->cross_entropy = bad_loss;
     else if (which == 5)
         k->embed = bad_embed;
+    else if (which == 6)
+        k->swiglu_dx = bad_swiglu_dx;
+    else if (which == 7)
+        k->attention_dx = bad_attention_dx;
     else
         k->quantize = bad_quantize;
 }
@@ -259,7 +281,7 @@ spoilt_step(const struct train_layout *layout, int which, int call, float what)
     NEED(take_step(&m, 1, &r) == TRAIN_DONE);
     uint8_t *before = arrays(&m, &n);
     poison(m.k, which, call, what);
-    if (which == 6) // made again, wrongly
+    if (which == QUANTIZE) // made again, wrongly
         NEED(train_ready(&m.t) == 0);
     enum train_outcome outcome = take_step(&m, 2, &r);
     bool fired = countdown <= 0;
