@@ -24,7 +24,8 @@
 #
 # Environment: NIBBLE_BIN (../bin), NIBBLE_BUILD (../build: gpu/ has the test programs),
 # GOLDEN (directories of golden models), BENCH_PYTHON (python3 with torch, transformers),
-# CONFIG (qwen3-4b-config.json), DEVICE (cuda).
+# CONFIG (qwen3-4b-config.json), DEVICE (cuda), QUANT (max), SHARE (what shares a tensor scale:
+# qkv,gate_up; the quantizer's default).
 set -euo pipefail
 export LC_ALL=C
 
@@ -191,7 +192,8 @@ need_model()
 {
     [ -e "$dir/m.ckpt" ] && return
     echo "-- making a model"
-    "$bin/datpack" -q --init 1 --config "$config" --to ckpt --quant "${QUANT:-max}" -o "$dir/m.ckpt"
+    "$bin/datpack" -q --init 1 --config "$config" --to ckpt --quant "${QUANT:-max}" \
+        ${SHARE:+--share-scale "$SHARE"} -o "$dir/m.ckpt"
     vocab=$(sed -n 's/.*"vocab_size": *\([0-9]*\).*/\1/p' "$config")
 }
 
@@ -308,7 +310,7 @@ train()
 {
     local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what plan seen
     shift
-    what="trainstep $shape${*:+ $*}"
+    what="trainstep $shape${SHARE:+, one scale for $SHARE}${*:+ $*}"
     samples $((batch * 4)) "$length"
     rm -f "$dir/steps.json" "$dir/o.ckpt" # of a run that failed
     before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)
