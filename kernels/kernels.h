@@ -170,8 +170,8 @@ struct kernels {
     void (*upload)(struct kernels *k, void *to, const void *from, size_t bytes);
     /* The same without a copy on the host: STAGE_BYTES of its memory, into which the caller
      * puts what `send` then takes, with the room.  Threads may call these two in turns, and
-     * STAGES rooms may be out, one a thread.  NULL: the error is kept.  Not of a device
-     * whose memory is the host's. */
+     * STAGES rooms may be out, one a thread; uploads and downloads want one, too.  NULL: the
+     * error is kept.  Not of a device whose memory is the host's, nor of a dry one. */
     void *(*stage)(struct kernels *k);
     void (*send)(struct kernels *k, void *to, void *room, size_t bytes);
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);

@@ -579,7 +579,7 @@ cpu_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const vo
                           .gate = gate,
                           .up = up,
                           .n = n,
-                          .some = n < SOME ? SOME / n : 1,
+                          .some = n && n < SOME ? SOME / n : 1,
                           .tokens = tokens };
     cpu_for(c, (tokens + j.some - 1) / j.some, swiglu_dx_part, &j);
 }

@@ -111,7 +111,7 @@ struct block {
 
 /* For tests: which one from now on fails; 0: none. */
 struct failing {
-    long alloc, launch, wait;
+    long alloc, launch, wait, stage;
 };
 
 struct whole { // a struct cuda, and what only this file knows
@@ -199,20 +199,22 @@ piece_of(size_t bytes, size_t i)
     return left < STAGE_BYTES ? left : STAGE_BYTES;
 }
 
-/* Of page-locked memory what is neither out nor on its way, when that is so; negative: the
- * error is kept. */
+/* The next piece that nobody has, once its copy is done; negative: the error is kept. */
 static int
 take_stage(struct cuda *c)
 {
-    int i = c->stage_at;
+    int i = c->stage_at, tries = 0;
     do
         i = (i + 1) % STAGES;
-    while (c->stage_out[i]); // STAGES are never out when one is asked for
+    while (c->stage_out[i] && ++tries < STAGES);
+    if (tries == STAGES) {
+        err_set(c->err, ERR_USAGE, "cuda: more than %d rooms for uploads", STAGES);
+        return -1;
+    }
     c->stage_at = i;
-    return cuda_ready(c) && cuda_check(c, cudaEventSynchronize(c->stage_free[i]),
-                                       "cudaEventSynchronize")
-               ? i
-               : -1;
+    cudaError_t e = cudaEventSynchronize(c->stage_free[i]);
+    e = unless_failing(&((struct whole *)c)->fail.stage, cudaErrorIllegalAddress, e);
+    return cuda_ready(c) && cuda_check(c, e, "cudaEventSynchronize") ? i : -1;
 }
 
 static void
@@ -228,9 +230,10 @@ send_stage(struct cuda *c, void *to, int i, size_t bytes)
 static bool
 begin_upload(struct cuda *c)
 {
+    bool ready = cuda_ready(c) && cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
     cuda_mark(c, "waiting for the host");
     c->early = NOT_EARLY;
-    return cuda_ready(c) && cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
+    return ready;
 }
 
 static void
@@ -467,7 +470,8 @@ nibble_cuda_open_6(size_t size, struct device is, int device, struct err *err)
     }
     w->fail = (struct failing){ number_of("NIBBLE_FAIL_ALLOC"),
                                 number_of("NIBBLE_FAIL_LAUNCH"),
-                                number_of("NIBBLE_FAIL_WAIT") };
+                                number_of("NIBBLE_FAIL_WAIT"),
+                                number_of("NIBBLE_FAIL_STAGE") };
     w->c.k = table;
     w->c.k.is = is;
     w->c.err = err;

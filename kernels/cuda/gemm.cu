@@ -36,9 +36,9 @@ struct shape {
 };
 
 enum {
-    MOST = 16, // algorithms that are looked at
+    MOST = 16,     // algorithms that are looked at
     NARROW = 2048, // rows of a weight
-    CUT = 256, // rows that a weight is cut into multiples of
+    CUT = 256,     // rows that a weight is cut into multiples of
 };
 
 #if CUDART_VERSION >= 12080

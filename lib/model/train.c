@@ -220,8 +220,8 @@ point_weights(struct train *t)
 
 /* ---- gradients ----------------------------------------------------------------------------- */
 
-/* With release one memory serves all tensors, since only the gradients of one product are
- * there at a time.  That of the embedding grows from the head to the end of the way back. */
+/* With release one memory serves all tensors, since only gradients that are given together
+ * are there at a time.  That of the embedding grows from the head to the end of the way back. */
 static bool
 has_own(const struct train *t, size_t i)
 {
@@ -512,8 +512,8 @@ released(void *ctx, size_t i)
     struct train *t = ctx;
     struct kernels *k = t->net.k;
     const float *before = t->n_order ? &t->clips[t->order[t->n_order - 1]] : NULL;
-    k->sum_squares(k, &t->squares[i], &t->net.t[i].grad,
-                   &(size_t){ (size_t)t->net.table.row[i].numel }, 1);
+    const size_t numel = (size_t)t->net.table.row[i].numel;
+    k->sum_squares(k, &t->squares[i], &t->net.t[i].grad, &numel, 1);
     update(t, i, find_clip(t, i, before));
     t->order[t->n_order++] = i;
 }
@@ -622,7 +622,7 @@ measure_all(struct train *t)
         t->net.k->sum_squares(t->net.k, t->squares, grad, numel, n);
         rc = measure(t);
     } else {
-        err_set(t->net.err, ERR_MEMORY, "out of memory for norms");
+        no_memory(t);
     }
     free(numel);
     free(grad);

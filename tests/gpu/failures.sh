@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What a GPU that fails does to the programs: an allocation, a launch or a kernel, the n-th of
-# a run for many n.  Each time the program must end with 3 (memory) or 2, one line that names
+# What a GPU that fails does to the programs: an allocation, a launch, a kernel or a copy to it,
+# the n-th of a run for many n.  Each time the program must end with 3 (memory) or 2, one line that names
 # the GPU and the call, and the checkpoint untouched.
 #
 #   tests/gpu/failures.sh [-a]
@@ -80,6 +80,7 @@ all()
     every NIBBLE_FAIL_ALLOC 3 "$@"
     every NIBBLE_FAIL_LAUNCH 2 "$@"
     every NIBBLE_FAIL_WAIT 2 "$@"
+    every NIBBLE_FAIL_STAGE 2 "$@"
 }
 
 all "$bin/trainstep" -q --device cuda -d "$dir/d.tok" --batch 4 -n 2 -o "$dir/o.ckpt" -f "$dir/m.ckpt"

@@ -166,21 +166,30 @@ check_many(int form, size_t in, size_t tokens)
     gpu->release(gpu, gx);
 }
 
+/* Rows of weights: of narrow ones, and of wide ones. */
+struct many {
+    size_t outs[LINEAR_MANY], n;
+};
+static const struct many narrow = { { 256, 96, 40 }, 3 }, wide = { { 2048, 2176 }, 2 };
+
 /* The way back of several products: of weights, and gradients, that lie together or apart,
  * against the CPU. */
 static void
-check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of_grad)
+check_many_back(int form, bool together, const struct many *many, size_t in,
+                size_t tokens, enum dtype of_grad)
 {
-    static const size_t outs[LINEAR_MANY] = { 256, 96, 40 };
-    enum { ALL = 256 + 96 + 40 };
+    const size_t *outs = many->outs, count = many->n;
     enum dtype act = gpu->is.act;
+    size_t all = 0;
+    for (size_t i = 0; i < count; i++)
+        all += outs[i];
     size_t n = tokens * in, size = dtype_bits(of_grad) / 8;
     char what[200];
-    float *dy = pair_random(tokens * ALL, 1, act, 7), *c = pair_random(n, 1, act, 8);
+    float *dy = pair_random(tokens * all, 1, act, 7), *c = pair_random(n, 1, act, 8);
     float *x = pair_random(n, 1, act, 9), *want = malloc(n * sizeof *want + 1);
-    void *gdy = pair_put(dy, act, tokens * ALL), *gc = pair_put(c, act, n);
+    void *gdy = pair_put(dy, act, tokens * all), *gc = pair_put(c, act, n);
     void *gx = pair_put(x, act, n), *dx = pair_poisoned(n * 4);
-    char *place = pair_poisoned(ALL * in * size), *expanded = NULL;
+    char *place = pair_poisoned(all * in * size), *expanded = NULL;
     const struct weight *w[LINEAR_MANY], *here[LINEAR_MANY];
     struct grad dw[LINEAR_MANY], want_dw[LINEAR_MANY];
     const struct grad *to[LINEAR_MANY], *want_to[LINEAR_MANY];
@@ -188,8 +197,8 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
     NEED(want);
     bool shared = form >= 0 && together;
     if (form > 0 && together)
-        expanded = pair_poisoned(ALL * in * 2);
-    for (size_t i = 0, at = 0; i < LINEAR_MANY; at += outs[i++]) {
+        expanded = pair_poisoned(all * in * 2);
+    for (size_t i = 0, at = 0; i < count; at += outs[i++]) {
         if (form < 0)
             make_plain(&b[i], DT_BF16, outs[i], in, 3 + (uint32_t)i);
         else
@@ -207,7 +216,7 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
         // Apart: one behind the other, but not in this order.
         dw[i] = (struct grad){ place + (together ? at
                                         : i      ? at - outs[0]
-                                                 : ALL - outs[0]) *
+                                                 : all - outs[0]) *
                                            in * size,
                                of_grad };
         want_dw[i] = (struct grad){ calloc(outs[i] * in + 1, 4), DT_F32 };
@@ -219,8 +228,8 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
         const void *add = pass == 1 ? gc : pass == 2 ? dx : NULL;
         if (pass == 2)
             gpu->copy(gpu, dx, gc, n * dtype_bits(act) / 8);
-        gpu->linear_many_dx(gpu, dx, gdy, w, LINEAR_MANY, tokens, add);
-        cpu->linear_many_dx(cpu, want, dy, here, LINEAR_MANY, tokens, add ? c : NULL);
+        gpu->linear_many_dx(gpu, dx, gdy, w, count, tokens, add);
+        cpu->linear_many_dx(cpu, want, dy, here, count, tokens, add ? c : NULL);
         float *found = pair_get(dx, act, n);
         snprintf(what, sizeof what,
                  "dx of many, %s, form %d, %zu tokens of %zu, way %d", dtype_name(act),
@@ -230,17 +239,17 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
     }
     // The form that memory allows changes no bit.
     void *again = pair_poisoned(n * 4);
-    const void *had[LINEAR_MANY];
-    for (int i = 0; i < LINEAR_MANY && form == 1; i++) { // one of them has both
+    const void *had[LINEAR_MANY] = { NULL };
+    for (size_t i = 0; i < count && form == 1; i++) { // one of them has both
         had[i] = b[i].gpu.expanded;
         b[i].gpu.expanded = i == 1 ? had[i] : NULL;
     }
-    gpu->linear_many_dx(gpu, again, gdy, w, LINEAR_MANY, tokens, NULL);
-    gpu->linear_many_dx(gpu, again, gdy, w, LINEAR_MANY, tokens, again);
-    for (int i = 0; i < LINEAR_MANY && form == 1; i++)
+    gpu->linear_many_dx(gpu, again, gdy, w, count, tokens, NULL);
+    gpu->linear_many_dx(gpu, again, gdy, w, count, tokens, again);
+    for (size_t i = 0; i < count && form == 1; i++)
         b[i].gpu.expanded = had[i];
-    gpu->linear_many_dx(gpu, dx, gdy, w, LINEAR_MANY, tokens, NULL);
-    gpu->linear_many_dx(gpu, dx, gdy, w, LINEAR_MANY, tokens, dx);
+    gpu->linear_many_dx(gpu, dx, gdy, w, count, tokens, NULL);
+    gpu->linear_many_dx(gpu, dx, gdy, w, count, tokens, dx);
     float *first = pair_get(dx, act, n), *second = pair_get(again, act, n);
     CHECK_SAY(memcmp(first, second, n * sizeof *first) == 0,
               "dx of many, %s, form %d, %zu tokens of %zu: other bits packed",
@@ -249,19 +258,19 @@ check_many_back(int form, bool together, size_t in, size_t tokens, enum dtype of
     free(second);
     gpu->release(gpu, again);
     for (int add = 0; add < 2; add++) {
-        gpu->linear_many_dw(gpu, to, gdy, gx, w, LINEAR_MANY, tokens, add);
-        cpu->linear_many_dw(cpu, want_to, dy, x, here, LINEAR_MANY, tokens, add);
+        gpu->linear_many_dw(gpu, to, gdy, gx, w, count, tokens, add);
+        cpu->linear_many_dw(cpu, want_to, dy, x, here, count, tokens, add);
     }
-    for (int i = 0; i < LINEAR_MANY; i++) {
+    for (size_t i = 0; i < count; i++) {
         float *found = pair_get(dw[i].values, of_grad, outs[i] * in);
-        snprintf(what, sizeof what, "dw %d of many, %s, %zu tokens of %zu%s", i,
+        snprintf(what, sizeof what, "dw %zu of many, %s, %zu tokens of %zu%s", i,
                  dtype_name(of_grad), tokens, in, together ? "" : ", apart");
         PAIR_NEAR(what, found, (float *)want_dw[i].values, outs[i] * in,
                   of_grad == DT_F32 ? 1e-5 : 5e-3);
         free(found);
         free(want_dw[i].values);
     }
-    for (int i = 0; i < LINEAR_MANY; i++)
+    for (size_t i = 0; i < count; i++)
         drop(&b[i]);
     gpu->release(gpu, expanded);
     gpu->release(gpu, place);
@@ -361,8 +370,9 @@ check(enum dtype act)
             if (pair_takes(2560 * 608))
                 check_many(form, 2560, tokens[t]);
             check_many(form, 608, tokens[t]);
-            check_many_back(form, true, 608, tokens[t], act);
-            check_many_back(form, false, 96, tokens[t], DT_F32);
+            check_many_back(form, true, &narrow, 608, tokens[t], act);
+            check_many_back(form, false, &narrow, 96, tokens[t], DT_F32);
+            check_many_back(form, true, &wide, 32, tokens[t], act);
         }
     pair_close();
 }

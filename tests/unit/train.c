@@ -229,7 +229,18 @@ bad_attention_dx(struct kernels *k, void *dq, void *dkey, void *dv, const void *
     spoil(dq, h->query * h->dim);
 }
 
-enum { QUANTIZE = 8, OPERATIONS };
+enum operation {
+    LINEAR,
+    LINEAR_DX,
+    LINEAR_DW,
+    NORM_DX,
+    CROSS_ENTROPY,
+    EMBED,
+    SWIGLU_DX,
+    ATTENTION_DX,
+    QUANTIZE,
+    OPERATIONS
+};
 static const char *const operations[OPERATIONS] = {
     "linear", "linear_dx", "linear_dw",    "norm_dx", "cross_entropy",
     "embed",  "swiglu_dx", "attention_dx", "quantize"
@@ -242,24 +253,37 @@ poison(struct kernels *k, int which, int call, float what)
     countdown = call;
     bitten = NULL;
     venom = what;
-    if (which == 0)
+    switch ((enum operation)which) {
+    case LINEAR:
         k->linear = bad_linear;
-    else if (which == 1)
-        k->linear_dx = bad_linear_dx, k->linear_many_dx = bad_linear_many_dx;
-    else if (which == 2)
-        k->linear_dw = bad_linear_dw, k->linear_many_dw = bad_linear_many_dw;
-    else if (which == 3)
+        break;
+    case LINEAR_DX:
+        k->linear_dx = bad_linear_dx;
+        k->linear_many_dx = bad_linear_many_dx;
+        break;
+    case LINEAR_DW:
+        k->linear_dw = bad_linear_dw;
+        k->linear_many_dw = bad_linear_many_dw;
+        break;
+    case NORM_DX:
         k->norm_dx = bad_norm_dx;
-    else if (which == 4)
+        break;
+    case CROSS_ENTROPY:
         k->cross_entropy = bad_loss;
-    else if (which == 5)
+        break;
+    case EMBED:
         k->embed = bad_embed;
-    else if (which == 6)
+        break;
+    case SWIGLU_DX:
         k->swiglu_dx = bad_swiglu_dx;
-    else if (which == 7)
+        break;
+    case ATTENTION_DX:
         k->attention_dx = bad_attention_dx;
-    else
+        break;
+    default:
         k->quantize = bad_quantize;
+        break;
+    }
 }
 
 static void
@@ -329,13 +353,16 @@ check_poison(void)
     struct train_layout released = kept;
     released.release = true;
     int cases = 0;
-    for (int which = 0; which < OPERATIONS; which++)
+    for (int which = 0; which < OPERATIONS; which++) {
+        int before = cases;
         for (int call = 1; call <= 14; call++) { // as many as projections
             float what = venoms[call % 3];
             // Infinity is more than any number, but a gain times it can be a NaN only
             // where it is not 0: all outputs here go on to something.
             cases += spoilt_step(call % 4 ? &kept : &released, which, call, what);
         }
+        CHECK_SAY(cases > before, "%s is never called", operations[which]);
+    }
     CHECK_SAY(cases >= 60, "%d cases", cases);
     printf("poison: %d cases\n", cases);
 }
