@@ -194,7 +194,7 @@ check_many_back(int form, bool together, const struct many *many, size_t in,
     struct grad dw[LINEAR_MANY], want_dw[LINEAR_MANY];
     const struct grad *to[LINEAR_MANY], *want_to[LINEAR_MANY];
     struct both b[LINEAR_MANY];
-    NEED(want);
+    NEED(want && count > 0);
     bool shared = form >= 0 && together;
     if (form > 0 && together)
         expanded = pair_poisoned(all * in * 2);
