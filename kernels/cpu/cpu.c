@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/sizes.h"
 #include "lib/core/maths.h"
 #include "lib/core/num.h"
 
@@ -524,8 +525,8 @@ struct pair_job {
     const struct cpu *c;
     float *y, *both;
     const float *gate, *up;
-    size_t n, some; // of a row, and rows of a part; forward all is one row
-    size_t tokens;
+    size_t n, rows,
+        part; // of a row, of them, of them in a part; forward all is one row
 };
 
 static int
@@ -544,7 +545,7 @@ static int
 swiglu_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct pair_job *j = ctx;
-    size_t t = i * j->some, to = t + j->some < j->tokens ? t + j->some : j->tokens;
+    size_t t = i * j->part, to = least(t + j->part, j->rows);
     float y[PIECE];
     (void)worker;
     (void)err;
@@ -579,9 +580,9 @@ cpu_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const vo
                           .gate = gate,
                           .up = up,
                           .n = n,
-                          .some = n && n < SOME ? SOME / n : 1,
-                          .tokens = tokens };
-    cpu_for(c, (tokens + j.some - 1) / j.some, swiglu_dx_part, &j);
+                          .rows = tokens,
+                          .part = SOME / n + 1 };
+    cpu_for(c, (tokens + j.part - 1) / j.part, swiglu_dx_part, &j);
 }
 
 /* Bytes, or floats, that lie together. */

@@ -92,9 +92,7 @@ half_make(struct half_turned *to, const uint8_t *p, size_t stride, size_t rows,
 {
     uint8_t padded[HALF_ROWS][HALF_BYTES];
     if (n < HALF_BYTES || rows < HALF_ROWS) {
-        memset(padded, 0, sizeof padded);
-        for (size_t r = 0; r < rows; r++)
-            memcpy(padded[r], p + r * stride, n);
+        pad(*padded, HALF_ROWS, HALF_BYTES, p, stride, rows, n);
         p = *padded;
         stride = HALF_BYTES;
     }

@@ -21,6 +21,18 @@ start(const struct gemv *g, size_t token, size_t row)
     return g->bf16 && fabsf(y) < 0x1p-126F ? copysignf(0, y) : y;
 }
 
+#if defined __AVX2__
+/* rows parts of n bytes as `all` parts of `line` bytes; what is not there is 0. */
+static inline void
+pad(uint8_t *to, size_t all, size_t line, const uint8_t *p, size_t stride, size_t rows,
+    size_t n)
+{
+    memset(to, 0, all * line);
+    for (size_t r = 0; r < rows; r++)
+        memcpy(to + r * line, p + r * stride, n);
+}
+#endif
+
 #if defined __AVX512BW__
 #include "kernels/cpu/gemv_wide.h"
 #elif defined __AVX2__

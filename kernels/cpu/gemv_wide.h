@@ -18,6 +18,7 @@
 
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/sizes.h"
 
 enum {
     WIDE_VECS = 4,
@@ -173,9 +174,7 @@ wide_make(struct wide_line *to, const uint8_t *p, size_t stride, size_t rows, si
 {
     uint8_t padded[WIDE_ROWS][WIDE_LINE];
     if (n < WIDE_LINE || rows < WIDE_ROWS) {
-        memset(padded, 0, sizeof padded);
-        for (size_t r = 0; r < rows; r++)
-            memcpy(padded[r], p + r * stride, n);
+        pad(*padded, WIDE_ROWS, WIDE_LINE, p, stride, rows, n);
         p = *padded;
         stride = WIDE_LINE;
     }
@@ -253,12 +252,6 @@ wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, b
 
 /* ---- a strip ------------------------------------------------------------------------------- */
 
-static inline size_t
-wide_least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* What is to be turned and fetched while the line of column k is computed with.  The
  * scales of the rows that follow lie together, and a line's share is fetched at once. */
 static void
@@ -281,14 +274,14 @@ static inline __attribute__((always_inline)) void
 wide_run(struct wide *s, bool two)
 {
     const struct weight *w = s->g->w;
-    size_t tokens = s->g->tokens, rows = wide_least(s->end - s->row, WIDE_ROWS);
+    size_t tokens = s->g->tokens, rows = least(s->end - s->row, WIDE_ROWS);
     for (size_t k = 0; k < w->in; k += WIDE_CODES, s->now = !s->now) {
-        size_t n = wide_least(w->in - k, WIDE_CODES), t = 0;
+        size_t n = least(w->in - k, WIDE_CODES), t = 0;
         if (!s->next)
             wide_make(&s->line[s->now], s->codes + k / 2, s->stride, rows, n / 2);
         if (k % WIDE_SCALES == 0)
             wide_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
-                      s->scale_stride, rows, wide_least(w->in - k, WIDE_SCALES) / 16);
+                      s->scale_stride, rows, least(w->in - k, WIDE_SCALES) / 16);
         wide_ahead(s, k);
         for (; t + 4 <= tokens; t += 4)
             wide_products(s, t, k, n, 4, two);
@@ -304,7 +297,7 @@ wide_strip(struct wide *s)
 {
     const struct gemv *g = s->g;
     float *y = g->y + s->row;
-    size_t rows = wide_least(s->end - s->row, WIDE_ROWS);
+    size_t rows = least(s->end - s->row, WIDE_ROWS);
     s->codes = (const uint8_t *)g->w->values + s->row * s->stride;
     for (size_t t = 0; t < g->tokens; t++)
         for (size_t r = 0; r < WIDE_ROWS; r++)

@@ -217,13 +217,19 @@ take_stage(struct cuda *c)
     return cuda_ready(c) && cuda_check(c, e, "cudaEventSynchronize") ? i : -1;
 }
 
+/* From or to piece i, which is nobody's until that is done. */
+static void
+start_copy(struct cuda *c, void *to, const void *from, int i, size_t bytes,
+           cudaMemcpyKind kind, const char *what)
+{
+    cuda_check(c, cudaMemcpyAsync(to, from, bytes, kind, c->stream), what);
+    cuda_check(c, cudaEventRecord(c->stage_free[i], c->stream), "cudaEventRecord");
+}
+
 static void
 send_stage(struct cuda *c, void *to, int i, size_t bytes)
 {
-    cuda_check(c,
-               cudaMemcpyAsync(to, stage(c, i), bytes, cudaMemcpyHostToDevice, c->stream),
-               "upload");
-    cuda_check(c, cudaEventRecord(c->stage_free[i], c->stream), "cudaEventRecord");
+    start_copy(c, to, stage(c, i), i, bytes, cudaMemcpyHostToDevice, "upload");
 }
 
 /* Threads of the host may take turns in what follows, and each has a device of its own. */
@@ -303,14 +309,9 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     c->early = NOT_EARLY;
     for (size_t i = 0; i < pieces + 1 && cuda_ready(c); i++) {
         int here = -1;
-        if (i < pieces && (here = take_stage(c)) >= 0) {
-            cuda_check(c,
-                       cudaMemcpyAsync(stage(c, here), (const char *)from + i * STAGE_BYTES,
-                                       piece_of(bytes, i), cudaMemcpyDeviceToHost, c->stream),
-                       "download");
-            cuda_check(c, cudaEventRecord(c->stage_free[here], c->stream),
-                       "cudaEventRecord");
-        }
+        if (i < pieces && (here = take_stage(c)) >= 0)
+            start_copy(c, stage(c, here), (const char *)from + i * STAGE_BYTES, here,
+                       piece_of(bytes, i), cudaMemcpyDeviceToHost, "download");
         if (before >= 0) {
             cudaError_t e = cudaEventSynchronize(c->stage_free[before]);
             e = unless_failing(&((struct whole *)c)->fail.wait, cudaErrorIllegalAddress, e);

@@ -1227,7 +1227,7 @@ swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
                    u + head, n - head);
 }
 
-/* Of as many tokens as have fewer than 2^31 packs at a time. */
+/* Of as many tokens at a time as have at most 2^31 packs. */
 template <typename T, int V>
 static void
 run_swiglu_dx(struct cuda *c, T *both, T *d, const T *gate, const T *up, size_t tokens,

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What a GPU that fails does to the programs: an allocation, a launch, a kernel or a copy to it,
-# the n-th of a run for many n.  Each time the program must end with 3 (memory) or 2, one line that names
-# the GPU and the call, and the checkpoint untouched.
+# What a GPU that fails does to the programs: an allocation, a launch, a kernel or a copy to
+# it, the n-th of a run for many n.  Each time the program must end with 3 (memory) or 2, one
+# line that names the GPU and the call, and the checkpoint untouched.
 #
 #   tests/gpu/failures.sh [-a]
 #
