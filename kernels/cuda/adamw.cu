@@ -183,8 +183,11 @@ __launch_bounds__(THREADS)
 enum {
     QUICK_THREADS = 128,
     QUICK_WARPS = QUICK_THREADS / 32,
-    QUICK_BLOCKS = 6,  // of a multiprocessor
-    SPAN = 32 * PIECE, // what a warp has at once
+    QUICK_BLOCKS = 6,            // of a multiprocessor
+    SPAN = 32 * PIECE,           // what a warp has at once
+    PORTION = QUICK_WARPS * SPAN,   // what a block has at once
+    GROUPS = PORTION / GROUP,
+    ALIGNED = 16 / 2 * GROUP,    // elements whose scales fill what copies begin at
 };
 
 /* What the quick way is told: with the keys of all rounds of Philox, which instructions
@@ -192,71 +195,91 @@ enum {
 struct quick {
     struct hyper h;
     struct draw_keys keys;
+    bool whole; // portions may be copied as a whole
 };
 
-/* A span on its way: a warp asks for the next one before it works on this one.  Copies go
- * past the registers, 16 bytes a thread side by side; a thread's 16 elements lie together
- * except for what `place` does about banks. */
+/* A portion in shared memory.  One thread asks for the next one while all work on this one,
+ * and sends this one back: the copies need nobody else. */
 template <typename G>
-struct alignas(16) span {
-    uint4 master[SPAN / 8], m[SPAN / 16], v[SPAN / 16], grad[SPAN * sizeof(G) / 16];
+struct alignas(128) portion {
+    uint16_t master[PORTION];
+    uint8_t m[PORTION], v[PORTION];
+    uint16_t m_scale[GROUPS], v_scale[GROUPS];
+    G grad[PORTION];
 };
 
-/* Where chunk c is, of EACH that a thread has: eight neighbours' are in different banks. */
-template <unsigned EACH>
-static __device__ __forceinline__ unsigned
-place(unsigned c)
-{
-    return c ^ (c >> 3 & (EACH - 1));
-}
-
-struct scales {
-    uint32_t m, v;
-};
-
-/* Of the first `left` elements from i on, the groups that are whole; a batch of copies. */
+/* One thread: the portion at element i comes, and the barrier's phase then ends. */
 template <typename G>
 static __device__ __forceinline__ void
-fetch(const struct span<G> *to, struct scales *scales, const struct adam_state *s,
-      const G *grad, uint64_t i, unsigned left)
+fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s, const G *grad,
+      uint64_t i)
 {
-    typedef struct span<G> S;
-    constexpr unsigned CHUNK = 16 / sizeof(G), EACH = PIECE / CHUNK;
-    const unsigned lane = threadIdx.x % 32, span = threadIdx.x / 32 * SPAN;
-    const unsigned mine = span + lane * PIECE, room = shared_address(to);
-    // A round of 32 chunks further what is said of banks is the same.
-    const unsigned masters = room + (unsigned)offsetof(S, master) + place<2>(lane) * 16;
-    const unsigned grads = room + (unsigned)offsetof(S, grad) + place<EACH>(lane) * 16;
-    const unsigned codes = room + lane * 16;
-    const uint16_t *master = (const uint16_t *)s->master + i + (span + lane * 8);
-    const G *g = grad + i + (span + lane * CHUNK);
-    uint64_t group = (i + mine) / GROUP;
-    left = left / GROUP * GROUP;
-#pragma unroll
-    for (unsigned k = 0; k < SPAN; k += 32 * 8)
-        copy16_if(masters + k * 2, master + k, span + lane * 8 + k < left);
-    copy16_if(codes + (unsigned)offsetof(S, m), (const uint8_t *)s->m + i + mine,
-              mine < left);
-    copy16_if(codes + (unsigned)offsetof(S, v), (const uint8_t *)s->v + i + mine,
-              mine < left);
-#pragma unroll
-    for (unsigned k = 0; k < SPAN; k += 32 * CHUNK)
-        copy16_if(grads + k * (unsigned)sizeof(G), g + k, span + lane * CHUNK + k < left);
-    copies_end();
-    if (mine < left) {
-        scales->m = s->m_scale[group];
-        scales->v = s->v_scale[group];
+    const unsigned bar = shared_address(arrived);
+    phase_expect(bar, sizeof *to);
+    bulk_load(to->master, (const uint16_t *)s->master + i, sizeof to->master, bar);
+    bulk_load(to->m, (const uint8_t *)s->m + i, sizeof to->m, bar);
+    bulk_load(to->v, (const uint8_t *)s->v + i, sizeof to->v, bar);
+    bulk_load(to->m_scale, s->m_scale + i / GROUP, sizeof to->m_scale, bar);
+    bulk_load(to->v_scale, s->v_scale + i / GROUP, sizeof to->v_scale, bar);
+    bulk_load(to->grad, grad + i, sizeof to->grad, bar);
+}
+
+/* One thread; what all threads wrote is there, and they have said so. */
+template <typename G>
+static __device__ __forceinline__ void
+send(const struct adam_state *s, const struct portion<G> *from, uint64_t i)
+{
+    bulk_store((uint16_t *)s->master + i, from->master, sizeof from->master);
+    bulk_store((uint8_t *)s->m + i, from->m, sizeof from->m);
+    bulk_store((uint8_t *)s->v + i, from->v, sizeof from->v);
+    bulk_store(s->m_scale + i / GROUP, from->m_scale, sizeof from->m_scale);
+    bulk_store(s->v_scale + i / GROUP, from->v_scale, sizeof from->v_scale);
+    bulk_end();
+}
+
+/* All threads, a number after the other: a portion that is not whole, or lies where copies
+ * cannot begin. */
+template <typename G>
+static __device__ __noinline__ void
+fetch_rest(struct portion<G> *to, const struct adam_state *s, const G *grad, uint64_t i,
+           unsigned left)
+{
+    for (unsigned k = threadIdx.x; k < left; k += QUICK_THREADS) {
+        to->master[k] = ((const uint16_t *)s->master)[i + k];
+        to->m[k] = ((const uint8_t *)s->m)[i + k];
+        to->v[k] = ((const uint8_t *)s->v)[i + k];
+        to->grad[k] = grad[i + k];
+        if (k % GROUP == 0) {
+            to->m_scale[k / GROUP] = s->m_scale[(i + k) / GROUP];
+            to->v_scale[k / GROUP] = s->v_scale[(i + k) / GROUP];
+        }
+    }
+    __syncthreads();
+}
+
+template <typename G>
+static __device__ __noinline__ void
+send_rest(const struct adam_state *s, const struct portion<G> *from, uint64_t i,
+          unsigned left)
+{
+    for (unsigned k = threadIdx.x; k < left; k += QUICK_THREADS) {
+        ((uint16_t *)s->master)[i + k] = from->master[k];
+        ((uint8_t *)s->m)[i + k] = from->m[k];
+        ((uint8_t *)s->v)[i + k] = from->v[k];
+        if (k % GROUP == 0) {
+            s->m_scale[(i + k) / GROUP] = from->m_scale[k / GROUP];
+            s->v_scale[(i + k) / GROUP] = from->v_scale[k / GROUP];
+        }
     }
 }
 
 template <typename G>
 static __device__ __forceinline__ void
-read_piece(struct piece *p, const struct span<G> *from)
+read_piece(struct piece *p, const struct portion<G> *from, unsigned mine)
 {
-    unsigned lane = threadIdx.x % 32;
-    uint4 w0 = from->master[place<2>(2 * lane)];
-    uint4 w1 = from->master[place<2>(2 * lane + 1)];
-    uint4 m = from->m[lane], v = from->v[lane];
+    const uint4 *master = (const uint4 *)(from->master + mine);
+    uint4 w0 = master[0], w1 = master[1];
+    uint4 m = *(const uint4 *)(from->m + mine), v = *(const uint4 *)(from->v + mine);
     uint32_t w[] = { w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w };
     uint32_t codes[] = { m.x, m.y, m.z, m.w, v.x, v.y, v.z, v.w };
 #pragma unroll
@@ -267,46 +290,29 @@ read_piece(struct piece *p, const struct span<G> *from)
         p->m[k] = codes[k];
         p->v[k] = codes[4 + k];
     }
+    p->m_scale = from->m_scale[mine / GROUP];
+    p->v_scale = from->v_scale[mine / GROUP];
 }
 
-/* All threads of a warp; left: in whole groups; slow: a bit for the first thread of each
- * group to be left alone.
- * The masters go through `room`, so that neighbours write what lies together. */
 template <typename G>
 static __device__ __forceinline__ void
-write_pieces(const struct piece *p, const struct adam_state *s, struct span<G> *room,
-             uint64_t i, unsigned left, uint32_t slow)
+write_piece(struct portion<G> *to, const struct piece *p, unsigned mine)
 {
-    const unsigned lane = threadIdx.x % 32, span = threadIdx.x / 32 * SPAN;
-    const unsigned mine = span + lane * PIECE;
-    uint16_t *master = (uint16_t *)s->master + i + (span + lane * 8);
-    uint64_t group = (i + mine) / GROUP;
-    room->master[place<2>(2 * lane)] = make_uint4(p->w[0], p->w[1], p->w[2], p->w[3]);
-    room->master[place<2>(2 * lane + 1)] =
-        make_uint4(p->w[4], p->w[5], p->w[6], p->w[7]);
-    if (mine < left && !(slow >> lane / 2 * 2 & 1)) {
-        __stcg((uint4 *)((uint8_t *)s->m + i + mine),
-               make_uint4(p->m[0], p->m[1], p->m[2], p->m[3]));
-        __stcg((uint4 *)((uint8_t *)s->v + i + mine),
-               make_uint4(p->v[0], p->v[1], p->v[2], p->v[3]));
-        if (lane % 2 == 0) {
-            s->m_scale[group] = (uint16_t)p->m_scale;
-            s->v_scale[group] = (uint16_t)p->v_scale;
-        }
-    }
-    __syncwarp();
-#pragma unroll
-    for (unsigned k = 0; k < SPAN; k += 32 * 8)
-        if (span + lane * 8 + k < left && !(slow >> (lane / 4 * 2 + k / PIECE) & 1))
-            __stcg((uint4 *)(master + k), room->master[place<2>(lane) + k / 8]);
+    uint4 *master = (uint4 *)(to->master + mine);
+    master[0] = make_uint4(p->w[0], p->w[1], p->w[2], p->w[3]);
+    master[1] = make_uint4(p->w[4], p->w[5], p->w[6], p->w[7]);
+    *(uint4 *)(to->m + mine) = make_uint4(p->m[0], p->m[1], p->m[2], p->m[3]);
+    *(uint4 *)(to->v + mine) = make_uint4(p->v[0], p->v[1], p->v[2], p->v[3]);
+    to->m_scale[mine / GROUP] = (uint16_t)p->m_scale; // both halves of a group: the same
+    to->v_scale[mine / GROUP] = (uint16_t)p->v_scale;
 }
 
 static __device__ __forceinline__ void
-read_grad(float x[PIECE], const struct span<float> *from)
+read_grad(float x[PIECE], const float *from)
 {
 #pragma unroll
     for (int k = 0; k < PIECE; k += 4) {
-        uint4 four = from->grad[place<4>(threadIdx.x % 32 * 4 + k / 4)];
+        uint4 four = *(const uint4 *)(from + k);
         x[k] = f_from(four.x);
         x[k + 1] = f_from(four.y);
         x[k + 2] = f_from(four.z);
@@ -315,11 +321,11 @@ read_grad(float x[PIECE], const struct span<float> *from)
 }
 
 static __device__ __forceinline__ void
-read_grad(float x[PIECE], const struct span<__nv_bfloat16> *from)
+read_grad(float x[PIECE], const __nv_bfloat16 *from)
 {
 #pragma unroll
     for (int k = 0; k < PIECE; k += 8) {
-        uint4 eight = from->grad[place<2>(threadIdx.x % 32 * 2 + k / 8)];
+        uint4 eight = *(const uint4 *)(from + k);
         uint32_t words[] = { eight.x, eight.y, eight.z, eight.w };
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -329,29 +335,32 @@ read_grad(float x[PIECE], const struct span<__nv_bfloat16> *from)
     }
 }
 
+/* draw: of the first of 16 elements, which is even. */
 static __device__ __forceinline__ void
-draw_piece(uint32_t words[8], uint64_t i, enum philox_use use, const struct quick *q)
+draw_piece(uint32_t words[8], uint64_t draw, enum philox_use use, const struct quick *q)
 {
-    draws_with(words, i / 8, q->h.row, use, &q->keys);
-    draws_with(words + 4, i / 8 + 1, q->h.row, use, &q->keys);
+    draws_with(words, draw, q->h.row, use, &q->keys);
+    draws_with(words + 4, draw | 1, q->h.row, use, &q->keys);
 }
 
-/* A group from element i on, by the whole warp; what is behind the end is not there.  As
- * write_element. */
+/* The group from element `at` of a portion on, by the whole warp; what is behind its `left`
+ * elements is not there.  draw: of its first element.  As write_element. */
 template <typename G>
 static __device__ __noinline__ uint32_t
-whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
-            float clip, const struct hyper *h)
+whole_group(struct portion<G> *room, unsigned at, unsigned left, uint64_t draw, float clip,
+            const struct hyper *h)
 {
     unsigned lane = threadIdx.x % 32, half = lane % 8;
     uint32_t words[4], mine[2][4];
+    const struct adam_state here = { room->master, DT_BF16,       MOMENTS_INT8, room->m,
+                                     room->v,      room->m_scale, room->v_scale };
     struct element x = {};
     struct bits random;
-    uint64_t at = i + lane;
-    if (at < end)
-        read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, s, grad, at);
+    bool inside = at + lane < left;
+    if (inside)
+        read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, &here, room->grad, at + lane);
     // Eight threads have all draws, each those of 8 elements.
-    draws(words, i / 8 + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
+    draws(words, draw + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
           h->key);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -365,18 +374,19 @@ whole_group(const struct adam_state *s, const G *grad, uint64_t i, uint64_t end,
     }
     random.v = 0;
     update(&x.w, &x.m, &x.v, x.grad, clip, h);
-    return write_element<__nv_bfloat16, MOMENTS_INT8>(&x, s, at, at < end, random);
+    __syncwarp(); // all have read the scales
+    return write_element<__nv_bfloat16, MOMENTS_INT8>(&x, &here, at + lane, inside,
+                                                      random);
 }
 
-/* How many of a block's elements from i on are before the end. */
+/* How many of a portion's elements from i on are before the end. */
 static __device__ __forceinline__ unsigned
 left_of(uint64_t i, uint64_t end)
 {
-    uint64_t most = QUICK_WARPS * SPAN;
-    return i >= end ? 0 : (unsigned)(end - i < most ? end - i : most);
+    return i >= end ? 0 : (unsigned)(end - i < PORTION ? end - i : PORTION);
 }
 
-/* As many blocks as there is room for: each goes through its share of all spans.  ahead: the
+/* As many blocks as there is room for: each goes through its share of all portions.  ahead: the
  * first is asked for before the kernels before have ended. */
 template <typename G>
 static __global__ void
@@ -386,18 +396,23 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
                  const __grid_constant__ struct quick q)
 {
     __shared__ struct share shares[CODES];
-    __shared__ struct span<G> rooms[QUICK_WARPS][2];
-    const uint64_t step = (uint64_t)gridDim.x * (QUICK_WARPS * SPAN);
-    struct span<G> *room = rooms[threadIdx.x / 32];
-    const unsigned span = threadIdx.x / 32 * SPAN;
-    const unsigned mine = span + threadIdx.x % 32 * PIECE;
-    struct scales next = { 0, 0 };
-    uint64_t i = first + (uint64_t)blockIdx.x * (QUICK_WARPS * SPAN);
+    __shared__ struct portion<G> rooms[2];
+    __shared__ uint64_t arrived[2];
+    const uint64_t step = (uint64_t)gridDim.x * PORTION;
+    const unsigned mine = threadIdx.x * PIECE;
+    uint64_t i = first + (uint64_t)blockIdx.x * PORTION;
     uint32_t ranges = 0, most = 0;
+    bool copied = q.whole && left_of(i, end) == PORTION; // this portion comes as a whole
+    if (threadIdx.x == 0) {
+        phases_open(shared_address(&arrived[0]));
+        phases_open(shared_address(&arrived[1]));
+        phases_are_open();
+    }
+    __syncthreads();
     if (!ahead)
         cuda_wait();
-    unsigned next_left = left_of(i, end);
-    fetch(&room[0], &next, &s, grad, i, next_left);
+    if (threadIdx.x == 0 && copied)
+        fetch(&rooms[0], &arrived[0], &s, grad, i);
     for (unsigned k = threadIdx.x; k < CODES; k += QUICK_THREADS)
         shares[k] = share_of(k);
     if (ahead)
@@ -406,44 +421,64 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     const float c = *clip;
     __syncthreads();
     if (isnan(c)) {
-        copies_wait<0>();
+        if (copied)
+            phase_wait(shared_address(&arrived[0]), 0);
         return;
     }
-    // Whole warps: the halves of a group speak to each other.
-    for (unsigned at = 0; i < end; i += step, at ^= 1) {
-        struct scales old = next;
+    for (unsigned turn = 0; i < end; turn++) {
+        struct portion<G> *room = &rooms[turn % 2];
+        const uint64_t next = i + step, draw = (i + mine) / 8;
+        const unsigned left = left_of(i, end), whole = left / GROUP * GROUP;
+        const bool next_copied = q.whole && left_of(next, end) == PORTION;
         struct piece p;
         struct doubt d = no_doubt();
         float g[PIECE];
-        uint32_t words[8];
-        const unsigned left = next_left, whole = left / GROUP * GROUP;
-        next_left = left_of(i + step, end);
-        fetch(&room[at ^ 1], &next, &s, grad, i + step, next_left);
-        draw_piece(words, i + mine, PHILOX_MASTER, &q);
-        copies_wait<1>();
-        __syncwarp();
-        read_piece(&p, &room[at]);
-        read_grad(g, &room[at]);
-        p.m_scale = old.m;
-        p.v_scale = old.v;
+        uint32_t words[8], m_scale, v_scale;
+        draw_piece(words, draw, PHILOX_MASTER, &q);
+        if (copied)
+            phase_wait(shared_address(&arrived[turn % 2]), turn / 2 % 2);
+        else
+            fetch_rest(room, &s, grad, i, left);
+        read_piece(&p, room, mine);
+        read_grad(g, room->grad + mine);
+        m_scale = p.m_scale;
+        v_scale = p.v_scale;
         quick_first(&p, g, c, words, shares, &q.h, &d);
+        if (threadIdx.x == 0) {
+            bulk_wait_read(); // what was sent from where the next one goes
+            if (next_copied)
+                fetch(&rooms[(turn + 1) % 2], &arrived[(turn + 1) % 2], &s, grad, next);
+        }
+        // Whole warps: the halves of a group speak to each other.
+        __syncwarp();
         p.most_m = f_max(p.most_m, __shfl_xor_sync(0xffffffffU, p.most_m, 1));
         p.most_v = f_max(p.most_v, __shfl_xor_sync(0xffffffffU, p.most_v, 1));
-        draw_piece(words, i + mine, PHILOX_MOMENT, &q);
+        draw_piece(words, draw, PHILOX_MOMENT, &q);
         quick_codes(&p, words, &d);
-        bool sure = mine < whole && is_sure(&p, &d, old.m, old.v);
+        bool sure = mine < whole && is_sure(&p, &d, m_scale, v_scale);
         uint32_t slow =
             __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
         slow = (slow | slow >> 1) & 0x55555555; // a bit a group
-        write_pieces(&p, &s, &room[at], i, whole, slow);
-        if (mine < whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1))
+        if (mine < whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1)) {
+            write_piece(room, &p, mine);
             ranges = u_add_max2(d.range, 0x00010001, ranges);
-        for (; slow; slow &= slow - 1)
-            most = max(most, whole_group(&s, grad,
-                                         i + span + (unsigned)(__ffs((int)slow) - 1) * PIECE,
-                                         end, c, &q.h));
-        __syncwarp(); // before others' copies come to this room
+        }
+        for (; slow; slow &= slow - 1) {
+            unsigned at = threadIdx.x / 32 * SPAN + (unsigned)(__ffs((int)slow) - 1) * PIECE;
+            most = max(most, whole_group(room, at, left, (i + at) / 8, c, &q.h));
+        }
+        if (copied)
+            bulk_may_read();
+        __syncthreads();
+        if (!copied)
+            send_rest(&s, room, i, left);
+        else if (threadIdx.x == 0)
+            send(&s, room, i);
+        copied = next_copied;
+        i = next;
     }
+    if (threadIdx.x == 0)
+        bulk_wait_read(); // shared memory ends with the block
     grow(amax, max(most, most_of_ranges(ranges)));
 }
 
@@ -477,6 +512,18 @@ grid_of(const struct cuda *c, uint64_t n, unsigned each, unsigned waves)
     return (unsigned)(want < most ? want : most);
 }
 
+/* Whether portions can be copied as a whole. */
+static bool
+are_aligned(const struct run *r, const void *grad)
+{
+    const struct adam_state *s = r->s;
+    const void *all[] = { s->master, s->m, s->v, s->m_scale, s->v_scale, grad };
+    bool are = r->first % ALIGNED == 0;
+    for (const void *p : all)
+        are = are && (uintptr_t)p % 16 == 0;
+    return are;
+}
+
 template <typename W, typename G>
 static void
 launch(const struct run *r, const G *grad)
@@ -484,14 +531,14 @@ launch(const struct run *r, const G *grad)
     struct cuda *c = r->c;
     uint64_t n = r->end - r->first;
     if (sizeof(W) == 2 && r->s->moments == MOMENTS_INT8 && may_be_quick(&r->h)) {
-        struct quick q = { r->h, draw_keys_of(r->h.key) };
+        struct quick q = { r->h, draw_keys_of(r->h.key), are_aligned(r, grad) };
         bool ahead = c->early != EARLY_UPDATES || c->updated != r->s->master;
         cuda_check(c,
                    cudaFuncSetAttribute(quick_kernel<G>,
                                         cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared),
                    "cudaFuncSetAttribute");
-        unsigned grid = grid_of(c, n, QUICK_WARPS * SPAN, QUICK_BLOCKS);
+        unsigned grid = grid_of(c, n, PORTION, QUICK_BLOCKS);
         cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, quick_kernel<G>, grid,
                         QUICK_THREADS, 0, *r->s, grad, r->first, r->end, r->clip, r->amax,
                         ahead, q);

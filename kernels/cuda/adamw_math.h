@@ -8,7 +8,7 @@
  * last place nearly never changes them; where it could, the whole group is left to the
  * slow way:
  *
- *   code of m   off by at most 4 of 65536 parts of a code, 7 of a code of v
+ *   code of m   off by at most 4 of 65536 parts of a code, 4.5 of a code of v
  *   master      by at most 18 * 2^-24 of the update and 3.2 units in the last place
  *
  * of which the bounds below leave some room.  m itself is read as s hi + s lo, hi + lo
@@ -20,6 +20,7 @@
 #include "kernels/cuda/exact.h"
 
 #include <math.h>
+#include <stdalign.h>
 
 enum {
     GROUP = 32, // of 8-bit moments: elements with a scale
@@ -142,9 +143,10 @@ may_be_quick(const struct hyper *h)
            h->rest2 >= 0x1p-30F && h->rest2 <= 1;
 }
 
-/* A code's q / (254 - |q|). */
+/* A code's q / (254 - |q|), read at once. */
 struct share {
-    float high, low;
+    alignas(8) float high;
+    float low;
 };
 
 enum { SHARE = sizeof(struct share) }; // bytes
@@ -177,7 +179,7 @@ ordinary(uint32_t scale)
 struct doubt {
     uint32_t differ; // bits of masters that may be others
     uint32_t range;  // how far above 2^-80 a master is, largest: zeros are far
-    uint32_t near_m; // how close to another code, least
+    uint32_t near_m; // how far above the bound of another code, least
     uint32_t near_v;
 };
 
@@ -185,7 +187,7 @@ enum {
     MASTER_LOW = (127 - 80) << 7,
     MASTER_RANGE = 180 << 7, // up to 2^100
     NEAR_M = 4,
-    NEAR_V = 8,
+    NEAR_V = 5,
     ULPS = 4,
 };
 
@@ -199,7 +201,8 @@ over_255(float x)
     return f_fma(f_fma(-255, q, x), inverse, q);
 }
 
-/* 255 / x to a unit in the last place, of ordinary scales. */
+/* 255 / x rounded, of ordinary scales: 1 / x comes out rounded, since with 8 bits of x it is
+ * far from where its rounding changes, and so does what follows from the residual. */
 EXACT float
 turns_of(float x)
 {
@@ -216,8 +219,13 @@ plus_random(uint32_t x, const uint32_t words[8], int i)
     return u_dot2(words[i / 2], i % 2 ? 0x100 : 1, x);
 }
 
-/* Element i: new m, v and master; returns the bits of master plus random bits. */
-EXACT uint32_t
+struct updated {
+    uint32_t master, v;
+};
+
+/* Element i: new m, root of v and master; returns v, which is not negative, and the bits of
+ * master plus random bits. */
+EXACT struct updated
 quick_update(struct piece *p, int i, float w, float grad, float unit, float m_scale,
              float clip, const uint32_t random[8], const struct share *shares,
              const struct hyper *h, struct doubt *d)
@@ -235,16 +243,16 @@ quick_update(struct piece *p, int i, float w, float grad, float unit, float m_sc
     float u = f_mul(m, rough_inverse(f_fma(root, h->root2, h->eps)));
     float next = f_fma(u, -h->rate, f_mul(w, h->keep));
     // The magnitude may be larger or smaller by this.
-    float size = f_from((f_bits(u) & MAGNITUDE) | (f_bits(next) & 0x80000000));
+    float size = f_from(u_select(0x80000000, f_bits(next), f_bits(u)));
     uint32_t more = plus_random(ULPS, random, i);
     uint32_t above = f_bits(f_fma(size, h->slack, next)) + more;
     uint32_t below = f_bits(f_fma(size, -h->slack, next)) + more - 2 * ULPS;
     p->new_m[i] = m;
     p->root[i] = root;
     p->most_m = f_max(p->most_m, f_abs(m)); // not a NaN, which is seen in the master
-    p->most_v = f_max(p->most_v, v);
     d->differ |= above ^ below;
-    return above;
+    struct updated both = { above, f_bits(v) };
+    return both;
 }
 
 /* The first half: moments and master.  grad: 16; random: 8 words. */
@@ -254,19 +262,23 @@ quick_first(struct piece *p, const float grad[PIECE], float clip,
             struct doubt *d)
 {
     float unit = over_255(bf16_value(p->v_scale)), m_scale = bf16_value(p->m_scale);
-    p->most_m = p->most_v = 0;
+    uint32_t most_v = 0;
+    p->most_m = 0;
     EXACT_UNROLL
     for (int i = 0; i < PIECE; i += 2) {
         uint32_t word = p->w[i / 2];
-        uint32_t even = quick_update(p, i, f_from(word << 16), grad[i], unit, m_scale,
-                                     clip, random, shares, h, d);
-        uint32_t odd = quick_update(p, i + 1, f_from(word & 0xffff0000), grad[i + 1],
-                                    unit, m_scale, clip, random, shares, h, d);
-        p->w[i / 2] = u_bytes(even, odd, 0x7632);
+        struct updated even = quick_update(p, i, f_from(word << 16), grad[i], unit,
+                                           m_scale, clip, random, shares, h, d);
+        struct updated odd =
+            quick_update(p, i + 1, f_from(word & 0xffff0000), grad[i + 1], unit,
+                         m_scale, clip, random, shares, h, d);
+        most_v = u_max3(even.v, odd.v, most_v);
+        p->w[i / 2] = u_bytes(even.master, odd.master, 0x7632);
         d->range =
             u_add_max2(p->w[i / 2] & 0x7fff7fff,
                        (uint32_t)-MASTER_LOW << 16 | (uint16_t)-MASTER_LOW, d->range);
     }
+    p->most_v = f_from(most_v);
 }
 
 /* The byte of bits 16 .. 23 of four words. */
@@ -280,16 +292,17 @@ third_bytes(const uint32_t x[4])
 EXACT void
 lift_zeros(struct piece *p, struct doubt *d)
 {
-    bool tiny = false; // a v of 0, or no ordinary number
+    uint32_t one = p->most_v > 0 ? 0x01010101 : 0, least = 0xffffffff;
     EXACT_UNROLL
-    for (int i = 0; i < PIECE; i++) {
-        uint32_t byte = 1U << i % 4 * 8;
-        bool zero = !(p->v[i / 4] & byte * 0xff);
-        uint32_t lost = (uint32_t)zero & (uint32_t)(p->root[i] > 0);
-        p->v[i / 4] |= lost ? byte : 0;
-        tiny |= p->root[i] == 0;
+    for (int i = 0; i < PIECE / 4; i++) {
+        uint32_t upper =
+            (p->v[i] & 0x7f7f7f7f) + 0x7f7f7f7f; // bit 7: not 0, or as it was
+        p->v[i] |= ~(upper | p->v[i] | 0x7f7f7f7f) >> 7 & one;
     }
-    d->differ |= tiny && p->most_v > 0 ? 0xffffffff : 0;
+    EXACT_UNROLL
+    for (int i = 0; i < PIECE; i += 2)
+        least = u_min3(f_bits(p->root[i]), f_bits(p->root[i + 1]), least);
+    d->differ |= least == 0 && one ? 0xffffffff : 0; // a v of 0, or no ordinary number
 }
 
 /* The second half: codes.  most_m and most_v are now those of the group. */
@@ -309,24 +322,22 @@ quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
         EXACT_UNROLL
         for (int k = 0; k < 4; k++) {
             // 1.5 * 2^23 + 2^15 codes: twice its bits and random ones are 128 + code from
-            // bit 16 on.
+            // bit 16 on.  Both are larger by the bound: who then is a little above a code
+            // is near one.
             float m = p->new_m[i + k];
             float share = f_mul(m, rough_inverse(f_add(s, f_abs(m))));
-            x[k] = plus_random(2 * f_bits(f_fma(share, 0x1.fcp22F, 0x1.8p23F)), random,
-                               i + k);
+            float codes = f_fma(share, 0x1.fcp22F, 0x1.8p23F + NEAR_M / 2);
+            x[k] = plus_random(2 * f_bits(codes), random, i + k);
             // 256 + code: twice its bits and a half.
-            y[k] = 2 * f_bits(f_fma(p->root[i + k], turns, 256)) + 0x8000;
+            y[k] = 2 * f_bits(f_fma(p->root[i + k], turns, 256)) + 0x8000 + NEAR_V;
         }
         p->m[i / 4] = third_bytes(x) ^ 0x80808080;
         p->v[i / 4] = third_bytes(y);
         zeros |= (p->v[i / 4] - 0x01010101) & ~p->v[i / 4];
-        EXACT_UNROLL
-        for (int k = 0; k < 4; k += 2) {
-            d->near_m = u_add_min2(u_bytes(x[k], x[k + 1], 0x5410),
-                                   NEAR_M << 16 | NEAR_M, d->near_m);
-            d->near_v = u_add_min2(u_bytes(y[k], y[k + 1], 0x5410),
-                                   NEAR_V << 16 | NEAR_V, d->near_v);
-        }
+        d->near_m = u_min3_2(u_bytes(x[0], x[1], 0x5410), u_bytes(x[2], x[3], 0x5410),
+                             d->near_m);
+        d->near_v = u_min3_2(u_bytes(y[0], y[1], 0x5410), u_bytes(y[2], y[3], 0x5410),
+                             d->near_v);
     }
     if (zeros & 0x80808080)
         lift_zeros(p, d);

@@ -31,10 +31,14 @@
 /* x between 0 and 1; NaN becomes 0. */
 #define f_sat __saturatef
 /* Bytes of b and a by the nibbles of `which`, 0 .. 3 for a. */
-#define u_bytes __byte_perm
-/* Halves of words: the larger or smaller of a + b and c. */
+#define u_bytes  __byte_perm
+#define u_select select_bits
+/* Halves of words: the larger of a + b and c. */
 #define u_add_max2 __viaddmax_u16x2
-#define u_add_min2 __viaddmin_u16x2
+/* The least of three, of words and of their halves; the largest. */
+#define u_min3   __vimin3_u32
+#define u_min3_2 __vimin3_u16x2
+#define u_max3   __vimax3_u32
 /* The least of three that are positive and finite. */
 #define f_min3(a, b, c)                                                                \
     f_from((uint32_t)__vimin3_s32((int)f_bits(a), (int)f_bits(b), (int)f_bits(c)))
@@ -158,12 +162,30 @@ u_add_max2(uint32_t a, uint32_t b, uint32_t c)
 }
 
 EXACT uint32_t
-u_add_min2(uint32_t a, uint32_t b, uint32_t c)
+u_select(uint32_t mask, uint32_t a, uint32_t b)
 {
-    uint16_t low = (uint16_t)(a + b), high = (uint16_t)((a >> 16) + (b >> 16));
-    low = low < (uint16_t)c ? low : (uint16_t)c;
-    high = high < c >> 16 ? high : (uint16_t)(c >> 16);
-    return (uint32_t)high << 16 | low;
+    return (mask & a) | (~mask & b);
+}
+
+EXACT uint32_t
+u_min3(uint32_t a, uint32_t b, uint32_t c)
+{
+    a = a < b ? a : b;
+    return a < c ? a : c;
+}
+
+EXACT uint32_t
+u_max3(uint32_t a, uint32_t b, uint32_t c)
+{
+    a = a > b ? a : b;
+    return a > c ? a : c;
+}
+
+EXACT uint32_t
+u_min3_2(uint32_t a, uint32_t b, uint32_t c)
+{
+    return u_min3(a >> 16, b >> 16, c >> 16) << 16 |
+           u_min3(a & 0xffff, b & 0xffff, c & 0xffff);
 }
 
 EXACT uint32_t

@@ -39,17 +39,6 @@ copy16(uint32_t to, const void *from, bool there)
                  : "memory");
 }
 
-/* 16 bytes; where they are not `there` nothing is read or written. */
-static __device__ __forceinline__ void
-copy16_if(uint32_t to, const void *from, bool there)
-{
-    asm volatile("{\n\t.reg .pred is;\n\tsetp.ne.u32 is, %2, 0;\n\t"
-                 "@is cp.async.cg.shared.global [%0], [%1], 16;\n\t}"
-                 :
-                 : "r"(to), "l"(from), "r"((uint32_t)there)
-                 : "memory");
-}
-
 static __device__ __forceinline__ void
 copy4(uint32_t to, const void *from, bool there)
 {
@@ -70,6 +59,80 @@ static __device__ __forceinline__ void
 copies_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Copies of multiples of 16 bytes that one thread starts.  A barrier, 8 bytes of shared
+ * memory, has phases: one ends when its thread has said how many bytes come, and they have
+ * come.  Phases are counted by one bit. */
+static __device__ __forceinline__ void
+phases_open(uint32_t barrier)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+
+/* Once, before others are to see them. */
+static __device__ __forceinline__ void
+phases_are_open(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+phase_expect(uint32_t barrier, uint32_t bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+        "r"(bytes)
+        : "memory");
+}
+
+static __device__ __forceinline__ void
+phase_wait(uint32_t barrier, uint32_t phase)
+{
+    asm volatile("{\n\t.reg .pred over;\n"
+                 "again:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n\t"
+                 "@!over bra again;\n\t}" ::"r"(barrier),
+                 "r"(phase)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void
+bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* Before a bulk_store of another thread: what this one wrote may be read. */
+static __device__ __forceinline__ void
+bulk_may_read(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+bulk_store(void *to, const void *from, uint32_t bytes)
+{
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+        "r"(shared_address(from)), "r"(bytes)
+        : "memory");
+}
+
+static __device__ __forceinline__ void
+bulk_end(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until all that this thread stores has been read. */
+static __device__ __forceinline__ void
+bulk_wait_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 /* Four 8x8 matrices; lane l says where row l % 8 of matrix l / 8 is. */
@@ -138,6 +201,15 @@ load2(const void *p, bool there)
     return v;
 }
 
+/* Bits of a where the mask has ones, else of b: one instruction. */
+static __device__ __forceinline__ uint32_t
+select_bits(uint32_t mask, uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(y) : "r"(mask), "r"(a), "r"(b));
+    return y;
+}
+
 /* 1 / x and the root of x, off by a unit in the last place; subnormal numbers are 0. */
 static __device__ __forceinline__ float
 inverse_fast(float x)
@@ -185,11 +257,12 @@ high_bf16(uint32_t x)
     return __uint_as_float(x & 0xffff0000U);
 }
 
-/* All threads of a block, from wherever in the program. */
-static __device__ __forceinline__ void
+/* All threads of a block, from wherever in the program: a function, so that all are at the
+ * same instruction then. */
+static __device__ __noinline__ void
 block_meets(void)
 {
-    asm volatile("bar.sync 0;" ::: "memory");
+    asm volatile("barrier.sync 0;" ::: "memory");
 }
 
 /* Barriers 1..15, of two warps: one says that what it wrote is there, and goes on; one
@@ -197,13 +270,14 @@ block_meets(void)
 static __device__ __forceinline__ void
 pair_tell(int barrier)
 {
-    asm volatile("fence.acq_rel.cta;\n\tbar.arrive %0, 64;" ::"r"(barrier) : "memory");
+    asm volatile("fence.acq_rel.cta;\n\tbarrier.arrive %0, 64;" ::"r"(barrier)
+                 : "memory");
 }
 
 static __device__ __forceinline__ void
 pair_wait(int barrier)
 {
-    asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory");
+    asm volatile("barrier.sync %0, 64;" ::"r"(barrier) : "memory");
 }
 
 #endif

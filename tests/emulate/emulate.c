@@ -26,6 +26,8 @@ enum {
     MOST_CLUSTER = 8,
     BARRIERS = 16,
     COPIES = 256,   // of a thread, on their way
+    BULKS = 64,     // copies of a block that one thread starts, on their way
+    PHASES = 8,     // barriers of a block that they end the phases of
     VARIABLES = 64, // in shared memory
     GUARD = 4096,
     ROOM = 1024,        // where dynamic shared memory begins
@@ -68,8 +70,26 @@ struct barrier {
     uint32_t here[LANES], waits[LANES]; // lanes of each warp
 };
 
+/* A barrier whose phases end when bytes have come. */
+struct phases {
+    const char *at; // NULL: none
+    unsigned ended, expected;
+    uint32_t waits[LANES];
+};
+
+struct bulk {
+    char *to;
+    const char *from;
+    unsigned bytes;
+    const struct phases *ends; // a load's
+    const struct fiber *of;    // a store's
+};
+
 struct part { // of a cluster: a block
     struct barrier barriers[BARRIERS];
+    struct phases phases[PHASES];
+    struct bulk bulk[BULKS];
+    unsigned n_bulk;
     unsigned threads, ended, warps;
     struct warp *warp;
     char *shared;
@@ -439,6 +459,119 @@ emulate_copies_wait(unsigned but)
         copy_until(f, f->groups - but);
 }
 
+/* Those that one thread starts for all.  They are done as late as can be: loads when a
+ * thread waits for the end of their phase, stores when what they read may change. */
+
+static struct phases *
+phases_at(uint32_t barrier, bool make)
+{
+    struct part *p = self()->warp->part;
+    const char *at = shared_at(barrier, 8);
+    for (int i = 0; i < PHASES; i++) {
+        struct phases *x = &p->phases[i];
+        if (make && !x->at)
+            x->at = at;
+        if (x->at == at)
+            return x;
+    }
+    emulate_fail(make ? "more than %d barriers with phases"
+                      : "a barrier that is not open",
+                 PHASES);
+}
+
+void
+emulate_phases_open(uint32_t barrier)
+{
+    struct phases *x = phases_at(barrier, true);
+    x->ended = x->expected = 0;
+}
+
+void
+emulate_phase_expect(uint32_t barrier, unsigned bytes)
+{
+    struct part *p = self()->warp->part;
+    struct phases *x = phases_at(barrier, false);
+    if (x->expected)
+        emulate_fail("bytes are expected while others have not come");
+    x->expected = bytes;
+    for (unsigned i = 0; i < p->warps; i++)
+        make_ready(&p->warp[i], x->waits[i]);
+    memset(x->waits, 0, sizeof x->waits);
+}
+
+/* The copies of one phase, or those that one thread stores; their bytes. */
+static unsigned
+bulk_copy(struct part *p, const struct phases *ends, const struct fiber *of,
+          bool really)
+{
+    unsigned bytes = 0, kept = 0;
+    for (unsigned i = 0; i < p->n_bulk; i++) {
+        struct bulk b = p->bulk[i];
+        bool is = ends ? b.ends == ends : b.of == of;
+        if (is)
+            bytes += b.bytes;
+        if (is && really)
+            memcpy(b.to, b.from, b.bytes);
+        else
+            p->bulk[kept++] = b;
+    }
+    p->n_bulk = kept;
+    return bytes;
+}
+
+void
+emulate_phase_wait(uint32_t barrier, unsigned phase)
+{
+    struct fiber *f = self();
+    struct part *p = f->warp->part;
+    struct phases *x = phases_at(barrier, false);
+    while (x->ended % 2 == phase) {
+        unsigned bytes = bulk_copy(p, x, NULL, false);
+        if (bytes > x->expected && x->expected)
+            emulate_fail("%u bytes come, and %u are expected", bytes, x->expected);
+        if (x->expected && bytes == x->expected) {
+            bulk_copy(p, x, NULL, true);
+            x->expected = 0;
+            x->ended++;
+        } else {
+            x->waits[f->warp->in] |= 1U << f->lane;
+            wait_at("the end of a phase");
+        }
+    }
+}
+
+static void
+bulk_start(struct bulk b)
+{
+    struct part *p = self()->warp->part;
+    if ((uintptr_t)b.to % 16 || (uintptr_t)b.from % 16 || b.bytes % 16 || !b.bytes)
+        emulate_fail("cp.async.bulk of %u bytes from %p to %p: all are multiples of 16",
+                     b.bytes, (const void *)b.from, (void *)b.to);
+    if (p->n_bulk == BULKS)
+        emulate_fail("more than %d copies on their way", BULKS);
+    p->bulk[p->n_bulk++] = b;
+}
+
+void
+emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier)
+{
+    emulate_address(to);
+    bulk_start((struct bulk){ to, from, bytes, phases_at(barrier, false), NULL });
+}
+
+void
+emulate_bulk_store(void *to, const void *from, unsigned bytes)
+{
+    emulate_address(from);
+    bulk_start((struct bulk){ to, from, bytes, NULL, self() });
+}
+
+void
+emulate_bulk_wait_read(void)
+{
+    bulk_copy(self()->warp->part, NULL, self(), true);
+}
+
 /* ---- pieces of matrices -------------------------------------------------------------------------- */
 
 struct load {
@@ -632,7 +765,9 @@ entry(void)
     if (w->arrived && w->mask & bit)
         emulate_fail("ends while lanes of its warp wait for it at %s", w->what);
     w->alive &= ~bit;
-    p->ended++;
+    if (++p->ended == p->threads && p->n_bulk)
+        emulate_fail(
+            "the block ends while copies from or to its memory are on their way");
     now.alive--;
     for (int i = 0; i < BARRIERS; i++)
         if (p->barriers[i].arrived && !p->barriers[i].count &&
@@ -669,6 +804,8 @@ make_part(struct part *p, unsigned warp, struct emulate_xyz block)
     const struct emulate_launch *l = now.launch;
     struct emulate_xyz at = { 0, 0, 0 };
     memset(p->barriers, 0, sizeof p->barriers);
+    memset(p->phases, 0, sizeof p->phases);
+    p->n_bulk = 0;
     p->threads = l->threads.x * l->threads.y * l->threads.z;
     p->warps = (p->threads + LANES - 1) / LANES;
     p->ended = 0;

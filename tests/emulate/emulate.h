@@ -87,6 +87,14 @@ void emulate_copy(uint32_t to, const void *from, unsigned copied, unsigned bytes
 void emulate_copies_end(void);
 void emulate_copies_wait(unsigned but);
 
+/* cp.async.bulk and the phases that loads end, see include/kernels/cuda/ptx.h. */
+void emulate_phases_open(uint32_t barrier);
+void emulate_phase_expect(uint32_t barrier, unsigned bytes);
+void emulate_phase_wait(uint32_t barrier, unsigned phase);
+void emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier);
+void emulate_bulk_store(void *to, const void *from, unsigned bytes);
+void emulate_bulk_wait_read(void);
+
 /* Of a warp, see include/kernels/cuda/ptx.h. */
 void emulate_load_matrices(uint32_t r[4], uint32_t at, bool turned);
 void emulate_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);

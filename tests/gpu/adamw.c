@@ -467,9 +467,20 @@ main(int argc, char **argv)
         if (!pair_small || sizes[i] == 33 || sizes[i] == 1000)
             check_all(sizes[i], SIZE_MAX / 2);
     check_all(1000, pair_small ? 320 : 32);
+    // Portions that are whole, more than the blocks of a small device, and what is left.
+    check_steps(DT_BF16, MOMENTS_INT8, DT_BF16, 2048 * 49 + 300, ALL_SIZES, 1e-3F,
+                SIZE_MAX / 2);
+    check_steps(DT_BF16, MOMENTS_INT8, DT_F32, 2048 * 5 + 300, BAD, 1e-3F,
+                2048 * 3 + 256);
     if (!pair_small) {
         check_all(100003, 160);
         check_all(100003, 4096 * 3 + 32);
+        check_all(100003, 4096 * 3 + 256);
+        check_all(100003, 4096 * 8);
+        check_steps(DT_BF16, MOMENTS_INT8, DT_BF16, 2048 * 7000 + 31, PLAIN, 1e-3F,
+                    SIZE_MAX / 2);
+        check_steps(DT_BF16, MOMENTS_INT8, DT_F32, 2048 * 7000 + 33, ALL_SIZES, 1e-3F,
+                    SIZE_MAX / 2);
     }
     for (size_t i = 0; i < 3; i++) {
         static const size_t chains[] = { 1000, 100003, 2560 * 1024 };

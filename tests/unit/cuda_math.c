@@ -451,6 +451,20 @@ check_quick_group(size_t i, float clip, const struct hyper *h)
     return sure;
 }
 
+/* Quotients of scales are the rounded ones. */
+static void
+check_scales(void)
+{
+    for (uint32_t scale = 1; scale < INFINITE >> 16; scale++) {
+        float value = bf16_value(scale);
+        if (!ordinary(scale))
+            continue;
+        CHECK_SAY(turns_of(value) == 255 / value && over_255(value) == value / 255,
+                  "scale %#x: %a and %a", scale, (double)turns_of(value),
+                  (double)over_255(value));
+    }
+}
+
 static void
 check_steps(struct kernels *cpu, const char *what, float lr, float decay, uint32_t t,
             uint32_t count)
@@ -494,6 +508,7 @@ check_adamw(uint32_t count)
     NEED(cpu);
     for (uint32_t c = 0; c < CODES; c++)
         shares[c] = share_of(c);
+    check_scales();
     for (size_t r = 0; r < sizeof rates / sizeof *rates; r++)
         for (int kind = 0; kind < 5; kind++) {
             static const char *const names[] = { "ordinary", "groups of many sizes",

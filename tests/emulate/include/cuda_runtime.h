@@ -541,17 +541,30 @@ __viaddmax_u16x2(unsigned a, unsigned b, unsigned c)
         [=](int i) { return max(((a >> i) + (b >> i)) & 0xffff, c >> i & 0xffff); });
 }
 
-static inline unsigned
-__viaddmin_u16x2(unsigned a, unsigned b, unsigned c)
-{
-    return emulate_halves(
-        [=](int i) { return min(((a >> i) + (b >> i)) & 0xffff, c >> i & 0xffff); });
-}
-
 static inline int
 __vimin3_s32(int a, int b, int c)
 {
     return min(min(a, b), c);
+}
+
+static inline unsigned
+__vimin3_u32(unsigned a, unsigned b, unsigned c)
+{
+    return min(min(a, b), c);
+}
+
+static inline unsigned
+__vimax3_u32(unsigned a, unsigned b, unsigned c)
+{
+    return max(max(a, b), c);
+}
+
+static inline unsigned
+__vimin3_u16x2(unsigned a, unsigned b, unsigned c)
+{
+    return emulate_halves([=](int i) {
+        return min(min(a >> i & 0xffff, b >> i & 0xffff), c >> i & 0xffff);
+    });
 }
 
 static inline unsigned

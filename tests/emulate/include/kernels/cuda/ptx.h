@@ -30,13 +30,6 @@ copy16(uint32_t to, const void *from, bool there)
 }
 
 static inline void
-copy16_if(uint32_t to, const void *from, bool there)
-{
-    if (there)
-        emulate_copy(to, from, 16, 16);
-}
-
-static inline void
 copy4(uint32_t to, const void *from, bool there)
 {
     emulate_copy(to, from, there ? 4 : 0, 4);
@@ -53,6 +46,63 @@ static inline void
 copies_wait(void)
 {
     emulate_copies_wait(N);
+}
+
+static inline void
+phases_open(uint32_t barrier)
+{
+    emulate_phases_open(barrier);
+}
+
+static inline void
+phases_are_open(void)
+{
+}
+
+static inline void
+phase_expect(uint32_t barrier, uint32_t bytes)
+{
+    emulate_phase_expect(barrier, bytes);
+}
+
+static inline void
+phase_wait(uint32_t barrier, uint32_t phase)
+{
+    emulate_phase_wait(barrier, phase);
+}
+
+static inline void
+bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    emulate_bulk_load(to, from, bytes, barrier);
+}
+
+static inline void
+bulk_may_read(void)
+{
+}
+
+static inline void
+bulk_store(void *to, const void *from, uint32_t bytes)
+{
+    emulate_bulk_store(to, from, bytes);
+}
+
+static inline void
+bulk_end(void)
+{
+}
+
+static inline void
+bulk_wait_read(void)
+{
+    emulate_bulk_wait_read();
+}
+
+static inline uint32_t
+select_bits(uint32_t mask, uint32_t a, uint32_t b)
+{
+    return (mask & a) | (~mask & b);
 }
 
 static inline void
@@ -151,19 +201,19 @@ high_bf16(uint32_t x)
 static inline void
 block_meets(void)
 {
-    emulate_barrier("bar.sync 0", 0, 0, true, 0);
+    emulate_barrier("barrier.sync 0", 0, 0, true, 0);
 }
 
 static inline void
 pair_tell(int barrier)
 {
-    emulate_barrier("bar.arrive of a pair", barrier, 64, false, 0);
+    emulate_barrier("barrier.arrive of a pair", barrier, 64, false, 0);
 }
 
 static inline void
 pair_wait(int barrier)
 {
-    emulate_barrier("bar.sync of a pair", barrier, 64, true, 0);
+    emulate_barrier("barrier.sync of a pair", barrier, 64, true, 0);
 }
 
 #endif
