@@ -183,11 +183,11 @@ __launch_bounds__(THREADS)
 enum {
     QUICK_THREADS = 128,
     QUICK_WARPS = QUICK_THREADS / 32,
-    QUICK_BLOCKS = 6,            // of a multiprocessor
-    SPAN = 32 * PIECE,           // what a warp has at once
-    PORTION = QUICK_WARPS * SPAN,   // what a block has at once
+    QUICK_BLOCKS = 6,             // of a multiprocessor
+    SPAN = 32 * PIECE,            // what a warp has at once
+    PORTION = QUICK_WARPS * SPAN, // what a block has at once
     GROUPS = PORTION / GROUP,
-    ALIGNED = 16 / 2 * GROUP,    // elements whose scales fill what copies begin at
+    ALIGNED = 16 / 2 * GROUP, // elements whose scales fill what copies begin at
 };
 
 /* What the quick way is told: with the keys of all rounds of Philox, which instructions
@@ -195,7 +195,7 @@ enum {
 struct quick {
     struct hyper h;
     struct draw_keys keys;
-    bool whole; // portions may be copied as a whole
+    bool bulk; // portions may be copied as a whole
 };
 
 /* A portion in shared memory.  One thread asks for the next one while all work on this one,
@@ -206,7 +206,9 @@ struct alignas(128) portion {
     uint8_t m[PORTION], v[PORTION];
     uint16_t m_scale[GROUPS], v_scale[GROUPS];
     G grad[PORTION];
+    static constexpr unsigned BYTES = PORTION * (4 + sizeof(G)) + GROUPS * 4;
 };
+static_assert(PORTION % ALIGNED == 0, "a portion ends where another may begin");
 
 /* One thread: the portion at element i comes, and the barrier's phase then ends. */
 template <typename G>
@@ -215,6 +217,7 @@ fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s, cons
       uint64_t i)
 {
     const unsigned bar = shared_address(arrived);
+    static_assert(sizeof *to == to->BYTES, "all of it comes");
     phase_expect(bar, sizeof *to);
     bulk_load(to->master, (const uint16_t *)s->master + i, sizeof to->master, bar);
     bulk_load(to->m, (const uint8_t *)s->m + i, sizeof to->m, bar);
@@ -335,20 +338,20 @@ read_grad(float x[PIECE], const __nv_bfloat16 *from)
     }
 }
 
-/* draw: of the first of 16 elements, which is even. */
+/* counter: of the draw for the first 8 of 16 elements, which is even. */
 static __device__ __forceinline__ void
-draw_piece(uint32_t words[8], uint64_t draw, enum philox_use use, const struct quick *q)
+draw_piece(uint32_t words[8], uint64_t counter, enum philox_use use, const struct quick *q)
 {
-    draws_with(words, draw, q->h.row, use, &q->keys);
-    draws_with(words + 4, draw | 1, q->h.row, use, &q->keys);
+    draws_with(words, counter, q->h.row, use, &q->keys);
+    draws_with(words + 4, counter | 1, q->h.row, use, &q->keys);
 }
 
 /* The group from element `at` of a portion on, by the whole warp; what is behind its `left`
- * elements is not there.  draw: of its first element.  As write_element. */
+ * elements is not there.  counter: of the draw for its first 8.  As write_element. */
 template <typename G>
 static __device__ __noinline__ uint32_t
-whole_group(struct portion<G> *room, unsigned at, unsigned left, uint64_t draw, float clip,
-            const struct hyper *h)
+whole_group(struct portion<G> *room, unsigned at, unsigned left, uint64_t counter,
+            float clip, const struct hyper *h)
 {
     unsigned lane = threadIdx.x % 32, half = lane % 8;
     uint32_t words[4], mine[2][4];
@@ -360,7 +363,7 @@ whole_group(struct portion<G> *room, unsigned at, unsigned left, uint64_t draw, 
     if (inside)
         read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, &here, room->grad, at + lane);
     // Eight threads have all draws, each those of 8 elements.
-    draws(words, draw + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
+    draws(words, counter + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
           h->key);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -386,8 +389,8 @@ left_of(uint64_t i, uint64_t end)
     return i >= end ? 0 : (unsigned)(end - i < PORTION ? end - i : PORTION);
 }
 
-/* As many blocks as there is room for: each goes through its share of all portions.  ahead: the
- * first is asked for before the kernels before have ended. */
+/* Each block goes through its share of all portions.  ahead: the first is asked for before the
+ * kernels before have ended. */
 template <typename G>
 static __global__ void
 __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
@@ -402,7 +405,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     const unsigned mine = threadIdx.x * PIECE;
     uint64_t i = first + (uint64_t)blockIdx.x * PORTION;
     uint32_t ranges = 0, most = 0;
-    bool copied = q.whole && left_of(i, end) == PORTION; // this portion comes as a whole
+    bool copied = q.bulk && left_of(i, end) == PORTION; // this portion comes as a whole
     if (threadIdx.x == 0) {
         phases_open(shared_address(&arrived[0]));
         phases_open(shared_address(&arrived[1]));
@@ -427,14 +430,14 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     }
     for (unsigned turn = 0; i < end; turn++) {
         struct portion<G> *room = &rooms[turn % 2];
-        const uint64_t next = i + step, draw = (i + mine) / 8;
+        const uint64_t next = i + step, counter = (i + mine) / 8;
         const unsigned left = left_of(i, end), whole = left / GROUP * GROUP;
-        const bool next_copied = q.whole && left_of(next, end) == PORTION;
+        const bool next_copied = q.bulk && left_of(next, end) == PORTION;
         struct piece p;
         struct doubt d = no_doubt();
         float g[PIECE];
         uint32_t words[8], m_scale, v_scale;
-        draw_piece(words, draw, PHILOX_MASTER, &q);
+        draw_piece(words, counter, PHILOX_MASTER, &q);
         if (copied)
             phase_wait(shared_address(&arrived[turn % 2]), turn / 2 % 2);
         else
@@ -453,7 +456,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         __syncwarp();
         p.most_m = f_max(p.most_m, __shfl_xor_sync(0xffffffffU, p.most_m, 1));
         p.most_v = f_max(p.most_v, __shfl_xor_sync(0xffffffffU, p.most_v, 1));
-        draw_piece(words, draw, PHILOX_MOMENT, &q);
+        draw_piece(words, counter, PHILOX_MOMENT, &q);
         quick_codes(&p, words, &d);
         bool sure = mine < whole && is_sure(&p, &d, m_scale, v_scale);
         uint32_t slow =
@@ -478,7 +481,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         i = next;
     }
     if (threadIdx.x == 0)
-        bulk_wait_read(); // shared memory ends with the block
+        bulk_wait_read(); // shared memory ends with the block; writes, with the kernel
     grow(amax, max(most, most_of_ranges(ranges)));
 }
 
@@ -512,6 +515,17 @@ grid_of(const struct cuda *c, uint64_t n, unsigned each, unsigned waves)
     return (unsigned)(want < most ? want : most);
 }
 
+/* As many blocks of a multiprocessor as have room. */
+template <typename G>
+static unsigned
+quick_blocks(const struct cuda *c)
+{
+    const size_t room = 2 * sizeof(struct portion<G>) + CODES * sizeof(struct share);
+    const size_t beside = 2048; // barriers, and what the driver takes
+    size_t most = c->shared / (room + beside);
+    return most < QUICK_BLOCKS ? (unsigned)most : QUICK_BLOCKS;
+}
+
 /* Whether portions can be copied as a whole. */
 static bool
 are_aligned(const struct run *r, const void *grad)
@@ -538,7 +552,7 @@ launch(const struct run *r, const G *grad)
                                         cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared),
                    "cudaFuncSetAttribute");
-        unsigned grid = grid_of(c, n, PORTION, QUICK_BLOCKS);
+        unsigned grid = grid_of(c, n, PORTION, quick_blocks<G>(c));
         cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, quick_kernel<G>, grid,
                         QUICK_THREADS, 0, *r->s, grad, r->first, r->end, r->clip, r->amax,
                         ahead, q);

@@ -11,7 +11,7 @@
  *   code of m   off by at most 4 of 65536 parts of a code, 4.5 of a code of v
  *   master      by at most 18 * 2^-24 of the update and 3.2 units in the last place
  *
- * of which the bounds below leave some room.  m itself is read as s hi + s lo, hi + lo
+ * The bounds below are no less.  m itself is read as s hi + s lo, hi + lo
  * being q / (254 - |q|) to 48 bits: a quotient of 15 by 8 bits is no closer than 2^-9
  * units to where its rounding changes, so that this is rounded the same. */
 #ifndef NIBBLE_KERNELS_CUDA_ADAMW_MATH_H
@@ -296,7 +296,7 @@ lift_zeros(struct piece *p, struct doubt *d)
     EXACT_UNROLL
     for (int i = 0; i < PIECE / 4; i++) {
         uint32_t upper =
-            (p->v[i] & 0x7f7f7f7f) + 0x7f7f7f7f; // bit 7: not 0, or as it was
+            (p->v[i] & 0x7f7f7f7f) + 0x7f7f7f7f; // bit 7: the lower bits are not 0
         p->v[i] |= ~(upper | p->v[i] | 0x7f7f7f7f) >> 7 & one;
     }
     EXACT_UNROLL
@@ -326,7 +326,7 @@ quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
             // is near one.
             float m = p->new_m[i + k];
             float share = f_mul(m, rough_inverse(f_add(s, f_abs(m))));
-            float codes = f_fma(share, 0x1.fcp22F, 0x1.8p23F + NEAR_M / 2);
+            float codes = f_fma(share, 0x1.fcp22F, 0x1.8p23F + 0.5F * NEAR_M);
             x[k] = plus_random(2 * f_bits(codes), random, i + k);
             // 256 + code: twice its bits and a half.
             y[k] = 2 * f_bits(f_fma(p->root[i + k], turns, 256)) + 0x8000 + NEAR_V;

@@ -202,21 +202,40 @@ u_dot2(uint32_t a, uint32_t b, uint32_t c)
     return c + (a & 0xffff) * (b & 0xff) + (a >> 16) * (b >> 8 & 0xff);
 }
 
-/* As far off as a GPU's may be, one way or the other. */
+/* Which way an approximation of x is off here: 1 up, 2 down, else not. */
+EXACT uint32_t
+mix_of(float x)
+{
+    return f_bits(x) * 2654435761U >> 30;
+}
+
+/* As far off as a GPU's may be: a unit in the last place. */
 EXACT float
 rough_inverse(float x)
 {
     float y = 1 / x;
-    uint32_t bits = f_bits(y), mix = f_bits(x) * 2654435761U >> 30;
+    uint32_t bits = f_bits(y), mix = mix_of(x);
     return isfinite(y) ? f_from(bits + (mix == 1) - (mix == 2)) : y;
 }
 
+/* The same: 2^-23 of the root, up to a unit and a half from the rounded one; subnormal
+ * numbers are 0. */
 EXACT float
 rough_root(float x)
 {
-    float y = sqrtf(x);
-    uint32_t bits = f_bits(y), mix = f_bits(x) * 2654435761U >> 30;
-    return x > 0 && isfinite(y) ? f_from(bits + (mix == 1) - (mix == 2)) : y;
+    uint32_t mix = mix_of(x);
+    double root = sqrt((double)x);
+    double edge = mix == 1   ? root * (1 + 0x1p-23)
+                  : mix == 2 ? root * (1 - 0x1p-23)
+                             : root;
+    float y = (float)edge;
+    if (fabsf(x) < 0x1p-126F)
+        return 0;
+    if (mix == 1 && (double)y > edge)
+        y = f_from(f_bits(y) - 1); // back within
+    if (mix == 2 && (double)y < edge)
+        y = f_from(f_bits(y) + 1);
+    return y;
 }
 #endif
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* ptx: all instructions of the device that C has no words for: copies to shared memory that
- * go on beside the program, pieces of matrices from there, products of them, numbers that
- * are rounded roughly.  All of it is here: tests/emulate has a header of the same name, in C.
+/* ptx: all instructions of the device that C has no words for: copies to and from shared
+ * memory that go on beside the program, pieces of matrices from there, products of them,
+ * numbers that are rounded roughly.  All of it is here: tests/emulate has a header of the
+ * same name, in C.
  *
  * A piece of m16n8k16 is in the registers of a warp; with g = lane / 4 and t = lane % 4:
  *   A (16, 16): row g or g + 8 (registers 0, 1), the same 8 columns on (2, 3); a register
@@ -210,7 +211,8 @@ select_bits(uint32_t mask, uint32_t a, uint32_t b)
     return y;
 }
 
-/* 1 / x and the root of x, off by a unit in the last place; subnormal numbers are 0. */
+/* 1 / x, off by a unit in the last place, and the root of x, by 2^-23 of it; subnormal numbers
+ * are 0. */
 static __device__ __forceinline__ float
 inverse_fast(float x)
 {

@@ -13,6 +13,7 @@
 
 enum {
     GROUP = 32,      // elements that share the scale of an 8-bit moment
+    CHUNK = 256,     // elements that a part of an update is a multiple of
     MOST_ARRAYS = 6, // of a tensor
 };
 
@@ -466,7 +467,7 @@ update(struct train *t, size_t i, const float *clip)
         return;
     }
     a.amax = weights_amax(&t->weights, i);
-    chunk = chunk ? (chunk + GROUP - 1) / GROUP * GROUP : r->numel;
+    chunk = chunk ? (chunk + CHUNK - 1) / CHUNK * CHUNK : r->numel;
     for (uint64_t at = 0; at < r->numel; at += chunk)
         k->adamw(k, &t->tensor[i].state, &t->net.t[i].grad, at,
                  (size_t)(r->numel - at < chunk ? r->numel - at : chunk), &a);

@@ -52,6 +52,7 @@ struct fiber {
     const char *waits;
     struct copy *copies;
     unsigned first_copy, n_copies, groups;
+    unsigned fences; // that let copies read what it wrote
 };
 
 struct warp {
@@ -73,6 +74,7 @@ struct barrier {
 /* A barrier whose phases end when bytes have come. */
 struct phases {
     const char *at; // NULL: none
+    bool seen;      // by others
     unsigned ended, expected;
     uint32_t waits[LANES];
 };
@@ -83,6 +85,7 @@ struct bulk {
     unsigned bytes;
     const struct phases *ends; // a load's
     const struct fiber *of;    // a store's
+    bool committed;
 };
 
 struct part { // of a cluster: a block
@@ -90,6 +93,7 @@ struct part { // of a cluster: a block
     struct phases phases[PHASES];
     struct bulk bulk[BULKS];
     unsigned n_bulk;
+    unsigned groups; // of stores
     unsigned threads, ended, warps;
     struct warp *warp;
     char *shared;
@@ -462,41 +466,65 @@ emulate_copies_wait(unsigned but)
 /* Those that one thread starts for all.  They are done as late as can be: loads when a
  * thread waits for the end of their phase, stores when what they read may change. */
 
+/* NULL: none. */
 static struct phases *
-phases_at(uint32_t barrier, bool make)
+find_phases(const char *at)
 {
     struct part *p = self()->warp->part;
-    const char *at = shared_at(barrier, 8);
-    for (int i = 0; i < PHASES; i++) {
-        struct phases *x = &p->phases[i];
-        if (make && !x->at)
-            x->at = at;
-        if (x->at == at)
-            return x;
-    }
-    emulate_fail(make ? "more than %d barriers with phases"
-                      : "a barrier that is not open",
-                 PHASES);
+    for (int i = 0; i < PHASES; i++)
+        if (p->phases[i].at == at)
+            return &p->phases[i];
+    return NULL;
+}
+
+static struct phases *
+phases_at(uint32_t barrier)
+{
+    struct phases *x = find_phases(shared_at(barrier, 8));
+    if (!x)
+        emulate_fail("a barrier that was not opened");
+    if (!x->seen)
+        emulate_fail("a barrier that was opened, and is not seen yet");
+    return x;
 }
 
 void
 emulate_phases_open(uint32_t barrier)
 {
-    struct phases *x = phases_at(barrier, true);
-    x->ended = x->expected = 0;
+    const char *at = shared_at(barrier, 8);
+    struct phases *x = find_phases(NULL);
+    if (find_phases(at))
+        emulate_fail("a barrier is opened twice");
+    if (!x)
+        emulate_fail("more than %d barriers with phases", PHASES);
+    x->at = at;
+}
+
+void
+emulate_phases_are_open(void)
+{
+    struct part *p = self()->warp->part;
+    for (int i = 0; i < PHASES; i++)
+        p->phases[i].seen = p->phases[i].at != NULL;
+}
+
+static void
+wake(struct phases *x)
+{
+    struct part *p = self()->warp->part;
+    for (unsigned i = 0; i < p->warps; i++)
+        make_ready(&p->warp[i], x->waits[i]);
+    memset(x->waits, 0, sizeof x->waits);
 }
 
 void
 emulate_phase_expect(uint32_t barrier, unsigned bytes)
 {
-    struct part *p = self()->warp->part;
-    struct phases *x = phases_at(barrier, false);
+    struct phases *x = phases_at(barrier);
     if (x->expected)
         emulate_fail("bytes are expected while others have not come");
     x->expected = bytes;
-    for (unsigned i = 0; i < p->warps; i++)
-        make_ready(&p->warp[i], x->waits[i]);
-    memset(x->waits, 0, sizeof x->waits);
+    wake(x);
 }
 
 /* The copies of one phase, or those that one thread stores; their bytes. */
@@ -507,7 +535,7 @@ bulk_copy(struct part *p, const struct phases *ends, const struct fiber *of,
     unsigned bytes = 0, kept = 0;
     for (unsigned i = 0; i < p->n_bulk; i++) {
         struct bulk b = p->bulk[i];
-        bool is = ends ? b.ends == ends : b.of == of;
+        bool is = ends ? b.ends == ends : b.of == of && b.committed;
         if (is)
             bytes += b.bytes;
         if (is && really)
@@ -524,7 +552,7 @@ emulate_phase_wait(uint32_t barrier, unsigned phase)
 {
     struct fiber *f = self();
     struct part *p = f->warp->part;
-    struct phases *x = phases_at(barrier, false);
+    struct phases *x = phases_at(barrier);
     while (x->ended % 2 == phase) {
         unsigned bytes = bulk_copy(p, x, NULL, false);
         if (bytes > x->expected && x->expected)
@@ -533,6 +561,7 @@ emulate_phase_wait(uint32_t barrier, unsigned phase)
             bulk_copy(p, x, NULL, true);
             x->expected = 0;
             x->ended++;
+            wake(x);
         } else {
             x->waits[f->warp->in] |= 1U << f->lane;
             wait_at("the end of a phase");
@@ -552,18 +581,55 @@ bulk_start(struct bulk b)
     p->bulk[p->n_bulk++] = b;
 }
 
-void
-emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier)
+/* All of it is in one variable, or in what the launch asked for. */
+static void
+check_shared(const void *p, unsigned bytes)
 {
-    emulate_address(to);
-    bulk_start((struct bulk){ to, from, bytes, phases_at(barrier, false), NULL });
+    size_t at = emulate_address(p);
+    bool is = at >= ROOM && at + bytes <= ROOM + now.launch->shared;
+    for (unsigned i = 0; i < now.n_variables; i++)
+        is = is || (at >= now.variable[i].at &&
+                    at + bytes <= now.variable[i].at + now.variable[i].bytes);
+    if (!is)
+        emulate_fail("cp.async.bulk of %u bytes at %zu of shared memory", bytes, at);
 }
 
 void
+emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier)
+{
+    struct phases *x = phases_at(barrier);
+    check_shared(to, bytes);
+    bulk_start((struct bulk){ to, from, bytes, x, NULL, false });
+    wake(x);
+}
+
+void
+emulate_bulk_may_read(void)
+{
+    self()->fences++;
+}
+
+/* By any thread of the block something may have been written since the last group. */
+void
 emulate_bulk_store(void *to, const void *from, unsigned bytes)
 {
-    emulate_address(from);
-    bulk_start((struct bulk){ to, from, bytes, NULL, self() });
+    struct part *p = self()->warp->part;
+    for (unsigned i = 0; i < p->warps * LANES; i++) {
+        const struct fiber *f = &p->warp->first[i];
+        if (f->warp->alive >> f->lane & 1 && f->fences <= p->groups)
+            emulate_fail("what thread %u wrote may not be read by copies yet", i);
+    }
+    check_shared(from, bytes);
+    bulk_start((struct bulk){ to, from, bytes, NULL, self(), false });
+}
+
+void
+emulate_bulk_end(void)
+{
+    struct part *p = self()->warp->part;
+    for (unsigned i = 0; i < p->n_bulk; i++)
+        p->bulk[i].committed = p->bulk[i].committed || p->bulk[i].of == self();
+    p->groups++;
 }
 
 void
@@ -793,7 +859,7 @@ make_fiber(struct fiber *f)
     }
     UNPOISON(f->stack + GUARD, STACK - GUARD);
     f->sp = new_stack(f->stack + STACK, entry);
-    f->first_copy = f->n_copies = f->groups = f->told = 0;
+    f->first_copy = f->n_copies = f->groups = f->fences = f->told = 0;
     f->waits = NULL;
 }
 
@@ -806,6 +872,7 @@ make_part(struct part *p, unsigned warp, struct emulate_xyz block)
     memset(p->barriers, 0, sizeof p->barriers);
     memset(p->phases, 0, sizeof p->phases);
     p->n_bulk = 0;
+    p->groups = 0;
     p->threads = l->threads.x * l->threads.y * l->threads.z;
     p->warps = (p->threads + LANES - 1) / LANES;
     p->ended = 0;

@@ -89,10 +89,13 @@ void emulate_copies_wait(unsigned but);
 
 /* cp.async.bulk and the phases that loads end, see include/kernels/cuda/ptx.h. */
 void emulate_phases_open(uint32_t barrier);
+void emulate_phases_are_open(void);
 void emulate_phase_expect(uint32_t barrier, unsigned bytes);
 void emulate_phase_wait(uint32_t barrier, unsigned phase);
 void emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier);
 void emulate_bulk_store(void *to, const void *from, unsigned bytes);
+void emulate_bulk_may_read(void);
+void emulate_bulk_end(void);
 void emulate_bulk_wait_read(void);
 
 /* Of a warp, see include/kernels/cuda/ptx.h. */

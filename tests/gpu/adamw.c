@@ -468,10 +468,13 @@ main(int argc, char **argv)
             check_all(sizes[i], SIZE_MAX / 2);
     check_all(1000, pair_small ? 320 : 32);
     // Portions that are whole, more than the blocks of a small device, and what is left.
-    check_steps(DT_BF16, MOMENTS_INT8, DT_BF16, 2048 * 49 + 300, ALL_SIZES, 1e-3F,
+    check_steps(DT_BF16, MOMENTS_INT8, DT_BF16, 2048 * 100 + 300, ALL_SIZES, 1e-3F,
                 SIZE_MAX / 2);
     check_steps(DT_BF16, MOMENTS_INT8, DT_F32, 2048 * 5 + 300, BAD, 1e-3F,
                 2048 * 3 + 256);
+    // Those that begin where copies cannot, two for a block of such a device.
+    check_steps(DT_BF16, MOMENTS_INT8, DT_BF16, 2 * (2048 * 40 + 32), PLAIN, 1e-3F,
+                2048 * 40 + 32);
     if (!pair_small) {
         check_all(100003, 160);
         check_all(100003, 4096 * 3 + 32);

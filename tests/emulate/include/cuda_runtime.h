@@ -366,13 +366,6 @@ __ldcs(const T *p)
     return *p;
 }
 
-template <typename T>
-static inline void
-__stcg(T *p, T x)
-{
-    *p = x;
-}
-
 static inline unsigned
 atomicMax(unsigned *p, unsigned x)
 {
