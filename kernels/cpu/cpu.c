@@ -525,8 +525,8 @@ struct pair_job {
     const struct cpu *c;
     float *y, *both;
     const float *gate, *up;
-    size_t n, rows,
-        part; // of a row, of them, of them in a part; forward all is one row
+    size_t n;          // of a row; forward all is one row
+    size_t rows, part; // rows, and those of a part
 };
 
 static int
@@ -582,7 +582,7 @@ cpu_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const vo
                           .n = n,
                           .rows = tokens,
                           .part = SOME / n + 1 };
-    cpu_for(c, (tokens + j.part - 1) / j.part, swiglu_dx_part, &j);
+    cpu_for(c, parts(tokens, j.part), swiglu_dx_part, &j);
 }
 
 /* Bytes, or floats, that lie together. */

@@ -305,6 +305,13 @@ lift_zeros(struct piece *p, struct doubt *d)
     d->differ |= least == 0 && one ? 0xffffffff : 0; // a v of 0, or no ordinary number
 }
 
+/* 256 + code of v: twice its bits and a half, larger by the bound. */
+EXACT uint32_t
+steps_of_v(float root, float turns)
+{
+    return 2 * f_bits(f_fma(root, turns, 256)) + 0x8000 + NEAR_V;
+}
+
 /* The second half: codes.  most_m and most_v are now those of the group. */
 EXACT void
 quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
@@ -322,14 +329,12 @@ quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
         EXACT_UNROLL
         for (int k = 0; k < 4; k++) {
             // 1.5 * 2^23 + 2^15 codes: twice its bits and random ones are 128 + code from
-            // bit 16 on.  Both are larger by the bound: who then is a little above a code
-            // is near one.
+            // bit 16 on, larger by the bound: what is a little above a code is near it.
             float m = p->new_m[i + k];
             float share = f_mul(m, rough_inverse(f_add(s, f_abs(m))));
             float codes = f_fma(share, 0x1.fcp22F, 0x1.8p23F + 0.5F * NEAR_M);
             x[k] = plus_random(2 * f_bits(codes), random, i + k);
-            // 256 + code: twice its bits and a half.
-            y[k] = 2 * f_bits(f_fma(p->root[i + k], turns, 256)) + 0x8000 + NEAR_V;
+            y[k] = steps_of_v(p->root[i + k], turns);
         }
         p->m[i / 4] = third_bytes(x) ^ 0x80808080;
         p->v[i / 4] = third_bytes(y);

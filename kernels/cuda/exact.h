@@ -218,24 +218,29 @@ rough_inverse(float x)
     return isfinite(y) ? f_from(bits + (mix == 1) - (mix == 2)) : y;
 }
 
-/* The same: 2^-23 of the root, up to a unit and a half from the rounded one; subnormal
- * numbers are 0. */
+/* Off by 2^-23 of the root, up (1), down (2) or not, which is up to a unit and a half from
+ * the rounded one; subnormal numbers are 0. */
 EXACT float
-rough_root(float x)
+root_off(float x, uint32_t way)
 {
-    uint32_t mix = mix_of(x);
     double root = sqrt((double)x);
-    double edge = mix == 1   ? root * (1 + 0x1p-23)
-                  : mix == 2 ? root * (1 - 0x1p-23)
+    double edge = way == 1   ? root * (1 + 0x1p-23)
+                  : way == 2 ? root * (1 - 0x1p-23)
                              : root;
     float y = (float)edge;
     if (fabsf(x) < 0x1p-126F)
         return 0;
-    if (mix == 1 && (double)y > edge)
+    if (way == 1 && (double)y > edge)
         y = f_from(f_bits(y) - 1); // back within
-    if (mix == 2 && (double)y < edge)
+    if (way == 2 && (double)y < edge)
         y = f_from(f_bits(y) + 1);
     return y;
+}
+
+EXACT float
+rough_root(float x)
+{
+    return root_off(x, mix_of(x));
 }
 #endif
 

@@ -465,6 +465,30 @@ check_scales(void)
     }
 }
 
+/* Roots around the middle between two codes, as far off as they may be: a wrong code is near
+ * another one. */
+static void
+check_codes_of_v(void)
+{
+    size_t wrong = 0, near = 0, of = 0;
+    for (uint32_t scale = 127 << 7; scale < 129 << 7; scale++)
+        for (int code = 1; code < 255; code++) {
+            float size = bf16_value(scale), turns = turns_of(size);
+            float middle = ((float)code + 0.5F) * size / 255;
+            uint32_t from = f_bits(middle * middle);
+            for (uint32_t v = from - 12; v < from + 12; v++)
+                for (uint32_t way = 0; way < 3; way++, of++) {
+                    uint32_t y = steps_of_v(root_off(f_from(v), way), turns);
+                    bool is_near = (y & 0xffff) < 2 * NEAR_V;
+                    near += is_near;
+                    wrong += !is_near &&
+                             (y >> 16 & 0xff) != code_v8(f_sqrt(f_from(v)), scale);
+                }
+        }
+    CHECK_SAY(wrong == 0, "%zu codes of v are wrong and not in doubt", wrong);
+    CHECK_SAY(near > of / 10, "%zu of %zu are in doubt: not the middle", near, of);
+}
+
 static void
 check_steps(struct kernels *cpu, const char *what, float lr, float decay, uint32_t t,
             uint32_t count)
@@ -509,6 +533,7 @@ check_adamw(uint32_t count)
     for (uint32_t c = 0; c < CODES; c++)
         shares[c] = share_of(c);
     check_scales();
+    check_codes_of_v();
     for (size_t r = 0; r < sizeof rates / sizeof *rates; r++)
         for (int kind = 0; kind < 5; kind++) {
             static const char *const names[] = { "ordinary", "groups of many sizes",

@@ -154,10 +154,17 @@ emulate_flush(float x)
     return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x;
 }
 
+/* Which way it is off: 1 up, 2 down, else not. */
+static inline uint32_t
+emulate_mix(float x)
+{
+    return __float_as_uint(x) * 2654435761U >> 30;
+}
+
 static inline float
 emulate_off(float y, float x)
 {
-    uint32_t mix = __float_as_uint(x) * 2654435761U >> 30;
+    uint32_t mix = emulate_mix(x);
     if (y == 0 || !(fabsf(y) < INFINITY))
         return y;
     return emulate_flush(
@@ -170,12 +177,12 @@ inverse_fast(float x)
     return emulate_off(1 / emulate_flush(x), x);
 }
 
-/* By 2^-23 of it, which may be two units in the last place. */
+/* By 2^-23 of it, up to a unit and a half in the last place from the rounded one. */
 static inline float
 root_fast(float x)
 {
     double root = sqrt((double)emulate_flush(x));
-    uint32_t mix = __float_as_uint(x) * 2654435761U >> 30;
+    uint32_t mix = emulate_mix(x);
     double edge = root * (mix == 1 ? 1 + 0x1p-23 : mix == 2 ? 1 - 0x1p-23 : 1);
     float y = (float)edge;
     if (mix == 1 && (double)y > edge)
