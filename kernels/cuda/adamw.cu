@@ -407,8 +407,8 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     uint32_t ranges = 0, most = 0;
     bool copied = q.bulk && left_of(i, end) == PORTION; // this portion comes as a whole
     if (threadIdx.x == 0) {
-        phases_open(shared_address(&arrived[0]));
-        phases_open(shared_address(&arrived[1]));
+        phases_open(shared_address(&arrived[0]), 1);
+        phases_open(shared_address(&arrived[1]), 1);
         phases_are_open();
     }
     __syncthreads();

@@ -28,7 +28,8 @@ struct back_keys {
     static constexpr uint32_t AT_STAGES = 2 * OWN;
     static constexpr uint32_t AT_SHARE = AT_STAGES + AHEAD * STAGE;
     static constexpr uint32_t AT_NUMBERS = AT_SHARE + PAIRS * SHARE;
-    static constexpr uint32_t SHARED = AT_NUMBERS + AHEAD * NUMBERS;
+    static constexpr uint32_t AT_PHASES = AT_NUMBERS + AHEAD * NUMBERS;
+    static constexpr uint32_t SHARED = AT_PHASES + PAIRS * 2 * 8;
 };
 
 struct back {
@@ -124,6 +125,7 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
     uint32_t base = shared_address(room);
     uint32_t own = lane_as_a<DIM>(base + (OF_KEYS ? L::OWN : 0), pair * WARP_ROWS, lane);
     uint4 *share = (uint4 *)(room + L::AT_SHARE + pair * L::SHARE) + lane;
+    uint32_t phases = base + L::AT_PHASES + pair * 2 * 8, phase = 0; // of halves
     int warp_key = key0 + pair * WARP_ROWS, stage = 0;
     int head = kv * v.group, token = begin, tile = 0;
     float o[2][DIM / 8][4] = {};
@@ -171,7 +173,7 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (OF_KEYS)
-                pair_wait(1 + 2 * pair + half);
+                phase_wait(phases + half * 8, phase);
 #pragma unroll
             for (int k = half * HALF; k < (half + 1) * HALF; k++)
 #pragma unroll
@@ -187,7 +189,7 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
                             make_uint4(a[k][i][0], a[k][i][1], a[k][i][2], a[k][i][3]);
                     }
             if (!OF_KEYS)
-                pair_tell(1 + 2 * pair + half);
+                phase_tell(phases + half * 8);
 #pragma unroll
             for (int k = half * HALF; k < (half + 1) * HALF; k++)
 #pragma unroll
@@ -200,6 +202,7 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
                     }
                 }
         }
+        phase ^= 1;
     }
 
     if (tiles == 0) { // otherwise each iteration began so
@@ -237,6 +240,11 @@ back_of_keys(struct back b, struct view v)
     size_t line = (size_t)v.kv * DIM, at = key0 * line + (size_t)kv * DIM;
     uint32_t base = shared_address(room);
     int keys = v.past + v.tokens - key0;
+    if (thread == 0) { // the first barrier of all threads is before what needs them
+        for (int i = 0; i < 2 * PAIRS; i++)
+            phases_open(base + L::AT_PHASES + i * 8, 32);
+        phases_are_open();
+    }
     fetch<DIM, L::KEYS, L::THREADS>(base, b.key + at, line, keys, thread);
     fetch<DIM, L::KEYS, L::THREADS>(base + L::OWN, b.value + at, line, keys, thread);
     if (tiles > 0)

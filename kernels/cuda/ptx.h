@@ -62,13 +62,14 @@ copies_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Copies of multiples of 16 bytes that one thread starts.  A barrier, 8 bytes of shared
- * memory, has phases: one ends when its thread has said how many bytes come, and they have
- * come.  Phases are counted by one bit. */
+/* A barrier of 8 bytes of shared memory has phases.  One ends when as many threads as it
+ * was opened for have come to it, and the bytes that they said are there.  Phases are
+ * counted by one bit. */
 static __device__ __forceinline__ void
-phases_open(uint32_t barrier)
+phases_open(uint32_t barrier, unsigned threads)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(threads)
+                 : "memory");
 }
 
 /* Once, before others are to see them. */
@@ -78,6 +79,14 @@ phases_are_open(void)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/* What this thread wrote is there; it goes on. */
+static __device__ __forceinline__ void
+phase_tell(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Bytes will be there, by bulk_load. */
 static __device__ __forceinline__ void
 phase_expect(uint32_t barrier, uint32_t bytes)
 {
@@ -98,6 +107,7 @@ phase_wait(uint32_t barrier, uint32_t phase)
                  : "memory");
 }
 
+/* Copies of multiples of 16 bytes that one thread starts. */
 static __device__ __forceinline__ void
 bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
 {
@@ -265,21 +275,6 @@ static __device__ __noinline__ void
 block_meets(void)
 {
     asm volatile("barrier.sync 0;" ::: "memory");
-}
-
-/* Barriers 1..15, of two warps: one says that what it wrote is there, and goes on; one
- * waits for that. */
-static __device__ __forceinline__ void
-pair_tell(int barrier)
-{
-    asm volatile("fence.acq_rel.cta;\n\tbarrier.arrive %0, 64;" ::"r"(barrier)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void
-pair_wait(int barrier)
-{
-    asm volatile("barrier.sync %0, 64;" ::"r"(barrier) : "memory");
 }
 
 #endif

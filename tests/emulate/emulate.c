@@ -24,10 +24,9 @@ enum {
     MOST_THREADS = 1024, // of a block
     MOST_WARPS = 64,     // of a cluster
     MOST_CLUSTER = 8,
-    BARRIERS = 16,
     COPIES = 256,   // of a thread, on their way
     BULKS = 64,     // copies of a block that one thread starts, on their way
-    PHASES = 8,     // barriers of a block that they end the phases of
+    PHASES = 16,    // barriers of a block that have phases
     VARIABLES = 64, // in shared memory
     GUARD = 4096,
     ROOM = 1024,        // where dynamic shared memory begins
@@ -66,16 +65,16 @@ struct warp {
 };
 
 struct barrier {
-    unsigned arrived, count;
+    unsigned arrived;
     int line;
-    uint32_t here[LANES], waits[LANES]; // lanes of each warp
+    uint32_t waits[LANES]; // lanes of each warp
 };
 
-/* A barrier whose phases end when bytes have come. */
+/* A barrier whose phases end when threads have told, and bytes have come. */
 struct phases {
     const char *at; // NULL: none
     bool seen;      // by others
-    unsigned ended, expected;
+    unsigned ended, threads, told, expected;
     uint32_t waits[LANES];
 };
 
@@ -89,7 +88,7 @@ struct bulk {
 };
 
 struct part { // of a cluster: a block
-    struct barrier barriers[BARRIERS];
+    struct barrier barrier;
     struct phases phases[PHASES];
     struct bulk bulk[BULKS];
     unsigned n_bulk;
@@ -295,46 +294,32 @@ wait_at(const char *what)
 
 /* ---- barriers ---------------------------------------------------------------------------------- */
 
-static void
-release(struct part *p, struct barrier *b)
+/* Lets the threads that wait go on, if all that have not ended do. */
+static bool
+release(struct part *p)
 {
+    struct barrier *b = &p->barrier;
+    if (b->arrived + p->ended < p->threads)
+        return false;
     for (unsigned i = 0; i < p->warps; i++)
         make_ready(&p->warp[i], b->waits[i]);
     memset(b, 0, sizeof *b);
-}
-
-static bool
-is_complete(const struct part *p, const struct barrier *b)
-{
-    return b->count ? b->arrived == b->count : b->arrived + p->ended == p->threads;
+    return true;
 }
 
 void
-emulate_barrier(const char *what, int barrier, unsigned count, bool wait, int line)
+emulate_barrier(const char *what, int line)
 {
     struct fiber *f = self();
     struct warp *w = f->warp;
-    uint32_t bit = 1U << f->lane;
-    if (barrier < 0 || barrier >= BARRIERS || count % LANES)
-        emulate_fail("%s: barrier %d of %u threads", what, barrier, count);
-    struct barrier *b = &w->part->barriers[barrier];
-    if (b->arrived && b->count != count)
-        emulate_fail("%s: barrier %d is for %u threads, and others say %u", what,
-                     barrier, count, b->count);
-    if (b->here[w->in] & bit)
-        emulate_fail("%s: comes to barrier %d again before the others came once", what,
-                     barrier);
+    struct barrier *b = &w->part->barrier;
     if (b->arrived && b->line != line)
         emulate_fail("%s of line %d, while others of its block are at that of line %d",
                      what, line, b->line);
     b->line = line;
-    b->count = count;
-    b->here[w->in] |= bit;
     b->arrived++;
-    if (is_complete(w->part, b)) {
-        release(w->part, b);
-    } else if (wait) {
-        b->waits[w->in] |= bit;
+    if (!release(w->part)) {
+        b->waits[w->in] |= 1U << f->lane;
         wait_at(what);
     }
 }
@@ -489,7 +474,7 @@ phases_at(uint32_t barrier)
 }
 
 void
-emulate_phases_open(uint32_t barrier)
+emulate_phases_open(uint32_t barrier, unsigned threads)
 {
     const char *at = shared_at(barrier, 8);
     struct phases *x = find_phases(NULL);
@@ -498,6 +483,7 @@ emulate_phases_open(uint32_t barrier)
     if (!x)
         emulate_fail("more than %d barriers with phases", PHASES);
     x->at = at;
+    x->threads = threads;
 }
 
 void
@@ -517,14 +503,38 @@ wake(struct phases *x)
     memset(x->waits, 0, sizeof x->waits);
 }
 
+static void
+come_to(struct phases *x)
+{
+    if (x->told == x->threads)
+        emulate_fail("more than %u threads come to a phase", x->threads);
+    x->told++;
+    wake(x);
+}
+
+static void
+end_phase(struct phases *x)
+{
+    x->told = x->expected = 0;
+    x->ended++;
+    wake(x);
+}
+
+void
+emulate_phase_tell(uint32_t barrier)
+{
+    struct phases *x = phases_at(barrier);
+    come_to(x);
+    if (x->told == x->threads && !x->expected)
+        end_phase(x);
+}
+
 void
 emulate_phase_expect(uint32_t barrier, unsigned bytes)
 {
     struct phases *x = phases_at(barrier);
-    if (x->expected)
-        emulate_fail("bytes are expected while others have not come");
-    x->expected = bytes;
-    wake(x);
+    come_to(x);
+    x->expected += bytes;
 }
 
 /* The copies of one phase, or those that one thread stores; their bytes. */
@@ -555,13 +565,11 @@ emulate_phase_wait(uint32_t barrier, unsigned phase)
     struct phases *x = phases_at(barrier);
     while (x->ended % 2 == phase) {
         unsigned bytes = bulk_copy(p, x, NULL, false);
-        if (bytes > x->expected && x->expected)
+        if (bytes > x->expected && x->told == x->threads)
             emulate_fail("%u bytes come, and %u are expected", bytes, x->expected);
-        if (x->expected && bytes == x->expected) {
+        if (x->told == x->threads && bytes == x->expected) {
             bulk_copy(p, x, NULL, true);
-            x->expected = 0;
-            x->ended++;
-            wake(x);
+            end_phase(x);
         } else {
             x->waits[f->warp->in] |= 1U << f->lane;
             wait_at("the end of a phase");
@@ -835,10 +843,8 @@ entry(void)
         emulate_fail(
             "the block ends while copies from or to its memory are on their way");
     now.alive--;
-    for (int i = 0; i < BARRIERS; i++)
-        if (p->barriers[i].arrived && !p->barriers[i].count &&
-            is_complete(p, &p->barriers[i]))
-            release(p, &p->barriers[i]);
+    if (p->barrier.arrived)
+        release(p);
     if (now.told && now.told == now.alive)
         all_told();
     unready(w, bit);
@@ -869,7 +875,7 @@ make_part(struct part *p, unsigned warp, struct emulate_xyz block)
 {
     const struct emulate_launch *l = now.launch;
     struct emulate_xyz at = { 0, 0, 0 };
-    memset(p->barriers, 0, sizeof p->barriers);
+    memset(&p->barrier, 0, sizeof p->barrier);
     memset(p->phases, 0, sizeof p->phases);
     p->n_bulk = 0;
     p->groups = 0;

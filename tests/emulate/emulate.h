@@ -75,10 +75,8 @@ typedef void emulate_all_fn(void *const *room, uint32_t mask);
 void emulate_meet(const char *what, uint32_t mask, void *room, emulate_all_fn *all);
 unsigned emulate_lane(void);
 
-/* count: threads of the barrier, 0: all of the block; wait: false: only tell; line: where
- * all of them must be, 0: anywhere. */
-void emulate_barrier(const char *what, int barrier, unsigned count, bool wait,
-                     int line);
+/* All of a block; line: where they must be, 0: anywhere. */
+void emulate_barrier(const char *what, int line);
 void emulate_cluster_arrive(void);
 void emulate_cluster_wait(void);
 
@@ -87,9 +85,10 @@ void emulate_copy(uint32_t to, const void *from, unsigned copied, unsigned bytes
 void emulate_copies_end(void);
 void emulate_copies_wait(unsigned but);
 
-/* cp.async.bulk and the phases that loads end, see include/kernels/cuda/ptx.h. */
-void emulate_phases_open(uint32_t barrier);
+/* Barriers with phases and cp.async.bulk, see include/kernels/cuda/ptx.h. */
+void emulate_phases_open(uint32_t barrier, unsigned threads);
 void emulate_phases_are_open(void);
+void emulate_phase_tell(uint32_t barrier);
 void emulate_phase_expect(uint32_t barrier, unsigned bytes);
 void emulate_phase_wait(uint32_t barrier, unsigned phase);
 void emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier);

@@ -197,7 +197,7 @@ cudaGridDependencySynchronize(void)
 static inline void
 __syncthreads(int line = __builtin_LINE())
 {
-    emulate_barrier("__syncthreads", 0, 0, true, line);
+    emulate_barrier("__syncthreads", line);
 }
 
 static inline void

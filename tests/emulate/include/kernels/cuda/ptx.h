@@ -49,15 +49,21 @@ copies_wait(void)
 }
 
 static inline void
-phases_open(uint32_t barrier)
+phases_open(uint32_t barrier, unsigned threads)
 {
-    emulate_phases_open(barrier);
+    emulate_phases_open(barrier, threads);
 }
 
 static inline void
 phases_are_open(void)
 {
     emulate_phases_are_open();
+}
+
+static inline void
+phase_tell(uint32_t barrier)
+{
+    emulate_phase_tell(barrier);
 }
 
 static inline void
@@ -220,19 +226,7 @@ high_bf16(uint32_t x)
 static inline void
 block_meets(void)
 {
-    emulate_barrier("barrier.sync 0", 0, 0, true, 0);
-}
-
-static inline void
-pair_tell(int barrier)
-{
-    emulate_barrier("barrier.arrive of a pair", barrier, 64, false, 0);
-}
-
-static inline void
-pair_wait(int barrier)
-{
-    emulate_barrier("barrier.sync of a pair", barrier, 64, true, 0);
+    emulate_barrier("barrier.sync 0", 0);
 }
 
 #endif
