@@ -73,6 +73,8 @@ KERNEL_SRCS = \
 	kernels/cpu/adamw.c \
 	kernels/cpu/adamw_kernel.c \
 	kernels/cpu/attention.c \
+	kernels/cpu/coarse.c \
+	kernels/cpu/coarse_kernel.c \
 	kernels/cpu/cpu.c \
 	kernels/cpu/fp4.c \
 	kernels/cpu/gemm.c \
@@ -156,7 +158,7 @@ trainstep_SRCS = \
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
 ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
-	kernels/cpu/adamw_kernel.c kernels/cpu/gemm_kernel.c kernels/cpu/gemv_kernel.c \
+	kernels/cpu/adamw_kernel.c kernels/cpu/coarse_kernel.c kernels/cpu/gemm_kernel.c kernels/cpu/gemv_kernel.c \
 	kernels/cpu/rows_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 

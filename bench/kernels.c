@@ -6,7 +6,8 @@
  *   products    W of the shapes of Qwen3-0.6B against 512 tokens: GFLOP/s, forward and
  *               both gradients, beside sgemm where it was linked in (-DPEER)
  *   decode      one token, the weights of a layer of Qwen3-4B, several times what the
- *               cache holds: GB/s of the weight's bytes, beside plain reading
+ *               cache holds: GB/s of the weight's bytes, beside plain reading; and
+ *               as generate --fast decodes, which parts behind it then do, too
  *   attention   Qwen3-0.6B, long sequences: GFLOP/s of the causal half
  *   adamw       parameters a second
  *   small       a launch: an operation on few numbers
@@ -199,38 +200,49 @@ products(struct kernels *k)
 
 /* ---- one token ------------------------------------------------------------------------------ */
 
+enum { OUT = 9728, IN = 2560, COPIES = 8, MOST = 32 };
+
+static void
+few(struct kernels *k, enum dtype dtype, const size_t *batches, size_t n,
+    const char *how)
+{
+    float *x = room(k, MOST * IN * 4), *y = room(k, MOST * OUT * 4);
+    struct weight w[COPIES];
+    size_t bytes = weight_bytes(dtype, (size_t)OUT * IN);
+    fill(x, MOST * IN);
+    for (int i = 0; i < COPIES; i++)
+        w[i] = make_weight(k, dtype, OUT, IN);
+    for (size_t b = 0; b < n; b++) {
+        double best = 1e9;
+        for (int r = 0; r < 4; r++) {
+            double start = now();
+            for (int i = 0; i < COPIES; i++)
+                k->linear(k, y, x, &w[i], batches[b], NULL);
+            double took = now() - start;
+            best = r && took < best ? took : best;
+        }
+        char what[128];
+        snprintf(what, sizeof what, "decode %d x %d %s%s tokens %zu", OUT, IN,
+                 dtype_name(dtype), how, batches[b]);
+        say(what, 1e-9 * (double)bytes * COPIES / best, "GB/s");
+    }
+    for (int i = 0; i < COPIES; i++)
+        release_weight(k, &w[i]);
+    k->release(k, x);
+    k->release(k, y);
+}
+
 static void
 decode(struct kernels *k)
 {
     static const size_t batches[] = { 1, 2, 4, 8, 9, 16, 32 };
-    enum { OUT = 9728, IN = 2560, COPIES = 8, BATCHES = 7, MOST = 32 };
     double *sum = room(k, 8);
-    float *x = room(k, MOST * IN * 4), *y = room(k, MOST * OUT * 4);
     float *big = room(k, (size_t)OUT * IN * COPIES * 4);
-    fill(x, MOST * IN);
     fill(big, (size_t)OUT * IN * COPIES);
-    for (int t = 0; t < TYPES; t++) {
-        struct weight w[COPIES];
-        size_t bytes = weight_bytes(types[t], (size_t)OUT * IN);
-        for (int i = 0; i < COPIES; i++)
-            w[i] = make_weight(k, types[t], OUT, IN);
-        for (int b = 0; b < BATCHES; b++) {
-            double best = 1e9;
-            for (int r = 0; r < 4; r++) {
-                double start = now();
-                for (int i = 0; i < COPIES; i++)
-                    k->linear(k, y, x, &w[i], batches[b], NULL);
-                double took = now() - start;
-                best = r && took < best ? took : best;
-            }
-            char what[128];
-            snprintf(what, sizeof what, "decode %d x %d %s tokens %zu", OUT, IN,
-                     dtype_name(types[t]), batches[b]);
-            say(what, 1e-9 * (double)bytes * COPIES / best, "GB/s");
-        }
-        for (int i = 0; i < COPIES; i++)
-            release_weight(k, &w[i]);
-    }
+    for (int t = 0; t < TYPES; t++)
+        few(k, types[t], batches, sizeof batches / sizeof *batches, "");
+    kernels_cpu_coarse(k); // from here on
+    few(k, DT_NVFP4, batches, 3, " --fast");
     double best = 1e9;
     for (int r = 0; r < 4; r++) {
         double start = now();

@@ -36,14 +36,16 @@ static void
 settle_compute(struct device_options *o)
 {
     if (o->cuda) {
-        o->faster = o->fast && o->compute != COMPUTE_F32;
-        o->why = "in f32 a GPU has no faster way";
+        o->faster = o->fast && !o->decodes && o->compute != COMPUTE_F32;
+        o->why = o->decodes ? "a GPU knows no faster way to decode"
+                            : "in f32 a GPU has no faster way";
     } else {
         o->faster =
             o->fast && o->compute == COMPUTE_AUTO && kernels_cpu_pairs(cmd_isa());
         o->why = o->compute != COMPUTE_AUTO
                      ? "--compute says what is computed with"
                      : "this CPU, or NIBBLE_ISA, has no products of bf16";
+        o->coarse = o->fast && o->decodes && kernels_cpu_coarse_pays(cmd_isa());
     }
     o->unlike = o->faster || o->compute == (o->cuda ? COMPUTE_F32 : COMPUTE_BF16);
     if (o->compute == COMPUTE_AUTO)
@@ -70,7 +72,9 @@ device_say_fast(const struct device_options *o)
              o->cuda
                  ? "attention's gradients are added as they come: no two runs are equal"
                  : "products of bf16 in place of f32");
-    else if (o->fast)
+    if (o->coarse)
+        warn("--fast: what few tokens multiply NVFP4 with is rounded to 16 bits");
+    else if (o->fast && !o->faster)
         warn("--fast: no effect: %s", o->why);
 }
 
@@ -165,6 +169,8 @@ choose_products(struct kernels *k, const struct device_options *o)
     size_t n = strlen(k->route);
     if (o->native)
         k->is.fp4 = FP4_NATIVE;
+    if (o->coarse)
+        kernels_cpu_coarse(k);
     if (o->fp4 && o->cuda)
         snprintf(k->route + n, sizeof k->route - n, " fp4 %s",
                  o->native ? "native" : "dequant");

@@ -12,10 +12,12 @@ struct device_options {
     enum device_compute { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_BF16 } compute;
     enum device_path { PATH_AUTO, PATH_NATIVE, PATH_DEQUANT } path;
     bool fast;
+    bool decodes; // the program does: products of few tokens are what takes time
     unsigned threads;
     // settled, and then compute is not auto
     bool cuda;
     bool faster;     // --fast has an effect
+    bool coarse;     // and this one: products of few tokens are those of cpu/coarse.h
     bool unlike;     // compute is not what the device takes by itself
     const char *why; // --fast has none
     int number;      // of the GPU
@@ -46,7 +48,7 @@ const struct quant_spec *device_products(struct device_options *o, struct device
                                          struct quant_spec *spec, bool quiet);
 /* Open it; ends the program if it cannot be. */
 struct kernels *device_open(const struct device_options *o, struct err *err);
-/* Lines about what --fast did, if it was given. */
+/* Lines about what --fast does, if it was given. */
 void device_say_fast(const struct device_options *o);
 /* In a few words. */
 void device_words(char *to, size_t n, const struct device_options *o);

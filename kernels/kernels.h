@@ -326,6 +326,10 @@ struct kernels *kernels_cpu(enum dtype compute, enum isa isa, unsigned threads,
                             struct err *err);
 /* Whether its products of bf16 are faster than those of f32. */
 bool kernels_cpu_pairs(enum isa isa);
+/* From now on a product of a few tokens with NVFP4 takes x as integers of 16 bits, and has
+ * other bits than that of many; see cpu/coarse.h.  The route says so. */
+void kernels_cpu_coarse(struct kernels *k);
+bool kernels_cpu_coarse_pays(enum isa isa); // it is faster
 /* A GPU; it is an error that says why if there is none, or no backend for it. */
 struct kernels *kernels_cuda(const struct device *is, int device, struct err *err);
 /* any_order: attention's gradients are added as they come, which is faster. */

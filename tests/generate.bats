@@ -119,6 +119,43 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
     [[ $output != *'"compute"'* ]]
 }
 
+@test "--fast: few tokens at a time, near the same logits, whatever the threads; said and recorded" {
+    local how isa
+    nvquant -q --quant sweep -o n.safetensors "$M/t.safetensors"
+    ids n.safetensors -n 3 --prefill-chunk 1 --logits f
+    NIBBLE_ISA=scalar run -0 --separate-stderr ids n.safetensors -n 3 --prefill-chunk 1 --fast --logits s
+    [[ $stderr == 'generate: --fast: no effect: '*NIBBLE_ISA* ]]
+    same s f
+    trainstep --diagnose | grep -q $'^isa.avx2\tyes' || return 0
+    run -0 --separate-stderr ids n.safetensors -n 3 --prefill-chunk 1 --compute f32 --fast --logits l
+    [ "$stderr" = 'generate: --fast: what few tokens multiply NVFP4 with is rounded to 16 bits' ]
+    run -0 datcat --meta l
+    [[ $output == *'"fast":true'* || $output == *'"fast": true'* ]]
+    run -0 datcat --meta f
+    [[ $output != *'"fast"'* ]]
+    paste <(datcat --values logits f) <(datcat --values logits l) | awk '
+        { off += ($1 - $2)^2; all += $1^2 }
+        END { exit !(off > 0 && off / all < 4e-4^2) }'
+    for how in '-j 1' '-j 3'; do
+        # shellcheck disable=SC2086  # two words
+        ids n.safetensors -q -n 3 --prefill-chunk 1 --compute f32 --fast -f --logits o $how
+        cmp o l
+    done
+    for isa in $(trainstep --diagnose | sed -n 's/^isa\.\(avx[a-z0-9]*\)\tyes$/\1/p'); do
+        NIBBLE_ISA=$isa ids n.safetensors -q -n 3 --prefill-chunk 1 --compute f32 --fast -f --logits o
+        cmp o l
+    done
+    # A prompt of many tokens is computed as ever; nothing else is rounded.
+    ids n.safetensors -n 1 --logits f1
+    ids n.safetensors -q -n 1 --compute f32 --fast --logits l1
+    same f1 l1
+    run -0 --separate-stderr ids "$M/t.safetensors" -n 3 --compute f32 --fast
+    [ "$stderr" = 'generate: --fast: no effect: no weight is NVFP4' ]
+    [ "$output" = "$(ids "$M/t.safetensors" -n 3)" ]
+    run -0 --separate-stderr ids "$M/t.safetensors" -q -n 1 --fast
+    [ -z "$stderr" ]
+}
+
 @test "--json: log-probabilities of the chosen tokens and of the best" {
     ids "$M/u.safetensors" -n 6 --json --top-logprobs 3 >j
     ids "$M/u.safetensors" -n 6 --prefill-chunk 4 >plain # chosen where logits are

@@ -89,6 +89,8 @@ put_options(struct buf *b, const struct session *s)
         buf_printf(b, "\"compute\":\"%s\",",
                    c->where.compute == COMPUTE_F32 ? "f32" : "bf16");
     put_number(b, "context", (double)c->context, 0);
+    if (c->where.coarse)
+        buf_str(b, "\"fast\":true,");
     if (c->ignore_eos)
         buf_str(b, "\"ignore_eos\":true,");
     if (!c->score)

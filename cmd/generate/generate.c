@@ -32,6 +32,7 @@ enum {
     OPT_QUANT,
     OPT_CONTEXT,
     OPT_COMPUTE,
+    OPT_FAST,
     OPT_CONFIG,
     OPT_COMPAT,
 };
@@ -65,6 +66,7 @@ static const struct cmd_option options[] = {
     { OPT_NO_KV, "no-kv", NULL, "compute everything again for each token" },
     { OPT_DEVICE, "device", "NAME", "cpu, cuda, cuda:N or auto (default auto)" },
     { OPT_COMPUTE, "compute", "TYPE", "f32, bf16 or auto (default auto)" },
+    { OPT_FAST, "fast", NULL, "give up equal bits where that is faster" },
     { OPT_PATH, "path", "NAME", "native, dequant or auto (default auto)" },
     { OPT_ACTIVATIONS, "activations", "NAME", "plain or nvfp4 (default plain)" },
     { OPT_COMPAT, "compat", "seed", "--template seed, control tokens in text count" },
@@ -194,6 +196,9 @@ take_computing(struct config_generate *c, int opt, const char *arg)
         return true;
     case OPT_COMPUTE:
         device_take_compute(&c->where, arg);
+        return true;
+    case OPT_FAST:
+        c->where.fast = true;
         return true;
     case 'j':
         c->where.threads = cmd_threads(arg);
@@ -337,7 +342,9 @@ main(int argc, char **argv)
     const char *arg;
     int first;
     cmd_begin(&c.cmd);
-    c.where = (struct device_options){ .device = "auto", .threads = cmd_threads(NULL) };
+    c.where = (struct device_options){ .device = "auto",
+                                       .decodes = true,
+                                       .threads = cmd_threads(NULL) };
     for (int opt; (opt = cmd_option(&c.cmd, argc, argv, &arg, &first)) >= 0;)
         take_option(&c, opt, arg);
     if (argc - first != 1)

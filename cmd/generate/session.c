@@ -98,6 +98,22 @@ settle_limit(struct session *s)
     return 0;
 }
 
+/* What is decoded without NVFP4 has nothing to gain. */
+static void
+say_fast(struct session *s)
+{
+    struct device_options *o = &s->c->where;
+    bool packed = false;
+    for (size_t i = 0; i < s->model.net.table.n; i++)
+        packed |= s->model.net.t[i].w.dtype == DT_NVFP4;
+    if (o->coarse && !packed) {
+        o->coarse = false;
+        o->why = "no weight is NVFP4";
+    }
+    if (!s->c->cmd.quiet)
+        device_say_fast(o);
+}
+
 /* What needs no weights first: mistakes are heard at once. */
 int
 session_open(struct session *s, struct config_generate *c, struct err *err)
@@ -132,6 +148,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     s->k = device_open(&c->where, err);
     if (model_load(&s->model, s->k, 1) < 0)
         return -1;
+    say_fast(s);
     char words[64];
     device_words(words, sizeof words, &c->where);
     if (c->cmd.verbose)

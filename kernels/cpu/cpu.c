@@ -3,6 +3,7 @@
  * where sums go over rows: no sum is ever cut. */
 #include "kernels/cpu/cpu.h"
 
+#include "kernels/cpu/coarse.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/sizes.h"
 #include "lib/core/maths.h"
@@ -193,6 +194,15 @@ multiply_few(struct cpu *c, struct gemv g)
 }
 
 static void
+multiply_coarse(struct cpu *c, const struct gemv *g)
+{
+    void *room = cpu_room(c, coarse_room(g->tokens, g->w->in));
+    c->k.ledger.flops += 2.0 * (double)g->tokens * (double)g->w->out * (double)g->w->in;
+    if (room)
+        coarse_run(g, c->isa, c->team, room, c->err);
+}
+
+static void
 cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
            size_t tokens, const void *c)
 {
@@ -201,8 +211,12 @@ cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
     struct gemm g = {
         .m = tokens, .n = w->out, .k = w->in, .c = y, .ldc = w->out, .add = add
     };
+    struct gemv few = { .y = y, .x = x, .w = w, .tokens = tokens, .add = add };
+    if (cpu->coarse && w->dtype == DT_NVFP4 && tokens <= COARSE_MOST) {
+        multiply_coarse(cpu, &few);
+        return;
+    }
     if (tokens <= gemv_most(cpu->isa, w, is_bf16(cpu))) {
-        struct gemv few = { .y = y, .x = x, .w = w, .tokens = tokens, .add = add };
         multiply_few(cpu, few);
         return;
     }
@@ -957,4 +971,19 @@ kernels_cpu(enum dtype compute, enum isa isa, unsigned threads, struct err *err)
     if (compute == DT_BF16)
         snprintf(c->k.route, sizeof c->k.route, "cpu bf16 1");
     return &c->k;
+}
+
+bool
+kernels_cpu_coarse_pays(enum isa isa)
+{
+    return coarse_pays(isa);
+}
+
+void
+kernels_cpu_coarse(struct kernels *k)
+{
+    struct cpu *c = (struct cpu *)k;
+    size_t n = strlen(k->route);
+    c->coarse = true;
+    snprintf(k->route + n, sizeof k->route - n, " coarse 1");
 }

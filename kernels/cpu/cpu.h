@@ -11,6 +11,7 @@ struct cpu {
     struct kernels k; // first: a struct kernels * is one of these
     enum isa isa;
     const struct gemm_isa *gemm; // of products
+    bool coarse;                 // of few tokens: those of coarse.h
     struct team *team;
     const struct rows_isa *rows;
     struct err *err;

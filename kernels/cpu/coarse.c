@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/* coarse: see coarse.h; rows on all threads, the work is in coarse_kernel.c. */
+#include "kernels/cpu/coarse.h"
+
+#include "kernels/cpu/sizes.h"
+
+enum {
+    PART = 64, // rows of the weight
+    EACH = 8,  // parts for each thread
+    SMALL = 1 << 15,
+};
+
+static const struct {
+    coarse_make_fn *make;
+    coarse_rows_fn *rows;
+} table[ISA_COUNT] = {
+    [ISA_SCALAR] = { coarse_make_scalar, coarse_rows_scalar },
+#if defined __x86_64__
+    [ISA_AVX2] = { coarse_make_avx2, coarse_rows_avx2 },
+    [ISA_AVX512] = { coarse_make_avx512, coarse_rows_avx512 },
+#elif defined __aarch64__
+    [ISA_NEON] = { coarse_make_neon, coarse_rows_neon },
+#endif
+};
+
+struct run {
+    struct coarse_job job;
+    coarse_rows_fn *rows;
+    size_t part;
+};
+
+/* Without vectors of its own there is no reason to think so. */
+bool
+coarse_pays(enum isa isa)
+{
+    return isa == ISA_AVX2 || isa == ISA_AVX512;
+}
+
+size_t
+coarse_room(size_t tokens, size_t in)
+{
+    return tokens * parts(in, COARSE_PART) * sizeof(struct coarse);
+}
+
+static int
+run_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct run *r = ctx;
+    size_t row = i * r->part;
+    (void)worker;
+    (void)err;
+    r->rows(&r->job, row, least(r->job.g->w->out - row, r->part));
+    return 0;
+}
+
+int
+coarse_run(const struct gemv *g, enum isa isa, struct team *team, void *room,
+           struct err *err)
+{
+    const struct weight *w = g->w;
+    struct coarse *x = room;
+    struct run r = { { g, x, parts(w->in, COARSE_PART) }, table[isa].rows, 0 };
+    if (err->kind)
+        return -1;
+    for (size_t t = 0; t < g->tokens; t++)
+        table[isa].make(x + t * r.job.parts, g->x + t * w->in, w->in);
+    if (w->out * w->in <= SMALL) {
+        r.rows(&r.job, 0, w->out);
+        return 0;
+    }
+    r.part = w->out / team_size(team) / EACH / PART * PART;
+    r.part = r.part < PART ? PART : r.part;
+    return team_for(team, parts(w->out, r.part), run_part, &r, err);
+}
