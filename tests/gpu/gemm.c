@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* gemm: products of weights in every form, few tokens and many, against the CPU's.
  *
- * With --few, as --small, but without cuBLASLt, whose kernels not every tool gets through.
- * With --time, what they cost: TFLOP/s of the shapes of a 4B model, and for few tokens the
+ * With --few nothing that cuBLASLt computes.  With --time, what they cost: TFLOP/s of the shapes of a 4B model, and for few tokens the
  * bytes of the weight a second. */
 #include "tests/gpu/pair.h"
 
@@ -337,9 +336,8 @@ check_back(const struct both *b, const char *name, size_t tokens)
     free(want);
 }
 
-/* few: only those of few tokens, which no library computes. */
 static void
-check(enum dtype act, bool few)
+check(enum dtype act)
 {
     static const size_t tokens[] = { 1, 2, 7, 8, 9, 33, 200 };
     static const size_t shapes[][2] = { { 64, 64 },     { 48, 16 },     { 1024, 2560 },
@@ -363,10 +361,10 @@ check(enum dtype act, bool few)
                 make_nvfp4(&b, form - 3, shapes[s][0], shapes[s][1], 4);
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens;
                  t += pair_small ? 2 : 1) {
-                if (few && tokens[t] > FEW)
+                if (pair_few && tokens[t] > FEW)
                     break;
                 check_linear(&b, names[form], tokens[t]);
-                if (!few && (tokens[t] == 1 || tokens[t] >= 33))
+                if (!pair_few && (tokens[t] == 1 || tokens[t] >= 33))
                     check_back(&b, names[form], tokens[t]);
             }
             drop(&b);
@@ -375,9 +373,9 @@ check(enum dtype act, bool few)
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
             if (pair_takes(2560 * 608))
                 check_many(form, 2560, tokens[t]);
-            if (!few || tokens[t] <= FEW)
+            if (!pair_few || tokens[t] <= FEW)
                 check_many(form, 608, tokens[t]);
-            if (few)
+            if (pair_few)
                 continue;
             check_many_back(form, true, &narrow, 608, tokens[t], act);
             check_many_back(form, false, &narrow, 96, tokens[t], DT_F32);
@@ -498,9 +496,7 @@ main(int argc, char **argv)
         pair_close();
         return check_end();
     }
-    bool few = pair_option(argc, argv, "--few");
-    pair_small = pair_small || few;
-    check(DT_F32, few);
-    check(DT_BF16, few);
+    check(DT_F32);
+    check(DT_BF16);
     return check_end();
 }

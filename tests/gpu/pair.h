@@ -24,6 +24,8 @@ enum { PAIR_NOT_RUN = 77, PAIR_SMALL = 1 << 19 };
 static bool pair_small;
 /* --tiny: fewer still, for what makes it ten thousand times as slow: tests/emulate. */
 static bool pair_tiny;
+/* --few: of these none that racecheck does not get through. */
+static bool pair_few;
 
 static inline bool
 pair_option(int argc, char **argv, const char *word)
@@ -34,7 +36,8 @@ pair_option(int argc, char **argv, const char *word)
 static inline void
 pair_options(int argc, char **argv)
 {
-    pair_tiny = pair_option(argc, argv, "--tiny");
+    pair_few = pair_option(argc, argv, "--few");
+    pair_tiny = pair_few || pair_option(argc, argv, "--tiny");
     pair_small = pair_tiny || pair_option(argc, argv, "--small");
 }
 
