@@ -89,8 +89,7 @@ static bool
 same(const float *a, const float *b, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (isnan(b[i]) ? !isnan(a[i])
-                        : a[i] != b[i] || signbit(a[i]) != signbit(b[i]))
+        if (isnan(b[i]) ? !isnan(a[i]) : a[i] != b[i] || signbit(a[i]) != signbit(b[i]))
             return false;
     return true;
 }
