@@ -31,7 +31,7 @@ device_take_path(struct device_options *o, const char *arg)
     o->path = (enum device_path)cmd_word("path", arg, words);
 }
 
-/* Where both were asked for, --compute has it. */
+/* Where both were asked for, --compute says the type. */
 static void
 settle_compute(struct device_options *o)
 {
@@ -42,7 +42,8 @@ settle_compute(struct device_options *o)
     } else {
         o->faster =
             o->fast && o->compute == COMPUTE_AUTO && kernels_cpu_pairs(cmd_isa());
-        o->why = o->compute != COMPUTE_AUTO
+        o->why = o->decodes ? "this CPU, or NIBBLE_ISA, knows no faster way to decode"
+                 : o->compute != COMPUTE_AUTO
                      ? "--compute says what is computed with"
                      : "this CPU, or NIBBLE_ISA, has no products of bf16";
         o->coarse = o->fast && o->decodes && kernels_cpu_coarse_pays(cmd_isa());
@@ -166,11 +167,11 @@ device_products(struct device_options *o, struct device *d,
 static void
 choose_products(struct kernels *k, const struct device_options *o)
 {
-    size_t n = strlen(k->route);
     if (o->native)
         k->is.fp4 = FP4_NATIVE;
     if (o->coarse)
         kernels_cpu_coarse(k);
+    size_t n = strlen(k->route);
     if (o->fp4 && o->cuda)
         snprintf(k->route + n, sizeof k->route - n, " fp4 %s",
                  o->native ? "native" : "dequant");
@@ -243,6 +244,9 @@ device_diagnose(const struct device_options *o)
     printf("cpu.bf16.pairs\t%s\n", kernels_cpu_pairs(isa)
                                        ? "yes: AVX512_BF16, what --fast takes"
                                        : "no: bf16 is no faster than f32 here");
+    printf("cpu.coarse\t%s\n", kernels_cpu_coarse_pays(isa)
+                                   ? "yes: what generate --fast decodes NVFP4 with"
+                                   : "no: it is no faster here");
     puts("path.dequant\tyes: products of exactly dequantized weights, and of "
          "activations "
          "in NVFP4");

@@ -16,10 +16,10 @@ struct device_options {
     unsigned threads;
     // settled, and then compute is not auto
     bool cuda;
-    bool faster;     // --fast has an effect
-    bool coarse;     // and this one: products of few tokens are those of cpu/coarse.h
+    bool faster;     // --fast: bf16; on a GPU, gradients in any order
+    bool coarse;     // --fast: products of few tokens are those of cpu/coarse.h
     bool unlike;     // compute is not what the device takes by itself
-    const char *why; // --fast has none
+    const char *why; // --fast has no effect
     int number;      // of the GPU
     bool fp4;        // products take activations in NVFP4
     bool native;     // by the chip's own

@@ -145,13 +145,17 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
         NIBBLE_ISA=$isa ids n.safetensors -q -n 3 --prefill-chunk 1 --compute f32 --fast -f --logits o
         cmp o l
     done
-    # A prompt of many tokens is computed as ever; nothing else is rounded.
+    # More than four tokens at a time are computed as ever.
     ids n.safetensors -n 1 --logits f1
     ids n.safetensors -q -n 1 --compute f32 --fast --logits l1
     same f1 l1
     run -0 --separate-stderr ids "$M/t.safetensors" -n 3 --compute f32 --fast
     [ "$stderr" = 'generate: --fast: no effect: no weight is NVFP4' ]
     [ "$output" = "$(ids "$M/t.safetensors" -n 3)" ]
+    run -0 --separate-stderr ids n.safetensors -n 3 --compute f32 --fast --activations nvfp4 --logits a
+    [ "$stderr" = 'generate: --fast: no effect: --activations nvfp4 has products of its own' ]
+    run -0 datcat --meta a
+    [[ $output != *'"fast"'* ]]
     run -0 --separate-stderr ids "$M/t.safetensors" -q -n 1 --fast
     [ -z "$stderr" ]
 }

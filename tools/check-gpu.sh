@@ -91,8 +91,8 @@ sanitized()
         case $tool in
         synccheck | racecheck) only=(--kernel-name-exclude regex=cudnn) ;;
         esac
-        [ "$tool" != racecheck ] || cases=(--few)
         [ -z "${WHOLE:-}" ] || cases=()
+        [ "$tool" != racecheck ] || cases=(--few)
         for n in $(names); do
             one "$tool $n" compute-sanitizer --tool "$tool" --error-exitcode 99 \
                 "${only[@]}" "$build/gpu/$n" "${cases[@]}"

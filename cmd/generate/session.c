@@ -98,7 +98,7 @@ settle_limit(struct session *s)
     return 0;
 }
 
-/* What is decoded without NVFP4 has nothing to gain. */
+/* Where no weight is NVFP4, or it is multiplied with NVFP4, nothing is to be gained. */
 static void
 say_fast(struct session *s)
 {
@@ -106,9 +106,10 @@ say_fast(struct session *s)
     bool packed = false;
     for (size_t i = 0; i < s->model.net.table.n; i++)
         packed |= s->model.net.t[i].w.dtype == DT_NVFP4;
-    if (o->coarse && !packed) {
+    if (o->coarse && (!packed || o->fp4)) {
         o->coarse = false;
-        o->why = "no weight is NVFP4";
+        o->why = packed ? "--activations nvfp4 has products of its own"
+                        : "no weight is NVFP4";
     }
     if (!s->c->cmd.quiet)
         device_say_fast(o);

@@ -24,14 +24,6 @@ enum {
 
 /* ---- x -------------------------------------------------------------------------------------- */
 
-static inline uint32_t
-bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 static inline float
 power_of_two(int exponent)
 {
@@ -48,7 +40,7 @@ make_block(float to[BLOCK], const float x[BLOCK])
     enum { LAST = 255, MOST = 100 }; // a power that has an inverse with room below it
     uint32_t most = 0;
     for (int i = 0; i < BLOCK; i++) {
-        uint32_t size = bits_of(x[i]) & 0x7fffffff;
+        uint32_t size = num_bits_f32(x[i]) & 0x7fffffff;
         most = most > size ? most : size;
     }
     int exponent = (int)(most >> 23); // most < 2^(exponent - 126)

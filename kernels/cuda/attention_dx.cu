@@ -153,7 +153,7 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
         token = next;
         tile = next_tile;
         stage ^= 1;
-        // The same for both warps of a pair: they wait for each other below.
+        // The same for both warps of a pair, so that both count the same phases.
         if (v.past + at + QUERIES <= warp_key || first[0] >= warp_key + WARP_ROWS)
             continue;
 

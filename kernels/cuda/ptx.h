@@ -86,7 +86,7 @@ phase_tell(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Bytes will be there, by bulk_load. */
+/* This thread comes, too: so many bytes will be there, by bulk_load. */
 static __device__ __forceinline__ void
 phase_expect(uint32_t barrier, uint32_t bytes)
 {

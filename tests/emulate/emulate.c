@@ -75,7 +75,7 @@ struct phases {
     const char *at; // NULL: none
     bool seen;      // by others
     unsigned ended, threads, told, expected;
-    uint32_t waits[LANES];
+    uint32_t here[LANES], waits[LANES]; // lanes of each warp
 };
 
 struct bulk {
@@ -506,8 +506,13 @@ wake(struct phases *x)
 static void
 come_to(struct phases *x)
 {
+    const struct fiber *f = self();
+    uint32_t bit = 1U << f->lane;
     if (x->told == x->threads)
         emulate_fail("more than %u threads come to a phase", x->threads);
+    if (x->here[f->warp->in] & bit)
+        emulate_fail("a thread comes to one phase twice");
+    x->here[f->warp->in] |= bit;
     x->told++;
     wake(x);
 }
@@ -516,6 +521,7 @@ static void
 end_phase(struct phases *x)
 {
     x->told = x->expected = 0;
+    memset(x->here, 0, sizeof x->here);
     x->ended++;
     wake(x);
 }

@@ -297,7 +297,7 @@ check(enum dtype act, bool native)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r += step) {
             size_t out = shapes[s][0], in = shapes[s][1];
-            if (!pair_takes(out * in))
+            if (!pair_takes(out * in) || (pair_few && rows[r] > PAIR_FEW))
                 continue;
             check_product(false, rows[r], out, in);
             if (native && out % FP4_NATIVE_UNIT == 0 && in % FP4_NATIVE_UNIT == 0)

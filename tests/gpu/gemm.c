@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* gemm: products of weights in every form, few tokens and many, against the CPU's.
  *
- * With --few nothing that cuBLASLt computes.  With --time, what they cost: TFLOP/s of the shapes of a 4B model, and for few tokens the
- * bytes of the weight a second. */
+ * With --few nothing that cuBLASLt computes.  With --time, what they cost: TFLOP/s of the
+ * shapes of a 4B model, and for few tokens the bytes of the weight a second. */
 #include "tests/gpu/pair.h"
 
 #include "lib/nvfp4/quant.h"
-
-enum { FEW = 8 }; // tokens that our own kernels take
 
 /* A weight on both sides. */
 struct both {
@@ -360,8 +358,8 @@ check(enum dtype act)
             else
                 make_nvfp4(&b, form - 3, shapes[s][0], shapes[s][1], 4);
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens;
-                 t += pair_small ? 2 : 1) {
-                if (pair_few && tokens[t] > FEW)
+                 t += pair_small && !pair_few ? 2 : 1) {
+                if (pair_few && tokens[t] > PAIR_FEW)
                     break;
                 check_linear(&b, names[form], tokens[t]);
                 if (!pair_few && (tokens[t] == 1 || tokens[t] >= 33))
@@ -373,7 +371,7 @@ check(enum dtype act)
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
             if (pair_takes(2560 * 608))
                 check_many(form, 2560, tokens[t]);
-            if (!pair_few || tokens[t] <= FEW)
+            if (!pair_few || tokens[t] <= PAIR_FEW)
                 check_many(form, 608, tokens[t]);
             if (pair_few)
                 continue;

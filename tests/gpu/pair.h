@@ -16,7 +16,11 @@
 static struct kernels *cpu, *gpu;
 static struct err pair_err;
 
-enum { PAIR_NOT_RUN = 77, PAIR_SMALL = 1 << 19 };
+enum {
+    PAIR_NOT_RUN = 77,
+    PAIR_SMALL = 1 << 19,
+    PAIR_FEW = 8, // tokens that our own kernels multiply: GEMV_MOST of kernels/cuda
+};
 
 /* --small: without what is large, and with fewer of what is like another, for tools that
  * make a GPU a hundred times as slow.  What changes is which cases there are, not what they
