@@ -13,13 +13,14 @@ enum {
 static const struct {
     coarse_make_fn *make;
     coarse_rows_fn *rows;
+    bool pays; // not where no instructions are written for it
 } table[ISA_COUNT] = {
-    [ISA_SCALAR] = { coarse_make_scalar, coarse_rows_scalar },
+    [ISA_SCALAR] = { coarse_make_scalar, coarse_rows_scalar, false },
 #if defined __x86_64__
-    [ISA_AVX2] = { coarse_make_avx2, coarse_rows_avx2 },
-    [ISA_AVX512] = { coarse_make_avx512, coarse_rows_avx512 },
+    [ISA_AVX2] = { coarse_make_avx2, coarse_rows_avx2, true },
+    [ISA_AVX512] = { coarse_make_avx512, coarse_rows_avx512, true },
 #elif defined __aarch64__
-    [ISA_NEON] = { coarse_make_neon, coarse_rows_neon },
+    [ISA_NEON] = { coarse_make_neon, coarse_rows_neon, false },
 #endif
 };
 
@@ -29,11 +30,10 @@ struct run {
     size_t part;
 };
 
-/* Without vectors of its own there is no reason to think so. */
 bool
 coarse_pays(enum isa isa)
 {
-    return isa == ISA_AVX2 || isa == ISA_AVX512;
+    return table[isa].pays;
 }
 
 size_t
