@@ -19,7 +19,7 @@ enum {
     BLOCK = 16,
     CODE_BYTES = COARSE_PART / 2,
     SCALE_BYTES = COARSE_PART / BLOCK,
-    AHEAD = 512, // bytes of codes
+    AHEAD = 2048, // bytes of codes: a processor does not fetch beyond a page by itself
 };
 
 /* ---- x -------------------------------------------------------------------------------------- */
@@ -154,6 +154,7 @@ add_row(const struct coarse_job *j, size_t row, size_t token, size_t tokens)
         sums[t].at[0] = sums[t].at[1] = _mm256_setzero_ps();
     for (size_t p = 0; p < w->in / COARSE_PART; p++) {
         __builtin_prefetch(codes + AHEAD);
+        __builtin_prefetch(scales + AHEAD * SCALE_BYTES / CODE_BYTES);
         add_part(sums, codes, scales, x + p, j->parts, tokens);
         codes += CODE_BYTES;
         scales += SCALE_BYTES;
