@@ -158,8 +158,8 @@ trainstep_SRCS = \
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
 ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
-	kernels/cpu/adamw_kernel.c kernels/cpu/coarse_kernel.c kernels/cpu/gemm_kernel.c kernels/cpu/gemv_kernel.c \
-	kernels/cpu/rows_kernel.c
+	kernels/cpu/adamw_kernel.c kernels/cpu/coarse_kernel.c kernels/cpu/gemm_kernel.c \
+	kernels/cpu/gemv_kernel.c kernels/cpu/rows_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 
 # ---- settings of the machine ------------------------------------------------

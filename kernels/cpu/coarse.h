@@ -6,8 +6,9 @@
  * rounding, eight columns at a time; such a sum, times the block's scale and the power of
  * two, which is exact as well, is added to one of 16 floats, and these by a tree.  Last
  * comes the tensor scale.  So the weight is not even rounded, x is to 2^-15 of its block's
- * largest, or 2^-101.  With all instruction sets and numbers of threads the bits are the same, but
- * not those of a product of many tokens, which rounds each weight and each step of its sum.
+ * largest, or 2^-101.  With all instruction sets and numbers of threads the bits are the
+ * same, but not those of a product of many tokens, which rounds each weight and each step
+ * of its sum.
  *
  * A block with a number that is not finite gives NaN; sums before the tensor scale must fit
  * f32. */

@@ -12,11 +12,12 @@
 #include "kernels/cpu/sizes.h"
 #include "lib/core/num.h"
 #include "lib/core/vec.h"
+#include "lib/nvfp4/codec.h"
 
 #include <math.h>
 
 enum {
-    BLOCK = 16,
+    BLOCK = NVFP4_BLOCK,
     CODE_BYTES = COARSE_PART / 2,
     SCALE_BYTES = COARSE_PART / BLOCK,
     AHEAD = 2048, // bytes of codes: a processor does not fetch beyond a page by itself
@@ -27,10 +28,7 @@ enum {
 static inline float
 power_of_two(int exponent)
 {
-    uint32_t bits = (uint32_t)(exponent + 127) << 23;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return num_from_bf16((uint16_t)((exponent + 127) << 7));
 }
 
 /* 16 integers; what they are to be multiplied by, and NaN if x is not finite. */

@@ -179,7 +179,6 @@ multiply_few(struct cpu *c, struct gemv g)
 {
     const struct weight *w = g.w;
     struct weight plain = *w;
-    c->k.ledger.flops += 2.0 * (double)g.tokens * (double)w->out * (double)w->in;
     g.bf16 = is_bf16(c);
     if (g.bf16) {
         float *room = cpu_room(c, g.tokens * w->in * sizeof *room);
@@ -197,7 +196,6 @@ static void
 multiply_coarse(struct cpu *c, const struct gemv *g)
 {
     void *room = cpu_room(c, coarse_room(g->tokens, g->w->in));
-    c->k.ledger.flops += 2.0 * (double)g->tokens * (double)g->w->out * (double)g->w->in;
     if (room)
         coarse_run(g, c->isa, c->team, room, c->err);
 }
@@ -212,12 +210,13 @@ cpu_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
         .m = tokens, .n = w->out, .k = w->in, .c = y, .ldc = w->out, .add = add
     };
     struct gemv few = { .y = y, .x = x, .w = w, .tokens = tokens, .add = add };
-    if (cpu->coarse && w->dtype == DT_NVFP4 && tokens <= COARSE_MOST) {
-        multiply_coarse(cpu, &few);
-        return;
-    }
-    if (tokens <= gemv_most(cpu->isa, w, is_bf16(cpu))) {
-        multiply_few(cpu, few);
+    bool coarse = cpu->coarse && w->dtype == DT_NVFP4 && tokens <= COARSE_MOST;
+    if (coarse || tokens <= gemv_most(cpu->isa, w, is_bf16(cpu))) {
+        k->ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
+        if (coarse)
+            multiply_coarse(cpu, &few);
+        else
+            multiply_few(cpu, few);
         return;
     }
     g.a = dense(x, w->in, 1);

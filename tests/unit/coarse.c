@@ -114,9 +114,8 @@ check_case(const char *what, size_t tokens, size_t out, size_t in, const float *
         terms += g.add ? fabs((double)add) : 0;
         off += terms * ((double)in / 128 + 8) * 0x1p-24 + 0x1p-120;
         CHECK_SAY(fabs((double)want[i] - exact) <= off,
-                  "%s: %zu x %zu: %g is %g off, "
-                  "%g is right",
-                  what, out, in, exact, (double)want[i] - exact, off);
+                  "%s: %zu x %zu: %g is %g off, %g is right", what, out, in, exact,
+                  (double)want[i] - exact, off);
     }
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (unsigned t = 1; t <= THREADS && isa_have((enum isa)isa); t++) {
@@ -125,9 +124,8 @@ check_case(const char *what, size_t tokens, size_t out, size_t in, const float *
             memset(room, 0xff, sizeof room);
             CHECK(coarse_run(&g, (enum isa)isa, team[t], room, &err) == 0);
             CHECK_SAY(same(y, want, tokens * out),
-                      "%s: %zu tokens, %zu x %zu, %s, %u "
-                      "threads",
-                      what, tokens, out, in, isa_name((enum isa)isa), t);
+                      "%s: %zu tokens, %zu x %zu, %s, %u threads", what, tokens, out,
+                      in, isa_name((enum isa)isa), t);
         }
 }
 
