@@ -142,6 +142,7 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     snprintf(name, sizeof name, "%s, %zu tokens, %zu/%zu x %zu, %s",
              act == DT_F32 ? "f32" : "bf16", tokens, query, kv, dim,
              documents_name[kind]);
+    pair_begins(name);
 
     for (int i = 0; i < RESULTS; i++) {
         want[i] = calloc(n[i] + 1, sizeof **want);
@@ -191,9 +192,13 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
               size_t length)
 {
     enum { GAP = 8 };
+    char name[128];
     size_t bytes = dtype_bits(act) / 8, q = query * dim, k = kv * dim;
     size_t row = q + 2 * k + GAP;
     int32_t *first = make_first(tokens, ONE);
+    snprintf(name, sizeof name, "columns, %s, %zu tokens, %zu/%zu x %zu, length %zu",
+             act == DT_F32 ? "f32" : "bf16", tokens, query, kv, dim, length);
+    pair_begins(name);
     for (size_t t = 0; t < tokens && length; t++)
         first[t] = (int32_t)(t - t % length);
     struct heads h = { tokens, 0, query, kv, dim, first, length, 0 };
@@ -225,9 +230,7 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     for (size_t t = 0; t < tokens; t++)
         for (size_t i = at; i < row; i++)
             wrong += isnan(found[t * row + i]) ? 0 : 1;
-    CHECK_SAY(wrong == 0,
-              "columns, %s, %zu tokens, %zu/%zu x %zu, length %zu: %zu rows",
-              act == DT_F32 ? "f32" : "bf16", tokens, query, kv, dim, length, wrong);
+    CHECK_SAY(wrong == 0, "%s: %zu rows differ", name, wrong);
     free(found);
     free(want);
     free(first);
@@ -257,6 +260,7 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     snprintf(name, sizeof name, "%s, %zu tokens in pieces of %zu, %zu/%zu x %zu, %s",
              act == DT_F32 ? "f32" : "bf16", tokens, piece, query, kv, dim,
              documents_name[kind]);
+    pair_begins(name);
     cpu->attention(cpu, want, want_lse, in.host[0], in.host[1], in.host[2], &all);
 
     int32_t *there = pair_bytes(first, tokens * sizeof *first);
@@ -307,6 +311,7 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     NEED(want && lse);
     snprintf(name, sizeof name, "%s, %zu tokens behind %zu, from %d",
              act == DT_F32 ? "f32" : "bf16", tokens, past, (int)from);
+    pair_begins(name);
     cpu->attention(cpu, want, lse, in.host[0], in.host[1], in.host[2], &h);
     h.first = pair_bytes(first, tokens * sizeof *first);
     void *out[2], *out_lse[2];
@@ -364,7 +369,8 @@ check_all(enum dtype act)
     check_columns(act, 300, 4, 2, 128, 0);
     check_columns(act, 131, 6, 2, 64, 0);
     check_columns(act, 77, 3, 1, 40, 0);
-    check_columns(act, 512, 4, 2, 128, 256); // which cuDNN may take
+    if (!pair_few)
+        check_columns(act, 512, 4, 2, 128, 256); // which cuDNN may take
     if (!pair_small) {
         // More tiles than are run at once, in order.
         check_case(act, 2500, 4, 2, 128, ONE);
@@ -376,8 +382,8 @@ check_all(enum dtype act)
             continue;
         for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p += pair_small ? 3 : 1)
             for (int kind = pair_small ? ODD : ONE; kind <= ODD; kind++)
-                check_past(act, 300, heads[i][0], heads[i][1], heads[i][2], pieces[p],
-                           (enum documents)kind);
+                check_past(act, pair_few && pieces[p] == 1 ? 20 : 300, heads[i][0],
+                           heads[i][1], heads[i][2], pieces[p], (enum documents)kind);
     }
     if (pair_small) {
         check_long(act, 500, 5, 490);

@@ -45,6 +45,14 @@ pair_options(int argc, char **argv)
     pair_small = pair_tiny || pair_option(argc, argv, "--small");
 }
 
+/* With NIBBLE_GPU_CASES set, each case as it begins: what a slow tool is at. */
+static inline void
+pair_begins(const char *name)
+{
+    if (getenv("NIBBLE_GPU_CASES"))
+        fprintf(stderr, "%.1f s: %s\n", os_seconds(), name);
+}
+
 /* Whether a case of that many numbers is to be run. */
 static inline bool
 pair_takes(size_t numbers)
