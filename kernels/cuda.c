@@ -78,7 +78,7 @@ kernels_cuda_device(enum dtype act, bool any_order)
                             .attention_room = room,
                             .act = act,
                             .grad = act,
-                            .logits = 5 << 26, // 2,048 tokens of 4B
+                            .logits = 297 << 21, // 4,096 tokens of 4B
                             .expands = act == DT_BF16,
                             .any_order = any_order,
                             .fixed = (64U + 16 + 128) << 20,

@@ -212,11 +212,12 @@ dry_norm(struct kernels *k, void *y, float *scale, const void *x, const float *g
 }
 
 static void
-dry_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const void *x,
-            const float *scale, const float *gain, size_t rows, size_t n, const void *c)
+dry_norm_dx(struct kernels *k, void *dx, float *dgain, void *y, const void *dy,
+            const void *x, const float *scale, const float *gain, size_t rows, size_t n,
+            const void *c)
 {
-    (void)k, (void)dx, (void)dgain, (void)dy, (void)x, (void)scale, (void)gain;
-    (void)rows, (void)n, (void)c;
+    (void)k, (void)dx, (void)dgain, (void)y, (void)dy, (void)x, (void)scale;
+    (void)gain, (void)rows, (void)n, (void)c;
 }
 
 static void

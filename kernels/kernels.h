@@ -229,8 +229,9 @@ struct kernels {
     /* RMSNorm of rows of n; scale: (rows), 1 / sqrt(mean + eps), for the way back. */
     void (*norm)(struct kernels *k, void *y, float *scale, const void *x,
                  const float *gain, size_t rows, size_t n, float eps);
-    /* dx = ... + c, where c is NULL or dx; dgain += ...; dgain may be NULL. */
-    void (*norm_dx)(struct kernels *k, void *dx, float *dgain, const void *dy,
+    /* dx = ... + c, where c is NULL or dx; dgain += ...; y: what norm gave, once more.
+     * dgain and y may be NULL. */
+    void (*norm_dx)(struct kernels *k, void *dx, float *dgain, void *y, const void *dy,
                     const void *x, const float *scale, const float *gain, size_t rows,
                     size_t n, const void *c);
 

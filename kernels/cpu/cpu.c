@@ -421,6 +421,9 @@ norm_dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
         size_t at = at_gradient(j, r);
         j->c->rows->norm_dx(j->dx + at, j->dy + at, j->x + r * j->n, j->kept[r],
                             j->gain, j->n, j->add);
+        if (j->y)
+            j->c->rows->norm(j->y + r * j->n, j->x + r * j->n, j->kept[r], j->gain,
+                             j->n);
     }
     return 0;
 }
@@ -451,11 +454,12 @@ run_norm_dx(struct cpu *c, struct norm_job *j)
 }
 
 static void
-cpu_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const void *x,
-            const float *scale, const float *gain, size_t rows, size_t n,
+cpu_norm_dx(struct kernels *k, void *dx, float *dgain, void *y, const void *dy,
+            const void *x, const float *scale, const float *gain, size_t rows, size_t n,
             const void *add)
 {
-    struct norm_job j = { .dx = dx,
+    struct norm_job j = { .y = y,
+                          .dx = dx,
                           .dgain = dgain,
                           .dy = dy,
                           .x = x,

@@ -338,9 +338,9 @@ void cuda_embed_dw(struct kernels *k, float *dw, const void *dy, const int32_t *
                    size_t tokens, size_t in);
 void cuda_norm(struct kernels *k, void *y, float *scale, const void *x,
                const float *gain, size_t rows, size_t n, float eps);
-void cuda_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy,
+void cuda_norm_dx(struct kernels *k, void *dx, float *dgain, void *y, const void *dy,
                   const void *x, const float *scale, const float *gain, size_t rows,
-                  size_t n, const void *add);
+                  size_t n, const void *c);
 void cuda_turn(struct kernels *k, void *y, float *scale, const void *x,
                const float *gain, const struct turn *t);
 void cuda_turn_dx(struct kernels *k, void *d, float *dgain, const void *x,

@@ -15,6 +15,7 @@
  * product of gate and up. */
 struct kept {
     void *h0;             // (T, C), the layer's input
+    float *s0, *s1;       // (T), of h0's norm and of h1's
     void *q0, *k0, *v;    // before their norms: (T, Q), (T, K); (T, K)
     float *sq, *sk;       // (T * heads), (T * kv_heads)
     void *q, *key;        // after norm and rope
@@ -36,7 +37,7 @@ struct pass {
     struct heads heads;
     struct kept *layer;    // (layers); with recompute all but h0 is one memory
     void *h, *top;         // last hidden state, normed
-    float *s_top, *s;      // (T)
+    float *s_top;          // (T)
     void *norm, *act;      // (T, C), (T, F)
     struct packed_rows in; // what products take of them, if that is quantized
     void *dh, *dn, *dact;  // (T, C), (T, F)
@@ -209,6 +210,8 @@ take_layer(struct pass *p, struct kept *l)
     size_t t = p->room, q = (size_t)c->heads * c->head_dim,
            kv = (size_t)c->kv_heads * c->head_dim;
     *l = (struct kept){ .h0 = l->h0,
+                        .s0 = keep_f32(p, t),
+                        .s1 = keep_f32(p, t),
                         .q0 = keep(p, t * q),
                         .k0 = keep(p, t * kv),
                         .v = keep(p, t * kv),
@@ -357,7 +360,6 @@ net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
     p->top = work(p, tokens * c->hidden);
     p->s_top = work_f32(p, tokens);
     p->norm = work(p, tokens * c->hidden);
-    p->s = work_f32(p, tokens);
     take_in_turn(p);
     if (n->activations)
         take_packed_rows(p);
@@ -430,9 +432,9 @@ linears(struct pass *p, void *const *y, const void *x, const enum role *role, si
 }
 
 static void
-norm(struct pass *p, const void *x, enum role role, int layer)
+norm(struct pass *p, float *scale, const void *x, enum role role, int layer)
 {
-    p->k->norm(p->k, p->norm, p->s, x, gain(p, role, layer), p->tokens, p->c->hidden,
+    p->k->norm(p->k, p->norm, scale, x, gain(p, role, layer), p->tokens, p->c->hidden,
                (float)p->c->rms_eps);
 }
 
@@ -466,13 +468,13 @@ most_of_layer(struct pass *p, int i, void *key, void *value)
     size_t behind = p->past * c->kv_heads * c->head_dim;
     void *const qkv[] = { l->q0, l->k0, at(p, value, behind) };
     void *const gate_up[] = { l->gate, l->up };
-    norm(p, l->h0, ROLE_INPUT_NORM, i);
+    norm(p, l->s0, l->h0, ROLE_INPUT_NORM, i);
     linears(p, qkv, p->norm, (const enum role[]){ ROLE_Q, ROLE_K, ROLE_V }, 3, i);
     turn_heads(p, l->q, l->sq, l->q0, ROLE_Q_NORM, i, c->heads);
     turn_heads(p, at(p, key, behind), l->sk, l->k0, ROLE_K_NORM, i, c->kv_heads);
     p->k->attention(p->k, l->att, l->lse, l->q, key, value, &p->heads);
     linear(p, l->h1, l->att, ROLE_O, i, l->h0);
-    norm(p, l->h1, ROLE_POST_NORM, i);
+    norm(p, l->s1, l->h1, ROLE_POST_NORM, i);
     linears(p, gate_up, p->norm, (const enum role[]){ ROLE_GATE, ROLE_UP }, 2, i);
 }
 
@@ -643,10 +645,21 @@ back_linear(struct pass *p, enum role role, int layer, void *dx, const void *dy,
     learn(p, role, layer, dy, x);
 }
 
-/* The same of several weights that took one x; dy: the gradients' columns of each. */
+/* dx of several weights that took one x; dy: the gradients' columns of each. */
 static void
 back_linears(struct pass *p, const enum role *role, size_t n, int layer, void *dx,
-             const void *dy, const void *x)
+             const void *dy)
+{
+    const struct weight *w[LINEAR_MANY];
+    for (size_t i = 0; i < n; i++)
+        w[i] = weight(p, role[i], layer);
+    p->k->linear_many_dx(p->k, dx, dy, w, n, p->tokens, NULL);
+}
+
+/* And their own gradients. */
+static void
+learn_all(struct pass *p, const enum role *role, size_t n, int layer, const void *dy,
+          const void *x)
 {
     const struct weight *w[LINEAR_MANY];
     const struct grad *grad[LINEAR_MANY];
@@ -657,7 +670,6 @@ back_linears(struct pass *p, const enum role *role, size_t n, int layer, void *d
         grad[i] = &t->grad;
         wanted = wanted && t->grad.values;
     }
-    p->k->linear_many_dx(p->k, dx, dy, w, n, p->tokens, NULL);
     if (wanted)
         p->k->linear_many_dw(p->k, grad, dy, x, w, n, p->tokens, p->n->add);
     for (size_t i = 0; i < n; i++)
@@ -673,12 +685,13 @@ gain_grad(struct pass *p, struct net_tensor *t)
     return t->grad.values;
 }
 
+/* y: NULL, or where the norm comes once more, which reads x anyway. */
 static void
-back_norm(struct pass *p, enum role role, int layer, void *dx, const void *dy,
+back_norm(struct pass *p, enum role role, int layer, void *dx, void *y, const void *dy,
           const void *x, const float *scale, const void *c)
 {
     struct net_tensor *t = net_find(p->n, role, layer);
-    p->k->norm_dx(p->k, dx, gain_grad(p, t), dy, x, scale, t->w.values, p->tokens,
+    p->k->norm_dx(p->k, dx, gain_grad(p, t), y, dy, x, scale, t->w.values, p->tokens,
                   p->c->hidden, c);
     done(p, role, layer);
 }
@@ -703,36 +716,36 @@ backward_layer(struct pass *p, int i)
     struct kept *l = &p->layer[i];
     size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
     void *dq = p->dqkv, *dk = at(p, dq, q), *dv = at(p, dk, kv);
+    const enum role qkv[] = { ROLE_Q, ROLE_K, ROLE_V };
+    const enum role gate_up[] = { ROLE_GATE, ROLE_UP };
     const void *in;
-    if (p->n->recompute)
+    if (p->n->recompute) // ends with the norm of h1
         most_of_layer(p, i, l->key, l->v);
-    else
-        norm(p, l->h1, ROLE_POST_NORM, i);
     k->linear_dx(k, p->dact, p->dh, weight(p, ROLE_DOWN, i), p->tokens, NULL);
     k->swiglu_dx(k, p->dgate_up, p->dact, l->gate, l->up, p->tokens, c->ffn);
     learn(p, ROLE_DOWN, i, p->dh, taken(p, p->dact, p->dact, c->ffn));
+    back_linears(p, gate_up, 2, i, p->dn, p->dgate_up);
+    back_norm(p, ROLE_POST_NORM, i, p->dh, p->n->recompute ? NULL : p->norm, p->dn,
+              l->h1, l->s1, p->dh);
     in = taken(p, p->norm, p->norm, c->hidden);
-    back_linears(p, (const enum role[]){ ROLE_GATE, ROLE_UP }, 2, i, p->dn, p->dgate_up,
-                 in);
-    back_norm(p, ROLE_POST_NORM, i, p->dh, p->dn, l->h1, p->s, p->dh);
+    learn_all(p, gate_up, 2, i, p->dgate_up, in);
     in = taken(p, p->dqkv, l->att, q); // what will be there is not yet
     back_linear(p, ROLE_O, i, p->datt, p->dh, in, NULL);
     k->attention_dx(k, dq, dk, dv, p->datt, l->att, l->lse, l->q, l->key, l->v,
                     p->delta, &p->heads);
     back_heads(p, dq, l->q0, l->sq, ROLE_Q_NORM, i, c->heads);
     back_heads(p, dk, l->k0, l->sk, ROLE_K_NORM, i, c->kv_heads);
-    norm(p, l->h0, ROLE_INPUT_NORM, i);
+    back_linears(p, qkv, 3, i, p->dn, p->dqkv);
+    back_norm(p, ROLE_INPUT_NORM, i, p->dh, p->norm, p->dn, l->h0, l->s0, p->dh);
     in = taken(p, p->norm, p->norm, c->hidden);
-    back_linears(p, (const enum role[]){ ROLE_Q, ROLE_K, ROLE_V }, 3, i, p->dn, p->dqkv,
-                 in);
-    back_norm(p, ROLE_INPUT_NORM, i, p->dh, p->dn, l->h0, p->s, p->dh);
+    learn_all(p, qkv, 3, i, p->dqkv, in);
 }
 
 static void
 backward(struct pass *p)
 {
     struct net_tensor *embed = net_find(p->n, ROLE_EMBED, -1);
-    back_norm(p, ROLE_FINAL_NORM, -1, p->dh, p->dn, p->h, p->s_top, NULL);
+    back_norm(p, ROLE_FINAL_NORM, -1, p->dh, NULL, p->dn, p->h, p->s_top, NULL);
     for (int i = (int)p->c->layers - 1; i >= (int)p->n->frozen; i--)
         backward_layer(p, i);
     if (embed->grad.values) {

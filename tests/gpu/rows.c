@@ -408,11 +408,20 @@ go_norm_dx(const struct shape *s)
         found = found_dy;
         dx = dy;
     }
-    cpu->norm_dx(cpu, dx, s->no_gain ? NULL : dgain, dy, x, scale, gain, s->rows, s->n,
-                 s->add ? dx : NULL);
-    gpu->norm_dx(gpu, found, s->no_gain ? NULL : found_dgain, found_dy, put(x, n),
-                 put_f32(scale, s->rows), put_f32(gain, s->n), s->rows, s->n,
+    cpu->norm_dx(cpu, dx, s->no_gain ? NULL : dgain, NULL, dy, x, scale, gain, s->rows,
+                 s->n, s->add ? dx : NULL);
+    void *there = put(x, n), *normed = poisoned(n), *again = poisoned(n);
+    float *found_scale = poisoned_f32(s->rows), *found_gain = put_f32(gain, s->n);
+    gpu->norm(gpu, normed, found_scale, there, found_gain, s->rows, s->n, eps_of(s->n));
+    gpu->norm_dx(gpu, found, s->no_gain ? NULL : found_dgain, s->add ? again : NULL,
+                 found_dy, there, found_scale, found_gain, s->rows, s->n,
                  s->add ? found : NULL);
+    if (s->add) { // with its bits
+        float *a = near_act_sum("y", normed, y, n, s->n);
+        float *b = host(pair_get(again, act, n));
+        CHECK_SAY(memcmp(a, b, n * sizeof *a) == 0, "%s, %s: y has other bytes", doing,
+                  shape_text);
+    }
     near_act_sum("dx", found, dx, n, s->n);
     near_f32("dgain", found_dgain, dgain, s->n, s->no_gain ? 0 : summed(s->rows));
 }
@@ -722,7 +731,7 @@ nothing(void)
     gpu->embed(gpu, p, &w, ids, 0);
     gpu->embed_dw(gpu, p, p, ids, 0, 4);
     gpu->norm(gpu, p, p, p, p, 0, 4, 1);
-    gpu->norm_dx(gpu, p, p, p, p, p, p, 0, 4, NULL);
+    gpu->norm_dx(gpu, p, p, p, p, p, p, p, 0, 4, NULL);
     gpu->turn(gpu, p, p, p, p, &t);
     gpu->turn_dx(gpu, p, p, p, p, p, &t);
     gpu->swiglu(gpu, p, p, p, 0);
@@ -788,8 +797,8 @@ time_norm_1(const struct bench *b)
 static void
 time_norm_dx(const struct bench *b)
 {
-    gpu->norm_dx(gpu, b->a, b->dgain, b->b, b->d, b->scale, b->gain, TOKENS, HIDDEN,
-                 b->a);
+    gpu->norm_dx(gpu, b->a, b->dgain, b->both, b->b, b->d, b->scale, b->gain, TOKENS,
+                 HIDDEN, b->a);
 }
 
 static void
@@ -949,7 +958,7 @@ all_times(void)
     report(&b, "embed_dw", "16384x2560, one id", t * c * a, time_embed_dw_same);
     report(&b, "norm", "16384x2560", 2 * t * c * a, time_norm);
     report(&b, "norm", "1x2560", 2 * c * a, time_norm_1);
-    report(&b, "norm_dx", "16384x2560, add", 4 * t * c * a, time_norm_dx);
+    report(&b, "norm_dx", "16384x2560, add, norm", 5 * t * c * a, time_norm_dx);
     report(&b, "turn", "16384x32x128", 2 * t * 4096 * a, time_turn_query);
     report(&b, "turn", "16384x8x128", 2 * t * 1024 * a, time_turn_key);
     report(&b, "turn", "1x32x128", 2 * 4096 * a, time_turn_1);

@@ -93,8 +93,8 @@ check_rows(size_t t, size_t n)
         device[d]->norm(device[d], y[d], s[d], x[d], w[d], t, n, 1e-6F);
     same("norm", t * n, t, n);
     for (int d = 0; d < devices; d++)
-        device[d]->norm_dx(device[d], y[d], y[d] + ROOM / 2, x[d] + 99, x[d], s[d],
-                           w[d], t, n, y[d]);
+        device[d]->norm_dx(device[d], y[d], y[d] + ROOM / 2, y[d] + t * n, x[d] + 99,
+                           x[d], s[d], w[d], t, n, y[d]);
     same("norm_dx", ROOM, t, n);
     for (int d = 0; d < devices; d++)
         device[d]->swiglu(device[d], y[d], x[d], w[d], t * n);

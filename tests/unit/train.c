@@ -178,10 +178,11 @@ bad_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *
 }
 
 static void
-bad_norm_dx(struct kernels *k, void *dx, float *dgain, const void *dy, const void *x,
-            const float *scale, const float *gain, size_t rows, size_t n, const void *c)
+bad_norm_dx(struct kernels *k, void *dx, float *dgain, void *y, const void *dy,
+            const void *x, const float *scale, const float *gain, size_t rows, size_t n,
+            const void *c)
 {
-    real.norm_dx(k, dx, dgain, dy, x, scale, gain, rows, n, c);
+    real.norm_dx(k, dx, dgain, y, dy, x, scale, gain, rows, n, c);
     spoil(dgain, n);
 }
 
