@@ -158,10 +158,12 @@ struct device {
     size_t (*attention_room)(const struct heads *h);
 };
 
+enum { ROUTE_ROOM = 96 };
+
 struct kernels {
     struct device is;
-    char route[64]; // what its bits depend on, besides sizes
-    enum part part; // of what is allocated next; set by the caller
+    char route[ROUTE_ROOM]; // what its bits depend on, besides sizes
+    enum part part;         // of what is allocated next; set by the caller
     struct ledger ledger;
     void (*close)(struct kernels *k);
 

@@ -201,7 +201,7 @@ routes()
                 --logits "$dir/l" "$dir/m.dat" >/dev/null || : >"$dir/l"
             "$bin/datcat" --meta "$dir/l" >"$dir/meta" || :
             one "generate --logits $compute${path:+ $path}: its route" grep -Eq \
-                "\"route\": ?\"cuda sm_[0-9]+ $compute .*cudnn [0-9]+${path:+ fp4 $path}\"" "$dir/meta"
+                "\"route\": ?\"cuda $compute [0-9]+ sm_[0-9]+ .*cudnn [0-9]+${path:+ fp4 $path}\"" "$dir/meta"
         done
     done
 }
@@ -215,7 +215,7 @@ fast()
     "$bin/trainstep" -q -d "$dir/d.tok" --device cuda --fast -o "$dir/o.ckpt" "$dir/narrow.ckpt" \
         >/dev/null || :
     "$bin/datcat" --meta "$dir/o.ckpt" >"$dir/meta" || : >"$dir/meta"
-    one "trainstep --fast: its route" grep -Eq '"route": ?"cuda sm_[0-9]+ bf16 fast ' "$dir/meta"
+    one "trainstep --fast: its route" grep -Eq '"route": ?"cuda bf16 fast [0-9]+ sm_' "$dir/meta"
 }
 
 golden()

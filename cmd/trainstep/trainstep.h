@@ -112,7 +112,7 @@ struct state {
     bool has_sampler, has_tokenizer;
     uint8_t data[XXH3_BYTES], tokenizer[SHA256_BYTES];
     uint64_t epoch, index;
-    char route[64]; // of the products; empty: none yet
+    char route[ROUTE_ROOM]; // of the products; empty: none yet
     struct spike spike;
     bool has_spike;
 };

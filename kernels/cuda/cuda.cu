@@ -397,6 +397,10 @@ static const struct kernels table = {
     .adamw = cuda_adamw,
 };
 
+/* Of our own operations and of the algorithms that are chosen: one more whenever a model's
+ * numbers get other bits by a change here, so that who goes on with a run is told. */
+enum { ARITHMETIC = 1 };
+
 static bool
 describe(struct cuda *c)
 {
@@ -408,9 +412,10 @@ describe(struct cuda *c)
     c->major = p.major;
     c->minor = p.minor;
     c->shared = p.sharedMemPerBlockOptin;
-    snprintf(c->k.route, sizeof c->k.route, "cuda sm_%d%d %s%s cublasLt %zu cudnn %zu",
-             p.major, p.minor, c->k.is.act == DT_F32 ? "f32" : "bf16",
-             c->k.is.any_order ? " fast" : "", cublasLtGetVersion(), cudnn_version());
+    snprintf(c->k.route, sizeof c->k.route,
+             "cuda %s%s %d sm_%d%d cublasLt %zu cudnn %zu",
+             c->k.is.act == DT_F32 ? "f32" : "bf16", c->k.is.any_order ? " fast" : "",
+             ARITHMETIC, p.major, p.minor, cublasLtGetVersion(), cudnn_version());
     if (p.major < 9) {
         err_set(c->err, ERR_USAGE,
                 "cuda:%d: %s has compute capability %d.%d; 9.0 or more is needed",

@@ -7,8 +7,12 @@ int
 main(void)
 {
     for (int i = 0; i < 2; i++) {
+        char type[8];
+        unsigned ours, chip;
         pair_open(i ? DT_BF16 : DT_F32);
-        CHECK_SAY(strncmp(gpu->route, "cuda sm_", 8) == 0, "route \"%s\"", gpu->route);
+        CHECK_SAY(sscanf(gpu->route, "cuda %7s %u sm_%u", type, &ours, &chip) == 3 &&
+                      strcmp(type, i ? "bf16" : "f32") == 0,
+                  "route \"%s\"", gpu->route);
         puts(gpu->route);
         pair_close();
     }
