@@ -416,9 +416,10 @@ small(struct kernels *k)
        size_t rows, size_t n, float eps),                                              \
       (k, y, s, x, g, rows, n, eps))                                                   \
     X(norm_dx,                                                                         \
-      (struct kernels * k, void *dx, float *dg, const void *dy, const void *x,         \
-       const float *s, const float *g, size_t rows, size_t n, const void *c),          \
-      (k, dx, dg, dy, x, s, g, rows, n, c))                                            \
+      (struct kernels * k, void *dx, float *dg, void *y, const void *dy,               \
+       const void *x, const float *s, const float *g, size_t rows, size_t n,           \
+       const void *c),                                                                 \
+      (k, dx, dg, y, dy, x, s, g, rows, n, c))                                         \
     X(turn,                                                                            \
       (struct kernels * k, void *y, float *s, const void *x, const float *g,           \
        const struct turn *t),                                                          \
