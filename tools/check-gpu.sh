@@ -18,7 +18,7 @@
 # and is in neither number; without a GPU nothing is run, and the exit code is 77.
 #
 # Environment: NIBBLE_BIN and NIBBLE_BUILD, as tools/test.sh; GOLDEN; WHOLE; NIBBLE_GPU_TESTS
-# some programs of tests/gpu instead of all.
+# some programs of tests/gpu instead of all; NIBBLE_GPU_CASES attention says what case it is at.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
