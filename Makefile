@@ -19,6 +19,7 @@ CORE_SRCS = \
 	lib/core/hash.c \
 	lib/core/isa.c \
 	lib/core/json.c \
+	lib/core/lock.c \
 	lib/core/maths.c \
 	lib/core/map.c \
 	lib/core/names.c \
@@ -26,6 +27,7 @@ CORE_SRCS = \
 	lib/core/os.c \
 	lib/core/outfile.c \
 	lib/core/par.c \
+	lib/core/reader.c \
 	lib/core/sha256.c \
 	lib/core/text.c
 
@@ -36,9 +38,11 @@ FORMAT_SRCS = \
 	lib/format/gguf.c \
 	lib/format/gguf_model.c \
 	lib/format/hf.c \
+	lib/format/modeldir.c \
 	lib/format/mp.c \
 	lib/format/safetensors.c \
 	lib/format/spans.c \
+	lib/format/state.c \
 	lib/format/store.c \
 	lib/format/tok.c \
 	lib/format/view.c \
@@ -101,19 +105,22 @@ CMD_SRCS = \
 	cmd/device.c \
 	cmd/gguf_vocab.c \
 	cmd/load.c \
+	cmd/machine.c \
+	cmd/pack/head.c \
 	cmd/pack/output.c \
 	cmd/pack/plan.c \
 	cmd/pack/produce.c \
 	cmd/pack/quantize.c \
 	cmd/pack/random_kernel.c \
 	cmd/select.c \
+	cmd/suffix.c \
 	cmd/stats.c \
 	cmd/stats_kernel.c \
 	cmd/values.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
-datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/scan.c cmd/datcat/tok.c
+datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/names.c cmd/datcat/scan.c cmd/datcat/tok.c
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
 	cmd/generate/answer.c \
@@ -125,7 +132,6 @@ generate_SRCS = \
 	cmd/generate/stream.c
 memguard_SRCS = \
 	cmd/memguard/gpu.c \
-	cmd/memguard/machine.c \
 	cmd/memguard/memguard.c \
 	cmd/memguard/report.c \
 	cmd/memguard/start.c \
@@ -144,6 +150,7 @@ tokenize_SRCS = \
 trainstep_SRCS = \
 	cmd/trainstep/data.c \
 	cmd/trainstep/dump.c \
+	cmd/trainstep/history.c \
 	cmd/trainstep/log.c \
 	cmd/trainstep/plan.c \
 	cmd/trainstep/run.c \
@@ -151,6 +158,7 @@ trainstep_SRCS = \
 	cmd/trainstep/settings.c \
 	cmd/trainstep/spark.c \
 	cmd/trainstep/state.c \
+	cmd/trainstep/stop.c \
 	cmd/trainstep/trainstep.c
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
@@ -231,7 +239,7 @@ LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
-SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/nvml.c))
+SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
 	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
@@ -530,8 +538,9 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS)
 
 # Of something that only a command has.
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
+$(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data history settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
-$(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,machine report tree)
+$(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)
 
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 

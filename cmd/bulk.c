@@ -76,12 +76,7 @@ load_share(void *ctx, size_t i, unsigned worker, struct err *err)
     }
     if (h)
         hash_end(h, rc == 0 ? digest : NULL);
-    if (rc == 0 && h && memcmp(digest, t->xxh3, XXH3_BYTES) != 0)
-        return err_set(
-            err, ERR_FORMAT,
-            "%s: byte %llu: array \"%.*s\" is damaged: its hash does not fit",
-            j->s->name, (unsigned long long)t->offset, (int)t->name_len, t->name);
-    return rc;
+    return rc == 0 && h ? store_check_digest(j->s, t, digest, err) : rc;
 }
 
 static uint64_t

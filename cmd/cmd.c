@@ -2,8 +2,10 @@
 /* cmd: see cmd.h. */
 #include "cmd/cmd.h"
 
+#include "cmd/machine.h"
 #include "lib/core/num.h"
 #include "lib/core/os.h"
+#include "lib/core/outfile.h"
 #include "lib/core/par.h"
 
 #include <errno.h>
@@ -12,6 +14,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,12 +35,17 @@ on_sigbus(int sig, siginfo_t *info, void *context)
     raise(sig);
 }
 
-static void
-on_deadly(int sig)
+void
+cmd_end_by(int sig)
 {
-    guard_remove_temps(&cmd_guard);
+    sigset_t one;
+    guard_end(&cmd_guard);
     signal(sig, SIG_DFL);
+    sigemptyset(&one);
+    sigaddset(&one, sig);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
     raise(sig);
+    _exit(128 + sig); // never
 }
 
 /* A standard descriptor that is closed would become that of a data file, and a message
@@ -56,7 +64,7 @@ cmd_begin(struct cmd *c)
     static const int deadly[] = { SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                   SIGPIPE, SIGXFSZ, SIGXCPU };
     struct sigaction bus = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
-    struct sigaction end = { .sa_handler = on_deadly };
+    struct sigaction end = { .sa_handler = cmd_end_by };
     program = c->name;
     hold_standard_files();
     sigaction(SIGBUS, &bus, NULL);
@@ -93,6 +101,7 @@ say(const char *fmt, va_list ap)
     if (!b.failed)
         text_harmless(&line, b.data, b.len); // one line, whatever a name holds
     buf_char(&line, '\n');
+    progress_clear();
     if (!line.failed)
         fwrite(line.data, 1, line.len, stderr);
     buf_free(&b);
@@ -180,6 +189,60 @@ help(const struct cmd *c)
     exit(EXIT_DONE);
 }
 
+/* How many letters must be put in, left out, changed or swapped with their neighbour to
+ * make b of the n letters of a; SIZE_MAX if either is too long for an option. */
+static size_t
+distance(const char *a, size_t n, const char *b)
+{
+    enum { MAX_LETTERS = 32 };
+    size_t row[3][MAX_LETTERS + 1]; // of a's prefixes: two before, one before, this
+    size_t m = strlen(b);
+    if (n > MAX_LETTERS || m > MAX_LETTERS)
+        return SIZE_MAX;
+    for (size_t k = 0; k <= m; k++)
+        row[0][k] = k;
+    for (size_t i = 1; i <= n; i++) {
+        size_t *now = row[i % 3], *last = row[(i + 2) % 3], *older = row[(i + 1) % 3];
+        now[0] = i;
+        for (size_t k = 1; k <= m; k++) {
+            size_t d = last[k - 1] + (a[i - 1] != b[k - 1]);
+            d = last[k] + 1 < d ? last[k] + 1 : d;
+            d = now[k - 1] + 1 < d ? now[k - 1] + 1 : d;
+            bool swapped =
+                i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
+            now[k] = swapped && older[k - 2] + 1 < d ? older[k - 2] + 1 : d;
+        }
+    }
+    return row[n % 3][m];
+}
+
+/* A long option that is none, or the beginning of several: which was meant? */
+static _Noreturn void
+unknown_option(const struct cmd *c, const char *word)
+{
+    const char *name = word + 2, *nearest = NULL;
+    // A third of the letters may be wrong, one always.
+    size_t n = strcspn(name, "="), best = (n < 6 ? 1 : n / 3) + 1, begun = 0;
+    struct buf list = { 0 };
+    char q[TEXT_QUOTE];
+    text_quote(q, word, strlen(word));
+    for (size_t i = 0; i < c->n_options; i++) {
+        const char *o = c->options[i].name;
+        size_t d = distance(name, n, o);
+        if (strncmp(o, name, n) == 0)
+            buf_printf(&list, "%s--%s", begun++ ? ", " : "", o);
+        if (d < best && d < n) {
+            best = d;
+            nearest = o;
+        }
+    }
+    if (begun > 1 && n && !list.failed)
+        misuse("%s: is the beginning of %s: expected one of them", q, list.data);
+    if (nearest)
+        misuse("%s: unknown option: expected --%s? --help lists all", q, nearest);
+    misuse("%s: unknown option; --help lists them", q);
+}
+
 /* What getopt_long stumbled over, as a name for the message. */
 static _Noreturn void
 bad_option(const struct cmd *c, int what, char **argv)
@@ -195,7 +258,7 @@ bad_option(const struct cmd *c, int what, char **argv)
     for (size_t i = 0; i < c->n_options; i++)
         if (optopt && optopt == c->options[i].letter)
             misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
-    misuse("%s: unknown option; --help lists them", text_quote(q, word, strlen(word)));
+    unknown_option(c, word);
 }
 
 int
@@ -385,14 +448,33 @@ cmd_refuse_terminal(void)
         misuse("binary data is not written to a terminal; redirect standard output");
 }
 
+static void
+flush_text(struct buf *b, bool json)
+{
+    struct buf shown = { 0 };
+    const struct buf *out = b;
+    if (b->len && isatty(STDOUT_FILENO)) {
+        text_screen(&shown, b->data, b->len, json);
+        out = &shown;
+    }
+    if (b->failed || shown.failed)
+        die(EXIT_MEMORY, "out of memory for the output");
+    if (out->len && fwrite(out->data, 1, out->len, stdout) != out->len)
+        die(EXIT_TROUBLE, "standard output:");
+    buf_free(&shown);
+    b->len = 0;
+}
+
 void
 cmd_flush(struct buf *b)
 {
-    if (b->failed)
-        die(EXIT_MEMORY, "out of memory for the output");
-    if (b->len && fwrite(b->data, 1, b->len, stdout) != b->len)
-        die(EXIT_TROUBLE, "standard output:");
-    b->len = 0;
+    flush_text(b, false);
+}
+
+void
+cmd_flush_json(struct buf *b)
+{
+    flush_text(b, true);
 }
 
 void *
@@ -407,8 +489,8 @@ cmd_alloc(size_t n, size_t size)
 uint64_t
 cmd_available(void)
 {
-    int64_t bytes = os_bytes("/proc/meminfo", "MemAvailable");
-    return bytes < 0 ? 0 : (uint64_t)bytes;
+    int64_t bytes = machine_available("");
+    return bytes < 0 ? UINT64_MAX : (uint64_t)bytes;
 }
 
 bool
@@ -428,6 +510,9 @@ cmd_check_outputs(const char *const *outputs, size_t n, const char *const *input
 {
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < n; i++) {
+        if (outputs[i] && out_is_reserved(outputs[i]))
+            misuse("%s: %s", text_quote(q, outputs[i], strlen(outputs[i])),
+                   out_reserved);
         for (size_t k = 0; k < n_inputs; k++)
             if (cmd_same_file(outputs[i], inputs[k]))
                 misuse("%s: is an input, too",
@@ -457,6 +542,21 @@ cmd_tmpdir(void)
 
 /* ---- progress --------------------------------------------------------------- */
 
+static atomic_bool stands; // a line of progress, on the terminal
+
+void
+progress_stands(void)
+{
+    atomic_store(&stands, true);
+}
+
+void
+progress_clear(void)
+{
+    if (atomic_exchange(&stands, false))
+        fputs("\r\033[K", stderr);
+}
+
 void
 progress_begin(struct progress *p, const struct cmd *c, const char *what,
                uint64_t total)
@@ -481,12 +581,13 @@ progress_add(struct progress *p, uint64_t bytes)
     fprintf(stderr, "\r%s: %s %3.0f %%, %.2f GB/s, %.0f s left \033[K", program,
             p->what, 100.0 * (double)p->done / (double)p->total, rate / 1e9,
             ceil(left));
+    progress_stands();
 }
 
 void
 progress_end(struct progress *p)
 {
-    if (p->active && p->shown > p->started)
-        fputs("\r\033[K", stderr);
+    if (p->active)
+        progress_clear();
     p->active = false;
 }

@@ -56,6 +56,9 @@ void cmd_begin(struct cmd *c);
  * index of the first).  Handles the common four itself. */
 int cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first);
 const char *cmd_version(void);
+/* Die of that signal, with no temporary file left: for handlers, and for a program that has
+ * nothing to do after one. */
+_Noreturn void cmd_end_by(int sig);
 
 /* One line "name: words" on stderr, then the end.  A final colon appends strerror. */
 _Noreturn void die(int status, const char *fmt, ...)
@@ -89,11 +92,14 @@ void cmd_help_words(struct cmd_option *options, size_t n, int letter,
 void cmd_close_stdout(void);
 /* Binary data does not go to a terminal. */
 void cmd_refuse_terminal(void);
-/* A buffer of text to stdout, then empty again. */
+/* A buffer of text to stdout, then empty again.  A terminal gets it without what could
+ * move its cursor; of JSON, whose strings have escapes for that, say so. */
 void cmd_flush(struct buf *b);
+void cmd_flush_json(struct buf *b);
 /* n zeroed items, or the end of the program; free them. */
 void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
-/* Bytes of memory that programs can still have, as the kernel thinks; 0: not known. */
+/* Bytes of memory that programs can still have, by the kernel and the limits of control
+ * groups; UINT64_MAX: not known. */
 uint64_t cmd_available(void);
 /* Whether both paths are one file, through whatever links; NULL is none. */
 bool cmd_same_file(const char *a, const char *b);
@@ -117,5 +123,9 @@ void progress_begin(struct progress *p, const struct cmd *c, const char *what,
                     uint64_t total);
 void progress_add(struct progress *p, uint64_t bytes);
 void progress_end(struct progress *p);
+/* A line of progress stands on the terminal, the cursor behind it; messages clear it, and
+ * so must who writes anything else there. */
+void progress_stands(void);
+void progress_clear(void);
 
 #endif

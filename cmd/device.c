@@ -211,8 +211,22 @@ device_cpu(const struct device_options *o)
 uint64_t
 device_free(const struct device_options *o)
 {
-    uint64_t bytes = o->cuda ? kernels_cuda_free(o->number) : cmd_available();
+    if (!o->cuda)
+        return cmd_available();
+    uint64_t bytes = kernels_cuda_free(o->number);
     return bytes ? bytes : UINT64_MAX;
+}
+
+uint64_t
+device_used(const struct device_options *o)
+{
+    return o->cuda ? kernels_cuda_used(o->number) : 0;
+}
+
+bool
+device_unified(const struct device_options *o)
+{
+    return o->cuda && kernels_cuda_integrated(o->number);
 }
 
 static void
@@ -220,6 +234,23 @@ say(void *ctx, const char *what, const char *value)
 {
     (void)ctx;
     printf("%s\t%s\n", what, value);
+}
+
+/* The answer to what was asked for by name is no. */
+static void
+refuse_missing(const struct device_options *o, const char *not_native)
+{
+    struct err err = { 0 };
+    bool asked = o->cuda && strcmp(o->device, "auto") != 0;
+    if (fflush(stdout) != 0)
+        die(EXIT_TROUBLE, "standard output:");
+    if (asked) {
+        struct kernels *k = device_open(o, &err);
+        k->close(k);
+    }
+    if (o->path == PATH_NATIVE && (!o->cuda || not_native))
+        die(EXIT_TROUBLE, "--path native: %s",
+            o->cuda ? not_native : "the CPU has no 4-bit products");
 }
 
 void
@@ -238,7 +269,11 @@ device_diagnose(const struct device_options *o)
         printf("isa.%s\t%s\n", isa_name((enum isa)i),
                isa_have((enum isa)i) ? "yes" : "this CPU lacks it");
     printf("threads\t%u\n", o->threads);
-    printf("memory_available\t%llu\n", (unsigned long long)cmd_available());
+    uint64_t available = cmd_available();
+    if (available == UINT64_MAX)
+        puts("memory_available\t-");
+    else
+        printf("memory_available\t%llu\n", (unsigned long long)available);
     puts("cpu.f32\tyes: one fused sum an element, in order; equal for all threads");
     puts("cpu.bf16\tyes: operands of products are rounded; else as f32");
     printf("cpu.bf16.pairs\t%s\n", kernels_cpu_pairs(isa)
@@ -259,4 +294,5 @@ device_diagnose(const struct device_options *o)
     else
         printf("path.native\tno: %s\n", why);
     kernels_cuda_diagnose(say, NULL);
+    refuse_missing(&settled, native ? NULL : why);
 }

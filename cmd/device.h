@@ -54,8 +54,12 @@ void device_say_fast(const struct device_options *o);
 void device_words(char *to, size_t n, const struct device_options *o);
 /* How the CPU would compute. */
 struct cpu_kind device_cpu(const struct device_options *o);
-/* Bytes that are free on it. */
+/* Bytes that are free on it; UINT64_MAX: not known. */
 uint64_t device_free(const struct device_options *o);
+/* Bytes that all processes use of a GPU, which is open; 0: not known. */
+uint64_t device_used(const struct device_options *o);
+/* Whether it is a GPU that shares the machine's memory. */
+bool device_unified(const struct device_options *o);
 /* What this machine and build can do, as TSV. */
 void device_diagnose(const struct device_options *o);
 

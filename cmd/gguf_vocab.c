@@ -51,13 +51,15 @@ gguf_find_tokenizer(char **path, char *const *places, size_t n, struct err *err)
     *path = NULL;
     for (size_t i = 0; i < n && rc > 0; i++) {
         struct buf b = { 0 };
-        struct stat st;
         if (!places[i] || strcmp(places[i], "-") == 0)
             continue;
         put_place(&b, places[i], "tokenizer.json");
         rc = buf_ok(&b, err);
-        if (rc == 0 && stat(b.data, &st) == 0) {
+        if (rc == 0)
+            rc = store_exists(b.data, err);
+        if (rc > 0) {
             *path = b.data;
+            rc = 0;
             break;
         }
         if (rc == 0) {
@@ -117,6 +119,14 @@ set_token(struct vocab *v, uint64_t id, struct slice text, enum token_type type)
     return 0;
 }
 
+/* llama.cpp's converter takes what is spelt <|so|> for a control token, whatever
+ * tokenizer.json says: Qwen's <|fim_prefix|> and its like. */
+static bool
+looks_special(struct slice text)
+{
+    return slice_starts(text, "<|") && slice_ends(text, "|>");
+}
+
 static int
 read_added(struct vocab *v)
 {
@@ -133,6 +143,7 @@ read_added(struct vocab *v)
                                         : json_skip(j, NULL);
     if (j->err->kind)
         return -1;
+    special |= looks_special(text);
     return set_token(v, id, text, special ? CONTROL : USER_DEFINED);
 }
 

@@ -511,6 +511,22 @@ load_rows(struct model *m)
     return m->quantizes ? quantize_all(m) : 0;
 }
 
+/* What the file has checksums for is what they say, before anything is computed. */
+static int
+check_payloads(struct model *m)
+{
+    const struct tensor **t = calloc(m->store.n_tensors + 1, sizeof *t);
+    size_t n = 0;
+    if (!t)
+        return err_set(m->err, ERR_MEMORY, "out of memory for the model");
+    for (size_t i = 0; i < m->store.n_tensors; i++)
+        if (!m->store.tensors[i].state)
+            t[n++] = &m->store.tensors[i];
+    int rc = store_check_payloads(&m->store, t, n, m->o.threads, m->err);
+    free(t);
+    return rc;
+}
+
 int
 model_load(struct model *m, struct kernels *k, size_t positions)
 {
@@ -518,6 +534,8 @@ model_load(struct model *m, struct kernels *k, size_t positions)
     m->host = k->is.host;
     for (size_t i = 0; i < m->store.n_files; i++)
         map_use(&m->store.files[i]);
+    if (!m->o.no_verify && check_payloads(m) < 0)
+        return -1;
     if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0)
         return -1;
     m->net.activations = m->activations;

@@ -18,6 +18,7 @@ struct load_options {
     const char *config; // the file of --config, or NULL
     const char *quant; // how the seven projections are seen: the name of a quantizer or
                        // "none"; NULL: as a checkpoint says, else as they are stored
+    bool no_verify;    // do not read the file once for its checksums
     const struct cmd *cmd; // whose words on stderr are wanted
 };
 

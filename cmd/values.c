@@ -39,26 +39,35 @@ values_kind(enum dtype d)
 }
 
 int
+values_scale(float *f, struct store *s, const struct tensor *t, const char *what,
+             const char *of, struct err *err)
+{
+    uint8_t bytes[4];
+    uint32_t bits;
+    char q[TEXT_QUOTE];
+    if (store_read(s, t, 0, bytes, sizeof bytes, err) < 0)
+        return -1;
+    bits = load_le32(bytes);
+    memcpy(f, &bits, sizeof bits);
+    if (isfinite(*f) && *f > 0)
+        return 0;
+    return err_set(
+        err, ERR_FORMAT,
+        "%s: byte %llu: %s scale of \"%s\": expected a number above 0, found %g",
+        s->files[t->file].name, (unsigned long long)t->offset, what,
+        text_quote(q, of, strlen(of)), (double)*f);
+}
+
+int
 values_open(struct values *x, struct store *s, const struct view *v, struct err *err)
 {
     *x = (struct values){ .s = s, .v = v, .isa = stats_isa(cmd_isa()), .scale2 = 1 };
     x->kind = values_kind(v->dtype);
     if (!v->scale2)
         return 0;
-    uint8_t bytes[4];
-    uint32_t bits;
     char q[TEXT_QUOTE];
-    if (store_read(s, v->scale2, 0, bytes, sizeof bytes, err) < 0)
+    if (values_scale(&x->scale2, s, v->scale2, "tensor", v->name, err) < 0)
         return -1;
-    bits = load_le32(bytes);
-    memcpy(&x->scale2, &bits, sizeof bits);
-    if (!isfinite(x->scale2) || x->scale2 <= 0)
-        return err_set(
-            err, ERR_FORMAT,
-            "%s: byte %llu: tensor scale of \"%s\": expected a number above 0, "
-            "found %g",
-            s->files[v->scale2->file].name, (unsigned long long)v->scale2->offset,
-            text_quote(q, v->name, v->name_len), (double)x->scale2);
     if (v->dialect->divides && 1 / x->scale2 > FLT_MAX)
         return err_set(err, ERR_FORMAT, "%s: tensor scale of \"%s\": 1/%g is no float",
                        s->files[v->scale2->file].name,
@@ -234,6 +243,17 @@ values_read(const struct values *x, uint64_t first, size_t n, struct values_scra
                 w->f64[i] = one(d, w->bytes, i);
     }
     return 0;
+}
+
+double
+values_rest(const struct values *x, const struct values_scratch *w, size_t i)
+{
+    if (x->v->dtype != DT_I64 && x->v->dtype != DT_U64)
+        return 0;
+    double f = w->f64[i];
+    // Modulo 2^64: f may be 2^64 or, of an i64, 2^63.
+    uint64_t rounded = f >= 0x1p64 ? 0 : f < 0 ? 0 - (uint64_t)-f : (uint64_t)f;
+    return (double)(int64_t)(load_le64(w->bytes + 8 * i) - rounded);
 }
 
 int

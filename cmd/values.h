@@ -33,6 +33,10 @@ struct values_scratch {
 enum values_kind values_kind(enum dtype d);
 int values_open(struct values *x, struct store *s, const struct view *v,
                 struct err *err);
+/* The one f32 of t as it stands there, which must be above 0.  what ("tensor",
+ * "activation") and of, the tensor that it scales, are for the message. */
+int values_scale(float *f, struct store *s, const struct tensor *t, const char *what,
+                 const char *of, struct err *err);
 int values_scratch(struct values_scratch *w, struct err *err);
 void values_scratch_free(struct values_scratch *w);
 
@@ -41,6 +45,10 @@ void values_scratch_free(struct values_scratch *w);
  * ERR_FORMAT with row and column. */
 int values_read(const struct values *x, uint64_t first, size_t n,
                 struct values_scratch *w, struct err *err);
+
+/* Element i of what values_read left in w, less the double that it was rounded to: not 0
+ * only for integers of 64 bits beyond 2^53. */
+double values_rest(const struct values *x, const struct values_scratch *w, size_t i);
 
 /* Codes (two a byte, the even column low) and scales of elements [first, first+n) of an
  * nvfp4 view, whatever the layout of its entries; the scales are checked.  first is a

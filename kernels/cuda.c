@@ -87,26 +87,7 @@ kernels_cuda_device(enum dtype act, bool any_order)
                             .sums = 128U << 20 }; // 3,000 tokens of 4B
 }
 
-/* The driver is asked, not our library: programs that find no GPU load nothing big. */
-int
-kernels_cuda_count(void)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    int (*init)(unsigned) = NULL, (*count)(int *) = NULL, n = 0;
-    if (!driver)
-        return 0;
-    *(void **)&init = dlsym(driver, "cuInit");
-    *(void **)&count = dlsym(driver, "cuDeviceGetCount");
-    return init && count && init(0) == 0 && count(&n) == 0 ? n : 0;
-}
-
-bool
-kernels_cuda_there(char *why, size_t n)
-{
-    return find("nibble_cuda_open_6", why, n) != NULL;
-}
-
-/* ---- free memory, by NVML, which needs no context ------------------------------------- */
+/* ---- the driver, which is asked before our library: without a GPU nothing big is loaded -- */
 
 static bool
 find_all(void *lib, void *const *to, const char *const *names, size_t n)
@@ -120,6 +101,58 @@ find_all(void *lib, void *const *to, const char *const *names, size_t n)
     return true;
 }
 
+static void *
+open_driver(void)
+{
+    return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+}
+
+/* How many GPUs there are; 0: *why says why. */
+static int
+count_gpus(char *why, size_t room)
+{
+    enum { NO_DEVICE = 100 }; // CUDA_ERROR_NO_DEVICE
+    static const char *const names[] = { "cuInit", "cuDeviceGetCount" };
+    int (*init)(unsigned), (*count)(int *), n = 0, rc;
+    void *driver = open_driver();
+    if (!driver) {
+        snprintf(why, room, "no NVIDIA GPU or driver here: there is no libcuda.so.1");
+        return 0;
+    }
+    if (!find_all(driver, (void *[]){ &init, &count }, names, 2)) {
+        snprintf(why, room, "libcuda.so.1 is no driver of NVIDIA's");
+        return 0;
+    }
+    rc = init(0);
+    if (rc == 0)
+        rc = count(&n);
+    if (rc == NO_DEVICE || (rc == 0 && n <= 0))
+        snprintf(why, room,
+                 "no NVIDIA GPU here: the driver finds none (in a container: was it "
+                 "given one? is CUDA_VISIBLE_DEVICES right?)");
+    else if (rc != 0)
+        snprintf(why, room,
+                 "the NVIDIA driver does not start: CUDA error %d; does nvidia-smi "
+                 "work?",
+                 rc);
+    return rc == 0 && n > 0 ? n : 0;
+}
+
+int
+kernels_cuda_count(void)
+{
+    char why[512];
+    return count_gpus(why, sizeof why);
+}
+
+bool
+kernels_cuda_there(char *why, size_t n)
+{
+    return find("nibble_cuda_open_6", why, n) != NULL;
+}
+
+/* ---- free memory, by NVML, which needs no context ------------------------------------- */
+
 /* Where the GPU is plugged in, by which both libraries know it, and its memory. */
 static bool
 describe(int device, char *bus, int n, size_t *all)
@@ -128,8 +161,8 @@ describe(int device, char *bus, int n, size_t *all)
     int (*total)(size_t *, int), d = 0;
     static const char *const names[] = { "cuInit", "cuDeviceGet", "cuDeviceGetPCIBusId",
                                          "cuDeviceTotalMem_v2" };
-    return find_all(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
-                    (void *[]){ &init, &get, &place, &total }, names, 4) &&
+    return find_all(open_driver(), (void *[]){ &init, &get, &place, &total }, names,
+                    4) &&
            init(0) == 0 && get(&d, device) == 0 && place(bus, n, d) == 0 &&
            total(all, d) == 0;
 }
@@ -170,14 +203,50 @@ kernels_cuda_free(int device)
     return f ? f(device) : 0;
 }
 
+/* The driver's attribute of a device and its memory; false: it does not tell. */
+static bool
+ask_driver(int device, int *integrated, size_t *all)
+{
+    enum { INTEGRATED = 18 }; // CU_DEVICE_ATTRIBUTE_INTEGRATED
+    int (*init)(unsigned), (*get)(int *, int), (*attribute)(int *, int, int);
+    int (*total)(size_t *, int), d = 0;
+    static const char *const names[] = { "cuInit", "cuDeviceGet",
+                                         "cuDeviceGetAttribute",
+                                         "cuDeviceTotalMem_v2" };
+    return find_all(open_driver(), (void *[]){ &init, &get, &attribute, &total }, names,
+                    4) &&
+           init(0) == 0 && get(&d, device) == 0 &&
+           attribute(integrated, INTEGRATED, d) == 0 && total(all, d) == 0;
+}
+
+bool
+kernels_cuda_integrated(int device)
+{
+    int integrated = 0;
+    size_t all;
+    return ask_driver(device, &integrated, &all) && integrated != 0;
+}
+
+uint64_t
+kernels_cuda_used(int device)
+{
+    char why[512];
+    int integrated;
+    size_t all;
+    uint64_t (*f)(int) = NULL, free = 0;
+    *(void **)&f = find("nibble_cuda_free", why, sizeof why);
+    if (!f || !ask_driver(device, &integrated, &all))
+        return 0;
+    free = f(device);
+    return free && free < all ? all - free : 0;
+}
+
 bool
 kernels_cuda_native(int device, char *why, size_t n)
 {
     bool (*f)(int, char *, size_t) = NULL;
-    if (kernels_cuda_count() == 0) {
-        snprintf(why, n, "there is no GPU");
+    if (count_gpus(why, n) == 0)
         return false;
-    }
     *(void **)&f = find("nibble_cuda_native", why, n);
     return f && f(device, why, n);
 }
@@ -187,6 +256,10 @@ kernels_cuda_diagnose(kernels_say_fn *say, void *ctx)
 {
     char why[512];
     diagnose_fn *f = NULL;
+    if (count_gpus(why, sizeof why) == 0) {
+        say(ctx, "cuda", why);
+        return;
+    }
     *(void **)&f = find("nibble_cuda_diagnose", why, sizeof why);
     if (f)
         f(say, ctx);
@@ -199,6 +272,14 @@ kernels_cuda(const struct device *is, int device, struct err *err)
 {
     char why[512];
     open_fn *f = NULL;
+    int n = count_gpus(why, sizeof why);
+    if (n == 0 || device >= n) {
+        if (n)
+            snprintf(why, sizeof why, "there is no GPU %d: there are %d, from 0 on",
+                     device, n);
+        err_set(err, ERR_USAGE, "%s", why);
+        return NULL;
+    }
     *(void **)&f = find("nibble_cuda_open_6", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);

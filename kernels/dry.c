@@ -9,40 +9,58 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* On the one page of an allocation that is there, before the addresses of the rest. */
+/* An allocation: addresses that nothing stands behind.  Neighbours of them are one mapping
+ * to the system, which allows 65,530: a model of 1,500 layers has more allocations. */
 struct block {
+    struct block *next;
+    void *at;
     enum part part;
-    uint64_t bytes, mapped;
+    size_t bytes;
 };
 
-enum { PAGE = 64 << 10 }; // at least the system's
+enum { BUCKETS = 1 << 12 };
 
 struct dry {
     struct kernels k; // first
     size_t room;      // that operations work in, the largest so far
     bool sums;        // of products of NVFP4 with NVFP4 were counted
     struct cpu_kind cpu;
+    struct block *bucket[BUCKETS]; // by address
     struct err *err;
 };
+
+static struct block **
+bucket_of(struct dry *d, const void *p)
+{
+    uint64_t page = (uint64_t)(uintptr_t)p >> 12;
+    return &d->bucket[page * 0x9e3779b97f4a7c15 >> 52];
+}
+
+static size_t
+mapped(size_t bytes)
+{
+    return bytes ? bytes : 1;
+}
 
 static void *
 dry_alloc(struct kernels *k, size_t bytes)
 {
     struct dry *d = (struct dry *)k;
-    size_t mapped = bytes + PAGE;
-    char *p = mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
-    if (p != MAP_FAILED && mprotect(p, PAGE, PROT_READ | PROT_WRITE) != 0) {
-        munmap(p, mapped);
-        p = MAP_FAILED;
-    }
-    if (p == MAP_FAILED) {
+    struct block *b = malloc(sizeof *b);
+    void *p = mmap(NULL, mapped(bytes), PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!b || p == MAP_FAILED) {
+        if (p != MAP_FAILED)
+            munmap(p, mapped(bytes));
+        free(b);
         err_set(d->err, ERR_MEMORY, "no addresses for %zu bytes", bytes);
         return NULL;
     }
-    *(struct block *)(void *)p = (struct block){ k->part, bytes, mapped };
+    struct block **head = bucket_of(d, p);
+    *b = (struct block){ *head, p, k->part, bytes };
+    *head = b;
     kernels_count(k, k->part, (int64_t)bytes);
-    return p + PAGE;
+    return p;
 }
 
 static void
@@ -50,15 +68,24 @@ dry_release(struct kernels *k, void *p)
 {
     if (!p)
         return;
-    struct block *b = (struct block *)(void *)((char *)p - PAGE);
+    struct block **at = bucket_of((struct dry *)k, p);
+    while ((*at)->at != p)
+        at = &(*at)->next;
+    struct block *b = *at;
+    *at = b->next;
     kernels_count(k, b->part, -(int64_t)b->bytes);
-    munmap(b, b->mapped);
+    munmap(p, mapped(b->bytes));
+    free(b);
 }
 
 static void
 dry_close(struct kernels *k)
 {
-    free(k);
+    struct dry *d = (struct dry *)k;
+    for (size_t i = 0; i < BUCKETS; i++)
+        while (d->bucket[i])
+            dry_release(k, d->bucket[i]->at);
+    free(d);
 }
 
 static int

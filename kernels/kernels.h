@@ -343,6 +343,10 @@ bool kernels_cuda_there(char *why, size_t n);
 /* Bytes of its memory that are free, 0: not known.  Where the driver tells it without a
  * context there is none made by this, and so what one takes is seen. */
 uint64_t kernels_cuda_free(int device);
+/* Bytes of it that all processes use; 0: not known.  For a device that is open. */
+uint64_t kernels_cuda_used(int device);
+/* Whether its memory is the machine's. */
+bool kernels_cuda_integrated(int device);
 /* Whether it has products of NVFP4 with NVFP4, FP4_NATIVE; if not, *why says so. */
 bool kernels_cuda_native(int device, char *why, size_t n);
 typedef void kernels_say_fn(void *ctx, const char *what, const char *value);

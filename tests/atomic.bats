@@ -10,7 +10,7 @@
 # "$NEW/T" hold the output directory of target T before and after; "$W" is
 # the one at work.
 
-# shellcheck disable=SC2154  # output, stderr_lines: set by run
+# shellcheck disable=SC2154,SC2030,SC2031  # output, stderr_lines: set by run
 
 # bats file_tags=native
 bats_require_minimum_version 1.5.0
@@ -412,9 +412,9 @@ trace_run() {
     done
     trace_run dat
     order_ok trace m.dat.json "$W"
-    # The data file first, then its sidecar.
-    [ "$(grep -oE '^[0-9]+ +rename.*"[^"]*m\.dat(\.json)?"' trace |
-        grep -oE 'm\.dat(\.json)?"$' | tr -d '\n')" = 'm.dat"m.dat.json"' ]
+    # The old sidecar goes aside, then comes the data file, then its sidecar.
+    [ "$(grep -E '^[0-9]+ +rename' trace | sed -E 's/.*"([^"]*)"[^"]*$/\1/; s/.*\///' | xargs)" = \
+        '.m.dat.json.nibble-old m.dat m.dat.json' ]
 }
 
 @test "the test of the test: without fsync or rename the order is wrong" {
@@ -530,6 +530,122 @@ PY
     args dat 2 "$W"
     python3 signals.py 15 "anywrite:1:stop:$W" "$DATPACK" "${ARGS[@]}"
     [ -z "$(ls -A "$W")" ]
+}
+
+# ---- a signal between any two calls, any program -------------------------------
+
+# every_call.py MODE PROGRAM...: the program runs in a new directory out/, once for each call
+# that touches what it makes there (or in another order of threads may touch): stopped before
+# that call, it gets SIGTERM and goes on.  Then no temporary file may be left.  MODE "second":
+# it is the second signal, after one that came as the first save began; that takes longer, so of
+# each kind of call SAMPLE are tried, evenly, with the first and the last one.
+every_call() {
+    need_failio
+    driver
+    cat >every_call.py <<'PY'
+from driver import *
+import collections, shutil
+mode, argv = sys.argv[1], sys.argv[2:]
+KINDS = "open flock fallocate ftruncate write pwrite fsync close rename renameat2 linkat unlink mkdir".split()
+SAMPLE = 6
+
+
+def tried(kind, first, last):
+    ns = range(first, last + 1)
+    if kind == "pwrite" and len(ns) > 3:  # one write is like another
+        return [first, first + 1, last]
+    if mode == "first" or len(ns) <= SAMPLE:
+        return ns
+    return [ns[i * (len(ns) - 1) // (SAMPLE - 1)] for i in range(SAMPLE)]
+
+
+def fresh():
+    shutil.rmtree("out", ignore_errors=True)
+    shutil.copytree("before", "out")
+
+
+def quiet(argv, failio=""):
+    return start(argv, failio, stdout=subprocess.DEVNULL, stderr=open("err", "w"))
+
+
+fresh()
+open("log", "w").close()
+os.environ["FAILIO_LOG"] = os.path.abspath("log")
+p = quiet(argv, "open:1000000:EIO")
+assert ended(p) == 0, open("err").read()
+del os.environ["FAILIO_LOG"]
+calls = collections.Counter()
+skipped = collections.Counter()
+begun = mode == "first"
+for line in open("log"):
+    kind, path = line.split()[1], line.split(" ", 5)[5]
+    begun |= kind == "fallocate"
+    if "/out/" in path or path.endswith("/out\n"):
+        calls[kind] += 1
+        skipped[kind] += not begun
+died = 0
+for kind in KINDS:
+    for n in tried(kind, skipped[kind] + 1, calls[kind]):
+        fresh()
+        first = "fallocate:1:stop:/out;" if mode == "second" and kind != "fallocate" else ""
+        p = quiet(argv, first + "%s:%d:stop:/out" % (kind, n))
+        if first and stopped(p):
+            p.send_signal(signal.SIGTERM)
+            p.send_signal(signal.SIGCONT)
+        if p.returncode is None and stopped(p):
+            time.sleep(0.35 if first else 0)
+            p.send_signal(signal.SIGTERM)
+            p.send_signal(signal.SIGCONT)
+            ended(p)
+        died += p.returncode == -signal.SIGTERM
+        left = [os.path.join(d, f) for d, ds, fs in os.walk("out") for f in ds + fs if ".nibble" in f]
+        if left or p.returncode not in (0, 75, -signal.SIGTERM):
+            sys.exit("%s number %d: ended with %s, left: %s: %s"
+                     % (kind, n, p.returncode, left, open("err").read()))
+# It has met calls, and the signals were heard.
+print(dict(calls), died)
+assert calls["rename"] + calls["renameat2"] > 0 and died > 3
+PY
+    mkdir -p before
+}
+
+# inputs: a model, samples, a checkpoint.
+inputs() {
+    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    "$DATPACK" -q --init 3 --config config.json -o model.dat
+    "$DATPACK" -q --init 3 --config config.json --to ckpt -o model.ckpt
+    printf '1 2 3 4\n5 6 7 8 9\n' >ids
+    BIN=$(dirname "$DATPACK")
+    "$BIN/tokenize" -q --input ids -o ids.tok ids
+}
+
+@test "SIGTERM before any call of datpack: nothing is left" {
+    every_call
+    inputs
+    python3 every_call.py first "$DATPACK" -q -j 2 -o out/m.dat model.dat
+    python3 every_call.py first "$DATPACK" -q -j 2 -o out/m.ckpt model.ckpt
+    python3 every_call.py first "$DATPACK" -q -j 2 --to safetensors --shard-size 20K -o out/m/ model.dat
+    # A directory that is replaced goes, too.
+    "$DATPACK" -q --to safetensors --shard-size 30K -o before/m/ model.ckpt
+    python3 every_call.py first "$DATPACK" -q -f -j 2 --to safetensors --shard-size 20K -o out/m/ model.dat
+}
+
+@test "SIGTERM before any call of nvquant, tokenize and generate: nothing is left" {
+    every_call
+    inputs
+    python3 every_call.py first "$BIN/nvquant" -q -j 2 -o out/m.dat --report out/table model.dat
+    python3 every_call.py first "$BIN/tokenize" -q --input ids -o out/ids.tok ids
+    python3 every_call.py first "$BIN/generate" -q --device cpu -j 2 --ids -n 2 -p '1 2 3' --logits out/l model.dat
+}
+
+@test "SIGTERM before any call of trainstep, once and twice: nothing is left" {
+    every_call
+    inputs
+    cp model.ckpt before/m.ckpt
+    set -- "$BIN/trainstep" -q --device cpu -j 2 -d ids.tok -n 2 --save-every 1 --dump out/dump \
+        --memory-report out/report out/m.ckpt
+    python3 every_call.py first "$@"
+    python3 every_call.py second "$@"
 }
 
 @test "two runs on one output: one wins or is refused" {
@@ -739,4 +855,246 @@ for option in ("--hash", "--stats", "--verify"):
     check(option, p, err)
 PY
     python3 shrink2.py "$BATS_TEST_DIRNAME" "$DATCAT"
+}
+
+# ---- permissions --------------------------------------------------------------
+
+# modes FILE...: their permissions, one word each.
+modes() {
+    stat -c %a "$@" | tr '\n' ' '
+}
+
+@test "a replaced file keeps its permissions, its sidecar has the same" {
+    local t mode
+    umask 022
+    for mode in 600 640 604 666 400; do
+        for t in dat safetensors ckpt; do
+            reset "$t"
+            chmod "$mode" "$W/$(target_name "$t")"
+            pack "$t" 2 "$W"
+            is_new "$t"
+            [ "$(modes "$W"/*)" = "$(for f in "$W"/*; do printf '%s ' "$mode"; done)" ] ||
+                { modes "$W"/* && echo "$t $mode" && false; }
+        done
+    done
+    # A sidecar of other permissions, and none at all.
+    reset dat
+    chmod 600 "$W/m.dat"
+    chmod 666 "$W/m.dat.json"
+    pack dat 2 "$W"
+    [ "$(modes "$W/m.dat" "$W/m.dat.json")" = '600 600 ' ]
+    rm "$W/m.dat.json"
+    pack dat 1 "$W"
+    [ "$(modes "$W/m.dat" "$W/m.dat.json")" = '600 600 ' ]
+    # A new file has what the umask leaves, beside an old sidecar too.
+    rm "$W/m.dat"
+    (umask 027 && pack dat 2 "$W")
+    [ "$(modes "$W/m.dat" "$W/m.dat.json")" = '640 640 ' ]
+    # Set-user-ID is of the program that was there.
+    chmod 6755 "$W/m.dat"
+    pack dat 1 "$W"
+    [ "$(modes "$W/m.dat")" = '755 ' ]
+}
+
+@test "a replaced directory and its files keep their permissions" {
+    umask 022
+    reset dir
+    chmod 700 "$W/m"
+    chmod 600 "$W"/m/*
+    pack dir 2 "$W"
+    is_new dir
+    [ "$(modes "$W/m")" = '700 ' ]
+    run -1 grep -v '^600$' < <(stat -c %a "$W"/m/*)
+    # Other shards: nobody may read them who could not read those before.
+    "$DATPACK" -q -f --to safetensors -o "$W/m/" "$IN/plain2.dat"
+    [ "$(find "$W/m" -name '*.safetensors' | wc -l)" -eq 1 ]
+    [ "$(modes "$W/m")" = '700 ' ]
+    run -1 grep -v '^600$' < <(stat -c %a "$W"/m/*)
+    # A new one has what the umask leaves.
+    rm -r "$W/m"
+    (umask 027 && pack dir 2 "$W")
+    [ "$(modes "$W/m")" = '750 ' ]
+    run -1 grep -v '^640$' < <(stat -c %a "$W"/m/*)
+}
+
+@test "the temporary file is never more readable than what it replaces" {
+    need_failio
+    local t
+    umask 022
+    for t in dat safetensors ckpt dir; do
+        reset "$t"
+        chmod -R go= "$W/$(target_name "$t")"
+        # At its last write and when it is complete.
+        for when in anywrite:1 anysync:1 anyrename:1; do
+            faulty "$t" "$when:kill=9"
+            [ "$RC" -eq 137 ]
+            run -1 grep -v '00$' < <(stat -c %a "$W"/.*.nibble-tmp)
+            rm -r "$W"/.*.nibble-tmp
+        done
+    done
+}
+
+@test "the owner is kept where that is allowed, and a group gets no more than it had" {
+    [ "$(id -u)" -eq 0 ] || skip "only root can give a file away"
+    command -v setpriv >/dev/null || skip "no setpriv"
+    local as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+    reset dat
+    chmod 640 "$W/m.dat"
+    chown 65534:65533 "$W/m.dat"
+    pack dat 2 "$W"
+    is_new dat
+    [ "$(stat -c '%u:%g %a' "$W/m.dat" "$W/m.dat.json")" = $'65534:65533 640\n65534:65533 640' ]
+    # Somebody who may not give it away: the file of another owner becomes theirs.
+    local open=$BATS_RUN_TMPDIR
+    chmod a+rx "$open" "$BATS_TEST_TMPDIR" "$IN" "$BATS_FILE_TMPDIR" "${BATS_TEST_TMPDIR%/*}"
+    "${as[@]}" "$DATPACK" --version || skip "another user cannot run the programs"
+    reset dat
+    chmod 664 "$W/m.dat" "$W/m.dat.json"
+    chown 0:65533 "$W/m.dat" "$W/m.dat.json"
+    chown 65534 "$W"
+    args dat 2 "$W"
+    "${as[@]}" "$DATPACK" "${ARGS[@]}"
+    [ "$(stat -c '%u:%g %a' "$W/m.dat" "$W/m.dat.json")" = $'65534:65534 644\n65534:65534 644' ]
+    # In its group: that is kept.
+    chown 0:65533 "$W/m.dat"
+    chmod 660 "$W/m.dat"
+    setpriv --reuid 65534 --regid 65534 --groups 65533 "$DATPACK" "${ARGS[@]}"
+    [ "$(stat -c '%u:%g %a' "$W/m.dat" "$W/m.dat.json")" = $'65534:65533 660\n65534:65533 660' ]
+}
+
+@test "an access control list is kept" {
+    reset dat
+    # user::rw- user:65533:r-- group::--- mask::r-- other::---
+    python3 - "$W/m.dat" <<'PY' || skip "no access control lists here"
+import os, struct, sys
+acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in (
+    (1, 6, 2**32 - 1), (2, 4, 65533), (4, 0, 2**32 - 1), (16, 4, 2**32 - 1),
+    (32, 0, 2**32 - 1)))
+os.setxattr(sys.argv[1], "system.posix_acl_access", acl)
+PY
+    pack dat 2 "$W"
+    is_new dat
+    python3 - "$W/m.dat" "$W/m.dat.json" <<'PY'
+import os, sys
+for f in sys.argv[1:]:
+    acl = os.getxattr(f, "system.posix_acl_access")
+    assert len(acl) == 4 + 5 * 8, acl
+    assert os.stat(f).st_mode & 0o777 == 0o640
+PY
+}
+
+@test "a link, a directory or a pipe at the temporary name is refused, not followed" {
+    local what t
+    mkdir theirs
+    echo precious >theirs/file
+    for t in dat dir; do
+        for what in 'ln -s ../theirs' 'ln -s ../theirs/file' 'ln -s /nonexistent/x' mkfifo; do
+            [ "$t $what" = 'dir mkfifo' ] || reset "$t"
+            $what "$W/.$(target_name "$t").nibble-tmp"
+            args "$t" 2 "$W"
+            run -2 --separate-stderr timeout 20 "$DATPACK" "${ARGS[@]}"
+            [[ $stderr == *"$(target_name "$t")"*": .$(target_name "$t").nibble-tmp"*" is in the way: "* ]] ||
+                { echo "$stderr" && false; }
+            [ "$(cat theirs/file)" = precious ]
+            [ -e "$W/.$(target_name "$t").nibble-tmp" ] || [ -L "$W/.$(target_name "$t").nibble-tmp" ]
+            rm "$W/.$(target_name "$t").nibble-tmp"
+            is_old "$t"
+        done
+    done
+}
+
+@test "a temporary output that another process removed or replaced is not put in place" {
+    need_failio
+    driver
+    cat >disturbed.py <<'PY'
+from driver import *
+import shutil
+how, w, argv = sys.argv[1], sys.argv[2], sys.argv[3:]
+p = start(argv, "fsync:2:stop" if how.startswith("dir") else "fsync:1:stop",
+          stderr=subprocess.PIPE, text=True)
+assert stopped(p)
+temp = os.path.join(w, ".m.dat.nibble-tmp" if how.startswith("file") else ".m.nibble-tmp")
+assert os.path.lexists(temp), os.listdir(w)
+inside = temp + "/" + sorted(os.listdir(temp))[0] if how.startswith("dir") else temp
+if how == "file gone":
+    os.unlink(temp)
+elif how == "file other":
+    os.unlink(temp)
+    open(temp, "w").write("theirs")
+elif how == "dir file gone":
+    os.unlink(inside)
+elif how == "dir file other":
+    data = open(inside, "rb").read()
+    os.rename(inside, inside + ".old")
+    open(inside, "wb").write(data)
+    os.unlink(inside + ".old")
+elif how == "dir file cut":
+    os.truncate(inside, 1)
+elif how == "dir gone":
+    shutil.rmtree(temp)
+elif how == "dir other":
+    shutil.rmtree(temp)
+    os.mkdir(temp)
+    open(temp + "/config.json", "w").write("theirs")
+os.kill(p.pid, signal.SIGCONT)
+rc = ended(p)
+words = p.stderr.read()
+assert rc == 2, (how, rc, words)
+assert "another process removed or replaced" in words or "No such file" in words, (how, words)
+if how in ("file other", "dir other"):
+    theirs = temp + ("/config.json" if how == "dir other" else "")
+    assert open(theirs).read() == "theirs", how
+    shutil.rmtree(temp) if how == "dir other" else os.unlink(temp)
+PY
+    local how t
+    for how in "file gone" "file other" "dir file gone" "dir file other" "dir file cut" \
+        "dir gone" "dir other"; do
+        t=dat
+        [ "${how%% *}" = file ] || t=dir
+        reset $t
+        args $t 2 "$W"
+        python3 disturbed.py "$how" "$W" "$DATPACK" "${ARGS[@]}"
+        is_old $t || { echo "$how" && ls -lAR "$W" && false; }
+    done
+}
+
+@test "a directory whose files cannot be removed is not replaced" {
+    [ "$(id -u)" -eq 0 ] || skip "only root can run as another user"
+    command -v setpriv >/dev/null || skip "no setpriv"
+    local as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+    chmod a+rx "$BATS_RUN_TMPDIR" "$BATS_TEST_TMPDIR" "$IN" "$BATS_FILE_TMPDIR" "${BATS_TEST_TMPDIR%/*}"
+    "${as[@]}" "$DATPACK" --version || skip "another user cannot run the programs"
+    reset dir
+    chown -R 65534 "$W"
+    chmod 555 "$W/m"
+    args dir 2 "$W"
+    run -2 --separate-stderr "${as[@]}" "$DATPACK" "${ARGS[@]}"
+    [[ $stderr == "datpack: "*"m/: the files in it cannot be removed"*"Permission denied" ]] ||
+        { echo "$stderr" && false; }
+    is_old dir
+    chmod 755 "$W/m"
+    "${as[@]}" "$DATPACK" "${ARGS[@]}"
+    is_new dir
+    # What an earlier run left there and cannot be removed is told, too.
+    reset dir
+    mkdir "$W/.m.nibble-tmp"
+    touch "$W/.m.nibble-tmp/config.json"
+    chown -R 65534 "$W"
+    chmod 555 "$W/.m.nibble-tmp"
+    run -2 --separate-stderr "${as[@]}" "$DATPACK" "${ARGS[@]}"
+    [[ $stderr == *"which an earlier run has left, cannot be removed: Permission denied" ]] ||
+        { echo "$stderr" && false; }
+    chmod 755 "$W/.m.nibble-tmp"
+}
+
+@test "a file system that cannot swap directories is named as the reason" {
+    need_failio
+    local e
+    for e in EINVAL ENOSYS; do
+        reset dir
+        faulty dir "renameat2:1:$e"
+        [ "$RC" -eq 2 ]
+        grep -q 'm/: this file system cannot swap two directories: write to another name' "$ERR" || say "$e"
+        is_old dir
+    done
 }

@@ -20,6 +20,7 @@ usage: containers.py read FILE...          name TAB dtype TAB shape TAB nbytes
 """
 import hashlib
 import json
+import math
 import mmap
 import os
 import struct
@@ -376,8 +377,11 @@ def read_safetensors(path, ours=False):
         pos += x.nbytes()
     need(pos == len(m), "data ends at byte %d, the file has %d", pos, len(m))
     if ours:
-        names = [x.name.encode() for x in in_header_order]
-        need(names == sorted(names), "header is not sorted by name")
+        keys = [(-max(1, BITS[x.dtype] // 8), x.name.encode()) for x in in_header_order]
+        need(keys == sorted(keys), "header is not sorted by width and name")
+        for x in out:
+            need(x.offset % max(1, BITS[x.dtype] // 8) == 0, "%r begins at %d", x.name,
+                 x.offset)
         need([x.name for x in out] == [x.name for x in in_header_order] or
              any(x.nbytes() == 0 for x in out), "data is not in header order")
         need(n % 8 == 0, "header of %d bytes, not a multiple of 8", n)
@@ -391,10 +395,14 @@ def read_safetensors(path, ours=False):
     return m, out
 
 
-def check_nibble(text):
+def check_nibble(text, directory=None):
     o = json_strict(text, floats=True)
-    need(list(o) == ["format", "config", "provenance"], "nibble: keys %s",
-         list(o))
+    keys = ["format", "config", "provenance"]
+    if directory is not None:
+        keys.insert(1, "files")
+        need(o.get("files") == sorted(os.listdir(directory)), "nibble: files %s",
+             o.get("files"))
+    need(list(o) == keys, "nibble: keys %s", list(o))
     need(o["format"] == "nibble-1", "nibble: format %r", o["format"])
     check_config(o["config"])
     check_provenance(o["provenance"])
@@ -561,6 +569,7 @@ def unpack(b):
 MAGIC = b"\x89NIBCK\r\n"
 PAGE = 4096
 MAX_HEADER = 16777216
+FLT_MAX = (2 - 2.0 ** -23) * 2.0 ** 127
 STATE_NEW = {"grad_norm": None, "routes": None, "sampler": None,
              "settings": {}, "skips": 0, "spike": None, "step": 0, "t": 0,
              "tokenizer": None}
@@ -656,6 +665,28 @@ def check_state(state):
             need(not isinstance(v, bytes) or len(v) == 32, "state: %s %r", k, v)
         else:
             need(is_int(v) and v >= 0, "state: %s %r", k, v)
+    check_ranges(state)
+
+
+def check_ranges(state):
+    need(state["step"] < 1 << 32, "step %d", state["step"])
+    need(state["t"] <= state["step"] and state["skips"] <= state["step"], "t, skips")
+    g, r, s, w = (state[k] for k in ("grad_norm", "routes", "sampler", "spike"))
+    need(g is None or g >= 0 and math.isfinite(g), "grad_norm %r", g)
+    need(r is None or set(r) == {"gemm"} and isinstance(r["gemm"], str) and
+         0 < len(r["gemm"].encode()) < 96 and "\0" not in r["gemm"], "routes %r", r)
+    need(s is None or set(s) == {"data", "epoch", "index"} and
+         isinstance(s["data"], bytes) and len(s["data"]) == 16 and
+         all(is_int(s[k]) and 0 <= s[k] < 1 << 63 for k in ("epoch", "index")),
+         "sampler %r", s)
+    if w is not None:
+        need(set(w) == {"loss", "norm"} and all(isinstance(w[k], list) for k in w) and
+             len(w["loss"]) == len(w["norm"]) <= 128, "spike %r", w)
+        need(all(isinstance(v, float) and abs(v) <= FLT_MAX for v in w["loss"] + w["norm"])
+             and all(v >= 0 for v in w["norm"]), "spike %r", w)
+    need(all(isinstance(v, str) or is_int(v) and v >= 0 or
+             isinstance(v, float) and math.isfinite(v)
+             for v in state["settings"].values()), "settings %r", state["settings"])
 
 
 
@@ -932,7 +963,7 @@ def make_safetensors(path, seed):
 
 
 def make_ckpt(path, seed):
-    put(path, ckpt_bytes(sample(CKPT_DTYPES, seed, False), tiny_config()))
+    put(path, ckpt_bytes(sample(CKPT_DTYPES, seed, False), "{}"))  # of no model
 
 
 def make_portable_dat(path, seed):

@@ -179,6 +179,33 @@ refused() {
 
 # ---- listings ---------------------------------------------------------------
 
+# cannot WHAT PATHPART WORDS PROG ARG...: an open of such a file fails with the errno WHAT:
+# exit 2, one line with the words and what the system said.
+cannot() {
+    local what=$1 part=$2 words=$3
+    shift 3
+    run -2 --separate-stderr env LD_PRELOAD="$SHIM" FAILIO="open:*:$what:$part" \
+        ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}" "$@"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+    [[ $stderr == *"$words"* && $stderr == *": Too many open files" ]] || {
+        echo "$stderr" && false
+    }
+}
+
+# not_those FILE WORDS...: exit 1, a line on stderr with each of the WORDS; nothing else.
+not_those() {
+    local file=$1 w
+    shift
+    run -1 --separate-stderr datcat --verify "$file"
+    [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq $# ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+    for w; do
+        [[ $stderr == *"$w"* ]] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+    done
+    run -1 datcat -q --verify=quick "$file"
+}
+
 @test "a line a tensor, tab-separated, then the total" {
     quiet small.dat
     [ "$output" = "a.weight${T}f16${T}[2,3]${T}12
@@ -590,6 +617,29 @@ assert open(sys.argv[1], "rb").read() == make.c.noise(("c", "q"), 32)' "$BATS_TE
     quiet -q --check "$m" names.dat
 }
 
+# bats test_tags=nosan,native
+@test "--check: a manifest that cannot be read, or has no end" {
+    local m=$BATS_TEST_TMPDIR/m so=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
+    datcat --hash small.dat >"$m"
+    refused "Is a directory" --check "$IN" small.dat
+    [[ $stderr == *"line 1: read:"* ]]
+    # The limit is of memory: no line of a manifest is as long as what there is.
+    run -2 --separate-stderr bash -c 'ulimit -v 200000
+        timeout 20 datcat --check /dev/zero small.dat'
+    [[ $stderr == "datcat: /dev/zero: line 1: longer than 1048576 bytes"* ]]
+    run -2 --separate-stderr bash -c 'ulimit -v 200000
+        timeout 20 datcat --check - small.dat < <(yes)'
+    [[ $stderr == "datcat: <stdin>: line 1: expected HEX  NAME"* ]]
+    [ -e "$so" ] || skip "no failio.so"
+    run -2 --separate-stderr env LD_PRELOAD="$so" FAILIO="read:2:EIO:/m" \
+        datcat -q --check "$m" small.dat
+    [[ $stderr == "datcat: $m: line "*": read: Input/output error" ]]
+    [ -z "$output" ]
+    run -3 --separate-stderr env LD_PRELOAD="$so" FAILIO="read:1:ENOMEM:/m" \
+        datcat -q --check "$m" small.dat
+    [[ $stderr == "datcat: $m: line 1: read: Cannot allocate memory" ]]
+}
+
 # ---- --diff -----------------------------------------------------------------
 
 # put FILE TENSORS: a Python expression, a list of T(...), in a .dat or safetensors.
@@ -651,6 +701,33 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
         run -2 --separate-stderr datcat --diff --atol "$bad" a.dat b.dat
         run -2 --separate-stderr datcat --diff --rtol "$bad" a.dat b.dat
     done
+}
+
+@test "--diff: integers of 64 bits are compared exactly" {
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T("v", "i64", (2,), struct.pack("<2q", 2**53, 2**53 + 1))]'
+    put b.dat '[T("v", "i64", (2,), struct.pack("<2q", 2**53, 2**53))]'
+    run -1 datcat --diff --atol 0 a.dat b.dat
+    [ "$(cut -f 2,5 <<<"${lines[1]}")" = $'values\t1' ]
+    run -0 datcat --diff --atol 1 a.dat b.dat
+    run -1 datcat --diff a.dat b.dat
+    [ "$(cut -f 2,5 <<<"${lines[1]}")" = $'values\t1' ]
+    # At both ends, where the nearest double is no integer of the type.
+    put c.dat '[T("v", "i64", (3,), struct.pack("<3q", 2**63 - 1, -2**63, -2**63 + 1))]'
+    put d.dat '[T("v", "i64", (3,), struct.pack("<3q", 2**63 - 2, -2**63, -2**63 + 1))]'
+    put u.safetensors '[T("v", "u64", (1,), struct.pack("<Q", 2**64 - 1))]'
+    put w.safetensors '[T("v", "u64", (1,), struct.pack("<Q", 2**64 - 2))]'
+    run -1 datcat --diff --atol 0.5 c.dat d.dat
+    run -1 datcat --diff --atol 0.5 u.safetensors w.safetensors
+    # Of two types, and beside a float.
+    put e.safetensors '[T("v", "u64", (2,), struct.pack("<2Q", 2**63 - 1, 5))]'
+    put f.dat '[T("v", "i64", (2,), struct.pack("<2q", 2**63 - 1, 5))]'
+    put g.dat '[T("v", "i64", (2,), struct.pack("<2q", 2**63 - 2, 5))]'
+    put h.dat '[T("v", "f64", (2,), struct.pack("<2d", 2**53, 2**53))]'
+    run -0 datcat --diff --atol 0 e.safetensors f.dat
+    run -1 datcat --diff --atol 0 e.safetensors g.dat
+    run -0 datcat --diff --atol 0 h.dat b.dat
+    run -1 datcat --diff --atol 0 h.dat a.dat
 }
 
 @test "--diff: NaN is equal to NaN, an infinity to itself only" {
@@ -727,6 +804,35 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
     run -1 datcat --diff one.dat plain.dat
     run -1 datcat --diff --rtol 0.4 half.dat one.dat
     run -0 datcat --diff --rtol 0.5 half.dat one.dat
+}
+
+@test "--diff: equal values in other bytes are said to be that" {
+    cd "$BATS_TEST_TMPDIR"
+    # Blocks: zeros, zeros, [1 1 ...] of scale 2, [2 2 ...] of scale 1, all the same.
+    put a.dat '[T("a.weight.qdata", "u8", (1, 40), bytes(16) + b"\x22" * 8 + b"\x33" * 16),
+        T("a.weight.scale", "f8_e4m3", (1, 5), b"\x00\x08\x40\x38\x38"),
+        T("z", "f32", (2,), struct.pack("<2f", 0, 1))]'
+    put b.dat '[T("a.weight.qdata", "u8", (1, 40), bytes(16) + b"\x22" * 8 + b"\x33" * 16),
+        T("a.weight.scale", "f8_e4m3", (1, 5), b"\x20\x38\x40\x38\x38"),
+        T("z", "f32", (2,), struct.pack("<2f", -0.0, 1))]'
+    run -1 --separate-stderr datcat --diff a.dat b.dat
+    [ "${#lines[@]}" -eq 3 ]
+    [[ ${lines[1]} == "a.weight${T}bytes differ, values equal (2 zero blocks with other scales)$T$T${T}0${T}0" ]]
+    [[ ${lines[2]} == "z${T}bytes differ, values equal ("*sign*")$T$T${T}0${T}0" ]]
+    quiet --diff --atol 0 a.dat b.dat
+    [ -z "$output" ]
+    # Signs of zero codes, and codes and scales of the same products.
+    put c.dat '[T("a.weight.qdata", "u8", (1, 40), b"\x80" + bytes(15) + b"\x44" * 8 + b"\x33" * 16),
+        T("a.weight.scale", "f8_e4m3", (1, 5), b"\x00\x08\x38\x38\x38"),
+        T("z", "f32", (2,), struct.pack("<2f", 0, 1))]'
+    run -1 --separate-stderr datcat --diff a.dat c.dat
+    [[ ${lines[1]} == *"(1 block with zeros of another sign, 1 block with other codes and scales)"* ]]
+    # Values that differ are values.
+    put d.dat '[T("a.weight.qdata", "u8", (1, 40), bytes(16) + b"\x22" * 8 + b"\x33" * 16),
+        T("a.weight.scale", "f8_e4m3", (1, 5), b"\x20\x38\x48\x38\x38"),
+        T("z", "f32", (2,), struct.pack("<2f", 0, 1))]'
+    run -1 --separate-stderr datcat --diff a.dat d.dat
+    [[ ${lines[1]} == "a.weight${T}values${T}${T}${T}2${T}0.5" ]]
 }
 
 @test "--diff wants two files that can be read" {
@@ -917,7 +1023,7 @@ PY
     for o in '' -l --tsv --stats --hist --map --hash --group --raw-entries; do
         # shellcheck disable=SC2086  # no option at all is one case
         datcat $o names.dat >"$BATS_TEST_TMPDIR/out"
-        run -1 grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae|\xe2\x81\xa6' \
+        LC_ALL=C run -1 grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae|\xe2\x81\xa6' \
             "$BATS_TEST_TMPDIR/out"
         grep -qF 'esc\x1b[31m' "$BATS_TEST_TMPDIR/out"
         grep -qF 'tab\tx' "$BATS_TEST_TMPDIR/out"
@@ -938,6 +1044,34 @@ import json, sys
 import containers as c
 got = [json.loads(x)["name"] for x in open(sys.argv[1])]
 assert got == [t.name for t in c.read_any(sys.argv[2])]' "$BATS_TEST_TMPDIR/out" $o
+    done
+}
+
+@test "a terminal does not obey what a file says; a pipe gets it as it is" {
+    cd "$BATS_TEST_TMPDIR"
+    python3 - <<'PY'
+import json, struct
+# What JSON may hold as it is: DEL, C1, bidi; the rest by escapes.
+evil = "\x7f \u009b31m \u0085 \u202e \u2066 \u061c \u2028 \\u001b]0;x\\u0007 größe"
+head = ('{"__metadata__": {\r\n\t"note": "%s", "%s": "key"},'
+        ' "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}' % (evil, evil))
+head = head.encode()
+open("evil.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + b"x")
+conf = '{"model_type": "qwen3",\r "note": "%s"}' % evil
+open("config.json", "w").write(conf)
+PY
+    local o
+    for o in --meta --json; do
+        datcat $o evil.safetensors >pipe
+        LC_ALL=C grep -qP '\x7f.*\xc2\x9b31m.*\xe2\x80\xae.*\xe2\x81\xa6' pipe
+        script -qec "datcat $o evil.safetensors" /dev/null | sed 's/\r$//' >shown
+        LC_ALL=C run -1 grep -P '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]' shown
+        python3 - <<'PY'
+import json
+shown, pipe = open("shown").read(), open("pipe").read()
+assert json.loads(shown) == json.loads(pipe), shown
+assert "größe" in shown and "\\u202e" in shown and "\\u009b31m" in shown, shown
+PY
     done
 }
 
@@ -1023,6 +1157,50 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
     done
 }
 
+# bats test_tags=native
+@test "what cannot be opened is not taken for what does not exist" {
+    SHIM=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
+    [ -e "$SHIM" ] || skip "no failio.so"
+    cd "$BATS_TEST_TMPDIR"
+    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    datpack -q -o m.dat in/dir
+    datpack -q --shard-size 4K -o shards/ in/dir
+    cannot EMFILE model-00002 shards/model-00002 datcat -q shards
+    cannot EMFILE model.safetensors in/dir/model.safetensors datcat -q in/dir
+    cannot EMFILE index.json index.json datcat -q shards
+    cannot EMFILE config.json shards/config.json datcat -q shards
+    cannot EMFILE nibble.json shards/nibble.json datcat -q shards
+    # A sidecar holds the checksum: without it nothing is verified.
+    cannot EMFILE m.dat.json m.dat.json datcat -q --verify m.dat
+    cannot EMFILE m.dat.json m.dat.json datpack -q -o x.safetensors m.dat
+    cp m.dat old.dat
+    cp m.dat.json old.dat.json
+    cannot EMFILE old.dat.json old.dat.json datpack -q -f -o old.dat in/dir
+    cmp m.dat old.dat
+    cannot EMFILE generation_config.json generation_config.json datpack -q -o y/ in/dir
+    cannot EMFILE tokenizer.json tokenizer.json datpack -q -o y.gguf in/gguf
+    # No open at all: a link to itself.
+    for f in model.safetensors model.safetensors.index.json nibble.json config.json \
+        tokenizer.json; do
+        rm -rf loop
+        cp -r in/dir loop
+        ln -sf $f loop/$f
+        run -2 --separate-stderr datpack -q -f -o z/ loop
+        [[ $stderr == *"loop/$f: Too many levels of symbolic links" ]] || {
+            echo "$f: $stderr" && false
+        }
+    done
+    rm in/gguf/tokenizer.json
+    ln -s tokenizer.json in/gguf/tokenizer.json
+    run -2 --separate-stderr datpack -q -o y.gguf in/gguf
+    [[ $stderr == *"tokenizer.json: Too many levels of symbolic links" ]]
+    # A directory of that name is no sidecar of ours, as before.
+    rm m.dat.json
+    mkdir m.dat.json
+    run -0 --separate-stderr datcat --verify m.dat
+    [[ $stderr == *"no sidecar of nibble"* ]]
+}
+
 @test "a long name and many tensors" {
     cd "$BATS_TEST_TMPDIR"
     put long.dat '[T("n" * 65536, "u8", (1,), b"x")]'
@@ -1032,4 +1210,214 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
     [ "$(datcat --hash many.dat | wc -l)" -eq 10001 ]
     quiet --diff many.dat many.dat
     [ "$(timeout 20 datcat --group many.dat | wc -l)" -eq 10001 ]
+}
+
+# ---- --verify: the tensors of the configuration ------------------------------
+
+@test "--verify: a whole model of each kind has the tensors of its configuration" {
+    local f
+    cd "$BATS_TEST_TMPDIR"
+    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    datpack -q -o m.dat in/dir
+    datpack -q --tie -o tied.dat in/dir
+    datpack -q -o m.safetensors in/dir
+    datpack -q -o m.ckpt in/dir
+    datpack -q -o m.gguf in/gguf
+    nvquant -q -o nvfp4.dat m.dat
+    nvquant -q -o nvfp4.safetensors in/untied
+    datpack -q --to modelopt -o mo/ in/dir
+    datpack -q --to compressed-tensors -o ct/ in/untied
+    datpack -q --shard-size 4K -o shards/ in/dir
+    for f in *.dat *.safetensors m.ckpt m.gguf mo ct shards in/dir in/untied; do
+        run -0 --separate-stderr datcat --verify "$f"
+        [[ $output == "$f: OK ("*"names and shapes are those of the configuration)" ]]
+        run -0 --separate-stderr datcat --verify=quick "$f"
+        [[ $output == *"names and shapes are those of the configuration)" ]]
+    done
+    # A configuration that only lies beside a file, and one of something else.
+    cp in/dir/config.json .
+    datpack -q --config in/conf/config.json -s '*.mlp.*' -o part.dat in/dir
+    rm part.dat.json
+    run -0 --separate-stderr datcat --verify part.dat
+    [[ $output != *names* ]]
+    mkdir other
+    datpack -q -s '*.mlp.*' -o other/model.safetensors in/dir
+    printf '{"model_type":"llama"}' >other/config.json
+    run -0 --separate-stderr datcat --verify other
+    [[ $output == *"names were not compared: "* ]]
+    cp -r in/dir awq
+    sed -i 's/{/{"quantization_config":{"quant_method":"awq"},/' awq/config.json
+    run -0 --separate-stderr datcat --verify awq
+    [[ $output == *"names were not compared: "* ]]
+}
+
+# without FILE NEW NAME...: a copy of a .dat or directory that lacks these entries.
+without() {
+    python3 - "$@" <<'PY'
+import os, shutil, sys, nvfp4, containers as c
+old, new, *names = sys.argv[1:]
+whole = nvfp4.read_tensors(old)
+ts = [t for t in whole if t.name not in names]
+assert len(ts) == len(whole) - len(names), names
+if os.path.isdir(old):
+    shutil.copytree(old, new)
+    c.put(new + "/model.safetensors", c.st_bytes(ts, {"format": "pt"}))
+else:
+    c.put(new, c.dat_bytes(ts))
+PY
+}
+
+@test "--verify: an NVFP4 tensor without one of its parts, configuration or not" {
+    local up=model.layers.1.mlp.up_proj part f
+    cd "$BATS_TEST_TMPDIR"
+    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    nvquant -q -o n.dat in/dir
+    for part in qdata scale; do
+        without n.dat $part.dat $up.weight.$part
+    done
+    without n.dat scale2.dat $up.weight.qdata $up.weight.scale
+    without n.dat both.dat $up.weight.scale $up.weight.scale2
+    for f in qdata scale scale2 both; do
+        run -1 --separate-stderr datcat -q --verify $f.dat
+        [[ $stderr == *"\"$up"*'is a part of an NVFP4 tensor that lacks another part'* ]]
+        cp in/conf/config.json . # beside it
+        run -1 --separate-stderr datcat -q --verify=quick $f.dat
+        rm config.json
+    done
+    for f in modelopt compressed-tensors; do
+        datpack -q --to $f -o $f/ in/dir
+        run -0 datcat --verify $f
+        for part in $(datcat -l --raw-entries $f | grep "^$up"); do
+            rm -rf less
+            without $f less "$part"
+            run -1 datcat -q --verify less
+            rm less/config.json
+            # ModelOpt calls its codes like a plain tensor: without block scales they are one.
+            [ "$f.$part" = modelopt.$up.weight_scale ] || run -1 datcat -q --verify less
+        done
+    done
+    # Not those of other quantizations, nor of tensors that are called so.
+    python3 - <<'PY'
+import containers as c
+T = c.Tensor
+c.put("other.safetensors", c.st_bytes([
+    T("fp8.weight", "f8_e4m3", (2, 16), bytes(32)), T("fp8.weight_scale", "f32", (1,), bytes(4)),
+    T("int8.weight", "i8", (2, 16), bytes(32)), T("int8.weight.scale", "u8", (2,), bytes(2)),
+    T("norm.scale", "u8", (2,), bytes(2)), T("x.weight.scale", "f32", (2,), bytes(8)),
+    T("norm.scale2", "f32", (1,), bytes(4))]))
+PY
+    run -0 --separate-stderr datcat --verify other.safetensors
+    [ -z "$stderr" ]
+}
+
+@test "--verify: an activation scale that only one tensor lacks" {
+    local up=model.layers.1.mlp.up_proj
+    cd "$BATS_TEST_TMPDIR"
+    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    datpack -q --to compressed-tensors -o ct/ in/dir
+    python3 - <<'PY'
+import json, struct, nvfp4, containers as c
+ts = nvfp4.read_tensors("ct")
+ts += [c.Tensor(t.name.replace("weight_packed", "input_global_scale"), "f32", (1,),
+                struct.pack("<f", 20)) for t in ts if t.name.endswith("weight_packed")]
+c.put("ct/model.safetensors", c.st_bytes(ts, {"format": "pt"}))
+PY
+    run -0 datcat --verify ct
+    without ct less $up.input_global_scale
+    not_those less "\"$up.weight\": has no activation scale"
+    # Of two groups of modules one may be W4A16.
+    python3 - <<'PY'
+import json
+c = json.load(open("less/config.json"))
+groups = c["quantization_config"]["config_groups"]
+groups["group_1"] = dict(groups["group_0"], input_activations=None)
+json.dump(c, open("less/config.json", "w"))
+PY
+    run -0 datcat --verify less
+}
+
+@test "--verify: a broken configuration of Qwen3 is damage, one of another kind is not" {
+    local change
+    cd "$BATS_TEST_TMPDIR"
+    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    config() { # KEY VALUE: in/dir with that in its configuration
+        python3 - "$1" "$2" <<'PY'
+import json, sys
+c = json.load(open("in/conf/config.json"))
+c[sys.argv[1]] = json.loads(sys.argv[2])
+json.dump(c, open("in/dir/config.json", "w"))
+PY
+    }
+    for change in 'hidden_size -64' 'num_hidden_layers 2000000000' 'rms_norm_eps 0' \
+        'hidden_size 9223372036854775807' 'num_key_value_heads 3'; do
+        config "${change% *}" "${change#* }"
+        not_those in/dir "in/dir: configuration: "
+    done
+    for change in 'attention_bias true' 'model_type "qwen3_moe"' 'architectures ["Other"]' \
+        'rope_scaling {"rope_type":"yarn"}'; do
+        config "${change%% *}" "${change#* }"
+        run -0 --separate-stderr datcat --verify in/dir
+        [[ $output == *"names were not compared: "*"${change%% *}"* ]]
+    done
+}
+
+@test "--verify: missing, extra, misshapen and unpaired tensors are named" {
+    local up=model.layers.1.mlp.up_proj
+    cd "$BATS_TEST_TMPDIR"
+    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    datpack -q -o m.dat in/dir
+    datpack -q -x $up.weight -o less.dat m.dat
+    not_those less.dat "\"$up.weight\": is missing"
+    datpack -q -x $up.weight -o less.safetensors in/dir
+    not_those less.safetensors "\"$up.weight\": is missing"
+    datpack -q -x $up.weight --shard-size 4K -o less/ in/dir
+    not_those less "\"$up.weight\": is missing"
+    datpack -q --rename $up.weight=a.$up.weight -o renamed.dat m.dat
+    not_those renamed.dat "\"$up.weight\": is missing" \
+        "\"a.$up.weight\": is no tensor of the configuration"
+    nvquant -q -o nvfp4.dat m.dat
+    datpack -q -x $up.weight -o less4.dat nvfp4.dat
+    not_those less4.dat "\"$up.weight\": is missing"
+    # All of them: twenty lines, and how many more.
+    datpack -q -s 'model.norm.*' -o norm.dat m.dat
+    run -1 --separate-stderr datcat --verify norm.dat
+    [ "${#stderr_lines[@]}" -eq 21 ]
+    [[ ${stderr_lines[20]} == *": and 3 more" ]]
+    # A part of an NVFP4 tensor; another shape; a head that an untied model lacks.
+    python3 - <<'PY'
+import json, os, shutil, nvmodel, nvfp4, containers as c
+os.mkdir("alone")
+os.mkdir("shape")
+ts = nvfp4.read_tensors("in/dir")
+for t in ts:
+    if t.name == "model.norm.weight":
+        t.shape = (t.shape[0] // 2, 2)
+c.put("shape/model.safetensors", c.st_bytes(ts, {"format": "pt"}))
+shutil.copy("in/dir/config.json", "shape")
+PY
+    not_those shape '"model.norm.weight": shape [16,2], the configuration expects [32]'
+    cp -r in/dir untied
+    cp in/untied/config.json untied
+    not_those untied '"lm_head.weight": is missing'
+    datpack -q --to compressed-tensors -o ct/ in/dir
+    python3 - <<'PY'
+import nvfp4, containers as c
+ts = nvfp4.read_tensors("ct")
+c.put("ct/model.safetensors", c.st_bytes(
+    [t for t in ts if t.name != "model.layers.1.mlp.up_proj.weight_scale"], {"format": "pt"}))
+PY
+    run -1 --separate-stderr datcat -q --verify ct
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"\"$up\""* ]]
+    # A GGUF whose keys ask for another layer.
+    datpack -q -o m.gguf in/gguf
+    python3 - <<'PY'
+m = bytearray(open("m.gguf", "rb").read())
+at = m.index(b"qwen3.block_count") + len("qwen3.block_count") + 4
+assert m[at:at + 4] == b"\1\0\0\0"
+m[at] = 2
+open("m.gguf", "wb").write(m)
+PY
+    run -1 --separate-stderr datcat --verify m.gguf
+    [[ $stderr == *'"model.layers.1.self_attn.q_proj.weight": is missing'* ]]
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, lines, stderr_lines: set by run
+# shellcheck disable=SC2154,SC2030,SC2031  # output, lines, stderr_lines: set by run
 # Every option of datpack: what it writes is judged by containers.py, what it
 # converts by Python's struct, what it draws by a Philox of the test's own.
 # Mere round trips are in roundtrip.bats, failing disks in atomic.bats.
@@ -20,7 +20,7 @@ setup_file() {
 """Inputs and helpers.  nvfp4_model(kind): the tiny model, its projections in NVFP4."""
 import json, math, os, random, struct, sys
 from fractions import Fraction
-import containers as c
+import containers as c, nvfp4 as reference
 T = c.Tensor
 E2M1 = [0.0, .5, 1, 1.5, 2, 3, 4, 6]
 
@@ -42,11 +42,22 @@ def planes(name, rows, cols):
             bytes(0x10 + b % 0x50 for b in c.noise((name, "s"), rows * cols // 16)))
 
 
-def nvfp4_model(kind, head=True, scale=0.3):
+def embedding_pair(t, quant):
+    """What a quantizer makes of a head, which is a copy of the embedding."""
+    return reference.quantize([t], {
+        "quant": quant, "variant": "", "criterion": "mse", "exhaustive": False,
+        "share": False, "seed": False, "select": ["*"], "exclude": []})
+
+
+def nvfp4_model(kind, head=True, scale=0.3, own_head=False):
+    """own_head: one that is not made of the embedding."""
     out = []
     for t in c.tiny_model("f16" if kind[0] == "d" else "bf16", 1, head):
         if not any(q in t.name for q in c.QUANTIZED):
             out.append(t)
+            continue
+        if t.name == "lm_head.weight" and not own_head:
+            out += embedding_pair(t, {"dat1": "torchao", "dat2": "max"}[kind])
             continue
         r, k = t.shape
         codes, sc = planes(t.name, r, k)
@@ -135,6 +146,8 @@ def main(d):
     c.make_tiny_dir("dir", 1)
     c.put("nv1.dat", c.dat_bytes(nvfp4_model("dat1")))
     c.put("nv2.dat", c.dat_bytes(nvfp4_model("dat2")))
+    for level in "1", "2":
+        c.put("own%s.dat" % level, c.dat_bytes(nvfp4_model("dat" + level, own_head=True)))
     for kind in "ct", "mo":
         os.mkdir(kind)
         c.put(kind + "/model.safetensors", c.st_bytes(
@@ -212,14 +225,56 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
     containers read a >/dev/null
     pack --to dat -o other "$IN/plain.dat"
     cmp other a.dat
-    pack --to safetensors -o b.dat "$IN/plain.dat"
-    cmp b.dat a.safetensors
+    # --to decides where the suffix does not, and does not overrule it: no reader would
+    # open such a file.
+    refuse 'a safetensors is written: expected .safetensors or no suffix' --to safetensors \
+        -o b.dat "$IN/plain.dat"
+    refuse 'found .tok' --to dat -o b.tok "$IN/plain.dat"
+    pack --to safetensors -o b.other "$IN/plain.dat"
+    cmp b.other a.safetensors
     pack --to ckpt --config "$C" -o b "$IN/tied.dat"
     cmp b a.ckpt
     refuse 'container' -o noidea "$IN/plain.dat"
     refuse 'tar' --to tar -o x "$IN/plain.dat"
     refuse 'directory' --to dat -o x/ "$IN/plain.dat"
     refuse 'directory' --to ckpt --config "$C" -o x/ "$IN/tied.dat"
+}
+
+@test "a directory has no suffix of a file, and an output has a name" {
+    local s o
+    for s in dat ckpt gguf safetensors tok; do
+        refuse "-o p.$s: a modelopt model is a directory: expected no suffix of a container" \
+            -q --config "$C" --to modelopt -o p.$s "$IN/tied.dat"
+        refuse "-o p.$s: a compressed-tensors model is a directory" \
+            -q --config "$C" --to compressed-tensors -o p.$s "$IN/tied.dat"
+    done
+    pack --config "$C" --to modelopt -o p "$IN/tied.dat"
+    [ -e p/config.json ]
+    mkdir q
+    for o in ./ . .. / q/. q/.. ''; do
+        refuse "-o \"$o\": expected a path that ends in the name" -q -f --to safetensors -o "$o" "$IN/tied.dat"
+    done
+    cd q
+    ln -s . loop
+    refuse 'ends in no name' -q -f -o loop/ "$IN/tied.dat"
+}
+
+@test "a nibble.json that is damaged or cannot be read is told as the reason" {
+    local n f
+    pack -o d/ "$IN/tied.dat"
+    n=$(stat -c %s d/nibble.json)
+    cp d/nibble.json whole
+    for f in 0 1 $((n / 2)) $((n - 2)); do
+        head -c "$f" whole >d/nibble.json
+        refuse "d/nibble.json: byte " -q -f -o d/ "$IN/plain.dat"
+        [[ ${stderr_lines[0]} == *"it is damaged, so that nobody knows what an earlier run wrote"* ]]
+    done
+    # Another program's is none of ours.
+    echo '{"format":"other"}' >d/nibble.json
+    refuse 'which no earlier run wrote there' -q -f -o d/ "$IN/plain.dat"
+    cp whole d/nibble.json
+    refuse 'd/: exists; -f replaces it' -q -o d/ "$IN/plain.dat"
+    pack -f -o d/ "$IN/plain.dat"
 }
 
 @test "what is contradictory or cannot be written is refused in words" {
@@ -410,6 +465,93 @@ for name, (d, s, data) in got.items():
 PY
 }
 
+# said WORDS OPTION...: success, and one line with just these words behind the name of OUT.
+said() {
+    local words=$1
+    shift
+    run -0 --separate-stderr datpack -f "$@"
+    [ "${stderr#*: *: }" = "$words" ] || { echo "$stderr" && false; }
+}
+
+@test "values that are too small for the type are counted and said" {
+    # 2.98e-8 and less are 0 in f16, 1.5 * 2^-24 is rounded, 2^-24 and 2^-14 are not.
+    put in.safetensors '(lambda bf: [T("a", "bf16", (3,), bf(1, 2**-25, 0)),
+        T("b", "bf16", (9,), bf(-2**-25, 2**-30, 1.5 * 2**-24, 2**-24, 2**-14, -0.0, 65280, 0, -1)),
+        T("c", "bf16", (2,), bf(2**-14, 2**-24))])(
+        lambda *v: b"".join(struct.pack("<f", x)[2:] for x in v))'
+    said '4 values underflowed in f16, 3 of them to 0, most in "b" (3); --dtype bf16 or f32 keeps them' \
+        -o x.dat in.safetensors
+    pack -f -o q.dat in.safetensors
+    cmp x.dat q.dat
+    said '1 value underflowed in f16, 1 of them to 0, most in "a" (1); --dtype bf16 or f32 keeps them' \
+        -s a --dtype f16 -o x.safetensors in.safetensors
+    said '1 value underflowed in f16, 1 of them to 0, most in "a" (1); --dtype f32 keeps them' \
+        --compat seed -s a -o x.dat in.safetensors
+    local d
+    for d in bf16 f32 keep; do
+        run -0 --separate-stderr datpack -f --dtype $d -s a -s c -o x.safetensors in.safetensors
+        [ -z "$stderr" ]
+    done
+    run -0 --separate-stderr datpack -f --dtype bf16 -o x.dat in.safetensors
+    [ -z "$stderr" ]
+    run -0 --separate-stderr datpack -f -s c -o x.dat in.safetensors
+    [ -z "$stderr" ]
+    # Wider ones: just what the target has no normal number for.
+    put wide.safetensors '[T("s", "f32", (4,), struct.pack("<4f", 1e-40, 2**-133, 1 + 2**-20, 2**-140)),
+        T("d", "f64", (4,), struct.pack("<4d", 1e-300, -1e-40, 0.1, 2**-149))]'
+    said '5 values underflowed in bf16, 3 of them to 0, most in "d" (3); --dtype f32 keeps them' \
+        --dtype bf16 -o x.safetensors wide.safetensors
+    said '2 values underflowed in f32, 1 of them to 0, most in "d" (2)' \
+        --dtype f32 -o x.safetensors wide.safetensors
+    # Any number of chunks and threads.
+    put long.safetensors '[T("x", "f32", (200000,), struct.pack("<f", 1e-9) * 200000)]'
+    for d in 1 3; do
+        said '200000 values underflowed in f16, 200000 of them to 0, most in "x" (200000); --dtype bf16 or f32 keeps them' \
+            -j $d --dtype f16 -o x.safetensors long.safetensors
+    done
+}
+
+@test "values that are too large are counted, and what would hold them is said" {
+    put in.safetensors '(lambda bf: [T("ok", "bf16", (1,), bf(1)),
+        T("x", "bf16", (5,), bf(1, -1e5, 65280, 3e38, math.inf))])(
+        lambda *v: b"".join(struct.pack("<f", x)[2:] for x in v))'
+    refuse 'element 1 is -99840, which f16 cannot hold; 3 of 5 values are too large; --dtype bf16 or f32' \
+        -o x.dat in.safetensors
+    refuse '3 of 5 values are too large; --dtype f32' --compat seed -o x.dat in.safetensors
+    refuse '3 of 5 values are too large; --dtype bf16 or f32' --dtype f16 -o x.safetensors in.safetensors
+    pack --dtype bf16 -o x.dat in.safetensors
+    cmp <(datcat --payload x x.dat) <(datcat --payload x in.safetensors)
+    # No reader of a pipe takes it for whole.
+    run -2 --separate-stderr bash -c 'datpack -q -o - in.safetensors >got.dat'
+    run -1 datcat --verify got.dat
+    put long.safetensors '[T("x", "f32", (200000,), struct.pack("<2f", 3.4e38, 3e38) * 100000)]'
+    local j
+    for j in 1 3; do
+        refuse 'element 0 is 3.3999999' -j $j --dtype bf16 -o x.safetensors long.safetensors
+        [[ $stderr == *'100000 of 200000 values are too large; --dtype f32'* ]]
+    done
+    put double.safetensors '[T("x", "f64", (3,), struct.pack("<3d", 1, 1e39, -1e300))]'
+    refuse 'element 1 is 1e+39, which f32 cannot hold; 2 of 3 values are too large' \
+        --dtype f32 -o x.safetensors double.safetensors
+    # Only what keeps them is named.
+    put wide.safetensors '[T("x", "f64", (3,), struct.pack("<3d", 1e5, 3.4e38, 1))]'
+    refuse '2 of 3 values are too large; --dtype f32 keeps them' \
+        --dtype f16 -o x.safetensors wide.safetensors
+    local d
+    for d in f16 bf16; do
+        refuse '2 of 3 values are too large' --dtype $d -o x.safetensors double.safetensors
+        [[ $stderr != *keeps* ]]
+    done
+    python3 - <<'PY'
+from make import *
+ts = c.tiny_model("f32", 1)
+ts[-1].data = ts[-1].data[:-4] + struct.pack("<f", 3.4e38)
+c.put("model.safetensors", c.st_bytes(ts))
+PY
+    refuse '1 of 32 values are too large; --master f32' --config "$C" -o x.ckpt model.safetensors
+    pack --master f32 --config "$C" -o x.ckpt model.safetensors
+}
+
 @test "what f16 cannot hold is refused by tensor and index; nothing is left" {
     local n
     for n in 0 5 262144; do
@@ -436,10 +578,10 @@ PY
     put in.safetensors '[T("i", "i32", (2,), bytes(8)), T("e", "f8_e4m3", (2,), b"80"), T("h", "bf16", (1,), b"\x80\x3f"), T("d", "f64", (1,), bytes(8))]'
     pack --dtype f32 -o a.safetensors in.safetensors
     run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list a.safetensors | cut -f 1,2 | tr '\t\n' ': '"
-    [ "$output" = 'd:f32 e:f8_e4m3 h:f32 i:i32 ' ]
+    [ "$output" = 'd:f32 h:f32 i:i32 e:f8_e4m3 ' ]
     pack --dtype keep -o k.safetensors in.safetensors
     run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list k.safetensors | cut -f 1,2 | tr '\t\n' ': '"
-    [ "$output" = 'd:f64 e:f8_e4m3 h:bf16 i:i32 ' ]
+    [ "$output" = 'd:f64 i:i32 h:bf16 e:f8_e4m3 ' ]
     pack -o k.dat in.safetensors
     run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list k.dat | cut -f 1,2 | LC_ALL=C sort | tr '\t\n' ': '"
     [ "$output" = 'd:f64 e:f8_e4m3 h:f16 i:i32 ' ]
@@ -648,7 +790,7 @@ assert got == dict(c.TINY, tie_word_embeddings=False), got'
     pack --config "$C" --dtype f16 -o o.safetensors "$IN/nv1.dat"
     run ! has_head o.safetensors
     # --untie keeps it, dequantized.
-    pack -f --untie --config "$C" --dtype f32 -o o.safetensors "$IN/nv1.dat"
+    pack -f --untie --config "$C" --dtype f32 -o o.safetensors "$IN/own1.dat"
     python3 - <<'PY'
 from make import *
 d, s, got = payloads("o.safetensors")["lm_head.weight"]
@@ -664,6 +806,78 @@ p = payloads("f.dat")
 assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
     pack --dtype f16 -o g.dat "$IN/ct"
     has_head g.dat
+}
+
+@test "head: an NVFP4 pair of its own is not dropped without a word" {
+    local in o own='weights of its own'
+    for in in own1 own2; do
+        pack -f --config "$C" -o o.dat "$IN/$in.dat" # as it is, it stays
+        cmp o.dat "$IN/$in.dat"
+        for o in x.ckpt x.safetensors x/; do
+            refuse "$own" -q --config "$C" -o $o "$IN/$in.dat"
+            pack --tie --config "$C" -o $o "$IN/$in.dat"
+            run ! has_head "${o%/}"
+            [ "$(tied_flag "${o%/}")" = True ]
+            rm -r "${o%/}"*
+            pack --untie --config "$C" -o $o "$IN/$in.dat"
+            [ "$(tied_flag "${o%/}")" = False ]
+            rm -r "${o%/}"*
+        done
+        for o in modelopt compressed-tensors; do
+            refuse "$own" -q --to $o --share-scale qkv,gate_up --config "$C" -o x "$IN/$in.dat"
+        done
+        refuse "$own" -q --dtype f16 --config "$C" -o x.dat "$IN/$in.dat"
+        refuse "$own" -q --like "$IN/nohead.dat" --config "$C" -o x.safetensors "$IN/$in.dat"
+        # What --untie keeps: its values.
+        pack -f --untie --master f32 --config "$C" -o u.ckpt "$IN/$in.dat"
+        datcat -q --diff --atol 0 --rtol 0 -s lm_head.weight "$IN/$in.dat" u.ckpt
+    done
+    refuse "$own" -q --compat seed --quant native --config "$C" -o x.dat "$IN/own2.dat"
+    # One code of one block, or one scale, that no quantizer would have chosen.
+    python3 - <<'PY'
+from make import *
+for part in "qdata", "scale":
+    ts = nvfp4_model("dat1")
+    [t] = [t for t in ts if t.name == "lm_head.weight." + part]
+    n = len(t.data) // 2
+    t.data = t.data[:n] + bytes([t.data[n] ^ (4 if part == "qdata" else 8)]) + t.data[n + 1:]
+    c.put(part + ".dat", c.dat_bytes(ts))
+PY
+    refuse "$own" -q --config "$C" -o x.ckpt qdata.dat
+    refuse "$own" -q --config "$C" -o x.ckpt scale.dat
+}
+
+@test "head: the pair that any quantizer makes of the embedding is a copy" {
+    local q options
+    # In the precision that the embedding is in, and from a wider one.
+    put wide.safetensors 'c.tiny_model("f32", 1)[1:] + [T("model.embed_tokens.weight", "f32", (48, 32),
+        (lambda r: struct.pack("<1536f", *[r.gauss(0, .02) * 2.0 ** -r.choice((0, 0, 0, 9)) for i in range(1536)]))(
+        random.Random(3)))]'
+    for q in torchao native sweep1 max 'max --variant modelopt' 4over6 '4over6 --criterion mae' \
+        sweep 'sweep --exhaustive' 'sweep1 --exhaustive'; do
+        # shellcheck disable=SC2086
+        nvquant -q --quant $q --config "$C" -f -o a.dat wide.safetensors
+        python3 - <<'PY'
+from make import *
+ts = reference.read_tensors("a.dat")
+for wide, narrow in ("f32", "f16"), ("f32", "bf16"):
+    out = [T(t.name, narrow, t.shape, reference.store(narrow, reference.load(wide, t.data)))
+           if t.dtype == wide and t.name.endswith(".weight") else t for t in ts]
+    c.put(narrow + ".dat", c.dat_bytes(out))
+PY
+        for options in a f16 bf16; do
+            pack -f --config "$C" -o o.ckpt $options.dat
+            run ! has_head o.ckpt
+        done
+    done
+    # A head of other weights, of the size of the embedding's, is none.
+    put other.safetensors '[T("lm_head.weight", "f32", (48, 32),
+        (lambda r: struct.pack("<1536f", *[r.gauss(0, .02) for i in range(1536)]))(random.Random(4)))]'
+    datpack -q -o both.safetensors wide.safetensors other.safetensors
+    for q in torchao sweep; do
+        nvquant -q --quant $q -f -o both.dat both.safetensors
+        refuse 'weights of its own' -q --config "$C" -o x.ckpt both.dat
+    done
 }
 
 # ---- NVFP4 ------------------------------------------------------------------
@@ -882,6 +1096,91 @@ for row, (name, shape) in enumerate(c.model_table(c.TINY)):
 PY
 }
 
+@test "standard input that is another container is said to be that" {
+    local f
+    pack --init 3 --config "$C" -o m.safetensors
+    pack --init 3 --config "$C" -o m.ckpt
+    for f in safetensors ckpt; do
+        run -2 --separate-stderr datpack -q -o x.dat - <m.$f
+        [[ $stderr == "datpack: <stdin>: begins like a $f, and standard input is read as a dat; name the file instead" ]]
+    done
+    # What is no container keeps its own words.
+    printf '\2\3a\0b%020d' 0 >bad
+    run -2 --separate-stderr datpack -q -o x.dat - <bad
+    [[ $stderr == *"a name with a NUL byte"* ]]
+}
+
+@test "an NVFP4 tensor without one of its parts: no model; plain data are warned of" {
+    local up=model.layers.1.mlp.up_proj part
+    nvquant -q -o n.dat "$IN/dir"
+    datpack -q --to modelopt -o mo/ "$IN/dir"
+    python3 - <<'PY'
+import os, shutil, containers as c, nvfp4
+up = "model.layers.1.mlp.up_proj."
+def lacks(ts, *parts):
+    return [t for t in ts if t.name not in [up + p for p in parts]]
+ts = nvfp4.read_tensors("n.dat")
+c.put("codes.dat", c.dat_bytes(lacks(ts, "weight.qdata")))
+c.put("scale2.dat", c.dat_bytes(lacks(ts, "weight.qdata", "weight.scale")))
+c.put("mo/model.safetensors", c.st_bytes(lacks(nvfp4.read_tensors("mo"), "weight"), {"format": "pt"}))
+PY
+    for part in codes scale2; do
+        run -0 --separate-stderr datpack -o $part.safetensors $part.dat
+        [[ $stderr == *"NVFP4 pair of \"$up\" is shown as plain entries: it has no codes"* ]]
+        [ "$(grep -c 'NVFP4 pair' <<<"$stderr")" -eq 1 ]
+        refuse "$up" -q --config "$C" -o x.safetensors $part.dat
+    done
+    refuse "$up" -o x.dat mo
+    cp "$C" config.json # beside it
+    refuse 'is a part of an NVFP4 tensor that lacks another part; -x leaves it out' \
+        -q -o x.safetensors codes.dat
+    pack -x "$up*" -o x.safetensors codes.dat
+}
+
+@test "--init: a range whose draws overflow is refused" {
+    local d
+    python3 - <<'PY'
+from make import *
+for name, d, range in [("f32", "float32", 1e38), ("f32more", "float32", 1e39),
+                       ("bf16", "bfloat16", 6.95e37), ("f16", "float16", 13400),
+                       ("good32", "float32", 6.9e37), ("good", "bfloat16", 6.9e37),
+                       ("good16", "float16", 13300)]:
+    c.put(name + ".json", config(torch_dtype=d, initializer_range=range).encode())
+PY
+    for d in f32 f32more bf16 f16; do
+        refuse "$d.json: initializer_range: " --init 1 --config $d.json -o x.safetensors
+        refuse "$d.json: initializer_range: " --init 1 --config $d.json --master f32 -o x.ckpt
+    done
+    for d in good32 good good16; do
+        pack --init 1 --config $d.json -o $d.safetensors
+        [ "$(datcat --stats $d.safetensors --ndjson | grep -c '"inf":0')" -gt 3 ]
+    done
+}
+
+@test "torch_dtype: null, prefixed and unknown are no obstacle where it is not needed" {
+    local d
+    pack --init 3 --config "$C" -o plain.safetensors
+    for d in null '"float64"' '"auto"' '"torch.bfloat16"'; do
+        mkdir m
+        cp plain.safetensors m/model.safetensors
+        sed "s/\"torch_dtype\": \"bfloat16\"/\"torch_dtype\": $d/" "$C" >m/config.json
+        run -1 cmp -s m/config.json "$C"
+        pack -f -o x.ckpt m
+        run -0 --separate-stderr datcat --verify m
+        [[ $output == *"names and shapes are those of the configuration"* ]]
+        case $d in
+        *float64* | *auto*) refuse 'm/config.json: torch_dtype: --init expects bfloat16' \
+            --init 3 --config m/config.json -o y.safetensors ;;
+        *)
+            pack -f --init 3 --config m/config.json -o y.safetensors
+            cmp <(datcat --hash plain.safetensors | grep -v '  \*$') \
+                <(datcat --hash y.safetensors | grep -v '  \*$')
+            ;;
+        esac
+        rm -r m
+    done
+}
+
 @test "--init: statistics, seeds, and every shape of configuration" {
     python3 - <<'PY'
 from make import *
@@ -1059,7 +1358,7 @@ PY
     for size in 1 4K 8192 1M; do
         pack --shard-size $size --config "$C" -o d$size/ "$IN/tied.dat"
         run -0 datcat --diff d$size "$IN/tied.dat"
-        cmp d$size/config.json "$C"
+        sed 's/"bfloat16"/"float16"/' "$C" | cmp - d$size/config.json # as the weights are
     done
     [ -e d1M/model.safetensors ]
     [ ! -e d1M/model.safetensors.index.json ]
@@ -1086,6 +1385,93 @@ PY
     done
 }
 
+@test "config.json names the dtype that is written, and keeps the rest verbatim" {
+    local d name key
+    # written NAME DIR: its configuration is that of $C with this dtype.
+    written() {
+        sed "s/\"bfloat16\"/\"$1\"/" "$C" | cmp - "$2/config.json"
+        python3 -c '
+import json, sys
+assert json.load(open(sys.argv[1] + "/nibble.json"))["config"] == json.load(
+    open(sys.argv[1] + "/config.json"))' "$2"
+    }
+    for d in f16 bf16 f32; do
+        case $d in
+        f16) name=float16 ;;
+        bf16) name=bfloat16 ;;
+        f32) name=float32 ;;
+        esac
+        pack --dtype $d --config "$C" -f -o d/ "$IN/tied.dat"
+        written "$name" d
+        # From there on, too; elsewhere the configuration is what it was.
+        pack -f -o e/ d
+        written "$name" e
+        pack --dtype $d --config "$C" -f -o d.safetensors "$IN/tied.dat"
+        datcat -q --meta d.safetensors | grep -q '"torch_dtype": *"bfloat16"'
+    done
+    pack --master f32 --config "$C" -o m.ckpt "$IN/tied.dat"
+    datcat -q --meta m.ckpt | grep -q '"torch_dtype": *"bfloat16"'
+    pack -f -o d/ m.ckpt
+    written float32 d
+    # NVFP4 does not count, the embedding does.
+    pack --config "$C" -f -o d/ "$IN/nv2.dat"
+    written float16 d
+    put norms.safetensors '[T(t.name, "f32", t.shape, bytes(4 * c.numel(t.shape)))
+        for t in c.tiny_model("f16", 1) if "embed" not in t.name]'
+    pack --config "$C" -f -o d/ "$IN/nohead.dat" norms.safetensors
+    written float16 d
+    # Without it the most of the rest; without any float what was there.
+    pack --config "$C" -f -o d/ -x '*embed*' "$IN/nohead.dat" norms.safetensors
+    written float32 d
+    put int.dat '[T("x", "i32", (1,), bytes(4))]'
+    pack --config "$C" -f -o d/ int.dat
+    cmp d/config.json "$C"
+    # For other programs.
+    pack --config "$C" --dtype keep --to modelopt -f -o d/ "$IN/tied.dat"
+    python3 -c 'import json; assert json.load(open("d/config.json"))["torch_dtype"] == "float16"'
+    # The other key, both, and none; also of a model that is not ours.
+    for key in dtype torch_dtype both; do
+        case $key in
+        both) sed 's/"torch_dtype": "bfloat16"/"dtype": "bfloat16", "torch_dtype" :"bfloat16"/' "$C" >c.json ;;
+        *) sed "s/\"torch_dtype\"/\"$key\"/" "$C" >c.json ;;
+        esac
+        pack --config c.json -f -o d/ "$IN/tied.dat"
+        sed 's/"bfloat16"/"float16"/g' c.json | cmp - d/config.json
+    done
+    # None: it gets one, at the end; a checkpoint keeps the text.
+    python3 - "$C" <<'PY'
+import json, sys
+c = json.load(open(sys.argv[1]))
+del c["torch_dtype"]
+open("lines.json", "w").write(json.dumps(c, indent=4) + "\n")
+open("line.json", "w").write(json.dumps(c) + "\n")
+PY
+    for key in lines line; do
+        pack --config $key.json -f -o d/ "$IN/tied.dat"
+        python3 - $key.json <<'PY'
+import sys
+old, new = open(sys.argv[1]).read(), open("d/config.json").read()
+end = old.rindex("\n}") if "\n}" in old else old.rindex("}")
+space = "\n  " if "\n}" in old else " "
+assert new == old[:end] + "," + space + '"torch_dtype": "float16"' + old[end:], new
+PY
+        pack -f -o again/ d
+        cmp again/config.json d/config.json
+    done
+    pack --config line.json -f -o x.ckpt "$IN/tied.dat"
+    datcat --meta x.ckpt >meta
+    run ! grep -q torch_dtype meta
+    pack --config line.json --to modelopt -f -o d/ "$IN/tied.dat"
+    python3 -c 'import json; assert json.load(open("d/config.json"))["torch_dtype"] == "bfloat16"'
+    cp -r "$IN/dir" src
+    echo '{"model_type": "other", "text_config": {"dtype": "x"}, "dtype": "bfloat16"}' >src/config.json
+    pack --dtype f32 -f -o d/ src
+    sed 's/"bfloat16"/"float32"/' src/config.json | cmp - d/config.json
+    echo '{}' >src/config.json
+    pack --dtype f32 -f -o d/ src
+    [ "$(cat d/config.json)" = '{"torch_dtype": "float32"}' ]
+}
+
 @test "tokenizer's and generation's files go along" {
     cp -r "$IN/dir" src
     local f
@@ -1103,6 +1489,22 @@ PY
     pack -o b/ src/m.dat
     cmp src/tokenizer.json b/tokenizer.json
     cmp src/generation_config.json b/generation_config.json
+    # The card and the licenses of a directory, too; beside a file they may be those of
+    # something else.
+    echo '# a model' >src/README.md
+    echo terms >src/LICENSE
+    echo more >src/LICENSE.txt
+    mkdir src/LICENSES
+    pack -f -o a/ src
+    for f in README.md LICENSE LICENSE.txt; do
+        cmp src/$f a/$f
+        grep -q "\"$f\"" a/nibble.json
+    done
+    [ ! -e a/LICENSES ]
+    pack -f -o a/ src
+    cmp src/README.md a/README.md
+    pack -f -o b/ src/m.dat
+    [ ! -e b/README.md ]
     # Not into a single file's directory.
     mkdir c
     pack -o c/m.safetensors src
@@ -1233,6 +1635,77 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     cmp o.dat before
 }
 
+# stays NAME: a file of that name in d/ is not ours, and d/ is not replaced.
+stays() {
+    echo "mine $1" >"d/$1"
+    refuse "holds \"$1\"" -q -f -o d/ "$IN/plain.dat"
+    [ "$(cat "d/$1")" = "mine $1" ]
+    rm "d/$1"
+}
+
+@test "-f replaces what an earlier run wrote into a directory, and nothing else" {
+    local f
+    cp -r "$IN/dir" src
+    echo '{}' >src/tokenizer.json
+    pack --shard-size 4K -o d/ src
+    python3 - <<'PY'
+import json, os
+files = json.load(open("d/nibble.json"))["files"]
+assert files == sorted(os.listdir("d")) and "tokenizer.json" in files, files
+PY
+    cp -r d before
+    for f in README.md notes.txt mine.json LICENSE .gitattributes vocab.json x.jinja \
+        model.safetensors mine.safetensors spm.model; do
+        stays "$f"
+        diff -r d before
+    done
+    : >d/$'odd\xff\n'
+    refuse '"odd\xff\n"' -q -f -o d/ "$IN/plain.dat"
+    rm d/$'odd\xff\n'
+    mkdir d/sub
+    refuse '"sub"' -q -f -o d/ "$IN/plain.dat"
+    rmdir d/sub
+    # Of the old one nothing stays.
+    pack -f -o d/ "$IN/plain.dat"
+    [ "$(ls -A d)" = $'model.safetensors\nnibble.json' ]
+    pack -f --to modelopt --config "$C" -o d/ "$IN/tied.dat"
+    pack -f -o d/ "$IN/plain.dat"
+    # A directory of somebody else's, by whatever it tells of itself.
+    mkdir e
+    cp "$IN/tiny.safetensors" e/model.safetensors
+    refuse model.safetensors -q -f -o e/ "$IN/plain.dat"
+    for f in '{}' '{"format":"nibble-1","files":1}' '{"format":"nibble-1","files":["a\u0000"]}' \
+        '{"format":"nibble-1","files":["nibble.json"]}'; do
+        echo "$f" >e/nibble.json
+        refuse '"' -q -f -o e/ "$IN/plain.dat"
+    done
+    cmp e/model.safetensors "$IN/tiny.safetensors"
+}
+
+@test "a directory of a version without a list: only names that it wrote are replaced" {
+    local f
+    # unlisted: as d/nibble.json was then.
+    unlisted() {
+        sed -i 's/"files":\[[^]]*\],//' d/nibble.json
+        run ! grep -q '"files"' d/nibble.json
+    }
+    cp -r "$IN/dir" src
+    echo '{}' >src/tokenizer.json
+    pack --shard-size 4K -o d/ src
+    unlisted
+    # Whose the tokenizer.json is, nobody knows.
+    refuse 'holds "tokenizer.json"' -q -f -o d/ "$IN/plain.dat"
+    rm d/tokenizer.json
+    for f in README.md LICENSE notes.txt mine.json model-1-of-2.safetensors tokenizer.json \
+        vocab.json generation_config.json chat_template.jinja; do
+        stays "$f"
+    done
+    pack -f --to modelopt --config "$C" -o d/ "$IN/tied.dat"
+    unlisted
+    pack -f -o d/ "$IN/plain.dat"
+    [ "$(ls -A d)" = $'model.safetensors\nnibble.json' ]
+}
+
 @test "an output directory that holds an input is not replaced" {
     mkdir d e
     cp "$IN/tied.dat" d/in.dat
@@ -1245,6 +1718,59 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     cp "$IN/tied.dat" f/sub/ref.dat
     refuse f -q -f --like f/sub/ref.dat -o f/ "$IN/tied.dat"
     [ -e f/sub/ref.dat ]
+}
+
+@test "an output directory that holds an input by another name is not replaced" {
+    local sum
+    pack -o md/ --config "$C" "$IN/tied.dat"
+    sum=$(find md -type f -exec sha256sum {} + | sort)
+    mkdir x
+    ln -s ../md/model.safetensors x/
+    cp md/config.json x
+    refuse 'md/: is an input, too' -q -f --dtype f16 -o md/ x
+    ln -s md/model.safetensors lnk.safetensors
+    refuse 'md/: is an input, too' -q -f -o md/ lnk.safetensors
+    ln md/model.safetensors hard.safetensors
+    refuse 'md/: is an input, too' -q -f -o md/ hard.safetensors
+    rm -r x
+    mkdir x
+    cp md/model.safetensors x
+    ln -s ../md/config.json x/
+    refuse 'md/: is an input, too' -q -f -o md/ x
+    [ "$(find md -type f -exec sha256sum {} + | sort)" = "$sum" ]
+    # Copies are nobody's input.
+    cp md/model.safetensors copy.safetensors
+    pack -f -o md/ copy.safetensors
+}
+
+@test "what belongs to an input is never the output" {
+    local f
+    pack -o m.dat "$IN/tied.dat"
+    pack -o md/ --config "$C" "$IN/tied.dat"
+    for f in tokenizer.json README.md hf_quant_config.json; do
+        echo '{}' >md/$f
+    done
+    cp -r md before
+    cp m.dat.json sidecar
+    refuse 'm.dat.json: is an input, too' -q -f --to safetensors -o m.dat.json m.dat
+    cmp m.dat.json sidecar
+    for f in config.json tokenizer.json README.md hf_quant_config.json nibble.json; do
+        refuse "md/$f: is an input, too" -q -f --to safetensors -o md/$f md
+        refuse "md/$f: is an input, too" -q -f --to safetensors --like md -o md/$f m.dat
+    done
+    # A sidecar is written, too.
+    refuse 'md/nibble.json: is an input, too' -q -f --to dat -o md/nibble md
+    diff -r md before
+    # Beside a file: what goes along with it.
+    mkdir beside
+    cp m.dat beside
+    echo '{}' >beside/tokenizer.json
+    refuse tokenizer.json -q -f --to safetensors -o beside/tokenizer.json beside/m.dat
+    # Other names there are free.
+    pack -o md/x.dat md
+    pack -f -o md/x.dat md
+    pack -o beside/config.json --to safetensors beside/m.dat
+    cmp md/model.safetensors before/model.safetensors
 }
 
 @test "an input is never the output" {
@@ -1320,6 +1846,48 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     cp "$IN/tiny.safetensors" comp/model.safetensors
     mkdir comp/tokenizer.json
     refuse tokenizer.json -q -o y/ comp
+}
+
+@test "a scale that a dialect cannot hold is said to be of its file, not of --init" {
+    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    datpack -q --init 1 --config config.json -o m.safetensors
+    python3 - <<'PY'
+import json, struct
+d = open("m.safetensors", "rb").read()
+n = struct.unpack("<Q", d[:8])[0]
+h, body = json.loads(d[8:8 + n]), bytearray(d[8 + n:])
+del h["__metadata__"]
+t = h["model.layers.0.mlp.down_proj.weight"]
+assert t["dtype"] == "F32"
+a, b = t["data_offsets"]
+body[a:b] = struct.pack("<f", 1e-41) * ((b - a) // 4)
+head = json.dumps(h).encode()
+open("small.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + body)
+PY
+    run -2 --separate-stderr datpack -q --to compressed-tensors -o out --config config.json \
+        --dtype nvfp4 small.safetensors
+    [[ $stderr == 'datpack: small.safetensors: "model.layers.0.mlp.down_proj.weight_global_scale": '* ]]
+    [ ! -e out ]
+}
+
+@test "a configuration whose weights do not add up to a number is refused" {
+    # 2^56 bytes a layer: the sum over 256 of them is 2^64, which is 0.
+    cat >huge.json <<'JSON'
+{"model_type": "qwen3", "hidden_size": 1048576, "num_hidden_layers": 256, "num_attention_heads": 65536,
+ "num_key_value_heads": 65536, "head_dim": 65536, "intermediate_size": 16, "vocab_size": 16,
+ "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000, "hidden_act": "silu",
+ "tie_word_embeddings": true, "attention_bias": false, "torch_dtype": "float32"}
+JSON
+    local o before
+    before=$(ls -A)
+    for o in x.dat x.safetensors x.ckpt x/; do
+        # shellcheck disable=SC2016  # for the inner shell
+        run -2 --separate-stderr bash -c 'ulimit -f 100000
+            timeout 20 datpack -q --init 1 --config huge.json -o "$1"' bash "$o"
+        [ -z "$output" ]
+        [[ $stderr == "datpack: "*"asks for more than 2^56 weights"* ]] || { echo "$stderr" && false; }
+        [ "$(ls -A)" = "$before" ]
+    done
 }
 
 @test "empty files and files of nothing" {

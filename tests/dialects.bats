@@ -101,6 +101,25 @@ KINDS='modelopt compressed-tensors'
     done
 }
 
+@test "one level through a directory: a checkpoint takes its quantizer" {
+    local k q
+    for q in torchao native sweep1; do
+        nvquant -q --quant $q -f -o q.dat "$IN/dir"
+        for k in $KINDS; do
+            pack --to $k -f -o d/ q.dat
+            run -0 --separate-stderr datpack -f -o q.ckpt d
+            [[ $stderr == *"have one level of scales, so the forward pass quantizes by $q,"* ]]
+            datcat --meta q.ckpt >meta
+            grep -q "\"name\": *\"$q\"" meta
+        done
+    done
+    # Two levels are two.
+    nvquant -q -f -o q.dat "$IN/dir"
+    pack --to modelopt -f -o d/ q.dat
+    run -0 --separate-stderr datpack -f -o q.ckpt d
+    [ -z "$stderr" ]
+}
+
 @test "an untied head stays as it is, and is in ignore" {
     local k
     reference quantize "$IN/bf16/m.dat" ref.dat
@@ -214,6 +233,61 @@ PY
     done
 }
 
+@test "a partly quantized W4A4 model with a quantized head is carried over as it is" {
+    local k other
+    for k in $KINDS; do
+        other=${KINDS/$k/}
+        other=${other// /}
+        nvmodel partly $k src.$k "$IN/sweep.dat"
+        pack --to $k -o same.$k/ src.$k
+        nvmodel unchanged src.$k same.$k
+        # Every scale finds back, multiplier or divisor.
+        pack --to "$other" -o there.$k/ src.$k
+        pack --to $k -o back.$k/ there.$k
+        nvmodel unchanged src.$k back.$k
+        # And both are read again: the head is still there.
+        run -0 datcat -l there.$k
+        [[ $output == *lm_head.weight* ]]
+    done
+}
+
+@test "plain projections beside NVFP4 are quantized when that is asked for" {
+    local k
+    for k in $KINDS; do
+        nvmodel partly $k src.$k "$IN/sweep.dat"
+        run -0 --separate-stderr datpack --to $k --dtype nvfp4 -o all.$k/ src.$k
+        # Some have no activation scale now, so none is kept, which is said.
+        [[ $stderr == *"activation scales"*"weight-only"* ]]
+        run -0 datcat -l all.$k
+        [[ $output == *lm_head.weight* && $output != *input_scale* && $output != *input_global* ]]
+        run ! grep -q '"lm_head"\|o_proj"' all.$k/config.json
+        run -0 datcat --ndjson -s '*.o_proj.weight' all.$k
+        [ "$(grep -c '"dtype":"nvfp4"' <<<"$output")" -eq 2 ]
+    done
+}
+
+@test "activation scales: dropping them is said, a bad one is refused" {
+    local k
+    for k in $KINDS; do
+        run -0 --separate-stderr datpack --tie -o $k.dat "$IN/$k.w4a4"
+        [[ $stderr == *"14 activation scales"*"left out"* ]]
+        run -0 --separate-stderr datpack --dtype bf16 -o $k.safetensors "$IN/$k.w4a4"
+        [[ $stderr == *"14 activation scales"*"left out"* ]]
+        run -0 --separate-stderr datpack --tie -o none.$k.dat "$IN/$k.none"
+        [[ $stderr != *"activation scales"* ]]
+        python3 - "$IN" $k <<'PY'
+import sys, nvmodel, containers as c
+there, kind = sys.argv[1:]
+o = nvmodel.Foreign(kind, there + "/sweep.dat")
+nvmodel.w4a4(o)
+name = [n for n in o.t if ".input_" in n][3]
+o.put(name, "f32", o.t[name].shape, nvmodel.f32(-1.0))
+o.write("bad." + kind)
+PY
+        refuse "activation scale" --to $k -o x/ bad.$k
+    done
+}
+
 @test "another writer's directory: multiplier and divisor, codes and scales as they are" {
     local k
     for k in $KINDS; do
@@ -312,6 +386,9 @@ gguf_or_skip() {
     pack -j 1 --to gguf -o other "$IN/gguf"
     cmp other m.gguf
     # What stands in it is listed and verified.
+    run -0 datcat --meta m.gguf
+    [[ $output == *'"general.tensor_extra.name":{"items":7,"of":"string"}'* ]]
+    [[ $output == *'"general.tensor_extra.prec_a4":{"items":7,"of":"bool"}'* ]]
     run -0 datcat -q m.gguf
     run -0 datcat -q --verify m.gguf
     run -0 datcat -q --map m.gguf
@@ -333,6 +410,52 @@ gguf_or_skip() {
     done
     pack -o n.gguf m.gguf
     nvmodel gguf n.gguf ref.dat
+}
+
+@test "GGUF: activation scales and a quantized head go along" {
+    gguf_or_skip
+    pack --to modelopt -o m/ "$IN/gguf"
+    python3 - <<'PY'
+import json, nvfp4, nvmodel, containers as c
+ts = nvfp4.read_tensors("m")
+done = [t.name[:-7] for t in ts if t.dtype == "u8"]
+ts += [c.Tensor(x + ".input_scale", "f32", (), nvmodel.f32(.25 + i))
+       for i, x in enumerate(done)]
+head = {t.name: t for t in ts}
+for a in ".weight", ".weight_scale", ".weight_scale_2", ".input_scale":
+    up = head["model.layers.0.mlp.up_proj" + a]     # [128, 64], so 25 of it
+    k = 1 if "_2" in a or "input" in a else 25
+    shape = (3200, *up.shape[1:]) if k > 1 else up.shape
+    ts.append(c.Tensor("lm_head" + a, up.dtype, shape, up.data * k))
+c.put("m/model.safetensors", c.st_bytes(sorted(ts, key=lambda t: t.name),
+                                        {"format": "pt"}))
+o = json.load(open("m/config.json"))
+o["tie_word_embeddings"] = False
+q = o["quantization_config"]
+q["quant_algo"], q["ignore"] = "NVFP4", []
+q["config_groups"]["group_0"]["input_activations"] = q["config_groups"]["group_0"]["weights"]
+json.dump(o, open("m/config.json", "w"))
+h = json.load(open("m/hf_quant_config.json"))
+h["quantization"].update(quant_algo="NVFP4", exclude_modules=[])
+json.dump(h, open("m/hf_quant_config.json", "w"))
+PY
+    cp "$IN/gguf/tokenizer.json" m
+    pack -o m.gguf m
+    python3 - <<'PY'
+import nvmodel, nvfp4
+g = nvmodel.Gguf("m.gguf")
+assert not [k for k in g.kv if "tensor_extra" in k], "weight-only, it says"
+g = g.tensors
+m = {t.name: t for t in nvfp4.read_tensors("m")}
+assert g["output.weight"][0] == "nvfp4"
+for ours, theirs in (("lm_head", "output"), ("model.layers.0.self_attn.k_proj",
+                                             "blk.0.attn_k")):
+    assert g[theirs + ".input_scale"] == ("f32", [1], m[ours + ".input_scale"].data)
+    assert g[theirs + ".scale"] == ("f32", [1], m[ours + ".weight_scale_2"].data)
+PY
+    cp "$IN/gguf/tokenizer.json" .
+    pack --to modelopt -o back/ m.gguf
+    nvmodel unchanged m back
 }
 
 @test "GGUF: rows that are no multiple of 64, no tokenizer, unshared scales" {

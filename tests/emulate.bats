@@ -48,6 +48,32 @@ broken() {
     NIBBLE_EMULATE_SM=120 run -0 "$CHECK" programs
 }
 
+# bats test_tags=native,nosan
+@test "the memory report of a GPU has its figures, and says whether it shares the machine's memory" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    PATH=$NIBBLE_BIN:$PATH
+    cd "$BATS_TEST_TMPDIR"
+    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    datpack -q --init 3 --config config.json --to ckpt -o m.ckpt
+    printf '1 2 3 4\n5 6 7 8 9\n' | tokenize -q --input ids -o d.tok
+    local set
+    for set in '' 1; do
+        NIBBLE_EMULATE_INTEGRATED=$set
+        [ -z "$set" ] || export NIBBLE_EMULATE_INTEGRATED
+        trainstep -q --device cuda -d d.tok -n 2 --memory-report m.json m.ckpt >/dev/null
+        python3 -c "import json
+m = json.load(open('m.json'))
+assert m['Device'] == 'cuda' and m['UnifiedMemory'] is bool('$set'), m
+for s in m['Samples']:
+    # Of 8 GB; what others take, and the driver, is none here.
+    assert 0 < s['DeviceUsedMiB'] <= s['DevicePeakMiB'] < 1024, s
+    assert s['DeviceUsedMiB'] <= s['PidMemoryMiB'] <= s['DeviceUsedMiB'] + s['DeviceDriverMiB'] + 1, s
+    assert abs(s['TotalMemoryMiB'] - s['DeviceUsedMiB']) <= 2, s
+    assert s['HostRssMiB'] > 0
+assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
+    done
+}
+
 # bats test_tags=slow,native,nosan
 @test "a barrier that some threads do not come to is found" {
     # shellcheck disable=SC2016  # for perl

@@ -124,6 +124,7 @@ static const struct {
     { "ENODEV", ENODEV }, { "EINVAL", EINVAL },         { "EMFILE", EMFILE },
     { "EFBIG", EFBIG },   { "ENOSPC", ENOSPC },         { "EROFS", EROFS },
     { "ENOSYS", ENOSYS }, { "EOPNOTSUPP", EOPNOTSUPP }, { "EDQUOT", EDQUOT },
+    { "ENOLCK", ENOLCK }, { "ENOTSUP", ENOTSUP },
 };
 
 enum act { PASS, FAIL, SHORT, NOOP, DELAY, STOP, KILL };

@@ -1,20 +1,23 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, lines, stderr, stderr_lines: set by run
+# shellcheck disable=SC2154  # output, lines, status, stderr, stderr_lines: set by run or paused
 # shellcheck disable=SC2016  # $1 is for the inner shell
 # generate: against the model in plain Python (qwen3.py), and against itself where two
 # ways must give the same.  Models are random ones.
 
 bats_require_minimum_version 1.5.0
+load paused
 
 setup_file() {
     export PYTHONDONTWRITEBYTECODE=1
     BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
     HERE=$BATS_TEST_DIRNAME
     M=$BATS_FILE_TMPDIR/m
+    FAILIO_SO=${NIBBLE_FAILIO:-$HERE/../build/failio.so}
     PATH=$BIN:$PATH
-    export BIN HERE M PATH
+    export BIN HERE M PATH FAILIO_SO
+    export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
     mkdir "$M"
     cd "$M" || return
     # Ids only: tied and untied.
@@ -384,6 +387,56 @@ assert re.sub("\ufffd+", "?", text) == re.sub("\ufffd+", "?", want)
 PY
 }
 
+@test "a terminal does not obey what the model says; a pipe gets it as it is" {
+    mkdir evil
+    # Tokens are bytes, and 41 that somebody has chosen.
+    python3 - "$HERE" <<'PY'
+import json, subprocess, sys
+subprocess.run(["python3", sys.argv[1] + "/tok.py", "tokenizer", "t.json"], check=True)
+t = json.load(open("t.json"))
+for i in range(259, 300):
+    t["added_tokens"].append({
+        "id": i, "special": False, "single_word": False, "lstrip": False,
+        "rstrip": False, "normalized": False,
+        "content": "\x1b]0;x\x07\u009b31m\u202e\u2066\x7f\u00f6\tb\\\n%d" % i})
+json.dump(t, open("evil/tokenizer.json", "w"))
+PY
+    qwen config evil/config.json vocab_size=300
+    datpack -q --init 1 --config evil/config.json -o evil/m.safetensors
+    local bad='[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae|\xe2\x81[\xa6-\xa9]' o
+    local how="--template none -n 400 --temp 100 --seed 3 --ignore-eos evil/m.safetensors"
+    for o in '-p x' '-p x --json' '-p x --stop ööö' "-p x --stop $(printf '\\202é')"; do
+        # shellcheck disable=SC2086  # several words
+        generate $o $how >pipe
+        [[ $o == *--json* ]] ||
+            LC_ALL=C grep -qaP '\x1b\]0;x\x07\xc2\x9b31m\xe2\x80\xae\xe2\x81\xa6\x7f' pipe
+        script -qec "generate $o $how" /dev/null | sed 's/\r$//' >shown
+        LC_ALL=C run -1 grep -aP "$bad" shown
+        python3 - "$o" <<'PY'
+import json, re, sys
+pipe, shown = open("pipe", "rb").read(), open("shown", "rb").read()
+if "--json" in sys.argv[1]:
+    pipe, shown = json.loads(pipe), json.loads(shown)
+    del pipe["timing"], shown["timing"]
+else:
+    def esc(m):
+        return b"".join(b"\\x%02x" % b for b in m.group())
+    # Characters as they stand, bad ones and controls as their bytes.
+    out = pipe.decode("utf-8", "surrogateescape")
+    unsafe = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
+                        "\u2066-\u2069\udc80-\udcff]")
+    pipe = unsafe.sub(lambda m: "".join(
+        "\\x%02x" % b for b in m.group().encode("utf-8", "surrogateescape")), out).encode()
+assert pipe == shown, (pipe, shown)
+PY
+    done
+    # A turn of a chat.
+    printf 'x\ny\n' >turns
+    script -qec "generate --chat ${how/--template none -n 400/-n 100} <turns" /dev/null >shown
+    grep -qaF '\x1b]0;x\x07\xc2\x9b31m' shown
+    LC_ALL=C run -1 grep -aP '\x1b|\x07|\xc2\x9b' shown
+}
+
 @test "--stop: across borders of tokens, not shown, nothing behind it" {
     python3 - <<'PY'
 import json, os, re, subprocess
@@ -514,6 +567,25 @@ PY
     [[ $stderr == *'the context has 400'* ]]
 }
 
+# bats test_tags=native
+@test "keys and values above what is free: 3, and the largest context that fits" {
+    local n so
+    so=$(realpath -m "${NIBBLE_BUILD:-$HERE/../build}")/machine.so
+    mkdir -p machine/proc/self
+    : >machine/proc/self/cgroup
+    echo 'MemAvailable: 30 kB' >machine/proc/meminfo
+    export MACHINE=$PWD/machine LD_PRELOAD=$so
+    run -3 --separate-stderr ids "$M/t.safetensors" -q -n 1000 --device cpu
+    [ -z "$output" ]
+    [[ $stderr =~ ^'generate: keys and values of '[0-9]+' tokens need '.*' GB, this machine has 0.000 free: --context '([0-9]+)' is the largest that fits'$ ]]
+    n=${BASH_REMATCH[1]}
+    [ "$n" -gt 11 ]
+    run -0 --separate-stderr ids "$M/t.safetensors" -q -n 1000 --device cpu --context "$n"
+    [ "$(wc -w <<<"$output")" -eq $((n + 1 - 11)) ]
+    # A cache that cannot be doubled grows as far as it can.
+    run -3 --separate-stderr ids "$M/t.safetensors" -q -n 1000 --device cpu --context $((n + 1))
+}
+
 @test "-n 0 computes the prompt only" {
     run -0 --separate-stderr ids "$M/t.safetensors" -n 0
     [ -z "$output" ]
@@ -607,6 +679,34 @@ END
     run -2 --separate-stderr generate --score "$t" "$t"
 }
 
+# bats test_tags=native
+@test "--score: a file that is written into meanwhile is not what was checked" {
+    local how
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    printf '5 6 7 8\n9 10 11 12\n' | tokenize -q --input ids --emit tok -o was.tok -
+    printf '5 6 7 8\n9 10 11 13\n' | tokenize -q --input ids --emit tok -o other.tok -
+    for how in nothing other cut; do
+        cp was.tok live.tok
+        paused open:1:stop:out.safetensors generate --score live.tok \
+            --logits out.safetensors "$M/t.safetensors"
+        [ $how != other ] || dd if=other.tok of=live.tok conv=notrunc status=none
+        [ $how != cut ] || truncate -s 120 live.tok
+        ended
+        if [ $how = nothing ]; then
+            [ $status -eq 0 ]
+            [ -s out ]
+            [ ! -s err ]
+            rm out.safetensors
+            continue
+        fi
+        echo "$how: $status $(cat err)"
+        [ $status -eq 2 ]
+        [ ! -s out ]
+        [ ! -e out.safetensors ]
+        grep -qE '^generate: live.tok: byte [0-9]+: sample [01]: was (overwritten|cut off) ' err
+    done
+}
+
 @test "a checkpoint learns an answer and gives it; another tokenizer is refused or said" {
     printf '你是誰\t我是 F# 之神。\nhello\tworld\n' >d.tsv
     datpack -q "$M/x.safetensors" -o r.ckpt
@@ -658,7 +758,9 @@ assert abs(said - want) < 2e-6, (said, want)'
     local t=$M/t.safetensors
     bad() {
         run -2 --separate-stderr generate "$@" </dev/null
-        [ "${#stderr_lines[@]}" -eq 1 ] && [ -z "$output" ] && [[ $stderr == 'generate: '* ]]
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [ -z "$output" ]
+        [[ $stderr == 'generate: '* ]]
     }
     bad
     bad "$t" "$t"
@@ -800,6 +902,39 @@ PY
     [ "$(find . -name '.*nibble*')" = "" ]
 }
 
+@test "logits and hidden states replace nothing that belongs to the model" {
+    local o f
+    datpack -q -o md/ --config "$M/c.json" "$M/t.safetensors"
+    datpack -q -o m.dat --config "$M/c.json" "$M/t.safetensors"
+    cp "$M/tokenizer.json" md/ 2>/dev/null || echo '{}' >md/tokenizer.json
+    cp -r md before
+    cp m.dat.json sidecar
+    for o in --logits --dump-layers; do
+        for f in config.json nibble.json tokenizer.json; do
+            run -2 --separate-stderr ids md -n 1 -f $o md/$f
+            [[ $stderr == "generate: md/$f: is an input, too"* ]] || { echo "$stderr" && false; }
+        done
+        run -2 --separate-stderr ids m.dat -n 1 -f $o m.dat.json
+        [[ $stderr == "generate: m.dat.json: is an input, too"* ]]
+    done
+    diff -r md before
+    cmp m.dat.json sidecar
+}
+
+@test "logits and hidden states do not stand under the suffix of another container" {
+    local kind
+    for kind in dat gguf ckpt tok; do
+        run -2 --separate-stderr generate --ids -p 5 -n 1 --logits x.$kind "$M/t.safetensors"
+        [[ $stderr == *"--logits x.$kind: a safetensors is written: expected .safetensors "* ]]
+        run -2 --separate-stderr generate --ids -p 5 -n 1 --dump-layers x.$kind "$M/t.safetensors"
+        [[ $stderr == *"--dump-layers x.$kind: a safetensors is written"* ]]
+        [ ! -e x.$kind ]
+    done
+    generate --ids -p 5 -n 1 --logits logits --dump-layers x.layers "$M/t.safetensors"
+    [ -s logits ]
+    [ -s x.layers ]
+}
+
 @test "logits and hidden states tell where they come from" {
     cp "$M/t.safetensors" .
     ids t.safetensors -n 2 --temp 0.5 --top-k 3 --seed 4 --logits l --dump-layers h >/dev/null
@@ -831,6 +966,36 @@ assert p["inputs"][1]["provenance"]["tool"] == "tokenize"'
     run -0 --separate-stderr bash -c 'yes 5 | head -n 3000 | generate --ids -n 3 "$1" | head -n 1' \
         bash "$M/t.safetensors"
     [ -z "$stderr" ]
+}
+
+# bats test_tags=nosan,native
+@test "a prompt that cannot be read is heard, never skipped" {
+    local so=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so} failed=0 kb
+    (echo 4; head -c 12000000 /dev/zero | tr '\0' ' '; echo 5; echo 6) >prompts
+    # From too little memory for the second line up to enough: all answers, or no success.
+    for ((kb = 12000; kb < 80000; kb += 2000)); do
+        run --separate-stderr bash -c 'ulimit -v "$1"
+            generate --ids -n 1 -j 1 --ignore-eos "$2" <prompts' bash "$kb" "$M/t.safetensors"
+        if [ "$status" -eq 0 ]; then
+            [ "${#lines[@]}" -eq 3 ] || { echo "$kb KiB: ${#lines[@]} answers" && false; }
+            break
+        fi
+        failed=$((failed + 1))
+    done
+    [ "$failed" -gt 0 ]
+    [ "$kb" -lt 80000 ]
+    # Longer than the limit, without an end, a directory, a failing disk.
+    run -2 --separate-stderr bash -c '(echo 4; cat /dev/zero) |
+        timeout 20 generate --ids -n 1 --ignore-eos "$1"' bash "$M/t.safetensors"
+    [ "${#lines[@]}" -eq 1 ]
+    [[ $stderr == "generate: <stdin>: line 2: longer than 16777216 bytes"* ]]
+    run -2 --separate-stderr generate --ids -n 1 "$M/t.safetensors" <.
+    [ "$stderr" = "generate: <stdin>: line 1: read: Is a directory" ]
+    [ -e "$so" ] || skip "no failio.so"
+    run -2 --separate-stderr env LD_PRELOAD="$so" FAILIO="read:2:EIO:prompts" \
+        generate --ids -n 1 --ignore-eos "$M/t.safetensors" <prompts
+    [ "${#lines[@]}" -eq 1 ]
+    [ "$stderr" = "generate: <stdin>: line 2: read: Input/output error" ]
 }
 
 @test "text comes out as it is made, an answer to a line before the next line" {

@@ -414,7 +414,8 @@ def check_vocab(path, kv, vocab_size, tokenizer, config):
     kinds = dict.fromkeys(tokens, 1)
     for a in tokenizer["added_tokens"]:
         tokens[a["id"]] = a["content"]
-        kinds[a["id"]] = 3 if a["special"] else 4
+        spelt = a["content"].startswith("<|") and a["content"].endswith("|>")
+        kinds[a["id"]] = 3 if a["special"] or spelt else 4
     want = [tokens.get(i, "[PAD%d]" % i).encode() for i in range(vocab_size)]
     expect(kv, "tokenizer.ggml.tokens", ARRAY, (STRING, want))
     need(array_bytes(path, "tokenizer.ggml.token_type") ==

@@ -231,9 +231,50 @@ long_options() {
     done
 }
 
+@test "an unknown long option suggests the nearest one" {
+    local p o name typo n=0
+    for p in $PROGRAMS; do
+        while read -r o; do
+            name=${o%%[ =[]*}
+            name=${name#--}
+            [ "${#name}" -ge 4 ] || continue
+            # A letter twice, two swapped, one changed, one behind: of each option one.
+            n=$((n + 1))
+            case $((n % 4)) in
+            0) typo=${name:0:2}${name:1} ;;
+            1) typo=${name:1:1}${name:0:1}${name:2} ;;
+            2) typo=${name:0:2}Q${name:3} ;;
+            3) typo=${name}q ;;
+            esac
+            misuse "$p" "--$typo"
+            # Another one may be as near: --beta1 and --beta2.
+            [[ ${stderr_lines[0]} == "$p: --$typo: unknown option: expected --$name? "* ]] ||
+                [[ ${stderr_lines[0]} == *": expected --${name%?}"[0-9]"? "* ]] ||
+                { echo "${stderr_lines[0]}" && false; }
+        done < <(long_options "$p")
+        misuse "$p" --quite
+        [ "${stderr_lines[0]}" = "$p: --quite: unknown option: expected --quiet? --help lists all" ]
+        misuse "$p" --helb=x
+        [[ ${stderr_lines[0]} == "$p: --helb=x: unknown option: expected --help? "* ]]
+        # Nothing is near, or but a third of the letters: no guess.
+        misuse "$p" --gpus
+        [ "${stderr_lines[0]}" = "$p: --gpus: unknown option; --help lists them" ]
+        misuse "$p" --vexx
+        [ "${stderr_lines[0]}" = "$p: --vexx: unknown option; --help lists them" ]
+        misuse "$p" --xyzxyz
+        [ "${stderr_lines[0]}" = "$p: --xyzxyz: unknown option; --help lists them" ]
+        misuse "$p" "--$(printf '%0300d' 0)"
+        [[ ${stderr_lines[0]} != *'expected --'* ]]
+        misuse "$p" --=x
+        [[ ${stderr_lines[0]} != *'expected --'* ]]
+    done
+}
+
 @test "an ambiguous abbreviation is refused" {
-    misuse datcat --ver "$IN/m.dat" # --verbose --verify --version
-    misuse datpack --s seed         # --select --shard-size --share-scale --strict
+    misuse datcat --ver "$IN/m.dat"
+    [ "${stderr_lines[0]}" = "datcat: --ver: is the beginning of --verify, --verbose, --version: expected one of them" ]
+    misuse datpack --s seed
+    [[ ${stderr_lines[0]} == "datpack: --s: is the beginning of --select, "*"--strict"* ]]
 }
 
 @test "bad numbers: trailing text, negative, empty, NaN, out of range" {
@@ -316,6 +357,27 @@ long_options() {
     datpack "$IN/m.dat" -q -oz.dat
     cmp z.dat x.dat
     run -2 datcat -- -l
+}
+
+# bats test_tags=native
+@test "an output with the name of a temporary file or a lock is refused" {
+    local leaf
+    printf '1 2\n' >../ids
+    # reserved PROGRAM ARGUMENT...: an output .NAME.
+    reserved() {
+        misuse "$@"
+        [[ ${stderr_lines[0]} == "$1: "*"$leaf"*": is a name of temporary files and locks, which a run removes: expected another; choose one" ]] ||
+            { echo "${stderr_lines[0]}" && false; }
+    }
+    for leaf in .m.dat.nibble-tmp .m.dat.nibble-lock .m.dat.nibble-old; do
+        reserved datpack --to dat -o $leaf "$IN/m.dat"
+        reserved datpack --to safetensors --shard-size 1K -f -o $leaf/ "$IN/m.dat"
+        reserved nvquant -o x.dat --report $leaf "$IN/model.safetensors"
+        reserved tokenize --input ids -f -o $leaf ../ids
+        reserved generate --ids -p '1 2' -n 1 --logits $leaf "$IN/model.safetensors"
+        reserved generate --ids -p '1 2' -n 1 --dump-layers $leaf "$IN/model.safetensors"
+        reserved memguard -a 0.001 -f --report $leaf -- true
+    done
 }
 
 @test "forms of output exclude each other" {
@@ -457,6 +519,55 @@ p.wait()'
     run -2 datcat bad.dat
     run -2 datcat --verify nosuch
     run -0 datcat -q --verify "$IN/m.dat"
+}
+
+# bats test_tags=nosan,native
+@test "too few file descriptors: the message says so, whatever was to be opened" {
+    local n command good failed
+    datpack -q --to safetensors --shard-size 1K -o shards/ "$IN/model.safetensors"
+    datpack -q --config "$IN/config.json" --quant none -o m.ckpt "$IN/model.safetensors"
+    tokenize -q --input ids -o s.tok <(echo 1 2 3)
+    for command in 'datcat shards' 'datcat --verify shards' 'datpack -q -f -o out.dat shards' \
+        'datpack -q -f -o out/ m.ckpt' 'nvquant -q -f -o out.dat m.ckpt' \
+        'tokenize -q -f --input ids -o out.tok ids' 'generate --ids -p 1 -n 1 m.ckpt' \
+        'generate --score s.tok m.ckpt' 'trainstep -q -f --device cpu -d s.tok -o out.ckpt m.ckpt' \
+        "datcat --check sums $IN/m.dat" 'memguard -q -a 0.001 -f --report r.json -- true'; do
+        echo 1 2 3 >ids
+        datcat --hash "$IN/m.dat" >sums
+        good=0 failed=0
+        for ((n = 3; n < 60 && good < 3; n++)); do
+            # shellcheck disable=SC2086  # a command and its arguments
+            run --separate-stderr bash -c 'ulimit -n "$1"; shift; "$@" || exit 2' bash "$n" $command
+            if [ "$status" -eq 0 ]; then
+                good=$((good + 1))
+            else
+                failed=$((failed + 1))
+                # Also where it cannot be loaded at all.
+                [[ $stderr == *'Too many open files'* || $stderr == *'cannot open shared'* ]] ||
+                    { echo "$n: $command: $status $stderr" && false; }
+            fi
+        done
+        [ "$good" -eq 3 ] && [ "$failed" -gt 0 ] || { echo "$command: $good, $failed" && false; }
+    done
+}
+
+@test "a shard that is no file, a directory that cannot be looked into" {
+    datpack -q --to safetensors --shard-size 1K -o shards/ "$IN/model.safetensors"
+    local shard
+    shard=$(echo shards/model-00003-of-*.safetensors)
+    rm "$shard"
+    mkdir "$shard"
+    run -2 --separate-stderr datcat shards
+    [ "$stderr" = "datcat: $shard: not a regular file" ]
+    [ "$(id -u)" -eq 0 ] && ! command -v setpriv >/dev/null && skip "no setpriv"
+    local as=()
+    [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+    chmod a+rx "$BATS_RUN_TMPDIR" "${BATS_TEST_TMPDIR%/*}" "$BATS_TEST_TMPDIR"
+    "${as[@]}" "$BIN/datcat" --version || skip "another user cannot run the programs"
+    chmod 000 shards
+    run -2 --separate-stderr "${as[@]}" "$BIN/datcat" shards
+    chmod 755 shards
+    [ "$stderr" = "datcat: shards/model.safetensors: Permission denied" ]
 }
 
 @test "a file that may not be read is trouble" {

@@ -927,6 +927,8 @@ def make_idx():
     put("idx-config-only/config.json", c.tiny_config().encode())
     bad("idx-config-only", None, "a directory without tensors", "v12")
     model_dir("odd-total-size", total=25)
+    # Of no model: a and b are no tensors of one, which --verify would say.
+    put("odd-total-size/config.json", b"{}")
     odd("odd-total-size", None, "total_size is not the sum", "warn")
 
 
@@ -1010,7 +1012,7 @@ def make_ckpt_prologue():
                    ("2-32", (1 << 32) + size), ("2-63", M63),
                    ("2-64", M64 - 4096)):
         pro("size-" + tag, "file_bytes %d, not %d" % (v, size), file_bytes=v)
-    for tag, v in (("0", 0), ("16m-plus-1", 16777217), ("2-32", 1 << 32),
+    for tag, v in (("0", 0), ("max-plus-1", c.MAX_HEADER + 1), ("2-32", 1 << 32),
                    ("2-63", M63), ("2-64", M64 - 1), ("file", size),
                    ("2-32-n", (1 << 32) + n)):
         pro("header-" + tag, "header_bytes %d, not %d" % (v, n),
@@ -1240,6 +1242,37 @@ def make_ckpt_keys():
     kbad("state-step-nil", setter("state", "step", None), "step is nil", "-")
     kbad("state-step-negative", setter("state", "step", -1), "step -1", "-")
     kbad("state-step-float", setter("state", "step", 1.0), "step 1.0", "-")
+    nan, inf = float("nan"), float("inf")
+    sampler = {"data": bytes(16), "epoch": 0, "index": 0}
+    for key, tag, value in (
+            ("step", "2-32", 1 << 32), ("step", "2-64", M64 - 1), ("t", "1", 1),
+            ("t", "2-64", M64 - 1), ("skips", "1", 1), ("skips", "2-64", M64 - 1),
+            ("grad_norm", "nan", nan), ("grad_norm", "inf", inf),
+            ("grad_norm", "negative", -1.0), ("grad_norm", "int", 1),
+            ("routes", "empty", {}), ("routes", "no-word", {"gemm": ""}),
+            ("routes", "long", {"gemm": "x" * 96}), ("routes", "nul", {"gemm": "a\0b"}),
+            ("routes", "other", {"gemm": 1}), ("routes", "key", {"gem": "x"}),
+            ("sampler", "empty", {}), ("sampler", "str", "x"),
+            ("sampler", "data", dict(sampler, data=bytes(15))),
+            ("sampler", "epoch", dict(sampler, epoch=M64 - 1)),
+            ("sampler", "epoch-2-63", dict(sampler, epoch=M63)),
+            ("sampler", "epoch-minus", dict(sampler, epoch=-1)),
+            ("sampler", "index", dict(sampler, index=M64 - 1)),
+            ("sampler", "index-2-63", dict(sampler, index=M63)),
+            ("sampler", "more", dict(sampler, x=0)),
+            ("spike", "empty", {}),
+            ("spike", "uneven", {"loss": [1.0], "norm": []}),
+            ("spike", "129", {"loss": 129 * [1.0], "norm": 129 * [1.0]}),
+            ("spike", "nan", {"loss": [nan], "norm": [1.0]}),
+            ("spike", "inf", {"loss": [1.0], "norm": [inf]}),
+            ("spike", "above-f32", {"loss": [1e39], "norm": [1.0]}),
+            ("spike", "negative", {"loss": [1.0], "norm": [-1.0]}),
+            ("spike", "int", {"loss": [1], "norm": [1.0]}),
+            ("tokenizer", "31", bytes(31)), ("tokenizer", "str", "x"),
+            ("settings", "nan", {"lr": nan}), ("settings", "negative", {"batch": -1}),
+            ("settings", "nil", {"lr": None}), ("settings", "array", {"lr": []})):
+        kbad("state-%s-%s" % (key.replace("_", "-"), tag), setter("state", key, value),
+             "state: %s %r" % (key, value), "-")
     kbad("state-no-step", remover("state", "step"), "state without step", "-")
     kbad("state-no-t", remover("state", "t"), "state without t", "-")
 
@@ -1531,6 +1564,35 @@ def make_big_idx():
             ['"%s":"%x"' % (k, i) for i, k in enumerate(names)]))
 
 
+def make_big_ckpt():
+    """Headers as large as they may be, whose hashes are right."""
+    def big(tag, what, arrays, provenance):
+        def build(start):
+            many = b"".join([
+                b"\x86\xa5dtype\xa2u8\xa4name\xa6%06x\xa6nbytes\0\xa6offset%s"
+                b"\xa5shape\x91\0\xa4xxh3\xc4\x10%s" % (
+                    k, c.pack(start), bytes(16)) for k in range(arrays)])
+            head = (b"\x87\xa6arrays" + (
+                b"\xdd" + struct.pack(">I", arrays) if arrays else b"\x90"))
+            rest = [c.pack(v) for v in (
+                "config", "", "master", "f32", "moments", "f32", "provenance",
+                provenance, "quant", {k: v[0] for k, v in c.QUANT_WORDS.items()},
+                "state", c.STATE_NEW)]
+            return head + many + b"".join(rest)[:-1] + b"\xc1"
+        raw = build(c.MAX_HEADER)       # as long as with the right number
+        start = c.align(64 + len(raw))
+        raw = build(start)
+        assert c.MAX_HEADER - 100000 < len(raw) <= c.MAX_HEADER, len(raw)
+        assert start == c.align(64 + len(raw)) and start > 65535
+        bad("big-%s.ckpt" % tag, c.ckpt_seal(raw, [], start), what, "off,slow")
+    n = c.MAX_HEADER // 73 - 900
+    big("arrays", "%d empty arrays in 16 MiB, then a wrong byte" % n, n, "")
+    big("json", "a JSON text of 16 MiB, then a wrong byte", 0,
+        '{"a":[%s]}' % ",".join("0" * ((c.MAX_HEADER - 90000) // 2)))
+    big("keys", "a million keys in 16 MiB, then a wrong byte", 0,
+        '{%s}' % ",".join(['"\\u0061%05x":0' % k for k in range(1043000)]))
+
+
 def make_big_gguf():
     extra = bytes(33)       # behind the data, more than padding
 
@@ -1581,7 +1643,7 @@ def main(argv):
         return 2
     OUT = argv[-1]
     os.makedirs(OUT, exist_ok=True)
-    for make in (make_big_dat, make_big_st, make_big_idx,
+    for make in (make_big_dat, make_big_st, make_big_idx, make_big_ckpt,
                  make_big_gguf) if big else (
             make_dat, make_dat_odd, make_st_frame, make_st_json,
             make_st_fields, make_st_layout, make_gguf_head, make_gguf_pairs,

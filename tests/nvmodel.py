@@ -13,6 +13,8 @@ usage: nvmodel.py make DIR                  the files that the tests know by nam
                                             with one thing of its own (see CHANGES):
                                             DIR/KIND.CHANGE
        nvmodel.py changes                   their names
+       nvmodel.py partly KIND DIR REF.dat   W4A4 with a quantized head, two modules plain
+       nvmodel.py unchanged A B             two such directories hold the same
        nvmodel.py gguf FILE.gguf REF.dat [untied]
        nvmodel.py same A B [pairs] [zeros]  codes, scales and other tensors are equal;
                                             pairs: those of NVFP4 only; zeros: but
@@ -224,8 +226,9 @@ def check_quant_config(kind, path):
     if kind == "modelopt":
         producer = q.pop("producer")
         c.need(isinstance(producer.get("name"), str), "producer %r", producer)
+        ignore = ["lm_head", "model.embed_tokens"]
         c.need(q == {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4",
-                     "ignore": ["lm_head"], "config_groups": {"group_0": {
+                     "ignore": ignore, "config_groups": {"group_0": {
                          "targets": ["Linear"], "weights": {
                              "dynamic": False, "num_bits": 4, "type": "float",
                              "group_size": 16}}}}, "quantization_config %r", q)
@@ -233,17 +236,20 @@ def check_quant_config(kind, path):
         c.need(h.pop("producer") == producer, "producers differ")
         c.need(h == {"quantization": {
             "quant_algo": "W4A16_NVFP4", "kv_cache_quant_algo": None, "group_size": 16,
-            "exclude_modules": ["lm_head"]}}, "hf_quant_config.json %r", h)
+            "exclude_modules": ignore}}, "hf_quant_config.json %r", h)
     else:
         c.need(q == {
             "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
             "quantization_status": "compressed", "ignore": ["lm_head"],
+            "version": "0.13.0", "kv_cache_scheme": None, "sparsity_config": {},
+            "transform_config": {}, "global_compression_ratio": None,
             "config_groups": {"group_0": {
                 "targets": ["Linear"], "format": "nvfp4-pack-quantized",
                 "output_activations": None, "input_activations": None, "weights": {
                     "num_bits": 4, "type": "float", "strategy": "tensor_group",
                     "group_size": 16, "symmetric": True, "dynamic": False,
-                    "scale_dtype": "torch.float8_e4m3fn"}}}}, "quantization_config %r", q)
+                    "scale_dtype": "torch.float8_e4m3fn",
+                    "observer": "minmax"}}}}, "quantization_config %r", q)
         c.need(not os.path.exists(path + "/hf_quant_config.json"), "a stray file")
     return conf
 
@@ -425,6 +431,64 @@ def foreign_all(path, ref):
             o.write(os.path.join(path, kind + "." + change))
 
 
+PLAIN = ("model.layers.0.self_attn.o_proj", "model.layers.1.mlp.down_proj")
+
+
+def partly(kind, path, ref):
+    """What a calibrated model can be: W4A4, the head quantized, some modules not; the
+    scales as the program makes them from bf16 magnitudes, another one each group."""
+    rng = random.Random(1)
+    o = Foreign(kind, ref)
+    o.t = {n: T(n, d, s, b) for n, (d, s, b) in expected(kind, ref, True, False).items()}
+    for x in PLAIN:
+        o.plain(x)
+    o.q["ignore"] = list(PLAIN)
+    o.modules = [n[:-len(o.names[0])] for n in o.t
+                 if n.endswith(o.names[0]) and o.t[n].dtype == "u8"]
+    w4a4(o)
+    groups = {}
+    for x in o.modules:
+        group = x.replace("k_proj", "q_proj").replace("v_proj", "q_proj")
+        group = group.replace("up_proj", "gate_proj")
+        for names, key in ((o.names[2], group), (".input_scale", x)):
+            if kind != "modelopt":
+                names = names.replace("input_scale", "input_global_scale")
+            amax = nvfp4.load("bf16", struct.pack("<H", rng.randrange(0x3c00, 0x4700)))[0]
+            v = groups.setdefault((names, key), nvfp4.div(amax, 2688.0) if
+                                  kind == "modelopt" else nvfp4.div(2688.0, amax))
+            o.t[x + names].data = f32(v)
+    if kind == "compressed-tensors":        # whose reciprocal is that of 839.99994, too
+        o.t["lm_head" + o.names[2]].data = f32(840.0)
+    o.write(path)
+    c.put(path + "/config.json", config(tie_word_embeddings=False,
+                                        quantization_config=o.q))
+
+
+def claims(path):
+    q = load_json(path + "/config.json")["quantization_config"]
+    g = q["config_groups"]["group_0"]
+    ignore = set(q["ignore"]) - {"model.embed_tokens"}
+    hf = path + "/hf_quant_config.json"
+    if os.path.exists(hf):
+        h = load_json(hf)["quantization"]
+        c.need(h["quant_algo"] == q["quant_algo"] and
+               h["exclude_modules"] == q["ignore"], "%s: %r", hf, h)
+    return q["quant_method"], q.get("quant_algo"), ignore, g["input_activations"]
+
+
+def unchanged(a, b):
+    ca, cb = claims(a), claims(b)
+    c.need(ca[:3] == cb[:3], "claims %r, %r", ca, cb)
+    for k, v in cb[3].items():
+        c.need(ca[3].get(k) == v, "input_activations: %s: %r", k, v)
+    a, b = ({t.name: (t.dtype, list(t.shape),
+                      bytes(t.file[t.offset:t.offset + t.nbytes()]))
+             for t in c.read_dir(d)} for d in (a, b))
+    c.need(sorted(a) == sorted(b), "names %s", sorted(set(a) ^ set(b)))
+    for n in a:
+        c.need(a[n] == b[n], "%s: %s, %s", n, a[n], b[n])
+
+
 # ---- GGUF -------------------------------------------------------------------
 
 GGUF_TYPES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q",
@@ -556,6 +620,11 @@ def check_gguf(path, ref, *how):
         kind, got = g.kv["qwen3." + k]
         c.need(kind == 6 and f32(got) == f32(v), "%s: %r", k, got)
     c.need(g.kv["general.file_type"] == (4, 39), "general.file_type")
+    nvfp4_names = [n for n, t in g.tensors.items() if t[0] == "nvfp4"]
+    c.need(nvfp4_names and g.kv.get("general.tensor_extra.name") ==
+           (9, (8, nvfp4_names)), "general.tensor_extra.name")
+    c.need(g.kv.get("general.tensor_extra.prec_a4") ==
+           (9, (7, [False] * len(nvfp4_names))), "general.tensor_extra.prec_a4")
     c.need(g.kv["general.quantization_version"] == (4, 2), "quantization_version")
     check_gguf_tokens(g, cfg["vocab_size"])
 
@@ -570,8 +639,11 @@ def check_gguf_tokens(g, size):
     for s, i in tk["model"]["vocab"].items():
         c.need(tokens[i] == s and types[i] == 1, "token %d: %r", i, tokens[i])
     for i, t in added.items():
-        c.need(tokens[i] == t["content"] and types[i] == (3 if t["special"] else 4),
-               "token %d: %r", i, tokens[i])
+        control = t["special"] or t["content"][:2] + t["content"][-2:] == "<||>"
+        c.need(tokens[i] == t["content"] and types[i] == (3 if control else 4),
+               "token %d: %r, type %d", i, tokens[i], types[i])
+    c.need(types[tokens.index("<|fim_prefix|>")] == 3, "<|fim_prefix|>")
+    c.need(types[tokens.index("<tool_call>")] == 4, "<tool_call>")
     for i in range(max(added) + 1, size):
         c.need(tokens[i] == "[PAD%d]" % i and types[i] == 5, "token %d: %r", i, tokens[i])
     merges = [m if isinstance(m, str) else " ".join(m) for m in tk["model"]["merges"]]
@@ -616,7 +688,7 @@ def same(a, b, *how):
 
 COMMANDS = {"make": make, "vectors": write_vectors, "check-vectors": check_vectors,
             "dialect": check_dialect, "foreign-all": foreign_all, "gguf": check_gguf,
-            "same": same,
+            "same": same, "partly": partly, "unchanged": unchanged,
             "changes": lambda: print("\n".join(
                 "%s %s" % (k, "" if v[1] is True else v[1]) for k, v in CHANGES.items()))}
 

@@ -63,6 +63,24 @@ refuse() {
     [ "$(ls -AR)" = "$before" ]
 }
 
+@test "a report is no file that an input needs" {
+    local f
+    datpack -q --init 3 --config "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" --to ckpt -o a.ckpt
+    datpack -q -o m.dat a.ckpt
+    datpack -q -o md/ a.ckpt
+    echo '{}' >md/tokenizer.json
+    cp m.dat.json before
+    cp -r md mdbefore
+    refuse 'm.dat.json: input' nvquant -q -f --report m.dat.json -o r.dat m.dat
+    cmp m.dat.json before
+    for f in config.json nibble.json tokenizer.json model.safetensors; do
+        refuse "md/$f: input" nvquant -q -f --report md/$f -o r.dat md
+    done
+    diff -r md mdbefore
+    nvquant -q --report md/report.tsv -o r.dat md
+    [ -s md/report.tsv ]
+}
+
 # put FILE TENSORS: a Python expression, a list of T(...).
 put() {
     python3 -c '
@@ -675,6 +693,78 @@ PY
     cmp h.dat want.dat
 }
 
+@test "a finite NVFP4 value never becomes an infinity" {
+    # Values up to 6 * 448 * 3e38; that of element 17 is 3e38 and a float still.
+    huge() { # DTYPE-OF-REST SCALE FILE
+        python3 - "$@" <<'PY'
+import struct, sys
+import containers as c, nvmodel
+rest, scale, path = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+out = []
+for t in nvmodel.model(rest):
+    if t.name != "model.layers.0.mlp.up_proj.weight":
+        out.append(t)
+        continue
+    r, k = t.shape
+    codes = bytearray(r * k // 2)
+    codes[8] = 0x22     # elements 16 and 17: 1
+    codes[12] = 0x60    # element 25: 4
+    out += [c.Tensor(t.name + ".qdata", "u8", (r, k // 2), bytes(codes)),
+            c.Tensor(t.name + ".scale", "f8_e4m3", (r, k // 16), b"\x38" * (r * k // 16)),
+            c.Tensor(t.name + ".scale2", "f32", (1,), struct.pack("<f", scale))]
+c.put(path, c.dat_bytes(out))
+PY
+    }
+    local words='up_proj.weight element 25 is too large for a float'
+    local d
+    huge f32 3e38 m.dat
+    for d in f32 bf16 f16; do
+        refuse 'up_proj.weight element' nvquant -q --dequant --dtype $d --config "$IN/conf/config.json" -o x.dat m.dat
+        refuse 'up_proj.weight element' datpack -q --dtype $d --config "$IN/conf/config.json" -o x.safetensors m.dat
+    done
+    refuse "$words" nvquant -q --dequant --dtype f32 --config "$IN/conf/config.json" -o x.dat m.dat
+    refuse "$words" nvquant -q --dequant --dtype bf16 --config "$IN/conf/config.json" -o x.dat m.dat
+    for d in f32 bf16; do
+        refuse "$words" datpack -q --master $d --config "$IN/conf/config.json" -o x.ckpt m.dat
+    done
+    # Requantized.
+    refuse 'up_proj.weight element 25 not finite' nvquant -q --quant sweep1 -o x.dat m.dat
+    # What bf16 rounds up to an infinity: 3.3961776e38 does, 3.39e38 does not.
+    huge f32 3.3961776e38 edge.dat
+    python3 - <<'PY'
+import containers as c
+ts = c.read_any("edge.dat")
+for t in ts:
+    t.data = bytearray(t.file[t.offset:t.offset + t.nbytes(True)])
+    if t.name.endswith(".qdata"):
+        t.data[12] = 0
+c.put("edge.dat", c.dat_bytes(ts))
+PY
+    refuse 'element 16 3.39617' nvquant -q --dequant --dtype bf16 --config "$IN/conf/config.json" -o x.dat edge.dat
+    quiet nvquant --dequant --dtype f32 --config "$IN/conf/config.json" -o y.dat edge.dat
+    # An infinity that stands in a file stays one.
+    put inf.safetensors '[T("x", "f32", (2,), struct.pack("<2f", math.inf, -math.inf))]'
+    for d in f32 bf16; do
+        quiet datpack --dtype $d -o $d.safetensors inf.safetensors
+        datcat -q --diff --atol 0 --rtol 0 $d.safetensors inf.safetensors
+    done
+}
+
+@test "a value of the embedding is named as the embedding's, not the head's" {
+    python3 - <<'PY'
+import struct, nvfp4, containers as c
+ts = nvfp4.read_tensors(__import__("os").environ["IN"] + "/dir")
+for t in ts:
+    if t.name == "model.embed_tokens.weight":
+        t.dtype, n = "f32", len(t.data) // 2
+        t.data = struct.pack("<%df" % n, *[0] * (n - 1), float("nan"))
+c.put("nan.safetensors", c.st_bytes(ts, {"format": "pt"}))
+PY
+    refuse 'nan.safetensors "model.embed_tokens.weight" not finite' \
+        nvquant -q --config "$IN/conf/config.json" -o x.dat nan.safetensors
+    [[ $stderr != *lm_head* ]]
+}
+
 @test "NVFP4 tensors that are broken are refused" {
     local q='T("a.weight.qdata", "u8", (2, 16), bytes(32))'
     local s='T("a.weight.scale", "f8_e4m3", (2, 2), b"8888")'
@@ -833,6 +923,67 @@ PY
     quiet datpack --compat seed --dtype nvfp4 --quant native -f -o got.dat m.ckpt
     quant --compat seed --quant native -f -o want.dat "$IN/dir"
     cmp got.dat want.dat
+}
+
+# quant_word CKPT: the quantizer in its header.
+quant_word() {
+    python3 -c '
+import sys, containers as c
+print(c.read_ckpt_header(c.map_file(sys.argv[1]))[0]["quant"]["name"])' "$1"
+}
+
+@test "a checkpoint of one-level NVFP4 takes a quantizer of one level, and says so" {
+    local q
+    for q in torchao native sweep1; do
+        quant --quant $q -f -o m.dat "$IN/f16/m.dat"
+        run -0 --separate-stderr datpack -f -o m.ckpt m.dat
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [[ $stderr == *"one level"*" $q,"*"--quant"* ]]
+        [ "$(quant_word m.ckpt)" = $q ]
+        quiet datpack -f -o quiet.ckpt m.dat
+        cmp m.ckpt quiet.ckpt
+        # Also where another run handed it on.
+        quiet datpack -f -o m.safetensors m.dat
+        quiet datpack -f -o again.ckpt m.safetensors
+        [ "$(quant_word again.ckpt)" = $q ]
+        # Of a file that does not tell.
+        rm m.dat.json
+        run -0 --separate-stderr datpack --config "$IN/conf/config.json" -f -o bare.ckpt m.dat
+        [[ $stderr == *"one level"*" sweep1,"* ]]
+        [ "$(quant_word bare.ckpt)" = sweep1 ]
+    done
+    # What comes out of it is what went in.
+    quant --quant torchao -f -o m.dat "$IN/f16/m.dat"
+    for q in again bare; do
+        quiet datpack --master f32 -f -o $q.ckpt m.dat
+        quiet datpack --like m.dat -f -o back.dat $q.ckpt
+        datcat -q --diff --atol 0 --rtol 0 -x lm_head.weight m.dat back.dat # that is made anew
+        rm -f m.dat.json
+        cp "$IN/conf/config.json" .
+    done
+    # Told otherwise, no word.
+    run -0 --separate-stderr datpack --quant sweep -f -o m.ckpt m.dat
+    [ -z "$stderr" ]
+    [ "$(quant_word m.ckpt)" = sweep ]
+}
+
+@test "a checkpoint of NVFP4 by another quantizer than its own says which two" {
+    quant --quant max -o m.dat "$IN/f16/m.dat"
+    run -0 --separate-stderr datpack -o m.ckpt m.dat
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"by max"*"by sweep"*"--quant max"* ]]
+    [ "$(quant_word m.ckpt)" = sweep ]
+    local q
+    for q in max sweep; do
+        run -0 --separate-stderr datpack --quant $q -f -o m.ckpt m.dat
+        [ -z "$stderr" ]
+        [ "$(quant_word m.ckpt)" = $q ]
+    done
+    quant -f -o m.dat "$IN/f16/m.dat"
+    run -0 --separate-stderr datpack -f -o m.ckpt m.dat
+    [ -z "$stderr" ]
+    run -0 --separate-stderr datpack --config "$IN/conf/config.json" -f -o m.ckpt "$IN/f16/m.dat"
+    [ -z "$stderr" ]
 }
 
 # ---- size -------------------------------------------------------------------

@@ -98,8 +98,10 @@ no_gnuplot()
     cp "$IN/cost.tsv" c && cp "$IN/hist.tsv" d.json
     run -0 --separate-stderr plot -o p a.tsv b.jsonl c d.json
     [ -z "$stderr" ]
+    local list=$output
     for f in loss lr grad_norm speed memory error values; do
-        grep -qx "p/$f.svg" <<<"$output" && grep -qx "p/$f.png" <<<"$output"
+        grep -qx "p/$f.svg" <<<"$list"
+        grep -qx "p/$f.png" <<<"$list"
         [ "$(head -c 4 p/$f.png | tail -c 3)" = PNG ]
         [ "$(wc -c <p/$f.png)" -gt 3000 ]
         run -1 grep -i '<script\|http://[^w]\|<image\|onload' p/$f.svg
@@ -439,6 +441,35 @@ shown()
     [[ $output =~ ' left '[_.:=+*#-]{20}$ ]]
     [[ $output == *'#'* && $output == *_ ]]
     LC_ALL=C run ! grep -q $'[\x80-\xff]' raw
+}
+
+@test "trainstep: what else comes to the terminal does not stand behind the line of progress" {
+    cp "$IN/start.ckpt" run.ckpt
+    # The table on the same terminal, and evaluations.
+    script -qec "trainstep --device cpu -j 1 -d $IN/data.tok -n 20 --batch 4 --lr 1e-2 \
+        --eval $IN/data.tok --eval-every 3 run.ckpt" /dev/null </dev/null >raw
+    python3 - <<'PY'
+import re
+screen = []             # what stands there at the end, line by line
+for line in open("raw", newline="", encoding="utf-8").read().split("\n"):
+    cells, at = [], 0
+    for part in re.findall(r"\x1b\[K|[^\x1b]", line):
+        if part == "\r":
+            at = 0
+        elif part == "\x1b[K":
+            del cells[at:]
+        else:
+            cells[at:at + 1] = part
+            at += 1
+    screen.append("".join(cells))
+assert screen.pop() == "", screen
+rows = [s.split("\t")[0] for s in screen if re.match(r"\d+\t", s)]
+assert rows == [str(i) for i in range(1, 21)], screen
+evals = [s for s in screen if re.fullmatch(
+    r"trainstep: step \d+: evaluation loss [0-9.]+ over \d+ tokens", s)]
+# After each third step and the last; all else is the head of the table.
+assert len(evals) == 7 and len(screen) == 20 + 7 + 1, screen
+PY
 }
 
 @test "trainstep: no line of progress where there is no terminal, or with -q" {

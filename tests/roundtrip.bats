@@ -97,7 +97,7 @@ PY
 @test ".dat to safetensors and back" {
     make_sample portable-dat in.dat
     pack -o out.safetensors in.dat
-    same_tensors in.dat out.safetensors
+    same_tensors in.dat out.safetensors sorted
     containers ours out.safetensors
     pack -o back.dat out.safetensors
     cmp in.dat back.dat
@@ -112,7 +112,7 @@ PY
     pack -o out.dat in.safetensors
     same_tensors in.safetensors out.dat
     pack -o back.safetensors out.dat
-    same_tensors in.safetensors back.safetensors
+    same_tensors in.safetensors back.safetensors sorted
     make_sample portable-dat expected.dat
     cmp expected.dat out.dat
 }
@@ -131,6 +131,50 @@ PY
     containers ours out.safetensors
 }
 
+@test "safetensors: what an input says of itself goes along, into shards too" {
+    python3 - "$BATS_TEST_DIRNAME" <<'PY'
+import sys
+sys.path.insert(0, sys.argv[1])
+import containers as c
+T = c.Tensor
+c.put("a.safetensors", c.st_bytes([T("b", "u8", (3,), b"123"), T("c", "f32", (1,), b"abcd")],
+    {"format": "mlx", "license": "MIT \" \u00e9\n", "nibble": "{}", "step": "1"}))
+c.put("b.safetensors", c.st_bytes([T("a", "f64", (1,), b"12345678"),
+                                   T("d", "bf16", (1,), b"xy")],
+    {"step": "2", "z": "", "format": "pt"}))
+c.put("none.safetensors", c.st_bytes([T("b", "u8", (3,), b"123")], {}))
+PY
+    pack -o out.safetensors a.safetensors b.safetensors
+    pack --shard-size 4 -o d/ out.safetensors
+    pack -o plain.safetensors none.safetensors
+    python3 - <<'PY'
+import glob, json, struct
+def head(path):
+    with open(path, "rb") as f:
+        m = f.read()
+    n = struct.unpack("<Q", m[:8])[0]
+    assert n % 8 == 0
+    o = json.loads(m[8:8 + n])
+    return o.pop("__metadata__"), o
+meta, tensors = head("out.safetensors")
+assert "nibble" in meta and meta.pop("nibble") != "{}"
+want = {"format": "mlx", "license": 'MIT " \u00e9\n', "step": "1", "z": ""}
+assert meta == want, meta
+# Wide elements first, each at a multiple of its size.
+assert list(tensors) == ["a", "c", "d", "b"], list(tensors)
+assert [t["data_offsets"][0] for t in tensors.values()] == [0, 8, 12, 14]
+shards = glob.glob("d/model-*.safetensors")
+assert len(shards) == 4
+for s in shards:
+    assert head(s)[0] == want, s
+meta, _ = head("plain.safetensors")
+assert meta["format"] == "pt" and len(meta) == 2, meta
+index = json.load(open("d/model.safetensors.index.json"))["weight_map"]
+assert list(index) == ["a", "b", "c", "d"], index
+PY
+    run -0 datcat --verify d
+}
+
 @test "a directory of shards and back" {
     make_sample portable-dat in.dat
     pack --to safetensors --shard-size 600 -o out/ in.dat
@@ -147,13 +191,13 @@ PY
     diff -r out again
     pack --to safetensors -o single/ in.dat
     [ -e single/model.safetensors ]
-    same_tensors in.dat single
+    same_tensors in.dat single sorted
     python3 - "$BATS_TEST_DIRNAME" <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
 for d in "out", "single":
-    c.check_nibble(open(d + "/nibble.json", "rb").read())
+    c.check_nibble(open(d + "/nibble.json", "rb").read(), d)
 PY
 }
 
@@ -161,7 +205,7 @@ PY
     make_sample shards in
     make_sample portable-dat expected.dat
     pack -o out.safetensors in
-    same_tensors expected.dat out.safetensors
+    same_tensors expected.dat out.safetensors sorted
 }
 
 @test "the eighth bit of f4_e2m1 shapes: 100 in a .dat, F4 with twice the columns" {

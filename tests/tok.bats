@@ -84,7 +84,7 @@ json() {
     datcat --meta s.tok >m
     [ "$(json 'd["meta"]["vocab"], d["meta"]["settings"]["input"]' <m)" = "(300, 'tsv')" ]
     # The chain: the stream is named by its last 16 bytes.
-    [ "$(json 'd["meta"]["xxh3"]' <m)" = "$(tail -c 16 s.tok | xxd -p)" ]
+    [ "$(json 'd["meta"]["xxh3"]' <m)" = "$(tail -c 16 s.tok | od -An -v -tx1 | tr -d " \n")" ]
     [ "$(json 'd["meta"]["provenance"]["inputs"][0]["kind"]' <m)" = tsv ]
     [ "$(json 'sorted(d["meta"]["provenance"])' <m)" = \
         "['inputs', 'options', 'tool', 'version']" ]
@@ -134,7 +134,8 @@ json() {
     tok bad bad
     while IFS=$'\t' read -r file words; do
         run -2 --separate-stderr timeout 5 datcat "bad/$file"
-        [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ]
+        [ -z "$output" ]
+        [ "${#stderr_lines[@]}" -eq 1 ]
         [[ $stderr == "datcat: bad/$file: byte "*"$words"* ]] ||
             { echo "$file: $stderr, want $words" && false; }
         run -1 --separate-stderr datcat --verify "bad/$file"

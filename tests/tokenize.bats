@@ -177,6 +177,34 @@ piped() {
     trouble 'No space' bash -c 'exec tokenize -q -t "$T" a.tsv >/dev/full'
 }
 
+@test "the output is not the tokenizer" {
+    cp "$T" tokenizer.json
+    mkdir t
+    ln tokenizer.json t/tokenizer.json
+    printf 'a\tb\n' >a.tsv
+    trouble 'tokenizer.json: is the tokenizer' tokenize -q -t tokenizer.json -f -o tokenizer.json a.tsv
+    trouble 'tokenizer.json: is the tokenizer' tokenize -q -t t -f -o tokenizer.json a.tsv
+    trouble 'tokenizer.json: is the tokenizer' tokenize -q -f -o tokenizer.json a.tsv
+    cmp tokenizer.json "$T"
+}
+
+@test "-o: not under the suffix of another container" {
+    local kind
+    for kind in dat safetensors gguf ckpt; do
+        run -2 --separate-stderr tokenize --input ids -o x.$kind <<<'1 2 3'
+        [[ $stderr == "tokenize: -o x.$kind: a tok is written: expected .tok or no suffix"* ]]
+        run -2 --separate-stderr tokenize --input ids --emit jsonl -o x.$kind <<<'1 2 3'
+        [[ $stderr == *": a text is written: expected no suffix of a container, found .$kind" ]]
+        [ ! -e x.$kind ]
+    done
+    run -2 --separate-stderr tokenize --input ids --emit ids -o x.tok <<<'1 2 3'
+    [[ $stderr == *": a text is written"* ]]
+    tokenize -q --input ids --emit ids -o x.ids <<<'1 2 3'
+    [ "$(cat x.ids)" = '1 2 3' ]
+    tokenize -q --input ids -o x <<<'1 2 3'
+    datcat -q --verify x
+}
+
 @test "a producer that fails sends no end record" {
     printf 'a\tb\nc\t\xff\n' >bad.tsv
     run ! bash -o pipefail -c 'tokenize -q -t "$T" bad.tsv | tokenize -q --decode -t "$T"'
@@ -356,9 +384,30 @@ END
     printf 'q\ta\n' | tokenize -q -t "$T" | tokenize -q -t "$T" --decode >chat
     printf '<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n\n' | cmp - chat
     # Half a character is bytes in text, U+FFFD in JSON.
-    [ "$(printf '127\n' | tokenize -q -t "$T" --decode | xxd -p)" = c30a ]
+    [ "$(printf '127\n' | tokenize -q -t "$T" --decode | od -An -v -tx1 | tr -d " \n")" = c30a ]
     [ "$(printf '127 127\n' | tokenize -q -t "$T" --decode --emit jsonl)" = \
         $'{"text":"\xef\xbf\xbd\xef\xbf\xbd"}' ]
+}
+
+@test "--decode: a terminal does not obey the text, a pipe gets it as it is" {
+    local evil='\x1b]0;x\x07 \x7f \xc2\x9b31m \xe2\x80\xae \xe2\x81\xa6 \x9b \xff \r end\\\\ gr\xc3\xb6\xc3\x9fe\ttab\n'
+    printf '%b' "$evil" >text
+    python3 - "$T" >ids <<'PY'
+import json, sys
+vocab = json.load(open(sys.argv[1]))["model"]["vocab"]
+shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+other = [b for b in range(256) if b not in shown]
+name = {b: chr(b) for b in shown} | {b: chr(256 + i) for i, b in enumerate(other)}
+print(*(vocab[name[b]] for b in open("text", "rb").read()))
+PY
+    tokenize -q -t "$T" --decode ids >pipe
+    (cat text; echo) | cmp - pipe
+    script -qec "tokenize -q -t '$T' --decode ids" /dev/null | sed 's/\r$//' >shown
+    printf '%s\n' '\x1b]0;x\x07 \x7f \xc2\x9b31m \xe2\x80\xae \xe2\x81\xa6 \x9b \xff \x0d end\\ größe'$'\t''tab' '' |
+        cmp - shown
+    # A device is what it is, whatever its name.
+    tokenize -q -t "$T" --decode --emit jsonl ids >pipe
+    script -qec "tokenize -q -t '$T' --decode --emit jsonl ids" /dev/null | sed 's/\r$//' | cmp - pipe
 }
 
 @test "--decode: what is refused" {
@@ -498,6 +547,14 @@ END
 }
 
 # bats test_tags=slow,nosan
+# bats test_tags=nosan
+@test "a line without end is refused, not read until the memory is full" {
+    run -2 --separate-stderr bash -c 'ulimit -v 1500000
+        timeout 60 tokenize --input lines -t "$T" -j 1 --count </dev/zero'
+    [ -z "$output" ]
+    [[ $stderr == "tokenize: <stdin>: line 1: longer than 268435456 bytes"* ]]
+}
+
 @test "a stream of any length takes little memory" {
     run -0 python3 - <<'END'
 import os, resource, subprocess, sys

@@ -1,12 +1,13 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, lines, stderr_lines: set by run
+# shellcheck disable=SC2154  # output, lines, status, stderr_lines: set by run or paused
 # trainstep as its users run it: cut anywhere, killed anywhere, fed with anything.  What a
 # step computes is compared with float64 by golden.py (make check-golden) and by the unit
 # programs net, adamw and train.
 
 bats_require_minimum_version 1.5.0
+load paused
 
 setup_file() {
     local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
@@ -15,7 +16,8 @@ setup_file() {
     PYTHONPATH=$BATS_TEST_DIRNAME
     PYTHONDONTWRITEBYTECODE=1
     FAILIO_SO=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
-    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE FAILIO_SO
+    MACHINE_SO=$(realpath -m "${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}")/machine.so
+    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE FAILIO_SO MACHINE_SO
     export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
     mkdir "$IN"
     cd "$IN" || return
@@ -267,6 +269,82 @@ spans(json.load(sys.stdin))'
     cmp m.ckpt three.ckpt
 }
 
+@test "nothing to do: -o and --dump must be what a run would leave" {
+    cp "$IN/small.ckpt" m.ckpt
+    step -n 3 m.ckpt >/dev/null
+    t() { refuse 2 "$1" trainstep -q -d "$IN/ids.tok" --until 2 -f "${@:2}" m.ckpt; }
+    cp "$IN/small.ckpt" stale.ckpt
+    t "stale.ckpt: is at step 0, and nothing is made: m.ckpt is at step 3" -o stale.ckpt
+    cmp stale.ckpt "$IN/small.ckpt"
+    cp "$IN/plain.ckpt" plain.ckpt
+    t "plain.ckpt: is no checkpoint of the kind of m.ckpt, and nothing is made" -o plain.ckpt
+    datpack -q -o model.dat "$IN/plain.ckpt"
+    mv model.dat model
+    t "model: is no checkpoint" -o model
+    echo foreign >note
+    t "note: " -o note
+    cp "$IN/small.ckpt" other.ckpt
+    step --seed 9 -n 3 other.ckpt >/dev/null
+    t "other.ckpt: is another checkpoint than m.ckpt at step 3" -o other.ckpt
+    t "d.safetensors is not made" --dump d.safetensors
+    cp m.ckpt copy.ckpt
+    cp "$IN/small.ckpt" two.ckpt
+    step -n 2 two.ckpt >/dev/null
+    touch d.safetensors
+    local out
+    for out in copy.ckpt two.ckpt; do
+        run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 2 -f -o $out \
+            --dump d.safetensors m.ckpt
+        [[ $stderr == *"m.ckpt: at step 3: nothing to do"* ]]
+    done
+    cmp m.ckpt copy.ckpt
+}
+
+@test "nothing to do needs no lock, and no place to write" {
+    cp "$IN/small.ckpt" m.ckpt
+    step -n 3 m.ckpt >/dev/null
+    cp m.ckpt before
+    t() { run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 3 "$@"; }
+    # Another run has it.
+    exec 9>.m.ckpt.nibble-lock
+    flock 9
+    t m.ckpt 9>&-
+    [[ $stderr == *"m.ckpt: at step 3: nothing to do"* ]]
+    refuse 2 "another process is writing it" trainstep -q -d "$IN/ids.tok" --until 4 m.ckpt 9>&-
+    exec 9>&-
+    # Its lock cannot be made: as in a directory that is not ours.
+    rm .m.ckpt.nibble-lock
+    mkdir .m.ckpt.nibble-lock
+    t m.ckpt
+    [[ $stderr == *"m.ckpt: at step 3: nothing to do"* ]]
+    rmdir .m.ckpt.nibble-lock
+    cmp m.ckpt before
+}
+
+@test "a run that waits for the lock goes on from what the other has left" {
+    cp "$IN/small.ckpt" m.ckpt
+    cp m.ckpt later.ckpt
+    step -n 3 later.ckpt >/dev/null
+    exec 9>.m.ckpt.nibble-lock
+    flock 9
+    { sleep 0.5 && mv later.ckpt m.ckpt && flock -u 9; } &
+    step -n 2 m.ckpt >rows 9>&-
+    exec 9>&-
+    wait $!
+    [ "$(column 1 <rows | tr '\n' ' ')" = "4 5 " ]
+    # Or finds that nothing is left.
+    cp m.ckpt five.ckpt
+    cp "$IN/small.ckpt" m.ckpt
+    exec 9>.m.ckpt.nibble-lock
+    flock 9
+    { sleep 0.5 && mv five.ckpt m.ckpt && flock -u 9; } &
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 5 m.ckpt 9>&-
+    exec 9>&-
+    wait $!
+    [[ $stderr == *"m.ckpt: at step 5: nothing to do"* ]]
+    [ ! -e .m.ckpt.nibble-lock ]
+}
+
 @test "samples come by a pipe as from a file; other data start at their beginning" {
     cp "$IN/small.ckpt" a.ckpt
     cp "$IN/small.ckpt" b.ckpt
@@ -394,8 +472,7 @@ PY
         # timeout itself answers 124 when it had to send the signal.
         [ $rc -eq 124 ] || [ $rc -eq 0 ]
         datcat --verify m.ckpt >/dev/null
-        # A lock file that stays is no lock; anything else would be half a checkpoint.
-        [ -z "$(find . -name '.*nibble*' ! -name '*.nibble-lock')" ]
+        [ -z "$(find . -name '.*nibble*')" ]
         step --until 60 --accum 4 m.ckpt >/dev/null
         cmp m.ckpt whole.ckpt
     done
@@ -436,6 +513,269 @@ assert '"step":%d,' % last in meta, (last, meta[-200:])
 PY
 }
 
+# signals.py: trainstep under a signal; failio stops it where it should come.
+signals() {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    cat >signals.py <<'PY'
+import os, shutil, signal, subprocess, sys, time
+
+IN = os.environ["IN"]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+signal.alarm(300)  # an end also to a wait for what a broken program never does
+
+
+def fresh():
+    shutil.copy(IN + "/small.ckpt", "m.ckpt")
+
+
+def start(*options, failio="", data=IN + "/ids.tok", ignore=()):
+    env = dict(os.environ)
+    if failio:
+        env.update(FAILIO=failio, LD_PRELOAD=os.environ["FAILIO_SO"])
+
+    def dispositions():
+        for s in SIGNALS:
+            signal.signal(s, signal.SIG_IGN if s in ignore else signal.SIG_DFL)
+
+    return subprocess.Popen(["trainstep", "--device", "cpu", "-d", data, *options], env=env, text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=open("err", "w"), preexec_fn=dispositions)
+
+
+def rows(p, n):
+    for _ in range(n + 1):
+        last = p.stdout.readline()
+    assert last, open("err").read()
+
+
+def send(p, *signals):
+    for s in signals:
+        p.send_signal(s)
+
+
+def stopped(p):
+    pid, status = os.waitpid(p.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), (status, open("err").read())
+
+
+def ends(p, want, say=None):
+    """say: the only line of words."""
+    p.stdout.read()
+    rc = p.wait(60)
+    err = open("err").read()
+    assert rc == want, (rc, want, err)
+    assert rc >= 0 or err == "", err
+    left = [f for f in os.listdir(".") if ".nibble" in f]
+    assert not left, left
+    assert say is None or err == "trainstep: " + say % step() + "\n", err
+
+
+def step():
+    meta = subprocess.run(["datcat", "--meta", "m.ckpt"], stdout=subprocess.PIPE, text=True).stdout
+    return int(meta.split('"step":')[1].split(",")[0].rstrip("}"))
+
+
+def unchanged():
+    return open("m.ckpt", "rb").read() == open(IN + "/small.ckpt", "rb").read()
+PY
+}
+
+# bats test_tags=native
+@test "a signal before the first step: died of it, nothing written" {
+    signals
+    python3 - <<'PY'
+from signals import *
+os.mkfifo("gate")
+for sig in SIGNALS:
+    fresh()
+    # Waiting for data, and while they come.
+    p = start("m.ckpt", data="gate")
+    gate = open("gate", "r+b", buffering=0)  # waits for no reader
+    gate.write(open(IN + "/ids.tok", "rb").read()[:50])
+    while not os.path.exists(".m.ckpt.nibble-lock"):
+        assert p.poll() is None, open("err").read()
+        time.sleep(0.01)
+    send(p, sig)
+    ends(p, -sig)
+    gate.close()
+    assert unchanged()
+    # Loading, and opening the log.
+    for at in "pread:3:stop:m.ckpt", "open:1:stop:log.jsonl":
+        p = start("--log", "log.jsonl", "m.ckpt", failio=at)
+        stopped(p)
+        send(p, sig, signal.SIGCONT)
+        ends(p, -sig)
+        assert unchanged()
+PY
+}
+
+# bats test_tags=native
+@test "a signal in a step or a save: saved, 75, and the last line tells how to go on" {
+    signals
+    python3 - <<'PY'
+from signals import *
+for sig in SIGNALS:
+    fresh()
+    p = start("--until", "1000000", "m.ckpt")
+    rows(p, 3)
+    send(p, sig)
+    ends(p, 75, "m.ckpt: saved at step %d of 1000000; go on with the same command")
+    assert step() >= 3
+    fresh()
+    p = start("-n", "1000000", "m.ckpt")
+    rows(p, 1)
+    send(p, sig)
+    ends(p, 75)
+    words = "m.ckpt: saved at step %d of 1000000; go on with the same command, but -n %d"
+    assert open("err").read() == "trainstep: %s\n" % (words % (step(), 1000000 - step()))
+    # In the first save it is the step of that save; after the last no step is left.
+    for until, n, say in ("9", 1, "go on with the same command"), ("2", 2, "all steps are taken"):
+        fresh()
+        p = start("--until", until, "--save-every", "1", "m.ckpt",
+                  failio="rename:%d:stop:m.ckpt" % n)
+        stopped(p)
+        send(p, sig, signal.SIGCONT)
+        ends(p, 75, "m.ckpt: saved at step %%d of %s; %s" % (until, say))
+        assert step() == n, step()
+# -q says nothing; another file is gone on from.
+fresh()
+p = start("-q", "--until", "1000000", "m.ckpt")
+rows(p, 1)
+send(p, signal.SIGTERM)
+ends(p, 75)
+assert step() >= 1 and open("err").read() == ""
+p = start("-n", "1000000", "-o", "o.ckpt", IN + "/small.ckpt")
+rows(p, 1)
+send(p, signal.SIGTERM)
+ends(p, 75)
+assert "trainstep: o.ckpt: saved at step " in open("err").read()
+assert "; go on from it, without -o, with -n 9999" in open("err").read()
+PY
+    run -0 datcat --verify o.ckpt
+}
+
+# bats test_tags=native
+@test "a signal during evaluation cuts it short" {
+    signals
+    python3 - <<'PY'
+from signals import *
+for sig in SIGNALS:
+    for until, say in (("9", "go on with the same command"),
+                       ("1", "all steps are taken, the evaluation is not finished")):
+        fresh()
+        open("log.jsonl", "w").close()  # not another run's
+        # The second of seven samples.
+        p = start("--until", until, "--eval", IN + "/held.tok", "--eval-every", "1",
+                  "--log", "log.jsonl", "m.ckpt", failio="pread:2:stop:held.tok")
+        stopped(p)
+        send(p, sig, signal.SIGCONT)
+        ends(p, 75, "m.ckpt: saved at step %%d of %s; %s" % (until, say))
+        assert step() == 1
+        assert "eval_loss" not in open("log.jsonl").read()
+PY
+}
+
+# bats test_tags=native
+@test "a second signal does not wait; what timeout sends twice is one" {
+    signals
+    python3 - <<'PY'
+from signals import *
+for sig in SIGNALS:
+    # The first comes as the save begins, the second before the file is in place.
+    for n, want in (1, -sig), (2, 75):
+        fresh()
+        p = start("-q", "--until", "9", "--save-every", "1", "m.ckpt",
+                  failio="fallocate:%d:stop:m.ckpt;fsync:%d:stop:m.ckpt" % (n, n))
+        stopped(p)
+        send(p, sig, signal.SIGCONT)
+        stopped(p)
+        time.sleep(0.4)
+        send(p, sig, signal.SIGCONT)
+        ends(p, want)
+        assert step() == n - 1, step()
+    # Sent to a stopped program they are handled at the same time at any load; the kernel merges
+    # two of the same number, so these are two different ones.
+    for other in set(SIGNALS) - {sig}:
+        fresh()
+        p = start("--until", "1000000", "m.ckpt")
+        rows(p, 1)
+        send(p, signal.SIGSTOP)
+        stopped(p)
+        send(p, sig, other, signal.SIGCONT)
+        ends(p, 75, "m.ckpt: saved at step %d of 1000000; go on with the same command")
+        assert step() >= 1
+PY
+}
+
+# bats test_tags=native
+@test "who reads the table or the log goes away: saved, 75, no other words" {
+    signals
+    local status
+    cp "$IN/small.ckpt" m.ckpt
+    status=$(trainstep --device cpu -d "$IN/ids.tok" --until 1000000 m.ckpt 2>err | head -n 1 >rows
+        echo "${PIPESTATUS[*]}")
+    [ "$status" = '75 0' ]
+    [ "$(cut -f 1 rows)" = step ]
+    [ "$(wc -l <err)" -eq 1 ]
+    grep -qE '^trainstep: m.ckpt: saved at step [1-9][0-9]* of 1000000; go on with the same command$' err
+    python3 - <<'PY'
+from signals import *
+fresh()
+os.mkfifo("log")
+p = start("--until", "1000000", "--log", "log", "m.ckpt")
+with open("log") as log:
+    assert log.readline().startswith('{"step":1,')
+ends(p, 75, "m.ckpt: saved at step %d of 1000000; go on with the same command")
+assert step() >= 1
+PY
+}
+
+# bats test_tags=native
+@test "who reads the table or the log is stopped: a signal saves all the same" {
+    signals
+    python3 - <<'PY'
+from signals import *
+import fcntl
+os.mkfifo("log")
+for options in [], ["--log", "log"]:
+    fresh()
+    p = start("--until", "1000000", *options, "m.ckpt")
+    full = p.stdout
+    if options:
+        full = open("log")
+        os.set_blocking(p.stdout.fileno(), False)
+    fcntl.fcntl(full.fileno(), 1031, 4096)  # F_SETPIPE_SZ
+    # Until nothing more comes.
+    busy = None
+    while busy != (busy := open("/proc/%d/stat" % p.pid).read().split()[13]):
+        time.sleep(0.5)
+    send(p, signal.SIGTERM)
+    assert p.wait(20) == 75
+    assert step() >= 1
+    words = "trainstep: m.ckpt: saved at step %d of 1000000; go on with the same command\n"
+    assert open("err").read() == words % step()
+PY
+}
+
+# bats test_tags=native
+@test "a signal that was ignored when it began stays so" {
+    signals
+    python3 - <<'PY'
+from signals import *
+for sig in signal.SIGHUP, signal.SIGINT:
+    fresh()
+    p = start("--until", "1000000", "m.ckpt", ignore=[sig])
+    rows(p, 1)
+    send(p, sig)
+    time.sleep(0.1)
+    for _ in range(2000):
+        assert p.stdout.readline()
+    send(p, signal.SIGTERM)
+    ends(p, 75)
+    assert step() > 2000
+PY
+}
+
 # bats test_tags=native
 @test "a disk that is full at the third save: the second stays, 2" {
     [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
@@ -460,7 +800,14 @@ PY
     trainstep -q -n 1 m.ckpt <gate >/dev/null &
     exec 9>gate
     until [ -e .m.ckpt.nibble-lock ]; do sleep 0.01; done
-    refuse 2 "another trainstep is advancing it" trainstep -q -d "$IN/ids.tok" m.ckpt
+    refuse 2 "another process is writing it" trainstep -q -d "$IN/ids.tok" m.ckpt
+    # Nor does datpack write what the run would replace, under whatever name.
+    ln -s m.ckpt link.ckpt
+    refuse 2 "m.ckpt: another process is writing it" datpack -q -f -o m.ckpt "$IN/plain.ckpt"
+    refuse 2 "link.ckpt: another process is writing it" \
+        datpack -q -f -o link.ckpt "$IN/plain.ckpt"
+    cmp m.ckpt "$IN/small.ckpt"
+    datpack -q -f -o other.ckpt "$IN/plain.ckpt"
     cat "$IN/ids.tok" >&9
     exec 9>&-
     wait $!
@@ -480,6 +827,44 @@ PY
 
 # ---- bad input -----------------------------------------------------------------
 
+@test "a checkpoint that advances keeps its permissions" {
+    cp "$IN/small.ckpt" m.ckpt
+    umask 022
+    chmod 600 m.ckpt
+    step -n 2 --save-every 1 --log l.jsonl --memory-report r.json m.ckpt >/dev/null
+    [ "$(stat -c %a m.ckpt)" = 600 ]
+    chmod 600 l.jsonl r.json
+    step -n 1 -f --log l.jsonl --memory-report r.json -o other.ckpt m.ckpt >/dev/null
+    [ "$(stat -c %a m.ckpt other.ckpt l.jsonl r.json | tr '\n' ' ')" = '600 644 600 600 ' ]
+}
+
+# bats test_tags=native
+@test "a filesystem without locks: 2, and why" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    local error words
+    cp "$IN/small.ckpt" m.ckpt
+    while read -r error words; do
+        refuse 2 ".m.ckpt.nibble-lock cannot be locked: $words" \
+            env LD_PRELOAD="$FAILIO_SO" FAILIO="flock:1:$error" trainstep -q -d "$IN/ids.tok" m.ckpt
+        cmp m.ckpt "$IN/small.ckpt"
+    done <<<$'ENOLCK No locks available\nENOTSUP Operation not supported\nEOPNOTSUPP Operation not supported'
+}
+
+@test "a link in place of the lock is refused, not followed" {
+    cp "$IN/small.ckpt" m.ckpt
+    ln -s ../victim .m.ckpt.nibble-lock
+    refuse 2 'is in the way of its lock' \
+        trainstep -q -d "$IN/ids.tok" m.ckpt
+    [ ! -e ../victim ]
+    [ -L .m.ckpt.nibble-lock ]
+    echo precious >../victim
+    refuse 2 'is in the way of its lock' \
+        trainstep -q -d "$IN/ids.tok" m.ckpt
+    [ "$(cat ../victim)" = precious ]
+    [ -L .m.ckpt.nibble-lock ]
+    cmp m.ckpt "$IN/small.ckpt"
+}
+
 @test "what is no checkpoint, or not of this model" {
     cp "$IN/small.ckpt" m.ckpt
     datpack -q -o m.safetensors m.ckpt
@@ -497,7 +882,91 @@ at = json.loads(subprocess.check_output(["datcat", "--json", "m.ckpt"]))["tensor
 raw[at + 9] ^= 4
 open("flip.ckpt", "wb").write(raw)
 PY
-    refuse 2 "is damaged: its hash does not fit" trainstep -q -d "$IN/ids.tok" flip.ckpt
+    refuse 2 "is damaged: XXH3 is" trainstep -q -d "$IN/ids.tok" flip.ckpt
+}
+
+# A checkpoint whose numbers were made up, and its hashes with them.
+@test "a training state out of range is refused, by datcat --verify too" {
+    cp "$IN/small.ckpt" m.ckpt
+    step -n 3 --spike 4 m.ckpt >/dev/null
+    python3 - <<'PY'
+import containers as c
+raw = open("m.ckpt", "rb").read()
+size = int.from_bytes(raw[24:32], "little")
+head = c.unpack(raw[64:64 + size])
+assert head["state"]["step"] == 3 and head["state"]["sampler"]["index"] == 9
+
+def put(name, change):
+    h = c.unpack(raw[64:64 + size])
+    change(h["state"])
+    arrays = [(a["offset"], raw[a["offset"]:a["offset"] + a["nbytes"]]) for a in h["arrays"]]
+    total = c.ckpt_place(h)
+    moved = [(a["offset"], data) for a, (_, data) in zip(h["arrays"], arrays)]
+    with open(name + ".ckpt", "wb") as f:
+        f.write(c.ckpt_seal(c.pack(h), moved, total))
+
+put("same", lambda s: None)
+M = (1 << 64) - 1
+for key in "epoch", "index":
+    put(key, lambda s: s["sampler"].update({key: M}))
+    put(key + "63", lambda s: s["sampler"].update({key: (1 << 63) - 1}))
+put("epoch62", lambda s: s["sampler"].update(epoch=(1 << 62) - 1))
+put("step", lambda s: s.update(step=M))
+put("step32", lambda s: s.update(step=(1 << 32) - 1))
+put("t", lambda s: s.update(t=4))
+put("skips", lambda s: s.update(skips=M))
+put("norm", lambda s: s["spike"].update(norm=[-1.0] * 3))
+put("loss", lambda s: s["spike"].update(loss=[1e300] * 3))
+put("route", lambda s: s["routes"].update(gemm="\033[31mred"))
+put("batch", lambda s: s["settings"].update(batch=M))
+put("zero", lambda s: s["settings"].update(accum=0))
+put("seed", lambda s: s["settings"].update(seed=1 << 32))
+put("clip", lambda s: s["settings"].update(clip=1e300))
+put("eps", lambda s: s["settings"].update(eps=0.0))
+put("warm", lambda s: s["settings"].update(warmup=9, total_steps=3))
+PY
+    cmp m.ckpt same.ckpt
+    local name
+    # What no checkpoint may hold: the container knows.
+    for name in epoch index step t skips norm loss; do
+        cp $name.ckpt was
+        run -1 --separate-stderr datcat -q --verify $name.ckpt
+        [[ $stderr == *": \"$name\": expected "* ]] || { echo "$stderr" && false; }
+        refuse 2 ": \"$name\": expected " trainstep -q -d "$IN/ids.tok" $name.ckpt
+        cmp $name.ckpt was
+    done
+    # What only a training knows.
+    for name in batch clip seed; do
+        refuse 2 "\"$name\": " trainstep -q -d "$IN/ids.tok" $name.ckpt
+    done
+    refuse 2 '"accum": ' trainstep -q -d "$IN/ids.tok" zero.ckpt
+    refuse 2 "--eps: 0: " trainstep -q -d "$IN/ids.tok" eps.ckpt
+    refuse 2 "--warmup: " trainstep -q -d "$IN/ids.tok" warm.ckpt
+    refuse 2 "-n: step 4294967296 is the last one" trainstep -q -d "$IN/ids.tok" step32.ckpt
+    refuse 2 "goes on at sample 9223372036854775807: expected at most 30" \
+        trainstep -q -d "$IN/ids.tok" index63.ckpt
+    refuse 2 "goes on in epoch 9223372036854775807: expected less than 4611686018427387904" \
+        trainstep -q -d "$IN/ids.tok" epoch63.ckpt
+    # The last epoch to begin in; a name that a terminal would obey; an eps that is mended.
+    run -0 --separate-stderr trainstep -q -d "$IN/ids.tok" -n 12 epoch62.ckpt
+    [ "${#lines[@]}" -eq 13 ]
+    datcat --meta epoch62.ckpt | grep -qF '"epoch":4611686018427387904,'
+    run -0 --separate-stderr trainstep -q -d "$IN/ids.tok" route.ckpt
+    [[ $stderr == *'\x1b[31mred" so far'* ]]
+    trainstep -q -d "$IN/ids.tok" --eps 1e-8 eps.ckpt >/dev/null
+}
+
+@test "a pass of more positions than 31 bits count is refused" {
+    cp "$IN/small.ckpt" m.ckpt
+    sed 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 16777216/' \
+        "$IN/config.json" >wide.json
+    fresh wide.ckpt --config wide.json --quant none
+    for _ in {1..3000}; do echo -n '1 2 3 '; done >row
+    tokenize -q --input ids -o row.tok row
+    refuse 2 "--batch: 1048576 samples are a pass of 9436135424 positions" \
+        trainstep -q -d row.tok --batch 1048576 --accum 1048576 wide.ckpt
+    refuse 2 "expected at most 2147483647; --accum takes them in several" \
+        trainstep -q -d row.tok --batch 1048576 --dry-run wide.ckpt
 }
 
 @test "what are no samples, or not for this model" {
@@ -522,6 +991,63 @@ PY
     cmp m.ckpt "$IN/small.ckpt"
 }
 
+# bats test_tags=native
+@test "samples that are written over or cut while they are trained on: 2, and the last save" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    local how what
+    python3 - <<'PY'
+import random
+random.seed(5)
+rows = [[random.randrange(97) for _ in range(9)] for _ in range(12)]
+def put(name, rows):
+    with open(name, "w") as f:
+        for r in rows:
+            print(*r, file=f)
+put("was", rows)
+put("other", [[96 - i for i in r] for r in rows])
+put("wild", [[4000000000 - i for i in r] for r in rows])
+put("longer", [r + [1] * 8 for r in rows[:7]])
+PY
+    for how in was other wild longer; do
+        tokenize -q --input ids -o $how.tok $how
+    done
+    cp "$IN/plain.ckpt" two.ckpt
+    trainstep -q -d was.tok --order file -n 2 two.ckpt >/dev/null
+    # Nobody writes: the pause alone changes nothing, nor does another file of that name.
+    for how in nothing other wild longer cut renamed; do
+        for what in data eval; do
+            cp was.tok live.tok
+            cp "$IN/plain.ckpt" m.ckpt
+            rm -f l.jsonl
+            if [ $what = data ]; then
+                paused write:2:stop:l.jsonl trainstep -q -d live.tok --order file -n 4 \
+                    --save-every 2 --log l.jsonl m.ckpt
+            else
+                paused write:3:stop:l.jsonl trainstep -q -d was.tok --order file -n 4 \
+                    --save-every 2 --eval live.tok --eval-every 1 --log l.jsonl m.ckpt
+            fi
+            case $how in
+            nothing) ;;
+            cut) truncate -s 100 live.tok ;;
+            renamed) cp other.tok new.tok && mv new.tok live.tok ;;
+            *) dd if=$how.tok of=live.tok conv=notrunc status=none ;;
+            esac
+            ended
+            datcat --verify m.ckpt >/dev/null
+            if [ $how = nothing ] || [ $how = renamed ]; then
+                [ $status -eq 0 ]
+                [ ! -s err ]
+                continue
+            fi
+            echo "$how $what: $status $(cat err)"
+            [ $status -eq 2 ]
+            [ "$(wc -l <err)" -eq 1 ]
+            grep -qE '^trainstep: live.tok: byte [0-9]+: sample [0-9]+: was (overwritten|cut off) ' err
+            [ $what = eval ] || cmp m.ckpt two.ckpt
+        done
+    done
+}
+
 @test "another tokenizer than before" {
     local t=$BATS_TEST_DIRNAME/vectors/tokenizer-small.json
     sed 's/97/4000/' "$IN/config.json" >config.json
@@ -533,6 +1059,22 @@ PY
     refuse 2 "another tokenizer" trainstep -q -d b.tok m.ckpt
 }
 
+@test "the tokenizer of an evaluation is compared, and not kept" {
+    local t=$BATS_TEST_DIRNAME/vectors/tokenizer-small.json
+    sed 's/97/4000/' "$IN/config.json" >config.json
+    datpack -q --init 1 --config config.json --to ckpt -o m.ckpt
+    printf 'a\tb\n' | tokenize -q -t "$t" -o a.tok
+    sed 's/^{/{ /' "$t" >other.json
+    printf 'a\tb\n' | tokenize -q -t other.json -o b.tok
+    trainstep -q -d "$IN/ids.tok" -o plain.ckpt m.ckpt >/dev/null
+    trainstep -q -d "$IN/ids.tok" -o eval.ckpt --eval a.tok m.ckpt >/dev/null
+    cmp plain.ckpt eval.ckpt
+    trainstep -q -d b.tok eval.ckpt >/dev/null
+    refuse 2 "a.tok: made with another tokenizer" trainstep -q -d b.tok --eval a.tok eval.ckpt
+    refuse 2 "a.tok: made with another tokenizer" trainstep -q -d "$IN/ids.tok" --eval a.tok eval.ckpt
+    refuse 2 "a.tok: made with another tokenizer" trainstep -q -d b.tok --eval a.tok m.ckpt
+}
+
 @test "options that make no sense" {
     cp "$IN/small.ckpt" m.ckpt
     t() { refuse 2 "$1" trainstep -q -d "$IN/ids.tok" "${@:2}"; }
@@ -541,6 +1083,14 @@ PY
     t "--lr: -1" --lr -1 m.ckpt
     t "--lr: nan" --lr nan m.ckpt
     t "--beta2" --beta2 1 m.ckpt
+    # What kernels take as f32 must not become 0 there, which means something else.
+    local option
+    for option in lr min-lr beta1 beta2 weight-decay clip eps; do
+        t "--$option: 1e-46: is 0 in f32: expected 0 or at least 1.4013e-45" --$option 1e-46 m.ckpt
+        [ $option = eps ] || trainstep -q -d "$IN/ids.tok" --dry-run --$option 0 m.ckpt >/dev/null
+        trainstep -q -d "$IN/ids.tok" --dry-run --$option 1e-45 --lr 1 m.ckpt >/dev/null
+    done
+    t "--eps: 0: expected a number above 0: an update divides by sqrt(v) + eps" --eps 0 m.ckpt
     t "--batch: 0" --batch 0 m.ckpt
     t "--order" --order random m.ckpt
     t "one of them" -n 1 --until 3 m.ckpt
@@ -579,6 +1129,112 @@ PY
 import json
 steps = [json.loads(l)["step"] for l in open("l.jsonl")]
 assert steps == [1, 2, 3, 4, 5, 5], steps'
+}
+
+# bats test_tags=nosan,native
+@test "a log that cannot be read is not cut" {
+    local so=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
+    cp "$IN/small.ckpt" m.ckpt
+    step -n 1 --log l.jsonl m.ckpt >/dev/null
+    # A line of somebody's own, longer than a log has: the lines behind it are not lost.
+    (cat l.jsonl; head -c 2000000 /dev/zero | tr '\0' x; echo; cat l.jsonl) >long.jsonl
+    cp long.jsonl before
+    refuse 2 'long.jsonl: line 2: longer than' trainstep -q -d "$IN/ids.tok" -n 1 \
+        --log long.jsonl m.ckpt
+    cmp long.jsonl before
+    [ -e "$so" ] || skip "no failio.so"
+    cp l.jsonl before
+    refuse 2 'l.jsonl: line 1: read: Input/output error' env LD_PRELOAD="$so" \
+        FAILIO="read:1:EIO:/l.jsonl" trainstep -q -d "$IN/ids.tok" -n 1 --log l.jsonl m.ckpt
+    cmp l.jsonl before
+    refuse 3 'l.jsonl: line 1: read: Cannot allocate memory' env LD_PRELOAD="$so" \
+        FAILIO="read:1:ENOMEM:/l.jsonl" trainstep -q -d "$IN/ids.tok" -n 1 --log l.jsonl m.ckpt
+    cmp l.jsonl before
+}
+
+@test "a log that a crash has cut anywhere is continued" {
+    local n bytes first
+    cp "$IN/plain.ckpt" m.ckpt
+    step -n 2 --log whole.jsonl m.ckpt >/dev/null
+    bytes=$(wc -c <whole.jsonl)
+    first=$(head -n 1 whole.jsonl | wc -c)
+    for ((n = 0; n <= bytes; n += n < 12 || n + 3 > first && n < first + 12 ? 1 : 37)); do
+        head -c $n whole.jsonl >l.jsonl
+        cp m.ckpt n.ckpt
+        step -n 1 --log l.jsonl n.ckpt >/dev/null
+        # Lines that were whole, and then that of step 3.
+        python3 - $n <<'PY'
+import json, sys
+whole = open("whole.jsonl", "rb").read()[:int(sys.argv[1])]
+kept = whole[:whole.rfind(b"\n") + 1]
+got = open("l.jsonl", "rb").read()
+assert got.startswith(kept), (kept, got)
+rest = got[len(kept):]
+assert rest.count(b"\n") == 1 and json.loads(rest)["step"] == 3, (kept, rest)
+PY
+    done
+    # What is not the beginning of a log is not ours to cut.
+    for n in '{"stop' '{"step"}' 'x' '{' '{"stepx":1}'; do
+        printf '%s\n' "$n" >other
+        refuse 2 "is no log of trainstep" trainstep -q -d "$IN/ids.tok" --log other m.ckpt
+        [ "$(cat other)" = "$n" ]
+    done
+    printf '{"stop' >other
+    refuse 2 "is no log of trainstep" trainstep -q -d "$IN/ids.tok" --log other m.ckpt
+}
+
+@test "a run that is refused leaves its log as it was" {
+    local option
+    cp "$IN/small.ckpt" m.ckpt
+    cp m.ckpt old.ckpt
+    step -n 3 --log l.jsonl old.ckpt >/dev/null
+    printf '{"step":4,"lo' >>l.jsonl
+    cp l.jsonl before
+    echo foreign >there
+    for option in '--tensorboard nodir/x' '--memory-report nodir/x' '--memory-report there'; do
+        # shellcheck disable=SC2086  # two words
+        refuse 2 "${option#* }" trainstep -q -d "$IN/ids.tok" --log l.jsonl $option m.ckpt
+        cmp l.jsonl before
+    done
+    step -n 1 --log l.jsonl --tensorboard tb --memory-report new m.ckpt >/dev/null
+    [ "$(grep -c . l.jsonl)" -eq 1 ] && [ -e new ]
+}
+
+@test "lines of a log that are dropped are counted" {
+    cp "$IN/small.ckpt" m.ckpt
+    cp m.ckpt three.ckpt
+    step -n 3 --log l.jsonl three.ckpt >/dev/null
+    head -n 1 l.jsonl >one.jsonl
+    cp l.jsonl quiet.jsonl
+    t() { run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 -f -o x.ckpt "$@"; }
+    t --log l.jsonl m.ckpt
+    [ "$stderr" = "trainstep: l.jsonl: 3 lines of steps beyond 0 are dropped" ]
+    t --log one.jsonl m.ckpt
+    [ "$stderr" = "trainstep: one.jsonl: 1 line of steps beyond 0 is dropped" ]
+    t -q --log quiet.jsonl m.ckpt
+    [ -z "$stderr" ] && [ "$(wc -l <quiet.jsonl)" -eq 1 ]
+    # Of a line that a crash has cut nothing is said.
+    printf '{"step":4,"lo' >>l.jsonl
+    step -n 1 m.ckpt >/dev/null
+    t --log l.jsonl m.ckpt
+    [ -z "$stderr" ] && [ "$(wc -l <l.jsonl)" -eq 2 ]
+}
+
+@test "a memory report to a pipe: its reader is waited for at the start, and a signal ends that" {
+    mkfifo pipe
+    cp "$IN/small.ckpt" m.ckpt
+    run -124 timeout -k 3 1 trainstep -q -f -d "$IN/ids.tok" -n 1 --memory-report pipe m.ckpt
+    [ -z "$output" ]
+    cmp m.ckpt "$IN/small.ckpt"
+    cat pipe >m.json &
+    step -n 2 --memory-report pipe m.ckpt >/dev/null
+    wait $!
+    report 'assert p.count("optimizer_step_done") == 2, p'
+    # One that does not read holds nothing up either.
+    exec 9<>pipe
+    run -75 timeout --preserve-status -k 5 3 \
+        trainstep -q -d "$IN/ids.tok" --until 1000000 --memory-report pipe m.ckpt 9>&-
+    exec 9>&-
 }
 
 @test "evaluation is what generate --score says" {
@@ -627,6 +1283,114 @@ for s in m["Samples"]:
     assert len(s["TimestampUtc"]) == 28 and s["PidMemoryMiB"] > 0
 assert set(m) >= {"Pid", "CreatedUtc", "Samples"}
 PY
+}
+
+# report PYTHON: about the memory report m.json, m; its phases, p.
+report() {
+    python3 -c "import json
+m = json.load(open('m.json'))
+p = [s['Phase'] for s in m['Samples']]
+$1"
+}
+
+# bats test_tags=native
+@test "the memory report is whole at every save and on every exit" {
+    signals
+    cp "$IN/small.ckpt" m.ckpt
+    # Steps that are not finite.
+    datpack -q -o m.safetensors "$IN/plain.ckpt"
+    python3 - <<'PY'
+import json, struct
+raw = bytearray(open("m.safetensors", "rb").read())
+n = struct.unpack_from("<Q", raw)[0]
+at = json.loads(raw[8:8 + n])["model.norm.weight"]["data_offsets"][0]
+struct.pack_into("<I", raw, 8 + n + at, 0x7fc00000)
+open("m.safetensors", "wb").write(raw)
+PY
+    datpack -q --to ckpt --quant none --master f32 -o nan.ckpt m.safetensors
+    run -4 trainstep -q -d "$IN/ids.tok" --batch 3 -n 30 --max-skips 2 --memory-report m.json nan.ckpt
+    report 'assert p[:2] == ["start", "model_loaded"] and p.count("optimizer_step_done") == 2, p'
+    # Replaced, since it is ours, by that of a run whose second save fails.
+    run -2 env LD_PRELOAD="$FAILIO_SO" FAILIO='fallocate:2:ENOSPC:.m.ckpt' \
+        trainstep -q -d "$IN/ids.tok" -n 9 --save-every 2 --memory-report m.json m.ckpt
+    report 'assert p.count("optimizer_step_done") == 4, p'
+    python3 - <<'PY'
+from signals import *
+import json
+fresh()
+p = start("--until", "1000000", "--save-every", "2", "--memory-report", "m.json", "m.ckpt",
+          failio="rename:2:kill=9:m.ckpt")
+ends_by = p.wait(60)
+assert ends_by == -9, ends_by
+m = json.load(open("m.json"))
+# Of the first save.
+steps = [s["Step"] for s in m["Samples"] if s["Phase"] == "optimizer_step_done"]
+assert steps == [1, 2], steps
+for f in os.listdir("."):
+    if ".nibble" in f:
+        os.unlink(f)
+p = start("--until", "1000000", "--memory-report", "m.json", "m.ckpt")
+rows(p, 3)
+send(p, signal.SIGTERM)
+ends(p, 75)
+m = json.load(open("m.json"))
+assert m["Samples"][-1]["Step"] == step() > 2
+PY
+    report 'assert m["UnifiedMemory"] is False and m["Device"] == "cpu"
+for s in m["Samples"]:
+    assert s["PidMemoryMiB"] == s["TotalMemoryMiB"] == s["HostRssMiB"] > 0'
+    # What is not ours is not replaced without -f, and known before the first step.
+    local other
+    for other in '' '{"Pid":1,"CreatedUtc":"x","Samples":[]}' '{"Tool":"trainstep"}'; do
+        printf '%s' "$other" >m.json
+        refuse 2 "exists; -f replaces it" trainstep -q -d "$IN/ids.tok" --memory-report m.json m.ckpt
+        [ "$(cat m.json)" = "$other" ]
+    done
+    trainstep -q -f -d "$IN/ids.tok" --memory-report m.json m.ckpt >/dev/null
+    report 'assert len(p) == 6'
+    refuse 2 "standard output" trainstep -q -d "$IN/ids.tok" --memory-report - m.ckpt
+}
+
+# fake_driver CUINIT COUNT: a libcuda.so.1 in ./driver that says so.
+fake_driver() {
+    command -v "${CC:-cc}" >/dev/null || skip "no compiler for a driver"
+    mkdir -p driver
+    echo "int cuInit(unsigned f) { (void)f; return $1; } int cuDeviceGetCount(int *n) { *n = $2; return 0; }" |
+        "${CC:-cc}" -shared -fPIC -o driver/libcuda.so.1 -x c -
+}
+
+# bats test_tags=native
+@test "--diagnose, and a device or path that is not here: 2, and why" {
+    ldconfig -p | grep -q libcuda.so.1 && skip "this machine has a driver"
+    local none="no NVIDIA GPU or driver here: there is no libcuda.so.1"
+    run -2 --separate-stderr trainstep --diagnose --device cuda
+    [ "$stderr" = "trainstep: --device cuda: $none" ]
+    [[ $output == *$'\nisa\t'*$'\ncuda\t'"$none" ]]
+    run -2 --separate-stderr trainstep --diagnose --device cuda:1
+    [ "$stderr" = "trainstep: --device cuda:1: $none" ]
+    run -2 --separate-stderr trainstep --diagnose --path native
+    [[ $stderr == "trainstep: --path native: "* ]]
+    [[ $output == *$'\npath.native\tno: '"$none"$'\n'* ]]
+    run -0 --separate-stderr trainstep --diagnose --device cpu
+    run -0 --separate-stderr trainstep --diagnose --path dequant
+    run -0 --separate-stderr trainstep --diagnose
+    # The others say the same.
+    refuse 2 "--device cuda: $none" trainstep -q --device cuda -d "$IN/ids.tok" --overcommit "$IN/small.ckpt"
+    refuse 2 "--device cuda: $none" generate -q --device cuda --ids -p '1 2' "$IN/small.ckpt"
+    refuse 2 "$none" nvquant -q --device cuda -o x.dat "$IN/small.ckpt"
+    # A driver that starts not, or finds nothing.
+    local words rc n
+    while read -r rc n words; do
+        fake_driver "$rc" "$n"
+        LD_LIBRARY_PATH=$PWD/driver refuse 2 "$words" generate -q --device cuda:1 --ids -p '1 2' "$IN/small.ckpt"
+        LD_LIBRARY_PATH=$PWD/driver run -2 --separate-stderr trainstep --diagnose --device cuda:1
+        [[ $stderr == "trainstep: --device cuda:1: $words"* ]]
+    done <<'DRIVERS'
+100 0 no NVIDIA GPU here: the driver finds none
+0 0 no NVIDIA GPU here: the driver finds none
+803 0 the NVIDIA driver does not start: CUDA error 803; does nvidia-smi work?
+0 1 there is no GPU 1: there are 1, from 0 on
+DRIVERS
 }
 
 # fits WHAT PLANNED COMMAND...: the most that it ever needs, saving too, is what was planned,
@@ -690,6 +1454,130 @@ for i in range(164):
         sed -n 's/^total\t\([0-9]*\)\t.*/\1/p')
     least=.75 fits "packed" "$planned" trainstep -q -d packed.tok --batch 4 -j 16 -n 2 m.ckpt
     refuse 3 "--memory-limit is 0.050" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
+}
+
+# ---- plans above what is free ----------------------------------------------------
+
+# little KB: what is free, as the kernel tells programs that begin from now on.
+little() {
+    mkdir -p machine/proc/self machine/sys/fs/cgroup/group
+    echo "MemAvailable: $1 kB" >machine/proc/meminfo
+    printf 'VmRSS: 0 kB\nVmHWM: 0 kB\n' >machine/proc/self/status
+    : >machine/proc/self/cgroup
+    export MACHINE=$PWD/machine
+}
+
+# here COMMAND...: on that machine.
+here() {
+    LD_PRELOAD=$MACHINE_SO "$@"
+}
+
+# bats test_tags=native
+@test "a plan above what is free: 3, and the largest batch that fits" {
+    local n
+    cp "$IN/small.ckpt" m.ckpt
+    little 20000
+    run -3 --separate-stderr here trainstep -d "$IN/ids.tok" --batch 20000 m.ckpt
+    [ -z "$output" ]
+    [[ ${stderr_lines[-1]} =~ ^'trainstep: the plan needs '.*' GB, this machine has 0.019 free: --batch '([0-9]+)' is the largest that fits; --overcommit tries it'$ ]]
+    n=${BASH_REMATCH[1]}
+    [ "$n" -gt 10 ]
+    cmp m.ckpt "$IN/small.ckpt"
+    # It is; and a plan is printed whether it fits or not.
+    run -0 --separate-stderr here trainstep -d "$IN/ids.tok" --batch "$n" --dry-run m.ckpt
+    [[ $output == *$'\nfits\tyes\t' ]]
+    run -0 --separate-stderr here trainstep -d "$IN/ids.tok" --batch $((n + 1)) --dry-run m.ckpt
+    [[ $output == *$'\nfits\tno\t' ]]
+    [[ ${stderr_lines[-1]} == *": --batch $n is the largest that fits" ]]
+    run -0 --separate-stderr here trainstep -q -d "$IN/ids.tok" --batch $((n + 1)) --dry-run m.ckpt
+    [ -z "$stderr" ]
+    here trainstep -q -d "$IN/ids.tok" --batch "$n" -o x.ckpt m.ckpt >/dev/null
+    # Tried all the same, with a warning; but a limit that was set holds.
+    run -0 --separate-stderr here trainstep -d "$IN/ids.tok" --batch $((2 * n)) --overcommit -o y.ckpt m.ckpt
+    [[ $stderr == *"the plan needs "*" GB, this machine has 0.019 free: --overcommit tries it"* ]]
+    run -3 --separate-stderr trainstep -d "$IN/ids.tok" --batch 100000 --overcommit --memory-limit 0.05 m.ckpt
+    [[ $stderr =~ '--memory-limit is 0.050: --batch '[0-9]+' is the largest that fits'$ ]]
+}
+
+# bats test_tags=native
+@test "limits of control groups count as what is free, less the page cache" {
+    local version
+    cp "$IN/small.ckpt" m.ckpt
+    little 20000000
+    for version in 2 1; do
+        rm -rf machine/sys
+        if [ $version = 2 ]; then
+            mkdir -p machine/sys/fs/cgroup/group
+            echo 0::/group >machine/proc/self/cgroup
+            cd machine/sys/fs/cgroup/group
+            echo 40000000 >memory.max
+            echo 30000000 >memory.current
+            printf 'inactive_file 4000000\nactive_file 1000000\n' >memory.stat
+        else
+            mkdir -p machine/sys/fs/cgroup/memory/group
+            echo 4:memory:/group >machine/proc/self/cgroup
+            cd machine/sys/fs/cgroup/memory/group
+            echo 40000000 >memory.limit_in_bytes
+            echo 30000000 >memory.usage_in_bytes
+            printf 'total_inactive_file 4000000\ntotal_active_file 1000000\n' >memory.stat
+        fi
+        cd "$BATS_TEST_TMPDIR/w"
+        run -3 --separate-stderr here trainstep -d "$IN/ids.tok" --batch 20000 m.ckpt
+        [[ ${stderr_lines[-1]} == *"this machine has 0.014 free: --batch "* ]]
+        run -0 here trainstep --diagnose
+        [[ $output == *$'\nmemory_available\t15000000\n'* ]]
+    done
+}
+
+# bats test_tags=native
+@test "where not even one sample fits, what else does is what the plan says" {
+    local words
+    sed 's/"vocab_size": 97/"vocab_size": 300/; s/"num_hidden_layers": 2/"num_hidden_layers": 8/
+        s/"hidden_size": 32/"hidden_size": 64/; s/"intermediate_size": 48/"intermediate_size": 256/' \
+        "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt -o m.ckpt
+    python3 -c 'print(*[(k * 31) % 97 for k in range(60)])' >ids
+    tokenize -q --input ids -o d.tok ids
+    # plan LENGTH OPTION...: for a sample of that many positions.
+    plan() {
+        python3 -c "print(*[(k * 31) % 97 for k in range($1 + 1)])" >ids
+        tokenize -q -f --input ids -o short.tok ids
+        here trainstep -q -d short.tok -j 1 "${@:2}" --dry-run m.ckpt
+    }
+    # enough LENGTH OPTION...: what is free is that plan and 1 to 2 KB.
+    enough() {
+        little 1000000
+        little $(($(plan "$@" | sed -n 's/^total\t\([0-9]*\)\t.*/\1/p') / 1024 + 2))
+    }
+    # advised OTHERS LENGTH: OTHERS stand before the number of layers, and a length is named when
+    # LENGTH, which fits, is not 0; each is the largest that fits, what is not named does not fit.
+    advised() {
+        local layers=0 most=0
+        run -3 --separate-stderr here trainstep -d d.tok -j 1 --batch 4 --recompute none m.ckpt
+        words=${stderr_lines[-1]#*: not even --batch 1 fits; with it "$1"}
+        [[ $words =~ ^'--train-last-layers '([0-9]+)' does'(', or samples of at most '([0-9]+)' positions do')?'; --overcommit tries it'$ ]]
+        layers=${BASH_REMATCH[1]} most=${BASH_REMATCH[3]:-0}
+        [ "$layers" -ge 3 ]
+        [ "$layers" -lt 8 ]
+        [[ $(plan 59 --recompute none --train-last-layers "$layers") == *$'\nfits\tyes\t' ]]
+        [[ $(plan 59 --recompute none --train-last-layers $((layers + 1))) == *$'\nfits\tno\t' ]]
+        [ "$most" -ge "$2" ]
+        [ "$most" -lt 59 ]
+        [ $((most > 0)) -eq $(($2 > 0)) ]
+        [ "$most" -eq 0 ] || [[ $(plan "$most" --recompute none) == *$'\nfits\tyes\t' ]]
+        [[ $(plan $((most + 1)) --recompute none) == *$'\nfits\tno\t' ]]
+        [[ $(plan 59 --recompute block) == *$'\nfits\t'"$([ -n "$1" ] && echo yes || echo no)"$'\t' ]]
+    }
+    enough 59 --recompute none --train-last-layers 3
+    advised '' 0
+    enough 16 --recompute none
+    advised '' 16
+    enough 40 --recompute none
+    advised '--recompute block does, or ' 40
+    # With much less nothing helps.
+    little 100
+    run -3 --separate-stderr here trainstep -d d.tok -j 1 m.ckpt
+    [[ ${stderr_lines[-1]} == *': not even --batch 1 fits, nor do shorter samples or fewer layers to train; --overcommit tries it' ]]
 }
 
 @test "of a GPU the plan and --memory-limit count what its driver takes" {
@@ -786,6 +1674,130 @@ assert [s["settings"]["lr"] for s in spans] == [1e-2, 2e-3]
 assert spans[0]["data"]["tool"] == "tokenize"'
 }
 
+# bats test_tags=slow
+@test "of many spans the older ones are one digest, the same however a run was cut" {
+    local span
+    for m in a b c; do
+        cp "$IN/plain.ckpt" $m.ckpt
+    done
+    # a: a run for each span of two steps.  b: a run for each step.  c: both by turns.
+    t() { trainstep -q -d "$IN/even.tok" --seed "$@" >/dev/null; }
+    for span in {1..140}; do
+        t "$span" -n 2 a.ckpt
+        t "$span" -n 1 b.ckpt
+        t "$span" -n 1 b.ckpt
+        [ "$span" -ne 128 ] || datcat --meta a.ckpt >all.json
+        [ "$span" -ne 129 ] || cmp a.ckpt b.ckpt
+        case $((span % 3)) in
+        0) t "$span" -n 2 --save-every 1 c.ckpt ;;
+        *) t "$span" -n 1 c.ckpt && t "$span" -n 1 c.ckpt ;;
+        esac
+    done
+    cmp a.ckpt b.ckpt
+    cmp a.ckpt c.ckpt
+    datcat -q --verify a.ckpt
+    datcat --meta a.ckpt >last.json
+    python3 - <<'PY'
+import json
+from containers import xxh3_128
+
+def spans(path):        # with the text of each
+    text = open(path).read()
+    at = text.index('"spans":[') + 9
+    found = []
+    while text[at - 1] != "]":
+        span, end = json.JSONDecoder().raw_decode(text, at)
+        found.append((span, text[at:end].encode()))
+        at = end + 1
+    return found
+
+all, last = spans("all.json"), spans("last.json")
+assert [s["first"] for s, _ in all] == list(range(1, 256, 2)), all[:2]
+assert len(last) == 129
+old = last[0][0]
+assert old["count"] == 12 and old["first"] == 1 and old["last"] == 24, old
+d = bytes(16)
+for _, text in all[:12]:
+    d = xxh3_128(d + text)
+assert old["digest"] == d.hex(), (old, d.hex())
+assert last[1:117] == all[12:], "the last 128 stand there as they are"
+assert last[-1][0]["first"] == 279 and last[-1][0]["last"] == 280
+assert [s["settings"]["seed"] for s, _ in last[1:]] == list(range(13, 141))
+PY
+}
+
+@test "data of very many inputs: one hash for all of them" {
+    local n
+    echo '1 2 3' >one
+    for n in 256 257 60000; do
+        # shellcheck disable=SC2046  # that many words
+        tokenize -q --input ids -o $n.tok $(yes one | head -n $n)
+        cp "$IN/plain.ckpt" $n.ckpt
+        trainstep -q -d $n.tok -n 1 $n.ckpt >/dev/null
+        datcat --meta $n.ckpt >$n.json
+        [ "$(wc -c <$n.json)" -lt 40000 ]
+    done
+    python3 - <<'PY'
+import json
+from containers import xxh3_128
+one = xxh3_128(open("one", "rb").read())
+for n in 256, 257, 60000:
+    p = json.load(open("%d.json" % n))["meta"]["provenance"]
+    inputs = p["options"]["spans"][0]["data"]["inputs"]
+    if n == 256:
+        assert inputs == n * [{"kind": "ids", "provenance": None, "xxh3": one.hex()}]
+    else:
+        assert inputs == [{"count": n, "kind": "ids", "provenance": None,
+                           "xxh3": xxh3_128(n * one).hex()}], inputs
+PY
+}
+
+# fill N: $IN/plain.ckpt as full.ckpt, its configuration made so long that the header
+# has N bytes.
+fill() {
+    python3 -c 'print(open("'"$IN"'/config.json").read().rstrip()[:-1] + ",\"pad\":\"" +
+                      "x" * int("'"$1"'") + "\"}", end="")' >long.json
+    datpack -q -f --init 3 --config long.json --to ckpt --quant none --master f32 --moments f32 \
+        -o full.ckpt
+}
+
+# bats test_tags=slow
+@test "a header that cannot be saved is refused before the first step" {
+    local have
+    fill 16000000
+    have=$(od -A n -t u8 -j 24 -N 8 full.ckpt)
+    # The whole of it: a new checkpoint may have that.
+    fill $((16000000 + 16777216 - have))
+    [ "$(od -A n -t u8 -j 24 -N 8 full.ckpt)" -eq 16777216 ]
+    datcat -q --verify full.ckpt
+    cp full.ckpt was.ckpt
+    refuse 2 "expected at most 16777216" trainstep -q -d "$IN/even.tok" -n 2 full.ckpt
+    cmp full.ckpt was.ckpt
+    run -2 --separate-stderr fill $((16000000 + 16777217 - have))
+    [[ $stderr == *"would have 16777217 bytes"* ]]
+    # What is checked is enough for what is written: at the largest that passes, it passes.
+    local low=0 high=20000 mid
+    while [ $((high - low)) -gt 1 ]; do
+        mid=$(((low + high) / 2))
+        fill $((16000000 + 16777216 - have - mid))
+        if trainstep -q -d "$IN/even.tok" -n 1 full.ckpt >out 2>err; then high=$mid; else low=$mid; fi
+        [ $low -ne $mid ] || { [ ! -s out ] && grep -q "expected at most" err; }
+    done
+    fill $((16000000 + 16777216 - have - high))
+    trainstep -q -d "$IN/even.tok" -n 1 --save-every 1 full.ckpt >/dev/null
+    datcat -q --verify full.ckpt
+}
+
+# bats test_tags=slow
+@test "a model of 1,500 layers" {
+    sed 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 1500/' "$IN/config.json" >deep.json
+    grep -q 1500 deep.json
+    datpack -q --init 1 --config deep.json --to ckpt -o m.ckpt
+    trainstep -q -d "$IN/even.tok" -n 1 m.ckpt >out
+    [ "$(wc -l <out)" -eq 2 ]
+    datcat -q --verify m.ckpt
+}
+
 @test "it says what it can do" {
     run -0 trainstep --diagnose
     [[ $output == *$'device\tcpu'* ]]
@@ -848,6 +1860,16 @@ PY
     [ "$(column 10 <<<"$output" | tr '\n' ' ')" = "0 0 1 0 0 0 " ]
     [ "$(grep -c '"step"' whole.jsonl)" -eq 6 ]
     datcat --meta whole.ckpt | grep -qF '"step":6,"t":5'
+    # What comes again is not evaluated again.
+    cp m.ckpt eval.ckpt
+    run -0 --separate-stderr trainstep --device cpu -d d.tok --order file --lr 0 --clip-mode prev \
+        -n 6 --eval d.tok --eval-every 1 --log eval.jsonl --tensorboard tb eval.ckpt
+    [[ $stderr == *"step 3 is undone"* ]]
+    [ "$(sed -n 's/.*{"step":\([0-9]*\),"\(eval_\)\?loss.*/\1\2/p' eval.jsonl | tr '\n' ' ')" = \
+        "1 1eval_ 2 2eval_ 3 3eval_ 4 4eval_ 5 5eval_ 6 6eval_ " ]
+    [ "$(grep -c 'evaluation loss' <<<"$stderr")" -eq 6 ]
+    [ "$(grep -ao eval_loss tb/* | wc -l)" -eq 6 ]
+    cmp whole.ckpt eval.ckpt
     # Undone from a save, and from another run's.
     cp m.ckpt saves.ckpt
     t -n 6 --save-every 1 saves.ckpt >/dev/null 2>&1
@@ -864,6 +1886,18 @@ PY
     sed -n 3p ids | tokenize -q --input ids -o bad.tok
     run -4 --separate-stderr trainstep -q -d bad.tok --lr 0 --clip-mode prev -n 9 -o x.ckpt m.ckpt
     [ ! -e x.ckpt ]
+}
+
+@test "no output is a file that belongs to the checkpoint's model" {
+    local o
+    cp "$IN/small.ckpt" m.ckpt
+    echo '{}' >tokenizer.json
+    for o in --memory-report --dump -o; do
+        refuse 2 "tokenizer.json: is an input, too" trainstep -q -d "$IN/ids.tok" -f $o tokenizer.json m.ckpt
+    done
+    : >tokenizer.json
+    refuse 2 "tokenizer.json: is an input, too" trainstep -q -d "$IN/ids.tok" --log tokenizer.json m.ckpt
+    [ ! -s tokenizer.json ]
 }
 
 @test "no output is an input or another output, whatever its option" {
@@ -893,17 +1927,60 @@ PY
     t "pipe or a device" -o - m.ckpt
     t "pipe or a device" -f -o /dev/null m.ckpt
     t "x.ckpt is not made" -n 0 -o x.ckpt m.ckpt
+    # Readers go by the suffix: under these names nothing could be opened.
+    local kind
+    for kind in dat safetensors gguf tok; do
+        t "a ckpt is written: expected .ckpt or no suffix of a container, found .$kind" \
+            -o x.$kind m.ckpt
+        t "found .$kind" --dry-run -o x.$kind m.ckpt
+    done
+    for kind in dat gguf ckpt tok; do
+        t "--dump x.$kind: a safetensors is written" --dump x.$kind m.ckpt
+    done
+    trainstep -q -d d.tok -o x.other --dump dump m.ckpt >/dev/null
+    datcat -q --verify x.other && datcat dump >/dev/null
+    rm x.other dump
     t "above 0" --memory-limit 0 m.ckpt
     refuse 2 "no pipe" trainstep -q -d d.tok -
+    # Names that a save removes, through links too, and in their own right.
+    ln -s .m.ckpt.nibble-tmp link
+    for kind in .m.ckpt.nibble-tmp .m.ckpt.nibble-lock .x.nibble-old link; do
+        t "$kind: is a name of temporary files and locks" --log $kind m.ckpt
+        t "$kind: is a name of temporary files and locks" --memory-report $kind -f m.ckpt
+        t "$kind: is a name of temporary files and locks" --dump $kind m.ckpt
+        t "$kind: is a name of temporary files and locks" --tensorboard $kind m.ckpt
+        t "$kind: is a name of temporary files and locks" -o $kind m.ckpt
+    done
+    cp m.ckpt .y.nibble-tmp
+    t ".y.nibble-tmp: is a name of temporary files and locks" .y.nibble-tmp
+    cmp m.ckpt .y.nibble-tmp
+    # Others that only look like them.
+    trainstep -q -d d.tok -o y.ckpt --log m.nibble-tmp --memory-report .nibble-tmps m.ckpt >/dev/null
+    [ -s m.nibble-tmp ] && [ -s .nibble-tmps ] && rm y.ckpt
     cmp m.ckpt "$IN/small.ckpt"
     cmp d.tok "$IN/ids.tok"
 }
 
 @test "weights that a step makes infinite are not saved" {
-    cp "$IN/plain.ckpt" m.ckpt
-    run -4 --separate-stderr trainstep -q -d "$IN/ids.tok" -n 9 --eps 0 --clip 1e-30 m.ckpt
+    # A first moment that no gradient explains: the update is above f32.
+    python3 - <<'PY'
+import os, struct
+import containers as c
+raw = open(os.environ["IN"] + "/plain.ckpt", "rb").read()
+h = c.unpack(raw[64:64 + int.from_bytes(raw[24:32], "little")])
+payloads = [bytearray(raw[a["offset"]:a["offset"] + a["nbytes"]]) for a in h["arrays"]]
+for a, p in zip(h["arrays"], payloads):
+    if a["name"] == "adam.m/model.norm.weight":
+        p[:4] = struct.pack("<f", 1e38)
+        a["xxh3"] = c.xxh3_128(bytes(p))
+with open("m.ckpt", "wb") as f:
+    f.write(c.ckpt_seal(c.pack(h), [(a["offset"], p) for a, p in zip(h["arrays"], payloads)],
+                        len(raw)))
+PY
+    cp m.ckpt was.ckpt
+    run -4 --separate-stderr trainstep -q -d "$IN/ids.tok" -n 9 --lr 10 m.ckpt
     [[ $stderr == *"is not finite any more"* ]]
-    cmp m.ckpt "$IN/plain.ckpt"
+    cmp m.ckpt was.ckpt
 }
 
 @test "a run of any length begins at once, and frozen layers can be thawed" {

@@ -93,7 +93,8 @@ group()
     done
     [ "$(grep -c '"loss"' "$one/train.jsonl")" -eq 14 ]
     [ "$(grep -c '"eval_loss"' "$one/train.jsonl")" -eq 2 ]
-    [ -s "$one/memory.stage1.json" ] && [ -s "$one/memory.stage2.json" ]
+    [ -s "$one/memory.stage1.json" ]
+    [ -s "$one/memory.stage2.json" ]
     datcat -q --verify "$one/served"
     [ -z "$(find "$one" -name '*.part*' -o -name '*.work.*')" ]
     find "$one" -type f ! -name .lock -printf '%p %T@\n' | sort >before
@@ -280,7 +281,8 @@ group()
     printf 'q\tone\nr\t%s\n' "$(printf '鼬%.0s' {1..100})" >long.tsv
     run -2 small OUT="$PWD/long" DATA="$PWD/long.tsv" all
     [[ $output == *"plan.tok: sample 1 has "*" ids, the model's context of "* ]]
-    [ ! -e long/base.ckpt ] && [ ! -e long/plan.txt ]
+    [ ! -e long/base.ckpt ]
+    [ ! -e long/plan.txt ]
     # The makefile of the root hands on what it does not understand.
     run -2 make -s -C "$root" -o all whoami SMALL=1 BIN="$bin" OUT="$PWD/out" DATA="it's"
     [[ $output == *"it's: want a name without space, quote"* ]]

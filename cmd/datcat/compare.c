@@ -2,13 +2,17 @@
 /* compare: the questions that datcat answers with yes or no. */
 #include "cmd/datcat/datcat.h"
 
+#include "lib/core/arena.h"
 #include "lib/core/par.h"
+#include "lib/core/reader.h"
+#include "lib/nvfp4/codec.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- --check ------------------------------------------------------------------------- */
 
@@ -17,60 +21,62 @@ struct line {
     bool used;
 };
 
+enum {
+    MANIFEST_LINE = 1 << 20,   // bytes
+    MANIFEST_TEXT = 256 << 20, // of all lines
+};
+
 struct manifest {
-    char *text;
-    struct line *line;
-    size_t n;
+    struct arena arena;
+    struct line *line; // (n, cap)
+    size_t n, cap, bytes;
     const char *whole; // the file's own line, the last one called *
     enum hash_kind kind;
 };
 
-static char *
-read_all(const char *path, size_t *n, struct err *err)
+static int
+keep_line(struct manifest *m, char *hex, size_t digits, struct err *err)
 {
-    char q[TEXT_QUOTE];
-    bool standard = strcmp(path, "-") == 0;
-    FILE *f = standard ? stdin : fopen(path, "rb");
-    struct buf b = { 0 };
-    char chunk[65536];
-    size_t got;
-    if (!f) {
-        err_set(err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
-        return NULL;
+    if (m->n == m->cap) {
+        size_t cap = m->cap ? 2 * m->cap : 64;
+        struct line *line = realloc(m->line, cap * sizeof *line);
+        if (!line)
+            return err_set(err, ERR_MEMORY, "out of memory for the manifest");
+        m->line = line;
+        m->cap = cap;
     }
-    buf_str(&b, "");
-    while ((got = fread(chunk, 1, sizeof chunk, f)) > 0)
-        buf_add(&b, chunk, got);
-    if (ferror(f))
-        err_set(err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
-    if (!standard)
-        fclose(f);
-    if (err->kind || buf_ok(&b, err) < 0)
-        buf_free(&b);
-    *n = b.len;
-    return b.data;
+    hex[digits] = '\0';
+    m->line[m->n++] = (struct line){ hex, hex + digits + 2, false };
+    return 0;
 }
 
 /* "HEX  NAME" */
 static int
-take_line(struct manifest *m, char *p, size_t number, const char *file, struct err *err)
+take_line(struct manifest *m, struct slice s, const struct reader *r, struct err *err)
 {
-    size_t digits = strspn(p, "0123456789abcdef");
-    char q[TEXT_QUOTE];
+    size_t digits = strspn(s.p, "0123456789abcdef");
     enum hash_kind kind = digits == 2 * SHA256_BYTES ? HASH_SHA256 : HASH_XXH3;
-    if (digits != 2 * hash_bytes(kind) || strncmp(p + digits, "  ", 2) != 0 ||
-        p[digits + 2] == '\0')
+    if (digits != 2 * hash_bytes(kind) || strncmp(s.p + digits, "  ", 2) != 0 ||
+        s.p[digits + 2] == '\0')
         return err_set(err, ERR_FORMAT,
-                       "%s: line %zu: expected HEX  NAME as --hash writes",
-                       text_quote(q, file, strlen(file)), number);
+                       "%s: line %llu: expected HEX  NAME as --hash writes", r->name,
+                       (unsigned long long)r->number);
     if (m->n > 0 && kind != m->kind)
         return err_set(err, ERR_FORMAT,
-                       "%s: line %zu: another hash than on the first line",
-                       text_quote(q, file, strlen(file)), number);
+                       "%s: line %llu: another hash than on the first line", r->name,
+                       (unsigned long long)r->number);
+    m->bytes += s.n;
+    if (m->bytes > MANIFEST_TEXT)
+        return err_set(err, ERR_FORMAT,
+                       "%s: line %llu: more than %d bytes, which is the limit of a "
+                       "manifest",
+                       r->name, (unsigned long long)r->number, (int)MANIFEST_TEXT);
     m->kind = kind;
-    p[digits] = '\0';
-    m->line[m->n++] = (struct line){ p, p + digits + 2, false };
-    return 0;
+    char *copy = arena_copy(&m->arena, s.p, s.n);
+    if (!copy)
+        return err_set(err, ERR_MEMORY, "%s: line %llu: out of memory", r->name,
+                       (unsigned long long)r->number);
+    return keep_line(m, copy, digits, err);
 }
 
 static int
@@ -81,30 +87,36 @@ by_line_name(const void *a, const void *b)
 }
 
 static int
+manifest_read(struct manifest *m, int fd, const char *name, struct err *err)
+{
+    struct reader r = { .fd = fd, .name = name, .limit = MANIFEST_LINE };
+    struct slice line;
+    int more;
+    while ((more = reader_line(&r, &line, err)) > 0)
+        if (take_line(m, line, &r, err) < 0) {
+            more = -1;
+            break;
+        }
+    reader_free(&r);
+    if (more == 0 && m->n == 0)
+        return err_set(err, ERR_FORMAT, "%s: no lines", name);
+    return more;
+}
+
+static int
 manifest_open(struct manifest *m, const char *file, struct err *err)
 {
-    size_t n, lines = 1, number = 0;
     char q[TEXT_QUOTE];
-    *m = (struct manifest){ .text = read_all(file, &n, err) };
-    if (!m->text)
+    bool standard = strcmp(file, "-") == 0;
+    const char *name = standard ? "<stdin>" : text_quote(q, file, strlen(file));
+    int fd = standard ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(err, ERR_IO, "%s:", name);
+    int rc = manifest_read(m, fd, name, err);
+    if (!standard)
+        close(fd);
+    if (rc < 0)
         return -1;
-    for (size_t i = 0; i < n; i++)
-        lines += m->text[i] == '\n';
-    m->line = calloc(lines, sizeof *m->line);
-    if (!m->line)
-        return err_set(err, ERR_MEMORY, "out of memory for the manifest");
-    for (char *p = m->text, *end; p < m->text + n; p = end + 1) {
-        end = memchr(p, '\n', (size_t)(m->text + n - p));
-        if (!end)
-            end = m->text + n; // the NUL behind the text
-        *end = '\0';
-        number++;
-        if (take_line(m, p, number, file, err) < 0)
-            return -1;
-    }
-    if (m->n == 0)
-        return err_set(err, ERR_FORMAT, "%s: no lines",
-                       text_quote(q, file, strlen(file)));
     // A tensor may be called *, too: the file's line is the last.
     if (strcmp(m->line[m->n - 1].name, "*") == 0)
         m->whole = m->line[--m->n].hex;
@@ -173,7 +185,7 @@ compare_check(const struct config_datcat *c, struct subject *f, struct err *err)
         }
     free(digests);
     free(m.line);
-    free(m.text);
+    arena_free(&m.arena);
     buf_free(&name);
     return rc < 0 ? -1 : same ? EXIT_DONE : EXIT_NO;
 }
@@ -205,13 +217,14 @@ value_at(const struct values *x, const struct values_scratch *w, size_t i)
     return x->kind == VALUES_F32 ? (double)w->f32[i] : w->f64[i];
 }
 
-/* NaN is equal to NaN, an infinity to itself. */
+/* NaN is equal to NaN, an infinity to itself.  rest: what a - b lacks because an
+ * integer was rounded to a double. */
 static void
-measure(struct distance *d, double a, double b, double atol, double rtol)
+measure(struct distance *d, double a, double b, double rest, double atol, double rtol)
 {
-    if ((isnan(a) && isnan(b)) || a == b)
+    if ((isnan(a) && isnan(b)) || (a == b && rest == 0))
         return;
-    double gap = fabs(a - b);
+    double gap = fabs(a - b + rest);
     if (isnan(gap))
         gap = INFINITY;
     double rel = b != 0 && isfinite(gap) ? gap / fabs(b) : INFINITY;
@@ -238,6 +251,7 @@ diff_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
         return -1;
     for (size_t k = 0; k < n; k++)
         measure(&d->part[i], value_at(&d->xa, wa, k), value_at(&d->xb, wb, k),
+                values_rest(&d->xa, wa, k) - values_rest(&d->xb, wb, k),
                 d->c->tolerant ? d->c->atol : 0, d->c->tolerant ? d->c->rtol : 0);
     return 0;
 }
@@ -374,6 +388,104 @@ views_equal(struct diff *d, const struct view *a, const struct view *b, struct e
     return same > 0 ? tensor_scales_equal(d, a, b, err) : same;
 }
 
+/* ---- equal values in other bytes ---- */
+
+/* Blocks of two NVFP4 tensors that differ in bytes. */
+struct blocks {
+    uint64_t zero_scales; // zeros in both, with another scale
+    uint64_t zero_signs;  // one scale, and some 0 is -0 in the other
+    uint64_t others;      // codes and scales of the same products
+};
+
+struct alike {
+    struct diff *d;
+    struct blocks *part; // (chunks)
+};
+
+static bool
+all_zeros(const uint8_t *codes)
+{
+    for (unsigned i = 0; i < NVFP4_BLOCK / 2; i++)
+        if (codes[i] & 0x77)
+            return false;
+    return true;
+}
+
+static void
+count_block(struct blocks *n, const uint8_t *a, const uint8_t *b, bool scales)
+{
+    if (scales && all_zeros(a) && all_zeros(b))
+        n->zero_scales++;
+    else if (scales)
+        n->others++;
+    else
+        n->zero_signs += memcmp(a, b, NVFP4_BLOCK / 2) != 0;
+}
+
+static int
+alike_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct alike *e = ctx;
+    struct diff *d = e->d;
+    struct values_scratch *a = &d->wa[worker], *b = &d->wb[worker];
+    uint64_t first = (uint64_t)i * VALUES_CHUNK;
+    uint64_t left = d->xa.v->numel - first;
+    size_t n = left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
+    if (values_planes(&d->xa, first, n, a->bytes, a->scales, a, err) < 0 ||
+        values_planes(&d->xb, first, n, b->bytes, b->scales, b, err) < 0)
+        return -1;
+    for (size_t k = 0; k < n / NVFP4_BLOCK; k++)
+        count_block(&e->part[i], a->bytes + k * (NVFP4_BLOCK / 2),
+                    b->bytes + k * (NVFP4_BLOCK / 2), a->scales[k] != b->scales[k]);
+    return 0;
+}
+
+static int
+count_blocks(struct diff *d, struct blocks *sum, struct err *err)
+{
+    uint64_t chunks = values_chunks(d->xa.v);
+    struct alike e = { d, calloc(chunks + 1, sizeof *e.part) };
+    if (!e.part)
+        return err_set(err, ERR_MEMORY, "out of memory for a comparison");
+    int rc = par_for(d->threads, chunks, alike_chunk, &e, err);
+    for (uint64_t i = 0; i < chunks; i++) {
+        sum->zero_scales += e.part[i].zero_scales;
+        sum->zero_signs += e.part[i].zero_signs;
+        sum->others += e.part[i].others;
+    }
+    free(e.part);
+    return rc;
+}
+
+static void
+put_blocks(struct buf *out, uint64_t n, const char *kind, const char *what)
+{
+    if (n)
+        buf_printf(out, "%s%llu %sblock%s %s",
+                   slice_ends((struct slice){ out->data, out->len }, "(") ? "" : ", ",
+                   (unsigned long long)n, kind, n == 1 ? "" : "s", what);
+}
+
+/* What differs between tensors of equal values, which d->xa and d->xb show. */
+static int
+put_alike(struct diff *d, struct buf *out, struct err *err)
+{
+    struct blocks n = { 0 };
+    bool nvfp4 = d->xa.v->dtype == DT_NVFP4;
+    buf_str(out, "\tbytes differ, values equal (");
+    if (nvfp4 && count_blocks(d, &n, err) < 0)
+        return -1;
+    put_blocks(out, n.zero_scales, "zero ", "with other scales");
+    put_blocks(out, n.zero_signs, "", "with zeros of another sign");
+    put_blocks(out, n.others, "", "with other codes and scales");
+    if (!nvfp4)
+        buf_str(out, "zeros of another sign or NaNs of other bits");
+    else if (!n.zero_scales && !n.zero_signs && !n.others)
+        buf_str(out, "another tensor scale");
+    buf_str(out, ")\t\t");
+    return 0;
+}
+
 static bool
 same_shape(const struct view *a, const struct view *b)
 {
@@ -418,6 +530,9 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
         put_shape(out, b);
     } else if (!dtypes && !d->c->tolerant) {
         buf_printf(out, "\tdtype\t%s\t%s", dtype_name(a->dtype), dtype_name(b->dtype));
+    } else if (numbers && !d->c->tolerant && sum.different == 0) {
+        if (put_alike(d, out, err) < 0)
+            return -1;
     } else {
         buf_str(out, "\tvalues\t\t");
     }
@@ -617,7 +732,12 @@ compare_verify(const struct config_datcat *c, struct subject *f, struct err *err
         return -1;
     if (c->full && par_for(c->threads, f->views.n, verify_scales, f, err) < 0)
         return -1;
-    if (!c->cmd.quiet)
-        printf("%s: OK (%s)\n", f->store.name, what);
-    return EXIT_DONE;
+    struct buf more = { 0 };
+    int answer = names_verify(f, &more, err);
+    if (answer >= 0 && buf_ok(&more, err) < 0)
+        answer = -1;
+    if (answer == EXIT_DONE && !c->cmd.quiet)
+        printf("%s: OK (%s%s)\n", f->store.name, what, more.len ? more.data : "");
+    buf_free(&more);
+    return answer;
 }

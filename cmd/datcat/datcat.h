@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* datcat: what its parts share.  list.c shows, scan.c reads payloads, compare.c answers
- * yes or no; tok.c knows .tok files; datcat.c parses. */
+/* datcat: what its parts share.  list.c shows, scan.c reads payloads, compare.c and
+ * names.c answer yes or no; tok.c knows .tok files; datcat.c parses. */
 #ifndef NIBBLE_CMD_DATCAT_H
 #define NIBBLE_CMD_DATCAT_H
 
@@ -55,6 +55,7 @@ void list_json(const struct config_datcat *c, struct subject *f);
 void list_lines(const struct config_datcat *c, const struct subject *f); // NDJSON, TSV
 void list_map(const struct subject *f);
 void list_meta(const struct subject *f);
+void list_put_shape(struct buf *b, const uint64_t *shape, unsigned rank); // [N,M]
 
 /* scan.c */
 int scan_stats(const struct config_datcat *c, struct subject *f, struct err *err);
@@ -70,6 +71,10 @@ int compare_check(const struct config_datcat *c, struct subject *f, struct err *
 int compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b,
                  struct err *err);
 int compare_verify(const struct config_datcat *c, struct subject *f, struct err *err);
+
+/* names.c: whether the tensors are those of the configuration that the file has with it.
+ * EXIT_DONE, EXIT_NO, or -1 with *err; appends to *what what was compared, or why not. */
+int names_verify(struct subject *f, struct buf *what, struct err *err);
 
 /* tok.c: a .tok has samples in place of tensors, and no subject. */
 bool tok_is(const char *path);

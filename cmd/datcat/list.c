@@ -43,8 +43,8 @@ has_stats(const struct subject *f, size_t i)
     return f->stats && values_kind(f->views.v[i].dtype) != VALUES_NONE;
 }
 
-static void
-put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
+void
+list_put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
 {
     buf_char(b, '[');
     for (unsigned d = 0; d < rank; d++) {
@@ -252,7 +252,7 @@ make_groups(const struct subject *f, struct group *groups)
         key.len = 0;
         put_starred(&key, v->name, v->name_len);
         buf_printf(&key, "\t%s\t", dtype_name(v->dtype));
-        put_shape(&key, v->shape, v->rank);
+        list_put_shape(&key, v->shape, v->rank);
         if (key.failed)
             die(EXIT_MEMORY, "out of memory for the listing");
         struct group *g = group_of(groups, &n, &keys, key.data);
@@ -282,7 +282,7 @@ list_groups(const struct config_datcat *c, const struct subject *f)
         buf_add(&t.text, groups[g].key, strcspn(groups[g].key, "\t"));
         cell_end(&t);
         cell(&t, dtype_name(v->dtype));
-        put_shape(&t.text, v->shape, v->rank);
+        list_put_shape(&t.text, v->shape, v->rank);
         cell_end(&t);
         cell_u64(&t, groups[g].bytes);
         buf_printf(&t.text, "x%zu", groups[g].members);
@@ -316,7 +316,7 @@ list_text(const struct config_datcat *c, const struct subject *f)
         text_escape(&t.text, v->name, v->name_len);
         cell_end(&t);
         cell(&t, dtype_name(v->dtype));
-        put_shape(&t.text, v->shape, v->rank);
+        list_put_shape(&t.text, v->shape, v->rank);
         cell_end(&t);
         cell_u64(&t, v->nbytes);
         if (c->stats)
@@ -377,7 +377,7 @@ put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f
     buf_str(b, "{\"name\":");
     json_put(b, (struct slice){ v->name, v->name_len });
     buf_printf(b, ",\"dtype\":\"%s\",\"shape\":", dtype_name(v->dtype));
-    put_shape(b, v->shape, v->rank);
+    list_put_shape(b, v->shape, v->rank);
     buf_printf(b, ",\"offset\":%llu,\"nbytes\":%llu",
                (unsigned long long)v->entry->offset, (unsigned long long)v->nbytes);
     if (v->dtype == DT_NVFP4)
@@ -399,7 +399,7 @@ put_tsv(struct buf *b, const struct config_datcat *c, const struct subject *f, s
     bool known = has_stats(f, i) && f->stats[i].n;
     text_escape(b, v->name, v->name_len);
     buf_printf(b, "\t%s\t", dtype_name(v->dtype));
-    put_shape(b, v->shape, v->rank);
+    list_put_shape(b, v->shape, v->rank);
     buf_printf(b, "\t%llu\t%llu\t", (unsigned long long)v->entry->offset,
                (unsigned long long)v->nbytes);
     if (v->dtype == DT_NVFP4)
@@ -435,6 +435,7 @@ list_lines(const struct config_datcat *c, const struct subject *f)
     static bool header_done;
     struct buf out = { 0 };
     bool tsv = c->action == TSV;
+    void (*flush)(struct buf * b) = tsv ? cmd_flush : cmd_flush_json;
     if (tsv && !header_done)
         put_tsv_header(c, f, &out);
     header_done = true;
@@ -445,9 +446,9 @@ list_lines(const struct config_datcat *c, const struct subject *f)
             put_tensor(&out, c, f, i);
         buf_char(&out, '\n');
         if (out.len > FLUSH_AT)
-            cmd_flush(&out);
+            flush(&out);
     }
-    cmd_flush(&out);
+    flush(&out);
     buf_free(&out);
 }
 
@@ -508,14 +509,14 @@ list_json(const struct config_datcat *c, struct subject *f)
         buf_str(&out, i ? ",\n" : "\n");
         put_tensor(&out, c, f, i);
         if (out.len > FLUSH_AT)
-            cmd_flush(&out);
+            cmd_flush_json(&out);
     }
     buf_str(&out, "],\n\"totals\":");
     put_totals(&out, f);
     put_raw(&out, "config", s->config);
     put_meta(&out, s);
     buf_str(&out, "}\n");
-    cmd_flush(&out);
+    cmd_flush_json(&out);
     buf_free(&out);
 }
 
@@ -530,7 +531,7 @@ list_meta(const struct subject *f)
     put_raw(&out, "config", s->config);
     put_meta(&out, s);
     buf_str(&out, "}\n");
-    cmd_flush(&out);
+    cmd_flush_json(&out);
     buf_free(&out);
 }
 

@@ -5,6 +5,7 @@
 #include "cmd/datcat/datcat.h"
 #include "lib/core/num.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -388,8 +389,8 @@ put_hash(struct look *k, const char *path, int fd)
     struct hash *h = hash_begin(k->c->hash);
     if (!h)
         return err_set(k->err, ERR_MEMORY, "out of memory for a hash");
-    while ((n = read(fd, block, sizeof block)) > 0)
-        hash_add(h, block, (size_t)n);
+    while ((n = read(fd, block, sizeof block)) > 0 || (n < 0 && errno == EINTR))
+        hash_add(h, block, n < 0 ? 0 : (size_t)n);
     hash_end(h, digest);
     if (n < 0)
         return err_set(k->err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
@@ -416,7 +417,9 @@ tok_file(const struct config_datcat *c, const char *path, struct err *err)
     int rc = c->action == HASH ? 0 : tok_stream(&k.r, fd, path, none, 0, err);
     if (rc == 0)
         rc = c->action == HASH ? put_hash(&k, path, fd) : look_through(&k, path);
-    if (rc == 0)
+    if (rc == 0 && (c->action == JSON || c->action == META))
+        cmd_flush_json(&k.out);
+    else if (rc == 0)
         cmd_flush(&k.out);
     tok_close(&k.r);
     close(fd);

@@ -5,13 +5,17 @@
 
 #include "lib/core/num.h"
 #include "lib/core/os.h"
+#include "lib/core/reader.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { AT_ONCE = 4096 };
+enum {
+    AT_ONCE = 4096,
+    PROMPT_LINE = 16 << 20, // bytes
+};
 
 enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT };
 static const char *const whys[] = { "length", "end", "stop", "context" };
@@ -214,7 +218,10 @@ put_answer(const struct answer *a)
     } else {
         buf_char(&b, '\n'); // the text is out already
     }
-    cmd_flush(&b);
+    if (s->c->json)
+        cmd_flush_json(&b);
+    else
+        cmd_flush(&b);
     buf_free(&b);
     if (fflush(stdout) != 0)
         die(EXIT_TROUBLE, "standard output:");
@@ -376,27 +383,23 @@ ask(const struct config_generate *c)
 static int
 from_stdin(struct answers *all)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    int rc = 0;
+    struct reader r = { .fd = STDIN_FILENO, .name = "<stdin>", .limit = PROMPT_LINE };
+    struct slice line;
+    int rc;
     ask(all->s->c);
-    for (uint64_t number = 1; rc == 0; number++) {
+    while ((rc = reader_line(&r, &line, all->s->err)) > 0) {
         char where[64];
-        ssize_t n = getline(&line, &cap, stdin);
-        if (n < 0)
-            break;
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            n--;
-        if (n == 0)
+        while (line.n > 0 && line.p[line.n - 1] == '\r')
+            line.n--;
+        if (line.n == 0)
             continue;
-        snprintf(where, sizeof where, "<stdin>: line %llu", (unsigned long long)number);
-        rc = one_prompt(all, (struct slice){ line, (size_t)n }, where);
-        if (rc == 0)
-            ask(all->s->c);
+        snprintf(where, sizeof where, "<stdin>: line %llu",
+                 (unsigned long long)r.number);
+        if ((rc = one_prompt(all, line, where)) < 0)
+            break;
+        ask(all->s->c);
     }
-    if (rc == 0 && ferror(stdin))
-        rc = err_set(all->s->err, ERR_IO, "<stdin>:");
-    free(line);
+    reader_free(&r);
     return rc;
 }
 

@@ -2,6 +2,8 @@
 /* generate: run a model: answers, chat, scores. */
 #include "cmd/generate/generate.h"
 
+#include "cmd/suffix.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,7 @@ enum {
     OPT_ACTIVATIONS,
     OPT_CHUNK,
     OPT_NO_KV,
+    OPT_NO_VERIFY,
     OPT_DEVICE,
     OPT_QUANT,
     OPT_CONTEXT,
@@ -64,6 +67,7 @@ static const struct cmd_option options[] = {
     { OPT_CONTEXT, "context", "N", "positions at most (default: as the model)" },
     { OPT_CHUNK, "prefill-chunk", "N", "tokens of a prompt at a time (default 512)" },
     { OPT_NO_KV, "no-kv", NULL, "compute everything again for each token" },
+    { OPT_NO_VERIFY, "no-verify", NULL, "load faster: do not check MODEL's checksums" },
     { OPT_DEVICE, "device", "NAME", "cpu, cuda, cuda:N or auto (default auto)" },
     { OPT_COMPUTE, "compute", "TYPE", "f32, bf16 or auto (default auto)" },
     { OPT_FAST, "fast", NULL, "give up equal bits where that is faster" },
@@ -185,6 +189,9 @@ take_computing(struct config_generate *c, int opt, const char *arg)
     case OPT_NO_KV:
         c->no_kv = true;
         return true;
+    case OPT_NO_VERIFY:
+        c->no_verify = true;
+        return true;
     case OPT_DEVICE:
         device_take(&c->where, arg);
         return true;
@@ -278,6 +285,8 @@ settle(struct config_generate *c)
         c->activations = ACTIVATIONS_SEED;
     if (c->kl && !c->score)
         misuse("--kl: goes with --score");
+    suffix_check("--logits", c->logits, "safetensors");
+    suffix_check("--dump-layers", c->dump_layers, "safetensors");
     if (c->score) {
         settle_score(c);
         return;

@@ -21,7 +21,7 @@ struct config_generate {
     const char *system;
     struct template_options how;
     bool template_given;
-    bool chat, ids, json, ignore_eos, no_kv, force;
+    bool chat, ids, json, ignore_eos, no_kv, no_verify, force;
     uint32_t max_tokens;
     struct sample_options sample; // what was not given comes from the model
     bool temp_given, top_p_given, top_k_given, penalty_given;

@@ -13,16 +13,10 @@
 
 enum { CHUNK = 128 }; // positions whose logits are there at a time
 
-/* Where a sample is. */
-struct place {
-    uint64_t offset;
-    uint32_t length; // ids
-};
-
 struct score {
     struct session *s;
     struct tok_reader tok;
-    struct place *place; // (n)
+    uint32_t *length; // (n) ids
     size_t n, cap;
     uint64_t longest; // document
     size_t chunk;
@@ -100,14 +94,14 @@ note_sample(struct score *x, const struct tok_sample *t)
 {
     if (x->n == x->cap) {
         size_t cap = x->cap ? 2 * x->cap : 1024;
-        struct place *p = realloc(x->place, cap * sizeof *p);
+        uint32_t *p = realloc(x->length, cap * sizeof *p);
         if (!p)
             return err_set(x->s->err, ERR_MEMORY, "out of memory for %zu samples",
                            x->n);
-        x->place = p;
+        x->length = p;
         x->cap = cap;
     }
-    x->place[x->n++] = (struct place){ t->offset, t->n };
+    x->length[x->n++] = t->n;
     return 0;
 }
 
@@ -117,7 +111,7 @@ read_samples(struct score *x)
 {
     struct tok_sample t;
     int more;
-    if (tok_open(&x->tok, x->s->c->score, TOK_KEEP, &cmd_guard, x->s->err) < 0 ||
+    if (tok_open(&x->tok, x->s->c->score, TOK_KEEP, x->s->err) < 0 ||
         check_header(x) < 0)
         return -1;
     while ((more = tok_next(&x->tok, &t)) > 0)
@@ -141,7 +135,7 @@ open_out(struct score *x)
     for (size_t i = 0; i < x->n; i++) {
         snprintf(x->names[i], sizeof x->names[i], "logits.%zu", i);
         x->dump[i] = (struct dump){ x->names[i],
-                                    { x->place[i].length - 1, s->model.config.vocab },
+                                    { x->length[i] - 1, s->model.config.vocab },
                                     NULL };
     }
     x->has_out = true;
@@ -181,7 +175,7 @@ open_kl(struct score *x)
     if (store_open(&x->kl, s->c->kl, &o, s->err) < 0)
         return -1;
     for (size_t i = 0; i < x->n; i++)
-        if (!find_kl(x, i, x->place[i].length - 1))
+        if (!find_kl(x, i, x->length[i] - 1))
             return -1;
     if (x->kl.n_tensors != x->n)
         return err_set(s->err, ERR_FORMAT, "%s: has %zu tensors for %zu samples",
@@ -302,7 +296,7 @@ score_all(struct score *x)
     for (size_t k = 0; k < x->n; k++) {
         struct tok_sample t;
         struct at at = { &t, x->has_out ? x->out.t[k].tag : k, NULL };
-        if (tok_at(&x->tok, x->place[at.sample].offset, &t) < 0)
+        if (tok_at(&x->tok, at.sample, &t) < 0)
             return -1;
         if (x->has_kl && !(at.kl = find_kl(x, at.sample, t.n - 1)))
             return -1;
@@ -389,7 +383,7 @@ score_file(struct session *s)
     if (x.has_kl)
         store_close(&x.kl);
     tok_close(&x.tok);
-    free(x.place);
+    free(x.length);
     free(x.logits);
     free(x.other);
     free(x.dump);

@@ -66,6 +66,10 @@ open_tokenizer(struct session *s)
     struct buf path = { 0 };
     char q[TEXT_QUOTE];
     int rc = find_tokenizer(&path, s);
+    const char *outputs[] = { s->c->logits, s->c->dump_layers };
+    const char *inputs[] = { path.data };
+    if (rc == 0)
+        cmd_check_outputs(outputs, 2, inputs, 1);
     if (rc == 0 && !(s->t = tokenizer_open(path.data, &cmd_guard, s->err)))
         rc = -1;
     if (rc == 0 && tokenizer_vocab(s->t) > s->model.config.vocab)
@@ -122,6 +126,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     struct load_options o = { .threads = c->where.threads,
                               .config = c->config,
                               .quant = c->quant,
+                              .no_verify = c->no_verify,
                               .cmd = &c->cmd };
     *s = (struct session){ .c = c, .err = err };
     double start = os_seconds();
@@ -203,6 +208,42 @@ move_cache(struct session *s, struct net_cache *old)
     return s->err->kind ? -1 : 0;
 }
 
+/* Of keys and values of a token in all layers, and of its cosines and sines. */
+static uint64_t
+token_bytes(const struct session *s)
+{
+    const struct config *c = &s->model.config;
+    uint64_t row = (uint64_t)c->kv_heads * c->head_dim * kernels_act(s->k);
+    return 2 * c->layers * row + c->head_dim * sizeof(float);
+}
+
+/* A larger cache for n tokens: some more, if they are there. */
+static int
+settle_room(struct session *s, size_t n, size_t *room)
+{
+    uint64_t available = device_free(&s->c->where);
+    uint64_t fit = available / token_bytes(s);
+    size_t old = s->has_cache ? s->cache.room : 0; // which is there until it was copied
+    *room = (size_t)round_up(n, ROOM);
+    if (*room < 2 * old)
+        *room = 2 * old;
+    if (*room > fit)
+        *room = n;
+    if (*room > s->limit)
+        *room = s->limit;
+    if (*room <= fit)
+        return 0;
+    char way[64] = "not even those of one token fit";
+    if (fit + old > 0)
+        snprintf(way, sizeof way, "--context %llu is the largest that fits",
+                 (unsigned long long)(fit + old));
+    return err_set(s->err, ERR_MEMORY,
+                   "keys and values of %zu tokens need %.3f GB, %s has %.3f free: %s",
+                   *room, (double)*room * (double)token_bytes(s) / (1 << 30),
+                   s->k->is.host ? "this machine" : "the GPU",
+                   (double)available / (1 << 30), way);
+}
+
 int
 session_room(struct session *s, size_t n)
 {
@@ -211,12 +252,8 @@ session_room(struct session *s, size_t n)
         n = s->limit;
     if (s->has_cache && n <= old.room)
         return 0;
-    size_t room = (size_t)round_up(n, ROOM);
-    if (s->has_cache && room < 2 * old.room)
-        room = 2 * old.room;
-    if (room > s->limit)
-        room = s->limit;
-    if (model_stretch(&s->model, room) < 0)
+    size_t room;
+    if (settle_room(s, n, &room) < 0 || model_stretch(&s->model, room) < 0)
         return -1;
     bool grows = s->has_cache;
     s->has_cache = true;

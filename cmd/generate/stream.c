@@ -63,7 +63,11 @@ advance(struct stream *x, bool last)
         x->text.data[stop] = '\0';
         x->decoder.n_held = 0; // it would come behind the stop text
     }
-    emit(x, found || last ? x->text.len : x->text.len - doubtful(x));
+    size_t sure = found || last ? x->text.len : x->text.len - doubtful(x);
+    // A stop text may begin inside of a character.
+    if (!found && !last)
+        sure = x->sure + utf8_whole(x->text.data + x->sure, sure - x->sure);
+    emit(x, sure);
     return found;
 }
 

@@ -188,21 +188,30 @@ has_children(const struct tree *t)
     return found;
 }
 
+/* What a failed call says of itself, or what it means when it fails otherwise. */
+static const char *
+reason(const char *otherwise)
+{
+    return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? strerror(errno)
+                                                                 : otherwise;
+}
+
 int
 tree_open(struct tree *t, const char **why)
 {
     struct tree_proc self;
+    errno = 0;
     *t = (struct tree){ .self = getpid() };
     t->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (t->proc < 0 || !read_proc(t, t->self, &self) || self.parent != getppid()) {
-        *why = "/proc does not show this process; is it mounted, and of the same "
-               "process namespace?";
+        *why = reason("/proc does not show this process; is it mounted, and of the "
+                      "same process namespace?");
         return -1;
     }
     int fd = (int)syscall(SYS_pidfd_open, t->self, 0);
     if (fd < 0) {
-        *why = "the kernel has no pidfd_open: Linux 5.3 or later is needed to signal "
-               "a process without hitting another one";
+        *why = reason("the kernel has no pidfd_open: Linux 5.3 or later is needed to "
+                      "signal a process without hitting another one");
         return -1;
     }
     close(fd);

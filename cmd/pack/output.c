@@ -2,10 +2,13 @@
 /* output: the file, its provenance, and what lies beside it. */
 #include "cmd/gguf_vocab.h"
 #include "cmd/pack/plan.h"
+#include "cmd/suffix.h"
 
 #include "lib/core/json.h"
+#include "lib/core/lock.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -139,8 +142,12 @@ hash_inputs(void *arg)
 {
     struct hasher *h = arg;
     struct plan *p = h->p;
-    for (size_t i = 0; i < p->n_inputs + p->has_like && !h->err.kind; i++)
-        store_content_hash(&p->inputs[i].store, p->inputs[i].xxh3, 1, &h->err);
+    for (size_t i = 0; i < p->n_inputs + p->has_like; i++) {
+        struct store *s = &p->inputs[i].store;
+        if (store_content_hash(s, p->inputs[i].xxh3, 1, &h->err) < 0 ||
+            store_check_gaps(s, &h->err) < 0)
+            break;
+    }
     return NULL;
 }
 
@@ -167,48 +174,92 @@ hasher_finish(struct hasher *h, struct err *err)
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
-/* What serves a model besides its weights. */
-static const char *const companions[] = {
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-};
-
+/* A file that lies beside the input, if it does. */
 static int
-copy_companions(struct plan *p, struct writer *w)
+copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
 {
-    struct store *s = p->n_inputs ? &p->inputs[0].store : NULL;
-    if (!s || strcmp(s->path, "-") == 0)
-        return 0;
-    const char *slash = strrchr(s->path, '/');
-    for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
+    struct map m;
+    int rc = store_exists(path, p->err);
+    if (rc <= 0)
+        return rc;
+    rc = map_open(&m, path, &cmd_guard, p->err);
+    if (rc == 0)
+        rc = writer_extra(w, leaf, m.data, m.size);
+    if (rc == 0)
+        rc = map_check(&m, p->err);
+    map_close(&m);
+    return rc;
+}
+
+/* What serves a model besides its weights. */
+static int
+copy_companions(struct plan *p, struct writer *w, const struct store *s)
+{
+    const char *slash = strrchr(s->path, '/'), *leaf;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
         struct buf path = { 0 };
-        struct map m;
         if (s->is_directory)
-            buf_printf(&path, "%s/%s", s->path, companions[i]);
+            buf_printf(&path, "%s/%s", s->path, leaf);
         else
             buf_printf(&path, "%.*s%s", slash ? (int)(slash - s->path) + 1 : 0, s->path,
-                       companions[i]);
-        int rc = buf_ok(&path, p->err);
-        if (rc == 0 && access(path.data, F_OK) == 0) {
-            rc = map_open(&m, path.data, &cmd_guard, p->err);
-            if (rc == 0)
-                rc = writer_extra(w, companions[i], m.data, m.size);
-            if (rc == 0)
-                rc = map_check(&m, p->err);
-            map_close(&m);
-        }
+                       leaf);
+        rc = buf_ok(&path, p->err);
+        if (rc == 0)
+            rc = copy_file(p, w, path.data, leaf);
         buf_free(&path);
-        if (rc < 0)
-            return rc;
     }
-    return 0;
+    return rc;
+}
+
+static int
+is_card(const struct dirent *e)
+{
+    size_t n = strlen(e->d_name);
+    return modeldir_is_card(e->d_name) && utf8_check(e->d_name, n) == n;
+}
+
+/* The card and the licenses of a model directory.  Beside a file they can be those of
+ * something else, and stay where they are. */
+static int
+copy_cards(struct plan *p, struct writer *w, const struct store *s)
+{
+    struct dirent **e;
+    int rc = 0, n = s->is_directory ? scandir(s->path, &e, is_card, NULL) : 0;
+    if (n < 0)
+        return err_set(p->err, ERR_IO, "%s:", s->name);
+    for (int i = 0; i < n; i++) {
+        struct buf path = { 0 };
+        struct stat st;
+        buf_printf(&path, "%s/%s", s->path, e[i]->d_name);
+        if (rc == 0)
+            rc = buf_ok(&path, p->err);
+        if (rc == 0 && stat(path.data, &st) == 0 && S_ISREG(st.st_mode))
+            rc = copy_file(p, w, path.data, e[i]->d_name);
+        buf_free(&path);
+        free(e[i]);
+    }
+    if (s->is_directory)
+        free(e);
+    return rc;
+}
+
+static int
+copy_beside(struct plan *p, struct writer *w)
+{
+    const struct store *s = p->n_inputs ? &p->inputs[0].store : NULL;
+    if (!s || strcmp(s->path, "-") == 0)
+        return 0;
+    return copy_companions(p, w, s) < 0 ? -1 : copy_cards(p, w, s);
+}
+
+static int
+is_input(const struct plan *p, const char *out)
+{
+    char q[TEXT_QUOTE];
+    return err_set(p->err, ERR_USAGE,
+                   "%s: is an input, too, or belongs to one: expected another name",
+                   text_quote(q, out, strlen(out)));
 }
 
 static int
@@ -217,11 +268,50 @@ check_not_input(const struct plan *p, const char *out)
     struct stat st;
     for (size_t i = 0; i < p->n_inputs + p->has_like; i++)
         if (store_reads(&p->inputs[i].store, out))
-            return err_set(p->err, ERR_USAGE, "%s: is an input, too", out);
+            return is_input(p, out);
     if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
         (out_is_file(out, st.st_dev, st.st_ino) || out_holds(out, p->c->config_path)))
-        return err_set(p->err, ERR_USAGE, "%s: is an input, too", out);
+        return is_input(p, out);
     return 0;
+}
+
+/* Neither the output nor the sidecar that may come with it. */
+static int
+check_output(const struct plan *p)
+{
+    struct buf sidecar = { 0 };
+    if (check_not_input(p, p->c->out) < 0)
+        return -1;
+    if (p->c->directory || out_is_stream(p->c->out) || p->c->seed_compat)
+        return 0;
+    buf_printf(&sidecar, "%s.json", p->c->out);
+    int rc = buf_ok(&sidecar, p->err);
+    if (rc == 0)
+        rc = check_not_input(p, sidecar.data);
+    buf_free(&sidecar);
+    return rc;
+}
+
+/* What is beside the tokenizer may go into the file, too. */
+static int
+check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer)
+{
+    const char *slash = strrchr(tokenizer, '/'), *leaf;
+    struct stat st;
+    int rc = 0;
+    if (stat(tokenizer, &st) == 0 && out_is_file(out, st.st_dev, st.st_ino))
+        return is_input(p, out);
+    for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
+        struct buf path = { 0 };
+        buf_printf(&path, "%.*s%s", slash ? (int)(slash - tokenizer) + 1 : 0, tokenizer,
+                   leaf);
+        rc = buf_ok(&path, p->err);
+        if (rc == 0 && stat(path.data, &st) == 0 &&
+            out_is_file(out, st.st_dev, st.st_ino))
+            rc = is_input(p, out);
+        buf_free(&path);
+    }
+    return rc;
 }
 
 static struct wtensor *
@@ -276,9 +366,10 @@ gather_vocabulary(const struct plan *p, struct gguf_kv *kv)
         rc = gguf_find_tokenizer(&found, places, p->n_inputs + 1, p->err);
         path = found;
     }
-    struct stat st;
-    if (rc == 0 && stat(path, &st) == 0 && out_is_file(c->out, st.st_dev, st.st_ino))
-        rc = err_set(p->err, ERR_USAGE, "%s: is an input, too", c->out);
+    if (rc == 0)
+        rc = check_not_tokenizer(p, c->out, path);
+    if (rc == 0 && c->report)
+        rc = check_not_tokenizer(p, c->report, path);
     if (rc == 0)
         rc = gguf_vocab(kv, &p->model, path, &cmd_guard, p->err);
     free(places);
@@ -286,9 +377,80 @@ gather_vocabulary(const struct plan *p, struct gguf_kv *kv)
     return rc;
 }
 
+/* ---- what safetensors inputs say of themselves -------------------------------------------- */
+
+/* Members of __metadata__ that go along: of equal keys the first input's. */
+struct foreign {
+    struct buf text;
+    struct names keys;
+};
+
+static int
+take_member(struct plan *p, struct foreign *f, struct slice key, struct slice value)
+{
+    char *name = arena_copy(&p->arena, key.p, key.n);
+    int there =
+        name ? names_add(&f->keys, (struct slice){ name, key.n }, f->keys.n) : -1;
+    if (there < 0)
+        return plan_no_memory(p);
+    if (there > 0)
+        return 0;
+    buf_str(&f->text, f->text.len ? "," : "");
+    json_put(&f->text, key);
+    buf_char(&f->text, ':');
+    buf_add(&f->text, value.p, value.n);
+    return 0;
+}
+
+/* "nibble" is made anew. */
+static int
+take_metadata(struct plan *p, struct foreign *f, struct store *s)
+{
+    enum { LIMIT = 16 << 20 }; // it is kept in memory; programs write some KiB
+    struct slice key, value;
+    struct arena scratch = { 0 };
+    struct json j;
+    int rc = 0;
+    if (!s->metadata.p)
+        return 0;
+    if (s->metadata.n > LIMIT) {
+        if (!p->c->cmd.quiet)
+            warn("%s: its __metadata__ of %zu bytes is left out, at most %d are kept",
+                 s->name, s->metadata.n, LIMIT);
+        return 0;
+    }
+    json_open(&j, s->name, 0, s->metadata, &scratch, p->err);
+    json_object(&j);
+    while (rc == 0 && json_key(&j, &key) > 0) {
+        rc = json_skip(&j, &value);
+        if (rc == 0 && !slice_is(key, "nibble"))
+            rc = take_member(p, f, key, value);
+        arena_clear(&scratch);
+    }
+    arena_free(&scratch);
+    return p->err->kind ? -1 : rc;
+}
+
+static int
+gather_metadata(struct plan *p, struct foreign *f)
+{
+    static const char format[] = "format", pt[] = "\"pt\"";
+    int rc = 0;
+    if (!writer_traits(p->c->to)->keeps_metadata)
+        return 0;
+    for (size_t i = 0; rc == 0 && i < p->n_inputs; i++)
+        rc = take_metadata(p, f, &p->inputs[i].store);
+    if (rc == 0) // unless an input has said something else
+        rc = take_member(p, f, slice_of(format), slice_of(pt));
+    return rc == 0 ? buf_ok(&f->text, p->err) : -1;
+}
+
+/* ---- the file ----------------------------------------------------------------------------- */
+
 static int
 write_output(const struct pack *c, struct plan *p, struct err *err)
 {
+    struct foreign foreign = { 0 };
     struct gguf_kv kv = { 0 };
     struct buf text = { 0 };
     struct writer w = { 0 };
@@ -316,7 +478,12 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
                                   .directory = c->directory,
                                   .shard_bytes = c->shard_bytes,
                                   .guard = &cmd_guard };
-    int rc = writer_traits(c->to)->takes_tokenizer ? gather_vocabulary(p, &kv) : 0;
+    int rc = hasher.running ? 0 : hasher_finish(&hasher, err);
+    if (rc == 0 && writer_traits(c->to)->takes_tokenizer)
+        rc = gather_vocabulary(p, &kv);
+    if (rc == 0)
+        rc = gather_metadata(p, &foreign);
+    meta.metadata = (struct slice){ foreign.text.data, foreign.text.len };
     if (rc == 0)
         rc = writer_open(&w, c->to, c->out, t, p->n, &meta, &opt, err);
     if (rc == 0 && !stream)
@@ -328,14 +495,30 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
     if (rc == 0) {
         put_provenance(&text, p);
         if (c->directory)
-            rc = copy_companions(p, &w);
+            rc = copy_beside(p, &w);
     }
     if (rc == 0)
         rc = writer_commit(&w, (struct slice){ text.data, text.len });
     writer_close(&w);
     gguf_kv_free(&kv);
+    buf_free(&foreign.text);
+    names_free(&foreign.keys);
     buf_free(&text);
     free(t);
+    return rc;
+}
+
+/* A training that advances a checkpoint of that name would replace ours, or find it in its
+ * way when it saves. */
+static int
+write_locked(const struct pack *c, struct plan *p, struct err *err)
+{
+    struct lock lock = { .fd = -1 };
+    bool training = writer_traits(c->to)->training && !out_is_stream(c->out);
+    if (training && lock_acquire(&lock, c->out, &cmd_guard, err) < 0)
+        return -1;
+    int rc = write_output(c, p, err);
+    lock_release(&lock);
     return rc;
 }
 
@@ -440,6 +623,22 @@ say_summary(const struct plan *p)
              p->c->out);
 }
 
+/* One line: how many values became less than they were, and where most of them are. */
+static void
+say_lost(const struct plan *p)
+{
+    const struct lost *l = &p->lost;
+    char q[TEXT_QUOTE];
+    if (p->c->cmd.quiet || l->under == 0)
+        return;
+    warn("%s: %llu value%s underflowed in %s, %llu of them to 0, most in \"%s\" "
+         "(%llu)%s",
+         p->c->out, (unsigned long long)l->under, l->under == 1 ? "" : "s",
+         l->mixed ? "narrower types" : dtype_name(l->dtype),
+         (unsigned long long)l->zero, text_quote(q, l->worst, strlen(l->worst)),
+         (unsigned long long)l->max, produce_way_out(p, l->dtype, 0));
+}
+
 /* ---- all together ------------------------------------------------------------------------- */
 
 int
@@ -455,19 +654,21 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
         c->moments = "int8";
     int rc = plan_open(&p, c, paths, n, err);
     if (rc == 0)
-        rc = check_not_input(&p, c->out);
+        rc = check_output(&p);
     if (rc == 0 && c->tokenizer && !writer_traits(c->to)->takes_tokenizer)
         rc = err_set(err, ERR_USAGE, "--tokenizer: goes with --to gguf");
     if (rc == 0 && c->report)
         rc = begin_report(&p, &report);
     if (rc == 0)
-        rc = write_output(c, &p, err);
+        rc = write_locked(c, &p, err);
     if (rc == 0 && c->report)
         rc = write_report(&p, &report);
     if (rc < 0 && report.err) // begun
         out_abandon(&report);
-    if (rc == 0)
+    if (rc == 0) {
         say_summary(&p);
+        say_lost(&p);
+    }
     if (rc == 0 && c->directory && !p.config.p && !c->cmd.quiet)
         warn("%s: no configuration was found, so it has no config.json", c->out);
     if (rc == 0 && c->cmd.verbose && !c->cmd.quiet)
@@ -480,6 +681,11 @@ void
 pack_settle_target(struct pack *c)
 {
     const struct traits *kind;
+    char q[TEXT_QUOTE];
+    if (!out_has_name(c->out))
+        misuse(
+            "-o \"%s\": expected a path that ends in the name of a file or a directory",
+            text_quote(q, c->out, strlen(c->out)));
     c->directory = slice_ends(slice_of(c->out), "/");
     if (!c->to)
         c->to = writer_kind_of(c->out);
@@ -489,6 +695,10 @@ pack_settle_target(struct pack *c)
     if (c->directory && !kind->to_directory)
         misuse("%s: a %s is a file, not a directory", c->out, c->to);
     c->directory |= kind->directory_only;
+    if (c->directory)
+        suffix_check_directory("-o", c->out, c->to);
+    else
+        suffix_check("-o", c->out, c->to);
     if (strcmp(c->out, "-") != 0)
         return;
     if (c->directory)

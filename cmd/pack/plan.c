@@ -7,11 +7,13 @@
  * the target makes items of them: as they are, like a reference, or as a checkpoint.
  */
 #include "cmd/pack/plan.h"
+#include "cmd/pack/random.h"
 
 #include "lib/core/json.h"
 #include "lib/format/dialect.h"
 
 #include <assert.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,6 +203,7 @@ static int
 gather_inputs(struct plan *p, struct candidates *all)
 {
     struct select *select = &p->c->select;
+    char q[TEXT_QUOTE];
     for (size_t i = 0; i < p->n_inputs; i++) {
         struct input *in = &p->inputs[i];
         size_t cache_scales = 0;
@@ -212,6 +215,11 @@ gather_inputs(struct plan *p, struct candidates *all)
                 continue;
             if (!select_takes(select, v->name))
                 continue;
+            if (v->incomplete && p->is_model)
+                return err_set(p->err, ERR_FORMAT,
+                               "%s: \"%s\" is a part of an NVFP4 tensor that lacks "
+                               "another part; -x leaves it out",
+                               in->store.name, text_quote(q, v->name, v->name_len));
             struct candidate c = { .name = renamed(p, v->name),
                                    .place = place_in_file(p, in, v->entry),
                                    .in = in,
@@ -233,12 +241,37 @@ gather_inputs(struct plan *p, struct candidates *all)
     return 0;
 }
 
+/* What --init draws must be numbers of the configuration's dtype. */
+static int
+check_init(struct plan *p)
+{
+    static const double largest[DT_COUNT] = {
+        [DT_F16] = 65504, [DT_BF16] = 0x1.fep127, [DT_F32] = FLT_MAX
+    };
+    char q[TEXT_QUOTE];
+    if (!p->is_model)
+        return err_set(p->err, ERR_USAGE, "--init: needs --config FILE");
+    const char *file = text_quote(q, p->c->config_path, strlen(p->c->config_path));
+    enum dtype d = p->model.dtype;
+    if (d == DT_NONE)
+        return err_set(p->err, ERR_FORMAT,
+                       "%s: torch_dtype: --init expects bfloat16, float16 or float32",
+                       file);
+    double most = largest[d] / RANDOM_MAX_SIGMAS;
+    if (p->model.init_range > most)
+        return err_set(p->err, ERR_FORMAT,
+                       "%s: initializer_range: %g makes weights that %s cannot hold, "
+                       "expected at most %g",
+                       file, p->model.init_range, dtype_name(d), most);
+    return 0;
+}
+
 static int
 gather_table(struct plan *p, struct candidates *all)
 {
     struct select *select = &p->c->select;
-    if (!p->is_model)
-        return err_set(p->err, ERR_USAGE, "--init: needs --config FILE");
+    if (check_init(p) < 0)
+        return -1;
     if (table_open(&p->table, &p->model, !p->model.tied, p->err) < 0)
         return -1;
     p->init_range = p->model.init_range;
@@ -306,37 +339,81 @@ same_tensor(struct plan *p, const struct candidate *a, const struct candidate *b
     return same;
 }
 
-/* The configuration's text with "tie_word_embeddings": false. */
+/* `with` in place of n bytes of the configuration. */
 static int
-untie_config(struct plan *p)
+replace_in_config(struct plan *p, size_t at, size_t n, const char *with)
 {
-    struct json j;
-    struct slice key, raw;
     struct buf b = { 0 };
-    if (!p->is_model || !p->model.tied)
-        return 0;
-    json_open(&j, "config", 0, p->config, &p->arena, p->err);
-    json_object(&j);
-    while (json_key(&j, &key) > 0) {
-        if (json_skip(&j, &raw) < 0)
-            return -1;
-        if (!slice_is(key, "tie_word_embeddings"))
-            continue;
-        size_t at = (size_t)(raw.p - p->config.p);
-        buf_add(&b, p->config.p, at);
-        buf_str(&b, "false");
-        buf_add(&b, raw.p + raw.n, p->config.n - at - raw.n);
-        break;
-    }
+    buf_add(&b, p->config.p, at);
+    buf_str(&b, with);
+    buf_add(&b, p->config.p + at + n, p->config.n - at - n);
     int rc = buf_ok(&b, p->err);
     if (rc == 0) {
         p->config = (struct slice){ arena_copy(&p->arena, b.data, b.len), b.len };
-        p->model.tied = false;
         if (!p->config.p)
             rc = plan_no_memory(p);
     }
     buf_free(&b);
     return rc;
+}
+
+/* Another value for a member of the configuration; the rest of the text stays.  1, or 0
+ * if there is no such member; -1. */
+static int
+set_member(struct plan *p, const char *name, const char *value)
+{
+    struct json j;
+    struct slice key, raw;
+    json_open(&j, "config", 0, p->config, &p->arena, p->err);
+    json_object(&j);
+    while (json_key(&j, &key) > 0) {
+        if (json_skip(&j, &raw) < 0)
+            return -1;
+        if (slice_is(key, name))
+            return replace_in_config(p, (size_t)(raw.p - p->config.p), raw.n, value) < 0
+                       ? -1
+                       : 1;
+    }
+    return p->err->kind ? -1 : 0;
+}
+
+/* One more member at the end of the configuration, on a line of its own if they are on
+ * lines. */
+static int
+add_member(struct plan *p, const char *name, const char *value)
+{
+    struct json j;
+    struct slice key, raw = { 0 };
+    struct buf b = { 0 };
+    json_open(&j, "config", 0, p->config, &p->arena, p->err);
+    json_object(&j);
+    while (json_key(&j, &key) > 0)
+        if (json_skip(&j, &raw) < 0)
+            return -1;
+    if (p->err->kind)
+        return -1;
+    // Behind the last value; in an empty object before the brace.
+    size_t at = raw.p ? (size_t)(raw.p + raw.n - p->config.p) : j.pos - 1;
+    bool lines = memchr(p->config.p, '\n', at) != NULL;
+    buf_printf(&b, "%s%s\"%s\": %s", raw.p ? "," : "",
+               lines   ? "\n  "
+               : raw.p ? " "
+                       : "",
+               name, value);
+    int rc = buf_ok(&b, p->err);
+    if (rc == 0)
+        rc = replace_in_config(p, at, 0, b.data);
+    buf_free(&b);
+    return rc;
+}
+
+static int
+untie_config(struct plan *p)
+{
+    if (!p->is_model || !p->model.tied)
+        return 0;
+    p->model.tied = false;
+    return set_member(p, "tie_word_embeddings", "false") < 0 ? -1 : 0;
 }
 
 /* Whether the output is an NVFP4 file because an input is one. */
@@ -393,6 +470,20 @@ requantizes_head(const struct plan *p, const struct candidate *head)
                        : c->seed_compat && head->view->scale2;
 }
 
+/* A pair whose place the embedding takes must say nothing else than that. */
+static int
+check_pair(struct plan *p, const struct candidate *head, const struct candidate *embed)
+{
+    int same = head_is_quantized(p, head, embed);
+    if (same != 0)
+        return same < 0 ? -1 : 0;
+    return err_set(p->err, ERR_FORMAT,
+                   "%s: " HEAD ": is not the embedding of a tied model, quantized, but "
+                   "weights of its own; --untie keeps it and makes the model untied, "
+                   "--tie leaves it out",
+                   head->in->store.name);
+}
+
 /* A head beside the embedding of a model that is tied, or seems to be. */
 static int
 settle_present_head(struct plan *p, struct candidate *head,
@@ -418,6 +509,8 @@ settle_present_head(struct plan *p, struct candidate *head,
     bool again = !plain && says_tied && requantizes_head(p, head);
     bool keep = copy && (plain || !(again || widens_head(p)));
     keep |= wish == HEAD_UNTIE;
+    if (!plain && !keep && wish != HEAD_TIE && check_pair(p, head, embed) < 0)
+        return -1;
     if (!keep && copy) { // a pair that has to change: the embedding in its place
         uint64_t order = head->order, place = head->place;
         *head = *embed;
@@ -620,14 +713,14 @@ is_wide_float(enum dtype d)
     return d == DT_F16 || d == DT_BF16 || d == DT_F32 || d == DT_F64;
 }
 
-/* Of the models that other programs serve: projections are NVFP4, the rest is bf16 if
+/* Of the models that other programs serve: NVFP4 stays what it is, the rest is bf16 if
  * nothing else is asked for. */
 static enum dtype
 served_dtype(const struct plan *p, const struct candidate *c)
 {
     struct slice name = slice_of(c->name);
     bool wide = is_wide_float(c->dtype);
-    if (c->dtype == DT_NVFP4 && table_quantizes(name) && !table_is_head(name))
+    if (c->dtype == DT_NVFP4 && table_quantizes(name))
         return DT_NVFP4;
     if (!wide && c->dtype != DT_NVFP4)
         return c->dtype;
@@ -654,7 +747,7 @@ target_dtype(const struct plan *p, const struct candidate *c)
     if (target(p)->dialect)
         return served_dtype(p, c);
     // What only the seed's optimizer packs: floats that f16 and bf16 hold exactly.
-    if (c->dtype == DT_NVFP4 && c->in->store.training.master &&
+    if (c->dtype == DT_NVFP4 && c->in && c->in->store.training.master &&
         !table_quantizes(slice_of(c->name)))
         return cfg->seed_compat || target(p)->no_bf16 ? DT_F16 : DT_BF16;
     if (cfg->seed_compat && wide)
@@ -696,6 +789,43 @@ add_quantized(struct plan *p, const struct candidate *c, const struct view *ref)
                         ref ? ref->dialect : view_dialect(target(p)->dialect), ref);
 }
 
+/* The activation scale of a W4A4 tensor, under the name that the target has for it. */
+static int
+add_input_scale(struct plan *p, const struct candidate *c)
+{
+    static const uint64_t one[1] = { 1 };
+    const struct view_dialect *d = view_dialect(target(p)->dialect);
+    const struct tensor *from = c->view->input;
+    struct slice name = slice_of(c->name);
+    struct buf b = { 0 };
+    char q[TEXT_QUOTE];
+    float f = 0;
+    if (from->dtype != DT_F32 || from->numel != 1)
+        return err_set(p->err, ERR_FORMAT,
+                       "%s: activation scale of \"%s\": not one f32", c->in->store.name,
+                       text_quote(q, name.p, name.n));
+    if (values_scale(&f, &c->in->store, from, "activation", c->name, p->err) < 0)
+        return -1;
+    struct item *it = plan_item(p);
+    if (!it)
+        return -1;
+    buf_add(&b, name.p, name.n - (slice_ends(name, ".weight") ? strlen(".weight") : 0));
+    buf_str(&b, d->input);
+    *it = (struct item){ .name = b.failed ? NULL : arena_copy(&p->arena, b.data, b.len),
+                         .dtype = DT_F32,
+                         .rank = d->scale2_rank,
+                         .shape = one,
+                         .numel = 1,
+                         .how = c->view->dialect->divides == d->divides ? HOW_COPY
+                                                                        : HOW_SWAPPED,
+                         .s = &c->in->store,
+                         .entry = from,
+                         .view = c->view,
+                         .place = c->place };
+    buf_free(&b);
+    return it->name ? 0 : plan_no_memory(p);
+}
+
 /* NVFP4 that stays what it is: with the same entries if they can be. */
 static int
 add_nvfp4(struct plan *p, const struct candidate *c)
@@ -729,7 +859,85 @@ add_as_is(struct plan *p, const struct candidate *c)
     if (c->quantize || quantize_wants(p, c))
         return add_quantized(p, c, NULL);
     enum dtype d = target_dtype(p, c);
-    return d == DT_NVFP4 ? add_nvfp4(p, c) : add_plain(p, c, c->name, d);
+    if (d != DT_NVFP4)
+        return add_plain(p, c, c->name, d);
+    return add_nvfp4(p, c) < 0 ? -1 : p->w4a4 ? add_input_scale(p, c) : 0;
+}
+
+/* Whether what a candidate has beside it is copied under its own name. */
+static bool
+keeps_input_entry(const struct plan *p, const struct candidate *c)
+{
+    return keeps_foreign(p) && !c->view->dialect->blocks;
+}
+
+/* The name of the fused group that a tensor belongs to; an empty text: none. */
+static void
+put_group(struct buf *b, const struct candidate *c)
+{
+    struct slice prefix;
+    enum fused kind = table_fused(slice_of(c->name), &prefix);
+    b->len = 0;
+    if (kind == FUSED_NONE || c->dropped)
+        return;
+    buf_printf(b, "%d ", (int)kind);
+    buf_add(b, prefix.p, prefix.n);
+}
+
+/* What a source of NVFP4 left plain stays so, unless it is a part of something fused that
+ * is not: no server takes that, and quantize_group has a word to say. */
+static int
+settle_plain(struct plan *p, struct candidates *all)
+{
+    struct seen groups = { 0 };
+    struct buf b = { 0 };
+    int rc = 0;
+    for (size_t i = 0; i < all->n && rc >= 0; i++) {
+        const struct candidate *c = &all->v[i];
+        if (c->dropped || c->dtype != DT_NVFP4 || !table_quantizes(slice_of(c->name)))
+            continue;
+        p->keeps_plain = true;
+        put_group(&b, c);
+        if (b.len)
+            rc = seen_add(&groups, (struct slice){ b.data, b.len });
+        rc = b.failed ? -1 : rc;
+    }
+    for (size_t i = 0; i < all->n && rc >= 0 && groups.n; i++) {
+        struct candidate *c = &all->v[i];
+        put_group(&b, c);
+        rc = b.failed ? -1 : 0;
+        c->fused =
+            c->dtype != DT_NVFP4 && b.len &&
+            seen_has(&groups, seen_hash(&groups, (struct slice){ b.data, b.len }));
+    }
+    buf_free(&b);
+    seen_free(&groups);
+    return rc < 0 ? plan_no_memory(p) : 0;
+}
+
+/* Whether activation scales go along: a model is W4A4 as a whole or not at all. */
+static void
+settle_w4a4(struct plan *p, const struct candidates *all)
+{
+    size_t nvfp4 = 0, with = 0, lost = 0;
+    for (size_t i = 0; i < all->n; i++) {
+        const struct candidate *c = &all->v[i];
+        if (c->dropped)
+            continue;
+        bool has = c->in && c->dtype == DT_NVFP4 && c->view->input;
+        bool made = c->quantize || quantize_wants(p, c);
+        bool stays = c->dtype == DT_NVFP4 && target_dtype(p, c) == DT_NVFP4;
+        nvfp4 += made || stays;
+        with += has && stays && !made;
+        lost += has && !keeps_input_entry(p, c);
+    }
+    p->w4a4 = target(p)->dialect && with && with == nvfp4;
+    if (!p->w4a4 && lost && !p->c->cmd.quiet)
+        warn("%s: %zu activation scales of a W4A4 model are left out: %s", p->c->out,
+             lost,
+             with && target(p)->dialect
+                 ? "some quantized tensors have none, so the result is weight-only"
+                 : "it has no place for them");
 }
 
 static int
@@ -739,6 +947,26 @@ by_place(const void *a, const void *b)
     if (x->place != y->place)
         return x->place < y->place ? -1 : 1;
     return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static int
+by_name(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* Tensors that a model does not have, from files whose order means nothing: by name. */
+static void
+order_by_name(struct plan *p, struct candidates *all)
+{
+    for (size_t i = 0; i < p->n_inputs; i++)
+        if (!store_traits(&p->inputs[i].store)->by_width)
+            return;
+    if (all->n)
+        qsort(all->v, all->n, sizeof *all->v, by_name);
+    for (size_t i = 0; i < all->n; i++)
+        all->v[i].order = i;
 }
 
 static int
@@ -756,6 +984,8 @@ plan_plain(struct plan *p, struct candidates *all)
     // From one .dat to another every entry stays where it was.  Any other .dat of ours
     // has the order of a model, whatever the order of its source was.
     bool ordered = target(p)->model_order, stay = ordered && rewrites(p);
+    if (ordered && !p->c->init)
+        order_by_name(p, all);
     for (size_t i = 0; i < all->n && !stay; i++)
         all->v[i].place = ordered ? table_place(slice_of(all->v[i].name)) : 0;
     if (all->n)
@@ -1078,13 +1308,55 @@ plain_config(struct plan *p)
     if (!p->config.p ||
         !memmem(p->config.p, p->config.n, "\"quantization_config\"", 21))
         return 0;
-    int rc = dialect_config(&b, p->config, NULL, "", p->err);
+    int rc = dialect_plain_config(&b, p->config, p->err);
     if (rc == 0) {
         p->config = (struct slice){ arena_copy(&p->arena, b.data, b.len), b.len };
         rc = p->config.p ? 0 : plan_no_memory(p);
     }
     buf_free(&b);
     return rc;
+}
+
+/* The type that the output's floats have for those who load them: as transformers has it,
+ * that of the embedding, else the most frequent one; NVFP4 and its scales do not count.
+ * DT_NONE: there are none. */
+static enum dtype
+main_dtype(const struct plan *p)
+{
+    uint64_t count[DT_COUNT] = { 0 };
+    enum dtype most = DT_NONE;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct item *it = &p->item[i];
+        bool plane = it->nvfp4 || (it->view && it->view->dtype == DT_NVFP4 &&
+                                   it->how != HOW_CONVERT);
+        if (!is_wide_float(it->dtype) || plane)
+            continue;
+        if (strcmp(it->name, EMBED) == 0)
+            return it->dtype;
+        count[it->dtype] += it->numel;
+        if (most == DT_NONE || count[it->dtype] > count[most])
+            most = it->dtype;
+    }
+    return most;
+}
+
+/* config.json of a directory is what others load the weights by: with the type that they
+ * are written in. */
+static int
+name_dtype(struct plan *p)
+{
+    static const char *const names[DT_COUNT] = { [DT_F16] = "\"float16\"",
+                                                 [DT_BF16] = "\"bfloat16\"",
+                                                 [DT_F32] = "\"float32\"",
+                                                 [DT_F64] = "\"float64\"" };
+    const char *name = names[main_dtype(p)];
+    if (!p->c->directory || !p->config.p || !name)
+        return 0;
+    int old = set_member(p, "torch_dtype", name);
+    int new = old < 0 ? -1 : set_member(p, "dtype", name);
+    if (new < 0)
+        return -1;
+    return old || new ? 0 : add_member(p, "torch_dtype", name);
 }
 
 /* ---- all together ------------------------------------------------------------------------- */
@@ -1130,6 +1402,9 @@ plan_items(struct plan *p, struct candidates *all)
     if ((p->c->init ? gather_table(p, all) : gather_inputs(p, all)) < 0 ||
         check_unused(p) < 0 || settle_head(p, all) < 0 || quantize_settle(p) < 0)
         return -1;
+    if (settle_plain(p, all) < 0)
+        return -1;
+    settle_w4a4(p, all);
     int rc = p->has_like           ? plan_like(p, all)
              : target(p)->training ? plan_ckpt(p, all)
              : target(p)->dialect  ? plan_served(p, all)
@@ -1140,6 +1415,8 @@ plan_items(struct plan *p, struct candidates *all)
         rc = quantize_group(p);
     if (rc == 0)
         rc = plain_config(p);
+    if (rc == 0)
+        rc = name_dtype(p);
     return rc == 0 && p->c->seed_compat && !target(p)->training ? check_seed(p) : rc;
 }
 

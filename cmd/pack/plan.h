@@ -17,6 +17,7 @@ enum how {
     HOW_SCALES,     // the same, of E4M3 scales, which are checked
     HOW_CONVERT,    // values of `view`, rounded to the target dtype
     HOW_RECIPROCAL, // 1 / the one f32 of `entry`
+    HOW_SWAPPED,    // that f32, a scale of `view`'s dialect, as another dialect has it
     HOW_NVFP4,      // a plane of `nvfp4`
     HOW_RANDOM,     // --init
     HOW_ONE,        // --init: norm gains
@@ -65,6 +66,16 @@ struct input {
 
 struct candidate;
 
+/* Values that were rounded because they are smaller than the normal numbers of their new
+ * type. */
+struct lost {
+    uint64_t under, zero; // values that underflowed; how many of these became 0
+    uint64_t max;         // of one tensor: worst
+    const char *worst;
+    enum dtype dtype; // of that one
+    bool mixed;       // others have another
+};
+
 struct plan {
     struct pack *c;       // options; words of the quantizer are filled in
     struct input *inputs; // and last the one of --like
@@ -79,8 +90,11 @@ struct plan {
     bool inherits;          // spec is that of a checkpoint
     bool one_level;         // the NVFP4 tensors of the inputs have no second
     bool asked;             // --quant or --share-scale was given
-    bool requantizes;       // an NVFP4 input does not fit and was asked to change
-    struct slice config;    // text; p == NULL: none
+    struct lost lost;
+    bool requantizes;    // an NVFP4 input does not fit and was asked to change
+    bool keeps_plain;    // the source holds NVFP4: what it left plain stays so
+    bool w4a4;           // every NVFP4 tensor of the output has an activation scale
+    struct slice config; // text; p == NULL: none
     struct config model;
     bool is_model;        // config is there and was understood
     struct table table;   // what --init makes: candidates point into it
@@ -104,6 +118,7 @@ struct candidate {
     uint64_t place; // where it stands in its file, or should stand in a model
     uint64_t order; // of its first appearance
     bool taken, dropped;
+    bool fused;    // plain, and what servers run with it as one GEMM is NVFP4
     bool quantize; // whatever else is said: the head of an NVFP4 file
 };
 
@@ -114,6 +129,11 @@ int plan_no_memory(struct plan *p);
 struct item *plan_item(struct plan *p);
 /* The values of a candidate as `dtype`. */
 struct item plan_values(const struct candidate *c, const char *name, enum dtype dtype);
+
+/* head.c */
+/* Whether the NVFP4 head can be the embedding, quantized by one of ours: 1, 0 or -1. */
+int head_is_quantized(const struct plan *p, const struct candidate *head,
+                      const struct candidate *embed);
 
 /* quantize.c */
 /* Settle p->spec and p->share by options, inherited settings and defaults. */
@@ -134,5 +154,8 @@ struct producer *producer_open(struct plan *p, struct writer *w,
                                struct progress *progress);
 int producer_item(struct producer *x, const struct item *it);
 void producer_close(struct producer *x);
+/* What to add to a message of values that `d` does not hold: the option that helps, if
+ * there is one that holds numbers up to max. */
+const char *produce_way_out(const struct plan *p, enum dtype d, double max);
 
 #endif

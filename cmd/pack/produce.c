@@ -11,7 +11,10 @@
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/gguf.h"
 
+#include <assert.h>
+#include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,11 +23,21 @@ enum {
     PER_WORKER = 4, // chunks that a worker makes before they are written
 };
 
+/* Values of a tensor that its new type does not hold. */
+struct range {
+    uint64_t over, first; // too large: how many, the first of them
+    double value;         // that one
+    double max;           // the largest magnitude among them that is finite
+    bool infinite;        // some are not
+    uint64_t under, zero; // rounded below the smallest normal number; of these to 0
+};
+
 /* What chunks become before they are written. */
 struct batch {
     uint8_t **out;             // (threads * PER_WORKER): VALUES_CHUNK * 4 bytes each
     size_t *bytes;             // (threads * PER_WORKER)
     struct quant_error *error; // (threads * PER_WORKER)
+    struct range *range;       // (threads * PER_WORKER)
     uint64_t first;            // number of the first chunk
     size_t n;
 };
@@ -42,6 +55,7 @@ struct producer {
     const struct item *it; // what its values are, for NVFP4 those of the source
     struct values values;
     struct batch *making, *writing;
+    struct range range;
     // NVFP4
     struct nvfp4 *nvfp4; // NULL: an item of another kind
     struct quant_spec spec;
@@ -67,7 +81,8 @@ batch_open(struct batch *b, size_t n)
     b->out = calloc(n, sizeof *b->out);
     b->bytes = calloc(n, sizeof *b->bytes);
     b->error = calloc(n, sizeof *b->error);
-    bool good = b->out && b->bytes && b->error;
+    b->range = calloc(n, sizeof *b->range);
+    bool good = b->out && b->bytes && b->error && b->range;
     for (size_t i = 0; i < n && good; i++) {
         b->out[i] = malloc((size_t)VALUES_CHUNK * 4);
         good = b->out[i] != NULL;
@@ -83,6 +98,7 @@ batch_close(struct batch *b, size_t n)
     free(b->out);
     free(b->bytes);
     free(b->error);
+    free(b->range);
 }
 
 static size_t
@@ -133,14 +149,111 @@ producer_close(struct producer *x)
 
 /* ---- values ---------------------------------------------------------------------------- */
 
-static int
-out_of_range(const struct item *it, uint64_t index, double value, struct err *err)
+/* The file that an item's values are from. */
+static const char *
+origin(const struct item *it)
 {
-    char q[TEXT_QUOTE];
-    return err_set(
-        err, ERR_FORMAT, "%s: \"%s\": element %llu is %.9g, which %s cannot hold",
-        it->s ? it->s->name : "--init", text_quote(q, it->name, strlen(it->name)),
-        (unsigned long long)index, value, dtype_name(it->dtype));
+    const struct store *s = it->nvfp4 ? it->nvfp4->source.s : it->s;
+    return s ? s->name : "--init";
+}
+
+/* The name of an item's values in that file: a head made of the embedding has its own. */
+static const char *
+name_there(const struct item *it)
+{
+    const struct item *from = it->nvfp4 ? &it->nvfp4->source : it;
+    return from->view ? from->view->name : it->name;
+}
+
+/* The largest number of a dtype that values are converted to. */
+static double
+largest(enum dtype d)
+{
+    return d == DT_F16 ? 65504 : d == DT_BF16 ? 0x1.fep127 : (double)FLT_MAX;
+}
+
+const char *
+produce_way_out(const struct plan *p, enum dtype d, double max)
+{
+    const struct pack *c = p->c;
+    bool bf16 = d == DT_F16 && max <= largest(DT_BF16) && !c->seed_compat;
+    if (d == DT_F32 || c->like || writer_traits(c->to)->dialect ||
+        max > largest(DT_F32))
+        return "";
+    if (writer_traits(c->to)->training)
+        return "; --master f32 keeps them";
+    return bf16 ? "; --dtype bf16 or f32 keeps them" : "; --dtype f32 keeps them";
+}
+
+/* Whether an item's values are those of an NVFP4 tensor: each is finite, but decoded it
+ * can be too large for a float. */
+static bool
+is_packed(const struct item *it)
+{
+    return it->how == HOW_CONVERT && it->view->dtype == DT_NVFP4;
+}
+
+static void
+note_over(struct range *r, uint64_t index, double value)
+{
+    if (r->over++ == 0) {
+        r->first = index;
+        r->value = value;
+    }
+    if (!isfinite(value))
+        r->infinite = true;
+    else if (fabs(value) > r->max)
+        r->max = fabs(value);
+}
+
+static void
+add_range(struct range *sum, const struct range *r)
+{
+    if (sum->over == 0) {
+        sum->first = r->first;
+        sum->value = r->value;
+    }
+    sum->max = fmax(sum->max, r->max);
+    sum->infinite |= r->infinite;
+    sum->over += r->over;
+    sum->under += r->under;
+    sum->zero += r->zero;
+}
+
+static int
+out_of_range(const struct plan *p, const struct item *it, const struct range *r)
+{
+    char q[TEXT_QUOTE], value[32] = "too large for a float";
+    double max = r->infinite && is_packed(it) ? INFINITY : r->max;
+    if (isfinite(r->value) || !is_packed(it))
+        snprintf(value, sizeof value, "%.9g", r->value);
+    return err_set(p->err, ERR_FORMAT,
+                   "%s: \"%s\": element %llu is %s, which %s cannot hold; %llu of "
+                   "%llu values are too large%s",
+                   origin(it), text_quote(q, name_there(it), strlen(name_there(it))),
+                   (unsigned long long)r->first, value, dtype_name(it->dtype),
+                   (unsigned long long)r->over, (unsigned long long)it->numel,
+                   produce_way_out(p, it->dtype, max));
+}
+
+/* What was lost in the item that is written: too much, or to be said at the end. */
+static int
+settle_range(struct plan *p, const struct item *it, const struct range *r)
+{
+    struct lost *lost = &p->lost;
+    if (r->over)
+        return out_of_range(p, it, r);
+    if (it->how != HOW_CONVERT || r->under == 0) // what is drawn has no older value
+        return 0;
+    lost->mixed |= lost->under && lost->dtype != it->dtype;
+    if (r->under > lost->max) {
+        lost->max = r->under;
+        lost->worst = it->name;
+        lost->dtype = it->dtype;
+    }
+    lost->under += r->under;
+    lost->zero += r->zero;
+    return 0;
 }
 
 /* The float next to d that keeps a second rounding right: inexact results get an odd
@@ -160,47 +273,84 @@ narrow(double d)
     return f;
 }
 
-/* n floats to the dtype of the item. */
-static int
-encode(const struct item *it, uint64_t first, const float *f, size_t n, uint8_t *out,
-       struct err *err)
+static void
+note_under(struct range *r, bool zero)
+{
+    r->under++;
+    r->zero += zero;
+}
+
+static void
+encode_f16(uint64_t first, const float *f, size_t n, uint8_t *out, struct range *r)
 {
     for (size_t i = 0; i < n; i++) {
-        switch (it->dtype) {
-        case DT_F16:
-            if (fabsf(f[i]) > 65504.0F)
-                return out_of_range(it, first + i, (double)f[i], err);
-            store_le16(out + 2 * i, num_to_f16(f[i]));
-            break;
-        case DT_BF16:
-            store_le16(out + 2 * i, num_to_bf16(f[i]));
-            if (isfinite(f[i]) && fabsf(f[i]) >= 0x1.ffp127F)
-                return out_of_range(it, first + i, (double)f[i], err);
-            break;
-        default: { // DT_F32
-            uint32_t bits;
-            memcpy(&bits, &f[i], sizeof bits);
-            store_le32(out + 4 * i, bits);
-        }
-        }
+        uint16_t bits = num_to_f16(f[i]);
+        float a = fabsf(f[i]);
+        if (a > 65504.0F)
+            note_over(r, first + i, (double)f[i]);
+        else if (a < 0x1p-14F && num_from_f16(bits) != f[i])
+            note_under(r, !(bits & 0x7fff));
+        store_le16(out + 2 * i, bits);
     }
-    return 0;
+}
+
+/* packed: no infinity was one before. */
+static void
+encode_bf16(uint64_t first, const float *f, size_t n, bool packed, uint8_t *out,
+            struct range *r)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t bits = num_to_bf16(f[i]);
+        float a = fabsf(f[i]);
+        if (a >= 0x1.ffp127F && (packed || isfinite(f[i])))
+            note_over(r, first + i, (double)f[i]);
+        else if (a < 0x1p-126F && num_from_bf16(bits) != f[i])
+            note_under(r, !(bits & 0x7fff));
+        store_le16(out + 2 * i, bits);
+    }
+}
+
+/* n floats to the dtype of the item. */
+static void
+encode(const struct item *it, uint64_t first, const float *f, size_t n, uint8_t *out,
+       struct range *r)
+{
+    if (it->dtype == DT_F16) {
+        encode_f16(first, f, n, out, r);
+        return;
+    }
+    if (it->dtype == DT_BF16) {
+        encode_bf16(first, f, n, is_packed(it), out, r);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        if (isinf(f[i]) && is_packed(it))
+            note_over(r, first + i, (double)f[i]);
+        memcpy(&bits, &f[i], sizeof bits);
+        store_le32(out + 4 * i, bits);
+    }
 }
 
 /* Doubles (f64 tensors): narrowed once, checked against the target's range. */
-static int
+static void
 narrow_all(const struct item *it, uint64_t first, struct values_scratch *w, size_t n,
-           struct err *err)
+           struct range *r)
 {
+    assert(r);
     for (size_t i = 0; i < n; i++) {
         double value = w->f64[i];
-        float target = it->dtype == DT_F32 ? (float)value : narrow(value);
-        if (isinf(target) && !isinf(value))
-            return out_of_range(it, first + i, value, err);
-        w->f32[i] =
-            target; // float i lies below double i: nothing unread is overwritten
+        bool last = it->dtype == DT_F32;
+        float target = last ? (float)value : narrow(value);
+        if (isinf(target) && !isinf(value)) {
+            note_over(r, first + i, value);
+            target = 0; // it is counted
+        } else if (last && fabs(value) < 0x1p-126 && (double)target != value) {
+            note_under(r, target == 0);
+        }
+        // Float i lies below double i: nothing unread is overwritten.
+        w->f32[i] = target;
     }
-    return 0;
 }
 
 static void
@@ -227,10 +377,11 @@ make_weights(const struct producer *x, uint64_t first, float *f, size_t n)
     round_to_source(it->source, f, n);
 }
 
-/* n elements of the item from `first` on, as floats in w. */
+/* n elements of the item from `first` on, as floats in w.  r: of an item that may be f64,
+ * which is not quantized. */
 static int
 make_floats(const struct producer *x, uint64_t first, size_t n,
-            struct values_scratch *w, struct err *err)
+            struct values_scratch *w, struct range *r, struct err *err)
 {
     if (x->it->how == HOW_RANDOM || x->it->how == HOW_ONE) {
         make_weights(x, first, w->f32, n);
@@ -238,7 +389,9 @@ make_floats(const struct producer *x, uint64_t first, size_t n,
     }
     if (values_read(&x->values, first, n, w, err) < 0)
         return -1;
-    return x->values.kind == VALUES_F64 ? narrow_all(x->it, first, w, n, err) : 0;
+    if (x->values.kind == VALUES_F64)
+        narrow_all(x->it, first, w, n, r);
+    return 0;
 }
 
 static size_t
@@ -266,9 +419,8 @@ not_finite(const struct producer *x, uint64_t index, const void *values, size_t 
     uint32_t bits =
         wide ? ((const uint32_t *)values)[at] : ((const uint16_t *)values)[at];
     return err_set(err, ERR_FORMAT, "%s: \"%s\": element %llu is not finite: %s 0x%0*x",
-                   it->s ? it->s->name : "--init",
-                   text_quote(q, it->name, strlen(it->name)), (unsigned long long)index,
-                   dtype_name(dtype), wide ? 8 : 4, bits);
+                   origin(it), text_quote(q, name_there(it), strlen(name_there(it))),
+                   (unsigned long long)index, dtype_name(dtype), wide ? 8 : 4, bits);
 }
 
 /* Whether an item's values are floats as they lie in the file. */
@@ -288,7 +440,7 @@ read_chunk(const struct producer *x, uint64_t chunk, struct values_scratch *w,
     size_t n = chunk_size(x, chunk);
     if (!is_plain(x->it)) {
         *d = DT_F32;
-        return make_floats(x, first, n, w, err) < 0 ? NULL : w->f32;
+        return make_floats(x, first, n, w, NULL, err) < 0 ? NULL : w->f32;
     }
     *d = x->it->view->dtype;
     size_t bytes = dtype_bits(*d) / 8;
@@ -314,12 +466,28 @@ scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
     return bad < n ? not_finite(x, first + bad, values, bad, d, err) : 0;
 }
 
+/* What values are made of is looked at just before it is used: the second read finds it
+ * in the page cache. */
+static int
+check_payloads(struct producer *x, const struct item *it)
+{
+    const struct view *v = it->view;
+    const struct tensor *const t[] = { v->entry, v->scale, v->scale2 };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+        if (t[i] && store_check_payload(it->s, t[i], x->p->err) < 0)
+            return -1;
+    return 0;
+}
+
 static int
 begin_values(struct producer *x, const struct item *it)
 {
     x->it = it;
-    return it->how == HOW_CONVERT ? values_open(&x->values, it->s, it->view, x->p->err)
-                                  : 0;
+    if (it->how != HOW_CONVERT)
+        return 0;
+    return check_payloads(x, it) < 0
+               ? -1
+               : values_open(&x->values, it->s, it->view, x->p->err);
 }
 
 /* The first of the two passes: the largest magnitude of the tensor and of those that it
@@ -381,7 +549,7 @@ make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *e
     uint8_t *codes = b->out[i], *scales = t->scales + first / NVFP4_BLOCK;
     b->error[i] = (struct quant_error){ 0 };
     if (t->quantize) {
-        if (make_floats(x, first, n, w, err) < 0)
+        if (make_floats(x, first, n, w, NULL, err) < 0)
             return -1;
         nvfp4_quant(codes, scales, w->f32, 1, n, first, &x->spec, &x->scale,
                     x->measure ? &b->error[i] : NULL);
@@ -410,10 +578,12 @@ make_chunk(struct producer *x, size_t i, struct values_scratch *w, struct err *e
     size_t n = chunk_size(x, chunk);
     if (x->nvfp4)
         return make_nvfp4(x, i, w, err);
-    if (make_floats(x, first, n, w, err) < 0)
+    b->range[i] = (struct range){ 0 };
+    if (make_floats(x, first, n, w, &b->range[i], err) < 0)
         return -1;
     b->bytes[i] = n * dtype_bits(it->dtype) / 8;
-    return encode(it, first, w->f32, n, b->out[i], err);
+    encode(it, first, w->f32, n, b->out[i], &b->range[i]);
+    return 0;
 }
 
 static void
@@ -432,7 +602,10 @@ write_batch(struct producer *x, const struct batch *b)
     for (size_t i = 0; i < b->n; i++) {
         if (x->nvfp4)
             add_error(&x->nvfp4->error, &b->error[i]);
-        if (x->discard)
+        else
+            add_range(&x->range, &b->range[i]);
+        // Beyond a value that cannot be held the rest is only counted.
+        if (x->discard || x->range.over)
             continue;
         if (writer_write(x->w, b->out[i], b->bytes[i]) < 0)
             return -1;
@@ -477,47 +650,87 @@ convert(struct producer *x)
 /* ---- items --------------------------------------------------------------------------------- */
 
 static int
-copy(struct producer *x)
+copy_piece(struct producer *x, uint64_t at, size_t n, struct hash *h)
 {
     const struct item *it = x->it;
-    for (uint64_t at = 0; at < it->entry->nbytes; at += COPY_BYTES) {
-        uint64_t left = it->entry->nbytes - at;
-        size_t n = left < COPY_BYTES ? (size_t)left : COPY_BYTES;
-        if (store_read(it->s, it->entry, at, x->copy, n, x->p->err) < 0 ||
-            (it->how == HOW_SCALES && values_check_scales(&x->values, at * NVFP4_BLOCK,
-                                                          x->copy, n, x->p->err) < 0) ||
-            writer_write(x->w, x->copy, n) < 0)
-            return -1;
-        progress_add(x->progress, n);
-    }
+    if (store_read(it->s, it->entry, at, x->copy, n, x->p->err) < 0 ||
+        (it->how == HOW_SCALES && values_check_scales(&x->values, at * NVFP4_BLOCK,
+                                                      x->copy, n, x->p->err) < 0) ||
+        writer_write(x->w, x->copy, n) < 0)
+        return -1;
+    if (h)
+        hash_add(h, x->copy, n);
+    progress_add(x->progress, n);
     return 0;
 }
 
-/* 1 / f is refused where it is no positive float. */
+/* A payload with a checksum is hashed on the way. */
 static int
-write_scale2(struct producer *x, float f, bool invert)
+copy(struct producer *x)
+{
+    const struct tensor *t = x->it->entry;
+    uint8_t digest[XXH3_BYTES];
+    struct hash *h = t->xxh3 ? hash_begin(HASH_XXH3) : NULL;
+    int rc = t->xxh3 && !h ? err_set(x->p->err, ERR_MEMORY, "out of memory") : 0;
+    for (uint64_t at = 0; at < t->nbytes && rc == 0; at += COPY_BYTES) {
+        uint64_t left = t->nbytes - at;
+        rc = copy_piece(x, at, left < COPY_BYTES ? (size_t)left : COPY_BYTES, h);
+    }
+    hash_end(h, rc == 0 ? digest : NULL);
+    return rc == 0 && h ? store_check_digest(x->it->s, t, digest, x->p->err) : rc;
+}
+
+static int
+write_scale(struct producer *x, float f)
 {
     uint8_t bytes[4];
     uint32_t bits;
-    if (invert)
-        f = 1 / f;
-    if (!isfinite(f) || f <= 0)
-        return out_of_range(x->it, 0, (double)f, x->p->err);
+    char q[TEXT_QUOTE];
+    if (!isfinite(f) || f <= 0) // a reciprocal can be none
+        return err_set(x->p->err, ERR_FORMAT,
+                       "%s: \"%s\": the tensor scale would be %.9g, and must be a "
+                       "float above 0",
+                       origin(x->it), text_quote(q, x->it->name, strlen(x->it->name)),
+                       (double)f);
     memcpy(&bits, &f, sizeof bits);
     store_le32(bytes, bits);
     return writer_write(x->w, bytes, 4);
 }
 
-static int
-reciprocal(struct producer *x)
+/* A scale as another dialect has it.  Only what another program made is looked at more
+ * closely: ours is a multiplier, and its divisor the reciprocal. */
+static float
+swapped(const struct view_dialect *from, float f)
 {
-    uint8_t bytes[4];
+    return from->foreign ? nvfp4_swap_scale(f, !from->divides) : 1 / f;
+}
+
+static int
+write_other_scale(struct producer *x)
+{
+    const struct item *it = x->it;
     float f;
-    if (store_read(x->it->s, x->it->entry, 0, bytes, 4, x->p->err) < 0)
+    if (store_check_payload(it->s, it->entry, x->p->err) < 0 ||
+        values_scale(&f, it->s, it->entry, "tensor", it->name, x->p->err) < 0)
         return -1;
-    uint32_t bits = load_le32(bytes);
-    memcpy(&f, &bits, sizeof f);
-    return write_scale2(x, f, true);
+    return write_scale(x,
+                       it->how == HOW_SWAPPED ? swapped(it->view->dialect, f) : 1 / f);
+}
+
+/* The tensor scale of an NVFP4 tensor that keeps its codes: the same bits, unless
+ * multiplier becomes divisor or the other way round. */
+static int
+kept_scale2(struct producer *x, const struct item *it, const struct nvfp4 *t)
+{
+    const struct view *v = t->source.view;
+    float f = 1;
+    if (begin_values(x, &t->source) < 0 ||
+        (v->scale2 &&
+         values_scale(&f, t->source.s, v->scale2, "tensor", t->name, x->p->err) < 0))
+        return -1;
+    x->it = it;
+    bool same = !v->scale2 || v->dialect->divides == t->dialect->divides;
+    return write_scale(x, same ? f : swapped(v->dialect, f));
 }
 
 /* ---- on a GPU ------------------------------------------------------------------------------ */
@@ -583,7 +796,7 @@ measure_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
     struct values_scratch *w = &x->scratch[worker];
     uint64_t first = i * (uint64_t)VALUES_CHUNK;
     size_t n = chunk_size(x, i);
-    if (make_floats(x, first, n, w, err) < 0)
+    if (make_floats(x, first, n, w, NULL, err) < 0)
         return -1;
     nvfp4_measure(m->codes + first / 2, x->nvfp4->scales + first / NVFP4_BLOCK, w->f32,
                   n, &x->scale, &m->error[i]);
@@ -700,11 +913,13 @@ plane(struct producer *x, const struct item *it)
     case PLANE_SCALES:
         return write_scales(x, t);
     default: // PLANE_SCALE2
-        if (t->quantize ? find_scale(x, t) < 0 : begin_values(x, &t->source) < 0)
+        if (!t->quantize)
+            return kept_scale2(x, it, t);
+        if (find_scale(x, t) < 0)
             return -1;
         x->it = it;
-        return write_scale2(x, t->quantize ? x->scale.scale2 : x->values.scale2,
-                            t->dialect->divides);
+        return write_scale(x,
+                           t->dialect->divides ? 1 / x->scale.scale2 : x->scale.scale2);
     }
 }
 
@@ -719,12 +934,16 @@ producer_item(struct producer *x, const struct item *it)
     case HOW_COPY:
         return copy(x);
     case HOW_RECIPROCAL:
-        return reciprocal(x);
+    case HOW_SWAPPED:
+        return write_other_scale(x);
     case HOW_ZERO:
         return writer_zero(x->w, it->numel * dtype_bits(it->dtype) / 8);
     case HOW_NVFP4:
         return plane(x, it);
     default:
-        return begin_values(x, it) < 0 ? -1 : convert(x);
+        x->range = (struct range){ 0 };
+        return begin_values(x, it) < 0 || convert(x) < 0
+                   ? -1
+                   : settle_range(x->p, it, &x->range);
     }
 }

@@ -3,6 +3,8 @@
  * a tensor scale. */
 #include "cmd/pack/plan.h"
 
+#include "lib/core/json.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,124 @@ inherited(const struct plan *p)
     return NULL;
 }
 
+/* Levels of the inputs' NVFP4 projections: 1 if all have one, else 2; 0: there are none. */
+static int
+input_levels(const struct plan *p)
+{
+    int levels = 0;
+    for (size_t i = 0; i < p->n_inputs; i++)
+        for (size_t k = 0; k < p->inputs[i].views.n; k++) {
+            const struct view *v = &p->inputs[i].views.v[k];
+            if (v->dtype == DT_NVFP4 && !v->entry->state &&
+                table_quantizes(slice_of(v->name)) && view_levels(v) > levels)
+                levels = view_levels(v);
+        }
+    return levels;
+}
+
+/* The value of a key of an object, if it begins with `kind`; p == NULL: there is none. */
+static struct slice
+member(struct plan *p, struct slice object, const char *name, char kind)
+{
+    struct err why = { 0 };
+    struct json j;
+    struct slice key, value = { 0 };
+    json_open(&j, "provenance", 0, object, &p->arena, &why);
+    json_object(&j);
+    while (json_key(&j, &key) > 0) {
+        bool found = slice_is(key, name) && json_peek(&j) == kind;
+        if (json_skip(&j, found ? &value : NULL) < 0 || found)
+            break;
+    }
+    return value;
+}
+
+/* The quantizer that a provenance names, the file's own or one of the files that it was
+ * made from; QUANT_COUNT: none. */
+static enum quant
+quantizer_of(struct plan *p, struct slice provenance)
+{
+    while (provenance.p) {
+        struct slice options = member(p, provenance, "options", '{');
+        struct slice quoted = { 0 }, inputs = member(p, provenance, "inputs", '[');
+        if (options.p)
+            quoted = member(p, options, "quant", '"');
+        for (size_t q = 0; quoted.p && q < QUANT_COUNT; q++) {
+            struct slice word = { quoted.p + 1, quoted.n - 2 };
+            if (slice_is(word, quant_name((enum quant)q)))
+                return (enum quant)q;
+        }
+        // The first input's: [{"kind":...,"provenance":...
+        const char *first = inputs.p ? memchr(inputs.p, '{', inputs.n) : NULL;
+        provenance = (struct slice){ 0 };
+        if (first)
+            provenance = member(
+                p, (struct slice){ first, inputs.n - (size_t)(first - inputs.p) },
+                "provenance", '{');
+    }
+    return QUANT_COUNT;
+}
+
+/* What made the NVFP4 tensors of the inputs, if that is recorded. */
+static enum quant
+recorded(struct plan *p)
+{
+    enum quant q = QUANT_COUNT;
+    for (size_t i = 0; i < p->n_inputs && q == QUANT_COUNT; i++)
+        q = quantizer_of(p, p->inputs[i].store.provenance);
+    return q;
+}
+
+/* 1 if every tensor scale of the inputs' projections is 1, as a file of one level gets it
+ * from a container that always has one; 0; -1. */
+static int
+scales_are_one(struct plan *p)
+{
+    for (size_t i = 0; i < p->n_inputs; i++)
+        for (size_t k = 0; k < p->inputs[i].views.n; k++) {
+            struct store *s = &p->inputs[i].store;
+            const struct view *v = &p->inputs[i].views.v[k];
+            struct values x;
+            if (v->dtype != DT_NVFP4 || v->entry->state ||
+                !table_quantizes(slice_of(v->name)))
+                continue;
+            if (values_open(&x, s, v, p->err) < 0)
+                return -1;
+            if (x.scale2 != 1)
+                return 0;
+        }
+    return 1;
+}
+
+/* How a checkpoint that is made of NVFP4 sees its weights: with as many levels as they
+ * have.  Another quantizer than theirs is worth a word: the values may change. */
+static const char *
+quant_of_files(struct plan *p)
+{
+    int levels = input_levels(p);
+    enum quant made = levels ? recorded(p) : QUANT_COUNT;
+    // A scale that cannot be read is an error of its tensor's conversion, too.
+    if (levels == 2 && made < QUANT_COUNT && quant_levels(made) == 1 &&
+        scales_are_one(p) > 0)
+        levels = 1;
+    if (made < QUANT_COUNT && quant_levels(made) != levels)
+        made = QUANT_COUNT;
+    const char *name = "sweep";
+    if (levels == 1)
+        name = made < QUANT_COUNT ? quant_name(made) : "sweep1";
+    if (p->c->cmd.quiet)
+        return name;
+    if (levels == 1)
+        warn("%s: the NVFP4 tensors of the input have one level of scales, so the "
+             "forward pass quantizes by %s, which has one; --quant asks for another",
+             p->c->out, name);
+    else if (made < QUANT_COUNT && strcmp(quant_name(made), name) != 0)
+        warn("%s: the input was quantized by %s, and the forward pass quantizes by %s, "
+             "which can change values; --quant %s asks for that of the input",
+             p->c->out, quant_name(made), name, quant_name(made));
+    return name;
+}
+
 /* Options first, then what a checkpoint says, then defaults. */
 static void
 settle_words(struct plan *p)
@@ -48,11 +168,12 @@ settle_words(struct plan *p)
         old = NULL;
     p->inherits = old != NULL;
     if (!c->quant)
-        c->quant = old              ? old->name
-                   : packed         ? "native"
-                   : c->seed_compat ? "torchao"
-                   : p->one_level   ? "sweep1"
-                                    : "sweep";
+        c->quant = old                               ? old->name
+                   : packed                          ? "native"
+                   : c->seed_compat                  ? "torchao"
+                   : p->one_level                    ? "sweep1"
+                   : target(p)->training && !c->init ? quant_of_files(p)
+                                                     : "sweep";
     enum quant kind = quant_named(c->quant);
     bool two = kind < QUANT_COUNT && quant_levels(kind) == 2;
     bool shares = kind < QUANT_COUNT && quant_shares_scale(kind);
@@ -145,7 +266,8 @@ quantize_wants(const struct plan *p, const struct candidate *c)
     if (k->quantize)
         return select_takes(select, c->name) && (select->n_in || by_name);
     if (target(p)->dialect)
-        return by_name && !table_is_head(slice_of(c->name));
+        return by_name && !table_is_head(slice_of(c->name)) &&
+               (!p->keeps_plain || c->fused || k->dtype == WISH_NVFP4);
     return k->dtype == WISH_NVFP4 && by_name;
 }
 

@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* No element is further from 0 than this many standard deviations, which is 262140 over
+ * the sum's own, sqrt(8 * (2^32 - 1) / 12) = 53510.4, rounded up. */
+#define RANDOM_MAX_SIGMAS 4.9
+
 typedef void random_fn(float *out, uint64_t first, size_t n, uint32_t seed,
                        uint32_t row, double scale);
 

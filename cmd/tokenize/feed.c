@@ -24,6 +24,7 @@ enum {
     PART_BYTES = 32 << 10,
     MAX_PARTS = GROUP_BYTES / PART_BYTES + 1,
     KEEP_BYTES = 1 << 20, // a part's buffer above that is given back
+    MAX_LINE = 256 << 20,
 };
 
 struct feeder {
@@ -100,6 +101,10 @@ feeder_close(struct feeder *f)
 static int
 make_room(struct feeder *f)
 {
+    if (f->whole == 0 && f->have > MAX_LINE)
+        return err_set(f->err, ERR_FORMAT,
+                       "%s: line %llu: longer than %d bytes, which is the limit",
+                       f->name, (unsigned long long)f->line, (int)MAX_LINE);
     if (f->cap - f->have >= READ_BYTES)
         return 0;
     size_t cap = f->cap ? 2 * f->cap : 2 * READ_BYTES;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void
 tally_add(struct tally *sum, const struct tally *part)
@@ -85,13 +86,28 @@ begin_tok(struct sink *s)
     return tok_begin(&s->tok, &s->out, &h, &settings, s->err);
 }
 
+/* Text that the output shows: a terminal does not obey it. */
+static int
+write_text(struct sink *s, const char *text, size_t n)
+{
+    struct buf shown = { 0 };
+    if (!s->out.direct || !isatty(s->out.fd))
+        return out_write(&s->out, text, n);
+    text_screen(&shown, text, n, s->c->emit == EMIT_JSONL);
+    int rc = buf_ok(&shown, s->err);
+    if (rc == 0)
+        rc = out_write(&s->out, shown.data, shown.len);
+    buf_free(&shown);
+    return rc;
+}
+
 int
 sink_write(struct sink *s, const void *bytes, size_t n, const struct tok_counts *counts)
 {
     if (s->c->count)
         return 0;
     if (s->c->emit != EMIT_TOK)
-        return n ? out_write(&s->out, bytes, n) : 0;
+        return n ? write_text(s, bytes, n) : 0;
     // The header waits for the first sample: input without one leaves no bytes.
     if (!s->begun && counts->samples) {
         s->begun = true;

@@ -2,6 +2,8 @@
 /* tokenize: text to tokens, and back. */
 #include "cmd/tokenize/tokenize.h"
 
+#include "cmd/suffix.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +160,7 @@ settle(struct config_tokenize *c)
         c->emit = to_stdout && isatty(STDOUT_FILENO) ? EMIT_IDS : EMIT_TOK;
     if (c->emit == EMIT_TOK && to_stdout && !c->count)
         cmd_refuse_terminal();
+    suffix_check("-o", c->out, c->emit == EMIT_TOK ? "tok" : NULL);
     if (!c->out)
         c->out = "-";
 }
@@ -224,6 +227,9 @@ open_tokenizer(const struct config_tokenize *c, const char *first, struct err *e
         err_set(err, ERR_USAGE,
                 "want -t tokenizer.json: none was given, and there is no %s",
                 text_quote(q, path, strlen(path)));
+    else if (strcmp(c->out, "-") != 0 && cmd_same_file(c->out, path))
+        err_set(err, ERR_USAGE, "%s: is the tokenizer, too: expected another name",
+                text_quote(q, c->out, strlen(c->out)));
     else
         t = tokenizer_open(path, &cmd_guard, err);
     free(path);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* data: see trainstep.h.  Ids stay in the mapped file (of a pipe: in memory); here are
- * places and lengths of samples, and the order of the present epoch. */
+/* data: see trainstep.h.  Ids stay in the file (of a pipe: in memory) and are read again
+ * for each step, when tok_at compares them with the hash of what was checked here;
+ * kept are lengths of samples, and the order of the present epoch. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/philox.h"
@@ -26,7 +27,7 @@ add_sample(struct data *d, const struct tok_sample *s)
             no_memory();
         d->sample = v;
     }
-    d->sample[d->n++] = (struct sample){ s->offset, s->n, s->targets };
+    d->sample[d->n++] = (struct sample){ s->n, s->targets };
     d->packed |= s->n_starts > 1;
 }
 
@@ -47,7 +48,7 @@ data_open(struct data *d, const char *path, const struct config *c)
     struct tok_sample s;
     int rc;
     *d = (struct data){ 0 };
-    if (tok_open(&d->tok, path, TOK_KEEP, &cmd_guard, &err) < 0)
+    if (tok_open(&d->tok, path, TOK_KEEP, &err) < 0)
         die_err(&err);
     const struct tok_header *h = &d->tok.header;
     if (h->has_vocab && h->vocab > c->vocab)
@@ -112,6 +113,9 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
 
 /* ---- order ------------------------------------------------------------------------------ */
 
+/* Half of what a checkpoint can hold, so that no run comes to the end of it. */
+static const uint64_t max_epoch = (uint64_t)1 << 62;
+
 struct ticket {
     uint64_t draw, index;
 };
@@ -128,7 +132,7 @@ by_draw(const void *a, const void *b)
 static void
 make_order(struct data *d)
 {
-    if (d->ordered == d->epoch + 1)
+    if (d->ticket && d->ordered == d->epoch)
         return;
     if (!d->ticket && !(d->ticket = malloc(d->n * sizeof *d->ticket)))
         no_memory();
@@ -141,7 +145,23 @@ make_order(struct data *d)
         d->ticket[i] = (struct ticket){ out[0] | (uint64_t)out[1] << 32, i };
     }
     qsort(d->ticket, d->n, sizeof *d->ticket, by_draw);
-    d->ordered = d->epoch + 1;
+    d->ordered = d->epoch;
+}
+
+void
+data_seek(struct data *d, uint64_t epoch, uint64_t index)
+{
+    if (index > d->n)
+        die(EXIT_TROUBLE,
+            "%s: the checkpoint goes on at sample %llu: expected at most %zu, as many "
+            "as there are",
+            d->tok.name, (unsigned long long)index, d->n);
+    if (epoch >= max_epoch)
+        die(EXIT_TROUBLE,
+            "%s: the checkpoint goes on in epoch %llu: expected less than %llu",
+            d->tok.name, (unsigned long long)epoch, (unsigned long long)max_epoch);
+    d->epoch = epoch;
+    d->index = index;
 }
 
 /* The next sample's number in the file. */
@@ -199,7 +219,7 @@ add_to_pass(struct data *d, size_t sample, size_t base)
     struct tok_sample s;
     struct err err = { 0 };
     d->tok.err = &err;
-    if (tok_at(&d->tok, d->sample[sample].offset, &s) < 0)
+    if (tok_at(&d->tok, sample, &s) < 0)
         die_err(&err);
     add_inputs(d, &s, base);
 }

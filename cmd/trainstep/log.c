@@ -6,12 +6,17 @@
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/core/os.h"
+#include "lib/core/outfile.h"
+#include "lib/core/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <langinfo.h>
+#include <limits.h>
 #include <locale.h>
 #include <math.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -19,12 +24,22 @@
 #include <time.h>
 #include <unistd.h>
 
+#define REPORT_TOOL "\"Tool\":\"trainstep\""
+
+enum { LOG_LINE = 1 << 20 }; // bytes
+
 struct logs {
-    int json, events, report; // descriptors, -1: none
+    int json, events; // descriptors, -1: none
+    off_t keep;       // bytes of the log that stay, -1: all
+    uint64_t dropped; // whole lines behind them
+    bool reported;    // the report that is there is this run's
+    bool streams;     // the report goes to a stream, which is open from the start
+    struct outfile stream;
     struct buf line, samples;
     double started, shown;
     uint64_t first_step, tokens, logged;
     bool progress, utf8, tsv_head; // utf8: the terminal shows it
+    bool table_shown;              // so is the table, perhaps on the same one
     struct spark spark;
     size_t n_samples;
 };
@@ -63,62 +78,111 @@ log_memory(const struct run *r, bool peak)
     return (peak ? r->k->ledger.most : r->k->ledger.all) + r->driver;
 }
 
-static void
-put(int fd, const void *bytes, size_t n, const char *name)
+/* Who reads a pipe may be stopped: a run that was asked to end does not wait for that. */
+static bool
+takes_more(int fd)
+{
+    struct pollfd p = { .fd = fd, .events = POLLOUT };
+    int rc;
+    do
+        rc = poll(&p, 1, 1000);
+    while (rc < 0 || (rc == 0 && !run_stopped()));
+    return rc > 0;
+}
+
+/* -1 with errno.  A pipe that takes anything takes PIPE_BUF bytes without a wait. */
+static int
+try_put(int fd, const void *bytes, size_t n)
 {
     const char *p = bytes;
-    while (n) {
-        ssize_t k = write(fd, p, n);
+    while (n && takes_more(fd)) {
+        ssize_t k = write(fd, p, n < PIPE_BUF ? n : PIPE_BUF);
         if (k < 0 && errno == EINTR)
             continue;
+        if (k < 0 && errno == EPIPE) {
+            stop_ask(SIGPIPE);
+            return 0;
+        }
         if (k < 0)
-            die(EXIT_TROUBLE, "%s:", name);
+            return -1;
         p += k;
         n -= (size_t)k;
     }
+    return 0;
+}
+
+static void
+put(int fd, const void *bytes, size_t n, const char *name)
+{
+    if (try_put(fd, bytes, n) < 0)
+        die(EXIT_TROUBLE, "%s:", name);
 }
 
 /* ---- JSONL ------------------------------------------------------------------------------ */
 
-/* Where the lines of later steps than `step` begin: they are of a run that was lost.  A
- * file that does not begin like a log is somebody else's. */
-static off_t
-keep_until(const char *path, uint64_t step)
+/* Whether a line could be one of ours that was cut before its step. */
+static bool
+may_be_cut(const struct reader *r, struct slice line, const char *head)
 {
-    static const char head[] = "{\"step\":";
-    FILE *f = fopen(path, "re");
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
-    off_t at = 0;
-    while (f && (n = getline(&line, &cap, f)) > 0) {
-        bool ours = strncmp(line, head, sizeof head - 1) == 0;
-        if (at == 0 && !ours)
-            die(EXIT_TROUBLE, "%s: is no log of trainstep", path);
-        if (line[n - 1] != '\n' ||
-            (ours && strtoull(line + sizeof head - 1, NULL, 10) > step))
-            break;
-        at += n;
-    }
-    if (f)
-        fclose(f);
-    free(line);
-    return at;
+    return r->open_end && line.n < strlen(head) && memcmp(line.p, head, line.n) == 0;
 }
 
-static int
-open_json(const char *path, uint64_t step)
+/* Find where the lines of later steps than `step` begin, or the line that a crash has cut:
+ * they are of a run that was lost.  A file that does not begin like a log is not ours. */
+static void
+find_keep(struct logs *l, const char *path, uint64_t step)
 {
-    struct stat st;
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0 || fstat(fd, &st) != 0)
-        die(EXIT_TROUBLE, "%s:", path);
-    if (S_ISREG(st.st_mode)) {
-        off_t at = keep_until(path, step);
-        if (ftruncate(fd, at) != 0 || lseek(fd, at, SEEK_SET) < 0)
-            die(EXIT_TROUBLE, "%s:", path);
+    static const char head[] = "{\"step\":";
+    struct reader r = { .fd = l->json, .name = path, .limit = LOG_LINE };
+    struct err err = { 0 };
+    struct slice line;
+    int more;
+    l->keep = 0;
+    while ((more = reader_line(&r, &line, &err)) > 0) {
+        bool ours = slice_starts(line, head), first = l->keep == 0 && l->dropped == 0;
+        if (first && !ours && !may_be_cut(&r, line, head))
+            die(EXIT_TROUBLE, "%s: is no log of trainstep", path);
+        if (r.open_end)
+            break;
+        if (l->dropped || (ours && strtoull(line.p + sizeof head - 1, NULL, 10) > step))
+            l->dropped++;
+        else
+            l->keep = (off_t)r.end;
     }
-    return fd;
+    if (more < 0)
+        die_err(&err); // what cannot be read is not cut off either
+    reader_free(&r);
+}
+
+static void
+open_json(struct run *r)
+{
+    const char *path = r->o->log;
+    struct stat st;
+    // Not for reading, too: of a FIFO we would be a reader that never goes away.
+    bool is_file = stat(path, &st) != 0 || S_ISREG(st.st_mode);
+    int how = is_file ? O_RDWR : O_WRONLY;
+    r->logs->json = open(path, how | O_CREAT | O_CLOEXEC, 0666);
+    if (r->logs->json < 0 || fstat(r->logs->json, &st) != 0)
+        die(EXIT_TROUBLE, "%s:", path);
+    if (is_file && S_ISREG(st.st_mode))
+        find_keep(r->logs, path, r->t.step);
+}
+
+/* Not before there is a line to write: a run that ends earlier leaves the log alone. */
+static void
+cut_json(struct run *r)
+{
+    struct logs *l = r->logs;
+    if (l->keep < 0)
+        return;
+    if (ftruncate(l->json, l->keep) != 0 || lseek(l->json, l->keep, SEEK_SET) < 0)
+        die(EXIT_TROUBLE, "%s:", r->o->log);
+    l->keep = -1;
+    if (l->dropped && !r->o->cmd.quiet)
+        warn("%s: %llu line%s of steps beyond %llu %s dropped", r->o->log,
+             (unsigned long long)l->dropped, l->dropped == 1 ? "" : "s",
+             (unsigned long long)l->first_step, l->dropped == 1 ? "is" : "are");
 }
 
 static void
@@ -135,8 +199,10 @@ flush_json(struct run *r)
     buf_char(&l->line, '\n');
     if (l->line.failed)
         die(EXIT_MEMORY, "out of memory for a log line");
-    if (l->json >= 0)
+    if (l->json >= 0) {
+        cut_json(r);
         put(l->json, l->line.data, l->line.len, r->o->log);
+    }
     l->line.len = 0;
 }
 
@@ -179,15 +245,22 @@ static void
 log_tsv(struct run *r, const struct train_result *res, double rate, double ms)
 {
     double seconds = ms / 1000;
+    struct buf b = { 0 };
     if (!r->logs->tsv_head)
-        puts("step\tloss\ttokens\tlr\tgrad_norm\ttok_s\tmfu\tmem_gb\tms\tskipped");
+        buf_str(&b, "step\tloss\ttokens\tlr\tgrad_norm\ttok_s\tmfu\tmem_gb\tms\t"
+                    "skipped\n");
     r->logs->tsv_head = true;
-    printf("%llu\t%.6g\t%llu\t%.6g\t%.6g\t%.6g\t-\t%.3f\t%.3f\t%d\n",
-           (unsigned long long)r->t.step, res->loss, (unsigned long long)res->tokens,
-           rate, res->grad_norm, seconds > 0 ? (double)res->tokens / seconds : 0.0,
-           gib(log_memory(r, true)), ms, res->outcome != TRAIN_DONE);
-    if (fflush(stdout) != 0)
-        die(EXIT_TROUBLE, "standard output:");
+    buf_printf(&b, "%llu\t%.6g\t%llu\t%.6g\t%.6g\t%.6g\t-\t%.3f\t%.3f\t%d\n",
+               (unsigned long long)r->t.step, res->loss,
+               (unsigned long long)res->tokens, rate, res->grad_norm,
+               seconds > 0 ? (double)res->tokens / seconds : 0.0,
+               gib(log_memory(r, true)), ms, res->outcome != TRAIN_DONE);
+    if (b.failed)
+        die(EXIT_MEMORY, "out of memory for a line");
+    if (r->logs->table_shown)
+        progress_clear();
+    put(STDOUT_FILENO, b.data, b.len, "standard output");
+    buf_free(&b);
 }
 
 /* ---- TensorBoard ---------------------------------------------------------------------------- */
@@ -341,52 +414,141 @@ log_phase(struct run *r, const char *phase)
     log_driver(r);
     struct buf *b = &l->samples;
     unsigned long long rss = mib(log_rss(false));
+    // Of the process and of all processes.  On the CPU the device is this process.
+    unsigned long long all = r->device.host ? rss : mib(device_used(&r->where));
     buf_str(b, l->n_samples++ ? ",{" : "{");
     put_timestamp(b, "TimestampUtc");
-    // The device is this process: its memory is what a device query would tell.
     buf_printf(b, ",\"Phase\":\"%s\",\"PidMemoryMiB\":%llu,\"TotalMemoryMiB\":%llu",
-               phase, rss, rss);
+               phase, mib(log_memory(r, false)), all);
     buf_printf(b, ",\"DeviceUsedMiB\":%llu,\"DevicePeakMiB\":%llu,\"HostRssMiB\":%llu",
                mib(r->k ? r->k->ledger.all : 0), mib(r->k ? r->k->ledger.most : 0),
                rss);
     if (!r->device.host)
         buf_printf(b, ",\"DeviceDriverMiB\":%llu", mib(r->driver));
+    uint64_t available = cmd_available();
     buf_printf(b, ",\"MemAvailableMiB\":%llu,\"Step\":%llu,\"ElapsedMs\":%.0f}",
-               mib(cmd_available()), (unsigned long long)r->t.step,
-               (os_seconds() - l->started) * 1000);
+               available == UINT64_MAX ? 0 : mib(available),
+               (unsigned long long)r->t.step, (os_seconds() - l->started) * 1000);
 }
 
+static void
+put_report(struct run *r, struct buf *b)
+{
+    bool unified = device_unified(&r->where);
+    buf_printf(b, "{\"Pid\":%d,", (int)getpid());
+    put_timestamp(b, "CreatedUtc");
+    buf_printf(b,
+               "," REPORT_TOOL ",\"Version\":\"%s\",\"Device\":\"%s\","
+               "\"UnifiedMemory\":%s,\"Samples\":[",
+               cmd_version(), r->device.name, unified ? "true" : "false");
+    if (r->logs->samples.len)
+        buf_add(b, r->logs->samples.data, r->logs->samples.len);
+    buf_str(b, "]}\n");
+    b->failed |= r->logs->samples.failed;
+}
+
+/* Whether a report of an earlier run stands there, which is replaced without -f. */
+static bool
+is_report(const char *path)
+{
+    char head[160] = "";
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f)
+        fclose(f);
+    head[n] = '\0';
+    return strncmp(head, "{\"Pid\":", 7) == 0 && strstr(head, "," REPORT_TOOL ",");
+}
+
+/* A stream has it once, at the end. */
+static int
+stream_report(struct run *r, const struct buf *b, struct err *err)
+{
+    struct outfile *o = &r->logs->stream;
+    o->err = err;
+    if (b->failed)
+        err_set(err, ERR_MEMORY, "out of memory for the memory report");
+    else if (try_put(o->fd, b->data, b->len) < 0)
+        err_set(err, ERR_IO, "%s:", o->name);
+    return out_commit(o);
+}
+
+/* All of it anew, in place of the one before. */
+static int
+replace_report(struct run *r, const struct buf *b, bool last, struct err *err)
+{
+    struct outfile o;
+    const char *path = r->o->memory_report;
+    bool replace = r->o->force || r->logs->reported || is_report(path);
+    if (b->failed)
+        err_set(err, ERR_MEMORY, "out of memory for the memory report");
+    unsigned flags = (replace ? OUT_FORCE : 0) | (last ? 0 : OUT_PASSING);
+    int rc = out_open(&o, path, flags, &cmd_guard, err);
+    if (rc == 0)
+        rc = out_write(&o, b->data, b->len);
+    if (rc == 0)
+        rc = out_commit(&o);
+    else
+        out_abandon(&o);
+    r->logs->reported |= rc == 0;
+    return rc;
+}
+
+static int
+write_report(struct run *r, bool last, struct err *err)
+{
+    struct buf b = { 0 };
+    if (!last && r->logs->streams)
+        return 0;
+    put_report(r, &b);
+    int rc =
+        r->logs->streams ? stream_report(r, &b, err) : replace_report(r, &b, last, err);
+    buf_free(&b);
+    return rc;
+}
+
+static struct run *reporting; // a program that ends early reports, too
+
+static void
+report_at_exit(void)
+{
+    struct err err = { 0 };
+    if (reporting && write_report(reporting, true, &err) < 0)
+        warn("%s", err.msg);
+}
+
+/* That it can be written is known before the first step.  A FIFO waits for its reader now,
+ * when a signal still ends the program. */
 static void
 open_report(struct run *r)
 {
-    const char *path = r->o->memory_report;
-    int how = r->o->force ? O_TRUNC : O_EXCL;
-    r->logs->report = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
-    if (r->logs->report < 0 && errno == EEXIST)
-        die(EXIT_TROUBLE, "%s: exists; -f replaces it", path);
-    if (r->logs->report < 0)
-        die(EXIT_TROUBLE, "%s:", path);
+    struct logs *l = r->logs;
+    struct err err = { 0 };
+    l->streams = out_is_stream(r->o->memory_report);
+    if (l->streams &&
+        out_open(&l->stream, r->o->memory_report, 0, &cmd_guard, &err) < 0)
+        die_err(&err);
+    log_saved(r);
+    reporting = r;
+    if (atexit(report_at_exit) != 0)
+        die(EXIT_MEMORY, "out of memory for the memory report");
+}
+
+void
+log_saved(struct run *r)
+{
+    struct err err = { 0 };
+    if (r->o->memory_report && write_report(r, false, &err) < 0)
+        die_err(&err);
 }
 
 static void
-write_memory_report(struct run *r)
+close_report(struct run *r)
 {
-    struct buf b = { 0 };
-    buf_printf(&b, "{\"Pid\":%d,", (int)getpid());
-    put_timestamp(&b, "CreatedUtc");
-    buf_printf(&b,
-               ",\"Tool\":\"trainstep\",\"Version\":\"%s\",\"Device\":\"%s\","
-               "\"UnifiedMemory\":true,\"Samples\":[",
-               cmd_version(), r->device.name);
-    if (r->logs->samples.len)
-        buf_add(&b, r->logs->samples.data, r->logs->samples.len);
-    buf_str(&b, "]}\n");
-    if (b.failed || r->logs->samples.failed)
-        die(EXIT_MEMORY, "out of memory for the memory report");
-    put(r->logs->report, b.data, b.len, r->o->memory_report);
-    if (close(r->logs->report) != 0)
-        die(EXIT_TROUBLE, "%s:", r->o->memory_report);
-    buf_free(&b);
+    struct err err = { 0 };
+    reporting = NULL;
+    if (write_report(r, true, &err) < 0)
+        die_err(&err);
 }
 
 /* ---- progress ------------------------------------------------------------------------------- */
@@ -440,6 +602,7 @@ show_progress(struct run *r, const struct train_result *res)
     }
     if (!b.failed)
         fprintf(stderr, "\r%.*s\033[K", (int)b.len, b.data);
+    progress_stands();
     buf_free(&b);
 }
 
@@ -450,13 +613,15 @@ log_open(struct run *r)
 {
     struct logs *l = cmd_alloc(1, sizeof *l);
     r->logs = l;
-    l->json = l->events = l->report = -1;
+    l->json = l->events = -1;
+    l->keep = -1;
     l->started = os_seconds();
     l->first_step = l->logged = r->t.step;
     l->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
     l->utf8 = l->progress && speaks_utf8();
+    l->table_shown = isatty(STDOUT_FILENO);
     if (r->o->log)
-        l->json = open_json(r->o->log, r->t.step);
+        open_json(r);
     if (r->o->tensorboard)
         open_events(r);
     if (r->o->memory_report)
@@ -492,20 +657,17 @@ log_eval(struct run *r, double loss, uint64_t targets, double ms)
     if (r->logs->events >= 0)
         put_scalar(r, "eval_loss", loss);
     if (!r->o->cmd.quiet)
-        fprintf(stderr,
-                "%strainstep: step %llu: evaluation loss %.6g over %llu tokens\n",
-                r->logs->progress ? "\r\033[K" : "", (unsigned long long)r->t.step,
-                loss, (unsigned long long)targets);
+        warn("step %llu: evaluation loss %.6g over %llu tokens",
+             (unsigned long long)r->t.step, loss, (unsigned long long)targets);
 }
 
 void
 log_close(struct run *r)
 {
     struct logs *l = r->logs;
-    if (l->progress && l->shown > 0)
-        fputs("\r\033[K", stderr);
+    progress_clear();
     if (r->o->memory_report)
-        write_memory_report(r);
+        close_report(r);
     if ((l->json >= 0 && close(l->json) != 0) ||
         (l->events >= 0 && close(l->events) != 0))
         die(EXIT_TROUBLE, "a log:");

@@ -18,6 +18,13 @@ is_uneven(const struct run *r)
            !(data_is_even(&r->data) && (!r->has_eval || data_is_even(&r->eval)));
 }
 
+/* Whether the planner itself has the memory to count a pass of that many tokens. */
+static bool
+can_count(size_t tokens)
+{
+    return tokens < cmd_available() / 2 / (3 * sizeof(int32_t));
+}
+
 /* A step of the largest pass.  The second pass needs what all that follow it need: with
  * it all has been seen, however many the settings say. */
 static void
@@ -84,35 +91,204 @@ static const struct way {
 } ways[] = { { true, false }, { false, false }, { true, true }, { false, true } };
 
 static bool
-is_open(const struct run *r, const struct way *w)
+is_open(const struct run *r, enum recompute want, const struct way *w)
 {
-    int want = r->o->recompute;
     return (!w->expand || r->device.expands) &&
            (want == RECOMPUTE_AUTO || w->recompute == (want == RECOMPUTE_BLOCK));
+}
+
+/* Of the inputs of the first layer alone. */
+static uint64_t
+input_bytes(const struct run *r)
+{
+    return r->most_tokens * (uint64_t)r->c.hidden * (r->device.act == DT_F32 ? 4 : 2);
+}
+
+/* What is beyond memory anyway is not counted out: counting takes memory, too. */
+static bool
+is_hopeless(const struct run *r, uint64_t limit)
+{
+    return input_bytes(r) > limit || !can_count(r->most_tokens);
+}
+
+/* The fastest way that fits, or the one that needs least: what it needs. */
+static uint64_t
+choose_way(struct run *r, enum recompute want, uint64_t limit)
+{
+    struct ledger ledger;
+    uint64_t need = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && (!need || need > limit); i++) {
+        if (!is_open(r, want, &ways[i]))
+            continue;
+        r->layout.expand = ways[i].expand;
+        r->layout.recompute = ways[i].recompute;
+        need = plan_bytes(r, &ledger);
+    }
+    return need;
+}
+
+static bool
+fits(struct run *r, enum recompute want, uint64_t limit)
+{
+    return !is_hopeless(r, limit) && choose_way(r, want, limit) <= limit;
+}
+
+/* ---- what would fit ------------------------------------------------------------------ */
+
+struct trial {
+    struct run *r;
+    uint64_t limit;
+    size_t labels; // of a pass of one sample
+};
+
+static bool
+batch_fits(const struct trial *t, uint64_t batch)
+{
+    t->r->s.batch = batch;
+    run_measure(t->r);
+    return fits(t->r, (enum recompute)t->r->o->recompute, t->limit);
+}
+
+static bool
+layers_fit(const struct trial *t, uint64_t layers)
+{
+    t->r->layout.last_layers = (uint32_t)layers;
+    return fits(t->r, (enum recompute)t->r->o->recompute, t->limit);
+}
+
+static bool
+length_fits(const struct trial *t, uint64_t length)
+{
+    struct run *r = t->r;
+    r->most_tokens = r->layout.positions = (size_t)length;
+    r->most_labels = t->labels < length ? t->labels : (size_t)length;
+    return fits(r, (enum recompute)r->o->recompute, t->limit);
+}
+
+/* The largest number below `above` that fits, 0: none does. */
+static uint64_t
+search(const struct trial *t, bool (*fits_with)(const struct trial *t, uint64_t n),
+       uint64_t above)
+{
+    uint64_t low = 0, high = above;
+    while (high - low > 1) {
+        uint64_t n = low + (high - low) / 2;
+        if (fits_with(t, n))
+            low = n;
+        else
+            high = n;
+    }
+    return low;
+}
+
+/* Where a pass of one sample is too much: what else needs less, each by itself. */
+static void
+put_other_ways(struct buf *b, const struct trial *t)
+{
+    struct run *r = t->r;
+    uint32_t layers = r->layout.last_layers;
+    const char *join = "; with it";
+    bool any = false;
+    buf_str(b, "not even --batch 1 fits");
+    if (r->o->recompute == RECOMPUTE_NONE && fits(r, RECOMPUTE_BLOCK, t->limit)) {
+        buf_printf(b, "%s --recompute block does", join);
+        join = ", or";
+        any = true;
+    }
+    uint64_t most = search(t, layers_fit, layers ? layers : r->c.layers);
+    r->layout.last_layers = layers;
+    if (most) {
+        buf_printf(b, "%s --train-last-layers %llu does", join,
+                   (unsigned long long)most);
+        join = ", or";
+        any = true;
+    }
+    most = search(t, length_fits, r->layout.positions);
+    if (most)
+        buf_printf(b, "%s samples of at most %llu positions do", join,
+                   (unsigned long long)most);
+    else if (!any)
+        buf_str(b, ", nor do shorter samples or fewer layers to train");
+}
+
+/* The run is of no use afterwards but for a plan as it was. */
+static void
+put_advice(struct buf *b, struct run *r, uint64_t limit)
+{
+    struct trial t = { .r = r, .limit = limit };
+    struct train_layout layout = r->layout;
+    uint64_t batch = r->s.batch, most = search(&t, batch_fits, batch);
+    if (most) {
+        buf_printf(b, "--batch %llu is the largest that fits",
+                   (unsigned long long)most);
+    } else {
+        r->s.batch = 1;
+        run_measure(r);
+        t.labels = r->most_labels;
+        put_other_ways(b, &t);
+    }
+    r->s.batch = batch;
+    run_measure(r);
+    r->layout = layout;
+}
+
+/* ---- the choice ---------------------------------------------------------------------- */
+
+/* Bytes that are there for this run; what the program has already is a part of its plan. */
+static uint64_t
+there_is(const struct run *r)
+{
+    if (!r->device.host)
+        return r->free_before;
+    uint64_t bytes = device_free(&r->where);
+    return bytes == UINT64_MAX ? bytes : bytes + log_rss(false);
+}
+
+/* --overcommit is for what is free, a limit that was set holds.  What was not counted, not
+ * exact, ends here in every case. */
+static void
+refuse(struct run *r, uint64_t need, uint64_t free, bool exact)
+{
+    struct buf b = { 0 };
+    uint64_t limit = r->o->memory_limit;
+    bool is_free = !limit || need <= limit;
+    bool goes_on = exact && is_free && r->o->overcommit;
+    buf_printf(&b, "the plan needs %s%.3f GB, ", exact ? "" : "more than ",
+               (double)need / (1 << 30));
+    if (is_free)
+        buf_printf(
+            &b, "%s has %.3f free: ", r->device.host ? "this machine" : r->where.device,
+            (double)free / (1 << 30));
+    else
+        buf_printf(&b, "--memory-limit is %.3f: ", (double)limit / (1 << 30));
+    if (goes_on && !r->o->dry_run)
+        buf_str(&b, "--overcommit tries it");
+    else
+        put_advice(&b, r, limit && limit < free ? limit : free);
+    if (b.failed)
+        die(EXIT_MEMORY, "out of memory for a plan");
+    if (!exact || (!r->o->dry_run && !goes_on))
+        die(EXIT_MEMORY, "%s%s", b.data,
+            is_free && can_count(r->most_tokens) ? "; --overcommit tries it" : "");
+    if (!r->o->cmd.quiet)
+        warn("%s", b.data);
+    buf_free(&b);
 }
 
 /* Choose what --recompute auto means; refuse what does not fit. */
 void
 plan_settle(struct run *r)
 {
-    struct ledger ledger;
-    uint64_t there_is = r->device.host ? device_free(&r->where) : r->free_before;
-    uint64_t limit = r->o->memory_limit ? r->o->memory_limit : there_is, need = 0;
-    const char *place = r->device.host ? "this machine" : r->where.device;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways && (!need || need > limit); i++) {
-        if (!is_open(r, &ways[i]))
-            continue;
-        r->layout.expand = ways[i].expand;
-        r->layout.recompute = ways[i].recompute;
-        need = plan_bytes(r, &ledger);
-    }
-    if (need > limit && r->o->memory_limit && !r->o->dry_run)
-        die(EXIT_MEMORY, "the plan needs %.3f GB, --memory-limit is %.3f%s",
-            (double)need / (1 << 30), (double)limit / (1 << 30),
-            r->layout.recompute ? "" : "; --recompute block needs less");
-    if (need > limit && !r->o->dry_run)
-        warn("the plan needs %.1f GB, %s has %.1f free", (double)need / (1 << 30),
-             place, (double)limit / (1 << 30));
+    uint64_t free = there_is(r), limit = r->o->memory_limit;
+    enum recompute want = (enum recompute)r->o->recompute;
+    limit = limit && limit < free ? limit : free;
+    bool only_look = r->o->overcommit || r->o->dry_run;
+    if (!can_count(r->most_tokens) || (is_hopeless(r, limit) && !only_look))
+        refuse(r, input_bytes(r), free, false);
+    uint64_t need = choose_way(r, want, limit);
+    r->fits = need > limit ? "no" : limit == UINT64_MAX ? "-" : "yes";
+    if (need > limit)
+        refuse(r, need, free, true);
     if (r->o->cmd.verbose)
         warn("plan: %.3f GB, --recompute %s%s", (double)need / (1 << 30),
              r->layout.recompute ? "block" : "none",
@@ -157,4 +333,5 @@ plan_print(struct run *r)
     printf("parameters\t%llu\t\n", (unsigned long long)r->t.net.table.parameters);
     printf("recompute\t%s\t\n", r->layout.recompute ? "block" : "none");
     printf("gradients\t%s\t\n", r->layout.release ? "released" : "kept");
+    printf("fits\t%s\t\n", r->fits);
 }

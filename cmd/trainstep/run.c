@@ -2,50 +2,17 @@
 /* run: from a checkpoint to a later one. */
 #include "cmd/trainstep/trainstep.h"
 
+#include "cmd/suffix.h"
 #include "cmd/trainstep/dump.h"
 #include "lib/core/os.h"
 #include "lib/core/outfile.h"
 #include "lib/nvfp4/quant.h"
 
-#include <errno.h>
 #include <math.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* ---- signals ------------------------------------------------------------------------------ */
-
-static atomic_bool stop_asked, has_begun;
-
-bool
-run_stopped(void)
-{
-    return atomic_load(&stop_asked);
-}
-
-/* Before the first step the checkpoint is as it was: there is nothing to save.  A second
- * signal does not wait for the step. */
-static void
-on_stop(int sig)
-{
-    (void)sig;
-    if (!atomic_load(&has_begun) || atomic_exchange(&stop_asked, true)) {
-        guard_remove_temps(&cmd_guard);
-        _exit(EXIT_PREEMPTED);
-    }
-}
-
-static void
-catch_signals(void)
-{
-    struct sigaction sa = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
-    sigemptyset(&sa.sa_mask);
-    sigaction(SIGINT, &sa, NULL);
-    sigaction(SIGTERM, &sa, NULL);
-}
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
@@ -63,13 +30,25 @@ plan_for_model(struct run *r)
     settings_begin(&r->s);
 }
 
+/* Nor is anything written that the checkpoint's model needs, as a tokenizer.json. */
+static void
+check_needed(const struct run *r)
+{
+    const struct options *o = r->o;
+    const char *outputs[] = { o->out, o->dump, o->log, o->memory_report };
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        if (outputs[i] && store_reads(&r->in, outputs[i]))
+            misuse("%s: is an input, too, or belongs to one: expected another name",
+                   text_quote(q, outputs[i], strlen(outputs[i])));
+}
+
 static void
 open_checkpoint(struct run *r, const char *path)
 {
     struct store_options opt = { .guard = &cmd_guard };
     if (store_open(&r->in, path, &opt, &r->err) < 0)
         die_err(&r->err);
-    warn_lines(&r->in.warnings);
     bool is_model = !r->in.training.master && r->o->dry_run;
     if (is_model)
         plan_for_model(r);
@@ -80,6 +59,7 @@ open_checkpoint(struct run *r, const char *path)
     if (config_parse(&r->c, r->in.name, r->in.config, &r->err) < 0 ||
         (!is_model && state_read(&r->st, &r->s, &r->in) < 0))
         die_err(&r->err);
+    check_needed(r);
     r->in_step = r->st.step;
 }
 
@@ -178,16 +158,21 @@ settle_layout(struct run *r)
 static void
 check_files(const struct options *o)
 {
-    const char *outputs[] = { o->out, o->dump, o->log, o->memory_report };
+    const char *outputs[] = { o->out, o->dump, o->log, o->memory_report,
+                              o->tensorboard };
     const char *inputs[] = { o->data, o->eval, o->checkpoint };
     if (o->log && strcmp(o->log, "-") == 0)
         misuse("--log: standard output has the lines of --log as TSV");
+    if (o->memory_report && strcmp(o->memory_report, "-") == 0)
+        misuse("--memory-report: standard output has a line a step: want a file");
     if (strcmp(o->checkpoint, "-") == 0)
         misuse("CHECKPOINT is a file, no pipe");
     if (cmd_same_file(o->out, o->checkpoint))
         misuse("-o %s: is the checkpoint itself; without -o it is advanced", o->out);
     cmd_check_outputs(outputs, sizeof outputs / sizeof *outputs, inputs,
                       sizeof inputs / sizeof *inputs);
+    suffix_check("-o", o->out, "ckpt");
+    suffix_check("--dump", o->dump, "safetensors");
 }
 
 /* The run's own checkpoint is replaced without -f, another file is not. */
@@ -200,6 +185,8 @@ settle_target(struct run *r)
         r->target = realpath(r->o->checkpoint, NULL);
         if (!r->target)
             die(EXIT_TROUBLE, "%s:", r->o->checkpoint);
+        if (out_is_reserved(r->target))
+            misuse("%s: %s", r->o->checkpoint, out_reserved);
         return;
     }
     bool there = stat(out, &st) == 0;
@@ -220,21 +207,30 @@ settle_end(struct run *r)
     else
         r->end = r->in_step + (r->o->has_steps ? r->o->steps : 1);
     if (r->end > UINT32_MAX)
-        misuse("--until: steps end at %u", UINT32_MAX);
+        misuse("-n: step %llu is the last one: expected at most %u",
+               (unsigned long long)r->end, UINT32_MAX);
 }
 
 /* ---- data ---------------------------------------------------------------------------------------- */
 
 static void
-check_tokenizer(struct run *r, const struct data *d)
+check_tokenizer(const struct run *r, const struct data *d)
 {
     const struct tok_header *h = &d->tok.header;
-    if (!h->has_tokenizer)
-        return;
-    if (r->st.has_tokenizer && memcmp(r->st.tokenizer, h->tokenizer, SHA256_BYTES) != 0)
+    if (h->has_tokenizer && r->st.has_tokenizer &&
+        memcmp(r->st.tokenizer, h->tokenizer, SHA256_BYTES) != 0)
         die(EXIT_TROUBLE,
             "%s: made with another tokenizer than what the checkpoint was trained on",
             d->tok.name);
+}
+
+/* Of what is trained on; that of an evaluation leaves no trace. */
+static void
+note_tokenizer(struct run *r)
+{
+    const struct tok_header *h = &r->data.tok.header;
+    if (!h->has_tokenizer)
+        return;
     r->st.has_tokenizer = true;
     memcpy(r->st.tokenizer, h->tokenizer, SHA256_BYTES);
 }
@@ -248,11 +244,11 @@ open_data(struct run *r)
     data_open(&r->data, path, &r->c);
     r->has_data = true;
     check_tokenizer(r, &r->data);
+    note_tokenizer(r);
     data_settle(&r->data, &r->s, &r->c);
     const uint8_t *hash = r->data.tok.end.xxh3;
     if (r->st.has_sampler && memcmp(hash, r->st.data, XXH3_BYTES) == 0) {
-        r->data.epoch = r->st.epoch;
-        r->data.index = r->st.index;
+        data_seek(&r->data, r->st.epoch, r->st.index);
     } else if (r->st.has_sampler && !r->o->cmd.quiet) {
         warn("%s: other data than before: they start at their beginning",
              r->data.tok.name);
@@ -275,9 +271,8 @@ open_eval(struct run *r)
     r->eval.s = &r->s;
 }
 
-/* The largest pass of this run, evaluation included, and the longest document. */
-static void
-measure_passes(struct run *r)
+void
+run_measure(struct run *r)
 {
     size_t length = data_length(&r->data);
     data_most(&r->data, r->end - r->in_step, &r->most_tokens, &r->most_labels);
@@ -290,6 +285,12 @@ measure_passes(struct run *r)
         r->most_tokens = tokens > r->most_tokens ? tokens : r->most_tokens;
         r->most_labels = labels > r->most_labels ? labels : r->most_labels;
     }
+    // Kernels count positions of a pass in 32 bits.
+    if (r->most_tokens > INT32_MAX)
+        misuse(
+            "--batch: %llu samples are a pass of %zu positions: expected at most %d; "
+            "--accum takes them in several",
+            (unsigned long long)r->s.batch, r->most_tokens, INT32_MAX);
     if (r->has_eval && data_length(&r->eval) > length)
         length = data_length(&r->eval);
     r->layout.positions = length;
@@ -343,9 +344,10 @@ open_model(struct run *r)
     if (r->o->cmd.verbose)
         warn("%s: loaded %.1f GB in %.2f s", r->in.name,
              (double)r->file_bytes / (1 << 30), os_seconds() - start);
+    char was[TEXT_QUOTE];
     if (*r->st.route && strcmp(r->st.route, r->k->route) != 0)
         warn("%s: trained by \"%s\" so far, from here on by \"%s\"", r->in.name,
-             r->st.route, r->k->route);
+             text_quote(was, r->st.route, strlen(r->st.route)), r->k->route);
     snprintf(r->st.route, sizeof r->st.route, "%s", r->k->route);
 }
 
@@ -366,19 +368,23 @@ numbers(const struct run *r, double rate)
                                    .chunk_rows = (size_t)r->o->chunk_rows };
 }
 
-static void
+/* false: a signal came first. */
+static bool
 evaluate(struct run *r)
 {
     double sum = 0, start = os_seconds();
     uint64_t targets = 0;
-    r->evaluated = r->t.step;
     for (size_t at = 0; at < r->eval.n; at += (size_t)r->s.batch) {
+        if (run_stopped())
+            return false;
         data_range(&r->eval, at, (size_t)r->s.batch);
         if (train_eval(&r->t, r->eval.batch, &sum, &targets) < 0)
             die_err(&r->err);
     }
     log_eval(r, targets ? sum / (double)targets : NAN, targets,
              (os_seconds() - start) * 1000);
+    r->evaluated = r->t.step;
+    return true;
 }
 
 static bool
@@ -413,8 +419,7 @@ undo(struct run *r, const struct train_result *res)
     if (save_load(r, source) < 0 || state_read(&r->st, &kept, source) < 0)
         die_err(&r->err);
     bool same = r->st.has_sampler && memcmp(r->st.data, was.data, XXH3_BYTES) == 0;
-    r->data.epoch = same ? r->st.epoch : 0;
-    r->data.index = same ? r->st.index : 0;
+    data_seek(&r->data, same ? r->st.epoch : 0, same ? r->st.index : 0);
     take_state(r);
     memcpy(r->st.data, was.data, XXH3_BYTES);
     memcpy(r->st.tokenizer, was.tokenizer, SHA256_BYTES);
@@ -506,22 +511,25 @@ train(struct run *r)
         if (!step(r))
             continue;
         check_memory(r);
-        evaluated =
-            r->has_eval && r->o->eval_every && r->t.step % r->o->eval_every == 0;
-        if (evaluated)
-            evaluate(r);
+        // Steps that come again after one was undone have been evaluated.
+        evaluated = r->has_eval && r->o->eval_every &&
+                    r->t.step % r->o->eval_every == 0 &&
+                    (r->t.step <= r->evaluated || evaluate(r));
         if (r->o->save_every && r->t.step % r->o->save_every == 0 && r->t.step < r->end)
             save_write(r);
     }
-    if (r->has_eval && !evaluated && !run_stopped())
+    if (r->has_eval && !evaluated)
         evaluate(r);
-    if (!r->saved || r->saved_step < r->t.step)
+    if ((r->saved ? r->saved_step : r->in_step) < r->t.step)
         save_write(r);
 }
 
-static void
+/* The exit status: what a signal that came has to say about it comes last. */
+static int
 close_run(struct run *r)
 {
+    struct buf words = { 0 };
+    stop_say(&words, r);
     log_close(r);
     train_close(&r->t);
     r->k->close(r->k);
@@ -529,9 +537,106 @@ close_run(struct run *r)
     if (r->has_eval)
         data_close(&r->eval);
     store_close(&r->in);
-    save_unlock(r);
+    save_unlock();
     free(r->bad);
     free(r->target);
+    int status = stop_end(r, &words);
+    buf_free(&words);
+    return status;
+}
+
+/* ---- a checkpoint that is at the end ---------------------------------------------------------------- */
+
+static bool
+same_kind(const struct store *a, const struct store *b)
+{
+    return strcmp(a->training.master, b->training.master) == 0 &&
+           strcmp(a->training.moments, b->training.moments) == 0 &&
+           strcmp(a->quant.name, b->quant.name) == 0 && a->config.n == b->config.n &&
+           memcmp(a->config.p, b->config.p, a->config.n) == 0;
+}
+
+static bool
+same_content(struct run *r, struct store *a, struct store *b)
+{
+    uint8_t x[XXH3_BYTES], y[XXH3_BYTES];
+    if (store_content_hash(a, x, 1, &r->err) < 0 ||
+        store_content_hash(b, y, 1, &r->err) < 0)
+        die_err(&r->err);
+    return memcmp(x, y, XXH3_BYTES) == 0;
+}
+
+/* Nothing is written to -o, and who asked for it goes on from what is there: that has to be
+ * what this run could have left. */
+static void
+check_out(struct run *r)
+{
+    struct store_options opt = { .guard = &cmd_guard };
+    struct store out;
+    struct state st;
+    struct settings s;
+    if (store_open(&out, r->o->out, &opt, &r->err) < 0)
+        die_err(&r->err);
+    if (!out.training.master || !out.config.p || !same_kind(&out, &r->in))
+        die(EXIT_TROUBLE,
+            "%s: is no checkpoint of the kind of %s, and nothing is made: that is at "
+            "step %llu; go on without -o, or remove it",
+            out.name, r->in.name, (unsigned long long)r->in_step);
+    if (state_read(&st, &s, &out) < 0)
+        die_err(&r->err);
+    if (st.step < r->end)
+        die(EXIT_TROUBLE,
+            "%s: is at step %llu, and nothing is made: %s is at step %llu; go on "
+            "without -o, or remove it",
+            out.name, (unsigned long long)st.step, r->in.name,
+            (unsigned long long)r->in_step);
+    if (st.step == r->in_step && !same_content(r, &out, &r->in))
+        die(EXIT_TROUBLE,
+            "%s: is another checkpoint than %s at step %llu, and nothing is made; go "
+            "on "
+            "without -o, or remove it",
+            out.name, r->in.name, (unsigned long long)st.step);
+    store_close(&out);
+}
+
+/* Files that were asked for and are not there would be missed by who asked. */
+static int
+end_at_once(struct run *r)
+{
+    const char *files[] = { r->o->out, r->o->dump };
+    for (size_t i = 0; !r->o->dry_run && i < sizeof files / sizeof *files; i++)
+        if (files[i] && access(files[i], F_OK) != 0)
+            die(EXIT_TROUBLE, "%s: is at step %llu: nothing to do, and %s is not made",
+                r->in.name, (unsigned long long)r->in_step, files[i]);
+    if (r->o->out && !r->o->dry_run)
+        check_out(r);
+    if (!r->o->cmd.quiet)
+        warn("%s: at step %llu: nothing to do", r->in.name,
+             (unsigned long long)r->in_step);
+    save_unlock();
+    return EXIT_DONE;
+}
+
+static void
+open_input(struct run *r)
+{
+    open_checkpoint(r, r->o->checkpoint);
+    settle_end(r);
+}
+
+/* One that is at the end is left alone, where no lock can be had, too.  Another run may
+ * have replaced the file before the lock is ours: it is opened anew. */
+static void
+open_locked(struct run *r)
+{
+    settle_target(r);
+    open_input(r);
+    if (r->end <= r->in_step)
+        return;
+    save_lock(r);
+    store_close(&r->in);
+    r->st = (struct state){ 0 };
+    open_input(r);
 }
 
 static int
@@ -547,46 +652,35 @@ dry_run(struct run *r)
 int
 run(const struct options *o)
 {
-    static struct run r = { .lock = -1 };
+    static struct run r = { .lock = { .fd = -1 } };
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);
     check_files(o);
-    if (!o->dry_run) {
-        settle_target(&r);
-        catch_signals();
-        save_lock(&r);
-    }
+    if (o->dry_run)
+        open_input(&r);
+    else
+        open_locked(&r);
+    warn_lines(&r.in.warnings);
+    if (r.end <= r.in_step)
+        return end_at_once(&r);
     // Not before a run that was killed has given back what it had.
     r.free_before = r.device.host ? UINT64_MAX : device_free(&r.where);
-    open_checkpoint(&r, o->checkpoint);
-    settle_end(&r);
-    if (r.end <= r.in_step) {
-        if (o->out && !o->dry_run && access(o->out, F_OK) != 0)
-            die(EXIT_TROUBLE, "%s: is at step %llu: nothing to do, and %s is not made",
-                r.in.name, (unsigned long long)r.in_step, o->out);
-        if (!o->cmd.quiet)
-            warn("%s: at step %llu: nothing to do", r.in.name,
-                 (unsigned long long)r.in_step);
-        save_unlock(&r);
-        return EXIT_DONE;
-    }
     settle_settings(&r);
     settle_layout(&r);
     open_data(&r);
     open_eval(&r);
-    measure_passes(&r);
+    run_measure(&r);
     if (o->dry_run)
         return dry_run(&r);
     plan_settle(&r);
     open_device(&r);
     open_model(&r);
-    save_check_space(&r);
+    save_check(&r);
     log_open(&r);
     log_phase(&r, "start");
     log_phase(&r, "model_loaded");
-    atomic_store(&has_begun, true);
+    stop_catch();
     train(&r);
-    close_run(&r);
-    return run_stopped() ? EXIT_PREEMPTED : EXIT_DONE;
+    return close_run(&r);
 }

@@ -7,6 +7,7 @@
 #include "lib/core/num.h"
 #include "lib/format/mp.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -19,21 +20,21 @@ static const char *const losses[] = { "ce", "scalar", NULL };
 #define AT(member) offsetof(struct settings, member)
 #define COUNT(key, option, member, low, high, first)                                   \
     {                                                                                  \
-        key, option, SET_U64, AT(member), NULL, NULL, low, high, first                 \
+        key, option, SET_U64, false, AT(member), NULL, NULL, low, high, first          \
     }
 #define NUMBER(key, option, member, low, high, first)                                  \
     {                                                                                  \
-        key, option, SET_F64, AT(member), NULL, NULL, low, high, first                 \
+        key, option, SET_F64, true, AT(member), NULL, NULL, low, high, first           \
     }
 #define WORD(key, option, member, words)                                               \
     {                                                                                  \
-        key, option, SET_WORD, AT(member), words, words, 0, 0, 0                       \
+        key, option, SET_WORD, false, AT(member), words, words, 0, 0, 0                \
     }
 
 const struct setting settings_table[] = {
     COUNT("accum", "accum", accum, 1, 1 << 20, 1),
-    { "activations", "activations", SET_WORD, AT(activations), device_activations,
-      device_activations_given, 0, 0, 0 },
+    { "activations", "activations", SET_WORD, false, AT(activations),
+      device_activations, device_activations_given, 0, 0, 0 },
     COUNT("batch", "batch", batch, 1, 1 << 20, 1),
     NUMBER("beta1", "beta1", beta1, 0, 0.999999, 0.9),
     NUMBER("beta2", "beta2", beta2, 0, 0.999999, 0.999),
@@ -48,7 +49,7 @@ const struct setting settings_table[] = {
     WORD("schedule", "schedule", schedule, schedules),
     COUNT("seed", "seed", seed, 0, 4294967295.0, 0),
     COUNT("seq_len", "seq-len", seq_len, 0, 1 << 24, 0),
-    NUMBER("spike", "spike", spike, 0, 1e6, 0),
+    { "spike", "spike", SET_F64, false, AT(spike), NULL, NULL, 0, 1e6, 0 },
     COUNT("total_steps", "total-steps", total_steps, 0, 4294967295.0, 0),
     COUNT("train_last_layers", "train-last-layers", last_layers, 0, 1 << 20, 0),
     COUNT("warmup", "warmup", warmup, 0, 4294967295.0, 0),
@@ -91,6 +92,20 @@ settings_copy(struct settings *to, const struct settings *from, size_t i)
         *count_at(to, i) = *count_at(&copy, i);
 }
 
+/* 0 means something else than a very small number, or nothing. */
+static void
+check_number(const struct setting *t, double v)
+{
+    if (t->f32 && v > 0 && (float)v == 0)
+        misuse("--%s: %g: is 0 in f32: expected 0 or at least %g", t->option, v,
+               (double)FLT_TRUE_MIN);
+    if (t->offset == AT(eps) && v == 0)
+        misuse(
+            "--%s: 0: expected a number above 0: an update divides by sqrt(v) + eps, "
+            "and v is 0 where no gradient was",
+            t->option);
+}
+
 void
 settings_take(struct settings *s, size_t i, const char *arg)
 {
@@ -103,6 +118,7 @@ settings_take(struct settings *s, size_t i, const char *arg)
         double v = cmd_number(t->option, arg, t->low);
         if (!(v <= t->high))
             misuse("--%s: %s: want a number of at most %g", t->option, arg, t->high);
+        check_number(t, v);
         *number_at(s, i) = v;
     }
 }
@@ -110,6 +126,10 @@ settings_take(struct settings *s, size_t i, const char *arg)
 void
 settings_check(const struct settings *s)
 {
+    struct settings copy = *s;
+    for (size_t i = 0; i < SETTINGS; i++)
+        if (settings_table[i].kind == SET_F64)
+            check_number(&settings_table[i], *number_at(&copy, i));
     if (s->schedule != LR_CONSTANT && s->total_steps == 0)
         misuse("--schedule %s: needs --total-steps", schedules[s->schedule]);
     if (s->total_steps && s->warmup > s->total_steps)

@@ -20,6 +20,7 @@ enum {
     OPT_TENSORBOARD,
     OPT_MEMORY_REPORT,
     OPT_MEMORY_LIMIT,
+    OPT_OVERCOMMIT,
     OPT_DRY_RUN,
     OPT_DUMP,
     OPT_DIAGNOSE,
@@ -34,7 +35,7 @@ static const struct cmd_option options[] = {
     { 'n', "steps", "N", "steps to take (default 1)" },
     { OPT_UNTIL, "until", "STEP", "steps up to this one; none: nothing happens" },
     { 'o', "output", "OUT", "save there, and leave CHECKPOINT as it is" },
-    { 'f', "force", NULL, "replace OUT and the file of --dump if they exist" },
+    { 'f', "force", NULL, "replace OUT and files of --dump, --memory-report" },
     { SET_HERE + 2, "batch", "B", "samples of a pass (1)" },
     { SET_HERE + 0, "accum", "A", "passes of a step (1)" },
     { SET_HERE + 15, "seq-len", "T", "most input positions of a sample" },
@@ -71,6 +72,7 @@ static const struct cmd_option options[] = {
     { OPT_TENSORBOARD, "tensorboard", "DIR", "events for TensorBoard" },
     { OPT_MEMORY_REPORT, "memory-report", "FILE", "memory by phase, as JSON" },
     { OPT_MEMORY_LIMIT, "memory-limit", "GB", "end with 3 rather than need more" },
+    { OPT_OVERCOMMIT, "overcommit", NULL, "try a plan above what is free" },
     { OPT_DRY_RUN, "dry-run", NULL, "print the plan and stop" },
     { OPT_DUMP, "dump", "FILE", "loss, logits and gradients of the first step" },
     { OPT_DIAGNOSE, "diagnose", NULL, "what this machine and build can do" },
@@ -152,6 +154,9 @@ take_option(struct options *o, int opt, const char *arg)
         break;
     case OPT_MEMORY_LIMIT:
         o->memory_limit = take_gb("memory-limit", arg);
+        break;
+    case OPT_OVERCOMMIT:
+        o->overcommit = true;
         break;
     case OPT_DRY_RUN:
         o->dry_run = true;

@@ -5,7 +5,9 @@
 
 #include "cmd/cmd.h"
 #include "cmd/device.h"
+#include "lib/core/lock.h"
 #include "lib/format/mp.h"
+#include "lib/format/state.h"
 #include "lib/format/store.h"
 #include "lib/format/tok.h"
 #include "lib/model/train.h"
@@ -32,6 +34,7 @@ enum setting_kind { SET_U64, SET_F64, SET_WORD };
 struct setting {
     const char *key, *option; // in a checkpoint; on the command line
     enum setting_kind kind;
+    bool f32;                 // SET_F64: kernels take it as f32
     size_t offset;            // in struct settings
     const char *const *words; // SET_WORD
     const char *const *given; // SET_WORD: the first of them, those that an option takes
@@ -57,7 +60,6 @@ double settings_rate(const struct settings *s, uint64_t t);
 /* ---- data.c: samples in the order of training ---------------------------------------- */
 
 struct sample {
-    uint64_t offset;
     uint32_t ids, targets;
 };
 
@@ -69,7 +71,7 @@ struct data {
     uint64_t epoch, index; // of the next sample
     // the order of an epoch
     struct ticket *ticket;
-    uint64_t ordered; // epoch + 1 that ticket is of; 0: none
+    uint64_t ordered; // the epoch that ticket is of, if there is one
     const struct settings *s;
     // the passes of a step
     struct net_batch *batch;
@@ -91,6 +93,8 @@ size_t data_length(const struct data *d);
 bool data_is_even(const struct data *d);
 /* The passes of the next step, and move on; dies. */
 void data_step(struct data *d);
+/* Go on at a place; dies if these data have no such place. */
+void data_seek(struct data *d, uint64_t epoch, uint64_t index);
 /* Move on without them. */
 void data_skip(struct data *d);
 /* Most tokens and labels of any pass of the next steps; of very many a bound. */
@@ -100,28 +104,43 @@ void data_range(struct data *d, size_t from, size_t n);
 
 /* ---- state.c: what a checkpoint keeps besides its arrays ------------------------------- */
 
-enum { SPIKE_WINDOW = 128 };
-struct spike {
-    size_t n, at; // accepted steps that are in it; the next place
-    double loss[SPIKE_WINDOW], norm[SPIKE_WINDOW];
-};
-
-struct state {
-    uint64_t step, t, skips;
-    double grad_norm; // negative: none
-    bool has_sampler, has_tokenizer;
-    uint8_t data[XXH3_BYTES], tokenizer[SHA256_BYTES];
-    uint64_t epoch, index;
-    char route[ROUTE_ROOM]; // of the products; empty: none yet
-    struct spike spike;
-    bool has_spike;
-};
-
+_Static_assert((int)STATE_ROUTE == (int)ROUTE_ROOM, "a state holds any route");
 int state_read(struct state *st, struct settings *s, const struct store *file);
 void state_put(struct buf *b, const struct state *st, const struct settings *s);
 /* Whether a step of this loss and norm is fit; z: how many deviations. */
 bool spike_fits(const struct spike *w, double z, double loss, double norm);
 void spike_add(struct spike *w, double loss, double norm);
+
+/* ---- history.c: by what the weights were trained ---------------------------------------- */
+
+enum { SPANS_KEPT = 128 }; // that stand in a provenance; older ones are a digest
+
+/* Steps of one kind; texts are JSON, borrowed. */
+struct span_record {
+    uint64_t first, last;
+    struct slice data, route, settings;
+};
+
+struct older_spans {
+    uint64_t count, first, last;
+    uint8_t digest[XXH3_BYTES];
+};
+
+struct history {
+    struct slice inputs; // text of the array, of the provenance that was read
+    struct older_spans older;
+    struct span_record *span; // (n) oldest first
+    size_t n, cap;
+    struct arena arena;
+};
+
+/* From a provenance; false: of no training, the file is an origin itself.  history_free
+ * is right in both cases. */
+bool history_read(struct history *h, const char *name, struct slice provenance);
+void history_add(struct history *h, const struct span_record *s);
+/* The array of spans. */
+void history_put(struct buf *b, const struct history *h);
+void history_free(struct history *h);
 
 /* ---- spark.c: the course of the loss, in a line ---------------------------------------- */
 
@@ -144,7 +163,7 @@ struct options {
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
     const char *dump;
     struct device_options where;
-    bool has_steps, has_until, dry_run, diagnose, seed_compat, force;
+    bool has_steps, has_until, dry_run, diagnose, seed_compat, force, overcommit;
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none
     int recompute;         // enum recompute
@@ -175,11 +194,11 @@ struct run {
     size_t most_tokens, most_labels; // of a pass
     uint64_t in_step, end;           // the step of `in`, the one to end with
     char *target;                    // the file that is written
-    int lock;
-    char *lock_path;
-    uint64_t evaluated;  // the last step that was
-    uint64_t file_bytes; // of the checkpoint, from the plan
-    bool saved;          // the target is ours and holds a step of this run
+    struct lock lock;                // of the target
+    uint64_t evaluated;              // the last step that was, to the end
+    uint64_t file_bytes;             // of the checkpoint, from the plan
+    const char *fits;                // the plan: yes, no or - (not known)
+    bool saved;                      // the target is ours and holds a step of this run
     uint64_t saved_step;
     uint64_t *bad; // steps to be passed over when they come again
     size_t n_bad;
@@ -187,11 +206,12 @@ struct run {
     struct err err;
 };
 
-/* Bytes of the file that saves of t will write. */
+/* Bytes of the file that saves of t will write, about. */
 uint64_t save_bytes(const struct run *r, const struct train *t);
 void save_lock(struct run *r);
-void save_unlock(struct run *r);
-void save_check_space(const struct run *r);
+void save_unlock(void);
+/* Before the first step: what the last save needs, which is the largest; dies. */
+void save_check(struct run *r);
 void save_write(struct run *r);
 /* Fill the arrays of r->t from a checkpoint. */
 int save_load(struct run *r, struct store *from);
@@ -201,6 +221,8 @@ void log_step(struct run *r, const struct train_result *res, double rate, double
 void log_eval(struct run *r, double loss, uint64_t targets, double ms);
 /* A sample of memory, in a phase of the step. */
 void log_phase(struct run *r, const char *phase);
+/* After a save: the memory report up to here. */
+void log_saved(struct run *r);
 void log_close(struct run *r);
 uint64_t log_rss(bool peak);
 uint64_t log_memory(const struct run *r, bool peak);
@@ -210,9 +232,27 @@ void log_driver(struct run *r);
 void plan_print(struct run *r);
 /* Bytes of the device that this run will need at its peak. */
 uint64_t plan_bytes(struct run *r, struct ledger *ledger);
+/* Choose how memory is spent; without --overcommit refuse what is not there. */
 void plan_settle(struct run *r);
+/* The largest pass of this run, evaluation included, and the longest document, by the
+ * settings. */
+void run_measure(struct run *r);
 
+/* ---- stop.c: signals ----------------------------------------------------------------------- */
+
+/* From here on SIGINT, SIGTERM and SIGHUP, if they were not ignored, ask to stop; a second
+ * one ends the program.  Before, they end it: there is nothing to save. */
+void stop_catch(void);
+/* Something else asks to stop as that signal would. */
+void stop_ask(int sig);
+/* A file was saved: that is what the exit status says from now on. */
+void stop_saved(void);
 /* A signal asked to stop. */
 bool run_stopped(void);
+/* Where a run that was asked to stop is saved, and how to go on. */
+void stop_say(struct buf *b, const struct run *r);
+/* The exit status of a run that has ended: if it was asked to stop the words are said, and
+ * without a saved file it dies of the signal. */
+int stop_end(const struct run *r, const struct buf *words);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,18 +14,20 @@ err_fill(struct err *e, enum err_kind kind, const char *fmt, ...)
     int saved = errno;
     if (e->kind != ERR_NONE)
         return;
-    e->kind = kind;
+    size_t len = strlen(fmt);
+    bool why = len > 0 && fmt[len - 1] == ':';
+    // A call that failed for want of memory is no trouble of its file.
+    e->kind = kind == ERR_IO && why && saved == ENOMEM ? ERR_MEMORY : kind;
 
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
 
-    size_t len = strlen(fmt);
-    if (len > 0 && fmt[len - 1] == ':') {
+    if (why) {
         char text[128];
-        const char *why = strerror_r(saved, text, sizeof text);
+        const char *words = strerror_r(saved, text, sizeof text);
         size_t used = strlen(e->msg);
-        snprintf(e->msg + used, sizeof e->msg - used, " %s", why);
+        snprintf(e->msg + used, sizeof e->msg - used, " %s", words);
     }
 }

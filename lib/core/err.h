@@ -24,7 +24,8 @@ struct err {
 };
 
 /* Keep the first error, ignore later ones.  A final colon in fmt appends
- * strerror(errno).  Always -1, so that callers can "return err_set(...)". */
+ * strerror(errno); ERR_IO with ENOMEM is kept as ERR_MEMORY.  Always -1, so that
+ * callers can "return err_set(...)". */
 void err_fill(struct err *e, enum err_kind kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* The -1 stands in the header, so that compilers and analyzers see it. */

@@ -5,6 +5,8 @@
 #include "lib/core/map.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -46,6 +48,38 @@ guard_forget_temp(struct guard *g, const char *path)
     for (int i = 0; i < GUARD_SLOTS; i++)
         if (atomic_load(&g->temps[i]) == path)
             atomic_store(&g->temps[i], NULL);
+}
+
+/* Signals that say what this very thread did are not held back. */
+static void
+ending_signals(sigset_t *set)
+{
+    static const int own[] = { SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGABRT, SIGTRAP };
+    sigfillset(set);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(set, own[i]);
+}
+
+void
+guard_hold(struct guard *g, sigset_t *before)
+{
+    sigset_t set;
+    ending_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, before);
+    atomic_fetch_add(&g->held, 1);
+    if (!atomic_load(&g->ending))
+        return;
+    // A handler is at work on another thread: nothing is to be made any more.
+    atomic_fetch_sub(&g->held, 1);
+    for (;;)
+        pause();
+}
+
+void
+guard_release(struct guard *g, const sigset_t *before)
+{
+    atomic_fetch_sub(&g->held, 1);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
 bool
@@ -99,4 +133,14 @@ guard_remove_temps(struct guard *g)
         if (path && unlink(path) < 0)
             remove_directory(path);
     }
+}
+
+/* Who holds is another thread, since signals are blocked on its own, and goes on. */
+void
+guard_end(struct guard *g)
+{
+    atomic_store(&g->ending, true);
+    while (atomic_load(&g->held))
+        poll(NULL, 0, 1);
+    guard_remove_temps(g);
 }

@@ -28,6 +28,7 @@ map_fd(struct map *m, int fd, const char *path, struct guard *g, struct err *err
     if (!S_ISREG(st.st_mode))
         return err_set(err, ERR_IO, "%s: not a regular file", m->name);
     m->size = (size_t)st.st_size;
+    m->changed = st.st_mtim;
     m->dev = st.st_dev;
     m->ino = st.st_ino;
     if (m->size == 0)
@@ -99,8 +100,8 @@ map_scatter(struct map *m, bool on)
     posix_fadvise(m->fd, 0, 0, on ? POSIX_FADV_RANDOM : POSIX_FADV_NORMAL);
 }
 
-static int
-report_size(struct map *m, struct err *err)
+int
+map_check(struct map *m, struct err *err)
 {
     struct stat st;
     if (fstat(m->fd, &st) < 0)
@@ -111,6 +112,15 @@ report_size(struct map *m, struct err *err)
             "%s: the file had %zu bytes when opened and has %lld now: it was "
             "changed while being read",
             m->name, m->size, (long long)st.st_size);
+    if (atomic_load(&m->lost))
+        return err_set(err, ERR_IO, "%s: a mapped page could not be read", m->name);
+    if (st.st_mtim.tv_sec != m->changed.tv_sec ||
+        st.st_mtim.tv_nsec != m->changed.tv_nsec)
+        return err_set(
+            err, ERR_IO,
+            "%s: it was written to while being read: run again when no other "
+            "process writes it",
+            m->name);
     return 0;
 }
 
@@ -126,7 +136,7 @@ map_read(struct map *m, void *dst, size_t n, uint64_t offset, struct err *err)
             return err_set(err, ERR_IO, "%s: byte %llu: read:", m->name,
                            (unsigned long long)offset);
         if (got == 0) {
-            if (report_size(m, err) < 0)
+            if (map_check(m, err) < 0)
                 return -1;
             return err_set(err, ERR_IO, "%s: byte %llu: read ends here", m->name,
                            (unsigned long long)offset);
@@ -135,15 +145,5 @@ map_read(struct map *m, void *dst, size_t n, uint64_t offset, struct err *err)
         n -= (size_t)got;
         offset += (uint64_t)got;
     }
-    return 0;
-}
-
-int
-map_check(struct map *m, struct err *err)
-{
-    if (report_size(m, err) < 0)
-        return -1;
-    if (atomic_load(&m->lost))
-        return err_set(err, ERR_IO, "%s: a mapped page could not be read", m->name);
     return 0;
 }

@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 struct map {
     const uint8_t *data; // NULL if size == 0
@@ -29,6 +30,7 @@ struct map {
     char *name; // path, escaped for messages
     dev_t dev;
     ino_t ino;
+    struct timespec changed; // when it was opened, the last time that somebody wrote it
     struct guard *guard;
     atomic_bool lost;
 };
@@ -51,7 +53,8 @@ void map_expect(struct map *m, uint64_t from, uint64_t to);
 void map_use(struct map *m);
 /* Reads that follow are of single pages: bring no others in.  false: of all again. */
 void map_scatter(struct map *m, bool on);
-/* 0, or -1 if the mapping was lost or the file has another size than when opened. */
+/* 0, or -1 if the mapping was lost or the file was written to since it was opened: it has
+ * another size or another time of change. */
 int map_check(struct map *m, struct err *err);
 
 #endif

@@ -9,6 +9,15 @@
  * "-" (standard output), an open descriptor by its name in /dev or /proc, and whatever
  * exists and is no regular file are streams: they are written directly.
  * A symbolic link is followed: its target is replaced, the link stays.
+ *
+ * What another process removed or put under a temporary name meanwhile is seen before the
+ * rename: then the old output stays as it was.
+ *
+ * What replaces a file has its permissions, its access control list and, where the
+ * system allows that, its owner and group; other extended attributes are not kept, nor
+ * are set-user-ID and set-group-ID of a file.  While it is written, only its writer can
+ * read the temporary file of a replacement; it gets the permissions when it is complete.
+ * A group that cannot be kept gets no more than all others.
  */
 #ifndef NIBBLE_CORE_OUTFILE_H
 #define NIBBLE_CORE_OUTFILE_H
@@ -19,12 +28,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 enum out_flags {
     OUT_FORCE = 1,   // replace an existing target
     OUT_PASSING = 2, // a later version follows soon: whole, but not synced to the disk
+    OUT_PRIVATE = 4, // only its owner can read it, until out_share
 };
+
+struct outdir;
 
 struct outfile {
     int fd;
@@ -32,12 +45,15 @@ struct outfile {
     bool force, passing;
     bool owned; // temp exists and is ours to remove
     bool sealed;
-    int lock;   // the lock outlives fd
-    char *name; // the target as given, escaped for messages
-    char *path; // where it goes, links followed
+    bool replaces;   // old is the file that it replaces
+    struct stat old; // its permissions and owner count
+    int lock;        // the lock outlives fd
+    char *name;      // the target as given, escaped for messages
+    char *path;      // where it goes, links followed
     char *temp;
-    uint64_t offset;  // sequential position
-    uint64_t flushed; // written back up to here
+    uint64_t offset;    // sequential position
+    uint64_t flushed;   // written back up to here
+    struct outdir *dir; // that it is a file of, or NULL
     struct guard *guard;
     struct err *err;
 };
@@ -51,33 +67,69 @@ int out_reserve(struct outfile *o, uint64_t bytes);
 int out_write(struct outfile *o, const void *bytes, size_t n); // at offset, moves it
 int out_skip(struct outfile *o, uint64_t n);                   // n zeros likewise
 int out_pwrite(struct outfile *o, const void *bytes, size_t n, uint64_t offset);
+/* Permissions and owner of another file that is sealed already: o belongs to it. */
+int out_share(struct outfile *o, const struct outfile *with);
 /* The first half of out_commit: data on disk under the temporary name, descriptor
  * closed, nothing left that could fail for want of space.  Files that belong together
  * are sealed before the first of them is committed. */
 int out_seal(struct outfile *o);
 int out_commit(struct outfile *o) __attribute__((warn_unused_result));
+/* The same for a file, no stream, that another one at path describes: beside, or none if
+ * that is NULL.  No signal ends the program between their renames, and a process that is
+ * killed there leaves o without an older description. */
+int out_commit_both(struct outfile *o, const char *path, struct outfile *beside)
+    __attribute__((warn_unused_result));
 void out_abandon(struct outfile *o);
 
 /* A directory that appears whole: its files are made inside .NAME.nibble-tmp/ by
  * outdir_file and committed one by one, then the directory is renamed as one. */
-typedef bool outdir_ours(const char *leaf);
+typedef bool outdir_name(const void *ctx, const char *leaf);
+struct outdir_rule {
+    outdir_name *writes;   // names that a run gives, this one or one that was killed
+    outdir_name *replaces; // what a directory that is replaced may hold
+    const void *ctx;       // valid until the commit
+};
+struct outdir_made {
+    char *leaf;
+    ino_t ino;
+    off_t size;
+};
 struct outdir {
     int lock;
     bool force, owned;
-    outdir_ours *ours; // what a directory that is replaced may hold
+    bool replaces;            // old is the directory that it replaces
+    struct stat old;          // its permissions and owner count
+    mode_t files;             // what all files of that one allow
+    struct outdir_made *made; // (n_made) complete files
+    size_t n_made;
+    struct outdir_rule rule;
     char *name, *path, *temp;
     struct guard *guard;
     struct err *err;
 };
 
 /* An existing directory is replaced (with OUT_FORCE) only if it holds nothing but files
- * for which `ours` is true: a wrong name must not cost somebody's data. */
-int outdir_open(struct outdir *d, const char *path, unsigned flags, outdir_ours *ours,
-                struct guard *g, struct err *err);
+ * that rule->replaces names, when it is opened and when it is swapped: a wrong name must
+ * not cost somebody's data.  No file that the rule does not name is ever removed. */
+int outdir_open(struct outdir *d, const char *path, unsigned flags,
+                const struct outdir_rule *rule, struct guard *g, struct err *err);
+/* d stays where it is until o is committed or abandoned. */
 int outdir_file(struct outfile *o, struct outdir *d, const char *leaf);
 int outdir_commit(struct outdir *d) __attribute__((warn_unused_result));
 void outdir_abandon(struct outdir *d);
 
+/* Where a write to path lands: links followed, also a dangling last one, slashes at its end
+ * removed.  To be freed; NULL with errno. */
+char *out_target(const char *path);
+/* dir/.NAME and the suffix, for a path dir/NAME; a long name is cut, with a hash of it.  To
+ * be freed; NULL: out of memory. */
+char *out_beside(const char *path, const char *suffix);
+/* Whether a write to path would land on a name that is that of a temporary file or a lock:
+ * out_open and outdir_open refuse it, others who write must. */
+bool out_is_reserved(const char *path);
+extern const char out_reserved[]; // what to say of it
+/* Whether path ends in a name, which "", "/", "." and ".." do not. */
+bool out_has_name(const char *path);
 /* Whether path is a stream. */
 bool out_is_stream(const char *path);
 /* Whether path is a directory and file lies in it. */

@@ -80,6 +80,21 @@ utf8_check(const char *p, size_t n)
     return n;
 }
 
+size_t
+utf8_whole(const char *p, size_t n)
+{
+    for (size_t k = 1; k <= 3 && k <= n; k++) {
+        uint8_t lead = (uint8_t)p[n - k];
+        if (lead < 0x80)
+            break;
+        if (lead < 0xc0)
+            continue;
+        size_t len = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+        return lead <= 0xf4 && len > k ? n - k : n;
+    }
+    return n;
+}
+
 void
 utf8_add(struct buf *b, uint32_t cp)
 {
@@ -161,6 +176,39 @@ text_harmless(struct buf *b, const char *p, size_t n)
         unsigned taken = escape_char(out, &made, p, n);
         if (*p == '\\')
             buf_char(b, '\\');
+        else
+            buf_add(b, out, made);
+        p += taken;
+        n -= taken;
+    }
+}
+
+/* What stands for a character that a JSON text must not show; a control outside of
+ * strings is white space. */
+static void
+screen_json(struct buf *b, const char *p, unsigned len)
+{
+    uint32_t cp;
+    if (utf8_char(&cp, p, len) == 0)
+        buf_str(b, "\\ufffd");
+    else if (cp < 0x20)
+        buf_char(b, ' ');
+    else
+        buf_printf(b, "\\u%04x", cp);
+}
+
+void
+text_screen(struct buf *b, const char *p, size_t n, bool json)
+{
+    while (n) {
+        char out[20];
+        unsigned made;
+        unsigned taken = escape_char(out, &made, p, n);
+        bool kept = *p == '\\' || *p == '\n' || *p == '\t';
+        if (kept || made == taken)
+            buf_add(b, p, taken);
+        else if (json)
+            screen_json(b, p, taken);
         else
             buf_add(b, out, made);
         p += taken;

@@ -32,6 +32,8 @@ struct slice slice_of(const char *text);
 unsigned utf8_char(uint32_t *cp, const char *p, size_t n);
 /* Offset of the first bad byte, or n when all of it is UTF-8. */
 size_t utf8_check(const char *p, size_t n);
+/* n without the bytes at the end that can be the beginning of a longer character. */
+size_t utf8_whole(const char *p, size_t n);
 /* Append a code point below 0x110000 that is no surrogate. */
 void utf8_add(struct buf *b, uint32_t cp);
 
@@ -43,6 +45,10 @@ bool text_unsafe(uint32_t cp);
 void text_escape(struct buf *b, const char *p, size_t n);
 /* The same for words that hold escaped names already: a backslash stays. */
 void text_harmless(struct buf *b, const char *p, size_t n);
+/* Append lines of text as a terminal may show them: line feed, tab and backslash stay, and
+ * each byte of any other control, bidi control or invalid character is \xNN.  Of a JSON
+ * text, which must stay one, such a character is \uNNNN. */
+void text_screen(struct buf *b, const char *p, size_t n, bool json);
 /* As text_escape into out[size], cut in the middle with "…" when longer; for messages. */
 enum { TEXT_QUOTE = 160 };
 const char *text_quote(char out[TEXT_QUOTE], const char *p, size_t n);

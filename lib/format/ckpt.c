@@ -9,6 +9,7 @@
 #include "lib/core/par.h"
 #include "lib/format/container.h"
 #include "lib/format/mp.h"
+#include "lib/format/state.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ enum {
     PROLOGUE = 64,
     ALIGN = 4096,
     VERSION = 1,
-    MAX_HEADER = 4 << 20,
+    MAX_HEADER = 16 << 20, // of 6,000 layers
 };
 
 static const uint8_t magic[8] = { 0x89, 'N', 'I', 'B', 'C', 'K', '\r', '\n' };
@@ -231,53 +232,6 @@ check_word(struct mp *m, const char *what, const char *const *words, const char 
                    text_quote(q, v.s.p, v.s.n));
 }
 
-/* What may stand under a key of a map whose keys are fixed. */
-struct field {
-    const char *key;
-    enum mp_type type, or_type;
-};
-
-static const struct field state_fields[] = {
-    { "grad_norm", MP_NIL, MP_F64 }, { "routes", MP_NIL, MP_MAP },
-    { "sampler", MP_NIL, MP_MAP },   { "settings", MP_MAP, MP_MAP },
-    { "skips", MP_UINT, MP_UINT },   { "spike", MP_NIL, MP_MAP },
-    { "step", MP_UINT, MP_UINT },    { "t", MP_UINT, MP_UINT },
-    { "tokenizer", MP_NIL, MP_BIN },
-};
-
-enum {
-    STATE_FIELDS = sizeof state_fields / sizeof *state_fields,
-};
-
-static int
-check_fields(struct mp *m, const char *what, const struct field *f, unsigned n)
-{
-    struct mp_value v;
-    struct slice key, last = { 0 };
-    size_t at = m->pos;
-    if (mp_want(m, MP_MAP, &v, what) < 0)
-        return -1;
-    if (v.n != n)
-        return mp_fail(m, at, "\"%s\": %u keys, expected %u", what, v.n, n);
-    m->depth++;
-    for (unsigned i = 0; i < n; i++) {
-        at = m->pos;
-        if (mp_key(m, &key, &last) < 0)
-            return -1;
-        if (!slice_is(key, f[i].key))
-            return mp_fail(m, at, "\"%s\": expected the key \"%s\"", what, f[i].key);
-        at = m->pos;
-        struct mp look = *m;
-        if (mp_next(&look, &v) < 0 || mp_skip(m, NULL) < 0)
-            return -1;
-        if ((v.type != f[i].type && v.type != f[i].or_type) ||
-            (v.type == MP_BIN && v.s.n != SHA256_BYTES))
-            return mp_fail(m, at, "\"%s\": a value of another type", f[i].key);
-    }
-    m->depth--;
-    return 0;
-}
-
 static int
 check_quant(struct mp *m, struct quant_words *q)
 {
@@ -321,7 +275,9 @@ check_meta(struct mp *m, struct store *s, unsigned i)
     if (i == 5)
         return check_quant(m, &s->quant);
     size_t at = m->pos;
-    int rc = check_fields(m, "state", state_fields, STATE_FIELDS);
+    struct state st;
+    struct slice settings;
+    int rc = state_parse(&st, &settings, m);
     s->training.state = (struct slice){ (const char *)m->data + at, m->pos - at };
     return rc;
 }
@@ -410,9 +366,13 @@ ckpt_read(struct store *s)
     memcpy(p, s->files[0].data, s->bytes < PROLOGUE ? (size_t)s->bytes : PROLOGUE);
     if (read_prologue(s, p, s->bytes, &bytes) < 0)
         return -1;
-    char *header = arena_copy(&s->arena, s->files[0].data + PROLOGUE, (size_t)bytes);
+    // Read, not copied from the mapping, whose pages would be our memory too.
+    char *header = arena_alloc(&s->arena, (size_t)bytes + 1);
     if (!header)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    if (map_read(&s->files[0], header, (size_t)bytes, PROLOGUE, s->err) < 0)
+        return -1;
+    header[bytes] = '\0';
     xxh3_128(digest, header, (size_t)bytes);
     if (memcmp(digest, p + 32, XXH3_BYTES) != 0)
         return err_set(s->err, ERR_FORMAT,
@@ -420,7 +380,10 @@ ckpt_read(struct store *s)
     s->header = (const uint8_t *)header;
     s->header_bytes = bytes;
     struct mp m = header_of(s);
-    return read_header(&m, s);
+    if (read_header(&m, s) < 0)
+        return -1;
+    s->passed = calloc(s->n_tensors + 1, sizeof *s->passed);
+    return s->passed ? 0 : err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
 }
 
 static void
@@ -446,7 +409,7 @@ ckpt_segments(const struct store *s, segment_fn fn, void *ctx)
 static bool
 ckpt_hash(const struct store *s, uint8_t digest[XXH3_BYTES])
 {
-    memcpy(digest, s->files[0].data + 32, XXH3_BYTES);
+    xxh3_128(digest, s->header, (size_t)s->header_bytes);
     return true;
 }
 
@@ -469,64 +432,41 @@ check_zeros(struct store *s, uint64_t from, uint64_t to, struct err *err)
     return 0;
 }
 
-struct verify {
-    struct store *s;
-    uint8_t *scratch; // (threads, VERIFY_CHUNK)
-};
+/* The padding before array i, for n_tensors that at the end. */
+static int
+check_gap(struct store *s, size_t i, struct err *err)
+{
+    assert(s->tensors || s->n_tensors == 0);
+    const struct tensor *prev = i ? &s->tensors[i - 1] : NULL;
+    uint64_t from = prev ? prev->offset + prev->nbytes : PROLOGUE + s->header_bytes;
+    uint64_t to = i < s->n_tensors ? s->tensors[i].offset : s->bytes;
+    return check_zeros(s, from, to, err);
+}
 
-enum { VERIFY_CHUNK = 1 << 20 };
+static int
+ckpt_check_gaps(struct store *s, struct err *err)
+{
+    for (size_t i = 0; i <= s->n_tensors; i++)
+        if (check_gap(s, i, err) < 0)
+            return -1;
+    return 0;
+}
 
-/* Array i and the padding before it; item n_tensors is the padding at the end. */
 static int
 verify_array(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    struct verify *v = ctx;
-    struct store *s = v->s;
-    uint8_t *buf = v->scratch + (size_t)worker * VERIFY_CHUNK;
-    assert(s->tensors || s->n_tensors == 0);
-    const struct tensor *prev = i ? &s->tensors[i - 1] : NULL;
-    uint64_t gap = prev ? prev->offset + prev->nbytes : PROLOGUE + s->header_bytes;
-    if (i == s->n_tensors)
-        return check_zeros(s, gap, s->bytes, err);
-    const struct tensor *t = &s->tensors[i];
-    if (check_zeros(s, gap, t->offset, err) < 0)
+    struct store *s = ctx;
+    (void)worker;
+    if (check_gap(s, i, err) < 0)
         return -1;
-    struct hash *h = hash_begin(HASH_XXH3);
-    if (!h)
-        return err_set(err, ERR_MEMORY, "%s: out of memory", s->name);
-    uint8_t digest[XXH3_BYTES];
-    for (uint64_t at = 0; at < t->nbytes; at += VERIFY_CHUNK) {
-        uint64_t left = t->nbytes - at;
-        size_t n = left < VERIFY_CHUNK ? (size_t)left : VERIFY_CHUNK;
-        if (store_read(s, t, at, buf, n, err) < 0) {
-            hash_end(h, NULL);
-            return -1;
-        }
-        hash_add(h, buf, n);
-    }
-    hash_end(h, digest);
-    if (memcmp(digest, t->xxh3, XXH3_BYTES) != 0) {
-        char q[TEXT_QUOTE], want[33], found[33];
-        hash_hex(want, t->xxh3, XXH3_BYTES);
-        hash_hex(found, digest, XXH3_BYTES);
-        return err_set(err, ERR_FORMAT,
-                       "%s: byte %llu: array \"%s\": XXH3 is %s, the header expects %s",
-                       s->name, (unsigned long long)t->offset,
-                       text_quote(q, t->name, t->name_len), found, want);
-    }
-    return 0;
+    return i < s->n_tensors ? store_check_payload(s, &s->tensors[i], err) : 0;
 }
 
 static int
 ckpt_verify(struct store *s, unsigned threads, const char **what)
 {
-    struct verify v = { s, malloc((size_t)threads * VERIFY_CHUNK) };
-    if (!v.scratch)
-        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
     *what = "structure, checksums and padding";
-    int rc = par_for(threads, s->n_tensors + 1, verify_array, &v, s->err);
-    free(v.scratch);
-    return rc;
+    return par_for(threads, s->n_tensors + 1, verify_array, s, s->err);
 }
 
 /* ---- writing ---------------------------------------------------------------- */
@@ -556,22 +496,6 @@ put_array(msgpack_packer *pk, const struct wtensor *t)
     mp_put_bin(pk, t->xxh3, XXH3_BYTES);
 }
 
-/* The state of a run that has not begun: the first type of each field, empty. */
-static void
-put_new_state(msgpack_packer *pk)
-{
-    msgpack_pack_map(pk, STATE_FIELDS);
-    for (size_t i = 0; i < STATE_FIELDS; i++) {
-        mp_put_str(pk, slice_of(state_fields[i].key));
-        if (state_fields[i].type == MP_NIL)
-            msgpack_pack_nil(pk);
-        else if (state_fields[i].type == MP_MAP)
-            msgpack_pack_map(pk, 0);
-        else
-            msgpack_pack_uint64(pk, 0);
-    }
-}
-
 static void
 put_header(msgpack_packer *pk, const struct writer *w)
 {
@@ -598,7 +522,7 @@ put_header(msgpack_packer *pk, const struct writer *w)
     if (meta->state.p)
         pk->callback(pk->data, meta->state.p, meta->state.n);
     else
-        put_new_state(pk);
+        state_pack(pk, &(struct state){ .grad_norm = -1 }, slice_of("\x80"));
 }
 
 static uint64_t
@@ -629,7 +553,9 @@ pack_header(struct writer *w, msgpack_sbuffer *sb)
             return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     } while (sb->size != bytes);
     if (sb->size > MAX_HEADER)
-        return err_set(w->err, ERR_USAGE, "%s: a header of %zu bytes, at most %d fit",
+        return err_set(w->err, ERR_USAGE,
+                       "%s: the header of arrays, configuration and provenance would "
+                       "have %zu bytes: expected at most %d",
                        w->name, sb->size, MAX_HEADER);
     return 0;
 }
@@ -696,6 +622,7 @@ const struct container container_ckpt = {
     .segments = ckpt_segments,
     .meta = ckpt_meta,
     .verify = ckpt_verify,
+    .check_gaps = ckpt_check_gaps,
     .carried_hash = ckpt_hash,
     .plan = ckpt_plan,
     .finish = ckpt_finish,

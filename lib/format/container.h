@@ -24,6 +24,8 @@ struct container {
     void (*segments)(const struct store *s, segment_fn fn, void *ctx);
     /* Check recorded checksums, if this kind has them. */
     int (*verify)(struct store *s, unsigned threads, const char **what);
+    /* Check what lies between payloads, if that must be zero. */
+    int (*check_gaps)(struct store *s, struct err *err);
     /* Content hash without reading the file; NULL: hash the bytes. */
     bool (*carried_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
     /* Set s->meta, if read has not. */
@@ -61,6 +63,8 @@ int store_warn(struct store *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* A whole small text file, into s->arena; *text.p == NULL if it does not exist. */
 int store_slurp(struct store *s, const char *path, struct slice *text);
+/* For store_reads: s has read the file of m. */
+int store_note(struct store *s, const struct map *m);
 
 /* Whether a name keeps the rules that hold everywhere. */
 bool name_fits(struct slice name);
@@ -84,7 +88,7 @@ int pager_has_key(const struct pager *p, const struct json *j, size_t start,
 
 /* Take {"format":"nibble-1", ...}; the fields that exist are set in s. */
 struct nibble_object {
-    struct slice config, provenance, xxh3, index_xxh3;
+    struct slice config, provenance, xxh3, index_xxh3, files;
     uint64_t bytes;
     bool has_bytes;
 };

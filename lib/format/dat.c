@@ -473,10 +473,13 @@ unnamed_file(struct store *s)
     int fd = open(s->opt.tmpdir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0) { // not every file system has O_TMPFILE
         struct buf path = { 0 };
+        sigset_t before;
         buf_printf(&path, "%s/nibble-XXXXXX", s->opt.tmpdir);
+        guard_hold(s->opt.guard, &before);
         fd = path.data ? mkstemp(path.data) : -1;
         if (fd >= 0)
             unlink(path.data);
+        guard_release(s->opt.guard, &before);
         buf_free(&path);
     }
     if (fd < 0)

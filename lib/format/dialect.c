@@ -39,6 +39,7 @@ struct claims {
     struct patterns ignore, targets;
     struct slice method, format, algo;
     bool other_blocks; // not 4 bits in blocks of 16
+    size_t groups;     // of modules that are quantized alike
 };
 
 static int
@@ -121,6 +122,7 @@ read_groups(struct json *j, struct store *s, struct claims *c)
         return json_skip(j, NULL);
     json_object(j);
     while ((more = json_key(j, &key)) > 0) {
+        c->groups++;
         if (json_peek(j) != '{') {
             json_skip(j, NULL);
             continue;
@@ -372,10 +374,10 @@ is_activation_scale(const char *name)
 
 /* A linear layer that could have been quantized: a matrix that is no embedding. */
 static bool
-is_linear(const struct view *v)
+is_linear(struct slice name, unsigned rank)
 {
-    return v->rank == 2 && slice_ends(slice_of(v->name), ".weight") &&
-           !strstr(v->name, "embed") && !strstr(v->name, "norm");
+    return rank == 2 && slice_ends(name, ".weight") && !strstr(name.p, "embed") &&
+           !strstr(name.p, "norm");
 }
 
 static int
@@ -383,7 +385,7 @@ check_module(struct store *s, const struct claims *c, const struct view *v)
 {
     char q[TEXT_QUOTE];
     bool quantized = v->dtype == DT_NVFP4;
-    if (!quantized && !is_linear(v))
+    if (!quantized && !is_linear(slice_of(v->name), v->rank))
         return 0;
     size_t n = v->name_len - (slice_ends(slice_of(v->name), ".weight") ? 7 : 0);
     char *module = arena_copy(&s->arena, v->name, n);
@@ -450,6 +452,17 @@ check_neighbours(struct store *s, struct views *w, bool claimed)
     return rc;
 }
 
+/* Activations are quantized everywhere or nowhere, where all modules are of one group. */
+static void
+find_lacking(struct views *w)
+{
+    bool some = false;
+    for (size_t i = 0; i < w->n; i++)
+        some |= w->v[i].input != NULL;
+    for (size_t i = 0; i < w->n; i++)
+        w->v[i].lacks_input = some && w->v[i].dtype == DT_NVFP4 && !w->v[i].input;
+}
+
 /* NVFP4 as one of the two programs writes it.  What is not told is taken for that. */
 static bool
 speaks_nvfp4(const struct claims *c)
@@ -468,8 +481,8 @@ dialect_views(struct views *w, struct store *s, bool copies)
     char q[TEXT_QUOTE];
     struct claims c = { 0 };
     int rc = find_claims(s, &c);
-    bool claimed = rc > 0 && speaks_nvfp4(&c);
-    if (rc > 0 && !claimed && !copies)
+    bool claimed = rc > 0 && speaks_nvfp4(&c), unknown = rc > 0 && !claimed;
+    if (unknown && !copies)
         rc = err_set(s->err, ERR_FORMAT,
                      "%s: its weights are quantized by \"%s\", and not as NVFP4 of "
                      "modelopt or compressed-tensors, which is what can be read",
@@ -477,8 +490,11 @@ dialect_views(struct views *w, struct store *s, bool copies)
     s->opt.whole_pairs |= claimed;
     if (rc >= 0)
         rc = views_open(w, s, false);
+    w->unknown_quantization = unknown;
     if (rc >= 0)
         rc = check_neighbours(s, w, claimed);
+    if (rc == 0 && claimed && c.groups <= 1)
+        find_lacking(w);
     if (rc == 0 && claimed && (compile(s, &c.ignore) < 0 || compile(s, &c.targets) < 0))
         rc = -1;
     if (rc == 0 && claimed && w->n > MAX_MATCHES / (c.ignore.n + c.targets.n + 1))
@@ -497,34 +513,117 @@ dialect_views(struct views *w, struct store *s, bool copies)
 
 #define PRODUCER "{\"name\":\"modelopt\",\"version\":\"nibble %s\"}"
 
-/* Weights alone are quantized: nothing of ours measures activations yet. */
-static const char modelopt_config[] =
-    "{\n    \"quant_method\": \"modelopt\",\n    \"quant_algo\": \"W4A16_NVFP4\",\n"
-    "    \"ignore\": [\"lm_head\"],\n    \"producer\": " PRODUCER ",\n"
-    "    \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"],\n"
-    "      \"weights\": {\"dynamic\": false, \"num_bits\": 4, \"type\": \"float\", "
-    "\"group_size\": 16}}}\n  }";
+static bool
+is_modelopt(const struct writer *w)
+{
+    return w->kind == &container_modelopt;
+}
 
-static const char modelopt_file[] =
-    "{\n  \"producer\": " PRODUCER ",\n  \"quantization\": {\n"
-    "    \"quant_algo\": \"W4A16_NVFP4\",\n    \"kv_cache_quant_algo\": null,\n"
-    "    \"group_size\": 16,\n    \"exclude_modules\": [\"lm_head\"]\n  }\n}\n";
+/* What the configuration has to say of the tensors. */
+struct summary {
+    struct buf ignored; // JSON: the linear modules that are plain
+    bool w4a4;          // there are activation scales
+};
 
-static const char compressed_config[] =
-    "{\n    \"quant_method\": \"compressed-tensors\",\n"
-    "    \"format\": \"nvfp4-pack-quantized\",\n"
-    "    \"quantization_status\": \"compressed\",\n    \"ignore\": [\"lm_head\"],\n"
-    "    \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"],\n"
-    "      \"format\": \"nvfp4-pack-quantized\", \"output_activations\": null,\n"
-    "      \"weights\": {\"num_bits\": 4, \"type\": \"float\", \"strategy\": "
-    "\"tensor_group\", \"group_size\": 16,\n"
-    "        \"symmetric\": true, \"dynamic\": false, \"scale_dtype\": "
-    "\"torch.float8_e4m3fn\"},\n"
-    "      \"input_activations\": null}}\n  }";
+static void
+ignore_module(struct summary *s, struct slice module)
+{
+    buf_str(&s->ignored, s->ignored.len ? ", " : "[");
+    json_put(&s->ignored, module);
+}
 
-int
-dialect_config(struct buf *out, struct slice config, const char *dialect,
-               const char *version, struct err *err)
+/* A tied model has no head tensor, but a module of that name, which is not quantized. */
+static void
+summarize(struct summary *s, const struct writer *w)
+{
+    bool head = false; // quantized
+    *s = (struct summary){ 0 };
+    for (size_t i = 0; i < w->n; i++) {
+        struct slice name = slice_of(w->t[i].name);
+        head |= slice_starts(name, "lm_head.weight") && w->t[i].dtype == DT_U8;
+        s->w4a4 |=
+            slice_ends(name, ".input_scale") || slice_ends(name, ".input_global_scale");
+    }
+    if (!head)
+        ignore_module(s, slice_of("lm_head"));
+    if (is_modelopt(w)) // it lists every plain module that it looked at
+        ignore_module(s, slice_of("model.embed_tokens"));
+    for (size_t i = 0; i < w->n; i++) {
+        const struct wtensor *t = &w->t[i];
+        struct slice name = slice_of(t->name);
+        if (t->dtype != DT_U8 && is_linear(name, t->rank) &&
+            !slice_starts(name, "lm_head."))
+            ignore_module(s, (struct slice){ name.p, name.n - strlen(".weight") });
+    }
+    buf_str(&s->ignored, s->ignored.len ? "]" : "[]");
+}
+
+static const char *
+modelopt_algo(const struct summary *s)
+{
+    return s->w4a4 ? "NVFP4" : "W4A16_NVFP4";
+}
+
+static void
+put_modelopt(struct buf *out, const struct summary *s, const char *version)
+{
+    static const char args[] = "{\"dynamic\": false, \"num_bits\": 4, \"type\": "
+                               "\"float\", \"group_size\": 16}";
+    buf_printf(out,
+               "{\n    \"quant_method\": \"modelopt\",\n    \"quant_algo\": \"%s\",\n"
+               "    \"ignore\": %s,\n    \"producer\": " PRODUCER ",\n"
+               "    \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"],\n"
+               "      \"weights\": %s",
+               modelopt_algo(s), s->ignored.data, version, args);
+    if (s->w4a4)
+        buf_printf(out, ",\n      \"input_activations\": %s", args);
+    buf_str(out, "}}\n  }");
+}
+
+static void
+put_modelopt_file(struct buf *out, const struct summary *s, const char *version)
+{
+    buf_printf(out,
+               "{\n  \"producer\": " PRODUCER ",\n  \"quantization\": {\n"
+               "    \"quant_algo\": \"%s\",\n    \"kv_cache_quant_algo\": null,\n"
+               "    \"group_size\": 16,\n    \"exclude_modules\": %s\n  }\n}\n",
+               version, modelopt_algo(s), s->ignored.data);
+}
+
+/* As compressed-tensors serializes it: older releases need the version that knows
+ * scale_dtype, and read the members that are null or empty. */
+static void
+put_compressed(struct buf *out, const struct summary *s)
+{
+    static const char args[] =
+        "\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", "
+        "\"group_size\": 16,\n"
+        "        \"symmetric\": true, \"scale_dtype\": \"torch.float8_e4m3fn\",\n"
+        "        \"dynamic\": ";
+    buf_printf(
+        out,
+        "{\n    \"quant_method\": \"compressed-tensors\",\n"
+        "    \"version\": \"0.13.0\",\n"
+        "    \"format\": \"nvfp4-pack-quantized\",\n"
+        "    \"quantization_status\": \"compressed\",\n"
+        "    \"global_compression_ratio\": null, \"kv_cache_scheme\": null,\n"
+        "    \"sparsity_config\": {}, \"transform_config\": {},\n"
+        "    \"ignore\": %s,\n"
+        "    \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"],\n"
+        "      \"format\": \"nvfp4-pack-quantized\", \"output_activations\": null,\n"
+        "      \"weights\": {%sfalse, \"observer\": \"minmax\"},\n"
+        "      \"input_activations\": ",
+        s->ignored.data, args);
+    if (s->w4a4)
+        buf_printf(out, "{%s\"local\", \"observer\": \"static_minmax\"}", args);
+    else
+        buf_str(out, "null");
+    buf_str(out, "}}\n  }");
+}
+
+static int
+put_config(struct buf *out, struct slice config, const struct writer *w,
+           const struct summary *s, struct err *err)
 {
     struct arena arena = { 0 };
     struct json j;
@@ -543,40 +642,50 @@ dialect_config(struct buf *out, struct slice config, const char *dialect,
         buf_str(out, ": ");
         buf_add(out, value.p, value.n);
     }
-    if (dialect) {
+    if (s) {
         buf_str(out,
                 members ? ",\n  \"" CONFIG_KEY "\": " : "\n  \"" CONFIG_KEY "\": ");
-        if (strcmp(dialect, "modelopt") == 0)
-            buf_printf(out, modelopt_config, version);
+        if (is_modelopt(w))
+            put_modelopt(out, s, w->meta.version);
         else
-            buf_str(out, compressed_config);
+            put_compressed(out, s);
     }
     buf_str(out, "\n}\n");
     arena_free(&arena);
     return err->kind ? -1 : buf_ok(out, err);
 }
 
+int
+dialect_plain_config(struct buf *out, struct slice config, struct err *err)
+{
+    return put_config(out, config, NULL, NULL, err);
+}
+
 /* A directory of safetensors whose configuration tells the dialect. */
 static int
 finish(struct writer *w)
 {
-    const char *dialect = w->kind->traits.dialect;
     struct slice plain = w->meta.config;
     struct buf text = { 0 };
-    int rc = dialect_config(&text, plain, dialect, w->meta.version, w->err);
-    if (rc == 0) {
-        w->meta.config = (struct slice){ text.data, text.len };
-        rc = container_safetensors.finish(w);
-        w->meta.config = plain;
-    }
-    text.len = 0;
-    if (rc == 0 && strcmp(dialect, "modelopt") == 0) {
-        buf_printf(&text, modelopt_file, w->meta.version);
+    struct summary s;
+    summarize(&s, w);
+    int rc = buf_ok(&s.ignored, w->err);
+    if (rc == 0 && is_modelopt(w)) {
+        put_modelopt_file(&text, &s, w->meta.version);
         rc = buf_ok(&text, w->err);
         if (rc == 0)
             rc = writer_extra(w, "hf_quant_config.json", text.data, text.len);
     }
+    text.len = 0;
+    if (rc == 0)
+        rc = put_config(&text, plain, w, &s, w->err);
+    if (rc == 0) { // last, as it lists what else is there
+        w->meta.config = (struct slice){ text.data, text.len };
+        rc = container_safetensors.finish(w);
+        w->meta.config = plain;
+    }
     buf_free(&text);
+    buf_free(&s.ignored);
     return rc;
 }
 
@@ -591,6 +700,7 @@ const struct container container_modelopt = {
     .traits = { .to_directory = true,
                 .directory_only = true,
                 .needs_model = true,
+                .keeps_metadata = true,
                 .dialect = "modelopt" },
     .plan = plan,
     .finish = finish,
@@ -601,6 +711,7 @@ const struct container container_compressed = {
     .traits = { .to_directory = true,
                 .directory_only = true,
                 .needs_model = true,
+                .keeps_metadata = true,
                 .dialect = "compressed-tensors" },
     .plan = plan,
     .finish = finish,

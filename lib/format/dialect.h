@@ -16,9 +16,7 @@
  * nobody's business. */
 int dialect_views(struct views *w, struct store *s, bool copies);
 
-/* A configuration, with the "quantization_config" of that dialect, or with none (NULL) if
- * it had one. */
-int dialect_config(struct buf *out, struct slice config, const char *dialect,
-                   const char *version, struct err *err);
+/* A configuration without its "quantization_config". */
+int dialect_plain_config(struct buf *out, struct slice config, struct err *err);
 
 #endif

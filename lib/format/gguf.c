@@ -702,13 +702,40 @@ file_type(const struct writer *w)
 }
 
 static void
-put_info(struct buf *b, const struct wtensor *t, uint64_t begin)
+put_name(struct buf *b, const struct wtensor *t)
 {
     struct buf name = { 0 };
     gguf_name_of(&name, slice_of(t->name));
     gguf_put_string(b, (struct slice){ name.data, name.len });
     b->failed |= name.failed;
     buf_free(&name);
+}
+
+/* Whose products must not take 4-bit activations.  llama.cpp multiplies NVFP4 as W4A4
+ * where the GPU can, unless it is told that the weights alone were quantized. */
+static void
+put_precision(struct gguf_kv *kv, const struct writer *w)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        if (slice_ends(slice_of(w->t[i].name), ".input_scale"))
+            return; // a W4A4 model
+        n += w->t[i].dtype == DT_NVFP4_GGUF;
+    }
+    if (n == 0)
+        return;
+    gguf_kv_array(kv, "general.tensor_extra.name", GGUF_STRING, n);
+    for (size_t i = 0; i < w->n; i++)
+        if (w->t[i].dtype == DT_NVFP4_GGUF)
+            put_name(&kv->bytes, &w->t[i]);
+    gguf_kv_array(kv, "general.tensor_extra.prec_a4", GGUF_BOOL, n);
+    buf_fill(&kv->bytes, 0, n);
+}
+
+static void
+put_info(struct buf *b, const struct wtensor *t, uint64_t begin)
+{
+    put_name(b, t);
     gguf_put_u32(b, t->rank);
     for (unsigned d = t->rank; d-- > 0;)
         gguf_put_u64(b, t->shape[d]);
@@ -727,6 +754,7 @@ put_head(struct buf *b, const struct writer *w)
     gguf_kv_string(&general, "general.architecture", slice_of("qwen3"));
     gguf_kv_u32(&general, "general.file_type", file_type(w));
     gguf_kv_u32(&general, "general.quantization_version", 2);
+    put_precision(&general, w);
     if (!w->meta.bare) {
         writer_object(w, &object, false);
         gguf_kv_string(&nibble, "nibble.provenance",

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define INDEX "model.safetensors.index.json"
 
@@ -54,13 +53,6 @@ inside(struct store *s, const char *leaf, size_t n)
     if (!p)
         err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
     return p;
-}
-
-static bool
-exists(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0;
 }
 
 /* A number that is as good as random for each pair of texts. */
@@ -314,10 +306,11 @@ open_shards(struct index *x)
         char *path = inside(s, leaf[i], strlen(leaf[i]));
         if (!path)
             return -1;
-        if (!exists(path))
+        int there = store_exists(path, s->err);
+        if (there == 0)
             return err_set(s->err, ERR_FORMAT, "%s: shard \"%s\" does not exist",
                            x->map.name, text_quote(q, leaf[i], strlen(leaf[i])));
-        if (store_add_file(s, path) < 0)
+        if (there < 0 || store_add_file(s, path) < 0)
             return -1;
     }
     return 0;
@@ -390,6 +383,8 @@ read_sharded(struct store *s, const char *path)
     if (rc == 0 && x.map.size > MAX_INDEX)
         rc = err_set(s->err, ERR_FORMAT, "%s: %zu bytes, expected at most %d",
                      x.map.name, x.map.size, MAX_INDEX);
+    if (rc == 0)
+        rc = store_note(s, &x.map);
     if (rc == 0) {
         s->err = &parse;
         rc = read_shards(&x);
@@ -415,8 +410,12 @@ hf_read(struct store *s)
     int rc;
     if (!single || !index || !config || !nibble)
         return -1;
-    if (exists(single)) {
-        if (exists(index)) {
+    int has_single = store_exists(single, s->err);
+    int has_index = has_single < 0 ? -1 : store_exists(index, s->err);
+    if (has_index < 0)
+        return -1;
+    if (has_single) {
+        if (has_index) {
             if (s->opt.strict)
                 return err_set(s->err, ERR_FORMAT,
                                "%s: both model.safetensors and an index", s->name);
@@ -428,7 +427,7 @@ hf_read(struct store *s)
         rc = store_add_file(s, single);
         if (rc == 0)
             rc = safetensors_read_file(s, 0);
-    } else if (exists(index)) {
+    } else if (has_index) {
         rc = read_sharded(s, index);
     } else {
         rc = err_set(s->err, ERR_IO,
@@ -458,6 +457,7 @@ hf_segments(const struct store *s, segment_fn fn, void *ctx)
 
 const struct container container_hf = {
     .name = "hf",
+    .traits = { .by_width = true },
     .read = hf_read,
     .segments = hf_segments,
 };

@@ -296,7 +296,7 @@ read_metadata(struct scan *x)
     }
     seen_free(&seen);
     if (rc == 0 && !j->err->kind && x->file == 0)
-        x->s->meta = (struct slice){ j->text + start, j->pos - start };
+        x->s->meta = x->s->metadata = (struct slice){ j->text + start, j->pos - start };
     return j->err->kind ? -1 : rc;
 }
 
@@ -542,6 +542,19 @@ by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* Wide elements first, so that each begins at a multiple of its size.  The reference
+ * sorts by dtype; size alone leaves scales of one byte behind their codes, where both are
+ * made in one pass. */
+static int
+by_width(const void *a, const void *b)
+{
+    const struct wtensor *x = a, *y = b;
+    unsigned n = dtype_bits(x->dtype) / 8, m = dtype_bits(y->dtype) / 8;
+    n = n ? n : 1; // half bytes have tensors of whole ones
+    m = m ? m : 1;
+    return n != m ? (n > m ? -1 : 1) : strcmp(x->name, y->name);
+}
+
 static void
 put_record(struct buf *b, const struct wtensor *t, uint64_t begin)
 {
@@ -561,7 +574,11 @@ put_header(struct buf *b, const struct writer *w, size_t from, size_t to)
     struct buf object = { 0 };
     uint64_t begin = 0;
     buf_fill(b, 0, 8);
-    buf_str(b, "{\"__metadata__\":{\"format\":\"pt\"");
+    buf_str(b, "{\"" METADATA "\":{");
+    if (w->meta.metadata.p)
+        buf_add(b, w->meta.metadata.p, w->meta.metadata.n);
+    else
+        buf_str(b, "\"format\":\"pt\"");
     if (!w->is_dir && !w->meta.bare) {
         writer_object(w, &object, false);
         buf_str(b, ",\"nibble\":");
@@ -647,6 +664,8 @@ st_plan(struct writer *w)
     for (size_t k = 0, from = 0; k < shards; k++) {
         char leaf[64] = "model.safetensors";
         size_t to = w->n ? shard_end(w, from) : 0;
+        if (to > from)
+            qsort(w->t + from, to - from, sizeof *w->t, by_width);
         if (shards > 1)
             snprintf(leaf, sizeof leaf, "model-%05zu-of-%05zu.safetensors", k + 1,
                      shards);
@@ -660,12 +679,17 @@ st_plan(struct writer *w)
     return 0;
 }
 
-/* model.safetensors.index.json of a sharded directory. */
+/* model.safetensors.index.json of a sharded directory, by name as readers list it. */
 static int
 put_index(struct writer *w)
 {
     struct buf b = { 0 };
     uint64_t total = 0;
+    struct wtensor *t = malloc(w->n * sizeof *t);
+    if (!t)
+        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    memcpy(t, w->t, w->n * sizeof *t);
+    qsort(t, w->n, sizeof *t, by_name);
     for (size_t i = 0; i < w->n; i++)
         total += w->t[i].nbytes;
     buf_printf(
@@ -673,9 +697,10 @@ put_index(struct writer *w)
         (unsigned long long)total);
     for (size_t i = 0; i < w->n; i++) {
         buf_str(&b, i ? ",\n    " : "\n    ");
-        json_put(&b, slice_of(w->t[i].name));
-        buf_printf(&b, ": \"%s\"", w->files[w->t[i].file].leaf);
+        json_put(&b, slice_of(t[i].name));
+        buf_printf(&b, ": \"%s\"", w->files[t[i].file].leaf);
     }
+    free(t);
     buf_str(&b, "\n  }\n}\n");
     int rc = buf_ok(&b, w->err);
     if (rc == 0)
@@ -727,7 +752,7 @@ const struct container container_safetensors = {
     .name = "safetensors",
     .suffix = ".safetensors",
     .reserved_name = METADATA,
-    .traits = { .to_directory = true },
+    .traits = { .to_directory = true, .by_width = true, .keeps_metadata = true },
     .sniff = st_sniff,
     .read = st_read,
     .segments = st_segments,

@@ -5,9 +5,13 @@
 
 #include "lib/core/feed.h"
 #include "lib/core/json.h"
+#include "lib/core/outfile.h"
+#include "lib/core/par.h"
 #include "lib/format/container.h"
+#include "lib/format/modeldir.h"
 #include "lib/format/tok.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -70,23 +74,31 @@ writer_kind_of(const char *path)
     return NULL;
 }
 
+/* The container that the first bytes tell, or NULL. */
 static const struct container *
-container_of_file(const struct map *m)
+container_of_bytes(const struct map *m)
 {
     uint8_t head[SNIFF_BYTES] = { 0 };
     size_t n = m->size < SNIFF_BYTES ? m->size : SNIFF_BYTES;
-    struct slice path = slice_of(m->path);
     if (n)
         memcpy(head, m->data, n);
+    for (size_t i = 0; i < N_CONTAINERS; i++)
+        if (containers[i]->sniff && containers[i]->sniff(head, n, m->size))
+            return containers[i];
+    return NULL;
+}
+
+static const struct container *
+container_of_file(const struct map *m)
+{
+    struct slice path = slice_of(m->path);
     // The suffix decides between kinds without a magic number: a damaged file should
     // be measured by the rules of what it claims to be.
     for (size_t i = 0; i < N_CONTAINERS; i++)
         if (containers[i]->suffix && slice_ends(path, containers[i]->suffix))
             return containers[i];
-    for (size_t i = 0; i < N_CONTAINERS; i++)
-        if (containers[i]->sniff && containers[i]->sniff(head, n, m->size))
-            return containers[i];
-    return of_unclaimed;
+    const struct container *c = container_of_bytes(m);
+    return c ? c : of_unclaimed;
 }
 
 const char *
@@ -242,20 +254,35 @@ store_add_file(struct store *s, const char *path)
 {
     // Registered mappings must not move: the directory reader sizes the array first.
     struct map *m = &s->files[s->n_files];
-    int rc = map_open(m, path, s->opt.guard, s->err);
+    if (map_open(m, path, s->opt.guard, s->err) < 0) {
+        map_close(m); // it cannot have changed: it is none of the files
+        return -1;
+    }
     s->n_files++;
     s->bytes += m->size;
-    return rc;
+    return 0;
+}
+
+int
+store_exists(const char *path, struct err *err)
+{
+    struct stat st;
+    char q[TEXT_QUOTE];
+    if (stat(path, &st) == 0)
+        return 1;
+    return errno == ENOENT || errno == ENOTDIR
+               ? 0
+               : err_set(err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
 }
 
 int
 store_slurp(struct store *s, const char *path, struct slice *text)
 {
     enum { LIMIT = 16 << 20 }; // of a model they have some KiB
-    struct stat st;
     *text = (struct slice){ 0 };
-    if (stat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return 0;
+    int there = store_exists(path, s->err);
+    if (there <= 0)
+        return there;
     struct map m;
     int rc = map_open(&m, path, s->opt.guard, s->err);
     if (rc == 0 && m.size > LIMIT)
@@ -265,7 +292,7 @@ store_slurp(struct store *s, const char *path, struct slice *text)
         char *p = arena_alloc(&s->arena, m.size + 1);
         if (!p)
             rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", m.name);
-        else if (map_read(&m, p, m.size, 0, s->err) < 0)
+        else if (store_note(s, &m) < 0 || map_read(&m, p, m.size, 0, s->err) < 0)
             rc = -1;
         else
             p[m.size] = '\0';
@@ -349,6 +376,21 @@ read_and_check(struct store *s)
     return rc < 0 ? err_set(mine, parse.kind, "%s", parse.msg) : 0;
 }
 
+/* What is no .dat may be a container that standard input cannot be: what is wrong then is
+ * not the first byte that a .dat would not have. */
+static int
+stdin_refused(struct store *s)
+{
+    const struct container *c = container_of_bytes(&s->files[0]);
+    if (s->err->kind != ERR_FORMAT || !c || c == s->kind)
+        return -1;
+    *s->err = (struct err){ 0 };
+    return err_set(s->err, ERR_FORMAT,
+                   "%s: begins like a %s, and standard input is read as a %s; name the "
+                   "file instead",
+                   s->name, c->name, s->kind->name);
+}
+
 /* "-": what standard input is decides how it is read. */
 static int
 open_stdin(struct store *s)
@@ -361,14 +403,16 @@ open_stdin(struct store *s)
         if (!s->files)
             return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
         s->n_files = 1;
-        if (map_fd(&s->files[0], fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3), "-",
-                   s->opt.guard, s->err) < 0)
+        int fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+        if (fd < 0)
+            return err_set(s->err, ERR_IO, "%s:", s->name);
+        if (map_fd(&s->files[0], fd, "-", s->opt.guard, s->err) < 0)
             return -1;
         s->bytes = s->files[0].size;
         if (s->bytes == 0)
             return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty",
                            s->name);
-        return read_and_check(s);
+        return read_and_check(s) < 0 ? stdin_refused(s) : 0;
     }
     return s->kind->read_stream(s, STDIN_FILENO);
 }
@@ -425,6 +469,7 @@ store_close(struct store *s)
         map_close(&s->files[i]);
     free(s->files);
     free(s->tensors);
+    free(s->passed);
     names_free(&s->names);
     free(s->path);
     free(s->name);
@@ -451,14 +496,88 @@ store_check(struct store *s)
     return 0;
 }
 
+/* ---- what an output must not replace ----------------------------------------------- */
+
+int
+store_note(struct store *s, const struct map *m)
+{
+    struct text_file *t = arena_alloc(&s->arena, sizeof *t);
+    if (!t)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    *t = (struct text_file){ m->dev, m->ino, s->texts };
+    s->texts = t;
+    return 0;
+}
+
+static bool
+has_file(const struct store *s, dev_t dev, ino_t ino)
+{
+    for (size_t i = 0; i < s->n_files; i++)
+        if (s->files[i].dev == dev && s->files[i].ino == ino)
+            return true;
+    for (const struct text_file *t = s->texts; t; t = t->next)
+        if (t->dev == dev && t->ino == ino)
+            return true;
+    return false;
+}
+
+/* Whether a directory that is replaced has a name of a file of s: also by another name
+ * than the one by which s reads it. */
+static bool
+holds_input(const struct store *s, const char *path)
+{
+    DIR *d = opendir(path);
+    struct dirent *e;
+    struct stat st;
+    bool found = false;
+    while (d && !found && (e = readdir(d)))
+        found = fstatat(dirfd(d), e->d_name, &st, 0) == 0 &&
+                has_file(s, st.st_dev, st.st_ino);
+    if (d)
+        closedir(d);
+    for (size_t i = 0; i < s->n_files && !found; i++)
+        found = out_holds(path, s->files[i].path);
+    return found;
+}
+
+/* Whether a file (dev, ino) serves the model of s without being read here: tokenizers,
+ * cards, the other kind of list.  Beside a file many things lie that have nothing to do
+ * with it. */
+static bool
+serves_model(const struct store *s, dev_t dev, ino_t ino)
+{
+    const char *slash = strrchr(s->path, '/');
+    struct buf dir = { 0 };
+    struct dirent *e;
+    struct stat st;
+    bool found = false;
+    if (s->is_directory)
+        buf_str(&dir, s->path);
+    else
+        buf_printf(&dir, "%.*s.", slash ? (int)(slash - s->path) + 1 : 0, s->path);
+    DIR *d = dir.failed ? NULL : opendir(dir.data);
+    while (d && !found && (e = readdir(d)))
+        found = (s->is_directory ? modeldir_writes(NULL, e->d_name)
+                                 : modeldir_is_companion(e->d_name)) &&
+                fstatat(dirfd(d), e->d_name, &st, 0) == 0 && st.st_dev == dev &&
+                st.st_ino == ino;
+    if (d)
+        closedir(d);
+    buf_free(&dir);
+    return found;
+}
+
 bool
 store_reads(const struct store *s, const char *path)
 {
-    for (size_t i = 0; i < s->n_files; i++)
-        if (out_is_file(path, s->files[i].dev, s->files[i].ino) ||
-            out_holds(path, s->files[i].path))
-            return true;
-    return false;
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return false;
+    if (S_ISDIR(st.st_mode))
+        return holds_input(s, path);
+    return S_ISREG(st.st_mode) &&
+           (has_file(s, st.st_dev, st.st_ino) ||
+            (strcmp(s->path, "-") != 0 && serves_model(s, st.st_dev, st.st_ino)));
 }
 
 void
@@ -493,6 +612,8 @@ read_nibble_object(struct nibble_object *o, const char *file, struct slice text,
             json_skip(&j, &o->config);
         } else if (slice_is(key, "provenance") && json_peek(&j) == '{') {
             json_skip(&j, &o->provenance);
+        } else if (slice_is(key, "files")) {
+            json_skip(&j, &o->files);
         } else {
             json_skip(&j, NULL);
         }
@@ -518,7 +639,24 @@ beside(struct store *s, const char *leaf)
     return p;
 }
 
-/* What FILE.json tells, if it fits; never a reason to refuse the file. */
+/* Whether it is a directory, a pipe or a device: nothing that we wrote. */
+static bool
+is_no_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+/* Whether a text that cannot be understood was a sidecar of ours. */
+static bool
+was_ours(struct slice text)
+{
+    return text.p && (text.n == 0 || slice_starts(text, "{\"format\":\"nibble-1\""));
+}
+
+/* What FILE.json tells, if it fits.  One of another program is no reason to refuse the
+ * file.  One that cannot be read or is damaged is, since it may hold the file's checksum;
+ * and one that fits by its size alone is kept, for the checksum of the whole decides. */
 static int
 load_sidecar(struct store *s)
 {
@@ -537,16 +675,28 @@ load_sidecar(struct store *s)
     if (rc == 0 && text.p)
         rc = read_nibble_object(&o, path.data, text, &s->arena, &why);
     s->err = mine;
+    bool damaged = rc < 0 && why.kind == ERR_FORMAT && was_ours(text);
+    bool foreign = rc < 0 && (why.kind == ERR_FORMAT || is_no_file(path.data));
     buf_free(&path);
+    if (damaged)
+        return err_set(
+            s->err, ERR_FORMAT,
+            "%s.json: the sidecar is damaged: without it the file is taken as "
+            "it is: %s",
+            s->name, why.msg);
+    if (foreign)
+        return store_warn(s, "its sidecar is no sidecar of nibble and is ignored");
     if (rc < 0)
-        return store_warn(s, "its sidecar is not one of ours and is ignored");
+        return err_set(s->err, why.kind, "%s", why.msg);
     if (!text.p)
         return 0;
     if (s->kind->index_hash(s, digest) < 0)
         return -1;
     hash_hex(hex, digest, XXH3_BYTES);
-    if (!o.has_bytes || o.bytes != s->bytes || !slice_is(o.index_xxh3, hex))
+    if (!o.has_bytes || o.bytes != s->bytes)
         return store_warn(s, "its sidecar is stale and is ignored");
+    if (!slice_is(o.index_xxh3, hex))
+        store_warn(s, "its entry headers differ from those in its sidecar");
     s->side_xxh3 = o.xxh3;
     s->config = o.config;
     s->provenance = o.provenance;
@@ -572,6 +722,7 @@ store_load_beside(struct store *s)
         s->config = (struct slice){ 0 };
         store_warn(s, "config.json beside it is ignored: %s", why.msg);
     }
+    s->config_beside = s->config.p != NULL;
     s->err = mine;
     return 0;
 }
@@ -595,12 +746,12 @@ store_load_config(struct store *s, const char *path)
     return 0;
 }
 
-int
-store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
-                   struct err *err)
+/* ---- checksums -------------------------------------------------------------------- */
+
+static int
+hash_files(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
+           struct err *err)
 {
-    if (s->kind->carried_hash && s->kind->carried_hash(s, digest))
-        return 0;
     struct hash *h = hash_begin(HASH_XXH3);
     if (!h)
         return err_set(err, ERR_MEMORY, "%s: out of memory", s->name);
@@ -619,9 +770,112 @@ store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads
 }
 
 int
-store_verify(struct store *s, bool full, unsigned threads, const char **what)
+store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
+                   struct err *err)
 {
     char hex[2 * XXH3_BYTES + 1];
+    if (s->kind->carried_hash && s->kind->carried_hash(s, digest))
+        return 0;
+    if (hash_files(s, digest, threads, err) < 0)
+        return -1;
+    hash_hex(hex, digest, XXH3_BYTES);
+    if (!s->side_xxh3.p || slice_is(s->side_xxh3, hex))
+        return 0;
+    return err_set(err, ERR_FORMAT,
+                   "%s: XXH3 of the file is %s, its sidecar expects %.*s: it is "
+                   "damaged, or another program changed it; without %s.json it is "
+                   "taken as it is",
+                   s->name, hex, (int)s->side_xxh3.n, s->side_xxh3.p, s->name);
+}
+
+int
+store_check_digest(const struct store *s, const struct tensor *t,
+                   const uint8_t digest[XXH3_BYTES], struct err *err)
+{
+    char q[TEXT_QUOTE], want[2 * XXH3_BYTES + 1], found[2 * XXH3_BYTES + 1];
+    if (!t->xxh3 || memcmp(digest, t->xxh3, XXH3_BYTES) == 0)
+        return 0;
+    hash_hex(want, t->xxh3, XXH3_BYTES);
+    hash_hex(found, digest, XXH3_BYTES);
+    return err_set(err, ERR_FORMAT,
+                   "%s: byte %llu: array \"%s\" is damaged: XXH3 is %s, the header "
+                   "expects %s",
+                   s->name, (unsigned long long)t->offset,
+                   text_quote(q, t->name, t->name_len), found, want);
+}
+
+/* Hashed by the thread that calls; chunks are as large as a core's cache likes them. */
+static int
+hash_payload(struct store *s, const struct tensor *t, uint8_t digest[XXH3_BYTES],
+             struct err *err)
+{
+    enum { CHUNK = 256 << 10 };
+    uint8_t *chunk = malloc(CHUNK);
+    struct hash *h = hash_begin(HASH_XXH3);
+    int rc = chunk && h ? 0 : err_set(err, ERR_MEMORY, "%s: out of memory", s->name);
+    for (uint64_t at = 0; at < t->nbytes && rc == 0; at += CHUNK) {
+        uint64_t left = t->nbytes - at;
+        size_t n = left < CHUNK ? (size_t)left : CHUNK;
+        rc = store_read(s, t, at, chunk, n, err);
+        if (rc == 0)
+            hash_add(h, chunk, n);
+    }
+    hash_end(h, rc == 0 ? digest : NULL);
+    free(chunk);
+    return rc;
+}
+
+int
+store_check_payload(struct store *s, const struct tensor *t, struct err *err)
+{
+    uint8_t digest[XXH3_BYTES];
+    if (!t->xxh3)
+        return 0;
+    bool *passed = &s->passed[t - s->tensors];
+    if (*passed)
+        return 0;
+    if (hash_payload(s, t, digest, err) < 0 ||
+        store_check_digest(s, t, digest, err) < 0)
+        return -1;
+    *passed = true;
+    return 0;
+}
+
+int
+store_check_gaps(struct store *s, struct err *err)
+{
+    return s->kind->check_gaps ? s->kind->check_gaps(s, err) : 0;
+}
+
+struct payloads {
+    struct store *s;
+    const struct tensor *const *t;
+};
+
+static int
+check_one(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct payloads *p = ctx;
+    (void)worker;
+    return store_check_payload(p->s, p->t[i], err);
+}
+
+int
+store_check_payloads(struct store *s, const struct tensor *const *t, size_t n,
+                     unsigned threads, struct err *err)
+{
+    uint8_t digest[XXH3_BYTES];
+    struct payloads p = { s, t };
+    if (s->side_xxh3.p)
+        return store_content_hash(s, digest, threads, err);
+    if (store_check_gaps(s, err) < 0)
+        return -1;
+    return par_for(threads, n, check_one, &p, err);
+}
+
+int
+store_verify(struct store *s, bool full, unsigned threads, const char **what)
+{
     uint8_t digest[XXH3_BYTES];
     bool sums = s->kind->verify || s->side_xxh3.p;
     *what = sums ? "structure; payloads were not read"
@@ -629,17 +883,8 @@ store_verify(struct store *s, bool full, unsigned threads, const char **what)
     if (!full || !sums)
         return store_check(s);
     *what = "structure and checksums";
-    if (s->kind->verify) {
-        if (s->kind->verify(s, threads, what) < 0)
-            return -1;
-    } else {
-        if (store_content_hash(s, digest, threads, s->err) < 0)
-            return -1;
-        hash_hex(hex, digest, XXH3_BYTES);
-        if (!slice_is(s->side_xxh3, hex))
-            return err_set(s->err, ERR_FORMAT,
-                           "%s: XXH3 of the file is %s, its sidecar expects %.*s",
-                           s->name, hex, (int)s->side_xxh3.n, s->side_xxh3.p);
-    }
+    if (s->kind->verify ? s->kind->verify(s, threads, what) < 0
+                        : store_content_hash(s, digest, threads, s->err) < 0)
+        return -1;
     return store_check(s);
 }

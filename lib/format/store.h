@@ -65,6 +65,13 @@ struct training {
 
 struct container;
 
+/* A file that was read besides those of the tensors. */
+struct text_file {
+    dev_t dev;
+    ino_t ino;
+    const struct text_file *next;
+};
+
 struct store {
     const struct container *kind;
     bool is_directory; // path is one; files lie in it
@@ -76,8 +83,10 @@ struct store {
     size_t n_tensors;
     uint64_t bytes;          // of all tensor files
     struct slice config;     // JSON text of config.json, p == NULL if there is none
+    bool config_beside;      // it is a config.json that merely lies beside the file
     struct slice provenance; // JSON text, likewise
     struct slice meta;       // JSON object of all else that it tells; see store_meta
+    struct slice metadata;   // of safetensors: __metadata__, an object of strings
     struct quant_words quant;
     struct training training;
     struct buf warnings; // one per line
@@ -87,7 +96,10 @@ struct store {
     struct arena arena;
     size_t cap_tensors;
     struct names names;
+    // configurations, sidecars, lists of shards
+    const struct text_file *texts;
     struct slice side_xxh3; // of a sidecar that fits, hex
+    bool *passed;           // (n_tensors) of a checkpoint: its checksum was right
     const uint8_t *header;  // of a checkpoint: (header_bytes)
     uint64_t header_bytes;  // of a checkpoint or a GGUF
     uint64_t infos;         // of a GGUF: where the list of its tensors begins
@@ -119,6 +131,9 @@ int store_load_beside(struct store *s);
 /* Make meta, which costs more than it is worth to those who do not show it. */
 int store_meta(struct store *s);
 
+/* 1 or 0, or -1 if that cannot be told: only what is not there does not exist. */
+int store_exists(const char *path, struct err *err);
+
 /* Set config from a file, replacing what there was; nothing if it does not exist. */
 int store_load_config(struct store *s, const char *path);
 
@@ -128,7 +143,8 @@ typedef void (*segment_fn)(void *ctx, size_t file, uint64_t offset, uint64_t n,
 void store_segments(const struct store *s, segment_fn fn, void *ctx);
 
 /* The content hash that names the input in a provenance: the one that the container
- * carries, or XXH3 of its files' bytes, read here. */
+ * carries, or XXH3 of its files' bytes, read here.  -1 with ERR_FORMAT if a sidecar
+ * expects other bytes. */
 int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
                        struct err *err);
 
@@ -136,7 +152,22 @@ int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned thr
  * the payloads.  *what says in words what was checked.  -1: ERR_FORMAT if damaged. */
 int store_verify(struct store *s, bool full, unsigned threads, const char **what);
 
-/* Whether path is one of the files that s reads, or a directory that holds one. */
+/* Checksums of payloads, for everybody who computes with them or passes them on.  The
+ * first takes the digest of what was read of t anyway, the second reads t, the third all
+ * of t[0 .. n), on several threads, and what lies between payloads; of a file with a
+ * sidecar it reads everything, since that has one checksum for the whole.  A payload without a checksum always passes, one
+ * that has passed is not read again.  -1: ERR_FORMAT, it is damaged. */
+int store_check_digest(const struct store *s, const struct tensor *t,
+                       const uint8_t digest[XXH3_BYTES], struct err *err);
+int store_check_payload(struct store *s, const struct tensor *t, struct err *err);
+int store_check_payloads(struct store *s, const struct tensor *const *t, size_t n,
+                         unsigned threads, struct err *err);
+/* That alone: bytes between payloads that must be zero. */
+int store_check_gaps(struct store *s, struct err *err);
+
+/* Whether path must not be replaced while s is an input: it is one of the files that s has
+ * read, by whatever name, or a directory that holds one; or it belongs to the same model,
+ * as a tokenizer.json does.  Not of what is not there yet. */
 bool store_reads(const struct store *s, const char *path);
 
 #endif

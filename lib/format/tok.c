@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -295,9 +294,9 @@ hash_to(struct tok_reader *r, size_t at)
 static int
 make_room(struct tok_reader *r)
 {
-    if (!r->keep && r->pos) {
+    if ((r->again || !r->keep) && r->pos) {
         hash_to(r, r->pos);
-        memmove(r->window, r->window + r->pos, r->have - r->pos);
+        memmove(r->data, r->data + r->pos, r->have - r->pos);
         r->base += r->pos;
         r->have -= r->pos;
         r->hashed = r->pos = 0;
@@ -306,16 +305,16 @@ make_room(struct tok_reader *r)
         return 0;
     assert(r->cap);
     size_t cap = 2 * r->cap;
-    uint8_t *window = realloc(r->window, cap);
-    if (!window)
+    uint8_t *data = realloc(r->data, cap);
+    if (!data)
         return err_set(r->err, ERR_MEMORY, "%s: out of memory for %zu bytes", r->name,
                        cap);
-    r->data = r->window = window;
+    r->data = data;
     r->cap = cap;
     return 0;
 }
 
-/* Read once more from a stream. */
+/* Read on. */
 static int
 fill(struct tok_reader *r)
 {
@@ -323,7 +322,7 @@ fill(struct tok_reader *r)
     if (r->have == r->cap && make_room(r) < 0)
         return -1;
     do
-        got = read(r->fd, r->window + r->have, r->cap - r->have);
+        got = read(r->fd, r->data + r->have, r->cap - r->have);
     while (got < 0 && errno == EINTR);
     if (got < 0)
         return err_set(r->err, ERR_IO, "%s: byte %llu: read:", r->name,
@@ -337,7 +336,7 @@ fill(struct tok_reader *r)
 static int
 need(struct tok_reader *r, uint64_t n, const char *what)
 {
-    while (r->have - r->pos < n && !r->mapped && !r->eof)
+    while (r->have - r->pos < n && !r->eof)
         if (fill(r) < 0)
             return -1;
     if (r->have - r->pos >= n)
@@ -640,10 +639,10 @@ check_hash(struct tok_reader *r, size_t n)
 static int
 check_last(struct tok_reader *r)
 {
-    if (!r->mapped && !r->eof && r->pos == r->have && fill(r) < 0)
+    if (!r->eof && r->pos == r->have && fill(r) < 0)
         return -1;
     if (r->pos == r->have)
-        return r->mapped ? map_check(&r->map, r->err) : 0;
+        return 0;
     return err_set(r->err, ERR_FORMAT,
                    "%s: byte %llu: expected the end, found bytes behind the end record",
                    r->name, place(r, r->pos));
@@ -813,6 +812,24 @@ take_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
     return 0;
 }
 
+/* What tok_at will want to know of the sample at pos. */
+static int
+keep_record(struct tok_reader *r, const struct tok_sample *s)
+{
+    if (s->index == r->cap_records) {
+        size_t cap = r->cap_records ? 2 * r->cap_records : 1024;
+        struct tok_record *v = realloc(r->record, cap * sizeof *v);
+        if (!v)
+            return err_set(r->err, ERR_MEMORY, "%s: out of memory for %zu samples",
+                           r->name, cap);
+        r->record = v;
+        r->cap_records = cap;
+    }
+    r->record[s->index] =
+        (struct tok_record){ s->offset, xxh3_64(r->data + r->pos, (size_t)s->bytes) };
+    return 0;
+}
+
 static int
 next_record(struct tok_reader *r, struct tok_sample *s)
 {
@@ -825,7 +842,7 @@ next_record(struct tok_reader *r, struct tok_sample *s)
         return err_set(r->err, ERR_FORMAT,
                        "%s: byte %llu: expected a record of kind %d or %d, found %u",
                        r->name, place(r, r->pos), KIND_SAMPLE, KIND_END, kind);
-    if (take_sample(r, r->counts.samples, s) < 0)
+    if (take_sample(r, r->counts.samples, s) < 0 || (r->keep && keep_record(r, s) < 0))
         return -1;
     r->pos += (size_t)s->bytes;
     tok_add_counts(&r->counts, &(struct tok_counts){ 1, s->n, s->targets, s->n });
@@ -835,42 +852,62 @@ next_record(struct tok_reader *r, struct tok_sample *s)
 int
 tok_next(struct tok_reader *r, struct tok_sample *s)
 {
-    struct err *mine = r->err, why;
-    if (mine->kind)
+    if (r->err->kind)
         return -1;
     if (r->bytes) // the end was there
         return 0;
-    why.kind = ERR_NONE;
-    r->err = &why;
-    int rc = next_record(r, s);
-    r->err = mine;
-    if (rc >= 0)
-        return rc;
-    // A file that shrank shows zeros: what happened to it is the better answer.
-    if (r->mapped && map_check(&r->map, mine) < 0)
-        return -1;
-    return err_set(mine, why.kind, "%s", why.msg);
+    return next_record(r, s);
+}
+
+static int
+has_changed(struct tok_reader *r, uint64_t index, const char *how)
+{
+    return err_set(r->err, ERR_IO,
+                   "%s: byte %llu: sample %llu: was %s after the file was opened: "
+                   "expected the bytes of then; replace a file in use by renaming "
+                   "(mv), not by writing into it",
+                   r->name, (unsigned long long)r->record[index].offset,
+                   (unsigned long long)index, how);
+}
+
+/* n bytes of the file into the window, which has held the longest record before. */
+static int
+read_again(struct tok_reader *r, uint64_t index, size_t n)
+{
+    uint64_t offset = r->record[index].offset;
+    assert(n <= r->cap);
+    r->base = offset;
+    r->pos = r->have = 0;
+    while (r->have < n) {
+        ssize_t got =
+            pread(r->fd, r->data + r->have, n - r->have, (off_t)(offset + r->have));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return err_set(r->err, ERR_IO, "%s: byte %llu: read:", r->name,
+                           place(r, r->have));
+        if (got == 0)
+            return has_changed(r, index, "cut off");
+        r->have += (size_t)got;
+    }
+    return 0;
 }
 
 int
-tok_at(struct tok_reader *r, uint64_t offset, struct tok_sample *s)
+tok_at(struct tok_reader *r, uint64_t index, struct tok_sample *s)
 {
     if (r->err->kind)
         return -1;
-    assert(r->bytes && (r->mapped || r->keep));
-    size_t back = r->pos;
-    int rc = 0;
-    if (offset < r->start || offset >= r->end_offset || r->data[offset] != KIND_SAMPLE)
-        rc = err_set(r->err, ERR_FORMAT, "%s: byte %llu: no sample is here", r->name,
-                     (unsigned long long)offset);
-    r->pos = (size_t)offset;
-    if (rc == 0)
-        rc = take_sample(r, 0, s);
-    r->pos = back;
-    // A file that has shrunk reads as zeros.
-    if (r->mapped && atomic_load(&r->map.lost))
-        rc = map_check(&r->map, r->err);
-    return rc;
+    assert(r->bytes && r->keep && index < r->counts.samples);
+    const struct tok_record *own = &r->record[index];
+    bool last = index + 1 == r->counts.samples;
+    size_t n = (size_t)((last ? r->end_offset : own[1].offset) - own->offset);
+    if (r->again && read_again(r, index, n) < 0)
+        return -1;
+    r->pos = (size_t)(own->offset - r->base);
+    if (xxh3_64(r->data + r->pos, n) != own->xxh3)
+        return has_changed(r, index, "overwritten");
+    return take_sample(r, index, s);
 }
 
 /* ---- open and close ----------------------------------------------------------------- */
@@ -879,9 +916,7 @@ static int
 begin(struct tok_reader *r, const char *path, unsigned flags, struct err *err)
 {
     struct buf name = { 0 };
-    *r = (struct tok_reader){
-        .fd = -1, .map = { .fd = -1 }, .keep = flags & TOK_KEEP, .err = err
-    };
+    *r = (struct tok_reader){ .fd = -1, .keep = flags & TOK_KEEP, .err = err };
     if (strcmp(path, "-") == 0)
         buf_str(&name, "<stdin>");
     else
@@ -896,11 +931,11 @@ begin_stream(struct tok_reader *r, int fd, struct slice begun)
 {
     r->fd = fd;
     r->cap = begun.n + READ_BYTES;
-    r->data = r->window = calloc(1, r->cap);
-    if (!r->window)
+    r->data = calloc(1, r->cap);
+    if (!r->data)
         return err_set(r->err, ERR_MEMORY, "%s: out of memory", r->name);
     if (begun.n)
-        memcpy(r->window, begun.p, begun.n);
+        memcpy(r->data, begun.p, begun.n);
     r->have = begun.n;
     return read_header(r);
 }
@@ -913,8 +948,7 @@ tok_stream(struct tok_reader *r, int fd, const char *path, struct slice begun,
 }
 
 int
-tok_open(struct tok_reader *r, const char *path, unsigned flags, struct guard *g,
-         struct err *err)
+tok_open(struct tok_reader *r, const char *path, unsigned flags, struct err *err)
 {
     struct stat st;
     struct slice none = { NULL, 0 };
@@ -925,30 +959,19 @@ tok_open(struct tok_reader *r, const char *path, unsigned flags, struct guard *g
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_set(err, ERR_IO, "%s:", r->name);
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        r->own_fd = true;
-        return begin_stream(r, fd, none);
-    }
-    r->mapped = true;
-    if (map_fd(&r->map, fd, path, g, err) < 0)
-        return -1;
-    r->data = r->map.data;
-    r->have = r->map.size;
-    // All of it is read in order, unlike other mapped files.
-    if (r->have)
-        madvise((void *)(uintptr_t)r->data, r->have, MADV_NORMAL);
-    return read_header(r);
+    r->own_fd = true;
+    r->again = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    return begin_stream(r, fd, none);
 }
 
 void
 tok_close(struct tok_reader *r)
 {
-    if (r->mapped)
-        map_close(&r->map);
     if (r->own_fd)
         close(r->fd);
     hash_end(r->hash, NULL);
-    free(r->window);
+    free(r->data);
+    free(r->record);
     free(r->head);
     free(r->inputs);
     free(r->ids);
@@ -956,7 +979,7 @@ tok_close(struct tok_reader *r)
     free(r->starts);
     free(r->name);
     buf_free(&r->words);
-    *r = (struct tok_reader){ .fd = -1, .map = { .fd = -1 } };
+    *r = (struct tok_reader){ .fd = -1 };
 }
 
 /* ---- provenance ---------------------------------------------------------------------- */
@@ -969,18 +992,45 @@ put_hex(struct buf *b, const uint8_t *bytes, size_t n)
     buf_printf(b, "\"%s\"", hex);
 }
 
+/* One input, or count > 1 of them by one hash. */
+static void
+put_input(struct buf *b, const struct tok_reader *r, size_t count, const uint8_t *xxh3)
+{
+    buf_char(b, '{');
+    if (count > 1)
+        buf_printf(b, "\"count\":%zu,", count);
+    buf_str(b, "\"kind\":");
+    json_put(b, r->header.input.p ? r->header.input : slice_of("text"));
+    buf_str(b, ",\"provenance\":null,\"xxh3\":");
+    put_hex(b, xxh3, XXH3_BYTES);
+    buf_char(b, '}');
+}
+
+/* Of very many inputs the hash of the list: a provenance must stay small. */
+static void
+put_inputs(struct buf *b, const struct tok_reader *r)
+{
+    enum { LISTED = 256 };
+    size_t n = r->end.n_inputs;
+    uint8_t all[XXH3_BYTES];
+    if (n > LISTED) {
+        xxh3_128(all, r->end.inputs, n * XXH3_BYTES);
+        put_input(b, r, n, all);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            buf_char(b, ',');
+        put_input(b, r, 1, r->end.inputs + i * XXH3_BYTES);
+    }
+}
+
 void
 tok_put_provenance(struct buf *b, const struct tok_reader *r)
 {
     const struct tok_header *h = &r->header;
     buf_str(b, "{\"inputs\":[");
-    for (size_t i = 0; i < r->end.n_inputs; i++) {
-        buf_str(b, i ? ",{\"kind\":" : "{\"kind\":");
-        json_put(b, h->input.p ? h->input : slice_of("text"));
-        buf_str(b, ",\"provenance\":null,\"xxh3\":");
-        put_hex(b, r->end.inputs + i * XXH3_BYTES, XXH3_BYTES);
-        buf_char(b, '}');
-    }
+    put_inputs(b, r);
     buf_printf(
         b, "],\"options\":{\"packed\":%s,\"seq_len\":", h->packed ? "true" : "false");
     if (h->has_seq_len)

@@ -5,15 +5,17 @@
  * is worth nothing before tok_next has returned 0: only then the end record was there,
  * its counts and its hash were right, and nothing followed.
  *
- * A regular file is mapped.  Anything else is read in order into a window that grows
- * with the longest record, and with bytes that arrived, never with announced numbers.
+ * A stream is read in order into a window that grows with the longest record, and with
+ * bytes that arrived, never with announced numbers.  A file is not mapped: whoever writes
+ * into it would change ids behind every check.  What is checked, hashed and handed out are
+ * the same bytes, a copy; and a sample that is read once more must have the hash that it
+ * had the first time.
  */
 #ifndef NIBBLE_FORMAT_TOK_H
 #define NIBBLE_FORMAT_TOK_H
 
 #include "lib/core/buf.h"
 #include "lib/core/hash.h"
-#include "lib/core/map.h"
 #include "lib/core/outfile.h"
 #include "lib/core/text.h"
 
@@ -111,13 +113,17 @@ struct tok_sample {
     const uint32_t *starts; // (n_starts) first is 0; without packing only that
     uint32_t n, n_starts;
     uint32_t targets;       // ids that count
-    uint64_t index, offset; // from 0; of its record in the stream, for tok_at
+    uint64_t index, offset; // from 0, for tok_at; of its record in the stream
     uint64_t bytes;         // of its record
 };
 
 enum tok_flags { TOK_KEEP = 1 }; // tok_at is wanted: what a pipe brings stays in memory
 
-/* Must stay where it is while open: a mapping is known to the guard by its address. */
+/* What is kept of a sample for tok_at. */
+struct tok_record {
+    uint64_t offset, xxh3; // of its bytes, 64 bits
+};
+
 struct tok_reader {
     struct tok_header header;
     struct tok_end end;  // valid after tok_next has returned 0
@@ -125,18 +131,18 @@ struct tok_reader {
     uint64_t bytes;      // of the stream, at its end
     uint64_t end_offset; // of the end record
     // private
-    struct map map;
-    bool mapped, keep, eof;
-    int fd; // of a stream, -1 if mapped
+    bool keep, again, eof; // again: a file, from which tok_at reads
+    int fd;
     bool own_fd;
-    uint8_t *window; // of a stream
+    uint8_t *data; // the window
     size_t cap;
-    const uint8_t *data; // window or mapping
-    size_t pos, have;    // of data: where reading is, what is there
-    uint64_t base;       // of data in the stream
-    size_t hashed;       // of data
+    size_t pos, have; // of data: where reading is, what is there
+    uint64_t base;    // of data in the stream
+    size_t hashed;    // of data
     struct hash *hash;
     struct tok_counts counts;
+    struct tok_record *record; // (counts.samples) with TOK_KEEP
+    size_t cap_records;
     uint64_t start;   // of the records
     uint8_t *head;    // copy of the header
     struct buf words; // settings as JSON
@@ -147,10 +153,9 @@ struct tok_reader {
     struct err *err;
 };
 
-/* Open and read the header: of a regular file by mapping it, of "-" or anything else as
- * a stream.  tok_close is right after success and failure alike. */
-int tok_open(struct tok_reader *r, const char *path, unsigned flags, struct guard *g,
-             struct err *err);
+/* Open and read the header; "-" is standard input.  tok_close is right after success and
+ * failure alike. */
+int tok_open(struct tok_reader *r, const char *path, unsigned flags, struct err *err);
 /* The same of an open descriptor, read in order, which stays the caller's; begun was
  * read from it already. */
 int tok_stream(struct tok_reader *r, int fd, const char *path, struct slice begun,
@@ -159,9 +164,9 @@ void tok_close(struct tok_reader *r);
 
 /* 1 with the next sample, 0 at the end, which was checked, -1 with the error. */
 int tok_next(struct tok_reader *r, struct tok_sample *s);
-/* Once the end was reached: a sample by its offset, of a mapped file or with TOK_KEEP.
- * index is not known then, and is 0. */
-int tok_at(struct tok_reader *r, uint64_t offset, struct tok_sample *s);
+/* With TOK_KEEP, once the end was reached: a sample by its index, which is below
+ * end.counts.samples; -1 too if the file no longer holds what it held then. */
+int tok_at(struct tok_reader *r, uint64_t index, struct tok_sample *s);
 
 /* The provenance of a stream that was read to its end (doc/FORMAT.md 5), as JSON. */
 void tok_put_provenance(struct buf *b, const struct tok_reader *r);

@@ -18,6 +18,8 @@ struct traits {
     bool head_copy;   // lm_head.weight is there even if it is the embedding
     bool model_order; // entries stand in the order of a model; one that is rewritten
                       // keeps its own
+    bool by_width;    // wide elements come first, so that the order of a file says
+                      // nothing about its tensors
     bool no_bf16;     // f16 stands in its place, if nothing else is asked for
     bool seed_reads;  // --compat seed makes sense
     // what it is
@@ -26,6 +28,7 @@ struct traits {
     const char *dialect;  // of its NVFP4 tensors, see view.h; NULL: ours
     bool f32_norms;       // norms are f32, all else f16 or bf16
     unsigned nvfp4_columns; // rows of those are a multiple of it; 0: of 16
+    bool keeps_metadata;    // what a safetensors input says of itself goes along
     bool training; // just the weights of a configuration, and the optimizer's state
 };
 

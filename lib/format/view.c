@@ -27,6 +27,7 @@ static const struct view_dialect dialects[] = {
       .codes = ".weight_packed",
       .scale = ".weight_scale",
       .scale2 = ".weight_global_scale",
+      .input = ".input_global_scale",
       .divides = true,
       .foreign = true,
       .zero_scale = 0x20,
@@ -35,12 +36,14 @@ static const struct view_dialect dialects[] = {
       .codes = ".weight",
       .scale = ".weight_scale",
       .scale2 = ".weight_scale_2",
+      .input = ".input_scale",
       .foreign = true,
       .zero_scale = 0x38 },
     // Never found by its codes: the container tells.
     { .name = "gguf",
       .codes = ".weight",
       .scale2 = ".scale",
+      .input = ".input_scale",
       .foreign = true,
       .scale2_rank = 1,
       .blocks = true },
@@ -161,8 +164,10 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
     const char *why = scale ? misfit(t, scale, one_row) : "it has no scales";
     if (!why && d != &dialects[3] && has_name(&s->names, prefix, ".weight"))
         why = "there is a plain tensor of the same name, too";
-    if (!why && d->foreign && !scale2)
+    bool lacks_scale2 = !why && d->foreign && !scale2;
+    if (lacks_scale2)
         why = "it has no tensor scale";
+    v->incomplete = !scale || lacks_scale2;
     if (!why && scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))
         why = "its tensor scale is not one f32";
     if (why)
@@ -190,6 +195,7 @@ take_pair(struct views *w, struct store *s, const struct tensor *t, struct view 
                         .entry = t,
                         .scale = scale,
                         .scale2 = scale2,
+                        .input = d->input ? part(s, prefix, d->input) : NULL,
                         .dialect = d };
     return 1;
 }
@@ -223,7 +229,7 @@ take_blocks(struct views *w, struct store *s, struct view *v, bool *used)
     if (slice_ends(prefix, ".weight"))
         prefix.n -= strlen(".weight");
     const struct tensor *scale2 = part(s, prefix, view_dialect("gguf")->scale2);
-    const struct tensor *input = part(s, prefix, ".input_scale");
+    const struct tensor *input = part(s, prefix, view_dialect("gguf")->input);
     if (t->dtype != DT_NVFP4_GGUF)
         return take_our_name(w, s, v);
     if (t->rank != 2)
@@ -236,6 +242,7 @@ take_blocks(struct views *w, struct store *s, struct view *v, bool *used)
         used[scale2 - s->tensors] = true;
     v->dtype = DT_NVFP4;
     v->scale2 = scale2;
+    v->input = input;
     v->dialect = view_dialect("gguf");
     v->nbytes += scale2 ? scale2->nbytes : 0;
     return take_our_name(w, s, v);
@@ -254,15 +261,55 @@ plain(const struct tensor *t)
                           .entry = t };
 }
 
-/* Scales of ours that no codes have claimed, where parts are not enough.  A moment of the
- * optimizer has scales of its own. */
-static int
-check_lonely(struct store *s, const struct tensor *t)
+/* Whether t, called prefix and suffix, is a scale of that kind: E4M3 bytes, or one f32. */
+static bool
+is_scale(const struct tensor *t, const char *suffix, bool one, struct slice *prefix)
 {
+    *prefix = (struct slice){ t->name, t->name_len };
+    if (!slice_ends(*prefix, suffix))
+        return false;
+    prefix->n -= strlen(suffix);
+    return one ? t->dtype == DT_F32 && t->numel == 1
+               : t->dtype == DT_F8_E4M3 || t->dtype == DT_U8;
+}
+
+/* The dialect of a scale that no codes have claimed, if it can be only that of an NVFP4
+ * tensor, whose name is *prefix, or NULL.  What has a plain tensor beside it, as in another
+ * quantization, cannot; where there are codes, they were complained of. */
+static const struct view_dialect *
+lonely(const struct store *s, const struct tensor *t, struct slice *prefix)
+{
+    for (const struct view_dialect *d = dialects; d < dialects + N_DIALECTS; d++) {
+        if (d == &dialects[1] || d->blocks) // names that other tensors have, too
+            continue;
+        if (!is_scale(t, d->scale, false, prefix) &&
+            !is_scale(t, d->scale2, true, prefix))
+            continue;
+        bool beside = has_name(&s->names, *prefix, d->codes) ||
+                      has_name(&s->names, *prefix, ".weight") ||
+                      has_name(&s->names, *prefix, ".weight_packed");
+        return beside ? NULL : d;
+    }
+    return NULL;
+}
+
+/* A scale that no codes have claimed; where whole tensors are wanted, whatever there is
+ * beside one of ours.  A moment of the optimizer has scales of its own. */
+static int
+check_lonely(struct store *s, struct view *v)
+{
+    const struct tensor *t = v->entry;
     struct slice prefix = { t->name, t->name_len };
-    if (!s->opt.whole_pairs || t->state || !slice_ends(prefix, dialects[0].scale))
+    if (t->state)
         return 0;
-    prefix.n -= strlen(dialects[0].scale);
+    if (s->opt.whole_pairs && slice_ends(prefix, dialects[0].scale)) {
+        prefix.n -= strlen(dialects[0].scale);
+        return complain(s, prefix, "it has no codes");
+    }
+    const struct view_dialect *d = lonely(s, t, &prefix);
+    v->incomplete = d != NULL;
+    if (!d || (t->dtype == DT_F32 && has_name(&s->names, prefix, d->scale)))
+        return 0; // its block scales were complained of
     return complain(s, prefix, "it has no codes");
 }
 
@@ -295,7 +342,8 @@ views_open(struct views *w, struct store *s, bool raw)
     }
     for (size_t i = 0; i < n && rc >= 0; i++)
         if (!used[i]) {
-            rc = raw ? 0 : check_lonely(s, &s->tensors[i]);
+            if (!raw && w->v[i].dtype != DT_NVFP4 && !w->v[i].incomplete)
+                rc = check_lonely(s, &w->v[i]);
             w->v[w->n++] = w->v[i];
         }
     free(used);

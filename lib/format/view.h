@@ -14,9 +14,10 @@
 struct view_dialect {
     const char *name;
     const char *codes, *scale, *scale2; // what follows X
+    const char *input;                  // the same of its activation scale, or NULL
     unsigned scale2_rank;
     uint8_t zero_scale; // foreign: of a block of zeros
-    bool divides;       // value / scale2 instead of value * scale2
+    bool divides;       // value / scale2 instead of value * scale2, input alike
     bool foreign;       // another program's: we write a scale2 always, the same for
                         // fused projections, and codes 0 for a block of zeros
     bool blocks;        // codes and scales are one entry, see lib/nvfp4/gguf.h
@@ -32,17 +33,23 @@ struct view {
     uint8_t dtype; // enum dtype
     uint8_t rank;
     bool aside;                  // of use to others than us: conversions leave it out
+    bool incomplete;             // an entry of an NVFP4 tensor that lacks another
+    bool lacks_input;            // nvfp4: no activation scale, though the others of its
+                                 // kind have one; only dialect_views knows
     const uint64_t *shape;       // (rank)
     uint64_t numel, nbytes;      // nbytes: of all its entries
     const struct tensor *entry;  // the tensor itself; of nvfp4 the codes
     const struct tensor *scale;  // nvfp4: block scales; NULL: view_in_blocks
     const struct tensor *scale2; // nvfp4: the tensor scale, or NULL
+    const struct tensor *input;  // nvfp4: the activation scale (W4A4), or NULL
     const struct view_dialect *dialect; // nvfp4
 };
 
 struct views {
     struct view *v; // in file order, an nvfp4 tensor where its codes stand
     size_t n;
+    bool unknown_quantization; // the configuration tells of one that we do not read;
+                               // only dialect_views knows
     struct arena arena;
 };
 

@@ -4,6 +4,7 @@
 #include "lib/format/writer.h"
 
 #include "lib/core/json.h"
+#include "lib/core/num.h"
 #include "lib/core/text.h"
 #include "lib/format/container.h"
 #include "lib/format/view.h"
@@ -15,6 +16,8 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+static const uint64_t MAX_OUTPUT = (uint64_t)1 << 62;
 
 int
 writer_literal(struct writer *w, uint32_t file, uint64_t offset,
@@ -49,6 +52,37 @@ put_or_null(struct buf *out, struct slice json)
         buf_str(out, "null");
 }
 
+static int
+by_bytes(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+    return strcmp(*x, *y);
+}
+
+/* The names of all files of a directory, sorted. */
+static void
+put_files(const struct writer *w, struct buf *out)
+{
+    size_t n = 0;
+    const char **leaf = calloc(w->n_files + w->n_extras + 1, sizeof *leaf);
+    if (!leaf) {
+        out->failed = true;
+        return;
+    }
+    for (size_t i = 0; i < w->n_files; i++)
+        leaf[n++] = w->files[i].leaf;
+    for (size_t i = 0; i < w->n_extras; i++)
+        leaf[n++] = w->extras[i];
+    leaf[n++] = "nibble.json";
+    qsort(leaf, n, sizeof *leaf, by_bytes);
+    for (size_t i = 0; i < n; i++) {
+        buf_str(out, i ? "," : ",\"files\":[");
+        json_put(out, slice_of(leaf[i]));
+    }
+    buf_char(out, ']');
+    free(leaf);
+}
+
 void
 writer_object(const struct writer *w, struct buf *out, bool with_file)
 {
@@ -61,6 +95,8 @@ writer_object(const struct writer *w, struct buf *out, bool with_file)
         hash_hex(hex, w->file_xxh3, XXH3_BYTES);
         buf_printf(out, ",\"xxh3\":\"%s\"", hex);
     }
+    if (w->is_dir)
+        put_files(w, out);
     buf_str(out, ",\"config\":");
     put_or_null(out, w->meta.config);
     buf_str(out, ",\"provenance\":");
@@ -100,15 +136,23 @@ check_sidecar(struct writer *w)
     if (!path)
         return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     int rc = 0;
+    bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);
     if (lstat(path, &st) < 0) {
         if (errno != ENOENT)
             rc = err_set(w->err, ERR_IO, "%s.json:", w->name);
-    } else if (map_open(&m, path, w->guard, &why) < 0 ||
+    } else if (regular && map_open(&m, path, w->guard, &why) < 0) {
+        rc = err_set(w->err, why.kind, "%s", why.msg);
+    } else if (!regular ||
                read_nibble_object(&o, m.name,
                                   (struct slice){ (const char *)m.data, m.size },
                                   &arena, &why) < 0) {
-        rc = err_set(w->err, ERR_IO,
-                     "%s.json: is not a sidecar of ours and is in the way", w->name);
+        bool unread = regular && why.kind != ERR_FORMAT;
+        rc = unread
+                 ? err_set(w->err, why.kind, "%s", why.msg)
+                 : err_set(w->err, ERR_IO,
+                           "%s.json: is no sidecar of nibble and is in the way: move "
+                           "it away",
+                           w->name);
     }
     map_close(&m);
     arena_free(&arena);
@@ -141,25 +185,15 @@ begin_file(struct writer *w)
     return out_reserve(&w->out, f->bytes);
 }
 
-/* Files of a model directory, which may be replaced with it. */
-static bool
-belongs_to_model(const char *leaf)
-{
-    static const char *const endings[] = { ".safetensors",  ".json",  ".txt",
-                                           ".jinja",        ".model", ".md",
-                                           ".gitattributes" };
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (slice_ends(slice_of(leaf), endings[i]))
-            return true;
-    return strncmp(leaf, "LICENSE", 7) == 0;
-}
-
 static int
 begin(struct writer *w)
 {
     if (w->is_dir) {
-        if (outdir_open(&w->dir, w->path, w->flags, belongs_to_model, w->guard,
-                        w->err) < 0 ||
+        const struct outdir_rule rule = { modeldir_writes, modeldir_replaces, &w->old };
+        // Without -f nothing is replaced, whoever wrote it.
+        bool asks = w->flags & OUT_FORCE;
+        if ((asks && modeldir_open(&w->old, w->path, w->guard, w->err) < 0) ||
+            outdir_open(&w->dir, w->path, w->flags, &rule, w->guard, w->err) < 0 ||
             check_space(w) < 0)
             return -1;
         return begin_file(w);
@@ -229,8 +263,35 @@ check_names(struct writer *w)
                    text_quote(q, bad, strlen(bad)), why);
 }
 
+/* The size of each tensor.  Their sum, with all that a plan can put between and around
+ * them, is kept below 2^63: then no offset of any plan overflows. */
+static int
+measure(struct writer *w)
+{
+    enum { BETWEEN = 2 * (MAX_NAME + (64 << 10)) }; // alignment, and a name in a header
+    uint64_t total = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        struct wtensor *t = &w->t[i];
+        char q[TEXT_QUOTE];
+        uint64_t numel;
+        // A rank 0 f4 in a .dat is one byte: two values that no shape can tell.
+        enum dtype d = t->dtype == DT_F4_E2M1 && t->rank == 0 ? DT_U8 : t->dtype;
+        if (!dtype_size(&numel, &t->nbytes, d, t->shape, t->rank))
+            return err_set(w->err, ERR_USAGE,
+                           "%s: \"%s\" is too large or no whole bytes", w->name,
+                           text_quote(q, t->name, strlen(t->name)));
+        if (!add_fits(&total, total, t->nbytes, MAX_OUTPUT) ||
+            !add_fits(&total, total, BETWEEN, MAX_OUTPUT))
+            return err_set(w->err, ERR_USAGE,
+                           "%s: the tensors up to \"%s\" have more than 2^62 bytes, "
+                           "the largest size of a file",
+                           w->name, text_quote(q, t->name, strlen(t->name)));
+    }
+    return 0;
+}
+
 int
-writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
+writer_plan(struct writer *w, const char *kind, const char *path, struct wtensor *t,
             size_t n, const struct wmeta *meta, const struct writer_options *opt,
             struct err *err)
 {
@@ -254,18 +315,15 @@ writer_open(struct writer *w, const char *kind, const char *path, struct wtensor
     w->kind = container_named(slice_of(kind));
     if (!w->kind || !w->kind->plan)
         return err_set(err, ERR_USAGE, "%s: cannot be written as %s", w->name, kind);
-    for (size_t i = 0; i < n; i++) {
-        char q[TEXT_QUOTE];
-        uint64_t numel;
-        // A rank 0 f4 in a .dat is one byte: two values that no shape can tell.
-        enum dtype d = t[i].dtype == DT_F4_E2M1 && t[i].rank == 0 ? DT_U8 : t[i].dtype;
-        if (!dtype_size(&numel, &t[i].nbytes, d, t[i].shape, t[i].rank))
-            return err_set(err, ERR_USAGE, "%s: \"%s\" is too large or no whole bytes",
-                           w->name, text_quote(q, t[i].name, strlen(t[i].name)));
-    }
-    if (check_names(w) < 0 || w->kind->plan(w) < 0)
-        return -1;
-    return begin(w);
+    return measure(w) < 0 || check_names(w) < 0 ? -1 : w->kind->plan(w);
+}
+
+int
+writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
+            size_t n, const struct wmeta *meta, const struct writer_options *opt,
+            struct err *err)
+{
+    return writer_plan(w, kind, path, t, n, meta, opt, err) < 0 ? -1 : begin(w);
 }
 
 bool
@@ -412,6 +470,18 @@ writer_zero(struct writer *w, uint64_t n)
     return 0;
 }
 
+static int
+list_extra(struct writer *w, const char *leaf)
+{
+    char **v = realloc(w->extras, (w->n_extras + 1) * sizeof(char *));
+    if (v)
+        w->extras = v;
+    if (!v || !(v[w->n_extras] = strdup(leaf)))
+        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    w->n_extras++;
+    return 0;
+}
+
 int
 writer_extra(struct writer *w, const char *leaf, const void *bytes, size_t n)
 {
@@ -422,7 +492,7 @@ writer_extra(struct writer *w, const char *leaf, const void *bytes, size_t n)
         out_abandon(&o);
         return -1;
     }
-    return out_commit(&o);
+    return out_commit(&o) < 0 ? -1 : list_extra(w, leaf);
 }
 
 /* The sidecar, complete under its temporary name. */
@@ -439,7 +509,9 @@ prepare_sidecar(struct writer *w)
     int rc = path ? buf_ok(&b, w->err)
                   : err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     if (rc == 0)
-        rc = out_open(&w->sidecar, path, OUT_FORCE, w->guard, w->err);
+        rc = out_open(&w->sidecar, path, OUT_FORCE | OUT_PRIVATE, w->guard, w->err);
+    if (rc == 0)
+        rc = out_share(&w->sidecar, &w->out);
     if (rc == 0)
         rc = out_write(&w->sidecar, b.data, b.len);
     if (rc == 0)
@@ -449,14 +521,21 @@ prepare_sidecar(struct writer *w)
     return rc;
 }
 
-/* A file without a sidecar must not stand beside the one of its predecessor. */
-static void
-drop_old_sidecar(struct writer *w)
+/* The file, and the sidecar where there is to be one; that of its predecessor goes, which
+ * check_sidecar saw to be ours. */
+static int
+commit_file(struct writer *w)
 {
+    if (w->wants_sidecar && (out_seal(&w->out) < 0 || prepare_sidecar(w) < 0))
+        return -1;
+    if (w->out.direct || !may_have_sidecar(w))
+        return out_commit(&w->out);
     char *path = sidecar_path(w);
-    if (path && may_have_sidecar(w))
-        unlink(path); // check_sidecar saw that it is ours, or that there is none
+    if (!path)
+        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    int rc = out_commit_both(&w->out, path, w->wants_sidecar ? &w->sidecar : NULL);
     free(path);
+    return rc;
 }
 
 int
@@ -472,18 +551,7 @@ writer_commit(struct writer *w, struct slice provenance)
         return -1;
     if (w->kind->finish && !writer_is_stream(w) && w->kind->finish(w) < 0)
         return -1;
-    if (w->is_dir)
-        return outdir_commit(&w->dir);
-    if (w->wants_sidecar && (prepare_sidecar(w) < 0 || out_seal(&w->out) < 0))
-        return -1;
-    bool stream = w->out.direct;
-    if (out_commit(&w->out) < 0)
-        return -1;
-    if (w->wants_sidecar)
-        return out_commit(&w->sidecar);
-    if (!stream)
-        drop_old_sidecar(w);
-    return 0;
+    return w->is_dir ? outdir_commit(&w->dir) : commit_file(w);
 }
 
 void
@@ -495,6 +563,10 @@ writer_close(struct writer *w)
     out_abandon(&w->sidecar);
     out_abandon(&w->out);
     outdir_abandon(&w->dir);
+    modeldir_close(&w->old);
+    for (size_t i = 0; i < w->n_extras; i++)
+        free(w->extras[i]);
+    free(w->extras);
     for (size_t i = 0; i < w->n_literals; i++)
         free(w->literals[i].bytes);
     free(w->literals);

@@ -13,6 +13,7 @@
 #include "lib/core/dtype.h"
 #include "lib/core/hash.h"
 #include "lib/core/outfile.h"
+#include "lib/format/modeldir.h"
 #include "lib/format/traits.h"
 
 #include <stdbool.h>
@@ -37,8 +38,10 @@ struct wmeta {
     struct slice config;     // text of config.json, p == NULL: none
     struct slice provenance; // JSON; at commit it may differ from that at open only in
                              // bytes, not in length
-    bool bare;               // no sidecar, no provenance
-    const char *version;     // of the program
+    struct slice metadata; // of safetensors: members of __metadata__ besides "nibble";
+                           // p == NULL: "format":"pt"
+    bool bare;             // no sidecar, no provenance
+    const char *version;   // of the program
     // checkpoints only
     const char *master, *moments, *quant, *variant, *criterion, *share;
     struct slice state; // canonical msgpack; p == NULL: of a run that has not begun
@@ -83,6 +86,9 @@ struct writer {
     struct guard *guard;
     unsigned flags;
     struct outdir dir;
+    struct modeldir old; // the directory in its place
+    char **extras;       // (n_extras) names of what writer_extra wrote
+    size_t n_extras;
     struct outfile out;     // the file being written
     struct outfile sidecar; // ready before the file is renamed
     size_t at_file, at_tensor, at_literal;
@@ -113,6 +119,11 @@ struct writer_options {
 int writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
                 size_t n, const struct wmeta *meta, const struct writer_options *opt,
                 struct err *err);
+/* Plan alone: whether the container can hold this, and w->files[].bytes.  writer_close
+ * then; nothing was written. */
+int writer_plan(struct writer *w, const char *kind, const char *path, struct wtensor *t,
+                size_t n, const struct wmeta *meta, const struct writer_options *opt,
+                struct err *err);
 /* The next n bytes of payload; may not run past the current tensor. */
 int writer_write(struct writer *w, const void *bytes, size_t n);
 /* The same for zeros, which take no time to write. */
@@ -130,7 +141,8 @@ void writer_close(struct writer *w);
 /* For the containers' plan and finish. */
 int writer_literal(struct writer *w, uint32_t file, uint64_t offset,
                    const struct buf *bytes);
-/* The JSON object of doc/FORMAT.md section 2; with_file: its first three keys too. */
+/* The JSON object of doc/FORMAT.md section 2; with_file: its first three keys too.  Of a
+ * directory, after its last file but nibble.json: with the list of its files. */
 void writer_object(const struct writer *w, struct buf *out, bool with_file);
 
 #endif

@@ -70,20 +70,29 @@ want_zero(struct parse *p, const char *key)
     return v == 0 ? 0 : json_fail(&p->j, at, "%s: only 0 is supported", key);
 }
 
+/* Informative: what is not known matters only to who needs it. */
 static int
-want_dtype(struct parse *p, const char *key)
+want_dtype(struct parse *p)
 {
+    static const char prefix[] = "torch.";
     struct slice s;
-    json_peek(&p->j);
+    if (json_peek(&p->j) == 'n')
+        return json_null(&p->j);
     size_t at = p->j.pos;
     if (json_string(&p->j, &s) < 0)
         return -1;
+    if (slice_starts(s, prefix)) {
+        s.p += strlen(prefix);
+        s.n -= strlen(prefix);
+    }
     enum dtype d = slice_is(s, "bfloat16")  ? DT_BF16
                    : slice_is(s, "float16") ? DT_F16
                    : slice_is(s, "float32") ? DT_F32
                                             : DT_NONE;
-    if (d == DT_NONE)
-        return json_fail(&p->j, at, "%s: expected bfloat16, float16 or float32", key);
+    if (d == DT_NONE) {
+        p->c->dtype = p->dtype_seen ? p->c->dtype : d;
+        return 0;
+    }
     if (p->dtype_seen && d != p->c->dtype)
         return json_fail(&p->j, at, "torch_dtype and dtype disagree");
     p->dtype_seen = true;
@@ -183,23 +192,15 @@ static const struct {
 
 enum { N_SIZES = sizeof sizes / sizeof *sizes };
 
-/* Keys beyond the sizes; 0 when taken, 1 when unknown (then it was skipped). */
+/* Keys whose values tell another architecture, or mathematics that we do not do: 0 when
+ * taken, 1: another key. */
 static int
-take_other(struct parse *p, struct slice key)
+take_setting(struct parse *p, struct slice key)
 {
-    struct config *c = p->c;
     if (slice_is(key, "model_type"))
         return want_text(p, "\"qwen3\"", "model_type");
     if (slice_is(key, "architectures"))
         return want_architectures(p);
-    if (slice_is(key, "rms_norm_eps"))
-        return want_positive(p, &c->rms_eps, "rms_norm_eps");
-    if (slice_is(key, "initializer_range"))
-        return want_positive(p, &c->init_range, "initializer_range");
-    if (slice_is(key, "rope_theta")) {
-        p->theta_top = true;
-        return want_positive(p, &p->theta[0], "rope_theta");
-    }
     if (slice_is(key, "rope_parameters"))
         return want_rope(p);
     if (slice_is(key, "rope_scaling"))
@@ -214,12 +215,29 @@ take_other(struct parse *p, struct slice key)
         return want_text(p, "false", "attention_bias");
     if (slice_is(key, "attention_dropout"))
         return want_zero(p, "attention_dropout");
-    if (slice_is(key, "layer_types"))
-        return want_layer_types(p);
+    return slice_is(key, "layer_types") ? want_layer_types(p) : 1;
+}
+
+/* Keys beyond the sizes; 0 when taken, 1 when unknown (then it was skipped). */
+static int
+take_other(struct parse *p, struct slice key)
+{
+    struct config *c = p->c;
+    int rc = take_setting(p, key);
+    if (rc <= 0)
+        return rc;
+    if (slice_is(key, "rms_norm_eps"))
+        return want_positive(p, &c->rms_eps, "rms_norm_eps");
+    if (slice_is(key, "initializer_range"))
+        return want_positive(p, &c->init_range, "initializer_range");
+    if (slice_is(key, "rope_theta")) {
+        p->theta_top = true;
+        return want_positive(p, &p->theta[0], "rope_theta");
+    }
     if (slice_is(key, "tie_word_embeddings"))
         return json_bool(&p->j, &c->tied);
     if (slice_is(key, "torch_dtype") || slice_is(key, "dtype"))
-        return want_dtype(p, "torch_dtype");
+        return want_dtype(p);
     if (slice_is(key, "eos_token_id"))
         return want_eos(p);
     if (slice_is(key, "bos_token_id") && json_peek(&p->j) == '0') {
@@ -230,6 +248,26 @@ take_other(struct parse *p, struct slice key)
         return 0;
     }
     return json_skip(&p->j, NULL) < 0 ? -1 : 1;
+}
+
+bool
+config_is_supported(struct slice text)
+{
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct config c;
+    struct parse p = { .c = &c };
+    struct slice key;
+    bool model_type = false;
+    json_open(&p.j, "config", 0, text, &arena, &err);
+    json_object(&p.j);
+    while (json_key(&p.j, &key) > 0) {
+        model_type |= slice_is(key, "model_type");
+        if (take_setting(&p, key) > 0)
+            json_skip(&p.j, NULL);
+    }
+    arena_free(&arena);
+    return model_type && err.kind == ERR_NONE;
 }
 
 static int

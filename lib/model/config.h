@@ -27,7 +27,7 @@ struct config {
     uint32_t positions; // upper bound
     double rms_eps, rope_theta, init_range;
     bool tied;
-    enum dtype dtype; // torch_dtype: bf16, f16 or f32
+    enum dtype dtype; // torch_dtype: bf16 (also without one), f16, f32; else DT_NONE
     int64_t bos;      // -1: none
     uint32_t eos[MAX_EOS];
     uint32_t n_eos;
@@ -36,5 +36,9 @@ struct config {
 /* Read the JSON text; file names it in messages. */
 int config_parse(struct config *c, const char *file, struct slice text,
                  struct err *err);
+
+/* Whether the text says that it is of the architecture and settings that are supported:
+ * then what config_parse refuses in it is damaged, not of another kind. */
+bool config_is_supported(struct slice text);
 
 #endif

@@ -326,6 +326,18 @@ rows_f32(const struct pass *p)
     return logits_bytes(p) / (p->c->vocab * sizeof(float));
 }
 
+/* Whether the sizes of a pass are numbers: no array of it has more than 4 times the widest
+ * row a position, in 4 bytes each. */
+static bool
+pass_fits(const struct config *c, size_t tokens)
+{
+    uint64_t widest = (uint64_t)c->heads * c->head_dim, bytes;
+    widest = c->ffn > widest ? c->ffn : widest;
+    widest = c->vocab > widest ? c->vocab : widest;
+    widest = c->hidden > widest ? c->hidden : widest;
+    return mul_fits(&bytes, 16 * widest, tokens, INT64_MAX);
+}
+
 int
 net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
 {
@@ -339,6 +351,9 @@ net_reserve(struct net *n, size_t tokens, size_t labels, bool back)
         back = back || p->back;
         give_back(n);
     }
+    if (!pass_fits(c, tokens))
+        return err_set(n->err, ERR_MEMORY,
+                       "a pass of %zu positions has more than 2^63 bytes", tokens);
     n->pass = p = calloc(1, sizeof *p);
     if (!p)
         return err_set(n->err, ERR_MEMORY, "out of memory for a pass");
@@ -831,7 +846,11 @@ int
 net_cache_open(struct net_cache *c, struct net *n, size_t room)
 {
     size_t layers = n->c.layers, row = (size_t)n->c.kv_heads * n->c.head_dim;
+    uint64_t bytes;
     *c = (struct net_cache){ .n = n, .room = room };
+    if (!mul_fits(&bytes, room, sizeof(float) * row, INT64_MAX))
+        return err_set(n->err, ERR_MEMORY,
+                       "a cache of %zu positions has more than 2^63 bytes", room);
     c->key = calloc(layers, sizeof *c->key);
     c->value = calloc(layers, sizeof *c->value);
     if (!c->key || !c->value)

@@ -30,6 +30,9 @@ static const struct {
 
 enum { LAYER_ROWS = sizeof layer_rows / sizeof *layer_rows };
 
+/* With 32 bytes a weight and more that is still a number of bytes. */
+static const uint64_t MOST_PARAMETERS = (uint64_t)1 << 56;
+
 static uint64_t
 dim(const struct config *c, char letter)
 {
@@ -67,7 +70,8 @@ add(struct table *t, const struct config *c, const char *name, enum role role,
         r->shape[r->rank] = dim(c, dims[r->rank]);
         r->numel *= r->shape[r->rank];
     }
-    t->parameters += r->numel;
+    if (t->parameters <= MOST_PARAMETERS) // a sum above it stays above it
+        t->parameters += r->numel;
     return r->name ? 0 : -1;
 }
 
@@ -87,6 +91,11 @@ table_open(struct table *t, const struct config *c, bool with_head, struct err *
     bad |= add(t, c, "model.norm.weight", ROLE_FINAL_NORM, -1, "C", false);
     if (with_head)
         bad |= add(t, c, "lm_head.weight", ROLE_HEAD, -1, "VC", false);
+    if (t->parameters > MOST_PARAMETERS)
+        return err_set(
+            err, ERR_USAGE,
+            "the configuration asks for more than 2^56 weights: expected sizes "
+            "of a model that a machine can hold");
     return bad ? err_set(err, ERR_MEMORY, "out of memory for the tensor table") : 0;
 }
 

@@ -2,6 +2,8 @@
 /* codec: see codec.h. */
 #include "lib/nvfp4/codec.h"
 
+#include "lib/core/num.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -60,6 +62,29 @@ e5m2_value(uint8_t byte)
     else
         v = ldexpf((float)man, -16);
     return byte & 0x80 ? -v : v;
+}
+
+static bool
+is_even(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits % 2 == 0;
+}
+
+float
+nvfp4_swap_scale(float f, bool to_divisor)
+{
+    const float bound = 6.0F * 448.0F; // the largest value of codes and block scales
+    float amax = num_from_bf16(num_to_bf16(to_divisor ? bound * f : bound / f));
+    float likely = to_divisor ? bound / amax : amax / bound;
+    float nearest = 1 / f;
+    if (1 / likely == f)
+        return likely;
+    if (is_even(nearest))
+        return nearest;
+    float below = nextafterf(nearest, 0), above = nextafterf(nearest, INFINITY);
+    return 1 / below == f ? below : 1 / above == f ? above : nearest;
 }
 
 void

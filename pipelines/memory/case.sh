@@ -52,7 +52,7 @@ train=(trainstep -q "${flags[@]}" -d "$out/work.tok" --batch "$batch" --accum "$
             return s
         }
         /^{"TimestampUtc"/ {
-            print name "\t" value("Step") "\t" value("Phase") "\t" value("PidMemoryMiB") "\t" \
+            print name "\t" value("Step") "\t" value("Phase") "\t" value("HostRssMiB") "\t" \
                 value("DeviceUsedMiB") "\t" value("DevicePeakMiB") "\t" value("ElapsedMs")
         }'
 } >"$out/phases.tsv"

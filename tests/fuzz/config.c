@@ -48,7 +48,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     HOLDS(isfinite(c.rms_eps) && c.rms_eps > 0 && isfinite(c.rope_theta) &&
               c.rope_theta > 0 && isfinite(c.init_range) && c.init_range > 0,
           "%g %g %g", c.rms_eps, c.rope_theta, c.init_range);
-    HOLDS(c.dtype == DT_BF16 || c.dtype == DT_F16 || c.dtype == DT_F32, "dtype");
+    HOLDS(c.dtype == DT_BF16 || c.dtype == DT_F16 || c.dtype == DT_F32 ||
+              c.dtype == DT_NONE, // one that is not known
+          "dtype");
     HOLDS(c.n_eos <= MAX_EOS && c.bos >= -1, "ends");
     check_table(&c, false);
     check_table(&c, true);

@@ -190,9 +190,29 @@ check_every_quotient(void)
     }
 }
 
+/* Scales of every bf16 magnitude, as either program computes them, lead back. */
+static void
+check_swapped_scales(void)
+{
+    unsigned long wrong = 0;
+    for (unsigned h = 0x1000; h < 0x7000; h++) {
+        float amax = num_from_bf16((uint16_t)h);
+        float d = 2688.0F / amax, m = amax / 2688.0F;
+        wrong += nvfp4_swap_scale(nvfp4_swap_scale(d, false), true) != d;
+        wrong += nvfp4_swap_scale(nvfp4_swap_scale(m, true), false) != m;
+        // No further from the reciprocal than its neighbours.
+        wrong += fabsf(nvfp4_swap_scale(d, false) * d - 1) > 0x1p-22F;
+    }
+    CHECK_SAY(wrong == 0, "%lu scales do not lead back", wrong);
+    // Of no such magnitude: a round number that has a neighbour of the same reciprocal.
+    CHECK(1 / 840.0F == 1 / nextafterf(840, 0));
+    CHECK(nvfp4_swap_scale(nvfp4_swap_scale(840.0F, false), true) == 840.0F);
+}
+
 int
 main(void)
 {
+    check_swapped_scales();
     check_values();
     check_decode();
     check_every_quotient();

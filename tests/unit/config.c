@@ -162,7 +162,11 @@ static const struct edit {
     { "{", "{\"dtype\":\"float16\",", "disagree" },
     { "\"bfloat16\"", "\"float16\"", NULL },
     { "\"bfloat16\"", "\"float32\"", NULL },
-    { "\"bfloat16\"", "\"float8_e4m3fn\"", "dtype" },
+    { "\"bfloat16\"", "\"float8_e4m3fn\"", NULL },
+    { "\"bfloat16\"", "null", NULL },
+    { "{", "{\"dtype\":\"torch.bfloat16\",", NULL },
+    { "{", "{\"dtype\":\"auto\",", NULL },
+    { "{", "{\"dtype\":\"torch.float16\",", "disagree" },
     { "\"bfloat16\"", "16", "string" },
     // Integers are JSON integers in range, and all there.
     { "\"hidden_size\"", "\"x\"", "hidden_size" },
@@ -287,6 +291,17 @@ check_meaning(void)
              "\"rope_parameters\": {\"rope_theta\":10000,\"rope_type\":\"default\"}");
     CHECK(c.rope_theta == 10000);
     c = with("\"torch_dtype\": \"bfloat16\"", "\"dtype\": \"float32\"");
+    CHECK(c.dtype == DT_F32);
+    c = with("\"bfloat16\"", "\"torch.float16\"");
+    CHECK(c.dtype == DT_F16);
+    c = with("\"bfloat16\"", "null");
+    CHECK(c.dtype == DT_BF16);
+    c = with("\"bfloat16\"", "\"float64\"");
+    CHECK(c.dtype == DT_NONE);
+    c = with("{", "{\"dtype\":\"auto\",");
+    CHECK(c.dtype == DT_BF16);
+    c = with("\"torch_dtype\": \"bfloat16\"",
+             "\"torch_dtype\":\"float32\",\"dtype\":\"auto\"");
     CHECK(c.dtype == DT_F32);
     c = with("\"num_attention_heads\"", "\"num_attention\\u005fheads\"");
     CHECK(c.heads == 32);

@@ -315,6 +315,10 @@ check_files(void)
     CHECK(holds(s.meta, "{\"general.architecture\":\"qwen3\","
                         "\"general.file_type\":39,"
                         "\"general.quantization_version\":2,"
+                        "\"general.tensor_extra.name\":"
+                        "{\"items\":1,\"of\":\"string\"},"
+                        "\"general.tensor_extra.prec_a4\":"
+                        "{\"items\":1,\"of\":\"bool\"},"
                         "\"qwen3.block_count\":1,"));
     CHECK(holds(s.meta, "\"tokenizer.ggml.tokens\":{\"items\":2,\"of\":\"string\"}"));
     CHECK(!holds(s.meta, "nibble"));

@@ -7,8 +7,11 @@
 #include "tests/unit/check.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 enum { PAGES = 4 };
 
@@ -216,6 +219,113 @@ check_temps(void)
     CHECK(guard_temp(&full, &names[GUARD_SLOTS], &err) == 0);
 }
 
+static volatile sig_atomic_t heard; // of one thread and its handler
+
+static void
+on_term(int sig)
+{
+    (void)sig;
+    heard++;
+}
+
+/* What the thread that makes files and the one that ends tell each other. */
+struct meeting {
+    struct guard guard;
+    atomic_bool ended; // guard_end has returned
+    int steps[2];      // a pipe: a byte for each step of the maker
+};
+
+enum { HOLDS = 'h', RELEASED = 'r', CAME_BACK = 'b' };
+
+static void
+tell(struct meeting *m, char step)
+{
+    NEED(write(m->steps[1], &step, 1) == 1);
+}
+
+/* Whether the flag is set within the time, in ms. */
+static bool
+is_set(const atomic_bool *flag, int ms)
+{
+    for (int i = 0; i < ms && !atomic_load(flag); i++)
+        usleep(1000);
+    return atomic_load(flag);
+}
+
+/* A file that is made while another thread handles a signal.  A guard_end that waits for
+ * nobody has returned, or removed what there is, long before the file is made. */
+static void *
+make_late(void *arg)
+{
+    struct meeting *m = arg;
+    struct err err = { 0 };
+    sigset_t before;
+    static const char name[] = "late";
+    guard_hold(&m->guard, &before);
+    tell(m, HOLDS);
+    CHECK(is_set(&m->guard.ending, 10000));
+    CHECK(!is_set(&m->ended, 100));
+    check_put(name, "x", 1);
+    CHECK(guard_temp(&m->guard, name, &err) == 0);
+    guard_release(&m->guard, &before);
+    tell(m, RELEASED);
+    while (!atomic_load(&m->ended))
+        usleep(1000);
+    guard_hold(&m->guard, &before); // never comes back
+    tell(m, CAME_BACK);
+    return NULL;
+}
+
+/* The step that the maker tells of within the time, in ms; 0: none. */
+static char
+next_step(struct meeting *m, int ms)
+{
+    struct pollfd p = { .fd = m->steps[0], .events = POLLIN };
+    char step = 0;
+    return poll(&p, 1, ms) == 1 && read(m->steps[0], &step, 1) == 1 ? step : 0;
+}
+
+/* In a process of its own, since the maker stays where it is. */
+static _Noreturn void
+end_beside_maker(void)
+{
+    static struct meeting m;
+    pthread_t maker;
+    check_failed = 0;
+    alarm(30); // if a thread waits in vain
+    NEED(pipe(m.steps) == 0);
+    NEED(pthread_create(&maker, NULL, make_late, &m) == 0);
+    NEED(next_step(&m, 10000) == HOLDS);
+    guard_end(&m.guard);
+    atomic_store(&m.ended, true);
+    NEED(next_step(&m, 10000) == RELEASED); // after the maker's own checks
+    CHECK(!exists("late"));
+    CHECK(next_step(&m, 200) == 0);
+    _exit(check_failed != 0);
+}
+
+static void
+check_hold(void)
+{
+    static struct guard g;
+    sigset_t before;
+    signal(SIGTERM, on_term);
+    guard_hold(&g, &before);
+    raise(SIGTERM);
+    CHECK(heard == 0);
+    guard_release(&g, &before);
+    CHECK(heard == 1);
+    signal(SIGTERM, SIG_DFL);
+
+    pid_t pid = fork();
+    NEED(pid >= 0);
+    if (pid == 0)
+        end_beside_maker();
+    int status = 0;
+    NEED(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int
 main(void)
 {
@@ -227,5 +337,6 @@ main(void)
     check_truncated();
     check_two();
     check_temps();
+    check_hold();
     return check_end();
 }

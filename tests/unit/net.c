@@ -259,6 +259,27 @@ check_rounding(void)
     model_close(&bf16);
 }
 
+/* Sizes that are no numbers are refused, not wrapped. */
+static void
+check_sizes(void)
+{
+    static const size_t tokens[] = { SIZE_MAX, SIZE_MAX / 2 + 1, SIZE_MAX / 64,
+                                     (size_t)1 << 57 };
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        struct model m;
+        struct net_cache cache;
+        model_open(&m, &small, DT_F32, ISA_SCALAR, 1);
+        CHECK(net_reserve(&m.net, tokens[i], 1, true) == -1);
+        CHECK_ERR(m.err, ERR_MEMORY, "positions has more than 2^63 bytes");
+        m.err = (struct err){ 0 };
+        CHECK(net_cache_open(&cache, &m.net, tokens[i]) == -1);
+        CHECK(m.err.kind == ERR_MEMORY);
+        net_cache_close(&cache);
+        m.err = (struct err){ 0 };
+        model_close(&m);
+    }
+}
+
 /* ---- golden models ---------------------------------------------------------------------------- */
 
 static void
@@ -457,6 +478,7 @@ main(int argc, char **argv)
     check_documents(DT_F32);
     check_documents(DT_BF16);
     check_rounding();
+    check_sizes();
     for (int i = 1; i < argc; i++)
         check_golden(argv[i]);
     return check_end();

@@ -81,13 +81,19 @@ put(const char *path, const char *text, unsigned flags, struct err *err)
 
 /* A try that must fail with these words and leave nothing behind. */
 static void
-refused(const char *path, unsigned flags, const char *words)
+refused_as(const char *path, unsigned flags, enum err_kind kind, const char *words)
 {
     struct err err;
     CHECK_SAY(put(path, "new", flags, &err) == -1, "%s: written", path);
-    CHECK_ERR(err, ERR_IO, words);
+    CHECK_ERR(err, kind, words);
     CHECK_SAY(entries(".", true) == 0 && guard_is_empty(), "%s: leaves something",
               path);
+}
+
+static void
+refused(const char *path, unsigned flags, const char *words)
+{
+    refused_as(path, flags, ERR_IO, words);
 }
 
 static void
@@ -114,7 +120,7 @@ check_commit(void)
     CHECK(holds(".sealed.nibble-tmp", "abc") && !exists("sealed"));
     struct err other;
     CHECK(put("sealed", "theirs", 0, &other) == -1);
-    CHECK_ERR(other, ERR_IO, "another program is writing it");
+    CHECK_ERR(other, ERR_IO, "another process is writing it");
     CHECK(out_commit(&o) == 0 && holds("sealed", "abc") && guard_is_empty());
     CHECK(put("sealed", "again", OUT_FORCE, &other) == 0 && holds("sealed", "again"));
 
@@ -187,7 +193,7 @@ check_places(void)
     CHECK(put(name, "long", 0, &err) == 0 && holds(name, "long"));
     CHECK(entries(".", true) == 0);
     refused("\x1b[31m/x", 0, "\\x1b[31m/x: ");
-    refused("", 0, "No such file");
+    refused_as("", 0, ERR_USAGE, "ends in no name");
 }
 
 static void
@@ -263,12 +269,15 @@ check_dev_shm(void)
     unlink(path);
 }
 
-/* Names that a directory which is replaced may hold. */
+/* Names that are ours, in a directory which is replaced and in a temporary one. */
 static bool
-ours(const char *leaf)
+ours(const void *ctx, const char *leaf)
 {
+    (void)ctx;
     return strncmp(leaf, "foreign", 7) != 0;
 }
+
+static const struct outdir_rule rule = { ours, ours, NULL };
 
 /* A child begins path and waits to be killed. */
 static pid_t
@@ -283,7 +292,7 @@ start_writer(const char *path, bool dir)
         struct err err = { 0 };
         struct outfile o;
         struct outdir d;
-        int rc = dir ? outdir_open(&d, path, 0, ours, &guard, &err)
+        int rc = dir ? outdir_open(&d, path, 0, &rule, &guard, &err)
                      : out_open(&o, path, 0, &guard, &err);
         if (rc == 0 && dir)
             rc = outdir_file(&o, &d, "part");
@@ -321,7 +330,7 @@ check_others(void)
 
     pid_t pid = start_writer("shared", false);
     CHECK(put("shared", "mine", 0, &err) == -1 && !exists("shared"));
-    CHECK_ERR(err, ERR_IO, "another program is writing it");
+    CHECK_ERR(err, ERR_IO, "another process is writing it");
     CHECK(holds(".shared.nibble-tmp", "half") && guard_is_empty());
     CHECK(put("unrelated", "x", 0, &err) == 0);
     stop_writer(pid);
@@ -333,7 +342,7 @@ check_others(void)
     err = (struct err){ 0 };
     NEED(out_open(&o, "twice", 0, &guard, &err) == 0);
     CHECK(put("twice", "x", 0, &err) == -1);
-    CHECK_ERR(err, ERR_IO, "another program is writing it");
+    CHECK_ERR(err, ERR_IO, "another process is writing it");
     out_abandon(&o);
 
     // What the guard removes when a signal comes.
@@ -351,7 +360,7 @@ put_dir(const char *path, const char *leaf, unsigned flags, struct err *err)
     struct outdir d;
     struct outfile o;
     *err = (struct err){ 0 };
-    if (outdir_open(&d, path, flags, ours, &guard, err) < 0) {
+    if (outdir_open(&d, path, flags, &rule, &guard, err) < 0) {
         outdir_abandon(&d);
         return -1;
     }
@@ -374,6 +383,44 @@ refused_dir(const char *path, unsigned flags, const char *words)
               path);
 }
 
+/* The same, and between the look before the swap and that after it somebody puts a file
+ * into the directory: its name is *ctx. */
+static bool
+meanwhile(const void *ctx, const char *leaf)
+{
+    const char *path = ctx;
+    if (strcmp(leaf, "last") == 0 && exists("raced/last"))
+        check_put(path, "theirs", 6);
+    return ours(NULL, leaf);
+}
+
+/* What came into a directory that is being replaced is not lost. */
+static void
+check_race(void)
+{
+    const struct outdir_rule race = { ours, meanwhile, "raced/foreign" };
+    struct err err = { 0 };
+    struct outdir d;
+    CHECK(put_dir("raced", "last", 0, &err) == 0);
+    NEED(outdir_open(&d, "raced", OUT_FORCE, &rule, &guard, &err) == 0);
+    d.rule = race;
+    struct outfile o;
+    NEED(outdir_file(&o, &d, "new") == 0 && out_commit(&o) == 0);
+    CHECK(outdir_commit(&d) == -1);
+    CHECK_ERR(err, ERR_IO, "\"foreign\"");
+    CHECK(holds("raced/foreign", "theirs") && holds("raced/last", "last"));
+    CHECK(!exists("raced/new") && entries(".", true) == 0 && guard_is_empty());
+
+    // A leftover with somebody's file in it stays.
+    NEED(mkdir(".left.nibble-tmp", 0777) == 0);
+    check_put(".left.nibble-tmp/foreign", "theirs", 6);
+    CHECK(put_dir("left", "a", 0, &err) == -1 && !exists("left"));
+    CHECK_ERR(err, ERR_IO, "left: ");
+    CHECK(holds(".left.nibble-tmp/foreign", "theirs"));
+    NEED(unlink(".left.nibble-tmp/foreign") == 0);
+    CHECK(put_dir("left", "a", 0, &err) == 0 && entries(".", true) == 0);
+}
+
 static void
 check_dirs(void)
 {
@@ -389,7 +436,7 @@ check_dirs(void)
     CHECK(put_dir("model/", "b", OUT_FORCE, &err) == 0 && holds("model/b", "b"));
     CHECK(entries("model", false) == 1 && entries(".", true) == 0);
     NEED(mkdir("model/sub", 0777) == 0);
-    refused_dir("model", OUT_FORCE, "no part of a model");
+    refused_dir("model", OUT_FORCE, "holds \"sub\"");
     CHECK(holds("model/b", "b") && exists("model/sub"));
     NEED(rmdir("model/sub") == 0);
 
@@ -405,7 +452,7 @@ check_dirs(void)
 
     // Given up, with files in it, and with one of them still open.
     err = (struct err){ 0 };
-    NEED(outdir_open(&d, "given-up", 0, ours, &guard, &err) == 0);
+    NEED(outdir_open(&d, "given-up", 0, &rule, &guard, &err) == 0);
     NEED(outdir_file(&o, &d, "one") == 0);
     CHECK(out_write(&o, "x", 1) == 0 && out_commit(&o) == 0);
     NEED(outdir_file(&o, &d, "two") == 0);
@@ -415,7 +462,7 @@ check_dirs(void)
     CHECK(!exists("given-up") && entries(".", true) == 0 && guard_is_empty());
 
     // A second file of one name; then nothing is committed.
-    NEED(outdir_open(&d, "double", 0, ours, &guard, &err) == 0);
+    NEED(outdir_open(&d, "double", 0, &rule, &guard, &err) == 0);
     NEED(outdir_file(&o, &d, "one") == 0);
     CHECK(out_commit(&o) == 0);
     CHECK(outdir_file(&o, &d, "one") == -1);
@@ -424,7 +471,7 @@ check_dirs(void)
 
     // Somebody filled the target meanwhile.
     err = (struct err){ 0 };
-    NEED(outdir_open(&d, "late-dir", 0, ours, &guard, &err) == 0);
+    NEED(outdir_open(&d, "late-dir", 0, &rule, &guard, &err) == 0);
     NEED(mkdir("late-dir", 0777) == 0);
     check_put("late-dir/theirs", "x", 1);
     CHECK(outdir_commit(&d) == -1 && holds("late-dir/theirs", "x"));
@@ -436,7 +483,7 @@ check_dirs(void)
     CHECK(put_dir("stale-dir", "a", 0, &err) == 0 && entries("stale-dir", false) == 1);
     pid_t pid = start_writer("shared-dir", true);
     CHECK(put_dir("shared-dir", "a", 0, &err) == -1 && !exists("shared-dir"));
-    CHECK_ERR(err, ERR_IO, "another program is writing it");
+    CHECK_ERR(err, ERR_IO, "another process is writing it");
     CHECK(holds(".shared-dir.nibble-tmp/part", "half"));
     stop_writer(pid);
     CHECK(put_dir("shared-dir", "a", 0, &err) == 0 &&
@@ -445,7 +492,7 @@ check_dirs(void)
 
     // The guard removes a directory with what is in it.
     err = (struct err){ 0 };
-    NEED(outdir_open(&d, "killed-dir", 0, ours, &guard, &err) == 0);
+    NEED(outdir_open(&d, "killed-dir", 0, &rule, &guard, &err) == 0);
     NEED(outdir_file(&o, &d, "one") == 0);
     guard_remove_temps(&guard);
     CHECK(entries(".", true) == 0);
@@ -464,5 +511,6 @@ main(void)
     check_dev_shm();
     check_others();
     check_dirs();
+    check_race();
     return check_end();
 }

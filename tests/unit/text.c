@@ -286,6 +286,58 @@ check_slices(void)
     CHECK(!slice_eq(s, (struct slice){ "weight.scalf", 12 }));
 }
 
+/* A character cut anywhere is held back, whatever is no beginning of one is not. */
+static void
+check_whole(void)
+{
+    static const char *const chars[] = { "a", "\xc3\xb6", "\xe4\xbd\xa0",
+                                         "\xf0\x9f\x91\x8b" };
+    static const char *const never[] = {
+        "\x80", "\xbf\xbf\xbf", "\xff", "\xf8\x80\x80", "a\x80", "\xc3\xb6\xb6"
+    };
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k <= strlen(chars[i]); k++) {
+            char text[16] = "x\xc3\xb6";
+            memcpy(text + 3, chars[i], k);
+            bool whole = k == 0 || k == strlen(chars[i]);
+            CHECK_SAY(utf8_whole(text, 3 + k) == (whole ? 3 + k : 3),
+                      "%zu bytes of character %zu", k, i);
+        }
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++)
+        CHECK_SAY(utf8_whole(never[i], strlen(never[i])) == strlen(never[i]),
+                  "bad bytes %zu are held back", i);
+    CHECK(utf8_whole("", 0) == 0);
+}
+
+static void
+check_screen(void)
+{
+    static const struct {
+        const char *text, *plain, *json;
+    } rows[] = {
+        { "a\tb\nc\\d gr\xc3\xb6\xc3\x9f"
+          "e",
+          "a\tb\nc\\d gr\xc3\xb6\xc3\x9f"
+          "e",
+          "a\tb\nc\\d gr\xc3\xb6\xc3\x9f"
+          "e" },
+        { "\x1b]0;x\x07\r", "\\x1b]0;x\\x07\\x0d", " ]0;x  " },
+        { "\x7f\xc2\x9b", "\\x7f\\xc2\\x9b", "\\u007f\\u009b" },
+        { "\xe2\x80\xae\xe2\x81\xa6", "\\xe2\\x80\\xae\\xe2\\x81\\xa6",
+          "\\u202e\\u2066" },
+        { "\x9b\xff", "\\x9b\\xff", "\\ufffd\\ufffd" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int json = 0; json < 2; json++) {
+            struct buf b = { 0 };
+            text_screen(&b, rows[i].text, strlen(rows[i].text), json);
+            CHECK_SAY(b.data &&
+                          strcmp(b.data, json ? rows[i].json : rows[i].plain) == 0,
+                      "row %zu%s: %s", i, json ? ", JSON" : "", b.data);
+            buf_free(&b);
+        }
+}
+
 int
 main(void)
 {
@@ -294,5 +346,7 @@ main(void)
     check_escape_table();
     check_escape_random();
     check_slices();
+    check_whole();
+    check_screen();
     return check_end();
 }

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* suffix: see suffix.h. */
+#include "cmd/suffix.h"
+
+#include "cmd/cmd.h"
+#include "lib/core/text.h"
+#include "lib/format/writer.h"
+
+#include <string.h>
+
+/* The container that the suffix of a path names, or NULL. */
+static const char *
+named(const char *path)
+{
+    struct slice p = slice_of(path);
+    if (slice_ends(p, ".tok"))
+        return "tok";
+    // These are no suffixes: writer_kind_of has an answer of its own for them.
+    bool other = slice_ends(p, "/") || slice_is(p, "-");
+    return other ? NULL : writer_kind_of(path);
+}
+
+void
+suffix_check_directory(const char *option, const char *path, const char *kind)
+{
+    const char *found = named(path);
+    char q[TEXT_QUOTE];
+    if (found)
+        misuse("%s %s: a %s model is a directory: expected no suffix of a container, "
+               "found .%s",
+               option, text_quote(q, path, strlen(path)), kind, found);
+}
+
+void
+suffix_check(const char *option, const char *path, const char *kind)
+{
+    const char *found = path ? named(path) : NULL;
+    char q[TEXT_QUOTE];
+    if (!found || (kind && strcmp(found, kind) == 0))
+        return;
+    text_quote(q, path, strlen(path));
+    if (!kind)
+        misuse("%s %s: a text is written: expected no suffix of a container, found "
+               ".%s",
+               option, q, found);
+    misuse(
+        "%s %s: a %s is written: expected .%s or no suffix of a container, found .%s",
+        option, q, kind, kind, found);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/* suffix: outputs under a name that promises another container. */
+#ifndef NIBBLE_CMD_SUFFIX_H
+#define NIBBLE_CMD_SUFFIX_H
+
+/* path, the argument of that option, will be a file of that kind ("ckpt", "safetensors",
+ * ..., "tok"), or a text (NULL).  A name with the suffix of another container is misuse:
+ * readers go by the suffix, and no program would open it.  Any other name is right; so is
+ * path == NULL. */
+void suffix_check(const char *option, const char *path, const char *kind);
+/* The same of a directory: the suffix of any file is misuse, unless a slash behind it tells
+ * that a directory is meant. */
+void suffix_check_directory(const char *option, const char *path, const char *kind);
+
+#endif

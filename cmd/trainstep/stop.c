@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/* stop: signals that end a run once the step at work is finished and saved, and what is
+ * said about it. */
+#include "cmd/trainstep/trainstep.h"
+
+#include "lib/core/os.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* timeout(1) and terminals signal a process and then its group: what comes so soon after
+ * the first signal is the same one. */
+enum { SAME_MS = 300 };
+
+static atomic_int asked_by; // the signal, 0: none
+static atomic_llong asked_at;
+static atomic_bool has_saved;
+
+bool
+run_stopped(void)
+{
+    return atomic_load(&asked_by) != 0;
+}
+
+void
+stop_ask(int sig)
+{
+    int none = 0;
+    atomic_compare_exchange_strong(&asked_by, &none, sig);
+}
+
+void
+stop_saved(void)
+{
+    atomic_store(&has_saved, true);
+}
+
+/* A second signal does not wait for the step. */
+static void
+on_stop(int sig)
+{
+    int kept = errno;
+    long long first = 0, now = (long long)(os_seconds() * 1000) + 1;
+    if (atomic_compare_exchange_strong(&asked_at, &first, now)) {
+        stop_ask(sig);
+    } else if (now - first >= SAME_MS) {
+        if (!atomic_load(&has_saved))
+            cmd_end_by(sig);
+        guard_end(&cmd_guard);
+        _exit(EXIT_PREEMPTED);
+    }
+    errno = kept;
+}
+
+void
+stop_catch(void)
+{
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+    struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART }, old;
+    sigfillset(&stop.sa_mask);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(signals[i], &stop, NULL);
+    // Who reads the table or the log may go; what was computed is saved all the same.
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static void
+put_way_on(struct buf *b, const struct run *r, uint64_t step)
+{
+    const struct options *o = r->o;
+    unsigned long long left = r->end - step, end = r->end;
+    if (left == 0)
+        buf_str(b, r->has_eval && r->evaluated != step
+                       ? "all steps are taken, the evaluation is not finished"
+                       : "all steps are taken");
+    else if (o->out && o->has_until)
+        buf_printf(b, "go on from it, without -o, with --until %llu", end);
+    else if (o->out)
+        buf_printf(b, "go on from it, without -o, with -n %llu", left);
+    else if (o->has_until)
+        buf_str(b, "go on with the same command");
+    else
+        buf_printf(b, "go on with the same command, but -n %llu", left);
+}
+
+void
+stop_say(struct buf *b, const struct run *r)
+{
+    unsigned long long step = r->saved_step, end = r->end;
+    buf_printf(b, "%s: saved at step %llu of %llu; ",
+               r->o->out ? r->o->out : r->o->checkpoint, step, end);
+    put_way_on(b, r, step);
+}
+
+int
+stop_end(const struct run *r, const struct buf *words)
+{
+    int sig = atomic_load(&asked_by);
+    if (!sig)
+        return EXIT_DONE;
+    if (!r->saved)
+        cmd_end_by(sig);
+    if (!r->o->cmd.quiet && !words->failed)
+        warn("%s", words->data);
+    return EXIT_PREEMPTED;
+}
