@@ -90,13 +90,13 @@ KERNEL_SRCS = \
 	kernels/cpu/team.c \
 	kernels/cuda.c \
 	kernels/dry.c \
-	kernels/ledger.c
+	kernels/ops.c
 
 # The CUDA backend: a library that programs open when a GPU is asked for.  Built when
 # there is an nvcc.
 CUDA_SRCS = $(wildcard kernels/cuda/*.cu)
 CUDA_CPP_SRCS = kernels/cuda/attention_cudnn.cpp
-CUDA_C_SRCS = kernels/ledger.c lib/core/dtype.c lib/core/err.c
+CUDA_C_SRCS = kernels/ops.c lib/core/dtype.c lib/core/err.c
 
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
