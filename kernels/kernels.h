@@ -37,15 +37,13 @@ struct matrix {
     size_t stride; // elements from a row to the next; nvfp4: cols
     void *data;    // nvfp4: codes, two in a byte
 
-    // Of nvfp4.  A matrix has codes and scales, or expanded, or all three.
+    // Of nvfp4, which has codes and scales, or expanded, or all three.
     uint8_t *scales; // (rows, cols / 16) E4M3
-    float
-        *scale2;  // (1) tensor scale, NULL: 1; matrices may share one.  per_row: (rows)
-    bool per_row; // activations: each row is quantized alone, as if it were a tensor
-    void *
-        expanded; // (rows, cols) code times scale, which is exact: bf16, or per_row the
-                  // type of activations
-    uint8_t *tiles; // scales in the layout of tensor cores, lib/nvfp4/tiles.h; or NULL
+    float *scale2;   // (1) tensor scale, which matrices may share; NULL: 1
+    bool per_row;    // activations: scale2 is (rows), each row quantized alone
+    void
+        *expanded; // (rows, cols) code times scale, exact in bf16; per_row: activations
+    uint8_t *tiles; // scales as in lib/nvfp4/tiles.h, or NULL
 };
 
 static inline struct matrix
