@@ -66,11 +66,18 @@ TEXT_SRCS = \
 	lib/text/unicode_data.c
 
 MODEL_SRCS = \
+	lib/model/arrays.c \
+	lib/model/backward.c \
 	lib/model/config.c \
+	lib/model/forward.c \
+	lib/model/loss.c \
 	lib/model/net.c \
+	lib/model/pass.c \
 	lib/model/sample.c \
 	lib/model/table.c \
 	lib/model/train.c \
+	lib/model/train_open.c \
+	lib/model/update.c \
 	lib/model/weights.c
 
 KERNEL_SRCS = \

@@ -118,11 +118,11 @@ settle_kept(struct run *r)
         die(EXIT_TROUBLE, "%s: moments \"%s\" do not go with a master \"%s\"",
             r->in.name, t->moments, t->master);
     if (seed) {
-        r->layout.seed = (enum seed_moments)kind;
+        r->layout.arrays.torchsharp = (enum torchsharp_moments)kind;
         return;
     }
-    r->layout.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
-    r->layout.moments = (enum moments)kind;
+    r->layout.arrays.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
+    r->layout.arrays.moments = (enum moments)kind;
     settle_quantizer(r);
 }
 
@@ -131,7 +131,8 @@ static void
 settle_activations(struct run *r)
 {
     enum activations a = (enum activations)r->s.activations;
-    if (a != ACTIVATIONS_PLAIN && !r->layout.quant && r->layout.seed == SEED_NONE)
+    if (a != ACTIVATIONS_PLAIN && !r->layout.quant &&
+        r->layout.arrays.torchsharp == TORCHSHARP_NONE)
         die(EXIT_TROUBLE,
             "%s: --activations nvfp4: its projections are not quantized; datpack --to "
             "ckpt --quant NAME makes a checkpoint of which they are",
@@ -145,7 +146,7 @@ settle_layout(struct run *r)
 {
     r->layout.last_layers = (uint32_t)r->s.last_layers;
     r->layout.loss = r->s.loss == LOSS_CE ? NET_CE
-                     : r->o->seed_compat  ? NET_SEED
+                     : r->o->seed_compat  ? NET_TORCHSHARP
                                           : NET_SCALAR;
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
@@ -491,7 +492,7 @@ check_memory(struct run *r)
     if (used <= limit)
         return;
     // On a GPU what others take meanwhile looks like the driver's: no reason to end.
-    if (r->device.host || r->k->ledger.all + r->device.driver > limit)
+    if (r->device.host || r->k->usage.total + r->device.driver > limit)
         die(EXIT_MEMORY, "step %llu: %.3f GB in use, --memory-limit is %.3f",
             (unsigned long long)r->t.step, (double)used / (1 << 30),
             (double)limit / (1 << 30));
@@ -532,7 +533,7 @@ close_run(struct run *r)
     stop_say(&words, r);
     log_close(r);
     train_close(&r->t);
-    r->k->close(r->k);
+    kernels_close(r->k);
     data_close(&r->data);
     if (r->has_eval)
         data_close(&r->eval);

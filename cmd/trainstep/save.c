@@ -51,15 +51,15 @@ uint64_t
 save_bytes(const struct run *r, const struct train *t)
 {
     uint64_t bytes = (uint64_t)r->in.header_bytes + 64 + 2 * 4096;
-    for (size_t i = 0; i < t->n_arrays; i++)
-        bytes += (t->array[i].bytes + 4095) / 4096 * 4096;
+    for (size_t i = 0; i < t->arrays.n; i++)
+        bytes += (t->arrays.v[i].bytes + 4095) / 4096 * 4096;
     return bytes;
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
 static int
-find_array(struct run *r, struct store *from, const struct train_array *a,
+find_array(struct run *r, struct store *from, const struct array *a,
            const struct tensor **found)
 {
     const struct tensor *t = *found = store_find(from, slice_of(a->name));
@@ -76,19 +76,19 @@ find_array(struct run *r, struct store *from, const struct train_array *a,
 int
 save_load(struct run *r, struct store *from)
 {
-    struct bulk *b = cmd_alloc(r->t.n_arrays, sizeof *b);
-    const struct tensor **stays = cmd_alloc(r->t.n_arrays, sizeof *stays);
+    struct bulk *b = cmd_alloc(r->t.arrays.n, sizeof *b);
+    const struct tensor **stays = cmd_alloc(r->t.arrays.n, sizeof *stays);
     size_t n = 0, n_stays = 0;
     int rc = 0;
-    if (from->n_tensors != r->t.n_arrays)
+    if (from->n_tensors != r->t.arrays.n)
         rc = err_set(&r->err, ERR_FORMAT,
                      "%s: %zu arrays, the configuration asks for %zu", from->name,
-                     from->n_tensors, r->t.n_arrays);
-    for (size_t i = 0; i < r->t.n_arrays && rc == 0; i++) {
+                     from->n_tensors, r->t.arrays.n);
+    for (size_t i = 0; i < r->t.arrays.n && rc == 0; i++) {
         const struct tensor *t;
-        rc = find_array(r, from, &r->t.array[i], &t);
-        if (r->t.array[i].device)
-            b[n++] = (struct bulk){ t, r->t.array[i].device };
+        rc = find_array(r, from, &r->t.arrays.v[i], &t);
+        if (r->t.held[i].device)
+            b[n++] = (struct bulk){ t, r->t.held[i].device };
         else
             stays[n_stays++] = t;
     }
@@ -156,9 +156,9 @@ put_provenance(struct run *r, struct buf *b, uint64_t step)
 static struct wtensor *
 list_arrays(const struct run *r)
 {
-    struct wtensor *w = cmd_alloc(r->t.n_arrays, sizeof *w);
-    for (size_t i = 0; i < r->t.n_arrays; i++) {
-        const struct train_array *a = &r->t.array[i];
+    struct wtensor *w = cmd_alloc(r->t.arrays.n, sizeof *w);
+    for (size_t i = 0; i < r->t.arrays.n; i++) {
+        const struct array *a = &r->t.arrays.v[i];
         w[i] = (struct wtensor){ .name = a->name,
                                  .dtype = a->dtype,
                                  .rank = a->rank,
@@ -173,12 +173,13 @@ list_arrays(const struct run *r)
 static int
 write_array(struct run *r, struct writer *w, size_t i, uint8_t *chunk)
 {
-    const struct train_array *a = &r->t.array[w->t[i].tag];
-    const struct tensor *t = a->device ? NULL : store_find(&r->in, slice_of(a->name));
+    const struct array *a = &r->t.arrays.v[w->t[i].tag];
+    uint8_t *device = r->t.held[w->t[i].tag].device;
+    const struct tensor *t = device ? NULL : store_find(&r->in, slice_of(a->name));
     for (uint64_t at = 0; at < a->bytes; at += CHUNK) {
         size_t n = a->bytes - at < CHUNK ? (size_t)(a->bytes - at) : CHUNK;
         int rc = t ? store_read(&r->in, t, at, chunk, n, &r->err)
-                   : r->k->download(r->k, chunk, (uint8_t *)a->device + at, n);
+                   : kernels_download(r->k, chunk, device + at, n);
         if (rc < 0 || writer_write(w, chunk, n) < 0)
             return -1;
     }
@@ -256,7 +257,7 @@ save_check(struct run *r)
     struct state st = largest_state(r);
     fill_meta(r, &meta, &provenance, &state, &st);
     struct wtensor *t = list_arrays(r);
-    if (writer_plan(&w, "ckpt", r->target, t, r->t.n_arrays, &meta, &opt, &r->err) < 0)
+    if (writer_plan(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err) < 0)
         die_err(&r->err);
     r->file_bytes = w.files[0].bytes;
     writer_close(&w);
@@ -280,7 +281,7 @@ save_write(struct run *r)
     note_state(r);
     fill_meta(r, &meta, &provenance, &state, &r->st);
     struct wtensor *t = list_arrays(r);
-    int rc = writer_open(&w, "ckpt", r->target, t, r->t.n_arrays, &meta, &opt, &r->err);
+    int rc = writer_open(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err);
     for (size_t i = 0; i < w.n && rc == 0; i++)
         rc = write_array(r, &w, i, chunk);
     if (rc == 0)
