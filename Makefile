@@ -123,7 +123,8 @@ CMD_SRCS = \
 	cmd/suffix.c \
 	cmd/stats.c \
 	cmd/stats_kernel.c \
-	cmd/values.c
+	cmd/values.c \
+	lib/io/training.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep

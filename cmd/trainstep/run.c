@@ -6,6 +6,7 @@
 #include "cmd/trainstep/dump.h"
 #include "lib/core/os.h"
 #include "lib/core/outfile.h"
+#include "lib/io/training.h"
 #include "lib/nvfp4/quant.h"
 
 #include <math.h>
@@ -334,7 +335,7 @@ open_model(struct run *r)
 {
     double start = os_seconds();
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
-        save_load(r, &r->in) < 0)
+        training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
     r->t.judge = judge;
     r->t.judge_ctx = r;
@@ -417,7 +418,8 @@ undo(struct run *r, const struct train_result *res)
         source = &from;
     }
     struct state was = r->st;
-    if (save_load(r, source) < 0 || state_read(&r->st, &kept, source) < 0)
+    if (training_load(&r->t, source, r->o->where.threads) < 0 ||
+        state_read(&r->st, &kept, source) < 0)
         die_err(&r->err);
     bool same = r->st.has_sampler && memcmp(r->st.data, was.data, XXH3_BYTES) == 0;
     data_seek(&r->data, same ? r->st.epoch : 0, same ? r->st.index : 0);

@@ -213,8 +213,6 @@ void save_unlock(void);
 /* Before the first step: what the last save needs, which is the largest; dies. */
 void save_check(struct run *r);
 void save_write(struct run *r);
-/* Fill the arrays of r->t from a checkpoint. */
-int save_load(struct run *r, struct store *from);
 
 void log_open(struct run *r);
 void log_step(struct run *r, const struct train_result *res, double rate, double ms);

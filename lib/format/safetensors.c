@@ -720,7 +720,7 @@ st_finish(struct writer *w)
         put_header(&b, w, 0, w->n);
         rc = buf_ok(&b, w->err);
         if (rc == 0)
-            rc = out_pwrite(&w->out, b.data, b.len, 0);
+            rc = out_pwrite(&w->out, b.data, b.len, 0, w->err);
         buf_free(&b);
         return rc;
     }
