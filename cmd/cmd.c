@@ -298,7 +298,8 @@ cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first)
             help(c);
             break;
         case 'V':
-            printf("%s (nibble) %s\n", c->name, cmd_version());
+            printf("%s (nibble) %s%s\n", c->name, cmd_version(),
+                   *NIBBLE_COMMIT ? " " NIBBLE_COMMIT : "");
             cmd_close_stdout();
             exit(EXIT_DONE);
         case 'q':
