@@ -83,18 +83,30 @@ MODEL_SRCS = \
 KERNEL_SRCS = \
 	kernels/cpu/adamw.c \
 	kernels/cpu/adamw_kernel.c \
+	kernels/cpu/argmax.c \
 	kernels/cpu/attention.c \
+	kernels/cpu/clip.c \
 	kernels/cpu/coarse.c \
 	kernels/cpu/coarse_kernel.c \
+	kernels/cpu/convert.c \
 	kernels/cpu/cpu.c \
+	kernels/cpu/cross_entropy.c \
+	kernels/cpu/embed.c \
 	kernels/cpu/fp4.c \
+	kernels/cpu/gather.c \
 	kernels/cpu/gemm.c \
 	kernels/cpu/gemm_kernel.c \
 	kernels/cpu/gemv.c \
 	kernels/cpu/gemv_kernel.c \
+	kernels/cpu/l1.c \
+	kernels/cpu/linear.c \
+	kernels/cpu/norm.c \
+	kernels/cpu/quantize.c \
+	kernels/cpu/rope.c \
 	kernels/cpu/rows_kernel.c \
-	kernels/cpu/seed.c \
+	kernels/cpu/swiglu.c \
 	kernels/cpu/team.c \
+	kernels/cpu/torchsharp.c \
 	kernels/cuda.c \
 	kernels/dry.c \
 	kernels/ops.c
