@@ -3,10 +3,10 @@
  * a result came to be. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "cmd/bulk.h"
 #include "lib/core/json.h"
 #include "lib/core/os.h"
 #include "lib/format/writer.h"
+#include "lib/io/bulk.h"
 
 #include <libgen.h>
 #include <stdlib.h>
