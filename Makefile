@@ -20,6 +20,7 @@ CORE_SRCS = \
 	lib/core/isa.c \
 	lib/core/json.c \
 	lib/core/lock.c \
+	lib/core/machine.c \
 	lib/core/maths.c \
 	lib/core/map.c \
 	lib/core/names.c \
@@ -117,26 +118,28 @@ CUDA_SRCS = $(wildcard kernels/cuda/*.cu)
 CUDA_CPP_SRCS = kernels/cuda/attention_cudnn.cpp
 CUDA_C_SRCS = kernels/ops.c lib/core/dtype.c lib/core/err.c
 
+IO_SRCS = \
+	lib/io/bulk.c \
+	lib/io/gguf_vocab.c \
+	lib/io/load.c \
+	lib/io/pack/head.c \
+	lib/io/pack/output.c \
+	lib/io/pack/plan.c \
+	lib/io/pack/produce.c \
+	lib/io/pack/quantize.c \
+	lib/io/pack/random_kernel.c \
+	lib/io/select.c \
+	lib/io/stats.c \
+	lib/io/stats_kernel.c \
+	lib/io/training.c \
+	lib/io/values.c
+
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
-	cmd/bulk.c \
 	cmd/cmd.c \
 	cmd/device.c \
-	cmd/gguf_vocab.c \
-	cmd/load.c \
 	cmd/machine.c \
-	cmd/pack/head.c \
-	cmd/pack/output.c \
-	cmd/pack/plan.c \
-	cmd/pack/produce.c \
-	cmd/pack/quantize.c \
-	cmd/pack/random_kernel.c \
-	cmd/select.c \
-	cmd/suffix.c \
-	cmd/stats.c \
-	cmd/stats_kernel.c \
-	cmd/values.c \
-	lib/io/training.c
+	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
@@ -185,7 +188,7 @@ trainstep_SRCS = \
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
-ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
+ISA_SRCS = lib/io/stats_kernel.c lib/io/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
 	kernels/cpu/adamw_kernel.c kernels/cpu/coarse_kernel.c kernels/cpu/gemm_kernel.c \
 	kernels/cpu/gemv_kernel.c kernels/cpu/rows_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
@@ -263,7 +266,7 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,model kernels format text nvfp4 core,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,io model kernels format text nvfp4 core,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
@@ -271,7 +274,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
-	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+	$(IO_SRCS) $(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
@@ -462,6 +465,7 @@ $(BUILD)/libformat.a: $(call objs,$(FORMAT_SRCS))
 $(BUILD)/libtext.a: $(call objs,$(TEXT_SRCS))
 $(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
 $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
+$(BUILD)/libio.a: $(call objs,$(IO_SRCS))
 $(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
 $(LIBCMD): $(call objs,$(CMD_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)
@@ -527,7 +531,7 @@ $(EMULATE)/libnibble-cuda.so: $(EMULATE_OBJS)
 $(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
 	$(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
-LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
+LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)
 
 define prog_rule
 $(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS) $(BUILD)/link-flags

@@ -2,7 +2,7 @@
 /* cmd: see cmd.h. */
 #include "cmd/cmd.h"
 
-#include "cmd/machine.h"
+#include "lib/core/machine.h"
 #include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/core/outfile.h"

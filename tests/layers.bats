@@ -60,7 +60,7 @@ library()
 
 @test "all libraries of the Makefile are looked at" {
     for a in "${NIBBLE_BUILD:-$root/build}"/lib*.a; do
-        [[ $a == *cmd.a ]] || [[ $a =~ /lib(core|format|text|nvfp4|kernels|model)\.a$ ]]
+        [[ $a =~ (cmd|io)\.a$ ]] || [[ $a =~ /lib(core|format|text|nvfp4|kernels|model)\.a$ ]]
     done
 }
 

@@ -5,10 +5,10 @@
 #define NIBBLE_CMD_DATCAT_H
 
 #include "cmd/cmd.h"
-#include "cmd/select.h"
-#include "cmd/values.h"
 #include "lib/core/hash.h"
 #include "lib/format/view.h"
+#include "lib/io/select.h"
+#include "lib/io/values.h"
 
 enum action {
     LIST,

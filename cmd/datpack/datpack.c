@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* datpack: put tensors from any container into any other. */
-#include "cmd/pack/pack.h"
+#include "lib/io/pack/pack.h"
 
 #include "lib/format/writer.h"
 

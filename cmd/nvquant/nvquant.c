@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* nvquant: quantize tensors to NVFP4, or back. */
 #include "cmd/device.h"
-#include "cmd/pack/pack.h"
+#include "lib/io/pack/pack.h"
 
 #include "lib/format/writer.h"
 

@@ -2,7 +2,7 @@
 /* training: see training.h. */
 #include "lib/io/training.h"
 
-#include "cmd/bulk.h"
+#include "lib/io/bulk.h"
 
 #include <pthread.h>
 #include <stdlib.h>

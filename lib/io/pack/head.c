@@ -5,7 +5,7 @@
  * a sample first, then on the whole tensor.  The embedding beside it can be the rounded
  * form of what was quantized (f16 in a .dat made of bf16 or f32), so a block that is not
  * equal bit for bit may be that of values within half a unit of their last place. */
-#include "cmd/pack/plan.h"
+#include "lib/io/pack/plan.h"
 
 #include "lib/core/par.h"
 

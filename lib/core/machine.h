@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* machine: memory that the machine, or the container that we are in, has left. */
-#ifndef NIBBLE_CMD_MACHINE_H
-#define NIBBLE_CMD_MACHINE_H
+#ifndef NIBBLE_CORE_MACHINE_H
+#define NIBBLE_CORE_MACHINE_H
 
 #include <stdint.h>
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* values: the numbers of a tensor, whatever its type: NVFP4 is decoded, too. */
-#ifndef NIBBLE_CMD_VALUES_H
-#define NIBBLE_CMD_VALUES_H
+#ifndef NIBBLE_IO_VALUES_H
+#define NIBBLE_IO_VALUES_H
 
-#include "cmd/stats.h"
 #include "lib/format/view.h"
+#include "lib/io/stats.h"
 
 /* How a type comes out: exactly as floats, or as doubles, or not at all. */
 enum values_kind { VALUES_NONE, VALUES_F32, VALUES_F64 };

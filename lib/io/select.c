@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* select: see select.h. */
-#include "cmd/select.h"
+#include "lib/io/select.h"
 
 #include "cmd/cmd.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* plan: what the parts of pack share. */
-#ifndef NIBBLE_CMD_PACK_PLAN_H
-#define NIBBLE_CMD_PACK_PLAN_H
+#ifndef NIBBLE_IO_PACK_PLAN_H
+#define NIBBLE_IO_PACK_PLAN_H
 
-#include "cmd/pack/pack.h"
-#include "cmd/values.h"
 #include "lib/core/names.h"
 #include "lib/format/view.h"
 #include "lib/format/writer.h"
+#include "lib/io/pack/pack.h"
+#include "lib/io/values.h"
 #include "lib/model/table.h"
 #include "lib/nvfp4/quant.h"
 

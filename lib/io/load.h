@@ -5,12 +5,12 @@
  * NVFP4 stays NVFP4.  Tensors that the configuration does not know, that are missing or
  * that have another shape are refused by name.
  */
-#ifndef NIBBLE_CMD_LOAD_H
-#define NIBBLE_CMD_LOAD_H
+#ifndef NIBBLE_IO_LOAD_H
+#define NIBBLE_IO_LOAD_H
 
 #include "cmd/cmd.h"
-#include "cmd/values.h"
 #include "lib/format/view.h"
+#include "lib/io/values.h"
 #include "lib/model/weights.h"
 
 struct load_options {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* machine: see machine.h. */
-#include "cmd/machine.h"
+#include "lib/core/machine.h"
 
 #include "lib/core/os.h"
 

@@ -5,11 +5,11 @@
  * holds, quantize.c which of it is quantized and how, produce.c and nvfp4.c make the
  * bytes, output.c writes them with their provenance.
  */
-#ifndef NIBBLE_CMD_PACK_PACK_H
-#define NIBBLE_CMD_PACK_PACK_H
+#ifndef NIBBLE_IO_PACK_PACK_H
+#define NIBBLE_IO_PACK_PACK_H
 
 #include "cmd/cmd.h"
-#include "cmd/select.h"
+#include "lib/io/select.h"
 
 enum head_wish { HEAD_AUTO, HEAD_TIE, HEAD_UNTIE };
 enum dtype_wish {

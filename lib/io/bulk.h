@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* bulk: payloads of a file into a device's memory, as fast as the file can be read. */
-#ifndef NIBBLE_CMD_BULK_H
-#define NIBBLE_CMD_BULK_H
+#ifndef NIBBLE_IO_BULK_H
+#define NIBBLE_IO_BULK_H
 
 #include "kernels/kernels.h"
 #include "lib/format/store.h"

@@ -3,8 +3,8 @@
  * chunks, several at a time on all threads, and written in order while the next ones are
  * made. */
 #include "cmd/device.h"
-#include "cmd/pack/plan.h"
-#include "cmd/pack/random.h"
+#include "lib/io/pack/plan.h"
+#include "lib/io/pack/random.h"
 
 #include "lib/core/num.h"
 #include "lib/core/par.h"

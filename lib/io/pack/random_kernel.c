@@ -4,7 +4,7 @@
  * z is the sum of a counter's eight 16-bit halves, centred and scaled to variance 1: no
  * libm, whole numbers up to the last two operations, so the same bits everywhere.
  */
-#include "cmd/pack/random.h"
+#include "lib/io/pack/random.h"
 
 #include "lib/core/philox.h"
 

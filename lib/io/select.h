@@ -4,8 +4,8 @@
  * A glob is fnmatch(3) over the whole name; * matches dots and slashes too.  With no -s
  * all names are taken; -x wins over -s; an -s that matches nothing is an error.
  */
-#ifndef NIBBLE_CMD_SELECT_H
-#define NIBBLE_CMD_SELECT_H
+#ifndef NIBBLE_IO_SELECT_H
+#define NIBBLE_IO_SELECT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* output: the file, its provenance, and what lies beside it. */
-#include "cmd/gguf_vocab.h"
-#include "cmd/pack/plan.h"
 #include "cmd/suffix.h"
+#include "lib/io/gguf_vocab.h"
+#include "lib/io/pack/plan.h"
 
 #include "lib/core/json.h"
 #include "lib/core/lock.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* quantize: which tensors of the output are quantized, by what, and with whom they share
  * a tensor scale. */
-#include "cmd/pack/plan.h"
+#include "lib/io/pack/plan.h"
 
 #include "lib/core/json.h"
 

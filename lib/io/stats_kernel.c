@@ -5,7 +5,7 @@
  * vectors of.  The same additions in the same order everywhere, so every ISA gives the
  * same bits.
  */
-#include "cmd/stats.h"
+#include "lib/io/stats.h"
 
 #include "lib/core/num.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* values: see values.h. */
-#include "cmd/values.h"
+#include "lib/io/values.h"
 
 #include "cmd/cmd.h"
 #include "lib/core/num.h"

@@ -2,7 +2,7 @@
 /* bulk: see bulk.h.  Threads read and hash, each some of the file; handing on to a GPU is
  * one thread's at a time, since its operations have an order.  A hash is over the whole of
  * a payload, so one thread has all of a payload that is to be verified. */
-#include "cmd/bulk.h"
+#include "lib/io/bulk.h"
 
 #include "lib/core/hash.h"
 #include "lib/core/par.h"

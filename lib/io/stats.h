@@ -4,8 +4,8 @@
  * Numbers come in blocks of at most STATS_BLOCK; blocks are summed in 16 fixed lanes and
  * merged in order, so the result depends on neither threads nor instruction set.
  */
-#ifndef NIBBLE_CMD_STATS_H
-#define NIBBLE_CMD_STATS_H
+#ifndef NIBBLE_IO_STATS_H
+#define NIBBLE_IO_STATS_H
 
 #include "lib/core/isa.h"
 

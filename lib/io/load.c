@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* load: see load.h. */
-#include "cmd/load.h"
+#include "lib/io/load.h"
 
-#include "cmd/bulk.h"
 #include "lib/format/dialect.h"
+#include "lib/io/bulk.h"
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/tiles.h"
 

@@ -5,7 +5,7 @@
  * family.  Its file is then read once more for what the loader has no use for: tokens
  * as they are spelt, and which of the added ones are special.
  */
-#include "cmd/gguf_vocab.h"
+#include "lib/io/gguf_vocab.h"
 
 #include "lib/core/json.h"
 #include "lib/core/map.h"

@@ -6,8 +6,8 @@
  * input's in place of an earlier one's.  Then the head of a tied model is settled, and
  * the target makes items of them: as they are, like a reference, or as a checkpoint.
  */
-#include "cmd/pack/plan.h"
-#include "cmd/pack/random.h"
+#include "lib/io/pack/plan.h"
+#include "lib/io/pack/random.h"
 
 #include "lib/core/json.h"
 #include "lib/format/dialect.h"

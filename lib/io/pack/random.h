@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* random: elements [first, first+n) of tensor `row` of the table: scale * (sum of eight
  * 16-bit halves - 262140), rounded once to f32. */
-#ifndef NIBBLE_CMD_PACK_RANDOM_H
-#define NIBBLE_CMD_PACK_RANDOM_H
+#ifndef NIBBLE_IO_PACK_RANDOM_H
+#define NIBBLE_IO_PACK_RANDOM_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* stats: see stats.h. */
-#include "cmd/stats.h"
+#include "lib/io/stats.h"
 
 #include <math.h>
 

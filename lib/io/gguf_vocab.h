@@ -2,8 +2,8 @@
 /* gguf_vocab: the key-value pairs by which a GGUF tells of its model: configuration,
  * vocabulary, merges, chat template.  The writer puts them into the file as they are
  * (wmeta.gguf). */
-#ifndef NIBBLE_CMD_GGUF_VOCAB_H
-#define NIBBLE_CMD_GGUF_VOCAB_H
+#ifndef NIBBLE_IO_GGUF_VOCAB_H
+#define NIBBLE_IO_GGUF_VOCAB_H
 
 #include "lib/core/err.h"
 #include "lib/core/guard.h"
