@@ -25,10 +25,14 @@ CORE_SRCS = \
 	lib/core/names.c \
 	lib/core/num.c \
 	lib/core/os.c \
+	lib/core/outdir.c \
 	lib/core/outfile.c \
 	lib/core/par.c \
+	lib/core/path.c \
+	lib/core/perms.c \
 	lib/core/reader.c \
 	lib/core/sha256.c \
+	lib/core/temp.c \
 	lib/core/text.c
 
 FORMAT_SRCS = \

@@ -2,6 +2,8 @@
 /* dump: logits and hidden states for other programs. */
 #include "cmd/generate/generate.h"
 
+#include "lib/core/path.h"
+
 #include "lib/format/writer.h"
 
 #include <errno.h>
@@ -22,7 +24,7 @@ dump_check(const struct session *s, const char *path)
     text_quote(q, path, strlen(path));
     if (store_reads(&s->model.store, path))
         return err_set(s->err, ERR_USAGE, "%s: is an input, too", q);
-    if (out_is_stream(path))
+    if (path_is_stream(path))
         return strcmp(path, "-") != 0
                    ? 0
                    : err_set(s->err, ERR_USAGE, "-: standard output is for the answer");

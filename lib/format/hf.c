@@ -9,6 +9,7 @@
  */
 #include "lib/core/hash.h"
 #include "lib/core/json.h"
+#include "lib/core/path.h"
 #include "lib/format/container.h"
 
 #include <stdio.h>
@@ -306,7 +307,7 @@ open_shards(struct index *x)
         char *path = inside(s, leaf[i], strlen(leaf[i]));
         if (!path)
             return -1;
-        int there = store_exists(path, s->err);
+        int there = path_exists(path, s->err);
         if (there == 0)
             return err_set(s->err, ERR_FORMAT, "%s: shard \"%s\" does not exist",
                            x->map.name, text_quote(q, leaf[i], strlen(leaf[i])));
@@ -410,8 +411,8 @@ hf_read(struct store *s)
     int rc;
     if (!single || !index || !config || !nibble)
         return -1;
-    int has_single = store_exists(single, s->err);
-    int has_index = has_single < 0 ? -1 : store_exists(index, s->err);
+    int has_single = path_exists(single, s->err);
+    int has_index = has_single < 0 ? -1 : path_exists(index, s->err);
     if (has_index < 0)
         return -1;
     if (has_single) {

@@ -4,6 +4,7 @@
 
 #include "lib/core/json.h"
 #include "lib/core/map.h"
+#include "lib/core/path.h"
 #include "lib/format/container.h"
 
 #include <string.h>
@@ -157,7 +158,7 @@ modeldir_open(struct modeldir *d, const char *path, struct guard *g, struct err 
     buf_printf(&name, "%s%snibble.json", path, n && path[n - 1] == '/' ? "" : "/");
     if (buf_ok(&name, err) < 0)
         return -1;
-    int there = store_exists(name.data, err);
+    int there = path_exists(name.data, err);
     bool regular = there > 0 && stat(name.data, &st) == 0 && S_ISREG(st.st_mode);
     if (regular && map_open(&m, name.data, g, &why) == 0)
         read_object(d, &m, &why);

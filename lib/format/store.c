@@ -5,7 +5,7 @@
 
 #include "lib/core/feed.h"
 #include "lib/core/json.h"
-#include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/core/par.h"
 #include "lib/format/container.h"
 #include "lib/format/modeldir.h"
@@ -264,23 +264,11 @@ store_add_file(struct store *s, const char *path)
 }
 
 int
-store_exists(const char *path, struct err *err)
-{
-    struct stat st;
-    char q[TEXT_QUOTE];
-    if (stat(path, &st) == 0)
-        return 1;
-    return errno == ENOENT || errno == ENOTDIR
-               ? 0
-               : err_set(err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
-}
-
-int
 store_slurp(struct store *s, const char *path, struct slice *text)
 {
     enum { LIMIT = 16 << 20 }; // of a model they have some KiB
     *text = (struct slice){ 0 };
-    int there = store_exists(path, s->err);
+    int there = path_exists(path, s->err);
     if (there <= 0)
         return there;
     struct map m;
@@ -536,7 +524,7 @@ holds_input(const struct store *s, const char *path)
     if (d)
         closedir(d);
     for (size_t i = 0; i < s->n_files && !found; i++)
-        found = out_holds(path, s->files[i].path);
+        found = path_holds(path, s->files[i].path);
     return found;
 }
 

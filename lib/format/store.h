@@ -131,9 +131,6 @@ int store_load_beside(struct store *s);
 /* Make meta, which costs more than it is worth to those who do not show it. */
 int store_meta(struct store *s);
 
-/* 1 or 0, or -1 if that cannot be told: only what is not there does not exist. */
-int store_exists(const char *path, struct err *err);
-
 /* Set config from a file, replacing what there was; nothing if it does not exist. */
 int store_load_config(struct store *s, const char *path);
 

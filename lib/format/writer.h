@@ -12,7 +12,7 @@
 #include "lib/core/buf.h"
 #include "lib/core/dtype.h"
 #include "lib/core/hash.h"
-#include "lib/core/outfile.h"
+#include "lib/core/outdir.h"
 #include "lib/format/modeldir.h"
 #include "lib/format/traits.h"
 
