@@ -42,15 +42,22 @@ FORMAT_SRCS = \
 	lib/format/gguf.c \
 	lib/format/gguf_model.c \
 	lib/format/hf.c \
+	lib/format/kinds.c \
 	lib/format/modeldir.c \
 	lib/format/mp.c \
+	lib/format/object.c \
+	lib/format/pager.c \
 	lib/format/safetensors.c \
 	lib/format/spans.c \
 	lib/format/state.c \
 	lib/format/store.c \
+	lib/format/store_beside.c \
+	lib/format/store_open.c \
+	lib/format/store_sums.c \
 	lib/format/tok.c \
 	lib/format/view.c \
-	lib/format/writer.c
+	lib/format/writer.c \
+	lib/format/writer_open.c
 
 NVFP4_SRCS = \
 	lib/nvfp4/codec.c \

@@ -10,7 +10,9 @@
 #include "lib/core/hash.h"
 #include "lib/core/json.h"
 #include "lib/core/path.h"
-#include "lib/format/container.h"
+#include "lib/format/object.h"
+#include "lib/format/pager.h"
+#include "lib/format/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -442,7 +444,7 @@ hf_read(struct store *s)
     if (text.p) {
         struct nibble_object o;
         struct err why = { 0 };
-        if (read_nibble_object(&o, s->name, text, &s->arena, &why) < 0)
+        if (object_read(&o, s->name, text, &s->arena, &why) < 0)
             store_warn(s, "its nibble.json is not ours and is ignored");
         else
             s->provenance = o.provenance;
@@ -450,15 +452,9 @@ hf_read(struct store *s)
     return store_load_config(s, config);
 }
 
-static void
-hf_segments(const struct store *s, segment_fn fn, void *ctx)
-{
-    container_safetensors.segments(s, fn, ctx);
-}
-
 const struct container container_hf = {
     .name = "hf",
     .traits = { .by_width = true },
     .read = hf_read,
-    .segments = hf_segments,
+    .segments = safetensors_segments,
 };

@@ -5,7 +5,7 @@
 #include "lib/core/json.h"
 #include "lib/core/map.h"
 #include "lib/core/path.h"
-#include "lib/format/container.h"
+#include "lib/format/object.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -132,7 +132,7 @@ read_object(struct modeldir *d, struct map *m, struct err *why)
     struct err foreign = { 0 };
     if (m->size > MAX_TEXT)
         return err_set(why, ERR_FORMAT, "%s: too long", m->name);
-    if (read_nibble_object(&o, m->name, text, &d->arena, &foreign) < 0) {
+    if (object_read(&o, m->name, text, &d->arena, &foreign) < 0) {
         if (map_check(m, why) < 0)
             return -1;
         return foreign.kind == ERR_FORMAT && is_json(text, &d->arena)

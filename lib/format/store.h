@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_RANK = 64, MAX_NAME = 64 << 10 };
+enum { MAX_RANK = 64 };
 
 struct tensor {
     const char *name; // NUL-terminated, no NUL inside
