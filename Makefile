@@ -63,7 +63,8 @@ NVFP4_SRCS = \
 	lib/nvfp4/codec.c \
 	lib/nvfp4/gguf.c \
 	lib/nvfp4/quant.c \
-	lib/nvfp4/quant_kernel.c
+	lib/nvfp4/quant_kernel.c \
+	lib/nvfp4/quant_paths.c
 
 TEXT_SRCS = \
 	lib/text/bpe.c \
