@@ -42,11 +42,13 @@ FORMAT_SRCS = \
 	lib/format/gguf.c \
 	lib/format/gguf_model.c \
 	lib/format/hf.c \
+	lib/format/history.c \
 	lib/format/kinds.c \
 	lib/format/modeldir.c \
 	lib/format/mp.c \
 	lib/format/object.c \
 	lib/format/pager.c \
+	lib/format/provenance.c \
 	lib/format/safetensors.c \
 	lib/format/spans.c \
 	lib/format/state.c \
@@ -162,7 +164,6 @@ tokenize_SRCS = \
 trainstep_SRCS = \
 	cmd/trainstep/data.c \
 	cmd/trainstep/dump.c \
-	cmd/trainstep/history.c \
 	cmd/trainstep/log.c \
 	cmd/trainstep/plan.c \
 	cmd/trainstep/run.c \
@@ -550,7 +551,7 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS)
 
 # Of something that only a command has.
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
-$(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data history settings state)
+$(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)
 

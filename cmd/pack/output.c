@@ -7,6 +7,7 @@
 #include "lib/core/json.h"
 #include "lib/core/lock.h"
 #include "lib/core/path.h"
+#include "lib/format/provenance.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -105,25 +106,17 @@ put_options(struct buf *b, const struct plan *p)
 static void
 put_provenance(struct buf *b, const struct plan *p)
 {
-    char hex[2 * XXH3_BYTES + 1];
     b->len = 0;
-    buf_str(b, "{\"inputs\":[");
+    provenance_begin(b);
     for (size_t i = 0; i < p->n_inputs + p->has_like; i++) {
         const struct input *in = &p->inputs[i];
-        hash_hex(hex, in->xxh3, XXH3_BYTES);
-        buf_printf(b, "%s{\"kind\":\"%s\",\"provenance\":", i ? "," : "",
-                   store_kind(&in->store));
-        if (in->store.provenance.p)
-            buf_add(b, in->store.provenance.p, in->store.provenance.n);
-        else
-            buf_str(b, "null");
-        buf_printf(b, ",\"xxh3\":\"%s\"}", hex);
+        provenance_input(b, slice_of(store_kind(&in->store)), in->store.provenance, 1,
+                         in->xxh3);
     }
-    buf_str(b, "],\"options\":");
+    provenance_options(b);
     if (!b->failed)
         put_options(b, p);
-    buf_printf(b, ",\"tool\":\"%s\",\"version\":\"%s\"}", p->c->cmd.name,
-               cmd_version());
+    provenance_end(b, p->c->cmd.name, slice_of(cmd_version()));
     if (b->failed)
         die(EXIT_MEMORY, "out of memory for the provenance");
 }
