@@ -26,10 +26,14 @@ CORE_SRCS = \
 	lib/core/names.c \
 	lib/core/num.c \
 	lib/core/os.c \
+	lib/core/outdir.c \
 	lib/core/outfile.c \
 	lib/core/par.c \
+	lib/core/path.c \
+	lib/core/perms.c \
 	lib/core/reader.c \
 	lib/core/sha256.c \
+	lib/core/temp.c \
 	lib/core/text.c
 
 FORMAT_SRCS = \
@@ -39,21 +43,31 @@ FORMAT_SRCS = \
 	lib/format/gguf.c \
 	lib/format/gguf_model.c \
 	lib/format/hf.c \
+	lib/format/history.c \
+	lib/format/kinds.c \
 	lib/format/modeldir.c \
 	lib/format/mp.c \
+	lib/format/object.c \
+	lib/format/pager.c \
+	lib/format/provenance.c \
 	lib/format/safetensors.c \
 	lib/format/spans.c \
 	lib/format/state.c \
 	lib/format/store.c \
+	lib/format/store_beside.c \
+	lib/format/store_open.c \
+	lib/format/store_sums.c \
 	lib/format/tok.c \
 	lib/format/view.c \
-	lib/format/writer.c
+	lib/format/writer.c \
+	lib/format/writer_open.c
 
 NVFP4_SRCS = \
 	lib/nvfp4/codec.c \
 	lib/nvfp4/gguf.c \
 	lib/nvfp4/quant.c \
-	lib/nvfp4/quant_kernel.c
+	lib/nvfp4/quant_kernel.c \
+	lib/nvfp4/quant_paths.c
 
 TEXT_SRCS = \
 	lib/text/bpe.c \
@@ -138,7 +152,6 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
-	cmd/machine.c \
 	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
@@ -173,7 +186,6 @@ tokenize_SRCS = \
 trainstep_SRCS = \
 	cmd/trainstep/data.c \
 	cmd/trainstep/dump.c \
-	cmd/trainstep/history.c \
 	cmd/trainstep/log.c \
 	cmd/trainstep/plan.c \
 	cmd/trainstep/run.c \
@@ -580,7 +592,7 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 
 # Of something that only a command has.
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
-$(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data history settings state)
+$(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)
 

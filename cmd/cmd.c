@@ -5,7 +5,7 @@
 #include "lib/core/machine.h"
 #include "lib/core/num.h"
 #include "lib/core/os.h"
-#include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/core/par.h"
 
 #include <errno.h>
@@ -511,9 +511,9 @@ cmd_check_outputs(const char *const *outputs, size_t n, const char *const *input
 {
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < n; i++) {
-        if (outputs[i] && out_is_reserved(outputs[i]))
+        if (outputs[i] && path_is_reserved(outputs[i]))
             misuse("%s: %s", text_quote(q, outputs[i], strlen(outputs[i])),
-                   out_reserved);
+                   path_reserved);
         for (size_t k = 0; k < n_inputs; k++)
             if (cmd_same_file(outputs[i], inputs[k]))
                 misuse("%s: is an input, too",

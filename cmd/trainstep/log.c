@@ -7,6 +7,7 @@
 #include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/core/reader.h"
 
 #include <errno.h>
@@ -524,7 +525,7 @@ open_report(struct run *r)
 {
     struct logs *l = r->logs;
     struct err err = { 0 };
-    l->streams = out_is_stream(r->o->memory_report);
+    l->streams = path_is_stream(r->o->memory_report);
     if (l->streams &&
         out_open(&l->stream, r->o->memory_report, 0, &cmd_guard, &err) < 0)
         die_err(&err);

@@ -5,7 +5,7 @@
 #include "cmd/suffix.h"
 #include "cmd/trainstep/dump.h"
 #include "lib/core/os.h"
-#include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/io/training.h"
 #include "lib/nvfp4/quant.h"
 
@@ -187,14 +187,14 @@ settle_target(struct run *r)
         r->target = realpath(r->o->checkpoint, NULL);
         if (!r->target)
             die(EXIT_TROUBLE, "%s:", r->o->checkpoint);
-        if (out_is_reserved(r->target))
-            misuse("%s: %s", r->o->checkpoint, out_reserved);
+        if (path_is_reserved(r->target))
+            misuse("%s: %s", r->o->checkpoint, path_reserved);
         return;
     }
     bool there = stat(out, &st) == 0;
     if (*out == '\0' || out[strlen(out) - 1] == '/' || (there && S_ISDIR(st.st_mode)))
         misuse("-o %s: want the name of a file", out);
-    if (out_is_stream(out))
+    if (path_is_stream(out))
         misuse("-o %s: a checkpoint cannot be written to a pipe or a device", out);
     if (there && !r->o->force)
         die(EXIT_TROUBLE, "%s: exists; -f replaces it", out);

@@ -5,6 +5,8 @@
 
 #include "lib/core/json.h"
 #include "lib/core/os.h"
+#include "lib/format/history.h"
+#include "lib/format/provenance.h"
 #include "lib/format/writer.h"
 #include "lib/io/training.h"
 
@@ -56,48 +58,40 @@ save_bytes(const struct run *r, const struct train *t)
 
 /* ---- provenance ----------------------------------------------------------------------------- */
 
+/* The checkpoint that a training begins with. */
 static void
-put_inputs(struct run *r, struct buf *b, const struct history *h)
+put_origin(struct run *r, struct buf *b)
 {
     uint8_t xxh3[XXH3_BYTES];
-    char hex[2 * XXH3_BYTES + 1];
-    buf_str(b, "{\"inputs\":");
-    if (h->inputs.p) {
-        buf_add(b, h->inputs.p, h->inputs.n);
-        return;
-    }
     if (store_content_hash(&r->in, xxh3, 1, &r->err) < 0)
         die_err(&r->err);
-    hash_hex(hex, xxh3, XXH3_BYTES);
-    buf_str(b, "[{\"kind\":\"ckpt\",\"provenance\":");
-    if (r->in.provenance.p)
-        buf_add(b, r->in.provenance.p, r->in.provenance.n);
-    else
-        buf_str(b, "null");
-    buf_printf(b, ",\"xxh3\":\"%s\"}]", hex);
+    provenance_input(b, slice_of("ckpt"), r->in.provenance, 1, xxh3);
 }
 
 static void
 put_provenance(struct run *r, struct buf *b, uint64_t step)
 {
     struct history h;
-    struct buf data = { 0 }, route = { 0 }, settings = { 0 };
-    if (!history_read(&h, r->in.name, r->in.provenance))
-        history_free(&h);
+    struct buf data = { 0 }, route = { 0 }, settings = { 0 }, origin = { 0 };
+    int rc = history_read(&h, r->in.provenance, &r->err);
     tok_put_provenance(&data, &r->data.tok);
     json_put(&route, slice_of(r->st.route));
     settings_json(&settings, &r->s);
-    history_add(&h, &(struct span_record){ r->in_step + 1,
-                                           step,
-                                           { data.data, data.len },
-                                           { route.data, route.len },
-                                           { settings.data, settings.len } });
-    put_inputs(r, b, &h);
-    buf_str(b, ",\"options\":{\"spans\":");
-    history_put(b, &h);
-    buf_printf(b, "},\"tool\":\"trainstep\",\"version\":\"%s\"}", cmd_version());
-    if (b->failed || data.failed || route.failed || settings.failed)
+    if (rc == 0) {
+        put_origin(r, &origin);
+        h.inputs = (struct slice){ origin.data, origin.len };
+    }
+    const struct history_span span = { r->in_step + 1,
+                                       step,
+                                       { data.data, data.len },
+                                       { route.data, route.len },
+                                       { settings.data, settings.len } };
+    if (rc < 0 || history_add(&h, &span, &r->err) < 0)
+        die_err(&r->err);
+    history_put(b, &h, cmd_version());
+    if (b->failed || data.failed || route.failed || settings.failed || origin.failed)
         die(EXIT_MEMORY, "out of memory for the provenance");
+    buf_free(&origin);
     history_free(&h);
     buf_free(&data);
     buf_free(&route);

@@ -111,37 +111,6 @@ void state_put(struct buf *b, const struct state *st, const struct settings *s);
 bool spike_fits(const struct spike *w, double z, double loss, double norm);
 void spike_add(struct spike *w, double loss, double norm);
 
-/* ---- history.c: by what the weights were trained ---------------------------------------- */
-
-enum { SPANS_KEPT = 128 }; // that stand in a provenance; older ones are a digest
-
-/* Steps of one kind; texts are JSON, borrowed. */
-struct span_record {
-    uint64_t first, last;
-    struct slice data, route, settings;
-};
-
-struct older_spans {
-    uint64_t count, first, last;
-    uint8_t digest[XXH3_BYTES];
-};
-
-struct history {
-    struct slice inputs; // text of the array, of the provenance that was read
-    struct older_spans older;
-    struct span_record *span; // (n) oldest first
-    size_t n, cap;
-    struct arena arena;
-};
-
-/* From a provenance; false: of no training, the file is an origin itself.  history_free
- * is right in both cases. */
-bool history_read(struct history *h, const char *name, struct slice provenance);
-void history_add(struct history *h, const struct span_record *s);
-/* The array of spans. */
-void history_put(struct buf *b, const struct history *h);
-void history_free(struct history *h);
-
 /* ---- spark.c: the course of the loss, in a line ---------------------------------------- */
 
 enum { SPARK_COLUMNS = 32 };

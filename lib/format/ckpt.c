@@ -616,7 +616,10 @@ ckpt_finish(struct writer *w)
 const struct container container_ckpt = {
     .name = "ckpt",
     .suffix = ".ckpt",
-    .traits = { .seed_reads = true, .needs_model = true, .training = true },
+    .traits = { .seed_reads = true,
+                .needs_model = true,
+                .packed_vectors = true,
+                .training = true },
     .sniff = ckpt_sniff,
     .read = ckpt_read,
     .segments = ckpt_segments,

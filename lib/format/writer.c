@@ -4,11 +4,10 @@
 #include "lib/format/writer.h"
 
 #include "lib/core/json.h"
-#include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/core/text.h"
 #include "lib/format/container.h"
-#include "lib/format/view.h"
+#include "lib/format/object.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,8 +17,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-static const uint64_t MAX_OUTPUT = (uint64_t)1 << 62;
 
 int
 writer_literal(struct writer *w, uint32_t file, uint64_t offset,
@@ -45,15 +42,6 @@ writer_literal(struct writer *w, uint32_t file, uint64_t offset,
     return 0;
 }
 
-static void
-put_or_null(struct buf *out, struct slice json)
-{
-    if (json.p)
-        buf_add(out, json.p, json.n);
-    else
-        buf_str(out, "null");
-}
-
 static int
 by_bytes(const void *a, const void *b)
 {
@@ -61,7 +49,7 @@ by_bytes(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-/* The names of all files of a directory, sorted. */
+/* The names of all files of a directory, sorted, as JSON. */
 static void
 put_files(const struct writer *w, struct buf *out)
 {
@@ -78,7 +66,7 @@ put_files(const struct writer *w, struct buf *out)
     leaf[n++] = "nibble.json";
     qsort(leaf, n, sizeof *leaf, by_bytes);
     for (size_t i = 0; i < n; i++) {
-        buf_str(out, i ? "," : ",\"files\":[");
+        buf_char(out, i ? ',' : '[');
         json_put(out, slice_of(leaf[i]));
     }
     buf_char(out, ']');
@@ -86,24 +74,23 @@ put_files(const struct writer *w, struct buf *out)
 }
 
 void
-writer_object(const struct writer *w, struct buf *out, bool with_file)
+writer_object(const struct writer *w, struct buf *out, bool sidecar)
 {
-    char hex[2 * XXH3_BYTES + 1];
-    buf_str(out, "{\"format\":\"nibble-1\"");
-    if (with_file) {
-        buf_printf(out, ",\"bytes\":%llu", (unsigned long long)w->files[0].bytes);
-        hash_hex(hex, w->index_xxh3, XXH3_BYTES);
-        buf_printf(out, ",\"index_xxh3\":\"%s\"", hex);
-        hash_hex(hex, w->file_xxh3, XXH3_BYTES);
-        buf_printf(out, ",\"xxh3\":\"%s\"", hex);
-    }
+    char index[2 * XXH3_BYTES + 1], file[2 * XXH3_BYTES + 1];
+    struct buf files = { 0 };
+    hash_hex(index, w->index_xxh3, XXH3_BYTES);
+    hash_hex(file, w->file_xxh3, XXH3_BYTES);
     if (w->is_dir)
-        put_files(w, out);
-    buf_str(out, ",\"config\":");
-    put_or_null(out, w->meta.config);
-    buf_str(out, ",\"provenance\":");
-    put_or_null(out, w->meta.provenance);
-    buf_char(out, '}');
+        put_files(w, &files);
+    out->failed |= files.failed;
+    object_put(out, &(struct nibble_object){ .config = w->meta.config,
+                                             .provenance = w->meta.provenance,
+                                             .files = { files.data, files.len },
+                                             .has_bytes = sidecar,
+                                             .bytes = w->files[0].bytes,
+                                             .xxh3 = slice_of(file),
+                                             .index_xxh3 = slice_of(index) });
+    buf_free(&files);
 }
 
 /* Whether readers of this kind look for FILE.json. */
@@ -145,9 +132,8 @@ check_sidecar(struct writer *w)
     } else if (regular && map_open(&m, path, w->guard, &why) < 0) {
         rc = err_set(w->err, why.kind, "%s", why.msg);
     } else if (!regular ||
-               read_nibble_object(&o, m.name,
-                                  (struct slice){ (const char *)m.data, m.size },
-                                  &arena, &why) < 0) {
+               object_read(&o, m.name, (struct slice){ (const char *)m.data, m.size },
+                           &arena, &why) < 0) {
         bool unread = regular && why.kind != ERR_FORMAT;
         rc = unread
                  ? err_set(w->err, why.kind, "%s", why.msg)
@@ -187,8 +173,8 @@ begin_file(struct writer *w)
     return out_reserve(&w->out, f->bytes);
 }
 
-static int
-begin(struct writer *w)
+int
+writer_begin(struct writer *w)
 {
     if (w->is_dir) {
         const struct outdir_rule rule = { modeldir_writes, modeldir_replaces, &w->old };
@@ -218,114 +204,6 @@ begin(struct writer *w)
             return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     }
     return begin_file(w);
-}
-
-/* What is written must be readable: the rules for names that readers enforce. */
-static int
-check_names(struct writer *w)
-{
-    static const char *const codes[] = { ".weight.qdata", ".weight.scale" };
-    struct names names = { 0 };
-    char q[TEXT_QUOTE];
-    const char *why = NULL;
-    size_t i = 0;
-    for (; i < w->n && !why; i++) {
-        struct slice name = slice_of(w->t[i].name);
-        if (name.n < 1 || name.n > MAX_NAME)
-            why = "is empty or longer than 65536 bytes";
-        else if (utf8_check(name.p, name.n) < name.n)
-            why = "is not UTF-8";
-        else if (w->kind->reserved_name && slice_is(name, w->kind->reserved_name))
-            why = "means something else there";
-        else {
-            int there = names_add(&names, name, i);
-            if (there > 0)
-                why = "would stand there twice";
-            if (there < 0) {
-                names_free(&names);
-                return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
-            }
-        }
-    }
-    for (size_t k = 0; k < w->n && !why; k++)
-        for (size_t c = 0; c < 2 && !why; c++) {
-            struct slice name = slice_of(w->t[k].name);
-            if (!slice_ends(name, codes[c]))
-                continue;
-            name.n -= strlen(codes[c]);
-            i = k + 1;
-            if (view_spelt_twice(&names, name))
-                why = "would stand beside the other spelling of its NVFP4 pair";
-        }
-    names_free(&names);
-    if (!why)
-        return 0;
-    const char *bad = w->t[i - 1].name;
-    return err_set(w->err, ERR_USAGE, "%s: the name \"%s\" %s", w->name,
-                   text_quote(q, bad, strlen(bad)), why);
-}
-
-/* The size of each tensor.  Their sum, with all that a plan can put between and around
- * them, is kept below 2^63: then no offset of any plan overflows. */
-static int
-measure(struct writer *w)
-{
-    enum { BETWEEN = 2 * (MAX_NAME + (64 << 10)) }; // alignment, and a name in a header
-    uint64_t total = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        struct wtensor *t = &w->t[i];
-        char q[TEXT_QUOTE];
-        uint64_t numel;
-        // A rank 0 f4 in a .dat is one byte: two values that no shape can tell.
-        enum dtype d = t->dtype == DT_F4_E2M1 && t->rank == 0 ? DT_U8 : t->dtype;
-        if (!dtype_size(&numel, &t->nbytes, d, t->shape, t->rank))
-            return err_set(w->err, ERR_USAGE,
-                           "%s: \"%s\" is too large or no whole bytes", w->name,
-                           text_quote(q, t->name, strlen(t->name)));
-        if (!add_fits(&total, total, t->nbytes, MAX_OUTPUT) ||
-            !add_fits(&total, total, BETWEEN, MAX_OUTPUT))
-            return err_set(w->err, ERR_USAGE,
-                           "%s: the tensors up to \"%s\" have more than 2^62 bytes, "
-                           "the largest size of a file",
-                           w->name, text_quote(q, t->name, strlen(t->name)));
-    }
-    return 0;
-}
-
-int
-writer_plan(struct writer *w, const char *kind, const char *path, struct wtensor *t,
-            size_t n, const struct wmeta *meta, const struct writer_options *opt,
-            struct err *err)
-{
-    struct buf name = { 0 };
-    *w = (struct writer){ .t = t,
-                          .n = n,
-                          .meta = *meta,
-                          .shard_bytes = opt->shard_bytes,
-                          .is_dir = opt->directory,
-                          .guard = opt->guard,
-                          .flags = opt->flags,
-                          .n_files = 1,
-                          .err = err };
-    w->out.fd = w->sidecar.fd = w->dir.lock = -1;
-    text_escape(&name, path, strlen(path));
-    w->name = name.data;
-    w->path = strdup(path);
-    w->files = calloc(1, sizeof *w->files);
-    if (!w->name || !w->path || !w->files)
-        return err_set(err, ERR_MEMORY, "%s: out of memory", path);
-    w->kind = container_named(slice_of(kind));
-    if (!w->kind || !w->kind->plan)
-        return err_set(err, ERR_USAGE, "%s: cannot be written as %s", w->name, kind);
-    return measure(w) < 0 || check_names(w) < 0 ? -1 : w->kind->plan(w);
-}
-
-int
-writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
-            size_t n, const struct wmeta *meta, const struct writer_options *opt,
-            struct err *err)
-{
-    return writer_plan(w, kind, path, t, n, meta, opt, err) < 0 ? -1 : begin(w);
 }
 
 bool
