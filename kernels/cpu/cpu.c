@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* cpu: opens the CPU as a device: its memory, its threads, the table of its operations. */
+/* cpu: the CPU as a device: its memory, its threads, the table of its operations. */
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/cpu/coarse.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/sizes.h"
 #include "lib/core/num.h"
 
 #include <stdio.h>
@@ -22,15 +23,40 @@ static const struct rows_isa *const rows_table[ISA_COUNT] = {
 #endif
 };
 
+/* ---- threads ----------------------------------------------------------------------- */
+
 void
 cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx)
 {
     par_run(c->pool, n, fn, ctx, c->k.err);
 }
 
+struct ranges {
+    cpu_range_fn *fn;
+    const void *ctx;
+    size_t n, size;
+};
+
+static int
+run_range(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct ranges *r = ctx;
+    (void)worker;
+    (void)err;
+    r->fn(r->ctx, i * r->size, min((i + 1) * r->size, r->n));
+    return 0;
+}
+
+void
+cpu_for_ranges(struct cpu *c, size_t n, size_t size, cpu_range_fn *fn, const void *ctx)
+{
+    struct ranges r = { fn, ctx, n, size };
+    cpu_for(c, ceil_div(n, size), run_range, &r);
+}
+
 /* ---- memory ------------------------------------------------------------------------ */
 
-/* Before what is allocated. */
+/* Lies before each allocation. */
 struct head {
     enum memory what;
     uint64_t bytes;
