@@ -408,10 +408,9 @@ hf_read(struct store *s)
 {
     char *single = inside(s, "model.safetensors", 17);
     char *index = inside(s, INDEX, strlen(INDEX));
-    char *config = inside(s, "config.json", 11);
     char *nibble = inside(s, "nibble.json", 11);
     int rc;
-    if (!single || !index || !config || !nibble)
+    if (!single || !index || !nibble)
         return -1;
     int has_single = path_exists(single, s->err);
     int has_index = has_single < 0 ? -1 : path_exists(index, s->err);
@@ -449,7 +448,7 @@ hf_read(struct store *s)
         else
             s->provenance = o.provenance;
     }
-    return store_load_config(s, config);
+    return store_find_config(s);
 }
 
 const struct container container_hf = {

@@ -131,7 +131,7 @@ int store_load_beside(struct store *s);
 /* Make meta, which costs more than it is worth to those who do not show it. */
 int store_meta(struct store *s);
 
-/* Set config from a file, replacing what there was; nothing if it does not exist. */
+/* Set config from a file that must exist, in place of what there was. */
 int store_load_config(struct store *s, const char *path);
 
 /* Account for every byte: called in file order, ranges touch. */

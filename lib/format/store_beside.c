@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* store_beside: the texts that lie beside a file: its sidecar, and config.json. */
+/* store_beside: the texts that lie beside a file: its sidecar, and config.json.
+ *
+ * A configuration is looked for, in this order: where --config says (store_load_config),
+ * inside the container (its reader), in the sidecar of the file, in a config.json beside
+ * it (store_load_beside); that of a directory is its own config.json. */
 #include "lib/core/json.h"
 #include "lib/core/path.h"
 #include "lib/format/container.h"
@@ -33,20 +37,6 @@ store_slurp(struct store *s, const char *path, struct slice *text)
     }
     map_close(&m);
     return rc;
-}
-
-/* PATH with another leaf, or with a suffix; in s->arena. */
-static char *
-beside(struct store *s, const char *leaf)
-{
-    struct buf b = { 0 };
-    const char *slash = strrchr(s->path, '/');
-    if (slash)
-        buf_add(&b, s->path, (size_t)(slash - s->path) + 1);
-    buf_str(&b, leaf);
-    char *p = b.failed ? NULL : arena_copy(&s->arena, b.data, b.len);
-    buf_free(&b);
-    return p;
 }
 
 /* Whether it is a directory, a pipe or a device: nothing that we wrote. */
@@ -113,32 +103,9 @@ load_sidecar(struct store *s)
     return 0;
 }
 
-int
-store_load_beside(struct store *s)
-{
-    if (strcmp(s->path, "-") == 0)
-        return 0;
-    if (s->kind->index_hash && load_sidecar(s) < 0)
-        return -1;
-    if (s->config.p || s->is_directory)
-        return 0;
-    char *path = beside(s, "config.json");
-    if (!path)
-        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    struct err *mine = s->err;
-    struct err why = { 0 };
-    s->err = &why; // what merely lies beside a file is no reason to refuse the file
-    if (store_load_config(s, path) < 0) {
-        s->config = (struct slice){ 0 };
-        store_warn(s, "config.json beside it is ignored: %s", why.msg);
-    }
-    s->config_beside = s->config.p != NULL;
-    s->err = mine;
-    return 0;
-}
-
-int
-store_load_config(struct store *s, const char *path)
+/* A JSON object, verbatim with white space at its ends; nothing if there is no file. */
+static int
+read_config(struct store *s, const char *path)
 {
     struct slice text;
     struct json j;
@@ -152,6 +119,53 @@ store_load_config(struct store *s, const char *path)
         return json_expected(&j, "an object");
     if (json_skip(&j, NULL) < 0 || json_end(&j) < 0)
         return -1;
-    s->config = text; // verbatim, white space at its ends too
+    s->config = text;
+    return 0;
+}
+
+int
+store_find_config(struct store *s)
+{
+    const char *slash = strrchr(s->path, '/');
+    struct buf path = { 0 };
+    if (s->is_directory)
+        buf_printf(&path, "%s/config.json", s->path);
+    else
+        buf_printf(&path, "%.*sconfig.json", slash ? (int)(slash - s->path) + 1 : 0,
+                   s->path);
+    int rc = path.failed ? err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name)
+                         : read_config(s, path.data);
+    buf_free(&path);
+    return rc;
+}
+
+int
+store_load_config(struct store *s, const char *path)
+{
+    s->config = (struct slice){ 0 };
+    if (read_config(s, path) < 0)
+        return -1;
+    return s->config.p ? 0 : err_set(s->err, ERR_IO, "%s: no such file", path);
+}
+
+int
+store_load_beside(struct store *s)
+{
+    struct err *mine = s->err;
+    struct err why = { 0 };
+    if (strcmp(s->path, "-") == 0)
+        return 0;
+    if (s->kind->index_hash && load_sidecar(s) < 0)
+        return -1;
+    if (s->config.p || s->is_directory)
+        return 0;
+    s->err = &why; // what merely lies beside a file is no reason to refuse the file
+    int rc = store_find_config(s);
+    s->err = mine;
+    if (rc < 0) {
+        s->config = (struct slice){ 0 };
+        store_warn(s, "config.json beside it is ignored: %s", why.msg);
+    }
+    s->config_beside = s->config.p != NULL;
     return 0;
 }
