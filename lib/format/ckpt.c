@@ -196,7 +196,7 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
 
 /* A str that is a JSON object, or empty. */
 static int
-take_json(struct mp *m, struct store *s, struct slice *text, const char *what)
+read_json(struct mp *m, struct store *s, struct slice *text, const char *what)
 {
     struct mp_value v;
     struct json j;
@@ -303,9 +303,9 @@ read_header(struct mp *m, struct store *s)
         if (i == 0) {
             rc = read_arrays(m, s, PROLOGUE + m->len);
         } else if (i == 1) {
-            rc = take_json(m, s, &s->config, "config");
+            rc = read_json(m, s, &s->config, "config");
         } else if (i == 4) {
-            rc = take_json(m, s, &s->provenance, "provenance");
+            rc = read_json(m, s, &s->provenance, "provenance");
         } else {
             rc = check_meta(m, s, i);
         }
@@ -326,7 +326,7 @@ header_of(const struct store *s)
                         .err = s->err };
 }
 
-/* What the header tells besides arrays and JSON texts, as JSON.  It was checked. */
+/* The header without its arrays and JSON texts, as JSON.  It was checked before. */
 static int
 ckpt_meta(struct store *s)
 {

@@ -12,7 +12,7 @@
 
 struct container {
     const char *name;
-    const char *suffix;        // of file names, with the dot; NULL: known otherwise
+    const char *suffix;        // of file names, with the dot, or NULL
     const char *reserved_name; // that no tensor can have, or NULL
     struct traits traits;
     /* Whether a file that begins so is one of these; NULL: only the suffix tells. */
@@ -48,7 +48,7 @@ int store_add(struct store *s, const struct tensor *t, const char *where);
  * all that have no number yet the number of their place. */
 int store_append(struct store *s, const struct tensor *t);
 int store_number(struct store *s, const char *where);
-/* Make room for n more at once. */
+/* Reserve memory for n more at once. */
 int store_reserve(struct store *s, size_t n);
 /* Open another tensor file behind the ones that s has. */
 int store_add_file(struct store *s, const char *path);

@@ -12,7 +12,7 @@
 
 #define CONFIG_KEY "quantization_config"
 
-/* ---- reading: what a configuration says ------------------------------------------------ */
+/* ---- reading: what a configuration claims ---------------------------------------------- */
 
 enum {
     MAX_PATTERNS = 65536,
@@ -337,7 +337,7 @@ find_lacking(struct views *w)
         w->v[i].lacks_input = some && w->v[i].dtype == DT_NVFP4 && !w->v[i].input;
 }
 
-/* NVFP4 as one of the two programs writes it.  What is not told is taken for that. */
+/* NVFP4 as one of the two programs writes it, which is assumed for what is not given. */
 static bool
 speaks_nvfp4(const struct claims *c)
 {
@@ -394,7 +394,7 @@ is_modelopt(const struct writer *w)
     return w->kind == &container_modelopt;
 }
 
-/* What the configuration has to say of the tensors. */
+/* What the configuration records of the tensors. */
 struct summary {
     struct buf ignored; // JSON: the linear modules that are plain
     bool w4a4;          // there are activation scales
@@ -465,7 +465,7 @@ put_modelopt_file(struct buf *out, const struct summary *s, const char *version)
                version, modelopt_algo(s), s->ignored.data);
 }
 
-/* As compressed-tensors serializes it: older releases need the version that knows
+/* As compressed-tensors serializes it: older releases need the version that has
  * scale_dtype, and read the members that are null or empty. */
 static void
 put_compressed(struct buf *out, const struct summary *s)
@@ -536,7 +536,7 @@ dialect_plain_config(struct buf *out, struct slice config, struct err *err)
     return put_config(out, config, NULL, NULL, err);
 }
 
-/* A directory of safetensors whose configuration tells the dialect. */
+/* A directory of safetensors whose configuration names the dialect. */
 static int
 finish(struct writer *w)
 {

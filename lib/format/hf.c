@@ -29,7 +29,7 @@ enum {
 /* Pairs of a tensor and its shard. */
 struct pairs {
     uint64_t n, sum;
-    struct seen seen; // the seed of all hashes, and if keep is set those of the pairs
+    struct seen seen; // the hash seed, and if keep is set the hashes of the pairs
     bool keep;
 };
 
@@ -41,7 +41,7 @@ struct index {
     struct names shards;
     struct pairs pairs;
     struct arena scratch;
-    // told of each pair when the index is read again: -1 stops
+    // called with each pair when the index is read again: -1 stops
     int (*each)(struct index *x, struct slice name, struct slice file);
 };
 
@@ -180,7 +180,7 @@ leaf_of(const struct map *m)
 
 /* ---- shards -------------------------------------------------------------------- */
 
-/* One shard whose names are being told. */
+/* The shard whose names are being read. */
 struct shard {
     struct index *x;
     struct pairs *pairs;
@@ -194,7 +194,7 @@ out_of_memory(struct index *x)
 }
 
 static int
-tell_names(struct index *x, int (*each)(void *ctx, struct slice name))
+each_name(struct index *x, int (*each)(void *ctx, struct slice name))
 {
     for (size_t i = 0; i < x->s->n_files; i++) {
         struct shard shard = { x, &x->pairs, &x->s->files[i] };
@@ -205,7 +205,7 @@ tell_names(struct index *x, int (*each)(void *ctx, struct slice name))
     return 0;
 }
 
-/* No pairs, but the same seed. */
+/* No pairs, but the same hash seed. */
 static void
 empty(struct pairs *p)
 {
@@ -262,7 +262,7 @@ check_listed(struct index *x)
 {
     empty(&x->pairs);
     x->each = must_be_in_shard;
-    return tell_names(x, keep_name) < 0 ? -1 : read_index(x);
+    return each_name(x, keep_name) < 0 ? -1 : read_index(x);
 }
 
 /* The other way, in memory of the index's size. */
@@ -271,10 +271,10 @@ check_unlisted(struct index *x)
 {
     empty(&x->pairs);
     x->each = keep_pair;
-    return read_index(x) < 0 ? -1 : tell_names(x, must_be_listed);
+    return read_index(x) < 0 ? -1 : each_name(x, must_be_listed);
 }
 
-/* Index and shards have different pairs: say which.  The larger of them can be much
+/* Index and shards have different pairs: report which.  The larger of them can be much
  * larger, so the smaller one is kept. */
 static int
 explain(struct index *x, bool more_in_shards)

@@ -25,7 +25,7 @@ mp_report(struct mp *m, size_t at, const char *fmt, ...)
 
 /* n bytes, high byte first. */
 static int
-take_be(struct mp *m, unsigned n, uint64_t *v)
+read_be(struct mp *m, unsigned n, uint64_t *v)
 {
     if (m->len - m->pos < n)
         return mp_fail(m, m->pos, "the header ends inside a value");
@@ -35,26 +35,26 @@ take_be(struct mp *m, unsigned n, uint64_t *v)
     return 0;
 }
 
-/* An integer of 1, 2, 4 or 8 bytes that must need them: low is the least value of this
+/* An integer of 1, 2, 4 or 8 bytes that must need them: low is the smallest value of this
  * form. */
 static int
-take_sized(struct mp *m, unsigned bytes, uint64_t low, uint64_t *v)
+read_sized(struct mp *m, unsigned bytes, uint64_t low, uint64_t *v)
 {
     size_t at = m->pos - 1;
-    if (take_be(m, bytes, v) < 0)
+    if (read_be(m, bytes, v) < 0)
         return -1;
     return *v < low ? mp_fail(m, at, "a number that is not in its shortest form") : 0;
 }
 
 static int
-take_negative(struct mp *m, unsigned bytes, struct mp_value *v)
+read_negative(struct mp *m, unsigned bytes, struct mp_value *v)
 {
     // Shortest form: below the range of the next smaller one (5-bit, 8, 16, 32 bits).
     static const int64_t high[9] = {
         [1] = -33, [2] = -129, [4] = -32769, [8] = -2147483649
     };
     size_t at = m->pos - 1;
-    if (take_be(m, bytes, &v->u) < 0)
+    if (read_be(m, bytes, &v->u) < 0)
         return -1;
     unsigned unused = 64 - 8 * bytes;
     int64_t n = (int64_t)(v->u << unused) >> unused;
@@ -66,7 +66,7 @@ take_negative(struct mp *m, unsigned bytes, struct mp_value *v)
 }
 
 static int
-take_bytes(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
+read_bytes(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
 {
     size_t at = m->pos;
     if (n > m->len - m->pos)
@@ -83,8 +83,8 @@ take_bytes(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
 static int
 set_count(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
 {
-    uint64_t least = type == MP_MAP ? 2 : 1; // bytes that an item takes
-    if (n > (m->len - m->pos) / least)
+    uint64_t item_bytes = type == MP_MAP ? 2 : 1; // the fewest
+    if (n > (m->len - m->pos) / item_bytes)
         return mp_fail(m, m->pos, "%llu items announced, %zu bytes are left",
                        (unsigned long long)n, m->len - m->pos);
     v->type = type;
@@ -100,7 +100,7 @@ mp_next(struct mp *m, struct mp_value *v)
         return -1;
     size_t at = m->pos;
     uint64_t n;
-    if (take_be(m, 1, &n) < 0)
+    if (read_be(m, 1, &n) < 0)
         return -1;
     uint8_t c = (uint8_t)n;
     if (c <= 0x7f) {
@@ -118,7 +118,7 @@ mp_next(struct mp *m, struct mp_value *v)
     if (c <= 0x9f)
         return set_count(m, MP_ARRAY, c & 15, v);
     if (c <= 0xbf)
-        return take_bytes(m, MP_STR, c & 31, v);
+        return read_bytes(m, MP_STR, c & 31, v);
     switch (c) {
     case 0xc0:
         v->type = MP_NIL;
@@ -130,7 +130,7 @@ mp_next(struct mp *m, struct mp_value *v)
         return 0;
     case 0xcb:
         v->type = MP_F64;
-        if (take_be(m, 8, &n) < 0)
+        if (read_be(m, 8, &n) < 0)
             return -1;
         memcpy(&v->f, &n, sizeof v->f);
         return 0;
@@ -140,33 +140,33 @@ mp_next(struct mp *m, struct mp_value *v)
     case 0xcf: {
         static const uint64_t low[4] = { 0x80, 0x100, 0x10000, 0x100000000 };
         v->type = MP_UINT;
-        return take_sized(m, 1U << (c - 0xcc), low[c - 0xcc], &v->u);
+        return read_sized(m, 1U << (c - 0xcc), low[c - 0xcc], &v->u);
     }
     case 0xd0:
     case 0xd1:
     case 0xd2:
     case 0xd3:
-        return take_negative(m, 1U << (c - 0xd0), v);
+        return read_negative(m, 1U << (c - 0xd0), v);
     case 0xc4:
-        return take_be(m, 1, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
+        return read_be(m, 1, &n) < 0 ? -1 : read_bytes(m, MP_BIN, n, v);
     case 0xc5:
-        return take_sized(m, 2, 0x100, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
+        return read_sized(m, 2, 0x100, &n) < 0 ? -1 : read_bytes(m, MP_BIN, n, v);
     case 0xc6:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
+        return read_sized(m, 4, 0x10000, &n) < 0 ? -1 : read_bytes(m, MP_BIN, n, v);
     case 0xd9:
-        return take_sized(m, 1, 32, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
+        return read_sized(m, 1, 32, &n) < 0 ? -1 : read_bytes(m, MP_STR, n, v);
     case 0xda:
-        return take_sized(m, 2, 0x100, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
+        return read_sized(m, 2, 0x100, &n) < 0 ? -1 : read_bytes(m, MP_STR, n, v);
     case 0xdb:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
+        return read_sized(m, 4, 0x10000, &n) < 0 ? -1 : read_bytes(m, MP_STR, n, v);
     case 0xdc:
-        return take_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
+        return read_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
     case 0xdd:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
+        return read_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
     case 0xde:
-        return take_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
+        return read_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
     case 0xdf:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
+        return read_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
     default:
         return mp_fail(m, at, "msgpack byte 0x%02x has no place here", c);
     }

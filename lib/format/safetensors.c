@@ -5,11 +5,11 @@
  * check all of it, which takes 30 to 40 bytes of memory a tensor, and only of a good file
  * again, to make the list.
  */
+#include "lib/format/safetensors.h"
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/format/object.h"
 #include "lib/format/pager.h"
-#include "lib/format/safetensors.h"
 #include "lib/format/spans.h"
 
 #include <stdio.h>
@@ -138,7 +138,7 @@ read_dtype(struct json *j, struct tensor *t)
     return 0;
 }
 
-/* Whether what a record says of its tensor fits together and into the file. */
+/* Whether the members of a record fit each other and the file. */
 static int
 check_record(struct scan *x, struct record *r, size_t start)
 {
@@ -256,7 +256,7 @@ read_nibble(struct scan *x)
     struct err why = { 0 };
     if (json_string(&x->j, NULL) < 0)
         return -1;
-    if (!x->second || x->file > 0) // shards say nothing of the whole
+    if (!x->second || x->file > 0) // a shard does not describe the whole
         return 0;
     text.arena = &s->arena;
     text.longest = 0;
@@ -624,8 +624,8 @@ plan_shard(struct writer *w, size_t file, size_t from, size_t to)
     return rc;
 }
 
-/* The end of the shard that begins at from: tensors until the size is reached, one at
- * least. */
+/* The end of the shard that begins at from: tensors until the size is reached, at
+ * least one. */
 static size_t
 shard_end(const struct writer *w, size_t from)
 {

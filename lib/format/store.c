@@ -30,7 +30,7 @@ store_warn(struct store *s, const char *fmt, ...)
 {
     char words[600];
     va_list ap;
-    if (s->warnings.len > 64 << 10) // enough was said
+    if (s->warnings.len > 64 << 10) // the rest is dropped
         return 0;
     va_start(ap, fmt);
     vsnprintf(words, sizeof words, fmt, ap);

@@ -54,7 +54,7 @@ was_ours(struct slice text)
     return text.p && (text.n == 0 || slice_starts(text, "{\"format\":\"nibble-1\""));
 }
 
-/* What FILE.json tells, if it fits.  One of another program is no reason to refuse the
+/* Read FILE.json, if it fits.  One of another program is no reason to refuse the
  * file.  One that cannot be read or is damaged is, since it may hold the file's checksum;
  * and one that fits by its size alone is kept, for the checksum of the whole decides. */
 static int
@@ -159,7 +159,7 @@ store_load_beside(struct store *s)
         return -1;
     if (s->config.p || s->is_directory)
         return 0;
-    s->err = &why; // what merely lies beside a file is no reason to refuse the file
+    s->err = &why; // a bad config.json beside a file is no reason to refuse the file
     int rc = store_find_config(s);
     s->err = mine;
     if (rc < 0) {

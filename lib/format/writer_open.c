@@ -65,7 +65,7 @@ measure(struct writer *w)
         struct wtensor *t = &w->t[i];
         char q[TEXT_QUOTE];
         uint64_t numel;
-        // A rank 0 f4 in a .dat is one byte: two values that no shape can tell.
+        // A rank 0 f4 in a .dat is one byte: two values that no shape can describe.
         enum dtype d = t->dtype == DT_F4_E2M1 && t->rank == 0 ? DT_U8 : t->dtype;
         if (!dtype_size(&numel, &t->nbytes, d, t->shape, t->rank))
             return err_set(w->err, ERR_USAGE,
