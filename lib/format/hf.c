@@ -404,51 +404,53 @@ read_sharded(struct store *s, const char *path)
 }
 
 static int
+read_single(struct store *s, const char *path, bool has_index)
+{
+    if (has_index && s->opt.strict)
+        return err_set(s->err, ERR_FORMAT, "%s: both model.safetensors and an index",
+                       s->name);
+    if (has_index)
+        store_warn(s, "model.safetensors is read, the index beside it is not");
+    s->files = calloc(1, sizeof *s->files);
+    if (!s->files)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    return store_add_file(s, path) < 0 ? -1 : safetensors_read_file(s, 0);
+}
+
+/* The provenance in nibble.json. */
+static int
+read_nibble(struct store *s)
+{
+    struct slice text;
+    struct nibble_object o;
+    struct err why = { 0 };
+    const char *path = inside(s, "nibble.json", 11);
+    if (!path || store_slurp(s, path, &text) < 0)
+        return -1;
+    if (text.p && object_read(&o, s->name, text, &s->arena, &why) < 0)
+        return store_warn(s, "its nibble.json is not ours and is ignored");
+    if (text.p)
+        s->provenance = o.provenance;
+    return 0;
+}
+
+static int
 hf_read(struct store *s)
 {
-    char *single = inside(s, "model.safetensors", 17);
-    char *index = inside(s, INDEX, strlen(INDEX));
-    char *nibble = inside(s, "nibble.json", 11);
-    int rc;
-    if (!single || !index || !nibble)
+    const char *single = inside(s, "model.safetensors", 17);
+    const char *index = inside(s, INDEX, strlen(INDEX));
+    if (!single || !index)
         return -1;
     int has_single = path_exists(single, s->err);
     int has_index = has_single < 0 ? -1 : path_exists(index, s->err);
-    if (has_index < 0)
-        return -1;
-    if (has_single) {
-        if (has_index) {
-            if (s->opt.strict)
-                return err_set(s->err, ERR_FORMAT,
-                               "%s: both model.safetensors and an index", s->name);
-            store_warn(s, "model.safetensors is read, the index beside it is not");
-        }
-        s->files = calloc(1, sizeof *s->files);
-        if (!s->files)
-            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-        rc = store_add_file(s, single);
-        if (rc == 0)
-            rc = safetensors_read_file(s, 0);
-    } else if (has_index) {
-        rc = read_sharded(s, index);
-    } else {
-        rc = err_set(s->err, ERR_IO,
-                     "%s: a directory without model.safetensors or " INDEX, s->name);
-    }
-    if (rc < 0)
-        return -1;
-    struct slice text;
-    if (store_slurp(s, nibble, &text) < 0)
-        return -1;
-    if (text.p) {
-        struct nibble_object o;
-        struct err why = { 0 };
-        if (object_read(&o, s->name, text, &s->arena, &why) < 0)
-            store_warn(s, "its nibble.json is not ours and is ignored");
-        else
-            s->provenance = o.provenance;
-    }
-    return store_find_config(s);
+    int rc =
+        has_index < 0 ? -1
+        : has_single  ? read_single(s, single, has_index)
+        : has_index
+            ? read_sharded(s, index)
+            : err_set(s->err, ERR_IO,
+                      "%s: a directory without model.safetensors or " INDEX, s->name);
+    return rc < 0 || read_nibble(s) < 0 ? -1 : store_find_config(s);
 }
 
 const struct container container_hf = {
