@@ -357,13 +357,7 @@ ckpt_meta(struct store *s)
     }
     buf_char(&meta, '}');
     if (rc == 0)
-        rc = buf_ok(&meta, s->err);
-    if (rc == 0) {
-        s->meta.n = meta.len;
-        s->meta.p = arena_copy(&s->arena, meta.data, meta.len);
-        if (!s->meta.p)
-            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    }
+        return store_keep(s, &s->meta, &meta);
     buf_free(&meta);
     return rc;
 }

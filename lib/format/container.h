@@ -56,6 +56,8 @@ int store_warn(struct store *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* A whole small text file, into s->arena; *text.p == NULL if it does not exist. */
 int store_slurp(struct store *s, const char *path, struct slice *text);
+/* Move the text of b into s->arena. */
+int store_keep(struct store *s, struct slice *text, struct buf *b);
 /* Read config.json of a directory, or beside a file, if there is one. */
 int store_find_config(struct store *s);
 /* For store_reads: s has read the file of m. */

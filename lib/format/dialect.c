@@ -205,6 +205,7 @@ translate(struct store *s, struct patterns *list)
     for (size_t i = 0; i < list->n; i++) {
         const char *text = list->v[i];
         struct buf glob = { 0 };
+        struct slice kept;
         if (strncmp(text, "re:", 3) != 0)
             continue;
         if (!put_glob(&glob, text + 3)) {
@@ -214,12 +215,9 @@ translate(struct store *s, struct patterns *list)
                            "name, a pattern with *, or re: with letters, . and .*",
                            s->name, text_quote(q, text, strlen(text)));
         }
-        int rc = buf_ok(&glob, s->err);
-        if (rc == 0)
-            list->v[i] = arena_copy(&s->arena, glob.data, glob.len);
-        buf_free(&glob);
-        if (rc < 0 || !list->v[i])
-            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+        if (store_keep(s, &kept, &glob) < 0)
+            return -1;
+        list->v[i] = kept.p;
     }
     return 0;
 }

@@ -361,11 +361,7 @@ read_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignme
     }
     if (rc == 0 && meta.len) {
         buf_char(&meta, '}');
-        rc = buf_ok(&meta, c->s->err);
-        c->s->meta.n = meta.len;
-        c->s->meta.p = rc < 0 ? NULL : arena_copy(&c->s->arena, meta.data, meta.len);
-        if (rc == 0 && !c->s->meta.p)
-            rc = err_set(c->s->err, ERR_MEMORY, "%s: out of memory", c->s->name);
+        rc = store_keep(c->s, &c->s->meta, &meta);
     }
     seen_free(&seen);
     buf_free(&meta);
@@ -608,14 +604,7 @@ read_config(struct store *s, const struct gguf_model *m)
     gguf_model_config(m, s, &b, &missing);
     if (missing && m->sizes) // some keys of a model, but not all
         store_warn(s, "its keys make no configuration: no %s", missing);
-    int rc = buf_ok(&b, s->err);
-    if (rc == 0 && b.len) {
-        s->config = (struct slice){ arena_copy(&s->arena, b.data, b.len), b.len };
-        if (!s->config.p)
-            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    }
-    buf_free(&b);
-    return rc;
+    return b.len || b.failed ? store_keep(s, &s->config, &b) : 0;
 }
 
 static int

@@ -133,6 +133,15 @@ store_add(struct store *s, const struct tensor *t, const char *where)
     return store_append(s, t) < 0 ? -1 : store_number(s, where);
 }
 
+int
+store_keep(struct store *s, struct slice *text, struct buf *b)
+{
+    text->n = b->len;
+    text->p = b->failed ? NULL : arena_copy(&s->arena, b->data ? b->data : "", b->len);
+    buf_free(b);
+    return text->p ? 0 : err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+}
+
 const uint8_t *
 store_data(const struct store *s, const struct tensor *t)
 {

@@ -54,18 +54,15 @@ was_ours(struct slice text)
     return text.p && (text.n == 0 || slice_starts(text, "{\"format\":\"nibble-1\""));
 }
 
-/* Read FILE.json, if it fits.  One of another program is no reason to refuse the
- * file.  One that cannot be read or is damaged is, since it may hold the file's checksum;
- * and one that fits by its size alone is kept, for the checksum of the whole decides. */
+/* Read FILE.json: 1, or 0 if there is none.  One of another program is no reason to refuse
+ * the file.  One that cannot be read or is damaged is, since it may hold the file's
+ * checksum. */
 static int
-load_sidecar(struct store *s)
+read_sidecar(struct store *s, struct nibble_object *o)
 {
     struct slice text;
-    struct nibble_object o;
     struct err why = { 0 };
     struct err *mine = s->err;
-    char hex[2 * XXH3_BYTES + 1];
-    uint8_t digest[XXH3_BYTES];
     struct buf path = { 0 };
     buf_printf(&path, "%s.json", s->path);
     if (buf_ok(&path, s->err) < 0)
@@ -73,7 +70,7 @@ load_sidecar(struct store *s)
     s->err = &why;
     int rc = store_slurp(s, path.data, &text);
     if (rc == 0 && text.p)
-        rc = object_read(&o, path.data, text, &s->arena, &why);
+        rc = object_read(o, path.data, text, &s->arena, &why);
     s->err = mine;
     bool damaged = rc < 0 && why.kind == ERR_FORMAT && was_ours(text);
     bool foreign = rc < 0 && (why.kind == ERR_FORMAT || is_no_file(path.data));
@@ -88,8 +85,20 @@ load_sidecar(struct store *s)
         return store_warn(s, "its sidecar is no sidecar of nibble and is ignored");
     if (rc < 0)
         return err_set(s->err, why.kind, "%s", why.msg);
-    if (!text.p)
-        return 0;
+    return text.p != NULL;
+}
+
+/* What the sidecar has, if it fits.  One that fits by its size alone is kept, for the
+ * checksum of the whole decides. */
+static int
+load_sidecar(struct store *s)
+{
+    struct nibble_object o;
+    char hex[2 * XXH3_BYTES + 1];
+    uint8_t digest[XXH3_BYTES];
+    int rc = read_sidecar(s, &o);
+    if (rc <= 0)
+        return rc;
     if (s->kind->index_hash(s, digest) < 0)
         return -1;
     hash_hex(hex, digest, XXH3_BYTES);
