@@ -473,7 +473,7 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
                                   .shard_bytes = c->shard_bytes,
                                   .guard = &cmd_guard };
     int rc = hasher.running ? 0 : hasher_finish(&hasher, err);
-    if (rc == 0 && writer_traits(c->to)->takes_tokenizer)
+    if (rc == 0 && writer_traits(c->to)->embeds_tokenizer)
         rc = gather_vocabulary(p, &kv);
     if (rc == 0)
         rc = gather_metadata(p, &foreign);
@@ -649,7 +649,7 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
     int rc = plan_open(&p, c, paths, n, err);
     if (rc == 0)
         rc = check_output(&p);
-    if (rc == 0 && c->tokenizer && !writer_traits(c->to)->takes_tokenizer)
+    if (rc == 0 && c->tokenizer && !writer_traits(c->to)->embeds_tokenizer)
         rc = err_set(err, ERR_USAGE, "--tokenizer: goes with --to gguf");
     if (rc == 0 && c->report)
         rc = begin_report(&p, &report);

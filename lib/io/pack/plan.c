@@ -100,8 +100,6 @@ find_config(struct plan *p)
     if (from) {
         struct store fake = { .opt = { .guard = &cmd_guard }, .err = p->err };
         int rc = store_load_config(&fake, from);
-        if (rc == 0 && !fake.config.p)
-            rc = err_set(p->err, ERR_IO, "%s: no such file", from);
         if (rc == 0) {
             p->config.p = arena_copy(&p->arena, fake.config.p, fake.config.n);
             p->config.n = fake.config.n;
