@@ -102,6 +102,7 @@ CUDA_C_SRCS = kernels/ledger.c lib/core/dtype.c lib/core/err.c
 IO_SRCS = \
 	lib/io/bulk.c \
 	lib/io/gguf_vocab.c \
+	lib/io/io.c \
 	lib/io/load.c \
 	lib/io/pack/head.c \
 	lib/io/pack/output.c \
@@ -492,7 +493,7 @@ $(EMULATE)/libnibble-cuda.so: $(EMULATE_OBJS)
 $(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
 	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
-LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)
+LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 define prog_rule
 $(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS)

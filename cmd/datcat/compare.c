@@ -348,8 +348,8 @@ planes_equal(struct diff *d, const struct view *a, const struct view *b,
              struct err *err)
 {
     struct planes e = { .d = d };
-    if (values_open(&d->xa, d->sa, a, err) < 0 ||
-        values_open(&d->xb, d->sb, b, err) < 0 ||
+    if (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
+        values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0 ||
         par_for(d->threads, values_chunks(a), planes_chunk, &e, err) < 0)
         return -1;
     return !atomic_load(&e.differs);
@@ -371,8 +371,8 @@ tensor_scales_equal(struct diff *d, const struct view *a, const struct view *b,
 {
     if (!a->scale2 == !b->scale2)
         return payloads_equal(d, a->scale2, b->scale2, err);
-    if (values_open(&d->xa, d->sa, a, err) < 0 ||
-        values_open(&d->xb, d->sb, b, err) < 0)
+    if (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
+        values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0)
         return -1;
     return d->xa.scale2 == d->xb.scale2;
 }
@@ -516,9 +516,9 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
         return same;
     bool numbers = shapes && values_kind(a->dtype) != VALUES_NONE &&
                    values_kind(b->dtype) != VALUES_NONE;
-    if (numbers &&
-        (values_open(&d->xa, d->sa, a, err) < 0 ||
-         values_open(&d->xb, d->sb, b, err) < 0 || diff_values(d, &sum, err) < 0))
+    if (numbers && (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
+                    values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0 ||
+                    diff_values(d, &sum, err) < 0))
         return -1;
     if (d->c->tolerant && numbers && sum.different == 0)
         return 1;
@@ -709,7 +709,7 @@ verify_scales(void *ctx, size_t i, unsigned worker, struct err *err)
     (void)worker;
     if (v->dtype != DT_NVFP4)
         return 0;
-    if (values_open(&x, &f->store, v, err) < 0)
+    if (values_open(&x, &f->store, v, cmd_isa(), err) < 0)
         return -1;
     if (view_in_blocks(v))
         return verify_blocks(&x, err);

@@ -48,7 +48,7 @@ settle_quant(struct model *m)
         return;
     bool same = kept->name && strcmp(kept->name, name) == 0;
     m->quantizes = true;
-    m->spec = (struct quant_spec){ .kind = kind, .isa = cmd_isa() };
+    m->spec = (struct quant_spec){ .kind = kind, .isa = m->o.io->isa };
     m->share = quant_shares_scale(kind);
     if (same) {
         m->spec.modelopt = strcmp(kept->variant, "modelopt") == 0;
@@ -61,16 +61,15 @@ int
 model_open(struct model *m, const char *path, const struct load_options *o,
            struct err *err)
 {
-    struct store_options opt = { .guard = &cmd_guard,
+    struct store_options opt = { .guard = o->io->guard,
                                  .whole_pairs = true,
-                                 .tmpdir = cmd_tmpdir() };
+                                 .tmpdir = o->io->tmpdir };
     *m = (struct model){ .o = *o, .err = err };
     if (store_open(&m->store, path, &opt, err) < 0 ||
         store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
         return -1;
-    if (!o->cmd->quiet)
-        warn_lines(&m->store.warnings);
+    io_warn_lines(o->io, &m->store.warnings);
     settle_quant(m);
     return values_scratch(&m->scratch, err);
 }
@@ -192,9 +191,11 @@ settle_head(struct model *m)
     if (same < 0)
         return -1;
     m->config.tied = same;
-    if (!same && head->dtype != DT_NVFP4 && !m->o.cmd->quiet)
-        warn("%s: \"" HEAD "\" differs from the embedding of a tied model and is used",
-             m->store.name);
+    if (!same && head->dtype != DT_NVFP4)
+        io_warn(m->o.io,
+                "%s: \"" HEAD
+                "\" differs from the embedding of a tied model and is used",
+                m->store.name);
     return 0;
 }
 
@@ -251,7 +252,7 @@ as_f32(struct model *m, const struct view *v)
 {
     struct values x;
     float *to = take(m, (size_t)v->numel * sizeof *to);
-    if (!to || values_open(&x, &m->store, v, m->err) < 0)
+    if (!to || values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return NULL;
     for (uint64_t at = 0; at < v->numel; at += VALUES_CHUNK) {
         size_t n = v->numel - at < VALUES_CHUNK ? (size_t)(v->numel - at)
@@ -305,7 +306,7 @@ static int
 take_nvfp4(struct model *m, struct weight *w, const struct view *v)
 {
     struct values x;
-    if (values_open(&x, &m->store, v, m->err) < 0)
+    if (values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return -1;
     if (view_in_blocks(v)) {
         if (unpack(m, w, &x) < 0)
@@ -416,19 +417,19 @@ quantize_all(struct model *m)
 {
     const struct table *t = &m->net.table;
     const void **values = calloc(t->n + 1, sizeof *values);
-    struct progress progress;
     size_t bad;
     if (!values)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");
     int rc = weights_open(&m->weights, &m->net, &m->spec, m->share, false);
-    progress_begin(&progress, m->o.cmd, "quantizing", quantized_bytes(m, 0, t->n));
+    struct io_progress progress =
+        io_progress_begin(m->o.io, "quantizing", quantized_bytes(m, 0, t->n));
     for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
         n = group_of(m, i);
         if (t->row[i].quantized)
             rc = quantize_group(m, i, n, values);
-        progress_add(&progress, quantized_bytes(m, i, n));
+        io_progress_add(&progress, quantized_bytes(m, i, n));
     }
-    progress_end(&progress);
+    io_progress_end(&progress);
     free(values);
     if (rc < 0 || weights_check(&m->weights, &bad) < 0)
         return -1;

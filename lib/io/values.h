@@ -31,8 +31,10 @@ struct values_scratch {
 };
 
 enum values_kind values_kind(enum dtype d);
-int values_open(struct values *x, struct store *s, const struct view *v,
+int values_open(struct values *x, struct store *s, const struct view *v, enum isa isa,
                 struct err *err);
+/* The tensor scale of an nvfp4 view as a multiplier; 1 if it has none. */
+int values_scale2(float *f, struct store *s, const struct view *v, struct err *err);
 /* The one f32 of t as it stands there, which must be above 0.  what ("tensor",
  * "activation") and of, the tensor that it scales, are for the message. */
 int values_scale(float *f, struct store *s, const struct tensor *t, const char *what,

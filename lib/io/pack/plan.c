@@ -78,16 +78,15 @@ keeps_foreign(const struct plan *p)
 static int
 open_input(struct plan *p, struct input *in, const char *path)
 {
-    struct store_options opt = { .guard = &cmd_guard,
+    struct store_options opt = { .guard = p->c->io->guard,
                                  .strict = p->c->strict,
                                  .whole_pairs = p->c->quantize || p->c->dequantize,
-                                 .tmpdir = cmd_tmpdir() };
+                                 .tmpdir = p->c->io->tmpdir };
     if (store_open(&in->store, path, &opt, p->err) < 0 ||
         store_load_beside(&in->store) < 0 ||
         dialect_views(&in->views, &in->store, keeps_foreign(p)) < 0)
         return -1;
-    if (!p->c->cmd.quiet)
-        warn_lines(&in->store.warnings);
+    io_warn_lines(p->c->io, &in->store.warnings);
     return 0;
 }
 
@@ -98,7 +97,7 @@ find_config(struct plan *p)
     const char *from = p->c->config_path;
     struct err why = { 0 };
     if (from) {
-        struct store fake = { .opt = { .guard = &cmd_guard }, .err = p->err };
+        struct store fake = { .opt = { .guard = p->c->io->guard }, .err = p->err };
         int rc = store_load_config(&fake, from);
         if (rc == 0 && !fake.config.p)
             rc = err_set(p->err, ERR_IO, "%s: no such file", from);
@@ -233,10 +232,11 @@ gather_inputs(struct plan *p, struct candidates *all)
             if (add_candidate(p, all, &c) < 0)
                 return -1;
         }
-        if (cache_scales && !p->c->cmd.quiet)
-            warn("%s: k_scale and v_scale of a quantized cache are left out, %zu "
-                 "tensors",
-                 in->store.name, cache_scales);
+        if (cache_scales)
+            io_warn(p->c->io,
+                    "%s: k_scale and v_scale of a quantized cache are left out, %zu "
+                    "tensors",
+                    in->store.name, cache_scales);
     }
     return 0;
 }
@@ -637,16 +637,17 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
 static int
 check_scale2(struct plan *p, const struct candidate *c)
 {
-    struct values x;
+    float scale2;
     char q[TEXT_QUOTE];
-    if (values_open(&x, &c->in->store, c->view, p->err) < 0)
+    if (values_scale2(&scale2, &c->in->store, c->view, p->err) < 0)
         return -1;
-    if (c->view->dialect->foreign && x.scale2 > 1 && !p->c->cmd.quiet)
-        warn("%s: \"%s\": its tensor scale makes values %g times larger, where a "
-             "smaller "
-             "one is usual: multiplier and divisor may have been confused",
-             c->in->store.name, text_quote(q, c->name, strlen(c->name)),
-             (double)x.scale2);
+    if (c->view->dialect->foreign && scale2 > 1)
+        io_warn(p->c->io,
+                "%s: \"%s\": its tensor scale makes values %g times larger, where a "
+                "smaller "
+                "one is usual: multiplier and divisor may have been confused",
+                c->in->store.name, text_quote(q, c->name, strlen(c->name)),
+                (double)scale2);
     return 0;
 }
 
@@ -932,12 +933,12 @@ settle_w4a4(struct plan *p, const struct candidates *all)
         lost += has && !keeps_input_entry(p, c);
     }
     p->w4a4 = target(p)->dialect && with && with == nvfp4;
-    if (!p->w4a4 && lost && !p->c->cmd.quiet)
-        warn("%s: %zu activation scales of a W4A4 model are left out: %s", p->c->out,
-             lost,
-             with && target(p)->dialect
-                 ? "some quantized tensors have none, so the result is weight-only"
-                 : "it has no place for them");
+    if (!p->w4a4 && lost)
+        io_warn(p->c->io, "%s: %zu activation scales of a W4A4 model are left out: %s",
+                p->c->out, lost,
+                with && target(p)->dialect
+                    ? "some quantized tensors have none, so the result is weight-only"
+                    : "it has no place for them");
 }
 
 static int

@@ -115,13 +115,13 @@ scales_are_one(struct plan *p)
         for (size_t k = 0; k < p->inputs[i].views.n; k++) {
             struct store *s = &p->inputs[i].store;
             const struct view *v = &p->inputs[i].views.v[k];
-            struct values x;
+            float scale2;
             if (v->dtype != DT_NVFP4 || v->entry->state ||
                 !table_quantizes(slice_of(v->name)))
                 continue;
-            if (values_open(&x, s, v, p->err) < 0)
+            if (values_scale2(&scale2, s, v, p->err) < 0)
                 return -1;
-            if (x.scale2 != 1)
+            if (scale2 != 1)
                 return 0;
         }
     return 1;
@@ -143,16 +143,17 @@ quant_of_files(struct plan *p)
     const char *name = "sweep";
     if (levels == 1)
         name = made < QUANT_COUNT ? quant_name(made) : "sweep1";
-    if (p->c->cmd.quiet)
-        return name;
     if (levels == 1)
-        warn("%s: the NVFP4 tensors of the input have one level of scales, so the "
-             "forward pass quantizes by %s, which has one; --quant asks for another",
-             p->c->out, name);
+        io_warn(p->c->io,
+                "%s: the NVFP4 tensors of the input have one level of scales, so the "
+                "forward pass quantizes by %s, which has one; --quant asks for another",
+                p->c->out, name);
     else if (made < QUANT_COUNT && strcmp(quant_name(made), name) != 0)
-        warn("%s: the input was quantized by %s, and the forward pass quantizes by %s, "
-             "which can change values; --quant %s asks for that of the input",
-             p->c->out, quant_name(made), name, quant_name(made));
+        io_warn(
+            p->c->io,
+            "%s: the input was quantized by %s, and the forward pass quantizes by %s, "
+            "which can change values; --quant %s asks for that of the input",
+            p->c->out, quant_name(made), name, quant_name(made));
     return name;
 }
 
@@ -218,7 +219,7 @@ quantize_settle(struct plan *p)
                     : 0;
     }
     p->spec = (struct quant_spec){ .kind = kind,
-                                   .isa = cmd_isa(),
+                                   .isa = c->io->isa,
                                    .modelopt = *c->variant != '\0',
                                    .mae = strcmp(c->criterion, "mae") == 0,
                                    .exhaustive = c->exhaustive };
@@ -396,17 +397,17 @@ disagrees(struct plan *p, const struct nvfp4 *group)
     float scale2 = 0;
     bool mixed = false;
     for (const struct nvfp4 *t = group; t; t = t->next) {
-        struct values x;
+        float own;
         if (t->quantize) {
             mixed = true;
             continue;
         }
-        if (values_open(&x, t->source.s, t->source.view, p->err) < 0)
+        if (values_scale2(&own, t->source.s, t->source.view, p->err) < 0)
             return -1;
-        if (kept && x.scale2 != scale2)
+        if (kept && own != scale2)
             return 1;
         kept = t;
-        scale2 = x.scale2;
+        scale2 = own;
     }
     return kept && mixed;
 }
