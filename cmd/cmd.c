@@ -5,7 +5,7 @@
 #include "lib/core/machine.h"
 #include "lib/core/num.h"
 #include "lib/core/os.h"
-#include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/core/par.h"
 
 #include <errno.h>
@@ -298,7 +298,8 @@ cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first)
             help(c);
             break;
         case 'V':
-            printf("%s (nibble) %s\n", c->name, cmd_version());
+            printf("%s (nibble) %s%s\n", c->name, cmd_version(),
+                   *NIBBLE_COMMIT ? " " NIBBLE_COMMIT : "");
             cmd_close_stdout();
             exit(EXIT_DONE);
         case 'q':
@@ -510,9 +511,9 @@ cmd_check_outputs(const char *const *outputs, size_t n, const char *const *input
 {
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < n; i++) {
-        if (outputs[i] && out_is_reserved(outputs[i]))
+        if (outputs[i] && path_is_reserved(outputs[i]))
             misuse("%s: %s", text_quote(q, outputs[i], strlen(outputs[i])),
-                   out_reserved);
+                   path_reserved);
         for (size_t k = 0; k < n_inputs; k++)
             if (cmd_same_file(outputs[i], inputs[k]))
                 misuse("%s: is an input, too",

@@ -3,7 +3,7 @@
 #include "cmd/suffix.h"
 
 #include "cmd/cmd.h"
-#include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/core/text.h"
 #include "lib/format/writer.h"
 
@@ -54,7 +54,7 @@ suffix_settle(const char *out, const char **to, bool *directory)
 {
     const struct traits *kind;
     char q[TEXT_QUOTE];
-    if (!out_has_name(out))
+    if (!path_has_name(out))
         misuse(
             "-o \"%s\": expected a path that ends in the name of a file or a directory",
             text_quote(q, out, strlen(out)));

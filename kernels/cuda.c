@@ -19,7 +19,7 @@ enum { CONTEXT = 523 << 20, LIBRARIES = 704 << 20 };
 
 typedef struct kernels *open_fn(size_t size, struct device is, int device,
                                 struct err *err);
-typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
+typedef void diagnose_fn(kernels_line_fn *say, void *ctx);
 
 /* Beside the program, or where it was installed; NIBBLE_CUDA names another. */
 static void *
@@ -71,20 +71,20 @@ kernels_cuda_device(enum dtype act, bool any_order)
     const char *name =
         any_order ? "nibble_cuda_attention_room_any" : "nibble_cuda_attention_room";
     char why[512];
-    size_t (*room)(const struct heads *) = NULL;
+    size_t (*workspace)(const struct heads *) = NULL;
     if (act == DT_BF16)
-        *(void **)&room = find(name, why, sizeof why);
+        *(void **)&workspace = find(name, why, sizeof why);
     return (struct device){ .name = "cuda",
-                            .attention_room = room,
+                            .attention_workspace = workspace,
                             .act = act,
                             .grad = act,
-                            .logits = 297 << 21, // 4,096 tokens of 4B
+                            .max_logits = 297 << 21, // 4,096 tokens of 4B
                             .expands = act == DT_BF16,
                             .any_order = any_order,
                             .fixed = (64U + 16 + 128) << 20,
                             .driver = (uint64_t)CONTEXT + LIBRARIES,
                             .fp4 = FP4_EXPANDED,
-                            .sums = 128U << 20 }; // 3,000 tokens of 4B
+                            .fp4_sums = 128U << 20 }; // 3,000 tokens of 4B
 }
 
 /* ---- the driver, which is asked before our library: without a GPU nothing big is loaded -- */
@@ -252,7 +252,7 @@ kernels_cuda_native(int device, char *why, size_t n)
 }
 
 void
-kernels_cuda_diagnose(kernels_say_fn *say, void *ctx)
+kernels_cuda_diagnose(kernels_line_fn *say, void *ctx)
 {
     char why[512];
     diagnose_fn *f = NULL;

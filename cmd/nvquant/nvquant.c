@@ -194,7 +194,7 @@ main(int argc, char **argv)
     if (pack_run(&c, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     if (c.gpu)
-        c.gpu->close(c.gpu);
+        kernels_close(c.gpu);
     cmd_close_stdout();
     return EXIT_DONE;
 }

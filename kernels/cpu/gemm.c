@@ -39,7 +39,7 @@ enum {
 
 /* A part of A or B, packed: squares of group g and block b at (g * blocks + b). */
 struct packed_part {
-    const struct matrix *x;
+    const struct operand *x;
     float *room;
     size_t from, n;    // rows of A, columns of B
     size_t k, depth;   // first k, and how many
@@ -92,7 +92,7 @@ square(const struct packed_part *p, size_t group, size_t block)
 
 /* n neighbours from element `at` on, as floats; *room has space for them. */
 static const float *
-floats(const struct gemm_isa *isa, const struct matrix *x, size_t at, size_t n,
+floats(const struct gemm_isa *isa, const struct operand *x, size_t at, size_t n,
        float *room)
 {
     if (x->dtype == DT_F32)
@@ -316,7 +316,7 @@ room_b(size_t n, size_t k)
 }
 
 size_t
-gemm_room(size_t m, size_t n, size_t k)
+gemm_workspace(size_t m, size_t n, size_t k)
 {
     size_t a = least(parts(m, GROUP), MOST_M) * least(parts(k, K_BLOCK), MOST_K);
     return (a + room_b(n, k)) * SQUARE * sizeof(float);
@@ -339,7 +339,7 @@ clear(const struct gemm *g)
 
 /* The tensor scale, which x has no more: the other operand gets it. */
 static float
-without_scale(struct matrix *x)
+without_scale(struct operand *x)
 {
     float scale = x->dtype == DT_NVFP4 ? x->scale2 : 1;
     x->scale2 = 1;
@@ -352,7 +352,7 @@ gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
 {
     enum { M = MOST_M * GROUP, K = MOST_K * K_BLOCK };
     const size_t N = most_n(g, team_size(team)) * GROUP;
-    struct matrix a = g->a, b = g->b;
+    struct operand a = g->a, b = g->b;
     struct job j = { .g = g, .isa = isa, .own = room };
     if (err->kind)
         return -1;

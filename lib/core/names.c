@@ -9,6 +9,13 @@
 #include <string.h>
 #include <sys/random.h>
 
+bool
+name_fits(struct slice name)
+{
+    return name.n >= 1 && name.n <= MAX_NAME && utf8_check(name.p, name.n) == name.n &&
+           !memchr(name.p, '\0', name.n);
+}
+
 /* Without a random number the tables still work. */
 static uint64_t
 random_seed(const void *unique)

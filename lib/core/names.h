@@ -12,6 +12,10 @@
 #include <stdint.h>
 
 enum { NAME_NONE = -1, NAME_NO_MEMORY = -2 };
+enum { MAX_NAME = 64 << 10 };
+
+/* Whether a name of a tensor or file may be: 1 to MAX_NAME bytes, UTF-8 without NUL. */
+bool name_fits(struct slice name);
 
 struct names {
     const char **name; // (n) by number; borrowed, NUL-terminated

@@ -608,7 +608,7 @@ ckpt_finish(struct writer *w)
     struct buf head = { 0 };
     int rc = put_head(w, &head);
     if (rc == 0)
-        rc = out_pwrite(&w->out, head.data, head.len, 0);
+        rc = out_pwrite(&w->out, head.data, head.len, 0, w->err);
     buf_free(&head);
     return rc;
 }
@@ -616,7 +616,10 @@ ckpt_finish(struct writer *w)
 const struct container container_ckpt = {
     .name = "ckpt",
     .suffix = ".ckpt",
-    .traits = { .seed_reads = true, .needs_model = true, .training = true },
+    .traits = { .seed_reads = true,
+                .needs_model = true,
+                .packed_vectors = true,
+                .training = true },
     .sniff = ckpt_sniff,
     .read = ckpt_read,
     .segments = ckpt_segments,

@@ -3,7 +3,7 @@
 #include "lib/format/dialect.h"
 
 #include "lib/core/json.h"
-#include "lib/format/container.h"
+#include "lib/format/safetensors.h"
 
 #include <fnmatch.h>
 #include <regex.h>
@@ -681,18 +681,12 @@ finish(struct writer *w)
         rc = put_config(&text, plain, w, &s, w->err);
     if (rc == 0) { // last, as it lists what else is there
         w->meta.config = (struct slice){ text.data, text.len };
-        rc = container_safetensors.finish(w);
+        rc = safetensors_finish(w);
         w->meta.config = plain;
     }
     buf_free(&text);
     buf_free(&s.ignored);
     return rc;
-}
-
-static int
-plan(struct writer *w)
-{
-    return container_safetensors.plan(w);
 }
 
 const struct container container_modelopt = {
@@ -702,7 +696,7 @@ const struct container container_modelopt = {
                 .needs_model = true,
                 .keeps_metadata = true,
                 .dialect = "modelopt" },
-    .plan = plan,
+    .plan = safetensors_plan,
     .finish = finish,
 };
 
@@ -713,6 +707,6 @@ const struct container container_compressed = {
                 .needs_model = true,
                 .keeps_metadata = true,
                 .dialect = "compressed-tensors" },
-    .plan = plan,
+    .plan = safetensors_plan,
     .finish = finish,
 };

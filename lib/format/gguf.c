@@ -11,6 +11,7 @@
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/format/container.h"
+#include "lib/format/object.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -582,7 +583,7 @@ take_nibble(struct store *s, const struct gguf_model *m)
     const char *differs = NULL;
     if (!m->nibble.p)
         return 0;
-    if (read_nibble_object(&o, s->name, m->nibble, &s->arena, &why) < 0)
+    if (object_read(&o, s->name, m->nibble, &s->arena, &why) < 0)
         return store_warn(s, "its \"nibble.provenance\" is not ours and is ignored");
     s->provenance = o.provenance;
     if (!o.config.p || gguf_model_agrees(m, s, o.config, &differs))
@@ -844,7 +845,7 @@ gguf_finish(struct writer *w)
     put_head(&head, w);
     int rc = buf_ok(&head, w->err);
     if (rc == 0)
-        rc = out_pwrite(&w->out, head.data, head.len, 0);
+        rc = out_pwrite(&w->out, head.data, head.len, 0, w->err);
     buf_free(&head);
     return rc;
 }

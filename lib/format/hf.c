@@ -9,7 +9,10 @@
  */
 #include "lib/core/hash.h"
 #include "lib/core/json.h"
-#include "lib/format/container.h"
+#include "lib/core/path.h"
+#include "lib/format/object.h"
+#include "lib/format/pager.h"
+#include "lib/format/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -306,7 +309,7 @@ open_shards(struct index *x)
         char *path = inside(s, leaf[i], strlen(leaf[i]));
         if (!path)
             return -1;
-        int there = store_exists(path, s->err);
+        int there = path_exists(path, s->err);
         if (there == 0)
             return err_set(s->err, ERR_FORMAT, "%s: shard \"%s\" does not exist",
                            x->map.name, text_quote(q, leaf[i], strlen(leaf[i])));
@@ -410,8 +413,8 @@ hf_read(struct store *s)
     int rc;
     if (!single || !index || !config || !nibble)
         return -1;
-    int has_single = store_exists(single, s->err);
-    int has_index = has_single < 0 ? -1 : store_exists(index, s->err);
+    int has_single = path_exists(single, s->err);
+    int has_index = has_single < 0 ? -1 : path_exists(index, s->err);
     if (has_index < 0)
         return -1;
     if (has_single) {
@@ -441,7 +444,7 @@ hf_read(struct store *s)
     if (text.p) {
         struct nibble_object o;
         struct err why = { 0 };
-        if (read_nibble_object(&o, s->name, text, &s->arena, &why) < 0)
+        if (object_read(&o, s->name, text, &s->arena, &why) < 0)
             store_warn(s, "its nibble.json is not ours and is ignored");
         else
             s->provenance = o.provenance;
@@ -449,15 +452,9 @@ hf_read(struct store *s)
     return store_load_config(s, config);
 }
 
-static void
-hf_segments(const struct store *s, segment_fn fn, void *ctx)
-{
-    container_safetensors.segments(s, fn, ctx);
-}
-
 const struct container container_hf = {
     .name = "hf",
     .traits = { .by_width = true },
     .read = hf_read,
-    .segments = hf_segments,
+    .segments = safetensors_segments,
 };

@@ -33,7 +33,7 @@ int modeldir_open(struct modeldir *d, const char *path, struct guard *g,
                   struct err *err);
 void modeldir_close(struct modeldir *d);
 
-/* The two rules of outfile.h's struct outdir_rule; ctx is a struct modeldir. */
+/* The two rules of outdir.h's struct outdir_rule; ctx is a struct modeldir. */
 bool modeldir_writes(const void *ctx, const char *leaf);
 bool modeldir_replaces(const void *ctx, const char *leaf);
 

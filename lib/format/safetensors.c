@@ -7,7 +7,9 @@
  */
 #include "lib/core/json.h"
 #include "lib/core/num.h"
-#include "lib/format/container.h"
+#include "lib/format/object.h"
+#include "lib/format/pager.h"
+#include "lib/format/safetensors.h"
 #include "lib/format/spans.h"
 
 #include <stdio.h>
@@ -262,7 +264,7 @@ read_nibble(struct scan *x)
         why.kind = ERR_FORMAT;
     else if (json_string(&text, &nibble) < 0)
         return -1;
-    if (why.kind || read_nibble_object(&o, s->name, nibble, &s->arena, &why) < 0)
+    if (why.kind || object_read(&o, s->name, nibble, &s->arena, &why) < 0)
         return store_warn(s, "its metadata \"nibble\" is not ours and is ignored");
     s->config = o.config;
     s->provenance = o.provenance;
@@ -512,8 +514,8 @@ st_read(struct store *s)
     return safetensors_read_file(s, 0);
 }
 
-static void
-st_segments(const struct store *s, segment_fn fn, void *ctx)
+void
+safetensors_segments(const struct store *s, segment_fn fn, void *ctx)
 {
     size_t i = 0;
     for (size_t file = 0; file < s->n_files; file++) {
@@ -635,8 +637,8 @@ shard_end(const struct writer *w, size_t from)
     return to;
 }
 
-static int
-st_plan(struct writer *w)
+int
+safetensors_plan(struct writer *w)
 {
     char q[TEXT_QUOTE];
     size_t shards = 0;
@@ -711,8 +713,8 @@ put_index(struct writer *w)
 
 /* A file: the header again, now with the final provenance.  A directory: what stands
  * beside the shards. */
-static int
-st_finish(struct writer *w)
+int
+safetensors_finish(struct writer *w)
 {
     struct buf b = { 0 };
     int rc;
@@ -720,7 +722,7 @@ st_finish(struct writer *w)
         put_header(&b, w, 0, w->n);
         rc = buf_ok(&b, w->err);
         if (rc == 0)
-            rc = out_pwrite(&w->out, b.data, b.len, 0);
+            rc = out_pwrite(&w->out, b.data, b.len, 0, w->err);
         buf_free(&b);
         return rc;
     }
@@ -755,7 +757,7 @@ const struct container container_safetensors = {
     .traits = { .to_directory = true, .by_width = true, .keeps_metadata = true },
     .sniff = st_sniff,
     .read = st_read,
-    .segments = st_segments,
-    .plan = st_plan,
-    .finish = st_finish,
+    .segments = safetensors_segments,
+    .plan = safetensors_plan,
+    .finish = safetensors_finish,
 };

@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_RANK = 64, MAX_NAME = 64 << 10 };
+enum { MAX_RANK = 64 };
 
 struct tensor {
     const char *name; // NUL-terminated, no NUL inside
@@ -130,9 +130,6 @@ int store_load_beside(struct store *s);
 
 /* Make meta, which costs more than it is worth to those who do not show it. */
 int store_meta(struct store *s);
-
-/* 1 or 0, or -1 if that cannot be told: only what is not there does not exist. */
-int store_exists(const char *path, struct err *err);
 
 /* Set config from a file, replacing what there was; nothing if it does not exist. */
 int store_load_config(struct store *s, const char *path);

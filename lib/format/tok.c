@@ -5,6 +5,7 @@
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/format/mp.h"
+#include "lib/format/provenance.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -984,55 +985,33 @@ tok_close(struct tok_reader *r)
 
 /* ---- provenance ---------------------------------------------------------------------- */
 
-static void
-put_hex(struct buf *b, const uint8_t *bytes, size_t n)
-{
-    char hex[2 * HASH_MAX + 1];
-    hash_hex(hex, bytes, n);
-    buf_printf(b, "\"%s\"", hex);
-}
-
-/* One input, or count > 1 of them by one hash. */
-static void
-put_input(struct buf *b, const struct tok_reader *r, size_t count, const uint8_t *xxh3)
-{
-    buf_char(b, '{');
-    if (count > 1)
-        buf_printf(b, "\"count\":%zu,", count);
-    buf_str(b, "\"kind\":");
-    json_put(b, r->header.input.p ? r->header.input : slice_of("text"));
-    buf_str(b, ",\"provenance\":null,\"xxh3\":");
-    put_hex(b, xxh3, XXH3_BYTES);
-    buf_char(b, '}');
-}
-
 /* Of very many inputs the hash of the list: a provenance must stay small. */
 static void
 put_inputs(struct buf *b, const struct tok_reader *r)
 {
     enum { LISTED = 256 };
+    const struct slice none = { 0 };
+    struct slice kind = r->header.input.p ? r->header.input : slice_of("text");
     size_t n = r->end.n_inputs;
     uint8_t all[XXH3_BYTES];
     if (n > LISTED) {
         xxh3_128(all, r->end.inputs, n * XXH3_BYTES);
-        put_input(b, r, n, all);
+        provenance_input(b, kind, none, n, all);
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        if (i)
-            buf_char(b, ',');
-        put_input(b, r, 1, r->end.inputs + i * XXH3_BYTES);
-    }
+    for (size_t i = 0; i < n; i++)
+        provenance_input(b, kind, none, 1, r->end.inputs + i * XXH3_BYTES);
 }
 
 void
 tok_put_provenance(struct buf *b, const struct tok_reader *r)
 {
     const struct tok_header *h = &r->header;
-    buf_str(b, "{\"inputs\":[");
+    char hex[2 * SHA256_BYTES + 1];
+    provenance_begin(b);
     put_inputs(b, r);
-    buf_printf(
-        b, "],\"options\":{\"packed\":%s,\"seq_len\":", h->packed ? "true" : "false");
+    provenance_options(b);
+    buf_printf(b, "{\"packed\":%s,\"seq_len\":", h->packed ? "true" : "false");
     if (h->has_seq_len)
         buf_printf(b, "%u", h->seq_len);
     else
@@ -1042,11 +1021,12 @@ tok_put_provenance(struct buf *b, const struct tok_reader *r)
     buf_str(b, ",\"template\":");
     json_put(b, h->template);
     buf_str(b, ",\"tokenizer\":");
-    if (h->has_tokenizer)
-        put_hex(b, h->tokenizer, SHA256_BYTES);
-    else
+    if (h->has_tokenizer) {
+        hash_hex(hex, h->tokenizer, SHA256_BYTES);
+        buf_printf(b, "\"%s\"", hex);
+    } else {
         buf_str(b, "null");
-    buf_str(b, "},\"tool\":\"tokenize\",\"version\":");
-    json_put(b, h->version);
+    }
     buf_char(b, '}');
+    provenance_end(b, "tokenize", h->version);
 }

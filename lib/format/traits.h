@@ -14,14 +14,15 @@ struct traits {
     bool to_directory;   // OUT/ is a model directory of such files
     bool directory_only; // and OUT alone is nothing
     // what its readers want
-    bool own_pairs;   // NVFP4 entries are X.weight.qdata and X.weight.scale, no others
-    bool head_copy;   // lm_head.weight is there even if it is the embedding
-    bool model_order; // entries stand in the order of a model; one that is rewritten
-                      // keeps its own
-    bool by_width;    // wide elements come first, so that the order of a file says
-                      // nothing about its tensors
-    bool no_bf16;     // f16 stands in its place, if nothing else is asked for
-    bool seed_reads;  // --compat seed makes sense
+    bool own_pairs; // NVFP4 entries are X.weight.qdata and X.weight.scale, no others
+    bool packed_vectors; // NVFP4 entries may have one dimension: moments of norms do
+    bool head_copy;      // lm_head.weight is there even if it is the embedding
+    bool model_order;    // entries stand in the order of a model; one that is rewritten
+                         // keeps its own
+    bool by_width;       // wide elements come first, so that the order of a file says
+                         // nothing about its tensors
+    bool no_bf16;        // f16 stands in its place, if nothing else is asked for
+    bool seed_reads;     // --compat seed makes sense
     // what it is
     bool takes_tokenizer; // the tokenizer goes into the file
     bool needs_model;     // nothing to write without a configuration that we understand

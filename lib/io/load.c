@@ -78,7 +78,7 @@ void
 model_close(struct model *m)
 {
     for (size_t i = 0; i < m->n_owned; i++)
-        m->k->release(m->k, m->owned[i]);
+        kernels_free(m->k, m->owned[i]);
     free(m->owned);
     weights_close(&m->weights);
     if (m->net.k)
@@ -214,22 +214,22 @@ take(struct model *m, size_t bytes)
         m->owned = v;
         m->cap_owned = cap;
     }
-    m->k->part = PART_WEIGHTS;
-    void *p = m->k->alloc(m->k, bytes ? bytes : 1);
+    void *p = kernels_alloc(m->k, MEMORY_WEIGHTS, bytes ? bytes : 1);
     if (p)
         m->owned[m->n_owned++] = p;
     return p;
 }
 
-/* An entry's payload: where it is mapped, or a copy on the device. */
-static const void *
+/* An entry's payload: where it is mapped, which must not be written to, or a copy on the
+ * device. */
+static void *
 payload(struct model *m, const struct tensor *t, size_t align)
 {
     struct store *s = &m->store;
     const uint8_t *mapped = store_data(s, t);
     if (m->host && mapped && (uintptr_t)mapped % align == 0) {
         map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
-        return mapped;
+        return (void *)(uintptr_t)mapped;
     }
     struct bulk b = { t, take(m, (size_t)t->nbytes) };
     if (b.to)
@@ -237,17 +237,17 @@ payload(struct model *m, const struct tensor *t, size_t align)
     return m->err->kind ? NULL : b.to;
 }
 
-static const float *
-number_on_device(struct model *m, float x)
+static float *
+scalar_on_device(struct model *m, float x)
 {
     float *p = take(m, sizeof *p);
     if (p)
-        m->k->upload(m->k, p, &x, sizeof x);
+        kernels_upload(m->k, p, &x, sizeof x);
     return p;
 }
 
 /* All values as f32, on the device. */
-static const float *
+static float *
 as_f32(struct model *m, const struct view *v)
 {
     struct values x;
@@ -259,14 +259,14 @@ as_f32(struct model *m, const struct view *v)
                                                 : (size_t)VALUES_CHUNK;
         if (values_read(&x, at, n, &m->scratch, m->err) < 0)
             return NULL;
-        m->k->upload(m->k, to + at, m->scratch.f32, n * sizeof *to);
+        kernels_upload(m->k, to + at, m->scratch.f32, n * sizeof *to);
     }
     return to;
 }
 
 /* The planes of a GGUF's blocks. */
 static int
-unpack(struct model *m, struct weight *w, const struct values *x)
+unpack(struct model *m, struct matrix *w, const struct values *x)
 {
     uint64_t numel = x->v->numel;
     uint8_t *codes = take(m, (size_t)numel / 2),
@@ -278,10 +278,10 @@ unpack(struct model *m, struct weight *w, const struct values *x)
         struct values_scratch *s = &m->scratch;
         if (values_planes(x, at, n, s->bytes, s->scales, s, m->err) < 0)
             return -1;
-        m->k->upload(m->k, codes + at / 2, s->bytes, n / 2);
-        m->k->upload(m->k, scales + at / NVFP4_BLOCK, s->scales, n / NVFP4_BLOCK);
+        kernels_upload(m->k, codes + at / 2, s->bytes, n / 2);
+        kernels_upload(m->k, scales + at / NVFP4_BLOCK, s->scales, n / NVFP4_BLOCK);
     }
-    w->values = codes;
+    w->data = codes;
     w->scales = scales;
     return 0;
 }
@@ -303,7 +303,7 @@ check_scales(struct model *m, const struct values *x)
 }
 
 static int
-take_nvfp4(struct model *m, struct weight *w, const struct view *v)
+take_nvfp4(struct model *m, struct matrix *w, const struct view *v)
 {
     struct values x;
     if (values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
@@ -314,12 +314,12 @@ take_nvfp4(struct model *m, struct weight *w, const struct view *v)
     } else {
         if (check_scales(m, &x) < 0)
             return -1;
-        w->values = payload(m, v->entry, 1);
+        w->data = payload(m, v->entry, 1);
         w->scales = payload(m, v->scale, 1);
     }
     w->dtype = DT_NVFP4;
     if (v->scale2)
-        w->scale2 = number_on_device(m, x.scale2);
+        w->scale2 = scalar_on_device(m, x.scale2);
     return m->err->kind ? -1 : 0;
 }
 
@@ -329,13 +329,13 @@ static int
 take_weight(struct model *m, size_t i, const struct view *v)
 {
     const struct row *r = &m->net.table.row[i];
-    struct weight *w = &m->net.t[i].w;
+    struct matrix *w = &m->net.t[i].w;
     bool plain = v->dtype != DT_NVFP4;
     if (r->rank == 1 || (!plain && r->role == ROLE_EMBED)) {
-        w->values = as_f32(m, v);
+        w->data = as_f32(m, v);
         w->dtype = DT_F32;
     } else if (plain) {
-        w->values = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
+        w->data = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
         w->dtype = v->dtype;
     } else if (take_nvfp4(m, w, v) < 0) {
         return -1;
@@ -367,37 +367,34 @@ group_of(const struct model *m, size_t i)
 /* Values on the device for a short time: as they are, if all of the group are of one
  * float type, else as f32. */
 static int
-take_sources(struct model *m, size_t first, size_t n, const void **values,
-             enum dtype *dtype)
+take_sources(struct model *m, size_t first, size_t n, struct matrix *master)
 {
     const struct row *row = &m->net.table.row[first];
-    *dtype = view_named(m, row[0].name)->dtype;
+    enum dtype dtype = view_named(m, row[0].name)->dtype;
     for (size_t i = 1; i < n; i++)
-        if (view_named(m, row[i].name)->dtype != *dtype)
-            *dtype = DT_NVFP4;
+        if (view_named(m, row[i].name)->dtype != dtype)
+            dtype = DT_NVFP4;
     for (size_t i = 0; i < n; i++) {
         const struct view *v = view_named(m, row[i].name);
-        values[first + i] = *dtype == DT_NVFP4
-                                ? as_f32(m, v)
-                                : payload(m, v->entry, *dtype == DT_F32 ? 4 : 2);
+        const struct matrix *w = &m->net.t[first + i].w;
+        bool plain = dtype != DT_NVFP4;
+        master[first + i] = matrix_of(
+            plain ? dtype : DT_F32,
+            plain ? payload(m, v->entry, dtype == DT_F32 ? 4 : 2) : as_f32(m, v),
+            w->rows, w->cols);
     }
-    if (*dtype == DT_NVFP4)
-        *dtype = DT_F32;
     return m->err->kind ? -1 : 0;
 }
 
 static int
-quantize_group(struct model *m, size_t first, size_t n, const void **values)
+quantize_group(struct model *m, size_t first, size_t n, struct matrix *master)
 {
     size_t before = m->n_owned;
-    enum dtype dtype;
-    if (take_sources(m, first, n, values, &dtype) < 0 ||
-        weights_make(&m->weights, values, dtype) < 0)
+    if (take_sources(m, first, n, master) < 0 || weights_make(&m->weights, master) < 0)
         return -1;
-    for (size_t i = 0; i < n; i++)
-        values[first + i] = NULL;
+    memset(&master[first], 0, n * sizeof *master);
     while (m->n_owned > before)
-        m->k->release(m->k, m->owned[--m->n_owned]);
+        kernels_free(m->k, m->owned[--m->n_owned]);
     return 0;
 }
 
@@ -416,9 +413,9 @@ static int
 quantize_all(struct model *m)
 {
     const struct table *t = &m->net.table;
-    const void **values = calloc(t->n + 1, sizeof *values);
+    struct matrix *master = calloc(t->n + 1, sizeof *master);
     size_t bad;
-    if (!values)
+    if (!master)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");
     int rc = weights_open(&m->weights, &m->net, &m->spec, m->share, false);
     struct io_progress progress =
@@ -426,11 +423,11 @@ quantize_all(struct model *m)
     for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
         n = group_of(m, i);
         if (t->row[i].quantized)
-            rc = quantize_group(m, i, n, values);
+            rc = quantize_group(m, i, n, master);
         io_progress_add(&progress, quantized_bytes(m, i, n));
     }
     io_progress_end(&progress);
-    free(values);
+    free(master);
     if (rc < 0 || weights_check(&m->weights, &bad) < 0)
         return -1;
     if (bad < t->n)
@@ -452,21 +449,25 @@ settle_stored(struct model *m)
 
 /* ---- for activations in NVFP4 ---------------------------------------------------------------- */
 
-/* Scales once more as native products take them, of what was not quantized here: behind
- * the scales themselves, which are on the device by now. */
+/* The scales of a weight that was not quantized here, in tiles for native products. */
 static int
 make_tiles(struct model *m, size_t i)
 {
-    struct weight *w = &m->net.t[i].w;
-    size_t blocks = w->in / NVFP4_BLOCK;
+    struct matrix *w = &m->net.t[i].w;
+    size_t blocks = w->cols / NVFP4_BLOCK, bytes = tiles_bytes(w->rows, blocks);
     if (w->tiles || m->k->is.fp4 != FP4_NATIVE)
         return 0;
-    uint8_t *tiles = take(m, tiles_bytes(w->out, blocks));
-    if (!tiles)
-        return -1;
-    m->k->tile(m->k, tiles, w->scales, w->out, blocks);
-    w->tiles = tiles;
-    return 0;
+    uint8_t *scales = malloc(w->rows * blocks + 1), *tiles = malloc(bytes + 1);
+    int rc = scales && tiles && (w->tiles = take(m, bytes)) ? 0 : -1;
+    if (rc == 0)
+        rc = kernels_download(m->k, scales, w->scales, w->rows * blocks);
+    if (rc == 0) {
+        tiles_make(tiles, scales, w->rows, blocks);
+        kernels_upload(m->k, w->tiles, tiles, bytes);
+    }
+    free(scales);
+    free(tiles);
+    return rc < 0 ? err_set(m->err, ERR_MEMORY, "out of memory for the model") : 0;
 }
 
 static int
@@ -499,8 +500,9 @@ load_rows(struct model *m)
         const struct view *v = view_named(m, r->name);
         if (check_tensor(m, r, v) < 0)
             return -1;
-        m->net.t[i].w.out = r->rank == 2 ? (size_t)r->shape[0] : 1;
-        m->net.t[i].w.in = (size_t)r->shape[r->rank - 1];
+        size_t cols = (size_t)r->shape[r->rank - 1];
+        m->net.t[i].w =
+            matrix_of(DT_NONE, NULL, r->rank == 2 ? (size_t)r->shape[0] : 1, cols);
     }
     if (check_extra(m, t) < 0)
         return -1;

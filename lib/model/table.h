@@ -25,6 +25,7 @@ enum role {
     ROLE_POST_NORM,
     ROLE_FINAL_NORM,
     ROLE_HEAD,
+    ROLES
 };
 
 struct row {

@@ -91,20 +91,4 @@ void nvfp4_measure(const uint8_t *codes, const uint8_t *scales, const float *x,
  * to the signs.  Before nvfp4_amax: scales are those of transformed values. */
 void nvfp4_rht16(float *x, size_t n);
 
-/* The fast paths, see quant_kernel.c: whole rows of blocks, for all but square,
- * stochastic and weighted.  Costs: a float a block, in units (see above), or all NULL. */
-struct quant_costs {
-    float *noise, *signal, *largest, *amax;
-    float unit; // values are multiplied by it
-};
-typedef void quant_kernel_fn(uint8_t *codes, uint8_t *scales, const float *x,
-                             size_t blocks, const struct quant_spec *spec,
-                             const struct quant_scale *t,
-                             const struct quant_costs *costs);
-#if defined __x86_64__
-quant_kernel_fn nvfp4_kernel_avx2, nvfp4_kernel_avx512;
-#elif defined __aarch64__
-quant_kernel_fn nvfp4_kernel_neon;
-#endif
-
 #endif

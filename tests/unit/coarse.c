@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { MOST = 1 << 20, MOST_X = COARSE_MOST * 3000, THREADS = 3 };
+enum { MOST = 1 << 20, MOST_X = COARSE_MAX * 3000, THREADS = 3 };
 
 static uint8_t codes[MOST / 2], scales[MOST / 16];
 static float x[MOST_X], y[MOST], want[MOST], decoded[MOST];
@@ -102,7 +102,7 @@ check_case(const char *what, size_t tokens, size_t out, size_t in, const float *
     w.scales = scales;
     w.scale2 = scale2;
     NEED(out * in <= MOST && tokens * in <= MOST_X && tokens * out <= MOST);
-    NEED(coarse_room(tokens, in) <= sizeof room);
+    NEED(coarse_workspace(tokens, in) <= sizeof room);
     nvfp4_decode(decoded, codes, scales, 1, out * in);
     for (size_t i = 0; i < tokens * out; i++) {
         const float *v = x + i / out * in, add = value(i);
@@ -135,7 +135,7 @@ check_sizes(void)
     static const float scale2 = 0.0123F, minus = -3;
     static const size_t widths[] = { 16, 32, 48, 112, 128, 144, 256, 400, 2560 };
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        for (size_t tokens = 1; tokens <= COARSE_MOST; tokens++) {
+        for (size_t tokens = 1; tokens <= COARSE_MAX; tokens++) {
             check_case("sizes", tokens, 1, widths[i], &scale2);
             check_case("sizes", tokens, 66 + tokens, widths[i], NULL);
         }

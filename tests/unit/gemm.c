@@ -127,7 +127,7 @@ check(const struct gemm *g, const char *what)
             if (!k)
                 break;
             mine.c = c;
-            NEED(gemm_room(g->m, g->n, g->k) <= sizeof room);
+            NEED(gemm_workspace(g->m, g->n, g->k) <= sizeof room);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
             CHECK(gemm_run(&mine, k, team[threads], room, &err) == 0);
@@ -188,7 +188,7 @@ static void
 check_ends(size_t m, size_t n, size_t k, bool along)
 {
     float *mine = before_the_end(m * n * sizeof *mine);
-    float *work = before_the_end(gemm_room(m, n, k));
+    float *work = before_the_end(gemm_workspace(m, n, k));
     uint16_t *left = before_the_end(m * k * sizeof *left);
     float *right = before_the_end(k * n * sizeof *right);
     struct gemm g = { .m = m, .n = n, .k = k, .c = mine, .ldc = n };
@@ -291,7 +291,7 @@ check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
     given.scale2 = bf16 ? NULL : w.scale2;
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (unsigned threads = 1; threads <= 3 && isa_have((enum isa)isa); threads++) {
-            if (gemv_most((enum isa)isa, &w, bf16) == 0)
+            if (gemv_max((enum isa)isa, &w, bf16) == 0)
                 break;
             if (bf16)
                 gemv_narrow(x, a, &w, rows, (enum isa)isa);
@@ -310,7 +310,7 @@ check_rows(void)
 {
     static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16, DT_NVFP4 };
     static const size_t widths[] = { 16, 48, 128, 144, 1, 15, 31, 257 };
-    static const size_t rows[] = { 1, 2, 3, 5, 8, GEMV_MOST };
+    static const size_t rows[] = { 1, 2, 3, 5, 8, GEMV_MAX };
     for (int t = 0; t < 4; t++)
         for (size_t i = 0; i < (t == 3 ? 4 : 8); i++)
             for (size_t r = 0; r < 6; r++) {
@@ -489,7 +489,7 @@ check_start(void)
     float x[16] = { 0x1p-126F }, y;
     struct gemv g = { &y, x, &w, 1, true, true };
     for (int isa = 0; isa < ISA_COUNT; isa++) {
-        if (!isa_have((enum isa)isa) || gemv_most((enum isa)isa, &w, true) == 0)
+        if (!isa_have((enum isa)isa) || gemv_max((enum isa)isa, &w, true) == 0)
             continue;
         y = 0x1p-127F;
         CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);

@@ -5,6 +5,8 @@
 
 #include "lib/core/json.h"
 #include "lib/core/lock.h"
+#include "lib/core/path.h"
+#include "lib/format/provenance.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -103,25 +105,17 @@ put_options(struct buf *b, const struct plan *p)
 static int
 put_provenance(struct buf *b, const struct plan *p)
 {
-    char hex[2 * XXH3_BYTES + 1];
     b->len = 0;
-    buf_str(b, "{\"inputs\":[");
+    provenance_begin(b);
     for (size_t i = 0; i < p->n_inputs + p->has_like; i++) {
         const struct input *in = &p->inputs[i];
-        hash_hex(hex, in->xxh3, XXH3_BYTES);
-        buf_printf(b, "%s{\"kind\":\"%s\",\"provenance\":", i ? "," : "",
-                   store_kind(&in->store));
-        if (in->store.provenance.p)
-            buf_add(b, in->store.provenance.p, in->store.provenance.n);
-        else
-            buf_str(b, "null");
-        buf_printf(b, ",\"xxh3\":\"%s\"}", hex);
+        provenance_input(b, slice_of(store_kind(&in->store)), in->store.provenance, 1,
+                         in->xxh3);
     }
-    buf_str(b, "],\"options\":");
+    provenance_options(b);
     if (!b->failed)
         put_options(b, p);
-    buf_printf(b, ",\"tool\":\"%s\",\"version\":\"%s\"}", p->c->io->program,
-               p->c->io->version);
+    provenance_end(b, p->c->io->program, slice_of(p->c->io->version));
     return b->failed ? err_set(p->err, ERR_MEMORY, "out of memory for the provenance")
                      : 0;
 }
@@ -178,7 +172,7 @@ static int
 copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
 {
     struct map m;
-    int rc = store_exists(path, p->err);
+    int rc = path_exists(path, p->err);
     if (rc <= 0)
         return rc;
     rc = map_open(&m, path, p->c->io->guard, p->err);
@@ -269,7 +263,7 @@ check_not_input(const struct plan *p, const char *out)
         if (store_reads(&p->inputs[i].store, out))
             return is_input(p, out);
     if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
-        (out_is_file(out, st.st_dev, st.st_ino) || out_holds(out, p->c->config_path)))
+        (path_is_file(out, st.st_dev, st.st_ino) || path_holds(out, p->c->config_path)))
         return is_input(p, out);
     return 0;
 }
@@ -281,7 +275,7 @@ check_output(const struct plan *p)
     struct buf sidecar = { 0 };
     if (check_not_input(p, p->c->out) < 0)
         return -1;
-    if (p->c->directory || out_is_stream(p->c->out) || p->c->seed_compat)
+    if (p->c->directory || path_is_stream(p->c->out) || p->c->seed_compat)
         return 0;
     buf_printf(&sidecar, "%s.json", p->c->out);
     int rc = buf_ok(&sidecar, p->err);
@@ -298,7 +292,7 @@ check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer
     const char *slash = strrchr(tokenizer, '/'), *leaf;
     struct stat st;
     int rc = 0;
-    if (stat(tokenizer, &st) == 0 && out_is_file(out, st.st_dev, st.st_ino))
+    if (stat(tokenizer, &st) == 0 && path_is_file(out, st.st_dev, st.st_ino))
         return is_input(p, out);
     for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
         struct buf path = { 0 };
@@ -306,7 +300,7 @@ check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer
                    leaf);
         rc = buf_ok(&path, p->err);
         if (rc == 0 && stat(path.data, &st) == 0 &&
-            out_is_file(out, st.st_dev, st.st_ino))
+            path_is_file(out, st.st_dev, st.st_ino))
             rc = is_input(p, out);
         buf_free(&path);
     }
@@ -458,7 +452,7 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
         return -1;
     // A stream cannot be patched: its provenance must be known before the first byte.
     // Elsewhere the output comes first: what is wrong with it should be heard at once.
-    bool stream = out_is_stream(c->out);
+    bool stream = path_is_stream(c->out);
     hasher_start(&hasher, p, stream ? HASH_NOW : HASH_LATER);
     int rc = put_provenance(&text, p);
     struct wmeta meta = { .gguf = &kv,
@@ -512,7 +506,7 @@ static int
 write_locked(const struct pack *c, struct plan *p, struct err *err)
 {
     struct lock lock = { .fd = -1 };
-    bool training = writer_traits(c->to)->training && !out_is_stream(c->out);
+    bool training = writer_traits(c->to)->training && !path_is_stream(c->out);
     if (training && lock_acquire(&lock, c->out, p->c->io->guard, err) < 0)
         return -1;
     int rc = write_output(c, p, err);

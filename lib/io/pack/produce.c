@@ -735,35 +735,37 @@ kept_scale2(struct producer *x, const struct item *it, const struct nvfp4 *t)
 
 /* ---- on a GPU ------------------------------------------------------------------------------ */
 
-/* What a tensor is on it. */
+/* A tensor on it, and its nvfp4 form. */
 struct on_gpu {
     struct kernels *k;
-    void *values;
     float *amax;
-    struct packed to;
+    struct matrix from, to;
 };
 
 static int
-gpu_take(struct on_gpu *g, const struct producer *x, size_t n, enum dtype dtype)
+gpu_alloc(struct on_gpu *g, const struct producer *x, size_t rows, size_t cols,
+          enum dtype dtype)
 {
     struct kernels *k = g->k;
-    k->part = PART_WORK;
-    g->values = k->alloc(k, n * dtype_bits(dtype) / 8);
-    g->amax = k->alloc(k, sizeof *g->amax);
-    g->to.codes = k->alloc(k, n / 2);
-    g->to.scales = k->alloc(k, n / NVFP4_BLOCK);
-    g->to.scale2 = k->alloc(k, sizeof *g->to.scale2);
+    const enum memory what = MEMORY_WORK;
+    size_t n = rows * cols;
+    g->from =
+        matrix_of(dtype, kernels_alloc(k, what, n * dtype_bits(dtype) / 8), rows, cols);
+    g->amax = kernels_alloc(k, what, sizeof *g->amax);
+    g->to = matrix_of(DT_NVFP4, kernels_alloc(k, what, n / 2), rows, cols);
+    g->to.scales = kernels_alloc(k, what, n / NVFP4_BLOCK);
+    g->to.scale2 = kernels_alloc(k, what, sizeof *g->to.scale2);
     return x->p->err->kind ? -1 : 0;
 }
 
 static void
-gpu_give_back(struct on_gpu *g)
+gpu_free(struct on_gpu *g)
 {
-    g->k->release(g->k, g->values);
-    g->k->release(g->k, g->amax);
-    g->k->release(g->k, g->to.codes);
-    g->k->release(g->k, g->to.scales);
-    g->k->release(g->k, g->to.scale2);
+    kernels_free(g->k, g->from.data);
+    kernels_free(g->k, g->amax);
+    kernels_free(g->k, g->to.data);
+    kernels_free(g->k, g->to.scales);
+    kernels_free(g->k, g->to.scale2);
 }
 
 static int
@@ -776,8 +778,8 @@ gpu_upload(struct on_gpu *g, struct producer *x)
         if (!from)
             return -1;
         size_t bytes = dtype_bits(d) / 8;
-        g->k->upload(g->k, (char *)g->values + i * VALUES_CHUNK * bytes, from,
-                     chunk_size(x, i) * bytes);
+        kernels_upload(g->k, dtype_at(d, g->from.data, i * VALUES_CHUNK), from,
+                       chunk_size(x, i) * bytes);
     }
     return 0;
 }
@@ -839,22 +841,22 @@ gpu_convert(struct producer *x)
     size_t n = (size_t)x->it->numel, cols = (size_t)t->cols;
     enum dtype dtype = is_plain(x->it) ? x->it->view->dtype : DT_F32;
     uint8_t *codes = malloc(n / 2 + 1);
-    int rc = codes ? gpu_take(&g, x, n, dtype)
+    int rc = codes ? gpu_alloc(&g, x, n / cols, cols, dtype)
                    : err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
     if (rc == 0 && (rc = gpu_upload(&g, x)) == 0) {
-        k->upload(k, g.amax, &x->scale.amax, sizeof x->scale.amax);
-        k->quantize(k, &g.to, g.values, dtype, n / cols, cols, g.amax, 1, &x->spec);
-        rc = k->download(k, codes, g.to.codes, n / 2);
+        kernels_upload(k, g.amax, &x->scale.amax, sizeof x->scale.amax);
+        op_quantize(k, &g.to, &g.from, g.amax, 1, &x->spec);
+        rc = kernels_download(k, codes, g.to.data, n / 2);
     }
     if (rc == 0)
-        rc = k->download(k, t->scales, g.to.scales, n / NVFP4_BLOCK);
+        rc = kernels_download(k, t->scales, g.to.scales, n / NVFP4_BLOCK);
     if (rc == 0)
         settle_zeros(t->dialect, codes, t->scales, n / NVFP4_BLOCK);
     if (rc == 0 && x->measure)
         rc = measure_all(x, codes);
     if (rc == 0 && !x->discard)
         rc = write_codes(x, codes, n / 2);
-    gpu_give_back(&g);
+    gpu_free(&g);
     free(codes);
     return rc;
 }
