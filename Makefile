@@ -143,6 +143,7 @@ IO_SRCS = \
 	lib/io/pack/produce.c \
 	lib/io/pack/quantize.c \
 	lib/io/pack/random_kernel.c \
+	lib/io/quantizer.c \
 	lib/io/select.c \
 	lib/io/stats.c \
 	lib/io/stats_kernel.c \

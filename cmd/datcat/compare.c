@@ -5,6 +5,7 @@
 #include "lib/core/arena.h"
 #include "lib/core/par.h"
 #include "lib/core/reader.h"
+#include "lib/model/table.h"
 #include "lib/nvfp4/codec.h"
 
 #include <fcntl.h>
@@ -494,15 +495,6 @@ same_shape(const struct view *a, const struct view *b)
             memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0);
 }
 
-static void
-put_shape(struct buf *b, const struct view *v)
-{
-    buf_char(b, '[');
-    for (unsigned d = 0; d < v->rank; d++)
-        buf_printf(b, "%s%llu", d ? "," : "", (unsigned long long)v->shape[d]);
-    buf_char(b, ']');
-}
-
 /* 1: the two agree; 0: they differ, a line was put. */
 static int
 diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf *out,
@@ -525,9 +517,9 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
     text_escape(out, a->name, a->name_len);
     if (!shapes) {
         buf_str(out, "\tshape\t");
-        put_shape(out, a);
+        buf_shape(out, a->shape, a->rank, ",");
         buf_char(out, '\t');
-        put_shape(out, b);
+        buf_shape(out, b->shape, b->rank, ",");
     } else if (!dtypes && !d->c->tolerant) {
         buf_printf(out, "\tdtype\t%s\t%s", dtype_name(a->dtype), dtype_name(b->dtype));
     } else if (numbers && !d->c->tolerant && sum.different == 0) {
@@ -549,10 +541,10 @@ head_is_copy(struct diff *d, const struct subject *f, const struct view *v,
              struct err *err)
 {
     const struct view *embed = NULL;
-    if (strcmp(v->name, "lm_head.weight") != 0)
+    if (strcmp(v->name, TABLE_HEAD) != 0)
         return 0;
     for (size_t i = 0; i < f->views.n; i++)
-        if (strcmp(f->views.v[i].name, "model.embed_tokens.weight") == 0)
+        if (strcmp(f->views.v[i].name, TABLE_EMBED) == 0)
             embed = &f->views.v[i];
     if (!embed || embed->dtype != v->dtype || !same_shape(embed, v))
         return 0;

@@ -282,3 +282,24 @@ values_stats(const struct values *x, uint64_t chunk, struct values_scratch *w,
     }
     return 0;
 }
+
+int
+values_same_bytes(struct store *a, const struct tensor *x, struct store *b,
+                  const struct tensor *y, struct err *err)
+{
+    enum { PIECE = 1 << 20 };
+    if (x->nbytes != y->nbytes)
+        return 0;
+    uint8_t *p = malloc(2 * (size_t)PIECE);
+    int same = p ? 1 : err_set(err, ERR_MEMORY, "out of memory");
+    for (uint64_t at = 0; at < x->nbytes && same > 0; at += PIECE) {
+        size_t n = x->nbytes - at < PIECE ? (size_t)(x->nbytes - at) : PIECE;
+        if (store_read(a, x, at, p, n, err) < 0 ||
+            store_read(b, y, at, p + PIECE, n, err) < 0)
+            same = -1;
+        else
+            same = memcmp(p, p + PIECE, n) == 0;
+    }
+    free(p);
+    return same;
+}

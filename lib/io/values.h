@@ -52,6 +52,10 @@ int values_read(const struct values *x, uint64_t first, size_t n,
  * only for integers of 64 bits beyond 2^53. */
 double values_rest(const struct values *x, const struct values_scratch *w, size_t i);
 
+/* 1: the payloads of two tensors are the same bytes; 0; -1. */
+int values_same_bytes(struct store *a, const struct tensor *x, struct store *b,
+                      const struct tensor *y, struct err *err);
+
 /* Codes (two a byte, the even column low) and scales of elements [first, first+n) of an
  * nvfp4 view, whatever the layout of its entries; the scales are checked.  first is a
  * multiple of 64, and there is room for n rounded up to one.  codes may be w->bytes,

@@ -4,6 +4,7 @@
 #include "lib/io/pack/plan.h"
 
 #include "lib/core/json.h"
+#include "lib/io/quantizer.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -73,7 +74,7 @@ member(struct plan *p, struct slice object, const char *name, char kind)
 /* The quantizer that a provenance names, the file's own or one of the files that it was
  * made from; QUANT_COUNT: none. */
 static enum quant
-quantizer_of(struct plan *p, struct slice provenance)
+recorded_in(struct plan *p, struct slice provenance)
 {
     while (provenance.p) {
         struct slice options = member(p, provenance, "options", '{');
@@ -102,7 +103,7 @@ recorded(struct plan *p)
 {
     enum quant q = QUANT_COUNT;
     for (size_t i = 0; i < p->n_inputs && q == QUANT_COUNT; i++)
-        q = quantizer_of(p, p->inputs[i].store.provenance);
+        q = recorded_in(p, p->inputs[i].store.provenance);
     return q;
 }
 
@@ -211,20 +212,15 @@ quantize_settle(struct plan *p)
     p->asked = c->quant || c->share;
     bool told = c->variant || c->criterion; // how, if not by what
     settle_words(p);
-    enum quant kind = quant_named(c->quant);
-    if (kind == QUANT_COUNT) { // "none": a checkpoint that trains without
-        p->spec = (struct quant_spec){ .kind = QUANT_SWEEP };
+    const struct quant_words words = { c->criterion, c->quant, c->share, c->variant };
+    p->spec.kind = QUANT_SWEEP;
+    if (!quantizer_of(&p->spec, &p->share, &words)) // a checkpoint trains without
         return told ? err_set(p->err, ERR_USAGE,
                               "--variant, --criterion: there is no quantizer")
                     : 0;
-    }
-    p->spec = (struct quant_spec){ .kind = kind,
-                                   .isa = c->io->isa,
-                                   .modelopt = *c->variant != '\0',
-                                   .mae = strcmp(c->criterion, "mae") == 0,
-                                   .exhaustive = c->exhaustive };
-    p->share = quant_levels(kind) == 2 && strcmp(c->share, "none") != 0;
-    return check_words(p, kind);
+    p->spec.isa = c->io->isa;
+    p->spec.exhaustive = c->exhaustive;
+    return check_words(p, p->spec.kind);
 }
 
 /* What the target cannot hold is said when the first tensor is to be quantized. */
