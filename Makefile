@@ -134,6 +134,7 @@ CUDA_C_SRCS = kernels/ops.c lib/core/dtype.c lib/core/err.c
 IO_SRCS = \
 	lib/io/bulk.c \
 	lib/io/gguf_vocab.c \
+	lib/io/io.c \
 	lib/io/load.c \
 	lib/io/pack/head.c \
 	lib/io/pack/output.c \
@@ -141,6 +142,7 @@ IO_SRCS = \
 	lib/io/pack/produce.c \
 	lib/io/pack/quantize.c \
 	lib/io/pack/random_kernel.c \
+	lib/io/quantizer.c \
 	lib/io/select.c \
 	lib/io/stats.c \
 	lib/io/stats_kernel.c \
@@ -542,7 +544,7 @@ $(EMULATE)/libnibble-cuda.so: $(EMULATE_OBJS)
 $(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
 	$(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
-LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)
+LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 define prog_rule
 $(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS) $(BUILD)/link-flags

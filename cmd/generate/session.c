@@ -127,7 +127,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
                               .config = c->config,
                               .quant = c->quant,
                               .no_verify = c->no_verify,
-                              .cmd = &c->cmd };
+                              .io = cmd_io(&c->cmd) };
     *s = (struct session){ .c = c, .err = err };
     double start = os_seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)

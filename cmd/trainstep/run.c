@@ -6,6 +6,7 @@
 #include "cmd/trainstep/dump.h"
 #include "lib/core/os.h"
 #include "lib/core/path.h"
+#include "lib/io/quantizer.h"
 #include "lib/io/training.h"
 #include "lib/nvfp4/quant.h"
 
@@ -92,14 +93,8 @@ settle_settings(struct run *r)
 static void
 settle_quantizer(struct run *r)
 {
-    const struct quant_words *q = &r->in.quant;
-    if (strcmp(q->name, "none") == 0)
-        return;
-    r->quant = (struct quant_spec){ .kind = quant_named(q->name),
-                                    .modelopt = strcmp(q->variant, "modelopt") == 0,
-                                    .mae = strcmp(q->criterion, "mae") == 0 };
-    r->layout.quant = &r->quant;
-    r->layout.share = strcmp(q->share, "none") != 0;
+    if (quantizer_of(&r->quant, &r->layout.share, &r->in.quant))
+        r->layout.quant = &r->quant;
 }
 
 /* What is kept of weights and moments, and how.  Together with a master in 4 bits moments

@@ -4,16 +4,12 @@
 
 #include "lib/format/dialect.h"
 #include "lib/io/bulk.h"
+#include "lib/io/quantizer.h"
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/tiles.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { BOUNCE = 8 << 20 }; // bytes that are compared at a time
-
-#define HEAD  "lm_head.weight"
-#define EMBED "model.embed_tokens.weight"
 
 /* ---- the file ------------------------------------------------------------------------- */
 
@@ -22,13 +18,8 @@ find_config(struct model *m)
 {
     struct store *s = &m->store;
     const char *from = m->o.config;
-    if (from) {
-        s->config = (struct slice){ 0 };
-        if (store_load_config(s, from) < 0)
-            return -1;
-        if (!s->config.p)
-            return err_set(m->err, ERR_IO, "%s: no such file", from);
-    }
+    if (from && store_load_config(s, from) < 0)
+        return -1;
     if (!s->config.p)
         return err_set(m->err, ERR_USAGE,
                        "%s: no configuration: looked for --config, then inside the "
@@ -42,35 +33,25 @@ static void
 settle_quant(struct model *m)
 {
     const struct quant_words *kept = &m->store.quant;
-    const char *name = m->o.quant ? m->o.quant : kept->name;
-    enum quant kind = name ? quant_named(name) : QUANT_COUNT;
-    if (kind == QUANT_COUNT)
-        return;
-    bool same = kept->name && strcmp(kept->name, name) == 0;
-    m->quantizes = true;
-    m->spec = (struct quant_spec){ .kind = kind, .isa = cmd_isa() };
-    m->share = quant_shares_scale(kind);
-    if (same) {
-        m->spec.modelopt = strcmp(kept->variant, "modelopt") == 0;
-        m->spec.mae = strcmp(kept->criterion, "mae") == 0;
-        m->share = quant_levels(kind) == 2 && strcmp(kept->share, "none") != 0;
-    }
+    struct quant_words words = { .name = m->o.quant };
+    if (!words.name || (kept->name && strcmp(kept->name, words.name) == 0))
+        words = *kept;
+    m->quantizes = quantizer_of(&m->spec, &m->share, &words);
 }
 
 int
 model_open(struct model *m, const char *path, const struct load_options *o,
            struct err *err)
 {
-    struct store_options opt = { .guard = &cmd_guard,
+    struct store_options opt = { .guard = o->io->guard,
                                  .whole_pairs = true,
-                                 .tmpdir = cmd_tmpdir() };
+                                 .tmpdir = o->io->tmpdir };
     *m = (struct model){ .o = *o, .err = err };
     if (store_open(&m->store, path, &opt, err) < 0 ||
         store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
         return -1;
-    if (!o->cmd->quiet)
-        warn_lines(&m->store.warnings);
+    io_warn_lines(o->io, &m->store.warnings);
     settle_quant(m);
     return values_scratch(&m->scratch, err);
 }
@@ -102,23 +83,14 @@ view_named(const struct model *m, const char *name)
     return NULL;
 }
 
-static void
-put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
-{
-    buf_char(b, '[');
-    for (unsigned i = 0; i < rank; i++)
-        buf_printf(b, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
-    buf_char(b, ']');
-}
-
 static int
 wrong_shape(struct model *m, const struct row *r, const struct view *v)
 {
     struct buf b = { 0 };
     buf_str(&b, "expected ");
-    put_shape(&b, r->shape, r->rank);
+    buf_shape(&b, r->shape, r->rank, ", ");
     buf_str(&b, ", found ");
-    put_shape(&b, v->shape, v->rank);
+    buf_shape(&b, v->shape, v->rank, ", ");
     err_set(m->err, ERR_FORMAT, "%s: \"%s\": %s", m->store.name, r->name,
             b.failed ? "another shape" : b.data);
     buf_free(&b);
@@ -150,7 +122,7 @@ check_extra(struct model *m, const struct table *t)
         const struct view *v = &m->views.v[i];
         struct slice name = { v->name, v->name_len };
         if (v->aside || v->entry->state || table_find(t, name) ||
-            slice_is(name, HEAD)) // of a tied model: the embedding once more
+            slice_is(name, TABLE_HEAD)) // of a tied model: the embedding once more
             continue;
         return err_set(m->err, ERR_FORMAT,
                        "%s: \"%s\" is no tensor of the configuration", m->store.name,
@@ -159,42 +131,26 @@ check_extra(struct model *m, const struct table *t)
     return 0;
 }
 
-/* 1: the payloads are the same bytes of the same type. */
-static int
-same_values(struct model *m, const struct view *a, const struct view *b)
-{
-    struct store *s = &m->store;
-    if (a->dtype != b->dtype || a->nbytes != b->nbytes || a->dtype == DT_NVFP4)
-        return 0;
-    uint8_t *x = malloc(BOUNCE), *y = malloc(BOUNCE);
-    int same = x && y ? 1 : err_set(m->err, ERR_MEMORY, "out of memory");
-    for (uint64_t at = 0; at < a->nbytes && same > 0; at += BOUNCE) {
-        size_t n = a->nbytes - at < BOUNCE ? (size_t)(a->nbytes - at) : BOUNCE;
-        if (store_read(s, a->entry, at, x, n, m->err) < 0 ||
-            store_read(s, b->entry, at, y, n, m->err) < 0)
-            same = -1;
-        else
-            same = memcmp(x, y, n) == 0;
-    }
-    free(x);
-    free(y);
-    return same;
-}
-
 /* A head that a tied model's file holds is computed with, unless it is the embedding. */
 static int
 settle_head(struct model *m)
 {
-    const struct view *head = view_named(m, HEAD), *embed = view_named(m, EMBED);
+    const struct view *head = view_named(m, TABLE_HEAD),
+                      *embed = view_named(m, TABLE_EMBED);
     if (!m->config.tied || !head || !embed)
         return 0;
-    int same = same_values(m, head, embed);
+    int same = head->dtype != embed->dtype || head->dtype == DT_NVFP4
+                   ? 0
+                   : values_same_bytes(&m->store, head->entry, &m->store, embed->entry,
+                                       m->err);
     if (same < 0)
         return -1;
     m->config.tied = same;
-    if (!same && head->dtype != DT_NVFP4 && !m->o.cmd->quiet)
-        warn("%s: \"" HEAD "\" differs from the embedding of a tied model and is used",
-             m->store.name);
+    if (!same && head->dtype != DT_NVFP4)
+        io_warn(m->o.io,
+                "%s: \"" TABLE_HEAD
+                "\" differs from the embedding of a tied model and is used",
+                m->store.name);
     return 0;
 }
 
@@ -251,7 +207,7 @@ as_f32(struct model *m, const struct view *v)
 {
     struct values x;
     float *to = take(m, (size_t)v->numel * sizeof *to);
-    if (!to || values_open(&x, &m->store, v, m->err) < 0)
+    if (!to || values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return NULL;
     for (uint64_t at = 0; at < v->numel; at += VALUES_CHUNK) {
         size_t n = v->numel - at < VALUES_CHUNK ? (size_t)(v->numel - at)
@@ -305,7 +261,7 @@ static int
 take_nvfp4(struct model *m, struct matrix *w, const struct view *v)
 {
     struct values x;
-    if (values_open(&x, &m->store, v, m->err) < 0)
+    if (values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return -1;
     if (view_in_blocks(v)) {
         if (unpack(m, w, &x) < 0)
@@ -343,25 +299,6 @@ take_weight(struct model *m, size_t i, const struct view *v)
 }
 
 /* ---- quantizing at load --------------------------------------------------------------------- */
-
-enum { FUSED_MOST = 3 };
-
-/* How many rows from i on share a tensor scale; they stand together in the table. */
-static size_t
-group_of(const struct model *m, size_t i)
-{
-    const struct table *t = &m->net.table;
-    struct slice prefix, other;
-    enum fused kind = table_fused(slice_of(t->row[i].name), &prefix);
-    size_t n = 1;
-    if (!m->weights.share || kind == FUSED_NONE)
-        return 1;
-    while (n < FUSED_MOST && i + n < t->n &&
-           table_fused(slice_of(t->row[i + n].name), &other) == kind &&
-           slice_eq(prefix, other))
-        n++;
-    return n;
-}
 
 /* Values on the device for a short time: as they are, if all of the group are of one
  * float type, else as f32. */
@@ -413,19 +350,19 @@ quantize_all(struct model *m)
 {
     const struct table *t = &m->net.table;
     struct matrix *master = calloc(t->n + 1, sizeof *master);
-    struct progress progress;
     size_t bad;
     if (!master)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");
     int rc = weights_open(&m->weights, &m->net, &m->spec, m->share, false);
-    progress_begin(&progress, m->o.cmd, "quantizing", quantized_bytes(m, 0, t->n));
+    struct io_progress progress =
+        io_progress_begin(m->o.io, "quantizing", quantized_bytes(m, 0, t->n));
     for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
-        n = group_of(m, i);
+        n = m->share ? table_fused_rows(t, i) : 1;
         if (t->row[i].quantized)
             rc = quantize_group(m, i, n, master);
-        progress_add(&progress, quantized_bytes(m, i, n));
+        io_progress_add(&progress, quantized_bytes(m, i, n));
     }
-    progress_end(&progress);
+    io_progress_end(&progress);
     free(master);
     if (rc < 0 || weights_check(&m->weights, &bad) < 0)
         return -1;

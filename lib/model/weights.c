@@ -13,16 +13,7 @@
 static size_t
 group(const struct weights *w, size_t i)
 {
-    const struct table *t = &w->n->table;
-    struct slice first, next;
-    enum fused kind = table_fused(slice_of(t->row[i].name), &first);
-    size_t n = 1;
-    if (!w->share || kind == FUSED_NONE)
-        return 1;
-    while (i + n < t->n && table_fused(slice_of(t->row[i + n].name), &next) == kind &&
-           next.n == first.n && t->row[i + n].layer == t->row[i].layer)
-        n++;
-    return n;
+    return w->share ? table_fused_rows(&w->n->table, i) : 1;
 }
 
 /* Bytes from an expanded form to where the next one of a group may begin. */

@@ -2,10 +2,10 @@
 /* produce: payloads.  Copies stream through one buffer; everything else is made in
  * chunks, several at a time on all threads, and written in order while the next ones are
  * made. */
-#include "cmd/device.h"
 #include "lib/io/pack/plan.h"
 #include "lib/io/pack/random.h"
 
+#include "kernels/kernels.h"
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/nvfp4/codec.h"
@@ -45,7 +45,7 @@ struct batch {
 struct producer {
     struct plan *p;
     struct writer *w;
-    struct progress *progress;
+    struct io_progress *progress;
     unsigned threads;
     struct values_scratch *scratch; // (threads)
     struct batch batch[2];          // one is made while the other is written
@@ -108,7 +108,7 @@ batch_size(const struct producer *x)
 }
 
 struct producer *
-producer_open(struct plan *p, struct writer *w, struct progress *progress)
+producer_open(struct plan *p, struct writer *w, struct io_progress *progress)
 {
     struct producer *x = calloc(1, sizeof *x);
     bool bad = !x;
@@ -117,8 +117,8 @@ producer_open(struct plan *p, struct writer *w, struct progress *progress)
         *x = (struct producer){ .p = p, .w = w, .progress = progress, .threads = n };
         x->scratch = calloc(n, sizeof *x->scratch);
         x->copy = malloc(COPY_BYTES);
-        x->random = random_weights[cmd_isa()];
-        x->measure = p->c->report || !p->c->cmd.quiet;
+        x->random = random_weights[p->c->io->isa];
+        x->measure = p->c->report || p->c->io->warn;
         bad = !x->scratch || !x->copy || !batch_open(&x->batch[0], batch_size(x)) ||
               !batch_open(&x->batch[1], batch_size(x));
         for (unsigned i = 0; i < n && !bad; i++)
@@ -487,7 +487,7 @@ begin_values(struct producer *x, const struct item *it)
         return 0;
     return check_payloads(x, it) < 0
                ? -1
-               : values_open(&x->values, it->s, it->view, x->p->err);
+               : values_open(&x->values, it->s, it->view, x->p->c->io->isa, x->p->err);
 }
 
 /* The first of the two passes: the largest magnitude of the tensor and of those that it
@@ -609,7 +609,7 @@ write_batch(struct producer *x, const struct batch *b)
             continue;
         if (writer_write(x->w, b->out[i], b->bytes[i]) < 0)
             return -1;
-        progress_add(x->progress, b->bytes[i]);
+        io_progress_add(x->progress, b->bytes[i]);
     }
     return 0;
 }
@@ -660,7 +660,7 @@ copy_piece(struct producer *x, uint64_t at, size_t n, struct hash *h)
         return -1;
     if (h)
         hash_add(h, x->copy, n);
-    progress_add(x->progress, n);
+    io_progress_add(x->progress, n);
     return 0;
 }
 
@@ -826,7 +826,7 @@ write_codes(struct producer *x, const uint8_t *codes, size_t n)
         size_t part = n - at < COPY_BYTES ? n - at : COPY_BYTES;
         if (writer_write(x->w, codes + at, part) < 0)
             return -1;
-        progress_add(x->progress, part);
+        io_progress_add(x->progress, part);
     }
     return 0;
 }
@@ -891,7 +891,7 @@ write_scales(struct producer *x, struct nvfp4 *t)
         size_t part = n - at < COPY_BYTES ? n - at : COPY_BYTES;
         if (writer_write(x->w, t->scales + at, part) < 0)
             return -1;
-        progress_add(x->progress, part);
+        io_progress_add(x->progress, part);
     }
     t->scales_written = true;
     free(t->scales); // codes that are still to come make them again
