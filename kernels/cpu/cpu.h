@@ -37,6 +37,9 @@ typedef void cpu_range_fn(const void *ctx, size_t first, size_t end);
 void cpu_for_ranges(struct cpu *c, size_t n, size_t size, cpu_range_fn *fn,
                     const void *ctx);
 
+/* As kernels_alloc and kernels_free; p is not NULL. */
+void *cpu_alloc(struct kernels *k, enum memory what, size_t bytes);
+void cpu_free(struct kernels *k, void *p);
 /* Scratch memory until the operation ends; it grows and stays.  NULL: the error is
  * kept. */
 float *cpu_workspace(struct cpu *c, size_t bytes);
