@@ -136,8 +136,8 @@ turn_rows(const struct job *j, float *out, const float *x, size_t line, size_t n
 {
     size_t unit = unit_of(j, side);
     for (size_t r = 0; r < n; r += unit, out += unit * k) {
-        j->isa->turn(out, x + r * line, line, min(n - r, unit), k, unit);
-        gemm_form(j->isa, out, k, side == LEFT, 1);
+        j->isa->pack(out, x + r * line, line, min(n - r, unit), k, unit);
+        gemm_round_panel(j->isa, out, k, side == LEFT, 1);
     }
 }
 
@@ -153,7 +153,7 @@ cut_rows(const struct job *j, float *out, const float *x, size_t line, size_t k,
             memcpy(out + r * unit, x + r * line + col, cols * sizeof *out);
             memset(out + r * unit + cols, 0, (unit - cols) * sizeof *out);
         }
-        gemm_form(j->isa, out, k, side == LEFT, 1);
+        gemm_round_panel(j->isa, out, k, side == LEFT, 1);
     }
 }
 
