@@ -19,7 +19,7 @@ value(uint64_t i)
 
 struct data {
     struct heads h;
-    size_t q, kv; // numbers
+    size_t q, kv; // elements
     int32_t first[2048];
     float in[4][MOST]; // queries, keys, values, gradients of what comes out
     float out[MOST], lse[MOST], dq[MOST], dk[MOST], dv[MOST];
@@ -31,7 +31,7 @@ static struct data want, got;
 static void
 make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
 {
-    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0, 0 };
+    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0 };
     d->h.length = tokens % length ? 0 : length;
     d->q = tokens * query * dim;
     d->kv = tokens * kv * dim;
@@ -43,16 +43,51 @@ make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t 
             d->in[n][i] = (n == 0 ? 3 : 1) * value(i + n * 1000003);
 }
 
-static void
-run(struct data *d, enum isa isa, unsigned threads, bool back)
+/* (tokens, heads * dim) */
+static struct matrix
+rows_of(const float *p, size_t tokens, size_t cols)
 {
-    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
+    return matrix_of(DT_F32, p, tokens, cols);
+}
+
+static void
+forward(struct kernels *k, float *out, float *lse, const float *q, const float *key,
+        const float *value_in, const struct heads *h)
+{
+    size_t keys = h->past + h->tokens, wide = h->query * h->dim, kv = h->kv * h->dim;
+    const struct matrix m[] = { rows_of(out, h->tokens, wide),
+                                rows_of(q, h->tokens, wide), rows_of(key, keys, kv),
+                                rows_of(value_in, keys, kv) };
+    op_attention(k, &m[0], lse, &m[1], &m[2], &m[3], h);
+}
+
+/* Gradients of d at dq, dk and dv, of that stride, or dense with 0. */
+static void
+backward(struct kernels *k, struct data *d, float *dq, float *dk, float *dv,
+         size_t stride)
+{
+    const struct heads *h = &d->h;
+    size_t t = h->tokens, wide = h->query * h->dim, kv = h->kv * h->dim;
+    struct matrix g[] = { rows_of(dq, t, wide), rows_of(dk, t, kv),
+                          rows_of(dv, t, kv) };
+    const struct matrix m[] = { rows_of(d->in[3], t, wide), rows_of(d->out, t, wide),
+                                rows_of(d->in[0], t, wide), rows_of(d->in[1], t, kv),
+                                rows_of(d->in[2], t, kv) };
+    for (int i = 0; i < 3 && stride; i++)
+        g[i].stride = stride;
+    op_attention_bwd(k, &g[0], &g[1], &g[2], &m[0], &m[1], d->lse, &m[2], &m[3], &m[4],
+                     NULL, h);
+}
+
+static void
+run(struct data *d, enum isa isa, unsigned threads, bool bwd)
+{
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa, threads }, &err);
     NEED(k);
-    k->attention(k, d->out, d->lse, d->in[0], d->in[1], d->in[2], &d->h);
-    if (back)
-        k->attention_dx(k, d->dq, d->dk, d->dv, d->in[3], d->out, d->lse, d->in[0],
-                        d->in[1], d->in[2], NULL, &d->h);
-    k->close(k);
+    forward(k, d->out, d->lse, d->in[0], d->in[1], d->in[2], &d->h);
+    if (bwd)
+        backward(k, d, d->dq, d->dk, d->dv, 0);
+    kernels_close(k);
 }
 
 /* Gradients that are columns of one matrix have the bits that they have by themselves. */
@@ -63,14 +98,11 @@ check_columns(enum isa isa, unsigned threads)
     static float all[2 * MOST];
     const struct heads *h = &want.h;
     size_t q = h->query * h->dim, kv = h->kv * h->dim, row = q + 2 * kv + GAP;
-    struct heads wide = *h;
-    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa, threads }, &err);
     NEED(k && h->tokens * row <= 2 * MOST);
-    wide.row = row;
     memset(all, 0xff, sizeof all);
     run(&want, isa, threads, true);
-    k->attention_dx(k, all, all + q, all + q + kv, want.in[3], want.out, want.lse,
-                    want.in[0], want.in[1], want.in[2], NULL, &wide);
+    backward(k, &want, all, all + q, all + q + kv, row);
     for (size_t t = 0; t < h->tokens; t++) {
         const float *at = all + t * row;
         CHECK(memcmp(at, want.dq + t * q, q * sizeof *at) == 0);
@@ -79,7 +111,7 @@ check_columns(enum isa isa, unsigned threads)
         for (size_t i = q + 2 * kv; i < row; i++)
             CHECK(isnan(at[i]));
     }
-    k->close(k);
+    kernels_close(k);
 }
 
 /* ---- against double -------------------------------------------------------------------- */
@@ -193,15 +225,16 @@ check_past(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
     run(&want, isa_best(), 1, false);
     for (int i = 0; i < 4; i++) {
         make(&got, tokens, query, kv, dim, length);
-        struct kernels *k = kernels_cpu(DT_F32, isa_best(), 2, &err);
+        struct kernels *k =
+            kernels_cpu(&(struct cpu_kind){ DT_F32, isa_best(), 2 }, &err);
         NEED(k);
         for (size_t t = 0; t < tokens; t += pieces[i]) {
             size_t n = tokens - t < pieces[i] ? tokens - t : pieces[i];
-            struct heads h = { n, t, query, kv, dim, got.first + t, 0, 0 };
-            k->attention(k, got.out + t * query * dim, got.lse,
-                         got.in[0] + t * query * dim, got.in[1], got.in[2], &h);
+            struct heads h = { n, t, query, kv, dim, got.first + t, 0 };
+            forward(k, got.out + t * query * dim, got.lse, got.in[0] + t * query * dim,
+                    got.in[1], got.in[2], &h);
         }
-        k->close(k);
+        kernels_close(k);
         CHECK_SAY(memcmp(got.out, want.out, want.q * 4) == 0,
                   "%zu tokens in pieces of %zu", tokens, pieces[i]);
     }
