@@ -118,6 +118,7 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
+	cmd/option.c \
 	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.

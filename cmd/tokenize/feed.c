@@ -306,7 +306,7 @@ feed_open(struct feeder *f, const char *path)
         if (fill(f) < 0)
             return -1;
     // A producer that died before its first byte has not sent an empty list.
-    if (f->have == 0 && f->c->decode && !f->c->input_given)
+    if (f->have == 0 && f->c->decode && !cmd_given(&f->c->cmd, "input"))
         return err_set(f->err, ERR_FORMAT,
                        "%s: byte 0: expected a .tok or lines of ids, found the end",
                        f->name);

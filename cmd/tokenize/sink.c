@@ -78,7 +78,7 @@ begin_tok(struct sink *s)
                                      .shuffled = c->shuffle,
                                      .shuffle = c->shuffle_seed,
                                      .input = inputs[c->input],
-                                     .invalid = c->replace ? "replace" : "error" };
+                                     .invalid = tokenize_invalids[c->invalid] };
     if (encoded) {
         h.vocab = tokenizer_vocab(s->t);
         tokenizer_sha256(s->t, h.tokenizer);

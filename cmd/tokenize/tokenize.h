@@ -25,12 +25,15 @@ struct config_tokenize {
     enum input input;
     enum emit emit;
     struct template_options how;
-    bool emit_given, template_given, input_given, compat;
-    bool decode, count, pack, shuffle, strict, replace, force;
+    enum { INVALID_ERROR, INVALID_REPLACE } invalid; // UTF-8
+    bool torchsharp;                                 // --compat
+    bool decode, count, pack, shuffle, strict, force;
     uint32_t shuffle_seed;
     uint32_t seq_len; // 0: none
     unsigned threads;
 };
+
+extern const char *const tokenize_invalids[]; // words of --invalid
 
 /* Samples as bytes, one after the other, and what was counted on the way. */
 struct tally {

@@ -54,7 +54,7 @@ skip(const struct at *a, const char *why, struct err *err)
 static bool
 must_fit(const struct config_tokenize *c)
 {
-    return c->emit == EMIT_TOK || c->pack || (c->count && !c->emit_given);
+    return c->emit == EMIT_TOK || c->pack || (c->count && !cmd_given(&c->cmd, "emit"));
 }
 
 /* *left says why the sample was left out, if it was. */
@@ -149,7 +149,7 @@ check_text(const struct at *a, struct slice *line, struct err *err)
                        (unsigned long long)(base + (size_t)(nul - line->p)));
     if (bad == line->n)
         return 0;
-    if (!a->g->c->replace)
+    if (a->g->c->invalid == INVALID_ERROR)
         return err_set(err, ERR_FORMAT,
                        ": byte %llu: expected UTF-8, found byte 0x%02x",
                        (unsigned long long)(base + bad), (uint8_t)line->p[bad]);
