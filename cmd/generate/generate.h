@@ -86,7 +86,7 @@ int answer_all(struct session *s);
 /* score.c */
 int score_file(struct session *s);
 
-/* dump.c: tensors of f32 in a safetensors file. */
+/* tensors.c: tensors of f32 in a safetensors file. */
 struct dump {
     const char *name;
     uint64_t shape[2];

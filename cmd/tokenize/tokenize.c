@@ -20,7 +20,7 @@ static struct config_tokenize cfg = {
                       "--decode goes the way back." },
 };
 
-static const char *const input_kinds[] = { "tsv", "jsonl", "lines", "ids", NULL };
+const char *const tokenize_inputs[] = { "tsv", "jsonl", "lines", "ids", NULL };
 static const char *const emit_kinds[] = { "tok", "ids", "jsonl", NULL };
 const char *const tokenize_invalids[] = { "error", "replace", NULL };
 
@@ -28,7 +28,7 @@ static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)",
       CMD_TEXT(&cfg.tokenizer) },
     { 0, "input", "KIND", "tsv, jsonl, lines or ids (default tsv)",
-      CMD_CHOICE(&cfg.input, input_kinds, INPUT_TSV) },
+      CMD_CHOICE(&cfg.input, tokenize_inputs, INPUT_TSV) },
     { 0, "emit", "KIND", "tok, ids or jsonl (default: ids on a terminal, else tok)",
       CMD_CHOICE(&cfg.emit, emit_kinds, EMIT_TOK) },
     { 'o', "output", "OUT", "write here instead of standard output",
@@ -191,15 +191,15 @@ feed_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink
 {
     struct progress progress;
     uint8_t *inputs = malloc(n * XXH3_BYTES);
-    struct feeder *f = feeder_open(c, t, sink, &progress, err);
+    struct input_reader *f = input_open(c, t, sink, &progress, err);
     int rc = f ? 0 : -1;
     if (rc == 0 && !inputs)
         rc = err_set(err, ERR_MEMORY, "out of memory for %zu inputs", n);
     progress_begin(&progress, &c->cmd, "reading", total_bytes(paths, n));
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = feeder_file(f, paths[i], inputs + i * XXH3_BYTES);
+        rc = input_read(f, paths[i], inputs + i * XXH3_BYTES);
     progress_end(&progress);
-    feeder_close(f);
+    input_close(f);
     if (rc == 0)
         rc = sink_finish(sink, n == 1 ? paths[0] : "all inputs together", inputs, n);
     free(inputs);

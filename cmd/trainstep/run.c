@@ -3,7 +3,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "cmd/suffix.h"
-#include "cmd/trainstep/dump.h"
+#include "cmd/trainstep/step_dump.h"
 #include "lib/core/os.h"
 #include "lib/core/outfile.h"
 #include "lib/nvfp4/quant.h"

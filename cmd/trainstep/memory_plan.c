@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan: what a run will need, by running one step of it on a device that only counts. */
+/* memory_plan: what a run will need, by running one step of it on a device that only counts. */
 #include "cmd/trainstep/trainstep.h"
 
 #include <stdlib.h>
