@@ -4,7 +4,7 @@
 
 #include "lib/core/machine.h"
 #include "lib/core/os.h"
-#include "lib/core/outfile.h"
+#include "lib/core/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,6 +79,17 @@ const char *
 cmd_version(void)
 {
     return NIBBLE_VERSION;
+}
+
+void
+cmd_take_version(const struct cmd_option *o, const char *arg)
+{
+    const struct cmd *c = o->to.any;
+    (void)arg;
+    printf("%s (nibble) %s%s\n", c->name, cmd_version(),
+           *NIBBLE_COMMIT ? " " NIBBLE_COMMIT : "");
+    cmd_close_stdout();
+    exit(EXIT_DONE);
 }
 
 static void say(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
@@ -275,9 +286,9 @@ cmd_check_outputs(const char *const *outputs, size_t n, const char *const *input
 {
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < n; i++) {
-        if (outputs[i] && out_is_reserved(outputs[i]))
+        if (outputs[i] && path_is_reserved(outputs[i]))
             misuse("%s: %s", text_quote(q, outputs[i], strlen(outputs[i])),
-                   out_reserved);
+                   path_reserved);
         for (size_t k = 0; k < n_inputs; k++)
             if (cmd_same_file(outputs[i], inputs[k]))
                 misuse("%s: is an input, too",
@@ -355,4 +366,41 @@ progress_end(struct progress *p)
     if (p->active)
         progress_clear();
     p->active = false;
+}
+
+static void
+warn_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    warn("%s", line);
+}
+
+static const struct cmd loud; // who is quiet does not get here
+
+static void
+show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    struct progress *p = ctx;
+    if (done == 0)
+        progress_begin(p, &loud, what, total);
+    progress_add(p, done - p->done);
+    if (done == total)
+        progress_end(p);
+}
+
+const struct io *
+cmd_io(const struct cmd *c)
+{
+    static struct io io;
+    static struct progress shown;
+    io = (struct io){ .program = c->name,
+                      .version = cmd_version(),
+                      .tmpdir = cmd_tmpdir(),
+                      .guard = &cmd_guard,
+                      .isa = cmd_isa(),
+                      .verbose = c->verbose && !c->quiet,
+                      .warn = c->quiet ? NULL : warn_line,
+                      .progress = c->quiet ? NULL : show_progress,
+                      .ctx = &shown };
+    return &io;
 }

@@ -59,16 +59,6 @@ cmd_take_help(const struct cmd_option *o, const char *arg)
     exit(EXIT_DONE);
 }
 
-void
-cmd_take_version(const struct cmd_option *o, const char *arg)
-{
-    const struct cmd *c = o->to.any;
-    (void)arg;
-    printf("%s (nibble) %s\n", c->name, cmd_version());
-    cmd_close_stdout();
-    exit(EXIT_DONE);
-}
-
 /* Edit distance of the n letters of a from b: insertions, deletions, changes and swaps of
  * neighbours; SIZE_MAX if either is too long for an option. */
 static size_t
@@ -228,7 +218,8 @@ cmd_take_threads(const struct cmd_option *o, const char *arg)
 void
 cmd_take_glob(const struct cmd_option *o, const char *arg)
 {
-    select_add(o->to.any, o->low != 0, arg);
+    if (!select_add(o->to.any, o->low != 0, arg))
+        misuse("more than %d globs", MAX_GLOBS);
 }
 
 void

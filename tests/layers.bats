@@ -60,7 +60,7 @@ library()
 
 @test "all libraries of the Makefile are looked at" {
     for a in "${NIBBLE_BUILD:-$root/build}"/lib*.a; do
-        [[ $a =~ (cmd|io)\.a$ ]] || [[ $a =~ /lib(core|format|text|nvfp4|kernels|model)\.a$ ]]
+        [[ $a == *cmd.a ]] || [[ $a =~ /lib(core|format|text|nvfp4|kernels|model|io)\.a$ ]]
     done
 }
 
@@ -93,6 +93,20 @@ library()
     done
 }
 
+@test "rule: lib/io includes every other library, and no command" {
+    for to in cmd/cmd.h cmd/device.h cmd/datcat/x.h; do
+        refused lib/io/pack/a.c "#include \"$to\"" "lib/io must not include"
+    done
+    for to in kernels/kernels.h lib/model/config.h lib/format/dat.h lib/text/bpe.h \
+        lib/nvfp4/codec.h lib/core/err.h lib/io/pack/b.h; do
+        allowed lib/io/a.c "#include \"$to\""
+    done
+    for from in core format text nvfp4 model; do
+        refused "lib/$from/a.c" '#include "lib/io/io.h"' "lib/$from must not include"
+    done
+    refused kernels/cpu/a.c '#include "lib/io/io.h"' "kernels must not include"
+}
+
 @test "rule: of kernels only the interface is seen from outside" {
     refused lib/model/a.c '#include "kernels/cpu/gemm.h"' "only kernels/kernels.h"
     refused kernels/cpu/a.c '#include "lib/format/dat.h"' "kernels must not include"
@@ -113,7 +127,7 @@ library()
     refused cmd/cmd.c '#include "cmd/datcat/view.h"' "cmd must not include cmd/datcat"
     allowed cmd/datcat/a.c '#include "cmd/datcat/view.h"'
     for to in cmd/cmd.h lib/core/err.h lib/format/dat.h lib/text/bpe.h lib/nvfp4/codec.h \
-        lib/model/qwen3.h; do
+        lib/model/qwen3.h lib/io/values.h lib/io/pack/pack.h; do
         allowed cmd/datcat/a.c "#include \"$to\""
     done
 }
@@ -161,6 +175,27 @@ library()
     done
     library core 'const int x = 1; static const char *const t[] = { "a", "b" };
         const char *y(int i) { return t[i]; }'
+    run -0 "$layers" -a "$tree"
+    [ -z "$output" ]
+}
+
+@test "rule: the sources of a library do not use each other in a circle" {
+    # circle A-TEXT B-TEXT: libformat.a of a.c and b.c.
+    circle() {
+        mkdir -p "$tree/build"
+        rm -f "$tree/build/libformat.a"
+        for x in a b; do
+            printf '%s\n' "$1" >"$tree/$x.c"
+            ${CC:-cc} -c -o "$tree/$x.o" "$tree/$x.c"
+            shift
+        done
+        ar rcs "$tree/build/libformat.a" "$tree/a.o" "$tree/b.o"
+    }
+    circle 'int b(void); int a(void) { return b(); }' \
+        'int a(void); extern const int c; int b(void) { return a() + c; }'
+    run -1 "$layers" -a "$tree"
+    [ "$output" = "libformat.a: these use each other in a circle: a.o b.o" ]
+    circle 'int b(void); int a(void) { return b(); }' 'int b(void) { return 1; }'
     run -0 "$layers" -a "$tree"
     [ -z "$output" ]
 }

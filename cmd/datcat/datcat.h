@@ -55,7 +55,6 @@ void list_json(const struct config_datcat *c, struct subject *f);
 void list_lines(const struct config_datcat *c, const struct subject *f); // NDJSON, TSV
 void list_map(const struct subject *f);
 void list_meta(const struct subject *f);
-void list_put_shape(struct buf *b, const uint64_t *shape, unsigned rank); // [N,M]
 
 /* scan.c */
 int scan_stats(const struct config_datcat *c, struct subject *f, struct err *err);

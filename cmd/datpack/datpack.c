@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* datpack: put tensors from any container into any other. */
 #include "cmd/convert.h"
+#include "cmd/suffix.h"
 
 #include "lib/format/writer.h"
 
 #include <string.h>
 
-static struct pack cfg = {
-    .cmd = { .name = "datpack",
-             .synopsis = "datpack [OPTION]... -o OUT INPUT...",
-             .about = "Put tensors from any container into any other: .dat, "
-                      ".safetensors, .gguf, .ckpt,\nmodel directories.  Later inputs "
-                      "replace tensors of earlier ones." },
-    .shard_bytes = (uint64_t)5 << 30,
+static struct pack cfg = { .shard_bytes = (uint64_t)5 << 30 };
+static struct cmd cmd = {
+    .name = "datpack",
+    .synopsis = "datpack [OPTION]... -o OUT INPUT...",
+    .about = "Put tensors from any container into any other: .dat, "
+             ".safetensors, .gguf, .ckpt,\nmodel directories.  Later inputs "
+             "replace tensors of earlier ones."
 };
 
 static void
@@ -87,7 +88,7 @@ static const struct cmd_option options[] = {
     { PACK_COMPAT(cfg) },
     { CMD_STRICT(&cfg.strict) },
     { CMD_THREADS(&cfg.threads) },
-    CMD_COMMON(cfg.cmd),
+    CMD_COMMON(cmd),
 };
 
 static void
@@ -126,7 +127,7 @@ check_combination(const struct pack *c, int operands)
         strcmp(c->moments, "int8") != 0)
         misuse("--moments %s: with --compat torchsharp they are nvfp4 or int8",
                c->moments);
-    if (cmd_given(&c->cmd, "shard-size") && !c->directory)
+    if (cmd_given(&cmd, "shard-size") && !c->directory)
         misuse("--shard-size: goes with an OUT that ends in /");
     if (c->seed_compat && !kind->seed_reads)
         misuse("--compat torchsharp: the TorchSharp programs read .dat files");
@@ -135,12 +136,11 @@ check_combination(const struct pack *c, int operands)
 static int
 parse(struct pack *c, int argc, char **argv)
 {
-    int first =
-        cmd_parse(&c->cmd, options, sizeof options / sizeof *options, argc, argv);
-    c->init = cmd_given(&c->cmd, "init");
+    int first = cmd_parse(&cmd, options, sizeof options / sizeof *options, argc, argv);
+    c->init = cmd_given(&cmd, "init");
     if (!c->out)
         misuse("want -o OUT; --help shows how");
-    pack_settle_target(c);
+    suffix_settle(c->out, &c->to, &c->directory);
     check_combination(c, argc - first);
     return first;
 }
@@ -149,9 +149,10 @@ int
 main(int argc, char **argv)
 {
     struct err err = { 0 };
-    cmd_begin(&cfg.cmd);
+    cmd_begin(&cmd);
     cfg.threads = cmd_threads(NULL);
     int first = parse(&cfg, argc, argv);
+    cfg.io = cmd_io(&cmd);
     if (pack_run(&cfg, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     cmd_close_stdout();

@@ -2,6 +2,8 @@
 /* tensors: logits and hidden states for other programs. */
 #include "cmd/generate/generate.h"
 
+#include "lib/core/path.h"
+#include "lib/format/provenance.h"
 #include "lib/format/writer.h"
 
 #include <errno.h>
@@ -22,7 +24,7 @@ dump_check(const struct session *s, const char *path)
     text_quote(q, path, strlen(path));
     if (store_reads(&s->model.store, path))
         return err_set(s->err, ERR_USAGE, "%s: is an input, too", q);
-    if (out_is_stream(path))
+    if (path_is_stream(path))
         return strcmp(path, "-") != 0
                    ? 0
                    : err_set(s->err, ERR_USAGE, "-: standard output is for the answer");
@@ -36,20 +38,6 @@ dump_check(const struct session *s, const char *path)
 }
 
 /* ---- provenance ------------------------------------------------------------------------- */
-
-static void
-put_input(struct buf *b, const char *kind, struct slice provenance,
-          const uint8_t xxh3[XXH3_BYTES])
-{
-    char hex[2 * XXH3_BYTES + 1];
-    hash_hex(hex, xxh3, XXH3_BYTES);
-    buf_printf(b, "{\"kind\":\"%s\",\"provenance\":", kind);
-    if (provenance.p)
-        buf_add(b, provenance.p, provenance.n);
-    else
-        buf_str(b, "null");
-    buf_printf(b, ",\"xxh3\":\"%s\"}", hex);
-}
 
 static void
 put_number(struct buf *b, const char *key, double v, double otherwise)
@@ -123,20 +111,21 @@ put_provenance(struct buf *b, const struct session *s, const struct tok_reader *
     struct store *model = (struct store *)(uintptr_t)&s->model.store;
     if (store_content_hash(model, digest, s->c->where.threads, s->err) < 0)
         return -1;
-    buf_str(b, "{\"inputs\":[");
-    put_input(b, store_kind(model), model->provenance, digest);
+    provenance_begin(b);
+    provenance_input(b, slice_of(store_kind(model)), model->provenance, 1, digest);
     if (tok) {
         struct buf from = { 0 };
         tok_put_provenance(&from, tok);
-        buf_char(b, ',');
-        put_input(b, "tok", (struct slice){ from.data, from.len }, tok->end.xxh3);
+        provenance_input(b, slice_of("tok"), (struct slice){ from.data, from.len }, 1,
+                         tok->end.xxh3);
         b->failed |= from.failed;
         buf_free(&from);
     }
-    buf_str(b, "],\"options\":{");
+    provenance_options(b);
+    buf_char(b, '{');
     put_options(b, s);
-    buf_printf(b, "},\"tool\":\"%s\",\"version\":\"%s\"}", s->c->cmd.name,
-               cmd_version());
+    buf_char(b, '}');
+    provenance_end(b, s->c->cmd.name, slice_of(cmd_version()));
     return buf_ok(b, s->err);
 }
 

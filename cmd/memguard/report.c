@@ -6,6 +6,7 @@
 #include "lib/core/json.h"
 #include "lib/core/os.h"
 #include "lib/core/outfile.h"
+#include "lib/core/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -242,7 +243,7 @@ report_open(struct report *r, const char *path, bool force,
     r->peak.available = -1;
     if (!path)
         return 0;
-    if (!out_is_stream(path))
+    if (!path_is_stream(path))
         return write_document(r, force ? OUT_FORCE : 0, -1, NULL, err);
     r->fd = open_stream(path, err);
     if (r->fd < 0)

@@ -2,18 +2,19 @@
 /* nvquant: quantize tensors to NVFP4, or back. */
 #include "cmd/convert.h"
 #include "cmd/device.h"
+#include "cmd/suffix.h"
 
 #include "lib/format/writer.h"
 
 #include <string.h>
 
-static struct pack cfg = {
-    .cmd = { .name = "nvquant",
-             .synopsis = "nvquant [OPTION]... -o OUT INPUT",
-             .about = "Quantize tensors to NVFP4: 4 bits an element, an FP8 scale "
-                      "for each 16 of them.\nWhat is not quantized is copied.  The "
-                      "way back is --dequant." },
-    .shard_bytes = (uint64_t)5 << 30,
+static struct pack cfg = { .shard_bytes = (uint64_t)5 << 30 };
+static struct cmd cmd = {
+    .name = "nvquant",
+    .synopsis = "nvquant [OPTION]... -o OUT INPUT",
+    .about = "Quantize tensors to NVFP4: 4 bits an element, an FP8 scale "
+             "for each 16 of them.\nWhat is not quantized is copied.  The "
+             "way back is --dequant."
 };
 static struct device_options where = { .device = "cpu" };
 
@@ -43,7 +44,7 @@ static const struct cmd_option options[] = {
     { PACK_COMPAT(cfg) },
     { CMD_STRICT(&cfg.strict) },
     { CMD_THREADS(&cfg.threads) },
-    CMD_COMMON(cfg.cmd),
+    CMD_COMMON(cmd),
 };
 
 /* There is no --to: the suffix tells. */
@@ -56,7 +57,7 @@ settle_target(struct pack *c)
     const struct traits *kind = writer_traits(to);
     if (kind->dialect || kind->training)
         misuse("%s: want a .dat or a .safetensors; datpack writes %s", c->out, to);
-    pack_settle_target(c);
+    suffix_settle(c->out, &c->to, &c->directory);
 }
 
 static void
@@ -77,8 +78,7 @@ check_combination(const struct pack *c, int operands)
 static int
 parse(struct pack *c, int argc, char **argv)
 {
-    int first =
-        cmd_parse(&c->cmd, options, sizeof options / sizeof *options, argc, argv);
+    int first = cmd_parse(&cmd, options, sizeof options / sizeof *options, argc, argv);
     if (!c->out)
         misuse("want -o OUT; --help shows how");
     settle_target(c);
@@ -93,17 +93,18 @@ int
 main(int argc, char **argv)
 {
     struct err err = { 0 };
-    cmd_begin(&cfg.cmd);
+    cmd_begin(&cmd);
     cfg.threads = cmd_threads(NULL);
     int first = parse(&cfg, argc, argv);
     where.threads = cfg.threads;
     device_settle(&where);
     if (where.cuda)
         cfg.gpu = device_open(&where, &err);
+    cfg.io = cmd_io(&cmd);
     if (pack_run(&cfg, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     if (cfg.gpu)
-        cfg.gpu->close(cfg.gpu);
+        kernels_close(cfg.gpu);
     cmd_close_stdout();
     return EXIT_DONE;
 }

@@ -3,6 +3,7 @@
 #include "cmd/tokenize/tokenize.h"
 
 #include "cmd/suffix.h"
+#include "lib/core/path.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -114,7 +115,7 @@ check_operands(const struct config_tokenize *c, char **paths, size_t n, struct e
             return err_set(err, ERR_IO,
                            "%s:", text_quote(q, paths[i], strlen(paths[i])));
         if (S_ISREG(st.st_mode) && strcmp(c->out, "-") != 0 &&
-            out_is_file(c->out, st.st_dev, st.st_ino))
+            path_is_file(c->out, st.st_dev, st.st_ino))
             return err_set(err, ERR_USAGE, "%s: is an input, too",
                            text_quote(q, c->out, strlen(c->out)));
     }

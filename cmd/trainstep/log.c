@@ -7,6 +7,7 @@
 #include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/core/reader.h"
 
 #include <errno.h>
@@ -62,7 +63,7 @@ log_driver(struct run *r)
     if (r->device.host || !r->k || r->t.step > r->logs->first_step + 1)
         return;
     now = device_free(&r->where);
-    own = r->k->ledger.all;
+    own = r->k->usage.total;
     gone =
         r->free_before != UINT64_MAX && now < r->free_before ? r->free_before - now : 0;
     if (gone > own + r->driver)
@@ -75,7 +76,7 @@ log_memory(const struct run *r, bool peak)
 {
     if (r->device.host)
         return log_rss(peak);
-    return (peak ? r->k->ledger.most : r->k->ledger.all) + r->driver;
+    return (peak ? r->k->usage.total_peak : r->k->usage.total) + r->driver;
 }
 
 /* Who reads a pipe may be stopped: a run that was asked to end does not wait for that. */
@@ -421,8 +422,8 @@ log_phase(struct run *r, const char *phase)
     buf_printf(b, ",\"Phase\":\"%s\",\"PidMemoryMiB\":%llu,\"TotalMemoryMiB\":%llu",
                phase, mib(log_memory(r, false)), all);
     buf_printf(b, ",\"DeviceUsedMiB\":%llu,\"DevicePeakMiB\":%llu,\"HostRssMiB\":%llu",
-               mib(r->k ? r->k->ledger.all : 0), mib(r->k ? r->k->ledger.most : 0),
-               rss);
+               mib(r->k ? r->k->usage.total : 0),
+               mib(r->k ? r->k->usage.total_peak : 0), rss);
     if (!r->device.host)
         buf_printf(b, ",\"DeviceDriverMiB\":%llu", mib(r->driver));
     uint64_t available = cmd_available();
@@ -524,7 +525,7 @@ open_report(struct run *r)
 {
     struct logs *l = r->logs;
     struct err err = { 0 };
-    l->streams = out_is_stream(r->o->memory_report);
+    l->streams = path_is_stream(r->o->memory_report);
     if (l->streams &&
         out_open(&l->stream, r->o->memory_report, 0, &cmd_guard, &err) < 0)
         die_err(&err);

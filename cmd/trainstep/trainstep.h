@@ -104,43 +104,12 @@ void data_range(struct data *d, size_t from, size_t n);
 
 /* ---- state.c: what a checkpoint keeps besides its arrays ------------------------------- */
 
-_Static_assert((int)STATE_ROUTE == (int)ROUTE_ROOM, "a state holds any route");
+_Static_assert((int)STATE_ROUTE == (int)ROUTE_SIZE, "a state holds any route");
 int state_read(struct state *st, struct settings *s, const struct store *file);
 void state_put(struct buf *b, const struct state *st, const struct settings *s);
 /* Whether a step of this loss and norm is fit; z: how many deviations. */
 bool spike_fits(const struct spike *w, double z, double loss, double norm);
 void spike_add(struct spike *w, double loss, double norm);
-
-/* ---- history.c: by what the weights were trained ---------------------------------------- */
-
-enum { SPANS_KEPT = 128 }; // that stand in a provenance; older ones are a digest
-
-/* Steps of one kind; texts are JSON, borrowed. */
-struct span_record {
-    uint64_t first, last;
-    struct slice data, route, settings;
-};
-
-struct older_spans {
-    uint64_t count, first, last;
-    uint8_t digest[XXH3_BYTES];
-};
-
-struct history {
-    struct slice inputs; // text of the array, of the provenance that was read
-    struct older_spans older;
-    struct span_record *span; // (n) oldest first
-    size_t n, cap;
-    struct arena arena;
-};
-
-/* From a provenance; false: of no training, the file is an origin itself.  history_free
- * is right in both cases. */
-bool history_read(struct history *h, const char *name, struct slice provenance);
-void history_add(struct history *h, const struct span_record *s);
-/* The array of spans. */
-void history_put(struct buf *b, const struct history *h);
-void history_free(struct history *h);
 
 /* ---- spark.c: the course of the loss, in a line ---------------------------------------- */
 
@@ -211,8 +180,6 @@ void save_unlock(void);
 /* Before the first step: what the last save needs, which is the largest; dies. */
 void save_check(struct run *r);
 void save_write(struct run *r);
-/* Fill the arrays of r->t from a checkpoint. */
-int save_load(struct run *r, struct store *from);
 
 void log_open(struct run *r);
 void log_step(struct run *r, const struct train_result *res, double rate, double ms);
@@ -229,7 +196,7 @@ void log_driver(struct run *r);
 
 void plan_print(struct run *r);
 /* Bytes of the device that this run will need at its peak. */
-uint64_t plan_bytes(struct run *r, struct ledger *ledger);
+uint64_t plan_bytes(struct run *r, struct usage *usage);
 /* Choose how memory is spent; without --overcommit refuse what is not there. */
 void plan_settle(struct run *r);
 /* The largest pass of this run, evaluation included, and the longest document, by the

@@ -3,7 +3,7 @@
 #include "lib/core/lock.h"
 
 #include "lib/core/os.h"
-#include "lib/core/outfile.h"
+#include "lib/core/path.h"
 #include "lib/core/text.h"
 
 #include <errno.h>
@@ -84,10 +84,10 @@ lock_acquire(struct lock *l, const char *target, struct guard *g, struct err *er
 {
     const struct timespec nap = { .tv_nsec = NAP };
     char name[TEXT_QUOTE];
-    char *at = out_target(target);
+    char *at = path_target(target);
     text_quote(name, target, strlen(target));
     *l = (struct lock){ .fd = -1, .guard = g };
-    l->path = at ? out_beside(at, ".nibble-lock") : NULL;
+    l->path = at ? path_beside(at, PATH_LOCK) : NULL;
     free(at);
     int rc = l->path ? 0 : err_set(err, ERR_IO, "%s:", name);
     for (int i = 0; rc == 0 && (rc = try_lock(l, name, err)) == 0; i++) {

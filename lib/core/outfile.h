@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* outfile: outputs that appear whole or not at all.
+/* outfile: files that appear whole or not at all.
  *
- * A file is written under the name .NAME.nibble-tmp beside its target, fsynced, renamed
- * over it, and the directory fsynced.  The temporary file is made with O_EXCL and
- * locked: a second writer of the same target is refused, while a leftover of a killed
- * run (no lock on it) is removed, so that running again also cleans up.
+ * A file is written under the name .NAME.nibble-tmp beside its target (temp.h), fsynced,
+ * renamed over it, and the directory fsynced.  A second writer of the same target is
+ * refused; what a killed run left is removed.
  *
- * "-" (standard output), an open descriptor by its name in /dev or /proc, and whatever
+ * "-" (standard output), an open descriptor by its name in /dev or /proc, and what
  * exists and is no regular file are streams: they are written directly.
  * A symbolic link is followed: its target is replaced, the link stays.
  *
@@ -37,7 +36,16 @@ enum out_flags {
     OUT_PRIVATE = 4, // only its owner can read it, until out_share
 };
 
-struct outdir;
+/* Complete files of a directory, in which its commit expects them. */
+struct out_made {
+    char *leaf;
+    ino_t ino;
+    off_t size;
+};
+struct out_list {
+    struct out_made *v;
+    size_t n;
+};
 
 struct outfile {
     int fd;
@@ -51,9 +59,9 @@ struct outfile {
     char *name;      // the target as given, escaped for messages
     char *path;      // where it goes, links followed
     char *temp;
-    uint64_t offset;    // sequential position
-    uint64_t flushed;   // written back up to here
-    struct outdir *dir; // that it is a file of, or NULL
+    uint64_t offset;       // sequential position
+    uint64_t flushed;      // written back up to here
+    struct out_list *list; // of the directory that it is a file of, or NULL
     struct guard *guard;
     struct err *err;
 };
@@ -61,12 +69,15 @@ struct outfile {
 /* Begin a file.  out_commit or out_abandon must follow, after a failure too. */
 int out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
              struct err *err);
-/* Take the space now, so that a full disk is heard before the work is done.  Bytes not
- * written afterwards are zero. */
+/* Reserve the space now, so that a full disk is an error before the work is done.  Bytes
+ * not written afterwards are zero. */
 int out_reserve(struct outfile *o, uint64_t bytes);
 int out_write(struct outfile *o, const void *bytes, size_t n); // at offset, moves it
 int out_skip(struct outfile *o, uint64_t n);                   // n zeros likewise
-int out_pwrite(struct outfile *o, const void *bytes, size_t n, uint64_t offset);
+/* Anywhere in what was reserved of a file that is no stream; from several threads, each with
+ * an error of its own. */
+int out_pwrite(const struct outfile *o, const void *bytes, size_t n, uint64_t offset,
+               struct err *err);
 /* Permissions and owner of another file that is sealed already: o belongs to it. */
 int out_share(struct outfile *o, const struct outfile *with);
 /* The first half of out_commit: data on disk under the temporary name, descriptor
@@ -80,61 +91,5 @@ int out_commit(struct outfile *o) __attribute__((warn_unused_result));
 int out_commit_both(struct outfile *o, const char *path, struct outfile *beside)
     __attribute__((warn_unused_result));
 void out_abandon(struct outfile *o);
-
-/* A directory that appears whole: its files are made inside .NAME.nibble-tmp/ by
- * outdir_file and committed one by one, then the directory is renamed as one. */
-typedef bool outdir_name(const void *ctx, const char *leaf);
-struct outdir_rule {
-    outdir_name *writes;   // names that a run gives, this one or one that was killed
-    outdir_name *replaces; // what a directory that is replaced may hold
-    const void *ctx;       // valid until the commit
-};
-struct outdir_made {
-    char *leaf;
-    ino_t ino;
-    off_t size;
-};
-struct outdir {
-    int lock;
-    bool force, owned;
-    bool replaces;            // old is the directory that it replaces
-    struct stat old;          // its permissions and owner count
-    mode_t files;             // what all files of that one allow
-    struct outdir_made *made; // (n_made) complete files
-    size_t n_made;
-    struct outdir_rule rule;
-    char *name, *path, *temp;
-    struct guard *guard;
-    struct err *err;
-};
-
-/* An existing directory is replaced (with OUT_FORCE) only if it holds nothing but files
- * that rule->replaces names, when it is opened and when it is swapped: a wrong name must
- * not cost somebody's data.  No file that the rule does not name is ever removed. */
-int outdir_open(struct outdir *d, const char *path, unsigned flags,
-                const struct outdir_rule *rule, struct guard *g, struct err *err);
-/* d stays where it is until o is committed or abandoned. */
-int outdir_file(struct outfile *o, struct outdir *d, const char *leaf);
-int outdir_commit(struct outdir *d) __attribute__((warn_unused_result));
-void outdir_abandon(struct outdir *d);
-
-/* Where a write to path lands: links followed, also a dangling last one, slashes at its end
- * removed.  To be freed; NULL with errno. */
-char *out_target(const char *path);
-/* dir/.NAME and the suffix, for a path dir/NAME; a long name is cut, with a hash of it.  To
- * be freed; NULL: out of memory. */
-char *out_beside(const char *path, const char *suffix);
-/* Whether a write to path would land on a name that is that of a temporary file or a lock:
- * out_open and outdir_open refuse it, others who write must. */
-bool out_is_reserved(const char *path);
-extern const char out_reserved[]; // what to say of it
-/* Whether path ends in a name, which "", "/", "." and ".." do not. */
-bool out_has_name(const char *path);
-/* Whether path is a stream. */
-bool out_is_stream(const char *path);
-/* Whether path is a directory and file lies in it. */
-bool out_holds(const char *path, const char *file);
-/* Whether path, links followed, is the file (dev, ino). */
-bool out_is_file(const char *path, dev_t dev, ino_t ino);
 
 #endif

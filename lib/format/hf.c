@@ -9,7 +9,10 @@
  */
 #include "lib/core/hash.h"
 #include "lib/core/json.h"
-#include "lib/format/container.h"
+#include "lib/core/path.h"
+#include "lib/format/object.h"
+#include "lib/format/pager.h"
+#include "lib/format/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +29,7 @@ enum {
 /* Pairs of a tensor and its shard. */
 struct pairs {
     uint64_t n, sum;
-    struct seen seen; // the seed of all hashes, and if keep is set those of the pairs
+    struct seen seen; // the hash seed, and if keep is set the hashes of the pairs
     bool keep;
 };
 
@@ -38,7 +41,7 @@ struct index {
     struct names shards;
     struct pairs pairs;
     struct arena scratch;
-    // told of each pair when the index is read again: -1 stops
+    // called with each pair when the index is read again: -1 stops
     int (*each)(struct index *x, struct slice name, struct slice file);
 };
 
@@ -177,7 +180,7 @@ leaf_of(const struct map *m)
 
 /* ---- shards -------------------------------------------------------------------- */
 
-/* One shard whose names are being told. */
+/* The shard whose names are being read. */
 struct shard {
     struct index *x;
     struct pairs *pairs;
@@ -191,7 +194,7 @@ out_of_memory(struct index *x)
 }
 
 static int
-tell_names(struct index *x, int (*each)(void *ctx, struct slice name))
+each_name(struct index *x, int (*each)(void *ctx, struct slice name))
 {
     for (size_t i = 0; i < x->s->n_files; i++) {
         struct shard shard = { x, &x->pairs, &x->s->files[i] };
@@ -202,7 +205,7 @@ tell_names(struct index *x, int (*each)(void *ctx, struct slice name))
     return 0;
 }
 
-/* No pairs, but the same seed. */
+/* No pairs, but the same hash seed. */
 static void
 empty(struct pairs *p)
 {
@@ -259,7 +262,7 @@ check_listed(struct index *x)
 {
     empty(&x->pairs);
     x->each = must_be_in_shard;
-    return tell_names(x, keep_name) < 0 ? -1 : read_index(x);
+    return each_name(x, keep_name) < 0 ? -1 : read_index(x);
 }
 
 /* The other way, in memory of the index's size. */
@@ -268,10 +271,10 @@ check_unlisted(struct index *x)
 {
     empty(&x->pairs);
     x->each = keep_pair;
-    return read_index(x) < 0 ? -1 : tell_names(x, must_be_listed);
+    return read_index(x) < 0 ? -1 : each_name(x, must_be_listed);
 }
 
-/* Index and shards have different pairs: say which.  The larger of them can be much
+/* Index and shards have different pairs: report which.  The larger of them can be much
  * larger, so the smaller one is kept. */
 static int
 explain(struct index *x, bool more_in_shards)
@@ -306,7 +309,7 @@ open_shards(struct index *x)
         char *path = inside(s, leaf[i], strlen(leaf[i]));
         if (!path)
             return -1;
-        int there = store_exists(path, s->err);
+        int there = path_exists(path, s->err);
         if (there == 0)
             return err_set(s->err, ERR_FORMAT, "%s: shard \"%s\" does not exist",
                            x->map.name, text_quote(q, leaf[i], strlen(leaf[i])));
@@ -401,63 +404,58 @@ read_sharded(struct store *s, const char *path)
 }
 
 static int
-hf_read(struct store *s)
+read_single(struct store *s, const char *path, bool has_index)
 {
-    char *single = inside(s, "model.safetensors", 17);
-    char *index = inside(s, INDEX, strlen(INDEX));
-    char *config = inside(s, "config.json", 11);
-    char *nibble = inside(s, "nibble.json", 11);
-    int rc;
-    if (!single || !index || !config || !nibble)
-        return -1;
-    int has_single = store_exists(single, s->err);
-    int has_index = has_single < 0 ? -1 : store_exists(index, s->err);
-    if (has_index < 0)
-        return -1;
-    if (has_single) {
-        if (has_index) {
-            if (s->opt.strict)
-                return err_set(s->err, ERR_FORMAT,
-                               "%s: both model.safetensors and an index", s->name);
-            store_warn(s, "model.safetensors is read, the index beside it is not");
-        }
-        s->files = calloc(1, sizeof *s->files);
-        if (!s->files)
-            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-        rc = store_add_file(s, single);
-        if (rc == 0)
-            rc = safetensors_read_file(s, 0);
-    } else if (has_index) {
-        rc = read_sharded(s, index);
-    } else {
-        rc = err_set(s->err, ERR_IO,
-                     "%s: a directory without model.safetensors or " INDEX, s->name);
-    }
-    if (rc < 0)
-        return -1;
-    struct slice text;
-    if (store_slurp(s, nibble, &text) < 0)
-        return -1;
-    if (text.p) {
-        struct nibble_object o;
-        struct err why = { 0 };
-        if (read_nibble_object(&o, s->name, text, &s->arena, &why) < 0)
-            store_warn(s, "its nibble.json is not ours and is ignored");
-        else
-            s->provenance = o.provenance;
-    }
-    return store_load_config(s, config);
+    if (has_index && s->opt.strict)
+        return err_set(s->err, ERR_FORMAT, "%s: both model.safetensors and an index",
+                       s->name);
+    if (has_index)
+        store_warn(s, "model.safetensors is read, the index beside it is not");
+    s->files = calloc(1, sizeof *s->files);
+    if (!s->files)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    return store_add_file(s, path) < 0 ? -1 : safetensors_read_file(s, 0);
 }
 
-static void
-hf_segments(const struct store *s, segment_fn fn, void *ctx)
+/* The provenance in nibble.json. */
+static int
+read_nibble(struct store *s)
 {
-    container_safetensors.segments(s, fn, ctx);
+    struct slice text;
+    struct nibble_object o;
+    struct err why = { 0 };
+    const char *path = inside(s, "nibble.json", 11);
+    if (!path || store_slurp(s, path, &text) < 0)
+        return -1;
+    if (text.p && object_read(&o, s->name, text, &s->arena, &why) < 0)
+        return store_warn(s, "its nibble.json is not ours and is ignored");
+    if (text.p)
+        s->provenance = o.provenance;
+    return 0;
+}
+
+static int
+hf_read(struct store *s)
+{
+    const char *single = inside(s, "model.safetensors", 17);
+    const char *index = inside(s, INDEX, strlen(INDEX));
+    if (!single || !index)
+        return -1;
+    int has_single = path_exists(single, s->err);
+    int has_index = has_single < 0 ? -1 : path_exists(index, s->err);
+    int rc =
+        has_index < 0 ? -1
+        : has_single  ? read_single(s, single, has_index)
+        : has_index
+            ? read_sharded(s, index)
+            : err_set(s->err, ERR_IO,
+                      "%s: a directory without model.safetensors or " INDEX, s->name);
+    return rc < 0 || read_nibble(s) < 0 ? -1 : store_find_config(s);
 }
 
 const struct container container_hf = {
     .name = "hf",
     .traits = { .by_width = true },
     .read = hf_read,
-    .segments = hf_segments,
+    .segments = safetensors_segments,
 };

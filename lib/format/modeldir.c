@@ -4,7 +4,8 @@
 
 #include "lib/core/json.h"
 #include "lib/core/map.h"
-#include "lib/format/container.h"
+#include "lib/core/path.h"
+#include "lib/format/object.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -80,7 +81,7 @@ modeldir_replaces(const void *ctx, const char *leaf)
     const struct modeldir *d = ctx;
     if (!d->ours)
         return false;
-    // Without a list nobody knows who wrote a tokenizer.json: an earlier run, or the user.
+    // Without a list a tokenizer.json may be that of an earlier run, or the user's.
     return d->listed ? names_find(&d->names, slice_of(leaf)) >= 0 : is_usual(leaf);
 }
 
@@ -131,7 +132,7 @@ read_object(struct modeldir *d, struct map *m, struct err *why)
     struct err foreign = { 0 };
     if (m->size > MAX_TEXT)
         return err_set(why, ERR_FORMAT, "%s: too long", m->name);
-    if (read_nibble_object(&o, m->name, text, &d->arena, &foreign) < 0) {
+    if (object_read(&o, m->name, text, &d->arena, &foreign) < 0) {
         if (map_check(m, why) < 0)
             return -1;
         return foreign.kind == ERR_FORMAT && is_json(text, &d->arena)
@@ -157,7 +158,7 @@ modeldir_open(struct modeldir *d, const char *path, struct guard *g, struct err 
     buf_printf(&name, "%s%snibble.json", path, n && path[n - 1] == '/' ? "" : "/");
     if (buf_ok(&name, err) < 0)
         return -1;
-    int there = store_exists(name.data, err);
+    int there = path_exists(name.data, err);
     bool regular = there > 0 && stat(name.data, &st) == 0 && S_ISREG(st.st_mode);
     if (regular && map_open(&m, name.data, g, &why) == 0)
         read_object(d, &m, &why);

@@ -27,13 +27,13 @@ struct modeldir {
     struct arena arena;
 };
 
-/* Read what an earlier run tells of the directory.  That of another program is not
+/* Read what an earlier run recorded of the directory.  That of another program is not
  * ours; -1 with the error if it is damaged or cannot be read.  modeldir_close is always right. */
 int modeldir_open(struct modeldir *d, const char *path, struct guard *g,
                   struct err *err);
 void modeldir_close(struct modeldir *d);
 
-/* The two rules of outfile.h's struct outdir_rule; ctx is a struct modeldir. */
+/* The two rules of outdir.h's struct outdir_rule; ctx is a struct modeldir. */
 bool modeldir_writes(const void *ctx, const char *leaf);
 bool modeldir_replaces(const void *ctx, const char *leaf);
 

@@ -10,46 +10,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How the parts of X.weight are called.  The first whose codes suffix fits a name is
- * the dialect of that name. */
-static const struct view_dialect dialects[] = {
-    { .name = "nibble",
-      .codes = ".weight.qdata",
-      .scale = ".weight.scale",
-      .scale2 = ".weight.scale2",
-      .scale2_rank = 1 },
-    { .name = "nibble, older",
-      .codes = ".qdata",
-      .scale = ".scale",
-      .scale2 = ".scale2",
-      .scale2_rank = 1 },
-    { .name = "compressed-tensors",
-      .codes = ".weight_packed",
-      .scale = ".weight_scale",
-      .scale2 = ".weight_global_scale",
-      .input = ".input_global_scale",
-      .divides = true,
-      .foreign = true,
-      .zero_scale = 0x20,
-      .scale2_rank = 1 },
-    { .name = "modelopt",
-      .codes = ".weight",
-      .scale = ".weight_scale",
-      .scale2 = ".weight_scale_2",
-      .input = ".input_scale",
-      .foreign = true,
-      .zero_scale = 0x38 },
-    // Never found by its codes: the container tells.
-    { .name = "gguf",
-      .codes = ".weight",
-      .scale2 = ".scale",
-      .input = ".input_scale",
-      .foreign = true,
-      .scale2_rank = 1,
-      .blocks = true },
-};
+enum { OURS, OLDER, COMPRESSED, MODELOPT, GGUF, N_DIALECTS };
 
-enum { N_DIALECTS = sizeof dialects / sizeof *dialects };
+/* The names of the parts of X.weight.  The first whose codes suffix fits a name is the
+ * dialect of that name. */
+static const struct view_dialect dialects[N_DIALECTS] = {
+    [OURS] = { .name = "nibble",
+               .codes = ".weight.qdata",
+               .scale = ".weight.scale",
+               .scale2 = ".weight.scale2",
+               .scale2_rank = 1 },
+    [OLDER] = { .name = "nibble, older",
+                .codes = ".qdata",
+                .scale = ".scale",
+                .scale2 = ".scale2",
+                .scale2_rank = 1 },
+    [COMPRESSED] = { .name = "compressed-tensors",
+                     .codes = ".weight_packed",
+                     .scale = ".weight_scale",
+                     .scale2 = ".weight_global_scale",
+                     .input = ".input_global_scale",
+                     .divides = true,
+                     .foreign = true,
+                     .zero_scale = 0x20,
+                     .scale2_rank = 1 },
+    [MODELOPT] = { .name = "modelopt",
+                   .codes = ".weight",
+                   .scale = ".weight_scale",
+                   .scale2 = ".weight_scale_2",
+                   .input = ".input_scale",
+                   .foreign = true,
+                   .zero_scale = 0x38 },
+    // Never found by its codes: the container's traits name it.
+    [GGUF] = { .name = "gguf",
+               .codes = ".weight",
+               .scale2 = ".scale",
+               .input = ".input_scale",
+               .foreign = true,
+               .scale2_rank = 1,
+               .blocks = true },
+};
 
 const struct view_dialect *
 view_dialect(const char *name)
@@ -57,7 +57,7 @@ view_dialect(const char *name)
     for (size_t i = 0; name && i < N_DIALECTS; i++)
         if (strcmp(dialects[i].name, name) == 0)
             return &dialects[i];
-    return name ? NULL : &dialects[0];
+    return name ? NULL : &dialects[OURS];
 }
 
 static const struct tensor *
@@ -72,9 +72,9 @@ part(const struct store *s, struct slice prefix, const char *suffix)
     return t;
 }
 
-/* Why codes and scales make no NVFP4 tensor, or NULL.  one_row: they may have just one. */
+/* Why codes and scales make no NVFP4 tensor, or NULL.  vectors: one dimension will do. */
 static const char *
-misfit(const struct tensor *codes, const struct tensor *scale, bool one_row)
+shapes_misfit(const struct tensor *codes, const struct tensor *scale, bool vectors)
 {
     if (codes->dtype != DT_U8 && codes->dtype != DT_F4_E2M1)
         return "the codes are not bytes";
@@ -82,7 +82,7 @@ misfit(const struct tensor *codes, const struct tensor *scale, bool one_row)
         return "the scales are floats: made by a faulty writer";
     if (scale->dtype != DT_U8 && scale->dtype != DT_F8_E4M3)
         return "the scales are not E4M3 bytes";
-    unsigned rank = one_row && codes->rank == 1 ? 1 : 2;
+    unsigned rank = vectors && codes->rank == 1 ? 1 : 2;
     if (codes->rank != rank || scale->rank != rank)
         return "codes and scales must have two dimensions";
     uint64_t in = codes->shape[rank - 1];
@@ -129,7 +129,7 @@ view_spelt_twice(const struct names *names, struct slice prefix)
     return ours && older;
 }
 
-/* Both spellings of a .dat for one prefix are refused whatever they hold. */
+/* Both spellings of a .dat for one prefix are refused, even if they are equal. */
 static int
 check_spelling(struct store *s, struct slice prefix)
 {
@@ -142,68 +142,95 @@ check_spelling(struct store *s, struct slice prefix)
     return 0;
 }
 
-/* If t holds the codes of an NVFP4 tensor, make v that tensor: 1.  0: it does not. */
-static int
-take_pair(struct views *w, struct store *s, const struct tensor *t, struct view *v)
+/* The dialect in which t can be the codes of the NVFP4 tensor *prefix, or NULL. */
+static const struct view_dialect *
+dialect_of_codes(const struct store *s, const struct tensor *t, struct slice *prefix)
 {
-    struct slice name = { t->name, t->name_len };
     const struct view_dialect *d = dialects;
-    while (d < dialects + N_DIALECTS && !slice_ends(name, d->codes))
+    *prefix = (struct slice){ t->name, t->name_len };
+    while (d < dialects + N_DIALECTS && !slice_ends(*prefix, d->codes))
         d++;
     if (d == dialects + N_DIALECTS)
-        return 0;
-    struct slice prefix = { t->name, t->name_len - strlen(d->codes) };
-    if (d < dialects + 2 && check_spelling(s, prefix) < 0)
-        return -1;
-    const struct tensor *scale = part(s, prefix, d->scale);
-    const struct tensor *scale2 = part(s, prefix, d->scale2);
-    bool plain_weight = d == &dialects[3] && t->dtype != DT_U8;
-    if (plain_weight || (!scale && d == &dialects[3]))
-        return 0;
-    bool one_row = s->kind == &container_ckpt; // the seed's optimizer packs norms, too
-    const char *why = scale ? misfit(t, scale, one_row) : "it has no scales";
-    if (!why && d != &dialects[3] && has_name(&s->names, prefix, ".weight"))
-        why = "there is a plain tensor of the same name, too";
-    bool lacks_scale2 = !why && d->foreign && !scale2;
-    if (lacks_scale2)
-        why = "it has no tensor scale";
-    v->incomplete = !scale || lacks_scale2;
-    if (!why && scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))
-        why = "its tensor scale is not one f32";
+        return NULL;
+    prefix->n -= strlen(d->codes);
+    bool plain_weight =
+        d == &dialects[MODELOPT] && (t->dtype != DT_U8 || !part(s, *prefix, d->scale));
+    return plain_weight ? NULL : d;
+}
+
+/* Why the entries of v make no NVFP4 tensor, or NULL. */
+static const char *
+misfit(const struct store *s, struct slice prefix, struct view *v)
+{
+    v->incomplete = !v->scale;
+    if (!v->scale)
+        return "it has no scales";
+    const char *why = shapes_misfit(v->entry, v->scale, s->kind->traits.packed_vectors);
     if (why)
-        return complain(s, prefix, why);
+        return why;
+    if (v->dialect != &dialects[MODELOPT] && has_name(&s->names, prefix, ".weight"))
+        return "there is a plain tensor of the same name, too";
+    v->incomplete = v->dialect->foreign && !v->scale2;
+    if (v->incomplete)
+        return "it has no tensor scale";
+    if (v->scale2 && (v->scale2->dtype != DT_F32 || v->scale2->numel != 1))
+        return "its tensor scale is not one f32";
+    return NULL;
+}
+
+/* Make v, whose entry has the codes, the tensor prefix.weight. */
+static int
+make_pair(struct views *w, struct store *s, struct slice prefix, struct view *v)
+{
+    const struct tensor *t = v->entry;
     uint64_t *shape = arena_alloc(&w->arena, 2 * sizeof *shape);
     struct buf b = { 0 };
     buf_add(&b, prefix.p, prefix.n);
     buf_str(&b, ".weight");
-    char *full = b.failed ? NULL : arena_copy(&w->arena, b.data, b.len);
-    size_t full_len = b.len;
+    v->name = b.failed ? NULL : arena_copy(&w->arena, b.data, b.len);
+    v->name_len = (uint32_t)b.len;
     buf_free(&b);
-    if (!shape || !full)
+    if (!shape || !v->name)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
     unsigned last = t->rank - 1U;
     shape[0] = t->shape[0];
     shape[last] = t->shape[last] * (t->dtype == DT_U8 ? 2 : 1);
-    *v = (struct view){ .name = full,
-                        .name_len = (uint32_t)full_len,
-                        .dtype = DT_NVFP4,
-                        .rank = t->rank,
-                        .shape = shape,
-                        .numel = shape[0] * (last ? shape[1] : 1),
-                        .nbytes =
-                            t->nbytes + scale->nbytes + (scale2 ? scale2->nbytes : 0),
-                        .entry = t,
-                        .scale = scale,
-                        .scale2 = scale2,
-                        .input = d->input ? part(s, prefix, d->input) : NULL,
-                        .dialect = d };
+    v->dtype = DT_NVFP4;
+    v->shape = shape;
+    v->numel = shape[0] * (last ? shape[1] : 1);
+    v->nbytes = t->nbytes + v->scale->nbytes + (v->scale2 ? v->scale2->nbytes : 0);
     return 1;
 }
 
-/* An entry of a GGUF under its name of ours.  A file that has that name already keeps
+/* If the entry of v holds the codes of an NVFP4 tensor, make v that tensor: 1.  0: it
+ * does not. */
+static int
+find_pair(struct views *w, struct store *s, struct view *v)
+{
+    struct slice prefix;
+    const struct view_dialect *d = dialect_of_codes(s, v->entry, &prefix);
+    if (!d)
+        return 0;
+    if ((d == &dialects[OURS] || d == &dialects[OLDER]) &&
+        check_spelling(s, prefix) < 0)
+        return -1;
+    struct view pair = *v;
+    pair.dialect = d;
+    pair.scale = part(s, prefix, d->scale);
+    pair.scale2 = part(s, prefix, d->scale2);
+    pair.input = d->input ? part(s, prefix, d->input) : NULL;
+    const char *why = misfit(s, prefix, &pair);
+    v->incomplete = pair.incomplete;
+    if (why)
+        return complain(s, prefix, why);
+    *v = pair;
+    return make_pair(w, s, prefix, v);
+}
+
+/* Show an entry of a GGUF under our name for it.  A file that has that name already keeps
  * both as they are. */
 static int
-take_our_name(struct views *w, struct store *s, struct view *v)
+use_our_name(struct views *w, struct store *s, struct view *v)
 {
     struct buf b = { 0 };
     int rc = 0;
@@ -219,19 +246,19 @@ take_our_name(struct views *w, struct store *s, struct view *v)
     return rc;
 }
 
-/* The entry of a GGUF that v shows, with what belongs to it: the scale of the tensor,
- * and that of its input, which only who quantizes activations needs. */
+/* The entry of a GGUF that v shows, with the scale of the tensor and that of its
+ * activations. */
 static int
-take_blocks(struct views *w, struct store *s, struct view *v, bool *used)
+find_blocks(struct views *w, struct store *s, struct view *v, bool *used)
 {
     const struct tensor *t = v->entry;
     struct slice prefix = { t->name, t->name_len };
     if (slice_ends(prefix, ".weight"))
         prefix.n -= strlen(".weight");
-    const struct tensor *scale2 = part(s, prefix, view_dialect("gguf")->scale2);
-    const struct tensor *input = part(s, prefix, view_dialect("gguf")->input);
+    const struct tensor *scale2 = part(s, prefix, dialects[GGUF].scale2);
+    const struct tensor *input = part(s, prefix, dialects[GGUF].input);
     if (t->dtype != DT_NVFP4_GGUF)
-        return take_our_name(w, s, v);
+        return use_our_name(w, s, v);
     if (t->rank != 2)
         return complain(s, prefix, "it has not two dimensions");
     if (scale2 && (scale2->dtype != DT_F32 || scale2->numel != 1))
@@ -243,9 +270,9 @@ take_blocks(struct views *w, struct store *s, struct view *v, bool *used)
     v->dtype = DT_NVFP4;
     v->scale2 = scale2;
     v->input = input;
-    v->dialect = view_dialect("gguf");
+    v->dialect = &dialects[GGUF];
     v->nbytes += scale2 ? scale2->nbytes : 0;
-    return take_our_name(w, s, v);
+    return use_our_name(w, s, v);
 }
 
 static struct view
@@ -280,7 +307,7 @@ static const struct view_dialect *
 lonely(const struct store *s, const struct tensor *t, struct slice *prefix)
 {
     for (const struct view_dialect *d = dialects; d < dialects + N_DIALECTS; d++) {
-        if (d == &dialects[1] || d->blocks) // names that other tensors have, too
+        if (d == &dialects[OLDER] || d->blocks) // names that other tensors have, too
             continue;
         if (!is_scale(t, d->scale, false, prefix) &&
             !is_scale(t, d->scale2, true, prefix))
@@ -293,8 +320,8 @@ lonely(const struct store *s, const struct tensor *t, struct slice *prefix)
     return NULL;
 }
 
-/* A scale that no codes have claimed; where whole tensors are wanted, whatever there is
- * beside one of ours.  A moment of the optimizer has scales of its own. */
+/* A scale that no codes have claimed; where whole tensors are wanted, also with other
+ * entries beside it.  A moment of the optimizer has scales of its own. */
 static int
 check_lonely(struct store *s, struct view *v)
 {
@@ -302,8 +329,8 @@ check_lonely(struct store *s, struct view *v)
     struct slice prefix = { t->name, t->name_len };
     if (t->state)
         return 0;
-    if (s->opt.whole_pairs && slice_ends(prefix, dialects[0].scale)) {
-        prefix.n -= strlen(dialects[0].scale);
+    if (s->opt.whole_pairs && slice_ends(prefix, dialects[OURS].scale)) {
+        prefix.n -= strlen(dialects[OURS].scale);
         return complain(s, prefix, "it has no codes");
     }
     const struct view_dialect *d = lonely(s, t, &prefix);
@@ -317,6 +344,7 @@ int
 views_open(struct views *w, struct store *s, bool raw)
 {
     size_t n = s->n_tensors;
+    bool blocks = view_dialect(s->kind->traits.dialect)->blocks;
     *w = (struct views){ 0 };
     w->v = malloc((n ? n : 1) * sizeof *w->v);
     bool *used = calloc(n ? n : 1, sizeof *used); // is a scale of a pair
@@ -328,12 +356,9 @@ views_open(struct views *w, struct store *s, bool raw)
     }
     for (size_t i = 0; i < n && rc >= 0; i++) {
         struct view *v = &w->v[i];
-        const struct tensor *t = &s->tensors[i];
-        *v = plain(t);
-        if (!raw && s->kind == &container_gguf)
-            rc = take_blocks(w, s, v, used);
-        else
-            rc = raw ? 0 : take_pair(w, s, t, v);
+        *v = plain(&s->tensors[i]);
+        if (!raw)
+            rc = blocks ? find_blocks(w, s, v, used) : find_pair(w, s, v);
         if (rc > 0) {
             used[v->scale - s->tensors] = true;
             if (v->scale2)

@@ -4,11 +4,12 @@
 #include "lib/format/writer.h"
 
 #include "lib/core/json.h"
-#include "lib/core/num.h"
+#include "lib/core/par.h"
 #include "lib/core/text.h"
 #include "lib/format/container.h"
-#include "lib/format/view.h"
+#include "lib/format/object.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-static const uint64_t MAX_OUTPUT = (uint64_t)1 << 62;
 
 int
 writer_literal(struct writer *w, uint32_t file, uint64_t offset,
@@ -43,15 +42,6 @@ writer_literal(struct writer *w, uint32_t file, uint64_t offset,
     return 0;
 }
 
-static void
-put_or_null(struct buf *out, struct slice json)
-{
-    if (json.p)
-        buf_add(out, json.p, json.n);
-    else
-        buf_str(out, "null");
-}
-
 static int
 by_bytes(const void *a, const void *b)
 {
@@ -59,7 +49,7 @@ by_bytes(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-/* The names of all files of a directory, sorted. */
+/* The names of all files of a directory, sorted, as JSON. */
 static void
 put_files(const struct writer *w, struct buf *out)
 {
@@ -76,7 +66,7 @@ put_files(const struct writer *w, struct buf *out)
     leaf[n++] = "nibble.json";
     qsort(leaf, n, sizeof *leaf, by_bytes);
     for (size_t i = 0; i < n; i++) {
-        buf_str(out, i ? "," : ",\"files\":[");
+        buf_char(out, i ? ',' : '[');
         json_put(out, slice_of(leaf[i]));
     }
     buf_char(out, ']');
@@ -84,24 +74,23 @@ put_files(const struct writer *w, struct buf *out)
 }
 
 void
-writer_object(const struct writer *w, struct buf *out, bool with_file)
+writer_object(const struct writer *w, struct buf *out, bool sidecar)
 {
-    char hex[2 * XXH3_BYTES + 1];
-    buf_str(out, "{\"format\":\"nibble-1\"");
-    if (with_file) {
-        buf_printf(out, ",\"bytes\":%llu", (unsigned long long)w->files[0].bytes);
-        hash_hex(hex, w->index_xxh3, XXH3_BYTES);
-        buf_printf(out, ",\"index_xxh3\":\"%s\"", hex);
-        hash_hex(hex, w->file_xxh3, XXH3_BYTES);
-        buf_printf(out, ",\"xxh3\":\"%s\"", hex);
-    }
+    char index[2 * XXH3_BYTES + 1], file[2 * XXH3_BYTES + 1];
+    struct buf files = { 0 };
+    hash_hex(index, w->index_xxh3, XXH3_BYTES);
+    hash_hex(file, w->file_xxh3, XXH3_BYTES);
     if (w->is_dir)
-        put_files(w, out);
-    buf_str(out, ",\"config\":");
-    put_or_null(out, w->meta.config);
-    buf_str(out, ",\"provenance\":");
-    put_or_null(out, w->meta.provenance);
-    buf_char(out, '}');
+        put_files(w, &files);
+    out->failed |= files.failed;
+    object_put(out, &(struct nibble_object){ .config = w->meta.config,
+                                             .provenance = w->meta.provenance,
+                                             .files = { files.data, files.len },
+                                             .has_bytes = sidecar,
+                                             .bytes = w->files[0].bytes,
+                                             .xxh3 = slice_of(file),
+                                             .index_xxh3 = slice_of(index) });
+    buf_free(&files);
 }
 
 /* Whether readers of this kind look for FILE.json. */
@@ -143,9 +132,8 @@ check_sidecar(struct writer *w)
     } else if (regular && map_open(&m, path, w->guard, &why) < 0) {
         rc = err_set(w->err, why.kind, "%s", why.msg);
     } else if (!regular ||
-               read_nibble_object(&o, m.name,
-                                  (struct slice){ (const char *)m.data, m.size },
-                                  &arena, &why) < 0) {
+               object_read(&o, m.name, (struct slice){ (const char *)m.data, m.size },
+                           &arena, &why) < 0) {
         bool unread = regular && why.kind != ERR_FORMAT;
         rc = unread
                  ? err_set(w->err, why.kind, "%s", why.msg)
@@ -160,7 +148,7 @@ check_sidecar(struct writer *w)
     return rc;
 }
 
-/* A full disk is heard now, not after an hour.  The files of a directory are reserved
+/* A full disk is an error now, not after an hour.  The files of a directory are reserved
  * one by one, so ask for the sum. */
 static int
 check_space(struct writer *w)
@@ -185,8 +173,8 @@ begin_file(struct writer *w)
     return out_reserve(&w->out, f->bytes);
 }
 
-static int
-begin(struct writer *w)
+int
+writer_begin(struct writer *w)
 {
     if (w->is_dir) {
         const struct outdir_rule rule = { modeldir_writes, modeldir_replaces, &w->old };
@@ -216,114 +204,6 @@ begin(struct writer *w)
             return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     }
     return begin_file(w);
-}
-
-/* What is written must be readable: the rules for names that readers enforce. */
-static int
-check_names(struct writer *w)
-{
-    static const char *const codes[] = { ".weight.qdata", ".weight.scale" };
-    struct names names = { 0 };
-    char q[TEXT_QUOTE];
-    const char *why = NULL;
-    size_t i = 0;
-    for (; i < w->n && !why; i++) {
-        struct slice name = slice_of(w->t[i].name);
-        if (name.n < 1 || name.n > MAX_NAME)
-            why = "is empty or longer than 65536 bytes";
-        else if (utf8_check(name.p, name.n) < name.n)
-            why = "is not UTF-8";
-        else if (w->kind->reserved_name && slice_is(name, w->kind->reserved_name))
-            why = "means something else there";
-        else {
-            int there = names_add(&names, name, i);
-            if (there > 0)
-                why = "would stand there twice";
-            if (there < 0) {
-                names_free(&names);
-                return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
-            }
-        }
-    }
-    for (size_t k = 0; k < w->n && !why; k++)
-        for (size_t c = 0; c < 2 && !why; c++) {
-            struct slice name = slice_of(w->t[k].name);
-            if (!slice_ends(name, codes[c]))
-                continue;
-            name.n -= strlen(codes[c]);
-            i = k + 1;
-            if (view_spelt_twice(&names, name))
-                why = "would stand beside the other spelling of its NVFP4 pair";
-        }
-    names_free(&names);
-    if (!why)
-        return 0;
-    const char *bad = w->t[i - 1].name;
-    return err_set(w->err, ERR_USAGE, "%s: the name \"%s\" %s", w->name,
-                   text_quote(q, bad, strlen(bad)), why);
-}
-
-/* The size of each tensor.  Their sum, with all that a plan can put between and around
- * them, is kept below 2^63: then no offset of any plan overflows. */
-static int
-measure(struct writer *w)
-{
-    enum { BETWEEN = 2 * (MAX_NAME + (64 << 10)) }; // alignment, and a name in a header
-    uint64_t total = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        struct wtensor *t = &w->t[i];
-        char q[TEXT_QUOTE];
-        uint64_t numel;
-        // A rank 0 f4 in a .dat is one byte: two values that no shape can tell.
-        enum dtype d = t->dtype == DT_F4_E2M1 && t->rank == 0 ? DT_U8 : t->dtype;
-        if (!dtype_size(&numel, &t->nbytes, d, t->shape, t->rank))
-            return err_set(w->err, ERR_USAGE,
-                           "%s: \"%s\" is too large or no whole bytes", w->name,
-                           text_quote(q, t->name, strlen(t->name)));
-        if (!add_fits(&total, total, t->nbytes, MAX_OUTPUT) ||
-            !add_fits(&total, total, BETWEEN, MAX_OUTPUT))
-            return err_set(w->err, ERR_USAGE,
-                           "%s: the tensors up to \"%s\" have more than 2^62 bytes, "
-                           "the largest size of a file",
-                           w->name, text_quote(q, t->name, strlen(t->name)));
-    }
-    return 0;
-}
-
-int
-writer_plan(struct writer *w, const char *kind, const char *path, struct wtensor *t,
-            size_t n, const struct wmeta *meta, const struct writer_options *opt,
-            struct err *err)
-{
-    struct buf name = { 0 };
-    *w = (struct writer){ .t = t,
-                          .n = n,
-                          .meta = *meta,
-                          .shard_bytes = opt->shard_bytes,
-                          .is_dir = opt->directory,
-                          .guard = opt->guard,
-                          .flags = opt->flags,
-                          .n_files = 1,
-                          .err = err };
-    w->out.fd = w->sidecar.fd = w->dir.lock = -1;
-    text_escape(&name, path, strlen(path));
-    w->name = name.data;
-    w->path = strdup(path);
-    w->files = calloc(1, sizeof *w->files);
-    if (!w->name || !w->path || !w->files)
-        return err_set(err, ERR_MEMORY, "%s: out of memory", path);
-    w->kind = container_named(slice_of(kind));
-    if (!w->kind || !w->kind->plan)
-        return err_set(err, ERR_USAGE, "%s: cannot be written as %s", w->name, kind);
-    return measure(w) < 0 || check_names(w) < 0 ? -1 : w->kind->plan(w);
-}
-
-int
-writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
-            size_t n, const struct wmeta *meta, const struct writer_options *opt,
-            struct err *err)
-{
-    return writer_plan(w, kind, path, t, n, meta, opt, err) < 0 ? -1 : begin(w);
 }
 
 bool
@@ -420,7 +300,7 @@ ready(struct writer *w)
 }
 
 static int
-room(struct writer *w, uint64_t n)
+check_planned(struct writer *w, uint64_t n)
 {
     if (w->err->kind || ready(w) < 0)
         return -1;
@@ -442,7 +322,7 @@ writer_write(struct writer *w, const void *bytes, size_t n)
 {
     if (n == 0)
         return w->err->kind ? -1 : 0;
-    if (room(w, n) < 0 || emit(w, bytes, n) < 0)
+    if (check_planned(w, n) < 0 || emit(w, bytes, n) < 0)
         return -1;
     if (w->tensor_hash)
         hash_add(w->tensor_hash, bytes, n);
@@ -456,7 +336,7 @@ writer_zero(struct writer *w, uint64_t n)
     static const uint8_t zeros[64 << 10];
     if (n == 0)
         return w->err->kind ? -1 : 0;
-    if (room(w, n) < 0 || out_skip(&w->out, n) < 0)
+    if (check_planned(w, n) < 0 || out_skip(&w->out, n) < 0)
         return -1;
     for (uint64_t left = n; left;) {
         size_t part = left < sizeof zeros ? (size_t)left : sizeof zeros;
@@ -468,6 +348,51 @@ writer_zero(struct writer *w, uint64_t n)
     }
     advance(w, n);
     return 0;
+}
+
+/* ---- several threads ----------------------------------------------------------------------- */
+
+enum { FILL_BYTES = 1 << 20 };
+
+struct fill {
+    struct writer *w;
+    writer_read_fn *read;
+    void *ctx;
+    uint8_t *buffers; // FILL_BYTES a worker
+};
+
+static int
+fill_tensor(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct fill *f = ctx;
+    struct wtensor *t = &f->w->t[i];
+    uint8_t *buffer = f->buffers + (size_t)worker * FILL_BYTES;
+    struct hash *h = hash_begin(HASH_XXH3);
+    int rc = h ? 0 : err_set(err, ERR_MEMORY, "%s: out of memory", f->w->name);
+    for (uint64_t at = 0; at < t->nbytes && rc == 0; at += FILL_BYTES) {
+        size_t n = t->nbytes - at < FILL_BYTES ? (size_t)(t->nbytes - at) : FILL_BYTES;
+        const void *bytes = f->read(f->ctx, i, at, buffer, n, err);
+        rc = bytes ? out_pwrite(&f->w->out, bytes, n, t->offset + at, err) : -1;
+        if (rc == 0)
+            hash_add(h, bytes, n);
+    }
+    hash_end(h, rc == 0 ? t->xxh3 : NULL);
+    return rc;
+}
+
+int
+writer_fill(struct writer *w, unsigned threads, writer_read_fn *read, void *ctx)
+{
+    struct fill f = { w, read, ctx, malloc((size_t)threads * FILL_BYTES) };
+    assert(!w->is_dir && !w->out.direct && !w->file_hash && w->at_tensor == 0);
+    if (!f.buffers)
+        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    int rc = emit_literals(w, UINT64_MAX);
+    if (rc == 0)
+        rc = par_for(threads, w->n, fill_tensor, &f, w->err);
+    free(f.buffers);
+    w->at_tensor = w->n;
+    return rc < 0 ? -1 : pad_to(w, w->files[0].bytes);
 }
 
 static int

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* writer: make a tensor file of any container, whole or not at all.
  *
- * The caller says which tensors there will be, then hands over their payloads in the
- * order that the plan gave them.  Headers are laid out first, so that a full disk and a
- * type that the container lacks are heard before any work is done; hashes and the
+ * The caller lists the tensors, then hands over their payloads in the order of the plan.
+ * Headers are laid out first, so that a full disk and a type that the container lacks
+ * are errors before any work is done; hashes and the
  * provenance are put in at the end.
  */
 #ifndef NIBBLE_FORMAT_WRITER_H
@@ -12,7 +12,7 @@
 #include "lib/core/buf.h"
 #include "lib/core/dtype.h"
 #include "lib/core/hash.h"
-#include "lib/core/outfile.h"
+#include "lib/core/outdir.h"
 #include "lib/format/modeldir.h"
 #include "lib/format/traits.h"
 
@@ -97,7 +97,7 @@ struct writer {
     uint8_t file_xxh3[XXH3_BYTES], index_xxh3[XXH3_BYTES];
 };
 
-/* The containers that can be written, by number, in the order of store.c's table; NULL
+/* The containers that can be written, by number, in the order of the table in kinds.c; NULL
  * behind the last. */
 const char *writer_kind(size_t i);
 /* The one that a path asks for: by its suffix, by a / at its end (a model directory), or
@@ -113,9 +113,9 @@ struct writer_options {
     struct guard *guard;
 };
 
-/* Plan and begin.  kind is a name of store.c's table.  The tensors are sorted into file
+/* Plan and begin.  kind is a name of that table.  The tensors are sorted into file
  * order (stable); payloads must be given in that order.  writer_close is right
- * whatever happened. */
+ * in any case. */
 int writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
                 size_t n, const struct wmeta *meta, const struct writer_options *opt,
                 struct err *err);
@@ -128,6 +128,12 @@ int writer_plan(struct writer *w, const char *kind, const char *path, struct wte
 int writer_write(struct writer *w, const void *bytes, size_t n);
 /* The same for zeros, which take no time to write. */
 int writer_zero(struct writer *w, uint64_t n);
+/* All payloads, in place of the two above, by several threads: of a file whose headers come
+ * first and whose hashes are those of its tensors (a checkpoint). */
+typedef const void *writer_read_fn(void *ctx, size_t i, uint64_t at, void *buffer,
+                                   size_t n, struct err *err);
+/* read: bytes at .. at + n - 1 of tensor i, in `buffer` or elsewhere; NULL: an error. */
+int writer_fill(struct writer *w, unsigned threads, writer_read_fn *read, void *ctx);
 /* Put provenance and hashes in, sync, rename. */
 int writer_commit(struct writer *w, struct slice provenance)
     __attribute__((warn_unused_result));
@@ -137,12 +143,5 @@ bool writer_is_stream(const struct writer *w);
 /* In a directory, before writer_commit: one more small file. */
 int writer_extra(struct writer *w, const char *leaf, const void *bytes, size_t n);
 void writer_close(struct writer *w);
-
-/* For the containers' plan and finish. */
-int writer_literal(struct writer *w, uint32_t file, uint64_t offset,
-                   const struct buf *bytes);
-/* The JSON object of doc/FORMAT.md section 2; with_file: its first three keys too.  Of a
- * directory, after its last file but nibble.json: with the list of its files. */
-void writer_object(const struct writer *w, struct buf *out, bool with_file);
 
 #endif

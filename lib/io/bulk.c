@@ -35,19 +35,19 @@ begin_piece(struct job *j, uint8_t *to)
     if (j->k->is.host)
         return to;
     pthread_mutex_lock(&j->device);
-    uint8_t *room = j->k->stage(j->k);
+    uint8_t *stage = kernels_stage(j->k);
     pthread_mutex_unlock(&j->device);
-    return room;
+    return stage;
 }
 
 /* n == 0: nothing came. */
 static int
-end_piece(struct job *j, uint8_t *to, uint8_t *room, size_t n)
+end_piece(struct job *j, uint8_t *to, uint8_t *stage, size_t n)
 {
     if (j->k->is.host)
         return 0;
     pthread_mutex_lock(&j->device);
-    j->k->send(j->k, to, room, n);
+    kernels_stage_upload(j->k, to, stage, n);
     int rc = j->err->kind ? -1 : 0;
     pthread_mutex_unlock(&j->device);
     return rc;

@@ -9,6 +9,7 @@
 
 #include "lib/core/json.h"
 #include "lib/core/map.h"
+#include "lib/core/path.h"
 #include "lib/text/tokenizer.h"
 
 #include <errno.h>
@@ -56,7 +57,7 @@ gguf_find_tokenizer(char **path, char *const *places, size_t n, struct err *err)
         put_place(&b, places[i], "tokenizer.json");
         rc = buf_ok(&b, err);
         if (rc == 0)
-            rc = store_exists(b.data, err);
+            rc = path_exists(b.data, err);
         if (rc > 0) {
             *path = b.data;
             rc = 0;

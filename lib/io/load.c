@@ -4,16 +4,12 @@
 
 #include "lib/format/dialect.h"
 #include "lib/io/bulk.h"
+#include "lib/io/quantizer.h"
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/tiles.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { BOUNCE = 8 << 20 }; // bytes that are compared at a time
-
-#define HEAD  "lm_head.weight"
-#define EMBED "model.embed_tokens.weight"
 
 /* ---- the file ------------------------------------------------------------------------- */
 
@@ -22,13 +18,8 @@ find_config(struct model *m)
 {
     struct store *s = &m->store;
     const char *from = m->o.config;
-    if (from) {
-        s->config = (struct slice){ 0 };
-        if (store_load_config(s, from) < 0)
-            return -1;
-        if (!s->config.p)
-            return err_set(m->err, ERR_IO, "%s: no such file", from);
-    }
+    if (from && store_load_config(s, from) < 0)
+        return -1;
     if (!s->config.p)
         return err_set(m->err, ERR_USAGE,
                        "%s: no configuration: looked for --config, then inside the "
@@ -42,35 +33,25 @@ static void
 settle_quant(struct model *m)
 {
     const struct quant_words *kept = &m->store.quant;
-    const char *name = m->o.quant ? m->o.quant : kept->name;
-    enum quant kind = name ? quant_named(name) : QUANT_COUNT;
-    if (kind == QUANT_COUNT)
-        return;
-    bool same = kept->name && strcmp(kept->name, name) == 0;
-    m->quantizes = true;
-    m->spec = (struct quant_spec){ .kind = kind, .isa = cmd_isa() };
-    m->share = quant_shares_scale(kind);
-    if (same) {
-        m->spec.modelopt = strcmp(kept->variant, "modelopt") == 0;
-        m->spec.mae = strcmp(kept->criterion, "mae") == 0;
-        m->share = quant_levels(kind) == 2 && strcmp(kept->share, "none") != 0;
-    }
+    struct quant_words words = { .name = m->o.quant };
+    if (!words.name || (kept->name && strcmp(kept->name, words.name) == 0))
+        words = *kept;
+    m->quantizes = quantizer_of(&m->spec, &m->share, &words);
 }
 
 int
 model_open(struct model *m, const char *path, const struct load_options *o,
            struct err *err)
 {
-    struct store_options opt = { .guard = &cmd_guard,
+    struct store_options opt = { .guard = o->io->guard,
                                  .whole_pairs = true,
-                                 .tmpdir = cmd_tmpdir() };
+                                 .tmpdir = o->io->tmpdir };
     *m = (struct model){ .o = *o, .err = err };
     if (store_open(&m->store, path, &opt, err) < 0 ||
         store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
         return -1;
-    if (!o->cmd->quiet)
-        warn_lines(&m->store.warnings);
+    io_warn_lines(o->io, &m->store.warnings);
     settle_quant(m);
     return values_scratch(&m->scratch, err);
 }
@@ -79,7 +60,7 @@ void
 model_close(struct model *m)
 {
     for (size_t i = 0; i < m->n_owned; i++)
-        m->k->release(m->k, m->owned[i]);
+        kernels_free(m->k, m->owned[i]);
     free(m->owned);
     weights_close(&m->weights);
     if (m->net.k)
@@ -102,23 +83,14 @@ view_named(const struct model *m, const char *name)
     return NULL;
 }
 
-static void
-put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
-{
-    buf_char(b, '[');
-    for (unsigned i = 0; i < rank; i++)
-        buf_printf(b, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
-    buf_char(b, ']');
-}
-
 static int
 wrong_shape(struct model *m, const struct row *r, const struct view *v)
 {
     struct buf b = { 0 };
     buf_str(&b, "expected ");
-    put_shape(&b, r->shape, r->rank);
+    buf_shape(&b, r->shape, r->rank, ", ");
     buf_str(&b, ", found ");
-    put_shape(&b, v->shape, v->rank);
+    buf_shape(&b, v->shape, v->rank, ", ");
     err_set(m->err, ERR_FORMAT, "%s: \"%s\": %s", m->store.name, r->name,
             b.failed ? "another shape" : b.data);
     buf_free(&b);
@@ -150,7 +122,7 @@ check_extra(struct model *m, const struct table *t)
         const struct view *v = &m->views.v[i];
         struct slice name = { v->name, v->name_len };
         if (v->aside || v->entry->state || table_find(t, name) ||
-            slice_is(name, HEAD)) // of a tied model: the embedding once more
+            slice_is(name, TABLE_HEAD)) // of a tied model: the embedding once more
             continue;
         return err_set(m->err, ERR_FORMAT,
                        "%s: \"%s\" is no tensor of the configuration", m->store.name,
@@ -159,42 +131,26 @@ check_extra(struct model *m, const struct table *t)
     return 0;
 }
 
-/* 1: the payloads are the same bytes of the same type. */
-static int
-same_values(struct model *m, const struct view *a, const struct view *b)
-{
-    struct store *s = &m->store;
-    if (a->dtype != b->dtype || a->nbytes != b->nbytes || a->dtype == DT_NVFP4)
-        return 0;
-    uint8_t *x = malloc(BOUNCE), *y = malloc(BOUNCE);
-    int same = x && y ? 1 : err_set(m->err, ERR_MEMORY, "out of memory");
-    for (uint64_t at = 0; at < a->nbytes && same > 0; at += BOUNCE) {
-        size_t n = a->nbytes - at < BOUNCE ? (size_t)(a->nbytes - at) : BOUNCE;
-        if (store_read(s, a->entry, at, x, n, m->err) < 0 ||
-            store_read(s, b->entry, at, y, n, m->err) < 0)
-            same = -1;
-        else
-            same = memcmp(x, y, n) == 0;
-    }
-    free(x);
-    free(y);
-    return same;
-}
-
 /* A head that a tied model's file holds is computed with, unless it is the embedding. */
 static int
 settle_head(struct model *m)
 {
-    const struct view *head = view_named(m, HEAD), *embed = view_named(m, EMBED);
+    const struct view *head = view_named(m, TABLE_HEAD),
+                      *embed = view_named(m, TABLE_EMBED);
     if (!m->config.tied || !head || !embed)
         return 0;
-    int same = same_values(m, head, embed);
+    int same = head->dtype != embed->dtype || head->dtype == DT_NVFP4
+                   ? 0
+                   : values_same_bytes(&m->store, head->entry, &m->store, embed->entry,
+                                       m->err);
     if (same < 0)
         return -1;
     m->config.tied = same;
-    if (!same && head->dtype != DT_NVFP4 && !m->o.cmd->quiet)
-        warn("%s: \"" HEAD "\" differs from the embedding of a tied model and is used",
-             m->store.name);
+    if (!same && head->dtype != DT_NVFP4)
+        io_warn(m->o.io,
+                "%s: \"" TABLE_HEAD
+                "\" differs from the embedding of a tied model and is used",
+                m->store.name);
     return 0;
 }
 
@@ -213,22 +169,22 @@ take(struct model *m, size_t bytes)
         m->owned = v;
         m->cap_owned = cap;
     }
-    m->k->part = PART_WEIGHTS;
-    void *p = m->k->alloc(m->k, bytes ? bytes : 1);
+    void *p = kernels_alloc(m->k, MEMORY_WEIGHTS, bytes ? bytes : 1);
     if (p)
         m->owned[m->n_owned++] = p;
     return p;
 }
 
-/* An entry's payload: where it is mapped, or a copy on the device. */
-static const void *
+/* An entry's payload: where it is mapped, which must not be written to, or a copy on the
+ * device. */
+static void *
 payload(struct model *m, const struct tensor *t, size_t align)
 {
     struct store *s = &m->store;
     const uint8_t *mapped = store_data(s, t);
     if (m->host && mapped && (uintptr_t)mapped % align == 0) {
         map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
-        return mapped;
+        return (void *)(uintptr_t)mapped;
     }
     struct bulk b = { t, take(m, (size_t)t->nbytes) };
     if (b.to)
@@ -236,36 +192,36 @@ payload(struct model *m, const struct tensor *t, size_t align)
     return m->err->kind ? NULL : b.to;
 }
 
-static const float *
-number_on_device(struct model *m, float x)
+static float *
+scalar_on_device(struct model *m, float x)
 {
     float *p = take(m, sizeof *p);
     if (p)
-        m->k->upload(m->k, p, &x, sizeof x);
+        kernels_upload(m->k, p, &x, sizeof x);
     return p;
 }
 
 /* All values as f32, on the device. */
-static const float *
+static float *
 as_f32(struct model *m, const struct view *v)
 {
     struct values x;
     float *to = take(m, (size_t)v->numel * sizeof *to);
-    if (!to || values_open(&x, &m->store, v, m->err) < 0)
+    if (!to || values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return NULL;
     for (uint64_t at = 0; at < v->numel; at += VALUES_CHUNK) {
         size_t n = v->numel - at < VALUES_CHUNK ? (size_t)(v->numel - at)
                                                 : (size_t)VALUES_CHUNK;
         if (values_read(&x, at, n, &m->scratch, m->err) < 0)
             return NULL;
-        m->k->upload(m->k, to + at, m->scratch.f32, n * sizeof *to);
+        kernels_upload(m->k, to + at, m->scratch.f32, n * sizeof *to);
     }
     return to;
 }
 
 /* The planes of a GGUF's blocks. */
 static int
-unpack(struct model *m, struct weight *w, const struct values *x)
+unpack(struct model *m, struct matrix *w, const struct values *x)
 {
     uint64_t numel = x->v->numel;
     uint8_t *codes = take(m, (size_t)numel / 2),
@@ -277,10 +233,10 @@ unpack(struct model *m, struct weight *w, const struct values *x)
         struct values_scratch *s = &m->scratch;
         if (values_planes(x, at, n, s->bytes, s->scales, s, m->err) < 0)
             return -1;
-        m->k->upload(m->k, codes + at / 2, s->bytes, n / 2);
-        m->k->upload(m->k, scales + at / NVFP4_BLOCK, s->scales, n / NVFP4_BLOCK);
+        kernels_upload(m->k, codes + at / 2, s->bytes, n / 2);
+        kernels_upload(m->k, scales + at / NVFP4_BLOCK, s->scales, n / NVFP4_BLOCK);
     }
-    w->values = codes;
+    w->data = codes;
     w->scales = scales;
     return 0;
 }
@@ -302,10 +258,10 @@ check_scales(struct model *m, const struct values *x)
 }
 
 static int
-take_nvfp4(struct model *m, struct weight *w, const struct view *v)
+take_nvfp4(struct model *m, struct matrix *w, const struct view *v)
 {
     struct values x;
-    if (values_open(&x, &m->store, v, m->err) < 0)
+    if (values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return -1;
     if (view_in_blocks(v)) {
         if (unpack(m, w, &x) < 0)
@@ -313,12 +269,12 @@ take_nvfp4(struct model *m, struct weight *w, const struct view *v)
     } else {
         if (check_scales(m, &x) < 0)
             return -1;
-        w->values = payload(m, v->entry, 1);
+        w->data = payload(m, v->entry, 1);
         w->scales = payload(m, v->scale, 1);
     }
     w->dtype = DT_NVFP4;
     if (v->scale2)
-        w->scale2 = number_on_device(m, x.scale2);
+        w->scale2 = scalar_on_device(m, x.scale2);
     return m->err->kind ? -1 : 0;
 }
 
@@ -328,13 +284,13 @@ static int
 take_weight(struct model *m, size_t i, const struct view *v)
 {
     const struct row *r = &m->net.table.row[i];
-    struct weight *w = &m->net.t[i].w;
+    struct matrix *w = &m->net.t[i].w;
     bool plain = v->dtype != DT_NVFP4;
     if (r->rank == 1 || (!plain && r->role == ROLE_EMBED)) {
-        w->values = as_f32(m, v);
+        w->data = as_f32(m, v);
         w->dtype = DT_F32;
     } else if (plain) {
-        w->values = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
+        w->data = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
         w->dtype = v->dtype;
     } else if (take_nvfp4(m, w, v) < 0) {
         return -1;
@@ -344,59 +300,37 @@ take_weight(struct model *m, size_t i, const struct view *v)
 
 /* ---- quantizing at load --------------------------------------------------------------------- */
 
-enum { FUSED_MOST = 3 };
-
-/* How many rows from i on share a tensor scale; they stand together in the table. */
-static size_t
-group_of(const struct model *m, size_t i)
-{
-    const struct table *t = &m->net.table;
-    struct slice prefix, other;
-    enum fused kind = table_fused(slice_of(t->row[i].name), &prefix);
-    size_t n = 1;
-    if (!m->weights.share || kind == FUSED_NONE)
-        return 1;
-    while (n < FUSED_MOST && i + n < t->n &&
-           table_fused(slice_of(t->row[i + n].name), &other) == kind &&
-           slice_eq(prefix, other))
-        n++;
-    return n;
-}
-
 /* Values on the device for a short time: as they are, if all of the group are of one
  * float type, else as f32. */
 static int
-take_sources(struct model *m, size_t first, size_t n, const void **values,
-             enum dtype *dtype)
+take_sources(struct model *m, size_t first, size_t n, struct matrix *master)
 {
     const struct row *row = &m->net.table.row[first];
-    *dtype = view_named(m, row[0].name)->dtype;
+    enum dtype dtype = view_named(m, row[0].name)->dtype;
     for (size_t i = 1; i < n; i++)
-        if (view_named(m, row[i].name)->dtype != *dtype)
-            *dtype = DT_NVFP4;
+        if (view_named(m, row[i].name)->dtype != dtype)
+            dtype = DT_NVFP4;
     for (size_t i = 0; i < n; i++) {
         const struct view *v = view_named(m, row[i].name);
-        values[first + i] = *dtype == DT_NVFP4
-                                ? as_f32(m, v)
-                                : payload(m, v->entry, *dtype == DT_F32 ? 4 : 2);
+        const struct matrix *w = &m->net.t[first + i].w;
+        bool plain = dtype != DT_NVFP4;
+        master[first + i] = matrix_of(
+            plain ? dtype : DT_F32,
+            plain ? payload(m, v->entry, dtype == DT_F32 ? 4 : 2) : as_f32(m, v),
+            w->rows, w->cols);
     }
-    if (*dtype == DT_NVFP4)
-        *dtype = DT_F32;
     return m->err->kind ? -1 : 0;
 }
 
 static int
-quantize_group(struct model *m, size_t first, size_t n, const void **values)
+quantize_group(struct model *m, size_t first, size_t n, struct matrix *master)
 {
     size_t before = m->n_owned;
-    enum dtype dtype;
-    if (take_sources(m, first, n, values, &dtype) < 0 ||
-        weights_make(&m->weights, values, dtype) < 0)
+    if (take_sources(m, first, n, master) < 0 || weights_make(&m->weights, master) < 0)
         return -1;
-    for (size_t i = 0; i < n; i++)
-        values[first + i] = NULL;
+    memset(&master[first], 0, n * sizeof *master);
     while (m->n_owned > before)
-        m->k->release(m->k, m->owned[--m->n_owned]);
+        kernels_free(m->k, m->owned[--m->n_owned]);
     return 0;
 }
 
@@ -415,21 +349,21 @@ static int
 quantize_all(struct model *m)
 {
     const struct table *t = &m->net.table;
-    const void **values = calloc(t->n + 1, sizeof *values);
-    struct progress progress;
+    struct matrix *master = calloc(t->n + 1, sizeof *master);
     size_t bad;
-    if (!values)
+    if (!master)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");
     int rc = weights_open(&m->weights, &m->net, &m->spec, m->share, false);
-    progress_begin(&progress, m->o.cmd, "quantizing", quantized_bytes(m, 0, t->n));
+    struct io_progress progress =
+        io_progress_begin(m->o.io, "quantizing", quantized_bytes(m, 0, t->n));
     for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
-        n = group_of(m, i);
+        n = m->share ? table_fused_rows(t, i) : 1;
         if (t->row[i].quantized)
-            rc = quantize_group(m, i, n, values);
-        progress_add(&progress, quantized_bytes(m, i, n));
+            rc = quantize_group(m, i, n, master);
+        io_progress_add(&progress, quantized_bytes(m, i, n));
     }
-    progress_end(&progress);
-    free(values);
+    io_progress_end(&progress);
+    free(master);
     if (rc < 0 || weights_check(&m->weights, &bad) < 0)
         return -1;
     if (bad < t->n)
@@ -451,21 +385,25 @@ settle_stored(struct model *m)
 
 /* ---- for activations in NVFP4 ---------------------------------------------------------------- */
 
-/* Scales once more as native products take them, of what was not quantized here: behind
- * the scales themselves, which are on the device by now. */
+/* The scales of a weight that was not quantized here, in tiles for native products. */
 static int
 make_tiles(struct model *m, size_t i)
 {
-    struct weight *w = &m->net.t[i].w;
-    size_t blocks = w->in / NVFP4_BLOCK;
+    struct matrix *w = &m->net.t[i].w;
+    size_t blocks = w->cols / NVFP4_BLOCK, bytes = tiles_bytes(w->rows, blocks);
     if (w->tiles || m->k->is.fp4 != FP4_NATIVE)
         return 0;
-    uint8_t *tiles = take(m, tiles_bytes(w->out, blocks));
-    if (!tiles)
-        return -1;
-    m->k->tile(m->k, tiles, w->scales, w->out, blocks);
-    w->tiles = tiles;
-    return 0;
+    uint8_t *scales = malloc(w->rows * blocks + 1), *tiles = malloc(bytes + 1);
+    int rc = scales && tiles && (w->tiles = take(m, bytes)) ? 0 : -1;
+    if (rc == 0)
+        rc = kernels_download(m->k, scales, w->scales, w->rows * blocks);
+    if (rc == 0) {
+        tiles_make(tiles, scales, w->rows, blocks);
+        kernels_upload(m->k, w->tiles, tiles, bytes);
+    }
+    free(scales);
+    free(tiles);
+    return rc < 0 ? err_set(m->err, ERR_MEMORY, "out of memory for the model") : 0;
 }
 
 static int
@@ -498,8 +436,9 @@ load_rows(struct model *m)
         const struct view *v = view_named(m, r->name);
         if (check_tensor(m, r, v) < 0)
             return -1;
-        m->net.t[i].w.out = r->rank == 2 ? (size_t)r->shape[0] : 1;
-        m->net.t[i].w.in = (size_t)r->shape[r->rank - 1];
+        size_t cols = (size_t)r->shape[r->rank - 1];
+        m->net.t[i].w =
+            matrix_of(DT_NONE, NULL, r->rank == 2 ? (size_t)r->shape[0] : 1, cols);
     }
     if (check_extra(m, t) < 0)
         return -1;

@@ -8,8 +8,8 @@
 #ifndef NIBBLE_IO_LOAD_H
 #define NIBBLE_IO_LOAD_H
 
-#include "cmd/cmd.h"
 #include "lib/format/view.h"
+#include "lib/io/io.h"
 #include "lib/io/values.h"
 #include "lib/model/weights.h"
 
@@ -19,7 +19,7 @@ struct load_options {
     const char *quant; // how the seven projections are seen: the name of a quantizer or
                        // "none"; NULL: as a checkpoint says, else as they are stored
     bool no_verify;    // do not read the file once for its checksums
-    const struct cmd *cmd; // whose words on stderr are wanted
+    const struct io *io;
 };
 
 struct model {

@@ -2,18 +2,17 @@
 /* select: see select.h. */
 #include "lib/io/select.h"
 
-#include "cmd/cmd.h"
-
 #include <fnmatch.h>
 
-void
+bool
 select_add(struct select *s, bool exclude, const char *pattern)
 {
     size_t *n = exclude ? &s->n_out : &s->n_in;
     if (*n == MAX_GLOBS)
-        misuse("more than %d globs", MAX_GLOBS);
+        return false;
     struct glob *list = exclude ? s->out : s->in;
     list[(*n)++] = (struct glob){ pattern, false };
+    return true;
 }
 
 bool

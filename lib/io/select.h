@@ -20,7 +20,8 @@ struct select {
     size_t n_in, n_out;
 };
 
-void select_add(struct select *s, bool exclude, const char *pattern);
+/* false: there are MAX_GLOBS. */
+bool select_add(struct select *s, bool exclude, const char *pattern);
 bool select_takes(struct select *s, const char *name);
 /* The first -s that matched no name so far, or NULL. */
 const char *select_unused(const struct select *s);

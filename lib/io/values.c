@@ -2,7 +2,6 @@
 /* values: see values.h. */
 #include "lib/io/values.h"
 
-#include "cmd/cmd.h"
 #include "lib/core/num.h"
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/gguf.h"
@@ -59,22 +58,30 @@ values_scale(float *f, struct store *s, const struct tensor *t, const char *what
 }
 
 int
-values_open(struct values *x, struct store *s, const struct view *v, struct err *err)
+values_scale2(float *f, struct store *s, const struct view *v, struct err *err)
 {
-    *x = (struct values){ .s = s, .v = v, .isa = stats_isa(cmd_isa()), .scale2 = 1 };
-    x->kind = values_kind(v->dtype);
+    char q[TEXT_QUOTE];
+    *f = 1;
     if (!v->scale2)
         return 0;
-    char q[TEXT_QUOTE];
-    if (values_scale(&x->scale2, s, v->scale2, "tensor", v->name, err) < 0)
+    if (values_scale(f, s, v->scale2, "tensor", v->name, err) < 0)
         return -1;
-    if (v->dialect->divides && 1 / x->scale2 > FLT_MAX)
+    if (v->dialect->divides && 1 / *f > FLT_MAX)
         return err_set(err, ERR_FORMAT, "%s: tensor scale of \"%s\": 1/%g is no float",
                        s->files[v->scale2->file].name,
-                       text_quote(q, v->name, v->name_len), (double)x->scale2);
+                       text_quote(q, v->name, v->name_len), (double)*f);
     if (v->dialect->divides)
-        x->scale2 = 1 / x->scale2;
+        *f = 1 / *f;
     return 0;
+}
+
+int
+values_open(struct values *x, struct store *s, const struct view *v, enum isa isa,
+            struct err *err)
+{
+    *x = (struct values){ .s = s, .v = v, .isa = stats_isa(isa) };
+    x->kind = values_kind(v->dtype);
+    return values_scale2(&x->scale2, s, v, err);
 }
 
 int
@@ -274,4 +281,25 @@ values_stats(const struct values *x, uint64_t chunk, struct values_scratch *w,
             x->isa->f64(out, w->f64 + at, part);
     }
     return 0;
+}
+
+int
+values_same_bytes(struct store *a, const struct tensor *x, struct store *b,
+                  const struct tensor *y, struct err *err)
+{
+    enum { PIECE = 1 << 20 };
+    if (x->nbytes != y->nbytes)
+        return 0;
+    uint8_t *p = malloc(2 * (size_t)PIECE);
+    int same = p ? 1 : err_set(err, ERR_MEMORY, "out of memory");
+    for (uint64_t at = 0; at < x->nbytes && same > 0; at += PIECE) {
+        size_t n = x->nbytes - at < PIECE ? (size_t)(x->nbytes - at) : PIECE;
+        if (store_read(a, x, at, p, n, err) < 0 ||
+            store_read(b, y, at, p + PIECE, n, err) < 0)
+            same = -1;
+        else
+            same = memcmp(p, p + PIECE, n) == 0;
+    }
+    free(p);
+    return same;
 }

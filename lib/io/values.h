@@ -31,8 +31,10 @@ struct values_scratch {
 };
 
 enum values_kind values_kind(enum dtype d);
-int values_open(struct values *x, struct store *s, const struct view *v,
+int values_open(struct values *x, struct store *s, const struct view *v, enum isa isa,
                 struct err *err);
+/* The tensor scale of an nvfp4 view as a multiplier; 1 if it has none. */
+int values_scale2(float *f, struct store *s, const struct view *v, struct err *err);
 /* The one f32 of t as it stands there, which must be above 0.  what ("tensor",
  * "activation") and of, the tensor that it scales, are for the message. */
 int values_scale(float *f, struct store *s, const struct tensor *t, const char *what,
@@ -49,6 +51,10 @@ int values_read(const struct values *x, uint64_t first, size_t n,
 /* Element i of what values_read left in w, less the double that it was rounded to: not 0
  * only for integers of 64 bits beyond 2^53. */
 double values_rest(const struct values *x, const struct values_scratch *w, size_t i);
+
+/* 1: the payloads of two tensors are the same bytes; 0; -1. */
+int values_same_bytes(struct store *a, const struct tensor *x, struct store *b,
+                      const struct tensor *y, struct err *err);
 
 /* Codes (two a byte, the even column low) and scales of elements [first, first+n) of an
  * nvfp4 view, whatever the layout of its entries; the scales are checked.  first is a

@@ -5,6 +5,7 @@
 
 #include "lib/core/num.h"
 #include "lib/core/philox.h"
+#include "lib/nvfp4/quant_kernel.h"
 
 #include <float.h>
 #include <math.h>
@@ -111,10 +112,10 @@ get_code(const struct block *b, int k)
 static float
 block_amax(const struct block *b)
 {
-    float most = 0;
+    float amax = 0;
     for (int k = 0; k < b->n; k++)
-        most = fmaxf(most, fabsf(at(b, k)));
-    return most;
+        amax = fmaxf(amax, fabsf(at(b, k)));
+    return amax;
 }
 
 static unsigned
@@ -305,7 +306,7 @@ sweep(const struct block *b, const struct quant_scale *t, const float *weight,
         int c0 = e4m3_from(fminf((amax / 6.0F) * t->enc, 448.0F));
         int low = exhaustive || c0 - 2 < 1 ? 1 : c0 - 2;
         int high = exhaustive || c0 + 6 > LAST_SCALE ? LAST_SCALE : c0 + 6;
-        float least = INFINITY;
+        float min = INFINITY;
         for (int k = 0; k < b->n; k++)
             a[k] = fabsf(at(b, k) * t->enc);
         best = low;
@@ -315,8 +316,8 @@ sweep(const struct block *b, const struct quant_scale *t, const float *weight,
             for (int k = 0; k < b->n; k += N)
                 rows[k / N] = sweep_error(a + k, s, weight);
             float err = sum_rows(rows);
-            if (err < least) { // a tie is the smaller byte's
-                least = err;
+            if (err < min) { // a tie is the smaller byte's
+                min = err;
                 best = c;
             }
         }
@@ -348,18 +349,16 @@ quant_block(const struct block *b, size_t column, const struct quant_spec *spec,
     }
 }
 
-/* Which power of two brings T to 1 .. 2; the smallest numbers stay below. */
-static float
-unit_of(const struct quant_scale *t)
+float
+quant_unit(const struct quant_scale *t)
 {
     int e = t->amax > 0 ? ilogbf(t->amax) : 0;
     return ldexpf(1, e < -126 ? 126 : e > 126 ? -126 : -e);
 }
 
-/* What 16 values of a block cost. */
-static void
-add_costs(struct quant_error *e, float noise, float signal, float largest, float amax,
-          uint8_t c, float scale2, float unit)
+void
+quant_add_costs(struct quant_error *e, float noise, float signal, float largest,
+                float amax, uint8_t c, float scale2, float unit)
 {
     double back = 1 / (double)unit;
     e->noise += (double)noise * back * back;
@@ -373,7 +372,7 @@ static void
 measure(const struct block *b, uint8_t c, const struct quant_scale *t,
         struct quant_error *e)
 {
-    float s = e4m3_value(c), unit = unit_of(t);
+    float s = e4m3_value(c), unit = quant_unit(t);
     for (int row = 0; row < b->n; row += N) {
         float noise = 0, signal = 0, largest = 0, amax = 0;
         for (int k = row; k < row + N; k++) {
@@ -385,7 +384,7 @@ measure(const struct block *b, uint8_t c, const struct quant_scale *t,
             largest = fmaxf(largest, fabsf(du));
             amax = fmaxf(amax, x);
         }
-        add_costs(e, noise, signal, largest, amax, c, t->scale2, unit);
+        quant_add_costs(e, noise, signal, largest, amax, c, t->scale2, unit);
     }
 }
 
@@ -402,11 +401,10 @@ nvfp4_measure(const uint8_t *codes, const uint8_t *scales, const float *x, size_
     }
 }
 
-/* Block by block, as quant.h says it. */
-static void
-quant_truth(uint8_t *codes, uint8_t *scales, const float *x, size_t rows, size_t cols,
-            uint64_t first, const struct quant_spec *spec, const struct quant_scale *t,
-            struct quant_error *e)
+void
+nvfp4_quant_scalar(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
+                   size_t cols, uint64_t first, const struct quant_spec *spec,
+                   const struct quant_scale *t, struct quant_error *e)
 {
     size_t step = spec->square ? N : 1;
     for (size_t row = 0; row < rows; row += step) {
@@ -427,84 +425,50 @@ quant_truth(uint8_t *codes, uint8_t *scales, const float *x, size_t rows, size_t
     }
 }
 
-static quant_kernel_fn *const kernels[ISA_COUNT] = {
-#if defined __x86_64__
-    [ISA_AVX2] = nvfp4_kernel_avx2,
-    [ISA_AVX512] = nvfp4_kernel_avx512,
-#elif defined __aarch64__
-    [ISA_NEON] = nvfp4_kernel_neon,
-#endif
-};
-
-void
-nvfp4_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t rows, size_t cols,
-            uint64_t first, const struct quant_spec *spec, const struct quant_scale *t,
-            struct quant_error *e)
-{
-    enum { AT_ONCE = 256 };
-    float noise[AT_ONCE], signal[AT_ONCE], largest[AT_ONCE], amax[AT_ONCE];
-    struct quant_costs costs = { 0 };
-    quant_kernel_fn *kernel = kernels[spec->isa];
-    if (!kernel || spec->square || spec->stochastic || spec->column_weight) {
-        quant_truth(codes, scales, x, rows, cols, first, spec, t, e);
-        return;
-    }
-    if (e)
-        costs = (struct quant_costs){ noise, signal, largest, amax, unit_of(t) };
-    size_t blocks = rows * cols / N;
-    for (size_t b = 0; b < blocks; b += AT_ONCE) {
-        size_t n = blocks - b < AT_ONCE ? blocks - b : AT_ONCE;
-        kernel(codes + b * (N / 2), scales + b, x + b * N, n, spec, t, &costs);
-        for (size_t i = 0; i < n && e; i++)
-            add_costs(e, noise[i], signal[i], largest[i], amax[i], scales[b + i],
-                      t->scale2, costs.unit);
-    }
-}
-
 /* ---- what comes before -------------------------------------------------------------------- */
 
-/* The largest magnitude as bits: they are in the order of the numbers. */
+/* The largest magnitude as bits: they are in the order of the values. */
 static uint32_t
-most16(const uint16_t *v, size_t n)
+amax16(const uint16_t *v, size_t n)
 {
-    uint16_t most = 0;
+    uint16_t max = 0;
     for (size_t i = 0; i < n; i++) {
         uint16_t a = v[i] & 0x7fff;
-        most = a > most ? a : most;
+        max = a > max ? a : max;
     }
-    return most;
+    return max;
 }
 
 static uint32_t
-most32(const uint32_t *v, size_t n)
+amax32(const uint32_t *v, size_t n)
 {
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t a = v[i] & 0x7fffffff;
-        most = a > most ? a : most;
+        max = a > max ? a : max;
     }
-    return most;
+    return max;
 }
 
 float
 nvfp4_amax(enum dtype dtype, const void *values, size_t n, size_t *bad)
 {
-    uint32_t most = dtype == DT_F32 ? most32(values, n) : most16(values, n);
+    uint32_t max = dtype == DT_F32 ? amax32(values, n) : amax16(values, n);
     uint32_t infinite = dtype == DT_F32   ? 0x7f800000
                         : dtype == DT_F16 ? 0x7c00
                                           : 0x7f80;
     const uint16_t *half = values;
     const uint32_t *full = values;
     *bad = n;
-    for (size_t i = 0; i < n && most >= infinite && *bad == n; i++)
+    for (size_t i = 0; i < n && max >= infinite && *bad == n; i++)
         if ((dtype == DT_F32 ? full[i] & 0x7fffffff : half[i] & 0x7fffU) >= infinite)
             *bad = i;
     if (dtype == DT_F16)
-        return num_from_f16((uint16_t)most);
+        return num_from_f16((uint16_t)max);
     if (dtype == DT_BF16)
-        return num_from_bf16((uint16_t)most);
+        return num_from_bf16((uint16_t)max);
     float f;
-    memcpy(&f, &most, sizeof f);
+    memcpy(&f, &max, sizeof f);
     return f;
 }
 

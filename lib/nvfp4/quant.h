@@ -3,12 +3,12 @@
  *
  * A tensor is quantized in two passes: its largest magnitude T gives the tensor scale
  * (nvfp4_scale), then every block of 16 consecutive columns gets a scale byte and 16
- * codes.  Each quantizer is one function of quant.c that says what it does in the order
- * in which it rounds; every operation is one binary32 operation, nothing is fused.  That
+ * codes.  Each quantizer is one function of quant.c, written in the order in which it
+ * rounds; every operation is one binary32 operation, nothing is fused.  That
  * file is the truth; quant_kernel.c does the same for many blocks at a time and gives
  * the same bytes.
  *
- * Inputs are finite (nvfp4_amax tells); a NaN or an infinity has no place in a block.
+ * Inputs are finite (nvfp4_amax checks it); a NaN or an infinity has no place in a block.
  */
 #ifndef NIBBLE_NVFP4_QUANT_H
 #define NIBBLE_NVFP4_QUANT_H
@@ -90,21 +90,5 @@ void nvfp4_measure(const uint8_t *codes, const uint8_t *scales, const float *x,
 /* Each 16 of n values in place of their random Hadamard transform; its own inverse up
  * to the signs.  Before nvfp4_amax: scales are those of transformed values. */
 void nvfp4_rht16(float *x, size_t n);
-
-/* The fast paths, see quant_kernel.c: whole rows of blocks, for all but square,
- * stochastic and weighted.  Costs: a float a block, in units (see above), or all NULL. */
-struct quant_costs {
-    float *noise, *signal, *largest, *amax;
-    float unit; // values are multiplied by it
-};
-typedef void quant_kernel_fn(uint8_t *codes, uint8_t *scales, const float *x,
-                             size_t blocks, const struct quant_spec *spec,
-                             const struct quant_scale *t,
-                             const struct quant_costs *costs);
-#if defined __x86_64__
-quant_kernel_fn nvfp4_kernel_avx2, nvfp4_kernel_avx512;
-#elif defined __aarch64__
-quant_kernel_fn nvfp4_kernel_neon;
-#endif
 
 #endif

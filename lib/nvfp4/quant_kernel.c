@@ -14,7 +14,7 @@
  * - The best scale of a sweep is looked for with errors that are good to 2^-16; a block
  *   in which another scale comes that close is left to quant.c.
  */
-#include "lib/nvfp4/quant.h"
+#include "lib/nvfp4/quant_kernel.h"
 
 #include "lib/core/num.h"
 #include "lib/core/vec.h"
@@ -67,7 +67,7 @@ to_grid(vf y)
 static inline vi
 grid_code(struct grid g)
 {
-    // The low bits count steps, the exponent tells how wide they are.
+    // The low bits count steps, the exponent is their width.
     return ((vi)g.shifted & 7) + (vi)((vu)g.shifted >> 22) - ((127 + 22) * 2 + 1);
 }
 
@@ -295,12 +295,10 @@ static void
 settle(vi doubt, uint8_t *codes, uint8_t *scales, const float *x,
        const struct quant_spec *spec, const struct quant_scale *q)
 {
-    struct quant_spec truth = *spec;
-    truth.isa = ISA_SCALAR;
     for (int lane = 0; lane < LANES; lane++)
         if (doubt[lane])
-            nvfp4_quant(codes + lane * (N / 2), scales + lane, x + lane * N, 1, N, 0,
-                        &truth, q, NULL);
+            nvfp4_quant_scalar(codes + lane * (N / 2), scales + lane, x + lane * N, 1,
+                               N, 0, spec, q, NULL);
 }
 
 static inline bool

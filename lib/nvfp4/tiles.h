@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tiles: block scales as tensor cores take them: the "128x4" layout.
+/* tiles: block scales in the layout of tensor cores, "128x4".
  *
  * A tile has the scales of 128 rows and 4 blocks, 64 columns, of them: 512 bytes that lie
  * together.  Tiles follow each other along the row, then down.  In a tile the four scales
@@ -12,6 +12,7 @@
 #define NIBBLE_NVFP4_TILES_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* How functions are declared that another compiler takes for another processor, too. */
 #ifndef TILES_FN
@@ -48,6 +49,17 @@ tiles_at(size_t row, size_t block, size_t blocks)
     size_t in = row % TILE_ROWS;
     return tile * TILE_ROWS * TILE_BLOCKS + in % 32 * 16 + in / 32 * 4 +
            block % TILE_BLOCKS;
+}
+
+/* Scales row by row, a byte a block, to tiles. */
+TILES_FN void
+tiles_make(uint8_t *tiles, const uint8_t *scales, size_t rows, size_t blocks)
+{
+    for (size_t i = 0; i < tiles_bytes(rows, blocks); i++)
+        tiles[i] = 0;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t b = 0; b < blocks; b++)
+            tiles[tiles_at(r, b, blocks)] = scales[r * blocks + b];
 }
 
 #endif

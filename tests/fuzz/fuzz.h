@@ -251,7 +251,7 @@ fuzz_values(struct store *s, const struct view *v)
         HOLDS(values_scratch(&scratch, &err) == 0, "%s", err.msg);
     if (values_kind(v->dtype) == VALUES_NONE || s->n_files == 0)
         return;
-    int rc = values_open(&x, s, v, &err);
+    int rc = values_open(&x, s, v, isa_best(), &err);
     for (uint64_t i = 0; rc == 0 && i < values_chunks(v); i++) {
         struct stats part;
         rc = values_stats(&x, i, &scratch, &part, &err);

@@ -2,7 +2,7 @@
 /* object: nibble's JSON object, alone and as the sidecar of a .dat; what follows a NUL is
  * the config.json beside it.  The seeds hold the size and the hashes of that file, so
  * that a sidecar can fit. */
-#include "lib/format/container.h"
+#include "lib/format/object.h"
 
 #include "tests/fuzz/fuzz.h"
 
@@ -31,7 +31,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct arena arena = { 0 };
     const uint8_t *nul = memchr(data, '\0', n);
     struct slice text = { (const char *)data, nul ? (size_t)(nul - data) : n };
-    if (read_nibble_object(&o, "x.json", text, &arena, &err) < 0) {
+    if (object_read(&o, "x.json", text, &arena, &err) < 0) {
         fuzz_refused(&err);
     } else {
         fuzz_object(text, "the object");

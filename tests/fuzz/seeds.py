@@ -194,19 +194,11 @@ def make_ckpt():
         seed("ckpt", "prologue-%d" % at, b"\xfe" + bad)
 
 
-# ---- model directories ------------------------------------------------------
+# ---- training -----------------------------------------------------------------
 
 def make_state():
-    def put(name, provenance="", **more):
-        state = pack(dict(c.STATE_NEW, **more))
-        if not isinstance(provenance, str):
-            provenance = json.dumps(provenance, separators=(",", ":"))
-        seed("state", name, struct.pack("<H", len(state)) + state + provenance.encode())
-
-    def spans(n, *before):
-        return {"inputs": [], "options": {"spans": list(before) + [
-            {"data": {}, "first": k + 1, "last": k + 1, "route": "r",
-             "settings": {"lr": k}} for k in range(n)]}, "tool": "trainstep"}
+    def put(name, **more):
+        seed("state", name, pack(dict(c.STATE_NEW, **more)))
     put("new")
     settings = {"accum": 2, "activations": "plain", "batch": 3, "beta1": 0.9, "beta2": 0.999,
                 "clip": 1.0, "clip_mode": "prev", "decay": 0, "eps": 1e-8, "loss": "ce",
@@ -214,16 +206,28 @@ def make_state():
                 "seq_len": 4, "spike": 3.0, "total_steps": 100, "train_last_layers": 1,
                 "warmup": 5, "weight_decay": 0.1}
     sampler = {"data": bytes(16), "epoch": 4, "index": 2}
-    put("all", spans(3), grad_norm=0.5, routes={"gemm": "cpu f32 1"}, sampler=sampler,
+    put("all", grad_norm=0.5, routes={"gemm": "cpu f32 1"}, sampler=sampler,
         settings=settings, skips=1, step=9, t=8, tokenizer=bytes(32),
         spike={"loss": [1.0, 2.0], "norm": [0.5, 0.25]})
     put("file-order", settings=dict(settings, order="file", schedule="cosine"),
         sampler=dict(sampler, epoch=(1 << 62) - 1, index=5))
     put("window", spike={"loss": 128 * [1.0], "norm": 128 * [1.0]}, step=(1 << 32) - 1)
     put("last-epoch", sampler=dict(sampler, epoch=(1 << 64) - 1))
-    put("many", spans(130))
-    put("older", spans(128, {"count": 3, "digest": "0f" * 16, "first": 1, "last": 7}))
 
+
+def make_history():
+    def put(name, n, *before):
+        spans = list(before) + [
+            {"data": {}, "first": k + 1, "last": k + 1, "route": "r",
+             "settings": {"lr": k}} for k in range(n)]
+        o = {"inputs": [], "options": {"spans": spans}, "tool": "trainstep"}
+        seed("history", name, json.dumps(o, separators=(",", ":")).encode())
+    put("few", 3)
+    put("many", 130)
+    put("older", 128, {"count": 3, "digest": "0f" * 16, "first": 1, "last": 7})
+
+
+# ---- model directories ------------------------------------------------------
 
 def make_hf():
     where = {"a": "a.safetensors", "b": "a.safetensors", "c": "b.safetensors",
@@ -313,8 +317,8 @@ def main(argv):
         return 2
     if argv:
         OUT = argv[0]
-    for make in (make_dat, make_safetensors, make_gguf, make_ckpt, make_state, make_hf,
-                 make_object, make_json, make_mp, make_config):
+    for make in (make_dat, make_safetensors, make_gguf, make_ckpt, make_state, make_history,
+                 make_hf, make_object, make_json, make_mp, make_config):
         make()
     return 0
 

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* state: what trainstep reads of a checkpoint besides its arrays: the training state with
- * its settings, the spans in its provenance, and the order of data that follows.  The
- * hashes of prologue and header are made to fit, so that any mutation comes to the
- * parsers; what they take is written, and read again it is the same.
- *
- * The first two bytes of the input are the size of the state's msgpack, which follows;
- * the rest is the provenance. */
+ * its settings, and the order of data that follows.  The input is the state's msgpack;
+ * the hashes of prologue and header are made to fit, so that any mutation comes to the
+ * parsers; what they take is written, and read again it is the same. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/format/writer.h"
@@ -199,69 +196,9 @@ check_state(struct slice text)
     buf_free(&c);
 }
 
-/* ---- spans ------------------------------------------------------------------------------ */
-
-/* The provenance that a save would write. */
-static struct buf
-provenance(const struct history *h)
-{
-    struct buf b = { 0 };
-    buf_str(&b, "{\"inputs\":");
-    buf_add(&b, h->inputs.p, h->inputs.n);
-    buf_str(&b, ",\"options\":{\"spans\":");
-    history_put(&b, h);
-    buf_str(&b, "},\"tool\":\"trainstep\"}");
-    HOLDS(!b.failed, "out of memory");
-    fuzz_object((struct slice){ b.data, b.len }, "provenance");
-    return b;
-}
-
-/* One more span of the steps [first, last] to what text tells. */
-static struct buf
-go_on(struct slice text, uint64_t first, uint64_t last)
-{
-    struct history h;
-    struct slice word = slice_of("0");
-    HOLDS(history_read(&h, "x", text), "refused what it wrote: %.*s", (int)text.n,
-          text.p);
-    history_add(&h, &(struct span_record){ first, last, word, word, word });
-    struct buf b = provenance(&h);
-    history_free(&h);
-    return b;
-}
-
-/* Saved between two steps or not: the same bytes. */
-static void
-check_history(struct slice text)
-{
-    struct history h;
-    bool ok = history_read(&h, "x", text);
-    uint64_t last = ok ? h.span[h.n - 1].last : 0;
-    if (ok) {
-        struct buf b = provenance(&h);
-        buf_free(&b);
-    }
-    history_free(&h);
-    if (!ok || last > INT64_MAX - 2)
-        return;
-    struct buf once = go_on(text, last + 1, last + 2),
-               one = go_on(text, last + 1, last + 1);
-    struct buf two = go_on((struct slice){ one.data, one.len }, last + 2, last + 2);
-    HOLDS(once.len == two.len && memcmp(once.data, two.data, two.len) == 0, "%s\n%s",
-          once.data, two.data);
-    buf_free(&once);
-    buf_free(&one);
-    buf_free(&two);
-}
-
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    if (n < 2)
-        return 0;
-    size_t size = (size_t)data[0] + 256 * (size_t)data[1], rest = n - 2;
-    size = size < rest ? size : rest;
-    check_state((struct slice){ (const char *)data + 2, size });
-    check_history((struct slice){ (const char *)data + 2 + size, rest - size });
+    check_state((struct slice){ (const char *)data, n });
     return 0;
 }

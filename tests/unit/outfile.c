@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* outfile: files and directories that appear whole or not at all. */
-#include "lib/core/outfile.h"
+#include "lib/core/outdir.h"
+#include "lib/core/path.h"
 
 #include "tests/unit/check.h"
 
@@ -168,10 +169,10 @@ check_places(void)
         CHECK_SAY(getc(f) == want, "byte %d", i);
     }
     fclose(f);
-    CHECK(out_is_file("sparse", st.st_dev, st.st_ino));
-    CHECK(!out_is_file("file", st.st_dev, st.st_ino) && !out_is_file("no", 0, 0));
-    CHECK(out_holds(".", "file") && out_holds("./", "./file"));
-    CHECK(!out_holds("file", "file") && !out_holds("no", "file"));
+    CHECK(path_is_file("sparse", st.st_dev, st.st_ino));
+    CHECK(!path_is_file("file", st.st_dev, st.st_ino) && !path_is_file("no", 0, 0));
+    CHECK(path_holds(".", "file") && path_holds("./", "./file"));
+    CHECK(!path_holds("file", "file") && !path_holds("no", "file"));
 
     NEED(out_open(&o, "huge", 0, &guard, &err) == 0);
     CHECK(out_reserve(&o, UINT64_MAX) == -1);

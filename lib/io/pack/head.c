@@ -201,7 +201,7 @@ made_by(struct compare *x, const struct plan *p, float amax,
     size_t chunks = (size_t)values_chunks(x->embed.v);
     size_t step = chunks / SAMPLE + 1;
     x->spec = *spec;
-    x->spec.isa = cmd_isa();
+    x->spec.isa = p->c->io->isa;
     x->u = rounding_of(x->embed.v->dtype, spec->kind);
     if (!settle_scale(x, amax))
         return 0;
@@ -274,8 +274,10 @@ head_is_quantized(const struct plan *p, const struct candidate *head,
         values_kind(embed->dtype) != VALUES_F32)
         return 0;
     int rc = -1;
-    if (values_open(&x.embed, &embed->in->store, embed->view, p->err) == 0 &&
-        values_open(&x.head, &head->in->store, head->view, p->err) == 0 &&
+    if (values_open(&x.embed, &embed->in->store, embed->view, p->c->io->isa, p->err) ==
+            0 &&
+        values_open(&x.head, &head->in->store, head->view, p->c->io->isa, p->err) ==
+            0 &&
         workers_open(&x, p) == 0 && scan(&x, p, &amax) == 0)
         rc = atomic_load(&x.differs) ? 0 : try_all(&x, p, amax);
     workers_close(&x, p);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* output: the file, its provenance, and what lies beside it. */
-#include "cmd/suffix.h"
 #include "lib/io/gguf_vocab.h"
 #include "lib/io/pack/plan.h"
 
 #include "lib/core/json.h"
 #include "lib/core/lock.h"
+#include "lib/core/path.h"
+#include "lib/format/provenance.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -101,30 +102,22 @@ put_options(struct buf *b, const struct plan *p)
 
 /* Equal in length whatever the hashes are, so that it can be laid out before they are
  * known. */
-static void
+static int
 put_provenance(struct buf *b, const struct plan *p)
 {
-    char hex[2 * XXH3_BYTES + 1];
     b->len = 0;
-    buf_str(b, "{\"inputs\":[");
+    provenance_begin(b);
     for (size_t i = 0; i < p->n_inputs + p->has_like; i++) {
         const struct input *in = &p->inputs[i];
-        hash_hex(hex, in->xxh3, XXH3_BYTES);
-        buf_printf(b, "%s{\"kind\":\"%s\",\"provenance\":", i ? "," : "",
-                   store_kind(&in->store));
-        if (in->store.provenance.p)
-            buf_add(b, in->store.provenance.p, in->store.provenance.n);
-        else
-            buf_str(b, "null");
-        buf_printf(b, ",\"xxh3\":\"%s\"}", hex);
+        provenance_input(b, slice_of(store_kind(&in->store)), in->store.provenance, 1,
+                         in->xxh3);
     }
-    buf_str(b, "],\"options\":");
+    provenance_options(b);
     if (!b->failed)
         put_options(b, p);
-    buf_printf(b, ",\"tool\":\"%s\",\"version\":\"%s\"}", p->c->cmd.name,
-               cmd_version());
-    if (b->failed)
-        die(EXIT_MEMORY, "out of memory for the provenance");
+    provenance_end(b, p->c->io->program, slice_of(p->c->io->version));
+    return b->failed ? err_set(p->err, ERR_MEMORY, "out of memory for the provenance")
+                     : 0;
 }
 
 /* The inputs are hashed while the output is written. */
@@ -179,10 +172,10 @@ static int
 copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
 {
     struct map m;
-    int rc = store_exists(path, p->err);
+    int rc = path_exists(path, p->err);
     if (rc <= 0)
         return rc;
-    rc = map_open(&m, path, &cmd_guard, p->err);
+    rc = map_open(&m, path, p->c->io->guard, p->err);
     if (rc == 0)
         rc = writer_extra(w, leaf, m.data, m.size);
     if (rc == 0)
@@ -270,7 +263,7 @@ check_not_input(const struct plan *p, const char *out)
         if (store_reads(&p->inputs[i].store, out))
             return is_input(p, out);
     if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
-        (out_is_file(out, st.st_dev, st.st_ino) || out_holds(out, p->c->config_path)))
+        (path_is_file(out, st.st_dev, st.st_ino) || path_holds(out, p->c->config_path)))
         return is_input(p, out);
     return 0;
 }
@@ -282,7 +275,7 @@ check_output(const struct plan *p)
     struct buf sidecar = { 0 };
     if (check_not_input(p, p->c->out) < 0)
         return -1;
-    if (p->c->directory || out_is_stream(p->c->out) || p->c->seed_compat)
+    if (p->c->directory || path_is_stream(p->c->out) || p->c->seed_compat)
         return 0;
     buf_printf(&sidecar, "%s.json", p->c->out);
     int rc = buf_ok(&sidecar, p->err);
@@ -299,7 +292,7 @@ check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer
     const char *slash = strrchr(tokenizer, '/'), *leaf;
     struct stat st;
     int rc = 0;
-    if (stat(tokenizer, &st) == 0 && out_is_file(out, st.st_dev, st.st_ino))
+    if (stat(tokenizer, &st) == 0 && path_is_file(out, st.st_dev, st.st_ino))
         return is_input(p, out);
     for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
         struct buf path = { 0 };
@@ -307,7 +300,7 @@ check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer
                    leaf);
         rc = buf_ok(&path, p->err);
         if (rc == 0 && stat(path.data, &st) == 0 &&
-            out_is_file(out, st.st_dev, st.st_ino))
+            path_is_file(out, st.st_dev, st.st_ino))
             rc = is_input(p, out);
         buf_free(&path);
     }
@@ -332,17 +325,16 @@ wtensors(const struct plan *p)
 static int
 write_items(struct plan *p, struct writer *w)
 {
-    struct progress progress;
     uint64_t total = 0;
     for (size_t i = 0; i < w->n; i++)
         total += w->t[i].nbytes;
-    progress_begin(&progress, &p->c->cmd, "writing", total);
+    struct io_progress progress = io_progress_begin(p->c->io, "writing", total);
     struct producer *x = producer_open(p, w, &progress);
     int rc = x ? 0 : -1;
     for (size_t i = 0; rc == 0 && i < w->n; i++)
         rc = producer_item(x, &p->item[w->t[i].tag]);
     producer_close(x);
-    progress_end(&progress);
+    io_progress_end(&progress);
     for (size_t i = 0; rc == 0 && i < p->n_inputs + p->has_like; i++)
         rc = store_check(&p->inputs[i].store);
     return rc;
@@ -371,7 +363,7 @@ gather_vocabulary(const struct plan *p, struct gguf_kv *kv)
     if (rc == 0 && c->report)
         rc = check_not_tokenizer(p, c->report, path);
     if (rc == 0)
-        rc = gguf_vocab(kv, &p->model, path, &cmd_guard, p->err);
+        rc = gguf_vocab(kv, &p->model, path, p->c->io->guard, p->err);
     free(places);
     free(found);
     return rc;
@@ -414,9 +406,9 @@ take_metadata(struct plan *p, struct foreign *f, struct store *s)
     if (!s->metadata.p)
         return 0;
     if (s->metadata.n > LIMIT) {
-        if (!p->c->cmd.quiet)
-            warn("%s: its __metadata__ of %zu bytes is left out, at most %d are kept",
-                 s->name, s->metadata.n, LIMIT);
+        io_warn(p->c->io,
+                "%s: its __metadata__ of %zu bytes is left out, at most %d are kept",
+                s->name, s->metadata.n, LIMIT);
         return 0;
     }
     json_open(&j, s->name, 0, s->metadata, &scratch, p->err);
@@ -460,11 +452,11 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
         return -1;
     // A stream cannot be patched: its provenance must be known before the first byte.
     // Elsewhere the output comes first: what is wrong with it should be heard at once.
-    bool stream = out_is_stream(c->out);
+    bool stream = path_is_stream(c->out);
     hasher_start(&hasher, p, stream ? HASH_NOW : HASH_LATER);
-    put_provenance(&text, p);
+    int rc = put_provenance(&text, p);
     struct wmeta meta = { .gguf = &kv,
-                          .version = cmd_version(),
+                          .version = c->io->version,
                           .config = p->config,
                           .provenance = { text.data, text.len },
                           .bare = c->seed_compat && !writer_traits(c->to)->training,
@@ -477,9 +469,10 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
     struct writer_options opt = { .flags = c->force ? OUT_FORCE : 0,
                                   .directory = c->directory,
                                   .shard_bytes = c->shard_bytes,
-                                  .guard = &cmd_guard };
-    int rc = hasher.running ? 0 : hasher_finish(&hasher, err);
-    if (rc == 0 && writer_traits(c->to)->takes_tokenizer)
+                                  .guard = p->c->io->guard };
+    if (rc == 0 && !hasher.running)
+        rc = hasher_finish(&hasher, err);
+    if (rc == 0 && writer_traits(c->to)->embeds_tokenizer)
         rc = gather_vocabulary(p, &kv);
     if (rc == 0)
         rc = gather_metadata(p, &foreign);
@@ -492,11 +485,10 @@ write_output(const struct pack *c, struct plan *p, struct err *err)
         rc = write_items(p, &w);
     if (hasher_finish(&hasher, err) < 0)
         rc = -1;
-    if (rc == 0) {
-        put_provenance(&text, p);
-        if (c->directory)
-            rc = copy_beside(p, &w);
-    }
+    if (rc == 0)
+        rc = put_provenance(&text, p);
+    if (rc == 0 && c->directory)
+        rc = copy_beside(p, &w);
     if (rc == 0)
         rc = writer_commit(&w, (struct slice){ text.data, text.len });
     writer_close(&w);
@@ -514,8 +506,8 @@ static int
 write_locked(const struct pack *c, struct plan *p, struct err *err)
 {
     struct lock lock = { .fd = -1 };
-    bool training = writer_traits(c->to)->training && !out_is_stream(c->out);
-    if (training && lock_acquire(&lock, c->out, &cmd_guard, err) < 0)
+    bool training = writer_traits(c->to)->training && !path_is_stream(c->out);
+    if (training && lock_acquire(&lock, c->out, p->c->io->guard, err) < 0)
         return -1;
     int rc = write_output(c, p, err);
     lock_release(&lock);
@@ -549,7 +541,8 @@ begin_report(const struct plan *p, struct outfile *o)
         return err_set(p->err, ERR_USAGE, "--report %s: is the output, too", c->report);
     return check_not_input(p, c->report) < 0
                ? -1
-               : out_open(o, c->report, c->force ? OUT_FORCE : 0, &cmd_guard, p->err);
+               : out_open(o, c->report, c->force ? OUT_FORCE : 0, p->c->io->guard,
+                          p->err);
 }
 
 /* A line a quantized tensor. */
@@ -588,6 +581,7 @@ say_summary(const struct plan *p)
     size_t n = 0, measured = 0;
     uint64_t saturated = 0;
     char q[TEXT_QUOTE];
+    const struct io *io = p->c->io;
     for (size_t i = 0; i < p->n_nvfp4; i++) {
         const struct nvfp4 *t = p->nvfp4[i];
         double db = sqnr(&t->error);
@@ -600,27 +594,27 @@ say_summary(const struct plan *p)
         if (!worst || db < sqnr(&worst->error))
             worst = t;
     }
-    if (p->c->cmd.quiet)
-        return;
     if (n == 0) {
         if (p->c->quantize)
-            warn("%s: nothing was quantized", p->c->out);
+            io_warn(io, "%s: nothing was quantized", p->c->out);
         return;
     }
     const char *plural = n == 1 ? "" : "s";
     if (!worst)
-        warn("%s: %zu tensor%s by %s, without error", p->c->out, n, plural,
-             p->c->quant);
+        io_warn(io, "%s: %zu tensor%s by %s, without error", p->c->out, n, plural,
+                p->c->quant);
     else
-        warn("%s: %zu tensor%s by %s: mean %.2f dB, worst %.2f dB \"%s\"", p->c->out, n,
-             plural, p->c->quant, sum / (double)measured, sqnr(&worst->error),
-             text_quote(q, worst->name, strlen(worst->name)));
+        io_warn(io, "%s: %zu tensor%s by %s: mean %.2f dB, worst %.2f dB \"%s\"",
+                p->c->out, n, plural, p->c->quant, sum / (double)measured,
+                sqnr(&worst->error), text_quote(q, worst->name, strlen(worst->name)));
     if (saturated)
-        warn("%s: %llu blocks need a scale above 448 and are clipped", p->c->out,
-             (unsigned long long)saturated);
+        io_warn(io, "%s: %llu blocks need a scale above 448 and are clipped", p->c->out,
+                (unsigned long long)saturated);
     if (p->requantizes)
-        warn("%s: what was NVFP4 before was quantized again, from its rounded values",
-             p->c->out);
+        io_warn(
+            io,
+            "%s: what was NVFP4 before was quantized again, from its rounded values",
+            p->c->out);
 }
 
 /* One line: how many values became less than they were, and where most of them are. */
@@ -629,14 +623,15 @@ say_lost(const struct plan *p)
 {
     const struct lost *l = &p->lost;
     char q[TEXT_QUOTE];
-    if (p->c->cmd.quiet || l->under == 0)
+    if (l->under == 0)
         return;
-    warn("%s: %llu value%s underflowed in %s, %llu of them to 0, most in \"%s\" "
-         "(%llu)%s",
-         p->c->out, (unsigned long long)l->under, l->under == 1 ? "" : "s",
-         l->mixed ? "narrower types" : dtype_name(l->dtype),
-         (unsigned long long)l->zero, text_quote(q, l->worst, strlen(l->worst)),
-         (unsigned long long)l->max, produce_way_out(p, l->dtype, 0));
+    io_warn(p->c->io,
+            "%s: %llu value%s underflowed in %s, %llu of them to 0, most in \"%s\" "
+            "(%llu)%s",
+            p->c->out, (unsigned long long)l->under, l->under == 1 ? "" : "s",
+            l->mixed ? "narrower types" : dtype_name(l->dtype),
+            (unsigned long long)l->zero, text_quote(q, l->worst, strlen(l->worst)),
+            (unsigned long long)l->max, produce_way_out(p, l->dtype, 0));
 }
 
 /* ---- all together ------------------------------------------------------------------------- */
@@ -655,7 +650,7 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
     int rc = plan_open(&p, c, paths, n, err);
     if (rc == 0)
         rc = check_output(&p);
-    if (rc == 0 && c->tokenizer && !writer_traits(c->to)->takes_tokenizer)
+    if (rc == 0 && c->tokenizer && !writer_traits(c->to)->embeds_tokenizer)
         rc = err_set(err, ERR_USAGE, "--tokenizer: goes with --to gguf");
     if (rc == 0 && c->report)
         rc = begin_report(&p, &report);
@@ -669,39 +664,11 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
         say_summary(&p);
         say_lost(&p);
     }
-    if (rc == 0 && c->directory && !p.config.p && !c->cmd.quiet)
-        warn("%s: no configuration was found, so it has no config.json", c->out);
-    if (rc == 0 && c->cmd.verbose && !c->cmd.quiet)
-        warn("%s: %s, %zu tensors", c->out, c->to, p.n);
+    if (rc == 0 && c->directory && !p.config.p)
+        io_warn(c->io, "%s: no configuration was found, so it has no config.json",
+                c->out);
+    if (rc == 0 && c->io->verbose)
+        io_warn(c->io, "%s: %s, %zu tensors", c->out, c->to, p.n);
     plan_close(&p);
     return rc;
-}
-
-void
-pack_settle_target(struct pack *c)
-{
-    const struct traits *kind;
-    char q[TEXT_QUOTE];
-    if (!out_has_name(c->out))
-        misuse(
-            "-o \"%s\": expected a path that ends in the name of a file or a directory",
-            text_quote(q, c->out, strlen(c->out)));
-    c->directory = slice_ends(slice_of(c->out), "/");
-    if (!c->to)
-        c->to = writer_kind_of(c->out);
-    if (!c->to)
-        misuse("%s: which container? its suffix does not tell; --to does", c->out);
-    kind = writer_traits(c->to);
-    if (c->directory && !kind->to_directory)
-        misuse("%s: a %s is a file, not a directory", c->out, c->to);
-    c->directory |= kind->directory_only;
-    if (c->directory)
-        suffix_check_directory("-o", c->out, c->to);
-    else
-        suffix_check("-o", c->out, c->to);
-    if (strcmp(c->out, "-") != 0)
-        return;
-    if (c->directory)
-        misuse("-: a %s model is a directory, not a stream", c->to);
-    cmd_refuse_terminal();
 }

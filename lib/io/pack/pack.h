@@ -8,7 +8,7 @@
 #ifndef NIBBLE_IO_PACK_PACK_H
 #define NIBBLE_IO_PACK_PACK_H
 
-#include "cmd/cmd.h"
+#include "lib/io/io.h"
 #include "lib/io/select.h"
 
 enum head_wish { HEAD_AUTO, HEAD_TIE, HEAD_UNTIE };
@@ -29,7 +29,7 @@ struct rename {
 };
 
 struct pack {
-    struct cmd cmd;
+    const struct io *io;
     struct select select;    // which tensors the output holds
     struct select quantized; // nvquant: which are quantized, or dequantized
     const char *out, *to, *like, *config_path, *tokenizer, *report;
@@ -55,8 +55,6 @@ extern const char *const pack_variants[],
     *const pack_criteria[], *const pack_shares[];
 const char *pack_quant(size_t i);
 
-/* The container by the suffix of OUT, if --to did not tell, or misuse. */
-void pack_settle_target(struct pack *c);
 /* 0, or -1 with the error; *c is filled in with what was settled on the way. */
 int pack_run(struct pack *c, char **paths, size_t n, struct err *err);
 

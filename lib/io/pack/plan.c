@@ -17,9 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EMBED "model.embed_tokens.weight"
-#define HEAD  "lm_head.weight"
-
 struct candidates {
     struct candidate *v;
     size_t n, cap;
@@ -78,16 +75,15 @@ keeps_foreign(const struct plan *p)
 static int
 open_input(struct plan *p, struct input *in, const char *path)
 {
-    struct store_options opt = { .guard = &cmd_guard,
+    struct store_options opt = { .guard = p->c->io->guard,
                                  .strict = p->c->strict,
                                  .whole_pairs = p->c->quantize || p->c->dequantize,
-                                 .tmpdir = cmd_tmpdir() };
+                                 .tmpdir = p->c->io->tmpdir };
     if (store_open(&in->store, path, &opt, p->err) < 0 ||
         store_load_beside(&in->store) < 0 ||
         dialect_views(&in->views, &in->store, keeps_foreign(p)) < 0)
         return -1;
-    if (!p->c->cmd.quiet)
-        warn_lines(&in->store.warnings);
+    io_warn_lines(p->c->io, &in->store.warnings);
     return 0;
 }
 
@@ -98,10 +94,8 @@ find_config(struct plan *p)
     const char *from = p->c->config_path;
     struct err why = { 0 };
     if (from) {
-        struct store fake = { .opt = { .guard = &cmd_guard }, .err = p->err };
+        struct store fake = { .opt = { .guard = p->c->io->guard }, .err = p->err };
         int rc = store_load_config(&fake, from);
-        if (rc == 0 && !fake.config.p)
-            rc = err_set(p->err, ERR_IO, "%s: no such file", from);
         if (rc == 0) {
             p->config.p = arena_copy(&p->arena, fake.config.p, fake.config.n);
             p->config.n = fake.config.n;
@@ -233,10 +227,11 @@ gather_inputs(struct plan *p, struct candidates *all)
             if (add_candidate(p, all, &c) < 0)
                 return -1;
         }
-        if (cache_scales && !p->c->cmd.quiet)
-            warn("%s: k_scale and v_scale of a quantized cache are left out, %zu "
-                 "tensors",
-                 in->store.name, cache_scales);
+        if (cache_scales)
+            io_warn(p->c->io,
+                    "%s: k_scale and v_scale of a quantized cache are left out, %zu "
+                    "tensors",
+                    in->store.name, cache_scales);
     }
     return 0;
 }
@@ -316,27 +311,13 @@ check_unused(struct plan *p)
 static int
 same_tensor(struct plan *p, const struct candidate *a, const struct candidate *b)
 {
-    enum { CHUNK = 1 << 20 };
     if (a->dtype != b->dtype || a->dtype == DT_NVFP4 || a->rank != b->rank ||
         memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) != 0)
         return 0;
     if (!a->in || !b->in)
         return a->row == b->row;
-    uint8_t *x = malloc(2 * (size_t)CHUNK);
-    if (!x)
-        return plan_no_memory(p);
-    uint64_t n = a->view->entry->nbytes;
-    int same = 1;
-    for (uint64_t at = 0; at < n && same > 0; at += CHUNK) {
-        size_t part = n - at < CHUNK ? (size_t)(n - at) : CHUNK;
-        if (store_read(&a->in->store, a->view->entry, at, x, part, p->err) < 0 ||
-            store_read(&b->in->store, b->view->entry, at, x + CHUNK, part, p->err) < 0)
-            same = -1;
-        else if (memcmp(x, x + CHUNK, part) != 0)
-            same = 0;
-    }
-    free(x);
-    return same;
+    return values_same_bytes(&a->in->store, a->view->entry, &b->in->store,
+                             b->view->entry, p->err);
 }
 
 /* `with` in place of n bytes of the configuration. */
@@ -436,11 +417,11 @@ add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
 {
     struct candidate head = *embed; // adding moves the list that embed points into
     struct input *in = embed->in;
-    if (!select_takes(&p->c->select, HEAD))
+    if (!select_takes(&p->c->select, TABLE_HEAD))
         return 0;
     // In an NVFP4 file it is a pair made from the embedding, like the others.
     head.quantize = head_of_nvfp4(p, all);
-    head.name = HEAD;
+    head.name = TABLE_HEAD;
     head.place = UINT64_MAX;
     head.in = NULL; // so that it is not taken for a clash
     size_t n = all->n;
@@ -455,7 +436,8 @@ static bool
 widens_head(const struct plan *p)
 {
     struct pack *c = p->c;
-    return wishes_wide(p) && (!c->dequantize || select_takes(&c->quantized, HEAD));
+    return wishes_wide(p) &&
+           (!c->dequantize || select_takes(&c->quantized, TABLE_HEAD));
 }
 
 /* Whether the pair of a head is to be quantized again: then from the embedding itself,
@@ -466,7 +448,7 @@ requantizes_head(const struct plan *p, const struct candidate *head)
     struct pack *c = p->c;
     if (!c->quant && !c->share)
         return false;
-    return c->quantize ? select_takes(&c->quantized, HEAD)
+    return c->quantize ? select_takes(&c->quantized, TABLE_HEAD)
                        : c->seed_compat && head->view->scale2;
 }
 
@@ -478,7 +460,8 @@ check_pair(struct plan *p, const struct candidate *head, const struct candidate 
     if (same != 0)
         return same < 0 ? -1 : 0;
     return err_set(p->err, ERR_FORMAT,
-                   "%s: " HEAD ": is not the embedding of a tied model, quantized, but "
+                   "%s: " TABLE_HEAD
+                   ": is not the embedding of a tied model, quantized, but "
                    "weights of its own; --untie keeps it and makes the model untied, "
                    "--tie leaves it out",
                    head->in->store.name);
@@ -504,7 +487,7 @@ settle_present_head(struct plan *p, struct candidate *head,
             p->err, ERR_FORMAT,
             "%s: differs from the embedding of a tied model; --untie keeps it "
             "and makes the model untied",
-            HEAD);
+            TABLE_HEAD);
     bool copy = target(p)->head_copy && wish != HEAD_TIE;
     bool again = !plain && says_tied && requantizes_head(p, head);
     bool keep = copy && (plain || !(again || widens_head(p)));
@@ -515,7 +498,7 @@ settle_present_head(struct plan *p, struct candidate *head,
         uint64_t order = head->order, place = head->place;
         *head = *embed;
         head->quantize = again;
-        head->name = HEAD;
+        head->name = TABLE_HEAD;
         head->order = order;
         head->place = place;
         return 0;
@@ -530,8 +513,8 @@ settle_present_head(struct plan *p, struct candidate *head,
 static int
 settle_head(struct plan *p, struct candidates *all)
 {
-    struct candidate *embed = candidate_named(all, EMBED);
-    struct candidate *head = candidate_named(all, HEAD);
+    struct candidate *embed = candidate_named(all, TABLE_EMBED);
+    struct candidate *head = candidate_named(all, TABLE_HEAD);
     enum head_wish wish = p->c->head;
     if (!embed)
         return 0;
@@ -637,16 +620,17 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
 static int
 check_scale2(struct plan *p, const struct candidate *c)
 {
-    struct values x;
+    float scale2;
     char q[TEXT_QUOTE];
-    if (values_open(&x, &c->in->store, c->view, p->err) < 0)
+    if (values_scale2(&scale2, &c->in->store, c->view, p->err) < 0)
         return -1;
-    if (c->view->dialect->foreign && x.scale2 > 1 && !p->c->cmd.quiet)
-        warn("%s: \"%s\": its tensor scale makes values %g times larger, where a "
-             "smaller "
-             "one is usual: multiplier and divisor may have been confused",
-             c->in->store.name, text_quote(q, c->name, strlen(c->name)),
-             (double)x.scale2);
+    if (c->view->dialect->foreign && scale2 > 1)
+        io_warn(p->c->io,
+                "%s: \"%s\": its tensor scale makes values %g times larger, where a "
+                "smaller "
+                "one is usual: multiplier and divisor may have been confused",
+                c->in->store.name, text_quote(q, c->name, strlen(c->name)),
+                (double)scale2);
     return 0;
 }
 
@@ -932,12 +916,12 @@ settle_w4a4(struct plan *p, const struct candidates *all)
         lost += has && !keeps_input_entry(p, c);
     }
     p->w4a4 = target(p)->dialect && with && with == nvfp4;
-    if (!p->w4a4 && lost && !p->c->cmd.quiet)
-        warn("%s: %zu activation scales of a W4A4 model are left out: %s", p->c->out,
-             lost,
-             with && target(p)->dialect
-                 ? "some quantized tensors have none, so the result is weight-only"
-                 : "it has no place for them");
+    if (!p->w4a4 && lost)
+        io_warn(p->c->io, "%s: %zu activation scales of a W4A4 model are left out: %s",
+                p->c->out, lost,
+                with && target(p)->dialect
+                    ? "some quantized tensors have none, so the result is weight-only"
+                    : "it has no place for them");
 }
 
 static int
@@ -1051,14 +1035,14 @@ static int
 plan_like(struct plan *p, struct candidates *all)
 {
     struct input *ref = &p->inputs[p->n_inputs];
-    struct candidate *embed = candidate_named(all, EMBED);
+    struct candidate *embed = candidate_named(all, TABLE_EMBED);
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < ref->views.n; i++) {
         const struct view *v = &ref->views.v[i];
         struct candidate *c = candidate_named(all, v->name);
         if (v->entry->state)
             continue;
-        if (!c && strcmp(v->name, HEAD) == 0 && !(p->is_model && !p->model.tied))
+        if (!c && strcmp(v->name, TABLE_HEAD) == 0 && !(p->is_model && !p->model.tied))
             c = embed;
         if (!c)
             return err_set(p->err, ERR_FORMAT, "--like: \"%s\" stands there only",
@@ -1069,8 +1053,8 @@ plan_like(struct plan *p, struct candidates *all)
     }
     for (size_t i = 0; i < all->n; i++) {
         struct candidate *c = &all->v[i];
-        bool copy = embed && strcmp(c->name, HEAD) == 0 && !c->taken && !c->dropped &&
-                    same_tensor(p, c, embed) > 0;
+        bool copy = embed && strcmp(c->name, TABLE_HEAD) == 0 && !c->taken &&
+                    !c->dropped && same_tensor(p, c, embed) > 0;
         if (!c->taken && !c->dropped && !copy)
             return err_set(p->err, ERR_FORMAT, "--like: \"%s\" is not in %s",
                            text_quote(q, c->name, strlen(c->name)), ref->store.name);
@@ -1331,7 +1315,7 @@ main_dtype(const struct plan *p)
                                    it->how != HOW_CONVERT);
         if (!is_wide_float(it->dtype) || plane)
             continue;
-        if (strcmp(it->name, EMBED) == 0)
+        if (strcmp(it->name, TABLE_EMBED) == 0)
             return it->dtype;
         count[it->dtype] += it->numel;
         if (most == DT_NONE || count[it->dtype] > count[most])

@@ -151,7 +151,7 @@ int quantize_group(struct plan *p);
 /* produce.c: the payload of one item into the writer. */
 struct producer;
 struct producer *producer_open(struct plan *p, struct writer *w,
-                               struct progress *progress);
+                               struct io_progress *progress);
 int producer_item(struct producer *x, const struct item *it);
 void producer_close(struct producer *x);
 /* What to add to a message of values that `d` does not hold: the option that helps, if

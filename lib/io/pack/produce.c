@@ -2,10 +2,10 @@
 /* produce: payloads.  Copies stream through one buffer; everything else is made in
  * chunks, several at a time on all threads, and written in order while the next ones are
  * made. */
-#include "cmd/device.h"
 #include "lib/io/pack/plan.h"
 #include "lib/io/pack/random.h"
 
+#include "kernels/kernels.h"
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/nvfp4/codec.h"
@@ -45,7 +45,7 @@ struct batch {
 struct producer {
     struct plan *p;
     struct writer *w;
-    struct progress *progress;
+    struct io_progress *progress;
     unsigned threads;
     struct values_scratch *scratch; // (threads)
     struct batch batch[2];          // one is made while the other is written
@@ -108,7 +108,7 @@ batch_size(const struct producer *x)
 }
 
 struct producer *
-producer_open(struct plan *p, struct writer *w, struct progress *progress)
+producer_open(struct plan *p, struct writer *w, struct io_progress *progress)
 {
     struct producer *x = calloc(1, sizeof *x);
     bool bad = !x;
@@ -117,8 +117,8 @@ producer_open(struct plan *p, struct writer *w, struct progress *progress)
         *x = (struct producer){ .p = p, .w = w, .progress = progress, .threads = n };
         x->scratch = calloc(n, sizeof *x->scratch);
         x->copy = malloc(COPY_BYTES);
-        x->random = random_weights[cmd_isa()];
-        x->measure = p->c->report || !p->c->cmd.quiet;
+        x->random = random_weights[p->c->io->isa];
+        x->measure = p->c->report || p->c->io->warn;
         bad = !x->scratch || !x->copy || !batch_open(&x->batch[0], batch_size(x)) ||
               !batch_open(&x->batch[1], batch_size(x));
         for (unsigned i = 0; i < n && !bad; i++)
@@ -487,7 +487,7 @@ begin_values(struct producer *x, const struct item *it)
         return 0;
     return check_payloads(x, it) < 0
                ? -1
-               : values_open(&x->values, it->s, it->view, x->p->err);
+               : values_open(&x->values, it->s, it->view, x->p->c->io->isa, x->p->err);
 }
 
 /* The first of the two passes: the largest magnitude of the tensor and of those that it
@@ -609,7 +609,7 @@ write_batch(struct producer *x, const struct batch *b)
             continue;
         if (writer_write(x->w, b->out[i], b->bytes[i]) < 0)
             return -1;
-        progress_add(x->progress, b->bytes[i]);
+        io_progress_add(x->progress, b->bytes[i]);
     }
     return 0;
 }
@@ -660,7 +660,7 @@ copy_piece(struct producer *x, uint64_t at, size_t n, struct hash *h)
         return -1;
     if (h)
         hash_add(h, x->copy, n);
-    progress_add(x->progress, n);
+    io_progress_add(x->progress, n);
     return 0;
 }
 
@@ -735,35 +735,37 @@ kept_scale2(struct producer *x, const struct item *it, const struct nvfp4 *t)
 
 /* ---- on a GPU ------------------------------------------------------------------------------ */
 
-/* What a tensor is on it. */
+/* A tensor on it, and its nvfp4 form. */
 struct on_gpu {
     struct kernels *k;
-    void *values;
     float *amax;
-    struct packed to;
+    struct matrix from, to;
 };
 
 static int
-gpu_take(struct on_gpu *g, const struct producer *x, size_t n, enum dtype dtype)
+gpu_alloc(struct on_gpu *g, const struct producer *x, size_t rows, size_t cols,
+          enum dtype dtype)
 {
     struct kernels *k = g->k;
-    k->part = PART_WORK;
-    g->values = k->alloc(k, n * dtype_bits(dtype) / 8);
-    g->amax = k->alloc(k, sizeof *g->amax);
-    g->to.codes = k->alloc(k, n / 2);
-    g->to.scales = k->alloc(k, n / NVFP4_BLOCK);
-    g->to.scale2 = k->alloc(k, sizeof *g->to.scale2);
+    const enum memory what = MEMORY_WORK;
+    size_t n = rows * cols;
+    g->from =
+        matrix_of(dtype, kernels_alloc(k, what, n * dtype_bits(dtype) / 8), rows, cols);
+    g->amax = kernels_alloc(k, what, sizeof *g->amax);
+    g->to = matrix_of(DT_NVFP4, kernels_alloc(k, what, n / 2), rows, cols);
+    g->to.scales = kernels_alloc(k, what, n / NVFP4_BLOCK);
+    g->to.scale2 = kernels_alloc(k, what, sizeof *g->to.scale2);
     return x->p->err->kind ? -1 : 0;
 }
 
 static void
-gpu_give_back(struct on_gpu *g)
+gpu_free(struct on_gpu *g)
 {
-    g->k->release(g->k, g->values);
-    g->k->release(g->k, g->amax);
-    g->k->release(g->k, g->to.codes);
-    g->k->release(g->k, g->to.scales);
-    g->k->release(g->k, g->to.scale2);
+    kernels_free(g->k, g->from.data);
+    kernels_free(g->k, g->amax);
+    kernels_free(g->k, g->to.data);
+    kernels_free(g->k, g->to.scales);
+    kernels_free(g->k, g->to.scale2);
 }
 
 static int
@@ -776,8 +778,8 @@ gpu_upload(struct on_gpu *g, struct producer *x)
         if (!from)
             return -1;
         size_t bytes = dtype_bits(d) / 8;
-        g->k->upload(g->k, (char *)g->values + i * VALUES_CHUNK * bytes, from,
-                     chunk_size(x, i) * bytes);
+        kernels_upload(g->k, dtype_at(d, g->from.data, i * VALUES_CHUNK), from,
+                       chunk_size(x, i) * bytes);
     }
     return 0;
 }
@@ -824,7 +826,7 @@ write_codes(struct producer *x, const uint8_t *codes, size_t n)
         size_t part = n - at < COPY_BYTES ? n - at : COPY_BYTES;
         if (writer_write(x->w, codes + at, part) < 0)
             return -1;
-        progress_add(x->progress, part);
+        io_progress_add(x->progress, part);
     }
     return 0;
 }
@@ -839,22 +841,22 @@ gpu_convert(struct producer *x)
     size_t n = (size_t)x->it->numel, cols = (size_t)t->cols;
     enum dtype dtype = is_plain(x->it) ? x->it->view->dtype : DT_F32;
     uint8_t *codes = malloc(n / 2 + 1);
-    int rc = codes ? gpu_take(&g, x, n, dtype)
+    int rc = codes ? gpu_alloc(&g, x, n / cols, cols, dtype)
                    : err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
     if (rc == 0 && (rc = gpu_upload(&g, x)) == 0) {
-        k->upload(k, g.amax, &x->scale.amax, sizeof x->scale.amax);
-        k->quantize(k, &g.to, g.values, dtype, n / cols, cols, g.amax, 1, &x->spec);
-        rc = k->download(k, codes, g.to.codes, n / 2);
+        kernels_upload(k, g.amax, &x->scale.amax, sizeof x->scale.amax);
+        op_quantize(k, &g.to, &g.from, g.amax, 1, &x->spec);
+        rc = kernels_download(k, codes, g.to.data, n / 2);
     }
     if (rc == 0)
-        rc = k->download(k, t->scales, g.to.scales, n / NVFP4_BLOCK);
+        rc = kernels_download(k, t->scales, g.to.scales, n / NVFP4_BLOCK);
     if (rc == 0)
         settle_zeros(t->dialect, codes, t->scales, n / NVFP4_BLOCK);
     if (rc == 0 && x->measure)
         rc = measure_all(x, codes);
     if (rc == 0 && !x->discard)
         rc = write_codes(x, codes, n / 2);
-    gpu_give_back(&g);
+    gpu_free(&g);
     free(codes);
     return rc;
 }
@@ -889,7 +891,7 @@ write_scales(struct producer *x, struct nvfp4 *t)
         size_t part = n - at < COPY_BYTES ? n - at : COPY_BYTES;
         if (writer_write(x->w, t->scales + at, part) < 0)
             return -1;
-        progress_add(x->progress, part);
+        io_progress_add(x->progress, part);
     }
     t->scales_written = true;
     free(t->scales); // codes that are still to come make them again

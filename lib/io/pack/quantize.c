@@ -4,6 +4,7 @@
 #include "lib/io/pack/plan.h"
 
 #include "lib/core/json.h"
+#include "lib/io/quantizer.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -72,7 +73,7 @@ member(struct plan *p, struct slice object, const char *name, char kind)
 /* The quantizer that a provenance names, the file's own or one of the files that it was
  * made from; QUANT_COUNT: none. */
 static enum quant
-quantizer_of(struct plan *p, struct slice provenance)
+recorded_in(struct plan *p, struct slice provenance)
 {
     while (provenance.p) {
         struct slice options = member(p, provenance, "options", '{');
@@ -101,7 +102,7 @@ recorded(struct plan *p)
 {
     enum quant q = QUANT_COUNT;
     for (size_t i = 0; i < p->n_inputs && q == QUANT_COUNT; i++)
-        q = quantizer_of(p, p->inputs[i].store.provenance);
+        q = recorded_in(p, p->inputs[i].store.provenance);
     return q;
 }
 
@@ -114,13 +115,13 @@ scales_are_one(struct plan *p)
         for (size_t k = 0; k < p->inputs[i].views.n; k++) {
             struct store *s = &p->inputs[i].store;
             const struct view *v = &p->inputs[i].views.v[k];
-            struct values x;
+            float scale2;
             if (v->dtype != DT_NVFP4 || v->entry->state ||
                 !table_quantizes(slice_of(v->name)))
                 continue;
-            if (values_open(&x, s, v, p->err) < 0)
+            if (values_scale2(&scale2, s, v, p->err) < 0)
                 return -1;
-            if (x.scale2 != 1)
+            if (scale2 != 1)
                 return 0;
         }
     return 1;
@@ -142,16 +143,17 @@ quant_of_files(struct plan *p)
     const char *name = "sweep";
     if (levels == 1)
         name = made < QUANT_COUNT ? quant_name(made) : "sweep1";
-    if (p->c->cmd.quiet)
-        return name;
     if (levels == 1)
-        warn("%s: the NVFP4 tensors of the input have one level of scales, so the "
-             "forward pass quantizes by %s, which has one; --quant asks for another",
-             p->c->out, name);
+        io_warn(p->c->io,
+                "%s: the NVFP4 tensors of the input have one level of scales, so the "
+                "forward pass quantizes by %s, which has one; --quant asks for another",
+                p->c->out, name);
     else if (made < QUANT_COUNT && strcmp(quant_name(made), name) != 0)
-        warn("%s: the input was quantized by %s, and the forward pass quantizes by %s, "
-             "which can change values; --quant %s asks for that of the input",
-             p->c->out, quant_name(made), name, quant_name(made));
+        io_warn(
+            p->c->io,
+            "%s: the input was quantized by %s, and the forward pass quantizes by %s, "
+            "which can change values; --quant %s asks for that of the input",
+            p->c->out, quant_name(made), name, quant_name(made));
     return name;
 }
 
@@ -209,20 +211,15 @@ quantize_settle(struct plan *p)
     p->asked = c->quant || c->share;
     bool told = c->variant || c->criterion; // how, if not by what
     settle_words(p);
-    enum quant kind = quant_named(c->quant);
-    if (kind == QUANT_COUNT) { // "none": a checkpoint that trains without
-        p->spec = (struct quant_spec){ .kind = QUANT_SWEEP };
+    const struct quant_words words = { c->criterion, c->quant, c->share, c->variant };
+    p->spec.kind = QUANT_SWEEP;
+    if (!quantizer_of(&p->spec, &p->share, &words)) // a checkpoint trains without
         return told ? err_set(p->err, ERR_USAGE,
                               "--variant, --criterion: there is no quantizer")
                     : 0;
-    }
-    p->spec = (struct quant_spec){ .kind = kind,
-                                   .isa = cmd_isa(),
-                                   .modelopt = *c->variant != '\0',
-                                   .mae = strcmp(c->criterion, "mae") == 0,
-                                   .exhaustive = c->exhaustive };
-    p->share = quant_levels(kind) == 2 && strcmp(c->share, "none") != 0;
-    return check_words(p, kind);
+    p->spec.isa = c->io->isa;
+    p->spec.exhaustive = c->exhaustive;
+    return check_words(p, p->spec.kind);
 }
 
 /* What the target cannot hold is said when the first tensor is to be quantized. */
@@ -395,17 +392,17 @@ disagrees(struct plan *p, const struct nvfp4 *group)
     float scale2 = 0;
     bool mixed = false;
     for (const struct nvfp4 *t = group; t; t = t->next) {
-        struct values x;
+        float own;
         if (t->quantize) {
             mixed = true;
             continue;
         }
-        if (values_open(&x, t->source.s, t->source.view, p->err) < 0)
+        if (values_scale2(&own, t->source.s, t->source.view, p->err) < 0)
             return -1;
-        if (kept && x.scale2 != scale2)
+        if (kept && own != scale2)
             return 1;
         kept = t;
-        scale2 = x.scale2;
+        scale2 = own;
     }
     return kept && mixed;
 }

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* history: what the provenance of a checkpoint that a training wrote tells: where its
- * weights are from, and by which data and settings they were trained.  doc/FORMAT.md
- * section 5.
- *
- * A run that changes its settings or data often would outgrow any header, so only the
- * last spans stand there as they are.  Older ones are a digest, a chain: it grows by one
- * span at a time, and only by spans to which no step will be added.  So it is a function
- * of the spans alone, whenever they were saved.
- */
-#include "cmd/trainstep/trainstep.h"
+/* history: see history.h. */
+#include "lib/format/history.h"
 
 #include "lib/core/json.h"
+#include "lib/format/provenance.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- reading -------------------------------------------------------------------------- */
 
 static bool
-take_hex(struct slice s, uint8_t digest[XXH3_BYTES])
+read_hex(struct slice s, uint8_t digest[XXH3_BYTES])
 {
     static const char digits[] = "0123456789abcdef";
     if (s.n != 2 * XXH3_BYTES)
@@ -44,7 +36,7 @@ last_step(const struct history *h)
 static int
 read_item(struct json *j, struct history *h)
 {
-    struct span_record s = { 0 };
+    struct history_span s = { 0 };
     struct slice key, hex = { 0 };
     uint64_t count = 0;
     int more;
@@ -65,13 +57,14 @@ read_item(struct json *j, struct history *h)
     if (more < 0 || s.first > s.last || s.first <= last_step(h))
         return -1;
     if (hex.p && h->n == 0 && h->older.count == 0 && count > 0) {
-        h->older = (struct older_spans){ count, s.first, s.last, { 0 } };
-        return take_hex(hex, h->older.digest) ? 0 : -1;
+        h->older.count = count;
+        h->older.first = s.first;
+        h->older.last = s.last;
+        return read_hex(hex, h->older.digest) ? 0 : -1;
     }
     if (hex.p || !s.data.p || !s.route.p || !s.settings.p)
         return -1;
-    history_add(h, &s);
-    return 0;
+    return history_add(h, &s, j->err);
 }
 
 static int
@@ -102,28 +95,41 @@ read_options(struct json *j, struct history *h)
     return more;
 }
 
-bool
-history_read(struct history *h, const char *name, struct slice provenance)
+/* {"inputs":[...],"options":{...},"tool":"trainstep",...} */
+static int
+read_object(struct json *j, struct history *h)
 {
-    struct json j;
-    struct err err = { 0 };
     struct slice key, tool = { 0 };
     int more;
+    if (json_object(j) < 0)
+        return -1;
+    while ((more = json_key(j, &key)) > 0) {
+        bool inputs = slice_is(key, "inputs") && json_peek(j) == '[';
+        int rc = inputs                     ? json_skip(j, &h->inputs)
+                 : slice_is(key, "options") ? read_options(j, h)
+                 : slice_is(key, "tool")    ? json_string(j, &tool)
+                                            : json_skip(j, NULL);
+        if (rc < 0)
+            return -1;
+    }
+    return more == 0 && slice_is(tool, "trainstep") && h->inputs.p && h->n > 0 ? 0 : -1;
+}
+
+int
+history_read(struct history *h, struct slice provenance, struct err *err)
+{
+    struct json j;
+    struct err why = { 0 };
     *h = (struct history){ 0 };
     if (!provenance.p)
-        return false;
-    json_open(&j, name, 0, provenance, &h->arena, &err);
-    if (json_object(&j) < 0)
-        return false;
-    while ((more = json_key(&j, &key)) > 0) {
-        int rc = slice_is(key, "inputs")    ? json_skip(&j, &h->inputs)
-                 : slice_is(key, "options") ? read_options(&j, h)
-                 : slice_is(key, "tool")    ? json_string(&j, &tool)
-                                            : json_skip(&j, NULL);
-        if (rc < 0)
-            return false;
+        return 0;
+    json_open(&j, "provenance", 0, provenance, &h->arena, &why);
+    if (read_object(&j, h) == 0) {
+        h->inputs = (struct slice){ h->inputs.p + 1, h->inputs.n - 2 };
+        return 1;
     }
-    return more == 0 && slice_is(tool, "trainstep") && h->inputs.p && h->n > 0;
+    history_free(h);
+    return why.kind == ERR_MEMORY ? err_set(err, why.kind, "%s", why.msg) : 0;
 }
 
 void
@@ -136,35 +142,29 @@ history_free(struct history *h)
 
 /* ---- writing -------------------------------------------------------------------------- */
 
-static bool
-same(struct slice a, struct slice b)
+int
+history_add(struct history *h, const struct history_span *s, struct err *err)
 {
-    return a.n == b.n && memcmp(a.p, b.p, a.n) == 0;
-}
-
-/* Where a run was cut does not show: a span goes on if nothing has changed. */
-void
-history_add(struct history *h, const struct span_record *s)
-{
-    struct span_record *last = h->n ? &h->span[h->n - 1] : NULL;
-    if (last && last->last + 1 == s->first && same(last->data, s->data) &&
-        same(last->route, s->route) && same(last->settings, s->settings)) {
+    struct history_span *last = h->n ? &h->span[h->n - 1] : NULL;
+    if (last && last->last + 1 == s->first && slice_eq(last->data, s->data) &&
+        slice_eq(last->route, s->route) && slice_eq(last->settings, s->settings)) {
         last->last = s->last;
-        return;
+        return 0;
     }
     if (h->n == h->cap) {
-        h->cap = h->cap ? 2 * h->cap : 64;
-        struct span_record *v = realloc(h->span, h->cap * sizeof *v);
+        size_t cap = h->cap ? 2 * h->cap : 64;
+        struct history_span *v = realloc(h->span, cap * sizeof *v);
         if (!v)
-            die(EXIT_MEMORY, "out of memory for the provenance");
+            return err_set(err, ERR_MEMORY, "out of memory for the provenance");
         h->span = v;
+        h->cap = cap;
     }
-    assert(h->span);
     h->span[h->n++] = *s;
+    return 0;
 }
 
 static void
-put_span(struct buf *b, const struct span_record *s)
+put_span(struct buf *b, const struct history_span *s)
 {
     buf_str(b, "{\"data\":");
     buf_add(b, s->data.p, s->data.n);
@@ -177,41 +177,55 @@ put_span(struct buf *b, const struct span_record *s)
     buf_char(b, '}');
 }
 
-/* digest = XXH3(digest, the span as it would stand there). */
-static void
-fold(struct older_spans *older, const struct span_record *s)
+/* digest = XXH3(digest, the span as it would be stored); false: out of memory. */
+static bool
+fold(struct history *h, const struct history_span *s)
 {
     struct buf b = { 0 };
-    buf_add(&b, older->digest, XXH3_BYTES);
+    buf_add(&b, h->older.digest, XXH3_BYTES);
     put_span(&b, s);
-    if (b.failed)
-        die(EXIT_MEMORY, "out of memory for the provenance");
-    xxh3_128(older->digest, b.data, b.len);
-    older->first = older->count ? older->first : s->first;
-    older->last = s->last;
-    older->count++;
+    bool ok = !b.failed;
+    if (ok)
+        xxh3_128(h->older.digest, b.data, b.len);
+    h->older.first = h->older.count ? h->older.first : s->first;
+    h->older.last = s->last;
+    h->older.count++;
     buf_free(&b);
+    return ok;
 }
 
-void
-history_put(struct buf *b, const struct history *h)
+static void
+put_spans(struct buf *b, const struct history *h)
 {
-    struct older_spans older = h->older;
+    struct history now = *h; // of which only `older` changes
     char hex[2 * XXH3_BYTES + 1];
     size_t i = 0;
-    for (; i + SPANS_KEPT < h->n; i++)
-        fold(&older, &h->span[i]);
+    for (; i + HISTORY_SPANS < h->n; i++)
+        b->failed |= !fold(&now, &h->span[i]);
     buf_char(b, '[');
-    if (older.count) {
-        hash_hex(hex, older.digest, XXH3_BYTES);
+    if (now.older.count) {
+        hash_hex(hex, now.older.digest, XXH3_BYTES);
         buf_printf(b, "{\"count\":%llu,\"digest\":\"%s\",\"first\":%llu,\"last\":%llu}",
-                   (unsigned long long)older.count, hex,
-                   (unsigned long long)older.first, (unsigned long long)older.last);
+                   (unsigned long long)now.older.count, hex,
+                   (unsigned long long)now.older.first,
+                   (unsigned long long)now.older.last);
     }
-    for (bool first = !older.count; i < h->n; i++, first = false) {
+    for (bool first = !now.older.count; i < h->n; i++, first = false) {
         if (!first)
             buf_char(b, ',');
         put_span(b, &h->span[i]);
     }
     buf_char(b, ']');
+}
+
+void
+history_put(struct buf *b, const struct history *h, const char *version)
+{
+    provenance_begin(b);
+    buf_add(b, h->inputs.p, h->inputs.n);
+    provenance_options(b);
+    buf_str(b, "{\"spans\":");
+    put_spans(b, h);
+    buf_char(b, '}');
+    provenance_end(b, "trainstep", slice_of(version));
 }

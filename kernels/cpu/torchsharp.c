@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* seed: the packed optimizer of the seed system, numerics.md 7.4, for comparison.
+/* torchsharp: the packed optimizer of the TorchSharp system, numerics.md 7.4, for
+ * comparison.
  *
  * Weight and moments leave memory as f32, take a step of AdamW (7.3) and are packed again,
  * a row at a time:
@@ -11,34 +12,33 @@
  * What is smaller than half a step of a code is lost each time: that is what it is kept
  * for, and why nothing else in here resembles it. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/sizes.h"
 #include "lib/core/num.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { PART = 1 << 14 }; // elements, or one row
-
 struct job {
     const struct cpu *c;
-    const struct seed_state *s;
+    const struct torchsharp_state *s;
     const float *grad;
     size_t first, n, part; // rows
     const struct adam_step *a;
-    float *values;
 };
 
 /* ---- rows of a plane ------------------------------------------------------------------ */
 
 static void
-read_nvfp4(float *x, const struct seed_plane *p, size_t row, size_t cols)
+read_nvfp4(float *x, const struct torchsharp_plane *p, size_t row, size_t cols)
 {
     nvfp4_decode(x, (const uint8_t *)p->q + row * cols / 2,
                  (const uint8_t *)p->scales + row * cols / NVFP4_BLOCK, 1, cols);
 }
 
 static void
-write_nvfp4(const struct cpu *c, const struct seed_plane *p, size_t row, const float *x,
-            size_t cols, enum dtype source)
+write_nvfp4(const struct cpu *c, const struct torchsharp_plane *p, size_t row,
+            const float *x, size_t cols, enum dtype source)
 {
     const struct quant_spec spec = { .kind = QUANT_NATIVE,
                                      .isa = c->isa,
@@ -50,10 +50,10 @@ write_nvfp4(const struct cpu *c, const struct seed_plane *p, size_t row, const f
 }
 
 static void
-read_moment(float *x, const struct seed_state *s, const struct seed_plane *p,
-            size_t row)
+read_moment(float *x, const struct torchsharp_state *s,
+            const struct torchsharp_plane *p, size_t row)
 {
-    if (s->moments == SEED_NVFP4) {
+    if (s->moments == TORCHSHARP_NVFP4) {
         read_nvfp4(x, p, row, s->cols);
         return;
     }
@@ -64,10 +64,10 @@ read_moment(float *x, const struct seed_state *s, const struct seed_plane *p,
 }
 
 static void
-write_moment(const struct cpu *c, const struct seed_state *s,
-             const struct seed_plane *p, size_t row, const float *x)
+write_moment(const struct cpu *c, const struct torchsharp_state *s,
+             const struct torchsharp_plane *p, size_t row, const float *x)
 {
-    if (s->moments == SEED_NVFP4) {
+    if (s->moments == TORCHSHARP_NVFP4) {
         write_nvfp4(c, p, row, x, s->cols, DT_F32);
         return;
     }
@@ -92,7 +92,8 @@ update(float *w, float *m, float *v, const float *grad, size_t n,
         float g = *a->clip * grad[i];
         m[i] = a->beta1 * m[i] + (1 - a->beta1) * g;
         v[i] = a->beta2 * v[i] + (1 - a->beta2) * (g * g);
-        float u = m[i] / a->rest1 / (sqrtf(v[i] / a->rest2) + a->eps);
+        float u =
+            m[i] / a->bias_correction1 / (sqrtf(v[i] / a->bias_correction2) + a->eps);
         float p = w[i] - a->lr * (u + a->decay * w[i]);
         w[i] = num_from_bf16(num_to_bf16(p));
     }
@@ -102,7 +103,7 @@ static int
 step_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    const struct seed_state *s = j->s;
+    const struct torchsharp_state *s = j->s;
     size_t from = j->first + i * j->part, end = j->first + j->n;
     float *w = malloc(3 * s->cols * sizeof *w);
     (void)worker;
@@ -123,36 +124,16 @@ step_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 void
-cpu_seed_adamw(struct kernels *k, const struct seed_state *s, const struct grad *grad,
-               size_t first, size_t n, const struct adam_step *a)
+cpu_torchsharp_adamw(struct kernels *k, const struct torchsharp_state *s,
+                     const struct matrix *grad, size_t first, size_t n,
+                     const struct adam_step *a)
 {
-    struct cpu *c = (struct cpu *)k;
+    struct cpu *c = cpu_of(k);
     struct job j = {
-        .c = c, .s = s, .grad = grad->values, .first = first, .n = n, .a = a
+        .c = c, .s = s, .grad = grad->data, .first = first, .n = n, .a = a
     };
     if (isnan(*a->clip))
         return;
     j.part = PART / s->cols + 1;
-    cpu_for(c, (n + j.part - 1) / j.part, step_part, &j);
-}
-
-static int
-values_part(void *ctx, size_t i, unsigned worker, struct err *err)
-{
-    const struct job *j = ctx;
-    size_t from = i * j->part;
-    (void)worker;
-    (void)err;
-    for (size_t row = from; row < j->n && row < from + j->part; row++)
-        read_nvfp4(j->values + row * j->s->cols, &j->s->w, row, j->s->cols);
-    return 0;
-}
-
-void
-cpu_seed_values(struct kernels *k, float *y, const struct seed_state *s)
-{
-    struct cpu *c = (struct cpu *)k;
-    struct job j = { .c = c, .s = s, .n = s->rows, .values = y };
-    j.part = PART / s->cols + 1;
-    cpu_for(c, (s->rows + j.part - 1) / j.part, values_part, &j);
+    cpu_for(c, parts(n, j.part), step_part, &j);
 }

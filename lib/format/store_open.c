@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* store_open: which container a path is, and reading it. */
+#include "lib/format/kinds.h"
+#include "lib/format/tok.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *
+without_slashes(const char *path)
+{
+    char *p = strdup(path);
+    for (size_t n = p ? strlen(p) : 0; n > 1 && p[n - 1] == '/';)
+        p[--n] = '\0';
+    return p;
+}
+
+/* Parse.  A file that shrinks meanwhile shows zeros, at which a parser would stumble:
+ * what happened to the file is the better answer. */
+static int
+read_and_check(struct store *s)
+{
+    struct err *mine = s->err;
+    struct err parse = { 0 };
+    s->err = &parse;
+    int rc = s->kind->read(s);
+    s->err = mine;
+    if (store_check(s) < 0)
+        return -1;
+    return rc < 0 ? err_set(mine, parse.kind, "%s", parse.msg) : 0;
+}
+
+/* What is no .dat may be a container that standard input cannot be: what is wrong then is
+ * not the first byte that a .dat would not have. */
+static int
+stdin_refused(struct store *s)
+{
+    const struct container *c = container_of_bytes(&s->files[0]);
+    if (s->err->kind != ERR_FORMAT || !c || c == s->kind)
+        return -1;
+    *s->err = (struct err){ 0 };
+    return err_set(s->err, ERR_FORMAT,
+                   "%s: begins like a %s, and standard input is read as a %s; name the "
+                   "file instead",
+                   s->name, c->name, s->kind->name);
+}
+
+/* "-": what standard input is decides how it is read. */
+static int
+open_stdin(struct store *s)
+{
+    struct stat st;
+    s->kind = container_of_pipe;
+    if (fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode) &&
+        lseek(STDIN_FILENO, 0, SEEK_CUR) == 0) {
+        s->files = calloc(1, sizeof *s->files);
+        if (!s->files)
+            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+        s->n_files = 1;
+        int fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+        if (fd < 0)
+            return err_set(s->err, ERR_IO, "%s:", s->name);
+        if (map_fd(&s->files[0], fd, "-", s->opt.guard, s->err) < 0)
+            return -1;
+        s->bytes = s->files[0].size;
+        if (s->bytes == 0)
+            return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty",
+                           s->name);
+        return read_and_check(s) < 0 ? stdin_refused(s) : 0;
+    }
+    return s->kind->read_stream(s, STDIN_FILENO);
+}
+
+static int
+open_file(struct store *s)
+{
+    s->files = calloc(1, sizeof *s->files);
+    if (!s->files)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    if (store_add_file(s, s->path) < 0)
+        return -1;
+    s->kind = container_of_file(&s->files[0]);
+    if (tok_sniff(s->files[0].data, s->files[0].size))
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: is a .tok: it has samples, no tensors; datcat shows it",
+                       s->name);
+    if (s->bytes == 0)
+        return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
+    return read_and_check(s);
+}
+
+int
+store_open(struct store *s, const char *path, const struct store_options *opt,
+           struct err *err)
+{
+    struct buf name = { 0 };
+    struct stat st;
+    *s = (struct store){ .opt = *opt, .err = err };
+    s->path = without_slashes(path);
+    text_escape(&name, path, strlen(path));
+    s->name = name.data;
+    if (!s->path || !s->name)
+        return err_set(err, ERR_MEMORY, "out of memory for a file name");
+    if (strcmp(path, "-") == 0) {
+        free(s->name);
+        s->name = strdup("<stdin>");
+        if (!s->name)
+            return err_set(err, ERR_MEMORY, "out of memory");
+        return open_stdin(s);
+    }
+    if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        s->kind = container_of_directory;
+        s->is_directory = true;
+        return read_and_check(s);
+    }
+    return open_file(s);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* quant_kernel: what nvfp4_quant is made of.  Private to lib/nvfp4. */
+#ifndef NIBBLE_NVFP4_QUANT_KERNEL_H
+#define NIBBLE_NVFP4_QUANT_KERNEL_H
+
+#include "lib/nvfp4/quant.h"
+
+/* quant.c: nvfp4_quant block by block, whatever spec->isa is. */
+void nvfp4_quant_scalar(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
+                        size_t cols, uint64_t first, const struct quant_spec *spec,
+                        const struct quant_scale *t, struct quant_error *e);
+
+/* The power of two that brings T to 1 .. 2; the smallest values stay below. */
+float quant_unit(const struct quant_scale *t);
+/* Add what 16 values of a block with scale byte c cost, in units. */
+void quant_add_costs(struct quant_error *e, float noise, float signal, float largest,
+                     float amax, uint8_t c, float scale2, float unit);
+
+/* quant_kernel.c: whole rows of blocks, for all but square, stochastic and weighted.
+ * Costs: a float a block, in units, or all NULL. */
+struct quant_costs {
+    float *noise, *signal, *largest, *amax;
+    float unit; // values are multiplied by it
+};
+typedef void quant_kernel_fn(uint8_t *codes, uint8_t *scales, const float *x,
+                             size_t blocks, const struct quant_spec *spec,
+                             const struct quant_scale *t,
+                             const struct quant_costs *costs);
+#if defined __x86_64__
+quant_kernel_fn nvfp4_kernel_avx2, nvfp4_kernel_avx512;
+#elif defined __aarch64__
+quant_kernel_fn nvfp4_kernel_neon;
+#endif
+
+#endif
