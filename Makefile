@@ -116,6 +116,7 @@ KERNEL_SRCS = \
 	kernels/cpu/l1.c \
 	kernels/cpu/linear.c \
 	kernels/cpu/norm.c \
+	kernels/cpu/open.c \
 	kernels/cpu/quantize.c \
 	kernels/cpu/rope.c \
 	kernels/cpu/rows_kernel.c \
