@@ -120,7 +120,6 @@ KERNEL_SRCS = \
 	kernels/cpu/rope.c \
 	kernels/cpu/rows_kernel.c \
 	kernels/cpu/swiglu.c \
-	kernels/cpu/team.c \
 	kernels/cpu/torchsharp.c \
 	kernels/cuda.c \
 	kernels/dry.c \

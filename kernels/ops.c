@@ -149,6 +149,8 @@ kernels_stage_upload(struct kernels *k, void *to, void *stage, size_t bytes)
 void
 kernels_queue(struct kernels *k, enum queue queue)
 {
+    if (queue != k->queue)
+        RUN(k, queue, queue);
     k->queue = queue;
 }
 

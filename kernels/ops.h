@@ -18,6 +18,7 @@ struct ops {
     int (*download)(struct kernels *k, void *to, const void *from, size_t bytes);
     void *(*stage)(struct kernels *k);
     void (*stage_upload)(struct kernels *k, void *to, void *stage, size_t bytes);
+    void (*queue)(struct kernels *k, enum queue queue); // k->queue is the one before
     void (*record)(struct kernels *k, unsigned event);
     void (*wait)(struct kernels *k, unsigned event);
 

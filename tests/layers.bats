@@ -179,6 +179,27 @@ library()
     [ -z "$output" ]
 }
 
+@test "rule: the sources of a library do not use each other in a circle" {
+    # circle A-TEXT B-TEXT: libformat.a of a.c and b.c.
+    circle() {
+        mkdir -p "$tree/build"
+        rm -f "$tree/build/libformat.a"
+        for x in a b; do
+            printf '%s\n' "$1" >"$tree/$x.c"
+            ${CC:-cc} -c -o "$tree/$x.o" "$tree/$x.c"
+            shift
+        done
+        ar rcs "$tree/build/libformat.a" "$tree/a.o" "$tree/b.o"
+    }
+    circle 'int b(void); int a(void) { return b(); }' \
+        'int a(void); extern const int c; int b(void) { return a() + c; }'
+    run -1 "$layers" -a "$tree"
+    [ "$output" = "libformat.a: these use each other in a circle: a.o b.o" ]
+    circle 'int b(void); int a(void) { return b(); }' 'int b(void) { return 1; }'
+    run -0 "$layers" -a "$tree"
+    [ -z "$output" ]
+}
+
 @test "rule: nothing to look at is no pass" {
     mkdir -p "$tree/build" "$tree/lib"
     run -1 "$layers" -i "$tree"

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: MIT
 # Hashes of a fixed list of runs: what must not change when code is moved or renamed.
 #
-# usage: tools/bytes.sh [-j THREADS] [BIN] >list
+# usage: tools/bytes.sh [-j THREADS] [-d DEVICE] [BIN] >list
 #
 # A line is the hash of what a run wrote (files, or standard output) and its name.
-# Compare the lists of two builds with diff.  On the CPU, under a minute.
+# Compare the lists of two builds with diff.  On the CPU, or on DEVICE; under a minute.
 set -euo pipefail
-threads=2
-while getopts j: option; do
+threads=2 device=cpu
+while getopts j:d: option; do
     case $option in
     j) threads=$OPTARG ;;
+    d) device=$OPTARG ;;
     *) exit 2 ;;
     esac
 done
@@ -100,7 +101,7 @@ train()
     shift
     run datpack --to ckpt --config config.json "${made[@]}" -o run.ckpt f16.dat
     for data in data packed; do
-        "$bin/trainstep" -q -j "$threads" --device cpu -d $data.tok -n 6 --lr 3e-3 "$@" \
+        "$bin/trainstep" -q -j "$threads" --device "$device" -d $data.tok -n 6 --lr 3e-3 "$@" \
             --log log.jsonl run.ckpt >table.tsv
     done
     run datpack --to dat -o out.dat run.ckpt
@@ -116,25 +117,27 @@ train tensor --quant native -- --clip-mode tensor --recompute block --chunk-rows
 train last --quant 4over6 -- --train-last-layers 1 --order file
 train scalar -- --loss scalar
 train activations -- --activations nvfp4 --batch 2
-train torchsharp --compat seed --quant native --moments nvfp4 -- --compat seed
-train int8 --compat seed --quant native --moments int8 -- --compat seed --loss scalar
+[ "$device" != cpu ] ||
+    train torchsharp --compat seed --quant native --moments nvfp4 -- --compat seed
+[ "$device" != cpu ] ||
+    train int8 --compat seed --quant native --moments int8 -- --compat seed --loss scalar
 
 for model in f16.dat hf sweep.dat native.dat modelopt compressed-tensors x.gguf; do
     for extra in '' '--compute bf16' '--fast'; do
         # shellcheck disable=SC2086  # options
-        run generate --device cpu --ids -p '1 2 3 4 5' -n 12 --json --top-logprobs 3 \
+        run generate --device "$device" --ids -p '1 2 3 4 5' -n 12 --json --top-logprobs 3 \
             $extra $model | hash "generate $model $extra"
         # shellcheck disable=SC2086
-        run generate --device cpu --score packed.tok $extra $model |
+        run generate --device "$device" --score packed.tok $extra $model |
             hash "score $model $extra"
     done
 done
-run generate --device cpu --ids -p '9 8 7' -n 20 --temp 0.8 --top-p 0.9 --seed 5 \
+run generate --device "$device" --ids -p '9 8 7' -n 20 --temp 0.8 --top-p 0.9 --seed 5 \
     --ignore-eos f16.dat | hash 'generate sampled'
-run generate --device cpu --ids -p '9 8 7' -n 9 --json --activations nvfp4 sweep.dat |
+run generate --device "$device" --ids -p '9 8 7' -n 9 --json --activations nvfp4 sweep.dat |
     hash 'generate activations'
-run generate --device cpu --ids -p '9 8 7' -n 9 --json --quant max hf |
+run generate --device "$device" --ids -p '9 8 7' -n 9 --json --quant max hf |
     hash 'generate quant'
-run generate --device cpu --ids -p '9 8 7 6 5' -n 1 --dump-layers layers.safetensors \
+run generate --device "$device" --ids -p '9 8 7 6 5' -n 1 --dump-layers layers.safetensors \
     --logits logits.safetensors f16.dat >out.txt
 files 'dump-layers, logits' layers.safetensors logits.safetensors out.txt

@@ -135,6 +135,35 @@ check_archives()
     fi
 }
 
+# The sources of a library do not use each other in a circle.
+check_circles()
+{
+    local a loop
+    for a in "$build"/lib{core,format,text,nvfp4}.a; do
+        [ -e "$a" ] || continue
+        loop=$(nm -A "$a" | awk '
+        {
+            n = split($1, part, ":")
+            member = part[n - 1]
+            name = $NF
+            if ($(NF - 1) == "U")
+                uses[member " " name]
+            else if ($(NF - 1) ~ /[A-Z]/)
+                where[name] = member
+        }
+        END {
+            for (use in uses) {
+                split(use, part, " ")
+                if (part[2] in where && where[part[2]] != part[1])
+                    print part[1], where[part[2]]
+            }
+        }' | LC_ALL=C tsort 2>&1 >/dev/null | sed -n 's/^tsort: \([^:]*\.o\)$/\1/p' | sort -u)
+        [ -z "$loop" ] && continue
+        echo "${a##*/}: these use each other in a circle: ${loop//$'\n'/ }"
+        bad=1
+    done
+}
+
 [ -z "$includes" ] || check_includes
-[ -z "$archives" ] || check_archives
+[ -z "$archives" ] || { check_archives; check_circles; }
 exit $bad

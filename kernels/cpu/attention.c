@@ -503,7 +503,7 @@ divide(struct job *j, struct span *span)
 static bool
 begin(struct job *j, struct cpu *c, bool back)
 {
-    size_t bytes = room_bytes(j, team_size(c->team), back);
+    size_t bytes = room_bytes(j, par_threads(c->pool), back);
     j->c = c;
     j->isa = c->gemm;
     j->room = cpu_workspace(c, bytes);

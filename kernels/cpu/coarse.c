@@ -54,7 +54,7 @@ run_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 int
-coarse_run(const struct gemv *g, enum isa isa, struct team *team, void *room,
+coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *room,
            struct err *err)
 {
     const struct matrix *w = g->w;
@@ -68,7 +68,7 @@ coarse_run(const struct gemv *g, enum isa isa, struct team *team, void *room,
         r.rows(&r.job, 0, w->rows);
         return 0;
     }
-    r.part = w->rows / team_size(team) / EACH / PART * PART;
+    r.part = w->rows / par_threads(pool) / EACH / PART * PART;
     r.part = r.part < PART ? PART : r.part;
-    return team_for(team, parts(w->rows, r.part), run_part, &r, err);
+    return par_run(pool, parts(w->rows, r.part), run_part, &r, err);
 }

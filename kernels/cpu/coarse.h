@@ -36,7 +36,7 @@ bool coarse_pays(enum isa isa);
 /* Bytes that coarse_run needs to work in. */
 size_t coarse_workspace(size_t tokens, size_t in);
 /* g: of COARSE_MAX tokens at most; room: aligned to 64 bytes. */
-int coarse_run(const struct gemv *g, enum isa isa, struct team *team, void *room,
+int coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *room,
                struct err *err);
 
 /* ---- private to coarse.c and coarse_kernel.c ------------------------------------------- */

@@ -25,7 +25,7 @@ static const struct rows_isa *const rows_table[ISA_COUNT] = {
 void
 cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx)
 {
-    team_for(c->team, n, fn, ctx, c->k.err);
+    par_run(c->pool, n, fn, ctx, c->k.err);
 }
 
 /* ---- memory ------------------------------------------------------------------------ */
@@ -106,7 +106,7 @@ cpu_close(struct kernels *k)
     struct cpu *c = cpu_of(k);
     if (c->workspace)
         cpu_free(k, c->workspace);
-    team_close(c->team);
+    par_close(c->pool);
     free(c);
 }
 
@@ -166,7 +166,7 @@ kernels_cpu(const struct cpu_kind *kind, struct err *err)
                        .gemm = bf16 ? gemm_bf16_of(kind->isa) : gemm_of(kind->isa),
                        .rows = rows_table[kind->isa] };
     snprintf(c->k.route, sizeof c->k.route, "cpu %s 1", bf16 ? "bf16" : "f32");
-    if (!(c->team = team_open(kind->threads, err))) {
+    if (!(c->pool = par_open(kind->threads, err))) {
         free(c);
         return NULL;
     }

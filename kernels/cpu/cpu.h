@@ -4,8 +4,8 @@
 #define NIBBLE_KERNELS_CPU_CPU_H
 
 #include "kernels/cpu/rows.h"
-#include "kernels/cpu/team.h"
 #include "kernels/ops.h"
+#include "lib/core/par.h"
 
 struct gemm_isa;
 
@@ -14,7 +14,7 @@ struct cpu {
     enum isa isa;
     const struct gemm_isa *gemm; // of products
     bool coarse;                 // products of few tokens are those of coarse.h
-    struct team *team;
+    struct par *pool;
     const struct rows_isa *rows;
     float *workspace; // of cpu_workspace
     size_t workspace_bytes;

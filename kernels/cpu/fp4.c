@@ -34,7 +34,7 @@ few(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
         return;
     gemm_of(c->isa)->read(plain, &codes, 0, n);
     struct gemv g = { .y = y, .x = plain, .w = w, .tokens = x->rows };
-    gemv_run(&g, c->isa, c->team, c->k.err);
+    gemv_run(&g, c->isa, c->pool, c->k.err);
 }
 
 static void
@@ -57,7 +57,7 @@ many(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
                             .scale2 = 1 };
     float *workspace = cpu_workspace(c, gemm_workspace(g.m, g.n, g.k));
     if (workspace)
-        gemm_run(&g, gemm_of(c->isa), c->team, workspace, c->k.err);
+        gemm_run(&g, gemm_of(c->isa), c->pool, workspace, c->k.err);
 }
 
 struct finish_job {

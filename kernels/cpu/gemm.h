@@ -19,8 +19,8 @@
 #ifndef NIBBLE_KERNELS_CPU_GEMM_H
 #define NIBBLE_KERNELS_CPU_GEMM_H
 
-#include "kernels/cpu/team.h"
 #include "kernels/kernels.h"
+#include "lib/core/par.h"
 
 /* Element (i, k) is at i * rows + k * cols, in elements. */
 struct operand {
@@ -63,8 +63,8 @@ bool gemm_has_pairs(enum isa isa);
 
 /* Bytes that gemm_run needs to work in, by any number of threads. */
 size_t gemm_workspace(size_t m, size_t n, size_t k);
-/* room: aligned to 64 bytes.  0, or -1 when the team is in error. */
-int gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
+/* room: aligned to 64 bytes.  0, or -1 with *err filled. */
+int gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct par *pool,
              float *room, struct err *err);
 
 /* A few rows of x with a weight. */
@@ -84,7 +84,7 @@ size_t gemv_max(enum isa isa, const struct matrix *w, bool bf16);
 /* out = x as operands of w, rounded to bf16: for gemv. */
 void gemv_narrow(float *out, const float *x, const struct matrix *w, size_t tokens,
                  enum isa isa);
-int gemv_run(const struct gemv *g, enum isa isa, struct team *team, struct err *err);
+int gemv_run(const struct gemv *g, enum isa isa, struct par *pool, struct err *err);
 
 /* ---- private to this folder -------------------------------------- */
 

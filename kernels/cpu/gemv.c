@@ -84,7 +84,7 @@ gemv_narrow(float *out, const float *x, const struct matrix *w, size_t tokens,
 }
 
 int
-gemv_run(const struct gemv *g, enum isa isa, struct team *team, struct err *err)
+gemv_run(const struct gemv *g, enum isa isa, struct par *pool, struct err *err)
 {
     struct job j = { .g = g, .run = table[isa] };
     size_t out = g->w->rows;
@@ -94,6 +94,6 @@ gemv_run(const struct gemv *g, enum isa isa, struct team *team, struct err *err)
         run_rows(&j, 0, out);
         return 0;
     }
-    j.part = part_rows(out, team_size(team));
-    return team_for(team, (out + j.part - 1) / j.part, part, &j, err);
+    j.part = part_rows(out, par_threads(pool));
+    return par_run(pool, (out + j.part - 1) / j.part, part, &j, err);
 }

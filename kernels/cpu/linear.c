@@ -26,7 +26,7 @@ multiply(struct cpu *c, const struct gemm *g)
 {
     float *workspace = cpu_workspace(c, gemm_workspace(g->m, g->n, g->k));
     if (workspace)
-        gemm_run(g, c->gemm, c->team, workspace, c->k.err);
+        gemm_run(g, c->gemm, c->pool, workspace, c->k.err);
 }
 
 static struct operand
@@ -66,7 +66,7 @@ multiply_few(struct cpu *c, struct gemv g)
         g.w = &plain;
         g.x = x;
     }
-    gemv_run(&g, c->isa, c->team, c->k.err);
+    gemv_run(&g, c->isa, c->pool, c->k.err);
 }
 
 static void
@@ -74,7 +74,7 @@ multiply_coarse(struct cpu *c, const struct gemv *g)
 {
     void *workspace = cpu_workspace(c, coarse_workspace(g->tokens, g->w->cols));
     if (workspace)
-        coarse_run(g, c->isa, c->team, workspace, c->k.err);
+        coarse_run(g, c->isa, c->pool, workspace, c->k.err);
 }
 
 static void

@@ -72,11 +72,11 @@ buf_vprintf(struct buf *b, const char *fmt, va_list ap)
     if (!reserve(b, 0))
         return;
     va_copy(again, ap);
-    size_t room = b->cap - b->len;
-    int n = vsnprintf(b->data + b->len, room, fmt, ap);
+    size_t left = b->cap - b->len;
+    int n = vsnprintf(b->data + b->len, left, fmt, ap);
     if (n < 0) {
         b->failed = true;
-    } else if ((size_t)n < room) {
+    } else if ((size_t)n < left) {
         b->len += (size_t)n;
     } else if (reserve(b, (size_t)n)) {
         vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);

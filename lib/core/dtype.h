@@ -36,7 +36,7 @@ enum dtype {
     DT_F4_E2M1,
     // Blocks of a GGUF: some elements of the last dimension in some bytes.
     DT_NVFP4_GGUF, // codes and scales in one entry, see lib/nvfp4/gguf.h
-    DT_Q4_0,       // this and the next ones: sizes are all that we know
+    DT_Q4_0,       // this and the next ones: only their sizes are used
     DT_Q4_1,
     DT_Q5_0,
     DT_Q5_1,

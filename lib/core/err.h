@@ -12,7 +12,7 @@
 enum err_kind {
     ERR_NONE,
     ERR_USAGE,     // the request makes no sense
-    ERR_IO,        // the system said no: errno is in the message
+    ERR_IO,        // a system call failed: errno is in the message
     ERR_FORMAT,    // the bytes of a file break a rule
     ERR_MEMORY,    // an allocation failed, or a plan is over its limit
     ERR_NONFINITE, // NaN or infinity where a number is needed

@@ -50,7 +50,7 @@ guard_forget_temp(struct guard *g, const char *path)
             atomic_store(&g->temps[i], NULL);
 }
 
-/* Signals that say what this very thread did are not held back. */
+/* Signals that the thread itself caused are not held back. */
 static void
 ending_signals(sigset_t *set)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* guard: what a signal handler must know of a running program.
+/* guard: the mappings and temporary files of a running program, for signal handlers.
  *
  * Handlers are the process's, so the command owns the one struct guard, installs the
  * handlers (cmd/cmd.c) and hands a pointer to everything that maps a file or makes a
@@ -33,17 +33,17 @@ void guard_forget_map(struct guard *g, const struct map *m);
 void guard_forget_temp(struct guard *g, const char *path);
 
 /* While held, no signal ends the program: between making, renaming or removing a temporary
- * file and the slot that tells of it.  A signal waits for as long: hold for some system
- * calls, and do not nest it.  *before is for guard_release. */
+ * file and its slot.  A signal waits for as long: hold it for a few system calls, and do
+ * not nest it.  *before is for guard_release. */
 void guard_hold(struct guard *g, sigset_t *before);
 void guard_release(struct guard *g, const sigset_t *before);
 
 /* For a SIGBUS handler: if addr lies in a mapping, put zeros under the rest of it and
- * mark it lost (map_check will say so): true, the faulting code may go on. */
+ * mark it lost, which map_check reports: true, the faulting code may go on. */
 bool guard_repair(struct guard *g, const void *addr);
 /* Remove the temporary files. */
 void guard_remove_temps(struct guard *g);
-/* For the handlers of deadly signals, on whatever thread: the same, and no other thread
+/* For the handlers of deadly signals, on any thread: the same, and no other thread
  * makes one any more.  The program must end then. */
 void guard_end(struct guard *g);
 

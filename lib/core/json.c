@@ -107,7 +107,7 @@ json_peek(struct json *j)
 }
 
 static bool
-take(struct json *j, char c)
+accept(struct json *j, char c)
 {
     skip_space(j);
     if (j->pos >= j->len || j->text[j->pos] != c)
@@ -121,7 +121,7 @@ open_container(struct json *j, char c, const char *want)
 {
     if (broken(j))
         return -1;
-    if (!take(j, c))
+    if (!accept(j, c))
         return json_expected(j, want);
     j->first = true;
     return 0;
@@ -147,9 +147,9 @@ next_member(struct json *j, char close, const char *want)
         return -1;
     bool first = j->first;
     j->first = false;
-    if (take(j, close))
+    if (accept(j, close))
         return 0;
-    if (!first && !take(j, ','))
+    if (!first && !accept(j, ','))
         return json_expected(j, want);
     return 1;
 }
@@ -165,7 +165,7 @@ json_key(struct json *j, struct slice *key)
         return json_expected(j, "a key in double quotes");
     if (json_string(j, key) < 0)
         return -1;
-    if (!take(j, ':'))
+    if (!accept(j, ':'))
         return json_expected(j, "':'");
     return 1;
 }
@@ -195,7 +195,7 @@ hex4(struct json *j, uint32_t *v)
     return 0;
 }
 
-/* One escape, the backslash already taken; out may be NULL. */
+/* One escape, the backslash already read; out may be NULL. */
 static int
 unescape(struct json *j, struct buf *out)
 {
@@ -203,10 +203,10 @@ unescape(struct json *j, struct buf *out)
     static const char to[] = "\"\\/\b\f\n\r\t";
     size_t at = j->pos - 1;
     char c = j->pos < j->len ? j->text[j->pos++] : '\0';
-    const char *known = c ? strchr(from, c) : NULL;
-    if (known) {
+    const char *found = c ? strchr(from, c) : NULL;
+    if (found) {
         if (out)
-            buf_char(out, to[known - from]);
+            buf_char(out, to[found - from]);
         return 0;
     }
     if (c != 'u')
@@ -276,7 +276,7 @@ plain_run(struct json *j, size_t *n)
     return 0;
 }
 
-/* The rest of a string, its quote already taken. */
+/* The rest of a string, its quote already read. */
 static int
 pass_string(struct json *j)
 {
@@ -297,7 +297,7 @@ json_string(struct json *j, struct slice *s)
 {
     if (broken(j))
         return -1;
-    if (!take(j, '"'))
+    if (!accept(j, '"'))
         return json_expected(j, "a string");
     if (!s)
         return pass_string(j);

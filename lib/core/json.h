@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* json: a pull reader for RFC 8259, and the writing of strings and numbers.
  *
- * Headers that we read can be 100 MB of somebody else's bytes, and their errors must
+ * Headers that we read can be 100 MB of untrusted bytes, and their errors must
  * name a byte: so there is no tree.  The reader walks the text once, in place, and
  * allocates only for strings that hold escapes and are asked for (from the caller's
  * arena).
  *
  * The first error stays; after it every call returns -1 (or false) and does nothing.
- * Duplicate keys are the caller's to refuse: it knows what it has seen.
+ * Duplicate keys are the caller's to refuse.
  */
 #ifndef NIBBLE_CORE_JSON_H
 #define NIBBLE_CORE_JSON_H

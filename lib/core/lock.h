@@ -16,8 +16,8 @@ struct lock {
     struct guard *guard;
 };
 
-/* Take the lock of the file that a write to target replaces, links followed.  The kernel
- * needs a moment to take the memory of a killed holder back, so a lock that is held is
+/* Acquire the lock of the file that a write to target replaces, links followed.  The kernel
+ * needs a moment to free the memory of a killed holder, so a lock that is held is
  * waited for, two seconds.  -1: ERR_IO, another process holds it; l is not held then. */
 int lock_acquire(struct lock *l, const char *target, struct guard *g, struct err *err);
 /* Right for a lock that is not held, too. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* map: an input file, mapped read-only, with reads that tell when it changes.
+/* map: an input file, mapped read-only, with reads that notice when it changes.
  *
  * data is borrowed: any alignment, PROT_READ, gone after map_close.  It is right for
  * headers and for weights used in place.  Bulk passes should use map_read: from a warm
@@ -30,7 +30,7 @@ struct map {
     char *name; // path, escaped for messages
     dev_t dev;
     ino_t ino;
-    struct timespec changed; // when it was opened, the last time that somebody wrote it
+    struct timespec changed; // when it was opened, the time of the last write
     struct guard *guard;
     atomic_bool lost;
 };

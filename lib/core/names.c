@@ -94,12 +94,12 @@ names_reserve(struct names *t, size_t n)
         cap *= 2;
     if (cap > t->cap && resize(t, cap) < 0)
         return NAME_NO_MEMORY;
-    if (n > t->room) {
+    if (n > t->cap_names) {
         const char **v = realloc(t->name, n * sizeof *v);
         if (!v)
             return NAME_NO_MEMORY;
         t->name = v;
-        t->room = n;
+        t->cap_names = n;
     }
     return 0;
 }
@@ -108,7 +108,7 @@ int
 names_add(struct names *t, struct slice name, uint64_t number)
 {
     assert(number == t->n && name.p[name.n] == '\0');
-    if (t->n == t->room && names_reserve(t, t->n ? 2 * t->n : 48) < 0)
+    if (t->n == t->cap_names && names_reserve(t, t->n ? 2 * t->n : 48) < 0)
         return NAME_NO_MEMORY;
     if (put(t, name, (size_t)number) > 0)
         return 1;

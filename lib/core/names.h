@@ -20,7 +20,7 @@ bool name_fits(struct slice name);
 struct names {
     const char **name; // (n) by number; borrowed, NUL-terminated
     uint32_t *slot;    // (cap) number + 1, below some bits of the hash; 0: empty
-    size_t n, room, cap;
+    size_t n, cap_names, cap;
     uint64_t seed;
 };
 
@@ -29,7 +29,7 @@ int64_t names_find(const struct names *t, struct slice name);
 /* Give a name its number: 0; 1 if it has one already, which stays; or NAME_NO_MEMORY.
  * Numbers are given in order: number == t->n.  name has a NUL behind it, none inside. */
 int names_add(struct names *t, struct slice name, uint64_t number);
-/* Make room for n in all: 0, or NAME_NO_MEMORY. */
+/* Reserve memory for n in all: 0, or NAME_NO_MEMORY. */
 int names_reserve(struct names *t, size_t n);
 void names_free(struct names *t);
 

@@ -8,7 +8,7 @@
 
 /* Seconds of a clock that never goes back; only differences mean something. */
 double os_seconds(void);
-/* Bytes that a line "KEY:  N kB" of the file tells, -1 without such a line. */
+/* The bytes of a line "KEY:  N kB" in the file, -1 without such a line. */
 int64_t os_bytes(const char *path, const char *key);
 
 /* Whether fd is still the file of that name, which another process may have removed. */

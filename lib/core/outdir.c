@@ -78,7 +78,7 @@ outdir_open(struct outdir *d, const char *path, unsigned flags,
 }
 
 /* The file of that name in the directory that is replaced; a new name among its files
- * has their owner, and allows nobody what not all of them do. */
+ * has their owner, and only the permissions that all of them have. */
 static int
 note_old_file(struct outfile *o, const struct outdir *d, const char *leaf)
 {

@@ -305,7 +305,7 @@ out_seal(struct outfile *o)
         return -1;
     if (!o->direct && !o->passing && fsync(o->fd) < 0)
         return err_set(o->err, ERR_IO, "%s: fsync:", o->name);
-    // A close that fails must be heard before the rename, but the lock must outlive
+    // A close that fails must be noticed before the rename, but the lock must outlive
     // it, or another writer could put its own file under our temporary name.
     o->lock = o->owned ? fcntl(o->fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (o->owned && o->lock < 0)

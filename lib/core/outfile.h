@@ -5,7 +5,7 @@
  * renamed over it, and the directory fsynced.  A second writer of the same target is
  * refused; what a killed run left is removed.
  *
- * "-" (standard output), an open descriptor by its name in /dev or /proc, and whatever
+ * "-" (standard output), an open descriptor by its name in /dev or /proc, and what
  * exists and is no regular file are streams: they are written directly.
  * A symbolic link is followed: its target is replaced, the link stays.
  *

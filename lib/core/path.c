@@ -195,7 +195,7 @@ path_sync_parent(const char *path, const char *name, struct err *err)
     int rc = 0;
     if (fd < 0)
         return err_set(err, ERR_IO, "%s: cannot open its directory:", name);
-    // Some file systems cannot sync a directory; they say EINVAL and keep order.
+    // Some file systems cannot sync a directory; they return EINVAL and keep the order.
     if (fsync(fd) < 0 && errno != EINVAL)
         rc = err_set(err, ERR_IO, "%s: cannot sync its directory:", name);
     close(fd);

@@ -26,8 +26,8 @@ char *path_escape(const char *path);
 /* dir/.NAME and the suffix, for a path dir/NAME; a long name is cut, with a hash of it.
  * To be freed; NULL: out of memory. */
 char *path_beside(const char *path, const char *suffix);
-/* Whether a write to path would land on one of those names, which a run may remove: who
- * writes must refuse them, and path_reserved is what to say. */
+/* Whether a write to path would land on one of those names, which a run may remove:
+ * writers must refuse them, with path_reserved as the reason. */
 bool path_is_reserved(const char *path);
 extern const char path_reserved[];
 /* Whether path ends in a name, which "", "/", "." and ".." do not. */

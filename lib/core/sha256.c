@@ -72,7 +72,7 @@ sha256_blocks_portable(uint32_t h[8], const uint8_t *p, size_t n)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* The instructions keep the state as ABEF and CDGH; four rounds take one message
+/* The instructions keep the state as ABEF and CDGH; four rounds part one message
  * vector and its round constants. */
 __attribute__((target("sha,sse4.1,ssse3"))) static void
 blocks_ni(uint32_t h[8], const uint8_t *p, size_t n)
@@ -140,11 +140,11 @@ sha256_add(struct sha256 *s, const void *bytes, size_t n)
     size_t have = s->bytes % 64;
     s->bytes += n;
     if (have) {
-        size_t take = n < 64 - have ? n : 64 - have;
-        memcpy(s->tail + have, p, take);
-        p += take;
-        n -= take;
-        if (have + take < 64)
+        size_t part = n < 64 - have ? n : 64 - have;
+        memcpy(s->tail + have, p, part);
+        p += part;
+        n -= part;
+        if (have + part < 64)
             return;
         s->blocks(s->h, s->tail, 1);
     }

@@ -35,7 +35,7 @@ slice_starts(struct slice s, const char *prefix)
 unsigned
 utf8_char(uint32_t *cp, const char *p, size_t n)
 {
-    static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
+    static const uint32_t lowest[5] = { 0, 0, 0x80, 0x800, 0x10000 };
     const uint8_t *b = (const uint8_t *)p;
     if (n == 0)
         return 0;
@@ -52,7 +52,7 @@ utf8_char(uint32_t *cp, const char *p, size_t n)
             return 0;
         c = c << 6 | (b[i] & 0x3f);
     }
-    if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+    if (c < lowest[len] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
         return 0;
     *cp = c;
     return len;
@@ -122,7 +122,7 @@ text_unsafe(uint32_t c)
            c == 0x200f || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
 }
 
-/* One escaped character into out; returns the bytes taken from p, *made those put. */
+/* One escaped character into out; returns the bytes used from p, *made those put. */
 static unsigned
 escape_char(char out[20], unsigned *made, const char *p, size_t n)
 {
@@ -160,10 +160,10 @@ text_escape(struct buf *b, const char *p, size_t n)
     while (n) {
         char out[20];
         unsigned made;
-        unsigned taken = escape_char(out, &made, p, n);
+        unsigned used = escape_char(out, &made, p, n);
         buf_add(b, out, made);
-        p += taken;
-        n -= taken;
+        p += used;
+        n -= used;
     }
 }
 
@@ -173,13 +173,13 @@ text_harmless(struct buf *b, const char *p, size_t n)
     while (n) {
         char out[20];
         unsigned made;
-        unsigned taken = escape_char(out, &made, p, n);
+        unsigned used = escape_char(out, &made, p, n);
         if (*p == '\\')
             buf_char(b, '\\');
         else
             buf_add(b, out, made);
-        p += taken;
-        n -= taken;
+        p += used;
+        n -= used;
     }
 }
 
@@ -203,16 +203,16 @@ text_screen(struct buf *b, const char *p, size_t n, bool json)
     while (n) {
         char out[20];
         unsigned made;
-        unsigned taken = escape_char(out, &made, p, n);
+        unsigned used = escape_char(out, &made, p, n);
         bool kept = *p == '\\' || *p == '\n' || *p == '\t';
-        if (kept || made == taken)
-            buf_add(b, p, taken);
+        if (kept || made == used)
+            buf_add(b, p, used);
         else if (json)
-            screen_json(b, p, taken);
+            screen_json(b, p, used);
         else
             buf_add(b, out, made);
-        p += taken;
-        n -= taken;
+        p += used;
+        n -= used;
     }
 }
 
@@ -225,7 +225,7 @@ text_quote(char out[TEXT_QUOTE], const char *p, size_t n)
     while (n) {
         char piece[20];
         unsigned made;
-        unsigned taken = escape_char(piece, &made, p, n);
+        unsigned len = escape_char(piece, &made, p, n);
         if (used + made > half && n > half / 4) {
             // Keep the last characters: step back over whole ones only.
             size_t tail = half / 4;
@@ -243,8 +243,8 @@ text_quote(char out[TEXT_QUOTE], const char *p, size_t n)
             break;
         memcpy(out + used, piece, made);
         used += made;
-        p += taken;
-        n -= taken;
+        p += len;
+        n -= len;
     }
     out[used] = '\0';
     return out;

@@ -91,59 +91,70 @@ read_shape(struct mp *m, struct tensor *t, uint64_t dims[MAX_RANK])
     return 0;
 }
 
+enum array_key { DTYPE, NAME, NBYTES, OFFSET, SHAPE, XXH3, ARRAY_KEYS };
+
+/* The value of a key of one of "arrays", but SHAPE. */
+static int
+read_member(struct mp *m, struct store *s, enum array_key key, const char *what,
+            struct tensor *t)
+{
+    static const enum mp_type types[ARRAY_KEYS] = { MP_STR,  MP_STR,   MP_UINT,
+                                                    MP_UINT, MP_ARRAY, MP_BIN };
+    struct mp_value v;
+    size_t at = m->pos;
+    char place[64];
+    if (mp_want(m, types[key], &v, what) < 0)
+        return -1;
+    switch (key) {
+    case DTYPE:
+        t->dtype = (uint8_t)dtype_from_name(v.s);
+        if (dtype_bits(t->dtype) == 0 || dtype_bits(t->dtype) % 8)
+            return mp_fail(m, at, "a dtype that a checkpoint cannot hold");
+        return 0;
+    case NAME:
+        snprintf(place, sizeof place, "byte %llu", (unsigned long long)(m->base + at));
+        t->name = v.s.p;
+        t->name_len = (uint32_t)v.s.n;
+        return check_name(s, v.s.p, v.s.n, place);
+    case NBYTES:
+        t->nbytes = v.u;
+        return 0;
+    case OFFSET:
+        t->offset = t->head = v.u;
+        return 0;
+    default: // XXH3
+        t->xxh3 = (const uint8_t *)v.s.p;
+        return v.s.n == XXH3_BYTES
+                   ? 0
+                   : mp_fail(m, at, "\"xxh3\": expected 16 bytes, found %zu", v.s.n);
+    }
+}
+
 /* One map of "arrays"; t borrows its name from the header and its shape from dims. */
 static int
 read_array(struct mp *m, struct store *s, struct tensor *t, uint64_t dims[MAX_RANK])
 {
-    static const char *const keys[] = { "dtype",  "name",  "nbytes",
-                                        "offset", "shape", "xxh3" };
+    static const char *const keys[ARRAY_KEYS] = { "dtype",  "name",  "nbytes",
+                                                  "offset", "shape", "xxh3" };
     struct mp_value v;
     struct slice key, last = { 0 };
     size_t at = m->pos;
-    uint64_t nbytes = 0;
-    char place[64];
     t->shape = dims;
     if (mp_want(m, MP_MAP, &v, "arrays") < 0)
         return -1;
-    if (v.n != 6)
-        return mp_fail(m, at, "an array with %u keys, expected 6", v.n);
-    for (unsigned i = 0; i < 6; i++) {
+    if (v.n != ARRAY_KEYS)
+        return mp_fail(m, at, "an array with %u keys, expected %d", v.n, ARRAY_KEYS);
+    for (unsigned i = 0; i < ARRAY_KEYS; i++) {
         size_t key_at = m->pos;
         if (mp_key(m, &key, &last) < 0)
             return -1;
         if (!slice_is(key, keys[i]))
             return mp_fail(m, key_at, "expected the key \"%s\"", keys[i]);
-        if (i == 4) {
-            if (read_shape(m, t, dims) < 0)
-                return -1;
-            continue;
-        }
-        size_t value_at = m->pos;
-        enum mp_type want = i < 2 ? MP_STR : i < 4 ? MP_UINT : MP_BIN;
-        if (mp_want(m, want, &v, keys[i]) < 0)
+        if ((i == SHAPE ? read_shape(m, t, dims) : read_member(m, s, i, keys[i], t)) <
+            0)
             return -1;
-        if (i == 0) {
-            t->dtype = (uint8_t)dtype_from_name(v.s);
-            if (dtype_bits(t->dtype) == 0 || dtype_bits(t->dtype) % 8)
-                return mp_fail(m, value_at, "a dtype that a checkpoint cannot hold");
-        } else if (i == 1) {
-            snprintf(place, sizeof place, "byte %llu",
-                     (unsigned long long)(m->base + value_at));
-            if (check_name(s, v.s.p, v.s.n, place) < 0)
-                return -1;
-            t->name = v.s.p;
-            t->name_len = (uint32_t)v.s.n;
-        } else if (i == 2) {
-            nbytes = v.u;
-        } else if (i == 3) {
-            t->offset = t->head = v.u;
-        } else {
-            if (v.s.n != XXH3_BYTES)
-                return mp_fail(m, value_at, "\"xxh3\": expected 16 bytes, found %zu",
-                               v.s.n);
-            t->xxh3 = (const uint8_t *)v.s.p;
-        }
     }
+    uint64_t nbytes = t->nbytes;
     if (!dtype_size(&t->numel, &t->nbytes, t->dtype, t->shape, t->rank) ||
         t->nbytes != nbytes)
         return mp_fail(m, at, "\"nbytes\" does not fit dtype and shape");
@@ -196,7 +207,7 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
 
 /* A str that is a JSON object, or empty. */
 static int
-take_json(struct mp *m, struct store *s, struct slice *text, const char *what)
+read_json(struct mp *m, struct store *s, struct slice *text, const char *what)
 {
     struct mp_value v;
     struct json j;
@@ -303,9 +314,9 @@ read_header(struct mp *m, struct store *s)
         if (i == 0) {
             rc = read_arrays(m, s, PROLOGUE + m->len);
         } else if (i == 1) {
-            rc = take_json(m, s, &s->config, "config");
+            rc = read_json(m, s, &s->config, "config");
         } else if (i == 4) {
-            rc = take_json(m, s, &s->provenance, "provenance");
+            rc = read_json(m, s, &s->provenance, "provenance");
         } else {
             rc = check_meta(m, s, i);
         }
@@ -326,7 +337,7 @@ header_of(const struct store *s)
                         .err = s->err };
 }
 
-/* What the header tells besides arrays and JSON texts, as JSON.  It was checked. */
+/* The header without its arrays and JSON texts, as JSON.  It was checked before. */
 static int
 ckpt_meta(struct store *s)
 {
@@ -346,13 +357,7 @@ ckpt_meta(struct store *s)
     }
     buf_char(&meta, '}');
     if (rc == 0)
-        rc = buf_ok(&meta, s->err);
-    if (rc == 0) {
-        s->meta.n = meta.len;
-        s->meta.p = arena_copy(&s->arena, meta.data, meta.len);
-        if (!s->meta.p)
-            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    }
+        return store_keep(s, &s->meta, &meta);
     buf_free(&meta);
     return rc;
 }

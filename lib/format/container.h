@@ -12,7 +12,7 @@
 
 struct container {
     const char *name;
-    const char *suffix;        // of file names, with the dot; NULL: known otherwise
+    const char *suffix;        // of file names, with the dot, or NULL
     const char *reserved_name; // that no tensor can have, or NULL
     struct traits traits;
     /* Whether a file that begins so is one of these; NULL: only the suffix tells. */
@@ -48,7 +48,7 @@ int store_add(struct store *s, const struct tensor *t, const char *where);
  * all that have no number yet the number of their place. */
 int store_append(struct store *s, const struct tensor *t);
 int store_number(struct store *s, const char *where);
-/* Make room for n more at once. */
+/* Reserve memory for n more at once. */
 int store_reserve(struct store *s, size_t n);
 /* Open another tensor file behind the ones that s has. */
 int store_add_file(struct store *s, const char *path);
@@ -56,6 +56,10 @@ int store_warn(struct store *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* A whole small text file, into s->arena; *text.p == NULL if it does not exist. */
 int store_slurp(struct store *s, const char *path, struct slice *text);
+/* Move the text of b into s->arena. */
+int store_keep(struct store *s, struct slice *text, struct buf *b);
+/* Read config.json of a directory, or beside a file, if there is one. */
+int store_find_config(struct store *s);
 /* For store_reads: s has read the file of m. */
 int store_note(struct store *s, const struct map *m);
 

@@ -37,7 +37,7 @@ static const uint8_t dtype_of_code[102] = {
 /* Bytes in order: of a file, of a pipe, or of the headers that were kept of a pipe. */
 struct source {
     struct store *s;
-    const uint8_t *p; // (have) bytes at hand, `at` of them taken
+    const uint8_t *p; // (have) bytes at hand, `at` of them used
     size_t at, have;
     uint64_t pos;      // in the file
     uint64_t size;     // of a file, else 0
@@ -55,7 +55,7 @@ struct source {
     // the current entry
     uint64_t entry;    // its number, from 1; 0 before the first
     uint64_t hash;     // of its name
-    struct slice name; // p == NULL: not known yet
+    struct slice name; // p == NULL: not read yet
     uint64_t dims[MAX_RANK];
 };
 
@@ -137,7 +137,7 @@ refill(struct source *src)
 
 /* Take n bytes of a header; the number that was there, or -1. */
 static int64_t
-take(struct source *src, uint8_t *dst, uint64_t n)
+read_bytes(struct source *src, uint8_t *dst, uint64_t n)
 {
     uint64_t done = 0;
     while (done < n) {
@@ -188,13 +188,13 @@ skip(struct source *src, uint64_t n)
 }
 
 static int
-take_leb(struct source *src, uint64_t *v, const char *what)
+read_leb(struct source *src, uint64_t *v, const char *what)
 {
     uint64_t start = src->pos;
     *v = 0;
     for (unsigned i = 0; i < MAX_LEB; i++) {
         uint8_t b;
-        int64_t got = take(src, &b, 1);
+        int64_t got = read_bytes(src, &b, 1);
         if (got < 0)
             return -1;
         if (got == 0)
@@ -216,17 +216,17 @@ take_leb(struct source *src, uint64_t *v, const char *what)
 }
 
 static int
-take_name(struct source *src)
+read_name(struct source *src)
 {
     uint64_t n;
     uint64_t start = src->pos;
-    if (take_leb(src, &n, "the length of a name") < 0)
+    if (read_leb(src, &n, "the length of a name") < 0)
         return -1;
     if (n < 1 || n > MAX_NAME)
         return fail(src, start, "a name of %llu bytes, expected 1..%d",
                     (unsigned long long)n, MAX_NAME);
     uint64_t at = src->pos;
-    int64_t got = take(src, src->scratch, n);
+    int64_t got = read_bytes(src, src->scratch, n);
     if (got < 0)
         return -1;
     if ((uint64_t)got < n)
@@ -246,11 +246,11 @@ take_name(struct source *src)
 }
 
 static int
-take_dtype(struct source *src, struct tensor *t)
+read_dtype(struct source *src, struct tensor *t)
 {
     uint64_t start = src->pos;
     uint64_t code;
-    if (take_leb(src, &code, "a dtype") < 0)
+    if (read_leb(src, &code, "a dtype") < 0)
         return -1;
     if (code < sizeof dtype_of_code)
         t->dtype = dtype_of_code[code];
@@ -268,19 +268,19 @@ take_dtype(struct source *src, struct tensor *t)
 }
 
 static int
-take_shape(struct source *src, struct tensor *t)
+read_shape(struct source *src, struct tensor *t)
 {
     uint64_t start = src->pos;
     uint64_t rank;
     uint64_t *dims = src->dims;
-    if (take_leb(src, &rank, "a rank") < 0)
+    if (read_leb(src, &rank, "a rank") < 0)
         return -1;
     if (rank > MAX_RANK)
         return fail(src, start, "rank %llu, expected 0..%d", (unsigned long long)rank,
                     MAX_RANK);
     uint64_t dims_at = src->pos;
     for (uint64_t i = 0; i < rank; i++)
-        if (take_leb(src, &dims[i], "a dimension") < 0)
+        if (read_leb(src, &dims[i], "a dimension") < 0)
             return -1;
     t->shape = dims;
     t->rank = (uint8_t)rank;
@@ -296,7 +296,7 @@ take_shape(struct source *src, struct tensor *t)
 }
 
 static int
-take_payload(struct source *src, struct tensor *t)
+skip_payload(struct source *src, struct tensor *t)
 {
     t->offset = src->pos;
     uint64_t end;
@@ -312,15 +312,15 @@ take_payload(struct source *src, struct tensor *t)
     return 0;
 }
 
-/* The next entry.  Its name and shape stay until the one after it is taken. */
+/* The next entry.  Its name and shape stay until the one after it is read. */
 static int
-take_entry(struct source *src, struct tensor *t)
+read_entry(struct source *src, struct tensor *t)
 {
     *t = (struct tensor){ .head = src->pos };
     src->entry++;
     src->name = (struct slice){ 0 };
-    if (take_name(src) < 0 || take_dtype(src, t) < 0 || take_shape(src, t) < 0 ||
-        take_payload(src, t) < 0)
+    if (read_name(src) < 0 || read_dtype(src, t) < 0 || read_shape(src, t) < 0 ||
+        skip_payload(src, t) < 0)
         return -1;
     t->name = src->name.p;
     t->name_len = (uint32_t)src->name.n;
@@ -364,10 +364,10 @@ is_second(struct source *src)
     struct tensor t;
     uint64_t n;
     int found = 0;
-    if (take_leb(&again, &n, "the number of entries") < 0)
+    if (read_leb(&again, &n, "the number of entries") < 0)
         found = -1;
     while (found == 0 && again.entry + 1 < src->entry)
-        found = take_entry(&again, &t) < 0 ? -1 : slice_eq(again.name, src->name);
+        found = read_entry(&again, &t) < 0 ? -1 : slice_eq(again.name, src->name);
     free(scratch);
     if (src->map) // its buffer was used for another place
         src->at = src->have = 0;
@@ -390,11 +390,11 @@ note(struct source *src, const struct tensor *t)
 }
 
 static int
-take_entries(struct source *src)
+read_entries(struct source *src)
 {
     uint64_t n;
     struct tensor t;
-    if (take_leb(src, &n, "the number of entries") < 0)
+    if (read_leb(src, &n, "the number of entries") < 0)
         return -1;
     if (src->size && n > (src->size - src->pos) / 5)
         return fail(src, 0, "%llu entries announced, %llu bytes follow",
@@ -405,7 +405,7 @@ take_entries(struct source *src)
     if (src->second && store_reserve(src->s, (size_t)n) < 0)
         return -1;
     for (uint64_t i = 0; i < n; i++) {
-        if (take_entry(src, &t) < 0)
+        if (read_entry(src, &t) < 0)
             return -1;
         int rc =
             src->second ? store_add(src->s, &t, "changed meanwhile") : note(src, &t);
@@ -415,7 +415,7 @@ take_entries(struct source *src)
     src->entry = 0;
     uint64_t end = src->pos;
     uint8_t extra;
-    int64_t more = take(src, &extra, 1);
+    int64_t more = read_bytes(src, &extra, 1);
     if (more < 0)
         return -1;
     if (more > 0 && src->size)
@@ -427,16 +427,16 @@ take_entries(struct source *src)
 }
 
 static int
-take_twice(struct source *src)
+read_twice(struct source *src)
 {
-    int rc = take_entries(src);
+    int rc = read_entries(src);
     seen_free(&src->seen);
     if (rc == 0 && src->log)
         rc = buf_ok(src->log, src->s->err);
     if (rc < 0)
         return -1;
     struct source again = rewound(src, src->scratch);
-    return take_entries(&again);
+    return read_entries(&again);
 }
 
 /* Check, then list. */
@@ -448,7 +448,7 @@ read_source(struct source *src)
     if (!src->buf)
         return err_set(src->s->err, ERR_MEMORY, "%s: out of memory", src->s->name);
     src->scratch = src->buf + n;
-    int rc = take_twice(src);
+    int rc = read_twice(src);
     free(src->buf);
     return rc;
 }

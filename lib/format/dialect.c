@@ -5,33 +5,23 @@
 #include "lib/core/json.h"
 #include "lib/format/safetensors.h"
 
+#include <ctype.h>
 #include <fnmatch.h>
-#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CONFIG_KEY "quantization_config"
 
-/* ---- reading: what a configuration says ------------------------------------------------ */
+/* ---- reading: what a configuration claims ---------------------------------------------- */
 
 enum {
     MAX_PATTERNS = 65536,
     MAX_MATCHES = 1 << 22, // patterns times modules
     NVFP4_COLUMNS = 16,    // of a block
-    MAX_EXPRESSIONS = 64,  // regular ones; each has an automaton of its own
-    MAX_EXPRESSION = 256,  // bytes
-    MAX_ANCHORS = 8,       // $, of an expression
-    MAX_MODULE = 1024,     // bytes of a name that an expression is tried on
-};
-
-struct pattern {
-    const char *text;
-    regex_t re; // of "re:..."
-    bool is_re;
 };
 
 struct patterns {
-    struct pattern *v;
+    const char **v;
     size_t n;
 };
 
@@ -49,14 +39,13 @@ add_pattern(struct store *s, struct patterns *list, struct slice text)
         return err_set(s->err, ERR_FORMAT, "%s: " CONFIG_KEY ": too many modules",
                        s->name);
     if (list->n % 64 == 0) {
-        struct pattern *v = realloc(list->v, (list->n + 64) * sizeof *v);
+        const char **v = realloc(list->v, (list->n + 64) * sizeof *v);
         if (!v)
             return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
         list->v = v;
     }
-    struct pattern *new = &list->v[list->n];
-    *new = (struct pattern){ .text = arena_copy(&s->arena, text.p, text.n) };
-    if (!new->text)
+    list->v[list->n] = arena_copy(&s->arena, text.p, text.n);
+    if (!list->v[list->n])
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
     list->n++;
     return 0;
@@ -185,177 +174,60 @@ find_claims(struct store *s, struct claims *c)
     return more < 0 ? -1 : found;
 }
 
-/* ---- regular expressions ------------------------------------------------------------- */
+/* ---- modules ----------------------------------------------------------------------------- */
 
-/* They are Python's and somebody else's.  regcomp and regexec take exponential time and
- * memory for some that are short, so only those are taken that cannot: no counts, no
- * references back, no repeated groups, few anchors.  What configurations have in them
- * are dots, stars, alternatives and classes. */
-
-/* The escape at *p, outside of [...] or in it; NULL, or what is not taken. */
-static const char *
-put_escape(struct buf *out, const char **p, bool set)
+/* The regular expression re, of literals, "." and ".*" and a "$" at the end, for the
+ * beginning of a path, as a glob; false: it has anything else. */
+static bool
+put_glob(struct buf *out, const char *re)
 {
-    char c = *++*p;
-    const char *members = c == 'd' ? "0-9" : c == 'w' ? "A-Za-z0-9_" : NULL;
-    bool letter = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-                  (c >= 'A' && c <= 'Z') || (c & 0x80);
-    if (members)
-        buf_printf(out, set ? "%s" : "[%s]", members);
-    else if (c == '\0' || letter || (set && c != '.'))
-        return "such an escape";
-    else if (set)
-        buf_char(out, c);
-    else
-        buf_printf(out, "\\%c", c);
-    return NULL;
-}
-
-/* A set at *p up to its "]". */
-static const char *
-put_set(struct buf *out, const char **p)
-{
-    const char *why = NULL;
-    buf_char(out, '[');
-    if (*++*p == '^')
-        buf_char(out, *(*p)++);
-    for (bool first = true; !why && (**p != ']' || first); first = false, ++*p) {
-        if (**p == '\0' || **p == '[')
-            return "such a set";
-        if (**p == '\\')
-            why = put_escape(out, p, true);
+    for (; *re && strcmp(re, "$") != 0; re++) {
+        bool any = re[0] == '.' && re[1] == '*';
+        bool escape = re[0] == '\\' && ispunct((unsigned char)re[1]);
+        if (!any && !escape && strchr("*+?()[]{}|^$\\", *re))
+            return false;
+        re += any || escape;
+        if (any || *re == '.')
+            buf_char(out, any ? '*' : escape ? '.' : '?');
         else
-            buf_char(out, **p);
+            buf_printf(out, "\\%c", *re);
     }
-    buf_char(out, ']');
-    return why;
+    if (!*re)
+        buf_char(out, '*');
+    return true;
 }
 
-/* The expression as POSIX has it, at the beginning of a text; NULL, or what of it is not
- * taken. */
-static const char *
-to_posix(struct buf *out, const char *re)
-{
-    enum { NONE, ATOM, GROUP, REPEATED } before = NONE;
-    const char *why = NULL;
-    unsigned anchors = 0, open = 0;
-    if (strlen(re) > MAX_EXPRESSION)
-        return "so long an expression";
-    buf_str(out, "^(");
-    for (const char *p = re; *p && !why; p++)
-        switch (*p) {
-        case '\\':
-            why = put_escape(out, &p, false);
-            before = ATOM;
-            break;
-        case '[':
-            why = put_set(out, &p);
-            before = ATOM;
-            break;
-        case '(':
-            if (p[1] == '?' && p[2] != ':')
-                why = "such a group";
-            else if (p[1] == '?')
-                p += 2;
-            buf_char(out, '(');
-            before = NONE;
-            open++;
-            break;
-        case ')':
-            if (open-- == 0)
-                why = "such a group";
-            buf_char(out, ')');
-            before = GROUP;
-            break;
-        case '*':
-        case '+':
-            if (before != ATOM)
-                why = "such a repetition";
-            buf_char(out, *p);
-            before = REPEATED;
-            break;
-        case '?': // behind a repetition: as few as can be, which does not matter here
-            if (before == NONE)
-                why = "such a repetition";
-            if (before != REPEATED)
-                buf_char(out, *p);
-            before = before == REPEATED ? NONE : REPEATED;
-            break;
-        case '^':
-            if (p > re)
-                why = "such an anchor";
-            break;
-        case '$':
-            if (++anchors > MAX_ANCHORS)
-                why = "so many anchors";
-            buf_char(out, *p);
-            before = NONE;
-            break;
-        case '{':
-        case '}':
-            why = "a count";
-            break;
-        default:
-            buf_char(out, *p);
-            before = *p == '|' ? NONE : ATOM;
-        }
-    buf_char(out, ')');
-    return why;
-}
-
+/* Make globs of the expressions. */
 static int
-compile(struct store *s, struct patterns *list)
+translate(struct store *s, struct patterns *list)
 {
     char q[TEXT_QUOTE];
-    unsigned expressions = 0;
     for (size_t i = 0; i < list->n; i++) {
-        struct pattern *x = &list->v[i];
-        struct buf posix = { 0 };
-        if (strncmp(x->text, "re:", 3) != 0)
+        const char *text = list->v[i];
+        struct buf glob = { 0 };
+        struct slice kept;
+        if (strncmp(text, "re:", 3) != 0)
             continue;
-        const char *why = expressions++ < MAX_EXPRESSIONS
-                              ? to_posix(&posix, x->text + 3)
-                              : "more expressions";
-        int rc = why ? 0 : buf_ok(&posix, s->err);
-        if (rc == 0 && !why &&
-            regcomp(&x->re, posix.data, REG_EXTENDED | REG_NOSUB) != 0)
-            why = "that";
-        x->is_re = rc == 0 && !why;
-        buf_free(&posix);
-        if (why)
+        if (!put_glob(&glob, text + 3)) {
+            buf_free(&glob);
             return err_set(s->err, ERR_FORMAT,
-                           "%s: " CONFIG_KEY ": \"%s\": %s is not understood", s->name,
-                           text_quote(q, x->text, strlen(x->text)), why);
-        if (rc < 0)
+                           "%s: " CONFIG_KEY ": \"%s\" is not understood: expected a "
+                           "name, a pattern with *, or re: with letters, . and .*",
+                           s->name, text_quote(q, text, strlen(text)));
+        }
+        if (store_keep(s, &kept, &glob) < 0)
             return -1;
+        list->v[i] = kept.p;
     }
     return 0;
 }
 
-static void
-patterns_free(struct patterns *list)
-{
-    for (size_t i = 0; i < list->n; i++)
-        if (list->v[i].is_re)
-            regfree(&list->v[i].re);
-    free(list->v);
-}
-
-/* A module path, "Linear", a glob, or "re:" and a regular expression that the beginning of
- * the path must match. */
-static bool
-matches(const struct pattern *x, const char *module)
-{
-    if (x->is_re)
-        return strlen(module) <= MAX_MODULE && regexec(&x->re, module, 0, NULL, 0) == 0;
-    return strcmp(x->text, "Linear") == 0 || fnmatch(x->text, module, 0) == 0;
-}
-
+/* Whether one is a path or a glob that fits the module, or "Linear". */
 static bool
 one_matches(const struct patterns *list, const char *module)
 {
     for (size_t i = 0; i < list->n; i++)
-        if (matches(&list->v[i], module))
+        if (strcmp(list->v[i], "Linear") == 0 || fnmatch(list->v[i], module, 0) == 0)
             return true;
     return false;
 }
@@ -463,7 +335,7 @@ find_lacking(struct views *w)
         w->v[i].lacks_input = some && w->v[i].dtype == DT_NVFP4 && !w->v[i].input;
 }
 
-/* NVFP4 as one of the two programs writes it.  What is not told is taken for that. */
+/* NVFP4 as one of the two programs writes it, which is assumed for what is not given. */
 static bool
 speaks_nvfp4(const struct claims *c)
 {
@@ -495,7 +367,8 @@ dialect_views(struct views *w, struct store *s, bool copies)
         rc = check_neighbours(s, w, claimed);
     if (rc == 0 && claimed && c.groups <= 1)
         find_lacking(w);
-    if (rc == 0 && claimed && (compile(s, &c.ignore) < 0 || compile(s, &c.targets) < 0))
+    if (rc == 0 && claimed &&
+        (translate(s, &c.ignore) < 0 || translate(s, &c.targets) < 0))
         rc = -1;
     if (rc == 0 && claimed && w->n > MAX_MATCHES / (c.ignore.n + c.targets.n + 1))
         rc = err_set(s->err, ERR_FORMAT,
@@ -504,8 +377,8 @@ dialect_views(struct views *w, struct store *s, bool copies)
     for (size_t i = 0; claimed && i < w->n && rc == 0; i++)
         if (!w->v[i].aside)
             rc = check_module(s, &c, &w->v[i]);
-    patterns_free(&c.ignore);
-    patterns_free(&c.targets);
+    free(c.ignore.v);
+    free(c.targets.v);
     return rc < 0 ? -1 : 0;
 }
 
@@ -519,7 +392,7 @@ is_modelopt(const struct writer *w)
     return w->kind == &container_modelopt;
 }
 
-/* What the configuration has to say of the tensors. */
+/* What the configuration records of the tensors. */
 struct summary {
     struct buf ignored; // JSON: the linear modules that are plain
     bool w4a4;          // there are activation scales
@@ -590,7 +463,7 @@ put_modelopt_file(struct buf *out, const struct summary *s, const char *version)
                version, modelopt_algo(s), s->ignored.data);
 }
 
-/* As compressed-tensors serializes it: older releases need the version that knows
+/* As compressed-tensors serializes it: older releases need the version that has
  * scale_dtype, and read the members that are null or empty. */
 static void
 put_compressed(struct buf *out, const struct summary *s)
@@ -661,7 +534,7 @@ dialect_plain_config(struct buf *out, struct slice config, struct err *err)
     return put_config(out, config, NULL, NULL, err);
 }
 
-/* A directory of safetensors whose configuration tells the dialect. */
+/* A directory of safetensors whose configuration names the dialect. */
 static int
 finish(struct writer *w)
 {

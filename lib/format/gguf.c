@@ -24,16 +24,16 @@ enum {
     HEAD_BYTES = 24,
     PAIR_BYTES = 13,     // of the shortest pair: an empty key, one byte of value
     INFO_BYTES = 24,     // of the shortest info: an empty name, rank 0
-    MAX_KEY = 65535,     // as the format says
+    MAX_KEY = 65535,     // of the format
     MAX_NESTED = 4,      // arrays in arrays; in practice none are
     MAX_TEXT = 64 << 10, // a longer string is not shown
-    ALIGNMENT = 32,      // where the file says nothing
+    ALIGNMENT = 32,      // the default
     // bounds of this reader, doc/FORMAT.md
     MAX_PAIRS = 1 << 16,
     MAX_INFOS = 1 << 16,
     MAX_INFO_BYTES = 8 << 20,
-    MAX_META = 8 << 20, // bytes of what the pairs say, without what is long
-    FORGET = 2 << 20,   // bytes walked, until their pages are given back
+    MAX_META = 8 << 20, // bytes of the pairs as JSON, without long values
+    FORGET = 2 << 20,   // bytes read, until their pages are released
 };
 
 /* Of a type's number: F32 is 0. */
@@ -97,7 +97,7 @@ left(const struct cursor *c)
 
 /* The next n bytes, or NULL. */
 static const uint8_t *
-take(struct cursor *c, uint64_t n, const char *what)
+next_bytes(struct cursor *c, uint64_t n, const char *what)
 {
     if (n > left(c)) {
         report(c, c->pos, "%s of %llu bytes, the file ends at byte %llu", what,
@@ -114,48 +114,48 @@ take(struct cursor *c, uint64_t n, const char *what)
 }
 
 static int
-take_u32(struct cursor *c, uint32_t *v, const char *what)
+read_u32(struct cursor *c, uint32_t *v, const char *what)
 {
-    const uint8_t *p = take(c, 4, what);
+    const uint8_t *p = next_bytes(c, 4, what);
     *v = p ? load_le32(p) : 0;
     return p ? 0 : -1;
 }
 
 static int
-take_u64(struct cursor *c, uint64_t *v, const char *what)
+read_u64(struct cursor *c, uint64_t *v, const char *what)
 {
-    const uint8_t *p = take(c, 8, what);
+    const uint8_t *p = next_bytes(c, 8, what);
     *v = p ? load_le64(p) : 0;
     return p ? 0 : -1;
 }
 
 static int
-take_string(struct cursor *c, struct slice *s, const char *what)
+read_string(struct cursor *c, struct slice *s, const char *what)
 {
     uint64_t n;
-    if (take_u64(c, &n, what) < 0)
+    if (read_u64(c, &n, what) < 0)
         return -1;
-    s->p = (const char *)take(c, n, what);
+    s->p = (const char *)next_bytes(c, n, what);
     s->n = (size_t)n;
     return s->p ? 0 : -1;
 }
 
 /* ---- key-value pairs ---------------------------------------------------------------- */
 
-/* Type and number of the items of an array, which are there at least in part. */
+/* Type and number of the items of an array, part of which at least is there. */
 static int
 open_array(struct cursor *c, uint32_t *type, uint64_t *n)
 {
     uint64_t at = c->pos;
-    if (take_u32(c, type, "the type of an array") < 0 ||
-        take_u64(c, n, "the length of an array") < 0)
+    if (read_u32(c, type, "the type of an array") < 0 ||
+        read_u64(c, n, "the length of an array") < 0)
         return -1;
     if (*type >= GGUF_TYPES)
         return fail(c, at, "value type %u is unknown", *type);
-    unsigned least = *type == GGUF_STRING  ? 8
-                     : *type == GGUF_ARRAY ? 12
-                                           : value_bytes[*type];
-    if (*n > left(c) / least)
+    unsigned item_bytes = *type == GGUF_STRING  ? 8
+                          : *type == GGUF_ARRAY ? 12
+                                                : value_bytes[*type];
+    if (*n > left(c) / item_bytes)
         return fail(c, at, "an array of %llu items announced, %llu bytes follow",
                     (unsigned long long)*n, (unsigned long long)left(c));
     return 0;
@@ -163,7 +163,7 @@ open_array(struct cursor *c, uint32_t *type, uint64_t *n)
 
 /* Pass over an array; nothing of its items is kept. */
 static int
-take_array(struct cursor *c, struct gguf_value *v)
+skip_array(struct cursor *c, struct gguf_value *v)
 {
     struct {
         uint32_t type;
@@ -182,7 +182,7 @@ take_array(struct cursor *c, struct gguf_value *v)
         }
         if (open[depth].type == GGUF_STRING)
             for (; open[depth].n; open[depth].n--)
-                if (take_string(c, &text, "a string") < 0)
+                if (read_string(c, &text, "a string") < 0)
                     return -1;
         if (open[depth].type != GGUF_ARRAY) {
             c->pos += open[depth].n * value_bytes[open[depth].type];
@@ -242,21 +242,21 @@ decode_number(struct gguf_value *v, const uint8_t *p)
 }
 
 static int
-take_value(struct cursor *c, struct gguf_value *v)
+read_value(struct cursor *c, struct gguf_value *v)
 {
     uint32_t type;
     uint64_t at = c->pos;
     *v = (struct gguf_value){ 0 };
-    if (take_u32(c, &type, "the type of a value") < 0)
+    if (read_u32(c, &type, "the type of a value") < 0)
         return -1;
     if (type >= GGUF_TYPES)
         return fail(c, at, "value type %u is unknown", type);
     v->type = type;
     if (type == GGUF_STRING)
-        return take_string(c, &v->text, "a string");
+        return read_string(c, &v->text, "a string");
     if (type == GGUF_ARRAY)
-        return take_array(c, v);
-    const uint8_t *p = take(c, value_bytes[type], "a value");
+        return skip_array(c, v);
+    const uint8_t *p = next_bytes(c, value_bytes[type], "a value");
     if (!p)
         return -1;
     if (type == GGUF_BOOL && *p > 1)
@@ -266,11 +266,11 @@ take_value(struct cursor *c, struct gguf_value *v)
 }
 
 static int
-take_key(struct cursor *c, struct slice *key, struct seen *seen)
+read_key(struct cursor *c, struct slice *key, struct seen *seen)
 {
     char q[TEXT_QUOTE];
     uint64_t at = c->pos;
-    if (take_string(c, key, "a key") < 0)
+    if (read_string(c, key, "a key") < 0)
         return -1;
     if (key->n < 1 || key->n > MAX_KEY)
         return fail(c, at, "a key of %zu bytes, expected 1..%d", key->n, MAX_KEY);
@@ -331,7 +331,7 @@ check_alignment(const struct cursor *c, const struct gguf_value *v, uint64_t at,
 }
 
 static int
-take_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignment)
+read_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignment)
 {
     struct seen seen = { 0 };
     struct buf meta = { 0 };
@@ -345,15 +345,15 @@ take_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignme
     for (uint64_t i = 0; i < n && rc == 0; i++) {
         struct slice key;
         struct gguf_value v;
-        rc = take_key(c, &key, &seen);
+        rc = read_key(c, &key, &seen);
         uint64_t at = c->pos;
         if (rc == 0)
-            rc = take_value(c, &v);
+            rc = read_value(c, &v);
         if (rc < 0)
             break;
         if (slice_is(key, "general.alignment"))
             rc = check_alignment(c, &v, at, alignment);
-        gguf_model_take(m, key, &v);
+        gguf_model_set(m, key, &v);
         if (!slice_is(key, "nibble.provenance"))
             put_meta(&meta, key, &v);
         if (meta.len > MAX_META)
@@ -361,11 +361,7 @@ take_pairs(struct cursor *c, uint64_t n, struct gguf_model *m, uint64_t *alignme
     }
     if (rc == 0 && meta.len) {
         buf_char(&meta, '}');
-        rc = buf_ok(&meta, c->s->err);
-        c->s->meta.n = meta.len;
-        c->s->meta.p = rc < 0 ? NULL : arena_copy(&c->s->arena, meta.data, meta.len);
-        if (rc == 0 && !c->s->meta.p)
-            rc = err_set(c->s->err, ERR_MEMORY, "%s: out of memory", c->s->name);
+        rc = store_keep(c->s, &c->s->meta, &meta);
     }
     seen_free(&seen);
     buf_free(&meta);
@@ -404,15 +400,15 @@ new_record(struct store *s, struct records *all)
 
 /* The fastest dimension stands first there, last here. */
 static int
-take_shape(struct cursor *c, struct tensor *t)
+read_shape(struct cursor *c, struct tensor *t)
 {
     uint32_t rank;
     uint64_t at = c->pos;
-    if (take_u32(c, &rank, "a rank") < 0)
+    if (read_u32(c, &rank, "a rank") < 0)
         return -1;
     if (rank > MAX_RANK)
         return fail(c, at, "rank %u, expected 0..%d", rank, MAX_RANK);
-    const uint8_t *p = take(c, 8 * (uint64_t)rank, "dimensions");
+    const uint8_t *p = next_bytes(c, 8 * (uint64_t)rank, "dimensions");
     uint64_t *dims = p ? arena_alloc(&c->s->arena, rank * sizeof *dims) : NULL;
     if (!p)
         return -1;
@@ -426,12 +422,12 @@ take_shape(struct cursor *c, struct tensor *t)
 }
 
 static int
-take_type(struct cursor *c, struct tensor *t)
+read_type(struct cursor *c, struct tensor *t)
 {
     char q[TEXT_QUOTE];
     uint32_t type;
     uint64_t at = c->pos;
-    if (take_u32(c, &type, "a tensor type") < 0)
+    if (read_u32(c, &type, "a tensor type") < 0)
         return -1;
     t->dtype = type < N_TYPES ? dtype_of_type[type] : DT_NONE;
     text_quote(q, t->name, t->name_len);
@@ -447,7 +443,7 @@ take_type(struct cursor *c, struct tensor *t)
 }
 
 static int
-take_info(struct cursor *c, struct records *all, uint64_t alignment)
+read_info(struct cursor *c, struct records *all, uint64_t alignment)
 {
     char q[TEXT_QUOTE], place[64];
     struct slice name;
@@ -457,17 +453,17 @@ take_info(struct cursor *c, struct records *all, uint64_t alignment)
     struct tensor *t = &r->t;
     t->head = c->pos;
     snprintf(place, sizeof place, "byte %llu", (unsigned long long)t->head);
-    if (take_string(c, &name, "a name") < 0 ||
+    if (read_string(c, &name, "a name") < 0 ||
         check_name(c->s, name.p, name.n, place) < 0)
         return -1;
     t->name = arena_copy(&c->s->arena, name.p, name.n);
     t->name_len = (uint32_t)name.n;
     if (!t->name)
         return err_set(c->s->err, ERR_MEMORY, "%s: out of memory", c->s->name);
-    if (take_shape(c, t) < 0 || take_type(c, t) < 0)
+    if (read_shape(c, t) < 0 || read_type(c, t) < 0)
         return -1;
     uint64_t at = c->pos;
-    if (take_u64(c, &r->begin, "an offset") < 0)
+    if (read_u64(c, &r->begin, "an offset") < 0)
         return -1;
     if (r->begin % alignment)
         return fail(c, at, "tensor \"%s\": offset %llu is no multiple of %llu",
@@ -506,7 +502,7 @@ place_records(struct cursor *c, struct records *all, uint64_t alignment)
 {
     uint64_t infos_end = c->pos;
     uint64_t data = round_up(infos_end, alignment);
-    uint64_t room = c->size > data ? c->size - data : 0, end = 0;
+    uint64_t data_bytes = c->size > data ? c->size - data : 0, end = 0;
     char q[TEXT_QUOTE], place[64];
     if (all->n)
         qsort(all->v, all->n, sizeof *all->v, by_begin);
@@ -519,7 +515,7 @@ place_records(struct cursor *c, struct records *all, uint64_t alignment)
                         "tensor \"%s\" begins at %llu of the data, expected %llu (no "
                         "hole, no overlap)",
                         q, (unsigned long long)begin, (unsigned long long)want);
-        if (begin > room ? t->nbytes > 0 : t->nbytes > room - begin)
+        if (begin > data_bytes ? t->nbytes > 0 : t->nbytes > data_bytes - begin)
             return fail(c, t->head,
                         "tensor \"%s\": payload of %llu bytes at %llu, file has %llu",
                         q, (unsigned long long)t->nbytes,
@@ -553,30 +549,30 @@ gguf_sniff(const uint8_t *head, size_t n, uint64_t file_bytes)
 }
 
 static int
-take_head(struct cursor *c, uint64_t *tensors, uint64_t *pairs)
+read_head(struct cursor *c, uint64_t *tensors, uint64_t *pairs)
 {
     char q[TEXT_QUOTE];
     uint32_t version;
-    const uint8_t *magic = take(c, 4, "a magic number");
+    const uint8_t *magic = next_bytes(c, 4, "a magic number");
     if (!magic)
         return -1;
     if (memcmp(magic, "GGUF", 4) != 0)
         return fail(c, 0, "expected \"GGUF\", found \"%s\"",
                     text_quote(q, (const char *)magic, 4));
-    if (take_u32(c, &version, "a version") < 0)
+    if (read_u32(c, &version, "a version") < 0)
         return -1;
     if (version != VERSION)
         return fail(c, 4, "version %u, expected %d%s", version, VERSION,
                     version == (uint32_t)VERSION << 24 ? " (it is big-endian)" : "");
-    return take_u64(c, tensors, "the number of tensors") < 0 ||
-                   take_u64(c, pairs, "the number of pairs") < 0
+    return read_u64(c, tensors, "the number of tensors") < 0 ||
+                   read_u64(c, pairs, "the number of pairs") < 0
                ? -1
                : 0;
 }
 
-/* What we put into files that we write, if it is that. */
+/* The object of files that we wrote, if it is one. */
 static int
-take_nibble(struct store *s, const struct gguf_model *m)
+read_nibble(struct store *s, const struct gguf_model *m)
 {
     struct nibble_object o;
     struct err why = { 0 };
@@ -598,24 +594,17 @@ take_nibble(struct store *s, const struct gguf_model *m)
 }
 
 static int
-take_config(struct store *s, const struct gguf_model *m)
+read_config(struct store *s, const struct gguf_model *m)
 {
     struct buf b = { 0 };
     const char *missing;
-    take_nibble(s, m);
+    read_nibble(s, m);
     if (s->config.p)
         return 0;
     gguf_model_config(m, s, &b, &missing);
     if (missing && m->sizes) // some keys of a model, but not all
         store_warn(s, "its keys make no configuration: no %s", missing);
-    int rc = buf_ok(&b, s->err);
-    if (rc == 0 && b.len) {
-        s->config = (struct slice){ arena_copy(&s->arena, b.data, b.len), b.len };
-        if (!s->config.p)
-            rc = err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    }
-    buf_free(&b);
-    return rc;
+    return b.len || b.failed ? store_keep(s, &s->config, &b) : 0;
 }
 
 static int
@@ -627,8 +616,8 @@ gguf_read(struct store *s)
     struct gguf_model m;
     uint64_t tensors, pairs, alignment = ALIGNMENT;
     gguf_model_init(&m);
-    if (take_head(&c, &tensors, &pairs) < 0 ||
-        take_pairs(&c, pairs, &m, &alignment) < 0)
+    if (read_head(&c, &tensors, &pairs) < 0 ||
+        read_pairs(&c, pairs, &m, &alignment) < 0)
         return -1;
     s->infos = c.pos;
     if (tensors > left(&c) / INFO_BYTES)
@@ -639,7 +628,7 @@ gguf_read(struct store *s)
                     (unsigned long long)tensors, MAX_INFOS);
     int rc = 0;
     for (uint64_t i = 0; i < tensors && rc == 0; i++) {
-        rc = take_info(&c, &all, alignment);
+        rc = read_info(&c, &all, alignment);
         if (rc == 0 && c.pos - s->infos > MAX_INFO_BYTES)
             rc = fail(&c, c.pos, "infos of tensors of more than %d bytes",
                       MAX_INFO_BYTES);
@@ -650,7 +639,7 @@ gguf_read(struct store *s)
     free(all.v);
     // Another architecture may have the same names for rows in another order.
     s->qwen3_names = !m.architecture.p || slice_is(m.architecture, "qwen3");
-    return rc == 0 ? take_config(s, &m) : -1;
+    return rc == 0 ? read_config(s, &m) : -1;
 }
 
 static void
@@ -686,7 +675,7 @@ type_of_dtype(enum dtype d)
     return type;
 }
 
-/* llama.cpp's number for what most of the weights are. */
+/* llama.cpp's number for the type of the majority of the weights. */
 static uint32_t
 file_type(const struct writer *w)
 {
@@ -712,8 +701,8 @@ put_name(struct buf *b, const struct wtensor *t)
     buf_free(&name);
 }
 
-/* Whose products must not take 4-bit activations.  llama.cpp multiplies NVFP4 as W4A4
- * where the GPU can, unless it is told that the weights alone were quantized. */
+/* Which products must not use 4-bit activations.  llama.cpp multiplies NVFP4 as W4A4
+ * where the GPU can, unless the file says that the weights alone were quantized. */
 static void
 put_precision(struct gguf_kv *kv, const struct writer *w)
 {
@@ -779,7 +768,7 @@ put_head(struct buf *b, const struct writer *w)
     buf_free(&object);
 }
 
-/* What readers can take under that name; NULL, or why not. */
+/* Why readers cannot use t under its name, or NULL. */
 static const char *
 misfit(const struct wtensor *t)
 {
@@ -853,7 +842,7 @@ gguf_finish(struct writer *w)
 const struct container container_gguf = {
     .name = "gguf",
     .suffix = ".gguf",
-    .traits = { .takes_tokenizer = true,
+    .traits = { .embeds_tokenizer = true,
                 .needs_model = true,
                 .dialect = "gguf",
                 .f32_norms = true,

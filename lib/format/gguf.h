@@ -2,8 +2,8 @@
 /* gguf: what is peculiar to GGUF: names of tensors, and key-value pairs.
  *
  * Reading and writing go through store.h and writer.h, as with any container.  A writer
- * needs the model's key-value pairs besides (wmeta.gguf): who knows the configuration
- * and the tokenizer puts them together with the functions here.
+ * also needs the model's key-value pairs (wmeta.gguf): its caller, which has configuration
+ * and tokenizer, builds them with the functions here.
  */
 #ifndef NIBBLE_FORMAT_GGUF_H
 #define NIBBLE_FORMAT_GGUF_H
@@ -48,7 +48,7 @@ bool gguf_is_norm(struct slice ours);
 /* ---- key-value pairs, as they stand in a file ------------------------------------ */
 
 struct gguf_kv {
-    struct buf bytes; // buf_ok(&kv.bytes) tells whether all went in
+    struct buf bytes; // buf_ok(&kv.bytes): all went in
     uint64_t n;
 };
 
@@ -65,7 +65,7 @@ void gguf_kv_array(struct gguf_kv *kv, const char *key, enum gguf_type item,
                    uint64_t n);
 void gguf_kv_free(struct gguf_kv *kv);
 
-/* ---- the configuration that the keys tell; for the reader ------------------------- */
+/* ---- the configuration in the keys; for the reader ---- ------------------------- */
 
 enum { GGUF_SIZES = 8 };
 
@@ -93,13 +93,12 @@ struct gguf_value {
 /* A finite float in as few digits as give it again: the number that it was made of. */
 void gguf_put_shortest(struct buf *b, float f);
 void gguf_model_init(struct gguf_model *m);
-void gguf_model_take(struct gguf_model *m, struct slice key,
-                     const struct gguf_value *v);
-/* Append config.json as the keys and the tensors of s tell it; nothing, and in *missing
- * what there is not, if that is too little (NULL: it is no Qwen3 at all). */
+void gguf_model_set(struct gguf_model *m, struct slice key, const struct gguf_value *v);
+/* Append a config.json made of the keys and the tensors of s; nothing, and in *missing
+ * the name of what is missing, if they are too few (NULL: it is no Qwen3 at all). */
 void gguf_model_config(const struct gguf_model *m, const struct store *s,
                        struct buf *out, const char **missing);
-/* Whether a config.json says nothing else than the keys do; *differs is what. */
+/* Whether a config.json agrees with the keys; *differs is what does not. */
 bool gguf_model_agrees(const struct gguf_model *m, const struct store *s,
                        struct slice config, const char **differs);
 

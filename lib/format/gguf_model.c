@@ -48,7 +48,7 @@ struct parsed {
 
 /* "17." at the beginning of s, as a number writes itself; the rest stays in s. */
 static bool
-take_number(uint32_t *number, struct slice *s)
+read_number(uint32_t *number, struct slice *s)
 {
     uint32_t v = 0;
     size_t i = 0;
@@ -69,7 +69,7 @@ parse_name(struct parsed *x, struct slice name, bool theirs)
     *x = (struct parsed){ 0 };
     if (layer) {
         name = (struct slice){ name.p + strlen(prefix), name.n - strlen(prefix) };
-        if (!take_number(&x->layer, &name))
+        if (!read_number(&x->layer, &name))
             return false;
     }
     while (x->suffix < N_SUFFIXES && !slice_ends(name, suffixes[x->suffix]))
@@ -247,7 +247,7 @@ is_integer(const struct gguf_value *v)
 }
 
 void
-gguf_model_take(struct gguf_model *m, struct slice key, const struct gguf_value *v)
+gguf_model_set(struct gguf_model *m, struct slice key, const struct gguf_value *v)
 {
     if (v->type == GGUF_STRING) {
         if (slice_is(key, "general.architecture"))
@@ -375,41 +375,41 @@ gguf_model_config(const struct gguf_model *m, const struct store *s, struct buf 
                (unsigned long long)embed->shape[0]);
 }
 
-/* Whether the number that comes next in j is what the keys say under that name of
- * config.json; one that they do not know is passed over. */
+/* Whether the number that comes next in j is what the keys have under that name of
+ * config.json; a name that they do not have is skipped. */
 static bool
 number_agrees(struct json *j, struct slice name, const struct gguf_model *m,
               const struct store *s, const char **differs)
 {
     const struct tensor *embed = embedding(s);
-    const char *known = NULL;
+    const char *key = NULL;
     double want = 0, v = 0;
     bool is_float = false;
-    for (unsigned i = 0; i < GGUF_SIZES && !known; i++)
+    for (unsigned i = 0; i < GGUF_SIZES && !key; i++)
         if (slice_is(name, sizes[i].json) && m->sizes & 1U << i) {
-            known = sizes[i].json;
+            key = sizes[i].json;
             want = (double)m->size[i];
         }
     if (slice_is(name, "vocab_size") && embed) {
-        known = "vocab_size";
+        key = "vocab_size";
         want = (double)embed->shape[0];
     } else if (slice_is(name, "rms_norm_eps") && m->eps > 0) {
-        known = "rms_norm_eps";
+        key = "rms_norm_eps";
         want = (double)m->eps;
         is_float = true;
     } else if (slice_is(name, "rope_theta") && m->theta > 0) {
-        known = "rope_theta";
+        key = "rope_theta";
         want = (double)m->theta;
         is_float = true;
     }
-    if (!known || json_peek(j) != '0') {
+    if (!key || json_peek(j) != '0') {
         json_skip(j, NULL);
         return true;
     }
     // The keys are floats: the float next to the configuration's number is the same.
     if (json_number(j, &v) == 0 && (is_float ? (float)v : v) == want)
         return true;
-    *differs = known;
+    *differs = key;
     return false;
 }
 

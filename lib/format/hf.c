@@ -29,7 +29,7 @@ enum {
 /* Pairs of a tensor and its shard. */
 struct pairs {
     uint64_t n, sum;
-    struct seen seen; // the seed of all hashes, and if keep is set those of the pairs
+    struct seen seen; // the hash seed, and if keep is set the hashes of the pairs
     bool keep;
 };
 
@@ -41,7 +41,7 @@ struct index {
     struct names shards;
     struct pairs pairs;
     struct arena scratch;
-    // told of each pair when the index is read again: -1 stops
+    // called with each pair when the index is read again: -1 stops
     int (*each)(struct index *x, struct slice name, struct slice file);
 };
 
@@ -180,7 +180,7 @@ leaf_of(const struct map *m)
 
 /* ---- shards -------------------------------------------------------------------- */
 
-/* One shard whose names are being told. */
+/* The shard whose names are being read. */
 struct shard {
     struct index *x;
     struct pairs *pairs;
@@ -194,7 +194,7 @@ out_of_memory(struct index *x)
 }
 
 static int
-tell_names(struct index *x, int (*each)(void *ctx, struct slice name))
+each_name(struct index *x, int (*each)(void *ctx, struct slice name))
 {
     for (size_t i = 0; i < x->s->n_files; i++) {
         struct shard shard = { x, &x->pairs, &x->s->files[i] };
@@ -205,7 +205,7 @@ tell_names(struct index *x, int (*each)(void *ctx, struct slice name))
     return 0;
 }
 
-/* No pairs, but the same seed. */
+/* No pairs, but the same hash seed. */
 static void
 empty(struct pairs *p)
 {
@@ -262,7 +262,7 @@ check_listed(struct index *x)
 {
     empty(&x->pairs);
     x->each = must_be_in_shard;
-    return tell_names(x, keep_name) < 0 ? -1 : read_index(x);
+    return each_name(x, keep_name) < 0 ? -1 : read_index(x);
 }
 
 /* The other way, in memory of the index's size. */
@@ -271,10 +271,10 @@ check_unlisted(struct index *x)
 {
     empty(&x->pairs);
     x->each = keep_pair;
-    return read_index(x) < 0 ? -1 : tell_names(x, must_be_listed);
+    return read_index(x) < 0 ? -1 : each_name(x, must_be_listed);
 }
 
-/* Index and shards have different pairs: say which.  The larger of them can be much
+/* Index and shards have different pairs: report which.  The larger of them can be much
  * larger, so the smaller one is kept. */
 static int
 explain(struct index *x, bool more_in_shards)
@@ -404,52 +404,53 @@ read_sharded(struct store *s, const char *path)
 }
 
 static int
+read_single(struct store *s, const char *path, bool has_index)
+{
+    if (has_index && s->opt.strict)
+        return err_set(s->err, ERR_FORMAT, "%s: both model.safetensors and an index",
+                       s->name);
+    if (has_index)
+        store_warn(s, "model.safetensors is read, the index beside it is not");
+    s->files = calloc(1, sizeof *s->files);
+    if (!s->files)
+        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
+    return store_add_file(s, path) < 0 ? -1 : safetensors_read_file(s, 0);
+}
+
+/* The provenance in nibble.json. */
+static int
+read_nibble(struct store *s)
+{
+    struct slice text;
+    struct nibble_object o;
+    struct err why = { 0 };
+    const char *path = inside(s, "nibble.json", 11);
+    if (!path || store_slurp(s, path, &text) < 0)
+        return -1;
+    if (text.p && object_read(&o, s->name, text, &s->arena, &why) < 0)
+        return store_warn(s, "its nibble.json is not ours and is ignored");
+    if (text.p)
+        s->provenance = o.provenance;
+    return 0;
+}
+
+static int
 hf_read(struct store *s)
 {
-    char *single = inside(s, "model.safetensors", 17);
-    char *index = inside(s, INDEX, strlen(INDEX));
-    char *config = inside(s, "config.json", 11);
-    char *nibble = inside(s, "nibble.json", 11);
-    int rc;
-    if (!single || !index || !config || !nibble)
+    const char *single = inside(s, "model.safetensors", 17);
+    const char *index = inside(s, INDEX, strlen(INDEX));
+    if (!single || !index)
         return -1;
     int has_single = path_exists(single, s->err);
     int has_index = has_single < 0 ? -1 : path_exists(index, s->err);
-    if (has_index < 0)
-        return -1;
-    if (has_single) {
-        if (has_index) {
-            if (s->opt.strict)
-                return err_set(s->err, ERR_FORMAT,
-                               "%s: both model.safetensors and an index", s->name);
-            store_warn(s, "model.safetensors is read, the index beside it is not");
-        }
-        s->files = calloc(1, sizeof *s->files);
-        if (!s->files)
-            return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-        rc = store_add_file(s, single);
-        if (rc == 0)
-            rc = safetensors_read_file(s, 0);
-    } else if (has_index) {
-        rc = read_sharded(s, index);
-    } else {
-        rc = err_set(s->err, ERR_IO,
-                     "%s: a directory without model.safetensors or " INDEX, s->name);
-    }
-    if (rc < 0)
-        return -1;
-    struct slice text;
-    if (store_slurp(s, nibble, &text) < 0)
-        return -1;
-    if (text.p) {
-        struct nibble_object o;
-        struct err why = { 0 };
-        if (object_read(&o, s->name, text, &s->arena, &why) < 0)
-            store_warn(s, "its nibble.json is not ours and is ignored");
-        else
-            s->provenance = o.provenance;
-    }
-    return store_load_config(s, config);
+    int rc =
+        has_index < 0 ? -1
+        : has_single  ? read_single(s, single, has_index)
+        : has_index
+            ? read_sharded(s, index)
+            : err_set(s->err, ERR_IO,
+                      "%s: a directory without model.safetensors or " INDEX, s->name);
+    return rc < 0 || read_nibble(s) < 0 ? -1 : store_find_config(s);
 }
 
 const struct container container_hf = {

@@ -81,7 +81,7 @@ modeldir_replaces(const void *ctx, const char *leaf)
     const struct modeldir *d = ctx;
     if (!d->ours)
         return false;
-    // Without a list nobody knows who wrote a tokenizer.json: an earlier run, or the user.
+    // Without a list a tokenizer.json may be that of an earlier run, or the user's.
     return d->listed ? names_find(&d->names, slice_of(leaf)) >= 0 : is_usual(leaf);
 }
 

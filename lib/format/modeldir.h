@@ -27,7 +27,7 @@ struct modeldir {
     struct arena arena;
 };
 
-/* Read what an earlier run tells of the directory.  That of another program is not
+/* Read what an earlier run recorded of the directory.  That of another program is not
  * ours; -1 with the error if it is damaged or cannot be read.  modeldir_close is always right. */
 int modeldir_open(struct modeldir *d, const char *path, struct guard *g,
                   struct err *err);

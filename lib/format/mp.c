@@ -25,7 +25,7 @@ mp_report(struct mp *m, size_t at, const char *fmt, ...)
 
 /* n bytes, high byte first. */
 static int
-take_be(struct mp *m, unsigned n, uint64_t *v)
+read_be(struct mp *m, unsigned n, uint64_t *v)
 {
     if (m->len - m->pos < n)
         return mp_fail(m, m->pos, "the header ends inside a value");
@@ -35,26 +35,26 @@ take_be(struct mp *m, unsigned n, uint64_t *v)
     return 0;
 }
 
-/* An integer of 1, 2, 4 or 8 bytes that must need them: low is the least value of this
+/* An integer of 1, 2, 4 or 8 bytes that must need them: low is the smallest value of this
  * form. */
 static int
-take_sized(struct mp *m, unsigned bytes, uint64_t low, uint64_t *v)
+read_sized(struct mp *m, unsigned bytes, uint64_t low, uint64_t *v)
 {
     size_t at = m->pos - 1;
-    if (take_be(m, bytes, v) < 0)
+    if (read_be(m, bytes, v) < 0)
         return -1;
     return *v < low ? mp_fail(m, at, "a number that is not in its shortest form") : 0;
 }
 
 static int
-take_negative(struct mp *m, unsigned bytes, struct mp_value *v)
+read_negative(struct mp *m, unsigned bytes, struct mp_value *v)
 {
     // Shortest form: below the range of the next smaller one (5-bit, 8, 16, 32 bits).
     static const int64_t high[9] = {
         [1] = -33, [2] = -129, [4] = -32769, [8] = -2147483649
     };
     size_t at = m->pos - 1;
-    if (take_be(m, bytes, &v->u) < 0)
+    if (read_be(m, bytes, &v->u) < 0)
         return -1;
     unsigned unused = 64 - 8 * bytes;
     int64_t n = (int64_t)(v->u << unused) >> unused;
@@ -66,7 +66,7 @@ take_negative(struct mp *m, unsigned bytes, struct mp_value *v)
 }
 
 static int
-take_bytes(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
+read_bytes(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
 {
     size_t at = m->pos;
     if (n > m->len - m->pos)
@@ -83,8 +83,8 @@ take_bytes(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
 static int
 set_count(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
 {
-    uint64_t least = type == MP_MAP ? 2 : 1; // bytes that an item takes
-    if (n > (m->len - m->pos) / least)
+    uint64_t item_bytes = type == MP_MAP ? 2 : 1; // the fewest
+    if (n > (m->len - m->pos) / item_bytes)
         return mp_fail(m, m->pos, "%llu items announced, %zu bytes are left",
                        (unsigned long long)n, m->len - m->pos);
     v->type = type;
@@ -92,84 +92,79 @@ set_count(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
     return 0;
 }
 
+/* The forms 0xc0 .. 0xdf: an integer of so many bytes follows, the value or its length;
+ * low is the smallest that needs them. */
+static const struct form {
+    uint8_t type; // enum mp_type; MP_ERROR: none of ours
+    uint8_t bytes;
+    uint64_t low;
+} forms[0x20] = {
+    [0x00] = { MP_NIL, 0, 0 },
+    [0x02] = { MP_BOOL, 0, 0 },
+    [0x03] = { MP_BOOL, 0, 0 },
+    [0x04] = { MP_BIN, 1, 0 },
+    [0x05] = { MP_BIN, 2, 0x100 },
+    [0x06] = { MP_BIN, 4, 0x10000 },
+    [0x0b] = { MP_F64, 8, 0 },
+    [0x0c] = { MP_UINT, 1, 0x80 },
+    [0x0d] = { MP_UINT, 2, 0x100 },
+    [0x0e] = { MP_UINT, 4, 0x10000 },
+    [0x0f] = { MP_UINT, 8, 0x100000000 },
+    [0x10] = { MP_INT, 1, 0 },
+    [0x11] = { MP_INT, 2, 0 },
+    [0x12] = { MP_INT, 4, 0 },
+    [0x13] = { MP_INT, 8, 0 },
+    [0x19] = { MP_STR, 1, 32 },
+    [0x1a] = { MP_STR, 2, 0x100 },
+    [0x1b] = { MP_STR, 4, 0x10000 },
+    [0x1c] = { MP_ARRAY, 2, 16 },
+    [0x1d] = { MP_ARRAY, 4, 0x10000 },
+    [0x1e] = { MP_MAP, 2, 16 },
+    [0x1f] = { MP_MAP, 4, 0x10000 },
+};
+
+static int
+read_form(struct mp *m, uint8_t c, struct mp_value *v)
+{
+    const struct form *f = &forms[c - 0xc0];
+    uint64_t n = 0;
+    if (f->type == MP_ERROR)
+        return mp_fail(m, m->pos - 1, "msgpack byte 0x%02x has no place here", c);
+    if (f->type == MP_INT)
+        return read_negative(m, f->bytes, v);
+    if (read_sized(m, f->bytes, f->low, &n) < 0)
+        return -1;
+    if (f->type == MP_STR || f->type == MP_BIN)
+        return read_bytes(m, f->type, n, v);
+    if (f->type == MP_ARRAY || f->type == MP_MAP)
+        return set_count(m, f->type, n, v);
+    v->type = f->type;
+    if (f->type == MP_F64)
+        memcpy(&v->f, &n, sizeof v->f);
+    else
+        v->u = f->type == MP_BOOL ? c & 1 : n;
+    return 0;
+}
+
 int
 mp_next(struct mp *m, struct mp_value *v)
 {
-    *v = (struct mp_value){ 0 };
-    if (m->err->kind)
-        return -1;
-    size_t at = m->pos;
     uint64_t n;
-    if (take_be(m, 1, &n) < 0)
+    *v = (struct mp_value){ 0 };
+    if (m->err->kind || read_be(m, 1, &n) < 0)
         return -1;
     uint8_t c = (uint8_t)n;
-    if (c <= 0x7f) {
-        v->type = MP_UINT;
-        v->u = c;
-        return 0;
-    }
-    if (c >= 0xe0) {
-        v->type = MP_INT;
-        v->u = (uint64_t)(int64_t)(int8_t)c;
-        return 0;
-    }
-    if (c <= 0x8f)
+    if (c >= 0x80 && c <= 0x8f)
         return set_count(m, MP_MAP, c & 15, v);
-    if (c <= 0x9f)
+    if (c >= 0x90 && c <= 0x9f)
         return set_count(m, MP_ARRAY, c & 15, v);
-    if (c <= 0xbf)
-        return take_bytes(m, MP_STR, c & 31, v);
-    switch (c) {
-    case 0xc0:
-        v->type = MP_NIL;
-        return 0;
-    case 0xc2:
-    case 0xc3:
-        v->type = MP_BOOL;
-        v->u = c & 1;
-        return 0;
-    case 0xcb:
-        v->type = MP_F64;
-        if (take_be(m, 8, &n) < 0)
-            return -1;
-        memcpy(&v->f, &n, sizeof v->f);
-        return 0;
-    case 0xcc:
-    case 0xcd:
-    case 0xce:
-    case 0xcf: {
-        static const uint64_t low[4] = { 0x80, 0x100, 0x10000, 0x100000000 };
-        v->type = MP_UINT;
-        return take_sized(m, 1U << (c - 0xcc), low[c - 0xcc], &v->u);
-    }
-    case 0xd0:
-    case 0xd1:
-    case 0xd2:
-    case 0xd3:
-        return take_negative(m, 1U << (c - 0xd0), v);
-    case 0xc4:
-        return take_be(m, 1, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
-    case 0xc5:
-        return take_sized(m, 2, 0x100, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
-    case 0xc6:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : take_bytes(m, MP_BIN, n, v);
-    case 0xd9:
-        return take_sized(m, 1, 32, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
-    case 0xda:
-        return take_sized(m, 2, 0x100, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
-    case 0xdb:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : take_bytes(m, MP_STR, n, v);
-    case 0xdc:
-        return take_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
-    case 0xdd:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_ARRAY, n, v);
-    case 0xde:
-        return take_sized(m, 2, 16, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
-    case 0xdf:
-        return take_sized(m, 4, 0x10000, &n) < 0 ? -1 : set_count(m, MP_MAP, n, v);
-    default:
-        return mp_fail(m, at, "msgpack byte 0x%02x has no place here", c);
-    }
+    if (c >= 0xa0 && c <= 0xbf)
+        return read_bytes(m, MP_STR, c & 31, v);
+    if (c >= 0xc0 && c <= 0xdf)
+        return read_form(m, c, v);
+    v->type = c < 0x80 ? MP_UINT : MP_INT;
+    v->u = (uint64_t)(int64_t)(int8_t)c;
+    return 0;
 }
 
 int

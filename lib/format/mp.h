@@ -3,7 +3,7 @@
  *
  * Writing is msgpack-c's, whose packers choose the shortest forms.  Reading is our own
  * pull reader: msgpack-c builds objects of 24 bytes for counts that a file announces,
- * and does not tell shortest forms from others.
+ * and does not distinguish shortest forms from others.
  */
 #ifndef NIBBLE_FORMAT_MP_H
 #define NIBBLE_FORMAT_MP_H

@@ -10,7 +10,7 @@ object_read(struct nibble_object *o, const char *file, struct slice text,
 {
     struct json j;
     struct slice key;
-    bool known = false;
+    bool ours = false;
     int more;
     *o = (struct nibble_object){ 0 };
     json_open(&j, file, 0, text, arena, err);
@@ -19,7 +19,7 @@ object_read(struct nibble_object *o, const char *file, struct slice text,
         if (slice_is(key, "format")) {
             struct slice f;
             if (json_string(&j, &f) == 0)
-                known = slice_is(f, "nibble-1");
+                ours = slice_is(f, "nibble-1");
         } else if (slice_is(key, "bytes")) {
             o->has_bytes = json_u63(&j, &o->bytes) == 0;
         } else if (slice_is(key, "index_xxh3")) {
@@ -38,7 +38,7 @@ object_read(struct nibble_object *o, const char *file, struct slice text,
     }
     if (more < 0 || json_end(&j) < 0)
         return -1;
-    if (!known)
+    if (!ours)
         return err_set(err, ERR_FORMAT, "%s: expected \"format\":\"nibble-1\"", file);
     return 0;
 }

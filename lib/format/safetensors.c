@@ -5,11 +5,11 @@
  * check all of it, which takes 30 to 40 bytes of memory a tensor, and only of a good file
  * again, to make the list.
  */
+#include "lib/format/safetensors.h"
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/format/object.h"
 #include "lib/format/pager.h"
-#include "lib/format/safetensors.h"
 #include "lib/format/spans.h"
 
 #include <stdio.h>
@@ -138,7 +138,7 @@ read_dtype(struct json *j, struct tensor *t)
     return 0;
 }
 
-/* Whether what a record says of its tensor fits together and into the file. */
+/* Whether the members of a record fit each other and the file. */
 static int
 check_record(struct scan *x, struct record *r, size_t start)
 {
@@ -256,7 +256,7 @@ read_nibble(struct scan *x)
     struct err why = { 0 };
     if (json_string(&x->j, NULL) < 0)
         return -1;
-    if (!x->second || x->file > 0) // shards say nothing of the whole
+    if (!x->second || x->file > 0) // a shard does not describe the whole
         return 0;
     text.arena = &s->arena;
     text.longest = 0;
@@ -624,8 +624,8 @@ plan_shard(struct writer *w, size_t file, size_t from, size_t to)
     return rc;
 }
 
-/* The end of the shard that begins at from: tensors until the size is reached, one at
- * least. */
+/* The end of the shard that begins at from: tensors until the size is reached, at
+ * least one. */
 static size_t
 shard_end(const struct writer *w, size_t from)
 {
@@ -637,40 +637,54 @@ shard_end(const struct writer *w, size_t from)
     return to;
 }
 
+static int
+check_types(const struct writer *w)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < w->n; i++) {
+        const struct wtensor *t = &w->t[i];
+        if (!dtype_text[t->dtype] || (t->dtype == DT_F4_E2M1 && t->rank == 0))
+            return err_set(w->err, ERR_USAGE,
+                           "%s: \"%s\": safetensors cannot hold %s of rank %u", w->name,
+                           text_quote(q, t->name, strlen(t->name)),
+                           dtype_name(t->dtype), t->rank);
+    }
+    return 0;
+}
+
+/* As many files as there will be shards, one at least. */
+static int
+alloc_files(struct writer *w)
+{
+    size_t shards = 0;
+    for (size_t i = 0; i < w->n; i = shard_end(w, i))
+        shards++;
+    if (shards <= 1)
+        return 0;
+    struct wfile *files = calloc(shards, sizeof *files);
+    if (!files)
+        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    free(w->files);
+    w->files = files;
+    w->n_files = shards;
+    return 0;
+}
+
 int
 safetensors_plan(struct writer *w)
 {
-    char q[TEXT_QUOTE];
-    size_t shards = 0;
     if (w->n)
         qsort(w->t, w->n, sizeof *w->t, by_name);
-    for (size_t i = 0; i < w->n; i++)
-        if (!dtype_text[w->t[i].dtype] ||
-            (w->t[i].dtype == DT_F4_E2M1 && w->t[i].rank == 0))
-            return err_set(w->err, ERR_USAGE,
-                           "%s: \"%s\": safetensors cannot hold %s of rank %u", w->name,
-                           text_quote(q, w->t[i].name, strlen(w->t[i].name)),
-                           dtype_name(w->t[i].dtype), w->t[i].rank);
-    for (size_t i = 0; i < w->n; i = shard_end(w, i))
-        shards++;
-    if (shards == 0)
-        shards = 1;
-    if (shards > 1) {
-        struct wfile *files = calloc(shards, sizeof *files);
-        if (!files)
-            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
-        free(w->files);
-        w->files = files;
-        w->n_files = shards;
-    }
-    for (size_t k = 0, from = 0; k < shards; k++) {
+    if (check_types(w) < 0 || alloc_files(w) < 0)
+        return -1;
+    for (size_t k = 0, from = 0; k < w->n_files; k++) {
         char leaf[64] = "model.safetensors";
         size_t to = w->n ? shard_end(w, from) : 0;
         if (to > from)
             qsort(w->t + from, to - from, sizeof *w->t, by_width);
-        if (shards > 1)
+        if (w->n_files > 1)
             snprintf(leaf, sizeof leaf, "model-%05zu-of-%05zu.safetensors", k + 1,
-                     shards);
+                     w->n_files);
         w->files[k].leaf = strdup(leaf);
         if (!w->files[k].leaf)
             return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
@@ -679,6 +693,17 @@ safetensors_plan(struct writer *w)
         from = to;
     }
     return 0;
+}
+
+/* One more file of a directory; frees its text. */
+static int
+put_file(struct writer *w, const char *leaf, struct buf *text)
+{
+    int rc = buf_ok(text, w->err);
+    if (rc == 0)
+        rc = writer_extra(w, leaf, text->data, text->len);
+    buf_free(text);
+    return rc;
 }
 
 /* model.safetensors.index.json of a sharded directory, by name as readers list it. */
@@ -704,50 +729,42 @@ put_index(struct writer *w)
     }
     free(t);
     buf_str(&b, "\n  }\n}\n");
-    int rc = buf_ok(&b, w->err);
-    if (rc == 0)
-        rc = writer_extra(w, "model.safetensors.index.json", b.data, b.len);
-    buf_free(&b);
-    return rc;
+    return put_file(w, "model.safetensors.index.json", &b);
 }
 
-/* A file: the header again, now with the final provenance.  A directory: what stands
- * beside the shards. */
+static int
+put_config(struct writer *w)
+{
+    struct buf b = { 0 };
+    if (!w->meta.config.p)
+        return 0;
+    buf_add(&b, w->meta.config.p, w->meta.config.n);
+    if (!slice_ends(w->meta.config, "\n"))
+        buf_char(&b, '\n');
+    return put_file(w, "config.json", &b);
+}
+
+/* A file: the header again, now with the final provenance.  A directory: what is beside
+ * the shards. */
 int
 safetensors_finish(struct writer *w)
 {
     struct buf b = { 0 };
-    int rc;
     if (!w->is_dir) {
         put_header(&b, w, 0, w->n);
-        rc = buf_ok(&b, w->err);
+        int rc = buf_ok(&b, w->err);
         if (rc == 0)
             rc = out_pwrite(&w->out, b.data, b.len, 0, w->err);
         buf_free(&b);
         return rc;
     }
-    if (w->n_files > 1 && put_index(w) < 0)
+    if ((w->n_files > 1 && put_index(w) < 0) || put_config(w) < 0)
         return -1;
-    if (w->meta.config.p) {
-        buf_add(&b, w->meta.config.p, w->meta.config.n);
-        if (!slice_ends(w->meta.config, "\n"))
-            buf_char(&b, '\n');
-        rc = buf_ok(&b, w->err);
-        if (rc == 0)
-            rc = writer_extra(w, "config.json", b.data, b.len);
-        buf_free(&b);
-        if (rc < 0)
-            return -1;
-    }
     if (w->meta.bare)
         return 0;
     writer_object(w, &b, false);
     buf_char(&b, '\n');
-    rc = buf_ok(&b, w->err);
-    if (rc == 0)
-        rc = writer_extra(w, "nibble.json", b.data, b.len);
-    buf_free(&b);
-    return rc;
+    return put_file(w, "nibble.json", &b);
 }
 
 const struct container container_safetensors = {

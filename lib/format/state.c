@@ -8,7 +8,7 @@
 
 /* ---- reading -------------------------------------------------------------------------- */
 
-/* The next pair of a map whose keys are known. */
+/* The next pair of a map with fixed keys. */
 static int
 field(struct mp *m, const char *want, struct slice *last)
 {
@@ -20,7 +20,7 @@ field(struct mp *m, const char *want, struct slice *last)
 }
 
 static int
-take_u64(struct mp *m, const char *key, struct slice *last, uint64_t high, uint64_t *v)
+read_u64(struct mp *m, const char *key, struct slice *last, uint64_t high, uint64_t *v)
 {
     struct mp_value value;
     if (field(m, key, last) < 0)
@@ -36,7 +36,7 @@ take_u64(struct mp *m, const char *key, struct slice *last, uint64_t high, uint6
 }
 
 static int
-take_bin(struct mp *m, const char *key, struct slice *last, uint8_t *to, size_t n)
+read_bin(struct mp *m, const char *key, struct slice *last, uint8_t *to, size_t n)
 {
     struct mp_value value;
     if (field(m, key, last) < 0)
@@ -50,7 +50,7 @@ take_bin(struct mp *m, const char *key, struct slice *last, uint8_t *to, size_t 
     return 0;
 }
 
-/* Whether a nil stands here, which is taken. */
+/* Whether a nil is next, which is skipped then. */
 static bool
 is_nil(struct mp *m)
 {
@@ -100,13 +100,13 @@ read_sampler(struct mp *m, struct state *st)
         return 0;
     st->has_sampler = true;
     if (open_map(m, "sampler", 3) < 0 ||
-        take_bin(m, "data", &last, st->data, XXH3_BYTES) < 0 ||
-        take_u64(m, "epoch", &last, INT64_MAX, &st->epoch) < 0)
+        read_bin(m, "data", &last, st->data, XXH3_BYTES) < 0 ||
+        read_u64(m, "epoch", &last, INT64_MAX, &st->epoch) < 0)
         return -1;
-    return take_u64(m, "index", &last, INT64_MAX, &st->index);
+    return read_u64(m, "index", &last, INT64_MAX, &st->index);
 }
 
-/* low: the least value allowed.  Values were f32 once, so the largest is FLT_MAX. */
+/* low: the smallest value allowed.  Values were f32 once, so the largest is FLT_MAX. */
 static int
 read_window(struct mp *m, const char *key, struct slice *last, double low, double *to,
             size_t *n)
@@ -235,10 +235,10 @@ state_parse(struct state *st, struct slice *settings, struct mp *m)
         field(m, "routes", &last) < 0 || read_routes(m, st) < 0 ||
         field(m, "sampler", &last) < 0 || read_sampler(m, st) < 0 ||
         field(m, "settings", &last) < 0 || read_settings(m, settings) < 0 ||
-        take_u64(m, "skips", &last, UINT32_MAX, &st->skips) < 0 ||
+        read_u64(m, "skips", &last, UINT32_MAX, &st->skips) < 0 ||
         field(m, "spike", &last) < 0 || read_spike(m, st) < 0 ||
-        take_u64(m, "step", &last, UINT32_MAX, &st->step) < 0 ||
-        take_u64(m, "t", &last, UINT32_MAX, &st->t) < 0 ||
+        read_u64(m, "step", &last, UINT32_MAX, &st->step) < 0 ||
+        read_u64(m, "t", &last, UINT32_MAX, &st->t) < 0 ||
         field(m, "tokenizer", &last) < 0 || read_tokenizer(m, st) < 0)
         return -1;
     m->depth--;

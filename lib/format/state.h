@@ -29,8 +29,8 @@ struct state {
 };
 
 /* Take the map from m and check it.  *settings is the msgpack of its settings, a map of
- * integers, finite numbers and words: which there are and what they mean is trainstep's
- * to know.  0, or -1 with the error. */
+ * integers, finite numbers and words: which there are and what they mean is defined by
+ * trainstep.  0, or -1 with the error. */
 int state_parse(struct state *st, struct slice *settings, struct mp *m);
 void state_pack(msgpack_packer *pk, const struct state *st, struct slice settings);
 

@@ -30,7 +30,7 @@ store_warn(struct store *s, const char *fmt, ...)
 {
     char words[600];
     va_list ap;
-    if (s->warnings.len > 64 << 10) // enough was said
+    if (s->warnings.len > 64 << 10) // the rest is dropped
         return 0;
     va_start(ap, fmt);
     vsnprintf(words, sizeof words, fmt, ap);
@@ -131,6 +131,15 @@ int
 store_add(struct store *s, const struct tensor *t, const char *where)
 {
     return store_append(s, t) < 0 ? -1 : store_number(s, where);
+}
+
+int
+store_keep(struct store *s, struct slice *text, struct buf *b)
+{
+    text->n = b->len;
+    text->p = b->failed ? NULL : arena_copy(&s->arena, b->data ? b->data : "", b->len);
+    buf_free(b);
+    return text->p ? 0 : err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
 }
 
 const uint8_t *

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* store: an open tensor file, whatever its container.
+/* store: an open tensor file of any container.
  *
  * All containers become the same thing: a list of tensors {name, dtype, shape, offset,
- * bytes} over mapped files, a configuration and a provenance, if they hold one.  What
- * kinds there are stands in one table (store.c); a new one is a file and a line there.
+ * bytes} over mapped files, a configuration and a provenance, if they hold one.  The
+ * table of them is in kinds.c; a new one is a file and a line there.
  *
  * Every rule of doc/FORMAT.md is checked on the way in.  Memory grows with bytes that
- * are really there, never with numbers that a file announces; and the list is made only
+ * are really there, never with counts that a file announces; and the list is made only
  * of a file that was found to be good, so that a bad one costs little.
  */
 #ifndef NIBBLE_FORMAT_STORE_H
@@ -44,13 +44,13 @@ struct tensor {
 
 struct store_options {
     struct guard *guard; // never NULL
-    bool strict;         // refuse what is merely odd
+    bool strict;         // refuse what is unusual but harmless
     bool whole_pairs;    // refuse parts of NVFP4 tensors that do not fit each other
     bool list_only;      // payloads will not be read: a pipe need not be kept
     const char *tmpdir;  // where a pipe is kept
 };
 
-/* How the forward pass of a training sees its weights; name == NULL: not told.  The
+/* How the forward pass of a training sees its weights; name == NULL: unset.  The
  * words are those of doc/FORMAT.md section 4. */
 struct quant_words {
     const char *criterion, *name, *share, *variant;
@@ -83,9 +83,9 @@ struct store {
     size_t n_tensors;
     uint64_t bytes;          // of all tensor files
     struct slice config;     // JSON text of config.json, p == NULL if there is none
-    bool config_beside;      // it is a config.json that merely lies beside the file
+    bool config_beside;      // it is a config.json beside the file, not in it
     struct slice provenance; // JSON text, likewise
-    struct slice meta;       // JSON object of all else that it tells; see store_meta
+    struct slice meta;       // JSON object of its other metadata; see store_meta
     struct slice metadata;   // of safetensors: __metadata__, an object of strings
     struct quant_words quant;
     struct training training;
@@ -128,10 +128,10 @@ int store_check(struct store *s);
  * had none: the sidecar of a .dat, then config.json.  What does not fit is a warning. */
 int store_load_beside(struct store *s);
 
-/* Make meta, which costs more than it is worth to those who do not show it. */
+/* Make meta, which not every caller needs. */
 int store_meta(struct store *s);
 
-/* Set config from a file, replacing what there was; nothing if it does not exist. */
+/* Set config from a file that must exist, in place of what there was. */
 int store_load_config(struct store *s, const char *path);
 
 /* Account for every byte: called in file order, ranges touch. */
@@ -146,11 +146,11 @@ int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned thr
                        struct err *err);
 
 /* Structure was checked by store_open; this checks what the container can prove about
- * the payloads.  *what says in words what was checked.  -1: ERR_FORMAT if damaged. */
+ * the payloads.  *what describes what was checked.  -1: ERR_FORMAT if damaged. */
 int store_verify(struct store *s, bool full, unsigned threads, const char **what);
 
-/* Checksums of payloads, for everybody who computes with them or passes them on.  The
- * first takes the digest of what was read of t anyway, the second reads t, the third all
+/* Checksums of payloads, for all that compute with them or copy them.  The
+ * first compares the digest of what was read of t anyway, the second reads t, the third all
  * of t[0 .. n), on several threads, and what lies between payloads; of a file with a
  * sidecar it reads everything, since that has one checksum for the whole.  A payload without a checksum always passes, one
  * that has passed is not read again.  -1: ERR_FORMAT, it is damaged. */
@@ -163,7 +163,7 @@ int store_check_payloads(struct store *s, const struct tensor *const *t, size_t 
 int store_check_gaps(struct store *s, struct err *err);
 
 /* Whether path must not be replaced while s is an input: it is one of the files that s has
- * read, by whatever name, or a directory that holds one; or it belongs to the same model,
+ * read, by any name, or a directory that holds one; or it belongs to the same model,
  * as a tokenizer.json does.  Not of what is not there yet. */
 bool store_reads(const struct store *s, const char *path);
 

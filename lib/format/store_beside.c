@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* store_beside: the texts that lie beside a file: its sidecar, and config.json. */
+/* store_beside: the texts that lie beside a file: its sidecar, and config.json.
+ *
+ * A configuration is looked for, in this order: where --config says (store_load_config),
+ * inside the container (its reader), in the sidecar of the file, in a config.json beside
+ * it (store_load_beside); that of a directory is its own config.json. */
 #include "lib/core/json.h"
 #include "lib/core/path.h"
 #include "lib/format/container.h"
@@ -35,20 +39,6 @@ store_slurp(struct store *s, const char *path, struct slice *text)
     return rc;
 }
 
-/* PATH with another leaf, or with a suffix; in s->arena. */
-static char *
-beside(struct store *s, const char *leaf)
-{
-    struct buf b = { 0 };
-    const char *slash = strrchr(s->path, '/');
-    if (slash)
-        buf_add(&b, s->path, (size_t)(slash - s->path) + 1);
-    buf_str(&b, leaf);
-    char *p = b.failed ? NULL : arena_copy(&s->arena, b.data, b.len);
-    buf_free(&b);
-    return p;
-}
-
 /* Whether it is a directory, a pipe or a device: nothing that we wrote. */
 static bool
 is_no_file(const char *path)
@@ -64,18 +54,15 @@ was_ours(struct slice text)
     return text.p && (text.n == 0 || slice_starts(text, "{\"format\":\"nibble-1\""));
 }
 
-/* What FILE.json tells, if it fits.  One of another program is no reason to refuse the
- * file.  One that cannot be read or is damaged is, since it may hold the file's checksum;
- * and one that fits by its size alone is kept, for the checksum of the whole decides. */
+/* Read FILE.json: 1, or 0 if there is none.  One of another program is no reason to refuse
+ * the file.  One that cannot be read or is damaged is, since it may hold the file's
+ * checksum. */
 static int
-load_sidecar(struct store *s)
+read_sidecar(struct store *s, struct nibble_object *o)
 {
     struct slice text;
-    struct nibble_object o;
     struct err why = { 0 };
     struct err *mine = s->err;
-    char hex[2 * XXH3_BYTES + 1];
-    uint8_t digest[XXH3_BYTES];
     struct buf path = { 0 };
     buf_printf(&path, "%s.json", s->path);
     if (buf_ok(&path, s->err) < 0)
@@ -83,7 +70,7 @@ load_sidecar(struct store *s)
     s->err = &why;
     int rc = store_slurp(s, path.data, &text);
     if (rc == 0 && text.p)
-        rc = object_read(&o, path.data, text, &s->arena, &why);
+        rc = object_read(o, path.data, text, &s->arena, &why);
     s->err = mine;
     bool damaged = rc < 0 && why.kind == ERR_FORMAT && was_ours(text);
     bool foreign = rc < 0 && (why.kind == ERR_FORMAT || is_no_file(path.data));
@@ -98,8 +85,20 @@ load_sidecar(struct store *s)
         return store_warn(s, "its sidecar is no sidecar of nibble and is ignored");
     if (rc < 0)
         return err_set(s->err, why.kind, "%s", why.msg);
-    if (!text.p)
-        return 0;
+    return text.p != NULL;
+}
+
+/* What the sidecar has, if it fits.  One that fits by its size alone is kept, for the
+ * checksum of the whole decides. */
+static int
+load_sidecar(struct store *s)
+{
+    struct nibble_object o;
+    char hex[2 * XXH3_BYTES + 1];
+    uint8_t digest[XXH3_BYTES];
+    int rc = read_sidecar(s, &o);
+    if (rc <= 0)
+        return rc;
     if (s->kind->index_hash(s, digest) < 0)
         return -1;
     hash_hex(hex, digest, XXH3_BYTES);
@@ -113,32 +112,9 @@ load_sidecar(struct store *s)
     return 0;
 }
 
-int
-store_load_beside(struct store *s)
-{
-    if (strcmp(s->path, "-") == 0)
-        return 0;
-    if (s->kind->index_hash && load_sidecar(s) < 0)
-        return -1;
-    if (s->config.p || s->is_directory)
-        return 0;
-    char *path = beside(s, "config.json");
-    if (!path)
-        return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
-    struct err *mine = s->err;
-    struct err why = { 0 };
-    s->err = &why; // what merely lies beside a file is no reason to refuse the file
-    if (store_load_config(s, path) < 0) {
-        s->config = (struct slice){ 0 };
-        store_warn(s, "config.json beside it is ignored: %s", why.msg);
-    }
-    s->config_beside = s->config.p != NULL;
-    s->err = mine;
-    return 0;
-}
-
-int
-store_load_config(struct store *s, const char *path)
+/* A JSON object, verbatim with white space at its ends; nothing if there is no file. */
+static int
+read_config(struct store *s, const char *path)
 {
     struct slice text;
     struct json j;
@@ -152,6 +128,53 @@ store_load_config(struct store *s, const char *path)
         return json_expected(&j, "an object");
     if (json_skip(&j, NULL) < 0 || json_end(&j) < 0)
         return -1;
-    s->config = text; // verbatim, white space at its ends too
+    s->config = text;
+    return 0;
+}
+
+int
+store_find_config(struct store *s)
+{
+    const char *slash = strrchr(s->path, '/');
+    struct buf path = { 0 };
+    if (s->is_directory)
+        buf_printf(&path, "%s/config.json", s->path);
+    else
+        buf_printf(&path, "%.*sconfig.json", slash ? (int)(slash - s->path) + 1 : 0,
+                   s->path);
+    int rc = path.failed ? err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name)
+                         : read_config(s, path.data);
+    buf_free(&path);
+    return rc;
+}
+
+int
+store_load_config(struct store *s, const char *path)
+{
+    s->config = (struct slice){ 0 };
+    if (read_config(s, path) < 0)
+        return -1;
+    return s->config.p ? 0 : err_set(s->err, ERR_IO, "%s: no such file", path);
+}
+
+int
+store_load_beside(struct store *s)
+{
+    struct err *mine = s->err;
+    struct err why = { 0 };
+    if (strcmp(s->path, "-") == 0)
+        return 0;
+    if (s->kind->index_hash && load_sidecar(s) < 0)
+        return -1;
+    if (s->config.p || s->is_directory)
+        return 0;
+    s->err = &why; // a bad config.json beside a file is no reason to refuse the file
+    int rc = store_find_config(s);
+    s->err = mine;
+    if (rc < 0) {
+        s->config = (struct slice){ 0 };
+        store_warn(s, "config.json beside it is ignored: %s", why.msg);
+    }
+    s->config_beside = s->config.p != NULL;
     return 0;
 }

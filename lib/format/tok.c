@@ -291,9 +291,9 @@ hash_to(struct tok_reader *r, size_t at)
     r->hashed = at;
 }
 
-/* Make room behind what is there: drop what was read, then grow. */
+/* Make space behind what is there: drop what was read, then grow. */
 static int
-make_room(struct tok_reader *r)
+make_space(struct tok_reader *r)
 {
     if ((r->again || !r->keep) && r->pos) {
         hash_to(r, r->pos);
@@ -320,7 +320,7 @@ static int
 fill(struct tok_reader *r)
 {
     ssize_t got;
-    if (r->have == r->cap && make_room(r) < 0)
+    if (r->have == r->cap && make_space(r) < 0)
         return -1;
     do
         got = read(r->fd, r->data + r->have, r->cap - r->have);
@@ -378,7 +378,7 @@ open_map(struct mp *m, uint32_t keys, const char *what)
 
 /* An integer of low .. high, or nil. */
 static int
-take_maybe(struct mp *m, const char *key, bool *has, uint64_t *v, uint64_t low,
+read_maybe(struct mp *m, const char *key, bool *has, uint64_t *v, uint64_t low,
            uint64_t high)
 {
     struct mp_value x;
@@ -394,7 +394,7 @@ take_maybe(struct mp *m, const char *key, bool *has, uint64_t *v, uint64_t low,
 }
 
 static int
-take_tokenizer(struct mp *m, struct tok_header *h)
+read_tokenizer(struct mp *m, struct tok_header *h)
 {
     struct mp_value v;
     size_t at = m->pos;
@@ -410,7 +410,7 @@ take_tokenizer(struct mp *m, struct tok_header *h)
 }
 
 static int
-take_template(struct mp *m, struct tok_header *h)
+read_template(struct mp *m, struct tok_header *h)
 {
     struct mp_value v;
     char q[TEXT_QUOTE];
@@ -424,9 +424,9 @@ take_template(struct mp *m, struct tok_header *h)
                    text_quote(q, v.s.p, v.s.n));
 }
 
-/* A flat map; its JSON for those who show it. */
+/* A flat map, kept as JSON. */
 static int
-take_settings(struct tok_reader *r, struct mp *m)
+read_settings(struct tok_reader *r, struct mp *m)
 {
     struct mp_value map, v;
     struct slice key, last = { NULL, 0 };
@@ -455,7 +455,7 @@ take_settings(struct tok_reader *r, struct mp *m)
 }
 
 static int
-take_header_key(struct tok_reader *r, struct mp *m, int key)
+read_header_key(struct tok_reader *r, struct mp *m, int key)
 {
     struct tok_header *h = &r->header;
     struct mp_value v;
@@ -467,24 +467,24 @@ take_header_key(struct tok_reader *r, struct mp *m, int key)
         h->packed = rc == 0 && v.u;
         break;
     case 1:
-        rc = take_maybe(m, "seq_len", &h->has_seq_len, &n, 2, UINT32_MAX - 1);
+        rc = read_maybe(m, "seq_len", &h->has_seq_len, &n, 2, UINT32_MAX - 1);
         h->seq_len = (uint32_t)n;
         break;
     case 2:
-        rc = take_settings(r, m);
+        rc = read_settings(r, m);
         break;
     case 3:
-        rc = take_template(m, h);
+        rc = read_template(m, h);
         break;
     case 4:
-        rc = take_tokenizer(m, h);
+        rc = read_tokenizer(m, h);
         break;
     case 5:
         rc = mp_want(m, MP_STR, &v, "version");
         h->version = v.s;
         break;
     default:
-        rc = take_maybe(m, "vocab", &h->has_vocab, &h->vocab, 1, (uint64_t)1 << 32);
+        rc = read_maybe(m, "vocab", &h->has_vocab, &h->vocab, 1, (uint64_t)1 << 32);
     }
     return rc;
 }
@@ -499,7 +499,7 @@ parse_header(struct tok_reader *r, size_t n)
     if (open_map(&m, HEADER_KEYS, "header") < 0)
         return -1;
     for (int i = 0; i < HEADER_KEYS; i++)
-        if (check_keys(&m, &last, header_keys[i]) < 0 || take_header_key(r, &m, i) < 0)
+        if (check_keys(&m, &last, header_keys[i]) < 0 || read_header_key(r, &m, i) < 0)
             return -1;
     r->header.settings = (struct slice){ r->words.data, r->words.len };
     if (m.pos < n)
@@ -537,7 +537,7 @@ read_header(struct tok_reader *r)
 }
 
 static int
-take_inputs(struct tok_reader *r, struct mp *m)
+read_inputs(struct tok_reader *r, struct mp *m)
 {
     struct mp_value v;
     if (mp_want(m, MP_ARRAY, &v, "inputs") < 0)
@@ -565,7 +565,7 @@ parse_end(struct tok_reader *r, const uint8_t *p, size_t n)
 {
     struct slice last = { NULL, 0 };
     struct tok_end *e = &r->end;
-    uint64_t *const numbers[END_KEYS] = {
+    uint64_t *const counts[END_KEYS] = {
         NULL,         &e->counts.longest, &e->counts.samples,
         &e->skipped,  &e->counts.targets, &e->counts.tokens,
         &e->truncated
@@ -581,14 +581,14 @@ parse_end(struct tok_reader *r, const uint8_t *p, size_t n)
         struct mp_value v;
         if (check_keys(&m, &last, end_keys[i]) < 0)
             return -1;
-        if (!numbers[i]) {
-            if (take_inputs(r, &m) < 0)
+        if (!counts[i]) {
+            if (read_inputs(r, &m) < 0)
                 return -1;
             continue;
         }
         if (mp_want(&m, MP_UINT, &v, end_keys[i]) < 0)
             return -1;
-        *numbers[i] = v.u;
+        *counts[i] = v.u;
     }
     if (m.pos < n)
         return mp_fail(&m, m.pos, "%zu bytes behind the map of the end record",
@@ -700,15 +700,15 @@ grow(struct tok_reader *r, uint32_t **v, size_t *cap, size_t n, uint8_t **also)
 }
 
 static int
-take_ids(struct tok_reader *r, const uint8_t *p, uint32_t n, uint64_t index)
+parse_ids(struct tok_reader *r, const uint8_t *p, uint32_t n, uint64_t index)
 {
     const struct tok_header *h = &r->header;
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (uint32_t i = 0; i < n; i++) {
         r->ids[i] = load_le32(p + (size_t)4 * i);
-        most = r->ids[i] > most ? r->ids[i] : most;
+        max = r->ids[i] > max ? r->ids[i] : max;
     }
-    if (!h->has_vocab || most < h->vocab)
+    if (!h->has_vocab || max < h->vocab)
         return 0;
     uint32_t i = 0;
     while (r->ids[i] < h->vocab)
@@ -722,7 +722,7 @@ take_ids(struct tok_reader *r, const uint8_t *p, uint32_t n, uint64_t index)
 }
 
 static int
-take_mask(struct tok_reader *r, const uint8_t *p, uint32_t n, uint64_t index)
+parse_mask(struct tok_reader *r, const uint8_t *p, uint32_t n, uint64_t index)
 {
     for (uint32_t i = 0; i < n; i++)
         r->flags[i] = (p[i / 8] >> i % 8 & 1) * (TOK_MASK | TOK_TARGET);
@@ -733,8 +733,8 @@ take_mask(struct tok_reader *r, const uint8_t *p, uint32_t n, uint64_t index)
 }
 
 static int
-take_starts(struct tok_reader *r, const uint8_t *p, uint32_t d, uint32_t n,
-            uint64_t index)
+parse_starts(struct tok_reader *r, const uint8_t *p, uint32_t d, uint32_t n,
+             uint64_t index)
 {
     for (uint32_t i = 0; i < d; i++) {
         uint32_t at = load_le32(p + (size_t)4 * i);
@@ -751,7 +751,7 @@ take_starts(struct tok_reader *r, const uint8_t *p, uint32_t d, uint32_t n,
     return 0;
 }
 
-/* How many bytes the record at pos has, by its numbers; all of them are there then. */
+/* The size of the record at pos, by its counts; all of its bytes are there then. */
 static int
 measure(struct tok_reader *r, uint64_t index, uint32_t *n, uint32_t *d, uint64_t *bytes)
 {
@@ -779,7 +779,7 @@ measure(struct tok_reader *r, uint64_t index, uint32_t *n, uint32_t *d, uint64_t
 
 /* The sample at pos, which stays. */
 static int
-take_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
+parse_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
 {
     uint32_t n, d, targets = 0;
     uint64_t bytes;
@@ -791,8 +791,8 @@ take_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
     const uint8_t *mask = ids + (size_t)4 * n;
     const uint8_t *starts = mask + ((size_t)n + 7) / 8 + 4;
     r->starts[0] = 0;
-    if (take_ids(r, ids, n, index) < 0 || take_mask(r, mask, n, index) < 0 ||
-        (r->header.packed && take_starts(r, starts, d, n, index) < 0))
+    if (parse_ids(r, ids, n, index) < 0 || parse_mask(r, mask, n, index) < 0 ||
+        (r->header.packed && parse_starts(r, starts, d, n, index) < 0))
         return -1;
     for (uint32_t i = 0; i < d; i++)
         r->flags[r->starts[i]] =
@@ -813,7 +813,7 @@ take_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
     return 0;
 }
 
-/* What tok_at will want to know of the sample at pos. */
+/* Keep what tok_at needs of the sample at pos. */
 static int
 keep_record(struct tok_reader *r, const struct tok_sample *s)
 {
@@ -843,7 +843,7 @@ next_record(struct tok_reader *r, struct tok_sample *s)
         return err_set(r->err, ERR_FORMAT,
                        "%s: byte %llu: expected a record of kind %d or %d, found %u",
                        r->name, place(r, r->pos), KIND_SAMPLE, KIND_END, kind);
-    if (take_sample(r, r->counts.samples, s) < 0 || (r->keep && keep_record(r, s) < 0))
+    if (parse_sample(r, r->counts.samples, s) < 0 || (r->keep && keep_record(r, s) < 0))
         return -1;
     r->pos += (size_t)s->bytes;
     tok_add_counts(&r->counts, &(struct tok_counts){ 1, s->n, s->targets, s->n });
@@ -908,7 +908,7 @@ tok_at(struct tok_reader *r, uint64_t index, struct tok_sample *s)
     r->pos = (size_t)(own->offset - r->base);
     if (xxh3_64(r->data + r->pos, n) != own->xxh3)
         return has_changed(r, index, "overwritten");
-    return take_sample(r, index, s);
+    return parse_sample(r, index, s);
 }
 
 /* ---- open and close ----------------------------------------------------------------- */

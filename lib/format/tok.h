@@ -6,8 +6,8 @@
  * its counts and its hash were right, and nothing followed.
  *
  * A stream is read in order into a window that grows with the longest record, and with
- * bytes that arrived, never with announced numbers.  A file is not mapped: whoever writes
- * into it would change ids behind every check.  What is checked, hashed and handed out are
+ * bytes that arrived, never with announced counts.  A file is not mapped: a write into
+ * it would change ids after they were checked.  What is checked, hashed and handed out are
  * the same bytes, a copy; and a sample that is read once more must have the hash that it
  * had the first time.
  */
@@ -42,10 +42,10 @@ struct tok_header {
     struct slice input;    // settings' "input", or p == NULL; of the reader only
 };
 
-/* What else can change ids. */
+/* Options of the tokenizer that can change ids. */
 struct tok_settings {
     bool end, joint, parse_special, shuffled;
-    uint32_t shuffle; // the seed, if shuffled
+    uint32_t shuffle; // the random seed, if shuffled
     const char *input, *invalid;
 };
 
@@ -77,7 +77,7 @@ struct tok_writer {
 
 /* Append a sample as a record and count it.  mask has a byte 0 or 1 an id; starts, the
  * index of each document's first id, only in a packed stream (else NULL, 0).
- * Whether the sample may stand in a stream is the caller's to know: see tok_fits. */
+ * The caller checks that the sample may be in a stream: see tok_fits. */
 void tok_encode(struct buf *out, struct tok_counts *counts, const uint32_t *ids,
                 const uint8_t *mask, uint32_t n, const uint32_t *starts,
                 uint32_t n_starts);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* traits: how kinds of containers differ for those who do not know their bytes.
+/* traits: how kinds of containers differ, apart from their bytes.
  *
- * Each kind tells its own in its struct container; false is the plain case.  Programs ask
+ * Each kind has its own in its struct container; false is the plain case.  Programs use
  * store_traits and writer_traits, and compare no names.
  */
 #ifndef NIBBLE_FORMAT_TRAITS_H
@@ -19,17 +19,17 @@ struct traits {
     bool head_copy;      // lm_head.weight is there even if it is the embedding
     bool model_order;    // entries stand in the order of a model; one that is rewritten
                          // keeps its own
-    bool by_width;       // wide elements come first, so that the order of a file says
-                         // nothing about its tensors
+    bool by_width;       // wide elements come first, so that the order of a file has
+                         // no meaning
     bool no_bf16;        // f16 stands in its place, if nothing else is asked for
     bool seed_reads;     // --compat seed makes sense
     // what it is
-    bool takes_tokenizer; // the tokenizer goes into the file
-    bool needs_model;     // nothing to write without a configuration that we understand
-    const char *dialect;  // of its NVFP4 tensors, see view.h; NULL: ours
-    bool f32_norms;       // norms are f32, all else f16 or bf16
+    bool embeds_tokenizer; // the tokenizer is in the file
+    bool needs_model;    // nothing to write without a configuration that we understand
+    const char *dialect; // of its NVFP4 tensors, see view.h; NULL: ours
+    bool f32_norms;      // norms are f32, all else f16 or bf16
     unsigned nvfp4_columns; // rows of those are a multiple of it; 0: of 16
-    bool keeps_metadata;    // what a safetensors input says of itself goes along
+    bool keeps_metadata;    // the __metadata__ of a safetensors input is copied
     bool training; // just the weights of a configuration, and the optimizer's state
 };
 

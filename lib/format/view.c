@@ -129,7 +129,7 @@ view_spelt_twice(const struct names *names, struct slice prefix)
     return ours && older;
 }
 
-/* Both spellings of a .dat for one prefix are refused whatever they hold. */
+/* Both spellings of a .dat for one prefix are refused, even if they are equal. */
 static int
 check_spelling(struct store *s, struct slice prefix)
 {
@@ -320,8 +320,8 @@ lonely(const struct store *s, const struct tensor *t, struct slice *prefix)
     return NULL;
 }
 
-/* A scale that no codes have claimed; where whole tensors are wanted, whatever there is
- * beside one of ours.  A moment of the optimizer has scales of its own. */
+/* A scale that no codes have claimed; where whole tensors are wanted, also with other
+ * entries beside it.  A moment of the optimizer has scales of its own. */
 static int
 check_lonely(struct store *s, struct view *v)
 {

@@ -35,7 +35,7 @@ struct view {
     bool aside;                  // of use to others than us: conversions leave it out
     bool incomplete;             // an entry of an NVFP4 tensor that lacks another
     bool lacks_input;            // nvfp4: no activation scale, though the others of its
-                                 // kind have one; only dialect_views knows
+                                 // kind have one; set by dialect_views
     const uint64_t *shape;       // (rank)
     uint64_t numel, nbytes;      // nbytes: of all its entries
     const struct tensor *entry;  // the tensor itself; of nvfp4 the codes
@@ -48,8 +48,8 @@ struct view {
 struct views {
     struct view *v; // in file order, an nvfp4 tensor where its codes stand
     size_t n;
-    bool unknown_quantization; // the configuration tells of one that we do not read;
-                               // only dialect_views knows
+    bool unknown_quantization; // the configuration names one that we do not read;
+                               // set by dialect_views
     struct arena arena;
 };
 

@@ -148,7 +148,7 @@ check_sidecar(struct writer *w)
     return rc;
 }
 
-/* A full disk is heard now, not after an hour.  The files of a directory are reserved
+/* A full disk is an error now, not after an hour.  The files of a directory are reserved
  * one by one, so ask for the sum. */
 static int
 check_space(struct writer *w)
@@ -300,7 +300,7 @@ ready(struct writer *w)
 }
 
 static int
-room(struct writer *w, uint64_t n)
+check_planned(struct writer *w, uint64_t n)
 {
     if (w->err->kind || ready(w) < 0)
         return -1;
@@ -322,7 +322,7 @@ writer_write(struct writer *w, const void *bytes, size_t n)
 {
     if (n == 0)
         return w->err->kind ? -1 : 0;
-    if (room(w, n) < 0 || emit(w, bytes, n) < 0)
+    if (check_planned(w, n) < 0 || emit(w, bytes, n) < 0)
         return -1;
     if (w->tensor_hash)
         hash_add(w->tensor_hash, bytes, n);
@@ -336,7 +336,7 @@ writer_zero(struct writer *w, uint64_t n)
     static const uint8_t zeros[64 << 10];
     if (n == 0)
         return w->err->kind ? -1 : 0;
-    if (room(w, n) < 0 || out_skip(&w->out, n) < 0)
+    if (check_planned(w, n) < 0 || out_skip(&w->out, n) < 0)
         return -1;
     for (uint64_t left = n; left;) {
         size_t part = left < sizeof zeros ? (size_t)left : sizeof zeros;

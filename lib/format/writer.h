@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* writer: make a tensor file of any container, whole or not at all.
  *
- * The caller says which tensors there will be, then hands over their payloads in the
- * order that the plan gave them.  Headers are laid out first, so that a full disk and a
- * type that the container lacks are heard before any work is done; hashes and the
+ * The caller lists the tensors, then hands over their payloads in the order of the plan.
+ * Headers are laid out first, so that a full disk and a type that the container lacks
+ * are errors before any work is done; hashes and the
  * provenance are put in at the end.
  */
 #ifndef NIBBLE_FORMAT_WRITER_H
@@ -115,7 +115,7 @@ struct writer_options {
 
 /* Plan and begin.  kind is a name of that table.  The tensors are sorted into file
  * order (stable); payloads must be given in that order.  writer_close is right
- * whatever happened. */
+ * in any case. */
 int writer_open(struct writer *w, const char *kind, const char *path, struct wtensor *t,
                 size_t n, const struct wmeta *meta, const struct writer_options *opt,
                 struct err *err);

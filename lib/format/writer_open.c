@@ -9,47 +9,55 @@
 
 static const uint64_t MAX_OUTPUT = (uint64_t)1 << 62;
 
+/* Why the name of a tensor cannot be written, or NULL; names has those before it. */
+static const char *
+name_misfit(const struct writer *w, struct names *names, size_t i)
+{
+    struct slice name = slice_of(w->t[i].name);
+    if (name.n < 1 || name.n > MAX_NAME)
+        return "is empty or longer than 65536 bytes";
+    if (utf8_check(name.p, name.n) < name.n)
+        return "is not UTF-8";
+    if (w->kind->reserved_name && slice_is(name, w->kind->reserved_name))
+        return "means something else there";
+    int there = names_add(names, name, i);
+    if (there < 0)
+        err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
+    return there > 0 ? "would stand there twice" : NULL;
+}
+
+/* Whether the NVFP4 pair of that name has the other spelling, too. */
+static bool
+is_spelt_twice(const struct names *names, struct slice name)
+{
+    static const char *const parts[] = { ".weight.qdata", ".weight.scale" };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (slice_ends(name, parts[i])) {
+            name.n -= strlen(parts[i]);
+            return view_spelt_twice(names, name);
+        }
+    return false;
+}
+
 /* What is written must be readable: the rules for names that readers enforce. */
 static int
 check_names(struct writer *w)
 {
-    static const char *const codes[] = { ".weight.qdata", ".weight.scale" };
     struct names names = { 0 };
     char q[TEXT_QUOTE];
-    const char *why = NULL;
-    size_t i = 0;
-    for (; i < w->n && !why; i++) {
-        struct slice name = slice_of(w->t[i].name);
-        if (name.n < 1 || name.n > MAX_NAME)
-            why = "is empty or longer than 65536 bytes";
-        else if (utf8_check(name.p, name.n) < name.n)
-            why = "is not UTF-8";
-        else if (w->kind->reserved_name && slice_is(name, w->kind->reserved_name))
-            why = "means something else there";
-        else {
-            int there = names_add(&names, name, i);
-            if (there > 0)
-                why = "would stand there twice";
-            if (there < 0) {
-                names_free(&names);
-                return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
-            }
-        }
+    const char *why = NULL, *bad = NULL;
+    for (size_t i = 0; i < w->n && !why; i++) {
+        bad = w->t[i].name;
+        why = name_misfit(w, &names, i);
     }
-    for (size_t k = 0; k < w->n && !why; k++)
-        for (size_t c = 0; c < 2 && !why; c++) {
-            struct slice name = slice_of(w->t[k].name);
-            if (!slice_ends(name, codes[c]))
-                continue;
-            name.n -= strlen(codes[c]);
-            i = k + 1;
-            if (view_spelt_twice(&names, name))
-                why = "would stand beside the other spelling of its NVFP4 pair";
-        }
+    for (size_t i = 0; i < w->n && !why; i++) {
+        bad = w->t[i].name;
+        if (is_spelt_twice(&names, slice_of(bad)))
+            why = "would stand beside the other spelling of its NVFP4 pair";
+    }
     names_free(&names);
-    if (!why)
-        return 0;
-    const char *bad = w->t[i - 1].name;
+    if (w->err->kind || !why)
+        return w->err->kind ? -1 : 0;
     return err_set(w->err, ERR_USAGE, "%s: the name \"%s\" %s", w->name,
                    text_quote(q, bad, strlen(bad)), why);
 }
@@ -65,7 +73,7 @@ measure(struct writer *w)
         struct wtensor *t = &w->t[i];
         char q[TEXT_QUOTE];
         uint64_t numel;
-        // A rank 0 f4 in a .dat is one byte: two values that no shape can tell.
+        // A rank 0 f4 in a .dat is one byte: two values that no shape can describe.
         enum dtype d = t->dtype == DT_F4_E2M1 && t->rank == 0 ? DT_U8 : t->dtype;
         if (!dtype_size(&numel, &t->nbytes, d, t->shape, t->rank))
             return err_set(w->err, ERR_USAGE,

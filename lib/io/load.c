@@ -18,13 +18,8 @@ find_config(struct model *m)
 {
     struct store *s = &m->store;
     const char *from = m->o.config;
-    if (from) {
-        s->config = (struct slice){ 0 };
-        if (store_load_config(s, from) < 0)
-            return -1;
-        if (!s->config.p)
-            return err_set(m->err, ERR_IO, "%s: no such file", from);
-    }
+    if (from && store_load_config(s, from) < 0)
+        return -1;
     if (!s->config.p)
         return err_set(m->err, ERR_USAGE,
                        "%s: no configuration: looked for --config, then inside the "

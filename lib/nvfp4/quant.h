@@ -3,12 +3,12 @@
  *
  * A tensor is quantized in two passes: its largest magnitude T gives the tensor scale
  * (nvfp4_scale), then every block of 16 consecutive columns gets a scale byte and 16
- * codes.  Each quantizer is one function of quant.c that says what it does in the order
- * in which it rounds; every operation is one binary32 operation, nothing is fused.  That
+ * codes.  Each quantizer is one function of quant.c, written in the order in which it
+ * rounds; every operation is one binary32 operation, nothing is fused.  That
  * file is the truth; quant_kernel.c does the same for many blocks at a time and gives
  * the same bytes.
  *
- * Inputs are finite (nvfp4_amax tells); a NaN or an infinity has no place in a block.
+ * Inputs are finite (nvfp4_amax checks it); a NaN or an infinity has no place in a block.
  */
 #ifndef NIBBLE_NVFP4_QUANT_H
 #define NIBBLE_NVFP4_QUANT_H

@@ -67,7 +67,7 @@ to_grid(vf y)
 static inline vi
 grid_code(struct grid g)
 {
-    // The low bits count steps, the exponent tells how wide they are.
+    // The low bits count steps, the exponent is their width.
     return ((vi)g.shifted & 7) + (vi)((vu)g.shifted >> 22) - ((127 + 22) * 2 + 1);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tiles: block scales as tensor cores take them: the "128x4" layout.
+/* tiles: block scales in the layout of tensor cores, "128x4".
  *
  * A tile has the scales of 128 rows and 4 blocks, 64 columns, of them: 512 bytes that lie
  * together.  Tiles follow each other along the row, then down.  In a tile the four scales

@@ -429,10 +429,10 @@ common_token(const struct bpe *b, const struct ids *left, const struct ids *righ
     return false;
 }
 
-/* Take tokens from the end of out (which has those of this piece from first on) until
+/* Move tokens from the end of out (which has those of this piece from first on) until
  * they cover overlap bytes; they are w->tail then, in order.  Returns their bytes. */
 static size_t
-take_tail(const struct bpe *b, struct bpe_work *w, struct ids *out, size_t first,
+drop_tail(const struct bpe *b, struct bpe_work *w, struct ids *out, size_t first,
           size_t overlap)
 {
     size_t n = out->n, bytes = 0;
@@ -453,7 +453,7 @@ encode_long(const struct bpe *b, struct bpe_work *w, struct ids *out, const uint
 {
     size_t first = out->n, done = 0, window = WINDOW, overlap = OVERLAP;
     while (done < n) {
-        size_t bytes = take_tail(b, w, out, first, overlap), start = done - bytes;
+        size_t bytes = drop_tail(b, w, out, first, overlap), start = done - bytes;
         size_t end = n - done > window ? done + window : n, keep = 0, skip = 0;
         w->window.n = 0;
         if (encode_window(b, w, &w->window, p + start, end - start) < 0 ||

@@ -42,7 +42,7 @@ enum { BPE_CHARS = 0x10000 };
 
 /* Room for n merges, which bpe_add_merge then fills in; false: no memory. */
 bool bpe_reserve_merges(struct bpe *b, size_t n);
-/* False if the pair has a merge already (*rank says which). */
+/* False if the pair has a merge already (*rank: its rank). */
 bool bpe_add_merge(struct bpe *b, struct bpe_merge m, uint32_t *rank);
 /* After the last merge and with byte_id filled in: find the characters that merging may
  * start from.  False: no memory. */
@@ -58,7 +58,7 @@ struct bpe_work {
 };
 void bpe_work_free(struct bpe_work *w);
 
-/* Append the ids of one piece (n > 0 bytes).  Time is O(n log n) whatever the piece;
+/* Append the ids of one piece (n > 0 bytes).  Time is O(n log n) for any piece;
  * scratch memory does not grow with it, but for the ids.  -1: no memory. */
 int bpe_encode(const struct bpe *b, struct bpe_work *w, struct ids *out,
                const uint8_t *p, size_t n);

@@ -106,7 +106,7 @@ keep(struct kept *k, const uint64_t key[3], size_t len, const uint32_t *id, size
     k->n = (uint8_t)n;
 }
 
-/* One piece through the table.  There is room for CACHE_IDS ids more in out. */
+/* One piece through the table.  out has capacity for CACHE_IDS more ids. */
 static inline int
 add_piece(struct encoder *e, struct ids *out, const char *p, size_t len, size_t there)
 {
@@ -134,10 +134,10 @@ add_piece(struct encoder *e, struct ids *out, const char *p, size_t len, size_t 
 static int
 add_normal(struct encoder *e, struct ids *out, struct slice text)
 {
-    static const uint32_t room[CACHE_IDS];
+    static const uint32_t zeros[CACHE_IDS];
     while (text.n) {
         if (out->cap - out->n < CACHE_IDS) {
-            ids_append(out, room, CACHE_IDS);
+            ids_append(out, zeros, CACHE_IDS);
             if (out->failed)
                 return -1;
             out->n -= CACHE_IDS;

@@ -10,9 +10,9 @@
 #include <stddef.h>
 
 /* True if the text is normal for certain: it holds nothing that normalisation could
- * change.  False says only that nfc_add must look.  pre: valid UTF-8. */
+ * change.  False: nfc_add must decide.  pre: valid UTF-8. */
 bool nfc_plain(struct slice text);
-/* Append the normal form of a text.  pre: valid UTF-8.  Linear time whatever the text.
+/* Append the normal form of a text.  pre: valid UTF-8.  Linear time for any text.
  * A failed allocation marks out. */
 void nfc_add(struct buf *out, struct slice text);
 

@@ -4,7 +4,7 @@
  * What a file may hold (doc: the Hugging Face tokenizers format) and what becomes of it:
  *
  *   another kind of normaliser, pre-tokenizer, model or decoder, a setting that would
- *   change ids, a key that is not known: refused, since ids would be others
+ *   change ids, an unknown key: refused, since it could change ids
  *   ids that no token has (holes): allowed; decoding such an id is an error
  *   a token or an id twice, an empty token, characters outside the byte alphabet: refused
  *   a merge of unknown tokens or into one, a merge twice: refused
@@ -24,7 +24,7 @@
 enum {
     ALPHABET = 0x144, // code points that stand for bytes are below
     NO_BYTE = 0xffff,
-    MIN_IDS = 1 << 20, // an id may be this high whatever the size of the file
+    MIN_IDS = 1 << 20, // an id may be this high in a file of any size
     SLOT_BYTES = 32,   // of the file for each slot of the first table: no growing
 };
 
@@ -49,7 +49,7 @@ struct loader {
     size_t n_added, cap_added;
 };
 
-/* ---- words for errors, and objects of known keys ---------------------------- */
+/* ---- words for errors, and objects with fixed keys ---------------------------- */
 
 static int
 no_memory(struct loader *l)
@@ -58,7 +58,7 @@ no_memory(struct loader *l)
                    l->j.file);
 }
 
-/* The array with room for one more element of the given size; NULL: no memory, and the
+/* The array with capacity for one more element of the given size; NULL: no memory, and the
  * old one stays. */
 static void *
 grown(struct loader *l, void *array, size_t n, size_t *cap, size_t size)
@@ -74,7 +74,7 @@ grown(struct loader *l, void *array, size_t n, size_t *cap, size_t size)
     return new;
 }
 
-/* The next key of an object whose keys are known: its number with its value to be
+/* The next key of an object with fixed keys: its number with its value to be
  * read, the number of names at the end, or -1.  seen has a bit for each key. */
 static int
 next_key(struct json *j, const char *const *names, int n, unsigned *seen)
@@ -136,7 +136,7 @@ expect_null(struct json *j, const char *what)
                      text_quote(q, raw.p, raw.n < 40 ? raw.n : 40));
 }
 
-/* null or "": two ways to say that there is no prefix. */
+/* null or "": no prefix. */
 static int
 expect_nothing(struct json *j, const char *what)
 {

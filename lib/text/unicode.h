@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* unicode: what the tokenizer knows about characters, as its reference sees them.
+/* unicode: classes of characters for the tokenizer, equal to those of its reference.
  *
  * The tables (unicode_data.c) are made by tools/unicode_tables.py from the answers of
  * the reference, whose parts follow different versions of Unicode; so they are right

@@ -15,7 +15,7 @@ enum { MOST = 1 << 20, MOST_X = COARSE_MAX * 3000, THREADS = 3 };
 static uint8_t codes[MOST / 2], scales[MOST / 16];
 static float x[MOST_X], y[MOST], want[MOST], decoded[MOST];
 static _Alignas(64) uint8_t room[1 << 20];
-static struct team *team[THREADS + 1];
+static struct par *pool[THREADS + 1];
 static struct err err;
 
 static float
@@ -122,7 +122,7 @@ check_case(const char *what, size_t tokens, size_t out, size_t in, const float *
             for (size_t i = 0; i < tokens * out; i++)
                 y[i] = value(i);
             memset(room, 0xff, sizeof room);
-            CHECK(coarse_run(&g, (enum isa)isa, team[t], room, &err) == 0);
+            CHECK(coarse_run(&g, (enum isa)isa, pool[t], room, &err) == 0);
             CHECK_SAY(same(y, want, tokens * out),
                       "%s: %zu tokens, %zu x %zu, %s, %u threads", what, tokens, out,
                       in, isa_name((enum isa)isa), t);
@@ -179,7 +179,7 @@ int
 main(void)
 {
     for (unsigned t = 1; t <= THREADS; t++)
-        NEED((team[t] = team_open(t, &err)));
+        NEED((pool[t] = par_open(t, &err)));
     for (size_t i = 0; i < sizeof codes; i++)
         codes[i] = (uint8_t)check_random(i);
     for (size_t i = 0; i < sizeof scales; i++)
@@ -189,6 +189,6 @@ main(void)
     check_sizes();
     check_edges();
     for (unsigned t = 1; t <= THREADS; t++)
-        team_close(team[t]);
+        par_close(pool[t]);
     return check_end();
 }

@@ -18,8 +18,7 @@ static float a[MOST], b[MOST], want[MOST], c[MOST];
 static uint16_t half[2][MOST];
 static uint8_t codes[MOST / 2], scales[MOST / 16];
 static _Alignas(64) float room[8 * MOST];
-static struct team
-    *team[4]; // of so many threads, the last of more than there are tiles
+static struct par *pool[4]; // of so many threads, the last of more than there are tiles
 static struct err err;
 static bool bf16; // operands are rounded
 
@@ -130,10 +129,10 @@ check(const struct gemm *g, const char *what)
             NEED(gemm_workspace(g->m, g->n, g->k) <= sizeof room);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
-            CHECK(gemm_run(&mine, k, team[threads], room, &err) == 0);
+            CHECK(gemm_run(&mine, k, pool[threads], room, &err) == 0);
             CHECK_SAY(equal(c, want, cells), "%s: %zu x %zu x %zu, %s%s, %u threads",
                       what, g->m, g->n, g->k, isa_name((enum isa)isa),
-                      bf16 ? " bf16" : "", team_size(team[threads]));
+                      bf16 ? " bf16" : "", par_threads(pool[threads]));
         }
 }
 
@@ -206,7 +205,7 @@ check_ends(size_t m, size_t n, size_t k, bool along)
             const struct gemm_isa *how = kernel((enum isa)isa, i);
             if (!how)
                 continue;
-            CHECK(gemm_run(&g, how, team[2], work, &err) == 0);
+            CHECK(gemm_run(&g, how, pool[2], work, &err) == 0);
             CHECK_SAY(equal(mine, want, m * n), "ends: %zu x %zu x %zu, %s", m, n, k,
                       isa_name((enum isa)isa));
         }
@@ -256,7 +255,7 @@ check_nvfp4(size_t m, size_t out, size_t in)
             for (size_t i = 0; i < m * g.ldc; i++)
                 c[i] = value(i + 7);
             g.c = c;
-            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), team[2], room, &err) == 0);
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[2], room, &err) == 0);
             CHECK_SAY(equal(c, want, m * g.ldc), "nvfp4 %zu x %zu x %zu, %s, %s", m,
                       out, in, isa_name((enum isa)isa), back ? "back" : "forward");
         }
@@ -297,7 +296,7 @@ check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
                 gemv_narrow(x, a, &w, rows, (enum isa)isa);
             for (size_t i = 0; i < rows * out; i++)
                 c[i] = value(i);
-            CHECK(gemv_run(&g, (enum isa)isa, team[threads], &err) == 0);
+            CHECK(gemv_run(&g, (enum isa)isa, pool[threads], &err) == 0);
             CHECK_SAY(equal(c, want, rows * out),
                       "gemv %s: %zu rows, %zu x %zu, %s%s, %u threads",
                       dtype_name(dtype), rows, out, in, isa_name((enum isa)isa),
@@ -361,7 +360,7 @@ check_zeros(void)
             continue;
         for (size_t r = 0; r < OUT; r++)
             y[r] = -0.0F;
-        CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);
+        CHECK(gemv_run(&g, (enum isa)isa, pool[1], &err) == 0);
         for (size_t r = 0; r < OUT; r++)
             wrong += y[r] != 0 || !signbit(y[r]) != (r % 2 == 1);
         CHECK_SAY(wrong == 0, "zeros, %s: %zu", isa_name((enum isa)isa), wrong);
@@ -418,11 +417,11 @@ check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
                 static float mine[MOST];
                 memcpy(c, z, m * n * sizeof *c);
                 if (how) {
-                    CHECK(gemm_run(&g, how, team[2], room, &err) == 0);
+                    CHECK(gemm_run(&g, how, pool[2], room, &err) == 0);
                 } else if (i == 2) {
                     gemv_narrow(mine, x, &w, m, (enum isa)isa);
                     few.x = mine;
-                    CHECK(gemv_run(&few, (enum isa)isa, team[2], &err) == 0);
+                    CHECK(gemv_run(&few, (enum isa)isa, pool[2], &err) == 0);
                 } else {
                     continue;
                 }
@@ -470,7 +469,7 @@ check_edge(void)
             if (!isa_have((enum isa)isa))
                 continue;
             c[0] = sum * 0x1p-126F;
-            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), team[1], room, &err) == 0);
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[1], room, &err) == 0);
             CHECK_SAY(equal(c, want, 1), "edge %d, %s: %a, want %a", i,
                       isa_name((enum isa)isa), (double)c[0], (double)want[0]);
         }
@@ -492,7 +491,7 @@ check_start(void)
         if (!isa_have((enum isa)isa) || gemv_max((enum isa)isa, &w, true) == 0)
             continue;
         y = 0x1p-127F;
-        CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);
+        CHECK(gemv_run(&g, (enum isa)isa, pool[1], &err) == 0);
         CHECK_SAY(y == 0x1p-126F, "start, %s: %a", isa_name((enum isa)isa), (double)y);
     }
 }
@@ -528,7 +527,7 @@ int
 main(void)
 {
     for (unsigned t = 1; t < 4; t++)
-        NEED((team[t] = team_open(t < 3 ? t : MOST_THREADS, &err)));
+        NEED((pool[t] = par_open(t < 3 ? t : MOST_THREADS, &err)));
     for (size_t i = 0; i < MOST; i++) {
         a[i] = value(i);
         b[i] = value(i + MOST);
@@ -554,6 +553,6 @@ main(void)
     // Where the instruction is, it does what the definition says.
     CHECK(!isa_have_bf16() || gemm_has_pairs(isa_best()));
     for (unsigned t = 1; t < 4; t++)
-        team_close(team[t]);
+        par_close(pool[t]);
     return check_end();
 }

@@ -93,7 +93,7 @@ static int
 header_gather(struct plan *p, struct header *h)
 {
     if (record_put(&h->provenance, p) < 0 ||
-        (plan_target(p)->takes_tokenizer && beside_vocabulary(p, &h->kv) < 0))
+        (plan_target(p)->embeds_tokenizer && beside_vocabulary(p, &h->kv) < 0))
         return -1;
     return metadata_gather(p, &h->metadata);
 }

@@ -27,8 +27,6 @@ load_config(struct plan *p, const char *path)
 {
     struct store fake = { .opt = { .guard = p->c->io->guard }, .err = p->err };
     int rc = store_load_config(&fake, path);
-    if (rc == 0 && !fake.config.p)
-        rc = err_set(p->err, ERR_IO, "%s: no such file", path);
     if (rc == 0) {
         p->config.p = arena_copy(&p->arena, fake.config.p, fake.config.n);
         p->config.n = fake.config.n;
