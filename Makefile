@@ -150,9 +150,11 @@ IO_SRCS = \
 	lib/io/pack/output.c \
 	lib/io/pack/pack.c \
 	lib/io/pack/plan.c \
+	lib/io/pack/plan_open.c \
 	lib/io/pack/planes.c \
 	lib/io/pack/planes_gpu.c \
 	lib/io/pack/produce.c \
+	lib/io/pack/producer.c \
 	lib/io/pack/quantized.c \
 	lib/io/pack/quantizer_choice.c \
 	lib/io/pack/random_kernel.c \
@@ -165,6 +167,7 @@ IO_SRCS = \
 	lib/io/select.c \
 	lib/io/stats.c \
 	lib/io/stats_kernel.c \
+	lib/io/stats_paths.c \
 	lib/io/training.c \
 	lib/io/values.c
 

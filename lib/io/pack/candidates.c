@@ -219,3 +219,34 @@ candidate_same(struct plan *p, const struct candidate *a, const struct candidate
     return values_same_bytes(&a->in->store, a->view->entry, &b->in->store,
                              b->view->entry, p->err);
 }
+
+int
+candidates_check_model(struct plan *p, struct candidates *all)
+{
+    char q[TEXT_QUOTE];
+    if (!p->is_model)
+        return err_set(p->err, ERR_USAGE,
+                       "--to %s: no configuration: looked for --config, then inside "
+                       "the input, in its sidecar, and for config.json beside it",
+                       p->c->to);
+    if (table_open(&p->weights, &p->model, !p->model.tied, p->err) < 0)
+        return -1;
+    for (size_t i = 0; i < p->weights.n; i++) {
+        const struct row *r = &p->weights.row[i];
+        struct candidate *c = candidate_named(all, r->name);
+        if (!c)
+            return err_set(p->err, ERR_FORMAT, "\"%s\" is missing", r->name);
+        if (c->rank != r->rank ||
+            memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
+            return err_set(p->err, ERR_FORMAT,
+                           "\"%s\" does not have the shape that the configuration says",
+                           r->name);
+        c->taken = true;
+    }
+    for (size_t i = 0; i < all->n; i++)
+        if (!all->v[i].taken && !all->v[i].dropped)
+            return err_set(p->err, ERR_FORMAT,
+                           "\"%s\" is no tensor of the configuration",
+                           text_quote(q, all->v[i].name, strlen(all->v[i].name)));
+    return 0;
+}

@@ -125,7 +125,7 @@ plan_seed_ckpt(struct plan *p, struct candidates *all)
 int
 plan_checkpoint(struct plan *p, struct candidates *all)
 {
-    if (plan_check_model(p, all) < 0)
+    if (candidates_check_model(p, all) < 0)
         return -1;
     if (p->c->seed_compat)
         return plan_seed_ckpt(p, all);

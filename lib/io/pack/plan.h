@@ -138,9 +138,11 @@ is_wide_float(enum dtype d)
     return d == DT_F16 || d == DT_BF16 || d == DT_F32 || d == DT_F64;
 }
 
-/* ---- plan.c */
+/* ---- plan_open.c */
 int plan_open(struct plan *p, struct pack *c, char **paths, size_t n, struct err *err);
 void plan_close(struct plan *p);
+
+/* ---- plan.c */
 int plan_no_memory(struct plan *p);
 /* The text of b, which is freed, for the life of the plan; NULL with the error. */
 const char *plan_text(struct plan *p, struct buf *b);
@@ -155,8 +157,6 @@ bool plan_wishes_wide(const struct plan *p);
 bool plan_keeps_foreign(const struct plan *p);
 /* Each -s has named a tensor. */
 int plan_check_globs(struct plan *p, const struct select *s);
-/* Every tensor of the configuration, which must be there, and no other. */
-int plan_check_model(struct plan *p, struct candidates *all);
 /* The output of --like, and a new checkpoint. */
 int plan_like(struct plan *p, struct candidates *all);       // like.c
 int plan_checkpoint(struct plan *p, struct candidates *all); // checkpoint.c
@@ -173,6 +173,8 @@ int candidate_add(struct plan *p, struct candidates *all, const struct candidate
 /* Order of an entry among those of all inputs. */
 uint64_t candidate_place(const struct plan *p, const struct input *in,
                          const struct tensor *entry);
+/* Every tensor of the configuration, which must be there, and no other. */
+int candidates_check_model(struct plan *p, struct candidates *all);
 /* 1: equal in dtype, shape and bytes; 0: not; -1. */
 int candidate_same(struct plan *p, const struct candidate *a,
                    const struct candidate *b);

@@ -2,24 +2,12 @@
 /* planes: codes, scales and the tensor scale of what becomes NVFP4. */
 #include "lib/io/pack/produce.h"
 
-#include "lib/core/num.h"
 #include "lib/core/par.h"
-#include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/gguf.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-void
-planes_add_error(struct quant_error *sum, const struct quant_error *e)
-{
-    sum->noise += e->noise;
-    sum->signal += e->signal;
-    sum->max = fmaxf(sum->max, e->max);
-    sum->zero_scales += e->zero_scales;
-    sum->saturated += e->saturated;
-}
 
 static int
 not_finite(const struct producer *x, uint64_t index, const void *values, size_t at,
@@ -34,31 +22,6 @@ not_finite(const struct producer *x, uint64_t index, const void *values, size_t 
                    item_source(it),
                    text_quote(q, item_source_name(it), strlen(item_source_name(it))),
                    (unsigned long long)index, dtype_name(dtype), wide ? 8 : 4, bits);
-}
-
-enum dtype
-item_file_floats(const struct item *it)
-{
-    enum dtype d = it->view && it->how == HOW_CONVERT ? it->view->dtype : DT_NONE;
-    return d == DT_F16 || d == DT_BF16 || d == DT_F32 ? d : DT_NONE;
-}
-
-const void *
-producer_read(const struct producer *x, uint64_t chunk, struct values_scratch *w,
-              enum dtype *d, struct err *err)
-{
-    uint64_t first = chunk * VALUES_CHUNK;
-    size_t n = producer_chunk(x, chunk);
-    *d = item_file_floats(x->it);
-    if (*d == DT_NONE) {
-        *d = DT_F32;
-        return producer_floats(x, first, n, w, NULL, err) < 0 ? NULL : w->f32;
-    }
-    size_t bytes = dtype_bits(*d) / 8;
-    return store_read(x->it->s, x->it->entry, first * bytes, w->bytes, n * bytes, err) <
-                   0
-               ? NULL
-               : w->bytes;
 }
 
 /* Largest magnitude of a chunk. */
@@ -115,20 +78,8 @@ find_scale(struct producer *x, struct nvfp4 *t)
     return 0;
 }
 
-/* Blocks of zeros as another program's dialect has them. */
-void
-planes_settle_zeros(const struct view_dialect *d, uint8_t *codes, uint8_t *scales,
-                    size_t blocks)
-{
-    for (size_t b = 0; b < blocks && d->foreign; b++)
-        if (scales[b] == 0) {
-            memset(codes + b * (NVFP4_BLOCK / 2), 0, NVFP4_BLOCK / 2);
-            scales[b] = d->zero_scale;
-        }
-}
-
-int
-planes_chunk(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
+static int
+make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
 {
     struct nvfp4 *t = x->nvfp4;
     struct batch *b = x->making;
@@ -144,7 +95,7 @@ planes_chunk(struct producer *x, size_t i, struct values_scratch *w, struct err 
     } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
         return -1;
     }
-    planes_settle_zeros(t->dialect, codes, scales, n / NVFP4_BLOCK);
+    producer_settle_zeros(t->dialect, codes, scales, n / NVFP4_BLOCK);
     b->bytes[i] = n / 2;
     if (t->dialect->blocks) { // n is a multiple of their size, as rows are
         uint8_t *blocks = w->bytes;
@@ -184,7 +135,8 @@ make_planes(struct producer *x, struct nvfp4 *t, bool discard)
     t->error = (struct quant_error){ 0 };
     x->nvfp4 = t;
     x->discard = discard;
-    int rc = x->p->c->gpu && t->quantize ? producer_gpu(x) : producer_convert(x);
+    int rc =
+        x->p->c->gpu && t->quantize ? producer_gpu(x) : producer_convert(x, make_nvfp4);
     x->nvfp4 = NULL;
     x->discard = false;
     t->made = true;

@@ -86,7 +86,7 @@ measure_all(struct producer *x, const uint8_t *codes)
         return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
     int rc = par_for(x->threads, chunks, measure_chunk, &m, x->p->err);
     for (size_t i = 0; i < chunks; i++)
-        planes_add_error(&x->nvfp4->error, &m.error[i]);
+        producer_add_error(&x->nvfp4->error, &m.error[i]);
     free(m.error);
     return rc;
 }
@@ -112,7 +112,7 @@ producer_gpu(struct producer *x)
     if (rc == 0)
         rc = kernels_download(k, t->scales, g.to.scales, n / NVFP4_BLOCK);
     if (rc == 0)
-        planes_settle_zeros(t->dialect, codes, t->scales, n / NVFP4_BLOCK);
+        producer_settle_zeros(t->dialect, codes, t->scales, n / NVFP4_BLOCK);
     if (rc == 0 && x->measure)
         rc = measure_all(x, codes);
     if (rc == 0 && !x->discard)

@@ -27,6 +27,12 @@ struct batch {
     size_t n;
 };
 
+struct producer;
+
+/* Make chunk i of x->making. */
+typedef int chunk_fn(struct producer *x, size_t i, struct values_scratch *w,
+                     struct err *err);
+
 struct producer {
     struct plan *p;
     struct writer *w;
@@ -40,6 +46,7 @@ struct producer {
     // the item at work
     const struct item *it; // what its values are, for NVFP4 those of the source
     struct values values;
+    chunk_fn *make;
     struct batch *making, *writing;
     struct range range;
     // NVFP4
@@ -51,31 +58,41 @@ struct producer {
     float *amax;  // of chunks
 };
 
-/* ---- produce.c */
+/* ---- produce.c: the payload of one item into the writer */
+int producer_item(struct producer *x, const struct item *it);
+
+/* ---- producer.c */
 struct producer *producer_open(struct plan *p, struct writer *w,
                                struct io_progress *progress);
 void producer_close(struct producer *x);
-/* The payload of one item into the writer. */
-int producer_item(struct producer *x, const struct item *it);
-/* n bytes that are made. */
-int producer_write(struct producer *x, const uint8_t *bytes, size_t n);
-/* A tensor scale. */
-int producer_scale(struct producer *x, float f);
-/* A scale as another dialect has it. */
-float scale_swapped(const struct view_dialect *from, float f);
-/* The values of it are next; what they are made of is checked. */
+/* The values of it are next; the checksums of what they are made of are compared. */
 int producer_begin(struct producer *x, const struct item *it);
-
-/* ---- batches.c: the item at work in chunks of VALUES_CHUNK */
+/* Chunks of the item at work, and values in a chunk. */
 uint64_t producer_chunks(const struct producer *x);
-/* Values in a chunk. */
 size_t producer_chunk(const struct producer *x, uint64_t chunk);
 /* n elements from `first` on, as floats in w.  r: of an item that may be f64, which is not
  * quantized. */
 int producer_floats(const struct producer *x, uint64_t first, size_t n,
                     struct values_scratch *w, struct range *r, struct err *err);
-/* All of the item: made and written. */
-int producer_convert(struct producer *x);
+/* The type of the item's values if they are floats as they lie in the file; else
+ * DT_NONE. */
+enum dtype item_file_floats(const struct item *it);
+/* A chunk of the item's values: those floats, else f32. */
+const void *producer_read(const struct producer *x, uint64_t chunk,
+                          struct values_scratch *w, enum dtype *d, struct err *err);
+/* n bytes into the file. */
+int producer_write(struct producer *x, const uint8_t *bytes, size_t n);
+/* A tensor scale into the file. */
+int producer_scale(struct producer *x, float f);
+/* A scale as another dialect has it. */
+float scale_swapped(const struct view_dialect *from, float f);
+/* Blocks of zeros as another program's dialect has them. */
+void producer_settle_zeros(const struct view_dialect *d, uint8_t *codes,
+                           uint8_t *scales, size_t blocks);
+void producer_add_error(struct quant_error *sum, const struct quant_error *e);
+
+/* ---- batches.c: all of the item, made and written */
+int producer_convert(struct producer *x, chunk_fn *make);
 
 /* ---- rounding.c */
 /* The file that an item's values are from, and their name there: a head that is made of
@@ -89,31 +106,16 @@ void item_encode(const struct item *it, uint64_t first, const float *f, size_t n
 void item_narrow(const struct item *it, uint64_t first, struct values_scratch *w,
                  size_t n, struct range *r);
 void range_add(struct range *sum, const struct range *r);
-/* What was lost in the item that is written: too much, or a warning at the end. */
+/* What was lost in the item that is written: an error, or a warning at the end. */
 int range_settle(struct plan *p, const struct item *it, const struct range *r);
 /* What to add to a message of values that `d` does not hold: the option that helps, if
  * there is one that holds numbers up to max. */
 const char *range_way_out(const struct plan *p, enum dtype d, double max);
 
-/* ---- planes.c */
-/* One plane of an NVFP4 tensor that is made here. */
+/* ---- planes.c: one plane of an NVFP4 tensor that is made here */
 int producer_plane(struct producer *x, const struct item *it);
-/* Chunk i of the batch: codes, which are written, and scales, which wait. */
-int planes_chunk(struct producer *x, size_t i, struct values_scratch *w,
-                 struct err *err);
-/* Blocks of zeros as another program's dialect has them. */
-void planes_settle_zeros(const struct view_dialect *d, uint8_t *codes, uint8_t *scales,
-                         size_t blocks);
-void planes_add_error(struct quant_error *sum, const struct quant_error *e);
-/* The type of the item's values if they are floats as they lie in the file; else
- * DT_NONE. */
-enum dtype item_file_floats(const struct item *it);
-/* A chunk of the item's values: those floats, else f32. */
-const void *producer_read(const struct producer *x, uint64_t chunk,
-                          struct values_scratch *w, enum dtype *d, struct err *err);
 
-/* ---- planes_gpu.c */
-/* Codes and scales of the NVFP4 tensor at work. */
+/* ---- planes_gpu.c: codes and scales of the NVFP4 tensor at work */
 int producer_gpu(struct producer *x);
 
 #endif
