@@ -209,7 +209,7 @@ check_combination(const struct pack *c, int operands)
         misuse("--moments %s: with --compat seed they are nvfp4 or int8", c->moments);
     if (shards_given && !c->directory)
         misuse("--shard-size: goes with an OUT that ends in /");
-    if (c->seed_compat && !kind->seed_reads)
+    if (c->seed_compat && !kind->torchsharp_reads)
         misuse("--compat seed: the seed reads .dat files");
 }
 
