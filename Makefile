@@ -20,6 +20,7 @@ CORE_SRCS = \
 	lib/core/isa.c \
 	lib/core/json.c \
 	lib/core/lock.c \
+	lib/core/machine.c \
 	lib/core/maths.c \
 	lib/core/map.c \
 	lib/core/names.c \
@@ -80,57 +81,79 @@ TEXT_SRCS = \
 	lib/text/unicode_data.c
 
 MODEL_SRCS = \
+	lib/model/arrays.c \
+	lib/model/backward.c \
 	lib/model/config.c \
+	lib/model/forward.c \
+	lib/model/loss.c \
 	lib/model/net.c \
+	lib/model/pass.c \
 	lib/model/sample.c \
 	lib/model/table.c \
 	lib/model/train.c \
+	lib/model/train_open.c \
+	lib/model/update.c \
 	lib/model/weights.c
 
 KERNEL_SRCS = \
 	kernels/cpu/adamw.c \
 	kernels/cpu/adamw_kernel.c \
+	kernels/cpu/argmax.c \
 	kernels/cpu/attention.c \
+	kernels/cpu/clip.c \
 	kernels/cpu/coarse.c \
 	kernels/cpu/coarse_kernel.c \
+	kernels/cpu/convert.c \
 	kernels/cpu/cpu.c \
+	kernels/cpu/cross_entropy.c \
+	kernels/cpu/embed.c \
 	kernels/cpu/fp4.c \
+	kernels/cpu/gather.c \
 	kernels/cpu/gemm.c \
 	kernels/cpu/gemm_kernel.c \
 	kernels/cpu/gemv.c \
 	kernels/cpu/gemv_kernel.c \
+	kernels/cpu/l1.c \
+	kernels/cpu/linear.c \
+	kernels/cpu/norm.c \
+	kernels/cpu/quantize.c \
+	kernels/cpu/rope.c \
 	kernels/cpu/rows_kernel.c \
-	kernels/cpu/seed.c \
-	kernels/cpu/team.c \
+	kernels/cpu/swiglu.c \
+	kernels/cpu/torchsharp.c \
 	kernels/cuda.c \
 	kernels/dry.c \
-	kernels/ledger.c
+	kernels/ops.c
 
 # The CUDA backend: a library that programs open when a GPU is asked for.  Built when
 # there is an nvcc.
 CUDA_SRCS = $(wildcard kernels/cuda/*.cu)
 CUDA_CPP_SRCS = kernels/cuda/attention_cudnn.cpp
-CUDA_C_SRCS = kernels/ledger.c lib/core/dtype.c lib/core/err.c
+CUDA_C_SRCS = kernels/ops.c lib/core/dtype.c lib/core/err.c
+
+IO_SRCS = \
+	lib/io/bulk.c \
+	lib/io/gguf_vocab.c \
+	lib/io/io.c \
+	lib/io/load.c \
+	lib/io/pack/head.c \
+	lib/io/pack/output.c \
+	lib/io/pack/plan.c \
+	lib/io/pack/produce.c \
+	lib/io/pack/quantize.c \
+	lib/io/pack/random_kernel.c \
+	lib/io/quantizer.c \
+	lib/io/select.c \
+	lib/io/stats.c \
+	lib/io/stats_kernel.c \
+	lib/io/training.c \
+	lib/io/values.c
 
 # Shared by all commands; goes into libcmd.a.
 CMD_SRCS = \
-	cmd/bulk.c \
 	cmd/cmd.c \
 	cmd/device.c \
-	cmd/gguf_vocab.c \
-	cmd/load.c \
-	cmd/machine.c \
-	cmd/pack/head.c \
-	cmd/pack/output.c \
-	cmd/pack/plan.c \
-	cmd/pack/produce.c \
-	cmd/pack/quantize.c \
-	cmd/pack/random_kernel.c \
-	cmd/select.c \
-	cmd/suffix.c \
-	cmd/stats.c \
-	cmd/stats_kernel.c \
-	cmd/values.c
+	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
@@ -178,7 +201,7 @@ trainstep_SRCS = \
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
-ISA_SRCS = cmd/stats_kernel.c cmd/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
+ISA_SRCS = lib/io/stats_kernel.c lib/io/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
 	kernels/cpu/adamw_kernel.c kernels/cpu/coarse_kernel.c kernels/cpu/gemm_kernel.c \
 	kernels/cpu/gemv_kernel.c kernels/cpu/rows_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
@@ -240,6 +263,15 @@ MSGPACK_LIB ?= $(if $(findstring /,$(shell $(CC) $(LDFLAGS) \
 	-print-file-name=libmsgpack-c.so)),-lmsgpack-c,-lmsgpackc)
 LDLIBS ?= $(MSGPACK_LIB) -lxxhash -lpthread -lm -ldl
 
+# As many jobs as there are processors, unless -j says otherwise.
+ifeq ($(MAKELEVEL)$(filter -j% --jobs%,$(shell tr '\0' '\n' </proc/$$PPID/cmdline 2>/dev/null; \
+	printenv MAKEFLAGS)),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
+# One short line a file; V=1 shows the commands.
+show = $(if $(V),,@printf '  %-5s %s\n' $1 $@ && )
+
 # ---- derived lists ----------------------------------------------------------
 
 objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
@@ -247,7 +279,7 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,model kernels format text nvfp4 core,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,io model kernels format text nvfp4 core,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
@@ -255,7 +287,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
-	$(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+	$(IO_SRCS) $(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
@@ -281,8 +313,11 @@ setup:
 	tools/setup.sh
 
 ## demo        train a tiny Qwen3, quantize it, teach it in NVFP4 who it is; a minute
+DEMO = pipelines/demo/out
 demo: all
-	NIBBLE_BIN=$(abspath $(BIN)) pipelines/demo.sh
+	rm -rf $(DEMO)
+	NIBBLE_BIN=$(abspath $(BIN)) pipelines/demo.sh $(DEMO)
+	@echo 'The model is kept: $(BIN)/generate --chat $(DEMO)/trained.dat'
 
 ## tour        make a small model file, look at it, convert it, compare it
 tour: all
@@ -402,26 +437,38 @@ help:
 
 # ---- rules ------------------------------------------------------------------
 
-# Rebuild when compiler or flags differ from those of the last time.
-$(BUILD)/flags: FORCE | $(SETUP)
-	@mkdir -p $(@D)
-	@echo '$(CC) $(ALL_CFLAGS) $(LDFLAGS) $(VERSION)' | cmp -s - $@ || \
-		echo '$(CC) $(ALL_CFLAGS) $(LDFLAGS) $(VERSION)' >$@
+# Rebuild when a command differs from that of the last time: $(call remember,FILE,TEXT) is a
+# file that is written anew when TEXT is not what it holds.
+define remember
+ifneq ($$(file <$1),$2)
+$1: FORCE
+endif
+$1: | $(SETUP)
+	@mkdir -p $$(@D)
+	@printf '%s\n' '$2' >$$@
+endef
 FORCE:
+$(eval $(call remember,$(BUILD)/flags,$(CC) $(ALL_CFLAGS) $(VERSION) \
+	$(foreach i,$(ISAS),$(ISA_FLAGS_$i))))
+$(eval $(call remember,$(BUILD)/link-flags,$(CC) $(CFLAGS) $(LDFLAGS) $(value MSGPACK_LIB) $(value LDLIBS)))
 
 COMPILE = $(CC) $(ALL_CFLAGS) $(DEFS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(COMPILE)
+	$(call show,CC)$(COMPILE)
 
-$(BUILD)/cmd/cmd.o: private DEFS = -DNIBBLE_VERSION='"$(VERSION)"'
+# For --version alone: files that programs write have the version, not the commit.
+COMMIT := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
+$(eval $(call remember,$(BUILD)/commit,$(COMMIT)))
+$(BUILD)/cmd/cmd.o: $(BUILD)/commit
+$(BUILD)/cmd/cmd.o: private DEFS = -DNIBBLE_VERSION='"$(VERSION)"' -DNIBBLE_COMMIT='"$(COMMIT)"'
 
 # $(call isa_rule,SOURCE,ISA)
 define isa_rule
 $(BUILD)/$(1:.c=)_$2.o: $1 $(BUILD)/flags
 	@mkdir -p $$(@D)
-	$$(COMPILE)
+	$$(call show,CC)$$(COMPILE)
 $(BUILD)/$(1:.c=)_$2.o: private DEFS = $(ISA_FLAGS_$2) -DISA=$2
 endef
 $(foreach s,$(ISA_SRCS),$(foreach i,$(ISAS),$(eval $(call isa_rule,$s,$i))))
@@ -431,38 +478,36 @@ $(BUILD)/libformat.a: $(call objs,$(FORMAT_SRCS))
 $(BUILD)/libtext.a: $(call objs,$(TEXT_SRCS))
 $(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
 $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
+$(BUILD)/libio.a: $(call objs,$(IO_SRCS))
 $(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
 $(LIBCMD): $(call objs,$(CMD_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)
 	@mkdir -p $(@D)
-	rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+	$(call show,AR)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 
 # nvcc's own lists of headers; device code is linked into each object.
 CUDA_OBJS = $(CUDA_SRCS:%.cu=$(BUILD)/%.o) $(CUDA_CPP_SRCS:%.cpp=$(BUILD)/%.o) \
 	$(CUDA_C_SRCS:%.c=$(BUILD)/cuda-c/%.o)
 
-$(BUILD)/nvcc-flags: FORCE | $(SETUP)
-	@mkdir -p $(@D)
-	@echo '$(NVCC) $(NVCC_FLAGS) $(CXX) $(CUDA_CPP_FLAGS)' | cmp -s - $@ || \
-		echo '$(NVCC) $(NVCC_FLAGS) $(CXX) $(CUDA_CPP_FLAGS)' >$@
+$(eval $(call remember,$(BUILD)/nvcc-flags,$(NVCC) $(NVCC_FLAGS) $(CXX) $(CUDA_CPP_FLAGS)))
 
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(call show,NVCC)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cpp $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
-	$(CXX) $(CUDA_CPP_FLAGS) -MMD -MP -c -o $@ $<
+	$(call show,CXX)$(CXX) $(CUDA_CPP_FLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/cuda-c/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+	$(call show,CC)$(CC) $(ALL_CFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
 $(BIN)/libnibble-cuda.so: $(CUDA_OBJS)
 	@mkdir -p $(@D)
-	$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJS) -Xlinker --version-script=kernels/cuda/exports \
+	$(call show,LINK)$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJS) -Xlinker --version-script=kernels/cuda/exports \
 		-lcublasLt -Xlinker -rpath,$(CUDA_HOME)/lib64
-	chmod 644 $@ # no program
+	@chmod 644 $@ # no program
 
 # The same backend by the host's compilers, run on the CPU by tests/emulate.
 EMULATE = $(BUILD)/emulate
@@ -475,53 +520,50 @@ EMULATE_CXX = $(CXX) -std=c++17 -Itests/emulate/include -I. -D_GNU_SOURCE \
 	-ffp-contract=off -fno-strict-aliasing -Wall -Wno-unknown-pragmas \
 	-Wno-unused-function -Wno-unused-variable -Wno-maybe-uninitialized -Wno-enum-compare $(WERROR)
 
-$(EMULATE)/flags: FORCE | $(SETUP)
-	@mkdir -p $(@D)
-	@echo '$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)' | cmp -s - $@ || \
-		echo '$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)' >$@
+$(eval $(call remember,$(EMULATE)/flags,$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)))
 
 $(EMULATE)/%.cpp: kernels/cuda/%.cu tests/emulate/translate.py | $(SETUP)
 	@mkdir -p $(@D)
-	python3 -B tests/emulate/translate.py $< >$@
+	$(call show,PY)python3 -B tests/emulate/translate.py $< >$@
 
 $(EMULATE)/%.o: $(EMULATE)/%.cpp $(EMULATE)/flags
-	$(EMULATE_CXX) -D__CUDACC__ $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+	$(call show,CXX)$(EMULATE_CXX) -D__CUDACC__ $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
 
 $(EMULATE)/%.o: %.cpp $(EMULATE)/flags
 	@mkdir -p $(@D)
-	$(EMULATE_CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+	$(call show,CXX)$(EMULATE_CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
 
 $(EMULATE)/%.o: %.c $(EMULATE)/flags
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+	$(call show,CC)$(CC) $(ALL_CFLAGS) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
 
 $(EMULATE)/libnibble-cuda.so: $(EMULATE_OBJS)
-	$(CXX) $(CFLAGS) $(LDFLAGS) -shared -o $@ $(EMULATE_OBJS) \
+	$(call show,LINK)$(CXX) $(CFLAGS) $(LDFLAGS) -shared -o $@ $(EMULATE_OBJS) \
 		-Wl,--version-script=kernels/cuda/exports -lpthread -lm
 
 $(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
-	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+	$(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
-LINK = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
+LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 define prog_rule
-$(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS)
+$(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS) $(BUILD)/link-flags
 	@mkdir -p $$(@D)
 	$$(LINK)
 endef
 $(foreach p,$(PROGS),$(eval $(call prog_rule,$p)))
 
-$(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIBCMD) $(LIBS)
+$(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	@mkdir -p $(@D)
 	$(LINK)
 
-$(BUILD)/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBS)
+$(BUILD)/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBS) $(BUILD)/link-flags
 	@mkdir -p $(@D)
 	$(LINK)
 
 $(BUILD)/%.so: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
+	$(call show,CC)$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) \
 		-shared -fPIC -MMD -MP -o $@ $< -ldl
 
 ## gpu-programs  the tests that need a GPU; check-gpu runs them
@@ -545,7 +587,7 @@ ifneq ($(FUZZERS),)
 	fi
 endif
 
-$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS)
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	@mkdir -p $(@D)
 	$(LINK) -fsanitize=fuzzer
 

@@ -2,7 +2,7 @@
 /* cmd: see cmd.h. */
 #include "cmd/cmd.h"
 
-#include "cmd/machine.h"
+#include "lib/core/machine.h"
 #include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/core/path.h"
@@ -298,7 +298,8 @@ cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first)
             help(c);
             break;
         case 'V':
-            printf("%s (nibble) %s\n", c->name, cmd_version());
+            printf("%s (nibble) %s%s\n", c->name, cmd_version(),
+                   *NIBBLE_COMMIT ? " " NIBBLE_COMMIT : "");
             cmd_close_stdout();
             exit(EXIT_DONE);
         case 'q':
@@ -590,4 +591,41 @@ progress_end(struct progress *p)
     if (p->active)
         progress_clear();
     p->active = false;
+}
+
+static void
+warn_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    warn("%s", line);
+}
+
+static const struct cmd loud; // who is quiet does not get here
+
+static void
+show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    struct progress *p = ctx;
+    if (done == 0)
+        progress_begin(p, &loud, what, total);
+    progress_add(p, done - p->done);
+    if (done == total)
+        progress_end(p);
+}
+
+const struct io *
+cmd_io(const struct cmd *c)
+{
+    static struct io io;
+    static struct progress shown;
+    io = (struct io){ .program = c->name,
+                      .version = cmd_version(),
+                      .tmpdir = cmd_tmpdir(),
+                      .guard = &cmd_guard,
+                      .isa = cmd_isa(),
+                      .verbose = c->verbose && !c->quiet,
+                      .warn = c->quiet ? NULL : warn_line,
+                      .progress = c->quiet ? NULL : show_progress,
+                      .ctx = &shown };
+    return &io;
 }

@@ -7,6 +7,7 @@
 #include "lib/core/guard.h"
 #include "lib/core/isa.h"
 #include "lib/core/json.h"
+#include "lib/io/io.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -123,6 +124,9 @@ void progress_begin(struct progress *p, const struct cmd *c, const char *what,
                     uint64_t total);
 void progress_add(struct progress *p, uint64_t bytes);
 void progress_end(struct progress *p);
+/* What lib/io needs of this program; cmd->quiet and the like are settled by now. */
+const struct io *cmd_io(const struct cmd *c);
+
 /* A line of progress stands on the terminal, the cursor behind it; messages clear it, and
  * so must who writes anything else there. */
 void progress_stands(void);

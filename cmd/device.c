@@ -181,9 +181,9 @@ struct kernels *
 device_open(const struct device_options *o, struct err *err)
 {
     struct device is = device_of(o);
-    struct kernels *k = o->cuda
-                            ? kernels_cuda(&is, o->number, err)
-                            : kernels_cpu(compute_of(o), cmd_isa(), o->threads, err);
+    const struct cpu_kind cpu = device_cpu(o);
+    struct kernels *k =
+        o->cuda ? kernels_cuda(&is, o->number, err) : kernels_cpu(&cpu, err);
     if (k) {
         choose_products(k, o);
         return k;
@@ -246,7 +246,7 @@ refuse_missing(const struct device_options *o, const char *not_native)
         die(EXIT_TROUBLE, "standard output:");
     if (asked) {
         struct kernels *k = device_open(o, &err);
-        k->close(k);
+        kernels_close(k);
     }
     if (o->path == PATH_NATIVE && (!o->cuda || not_native))
         die(EXIT_TROUBLE, "--path native: %s",

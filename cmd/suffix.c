@@ -3,6 +3,7 @@
 #include "cmd/suffix.h"
 
 #include "cmd/cmd.h"
+#include "lib/core/path.h"
 #include "lib/core/text.h"
 #include "lib/format/writer.h"
 
@@ -46,4 +47,33 @@ suffix_check(const char *option, const char *path, const char *kind)
     misuse(
         "%s %s: a %s is written: expected .%s or no suffix of a container, found .%s",
         option, q, kind, kind, found);
+}
+
+void
+suffix_settle(const char *out, const char **to, bool *directory)
+{
+    const struct traits *kind;
+    char q[TEXT_QUOTE];
+    if (!path_has_name(out))
+        misuse(
+            "-o \"%s\": expected a path that ends in the name of a file or a directory",
+            text_quote(q, out, strlen(out)));
+    *directory = slice_ends(slice_of(out), "/");
+    if (!*to)
+        *to = writer_kind_of(out);
+    if (!*to)
+        misuse("%s: which container? its suffix does not tell; --to does", out);
+    kind = writer_traits(*to);
+    if (*directory && !kind->to_directory)
+        misuse("%s: a %s is a file, not a directory", out, *to);
+    *directory |= kind->directory_only;
+    if (*directory)
+        suffix_check_directory("-o", out, *to);
+    else
+        suffix_check("-o", out, *to);
+    if (strcmp(out, "-") != 0)
+        return;
+    if (*directory)
+        misuse("-: a %s model is a directory, not a stream", *to);
+    cmd_refuse_terminal();
 }

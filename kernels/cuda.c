@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* cuda: finds and opens the library that holds the CUDA backend, when a program first asks
  * for a GPU.  Nothing else in the programs knows of CUDA. */
+#include "kernels/cuda_sizes.h"
 #include "kernels/kernels.h"
 
 #include "lib/core/nvml.h"
@@ -19,7 +20,7 @@ enum { CONTEXT = 523 << 20, LIBRARIES = 704 << 20 };
 
 typedef struct kernels *open_fn(size_t size, struct device is, int device,
                                 struct err *err);
-typedef void diagnose_fn(kernels_say_fn *say, void *ctx);
+typedef void diagnose_fn(kernels_line_fn *say, void *ctx);
 
 /* Beside the program, or where it was installed; NIBBLE_CUDA names another. */
 static void *
@@ -69,22 +70,22 @@ struct device
 kernels_cuda_device(enum dtype act, bool any_order)
 {
     const char *name =
-        any_order ? "nibble_cuda_attention_room_any" : "nibble_cuda_attention_room";
+        any_order ? "nibble_cuda_attention_workspace_any" : "nibble_cuda_attention_workspace";
     char why[512];
-    size_t (*room)(const struct heads *) = NULL;
+    size_t (*workspace)(const struct heads *) = NULL;
     if (act == DT_BF16)
-        *(void **)&room = find(name, why, sizeof why);
+        *(void **)&workspace = find(name, why, sizeof why);
     return (struct device){ .name = "cuda",
-                            .attention_room = room,
+                            .attention_workspace = workspace,
                             .act = act,
                             .grad = act,
-                            .logits = 297 << 21, // 4,096 tokens of 4B
+                            .max_logits = 297 << 21, // 4,096 tokens of 4B
                             .expands = act == DT_BF16,
                             .any_order = any_order,
-                            .fixed = (64U + 16 + 128) << 20,
+                            .fixed = WORKSPACE + PARTIALS + EXPANDED,
                             .driver = (uint64_t)CONTEXT + LIBRARIES,
                             .fp4 = FP4_EXPANDED,
-                            .sums = 128U << 20 }; // 3,000 tokens of 4B
+                            .fp4_sums = 128U << 20 }; // 3,000 tokens of 4B
 }
 
 /* ---- the driver, which is asked before our library: without a GPU nothing big is loaded -- */
@@ -148,7 +149,7 @@ kernels_cuda_count(void)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_6", why, n) != NULL;
+    return find("nibble_cuda_open_7", why, n) != NULL;
 }
 
 /* ---- free memory, by NVML, which needs no context ------------------------------------- */
@@ -252,7 +253,7 @@ kernels_cuda_native(int device, char *why, size_t n)
 }
 
 void
-kernels_cuda_diagnose(kernels_say_fn *say, void *ctx)
+kernels_cuda_diagnose(kernels_line_fn *say, void *ctx)
 {
     char why[512];
     diagnose_fn *f = NULL;
@@ -280,7 +281,7 @@ kernels_cuda(const struct device *is, int device, struct err *err)
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
-    *(void **)&f = find("nibble_cuda_open_6", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_7", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;

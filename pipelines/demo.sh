@@ -9,10 +9,11 @@
 # the new identity is not learnt (one prompt of whoami.tsv is answered otherwise), or if
 # fewer than 95 of 100 control questions keep their answers.  The numbers are the
 # same for any instruction set and number of threads, times and memory aside; without AVX2,
-# AVX-512 or NEON it takes half an hour.  Everything is written into a temporary
-# directory, which is removed at the end.
+# AVX-512 or NEON it takes half an hour.  Without DIR everything is written into a
+# temporary directory, which is removed at the end.
 #
 #   pipelines/demo.sh [DIR]      keep the files: write into DIR, which must not exist
+#                                ("make demo": pipelines/demo/out)
 #
 # Environment: NIBBLE_BIN, where the programs are (default: ../bin beside this script).
 # shellcheck disable=SC2016  # what is in single quotes is for the inner shell

@@ -60,7 +60,7 @@ library()
 
 @test "all libraries of the Makefile are looked at" {
     for a in "${NIBBLE_BUILD:-$root/build}"/lib*.a; do
-        [[ $a == *cmd.a ]] || [[ $a =~ /lib(core|format|text|nvfp4|kernels|model)\.a$ ]]
+        [[ $a == *cmd.a ]] || [[ $a =~ /lib(core|format|text|nvfp4|kernels|model|io)\.a$ ]]
     done
 }
 
@@ -93,6 +93,20 @@ library()
     done
 }
 
+@test "rule: lib/io includes every other library, and no command" {
+    for to in cmd/cmd.h cmd/device.h cmd/datcat/x.h; do
+        refused lib/io/pack/a.c "#include \"$to\"" "lib/io must not include"
+    done
+    for to in kernels/kernels.h lib/model/config.h lib/format/dat.h lib/text/bpe.h \
+        lib/nvfp4/codec.h lib/core/err.h lib/io/pack/b.h; do
+        allowed lib/io/a.c "#include \"$to\""
+    done
+    for from in core format text nvfp4 model; do
+        refused "lib/$from/a.c" '#include "lib/io/io.h"' "lib/$from must not include"
+    done
+    refused kernels/cpu/a.c '#include "lib/io/io.h"' "kernels must not include"
+}
+
 @test "rule: of kernels only the interface is seen from outside" {
     refused lib/model/a.c '#include "kernels/cpu/gemm.h"' "only kernels/kernels.h"
     refused kernels/cpu/a.c '#include "lib/format/dat.h"' "kernels must not include"
@@ -113,7 +127,7 @@ library()
     refused cmd/cmd.c '#include "cmd/datcat/view.h"' "cmd must not include cmd/datcat"
     allowed cmd/datcat/a.c '#include "cmd/datcat/view.h"'
     for to in cmd/cmd.h lib/core/err.h lib/format/dat.h lib/text/bpe.h lib/nvfp4/codec.h \
-        lib/model/qwen3.h; do
+        lib/model/qwen3.h lib/io/values.h lib/io/pack/pack.h; do
         allowed cmd/datcat/a.c "#include \"$to\""
     done
 }

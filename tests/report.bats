@@ -38,7 +38,7 @@ setup()
 
 need_gnuplot()
 {
-    command -v gnuplot >/dev/null || skip "gnuplot is not installed (tools/setup.sh plot)"
+    command -v gnuplot >/dev/null || skip "gnuplot is not installed (tools/setup.sh)"
 }
 
 plot() { "$root/pipelines/plot/plot.sh" "$@"; }
@@ -287,7 +287,7 @@ no_gnuplot()
     no_gnuplot path
     log 3 2 >a.jsonl
     PATH=$PWD/path run -2 --separate-stderr plot -o p a.jsonl
-    [[ $stderr == 'plot: gnuplot is not installed; '*'"tools/setup.sh plot"'* ]]
+    [[ $stderr == 'plot: gnuplot is not installed; '*'"tools/setup.sh"'* ]]
     [ ! -e p ]
 }
 

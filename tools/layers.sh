@@ -43,11 +43,10 @@ check_includes()
         may["lib/nvfp4"] = "lib/core"
         may["kernels"] = "lib/nvfp4 lib/core"
         may["lib/model"] = "kernels lib/nvfp4 lib/core"
-        may["cmd"] = "lib/model lib/format lib/text lib/nvfp4 lib/core"
+        may["lib/io"] = "lib/model kernels lib/format lib/text lib/nvfp4 lib/core"
+        may["cmd"] = "lib/io lib/model lib/format lib/text lib/nvfp4 lib/core"
         may["cmd/*"] = "cmd " may["cmd"]
         may["cmd"] = "kernels " may["cmd"]
-        may["cmd/datpack"] = "cmd/pack " may["cmd/*"]
-        may["cmd/nvquant"] = "cmd/pack " may["cmd/*"]
     }
     function area(path,    part, n) {
         n = split(path, part, "/")
@@ -100,7 +99,7 @@ check_includes()
 check_archives()
 {
     local a found=
-    for a in "$build"/lib{core,format,text,nvfp4,kernels,model}.a; do
+    for a in "$build"/lib{core,format,text,nvfp4,kernels,model,io}.a; do
         [ -e "$a" ] || continue
         found=1
         nm -A -f sysv "$a" | awk -F '|' -v archive="${a##*/}" '

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Installs the Debian packages that nibble needs, and nothing else.
 #
-#   tools/setup.sh [-n] [GROUP]...    GROUP: build test plot lint san arm64 all
+#   tools/setup.sh [-n] [GROUP]...    GROUP: build test lint san arm64 all
 #
 # Without a group: build and test, which is what "make setup demo" and
 # "make setup test" need.  -n only says what is missing, and exits 1 if something
@@ -16,15 +16,15 @@ packages_of()
 {
     case $1 in
     build) echo gcc make libc6-dev "libmsgpack-c-dev|libmsgpack-dev" libxxhash-dev ;;
-    test) echo bats python3 strace clang "libclang-rt-dev|libclang-common-14-dev" ;;
-    plot) echo "gnuplot-nox|gnuplot-qt|gnuplot-x11" ;;
+    test) echo bats python3 strace clang "libclang-rt-dev|libclang-common-14-dev" \
+        "gnuplot-nox|gnuplot-qt|gnuplot-x11" ;;
     lint) echo clang-format clang-tidy cppcheck shellcheck ;;
     san) echo valgrind libc6-dbg ;;
     arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross "qemu-user|qemu-user-static" ;;
     esac
 }
 
-usage="usage: tools/setup.sh [-n] [build|test|plot|lint|san|arm64|all]..."
+usage="usage: tools/setup.sh [-n] [build|test|lint|san|arm64|all]..."
 dry=
 groups=
 wanted=
@@ -32,9 +32,9 @@ for arg; do
     case $arg in
     -n) dry=1 ;;
     -h | --help) echo "$usage" && exit 0 ;;
-    all) groups+=" build test plot lint san arm64" ;;
-    build | test | plot | lint | san | arm64) groups+=" $arg" ;;
-    *) echo "tools/setup.sh: $arg: want build, test, plot, lint, san, arm64 or all" >&2 && exit 2 ;;
+    all) groups+=" build test lint san arm64" ;;
+    build | test | lint | san | arm64) groups+=" $arg" ;;
+    *) echo "tools/setup.sh: $arg: want build, test, lint, san, arm64 or all" >&2 && exit 2 ;;
     esac
 done
 groups=${groups:-build test}

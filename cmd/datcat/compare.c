@@ -5,6 +5,7 @@
 #include "lib/core/arena.h"
 #include "lib/core/par.h"
 #include "lib/core/reader.h"
+#include "lib/model/table.h"
 #include "lib/nvfp4/codec.h"
 
 #include <fcntl.h>
@@ -348,8 +349,8 @@ planes_equal(struct diff *d, const struct view *a, const struct view *b,
              struct err *err)
 {
     struct planes e = { .d = d };
-    if (values_open(&d->xa, d->sa, a, err) < 0 ||
-        values_open(&d->xb, d->sb, b, err) < 0 ||
+    if (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
+        values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0 ||
         par_for(d->threads, values_chunks(a), planes_chunk, &e, err) < 0)
         return -1;
     return !atomic_load(&e.differs);
@@ -371,8 +372,8 @@ tensor_scales_equal(struct diff *d, const struct view *a, const struct view *b,
 {
     if (!a->scale2 == !b->scale2)
         return payloads_equal(d, a->scale2, b->scale2, err);
-    if (values_open(&d->xa, d->sa, a, err) < 0 ||
-        values_open(&d->xb, d->sb, b, err) < 0)
+    if (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
+        values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0)
         return -1;
     return d->xa.scale2 == d->xb.scale2;
 }
@@ -494,15 +495,6 @@ same_shape(const struct view *a, const struct view *b)
             memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0);
 }
 
-static void
-put_shape(struct buf *b, const struct view *v)
-{
-    buf_char(b, '[');
-    for (unsigned d = 0; d < v->rank; d++)
-        buf_printf(b, "%s%llu", d ? "," : "", (unsigned long long)v->shape[d]);
-    buf_char(b, ']');
-}
-
 /* 1: the two agree; 0: they differ, a line was put. */
 static int
 diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf *out,
@@ -516,18 +508,18 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
         return same;
     bool numbers = shapes && values_kind(a->dtype) != VALUES_NONE &&
                    values_kind(b->dtype) != VALUES_NONE;
-    if (numbers &&
-        (values_open(&d->xa, d->sa, a, err) < 0 ||
-         values_open(&d->xb, d->sb, b, err) < 0 || diff_values(d, &sum, err) < 0))
+    if (numbers && (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
+                    values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0 ||
+                    diff_values(d, &sum, err) < 0))
         return -1;
     if (d->c->tolerant && numbers && sum.different == 0)
         return 1;
     text_escape(out, a->name, a->name_len);
     if (!shapes) {
         buf_str(out, "\tshape\t");
-        put_shape(out, a);
+        buf_shape(out, a->shape, a->rank, ",");
         buf_char(out, '\t');
-        put_shape(out, b);
+        buf_shape(out, b->shape, b->rank, ",");
     } else if (!dtypes && !d->c->tolerant) {
         buf_printf(out, "\tdtype\t%s\t%s", dtype_name(a->dtype), dtype_name(b->dtype));
     } else if (numbers && !d->c->tolerant && sum.different == 0) {
@@ -549,10 +541,10 @@ head_is_copy(struct diff *d, const struct subject *f, const struct view *v,
              struct err *err)
 {
     const struct view *embed = NULL;
-    if (strcmp(v->name, "lm_head.weight") != 0)
+    if (strcmp(v->name, TABLE_HEAD) != 0)
         return 0;
     for (size_t i = 0; i < f->views.n; i++)
-        if (strcmp(f->views.v[i].name, "model.embed_tokens.weight") == 0)
+        if (strcmp(f->views.v[i].name, TABLE_EMBED) == 0)
             embed = &f->views.v[i];
     if (!embed || embed->dtype != v->dtype || !same_shape(embed, v))
         return 0;
@@ -709,7 +701,7 @@ verify_scales(void *ctx, size_t i, unsigned worker, struct err *err)
     (void)worker;
     if (v->dtype != DT_NVFP4)
         return 0;
-    if (values_open(&x, &f->store, v, err) < 0)
+    if (values_open(&x, &f->store, v, cmd_isa(), err) < 0)
         return -1;
     if (view_in_blocks(v))
         return verify_blocks(&x, err);

@@ -85,7 +85,8 @@ take_option(struct config_datcat *c, int opt, const char *arg)
         break;
     case 's':
     case 'x':
-        select_add(&c->select, opt == 'x', arg);
+        if (!select_add(&c->select, opt == 'x', arg))
+            misuse("more than %d globs", MAX_GLOBS);
         break;
     case OPT_GROUP:
         c->group = true;

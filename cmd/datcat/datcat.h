@@ -5,10 +5,10 @@
 #define NIBBLE_CMD_DATCAT_H
 
 #include "cmd/cmd.h"
-#include "cmd/select.h"
-#include "cmd/values.h"
 #include "lib/core/hash.h"
 #include "lib/format/view.h"
+#include "lib/io/select.h"
+#include "lib/io/values.h"
 
 enum action {
     LIST,
@@ -55,7 +55,6 @@ void list_json(const struct config_datcat *c, struct subject *f);
 void list_lines(const struct config_datcat *c, const struct subject *f); // NDJSON, TSV
 void list_map(const struct subject *f);
 void list_meta(const struct subject *f);
-void list_put_shape(struct buf *b, const uint64_t *shape, unsigned rank); // [N,M]
 
 /* scan.c */
 int scan_stats(const struct config_datcat *c, struct subject *f, struct err *err);

@@ -43,18 +43,6 @@ has_stats(const struct subject *f, size_t i)
     return f->stats && values_kind(f->views.v[i].dtype) != VALUES_NONE;
 }
 
-void
-list_put_shape(struct buf *b, const uint64_t *shape, unsigned rank)
-{
-    buf_char(b, '[');
-    for (unsigned d = 0; d < rank; d++) {
-        if (d)
-            buf_char(b, ',');
-        buf_u64(b, shape[d]);
-    }
-    buf_char(b, ']');
-}
-
 /* ---- a table of text: aligned on a terminal, else tab-separated --------------- */
 
 struct cells {
@@ -252,7 +240,7 @@ make_groups(const struct subject *f, struct group *groups)
         key.len = 0;
         put_starred(&key, v->name, v->name_len);
         buf_printf(&key, "\t%s\t", dtype_name(v->dtype));
-        list_put_shape(&key, v->shape, v->rank);
+        buf_shape(&key, v->shape, v->rank, ",");
         if (key.failed)
             die(EXIT_MEMORY, "out of memory for the listing");
         struct group *g = group_of(groups, &n, &keys, key.data);
@@ -282,7 +270,7 @@ list_groups(const struct config_datcat *c, const struct subject *f)
         buf_add(&t.text, groups[g].key, strcspn(groups[g].key, "\t"));
         cell_end(&t);
         cell(&t, dtype_name(v->dtype));
-        list_put_shape(&t.text, v->shape, v->rank);
+        buf_shape(&t.text, v->shape, v->rank, ",");
         cell_end(&t);
         cell_u64(&t, groups[g].bytes);
         buf_printf(&t.text, "x%zu", groups[g].members);
@@ -316,7 +304,7 @@ list_text(const struct config_datcat *c, const struct subject *f)
         text_escape(&t.text, v->name, v->name_len);
         cell_end(&t);
         cell(&t, dtype_name(v->dtype));
-        list_put_shape(&t.text, v->shape, v->rank);
+        buf_shape(&t.text, v->shape, v->rank, ",");
         cell_end(&t);
         cell_u64(&t, v->nbytes);
         if (c->stats)
@@ -377,7 +365,7 @@ put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f
     buf_str(b, "{\"name\":");
     json_put(b, (struct slice){ v->name, v->name_len });
     buf_printf(b, ",\"dtype\":\"%s\",\"shape\":", dtype_name(v->dtype));
-    list_put_shape(b, v->shape, v->rank);
+    buf_shape(b, v->shape, v->rank, ",");
     buf_printf(b, ",\"offset\":%llu,\"nbytes\":%llu",
                (unsigned long long)v->entry->offset, (unsigned long long)v->nbytes);
     if (v->dtype == DT_NVFP4)
@@ -399,7 +387,7 @@ put_tsv(struct buf *b, const struct config_datcat *c, const struct subject *f, s
     bool known = has_stats(f, i) && f->stats[i].n;
     text_escape(b, v->name, v->name_len);
     buf_printf(b, "\t%s\t", dtype_name(v->dtype));
-    list_put_shape(b, v->shape, v->rank);
+    buf_shape(b, v->shape, v->rank, ",");
     buf_printf(b, "\t%llu\t%llu\t", (unsigned long long)v->entry->offset,
                (unsigned long long)v->nbytes);
     if (v->dtype == DT_NVFP4)

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD "lm_head.weight"
-
 enum { MAX_LINES = 20 }; // of a file that lacks thousands
 
 struct comparison {
@@ -48,9 +46,9 @@ compare_shape(struct comparison *x, const struct view *v, const struct row *r,
         memcmp(v->shape, r->shape, r->rank * sizeof *r->shape) == 0)
         return 0;
     buf_str(&b, "shape ");
-    list_put_shape(&b, v->shape, v->rank);
+    buf_shape(&b, v->shape, v->rank, ",");
     buf_str(&b, ", the configuration expects ");
-    list_put_shape(&b, r->shape, r->rank);
+    buf_shape(&b, r->shape, r->rank, ",");
     int rc = buf_ok(&b, err);
     if (rc == 0)
         say(x, v->name, v->name_len, b.data);
@@ -71,7 +69,7 @@ compare_view(struct comparison *x, const struct view *v, bool tied, struct err *
             "has no activation scale, and the other NVFP4 tensors have one");
     if (i >= 0)
         x->found[i] = true;
-    else if (tied && slice_is(name, HEAD))
+    else if (tied && slice_is(name, TABLE_HEAD))
         i = 0; // the shape of the embedding
     else
         say(x, v->name, v->name_len, "is no tensor of the configuration");

@@ -55,7 +55,7 @@ chunks_open(struct chunks *k, const struct config_datcat *c, struct subject *f,
     if (!k->values || !k->first || !k->scratch)
         return err_set(err, ERR_MEMORY, "out of memory for %zu tensors", k->views);
     for (size_t i = 0; i < k->views; i++) {
-        if (values_open(&k->values[i], &f->store, &f->views.v[i], err) < 0)
+        if (values_open(&k->values[i], &f->store, &f->views.v[i], cmd_isa(), err) < 0)
             return -1;
         k->first[i] = items;
         if (k->values[i].kind != VALUES_NONE) {
@@ -283,7 +283,7 @@ scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
     struct values_scratch w = { 0 };
     struct buf out = { 0 };
     const struct view *v = find_view(c, f, &count, err);
-    if (!v || values_open(&x, &f->store, v, err) < 0)
+    if (!v || values_open(&x, &f->store, v, cmd_isa(), err) < 0)
         return -1;
     if (x.kind == VALUES_NONE)
         return err_set(err, ERR_USAGE,

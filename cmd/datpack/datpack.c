@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* datpack: put tensors from any container into any other. */
-#include "cmd/pack/pack.h"
+#include "cmd/cmd.h"
+#include "cmd/suffix.h"
+#include "lib/io/pack/pack.h"
 
 #include "lib/format/writer.h"
 
@@ -108,7 +110,8 @@ take_option(struct pack *c, int opt, const char *arg)
         break;
     case 's':
     case 'x':
-        select_add(&c->select, opt == 'x', arg);
+        if (!select_add(&c->select, opt == 'x', arg))
+            misuse("more than %d globs", MAX_GLOBS);
         break;
     case 'j':
         c->threads = cmd_threads(arg);
@@ -213,16 +216,26 @@ check_combination(const struct pack *c, int operands)
         misuse("--compat seed: the seed reads .dat files");
 }
 
+static struct cmd cmd = {
+    .name = "datpack",
+    .synopsis = "datpack [OPTION]... -o OUT INPUT...",
+    .about = "Put tensors from any container into any other: .dat, "
+             ".safetensors, .gguf, .ckpt,\nmodel directories.  Later inputs "
+             "replace tensors of earlier ones.",
+    .options = options,
+    .n_options = sizeof options / sizeof *options
+};
+
 static int
 parse(struct pack *c, int argc, char **argv)
 {
     const char *arg;
     int first;
-    for (int opt; (opt = cmd_option(&c->cmd, argc, argv, &arg, &first)) >= 0;)
+    for (int opt; (opt = cmd_option(&cmd, argc, argv, &arg, &first)) >= 0;)
         take_option(c, opt, arg);
     if (!c->out)
         misuse("want -o OUT; --help shows how");
-    pack_settle_target(c);
+    suffix_settle(c->out, &c->to, &c->directory);
     check_combination(c, argc - first);
     return first;
 }
@@ -230,22 +243,13 @@ parse(struct pack *c, int argc, char **argv)
 int
 main(int argc, char **argv)
 {
-    static struct pack c = {
-        .cmd = { .name = "datpack",
-                 .synopsis = "datpack [OPTION]... -o OUT INPUT...",
-                 .about =
-                     "Put tensors from any container into any other: .dat, "
-                     ".safetensors, .gguf, .ckpt,\nmodel directories.  Later inputs "
-                     "replace tensors of earlier ones.",
-                 .options = options,
-                 .n_options = sizeof options / sizeof *options },
-        .shard_bytes = (uint64_t)5 << 30,
-    };
+    static struct pack c = { .shard_bytes = (uint64_t)5 << 30 };
     struct err err = { 0 };
-    cmd_begin(&c.cmd);
+    cmd_begin(&cmd);
     cmd_help_words(options, sizeof options / sizeof *options, OPT_TO, writer_kind);
     c.threads = cmd_threads(NULL);
     int first = parse(&c, argc, argv);
+    c.io = cmd_io(&cmd);
     if (pack_run(&c, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     cmd_close_stdout();

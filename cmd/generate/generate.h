@@ -5,9 +5,9 @@
 
 #include "cmd/cmd.h"
 #include "cmd/device.h"
-#include "cmd/load.h"
 #include "lib/format/tok.h"
 #include "lib/format/writer.h"
+#include "lib/io/load.h"
 #include "lib/model/sample.h"
 #include "lib/text/template.h"
 

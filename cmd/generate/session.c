@@ -127,7 +127,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
                               .config = c->config,
                               .quant = c->quant,
                               .no_verify = c->no_verify,
-                              .cmd = &c->cmd };
+                              .io = cmd_io(&c->cmd) };
     *s = (struct session){ .c = c, .err = err };
     double start = os_seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)
@@ -170,7 +170,7 @@ session_close(struct session *s)
         net_cache_close(&s->cache);
     model_close(&s->model);
     if (s->k)
-        s->k->close(s->k);
+        kernels_close(s->k);
     if (s->e)
         encoder_close(s->e);
     if (s->t)
@@ -198,10 +198,10 @@ move_cache(struct session *s, struct net_cache *old)
 {
     const struct config *c = &s->model.config;
     size_t row = (size_t)c->kv_heads * c->head_dim,
-           bytes = old->used * row * kernels_act(s->k);
+           bytes = old->used * row * (dtype_bits(s->k->is.act) / 8);
     for (uint32_t i = 0; i < c->layers; i++) {
-        s->k->copy(s->k, s->cache.key[i], old->key[i], bytes);
-        s->k->copy(s->k, s->cache.value[i], old->value[i], bytes);
+        op_copy(s->k, s->cache.key[i], old->key[i], bytes);
+        op_copy(s->k, s->cache.value[i], old->value[i], bytes);
     }
     s->cache.used = old->used;
     net_cache_close(old);
@@ -213,7 +213,7 @@ static uint64_t
 token_bytes(const struct session *s)
 {
     const struct config *c = &s->model.config;
-    uint64_t row = (uint64_t)c->kv_heads * c->head_dim * kernels_act(s->k);
+    uint64_t row = (uint64_t)c->kv_heads * c->head_dim * (dtype_bits(s->k->is.act) / 8);
     return 2 * c->layers * row + c->head_dim * sizeof(float);
 }
 
@@ -223,7 +223,7 @@ settle_room(struct session *s, size_t n, size_t *room)
 {
     uint64_t available = device_free(&s->c->where);
     uint64_t fit = available / token_bytes(s);
-    size_t old = s->has_cache ? s->cache.room : 0; // which is there until it was copied
+    size_t old = s->has_cache ? s->cache.capacity : 0; // which is there until it was copied
     *room = (size_t)round_up(n, ROOM);
     if (*room < 2 * old)
         *room = 2 * old;
@@ -250,7 +250,7 @@ session_room(struct session *s, size_t n)
     struct net_cache old = s->cache;
     if (n > s->limit)
         n = s->limit;
-    if (s->has_cache && n <= old.room)
+    if (s->has_cache && n <= old.capacity)
         return 0;
     size_t room;
     if (settle_room(s, n, &room) < 0 || model_stretch(&s->model, room) < 0)
@@ -269,7 +269,7 @@ extend(struct session *s, const uint32_t *ids, size_t n, size_t rows, float *log
     struct net *net = &s->model.net;
     const int32_t *mine = (const int32_t *)ids;
     if (rows && !logits)
-        return net_best(net, &s->cache, mine, n, &s->best, s->hidden, s->hidden_ctx);
+        return net_argmax(net, &s->cache, mine, n, &s->best, s->hidden, s->hidden_ctx);
     return net_extend(net, &s->cache, mine, n, rows, logits, s->hidden, s->hidden_ctx);
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* memguard: run a command and end it before it exhausts memory. */
 #include "cmd/cmd.h"
-#include "cmd/machine.h"
 #include "cmd/memguard/gpu.h"
 #include "cmd/memguard/report.h"
 #include "cmd/memguard/start.h"
 #include "cmd/memguard/tree.h"
+#include "lib/core/machine.h"
 #include "lib/core/os.h"
 #include "lib/core/text.h"
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* nvquant: quantize tensors to NVFP4, or back. */
+#include "cmd/cmd.h"
 #include "cmd/device.h"
-#include "cmd/pack/pack.h"
+#include "cmd/suffix.h"
+#include "lib/io/pack/pack.h"
 
 #include "lib/format/writer.h"
 
@@ -69,7 +71,8 @@ take_option(struct pack *c, int opt, const char *arg)
         break;
     case 's':
     case 'x':
-        select_add(&c->quantized, opt == 'x', arg);
+        if (!select_add(&c->quantized, opt == 'x', arg))
+            misuse("more than %d globs", MAX_GLOBS);
         break;
     case 'j':
         c->threads = cmd_threads(arg);
@@ -129,7 +132,7 @@ settle_target(struct pack *c)
     const struct traits *kind = writer_traits(to);
     if (kind->dialect || kind->training)
         misuse("%s: want a .dat or a .safetensors; datpack writes %s", c->out, to);
-    pack_settle_target(c);
+    suffix_settle(c->out, &c->to, &c->directory);
 }
 
 static void
@@ -147,12 +150,22 @@ check_combination(const struct pack *c, int operands)
         misuse("--compat seed: the seed reads .dat files");
 }
 
+static struct cmd cmd = {
+    .name = "nvquant",
+    .synopsis = "nvquant [OPTION]... -o OUT INPUT",
+    .about = "Quantize tensors to NVFP4: 4 bits an element, an FP8 scale "
+             "for each 16 of them.\nWhat is not quantized is copied.  The "
+             "way back is --dequant.",
+    .options = options,
+    .n_options = sizeof options / sizeof *options
+};
+
 static int
 parse(struct pack *c, int argc, char **argv)
 {
     const char *arg;
     int first;
-    for (int opt; (opt = cmd_option(&c->cmd, argc, argv, &arg, &first)) >= 0;)
+    for (int opt; (opt = cmd_option(&cmd, argc, argv, &arg, &first)) >= 0;)
         take_option(c, opt, arg);
     if (!c->out)
         misuse("want -o OUT; --help shows how");
@@ -167,18 +180,9 @@ parse(struct pack *c, int argc, char **argv)
 int
 main(int argc, char **argv)
 {
-    static struct pack c = {
-        .cmd = { .name = "nvquant",
-                 .synopsis = "nvquant [OPTION]... -o OUT INPUT",
-                 .about = "Quantize tensors to NVFP4: 4 bits an element, an FP8 scale "
-                          "for each 16 of them.\nWhat is not quantized is copied.  The "
-                          "way back is --dequant.",
-                 .options = options,
-                 .n_options = sizeof options / sizeof *options },
-        .shard_bytes = (uint64_t)5 << 30,
-    };
+    static struct pack c = { .shard_bytes = (uint64_t)5 << 30 };
     struct err err = { 0 };
-    cmd_begin(&c.cmd);
+    cmd_begin(&cmd);
     cmd_help_words(options, sizeof options / sizeof *options, OPT_QUANT, pack_quant);
     c.threads = cmd_threads(NULL);
     int first = parse(&c, argc, argv);
@@ -186,10 +190,11 @@ main(int argc, char **argv)
     device_settle(&where);
     if (where.cuda)
         c.gpu = device_open(&where, &err);
+    c.io = cmd_io(&cmd);
     if (pack_run(&c, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     if (c.gpu)
-        c.gpu->close(c.gpu);
+        kernels_close(c.gpu);
     cmd_close_stdout();
     return EXIT_DONE;
 }

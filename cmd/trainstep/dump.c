@@ -60,7 +60,7 @@ list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n
     *n = 2;
     for (size_t i = 0; i < table->n; i++) {
         struct buf name = { 0 };
-        if (!r->t.net.t[i].grad.values)
+        if (!r->t.net.t[i].grad.data)
             continue;
         buf_printf(&name, "grad.%s", table->row[i].name);
         if (name.failed)
@@ -73,16 +73,16 @@ list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n
 
 /* A gradient as f32 on the host. */
 static void
-download(struct run *r, float *to, const struct grad *g, size_t n)
+download(struct run *r, float *to, const struct matrix *g)
 {
     struct kernels *k = r->k;
-    k->part = PART_OTHER;
-    float *x = k->alloc(k, n * sizeof *x);
-    if (x)
-        k->convert(k, x, g->values, g->dtype, n);
-    if (!x || k->download(k, to, x, n * sizeof *x) < 0)
+    size_t bytes = g->rows * g->cols * sizeof(float);
+    struct matrix x =
+        matrix_of(DT_F32, kernels_alloc(k, MEMORY_OTHER, bytes), g->rows, g->cols);
+    op_convert(k, &x, g);
+    if (kernels_download(k, to, x.data, bytes) < 0)
         die_err(&r->err);
-    k->release(k, x);
+    kernels_free(k, x.data);
 }
 
 /* The values of the tensor with that tag, on the host; free it. */
@@ -93,7 +93,7 @@ values(struct run *r, size_t tag, const struct wtensor *w, double loss, float **
     if (tag == 0)
         *v = (float)loss;
     else if (tag > 1)
-        download(r, v, &r->t.net.t[tag - 2].grad, (size_t)w->nbytes / sizeof *v);
+        download(r, v, &r->t.net.t[tag - 2].grad);
     *logits = tag == 1 ? NULL : *logits;
     return v;
 }

@@ -63,7 +63,7 @@ log_driver(struct run *r)
     if (r->device.host || !r->k || r->t.step > r->logs->first_step + 1)
         return;
     now = device_free(&r->where);
-    own = r->k->ledger.all;
+    own = r->k->usage.total;
     gone =
         r->free_before != UINT64_MAX && now < r->free_before ? r->free_before - now : 0;
     if (gone > own + r->driver)
@@ -76,7 +76,7 @@ log_memory(const struct run *r, bool peak)
 {
     if (r->device.host)
         return log_rss(peak);
-    return (peak ? r->k->ledger.most : r->k->ledger.all) + r->driver;
+    return (peak ? r->k->usage.total_peak : r->k->usage.total) + r->driver;
 }
 
 /* Who reads a pipe may be stopped: a run that was asked to end does not wait for that. */
@@ -422,8 +422,8 @@ log_phase(struct run *r, const char *phase)
     buf_printf(b, ",\"Phase\":\"%s\",\"PidMemoryMiB\":%llu,\"TotalMemoryMiB\":%llu",
                phase, mib(log_memory(r, false)), all);
     buf_printf(b, ",\"DeviceUsedMiB\":%llu,\"DevicePeakMiB\":%llu,\"HostRssMiB\":%llu",
-               mib(r->k ? r->k->ledger.all : 0), mib(r->k ? r->k->ledger.most : 0),
-               rss);
+               mib(r->k ? r->k->usage.total : 0),
+               mib(r->k ? r->k->usage.total_peak : 0), rss);
     if (!r->device.host)
         buf_printf(b, ",\"DeviceDriverMiB\":%llu", mib(r->driver));
     uint64_t available = cmd_available();

@@ -45,7 +45,7 @@ count_step(struct run *r, struct train *t)
         b[i] = (struct net_batch){ n, zeros, label, zeros, first };
     if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)
         die_err(&r->err);
-    t->net.k->ledger.flops *= (double)r->s.accum / (double)passes;
+    t->net.k->usage.flops *= (double)r->s.accum / (double)passes;
     free(b);
     free(zeros);
 }
@@ -69,20 +69,20 @@ sample_bytes(const struct run *r)
 }
 
 uint64_t
-plan_bytes(struct run *r, struct ledger *ledger)
+plan_bytes(struct run *r, struct usage *usage)
 {
     struct kernels *k = open_dry(r);
     struct train t;
     if (train_open(&t, &r->c, k, &r->layout, &r->err) < 0)
         die_err(&r->err);
     count_step(r, &t);
-    *ledger = k->ledger;
+    *usage = k->usage;
     r->file_bytes = save_bytes(r, &t);
     train_close(&t);
-    k->close(k);
+    kernels_close(k);
     if (!r->device.host)
-        return ledger->most + r->device.driver;
-    return ledger->most + sample_bytes(r) + log_rss(false) + BUFFERS;
+        return usage->total_peak + r->device.driver;
+    return usage->total_peak + sample_bytes(r) + log_rss(false) + BUFFERS;
 }
 
 /* The ways to spend memory that change no number, the fastest first. */
@@ -115,14 +115,14 @@ is_hopeless(const struct run *r, uint64_t limit)
 static uint64_t
 choose_way(struct run *r, enum recompute want, uint64_t limit)
 {
-    struct ledger ledger;
+    struct usage usage;
     uint64_t need = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways && (!need || need > limit); i++) {
         if (!is_open(r, want, &ways[i]))
             continue;
         r->layout.expand = ways[i].expand;
         r->layout.recompute = ways[i].recompute;
-        need = plan_bytes(r, &ledger);
+        need = plan_bytes(r, &usage);
     }
     return need;
 }
@@ -305,17 +305,17 @@ row(const char *what, uint64_t bytes)
 void
 plan_print(struct run *r)
 {
-    static const char *const names[PARTS] = {
-        [PART_MASTER] = "master",       [PART_MOMENTS] = "moments",
-        [PART_GRADIENTS] = "gradients", [PART_WEIGHTS] = "weights",
-        [PART_KEPT] = "kept",           [PART_WORK] = "work",
-        [PART_LOGITS] = "logits",       [PART_CACHE] = "cache",
-        [PART_OTHER] = "other",
+    static const char *const names[MEMORIES] = {
+        [MEMORY_MASTER] = "master",       [MEMORY_MOMENTS] = "moments",
+        [MEMORY_GRADIENTS] = "gradients", [MEMORY_WEIGHTS] = "weights",
+        [MEMORY_ACTIVATIONS] = "kept",    [MEMORY_WORK] = "work",
+        [MEMORY_LOGITS] = "logits",       [MEMORY_CACHE] = "cache",
+        [MEMORY_OTHER] = "other",
     };
-    struct ledger l;
-    uint64_t all = plan_bytes(r, &l), all_else = all - l.most;
+    struct usage l;
+    uint64_t all = plan_bytes(r, &l), all_else = all - l.total_peak;
     puts("part\tbytes\tGB");
-    for (int i = 0; i < PARTS; i++)
+    for (int i = 0; i < MEMORIES; i++)
         if (l.peak[i])
             row(names[i], l.peak[i]);
     if (r->device.host) {

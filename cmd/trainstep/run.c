@@ -6,6 +6,8 @@
 #include "cmd/trainstep/dump.h"
 #include "lib/core/os.h"
 #include "lib/core/path.h"
+#include "lib/io/quantizer.h"
+#include "lib/io/training.h"
 #include "lib/nvfp4/quant.h"
 
 #include <math.h>
@@ -91,14 +93,8 @@ settle_settings(struct run *r)
 static void
 settle_quantizer(struct run *r)
 {
-    const struct quant_words *q = &r->in.quant;
-    if (strcmp(q->name, "none") == 0)
-        return;
-    r->quant = (struct quant_spec){ .kind = quant_named(q->name),
-                                    .modelopt = strcmp(q->variant, "modelopt") == 0,
-                                    .mae = strcmp(q->criterion, "mae") == 0 };
-    r->layout.quant = &r->quant;
-    r->layout.share = strcmp(q->share, "none") != 0;
+    if (quantizer_of(&r->quant, &r->layout.share, &r->in.quant))
+        r->layout.quant = &r->quant;
 }
 
 /* What is kept of weights and moments, and how.  Together with a master in 4 bits moments
@@ -118,11 +114,11 @@ settle_kept(struct run *r)
         die(EXIT_TROUBLE, "%s: moments \"%s\" do not go with a master \"%s\"",
             r->in.name, t->moments, t->master);
     if (seed) {
-        r->layout.seed = (enum seed_moments)kind;
+        r->layout.arrays.torchsharp = (enum torchsharp_moments)kind;
         return;
     }
-    r->layout.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
-    r->layout.moments = (enum moments)kind;
+    r->layout.arrays.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
+    r->layout.arrays.moments = (enum moments)kind;
     settle_quantizer(r);
 }
 
@@ -131,7 +127,8 @@ static void
 settle_activations(struct run *r)
 {
     enum activations a = (enum activations)r->s.activations;
-    if (a != ACTIVATIONS_PLAIN && !r->layout.quant && r->layout.seed == SEED_NONE)
+    if (a != ACTIVATIONS_PLAIN && !r->layout.quant &&
+        r->layout.arrays.torchsharp == TORCHSHARP_NONE)
         die(EXIT_TROUBLE,
             "%s: --activations nvfp4: its projections are not quantized; datpack --to "
             "ckpt --quant NAME makes a checkpoint of which they are",
@@ -145,7 +142,7 @@ settle_layout(struct run *r)
 {
     r->layout.last_layers = (uint32_t)r->s.last_layers;
     r->layout.loss = r->s.loss == LOSS_CE ? NET_CE
-                     : r->o->seed_compat  ? NET_SEED
+                     : r->o->seed_compat  ? NET_TORCHSHARP
                                           : NET_SCALAR;
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
@@ -333,7 +330,7 @@ open_model(struct run *r)
 {
     double start = os_seconds();
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
-        save_load(r, &r->in) < 0)
+        training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
     r->t.judge = judge;
     r->t.judge_ctx = r;
@@ -416,7 +413,8 @@ undo(struct run *r, const struct train_result *res)
         source = &from;
     }
     struct state was = r->st;
-    if (save_load(r, source) < 0 || state_read(&r->st, &kept, source) < 0)
+    if (training_load(&r->t, source, r->o->where.threads) < 0 ||
+        state_read(&r->st, &kept, source) < 0)
         die_err(&r->err);
     bool same = r->st.has_sampler && memcmp(r->st.data, was.data, XXH3_BYTES) == 0;
     data_seek(&r->data, same ? r->st.epoch : 0, same ? r->st.index : 0);
@@ -491,7 +489,7 @@ check_memory(struct run *r)
     if (used <= limit)
         return;
     // On a GPU what others take meanwhile looks like the driver's: no reason to end.
-    if (r->device.host || r->k->ledger.all + r->device.driver > limit)
+    if (r->device.host || r->k->usage.total + r->device.driver > limit)
         die(EXIT_MEMORY, "step %llu: %.3f GB in use, --memory-limit is %.3f",
             (unsigned long long)r->t.step, (double)used / (1 << 30),
             (double)limit / (1 << 30));
@@ -532,7 +530,7 @@ close_run(struct run *r)
     stop_say(&words, r);
     log_close(r);
     train_close(&r->t);
-    r->k->close(r->k);
+    kernels_close(r->k);
     data_close(&r->data);
     if (r->has_eval)
         data_close(&r->eval);

@@ -3,20 +3,18 @@
  * a result came to be. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "cmd/bulk.h"
 #include "lib/core/json.h"
 #include "lib/core/os.h"
 #include "lib/format/history.h"
 #include "lib/format/provenance.h"
 #include "lib/format/writer.h"
+#include "lib/io/training.h"
 
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-enum { CHUNK = 4 << 20 };
 
 /* ---- the lock -------------------------------------------------------------------------- */
 
@@ -53,54 +51,9 @@ uint64_t
 save_bytes(const struct run *r, const struct train *t)
 {
     uint64_t bytes = (uint64_t)r->in.header_bytes + 64 + 2 * 4096;
-    for (size_t i = 0; i < t->n_arrays; i++)
-        bytes += (t->array[i].bytes + 4095) / 4096 * 4096;
+    for (size_t i = 0; i < t->arrays.n; i++)
+        bytes += (t->arrays.v[i].bytes + 4095) / 4096 * 4096;
     return bytes;
-}
-
-/* ---- reading ------------------------------------------------------------------------------ */
-
-static int
-find_array(struct run *r, struct store *from, const struct train_array *a,
-           const struct tensor **found)
-{
-    const struct tensor *t = *found = store_find(from, slice_of(a->name));
-    if (!t || t->dtype != a->dtype || t->nbytes != a->bytes || t->rank != a->rank ||
-        (a->rank && t->shape[0] != a->shape[0]) ||
-        (a->rank > 1 && t->shape[1] != a->shape[1]))
-        return err_set(&r->err, ERR_FORMAT, "%s: \"%s\" %s", from->name, a->name,
-                       t ? "is not what the configuration says" : "is missing");
-    return 0;
-}
-
-/* Arrays that stay in the file are checked, too: every checkpoint that is saved holds a
- * copy of them. */
-int
-save_load(struct run *r, struct store *from)
-{
-    struct bulk *b = cmd_alloc(r->t.n_arrays, sizeof *b);
-    const struct tensor **stays = cmd_alloc(r->t.n_arrays, sizeof *stays);
-    size_t n = 0, n_stays = 0;
-    int rc = 0;
-    if (from->n_tensors != r->t.n_arrays)
-        rc = err_set(&r->err, ERR_FORMAT,
-                     "%s: %zu arrays, the configuration asks for %zu", from->name,
-                     from->n_tensors, r->t.n_arrays);
-    for (size_t i = 0; i < r->t.n_arrays && rc == 0; i++) {
-        const struct tensor *t;
-        rc = find_array(r, from, &r->t.array[i], &t);
-        if (r->t.array[i].device)
-            b[n++] = (struct bulk){ t, r->t.array[i].device };
-        else
-            stays[n_stays++] = t;
-    }
-    if (rc == 0)
-        rc = bulk_load(r->k, from, b, n, true, r->o->where.threads, &r->err);
-    if (rc == 0)
-        rc = store_check_payloads(from, stays, n_stays, r->o->where.threads, &r->err);
-    free(stays);
-    free(b);
-    return rc;
 }
 
 /* ---- provenance ----------------------------------------------------------------------------- */
@@ -150,33 +103,10 @@ put_provenance(struct run *r, struct buf *b, uint64_t step)
 static struct wtensor *
 list_arrays(const struct run *r)
 {
-    struct wtensor *w = cmd_alloc(r->t.n_arrays, sizeof *w);
-    for (size_t i = 0; i < r->t.n_arrays; i++) {
-        const struct train_array *a = &r->t.array[i];
-        w[i] = (struct wtensor){ .name = a->name,
-                                 .dtype = a->dtype,
-                                 .rank = a->rank,
-                                 .shape = a->shape,
-                                 .tag = i };
-    }
+    struct wtensor *w = training_list(&r->t);
+    if (!w)
+        die(EXIT_MEMORY, "out of memory for the arrays");
     return w;
-}
-
-/* From the device; what is not there is as it was in the file that we began with, and
- * still has to be: the writer hashes it, too. */
-static int
-write_array(struct run *r, struct writer *w, size_t i, uint8_t *chunk)
-{
-    const struct train_array *a = &r->t.array[w->t[i].tag];
-    const struct tensor *t = a->device ? NULL : store_find(&r->in, slice_of(a->name));
-    for (uint64_t at = 0; at < a->bytes; at += CHUNK) {
-        size_t n = a->bytes - at < CHUNK ? (size_t)(a->bytes - at) : CHUNK;
-        int rc = t ? store_read(&r->in, t, at, chunk, n, &r->err)
-                   : r->k->download(r->k, chunk, (uint8_t *)a->device + at, n);
-        if (rc < 0 || writer_write(w, chunk, n) < 0)
-            return -1;
-    }
-    return t && a->bytes ? store_check_digest(&r->in, t, w->t[i].xxh3, &r->err) : 0;
 }
 
 static void
@@ -250,7 +180,7 @@ save_check(struct run *r)
     struct state st = largest_state(r);
     fill_meta(r, &meta, &provenance, &state, &st);
     struct wtensor *t = list_arrays(r);
-    if (writer_plan(&w, "ckpt", r->target, t, r->t.n_arrays, &meta, &opt, &r->err) < 0)
+    if (writer_plan(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err) < 0)
         die_err(&r->err);
     r->file_bytes = w.files[0].bytes;
     writer_close(&w);
@@ -267,23 +197,21 @@ save_write(struct run *r)
     struct wmeta meta;
     struct buf provenance = { 0 }, state = { 0 };
     struct writer_options opt = { .guard = &cmd_guard };
-    uint8_t *chunk = cmd_alloc(1, CHUNK);
     double start = os_seconds();
     // What a run has made is its own.
     opt.flags = r->saved || !r->o->out || r->o->force ? OUT_FORCE : 0;
     note_state(r);
     fill_meta(r, &meta, &provenance, &state, &r->st);
     struct wtensor *t = list_arrays(r);
-    int rc = writer_open(&w, "ckpt", r->target, t, r->t.n_arrays, &meta, &opt, &r->err);
-    for (size_t i = 0; i < w.n && rc == 0; i++)
-        rc = write_array(r, &w, i, chunk);
+    int rc = writer_open(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err);
+    if (rc == 0)
+        rc = training_write(&r->t, &r->in, &w, r->o->where.threads);
     if (rc == 0)
         rc = writer_commit(&w, meta.provenance);
     writer_close(&w);
     if (rc < 0)
         die_err(&r->err);
     free(t);
-    free(chunk);
     buf_free(&provenance);
     buf_free(&state);
     if (r->o->cmd.verbose)

@@ -104,7 +104,7 @@ void data_range(struct data *d, size_t from, size_t n);
 
 /* ---- state.c: what a checkpoint keeps besides its arrays ------------------------------- */
 
-_Static_assert((int)STATE_ROUTE == (int)ROUTE_ROOM, "a state holds any route");
+_Static_assert((int)STATE_ROUTE == (int)ROUTE_SIZE, "a state holds any route");
 int state_read(struct state *st, struct settings *s, const struct store *file);
 void state_put(struct buf *b, const struct state *st, const struct settings *s);
 /* Whether a step of this loss and norm is fit; z: how many deviations. */
@@ -182,8 +182,6 @@ void save_unlock(void);
 /* Before the first step: what the last save needs, which is the largest; dies. */
 void save_check(struct run *r);
 void save_write(struct run *r);
-/* Fill the arrays of r->t from a checkpoint. */
-int save_load(struct run *r, struct store *from);
 
 void log_open(struct run *r);
 void log_step(struct run *r, const struct train_result *res, double rate, double ms);
@@ -200,7 +198,7 @@ void log_driver(struct run *r);
 
 void plan_print(struct run *r);
 /* Bytes of the device that this run will need at its peak. */
-uint64_t plan_bytes(struct run *r, struct ledger *ledger);
+uint64_t plan_bytes(struct run *r, struct usage *usage);
 /* Choose how memory is spent; without --overcommit refuse what is not there. */
 void plan_settle(struct run *r);
 /* The largest pass of this run, evaluation included, and the longest document, by the

@@ -3,10 +3,9 @@
 #include "kernels/cpu/adamw.h"
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ops.h"
 
 #include <math.h>
-
-enum { PART = 1 << 12 }; // whole groups
 
 static adamw_fn *const table[ISA_COUNT] = {
     [ISA_SCALAR] = adamw_scalar,
@@ -31,22 +30,23 @@ static int
 part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    size_t at = i * PART, n = j->n - at < PART ? j->n - at : PART;
+    size_t at = i * SMALL_PART, n = j->n - at < SMALL_PART ? j->n - at : SMALL_PART;
     (void)worker;
     (void)err;
     j->run(j->s, j->grad, j->first + at, n, j->a);
     if (j->a->amax) // while they are near
-        cpu_grow_amax(j->a->amax, j->s->master, j->s->dtype, j->first + at, n);
+        cpu_grow_amax(j->a->amax, j->s->master, j->s->dtype,
+                      j->first - j->s->first + at, n);
     return 0;
 }
 
 void
-cpu_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
+cpu_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
           uint64_t first, size_t n, const struct adam_step *a)
 {
-    struct cpu *c = (struct cpu *)k;
-    struct job j = { table[c->isa], s, grad->values, first, n, a };
+    struct cpu *c = cpu_of(k);
+    struct job j = { table[c->isa], s, grad->data, first, n, a };
     if (isnan(*a->clip))
         return;
-    cpu_for(c, (n + PART - 1) / PART, part, &j);
+    cpu_for(c, (n + SMALL_PART - 1) / SMALL_PART, part, &j);
 }

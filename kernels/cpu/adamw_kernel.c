@@ -241,7 +241,7 @@ update(struct block *b, const struct adam_step *a)
         vf g = clip * load(b->g + i), w = load(b->w + i);
         vf m = a->beta1 * load(b->m + i) + mine1 * g;
         vf v = a->beta2 * load(b->v + i) + mine2 * (g * g);
-        vf u = m / a->rest1 / (root(v / a->rest2) + a->eps);
+        vf u = m / a->bias_correction1 / (root(v / a->bias_correction2) + a->eps);
         store(b->m + i, m);
         store(b->v + i, v);
         store(b->w + i, w - a->lr * (u + a->decay * w));
@@ -356,15 +356,15 @@ exchange(bool back, struct spare *x, const struct adam_state *s, uint64_t at, si
 }
 
 static void
-run_end(const struct adam_state *s, const float *grad, uint64_t at, size_t n,
-        const struct adam_step *a)
+run_end(const struct adam_state *s, const float *grad, uint64_t at, uint64_t element,
+        size_t n, const struct adam_step *a)
 {
     struct spare x = { 0 };
     struct adam_state mine = { x.master, s->dtype,  s->moments, x.m,
-                               x.v,      x.m_scale, x.v_scale };
+                               x.v,      x.m_scale, x.v_scale,  0 };
     memcpy(x.grad, grad + at, n * sizeof *grad);
     exchange(false, &x, s, at, n);
-    run_block(&mine, x.grad, 0, at, a);
+    run_block(&mine, x.grad, 0, element, a);
     exchange(true, &x, s, at, n);
 }
 
@@ -372,9 +372,10 @@ void
 NAME(adamw)(const struct adam_state *s, const float *grad, uint64_t first, size_t n,
             const struct adam_step *a)
 {
+    uint64_t at = first - s->first; // in the arrays
     size_t whole = n - n % BLOCK;
     for (size_t i = 0; i < whole; i += BLOCK)
-        run_block(s, grad, first + i, first + i, a);
+        run_block(s, grad, at + i, first + i, a);
     if (whole < n)
-        run_end(s, grad, first + whole, n - whole, a);
+        run_end(s, grad, at + whole, first + whole, n - whole, a);
 }

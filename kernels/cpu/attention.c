@@ -12,6 +12,7 @@
  * token with its past in a cache the same as with all tokens at once. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/sizes.h"
 
 #include "lib/core/maths.h"
@@ -250,7 +251,7 @@ softmax(const struct job *j, const struct forward *f, const struct block *b)
         float *row = f->score + r * f->line;
         size_t t = token_of(j, b, r);
         seen(j, t, b->from, n, &low, &high);
-        float most = rows->most(row + low, high - low);
+        float most = rows->max(row + low, high - low);
         f->sum[r] = rows->exp_sum(row + low, most, high - low);
         clear_unseen(row, low, high, n);
         j->lse[head_of(j, b, r) * j->h->tokens + t] =
@@ -463,14 +464,14 @@ room_bytes(struct job *j, unsigned threads, bool back)
 }
 
 size_t
-cpu_attention_room(const struct cpu_kind *c, const struct heads *h)
+cpu_attention_workspace(const struct cpu_kind *c, const struct heads *h)
 {
     struct job j = shape_of(h);
     return room_bytes(&j, c->threads, false);
 }
 
 size_t
-cpu_attention_dx_room(const struct cpu_kind *c, const struct heads *h)
+cpu_attention_bwd_workspace(const struct cpu_kind *c, const struct heads *h)
 {
     struct job j = shape_of(h);
     return room_bytes(&j, c->threads, true);
@@ -502,10 +503,10 @@ divide(struct job *j, struct span *span)
 static bool
 begin(struct job *j, struct cpu *c, bool back)
 {
-    size_t bytes = room_bytes(j, team_size(c->team), back);
+    size_t bytes = room_bytes(j, par_threads(c->pool), back);
     j->c = c;
     j->isa = c->gemm;
-    j->room = cpu_room(c, bytes);
+    j->room = cpu_workspace(c, bytes);
     if (!j->room || !j->h->tokens)
         return false;
     divide(j, (struct span *)(void *)(j->room + j->workers * j->room_size));
@@ -513,55 +514,50 @@ begin(struct job *j, struct cpu *c, bool back)
     return true;
 }
 
-/* Two products of a triangle of scores, as if all tokens were one document. */
-static double
-flops_of(const struct heads *h)
-{
-    double keys = (double)h->past + 0.5 * (double)h->tokens;
-    return 4.0 * (double)h->tokens * keys * (double)h->query * (double)h->dim;
-}
-
 void
-cpu_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
-              const void *value, const struct heads *h)
+cpu_attention(struct kernels *k, const struct matrix *out, float *lse,
+              const struct matrix *q, const struct matrix *key,
+              const struct matrix *value, const struct heads *h)
 {
-    struct cpu *c = (struct cpu *)k;
     struct job j = shape_of(h);
-    j.q = q;
-    j.key = key;
-    j.value = value;
-    j.out = out;
+    j.q = q->data;
+    j.key = key->data;
+    j.value = value->data;
+    j.out = out->data;
     j.lse = lse;
-    k->ledger.flops += flops_of(h);
-    if (begin(&j, c, false))
-        cpu_for(c, j.items, forward, &j);
+    if (begin(&j, cpu_of(k), false))
+        cpu_for(cpu_of(k), j.items, forward, &j);
+}
+
+static void
+zero_rows(const struct matrix *m)
+{
+    for (size_t r = 0; r < m->rows; r++)
+        memset((float *)m->data + r * m->stride, 0, m->cols * sizeof(float));
 }
 
 void
-cpu_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
-                 const void *dout, const void *out, const float *lse, const void *q,
-                 const void *key, const void *value, float *work, const struct heads *h)
+cpu_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matrix *dkey,
+                  const struct matrix *dvalue, const struct matrix *dout,
+                  const struct matrix *out, const float *lse, const struct matrix *q,
+                  const struct matrix *key, const struct matrix *value, float *work,
+                  const struct heads *h)
 {
-    struct cpu *c = (struct cpu *)k;
-    size_t width = h->kv * h->dim;
-    (void)work;
     struct job j = shape_of(h);
-    j.q = q;
-    j.key = key;
-    j.value = value;
-    j.dout = dout;
-    j.y = out;
+    (void)work;
+    j.q = q->data;
+    j.key = key->data;
+    j.value = value->data;
+    j.dout = dout->data;
+    j.y = out->data;
     j.kept = lse;
-    j.dq = dq;
-    j.dkey = dkey;
-    j.dvalue = dvalue;
-    j.q_row = heads_row(h, h->query);
-    j.kv_row = heads_row(h, h->kv);
-    for (size_t t = 0; t < h->tokens; t++) {
-        memset(j.dkey + t * j.kv_row, 0, width * sizeof(float));
-        memset(j.dvalue + t * j.kv_row, 0, width * sizeof(float));
-    }
-    k->ledger.flops += 2 * flops_of(h);
-    if (begin(&j, c, true))
-        cpu_for(c, j.items, backward, &j);
+    j.dq = dq->data;
+    j.dkey = dkey->data;
+    j.dvalue = dvalue->data;
+    j.q_row = dq->stride;
+    j.kv_row = dkey->stride;
+    zero_rows(dkey);
+    zero_rows(dvalue);
+    if (begin(&j, cpu_of(k), true))
+        cpu_for(cpu_of(k), j.items, backward, &j);
 }

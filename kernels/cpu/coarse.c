@@ -37,7 +37,7 @@ coarse_pays(enum isa isa)
 }
 
 size_t
-coarse_room(size_t tokens, size_t in)
+coarse_workspace(size_t tokens, size_t in)
 {
     return tokens * parts(in, COARSE_PART) * sizeof(struct coarse);
 }
@@ -49,26 +49,26 @@ run_part(void *ctx, size_t i, unsigned worker, struct err *err)
     size_t row = i * r->part;
     (void)worker;
     (void)err;
-    r->rows(&r->job, row, least(r->job.g->w->out - row, r->part));
+    r->rows(&r->job, row, least(r->job.g->w->rows - row, r->part));
     return 0;
 }
 
 int
-coarse_run(const struct gemv *g, enum isa isa, struct team *team, void *room,
+coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *room,
            struct err *err)
 {
-    const struct weight *w = g->w;
+    const struct matrix *w = g->w;
     struct coarse *x = room;
-    struct run r = { { g, x, parts(w->in, COARSE_PART) }, table[isa].rows, 0 };
+    struct run r = { { g, x, parts(w->cols, COARSE_PART) }, table[isa].rows, 0 };
     if (err->kind)
         return -1;
     for (size_t t = 0; t < g->tokens; t++)
-        table[isa].make(x + t * r.job.parts, g->x + t * w->in, w->in);
-    if (w->out * w->in <= SMALL) {
-        r.rows(&r.job, 0, w->out);
+        table[isa].make(x + t * r.job.parts, g->x + t * w->cols, w->cols);
+    if (w->rows * w->cols <= SMALL) {
+        r.rows(&r.job, 0, w->rows);
         return 0;
     }
-    r.part = w->out / team_size(team) / EACH / PART * PART;
+    r.part = w->rows / par_threads(pool) / EACH / PART * PART;
     r.part = r.part < PART ? PART : r.part;
-    return team_for(team, parts(w->out, r.part), run_part, &r, err);
+    return par_run(pool, parts(w->rows, r.part), run_part, &r, err);
 }

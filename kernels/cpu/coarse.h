@@ -18,7 +18,7 @@
 #include "kernels/cpu/gemm.h"
 
 enum {
-    COARSE_MOST = 4,   // rows of x
+    COARSE_MAX = 4,    // rows of x
     COARSE_PART = 128, // columns that are taken together, the last with zeros behind
     COARSE_WORDS = COARSE_PART / 4,
     COARSE_SUMS = COARSE_PART / 8,
@@ -34,9 +34,9 @@ struct coarse {
 /* Whether this is faster than gemv_run. */
 bool coarse_pays(enum isa isa);
 /* Bytes that coarse_run needs to work in. */
-size_t coarse_room(size_t tokens, size_t in);
-/* g: of COARSE_MOST tokens at most; room: aligned to 64 bytes. */
-int coarse_run(const struct gemv *g, enum isa isa, struct team *team, void *room,
+size_t coarse_workspace(size_t tokens, size_t in);
+/* g: of COARSE_MAX tokens at most; room: aligned to 64 bytes. */
+int coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *room,
                struct err *err);
 
 /* ---- private to coarse.c and coarse_kernel.c ------------------------------------------- */

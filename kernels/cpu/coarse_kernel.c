@@ -76,8 +76,8 @@ static const _Alignas(16) int8_t twices[16] = { 0, 1,  2,  3,  4,  6,  8,  12,
 static inline void
 finish(const struct coarse_job *j, size_t token, size_t row, float sum[COARSE_SUMS])
 {
-    const struct weight *w = j->g->w;
-    float *y = j->g->y + token * w->out + row;
+    const struct matrix *w = j->g->w;
+    float *y = j->g->y + token * w->rows + row;
     for (size_t n = COARSE_SUMS / 2; n > 0; n /= 2)
         for (size_t i = 0; i < n; i++)
             sum[i] += sum[i + n];
@@ -143,21 +143,21 @@ add_part(struct sums *sums, const uint8_t *codes, const uint8_t *scales,
 static inline __attribute__((always_inline)) void
 add_row(const struct coarse_job *j, size_t row, size_t token, size_t tokens)
 {
-    const struct weight *w = j->g->w;
-    const uint8_t *codes = (const uint8_t *)w->values + row * (w->in / 2);
-    const uint8_t *scales = w->scales + row * (w->in / BLOCK);
+    const struct matrix *w = j->g->w;
+    const uint8_t *codes = (const uint8_t *)w->data + row * (w->cols / 2);
+    const uint8_t *scales = w->scales + row * (w->cols / BLOCK);
     const struct coarse *x = j->x + token * j->parts;
-    struct sums sums[COARSE_MOST];
+    struct sums sums[COARSE_MAX];
     for (size_t t = 0; t < tokens; t++)
         sums[t].at[0] = sums[t].at[1] = _mm256_setzero_ps();
-    for (size_t p = 0; p < w->in / COARSE_PART; p++) {
+    for (size_t p = 0; p < w->cols / COARSE_PART; p++) {
         __builtin_prefetch(codes + AHEAD);
         __builtin_prefetch(scales + AHEAD * SCALE_BYTES / CODE_BYTES);
         add_part(sums, codes, scales, x + p, j->parts, tokens);
         codes += CODE_BYTES;
         scales += SCALE_BYTES;
     }
-    size_t rest = w->in % COARSE_PART;
+    size_t rest = w->cols % COARSE_PART;
     if (rest) {
         uint8_t padded[CODE_BYTES + SCALE_BYTES] = { 0 };
         memcpy(padded, codes, rest / 2);
@@ -203,20 +203,19 @@ sum_of(const uint8_t *codes, const struct coarse *x, size_t k)
 void
 NAME(coarse_rows)(const struct coarse_job *j, size_t row, size_t rows)
 {
-    const struct weight *w = j->g->w;
-    size_t half = w->in / 2, blocks = w->in / BLOCK;
+    const struct matrix *w = j->g->w;
+    size_t half = w->cols / 2, blocks = w->cols / BLOCK;
     for (size_t end = row + rows; row < end; row++)
         for (size_t t = 0; t < j->g->tokens; t++) {
             float sum[COARSE_SUMS] = { 0 };
             for (size_t k = 0; k < j->parts * COARSE_PART; k += 8) {
                 const struct coarse *x = j->x + t * j->parts + k / COARSE_PART;
                 size_t i = k % COARSE_PART / 8, at = row * half + k / 2;
-                bool there = k < w->in; // otherwise all is 0
+                bool there = k < w->cols; // otherwise all is 0
                 int32_t s =
-                    there
-                        ? sum_of((const uint8_t *)w->values + at - k % COARSE_PART / 2,
-                                 x, k % COARSE_PART)
-                        : 0;
+                    there ? sum_of((const uint8_t *)w->data + at - k % COARSE_PART / 2,
+                                   x, k % COARSE_PART)
+                          : 0;
                 uint8_t e4m3 = there ? w->scales[row * blocks + k / BLOCK] : 0;
                 float scale = num_from_f16((uint16_t)(e4m3 << 7)) * x->scale[i];
                 sum[i] = fmaf((float)s, scale, sum[i]);

@@ -39,7 +39,7 @@ enum {
 
 /* A part of A or B, packed: squares of group g and block b at (g * blocks + b). */
 struct packed_part {
-    const struct matrix *x;
+    const struct operand *x;
     float *room;
     size_t from, n;    // rows of A, columns of B
     size_t k, depth;   // first k, and how many
@@ -92,7 +92,7 @@ square(const struct packed_part *p, size_t group, size_t block)
 
 /* n neighbours from element `at` on, as floats; *room has space for them. */
 static const float *
-floats(const struct gemm_isa *isa, const struct matrix *x, size_t at, size_t n,
+floats(const struct gemm_isa *isa, const struct operand *x, size_t at, size_t n,
        float *room)
 {
     if (x->dtype == DT_F32)
@@ -272,11 +272,11 @@ run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
 }
 
 static int
-share(const struct job *j, struct team *team, size_t n, par_fn fn, struct err *err)
+share(const struct job *j, struct par *pool, size_t n, par_fn fn, struct err *err)
 {
     void *ctx = (void *)(uintptr_t)j;
     if (j->a.n * j->b.n * j->a.depth > SMALL)
-        return team_for(team, n, fn, ctx, err);
+        return par_run(pool, n, fn, ctx, err);
     for (size_t i = 0; i < n; i++)
         fn(ctx, i, 0, err);
     return 0;
@@ -284,19 +284,19 @@ share(const struct job *j, struct team *team, size_t n, par_fn fn, struct err *e
 
 /* Pack what is new and multiply. */
 static int
-run_part(struct job *j, bool new_b, struct team *team, struct err *err)
+run_part(struct job *j, bool new_b, struct par *pool, struct err *err)
 {
     size_t down = parts(j->a.n, GROUP), groups = parts(j->b.n, GROUP);
     j->packed = squares(&j->a);
-    bool own = groups >= (size_t)(down == 1 ? 1 : ENOUGH) * team_size(team);
+    bool own = groups >= (size_t)(down == 1 ? 1 : ENOUGH) * par_threads(pool);
     if (own && j->a.n == j->g->m) {
-        if (share(j, team, j->packed, pack_one, err) < 0)
+        if (share(j, pool, j->packed, pack_one, err) < 0)
             return -1;
-        return share(j, team, groups, run_columns, err);
+        return share(j, pool, groups, run_columns, err);
     }
-    if (share(j, team, j->packed + (new_b ? squares(&j->b) : 0), pack_one, err) < 0)
+    if (share(j, pool, j->packed + (new_b ? squares(&j->b) : 0), pack_one, err) < 0)
         return -1;
-    size_t enough = (size_t)EACH * team_size(team);
+    size_t enough = (size_t)EACH * par_threads(pool);
     enough = enough > TILES ? enough : TILES;
     j->tile_n = TILE_N;
     while (j->tile_n > 1 && down * parts(groups, j->tile_n) < enough)
@@ -305,7 +305,7 @@ run_part(struct job *j, bool new_b, struct team *team, struct err *err)
     j->cuts = 1;
     while (j->cuts < CUTS && down * j->cuts * j->across < enough)
         j->cuts *= 2;
-    return share(j, team, down * j->cuts * j->across, run_tile, err);
+    return share(j, pool, down * j->cuts * j->across, run_tile, err);
 }
 
 /* Squares of a room for B; workers have their own only if there are groups for all. */
@@ -316,7 +316,7 @@ room_b(size_t n, size_t k)
 }
 
 size_t
-gemm_room(size_t m, size_t n, size_t k)
+gemm_workspace(size_t m, size_t n, size_t k)
 {
     size_t a = least(parts(m, GROUP), MOST_M) * least(parts(k, K_BLOCK), MOST_K);
     return (a + room_b(n, k)) * SQUARE * sizeof(float);
@@ -339,7 +339,7 @@ clear(const struct gemm *g)
 
 /* The tensor scale, which x has no more: the other operand gets it. */
 static float
-without_scale(struct matrix *x)
+without_scale(struct operand *x)
 {
     float scale = x->dtype == DT_NVFP4 ? x->scale2 : 1;
     x->scale2 = 1;
@@ -347,12 +347,12 @@ without_scale(struct matrix *x)
 }
 
 int
-gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
+gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct par *pool,
          float *room, struct err *err)
 {
     enum { M = MOST_M * GROUP, K = MOST_K * K_BLOCK };
-    const size_t N = most_n(g, team_size(team)) * GROUP;
-    struct matrix a = g->a, b = g->b;
+    const size_t N = most_n(g, par_threads(pool)) * GROUP;
+    struct operand a = g->a, b = g->b;
     struct job j = { .g = g, .isa = isa, .own = room };
     if (err->kind)
         return -1;
@@ -380,7 +380,7 @@ gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
                 j.a.depth = j.b.depth = least(g->k - from, K);
                 j.a.n = least(g->m - j.a.from, M);
                 j.b.n = least(g->n - j.b.from, N);
-                if (run_part(&j, j.a.from == 0, team, err) < 0)
+                if (run_part(&j, j.a.from == 0, pool, err) < 0)
                     return -1;
             }
     return 0;

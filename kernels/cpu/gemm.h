@@ -19,11 +19,11 @@
 #ifndef NIBBLE_KERNELS_CPU_GEMM_H
 #define NIBBLE_KERNELS_CPU_GEMM_H
 
-#include "kernels/cpu/team.h"
 #include "kernels/kernels.h"
+#include "lib/core/par.h"
 
 /* Element (i, k) is at i * rows + k * cols, in elements. */
-struct matrix {
+struct operand {
     const void *p;
     enum dtype dtype;      // f32, bf16, f16 or nvfp4
     size_t rows, cols;     // strides
@@ -33,8 +33,8 @@ struct matrix {
 
 struct gemm {
     size_t m, n, k;
-    struct matrix a, b; // a: m x k; b: k x n
-    float *c;           // (m, ldc)
+    struct operand a, b; // a: m x k; b: k x n
+    float *c;            // (m, ldc)
     size_t ldc;
     bool add; // to what is in c, after it
 };
@@ -62,29 +62,29 @@ const struct gemm_isa *gemm_bf16_of(enum isa isa);
 bool gemm_has_pairs(enum isa isa);
 
 /* Bytes that gemm_run needs to work in, by any number of threads. */
-size_t gemm_room(size_t m, size_t n, size_t k);
-/* room: aligned to 64 bytes.  0, or -1 when the team is in error. */
-int gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct team *team,
+size_t gemm_workspace(size_t m, size_t n, size_t k);
+/* room: aligned to 64 bytes.  0, or -1 with *err filled. */
+int gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct par *pool,
              float *room, struct err *err);
 
 /* A few rows of x with a weight. */
 struct gemv {
-    float *y;       // (tokens, w->out)
-    const float *x; // (tokens, w->in)
-    const struct weight *w;
+    float *y;       // (tokens, w->rows)
+    const float *x; // (tokens, w->cols)
+    const struct matrix *w;
     size_t tokens;
     bool add;  // to what is in y
     bool bf16; // as gemm_bf16_of; x is what gemv_narrow made
 };
 
-/* Up to how many tokens gemv is the faster way; never more than GEMV_MOST, which are the
+/* Up to how many tokens gemv is the faster way; never more than GEMV_MAX, which are the
  * most that it takes. */
-enum { GEMV_MOST = 32 };
-size_t gemv_most(enum isa isa, const struct weight *w, bool bf16);
+enum { GEMV_MAX = 32 };
+size_t gemv_max(enum isa isa, const struct matrix *w, bool bf16);
 /* out = x as operands of w, rounded to bf16: for gemv. */
-void gemv_narrow(float *out, const float *x, const struct weight *w, size_t tokens,
+void gemv_narrow(float *out, const float *x, const struct matrix *w, size_t tokens,
                  enum isa isa);
-int gemv_run(const struct gemv *g, enum isa isa, struct team *team, struct err *err);
+int gemv_run(const struct gemv *g, enum isa isa, struct par *pool, struct err *err);
 
 /* ---- private to this folder -------------------------------------- */
 
@@ -96,7 +96,7 @@ typedef void gemm_micro_fn(size_t k, const float *a, const float *b, float *c,
 typedef void gemm_turn_fn(float *out, const float *x, size_t line, size_t rows,
                           size_t k, size_t unit);
 /* out = elements at .. at + n - 1 of x, as floats; nvfp4: whole blocks. */
-typedef void gemm_read_fn(float *out, const struct matrix *x, size_t at, size_t n);
+typedef void gemm_read_fn(float *out, const struct operand *x, size_t at, size_t n);
 /* out = x * factor, rounded to bf16; to be called while denormals are flushed. */
 typedef void gemm_narrow_fn(float *out, const float *x, size_t n, float factor);
 /* The same for a panel of k times `unit`, MR of them (left) or NR, in its place, and the

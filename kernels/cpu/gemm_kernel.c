@@ -99,7 +99,7 @@ read_nvfp4(float *out, const uint8_t *codes, const uint8_t *scales, float scale2
 }
 
 static void
-read(float *out, const struct matrix *x, size_t at, size_t n)
+read(float *out, const struct operand *x, size_t at, size_t n)
 {
     switch (x->dtype) {
     case DT_BF16:

@@ -43,7 +43,7 @@ static int
 part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    size_t row = i * j->part, left = j->g->w->out - row;
+    size_t row = i * j->part, left = j->g->w->rows - row;
     (void)worker;
     (void)err;
     run_rows(j, row, left < j->part ? left : j->part);
@@ -61,39 +61,39 @@ part_rows(size_t out, unsigned threads)
 /* Where vectors are wide a weight is read and decoded again for each four rows of x in
  * less time than it takes to pack it; NVFP4 is decoded once with AVX2. */
 size_t
-gemv_most(enum isa isa, const struct weight *w, bool bf16)
+gemv_max(enum isa isa, const struct matrix *w, bool bf16)
 {
     if (bf16 && w->dtype == DT_NVFP4 && !FLUSH_APART)
         return 0;
 #if defined __x86_64__
     if (isa == ISA_AVX512 || (isa == ISA_AVX2 && w->dtype == DT_NVFP4))
-        return GEMV_MOST;
+        return GEMV_MAX;
 #endif
     (void)isa;
-    return GEMV_MOST / 4;
+    return GEMV_MAX / 4;
 }
 
 void
-gemv_narrow(float *out, const float *x, const struct weight *w, size_t tokens,
+gemv_narrow(float *out, const float *x, const struct matrix *w, size_t tokens,
             enum isa isa)
 {
     uint64_t mode = flush_begin(FLUSH_ALL);
-    gemm_of(isa)->narrow(out, x, tokens * w->in,
+    gemm_of(isa)->narrow(out, x, tokens * w->cols,
                          w->dtype == DT_NVFP4 && w->scale2 ? *w->scale2 : 1);
     flush_end(mode);
 }
 
 int
-gemv_run(const struct gemv *g, enum isa isa, struct team *team, struct err *err)
+gemv_run(const struct gemv *g, enum isa isa, struct par *pool, struct err *err)
 {
     struct job j = { .g = g, .run = table[isa] };
-    size_t out = g->w->out;
+    size_t out = g->w->rows;
     if (err->kind)
         return -1;
-    if (out * g->w->in <= SMALL) {
+    if (out * g->w->cols <= SMALL) {
         run_rows(&j, 0, out);
         return 0;
     }
-    j.part = part_rows(out, team_size(team));
-    return team_for(team, (out + j.part - 1) / j.part, part, &j, err);
+    j.part = part_rows(out, par_threads(pool));
+    return par_run(pool, (out + j.part - 1) / j.part, part, &j, err);
 }

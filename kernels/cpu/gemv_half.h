@@ -55,7 +55,7 @@ struct half {
     const uint8_t *soon;         // what is fetched
     struct half_turned code, scale;
     struct half_pair odd[2][HALF_VECS], power[2][HALF_VECS], value[32][HALF_VECS];
-    _Alignas(64) float sum[GEMV_MOST][HALF_ROWS];
+    _Alignas(64) float sum[GEMV_MAX][HALF_ROWS];
 };
 
 /* ---- turning ------------------------------------------------------------------------------ */
@@ -208,7 +208,7 @@ static inline __attribute__((always_inline)) void
 half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t vecs,
               size_t k, size_t n)
 {
-    const float *x = s->g->x + token * s->g->w->in + k;
+    const float *x = s->g->x + token * s->g->w->cols + k;
     vf sum[HALF_SUMS], scale[HALF_VECS];
     for (size_t i = 0; i < tokens * vecs; i++)
         sum[i] = load(s->sum[token + i / vecs] + (from + i % vecs) * LANES);
@@ -223,7 +223,7 @@ half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t v
                 vf w = half_load(&value[c][from + v], block / 2) * scale[v];
                 for (size_t t = 0; t < tokens; t++)
                     sum[t * vecs + v] =
-                        fused(sum[t * vecs + v], w, all(x[t * s->g->w->in]));
+                        fused(sum[t * vecs + v], w, all(x[t * s->g->w->cols]));
             }
     }
     for (size_t i = 0; i < tokens * vecs; i++)
@@ -251,13 +251,13 @@ half_ahead(struct half *s, size_t k)
 static void
 half_run(struct half *s)
 {
-    const struct weight *w = s->g->w;
+    const struct matrix *w = s->g->w;
     size_t tokens = s->g->tokens, rows = least(s->end - s->row, HALF_ROWS);
-    for (size_t k = 0; k < w->in; k += HALF_PART) {
-        size_t n = least(w->in - k, HALF_PART), t = 0;
+    for (size_t k = 0; k < w->cols; k += HALF_PART) {
+        size_t n = least(w->cols - k, HALF_PART), t = 0;
         if (k % HALF_SCALES == 0)
             half_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
-                      s->scale_stride, rows, least(w->in - k, HALF_SCALES) / 16);
+                      s->scale_stride, rows, least(w->cols - k, HALF_SCALES) / 16);
         half_ahead(s, k);
         half_scales(s, k % HALF_SCALES / 16);
         half_make(&s->code, s->codes + k / 2, s->stride, rows, n / 2);
@@ -280,26 +280,26 @@ half_strip(struct half *s)
 {
     const struct gemv *g = s->g;
     size_t rows = least(s->end - s->row, HALF_ROWS);
-    s->codes = (const uint8_t *)g->w->values + s->row * s->stride;
+    s->codes = (const uint8_t *)g->w->data + s->row * s->stride;
     memset(s->sum, 0, g->tokens * sizeof *s->sum);
     for (size_t t = 0; t < g->tokens && g->add; t++)
         for (size_t r = 0; r < rows; r++)
             s->sum[t][r] = start(g, t, s->row + r);
     half_run(s);
     for (size_t t = 0; t < g->tokens; t++)
-        memcpy(g->y + t * g->w->out + s->row, s->sum[t], rows * sizeof *g->y);
+        memcpy(g->y + t * g->w->rows + s->row, s->sum[t], rows * sizeof *g->y);
 }
 
 /* f16 makes 2^-24 of an integer of halves, 2^-15 of a power that stands for 2^-10. */
 static inline float
-half_factor(const struct weight *w)
+half_factor(const struct matrix *w)
 {
     return (w->scale2 ? *w->scale2 : 1) * 0x1p28F;
 }
 
 /* Whether scales times that factor are numbers. */
 static inline bool
-half_takes(const struct weight *w)
+half_takes(const struct matrix *w)
 {
     return fabsf(half_factor(w)) < 0x1p118F;
 }
@@ -308,13 +308,13 @@ half_takes(const struct weight *w)
 static void
 half_gemv(const struct gemv *g, size_t row, size_t rows)
 {
-    const struct weight *w = g->w;
+    const struct matrix *w = g->w;
     struct half s;
     s.g = g;
     s.end = row + rows;
     s.factor = half_factor(w);
-    s.stride = w->in / 2;
-    s.scale_stride = w->in / 16;
+    s.stride = w->cols / 2;
+    s.scale_stride = w->cols / 16;
     for (s.row = row; s.row < s.end; s.row += HALF_ROWS)
         half_strip(&s);
 }

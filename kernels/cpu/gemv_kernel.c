@@ -17,7 +17,7 @@
 static inline float
 start(const struct gemv *g, size_t token, size_t row)
 {
-    float y = g->y[token * g->w->out + row];
+    float y = g->y[token * g->w->rows + row];
     return g->bf16 && fabsf(y) < 0x1p-126F ? copysignf(0, y) : y;
 }
 
@@ -142,7 +142,7 @@ struct strip {
     const uint8_t *next; // a line of the first row that is needed soon
     size_t stride;       // bytes from row to row
     struct words word, scale;
-    _Alignas(LINE) float sum[GEMV_MOST][ROWS];
+    _Alignas(LINE) float sum[GEMV_MAX][ROWS];
 };
 
 /* The lines that are needed soon: of as many rows as are these words' share. */
@@ -168,7 +168,7 @@ word_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, const fl
         for (int v = 0; v < VECS; v++) {
             vf c = column(w[v], dtype, j, bf16);
             for (size_t t = 0; t < tokens; t++)
-                sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->in + j]));
+                sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->cols + j]));
         }
 }
 
@@ -190,7 +190,7 @@ block_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, size_t 
             for (int v = 0; v < VECS; v++) {
                 vf c = code_values(w[v] >> (uint32_t)j * 4) * scale[v] * s->scale2;
                 for (size_t t = 0; t < tokens; t++)
-                    sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->in + j]));
+                    sum[t][v] = fused(sum[t][v], c, all(x[t * s->g->w->cols + j]));
             }
     }
 }
@@ -201,7 +201,7 @@ line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtyp
               size_t tokens, bool bf16)
 {
     vf sum[TOKENS][VECS];
-    const float *x = s->g->x + token * s->g->w->in + k;
+    const float *x = s->g->x + token * s->g->w->cols + k;
     size_t columns = columns_of_word(dtype), i = 0;
     size_t words = dtype == DT_NVFP4 ? 2 : 1, step = words * columns;
     for (size_t t = 0; t < tokens; t++)
@@ -227,8 +227,8 @@ line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtyp
 static void
 fetch_scales(const struct strip *s, size_t k)
 {
-    const struct weight *w = s->g->w;
-    const uint8_t *p = w->scales + (s->row + ROWS) * w->in / BLOCK + k * ROWS / BLOCK;
+    const struct matrix *w = s->g->w;
+    const uint8_t *p = w->scales + (s->row + ROWS) * w->cols / BLOCK + k * ROWS / BLOCK;
     for (size_t i = 0; i < ROWS * 2 * LINE / BLOCK && !s->last; i += LINE)
         __builtin_prefetch(p + i, 0, 2);
 }
@@ -236,10 +236,10 @@ fetch_scales(const struct strip *s, size_t k)
 static inline __attribute__((always_inline)) void
 run(struct strip *s, enum dtype dtype, bool bf16)
 {
-    const struct weight *w = s->g->w;
-    size_t in = w->in, word = columns_of_word(dtype), full = WORDS * word;
+    const struct matrix *w = s->g->w;
+    size_t in = w->cols, word = columns_of_word(dtype), full = WORDS * word;
     size_t stride = in * 4 / word, tokens = s->g->tokens;
-    const uint8_t *p = (const uint8_t *)w->values + s->row * stride;
+    const uint8_t *p = (const uint8_t *)w->data + s->row * stride;
     s->stride = stride;
     for (size_t k = 0; k < in; k += full) {
         size_t n = in - k < full ? in - k : full, t = 0;
@@ -288,7 +288,7 @@ run_strip(const struct gemv *g, size_t row, size_t rows, bool last)
         g->bf16 ? run(&s, DT_F32, true) : run(&s, DT_F32, false);
     }
     for (size_t t = 0; t < g->tokens; t++)
-        memcpy(g->y + t * g->w->out + row, s.sum[t], rows * sizeof *g->y);
+        memcpy(g->y + t * g->w->rows + row, s.sum[t], rows * sizeof *g->y);
 }
 
 void

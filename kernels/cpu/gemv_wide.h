@@ -46,7 +46,7 @@ struct wide {
     const uint8_t *next; // the first row's part of the other, if it is whole; or NULL
     const uint8_t *soon; // of one that is fetched
     struct wide_line line[2], scale;
-    _Alignas(64) float sum[GEMV_MOST][WIDE_ROWS];
+    _Alignas(64) float sum[GEMV_MAX][WIDE_ROWS];
 };
 
 /* ---- pieces ------------------------------------------------------------------------------- */
@@ -206,7 +206,7 @@ wide_column(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t i, int 
         vf w = value[v] * scale[v];
         w = two ? w * s->scale2 : w;
         for (size_t t = 0; t < tokens; t++)
-            sum[t][v] = fused(sum[t][v], w, all(x[t * s->g->w->in + (size_t)j]));
+            sum[t][v] = fused(sum[t][v], w, all(x[t * s->g->w->cols + (size_t)j]));
     }
 }
 
@@ -230,7 +230,7 @@ wide_block(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t block,
 static inline __attribute__((always_inline)) void
 wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, bool two)
 {
-    const float *x = s->g->x + token * s->g->w->in + k;
+    const float *x = s->g->x + token * s->g->w->cols + k;
     vf sum[WIDE_TOKENS][WIDE_VECS];
     for (size_t t = 0; t < tokens; t++)
         for (size_t v = 0; v < WIDE_VECS; v++)
@@ -273,15 +273,15 @@ wide_ahead(struct wide *s, size_t k)
 static inline __attribute__((always_inline)) void
 wide_run(struct wide *s, bool two)
 {
-    const struct weight *w = s->g->w;
+    const struct matrix *w = s->g->w;
     size_t tokens = s->g->tokens, rows = least(s->end - s->row, WIDE_ROWS);
-    for (size_t k = 0; k < w->in; k += WIDE_CODES, s->now = !s->now) {
-        size_t n = least(w->in - k, WIDE_CODES), t = 0;
+    for (size_t k = 0; k < w->cols; k += WIDE_CODES, s->now = !s->now) {
+        size_t n = least(w->cols - k, WIDE_CODES), t = 0;
         if (!s->next)
             wide_make(&s->line[s->now], s->codes + k / 2, s->stride, rows, n / 2);
         if (k % WIDE_SCALES == 0)
             wide_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
-                      s->scale_stride, rows, least(w->in - k, WIDE_SCALES) / 16);
+                      s->scale_stride, rows, least(w->cols - k, WIDE_SCALES) / 16);
         wide_ahead(s, k);
         for (; t + 4 <= tokens; t += 4)
             wide_products(s, t, k, n, 4, two);
@@ -298,7 +298,7 @@ wide_strip(struct wide *s)
     const struct gemv *g = s->g;
     float *y = g->y + s->row;
     size_t rows = least(s->end - s->row, WIDE_ROWS);
-    s->codes = (const uint8_t *)g->w->values + s->row * s->stride;
+    s->codes = (const uint8_t *)g->w->data + s->row * s->stride;
     for (size_t t = 0; t < g->tokens; t++)
         for (size_t r = 0; r < WIDE_ROWS; r++)
             s->sum[t][wide_place(r)] = g->add && r < rows ? start(g, t, s->row + r) : 0;
@@ -308,20 +308,20 @@ wide_strip(struct wide *s)
         wide_run(s, true);
     for (size_t t = 0; t < g->tokens; t++)
         for (size_t r = 0; r < rows; r++)
-            y[t * g->w->out + r] = s->sum[t][wide_place(r)];
+            y[t * g->w->rows + r] = s->sum[t][wide_place(r)];
 }
 
 /* As a gemv_fn. */
 static void
 wide_gemv(const struct gemv *g, size_t row, size_t rows)
 {
-    const struct weight *w = g->w;
+    const struct matrix *w = g->w;
     struct wide s;
     s.g = g;
     s.end = row + rows;
     s.scale2 = w->scale2 ? *w->scale2 : 1;
-    s.stride = w->in / 2;
-    s.scale_stride = w->in / 16;
+    s.stride = w->cols / 2;
+    s.scale_stride = w->cols / 16;
     s.now = 0;
     s.next = NULL;
     for (s.row = row; s.row < s.end; s.row += WIDE_ROWS)

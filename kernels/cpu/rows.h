@@ -14,7 +14,7 @@
 
 struct rows_isa {
     float (*dot)(const float *a, const float *b, size_t n);
-    float (*most)(const float *a, size_t n);     // n > 0
+    float (*max)(const float *a, size_t n);      // n > 0
     double (*squares)(const float *a, size_t n); // their sum
     /* y += a * x */
     void (*axpy)(float *y, float a, const float *x, size_t n);
@@ -22,8 +22,8 @@ struct rows_isa {
     void (*scale)(float *y, float a, const float *x, size_t n);
     /* y *= a */
     void (*stretch)(float *y, float a, size_t n);
-    /* y = exp(y - most), returns the sum. */
-    float (*exp_sum)(float *y, float most, size_t n);
+    /* y = exp(y - max), returns the sum. */
+    float (*exp_sum)(float *y, float max, size_t n);
     /* dp = p * (dp - mean) */
     void (*softmax_dx)(float *dp, const float *p, float mean, size_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);

@@ -35,7 +35,7 @@ dot(const float *a, const float *b, size_t n)
 }
 
 static float
-most(const float *a, size_t n)
+max_of(const float *a, size_t n)
 {
     float lane[SUM_LANES], m;
     size_t whole = n - n % SUM_LANES;
@@ -224,6 +224,6 @@ rotate(float *restrict a, float *restrict b, const float *restrict cosine,
     }
 }
 
-const struct rows_isa NAME(rows) = { dot,     most,    squares,    axpy,   scale,
+const struct rows_isa NAME(rows) = { dot,     max_of,  squares,    axpy,   scale,
                                      stretch, exp_sum, softmax_dx, swiglu, swiglu_dx,
                                      norm,    norm_dx, gain_dx,    rotate };

@@ -4,9 +4,9 @@
  * The bytes of the optimizer are the CPU's; see adamw_math.h for the two ways to them.
  * One pass reads and writes all there is of an element.  The norm is a sum in double whose
  * order depends on the number of gradients alone. */
-#include "kernels/cuda/cuda.h"
-
 #include "kernels/cuda/adamw_math.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.h"
 
 #include <math.h>
@@ -500,7 +500,7 @@ static struct hyper
 hyper_of(const struct adam_step *a)
 {
     struct hyper h = { a->lr,  a->beta1, 1 - a->beta1, a->beta2, 1 - a->beta2,
-                       a->eps, a->decay, a->rest1,     a->rest2 };
+                       a->eps, a->decay, a->bias_correction1,     a->bias_correction2 };
     quick_terms(&h);
     h.key[0] = a->seed;
     h.key[1] = a->step;
@@ -546,7 +546,7 @@ launch(const struct run *r, const G *grad)
     uint64_t n = r->end - r->first;
     if (sizeof(W) == 2 && r->s->moments == MOMENTS_INT8 && may_be_quick(&r->h)) {
         struct quick q = { r->h, draw_keys_of(r->h.key), are_aligned(r, grad) };
-        bool ahead = c->early != EARLY_UPDATES || c->updated != r->s->master;
+        bool ahead = c->q.early != EARLY_UPDATES || c->q.updated != r->s->master;
         cuda_check(c,
                    cudaFuncSetAttribute(quick_kernel<G>,
                                         cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -567,7 +567,7 @@ launch(const struct run *r, const G *grad)
                         grid_of(c, n, WARPS * AT_ONCE, 32), THREADS, 0, *r->s, grad,
                         r->first, r->end, r->clip, r->amax, r->h);
     }
-    c->updated = r->s->master;
+    c->q.updated = r->s->master;
 }
 
 template <typename G>
@@ -580,18 +580,41 @@ run_grad(const struct run *r, const G *grad)
         launch<__nv_bfloat16>(r, grad);
 }
 
+/* Where element 0 of the tensor would be, of an array that begins with element `first`, so
+ * many bits an element. */
+static void *
+base_of(const void *p, uint64_t first, unsigned bits)
+{
+    return (void *)((uintptr_t)p - first * bits / 8);
+}
+
+/* A state whose arrays are addressed by elements of the tensor. */
+static struct adam_state
+whole_state(const struct adam_state *s)
+{
+    struct adam_state w = *s;
+    unsigned bits = s->moments == MOMENTS_F32 ? 32 : s->moments == MOMENTS_BF16 ? 16 : 8;
+    w.master = base_of(s->master, s->first, dtype_bits(s->dtype));
+    w.m = base_of(s->m, s->first, bits);
+    w.v = base_of(s->v, s->first, bits);
+    w.m_scale = (uint16_t *)base_of(s->m_scale, s->first / GROUP, 16);
+    w.v_scale = (uint16_t *)base_of(s->v_scale, s->first / GROUP, 16);
+    return w;
+}
+
 void
-cuda_adamw(struct kernels *k, const struct adam_state *s, const struct grad *grad,
+cuda_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
            uint64_t first, size_t n, const struct adam_step *a)
 {
-    struct cuda *c = cuda_of(k);
-    struct run r = { c, s, first, first + n, a->clip, a->amax, hyper_of(a) };
-    if (!cuda_ready(c) || n == 0)
+    const struct adam_state whole = whole_state(s);
+    const void *g = base_of(grad->data, s->first, dtype_bits(grad->dtype));
+    struct run r = { cuda_of(k), &whole, first, first + n, a->clip, a->amax, hyper_of(a) };
+    if (n == 0)
         return;
     if (grad->dtype == DT_F32)
-        run_grad(&r, (const float *)grad->values);
+        run_grad(&r, (const float *)g);
     else
-        run_grad(&r, (const __nv_bfloat16 *)grad->values);
+        run_grad(&r, (const __nv_bfloat16 *)g);
 }
 
 /* ---- the norm --------------------------------------------------------------------------------- */
@@ -739,17 +762,18 @@ squares_grid(size_t n)
 }
 
 static void
-squares_of_one(struct cuda *c, double *out, const struct grad *g, size_t n)
+squares_of_one(struct cuda *c, double *out, const struct matrix *g)
 {
-    double *sums = (double *)c->partials;
+    size_t n = g->rows * g->cols;
+    double *sums = (double *)c->q.partials;
     unsigned grid = squares_grid(n);
-    c->early = NOT_EARLY; // a gradient may have been written by anything
+    c->q.early = NOT_EARLY; // a gradient may have been written by anything
     if (g->dtype == DT_F32)
         cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<float>, grid,
-                        THREADS, 0, sums, (const float *)g->values, n);
+                        THREADS, 0, sums, (const float *)g->data, n);
     else
         cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<__nv_bfloat16>,
-                        grid, THREADS, 0, sums, (const __nv_bfloat16 *)g->values, n);
+                        grid, THREADS, 0, sums, (const __nv_bfloat16 *)g->data, n);
     cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, sum_kernel, 1, THREADS, 0, out,
                     sums, grid);
 }
@@ -758,37 +782,36 @@ squares_of_one(struct cuda *c, double *out, const struct grad *g, size_t n)
 static void
 run_many(struct cuda *c, const struct summed *part, unsigned parts, unsigned blocks)
 {
-    struct summed *table = (struct summed *)c->partials;
+    struct summed *table = (struct summed *)c->q.partials;
     double *sums = (double *)(table + parts);
     if (parts == 0)
         return;
-    c->k.upload(&c->k, table, part, parts * sizeof *part);
-    squares_of_many<<<blocks, THREADS, 0, c->stream>>>(sums, table, parts);
+    cuda_upload(&c->k, table, part, parts * sizeof *part);
+    squares_of_many<<<blocks, THREADS, 0, c->q.stream>>>(sums, table, parts);
     cuda_launched(c, "sum_squares");
-    sums_of_many<<<parts, THREADS, 0, c->stream>>>(sums, table);
+    sums_of_many<<<parts, THREADS, 0, c->q.stream>>>(sums, table);
     cuda_launched(c, "sum_squares");
 }
 
 void
-cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, const size_t *n,
-                 size_t count)
+cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
 {
     enum { MANY = 512 }; // parts of a table
-    static_assert(MANY * (sizeof(struct summed) + SUMS * sizeof(double)) <= PARTIALS, "room");
+    static_assert(MANY * (sizeof(struct summed) + SUMS * sizeof(double)) <= PARTIALS,
+                  "partials");
     struct cuda *c = cuda_of(k);
     struct summed part[MANY];
     unsigned parts = 0, blocks = 0;
-    if (!cuda_ready(c))
-        return;
-    if (count == 1 && g->values) {
-        squares_of_one(c, out, g, *n);
+    if (count == 1 && g->data) {
+        squares_of_one(c, out, g);
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        unsigned mine = squares_grid(n[i]);
-        if (!g[i].values)
+        size_t n = g[i].rows * g[i].cols;
+        unsigned mine = squares_grid(n);
+        if (!g[i].data)
             continue;
-        part[parts++] = { g[i].values, out + i, n[i], blocks, mine, g[i].dtype == DT_F32 };
+        part[parts++] = { g[i].data, out + i, n, blocks, mine, g[i].dtype == DT_F32 };
         blocks += mine;
         if (parts == MANY) {
             run_many(c, part, parts, blocks);
@@ -799,24 +822,21 @@ cuda_sum_squares(struct kernels *k, double *out, const struct grad *g, const siz
 }
 
 static __global__ void
-clip_kernel(float *out, const double *squares, float given, float limit, double most,
+clip_kernel(float *out, const double *squares, float factor, float limit, double max,
             const float *before)
 {
     cuda_take_over();
-    double norm = __dsqrt_rn(*squares), c = (double)given;
+    double norm = __dsqrt_rn(*squares), c = (double)factor;
     if (limit > 0)
         c = fmin(1.0, __ddiv_rn((double)limit, __dadd_rn(norm, 1e-6)));
-    bool go = __dmul_rn(norm, c) <= most && !(before && isnan(*before));
+    bool go = __dmul_rn(norm, c) <= max && !(before && isnan(*before));
     *out = go ? __double2float_rn(c) : __uint_as_float(0x7fc00000);
 }
 
 void
-cuda_clip(struct kernels *k, float *out, const double *squares, float given,
-          float limit, double most, const float *before)
+cuda_clip(struct kernels *k, float *out, const double *squares, float factor,
+          float limit, double max, const float *before)
 {
-    struct cuda *c = cuda_of(k);
-    if (!cuda_ready(c))
-        return;
-    cuda_start_kind(c, EARLY_UPDATES, "clip", 1, clip_kernel, 1, 1, 0, out, squares, given,
-                    limit, most, before);
+    cuda_start_kind(cuda_of(k), EARLY_UPDATES, "clip", 1, clip_kernel, 1, 1, 0, out,
+                    squares, factor, limit, max, before);
 }

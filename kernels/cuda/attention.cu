@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/ops.h"
 
 enum { KEYS = 64, THREADS = TILE_ROWS };
 
@@ -61,7 +62,7 @@ void
 attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
                const struct view *v)
 {
-    plan<<<1, 1024, 0, c->stream>>>(order, end, tiles, each, *v);
+    plan<<<1, 1024, 0, c->q.stream>>>(order, end, tiles, each, *v);
     cuda_launched(c, "attention: plan");
 }
 
@@ -219,11 +220,11 @@ run_forward(struct cuda *c, void *out, float *lse, const void *q, const void *ke
     unsigned bundles = (unsigned)(v->query / v->pack);
     int *order = NULL;
     if (bundles * (unsigned)tiles > 2 * (unsigned)c->sms) {
-        order = (int *)c->partials;
+        order = (int *)c->q.partials;
         attention_plan(c, order, NULL, tiles, 1 << v->shift, v);
     }
     attention_allow(c, (const void *)forward<DIM>, forward_shared<DIM>);
-    forward<DIM><<<bundles * (unsigned)tiles, THREADS, forward_shared<DIM>, c->stream>>>(
+    forward<DIM><<<bundles * (unsigned)tiles, THREADS, forward_shared<DIM>, c->q.stream>>>(
         (bf16 *)out, lse, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value, order,
         *v);
     cuda_launched(c, "attention");
@@ -267,27 +268,19 @@ run_sums(struct cuda *c, float *work, const void *dout, const void *out,
          const struct view *v)
 {
     unsigned blocks = blocks_of((size_t)v->tokens, SUM_WARPS) * (unsigned)v->query;
-    sum_products<T><<<blocks, 32 * SUM_WARPS, 0, c->stream>>>(
+    sum_products<T><<<blocks, 32 * SUM_WARPS, 0, c->q.stream>>>(
         work, (const T *)dout, (const T *)out, *v);
-    cuda_launched(c, "attention_dx: sums");
+    cuda_launched(c, "attention_bwd: sums");
 }
 
 /* ---- the operations ----------------------------------------------------------------------- */
-
-/* Two products of a triangle of scores, as if all tokens were one document. */
-static double
-flops_of(const struct heads *h)
-{
-    double keys = (double)h->past + 0.5 * (double)h->tokens;
-    return 4.0 * (double)h->tokens * keys * (double)h->query * (double)h->dim;
-}
 
 /* False, and the error kept, if no kernel takes it. */
 static bool
 view_of(struct cuda *c, struct view *v, const struct heads *h)
 {
     if (h->dim > PLAIN_DIM || h->past + h->tokens > INT32_MAX / 2) {
-        err_set(c->err, ERR_USAGE,
+        err_set(c->k.err, ERR_USAGE,
                 "cuda:%d: attention: %zu tokens of dim %zu; at most %d of at most %d "
                 "are taken",
                 c->device, h->past + h->tokens, h->dim, INT32_MAX / 2, PLAIN_DIM);
@@ -315,10 +308,10 @@ view_of(struct cuda *c, struct view *v, const struct heads *h)
 
 /* Whether what is written of gradients is whole vectors. */
 static bool
-in_chunks(const void *dq, const void *dkey, const void *dvalue, const struct heads *h)
+in_chunks(const struct attention_grads *d)
 {
-    uintptr_t places = (uintptr_t)dq | (uintptr_t)dkey | (uintptr_t)dvalue;
-    return (places | h->row * sizeof(bf16)) % 16 == 0;
+    uintptr_t places = (uintptr_t)d->dq | (uintptr_t)d->dkey | (uintptr_t)d->dvalue;
+    return (places | d->q_stride * sizeof(bf16) | d->kv_stride * sizeof(bf16)) % 16 == 0;
 }
 
 static bool
@@ -328,48 +321,50 @@ has_tensor_cores(const struct cuda *c, const struct view *v)
 }
 
 void
-cuda_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
-               const void *value, const struct heads *h)
+cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
+               const struct matrix *q, const struct matrix *key,
+               const struct matrix *value, const struct heads *h)
 {
     struct cuda *c = cuda_of(k);
     struct view v;
-    if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
+    if (h->tokens == 0 || !view_of(c, &v, h))
         return;
-    k->ledger.flops += flops_of(h);
-    if (h->length && cudnn_attention(c, out, lse, q, key, value, h, h->length)) {
+    if (h->length && cudnn_attention(c, out->data, lse, q->data, key->data, value->data, h)) {
         cuda_mark(c, "attention, cuDNN");
         return;
     }
     if (!has_tensor_cores(c, &v))
-        attention_plain(c, out, lse, q, key, value, &v);
+        attention_plain(c, out->data, lse, q, key->data, value->data, &v);
     else if (v.tokens <= DECODED)
-        attention_decode(c, out, lse, q, key, value, &v);
+        attention_decode(c, out->data, lse, q->data, key->data, value->data, &v);
     else if (v.dim == 64)
-        run_forward<64>(c, out, lse, q, key, value, &v);
+        run_forward<64>(c, out->data, lse, q->data, key->data, value->data, &v);
     else
-        run_forward<128>(c, out, lse, q, key, value, &v);
+        run_forward<128>(c, out->data, lse, q->data, key->data, value->data, &v);
 }
 
 void
-cuda_attention_dx(struct kernels *k, void *dq, void *dkey, void *dvalue,
-                  const void *dout, const void *out, const float *lse, const void *q,
-                  const void *key, const void *value, float *work, const struct heads *h)
+cuda_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matrix *dkey,
+                   const struct matrix *dvalue, const struct matrix *dout,
+                   const struct matrix *out, const float *lse, const struct matrix *q,
+                   const struct matrix *key, const struct matrix *value, float *work,
+                   const struct heads *h)
 {
     struct cuda *c = cuda_of(k);
+    const struct attention_grads d = { dq->data, dkey->data, dvalue->data, dq->stride, dkey->stride };
     struct view v;
-    if (!cuda_ready(c) || h->tokens == 0 || !view_of(c, &v, h))
+    if (h->tokens == 0 || !view_of(c, &v, h))
         return;
-    k->ledger.flops += 2 * flops_of(h);
-    bool whole = in_chunks(dq, dkey, dvalue, h);
+    bool whole = in_chunks(&d);
     if (h->length && whole &&
-        cudnn_attention_dx(c, dq, dkey, dvalue, dout, out, lse, q, key, value, work, h,
-                           h->length)) {
+        cudnn_attention_bwd(c, &d, dout->data, out->data, lse, q->data, key->data,
+                            value->data, work, h)) {
         cuda_mark(c, "attention's gradients, cuDNN");
         return;
     }
-    BY_ACT(c, run_sums, c, work, dout, out, &v);
+    BY_TYPE(q->dtype, run_sums, c, work, dout->data, out->data, &v);
     if (has_tensor_cores(c, &v) && whole)
-        attention_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, h, &v);
+        attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work, &v);
     else
-        attention_plain_back(c, dq, dkey, dvalue, dout, lse, q, key, value, work, h, &v);
+        attention_plain_bwd(c, &d, dout->data, lse, q, key->data, value->data, work, &v);
 }

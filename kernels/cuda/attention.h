@@ -8,8 +8,8 @@
 #ifndef NIBBLE_KERNELS_CUDA_ATTENTION_H
 #define NIBBLE_KERNELS_CUDA_ATTENTION_H
 
-#include "kernels/cuda/cuda.h"
-
+#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/ptx.h"
 
 typedef __nv_bfloat16 bf16;
@@ -43,18 +43,17 @@ void attention_allow(struct cuda *c, const void *kernel, size_t shared);
 void attention_decode(struct cuda *c, void *out, float *lse, const void *q,
                       const void *key, const void *value, const struct view *v);
 /* bf16 of dim 64 or 128; work has the sums of dout * out. */
-void attention_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
-                    const void *dout, const float *lse, const void *q, const void *key,
-                    const void *value, const float *work, const struct heads *h,
-                    const struct view *v);
+void attention_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
+                   const float *lse, const void *q, const void *key, const void *value,
+                   const float *work, const struct view *v);
 /* Any type, and any dim up to PLAIN_DIM. */
 enum { PLAIN_DIM = 256 };
-void attention_plain(struct cuda *c, void *out, float *lse, const void *q,
+void attention_plain(struct cuda *c, void *out, float *lse, const struct matrix *q,
                      const void *key, const void *value, const struct view *v);
-void attention_plain_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
-                          const void *dout, const float *lse, const void *q,
-                          const void *key, const void *value, const float *work,
-                          const struct heads *h, const struct view *v);
+void attention_plain_bwd(struct cuda *c, const struct attention_grads *d,
+                         const void *dout, const float *lse, const struct matrix *q,
+                         const void *key, const void *value, const float *work,
+                         const struct view *v);
 
 /* ---- on the device ------------------------------------------------------------------ */
 

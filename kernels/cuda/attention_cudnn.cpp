@@ -48,8 +48,8 @@ enum {
 
 /* What the gradients of scores may take, if several documents or heads are done at once,
  * and what those of the heads of one kv head may. */
-static size_t room_wanted = (size_t)1 << 30;
-static const size_t room_most = (size_t)2 << 30;
+static size_t workspace_wanted = (size_t)1 << 30;
+static const size_t workspace_max = (size_t)2 << 30;
 
 /* ---- the libraries ------------------------------------------------------------------------ */
 
@@ -148,14 +148,14 @@ struct share {
 struct made {
     struct share is;
     graph_ref graph; // none: cuDNN does not do it
-    int64_t bytes;   // of room
+    int64_t bytes;   // of workspace
 };
 
 struct cudnn {
     cudnnHandle_t handle;
     bool ready; // else it is of no use, and this says so each time
     std::vector<struct made> made;
-    void *room; // of the graph that runs
+    void *workspace; // of the graph that runs
     size_t bytes;
 };
 
@@ -267,20 +267,16 @@ make(struct cudnn *s, const struct share *p)
     return { *p, g, bytes };
 }
 
-/* At least `bytes` of room, of which one graph after the other has all. */
+/* A workspace of at least `bytes`, of which one graph after the other has all. */
 static bool
-have_room(struct cuda *c, struct cudnn *s, size_t bytes)
+has_workspace(struct cuda *c, struct cudnn *s, size_t bytes)
 {
-    struct kernels *k = &c->k;
-    enum part part = k->part;
     if (bytes <= s->bytes)
         return true;
-    k->release(k, s->room);
-    k->part = PART_WORK;
-    s->room = k->alloc(k, bytes);
-    s->bytes = s->room ? bytes : 0;
-    k->part = part;
-    return s->room;
+    kernels_free(&c->k, s->workspace);
+    s->workspace = cuda_alloc(&c->k, MEMORY_WORK, bytes);
+    s->bytes = s->workspace ? bytes : 0;
+    return s->workspace;
 }
 
 /* What could be made and then fails is an error: another way would give other bits. */
@@ -293,11 +289,11 @@ run(struct cuda *c, struct cudnn *s, const struct share *p, places *at)
     if (i == s->made.size())
         s->made.push_back(make(s, p));
     const struct made *m = &s->made[i];
-    if (!m->graph || !have_room(c, s, (size_t)m->bytes))
+    if (!m->graph || !has_workspace(c, s, (size_t)m->bytes))
         return false;
-    auto status = m->graph->execute(s->handle, *at, s->room);
+    auto status = m->graph->execute(s->handle, *at, s->workspace);
     if (status.is_bad())
-        err_set(c->err, ERR_IO, "cuda:%d: cuDNN %s: %s", c->device, words,
+        err_set(c->k.err, ERR_IO, "cuda:%d: cuDNN %s: %s", c->device, words,
                 status.get_message().c_str());
     return status.is_good();
 }
@@ -314,7 +310,7 @@ cudnn_of(struct cuda *c)
         if (e != CUDNN_STATUS_SUCCESS)
             s->handle = NULL;
         else
-            e = fe::detail::set_stream(s->handle, c->stream);
+            e = fe::detail::set_stream(s->handle, c->q.stream);
         s->ready = e == CUDNN_STATUS_SUCCESS;
         if (!s->ready)
             refuse("cudnnCreate", fe::detail::get_error_string(e));
@@ -324,12 +320,13 @@ cudnn_of(struct cuda *c)
 }
 
 static bool
-fits(const struct heads *h, size_t length)
+fits(const struct heads *h)
 {
+    size_t length = h->length, stride = (h->query + 2 * h->kv) * h->dim; // of gradients
     return length >= LEAST && length % UNIT == 0 && h->past == 0 &&
            h->tokens % length == 0 && (h->dim == 64 || h->dim == 128) &&
            h->query % h->kv == 0 && h->tokens * h->query * h->dim <= INT32_MAX &&
-           h->tokens * h->row <= INT32_MAX && h->row % 8 == 0;
+           h->tokens * stride <= INT32_MAX;
 }
 
 static size_t
@@ -340,18 +337,20 @@ greatest_divisor(size_t n, size_t most)
     return most > 1 ? most : 1;
 }
 
+/* d: NULL forward. */
 static struct share
-share_of(const struct heads *h, size_t length, bool back, bool any_order)
+share_of(const struct heads *h, const struct attention_grads *d, bool any_order)
 {
     struct share p = {};
-    size_t docs = h->tokens / length, kv = h->kv;
+    size_t length = h->length, docs = h->tokens / length, kv = h->kv;
+    bool back = d;
     if (back && !any_order) {
         size_t one = 2 * length * length * h->query, of_kv = one / h->kv;
-        if (room_wanted >= one)
-            docs = greatest_divisor(docs, room_wanted / one);
+        if (workspace_wanted >= one)
+            docs = greatest_divisor(docs, workspace_wanted / one);
         else {
             docs = 1;
-            kv = greatest_divisor(kv, room_wanted / of_kv);
+            kv = greatest_divisor(kv, workspace_wanted / of_kv);
         }
     }
     p.back = back;
@@ -360,8 +359,8 @@ share_of(const struct heads *h, size_t length, bool back, bool any_order)
     p.dim = (int64_t)h->dim;
     p.query = (int64_t)h->query;
     p.kv = (int64_t)h->kv;
-    p.q_row = back ? (int64_t)heads_row(h, h->query) : 0;
-    p.kv_row = back ? (int64_t)heads_row(h, h->kv) : 0;
+    p.q_row = back ? (int64_t)d->q_stride : 0;
+    p.kv_row = back ? (int64_t)d->kv_stride : 0;
     p.docs = (int64_t)docs;
     p.heads = (int64_t)(kv * (h->query / h->kv));
     p.keys = (int64_t)kv;
@@ -370,22 +369,23 @@ share_of(const struct heads *h, size_t length, bool back, bool any_order)
 
 /* Whether the gradients of scores of a kv head's heads are not too much. */
 static bool
-fits_back(const struct heads *h, size_t length, bool any_order)
+fits_back(const struct heads *h, bool any_order)
 {
-    return fits(h, length) &&
-           (any_order || 2 * length * length * (h->query / h->kv) <= room_most);
+    return fits(h) &&
+           (any_order || 2 * h->length * h->length * (h->query / h->kv) <= workspace_max);
 }
 
 /* Of the gradients of scores, of each query head's dkey and dvalue, and of its sums: what
  * 9.14 and 9.19 ask for on Hopper, to the byte.  On sm_100 the first are not there.  In any
  * order: sums of queries' gradients in f32 in their place. */
 size_t
-cudnn_room(const struct heads *h, size_t length, bool any_order)
+cudnn_workspace(const struct heads *h, bool any_order)
 {
-    if (!fits_back(h, length, any_order))
+    const struct attention_grads none = {};
+    if (!fits_back(h, any_order))
         return 0;
-    struct share p = share_of(h, length, true, any_order);
-    size_t sums = any_order ? 4 * h->dim : 2 * length;
+    struct share p = share_of(h, &none, any_order);
+    size_t sums = any_order ? 4 * h->dim : 2 * h->length;
     return (size_t)(p.docs * p.heads * p.length) * (sums + 4 * h->dim + 4) + 256;
 }
 
@@ -415,7 +415,7 @@ gather_lse(struct cuda *c, float *work, const float *lse, const struct share *p,
     for (int64_t i = 0; i < p->docs; i++)
         if (cudaMemcpy2DAsync(work + i * p->heads * p->length, row, lse + i * p->length,
                               tokens * sizeof *lse, row, (size_t)p->heads,
-                              cudaMemcpyDeviceToDevice, c->stream) != cudaSuccess)
+                              cudaMemcpyDeviceToDevice, c->q.stream) != cudaSuccess)
             return NULL;
     return work;
 }
@@ -424,7 +424,7 @@ gather_lse(struct cuda *c, float *work, const float *lse, const struct share *p,
 static bool
 may_begin(struct cuda *c, struct cudnn **s)
 {
-    c->early = NOT_EARLY; // its kernels are not cuda_start's
+    c->q.early = NOT_EARLY; // its kernels are not cuda_start's
     if (c->major < 9 || c->k.is.act != DT_BF16 || !cuda_ready(c))
         return false;
     return (*s = cudnn_of(c));
@@ -449,12 +449,12 @@ try_it(F f)
 
 bool
 cudnn_attention(struct cuda *c, void *out, float *lse, const void *q, const void *key,
-                const void *value, const struct heads *h, size_t length)
+                const void *value, const struct heads *h)
 {
-    if (!fits(h, length))
+    if (!fits(h))
         return false;
     return try_it([=] {
-        struct share p = share_of(h, length, false, false);
+        struct share p = share_of(h, NULL, false);
         places at = { { Q, (void *)q },
                       { KEY, (void *)key },
                       { VALUE, (void *)value },
@@ -466,16 +466,16 @@ cudnn_attention(struct cuda *c, void *out, float *lse, const void *q, const void
 }
 
 bool
-cudnn_attention_dx(struct cuda *c, void *dq, void *dkey, void *dvalue, const void *dout,
-                   const void *out, const float *lse, const void *q, const void *key,
-                   const void *value, float *work, const struct heads *h, size_t length)
+cudnn_attention_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
+                    const void *out, const float *lse, const void *q, const void *key,
+                    const void *value, float *work, const struct heads *h)
 {
     bool any_order = c->k.is.any_order;
-    if (!fits_back(h, length, any_order))
+    if (!fits_back(h, any_order))
         return false;
     return try_it([=] {
-        struct share p = share_of(h, length, true, any_order);
-        int64_t docs = (int64_t)(h->tokens / length), group = p.query / p.kv;
+        struct share p = share_of(h, d, any_order);
+        int64_t docs = (int64_t)(h->tokens / h->length), group = p.query / p.kv;
         struct cudnn *s;
         bool done = may_begin(c, &s);
         for (int64_t doc = 0; doc < docs && done; doc += p.docs)
@@ -489,9 +489,9 @@ cudnn_attention_dx(struct cuda *c, void *dq, void *dkey, void *dvalue, const voi
                               { OUT, place(out, &p, doc, head, p.query) },
                               { LSE, (void *)sums },
                               { DOUT, place(dout, &p, doc, head, p.query) },
-                              { DQ, in_lines(dq, &p, doc, head, p.q_row) },
-                              { DKEY, in_lines(dkey, &p, doc, kv, p.kv_row) },
-                              { DVALUE, in_lines(dvalue, &p, doc, kv, p.kv_row) } };
+                              { DQ, in_lines(d->dq, &p, doc, head, p.q_row) },
+                              { DKEY, in_lines(d->dkey, &p, doc, kv, p.kv_row) },
+                              { DVALUE, in_lines(d->dvalue, &p, doc, kv, p.kv_row) } };
                 done = sums && run(c, s, &p, &at);
             }
         return done;
@@ -507,7 +507,7 @@ cudnn_close(struct cuda *c)
     s->made.clear();
     if (s->handle)
         fe::detail::destroy_handle(s->handle);
-    c->k.release(&c->k, s->room);
+    kernels_free(&c->k, s->workspace);
     delete s;
     c->cudnn = NULL;
 }
@@ -518,21 +518,21 @@ static const char none[] = "not built in: tools/cudnn-frontend.sh gets its heade
 
 bool
 cudnn_attention(struct cuda *, void *, float *, const void *, const void *,
-                const void *, const struct heads *, size_t)
+                const void *, const struct heads *)
 {
     return false;
 }
 
 bool
-cudnn_attention_dx(struct cuda *, void *, void *, void *, const void *, const void *,
-                   const float *, const void *, const void *, const void *, float *,
-                   const struct heads *, size_t)
+cudnn_attention_bwd(struct cuda *, const struct attention_grads *, const void *,
+                    const void *, const float *, const void *, const void *,
+                    const void *, float *, const struct heads *)
 {
     return false;
 }
 
 size_t
-cudnn_room(const struct heads *, size_t, bool)
+cudnn_workspace(const struct heads *, bool)
 {
     return 0;
 }

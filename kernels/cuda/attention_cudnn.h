@@ -15,21 +15,27 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* As cuda_attention, of documents of `length` tokens, one after another, with no past;
+/* Where the gradients of queries, keys and values go, and the elements from a token to the
+ * next. */
+struct attention_grads {
+    void *dq, *dkey, *dvalue;
+    size_t q_stride, kv_stride;
+};
+
+/* As cuda_attention, of documents of h->length tokens, one after another, with no past;
  * bf16 of dim 64 or 128.  lse is what it always is, in natural logarithms: what one side
  * wrote the other may read. */
 bool cudnn_attention(struct cuda *c, void *out, float *lse, const void *q,
-                     const void *key, const void *value, const struct heads *h,
-                     size_t length);
-/* As cuda_attention_dx, of the same.  Every run gives the same bits, unless the device's
+                     const void *key, const void *value, const struct heads *h);
+/* As cuda_attention_bwd, of the same.  Every run gives the same bits, unless the device's
  * is.any_order. */
-bool cudnn_attention_dx(struct cuda *c, void *dq, void *dkey, void *dvalue,
-                        const void *dout, const void *out, const float *lse,
-                        const void *q, const void *key, const void *value, float *work,
-                        const struct heads *h, size_t length);
+bool cudnn_attention_bwd(struct cuda *c, const struct attention_grads *d,
+                         const void *dout, const void *out, const float *lse,
+                         const void *q, const void *key, const void *value, float *work,
+                         const struct heads *h);
 
-/* Bytes that the two take for themselves, about; 0 if they would say no. */
-size_t cudnn_room(const struct heads *h, size_t length, bool any_order);
+/* Bytes that the two allocate, about; 0 if they would say no. */
+size_t cudnn_workspace(const struct heads *h, bool any_order);
 
 /* Before the device's memory and its stream go. */
 void cudnn_close(struct cuda *c);

@@ -210,11 +210,11 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
     s.n = (keys + s.keys - 1) / s.keys;
     s.rows = v->tokens * v->query;
     size_t all = (size_t)s.n * s.rows;
-    s.out = c->partials;
+    s.out = c->q.partials;
     s.most = s.out + all * DIM;
     s.sum = s.most + all;
     if (all * (DIM + 2) * sizeof(float) > PARTIALS) {
-        err_set(c->err, ERR_USAGE, "cuda:%d: attention: %d query heads are too many",
+        err_set(c->k.err, ERR_USAGE, "cuda:%d: attention: %d query heads are too many",
                 c->device, v->query);
         return;
     }

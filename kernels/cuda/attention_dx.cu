@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attention_dx: the way back of attention, bf16 on tensor cores.
+/* attention_bwd: the way back of attention, bf16 on tensor cores.
  *
  * Two kernels take the scores again: one has a tile of keys and goes over queries, one has
  * a tile of rows of queries and goes over keys.  So each sum is one warp's, in one order,
@@ -360,14 +360,14 @@ run_keys(struct cuda *c, const struct back *b, const struct view *v)
     using L = back_keys<DIM, PAIRS, QUERIES>;
     struct back mine = *b;
     int tiles = (v->past + v->tokens + L::KEYS - 1) / L::KEYS;
-    int *order = (int *)c->partials;
+    int *order = (int *)c->q.partials;
     attention_plan(c, order, order + tiles, tiles, L::KEYS, v);
     mine.order = order;
     mine.end = order + tiles;
     attention_allow(c, (const void *)back_of_keys<DIM, PAIRS, QUERIES>, L::SHARED);
     back_of_keys<DIM, PAIRS, QUERIES>
-        <<<(unsigned)tiles * (unsigned)v->kv, L::THREADS, L::SHARED, c->stream>>>(mine, *v);
-    cuda_launched(c, "attention_dx: keys");
+        <<<(unsigned)tiles * (unsigned)v->kv, L::THREADS, L::SHARED, c->q.stream>>>(mine, *v);
+    cuda_launched(c, "attention_bwd: keys");
 }
 
 template <int DIM>
@@ -383,33 +383,33 @@ run_back(struct cuda *c, const struct back *b, const struct view *v)
     else
         run_keys<DIM, 2, 32>(c, b, v);
     if (bundles * (unsigned)tiles > 2 * (unsigned)c->sms) {
-        order = (int *)c->partials;
+        order = (int *)c->q.partials;
         attention_plan(c, order, NULL, tiles, 1 << v->shift, v);
     }
     mine.order = order;
     attention_allow(c, (const void *)back_of_rows<DIM>, rows_shared<DIM>);
-    back_of_rows<DIM><<<bundles * (unsigned)tiles, THREADS, rows_shared<DIM>, c->stream>>>(
+    back_of_rows<DIM><<<bundles * (unsigned)tiles, THREADS, rows_shared<DIM>, c->q.stream>>>(
         mine, *v);
-    cuda_launched(c, "attention_dx: queries");
+    cuda_launched(c, "attention_bwd: queries");
 }
 
 void
-attention_back(struct cuda *c, void *dq, void *dkey, void *dvalue, const void *dout,
-               const float *lse, const void *q, const void *key, const void *value,
-               const float *work, const struct heads *h, const struct view *v)
+attention_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
+              const float *lse, const void *q, const void *key, const void *value,
+              const float *work, const struct view *v)
 {
     struct back b = {};
-    b.q_row = heads_row(h, h->query);
-    b.kv_row = heads_row(h, h->kv);
+    b.q_row = d->q_stride;
+    b.kv_row = d->kv_stride;
     b.dout = (const bf16 *)dout;
     b.q = (const bf16 *)q;
     b.key = (const bf16 *)key;
     b.value = (const bf16 *)value;
     b.lse = lse;
     b.work = work;
-    b.dq = (bf16 *)dq;
-    b.dkey = (bf16 *)dkey;
-    b.dvalue = (bf16 *)dvalue;
+    b.dq = (bf16 *)d->dq;
+    b.dkey = (bf16 *)d->dkey;
+    b.dvalue = (bf16 *)d->dvalue;
     if (v->dim == 64)
         run_back<64>(c, &b, v);
     else

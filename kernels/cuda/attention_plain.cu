@@ -166,7 +166,7 @@ back_of_score(float *p, float *ds, float score, float of_value, int key, int que
 /* Of queries, over keys; or of keys and values, over queries of all heads that see them. */
 template <typename T, int N, bool OF_KEYS>
 static __global__ void __launch_bounds__(THREADS)
-plain_dx(struct plain_back b, struct view v)
+plain_bwd(struct plain_back b, struct view v)
 {
     extern __shared__ float numbers[];
     float *own = numbers, *own_out = own + OWN * pitch(v.dim);
@@ -233,7 +233,7 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
     unsigned blocks = blocks_of((size_t)v->tokens, OWN) * (unsigned)v->query;
     size_t shared = ((OWN + 2 * N) * pitch(v->dim) + OWN * N) * sizeof(float);
     attention_allow(c, (const void *)plain<T, N>, shared);
-    plain<T, N><<<blocks, THREADS, shared, c->stream>>>(
+    plain<T, N><<<blocks, THREADS, shared, c->q.stream>>>(
         (T *)out, lse, (const T *)q, (const T *)key, (const T *)value, *v);
     cuda_launched(c, "attention: plain");
 }
@@ -246,12 +246,12 @@ run_back(struct cuda *c, const struct plain_back *b, const struct view *v)
     unsigned of_keys = blocks_of((size_t)(v->past + v->tokens), OWN) * (unsigned)v->kv;
     size_t shared =
         (2 * (OWN + N) * pitch(v->dim) + 2 * OWN * N) * sizeof(float);
-    attention_allow(c, (const void *)plain_dx<T, N, false>, shared);
-    attention_allow(c, (const void *)plain_dx<T, N, true>, shared);
-    plain_dx<T, N, true><<<of_keys, THREADS, shared, c->stream>>>(*b, *v);
-    cuda_launched(c, "attention_dx: plain, keys");
-    plain_dx<T, N, false><<<of_rows, THREADS, shared, c->stream>>>(*b, *v);
-    cuda_launched(c, "attention_dx: plain, queries");
+    attention_allow(c, (const void *)plain_bwd<T, N, false>, shared);
+    attention_allow(c, (const void *)plain_bwd<T, N, true>, shared);
+    plain_bwd<T, N, true><<<of_keys, THREADS, shared, c->q.stream>>>(*b, *v);
+    cuda_launched(c, "attention_bwd: plain, keys");
+    plain_bwd<T, N, false><<<of_rows, THREADS, shared, c->q.stream>>>(*b, *v);
+    cuda_launched(c, "attention_bwd: plain, queries");
 }
 
 /* Long rows leave room for fewer of the other side. */
@@ -277,29 +277,28 @@ run_back_either(struct cuda *c, const struct plain_back *b, const struct view *v
 }
 
 void
-attention_plain(struct cuda *c, void *out, float *lse, const void *q, const void *key,
-                const void *value, const struct view *v)
+attention_plain(struct cuda *c, void *out, float *lse, const struct matrix *q,
+                const void *key, const void *value, const struct view *v)
 {
-    BY_ACT(c, run_either, c, out, lse, q, key, value, v);
+    BY_TYPE(q->dtype, run_either, c, out, lse, q->data, key, value, v);
 }
 
 void
-attention_plain_back(struct cuda *c, void *dq, void *dkey, void *dvalue,
-                     const void *dout, const float *lse, const void *q, const void *key,
-                     const void *value, const float *work, const struct heads *h,
-                     const struct view *v)
+attention_plain_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
+                    const float *lse, const struct matrix *q, const void *key,
+                    const void *value, const float *work, const struct view *v)
 {
     struct plain_back b = {};
-    b.q_row = heads_row(h, h->query);
-    b.kv_row = heads_row(h, h->kv);
+    b.q_row = d->q_stride;
+    b.kv_row = d->kv_stride;
     b.dout = dout;
-    b.q = q;
+    b.q = q->data;
     b.key = key;
     b.value = value;
     b.lse = lse;
     b.work = work;
-    b.dq = dq;
-    b.dkey = dkey;
-    b.dvalue = dvalue;
-    BY_ACT(c, run_back_either, c, &b, v);
+    b.dq = d->dq;
+    b.dkey = d->dkey;
+    b.dvalue = d->dvalue;
+    BY_TYPE(q->dtype, run_back_either, c, &b, v);
 }

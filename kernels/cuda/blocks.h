@@ -4,8 +4,7 @@
 #ifndef NIBBLE_KERNELS_CUDA_BLOCKS_H
 #define NIBBLE_KERNELS_CUDA_BLOCKS_H
 
-#include "kernels/cuda/cuda.h"
-
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/quant_math.h"
 
 static __device__ __forceinline__ void

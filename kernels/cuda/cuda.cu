@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* cuda: the device, its memory and the table of operations. */
-#include "kernels/cuda/cuda.h"
-
 #include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,7 @@ cuda_check(struct cuda *c, cudaError_t e, const char *what)
 {
     if (e == cudaSuccess)
         return true;
-    err_set(c->err, e == cudaErrorMemoryAllocation ? ERR_MEMORY : ERR_IO,
+    err_set(c->k.err, e == cudaErrorMemoryAllocation ? ERR_MEMORY : ERR_IO,
             "cuda:%d: %s: %s (%s)", c->device, what, cudaGetErrorString(e),
             cudaGetErrorName(e));
     return false;
@@ -25,7 +24,7 @@ cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what)
 {
     if (s == CUBLAS_STATUS_SUCCESS)
         return true;
-    err_set(c->err, ERR_IO, "cuda:%d: %s: %s", c->device, what,
+    err_set(c->k.err, ERR_IO, "cuda:%d: %s: %s", c->device, what,
             cublasLtGetStatusString(s));
     return false;
 }
@@ -81,7 +80,7 @@ cuda_mark(struct cuda *c, const char *name)
     if (!t->at[t->n])
         cudaEventCreate(&t->at[t->n]);
     t->name[t->n] = name;
-    cudaEventRecord(t->at[t->n++], c->stream);
+    cudaEventRecord(t->at[t->n++], c->q.stream);
 }
 
 static void
@@ -104,7 +103,7 @@ print_times(struct cuda *c)
 /* On the host, for each allocation. */
 struct block {
     void *p;
-    enum part part;
+    enum memory what;
     uint64_t bytes;
     struct block *next;
 };
@@ -130,7 +129,7 @@ void
 cuda_launched(struct cuda *c, const char *name)
 {
     struct whole *w = (struct whole *)c;
-    c->early = NOT_EARLY;
+    c->q.early = NOT_EARLY;
     cuda_check(c,
                unless_failing(&w->fail.launch, cudaErrorLaunchOutOfResources,
                               cudaGetLastError()),
@@ -138,8 +137,8 @@ cuda_launched(struct cuda *c, const char *name)
     cuda_mark(c, name);
 }
 
-static void *
-cuda_alloc(struct kernels *k, size_t bytes)
+void *
+cuda_alloc(struct kernels *k, enum memory what, size_t bytes)
 {
     struct whole *w = (struct whole *)k;
     struct cuda *c = &w->c;
@@ -153,25 +152,25 @@ cuda_alloc(struct kernels *k, size_t bytes)
         e = cudaMalloc(&p, bytes ? bytes : 1);
     if (!b || e != cudaSuccess) {
         if (e == cudaErrorMemoryAllocation || !b)
-            err_set(c->err, ERR_MEMORY,
+            err_set(c->k.err, ERR_MEMORY,
                     "cuda:%d: out of memory for %zu bytes; %llu are in use", c->device,
-                    bytes, (unsigned long long)k->ledger.all);
+                    bytes, (unsigned long long)k->usage.total);
         else
             cuda_check(c, e, "cudaMalloc");
         cudaGetLastError();
         free(b);
         return NULL;
     }
-    *b = (struct block){ p, k->part, bytes, w->blocks };
+    *b = (struct block){ p, what, bytes, w->blocks };
     w->blocks = b;
-    kernels_count(k, k->part, (int64_t)bytes);
-    c->early = NOT_EARLY;
-    cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+    usage_add(&k->usage, what, (int64_t)bytes);
+    c->q.early = NOT_EARLY;
+    cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->q.stream), "cudaMemsetAsync");
     return p;
 }
 
 static void
-cuda_release(struct kernels *k, void *p)
+cuda_free(struct kernels *k, void *p)
 {
     struct whole *w = (struct whole *)k;
     struct block **at = &w->blocks, *b;
@@ -180,7 +179,7 @@ cuda_release(struct kernels *k, void *p)
     if (!p || !(b = *at))
         return;
     *at = b->next;
-    kernels_count(k, b->part, -(int64_t)b->bytes);
+    usage_add(&k->usage, b->what, -(int64_t)b->bytes);
     cudaFree(p);
     free(b);
 }
@@ -199,16 +198,16 @@ piece_of(size_t bytes, size_t i)
     return left < STAGE_BYTES ? left : STAGE_BYTES;
 }
 
-/* The next piece that nobody has, once its copy is done; negative: the error is kept. */
+/* The next buffer that no thread has, once its copy is done; negative: the error is kept. */
 static int
-take_stage(struct cuda *c)
+acquire_stage(struct cuda *c)
 {
     int i = c->stage_at, tries = 0;
     do
         i = (i + 1) % STAGES;
     while (c->stage_out[i] && ++tries < STAGES);
     if (tries == STAGES) {
-        err_set(c->err, ERR_USAGE, "cuda: more than %d rooms for uploads", STAGES);
+        err_set(c->k.err, ERR_USAGE, "cuda: more than %d staging buffers", STAGES);
         return -1;
     }
     c->stage_at = i;
@@ -217,13 +216,13 @@ take_stage(struct cuda *c)
     return cuda_ready(c) && cuda_check(c, e, "cudaEventSynchronize") ? i : -1;
 }
 
-/* From or to piece i, which is nobody's until that is done. */
+/* From or to staging buffer i, which is free again when that is done. */
 static void
 start_copy(struct cuda *c, void *to, const void *from, int i, size_t bytes,
            cudaMemcpyKind kind, const char *what)
 {
-    cuda_check(c, cudaMemcpyAsync(to, from, bytes, kind, c->stream), what);
-    cuda_check(c, cudaEventRecord(c->stage_free[i], c->stream), "cudaEventRecord");
+    cuda_check(c, cudaMemcpyAsync(to, from, bytes, kind, c->q.stream), what);
+    cuda_check(c, cudaEventRecord(c->stage_free[i], c->q.stream), "cudaEventRecord");
 }
 
 static void
@@ -238,18 +237,18 @@ begin_upload(struct cuda *c)
 {
     bool ready = cuda_ready(c) && cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
     cuda_mark(c, "waiting for the host");
-    c->early = NOT_EARLY;
+    c->q.early = NOT_EARLY;
     return ready;
 }
 
-static void
+void
 cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
     if (!begin_upload(c))
         return;
     for (size_t p = 0; p * STAGE_BYTES < bytes; p++) {
-        int i = take_stage(c);
+        int i = acquire_stage(c);
         if (i < 0)
             return;
         memcpy(stage(c, i), (const char *)from + p * STAGE_BYTES, piece_of(bytes, p));
@@ -261,7 +260,7 @@ static void *
 cuda_stage(struct kernels *k)
 {
     struct cuda *c = cuda_of(k);
-    int i = begin_upload(c) ? take_stage(c) : -1;
+    int i = begin_upload(c) ? acquire_stage(c) : -1;
     if (i < 0)
         return NULL;
     c->stage_out[i] = true;
@@ -269,33 +268,33 @@ cuda_stage(struct kernels *k)
 }
 
 static void
-cuda_send(struct kernels *k, void *to, void *room, size_t bytes)
+cuda_stage_upload(struct kernels *k, void *to, void *stage, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
-    int i = (int)(((char *)room - c->stages) / STAGE_BYTES);
+    int i = (int)(((char *)stage - c->stages) / STAGE_BYTES);
     c->stage_out[i] = false;
     if (bytes && begin_upload(c))
         send_stage(c, to, i, bytes);
 }
 
-static void
+void
 cuda_copy(struct kernels *k, void *to, const void *from, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
-    c->early = NOT_EARLY;
+    c->q.early = NOT_EARLY;
     if (cuda_ready(c))
         cuda_check(c,
-                   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->stream),
+                   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->q.stream),
                    "copy");
 }
 
-static void
+void
 cuda_zero(struct kernels *k, void *p, size_t bytes)
 {
     struct cuda *c = cuda_of(k);
-    c->early = NOT_EARLY;
+    c->q.early = NOT_EARLY;
     if (cuda_ready(c))
-        cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+        cuda_check(c, cudaMemsetAsync(p, 0, bytes, c->q.stream), "cudaMemsetAsync");
     cuda_mark(c, "zero");
 }
 
@@ -306,10 +305,10 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     struct cuda *c = cuda_of(k);
     size_t pieces = (bytes + STAGE_BYTES - 1) / STAGE_BYTES;
     int before = -1;
-    c->early = NOT_EARLY;
+    c->q.early = NOT_EARLY;
     for (size_t i = 0; i < pieces + 1 && cuda_ready(c); i++) {
         int here = -1;
-        if (i < pieces && (here = take_stage(c)) >= 0)
+        if (i < pieces && (here = acquire_stage(c)) >= 0)
             start_copy(c, stage(c, here), (const char *)from + i * STAGE_BYTES, here,
                        piece_of(bytes, i), cudaMemcpyDeviceToHost, "download");
         if (before >= 0) {
@@ -325,7 +324,54 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     return cuda_ready(c) ? 0 : -1;
 }
 
+/* ---- queues ------------------------------------------------------------------------------ */
+
+static void
+cuda_queue(struct kernels *k, enum queue queue)
+{
+    struct cuda *c = cuda_of(k);
+    c->queues[k->queue] = c->q;
+    c->q = c->queues[queue];
+    if (!c->q.stream)
+        cuda_check(c, cudaStreamCreateWithFlags(&c->q.stream, cudaStreamNonBlocking),
+                   "cudaStreamCreate");
+}
+
+static void
+cuda_record(struct kernels *k, unsigned e)
+{
+    struct cuda *c = cuda_of(k);
+    if (c->events[e] ||
+        cuda_check(c, cudaEventCreateWithFlags(&c->events[e], cudaEventDisableTiming),
+                   "cudaEventCreate"))
+        cuda_check(c, cudaEventRecord(c->events[e], c->q.stream), "cudaEventRecord");
+}
+
+static void
+cuda_wait_event(struct kernels *k, unsigned e)
+{
+    struct cuda *c = cuda_of(k);
+    c->q.early = NOT_EARLY;
+    if (c->events[e])
+        cuda_check(c, cudaStreamWaitEvent(c->q.stream, c->events[e], 0),
+                   "cudaStreamWaitEvent");
+}
+
 /* ---- open and close --------------------------------------------------------------------- */
+
+static void
+close_queues(struct cuda *c)
+{
+    c->queues[c->k.queue] = c->q;
+    for (int i = 0; i < QUEUES; i++)
+        if (c->queues[i].stream) {
+            cudaStreamSynchronize(c->queues[i].stream);
+            cudaStreamDestroy(c->queues[i].stream);
+        }
+    for (int i = 0; i < EVENTS; i++)
+        if (c->events[i])
+            cudaEventDestroy(c->events[i]);
+}
 
 static void
 cuda_close(struct kernels *k)
@@ -334,62 +380,52 @@ cuda_close(struct kernels *k)
     struct cuda *c = &w->c;
     if (c->trace)
         print_times(c);
-    if (c->stream)
-        cudaStreamSynchronize(c->stream);
+    if (c->q.stream)
+        cudaStreamSynchronize(c->q.stream);
     cuda_gemm_close(c);
     cudnn_close(c);
+    close_queues(c);
     while (w->blocks)
-        cuda_release(k, w->blocks->p);
+        cuda_free(k, w->blocks->p);
     cudaFreeHost(c->stages);
     for (int i = 0; i < STAGES; i++)
         if (c->stage_free[i])
             cudaEventDestroy(c->stage_free[i]);
-    if (c->stream)
-        cudaStreamDestroy(c->stream);
     free(w);
 }
 
-static const struct kernels table = {
-    .is = {},
-    .route = "",
-    .part = PART_OTHER,
-    .ledger = {},
+static const struct ops cuda_ops = {
     .close = cuda_close,
     .alloc = cuda_alloc,
-    .release = cuda_release,
+    .free = cuda_free,
     .upload = cuda_upload,
-    .stage = cuda_stage,
-    .send = cuda_send,
-    .copy = cuda_copy,
     .download = cuda_download,
-    .linear = cuda_linear,
-    .linear_many = cuda_linear_many,
-    .linear_dx = cuda_linear_dx,
-    .linear_dw = cuda_linear_dw,
-    .linear_many_dx = cuda_linear_many_dx,
-    .linear_many_dw = cuda_linear_many_dw,
-    .quantize_rows = cuda_quantize_rows,
-    .unpack_rows = cuda_unpack_rows,
-    .linear_fp4 = cuda_linear_fp4,
-    .tile = cuda_tile,
-    .logits = cuda_logits,
-    .best = cuda_best,
-    .embed = cuda_embed,
-    .embed_dw = cuda_embed_dw,
-    .norm = cuda_norm,
-    .norm_dx = cuda_norm_dx,
-    .turn = cuda_turn,
-    .turn_dx = cuda_turn_dx,
-    .attention = cuda_attention,
-    .attention_dx = cuda_attention_dx,
-    .swiglu = cuda_swiglu,
-    .swiglu_dx = cuda_swiglu_dx,
+    .stage = cuda_stage,
+    .stage_upload = cuda_stage_upload,
+    .queue = cuda_queue,
+    .record = cuda_record,
+    .wait = cuda_wait_event,
+    .copy = cuda_copy,
     .zero = cuda_zero,
     .gather = cuda_gather,
     .scatter = cuda_scatter,
     .convert = cuda_convert,
+    .linear = cuda_linear,
+    .linear_dx = cuda_linear_dx,
+    .linear_dw = cuda_linear_dw,
+    .embed = cuda_embed,
+    .embed_dw = cuda_embed_dw,
+    .norm = cuda_norm,
+    .norm_bwd = cuda_norm_bwd,
+    .qk_norm_rope = cuda_qk_norm_rope,
+    .qk_norm_rope_bwd = cuda_qk_norm_rope_bwd,
+    .attention = cuda_attention,
+    .attention_bwd = cuda_attention_bwd,
+    .swiglu = cuda_swiglu,
+    .swiglu_bwd = cuda_swiglu_bwd,
     .cross_entropy = cuda_cross_entropy,
     .l1 = cuda_l1,
+    .argmax = cuda_argmax,
     .amax = cuda_amax,
     .quantize = cuda_quantize,
     .sum_squares = cuda_sum_squares,
@@ -417,7 +453,7 @@ describe(struct cuda *c)
              c->k.is.act == DT_F32 ? "f32" : "bf16", c->k.is.any_order ? " fast" : "",
              ARITHMETIC, p.major, p.minor, cublasLtGetVersion(), cudnn_version());
     if (p.major < 9) {
-        err_set(c->err, ERR_USAGE,
+        err_set(c->k.err, ERR_USAGE,
                 "cuda:%d: %s has compute capability %d.%d; 9.0 or more is needed",
                 c->device, p.name, p.major, p.minor);
         return false;
@@ -426,17 +462,16 @@ describe(struct cuda *c)
 }
 
 static bool
-take_own(struct cuda *c)
+alloc_own(struct cuda *c)
 {
     struct kernels *k = &c->k;
-    if (!cuda_check(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
+    if (!cuda_check(c, cudaStreamCreateWithFlags(&c->q.stream, cudaStreamNonBlocking),
                     "cudaStreamCreate"))
         return false;
-    k->part = PART_OTHER;
-    c->workspace = cuda_alloc(k, WORKSPACE);
-    c->partials = (float *)cuda_alloc(k, PARTIALS);
-    c->expanded = cuda_alloc(k, EXPANDED);
-    c->numbers = (float *)cuda_alloc(k, 256 * sizeof(float));
+    c->q.workspace = cuda_alloc(k, MEMORY_OTHER, WORKSPACE);
+    c->q.partials = (float *)cuda_alloc(k, MEMORY_OTHER, PARTIALS);
+    c->q.expanded = cuda_alloc(k, MEMORY_OTHER, EXPANDED);
+    c->one_zero = (float *)cuda_alloc(k, MEMORY_OTHER, 256 * sizeof(float));
     if (!cuda_check(c, cudaMallocHost(&c->stages, (size_t)STAGES * STAGE_BYTES),
                     "cudaMallocHost"))
         return false;
@@ -448,14 +483,14 @@ take_own(struct cuda *c)
             return false;
     if (getenv("NIBBLE_CUDA_TIMES"))
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
-    const float numbers[2] = { 1, 0 };
-    if (c->numbers)
-        cuda_upload(k, c->numbers, numbers, sizeof numbers);
+    const float one_zero[2] = { 1, 0 };
+    if (c->one_zero)
+        cuda_upload(k, c->one_zero, one_zero, sizeof one_zero);
     return cuda_ready(c);
 }
 
 static long
-number_of(const char *variable)
+setting(const char *variable)
 {
     const char *text = getenv(variable);
     return text ? atol(text) : 0;
@@ -463,7 +498,7 @@ number_of(const char *variable)
 
 /* What kernels/cuda.c looks for in this library. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_6(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_7(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");
@@ -474,42 +509,42 @@ nibble_cuda_open_6(size_t size, struct device is, int device, struct err *err)
         err_set(err, ERR_MEMORY, "out of memory");
         return NULL;
     }
-    w->fail = (struct failing){ number_of("NIBBLE_FAIL_ALLOC"),
-                                number_of("NIBBLE_FAIL_LAUNCH"),
-                                number_of("NIBBLE_FAIL_WAIT"),
-                                number_of("NIBBLE_FAIL_STAGE") };
-    w->c.k = table;
+    w->fail = (struct failing){ setting("NIBBLE_FAIL_ALLOC"),
+                                setting("NIBBLE_FAIL_LAUNCH"),
+                                setting("NIBBLE_FAIL_WAIT"),
+                                setting("NIBBLE_FAIL_STAGE") };
+    w->c.k.op = &cuda_ops;
     w->c.k.is = is;
-    w->c.err = err;
+    w->c.k.err = err;
     w->c.device = device;
-    if (describe(&w->c) && take_own(&w->c) && cuda_gemm_open(&w->c))
+    if (describe(&w->c) && alloc_own(&w->c) && cuda_gemm_open(&w->c))
         return &w->c.k;
     cuda_close(&w->c.k);
     return NULL;
 }
 
 extern "C" bool nibble_cuda_native(int device, char *why, size_t n);
-typedef void say_fn(void *ctx, const char *what, const char *value);
+typedef void line_fn(void *ctx, const char *what, const char *value);
 
 static void
-say_versions(say_fn *say, void *ctx)
+print_versions(line_fn *line, void *ctx)
 {
     char text[64];
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     snprintf(text, sizeof text, "%d.%d", driver / 1000, driver % 1000 / 10);
-    say(ctx, "CUDA of the driver", text);
+    line(ctx, "CUDA of the driver", text);
     snprintf(text, sizeof text, "%d.%d", runtime / 1000, runtime % 1000 / 10);
-    say(ctx, "CUDA runtime", text);
+    line(ctx, "CUDA runtime", text);
     size_t lt = cublasLtGetVersion();
     snprintf(text, sizeof text, "%zu.%zu.%zu", lt / 10000, lt / 100 % 100, lt % 100);
-    say(ctx, "cuBLASLt", text);
-    say(ctx, "cuDNN", cudnn_words());
+    line(ctx, "cuBLASLt", text);
+    line(ctx, "cuDNN", cudnn_words());
 }
 
 static void
-say_device(int i, say_fn *say, void *ctx)
+print_device(int i, line_fn *line, void *ctx)
 {
     cudaDeviceProp p;
     char what[32], value[1024], why[512];
@@ -523,32 +558,32 @@ say_device(int i, say_fn *say, void *ctx)
              (double)p.totalGlobalMem / (1 << 30),
              p.major < 9 ? ", too old: 9.0 is needed" : "",
              fp4 ? "yes" : why);
-    say(ctx, what, value);
+    line(ctx, what, value);
 }
 
 /* Lines for --diagnose. */
 extern "C" __attribute__((visibility("default"))) void
-nibble_cuda_diagnose(say_fn *say, void *ctx)
+nibble_cuda_diagnose(line_fn *line, void *ctx)
 {
     int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
-    say_versions(say, ctx);
+    print_versions(line, ctx);
     if (e != cudaSuccess)
-        say(ctx, "cuda", cudaGetErrorString(e));
+        line(ctx, "cuda", cudaGetErrorString(e));
     for (int i = 0; e == cudaSuccess && i < n; i++)
-        say_device(i, say, ctx);
+        print_device(i, line, ctx);
 }
 
 extern "C" __attribute__((visibility("default"))) size_t
-nibble_cuda_attention_room(const struct heads *h)
+nibble_cuda_attention_workspace(const struct heads *h)
 {
-    return h->length && cudnn_version() ? cudnn_room(h, h->length, false) : 0;
+    return h->length && cudnn_version() ? cudnn_workspace(h, false) : 0;
 }
 
 extern "C" __attribute__((visibility("default"))) size_t
-nibble_cuda_attention_room_any(const struct heads *h)
+nibble_cuda_attention_workspace_any(const struct heads *h)
 {
-    return h->length && cudnn_version() ? cudnn_room(h, h->length, true) : 0;
+    return h->length && cudnn_version() ? cudnn_workspace(h, true) : 0;
 }
 
 /* Bytes that are free on a device; 0: not known. */

@@ -6,9 +6,8 @@
  * scales stand for, which bf16 holds exactly; both go to f32.  cuBLASLt has one multiplier
  * a product, which is the weight's tensor scale; that of a row comes behind it, with what
  * is to be added, before anything is rounded to the type of activations. */
-#include "kernels/cuda/cuda.h"
-
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/ops.h"
 
 #define TILES_FN static __host__ __device__ inline
 #include "lib/nvfp4/tiles.h"
@@ -21,8 +20,8 @@ enum { THREADS = 128 };
 static unsigned
 grid_of(const struct cuda *c, size_t threads)
 {
-    unsigned want = blocks_of(threads, THREADS), most = (unsigned)c->sms * 16;
-    return want < most ? want : most;
+    unsigned want = blocks_of(threads, THREADS), max = (unsigned)c->sms * 16;
+    return want < max ? want : max;
 }
 
 /* ---- activations to codes and back ------------------------------------------------------ */
@@ -82,12 +81,12 @@ largest(const T *x, size_t blocks)
 template <typename T, enum quant KIND>
 static __global__ void
 __launch_bounds__(THREADS)
-    quantize_rows_kernel(struct packed_rows to, const T *x, enum dtype source)
+    quantize_rows_kernel(struct matrix to, const T *x, enum dtype source)
 {
-    size_t row = blockIdx.x, wide = to.in / COLUMNS;
+    size_t row = blockIdx.x, wide = to.cols / COLUMNS;
     size_t written = to.tiles ? tiles_blocks(wide) : wide;
     bool there = row < to.rows;
-    const T *in = x + (there ? row * to.in : 0);
+    const T *in = x + (there ? row * to.cols : 0);
     uint32_t most = there ? largest(in, wide) : 0;
     bool finite = most < 0x7f800000;
     const struct quant_scale t = tensor_scale(KIND, false, f_from(finite ? most : 0));
@@ -109,8 +108,8 @@ __launch_bounds__(THREADS)
         if (!there || b >= wide)
             continue;
         size_t at = row * wide + b;
-        if (to.codes) {
-            ((uint2 *)to.codes)[at] = make_uint2(out.codes[0], out.codes[1]);
+        if (to.data) {
+            ((uint2 *)to.data)[at] = make_uint2(out.codes[0], out.codes[1]);
             to.scales[at] = (uint8_t)out.scale;
         }
         if (to.expanded)
@@ -120,54 +119,47 @@ __launch_bounds__(THREADS)
 
 template <typename T>
 static void
-quantize_rows(struct cuda *c, const struct packed_rows *to, const void *x,
+quantize_rows(struct cuda *c, const struct matrix *to, const void *x,
               const struct quant_spec *spec)
 {
     unsigned blocks = (unsigned)(to->tiles ? tiles_rows(to->rows) : to->rows);
     if (spec->kind == QUANT_MAX)
         quantize_rows_kernel<T, QUANT_MAX>
-            <<<blocks, THREADS, 0, c->stream>>>(*to, (const T *)x, spec->source);
+            <<<blocks, THREADS, 0, c->q.stream>>>(*to, (const T *)x, spec->source);
     else
         quantize_rows_kernel<T, QUANT_NATIVE>
-            <<<blocks, THREADS, 0, c->stream>>>(*to, (const T *)x, spec->source);
+            <<<blocks, THREADS, 0, c->q.stream>>>(*to, (const T *)x, spec->source);
     cuda_launched(c, "quantize rows");
 }
 
 void
-cuda_quantize_rows(struct kernels *k, const struct packed_rows *to, const void *x,
+cuda_quantize_rows(struct cuda *c, const struct matrix *to, const struct matrix *x,
                    const struct quant_spec *spec)
 {
-    struct cuda *c = cuda_of(k);
-    if (!cuda_ready(c) || to->rows == 0)
-        return;
-    if (to->in % COLUMNS || (spec->kind != QUANT_MAX && spec->kind != QUANT_NATIVE)) {
-        err_set(
-            c->err, ERR_USAGE,
-            "cuda: rows of %zu numbers by quantizer %d: want a multiple of 16, and max "
-            "or native",
-            to->in, (int)spec->kind);
-        return;
-    }
-    BY_ACT(c, quantize_rows, c, to, x, spec);
+    if (to->rows)
+        BY_TYPE(x->dtype, quantize_rows, c, to, x->data, spec);
 }
 
-/* Eight numbers a thread. */
+/* Eight elements a thread.  Without codes from `expanded`, whose type is that of activations
+ * where rows have scales of their own. */
 template <typename T>
 static __global__ void
-__launch_bounds__(THREADS) unpack_rows_kernel(T *y, struct packed_rows x)
+__launch_bounds__(THREADS) unpack_kernel(T *y, struct matrix x)
 {
-    size_t n = x.rows * x.in / 8, step = (size_t)gridDim.x * THREADS;
+    size_t n = x.rows * x.cols / 8, step = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
-        float scale2 = x.scale2[i * 8 / x.in], v[8];
-        if (x.expanded) {
-            for (int e = 0; e < 8; e++)
-                v[e] = to_f32(((const T *)x.expanded)[i * 8 + e]);
-        } else {
-            uint4 eight = products(((const uint32_t *)x.codes)[i], x.scales[i / 2]);
+        float scale2 = x.per_row ? x.scale2[i * 8 / x.cols] : x.scale2 ? *x.scale2 : 1;
+        float v[8];
+        if (x.data) {
+            uint4 eight = products(((const uint32_t *)x.data)[i], x.scales[i / 2]);
             widen(v, eight.x);
             widen(v + 2, eight.y);
             widen(v + 4, eight.z);
             widen(v + 6, eight.w);
+        } else {
+            for (int e = 0; e < 8; e++)
+                v[e] = x.per_row ? to_f32(((const T *)x.expanded)[i * 8 + e])
+                                 : to_f32(((const __nv_bfloat16 *)x.expanded)[i * 8 + e]);
         }
         for (int e = 0; e < 8; e++)
             y[i * 8 + e] = from_f32<T>(f_mul(v[e], scale2));
@@ -176,19 +168,18 @@ __launch_bounds__(THREADS) unpack_rows_kernel(T *y, struct packed_rows x)
 
 template <typename T>
 static void
-unpack_rows(struct cuda *c, void *y, const struct packed_rows *x)
+unpack(struct cuda *c, void *y, const struct matrix *x)
 {
-    unsigned grid = grid_of(c, x->rows * x->in / 8);
-    unpack_rows_kernel<<<grid, THREADS, 0, c->stream>>>((T *)y, *x);
-    cuda_launched(c, "unpack rows");
+    unsigned grid = grid_of(c, x->rows * x->cols / 8);
+    unpack_kernel<<<grid, THREADS, 0, c->q.stream>>>((T *)y, *x);
+    cuda_launched(c, "unpack");
 }
 
 void
-cuda_unpack_rows(struct kernels *k, void *y, const struct packed_rows *x)
+cuda_unpack(struct cuda *c, const struct matrix *y, const struct matrix *x)
 {
-    struct cuda *c = cuda_of(k);
-    if (cuda_ready(c) && x->rows)
-        BY_ACT(c, unpack_rows, c, y, x);
+    if (x->rows)
+        BY_TYPE(y->dtype, unpack, c, y->data, x);
 }
 
 /* ---- tiles -------------------------------------------------------------------------------- */
@@ -210,15 +201,14 @@ __launch_bounds__(THREADS)
 }
 
 void
-cuda_tile(struct kernels *k, uint8_t *tiles, const uint8_t *scales, size_t rows,
-          size_t blocks)
+cuda_tile(struct cuda *c, const struct matrix *m)
 {
-    struct cuda *c = cuda_of(k);
-    unsigned grid = grid_of(c, tiles_bytes(rows, blocks) / TILE_BLOCKS);
+    size_t blocks = m->cols / COLUMNS;
+    unsigned grid = grid_of(c, tiles_bytes(m->rows, blocks) / TILE_BLOCKS);
     if (!cuda_ready(c) || grid == 0)
         return;
-    tile_kernel<<<grid, THREADS, 0, c->stream>>>((uint32_t *)tiles, scales, rows,
-                                                 blocks);
+    tile_kernel<<<grid, THREADS, 0, c->q.stream>>>((uint32_t *)m->tiles, m->scales,
+                                                   m->rows, blocks);
     cuda_launched(c, "tile");
 }
 
@@ -254,61 +244,59 @@ finish(struct cuda *c, void *y, const float *sums, const float *scale2, const vo
     if (!cuda_ready(c))
         return;
     if (out % 4 == 0)
-        finish_kernel<T, 4><<<(unsigned)rows, 256, 0, c->stream>>>((T *)y, sums, scale2,
+        finish_kernel<T, 4><<<(unsigned)rows, 256, 0, c->q.stream>>>((T *)y, sums, scale2,
                                                                    (const T *)add, out);
     else
-        finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->stream>>>((T *)y, sums, scale2,
+        finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->q.stream>>>((T *)y, sums, scale2,
                                                                    (const T *)add, out);
     cuda_launched(c, "finish");
 }
 
-/* Memory for the sums of some rows; taken by the first product that needs it. */
+/* Memory for the sums of some rows, from the first product that needs it on. */
 static bool
-take_sums(struct cuda *c)
+has_sums(struct cuda *c)
 {
-    enum part part = c->k.part;
-    if (!c->sums) {
-        c->k.part = PART_WORK;
-        c->sums = (float *)c->k.alloc(&c->k, c->k.is.sums);
-        c->k.part = part;
-    }
-    return c->sums != NULL;
+    if (!c->fp4_sums)
+        c->fp4_sums = (float *)cuda_alloc(&c->k, MEMORY_WORK, c->k.is.fp4_sums);
+    return c->fp4_sums != NULL;
 }
 
+/* Sums of n rows from `first` on. */
 static void
-some_rows(struct cuda *c, const struct packed_rows *x, const struct weight *w,
-          size_t first, size_t n)
+sum_rows(struct cuda *c, const struct matrix *x, const struct matrix *w, size_t first,
+         size_t n)
 {
-    size_t at = first * x->in;
-    if (c->k.is.fp4 == FP4_NATIVE)
-        cuda_gemm_fp4(c, c->sums, x->codes + at / 2,
-                      x->tiles + tiles_at(first, 0, x->in / COLUMNS), w, n);
-    else
-        cuda_logits(&c->k, c->sums, (const char *)x->expanded + at * kernels_act(&c->k),
-                    w, n);
+    size_t at = first * x->cols;
+    if (c->k.is.fp4 == FP4_NATIVE) {
+        cuda_gemm_fp4(c, c->fp4_sums, (const uint8_t *)x->data + at / 2,
+                      x->tiles + tiles_at(first, 0, x->cols / COLUMNS), w, n);
+        return;
+    }
+    struct matrix in = matrix_of(c->k.is.act, dtype_at(c->k.is.act, x->expanded, at), n,
+                                 x->cols),
+                  sums = matrix_of(DT_F32, c->fp4_sums, n, w->rows);
+    cuda_linear(&c->k, 1, &sums, &in, w, NULL);
 }
 
 void
-cuda_linear_fp4(struct kernels *k, void *y, const struct packed_rows *x,
-                const struct weight *w, const void *add)
+cuda_linear_fp4(struct cuda *c, const struct matrix *y, const struct matrix *x,
+                const struct matrix *w, const struct matrix *add)
 {
-    struct cuda *c = cuda_of(k);
-    size_t act = kernels_act(k);
     // Whole tiles at a time.
-    size_t most = k->is.sums / (w->out * sizeof(float)) / TILE_ROWS * TILE_ROWS;
-    if (!cuda_ready(c) || x->rows == 0 || !take_sums(c))
+    size_t max = c->k.is.fp4_sums / (w->rows * sizeof(float)) / TILE_ROWS * TILE_ROWS;
+    if (!has_sums(c))
         return;
-    if (w->dtype != DT_NVFP4 || w->in != x->in || most == 0) {
-        err_set(c->err, ERR_USAGE, "cuda: a product of NVFP4 with %s, %zu x %zu",
-                dtype_name(w->dtype), w->out, w->in);
+    if (max == 0) {
+        err_set(c->k.err, ERR_USAGE, "cuda: a product of NVFP4 with %s, %zu x %zu",
+                dtype_name(w->dtype), w->rows, w->cols);
         return;
     }
-    for (size_t first = 0; first < x->rows && cuda_ready(c); first += most) {
-        size_t n = x->rows - first < most ? x->rows - first : most;
-        size_t at = first * w->out * act;
-        some_rows(c, x, w, first, n);
-        BY_ACT(c, finish, c, (char *)y + at, c->sums, x->scale2 + first,
-               add ? (const char *)add + at : NULL, n, w->out);
+    for (size_t first = 0; first < x->rows && cuda_ready(c); first += max) {
+        size_t n = x->rows - first < max ? x->rows - first : max, at = first * w->rows;
+        sum_rows(c, x, w, first, n);
+        BY_TYPE(y->dtype, finish, c, dtype_at(y->dtype, y->data, at), c->fp4_sums,
+                x->scale2 + first, add ? dtype_at(y->dtype, add->data, at) : NULL, n,
+                w->rows);
     }
 }
 
@@ -322,7 +310,7 @@ ask(struct cuda *c, char *why, size_t n)
     cudaDeviceProp p;
     if (!cuda_check(c, cudaGetDeviceProperties(&p, c->device),
                     "cudaGetDeviceProperties")) {
-        snprintf(why, n, "%s", c->err->msg);
+        snprintf(why, n, "%s", c->k.err->msg);
         return false;
     }
     if (p.major != 10 && p.major != 12) {
@@ -331,13 +319,13 @@ ask(struct cuda *c, char *why, size_t n)
         return false;
     }
     if (cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice") &&
-        cuda_check(c, cudaMalloc(&c->workspace, 4096), "cudaMalloc") &&
+        cuda_check(c, cudaMalloc(&c->q.workspace, 4096), "cudaMalloc") &&
         cuda_gemm_open(c))
         yes = cuda_gemm_has_fp4(c);
     if (!yes)
-        snprintf(why, n, "%s", c->err->msg);
+        snprintf(why, n, "%s", c->k.err->msg);
     cuda_gemm_close(c);
-    cudaFree(c->workspace);
+    cudaFree(c->q.workspace);
     cudaGetLastError(); // a failure here is no later launch's
     return yes;
 }
@@ -347,7 +335,7 @@ nibble_cuda_native(int device, char *why, size_t n)
 {
     struct err err = {};
     struct cuda c = {};
-    c.err = &err;
+    c.k.err = &err;
     c.device = device;
     return ask(&c, why, n);
 }

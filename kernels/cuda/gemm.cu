@@ -14,8 +14,8 @@
  * A weight in the type of activations is an operand as it is.  NVFP4 becomes bf16 first,
  * code times scale, which is exact, and the tensor's multiplier is the product's alpha; a
  * weight of any other type is converted.  Both happen for some rows at a time. */
-#include "kernels/cuda/cuda.h"
-
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/tuned.h"
 
 #define TILES_FN static inline
@@ -30,13 +30,12 @@ struct shape {
     size_t m, n, k, lda, ldb, ldc, ldd;
     int ta, tb; // cublasOperation_t
     int in, out; // cudaDataType_t
-    int algorithm; // of the library's list; negative: by tuned.h
     int align;     // 0: as allocations are; else bytes that pointers are a multiple of
     // No gap: two are the same if their bytes are.
 };
 
 enum {
-    MOST = 16,     // algorithms that are looked at
+    ALGORITHMS = 16, // that are looked at
     NARROW = 2048, // rows of a weight
     CUT = 256,     // rows that a weight is cut into multiples of
 };
@@ -57,52 +56,14 @@ struct plan {
     char *name; // for times
 };
 
-/* What may be drawn for a product. */
-struct drawn {
-    char way[3]; // TN, NN, NT
-    size_t m, n, k;
-    int count, algorithm[MOST];
-};
-
-/* NIBBLE_CUDA_PRODUCTS, for kernels/lab/tuned.py: lines of way, m, n, k, how many algorithms
- * and which.  Each pass draws one of them for each product. */
-static bool
-read_drawn(struct cuda *c, const char *path)
-{
-    FILE *f = fopen(path, "r");
-    struct drawn d = {};
-    int fields = 0;
-    while (f && (fields = fscanf(f, "%2s %zu %zu %zu %d", d.way, &d.m, &d.n, &d.k,
-                                 &d.count)) == 5) {
-        for (int i = 0; i < d.count && fields == 5; i++)
-            if (d.count > MOST || fscanf(f, "%d", &d.algorithm[i]) != 1)
-                fields = 0;
-        struct drawn *more = (struct drawn *)realloc(
-            c->drawn, (c->n_drawn + 1) * sizeof *more);
-        if (more)
-            c->drawn = more;
-        if (fields != 5 || d.count < 1 || !more)
-            break;
-        c->drawn[c->n_drawn++] = d;
-    }
-    bool whole = f && fields == EOF;
-    if (f)
-        fclose(f);
-    if (!whole)
-        err_set(c->err, ERR_USAGE, "NIBBLE_CUDA_PRODUCTS: %s: cannot be read", path);
-    return whole;
-}
-
 bool
 cuda_gemm_open(struct cuda *c)
 {
-    const char *path = getenv("NIBBLE_CUDA_PRODUCTS");
-    return cuda_check_blas(c, cublasLtCreate(&c->lt), "cublasLtCreate") &&
-           (!path || read_drawn(c, path));
+    return cuda_check_blas(c, cublasLtCreate(&c->lt), "cublasLtCreate");
 }
 
 static void
-forget(struct plan *p)
+free_plan(struct plan *p)
 {
     if (p->op)
         cublasLtMatmulDescDestroy(p->op);
@@ -117,9 +78,8 @@ void
 cuda_gemm_close(struct cuda *c)
 {
     for (size_t i = 0; i < c->n_plans; i++)
-        forget(&c->plans[i]);
+        free_plan(&c->plans[i]);
     free(c->plans);
-    free(c->drawn);
     if (c->lt)
         cublasLtDestroy(c->lt);
 }
@@ -159,7 +119,7 @@ set_tiles(struct cuda *c, cublasLtMatmulDesc_t op, const void *a, const void *b)
     return true;
 #else
     (void)op, (void)a, (void)b;
-    err_set(c->err, ERR_USAGE,
+    err_set(c->k.err, ERR_USAGE,
             "cuda: built with CUDA %d.%d, products of NVFP4 come with 12.8",
             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     return false;
@@ -183,7 +143,7 @@ describe(struct cuda *c, struct plan *p)
     cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode,
                                    sizeof mode);
     // The library chooses only where there are scales; those of a product come later.
-    if (s->in == FP4 && !set_tiles(c, p->op, c->workspace, c->workspace))
+    if (s->in == FP4 && !set_tiles(c, p->op, c->q.workspace, c->q.workspace))
         return false;
     return layout(c, &p->a, s->in, ta ? s->k : s->m, ta ? s->m : s->k, s->lda) &&
            layout(c, &p->b, s->in, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb) &&
@@ -221,14 +181,14 @@ static bool
 choose(struct cuda *c, struct plan *p)
 {
     cublasLtMatmulPreference_t want;
-    cublasLtMatmulHeuristicResult_t found[MOST];
-    const size_t room = WORKSPACE;
-    int n = 0, which = p->shape.algorithm < 0 ? tuned(c, &p->shape) : p->shape.algorithm;
+    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
+    const size_t workspace = WORKSPACE;
+    int n = 0, which = tuned(c, &p->shape);
     if (!cuda_check_blas(c, cublasLtMatmulPreferenceCreate(&want),
                          "cublasLtMatmulPreferenceCreate"))
         return false;
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                         &room, sizeof room);
+                                         &workspace, sizeof workspace);
     const uint32_t align = (uint32_t)p->shape.align;
     const cublasLtMatmulPreferenceAttributes_t of_pointers[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -239,7 +199,7 @@ choose(struct cuda *c, struct plan *p)
     for (int i = 0; i < 4 && align; i++)
         cublasLtMatmulPreferenceSetAttribute(want, of_pointers[i], &align, sizeof align);
     cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, p->a, p->b, p->c,
-                                                      p->d, want, MOST, found, &n);
+                                                      p->d, want, ALGORITHMS, found, &n);
     cublasLtMatmulPreferenceDestroy(want);
     if (s == CUBLAS_STATUS_SUCCESS && n == 0)
         s = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -259,7 +219,7 @@ plan_for(struct cuda *c, const struct shape *s)
         size_t cap = c->cap_plans ? 2 * c->cap_plans : 64;
         struct plan *more = (struct plan *)realloc(c->plans, cap * sizeof *more);
         if (!more) {
-            err_set(c->err, ERR_MEMORY, "out of memory for a product");
+            err_set(c->k.err, ERR_MEMORY, "out of memory for a product");
             return NULL;
         }
         c->plans = more;
@@ -268,47 +228,29 @@ plan_for(struct cuda *c, const struct shape *s)
     struct plan *p = &c->plans[c->n_plans];
     memset(p, 0, sizeof *p);
     p->shape = *s;
-    if (c->trace && asprintf(&p->name, "product %c%c %s %zu %zu %zu, algorithm %d",
+    if (c->trace && asprintf(&p->name, "product %c%c %s %zu %zu %zu",
                              s->ta ? 'T' : 'N', s->tb ? 'T' : 'N',
-                             s->out == CUDA_R_32F ? "f32" : "bf16", s->m, s->n, s->k,
-                             s->algorithm) < 0)
+                             s->out == CUDA_R_32F ? "f32" : "bf16", s->m, s->n,
+                             s->k) < 0)
         p->name = NULL;
     if (!describe(c, p) || !choose(c, p)) {
-        forget(p);
+        free_plan(p);
         return NULL;
     }
     c->n_plans++;
     return p;
 }
 
-/* Of the list, at random by pass and line; negative: none is to be drawn. */
-static int
-draw(const struct cuda *c, const struct shape *s)
-{
-    for (size_t i = 0; i < c->n_drawn; i++) {
-        const struct drawn *d = &c->drawn[i];
-        uint32_t h = (uint32_t)(c->passes * 64 + i) * 2654435761U;
-        bool ta = d->way[0] == 'T', tb = d->way[1] == 'T';
-        if (d->m != s->m || d->n != s->n || d->k != s->k ||
-            ta != (s->ta == CUBLAS_OP_T) || tb != (s->tb == CUBLAS_OP_T))
-            continue;
-        h = (h ^ h >> 15) * 2246822519U;
-        h ^= h >> 13;
-        return d->algorithm[h % (uint32_t)d->count];
-    }
-    return -1;
-}
-
 static void
 run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
-    const float *one = c->numbers, *zero = c->numbers + 1;
-    c->early = NOT_EARLY;
+    const float *one = c->one_zero, *zero = c->one_zero + 1;
+    c->q.early = NOT_EARLY;
     cuda_check_blas(c,
                     cublasLtMatmul(c->lt, p->op, alpha ? alpha : one, a, p->a, b, p->b,
                                    add ? one : zero, add ? add : d, p->c, d, p->d,
-                                   &p->algo, c->workspace, WORKSPACE, c->stream),
+                                   &p->algo, c->q.workspace, WORKSPACE, c->q.stream),
                     "cublasLtMatmul");
     if (c->trace)
         cuda_mark(c, p->name ? p->name : "product");
@@ -329,12 +271,10 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
 {
     struct shape mine = *s;
     mine.align = odd_align(a, b, add, d);
-    mine.algorithm = draw(c, s);
     const struct plan *p = plan_for(c, &mine);
     if (!p)
         return;
     run_plan(c, p, d, a, b, add, alpha);
-    c->k.ledger.flops += 2.0 * (double)s->m * (double)s->n * (double)s->k;
 }
 
 /* ---- weights as operands ------------------------------------------------------------------ */
@@ -354,10 +294,16 @@ narrow(struct cuda *c, void *y, const void *x, enum dtype dtype, size_t n)
     __nv_bfloat16 *to = (__nv_bfloat16 *)y;
     unsigned blocks = (unsigned)c->sms * 16;
     if (dtype == DT_F16)
-        narrow_kernel<<<blocks, 256, 0, c->stream>>>(to, (const __half *)x, n);
+        narrow_kernel<<<blocks, 256, 0, c->q.stream>>>(to, (const __half *)x, n);
     else
-        narrow_kernel<<<blocks, 256, 0, c->stream>>>(to, (const float *)x, n);
+        narrow_kernel<<<blocks, 256, 0, c->q.stream>>>(to, (const float *)x, n);
     cuda_launched(c, "narrow");
+}
+
+static size_t
+act_bytes(const struct cuda *c)
+{
+    return dtype_bits(c->k.is.act) / 8;
 }
 
 /* Some rows of a weight, in the type of activations. */
@@ -368,7 +314,7 @@ struct rows {
 };
 
 static bool
-as_it_is(const struct cuda *c, const struct weight *w)
+as_it_is(const struct cuda *c, const struct matrix *w)
 {
     return w->dtype == c->k.is.act ||
            (w->dtype == DT_NVFP4 && w->expanded && c->k.is.act == DT_BF16);
@@ -377,38 +323,38 @@ as_it_is(const struct cuda *c, const struct weight *w)
 /* The next rows, from `first` on.  NVFP4 is cut at the same rows in every form, so that it
  * changes no number which one there is memory for. */
 static struct rows
-take_rows(struct cuda *c, const struct weight *w, size_t first)
+rows_from(struct cuda *c, const struct matrix *w, size_t first)
 {
-    size_t each = w->in * kernels_act(&c->k);
+    size_t each = w->cols * act_bytes(c);
     struct rows r = { NULL, w->dtype == DT_NVFP4 ? w->scale2 : NULL, first,
-                      w->out - first };
+                      w->rows - first };
     // NVFP4 as f32 goes by way of bf16, behind it.
     bool twice = w->dtype == DT_NVFP4 && c->k.is.act == DT_F32;
-    size_t most = EXPANDED / (twice ? each + each / 2 : each);
-    most -= most > CUT ? most % CUT : 0;
+    size_t max = EXPANDED / (twice ? each + each / 2 : each);
+    max -= max > CUT ? max % CUT : 0;
     if (w->dtype == DT_NVFP4 || !as_it_is(c, w))
-        r.n = r.n < most ? r.n : most ? most : 1;
+        r.n = r.n < max ? r.n : max ? max : 1;
     if (as_it_is(c, w)) {
-        const char *all = (const char *)(w->dtype == DT_NVFP4 ? w->expanded : w->values);
+        const char *all = (const char *)(w->dtype == DT_NVFP4 ? w->expanded : w->data);
         r.p = all + first * each;
         return r;
     }
-    r.p = c->expanded;
-    size_t at = first * w->in, n = r.n * w->in;
-    char *half = (char *)c->expanded + (twice ? r.n * each : 0);
-    if (most == 0) {
-        err_set(c->err, ERR_USAGE, "cuda: rows of %zu numbers are too long", w->in);
+    r.p = c->q.expanded;
+    size_t at = first * w->cols, n = r.n * w->cols;
+    char *half = (char *)c->q.expanded + (twice ? r.n * each : 0);
+    if (max == 0) {
+        err_set(c->k.err, ERR_USAGE, "cuda: rows of %zu numbers are too long", w->cols);
     } else if (w->dtype == DT_NVFP4) {
-        cuda_expand(c, half, (const uint8_t *)w->values + at / 2,
+        cuda_expand(c, half, (const uint8_t *)w->data + at / 2,
                     w->scales + at / NVFP4_BLOCK, n);
         if (twice)
-            cuda_convert(&c->k, (float *)c->expanded, half, DT_BF16, n);
+            cuda_convert_plain(c, (float *)c->q.expanded, half, DT_BF16, n);
     } else {
-        const char *from = (const char *)w->values + at * dtype_bits(w->dtype) / 8;
+        const void *from = dtype_at(w->dtype, w->data, at);
         if (c->k.is.act == DT_F32)
-            cuda_convert(&c->k, (float *)c->expanded, from, w->dtype, n);
+            cuda_convert_plain(c, (float *)c->q.expanded, from, w->dtype, n);
         else
-            narrow(c, c->expanded, from, w->dtype, n);
+            narrow(c, c->q.expanded, from, w->dtype, n);
     }
     return r;
 }
@@ -422,180 +368,167 @@ type_of(enum dtype d)
 }
 
 static void
-run_linear(struct cuda *c, void *y, enum dtype out, const void *x,
-           const struct weight *w, size_t tokens, const void *add)
+linear(struct cuda *c, const struct matrix *y, const struct matrix *x,
+       const struct matrix *w, const struct matrix *add)
 {
-    size_t size = dtype_bits(out) / 8;
-    if (!cuda_ready(c) || tokens == 0)
-        return;
-    if (tokens <= GEMV_MOST) {
-        cuda_gemv(c, y, out == DT_F32, x, w, tokens, add);
-        c->k.ledger.flops += 2.0 * (double)tokens * (double)w->out * (double)w->in;
+    if (x->rows <= GEMV_MAX) {
+        cuda_gemv(c, y, x, w, add);
         return;
     }
-    for (size_t first = 0; first < w->out && cuda_ready(c);) {
-        struct rows r = take_rows(c, w, first);
-        struct shape s = { r.n,      tokens, w->in, w->in, w->in, w->out, w->out,
-                           CUBLAS_OP_T, CUBLAS_OP_N };
-        s.in = type_of(c->k.is.act);
-        s.out = type_of(out);
-        multiply(c, &s, (char *)y + first * size, r.p, x,
-                 add ? (const char *)add + first * size : NULL, r.alpha);
+    for (size_t first = 0; first < w->rows && cuda_ready(c);) {
+        struct rows r = rows_from(c, w, first);
+        struct shape s = { r.n,       x->rows,     w->cols,    w->cols, x->stride,
+                           w->rows,   y->stride,   CUBLAS_OP_T, CUBLAS_OP_N };
+        s.in = type_of(x->dtype);
+        s.out = type_of(y->dtype);
+        multiply(c, &s, dtype_at(y->dtype, y->data, first), r.p, x->data,
+                 add ? dtype_at(y->dtype, add->data, first) : NULL, r.alpha);
         first += r.n;
     }
 }
 
 void
-cuda_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
-            size_t tokens, const void *add)
-{
-    run_linear(cuda_of(k), y, k->is.act, x, w, tokens, add);
-}
-
-void
-cuda_linear_many(struct kernels *k, void *const *y, const void *x,
-                 const struct weight *const *w, size_t n, size_t tokens)
+cuda_linear(struct kernels *k, size_t n, const struct matrix *y, const struct matrix *x,
+            const struct matrix *w, const struct matrix *add)
 {
     struct cuda *c = cuda_of(k);
-    if (!cuda_ready(c) || tokens == 0)
+    if (x->rows == 0)
         return;
-    bool few = tokens <= GEMV_MOST && cuda_gemv_many(c, y, x, w, n, tokens);
+    if (n > 1 && x->dtype != DT_NVFP4 && x->rows <= GEMV_MAX && cuda_gemv_many(c, n, y, x, w))
+        return;
     for (size_t i = 0; i < n; i++)
-        if (few)
-            k->ledger.flops += 2.0 * (double)tokens * (double)w[i]->out * (double)w[i]->in;
+        if (x->dtype == DT_NVFP4)
+            cuda_linear_fp4(c, &y[i], x, &w[i], add);
         else
-            cuda_linear(k, y[i], x, w[i], tokens, NULL);
+            linear(c, &y[i], x, &w[i], add);
 }
 
-void
-cuda_logits(struct kernels *k, float *y, const void *x, const struct weight *w,
-            size_t tokens)
-{
-    run_linear(cuda_of(k), y, DT_F32, x, w, tokens, NULL);
-}
-
-/* row: of dy. */
 static void
-back_to_input(struct cuda *c, void *dx, const void *dy, size_t row,
-              const struct weight *w, size_t tokens, const void *add)
+linear_dx(struct cuda *c, const struct matrix *dx, const struct matrix *dy,
+          const struct matrix *w, const void *add)
 {
-    size_t size = kernels_act(&c->k);
-    for (size_t first = 0; first < w->out && tokens && cuda_ready(c);) {
-        struct rows r = take_rows(c, w, first);
-        struct shape s = { w->in,       tokens, r.n, w->in, row, w->in, w->in,
-                           CUBLAS_OP_N, CUBLAS_OP_N };
-        s.in = s.out = type_of(c->k.is.act);
-        multiply(c, &s, dx, r.p, (const char *)dy + first * size, first ? dx : add,
-                 r.alpha);
+    for (size_t first = 0; first < w->rows && cuda_ready(c);) {
+        struct rows r = rows_from(c, w, first);
+        struct shape s = { w->cols,    dx->rows,   r.n,        w->cols, dy->stride,
+                           dx->stride, dx->stride, CUBLAS_OP_N, CUBLAS_OP_N };
+        s.in = s.out = type_of(dx->dtype);
+        multiply(c, &s, dx->data, r.p, dtype_at(dy->dtype, dy->data, first),
+                 first ? dx->data : add, r.alpha);
         first += r.n;
     }
 }
 
 static void
-back_to_weight(struct cuda *c, const struct grad *dw, const void *dy, size_t row,
-               const void *x, size_t out, size_t in, size_t tokens, bool add)
+linear_dw(struct cuda *c, const struct matrix *dw, const struct matrix *dy,
+          const struct matrix *x, bool add)
 {
-    struct shape s = { in,          out, tokens, in, row, in, in,
-                       CUBLAS_OP_N, CUBLAS_OP_T };
-    s.in = type_of(c->k.is.act);
+    struct shape s = { x->cols,    dw->rows,   x->rows,     x->stride, dy->stride,
+                       dw->stride, dw->stride, CUBLAS_OP_N, CUBLAS_OP_T };
+    s.in = type_of(x->dtype);
     s.out = type_of(dw->dtype);
-    if (!cuda_ready(c))
-        return;
-    if (tokens == 0) {
-        if (!add)
-            c->k.zero(&c->k, dw->values, out * in * dtype_bits(dw->dtype) / 8);
-        return;
-    }
-    multiply(c, &s, dw->values, x, dy, add ? dw->values : NULL, NULL);
+    if (cuda_ready(c))
+        multiply(c, &s, dw->data, x->data, dy->data, add ? dw->data : NULL, NULL);
 }
 
-void
-cuda_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
-               size_t tokens, const void *add)
+static size_t
+sum_of_rows(const struct matrix *w, size_t n)
 {
-    back_to_input(cuda_of(k), dx, dy, w->out, w, tokens, add);
-}
-
-void
-cuda_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
-               size_t out, size_t in, size_t tokens, bool add)
-{
-    back_to_weight(cuda_of(k), dw, dy, out, x, out, in, tokens, add);
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++)
+        rows += w[i].rows;
+    return rows;
 }
 
 /* Whether n weights are taken as one: not if they lie one behind the other, which memory
  * decides, but by sizes and since they share a multiplier. */
 static bool
-are_one(const struct cuda *c, const struct weight *const *w, size_t n)
+are_one(const struct cuda *c, const struct matrix *w, size_t n)
 {
-    bool one = c->k.is.act == DT_BF16 && kernels_outs(w, n) * w[0]->in <= EXPANDED / 2;
+    bool one = n > 1 && c->k.is.act == DT_BF16 &&
+               sum_of_rows(w, n) * w->cols <= EXPANDED / 2;
     for (size_t i = 0; i < n; i++)
-        one = one && w[i]->dtype == DT_NVFP4 && w[i]->in == w[0]->in && w[i]->scale2 &&
-              w[i]->scale2 == w[0]->scale2;
+        one = one && w[i].dtype == DT_NVFP4 && w[i].scale2 && w[i].scale2 == w->scale2;
     return one;
 }
 
 /* Their expanded form as one matrix: where it is, or made. */
 static const void *
-all_rows(struct cuda *c, const struct weight *const *w, size_t n)
+all_rows(struct cuda *c, const struct matrix *w, size_t n)
 {
-    const char *next = (const char *)w[0]->expanded;
-    char *to = (char *)c->expanded;
+    const char *next = (const char *)w->expanded;
+    char *to = (char *)c->q.expanded;
     for (size_t i = 0; i < n && next; i++)
-        next = w[i]->expanded == next ? next + w[i]->out * w[i]->in * 2 : NULL;
+        next = w[i].expanded == next ? next + w[i].rows * w[i].cols * 2 : NULL;
     if (next)
-        return w[0]->expanded;
-    for (size_t i = 0; i < n; to += w[i]->out * w[i]->in * 2, i++)
-        if (w[i]->expanded)
-            c->k.copy(&c->k, to, w[i]->expanded, w[i]->out * w[i]->in * 2);
+        return w->expanded;
+    for (size_t i = 0; i < n; to += w[i].rows * w[i].cols * 2, i++)
+        if (w[i].expanded)
+            cuda_copy(&c->k, to, w[i].expanded, w[i].rows * w[i].cols * 2);
         else
-            cuda_expand(c, to, (const uint8_t *)w[i]->values, w[i]->scales,
-                        w[i]->out * w[i]->in);
-    return c->expanded;
+            cuda_expand(c, to, (const uint8_t *)w[i].data, w[i].scales,
+                        w[i].rows * w[i].cols);
+    return c->q.expanded;
 }
 
 void
-cuda_linear_many_dx(struct kernels *k, void *dx, const void *dy,
-                    const struct weight *const *w, size_t n, size_t tokens,
-                    const void *add)
+cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
+               const struct matrix *dy, const struct matrix *w, const struct matrix *add)
 {
     struct cuda *c = cuda_of(k);
-    size_t row = kernels_outs(w, n), in = w[0]->in;
-    const char *from = (const char *)dy;
-    if (!cuda_ready(c) || tokens == 0)
+    if (dx->rows == 0)
         return;
     if (are_one(c, w, n)) {
-        struct shape s = { in,          tokens, row, in, row, in, in,
-                           CUBLAS_OP_N, CUBLAS_OP_N };
-        s.in = s.out = type_of(k->is.act);
-        multiply(c, &s, dx, all_rows(c, w, n), dy, add, w[0]->scale2);
+        struct shape s = { dx->cols,   dx->rows,   dy->cols,    dx->cols, dy->stride,
+                           dx->stride, dx->stride, CUBLAS_OP_N, CUBLAS_OP_N };
+        s.in = s.out = type_of(dx->dtype);
+        multiply(c, &s, dx->data, all_rows(c, w, n), dy->data, add ? add->data : NULL,
+                 w->scale2);
         return;
     }
-    for (size_t i = 0; i < n; from += w[i]->out * kernels_act(k), i++)
-        back_to_input(c, dx, from, row, w[i], tokens, i ? dx : add);
+    const void *sum = add ? add->data : NULL;
+    for (size_t i = 0, first = 0; i < n; first += w[i].rows, i++) {
+        struct matrix part = matrix_cols(dy, first, w[i].rows);
+        linear_dx(c, dx, &part, &w[i], sum);
+        sum = dx->data;
+    }
+}
+
+/* Whether gradients lie one behind the other. */
+static bool
+are_together(const struct matrix *dw, size_t n)
+{
+    bool together = true;
+    for (size_t i = 1; i < n; i++)
+        together = together && dw[i].dtype == dw->dtype &&
+                   dw[i].data == dtype_at(dw->dtype, dw[i - 1].data,
+                                          dw[i - 1].rows * dw[i - 1].cols);
+    return together;
 }
 
 void
-cuda_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *dy,
-                    const void *x, const struct weight *const *w, size_t n,
-                    size_t tokens, bool add)
+cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
+               const struct matrix *dy, const struct matrix *x, bool add)
 {
     struct cuda *c = cuda_of(k);
-    size_t row = kernels_outs(w, n), in = w[0]->in;
-    const char *from = (const char *)dy;
-    bool together = true, narrow = false; // what is wide fills the chip by itself
-    for (size_t i = 0; i < n; i++)
-        narrow = narrow || w[i]->out < NARROW;
-    for (size_t i = 1; i < n; i++)
-        together = together && dw[i]->dtype == dw[0]->dtype &&
-                   (char *)dw[i - 1]->values +
-                           w[i - 1]->out * in * dtype_bits(dw[0]->dtype) / 8 ==
-                       dw[i]->values;
-    if (together && narrow)
-        back_to_weight(c, dw[0], dy, row, x, row, in, tokens, add);
-    else
-        for (size_t i = 0; i < n; from += w[i]->out * kernels_act(k), i++)
-            back_to_weight(c, dw[i], from, row, x, w[i]->out, in, tokens, add);
+    bool narrow = false; // what is wide fills the chip by itself
+    for (size_t i = 0; i < n; i++) {
+        narrow = narrow || dw[i].rows < NARROW;
+        if (x->rows == 0 && !add)
+            cuda_zero(k, dw[i].data,
+                      dw[i].rows * dw[i].cols * dtype_bits(dw[i].dtype) / 8);
+    }
+    if (x->rows == 0)
+        return;
+    if (n > 1 && narrow && are_together(dw, n)) {
+        struct matrix all = *dw;
+        all.rows = dy->cols;
+        linear_dw(c, &all, dy, x, add);
+        return;
+    }
+    for (size_t i = 0, first = 0; i < n; first += dw[i].rows, i++) {
+        struct matrix part = matrix_cols(dy, first, dw[i].rows);
+        linear_dw(c, &dw[i], &part, x, add);
+    }
 }
 
 /* ---- NVFP4 with NVFP4 ----------------------------------------------------------------------- */
@@ -607,7 +540,6 @@ shape_fp4(size_t out, size_t in, size_t rows)
                        CUBLAS_OP_N };
     s.in = FP4;
     s.out = CUDA_R_32F;
-    s.algorithm = -1;
     return s;
 }
 
@@ -620,18 +552,17 @@ cuda_gemm_has_fp4(struct cuda *c)
 
 void
 cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t *tiles,
-              const struct weight *w, size_t rows)
+              const struct matrix *w, size_t rows)
 {
-    struct shape s = shape_fp4(w->out, w->in, rows);
-    if (w->out % FP4_NATIVE_UNIT || w->in % FP4_NATIVE_UNIT || !w->tiles || !w->values) {
-        err_set(c->err, ERR_USAGE,
-                "cuda: no native product of a weight of %zu x %zu%s", w->out, w->in,
+    struct shape s = shape_fp4(w->rows, w->cols, rows);
+    if (w->rows % FP4_NATIVE_UNIT || w->cols % FP4_NATIVE_UNIT || !w->tiles || !w->data) {
+        err_set(c->k.err, ERR_USAGE,
+                "cuda: no native product of a weight of %zu x %zu%s", w->rows, w->cols,
                 w->tiles ? "" : " without tiles");
         return;
     }
     const struct plan *p = plan_for(c, &s);
     if (!p || !set_tiles(c, p->op, w->tiles, tiles))
         return;
-    run_plan(c, p, d, w->values, codes, NULL, w->scale2);
-    c->k.ledger.flops += 2.0 * (double)rows * (double)w->out * (double)w->in;
+    run_plan(c, p, d, w->data, codes, NULL, w->scale2);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv: y = x W' + c for at most GEMV_MOST tokens: what decoding does.  It costs the bytes
+/* gemv: y = x W' + c for at most GEMV_MAX tokens: what decoding does.  It costs the bytes
  * of the weight, so the weight is read once, as it is stored, and all that can be asked
  * for at once is, before the kernel waits for x (see cuda_wait).
  *
@@ -8,8 +8,8 @@
  * stand in any order that both operands share; ours is the one in which codes unpack with
  * the fewest operations, and for bf16 the one in which they lie.  Everything else is sums
  * of products in f32, a row a warp. */
-#include "kernels/cuda/cuda.h"
-
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.h"
 
 /* One of those that have x in common. */
@@ -23,7 +23,7 @@ struct product {
 };
 
 struct job {
-    struct product part[LINEAR_MANY];
+    struct product part[LINEAR_MAX];
     const void *x;
     size_t in;
     int tokens, parts;
@@ -295,7 +295,7 @@ static __global__ void
 __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, SPLIT))
 tensor_kernel(const __grid_constant__ struct job j)
 {
-    constexpr int COLUMNS = ONE ? 1 : GEMV_MOST;
+    constexpr int COLUMNS = ONE ? 1 : GEMV_MAX;
     constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile a block
     extern __shared__ uint4 room[];
     __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS][COLUMNS + !ONE];
@@ -440,7 +440,7 @@ row_kernel(const __grid_constant__ struct job j)
 {
     const struct product &w = j.part[0];
     size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    float sum[GEMV_MOST] = { 0 };
+    float sum[GEMV_MAX] = { 0 };
     cuda_take_over();
     if (row >= w.out)
         return;
@@ -448,7 +448,7 @@ row_kernel(const __grid_constant__ struct job j)
         float v[N];
         reader<W, N>::read(v, j, row, at);
 #pragma unroll
-        for (int t = 0; t < GEMV_MOST; t++)
+        for (int t = 0; t < GEMV_MAX; t++)
             if (t < j.tokens) {
                 const A *x = (const A *)j.x + (size_t)t * j.in + at;
 #pragma unroll
@@ -458,7 +458,7 @@ row_kernel(const __grid_constant__ struct job j)
     }
     float scale = w.scale2 ? *w.scale2 : 1;
 #pragma unroll
-    for (int t = 0; t < GEMV_MOST; t++)
+    for (int t = 0; t < GEMV_MAX; t++)
         if (t < j.tokens) {
             float all = warp_sum(sum[t]) * scale;
             if (threadIdx.x % 32 == 0)
@@ -575,66 +575,72 @@ by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
         start_long<fp4_form, 2, false>(c, j, 0);
 }
 
-static struct product
-part_of(void *y, const struct weight *w, const void *add)
+static const void *
+values_of(const struct matrix *w)
 {
-    const void *values = w->values ? w->values : w->expanded;
-    return { y, add, values, w->scales, w->scale2, w->out, 0 };
+    return w->data ? w->data : w->expanded;
 }
 
-/* As what it is there: only products, if there are no codes. */
-static enum dtype
-form_of(const struct weight *w)
+static struct product
+part_of(const struct matrix *y, const struct matrix *w, const struct matrix *add)
 {
-    return w->dtype == DT_NVFP4 && !w->values ? DT_BF16 : w->dtype;
+    return { y->data, add ? add->data : NULL, values_of(w), w->scales, w->scale2, w->rows,
+             0 };
+}
+
+/* What is read: expanded, which is bf16, if there are no codes. */
+static enum dtype
+form_of(const struct matrix *w)
+{
+    return w->dtype == DT_NVFP4 && !w->data ? DT_BF16 : w->dtype;
 }
 
 static bool
-for_tensor_cores(const struct cuda *c, const struct weight *w, const void *x)
+for_tensor_cores(const struct matrix *w, const struct matrix *x)
 {
     enum dtype form = form_of(w);
-    const void *values = w->values ? w->values : w->expanded;
-    bool even = (uintptr_t)values % 16 == 0 && (uintptr_t)x % 16 == 0;
+    bool even = (uintptr_t)values_of(w) % 16 == 0 && (uintptr_t)x->data % 16 == 0;
     if (form == DT_NVFP4)
-        even = even && w->in % 32 == 0 && (uintptr_t)w->scales % 2 == 0;
-    return even && w->in % 8 == 0 && c->k.is.act == DT_BF16 &&
+        even = even && w->cols % 32 == 0 && (uintptr_t)w->scales % 2 == 0;
+    return even && w->cols % 8 == 0 && x->dtype == DT_BF16 &&
            (form == DT_NVFP4 || form == DT_BF16);
 }
 
-void
-cuda_gemv(struct cuda *c, void *y, bool wide, const void *x, const struct weight *w,
-          size_t tokens, const void *add)
+static struct job
+job_of(const struct matrix *y, const struct matrix *x, size_t parts)
 {
     struct job j = {};
+    j.x = x->data;
+    j.in = x->cols;
+    j.tokens = (int)x->rows;
+    j.parts = (int)parts;
+    j.wide = y->dtype == DT_F32;
+    return j;
+}
+
+void
+cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
+          const struct matrix *w, const struct matrix *add)
+{
+    struct job j = job_of(y, x, 1);
     j.part[0] = part_of(y, w, add);
-    j.x = x;
-    j.in = w->in;
-    j.tokens = (int)tokens;
-    j.parts = 1;
-    j.wide = wide;
-    if (for_tensor_cores(c, w, x))
+    if (for_tensor_cores(w, x))
         by_tensor_cores(c, j, form_of(w));
     else
-        BY_ACT(c, by_rows, c, j, form_of(w));
+        BY_TYPE(x->dtype, by_rows, c, j, form_of(w));
 }
 
 bool
-cuda_gemv_many(struct cuda *c, void *const *y, const void *x,
-               const struct weight *const *w, size_t n, size_t tokens)
+cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y, const struct matrix *x,
+               const struct matrix *w)
 {
-    struct job j = {};
-    bool fit = n > 0 && n <= LINEAR_MANY;
-    for (size_t i = 0; i < n && fit; i++) {
-        fit = w[i]->in == w[0]->in && form_of(w[i]) == form_of(w[0]) &&
-              for_tensor_cores(c, w[i], x);
-        j.part[i] = part_of(y[i], w[i], NULL);
+    struct job j = job_of(y, x, n);
+    for (size_t i = 0; i < n; i++) {
+        if (form_of(&w[i]) != form_of(w) || y[i].dtype != y->dtype ||
+            !for_tensor_cores(&w[i], x))
+            return false;
+        j.part[i] = part_of(&y[i], &w[i], NULL);
     }
-    if (!fit)
-        return false;
-    j.x = x;
-    j.in = w[0]->in;
-    j.tokens = (int)tokens;
-    j.parts = (int)n;
-    by_tensor_cores(c, j, form_of(w[0]));
+    by_tensor_cores(c, j, form_of(w));
     return true;
 }

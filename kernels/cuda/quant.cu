@@ -4,9 +4,8 @@
  * The bytes of the quantizers are the CPU's.  What a block becomes is in quant_math.h, a
  * row of 16 values a thread; here are the ways from and to memory.  Arrays start where an
  * allocation does, or a multiple of 32 elements behind. */
-#include "kernels/cuda/cuda.h"
-
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/ops.h"
 
 enum { THREADS = 256, ANY = QUANT_COUNT };
 
@@ -105,23 +104,22 @@ __launch_bounds__(THREADS) amax_kernel(unsigned *out, const T *x, size_t n)
 }
 
 void
-cuda_amax(struct kernels *k, float *out, const void *values, enum dtype dtype, size_t n)
+cuda_amax(struct kernels *k, float *out, const struct matrix *x)
 {
     struct cuda *c = cuda_of(k);
-    if (!cuda_ready(c))
-        return;
-    c->early = NOT_EARLY;
-    cuda_check(c, cudaMemsetAsync(out, 0, sizeof *out, c->stream), "amax");
+    size_t n = x->rows * x->cols;
+    c->q.early = NOT_EARLY;
+    cuda_check(c, cudaMemsetAsync(out, 0, sizeof *out, c->q.stream), "amax");
     if (n == 0 || !cuda_ready(c))
         return;
     unsigned *bits = (unsigned *)out, grid = grid_of(c, n / 8 + 1, 8);
-    if (dtype == DT_F32)
-        amax_kernel<<<grid, THREADS, 0, c->stream>>>(bits, (const float *)values, n);
-    else if (dtype == DT_BF16)
-        amax_kernel<<<grid, THREADS, 0, c->stream>>>(bits,
-                                                     (const __nv_bfloat16 *)values, n);
+    cudaStream_t stream = c->q.stream;
+    if (x->dtype == DT_F32)
+        amax_kernel<<<grid, THREADS, 0, stream>>>(bits, (const float *)x->data, n);
+    else if (x->dtype == DT_BF16)
+        amax_kernel<<<grid, THREADS, 0, stream>>>(bits, (const __nv_bfloat16 *)x->data, n);
     else
-        amax_kernel<<<grid, THREADS, 0, c->stream>>>(bits, (const __half *)values, n);
+        amax_kernel<<<grid, THREADS, 0, stream>>>(bits, (const __half *)x->data, n);
     cuda_launched(c, "amax");
 }
 
@@ -189,7 +187,7 @@ scale_of(const float *amax, unsigned n, const struct quant_spec &spec)
 template <typename T, int KIND>
 static __global__ void
 __launch_bounds__(THREADS)
-    quantize_kernel(struct packed to, const T *x, size_t rows, size_t cols,
+    quantize_kernel(struct matrix to, const T *x, size_t rows, size_t cols,
                     const float *amax, unsigned n_amax,
                     const __grid_constant__ struct quant_spec spec)
 {
@@ -240,8 +238,8 @@ __launch_bounds__(THREADS)
         if (!waited)
             cuda_wait();
         waited = true;
-        if (to.codes && b < blocks) {
-            ((uint2 *)to.codes)[b] = make_uint2(out.codes[0], out.codes[1]);
+        if (to.data && b < blocks) {
+            ((uint2 *)to.data)[b] = make_uint2(out.codes[0], out.codes[1]);
             to.scales[b] = (uint8_t)out.scale;
         }
         if (to.expanded)
@@ -253,10 +251,10 @@ __launch_bounds__(THREADS)
 
 template <typename T>
 static void
-launch(struct cuda *c, const struct packed *to, const T *x, size_t rows, size_t cols,
+launch(struct cuda *c, const struct matrix *to, const T *x, size_t rows, size_t cols,
        const float *amax, size_t n, const struct quant_spec *spec)
 {
-    void (*kernel)(struct packed, const T *, size_t, size_t, const float *, unsigned,
+    void (*kernel)(struct matrix, const T *, size_t, size_t, const float *, unsigned,
                    const struct quant_spec) = quantize_kernel<T, ANY>;
     bool plain = !spec->square && !spec->stochastic && !spec->column_weight &&
                  !spec->exhaustive && !spec->modelopt;
@@ -275,26 +273,24 @@ launch(struct cuda *c, const struct packed *to, const T *x, size_t rows, size_t 
 }
 
 void
-cuda_quantize(struct kernels *k, const struct packed *to, const void *values,
-              enum dtype dtype, size_t rows, size_t cols, const float *amax, size_t n,
-              const struct quant_spec *spec)
+cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
+              const float *amax, size_t n, const struct quant_spec *spec)
 {
     struct cuda *c = cuda_of(k);
     struct quant_spec mine = *spec;
-    if (!cuda_ready(c))
-        return;
-    if (cols % COLUMNS) {
-        err_set(c->err, ERR_USAGE, "cuda: quantize: %zu columns are no multiple of 16",
-                cols);
+    mine.source = x->dtype;
+    if (to->per_row) {
+        cuda_quantize_rows(c, to, x, spec);
         return;
     }
-    mine.source = dtype;
-    if (dtype == DT_F32)
-        launch(c, to, (const float *)values, rows, cols, amax, n, &mine);
-    else if (dtype == DT_BF16)
-        launch(c, to, (const __nv_bfloat16 *)values, rows, cols, amax, n, &mine);
+    if (x->dtype == DT_F32)
+        launch(c, to, (const float *)x->data, to->rows, to->cols, amax, n, &mine);
+    else if (x->dtype == DT_BF16)
+        launch(c, to, (const __nv_bfloat16 *)x->data, to->rows, to->cols, amax, n, &mine);
     else
-        launch(c, to, (const __half *)values, rows, cols, amax, n, &mine);
+        launch(c, to, (const __half *)x->data, to->rows, to->cols, amax, n, &mine);
+    if (to->tiles)
+        cuda_tile(c, to);
 }
 
 /* ---- back ------------------------------------------------------------------------------------ */
@@ -328,7 +324,7 @@ cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scale
 {
     if (!cuda_ready(c) || n == 0)
         return;
-    expand_kernel<<<grid_of(c, n / 32 + 1, 8), THREADS, 0, c->stream>>>(
+    expand_kernel<<<grid_of(c, n / 32 + 1, 8), THREADS, 0, c->q.stream>>>(
         (uint4 *)to, (const uint32_t *)codes, scales, n / 8);
     cuda_launched(c, "expand");
 }

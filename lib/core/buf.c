@@ -97,6 +97,17 @@ buf_u64(struct buf *b, uint64_t v)
 }
 
 void
+buf_shape(struct buf *b, const uint64_t *shape, unsigned rank, const char *between)
+{
+    buf_char(b, '[');
+    for (unsigned i = 0; i < rank; i++) {
+        buf_str(b, i ? between : "");
+        buf_u64(b, shape[i]);
+    }
+    buf_char(b, ']');
+}
+
+void
 buf_printf(struct buf *b, const char *fmt, ...)
 {
     va_list ap;

@@ -25,6 +25,9 @@ void buf_str(struct buf *b, const char *text);
 void buf_char(struct buf *b, char c);
 void buf_fill(struct buf *b, char c, size_t n);
 void buf_u64(struct buf *b, uint64_t v); // in decimal
+/* "[2, 3]", with that between the dimensions. */
+void buf_shape(struct buf *b, const uint64_t *shape, unsigned rank,
+               const char *between);
 void buf_printf(struct buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap)

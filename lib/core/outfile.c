@@ -98,7 +98,8 @@ out_reserve(struct outfile *o, uint64_t bytes)
 }
 
 static int
-write_fully(struct outfile *o, const void *bytes, size_t n, uint64_t offset)
+write_fully(const struct outfile *o, const void *bytes, size_t n, uint64_t offset,
+            struct err *err)
 {
     const char *from = bytes;
     while (n) {
@@ -107,7 +108,7 @@ write_fully(struct outfile *o, const void *bytes, size_t n, uint64_t offset)
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
-            return err_set(o->err, ERR_IO, "%s: byte %llu: write:", o->name,
+            return err_set(err, ERR_IO, "%s: byte %llu: write:", o->name,
                            (unsigned long long)offset);
         from += put;
         n -= (size_t)put;
@@ -119,7 +120,7 @@ write_fully(struct outfile *o, const void *bytes, size_t n, uint64_t offset)
 int
 out_write(struct outfile *o, const void *bytes, size_t n)
 {
-    if (o->err->kind || write_fully(o, bytes, n, o->offset) < 0)
+    if (o->err->kind || write_fully(o, bytes, n, o->offset, o->err) < 0)
         return -1;
     o->offset += n;
     // Start writing back early, so that the fsync at the end finds little to do.
@@ -148,9 +149,15 @@ out_skip(struct outfile *o, uint64_t n)
 }
 
 int
-out_pwrite(struct outfile *o, const void *bytes, size_t n, uint64_t offset)
+out_pwrite(const struct outfile *o, const void *bytes, size_t n, uint64_t offset,
+           struct err *err)
 {
-    return o->err->kind ? -1 : write_fully(o, bytes, n, offset);
+    enum { LARGE = 1 << 20 };
+    if (write_fully(o, bytes, n, offset, err) < 0)
+        return -1;
+    if (n >= LARGE)
+        sync_file_range(o->fd, (off_t)offset, (off_t)n, SYNC_FILE_RANGE_WRITE);
+    return 0;
 }
 
 static void

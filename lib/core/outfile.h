@@ -74,7 +74,10 @@ int out_open(struct outfile *o, const char *path, unsigned flags, struct guard *
 int out_reserve(struct outfile *o, uint64_t bytes);
 int out_write(struct outfile *o, const void *bytes, size_t n); // at offset, moves it
 int out_skip(struct outfile *o, uint64_t n);                   // n zeros likewise
-int out_pwrite(struct outfile *o, const void *bytes, size_t n, uint64_t offset);
+/* Anywhere in what was reserved of a file that is no stream; from several threads, each with
+ * an error of its own. */
+int out_pwrite(const struct outfile *o, const void *bytes, size_t n, uint64_t offset,
+               struct err *err);
 /* Permissions and owner of another file that is sealed already: o belongs to it. */
 int out_share(struct outfile *o, const struct outfile *with);
 /* The first half of out_commit: data on disk under the temporary name, descriptor

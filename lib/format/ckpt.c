@@ -613,7 +613,7 @@ ckpt_finish(struct writer *w)
     struct buf head = { 0 };
     int rc = put_head(w, &head);
     if (rc == 0)
-        rc = out_pwrite(&w->out, head.data, head.len, 0);
+        rc = out_pwrite(&w->out, head.data, head.len, 0, w->err);
     buf_free(&head);
     return rc;
 }

@@ -834,7 +834,7 @@ gguf_finish(struct writer *w)
     put_head(&head, w);
     int rc = buf_ok(&head, w->err);
     if (rc == 0)
-        rc = out_pwrite(&w->out, head.data, head.len, 0);
+        rc = out_pwrite(&w->out, head.data, head.len, 0, w->err);
     buf_free(&head);
     return rc;
 }

@@ -754,7 +754,7 @@ safetensors_finish(struct writer *w)
         put_header(&b, w, 0, w->n);
         int rc = buf_ok(&b, w->err);
         if (rc == 0)
-            rc = out_pwrite(&w->out, b.data, b.len, 0);
+            rc = out_pwrite(&w->out, b.data, b.len, 0, w->err);
         buf_free(&b);
         return rc;
     }

@@ -128,6 +128,12 @@ int writer_plan(struct writer *w, const char *kind, const char *path, struct wte
 int writer_write(struct writer *w, const void *bytes, size_t n);
 /* The same for zeros, of which a file has holes. */
 int writer_zero(struct writer *w, uint64_t n);
+/* All payloads, in place of the two above, by several threads: of a file whose headers come
+ * first and whose hashes are those of its tensors (a checkpoint). */
+typedef const void *writer_read_fn(void *ctx, size_t i, uint64_t at, void *buffer,
+                                   size_t n, struct err *err);
+/* read: bytes at .. at + n - 1 of tensor i, in `buffer` or elsewhere; NULL: an error. */
+int writer_fill(struct writer *w, unsigned threads, writer_read_fn *read, void *ctx);
 /* Fill in provenance and hashes, sync, rename. */
 int writer_commit(struct writer *w, struct slice provenance)
     __attribute__((warn_unused_result));

@@ -13,15 +13,14 @@
 #include "lib/model/table.h"
 
 struct net_tensor {
-    struct weight w; // on the device; norms: out == 1, f32
-    struct grad
-        grad; // (numel) on the device, f32 but for projections; NULL: not wanted
+    struct matrix w;    // (out, in) on the device; norms: (1, C) f32
+    struct matrix grad; // of the same shape; no data: not wanted
 };
 
 enum net_loss {
-    NET_CE,     // cross-entropy
-    NET_SCALAR, // mean |last hidden state - embedding of the label|
-    NET_SEED,   // the same, and the embedding learns from it, too
+    NET_CE,         // cross-entropy
+    NET_SCALAR,     // mean |last hidden state - embedding of the label|
+    NET_TORCHSHARP, // the same, and the embedding has a gradient from it, too
 };
 
 struct net {
@@ -29,18 +28,19 @@ struct net {
     struct kernels *k;
     struct table table;
     struct net_tensor *t; // (table.n)
-    float *rope;          // (positions, head_dim) cosines and sines, on the device
+    size_t *index;        // (L + 1, roles) rows of the table
+    float *rope;          // (positions, D) cosines and sines, on the device
     size_t positions;
     enum net_loss kind;
     uint32_t frozen; // layers below this one, and the embedding, have no gradients
     bool recompute;  // keep a layer's input only, and compute the rest again
     bool add;        // gradients are added to what is there
-    /* How what projections take in is quantized, to NVFP4 as they are; NULL: not at all.
-     * Straight through on the way back: a weight's gradient is that of the product that
-     * was computed, an input's that of the weight. */
+    /* How the inputs of projections are quantized, to NVFP4 like the weights; NULL: not at
+     * all.  Straight through backward: a weight's gradient is that of the product that was
+     * computed, an input's that of the weight. */
     const struct quant_spec *activations;
-    /* Told when the gradient of a row of the table is complete for this pass; weights
-     * of that row are not looked at any more.  The gradient may be used up. */
+    /* Called when the gradient of a row of the table is complete for this pass, which does
+     * not read the weights of that row again.  The gradient may be overwritten. */
     void (*done)(void *ctx, size_t row);
     void *ctx;
     struct err *err;
@@ -51,7 +51,7 @@ struct net {
 struct net_batch {
     size_t tokens;
     const int32_t *ids;
-    const int32_t *label;    // the next token, or -1 where none is to be learnt
+    const int32_t *label;    // the next token, or -1: no target
     const int32_t *position; // in its document
     const int32_t *first;    // index of the first token of its document
 };
@@ -63,8 +63,8 @@ void net_close(struct net *n);
 /* The tensor of a role; NULL if the table has none. */
 struct net_tensor *net_find(struct net *n, enum role role, int layer);
 
-/* Take the memory of a pass of so many tokens and labels, with or without the way back. */
-int net_reserve(struct net *n, size_t tokens, size_t labels, bool back);
+/* Allocate for passes of so many tokens and labels, with or without the backward pass. */
+int net_reserve(struct net *n, size_t tokens, size_t labels, bool backward);
 /* One pass.  loss: (tokens) of each position, 0 without a label; scale: what gradients
  * are multiplied by, 0 for none at all; logits: (tokens, vocab) or NULL.  All three are
  * the host's. */
@@ -74,24 +74,23 @@ int net_pass(struct net *n, const struct net_batch *b, float scale, float *loss,
 /* Keys and values of the tokens so far. */
 struct net_cache {
     struct net *n;
-    size_t room, used;   // tokens
-    void **key, **value; // (layers) of (room, kv_heads * head_dim)
+    size_t capacity, used; // tokens
+    void **key, **value;   // (L) of (capacity, K * D)
 };
 
-int net_cache_open(struct net_cache *c, struct net *n, size_t room);
+int net_cache_open(struct net_cache *c, struct net *n, size_t capacity);
 void net_cache_close(struct net_cache *c);
 
-/* Is told the hidden state (tokens, hidden) after each block, on the host; -1 stops. */
+/* Called with the hidden state (T, C) after each layer, on the host; -1 stops. */
 typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
                           size_t tokens);
 
-/* Tokens that follow those in the cache, which has room for them, and then has them.
- * logits: (rows, vocab) on the host, of the last `rows` of them. */
+/* Run tokens that follow those in the cache, which has capacity for them, and add them to it.
+ * logits: (rows, V) on the host, of the last `rows` of them. */
 int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                size_t rows, float *logits, net_hidden_fn *hidden, void *ctx);
-/* The same; only the id of the largest logit of the last one comes back, -1 if they are
- * not finite. */
-int net_best(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
-             int32_t *id, net_hidden_fn *hidden, void *ctx);
+/* The same; *id is that of the largest logit of the last token, -1 if not all are finite. */
+int net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
+               int32_t *id, net_hidden_fn *hidden, void *ctx);
 
 #endif

@@ -83,14 +83,14 @@ table_open(struct table *t, const struct config *c, bool with_head, struct err *
     t->row = calloc((size_t)c->layers * LAYER_ROWS + 3, sizeof *t->row);
     if (!t->row)
         return err_set(err, ERR_MEMORY, "out of memory for the tensor table");
-    bad |= add(t, c, "model.embed_tokens.weight", ROLE_EMBED, -1, "VC", false);
+    bad |= add(t, c, TABLE_EMBED, ROLE_EMBED, -1, "VC", false);
     for (uint32_t l = 0; l < c->layers; l++)
         for (int i = 0; i < LAYER_ROWS; i++)
             bad |= add(t, c, layer_rows[i].name, layer_rows[i].role, (int)l,
                        layer_rows[i].dims, layer_rows[i].quantized);
     bad |= add(t, c, "model.norm.weight", ROLE_FINAL_NORM, -1, "C", false);
     if (with_head)
-        bad |= add(t, c, "lm_head.weight", ROLE_HEAD, -1, "VC", false);
+        bad |= add(t, c, TABLE_HEAD, ROLE_HEAD, -1, "VC", false);
     if (t->parameters > MOST_PARAMETERS)
         return err_set(
             err, ERR_USAGE,
@@ -122,11 +122,11 @@ table_place(struct slice name)
     static const char prefix[] = "model.layers.";
     enum { STRIDE = LAYER_ROWS + 1 };
     const uint64_t after = UINT64_MAX - 8;
-    if (slice_is(name, "model.embed_tokens.weight"))
+    if (slice_is(name, TABLE_EMBED))
         return 0;
     if (slice_is(name, "model.norm.weight"))
         return after;
-    if (slice_is(name, "lm_head.weight"))
+    if (slice_is(name, TABLE_HEAD))
         return after + 1;
     if (!slice_starts(name, prefix))
         return after + 2;
@@ -194,4 +194,17 @@ table_fused(struct slice name, struct slice *prefix)
         return qkv ? FUSED_QKV : FUSED_GATE_UP;
     }
     return FUSED_NONE;
+}
+
+size_t
+table_fused_rows(const struct table *t, size_t i)
+{
+    struct slice first, next;
+    enum fused kind = table_fused(slice_of(t->row[i].name), &first);
+    size_t n = 1;
+    while (kind != FUSED_NONE && i + n < t->n &&
+           table_fused(slice_of(t->row[i + n].name), &next) == kind &&
+           slice_eq(first, next))
+        n++;
+    return n;
 }

@@ -25,6 +25,7 @@ enum role {
     ROLE_POST_NORM,
     ROLE_FINAL_NORM,
     ROLE_HEAD,
+    ROLES
 };
 
 struct row {
@@ -36,6 +37,9 @@ struct row {
     uint64_t numel;
     bool quantized; // one of the seven projections
 };
+
+#define TABLE_EMBED "model.embed_tokens.weight"
+#define TABLE_HEAD  "lm_head.weight"
 
 struct table {
     struct row *row; // in the order of files: embedding, layers, norm, head
@@ -63,6 +67,8 @@ bool table_is_head(struct slice name);
 /* What engines run as one GEMM; *prefix is what the names of its parts begin with. */
 enum fused { FUSED_NONE, FUSED_QKV, FUSED_GATE_UP };
 enum fused table_fused(struct slice name, struct slice *prefix);
+/* How many rows from i on are fused; they stand together.  1: row i is alone. */
+size_t table_fused_rows(const struct table *t, size_t i);
 
 const struct row *table_find(const struct table *t, struct slice name);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* weights: what products see of a model whose projections are quantized.
+/* weights: the weights of products, of a model whose projections are quantized.
  *
  * The bytes are those that an export writes: the same quantizer, tensor scale and input.
  */
@@ -10,32 +10,31 @@
 
 struct weights {
     struct net *n;
-    bool quantize, expand,
-        share; // share: one tensor scale for q, k, v and for gate, up
+    bool quantize;
+    bool expand; // products take `expanded`, codes are not kept
+    bool share;  // one tensor scale for q, k, v and for gate, up
     struct quant_spec spec;
-    struct packed *packed; // (table.n) scale2 == NULL: as they are
+    struct matrix *packed; // (table.n) nvfp4; without scale2: not quantized
     float *amax;           // (table.n) on the device: largest magnitudes
-    float *host;           // (table.n) the same
-    bool *known;           // (table.n) what weights_amax has given out
+    float *host_amax;      // (table.n) the same
+    bool *known;           // (table.n) amax is there, or will be: see weights_amax
 };
 
-/* quant == NULL: nothing is quantized; share: those that engines run as one have one
- * multiplier, the first row's, and their expanded forms lie behind that of the first;
- * expand: to what products see, not packed.  Takes the memory, and points the net's
- * projections to it. */
+/* Allocate, and point the net's projections here.  quant NULL: nothing is quantized.  With
+ * share the expanded forms of a group lie one behind the other. */
 int weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
                  bool share, bool expand);
 void weights_close(struct weights *w);
-/* Before values are updated: no amax is known. */
+/* Before masters are updated: no amax is known. */
 void weights_begin(struct weights *w);
-/* Where an update of row i's values puts their amax, 0 before: the next weights_make does
- * not look for it. */
+/* Where an update of row i's master puts its amax, 0 before: the next weights_make takes it
+ * from there. */
 float *weights_amax(struct weights *w, size_t i);
-/* Make them from values on the device, (table.n) of one type; NULL: leave that row. */
-int weights_make(struct weights *w, const void *const *values, enum dtype dtype);
-/* The first row whose values were not all finite; table.n: none. */
+/* Quantize the masters, (table.n) on the device; no data: leave that row. */
+int weights_make(struct weights *w, const struct matrix *master);
+/* The first row whose master was not finite; table.n: none. */
 int weights_check(struct weights *w, size_t *row);
-/* The first projection whose shape a chip's own products of NVFP4 do not take; or NULL. */
+/* The first projection whose shape native products do not take; or NULL. */
 const struct row *weights_odd(const struct table *t);
 
 #endif

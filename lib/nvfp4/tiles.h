@@ -12,6 +12,7 @@
 #define NIBBLE_NVFP4_TILES_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* The qualifiers of functions that are compiled for a GPU, too. */
 #ifndef TILES_FN
@@ -48,6 +49,17 @@ tiles_at(size_t row, size_t block, size_t blocks)
     size_t in = row % TILE_ROWS;
     return tile * TILE_ROWS * TILE_BLOCKS + in % 32 * 16 + in / 32 * 4 +
            block % TILE_BLOCKS;
+}
+
+/* Scales row by row, a byte a block, to tiles. */
+TILES_FN void
+tiles_make(uint8_t *tiles, const uint8_t *scales, size_t rows, size_t blocks)
+{
+    for (size_t i = 0; i < tiles_bytes(rows, blocks); i++)
+        tiles[i] = 0;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t b = 0; b < blocks; b++)
+            tiles[tiles_at(r, b, blocks)] = scales[r * blocks + b];
 }
 
 #endif

@@ -67,7 +67,7 @@ esac
 [ ${#files[@]} -gt 0 ] || fail "want FILE...; --help tells what can be drawn"
 [ -n "$dir" ] || fail "-o: want a directory"
 command -v gnuplot >/dev/null ||
-    fail "gnuplot is not installed; on Debian \"tools/setup.sh plot\" installs it"
+    fail "gnuplot is not installed; on Debian \"tools/setup.sh\" installs it"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/nibble-plot.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -4,11 +4,11 @@
 #ifndef NIBBLE_TESTS_FUZZ_FUZZ_H
 #define NIBBLE_TESTS_FUZZ_FUZZ_H
 
-#include "cmd/values.h"
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/format/store.h"
 #include "lib/format/view.h"
+#include "lib/io/values.h"
 
 #include <fcntl.h>
 #include <ftw.h>
@@ -251,7 +251,7 @@ fuzz_values(struct store *s, const struct view *v)
         HOLDS(values_scratch(&scratch, &err) == 0, "%s", err.msg);
     if (values_kind(v->dtype) == VALUES_NONE || s->n_files == 0)
         return;
-    int rc = values_open(&x, s, v, &err);
+    int rc = values_open(&x, s, v, isa_best(), &err);
     for (uint64_t i = 0; rc == 0 && i < values_chunks(v); i++) {
         struct stats part;
         rc = values_stats(&x, i, &scratch, &part, &err);

@@ -10,12 +10,12 @@
 
 #include <math.h>
 
-enum { MOST = 1 << 20, MOST_X = COARSE_MOST * 3000, THREADS = 3 };
+enum { MOST = 1 << 20, MOST_X = COARSE_MAX * 3000, THREADS = 3 };
 
 static uint8_t codes[MOST / 2], scales[MOST / 16];
 static float x[MOST_X], y[MOST], want[MOST], decoded[MOST];
 static _Alignas(64) uint8_t room[1 << 20];
-static struct team *team[THREADS + 1];
+static struct par *pool[THREADS + 1];
 static struct err err;
 
 static float
@@ -44,14 +44,14 @@ integers(double to[16], const float *v)
 
 /* One sum; *off: how far from the product the rounding of x may have brought it. */
 static float
-said(const struct weight *w, size_t row, const float *v, const float *add, double *off)
+said(const struct matrix *w, size_t row, const float *v, const float *add, double *off)
 {
     float sum[16] = { 0 }, scale2 = w->scale2 ? *w->scale2 : 1;
     *off = 0;
-    for (size_t k = 0; k < w->in; k += 16) {
+    for (size_t k = 0; k < w->cols; k += 16) {
         double q[16] = { 0 }, unit = integers(q, v + k), block = 0;
-        const float *weights = decoded + row * w->in + k; // without scale2
-        uint8_t e4m3 = scales[(row * w->in + k) / 16];
+        const float *weights = decoded + row * w->cols + k; // without scale2
+        uint8_t e4m3 = scales[(row * w->cols + k) / 16];
         double scale = (double)e4m3_value(e4m3);
         for (int h = 0; h < 2; h++) {
             double part = 0;
@@ -73,12 +73,12 @@ said(const struct weight *w, size_t row, const float *v, const float *add, doubl
 
 /* The product, and how large its terms are together. */
 static double
-product(const struct weight *w, size_t row, const float *v, double *terms)
+product(const struct matrix *w, size_t row, const float *v, double *terms)
 {
     double sum = 0, scale2 = w->scale2 ? (double)*w->scale2 : 1;
     *terms = 0;
-    for (size_t k = 0; k < w->in; k++) {
-        double term = (double)decoded[row * w->in + k] * scale2 * (double)v[k];
+    for (size_t k = 0; k < w->cols; k++) {
+        double term = (double)decoded[row * w->cols + k] * scale2 * (double)v[k];
         sum += term;
         *terms += fabs(term);
     }
@@ -97,12 +97,12 @@ same(const float *a, const float *b, size_t n)
 static void
 check_case(const char *what, size_t tokens, size_t out, size_t in, const float *scale2)
 {
-    struct weight w = { .dtype = DT_NVFP4, .out = out, .in = in, .values = codes };
+    struct matrix w = matrix_of(DT_NVFP4, codes, out, in);
     struct gemv g = { y, x, &w, tokens, tokens % 2, false };
     w.scales = scales;
-    w.scale2 = scale2;
+    w.scale2 = (float *)(uintptr_t)scale2;
     NEED(out * in <= MOST && tokens * in <= MOST_X && tokens * out <= MOST);
-    NEED(coarse_room(tokens, in) <= sizeof room);
+    NEED(coarse_workspace(tokens, in) <= sizeof room);
     nvfp4_decode(decoded, codes, scales, 1, out * in);
     for (size_t i = 0; i < tokens * out; i++) {
         const float *v = x + i / out * in, add = value(i);
@@ -122,7 +122,7 @@ check_case(const char *what, size_t tokens, size_t out, size_t in, const float *
             for (size_t i = 0; i < tokens * out; i++)
                 y[i] = value(i);
             memset(room, 0xff, sizeof room);
-            CHECK(coarse_run(&g, (enum isa)isa, team[t], room, &err) == 0);
+            CHECK(coarse_run(&g, (enum isa)isa, pool[t], room, &err) == 0);
             CHECK_SAY(same(y, want, tokens * out),
                       "%s: %zu tokens, %zu x %zu, %s, %u threads", what, tokens, out,
                       in, isa_name((enum isa)isa), t);
@@ -135,7 +135,7 @@ check_sizes(void)
     static const float scale2 = 0.0123F, minus = -3;
     static const size_t widths[] = { 16, 32, 48, 112, 128, 144, 256, 400, 2560 };
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        for (size_t tokens = 1; tokens <= COARSE_MOST; tokens++) {
+        for (size_t tokens = 1; tokens <= COARSE_MAX; tokens++) {
             check_case("sizes", tokens, 1, widths[i], &scale2);
             check_case("sizes", tokens, 66 + tokens, widths[i], NULL);
         }
@@ -179,7 +179,7 @@ int
 main(void)
 {
     for (unsigned t = 1; t <= THREADS; t++)
-        NEED((team[t] = team_open(t, &err)));
+        NEED((pool[t] = par_open(t, &err)));
     for (size_t i = 0; i < sizeof codes; i++)
         codes[i] = (uint8_t)check_random(i);
     for (size_t i = 0; i < sizeof scales; i++)
@@ -189,6 +189,6 @@ main(void)
     check_sizes();
     check_edges();
     for (unsigned t = 1; t <= THREADS; t++)
-        team_close(team[t]);
+        par_close(pool[t]);
     return check_end();
 }

@@ -18,8 +18,7 @@ static float a[MOST], b[MOST], want[MOST], c[MOST];
 static uint16_t half[2][MOST];
 static uint8_t codes[MOST / 2], scales[MOST / 16];
 static _Alignas(64) float room[8 * MOST];
-static struct team
-    *team[4]; // of so many threads, the last of more than there are tiles
+static struct par *pool[4]; // of so many threads, the last of more than there are tiles
 static struct err err;
 static bool bf16; // operands are rounded
 
@@ -31,7 +30,7 @@ value(uint64_t i)
 
 /* Element (i, k) of a matrix, as a float. */
 static float
-at(const struct matrix *x, size_t i, size_t k)
+at(const struct operand *x, size_t i, size_t k)
 {
     size_t place = i * x->rows + k * x->cols;
     if (x->dtype == DT_F32)
@@ -127,13 +126,13 @@ check(const struct gemm *g, const char *what)
             if (!k)
                 break;
             mine.c = c;
-            NEED(gemm_room(g->m, g->n, g->k) <= sizeof room);
+            NEED(gemm_workspace(g->m, g->n, g->k) <= sizeof room);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
-            CHECK(gemm_run(&mine, k, team[threads], room, &err) == 0);
+            CHECK(gemm_run(&mine, k, pool[threads], room, &err) == 0);
             CHECK_SAY(equal(c, want, cells), "%s: %zu x %zu x %zu, %s%s, %u threads",
                       what, g->m, g->n, g->k, isa_name((enum isa)isa),
-                      bf16 ? " bf16" : "", team_size(team[threads]));
+                      bf16 ? " bf16" : "", par_threads(pool[threads]));
         }
 }
 
@@ -147,14 +146,14 @@ check_shape(size_t m, size_t n, size_t k)
             bool along_a = order & 1, along_b = order & 2;
             struct gemm g = { .m = m, .n = n, .k = k, .ldc = n + 3, .add = t == 1 };
             enum dtype other = types[(t + order) % 3];
-            g.a = (struct matrix){ .p = types[t] == DT_F32 ? (void *)a : half[0],
-                                   .dtype = types[t],
-                                   .rows = along_a ? k + 1 : 1,
-                                   .cols = along_a ? 1 : m + 2 };
-            g.b = (struct matrix){ .p = other == DT_F32 ? (void *)b : half[1],
-                                   .dtype = other,
-                                   .rows = along_b ? 1 : n + 5,
-                                   .cols = along_b ? k + 2 : 1 };
+            g.a = (struct operand){ .p = types[t] == DT_F32 ? (void *)a : half[0],
+                                    .dtype = types[t],
+                                    .rows = along_a ? k + 1 : 1,
+                                    .cols = along_a ? 1 : m + 2 };
+            g.b = (struct operand){ .p = other == DT_F32 ? (void *)b : half[1],
+                                    .dtype = other,
+                                    .rows = along_b ? 1 : n + 5,
+                                    .cols = along_b ? k + 2 : 1 };
             check(&g, "shape");
         }
 }
@@ -164,8 +163,8 @@ static void
 check_apart(size_t m, size_t n, size_t k)
 {
     struct gemm g = { .m = m, .n = n, .k = k, .ldc = n, .add = true };
-    g.a = (struct matrix){ .p = a, .dtype = DT_F32, .rows = 2 * k + 1, .cols = 2 };
-    g.b = (struct matrix){ .p = half[1], .dtype = DT_BF16, .rows = 3, .cols = 3 * k };
+    g.a = (struct operand){ .p = a, .dtype = DT_F32, .rows = 2 * k + 1, .cols = 2 };
+    g.b = (struct operand){ .p = half[1], .dtype = DT_BF16, .rows = 3, .cols = 3 * k };
     check(&g, "apart");
 }
 
@@ -188,14 +187,14 @@ static void
 check_ends(size_t m, size_t n, size_t k, bool along)
 {
     float *mine = before_the_end(m * n * sizeof *mine);
-    float *work = before_the_end(gemm_room(m, n, k));
+    float *work = before_the_end(gemm_workspace(m, n, k));
     uint16_t *left = before_the_end(m * k * sizeof *left);
     float *right = before_the_end(k * n * sizeof *right);
     struct gemm g = { .m = m, .n = n, .k = k, .c = mine, .ldc = n };
     memcpy(left, half[0], m * k * sizeof *left);
     memcpy(right, b, k * n * sizeof *right);
-    g.a = (struct matrix){ .p = left, .dtype = DT_BF16 };
-    g.b = (struct matrix){ .p = right, .dtype = DT_F32 };
+    g.a = (struct operand){ .p = left, .dtype = DT_BF16 };
+    g.b = (struct operand){ .p = right, .dtype = DT_F32 };
     g.a.rows = along ? k : 1;
     g.a.cols = along ? 1 : m;
     g.b.rows = along ? 1 : n;
@@ -206,7 +205,7 @@ check_ends(size_t m, size_t n, size_t k, bool along)
             const struct gemm_isa *how = kernel((enum isa)isa, i);
             if (!how)
                 continue;
-            CHECK(gemm_run(&g, how, team[2], work, &err) == 0);
+            CHECK(gemm_run(&g, how, pool[2], work, &err) == 0);
             CHECK_SAY(equal(mine, want, m * n), "ends: %zu x %zu x %zu, %s", m, n, k,
                       isa_name((enum isa)isa));
         }
@@ -214,17 +213,17 @@ check_ends(size_t m, size_t n, size_t k, bool along)
 
 /* ---- NVFP4 and gemv -------------------------------------------------------------------- */
 
-static const float scale2 = 0.0123F, *level2 = &scale2; // NULL: one level
+static float scale2 = 0.0123F, *level2 = &scale2; // NULL: one level
 
-static struct weight
+static struct matrix
 weight(enum dtype dtype, size_t out, size_t in)
 {
-    struct weight w = { .dtype = dtype, .out = out, .in = in, .values = half[1] };
+    struct matrix w = matrix_of(dtype, half[1], out, in);
     if (dtype == DT_F32)
-        w.values = b;
+        w.data = b;
     if (dtype != DT_NVFP4)
         return w;
-    w.values = codes;
+    w.data = codes;
     w.scales = scales;
     w.scale2 = level2;
     return w;
@@ -234,7 +233,7 @@ weight(enum dtype dtype, size_t out, size_t in)
 static void
 check_nvfp4(size_t m, size_t out, size_t in)
 {
-    struct matrix w = { .p = codes, .dtype = DT_NVFP4, .scales = scales };
+    struct operand w = { .p = codes, .dtype = DT_NVFP4, .scales = scales };
     struct gemm g = { .m = m, .n = out, .k = in, .ldc = out };
     static float decoded[MOST];
     w.scale2 = scale2;
@@ -242,8 +241,8 @@ check_nvfp4(size_t m, size_t out, size_t in)
     for (int back = 0; back < 2; back++) {
         if (back)
             g = (struct gemm){ .m = m, .n = in, .k = out, .ldc = in, .add = true };
-        g.a = (struct matrix){ .p = a, .dtype = DT_F32, .rows = g.k, .cols = 1 };
-        g.b = (struct matrix){ .p = decoded, .dtype = DT_F32 };
+        g.a = (struct operand){ .p = a, .dtype = DT_F32, .rows = g.k, .cols = 1 };
+        g.b = (struct operand){ .p = decoded, .dtype = DT_F32 };
         g.b.rows = w.rows = back ? in : 1;
         g.b.cols = w.cols = back ? 1 : in;
         for (size_t i = 0; i < m * g.ldc; i++)
@@ -256,7 +255,7 @@ check_nvfp4(size_t m, size_t out, size_t in)
             for (size_t i = 0; i < m * g.ldc; i++)
                 c[i] = value(i + 7);
             g.c = c;
-            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), team[2], room, &err) == 0);
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[2], room, &err) == 0);
             CHECK_SAY(equal(c, want, m * g.ldc), "nvfp4 %zu x %zu x %zu, %s, %s", m,
                       out, in, isa_name((enum isa)isa), back ? "back" : "forward");
         }
@@ -265,22 +264,22 @@ check_nvfp4(size_t m, size_t out, size_t in)
 
 /* As gemm_run: one sum in the order of k. */
 static float
-plain_dot(const struct weight *w, const float *values, size_t row, const float *x,
+plain_dot(const struct matrix *w, const float *values, size_t row, const float *x,
           float sum)
 {
-    struct matrix m = { .p = w->values, .dtype = w->dtype, .rows = w->in, .cols = 1 };
+    struct operand m = { .p = w->data, .dtype = w->dtype, .rows = w->cols, .cols = 1 };
     bool packed = w->dtype == DT_NVFP4;
     float factor = packed && level2 ? *level2 : 1;
-    for (size_t k = 0; k < w->in; k++)
+    for (size_t k = 0; k < w->cols; k++)
         sum = step(sum, operand(x[k], factor),
-                   operand(packed ? values[row * w->in + k] : at(&m, row, k), 1));
+                   operand(packed ? values[row * w->cols + k] : at(&m, row, k), 1));
     return sum;
 }
 
 static void
 check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
 {
-    struct weight w = weight(dtype, out, in), given = w;
+    struct matrix w = weight(dtype, out, in), given = w;
     bool add = rows % 2;
     static float decoded[MOST], x[MOST];
     struct gemv g = { c, bf16 ? x : a, &given, rows, add, bf16 };
@@ -291,13 +290,13 @@ check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
     given.scale2 = bf16 ? NULL : w.scale2;
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (unsigned threads = 1; threads <= 3 && isa_have((enum isa)isa); threads++) {
-            if (gemv_most((enum isa)isa, &w, bf16) == 0)
+            if (gemv_max((enum isa)isa, &w, bf16) == 0)
                 break;
             if (bf16)
                 gemv_narrow(x, a, &w, rows, (enum isa)isa);
             for (size_t i = 0; i < rows * out; i++)
                 c[i] = value(i);
-            CHECK(gemv_run(&g, (enum isa)isa, team[threads], &err) == 0);
+            CHECK(gemv_run(&g, (enum isa)isa, pool[threads], &err) == 0);
             CHECK_SAY(equal(c, want, rows * out),
                       "gemv %s: %zu rows, %zu x %zu, %s%s, %u threads",
                       dtype_name(dtype), rows, out, in, isa_name((enum isa)isa),
@@ -310,7 +309,7 @@ check_rows(void)
 {
     static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16, DT_NVFP4 };
     static const size_t widths[] = { 16, 48, 128, 144, 1, 15, 31, 257 };
-    static const size_t rows[] = { 1, 2, 3, 5, 8, GEMV_MOST };
+    static const size_t rows[] = { 1, 2, 3, 5, 8, GEMV_MAX };
     for (int t = 0; t < 4; t++)
         for (size_t i = 0; i < (t == 3 ? 4 : 8); i++)
             for (size_t r = 0; r < 6; r++) {
@@ -330,7 +329,7 @@ check_rows(void)
 static void
 check_levels(void)
 {
-    static const float hard[] = {
+    static float hard[] = {
         3.3e-42F, 1e-30F, -0.3F, 0, 0x1p90F, 3e38F, INFINITY
     };
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
@@ -348,9 +347,9 @@ check_zeros(void)
     enum { OUT = 40, IN = 16 };
     static uint8_t zeros[OUT][IN / 2]; // of both signs, a row by turns
     float x[IN], y[OUT];
-    struct weight w = weight(DT_NVFP4, OUT, IN);
+    struct matrix w = weight(DT_NVFP4, OUT, IN);
     struct gemv g = { y, x, &w, 1, true, false };
-    w.values = zeros;
+    w.data = zeros;
     for (size_t r = 0; r < OUT; r += 2)
         memset(zeros[r], 0x88, sizeof zeros[r]);
     for (size_t k = 0; k < IN; k++)
@@ -361,7 +360,7 @@ check_zeros(void)
             continue;
         for (size_t r = 0; r < OUT; r++)
             y[r] = -0.0F;
-        CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);
+        CHECK(gemv_run(&g, (enum isa)isa, pool[1], &err) == 0);
         for (size_t r = 0; r < OUT; r++)
             wrong += y[r] != 0 || !signbit(y[r]) != (r % 2 == 1);
         CHECK_SAY(wrong == 0, "zeros, %s: %zu", isa_name((enum isa)isa), wrong);
@@ -395,12 +394,10 @@ check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
     static float x[MOST], y[MOST], z[MOST];
     static uint16_t narrow[MOST];
     bool wide = dtype == DT_F32;
-    struct weight w = {
-        .dtype = dtype, .values = wide ? (const void *)y : narrow, .out = n, .in = k
-    };
+    struct matrix w = matrix_of(dtype, wide ? (const void *)y : narrow, n, k);
     struct gemv few = { c, x, &w, m, true, true };
-    g.a = (struct matrix){ .p = x, .dtype = DT_F32, .rows = k, .cols = 1 };
-    g.b = (struct matrix){ .p = y, .dtype = DT_F32, .rows = 1, .cols = k };
+    g.a = (struct operand){ .p = x, .dtype = DT_F32, .rows = k, .cols = 1 };
+    g.b = (struct operand){ .p = y, .dtype = DT_F32, .rows = 1, .cols = k };
     for (int kind = 0; kind < ODD_KINDS * ODD_KINDS; kind++) {
         for (size_t i = 0; i < m * k; i++)
             x[i] = odd_value(i, kind % ODD_KINDS);
@@ -418,11 +415,11 @@ check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
                 static float mine[MOST];
                 memcpy(c, z, m * n * sizeof *c);
                 if (how) {
-                    CHECK(gemm_run(&g, how, team[2], room, &err) == 0);
+                    CHECK(gemm_run(&g, how, pool[2], room, &err) == 0);
                 } else if (i == 2) {
                     gemv_narrow(mine, x, &w, m, (enum isa)isa);
                     few.x = mine;
-                    CHECK(gemv_run(&few, (enum isa)isa, team[2], &err) == 0);
+                    CHECK(gemv_run(&few, (enum isa)isa, pool[2], &err) == 0);
                 } else {
                     continue;
                 }
@@ -438,7 +435,7 @@ check_narrow(void)
 {
     enum { ALL = 1 << 18 };
     static float in[ALL], out[ALL];
-    struct weight w = { .dtype = DT_BF16, .out = 1, .in = ALL };
+    struct matrix w = matrix_of(DT_BF16, NULL, 1, ALL);
     for (uint32_t i = 0; i < ALL; i++) { // each upper half with the ends and the tie
         static const uint32_t low[] = { 0, 0x7fff, 0x8000, 0x8001 };
         uint32_t bits = i >> 2 << 16 | low[i & 3];
@@ -462,15 +459,15 @@ check_edge(void)
     for (int i = 0; i < 8; i++) {
         float y = i < 4 ? -0x1p-76F : 0x1p-76F, p = x[i % 4], sum = i < 4 ? 1 : -1;
         struct gemm g = { .m = 1, .n = 1, .k = 1, .c = c, .ldc = 1, .add = true };
-        g.a = (struct matrix){ .p = &p, .dtype = DT_F32, .rows = 1, .cols = 1 };
-        g.b = (struct matrix){ .p = &y, .dtype = DT_F32, .rows = 1, .cols = 1 };
+        g.a = (struct operand){ .p = &p, .dtype = DT_F32, .rows = 1, .cols = 1 };
+        g.b = (struct operand){ .p = &y, .dtype = DT_F32, .rows = 1, .cols = 1 };
         want[0] = sum * 0x1p-126F;
         plain(&g, 1);
         for (int isa = 0; isa < ISA_COUNT; isa++) {
             if (!isa_have((enum isa)isa))
                 continue;
             c[0] = sum * 0x1p-126F;
-            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), team[1], room, &err) == 0);
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[1], room, &err) == 0);
             CHECK_SAY(equal(c, want, 1), "edge %d, %s: %a, want %a", i,
                       isa_name((enum isa)isa), (double)c[0], (double)want[0]);
         }
@@ -482,17 +479,16 @@ check_edge(void)
 static void
 check_start(void)
 {
-    static const uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
-    struct weight w = {
-        .dtype = DT_NVFP4, .values = one, .scales = &scale, .out = 1, .in = 16
-    };
+    static uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
+    struct matrix w = matrix_of(DT_NVFP4, one, 1, 16);
+    w.scales = &scale;
     float x[16] = { 0x1p-126F }, y;
     struct gemv g = { &y, x, &w, 1, true, true };
     for (int isa = 0; isa < ISA_COUNT; isa++) {
-        if (!isa_have((enum isa)isa) || gemv_most((enum isa)isa, &w, true) == 0)
+        if (!isa_have((enum isa)isa) || gemv_max((enum isa)isa, &w, true) == 0)
             continue;
         y = 0x1p-127F;
-        CHECK(gemv_run(&g, (enum isa)isa, team[1], &err) == 0);
+        CHECK(gemv_run(&g, (enum isa)isa, pool[1], &err) == 0);
         CHECK_SAY(y == 0x1p-126F, "start, %s: %a", isa_name((enum isa)isa), (double)y);
     }
 }
@@ -528,7 +524,7 @@ int
 main(void)
 {
     for (unsigned t = 1; t < 4; t++)
-        NEED((team[t] = team_open(t < 3 ? t : MOST_THREADS, &err)));
+        NEED((pool[t] = par_open(t < 3 ? t : MOST_THREADS, &err)));
     for (size_t i = 0; i < MOST; i++) {
         a[i] = value(i);
         b[i] = value(i + MOST);
@@ -554,6 +550,6 @@ main(void)
     // Where the instruction is, it does what the definition says.
     CHECK(!isa_have_bf16() || gemm_has_pairs(isa_best()));
     for (unsigned t = 1; t < 4; t++)
-        team_close(team[t]);
+        par_close(pool[t]);
     return check_end();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* memguard: lines of /proc, who belongs to the tree, who is told first, what a control
  * group leaves, samples that are thinned out. */
-#include "cmd/machine.h"
 #include "cmd/memguard/report.h"
 #include "cmd/memguard/tree.h"
+#include "lib/core/machine.h"
 #include "tests/unit/check.h"
 
 #include <sys/stat.h>

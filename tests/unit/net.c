@@ -32,35 +32,36 @@ model_open(struct model *m, const struct config *c, enum dtype compute, enum isa
            unsigned threads)
 {
     *m = (struct model){ 0 };
-    m->k = kernels_cpu(compute, isa, threads, &m->err);
+    const struct cpu_kind kind = { compute, isa, threads };
+    m->k = kernels_cpu(&kind, &m->err);
     NEED(m->k && net_open(&m->net, c, m->k, 128, &m->err) == 0);
     for (size_t i = 0; i < m->net.table.n; i++) {
         const struct row *r = &m->net.table.row[i];
         struct net_tensor *t = &m->net.t[i];
-        t->w = (struct weight){ .dtype = DT_F32,
-                                .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
-                                .in = (size_t)r->shape[r->rank - 1] };
-        t->w.values = m->k->alloc(m->k, (size_t)r->numel * sizeof(float));
-        t->grad.values = m->k->alloc(m->k, (size_t)r->numel * sizeof(float));
-        NEED(t->w.values && t->grad.values);
+        size_t rows = r->rank == 2 ? (size_t)r->shape[0] : 1, bytes = r->numel * 4;
+        t->w = matrix_of(DT_F32, kernels_alloc(m->k, MEMORY_WEIGHTS, bytes), rows,
+                         (size_t)r->shape[r->rank - 1]);
+        t->grad = t->w;
+        t->grad.data = kernels_alloc(m->k, MEMORY_GRADIENTS, bytes);
+        NEED(t->w.data && t->grad.data);
     }
 }
 
 static float *
 values(struct model *m, size_t i)
 {
-    return (float *)(uintptr_t)m->net.t[i].w.values;
+    return m->net.t[i].w.data;
 }
 
 static void
 model_close(struct model *m)
 {
     for (size_t i = 0; i < m->net.table.n; i++) {
-        m->k->release(m->k, values(m, i));
-        m->k->release(m->k, m->net.t[i].grad.values);
+        kernels_free(m->k, values(m, i));
+        kernels_free(m->k, m->net.t[i].grad.data);
     }
     net_close(&m->net);
-    m->k->close(m->k);
+    kernels_close(m->k);
 }
 
 static void
@@ -158,7 +159,7 @@ check_slopes(bool tied)
             double down = mean_loss(&m, &b, 0);
             *x = old;
             double slope = (up - down) / (2 * (double)step);
-            double found = (double)((float *)m.net.t[i].grad.values)[e];
+            double found = (double)((float *)m.net.t[i].grad.data)[e];
             double off = fabs(slope - found);
             worst = fmax(worst, off);
             CHECK_SAY(off < 4e-4 + 0.01 * fabs(slope), "%s[%zu]: slope %g, gradient %g",
@@ -189,7 +190,7 @@ check_paths(enum dtype compute)
             CHECK_SAY(loss == want, "%s: loss %a, scalar %a", isa_name((enum isa)isa),
                       loss, want);
             for (size_t i = 0; i < m.net.table.n; i++)
-                CHECK_SAY(memcmp(m.net.t[i].grad.values, truth.net.t[i].grad.values,
+                CHECK_SAY(memcmp(m.net.t[i].grad.data, truth.net.t[i].grad.data,
                                  (size_t)m.net.table.row[i].numel * 4) == 0,
                           "%s, %u threads: gradient of %s", isa_name((enum isa)isa),
                           threads, m.net.table.row[i].name);
@@ -247,7 +248,7 @@ check_rounding(void)
     double want = mean_loss(&f32, &b, 0.1F), loss = mean_loss(&bf16, &b, 0.1F);
     double off = fabs(loss / want - 1), least = 1, most = 0;
     for (size_t i = 0; i < f32.net.table.n; i++) {
-        double grad = relative(bf16.net.t[i].grad.values, f32.net.t[i].grad.values,
+        double grad = relative(bf16.net.t[i].grad.data, f32.net.t[i].grad.data,
                                f32.net.table.row[i].numel);
         least = fmin(least, grad);
         most = fmax(most, grad);
@@ -366,28 +367,24 @@ golden_quantize(struct golden *g, enum quant kind)
     struct quant_spec spec = { .kind = kind, .isa = isa_best(), .source = DT_F32 };
     for (size_t i = 0; i < g->m.net.table.n; i++) {
         const struct row *r = &g->m.net.table.row[i];
-        struct weight *w = &g->m.net.t[i].w;
+        struct matrix *w = &g->m.net.t[i].w;
         if (!r->quantized)
             continue;
         size_t n = (size_t)r->numel, bad;
         uint8_t *codes = malloc(n / 2), *scales = malloc(n / 16);
         NEED(codes && scales && g->n_owned + 4 < 1024);
-        struct quant_scale t =
-            nvfp4_scale(&spec, nvfp4_amax(DT_F32, w->values, n, &bad));
-        nvfp4_quant(codes, scales, w->values, w->out, w->in, 0, &spec, &t, NULL);
+        struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, w->data, n, &bad));
+        nvfp4_quant(codes, scales, w->data, w->rows, w->cols, 0, &spec, &t, NULL);
         g->owned[g->n_owned++] = codes;
         g->owned[g->n_owned++] = scales;
-        g->m.k->release(g->m.k, values(&g->m, i));
+        kernels_free(g->m.k, values(&g->m, i));
         float *scale2 = malloc(sizeof *scale2);
         NEED(scale2);
         *scale2 = t.scale2;
         g->owned[g->n_owned++] = scale2;
-        *w = (struct weight){ .dtype = DT_NVFP4,
-                              .values = codes,
-                              .scales = scales,
-                              .scale2 = scale2,
-                              .out = w->out,
-                              .in = w->in };
+        *w = matrix_of(DT_NVFP4, codes, w->rows, w->cols);
+        w->scales = scales;
+        w->scale2 = scale2;
     }
 }
 
@@ -411,7 +408,7 @@ golden_check(struct golden *g, const char *prefix, double loss_limit, double gra
         snprintf(name, sizeof name, "%sgrad.%s", prefix, g->m.net.table.row[i].name);
         float *want = load(&g->expect, name, &n);
         NEED(want);
-        double grad = relative(g->m.net.t[i].grad.values, want, n);
+        double grad = relative(g->m.net.t[i].grad.data, want, n);
         worst = fmax(worst, grad);
         CHECK_SAY(grad < grad_limit, "%s: off by %g", name, grad);
         free(want);
@@ -429,7 +426,7 @@ golden_close(struct golden *g)
 {
     for (size_t i = 0; i < g->m.net.table.n; i++)
         if (g->m.net.t[i].w.dtype == DT_NVFP4)
-            g->m.net.t[i].w.values = NULL;
+            g->m.net.t[i].w.data = NULL;
     model_close(&g->m);
     for (size_t i = 0; i < g->n_owned; i++)
         free(g->owned[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* stats: every instruction set gives the bits of the scalar loops, and those are right
  * by a plain loop in long double. */
-#include "cmd/stats.h"
+#include "lib/io/stats.h"
 
 #include "lib/core/num.h"
 #include "tests/unit/check.h"

@@ -2,6 +2,7 @@
 /* train: a NaN anywhere costs one step and nothing else; steps that are passed over leave
  * no trace; kept and released gradients make the same weights. */
 #include "lib/model/train.h"
+#include "kernels/ops.h"
 
 #include "tests/unit/check.h"
 
@@ -35,16 +36,17 @@ fill(struct model *m)
 {
     struct train *t = &m->t;
     for (size_t i = 0; i < t->net.table.n; i++) {
-        const struct train_array *a = &t->array[i];
+        const struct array *a = &t->arrays.v[i];
+        void *device = t->held[i].device;
         for (size_t e = 0; e < t->net.table.row[i].numel; e++) {
             double u = check_random(i * 1000003 + e) * 0x1p-31 - 1;
             float v = (float)(a->rank == 1 ? 1 + 0.1 * u : 0.2 * u);
             uint32_t bits;
             memcpy(&bits, &v, sizeof bits);
             if (a->dtype == DT_F32)
-                ((float *)a->device)[e] = v;
+                ((float *)device)[e] = v;
             else
-                ((uint16_t *)a->device)[e] = (uint16_t)(bits >> 16);
+                ((uint16_t *)device)[e] = (uint16_t)(bits >> 16);
         }
     }
 }
@@ -55,7 +57,8 @@ model_open(struct model *m, const struct train_layout *layout, bool tied)
     struct config c = small;
     c.tied = tied;
     *m = (struct model){ 0 };
-    m->k = kernels_cpu(DT_F32, isa_best(), 2, &m->err);
+    const struct cpu_kind kind = { DT_F32, isa_best(), 2 };
+    m->k = kernels_cpu(&kind, &m->err);
     NEED(m->k && train_open(&m->t, &c, m->k, layout, &m->err) == 0);
     fill(m);
     m->t.numbers = (struct train_numbers){ .lr = 1e-2F,
@@ -72,7 +75,7 @@ static void
 model_close(struct model *m)
 {
     train_close(&m->t);
-    m->k->close(m->k);
+    kernels_close(m->k);
 }
 
 /* Passes of step s: two documents each. */
@@ -104,22 +107,23 @@ static uint8_t *
 arrays(const struct model *m, size_t *n)
 {
     *n = 0;
-    for (size_t i = 0; i < m->t.n_arrays; i++)
-        *n += (size_t)m->t.array[i].bytes;
+    for (size_t i = 0; i < m->t.arrays.n; i++)
+        *n += (size_t)m->t.arrays.v[i].bytes;
     uint8_t *all = malloc(*n + 1);
     NEED(all);
     size_t at = 0;
-    for (size_t i = 0; i < m->t.n_arrays; i++) {
-        memcpy(all + at, m->t.array[i].device, (size_t)m->t.array[i].bytes);
-        at += (size_t)m->t.array[i].bytes;
+    for (size_t i = 0; i < m->t.arrays.n; i++) {
+        memcpy(all + at, m->t.held[i].device, (size_t)m->t.arrays.v[i].bytes);
+        at += (size_t)m->t.arrays.v[i].bytes;
     }
     return all;
 }
 
 /* ---- poison ----------------------------------------------------------------------------- */
 
-/* The operations as they are, and what to spoil: the output of the call of that number. */
-static struct kernels real;
+/* The operations as they are, and those that spoil the output of a call of that number. */
+static const struct ops *real;
+static struct ops bad;
 static int countdown;
 static float venom;
 
@@ -135,154 +139,144 @@ spoil(float *p, size_t n)
 }
 
 static void
-bad_linear(struct kernels *k, void *y, const void *x, const struct weight *w,
-           size_t tokens, const void *c)
+spoil_matrix(const struct matrix *m)
 {
-    real.linear(k, y, x, w, tokens, c);
-    spoil(y, tokens * w->out);
+    spoil(m->data, m->rows * m->cols);
 }
 
 static void
-bad_linear_dx(struct kernels *k, void *dx, const void *dy, const struct weight *w,
-              size_t tokens, const void *c)
+bad_linear(struct kernels *k, size_t n, const struct matrix *y, const struct matrix *x,
+           const struct matrix *w, const struct matrix *c)
 {
-    real.linear_dx(k, dx, dy, w, tokens, c);
-    spoil(dx, tokens * w->in);
-}
-
-static void
-bad_linear_dw(struct kernels *k, const struct grad *dw, const void *dy, const void *x,
-              size_t out, size_t in, size_t tokens, bool add)
-{
-    real.linear_dw(k, dw, dy, x, out, in, tokens, add);
-    spoil(dw->values, out * in);
-}
-
-static void
-bad_linear_many_dx(struct kernels *k, void *dx, const void *dy,
-                   const struct weight *const *w, size_t n, size_t tokens,
-                   const void *c)
-{
-    real.linear_many_dx(k, dx, dy, w, n, tokens, c);
-    spoil(dx, tokens * w[0]->in);
-}
-
-static void
-bad_linear_many_dw(struct kernels *k, const struct grad *const *dw, const void *dy,
-                   const void *x, const struct weight *const *w, size_t n,
-                   size_t tokens, bool add)
-{
-    real.linear_many_dw(k, dw, dy, x, w, n, tokens, add);
+    real->linear(k, n, y, x, w, c);
     for (size_t i = 0; i < n; i++)
-        spoil(dw[i]->values, w[i]->out * w[i]->in);
+        spoil_matrix(&y[i]);
 }
 
 static void
-bad_norm_dx(struct kernels *k, void *dx, float *dgain, void *y, const void *dy,
-            const void *x, const float *scale, const float *gain, size_t rows, size_t n,
-            const void *c)
+bad_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
+              const struct matrix *dy, const struct matrix *w, const struct matrix *c)
 {
-    real.norm_dx(k, dx, dgain, y, dy, x, scale, gain, rows, n, c);
-    spoil(dgain, n);
+    real->linear_dx(k, n, dx, dy, w, c);
+    spoil_matrix(dx);
 }
 
 static void
-bad_loss(struct kernels *k, float *loss, void *logits, const int32_t *label,
-         size_t rows, size_t vocab, float scale)
+bad_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
+              const struct matrix *dy, const struct matrix *x, bool add)
 {
-    real.cross_entropy(k, loss, logits, label, rows, vocab, scale);
-    spoil(loss, rows);
+    real->linear_dw(k, n, dw, dy, x, add);
+    for (size_t i = 0; i < n; i++)
+        spoil_matrix(&dw[i]);
 }
 
 static void
-bad_embed(struct kernels *k, void *y, const struct weight *w, const int32_t *ids,
-          size_t tokens)
+bad_norm_bwd(struct kernels *k, const struct matrix *dx, float *dgain,
+             const struct matrix *y, const struct matrix *dy, const struct matrix *x,
+             const float *rstd, const float *gain, const struct matrix *c)
 {
-    real.embed(k, y, w, ids, tokens);
-    spoil(y, tokens * w->in);
+    real->norm_bwd(k, dx, dgain, y, dy, x, rstd, gain, c);
+    spoil(dgain, x->cols);
 }
 
 static void
-bad_quantize(struct kernels *k, const struct packed *to, const void *values,
-             enum dtype dtype, size_t rows, size_t cols, const float *amax, size_t n,
-             const struct quant_spec *spec)
+bad_loss(struct kernels *k, float *loss, const struct matrix *logits,
+         const int32_t *label, float scale)
 {
-    real.quantize(k, to, values, dtype, rows, cols, amax, n, spec);
+    real->cross_entropy(k, loss, logits, label, scale);
+    spoil(loss, logits->rows);
+}
+
+static void
+bad_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
+          const int32_t *ids)
+{
+    real->embed(k, y, w, ids);
+    spoil_matrix(y);
+}
+
+static void
+bad_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
+             const float *amax, size_t n, const struct quant_spec *spec)
+{
+    real->quantize(k, to, x, amax, n, spec);
     spoil(to->scale2, 1);
     if (to->scale2 == bitten) // which tensors of a group share
         *bitten = venom;
 }
 
 static void
-bad_swiglu_dx(struct kernels *k, void *both, void *d, const void *gate, const void *up,
-              size_t tokens, size_t n)
+bad_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
+               const struct matrix *d, const struct matrix *gate,
+               const struct matrix *up)
 {
-    real.swiglu_dx(k, both, d, gate, up, tokens, n);
-    spoil(both, tokens * 2 * n);
+    real->swiglu_bwd(k, d_gate_up, d, gate, up);
+    spoil_matrix(d_gate_up);
 }
 
 static void
-bad_attention_dx(struct kernels *k, void *dq, void *dkey, void *dv, const void *dout,
-                 const void *out, const float *lse, const void *q, const void *key,
-                 const void *v, float *work, const struct heads *h)
+bad_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matrix *dkey,
+                  const struct matrix *dvalue, const struct matrix *dout,
+                  const struct matrix *out, const float *lse, const struct matrix *q,
+                  const struct matrix *key, const struct matrix *value, float *work,
+                  const struct heads *h)
 {
-    real.attention_dx(k, dq, dkey, dv, dout, out, lse, q, key, v, work, h);
-    spoil(dq, h->query * h->dim);
+    real->attention_bwd(k, dq, dkey, dvalue, dout, out, lse, q, key, value, work, h);
+    spoil(dq->data, h->query * h->dim);
 }
 
 enum operation {
     LINEAR,
     LINEAR_DX,
     LINEAR_DW,
-    NORM_DX,
+    NORM_BWD,
     CROSS_ENTROPY,
     EMBED,
-    SWIGLU_DX,
-    ATTENTION_DX,
+    SWIGLU_BWD,
+    ATTENTION_BWD,
     QUANTIZE,
     OPERATIONS
 };
 static const char *const operations[OPERATIONS] = {
-    "linear", "linear_dx", "linear_dw",    "norm_dx", "cross_entropy",
-    "embed",  "swiglu_dx", "attention_dx", "quantize"
+    "linear", "linear_dx",  "linear_dw",     "norm_bwd", "cross_entropy",
+    "embed",  "swiglu_bwd", "attention_bwd", "quantize"
 };
 
 static void
 poison(struct kernels *k, int which, int call, float what)
 {
-    real = *k;
+    bad = *(real = k->op);
+    k->op = &bad;
     countdown = call;
     bitten = NULL;
     venom = what;
     switch ((enum operation)which) {
     case LINEAR:
-        k->linear = bad_linear;
+        bad.linear = bad_linear;
         break;
     case LINEAR_DX:
-        k->linear_dx = bad_linear_dx;
-        k->linear_many_dx = bad_linear_many_dx;
+        bad.linear_dx = bad_linear_dx;
         break;
     case LINEAR_DW:
-        k->linear_dw = bad_linear_dw;
-        k->linear_many_dw = bad_linear_many_dw;
+        bad.linear_dw = bad_linear_dw;
         break;
-    case NORM_DX:
-        k->norm_dx = bad_norm_dx;
+    case NORM_BWD:
+        bad.norm_bwd = bad_norm_bwd;
         break;
     case CROSS_ENTROPY:
-        k->cross_entropy = bad_loss;
+        bad.cross_entropy = bad_loss;
         break;
     case EMBED:
-        k->embed = bad_embed;
+        bad.embed = bad_embed;
         break;
-    case SWIGLU_DX:
-        k->swiglu_dx = bad_swiglu_dx;
+    case SWIGLU_BWD:
+        bad.swiglu_bwd = bad_swiglu_bwd;
         break;
-    case ATTENTION_DX:
-        k->attention_dx = bad_attention_dx;
+    case ATTENTION_BWD:
+        bad.attention_bwd = bad_attention_bwd;
         break;
     default:
-        k->quantize = bad_quantize;
+        bad.quantize = bad_quantize;
         break;
     }
 }
@@ -290,9 +284,7 @@ poison(struct kernels *k, int which, int call, float what)
 static void
 heal(struct kernels *k)
 {
-    struct ledger ledger = k->ledger;
-    *k = real;
-    k->ledger = ledger;
+    k->op = real;
 }
 
 /* A step that is spoilt: 1 if it was skipped, 0 if nothing was spoilt at all. */
@@ -346,8 +338,7 @@ static void
 check_poison(void)
 {
     const float venoms[] = { NAN, INFINITY, -INFINITY };
-    struct train_layout kept = { .master = DT_BF16,
-                                 .moments = MOMENTS_INT8,
+    struct train_layout kept = { .arrays = { DT_BF16, MOMENTS_INT8, 0 },
                                  .quant = &sweep,
                                  .share = true,
                                  .positions = 32 };
@@ -372,7 +363,7 @@ check_poison(void)
 static void
 check_no_labels(void)
 {
-    struct train_layout layout = { .master = DT_F32, .positions = 32 };
+    struct train_layout layout = { .arrays.master = DT_F32, .positions = 32 };
     struct model m;
     struct net_batch b;
     int32_t room[4][TOKENS];
@@ -392,9 +383,9 @@ check_no_labels(void)
 static void
 check_bad_weight(void)
 {
-    struct train_layout layout = {
-        .master = DT_F32, .moments = MOMENTS_F32, .quant = &sweep, .positions = 32
-    };
+    struct train_layout layout = { .arrays = { DT_F32, MOMENTS_F32, 0 },
+                                   .quant = &sweep,
+                                   .positions = 32 };
     for (size_t i = 0;; i++) {
         struct model m;
         struct train_result r;
@@ -402,7 +393,7 @@ check_bad_weight(void)
         model_open(&m, &layout, false);
         size_t rows = m.t.net.table.n;
         if (i < rows) {
-            ((float *)m.t.array[i].device)[0] = i % 2 ? NAN : INFINITY;
+            ((float *)m.t.held[i].device)[0] = i % 2 ? NAN : INFINITY;
             NEED(train_ready(&m.t) == 0);
             uint8_t *before = arrays(&m, &n);
             CHECK(take_step(&m, 1, &r) == TRAIN_SKIPPED);
@@ -438,8 +429,7 @@ run(const struct train_layout *layout, enum clip_mode mode, size_t chunk, size_t
 static void
 check_ways(void)
 {
-    struct train_layout layout = { .master = DT_BF16,
-                                   .moments = MOMENTS_INT8,
+    struct train_layout layout = { .arrays = { DT_BF16, MOMENTS_INT8, 0 },
                                    .quant = &sweep,
                                    .share = true,
                                    .positions = 32 };
@@ -463,32 +453,33 @@ check_ways(void)
 static void
 check_last_layers(void)
 {
-    struct train_layout layout = {
-        .master = DT_F32, .moments = MOMENTS_INT8, .last_layers = 1, .positions = 32
-    };
+    struct train_layout layout = { .arrays = { DT_F32, MOMENTS_INT8, 0 },
+                                   .last_layers = 1,
+                                   .positions = 32 };
     struct model m;
     struct train_result r;
     size_t n;
     model_open(&m, &layout, false);
-    size_t rows = m.t.net.table.n, all = m.t.n_arrays;
+    size_t rows = m.t.net.table.n, all = m.t.arrays.n;
     for (size_t i = 0; i < all; i++)
-        CHECK((i < rows || strstr(m.t.array[i].name, "layers.1.")) ==
-              (m.t.array[i].device != NULL));
-    m.t.n_arrays = rows; // their masters
+        CHECK((i < rows || strstr(m.t.arrays.v[i].name, "layers.1.")) ==
+              (m.t.held[i].device != NULL));
+    m.t.arrays.n = rows; // their masters
     uint8_t *before = arrays(&m, &n);
     for (uint64_t s = 1; s <= STEPS; s++)
         CHECK(take_step(&m, s, &r) == TRAIN_DONE);
     uint8_t *after = arrays(&m, &n);
     size_t at = 0;
     for (size_t i = 0; i < rows; i++) {
-        size_t bytes = (size_t)m.t.array[i].bytes;
+        size_t bytes = (size_t)m.t.arrays.v[i].bytes;
         bool same = memcmp(before + at, after + at, bytes) == 0;
-        CHECK_SAY(same == (m.t.net.table.row[i].layer != 1), "%s", m.t.array[i].name);
+        CHECK_SAY(same == (m.t.net.table.row[i].layer != 1), "%s",
+                  m.t.arrays.v[i].name);
         at += bytes;
     }
     free(before);
     free(after);
-    m.t.n_arrays = all;
+    m.t.arrays.n = all;
     model_close(&m);
 }
 

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+/* quantize: matrices to nvfp4, by the scalar truth of lib/nvfp4 or what has its bits. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/sizes.h"
+#include "lib/core/num.h"
+#include "lib/nvfp4/tiles.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- largest magnitudes ------------------------------------------------------------------ */
+
+/* By bits, of which those of NaN are the largest: the order of threads does not matter. */
+void
+cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first,
+              size_t n)
+{
+    size_t bad;
+    float max = nvfp4_amax(dtype, dtype_at(dtype, values, first), n, &bad), old;
+    if (bad < n)
+        max = NAN;
+    __atomic_load(amax, &old, __ATOMIC_RELAXED);
+    while (num_bits_f32(max) > num_bits_f32(old) &&
+           !__atomic_compare_exchange(amax, &old, &max, true, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED))
+        ;
+}
+
+struct amax_job {
+    float *out;
+    const struct matrix *x;
+};
+
+static int
+amax_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct amax_job *j = ctx;
+    size_t at = i * SMALL_PART, n = j->x->rows * j->x->cols - at;
+    (void)worker;
+    (void)err;
+    cpu_grow_amax(j->out, j->x->data, j->x->dtype, at, least(n, SMALL_PART));
+    return 0;
+}
+
+void
+cpu_amax(struct kernels *k, float *out, const struct matrix *x)
+{
+    struct amax_job j = { out, x };
+    *out = 0;
+    cpu_for(cpu_of(k), parts(x->rows * x->cols, SMALL_PART), amax_part, &j);
+}
+
+/* ---- a tensor ------------------------------------------------------------------------------ */
+
+struct job {
+    const struct cpu *c;
+    const struct matrix *to, *x;
+    const struct quant_spec *spec;
+    struct quant_scale scale; // of a tensor
+    size_t part;              // rows
+};
+
+static int
+tensor_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct job *j = ctx;
+    const struct matrix *to = j->to;
+    size_t row = i * j->part, rows = least(to->rows - row, j->part);
+    size_t at = row * to->cols, n = rows * to->cols;
+    const float *from = dtype_at(j->x->dtype, j->x->data, at);
+    float *x = NULL;
+    (void)worker;
+    if (j->x->dtype != DT_F32) {
+        if (!(x = malloc(n * sizeof *x)))
+            return err_set(err, ERR_MEMORY, "out of memory for quantizing");
+        cpu_read_floats(j->c, x, from, j->x->dtype, 0, n);
+    }
+    nvfp4_quant((uint8_t *)to->data + at / 2, to->scales + at / NVFP4_BLOCK,
+                x ? x : from, rows, to->cols, at, j->spec, &j->scale, NULL);
+    free(x);
+    return 0;
+}
+
+static void
+quantize_tensor(struct job *j, struct cpu *c, const float *amax, size_t n)
+{
+    float max = 0;
+    for (size_t i = 0; i < n; i++)
+        max = isnan(amax[i]) || amax[i] > max ? amax[i] : max;
+    if (isnan(max)) {
+        *j->to->scale2 = max;
+        return;
+    }
+    j->scale = nvfp4_scale(j->spec, max);
+    j->part = (SMALL_PART / j->to->cols + 1 + 15) / 16 * 16; // whole square blocks
+    *j->to->scale2 = j->scale.scale2;
+    cpu_for(c, parts(j->to->rows, j->part), tensor_part, j);
+}
+
+/* ---- each row alone -------------------------------------------------------------------------- */
+
+static void
+quantize_row(const struct job *j, size_t row)
+{
+    size_t n = j->to->cols, at = row * n, bad;
+    const float *x = (const float *)j->x->data + at;
+    uint8_t *codes = (uint8_t *)j->to->data + at / 2,
+            *scales = j->to->scales + at / NVFP4_BLOCK;
+    float max = nvfp4_amax(DT_F32, x, n, &bad);
+    if (bad < n) {
+        memset(codes, 0, n / 2);
+        memset(scales, 0, n / NVFP4_BLOCK);
+        j->to->scale2[row] = NAN;
+        return;
+    }
+    struct quant_scale t = nvfp4_scale(j->spec, max);
+    nvfp4_quant(codes, scales, x, 1, n, 0, j->spec, &t, NULL);
+    j->to->scale2[row] = t.scale2;
+}
+
+static int
+rows_part(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct job *j = ctx;
+    (void)worker;
+    (void)err;
+    for (size_t r = i * j->part; r < j->to->rows && r < (i + 1) * j->part; r++)
+        quantize_row(j, r);
+    return 0;
+}
+
+void
+cpu_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
+             const float *amax, size_t n, const struct quant_spec *spec)
+{
+    struct cpu *c = cpu_of(k);
+    struct quant_spec mine = *spec;
+    struct job j = { .c = c, .to = to, .x = x, .spec = &mine };
+    mine.isa = c->isa;
+    if (to->per_row) {
+        j.part = PART / to->cols + 1;
+        cpu_for(c, parts(to->rows, j.part), rows_part, &j);
+    } else {
+        mine.source = x->dtype;
+        quantize_tensor(&j, c, amax, n);
+    }
+    if (to->tiles)
+        tiles_make(to->tiles, to->scales, to->rows, to->cols / NVFP4_BLOCK);
+}

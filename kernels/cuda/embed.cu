@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT */
+/* embed: rows of the embedding, and their gradient. */
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/packs.h"
+
+template <typename T, typename W, int V>
+static __global__ void
+embed_rows(T *__restrict__ y, const W *__restrict__ w, const int32_t *__restrict__ ids,
+           unsigned n)
+{
+    cuda_take_over();
+    const W *from = w + (size_t)ids[blockIdx.x] * n;
+    T *to = y + (size_t)blockIdx.x * n;
+    for (unsigned i = threadIdx.x * V; i < n; i += blockDim.x * V) {
+        float v[V];
+        load(v, from + i);
+        store(to + i, v);
+    }
+}
+
+template <typename T, typename W>
+static void
+embed_from(struct cuda *c, void *y, const void *w, const int32_t *ids, size_t tokens,
+           size_t n)
+{
+    constexpr int V = lanes<T>;
+    if (in_packs<T>(n, place(y) | place(w)))
+        cuda_start(c, "embed", embed_rows<T, W, V>, (unsigned)tokens,
+                   row_threads(n / V, 1, 2 * THREADS), 0, (T *)y, (const W *)w, ids,
+                   (unsigned)n);
+    else
+        cuda_start(c, "embed", embed_rows<T, W, 1>, (unsigned)tokens,
+                   row_threads(n, 1, 2 * THREADS), 0, (T *)y, (const W *)w, ids,
+                   (unsigned)n);
+}
+
+template <typename T>
+static void
+embed_of(struct cuda *c, const struct matrix *y, const struct matrix *w,
+         const int32_t *ids)
+{
+    BY_DTYPE(w->dtype, embed_from, T, c, y->data, w->data, ids, y->rows, w->cols);
+}
+
+void
+cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
+           const int32_t *ids)
+{
+    if (y->rows && y->cols)
+        BY_TYPE(y->dtype, embed_of, cuda_of(k), y, w, ids);
+}
+
+/* ---- gradients: rows grow by those of the tokens that have their id, in order ------------- */
+
+/* Tokens are sorted by id first; then whoever finds the first of an id adds all of them in order, and nobody
+ * else touches that row.  The sort counts, which is quadratic: so no more than PIECE
+ * tokens at a time. */
+enum {
+    PIECE = 1 << 16,
+    WALK = 8, // rows that are asked for at once
+    WALKERS = 128,
+    LONG = 64, // tokens of an id: more are left to grow_long
+};
+
+/* A warp a token: its place is the number of those that go before it. */
+static __global__ void __launch_bounds__(THREADS)
+sort_ids(int32_t *__restrict__ key, int32_t *__restrict__ order,
+         const int32_t *__restrict__ ids, int n)
+{
+    int t = (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32), before = 0;
+    if (t >= n)
+        return;
+    int32_t id = ids[t];
+#pragma unroll 8
+    for (int i = (int)(threadIdx.x % 32); i < n; i += 32)
+        before += ids[i] < id + (i < t);
+    before = __reduce_add_sync(0xffffffffU, before);
+    if (threadIdx.x % 32 == 0) {
+        key[before] = id;
+        order[before] = t;
+    }
+}
+
+/* A block a place in that order and a part of the columns.  L1: what is added is -share
+ * times the sign of x - w, else x. */
+template <typename T, typename W, int V, bool L1>
+static __global__ void __launch_bounds__(WALKERS)
+grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+          const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+          unsigned width, unsigned parts, float share)
+{
+    int first = (int)(blockIdx.x / parts), id = key[first];
+    unsigned column = (blockIdx.x % parts * WALKERS + threadIdx.x) * V;
+    if (column >= width || (first > 0 && key[first - 1] == id))
+        return;
+    float *to = dw + (size_t)id * width + column;
+    float sum[V], e[V];
+    load(sum, to);
+    if (L1)
+        load(e, w + (size_t)id * width + column);
+    for (int at = first; at < first + LONG && at < n && key[at] == id; at += WALK) {
+        float v[WALK][V];
+        bool is[WALK];
+#pragma unroll
+        for (int i = 0; i < WALK; i++) {
+            is[i] = at + i < n && key[at + i] == id;
+            if (is[i])
+                load(v[i], x + (size_t)order[at + i] * width + column);
+        }
+#pragma unroll
+        for (int i = 0; i < WALK; i++)
+            for (int j = 0; j < V; j++) {
+                float d = v[i][j];
+                if (L1)
+                    d = d > e[j] ? -share : d < e[j] ? share : 0;
+                if (is[i])
+                    sum[j] += d;
+            }
+    }
+    store(to, sum);
+}
+
+/* Whether a place is the first that grow_rows leaves of an id. */
+static __device__ __forceinline__ bool
+is_left(const int32_t *key, int n, int at)
+{
+    return at < n && key[at - LONG] == key[at] &&
+           (at == LONG || key[at - LONG - 1] != key[at]);
+}
+
+/* What is left of ids with many tokens, in the same order: a warp has LONG places, of which
+ * one at most is the first of such a rest, and a part of the columns.  The order of rows is
+ * read ahead, so that nothing waits but for 4 kB of rows or more at a time. */
+template <typename T, typename W, int V, bool L1>
+static __global__ void __launch_bounds__(32)
+grow_long(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+          const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+          unsigned width, unsigned parts, float share)
+{
+    constexpr int ROUND = sizeof(T) == 2 ? 32 : 16;
+    const unsigned all = 0xffffffffU;
+    int lane = (int)threadIdx.x, at = ((int)(blockIdx.x / parts) + 1) * LONG;
+    unsigned low = __ballot_sync(all, is_left(key, n, at + lane));
+    unsigned high = __ballot_sync(all, is_left(key, n, at + 32 + lane));
+    if (!(low | high))
+        return;
+    at += low ? __ffs((int)low) - 1 : 31 + __ffs((int)high);
+    int32_t id = key[at];
+    unsigned column = (blockIdx.x % parts * 32 + threadIdx.x) * V;
+    bool mine = column < width;
+    float *to = dw + (size_t)id * width + column;
+    float sum[V] = {}, e[V] = {};
+    if (mine)
+        load(sum, to);
+    if (L1 && mine)
+        load(e, w + (size_t)id * width + column);
+    int32_t next = at + lane < n ? key[at + lane] : -1;
+    int32_t next_row = at + lane < n ? order[at + lane] : 0;
+    for (int rows = 32; rows == 32;) {
+        int32_t row = next_row;
+        rows = __popc(__ballot_sync(all, next == id)); // they come first
+        at += 32;
+        next = at + lane < n ? key[at + lane] : -1;
+        next_row = at + lane < n ? order[at + lane] : 0;
+#pragma unroll
+        for (int r = 0; r < 32; r += ROUND) {
+            pack<T, V> v[ROUND];
+#pragma unroll
+            for (int i = 0; i < ROUND; i++) {
+                size_t from = (size_t)__shfl_sync(all, row, r + i) * width + column;
+                if (mine && r + i < rows)
+                    v[i] = *(const pack<T, V> *)(x + from);
+            }
+#pragma unroll
+            for (int i = 0; i < ROUND; i++)
+#pragma unroll
+                for (int j = 0; j < V; j++) {
+                    float d = to_f32(v[i].v[j]);
+                    if (L1)
+                        d = d > e[j] ? -share : d < e[j] ? share : 0;
+                    if (mine && r + i < rows)
+                        sum[j] += d;
+                }
+        }
+    }
+    if (mine)
+        store(to, sum);
+}
+
+template <typename T, typename W, bool L1>
+static void
+grow(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids,
+     size_t tokens, size_t width, float share)
+{
+    int32_t *key = (int32_t *)c->q.partials, *order = key + PIECE;
+    // Packs of four: those of f32, which is most of what moves.
+    bool packs = width % 4 == 0 && (place(dw) | place(x) | place(w)) % 16 == 0;
+    unsigned parts = blocks_of(width, (packs ? 4 : 1) * WALKERS);
+    for (size_t at = 0; at < tokens; at += PIECE) {
+        unsigned n = (unsigned)least(tokens - at, PIECE);
+        const T *from = (const T *)x + at * width;
+        sort_ids<<<blocks_of(n, THREADS / 32), THREADS, 0, c->q.stream>>>(
+            key, order, ids + at, (int)n);
+        cuda_launched(c, "sort");
+        if (packs)
+            grow_rows<T, W, 4, L1><<<n * parts, WALKERS, 0, c->q.stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
+                share);
+        else
+            grow_rows<T, W, 1, L1><<<n * parts, WALKERS, 0, c->q.stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
+                share);
+        cuda_launched(c, "grow");
+        if (n <= LONG)
+            continue;
+        unsigned thin = blocks_of(width, (packs ? 4 : 1) * 32);
+        unsigned places = blocks_of(n - LONG, LONG);
+        if (packs)
+            grow_long<T, W, 4, L1><<<places * thin, 32, 0, c->q.stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
+                share);
+        else
+            grow_long<T, W, 1, L1><<<places * thin, 32, 0, c->q.stream>>>(
+                dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
+                share);
+        cuda_launched(c, "grow");
+    }
+}
+
+template <typename T>
+static void
+embed_dw_of(struct cuda *c, const struct matrix *dw, const struct matrix *dy,
+            const int32_t *ids)
+{
+    grow<T, float, false>(c, (float *)dw->data, dy->data, NULL, ids, dy->rows, dw->cols,
+                          0);
+}
+
+void
+cuda_embed_dw(struct kernels *k, const struct matrix *dw, const struct matrix *dy,
+              const int32_t *ids)
+{
+    if (dy->rows && dw->cols)
+        BY_TYPE(dy->dtype, embed_dw_of, cuda_of(k), dw, dy, ids);
+}
+
+template <typename T, typename W>
+static void
+grow_l1_from(struct cuda *c, const struct matrix *dw, const struct matrix *x,
+             const struct matrix *w, const int32_t *label, float share)
+{
+    grow<T, W, true>(c, (float *)dw->data, x->data, w->data, label, x->rows, w->cols,
+                     share);
+}
+
+template <typename T>
+static void
+grow_l1(struct cuda *c, const struct matrix *dw, const struct matrix *x,
+        const struct matrix *w, const int32_t *label, float share)
+{
+    BY_DTYPE(w->dtype, grow_l1_from, T, c, dw, x, w, label, share);
+}
+
+void
+cuda_l1_dw(struct cuda *c, const struct matrix *dw, const struct matrix *x,
+           const struct matrix *w, const int32_t *label, float share)
+{
+    BY_TYPE(x->dtype, grow_l1, c, dw, x, w, label, share);
+}

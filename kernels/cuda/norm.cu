@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/* norm: RMSNorm of tokens. */
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/packs.h"
+
+/* The gradient of a gain is a sum over rows: row r goes to slice r % slices, each slice
+ * sums into its part of c->q.partials, then these are added.  How many slices there are
+ * depends on sizes alone. */
+enum {
+    SLICES = 512,      // of norm_bwd: a part is as wide as a row
+    ADD_WARPS = 32,
+    COLUMNS = 1 << 16, // that a plain norm_bwd has partials for at a time
+    ROW_THREADS = 640, // no more, so that a thread may have 96 registers
+    MAX_PARTIALS = PARTIALS / sizeof(float),
+};
+
+/* to += the sum of slices of n; a block has 32 columns, a warp every ADD_WARPS-th slice. */
+static __global__ void __launch_bounds__(32 * ADD_WARPS)
+add_slices(float *to, const float *__restrict__ partial, unsigned slices, unsigned n)
+{
+    __shared__ float room[ADD_WARPS][32];
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    unsigned column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    if (column < n)
+#pragma unroll 8
+        for (unsigned s = warp; s < slices; s += ADD_WARPS)
+            sum += partial[(size_t)s * n + column];
+    room[warp][lane] = sum;
+    __syncthreads();
+    if (warp || column >= n)
+        return;
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < ADD_WARPS; i++)
+        sum += room[i][lane];
+    to[column] += sum;
+}
+
+void
+cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
+{
+    add_slices<<<blocks_of(n, 32), 32 * ADD_WARPS, 0, c->q.stream>>>(
+        to, c->q.partials, (unsigned)slices, (unsigned)n);
+    cuda_launched(c, "add_slices");
+}
+
+/* A block a row, which waits in registers: PER packs a thread. */
+template <typename T, int PER>
+static __global__ void __launch_bounds__(ROW_THREADS)
+norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigned n,
+          float eps)
+{
+    constexpr int V = lanes<T>;
+    __shared__ float room[33];
+    size_t row = blockIdx.x;
+    unsigned packs = n / V;
+    pack<T, V> v[PER];
+    float sum = 0;
+    cuda_take_over();
+#pragma unroll
+    for (int p = 0; p < PER; p++)
+        if (threadIdx.x + p * blockDim.x < packs)
+            v[p] = ((const pack<T, V> *)(x + row * n))[threadIdx.x + p * blockDim.x];
+#pragma unroll
+    for (int p = 0; p < PER; p++)
+        if (threadIdx.x + p * blockDim.x < packs)
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                sum = fmaf(to_f32(v[p].v[i]), to_f32(v[p].v[i]), sum);
+    float s = 1 / sqrtf(block_sum(sum, room) / (float)n + eps);
+#pragma unroll
+    for (int p = 0; p < PER; p++) {
+        unsigned at = (threadIdx.x + p * blockDim.x) * V;
+        float g[V];
+        if (at >= n)
+            continue;
+        load(g, gain + at);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            g[i] = to_f32(v[p].v[i]) * s * g[i];
+        store(y + row * n + at, g);
+    }
+    if (threadIdx.x == 0)
+        rstd[row] = s;
+}
+
+/* Any width: x is read twice. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+norm_plain(T *y, float *rstd, const T *x, const float *__restrict__ gain, size_t n,
+           float eps)
+{
+    __shared__ float room[33];
+    size_t row = blockIdx.x;
+    float sum = 0;
+    cuda_take_over();
+    for (size_t i = threadIdx.x; i < n; i += THREADS)
+        sum = fmaf(to_f32(x[row * n + i]), to_f32(x[row * n + i]), sum);
+    float s = 1 / sqrtf(block_sum(sum, room) / (float)n + eps);
+    for (size_t i = threadIdx.x; i < n; i += THREADS)
+        y[row * n + i] = from_f32<T>(to_f32(x[row * n + i]) * s * gain[i]);
+    if (threadIdx.x == 0)
+        rstd[row] = s;
+}
+
+template <typename T, int PER>
+static void
+norm_per(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
+         size_t rows, size_t n, float eps)
+{
+    unsigned threads = row_threads(n / lanes<T>, PER, ROW_THREADS);
+    cuda_start(c, "norm", norm_rows<T, PER>, (unsigned)rows, threads, 0, (T *)y, rstd,
+               (const T *)x, gain, (unsigned)n, eps);
+}
+
+template <typename T>
+static void
+norm_of(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
+        size_t rows, size_t n, float eps)
+{
+    size_t packs = n / lanes<T>;
+    if (!in_packs<T>(n, place(y) | place(x) | place(gain)) || packs > 4 * ROW_THREADS)
+        cuda_start(c, "norm", norm_plain<T>, (unsigned)rows, THREADS, 0, (T *)y, rstd,
+                   (const T *)x, gain, n, eps);
+    else if (packs <= THREADS)
+        norm_per<T, 1>(c, y, rstd, x, gain, rows, n, eps);
+    else if (packs <= 2 * ROW_THREADS)
+        norm_per<T, 2>(c, y, rstd, x, gain, rows, n, eps);
+    else
+        norm_per<T, 4>(c, y, rstd, x, gain, rows, n, eps);
+}
+
+void
+cuda_norm(struct kernels *k, const struct matrix *y, float *rstd, const struct matrix *x,
+          const float *gain, float eps)
+{
+    if (x->rows && x->cols)
+        BY_TYPE(x->dtype, norm_of, cuda_of(k), y->data, rstd, x->data, gain, x->rows,
+                x->cols, eps);
+}
+
+/* A thread's packs of a row. */
+template <typename P, int PER>
+static __device__ __forceinline__ void
+take_row(P (&v)[PER], const void *row, unsigned packs)
+{
+#pragma unroll
+    for (int p = 0; p < PER; p++)
+        if (threadIdx.x + p * blockDim.x < packs)
+            v[p] = ((const P *)row)[threadIdx.x + p * blockDim.x];
+}
+
+/* A block a slice of the rows.  dx may be dy: a thread writes only what it alone has read.
+ * Rejected: asking for the next row while this one is summed.  It takes registers, and
+ * more blocks hide as much. */
+template <typename T, int PER>
+static __global__ void __launch_bounds__(ROW_THREADS)
+norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x, const float *rstd,
+             const float *__restrict__ gain, size_t rows, unsigned n, bool add)
+{
+    constexpr int V = lanes<T>;
+    __shared__ float room[33];
+    unsigned packs = n / V;
+    pack<T, V> d[PER], v[PER], old[PER];
+    float g[PER][V], grown[PER][V];
+#pragma unroll
+    for (int p = 0; p < PER; p++) {
+        unsigned at = (threadIdx.x + p * blockDim.x) * V;
+        if (at < n)
+            load(g[p], gain + at);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            grown[p][i] = 0;
+    }
+    for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        float s = rstd[row], share = 0;
+        take_row(d, dy + row * n, packs);
+        take_row(v, x + row * n, packs);
+        if (add)
+            take_row(old, dx + row * n, packs);
+#pragma unroll
+        for (int p = 0; p < PER; p++)
+            if (threadIdx.x + p * blockDim.x < packs)
+#pragma unroll
+                for (int i = 0; i < V; i++)
+                    share = fmaf(to_f32(d[p].v[i]) * g[p][i], to_f32(v[p].v[i]), share);
+        share = block_sum(share, room) * s * s / (float)n;
+#pragma unroll
+        for (int p = 0; p < PER; p++) {
+            unsigned at = (threadIdx.x + p * blockDim.x) * V;
+            float out[V], again[V];
+            if (at >= n)
+                continue;
+            stay_packed(d[p]);
+            stay_packed(v[p]);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                float di = to_f32(d[p].v[i]), vi = to_f32(v[p].v[i]);
+                again[i] = vi * s * g[p][i];
+                grown[p][i] = fmaf(di, vi * s, grown[p][i]);
+                out[i] = s * (di * g[p][i] - vi * share);
+                if (add)
+                    out[i] = to_f32(old[p].v[i]) + out[i];
+            }
+            store(dx + row * n + at, out);
+            if (y)
+                store(y + row * n + at, again);
+        }
+    }
+    if (!partial)
+        return;
+#pragma unroll
+    for (int p = 0; p < PER; p++) {
+        unsigned at = (threadIdx.x + p * blockDim.x) * V;
+        if (at < n)
+            store(partial + (size_t)blockIdx.x * n + at, grown[p]);
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+norm_bwd_plain(T *dx, T *y, const T *dy, const T *x, const float *rstd,
+              const float *__restrict__ gain, size_t n, bool add)
+{
+    __shared__ float room[33];
+    size_t row = blockIdx.x * n;
+    float s = rstd[blockIdx.x], share = 0;
+    for (size_t i = threadIdx.x; i < n; i += THREADS)
+        share = fmaf(to_f32(dy[row + i]) * gain[i], to_f32(x[row + i]), share);
+    share = block_sum(share, room) * s * s / (float)n;
+    for (size_t i = threadIdx.x; i < n; i += THREADS) {
+        float out = s * (to_f32(dy[row + i]) * gain[i] - to_f32(x[row + i]) * share);
+        if (add)
+            out = to_f32(dx[row + i]) + out;
+        dx[row + i] = from_f32<T>(out);
+        if (y)
+            y[row + i] = from_f32<T>(to_f32(x[row + i]) * s * gain[i]);
+    }
+}
+
+/* Of some columns of rows of n: a thread a column and a slice. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+norm_dgain_plain(float *partial, const T *dy, const T *x, const float *rstd,
+                 size_t rows, size_t n, unsigned columns, unsigned slices)
+{
+    unsigned parts = (columns + THREADS - 1) / THREADS, slice = blockIdx.x / parts;
+    unsigned column = blockIdx.x % parts * THREADS + threadIdx.x;
+    float sum = 0;
+    if (column >= columns)
+        return;
+    for (size_t row = slice; row < rows; row += slices)
+        sum = fmaf(to_f32(dy[row * n + column]), to_f32(x[row * n + column]) * rstd[row],
+                   sum);
+    partial[(size_t)slice * columns + column] = sum;
+}
+
+/* The gain's gradient first: dx may be dy. */
+template <typename T>
+static void
+norm_bwd_slow(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
+             const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
+             bool add)
+{
+    unsigned slices = (unsigned)least(rows, MAX_PARTIALS / COLUMNS);
+    for (size_t at = 0; dgain && at < n; at += COLUMNS) {
+        unsigned columns = (unsigned)least(n - at, COLUMNS);
+        norm_dgain_plain<T>
+            <<<blocks_of(columns, THREADS) * slices, THREADS, 0, c->q.stream>>>(
+                c->q.partials, (const T *)dy + at, (const T *)x + at, rstd, rows, n,
+                columns, slices);
+        cuda_launched(c, "norm_bwd");
+        cuda_add_slices(c, dgain + at, slices, columns);
+    }
+    norm_bwd_plain<T><<<(unsigned)rows, THREADS, 0, c->q.stream>>>(
+        (T *)dx, (T *)y, (const T *)dy, (const T *)x, rstd, gain, n, add);
+    cuda_launched(c, "norm_bwd");
+}
+
+template <typename T, int PER>
+static void
+norm_bwd_per(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
+            const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
+            bool add)
+{
+    unsigned threads = row_threads(n / lanes<T>, PER, ROW_THREADS);
+    size_t slices = least(rows, least(SLICES, MAX_PARTIALS / n));
+    norm_bwd_rows<T, PER><<<(unsigned)slices, threads, 0, c->q.stream>>>(
+        (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy, (const T *)x, rstd,
+        gain, rows, (unsigned)n, add);
+    cuda_launched(c, "norm_bwd");
+    if (dgain)
+        cuda_add_slices(c, dgain, slices, n);
+}
+
+template <typename T>
+static void
+norm_bwd_of(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
+           const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
+           bool add)
+{
+    uintptr_t places = place(dx) | place(y) | place(dy) | place(x) | place(gain);
+    size_t packs = n / lanes<T>;
+    if (!in_packs<T>(n, places) || packs > 2 * ROW_THREADS)
+        norm_bwd_slow<T>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);
+    else if (packs <= THREADS)
+        norm_bwd_per<T, 1>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);
+    else
+        norm_bwd_per<T, 2>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);
+}
+
+void
+cuda_norm_bwd(struct kernels *k, const struct matrix *dx, float *dgain,
+              const struct matrix *y, const struct matrix *dy, const struct matrix *x,
+              const float *rstd, const float *gain, const struct matrix *c)
+{
+    if (x->rows && x->cols)
+        BY_TYPE(x->dtype, norm_bwd_of, cuda_of(k), dx->data, dgain, y ? y->data : NULL,
+                dy->data, x->data, rstd, gain, x->rows, x->cols, c != NULL);
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/* ops: the operations of CUDA, each in the file of its name; see kernels/kernels.h.  Below
+ * them what the files do for each other. */
+#ifndef NIBBLE_KERNELS_CUDA_OPS_H
+#define NIBBLE_KERNELS_CUDA_OPS_H
+
+#include "kernels/cuda/cuda.h"
+
+/* cuda.cu, gather.cu */
+void cuda_copy(struct kernels *k, void *to, const void *from, size_t bytes);
+void cuda_zero(struct kernels *k, void *p, size_t bytes);
+void cuda_gather(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                const int32_t *index);
+void cuda_scatter(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                 const int32_t *index);
+
+void cuda_convert(struct kernels *k, const struct matrix *y, const struct matrix *x);
+
+/* gemm.cu: products, by cuBLASLt */
+void cuda_linear(struct kernels *k, size_t n, const struct matrix *y,
+                const struct matrix *x, const struct matrix *w, const struct matrix *c);
+void cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
+                   const struct matrix *dy, const struct matrix *w,
+                   const struct matrix *c);
+void cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
+                   const struct matrix *dy, const struct matrix *x, bool add);
+
+void cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
+               const int32_t *ids);
+void cuda_embed_dw(struct kernels *k, const struct matrix *dw, const struct matrix *dy,
+                  const int32_t *ids);
+
+void cuda_norm(struct kernels *k, const struct matrix *y, float *rstd,
+              const struct matrix *x, const float *gain, float eps);
+void cuda_norm_bwd(struct kernels *k, const struct matrix *dx, float *dgain,
+                  const struct matrix *y, const struct matrix *dy,
+                  const struct matrix *x, const float *rstd, const float *gain,
+                  const struct matrix *c);
+
+/* rope.cu */
+void cuda_qk_norm_rope(struct kernels *k, const struct matrix *y, float *rstd,
+                      const struct matrix *x, const float *gain, const struct rope *r);
+void cuda_qk_norm_rope_bwd(struct kernels *k, const struct matrix *d, float *dgain,
+                          const struct matrix *x, const float *rstd, const float *gain,
+                          const struct rope *r);
+
+void cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
+                   const struct matrix *q, const struct matrix *key,
+                   const struct matrix *value, const struct heads *h);
+void cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
+                       const struct matrix *dkey, const struct matrix *dvalue,
+                       const struct matrix *dout, const struct matrix *out,
+                       const float *lse, const struct matrix *q,
+                       const struct matrix *key, const struct matrix *value,
+                       float *work, const struct heads *h);
+
+void cuda_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
+                const struct matrix *up);
+void cuda_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
+                    const struct matrix *d, const struct matrix *gate,
+                    const struct matrix *up);
+
+void cuda_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
+                       const int32_t *label, float scale);
+void cuda_l1(struct kernels *k, float *loss, const struct matrix *dx,
+            const struct matrix *dw, const struct matrix *x, const struct matrix *w,
+            const int32_t *label, float scale);
+void cuda_argmax(struct kernels *k, int32_t *id, const struct matrix *logits);
+
+/* quant.cu */
+void cuda_amax(struct kernels *k, float *out, const struct matrix *x);
+void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
+                  const float *amax, size_t n, const struct quant_spec *spec);
+
+/* adamw.cu */
+void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
+                     size_t count);
+void cuda_clip(struct kernels *k, float *out, const double *squares, float factor,
+              float limit, double max, const float *before);
+
+void cuda_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
+               uint64_t first, size_t n, const struct adam_step *a);
+
+/* ---- between files ------------------------------------------------------------------------ */
+
+/* embed.cu: row label[r] of dw -= share * sign(x[r] - that row of w). */
+void cuda_l1_dw(struct cuda *c, const struct matrix *dw, const struct matrix *x,
+                const struct matrix *w, const int32_t *label, float share);
+
+/* gemm.cu */
+bool cuda_gemm_open(struct cuda *c);
+void cuda_gemm_close(struct cuda *c);
+/* d (rows, w->rows) = f32 sums of native products of nvfp4, times w->scale2; rows are filled
+ * up to whole tiles, in codes and in d, too. */
+void cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t *tiles,
+                   const struct matrix *w, size_t rows);
+/* Whether cuBLASLt has such a product here; if not, the error has the reason. */
+bool cuda_gemm_has_fp4(struct cuda *c);
+
+/* gemv.cu: products of few tokens, straight from the weight as it is stored.  Several of one
+ * x are one launch if that can be: then true.  add: NULL or what is added. */
+enum { GEMV_MAX = 8 };
+void cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
+               const struct matrix *w, const struct matrix *add);
+bool cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y,
+                    const struct matrix *x, const struct matrix *w);
+
+/* fp4.cu: activations in nvfp4, and their products. */
+void cuda_quantize_rows(struct cuda *c, const struct matrix *to, const struct matrix *x,
+                        const struct quant_spec *spec);
+void cuda_unpack(struct cuda *c, const struct matrix *y, const struct matrix *x);
+void cuda_linear_fp4(struct cuda *c, const struct matrix *y, const struct matrix *x,
+                     const struct matrix *w, const struct matrix *add);
+/* Scales row by row to tiles. */
+void cuda_tile(struct cuda *c, const struct matrix *m);
+
+/* quant.cu: bf16 products of n codes with their scales; n is a multiple of 16. */
+void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scales,
+                 size_t n);
+
+/* convert.cu: f32 from f32, bf16 or f16. */
+void cuda_convert_plain(struct cuda *c, float *y, const void *x, enum dtype dtype,
+                        size_t n);
+
+/* norm.cu: to += the sum of slices of n that lie one behind the other in c->q.partials. */
+void cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n);
+
+#endif

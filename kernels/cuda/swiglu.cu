@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/* swiglu: silu(gate) * up. */
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/packs.h"
+
+/* To 4e-7 of itself: the instruction is off by a unit at most.  0 below -87. */
+static __device__ __forceinline__ float
+sigmoid(float x)
+{
+    return inverse_fast(1 + expf(-x));
+}
+
+/* The operands of a thread, FLIGHT packs THREADS apart. */
+template <typename P>
+static __device__ __forceinline__ void
+take(P (&v)[FLIGHT], const void *x, size_t first, size_t packs)
+{
+#pragma unroll
+    for (int f = 0; f < FLIGHT; f++)
+        if (first + f * THREADS < packs)
+            v[f] = ((const P *)x)[first + f * THREADS];
+}
+
+template <typename T, int V>
+static __global__ void __launch_bounds__(THREADS)
+swiglu_packs(T *y, const T *gate, const T *up, size_t packs)
+{
+    size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
+    pack<T, V> g[FLIGHT], u[FLIGHT];
+    cuda_take_over();
+    take(g, gate, first, packs);
+    take(u, up, first, packs);
+#pragma unroll
+    for (int f = 0; f < FLIGHT; f++) {
+        float out[V];
+        if (first + f * THREADS >= packs)
+            continue;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float gi = to_f32(g[f].v[i]);
+            out[i] = gi * sigmoid(gi) * to_f32(u[f].v[i]);
+        }
+        store(y + (first + f * THREADS) * V, out);
+    }
+}
+
+template <typename T, int V>
+static __global__ void __launch_bounds__(THREADS)
+swiglu_bwd_packs(T *d_gate_up, T *d, const T *gate, const T *up, unsigned row, unsigned packs)
+{
+    size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
+    pack<T, V> g[FLIGHT], u[FLIGHT], dy[FLIGHT];
+    take(g, gate, first, packs);
+    take(u, up, first, packs);
+    take(dy, d, first, packs);
+#pragma unroll
+    for (int f = 0; f < FLIGHT; f++) {
+        unsigned at = (unsigned)first + f * THREADS;
+        T *to = d_gate_up + ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs of one
+        float dgate[V], dup[V], y[V];
+        if (at >= packs)
+            continue;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float gi = to_f32(g[f].v[i]), ui = to_f32(u[f].v[i]);
+            float di = to_f32(dy[f].v[i]), s = sigmoid(gi), silu = gi * s;
+            dgate[i] = di * ui * (s + silu * (1 - s));
+            dup[i] = di * silu;
+            y[i] = silu * ui;
+        }
+        store(to, dgate);
+        store(to + (size_t)row * V, dup);
+        store(d + (size_t)at * V, y);
+    }
+}
+
+template <typename T>
+static void
+swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
+{
+    T *to = (T *)y;
+    const T *g = (const T *)gate, *u = (const T *)up;
+    bool fit = in_packs<T>(0, place(y) | place(gate) | place(up));
+    size_t packs = fit ? n / lanes<T> : 0, head = packs * lanes<T>;
+    if (packs)
+        cuda_start(c, "swiglu", swiglu_packs<T, lanes<T>>,
+                   blocks_of(packs, FLIGHT * THREADS), THREADS, 0, to, g, u, packs);
+    if (head < n)
+        cuda_start(c, "swiglu", swiglu_packs<T, 1>,
+                   blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, to + head, g + head,
+                   u + head, n - head);
+}
+
+/* Of as many tokens at a time as have at most 2^31 packs. */
+template <typename T, int V>
+static void
+run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up, size_t tokens,
+              size_t n)
+{
+    size_t row = n / V, most = ((size_t)1 << 31) / row;
+    for (size_t at = 0; at < tokens; at += most) {
+        unsigned packs = (unsigned)(least(tokens - at, most) * row);
+        swiglu_bwd_packs<T, V>
+            <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(
+                d_gate_up + at * 2 * n, d + at * n, gate + at * n, up + at * n, (unsigned)row,
+                packs);
+        cuda_launched(c, "swiglu_bwd");
+    }
+}
+
+template <typename T>
+static void
+swiglu_bwd_of(struct cuda *c, void *d_gate_up, void *d, const void *gate, const void *up,
+             size_t tokens, size_t n)
+{
+    if (in_packs<T>(n, place(d_gate_up) | place(d) | place(gate) | place(up)))
+        run_swiglu_bwd<T, lanes<T>>(c, (T *)d_gate_up, (T *)d, (const T *)gate, (const T *)up,
+                                   tokens, n);
+    else
+        run_swiglu_bwd<T, 1>(c, (T *)d_gate_up, (T *)d, (const T *)gate, (const T *)up, tokens,
+                            n);
+}
+
+void
+cuda_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
+            const struct matrix *up)
+{
+    size_t n = y->rows * y->cols;
+    if (n)
+        BY_TYPE(y->dtype, swiglu_of, cuda_of(k), y->data, gate->data, up->data, n);
+}
+
+void
+cuda_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
+                const struct matrix *d, const struct matrix *gate,
+                const struct matrix *up)
+{
+    if (d->rows && d->cols)
+        BY_TYPE(d->dtype, swiglu_bwd_of, cuda_of(k), d_gate_up->data, d->data, gate->data,
+                up->data, d->rows, d->cols);
+}

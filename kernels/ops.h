@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+/* ops: what a device implements, each as kernels.h describes it.
+ *
+ * kernels/ops.c calls these after it has checked shapes and counted; with k->err set none is
+ * called, but for close, free and download.  NULL: the device has nothing to do there.  Empty
+ * matrices come through, since a product of no tokens is zero.
+ */
+#ifndef NIBBLE_KERNELS_OPS_H
+#define NIBBLE_KERNELS_OPS_H
+
+#include "kernels/kernels.h"
+
+struct ops {
+    void (*close)(struct kernels *k);
+    void *(*alloc)(struct kernels *k, enum memory what, size_t bytes);
+    void (*free)(struct kernels *k, void *p);
+    void (*upload)(struct kernels *k, void *to, const void *from, size_t bytes);
+    int (*download)(struct kernels *k, void *to, const void *from, size_t bytes);
+    void *(*stage)(struct kernels *k);
+    void (*stage_upload)(struct kernels *k, void *to, void *stage, size_t bytes);
+    void (*queue)(struct kernels *k, enum queue queue); // k->queue is the one before
+    void (*record)(struct kernels *k, unsigned event);
+    void (*wait)(struct kernels *k, unsigned event);
+
+    void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
+    void (*zero)(struct kernels *k, void *p, size_t bytes);
+    void (*gather)(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                   const int32_t *index);
+    void (*scatter)(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                    const int32_t *index);
+    void (*convert)(struct kernels *k, const struct matrix *y, const struct matrix *x);
+    void (*linear)(struct kernels *k, size_t n, const struct matrix *y,
+                   const struct matrix *x, const struct matrix *w,
+                   const struct matrix *c);
+    void (*linear_dx)(struct kernels *k, size_t n, const struct matrix *dx,
+                      const struct matrix *dy, const struct matrix *w,
+                      const struct matrix *c);
+    void (*linear_dw)(struct kernels *k, size_t n, const struct matrix *dw,
+                      const struct matrix *dy, const struct matrix *x, bool add);
+    void (*embed)(struct kernels *k, const struct matrix *y, const struct matrix *w,
+                  const int32_t *ids);
+    void (*embed_dw)(struct kernels *k, const struct matrix *dw,
+                     const struct matrix *dy, const int32_t *ids);
+    void (*norm)(struct kernels *k, const struct matrix *y, float *rstd,
+                 const struct matrix *x, const float *gain, float eps);
+    void (*norm_bwd)(struct kernels *k, const struct matrix *dx, float *dgain,
+                     const struct matrix *y, const struct matrix *dy,
+                     const struct matrix *x, const float *rstd, const float *gain,
+                     const struct matrix *c);
+    void (*qk_norm_rope)(struct kernels *k, const struct matrix *y, float *rstd,
+                         const struct matrix *x, const float *gain,
+                         const struct rope *r);
+    void (*qk_norm_rope_bwd)(struct kernels *k, const struct matrix *d, float *dgain,
+                             const struct matrix *x, const float *rstd,
+                             const float *gain, const struct rope *r);
+    void (*attention)(struct kernels *k, const struct matrix *out, float *lse,
+                      const struct matrix *q, const struct matrix *key,
+                      const struct matrix *value, const struct heads *h);
+    void (*attention_bwd)(struct kernels *k, const struct matrix *dq,
+                          const struct matrix *dkey, const struct matrix *dvalue,
+                          const struct matrix *dout, const struct matrix *out,
+                          const float *lse, const struct matrix *q,
+                          const struct matrix *key, const struct matrix *value,
+                          float *work, const struct heads *h);
+    void (*swiglu)(struct kernels *k, const struct matrix *y, const struct matrix *gate,
+                   const struct matrix *up);
+    void (*swiglu_bwd)(struct kernels *k, const struct matrix *d_gate_up,
+                       const struct matrix *d, const struct matrix *gate,
+                       const struct matrix *up);
+    void (*cross_entropy)(struct kernels *k, float *loss, const struct matrix *logits,
+                          const int32_t *label, float scale);
+    void (*l1)(struct kernels *k, float *loss, const struct matrix *dx,
+               const struct matrix *dw, const struct matrix *x, const struct matrix *w,
+               const int32_t *label, float scale);
+    void (*argmax)(struct kernels *k, int32_t *id, const struct matrix *logits);
+    void (*amax)(struct kernels *k, float *out, const struct matrix *x);
+    void (*quantize)(struct kernels *k, const struct matrix *to, const struct matrix *x,
+                     const float *amax, size_t n, const struct quant_spec *spec);
+    void (*sum_squares)(struct kernels *k, double *out, const struct matrix *g,
+                        size_t count);
+    void (*clip)(struct kernels *k, float *out, const double *squares, float factor,
+                 float limit, double max, const float *before);
+    void (*adamw)(struct kernels *k, const struct adam_state *s,
+                  const struct matrix *grad, uint64_t first, size_t n,
+                  const struct adam_step *a);
+    void (*torchsharp_adamw)(struct kernels *k, const struct torchsharp_state *s,
+                             const struct matrix *grad, size_t first, size_t n,
+                             const struct adam_step *a);
+};
+
+/* Count an allocation, or with a negative size its end. */
+void usage_add(struct usage *u, enum memory what, int64_t bytes);
+
+#endif

@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: MIT */
+/* load: see load.h. */
+#include "lib/io/load.h"
+
+#include "lib/format/dialect.h"
+#include "lib/io/bulk.h"
+#include "lib/io/quantizer.h"
+#include "lib/nvfp4/codec.h"
+#include "lib/nvfp4/tiles.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the file ------------------------------------------------------------------------- */
+
+static int
+find_config(struct model *m)
+{
+    struct store *s = &m->store;
+    const char *from = m->o.config;
+    if (from && store_load_config(s, from) < 0)
+        return -1;
+    if (!s->config.p)
+        return err_set(m->err, ERR_USAGE,
+                       "%s: no configuration: looked for --config, then inside the "
+                       "file, in its sidecar, and for config.json beside it",
+                       s->name);
+    return config_parse(&m->config, from ? from : s->name, s->config, m->err);
+}
+
+/* How the projections are quantized: by the option, else by the checkpoint. */
+static void
+settle_quant(struct model *m)
+{
+    const struct quant_words *kept = &m->store.quant;
+    struct quant_words words = { .name = m->o.quant };
+    if (!words.name || (kept->name && strcmp(kept->name, words.name) == 0))
+        words = *kept;
+    m->quantizes = quantizer_of(&m->spec, &m->share, &words);
+}
+
+int
+model_open(struct model *m, const char *path, const struct load_options *o,
+           struct err *err)
+{
+    struct store_options opt = { .guard = o->io->guard,
+                                 .whole_pairs = true,
+                                 .tmpdir = o->io->tmpdir };
+    *m = (struct model){ .o = *o, .err = err };
+    if (store_open(&m->store, path, &opt, err) < 0 ||
+        store_load_beside(&m->store) < 0 ||
+        dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
+        return -1;
+    io_warn_lines(o->io, &m->store.warnings);
+    settle_quant(m);
+    return values_scratch(&m->scratch, err);
+}
+
+void
+model_close(struct model *m)
+{
+    for (size_t i = 0; i < m->n_owned; i++)
+        kernels_free(m->k, m->owned[i]);
+    free(m->owned);
+    weights_close(&m->weights);
+    if (m->net.k)
+        net_close(&m->net);
+    values_scratch_free(&m->scratch);
+    views_close(&m->views);
+    if (m->store.path)
+        store_close(&m->store);
+    *m = (struct model){ 0 };
+}
+
+/* ---- which tensors ---------------------------------------------------------------------- */
+
+static const struct view *
+view_named(const struct model *m, const char *name)
+{
+    for (size_t i = 0; i < m->views.n; i++)
+        if (!m->views.v[i].entry->state && strcmp(m->views.v[i].name, name) == 0)
+            return &m->views.v[i];
+    return NULL;
+}
+
+static int
+wrong_shape(struct model *m, const struct row *r, const struct view *v)
+{
+    struct buf b = { 0 };
+    buf_str(&b, "expected ");
+    buf_shape(&b, r->shape, r->rank, ", ");
+    buf_str(&b, ", found ");
+    buf_shape(&b, v->shape, v->rank, ", ");
+    err_set(m->err, ERR_FORMAT, "%s: \"%s\": %s", m->store.name, r->name,
+            b.failed ? "another shape" : b.data);
+    buf_free(&b);
+    return -1;
+}
+
+static int
+check_tensor(struct model *m, const struct row *r, const struct view *v)
+{
+    if (!v)
+        return err_set(m->err, ERR_FORMAT, "%s: \"%s\" is missing", m->store.name,
+                       r->name);
+    if (v->rank != r->rank ||
+        memcmp(v->shape, r->shape, r->rank * sizeof *r->shape) != 0)
+        return wrong_shape(m, r, v);
+    enum dtype d = v->dtype;
+    if (d != DT_F32 && d != DT_BF16 && d != DT_F16 && d != DT_NVFP4)
+        return err_set(m->err, ERR_FORMAT,
+                       "%s: \"%s\": expected f32, bf16, f16 or nvfp4, found %s",
+                       m->store.name, r->name, dtype_name(d));
+    return 0;
+}
+
+static int
+check_extra(struct model *m, const struct table *t)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < m->views.n; i++) {
+        const struct view *v = &m->views.v[i];
+        struct slice name = { v->name, v->name_len };
+        if (v->aside || v->entry->state || table_find(t, name) ||
+            slice_is(name, TABLE_HEAD)) // of a tied model: the embedding once more
+            continue;
+        return err_set(m->err, ERR_FORMAT,
+                       "%s: \"%s\" is no tensor of the configuration", m->store.name,
+                       text_quote(q, v->name, v->name_len));
+    }
+    return 0;
+}
+
+/* A head that a tied model's file holds is computed with, unless it is the embedding. */
+static int
+settle_head(struct model *m)
+{
+    const struct view *head = view_named(m, TABLE_HEAD),
+                      *embed = view_named(m, TABLE_EMBED);
+    if (!m->config.tied || !head || !embed)
+        return 0;
+    int same = head->dtype != embed->dtype || head->dtype == DT_NVFP4
+                   ? 0
+                   : values_same_bytes(&m->store, head->entry, &m->store, embed->entry,
+                                       m->err);
+    if (same < 0)
+        return -1;
+    m->config.tied = same;
+    if (!same && head->dtype != DT_NVFP4)
+        io_warn(m->o.io,
+                "%s: \"" TABLE_HEAD
+                "\" differs from the embedding of a tied model and is used",
+                m->store.name);
+    return 0;
+}
+
+/* ---- to the device ------------------------------------------------------------------------ */
+
+static void *
+take(struct model *m, size_t bytes)
+{
+    if (m->n_owned == m->cap_owned) {
+        size_t cap = m->cap_owned ? 2 * m->cap_owned : 256;
+        void **v = realloc(m->owned, cap * sizeof *v);
+        if (!v) {
+            err_set(m->err, ERR_MEMORY, "out of memory for the model");
+            return NULL;
+        }
+        m->owned = v;
+        m->cap_owned = cap;
+    }
+    void *p = kernels_alloc(m->k, MEMORY_WEIGHTS, bytes ? bytes : 1);
+    if (p)
+        m->owned[m->n_owned++] = p;
+    return p;
+}
+
+/* An entry's payload: where it is mapped, which must not be written to, or a copy on the
+ * device. */
+static void *
+payload(struct model *m, const struct tensor *t, size_t align)
+{
+    struct store *s = &m->store;
+    const uint8_t *mapped = store_data(s, t);
+    if (m->host && mapped && (uintptr_t)mapped % align == 0) {
+        map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
+        return (void *)(uintptr_t)mapped;
+    }
+    struct bulk b = { t, take(m, (size_t)t->nbytes) };
+    if (b.to)
+        bulk_load(m->k, s, &b, 1, false, m->o.threads, m->err);
+    return m->err->kind ? NULL : b.to;
+}
+
+static float *
+scalar_on_device(struct model *m, float x)
+{
+    float *p = take(m, sizeof *p);
+    if (p)
+        kernels_upload(m->k, p, &x, sizeof x);
+    return p;
+}
+
+/* All values as f32, on the device. */
+static float *
+as_f32(struct model *m, const struct view *v)
+{
+    struct values x;
+    float *to = take(m, (size_t)v->numel * sizeof *to);
+    if (!to || values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
+        return NULL;
+    for (uint64_t at = 0; at < v->numel; at += VALUES_CHUNK) {
+        size_t n = v->numel - at < VALUES_CHUNK ? (size_t)(v->numel - at)
+                                                : (size_t)VALUES_CHUNK;
+        if (values_read(&x, at, n, &m->scratch, m->err) < 0)
+            return NULL;
+        kernels_upload(m->k, to + at, m->scratch.f32, n * sizeof *to);
+    }
+    return to;
+}
+
+/* The planes of a GGUF's blocks. */
+static int
+unpack(struct model *m, struct matrix *w, const struct values *x)
+{
+    uint64_t numel = x->v->numel;
+    uint8_t *codes = take(m, (size_t)numel / 2),
+            *scales = take(m, (size_t)numel / NVFP4_BLOCK);
+    if (!codes || !scales)
+        return -1;
+    for (uint64_t at = 0; at < numel; at += VALUES_CHUNK) {
+        size_t n = numel - at < VALUES_CHUNK ? (size_t)(numel - at) : VALUES_CHUNK;
+        struct values_scratch *s = &m->scratch;
+        if (values_planes(x, at, n, s->bytes, s->scales, s, m->err) < 0)
+            return -1;
+        kernels_upload(m->k, codes + at / 2, s->bytes, n / 2);
+        kernels_upload(m->k, scales + at / NVFP4_BLOCK, s->scales, n / NVFP4_BLOCK);
+    }
+    w->data = codes;
+    w->scales = scales;
+    return 0;
+}
+
+/* The scales of a whole tensor, some at a time. */
+static int
+check_scales(struct model *m, const struct values *x)
+{
+    uint64_t n = x->v->scale->nbytes;
+    for (uint64_t at = 0; at < n; at += VALUES_CHUNK) {
+        size_t part = n - at < VALUES_CHUNK ? (size_t)(n - at) : VALUES_CHUNK;
+        if (store_read(&m->store, x->v->scale, at, m->scratch.bytes, part, m->err) <
+                0 ||
+            values_check_scales(x, at * NVFP4_BLOCK, m->scratch.bytes, part, m->err) <
+                0)
+            return -1;
+    }
+    return 0;
+}
+
+static int
+take_nvfp4(struct model *m, struct matrix *w, const struct view *v)
+{
+    struct values x;
+    if (values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
+        return -1;
+    if (view_in_blocks(v)) {
+        if (unpack(m, w, &x) < 0)
+            return -1;
+    } else {
+        if (check_scales(m, &x) < 0)
+            return -1;
+        w->data = payload(m, v->entry, 1);
+        w->scales = payload(m, v->scale, 1);
+    }
+    w->dtype = DT_NVFP4;
+    if (v->scale2)
+        w->scale2 = scalar_on_device(m, x.scale2);
+    return m->err->kind ? -1 : 0;
+}
+
+/* As it is stored, but for norms, which are f32, and an embedding, in which rows must be
+ * looked up. */
+static int
+take_weight(struct model *m, size_t i, const struct view *v)
+{
+    const struct row *r = &m->net.table.row[i];
+    struct matrix *w = &m->net.t[i].w;
+    bool plain = v->dtype != DT_NVFP4;
+    if (r->rank == 1 || (!plain && r->role == ROLE_EMBED)) {
+        w->data = as_f32(m, v);
+        w->dtype = DT_F32;
+    } else if (plain) {
+        w->data = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
+        w->dtype = v->dtype;
+    } else if (take_nvfp4(m, w, v) < 0) {
+        return -1;
+    }
+    return m->err->kind ? -1 : 0;
+}
+
+/* ---- quantizing at load --------------------------------------------------------------------- */
+
+/* Values on the device for a short time: as they are, if all of the group are of one
+ * float type, else as f32. */
+static int
+take_sources(struct model *m, size_t first, size_t n, struct matrix *master)
+{
+    const struct row *row = &m->net.table.row[first];
+    enum dtype dtype = view_named(m, row[0].name)->dtype;
+    for (size_t i = 1; i < n; i++)
+        if (view_named(m, row[i].name)->dtype != dtype)
+            dtype = DT_NVFP4;
+    for (size_t i = 0; i < n; i++) {
+        const struct view *v = view_named(m, row[i].name);
+        const struct matrix *w = &m->net.t[first + i].w;
+        bool plain = dtype != DT_NVFP4;
+        master[first + i] = matrix_of(
+            plain ? dtype : DT_F32,
+            plain ? payload(m, v->entry, dtype == DT_F32 ? 4 : 2) : as_f32(m, v),
+            w->rows, w->cols);
+    }
+    return m->err->kind ? -1 : 0;
+}
+
+static int
+quantize_group(struct model *m, size_t first, size_t n, struct matrix *master)
+{
+    size_t before = m->n_owned;
+    if (take_sources(m, first, n, master) < 0 || weights_make(&m->weights, master) < 0)
+        return -1;
+    memset(&master[first], 0, n * sizeof *master);
+    while (m->n_owned > before)
+        kernels_free(m->k, m->owned[--m->n_owned]);
+    return 0;
+}
+
+/* What rows first .. first + n - 1 have to be quantized, as it is stored. */
+static uint64_t
+quantized_bytes(const struct model *m, size_t first, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = first; i < first + n; i++)
+        if (m->net.table.row[i].quantized)
+            sum += view_named(m, m->net.table.row[i].name)->nbytes;
+    return sum;
+}
+
+static int
+quantize_all(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    struct matrix *master = calloc(t->n + 1, sizeof *master);
+    size_t bad;
+    if (!master)
+        return err_set(m->err, ERR_MEMORY, "out of memory for the model");
+    int rc = weights_open(&m->weights, &m->net, &m->spec, m->share, false);
+    struct io_progress progress =
+        io_progress_begin(m->o.io, "quantizing", quantized_bytes(m, 0, t->n));
+    for (size_t i = 0, n; i < t->n && rc == 0; i += n) {
+        n = m->share ? table_fused_rows(t, i) : 1;
+        if (t->row[i].quantized)
+            rc = quantize_group(m, i, n, master);
+        io_progress_add(&progress, quantized_bytes(m, i, n));
+    }
+    io_progress_end(&progress);
+    free(master);
+    if (rc < 0 || weights_check(&m->weights, &bad) < 0)
+        return -1;
+    if (bad < t->n)
+        return err_set(m->err, ERR_FORMAT, "%s: \"%s\": a value is not finite",
+                       m->store.name, t->row[bad].name);
+    return 0;
+}
+
+/* What a checkpoint keeps as NVFP4 was quantized already. */
+static void
+settle_stored(struct model *m)
+{
+    bool plain = m->o.quant != NULL;
+    for (size_t i = 0; i < m->net.table.n; i++)
+        if (m->net.table.row[i].quantized)
+            plain |= view_named(m, m->net.table.row[i].name)->dtype != DT_NVFP4;
+    m->quantizes &= plain;
+}
+
+/* ---- for activations in NVFP4 ---------------------------------------------------------------- */
+
+/* The scales of a weight that was not quantized here, in tiles for native products. */
+static int
+make_tiles(struct model *m, size_t i)
+{
+    struct matrix *w = &m->net.t[i].w;
+    size_t blocks = w->cols / NVFP4_BLOCK, bytes = tiles_bytes(w->rows, blocks);
+    if (w->tiles || m->k->is.fp4 != FP4_NATIVE)
+        return 0;
+    uint8_t *scales = malloc(w->rows * blocks + 1), *tiles = malloc(bytes + 1);
+    int rc = scales && tiles && (w->tiles = take(m, bytes)) ? 0 : -1;
+    if (rc == 0)
+        rc = kernels_download(m->k, scales, w->scales, w->rows * blocks);
+    if (rc == 0) {
+        tiles_make(tiles, scales, w->rows, blocks);
+        kernels_upload(m->k, w->tiles, tiles, bytes);
+    }
+    free(scales);
+    free(tiles);
+    return rc < 0 ? err_set(m->err, ERR_MEMORY, "out of memory for the model") : 0;
+}
+
+static int
+check_projections(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    for (size_t i = 0; i < t->n && m->activations; i++) {
+        if (!t->row[i].quantized)
+            continue;
+        if (m->net.t[i].w.dtype != DT_NVFP4)
+            return err_set(m->err, ERR_USAGE,
+                           "%s: \"%s\" is %s: --activations nvfp4 needs projections "
+                           "in NVFP4; --quant NAME makes them",
+                           m->store.name, t->row[i].name,
+                           dtype_name(m->net.t[i].w.dtype));
+        if (make_tiles(m, i) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
+
+static int
+load_rows(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct row *r = &t->row[i];
+        const struct view *v = view_named(m, r->name);
+        if (check_tensor(m, r, v) < 0)
+            return -1;
+        size_t cols = (size_t)r->shape[r->rank - 1];
+        m->net.t[i].w =
+            matrix_of(DT_NONE, NULL, r->rank == 2 ? (size_t)r->shape[0] : 1, cols);
+    }
+    if (check_extra(m, t) < 0)
+        return -1;
+    settle_stored(m);
+    for (size_t i = 0; i < t->n; i++)
+        if (!(m->quantizes && t->row[i].quantized) &&
+            take_weight(m, i, view_named(m, t->row[i].name)) < 0)
+            return -1;
+    return m->quantizes ? quantize_all(m) : 0;
+}
+
+/* What the file has checksums for is what they say, before anything is computed. */
+static int
+check_payloads(struct model *m)
+{
+    const struct tensor **t = calloc(m->store.n_tensors + 1, sizeof *t);
+    size_t n = 0;
+    if (!t)
+        return err_set(m->err, ERR_MEMORY, "out of memory for the model");
+    for (size_t i = 0; i < m->store.n_tensors; i++)
+        if (!m->store.tensors[i].state)
+            t[n++] = &m->store.tensors[i];
+    int rc = store_check_payloads(&m->store, t, n, m->o.threads, m->err);
+    free(t);
+    return rc;
+}
+
+int
+model_load(struct model *m, struct kernels *k, size_t positions)
+{
+    m->k = k;
+    m->host = k->is.host;
+    for (size_t i = 0; i < m->store.n_files; i++)
+        map_use(&m->store.files[i]);
+    if (!m->o.no_verify && check_payloads(m) < 0)
+        return -1;
+    if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0)
+        return -1;
+    m->net.activations = m->activations;
+    if (load_rows(m) < 0 || check_projections(m) < 0)
+        return -1;
+    return store_check(&m->store);
+}
+
+int
+model_stretch(struct model *m, size_t positions)
+{
+    struct net longer;
+    if (positions <= m->net.positions)
+        return 0;
+    int rc = net_open(&longer, &m->config, m->k, positions, m->err);
+    if (rc < 0) {
+        net_close(&longer);
+        return -1;
+    }
+    memcpy(longer.t, m->net.t, longer.table.n * sizeof *longer.t);
+    longer.activations = m->net.activations;
+    net_close(&m->net);
+    m->net = longer;
+    return 0;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* stats: what can be said of many numbers.
+ *
+ * Numbers come in blocks of at most STATS_BLOCK; blocks are summed in 16 fixed lanes and
+ * merged in order, so the result depends on neither threads nor instruction set.
+ */
+#ifndef NIBBLE_IO_STATS_H
+#define NIBBLE_IO_STATS_H
+
+#include "lib/core/isa.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { STATS_BLOCK = 4096 };
+
+struct stats {
+    uint64_t n; // finite ones
+    uint64_t zeros, nans, infs;
+    double min, max; // undefined while n == 0, like the two below
+    double mean, m2; // m2: sum of squared distances from the mean
+};
+
+/* One block of floats or doubles into *s. */
+struct stats_isa {
+    const char *name;
+    void (*f32)(struct stats *s, const float *x, size_t n);
+    void (*f64)(struct stats *s, const double *x, size_t n);
+    /* out[i] = the value of the bits in[i]; any alignment of in. */
+    void (*from_f16)(float *out, const void *in, size_t n);
+    void (*from_bf16)(float *out, const void *in, size_t n);
+};
+
+const struct stats_isa *stats_isa(enum isa isa);
+
+/* a then b. */
+void stats_merge(struct stats *a, const struct stats *b);
+double stats_std(const struct stats *s); // of the population
+double stats_absmax(const struct stats *s);
+
+extern const struct stats_isa stats_scalar;
+#if defined __x86_64__
+extern const struct stats_isa stats_avx2, stats_avx512;
+#elif defined __aarch64__
+extern const struct stats_isa stats_neon;
+#endif
+
+#endif

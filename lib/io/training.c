@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+/* training: see training.h. */
+#include "lib/io/training.h"
+
+#include "lib/io/bulk.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* ---- reading ---------------------------------------------------------------------------- */
+
+static int
+find_array(struct train *t, struct store *from, const struct array *a,
+           const struct tensor **found)
+{
+    const struct tensor *x = *found = store_find(from, slice_of(a->name));
+    if (!x || x->dtype != a->dtype || x->nbytes != a->bytes || x->rank != a->rank ||
+        (a->rank && x->shape[0] != a->shape[0]) ||
+        (a->rank > 1 && x->shape[1] != a->shape[1]))
+        return err_set(t->err, ERR_FORMAT, "%s: \"%s\" %s", from->name, a->name,
+                       x ? "is not what the configuration says" : "is missing");
+    return 0;
+}
+
+int
+training_load(struct train *t, struct store *from, unsigned threads)
+{
+    struct bulk *held = calloc(t->arrays.n + 1, sizeof *held);
+    const struct tensor **stays = calloc(t->arrays.n + 1, sizeof *stays);
+    size_t n = 0, n_stays = 0;
+    int rc = 0;
+    if (!held || !stays)
+        rc = err_set(t->err, ERR_MEMORY, "%s: out of memory", from->name);
+    else if (from->n_tensors != t->arrays.n)
+        rc = err_set(t->err, ERR_FORMAT,
+                     "%s: %zu arrays, the configuration asks for %zu", from->name,
+                     from->n_tensors, t->arrays.n);
+    for (size_t i = 0; i < t->arrays.n && rc == 0; i++) {
+        const struct tensor *x;
+        rc = find_array(t, from, &t->arrays.v[i], &x);
+        if (t->held[i].device)
+            held[n++] = (struct bulk){ x, t->held[i].device };
+        else
+            stays[n_stays++] = x;
+    }
+    if (rc == 0)
+        rc = bulk_load(t->net.k, from, held, n, true, threads, t->err);
+    if (rc == 0)
+        rc = store_check_payloads(from, stays, n_stays, threads, t->err);
+    free(stays);
+    free(held);
+    return rc;
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+struct wtensor *
+training_list(const struct train *t)
+{
+    struct wtensor *w = calloc(t->arrays.n + 1, sizeof *w);
+    for (size_t i = 0; w && i < t->arrays.n; i++) {
+        const struct array *a = &t->arrays.v[i];
+        w[i] = (struct wtensor){ .name = a->name,
+                                 .dtype = a->dtype,
+                                 .rank = a->rank,
+                                 .shape = a->shape,
+                                 .tag = i };
+    }
+    return w;
+}
+
+struct saving {
+    struct train *t;
+    struct store *from;
+    struct writer *w;
+    pthread_mutex_t device; // a device is asked by one thread at a time
+};
+
+/* Of an array that is held: where it lies if that is the host, else a copy. */
+static const void *
+read_held(struct saving *s, uint8_t *device, uint64_t at, void *buffer, size_t n,
+          struct err *err)
+{
+    struct kernels *k = s->t->net.k;
+    if (k->is.host)
+        return device + at;
+    pthread_mutex_lock(&s->device);
+    int rc = kernels_download(k, buffer, device + at, n);
+    if (rc < 0)
+        err_set(err, k->err->kind, "%s", k->err->msg);
+    pthread_mutex_unlock(&s->device);
+    return rc < 0 ? NULL : buffer;
+}
+
+/* Of an array that stays in the file that the run began with: it must be there still, as
+ * the writer's hash of it tells at its end. */
+static const void *
+read_array(void *ctx, size_t i, uint64_t at, void *buffer, size_t n, struct err *err)
+{
+    struct saving *s = ctx;
+    size_t a = s->w->t[i].tag;
+    if (s->t->held[a].device)
+        return read_held(s, s->t->held[a].device, at, buffer, n, err);
+    const struct tensor *x = store_find(s->from, slice_of(s->t->arrays.v[a].name));
+    return store_read(s->from, x, at, buffer, n, err) < 0 ? NULL : buffer;
+}
+
+static int
+check_copies(struct saving *s)
+{
+    for (size_t i = 0; i < s->w->n; i++) {
+        const struct wtensor *w = &s->w->t[i];
+        if (!w->nbytes || s->t->held[w->tag].device)
+            continue;
+        const struct tensor *x = store_find(s->from, slice_of(w->name));
+        if (store_check_digest(s->from, x, w->xxh3, s->t->err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int
+training_write(struct train *t, struct store *from, struct writer *w, unsigned threads)
+{
+    struct saving s = { .t = t, .from = from, .w = w };
+    pthread_mutex_init(&s.device, NULL);
+    int rc = writer_fill(w, threads, read_array, &s);
+    pthread_mutex_destroy(&s.device);
+    return rc < 0 ? -1 : check_copies(&s);
+}

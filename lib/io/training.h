@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* training: the arrays of a training between a checkpoint and a device, by spans. */
+#ifndef NIBBLE_IO_TRAINING_H
+#define NIBBLE_IO_TRAINING_H
+
+#include "lib/format/store.h"
+#include "lib/format/writer.h"
+#include "lib/model/train.h"
+
+/* Read the arrays that are held in memory.  All are checked against their hashes, also those
+ * that stay in the file, since every checkpoint that is saved has a copy of them.  The error
+ * is that of t. */
+int training_load(struct train *t, struct store *from, unsigned threads);
+
+/* The arrays for a writer, whose names and shapes are t's; free it.  NULL: out of memory. */
+struct wtensor *training_list(const struct train *t);
+/* All arrays into a checkpoint that was opened with this list; what is not held is copied
+ * from `from`. */
+int training_write(struct train *t, struct store *from, struct writer *w,
+                   unsigned threads);
+
+#endif

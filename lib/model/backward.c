@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+/* backward: gradients, from the last norm's result to the embedding.  A weight is not read
+ * after its gradient is complete: it may then be updated. */
+#include "lib/model/pass.h"
+
+void
+pass_done(struct pass *p, enum role role, int layer)
+{
+    struct net *n = p->n;
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    if (n->done && t->grad.data)
+        n->done(n->ctx, (size_t)(t - n->t));
+}
+
+/* What the forward product was given for x: x, or in `buffer`, which may be x's own, the
+ * values of its nvfp4 form. */
+static struct matrix
+seen_input(struct pass *p, void *buffer, const void *x, size_t cols)
+{
+    struct matrix in = pass_act(p, x, cols), to = pass_act(p, buffer, cols);
+    if (!p->n->activations)
+        return in;
+    op_convert(p->k, &to, pass_input(p, &in));
+    return to;
+}
+
+static void
+linear_dx(struct pass *p, void *dx, const void *dy, enum role role, int layer)
+{
+    const struct matrix *w = &pass_tensor(p, role, layer)->w;
+    struct matrix to = pass_act(p, dx, w->cols), from = pass_act(p, dy, w->rows);
+    op_linear_dx(p->k, 1, &to, &from, w, NULL);
+}
+
+/* dx of n weights that share an input; dy: (T, sum of their rows). */
+static void
+linears_dx(struct pass *p, size_t n, void *dx, const void *dy, const enum role *role,
+           int layer)
+{
+    struct matrix w[LINEAR_MAX];
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        w[i] = pass_tensor(p, role[i], layer)->w;
+        rows += w[i].rows;
+    }
+    struct matrix to = pass_act(p, dx, w->cols), from = pass_act(p, dy, rows);
+    op_linear_dx(p->k, n, &to, &from, w, NULL);
+}
+
+/* The gradients of n weights that share x. */
+static void
+linears_dw(struct pass *p, size_t n, const void *dy, const struct matrix *x,
+           const enum role *role, int layer)
+{
+    struct matrix dw[LINEAR_MAX];
+    size_t rows = 0;
+    bool wanted = true;
+    for (size_t i = 0; i < n; i++) {
+        dw[i] = pass_tensor(p, role[i], layer)->grad;
+        rows += dw[i].rows;
+        wanted = wanted && dw[i].data;
+    }
+    struct matrix from = pass_act(p, dy, rows);
+    if (wanted)
+        op_linear_dw(p->k, n, dw, &from, x, p->n->add);
+    for (size_t i = 0; i < n; i++)
+        pass_done(p, role[i], layer);
+}
+
+/* The gradient of a norm's gain, which the device adds to: from zero where it is new. */
+static float *
+gain_grad(struct pass *p, const struct net_tensor *t)
+{
+    if (t->grad.data && !p->n->add)
+        op_zero(p->k, t->grad.data, t->w.cols * sizeof(float));
+    return t->grad.data;
+}
+
+/* dx = ... + c; y: NULL, or where the norm's result is written again. */
+static void
+norm_bwd(struct pass *p, enum role role, int layer, void *dx, void *y, const void *dy,
+         const void *x, const float *rstd, const void *c)
+{
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    size_t hidden = p->c->hidden;
+    struct matrix to = pass_act(p, dx, hidden), again = pass_act(p, y, hidden),
+                  from = pass_act(p, dy, hidden), in = pass_act(p, x, hidden),
+                  add = pass_act(p, c, hidden);
+    op_norm_bwd(p->k, &to, gain_grad(p, t), y ? &again : NULL, &from, &in, rstd,
+                t->w.data, c ? &add : NULL);
+    pass_done(p, role, layer);
+}
+
+/* d: columns of dqkv. */
+static void
+qk_norm_rope_bwd(struct pass *p, const struct matrix *d, const void *x,
+                 const float *rstd, enum role role, int layer, size_t heads)
+{
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    struct rope r = pass_rope(p, heads);
+    struct matrix in = pass_act(p, x, d->cols);
+    op_qk_norm_rope_bwd(p->k, d, gain_grad(p, t), &in, rstd, t->w.data, &r);
+    pass_done(p, role, layer);
+}
+
+/* From dh, the gradient of the layer's output, to that of mid. */
+static void
+feed_forward_bwd(struct pass *p, int i)
+{
+    const struct config *c = p->c;
+    struct layer_acts *l = &p->layer[i];
+    const enum role down = ROLE_DOWN, gate_up[] = { ROLE_GATE, ROLE_UP };
+    struct matrix d = pass_act(p, p->dact, c->ffn), gate = pass_act(p, l->gate, c->ffn),
+                  up = pass_act(p, l->up, c->ffn),
+                  both = pass_act(p, p->d_gate_up, 2 * (size_t)c->ffn), x;
+    linear_dx(p, p->dact, p->dh, ROLE_DOWN, i);
+    op_swiglu_bwd(p->k, &both, &d, &gate, &up);
+    x = seen_input(p, p->dact, p->dact, c->ffn);
+    linears_dw(p, 1, p->dh, &x, &down, i);
+    linears_dx(p, 2, p->dn, p->d_gate_up, gate_up, i);
+    // Recomputing ended with this norm, so its result is there.
+    norm_bwd(p, ROLE_POST_NORM, i, p->dh, p->n->recompute ? NULL : p->norm, p->dn,
+             l->mid, l->rstd_mid, p->dh);
+    x = seen_input(p, p->norm, p->norm, c->hidden);
+    linears_dw(p, 2, p->d_gate_up, &x, gate_up, i);
+}
+
+/* From dh, the gradient of mid, to that of the layer's input. */
+static void
+attention_bwd(struct pass *p, int i)
+{
+    const struct config *c = p->c;
+    struct layer_acts *l = &p->layer[i];
+    const enum role o = ROLE_O, qkv[] = { ROLE_Q, ROLE_K, ROLE_V };
+    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
+    struct matrix x = seen_input(p, p->dqkv, l->att, q); // dqkv is not yet in use
+    linear_dx(p, p->datt, p->dh, ROLE_O, i);
+    linears_dw(p, 1, p->dh, &x, &o, i);
+    struct matrix all = pass_act(p, p->dqkv, q + 2 * kv), dq = matrix_cols(&all, 0, q),
+                  dk = matrix_cols(&all, q, kv), dv = matrix_cols(&all, q + kv, kv);
+    struct matrix dout = pass_act(p, p->datt, q), out = pass_act(p, l->att, q),
+                  query = pass_act(p, l->q, q), key = pass_act(p, l->key, kv),
+                  value = pass_act(p, l->value, kv);
+    op_attention_bwd(p->k, &dq, &dk, &dv, &dout, &out, l->lse, &query, &key, &value,
+                     p->delta, &p->heads);
+    qk_norm_rope_bwd(p, &dq, l->q_linear, l->rstd_q, ROLE_Q_NORM, i, c->heads);
+    qk_norm_rope_bwd(p, &dk, l->k_linear, l->rstd_k, ROLE_K_NORM, i, c->kv_heads);
+    linears_dx(p, 3, p->dn, p->dqkv, qkv, i);
+    norm_bwd(p, ROLE_INPUT_NORM, i, p->dh, p->norm, p->dn, l->input, l->rstd_input,
+             p->dh);
+    x = seen_input(p, p->norm, p->norm, c->hidden);
+    linears_dw(p, 3, p->dqkv, &x, qkv, i);
+}
+
+void
+pass_backward(struct pass *p)
+{
+    const struct net_tensor *embed = pass_tensor(p, ROLE_EMBED, -1);
+    norm_bwd(p, ROLE_FINAL_NORM, -1, p->dh, NULL, p->dn, p->out, p->rstd_top, NULL);
+    for (int i = (int)p->c->layers - 1; i >= (int)p->n->frozen; i--) {
+        if (p->n->recompute)
+            pass_layer_to_gate_up(p, i, p->layer[i].key, p->layer[i].value);
+        feed_forward_bwd(p, i);
+        attention_bwd(p, i);
+    }
+    if (embed->grad.data) {
+        struct matrix dy = pass_act(p, p->dh, p->c->hidden);
+        op_embed_dw(p->k, &embed->grad, &dy, p->ids);
+        pass_done(p, ROLE_EMBED, -1);
+    }
+}

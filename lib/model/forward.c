@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/* forward: from token ids to the normed output of the last layer. */
+#include "lib/model/pass.h"
+
+static const float *
+gain(const struct pass *p, enum role role, int layer)
+{
+    return pass_tensor(p, role, layer)->w.data;
+}
+
+/* y[i] = x W[i]' for weights that share x. */
+static void
+linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x,
+        const enum role *role, int layer)
+{
+    struct matrix w[LINEAR_MAX];
+    for (size_t i = 0; i < n; i++)
+        w[i] = pass_tensor(p, role[i], layer)->w;
+    op_linear(p->k, n, y, pass_input(p, x), w, NULL);
+}
+
+/* y = x W' + c */
+static void
+linear(struct pass *p, void *y, const void *x, enum role role, int layer, const void *c)
+{
+    const struct matrix *w = &pass_tensor(p, role, layer)->w;
+    struct matrix in = pass_act(p, x, w->cols), out = pass_act(p, y, w->rows),
+                  add = pass_act(p, c, w->rows);
+    op_linear(p->k, 1, &out, pass_input(p, &in), w, &add);
+}
+
+static void
+norm(struct pass *p, void *y, float *rstd, const void *x, enum role role, int layer)
+{
+    struct matrix to = pass_act(p, y, p->c->hidden), in = pass_act(p, x, p->c->hidden);
+    op_norm(p->k, &to, rstd, &in, gain(p, role, layer), (float)p->c->rms_eps);
+}
+
+struct rope
+pass_rope(const struct pass *p, size_t heads)
+{
+    return (struct rope){ .table = p->n->rope,
+                          .position = p->position,
+                          .heads = heads,
+                          .dim = p->c->head_dim,
+                          .eps = (float)p->c->rms_eps };
+}
+
+static void
+qk_norm_rope(struct pass *p, void *y, float *rstd, const void *x, enum role role,
+             int layer, size_t heads)
+{
+    struct rope r = pass_rope(p, heads);
+    struct matrix to = pass_act(p, y, heads * r.dim),
+                  from = pass_act(p, x, heads * r.dim);
+    op_qk_norm_rope(p->k, &to, rstd, &from, gain(p, role, layer), &r);
+}
+
+/* From the input to p->norm, q, key and value to att. */
+static void
+attention(struct pass *p, int i, void *all_keys, void *all_values)
+{
+    const struct config *c = p->c;
+    struct layer_acts *l = &p->layer[i];
+    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
+    void *key = dtype_at(p->k->is.act, all_keys, p->past * kv);
+    void *value = dtype_at(p->k->is.act, all_values, p->past * kv);
+    const struct matrix x = pass_act(p, p->norm, c->hidden),
+                        y[] = { pass_act(p, l->q_linear, q),
+                                pass_act(p, l->k_linear, kv), pass_act(p, value, kv) };
+    const enum role role[] = { ROLE_Q, ROLE_K, ROLE_V };
+    linears(p, 3, y, &x, role, i);
+    qk_norm_rope(p, l->q, l->rstd_q, l->q_linear, ROLE_Q_NORM, i, c->heads);
+    qk_norm_rope(p, key, l->rstd_k, l->k_linear, ROLE_K_NORM, i, c->kv_heads);
+    struct matrix out = pass_act(p, l->att, q), queries = pass_act(p, l->q, q);
+    struct matrix keys = kernels_act(p->k, all_keys, p->past + p->tokens, kv),
+                  values = kernels_act(p->k, all_values, p->past + p->tokens, kv);
+    op_attention(p->k, &out, l->lse, &queries, &keys, &values, &p->heads);
+}
+
+void
+pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value)
+{
+    const struct config *c = p->c;
+    struct layer_acts *l = &p->layer[i];
+    const enum role role[] = { ROLE_GATE, ROLE_UP };
+    norm(p, p->norm, l->rstd_input, l->input, ROLE_INPUT_NORM, i);
+    attention(p, i, key, value);
+    linear(p, l->mid, l->att, ROLE_O, i, l->input);
+    norm(p, p->norm, l->rstd_mid, l->mid, ROLE_POST_NORM, i);
+    const struct matrix x = pass_act(p, p->norm, c->hidden),
+                        y[] = { pass_act(p, l->gate, c->ffn),
+                                pass_act(p, l->up, c->ffn) };
+    linears(p, 2, y, &x, role, i);
+}
+
+void
+pass_layer(struct pass *p, int i, void *key, void *value, void *out)
+{
+    struct layer_acts *l = &p->layer[i];
+    size_t ffn = p->c->ffn;
+    pass_layer_to_gate_up(p, i, key, value);
+    struct matrix act = pass_act(p, p->act, ffn), gate = pass_act(p, l->gate, ffn),
+                  up = pass_act(p, l->up, ffn);
+    op_swiglu(p->k, &act, &gate, &up);
+    linear(p, out, p->act, ROLE_DOWN, i, l->mid);
+}
+
+void *
+pass_layer_input(struct pass *p, uint32_t i)
+{
+    return i < p->c->layers ? p->layer[i].input : p->out;
+}
+
+void
+pass_embed(struct pass *p)
+{
+    struct matrix y = pass_act(p, pass_layer_input(p, 0), p->c->hidden);
+    op_embed(p->k, &y, &pass_tensor(p, ROLE_EMBED, -1)->w, p->ids);
+}
+
+void
+pass_final_norm(struct pass *p)
+{
+    norm(p, p->top, p->rstd_top, p->out, ROLE_FINAL_NORM, -1);
+}
+
+void
+pass_logits(struct pass *p, size_t rows, float *logits)
+{
+    const struct matrix *head = &pass_tensor(p, pass_head(p), -1)->w;
+    const struct matrix top = pass_act(p, p->top, p->c->hidden);
+    size_t vocab = p->c->vocab, first = p->tokens - rows;
+    for (size_t r = 0, max = pass_rows_f32(p); r < rows; r += max) {
+        size_t n = rows - r < max ? rows - r : max;
+        struct matrix x = matrix_rows(&top, first + r, n),
+                      y = matrix_of(DT_F32, p->logits, n, vocab);
+        op_linear(p->k, 1, &y, &x, head, NULL);
+        kernels_download(p->k, logits + r * vocab, y.data, n * vocab * sizeof *logits);
+    }
+}

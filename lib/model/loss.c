@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* loss: losses of the tokens that have labels, and the gradient of the last norm's result. */
+#include "lib/model/pass.h"
+
+enum { ROWS = 256 }; // products are fastest with multiples of it
+
+/* Rows of logits at a time: as few chunks as there must be, about equal. */
+static size_t
+chunk_rows(const struct pass *p)
+{
+    size_t chunks = (p->labels + p->logit_rows - 1) / p->logit_rows;
+    size_t rows = chunks ? (p->labels + chunks - 1) / chunks : 1;
+    size_t whole = (rows + ROWS - 1) / ROWS * ROWS;
+    return whole <= p->logit_rows ? whole : rows;
+}
+
+/* Rows r .. r + n - 1 of those with labels: logits, and with scale their gradients. */
+static void
+cross_entropy_chunk(struct pass *p, size_t r, size_t n, float scale)
+{
+    struct kernels *k = p->k;
+    const struct net_tensor *head = pass_tensor(p, pass_head(p), -1);
+    struct matrix all = kernels_act(k, p->selected, p->labels, p->c->hidden),
+                  x = matrix_rows(&all, r, n);
+    struct matrix logits = kernels_act(k, p->logits, n, p->c->vocab);
+    op_linear(k, 1, &logits, &x, &head->w, NULL);
+    op_cross_entropy(k, p->loss + r, &logits, p->label + r, scale);
+    if (scale == 0)
+        return;
+    all.data = p->dselected;
+    struct matrix dx = matrix_rows(&all, r, n);
+    op_linear_dx(k, 1, &dx, &logits, &head->w, NULL);
+    if (head->grad.data)
+        op_linear_dw(k, 1, &head->grad, &logits, &x, p->n->add || r > 0);
+}
+
+static void
+cross_entropy(struct pass *p, float scale)
+{
+    for (size_t r = 0, max = chunk_rows(p); r < p->labels; r += max)
+        cross_entropy_chunk(p, r, p->labels - r < max ? p->labels - r : max, scale);
+    if (scale != 0 && pass_head(p) == ROLE_HEAD)
+        pass_done(p, ROLE_HEAD, -1);
+}
+
+static void
+scalar_loss(struct pass *p, float scale)
+{
+    const struct net_tensor *e = pass_tensor(p, ROLE_EMBED, -1);
+    bool learns = scale != 0 && p->n->kind == NET_TORCHSHARP && e->grad.data;
+    struct matrix x = kernels_act(p->k, p->selected, p->labels, p->c->hidden), dx = x;
+    dx.data = p->dselected;
+    op_l1(p->k, p->loss, scale != 0 ? &dx : NULL, learns ? &e->grad : NULL, &x, &e->w,
+          p->label, scale);
+}
+
+/* The gradients of embedding and head, unless a product writes them first. */
+static void
+zero_embedding_grads(struct pass *p)
+{
+    struct net *n = p->n;
+    bool product = n->kind == NET_CE && p->labels;
+    const enum role roles[] = { ROLE_EMBED, ROLE_HEAD };
+    for (int i = 0; i < 2 && !n->add; i++) {
+        const struct net_tensor *t = pass_tensor(p, roles[i], -1);
+        if (t && t->grad.data && !(product && roles[i] == pass_head(p)))
+            op_zero(p->k, t->grad.data, t->grad.rows * t->grad.cols * sizeof(float));
+    }
+}
+
+void
+pass_losses(struct pass *p, float scale)
+{
+    struct kernels *k = p->k;
+    size_t hidden = p->c->hidden;
+    struct matrix x = kernels_act(k, p->selected, p->labels, hidden),
+                  top = pass_act(p, p->top, hidden);
+    op_gather(k, &x, &top, p->index);
+    if (scale != 0)
+        zero_embedding_grads(p);
+    if (p->n->kind == NET_CE)
+        cross_entropy(p, scale);
+    else
+        scalar_loss(p, scale);
+    if (scale == 0)
+        return;
+    x.data = p->dselected;
+    top.data = p->dn;
+    op_zero(k, p->dn, p->tokens * hidden * (dtype_bits(k->is.act) / 8));
+    op_scatter(k, &top, &x, p->index);
+}

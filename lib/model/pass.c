@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT */
+/* pass: see pass.h. */
+#include "lib/model/pass.h"
+
+#include "lib/core/num.h"
+#include "lib/nvfp4/tiles.h"
+
+#include <stdlib.h>
+
+enum { LOGIT_ROWS = 256 }; // products are fastest with multiples of it
+
+struct matrix
+pass_act(const struct pass *p, const void *at, size_t cols)
+{
+    return kernels_act(p->k, at, p->tokens, cols);
+}
+
+struct net_tensor *
+pass_tensor(const struct pass *p, enum role role, int layer)
+{
+    return net_find(p->n, role, layer);
+}
+
+enum role
+pass_head(const struct pass *p)
+{
+    return net_find(p->n, ROLE_HEAD, -1) ? ROLE_HEAD : ROLE_EMBED;
+}
+
+const struct matrix *
+pass_input(struct pass *p, const struct matrix *x)
+{
+    struct matrix *in = &p->packed;
+    if (!p->n->activations)
+        return x;
+    in->rows = x->rows;
+    in->cols = in->stride = x->cols;
+    op_quantize(p->k, in, x, NULL, 0, p->n->activations);
+    return in;
+}
+
+/* ---- allocation ----------------------------------------------------------------------- */
+
+static void *
+own(struct pass *p, enum memory what, size_t bytes)
+{
+    if (p->n_owned == p->cap_owned) {
+        size_t cap = p->cap_owned ? 2 * p->cap_owned : 256;
+        void **v = realloc(p->owned, cap * sizeof *v);
+        if (!v) {
+            err_set(p->n->err, ERR_MEMORY, "out of memory for a pass");
+            return NULL;
+        }
+        p->owned = v;
+        p->cap_owned = cap;
+    }
+    void *m = kernels_alloc(p->k, what, bytes);
+    if (m)
+        p->owned[p->n_owned++] = m;
+    return m;
+}
+
+static void *
+own_act(struct pass *p, enum memory what, size_t n)
+{
+    return own(p, what, n * (dtype_bits(p->k->is.act) / 8));
+}
+
+static float *
+own_f32(struct pass *p, enum memory what, size_t n)
+{
+    return own(p, what, n * sizeof(float));
+}
+
+static int32_t *
+own_ids(struct pass *p, size_t n)
+{
+    return own(p, MEMORY_OTHER, n * sizeof(int32_t));
+}
+
+/* All of a layer but its input. */
+static void
+alloc_layer(struct pass *p, struct layer_acts *l)
+{
+    const struct config *c = p->c;
+    const enum memory what = MEMORY_ACTIVATIONS;
+    size_t t = p->max_tokens, q = (size_t)c->heads * c->head_dim,
+           kv = (size_t)c->kv_heads * c->head_dim;
+    *l = (struct layer_acts){ .input = l->input,
+                              .rstd_input = own_f32(p, what, t),
+                              .rstd_mid = own_f32(p, what, t),
+                              .q_linear = own_act(p, what, t * q),
+                              .k_linear = own_act(p, what, t * kv),
+                              .value = own_act(p, what, t * kv),
+                              .rstd_q = own_f32(p, what, t * c->heads),
+                              .rstd_k = own_f32(p, what, t * c->kv_heads),
+                              .q = own_act(p, what, t * q),
+                              .key = own_act(p, what, t * kv),
+                              .att = own_act(p, what, t * q),
+                              .lse = own_f32(p, what, t * c->heads),
+                              .mid = own_act(p, what, t * c->hidden),
+                              .gate = own_act(p, what, t * c->ffn),
+                              .up = own_act(p, what, t * c->ffn) };
+}
+
+/* Layers without a backward pass share one memory. */
+static void
+alloc_layers(struct pass *p)
+{
+    size_t width = p->max_tokens * p->c->hidden;
+    for (uint32_t i = 0; i < p->c->layers; i++) {
+        struct layer_acts *l = &p->layer[i];
+        bool trained = p->backward && i >= p->n->frozen;
+        if (i == 0 || (trained && !p->n->recompute)) {
+            l->input = own_act(p, MEMORY_ACTIVATIONS, width);
+            alloc_layer(p, l);
+            continue;
+        }
+        *l = p->layer[0];
+        if (trained)
+            l->input = own_act(p, MEMORY_ACTIVATIONS, width);
+    }
+}
+
+/* One memory for what never exists at the same time: forward swiglu's result; backward the
+ * gradients of gate and up, and after them those of attention. */
+static void
+alloc_shared(struct pass *p)
+{
+    const struct config *c = p->c;
+    size_t t = p->max_tokens, q = (size_t)c->heads * c->head_dim,
+           kv = (size_t)c->kv_heads * c->head_dim;
+    size_t qkv = (size_t)round_up(t * (q + 2 * kv), TABLE_ALIGN), two = t * 2 * c->ffn;
+    if (!p->backward) {
+        p->act = own_act(p, MEMORY_WORK, t * c->ffn);
+        return;
+    }
+    p->dqkv = own_act(p, MEMORY_WORK, two > qkv + t * q ? two : qkv + t * q);
+    p->act = p->d_gate_up = p->dqkv;
+    p->datt = dtype_at(p->k->is.act, p->dqkv, qkv);
+}
+
+static void
+alloc_backward(struct pass *p)
+{
+    const struct config *c = p->c;
+    size_t t = p->max_tokens;
+    p->dh = own_act(p, MEMORY_WORK, t * c->hidden);
+    p->dn = own_act(p, MEMORY_WORK, t * c->hidden);
+    p->dact = own_act(p, MEMORY_WORK, t * c->ffn);
+    p->delta = own_f32(p, MEMORY_WORK, t * c->heads);
+    p->dselected = own_act(p, MEMORY_WORK, p->max_labels * c->hidden);
+}
+
+/* Inputs of products as nvfp4: the widest of them. */
+static void
+alloc_packed(struct pass *p)
+{
+    const struct config *c = p->c;
+    struct matrix *in = &p->packed;
+    size_t wide = (size_t)c->heads * c->head_dim;
+    wide = wide > c->hidden ? wide : c->hidden;
+    wide = wide > c->ffn ? wide : c->ffn;
+    in->dtype = DT_NVFP4;
+    in->per_row = true;
+    in->scale2 = own_f32(p, MEMORY_WORK, p->max_tokens);
+    if (p->k->is.fp4 == FP4_EXPANDED) {
+        in->expanded = own_act(p, MEMORY_WORK, p->max_tokens * wide);
+        return;
+    }
+    // Native products go to the end of a tile.
+    bool native = p->k->is.fp4 == FP4_NATIVE;
+    size_t rows = native ? tiles_rows(p->max_tokens) : p->max_tokens;
+    in->data = own(p, MEMORY_WORK, rows * wide / 2);
+    in->scales = own(p, MEMORY_WORK, rows * wide / NVFP4_BLOCK);
+    if (native)
+        in->tiles = own(p, MEMORY_WORK, tiles_bytes(rows, wide / NVFP4_BLOCK));
+}
+
+static size_t
+rows_of_logits(const struct pass *p)
+{
+    size_t rows = p->k->is.max_logits / p->c->vocab + 1;
+    rows = rows > LOGIT_ROWS ? rows - rows % LOGIT_ROWS : rows;
+    return rows < p->max_labels ? rows : p->max_labels;
+}
+
+/* Some rows of activations, or one of f32. */
+static size_t
+logits_bytes(const struct pass *p)
+{
+    size_t bytes = p->logit_rows * p->c->vocab * (dtype_bits(p->k->is.act) / 8);
+    size_t row = p->logit_rows ? p->c->vocab * sizeof(float) : 0;
+    return bytes > row ? bytes : row;
+}
+
+size_t
+pass_rows_f32(const struct pass *p)
+{
+    return logits_bytes(p) / (p->c->vocab * sizeof(float));
+}
+
+/* Whether the sizes of a pass fit 63 bits: no array of it has more than 4 times the widest
+ * row a position, in 4 bytes each. */
+static bool
+fits(const struct config *c, size_t tokens)
+{
+    uint64_t widest = (uint64_t)c->heads * c->head_dim, bytes;
+    widest = c->ffn > widest ? c->ffn : widest;
+    widest = c->vocab > widest ? c->vocab : widest;
+    widest = c->hidden > widest ? c->hidden : widest;
+    return mul_fits(&bytes, 16 * widest, tokens, INT64_MAX);
+}
+
+static int
+alloc_host(struct pass *p)
+{
+    p->layer = calloc(p->c->layers, sizeof *p->layer);
+    p->host = calloc(2 * p->max_tokens + 1, sizeof *p->host);
+    p->host_loss = calloc(p->max_tokens + 1, sizeof *p->host_loss);
+    if (!p->layer || !p->host || !p->host_loss)
+        return err_set(p->n->err, ERR_MEMORY, "out of memory for a pass");
+    return 0;
+}
+
+static void
+alloc_device(struct pass *p)
+{
+    size_t tokens = p->max_tokens, labels = p->max_labels, hidden = p->c->hidden;
+    p->ids = own_ids(p, tokens);
+    p->position = own_ids(p, tokens);
+    p->first = own_ids(p, tokens);
+    p->label = own_ids(p, labels);
+    p->index = own_ids(p, labels);
+    alloc_layers(p);
+    p->out = own_act(p, MEMORY_WORK, tokens * hidden);
+    p->top = own_act(p, MEMORY_WORK, tokens * hidden);
+    p->rstd_top = own_f32(p, MEMORY_WORK, tokens);
+    p->norm = own_act(p, MEMORY_WORK, tokens * hidden);
+    alloc_shared(p);
+    if (p->n->activations)
+        alloc_packed(p);
+    p->selected = own_act(p, MEMORY_WORK, labels * hidden);
+    p->logit_rows = p->n->kind == NET_CE ? rows_of_logits(p) : 0;
+    p->logits = own(p, MEMORY_LOGITS, logits_bytes(p));
+    p->loss = own_f32(p, MEMORY_WORK, labels);
+    if (p->backward)
+        alloc_backward(p);
+}
+
+int
+net_reserve(struct net *n, size_t tokens, size_t labels, bool backward)
+{
+    struct pass *p = n->pass;
+    if (p && p->max_tokens >= tokens && p->max_labels >= labels &&
+        (p->backward || !backward))
+        return 0;
+    if (p) { // grow only
+        tokens = tokens > p->max_tokens ? tokens : p->max_tokens;
+        labels = labels > p->max_labels ? labels : p->max_labels;
+        backward = backward || p->backward;
+        pass_free(p);
+    }
+    n->pass = NULL;
+    if (!fits(&n->c, tokens))
+        return err_set(n->err, ERR_MEMORY,
+                       "a pass of %zu positions has more than 2^63 bytes", tokens);
+    n->pass = p = calloc(1, sizeof *p);
+    if (!p)
+        return err_set(n->err, ERR_MEMORY, "out of memory for a pass");
+    *p = (struct pass){ .n = n,
+                        .k = n->k,
+                        .c = &n->c,
+                        .max_tokens = tokens,
+                        .max_labels = labels,
+                        .backward = backward };
+    if (alloc_host(p) < 0)
+        return -1;
+    alloc_device(p);
+    return n->err->kind ? -1 : 0;
+}
+
+void
+pass_free(struct pass *p)
+{
+    if (!p)
+        return;
+    for (size_t i = 0; i < p->n_owned; i++)
+        kernels_free(p->k, p->owned[i]);
+    free(p->owned);
+    free(p->layer);
+    free(p->host);
+    free(p->host_loss);
+    free(p);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+/* pass: the memory of forward and backward passes, private to lib/model.
+ *
+ * Dimensions as in kernels.h: T tokens of a pass, C hidden, Q = H * D, K = K * D in bytes of
+ * rows of keys, F ffn, V vocabulary; N labels of a pass.  Activations are of the device's
+ * type.
+ */
+#ifndef NIBBLE_MODEL_PASS_H
+#define NIBBLE_MODEL_PASS_H
+
+#include "lib/model/net.h"
+
+/* Activations of a layer that its backward pass reads.  The norms' results and that of
+ * swiglu are computed again. */
+struct layer_acts {
+    void *input;               // (T, C)
+    float *rstd_input;         // (T)
+    void *q_linear, *k_linear; // (T, Q), (T, K) before norm and rope
+    float *rstd_q, *rstd_k;    // (T, H), (T, heads of keys)
+    void *q, *key, *value;     // (T, Q), (T, K), (T, K)
+    void *att;                 // (T, Q)
+    float *lse;                // (H, T)
+    void *mid;                 // (T, C) the input of the feed-forward part
+    float *rstd_mid;           // (T)
+    void *gate, *up;           // (T, F)
+};
+
+/* Grown to the largest pass so far, and kept from pass to pass. */
+struct pass {
+    struct net *n;
+    struct kernels *k;
+    const struct config *c;
+    size_t max_tokens, max_labels;   // capacity
+    bool backward;                   // there is memory for it
+    size_t tokens, past, labels;     // of this pass; past: tokens in the cache
+    int32_t *ids, *position, *first; // (T)
+    int32_t *label, *index;          // (N) labels, and the rows that have them
+    struct heads heads;
+    struct layer_acts *layer; // (L); with recompute all but the inputs is one memory
+    void *out, *top;          // (T, C) of the last layer; normed
+    float *rstd_top;          // (T)
+    void *norm, *act;         // (T, C), (T, F) results of norms and of swiglu
+    struct matrix packed;     // products' inputs in nvfp4, where those are quantized
+    void *dh, *dn, *dact;     // (T, C), (T, C), (T, F)
+    void *d_gate_up;          // (T, 2 F)
+    void *datt, *dqkv; // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
+    float *delta;      // (H, T)
+    void *selected, *dselected; // (N, C) rows of top that have labels
+    void *logits;               // (logit_rows, V)
+    size_t logit_rows;          // at a time
+    float *loss;                // (N)
+    int32_t *host;              // (2, T) on the host: labels, and their rows
+    float *host_loss;           // (T) on the host
+    void **owned;
+    size_t n_owned, cap_owned;
+};
+
+/* Activations of this pass at p, (T, cols). */
+struct matrix pass_act(const struct pass *p, const void *at, size_t cols);
+/* How many rows of f32 logits there is memory for. */
+size_t pass_rows_f32(const struct pass *p);
+void pass_free(struct pass *p);
+
+struct net_tensor *pass_tensor(const struct pass *p, enum role role, int layer);
+/* The head is the embedding where the model is tied and has no head of its own. */
+enum role pass_head(const struct pass *p);
+
+/* What a product is given for x: x itself, or its nvfp4 form where inputs are quantized. */
+const struct matrix *pass_input(struct pass *p, const struct matrix *x);
+
+/* ---- forward.c --------------------------------------------------------------------------- */
+
+void pass_embed(struct pass *p);
+/* Layer i to `out`, which may be its input.  key, value: (past + T, K), of which the past is
+ * there. */
+void pass_layer(struct pass *p, int i, void *key, void *value, void *out);
+/* The same up to the products of gate and up, which the backward pass computes again. */
+void pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value);
+/* Where layer i has its input; the last one's output is p->out. */
+void *pass_layer_input(struct pass *p, uint32_t i);
+void pass_final_norm(struct pass *p);
+/* f32 logits of the last `rows` tokens, to the host. */
+void pass_logits(struct pass *p, size_t rows, float *logits);
+struct rope pass_rope(const struct pass *p, size_t heads);
+
+/* ---- loss.c, backward.c ------------------------------------------------------------------- */
+
+/* Losses of rows with labels; with scale != 0 p->dn becomes the gradient of top. */
+void pass_losses(struct pass *p, float scale);
+void pass_backward(struct pass *p);
+/* The gradient of that tensor is complete. */
+void pass_done(struct pass *p, enum role role, int layer);
+
+#endif

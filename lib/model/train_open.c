@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT */
+/* train_open: the memory of a training: arrays of the checkpoint, weights of products,
+ * gradients. */
+#include "lib/model/train.h"
+
+#include "lib/core/num.h"
+#include "lib/model/update.h"
+
+#include <stdlib.h>
+
+static int
+no_memory(struct train *t)
+{
+    return err_set(t->err, ERR_MEMORY, "out of memory for a training");
+}
+
+/* ---- arrays ----------------------------------------------------------------------------- */
+
+/* Where a tensor keeps the address of an array. */
+static void
+attach(struct train_tensor *t, const struct array *a, bool torchsharp, void *p)
+{
+    void *m_scale = NULL, *v_scale = NULL;
+    void **const adam[ARRAY_PLANES] = {
+        [ARRAY_MASTER] = &t->state.master, [ARRAY_M] = &t->state.m,
+        [ARRAY_M_SCALE] = &m_scale,        [ARRAY_V] = &t->state.v,
+        [ARRAY_V_SCALE] = &v_scale,
+    };
+    struct torchsharp_state *s = &t->torchsharp;
+    void **const packed[ARRAY_PLANES] = { &s->w.q,      &s->w.scales, &s->m.q,
+                                          &s->m.scales, &s->v.q,      &s->v.scales };
+    *(torchsharp ? packed : adam)[a->plane] = p;
+    if (m_scale)
+        t->state.m_scale = m_scale;
+    if (v_scale)
+        t->state.v_scale = v_scale;
+}
+
+static int
+alloc_array(struct train *t, size_t i)
+{
+    const struct array *a = &t->arrays.v[i];
+    struct train_tensor *x = &t->tensor[a->row];
+    struct train_held *h = &t->held[i];
+    bool master = a->plane < ARRAY_M;
+    uint64_t at;
+    h->span = (struct span){ a->row, 0, t->net.table.row[a->row].numel };
+    if (!master && !x->trained)
+        return 0;
+    h->device = kernels_alloc(t->net.k, master ? MEMORY_MASTER : MEMORY_MOMENTS,
+                              (size_t)array_bytes(a, &h->span, &at));
+    if (!h->device)
+        return -1;
+    attach(x, a, t->layout.arrays.torchsharp != TORCHSHARP_NONE, h->device);
+    return 0;
+}
+
+static bool
+is_trained(const struct train *t, const struct row *r)
+{
+    uint32_t last = t->layout.last_layers;
+    return last == 0 || (r->layer >= 0 && r->layer >= (int)t->net.frozen);
+}
+
+static void
+describe_tensor(struct train *t, size_t i)
+{
+    const struct row *r = &t->net.table.row[i];
+    const struct array_layout *l = &t->layout.arrays;
+    struct train_tensor *x = &t->tensor[i];
+    x->trained = is_trained(t, r);
+    x->state.dtype = l->master;
+    x->state.moments = l->moments;
+    x->torchsharp.moments = l->torchsharp;
+    x->torchsharp.rows = r->rank == 2 ? (size_t)r->shape[0] : 1;
+    x->torchsharp.cols = (size_t)r->shape[r->rank - 1];
+}
+
+static int
+alloc_arrays(struct train *t)
+{
+    struct kernels *k = t->net.k;
+    size_t n = t->net.table.n;
+    int rc = arrays_open(&t->arrays, &t->net.table, &t->layout.arrays, t->err);
+    if (rc < 0)
+        return -1;
+    t->held = calloc(t->arrays.n, sizeof *t->held);
+    t->tensor = calloc(n, sizeof *t->tensor);
+    t->masters = calloc(n, sizeof *t->masters);
+    t->host_squares = calloc(n, sizeof *t->host_squares);
+    t->released = calloc(n, sizeof *t->released);
+    if (!t->held || !t->tensor || !t->masters || !t->host_squares || !t->released)
+        return no_memory(t);
+    for (size_t i = 0; i < n; i++)
+        describe_tensor(t, i);
+    for (size_t i = 0; i < t->arrays.n && rc == 0; i++)
+        rc = alloc_array(t, i);
+    t->squares =
+        rc == 0 ? kernels_alloc(k, MEMORY_OTHER, n * sizeof *t->squares) : NULL;
+    t->clips = t->squares ? kernels_alloc(k, MEMORY_OTHER, n * sizeof *t->clips) : NULL;
+    return t->clips ? 0 : -1;
+}
+
+/* ---- weights of products ------------------------------------------------------------------- */
+
+/* The master of a row as a matrix; TorchSharp's are nvfp4. */
+static struct matrix
+master_of(const struct train *t, size_t i)
+{
+    const struct train_tensor *x = &t->tensor[i];
+    const struct torchsharp_state *s = &x->torchsharp;
+    if (t->layout.arrays.torchsharp == TORCHSHARP_NONE)
+        return matrix_of(x->state.dtype, x->state.master, s->rows, s->cols);
+    struct matrix m = matrix_of(DT_NVFP4, s->w.q, s->rows, s->cols);
+    m.scales = s->w.scales;
+    return m;
+}
+
+/* Whether products need a copy of it as f32. */
+static bool
+needs_unpacked(const struct train *t, const struct row *r)
+{
+    if (t->layout.arrays.torchsharp != TORCHSHARP_NONE)
+        return !r->quantized;
+    return r->rank == 1 && t->layout.arrays.master != DT_F32;
+}
+
+/* Weights that weights_open has not quantized: the master, or a copy of it. */
+static int
+point_weights(struct train *t)
+{
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        const struct row *r = &t->net.table.row[i];
+        struct train_tensor *x = &t->tensor[i];
+        struct matrix *w = &t->net.t[i].w;
+        if (t->layout.arrays.torchsharp == TORCHSHARP_NONE)
+            t->masters[i] = master_of(t, i);
+        if (w->dtype == DT_NVFP4)
+            continue;
+        *w = master_of(t, i);
+        if (!needs_unpacked(t, r))
+            continue;
+        x->unpacked = kernels_alloc(t->net.k, MEMORY_WEIGHTS, r->numel * sizeof(float));
+        if (!x->unpacked)
+            return -1;
+        *w = matrix_of(DT_F32, x->unpacked, w->rows, w->cols);
+    }
+    return 0;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------- */
+
+/* With release one memory serves all tensors, since only gradients of one product exist at a
+ * time.  That of the embedding grows from the head to the end of the backward pass. */
+static bool
+has_own(const struct train *t, size_t i)
+{
+    return !t->layout.release || t->net.table.row[i].role == ROLE_EMBED;
+}
+
+/* Only projections get all of their gradient from one product. */
+static enum dtype
+grad_dtype(const struct train *t, const struct row *r)
+{
+    return t->layout.one_pass && r->quantized ? t->net.k->is.grad : DT_F32;
+}
+
+/* Gradients of one product lie one behind the other: those of k and v behind that of q, that
+ * of up behind that of gate. */
+static bool
+is_behind(const struct train *t, size_t i)
+{
+    enum role role = t->net.table.row[i].role;
+    return role == ROLE_K || role == ROLE_V || role == ROLE_UP;
+}
+
+/* Bytes from a gradient to the next one, and of all of a product from i on. */
+static uint64_t
+grad_stride(const struct train *t, size_t i)
+{
+    const struct row *r = &t->net.table.row[i];
+    return round_up(r->numel * dtype_bits(grad_dtype(t, r)) / 8, TABLE_ALIGN);
+}
+
+static uint64_t
+product_bytes(const struct train *t, size_t i)
+{
+    uint64_t bytes = grad_stride(t, i);
+    while (++i < t->net.table.n && is_behind(t, i))
+        bytes += grad_stride(t, i);
+    return bytes;
+}
+
+static void *
+place_grad(struct train *t, size_t i)
+{
+    if (is_behind(t, i))
+        return (char *)t->net.t[i - 1].grad.data + grad_stride(t, i - 1);
+    if (!has_own(t, i))
+        return t->scratch;
+    return kernels_alloc(t->net.k, MEMORY_GRADIENTS, product_bytes(t, i));
+}
+
+static int
+alloc_gradients(struct train *t)
+{
+    const struct table *table = &t->net.table;
+    uint64_t max = 0;
+    for (size_t i = 0; i < table->n; i++)
+        if (t->tensor[i].trained && !has_own(t, i) && product_bytes(t, i) > max)
+            max = product_bytes(t, i);
+    if (max && !(t->scratch = kernels_alloc(t->net.k, MEMORY_GRADIENTS, max)))
+        return -1;
+    for (size_t i = 0; i < table->n; i++) {
+        const struct matrix *w = &t->net.t[i].w;
+        struct matrix *g = &t->net.t[i].grad;
+        *g = matrix_of(grad_dtype(t, &table->row[i]), NULL, w->rows, w->cols);
+        if (t->tensor[i].trained && !(g->data = place_grad(t, i)))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- open and close ------------------------------------------------------------------------ */
+
+int
+train_open(struct train *t, const struct config *c, struct kernels *k,
+           const struct train_layout *layout, struct err *err)
+{
+    *t = (struct train){ .layout = *layout, .last_norm = -1, .err = err };
+    if (net_open(&t->net, c, k, layout->positions, err) < 0)
+        return -1;
+    t->net.kind = layout->loss;
+    t->net.recompute = layout->recompute;
+    t->net.activations = layout->activations;
+    if (layout->last_layers && layout->last_layers < c->layers)
+        t->net.frozen = c->layers - layout->last_layers;
+    if (layout->release) {
+        t->net.done = update_released;
+        t->net.ctx = t;
+    }
+    t->bad_row = t->net.table.n;
+    if (layout->arrays.torchsharp != TORCHSHARP_NONE && !k->is.torchsharp)
+        return err_set(err, ERR_USAGE,
+                       "the seed's packed optimizer: only the CPU has it, %s has not",
+                       k->is.name);
+    if (alloc_arrays(t) < 0 ||
+        weights_open(&t->weights, &t->net, layout->quant, layout->share,
+                     layout->expand) < 0 ||
+        point_weights(t) < 0 || alloc_gradients(t) < 0)
+        return -1;
+    return 0;
+}
+
+static void
+free_device(struct train *t)
+{
+    struct kernels *k = t->net.k;
+    for (size_t i = 0; t->held && i < t->arrays.n; i++)
+        kernels_free(k, t->held[i].device);
+    for (size_t i = 0; t->tensor && i < t->net.table.n; i++) {
+        kernels_free(k, t->tensor[i].unpacked);
+        if (t->net.t && has_own(t, i) && !is_behind(t, i))
+            kernels_free(k, t->net.t[i].grad.data);
+    }
+    kernels_free(k, t->scratch);
+    kernels_free(k, t->squares);
+    kernels_free(k, t->clips);
+    net_close(&t->net);
+}
+
+void
+train_close(struct train *t)
+{
+    weights_close(&t->weights);
+    if (t->net.k)
+        free_device(t);
+    arrays_close(&t->arrays);
+    free(t->held);
+    free(t->tensor);
+    free(t->masters);
+    free(t->host_squares);
+    free(t->released);
+    free(t->loss);
+    *t = (struct train){ 0 };
+}
