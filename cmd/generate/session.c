@@ -223,7 +223,8 @@ settle_room(struct session *s, size_t n, size_t *room)
 {
     uint64_t available = device_free(&s->c->where);
     uint64_t fit = available / token_bytes(s);
-    size_t old = s->has_cache ? s->cache.capacity : 0; // which is there until it was copied
+    size_t old =
+        s->has_cache ? s->cache.capacity : 0; // which is there until it was copied
     *room = (size_t)round_up(n, ROOM);
     if (*room < 2 * old)
         *room = 2 * old;
