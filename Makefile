@@ -116,6 +116,7 @@ KERNEL_SRCS = \
 	kernels/cpu/l1.c \
 	kernels/cpu/linear.c \
 	kernels/cpu/norm.c \
+	kernels/cpu/open.c \
 	kernels/cpu/quantize.c \
 	kernels/cpu/rope.c \
 	kernels/cpu/rows_kernel.c \
@@ -136,16 +137,38 @@ IO_SRCS = \
 	lib/io/gguf_vocab.c \
 	lib/io/io.c \
 	lib/io/load.c \
+	lib/io/pack/batches.c \
+	lib/io/pack/beside.c \
+	lib/io/pack/candidates.c \
+	lib/io/pack/checkpoint.c \
+	lib/io/pack/config_text.c \
+	lib/io/pack/groups.c \
 	lib/io/pack/head.c \
+	lib/io/pack/head_match.c \
+	lib/io/pack/items.c \
+	lib/io/pack/like.c \
+	lib/io/pack/metadata.c \
 	lib/io/pack/output.c \
+	lib/io/pack/pack.c \
 	lib/io/pack/plan.c \
+	lib/io/pack/plan_open.c \
+	lib/io/pack/planes.c \
+	lib/io/pack/planes_gpu.c \
 	lib/io/pack/produce.c \
-	lib/io/pack/quantize.c \
+	lib/io/pack/producer.c \
+	lib/io/pack/quantized.c \
+	lib/io/pack/quantizer_choice.c \
 	lib/io/pack/random_kernel.c \
+	lib/io/pack/record.c \
+	lib/io/pack/rounding.c \
+	lib/io/pack/sources.c \
+	lib/io/pack/summary.c \
+	lib/io/pack/target.c \
 	lib/io/quantizer.c \
 	lib/io/select.c \
 	lib/io/stats.c \
 	lib/io/stats_kernel.c \
+	lib/io/stats_paths.c \
 	lib/io/training.c \
 	lib/io/values.c
 
