@@ -137,16 +137,38 @@ IO_SRCS = \
 	lib/io/gguf_vocab.c \
 	lib/io/io.c \
 	lib/io/load.c \
+	lib/io/pack/batches.c \
+	lib/io/pack/beside.c \
+	lib/io/pack/candidates.c \
+	lib/io/pack/checkpoint.c \
+	lib/io/pack/config_text.c \
+	lib/io/pack/groups.c \
 	lib/io/pack/head.c \
+	lib/io/pack/head_match.c \
+	lib/io/pack/items.c \
+	lib/io/pack/like.c \
+	lib/io/pack/metadata.c \
 	lib/io/pack/output.c \
+	lib/io/pack/pack.c \
 	lib/io/pack/plan.c \
+	lib/io/pack/plan_open.c \
+	lib/io/pack/planes.c \
+	lib/io/pack/planes_gpu.c \
 	lib/io/pack/produce.c \
-	lib/io/pack/quantize.c \
+	lib/io/pack/producer.c \
+	lib/io/pack/quantized.c \
+	lib/io/pack/quantizer_choice.c \
 	lib/io/pack/random_kernel.c \
+	lib/io/pack/record.c \
+	lib/io/pack/rounding.c \
+	lib/io/pack/sources.c \
+	lib/io/pack/summary.c \
+	lib/io/pack/target.c \
 	lib/io/quantizer.c \
 	lib/io/select.c \
 	lib/io/stats.c \
 	lib/io/stats_kernel.c \
+	lib/io/stats_paths.c \
 	lib/io/training.c \
 	lib/io/values.c
 
@@ -154,20 +176,27 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
+	cmd/option.c \
 	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
-datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/names.c cmd/datcat/scan.c cmd/datcat/tok.c
+datcat_SRCS = \
+	cmd/datcat/compare.c \
+	cmd/datcat/datcat.c \
+	cmd/datcat/list.c \
+	cmd/datcat/list_tok.c \
+	cmd/datcat/scan.c \
+	cmd/datcat/verify_names.c
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
 	cmd/generate/answer.c \
 	cmd/generate/defaults.c \
-	cmd/generate/dump.c \
 	cmd/generate/generate.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
-	cmd/generate/stream.c
+	cmd/generate/stream.c \
+	cmd/generate/tensors.c
 memguard_SRCS = \
 	cmd/memguard/gpu.c \
 	cmd/memguard/memguard.c \
@@ -176,25 +205,25 @@ memguard_SRCS = \
 	cmd/memguard/tree.c
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
-	cmd/tokenize/decode.c \
+	cmd/tokenize/detokenize.c \
 	cmd/tokenize/emit.c \
-	cmd/tokenize/feed.c \
+	cmd/tokenize/input.c \
 	cmd/tokenize/lines.c \
 	cmd/tokenize/order.c \
 	cmd/tokenize/rows.c \
+	cmd/tokenize/samples.c \
 	cmd/tokenize/sink.c \
-	cmd/tokenize/tokenize.c \
-	cmd/tokenize/work.c
+	cmd/tokenize/tokenize.c
 trainstep_SRCS = \
 	cmd/trainstep/data.c \
-	cmd/trainstep/dump.c \
 	cmd/trainstep/log.c \
-	cmd/trainstep/plan.c \
+	cmd/trainstep/memory_plan.c \
 	cmd/trainstep/run.c \
 	cmd/trainstep/save.c \
 	cmd/trainstep/settings.c \
 	cmd/trainstep/spark.c \
 	cmd/trainstep/state.c \
+	cmd/trainstep/step_dump.c \
 	cmd/trainstep/stop.c \
 	cmd/trainstep/trainstep.c
 

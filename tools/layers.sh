@@ -139,7 +139,7 @@ check_archives()
 check_circles()
 {
     local a loop
-    for a in "$build"/lib{core,format,text,nvfp4,kernels}.a; do
+    for a in "$build"/lib{core,format,text,nvfp4,kernels,io}.a; do
         [ -e "$a" ] || continue
         loop=$(nm -A "$a" | awk '
         {

@@ -154,6 +154,19 @@ check_argmax(void)
 }
 
 static void
+check_argmax_rows(void)
+{
+    static const float v[3][4] = { { 1, 3, 2, 3 },
+                                   { 0, NAN, 9, 9 },
+                                   { -1, -2, -1, -3 } };
+    for (int d = 0; d < devices; d++) {
+        struct matrix logits = f32(v[0], 3, 4);
+        op_argmax(device[d], ids[d], &logits);
+        CHECK(ids[d][0] == 1 && ids[d][1] == -1 && ids[d][2] == 0);
+    }
+}
+
+static void
 check_rope(size_t t)
 {
     size_t q = t * QUERY * DIM, width = (size_t)QUERY * DIM;
@@ -201,8 +214,10 @@ check_compute(enum dtype compute)
     static const size_t widths[] = { 16, 33, 64, 97, 128 };
     enum { WIDTHS = sizeof widths / sizeof *widths };
     open_devices(compute);
-    if (compute == DT_F32)
+    if (compute == DT_F32) {
         check_argmax();
+        check_argmax_rows();
+    }
     for (size_t t = 1; t <= MAX_TOKENS; t++) {
         for (int d = 0; d < devices; d++)
             for (size_t i = 0; i < t; i++) {

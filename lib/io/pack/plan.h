@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* plan: what the parts of pack share. */
+/* plan: which tensors the output holds, in what order and type, and where their bytes
+ * come from.
+ *
+ * Candidates are the selected tensors of all inputs.  The head of a tied model is
+ * settled, then the target makes items of them: as they are, like a reference, or as a
+ * checkpoint.
+ */
 #ifndef NIBBLE_IO_PACK_PLAN_H
 #define NIBBLE_IO_PACK_PLAN_H
 
@@ -64,8 +70,6 @@ struct input {
     uint8_t xxh3[XXH3_BYTES];
 };
 
-struct candidate;
-
 /* Values that were rounded because they are smaller than the normal numbers of their new
  * type. */
 struct lost {
@@ -122,22 +126,104 @@ struct candidate {
     bool quantize; // whatever else is said: the head of an NVFP4 file
 };
 
-/* plan.c: read the inputs, decide. */
+struct candidates {
+    struct candidate *v;
+    size_t n, cap;
+    struct names names;
+};
+
+static inline bool
+is_wide_float(enum dtype d)
+{
+    return d == DT_F16 || d == DT_BF16 || d == DT_F32 || d == DT_F64;
+}
+
+/* ---- plan_open.c */
 int plan_open(struct plan *p, struct pack *c, char **paths, size_t n, struct err *err);
 void plan_close(struct plan *p);
-int plan_no_memory(struct plan *p);
-struct item *plan_item(struct plan *p);
-/* The values of a candidate as `dtype`. */
-struct item plan_values(const struct candidate *c, const char *name, enum dtype dtype);
 
-/* head.c */
-/* Whether the NVFP4 head can be the embedding, quantized by one of ours: 1, 0 or -1. */
+/* ---- plan.c */
+int plan_no_memory(struct plan *p);
+/* The text of b, which is freed, for the life of the plan; NULL with the error. */
+const char *plan_text(struct plan *p, struct buf *b);
+/* What the output is used to. */
+const struct traits *plan_target(const struct plan *p);
+/* Whether all inputs are already what is written: then only what was asked for changes. */
+bool plan_rewrites(const struct plan *p);
+/* Whether --dtype asks for floats. */
+bool plan_wishes_wide(const struct plan *p);
+/* Whether entries of another program's NVFP4 tensors stay what they are, and with them
+ * whatever serves only that program. */
+bool plan_keeps_foreign(const struct plan *p);
+/* Each -s has named a tensor. */
+int plan_check_globs(struct plan *p, const struct select *s);
+/* The output of --like, and a new checkpoint. */
+int plan_like(struct plan *p, struct candidates *all);       // like.c
+int plan_checkpoint(struct plan *p, struct candidates *all); // checkpoint.c
+
+/* ---- sources.c */
+/* The inputs, the reference of --like, and the configuration. */
+int sources_open(struct plan *p, char **paths, size_t n);
+void sources_close(struct plan *p);
+
+/* ---- candidates.c */
+int candidates_gather(struct plan *p, struct candidates *all);
+struct candidate *candidate_named(const struct candidates *all, const char *name);
+int candidate_add(struct plan *p, struct candidates *all, const struct candidate *c);
+/* Order of an entry among those of all inputs. */
+uint64_t candidate_place(const struct plan *p, const struct input *in,
+                         const struct tensor *entry);
+/* Every tensor of the configuration, which must be there, and no other. */
+int candidates_check_model(struct plan *p, struct candidates *all);
+/* 1: equal in dtype, shape and bytes; 0: not; -1. */
+int candidate_same(struct plan *p, const struct candidate *a,
+                   const struct candidate *b);
+
+/* ---- config_text.c */
+/* The model is untied from now on. */
+int config_text_untie(struct plan *p);
+/* When all items are known: what the text says of quantization and of the type of the
+ * weights is true of the output. */
+int config_text_settle(struct plan *p);
+
+/* ---- head.c, head_match.c */
+/* What becomes of the head of a tied model. */
+int head_settle(struct plan *p, struct candidates *all);
+/* Whether the NVFP4 head can be the embedding, quantized by one of our quantizers: 1, 0
+ * or -1. */
 int head_is_quantized(const struct plan *p, const struct candidate *head,
                       const struct candidate *embed);
 
-/* quantize.c */
+/* ---- items.c */
+struct item *item_new(struct plan *p);
+/* The values of a candidate as `dtype`. */
+struct item item_values(const struct candidate *c, const char *name, enum dtype dtype);
+/* The candidate as one tensor of that dtype. */
+int item_plain(struct plan *p, const struct candidate *c, const char *name,
+               enum dtype dtype);
+/* The entries of an NVFP4 tensor; ref: a tensor of --like that it takes the place of. */
+int item_planes(struct plan *p, const struct candidate *c, const struct view *ref);
+/* The activation scale of a W4A4 tensor, under the name that the target has for it. */
+int item_input_scale(struct plan *p, const struct candidate *c);
+/* The tensor scale is a number above 0; one that looks as if multiplier and divisor were
+ * confused is worth a warning. */
+int item_check_scale2(struct plan *p, const struct candidate *c);
+
+/* ---- target.c */
+/* The type that the target gives a candidate. */
+enum dtype target_dtype(const struct plan *p, const struct candidate *c);
+/* The candidate as the target has it. */
+int target_add(struct plan *p, const struct candidate *c);
+/* As NVFP4, from what it is; ref: the tensor of --like. */
+int target_quantized(struct plan *p, const struct candidate *c, const struct view *ref);
+
+/* ---- quantizer_choice.c */
 /* Settle p->spec and p->share by options, inherited settings and defaults. */
 int quantize_settle(struct plan *p);
+/* What the target cannot hold is refused when the first tensor is to be quantized. */
+int quantize_check_target(struct plan *p);
+
+/* ---- quantized.c */
 /* Whether the candidate becomes NVFP4. */
 bool quantize_wants(const struct plan *p, const struct candidate *c);
 /* 0 if it can; else -1 with the reason. */
@@ -145,17 +231,11 @@ int quantize_check(struct plan *p, const struct candidate *c);
 /* The planes of the candidate in a dialect; ref: those of --like. */
 int quantize_add(struct plan *p, const struct candidate *c, bool quantize,
                  const struct view_dialect *dialect, const struct view *ref);
-/* After the last: who shares a scale with whom. */
-int quantize_group(struct plan *p);
 
-/* produce.c: the payload of one item into the writer. */
-struct producer;
-struct producer *producer_open(struct plan *p, struct writer *w,
-                               struct io_progress *progress);
-int producer_item(struct producer *x, const struct item *it);
-void producer_close(struct producer *x);
-/* What to add to a message of values that `d` does not hold: the option that helps, if
- * there is one that holds numbers up to max. */
-const char *produce_way_out(const struct plan *p, enum dtype d, double max);
+/* ---- groups.c */
+/* Before the items: which sources of NVFP4 stay plain. */
+int groups_settle_plain(struct plan *p, struct candidates *all);
+/* After the last: who shares a tensor scale with whom. */
+int quantize_group(struct plan *p);
 
 #endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/* beside: files that lie beside the inputs: they go along, serve as the vocabulary of a
+ * GGUF, and must not be the output. */
+#include "lib/io/pack/output.h"
+
+#include "lib/core/path.h"
+#include "lib/io/gguf_vocab.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A file that lies beside the input, if it does. */
+static int
+copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
+{
+    struct map m;
+    int rc = path_exists(path, p->err);
+    if (rc <= 0)
+        return rc;
+    rc = map_open(&m, path, p->c->io->guard, p->err);
+    if (rc == 0)
+        rc = writer_extra(w, leaf, m.data, m.size);
+    if (rc == 0)
+        rc = map_check(&m, p->err);
+    map_close(&m);
+    return rc;
+}
+
+/* What serves a model besides its weights. */
+static int
+copy_companions(struct plan *p, struct writer *w, const struct store *s)
+{
+    const char *slash = strrchr(s->path, '/'), *leaf;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
+        struct buf path = { 0 };
+        if (s->is_directory)
+            buf_printf(&path, "%s/%s", s->path, leaf);
+        else
+            buf_printf(&path, "%.*s%s", slash ? (int)(slash - s->path) + 1 : 0, s->path,
+                       leaf);
+        rc = buf_ok(&path, p->err);
+        if (rc == 0)
+            rc = copy_file(p, w, path.data, leaf);
+        buf_free(&path);
+    }
+    return rc;
+}
+
+static int
+is_card(const struct dirent *e)
+{
+    size_t n = strlen(e->d_name);
+    return modeldir_is_card(e->d_name) && utf8_check(e->d_name, n) == n;
+}
+
+/* The card and the licenses of a model directory.  Beside a file they can be those of
+ * something else, and stay where they are. */
+static int
+copy_cards(struct plan *p, struct writer *w, const struct store *s)
+{
+    struct dirent **e;
+    int rc = 0, n = s->is_directory ? scandir(s->path, &e, is_card, NULL) : 0;
+    if (n < 0)
+        return err_set(p->err, ERR_IO, "%s:", s->name);
+    for (int i = 0; i < n; i++) {
+        struct buf path = { 0 };
+        struct stat st;
+        buf_printf(&path, "%s/%s", s->path, e[i]->d_name);
+        if (rc == 0)
+            rc = buf_ok(&path, p->err);
+        if (rc == 0 && stat(path.data, &st) == 0 && S_ISREG(st.st_mode))
+            rc = copy_file(p, w, path.data, e[i]->d_name);
+        buf_free(&path);
+        free(e[i]);
+    }
+    if (s->is_directory)
+        free(e);
+    return rc;
+}
+
+int
+beside_copy(struct plan *p, struct writer *w)
+{
+    const struct store *s = p->n_inputs ? &p->inputs[0].store : NULL;
+    if (!s || strcmp(s->path, "-") == 0)
+        return 0;
+    return copy_companions(p, w, s) < 0 ? -1 : copy_cards(p, w, s);
+}
+
+static int
+is_input(const struct plan *p, const char *out)
+{
+    char q[TEXT_QUOTE];
+    return err_set(p->err, ERR_USAGE,
+                   "%s: is an input, too, or belongs to one: expected another name",
+                   text_quote(q, out, strlen(out)));
+}
+
+int
+beside_check(const struct plan *p, const char *out)
+{
+    struct stat st;
+    for (size_t i = 0; i < p->n_inputs + p->has_like; i++)
+        if (store_reads(&p->inputs[i].store, out))
+            return is_input(p, out);
+    if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
+        (path_is_file(out, st.st_dev, st.st_ino) || path_holds(out, p->c->config_path)))
+        return is_input(p, out);
+    return 0;
+}
+
+int
+beside_check_output(const struct plan *p)
+{
+    struct buf sidecar = { 0 };
+    if (beside_check(p, p->c->out) < 0)
+        return -1;
+    if (p->c->directory || path_is_stream(p->c->out) || p->c->seed_compat)
+        return 0;
+    buf_printf(&sidecar, "%s.json", p->c->out);
+    int rc = buf_ok(&sidecar, p->err);
+    if (rc == 0)
+        rc = beside_check(p, sidecar.data);
+    buf_free(&sidecar);
+    return rc;
+}
+
+/* What is beside the tokenizer may go into the file, too. */
+static int
+check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer)
+{
+    const char *slash = strrchr(tokenizer, '/'), *leaf;
+    struct stat st;
+    int rc = 0;
+    if (stat(tokenizer, &st) == 0 && path_is_file(out, st.st_dev, st.st_ino))
+        return is_input(p, out);
+    for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
+        struct buf path = { 0 };
+        buf_printf(&path, "%.*s%s", slash ? (int)(slash - tokenizer) + 1 : 0, tokenizer,
+                   leaf);
+        rc = buf_ok(&path, p->err);
+        if (rc == 0 && stat(path.data, &st) == 0 &&
+            path_is_file(out, st.st_dev, st.st_ino))
+            rc = is_input(p, out);
+        buf_free(&path);
+    }
+    return rc;
+}
+
+/* What a file that takes the tokenizer in has to say of it and of the model. */
+int
+beside_vocabulary(const struct plan *p, struct gguf_kv *kv)
+{
+    const struct pack *c = p->c;
+    char *found = NULL, **places = NULL;
+    const char *path = c->tokenizer;
+    int rc = 0;
+    if (!path) {
+        places = calloc(p->n_inputs + 1, sizeof *places);
+        if (!places)
+            return err_set(p->err, ERR_MEMORY, "out of memory");
+        for (size_t i = 0; i < p->n_inputs; i++)
+            places[i] = p->inputs[i].store.path;
+        places[p->n_inputs] = (char *)(uintptr_t)c->config_path;
+        rc = gguf_find_tokenizer(&found, places, p->n_inputs + 1, p->err);
+        path = found;
+    }
+    if (rc == 0)
+        rc = check_not_tokenizer(p, c->out, path);
+    if (rc == 0 && c->report)
+        rc = check_not_tokenizer(p, c->report, path);
+    if (rc == 0)
+        rc = gguf_vocab(kv, &p->model, path, p->c->io->guard, p->err);
+    free(places);
+    free(found);
+    return rc;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+/* items: tensors of the output, and where the bytes of each come from. */
+#include "lib/io/pack/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct item *
+item_new(struct plan *p)
+{
+    if (p->n == p->cap) {
+        size_t cap = p->cap ? 2 * p->cap : 512;
+        struct item *v = realloc(p->item, cap * sizeof *v);
+        if (!v) {
+            plan_no_memory(p);
+            return NULL;
+        }
+        p->item = v;
+        p->cap = cap;
+    }
+    p->item[p->n] = (struct item){ 0 };
+    return &p->item[p->n++];
+}
+
+/* Whether entries of NVFP4 tensors keep their names and types: always, but where our own
+ * spelling is wanted and the input is something else, or the reader the seed. */
+static bool
+keeps_spelling(const struct plan *p)
+{
+    return !plan_target(p)->own_pairs || (plan_rewrites(p) && !p->c->seed_compat);
+}
+
+static const char *
+plane_name(struct plan *p, const struct candidate *c, const struct tensor *entry,
+           const char *suffix)
+{
+    struct buf b = { 0 };
+    struct slice name = slice_of(c->name);
+    bool keep = keeps_spelling(p);
+    buf_add(&b, name.p, keep && slice_ends(name, ".weight") ? name.n - 7 : name.n);
+    // A view is called PREFIX.weight, its entries PREFIX and what their dialect adds.
+    buf_str(&b, keep ? entry->name + c->view->name_len - 7 : suffix);
+    return plan_text(p, &b);
+}
+
+/* An entry in our own spelling: .scale2 is [1], and codes are bytes of two values. */
+static int
+respell(struct plan *p, struct item *it, enum dtype dtype)
+{
+    static const uint64_t one[1] = { 1 };
+    bool values = dtype == DT_U8 && it->entry->dtype == DT_F4_E2M1;
+    it->dtype = dtype;
+    if (dtype == DT_F32) {
+        it->rank = 1;
+        it->shape = one;
+    }
+    if (!values)
+        return 0;
+    uint64_t *packed = arena_alloc(&p->arena, 2 * sizeof *packed);
+    if (!packed)
+        return plan_no_memory(p);
+    packed[0] = it->shape[0];
+    packed[1] = it->shape[1] / 2;
+    it->shape = packed;
+    it->numel /= 2;
+    return 0;
+}
+
+/* One entry of an NVFP4 tensor; with like in the place, name, type and shape of that
+ * one. */
+static int
+add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
+          const struct tensor *like, const char *suffix, enum dtype dtype)
+{
+    struct item *it = item_new(p);
+    if (!it)
+        return -1;
+    const struct tensor *shape = like ? like : entry;
+    bool moved = c->place != candidate_place(p, c->in, c->view->entry);
+    *it = (struct item){
+        .name = like ? like->name : plane_name(p, c, entry, suffix),
+        .dtype = (enum dtype)shape->dtype,
+        .rank = shape->rank,
+        .shape = shape->shape,
+        .numel = shape->numel,
+        .how = HOW_COPY,
+        .s = &c->in->store,
+        .entry = entry,
+        .view = c->view,
+        .place = moved ? c->place : candidate_place(p, c->in, entry),
+    };
+    if (!it->name)
+        return -1;
+    return like || keeps_spelling(p) ? 0 : respell(p, it, dtype);
+}
+
+int
+item_check_scale2(struct plan *p, const struct candidate *c)
+{
+    float scale2;
+    char q[TEXT_QUOTE];
+    if (values_scale2(&scale2, &c->in->store, c->view, p->err) < 0)
+        return -1;
+    if (c->view->dialect->foreign && scale2 > 1)
+        io_warn(p->c->io,
+                "%s: \"%s\": its tensor scale makes values %g times larger, where a "
+                "smaller one is usual: multiplier and divisor may have been confused",
+                c->in->store.name, text_quote(q, c->name, strlen(c->name)),
+                (double)scale2);
+    return 0;
+}
+
+int
+item_planes(struct plan *p, const struct candidate *c, const struct view *ref)
+{
+    const struct view *v = c->view;
+    if (item_check_scale2(p, c) < 0)
+        return -1;
+    if (add_plane(p, c, v->entry, ref ? ref->entry : NULL, ".qdata", DT_U8) < 0 ||
+        add_plane(p, c, v->scale, ref ? ref->scale : NULL, ".scale", DT_F8_E4M3) < 0)
+        return -1;
+    p->item[p->n - 1].how = HOW_SCALES;
+    if (!v->scale2)
+        return 0;
+    if (add_plane(p, c, v->scale2, ref ? ref->scale2 : NULL, ".scale2", DT_F32) < 0)
+        return -1;
+    bool divides =
+        ref ? ref->dialect->divides : keeps_spelling(p) && v->dialect->divides;
+    if (divides != v->dialect->divides)
+        p->item[p->n - 1].how = HOW_RECIPROCAL;
+    return 0;
+}
+
+struct item
+item_values(const struct candidate *c, const char *name, enum dtype dtype)
+{
+    struct item it = { .name = name,
+                       .dtype = dtype,
+                       .rank = c->rank,
+                       .shape = c->shape,
+                       .numel = c->numel,
+                       .place = c->place };
+    if (!c->in) {
+        it.how = c->row->rank == 1 ? HOW_ONE : HOW_RANDOM;
+        it.row = c->row_number;
+        it.source = c->dtype;
+        return it;
+    }
+    it.s = &c->in->store;
+    it.view = c->view;
+    it.entry = c->view->entry;
+    it.how = HOW_CONVERT;
+    return it;
+}
+
+int
+item_plain(struct plan *p, const struct candidate *c, const char *name,
+           enum dtype dtype)
+{
+    struct item *it = item_new(p);
+    if (!it)
+        return -1;
+    *it = item_values(c, name, dtype);
+    if (it->how == HOW_CONVERT && dtype == c->dtype)
+        it->how = HOW_COPY;
+    return c->dtype == DT_NVFP4 ? item_check_scale2(p, c) : 0;
+}
+
+int
+item_input_scale(struct plan *p, const struct candidate *c)
+{
+    static const uint64_t one[1] = { 1 };
+    const struct view_dialect *d = view_dialect(plan_target(p)->dialect);
+    const struct tensor *from = c->view->input;
+    struct slice name = slice_of(c->name);
+    struct buf b = { 0 };
+    char q[TEXT_QUOTE];
+    float f = 0;
+    if (from->dtype != DT_F32 || from->numel != 1)
+        return err_set(p->err, ERR_FORMAT,
+                       "%s: activation scale of \"%s\": not one f32", c->in->store.name,
+                       text_quote(q, name.p, name.n));
+    if (values_scale(&f, &c->in->store, from, "activation", c->name, p->err) < 0)
+        return -1;
+    struct item *it = item_new(p);
+    if (!it)
+        return -1;
+    buf_add(&b, name.p, name.n - (slice_ends(name, ".weight") ? strlen(".weight") : 0));
+    buf_str(&b, d->input);
+    *it = (struct item){ .name = plan_text(p, &b),
+                         .dtype = DT_F32,
+                         .rank = d->scale2_rank,
+                         .shape = one,
+                         .numel = 1,
+                         .how = c->view->dialect->divides == d->divides ? HOW_COPY
+                                                                        : HOW_SWAPPED,
+                         .s = &c->in->store,
+                         .entry = from,
+                         .view = c->view,
+                         .place = c->place };
+    return it->name ? 0 : -1;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* output: the file of a plan, what goes with it and what is reported of it. */
+#ifndef NIBBLE_IO_PACK_OUTPUT_H
+#define NIBBLE_IO_PACK_OUTPUT_H
+
+#include "lib/core/outfile.h"
+#include "lib/format/gguf.h"
+#include "lib/io/pack/plan.h"
+
+/* ---- output.c: write all of it */
+int output_write(struct plan *p);
+
+/* ---- record.c */
+/* The provenance in place of what b held.  Equal in length whatever the hashes of the
+ * inputs are, so that it can be laid out before they are known. */
+int record_put(struct buf *b, const struct plan *p);
+
+/* ---- metadata.c: members of __metadata__ that go along */
+struct metadata {
+    struct buf text;
+    struct names keys;
+};
+/* Of equal keys the first input's. */
+int metadata_gather(struct plan *p, struct metadata *f);
+void metadata_free(struct metadata *f);
+
+/* ---- beside.c */
+/* What lies beside the first input and serves a model. */
+int beside_copy(struct plan *p, struct writer *w);
+/* Neither the output nor the sidecar that may come with it is an input. */
+int beside_check_output(const struct plan *p);
+int beside_check(const struct plan *p, const char *out);
+/* What a file that holds its tokenizer contains of it and of the model. */
+int beside_vocabulary(const struct plan *p, struct gguf_kv *kv);
+
+/* ---- summary.c */
+/* The table of --report.  It is begun before the output: a bad name is reported at once,
+ * and an output of that name finds its temporary one taken. */
+int report_begin(const struct plan *p, struct outfile *o);
+int report_write(const struct plan *p, struct outfile *o);
+/* A warning each: quantizer and errors; values that underflowed. */
+void report_summary(const struct plan *p);
+void report_lost(const struct plan *p);
+
+#endif

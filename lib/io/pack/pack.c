@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* pack: see pack.h. */
+#include "lib/io/pack/output.h"
+
+#include <assert.h>
+#include <string.h>
+
+int
+pack_run(struct pack *c, char **paths, size_t n, struct err *err)
+{
+    struct plan p;
+    struct outfile report = { 0 };
+    bool training = writer_traits(c->to)->training;
+    assert(c->out);
+    if (training && !c->master)
+        c->master = c->seed_compat ? "nvfp4" : "bf16";
+    if (training && !c->moments)
+        c->moments = "int8";
+    int rc = plan_open(&p, c, paths, n, err);
+    if (rc == 0)
+        rc = beside_check_output(&p);
+    if (rc == 0 && c->tokenizer && !writer_traits(c->to)->embeds_tokenizer)
+        rc = err_set(err, ERR_USAGE, "--tokenizer: goes with --to gguf");
+    if (rc == 0 && c->report)
+        rc = report_begin(&p, &report);
+    if (rc == 0)
+        rc = output_write(&p);
+    if (rc == 0 && c->report)
+        rc = report_write(&p, &report);
+    if (rc < 0 && report.err) // begun
+        out_abandon(&report);
+    if (rc == 0) {
+        report_summary(&p);
+        report_lost(&p);
+    }
+    if (rc == 0 && c->directory && !p.config.p)
+        io_warn(c->io, "%s: no configuration was found, so it has no config.json",
+                c->out);
+    if (rc == 0 && c->io->verbose)
+        io_warn(c->io, "%s: %s, %zu tensors", c->out, c->to, p.n);
+    plan_close(&p);
+    return rc;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/* planes: codes, scales and the tensor scale of what becomes NVFP4. */
+#include "lib/io/pack/produce.h"
+
+#include "lib/core/par.h"
+#include "lib/nvfp4/gguf.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int
+not_finite(const struct producer *x, uint64_t index, const void *values, size_t at,
+           enum dtype dtype, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    const struct item *it = x->it;
+    bool wide = dtype == DT_F32;
+    uint32_t bits =
+        wide ? ((const uint32_t *)values)[at] : ((const uint16_t *)values)[at];
+    return err_set(err, ERR_FORMAT, "%s: \"%s\": element %llu is not finite: %s 0x%0*x",
+                   item_source(it),
+                   text_quote(q, item_source_name(it), strlen(item_source_name(it))),
+                   (unsigned long long)index, dtype_name(dtype), wide ? 8 : 4, bits);
+}
+
+/* Largest magnitude of a chunk. */
+static int
+scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct producer *x = ctx;
+    struct values_scratch *w = &x->scratch[worker];
+    uint64_t first = i * (uint64_t)VALUES_CHUNK;
+    size_t n = producer_chunk(x, i), bad;
+    enum dtype d;
+    const void *values = producer_read(x, i, w, &d, err);
+    if (!values)
+        return -1;
+    x->amax[i] = nvfp4_amax(d, values, n, &bad);
+    return bad < n ? not_finite(x, first + bad, values, bad, d, err) : 0;
+}
+
+/* The first of the two passes: the largest magnitude of the tensor and of those that it
+ * shares its scale with. */
+static int
+scan(struct producer *x, struct nvfp4 *t)
+{
+    for (t = t->group; t; t = t->next) {
+        if (t->scanned)
+            continue;
+        if (producer_begin(x, &t->source) < 0)
+            return -1;
+        size_t chunks = (size_t)producer_chunks(x);
+        free(x->amax);
+        x->amax = malloc((chunks ? chunks : 1) * sizeof *x->amax);
+        if (!x->amax)
+            return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+        if (par_for(x->threads, chunks, scan_chunk, x, x->p->err) < 0)
+            return -1;
+        for (size_t i = 0; i < chunks; i++)
+            t->amax = fmaxf(t->amax, x->amax[i]);
+        t->scanned = true;
+    }
+    return 0;
+}
+
+static int
+find_scale(struct producer *x, struct nvfp4 *t)
+{
+    float amax = 0;
+    x->spec = x->p->spec;
+    x->spec.source = t->source.view ? t->source.view->dtype : t->source.source;
+    if (scan(x, t) < 0)
+        return -1;
+    for (const struct nvfp4 *u = t->group; u; u = u->next)
+        amax = fmaxf(amax, u->amax);
+    x->scale = nvfp4_scale(&x->spec, amax);
+    return 0;
+}
+
+static int
+make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
+{
+    struct nvfp4 *t = x->nvfp4;
+    struct batch *b = x->making;
+    uint64_t chunk = b->first + i, first = chunk * VALUES_CHUNK;
+    size_t n = producer_chunk(x, chunk);
+    uint8_t *codes = b->out[i], *scales = t->scales + first / NVFP4_BLOCK;
+    b->error[i] = (struct quant_error){ 0 };
+    if (t->quantize) {
+        if (producer_floats(x, first, n, w, NULL, err) < 0)
+            return -1;
+        nvfp4_quant(codes, scales, w->f32, 1, n, first, &x->spec, &x->scale,
+                    x->measure ? &b->error[i] : NULL);
+    } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
+        return -1;
+    }
+    producer_settle_zeros(t->dialect, codes, scales, n / NVFP4_BLOCK);
+    b->bytes[i] = n / 2;
+    if (t->dialect->blocks) { // n is a multiple of their size, as rows are
+        uint8_t *blocks = w->bytes;
+        nvfp4_gguf_pack(blocks, codes, scales, n);
+        b->bytes[i] = n / NVFP4_GGUF_BLOCK * NVFP4_GGUF_BYTES;
+        memcpy(codes, blocks, b->bytes[i]);
+    }
+    return 0;
+}
+
+/* The tensor scale of an NVFP4 tensor that keeps its codes: the same bits, unless
+ * multiplier becomes divisor or the other way round. */
+static int
+kept_scale2(struct producer *x, const struct item *it, const struct nvfp4 *t)
+{
+    const struct view *v = t->source.view;
+    float f = 1;
+    if (producer_begin(x, &t->source) < 0 ||
+        (v->scale2 &&
+         values_scale(&f, t->source.s, v->scale2, "tensor", t->name, x->p->err) < 0))
+        return -1;
+    x->it = it;
+    bool same = !v->scale2 || v->dialect->divides == t->dialect->divides;
+    return producer_scale(x, same ? f : scale_swapped(v->dialect, f));
+}
+
+/* Codes and scales of t, into t->scales and unless `discard` into the file. */
+static int
+make_planes(struct producer *x, struct nvfp4 *t, bool discard)
+{
+    if (!t->scales)
+        t->scales = malloc((size_t)(t->source.numel / NVFP4_BLOCK) + NVFP4_BLOCK);
+    if (!t->scales)
+        return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+    if ((t->quantize && find_scale(x, t) < 0) || producer_begin(x, &t->source) < 0)
+        return -1;
+    t->error = (struct quant_error){ 0 };
+    x->nvfp4 = t;
+    x->discard = discard;
+    int rc =
+        x->p->c->gpu && t->quantize ? producer_gpu(x) : producer_convert(x, make_nvfp4);
+    x->nvfp4 = NULL;
+    x->discard = false;
+    t->made = true;
+    return rc;
+}
+
+static int
+write_scales(struct producer *x, struct nvfp4 *t)
+{
+    size_t n = (size_t)(t->source.numel / NVFP4_BLOCK);
+    if (!t->made && make_planes(x, t, true) < 0)
+        return -1;
+    if (producer_write(x, t->scales, n) < 0)
+        return -1;
+    t->scales_written = true;
+    free(t->scales); // codes that are still to come make them again
+    t->scales = NULL;
+    return 0;
+}
+
+int
+producer_plane(struct producer *x, const struct item *it)
+{
+    struct nvfp4 *t = it->nvfp4;
+    switch (it->plane) {
+    case PLANE_CODES:
+        if (make_planes(x, t, false) < 0)
+            return -1;
+        if (t->dialect->blocks || t->scales_written) {
+            free(t->scales);
+            t->scales = NULL;
+        }
+        return 0;
+    case PLANE_SCALES:
+        return write_scales(x, t);
+    default: // PLANE_SCALE2
+        if (!t->quantize)
+            return kept_scale2(x, it, t);
+        if (find_scale(x, t) < 0)
+            return -1;
+        x->it = it;
+        return producer_scale(x, t->dialect->divides ? 1 / x->scale.scale2
+                                                     : x->scale.scale2);
+    }
+}
