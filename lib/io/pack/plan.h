@@ -9,6 +9,7 @@
 #ifndef NIBBLE_IO_PACK_PLAN_H
 #define NIBBLE_IO_PACK_PLAN_H
 
+#include "kernels/kernels.h"
 #include "lib/core/names.h"
 #include "lib/format/view.h"
 #include "lib/format/writer.h"
@@ -56,6 +57,7 @@ struct nvfp4 {
     bool quantize; // false: codes and scales of source.view
     uint64_t cols;
     struct nvfp4 *group, *next; // those that share one tensor scale: first, then a list
+    struct matrix on_gpu;       // values that wait to be quantized; data NULL: none
     bool scanned;               // amax is known
     float amax;                 // its own
     // made with the codes, kept until they are written

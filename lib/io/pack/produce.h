@@ -5,6 +5,7 @@
 
 #include "lib/io/pack/plan.h"
 #include "lib/io/pack/random.h"
+#include "lib/io/pool.h"
 
 enum { COPY_BYTES = 1 << 20 };
 
@@ -53,9 +54,10 @@ struct producer {
     struct nvfp4 *nvfp4; // NULL: an item of another kind
     struct quant_spec spec;
     struct quant_scale scale;
-    bool measure; // the errors are wanted
-    bool discard; // make scales, codes are written later
-    float *amax;  // of chunks
+    bool measure;     // the errors are wanted
+    bool discard;     // make scales, codes are written later
+    float *amax;      // of chunks
+    struct pool pool; // memory of the GPU
 };
 
 /* ---- produce.c: the payload of one item into the writer */
@@ -65,7 +67,9 @@ int producer_item(struct producer *x, const struct item *it);
 struct producer *producer_open(struct plan *p, struct writer *w,
                                struct io_progress *progress);
 void producer_close(struct producer *x);
-/* The values of it are next; the checksums of what they are made of are compared. */
+/* The values of it are next.  begin: the checksums of what they are made of are compared
+ * before. */
+int producer_values(struct producer *x, const struct item *it);
 int producer_begin(struct producer *x, const struct item *it);
 /* Chunks of the item at work, and values in a chunk. */
 uint64_t producer_chunks(const struct producer *x);
@@ -115,7 +119,10 @@ const char *range_way_out(const struct plan *p, enum dtype d, double max);
 /* ---- planes.c: one plane of an NVFP4 tensor that is made here */
 int producer_plane(struct producer *x, const struct item *it);
 
-/* ---- planes_gpu.c: codes and scales of the NVFP4 tensor at work */
-int producer_gpu(struct producer *x);
+/* ---- planes_gpu.c */
+/* t->amax: NaN if a value is not finite.  keep: the values stay for planes_gpu_make. */
+int planes_gpu_amax(struct producer *x, struct nvfp4 *t, bool keep);
+/* Codes and scales of the NVFP4 tensor at work. */
+int planes_gpu_make(struct producer *x);
 
 #endif

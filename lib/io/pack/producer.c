@@ -57,7 +57,8 @@ producer_open(struct plan *p, struct writer *w, struct io_progress *progress)
                                 .w = w,
                                 .progress = progress,
                                 .threads = n,
-                                .capacity = (size_t)n * PER_WORKER };
+                                .capacity = (size_t)n * PER_WORKER,
+                                .pool.k = p->c->gpu };
         x->scratch = calloc(n, sizeof *x->scratch);
         x->copy = malloc(COPY_BYTES);
         x->random = random_weights[p->c->io->isa];
@@ -87,6 +88,7 @@ producer_close(struct producer *x)
     free(x->scratch);
     free(x->copy);
     free(x->amax);
+    pool_close(&x->pool);
     free(x);
 }
 
@@ -106,14 +108,20 @@ check_payloads(struct producer *x, const struct item *it)
 }
 
 int
-producer_begin(struct producer *x, const struct item *it)
+producer_values(struct producer *x, const struct item *it)
 {
     x->it = it;
-    if (it->how != HOW_CONVERT)
-        return 0;
-    return check_payloads(x, it) < 0
-               ? -1
-               : values_open(&x->values, it->s, it->view, x->p->c->io->isa, x->p->err);
+    return it->how == HOW_CONVERT
+               ? values_open(&x->values, it->s, it->view, x->p->c->io->isa, x->p->err)
+               : 0;
+}
+
+int
+producer_begin(struct producer *x, const struct item *it)
+{
+    if (it->how == HOW_CONVERT && check_payloads(x, it) < 0)
+        return -1;
+    return producer_values(x, it);
 }
 
 static void
