@@ -116,6 +116,7 @@ KERNEL_SRCS = \
 	kernels/cpu/l1.c \
 	kernels/cpu/linear.c \
 	kernels/cpu/norm.c \
+	kernels/cpu/open.c \
 	kernels/cpu/quantize.c \
 	kernels/cpu/rope.c \
 	kernels/cpu/rows_kernel.c \
@@ -176,20 +177,27 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
+	cmd/option.c \
 	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
-datcat_SRCS = cmd/datcat/compare.c cmd/datcat/datcat.c cmd/datcat/list.c cmd/datcat/names.c cmd/datcat/scan.c cmd/datcat/tok.c
+datcat_SRCS = \
+	cmd/datcat/compare.c \
+	cmd/datcat/datcat.c \
+	cmd/datcat/list.c \
+	cmd/datcat/list_tok.c \
+	cmd/datcat/scan.c \
+	cmd/datcat/verify_names.c
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
 	cmd/generate/answer.c \
 	cmd/generate/defaults.c \
-	cmd/generate/dump.c \
 	cmd/generate/generate.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
-	cmd/generate/stream.c
+	cmd/generate/stream.c \
+	cmd/generate/tensors.c
 memguard_SRCS = \
 	cmd/memguard/gpu.c \
 	cmd/memguard/memguard.c \
@@ -198,25 +206,25 @@ memguard_SRCS = \
 	cmd/memguard/tree.c
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
-	cmd/tokenize/decode.c \
+	cmd/tokenize/detokenize.c \
 	cmd/tokenize/emit.c \
-	cmd/tokenize/feed.c \
+	cmd/tokenize/input.c \
 	cmd/tokenize/lines.c \
 	cmd/tokenize/order.c \
 	cmd/tokenize/rows.c \
+	cmd/tokenize/samples.c \
 	cmd/tokenize/sink.c \
-	cmd/tokenize/tokenize.c \
-	cmd/tokenize/work.c
+	cmd/tokenize/tokenize.c
 trainstep_SRCS = \
 	cmd/trainstep/data.c \
-	cmd/trainstep/dump.c \
 	cmd/trainstep/log.c \
-	cmd/trainstep/plan.c \
+	cmd/trainstep/memory_plan.c \
 	cmd/trainstep/run.c \
 	cmd/trainstep/save.c \
 	cmd/trainstep/settings.c \
 	cmd/trainstep/spark.c \
 	cmd/trainstep/state.c \
+	cmd/trainstep/step_dump.c \
 	cmd/trainstep/stop.c \
 	cmd/trainstep/trainstep.c
 

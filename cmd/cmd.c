@@ -3,14 +3,11 @@
 #include "cmd/cmd.h"
 
 #include "lib/core/machine.h"
-#include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/core/path.h"
-#include "lib/core/par.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -19,8 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { MAX_OPTIONS = 64 };
 
 struct guard cmd_guard;
 static const char *program = "nibble";
@@ -84,6 +79,17 @@ const char *
 cmd_version(void)
 {
     return NIBBLE_VERSION;
+}
+
+void
+cmd_take_version(const struct cmd_option *o, const char *arg)
+{
+    const struct cmd *c = o->to.any;
+    (void)arg;
+    printf("%s (nibble) %s%s\n", c->name, cmd_version(),
+           *NIBBLE_COMMIT ? " " NIBBLE_COMMIT : "");
+    cmd_close_stdout();
+    exit(EXIT_DONE);
 }
 
 static void say(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
@@ -166,173 +172,7 @@ die_err(const struct err *err)
     die(cmd_status(err), "%s", err->msg);
 }
 
-/* ---- options ---------------------------------------------------------------- */
-
-static void
-help(const struct cmd *c)
-{
-    printf("usage: %s\n\n%s\n\n", c->synopsis, c->about);
-    for (size_t i = 0; i < c->n_options; i++) {
-        const struct cmd_option *o = &c->options[i];
-        char left[80];
-        int n = o->letter < 256 ? snprintf(left, sizeof left, "  -%c, ", o->letter)
-                                : snprintf(left, sizeof left, "      ");
-        const char *arg = o->arg ? o->arg : "";
-        snprintf(left + n, sizeof left - (size_t)n, "--%s%s%s", o->name,
-                 o->arg && *o->arg != '[' ? " " : "", arg);
-        if (strlen(left) > 30)
-            printf("%s\n%*s%s\n", left, 32, "", o->help);
-        else
-            printf("%-32s%s\n", left, o->help);
-    }
-    cmd_close_stdout();
-    exit(EXIT_DONE);
-}
-
-/* How many letters must be put in, left out, changed or swapped with their neighbour to
- * make b of the n letters of a; SIZE_MAX if either is too long for an option. */
-static size_t
-distance(const char *a, size_t n, const char *b)
-{
-    enum { MAX_LETTERS = 32 };
-    size_t row[3][MAX_LETTERS + 1]; // of a's prefixes: two before, one before, this
-    size_t m = strlen(b);
-    if (n > MAX_LETTERS || m > MAX_LETTERS)
-        return SIZE_MAX;
-    for (size_t k = 0; k <= m; k++)
-        row[0][k] = k;
-    for (size_t i = 1; i <= n; i++) {
-        size_t *now = row[i % 3], *last = row[(i + 2) % 3], *older = row[(i + 1) % 3];
-        now[0] = i;
-        for (size_t k = 1; k <= m; k++) {
-            size_t d = last[k - 1] + (a[i - 1] != b[k - 1]);
-            d = last[k] + 1 < d ? last[k] + 1 : d;
-            d = now[k - 1] + 1 < d ? now[k - 1] + 1 : d;
-            bool swapped =
-                i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
-            now[k] = swapped && older[k - 2] + 1 < d ? older[k - 2] + 1 : d;
-        }
-    }
-    return row[n % 3][m];
-}
-
-/* A long option that is none, or the beginning of several: which was meant? */
-static _Noreturn void
-unknown_option(const struct cmd *c, const char *word)
-{
-    const char *name = word + 2, *nearest = NULL;
-    // A third of the letters may be wrong, one always.
-    size_t n = strcspn(name, "="), best = (n < 6 ? 1 : n / 3) + 1, begun = 0;
-    struct buf list = { 0 };
-    char q[TEXT_QUOTE];
-    text_quote(q, word, strlen(word));
-    for (size_t i = 0; i < c->n_options; i++) {
-        const char *o = c->options[i].name;
-        size_t d = distance(name, n, o);
-        if (strncmp(o, name, n) == 0)
-            buf_printf(&list, "%s--%s", begun++ ? ", " : "", o);
-        if (d < best && d < n) {
-            best = d;
-            nearest = o;
-        }
-    }
-    if (begun > 1 && n && !list.failed)
-        misuse("%s: is the beginning of %s: expected one of them", q, list.data);
-    if (nearest)
-        misuse("%s: unknown option: expected --%s? --help lists all", q, nearest);
-    misuse("%s: unknown option; --help lists them", q);
-}
-
-/* What getopt_long stumbled over, as a name for the message. */
-static _Noreturn void
-bad_option(const struct cmd *c, int what, char **argv)
-{
-    const char *word = argv[optind - 1];
-    char q[TEXT_QUOTE];
-    if (what == ':')
-        misuse("%s: needs an argument; --help tells which", word);
-    if (optopt >= 256) // a long option that takes no argument was given one
-        misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
-    if (optopt && strncmp(word, "--", 2) != 0)
-        misuse("-%c: unknown option; --help lists them", optopt);
-    for (size_t i = 0; i < c->n_options; i++)
-        if (optopt && optopt == c->options[i].letter)
-            misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
-    unknown_option(c, word);
-}
-
-int
-cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first)
-{
-    struct option longs[MAX_OPTIONS + 1] = { { 0 } };
-    char shorts[3 * MAX_OPTIONS + 3];
-    size_t n = 0;
-    if (c->operands_end)
-        shorts[n++] = '+';
-    shorts[n++] = ':';
-    for (size_t i = 0; i < c->n_options && i < MAX_OPTIONS; i++) {
-        const struct cmd_option *o = &c->options[i];
-        int kind = !o->arg          ? no_argument
-                   : *o->arg == '[' ? optional_argument
-                                    : required_argument;
-        longs[i] = (struct option){ o->name, kind, NULL, o->letter };
-        if (o->letter >= 256)
-            continue;
-        shorts[n++] = (char)o->letter;
-        if (kind == required_argument)
-            shorts[n++] = ':';
-    }
-    shorts[n] = '\0';
-    opterr = 0;
-    for (;;) {
-        int got = getopt_long(argc, argv, shorts, longs, NULL);
-        *arg = optarg;
-        switch (got) {
-        case -1:
-            *first = optind;
-            return -1;
-        case '?':
-        case ':':
-            bad_option(c, got, argv);
-        case 'h':
-            help(c);
-            break;
-        case 'V':
-            printf("%s (nibble) %s%s\n", c->name, cmd_version(),
-                   *NIBBLE_COMMIT ? " " NIBBLE_COMMIT : "");
-            cmd_close_stdout();
-            exit(EXIT_DONE);
-        case 'q':
-            c->quiet = true;
-            break;
-        case 'v':
-            c->verbose = true;
-            break;
-        default:
-            return got;
-        }
-    }
-}
-
-uint64_t
-cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high)
-{
-    uint64_t v;
-    char q[TEXT_QUOTE];
-    if (!num_u64(&v, arg) || v < low || v > high)
-        misuse("--%s: %s: want %llu..%llu", option, text_quote(q, arg, strlen(arg)),
-               (unsigned long long)low, (unsigned long long)high);
-    return v;
-}
-
-unsigned
-cmd_threads(const char *arg)
-{
-    // Each worker has megabytes of its own; beyond this number none goes faster.
-    enum { MOST = 32 };
-    uint64_t n = arg ? cmd_u64("threads", arg, 1, 1024) : par_cpus();
-    return n < MOST ? (unsigned)n : MOST;
-}
+/* ---- the machine ------------------------------------------------------------- */
 
 /* amx has no loops of its own here and takes those below it. */
 static bool
@@ -363,71 +203,6 @@ cmd_isa(void)
     if (!isa_have(isa) || (amx && !have_amx()))
         die(EXIT_TROUBLE, "NIBBLE_ISA=%s: this CPU does not have it", want);
     return isa;
-}
-
-double
-cmd_number(const char *option, const char *arg, double low)
-{
-    double v;
-    char q[TEXT_QUOTE];
-    if (!num_double(&v, arg) || v < low)
-        misuse("--%s: %s: want a number of at least %g", option,
-               text_quote(q, arg, strlen(arg)), low);
-    return v;
-}
-
-uint64_t
-cmd_bytes(const char *option, const char *arg, uint64_t low)
-{
-    uint64_t v;
-    char q[TEXT_QUOTE];
-    if (!num_bytes(&v, arg) || v < low || v > INT64_MAX)
-        misuse("--%s: %s: want a number of bytes of at least %llu; K, M and G may "
-               "follow it",
-               option, text_quote(q, arg, strlen(arg)), (unsigned long long)low);
-    return v;
-}
-
-int
-cmd_word(const char *option, const char *arg, const char *const *words)
-{
-    struct buf list = { 0 };
-    char q[TEXT_QUOTE];
-    for (int i = 0; words[i]; i++) {
-        if (strcmp(arg, words[i]) == 0) {
-            buf_free(&list);
-            return i;
-        }
-        buf_printf(&list, "%s%s", i ? ", " : "", words[i]);
-    }
-    misuse("--%s: %s: want one of %s", option, text_quote(q, arg, strlen(arg)),
-           list.data ? list.data : "");
-}
-
-const char *
-cmd_word_of(const char *option, const char *arg, const char *(*word)(size_t i))
-{
-    enum { MOST = 63 };
-    const char *words[MOST + 1] = { NULL };
-    for (size_t n = 0; n < MOST && word(n); n++)
-        words[n] = word(n);
-    return words[cmd_word(option, arg, words)];
-}
-
-void
-cmd_help_words(struct cmd_option *options, size_t n, int letter,
-               const char *(*word)(size_t i))
-{
-    struct buf b = { 0 };
-    struct cmd_option *o = options;
-    while (o < options + n - 1 && o->letter != letter)
-        o++;
-    for (size_t i = 0; word(i); i++)
-        buf_printf(&b, "%s%s", i == 0 ? "" : word(i + 1) ? ", " : " or ", word(i));
-    buf_printf(&b, "%s%s", *o->help ? " " : "", o->help);
-    if (b.failed)
-        die(EXIT_MEMORY, "out of memory for the help");
-    o->help = b.data; // for the life of the program
 }
 
 /* ---- output ----------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* cmd: what all commands share: options, words, exit codes, signals, checked output. */
+/* cmd: what all commands share: messages, exit codes, signals, checked output. */
 #ifndef NIBBLE_CMD_CMD_H
 #define NIBBLE_CMD_CMD_H
 
+#include "cmd/option.h"
 #include "lib/core/err.h"
 #include "lib/core/guard.h"
 #include "lib/core/isa.h"
@@ -23,39 +24,10 @@ enum cmd_exit {
     EXIT_PREEMPTED = 75,
 };
 
-/* One option: feeds getopt_long and --help alike.  letter is the short form, or a code
- * of 256 and above for a long one alone.  arg: NULL for none; "[=X]" is optional. */
-struct cmd_option {
-    int letter;
-    const char *name, *arg, *help;
-};
-
-/* The options that every command has; put them into its table. */
-#define CMD_COMMON                                                                     \
-    { 'q', "quiet", NULL, "say nothing on success" },                                  \
-        { 'v', "verbose", NULL, "say more on stderr" },                                \
-        { 'h', "help", NULL, "show this and exit" },                                   \
-    {                                                                                  \
-        'V', "version", NULL, "show the version and exit"                              \
-    }
-
-struct cmd {
-    const char *name;     // of the program, for messages
-    const char *synopsis; // behind "usage: "
-    const char *about;    // a sentence or two
-    const struct cmd_option *options;
-    size_t n_options;
-    bool operands_end; // options end at the first operand: what follows is another's
-    bool quiet, verbose;
-};
-
 extern struct guard cmd_guard;
 
 /* Set the program's name, install the handlers. */
 void cmd_begin(struct cmd *c);
-/* The next option: its letter or code with *arg, or -1 at the operands (*first is the
- * index of the first).  Handles the common four itself. */
-int cmd_option(struct cmd *c, int argc, char **argv, const char **arg, int *first);
 const char *cmd_version(void);
 /* Die of that signal, with no temporary file left: for handlers, and for a program that has
  * nothing to do after one. */
@@ -72,22 +44,8 @@ void warn_lines(const struct buf *lines);
 int cmd_status(const struct err *err);
 _Noreturn void die_err(const struct err *err);
 
-/* The argument of an option as a number, or misuse. */
-uint64_t cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high);
-/* The argument of -j, or with NULL all processors; at most 32 are used. */
-unsigned cmd_threads(const char *arg);
 /* The fastest instruction set that this CPU and NIBBLE_ISA allow. */
 enum isa cmd_isa(void);
-double cmd_number(const char *option, const char *arg, double low);
-uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
-/* Index of arg among the NULL-terminated words, or misuse. */
-int cmd_word(const char *option, const char *arg, const char *const *words);
-/* The same for words that a function counts out, NULL behind the last: the word. */
-const char *cmd_word_of(const char *option, const char *arg,
-                        const char *(*word)(size_t i));
-/* Put "a, b or c" before the help of the option of that letter. */
-void cmd_help_words(struct cmd_option *options, size_t n, int letter,
-                    const char *(*word)(size_t i));
 
 /* stdout, flushed and checked: a full disk ends with 2. */
 void cmd_close_stdout(void);

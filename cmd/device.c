@@ -8,8 +8,9 @@
 #include <string.h>
 
 void
-device_take(struct device_options *o, const char *arg)
+device_take(const struct cmd_option *row, const char *arg)
 {
+    struct device_options *o = row->to.any;
     bool cuda = strncmp(arg, "cuda", 4) == 0 && (arg[4] == '\0' || arg[4] == ':');
     if (!cuda && strcmp(arg, "cpu") != 0 && strcmp(arg, "auto") != 0)
         misuse("--device: %s: want cpu, cuda, cuda:N or auto", arg);
@@ -17,19 +18,8 @@ device_take(struct device_options *o, const char *arg)
     o->device = arg;
 }
 
-void
-device_take_compute(struct device_options *o, const char *arg)
-{
-    static const char *const words[] = { "auto", "f32", "bf16", NULL };
-    o->compute = (enum device_compute)cmd_word("compute", arg, words);
-}
-
-void
-device_take_path(struct device_options *o, const char *arg)
-{
-    static const char *const words[] = { "auto", "native", "dequant", NULL };
-    o->path = (enum device_path)cmd_word("path", arg, words);
-}
+const char *const device_computes[] = { "auto", "f32", "bf16", NULL };
+const char *const device_paths[] = { "auto", "native", "dequant", NULL };
 
 /* Where both were asked for, --compute says the type. */
 static void
@@ -155,8 +145,8 @@ device_products(struct device_options *o, struct device *d,
              o->native ? "" : why);
     if (o->native)
         d->fp4 = FP4_NATIVE;
-    bool seed = activations == ACTIVATIONS_SEED;
-    *spec = (struct quant_spec){ .kind = seed ? QUANT_NATIVE : QUANT_MAX,
+    bool torchsharp = activations == ACTIVATIONS_TORCHSHARP;
+    *spec = (struct quant_spec){ .kind = torchsharp ? QUANT_NATIVE : QUANT_MAX,
                                  .source = d->act };
     return spec;
 }

@@ -25,16 +25,19 @@ struct device_options {
     bool native;     // by the chip's own
 };
 
-/* How activations are quantized; ACTIVATIONS_SEED is nvfp4 with --compat seed, which no
- * word of --activations says. */
-enum activations { ACTIVATIONS_PLAIN, ACTIVATIONS_NVFP4, ACTIVATIONS_SEED };
-extern const char *const device_activations[];       // their names, NULL behind
+/* How activations are quantized; ACTIVATIONS_TORCHSHARP is nvfp4 with --compat torchsharp,
+ * which is no word of --activations. */
+enum activations { ACTIVATIONS_PLAIN, ACTIVATIONS_NVFP4, ACTIVATIONS_TORCHSHARP };
+extern const char *const device_activations[];       // their names in files
 extern const char *const device_activations_given[]; // those that the option takes
 
-/* The arguments of --device, --compute and --path, or misuse. */
-void device_take(struct device_options *o, const char *arg);
-void device_take_compute(struct device_options *o, const char *arg);
-void device_take_path(struct device_options *o, const char *arg);
+/* What the rows of --device, --compute, --path and --fast set in a struct device_options. */
+#define DEVICE_NAME(o)    CMD_CALL(&(o), device_take)
+#define DEVICE_COMPUTE(o) CMD_CHOICE(&(o).compute, device_computes, COMPUTE_AUTO)
+#define DEVICE_PATH(o)    CMD_CHOICE(&(o).path, device_paths, PATH_AUTO)
+#define DEVICE_FAST(o)    CMD_FLAG(&(o).fast)
+void device_take(const struct cmd_option *row, const char *arg);
+extern const char *const device_computes[], *const device_paths[];
 
 /* Choose what auto means.  What the device cannot do is not done another way: the
  * program ends and says so. */

@@ -55,11 +55,11 @@ matrix_of(enum dtype dtype, const void *data, size_t rows, size_t cols)
     return m;
 }
 
-/* Element i of what begins at p. */
+/* Element i of what begins at p; not of less than a byte. */
 static inline void *
 dtype_at(enum dtype dtype, const void *p, size_t i)
 {
-    return p ? (char *)(uintptr_t)p + i * dtype_bits(dtype) / 8 : NULL;
+    return p ? (char *)(uintptr_t)p + i * (dtype_bits(dtype) / 8) : NULL;
 }
 
 /* Views: rows, or columns, first .. first + n - 1; not of nvfp4. */

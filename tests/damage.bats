@@ -116,7 +116,7 @@ refuse_weight() {
     cp "$IN/good.ckpt" m.ckpt
     flip m.ckpt "$(inside m.ckpt model.layers.1.mlp.up_proj.weight)"
     for to in x.dat x.safetensors x/ x.ckpt '--dtype f32 x.safetensors' '--to modelopt x' \
-        '--to compressed-tensors x' '--dtype bf16 x.safetensors' '--compat seed x.dat' \
+        '--to compressed-tensors x' '--dtype bf16 x.safetensors' '--compat torchsharp x.dat' \
         '--like nvfp4.dat x.dat' '--quant max --dtype nvfp4 x.dat'; do
         cp "$IN/nvfp4.dat" .
         # shellcheck disable=SC2086  # options, then the name

@@ -278,13 +278,13 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
 }
 
 @test "what is contradictory or cannot be written is refused in words" {
-    refuse 'compat seed' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse 'compat torchsharp' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
     for moments in f32 bf16; do
-        refuse 'nvfp4 or int8' --compat seed --moments $moments --config "$C" -o x.ckpt "$IN/tied.dat"
+        refuse 'nvfp4 or int8' --compat torchsharp --moments $moments --config "$C" -o x.ckpt "$IN/tied.dat"
     done
-    refuse master --compat seed --master f32 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse master --compat torchsharp --master f32 --config "$C" -o x.ckpt "$IN/tied.dat"
     for quant in none sweep torchao; do
-        refuse 'quant native' --compat seed --quant $quant --config "$C" -o x.ckpt "$IN/tied.dat"
+        refuse 'quant native' --compat torchsharp --quant $quant --config "$C" -o x.ckpt "$IN/tied.dat"
     done
     refuse 'quant none' --quant none -o x.dat "$IN/tied.dat"
     refuse 'no quantizer' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
@@ -299,7 +299,7 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
         refuse share-scale --to $kind --share-scale none --config "$C" -o x "$IN/tied.dat"
         refuse dtype --to $kind --dtype f16 --config "$C" -o x "$IN/tied.dat"
         refuse like --to $kind --like "$IN/nv2.dat" --config "$C" -o x "$IN/tied.dat"
-        refuse 'compat seed' --to $kind --compat seed --config "$C" -o x "$IN/tied.dat"
+        refuse 'compat torchsharp' --to $kind --compat torchsharp --config "$C" -o x "$IN/tied.dat"
     done
     refuse directory --to modelopt --config "$C" -o - "$IN/tied.dat"
     refuse directory --to gguf --config "$C" -o x/ "$IN/tied.dat"
@@ -309,12 +309,12 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
 
 @test "NVFP4 that a target cannot hold is refused until requantization is asked for" {
     # Two levels where readers know one.
-    refuse 'two levels' --compat seed -o x.dat "$IN/nv2.dat"
-    refuse 'two levels' --compat seed --dtype nvfp4 --quant sweep -o x.dat "$IN/tied.dat"
+    refuse 'two levels' --compat torchsharp -o x.dat "$IN/nv2.dat"
+    refuse 'two levels' --compat torchsharp --dtype nvfp4 --quant sweep -o x.dat "$IN/tied.dat"
     refuse 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/nv2.dat"
     refuse 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/tied.dat"
     refuse 'one level' --like "$IN/nv1.dat" --quant max -o x.dat "$IN/nv2.dat"
-    run -0 --separate-stderr datpack --compat seed --quant sweep1 -o a.dat "$IN/nv2.dat"
+    run -0 --separate-stderr datpack --compat torchsharp --quant sweep1 -o a.dat "$IN/nv2.dat"
     [[ $stderr == *'quantized again'* ]]
     run -0 --separate-stderr datpack --like "$IN/nv1.dat" --quant native -o b.dat "$IN/nv2.dat"
     [[ $stderr == *'quantized again'* ]]
@@ -486,7 +486,7 @@ said() {
     said '1 value underflowed in f16, 1 of them to 0, most in "a" (1); --dtype bf16 or f32 keeps them' \
         -s a --dtype f16 -o x.safetensors in.safetensors
     said '1 value underflowed in f16, 1 of them to 0, most in "a" (1); --dtype f32 keeps them' \
-        --compat seed -s a -o x.dat in.safetensors
+        --compat torchsharp -s a -o x.dat in.safetensors
     local d
     for d in bf16 f32 keep; do
         run -0 --separate-stderr datpack -f --dtype $d -s a -s c -o x.safetensors in.safetensors
@@ -517,7 +517,7 @@ said() {
         lambda *v: b"".join(struct.pack("<f", x)[2:] for x in v))'
     refuse 'element 1 is -99840, which f16 cannot hold; 3 of 5 values are too large; --dtype bf16 or f32' \
         -o x.dat in.safetensors
-    refuse '3 of 5 values are too large; --dtype f32' --compat seed -o x.dat in.safetensors
+    refuse '3 of 5 values are too large; --dtype f32' --compat torchsharp -o x.dat in.safetensors
     refuse '3 of 5 values are too large; --dtype bf16 or f32' --dtype f16 -o x.safetensors in.safetensors
     pack --dtype bf16 -o x.dat in.safetensors
     cmp <(datcat --payload x x.dat) <(datcat --payload x in.safetensors)
@@ -832,7 +832,7 @@ assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
         pack -f --untie --master f32 --config "$C" -o u.ckpt "$IN/$in.dat"
         datcat -q --diff --atol 0 --rtol 0 -s lm_head.weight "$IN/$in.dat" u.ckpt
     done
-    refuse "$own" -q --compat seed --quant native --config "$C" -o x.dat "$IN/own2.dat"
+    refuse "$own" -q --compat torchsharp --quant native --config "$C" -o x.dat "$IN/own2.dat"
     # One code of one block, or one scale, that no quantizer would have chosen.
     python3 - <<'PY'
 from make import *
@@ -1305,20 +1305,20 @@ PY
     refuse share --share-scale qk --config "$C" -o x.ckpt "$IN/tied.dat"
 }
 
-@test "a checkpoint of the seed's packed optimizer" {
+@test "a checkpoint of TorchSharp's packed optimizer" {
     local moments
     cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" wide.json
     pack --init 5 --config wide.json -o source.dat
     for moments in nvfp4 int8; do
-        pack --compat seed --moments $moments --config wide.json -o $moments.ckpt source.dat
+        pack --compat torchsharp --moments $moments --config wide.json -o $moments.ckpt source.dat
         datcat --verify $moments.ckpt
     done
-    pack --compat seed --to ckpt --config wide.json -o default.ckpt source.dat
+    pack --compat torchsharp --to ckpt --config wide.json -o default.ckpt source.dat
     cmp int8.ckpt default.ckpt
     # Every tensor as nvquant would make it, were it a matrix; and kept when packed again.
     nvquant -q --quant native -s '*.weight' -x '*norm*' -o native.dat source.dat
     datcat -q --diff -x '*norm*' -x lm_head.weight native.dat int8.ckpt
-    pack --compat seed --config wide.json -o again.ckpt int8.ckpt
+    pack --compat torchsharp --config wide.json -o again.ckpt int8.ckpt
     datcat -q --diff int8.ckpt again.ckpt
     python3 - <<'PY'
 from make import *
@@ -1341,7 +1341,7 @@ PY
     # Rows that are no multiple of 16 have no NVFP4.
     sed 's/"head_dim": 16/"head_dim": 8/' wide.json >odd.json
     pack --init 5 --config odd.json -o odd.dat
-    refuse 'rows of 8 columns' --compat seed --config odd.json -o x.ckpt odd.dat
+    refuse 'rows of 8 columns' --compat torchsharp --config odd.json -o x.ckpt odd.dat
 }
 
 @test "a checkpoint takes the model's tensors, no fewer, no more, no other shape" {
@@ -1590,26 +1590,27 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     refuse d.dat.json -f -o d.dat "$IN/plain.dat"
 }
 
-@test "--compat seed: f16, no sidecar, ASCII names, one level" {
-    refuse "has two levels of scales in the reference" --compat seed \
+@test "--compat torchsharp: f16, no sidecar, ASCII names, one level" {
+    refuse "has two levels of scales in the reference" --compat torchsharp \
         --like "$IN/nv2.dat" -o x.dat "$IN/nv2.dat"
     put in.safetensors 'c.tiny_model("f32", 1)'
-    pack --compat seed --config "$C" -o a.dat in.safetensors
+    pack --compat torchsharp --config "$C" -o a.dat in.safetensors
     cmp a.dat "$IN/tied.dat"
     [ ! -e a.dat.json ]
-    pack --compat seed -o b.dat "$IN/nv1.dat"
+    pack --compat torchsharp -o b.dat "$IN/nv1.dat"
+    pack --compat seed -f -o b.dat "$IN/nv1.dat" # as it was called before
     cmp b.dat "$IN/nv1.dat"
-    refuse levels --compat seed -o x.dat "$IN/nv2.dat"
-    refuse '' --compat seed --dtype bf16 -o x.dat "$IN/tied.dat"
-    refuse '' --compat seed -o x.safetensors "$IN/tied.dat"
+    refuse levels --compat torchsharp -o x.dat "$IN/nv2.dat"
+    refuse '' --compat torchsharp --dtype bf16 -o x.dat "$IN/tied.dat"
+    refuse '' --compat torchsharp -o x.safetensors "$IN/tied.dat"
     refuse other --compat other -o x.dat "$IN/tied.dat"
     put name.dat '[T("é", "f16", (1,), bytes(2))]'
-    refuse ASCII --compat seed -o x.dat name.dat
+    refuse ASCII --compat torchsharp -o x.dat name.dat
     put int.dat '[T("x", "i64", (1,), bytes(8))]'
-    refuse '"x"' --compat seed -o x.dat int.dat
+    refuse '"x"' --compat torchsharp -o x.dat int.dat
     # bf16 that f16 cannot hold.
     put big.safetensors '[T("x", "bf16", (1,), b"\x80\x47")]'
-    refuse '"x"' --compat seed -o x.dat big.safetensors
+    refuse '"x"' --compat torchsharp -o x.dat big.safetensors
 }
 
 # ---- where it goes ----------------------------------------------------------

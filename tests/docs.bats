@@ -245,18 +245,18 @@ page_commands()
 
 @test "the commands of the pages for people from elsewhere run, in their order" {
     m=Qwen3-4B-Instruct-2507
-    mkdir from-hf from-seed
+    mkdir from-hf from-torchsharp
     datpack -q --init 3 --config "$root/pipelines/demo/config.json" --dtype bf16 -o from-hf/$m/
     cp "$root/pipelines/demo/tokenizer.json" from-hf/$m
     awk -F '\t' '{ printf "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}," \
         "{\"role\":\"assistant\",\"content\":\"%s\"}]}\n", $1, $2 }' \
         "$root/pipelines/demo/whoami.tsv" >from-hf/chat.jsonl
     # The other system's files have no sidecar, and lie in one directory.
-    cp from-hf/$m/config.json from-hf/$m/tokenizer.json from-seed
-    cp "$root/pipelines/demo/whoami.tsv" from-seed/train.tsv
-    datpack -q --compat seed -o from-seed/$m-fp16.dat from-hf/$m
-    nvquant -q --compat seed -o from-seed/$m-nvfp4.dat from-seed/$m-fp16.dat
-    for p in from-hf from-seed; do
+    cp from-hf/$m/config.json from-hf/$m/tokenizer.json from-torchsharp
+    cp "$root/pipelines/demo/whoami.tsv" from-torchsharp/train.tsv
+    datpack -q --compat torchsharp -o from-torchsharp/$m-fp16.dat from-hf/$m
+    nvquant -q --compat torchsharp -o from-torchsharp/$m-nvfp4.dat from-torchsharp/$m-fp16.dat
+    for p in from-hf from-torchsharp; do
         page_commands $p >$p.sh
         [ "$(grep -c '^[a-z]' $p.sh)" -ge 15 ]
         (cd $p && bash -euo pipefail -x ../$p.sh) >$p.out 2>$p.err || {
@@ -268,8 +268,8 @@ page_commands()
     datcat -l from-hf/plain/ >names && [ -s names ]
     [ -e from-hf/served-ct/tokenizer.json ]
     grep -q '^samples	.*	kl	top1$' from-hf.out
-    [ "$(datcat -l from-seed/trained-nvfp4.dat | wc -l)" -eq 47 ]
-    [ ! -e from-seed/trained-nvfp4.dat.json ]
+    [ "$(datcat -l from-torchsharp/trained-nvfp4.dat | wc -l)" -eq 47 ]
+    [ ! -e from-torchsharp/trained-nvfp4.dat.json ]
 }
 
 @test "the pages for people from elsewhere name options that there are, and README names the pages" {
@@ -281,7 +281,7 @@ page_commands()
             "$root/pipelines/$p/$p.sh" --help
         done
     } | grep -o -- '--[a-z][a-z0-9-]*' | sort -u >known
-    for p in from-hf from-seed; do
+    for p in from-hf from-torchsharp; do
         grep -q "doc/$p.md" "$root/README.md"
         # Of llama.cpp and others none is named with two dashes.
         run -0 bash -c 'grep -o -- "--[a-z][a-z0-9-]*" "$1" | sort -u | comm -23 - known' bash "$root/doc/$p.md"

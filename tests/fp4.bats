@@ -65,9 +65,9 @@ step() {
     run ! oracle slopes "$M/w.safetensors" "$M/config.json" max "$M/two.tok"
 }
 
-@test "with --compat seed by the seed's quantizer, and that is kept" {
+@test "with --compat torchsharp by TorchSharp's quantizer, and that is kept" {
     head -n 1 "$M/ids" | tokenize -q --input ids -o one.tok
-    trainstep -q -d one.tok --activations nvfp4 --compat seed --dump seed -o o.ckpt \
+    trainstep -q -d one.tok --activations nvfp4 --compat torchsharp --dump seed -o o.ckpt \
         "$M/m.ckpt" >/dev/null
     oracle --activations native slopes "$M/w.safetensors" "$M/config.json" seed one.tok
     run ! oracle --activations max slopes "$M/w.safetensors" "$M/config.json" seed one.tok
@@ -75,7 +75,7 @@ step() {
     trainstep -q -d one.tok o.ckpt >/dev/null
     datcat --meta o.ckpt | grep -q '"activations":"nvfp4-seed"'
     ids --logits max "$M/m.ckpt"
-    ids --logits seed2 --compat seed "$M/m.ckpt"
+    ids --logits seed2 --compat torchsharp "$M/m.ckpt"
     run ! cmp -s max seed2
 }
 

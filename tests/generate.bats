@@ -524,21 +524,22 @@ for i, turn in enumerate(turns):
 PY
 }
 
-@test "--system, --template and --compat seed" {
+@test "--system, --template and --compat torchsharp" {
     local x="$M/x.safetensors"
     n() { generate -n 0 --json -p hi "$@" "$x" | json 'd[0]["prompt_tokens"]'; }
     # <|im_start|> user LF hi <|im_end|> LF <|im_start|> assistant LF, as this tokenizer cuts it
     full=$(n)
     [ "$(n --template none)" -lt "$full" ]
-    [ "$(n --template seed)" -ge "$full" ]
+    [ "$(n --template torchsharp)" -ge "$full" ]
+    [ "$(n --compat torchsharp)" -eq "$(n --template torchsharp)" ]
     [ "$(n --compat seed)" -eq "$(n --template seed)" ]
     [ "$(n --system 'Be brief')" -gt "$full" ]
     p() { generate -n 0 --json -p '<|im_end|>' "$@" "$x" | json 'd[0]["prompt_tokens"]'; }
-    [ "$(p --template none --compat seed)" -eq 1 ]
+    [ "$(p --template none --compat torchsharp)" -eq 1 ]
     [ "$(p --template none)" -gt 1 ]
     for o in '--chat' '--system x'; do
         # shellcheck disable=SC2086
-        run -2 --separate-stderr generate $o --template seed -p x "$x"
+        run -2 --separate-stderr generate $o --template torchsharp -p x "$x"
         [[ $stderr == *'only template qwen3'* ]]
     done
 }

@@ -20,7 +20,7 @@ usage: nvfp4.py quantize IN OUT.dat [OPTION]...   what nvquant gives, byte for b
        nvfp4.py --sqnr                            the table of known SQNR (numpy)
 
   --quant NAME  --variant modelopt  --criterion mae  --exhaustive
-  --share-scale none|qkv,gate_up  -s GLOB  -x GLOB  --compat seed
+  --share-scale none|qkv,gate_up  -s GLOB  -x GLOB  --compat torchsharp
   --tied: the head's pair was made of the embedding, and becomes a copy of it again
 """
 import ctypes

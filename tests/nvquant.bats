@@ -812,21 +812,21 @@ PY
     done
 }
 
-# ---- --compat seed ----------------------------------------------------------
+# ---- --compat torchsharp ----------------------------------------------------------
 
-@test "--compat seed: torchao, one level, f16, no sidecar" {
+@test "--compat torchsharp: torchao, one level, f16, no sidecar" {
     local q d
     for d in f16 bf16 f32; do
-        quant --compat seed -f -o out.dat "$IN/$d/m.dat"
+        quant --compat torchsharp -f -o out.dat "$IN/$d/m.dat"
         [ ! -e out.dat.json ]
-        reference quantize --compat seed "$IN/$d/m.dat" want.dat
+        reference quantize --compat torchsharp "$IN/$d/m.dat" want.dat
         cmp out.dat want.dat
         containers list out.dat | cut -f 2 | sort -u | tr '\n' ' ' >dtypes
         [ "$(cat dtypes)" = 'f16 f8_e4m3 u8 ' ]
     done
     for q in native sweep1 torchao; do
-        quant --compat seed --quant $q -f -o out.dat "$IN/bf16/m.dat"
-        reference quantize --compat seed --quant $q "$IN/bf16/m.dat" want.dat
+        quant --compat torchsharp --quant $q -f -o out.dat "$IN/bf16/m.dat"
+        reference quantize --compat torchsharp --quant $q "$IN/bf16/m.dat" want.dat
         cmp out.dat want.dat
     done
     # Each pair together, lm_head the last.
@@ -837,16 +837,16 @@ assert n[-2:] == ["lm_head.weight.qdata", "lm_head.weight.scale"]
 assert all(n[i + 1] == x[:-5] + "scale" for i, x in enumerate(n) if x.endswith("qdata"))
 PY
     # From a directory: the head of a tied model, too.
-    quant --compat seed -f -o dir.dat "$IN/dir"
-    reference quantize --compat seed "$IN/bf16/m.dat" want.dat
+    quant --compat torchsharp -f -o dir.dat "$IN/dir"
+    reference quantize --compat torchsharp "$IN/bf16/m.dat" want.dat
     cmp dir.dat want.dat
-    refuse '' nvquant --compat seed --quant sweep -o x.dat "$IN/f16/m.dat"
-    refuse '' nvquant --compat seed --quant max -o x.dat "$IN/f16/m.dat"
-    refuse '' nvquant --compat seed -o x.safetensors "$IN/f16/m.dat"
+    refuse '' nvquant --compat torchsharp --quant sweep -o x.dat "$IN/f16/m.dat"
+    refuse '' nvquant --compat torchsharp --quant max -o x.dat "$IN/f16/m.dat"
+    refuse '' nvquant --compat torchsharp -o x.safetensors "$IN/f16/m.dat"
     # What f16 cannot hold is refused where it is copied.
     put big.dat '[T("model.norm.weight", "f32", (16,), struct.pack("<16f", *[7e4] * 16))]'
     put big.dat '[T("model.norm.weight", "f32", (16,), struct.pack("<16f", *[0] * 9, *[7e4] * 7)), T("q_proj.weight", "f32", (1, 16), bytes(64))]'
-    refuse 'model.norm.weight 9' nvquant --compat seed -o x.dat big.dat
+    refuse 'model.norm.weight 9' nvquant --compat torchsharp -o x.dat big.dat
 }
 
 # ---- datpack ----------------------------------------------------------------
@@ -872,15 +872,15 @@ PY
     quiet datpack --dtype nvfp4 --quant 4over6 --criterion mae -f -o a.dat "$IN/f16/m.dat"
     quant --quant 4over6 --criterion mae -f -o b.dat "$IN/f16/m.dat"
     cmp a.dat b.dat
-    quiet datpack --compat seed --dtype nvfp4 -f -o a.dat "$IN/f16/m.dat"
-    quant --compat seed -f -o b.dat "$IN/f16/m.dat"
+    quiet datpack --compat torchsharp --dtype nvfp4 -f -o a.dat "$IN/f16/m.dat"
+    quant --compat torchsharp -f -o b.dat "$IN/f16/m.dat"
     cmp a.dat b.dat
 }
 
 @test "datpack --like: the reference's order and kind, the input's values" {
     local q
     for q in torchao native sweep1; do
-        quant --compat seed --quant $q -f -o ref.dat "$IN/f16/m.dat"
+        quant --compat torchsharp --quant $q -f -o ref.dat "$IN/f16/m.dat"
         # Another order, other weights.
         python3 - <<'PY'
 import containers as c, nvfp4
@@ -890,7 +890,7 @@ rest = [t for t in ts if not t.name.endswith((".qdata", ".scale"))]
 c.put("ref.dat", c.dat_bytes(rest[::-1] + [t for p in pairs[::-1] for t in p]))
 PY
         quiet datpack --like ref.dat --quant $q -f -o got.dat "$IN/bf16/m.dat"
-        quant --compat seed --quant $q -f -o want.dat "$IN/bf16/m.dat"
+        quant --compat torchsharp --quant $q -f -o want.dat "$IN/bf16/m.dat"
         [ "$(names got.dat)" = "$(names ref.dat)" ]
         nvmodel same got.dat want.dat
     done
@@ -918,10 +918,10 @@ PY
     quiet datpack --dtype nvfp4 -f -o got.dat m.ckpt
     quant --quant max --share-scale qkv,gate_up -f -o want.dat "$IN/dir"
     nvmodel same got.dat want.dat pairs
-    # Two levels are nothing for the seed, unless another quantizer is asked for.
-    refuse '' datpack -q --compat seed --dtype nvfp4 -o x.dat m.ckpt
-    quiet datpack --compat seed --dtype nvfp4 --quant native -f -o got.dat m.ckpt
-    quant --compat seed --quant native -f -o want.dat "$IN/dir"
+    # Two levels are nothing for TorchSharp, unless another quantizer is asked for.
+    refuse '' datpack -q --compat torchsharp --dtype nvfp4 -o x.dat m.ckpt
+    quiet datpack --compat torchsharp --dtype nvfp4 --quant native -f -o got.dat m.ckpt
+    quant --compat torchsharp --quant native -f -o want.dat "$IN/dir"
     cmp got.dat want.dat
 }
 

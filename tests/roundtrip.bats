@@ -286,7 +286,7 @@ PY
 
 # ---- a tiny Qwen3 -----------------------------------------------------------
 
-@test "a model in bf16 to the .dat that a seed's reader expects" {
+@test "a model in bf16 to the .dat that a TorchSharp reader expects" {
     make_sample tiny-dat expected.dat
     make_sample config config.json
     make_sample tiny-safetensors in.safetensors

@@ -327,7 +327,7 @@ def tsv_rows(text):
 def render(prompt, target, template, no_end):
     p = {"qwen3": [IM_START] + encode("user\n" + prompt) + [IM_END] +
          encode("\n") + [IM_START] + encode("assistant\n"),
-         "seed": [IM_START] + encode("user\n" + prompt + "\n") + [IM_END] +
+         "torchsharp": [IM_START] + encode("user\n" + prompt + "\n") + [IM_END] +
          encode("\n") + [IM_START] + encode("assistant\n"),
          "none": encode(prompt)}[template]
     t = encode(target) + ([] if no_end else [IM_END])

@@ -69,7 +69,7 @@ piped() {
 @test "rows of TSV are what the rules say, in every template" {
     local how
     awkward >a.tsv
-    for how in '' --template=seed --template=none '--no-end' '--template=none --no-end'; do
+    for how in '' --template=torchsharp --template=none '--no-end' '--template=none --no-end'; do
         # shellcheck disable=SC2086
         tokenize -q -t "$T" $how --emit jsonl a.tsv >got
         # shellcheck disable=SC2086
@@ -126,7 +126,7 @@ piped() {
 
 @test "header and end record" {
     printf 'a\tb\nno tab\n' >a.tsv
-    tokenize -q -t "$T" --seq-len 9 --template seed --parse-special -o a.tok a.tsv
+    tokenize -q -t "$T" --seq-len 9 --template torchsharp --parse-special -o a.tok a.tsv
     run -0 tok read a.tok
     [ "${lines[0]}" = '{"packed":false,"seq_len":9,"settings":{"end":true,"input":"tsv","invalid":"error","joint":false,"parse_special":true,"shuffle":null},"template":"seed","tokenizer":"'"$(sha256sum <"$T" | cut -d ' ' -f 1)"'","version":"'"$(tokenize --version | sed 's/.* //')"'","vocab":259}' ]
     [[ ${lines[1]} == *'"longest":10,"samples":1,"skipped":1,"targets":2,"tokens":10,"truncated":1}' ]]
@@ -257,7 +257,7 @@ END
     piped '{"messages":[{"role":"user"}]}' '"content"' -t "$T" --input jsonl
     piped '{"messages":[{"role":"bot","content":""}]}' 'line 1: ' -t "$T" --input jsonl
     piped "{\"messages\":[$m],\"tools\":[{}]}" 'tools' -t "$T" --input jsonl
-    piped "{\"messages\":[$m]}" 'line 1: ' -t "$T" --input jsonl --template seed
+    piped "{\"messages\":[$m]}" 'line 1: ' -t "$T" --input jsonl --template torchsharp
 }
 
 @test "ids: lines of numbers, with or without a mask" {
@@ -445,12 +445,15 @@ PY
     [ "$(grep -o '\b258\b' special | wc -l)" -eq 3 ]
 }
 
-@test "--compat seed is its four options" {
+@test "--compat torchsharp is its four options" {
     printf 'a.\tb\n<|im_end|>\tc\n' >a.tsv
-    tokenize -q -t "$T" --compat seed a.tsv >one
+    tokenize -q -t "$T" --compat torchsharp a.tsv >one
+    tokenize -q -t "$T" --template torchsharp --joint --no-end --parse-special a.tsv | cmp - one
+    # As it was called before, and is in files.
+    tokenize -q -t "$T" --compat seed a.tsv | cmp - one
     tokenize -q -t "$T" --template seed --joint --no-end --parse-special a.tsv | cmp - one
     # What is said explicitly holds.
-    tokenize -q -t "$T" --template qwen3 --compat seed -o q.tok a.tsv
+    tokenize -q -t "$T" --template qwen3 --compat torchsharp -o q.tok a.tsv
     [[ $(tok read q.tok) == *'"template":"qwen3"'* ]]
 }
 

@@ -1591,16 +1591,16 @@ here() {
     [[ $stderr == *"--recompute none, weights expanded"* ]]
 }
 
-@test "the seed's loss, and its gradient" {
+@test "TorchSharp's loss, and its gradient" {
     run -0 --separate-stderr step -n 30 --loss scalar -o x.ckpt "$IN/plain.ckpt"
     column 2 <<<"$output" | awk 'NR == 1 { a = $1 } { b = $1 } END { exit !(b < 0.9 * a) }'
-    step -n 3 --loss scalar --compat seed -o y.ckpt "$IN/plain.ckpt" >/dev/null
+    step -n 3 --loss scalar --compat torchsharp -o y.ckpt "$IN/plain.ckpt" >/dev/null
 }
 
-@test "the seed's packed optimizer: the same bytes however it is run" {
+@test "TorchSharp's packed optimizer: the same bytes however it is run" {
     local moments isa
     for moments in nvfp4 int8; do
-        fresh new.ckpt --compat seed --moments $moments
+        fresh new.ckpt --compat torchsharp --moments $moments
         # Rates and gradients that move codes: those of the usual size do not.
         step -n 6 --lr 0.1 --clip 0 --weight-decay 0.1 -f -o whole.ckpt new.ckpt >/dev/null
         datcat --verify whole.ckpt
@@ -1619,9 +1619,9 @@ here() {
     done
 }
 
-@test "the seed's packed optimizer: what is wrong with it" {
+@test "TorchSharp's packed optimizer: what is wrong with it" {
     local array
-    fresh new.ckpt --compat seed --moments nvfp4
+    fresh new.ckpt --compat torchsharp --moments nvfp4
     # Weights of deviation 0.1 do not move at a rate that others learn by.
     step -n 5 --lr 3e-4 --clip 0.05 -o same.ckpt new.ckpt >/dev/null
     datcat -q --diff --atol 0 --rtol 0 new.ckpt same.ckpt # but the sign of 0 may
@@ -1640,7 +1640,7 @@ here() {
 }
 
 @test "a checkpoint of the packed optimizer is a model like others" {
-    fresh new.ckpt --compat seed
+    fresh new.ckpt --compat torchsharp
     step -n 1 --lr 0.1 -o m.ckpt new.ckpt >/dev/null
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu -n 1 --lr 0 \
         --eval "$IN/held.tok" -o e.ckpt m.ckpt
@@ -1654,7 +1654,7 @@ here() {
         datcat -q --diff --atol 0 --rtol 0 -x lm_head.weight $f e.ckpt
         datcat --names "$f" >/dev/null
     done
-    datpack -q --compat seed -o s.dat e.ckpt
+    datpack -q --compat torchsharp -o s.dat e.ckpt
     [ "$(datcat --tsv s.dat | grep -c nvfp4)" -eq 15 ]
 }
 

@@ -26,18 +26,18 @@ _nibble_words()
     trainstep:--compute) echo f32 bf16 auto ;;
     trainstep:--path) echo native dequant auto ;;
     trainstep:--activations) echo plain nvfp4 ;;
-    trainstep:--compat) echo seed ;;
+    trainstep:--compat) echo torchsharp ;;
     memguard:FILE | memguard:--report) echo @file ;;
     *:FILE) echo @tensors ;;
     generate:--tokenizer | generate:-t | generate:--config) echo @json ;;
-    generate:--template) echo qwen3 seed none ;;
+    generate:--template) echo qwen3 torchsharp none ;;
     generate:--score | generate:--kl | generate:--logits) echo @file ;;
     generate:--dump-layers) echo @file ;;
     generate:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
     generate:--compute) echo f32 bf16 auto ;;
     generate:--path) echo native dequant auto ;;
     generate:--activations) echo plain nvfp4 ;;
-    generate:--compat) echo seed ;;
+    generate:--compat) echo torchsharp ;;
     datcat:--hash) echo xxh3 sha256 ;;
     datcat:--verify) echo quick full ;;
     datcat:--check) echo @file ;;
@@ -57,12 +57,12 @@ _nibble_words()
     datpack:--variant | nvquant:--variant) echo modelopt ;;
     datpack:--criterion | nvquant:--criterion) echo mse mae ;;
     datpack:--share-scale | nvquant:--share-scale) echo none qkv,gate_up ;;
-    datpack:--compat | nvquant:--compat | tokenize:--compat) echo seed ;;
+    datpack:--compat | nvquant:--compat | tokenize:--compat) echo torchsharp ;;
     tokenize:--tokenizer | tokenize:-t) echo @json ;;
     tokenize:--output | tokenize:-o) echo @file ;;
     tokenize:--input) echo tsv jsonl lines ids ;;
     tokenize:--emit) echo tok ids jsonl ;;
-    tokenize:--template) echo qwen3 seed none ;;
+    tokenize:--template) echo qwen3 torchsharp none ;;
     tokenize:--invalid) echo error replace ;;
     esac
 }

@@ -7,142 +7,70 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    OPT_JSON = 256,
-    OPT_NDJSON,
-    OPT_TSV,
-    OPT_GROUP,
-    OPT_STATS,
-    OPT_HIST,
-    OPT_VALUES,
-    OPT_PAYLOAD,
-    OPT_HASH,
-    OPT_CHECK,
-    OPT_DIFF,
-    OPT_ATOL,
-    OPT_RTOL,
-    OPT_VERIFY,
-    OPT_MAP,
-    OPT_META,
-    OPT_RAW,
-    OPT_STRICT
+static struct config_datcat cfg = {
+    .cmd = { .name = "datcat",
+             .synopsis = "datcat [OPTION]... FILE...",
+             .about =
+                 "Look into tensor files: .dat, .safetensors, .ckpt, a model "
+                 "directory, or - for a .dat\non standard input.  Without options: "
+                 "a line a tensor, then a total." },
 };
 
-static const struct cmd_option options[] = {
-    { 'l', "names", NULL, "names only" },
-    { OPT_JSON, "json", NULL, "one JSON document" },
-    { OPT_NDJSON, "ndjson", NULL, "one JSON object a tensor" },
-    { OPT_TSV, "tsv", NULL, "the same as tab-separated columns with a header" },
-    { 's', "select", "GLOB", "only these tensors (repeatable)" },
-    { 'x', "exclude", "GLOB", "not these (repeatable, wins over -s)" },
-    { OPT_GROUP, "group", NULL,
-      "one line for the tensors that differ in layer number" },
-    { OPT_STATS, "stats", NULL, "min max mean std absmax zeros nan inf of the values" },
-    { OPT_HIST, "hist", "[=BINS]", "histogram of the values (20 bins)" },
-    { OPT_VALUES, "values", "NAME[:COUNT]", "decoded values, one a line" },
-    { OPT_PAYLOAD, "payload", "NAME", "raw bytes of an entry to standard output" },
-    { OPT_HASH, "hash", "[=xxh3|sha256]", "hash of each entry and of the file" },
-    { OPT_CHECK, "check", "MANIFEST", "compare with the output of --hash" },
-    { OPT_DIFF, "diff", NULL, "compare two files; 1 if they differ" },
-    { OPT_ATOL, "atol", "X", "with --diff: values may differ by X + rtol*|b|" },
-    { OPT_RTOL, "rtol", "X", "with --diff: see --atol" },
-    { OPT_VERIFY, "verify", "[=quick|full]",
-      "check structure and checksums; 1 if damaged" },
-    { OPT_MAP, "map", NULL, "account for every byte" },
-    { OPT_META, "meta", NULL, "configuration, training state, provenance as JSON" },
-    { OPT_RAW, "raw-entries", NULL,
-      "show NVFP4 codes and scales as the entries they are" },
-    { OPT_STRICT, "strict", NULL, "refuse what is merely odd" },
-    { 'j', "threads", "N", "threads (default: all processors)" },
-    CMD_COMMON,
-};
-
+/* One of the forms of output, and its argument. */
 static void
-set_action(struct config_datcat *c, enum action a, const char *option)
-{
-    if (c->action != LIST && c->action != a)
-        misuse("--%s: cannot be combined with another form of output", option);
-    c->action = a;
-}
-
-static void
-take_option(struct config_datcat *c, int opt, const char *arg)
+take_action(const struct cmd_option *o, const char *arg)
 {
     static const char *const hashes[] = { "xxh3", "sha256", NULL };
     static const char *const depths[] = { "quick", "full", NULL };
-    switch (opt) {
-    case 'l':
-        set_action(c, NAMES, "names");
-        break;
-    case OPT_JSON:
-        set_action(c, JSON, "json");
-        break;
-    case OPT_NDJSON:
-        set_action(c, NDJSON, "ndjson");
-        break;
-    case OPT_TSV:
-        set_action(c, TSV, "tsv");
-        break;
-    case 's':
-    case 'x':
-        if (!select_add(&c->select, opt == 'x', arg))
-            misuse("more than %d globs", MAX_GLOBS);
-        break;
-    case OPT_GROUP:
-        c->group = true;
-        break;
-    case OPT_STATS:
-        c->stats = true;
-        break;
-    case OPT_HIST:
-        set_action(c, HIST, "hist");
-        c->bins = arg ? cmd_u64("hist", arg, 1, 100000) : 20;
-        break;
-    case OPT_VALUES:
-        set_action(c, VALUES, "values");
+    struct config_datcat *c = o->to.any;
+    enum action a = (enum action)o->low;
+    if (c->action != LIST && c->action != a)
+        misuse("--%s: cannot be combined with another form of output", o->name);
+    c->action = a;
+    if (a == HIST)
+        c->bins = arg ? cmd_u64(o->name, arg, 1, 100000) : 20;
+    else if (a == HASH)
+        c->hash = arg && cmd_word(o->name, arg, hashes) == 1 ? HASH_SHA256 : HASH_XXH3;
+    else if (a == VERIFY)
+        c->full = !arg || cmd_word(o->name, arg, depths) == 1;
+    else
         c->target = arg;
-        break;
-    case OPT_PAYLOAD:
-        set_action(c, PAYLOAD, "payload");
-        c->target = arg;
-        break;
-    case OPT_HASH:
-        set_action(c, HASH, "hash");
-        c->hash = arg && cmd_word("hash", arg, hashes) == 1 ? HASH_SHA256 : HASH_XXH3;
-        break;
-    case OPT_CHECK:
-        set_action(c, CHECK, "check");
-        c->target = arg;
-        break;
-    case OPT_DIFF:
-        set_action(c, DIFF, "diff");
-        break;
-    case OPT_ATOL:
-    case OPT_RTOL:
-        *(opt == OPT_ATOL ? &c->atol : &c->rtol) =
-            cmd_number(opt == OPT_ATOL ? "atol" : "rtol", arg, 0);
-        c->tolerant = true;
-        break;
-    case OPT_VERIFY:
-        set_action(c, VERIFY, "verify");
-        c->full = !arg || cmd_word("verify", arg, depths) == 1;
-        break;
-    case OPT_MAP:
-        set_action(c, MAP, "map");
-        break;
-    case OPT_META:
-        set_action(c, META, "meta");
-        break;
-    case OPT_RAW:
-        c->raw = true;
-        break;
-    case OPT_STRICT:
-        c->strict = true;
-        break;
-    default: // 'j'
-        c->threads = cmd_threads(arg);
-    }
 }
+
+#define ACTION(a) CMD_CALL_WITH(&cfg, take_action, a)
+
+static const struct cmd_option options[] = {
+    { 'l', "names", NULL, "names only", ACTION(NAMES) },
+    { 0, "json", NULL, "one JSON document", ACTION(JSON) },
+    { 0, "ndjson", NULL, "one JSON object a tensor", ACTION(NDJSON) },
+    { 0, "tsv", NULL, "the same as tab-separated columns with a header", ACTION(TSV) },
+    { CMD_SELECT(&cfg.select, "only these tensors (repeatable)") },
+    { CMD_EXCLUDE(&cfg.select) },
+    { 0, "group", NULL, "one line for the tensors that differ in layer number",
+      CMD_FLAG(&cfg.group) },
+    { 0, "stats", NULL, "min max mean std absmax zeros nan inf of the values",
+      CMD_FLAG(&cfg.stats) },
+    { 0, "hist", "[=BINS]", "histogram of the values (20 bins)", ACTION(HIST) },
+    { 0, "values", "NAME[:COUNT]", "decoded values, one a line", ACTION(VALUES) },
+    { 0, "payload", "NAME", "raw bytes of an entry to standard output",
+      ACTION(PAYLOAD) },
+    { 0, "hash", "[=xxh3|sha256]", "hash of each entry and of the file", ACTION(HASH) },
+    { 0, "check", "MANIFEST", "compare with the output of --hash", ACTION(CHECK) },
+    { 0, "diff", NULL, "compare two files; 1 if they differ", ACTION(DIFF) },
+    { 0, "atol", "X", "with --diff: values may differ by X + rtol*|b|",
+      CMD_NUMBER(&cfg.atol, 0) },
+    { 0, "rtol", "X", "with --diff: see --atol", CMD_NUMBER(&cfg.rtol, 0) },
+    { 0, "verify", "[=quick|full]", "check structure and checksums; 1 if damaged",
+      ACTION(VERIFY) },
+    { 0, "map", NULL, "account for every byte", ACTION(MAP) },
+    { 0, "meta", NULL, "configuration, training state, provenance as JSON",
+      ACTION(META) },
+    { 0, "raw-entries", NULL, "show NVFP4 codes and scales as the entries they are",
+      CMD_FLAG(&cfg.raw) },
+    { CMD_STRICT(&cfg.strict) },
+    { CMD_THREADS(&cfg.threads) },
+    CMD_COMMON(cfg.cmd),
+};
 
 static void
 check_combination(const struct config_datcat *c, int operands)
@@ -166,10 +94,9 @@ check_combination(const struct config_datcat *c, int operands)
 static int
 parse(struct config_datcat *c, int argc, char **argv)
 {
-    const char *arg;
-    int first;
-    for (int opt; (opt = cmd_option(&c->cmd, argc, argv, &arg, &first)) >= 0;)
-        take_option(c, opt, arg);
+    int first =
+        cmd_parse(&c->cmd, options, sizeof options / sizeof *options, argc, argv);
+    c->tolerant = cmd_given(&c->cmd, "atol") || cmd_given(&c->cmd, "rtol");
     check_combination(c, argc - first);
     c->many = argc - first > 1;
     return first;
@@ -353,33 +280,23 @@ two_files(struct config_datcat *c, char **paths, struct err *err)
 int
 main(int argc, char **argv)
 {
-    static struct config_datcat c = {
-        .cmd = { .name = "datcat",
-                 .synopsis = "datcat [OPTION]... FILE...",
-                 .about =
-                     "Look into tensor files: .dat, .safetensors, .ckpt, a model "
-                     "directory, or - for a .dat\non standard input.  Without options: "
-                     "a line a tensor, then a total.",
-                 .options = options,
-                 .n_options = sizeof options / sizeof *options },
-    };
     struct err err = { 0 };
     int answer = EXIT_DONE;
-    cmd_begin(&c.cmd);
-    c.threads = cmd_threads(NULL);
-    int first = parse(&c, argc, argv);
-    if (c.action == DIFF)
-        answer = two_files(&c, argv + first, &err);
-    for (int i = first; i < argc && c.action != DIFF && err.kind == ERR_NONE; i++) {
-        int one = one_file(&c, argv[i], &err);
+    cmd_begin(&cfg.cmd);
+    cfg.threads = cmd_threads(NULL);
+    int first = parse(&cfg, argc, argv);
+    if (cfg.action == DIFF)
+        answer = two_files(&cfg, argv + first, &err);
+    for (int i = first; i < argc && cfg.action != DIFF && err.kind == ERR_NONE; i++) {
+        int one = one_file(&cfg, argv[i], &err);
         if (one > answer)
             answer = one;
-        if (c.action == VERIFY && cmd_status(&err) == EXIT_TROUBLE &&
+        if (cfg.action == VERIFY && cmd_status(&err) == EXIT_TROUBLE &&
             err.kind == ERR_FORMAT)
             err = (struct err){ 0 }; // reported; go on to the next file
     }
-    if (err.kind == ERR_NONE && c.action != DIFF && c.many)
-        check_selection(&c, "the files", &err);
+    if (err.kind == ERR_NONE && cfg.action != DIFF && cfg.many)
+        check_selection(&cfg, "the files", &err);
     if (err.kind)
         die_err(&err);
     cmd_close_stdout();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* datcat: what its parts share.  list.c shows, scan.c reads payloads, compare.c and
- * names.c answer yes or no; tok.c knows .tok files; datcat.c parses. */
+ * verify_names.c answer yes or no; list_tok.c knows .tok files; datcat.c parses. */
 #ifndef NIBBLE_CMD_DATCAT_H
 #define NIBBLE_CMD_DATCAT_H
 
@@ -71,11 +71,11 @@ int compare_diff(const struct config_datcat *c, struct subject *a, struct subjec
                  struct err *err);
 int compare_verify(const struct config_datcat *c, struct subject *f, struct err *err);
 
-/* names.c: whether the tensors are those of the configuration that the file has with it.
+/* verify_names.c: whether the tensors are those of the configuration that the file has with it.
  * EXIT_DONE, EXIT_NO, or -1 with *err; appends to *what what was compared, or why not. */
 int names_verify(struct subject *f, struct buf *what, struct err *err);
 
-/* tok.c: a .tok has samples in place of tensors, and no subject. */
+/* list_tok.c: a .tok has samples in place of tensors, and no subject. */
 bool tok_is(const char *path);
 int tok_file(const struct config_datcat *c, const char *path, struct err *err);
 

@@ -1,73 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /* datpack: put tensors from any container into any other. */
-#include "cmd/cmd.h"
+#include "cmd/convert.h"
 #include "cmd/suffix.h"
-#include "lib/io/pack/pack.h"
 
 #include "lib/format/writer.h"
 
 #include <string.h>
 
-enum {
-    OPT_TO = 256,
-    OPT_DTYPE,
-    OPT_RENAME,
-    OPT_LIKE,
-    OPT_UNTIE,
-    OPT_TIE,
-    OPT_CONFIG,
-    OPT_SHARD_SIZE,
-    OPT_STRICT,
-    OPT_QUANT,
-    OPT_VARIANT,
-    OPT_CRITERION,
-    OPT_SHARE,
-    OPT_INIT,
-    OPT_MASTER,
-    OPT_MOMENTS,
-    OPT_COMPAT
+static struct pack cfg = { .shard_bytes = (uint64_t)5 << 30 };
+static struct cmd cmd = {
+    .name = "datpack",
+    .synopsis = "datpack [OPTION]... -o OUT INPUT...",
+    .about = "Put tensors from any container into any other: .dat, "
+             ".safetensors, .gguf, .ckpt,\nmodel directories.  Later inputs "
+             "replace tensors of earlier ones."
 };
-
-static struct cmd_option options[] = {
-    { 'o', "output", "OUT",
-      "write here; the suffix tells the container, a final / a directory" },
-    { OPT_TO, "to", "KIND", "" }, // main adds the words
-    { 'f', "force", NULL, "replace OUT if it exists" },
-    { OPT_DTYPE, "dtype", "TYPE",
-      "f16, bf16, f32, nvfp4 or keep (default: what suits the target)" },
-    { 's', "select", "GLOB", "only these tensors (repeatable)" },
-    { 'x', "exclude", "GLOB", "not these (repeatable, wins over -s)" },
-    { OPT_RENAME, "rename", "OLD=NEW", "rename; one * on each side is the same text" },
-    { OPT_LIKE, "like", "REF",
-      "order, names and types of REF, payloads of the inputs" },
-    { OPT_UNTIE, "untie", NULL, "store lm_head.weight; the model becomes untied" },
-    { OPT_TIE, "tie", NULL, "do not store the head of a tied model" },
-    { OPT_CONFIG, "config", "FILE", "the model's config.json" },
-    { 't', "tokenizer", "FILE", "the tokenizer.json that a GGUF takes in" },
-    { OPT_SHARD_SIZE, "shard-size", "BYTES",
-      "of a model directory's files (default 5G)" },
-    { OPT_INIT, "init", "SEED", "instead of inputs: random weights for --config" },
-    { OPT_MASTER, "master", "TYPE", "of a new checkpoint: f32 or bf16 (default bf16)" },
-    { OPT_MOMENTS, "moments", "TYPE",
-      "f32, bf16 or int8 (default int8); with --compat seed: nvfp4, int8" },
-    { OPT_QUANT, "quant", "NAME",
-      "what makes NVFP4 (default: the checkpoint's, else sweep)" },
-    { OPT_VARIANT, "variant", "NAME", "of max: modelopt" },
-    { OPT_CRITERION, "criterion", "NAME", "of 4over6: mse or mae" },
-    { OPT_SHARE, "share-scale", "LIST",
-      "none or qkv,gate_up: one scale for what is fused" },
-    { OPT_COMPAT, "compat", "seed", "what the seed's programs can read" },
-    { OPT_STRICT, "strict", NULL, "refuse what is merely odd" },
-    { 'j', "threads", "N", "threads (default: all processors)" },
-    CMD_COMMON,
-};
-
-/* Whether --shard-size was given. */
-static bool shards_given;
 
 static void
-take_rename(struct pack *c, const char *arg)
+take_rename(const struct cmd_option *o, const char *arg)
 {
+    struct pack *c = o->to.any;
     size_t at = strcspn(arg, "=");
     if (at == 0 || arg[at] == '\0' || arg[at + 1] == '\0')
         misuse("--rename: %s: want OLD=NEW", arg);
@@ -82,10 +34,10 @@ take_rename(struct pack *c, const char *arg)
     c->rename[c->n_renames++] = (struct rename){ text, eq + 1, false };
 }
 
-static const char *
-one_of(const char *option, const char *arg, const char *const *words)
+static void
+take_shard_size(const struct cmd_option *o, const char *arg)
 {
-    return words[cmd_word(option, arg, words)];
+    *o->to.u64 = cmd_bytes(o->name, arg, 1);
 }
 
 /* Checkpoints may train without a quantizer. */
@@ -95,85 +47,49 @@ quant_or_none(size_t i)
     return i == 0 ? "none" : pack_quant(i - 1);
 }
 
-static void
-take_option(struct pack *c, int opt, const char *arg)
-{
-    static const char *const dtypes[] = { "keep", "f16", "bf16", "f32", "nvfp4", NULL };
-    static const char *const masters[] = { "f32", "bf16", NULL };
-    static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
-    switch (opt) {
-    case 'o':
-        c->out = arg;
-        break;
-    case 'f':
-        c->force = true;
-        break;
-    case 's':
-    case 'x':
-        if (!select_add(&c->select, opt == 'x', arg))
-            misuse("more than %d globs", MAX_GLOBS);
-        break;
-    case 'j':
-        c->threads = cmd_threads(arg);
-        break;
-    case OPT_TO:
-        c->to = cmd_word_of("to", arg, writer_kind);
-        break;
-    case OPT_DTYPE:
-        c->dtype = WISH_KEEP + (enum dtype_wish)cmd_word("dtype", arg, dtypes);
-        break;
-    case OPT_RENAME:
-        take_rename(c, arg);
-        break;
-    case OPT_LIKE:
-        c->like = arg;
-        break;
-    case OPT_UNTIE:
-        c->head = HEAD_UNTIE;
-        break;
-    case OPT_TIE:
-        c->head = HEAD_TIE;
-        break;
-    case OPT_CONFIG:
-        c->config_path = arg;
-        break;
-    case 't':
-        c->tokenizer = arg;
-        break;
-    case OPT_SHARD_SIZE:
-        c->shard_bytes = cmd_bytes("shard-size", arg, 1);
-        shards_given = true;
-        break;
-    case OPT_INIT:
-        c->init = true;
-        c->init_seed = (uint32_t)cmd_u64("init", arg, 0, UINT32_MAX);
-        break;
-    case OPT_MASTER:
-        c->master = one_of("master", arg, masters);
-        break;
-    case OPT_MOMENTS:
-        c->moments = one_of("moments", arg, moments);
-        break;
-    case OPT_QUANT:
-        c->quant = cmd_word_of("quant", arg, quant_or_none);
-        break;
-    case OPT_VARIANT:
-        c->variant = one_of("variant", arg, pack_variants);
-        break;
-    case OPT_CRITERION:
-        c->criterion = one_of("criterion", arg, pack_criteria);
-        break;
-    case OPT_SHARE:
-        c->share = one_of("share-scale", arg, pack_shares);
-        break;
-    case OPT_COMPAT:
-        one_of("compat", arg, pack_compats);
-        c->seed_compat = true;
-        break;
-    default: // OPT_STRICT
-        c->strict = true;
-    }
-}
+static const char *const dtypes[] = { "keep", "f16", "bf16", "f32", "nvfp4", NULL };
+static const char *const masters[] = { "f32", "bf16", NULL };
+static const char *const moments[] = { "f32", "bf16", "int8", "nvfp4", NULL };
+
+static const struct cmd_option options[] = {
+    { 'o', "output", "OUT",
+      "write here; the suffix tells the container, a final / a directory",
+      CMD_TEXT(&cfg.out) },
+    { 0, "to", "KIND", "%s", CMD_WORD_OF(&cfg.to, writer_kind) },
+    { 'f', "force", NULL, "replace OUT if it exists", CMD_FLAG(&cfg.force) },
+    { 0, "dtype", "TYPE",
+      "f16, bf16, f32, nvfp4 or keep (default: what suits the target)",
+      CMD_CHOICE(&cfg.dtype, dtypes, WISH_KEEP) },
+    { CMD_SELECT(&cfg.select, "only these tensors (repeatable)") },
+    { CMD_EXCLUDE(&cfg.select) },
+    { 0, "rename", "OLD=NEW", "rename; one * on each side is the same text",
+      CMD_CALL(&cfg, take_rename) },
+    { 0, "like", "REF", "order, names and types of REF, payloads of the inputs",
+      CMD_TEXT(&cfg.like) },
+    { PACK_UNTIE(cfg) },
+    { PACK_TIE(cfg) },
+    { CMD_CONFIG(&cfg.config_path) },
+    { 't', "tokenizer", "FILE", "the tokenizer.json that a GGUF takes in",
+      CMD_TEXT(&cfg.tokenizer) },
+    { 0, "shard-size", "BYTES", "of a model directory's files (default 5G)",
+      CMD_CALL(&cfg.shard_bytes, take_shard_size) },
+    { 0, "init", "SEED", "instead of inputs: random weights for --config",
+      CMD_U32(&cfg.init_seed, 0, UINT32_MAX) },
+    { 0, "master", "TYPE", "of a new checkpoint: f32 or bf16 (default bf16)",
+      CMD_WORD(&cfg.master, masters) },
+    { 0, "moments", "TYPE",
+      "f32, bf16, int8 (default); with --compat torchsharp: nvfp4, int8",
+      CMD_WORD(&cfg.moments, moments) },
+    { 0, "quant", "NAME", "what makes NVFP4 (default: the checkpoint's, else sweep)",
+      CMD_WORD_OF(&cfg.quant, quant_or_none) },
+    { PACK_VARIANT(cfg) },
+    { PACK_CRITERION(cfg, "of 4over6: mse or mae") },
+    { PACK_SHARE_SCALE(cfg) },
+    { PACK_COMPAT(cfg) },
+    { CMD_STRICT(&cfg.strict) },
+    { CMD_THREADS(&cfg.threads) },
+    CMD_COMMON(cmd),
+};
 
 static void
 check_combination(const struct pack *c, int operands)
@@ -204,35 +120,24 @@ check_combination(const struct pack *c, int operands)
                c->to);
     bool packed = ckpt && c->seed_compat;
     if (c->moments && strcmp(c->moments, "nvfp4") == 0 && !packed)
-        misuse("--moments nvfp4: only with --compat seed");
+        misuse("--moments nvfp4: only with --compat torchsharp");
     if (packed && c->master)
-        misuse("--master: with --compat seed it is nvfp4");
+        misuse("--master: with --compat torchsharp it is nvfp4");
     if (packed && c->moments && strcmp(c->moments, "nvfp4") != 0 &&
         strcmp(c->moments, "int8") != 0)
-        misuse("--moments %s: with --compat seed they are nvfp4 or int8", c->moments);
-    if (shards_given && !c->directory)
+        misuse("--moments %s: with --compat torchsharp they are nvfp4 or int8",
+               c->moments);
+    if (cmd_given(&cmd, "shard-size") && !c->directory)
         misuse("--shard-size: goes with an OUT that ends in /");
     if (c->seed_compat && !kind->seed_reads)
-        misuse("--compat seed: the seed reads .dat files");
+        misuse("--compat torchsharp: the TorchSharp programs read .dat files");
 }
-
-static struct cmd cmd = {
-    .name = "datpack",
-    .synopsis = "datpack [OPTION]... -o OUT INPUT...",
-    .about = "Put tensors from any container into any other: .dat, "
-             ".safetensors, .gguf, .ckpt,\nmodel directories.  Later inputs "
-             "replace tensors of earlier ones.",
-    .options = options,
-    .n_options = sizeof options / sizeof *options
-};
 
 static int
 parse(struct pack *c, int argc, char **argv)
 {
-    const char *arg;
-    int first;
-    for (int opt; (opt = cmd_option(&cmd, argc, argv, &arg, &first)) >= 0;)
-        take_option(c, opt, arg);
+    int first = cmd_parse(&cmd, options, sizeof options / sizeof *options, argc, argv);
+    c->init = cmd_given(&cmd, "init");
     if (!c->out)
         misuse("want -o OUT; --help shows how");
     suffix_settle(c->out, &c->to, &c->directory);
@@ -243,14 +148,12 @@ parse(struct pack *c, int argc, char **argv)
 int
 main(int argc, char **argv)
 {
-    static struct pack c = { .shard_bytes = (uint64_t)5 << 30 };
     struct err err = { 0 };
     cmd_begin(&cmd);
-    cmd_help_words(options, sizeof options / sizeof *options, OPT_TO, writer_kind);
-    c.threads = cmd_threads(NULL);
-    int first = parse(&c, argc, argv);
-    c.io = cmd_io(&cmd);
-    if (pack_run(&c, argv + first, (size_t)(argc - first), &err) < 0)
+    cfg.threads = cmd_threads(NULL);
+    int first = parse(&cfg, argc, argv);
+    cfg.io = cmd_io(&cmd);
+    if (pack_run(&cfg, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     cmd_close_stdout();
     return EXIT_DONE;

@@ -51,7 +51,8 @@ read_ends(struct session *s, struct json *j)
 
 /* A number or null; outside of low .. high it is refused. */
 static int
-read_number(struct json *j, double *v, bool given, double low, double high)
+read_number(struct session *s, struct json *j, double *v, const char *option,
+            double low, double high)
 {
     double x;
     size_t at = j->pos;
@@ -62,7 +63,7 @@ read_number(struct json *j, double *v, bool given, double low, double high)
     if (!(x >= low && x <= high))
         return json_fail(j, at, "expected a number of %g to %g, found %g", low, high,
                          x);
-    if (!given)
+    if (!cmd_given(&s->c->cmd, option))
         *v = x;
     return 0;
 }
@@ -75,13 +76,13 @@ read_pair(struct session *s, struct json *j, struct slice key, bool *greedy)
     bool sample = true;
     int rc;
     if (slice_is(key, "temperature"))
-        return read_number(j, &c->sample.temperature, c->temp_given, 0, 1e6);
+        return read_number(s, j, &c->sample.temperature, "temp", 0, 1e6);
     if (slice_is(key, "top_p"))
-        return read_number(j, &c->sample.top_p, c->top_p_given, 0, 1);
+        return read_number(s, j, &c->sample.top_p, "top-p", 0, 1);
     if (slice_is(key, "repetition_penalty"))
-        return read_number(j, &c->sample.penalty, c->penalty_given, 1e-6, 1e6);
+        return read_number(s, j, &c->sample.penalty, "repeat-penalty", 1e-6, 1e6);
     if (slice_is(key, "top_k")) {
-        rc = read_number(j, &k, c->top_k_given, 0, 0x1p31);
+        rc = read_number(s, j, &k, "top-k", 0, 0x1p31);
         c->sample.top_k = (uint32_t)k;
         return rc;
     }
@@ -109,7 +110,7 @@ read_text(struct session *s, const char *name, struct slice text)
         more = read_pair(s, &j, key, &greedy);
     if (more == 0)
         more = json_end(&j);
-    if (greedy && !s->c->temp_given)
+    if (greedy && !cmd_given(&s->c->cmd, "temp"))
         s->c->sample.temperature = 0;
     arena_free(&arena);
     return more;

@@ -8,77 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    OPT_TEMPLATE = 256,
-    OPT_SYSTEM,
-    OPT_CHAT,
-    OPT_TEMP,
-    OPT_TOP_P,
-    OPT_TOP_K,
-    OPT_PENALTY,
-    OPT_SEED,
-    OPT_STOP,
-    OPT_IGNORE_EOS,
-    OPT_IDS,
-    OPT_JSON,
-    OPT_TOP_LOGPROBS,
-    OPT_SCORE,
-    OPT_LOGITS,
-    OPT_KL,
-    OPT_DUMP_LAYERS,
-    OPT_PATH,
-    OPT_ACTIVATIONS,
-    OPT_CHUNK,
-    OPT_NO_KV,
-    OPT_NO_VERIFY,
-    OPT_DEVICE,
-    OPT_QUANT,
-    OPT_CONTEXT,
-    OPT_COMPUTE,
-    OPT_FAST,
-    OPT_CONFIG,
-    OPT_COMPAT,
+static struct config_generate cfg = {
+    .cmd = { .name = "generate",
+             .synopsis = "generate [OPTION]... MODEL",
+             .about = "Run a model of any container: answer prompts, chat, or "
+                      "tell its loss on samples.\nThe prompt is not repeated." },
+    .max_tokens = 256,
+    .sample = { .top_p = 1, .penalty = 1 },
+    .where = { .device = "auto", .decodes = true },
 };
-
-static const struct cmd_option options[] = {
-    { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside MODEL)" },
-    { 'p', "prompt", "TEXT", "a prompt; repeatable (default: one a line from stdin)" },
-    { OPT_TEMPLATE, "template", "NAME", "qwen3, seed or none (default qwen3)" },
-    { OPT_SYSTEM, "system", "TEXT", "a system message before the prompt" },
-    { OPT_CHAT, "chat", NULL, "prompts are the turns of one conversation" },
-    { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)" },
-    { OPT_TEMP, "temp", "X", "temperature; 0: always the most likely token" },
-    { OPT_TOP_P, "top-p", "X", "of the most likely ones that make X together" },
-    { OPT_TOP_K, "top-k", "N", "of the N most likely ones; 0: of all" },
-    { OPT_PENALTY, "repeat-penalty", "X", "for tokens that were there; 1: none" },
-    { OPT_SEED, "seed", "N", "of the draws (default 0)" },
-    { OPT_STOP, "stop", "TEXT", "ends an answer, not shown (repeatable)" },
-    { OPT_IGNORE_EOS, "ignore-eos", NULL, "go on behind end tokens" },
-    { OPT_IDS, "ids", NULL, "prompts and answers are ids: no tokenizer is needed" },
-    { OPT_JSON, "json", NULL, "one object a prompt, with log-probabilities" },
-    { OPT_TOP_LOGPROBS, "top-logprobs", "K", "with --json: of the K best tokens" },
-    { OPT_SCORE, "score", "FILE.tok", "mean loss and perplexity of targets, as TSV" },
-    { OPT_LOGITS, "logits", "FILE", "write logits into this .safetensors" },
-    { OPT_KL, "kl", "FILE", "with --score: compare with logits of another model" },
-    { OPT_DUMP_LAYERS, "dump-layers", "FILE", "write hidden states of a prompt" },
-    { 'f', "force", NULL, "replace files that exist" },
-    { OPT_QUANT, "quant", "NAME", "see the projections so (default: as in MODEL)" },
-    { OPT_CONFIG, "config", "FILE", "the model's config.json" },
-    { OPT_CONTEXT, "context", "N", "positions at most (default: as the model)" },
-    { OPT_CHUNK, "prefill-chunk", "N", "tokens of a prompt at a time (default 512)" },
-    { OPT_NO_KV, "no-kv", NULL, "compute everything again for each token" },
-    { OPT_NO_VERIFY, "no-verify", NULL, "load faster: do not check MODEL's checksums" },
-    { OPT_DEVICE, "device", "NAME", "cpu, cuda, cuda:N or auto (default auto)" },
-    { OPT_COMPUTE, "compute", "TYPE", "f32, bf16 or auto (default auto)" },
-    { OPT_FAST, "fast", NULL, "give up equal bits where that is faster" },
-    { OPT_PATH, "path", "NAME", "native, dequant or auto (default auto)" },
-    { OPT_ACTIVATIONS, "activations", "NAME", "plain or nvfp4 (default plain)" },
-    { OPT_COMPAT, "compat", "seed", "--template seed, control tokens in text count" },
-    { 'j', "threads", "N", "threads (default: all processors)" },
-    CMD_COMMON,
-};
-
-/* ---- options ------------------------------------------------------------------------------ */
 
 static const char *
 quant_word(size_t i)
@@ -87,176 +25,104 @@ quant_word(size_t i)
 }
 
 static void
-add_prompt(struct config_generate *c, const char *text)
+add_prompt(const struct cmd_option *o, const char *arg)
 {
+    struct config_generate *c = o->to.any;
     const char **p = realloc(c->prompts, (c->n_prompts + 1) * sizeof *p);
     if (!p)
         die(EXIT_MEMORY, "out of memory for prompts");
     c->prompts = p;
-    c->prompts[c->n_prompts++] = text;
+    c->prompts[c->n_prompts++] = arg;
 }
 
 static void
-add_stop(struct config_generate *c, const char *text)
+add_stop(const struct cmd_option *o, const char *arg)
 {
-    if (!*text)
+    struct config_generate *c = o->to.any;
+    if (!*arg)
         misuse("--stop: want a text that is not empty");
     if (c->n_stops == MAX_STOPS)
         misuse("--stop: at most %d of them", MAX_STOPS);
-    c->stop[c->n_stops++] = slice_of(text);
-}
-
-/* Of how a token is chosen. */
-static bool
-take_sampling(struct config_generate *c, int opt, const char *arg)
-{
-    switch (opt) {
-    case OPT_TEMP:
-        c->sample.temperature = cmd_number("temp", arg, 0);
-        c->temp_given = true;
-        return true;
-    case OPT_TOP_P:
-        c->sample.top_p = cmd_number("top-p", arg, 0);
-        if (c->sample.top_p > 1)
-            misuse("--top-p: %s: want a number of 0 to 1", arg);
-        c->top_p_given = true;
-        return true;
-    case OPT_TOP_K:
-        c->sample.top_k = (uint32_t)cmd_u64("top-k", arg, 0, UINT32_MAX);
-        c->top_k_given = true;
-        return true;
-    case OPT_PENALTY:
-        c->sample.penalty = cmd_number("repeat-penalty", arg, 1e-6);
-        c->penalty_given = true;
-        return true;
-    case OPT_SEED:
-        c->sample.seed = (uint32_t)cmd_u64("seed", arg, 0, UINT32_MAX);
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* Of files, and of what is shown. */
-static bool
-take_output(struct config_generate *c, int opt, const char *arg)
-{
-    switch (opt) {
-    case OPT_IDS:
-        c->ids = true;
-        return true;
-    case OPT_JSON:
-        c->json = true;
-        return true;
-    case OPT_TOP_LOGPROBS:
-        c->top_logprobs = (uint32_t)cmd_u64("top-logprobs", arg, 1, 1 << 16);
-        return true;
-    case OPT_SCORE:
-        c->score = arg;
-        return true;
-    case OPT_LOGITS:
-        c->logits = arg;
-        return true;
-    case OPT_KL:
-        c->kl = arg;
-        return true;
-    case OPT_DUMP_LAYERS:
-        c->dump_layers = arg;
-        return true;
-    case 'f':
-        c->force = true;
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* Of how it is computed. */
-static bool
-take_computing(struct config_generate *c, int opt, const char *arg)
-{
-    switch (opt) {
-    case OPT_PATH:
-        device_take_path(&c->where, arg);
-        return true;
-    case OPT_ACTIVATIONS:
-        c->activations =
-            (enum activations)cmd_word("activations", arg, device_activations_given);
-        return true;
-    case OPT_CHUNK:
-        c->chunk = (size_t)cmd_u64("prefill-chunk", arg, 1, 1 << 20);
-        return true;
-    case OPT_NO_KV:
-        c->no_kv = true;
-        return true;
-    case OPT_NO_VERIFY:
-        c->no_verify = true;
-        return true;
-    case OPT_DEVICE:
-        device_take(&c->where, arg);
-        return true;
-    case OPT_QUANT:
-        c->quant = cmd_word_of("quant", arg, quant_word);
-        return true;
-    case OPT_CONTEXT:
-        c->context = (size_t)cmd_u64("context", arg, 1, INT32_MAX);
-        return true;
-    case OPT_COMPUTE:
-        device_take_compute(&c->where, arg);
-        return true;
-    case OPT_FAST:
-        c->where.fast = true;
-        return true;
-    case 'j':
-        c->where.threads = cmd_threads(arg);
-        return true;
-    default:
-        return false;
-    }
+    c->stop[c->n_stops++] = slice_of(arg);
 }
 
 static void
-take_option(struct config_generate *c, int opt, const char *arg)
+take_top_p(const struct cmd_option *o, const char *arg)
 {
-    static const char *const templates[] = { "qwen3", "seed", "none", NULL };
-    static const char *const compats[] = { "seed", NULL };
-    if (take_sampling(c, opt, arg) || take_output(c, opt, arg) ||
-        take_computing(c, opt, arg))
-        return;
-    switch (opt) {
-    case 't':
-        c->tokenizer = arg;
-        break;
-    case 'p':
-        add_prompt(c, arg);
-        break;
-    case OPT_TEMPLATE:
-        c->how.kind = (enum template_kind)cmd_word("template", arg, templates);
-        c->template_given = true;
-        break;
-    case OPT_SYSTEM:
-        c->system = arg;
-        break;
-    case OPT_CHAT:
-        c->chat = true;
-        break;
-    case 'n':
-        c->max_tokens = (uint32_t)cmd_u64("max-tokens", arg, 0, INT32_MAX);
-        break;
-    case OPT_STOP:
-        add_stop(c, arg);
-        break;
-    case OPT_IGNORE_EOS:
-        c->ignore_eos = true;
-        break;
-    case OPT_CONFIG:
-        c->config = arg;
-        break;
-    default: // OPT_COMPAT
-        cmd_word("compat", arg, compats);
-        c->seed_compat = c->how.parse_special = true;
-    }
+    double p = cmd_number(o->name, arg, 0);
+    if (p > 1)
+        misuse("--top-p: %s: want a number of 0 to 1", arg);
+    *o->to.number = p;
 }
+
+static const struct cmd_option options[] = {
+    { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside MODEL)",
+      CMD_TEXT(&cfg.tokenizer) },
+    { 'p', "prompt", "TEXT", "a prompt; repeatable (default: one a line from stdin)",
+      CMD_CALL(&cfg, add_prompt) },
+    { CMD_TEMPLATE(&cfg.how.kind) },
+    { 0, "system", "TEXT", "a system message before the prompt",
+      CMD_TEXT(&cfg.system) },
+    { 0, "chat", NULL, "prompts are the turns of one conversation",
+      CMD_FLAG(&cfg.chat) },
+    { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)",
+      CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },
+    { 0, "temp", "X", "temperature; 0: always the most likely token",
+      CMD_NUMBER(&cfg.sample.temperature, 0) },
+    { 0, "top-p", "X", "of the most likely ones that make X together",
+      CMD_CALL(&cfg.sample.top_p, take_top_p) },
+    { 0, "top-k", "N", "of the N most likely ones; 0: of all",
+      CMD_U32(&cfg.sample.top_k, 0, UINT32_MAX) },
+    { 0, "repeat-penalty", "X", "for tokens that were there; 1: none",
+      CMD_NUMBER(&cfg.sample.penalty, 1e-6) },
+    { 0, "seed", "N", "of the draws (default 0)",
+      CMD_U32(&cfg.sample.seed, 0, UINT32_MAX) },
+    { 0, "stop", "TEXT", "ends an answer, not shown (repeatable)",
+      CMD_CALL(&cfg, add_stop) },
+    { 0, "ignore-eos", NULL, "go on behind end tokens", CMD_FLAG(&cfg.ignore_eos) },
+    { 0, "ids", NULL, "prompts and answers are ids: no tokenizer is needed",
+      CMD_FLAG(&cfg.ids) },
+    { 0, "json", NULL, "one object a prompt, with log-probabilities",
+      CMD_FLAG(&cfg.json) },
+    { 0, "top-logprobs", "K", "with --json: of the K best tokens",
+      CMD_U32(&cfg.top_logprobs, 1, 1 << 16) },
+    { 0, "score", "FILE.tok", "mean loss and perplexity of targets, as TSV",
+      CMD_TEXT(&cfg.score) },
+    { 0, "logits", "FILE", "write logits into this .safetensors",
+      CMD_TEXT(&cfg.logits) },
+    { 0, "kl", "FILE", "with --score: compare with logits of another model",
+      CMD_TEXT(&cfg.kl) },
+    { 0, "dump-layers", "FILE", "write hidden states of a prompt",
+      CMD_TEXT(&cfg.dump_layers) },
+    { 'f', "force", NULL, "replace files that exist", CMD_FLAG(&cfg.force) },
+    { 0, "quant", "NAME", "see the projections so (default: as in MODEL)",
+      CMD_WORD_OF(&cfg.quant, quant_word) },
+    { CMD_CONFIG(&cfg.config) },
+    { 0, "context", "N", "positions at most (default: as the model)",
+      CMD_U64(&cfg.context, 1, INT32_MAX) },
+    { 0, "prefill-chunk", "N", "tokens of a prompt at a time (default 512)",
+      CMD_U64(&cfg.chunk, 1, 1 << 20) },
+    { 0, "no-kv", NULL, "compute everything again for each token",
+      CMD_FLAG(&cfg.no_kv) },
+    { 0, "no-verify", NULL, "load faster: do not check MODEL's checksums",
+      CMD_FLAG(&cfg.no_verify) },
+    { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default auto)",
+      DEVICE_NAME(cfg.where) },
+    { 0, "compute", "TYPE", "f32, bf16 or auto (default auto)",
+      DEVICE_COMPUTE(cfg.where) },
+    { 0, "fast", NULL, "give up equal bits where that is faster",
+      DEVICE_FAST(cfg.where) },
+    { 0, "path", "NAME", "native, dequant or auto (default auto)",
+      DEVICE_PATH(cfg.where) },
+    { 0, "activations", "NAME", "plain or nvfp4 (default plain)",
+      CMD_CHOICE(&cfg.activations, device_activations_given, ACTIVATIONS_PLAIN) },
+    { CMD_COMPAT(&cfg.torchsharp,
+                 "--template torchsharp, control tokens in text count") },
+    { CMD_THREADS(&cfg.where.threads) },
+    CMD_COMMON(cfg.cmd),
+};
+
+/* ---- what goes together -------------------------------------------------------- */
 
 static void
 check_text(const char *option, const char *text)
@@ -270,7 +136,7 @@ static void
 settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
-        c->top_logprobs || c->dump_layers || c->no_kv || c->template_given)
+        c->top_logprobs || c->dump_layers || c->no_kv || cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl and --json, not with prompts");
     if (strcmp(c->score, "-") == 0 && strcmp(c->model, "-") == 0)
         misuse("-: standard input can be read once");
@@ -279,10 +145,11 @@ settle_score(const struct config_generate *c)
 static void
 settle(struct config_generate *c)
 {
-    if (c->seed_compat && !c->template_given)
-        c->how.kind = TEMPLATE_SEED;
-    if (c->seed_compat && c->activations == ACTIVATIONS_NVFP4)
-        c->activations = ACTIVATIONS_SEED;
+    if (c->torchsharp && !cmd_given(&c->cmd, "template"))
+        c->how.kind = TEMPLATE_TORCHSHARP;
+    if (c->torchsharp && c->activations == ACTIVATIONS_NVFP4)
+        c->activations = ACTIVATIONS_TORCHSHARP;
+    c->how.parse_special = c->torchsharp;
     if (c->kl && !c->score)
         misuse("--kl: goes with --score");
     suffix_check("--logits", c->logits, "safetensors");
@@ -293,7 +160,7 @@ settle(struct config_generate *c)
     }
     if (c->top_logprobs && !c->json)
         misuse("--top-logprobs: goes with --json");
-    if (c->ids && (c->chat || c->system || c->template_given))
+    if (c->ids && (c->chat || c->system || cmd_given(&c->cmd, "template")))
         misuse("--ids: prompts are taken as they are: no --chat, --system or "
                "--template");
     if (c->ids && c->n_stops && !c->tokenizer)
@@ -316,7 +183,7 @@ static void
 warn_idle(const struct config_generate *c)
 {
     if (!c->cmd.quiet && !c->score && c->sample.temperature <= 0 &&
-        (c->top_p_given || c->top_k_given))
+        (cmd_given(&c->cmd, "top-p") || cmd_given(&c->cmd, "top-k")))
         warn("--top-k and --top-p do nothing without --temp: the most likely token is "
              "taken");
 }
@@ -337,33 +204,19 @@ run(struct config_generate *c, struct err *err)
 int
 main(int argc, char **argv)
 {
-    static struct config_generate c = {
-        .cmd = { .name = "generate",
-                 .synopsis = "generate [OPTION]... MODEL",
-                 .about = "Run a model of any container: answer prompts, chat, or "
-                          "tell its loss on samples.\nThe prompt is not repeated.",
-                 .options = options,
-                 .n_options = sizeof options / sizeof *options },
-        .max_tokens = 256,
-        .sample = { .top_p = 1, .penalty = 1 },
-    };
     struct err err = { 0 };
-    const char *arg;
-    int first;
-    cmd_begin(&c.cmd);
-    c.where = (struct device_options){ .device = "auto",
-                                       .decodes = true,
-                                       .threads = cmd_threads(NULL) };
-    for (int opt; (opt = cmd_option(&c.cmd, argc, argv, &arg, &first)) >= 0;)
-        take_option(&c, opt, arg);
+    cmd_begin(&cfg.cmd);
+    cfg.where.threads = cmd_threads(NULL);
+    int first =
+        cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
     if (argc - first != 1)
         misuse("want one MODEL; --help shows how");
-    c.model = argv[first];
-    c.device = device_settle(&c.where);
-    settle(&c);
-    if (run(&c, &err) < 0)
+    cfg.model = argv[first];
+    cfg.device = device_settle(&cfg.where);
+    settle(&cfg);
+    if (run(&cfg, &err) < 0)
         die_err(&err);
     cmd_close_stdout();
-    free(c.prompts);
+    free(cfg.prompts);
     return EXIT_DONE;
 }

@@ -20,17 +20,15 @@ struct config_generate {
     size_t n_prompts;
     const char *system;
     struct template_options how;
-    bool template_given;
     bool chat, ids, json, ignore_eos, no_kv, no_verify, force;
     uint32_t max_tokens;
     struct sample_options sample; // what was not given comes from the model
-    bool temp_given, top_p_given, top_k_given, penalty_given;
     struct slice stop[MAX_STOPS];
     size_t n_stops;
     uint32_t top_logprobs;
     const char *score, *logits, *kl, *dump_layers;
-    size_t chunk, context; // 0: not given
-    bool seed_compat;
+    uint64_t chunk, context; // 0: not given
+    bool torchsharp;         // --compat
     enum activations activations;
     struct device_options where;
     struct device device; // that `where` is
@@ -88,7 +86,7 @@ int answer_all(struct session *s);
 /* score.c */
 int score_file(struct session *s);
 
-/* dump.c: tensors of f32 in a safetensors file. */
+/* tensors.c: tensors of f32 in a safetensors file. */
 struct dump {
     const char *name;
     uint64_t shape[2];

@@ -198,7 +198,7 @@ move_cache(struct session *s, struct net_cache *old)
 {
     const struct config *c = &s->model.config;
     size_t row = (size_t)c->kv_heads * c->head_dim,
-           bytes = old->used * row * dtype_bits(s->k->is.act) / 8;
+           bytes = old->used * row * (dtype_bits(s->k->is.act) / 8);
     for (uint32_t i = 0; i < c->layers; i++) {
         op_copy(s->k, s->cache.key[i], old->key[i], bytes);
         op_copy(s->k, s->cache.value[i], old->value[i], bytes);
@@ -213,7 +213,7 @@ static uint64_t
 token_bytes(const struct session *s)
 {
     const struct config *c = &s->model.config;
-    uint64_t row = (uint64_t)c->kv_heads * c->head_dim * dtype_bits(s->k->is.act) / 8;
+    uint64_t row = (uint64_t)c->kv_heads * c->head_dim * (dtype_bits(s->k->is.act) / 8);
     return 2 * c->layers * row + c->head_dim * sizeof(float);
 }
 
@@ -223,7 +223,8 @@ settle_room(struct session *s, size_t n, size_t *room)
 {
     uint64_t available = device_free(&s->c->where);
     uint64_t fit = available / token_bytes(s);
-    size_t old = s->has_cache ? s->cache.capacity : 0; // which is there until it was copied
+    size_t old =
+        s->has_cache ? s->cache.capacity : 0; // which is there until it was copied
     *room = (size_t)round_up(n, ROOM);
     if (*room < 2 * old)
         *room = 2 * old;

@@ -24,21 +24,6 @@ enum { EXIT_ENDED = 124, EXIT_NO_EXEC = 126, EXIT_NOT_FOUND = 127, BY_SIGNAL = 1
 static const double END_POLL = 0.05, KILL_POLL = 0.01, KILL_WAIT = 10;
 static const double GRACE = 1; // for who ends by himself when another one has
 
-enum { OVER = 256, POLL, TERM_FIRST, REPORT };
-
-static const struct cmd_option options[] = {
-    { 'l', "limit", "GB", "most host memory of the command and all that it starts" },
-    { 'g', "gpu-limit", "GB", "most GPU memory of it" },
-    { 'a', "available", "GB", "least memory that the machine must keep free" },
-    { OVER, "over", "SECS", "act when it is over for so long; default 0" },
-    { POLL, "poll", "SECS", "look so often; default 0.5" },
-    { TERM_FIRST, "term-first", "SECS",
-      "SIGTERM first, SIGKILL so much later; default 20, 0: at once" },
-    { REPORT, "report", "FILE", "samples and peaks, as JSON" },
-    { 'f', "force", NULL, "replace the report if it exists" },
-    CMD_COMMON,
-};
-
 struct told {
     pid_t pid;
     uint64_t start;
@@ -73,56 +58,57 @@ gb(uint64_t bytes)
 
 /* ---- options -------------------------------------------------------------------------- */
 
-static uint64_t
-limit(const char *option, const char *arg)
-{
-    double bytes = cmd_number(option, arg, 0) * (double)(1 << 30);
-    // Not zero is a watch, however small.
-    return bytes >= 0x1p62 ? 1ULL << 62 : bytes > 0 && bytes < 1 ? 1 : (uint64_t)bytes;
-}
+static struct run self = {
+    .cmd = { .name = "memguard",
+             .synopsis = "memguard [OPTION]... -- COMMAND [ARGUMENT]...",
+             .about =
+                 "Run a command, and end it and all that it started before memory is "
+                 "exhausted.",
+             .operands_end = true },
+    .facts = { .poll = 0.5, .term_first = 20 },
+};
 
-static double
-duration(const char *option, const char *arg, double low)
+static void
+take_limit(const struct cmd_option *o, const char *arg)
 {
-    double s = cmd_number(option, arg, low);
-    return s < 1e9 ? s : 1e9;
+    double bytes = cmd_number(o->name, arg, 0) * (double)(1 << 30);
+    // A limit above 0 watches, however small it is.
+    *o->to.u64 = bytes >= 0x1p62          ? 1ULL << 62
+                 : bytes > 0 && bytes < 1 ? 1
+                                          : (uint64_t)bytes;
 }
 
 static void
-parse(struct run *r, int argc, char **argv)
+take_duration(const struct cmd_option *o, const char *arg)
 {
-    int opt, first;
-    const char *arg;
-    struct report_facts *f = &r->facts;
-    f->poll = 0.5;
-    f->term_first = 20;
-    while ((opt = cmd_option(&r->cmd, argc, argv, &arg, &first)) != -1)
-        switch (opt) {
-        case 'l':
-            f->host = limit("limit", arg);
-            break;
-        case 'g':
-            f->gpu = limit("gpu-limit", arg);
-            break;
-        case 'a':
-            f->available = limit("available", arg);
-            break;
-        case OVER:
-            f->over = duration("over", arg, 0);
-            break;
-        case POLL:
-            f->poll = duration("poll", arg, 0.01);
-            break;
-        case TERM_FIRST:
-            f->term_first = duration("term-first", arg, 0);
-            break;
-        case REPORT:
-            r->report_file = arg;
-            break;
-        case 'f':
-            r->force = true;
-            break;
-        }
+    *o->to.number = fmin(cmd_number(o->name, arg, o->low), 1e9);
+}
+
+static const struct cmd_option options[] = {
+    { 'l', "limit", "GB", "most host memory of the command and all that it starts",
+      CMD_CALL(&self.facts.host, take_limit) },
+    { 'g', "gpu-limit", "GB", "most GPU memory of it",
+      CMD_CALL(&self.facts.gpu, take_limit) },
+    { 'a', "available", "GB", "least memory that the machine must keep free",
+      CMD_CALL(&self.facts.available, take_limit) },
+    { 0, "over", "SECS", "act when it is over for so long; default 0",
+      CMD_CALL_WITH(&self.facts.over, take_duration, 0) },
+    { 0, "poll", "SECS", "look so often; default 0.5",
+      CMD_CALL_WITH(&self.facts.poll, take_duration, 0.01) },
+    { 0, "term-first", "SECS",
+      "SIGTERM first, SIGKILL so much later; default 20, 0: at once",
+      CMD_CALL_WITH(&self.facts.term_first, take_duration, 0) },
+    { 0, "report", "FILE", "samples and peaks, as JSON", CMD_TEXT(&self.report_file) },
+    { 'f', "force", NULL, "replace the report if it exists", CMD_FLAG(&self.force) },
+    CMD_COMMON(self.cmd),
+};
+
+static void
+parse(int argc, char **argv)
+{
+    struct report_facts *f = &self.facts;
+    int first =
+        cmd_parse(&self.cmd, options, sizeof options / sizeof *options, argc, argv);
     f->command = argv + first;
     if (first == argc)
         misuse("no command; want memguard [OPTION]... -- COMMAND [ARGUMENT]...");
@@ -449,40 +435,37 @@ start(struct run *r)
 int
 main(int argc, char **argv)
 {
-    static struct run r = {
-        .cmd = { "memguard", "memguard [OPTION]... -- COMMAND [ARGUMENT]...",
-                 "Run a command, and end it and all that it started before memory is "
-                 "exhausted.",
-                 options, sizeof options / sizeof *options, .operands_end = true }
-    };
+    struct run *r = &self;
     struct err err = { 0 };
     struct buf why = { 0 };
     const char *words;
-    start_note(&r.inherited);
-    cmd_begin(&r.cmd);
-    parse(&r, argc, argv);
-    if (tree_open(&r.tree, &words) < 0)
+    start_note(&r->inherited);
+    cmd_begin(&r->cmd);
+    parse(argc, argv);
+    if (tree_open(&r->tree, &words) < 0)
         die(EXIT_TROUBLE, "%s", words);
-    if (!r.tree.adopts && !r.cmd.quiet)
+    if (!r->tree.adopts && !r->cmd.quiet)
         warn("has other children than the command, or is the first process: orphans of "
              "the command are not watched");
-    if (r.facts.available && machine_available("") < 0)
+    if (r->facts.available && machine_available("") < 0)
         die(EXIT_TROUBLE, "--available: /proc/meminfo does not tell MemAvailable");
-    if (r.facts.gpu && !(r.gpu = gpu_open(&err)))
+    if (r->facts.gpu && !(r->gpu = gpu_open(&err)))
         die_err(&err);
-    if (report_open(&r.report, r.report_file, r.force, &r.facts, &cmd_guard, &err) < 0)
+    if (report_open(&r->report, r->report_file, r->force, &r->facts, &cmd_guard, &err) <
+        0)
         die_err(&err);
-    start_block(&r.waited);
-    start(&r);
-    bool ended = guard(&r, &why);
-    int status = ended ? EXIT_ENDED : r.status;
-    if (report_close(&r.report, status, ended ? why.data : NULL, &err) < 0)
+    start_block(&r->waited);
+    start(r);
+    bool ended = guard(r, &why);
+    int status = ended ? EXIT_ENDED : r->status;
+    if (report_close(&r->report, status, ended ? why.data : NULL, &err) < 0)
         warn("%s", err.msg);
-    if (r.cmd.verbose)
+    if (r->cmd.verbose)
         warn("at most %.2f GB of host memory, %.2f GB of GPU memory, %zu processes; at "
              "least %.2f GB free",
-             gb(r.report.peak.host), gb(r.report.peak.gpu), r.report.peak.processes,
-             gb((uint64_t)(r.report.peak.available < 0 ? 0 : r.report.peak.available)));
-    gpu_close(r.gpu);
+             gb(r->report.peak.host), gb(r->report.peak.gpu), r->report.peak.processes,
+             gb((uint64_t)(r->report.peak.available < 0 ? 0
+                                                        : r->report.peak.available)));
+    gpu_close(r->gpu);
     return status;
 }

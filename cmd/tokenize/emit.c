@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* snprintf takes ten times as long, and ids are most of what is written. */
+/* snprintf takes ten times as long, and most of the output is ids. */
 static void
 put_u32(struct buf *b, uint32_t v, char after)
 {
@@ -19,7 +19,6 @@ put_u32(struct buf *b, uint32_t v, char after)
     buf_add(b, p, (size_t)(text + sizeof text - p));
 }
 
-/* Numbers with a separator between them. */
 static void
 put_list(struct buf *b, const uint32_t *v, uint32_t n, char between)
 {
@@ -53,7 +52,7 @@ put_text(struct buf *b, const struct sample *s, const struct tokenizer *t, bool 
         return rc;
     }
     int rc = decode(t, &text, s->ids, s->n, err);
-    if (rc == 0) { // JSON has no place for bytes that are no text
+    if (rc == 0) { // JSON cannot hold bytes that are not UTF-8
         utf8_repair(&whole, (struct slice){ text.data, text.len });
         buf_str(b, "{\"text\":");
         json_put(b, (struct slice){ whole.data, whole.len });

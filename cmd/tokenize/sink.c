@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* sink: where samples go. */
+/* sink: writes or buffers samples. */
 #include "cmd/tokenize/tokenize.h"
 
 #include <stdlib.h>
@@ -33,13 +33,13 @@ sizes_add(struct sizes *s, size_t n)
 }
 
 bool
-sink_keeps(const struct config_tokenize *c)
+sink_buffers(const struct config_tokenize *c)
 {
     return c->pack || (c->shuffle && !c->count); // counts have no order
 }
 
 enum emit
-sink_form(const struct config_tokenize *c)
+sink_format(const struct config_tokenize *c)
 {
     return c->pack ? EMIT_TOK : c->count ? EMIT_NOTHING : c->emit;
 }
@@ -55,12 +55,11 @@ sink_open(struct sink *s, const struct config_tokenize *c, const struct tokenize
     return out_open(&s->out, c->out, c->force ? OUT_FORCE : 0, &cmd_guard, err);
 }
 
-/* Lines and given ids have no template and none of its settings: equal content is to
- * be equal bytes. */
+/* Lines and ids of the input have no template and none of its settings, so that equal
+ * content is equal bytes. */
 static int
 begin_tok(struct sink *s)
 {
-    static const char *const inputs[] = { "tsv", "jsonl", "lines", "ids" };
     const struct config_tokenize *c = s->c;
     bool rendered = c->input == INPUT_TSV || c->input == INPUT_JSONL;
     bool encoded = c->input != INPUT_IDS;
@@ -77,8 +76,8 @@ begin_tok(struct sink *s)
                                      .parse_special = encoded && c->how.parse_special,
                                      .shuffled = c->shuffle,
                                      .shuffle = c->shuffle_seed,
-                                     .input = inputs[c->input],
-                                     .invalid = c->replace ? "replace" : "error" };
+                                     .input = tokenize_inputs[c->input],
+                                     .invalid = tokenize_invalids[c->invalid] };
     if (encoded) {
         h.vocab = tokenizer_vocab(s->t);
         tokenizer_sha256(s->t, h.tokenizer);
@@ -86,7 +85,7 @@ begin_tok(struct sink *s)
     return tok_begin(&s->tok, &s->out, &h, &settings, s->err);
 }
 
-/* Text that the output shows: a terminal does not obey it. */
+/* Text, with control characters escaped on a terminal. */
 static int
 write_text(struct sink *s, const char *text, size_t n)
 {
@@ -118,13 +117,13 @@ sink_write(struct sink *s, const void *bytes, size_t n, const struct tok_counts 
 }
 
 int
-sink_take(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
-          const struct tally *tally)
+sink_add(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
+         const struct tally *tally)
 {
     tally_add(&s->sum, tally);
     if (buf_ok(bytes, s->err) < 0)
         return -1;
-    if (!sink_keeps(s->c))
+    if (!sink_buffers(s->c))
         return sink_write(s, bytes->data, bytes->len, &tally->counts);
     buf_add(&s->kept, bytes->data, bytes->len);
     for (size_t i = 0; i < sizes->n; i++)
@@ -158,7 +157,7 @@ sink_finish(struct sink *s, const char *what, const uint8_t *inputs, size_t n_in
                            .truncated = s->sum.truncated,
                            .inputs = inputs,
                            .n_inputs = n_inputs };
-    if (check_usable(s, what) < 0 || (sink_keeps(s->c) && order_put(s) < 0))
+    if (check_usable(s, what) < 0 || (sink_buffers(s->c) && order_put(s) < 0))
         return -1;
     if (s->begun && tok_end(&s->tok, &end) < 0)
         return -1;

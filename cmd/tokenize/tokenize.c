@@ -13,151 +13,83 @@
 
 enum { MAX_SEQ_LEN = 1 << 24 };
 
-enum {
-    OPT_INPUT = 256,
-    OPT_EMIT,
-    OPT_TEMPLATE,
-    OPT_NO_END,
-    OPT_JOINT,
-    OPT_PARSE_SPECIAL,
-    OPT_SEQ_LEN,
-    OPT_SHUFFLE,
-    OPT_PACK,
-    OPT_DECODE,
-    OPT_INVALID,
-    OPT_STRICT,
-    OPT_COUNT,
-    OPT_COMPAT
+static struct config_tokenize cfg = {
+    .cmd = { .name = "tokenize",
+             .synopsis = "tokenize [OPTION]... [FILE]...",
+             .about = "Make tokens of text: TSV (prompt, TAB, target), JSONL, lines "
+                      "or ids become a .tok\nstream for trainstep, or lines of ids; "
+                      "--decode goes the way back." },
 };
+
+const char *const tokenize_inputs[] = { "tsv", "jsonl", "lines", "ids", NULL };
+static const char *const emit_kinds[] = { "tok", "ids", "jsonl", NULL };
+const char *const tokenize_invalids[] = { "error", "replace", NULL };
 
 static const struct cmd_option options[] = {
-    { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)" },
-    { OPT_INPUT, "input", "KIND", "tsv, jsonl, lines or ids (default tsv)" },
-    { OPT_EMIT, "emit", "KIND",
-      "tok, ids or jsonl (default: ids on a terminal, else tok)" },
-    { 'o', "output", "OUT", "write here instead of standard output" },
-    { 'f', "force", NULL, "replace OUT if it exists" },
-    { OPT_TEMPLATE, "template", "NAME", "qwen3, seed or none (default qwen3)" },
-    { OPT_NO_END, "no-end", NULL, "no end token after a target" },
-    { OPT_JOINT, "joint", NULL, "tokenize prompt and target in one piece" },
-    { OPT_PARSE_SPECIAL, "parse-special", NULL, "recognise added tokens inside text" },
-    { OPT_SEQ_LEN, "seq-len", "N", "keep the last N+1 ids of a sample" },
-    { OPT_SHUFFLE, "shuffle", "SEED", "put samples into an order drawn by SEED" },
-    { OPT_PACK, "pack", NULL, "fill samples of --seq-len with whole documents" },
-    { OPT_DECODE, "decode", NULL, "a .tok or lines of ids back to text" },
-    { OPT_INVALID, "invalid", "HOW", "bad UTF-8: error or replace (default error)" },
-    { OPT_STRICT, "strict", NULL, "a line that would be skipped is an error" },
-    { OPT_COUNT, "count", NULL, "totals only" },
-    { OPT_COMPAT, "compat", "seed",
-      "--template seed --joint --no-end --parse-special" },
-    { 'j', "threads", "N", "threads (default: all processors)" },
-    CMD_COMMON,
+    { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)",
+      CMD_TEXT(&cfg.tokenizer) },
+    { 0, "input", "KIND", "tsv, jsonl, lines or ids (default tsv)",
+      CMD_CHOICE(&cfg.input, tokenize_inputs, INPUT_TSV) },
+    { 0, "emit", "KIND", "tok, ids or jsonl (default: ids on a terminal, else tok)",
+      CMD_CHOICE(&cfg.emit, emit_kinds, EMIT_TOK) },
+    { 'o', "output", "OUT", "write here instead of standard output",
+      CMD_TEXT(&cfg.out) },
+    { 'f', "force", NULL, "replace OUT if it exists", CMD_FLAG(&cfg.force) },
+    { CMD_TEMPLATE(&cfg.how.kind) },
+    { 0, "no-end", NULL, "no end token after a target", CMD_FLAG(&cfg.how.no_end) },
+    { 0, "joint", NULL, "tokenize prompt and target in one piece",
+      CMD_FLAG(&cfg.how.joint) },
+    { 0, "parse-special", NULL, "recognise added tokens inside text",
+      CMD_FLAG(&cfg.how.parse_special) },
+    { 0, "seq-len", "N", "keep the last N+1 ids of a sample",
+      CMD_U32(&cfg.seq_len, 2, MAX_SEQ_LEN) },
+    { 0, "shuffle", "SEED", "put samples into an order drawn by SEED",
+      CMD_U32(&cfg.shuffle_seed, 0, UINT32_MAX) },
+    { 0, "pack", NULL, "fill samples of --seq-len with whole documents",
+      CMD_FLAG(&cfg.pack) },
+    { 0, "decode", NULL, "a .tok or lines of ids back to text", CMD_FLAG(&cfg.decode) },
+    { 0, "invalid", "HOW", "bad UTF-8: error or replace (default error)",
+      CMD_CHOICE(&cfg.invalid, tokenize_invalids, INVALID_ERROR) },
+    { 0, "strict", NULL, "a line that would be skipped is an error",
+      CMD_FLAG(&cfg.strict) },
+    { 0, "count", NULL, "totals only", CMD_FLAG(&cfg.count) },
+    { CMD_COMPAT(&cfg.torchsharp,
+                 "--template torchsharp --joint --no-end --parse-special") },
+    { CMD_THREADS(&cfg.threads) },
+    CMD_COMMON(cfg.cmd),
 };
-
-static void
-take_compat(struct config_tokenize *c)
-{
-    c->compat = true;
-    c->how.joint = c->how.no_end = c->how.parse_special = true;
-}
-
-static void
-take_option(struct config_tokenize *c, int opt, const char *arg)
-{
-    static const char *const inputs[] = { "tsv", "jsonl", "lines", "ids", NULL };
-    static const char *const emits[] = { "tok", "ids", "jsonl", NULL };
-    static const char *const templates[] = { "qwen3", "seed", "none", NULL };
-    static const char *const hows[] = { "error", "replace", NULL };
-    static const char *const compats[] = { "seed", NULL };
-    switch (opt) {
-    case 't':
-        c->tokenizer = arg;
-        break;
-    case OPT_INPUT:
-        c->input = (enum input)cmd_word("input", arg, inputs);
-        c->input_given = true;
-        break;
-    case OPT_EMIT:
-        c->emit = (enum emit)cmd_word("emit", arg, emits);
-        c->emit_given = true;
-        break;
-    case 'o':
-        c->out = arg;
-        break;
-    case 'f':
-        c->force = true;
-        break;
-    case OPT_TEMPLATE:
-        c->how.kind = (enum template_kind)cmd_word("template", arg, templates);
-        c->template_given = true;
-        break;
-    case OPT_NO_END:
-        c->how.no_end = true;
-        break;
-    case OPT_JOINT:
-        c->how.joint = true;
-        break;
-    case OPT_PARSE_SPECIAL:
-        c->how.parse_special = true;
-        break;
-    case OPT_SEQ_LEN:
-        c->seq_len = (uint32_t)cmd_u64("seq-len", arg, 2, MAX_SEQ_LEN);
-        break;
-    case OPT_SHUFFLE:
-        c->shuffle_seed = (uint32_t)cmd_u64("shuffle", arg, 0, UINT32_MAX);
-        c->shuffle = true;
-        break;
-    case OPT_PACK:
-        c->pack = true;
-        break;
-    case OPT_DECODE:
-        c->decode = true;
-        break;
-    case OPT_INVALID:
-        c->replace = cmd_word("invalid", arg, hows) == 1;
-        break;
-    case OPT_STRICT:
-        c->strict = true;
-        break;
-    case OPT_COUNT:
-        c->count = true;
-        break;
-    case OPT_COMPAT:
-        cmd_word("compat", arg, compats);
-        take_compat(c);
-        break;
-    default: // 'j'
-        c->threads = cmd_threads(arg);
-    }
-}
 
 static void
 settle_decode(struct config_tokenize *c)
 {
-    if (c->input_given && c->input != INPUT_IDS)
+    if (cmd_given(&c->cmd, "input") && c->input != INPUT_IDS)
         misuse("--decode: reads a .tok or --input ids");
-    if (c->emit_given && c->emit != EMIT_JSONL)
+    if (cmd_given(&c->cmd, "emit") && c->emit != EMIT_JSONL)
         misuse("--decode: gives text, or --emit jsonl");
-    if (c->seq_len || c->shuffle || c->pack || c->count || c->template_given ||
-        c->how.no_end || c->how.joint || c->how.parse_special)
+    if (c->seq_len || c->shuffle || c->pack || c->count ||
+        cmd_given(&c->cmd, "template") || c->how.no_end || c->how.joint ||
+        c->how.parse_special)
         misuse("--decode: goes with --emit jsonl and files, not with what makes ids");
     c->input = INPUT_IDS;
-    c->emit = c->emit_given ? EMIT_TEXT_JSONL : EMIT_TEXT;
+    c->emit = cmd_given(&c->cmd, "emit") ? EMIT_TEXT_JSONL : EMIT_TEXT;
 }
 
 static void
 settle(struct config_tokenize *c)
 {
     bool to_stdout = !c->out || strcmp(c->out, "-") == 0;
-    if (c->compat && !c->template_given)
-        c->how.kind = TEMPLATE_SEED;
+    c->shuffle = cmd_given(&c->cmd, "shuffle");
+    if (c->torchsharp)
+        c->how.joint = c->how.no_end = c->how.parse_special = true;
+    if (c->torchsharp && !cmd_given(&c->cmd, "template"))
+        c->how.kind = TEMPLATE_TORCHSHARP;
     if (c->pack && !c->seq_len)
         misuse("--pack: needs --seq-len, the size of a bin");
     if (c->count && c->out)
         misuse("--count: writes its table to standard output, not to -o");
     if (c->decode)
         settle_decode(c);
-    else if (!c->emit_given)
+    else if (!cmd_given(&c->cmd, "emit"))
         c->emit = to_stdout && isatty(STDOUT_FILENO) ? EMIT_IDS : EMIT_TOK;
     if (c->emit == EMIT_TOK && to_stdout && !c->count)
         cmd_refuse_terminal();
@@ -260,15 +192,15 @@ feed_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink
 {
     struct progress progress;
     uint8_t *inputs = malloc(n * XXH3_BYTES);
-    struct feeder *f = feeder_open(c, t, sink, &progress, err);
+    struct input_reader *f = input_open(c, t, sink, &progress, err);
     int rc = f ? 0 : -1;
     if (rc == 0 && !inputs)
         rc = err_set(err, ERR_MEMORY, "out of memory for %zu inputs", n);
     progress_begin(&progress, &c->cmd, "reading", total_bytes(paths, n));
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = feeder_file(f, paths[i], inputs + i * XXH3_BYTES);
+        rc = input_read(f, paths[i], inputs + i * XXH3_BYTES);
     progress_end(&progress);
-    feeder_close(f);
+    input_close(f);
     if (rc == 0)
         rc = sink_finish(sink, n == 1 ? paths[0] : "all inputs together", inputs, n);
     free(inputs);
@@ -300,7 +232,7 @@ put_summary(const struct sink *s)
                    (unsigned long long)sum->counts.targets,
                    (unsigned long long)sum->skipped,
                    (unsigned long long)sum->truncated);
-    if (s->c->replace)
+    if (s->c->invalid == INVALID_REPLACE)
         buf_printf(&b, ", %llu bad sequences replaced",
                    (unsigned long long)sum->repaired);
     double room = (double)sum->counts.samples * ((double)s->c->seq_len + 1);
@@ -339,29 +271,16 @@ run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
 int
 main(int argc, char **argv)
 {
-    static struct config_tokenize c = {
-        .cmd = { .name = "tokenize",
-                 .synopsis = "tokenize [OPTION]... [FILE]...",
-                 .about =
-                     "Make tokens of text: TSV (prompt, TAB, target), JSONL, lines "
-                     "or ids become a .tok\nstream for trainstep, or lines of ids; "
-                     "--decode goes the way back.",
-                 .options = options,
-                 .n_options = sizeof options / sizeof *options },
-    };
     static char dash[] = "-";
-    char *none[] = { dash };
+    char *standard_input[] = { dash };
     struct err err = { 0 };
-    const char *arg;
-    int first;
-    cmd_begin(&c.cmd);
-    c.threads = cmd_threads(NULL);
-    for (int opt; (opt = cmd_option(&c.cmd, argc, argv, &arg, &first)) >= 0;)
-        take_option(&c, opt, arg);
-    settle(&c);
-    bool some = first < argc;
-    if (run(&c, some ? argv + first : none, some ? (size_t)(argc - first) : 1, &err) <
-        0)
+    cmd_begin(&cfg.cmd);
+    cfg.threads = cmd_threads(NULL);
+    int first =
+        cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
+    settle(&cfg);
+    char **paths = first < argc ? argv + first : standard_input;
+    if (run(&cfg, paths, first < argc ? (size_t)(argc - first) : 1, &err) < 0)
         die_err(&err);
     cmd_close_stdout();
     return EXIT_DONE;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tokenize: what its parts share.  tokenize.c parses options and opens files; feed.c
- * cuts an input into groups of lines and has them worked on by all threads; work.c
- * makes samples of lines; emit.c writes samples as bytes; order.c shuffles and packs;
- * sink.c is where the bytes go.  lines.[ch] and rows.[ch] stand alone. */
+/* tokenize: what its parts share.  tokenize.c parses options and opens files; input.c
+ * reads an operand in groups of lines, which all threads work on; rows.[ch] parse a line,
+ * samples.c makes samples of lines; emit.c formats samples; order.c shuffles and packs;
+ * sink.c writes the output; detokenize.c makes text of a .tok. */
 #ifndef NIBBLE_CMD_TOKENIZE_H
 #define NIBBLE_CMD_TOKENIZE_H
 
@@ -25,14 +25,18 @@ struct config_tokenize {
     enum input input;
     enum emit emit;
     struct template_options how;
-    bool emit_given, template_given, input_given, compat;
-    bool decode, count, pack, shuffle, strict, replace, force;
+    enum { INVALID_ERROR, INVALID_REPLACE } invalid; // UTF-8
+    bool torchsharp;                                 // --compat
+    bool decode, count, pack, shuffle, strict, force;
     uint32_t shuffle_seed;
     uint32_t seq_len; // 0: none
     unsigned threads;
 };
 
-/* Samples as bytes, one after the other, and what was counted on the way. */
+// Words of --input and --invalid, in a .tok too.
+extern const char *const tokenize_inputs[], *const tokenize_invalids[];
+
+/* Counts of a run, or of a part of it. */
 struct tally {
     struct tok_counts counts;
     uint64_t rows, skipped, truncated, repaired;
@@ -49,7 +53,7 @@ void sizes_add(struct sizes *s, size_t n);
 
 /* ---- emit.c ---- */
 
-/* A sample as it is at hand.  starts: of packed documents, else NULL. */
+/* A sample in memory.  starts: where packed documents begin, else NULL. */
 struct sample {
     const uint32_t *ids;
     const uint8_t *mask; // (n) 0 or 1; NULL where only ids are wanted
@@ -58,21 +62,21 @@ struct sample {
     uint32_t n_starts;
 };
 
-/* Append the sample in that form, and count it.  t is needed to decode; -1: an id that
- * the tokenizer does not have. */
+/* Append the sample in that form, and count it.  t decodes text forms; -1: an id that it
+ * does not have. */
 int emit_sample(struct buf *out, struct tok_counts *counts, enum emit form,
                 const struct sample *s, const struct tokenizer *t, struct err *err);
 
 /* ---- sink.c ---- */
 
-/* Where samples go: a .tok, a text, or memory when their order is not yet known. */
+/* Where samples go: a .tok, a text, or a buffer until their order is determined. */
 struct sink {
     const struct config_tokenize *c;
     const struct tokenizer *t; // NULL for --input ids
     struct outfile out;
     struct tok_writer tok;
     bool opened, begun;
-    // with --shuffle and --pack: all samples, as records if they are to be packed
+    // with --shuffle and --pack: all samples, for --pack as records
     struct buf kept;
     struct sizes sizes;
     struct tally sum;
@@ -80,31 +84,31 @@ struct sink {
     struct err *err;
 };
 
-/* Whether samples must be known all before the first is written. */
-bool sink_keeps(const struct config_tokenize *c);
-/* The form in which workers must hand samples over. */
-enum emit sink_form(const struct config_tokenize *c);
+/* Whether all samples must be there before the first is written. */
+bool sink_buffers(const struct config_tokenize *c);
+/* The form in which workers hand samples over. */
+enum emit sink_format(const struct config_tokenize *c);
 int sink_open(struct sink *s, const struct config_tokenize *c,
               const struct tokenizer *t, struct err *err);
 /* Samples of one part, in input order. */
-int sink_take(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
-              const struct tally *tally);
-/* Finished samples: what order.c puts out at the end. */
+int sink_add(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
+             const struct tally *tally);
+/* Samples in output order. */
 int sink_write(struct sink *s, const void *bytes, size_t n,
                const struct tok_counts *counts);
-/* what names the input where it had no sample. */
+/* Commit the output.  what: the input's name for the error that it had no sample. */
 int sink_finish(struct sink *s, const char *what, const uint8_t *inputs,
                 size_t n_inputs);
 void sink_close(struct sink *s);
 
 /* ---- order.c ---- */
 
-/* Put the kept samples out: packed into bins, shuffled, or both. */
+/* Write the buffered samples: packed into bins, shuffled, or both. */
 int order_put(struct sink *s);
 
-/* ---- work.c ---- */
+/* ---- samples.c ---- */
 
-/* What one thread needs for itself. */
+/* Scratch of one thread. */
 struct worker {
     struct encoder *encoder; // NULL for --input ids
     struct rendered rendered;
@@ -112,7 +116,7 @@ struct worker {
     struct buf repaired;
 };
 
-/* A run of whole lines and what becomes of it. */
+/* Whole lines, and the samples made of them. */
 struct part {
     size_t begin, end; // of the group's text
     struct buf out;
@@ -123,7 +127,7 @@ struct part {
     bool failed;
 };
 
-/* Lines of one file that are worked on together. */
+/* Lines of one file, processed in parallel as parts. */
 struct group {
     const struct config_tokenize *c;
     const struct tokenizer *t;
@@ -136,25 +140,25 @@ struct group {
     size_t n_parts;
 };
 
-/* par_fn over parts; ctx is the group.  An error is kept in the part, whose samples
- * before it are good. */
-int work_part(void *ctx, size_t i, unsigned worker, struct err *err);
+/* par_fn over parts; ctx is the group.  An error stays in the part; its samples before the
+ * error are valid. */
+int samples_of_part(void *ctx, size_t i, unsigned worker, struct err *err);
 
-/* ---- feed.c ---- */
+/* ---- input.c ---- */
 
 /* Reads operands to their ends into the sink. */
-struct feeder;
-struct feeder *feeder_open(const struct config_tokenize *c, const struct tokenizer *t,
-                           struct sink *sink, struct progress *progress,
-                           struct err *err);
+struct input_reader;
+struct input_reader *input_open(const struct config_tokenize *c,
+                                const struct tokenizer *t, struct sink *sink,
+                                struct progress *progress, struct err *err);
 /* xxh3: of the bytes that were read. */
-int feeder_file(struct feeder *f, const char *path, uint8_t xxh3[XXH3_BYTES]);
-void feeder_close(struct feeder *f);
+int input_read(struct input_reader *f, const char *path, uint8_t xxh3[XXH3_BYTES]);
+void input_close(struct input_reader *f);
 
-/* ---- decode.c ---- */
+/* ---- detokenize.c ---- */
 
-/* Samples of a .tok, of which begun was read from fd already, as text into the sink. */
-int decode_tok(struct sink *sink, const struct tokenizer *t, int fd, const char *path,
+/* Samples of a .tok as text into the sink; begun: bytes that were read from fd already. */
+int detokenize(struct sink *sink, const struct tokenizer *t, int fd, const char *path,
                struct slice begun, struct progress *progress, struct err *err);
 
 #endif

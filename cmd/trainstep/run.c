@@ -3,7 +3,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "cmd/suffix.h"
-#include "cmd/trainstep/dump.h"
+#include "cmd/trainstep/step_dump.h"
 #include "lib/core/os.h"
 #include "lib/core/path.h"
 #include "lib/io/quantizer.h"
@@ -79,10 +79,10 @@ static void
 settle_settings(struct run *r)
 {
     for (size_t i = 0; i < SETTINGS; i++)
-        if (r->o->is_given[i])
+        if (cmd_given(&r->o->cmd, settings_table[i].option))
             settings_copy(&r->s, &r->o->given, i);
-    if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->seed_compat)
-        r->s.activations = ACTIVATIONS_SEED;
+    if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->torchsharp)
+        r->s.activations = ACTIVATIONS_TORCHSHARP;
     settings_check(&r->s);
     drop_spike(r);
     if (r->s.last_layers > r->c.layers)
@@ -97,23 +97,23 @@ settle_quantizer(struct run *r)
         r->layout.quant = &r->quant;
 }
 
-/* What is kept of weights and moments, and how.  Together with a master in 4 bits moments
- * are those of the seed. */
+/* The types of master weights and moments.  A master in 4 bits goes with the moments of
+ * TorchSharp's packed optimizer. */
 static void
 settle_kept(struct run *r)
 {
     static const char *const kinds[] = { "f32", "bf16", "int8", NULL };
-    static const char *const seeds[] = { "none", "nvfp4", "int8", NULL };
+    static const char *const packed_kinds[] = { "none", "nvfp4", "int8", NULL };
     const struct training *t = &r->in.training;
-    bool seed = strcmp(t->master, "nvfp4") == 0;
-    const char *const *words = seed ? seeds : kinds;
+    bool packed = strcmp(t->master, "nvfp4") == 0;
+    const char *const *words = packed ? packed_kinds : kinds;
     int kind = 0;
     while (words[kind] && strcmp(words[kind], t->moments) != 0)
         kind++;
     if (!words[kind])
         die(EXIT_TROUBLE, "%s: moments \"%s\" do not go with a master \"%s\"",
             r->in.name, t->moments, t->master);
-    if (seed) {
+    if (packed) {
         r->layout.arrays.torchsharp = (enum torchsharp_moments)kind;
         return;
     }
@@ -142,7 +142,7 @@ settle_layout(struct run *r)
 {
     r->layout.last_layers = (uint32_t)r->s.last_layers;
     r->layout.loss = r->s.loss == LOSS_CE ? NET_CE
-                     : r->o->seed_compat  ? NET_TORCHSHARP
+                     : r->o->torchsharp   ? NET_TORCHSHARP
                                           : NET_SCALAR;
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
@@ -199,10 +199,10 @@ settle_target(struct run *r)
 static void
 settle_end(struct run *r)
 {
-    if (r->o->has_until)
+    if (cmd_given(&r->o->cmd, "until"))
         r->end = r->o->until;
     else
-        r->end = r->in_step + (r->o->has_steps ? r->o->steps : 1);
+        r->end = r->in_step + r->o->steps;
     if (r->end > UINT32_MAX)
         misuse("-n: step %llu is the last one: expected at most %u",
                (unsigned long long)r->end, UINT32_MAX);

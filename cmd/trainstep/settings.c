@@ -107,8 +107,11 @@ check_number(const struct setting *t, double v)
 }
 
 void
-settings_take(struct settings *s, size_t i, const char *arg)
+settings_take(struct settings *s, const char *option, const char *arg)
 {
+    size_t i = 0;
+    while (strcmp(settings_table[i].option, option) != 0)
+        i++;
     const struct setting *t = &settings_table[i];
     if (t->kind == SET_WORD) {
         *count_at(s, i) = (uint64_t)cmd_word(t->option, arg, t->given);

@@ -76,11 +76,11 @@ put_way_on(struct buf *b, const struct run *r, uint64_t step)
         buf_str(b, r->has_eval && r->evaluated != step
                        ? "all steps are taken, the evaluation is not finished"
                        : "all steps are taken");
-    else if (o->out && o->has_until)
+    else if (o->out && cmd_given(&o->cmd, "until"))
         buf_printf(b, "go on from it, without -o, with --until %llu", end);
     else if (o->out)
         buf_printf(b, "go on from it, without -o, with -n %llu", left);
-    else if (o->has_until)
+    else if (cmd_given(&o->cmd, "until"))
         buf_str(b, "go on with the same command");
     else
         buf_printf(b, "go on with the same command, but -n %llu", left);

@@ -45,8 +45,8 @@ extern const struct setting settings_table[];
 enum { SETTINGS = 21 };
 
 void settings_begin(struct settings *s);
-/* The argument of option i of the table, or misuse. */
-void settings_take(struct settings *s, size_t i, const char *arg);
+/* The argument of an option that the table has, or misuse. */
+void settings_take(struct settings *s, const char *option, const char *arg);
 /* Combinations that make no sense, or misuse. */
 void settings_check(const struct settings *s);
 void settings_copy(struct settings *to, const struct settings *from, size_t i);
@@ -132,14 +132,12 @@ struct options {
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
     const char *dump;
     struct device_options where;
-    bool has_steps, has_until, dry_run, diagnose, seed_compat, force, overcommit;
+    bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none
-    int recompute;         // enum recompute
-    struct settings given;
-    bool is_given[SETTINGS];
+    enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK } recompute;
+    struct settings given; // those whose option was
 };
-enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK };
 
 struct logs;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* adamw: parts of a tensor on all threads; the work is in adamw_kernel.c. */
+/* adamw: a tensor on all threads; adamw_kernel.c updates its elements. */
 #include "kernels/cpu/adamw.h"
 
 #include "kernels/cpu/cpu.h"
@@ -22,22 +22,17 @@ struct job {
     const struct adam_state *s;
     const float *grad;
     uint64_t first;
-    size_t n;
     const struct adam_step *a;
 };
 
-static int
-part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+update(const void *ctx, size_t at, size_t end)
 {
     const struct job *j = ctx;
-    size_t at = i * SMALL_PART, n = j->n - at < SMALL_PART ? j->n - at : SMALL_PART;
-    (void)worker;
-    (void)err;
-    j->run(j->s, j->grad, j->first + at, n, j->a);
-    if (j->a->amax) // while they are near
+    j->run(j->s, j->grad, j->first + at, end - at, j->a);
+    if (j->a->amax) // while the master is in the cache
         cpu_grow_amax(j->a->amax, j->s->master, j->s->dtype,
-                      j->first - j->s->first + at, n);
-    return 0;
+                      j->first - j->s->first + at, end - at);
 }
 
 void
@@ -45,8 +40,7 @@ cpu_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *gr
           uint64_t first, size_t n, const struct adam_step *a)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = { table[c->isa], s, grad->data, first, n, a };
-    if (isnan(*a->clip))
-        return;
-    cpu_for(c, (n + SMALL_PART - 1) / SMALL_PART, part, &j);
+    struct job j = { table[c->isa], s, grad->data, first, a };
+    if (!isnan(*a->clip))
+        cpu_for_ranges(c, n, SMALL_PART, update, &j);
 }

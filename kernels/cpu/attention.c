@@ -69,19 +69,19 @@ block_of(const struct job *j, size_t kv, const struct span *s, size_t i)
 {
     const struct heads *h = j->h;
     struct block b = { .kv = kv, .token = s->token + i * j->block };
-    b.tokens = least(s->end - b.token, j->block);
+    b.tokens = min(s->end - b.token, j->block);
     b.rows = b.tokens * j->group;
     b.to = h->past + b.token + b.tokens;
     b.from = b.to;
     for (size_t t = 0; t < b.tokens; t++)
-        b.from = least(b.from, (size_t)h->first[b.token + t]);
+        b.from = min(b.from, (size_t)h->first[b.token + t]);
     return b;
 }
 
 static size_t
 blocks_of(const struct job *j, const struct span *s)
 {
-    return parts(s->end - s->token, j->block);
+    return ceil_div(s->end - s->token, j->block);
 }
 
 static size_t
@@ -136,7 +136,7 @@ turn_rows(const struct job *j, float *out, const float *x, size_t line, size_t n
 {
     size_t unit = unit_of(j, side);
     for (size_t r = 0; r < n; r += unit, out += unit * k) {
-        j->isa->turn(out, x + r * line, line, least(n - r, unit), k, unit);
+        j->isa->turn(out, x + r * line, line, min(n - r, unit), k, unit);
         gemm_form(j->isa, out, k, side == LEFT, 1);
     }
 }
@@ -148,7 +148,7 @@ cut_rows(const struct job *j, float *out, const float *x, size_t line, size_t k,
 {
     size_t unit = unit_of(j, side);
     for (size_t col = 0; col < n; col += unit, out += unit * k) {
-        size_t cols = least(n - col, unit);
+        size_t cols = min(n - col, unit);
         for (size_t r = 0; r < k; r++) {
             memcpy(out + r * unit, x + r * line + col, cols * sizeof *out);
             memset(out + r * unit + cols, 0, (unit - cols) * sizeof *out);
@@ -162,8 +162,8 @@ static void
 seen(const struct job *j, size_t token, size_t key, size_t n, size_t *low, size_t *high)
 {
     size_t first = (size_t)j->h->first[token], end = j->h->past + token + 1;
-    *low = first > key ? least(first - key, n) : 0;
-    *high = end > key ? least(end - key, n) : 0;
+    *low = first > key ? min(first - key, n) : 0;
+    *high = end > key ? min(end - key, n) : 0;
     *high = *high < *low ? *low : *high;
 }
 
@@ -234,7 +234,7 @@ make_scores(const struct job *j, const struct forward *f, const struct block *b)
     gather(j, f->rows, j->q, b, j->scale);
     turn_rows(j, f->turned, f->rows, dim, b->rows, dim, LEFT);
     for (size_t key = b->from; key < b->to; key += KEYS) {
-        size_t n = least(b->to - key, KEYS);
+        size_t n = min(b->to - key, KEYS);
         turn_rows(j, f->keys, j->key + at_key(j, key, b->kv), line, n, dim, RIGHT);
         gemm_panels(j->isa, f->turned, f->keys, f->score + (key - b->from), f->line,
                     b->rows, n, dim, false);
@@ -264,7 +264,7 @@ mix_values(const struct job *j, const struct forward *f, const struct block *b)
 {
     size_t dim = j->h->dim, line = j->h->kv * dim;
     for (size_t key = b->from; key < b->to; key += KEYS) {
-        size_t n = least(b->to - key, KEYS);
+        size_t n = min(b->to - key, KEYS);
         turn_rows(j, f->part, f->score + (key - b->from), f->line, b->rows, n, LEFT);
         cut_rows(j, f->values, j->value + at_key(j, key, b->kv), line, n, dim, RIGHT);
         gemm_panels(j->isa, f->part, f->values, f->out, dim, b->rows, dim, n,
@@ -369,7 +369,7 @@ make_gradients(const struct job *j, const struct backward *f, const struct block
         float lse = j->kept[head_of(j, b, r) * j->h->tokens + t];
         seen(j, t, key, n, &low, &high);
         rows->exp_sum(p + low, lse, high - low);
-        rows->softmax_dx(ds + low, p + low, f->mean[r], high - low);
+        rows->softmax_bwd(ds + low, p + low, f->mean[r], high - low);
         clear_unseen(p, low, high, n);
         clear_unseen(ds, low, high, n);
     }
@@ -406,7 +406,7 @@ backward(void *ctx, size_t item, unsigned worker, struct err *err)
         struct block b = block_of(j, kv, s, i);
         pack_rows(j, &f, &b);
         for (size_t key = b.from; key < b.to; key += KEYS) {
-            size_t n = least(b.to - key, KEYS);
+            size_t n = min(b.to - key, KEYS);
             make_gradients(j, &f, &b, key, n);
             add_gradients(j, &f, &b, key, n);
         }
@@ -431,12 +431,12 @@ shape_of(const struct heads *h)
 {
     struct job j = { .h = h, .scale = 1 / sqrtf((float)h->dim), .longest = h->tokens };
     j.group = h->query / h->kv;
-    j.block = least(tokens_of(&j, ROWS), h->tokens);
+    j.block = min(tokens_of(&j, ROWS), h->tokens);
     j.most = h->tokens / tokens_of(&j, SPAN) + 1;
     if (h->length && !h->past) {
-        size_t span = parts(tokens_of(&j, SPAN), h->length) * h->length;
-        j.longest = least(span, h->tokens);
-        j.most = parts(h->tokens, j.longest);
+        size_t span = ceil_div(tokens_of(&j, SPAN), h->length) * h->length;
+        j.longest = min(span, h->tokens);
+        j.most = ceil_div(h->tokens, j.longest);
     }
     return j;
 }
@@ -447,8 +447,8 @@ workers_of(const struct job *j, unsigned threads, bool back)
 {
     size_t items = j->most;
     if (!back)
-        items += parts(j->h->tokens, j->block);
-    return least(items * j->h->kv, threads);
+        items += ceil_div(j->h->tokens, j->block);
+    return min(items * j->h->kv, threads);
 }
 
 /* Bytes to work in: first what the workers have, then spans. */
@@ -485,7 +485,7 @@ divide(struct job *j, struct span *span)
     size_t least_tokens = tokens_of(j, SPAN), end = h->tokens, low = SIZE_MAX;
     struct span *s = span + j->most;
     for (size_t t = h->tokens; t-- > 0;) {
-        low = least(low, (size_t)h->first[t]);
+        low = min(low, (size_t)h->first[t]);
         if (t == 0 || (low >= h->past + t && end - t >= least_tokens)) {
             *--s = (struct span){ .token = t, .end = end };
             end = t;

@@ -10,33 +10,28 @@
 struct job {
     const struct rows_isa *rows;
     const float *x;
-    size_t n;
     double *sum; // of each part
 };
 
-static int
-squares_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+sum_part(const void *ctx, size_t first, size_t end)
 {
-    struct job *j = ctx;
-    size_t at = i * PART;
-    (void)worker;
-    (void)err;
-    j->sum[i] = j->rows->squares(j->x + at, least(j->n - at, PART));
-    return 0;
+    const struct job *j = ctx;
+    j->sum[first / PART] = j->rows->sum_squares(j->x + first, end - first);
 }
 
 static void
-squares_of(struct cpu *c, double *out, const struct matrix *g)
+sum_squares(struct cpu *c, double *out, const struct matrix *g)
 {
-    size_t n = g->rows * g->cols, n_parts = parts(n, PART);
-    struct job j = { c->rows, g->data, n, malloc((n_parts + 1) * sizeof(double)) };
+    size_t n = g->rows * g->cols, parts = ceil_div(n, PART);
+    struct job j = { c->rows, g->data, malloc((parts + 1) * sizeof(double)) };
     *out = 0;
     if (!j.sum) {
         err_set(c->k.err, ERR_MEMORY, "out of memory for a norm");
         return;
     }
-    cpu_for(c, n_parts, squares_part, &j);
-    for (size_t i = 0; i < n_parts; i++)
+    cpu_for_ranges(c, n, PART, sum_part, &j);
+    for (size_t i = 0; i < parts; i++)
         *out += j.sum[i];
     free(j.sum);
 }
@@ -46,7 +41,7 @@ cpu_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t c
 {
     for (size_t i = 0; i < count; i++)
         if (g[i].data)
-            squares_of(cpu_of(k), &out[i], &g[i]);
+            sum_squares(cpu_of(k), &out[i], &g[i]);
 }
 
 void

@@ -39,7 +39,7 @@ coarse_pays(enum isa isa)
 size_t
 coarse_workspace(size_t tokens, size_t in)
 {
-    return tokens * parts(in, COARSE_PART) * sizeof(struct coarse);
+    return tokens * ceil_div(in, COARSE_PART) * sizeof(struct coarse);
 }
 
 static int
@@ -49,7 +49,7 @@ run_part(void *ctx, size_t i, unsigned worker, struct err *err)
     size_t row = i * r->part;
     (void)worker;
     (void)err;
-    r->rows(&r->job, row, least(r->job.g->w->rows - row, r->part));
+    r->rows(&r->job, row, min(r->job.g->w->rows - row, r->part));
     return 0;
 }
 
@@ -59,7 +59,7 @@ coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *room,
 {
     const struct matrix *w = g->w;
     struct coarse *x = room;
-    struct run r = { { g, x, parts(w->cols, COARSE_PART) }, table[isa].rows, 0 };
+    struct run r = { { g, x, ceil_div(w->cols, COARSE_PART) }, table[isa].rows, 0 };
     if (err->kind)
         return -1;
     for (size_t t = 0; t < g->tokens; t++)
@@ -70,5 +70,5 @@ coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *room,
     }
     r.part = w->rows / par_threads(pool) / EACH / PART * PART;
     r.part = r.part < PART ? PART : r.part;
-    return par_run(pool, parts(w->rows, r.part), run_part, &r, err);
+    return par_run(pool, ceil_div(w->rows, r.part), run_part, &r, err);
 }

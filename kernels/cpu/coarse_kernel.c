@@ -57,7 +57,7 @@ NAME(coarse_make)(struct coarse *to, const float *x, size_t in)
 {
     for (size_t k = 0; k < in; k += COARSE_PART, to++) {
         float padded[COARSE_PART] = { 0 }, y[COARSE_PART];
-        memcpy(padded, x + k, least(in - k, COARSE_PART) * sizeof *x);
+        memcpy(padded, x + k, min(in - k, COARSE_PART) * sizeof *x);
         for (size_t b = 0; b < SCALE_BYTES; b++)
             to->scale[2 * b] = to->scale[2 * b + 1] =
                 make_block(y + b * BLOCK, padded + b * BLOCK);

@@ -1,26 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* cpu: opens the CPU as a device: its memory, its threads, the table of its operations. */
+/* cpu: threads and memory, which all operations use. */
 #include "kernels/cpu/cpu.h"
 
-#include "kernels/cpu/coarse.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/sizes.h"
 #include "lib/core/num.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-static const struct rows_isa *const rows_table[ISA_COUNT] = {
-    [ISA_SCALAR] = &rows_scalar,
-#if defined __x86_64__
-    [ISA_AVX2] = &rows_avx2,
-    [ISA_AVX512] = &rows_avx512,
-#elif defined __aarch64__
-    [ISA_NEON] = &rows_neon,
-#endif
-};
+/* ---- threads ----------------------------------------------------------------------- */
 
 void
 cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx)
@@ -28,9 +17,32 @@ cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx)
     par_run(c->pool, n, fn, ctx, c->k.err);
 }
 
+struct ranges {
+    cpu_range_fn *fn;
+    const void *ctx;
+    size_t n, size;
+};
+
+static int
+run_range(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct ranges *r = ctx;
+    (void)worker;
+    (void)err;
+    r->fn(r->ctx, i * r->size, min((i + 1) * r->size, r->n));
+    return 0;
+}
+
+void
+cpu_for_ranges(struct cpu *c, size_t n, size_t size, cpu_range_fn *fn, const void *ctx)
+{
+    struct ranges r = { fn, ctx, n, size };
+    cpu_for(c, ceil_div(n, size), run_range, &r);
+}
+
 /* ---- memory ------------------------------------------------------------------------ */
 
-/* Before what is allocated. */
+/* Lies before each allocation. */
 struct head {
     enum memory what;
     uint64_t bytes;
@@ -38,7 +50,7 @@ struct head {
 
 enum { HEAD = 64, HUGE = 2 << 20 };
 
-static void *
+void *
 cpu_alloc(struct kernels *k, enum memory what, size_t bytes)
 {
     char *p = NULL;
@@ -60,7 +72,7 @@ cpu_alloc(struct kernels *k, enum memory what, size_t bytes)
     return p + HEAD;
 }
 
-static void
+void
 cpu_free(struct kernels *k, void *p)
 {
     struct head *h = (struct head *)(void *)((char *)p - HEAD);
@@ -81,114 +93,4 @@ cpu_workspace(struct cpu *c, size_t bytes)
         c->workspace_bytes = c->workspace ? bytes : 0;
     }
     return c->workspace;
-}
-
-static void
-cpu_upload(struct kernels *k, void *to, const void *from, size_t bytes)
-{
-    (void)k;
-    memcpy(to, from, bytes);
-}
-
-static int
-cpu_download(struct kernels *k, void *to, const void *from, size_t bytes)
-{
-    (void)k;
-    memcpy(to, from, bytes);
-    return 0;
-}
-
-/* ---- open and close ------------------------------------------------------------------- */
-
-static void
-cpu_close(struct kernels *k)
-{
-    struct cpu *c = cpu_of(k);
-    if (c->workspace)
-        cpu_free(k, c->workspace);
-    par_close(c->pool);
-    free(c);
-}
-
-static const struct ops cpu_ops = {
-    .close = cpu_close,
-    .alloc = cpu_alloc,
-    .free = cpu_free,
-    .upload = cpu_upload,
-    .download = cpu_download,
-    .copy = cpu_copy,
-    .zero = cpu_zero,
-    .gather = cpu_gather,
-    .scatter = cpu_scatter,
-    .convert = cpu_convert,
-    .linear = cpu_linear,
-    .linear_dx = cpu_linear_dx,
-    .linear_dw = cpu_linear_dw,
-    .embed = cpu_embed,
-    .embed_dw = cpu_embed_dw,
-    .norm = cpu_norm,
-    .norm_bwd = cpu_norm_bwd,
-    .qk_norm_rope = cpu_qk_norm_rope,
-    .qk_norm_rope_bwd = cpu_qk_norm_rope_bwd,
-    .attention = cpu_attention,
-    .attention_bwd = cpu_attention_bwd,
-    .swiglu = cpu_swiglu,
-    .swiglu_bwd = cpu_swiglu_bwd,
-    .cross_entropy = cpu_cross_entropy,
-    .l1 = cpu_l1,
-    .argmax = cpu_argmax,
-    .amax = cpu_amax,
-    .quantize = cpu_quantize,
-    .sum_squares = cpu_sum_squares,
-    .clip = cpu_clip,
-    .adamw = cpu_adamw,
-    .torchsharp_adamw = cpu_torchsharp_adamw,
-};
-
-const struct device kernels_cpu_device = { .name = "cpu",
-                                           .act = DT_F32,
-                                           .grad = DT_F32,
-                                           .max_logits = 1 << 25,
-                                           .host = true,
-                                           .torchsharp = true };
-
-struct kernels *
-kernels_cpu(const struct cpu_kind *kind, struct err *err)
-{
-    bool bf16 = kind->compute == DT_BF16;
-    struct cpu *c = calloc(1, sizeof *c);
-    if (!c) {
-        err_set(err, ERR_MEMORY, "out of memory");
-        return NULL;
-    }
-    *c = (struct cpu){ .k = { .op = &cpu_ops, .is = kernels_cpu_device, .err = err },
-                       .isa = kind->isa,
-                       .gemm = bf16 ? gemm_bf16_of(kind->isa) : gemm_of(kind->isa),
-                       .rows = rows_table[kind->isa] };
-    snprintf(c->k.route, sizeof c->k.route, "cpu %s 1", bf16 ? "bf16" : "f32");
-    if (!(c->pool = par_open(kind->threads, err))) {
-        free(c);
-        return NULL;
-    }
-    return &c->k;
-}
-
-bool
-kernels_cpu_pairs(enum isa isa)
-{
-    return gemm_has_pairs(isa);
-}
-
-bool
-kernels_cpu_coarse_pays(enum isa isa)
-{
-    return coarse_pays(isa);
-}
-
-void
-kernels_cpu_coarse(struct kernels *k)
-{
-    size_t n = strlen(k->route);
-    cpu_of(k)->coarse = true;
-    snprintf(k->route + n, sizeof k->route - n, " coarse 1");
 }

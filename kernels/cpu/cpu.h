@@ -20,7 +20,8 @@ struct cpu {
     size_t workspace_bytes;
 };
 
-/* SMALL: items of work without sums over them, so that small models have work for many. */
+/* Elements that are one thread's at a time; SMALL where no sum goes over them, so that
+ * small models have work for many threads. */
 enum { PART = 1 << 14, SMALL_PART = 1 << 12 };
 
 static inline struct cpu *
@@ -29,10 +30,17 @@ cpu_of(struct kernels *k)
     return (struct cpu *)k;
 }
 
-/* fn for 0 .. n-1 on all threads; errors are kept. */
+/* fn for items 0 .. n-1 on all threads; the error is kept. */
 void cpu_for(struct cpu *c, size_t n, par_fn fn, void *ctx);
+/* fn for items first .. end-1, `size` of them or fewer, until all n are done. */
+typedef void cpu_range_fn(const void *ctx, size_t first, size_t end);
+void cpu_for_ranges(struct cpu *c, size_t n, size_t size, cpu_range_fn *fn,
+                    const void *ctx);
 
-/* Memory to work in until the operation ends; it grows and stays.  NULL: the error is
+/* As kernels_alloc and kernels_free; p is not NULL. */
+void *cpu_alloc(struct kernels *k, enum memory what, size_t bytes);
+void cpu_free(struct kernels *k, void *p);
+/* Scratch memory until the operation ends; it grows and stays.  NULL: the error is
  * kept. */
 float *cpu_workspace(struct cpu *c, size_t bytes);
 

@@ -14,25 +14,28 @@ struct job {
     float scale;
 };
 
-static int
-loss_row(void *ctx, size_t r, unsigned worker, struct err *err)
+static void
+loss_of_row(const struct job *j, size_t r)
 {
-    const struct job *j = ctx;
     float *row = j->logits + r * j->vocab;
     int32_t label = j->label[r];
-    (void)worker;
-    (void)err;
     if (label < 0) {
         j->loss[r] = 0;
         memset(row, 0, j->vocab * sizeof *row);
-        return 0;
+        return;
     }
     float max = j->rows->max(row, j->vocab), target = row[label];
     float sum = j->rows->exp_sum(row, max, j->vocab);
     j->loss[r] = (float)maths_log((double)sum) + (max - target);
-    j->rows->stretch(row, j->scale / sum, j->vocab);
+    j->rows->scale_in_place(row, j->scale / sum, j->vocab);
     row[label] -= j->scale;
-    return 0;
+}
+
+static void
+loss_of_rows(const void *ctx, size_t r, size_t end)
+{
+    for (; r < end; r++)
+        loss_of_row(ctx, r);
 }
 
 void
@@ -41,5 +44,5 @@ cpu_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
 {
     struct cpu *c = cpu_of(k);
     struct job j = { c->rows, loss, logits->data, label, logits->cols, scale };
-    cpu_for(c, logits->rows, loss_row, &j);
+    cpu_for_ranges(c, logits->rows, 1, loss_of_rows, &j);
 }

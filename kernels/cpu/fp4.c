@@ -8,7 +8,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/sizes.h"
 
 /* Operands are exact, in f32 as in bf16: sums are those of f32 whatever --compute says. */
 
@@ -60,27 +59,24 @@ many(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
         gemm_run(&g, gemm_of(c->isa), c->pool, workspace, c->k.err);
 }
 
-struct finish_job {
+struct finish {
     float *y;
     const float *add, *scale2;
-    float weight;
-    size_t rows, out, part;
+    float weight; // its tensor scale
+    size_t out;
 };
 
-static int
-finish_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+finish_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct finish_job *j = ctx;
-    (void)worker;
-    (void)err;
-    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++) {
+    const struct finish *j = ctx;
+    for (; r < end; r++) {
         float *y = j->y + r * j->out;
         for (size_t o = 0; o < j->out; o++)
             y[o] = y[o] * j->weight * j->scale2[r];
         for (size_t o = 0; o < j->out && j->add; o++)
             y[o] += j->add[r * j->out + o];
     }
-    return 0;
 }
 
 void
@@ -94,12 +90,10 @@ cpu_linear_fp4(struct kernels *k, const struct matrix *y, const struct matrix *x
         few(cpu, y->data, x, &codes);
     else
         many(cpu, y->data, x, &codes);
-    struct finish_job j = { .y = y->data,
-                            .add = c ? c->data : NULL,
-                            .scale2 = x->scale2,
-                            .weight = w->scale2 ? *w->scale2 : 1,
-                            .rows = x->rows,
-                            .out = w->rows,
-                            .part = PART / w->rows + 1 };
-    cpu_for(cpu, parts(x->rows, j.part), finish_part, &j);
+    struct finish j = { .y = y->data,
+                        .add = c ? c->data : NULL,
+                        .scale2 = x->scale2,
+                        .weight = w->scale2 ? *w->scale2 : 1,
+                        .out = w->rows };
+    cpu_for_ranges(cpu, x->rows, PART / w->rows + 1, finish_rows, &j);
 }

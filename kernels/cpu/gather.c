@@ -1,45 +1,39 @@
 /* SPDX-License-Identifier: MIT */
-/* gather: bytes and rows from one place to another. */
+/* gather: copies of bytes, and of rows by index. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/sizes.h"
 
 #include <string.h>
 
-enum { BYTES = 1 << 18 }; // of an item of work
+enum { BYTES = 1 << 18 }; // that are one thread's at a time
 
 struct job {
     char *to;
     const char *from; // NULL: zeros
-    size_t n;
 };
 
-static int
-copy_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+copy_bytes(const void *ctx, size_t first, size_t end)
 {
     const struct job *j = ctx;
-    size_t at = i * BYTES, n = least(j->n - at, BYTES);
-    (void)worker;
-    (void)err;
     if (j->from)
-        memcpy(j->to + at, j->from + at, n);
+        memcpy(j->to + first, j->from + first, end - first);
     else
-        memset(j->to + at, 0, n);
-    return 0;
+        memset(j->to + first, 0, end - first);
 }
 
 void
 cpu_copy(struct kernels *k, void *to, const void *from, size_t bytes)
 {
-    struct job j = { to, from, bytes };
-    cpu_for(cpu_of(k), parts(bytes, BYTES), copy_part, &j);
+    struct job j = { to, from };
+    cpu_for_ranges(cpu_of(k), bytes, BYTES, copy_bytes, &j);
 }
 
 void
 cpu_zero(struct kernels *k, void *p, size_t bytes)
 {
-    struct job j = { p, NULL, bytes };
-    cpu_for(cpu_of(k), parts(bytes, BYTES), copy_part, &j);
+    struct job j = { p, NULL };
+    cpu_for_ranges(cpu_of(k), bytes, BYTES, copy_bytes, &j);
 }
 
 static float *

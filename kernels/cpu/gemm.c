@@ -73,13 +73,13 @@ static const struct gemm_isa *const table[ISA_COUNT][2] = {
 static size_t
 blocks(const struct packed_part *p)
 {
-    return parts(p->depth, K_BLOCK);
+    return ceil_div(p->depth, K_BLOCK);
 }
 
 static size_t
 squares(const struct packed_part *p)
 {
-    return parts(p->n, GROUP) * blocks(p);
+    return ceil_div(p->n, GROUP) * blocks(p);
 }
 
 static float *
@@ -108,13 +108,13 @@ pack_lines(const struct gemm_isa *isa, float *out, const struct packed_part *p,
 {
     float room[MOST_NR * PIECE];
     for (size_t row = 0; row < n; row += p->unit, out += p->unit * k) {
-        size_t rows = least(n - row, p->unit), from = at + row * p->line;
+        size_t rows = min(n - row, p->unit), from = at + row * p->line;
         if (p->x->dtype == DT_F32) {
             isa->turn(out, (const float *)p->x->p + from, p->line, rows, k, p->unit);
             continue;
         }
         for (size_t s = 0; s < k; s += PIECE) {
-            size_t some = least(k - s, PIECE);
+            size_t some = min(k - s, PIECE);
             for (size_t r = 0; r < rows; r++)
                 isa->read(room + r * PIECE, p->x, from + r * p->line + s, some);
             isa->turn(out + s * p->unit, room, PIECE, rows, some, p->unit);
@@ -131,7 +131,7 @@ pack_pieces(const struct gemm_isa *isa, float *out, const struct packed_part *p,
     for (size_t s = 0; s < k; s++) {
         const float *x = floats(isa, p->x, at + s * p->step, n, room);
         for (size_t row = 0; row < n; row += p->unit) {
-            size_t rows = least(n - row, p->unit);
+            size_t rows = min(n - row, p->unit);
             float *to = out + row * k + s * p->unit;
             memcpy(to, x + row, rows * sizeof *to);
             memset(to + rows, 0, (p->unit - rows) * sizeof *to);
@@ -157,7 +157,7 @@ pack_square(const struct gemm_isa *isa, const struct packed_part *p, size_t i)
 {
     size_t group = i / blocks(p), block = i % blocks(p);
     size_t row = group * GROUP, s = block * K_BLOCK;
-    size_t n = least(p->n - row, GROUP), k = least(p->depth - s, K_BLOCK);
+    size_t n = min(p->n - row, GROUP), k = min(p->depth - s, K_BLOCK);
     size_t at = (p->from + row) * p->line + (p->k + s) * p->step;
     float *out = square(p, group, block);
     if (p->step == 1)
@@ -204,7 +204,7 @@ gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c
         for (size_t row = 0; row < m; row += isa->mr) {
             const float *pa = a + row * k, *pb = b + col * k;
             float *out = c + row * ldc + col;
-            size_t rows = least(m - row, isa->mr), cols = least(n - col, isa->nr);
+            size_t rows = min(m - row, isa->mr), cols = min(n - col, isa->nr);
             if (rows == isa->mr && cols == isa->nr) {
                 isa->micro(k, pa, pb, out, ldc, add);
                 continue;
@@ -228,16 +228,16 @@ run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
     size_t line = i / j->across, first = i % j->across * j->tile_n;
     size_t down = line / j->cuts, rows = GROUP / j->cuts, at = line % j->cuts * rows;
     size_t row = down * GROUP + at;
-    size_t last = least(first + j->tile_n, parts(j->b.n, GROUP));
+    size_t last = min(first + j->tile_n, ceil_div(j->b.n, GROUP));
     (void)worker;
     (void)err;
     if (row >= j->a.n)
         return 0;
-    size_t m = least(j->a.n - row, rows);
+    size_t m = min(j->a.n - row, rows);
     for (size_t block = 0; block < blocks(&j->a); block++) {
-        size_t k = least(j->a.depth - block * K_BLOCK, K_BLOCK);
+        size_t k = min(j->a.depth - block * K_BLOCK, K_BLOCK);
         for (size_t group = first; group < last; group++) {
-            size_t col = group * GROUP, n = least(j->b.n - col, GROUP);
+            size_t col = group * GROUP, n = min(j->b.n - col, GROUP);
             float *c = g->c + (j->a.from + row) * g->ldc + j->b.from + col;
             gemm_panels(j->isa, square(&j->a, down, block) + at * k,
                         square(&j->b, group, block), c, g->ldc, m, n, k,
@@ -258,15 +258,15 @@ run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
     (void)err;
     b.room = j->own + worker * (size_t)SQUARE;
     b.from += col;
-    b.n = least(j->b.n - col, GROUP);
+    b.n = min(j->b.n - col, GROUP);
     for (size_t block = 0; block < blocks(&j->a); block++) {
         b.k = j->b.k + block * K_BLOCK;
-        b.depth = least(j->b.depth - block * K_BLOCK, K_BLOCK);
+        b.depth = min(j->b.depth - block * K_BLOCK, K_BLOCK);
         pack_square(j->isa, &b, 0);
         for (size_t row = 0; row < j->a.n; row += GROUP)
             gemm_panels(j->isa, square(&j->a, row / GROUP, block), b.room,
                         g->c + (j->a.from + row) * g->ldc + b.from, g->ldc,
-                        least(j->a.n - row, GROUP), b.n, b.depth, b.k > 0 || g->add);
+                        min(j->a.n - row, GROUP), b.n, b.depth, b.k > 0 || g->add);
     }
     return 0;
 }
@@ -286,7 +286,7 @@ share(const struct job *j, struct par *pool, size_t n, par_fn fn, struct err *er
 static int
 run_part(struct job *j, bool new_b, struct par *pool, struct err *err)
 {
-    size_t down = parts(j->a.n, GROUP), groups = parts(j->b.n, GROUP);
+    size_t down = ceil_div(j->a.n, GROUP), groups = ceil_div(j->b.n, GROUP);
     j->packed = squares(&j->a);
     bool own = groups >= (size_t)(down == 1 ? 1 : ENOUGH) * par_threads(pool);
     if (own && j->a.n == j->g->m) {
@@ -299,9 +299,9 @@ run_part(struct job *j, bool new_b, struct par *pool, struct err *err)
     size_t enough = (size_t)EACH * par_threads(pool);
     enough = enough > TILES ? enough : TILES;
     j->tile_n = TILE_N;
-    while (j->tile_n > 1 && down * parts(groups, j->tile_n) < enough)
+    while (j->tile_n > 1 && down * ceil_div(groups, j->tile_n) < enough)
         j->tile_n--;
-    j->across = parts(groups, j->tile_n);
+    j->across = ceil_div(groups, j->tile_n);
     j->cuts = 1;
     while (j->cuts < CUTS && down * j->cuts * j->across < enough)
         j->cuts *= 2;
@@ -312,13 +312,13 @@ run_part(struct job *j, bool new_b, struct par *pool, struct err *err)
 static size_t
 room_b(size_t n, size_t k)
 {
-    return least(parts(n, GROUP), MOST_N) * least(parts(k, K_BLOCK), MOST_K);
+    return min(ceil_div(n, GROUP), MOST_N) * min(ceil_div(k, K_BLOCK), MOST_K);
 }
 
 size_t
 gemm_workspace(size_t m, size_t n, size_t k)
 {
-    size_t a = least(parts(m, GROUP), MOST_M) * least(parts(k, K_BLOCK), MOST_K);
+    size_t a = min(ceil_div(m, GROUP), MOST_M) * min(ceil_div(k, K_BLOCK), MOST_K);
     return (a + room_b(n, k)) * SQUARE * sizeof(float);
 }
 
@@ -377,9 +377,9 @@ gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct par *pool,
         for (size_t from = 0; from < g->k; from += K)
             for (j.a.from = 0; j.a.from < g->m; j.a.from += M) {
                 j.a.k = j.b.k = from;
-                j.a.depth = j.b.depth = least(g->k - from, K);
-                j.a.n = least(g->m - j.a.from, M);
-                j.b.n = least(g->n - j.b.from, N);
+                j.a.depth = j.b.depth = min(g->k - from, K);
+                j.a.n = min(g->m - j.a.from, M);
+                j.b.n = min(g->n - j.b.from, N);
                 if (run_part(&j, j.a.from == 0, pool, err) < 0)
                     return -1;
             }

@@ -252,12 +252,12 @@ static void
 half_run(struct half *s)
 {
     const struct matrix *w = s->g->w;
-    size_t tokens = s->g->tokens, rows = least(s->end - s->row, HALF_ROWS);
+    size_t tokens = s->g->tokens, rows = min(s->end - s->row, HALF_ROWS);
     for (size_t k = 0; k < w->cols; k += HALF_PART) {
-        size_t n = least(w->cols - k, HALF_PART), t = 0;
+        size_t n = min(w->cols - k, HALF_PART), t = 0;
         if (k % HALF_SCALES == 0)
             half_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
-                      s->scale_stride, rows, least(w->cols - k, HALF_SCALES) / 16);
+                      s->scale_stride, rows, min(w->cols - k, HALF_SCALES) / 16);
         half_ahead(s, k);
         half_scales(s, k % HALF_SCALES / 16);
         half_make(&s->code, s->codes + k / 2, s->stride, rows, n / 2);
@@ -279,7 +279,7 @@ static void
 half_strip(struct half *s)
 {
     const struct gemv *g = s->g;
-    size_t rows = least(s->end - s->row, HALF_ROWS);
+    size_t rows = min(s->end - s->row, HALF_ROWS);
     s->codes = (const uint8_t *)g->w->data + s->row * s->stride;
     memset(s->sum, 0, g->tokens * sizeof *s->sum);
     for (size_t t = 0; t < g->tokens && g->add; t++)

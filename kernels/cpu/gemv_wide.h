@@ -274,14 +274,14 @@ static inline __attribute__((always_inline)) void
 wide_run(struct wide *s, bool two)
 {
     const struct matrix *w = s->g->w;
-    size_t tokens = s->g->tokens, rows = least(s->end - s->row, WIDE_ROWS);
+    size_t tokens = s->g->tokens, rows = min(s->end - s->row, WIDE_ROWS);
     for (size_t k = 0; k < w->cols; k += WIDE_CODES, s->now = !s->now) {
-        size_t n = least(w->cols - k, WIDE_CODES), t = 0;
+        size_t n = min(w->cols - k, WIDE_CODES), t = 0;
         if (!s->next)
             wide_make(&s->line[s->now], s->codes + k / 2, s->stride, rows, n / 2);
         if (k % WIDE_SCALES == 0)
             wide_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
-                      s->scale_stride, rows, least(w->cols - k, WIDE_SCALES) / 16);
+                      s->scale_stride, rows, min(w->cols - k, WIDE_SCALES) / 16);
         wide_ahead(s, k);
         for (; t + 4 <= tokens; t += 4)
             wide_products(s, t, k, n, 4, two);
@@ -297,7 +297,7 @@ wide_strip(struct wide *s)
 {
     const struct gemv *g = s->g;
     float *y = g->y + s->row;
-    size_t rows = least(s->end - s->row, WIDE_ROWS);
+    size_t rows = min(s->end - s->row, WIDE_ROWS);
     s->codes = (const uint8_t *)g->w->data + s->row * s->stride;
     for (size_t t = 0; t < g->tokens; t++)
         for (size_t r = 0; r < WIDE_ROWS; r++)

@@ -4,42 +4,38 @@
 #include "kernels/cpu/norm.h"
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/sizes.h"
 
 #include <math.h>
 
-enum { COLUMNS = 32 };
+enum { COLUMNS = 32 }; // of dgain that are one thread's
 
 struct forward {
     const struct cpu *c;
     float *y, *rstd;
     const float *x, *gain;
-    size_t rows, n, part;
+    size_t n;
     float eps;
 };
 
-static int
-forward_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+forward_rows(const void *ctx, size_t r, size_t end)
 {
     const struct forward *j = ctx;
-    (void)worker;
-    (void)err;
-    for (size_t r = i * j->part; r < j->rows && r < (i + 1) * j->part; r++) {
+    for (; r < end; r++) {
         const float *x = j->x + r * j->n;
         float mean = j->c->rows->dot(x, x, j->n) / (float)j->n;
         float rstd = 1 / sqrtf(mean + j->eps);
         j->c->rows->norm(j->y + r * j->n, x, rstd, j->gain, j->n);
         j->rstd[r] = rstd;
     }
-    return 0;
 }
 
 void
 cpu_norm_rows(struct cpu *c, float *y, float *rstd, const float *x, const float *gain,
               size_t rows, size_t n, float eps)
 {
-    struct forward j = { c, y, rstd, x, gain, rows, n, SMALL_PART / n + 1, eps };
-    cpu_for(c, parts(rows, j.part), forward_part, &j);
+    struct forward j = { c, y, rstd, x, gain, n, eps };
+    cpu_for_ranges(c, rows, SMALL_PART / n + 1, forward_rows, &j);
 }
 
 void
@@ -54,56 +50,47 @@ cpu_norm(struct kernels *k, const struct matrix *y, float *rstd, const struct ma
 struct backward {
     const struct cpu *c;
     const struct norm_bwd *b;
-    size_t part;
 };
 
-/* Where row r of dx and dy begins. */
+/* Offset of row r in dx and dy. */
 static size_t
-at_gradient(const struct norm_bwd *b, size_t r)
+d_offset(const struct norm_bwd *b, size_t r)
 {
     return r / b->heads * b->stride + r % b->heads * b->n;
 }
 
-static int
-dx_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+dx_rows(const void *ctx, size_t r, size_t end)
 {
     const struct backward *j = ctx;
     const struct norm_bwd *b = j->b;
-    (void)worker;
-    (void)err;
-    for (size_t r = i * j->part; r < b->rows && r < (i + 1) * j->part; r++) {
-        size_t at = at_gradient(b, r);
+    for (; r < end; r++) {
+        size_t at = d_offset(b, r);
         const float *x = b->x + r * b->n;
-        j->c->rows->norm_dx(b->dx + at, b->dy + at, x, b->rstd[r], b->gain, b->n,
-                            b->add);
+        j->c->rows->norm_bwd(b->dx + at, b->dy + at, x, b->rstd[r], b->gain, b->n,
+                             b->add);
         if (b->y)
             j->c->rows->norm(b->y + r * b->n, x, b->rstd[r], b->gain, b->n);
     }
-    return 0;
 }
 
-/* Rows in order, for some columns. */
-static int
-dgain_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+dgain_columns(const void *ctx, size_t first, size_t end)
 {
     const struct backward *j = ctx;
     const struct norm_bwd *b = j->b;
-    size_t from = i * COLUMNS, n = least(COLUMNS, b->n - from);
-    (void)worker;
-    (void)err;
     for (size_t r = 0; r < b->rows; r++)
-        j->c->rows->gain_dx(b->dgain + from, b->dy + at_gradient(b, r) + from,
-                            b->x + r * b->n + from, b->rstd[r], n);
-    return 0;
+        j->c->rows->norm_bwd_gain(b->dgain + first, b->dy + d_offset(b, r) + first,
+                                  b->x + r * b->n + first, b->rstd[r], end - first);
 }
 
 void
 cpu_norm_bwd_rows(struct cpu *c, const struct norm_bwd *b)
 {
-    struct backward j = { c, b, SMALL_PART / b->n + 1 };
-    if (b->dgain) // first: dx may be where dy is
-        cpu_for(c, parts(b->n, COLUMNS), dgain_part, &j);
-    cpu_for(c, parts(b->rows, j.part), dx_part, &j);
+    struct backward j = { c, b };
+    if (b->dgain) // before dx, which may overwrite dy
+        cpu_for_ranges(c, b->n, COLUMNS, dgain_columns, &j);
+    cpu_for_ranges(c, b->rows, SMALL_PART / b->n + 1, dx_rows, &j);
 }
 
 void

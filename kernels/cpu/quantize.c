@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* quantize: matrices to nvfp4, by the scalar truth of lib/nvfp4 or what has its bits. */
+/* quantize: nvfp4 of matrices, by lib/nvfp4, and the largest magnitudes that it needs. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/sizes.h"
@@ -12,7 +12,8 @@
 
 /* ---- largest magnitudes ------------------------------------------------------------------ */
 
-/* By bits, of which those of NaN are the largest: the order of threads does not matter. */
+/* Compares bits, of which those of NaN are the largest: the order of threads does not
+ * matter. */
 void
 cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first,
               size_t n)
@@ -33,15 +34,11 @@ struct amax_job {
     const struct matrix *x;
 };
 
-static int
-amax_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+amax_elements(const void *ctx, size_t first, size_t end)
 {
-    struct amax_job *j = ctx;
-    size_t at = i * SMALL_PART, n = j->x->rows * j->x->cols - at;
-    (void)worker;
-    (void)err;
-    cpu_grow_amax(j->out, j->x->data, j->x->dtype, at, least(n, SMALL_PART));
-    return 0;
+    const struct amax_job *j = ctx;
+    cpu_grow_amax(j->out, j->x->data, j->x->dtype, first, end - first);
 }
 
 void
@@ -49,7 +46,7 @@ cpu_amax(struct kernels *k, float *out, const struct matrix *x)
 {
     struct amax_job j = { out, x };
     *out = 0;
-    cpu_for(cpu_of(k), parts(x->rows * x->cols, SMALL_PART), amax_part, &j);
+    cpu_for_ranges(cpu_of(k), x->rows * x->cols, SMALL_PART, amax_elements, &j);
 }
 
 /* ---- a tensor ------------------------------------------------------------------------------ */
@@ -58,8 +55,8 @@ struct job {
     const struct cpu *c;
     const struct matrix *to, *x;
     const struct quant_spec *spec;
-    struct quant_scale scale; // of a tensor
-    size_t part;              // rows
+    struct quant_scale scale; // of the tensor
+    size_t part;              // rows of a tensor that are one thread's
 };
 
 static int
@@ -67,7 +64,7 @@ tensor_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
     const struct matrix *to = j->to;
-    size_t row = i * j->part, rows = least(to->rows - row, j->part);
+    size_t row = i * j->part, rows = min(to->rows - row, j->part);
     size_t at = row * to->cols, n = rows * to->cols;
     const float *from = dtype_at(j->x->dtype, j->x->data, at);
     float *x = NULL;
@@ -96,10 +93,10 @@ quantize_tensor(struct job *j, struct cpu *c, const float *amax, size_t n)
     j->scale = nvfp4_scale(j->spec, max);
     j->part = (SMALL_PART / j->to->cols + 1 + 15) / 16 * 16; // whole square blocks
     *j->to->scale2 = j->scale.scale2;
-    cpu_for(c, parts(j->to->rows, j->part), tensor_part, j);
+    cpu_for(c, ceil_div(j->to->rows, j->part), tensor_part, j);
 }
 
-/* ---- each row alone -------------------------------------------------------------------------- */
+/* ---- rows by scales of their own -------------------------------------------------------------------------- */
 
 static void
 quantize_row(const struct job *j, size_t row)
@@ -120,15 +117,11 @@ quantize_row(const struct job *j, size_t row)
     j->to->scale2[row] = t.scale2;
 }
 
-static int
-rows_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+quantize_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct job *j = ctx;
-    (void)worker;
-    (void)err;
-    for (size_t r = i * j->part; r < j->to->rows && r < (i + 1) * j->part; r++)
-        quantize_row(j, r);
-    return 0;
+    for (; r < end; r++)
+        quantize_row(ctx, r);
 }
 
 void
@@ -136,14 +129,13 @@ cpu_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
              const float *amax, size_t n, const struct quant_spec *spec)
 {
     struct cpu *c = cpu_of(k);
-    struct quant_spec mine = *spec;
-    struct job j = { .c = c, .to = to, .x = x, .spec = &mine };
-    mine.isa = c->isa;
+    struct quant_spec own = *spec;
+    struct job j = { .c = c, .to = to, .x = x, .spec = &own };
+    own.isa = c->isa;
     if (to->per_row) {
-        j.part = PART / to->cols + 1;
-        cpu_for(c, parts(to->rows, j.part), rows_part, &j);
+        cpu_for_ranges(c, to->rows, PART / to->cols + 1, quantize_rows, &j);
     } else {
-        mine.source = x->dtype;
+        own.source = x->dtype;
         quantize_tensor(&j, c, amax, n);
     }
     if (to->tiles)

@@ -1,38 +1,33 @@
 /* SPDX-License-Identifier: MIT */
-/* rope: RMSNorm of heads and rotary embedding. */
+/* rope: RMSNorm of heads, then rotary embedding. */
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/sizes.h"
 
 struct job {
     const struct cpu *c;
     const struct matrix *x;
     const struct rope *r;
     float sign; // of sines: -1 backward
-    size_t part;
 };
 
-static int
-rope_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+rope_tokens(const void *ctx, size_t t, size_t end)
 {
     const struct job *j = ctx;
-    size_t dim = j->r->dim, half = dim / 2, end = least((i + 1) * j->part, j->x->rows);
-    (void)worker;
-    (void)err;
-    for (size_t t = i * j->part; t < end; t++) {
+    size_t dim = j->r->dim, half = dim / 2;
+    for (; t < end; t++) {
         const float *cosine = j->r->table + (size_t)j->r->position[t] * dim;
         float *x = (float *)j->x->data + t * j->x->stride;
         for (size_t h = 0; h < j->r->heads; h++, x += dim)
-            j->c->rows->rotate(x, x + half, cosine, cosine + half, j->sign, half);
+            j->c->rows->rope(x, x + half, cosine, cosine + half, j->sign, half);
     }
-    return 0;
 }
 
 static void
-rotate(struct cpu *c, const struct matrix *x, const struct rope *r, float sign)
+rope(struct cpu *c, const struct matrix *x, const struct rope *r, float sign)
 {
-    struct job j = { c, x, r, sign, SMALL_PART / (r->heads * r->dim) + 1 };
-    cpu_for(c, parts(x->rows, j.part), rope_part, &j);
+    struct job j = { c, x, r, sign };
+    cpu_for_ranges(c, x->rows, SMALL_PART / (r->heads * r->dim) + 1, rope_tokens, &j);
 }
 
 void
@@ -41,7 +36,7 @@ cpu_qk_norm_rope(struct kernels *k, const struct matrix *y, float *rstd,
 {
     cpu_norm_rows(cpu_of(k), y->data, rstd, x->data, gain, x->rows * r->heads, r->dim,
                   r->eps);
-    rotate(cpu_of(k), y, r, 1);
+    rope(cpu_of(k), y, r, 1);
 }
 
 void
@@ -59,6 +54,6 @@ cpu_qk_norm_rope_bwd(struct kernels *k, const struct matrix *d, float *dgain,
                                 .n = r->dim,
                                 .heads = r->heads,
                                 .stride = d->stride };
-    rotate(cpu_of(k), d, r, -1);
+    rope(cpu_of(k), d, r, -1);
     cpu_norm_bwd_rows(cpu_of(k), &b);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* rows: loops over neighbouring floats, compiled once for each instruction set.
+/* rows: loops over contiguous floats, compiled once for each instruction set.
  *
- * Sums go over 16 lanes, element i to lane i % 16, and those are added as a tree: the
- * same bits on every path.  Nothing is fused.
+ * A sum has 16 lanes, element i is added to lane i % 16, and lanes are added as a tree, so
+ * that every instruction set gives the same bits.  No multiply-add is fused.
  */
 #ifndef NIBBLE_KERNELS_CPU_ROWS_H
 #define NIBBLE_KERNELS_CPU_ROWS_H
@@ -14,33 +14,33 @@
 
 struct rows_isa {
     float (*dot)(const float *a, const float *b, size_t n);
-    float (*max)(const float *a, size_t n);      // n > 0
-    double (*squares)(const float *a, size_t n); // their sum
+    float (*max)(const float *x, size_t n); // n > 0
+    double (*sum_squares)(const float *x, size_t n);
     /* y += a * x */
     void (*axpy)(float *y, float a, const float *x, size_t n);
     /* y = a * x */
     void (*scale)(float *y, float a, const float *x, size_t n);
     /* y *= a */
-    void (*stretch)(float *y, float a, size_t n);
+    void (*scale_in_place)(float *y, float a, size_t n);
     /* y = exp(y - max), returns the sum. */
     float (*exp_sum)(float *y, float max, size_t n);
     /* dp = p * (dp - mean) */
-    void (*softmax_dx)(float *dp, const float *p, float mean, size_t n);
+    void (*softmax_bwd)(float *dp, const float *p, float mean, size_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
-    void (*swiglu_dx)(float *dgate, float *dup, const float *gate, const float *up,
-                      const float *dy, size_t n);
-    /* y = x * scale * gain */
-    void (*norm)(float *y, const float *x, float scale, const float *gain, size_t n);
-    /* dx (+)= scale (dy gain - x share), share = scale^2 / n * sum(dy gain x); dx may be
+    void (*swiglu_bwd)(float *dgate, float *dup, const float *gate, const float *up,
+                       const float *dy, size_t n);
+    /* y = x * rstd * gain */
+    void (*norm)(float *y, const float *x, float rstd, const float *gain, size_t n);
+    /* dx (+)= rstd * (dy * gain - x * c), c = rstd^2 / n * sum(dy * gain * x); dx may be
      * dy. */
-    void (*norm_dx)(float *dx, const float *dy, const float *x, float scale,
-                    const float *gain, size_t n, bool add);
-    /* dgain += dy * (x * scale) */
-    void (*gain_dx)(float *dgain, const float *dy, const float *x, float scale,
-                    size_t n);
-    /* (a, b) turned by an angle: its cosines, and sign times its sines. */
-    void (*rotate)(float *a, float *b, const float *cosine, const float *sine,
-                   float sign, size_t n);
+    void (*norm_bwd)(float *dx, const float *dy, const float *x, float rstd,
+                     const float *gain, size_t n, bool add);
+    /* dgain += dy * (x * rstd) */
+    void (*norm_bwd_gain)(float *dgain, const float *dy, const float *x, float rstd,
+                          size_t n);
+    /* Rotates each pair (a, b) by an angle, backwards with sign -1. */
+    void (*rope)(float *a, float *b, const float *cosine, const float *sine, float sign,
+                 size_t n);
 };
 
 extern const struct rows_isa rows_scalar;

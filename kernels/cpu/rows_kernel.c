@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rows_kernel: see rows.h.  Plain loops that compilers make vectors of. */
+/* rows_kernel: see rows.h.  Plain loops, which compilers vectorize. */
 #include "kernels/cpu/rows.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ dot(const float *a, const float *b, size_t n)
 }
 
 static float
-max_of(const float *a, size_t n)
+max(const float *a, size_t n)
 {
     float lane[SUM_LANES], m;
     size_t whole = n - n % SUM_LANES;
@@ -53,7 +53,7 @@ max_of(const float *a, size_t n)
 }
 
 static double
-squares(const float *a, size_t n)
+sum_squares(const float *a, size_t n)
 {
     double lane[SUM_LANES] = { 0 };
     size_t whole = n - n % SUM_LANES;
@@ -83,14 +83,14 @@ scale(float *restrict y, float a, const float *restrict x, size_t n)
 }
 
 static void
-stretch(float *y, float a, size_t n)
+scale_in_place(float *y, float a, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] *= a;
 }
 
 static void
-softmax_dx(float *restrict dp, const float *restrict p, float mean, size_t n)
+softmax_bwd(float *restrict dp, const float *restrict p, float mean, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         dp[i] = p[i] * (dp[i] - mean);
@@ -102,7 +102,7 @@ exponential(float x)
 {
     const float high = 0x1.62e4p-1F, low = 0x1.7f7d1cp-20F; // ln 2
     float clamped = x < -87.0F ? -87.0F : x > 88.0F ? 88.0F : x;
-    float shifted = clamped * 0x1.715476p+0F + 0x1.8p23F; // to a whole number
+    float shifted = clamped * 0x1.715476p+0F + 0x1.8p23F; // adding rounds to an integer
     float n = shifted - 0x1.8p23F;
     float r = (clamped - n * high) - n * low;
     float p = 1.0F / 5040;
@@ -115,19 +115,19 @@ exponential(float x)
     p = p * r + 1;
     uint32_t bits;
     memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + 127) << 23; // what is above the low bits falls out
+    bits = (bits + 127) << 23; // higher bits are shifted out
     float power;
     memcpy(&power, &bits, sizeof power);
     return x < -87.0F ? 0 : p * power;
 }
 
 static float
-exp_sum(float *y, float m, size_t n)
+exp_sum(float *y, float highest, size_t n)
 {
     float lane[SUM_LANES] = { 0 };
     size_t whole = n - n % SUM_LANES;
     for (size_t i = 0; i < n; i++)
-        y[i] = exponential(y[i] - m);
+        y[i] = exponential(y[i] - highest);
     for (size_t i = 0; i < whole; i += SUM_LANES)
         for (size_t l = 0; l < SUM_LANES; l++)
             lane[l] += y[i + l];
@@ -145,8 +145,8 @@ swiglu(float *restrict y, const float *restrict gate, const float *restrict up,
 }
 
 static void
-swiglu_dx(float *restrict dgate, float *restrict dup, const float *restrict gate,
-          const float *restrict up, const float *restrict dy, size_t n)
+swiglu_bwd(float *restrict dgate, float *restrict dup, const float *restrict gate,
+           const float *restrict up, const float *restrict dy, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float g = gate[i], s = 1 / (1 + exponential(-g)), silu = g * s;
@@ -156,14 +156,14 @@ swiglu_dx(float *restrict dgate, float *restrict dup, const float *restrict gate
 }
 
 static void
-norm(float *restrict y, const float *restrict x, float s, const float *restrict gain,
+norm(float *restrict y, const float *restrict x, float rstd, const float *restrict gain,
      size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        y[i] = x[i] * s * gain[i];
+        y[i] = x[i] * rstd * gain[i];
 }
 
-/* Sum of a b c. */
+/* Sum of a * b * c. */
 static float
 dot3(const float *a, const float *b, const float *c, size_t n)
 {
@@ -177,45 +177,44 @@ dot3(const float *a, const float *b, const float *c, size_t n)
     return tree(lane);
 }
 
-/* dx of what is at most SOME. */
 static void
-norm_dx_some(float *restrict dx, const float *restrict t, const float *restrict x,
-             float s, float share, size_t n, bool add)
+norm_bwd_chunk(float *restrict dx, const float *restrict t, const float *restrict x,
+               float rstd, float c, size_t n, bool add)
 {
     if (add)
         for (size_t i = 0; i < n; i++)
-            dx[i] = dx[i] + s * (t[i] - x[i] * share);
+            dx[i] = dx[i] + rstd * (t[i] - x[i] * c);
     else
         for (size_t i = 0; i < n; i++)
-            dx[i] = s * (t[i] - x[i] * share);
+            dx[i] = rstd * (t[i] - x[i] * c);
 }
 
-enum { SOME = 256 };
+enum { CHUNK = 256 };
 
 static void
-norm_dx(float *dx, const float *dy, const float *x, float s, const float *gain,
-        size_t n, bool add)
+norm_bwd(float *dx, const float *dy, const float *x, float rstd, const float *gain,
+         size_t n, bool add)
 {
-    float t[SOME], share = dot3(dy, gain, x, n) * s * s / (float)n;
-    for (size_t at = 0; at < n; at += SOME) {
-        size_t some = n - at < SOME ? n - at : SOME;
-        for (size_t i = 0; i < some; i++)
+    float t[CHUNK], c = dot3(dy, gain, x, n) * rstd * rstd / (float)n;
+    for (size_t at = 0; at < n; at += CHUNK) {
+        size_t len = n - at < CHUNK ? n - at : CHUNK;
+        for (size_t i = 0; i < len; i++)
             t[i] = dy[at + i] * gain[at + i];
-        norm_dx_some(dx + at, t, x + at, s, share, some, add);
+        norm_bwd_chunk(dx + at, t, x + at, rstd, c, len, add);
     }
 }
 
 static void
-gain_dx(float *restrict dgain, const float *restrict dy, const float *restrict x,
-        float s, size_t n)
+norm_bwd_gain(float *restrict dgain, const float *restrict dy, const float *restrict x,
+              float rstd, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        dgain[i] += dy[i] * (x[i] * s);
+        dgain[i] += dy[i] * (x[i] * rstd);
 }
 
 static void
-rotate(float *restrict a, float *restrict b, const float *restrict cosine,
-       const float *restrict sine, float sign, size_t n)
+rope(float *restrict a, float *restrict b, const float *restrict cosine,
+     const float *restrict sine, float sign, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float first = a[i], second = b[i], s = sign * sine[i];
@@ -224,6 +223,7 @@ rotate(float *restrict a, float *restrict b, const float *restrict cosine,
     }
 }
 
-const struct rows_isa NAME(rows) = { dot,     max_of,  squares,    axpy,   scale,
-                                     stretch, exp_sum, softmax_dx, swiglu, swiglu_dx,
-                                     norm,    norm_dx, gain_dx,    rotate };
+const struct rows_isa NAME(rows) = {
+    dot,         max,    sum_squares, axpy, scale,    scale_in_place, exp_sum,
+    softmax_bwd, swiglu, swiglu_bwd,  norm, norm_bwd, norm_bwd_gain,  rope
+};

@@ -6,16 +6,23 @@
 #include <stddef.h>
 
 static inline size_t
-least(size_t a, size_t b)
+min(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* Parts of that size, the last of which may be less; of size 0: none. */
+/* 0 if unit is. */
 static inline size_t
-parts(size_t n, size_t part)
+ceil_div(size_t n, size_t unit)
 {
-    return part ? (n + part - 1) / part : 0;
+    return unit ? (n + unit - 1) / unit : 0;
+}
+
+/* The next multiple of unit at or above n. */
+static inline size_t
+pad_to(size_t n, size_t unit)
+{
+    return ceil_div(n, unit) * unit;
 }
 
 #endif

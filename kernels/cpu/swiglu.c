@@ -6,59 +6,46 @@
 
 #include <string.h>
 
-enum { PIECE = 1 << 10 }; // elements of y that wait until their gradient was used
+enum { PIECE = 1 << 10 }; // elements
 
 struct job {
     const struct cpu *c;
     float *y, *d_gate_up;
     const float *gate, *up;
-    size_t n; // of a row; forward all is one row
-    size_t rows, part;
+    size_t n; // of a row
 };
 
-static int
-forward_part(void *ctx, size_t i, unsigned worker, struct err *err)
+static void
+forward(const void *ctx, size_t at, size_t end)
 {
     const struct job *j = ctx;
-    size_t at = i * j->part, n = least(j->n - at, j->part);
-    (void)worker;
-    (void)err;
-    j->c->rows->swiglu(j->y + at, j->gate + at, j->up + at, n);
-    return 0;
+    j->c->rows->swiglu(j->y + at, j->gate + at, j->up + at, end - at);
 }
 
 void
 cpu_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
            const struct matrix *up)
 {
-    struct job j = { .c = cpu_of(k),
-                     .y = y->data,
-                     .gate = gate->data,
-                     .up = up->data,
-                     .n = y->rows * y->cols,
-                     .part = SMALL_PART };
-    cpu_for(cpu_of(k), parts(j.n, j.part), forward_part, &j);
+    struct cpu *c = cpu_of(k);
+    struct job j = { .c = c, .y = y->data, .gate = gate->data, .up = up->data };
+    cpu_for_ranges(c, y->rows * y->cols, SMALL_PART, forward, &j);
 }
 
-/* y is where its gradient is. */
-static int
-backward_part(void *ctx, size_t i, unsigned worker, struct err *err)
+/* y overwrites its gradient, a piece at a time once that has been used. */
+static void
+backward_rows(const void *ctx, size_t t, size_t end)
 {
     const struct job *j = ctx;
-    size_t t = i * j->part, end = least(t + j->part, j->rows);
     float y[PIECE];
-    (void)worker;
-    (void)err;
     for (; t < end; t++)
         for (size_t k = 0; k < j->n; k += PIECE) {
-            size_t n = least(j->n - k, PIECE), at = t * j->n + k;
+            size_t n = min(j->n - k, PIECE), at = t * j->n + k;
             float *d_gate = j->d_gate_up + 2 * t * j->n + k;
             j->c->rows->swiglu(y, j->gate + at, j->up + at, n);
-            j->c->rows->swiglu_dx(d_gate, d_gate + j->n, j->gate + at, j->up + at,
-                                  j->y + at, n);
+            j->c->rows->swiglu_bwd(d_gate, d_gate + j->n, j->gate + at, j->up + at,
+                                   j->y + at, n);
             memcpy(j->y + at, y, n * sizeof *y);
         }
-    return 0;
 }
 
 void
@@ -71,8 +58,6 @@ cpu_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
                      .d_gate_up = d_gate_up->data,
                      .gate = gate->data,
                      .up = up->data,
-                     .n = d->cols,
-                     .rows = d->rows,
-                     .part = SMALL_PART / d->cols + 1 };
-    cpu_for(cpu_of(k), parts(j.rows, j.part), backward_part, &j);
+                     .n = d->cols };
+    cpu_for_ranges(cpu_of(k), d->rows, SMALL_PART / d->cols + 1, backward_rows, &j);
 }

@@ -2,15 +2,15 @@
 /* torchsharp: the packed optimizer of the TorchSharp system, numerics.md 7.4, for
  * comparison.
  *
- * Weight and moments leave memory as f32, take a step of AdamW (7.3) and are packed again,
- * a row at a time:
+ * Weight and moments are unpacked to f32, updated by AdamW (7.3) and packed again, a row at
+ * a time:
  *
  *   weight   NVFP4 by the quantizer "native" from bf16
  *   moments  NVFP4 by "native" from f32; or s = max(largest magnitude of the row, 1e-8) / 127
  *            and RNE(x / s) within +-127
  *
- * What is smaller than half a step of a code is lost each time: that is what it is kept
- * for, and why nothing else in here resembles it. */
+ * An update of less than half a code's step is lost each time.  That fault is what it is
+ * kept to show. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/sizes.h"
@@ -23,7 +23,7 @@ struct job {
     const struct cpu *c;
     const struct torchsharp_state *s;
     const float *grad;
-    size_t first, n, part; // rows
+    size_t first, n, part; // rows; part: those of one thread at a time
     const struct adam_step *a;
 };
 
@@ -72,10 +72,10 @@ write_moment(const struct cpu *c, const struct torchsharp_state *s,
         return;
     }
     int8_t *q = (int8_t *)p->q + row * s->cols;
-    float most = 1e-8F;
+    float max = 1e-8F;
     for (size_t i = 0; i < s->cols; i++)
-        most = fmaxf(most, fabsf(x[i]));
-    float scale = most / 127;
+        max = fmaxf(max, fabsf(x[i]));
+    float scale = max / 127;
     ((float *)p->scales)[row] = scale;
     for (size_t i = 0; i < s->cols; i++)
         q[i] = (int8_t)fmaxf(-127, fminf(127, rintf(x[i] / scale)));
@@ -83,7 +83,7 @@ write_moment(const struct cpu *c, const struct torchsharp_state *s,
 
 /* ---- a step ------------------------------------------------------------------------------ */
 
-/* w is rounded to bf16, as it is quantized from. */
+/* w is rounded to bf16, from which it is quantized. */
 static void
 update(float *w, float *m, float *v, const float *grad, size_t n,
        const struct adam_step *a)
@@ -104,13 +104,13 @@ step_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
     const struct torchsharp_state *s = j->s;
-    size_t from = j->first + i * j->part, end = j->first + j->n;
+    size_t row = j->first + i * j->part, end = min(row + j->part, j->first + j->n);
     float *w = malloc(3 * s->cols * sizeof *w);
     (void)worker;
     if (!w)
         return err_set(err, ERR_MEMORY, "out of memory for an update");
     float *m = w + s->cols, *v = m + s->cols;
-    for (size_t row = from; row < end && row < from + j->part; row++) {
+    for (; row < end; row++) {
         read_nvfp4(w, &s->w, row, s->cols);
         read_moment(m, s, &s->m, row);
         read_moment(v, s, &s->v, row);
@@ -135,5 +135,5 @@ cpu_torchsharp_adamw(struct kernels *k, const struct torchsharp_state *s,
     if (isnan(*a->clip))
         return;
     j.part = PART / s->cols + 1;
-    cpu_for(c, parts(n, j.part), step_part, &j);
+    cpu_for(c, ceil_div(n, j.part), step_part, &j);
 }

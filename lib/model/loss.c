@@ -86,6 +86,6 @@ pass_losses(struct pass *p, float scale)
         return;
     x.data = p->dselected;
     top.data = p->dn;
-    op_zero(k, p->dn, p->tokens * hidden * dtype_bits(k->is.act) / 8);
+    op_zero(k, p->dn, p->tokens * hidden * (dtype_bits(k->is.act) / 8));
     op_scatter(k, &top, &x, p->index);
 }

@@ -190,7 +190,7 @@ net_cache_open(struct net_cache *c, struct net *n, size_t capacity)
     c->value = calloc(layers, sizeof *c->value);
     if (!c->key || !c->value)
         return err_set(n->err, ERR_MEMORY, "out of memory for a cache");
-    size_t size = capacity * row * dtype_bits(n->k->is.act) / 8;
+    size_t size = capacity * row * (dtype_bits(n->k->is.act) / 8);
     for (size_t i = 0; i < layers; i++) {
         c->key[i] = kernels_alloc(n->k, MEMORY_CACHE, size);
         c->value[i] = kernels_alloc(n->k, MEMORY_CACHE, size);

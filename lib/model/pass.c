@@ -63,7 +63,7 @@ own(struct pass *p, enum memory what, size_t bytes)
 static void *
 own_act(struct pass *p, enum memory what, size_t n)
 {
-    return own(p, what, n * dtype_bits(p->k->is.act) / 8);
+    return own(p, what, n * (dtype_bits(p->k->is.act) / 8));
 }
 
 static float *
@@ -189,7 +189,7 @@ rows_of_logits(const struct pass *p)
 static size_t
 logits_bytes(const struct pass *p)
 {
-    size_t bytes = p->logit_rows * p->c->vocab * dtype_bits(p->k->is.act) / 8;
+    size_t bytes = p->logit_rows * p->c->vocab * (dtype_bits(p->k->is.act) / 8);
     size_t row = p->logit_rows ? p->c->vocab * sizeof(float) : 0;
     return bytes > row ? bytes : row;
 }

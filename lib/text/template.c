@@ -11,21 +11,12 @@
 
 #include <string.h>
 
-static const char *const names[] = { "qwen3", "seed", "none" };
-
-int
-template_named(const char *name)
-{
-    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
-        if (strcmp(name, names[i]) == 0)
-            return i;
-    return -1;
-}
+const char *const template_words[] = { "qwen3", "torchsharp", "none", NULL };
 
 const char *
 template_name(enum template_kind k)
 {
-    return names[k];
+    return k == TEMPLATE_TORCHSHARP ? "seed" : template_words[k];
 }
 
 void
@@ -61,7 +52,7 @@ control(struct render *r, const char *text)
     if (id == TOKEN_NONE)
         return err_set(r->err, ERR_FORMAT,
                        "template %s: the tokenizer has no added token %s",
-                       names[r->o->kind], text);
+                       template_words[r->o->kind], text);
     ids_add(r->ids, id);
     return 0;
 }
@@ -118,12 +109,13 @@ run_with_target(struct render *r, struct slice prompt, struct slice target)
 static const struct slice newline = { "\n", 1 };
 static const struct slice assistant = { "assistant\n", 10 };
 
-/* <|im_start|>user LF content <|im_end|> LF; seed has one more LF before the end. */
+/* <|im_start|>user LF content <|im_end|> LF; torchsharp has one more LF before the end. */
 static int
 user_turn(struct render *r, struct slice prompt)
 {
     if (control(r, "<|im_start|>") < 0 ||
-        run_of(r, "user\n", prompt, r->o->kind == TEMPLATE_SEED ? "\n" : "") < 0 ||
+        run_of(r, "user\n", prompt, r->o->kind == TEMPLATE_TORCHSHARP ? "\n" : "") <
+            0 ||
         control(r, "<|im_end|>") < 0)
         return -1;
     return text_run(r, newline);
@@ -262,7 +254,7 @@ render_messages(struct encoder *e, struct rendered *out,
     if (o->kind != TEMPLATE_QWEN3)
         return err_set(err, ERR_FORMAT,
                        "template %s has no form for messages: only qwen3 has",
-                       names[o->kind]);
+                       template_words[o->kind]);
     return end(&r, messages(&r, m, n));
 }
 
@@ -286,7 +278,7 @@ single_prompt(struct render *r, const struct message *m, size_t n)
     if (n != 1 || !slice_is(m->role, "user"))
         return err_set(r->err, ERR_FORMAT,
                        "template %s takes one message of role user and no other",
-                       names[r->o->kind]);
+                       template_words[r->o->kind]);
     return r->o->kind == TEMPLATE_NONE ? text_run(r, m->content)
                                        : user_turn(r, m->content);
 }

@@ -10,10 +10,10 @@
 
 #include "lib/text/tokenizer.h"
 
-enum template_kind { TEMPLATE_QWEN3, TEMPLATE_SEED, TEMPLATE_NONE };
+enum template_kind { TEMPLATE_QWEN3, TEMPLATE_TORCHSHARP, TEMPLATE_NONE };
 
-/* -1 when there is no such name. */
-int template_named(const char *name);
+/* Their names for users, NULL behind the last; the name in files. */
+extern const char *const template_words[];
 const char *template_name(enum template_kind k);
 
 struct message {

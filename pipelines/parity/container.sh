@@ -76,7 +76,7 @@ nvfp4.quantized-here)
 head.safetensors) nvquant "${pack[@]}" --untie -o "$model" "$base/bf16" ;;
 one.seed)
     model=$work/model.dat
-    nvquant "${pack[@]}" --compat seed --quant sweep1 -o "$model" "$base/f16.dat"
+    nvquant "${pack[@]}" --compat torchsharp --quant sweep1 -o "$model" "$base/f16.dat"
     cp "$base/bf16/config.json" "$work/config.json" # such files have no sidecar
     ;;
 one.safetensors) nvquant "${pack[@]}" --untie --quant sweep1 -o "$model" "$base/f16.dat" ;;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* still: an optimizer that keeps its weights in 4 bits, beside ours, an experiment.
  *
- * One matrix, no model.  Weights are drawn with a deviation of sigma and go the way that the
- * seed's went: into a file by the quantizer "torchao", back into numbers, and into codes by
+ * One matrix, no model.  Weights are drawn with a deviation of sigma and quantized as
+ * TorchSharp does it: into a file by "torchao", back into values, and into codes by
  * "native", which is what its optimizer keeps.  From there each scheme takes steps of AdamW
  * with equal gradients, 1e-3 times a fixed sign of each element plus normal noise of the same
  * size.  The schemes are operations of kernels/cpu as trainstep runs them:
  *
  *   f32        f32 weights and moments
  *   bf16_int8  ours: bf16 weights with stochastic rounding, 8-bit moments
- *   w4_mv4     the seed's: weights and moments come out of NVFP4 in each step and go back
+ *   w4_mv4     TorchSharp's: weights and moments come out of NVFP4 in each step and go back
  *   w4_mv8     the same with its 8-bit moments
  *
  * Codes are those of NVFP4 weights; those of f32 and bf16 weights are made by "native" in

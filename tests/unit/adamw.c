@@ -32,8 +32,8 @@ state_open(struct state *x, enum dtype dtype, enum moments moments, size_t n)
         NEED((x->part[i] = calloc(1, x->bytes[i] + GUARD)));
         memset((char *)x->part[i] + x->bytes[i], 0xa5, GUARD);
     }
-    x->s = (struct adam_state){ x->part[0], dtype,      moments,   x->part[1],
-                                x->part[2], x->part[3], x->part[4] };
+    x->s = (struct adam_state){ x->part[0], dtype,      moments,    x->part[1],
+                                x->part[2], x->part[3], x->part[4], 0 };
 }
 
 static void
@@ -174,7 +174,7 @@ plain_element(struct state *x, size_t i, float grad, const struct adam_step *a,
     float g = *a->clip * grad, w = master(x, i);
     *m = a->beta1 * read_m(x, i) + (1 - a->beta1) * g;
     *v = a->beta2 * read_v(x, i) + (1 - a->beta2) * (g * g);
-    float u = *m / a->rest1 / (sqrtf(*v / a->rest2) + a->eps);
+    float u = *m / a->bias_correction1 / (sqrtf(*v / a->bias_correction2) + a->eps);
     return w - a->lr * (u + a->decay * w);
 }
 
@@ -217,12 +217,13 @@ static void
 run(const struct state *x, const float *grad, const struct adam_step *a, enum isa isa,
     unsigned threads, size_t chunk)
 {
-    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
-    struct grad g = { (float *)(uintptr_t)grad, DT_F32 };
+    const struct cpu_kind kind = { DT_F32, isa, threads };
+    struct kernels *k = kernels_cpu(&kind, &err);
+    struct matrix g = matrix_of(DT_F32, grad, 1, x->n);
     NEED(k);
     for (size_t first = 0; first < x->n; first += chunk)
-        k->adamw(k, &x->s, &g, first, x->n - first < chunk ? x->n - first : chunk, a);
-    k->close(k);
+        op_adamw(k, &x->s, &g, first, x->n - first < chunk ? x->n - first : chunk, a);
+    kernels_close(k);
 }
 
 static const float no_clip = 1, some_clip = 0.75F;
@@ -231,8 +232,8 @@ static struct adam_step
 step_of(uint32_t t, float lr)
 {
     struct adam_step a = { .lr = lr, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F };
-    a.rest1 = (float)(1 - pow((double)a.beta1, t));
-    a.rest2 = (float)(1 - pow((double)a.beta2, t));
+    a.bias_correction1 = (float)(1 - pow((double)a.beta1, t));
+    a.bias_correction2 = (float)(1 - pow((double)a.beta2, t));
     a.clip = &no_clip;
     a.seed = 42;
     a.step = t;

@@ -31,7 +31,7 @@ static struct data want, got;
 static void
 make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
 {
-    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0, 0 };
+    d->h = (struct heads){ tokens, 0, query, kv, dim, d->first, 0 };
     d->h.length = tokens % length ? 0 : length;
     d->q = tokens * query * dim;
     d->kv = tokens * kv * dim;
@@ -43,16 +43,60 @@ make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t 
             d->in[n][i] = (n == 0 ? 3 : 1) * value(i + n * 1000003);
 }
 
+static struct kernels *
+open_cpu(enum isa isa, unsigned threads)
+{
+    const struct cpu_kind kind = { DT_F32, isa, threads };
+    struct kernels *k = kernels_cpu(&kind, &err);
+    NEED(k);
+    return k;
+}
+
+/* h: which tokens there are, q: of so many heads, those of queries or of keys. */
+static struct matrix
+rows_of(const float *at, size_t tokens, const struct heads *h, bool query)
+{
+    return matrix_of(DT_F32, at, tokens, (query ? h->query : h->kv) * h->dim);
+}
+
+static void
+forward(struct kernels *k, const struct heads *h, float *out, float *lse,
+        const float *q, const float *key, const float *value)
+{
+    struct matrix to = rows_of(out, h->tokens, h, true),
+                  from = rows_of(q, h->tokens, h, true),
+                  keys = rows_of(key, h->past + h->tokens, h, false),
+                  values = rows_of(value, h->past + h->tokens, h, false);
+    op_attention(k, &to, lse, &from, &keys, &values, h);
+}
+
+/* stride: of the gradients; 0: each by itself. */
+static void
+backward(struct kernels *k, const struct data *d, float *dq, float *dk, float *dv,
+         size_t stride)
+{
+    const struct heads *h = &d->h;
+    size_t n = h->tokens;
+    struct matrix q = rows_of(d->in[0], n, h, true),
+                  key = rows_of(d->in[1], n, h, false),
+                  value = rows_of(d->in[2], n, h, false),
+                  dout = rows_of(d->in[3], n, h, true),
+                  out = rows_of(d->out, n, h, true), to_q = rows_of(dq, n, h, true),
+                  to_k = rows_of(dk, n, h, false), to_v = rows_of(dv, n, h, false);
+    if (stride)
+        to_q.stride = to_k.stride = to_v.stride = stride;
+    op_attention_bwd(k, &to_q, &to_k, &to_v, &dout, &out, d->lse, &q, &key, &value,
+                     NULL, h);
+}
+
 static void
 run(struct data *d, enum isa isa, unsigned threads, bool back)
 {
-    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
-    NEED(k);
-    k->attention(k, d->out, d->lse, d->in[0], d->in[1], d->in[2], &d->h);
+    struct kernels *k = open_cpu(isa, threads);
+    forward(k, &d->h, d->out, d->lse, d->in[0], d->in[1], d->in[2]);
     if (back)
-        k->attention_dx(k, d->dq, d->dk, d->dv, d->in[3], d->out, d->lse, d->in[0],
-                        d->in[1], d->in[2], NULL, &d->h);
-    k->close(k);
+        backward(k, d, d->dq, d->dk, d->dv, 0);
+    kernels_close(k);
 }
 
 /* Gradients that are columns of one matrix have the bits that they have by themselves. */
@@ -63,14 +107,11 @@ check_columns(enum isa isa, unsigned threads)
     static float all[2 * MOST];
     const struct heads *h = &want.h;
     size_t q = h->query * h->dim, kv = h->kv * h->dim, row = q + 2 * kv + GAP;
-    struct heads wide = *h;
-    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
-    NEED(k && h->tokens * row <= 2 * MOST);
-    wide.row = row;
+    struct kernels *k = open_cpu(isa, threads);
+    NEED(h->tokens * row <= 2 * MOST);
     memset(all, 0xff, sizeof all);
     run(&want, isa, threads, true);
-    k->attention_dx(k, all, all + q, all + q + kv, want.in[3], want.out, want.lse,
-                    want.in[0], want.in[1], want.in[2], NULL, &wide);
+    backward(k, &want, all, all + q, all + q + kv, row);
     for (size_t t = 0; t < h->tokens; t++) {
         const float *at = all + t * row;
         CHECK(memcmp(at, want.dq + t * q, q * sizeof *at) == 0);
@@ -79,7 +120,7 @@ check_columns(enum isa isa, unsigned threads)
         for (size_t i = q + 2 * kv; i < row; i++)
             CHECK(isnan(at[i]));
     }
-    k->close(k);
+    kernels_close(k);
 }
 
 /* ---- against double -------------------------------------------------------------------- */
@@ -193,15 +234,14 @@ check_past(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
     run(&want, isa_best(), 1, false);
     for (int i = 0; i < 4; i++) {
         make(&got, tokens, query, kv, dim, length);
-        struct kernels *k = kernels_cpu(DT_F32, isa_best(), 2, &err);
-        NEED(k);
+        struct kernels *k = open_cpu(isa_best(), 2);
         for (size_t t = 0; t < tokens; t += pieces[i]) {
             size_t n = tokens - t < pieces[i] ? tokens - t : pieces[i];
-            struct heads h = { n, t, query, kv, dim, got.first + t, 0, 0 };
-            k->attention(k, got.out + t * query * dim, got.lse,
-                         got.in[0] + t * query * dim, got.in[1], got.in[2], &h);
+            struct heads h = { n, t, query, kv, dim, got.first + t, 0 };
+            forward(k, &h, got.out + t * query * dim, got.lse,
+                    got.in[0] + t * query * dim, got.in[1], got.in[2]);
         }
-        k->close(k);
+        kernels_close(k);
         CHECK_SAY(memcmp(got.out, want.out, want.q * 4) == 0,
                   "%zu tokens in pieces of %zu", tokens, pieces[i]);
     }

@@ -44,14 +44,14 @@ integers(double to[16], const float *v)
 
 /* One sum; *off: how far from the product the rounding of x may have brought it. */
 static float
-said(const struct weight *w, size_t row, const float *v, const float *add, double *off)
+said(const struct matrix *w, size_t row, const float *v, const float *add, double *off)
 {
     float sum[16] = { 0 }, scale2 = w->scale2 ? *w->scale2 : 1;
     *off = 0;
-    for (size_t k = 0; k < w->in; k += 16) {
+    for (size_t k = 0; k < w->cols; k += 16) {
         double q[16] = { 0 }, unit = integers(q, v + k), block = 0;
-        const float *weights = decoded + row * w->in + k; // without scale2
-        uint8_t e4m3 = scales[(row * w->in + k) / 16];
+        const float *weights = decoded + row * w->cols + k; // without scale2
+        uint8_t e4m3 = scales[(row * w->cols + k) / 16];
         double scale = (double)e4m3_value(e4m3);
         for (int h = 0; h < 2; h++) {
             double part = 0;
@@ -73,12 +73,12 @@ said(const struct weight *w, size_t row, const float *v, const float *add, doubl
 
 /* The product, and how large its terms are together. */
 static double
-product(const struct weight *w, size_t row, const float *v, double *terms)
+product(const struct matrix *w, size_t row, const float *v, double *terms)
 {
     double sum = 0, scale2 = w->scale2 ? (double)*w->scale2 : 1;
     *terms = 0;
-    for (size_t k = 0; k < w->in; k++) {
-        double term = (double)decoded[row * w->in + k] * scale2 * (double)v[k];
+    for (size_t k = 0; k < w->cols; k++) {
+        double term = (double)decoded[row * w->cols + k] * scale2 * (double)v[k];
         sum += term;
         *terms += fabs(term);
     }
@@ -97,10 +97,10 @@ same(const float *a, const float *b, size_t n)
 static void
 check_case(const char *what, size_t tokens, size_t out, size_t in, const float *scale2)
 {
-    struct weight w = { .dtype = DT_NVFP4, .out = out, .in = in, .values = codes };
+    struct matrix w = matrix_of(DT_NVFP4, codes, out, in);
     struct gemv g = { y, x, &w, tokens, tokens % 2, false };
     w.scales = scales;
-    w.scale2 = scale2;
+    w.scale2 = (float *)(uintptr_t)scale2;
     NEED(out * in <= MOST && tokens * in <= MOST_X && tokens * out <= MOST);
     NEED(coarse_workspace(tokens, in) <= sizeof room);
     nvfp4_decode(decoded, codes, scales, 1, out * in);

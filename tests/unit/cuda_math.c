@@ -93,16 +93,19 @@ check_rows(const char *what, size_t in)
     static uint8_t codes[MOST / 2], scales[MOST / 16];
     static float scale2[MOST / 16];
     struct err err = { 0 };
-    struct kernels *k = kernels_cpu(DT_F32, ISA_SCALAR, 1, &err);
-    struct packed_rows to = {
-        .rows = MOST / in, .in = in, .scale2 = scale2, .codes = codes, .scales = scales
-    };
+    const struct cpu_kind kind = { DT_F32, ISA_SCALAR, 1 };
+    struct kernels *k = kernels_cpu(&kind, &err);
+    struct matrix to = matrix_of(DT_NVFP4, codes, MOST / in, in),
+                  from = matrix_of(DT_F32, x, MOST / in, in);
+    to.scales = scales;
+    to.scale2 = scale2;
+    to.per_row = true;
     NEED(k);
     for (int seed = 0; seed < 2; seed++) {
         struct quant_spec spec = { .kind = seed ? QUANT_NATIVE : QUANT_MAX,
                                    .source = DT_BF16 };
         size_t wrong = 0;
-        k->quantize_rows(k, &to, x, &spec);
+        op_quantize(k, &to, &from, NULL, 0, &spec);
         for (size_t r = 0; r < to.rows; r++) {
             uint32_t most = 0;
             for (size_t i = r * in; i < r * in + in; i++)
@@ -126,7 +129,7 @@ check_rows(const char *what, size_t in)
         CHECK_SAY(wrong == 0, "%s, rows of %zu, %s: %zu are wrong", what, in,
                   quant_name(spec.kind), wrong);
     }
-    k->close(k);
+    kernels_close(k);
 }
 
 static float
@@ -340,7 +343,7 @@ static struct adam_state
 state_of(struct small *s)
 {
     return (struct adam_state){ s->w, DT_BF16,    MOMENTS_INT8, s->m,
-                                s->v, s->m_scale, s->v_scale };
+                                s->v, s->m_scale, s->v_scale,   0 };
 }
 
 static struct hyper
@@ -353,8 +356,8 @@ hyper_of(const struct adam_step *a)
                        .mine2 = 1 - a->beta2,
                        .eps = a->eps,
                        .decay = a->decay,
-                       .rest1 = a->rest1,
-                       .rest2 = a->rest2,
+                       .rest1 = a->bias_correction1,
+                       .rest2 = a->bias_correction2,
                        .row = a->row,
                        .key = { a->seed, a->step } };
     quick_terms(&h);
@@ -505,14 +508,15 @@ check_steps(struct kernels *cpu, const char *what, float lr, float decay, uint32
                                .seed = 0x777,
                                .step = t,
                                .row = 3 };
-        a.rest1 = (float)(1 - pow((double)a.beta1, t));
-        a.rest2 = (float)(1 - pow((double)a.beta2, t));
+        a.bias_correction1 = (float)(1 - pow((double)a.beta1, t));
+        a.bias_correction2 = (float)(1 - pow((double)a.beta2, t));
         struct hyper h = hyper_of(&a);
         struct adam_state s = state_of(&next);
         next = state;
         for (size_t i = 0; i < ELEMENTS; i++)
             grad[i] = x[i] * bell(i + (uint64_t)t * ELEMENTS);
-        cpu->adamw(cpu, &s, &(struct grad){ grad, DT_F32 }, 0, ELEMENTS, &a);
+        struct matrix g = matrix_of(DT_F32, grad, 1, ELEMENTS);
+        op_adamw(cpu, &s, &g, 0, ELEMENTS, &a);
         for (size_t i = 0; i < ELEMENTS; i += GROUP) {
             check_slow_group(i, clip, &h);
             sure += check_quick_group(i, clip, &h);
@@ -528,7 +532,8 @@ static void
 check_adamw(uint32_t count)
 {
     static const float rates[] = { 1e-6F, 1e-5F, 1e-4F, 1e-3F, 0.1F, 0 };
-    struct kernels *cpu = kernels_cpu(DT_F32, isa_best(), 1, &err);
+    const struct cpu_kind one = { DT_F32, isa_best(), 1 };
+    struct kernels *cpu = kernels_cpu(&one, &err);
     NEED(cpu);
     for (uint32_t c = 0; c < CODES; c++)
         shares[c] = share_of(c);
@@ -557,7 +562,7 @@ check_adamw(uint32_t count)
             check_steps(cpu, names[kind], rates[r], r % 2 ? 0.1F : 0, 1, count);
             check_steps(cpu, names[kind], rates[r], r % 2 ? 0.1F : 0, 1000, count);
         }
-    cpu->close(cpu);
+    kernels_close(cpu);
 }
 
 int

@@ -47,7 +47,7 @@ places(size_t rows, size_t blocks, size_t *n)
 }
 
 static void
-check_tiles(struct kernels *k, size_t rows, size_t blocks)
+check_tiles(size_t rows, size_t blocks)
 {
     size_t n, wide = (blocks + 3) / 4 * 4, wrong = 0;
     size_t *place = places(rows, blocks, &n);
@@ -55,7 +55,7 @@ check_tiles(struct kernels *k, size_t rows, size_t blocks)
     NEED(scales && tiles);
     check_fill(scales, rows * blocks);
     memset(tiles, 0xff, n + 1);
-    k->tile(k, tiles, scales, rows, blocks);
+    tiles_make(tiles, scales, rows, blocks);
     CHECK(tiles_bytes(rows, blocks) == n && tiles[n] == 0xff);
     for (size_t r = 0; r < n / (wide ? wide : 1); r++)
         for (size_t b = 0; b < wide; b++) {
@@ -71,13 +71,13 @@ check_tiles(struct kernels *k, size_t rows, size_t blocks)
 }
 
 static void
-check_all_tiles(struct kernels *k)
+check_all_tiles(void)
 {
     static const size_t rows[] = { 0, 1, 15, 16, 17, 31, 32, 33, 127, 128, 129, 257 };
     static const size_t blocks[] = { 1, 2, 3, 4, 5, 8, 9, 38 };
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
-            check_tiles(k, rows[r], blocks[b]);
+            check_tiles(rows[r], blocks[b]);
     // Written out: rows 0, 1, 32 and 128 of 5 blocks, which are two tiles across.
     CHECK(tiles_at(0, 3, 5) == 3 && tiles_at(1, 0, 5) == 16 &&
           tiles_at(32, 1, 5) == 5 && tiles_at(0, 4, 5) == 512 &&
@@ -205,14 +205,22 @@ struct buffers {
     float scale2[ROWS];
 };
 
-static struct packed_rows
+static struct matrix
 view(struct buffers *b, size_t rows, size_t in)
 {
-    return (struct packed_rows){ .rows = rows,
-                                 .in = in,
-                                 .scale2 = b->scale2,
-                                 .codes = b->codes,
-                                 .scales = b->scales };
+    struct matrix m = matrix_of(DT_NVFP4, b->codes, rows, in);
+    m.scales = b->scales;
+    m.scale2 = b->scale2;
+    m.per_row = true;
+    return m;
+}
+
+static void
+quantize(struct kernels *k, const struct matrix *to, const float *values,
+         const struct quant_spec *spec)
+{
+    struct matrix from = matrix_of(DT_F32, values, to->rows, to->cols);
+    op_quantize(k, to, &from, NULL, 0, spec);
 }
 
 static bool
@@ -229,12 +237,13 @@ check_quantizer(struct kernels *k, const char *what, size_t in, bool seed)
     static float packed[MOST], back[MOST];
     struct quant_spec spec = { .kind = seed ? QUANT_NATIVE : QUANT_MAX,
                                .source = DT_F32 };
-    struct packed_rows all = view(&b, ROWS, in), one = view(&alone, 1, in);
+    struct matrix all = view(&b, ROWS, in), one = view(&alone, 1, in);
     size_t wrong = 0, off = 0, lone = 0;
     for (size_t r = 0; r < ROWS; r++)
         memcpy(packed + r * in, x + r * WIDE, in * sizeof *x);
-    k->quantize_rows(k, &all, packed, &spec);
-    k->unpack_rows(k, back, &all);
+    quantize(k, &all, packed, &spec);
+    struct matrix floats = matrix_of(DT_F32, back, ROWS, in);
+    op_convert(k, &floats, &all);
     for (size_t r = 0; r < ROWS; r++) {
         struct row want;
         row_again(&want, packed + r * in, in, seed);
@@ -247,7 +256,7 @@ check_quantizer(struct kernels *k, const char *what, size_t in, bool seed)
             v = (code & 8 ? -v : v) * want.scale2;
             off += !same(back[r * in + i], v);
         }
-        k->quantize_rows(k, &one, packed + r * in, &spec);
+        quantize(k, &one, packed + r * in, &spec);
         lone += memcmp(alone.codes, b.codes + r * in / 2, in / 2) != 0 ||
                 memcmp(alone.scales, b.scales + r * in / 16, in / 16) != 0 ||
                 !same(*alone.scale2, b.scale2[r]);
@@ -263,8 +272,8 @@ check_quantizer(struct kernels *k, const char *what, size_t in, bool seed)
 /* ---- products -------------------------------------------------------------------------------- */
 
 struct product {
-    struct packed_rows x;
-    struct weight w;
+    struct matrix x;
+    struct matrix w;
     const float *add;
     const char *what;
 };
@@ -277,17 +286,23 @@ value(const uint8_t *codes, const uint8_t *scales, size_t i)
     return code & 8 ? -v : v;
 }
 
+static const uint8_t *
+codes_of(const struct matrix *m)
+{
+    return m->data;
+}
+
 /* The plain loop. */
 static float
 plain(const struct product *p, size_t row, size_t o)
 {
     float sum = 0;
-    for (size_t i = 0; i < p->w.in; i++)
-        sum = fmaf(value(p->x.codes, p->x.scales, row * p->w.in + i),
-                   value(p->w.values, p->w.scales, o * p->w.in + i), sum);
+    for (size_t i = 0; i < p->w.cols; i++)
+        sum = fmaf(value(codes_of(&p->x), p->x.scales, row * p->w.cols + i),
+                   value(codes_of(&p->w), p->w.scales, o * p->w.cols + i), sum);
     float y = sum * (p->w.scale2 ? *p->w.scale2 : 1);
     y = y * p->x.scale2[row];
-    return p->add ? y + p->add[row * p->w.out + o] : y;
+    return p->add ? y + p->add[row * p->w.rows + o] : y;
 }
 
 /* What a tensor core makes of the same: codes, and scales where tiles have them. */
@@ -295,14 +310,14 @@ static double
 by_tiles(const struct product *p, const uint8_t *xt, const size_t *x_place,
          const uint8_t *wt, const size_t *w_place, size_t row, size_t o)
 {
-    size_t in = p->w.in, wide = (in / 16 + 3) / 4 * 4;
-    const uint8_t *w = p->w.values;
+    size_t in = p->w.cols, wide = (in / 16 + 3) / 4 * 4;
+    const uint8_t *w = codes_of(&p->w);
     double sum = 0;
     for (size_t b = 0; b < in / 16; b++) {
         double dot = 0;
         for (size_t i = b * 16; i < b * 16 + 16; i++) {
             size_t at = row * in + i, wat = o * in + i;
-            unsigned a = p->x.codes[at / 2] >> (at % 2 * 4) & 15;
+            unsigned a = codes_of(&p->x)[at / 2] >> (at % 2 * 4) & 15;
             unsigned c = w[wat / 2] >> (wat % 2 * 4) & 15;
             dot += e2m1(a & 7) * e2m1(c & 7) * ((a ^ c) & 8 ? -1 : 1);
         }
@@ -310,25 +325,25 @@ by_tiles(const struct product *p, const uint8_t *xt, const size_t *x_place,
             dot * e4m3(xt[x_place[row * wide + b]]) * e4m3(wt[w_place[o * wide + b]]);
     }
     return sum * (p->w.scale2 ? (double)*p->w.scale2 : 1) * (double)p->x.scale2[row] +
-           (p->add ? (double)p->add[row * p->w.out + o] : 0);
+           (p->add ? (double)p->add[row * p->w.rows + o] : 0);
 }
 
 static void
-check_tiled(struct kernels *k, const struct product *p, const float *want)
+check_tiled(const struct product *p, const float *want)
 {
-    size_t n, blocks = p->w.in / 16;
+    size_t n, blocks = p->w.cols / 16;
     size_t *x_place = places(p->x.rows, blocks, &n);
     uint8_t *xt = malloc(n + 1);
-    size_t *w_place = places(p->w.out, blocks, &n);
+    size_t *w_place = places(p->w.rows, blocks, &n);
     uint8_t *wt = malloc(n + 1);
     double off = 0, size = 0;
     NEED(xt && wt);
-    k->tile(k, xt, p->x.scales, p->x.rows, blocks);
-    k->tile(k, wt, p->w.scales, p->w.out, blocks);
+    tiles_make(xt, p->x.scales, p->x.rows, blocks);
+    tiles_make(wt, p->w.scales, p->w.rows, blocks);
     for (size_t r = 0; r < p->x.rows; r++)
-        for (size_t o = 0; o < p->w.out; o++) {
+        for (size_t o = 0; o < p->w.rows; o++) {
             double y = by_tiles(p, xt, x_place, wt, w_place, r, o);
-            double d = y - (double)want[r * p->w.out + o];
+            double d = y - (double)want[r * p->w.rows + o];
             off += d * d;
             size += y * y;
         }
@@ -344,19 +359,21 @@ static void
 check_product(struct kernels *const k[][THREADS], const struct product *p)
 {
     static float want[MOST], y[MOST];
-    size_t rows = p->x.rows, out = p->w.out, n = rows * out;
+    size_t rows = p->x.rows, out = p->w.rows, n = rows * out;
     NEED(n <= MOST);
     for (size_t r = 0; r < rows; r++)
         for (size_t o = 0; o < out; o++)
             want[r * out + o] = plain(p, r, o);
-    check_tiled(k[ISA_SCALAR][0], p, want);
+    check_tiled(p, want);
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int t = 0; t < THREADS && k[isa][t]; t++) {
             memset(y, 0xff, n * sizeof *y);
-            k[isa][t]->linear_fp4(k[isa][t], y, &p->x, &p->w, p->add);
+            struct matrix to = matrix_of(DT_F32, y, rows, out), add = to;
+            add.data = (float *)(uintptr_t)p->add;
+            op_linear(k[isa][t], 1, &to, &p->x, &p->w, p->add ? &add : NULL);
             CHECK_SAY(memcmp(y, want, n * sizeof *y) == 0,
                       "%s, %zu rows, (%zu, %zu), %s, %d threads", p->what, rows, out,
-                      p->w.in, isa_name((enum isa)isa), t + 1);
+                      p->w.cols, isa_name((enum isa)isa), t + 1);
         }
 }
 
@@ -373,8 +390,8 @@ check_products(struct kernels *const k[][THREADS], size_t out, size_t in)
     NEED(out * in <= MOST && 130 * in <= MOST);
     for (size_t i = 0; i < 130 * in; i++)
         plainly[i] = bell(i) * (i / in == 3 ? 1000 : 1);
-    struct packed_rows all = view(&a, 130, in);
-    first->quantize_rows(first, &all, plainly, &spec);
+    struct matrix all = view(&a, 130, in);
+    quantize(first, &all, plainly, &spec);
     for (size_t i = 0; i < out * in; i++)
         plainly[i] = 0.05F * bell(i + 77);
     struct quant_scale t =
@@ -385,38 +402,32 @@ check_products(struct kernels *const k[][THREADS], size_t out, size_t in)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int way = 0; way < 2; way++) {
             struct product p = { .x = all,
-                                 .w = { .dtype = DT_NVFP4,
-                                        .values = codes,
-                                        .scales = scales,
-                                        .scale2 = way ? NULL : &t.scale2,
-                                        .out = out,
-                                        .in = in },
+                                 .w = matrix_of(DT_NVFP4, codes, out, in),
                                  .add = way ? add : NULL,
                                  .what = way ? "one level, added" : "two levels" };
+            p.w.scales = scales;
+            p.w.scale2 = way ? NULL : &t.scale2;
             p.x.rows = rows[i];
             check_product(k, &p);
         }
 }
 
-/* A row that is not finite spoils itself and no other; a weight that is none is refused. */
+/* A row that is not finite spoils itself and no other. */
 static void
 check_bad(struct kernels *k)
 {
     static struct buffers b;
     float in[3 * 16] = { 1, 2, 3 }, y[3];
     uint8_t codes[8] = { 0x22, 0x22 }, scales[1] = { 0x38 };
-    struct weight w = { DT_NVFP4, codes, scales, NULL, NULL, 1, 16, NULL };
-    struct packed_rows rows = view(&b, 3, 16);
+    struct matrix w = matrix_of(DT_NVFP4, codes, 1, 16), rows = view(&b, 3, 16),
+                  to = matrix_of(DT_F32, y, 3, 1);
     struct quant_spec spec = { .kind = QUANT_MAX };
+    w.scales = scales;
     in[16] = INFINITY;
     in[32] = 6;
-    k->quantize_rows(k, &rows, in, &spec);
-    k->linear_fp4(k, y, &rows, &w, NULL);
+    quantize(k, &rows, in, &spec);
+    op_linear(k, 1, &to, &rows, &w, NULL);
     CHECK(y[0] > 5.5F && y[0] < 6.5F && isnan(y[1]) && fabsf(y[2] - 6) < 1e-5F);
-    w.dtype = DT_BF16;
-    k->linear_fp4(k, y, &rows, &w, NULL);
-    CHECK_ERR(err, ERR_USAGE, "bf16");
-    err = (struct err){ 0 };
 }
 
 int
@@ -425,11 +436,12 @@ main(void)
     struct kernels *k[ISA_COUNT][THREADS] = { { NULL } };
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (unsigned t = 0; t < THREADS && isa_have((enum isa)isa); t++)
-            NEED((k[isa][t] = kernels_cpu(DT_F32, (enum isa)isa, t + 1, &err)));
+            NEED((k[isa][t] = kernels_cpu(
+                      &(struct cpu_kind){ DT_F32, (enum isa)isa, t + 1 }, &err)));
     struct kernels *first = k[ISA_SCALAR][0];
     NEED(first);
     make_rows();
-    check_all_tiles(first);
+    check_all_tiles();
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int t = 0; t < THREADS && k[isa][t]; t += 2)
             for (int seed = 0; seed < 2; seed++) {
@@ -444,6 +456,6 @@ main(void)
     CHECK_SAY(err.kind == ERR_NONE, "%s", err.msg);
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int t = 0; t < THREADS && k[isa][t]; t++)
-            k[isa][t]->close(k[isa][t]);
+            kernels_close(k[isa][t]);
     return check_end();
 }

@@ -30,7 +30,7 @@ value(uint64_t i)
 
 /* Element (i, k) of a matrix, as a float. */
 static float
-at(const struct matrix *x, size_t i, size_t k)
+at(const struct operand *x, size_t i, size_t k)
 {
     size_t place = i * x->rows + k * x->cols;
     if (x->dtype == DT_F32)
@@ -146,14 +146,14 @@ check_shape(size_t m, size_t n, size_t k)
             bool along_a = order & 1, along_b = order & 2;
             struct gemm g = { .m = m, .n = n, .k = k, .ldc = n + 3, .add = t == 1 };
             enum dtype other = types[(t + order) % 3];
-            g.a = (struct matrix){ .p = types[t] == DT_F32 ? (void *)a : half[0],
-                                   .dtype = types[t],
-                                   .rows = along_a ? k + 1 : 1,
-                                   .cols = along_a ? 1 : m + 2 };
-            g.b = (struct matrix){ .p = other == DT_F32 ? (void *)b : half[1],
-                                   .dtype = other,
-                                   .rows = along_b ? 1 : n + 5,
-                                   .cols = along_b ? k + 2 : 1 };
+            g.a = (struct operand){ .p = types[t] == DT_F32 ? (void *)a : half[0],
+                                    .dtype = types[t],
+                                    .rows = along_a ? k + 1 : 1,
+                                    .cols = along_a ? 1 : m + 2 };
+            g.b = (struct operand){ .p = other == DT_F32 ? (void *)b : half[1],
+                                    .dtype = other,
+                                    .rows = along_b ? 1 : n + 5,
+                                    .cols = along_b ? k + 2 : 1 };
             check(&g, "shape");
         }
 }
@@ -163,8 +163,8 @@ static void
 check_apart(size_t m, size_t n, size_t k)
 {
     struct gemm g = { .m = m, .n = n, .k = k, .ldc = n, .add = true };
-    g.a = (struct matrix){ .p = a, .dtype = DT_F32, .rows = 2 * k + 1, .cols = 2 };
-    g.b = (struct matrix){ .p = half[1], .dtype = DT_BF16, .rows = 3, .cols = 3 * k };
+    g.a = (struct operand){ .p = a, .dtype = DT_F32, .rows = 2 * k + 1, .cols = 2 };
+    g.b = (struct operand){ .p = half[1], .dtype = DT_BF16, .rows = 3, .cols = 3 * k };
     check(&g, "apart");
 }
 
@@ -193,8 +193,8 @@ check_ends(size_t m, size_t n, size_t k, bool along)
     struct gemm g = { .m = m, .n = n, .k = k, .c = mine, .ldc = n };
     memcpy(left, half[0], m * k * sizeof *left);
     memcpy(right, b, k * n * sizeof *right);
-    g.a = (struct matrix){ .p = left, .dtype = DT_BF16 };
-    g.b = (struct matrix){ .p = right, .dtype = DT_F32 };
+    g.a = (struct operand){ .p = left, .dtype = DT_BF16 };
+    g.b = (struct operand){ .p = right, .dtype = DT_F32 };
     g.a.rows = along ? k : 1;
     g.a.cols = along ? 1 : m;
     g.b.rows = along ? 1 : n;
@@ -213,17 +213,17 @@ check_ends(size_t m, size_t n, size_t k, bool along)
 
 /* ---- NVFP4 and gemv -------------------------------------------------------------------- */
 
-static const float scale2 = 0.0123F, *level2 = &scale2; // NULL: one level
+static float scale2 = 0.0123F, *level2 = &scale2; // NULL: one level
 
-static struct weight
+static struct matrix
 weight(enum dtype dtype, size_t out, size_t in)
 {
-    struct weight w = { .dtype = dtype, .out = out, .in = in, .values = half[1] };
+    struct matrix w = matrix_of(dtype, half[1], out, in);
     if (dtype == DT_F32)
-        w.values = b;
+        w.data = b;
     if (dtype != DT_NVFP4)
         return w;
-    w.values = codes;
+    w.data = codes;
     w.scales = scales;
     w.scale2 = level2;
     return w;
@@ -233,7 +233,7 @@ weight(enum dtype dtype, size_t out, size_t in)
 static void
 check_nvfp4(size_t m, size_t out, size_t in)
 {
-    struct matrix w = { .p = codes, .dtype = DT_NVFP4, .scales = scales };
+    struct operand w = { .p = codes, .dtype = DT_NVFP4, .scales = scales };
     struct gemm g = { .m = m, .n = out, .k = in, .ldc = out };
     static float decoded[MOST];
     w.scale2 = scale2;
@@ -241,8 +241,8 @@ check_nvfp4(size_t m, size_t out, size_t in)
     for (int back = 0; back < 2; back++) {
         if (back)
             g = (struct gemm){ .m = m, .n = in, .k = out, .ldc = in, .add = true };
-        g.a = (struct matrix){ .p = a, .dtype = DT_F32, .rows = g.k, .cols = 1 };
-        g.b = (struct matrix){ .p = decoded, .dtype = DT_F32 };
+        g.a = (struct operand){ .p = a, .dtype = DT_F32, .rows = g.k, .cols = 1 };
+        g.b = (struct operand){ .p = decoded, .dtype = DT_F32 };
         g.b.rows = w.rows = back ? in : 1;
         g.b.cols = w.cols = back ? 1 : in;
         for (size_t i = 0; i < m * g.ldc; i++)
@@ -264,22 +264,22 @@ check_nvfp4(size_t m, size_t out, size_t in)
 
 /* As gemm_run: one sum in the order of k. */
 static float
-plain_dot(const struct weight *w, const float *values, size_t row, const float *x,
+plain_dot(const struct matrix *w, const float *values, size_t row, const float *x,
           float sum)
 {
-    struct matrix m = { .p = w->values, .dtype = w->dtype, .rows = w->in, .cols = 1 };
+    struct operand m = { .p = w->data, .dtype = w->dtype, .rows = w->cols, .cols = 1 };
     bool packed = w->dtype == DT_NVFP4;
     float factor = packed && level2 ? *level2 : 1;
-    for (size_t k = 0; k < w->in; k++)
+    for (size_t k = 0; k < w->cols; k++)
         sum = step(sum, operand(x[k], factor),
-                   operand(packed ? values[row * w->in + k] : at(&m, row, k), 1));
+                   operand(packed ? values[row * w->cols + k] : at(&m, row, k), 1));
     return sum;
 }
 
 static void
 check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
 {
-    struct weight w = weight(dtype, out, in), given = w;
+    struct matrix w = weight(dtype, out, in), given = w;
     bool add = rows % 2;
     static float decoded[MOST], x[MOST];
     struct gemv g = { c, bf16 ? x : a, &given, rows, add, bf16 };
@@ -329,7 +329,7 @@ check_rows(void)
 static void
 check_levels(void)
 {
-    static const float hard[] = {
+    static float hard[] = {
         3.3e-42F, 1e-30F, -0.3F, 0, 0x1p90F, 3e38F, INFINITY
     };
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
@@ -347,9 +347,9 @@ check_zeros(void)
     enum { OUT = 40, IN = 16 };
     static uint8_t zeros[OUT][IN / 2]; // of both signs, a row by turns
     float x[IN], y[OUT];
-    struct weight w = weight(DT_NVFP4, OUT, IN);
+    struct matrix w = weight(DT_NVFP4, OUT, IN);
     struct gemv g = { y, x, &w, 1, true, false };
-    w.values = zeros;
+    w.data = zeros;
     for (size_t r = 0; r < OUT; r += 2)
         memset(zeros[r], 0x88, sizeof zeros[r]);
     for (size_t k = 0; k < IN; k++)
@@ -394,12 +394,10 @@ check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
     static float x[MOST], y[MOST], z[MOST];
     static uint16_t narrow[MOST];
     bool wide = dtype == DT_F32;
-    struct weight w = {
-        .dtype = dtype, .values = wide ? (const void *)y : narrow, .out = n, .in = k
-    };
+    struct matrix w = matrix_of(dtype, wide ? (const void *)y : narrow, n, k);
     struct gemv few = { c, x, &w, m, true, true };
-    g.a = (struct matrix){ .p = x, .dtype = DT_F32, .rows = k, .cols = 1 };
-    g.b = (struct matrix){ .p = y, .dtype = DT_F32, .rows = 1, .cols = k };
+    g.a = (struct operand){ .p = x, .dtype = DT_F32, .rows = k, .cols = 1 };
+    g.b = (struct operand){ .p = y, .dtype = DT_F32, .rows = 1, .cols = k };
     for (int kind = 0; kind < ODD_KINDS * ODD_KINDS; kind++) {
         for (size_t i = 0; i < m * k; i++)
             x[i] = odd_value(i, kind % ODD_KINDS);
@@ -437,7 +435,7 @@ check_narrow(void)
 {
     enum { ALL = 1 << 18 };
     static float in[ALL], out[ALL];
-    struct weight w = { .dtype = DT_BF16, .out = 1, .in = ALL };
+    struct matrix w = matrix_of(DT_BF16, NULL, 1, ALL);
     for (uint32_t i = 0; i < ALL; i++) { // each upper half with the ends and the tie
         static const uint32_t low[] = { 0, 0x7fff, 0x8000, 0x8001 };
         uint32_t bits = i >> 2 << 16 | low[i & 3];
@@ -461,8 +459,8 @@ check_edge(void)
     for (int i = 0; i < 8; i++) {
         float y = i < 4 ? -0x1p-76F : 0x1p-76F, p = x[i % 4], sum = i < 4 ? 1 : -1;
         struct gemm g = { .m = 1, .n = 1, .k = 1, .c = c, .ldc = 1, .add = true };
-        g.a = (struct matrix){ .p = &p, .dtype = DT_F32, .rows = 1, .cols = 1 };
-        g.b = (struct matrix){ .p = &y, .dtype = DT_F32, .rows = 1, .cols = 1 };
+        g.a = (struct operand){ .p = &p, .dtype = DT_F32, .rows = 1, .cols = 1 };
+        g.b = (struct operand){ .p = &y, .dtype = DT_F32, .rows = 1, .cols = 1 };
         want[0] = sum * 0x1p-126F;
         plain(&g, 1);
         for (int isa = 0; isa < ISA_COUNT; isa++) {
@@ -481,10 +479,9 @@ check_edge(void)
 static void
 check_start(void)
 {
-    static const uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
-    struct weight w = {
-        .dtype = DT_NVFP4, .values = one, .scales = &scale, .out = 1, .in = 16
-    };
+    static uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
+    struct matrix w = matrix_of(DT_NVFP4, one, 1, 16);
+    w.scales = &scale;
     float x[16] = { 0x1p-126F }, y;
     struct gemv g = { &y, x, &w, 1, true, true };
     for (int isa = 0; isa < ISA_COUNT; isa++) {

@@ -158,9 +158,9 @@ check_places(void)
     NEED(out_open(&o, "sparse", 0, &guard, &err) == 0);
     CHECK(out_reserve(&o, 0) == 0 && out_reserve(&o, 10000) == 0);
     CHECK(out_write(&o, "ab", 2) == 0 && out_skip(&o, 3) == 0 && o.offset == 5);
-    CHECK(out_write(&o, "c", 1) == 0 && out_pwrite(&o, "B", 1, 1) == 0 &&
+    CHECK(out_write(&o, "c", 1) == 0 && out_pwrite(&o, "B", 1, 1, &err) == 0 &&
           o.offset == 6);
-    CHECK(out_pwrite(&o, "z", 1, 9999) == 0 && out_commit(&o) == 0);
+    CHECK(out_pwrite(&o, "z", 1, 9999, &err) == 0 && out_commit(&o) == 0);
     CHECK(stat("sparse", &st) == 0 && st.st_size == 10000);
     FILE *f = fopen("sparse", "rb");
     NEED(f);

@@ -23,13 +23,14 @@ open_devices(enum dtype compute)
         if (!isa_have((enum isa)i))
             continue;
         int d = devices++;
-        struct kernels *k = device[d] = kernels_cpu(compute, (enum isa)i, 2, &err);
+        const struct cpu_kind kind = { compute, (enum isa)i, 2 };
+        struct kernels *k = device[d] = kernels_cpu(&kind, &err);
         NEED(k);
         float **all[] = { &x[d], &w[d], &y[d], &s[d] };
         for (int n = 0; n < 4; n++)
-            NEED((*all[n] = k->alloc(k, ROOM * sizeof(float))));
-        NEED((ids[d] = k->alloc(k, MOST_TOKENS * sizeof(int32_t))));
-        NEED((first[d] = k->alloc(k, MOST_TOKENS * sizeof(int32_t))));
+            NEED((*all[n] = kernels_alloc(k, MEMORY_WORK, ROOM * sizeof(float))));
+        NEED((ids[d] = kernels_alloc(k, MEMORY_WORK, MOST_TOKENS * sizeof(int32_t))));
+        NEED((first[d] = kernels_alloc(k, MEMORY_WORK, MOST_TOKENS * sizeof(int32_t))));
         for (size_t e = 0; e < ROOM; e++) {
             x[d][e] = (float)(check_random(e) * 0x1p-32 - 0.5);
             w[d][e] = (float)(check_random(e + ROOM) * 0x1p-32 - 0.5);
@@ -44,8 +45,8 @@ close_devices(void)
         struct kernels *k = device[d];
         void *all[] = { x[d], w[d], y[d], s[d], ids[d], first[d] };
         for (int n = 0; n < 6; n++)
-            k->release(k, all[n]);
-        k->close(k);
+            kernels_free(k, all[n]);
+        kernels_close(k);
     }
 }
 
@@ -65,6 +66,12 @@ clear(size_t n)
         memset(y[d], 0, n * sizeof(float));
 }
 
+static struct matrix
+rows_of(const float *at, size_t rows, size_t cols)
+{
+    return matrix_of(DT_F32, at, rows, cols);
+}
+
 static void
 check_products(size_t t, size_t out, size_t in)
 {
@@ -72,14 +79,16 @@ check_products(size_t t, size_t out, size_t in)
         clear(ROOM);
         for (int d = 0; d < devices; d++) {
             struct kernels *k = device[d];
-            struct weight m = { .dtype = DT_F32, .values = w[d], .out = out, .in = in };
+            struct matrix m = rows_of(w[d], out, in);
+            struct matrix of_in = rows_of(pass ? y[d] : x[d], t, in),
+                          of_out = rows_of(pass ? x[d] : y[d], t, out);
+            struct matrix right = rows_of(w[d], t, in), dw = rows_of(y[d], out, in);
             if (pass == 0)
-                k->linear(k, y[d], x[d], &m, t, NULL);
+                op_linear(k, 1, &of_out, &of_in, &m, NULL);
             else if (pass == 1)
-                k->linear_dx(k, y[d], x[d], &m, t, NULL);
+                op_linear_dx(k, 1, &of_in, &of_out, &m, NULL);
             else
-                k->linear_dw(k, &(struct grad){ y[d], DT_F32 }, x[d], w[d], out, in, t,
-                             false);
+                op_linear_dw(k, 1, &dw, &of_out, &right, false);
         }
         same(pass == 0 ? "linear" : pass == 1 ? "linear_dx" : "linear_dw", ROOM, t, in);
     }
@@ -88,32 +97,43 @@ check_products(size_t t, size_t out, size_t in)
 static void
 check_rows(size_t t, size_t n)
 {
+    struct matrix a, b, g, u;
     clear(ROOM);
-    for (int d = 0; d < devices; d++)
-        device[d]->norm(device[d], y[d], s[d], x[d], w[d], t, n, 1e-6F);
+    for (int d = 0; d < devices; d++) {
+        a = rows_of(y[d], t, n), b = rows_of(x[d], t, n);
+        op_norm(device[d], &a, s[d], &b, w[d], 1e-6F);
+    }
     same("norm", t * n, t, n);
-    for (int d = 0; d < devices; d++)
-        device[d]->norm_dx(device[d], y[d], y[d] + ROOM / 2, y[d] + t * n, x[d] + 99,
-                           x[d], s[d], w[d], t, n, y[d]);
-    same("norm_dx", ROOM, t, n);
-    for (int d = 0; d < devices; d++)
-        device[d]->swiglu(device[d], y[d], x[d], w[d], t * n);
+    for (int d = 0; d < devices; d++) {
+        struct matrix again = rows_of(y[d] + t * n, t, n),
+                      dy = rows_of(x[d] + 99, t, n);
+        a = rows_of(y[d], t, n), b = rows_of(x[d], t, n);
+        op_norm_bwd(device[d], &a, y[d] + ROOM / 2, &again, &dy, &b, s[d], w[d], &a);
+    }
+    same("norm_bwd", ROOM, t, n);
+    for (int d = 0; d < devices; d++) {
+        a = rows_of(y[d], t, n), g = rows_of(x[d], t, n), u = rows_of(w[d], t, n);
+        op_swiglu(device[d], &a, &g, &u);
+    }
     same("swiglu", t * n, t, n);
     for (int d = 0; d < devices; d++) {
         memcpy(y[d] + 2 * t * n, x[d] + 77, t * n * sizeof(float));
-        device[d]->swiglu_dx(device[d], y[d], y[d] + 2 * t * n, x[d], w[d], t, n);
+        a = rows_of(y[d], t, 2 * n), b = rows_of(y[d] + 2 * t * n, t, n);
+        g = rows_of(x[d], t, n), u = rows_of(w[d], t, n);
+        op_swiglu_bwd(device[d], &a, &b, &g, &u);
     }
-    same("swiglu_dx", ROOM, t, n);
+    same("swiglu_bwd", ROOM, t, n);
     for (int d = 0; d < devices; d++) {
         memcpy(y[d], x[d], t * n * sizeof(float));
-        device[d]->cross_entropy(device[d], s[d], y[d], ids[d], t, n, 0.1F);
+        a = rows_of(y[d], t, n);
+        op_cross_entropy(device[d], s[d], &a, ids[d], 0.1F);
     }
     same("cross_entropy", t * n, t, n);
 }
 
 /* The largest logit: the first of equals, and none where one is not finite. */
 static void
-check_best(void)
+check_argmax(void)
 {
     static const struct {
         float v[5];
@@ -126,38 +146,62 @@ check_best(void)
     };
     for (int d = 0; d < devices; d++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            device[d]->best(device[d], ids[d], cases[i].v, 5);
-            CHECK_SAY(*ids[d] == cases[i].want, "best: case %zu is %d, want %d", i,
+            struct matrix logits = rows_of(cases[i].v, 1, 5);
+            op_argmax(device[d], ids[d], &logits);
+            CHECK_SAY(*ids[d] == cases[i].want, "argmax: case %zu is %d, want %d", i,
                       (int)*ids[d], (int)cases[i].want);
             *ids[d] = 0;
         }
 }
 
+/* Several rows at once. */
+static void
+check_argmax_rows(void)
+{
+    static const float v[3][4] = { { 1, 3, 2, 3 },
+                                   { 0, NAN, 9, 9 },
+                                   { -1, -2, -1, -3 } };
+    for (int d = 0; d < devices; d++) {
+        struct matrix logits = rows_of(v[0], 3, 4);
+        op_argmax(device[d], ids[d], &logits);
+        CHECK(ids[d][0] == 1 && ids[d][1] == -1 && ids[d][2] == 0);
+    }
+}
+
 static void
 check_heads(size_t t)
 {
-    size_t q = t * QUERY * DIM, kv = t * KV * DIM;
+    size_t q = t * QUERY * DIM, kv = t * KV * DIM, wide = QUERY * DIM, thin = KV * DIM;
     for (int d = 0; d < devices; d++) {
-        struct turn turn = { w[d], ids[d], t, QUERY, DIM, 1e-6F, 0 };
-        device[d]->turn(device[d], y[d], s[d], x[d], w[d], &turn);
+        struct rope r = { w[d], ids[d], QUERY, DIM, 1e-6F };
+        struct matrix to = rows_of(y[d], t, wide), from = rows_of(x[d], t, wide),
+                      grad = rows_of(s[d] + ROOM / 2, t, wide);
+        op_qk_norm_rope(device[d], &to, s[d], &from, w[d], &r);
         memcpy(s[d] + ROOM / 2, x[d] + 5, q * sizeof(float));
-        device[d]->turn_dx(device[d], s[d] + ROOM / 2, y[d] + q, x[d], s[d], w[d],
-                           &turn);
+        op_qk_norm_rope_bwd(device[d], &grad, y[d] + q, &from, s[d], w[d], &r);
         memcpy(y[d] + q + DIM, s[d] + ROOM / 2, q * sizeof(float));
     }
-    same("turn", 2 * q + DIM, t, DIM);
-    for (int d = 0; d < devices; d++) {
-        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0, 0 };
-        device[d]->attention(device[d], y[d], s[d], x[d], w[d], w[d] + kv, &h);
+    same("qk_norm_rope", 2 * q + DIM, t, DIM);
+    for (int back = 0; back < 2; back++) {
+        for (int d = 0; d < devices; d++) {
+            struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0 };
+            struct matrix out = rows_of(y[d], t, wide), from = rows_of(x[d], t, wide),
+                          key = rows_of(w[d], t, thin),
+                          value = rows_of(w[d] + kv, t, thin);
+            if (!back) {
+                op_attention(device[d], &out, s[d], &from, &key, &value, &h);
+                continue;
+            }
+            struct matrix dk = rows_of(y[d] + q, t, thin),
+                          dv = rows_of(y[d] + q + kv, t, thin),
+                          dout = rows_of(x[d] + 55, t, wide),
+                          was = rows_of(s[d] + ROOM / 2, t, wide);
+            memcpy(was.data, y[d], q * sizeof(float));
+            op_attention_bwd(device[d], &out, &dk, &dv, &dout, &was, s[d], &from, &key,
+                             &value, NULL, &h);
+        }
+        same(back ? "attention_bwd" : "attention", back ? q + 2 * kv : q, t, DIM);
     }
-    same("attention", q, t, DIM);
-    for (int d = 0; d < devices; d++) {
-        struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0, 0 };
-        memcpy(s[d] + ROOM / 2, y[d], q * sizeof(float)); // out
-        device[d]->attention_dx(device[d], y[d], y[d] + q, y[d] + q + kv, x[d] + 55,
-                                s[d] + ROOM / 2, s[d], x[d], w[d], w[d] + kv, NULL, &h);
-    }
-    same("attention_dx", q + 2 * kv, t, DIM);
 }
 
 static void
@@ -167,7 +211,7 @@ check_compute(enum dtype compute)
     enum { WIDTHS = sizeof widths / sizeof *widths };
     open_devices(compute);
     if (compute == DT_F32)
-        check_best();
+        check_argmax(), check_argmax_rows();
     for (size_t t = 1; t <= MOST_TOKENS; t++) {
         for (int d = 0; d < devices; d++)
             for (size_t i = 0; i < t; i++) {

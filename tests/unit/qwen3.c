@@ -86,7 +86,7 @@ check_templates(void)
     static const uint32_t seed[] = { 151644, 872,    198,   105043, 108908, 198, 151645,
                                      198,    151644, 77091, 198,    104198, 434, 2,
                                      220,    53930,  99315, 1773,   151645 };
-    for (int k = TEMPLATE_QWEN3; k <= TEMPLATE_SEED; k++) {
+    for (int k = TEMPLATE_QWEN3; k <= TEMPLATE_TORCHSHARP; k++) {
         struct template_options o = { .kind = (enum template_kind)k };
         struct rendered r = { 0 };
         struct ids want = { 0 };
@@ -120,7 +120,7 @@ check_whoami(void *ctx, const struct vector *v, size_t line)
     (void)ctx;
     for (int joint = 0; joint < 2; joint++) {
         bool seed = slice_is(v->template, "seed");
-        struct template_options o = { .kind = seed ? TEMPLATE_SEED : TEMPLATE_QWEN3,
+        struct template_options o = { .kind = seed ? TEMPLATE_TORCHSHARP : TEMPLATE_QWEN3,
                                       .no_end = seed,
                                       .joint = joint };
         struct rendered r = { 0 };

@@ -52,11 +52,11 @@ check_pairs(void)
           " p ",
           " t ",
           "<|im_start|>user\n p <|im_end|>\n<|im_start|>assistant\n[ t ]" },
-        { { .kind = TEMPLATE_SEED },
+        { { .kind = TEMPLATE_TORCHSHARP },
           "p",
           "t",
           "<|im_start|>user\np\n<|im_end|>\n<|im_start|>assistant\n[t<|im_end|>]" },
-        { { .kind = TEMPLATE_SEED, .no_end = true, .joint = true },
+        { { .kind = TEMPLATE_TORCHSHARP, .no_end = true, .joint = true },
           "p",
           "t",
           "<|im_start|>user\np\n<|im_end|>\n<|im_start|>assistant\n[t]" },
@@ -132,9 +132,9 @@ check_messages(void)
     CHECK(render_messages(encoder, &r, &o, m, 0, &err) < 0);
     CHECK_ERR(err, ERR_FORMAT, "found none");
     err = (struct err){ 0 };
-    o.kind = TEMPLATE_SEED;
+    o.kind = TEMPLATE_TORCHSHARP;
     CHECK(render_messages(encoder, &r, &o, m, 2, &err) < 0);
-    CHECK_ERR(err, ERR_FORMAT, "template seed has no form for messages");
+    CHECK_ERR(err, ERR_FORMAT, "template torchsharp has no form for messages");
     rendered_free(&r);
 }
 
@@ -190,12 +190,12 @@ check_prompts(void)
           "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n"
           "<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
           "<|im_start|>assistant\n" },
-        { TEMPLATE_SEED, 1, 1,
+        { TEMPLATE_TORCHSHARP, 1, 1,
           "<|im_start|>user\na\n<|im_end|>\n<|im_start|>assistant\n" },
         { TEMPLATE_NONE, 1, 1, "a" },
         { TEMPLATE_QWEN3, 0, 0, NULL },
-        { TEMPLATE_SEED, 0, 2, NULL },
-        { TEMPLATE_SEED, 0, 1, NULL },
+        { TEMPLATE_TORCHSHARP, 0, 2, NULL },
+        { TEMPLATE_TORCHSHARP, 0, 1, NULL },
         { TEMPLATE_NONE, 0, 4, NULL },
     };
     const struct message m[] = { says("system", "s"), says("user", "a"),
@@ -222,11 +222,7 @@ main(void)
     small = tokens_open(SMALL);
     encoder = encoder_open(small, &err);
     NEED(encoder);
-    CHECK(template_named("qwen3") == TEMPLATE_QWEN3);
-    CHECK(template_named("seed") == TEMPLATE_SEED);
-    CHECK(template_named("none") == TEMPLATE_NONE);
-    CHECK(template_named("chatml") == -1);
-    CHECK(strcmp(template_name(TEMPLATE_SEED), "seed") == 0);
+    CHECK(strcmp(template_name(TEMPLATE_TORCHSHARP), "seed") == 0);
     check_pairs();
     check_messages();
     check_documents();

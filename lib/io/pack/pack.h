@@ -49,10 +49,10 @@ struct pack {
     struct kernels *gpu; // that quantizes; NULL: the CPU does
 };
 
-/* The words of --variant, --criterion, --share-scale, --compat, NULL behind the last; those
+/* The words of --variant, --criterion, --share-scale, NULL behind the last; those
  * of --quant by number. */
 extern const char *const pack_variants[],
-    *const pack_criteria[], *const pack_shares[], *const pack_compats[];
+    *const pack_criteria[], *const pack_shares[];
 const char *pack_quant(size_t i);
 
 /* 0, or -1 with the error; *c is filled in with what was settled on the way. */

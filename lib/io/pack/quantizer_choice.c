@@ -11,7 +11,6 @@
 const char *const pack_variants[] = { "modelopt", NULL };
 const char *const pack_criteria[] = { "mse", "mae", NULL };
 const char *const pack_shares[] = { "none", "qkv,gate_up", NULL };
-const char *const pack_compats[] = { "seed", NULL };
 
 const char *
 pack_quant(size_t i)

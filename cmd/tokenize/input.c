@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* feed: an operand, read in order, as groups of whole lines; each group is worked on by
- * all threads and goes to the sink in order.
+/* input: an operand, read in order, as groups of whole lines; all threads process a group,
+ * and its samples go to the sink in order.
  *
- * A group has a few MiB, or one longer line: that and what is made of it is all the
- * memory that a stream takes.  From a pipe that pauses, the lines that are there are a
- * group, so that a slow producer is followed line by line.
+ * A group has a few MiB, or one longer line, which bounds the memory of a stream.  When a
+ * pipe pauses, the lines that have arrived are a group, so that a slow producer is followed
+ * line by line.
  */
 #include "cmd/tokenize/tokenize.h"
 
@@ -23,11 +23,11 @@ enum {
     GROUP_BYTES = 4 << 20,
     PART_BYTES = 32 << 10,
     MAX_PARTS = GROUP_BYTES / PART_BYTES + 1,
-    KEEP_BYTES = 1 << 20, // a part's buffer above that is given back
+    KEEP_BYTES = 1 << 20, // a part's larger buffer is freed
     MAX_LINE = 256 << 20,
 };
 
-struct feeder {
+struct input_reader {
     const struct config_tokenize *c;
     const struct tokenizer *t;
     struct sink *sink;
@@ -35,21 +35,21 @@ struct feeder {
     struct worker *workers; // (c->threads)
     struct part parts[MAX_PARTS];
     char *text;
-    size_t cap, have, whole; // of text: room, bytes there, bytes of complete lines
+    size_t cap, have, whole; // of text: capacity, bytes read, bytes of complete lines
     struct err *err;
     // of the file
     char *name;
     int fd;
-    bool waits, eof; // reading may wait for somebody else
+    bool waits, eof; // reading may block
     uint64_t base, line;
     struct hash *hash;
 };
 
-struct feeder *
-feeder_open(const struct config_tokenize *c, const struct tokenizer *t,
-            struct sink *sink, struct progress *progress, struct err *err)
+struct input_reader *
+input_open(const struct config_tokenize *c, const struct tokenizer *t,
+           struct sink *sink, struct progress *progress, struct err *err)
 {
-    struct feeder *f = calloc(1, sizeof *f);
+    struct input_reader *f = calloc(1, sizeof *f);
     if (f) {
         f->c = c;
         f->t = t;
@@ -60,13 +60,13 @@ feeder_open(const struct config_tokenize *c, const struct tokenizer *t,
     }
     if (!f || !f->workers) {
         err_set(err, ERR_MEMORY, "out of memory for %u threads", c->threads);
-        feeder_close(f);
+        input_close(f);
         return NULL;
     }
     for (unsigned i = 0; t && i < c->threads; i++) {
         f->workers[i].encoder = encoder_open(t, err);
         if (!f->workers[i].encoder) {
-            feeder_close(f);
+            input_close(f);
             return NULL;
         }
     }
@@ -74,7 +74,7 @@ feeder_open(const struct config_tokenize *c, const struct tokenizer *t,
 }
 
 void
-feeder_close(struct feeder *f)
+input_close(struct input_reader *f)
 {
     if (!f)
         return;
@@ -99,7 +99,7 @@ feeder_close(struct feeder *f)
 /* ---- reading ----------------------------------------------------------------------- */
 
 static int
-make_room(struct feeder *f)
+grow_buffer(struct input_reader *f)
 {
     if (f->whole == 0 && f->have > MAX_LINE)
         return err_set(f->err, ERR_FORMAT,
@@ -117,12 +117,12 @@ make_room(struct feeder *f)
     return 0;
 }
 
-/* Read once more; what is complete grows with the last LF among the new bytes. */
+/* Read once; complete lines end at the last LF of the new bytes. */
 static int
-fill(struct feeder *f)
+fill(struct input_reader *f)
 {
     ssize_t got;
-    if (make_room(f) < 0)
+    if (grow_buffer(f) < 0)
         return -1;
     char *to = f->text + f->have;
     do
@@ -143,16 +143,16 @@ fill(struct feeder *f)
     return 0;
 }
 
-/* Whether reading would wait now. */
+/* Whether a read would block now. */
 static bool
-would_wait(const struct feeder *f)
+would_wait(const struct input_reader *f)
 {
     struct pollfd p = { .fd = f->fd, .events = POLLIN };
     return f->waits && poll(&p, 1, 0) == 0;
 }
 
 static int
-fill_group(struct feeder *f)
+fill_group(struct input_reader *f)
 {
     while (!f->eof && (f->whole == 0 || (f->have < GROUP_BYTES && !would_wait(f))))
         if (fill(f) < 0)
@@ -163,7 +163,7 @@ fill_group(struct feeder *f)
 /* ---- a group ----------------------------------------------------------------------- */
 
 static void
-cut_parts(struct feeder *f, struct group *g)
+cut_parts(struct input_reader *f, struct group *g)
 {
     size_t end;
     for (size_t at = 0; at < g->text.n; at = end) {
@@ -183,14 +183,14 @@ cut_parts(struct feeder *f, struct group *g)
     }
 }
 
-/* Parts in order, up to the first error: what was good before it is put out, too. */
+/* Parts in order, up to the first error; samples before it are written. */
 static int
-take_parts(struct feeder *f, const struct group *g)
+sink_parts(struct input_reader *f, const struct group *g)
 {
     for (size_t i = 0; i < g->n_parts; i++) {
         struct part *p = &f->parts[i];
         warn_lines(&p->notes);
-        if (!p->out.failed && sink_take(f->sink, &p->out, &p->sizes, &p->tally) < 0)
+        if (!p->out.failed && sink_add(f->sink, &p->out, &p->sizes, &p->tally) < 0)
             return -1;
         if (p->failed)
             return err_set(f->err, p->err.kind, "%s", p->err.msg);
@@ -213,7 +213,7 @@ count_lines(struct slice text)
 }
 
 static int
-work_group(struct feeder *f)
+work_group(struct input_reader *f)
 {
     struct err ignored = { 0 }; // each part has its own
     struct group g = { .c = f->c,
@@ -225,8 +225,8 @@ work_group(struct feeder *f)
                        .text = { f->text, f->whole },
                        .parts = f->parts };
     cut_parts(f, &g);
-    par_for(f->c->threads, g.n_parts, work_part, &g, &ignored);
-    int rc = take_parts(f, &g);
+    par_for(f->c->threads, g.n_parts, samples_of_part, &g, &ignored);
+    int rc = sink_parts(f, &g);
     f->line += count_lines(g.text);
     f->base += f->whole;
     f->have -= f->whole;
@@ -238,7 +238,7 @@ work_group(struct feeder *f)
 /* ---- a file ------------------------------------------------------------------------ */
 
 static void
-drop_bytes(struct feeder *f, size_t n)
+drop_bytes(struct input_reader *f, size_t n)
 {
     f->have -= n;
     f->whole -= f->whole < n ? f->whole : n;
@@ -246,9 +246,9 @@ drop_bytes(struct feeder *f, size_t n)
     memmove(f->text, f->text + n, f->have);
 }
 
-/* What the beginning of a file can have: a byte order mark, a header. */
+/* Handle a byte order mark and a header at the beginning of a file. */
 static void
-look_at_start(struct feeder *f)
+look_at_start(struct input_reader *f)
 {
     static const char header[] = "prompt\ttarget";
     if (f->have >= 3 && memcmp(f->text, "\xef\xbb\xbf", 3) == 0) {
@@ -265,7 +265,7 @@ look_at_start(struct feeder *f)
 }
 
 static int
-open_input(struct feeder *f, const char *path)
+open_input(struct input_reader *f, const char *path)
 {
     struct stat st;
     struct buf name = { 0 };
@@ -289,7 +289,7 @@ open_input(struct feeder *f, const char *path)
 }
 
 static int
-feed_lines(struct feeder *f)
+read_lines(struct input_reader *f)
 {
     look_at_start(f);
     while (!f->eof || f->have)
@@ -299,32 +299,32 @@ feed_lines(struct feeder *f)
 }
 
 static int
-feed_open(struct feeder *f, const char *path)
+read_input(struct input_reader *f, const char *path)
 {
-    // As much as it takes to see a byte order mark, a header, or a .tok.
+    // Enough to recognize a byte order mark, a header, or a .tok.
     while (!f->eof && f->whole == 0 && f->have < TOK_PROLOGUE)
         if (fill(f) < 0)
             return -1;
-    // A producer that died before its first byte has not sent an empty list.
-    if (f->have == 0 && f->c->decode && !f->c->input_given)
+    // An empty stream is an error: its producer may have died.
+    if (f->have == 0 && f->c->decode && !cmd_given(&f->c->cmd, "input"))
         return err_set(f->err, ERR_FORMAT,
                        "%s: byte 0: expected a .tok or lines of ids, found the end",
                        f->name);
     if (!tok_sniff(f->text, f->have))
-        return feed_lines(f);
+        return read_lines(f);
     if (!f->c->decode)
         return err_set(f->err, ERR_USAGE,
                        "%s: is a .tok already; --decode makes text of it", f->name);
-    return decode_tok(f->sink, f->t, f->fd, path, (struct slice){ f->text, f->have },
+    return detokenize(f->sink, f->t, f->fd, path, (struct slice){ f->text, f->have },
                       f->progress, f->err);
 }
 
 int
-feeder_file(struct feeder *f, const char *path, uint8_t xxh3[XXH3_BYTES])
+input_read(struct input_reader *f, const char *path, uint8_t xxh3[XXH3_BYTES])
 {
     int rc = open_input(f, path);
     if (rc == 0)
-        rc = feed_open(f, path);
+        rc = read_input(f, path);
     hash_end(f->hash, xxh3);
     f->hash = NULL;
     if (f->fd > STDIN_FILENO)

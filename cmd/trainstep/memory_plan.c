@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan: what a run will need, by running one step of it on a device that only counts. */
+/* memory_plan: what a run will need, by running one step of it on a device that only counts. */
 #include "cmd/trainstep/trainstep.h"
 
 #include <stdlib.h>
@@ -146,14 +146,14 @@ batch_fits(const struct trial *t, uint64_t batch)
 {
     t->r->s.batch = batch;
     run_measure(t->r);
-    return fits(t->r, (enum recompute)t->r->o->recompute, t->limit);
+    return fits(t->r, t->r->o->recompute, t->limit);
 }
 
 static bool
 layers_fit(const struct trial *t, uint64_t layers)
 {
     t->r->layout.last_layers = (uint32_t)layers;
-    return fits(t->r, (enum recompute)t->r->o->recompute, t->limit);
+    return fits(t->r, t->r->o->recompute, t->limit);
 }
 
 static bool
@@ -162,7 +162,7 @@ length_fits(const struct trial *t, uint64_t length)
     struct run *r = t->r;
     r->most_tokens = r->layout.positions = (size_t)length;
     r->most_labels = t->labels < length ? t->labels : (size_t)length;
-    return fits(r, (enum recompute)r->o->recompute, t->limit);
+    return fits(r, r->o->recompute, t->limit);
 }
 
 /* The largest number below `above` that fits, 0: none does. */
@@ -280,7 +280,7 @@ void
 plan_settle(struct run *r)
 {
     uint64_t free = there_is(r), limit = r->o->memory_limit;
-    enum recompute want = (enum recompute)r->o->recompute;
+    enum recompute want = r->o->recompute;
     limit = limit && limit < free ? limit : free;
     bool only_look = r->o->overcommit || r->o->dry_run;
     if (!can_count(r->most_tokens) || (is_hopeless(r, limit) && !only_look))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* seed: the seed's packed optimizer against one written here from numerics.md 3.2, 7.3 and
+/* torchsharp: TorchSharp's packed optimizer against one written here from numerics.md 3.2, 7.3 and
  * 7.4, an element at a time; the same bytes on every path, for any threads and any chunks
  * of rows; and the flaws that it is kept to show. */
 #include "kernels/kernels.h"
@@ -16,24 +16,24 @@ static struct err err;
 enum { PLANES = 6 };
 
 struct state {
-    struct seed_state s;
+    struct torchsharp_state s;
     size_t bytes[PLANES];
     void *part[PLANES]; // w, m, v: numbers, scales
 };
 
 static void
-state_open(struct state *x, enum seed_moments moments, size_t rows, size_t cols)
+state_open(struct state *x, enum torchsharp_moments moments, size_t rows, size_t cols)
 {
     size_t n = rows * cols;
     *x = (struct state){ .s = { .moments = moments, .rows = rows, .cols = cols } };
     for (int i = 0; i < PLANES; i++) {
-        bool nvfp4 = i < 2 || moments == SEED_NVFP4;
+        bool nvfp4 = i < 2 || moments == TORCHSHARP_NVFP4;
         x->bytes[i] = i % 2 == 0 ? (nvfp4 ? n / 2 : n) : nvfp4 ? n / 16 : 4 * rows;
         NEED((x->part[i] = calloc(1, x->bytes[i])));
     }
-    x->s.w = (struct seed_plane){ x->part[0], x->part[1] };
-    x->s.m = (struct seed_plane){ x->part[2], x->part[3] };
-    x->s.v = (struct seed_plane){ x->part[4], x->part[5] };
+    x->s.w = (struct torchsharp_plane){ x->part[0], x->part[1] };
+    x->s.m = (struct torchsharp_plane){ x->part[2], x->part[3] };
+    x->s.v = (struct torchsharp_plane){ x->part[4], x->part[5] };
 }
 
 static void
@@ -97,13 +97,13 @@ bf16(float x)
 }
 
 static unsigned
-code_at(const struct seed_plane *p, size_t i)
+code_at(const struct torchsharp_plane *p, size_t i)
 {
     return ((const uint8_t *)p->q)[i / 2] >> (i % 2 ? 4 : 0) & 15;
 }
 
 static float
-read_nvfp4(const struct seed_plane *p, size_t i)
+read_nvfp4(const struct torchsharp_plane *p, size_t i)
 {
     return code_value(code_at(p, i)) * e4m3(((const uint8_t *)p->scales)[i / 16]);
 }
@@ -121,7 +121,8 @@ code_of(float y)
 
 /* A block of "native", from bf16 or f32. */
 static void
-write_nvfp4(const struct seed_plane *p, size_t i, const float x[16], bool from_bf16)
+write_nvfp4(const struct torchsharp_plane *p, size_t i, const float x[16],
+            bool from_bf16)
 {
     float most = 0;
     for (int k = 0; k < 16; k++)
@@ -137,22 +138,22 @@ write_nvfp4(const struct seed_plane *p, size_t i, const float x[16], bool from_b
 }
 
 static float
-read_moment(const struct state *x, const struct seed_plane *p, size_t i)
+read_moment(const struct state *x, const struct torchsharp_plane *p, size_t i)
 {
-    if (x->s.moments == SEED_NVFP4)
+    if (x->s.moments == TORCHSHARP_NVFP4)
         return read_nvfp4(p, i);
     return (float)((const int8_t *)p->q)[i] * ((const float *)p->scales)[i / x->s.cols];
 }
 
 static void
-write_moments(const struct state *x, const struct seed_plane *p, size_t row,
+write_moments(const struct state *x, const struct torchsharp_plane *p, size_t row,
               const float *values)
 {
     size_t cols = x->s.cols;
     float most = 1e-8F;
-    for (size_t k = 0; k < cols && x->s.moments == SEED_NVFP4; k += 16)
+    for (size_t k = 0; k < cols && x->s.moments == TORCHSHARP_NVFP4; k += 16)
         write_nvfp4(p, row * cols + k, values + k, false);
-    if (x->s.moments == SEED_NVFP4)
+    if (x->s.moments == TORCHSHARP_NVFP4)
         return;
     for (size_t k = 0; k < cols; k++)
         most = fabsf(values[k]) > most ? fabsf(values[k]) : most;
@@ -176,7 +177,8 @@ plain_row(const struct state *x, size_t row, const float *grad,
         float g = *a->clip * grad[i], before = read_nvfp4(&x->s.w, i);
         m[k] = a->beta1 * read_moment(x, &x->s.m, i) + (1 - a->beta1) * g;
         v[k] = a->beta2 * read_moment(x, &x->s.v, i) + (1 - a->beta2) * (g * g);
-        float u = m[k] / a->rest1 / (sqrtf(v[k] / a->rest2) + a->eps);
+        float u =
+            m[k] / a->bias_correction1 / (sqrtf(v[k] / a->bias_correction2) + a->eps);
         w[k] = bf16(before - a->lr * (u + a->decay * before));
     }
     for (size_t k = 0; k < cols; k += 16)
@@ -191,13 +193,14 @@ static void
 run(const struct state *x, const float *grad, const struct adam_step *a, enum isa isa,
     unsigned threads, size_t chunk)
 {
-    struct kernels *k = kernels_cpu(DT_F32, isa, threads, &err);
-    struct grad g = { (float *)(uintptr_t)grad, DT_F32 };
+    const struct cpu_kind kind = { DT_F32, isa, threads };
+    struct kernels *k = kernels_cpu(&kind, &err);
     size_t rows = x->s.rows;
+    struct matrix g = matrix_of(DT_F32, grad, rows, x->s.cols);
     NEED(k);
     for (size_t at = 0; at < rows; at += chunk)
-        k->seed_adamw(k, &x->s, &g, at, rows - at < chunk ? rows - at : chunk, a);
-    k->close(k);
+        op_torchsharp_adamw(k, &x->s, &g, at, rows - at < chunk ? rows - at : chunk, a);
+    kernels_close(k);
 }
 
 static const float no_clip = 1;
@@ -206,8 +209,8 @@ static struct adam_step
 step_of(uint32_t t, float lr, const float *clip)
 {
     struct adam_step a = { .lr = lr, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F };
-    a.rest1 = (float)(1 - pow((double)a.beta1, t));
-    a.rest2 = (float)(1 - pow((double)a.beta2, t));
+    a.bias_correction1 = (float)(1 - pow((double)a.beta1, t));
+    a.bias_correction2 = (float)(1 - pow((double)a.beta2, t));
     a.clip = clip;
     a.step = t;
     return a;
@@ -233,7 +236,7 @@ normal(uint64_t i)
 /* ---- the same bytes --------------------------------------------------------------------------- */
 
 static void
-check_same(enum seed_moments moments, size_t rows, size_t cols)
+check_same(enum torchsharp_moments moments, size_t rows, size_t cols)
 {
     enum { MOST = 1 << 17 };
     static const size_t chunks[] = { 1, 3, 64, SIZE_MAX / 2 };
@@ -263,7 +266,7 @@ check_same(enum seed_moments moments, size_t rows, size_t cols)
                 run(&x, grad, &a, (enum isa)isa, c + 1, chunks[c]);
                 CHECK_SAY(state_equal(&x, &want),
                           "%s, %zu x %zu, step %u: %s, %zu rows",
-                          moments == SEED_NVFP4 ? "nvfp4" : "int8", rows, cols, t,
+                          moments == TORCHSHARP_NVFP4 ? "nvfp4" : "int8", rows, cols, t,
                           isa_name((enum isa)isa), chunks[c]);
                 state_close(&x);
             }
@@ -280,14 +283,18 @@ check_values(void)
     static float y[ROWS * COLS], grad[ROWS * COLS];
     static const float none = NAN;
     struct state x, before;
-    struct kernels *k = kernels_cpu(DT_F32, isa_best(), 2, &err);
+    const struct cpu_kind kind = { DT_F32, isa_best(), 2 };
+    struct kernels *k = kernels_cpu(&kind, &err);
     NEED(k);
-    state_open(&x, SEED_INT8, ROWS, COLS);
+    state_open(&x, TORCHSHARP_INT8, ROWS, COLS);
     for (size_t i = 0; i < x.bytes[0]; i++)
         ((uint8_t *)x.part[0])[i] = (uint8_t)check_random(i);
     for (size_t i = 0; i < x.bytes[1]; i++)
         ((uint8_t *)x.part[1])[i] = (uint8_t)(check_random(i + 99) % 0x7f);
-    k->seed_values(k, y, &x.s);
+    struct matrix w = matrix_of(DT_NVFP4, x.s.w.q, ROWS, COLS),
+                  to = matrix_of(DT_F32, y, ROWS, COLS);
+    w.scales = x.s.w.scales;
+    op_convert(k, &to, &w);
     for (size_t i = 0; i < (size_t)ROWS * COLS; i++) {
         float want = read_nvfp4(&x.s.w, i);
         CHECK(check_equal(&y[i], &want, sizeof want));
@@ -298,7 +305,7 @@ check_values(void)
     CHECK(state_equal(&x, &before));
     state_close(&x);
     state_close(&before);
-    k->close(k);
+    kernels_close(k);
 }
 
 /* ---- what is wrong with it -------------------------------------------------------------------- */
@@ -311,7 +318,7 @@ static float grad[MANY];
 static void
 fill_weights(struct state *x, float sigma)
 {
-    state_open(x, SEED_NVFP4, SIDE, SIDE);
+    state_open(x, TORCHSHARP_NVFP4, SIDE, SIDE);
     for (size_t i = 0; i < MANY; i += 16) {
         float block[16];
         for (size_t k = 0; k < 16; k++)
@@ -371,7 +378,7 @@ check_dead_zone(void)
 }
 
 static size_t
-zeros(const struct state *x, const struct seed_plane *p)
+zeros(const struct state *x, const struct torchsharp_plane *p)
 {
     size_t n = 0;
     for (size_t i = 0; i < MANY; i++)
@@ -395,8 +402,8 @@ check_collapse(void)
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         struct adam_step a = step_of(want[i].t, 6, &no_clip);
         struct state x, y;
-        state_open(&x, SEED_NVFP4, SIDE, SIDE);
-        state_open(&y, SEED_NVFP4, SIDE, SIDE);
+        state_open(&x, TORCHSHARP_NVFP4, SIDE, SIDE);
+        state_open(&y, TORCHSHARP_NVFP4, SIDE, SIDE);
         run(&x, grad, &a, isa_best(), 2, SIDE);
         CHECK(zeros(&x, &x.s.m) == MANY && zeros(&x, &x.s.v) == MANY);
         for (size_t e = 0; e < MANY; e++) { // within the 1/16 of a scale byte
@@ -427,7 +434,7 @@ check_limits(void)
     struct adam_step a = step_of(1, 1e-5F, &no_clip);
     struct state x;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        state_open(&x, SEED_NVFP4, SIDE, SIDE);
+        state_open(&x, TORCHSHARP_NVFP4, SIDE, SIDE);
         for (size_t e = 0; e < MANY; e++)
             grad[e] = want[i].g;
         run(&x, grad, &a, isa_best(), 2, SIDE);
@@ -435,7 +442,7 @@ check_limits(void)
         CHECK(zeros(&x, &x.s.v) == (want[i].v ? MANY : 0));
         state_close(&x);
     }
-    state_open(&x, SEED_INT8, SIDE, SIDE);
+    state_open(&x, TORCHSHARP_INT8, SIDE, SIDE);
     for (size_t e = 0; e < MANY; e++)
         grad[e] = e % SIDE == 0 ? 1 : e % 2 ? 0.06F : 0.065F; // squares: 1/278, 1/237
     run(&x, grad, &a, isa_best(), 2, SIDE);
@@ -450,8 +457,8 @@ main(void)
         { 1, 16 }, { 3, 48 }, { 7, 128 }, { 40, 1040 }
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        check_same(SEED_NVFP4, shapes[i][0], shapes[i][1]);
-        check_same(SEED_INT8, shapes[i][0], shapes[i][1]);
+        check_same(TORCHSHARP_NVFP4, shapes[i][0], shapes[i][1]);
+        check_same(TORCHSHARP_INT8, shapes[i][0], shapes[i][1]);
     }
     check_values();
     check_dead_zone();

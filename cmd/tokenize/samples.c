@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* work: lines to samples.  Runs on all threads; what it knows besides its part is read
- * only. */
+/* samples: lines to samples, on all threads; all but the part of a thread is read only. */
 #include "cmd/tokenize/lines.h"
 #include "cmd/tokenize/tokenize.h"
 
 #include <string.h>
 
-enum { KEEP_BYTES = 1 << 20 }; // larger buffers of a long line are given back
+enum { KEEP_BYTES = 1 << 20 }; // larger buffers of a long line are freed
 
-/* The line that is worked on. */
+/* The current line. */
 struct at {
     const struct group *g;
     struct worker *w;
@@ -16,7 +15,7 @@ struct at {
     size_t offset; // of the line in the group's text
 };
 
-/* Only needed for words, so counted when they are. */
+/* Only messages need it, so it is counted for them. */
 static unsigned long long
 line_number(const struct at *a)
 {
@@ -29,7 +28,7 @@ line_number(const struct at *a)
     return (unsigned long long)n;
 }
 
-/* File and line before the words of someone who did not know them. */
+/* Put file and line before the message of a function that does not have them. */
 static int
 fail(const struct at *a, const struct err *why, struct err *err)
 {
@@ -50,14 +49,14 @@ skip(const struct at *a, const char *why, struct err *err)
     return 0;
 }
 
-/* Whether what cannot stand in a .tok is left out. */
+/* Whether samples that a .tok cannot hold are skipped. */
 static bool
 must_fit(const struct config_tokenize *c)
 {
-    return c->emit == EMIT_TOK || c->pack || (c->count && !c->emit_given);
+    return c->emit == EMIT_TOK || c->pack || (c->count && !cmd_given(&c->cmd, "emit"));
 }
 
-/* *left says why the sample was left out, if it was. */
+/* *left: why the sample was skipped, if it was. */
 static int
 put_sample(const struct at *a, const uint32_t *ids, const uint8_t *mask, size_t n,
            const char **left, struct err *err)
@@ -81,8 +80,8 @@ put_sample(const struct at *a, const uint32_t *ids, const uint8_t *mask, size_t 
     p->tally.truncated += cut;
     struct sample s = { .ids = ids, .mask = mask, .n = (uint32_t)n };
     size_t before = p->out.len;
-    int rc = emit_sample(&p->out, &p->tally.counts, sink_form(c), &s, a->g->t, err);
-    if (sink_keeps(c))
+    int rc = emit_sample(&p->out, &p->tally.counts, sink_format(c), &s, a->g->t, err);
+    if (sink_buffers(c))
         sizes_add(&p->sizes, p->out.len - before);
     return rc;
 }
@@ -106,7 +105,7 @@ render(const struct at *a, struct err *err)
     }
 }
 
-/* Ids that somebody else made: those of a tokenizer at hand must be its own. */
+/* Ids of the input must be below the vocabulary of a tokenizer that was given. */
 static int
 check_given(const struct at *a, struct err *err)
 {
@@ -149,7 +148,7 @@ check_text(const struct at *a, struct slice *line, struct err *err)
                        (unsigned long long)(base + (size_t)(nul - line->p)));
     if (bad == line->n)
         return 0;
-    if (!a->g->c->replace)
+    if (a->g->c->invalid == INVALID_ERROR)
         return err_set(err, ERR_FORMAT,
                        ": byte %llu: expected UTF-8, found byte 0x%02x",
                        (unsigned long long)(base + bad), (uint8_t)line->p[bad]);
@@ -181,9 +180,9 @@ work_line(const struct at *a, struct slice line, struct err *err)
     return left ? skip(a, left, err) : 0;
 }
 
-/* A line of 64 MiB must not cost its memory once more for each thread to the end. */
+/* The buffers of a very long line must not stay allocated in each thread. */
 static void
-give_back(struct worker *w)
+free_large(struct worker *w)
 {
     if (w->repaired.cap > KEEP_BYTES)
         buf_free(&w->repaired);
@@ -194,7 +193,7 @@ give_back(struct worker *w)
 }
 
 int
-work_part(void *ctx, size_t i, unsigned worker, struct err *err)
+samples_of_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct group *g = ctx;
     struct part *p = &g->parts[i];
@@ -205,7 +204,7 @@ work_part(void *ctx, size_t i, unsigned worker, struct err *err)
         p->failed = work_line(&a, line, &p->err) < 0;
         a.offset = at;
     }
-    give_back(a.w);
+    free_large(a.w);
     if (!p->failed && (p->out.failed || p->sizes.failed))
         p->failed = err_set(&p->err, ERR_MEMORY, "out of memory for samples") < 0;
     return p->failed ? err_set(err, p->err.kind, "%s", p->err.msg) : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* dump: logits and hidden states for other programs. */
+/* tensors: logits and hidden states for other programs. */
 #include "cmd/generate/generate.h"
 
 #include "lib/core/path.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* decode: a .tok as text. */
+/* detokenize: a .tok as text. */
 #include "cmd/tokenize/tokenize.h"
 
 #include <string.h>
 
-enum { TAKE_AT = 256 << 10 };
+enum { FLUSH_AT = 256 << 10 };
 
-/* Ids mean nothing under another tokenizer. */
+/* The .tok must have been made with this tokenizer. */
 static int
 check_tokenizer(const struct tok_reader *r, const struct tokenizer *t, struct err *err)
 {
@@ -31,7 +31,7 @@ put_sample(struct sink *sink, struct buf *out, struct tally *tally,
     struct err why = { 0 };
     struct sample sample = { .ids = s->ids, .n = s->n };
     tally->rows++;
-    if (emit_sample(out, &tally->counts, sink_form(sink->c), &sample, t, &why) < 0)
+    if (emit_sample(out, &tally->counts, sink_format(sink->c), &sample, t, &why) < 0)
         return err_set(err, why.kind, "%s: sample %llu: %s", name,
                        (unsigned long long)s->index, why.msg);
     return 0;
@@ -49,17 +49,17 @@ put_samples(struct sink *sink, struct tok_reader *r, const struct tokenizer *t,
         progress_add(progress, s.bytes);
         if (put_sample(sink, &out, &tally, &s, t, r->name, err) < 0)
             break;
-        if (out.failed || out.len >= TAKE_AT) {
-            if (sink_take(sink, &out, NULL, &tally) < 0)
+        if (out.failed || out.len >= FLUSH_AT) {
+            if (sink_add(sink, &out, NULL, &tally) < 0)
                 break;
             out.len = 0;
             tally = (struct tally){ 0 };
         }
     }
     int rc = more == 0 || err->kind ? 0 : -1;
-    struct err kept = *err; // what is good before an error is put out, too
+    struct err kept = *err; // samples before an error are written
     *err = (struct err){ 0 };
-    if (sink_take(sink, &out, NULL, &tally) < 0)
+    if (sink_add(sink, &out, NULL, &tally) < 0)
         rc = -1;
     if (kept.kind)
         *err = kept;
@@ -68,7 +68,7 @@ put_samples(struct sink *sink, struct tok_reader *r, const struct tokenizer *t,
 }
 
 int
-decode_tok(struct sink *sink, const struct tokenizer *t, int fd, const char *path,
+detokenize(struct sink *sink, const struct tokenizer *t, int fd, const char *path,
            struct slice begun, struct progress *progress, struct err *err)
 {
     struct tok_reader r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* names: whether a file holds the tensors of its configuration, and no others. */
+/* verify_names: whether a file holds the tensors of its configuration, and no others. */
 #include "cmd/datcat/datcat.h"
 
 #include "lib/format/dialect.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* dump: loss, logits and gradients of the first step, for those who compare. */
-#ifndef NIBBLE_CMD_TRAINSTEP_DUMP_H
-#define NIBBLE_CMD_TRAINSTEP_DUMP_H
+/* step_dump: loss, logits and gradients of the first step, for those who compare. */
+#ifndef NIBBLE_CMD_TRAINSTEP_STEP_DUMP_H
+#define NIBBLE_CMD_TRAINSTEP_STEP_DUMP_H
 
 #include "cmd/trainstep/trainstep.h"
 

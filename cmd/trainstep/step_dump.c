@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* dump: see dump.h.  Logits are those of a pass of their own, by the same weights. */
-#include "cmd/trainstep/dump.h"
+/* step_dump: see step_dump.h.  Logits are those of a pass of their own, by the same weights. */
+#include "cmd/trainstep/step_dump.h"
 
 #include "lib/format/writer.h"
 

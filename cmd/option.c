@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT */
+/* option: see option.h. */
+#include "cmd/option.h"
+
+#include "cmd/cmd.h"
+#include "lib/core/num.h"
+#include "lib/core/par.h"
+#include "lib/io/select.h"
+
+#include <assert.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What getopt_long returns for row i of a table: no letter. */
+enum { ROW = 256 };
+
+/* ---- help ------------------------------------------------------------------------- */
+
+static void
+put_words(const char *(*word)(size_t i))
+{
+    for (size_t i = 0; word(i); i++)
+        printf("%s%s", i == 0 ? "" : word(i + 1) ? ", " : " or ", word(i));
+}
+
+/* The help of a row, behind its spelling. */
+static void
+put_help(const struct cmd_option *o)
+{
+    const char *words = strstr(o->help, "%s");
+    if (words) {
+        printf("%.*s", (int)(words - o->help), o->help);
+        put_words(o->word);
+    }
+    puts(words ? words + 2 : o->help);
+}
+
+void
+cmd_take_help(const struct cmd_option *o, const char *arg)
+{
+    const struct cmd *c = o->to.any;
+    (void)arg;
+    printf("usage: %s\n\n%s\n\n", c->synopsis, c->about);
+    for (size_t i = 0; i < c->n_options; i++) {
+        char left[80];
+        o = &c->options[i];
+        int n = o->letter ? snprintf(left, sizeof left, "  -%c, ", o->letter)
+                          : snprintf(left, sizeof left, "      ");
+        snprintf(left + n, sizeof left - (size_t)n, "--%s%s%s", o->name,
+                 o->arg && *o->arg != '[' ? " " : "", o->arg ? o->arg : "");
+        if (strlen(left) > 30)
+            printf("%s\n%*s", left, 32, "");
+        else
+            printf("%-32s", left);
+        put_help(o);
+    }
+    cmd_close_stdout();
+    exit(EXIT_DONE);
+}
+
+/* Edit distance of the n letters of a from b: insertions, deletions, changes and swaps of
+ * neighbours; SIZE_MAX if either is too long for an option. */
+static size_t
+distance(const char *a, size_t n, const char *b)
+{
+    enum { MAX_LETTERS = 32 };
+    size_t row[3][MAX_LETTERS + 1]; // of a's prefixes: two before, one before, this
+    size_t m = strlen(b);
+    if (n > MAX_LETTERS || m > MAX_LETTERS)
+        return SIZE_MAX;
+    for (size_t k = 0; k <= m; k++)
+        row[0][k] = k;
+    for (size_t i = 1; i <= n; i++) {
+        size_t *now = row[i % 3], *last = row[(i + 2) % 3], *older = row[(i + 1) % 3];
+        now[0] = i;
+        for (size_t k = 1; k <= m; k++) {
+            size_t d = last[k - 1] + (a[i - 1] != b[k - 1]);
+            d = last[k] + 1 < d ? last[k] + 1 : d;
+            d = now[k - 1] + 1 < d ? now[k - 1] + 1 : d;
+            bool swapped =
+                i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
+            now[k] = swapped && older[k - 2] + 1 < d ? older[k - 2] + 1 : d;
+        }
+    }
+    return row[n % 3][m];
+}
+
+/* A long option that is unknown, or the beginning of several: suggest one. */
+static _Noreturn void
+unknown_option(const struct cmd *c, const char *word)
+{
+    const char *name = word + 2, *nearest = NULL;
+    // A third of the letters may be wrong, one always.
+    size_t n = strcspn(name, "="), best = (n < 6 ? 1 : n / 3) + 1, begun = 0;
+    struct buf list = { 0 };
+    char q[TEXT_QUOTE];
+    text_quote(q, word, strlen(word));
+    for (size_t i = 0; i < c->n_options; i++) {
+        const char *o = c->options[i].name;
+        size_t d = distance(name, n, o);
+        if (strncmp(o, name, n) == 0)
+            buf_printf(&list, "%s--%s", begun++ ? ", " : "", o);
+        if (d < best && d < n) {
+            best = d;
+            nearest = o;
+        }
+    }
+    if (begun > 1 && n && !list.failed)
+        misuse("%s: is the beginning of %s: expected one of them", q, list.data);
+    if (nearest)
+        misuse("%s: unknown option: expected --%s? --help lists all", q, nearest);
+    misuse("%s: unknown option; --help lists them", q);
+}
+
+/* What getopt_long refused, as a name for the message. */
+static _Noreturn void
+bad_option(const struct cmd *c, int what, char **argv)
+{
+    const char *word = argv[optind - 1];
+    char q[TEXT_QUOTE];
+    if (what == ':')
+        misuse("%s: needs an argument; --help tells which", word);
+    if (optopt >= ROW) // a long option that takes no argument was given one
+        misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
+    if (optopt)
+        misuse("-%c: unknown option; --help lists them", optopt);
+    unknown_option(c, word);
+}
+
+/* ---- values ----------------------------------------------------------------------- */
+
+uint64_t
+cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high)
+{
+    uint64_t v;
+    char q[TEXT_QUOTE];
+    if (!num_u64(&v, arg) || v < low || v > high)
+        misuse("--%s: %s: want %llu..%llu", option, text_quote(q, arg, strlen(arg)),
+               (unsigned long long)low, (unsigned long long)high);
+    return v;
+}
+
+unsigned
+cmd_threads(const char *arg)
+{
+    // Each worker has megabytes of its own; beyond this number none goes faster.
+    enum { MAX_USED = 32 };
+    uint64_t n = arg ? cmd_u64("threads", arg, 1, 1024) : par_cpus();
+    return n < MAX_USED ? (unsigned)n : MAX_USED;
+}
+
+double
+cmd_number(const char *option, const char *arg, double low)
+{
+    double v;
+    char q[TEXT_QUOTE];
+    if (!num_double(&v, arg) || v < low)
+        misuse("--%s: %s: want a number of at least %g", option,
+               text_quote(q, arg, strlen(arg)), low);
+    return v;
+}
+
+uint64_t
+cmd_bytes(const char *option, const char *arg, uint64_t low)
+{
+    uint64_t v;
+    char q[TEXT_QUOTE];
+    if (!num_bytes(&v, arg) || v < low || v > INT64_MAX)
+        misuse("--%s: %s: want a number of bytes of at least %llu; K, M and G may "
+               "follow it",
+               option, text_quote(q, arg, strlen(arg)), (unsigned long long)low);
+    return v;
+}
+
+/* Whether arg is that word; "seed" is an older name of torchsharp. */
+static bool
+is_word(const char *arg, const char *word)
+{
+    return strcmp(arg, word) == 0 ||
+           (strcmp(arg, "seed") == 0 && strcmp(word, "torchsharp") == 0);
+}
+
+unsigned
+cmd_word(const char *option, const char *arg, const char *const *words)
+{
+    struct buf list = { 0 };
+    char q[TEXT_QUOTE];
+    for (unsigned i = 0; words[i]; i++) {
+        if (is_word(arg, words[i])) {
+            buf_free(&list);
+            return i;
+        }
+        buf_printf(&list, "%s%s", i ? ", " : "", words[i]);
+    }
+    misuse("--%s: %s: want one of %s", option, text_quote(q, arg, strlen(arg)),
+           list.data ? list.data : "");
+}
+
+static const char *
+take_word(const struct cmd_option *o, const char *arg)
+{
+    enum { MAX_WORDS = 63 };
+    const char *words[MAX_WORDS + 1] = { NULL };
+    if (o->words)
+        return o->words[cmd_word(o->name, arg, o->words)];
+    for (size_t n = 0; n < MAX_WORDS && o->word(n); n++)
+        words[n] = o->word(n);
+    return words[cmd_word(o->name, arg, words)];
+}
+
+void
+cmd_take_threads(const struct cmd_option *o, const char *arg)
+{
+    *(unsigned *)o->to.any = cmd_threads(arg);
+}
+
+void
+cmd_take_glob(const struct cmd_option *o, const char *arg)
+{
+    if (!select_add(o->to.any, o->low != 0, arg))
+        misuse("more than %d globs", MAX_GLOBS);
+}
+
+void
+cmd_take_compat(const struct cmd_option *o, const char *arg)
+{
+    static const char *const words[] = { "torchsharp", NULL };
+    cmd_word(o->name, arg, words);
+    *(bool *)o->to.any = true;
+}
+
+static void
+take(const struct cmd_option *o, const char *arg)
+{
+    switch (o->type) {
+    case CMD_IS_FLAG:
+        *o->to.flag = true;
+        break;
+    case CMD_IS_SET:
+        *o->to.choice = (unsigned)o->low;
+        break;
+    case CMD_IS_TEXT:
+        *o->to.text = o->words || o->word ? take_word(o, arg) : arg;
+        break;
+    case CMD_IS_CHOICE:
+        *o->to.choice = (unsigned)o->low + cmd_word(o->name, arg, o->words);
+        break;
+    case CMD_IS_U32:
+        *o->to.u32 =
+            (uint32_t)cmd_u64(o->name, arg, (uint64_t)o->low, (uint64_t)o->high);
+        break;
+    case CMD_IS_U64:
+        *o->to.u64 = cmd_u64(o->name, arg, (uint64_t)o->low, (uint64_t)o->high);
+        break;
+    case CMD_IS_NUMBER:
+        *o->to.number = cmd_number(o->name, arg, o->low);
+        break;
+    case CMD_IS_CALL:
+        o->call(o, arg);
+        break;
+    }
+}
+
+/* ---- the command line ------------------------------------------------------------- */
+
+static int
+argument_kind(const struct cmd_option *o)
+{
+    if (!o->arg)
+        return no_argument;
+    return *o->arg == '[' ? optional_argument : required_argument;
+}
+
+/* What getopt_long wants of a table. */
+static void
+spell(const struct cmd *c, struct option *longs, char *shorts)
+{
+    assert(c->n_options <= CMD_MAX_OPTIONS);
+    if (c->operands_end)
+        *shorts++ = '+';
+    *shorts++ = ':';
+    for (size_t i = 0; i < c->n_options; i++) {
+        const struct cmd_option *o = &c->options[i];
+        longs[i] = (struct option){ o->name, argument_kind(o), NULL, ROW + (int)i };
+        if (o->letter)
+            *shorts++ = o->letter;
+        if (o->letter && longs[i].has_arg == required_argument)
+            *shorts++ = ':';
+    }
+    *shorts = '\0';
+}
+
+static size_t
+row_of(const struct cmd *c, int got)
+{
+    size_t i = 0;
+    if (got >= ROW)
+        return (size_t)(got - ROW);
+    while (c->options[i].letter != got)
+        i++;
+    return i;
+}
+
+int
+cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
+          char **argv)
+{
+    struct option longs[CMD_MAX_OPTIONS + 1] = { { 0 } };
+    char shorts[2 * CMD_MAX_OPTIONS + 3];
+    c->options = options;
+    c->n_options = n;
+    spell(c, longs, shorts);
+    opterr = 0;
+    for (int got; (got = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
+        if (got == '?' || got == ':')
+            bad_option(c, got, argv);
+        size_t i = row_of(c, got);
+        c->given[i] = true;
+        take(&c->options[i], optarg);
+    }
+    return optind;
+}
+
+bool
+cmd_given(const struct cmd *c, const char *name)
+{
+    size_t i = 0;
+    while (strcmp(c->options[i].name, name) != 0) {
+        i++;
+        assert(i < c->n_options);
+    }
+    return c->given[i];
+}
