@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* pool: device memory that is used again: a GPU takes longer to allocate than to fill it. */
+/* pool: device buffers for reuse, since a GPU is slow to allocate. */
 #ifndef NIBBLE_IO_POOL_H
 #define NIBBLE_IO_POOL_H
 
@@ -15,9 +15,9 @@ struct pool {
     size_t n, cap;
 };
 
-/* At least so many bytes, of any content; NULL: k->err is set. */
+/* A buffer of at least that size, not cleared; NULL: k->err is set. */
 void *pool_alloc(struct pool *pool, size_t bytes);
-/* Another pool_alloc may have it; NULL: nothing happens. */
+/* Back to the pool; p may be NULL. */
 void pool_free(struct pool *pool, void *p);
 void pool_close(struct pool *pool);
 

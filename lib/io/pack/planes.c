@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* planes: codes, scales and the tensor scale of what becomes NVFP4. */
+/* planes: codes, scales and tensor scale of NVFP4 tensors that are made here. */
 #include "lib/io/pack/produce.h"
 
 #include "lib/core/par.h"
@@ -76,7 +76,7 @@ scan(struct producer *x, struct nvfp4 *t, bool next)
         bool gpu = on_gpu(x, t);
         if (gpu && planes_gpu_amax(x, t, next) < 0)
             return -1;
-        // The CPU knows which value is not finite.
+        // The CPU finds which value is not finite.
         if ((!gpu || isnan(t->amax)) && scan_values(x, t) < 0)
             return -1;
         t->scanned = true;
@@ -174,7 +174,7 @@ write_scales(struct producer *x, struct nvfp4 *t)
     if (producer_write(x, t->scales, n) < 0)
         return -1;
     t->scales_written = true;
-    free(t->scales); // codes that are still to come make them again
+    free(t->scales); // codes that come later make them again
     t->scales = NULL;
     return 0;
 }

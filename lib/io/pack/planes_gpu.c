@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-/* Values that are no floats of a file, a chunk after the other. */
+/* Upload values that are not floats of a file. */
 static int
 upload_chunks(struct producer *x, void *to)
 {
@@ -26,7 +26,7 @@ upload_chunks(struct producer *x, void *to)
     return x->p->err->kind ? -1 : 0;
 }
 
-/* The values of t; its payload is compared with its checksum when it is read first. */
+/* Load the values of t; its checksum is verified at the first time. */
 static int
 load(struct producer *x, struct nvfp4 *t)
 {
@@ -96,7 +96,7 @@ measure_or_write(void *ctx, size_t i, unsigned worker, struct err *err)
     return 0;
 }
 
-/* Write the codes, and measure what quantizing cost if that is wanted. */
+/* Write the codes, and measure the errors if they are wanted. */
 static int
 finish(struct producer *x, const uint8_t *codes)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* producer: what all ways to make a payload share. */
+/* producer: reading the values of an item, and writing bytes of it. */
 #include "lib/io/pack/produce.h"
 
 #include "lib/core/num.h"
@@ -94,8 +94,8 @@ producer_close(struct producer *x)
 
 /* ---- values of the item at work -------------------------------------------------- */
 
-/* What values are made of is looked at just before it is used: the second read finds it
- * in the page cache. */
+/* Verify payloads just before their values are used: the second read is then from the page
+ * cache. */
 static int
 check_payloads(struct producer *x, const struct item *it)
 {
@@ -221,7 +221,7 @@ producer_scale(struct producer *x, float f)
     uint8_t bytes[4];
     uint32_t bits;
     char q[TEXT_QUOTE];
-    if (!isfinite(f) || f <= 0) // a reciprocal can be none
+    if (!isfinite(f) || f <= 0) // a reciprocal may overflow
         return err_set(x->p->err, ERR_FORMAT,
                        "%s: \"%s\": the tensor scale would be %.9g, and must be a "
                        "float above 0",
