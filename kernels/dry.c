@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* An allocation: addresses that nothing stands behind.  Neighbours of them are one mapping
- * to the system, which allows 65,530: a model of 1,500 layers has more allocations. */
+/* An allocation: reserved addresses without memory.  The system merges adjacent ones into
+ * one mapping, of which it allows 65,530: a model of 1,500 layers has more allocations. */
 struct block {
     struct block *next;
     void *at;
@@ -20,7 +20,7 @@ enum { BUCKETS = 1 << 12 };
 
 struct dry {
     struct kernels k; // first
-    size_t workspace; // of operations, the largest so far
+    size_t workspace; // the largest so far
     bool fp4_sums;    // were counted
     struct cpu_kind cpu;
     struct block *bucket[BUCKETS]; // by address
@@ -91,7 +91,7 @@ dry_download(struct kernels *k, void *to, const void *from, size_t bytes)
     return 0;
 }
 
-/* Memory of all operations, which grows and stays. */
+/* The workspace of all operations, which grows and stays. */
 static void
 need(struct kernels *k, size_t bytes)
 {

@@ -20,15 +20,13 @@ cpu_linear_fp4_workspace(const struct cpu_kind *c, const struct matrix *w,
     return gemm_workspace(tokens, w->rows, w->cols);
 }
 
-/* By gemv: x is decoded, without its tensor scales. */
+/* By gemv: x is decoded.  Neither operand has its tensor scale here. */
 static void
 multiply_few(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
 {
     size_t n = x->rows * x->cols;
     float *decoded = cpu_workspace(c, n * sizeof *decoded);
-    const struct operand codes = {
-        .data = x->data, .dtype = DT_NVFP4, .scales = x->scales, .scale2 = 1
-    };
+    const struct operand codes = gemm_operand(x, false);
     if (!decoded)
         return;
     gemm_of(c->isa)->read(decoded, &codes, 0, n);
@@ -39,21 +37,13 @@ multiply_few(struct cpu *c, float *y, const struct matrix *x, const struct matri
 static void
 multiply(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
 {
-    struct gemm g = {
-        .m = x->rows, .n = w->rows, .k = w->cols, .c = y, .ldc = w->rows
-    };
-    g.a = (struct operand){ .data = x->data,
-                            .dtype = DT_NVFP4,
-                            .row_stride = x->cols,
-                            .col_stride = 1,
-                            .scales = x->scales,
-                            .scale2 = 1 };
-    g.b = (struct operand){ .data = w->data,
-                            .dtype = DT_NVFP4,
-                            .row_stride = 1,
-                            .col_stride = w->cols,
-                            .scales = w->scales,
-                            .scale2 = 1 };
+    struct gemm g = { .m = x->rows,
+                      .n = w->rows,
+                      .k = w->cols,
+                      .a = gemm_operand(x, false),
+                      .b = gemm_operand(w, true),
+                      .c = y,
+                      .ldc = w->rows };
     float *workspace = cpu_workspace(c, gemm_workspace(g.m, g.n, g.k));
     if (workspace)
         gemm_run(&g, gemm_of(c->isa), c->pool, workspace, c->k.err);
@@ -84,12 +74,12 @@ cpu_linear_fp4(struct kernels *k, const struct matrix *y, const struct matrix *x
                const struct matrix *w, const struct matrix *c)
 {
     struct cpu *cpu = cpu_of(k);
-    struct matrix codes = *w; // without the tensor scale
-    codes.scale2 = NULL;
-    if (x->rows <= gemv_max(cpu->isa, &codes, false))
-        multiply_few(cpu, y->data, x, &codes);
+    struct matrix x_codes = *x, w_codes = *w;
+    x_codes.scale2 = w_codes.scale2 = NULL; // multiplied at the end
+    if (x->rows <= gemv_max(cpu->isa, w, false))
+        multiply_few(cpu, y->data, &x_codes, &w_codes);
     else
-        multiply(cpu, y->data, x, &codes);
+        multiply(cpu, y->data, &x_codes, &w_codes);
     struct finish j = { .y = y->data,
                         .add = c ? c->data : NULL,
                         .scale2 = x->scale2,

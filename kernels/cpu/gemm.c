@@ -89,6 +89,17 @@ square(const struct packed *p, size_t group, size_t block)
     return p->squares + (group * blocks(p) + block) * SQUARE;
 }
 
+struct operand
+gemm_operand(const struct matrix *m, bool transposed)
+{
+    return (struct operand){ .data = m->data,
+                             .dtype = m->dtype,
+                             .row_stride = transposed ? 1 : m->stride,
+                             .col_stride = transposed ? m->stride : 1,
+                             .scales = m->scales,
+                             .scale2 = m->scale2 ? *m->scale2 : 1 };
+}
+
 /* ---- packing --------------------------------------------------------------------------- */
 
 /* n elements of x from `at` on, as floats: those of x, or converted in the buffer. */

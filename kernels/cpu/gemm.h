@@ -30,6 +30,7 @@ struct operand {
     const uint8_t *scales; // nvfp4
     float scale2;          // nvfp4
 };
+struct operand gemm_operand(const struct matrix *m, bool transposed);
 
 struct gemm {
     size_t m, n, k;

@@ -29,17 +29,6 @@ multiply(struct cpu *c, const struct gemm *g)
         gemm_run(g, c->gemm, c->pool, workspace, c->k.err);
 }
 
-static struct operand
-operand_of(const struct matrix *m, bool transposed)
-{
-    return (struct operand){ .data = m->data,
-                             .dtype = m->dtype,
-                             .row_stride = transposed ? 1 : m->stride,
-                             .col_stride = transposed ? m->stride : 1,
-                             .scales = m->scales,
-                             .scale2 = m->scale2 ? *m->scale2 : 1 };
-}
-
 /* Copies c to y, to which the product is then added; false: there is no c. */
 static bool
 copy_c(struct kernels *k, const struct matrix *y, const struct matrix *c)
@@ -92,8 +81,8 @@ linear(struct cpu *c, const struct matrix *y, const struct matrix *x,
         struct gemm g = { .m = tokens,
                           .n = w->rows,
                           .k = w->cols,
-                          .a = operand_of(x, false),
-                          .b = operand_of(w, true),
+                          .a = gemm_operand(x, false),
+                          .b = gemm_operand(w, true),
                           .c = y->data,
                           .ldc = y->stride,
                           .add = few.add };
@@ -125,8 +114,8 @@ cpu_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
         struct gemm g = { .m = dx->rows,
                           .n = dx->cols,
                           .k = w[i].rows,
-                          .a = operand_of(&dy_i, false),
-                          .b = operand_of(&w[i], false),
+                          .a = gemm_operand(&dy_i, false),
+                          .b = gemm_operand(&w[i], false),
                           .c = dx->data,
                           .ldc = dx->stride,
                           .add = add };
@@ -143,8 +132,8 @@ cpu_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
         struct gemm g = { .m = dw[i].rows,
                           .n = x->cols,
                           .k = x->rows,
-                          .a = operand_of(&dy_i, true),
-                          .b = operand_of(x, false),
+                          .a = gemm_operand(&dy_i, true),
+                          .b = gemm_operand(x, false),
                           .c = dw[i].data,
                           .ldc = dw[i].stride,
                           .add = add };

@@ -14,7 +14,7 @@ struct norm_bwd {
     const float *dy, *x, *rstd, *gain;
     size_t rows, n;
     size_t heads, stride; // dx and dy have so many rows of n in one of stride
-    bool add;             // to what is in dx
+    bool add;             // dx += ...
 };
 void cpu_norm_bwd_rows(struct cpu *c, const struct norm_bwd *b);
 
