@@ -621,7 +621,7 @@ ckpt_finish(struct writer *w)
 const struct container container_ckpt = {
     .name = "ckpt",
     .suffix = ".ckpt",
-    .traits = { .seed_reads = true,
+    .traits = { .torchsharp_reads = true,
                 .needs_model = true,
                 .packed_vectors = true,
                 .training = true },

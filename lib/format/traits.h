@@ -22,7 +22,7 @@ struct traits {
     bool by_width;       // wide elements come first, so that the order of a file has
                          // no meaning
     bool no_bf16;        // f16 stands in its place, if nothing else is asked for
-    bool seed_reads;     // --compat seed makes sense
+    bool torchsharp_reads; // --compat torchsharp makes sense
     // what it is
     bool embeds_tokenizer; // the tokenizer is in the file
     bool needs_model;    // nothing to write without a configuration that we understand

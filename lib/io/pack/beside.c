@@ -118,7 +118,7 @@ beside_check_output(const struct plan *p)
     struct buf sidecar = { 0 };
     if (beside_check(p, p->c->out) < 0)
         return -1;
-    if (p->c->directory || path_is_stream(p->c->out) || p->c->seed_compat)
+    if (p->c->directory || path_is_stream(p->c->out) || p->c->torchsharp)
         return 0;
     buf_printf(&sidecar, "%s.json", p->c->out);
     int rc = buf_ok(&sidecar, p->err);

@@ -56,7 +56,7 @@ requantizes_head(const struct plan *p, const struct candidate *head)
     if (!c->quant && !c->share)
         return false;
     return c->quantize ? select_takes(&c->quantized, TABLE_HEAD)
-                       : c->seed_compat && head->view->scale2;
+                       : c->torchsharp && head->view->scale2;
 }
 
 /* A pair whose place the embedding takes must say nothing else than that. */

@@ -23,11 +23,11 @@ item_new(struct plan *p)
 }
 
 /* Whether entries of NVFP4 tensors keep their names and types: always, but where our own
- * spelling is wanted and the input is something else, or the reader the seed. */
+ * spelling is wanted and the input is something else, or for TorchSharp. */
 static bool
 keeps_spelling(const struct plan *p)
 {
-    return !plan_target(p)->own_pairs || (plan_rewrites(p) && !p->c->seed_compat);
+    return !plan_target(p)->own_pairs || (plan_rewrites(p) && !p->c->torchsharp);
 }
 
 static const char *

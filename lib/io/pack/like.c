@@ -13,10 +13,10 @@ like_nvfp4(struct plan *p, const struct view *ref, const struct candidate *c)
     text_quote(q, ref->name, ref->name_len);
     if (ref->dialect->blocks)
         return err_set(p->err, ERR_USAGE, "--like: \"%s\" is of a GGUF file", q);
-    if (p->c->seed_compat && !one)
+    if (p->c->torchsharp && !one)
         return err_set(p->err, ERR_USAGE,
-                       "--compat seed: \"%s\" has two levels of scales in the "
-                       "reference, which the seed's readers do not know",
+                       "--compat torchsharp: \"%s\" has two levels of scales in the "
+                       "reference, which TorchSharp's readers do not know",
                        q);
     if (nvfp4 && view_levels(c->view) == view_levels(ref) && !c->view->dialect->blocks)
         return item_planes(p, c, ref);

@@ -38,7 +38,7 @@ struct pack {
     size_t n_renames;
     enum head_wish head;
     uint64_t shard_bytes;
-    bool strict, force, seed_compat, init, directory;
+    bool strict, force, torchsharp, init, directory;
     uint32_t init_seed;
     unsigned threads;
     // nvquant: only what is selected changes its type, the rest keeps it
@@ -51,8 +51,7 @@ struct pack {
 
 /* The words of --variant, --criterion, --share-scale, NULL behind the last; those
  * of --quant by number. */
-extern const char *const pack_variants[],
-    *const pack_criteria[], *const pack_shares[];
+extern const char *const pack_variants[], *const pack_criteria[], *const pack_shares[];
 const char *pack_quant(size_t i);
 
 /* 0, or -1 with the error; *c is filled in with what was settled on the way. */

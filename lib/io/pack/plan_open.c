@@ -62,7 +62,7 @@ plan_plain(struct plan *p, struct candidates *all)
             return -1;
     for (size_t i = 0; i < p->n; i++)
         p->item[i].order = i;
-    if (stay && !p->c->seed_compat && p->n)
+    if (stay && !p->c->torchsharp && p->n)
         qsort(p->item, p->n, sizeof *p->item, by_item_place);
     return 0;
 }
@@ -107,9 +107,9 @@ settle_w4a4(struct plan *p, const struct candidates *all)
                     : "it has no place for them");
 }
 
-/* What the seed's readers can take: formats of 1.4. */
+/* What TorchSharp can read: formats of 1.4. */
 static int
-check_seed(struct plan *p)
+check_torchsharp(struct plan *p)
 {
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < p->n; i++) {
@@ -124,7 +124,7 @@ check_seed(struct plan *p)
             if (*s & 0x80)
                 why = "has a name that is not ASCII";
         if (why)
-            return err_set(p->err, ERR_USAGE, "--compat seed: \"%s\" %s",
+            return err_set(p->err, ERR_USAGE, "--compat torchsharp: \"%s\" %s",
                            text_quote(q, it->name, strlen(it->name)), why);
     }
     return 0;
@@ -145,7 +145,7 @@ plan_items(struct plan *p, struct candidates *all)
     if (rc < 0 || plan_check_globs(p, &p->c->quantized) < 0 || quantize_group(p) < 0 ||
         config_text_settle(p) < 0)
         return -1;
-    return p->c->seed_compat && !to->training ? check_seed(p) : 0;
+    return p->c->torchsharp && !to->training ? check_torchsharp(p) : 0;
 }
 
 int

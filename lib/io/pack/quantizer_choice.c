@@ -154,14 +154,14 @@ settle_words(struct plan *p)
     struct pack *c = p->c;
     const struct quant_words *old = c->quant ? NULL : inherited(p);
     // A checkpoint that trains without a quantizer does not say how to make NVFP4.
-    bool packed = c->seed_compat && plan_target(p)->training; // the seed's has its own
+    bool packed = c->torchsharp && plan_target(p)->training; // it has its own
     if (packed || (old && strcmp(old->name, "none") == 0 && !plan_target(p)->training))
         old = NULL;
     p->inherits = old != NULL;
     if (!c->quant)
         c->quant = old                                    ? old->name
                    : packed                               ? "native"
-                   : c->seed_compat                       ? "torchao"
+                   : c->torchsharp                        ? "torchao"
                    : p->one_level                         ? "sweep1"
                    : plan_target(p)->training && !c->init ? quant_of_files(p)
                                                           : "sweep";
@@ -217,11 +217,12 @@ quantize_check_target(struct plan *p)
 {
     const struct pack *c = p->c;
     bool two = quant_levels(p->spec.kind) == 2;
-    if (c->seed_compat && two)
-        return err_set(p->err, ERR_USAGE,
-                       "--compat seed: %s%s has two levels of scales, which the seed's "
-                       "readers do not know; --quant torchao, native or sweep1 has one",
-                       c->quant, p->inherits ? " (of the checkpoint)" : "");
+    if (c->torchsharp && two)
+        return err_set(
+            p->err, ERR_USAGE,
+            "--compat torchsharp: %s%s has two levels of scales, which TorchSharp's "
+            "readers do not know; --quant torchao, native or sweep1 has one",
+            c->quant, p->inherits ? " (of the checkpoint)" : "");
     if (plan_target(p)->dialect && two && !p->share)
         return err_set(p->err, ERR_USAGE,
                        "--to %s: q, k, v and gate, up of a layer must share a tensor "

@@ -64,7 +64,7 @@ put_options(struct buf *b, const struct plan *p)
     bool part = c->quantize || c->dequantize;
     const struct select *select = part ? &c->quantized : &c->select;
     buf_char(b, '{');
-    put_word(b, "compat", c->seed_compat ? "seed" : NULL);
+    put_word(b, "compat", c->torchsharp ? "seed" : NULL);
     put_word(b, "criterion", quant ? c->criterion : NULL);
     if (c->dequantize)
         buf_str(b, "\"dequant\":true,");

@@ -36,7 +36,7 @@ const char *
 range_way_out(const struct plan *p, enum dtype d, double max)
 {
     const struct pack *c = p->c;
-    bool bf16 = d == DT_F16 && max <= largest(DT_BF16) && !c->seed_compat;
+    bool bf16 = d == DT_F16 && max <= largest(DT_BF16) && !c->torchsharp;
     if (d == DT_F32 || c->like || plan_target(p)->dialect || max > largest(DT_F32))
         return "";
     if (plan_target(p)->training)

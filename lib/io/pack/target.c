@@ -38,11 +38,11 @@ target_dtype(const struct plan *p, const struct candidate *c)
         return wide || c->dtype == DT_NVFP4 ? wished[cfg->dtype] : c->dtype;
     if (plan_target(p)->dialect)
         return served_dtype(p, c);
-    // What only the seed's optimizer packs: floats that f16 and bf16 hold exactly.
+    // What only the packed optimizer keeps in NVFP4: floats that f16 and bf16 hold exactly.
     if (c->dtype == DT_NVFP4 && c->in && c->in->store.training.master &&
         !table_quantizes(slice_of(c->name)))
-        return cfg->seed_compat || plan_target(p)->no_bf16 ? DT_F16 : DT_BF16;
-    if (cfg->seed_compat && wide)
+        return cfg->torchsharp || plan_target(p)->no_bf16 ? DT_F16 : DT_BF16;
+    if (cfg->torchsharp && wide)
         return DT_F16;
     if (plan_target(p)->no_bf16 && c->dtype == DT_BF16 && !cfg->quantize)
         return DT_F16;
@@ -87,14 +87,15 @@ add_nvfp4(struct plan *p, const struct candidate *c)
     char q[TEXT_QUOTE];
     const struct view_dialect *d = view_dialect(plan_target(p)->dialect);
     const struct view_dialect *from = c->view->dialect;
-    if (p->c->seed_compat && c->view->scale2) {
+    if (p->c->torchsharp && c->view->scale2) {
         if (p->asked)
             return target_quantized(p, c, NULL);
-        return err_set(p->err, ERR_USAGE,
-                       "--compat seed: \"%s\" has two levels of scales, which the "
-                       "seed's readers do not know; --quant torchao, native or sweep1 "
-                       "asks for requantization",
-                       text_quote(q, c->name, strlen(c->name)));
+        return err_set(
+            p->err, ERR_USAGE,
+            "--compat torchsharp: \"%s\" has two levels of scales, which "
+            "TorchSharp's readers do not know; --quant torchao, native or sweep1 "
+            "asks for requantization",
+            text_quote(q, c->name, strlen(c->name)));
     }
     // What other programs fuse must share a scale: there all of it is looked at again.
     if (plan_target(p)->dialect || from->blocks) {
