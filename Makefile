@@ -33,6 +33,7 @@ CORE_SRCS = \
 	lib/core/perms.c \
 	lib/core/reader.c \
 	lib/core/sha256.c \
+	lib/core/shuffle.c \
 	lib/core/temp.c \
 	lib/core/text.c
 
@@ -164,6 +165,7 @@ IO_SRCS = \
 	lib/io/pack/sources.c \
 	lib/io/pack/summary.c \
 	lib/io/pack/target.c \
+	lib/io/pool.c \
 	lib/io/quantizer.c \
 	lib/io/select.c \
 	lib/io/stats.c \

@@ -20,6 +20,6 @@
     0, "share-scale", "LIST", "none or qkv,gate_up: one scale for what is fused",      \
         CMD_WORD(&(c).share, pack_shares)
 #define PACK_COMPAT(c)                                                                 \
-    CMD_COMPAT(&(c).seed_compat, "what the TorchSharp programs can read")
+    CMD_COMPAT(&(c).torchsharp, "what the TorchSharp programs can read")
 
 #endif

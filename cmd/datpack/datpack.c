@@ -118,7 +118,7 @@ check_combination(const struct pack *c, int operands)
     if (kind->dialect && c->share && strcmp(c->share, "none") == 0)
         misuse("--share-scale none: q, k, v and gate, up share a scale in a %s model",
                c->to);
-    bool packed = ckpt && c->seed_compat;
+    bool packed = ckpt && c->torchsharp;
     if (c->moments && strcmp(c->moments, "nvfp4") == 0 && !packed)
         misuse("--moments nvfp4: only with --compat torchsharp");
     if (packed && c->master)
@@ -129,7 +129,7 @@ check_combination(const struct pack *c, int operands)
                c->moments);
     if (cmd_given(&cmd, "shard-size") && !c->directory)
         misuse("--shard-size: goes with an OUT that ends in /");
-    if (c->seed_compat && !kind->torchsharp_reads)
+    if (c->torchsharp && !kind->torchsharp_reads)
         misuse("--compat torchsharp: the TorchSharp programs read .dat files");
 }
 

@@ -67,11 +67,11 @@ check_combination(const struct pack *c, int operands)
     bool quants = c->quant || c->share || c->variant || c->criterion || c->exhaustive;
     if (operands != 1)
         misuse("want one INPUT; --help shows how");
-    if (c->dequantize && (quants || c->report || c->seed_compat))
+    if (c->dequantize && (quants || c->report || c->torchsharp))
         misuse("--dequant: goes with --dtype, not with what quantizes");
     if (!c->dequantize && c->dtype)
         misuse("--dtype: goes with --dequant");
-    if (c->seed_compat && !kind->torchsharp_reads)
+    if (c->torchsharp && !kind->torchsharp_reads)
         misuse("--compat torchsharp: the TorchSharp programs read .dat files");
 }
 

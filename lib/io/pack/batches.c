@@ -13,7 +13,7 @@ write_batch(struct producer *x, const struct batch *b)
             producer_add_error(&x->nvfp4->error, &b->error[i]);
         else
             range_add(&x->range, &b->range[i]);
-        // Beyond a value that cannot be held the rest is only counted.
+        // After the first value that is too large they are only counted.
         if (x->discard || x->range.over)
             continue;
         if (writer_write(x->w, b->out[i], b->bytes[i]) < 0)
@@ -23,14 +23,14 @@ write_batch(struct producer *x, const struct batch *b)
     return 0;
 }
 
-/* Item 0 writes the batch before, the others make the next. */
+/* Item 0 writes the previous batch, the others make the next. */
 static int
 work(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     struct producer *x = ctx;
     if (i > 0)
         return x->make(x, i - 1, &x->scratch[worker], err);
-    if (write_batch(x, x->writing) < 0) // its error is the writer's: the plan's
+    if (write_batch(x, x->writing) < 0) // the error is in the plan
         return err_set(err, x->p->err->kind, "%s", x->p->err->msg);
     return 0;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* checkpoint: the arrays of a new checkpoint: masters made of the weights, and moments that
+/* checkpoint: the arrays of a new checkpoint: masters, from the weights, and moments, which
  * are 0. */
 #include "lib/io/pack/plan.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* A state of a row's tensor, of the shape of another row. */
+/* An array of zeros PREFIX/NAME SUFFIX for row r, of the shape of `like`. */
 static int
 add_zeros(struct plan *p, const char *prefix, const struct row *r, const char *suffix,
           enum dtype dtype, const struct row *like)
@@ -62,9 +62,9 @@ add_master(struct plan *p, struct candidates *all, const struct row *r)
     return item_plain(p, c, r->name, d);
 }
 
-/* A tensor as the seed's packed optimizer keeps it: every one is NVFP4 of one level. */
+/* A master of TorchSharp's packed optimizer: NVFP4 of one level. */
 static int
-add_seed_master(struct plan *p, struct candidates *all, const struct row *r)
+add_torchsharp_master(struct plan *p, struct candidates *all, const struct row *r)
 {
     struct candidate *c = candidate_named(all, r->name);
     assert(c);
@@ -72,17 +72,18 @@ add_seed_master(struct plan *p, struct candidates *all, const struct row *r)
         return err_set(p->err, ERR_FORMAT, "\"%s\" is %s, no float", r->name,
                        dtype_name(c->dtype));
     if (r->shape[r->rank - 1] % NVFP4_BLOCK)
-        return err_set(p->err, ERR_USAGE,
-                       "--compat seed: \"%s\" has rows of %llu columns, NVFP4 needs a "
-                       "multiple of %d",
-                       r->name, (unsigned long long)r->shape[r->rank - 1], NVFP4_BLOCK);
+        return err_set(
+            p->err, ERR_USAGE,
+            "--compat torchsharp: \"%s\" has rows of %llu columns, NVFP4 needs a "
+            "multiple of %d",
+            r->name, (unsigned long long)r->shape[r->rank - 1], NVFP4_BLOCK);
     bool keep = c->dtype == DT_NVFP4 && view_levels(c->view) == 1;
     return quantize_add(p, c, !keep, view_dialect(NULL), NULL);
 }
 
-/* One of its moments, which are 0. */
+/* One of its moments. */
 static int
-add_seed_moment(struct plan *p, const char *prefix, const struct row *r)
+add_torchsharp_moment(struct plan *p, const char *prefix, const struct row *r)
 {
     bool nvfp4 = strcmp(p->c->moments, "nvfp4") == 0;
     unsigned last = r->rank - 1;
@@ -103,21 +104,22 @@ add_seed_moment(struct plan *p, const char *prefix, const struct row *r)
                : add_zeros(p, prefix, r, ".scale", DT_F8_E4M3, &scales);
 }
 
-/* numerics.md 7.4. */
+/* A checkpoint for TorchSharp's packed optimizer. */
 static int
-plan_seed_ckpt(struct plan *p, struct candidates *all)
+plan_torchsharp(struct plan *p, struct candidates *all)
 {
     const struct table *t = &p->weights;
     if (strcmp(p->c->quant, "native") != 0)
-        return err_set(p->err, ERR_USAGE,
-                       "--compat seed --to ckpt: packs by --quant native, not by %s",
-                       p->c->quant);
+        return err_set(
+            p->err, ERR_USAGE,
+            "--compat torchsharp --to ckpt: packs by --quant native, not by %s",
+            p->c->quant);
     for (size_t i = 0; i < t->n; i++)
-        if (add_seed_master(p, all, &t->row[i]) < 0)
+        if (add_torchsharp_master(p, all, &t->row[i]) < 0)
             return -1;
     for (size_t i = 0; i < t->n; i++)
-        if (add_seed_moment(p, "adam.m", &t->row[i]) < 0 ||
-            add_seed_moment(p, "adam.v", &t->row[i]) < 0)
+        if (add_torchsharp_moment(p, "adam.m", &t->row[i]) < 0 ||
+            add_torchsharp_moment(p, "adam.v", &t->row[i]) < 0)
             return -1;
     return 0;
 }
@@ -127,8 +129,8 @@ plan_checkpoint(struct plan *p, struct candidates *all)
 {
     if (candidates_check_model(p, all) < 0)
         return -1;
-    if (p->c->seed_compat)
-        return plan_seed_ckpt(p, all);
+    if (p->c->torchsharp)
+        return plan_torchsharp(p, all);
     for (size_t i = 0; i < p->weights.n; i++) {
         const struct row *r = &p->weights.row[i];
         if (r->quantized && strcmp(p->c->quant, "none") != 0 &&

@@ -22,12 +22,12 @@ item_new(struct plan *p)
     return &p->item[p->n++];
 }
 
-/* Whether entries of NVFP4 tensors keep their names and types: always, but where our own
- * spelling is wanted and the input is something else, or the reader the seed. */
+/* Whether entries of NVFP4 tensors keep their names and types: not if the output has our
+ * own spelling and the input another one, or the reader is TorchSharp. */
 static bool
 keeps_spelling(const struct plan *p)
 {
-    return !plan_target(p)->own_pairs || (plan_rewrites(p) && !p->c->seed_compat);
+    return !plan_target(p)->own_pairs || (plan_rewrites(p) && !p->c->torchsharp);
 }
 
 static const char *
@@ -66,8 +66,7 @@ respell(struct plan *p, struct item *it, enum dtype dtype)
     return 0;
 }
 
-/* One entry of an NVFP4 tensor; with like in the place, name, type and shape of that
- * one. */
+/* One entry of an NVFP4 tensor; like: with the name, type and shape of that one. */
 static int
 add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
           const struct tensor *like, const char *suffix, enum dtype dtype)

@@ -13,7 +13,7 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
     bool training = writer_traits(c->to)->training;
     assert(c->out);
     if (training && !c->master)
-        c->master = c->seed_compat ? "nvfp4" : "bf16";
+        c->master = c->torchsharp ? "nvfp4" : "bf16";
     if (training && !c->moments)
         c->moments = "int8";
     int rc = plan_open(&p, c, paths, n, err);

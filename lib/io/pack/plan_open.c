@@ -23,7 +23,7 @@ by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Tensors that a model does not have, from files whose order means nothing: by name. */
+/* If the order in the inputs has no meaning, tensors are ordered by name. */
 static void
 order_by_name(struct plan *p, struct candidates *all)
 {
@@ -62,7 +62,7 @@ plan_plain(struct plan *p, struct candidates *all)
             return -1;
     for (size_t i = 0; i < p->n; i++)
         p->item[i].order = i;
-    if (stay && !p->c->seed_compat && p->n)
+    if (stay && !p->c->torchsharp && p->n)
         qsort(p->item, p->n, sizeof *p->item, by_item_place);
     return 0;
 }
@@ -75,14 +75,14 @@ plan_served(struct plan *p, struct candidates *all)
 
 /* ---- all together ---------------------------------------------------------------- */
 
-/* Whether what a candidate has beside it is copied under its own name. */
+/* Whether a candidate's activation scale is copied as an entry of its own. */
 static bool
 keeps_input_entry(const struct plan *p, const struct candidate *c)
 {
     return plan_keeps_foreign(p) && !c->view->dialect->blocks;
 }
 
-/* Whether activation scales go along: a model is W4A4 as a whole or not at all. */
+/* Whether activation scales are kept: a model is W4A4 as a whole or not at all. */
 static void
 settle_w4a4(struct plan *p, const struct candidates *all)
 {
@@ -107,9 +107,9 @@ settle_w4a4(struct plan *p, const struct candidates *all)
                     : "it has no place for them");
 }
 
-/* What the seed's readers can take: formats of 1.4. */
+/* What TorchSharp's readers accept. */
 static int
-check_seed(struct plan *p)
+check_torchsharp(struct plan *p)
 {
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < p->n; i++) {
@@ -124,7 +124,7 @@ check_seed(struct plan *p)
             if (*s & 0x80)
                 why = "has a name that is not ASCII";
         if (why)
-            return err_set(p->err, ERR_USAGE, "--compat seed: \"%s\" %s",
+            return err_set(p->err, ERR_USAGE, "--compat torchsharp: \"%s\" %s",
                            text_quote(q, it->name, strlen(it->name)), why);
     }
     return 0;
@@ -145,7 +145,7 @@ plan_items(struct plan *p, struct candidates *all)
     if (rc < 0 || plan_check_globs(p, &p->c->quantized) < 0 || quantize_group(p) < 0 ||
         config_text_settle(p) < 0)
         return -1;
-    return p->c->seed_compat && !to->training ? check_seed(p) : 0;
+    return p->c->torchsharp && !to->training ? check_torchsharp(p) : 0;
 }
 
 int

@@ -17,11 +17,11 @@ quantize_wants(const struct plan *p, const struct candidate *c)
     const struct pack *k = p->c;
     struct select *select = &p->c->quantized;
     bool by_name = c->rank == 2 && table_quantizes(slice_of(c->name));
-    if (c->dtype == DT_NVFP4) // done already, unless something else is asked for
-        return k->quantize && p->asked && select_takes(select, c->name) &&
+    if (c->dtype == DT_NVFP4) // only if another quantizer is asked for
+        return k->quantize && p->asked && select_matches(select, c->name) &&
                (select->n_in || by_name);
     if (k->quantize)
-        return select_takes(select, c->name) && (select->n_in || by_name);
+        return select_matches(select, c->name) && (select->n_in || by_name);
     if (plan_target(p)->dialect)
         return by_name && !table_is_head(slice_of(c->name)) &&
                (!p->keeps_plain || c->fused || k->dtype == WISH_NVFP4);
@@ -69,7 +69,7 @@ new_nvfp4(struct plan *p)
     return t;
 }
 
-/* X.weight and a suffix that begins behind X; other names keep all of theirs. */
+/* X.weight becomes X SUFFIX; other names NAME SUFFIX. */
 static const char *
 plane_name(struct plan *p, const char *name, const char *suffix)
 {
