@@ -56,7 +56,7 @@ say(const char *what, double value, const char *unit)
 static void *
 room(struct kernels *k, size_t bytes)
 {
-    void *p = k->alloc(k, bytes);
+    void *p = kernels_alloc(k, MEMORY_WORK, bytes);
     if (!p) {
         fprintf(stderr, "kernels: %s\n", err.msg);
         exit(2);
@@ -82,13 +82,13 @@ weight_bytes(enum dtype t, size_t n)
     return t == DT_NVFP4 ? n / 2 + n / 16 : n * dtype_bits(t) / 8;
 }
 
-static struct weight
+static struct matrix
 make_weight(struct kernels *k, enum dtype t, size_t out, size_t in)
 {
     size_t n = out * in;
-    struct weight w = { .dtype = t, .out = out, .in = in };
+    struct matrix w = { .dtype = t, .rows = out, .cols = in };
     uint8_t *p = room(k, weight_bytes(t, n));
-    w.values = p;
+    w.data = p;
     if (t == DT_F32)
         fill((float *)(void *)p, n);
     else
@@ -103,9 +103,9 @@ make_weight(struct kernels *k, enum dtype t, size_t out, size_t in)
 }
 
 static void
-release_weight(struct kernels *k, struct weight *w)
+release_weight(struct kernels *k, struct matrix *w)
 {
-    k->release(k, (void *)(uintptr_t)w->values);
+    kernels_free(k, (void *)(uintptr_t)w->data);
 }
 
 /* ---- products ---------------------------------------------------------------------------- */
@@ -117,18 +117,18 @@ struct shape {
 enum { TOKENS = 512, RUNS = 30 };
 
 static double
-best_product(struct kernels *k, int way, const struct shape *s, struct weight *w,
+best_product(struct kernels *k, int way, const struct shape *s, struct matrix *w,
              float *x, float *y, float *dw)
 {
     double best = 1e9;
     for (int r = 0; r <= RUNS; r++) {
         double start = now();
         if (way == 0)
-            k->linear(k, y, x, w, TOKENS, NULL);
+            pair_linear(k, y, x, w, TOKENS, NULL);
         else if (way == 1)
-            k->linear_dx(k, x, y, w, TOKENS, NULL);
+            pair_linear_dx(k, x, y, w, TOKENS, NULL);
         else
-            k->linear_dw(k, &(struct grad){ dw, DT_F32 }, y, x, s->out, s->in, TOKENS,
+            pair_linear_dw(k, &(struct matrix){ dw, DT_F32 }, y, x, s->out, s->in, TOKENS,
                          false);
         double t = now() - start;
         best = r && t < best ? t : best;
@@ -175,7 +175,7 @@ products(struct kernels *k)
         float *x = room(k, TOKENS * s->in * 4), *y = room(k, TOKENS * s->out * 4);
         float *dw = room(k, s->out * s->in * 4);
         for (int t = 0; t < TYPES; t++) {
-            struct weight w = make_weight(k, types[t], s->out, s->in);
+            struct matrix w = make_weight(k, types[t], s->out, s->in);
             for (int way = 0; way < (t ? 2 : 3); way++) {
                 char what[128];
                 fill(x, TOKENS * s->in);
@@ -188,13 +188,13 @@ products(struct kernels *k)
             }
 #ifdef PEER
             if (t == 0)
-                peer_products(s, w.values, x, y, dw);
+                peer_products(s, w.data, x, y, dw);
 #endif
             release_weight(k, &w);
         }
-        k->release(k, x);
-        k->release(k, y);
-        k->release(k, dw);
+        kernels_free(k, x);
+        kernels_free(k, y);
+        kernels_free(k, dw);
     }
 }
 
@@ -207,7 +207,7 @@ few(struct kernels *k, enum dtype dtype, const size_t *batches, size_t n,
     const char *how)
 {
     float *x = room(k, MOST * IN * 4), *y = room(k, MOST * OUT * 4);
-    struct weight w[COPIES];
+    struct matrix w[COPIES];
     size_t bytes = weight_bytes(dtype, (size_t)OUT * IN);
     fill(x, MOST * IN);
     for (int i = 0; i < COPIES; i++)
@@ -217,7 +217,7 @@ few(struct kernels *k, enum dtype dtype, const size_t *batches, size_t n,
         for (int r = 0; r < 4; r++) {
             double start = now();
             for (int i = 0; i < COPIES; i++)
-                k->linear(k, y, x, &w[i], batches[b], NULL);
+                pair_linear(k, y, x, &w[i], batches[b], NULL);
             double took = now() - start;
             best = r && took < best ? took : best;
         }
@@ -228,8 +228,8 @@ few(struct kernels *k, enum dtype dtype, const size_t *batches, size_t n,
     }
     for (int i = 0; i < COPIES; i++)
         release_weight(k, &w[i]);
-    k->release(k, x);
-    k->release(k, y);
+    kernels_free(k, x);
+    kernels_free(k, y);
 }
 
 static void
@@ -246,7 +246,7 @@ decode(struct kernels *k)
     double best = 1e9;
     for (int r = 0; r < 4; r++) {
         double start = now();
-        k->sum_squares(k, sum, &(struct grad){ big, DT_F32 },
+        pair_sum_squares(k, sum, &(struct matrix){ big, DT_F32 },
                        &(size_t){ (size_t)OUT * IN * COPIES }, 1);
         double took = now() - start;
         best = r && took < best ? took : best;
@@ -275,10 +275,10 @@ attention(struct kernels *k)
             for (int r = 0; r < (t > 4096 ? 2 : 4); r++) {
                 double start = now();
                 if (back)
-                    k->attention_dx(k, a[2], b[2], b[3], a[3], a[1], lse, a[0], b[0],
+                    pair_attention_bwd(k, a[2], b[2], b[3], a[3], a[1], lse, a[0], b[0],
                                     b[1], NULL, &h);
                 else
-                    k->attention(k, a[1], lse, a[0], b[0], b[1], &h);
+                    pair_attention(k, a[1], lse, a[0], b[0], b[1], &h);
                 double took = now() - start;
                 best = r && took < best ? took : best;
             }
@@ -291,11 +291,11 @@ attention(struct kernels *k)
                 "GFLOP/s");
         }
         for (int n = 0; n < 4; n++)
-            k->release(k, a[n]);
+            kernels_free(k, a[n]);
         for (int n = 0; n < 4; n++)
-            k->release(k, b[n]);
-        k->release(k, lse);
-        k->release(k, first);
+            kernels_free(k, b[n]);
+        kernels_free(k, lse);
+        kernels_free(k, first);
     }
 }
 
@@ -332,7 +332,7 @@ adamw(struct kernels *k)
                                    .row = 1 };
             for (int r = 0; r <= RUNS; r++) {
                 double start = now();
-                k->adamw(k, &s, &(struct grad){ g, DT_F32 }, 0, n, &a);
+                pair_adamw(k, &s, &(struct matrix){ g, DT_F32 }, 0, n, &a);
                 double took = now() - start;
                 best = r && took < best ? took : best;
             }
@@ -342,8 +342,8 @@ adamw(struct kernels *k)
             say(what, 1e-9 * (double)n / best, "G/s");
         }
     for (int i = 0; i < 5; i++)
-        k->release(k, p[i]);
-    k->release(k, g);
+        kernels_free(k, p[i]);
+    kernels_free(k, g);
 }
 
 /* ---- small ---------------------------------------------------------------------------------------- */
@@ -359,17 +359,17 @@ small(struct kernels *k)
     for (int r = 0; r < 4; r++) {
         double start = now();
         for (int i = 0; i < N; i++)
-            k->norm(k, y, scale, x, gain, ROWS, C, 1e-6F);
+            pair_norm(k, y, scale, x, gain, ROWS, C, 1e-6F);
         double took = now() - start;
         best = r && took < best ? took : best;
     }
     say("norm of 512 x 128", 1e6 * best / N, "us");
-    struct weight w = make_weight(k, DT_F32, C, C);
+    struct matrix w = make_weight(k, DT_F32, C, C);
     best = 1e9;
     for (int r = 0; r < 4; r++) {
         double start = now();
         for (int i = 0; i < N / 20; i++)
-            k->linear(k, y, x, &w, 64, NULL);
+            pair_linear(k, y, x, &w, 64, NULL);
         double took = now() - start;
         best = r && took < best ? took : best;
     }
@@ -381,30 +381,30 @@ small(struct kernels *k)
 /* Each operation is replaced by one that counts its time. */
 #define OPS(X)                                                                         \
     X(linear,                                                                          \
-      (struct kernels * k, void *y, const void *x, const struct weight *w, size_t t,   \
+      (struct kernels * k, void *y, const void *x, const struct matrix *w, size_t t,   \
        const void *c),                                                                 \
       (k, y, x, w, t, c))                                                              \
     X(linear_dx,                                                                       \
-      (struct kernels * k, void *y, const void *x, const struct weight *w, size_t t,   \
+      (struct kernels * k, void *y, const void *x, const struct matrix *w, size_t t,   \
        const void *c),                                                                 \
       (k, y, x, w, t, c))                                                              \
     X(linear_dw,                                                                       \
-      (struct kernels * k, const struct grad *dw, const void *dy, const void *x,       \
+      (struct kernels * k, const struct matrix *dw, const void *dy, const void *x,       \
        size_t out, size_t in, size_t t, bool add),                                     \
       (k, dw, dy, x, out, in, t, add))                                                 \
     X(linear_many_dx,                                                                  \
-      (struct kernels * k, void *y, const void *x, const struct weight *const *w,      \
+      (struct kernels * k, void *y, const void *x, const struct matrix *const *w,      \
        size_t n, size_t t, const void *c),                                             \
       (k, y, x, w, n, t, c))                                                           \
     X(linear_many_dw,                                                                  \
-      (struct kernels * k, const struct grad *const *dw, const void *dy,               \
-       const void *x, const struct weight *const *w, size_t n, size_t t, bool add),    \
+      (struct kernels * k, const struct matrix *const *dw, const void *dy,               \
+       const void *x, const struct matrix *const *w, size_t n, size_t t, bool add),    \
       (k, dw, dy, x, w, n, t, add))                                                    \
     X(logits,                                                                          \
-      (struct kernels * k, float *y, const void *x, const struct weight *w, size_t t), \
+      (struct kernels * k, float *y, const void *x, const struct matrix *w, size_t t), \
       (k, y, x, w, t))                                                                 \
     X(embed,                                                                           \
-      (struct kernels * k, void *y, const struct weight *w, const int32_t *i,          \
+      (struct kernels * k, void *y, const struct matrix *w, const int32_t *i,          \
        size_t t),                                                                      \
       (k, y, w, i, t))                                                                 \
     X(embed_dw,                                                                        \
@@ -422,11 +422,11 @@ small(struct kernels *k)
       (k, dx, dg, y, dy, x, s, g, rows, n, c))                                         \
     X(turn,                                                                            \
       (struct kernels * k, void *y, float *s, const void *x, const float *g,           \
-       const struct turn *t),                                                          \
+       const struct pair_rope *t),                                                          \
       (k, y, s, x, g, t))                                                              \
     X(turn_dx,                                                                         \
       (struct kernels * k, void *d, float *dg, const void *x, const float *s,          \
-       const float *g, const struct turn *t),                                          \
+       const float *g, const struct pair_rope *t),                                          \
       (k, d, dg, x, s, g, t))                                                          \
     X(attention,                                                                       \
       (struct kernels * k, void *out, float *lse, const void *q, const void *key,      \
@@ -484,11 +484,11 @@ fill_net(struct net *n)
         fill(w, (size_t)r->numel);
         for (size_t e = 0; e < r->numel; e++)
             w[e] = r->rank == 1 ? 1 : 0.03F * w[e];
-        n->t[i].w = (struct weight){ .dtype = DT_F32,
-                                     .values = w,
-                                     .out = r->rank == 2 ? (size_t)r->shape[0] : 1,
-                                     .in = (size_t)r->shape[r->rank - 1] };
-        n->t[i].grad = (struct grad){ room(n->k, (size_t)r->numel * 4), DT_F32 };
+        n->t[i].w = (struct matrix){ .dtype = DT_F32,
+                                     .data = w,
+                                     .rows = r->rank == 2 ? (size_t)r->shape[0] : 1,
+                                     .cols = (size_t)r->shape[r->rank - 1] };
+        n->t[i].grad = (struct matrix){ room(n->k, (size_t)r->numel * 4), DT_F32 };
     }
 }
 

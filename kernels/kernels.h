@@ -244,7 +244,7 @@ void op_linear(struct kernels *k, size_t n, const struct matrix *y,
 void op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
                   const struct matrix *dy, const struct matrix *w,
                   const struct matrix *c);
-/* dw[i] = dy_i' x, or += with add, (out_i, in): f32, or k->is.grad without add.  It may be
+/* dw[i] = dy_i' x, or += with add, (out_i, in): f32 or k->is.grad.  It may be
  * one product where the gradients lie one behind the other, which they do in every run or in
  * none. */
 void op_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,

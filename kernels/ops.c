@@ -246,7 +246,7 @@ op_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
            is_act(k, x, x->rows, x->cols));
     for (size_t i = 0; i < n; i++)
         assert(is_dense(&dw[i], dw[i].rows, x->cols) &&
-               (dw[i].dtype == DT_F32 || (dw[i].dtype == k->is.grad && !add)));
+               (dw[i].dtype == DT_F32 || dw[i].dtype == k->is.grad));
     count_product(k, x->rows, dw, n);
     RUN(k, linear_dw, n, dw, dy, x, add);
 }

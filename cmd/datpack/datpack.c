@@ -129,7 +129,7 @@ check_combination(const struct pack *c, int operands)
                c->moments);
     if (cmd_given(&cmd, "shard-size") && !c->directory)
         misuse("--shard-size: goes with an OUT that ends in /");
-    if (c->torchsharp && !kind->seed_reads)
+    if (c->torchsharp && !kind->torchsharp_reads)
         misuse("--compat torchsharp: the TorchSharp programs read .dat files");
 }
 

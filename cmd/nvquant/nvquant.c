@@ -71,7 +71,7 @@ check_combination(const struct pack *c, int operands)
         misuse("--dequant: goes with --dtype, not with what quantizes");
     if (!c->dequantize && c->dtype)
         misuse("--dtype: goes with --dequant");
-    if (c->torchsharp && !kind->seed_reads)
+    if (c->torchsharp && !kind->torchsharp_reads)
         misuse("--compat torchsharp: the TorchSharp programs read .dat files");
 }
 

@@ -59,7 +59,7 @@ count()
 part_operations()
 {
     local name
-    for name in attention rows gemm quant adamw fp4 open; do
+    for name in attention rows gemm quant adamw fp4 queue open; do
         echo "NIBBLE_EMULATE_SM=90 $name"
     done | count
 }

@@ -23,9 +23,9 @@ state_open(struct kernels *k, enum dtype dtype, enum moments moments, size_t n)
     struct state x = { .bytes = { n * (dtype == DT_F32 ? 4 : 2), n * sizes[moments],
                                   n * sizes[moments], groups * 2, groups * 2 } };
     for (int i = 0; i < PARTS_OF_STATE; i++)
-        NEED((x.part[i] = k->alloc(k, x.bytes[i] + 64)));
-    x.s = (struct adam_state){ x.part[0], dtype,     moments,  x.part[1],
-                               x.part[2], x.part[3], x.part[4] };
+        NEED((x.part[i] = kernels_alloc(k, MEMORY_WORK, x.bytes[i] + 64)));
+    x.s = (struct adam_state){ x.part[0], dtype,     moments,   x.part[1],
+                               x.part[2], x.part[3], x.part[4], 0 };
     return x;
 }
 
@@ -33,7 +33,7 @@ static void
 state_close(struct kernels *k, struct state *x)
 {
     for (int i = 0; i < PARTS_OF_STATE; i++)
-        k->release(k, x->part[i]);
+        kernels_free(k, x->part[i]);
 }
 
 /* The CPU's to the GPU's. */
@@ -41,7 +41,7 @@ static void
 state_upload(struct state *to, const struct state *from)
 {
     for (int i = 0; i < PARTS_OF_STATE; i++)
-        gpu->upload(gpu, to->part[i], from->part[i], from->bytes[i] + 64);
+        kernels_upload(gpu, to->part[i], from->part[i], from->bytes[i] + 64);
 }
 
 /* Whether they are the same; a NaN in f32 is a NaN, whatever its bits. */
@@ -72,7 +72,7 @@ check_state(const struct state *want, const struct state *found, const char *wha
     for (int i = 0; i < PARTS_OF_STATE; i++) {
         uint8_t *bytes = malloc(want->bytes[i] + 64);
         NEED(bytes);
-        CHECK(gpu->download(gpu, bytes, found->part[i], want->bytes[i] + 64) == 0);
+        CHECK(kernels_download(gpu, bytes, found->part[i], want->bytes[i] + 64) == 0);
         size_t at = 0;
         const uint8_t *right = want->part[i];
         while (at < want->bytes[i] && bytes[at] == right[at])
@@ -122,8 +122,8 @@ step_of(uint32_t t, float lr, float decay)
     struct adam_step a = {
         .lr = lr, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F, .decay = decay
     };
-    a.rest1 = (float)(1 - pow((double)a.beta1, t));
-    a.rest2 = (float)(1 - pow((double)a.beta2, t));
+    a.bias_correction1 = (float)(1 - pow((double)a.beta1, t));
+    a.bias_correction2 = (float)(1 - pow((double)a.beta2, t));
     a.seed = 42;
     a.step = t;
     a.row = 7;
@@ -135,13 +135,13 @@ static void
 run(struct kernels *k, const struct state *x, const void *grad, enum dtype dtype,
     size_t n, size_t chunk, struct adam_step a, const float *clip, float *amax)
 {
-    struct grad g = { (void *)(uintptr_t)grad, dtype };
+    struct matrix g = matrix_of(dtype, grad, 1, n);
     a.clip = clip;
-    a.amax = k->alloc(k, sizeof *a.amax);
+    a.amax = kernels_alloc(k, MEMORY_WORK, sizeof *a.amax);
     for (size_t first = 0; first < n; first += chunk)
-        k->adamw(k, &x->s, &g, first, n - first < chunk ? n - first : chunk, &a);
-    CHECK(k->download(k, amax, a.amax, sizeof *amax) == 0);
-    k->release(k, a.amax);
+        pair_adamw(k, &x->s, &g, first, n - first < chunk ? n - first : chunk, &a);
+    CHECK(kernels_download(k, amax, a.amax, sizeof *amax) == 0);
+    kernels_free(k, a.amax);
 }
 
 static void
@@ -182,8 +182,8 @@ check_steps(enum dtype master, enum moments moments, enum dtype dtype, size_t n,
                   "amax %g, %g is right", (double)amax, (double)right);
         check_state(&want, &found, kinds[kind], n, t);
         state_upload(&found, &want); // so that one error is one
-        gpu->release(gpu, theirs);
-        gpu->release(gpu, clip);
+        kernels_free(gpu, theirs);
+        kernels_free(gpu, clip);
     }
     free(grad);
     state_close(cpu, &want);
@@ -211,9 +211,9 @@ check_chain(size_t n, bool norms)
     enum { TENSORS = 3, STEPS = 3 };
     struct state want[TENSORS], found[TENSORS];
     void *grads[TENSORS];
-    float *grad[TENSORS], *clips = gpu->alloc(gpu, sizeof *clips), clip;
-    double *squares = gpu->alloc(gpu, sizeof *squares);
-    gpu->upload(gpu, clips, &(float){ 1 }, sizeof *clips);
+    float *grad[TENSORS], *clips = kernels_alloc(gpu, MEMORY_WORK, sizeof *clips), clip;
+    double *squares = kernels_alloc(gpu, MEMORY_WORK, sizeof *squares);
+    kernels_upload(gpu, clips, &(float){ 1 }, sizeof *clips);
     for (size_t i = 0; i < TENSORS; i++) {
         want[i] = state_open(cpu, DT_BF16, MOMENTS_INT8, n);
         found[i] = state_open(gpu, DT_BF16, MOMENTS_INT8, n);
@@ -226,37 +226,40 @@ check_chain(size_t n, bool norms)
     for (uint32_t k = 0; k < STEPS * TENSORS * 2; k++) {
         size_t i = k / 2 % TENSORS;
         struct adam_step a = step_of(k + 1, 1e-3F, 0.1F);
-        struct grad g = { grads[i], DT_BF16 };
+        struct matrix g = matrix_of(DT_BF16, grads[i], 1, n);
         if (norms) {
-            gpu->sum_squares(gpu, squares, &g, &n, 1);
-            gpu->clip(gpu, clips, squares, 1, 0.5F, 1e30, NULL);
+            pair_sum_squares(gpu, squares, &g, &n, 1);
+            op_clip(gpu, clips, squares, 1, 0.5F, 1e30, NULL);
         }
         a.clip = clips;
-        gpu->adamw(gpu, &found[i].s, &g, 0, n, &a);
+        pair_adamw(gpu, &found[i].s, &g, 0, n, &a);
     }
     for (uint32_t k = 0; k < STEPS * TENSORS * 2; k++) {
         size_t i = k / 2 % TENSORS;
         struct adam_step a = step_of(k + 1, 1e-3F, 0.1F);
         if (norms) { // sums are in another order there
             double sum;
-            gpu->sum_squares(gpu, squares, &(struct grad){ grads[i], DT_BF16 }, &n, 1);
-            CHECK(gpu->download(gpu, &sum, squares, sizeof sum) == 0);
-            cpu->clip(cpu, &clip, &sum, 1, 0.5F, 1e30, NULL);
+            pair_sum_squares(gpu, squares,
+                             &(struct matrix){ .dtype = DT_BF16, .data = grads[i] }, &n,
+                             1);
+            CHECK(kernels_download(gpu, &sum, squares, sizeof sum) == 0);
+            op_clip(cpu, &clip, &sum, 1, 0.5F, 1e30, NULL);
         } else {
             clip = 1;
         }
         a.clip = &clip;
-        cpu->adamw(cpu, &want[i].s, &(struct grad){ grad[i], DT_F32 }, 0, n, &a);
+        pair_adamw(cpu, &want[i].s,
+                   &(struct matrix){ .dtype = DT_F32, .data = grad[i] }, 0, n, &a);
     }
     for (size_t i = 0; i < TENSORS; i++) {
         check_state(&want[i], &found[i], "one after the other", n, (uint32_t)i);
         state_close(cpu, &want[i]);
         state_close(gpu, &found[i]);
-        gpu->release(gpu, grads[i]);
+        kernels_free(gpu, grads[i]);
         free(grad[i]);
     }
-    gpu->release(gpu, clips);
-    gpu->release(gpu, squares);
+    kernels_free(gpu, clips);
+    kernels_free(gpu, squares);
 }
 
 /* ---- the norm ------------------------------------------------------------------------------ */
@@ -270,15 +273,16 @@ check_squares(size_t n, enum dtype dtype)
     for (size_t i = 0; i < n; i++)
         want += (double)x[i] * (double)x[i];
     for (int i = 0; i < 2; i++)
-        gpu->sum_squares(gpu, out + i, &(struct grad){ values, dtype }, &n, 1);
-    CHECK(gpu->download(gpu, found, out, sizeof found) == 0);
+        pair_sum_squares(gpu, out + i,
+                         &(struct matrix){ .dtype = dtype, .data = values }, &n, 1);
+    CHECK(kernels_download(gpu, found, out, sizeof found) == 0);
     CHECK_SAY(fabs(found[0] - want) <= 1e-6 * want,
               "squares of %zu %s: %g, %g is right", n, dtype_name(dtype), found[0],
               want);
     CHECK_SAY(check_equal(&found[0], &found[1], sizeof *found),
               "squares of %zu: not twice", n);
-    gpu->release(gpu, values);
-    gpu->release(gpu, out);
+    kernels_free(gpu, values);
+    kernels_free(gpu, out);
     free(x);
 }
 
@@ -288,27 +292,28 @@ check_many_squares(void)
 {
     enum { MANY = 1100, LONGEST = 40000 };
     static const size_t sizes[] = { 1, 8, 128, 2560, 2048, 2049, 33, LONGEST };
-    static const struct grad none;
+    static const struct matrix none;
     float *x = pair_random(LONGEST, 1e-3F, DT_BF16, 12);
     void *values[] = { pair_put(x, DT_BF16, LONGEST), pair_put(x, DT_F32, LONGEST) };
     double *out = pair_poisoned(MANY * sizeof *out), *one = pair_poisoned(sizeof *one);
     double found[MANY], alone[2][8];
-    struct grad g[MANY];
+    struct matrix g[MANY];
     size_t n[MANY];
     for (int i = 0; i < 16; i++) {
-        gpu->sum_squares(gpu, one,
-                         &(struct grad){ values[i / 8], i / 8 ? DT_F32 : DT_BF16 },
+        pair_sum_squares(gpu, one,
+                         &(struct matrix){ .dtype = i / 8 ? DT_F32 : DT_BF16,
+                                           .data = values[i / 8] },
                          &sizes[i % 8], 1);
-        CHECK(gpu->download(gpu, &alone[i / 8][i % 8], one, sizeof *one) == 0);
+        CHECK(kernels_download(gpu, &alone[i / 8][i % 8], one, sizeof *one) == 0);
     }
     for (size_t i = 0; i < MANY; i++) {
-        g[i] = (struct grad){ values[i % 3 == 0], i % 3 == 0 ? DT_F32 : DT_BF16 };
+        g[i] = matrix_of(i % 3 == 0 ? DT_F32 : DT_BF16, values[i % 3 == 0], 1, 1);
         n[i] = sizes[i % 8];
         if (i % 5 == 4)
             g[i] = none;
     }
-    gpu->sum_squares(gpu, out, g, n, MANY);
-    CHECK(gpu->download(gpu, found, out, sizeof found) == 0);
+    pair_sum_squares(gpu, out, g, n, MANY);
+    CHECK(kernels_download(gpu, found, out, sizeof found) == 0);
     for (size_t i = 0; i < MANY; i++)
         CHECK_SAY(i % 5 == 4 ? isnan(found[i])
                              : check_equal(&found[i], &alone[i % 3 == 0][i % 8],
@@ -316,9 +321,9 @@ check_many_squares(void)
                   "squares of many: %zu of %zu: %g, alone %g", i, n[i], found[i],
                   alone[i % 3 == 0][i % 8]);
     for (int i = 0; i < 2; i++)
-        gpu->release(gpu, values[i]);
-    gpu->release(gpu, out);
-    gpu->release(gpu, one);
+        kernels_free(gpu, values[i]);
+    kernels_free(gpu, out);
+    kernels_free(gpu, one);
     free(x);
 }
 
@@ -336,26 +341,26 @@ check_clip(void)
                 for (int b = 0; b < 3; b++) {
                     const float limits[] = { 0, 1, 0.3F };
                     const double bounds[] = { INFINITY, 2.5 };
-                    cpu->clip(cpu, &want, &squares[i], 0.7F, limits[limit],
-                              bounds[most], b ? &before[b - 1] : NULL);
-                    gpu->clip(gpu, out, from + i, 0.7F, limits[limit], bounds[most],
-                              b ? earlier + b - 1 : NULL);
-                    CHECK(gpu->download(gpu, &found, out, sizeof found) == 0);
+                    op_clip(cpu, &want, &squares[i], 0.7F, limits[limit], bounds[most],
+                            b ? &before[b - 1] : NULL);
+                    op_clip(gpu, out, from + i, 0.7F, limits[limit], bounds[most],
+                            b ? earlier + b - 1 : NULL);
+                    CHECK(kernels_download(gpu, &found, out, sizeof found) == 0);
                     CHECK_SAY(check_equal(&want, &found, sizeof want) ||
                                   (isnan(want) && isnan(found)),
                               "clip of %g, limit %g: %a, %a is right", squares[i],
                               (double)limits[limit], (double)found, (double)want);
                 }
-    gpu->release(gpu, from);
-    gpu->release(gpu, earlier);
-    gpu->release(gpu, out);
+    kernels_free(gpu, from);
+    kernels_free(gpu, earlier);
+    kernels_free(gpu, out);
 }
 
 /* ---- how fast --------------------------------------------------------------------------------- */
 
 struct timing {
     const struct state *x;
-    struct grad grad;
+    struct matrix grad;
     struct adam_step a;
     const float *clip;
     double *squares;
@@ -370,21 +375,21 @@ run_adamw(const struct timing *t, uint32_t i)
     struct adam_step a = t->a;
     a.step += i;
     a.clip = t->clip;
-    gpu->adamw(gpu, &t->x->s, &t->grad, 0, t->n, &a);
+    pair_adamw(gpu, &t->x->s, &t->grad, 0, t->n, &a);
 }
 
 static void
 run_squares(const struct timing *t, uint32_t i)
 {
     (void)i;
-    gpu->sum_squares(gpu, t->squares, &t->grad, &t->n, 1);
+    pair_sum_squares(gpu, t->squares, &t->grad, &t->n, 1);
 }
 
 static void
 run_copy(const struct timing *t, uint32_t i)
 {
     (void)i;
-    gpu->copy(gpu, t->x->s.m, t->x->s.v, t->n * 4);
+    op_copy(gpu, t->x->s.m, t->x->s.v, t->n * 4);
 }
 
 /* bytes: of an element. */
@@ -395,11 +400,11 @@ report(const char *name, timed_fn *fn, const struct timing *t, double bytes)
     double out;
     for (uint32_t i = 0; i < 3; i++)
         fn(t, i);
-    CHECK(gpu->download(gpu, &out, t->squares, sizeof out) == 0);
+    CHECK(kernels_download(gpu, &out, t->squares, sizeof out) == 0);
     double from = os_seconds();
     for (uint32_t i = 0; i < times; i++)
         fn(t, 3 + i);
-    CHECK(gpu->download(gpu, &out, t->squares, sizeof out) == 0);
+    CHECK(kernels_download(gpu, &out, t->squares, sizeof out) == 0);
     double each = (os_seconds() - from) / times, moved = bytes * (double)t->n;
     printf("%s\t%zu\t%.1f\t%.0f\t%.0f\n", name, t->n, each * 1e6, moved,
            moved / each * 1e-9);
@@ -414,8 +419,8 @@ time_adamw(const char *name, size_t n, enum dtype master, enum moments moments,
     struct timing t = *like;
     float *w = pair_random(n, 0.02F, DT_F32, 5);
     void *values = pair_put(w, master, n);
-    gpu->copy(gpu, x.s.master, values, x.bytes[0]);
-    gpu->release(gpu, values);
+    op_copy(gpu, x.s.master, values, x.bytes[0]);
+    kernels_free(gpu, values);
     free(w);
     t.x = &x;
     report(name, run_adamw, &t, bytes);
@@ -430,23 +435,25 @@ time_size(size_t n)
     const float one = 1;
     float *g = pair_random(n, 1e-4F, DT_BF16, 4), *clip = pair_bytes(&one, sizeof one);
     void *full = pair_put(g, DT_F32, n), *half = pair_put(g, DT_BF16, n);
-    struct timing t = { .grad = { full, DT_F32 }, .a = step_of(100, 1e-5F, 0), .n = n };
+    struct timing t = { .grad = { .dtype = DT_F32, .data = full },
+                        .a = step_of(100, 1e-5F, 0),
+                        .n = n };
     free(g);
     t.clip = clip;
-    t.squares = gpu->alloc(gpu, sizeof *t.squares);
+    t.squares = kernels_alloc(gpu, MEMORY_WORK, sizeof *t.squares);
     time_adamw("f32, moments f32, gradient f32", n, DT_F32, MOMENTS_F32, &t, 28);
     time_adamw("bf16, moments int8, gradient f32", n, DT_BF16, MOMENTS_INT8, &t, 12.25);
     report("sum of squares f32", run_squares, &t, 4);
-    t.grad = (struct grad){ half, DT_BF16 };
+    t.grad = matrix_of(DT_BF16, half, 1, n);
     time_adamw("bf16, moments int8, gradient bf16", n, DT_BF16, MOMENTS_INT8, &t,
                10.25);
     time_adamw("bf16, moments bf16, gradient bf16", n, DT_BF16, MOMENTS_BF16, &t, 14);
     time_adamw("bf16, moments f32, gradient bf16", n, DT_BF16, MOMENTS_F32, &t, 22);
     report("sum of squares bf16", run_squares, &t, 2);
-    gpu->release(gpu, clip);
-    gpu->release(gpu, full);
-    gpu->release(gpu, half);
-    gpu->release(gpu, t.squares);
+    kernels_free(gpu, clip);
+    kernels_free(gpu, full);
+    kernels_free(gpu, half);
+    kernels_free(gpu, t.squares);
 }
 
 int

@@ -66,7 +66,7 @@ take_bytes(const void *p, size_t bytes)
 {
     void *x = malloc(bytes + 1);
     NEED(x);
-    CHECK(gpu->download(gpu, x, p, bytes) == 0);
+    CHECK(kernels_download(gpu, x, p, bytes) == 0);
     return x;
 }
 
@@ -106,7 +106,7 @@ free_inputs(struct inputs *in)
 {
     for (int i = 0; i < 4; i++) {
         free(in->host[i]);
-        gpu->release(gpu, in->device[i]);
+        kernels_free(gpu, in->device[i]);
     }
 }
 
@@ -132,7 +132,7 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
 {
     char name[128];
     int32_t *first = make_first(tokens, kind);
-    struct heads h = { tokens, 0, query, kv, dim, first, 0, 0 };
+    struct heads h = { tokens, 0, query, kv, dim, first, 0 };
     struct inputs in = make_inputs(&h, tokens, act);
     struct limits limit = limits_of(act);
     const size_t n[RESULTS] = { in.n[0], query * tokens, in.n[0], in.n[1], in.n[1] };
@@ -148,20 +148,20 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
         want[i] = calloc(n[i] + 1, sizeof **want);
         NEED(want[i]);
     }
-    cpu->attention(cpu, want[OUT], want[LSE], in.host[0], in.host[1], in.host[2], &h);
-    cpu->attention_dx(cpu, want[DQ], want[DKEY], want[DVALUE], in.host[3], want[OUT],
-                      want[LSE], in.host[0], in.host[1], in.host[2], NULL, &h);
+    pair_attention(cpu, want[OUT], want[LSE], in.host[0], in.host[1], in.host[2], &h);
+    pair_attention_bwd(cpu, want[DQ], want[DKEY], want[DVALUE], in.host[3], want[OUT],
+                       want[LSE], in.host[0], in.host[1], in.host[2], NULL, &h, 0);
 
     h.first = pair_bytes(first, tokens * sizeof *first);
     void *work = pair_poisoned(n[LSE] * sizeof(float));
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < RESULTS; i++)
             got[round][i] = pair_poisoned(n[i] * (i == LSE ? 4 : bytes));
-        gpu->attention(gpu, got[round][OUT], got[round][LSE], in.device[0],
+        pair_attention(gpu, got[round][OUT], got[round][LSE], in.device[0],
                        in.device[1], in.device[2], &h);
-        gpu->attention_dx(gpu, got[round][DQ], got[round][DKEY], got[round][DVALUE],
-                          in.device[3], got[round][OUT], got[round][LSE], in.device[0],
-                          in.device[1], in.device[2], work, &h);
+        pair_attention_bwd(gpu, got[round][DQ], got[round][DKEY], got[round][DVALUE],
+                           in.device[3], got[round][OUT], got[round][LSE], in.device[0],
+                           in.device[1], in.device[2], work, &h, 0);
     }
     double small =
         (kind == SINGLE || tokens == 1 ? 1 : 0.1) * size_of(want[DVALUE], n[DVALUE]);
@@ -176,11 +176,11 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
                    n[i] * (i == LSE ? 4 : bytes));
         free(x);
         free(want[i]);
-        gpu->release(gpu, got[0][i]);
-        gpu->release(gpu, got[1][i]);
+        kernels_free(gpu, got[0][i]);
+        kernels_free(gpu, got[1][i]);
     }
-    gpu->release(gpu, work);
-    gpu->release(gpu, (void *)(uintptr_t)h.first);
+    kernels_free(gpu, work);
+    kernels_free(gpu, (void *)(uintptr_t)h.first);
     free_inputs(&in);
     free(first);
 }
@@ -201,7 +201,7 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     pair_begins(name);
     for (size_t t = 0; t < tokens && length; t++)
         first[t] = (int32_t)(t - t % length);
-    struct heads h = { tokens, 0, query, kv, dim, first, length, 0 };
+    struct heads h = { tokens, 0, query, kv, dim, first, length };
     struct inputs in = make_inputs(&h, tokens, act);
     h.first = pair_bytes(first, tokens * sizeof *first);
     float *lse = pair_poisoned(query * tokens * 4),
@@ -211,14 +211,13 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     char *all = pair_poisoned(tokens * row * bytes);
     const size_t width[3] = { q, k, k };
     char *to = alone, *column = all;
-    gpu->attention(gpu, out, lse, in.device[0], in.device[1], in.device[2], &h);
-    gpu->attention_dx(gpu, to, to + tokens * q * bytes, to + tokens * (q + k) * bytes,
-                      in.device[3], out, lse, in.device[0], in.device[1], in.device[2],
-                      work, &h);
-    h.row = row;
-    gpu->attention_dx(gpu, column, column + q * bytes, column + (q + k) * bytes,
-                      in.device[3], out, lse, in.device[0], in.device[1], in.device[2],
-                      work, &h);
+    pair_attention(gpu, out, lse, in.device[0], in.device[1], in.device[2], &h);
+    pair_attention_bwd(gpu, to, to + tokens * q * bytes, to + tokens * (q + k) * bytes,
+                       in.device[3], out, lse, in.device[0], in.device[1], in.device[2],
+                       work, &h, 0);
+    pair_attention_bwd(gpu, column, column + q * bytes, column + (q + k) * bytes,
+                       in.device[3], out, lse, in.device[0], in.device[1], in.device[2],
+                       work, &h, row);
     float *found = pair_get(all, act, tokens * row);
     float *want = pair_get(alone, act, tokens * (q + 2 * k));
     const float *from = want;
@@ -234,12 +233,12 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     free(found);
     free(want);
     free(first);
-    gpu->release(gpu, (void *)(uintptr_t)h.first);
-    gpu->release(gpu, lse);
-    gpu->release(gpu, work);
-    gpu->release(gpu, out);
-    gpu->release(gpu, alone);
-    gpu->release(gpu, all);
+    kernels_free(gpu, (void *)(uintptr_t)h.first);
+    kernels_free(gpu, lse);
+    kernels_free(gpu, work);
+    kernels_free(gpu, out);
+    kernels_free(gpu, alone);
+    kernels_free(gpu, all);
     free_inputs(&in);
 }
 
@@ -250,7 +249,7 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
 {
     char name[128];
     int32_t *first = make_first(tokens, kind);
-    struct heads all = { tokens, 0, query, kv, dim, first, 0, 0 };
+    struct heads all = { tokens, 0, query, kv, dim, first, 0 };
     struct inputs in = make_inputs(&all, tokens, act);
     struct limits limit = limits_of(act);
     size_t row = query * dim, bytes = dtype_bits(act) / 8;
@@ -261,15 +260,15 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
              act == DT_F32 ? "f32" : "bf16", tokens, piece, query, kv, dim,
              documents_name[kind]);
     pair_begins(name);
-    cpu->attention(cpu, want, want_lse, in.host[0], in.host[1], in.host[2], &all);
+    pair_attention(cpu, want, want_lse, in.host[0], in.host[1], in.host[2], &all);
 
     int32_t *there = pair_bytes(first, tokens * sizeof *first);
     char *out = pair_poisoned(in.n[0] * bytes);
     float *lse = pair_poisoned(query * tokens * 4);
     for (size_t t = 0; t < tokens; t += piece) {
         size_t n = least(piece, tokens - t);
-        struct heads h = { n, t, query, kv, dim, there + t, 0, 0 };
-        gpu->attention(gpu, out + t * row * bytes, lse,
+        struct heads h = { n, t, query, kv, dim, there + t, 0 };
+        pair_attention(gpu, out + t * row * bytes, lse,
                        (char *)in.device[0] + t * row * bytes, in.device[1],
                        in.device[2], &h);
         if (t + n == tokens) { // those of the last piece
@@ -287,9 +286,9 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     free(part);
     free(want_lse);
     free(first);
-    gpu->release(gpu, there);
-    gpu->release(gpu, out);
-    gpu->release(gpu, lse);
+    kernels_free(gpu, there);
+    kernels_free(gpu, out);
+    kernels_free(gpu, lse);
     free_inputs(&in);
 }
 
@@ -300,7 +299,7 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     enum { QUERY = 32, KV = 8, DIM = 128 };
     char name[128];
     int32_t first[DIM];
-    struct heads h = { tokens, past, QUERY, KV, DIM, first, 0, 0 };
+    struct heads h = { tokens, past, QUERY, KV, DIM, first, 0 };
     struct limits limit = limits_of(act);
     NEED(tokens <= DIM);
     for (size_t t = 0; t < tokens; t++)
@@ -312,13 +311,13 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     snprintf(name, sizeof name, "%s, %zu tokens behind %zu, from %d",
              act == DT_F32 ? "f32" : "bf16", tokens, past, (int)from);
     pair_begins(name);
-    cpu->attention(cpu, want, lse, in.host[0], in.host[1], in.host[2], &h);
+    pair_attention(cpu, want, lse, in.host[0], in.host[1], in.host[2], &h);
     h.first = pair_bytes(first, tokens * sizeof *first);
     void *out[2], *out_lse[2];
     for (int i = 0; i < 2; i++) {
         out[i] = pair_poisoned(in.n[0] * dtype_bits(act) / 8);
         out_lse[i] = pair_poisoned(QUERY * tokens * 4);
-        gpu->attention(gpu, out[i], out_lse[i], in.device[0], in.device[1],
+        pair_attention(gpu, out[i], out_lse[i], in.device[0], in.device[1],
                        in.device[2], &h);
     }
     float *x = pair_get(out[0], act, in.n[0]);
@@ -331,10 +330,10 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     free(want);
     free(lse);
     for (int i = 0; i < 2; i++) {
-        gpu->release(gpu, out[i]);
-        gpu->release(gpu, out_lse[i]);
+        kernels_free(gpu, out[i]);
+        kernels_free(gpu, out_lse[i]);
     }
-    gpu->release(gpu, (void *)(uintptr_t)h.first);
+    kernels_free(gpu, (void *)(uintptr_t)h.first);
     free_inputs(&in);
 }
 
@@ -408,7 +407,7 @@ static double
 wait_for(const void *p)
 {
     char x;
-    NEED(gpu->download(gpu, &x, p, 1) == 0);
+    NEED(kernels_download(gpu, &x, p, 1) == 0);
     return os_seconds();
 }
 
@@ -417,14 +416,14 @@ static void *
 fill(size_t n, uint32_t seed)
 {
     enum { SOME = 1 << 20 };
-    char *p = gpu->alloc(gpu, n * 2);
+    char *p = kernels_alloc(gpu, MEMORY_WORK, n * 2);
     float *x = pair_random(SOME, 1, DT_BF16, seed);
     uint16_t *half = malloc(SOME * 2);
     NEED(p && half);
     for (size_t i = 0; i < SOME; i++)
         half[i] = num_to_bf16(x[i]);
     for (size_t i = 0; i < n; i += SOME)
-        gpu->upload(gpu, p + 2 * i, half, 2 * least(SOME, n - i));
+        kernels_upload(gpu, p + 2 * i, half, 2 * least(SOME, n - i));
     free(x);
     free(half);
     return p;
@@ -439,14 +438,14 @@ time_training(size_t documents, size_t length)
     NEED(first);
     for (size_t t = 0; t < tokens; t++)
         first[t] = (int32_t)(t - t % length);
-    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL, 0, 0 };
+    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL, 0 };
     h.first = pair_bytes(first, tokens * sizeof *first);
     void *q = fill(n, 1), *key = fill(n_kv, 2), *value = fill(n_kv, 3),
          *dout = fill(n, 4);
     void *out = fill(n, 5), *dq = fill(n, 6), *dkey = fill(n_kv, 7);
     void *dvalue = fill(n_kv, 8);
-    float *lse = gpu->alloc(gpu, tokens * QUERY * 4);
-    float *work = gpu->alloc(gpu, tokens * QUERY * 4);
+    float *lse = kernels_alloc(gpu, MEMORY_WORK, tokens * QUERY * 4);
+    float *work = kernels_alloc(gpu, MEMORY_WORK, tokens * QUERY * 4);
     double scores = 0.5 * (double)length * (double)(length + 1) * (double)documents;
     double flops = 4 * scores * QUERY * DIM;
     for (int back = 0; back < 2; back++) {
@@ -455,10 +454,10 @@ time_training(size_t documents, size_t length)
             if (i == 0)
                 start = wait_for(out);
             if (back)
-                gpu->attention_dx(gpu, dq, dkey, dvalue, dout, out, lse, q, key, value,
-                                  work, &h);
+                pair_attention_bwd(gpu, dq, dkey, dvalue, dout, out, lse, q, key, value,
+                                   work, &h, 0);
             else
-                gpu->attention(gpu, out, lse, q, key, value, &h);
+                pair_attention(gpu, out, lse, q, key, value, &h);
         }
         double seconds = (wait_for(out) - start) / TIMES;
         printf("%s %zux%zu\t%.1f\t%.1f TFLOP/s\n", back ? "back" : "forward", documents,
@@ -467,8 +466,8 @@ time_training(size_t documents, size_t length)
     }
     void *const all[] = { q, key, value, dout, out, dq, dkey, dvalue, lse, work };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        gpu->release(gpu, all[i]);
-    gpu->release(gpu, (void *)(uintptr_t)h.first);
+        kernels_free(gpu, all[i]);
+    kernels_free(gpu, (void *)(uintptr_t)h.first);
     free(first);
 }
 
@@ -479,18 +478,16 @@ time_decoding(size_t past)
     size_t n = (past + 1) * KV * DIM, layers = ((size_t)256 << 20) / n / 2 + 1;
     size_t times = layers * (1 + 200 / layers);
     const int32_t first = 0;
-    struct heads h = {
-        1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first), 0, 0
-    };
+    struct heads h = { 1, past, QUERY, KV, DIM, pair_bytes(&first, sizeof first), 0 };
     char *key = fill(n * layers, 1), *value = fill(n * layers, 2);
     void *q = fill(QUERY * DIM, 3), *out = fill(QUERY * DIM, 4);
-    float *lse = gpu->alloc(gpu, QUERY * 4);
+    float *lse = kernels_alloc(gpu, MEMORY_WORK, QUERY * 4);
     double start = 0;
     for (size_t i = 0; i < times + layers; i++) {
         if (i == layers)
             start = wait_for(out);
         size_t at = i % layers * n * 2;
-        gpu->attention(gpu, out, lse, q, key + at, value + at, &h);
+        pair_attention(gpu, out, lse, q, key + at, value + at, &h);
     }
     double seconds = (wait_for(out) - start) / (double)times;
     printf("decode %zu\t%.1f\t%.0f GB/s\n", past, 1e6 * seconds,
@@ -498,7 +495,7 @@ time_decoding(size_t past)
     fflush(stdout);
     void *const all[] = { key, value, q, out, lse, (void *)(uintptr_t)h.first };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        gpu->release(gpu, all[i]);
+        kernels_free(gpu, all[i]);
 }
 
 static void

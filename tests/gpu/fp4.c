@@ -15,25 +15,25 @@ static const char *const forms[FORMS] = { "expanded", "codes" };
 
 /* Rows on both sides; the GPU's memory is poisoned. */
 struct both_rows {
-    struct packed_rows cpu, gpu;
+    struct matrix cpu, gpu;
 };
 
 static void
 rows_open(struct both_rows *b, int form, size_t rows, size_t in)
 {
     size_t whole = tiles_rows(rows), n = whole * in;
-    b->cpu = (struct packed_rows){ .rows = rows, .in = in };
-    b->cpu.codes = malloc(n / 2 + 1);
+    b->cpu = (struct matrix){ .rows = rows, .cols = in };
+    b->cpu.data = malloc(n / 2 + 1);
     b->cpu.scales = malloc(n / NVFP4_BLOCK + 1);
     b->cpu.scale2 = malloc(rows * sizeof(float) + 1);
-    NEED(b->cpu.codes && b->cpu.scales && b->cpu.scale2);
-    b->gpu = (struct packed_rows){ .rows = rows, .in = in };
+    NEED(b->cpu.data && b->cpu.scales && b->cpu.scale2);
+    b->gpu = (struct matrix){ .rows = rows, .cols = in };
     b->gpu.scale2 = pair_poisoned(rows * sizeof(float));
     if (form == 0) {
-        b->gpu.expanded = pair_poisoned(n * kernels_act(gpu));
+        b->gpu.expanded = pair_poisoned(n * (dtype_bits(gpu->is.act) / 8));
         return;
     }
-    b->gpu.codes = pair_poisoned(n / 2);
+    b->gpu.data = pair_poisoned(n / 2);
     b->gpu.scales = pair_poisoned(n / NVFP4_BLOCK);
     b->gpu.tiles = pair_poisoned(tiles_bytes(rows, in / NVFP4_BLOCK));
 }
@@ -41,14 +41,14 @@ rows_open(struct both_rows *b, int form, size_t rows, size_t in)
 static void
 rows_close(struct both_rows *b)
 {
-    free(b->cpu.codes);
+    free(b->cpu.data);
     free(b->cpu.scales);
     free(b->cpu.scale2);
-    gpu->release(gpu, b->gpu.codes);
-    gpu->release(gpu, b->gpu.scales);
-    gpu->release(gpu, b->gpu.scale2);
-    gpu->release(gpu, b->gpu.expanded);
-    gpu->release(gpu, b->gpu.tiles);
+    kernels_free(gpu, b->gpu.data);
+    kernels_free(gpu, b->gpu.scales);
+    kernels_free(gpu, b->gpu.scale2);
+    kernels_free(gpu, b->gpu.expanded);
+    kernels_free(gpu, b->gpu.tiles);
 }
 
 static void
@@ -57,7 +57,7 @@ check_bytes(const char *what, const void *on_gpu, const void *want, size_t n)
     uint8_t *found = malloc(n + 1);
     size_t at = 0;
     NEED(found);
-    CHECK(gpu->download(gpu, found, on_gpu, n) == 0);
+    CHECK(kernels_download(gpu, found, on_gpu, n) == 0);
     while (at < n && found[at] == ((const uint8_t *)want)[at])
         at++;
     CHECK_SAY(at == n, "%s: byte %zu of %zu: %02x, the CPU's is %02x", what, at, n,
@@ -65,14 +65,20 @@ check_bytes(const char *what, const void *on_gpu, const void *want, size_t n)
     free(found);
 }
 
+static const uint8_t *
+codes_of(const struct matrix *m)
+{
+    return m->data;
+}
+
 /* Codes times scales. */
 static void
 check_expanded(const char *what, const struct both_rows *b)
 {
-    size_t n = b->cpu.rows * b->cpu.in, wrong = 0;
+    size_t n = b->cpu.rows * b->cpu.cols, wrong = 0;
     float *found = pair_get(b->gpu.expanded, gpu->is.act, n);
     for (size_t i = 0; i < n; i++) {
-        unsigned code = b->cpu.codes[i / 2] >> (i % 2 * 4) & 15;
+        unsigned code = codes_of(&b->cpu)[i / 2] >> (i % 2 * 4) & 15;
         wrong += found[i] != e2m1_value(code) * e4m3_value(b->cpu.scales[i / 16]);
     }
     CHECK_SAY(wrong == 0, "%s: %zu of %zu products are wrong", what, wrong, n);
@@ -115,13 +121,14 @@ check_rows(int form, size_t rows, size_t in, enum quant kind)
     char what[120];
     size_t n = rows * in, blocks = in / NVFP4_BLOCK;
     float *x = make_rows(rows, in), *back = malloc(n * sizeof *back + 1);
-    void *gx = pair_put(x, act, n), *gy = pair_poisoned(n * kernels_act(gpu));
+    void *gx = pair_put(x, act, n),
+         *gy = pair_poisoned(n * (dtype_bits(gpu->is.act) / 8));
     NEED(back);
     snprintf(what, sizeof what, "%s, %s, %s, %zu rows of %zu", dtype_name(act),
              quant_name(kind), forms[form], rows, in);
     rows_open(&b, form, rows, in);
-    cpu->quantize_rows(cpu, &b.cpu, x, &spec);
-    gpu->quantize_rows(gpu, &b.gpu, gx, &spec);
+    pair_quantize_rows(cpu, &b.cpu, x, &spec);
+    pair_quantize_rows(gpu, &b.gpu, gx, &spec);
     float *scale2 = pair_get(b.gpu.scale2, DT_F32, rows);
     for (size_t r = 0; r < rows; r++)
         CHECK_SAY(scale2[r] == b.cpu.scale2[r] ||
@@ -134,14 +141,14 @@ check_rows(int form, size_t rows, size_t in, enum quant kind)
     } else {
         uint8_t *tiles = malloc(tiles_bytes(rows, blocks) + 1);
         NEED(tiles);
-        cpu->tile(cpu, tiles, b.cpu.scales, rows, blocks);
-        check_bytes(what, b.gpu.codes, b.cpu.codes, n / 2);
+        tiles_make(tiles, b.cpu.scales, rows, blocks);
+        check_bytes(what, b.gpu.data, b.cpu.data, n / 2);
         check_bytes(what, b.gpu.scales, b.cpu.scales, n / NVFP4_BLOCK);
         check_bytes(what, b.gpu.tiles, tiles, tiles_bytes(rows, blocks));
         free(tiles);
     }
-    cpu->unpack_rows(cpu, back, &b.cpu);
-    gpu->unpack_rows(gpu, gy, &b.gpu);
+    pair_unpack_rows(cpu, back, &b.cpu);
+    pair_unpack_rows(gpu, gy, &b.gpu);
     float *found = pair_get(gy, act, n);
     size_t wrong = 0;
     for (size_t i = 0; i < n; i++) {
@@ -150,37 +157,48 @@ check_rows(int form, size_t rows, size_t in, enum quant kind)
     }
     CHECK_SAY(wrong == 0, "%s: %zu of %zu values are wrong", what, wrong, n);
     rows_close(&b);
-    gpu->release(gpu, gx);
-    gpu->release(gpu, gy);
+    kernels_free(gpu, gx);
+    kernels_free(gpu, gy);
     free(found);
     free(back);
     free(x);
 }
 
+/* The tiles of a tensor that is quantized hold its scales. */
 static void
 check_tile(size_t rows, size_t blocks)
 {
-    size_t n = tiles_bytes(rows, blocks);
+    size_t cols = blocks * NVFP4_BLOCK, n = tiles_bytes(rows, blocks), bad;
+    struct quant_spec spec = { .kind = QUANT_MAX };
     uint8_t *scales = malloc(rows * blocks + 1), *want = malloc(n + 1);
+    float *x = pair_random(rows * cols, 1, DT_F32, 9), amax;
     char what[80];
     NEED(scales && want);
-    check_fill(scales, rows * blocks);
-    cpu->tile(cpu, want, scales, rows, blocks);
-    void *from = pair_bytes(scales, rows * blocks), *to = pair_poisoned(n);
-    gpu->tile(gpu, to, from, rows, blocks);
+    amax = nvfp4_amax(DT_F32, x, rows * cols, &bad);
+    void *values = pair_put(x, DT_F32, rows * cols);
+    float *max = pair_bytes(&amax, sizeof amax);
+    struct matrix to = { .data = pair_poisoned(rows * cols / 2),
+                         .scales = pair_poisoned(rows * blocks),
+                         .scale2 = pair_poisoned(sizeof(float)),
+                         .tiles = pair_poisoned(n) };
+    pair_quantize(gpu, &to, values, DT_F32, rows, cols, max, 1, &spec);
+    CHECK(kernels_download(gpu, scales, to.scales, rows * blocks) == 0);
+    tiles_make(want, scales, rows, blocks);
     snprintf(what, sizeof what, "tiles of %zu x %zu", rows, blocks);
-    check_bytes(what, to, want, n);
-    gpu->release(gpu, from);
-    gpu->release(gpu, to);
+    check_bytes(what, to.tiles, want, n);
+    void *const all[] = { values, max, to.data, to.scales, to.scale2, to.tiles };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        kernels_free(gpu, all[i]);
     free(scales);
     free(want);
+    free(x);
 }
 
 /* ---- products -------------------------------------------------------------------------- */
 
 struct both {
-    struct weight cpu, gpu;
-    uint8_t *codes, *scales;
+    struct matrix cpu, gpu;
+    uint8_t *data, *scales;
     float scale2;
     void *device[4];
 };
@@ -192,38 +210,42 @@ weight_open(struct both *b, size_t out, size_t in)
     float *x = pair_random(n, 0.05F, DT_BF16, 3);
     struct quant_spec spec = { .kind = QUANT_SWEEP, .isa = isa_best() };
     struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, x, n, &bad));
-    *b = (struct both){ .codes = malloc(n / 2), .scales = malloc(n / 16) };
-    NEED(b->codes && b->scales);
-    nvfp4_quant(b->codes, b->scales, x, out, in, 0, &spec, &t, NULL);
+    *b = (struct both){ .data = malloc(n / 2), .scales = malloc(n / 16) };
+    NEED(b->data && b->scales);
+    nvfp4_quant(b->data, b->scales, x, out, in, 0, &spec, &t, NULL);
     free(x);
     b->scale2 = t.scale2;
-    b->cpu = (struct weight){ .dtype = DT_NVFP4,
-                              .values = b->codes,
+    b->cpu = (struct matrix){ .dtype = DT_NVFP4,
+                              .data = b->data,
                               .scales = b->scales,
                               .scale2 = &b->scale2,
-                              .out = out,
-                              .in = in };
-    b->device[0] = pair_bytes(b->codes, n / 2);
+                              .rows = out,
+                              .cols = in };
+    b->device[0] = pair_bytes(b->data, n / 2);
     b->device[1] = pair_bytes(b->scales, n / 16);
     b->device[2] = pair_bytes(&t.scale2, sizeof t.scale2);
     b->device[3] = pair_poisoned(tiles_bytes(out, in / NVFP4_BLOCK));
-    gpu->tile(gpu, b->device[3], b->device[1], out, in / NVFP4_BLOCK);
-    b->gpu = (struct weight){ .dtype = DT_NVFP4,
-                              .values = b->device[0],
+    uint8_t *tiles = malloc(tiles_bytes(out, in / NVFP4_BLOCK));
+    NEED(tiles);
+    tiles_make(tiles, b->scales, out, in / NVFP4_BLOCK);
+    kernels_upload(gpu, b->device[3], tiles, tiles_bytes(out, in / NVFP4_BLOCK));
+    free(tiles);
+    b->gpu = (struct matrix){ .dtype = DT_NVFP4,
+                              .data = b->device[0],
                               .scales = b->device[1],
                               .scale2 = b->device[2],
-                              .out = out,
-                              .in = in,
+                              .rows = out,
+                              .cols = in,
                               .tiles = b->device[3] };
 }
 
 static void
 weight_close(struct both *b)
 {
-    free(b->codes);
+    free(b->data);
     free(b->scales);
     for (int i = 0; i < 4; i++)
-        gpu->release(gpu, b->device[i]);
+        kernels_free(gpu, b->device[i]);
 }
 
 /* What may be lost: f32 sums in another order; bf16 rounds once.  A chip's own sums may
@@ -238,7 +260,7 @@ static void
 check_product(bool native, size_t rows, size_t out, size_t in)
 {
     enum dtype act = gpu->is.act;
-    enum fp4_way was = gpu->is.fp4;
+    enum fp4_path was = gpu->is.fp4;
     struct quant_spec spec = { .kind = QUANT_MAX, .source = act };
     struct both_rows x;
     struct both w;
@@ -247,16 +269,16 @@ check_product(bool native, size_t rows, size_t out, size_t in)
     float *plain = pair_random(rows * in, 1, act, 5), *c = pair_random(n, 1, act, 6);
     float *want = malloc(n * sizeof *want + 1);
     void *gx = pair_put(plain, act, rows * in), *gc = pair_put(c, act, n);
-    void *y = pair_poisoned(n * kernels_act(gpu));
+    void *y = pair_poisoned(n * (dtype_bits(gpu->is.act) / 8));
     NEED(want);
     rows_open(&x, native, rows, in);
     weight_open(&w, out, in);
-    cpu->quantize_rows(cpu, &x.cpu, plain, &spec);
+    pair_quantize_rows(cpu, &x.cpu, plain, &spec);
     gpu->is.fp4 = native ? FP4_NATIVE : FP4_EXPANDED;
-    gpu->quantize_rows(gpu, &x.gpu, gx, &spec);
+    pair_quantize_rows(gpu, &x.gpu, gx, &spec);
     for (int add = 0; add < 2; add++) {
-        cpu->linear_fp4(cpu, want, &x.cpu, &w.cpu, add ? c : NULL);
-        gpu->linear_fp4(gpu, y, &x.gpu, &w.gpu, add ? gc : NULL);
+        pair_linear_fp4(cpu, want, &x.cpu, &w.cpu, add ? c : NULL);
+        pair_linear_fp4(gpu, y, &x.gpu, &w.gpu, add ? gc : NULL);
         float *found = pair_get(y, act, n);
         snprintf(what, sizeof what, "%s, %s, %zu rows (%zu, %zu)%s",
                  native ? "native" : "emulated", dtype_name(act), rows, out, in,
@@ -267,9 +289,9 @@ check_product(bool native, size_t rows, size_t out, size_t in)
     gpu->is.fp4 = was;
     weight_close(&w);
     rows_close(&x);
-    gpu->release(gpu, gx);
-    gpu->release(gpu, gc);
-    gpu->release(gpu, y);
+    kernels_free(gpu, gx);
+    kernels_free(gpu, gc);
+    kernels_free(gpu, y);
     free(plain);
     free(c);
     free(want);

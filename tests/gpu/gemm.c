@@ -9,7 +9,7 @@
 
 /* A weight on both sides. */
 struct both {
-    struct weight cpu, gpu;
+    struct matrix cpu, gpu;
     void *host[4], *device[4];
 };
 
@@ -23,9 +23,10 @@ make_plain(struct both *b, enum dtype dtype, size_t out, size_t in, uint32_t see
     float *same = pair_get(b->device[0], dtype, n);
     free(x);
     b->host[0] = same;
-    b->cpu = (struct weight){ .dtype = DT_F32, .values = same, .out = out, .in = in };
-    b->gpu =
-        (struct weight){ .dtype = dtype, .values = b->device[0], .out = out, .in = in };
+    b->cpu = (struct matrix){ .dtype = DT_F32, .data = same, .rows = out, .cols = in };
+    b->gpu = (struct matrix){
+        .dtype = dtype, .data = b->device[0], .rows = out, .cols = in
+    };
 }
 
 /* Codes times scales. */
@@ -58,16 +59,16 @@ make_nvfp4(struct both *b, int form, size_t out, size_t in, uint32_t seed)
     *b = (struct both){ .host = { codes, scales, scale2, NULL } };
     b->host[3] = products_of(codes, scales, n);
     *scale2 = t.scale2;
-    b->cpu = (struct weight){ .dtype = DT_NVFP4,
-                              .values = codes,
+    b->cpu = (struct matrix){ .dtype = DT_NVFP4,
+                              .data = codes,
                               .scales = scales,
                               .scale2 = scale2,
-                              .out = out,
-                              .in = in };
-    b->gpu = (struct weight){ .dtype = DT_NVFP4, .out = out, .in = in };
+                              .rows = out,
+                              .cols = in };
+    b->gpu = (struct matrix){ .dtype = DT_NVFP4, .rows = out, .cols = in };
     b->gpu.scale2 = b->device[2] = pair_bytes(scale2, sizeof *scale2);
     if (form < 2) {
-        b->gpu.values = b->device[0] = pair_bytes(codes, n / 2);
+        b->gpu.data = b->device[0] = pair_bytes(codes, n / 2);
         b->gpu.scales = b->device[1] = pair_bytes(scales, n / NVFP4_BLOCK);
     }
     if (form > 0)
@@ -79,7 +80,7 @@ drop(struct both *b)
 {
     for (int i = 0; i < 4; i++) {
         free(b->host[i]);
-        gpu->release(gpu, b->device[i]);
+        kernels_free(gpu, b->device[i]);
     }
 }
 
@@ -98,7 +99,7 @@ static void
 check_linear(const struct both *b, const char *name, size_t tokens)
 {
     enum dtype act = gpu->is.act;
-    size_t in = b->cpu.in, out = b->cpu.out, n = tokens * out;
+    size_t in = b->cpu.cols, out = b->cpu.rows, n = tokens * out;
     char what[200];
     float *x = pair_random(tokens * in, 1, act, 5), *c = pair_random(n, 1, act, 6);
     float *want = malloc(n * sizeof *want + 1);
@@ -109,21 +110,21 @@ check_linear(const struct both *b, const char *name, size_t tokens)
         const void *add = pass == 1 ? gc : pass == 2 ? y : NULL;
         bool wide = pass >= 3;
         if (pass == 2)
-            gpu->copy(gpu, y, gc, n * dtype_bits(act) / 8);
+            op_copy(gpu, y, gc, n * dtype_bits(act) / 8);
         if (wide)
-            gpu->logits(gpu, y, gx, &b->gpu, tokens);
+            pair_logits(gpu, y, gx, &b->gpu, tokens);
         else
-            gpu->linear(gpu, y, gx, &b->gpu, tokens, add);
-        cpu->linear(cpu, want, x, &b->cpu, tokens, add ? c : NULL);
+            pair_linear(gpu, y, gx, &b->gpu, tokens, add);
+        pair_linear(cpu, want, x, &b->cpu, tokens, add ? c : NULL);
         float *found = pair_get(y, wide ? DT_F32 : act, n);
         snprintf(what, sizeof what, "%s, %s, %zu tokens (%zu, %zu), way %d", name,
                  dtype_name(act), tokens, out, in, pass);
         PAIR_NEAR(what, found, want, n, limit(b->gpu.dtype));
         free(found);
     }
-    gpu->release(gpu, gx);
-    gpu->release(gpu, gc);
-    gpu->release(gpu, y);
+    kernels_free(gpu, gx);
+    kernels_free(gpu, gc);
+    kernels_free(gpu, y);
     free(x);
     free(c);
     free(want);
@@ -133,14 +134,14 @@ check_linear(const struct both *b, const char *name, size_t tokens)
 static void
 check_many(int form, size_t in, size_t tokens)
 {
-    static const size_t outs[LINEAR_MANY] = { 1024, 72, 300 };
+    static const size_t outs[LINEAR_MAX] = { 1024, 72, 300 };
     enum dtype act = gpu->is.act;
     float *x = pair_random(tokens * in, 1, act, 5);
-    void *gx = pair_put(x, act, tokens * in), *y[LINEAR_MANY], *alone[LINEAR_MANY];
-    const struct weight *w[LINEAR_MANY];
-    struct both b[LINEAR_MANY];
+    void *gx = pair_put(x, act, tokens * in), *y[LINEAR_MAX], *alone[LINEAR_MAX];
+    const struct matrix *w[LINEAR_MAX];
+    struct both b[LINEAR_MAX];
     free(x);
-    for (int i = 0; i < LINEAR_MANY; i++) {
+    for (int i = 0; i < LINEAR_MAX; i++) {
         if (form < 0)
             make_plain(&b[i], DT_BF16, outs[i], in, 3 + (uint32_t)i);
         else
@@ -148,10 +149,10 @@ check_many(int form, size_t in, size_t tokens)
         w[i] = &b[i].gpu;
         y[i] = pair_poisoned(tokens * outs[i] * 4);
         alone[i] = pair_poisoned(tokens * outs[i] * 4);
-        gpu->linear(gpu, alone[i], gx, w[i], tokens, NULL);
+        pair_linear(gpu, alone[i], gx, w[i], tokens, NULL);
     }
-    gpu->linear_many(gpu, y, gx, w, LINEAR_MANY, tokens);
-    for (int i = 0; i < LINEAR_MANY; i++) {
+    pair_linear_many(gpu, y, gx, w, LINEAR_MAX, tokens);
+    for (int i = 0; i < LINEAR_MAX; i++) {
         size_t n = tokens * outs[i];
         float *found = pair_get(y[i], act, n), *want = pair_get(alone[i], act, n);
         CHECK_SAY(memcmp(found, want, n * sizeof *found) == 0,
@@ -159,16 +160,16 @@ check_many(int form, size_t in, size_t tokens)
                   dtype_name(act), form, tokens, outs[i], in);
         free(found);
         free(want);
-        gpu->release(gpu, y[i]);
-        gpu->release(gpu, alone[i]);
+        kernels_free(gpu, y[i]);
+        kernels_free(gpu, alone[i]);
         drop(&b[i]);
     }
-    gpu->release(gpu, gx);
+    kernels_free(gpu, gx);
 }
 
 /* Rows of weights: of narrow ones, and of wide ones. */
 struct many {
-    size_t outs[LINEAR_MANY], n;
+    size_t outs[LINEAR_MAX], n;
 };
 static const struct many narrow = { { 256, 96, 40 }, 3 }, wide = { { 2048, 2176 }, 2 };
 
@@ -190,10 +191,10 @@ check_many_back(int form, bool together, const struct many *many, size_t in,
     void *gdy = pair_put(dy, act, tokens * all), *gc = pair_put(c, act, n);
     void *gx = pair_put(x, act, n), *dx = pair_poisoned(n * 4);
     char *place = pair_poisoned(all * in * size), *expanded = NULL;
-    const struct weight *w[LINEAR_MANY], *here[LINEAR_MANY];
-    struct grad dw[LINEAR_MANY], want_dw[LINEAR_MANY];
-    const struct grad *to[LINEAR_MANY], *want_to[LINEAR_MANY];
-    struct both b[LINEAR_MANY];
+    const struct matrix *w[LINEAR_MAX], *here[LINEAR_MAX];
+    struct matrix dw[LINEAR_MAX], want_dw[LINEAR_MAX];
+    const struct matrix *to[LINEAR_MAX], *want_to[LINEAR_MAX];
+    struct both b[LINEAR_MAX];
     NEED(want && count > 0);
     bool shared = form >= 0 && together;
     if (form > 0 && together)
@@ -208,28 +209,25 @@ check_many_back(int form, bool together, const struct many *many, size_t in,
             b[i].cpu.scale2 = b[0].cpu.scale2;
         }
         if (expanded) {
-            gpu->copy(gpu, expanded + at * in * 2, b[i].gpu.expanded, outs[i] * in * 2);
+            op_copy(gpu, expanded + at * in * 2, b[i].gpu.expanded, outs[i] * in * 2);
             b[i].gpu.expanded = expanded + at * in * 2;
         }
         w[i] = &b[i].gpu;
         here[i] = &b[i].cpu;
         // Apart: one behind the other, but not in this order.
-        dw[i] = (struct grad){ place + (together ? at
-                                        : i      ? at - outs[0]
-                                                 : all - outs[0]) *
-                                           in * size,
-                               of_grad };
-        want_dw[i] = (struct grad){ calloc(outs[i] * in + 1, 4), DT_F32 };
-        NEED(want_dw[i].values);
+        size_t row = together ? at : i ? at - outs[0] : all - outs[0];
+        dw[i] = matrix_of(of_grad, place + row * in * size, outs[i], in);
+        want_dw[i] = matrix_of(DT_F32, calloc(outs[i] * in + 1, 4), outs[i], in);
+        NEED(want_dw[i].data);
         to[i] = &dw[i];
         want_to[i] = &want_dw[i];
     }
     for (int pass = 0; pass < 3; pass++) {
         const void *add = pass == 1 ? gc : pass == 2 ? dx : NULL;
         if (pass == 2)
-            gpu->copy(gpu, dx, gc, n * dtype_bits(act) / 8);
-        gpu->linear_many_dx(gpu, dx, gdy, w, count, tokens, add);
-        cpu->linear_many_dx(cpu, want, dy, here, count, tokens, add ? c : NULL);
+            op_copy(gpu, dx, gc, n * dtype_bits(act) / 8);
+        pair_linear_many_dx(gpu, dx, gdy, w, count, tokens, add);
+        pair_linear_many_dx(cpu, want, dy, here, count, tokens, add ? c : NULL);
         float *found = pair_get(dx, act, n);
         snprintf(what, sizeof what,
                  "dx of many, %s, form %d, %zu tokens of %zu, way %d", dtype_name(act),
@@ -239,45 +237,45 @@ check_many_back(int form, bool together, const struct many *many, size_t in,
     }
     // The form that memory allows changes no bit.
     void *again = pair_poisoned(n * 4);
-    const void *had[LINEAR_MANY] = { NULL };
+    void *had[LINEAR_MAX] = { NULL };
     for (size_t i = 0; i < count && form == 1; i++) { // one of them has both
         had[i] = b[i].gpu.expanded;
         b[i].gpu.expanded = i == 1 ? had[i] : NULL;
     }
-    gpu->linear_many_dx(gpu, again, gdy, w, count, tokens, NULL);
-    gpu->linear_many_dx(gpu, again, gdy, w, count, tokens, again);
+    pair_linear_many_dx(gpu, again, gdy, w, count, tokens, NULL);
+    pair_linear_many_dx(gpu, again, gdy, w, count, tokens, again);
     for (size_t i = 0; i < count && form == 1; i++)
         b[i].gpu.expanded = had[i];
-    gpu->linear_many_dx(gpu, dx, gdy, w, count, tokens, NULL);
-    gpu->linear_many_dx(gpu, dx, gdy, w, count, tokens, dx);
+    pair_linear_many_dx(gpu, dx, gdy, w, count, tokens, NULL);
+    pair_linear_many_dx(gpu, dx, gdy, w, count, tokens, dx);
     float *first = pair_get(dx, act, n), *second = pair_get(again, act, n);
     CHECK_SAY(memcmp(first, second, n * sizeof *first) == 0,
               "dx of many, %s, form %d, %zu tokens of %zu: other bits packed",
               dtype_name(act), form, tokens, in);
     free(first);
     free(second);
-    gpu->release(gpu, again);
+    kernels_free(gpu, again);
     for (int add = 0; add < 2; add++) {
-        gpu->linear_many_dw(gpu, to, gdy, gx, w, count, tokens, add);
-        cpu->linear_many_dw(cpu, want_to, dy, x, here, count, tokens, add);
+        pair_linear_many_dw(gpu, to, gdy, gx, w, count, tokens, add);
+        pair_linear_many_dw(cpu, want_to, dy, x, here, count, tokens, add);
     }
     for (size_t i = 0; i < count; i++) {
-        float *found = pair_get(dw[i].values, of_grad, outs[i] * in);
+        float *found = pair_get(dw[i].data, of_grad, outs[i] * in);
         snprintf(what, sizeof what, "dw %zu of many, %s, %zu tokens of %zu%s", i,
                  dtype_name(of_grad), tokens, in, together ? "" : ", apart");
-        PAIR_NEAR(what, found, (float *)want_dw[i].values, outs[i] * in,
+        PAIR_NEAR(what, found, (float *)want_dw[i].data, outs[i] * in,
                   of_grad == DT_F32 ? 1e-5 : 5e-3);
         free(found);
-        free(want_dw[i].values);
+        free(want_dw[i].data);
     }
     for (size_t i = 0; i < count; i++)
         drop(&b[i]);
-    gpu->release(gpu, expanded);
-    gpu->release(gpu, place);
-    gpu->release(gpu, gdy);
-    gpu->release(gpu, gc);
-    gpu->release(gpu, gx);
-    gpu->release(gpu, dx);
+    kernels_free(gpu, expanded);
+    kernels_free(gpu, place);
+    kernels_free(gpu, gdy);
+    kernels_free(gpu, gc);
+    kernels_free(gpu, gx);
+    kernels_free(gpu, dx);
     free(dy);
     free(c);
     free(x);
@@ -288,7 +286,7 @@ static void
 check_back(const struct both *b, const char *name, size_t tokens)
 {
     enum dtype act = gpu->is.act;
-    size_t in = b->cpu.in, out = b->cpu.out, n = tokens * in;
+    size_t in = b->cpu.cols, out = b->cpu.rows, n = tokens * in;
     char what[200];
     float *dy = pair_random(tokens * out, 1, act, 7), *c = pair_random(n, 1, act, 8);
     float *x = pair_random(n, 1, act, 9), *want = malloc((n + out * in) * sizeof *want);
@@ -296,38 +294,38 @@ check_back(const struct both *b, const char *name, size_t tokens)
     void *gx = pair_put(x, act, n), *dx = pair_poisoned(n * 4);
     NEED(want);
     for (int pass = 0; pass < 2; pass++) {
-        gpu->linear_dx(gpu, dx, gdy, &b->gpu, tokens, pass ? gc : NULL);
-        cpu->linear_dx(cpu, want, dy, &b->cpu, tokens, pass ? c : NULL);
+        pair_linear_dx(gpu, dx, gdy, &b->gpu, tokens, pass ? gc : NULL);
+        pair_linear_dx(cpu, want, dy, &b->cpu, tokens, pass ? c : NULL);
         float *found = pair_get(dx, act, n);
         snprintf(what, sizeof what, "dx of %s, %s, %zu tokens (%zu, %zu), way %d", name,
                  dtype_name(act), tokens, out, in, pass);
         PAIR_NEAR(what, found, want, n, limit(b->gpu.dtype));
         free(found);
     }
-    struct grad want_dw = { want, DT_F32 };
+    struct matrix want_dw = matrix_of(DT_F32, want, out, in);
     for (int pass = 0; pass < 4; pass++) {
         enum dtype dtype = pass < 2 ? DT_F32 : DT_BF16;
-        struct grad dw = { pair_poisoned(out * in * 4), dtype };
-        gpu->linear_dw(gpu, &dw, gdy, gx, out, in, tokens, false);
-        cpu->linear_dw(cpu, &want_dw, dy, x, out, in, tokens, false);
+        struct matrix dw = matrix_of(dtype, pair_poisoned(out * in * 4), out, in);
+        pair_linear_dw(gpu, &dw, gdy, gx, out, in, tokens, false);
+        pair_linear_dw(cpu, &want_dw, dy, x, out, in, tokens, false);
         if (pass % 2) {
-            gpu->linear_dw(gpu, &dw, gdy, gx, out, in, tokens, true);
-            cpu->linear_dw(cpu, &want_dw, dy, x, out, in, tokens, true);
+            pair_linear_dw(gpu, &dw, gdy, gx, out, in, tokens, true);
+            pair_linear_dw(cpu, &want_dw, dy, x, out, in, tokens, true);
         }
-        float *found = pair_get(dw.values, dtype, out * in);
+        float *found = pair_get(dw.data, dtype, out * in);
         snprintf(what, sizeof what, "dw as %s, %s, %zu tokens (%zu, %zu), way %d",
                  dtype_name(dtype), dtype_name(act), tokens, out, in, pass);
         if (act == DT_BF16 || dtype == DT_F32)
             PAIR_NEAR(what, found, want, out * in, dtype == DT_F32 ? 1e-5 : 5e-3);
         free(found);
-        gpu->release(gpu, dw.values);
+        kernels_free(gpu, dw.data);
         if (act == DT_F32 && pass == 1)
             break; // gradients are f32 there
     }
-    gpu->release(gpu, gdy);
-    gpu->release(gpu, gc);
-    gpu->release(gpu, gx);
-    gpu->release(gpu, dx);
+    kernels_free(gpu, gdy);
+    kernels_free(gpu, gc);
+    kernels_free(gpu, gx);
+    kernels_free(gpu, dx);
     free(dy);
     free(c);
     free(x);
@@ -388,7 +386,7 @@ static void
 wait_for(const void *p)
 {
     float x;
-    NEED(gpu->download(gpu, &x, p, sizeof x) == 0);
+    NEED(kernels_download(gpu, &x, p, sizeof x) == 0);
 }
 
 enum { POOL = 1 << 28 }; // random numbers that everything is taken from
@@ -402,19 +400,21 @@ time_products(const uint16_t *pool)
     static const size_t tokens[] = { 4096, 16384 };
     static const char *const names[] = { "linear", "linear +", "dx", "dw" };
     enum { TIMES = 20 };
-    void *to = gpu->alloc(gpu, (size_t)16384 * 9728 * 2);
-    const struct grad dw = { gpu->alloc(gpu, (size_t)9728 * 2560 * 2), DT_BF16 };
-    const float *one = pair_bytes(&(float){ 0.5F }, sizeof *one);
+    void *to = kernels_alloc(gpu, MEMORY_WORK, (size_t)16384 * 9728 * 2);
+    const size_t grad_bytes = (size_t)9728 * 2560 * 2;
+    const struct matrix dw = { .dtype = DT_BF16,
+                               .data = kernels_alloc(gpu, MEMORY_WORK, grad_bytes) };
+    float *one = pair_bytes(&(float){ 0.5F }, sizeof *one);
     puts("what\tout\tin\ttokens\tus\ttflops");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
             for (int what = 0; what < 4; what++) {
                 size_t out = shapes[s][0], in = shapes[s][1], n = tokens[t];
-                const struct weight w = { .dtype = DT_NVFP4,
+                const struct matrix w = { .dtype = DT_NVFP4,
                                           .scale2 = one,
-                                          .expanded = pool,
-                                          .out = out,
-                                          .in = in };
+                                          .expanded = (void *)(uintptr_t)pool,
+                                          .rows = out,
+                                          .cols = in };
                 const void *x = pool + POOL / 4;
                 double start = 0;
                 for (int i = -3; i < TIMES; i++) {
@@ -423,13 +423,13 @@ time_products(const uint16_t *pool)
                         start = os_seconds();
                     }
                     if (what == 0)
-                        gpu->linear(gpu, to, x, &w, n, NULL);
+                        pair_linear(gpu, to, x, &w, n, NULL);
                     else if (what == 1)
-                        gpu->linear(gpu, to, x, &w, n, pool + POOL / 4 + 4096);
+                        pair_linear(gpu, to, x, &w, n, pool + POOL / 4 + 4096);
                     else if (what == 2)
-                        gpu->linear_dx(gpu, to, x, &w, n, NULL);
+                        pair_linear_dx(gpu, to, x, &w, n, NULL);
                     else
-                        gpu->linear_dw(gpu, &dw, pool + POOL / 4 + 4096, x, out, in, n,
+                        pair_linear_dw(gpu, &dw, pool + POOL / 4 + 4096, x, out, in, n,
                                        false);
                 }
                 wait_for(to);
@@ -448,8 +448,8 @@ time_few(const uint16_t *pool)
         { 9728, 2560 }, { 2560, 9728 }, { 151936, 2560 }
     };
     enum { TIMES = 200, ROOM = POOL / 2 * 2 - (1 << 20) }; // bytes
-    void *y = gpu->alloc(gpu, (size_t)8 * 151936 * 2);
-    uint8_t *scales = gpu->alloc(gpu, (size_t)POOL / 8);
+    void *y = kernels_alloc(gpu, MEMORY_WORK, (size_t)8 * 151936 * 2);
+    uint8_t *scales = kernels_alloc(gpu, MEMORY_WORK, (size_t)POOL / 8);
     puts("weight\tout\tin\ttokens\tus\tgb_s");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 2; form++)
@@ -464,12 +464,12 @@ time_few(const uint16_t *pool)
                         wait_for(y);
                         start = os_seconds();
                     }
-                    const struct weight w = { .dtype = form ? DT_BF16 : DT_NVFP4,
-                                              .values = (const char *)pool + at,
+                    const struct matrix w = { .dtype = form ? DT_BF16 : DT_NVFP4,
+                                              .data = (char *)pool + at,
                                               .scales = scales + at / 8,
-                                              .out = out,
-                                              .in = in };
-                    gpu->linear(gpu, y, pool, &w, tokens, NULL);
+                                              .rows = out,
+                                              .cols = in };
+                    pair_linear(gpu, y, pool, &w, tokens, NULL);
                     at = at + 2 * codes <= ROOM ? at + codes : 0;
                 }
                 wait_for(y);

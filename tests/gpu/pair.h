@@ -71,7 +71,8 @@ pair_open(enum dtype act)
                pair_err.msg);
         exit(PAIR_NOT_RUN);
     }
-    cpu = kernels_cpu(DT_F32, isa_best(), 8, &pair_err);
+    const struct cpu_kind kind = { DT_F32, isa_best(), 8 };
+    cpu = kernels_cpu(&kind, &pair_err);
     gpu = kernels_cuda(&is, 0, &pair_err);
     if (!cpu || !gpu)
         printf("%s\n", pair_err.msg);
@@ -82,8 +83,8 @@ static inline void
 pair_close(void)
 {
     CHECK_SAY(pair_err.kind == ERR_NONE, "%s", pair_err.msg);
-    gpu->close(gpu);
-    cpu->close(cpu);
+    kernels_close(gpu);
+    kernels_close(cpu);
     pair_err = (struct err){ 0 };
 }
 
@@ -91,17 +92,17 @@ pair_close(void)
 static inline void *
 pair_put(const float *x, enum dtype dtype, size_t n)
 {
-    void *p = gpu->alloc(gpu, n * dtype_bits(dtype) / 8);
+    void *p = kernels_alloc(gpu, MEMORY_WORK, n * dtype_bits(dtype) / 8);
     NEED(p);
     if (dtype == DT_F32) {
-        gpu->upload(gpu, p, x, n * sizeof *x);
+        kernels_upload(gpu, p, x, n * sizeof *x);
         return p;
     }
     uint16_t *half = malloc(n * sizeof *half + 1);
     NEED(half);
     for (size_t i = 0; i < n; i++)
         half[i] = dtype == DT_BF16 ? num_to_bf16(x[i]) : num_to_f16(x[i]);
-    gpu->upload(gpu, p, half, n * sizeof *half);
+    kernels_upload(gpu, p, half, n * sizeof *half);
     free(half);
     return p;
 }
@@ -109,9 +110,9 @@ pair_put(const float *x, enum dtype dtype, size_t n)
 static inline void *
 pair_bytes(const void *x, size_t bytes)
 {
-    void *p = gpu->alloc(gpu, bytes);
+    void *p = kernels_alloc(gpu, MEMORY_WORK, bytes);
     NEED(p);
-    gpu->upload(gpu, p, x, bytes);
+    kernels_upload(gpu, p, x, bytes);
     return p;
 }
 
@@ -134,12 +135,12 @@ pair_get(const void *p, enum dtype dtype, size_t n)
     float *x = malloc(n * sizeof *x + 1);
     NEED(x);
     if (dtype == DT_F32) {
-        CHECK(gpu->download(gpu, x, p, n * sizeof *x) == 0);
+        CHECK(kernels_download(gpu, x, p, n * sizeof *x) == 0);
         return x;
     }
     uint16_t *half = malloc(n * sizeof *half + 1);
     NEED(half);
-    CHECK(gpu->download(gpu, half, p, n * sizeof *half) == 0);
+    CHECK(kernels_download(gpu, half, p, n * sizeof *half) == 0);
     for (size_t i = 0; i < n; i++)
         x[i] = dtype == DT_BF16 ? num_from_bf16(half[i]) : num_from_f16(half[i]);
     free(half);
@@ -191,5 +192,340 @@ pair_off(const float *found, const float *want, size_t n)
         CHECK_SAY(off_ <= (limit), "%s: off by %g, at most %g is right", what, off_,   \
                   (double)(limit));                                                    \
     } while (0)
+
+/* ---- operations by addresses: dense rows of activations, of the device's own type --------- */
+
+/* Weights and gradients as cases write them: type, address, rows, columns. */
+static inline struct matrix
+pair_dense(const struct matrix *m)
+{
+    struct matrix d = *m;
+    d.stride = d.cols;
+    return d;
+}
+
+static inline const struct matrix *
+pair_or_null(const struct matrix *m, const void *p)
+{
+    return p ? m : NULL;
+}
+
+static inline void
+pair_linear(struct kernels *k, void *y, const void *x, const struct matrix *w,
+            size_t tokens, const void *c)
+{
+    struct matrix d = pair_dense(w), to = kernels_act(k, y, tokens, d.rows),
+                  from = kernels_act(k, x, tokens, d.cols),
+                  add = kernels_act(k, c, tokens, d.rows);
+    op_linear(k, 1, &to, &from, &d, pair_or_null(&add, c));
+}
+
+/* As pair_linear, in f32 whatever activations are. */
+static inline void
+pair_logits(struct kernels *k, float *y, const void *x, const struct matrix *w,
+            size_t tokens)
+{
+    struct matrix d = pair_dense(w), to = matrix_of(DT_F32, y, tokens, d.rows),
+                  from = kernels_act(k, x, tokens, d.cols);
+    op_linear(k, 1, &to, &from, &d, NULL);
+}
+
+static inline void
+pair_linear_many(struct kernels *k, void *const *y, const void *x,
+                 const struct matrix *const *w, size_t n, size_t tokens)
+{
+    struct matrix d[LINEAR_MAX], to[LINEAR_MAX],
+        from = kernels_act(k, x, tokens, w[0]->cols);
+    for (size_t i = 0; i < n; i++) {
+        d[i] = pair_dense(w[i]);
+        to[i] = kernels_act(k, y[i], tokens, d[i].rows);
+    }
+    op_linear(k, n, to, &from, d, NULL);
+}
+
+static inline void
+pair_linear_many_dx(struct kernels *k, void *dx, const void *dy,
+                    const struct matrix *const *w, size_t n, size_t tokens,
+                    const void *c)
+{
+    struct matrix d[LINEAR_MAX], to = kernels_act(k, dx, tokens, w[0]->cols), add = to;
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        d[i] = pair_dense(w[i]);
+        rows += d[i].rows;
+    }
+    struct matrix from = kernels_act(k, dy, tokens, rows);
+    add = kernels_act(k, c, tokens, to.cols);
+    op_linear_dx(k, n, &to, &from, d, pair_or_null(&add, c));
+}
+
+static inline void
+pair_linear_dx(struct kernels *k, void *dx, const void *dy, const struct matrix *w,
+               size_t tokens, const void *c)
+{
+    pair_linear_many_dx(k, dx, dy, &w, 1, tokens, c);
+}
+
+static inline void
+pair_linear_many_dw(struct kernels *k, const struct matrix *const *dw, const void *dy,
+                    const void *x, const struct matrix *const *w, size_t n,
+                    size_t tokens, bool add)
+{
+    struct matrix d[LINEAR_MAX], in = kernels_act(k, x, tokens, w[0]->cols);
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        d[i] = matrix_of(dw[i]->dtype, dw[i]->data, w[i]->rows, w[i]->cols);
+        rows += d[i].rows;
+    }
+    struct matrix from = kernels_act(k, dy, tokens, rows);
+    op_linear_dw(k, n, d, &from, &in, add);
+}
+
+static inline void
+pair_linear_dw(struct kernels *k, const struct matrix *dw, const void *dy,
+               const void *x, size_t out, size_t in, size_t tokens, bool add)
+{
+    struct matrix w = matrix_of(DT_F32, NULL, out, in);
+    const struct matrix *of = &w;
+    pair_linear_many_dw(k, &dw, dy, x, &of, 1, tokens, add);
+}
+
+/* x: activations in nvfp4, row by row. */
+static inline void
+pair_linear_fp4(struct kernels *k, void *y, const struct matrix *x,
+                const struct matrix *w, const void *c)
+{
+    struct matrix d = pair_dense(w), in = pair_dense(x),
+                  to = kernels_act(k, y, x->rows, d.rows),
+                  add = kernels_act(k, c, x->rows, d.rows);
+    in.dtype = DT_NVFP4;
+    in.per_row = true;
+    op_linear(k, 1, &to, &in, &d, pair_or_null(&add, c));
+}
+
+static inline void
+pair_quantize_rows(struct kernels *k, const struct matrix *to, const void *x,
+                   const struct quant_spec *spec)
+{
+    struct matrix rows = pair_dense(to), from = kernels_act(k, x, to->rows, to->cols);
+    rows.dtype = DT_NVFP4;
+    rows.per_row = true;
+    op_quantize(k, &rows, &from, NULL, 0, spec);
+}
+
+static inline void
+pair_unpack_rows(struct kernels *k, void *y, const struct matrix *x)
+{
+    struct matrix rows = pair_dense(x), to = kernels_act(k, y, x->rows, x->cols);
+    rows.dtype = DT_NVFP4;
+    rows.per_row = true;
+    op_convert(k, &to, &rows);
+}
+
+static inline void
+pair_quantize(struct kernels *k, const struct matrix *to, const void *x,
+              enum dtype dtype, size_t rows, size_t cols, const float *amax, size_t n,
+              const struct quant_spec *spec)
+{
+    struct matrix planes = *to, from = matrix_of(dtype, x, rows, cols);
+    planes.dtype = DT_NVFP4;
+    planes.rows = rows;
+    planes.cols = planes.stride = cols;
+    op_quantize(k, &planes, &from, amax, n, spec);
+}
+
+static inline void
+pair_amax(struct kernels *k, float *out, const void *x, enum dtype dtype, size_t n)
+{
+    struct matrix m = matrix_of(dtype, x, 1, n);
+    op_amax(k, out, &m);
+}
+
+static inline void
+pair_argmax(struct kernels *k, int32_t *id, const float *logits, size_t n)
+{
+    struct matrix m = matrix_of(DT_F32, logits, 1, n);
+    op_argmax(k, id, &m);
+}
+
+static inline void
+pair_embed(struct kernels *k, void *y, const struct matrix *w, const int32_t *ids,
+           size_t tokens)
+{
+    struct matrix d = pair_dense(w), to = kernels_act(k, y, tokens, d.cols);
+    op_embed(k, &to, &d, ids);
+}
+
+/* dw has all rows that ids name. */
+static inline void
+pair_embed_dw(struct kernels *k, float *dw, const void *dy, const int32_t *ids,
+              size_t tokens, size_t n)
+{
+    struct matrix to = matrix_of(DT_F32, dw, 1, n),
+                  from = kernels_act(k, dy, tokens, n);
+    op_embed_dw(k, &to, &from, ids);
+}
+
+static inline void
+pair_norm(struct kernels *k, void *y, float *rstd, const void *x, const float *gain,
+          size_t rows, size_t n, float eps)
+{
+    struct matrix to = kernels_act(k, y, rows, n), from = kernels_act(k, x, rows, n);
+    op_norm(k, &to, rstd, &from, gain, eps);
+}
+
+static inline void
+pair_norm_bwd(struct kernels *k, void *dx, float *dgain, void *y, const void *dy,
+              const void *x, const float *rstd, const float *gain, size_t rows,
+              size_t n, const void *c)
+{
+    struct matrix to = kernels_act(k, dx, rows, n), again = kernels_act(k, y, rows, n),
+                  from = kernels_act(k, dy, rows, n), in = kernels_act(k, x, rows, n),
+                  add = kernels_act(k, c, rows, n);
+    op_norm_bwd(k, &to, dgain, pair_or_null(&again, y), &from, &in, rstd, gain,
+                pair_or_null(&add, c));
+}
+
+/* Rotary embedding of so many tokens; stride: of gradients, 0: heads * dim. */
+struct pair_rope {
+    struct rope r;
+    size_t tokens, stride;
+};
+
+static inline void
+pair_qk_norm_rope(struct kernels *k, void *y, float *rstd, const void *x,
+                  const float *gain, const struct pair_rope *t)
+{
+    size_t cols = t->r.heads * t->r.dim;
+    struct matrix to = kernels_act(k, y, t->tokens, cols),
+                  from = kernels_act(k, x, t->tokens, cols);
+    op_qk_norm_rope(k, &to, rstd, &from, gain, &t->r);
+}
+
+static inline void
+pair_qk_norm_rope_bwd(struct kernels *k, void *d, float *dgain, const void *x,
+                      const float *rstd, const float *gain, const struct pair_rope *t)
+{
+    size_t cols = t->r.heads * t->r.dim;
+    struct matrix to = kernels_act(k, d, t->tokens, cols),
+                  in = kernels_act(k, x, t->tokens, cols);
+    to.stride = t->stride ? t->stride : cols;
+    op_qk_norm_rope_bwd(k, &to, dgain, &in, rstd, gain, &t->r);
+}
+
+static inline void
+pair_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
+               const void *value, const struct heads *h)
+{
+    size_t n = h->tokens, all = h->past + n, wide = h->query * h->dim,
+           thin = h->kv * h->dim;
+    struct matrix to = kernels_act(k, out, n, wide), from = kernels_act(k, q, n, wide),
+                  keys = kernels_act(k, key, all, thin),
+                  values = kernels_act(k, value, all, thin);
+    op_attention(k, &to, lse, &from, &keys, &values, h);
+}
+
+/* stride: of gradients, 0: each by itself. */
+static inline void
+pair_attention_bwd(struct kernels *k, void *dq, void *dkey, void *dvalue,
+                   const void *dout, const void *out, const float *lse, const void *q,
+                   const void *key, const void *value, float *work,
+                   const struct heads *h, size_t stride)
+{
+    size_t n = h->tokens, wide = h->query * h->dim, thin = h->kv * h->dim;
+    struct matrix to_q = kernels_act(k, dq, n, wide),
+                  to_k = kernels_act(k, dkey, n, thin),
+                  to_v = kernels_act(k, dvalue, n, thin),
+                  from = kernels_act(k, dout, n, wide),
+                  y = kernels_act(k, out, n, wide),
+                  queries = kernels_act(k, q, n, wide),
+                  keys = kernels_act(k, key, n, thin),
+                  values = kernels_act(k, value, n, thin);
+    if (stride)
+        to_q.stride = to_k.stride = to_v.stride = stride;
+    op_attention_bwd(k, &to_q, &to_k, &to_v, &from, &y, lse, &queries, &keys, &values,
+                     work, h);
+}
+
+static inline void
+pair_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t n)
+{
+    struct matrix to = kernels_act(k, y, 1, n), g = kernels_act(k, gate, 1, n),
+                  u = kernels_act(k, up, 1, n);
+    op_swiglu(k, &to, &g, &u);
+}
+
+static inline void
+pair_swiglu_bwd(struct kernels *k, void *d_gate_up, void *d, const void *gate,
+                const void *up, size_t rows, size_t n)
+{
+    struct matrix to = kernels_act(k, d_gate_up, rows, 2 * n),
+                  dy = kernels_act(k, d, rows, n), g = kernels_act(k, gate, rows, n),
+                  u = kernels_act(k, up, rows, n);
+    op_swiglu_bwd(k, &to, &dy, &g, &u);
+}
+
+static inline void
+pair_gather(struct kernels *k, void *y, const void *x, const int32_t *index,
+            size_t rows, size_t n)
+{
+    struct matrix to = kernels_act(k, y, rows, n), from = kernels_act(k, x, rows, n);
+    op_gather(k, &to, &from, index);
+}
+
+static inline void
+pair_scatter(struct kernels *k, void *y, const void *x, const int32_t *index,
+             size_t rows, size_t n)
+{
+    struct matrix to = kernels_act(k, y, rows, n), from = kernels_act(k, x, rows, n);
+    op_scatter(k, &to, &from, index);
+}
+
+static inline void
+pair_convert(struct kernels *k, float *y, const void *x, enum dtype dtype, size_t n)
+{
+    struct matrix to = matrix_of(DT_F32, y, 1, n), from = matrix_of(dtype, x, 1, n);
+    op_convert(k, &to, &from);
+}
+
+static inline void
+pair_cross_entropy(struct kernels *k, float *loss, void *logits, const int32_t *label,
+                   size_t rows, size_t n, float scale)
+{
+    struct matrix m = kernels_act(k, logits, rows, n);
+    op_cross_entropy(k, loss, &m, label, scale);
+}
+
+static inline void
+pair_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
+        const struct matrix *w, const int32_t *label, size_t rows, float scale)
+{
+    struct matrix d = pair_dense(w), to = kernels_act(k, dx, rows, d.cols),
+                  grad = matrix_of(DT_F32, dw, d.rows, d.cols),
+                  from = kernels_act(k, x, rows, d.cols);
+    op_l1(k, loss, pair_or_null(&to, dx), pair_or_null(&grad, dw), &from, &d, label,
+          scale);
+}
+
+static inline void
+pair_sum_squares(struct kernels *k, double *out, const struct matrix *g,
+                 const size_t *n, size_t count)
+{
+    struct matrix *m = calloc(count, sizeof *m);
+    NEED(m);
+    for (size_t i = 0; i < count; i++)
+        m[i] = matrix_of(g[i].dtype, g[i].data, 1, n[i]);
+    op_sum_squares(k, out, m, count);
+    free(m);
+}
+
+/* n: elements of the tensor. */
+static inline void
+pair_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
+           uint64_t first, size_t n, const struct adam_step *a)
+{
+    struct matrix g = matrix_of(grad->dtype, grad->data, 1, (size_t)first + n);
+    op_adamw(k, s, &g, first, n, a);
+}
 
 #endif

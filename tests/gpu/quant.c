@@ -123,7 +123,7 @@ make(enum kind kind, enum dtype dtype, size_t n)
 /* ---- codes ------------------------------------------------------------------------------- */
 
 struct planes {
-    uint8_t *codes, *scales;
+    uint8_t *data, *scales;
     uint16_t *expanded;
     float scale2;
 };
@@ -132,14 +132,14 @@ static struct planes
 planes_open(size_t n)
 {
     struct planes p = { malloc(n / 2), malloc(n / 16), malloc(n * 2), 0 };
-    NEED(p.codes && p.scales && p.expanded);
+    NEED(p.data && p.scales && p.expanded);
     return p;
 }
 
 static void
 planes_close(struct planes *p)
 {
-    free(p->codes);
+    free(p->data);
     free(p->scales);
     free(p->expanded);
 }
@@ -149,7 +149,7 @@ static void
 expand(struct planes *p, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        unsigned code = p->codes[i / 2] >> (i % 2 * 4) & 15;
+        unsigned code = p->data[i / 2] >> (i % 2 * 4) & 15;
         p->expanded[i] = num_to_bf16(e2m1_value(code) * e4m3_value(p->scales[i / 16]));
     }
 }
@@ -165,29 +165,29 @@ on_gpu(struct planes *p, int c, const void *x, enum dtype dtype, size_t rows,
     float *most = pair_bytes(amax, n_amax * sizeof *amax);
     float *column =
         cases[c].weights ? pair_bytes(weights, cols * sizeof *weights) : NULL;
-    struct packed to = { .scale2 = pair_poisoned(sizeof(float)) };
+    struct matrix to = { .scale2 = pair_poisoned(sizeof(float)) };
     if (codes) {
-        to.codes = pair_poisoned(n / 2);
+        to.data = pair_poisoned(n / 2);
         to.scales = pair_poisoned(n / 16);
     }
     if (expanded)
         to.expanded = pair_poisoned(n * 2);
     spec.column_weight = column;
-    gpu->quantize(gpu, &to, values, dtype, rows, cols, most, n_amax, &spec);
+    pair_quantize(gpu, &to, values, dtype, rows, cols, most, n_amax, &spec);
     if (codes) {
-        CHECK(gpu->download(gpu, p->codes, to.codes, n / 2) == 0);
-        CHECK(gpu->download(gpu, p->scales, to.scales, n / 16) == 0);
+        CHECK(kernels_download(gpu, p->data, to.data, n / 2) == 0);
+        CHECK(kernels_download(gpu, p->scales, to.scales, n / 16) == 0);
     }
     if (expanded)
-        CHECK(gpu->download(gpu, p->expanded, to.expanded, n * 2) == 0);
-    CHECK(gpu->download(gpu, &p->scale2, to.scale2, sizeof p->scale2) == 0);
-    gpu->release(gpu, values);
-    gpu->release(gpu, most);
-    gpu->release(gpu, column);
-    gpu->release(gpu, to.codes);
-    gpu->release(gpu, to.scales);
-    gpu->release(gpu, to.expanded);
-    gpu->release(gpu, to.scale2);
+        CHECK(kernels_download(gpu, p->expanded, to.expanded, n * 2) == 0);
+    CHECK(kernels_download(gpu, &p->scale2, to.scale2, sizeof p->scale2) == 0);
+    kernels_free(gpu, values);
+    kernels_free(gpu, most);
+    kernels_free(gpu, column);
+    kernels_free(gpu, to.data);
+    kernels_free(gpu, to.scales);
+    kernels_free(gpu, to.expanded);
+    kernels_free(gpu, to.scale2);
 }
 
 static void
@@ -202,8 +202,8 @@ check_case(const char *what, int c, const void *x, enum dtype dtype, size_t rows
     for (size_t i = 0; i < cols; i++)
         weights[i] = fabsf(bell(i + 7)) + 0.01F;
     spec.column_weight = cases[c].weights ? weights : NULL;
-    cpu->quantize(cpu,
-                  &(struct packed){ .codes = want.codes,
+    pair_quantize(cpu,
+                  &(struct matrix){ .data = want.data,
                                     .scales = want.scales,
                                     .scale2 = &want.scale2 },
                   x, dtype, rows, cols, amax, n_amax, &spec);
@@ -213,7 +213,7 @@ check_case(const char *what, int c, const void *x, enum dtype dtype, size_t rows
                planes & 2);
         size_t bad = 0;
         while (planes & 1 && bad < n / 16 && want.scales[bad] == found.scales[bad] &&
-               check_equal(want.codes + bad * 8, found.codes + bad * 8, 8))
+               check_equal(want.data + bad * 8, found.data + bad * 8, 8))
             bad++;
         CHECK_SAY(!(planes & 1) || bad == n / 16,
                   "%s, %s, %s, %zu x %zu: block %zu: scale %02x, %02x is right", what,
@@ -257,7 +257,7 @@ check_chain(int c)
 {
     enum { TENSORS = 7, NOT_FINITE = 3, TWICE = 5, COLS = 256, MOST_ROWS = 4096 };
     static const size_t rows[TENSORS] = { MOST_ROWS, 1, 1000, 64, MOST_ROWS, 512, 512 };
-    struct packed to[TENSORS];
+    struct matrix to[TENSORS];
     void *values[TENSORS];
     uint16_t *x[TENSORS];
     float *amax[TENSORS], own[TENSORS];
@@ -269,37 +269,38 @@ check_chain(int c)
         own[i] = i == NOT_FINITE ? NAN : own[i];
         values[i] = pair_bytes(x[i], n * 2);
         amax[i] = pair_bytes(&own[i], sizeof *own);
-        to[i] = (struct packed){ .codes = gpu->alloc(gpu, n / 2),
-                                 .scales = gpu->alloc(gpu, n / 16),
-                                 .expanded = gpu->alloc(gpu, n * 2),
+        to[i] = (struct matrix){ .data = kernels_alloc(gpu, MEMORY_WORK, n / 2),
+                                 .scales = kernels_alloc(gpu, MEMORY_WORK, n / 16),
+                                 .expanded = kernels_alloc(gpu, MEMORY_WORK, n * 2),
                                  .scale2 = pair_poisoned(sizeof(float)) };
     }
     for (size_t i = 0; i < TENSORS; i++)
-        gpu->quantize(gpu, &to[i > TWICE ? TWICE : i], values[i], DT_BF16, rows[i],
+        pair_quantize(gpu, &to[i > TWICE ? TWICE : i], values[i], DT_BF16, rows[i],
                       COLS, amax[i], 1, &spec);
     for (size_t i = 0; i < TENSORS; i++) {
         size_t n = rows[i] * COLS;
         struct planes want = planes_open(n), found = planes_open(n);
-        memset(want.codes, 0, n / 2);
+        memset(want.data, 0, n / 2);
         memset(want.scales, 0, n / 16);
         if (i != NOT_FINITE)
-            cpu->quantize(cpu,
-                          &(struct packed){ .codes = want.codes,
+            pair_quantize(cpu,
+                          &(struct matrix){ .data = want.data,
                                             .scales = want.scales,
                                             .scale2 = &want.scale2 },
                           x[i], DT_BF16, rows[i], COLS, &own[i], 1, &spec);
         expand(&want, n);
-        const struct packed *p = &to[i > TWICE ? TWICE : i];
-        CHECK(gpu->download(gpu, found.codes, p->codes, n / 2) == 0);
-        CHECK(gpu->download(gpu, found.scales, p->scales, n / 16) == 0);
-        CHECK(gpu->download(gpu, found.expanded, p->expanded, n * 2) == 0);
-        CHECK(gpu->download(gpu, &found.scale2, p->scale2, sizeof found.scale2) == 0);
+        const struct matrix *p = &to[i > TWICE ? TWICE : i];
+        CHECK(kernels_download(gpu, found.data, p->data, n / 2) == 0);
+        CHECK(kernels_download(gpu, found.scales, p->scales, n / 16) == 0);
+        CHECK(kernels_download(gpu, found.expanded, p->expanded, n * 2) == 0);
+        CHECK(kernels_download(gpu, &found.scale2, p->scale2, sizeof found.scale2) ==
+              0);
         if (i == NOT_FINITE) {
             CHECK(isnan(found.scale2));
             want.scale2 = found.scale2;
         }
         if (i != TWICE) // what is behind it has its place
-            CHECK_SAY(check_equal(want.codes, found.codes, n / 2) &&
+            CHECK_SAY(check_equal(want.data, found.data, n / 2) &&
                           check_equal(want.scales, found.scales, n / 16) &&
                           check_equal(want.expanded, found.expanded, n * 2) &&
                           check_equal(&want.scale2, &found.scale2, sizeof(float)),
@@ -308,12 +309,12 @@ check_chain(int c)
         planes_close(&found);
     }
     for (size_t i = 0; i < TENSORS; i++) {
-        gpu->release(gpu, values[i]);
-        gpu->release(gpu, amax[i]);
-        gpu->release(gpu, to[i].codes);
-        gpu->release(gpu, to[i].scales);
-        gpu->release(gpu, to[i].expanded);
-        gpu->release(gpu, to[i].scale2);
+        kernels_free(gpu, values[i]);
+        kernels_free(gpu, amax[i]);
+        kernels_free(gpu, to[i].data);
+        kernels_free(gpu, to[i].scales);
+        kernels_free(gpu, to[i].expanded);
+        kernels_free(gpu, to[i].scale2);
         free(x[i]);
     }
 }
@@ -358,41 +359,42 @@ check_amax(enum dtype dtype, size_t n)
         if (round > 1 && n)
             memcpy(x + at * size, size == 4 ? (void *)&bits : &half, size);
         void *values = pair_bytes(x, n * size);
-        gpu->amax(gpu, out, values, dtype, n);
-        CHECK(gpu->download(gpu, &found, out, sizeof found) == 0);
-        cpu->amax(cpu, &want, x, dtype, n);
+        pair_amax(gpu, out, values, dtype, n);
+        CHECK(kernels_download(gpu, &found, out, sizeof found) == 0);
+        pair_amax(cpu, &want, x, dtype, n);
         CHECK_SAY(check_equal(&want, &found, sizeof want) ||
                       (isnan(want) && isnan(found)),
                   "amax of %zu %s, round %d: %a, %a is right", n, dtype_name(dtype),
                   round, (double)found, (double)want);
-        gpu->release(gpu, values);
+        kernels_free(gpu, values);
     }
     // NaN goes on to the scale and no further.
     if (n >= 16 && n % 16 == 0) {
         struct quant_spec spec = { .kind = QUANT_SWEEP };
         void *values = pair_bytes(x, n * size);
-        struct packed to = { .codes = gpu->alloc(gpu, n / 2),
-                             .scales = gpu->alloc(gpu, n / 16),
+        struct matrix to = { .data = kernels_alloc(gpu, MEMORY_WORK, n / 2),
+                             .scales = kernels_alloc(gpu, MEMORY_WORK, n / 16),
                              .scale2 = pair_poisoned(sizeof(float)) };
-        gpu->quantize(gpu, &to, values, dtype, 1, n, out, 1, &spec);
-        CHECK(gpu->download(gpu, &found, to.scale2, sizeof found) == 0 && isnan(found));
-        gpu->release(gpu, values);
-        gpu->release(gpu, to.codes);
-        gpu->release(gpu, to.scales);
-        gpu->release(gpu, to.scale2);
+        pair_quantize(gpu, &to, values, dtype, 1, n, out, 1, &spec);
+        CHECK(kernels_download(gpu, &found, to.scale2, sizeof found) == 0 &&
+              isnan(found));
+        kernels_free(gpu, values);
+        kernels_free(gpu, to.data);
+        kernels_free(gpu, to.scales);
+        kernels_free(gpu, to.scale2);
     }
-    gpu->release(gpu, out);
+    kernels_free(gpu, out);
     free(x);
 }
 
 /* ---- how fast --------------------------------------------------------------------------------- */
 
 struct timing {
-    void *values, *other;
-    struct packed codes, products;
+    void *data, *other;
+    struct matrix codes, products;
     float *amax;
     size_t rows, cols;
-    const struct packed *to;
+    const struct matrix *to;
     struct quant_spec spec;
 };
 
@@ -401,20 +403,19 @@ typedef void timed_fn(const struct timing *t);
 static void
 run_quantize(const struct timing *t)
 {
-    gpu->quantize(gpu, t->to, t->values, DT_BF16, t->rows, t->cols, t->amax, 1,
-                  &t->spec);
+    pair_quantize(gpu, t->to, t->data, DT_BF16, t->rows, t->cols, t->amax, 1, &t->spec);
 }
 
 static void
 run_amax(const struct timing *t)
 {
-    gpu->amax(gpu, t->amax, t->values, DT_BF16, t->rows * t->cols);
+    pair_amax(gpu, t->amax, t->data, DT_BF16, t->rows * t->cols);
 }
 
 static void
 run_copy(const struct timing *t)
 {
-    gpu->copy(gpu, t->other, t->values, t->rows * t->cols * 2);
+    op_copy(gpu, t->other, t->data, t->rows * t->cols * 2);
 }
 
 /* bytes: of an element. */
@@ -425,11 +426,11 @@ report(const char *name, timed_fn *fn, const struct timing *t, double bytes)
     float out;
     fn(t);
     fn(t);
-    CHECK(gpu->download(gpu, &out, t->amax, sizeof out) == 0);
+    CHECK(kernels_download(gpu, &out, t->amax, sizeof out) == 0);
     double from = os_seconds();
     for (size_t i = 0; i < times; i++)
         fn(t);
-    CHECK(gpu->download(gpu, &out, t->amax, sizeof out) == 0);
+    CHECK(kernels_download(gpu, &out, t->amax, sizeof out) == 0);
     double each = (os_seconds() - from) / (double)times, moved = bytes * (double)n;
     printf("%s\t%zu\t%.1f\t%.0f\t%.0f\n", name, n, each * 1e6, moved,
            moved / each * 1e-9);
@@ -448,15 +449,15 @@ time_size(size_t rows, size_t cols)
     size_t n = rows * cols;
     struct timing t = { .rows = rows, .cols = cols };
     float *x = pair_random(n, 0.02F, DT_BF16, 3);
-    t.values = pair_put(x, DT_BF16, n);
-    t.other = gpu->alloc(gpu, n * 2);
-    t.amax = gpu->alloc(gpu, sizeof(float));
-    float *scale2 = gpu->alloc(gpu, sizeof(float));
-    t.codes = (struct packed){ .codes = gpu->alloc(gpu, n / 2),
-                               .scales = gpu->alloc(gpu, n / 16),
+    t.data = pair_put(x, DT_BF16, n);
+    t.other = kernels_alloc(gpu, MEMORY_WORK, n * 2);
+    t.amax = kernels_alloc(gpu, MEMORY_WORK, sizeof(float));
+    float *scale2 = kernels_alloc(gpu, MEMORY_WORK, sizeof(float));
+    t.codes = (struct matrix){ .data = kernels_alloc(gpu, MEMORY_WORK, n / 2),
+                               .scales = kernels_alloc(gpu, MEMORY_WORK, n / 16),
                                .scale2 = scale2 };
-    t.products =
-        (struct packed){ .scale2 = scale2, .expanded = gpu->alloc(gpu, n * 2) };
+    t.products = (struct matrix){ .scale2 = scale2,
+                                  .expanded = kernels_alloc(gpu, MEMORY_WORK, n * 2) };
     free(x);
     report("copy", run_copy, &t, 4);
     report("amax", run_amax, &t, 2);
@@ -470,13 +471,13 @@ time_size(size_t rows, size_t cols)
         snprintf(text, sizeof text, "%s to products", named[q].name);
         report(text, run_quantize, &t, 4);
     }
-    gpu->release(gpu, t.values);
-    gpu->release(gpu, t.other);
-    gpu->release(gpu, t.amax);
-    gpu->release(gpu, scale2);
-    gpu->release(gpu, t.codes.codes);
-    gpu->release(gpu, t.codes.scales);
-    gpu->release(gpu, t.products.expanded);
+    kernels_free(gpu, t.data);
+    kernels_free(gpu, t.other);
+    kernels_free(gpu, t.amax);
+    kernels_free(gpu, scale2);
+    kernels_free(gpu, t.codes.data);
+    kernels_free(gpu, t.codes.scales);
+    kernels_free(gpu, t.products.expanded);
 }
 
 int

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rows: the operations of rows.cu against those of the CPU, with f32 and bf16 activations.
+/* rows: operations that go over rows against those of the CPU, with f32 and bf16 activations.
  *
  *   rows           compare
  *   rows --time    a table of times instead, for 16384 tokens of a model of 4B
@@ -41,7 +41,7 @@ static void
 let_go(void)
 {
     while (n_held)
-        gpu->release(gpu, held[--n_held]);
+        kernels_free(gpu, held[--n_held]);
     while (n_hosts)
         free(hosts[--n_hosts]);
 }
@@ -157,7 +157,7 @@ near_f32(const char *what, const float *found, const float *want, size_t n,
 
 struct shape {
     size_t rows, n, heads;
-    bool add, no_gain, in_place; // of norm_dx, turn_dx
+    bool add, no_gain, in_place; // of norm_bwd, rope_bwd
     enum dtype dtype;            // of what is not activations
     int32_t ids;                 // how many there are
     float scale;
@@ -217,9 +217,9 @@ go_gather(const struct shape *s)
     size_t n = s->rows * s->n;
     float *x = normal(n, 1, 1), *want = room(n);
     int32_t *index = mixed(s->rows);
-    cpu->gather(cpu, want, x, index, s->rows, s->n);
+    pair_gather(cpu, want, x, index, s->rows, s->n);
     void *y = poisoned(n);
-    gpu->gather(gpu, y, put(x, n), put_ids(index, s->rows), s->rows, s->n);
+    pair_gather(gpu, y, put(x, n), put_ids(index, s->rows), s->rows, s->n);
     near("y", near_act("y", y, want, n), want, n, 0);
 }
 
@@ -231,8 +231,8 @@ go_scatter(const struct shape *s)
     float *x = normal(s->rows * s->n, 1, 1), *want = normal(n, 1, 2);
     int32_t *index = mixed(rows);
     void *y = put(want, n);
-    cpu->scatter(cpu, want, x, index, s->rows, s->n);
-    gpu->scatter(gpu, y, put(x, s->rows * s->n), put_ids(index, s->rows), s->rows,
+    pair_scatter(cpu, want, x, index, s->rows, s->n);
+    pair_scatter(gpu, y, put(x, s->rows * s->n), put_ids(index, s->rows), s->rows,
                  s->n);
     near("y", near_act("y", y, want, n), want, n, 0);
 }
@@ -255,8 +255,8 @@ go_convert(const struct shape *s)
     float *x = host(pair_random(s->n + 8, 1, DT_F32, 3)), *want = room(s->n);
     char *there = hold(pair_put(x, s->dtype, s->n + 8));
     float *y = poisoned_f32(s->n);
-    cpu->convert(cpu, want, of_type(x + off, s->dtype, s->n), s->dtype, s->n);
-    gpu->convert(gpu, y, there + off * dtype_bits(s->dtype) / 8, s->dtype, s->n);
+    pair_convert(cpu, want, of_type(x + off, s->dtype, s->n), s->dtype, s->n);
+    pair_convert(gpu, y, there + off * dtype_bits(s->dtype) / 8, s->dtype, s->n);
     near_f32("y", y, want, s->n, 0);
 }
 
@@ -288,14 +288,14 @@ go_embed(const struct shape *s)
 {
     size_t n = s->rows * s->n, of = (size_t)s->ids * s->n;
     float *w = host(pair_random(of, 1, DT_F32, 4)), *want = room(n);
-    struct weight here = { .dtype = s->dtype, .out = (size_t)s->ids, .in = s->n },
+    struct matrix here = { .dtype = s->dtype, .rows = (size_t)s->ids, .cols = s->n },
                   there = here;
     int32_t *ids = some_ids(s->rows, s->ids);
-    here.values = of_type(w, s->dtype, of);
-    there.values = hold(pair_put(w, s->dtype, of));
-    cpu->embed(cpu, want, &here, ids, s->rows);
+    here.data = of_type(w, s->dtype, of);
+    there.data = hold(pair_put(w, s->dtype, of));
+    pair_embed(cpu, want, &here, ids, s->rows);
     void *y = poisoned(n);
-    gpu->embed(gpu, y, &there, put_ids(ids, s->rows), s->rows);
+    pair_embed(gpu, y, &there, put_ids(ids, s->rows), s->rows);
     near_act("y", y, want, n);
 }
 
@@ -306,8 +306,8 @@ go_embed_dw(const struct shape *s)
     float *dy = normal(n, 1, 5), *want = normal(of, 1, 6);
     int32_t *ids = some_ids(s->rows, s->ids);
     float *dw = put_f32(want, of);
-    cpu->embed_dw(cpu, want, dy, ids, s->rows, s->n);
-    gpu->embed_dw(gpu, dw, put(dy, n), put_ids(ids, s->rows), s->rows, s->n);
+    pair_embed_dw(cpu, want, dy, ids, s->rows, s->n);
+    pair_embed_dw(gpu, dw, put(dy, n), put_ids(ids, s->rows), s->rows, s->n);
     near_f32("dw", dw, want, of, 0);
 }
 
@@ -317,19 +317,19 @@ go_l1(const struct shape *s)
     size_t n = s->rows * s->n, of = (size_t)s->ids * s->n;
     float *w = host(pair_random(of, 1, DT_F32, 7)), *x = normal(n, 1, 8);
     float *loss = room(s->rows), *dx = room(n), *dw = normal(of, 1, 9);
-    struct weight here = { .dtype = s->dtype, .out = (size_t)s->ids, .in = s->n },
+    struct matrix here = { .dtype = s->dtype, .rows = (size_t)s->ids, .cols = s->n },
                   there = here;
     int32_t *ids = some_ids(s->rows, s->ids);
     for (size_t i = 0; i < s->n; i++) // no difference at all
         x[i] = w[(size_t)ids[0] * s->n + i] = num_from_bf16(num_to_bf16(x[i]));
-    here.values = of_type(w, s->dtype, of);
-    there.values = hold(pair_put(w, s->dtype, of));
+    here.data = of_type(w, s->dtype, of);
+    there.data = hold(pair_put(w, s->dtype, of));
     bool back = s->scale != 0;
     float *found_loss = poisoned_f32(s->rows), *found_dw = put_f32(dw, of);
     void *found_dx = poisoned(n);
-    cpu->l1(cpu, loss, back ? dx : NULL, back && !s->no_gain ? dw : NULL, x, &here, ids,
+    pair_l1(cpu, loss, back ? dx : NULL, back && !s->no_gain ? dw : NULL, x, &here, ids,
             s->rows, s->scale);
-    gpu->l1(gpu, found_loss, back ? found_dx : NULL,
+    pair_l1(gpu, found_loss, back ? found_dx : NULL,
             back && !s->no_gain ? found_dw : NULL, put(x, n), &there,
             put_ids(ids, s->rows), s->rows, s->scale);
     near_f32("loss", found_loss, loss, s->rows, near_f32_limit);
@@ -385,37 +385,37 @@ go_norm(const struct shape *s)
     size_t n = s->rows * s->n;
     float *x = normal(n, 2, 10), *gain = host(pair_random(s->n, 1, DT_F32, 11));
     float *y = room(n), *scale = room(s->rows);
-    cpu->norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
+    pair_norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
     void *found = poisoned(n);
     float *found_scale = poisoned_f32(s->rows);
-    gpu->norm(gpu, found, found_scale, put(x, n), put_f32(gain, s->n), s->rows, s->n,
+    pair_norm(gpu, found, found_scale, put(x, n), put_f32(gain, s->n), s->rows, s->n,
               eps_of(s->n));
     near_act_sum("y", found, y, n, s->n);
     near_f32("scale", found_scale, scale, s->rows, summed(s->n));
 }
 
 static void
-go_norm_dx(const struct shape *s)
+go_norm_bwd(const struct shape *s)
 {
     size_t n = s->rows * s->n;
     float *x = normal(n, 2, 12), *gain = host(pair_random(s->n, 1, DT_F32, 13));
     float *y = room(n), *scale = room(s->rows), *dy = normal(n, 1, 14);
     float *dx = normal(n, 1, 15), *dgain = host(pair_random(s->n, 1, DT_F32, 16));
-    cpu->norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
+    pair_norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
     void *found = s->add ? put(dx, n) : poisoned(n), *found_dy = put(dy, n);
     float *found_dgain = put_f32(dgain, s->n);
     if (s->in_place) {
         found = found_dy;
         dx = dy;
     }
-    cpu->norm_dx(cpu, dx, s->no_gain ? NULL : dgain, NULL, dy, x, scale, gain, s->rows,
-                 s->n, s->add ? dx : NULL);
+    pair_norm_bwd(cpu, dx, s->no_gain ? NULL : dgain, NULL, dy, x, scale, gain, s->rows,
+                  s->n, s->add ? dx : NULL);
     void *there = put(x, n), *normed = poisoned(n), *again = poisoned(n);
     float *found_scale = poisoned_f32(s->rows), *found_gain = put_f32(gain, s->n);
-    gpu->norm(gpu, normed, found_scale, there, found_gain, s->rows, s->n, eps_of(s->n));
-    gpu->norm_dx(gpu, found, s->no_gain ? NULL : found_dgain, s->add ? again : NULL,
-                 found_dy, there, found_scale, found_gain, s->rows, s->n,
-                 s->add ? found : NULL);
+    pair_norm(gpu, normed, found_scale, there, found_gain, s->rows, s->n, eps_of(s->n));
+    pair_norm_bwd(gpu, found, s->no_gain ? NULL : found_dgain, s->add ? again : NULL,
+                  found_dy, there, found_scale, found_gain, s->rows, s->n,
+                  s->add ? found : NULL);
     if (s->add) { // with its bits
         float *a = near_act_sum("y", normed, y, n, s->n);
         float *b = host(pair_get(again, act, n));
@@ -441,15 +441,15 @@ norms(void)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct shape s = shapes[i];
         twice("norm", go_norm, s);
-        twice("norm_dx", go_norm_dx, s);
+        twice("norm_bwd", go_norm_bwd, s);
         s.add = true;
-        twice("norm_dx", go_norm_dx, s);
+        twice("norm_bwd", go_norm_bwd, s);
         s.no_gain = true;
-        twice("norm_dx", go_norm_dx, s);
+        twice("norm_bwd", go_norm_bwd, s);
         s.add = false;
         s.no_gain = false;
         s.in_place = true;
-        twice("norm_dx", go_norm_dx, s);
+        twice("norm_bwd", go_norm_bwd, s);
     }
 }
 
@@ -457,8 +457,8 @@ norms(void)
 
 enum { POSITIONS = 50 };
 
-static struct turn
-turning(const struct shape *s, struct turn *there)
+static struct pair_rope
+rope_of(const struct shape *s, struct pair_rope *there)
 {
     size_t half = s->n / 2;
     float *table = room(POSITIONS * s->n);
@@ -469,67 +469,70 @@ turning(const struct shape *s, struct turn *there)
             table[p * s->n + i] = cosf(angle);
             table[p * s->n + half + i] = sinf(angle);
         }
-    struct turn t = { table, position, s->rows, s->heads, s->n, eps_of(s->n), 0 };
+    struct pair_rope t = { { table, position, s->heads, s->n, eps_of(s->n) },
+                           s->rows,
+                           0 };
     *there = t;
-    there->table = put_f32(table, POSITIONS * s->n);
-    there->position = put_ids(position, s->rows);
+    there->r.table = put_f32(table, POSITIONS * s->n);
+    there->r.position = put_ids(position, s->rows);
     return t;
 }
 
 static void
-go_turn(const struct shape *s)
+go_rope(const struct shape *s)
 {
     size_t all = s->rows * s->heads, n = all * s->n;
     float *x = normal(n, 2, 20), *gain = host(pair_random(s->n, 1, DT_F32, 21));
     float *y = room(n), *scale = room(all);
-    struct turn there, here = turning(s, &there);
-    cpu->turn(cpu, y, scale, x, gain, &here);
+    struct pair_rope there, here = rope_of(s, &there);
+    pair_qk_norm_rope(cpu, y, scale, x, gain, &here);
     void *found = poisoned(n);
     float *found_scale = poisoned_f32(all);
-    gpu->turn(gpu, found, found_scale, put(x, n), put_f32(gain, s->n), &there);
+    pair_qk_norm_rope(gpu, found, found_scale, put(x, n), put_f32(gain, s->n), &there);
     near_act_sum("y", found, y, n, s->n);
     near_f32("scale", found_scale, scale, all, summed(s->n));
 }
 
 static void
-go_turn_dx(const struct shape *s)
+go_rope_bwd(const struct shape *s)
 {
     size_t all = s->rows * s->heads, n = all * s->n;
     float *x = normal(n, 2, 22), *gain = host(pair_random(s->n, 1, DT_F32, 23));
     float *y = room(n), *scale = room(all), *d = normal(n, 1, 24);
     float *dgain = host(pair_random(s->n, 1, DT_F32, 25));
-    struct turn there, here = turning(s, &there);
-    cpu->turn(cpu, y, scale, x, gain, &here);
+    struct pair_rope there, here = rope_of(s, &there);
+    pair_qk_norm_rope(cpu, y, scale, x, gain, &here);
     void *found = put(d, n);
     float *found_dgain = put_f32(dgain, s->n);
-    cpu->turn_dx(cpu, d, s->no_gain ? NULL : dgain, x, scale, gain, &here);
-    gpu->turn_dx(gpu, found, s->no_gain ? NULL : found_dgain, put(x, n),
-                 put_f32(scale, all), put_f32(gain, s->n), &there);
+    pair_qk_norm_rope_bwd(cpu, d, s->no_gain ? NULL : dgain, x, scale, gain, &here);
+    pair_qk_norm_rope_bwd(gpu, found, s->no_gain ? NULL : found_dgain, put(x, n),
+                          put_f32(scale, all), put_f32(gain, s->n), &there);
     near_act_sum("d", found, d, n, s->n);
     near_f32("dgain", found_dgain, dgain, s->n, s->no_gain ? 0 : summed(all));
 }
 
 /* In columns of a wider matrix: the same numbers, and those beside them stay. */
 static void
-go_turn_columns(const struct shape *s)
+go_rope_columns(const struct shape *s)
 {
     size_t width = s->heads * s->n, wide = width + 24, n = s->rows * width;
     float *x = normal(n, 2, 22), *gain = host(pair_random(s->n, 1, DT_F32, 23));
     float *y = room(n), *scale = room(s->rows * s->heads), *d = normal(n, 1, 24);
     float *many = room(s->rows * wide), *dgain = room(s->n);
-    struct turn there, here = turning(s, &there);
-    cpu->turn(cpu, y, scale, x, gain, &here);
+    struct pair_rope there, here = rope_of(s, &there);
+    pair_qk_norm_rope(cpu, y, scale, x, gain, &here);
     for (size_t t = 0; t < s->rows; t++)
         for (size_t i = 0; i < wide; i++)
             many[t * wide + i] = i >= 8 && i < width + 8 ? d[t * width + i - 8] : 7;
     char *found = put(many, s->rows * wide);
     float *found_dgain = put_f32(dgain, s->n);
-    here.row = there.row = wide;
-    cpu->turn_dx(cpu, many + 8, dgain, x, scale, gain, &here);
-    gpu->turn_dx(gpu, found + 8 * kernels_act(gpu), found_dgain, put(x, n),
-                 put_f32(scale, s->rows * s->heads), put_f32(gain, s->n), &there);
-    here.row = 0;
-    cpu->turn_dx(cpu, d, NULL, x, scale, gain, &here);
+    here.stride = there.stride = wide;
+    pair_qk_norm_rope_bwd(cpu, many + 8, dgain, x, scale, gain, &here);
+    pair_qk_norm_rope_bwd(gpu, found + 8 * act_bytes(), found_dgain, put(x, n),
+                          put_f32(scale, s->rows * s->heads), put_f32(gain, s->n),
+                          &there);
+    here.stride = 0;
+    pair_qk_norm_rope_bwd(cpu, d, NULL, x, scale, gain, &here);
     for (size_t t = 0; t < s->rows; t++)
         for (size_t i = 0; i < wide; i++)
             CHECK(many[t * wide + i] ==
@@ -552,12 +555,12 @@ heads(void)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct shape s = shapes[i];
-        twice("turn", go_turn, s);
-        twice("turn_dx", go_turn_dx, s);
+        twice("rope", go_rope, s);
+        twice("rope_bwd", go_rope_bwd, s);
         if (s.rows < 1000)
-            twice("turn_dx of columns", go_turn_columns, s);
+            twice("rope_bwd of columns", go_rope_columns, s);
         s.no_gain = true;
-        twice("turn_dx", go_turn_dx, s);
+        twice("rope_bwd", go_rope_bwd, s);
     }
 }
 
@@ -567,21 +570,21 @@ static void
 go_swiglu(const struct shape *s)
 {
     float *gate = normal(s->n, 4, 30), *up = normal(s->n, 1, 31), *y = room(s->n);
-    cpu->swiglu(cpu, y, gate, up, s->n);
+    pair_swiglu(cpu, y, gate, up, s->n);
     void *found = poisoned(s->n);
-    gpu->swiglu(gpu, found, put(gate, s->n), put(up, s->n), s->n);
+    pair_swiglu(gpu, found, put(gate, s->n), put(up, s->n), s->n);
     near_act("y", found, y, s->n);
 }
 
 static void
-go_swiglu_dx(const struct shape *s)
+go_swiglu_bwd(const struct shape *s)
 {
     size_t n = s->rows * s->n;
     float *gate = normal(n, 4, 32), *up = normal(n, 1, 33), *d = normal(n, 1, 34);
     float *both = room(2 * n);
     void *found = put(d, n), *found_both = poisoned(2 * n);
-    cpu->swiglu_dx(cpu, both, d, gate, up, s->rows, s->n);
-    gpu->swiglu_dx(gpu, found_both, found, put(gate, n), put(up, n), s->rows, s->n);
+    pair_swiglu_bwd(cpu, both, d, gate, up, s->rows, s->n);
+    pair_swiglu_bwd(gpu, found_both, found, put(gate, n), put(up, n), s->rows, s->n);
     near_act("gate, up", found_both, both, 2 * n);
     near_act("y", found, d, n);
 }
@@ -595,9 +598,9 @@ go_far(const struct shape *s)
         gate[i] = ldexpf(i % 2 ? 1 : -1, (int)i / 2 + 3);
         up[i] = 1;
     }
-    cpu->swiglu(cpu, y, gate, up, s->n);
+    pair_swiglu(cpu, y, gate, up, s->n);
     void *found = poisoned(s->n);
-    gpu->swiglu(gpu, found, put(gate, s->n), put(up, s->n), s->n);
+    pair_swiglu(gpu, found, put(gate, s->n), put(up, s->n), s->n);
     near_act("y", found, y, s->n);
 }
 
@@ -617,7 +620,7 @@ swiglus(void)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         twice("swiglu", go_swiglu, (struct shape){ .n = shapes[i].rows * shapes[i].n });
-        twice("swiglu_dx", go_swiglu_dx, shapes[i]);
+        twice("swiglu_bwd", go_swiglu_bwd, shapes[i]);
     }
     twice("swiglu, far from zero", go_far, (struct shape){ .n = 40 });
 }
@@ -640,8 +643,8 @@ go_cross_entropy(const struct shape *s)
             x[i] = num_from_bf16(num_to_bf16(x[i]));
     void *found = put(x, n);
     float *found_loss = poisoned_f32(s->rows);
-    cpu->cross_entropy(cpu, loss, x, label, s->rows, s->n, s->scale);
-    gpu->cross_entropy(gpu, found_loss, found, put_ids(label, s->rows), s->rows, s->n,
+    pair_cross_entropy(cpu, loss, x, label, s->rows, s->n, s->scale);
+    pair_cross_entropy(gpu, found_loss, found, put_ids(label, s->rows), s->rows, s->n,
                        s->scale);
     near_f32("loss", found_loss, loss, s->rows, near_f32_limit);
     float *d = near_act_sum("gradient", found, x, n, s->n);
@@ -679,42 +682,42 @@ cross_entropies(void)
 /* ---- the largest logit -------------------------------------------------------------------- */
 
 static void
-check_best(const char *what, const float *x, size_t n)
+check_argmax(const char *what, const float *x, size_t n)
 {
     int32_t want, found = -2;
     float *on_gpu = hold(pair_put(x, DT_F32, n));
-    int32_t *id = hold(gpu->alloc(gpu, sizeof *id));
-    cpu->best(cpu, &want, x, n);
+    int32_t *id = hold(kernels_alloc(gpu, MEMORY_WORK, sizeof *id));
+    pair_argmax(cpu, &want, x, n);
     for (int i = 0; i < 2; i++) { // the second one may begin early
-        gpu->best(gpu, id, on_gpu, n);
-        CHECK(gpu->download(gpu, &found, id, sizeof found) == 0);
-        CHECK_SAY(found == want, "best of %zu, %s: %d, want %d", n, what, (int)found,
+        pair_argmax(gpu, id, on_gpu, n);
+        CHECK(kernels_download(gpu, &found, id, sizeof found) == 0);
+        CHECK_SAY(found == want, "argmax of %zu, %s: %d, want %d", n, what, (int)found,
                   (int)want);
     }
 }
 
 static void
-bests(void)
+argmaxes(void)
 {
     static const size_t sizes[] = { 1, 2, 31, 33, 257, 16384, 16385, 151936 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i];
         float *x = normal(n, 4, 70 + (uint32_t)i);
-        check_best("random", x, n);
+        check_argmax("random", x, n);
         x[n - 1] = 100;
-        check_best("the last", x, n);
+        check_argmax("the last", x, n);
         x[n / 2] = x[n / 3] = 100;
-        check_best("equals", x, n);
+        check_argmax("equals", x, n);
         x[0] = -0.0F;
         for (size_t k = 1; k < n; k++)
             x[k] = k % 2 ? 0 : -0.0F;
-        check_best("zeros", x, n);
+        check_argmax("zeros", x, n);
         x[n / 2] = NAN;
-        check_best("NaN", x, n);
+        check_argmax("NaN", x, n);
         x[n / 2] = -INFINITY;
-        check_best("-inf", x, n);
+        check_argmax("-inf", x, n);
         x[n - 1] = INFINITY;
-        check_best("inf", x, n);
+        check_argmax("inf", x, n);
         let_go();
     }
 }
@@ -724,23 +727,23 @@ bests(void)
 static void
 nothing(void)
 {
-    float *p = hold(gpu->alloc(gpu, 64));
-    int32_t *ids = hold(gpu->alloc(gpu, 64));
-    struct weight w = { .dtype = DT_F32, .values = p, .out = 1, .in = 4 };
-    struct turn t = { p, ids, 0, 1, 4, 1, 0 };
-    gpu->embed(gpu, p, &w, ids, 0);
-    gpu->embed_dw(gpu, p, p, ids, 0, 4);
-    gpu->norm(gpu, p, p, p, p, 0, 4, 1);
-    gpu->norm_dx(gpu, p, p, p, p, p, p, p, 0, 4, NULL);
-    gpu->turn(gpu, p, p, p, p, &t);
-    gpu->turn_dx(gpu, p, p, p, p, p, &t);
-    gpu->swiglu(gpu, p, p, p, 0);
-    gpu->swiglu_dx(gpu, p, p, p, p, 0, 4);
-    gpu->gather(gpu, p, p, ids, 0, 4);
-    gpu->scatter(gpu, p, p, ids, 0, 4);
-    gpu->convert(gpu, p, p, DT_F32, 0);
-    gpu->cross_entropy(gpu, p, p, ids, 0, 4, 1);
-    gpu->l1(gpu, p, p, p, p, &w, ids, 0, 1);
+    float *p = hold(kernels_alloc(gpu, MEMORY_WORK, 64));
+    int32_t *ids = hold(kernels_alloc(gpu, MEMORY_WORK, 64));
+    struct matrix w = { .dtype = DT_F32, .data = p, .rows = 1, .cols = 4 };
+    struct pair_rope t = { { p, ids, 1, 4, 1 }, 0, 0 };
+    pair_embed(gpu, p, &w, ids, 0);
+    pair_embed_dw(gpu, p, p, ids, 0, 4);
+    pair_norm(gpu, p, p, p, p, 0, 4, 1);
+    pair_norm_bwd(gpu, p, p, p, p, p, p, p, 0, 4, NULL);
+    pair_qk_norm_rope(gpu, p, p, p, p, &t);
+    pair_qk_norm_rope_bwd(gpu, p, p, p, p, p, &t);
+    pair_swiglu(gpu, p, p, p, 0);
+    pair_swiglu_bwd(gpu, p, p, p, p, 0, 4);
+    pair_gather(gpu, p, p, ids, 0, 4);
+    pair_scatter(gpu, p, p, ids, 0, 4);
+    pair_convert(gpu, p, p, DT_F32, 0);
+    pair_cross_entropy(gpu, p, p, ids, 0, 4, 1);
+    pair_l1(gpu, p, p, p, p, &w, ids, 0, 1);
     let_go();
 }
 
@@ -754,131 +757,131 @@ struct bench {
     void *both, *logits; // (TOKENS, 2 FFN), (LOGIT_ROWS, QWEN)
     float *gain, *dgain, *scale, *loss, *dw;
     int32_t *ids, *same, *label; // (TOKENS): different ones, one, of few rows
-    struct weight w;             // (QWEN, HIDDEN), bf16
-    struct turn query, key;
+    struct matrix w;             // (QWEN, HIDDEN), bf16
+    struct pair_rope query, key;
 };
 
 static void
 time_copy(const struct bench *b)
 {
-    gpu->copy(gpu, b->a, b->b, (size_t)TOKENS * FFN * act_bytes());
+    op_copy(gpu, b->a, b->b, (size_t)TOKENS * FFN * act_bytes());
 }
 
 static void
 time_embed(const struct bench *b)
 {
-    gpu->embed(gpu, b->a, &b->w, b->ids, TOKENS);
+    pair_embed(gpu, b->a, &b->w, b->ids, TOKENS);
 }
 
 static void
 time_embed_dw(const struct bench *b)
 {
-    gpu->embed_dw(gpu, b->dw, b->a, b->ids, TOKENS, HIDDEN);
+    pair_embed_dw(gpu, b->dw, b->a, b->ids, TOKENS, HIDDEN);
 }
 
 static void
 time_embed_dw_same(const struct bench *b)
 {
-    gpu->embed_dw(gpu, b->dw, b->a, b->same, TOKENS, HIDDEN);
+    pair_embed_dw(gpu, b->dw, b->a, b->same, TOKENS, HIDDEN);
 }
 
 static void
 time_norm(const struct bench *b)
 {
-    gpu->norm(gpu, b->a, b->scale, b->b, b->gain, TOKENS, HIDDEN, 1e-6F);
+    pair_norm(gpu, b->a, b->scale, b->b, b->gain, TOKENS, HIDDEN, 1e-6F);
 }
 
 static void
 time_norm_1(const struct bench *b)
 {
-    gpu->norm(gpu, b->a, b->scale, b->b, b->gain, 1, HIDDEN, 1e-6F);
+    pair_norm(gpu, b->a, b->scale, b->b, b->gain, 1, HIDDEN, 1e-6F);
 }
 
 static void
-time_norm_dx(const struct bench *b)
+time_norm_bwd(const struct bench *b)
 {
-    gpu->norm_dx(gpu, b->a, b->dgain, b->both, b->b, b->d, b->scale, b->gain, TOKENS,
-                 HIDDEN, b->a);
+    pair_norm_bwd(gpu, b->a, b->dgain, b->both, b->b, b->d, b->scale, b->gain, TOKENS,
+                  HIDDEN, b->a);
 }
 
 static void
-time_turn_query(const struct bench *b)
+time_rope_query(const struct bench *b)
 {
-    gpu->turn(gpu, b->a, b->scale, b->b, b->gain, &b->query);
+    pair_qk_norm_rope(gpu, b->a, b->scale, b->b, b->gain, &b->query);
 }
 
 static void
-time_turn_key(const struct bench *b)
+time_rope_key(const struct bench *b)
 {
-    gpu->turn(gpu, b->a, b->scale, b->b, b->gain, &b->key);
+    pair_qk_norm_rope(gpu, b->a, b->scale, b->b, b->gain, &b->key);
 }
 
 static void
-time_turn_1(const struct bench *b)
+time_rope_1(const struct bench *b)
 {
-    struct turn t = b->query;
+    struct pair_rope t = b->query;
     t.tokens = 1;
-    gpu->turn(gpu, b->a, b->scale, b->b, b->gain, &t);
+    pair_qk_norm_rope(gpu, b->a, b->scale, b->b, b->gain, &t);
 }
 
 static void
-time_turn_dx_query(const struct bench *b)
+time_rope_bwd_query(const struct bench *b)
 {
-    gpu->turn_dx(gpu, b->a, b->dgain, b->b, b->scale, b->gain, &b->query);
+    pair_qk_norm_rope_bwd(gpu, b->a, b->dgain, b->b, b->scale, b->gain, &b->query);
 }
 
 static void
-time_turn_dx_key(const struct bench *b)
+time_rope_bwd_key(const struct bench *b)
 {
-    gpu->turn_dx(gpu, b->a, b->dgain, b->b, b->scale, b->gain, &b->key);
+    pair_qk_norm_rope_bwd(gpu, b->a, b->dgain, b->b, b->scale, b->gain, &b->key);
 }
 
 static void
 time_swiglu(const struct bench *b)
 {
-    gpu->swiglu(gpu, b->d, b->a, b->b, (size_t)TOKENS * FFN);
+    pair_swiglu(gpu, b->d, b->a, b->b, (size_t)TOKENS * FFN);
 }
 
 static void
-time_swiglu_dx(const struct bench *b)
+time_swiglu_bwd(const struct bench *b)
 {
-    gpu->swiglu_dx(gpu, b->both, b->d, b->a, b->b, TOKENS, FFN);
+    pair_swiglu_bwd(gpu, b->both, b->d, b->a, b->b, TOKENS, FFN);
 }
 
 static void
 time_gather(const struct bench *b)
 {
-    gpu->gather(gpu, b->a, b->b, b->label, TOKENS, HIDDEN);
+    pair_gather(gpu, b->a, b->b, b->label, TOKENS, HIDDEN);
 }
 
 static void
 time_scatter(const struct bench *b)
 {
-    gpu->scatter(gpu, b->a, b->b, b->label, TOKENS, HIDDEN);
+    pair_scatter(gpu, b->a, b->b, b->label, TOKENS, HIDDEN);
 }
 
 static void
 time_convert(const struct bench *b)
 {
-    gpu->convert(gpu, b->dw, b->a, act, (size_t)TOKENS * FFN);
+    pair_convert(gpu, b->dw, b->a, act, (size_t)TOKENS * FFN);
 }
 
 static void
 time_cross_entropy(const struct bench *b)
 {
-    gpu->cross_entropy(gpu, b->loss, b->logits, b->ids, LOGIT_ROWS, QWEN, 1);
+    pair_cross_entropy(gpu, b->loss, b->logits, b->ids, LOGIT_ROWS, QWEN, 1);
 }
 
 static void
 time_cross_entropy_0(const struct bench *b)
 {
-    gpu->cross_entropy(gpu, b->loss, b->logits, b->ids, LOGIT_ROWS, QWEN, 0);
+    pair_cross_entropy(gpu, b->loss, b->logits, b->ids, LOGIT_ROWS, QWEN, 0);
 }
 
 static void
 time_l1(const struct bench *b)
 {
-    gpu->l1(gpu, b->loss, b->a, b->dw, b->b, &b->w, b->ids, TOKENS, 1);
+    pair_l1(gpu, b->loss, b->a, b->dw, b->b, &b->w, b->ids, TOKENS, 1);
 }
 
 /* Many calls between two downloads, which wait; 0.2 s or more. */
@@ -892,11 +895,11 @@ report(const struct bench *b, const char *op, const char *shape, double bytes,
     while (took < 0.2 && pair_err.kind == ERR_NONE) {
         calls *= 2;
         go(b);
-        gpu->download(gpu, &word, b->loss, sizeof word);
+        kernels_download(gpu, &word, b->loss, sizeof word);
         double from = os_seconds();
         for (size_t i = 0; i < calls; i++)
             go(b);
-        gpu->download(gpu, &word, b->loss, sizeof word);
+        kernels_download(gpu, &word, b->loss, sizeof word);
         took = os_seconds() - from;
     }
     took /= (double)calls;
@@ -910,14 +913,14 @@ static void *
 filled(size_t n)
 {
     enum { PIECE = 1 << 20 };
-    char *p = hold(gpu->alloc(gpu, n * act_bytes()));
+    char *p = hold(kernels_alloc(gpu, MEMORY_WORK, n * act_bytes()));
     void *piece = pair_put(normal(PIECE, 1, 50), act, PIECE);
     NEED(p && n >= PIECE);
     for (size_t at = 0; at < n; at += PIECE) {
         size_t some = n - at < PIECE ? n - at : PIECE;
-        gpu->copy(gpu, p + at * act_bytes(), piece, some * act_bytes());
+        op_copy(gpu, p + at * act_bytes(), piece, some * act_bytes());
     }
-    gpu->release(gpu, piece);
+    kernels_free(gpu, piece);
     return p;
 }
 
@@ -932,40 +935,43 @@ all_times(void)
         ids[TOKENS + i] = 5;
         ids[2 * TOKENS + i] = (int32_t)((int64_t)i * 7919 % TOKENS);
     }
-    struct bench b = { .a = filled((size_t)TOKENS * FFN),
-                       .b = filled((size_t)TOKENS * FFN),
-                       .d = filled((size_t)TOKENS * FFN),
-                       .both = filled((size_t)TOKENS * 2 * FFN),
-                       .logits = filled((size_t)LOGIT_ROWS * QWEN),
-                       .gain = put_f32(normal(HIDDEN, 1, 51), HIDDEN),
-                       .dgain = put_f32(normal(HIDDEN, 1, 52), HIDDEN),
-                       .scale = put_f32(normal(32 * TOKENS, 1, 53), 32 * TOKENS),
-                       .loss = hold(gpu->alloc(gpu, TOKENS * sizeof(float))),
-                       .dw = hold(gpu->alloc(gpu, (size_t)QWEN * HIDDEN * 4)),
-                       .ids = put_ids(ids, TOKENS),
-                       .same = put_ids(ids + TOKENS, TOKENS),
-                       .label = put_ids(ids + 2 * TOKENS, TOKENS) };
-    b.w = (struct weight){ .dtype = DT_BF16, .out = QWEN, .in = HIDDEN };
-    b.w.values = hold(gpu->alloc(gpu, (size_t)QWEN * HIDDEN * 2));
-    float *table = hold(gpu->alloc(gpu, (size_t)TOKENS * 128 * sizeof *table));
-    b.query = (struct turn){ table, b.label, TOKENS, 32, 128, 1e-6F, 0 };
+    struct bench b = {
+        .a = filled((size_t)TOKENS * FFN),
+        .b = filled((size_t)TOKENS * FFN),
+        .d = filled((size_t)TOKENS * FFN),
+        .both = filled((size_t)TOKENS * 2 * FFN),
+        .logits = filled((size_t)LOGIT_ROWS * QWEN),
+        .gain = put_f32(normal(HIDDEN, 1, 51), HIDDEN),
+        .dgain = put_f32(normal(HIDDEN, 1, 52), HIDDEN),
+        .scale = put_f32(normal(32 * TOKENS, 1, 53), 32 * TOKENS),
+        .loss = hold(kernels_alloc(gpu, MEMORY_WORK, TOKENS * sizeof(float))),
+        .dw = hold(kernels_alloc(gpu, MEMORY_WORK, (size_t)QWEN * HIDDEN * 4)),
+        .ids = put_ids(ids, TOKENS),
+        .same = put_ids(ids + TOKENS, TOKENS),
+        .label = put_ids(ids + 2 * TOKENS, TOKENS)
+    };
+    b.w = (struct matrix){ .dtype = DT_BF16, .rows = QWEN, .cols = HIDDEN };
+    b.w.data = hold(kernels_alloc(gpu, MEMORY_WORK, (size_t)QWEN * HIDDEN * 2));
+    float *table =
+        hold(kernels_alloc(gpu, MEMORY_WORK, (size_t)TOKENS * 128 * sizeof *table));
+    b.query = (struct pair_rope){ { table, b.label, 32, 128, 1e-6F }, TOKENS, 0 };
     b.key = b.query;
-    b.key.heads = 8;
-    NEED(b.w.values && table && b.dw && b.loss);
+    b.key.r.heads = 8;
+    NEED(b.w.data && table && b.dw && b.loss);
     report(&b, "copy", "16384x9728", 2 * t * f * a, time_copy);
     report(&b, "embed", "16384x2560", t * c * (2 + a), time_embed);
     report(&b, "embed_dw", "16384x2560", t * c * (8 + a), time_embed_dw);
     report(&b, "embed_dw", "16384x2560, one id", t * c * a, time_embed_dw_same);
     report(&b, "norm", "16384x2560", 2 * t * c * a, time_norm);
     report(&b, "norm", "1x2560", 2 * c * a, time_norm_1);
-    report(&b, "norm_dx", "16384x2560, add, norm", 5 * t * c * a, time_norm_dx);
-    report(&b, "turn", "16384x32x128", 2 * t * 4096 * a, time_turn_query);
-    report(&b, "turn", "16384x8x128", 2 * t * 1024 * a, time_turn_key);
-    report(&b, "turn", "1x32x128", 2 * 4096 * a, time_turn_1);
-    report(&b, "turn_dx", "16384x32x128", 3 * t * 4096 * a, time_turn_dx_query);
-    report(&b, "turn_dx", "16384x8x128", 3 * t * 1024 * a, time_turn_dx_key);
+    report(&b, "norm_bwd", "16384x2560, add, norm", 5 * t * c * a, time_norm_bwd);
+    report(&b, "rope", "16384x32x128", 2 * t * 4096 * a, time_rope_query);
+    report(&b, "rope", "16384x8x128", 2 * t * 1024 * a, time_rope_key);
+    report(&b, "rope", "1x32x128", 2 * 4096 * a, time_rope_1);
+    report(&b, "rope_bwd", "16384x32x128", 3 * t * 4096 * a, time_rope_bwd_query);
+    report(&b, "rope_bwd", "16384x8x128", 3 * t * 1024 * a, time_rope_bwd_key);
     report(&b, "swiglu", "16384x9728", 3 * t * f * a, time_swiglu);
-    report(&b, "swiglu_dx", "16384x9728", 6 * t * f * a, time_swiglu_dx);
+    report(&b, "swiglu_bwd", "16384x9728", 6 * t * f * a, time_swiglu_bwd);
     report(&b, "gather", "16384x2560", 2 * t * c * a, time_gather);
     report(&b, "scatter", "16384x2560", 2 * t * c * a, time_scatter);
     report(&b, "convert", "16384x9728", t * f * (a + 4), time_convert);
@@ -991,7 +997,7 @@ compare(void)
         cross_entropies();
     }
     off = 0;
-    bests();
+    argmaxes();
 }
 
 int
