@@ -33,6 +33,7 @@ CORE_SRCS = \
 	lib/core/perms.c \
 	lib/core/reader.c \
 	lib/core/sha256.c \
+	lib/core/shuffle.c \
 	lib/core/temp.c \
 	lib/core/text.c
 

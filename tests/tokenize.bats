@@ -128,7 +128,7 @@ piped() {
     printf 'a\tb\nno tab\n' >a.tsv
     tokenize -q -t "$T" --seq-len 9 --template torchsharp --parse-special -o a.tok a.tsv
     run -0 tok read a.tok
-    [ "${lines[0]}" = '{"packed":false,"seq_len":9,"settings":{"end":true,"input":"tsv","invalid":"error","joint":false,"parse_special":true,"shuffle":null},"template":"seed","tokenizer":"'"$(sha256sum <"$T" | cut -d ' ' -f 1)"'","version":"'"$(tokenize --version | sed 's/.* //')"'","vocab":259}' ]
+    [ "${lines[0]}" = '{"packed":false,"seq_len":9,"settings":{"end":true,"input":"tsv","invalid":"error","joint":false,"parse_special":true,"shuffle":null},"template":"seed","tokenizer":"'"$(sha256sum <"$T" | cut -d ' ' -f 1)"'","version":"'"$(tokenize --version | cut -d ' ' -f 3)"'","vocab":259}' ]
     [[ ${lines[1]} == *'"longest":10,"samples":1,"skipped":1,"targets":2,"tokens":10,"truncated":1}' ]]
     # What has no template and no tokenizer does not name one.
     printf '1 2\n' | tokenize -q --input ids -o i.tok

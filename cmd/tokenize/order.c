@@ -10,7 +10,7 @@
 #include "cmd/tokenize/tokenize.h"
 
 #include "lib/core/num.h"
-#include "lib/core/philox.h"
+#include "lib/core/shuffle.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -21,40 +21,15 @@ enum { WRITE_AT = 256 << 10, RECORD_HEAD = 5 };
 
 /* ---- shuffle ----------------------------------------------------------------------- */
 
-struct ticket {
-    uint64_t draw;
-    uint64_t index;
-};
-
-static uint64_t
-draw(uint32_t seed, uint64_t index)
-{
-    const uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), 0,
-                                  PHILOX_ORDER };
-    const uint32_t key[2] = { seed, 0 }; // epoch 0
-    uint32_t out[4];
-    philox4x32(out, counter, key);
-    return out[0] | (uint64_t)out[1] << 32;
-}
-
-static int
-by_draw(const void *a, const void *b)
-{
-    const struct ticket *x = a, *y = b;
-    if (x->draw != y->draw)
-        return x->draw < y->draw ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
-/* order[i] is the index of what comes at place i. */
+/* order[i].index is the sample or bin at place i. */
 static struct ticket *
 make_order(const struct config_tokenize *c, size_t n)
 {
     struct ticket *order = malloc((n + 1) * sizeof *order);
     for (size_t i = 0; order && i < n; i++)
-        order[i] = (struct ticket){ c->shuffle ? draw(c->shuffle_seed, i) : i, i };
+        order[i].index = i;
     if (order && c->shuffle)
-        qsort(order, n, sizeof *order, by_draw);
+        shuffle(order, n, c->shuffle_seed, 0);
     return order;
 }
 

@@ -4,7 +4,7 @@
  * kept are lengths of samples, and the order of the present epoch. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/philox.h"
+#include "lib/core/shuffle.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -116,19 +116,6 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
 /* Half of what a checkpoint can hold, so that no run comes to the end of it. */
 static const uint64_t max_epoch = (uint64_t)1 << 62;
 
-struct ticket {
-    uint64_t draw, index;
-};
-
-static int
-by_draw(const void *a, const void *b)
-{
-    const struct ticket *x = a, *y = b;
-    if (x->draw != y->draw)
-        return x->draw < y->draw ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
 static void
 make_order(struct data *d)
 {
@@ -136,15 +123,7 @@ make_order(struct data *d)
         return;
     if (!d->ticket && !(d->ticket = malloc(d->n * sizeof *d->ticket)))
         no_memory();
-    const uint32_t key[2] = { (uint32_t)d->s->seed, (uint32_t)d->epoch };
-    for (size_t i = 0; i < d->n; i++) {
-        const uint32_t counter[4] = { (uint32_t)i, (uint32_t)(i >> 32), 0,
-                                      PHILOX_ORDER };
-        uint32_t out[4];
-        philox4x32(out, counter, key);
-        d->ticket[i] = (struct ticket){ out[0] | (uint64_t)out[1] << 32, i };
-    }
-    qsort(d->ticket, d->n, sizeof *d->ticket, by_draw);
+    shuffle(d->ticket, d->n, (uint32_t)d->s->seed, (uint32_t)d->epoch);
     d->ordered = d->epoch;
 }
 

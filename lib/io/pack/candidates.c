@@ -46,6 +46,15 @@ renamed(struct plan *p, const char *name)
     return name;
 }
 
+void
+candidate_replace(struct candidate *was, const struct candidate *c)
+{
+    uint64_t order = was->order, place = was->place;
+    *was = *c;
+    was->order = order;
+    was->place = place;
+}
+
 int
 candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
 {
@@ -60,10 +69,7 @@ candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
         if (was->in == c->in)
             return err_set(p->err, ERR_USAGE, "--rename: two tensors become \"%s\"",
                            text_quote(q, c->name, len));
-        uint64_t order = was->order, place = was->place; // the position is kept
-        *was = *c;
-        was->order = order;
-        was->place = place;
+        candidate_replace(was, c);
         return 0;
     }
     if (all->n == all->cap) {

@@ -74,19 +74,6 @@ check_pair(struct plan *p, const struct candidate *head, const struct candidate 
                    head->in->store.name);
 }
 
-/* Replace an NVFP4 head by the embedding. */
-static int
-put_embedding(struct candidate *head, const struct candidate *embed, bool quantize)
-{
-    uint64_t order = head->order, place = head->place;
-    *head = *embed;
-    head->quantize = quantize;
-    head->name = TABLE_HEAD;
-    head->order = order;
-    head->place = place;
-    return 0;
-}
-
 /* A head and an embedding of a model that is tied, or seems to be. */
 static int
 settle_present_head(struct plan *p, struct candidate *head,
@@ -114,8 +101,12 @@ settle_present_head(struct plan *p, struct candidate *head,
     keep |= wish == HEAD_UNTIE;
     if (!plain && !keep && wish != HEAD_TIE && check_pair(p, head, embed) < 0)
         return -1;
-    if (!keep && copy)
-        return put_embedding(head, embed, again);
+    if (!keep && copy) { // the embedding in its place
+        candidate_replace(head, embed);
+        head->quantize = again;
+        head->name = TABLE_HEAD;
+        return 0;
+    }
     head->dropped = !keep;
     return keep && wish == HEAD_UNTIE ? config_text_untie(p) : 0;
 }

@@ -9,12 +9,12 @@
 #ifndef NIBBLE_IO_PACK_PLAN_H
 #define NIBBLE_IO_PACK_PLAN_H
 
-#include "kernels/kernels.h"
 #include "lib/core/names.h"
 #include "lib/format/view.h"
 #include "lib/format/writer.h"
 #include "lib/io/pack/pack.h"
 #include "lib/io/values.h"
+#include "lib/model/arrays.h"
 #include "lib/model/table.h"
 #include "lib/nvfp4/quant.h"
 
@@ -104,6 +104,7 @@ struct plan {
     bool is_model;        // config was parsed
     struct table table;   // of --init: candidates point into it
     struct table weights; // what a complete model has
+    struct arrays arrays; // of a new checkpoint
     double init_range;
     struct arena arena;
     struct err *err;
@@ -170,6 +171,8 @@ void sources_close(struct plan *p);
 /* ---- candidates.c */
 int candidates_gather(struct plan *p, struct candidates *all);
 struct candidate *candidate_named(const struct candidates *all, const char *name);
+/* *c in the position of *was. */
+void candidate_replace(struct candidate *was, const struct candidate *c);
 int candidate_add(struct plan *p, struct candidates *all, const struct candidate *c);
 /* The position of an entry among those of all inputs. */
 uint64_t candidate_place(const struct plan *p, const struct input *in,
@@ -196,6 +199,8 @@ int head_is_quantized(const struct plan *p, const struct candidate *head,
 
 /* ---- items.c */
 struct item *item_new(struct plan *p);
+/* The entry of an NVFP4 tensor X.weight: X SUFFIX; of any other name: NAME SUFFIX. */
+const char *item_plane_name(struct plan *p, const char *name, const char *suffix);
 /* The values of a candidate as `dtype`, not yet in the plan. */
 struct item item_values(const struct candidate *c, const char *name, enum dtype dtype);
 /* The candidate as one tensor of that dtype. */

@@ -173,6 +173,7 @@ plan_close(struct plan *p)
     free(p->item);
     table_close(&p->table);
     table_close(&p->weights);
+    arrays_close(&p->arrays);
     arena_free(&p->arena);
     *p = (struct plan){ 0 };
 }

@@ -99,29 +99,25 @@ find_scale(struct producer *x, struct nvfp4 *t, bool next)
 }
 
 static int
-make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
+make_nvfp4(struct producer *x, struct chunk *c, uint64_t first, size_t n,
+           struct values_scratch *w, struct err *err)
 {
     struct nvfp4 *t = x->nvfp4;
-    struct batch *b = x->making;
-    uint64_t chunk = b->first + i, first = chunk * VALUES_CHUNK;
-    size_t n = producer_chunk(x, chunk);
-    uint8_t *codes = b->out[i], *scales = t->scales + first / NVFP4_BLOCK;
-    b->error[i] = (struct quant_error){ 0 };
+    uint8_t *codes = c->out, *scales = t->scales + first / NVFP4_BLOCK;
     if (t->quantize) {
         if (producer_floats(x, first, n, w, NULL, err) < 0)
             return -1;
         nvfp4_quant(codes, scales, w->f32, 1, n, first, &x->spec, &x->scale,
-                    x->measure ? &b->error[i] : NULL);
+                    x->measure ? &c->error : NULL);
     } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
         return -1;
     }
     producer_settle_zeros(t->dialect, codes, scales, n / NVFP4_BLOCK);
-    b->bytes[i] = n / 2;
+    c->bytes = n / 2;
     if (t->dialect->blocks) { // n is a multiple of their size, as rows are
-        uint8_t *blocks = w->bytes;
-        nvfp4_gguf_pack(blocks, codes, scales, n);
-        b->bytes[i] = n / NVFP4_GGUF_BLOCK * NVFP4_GGUF_BYTES;
-        memcpy(codes, blocks, b->bytes[i]);
+        nvfp4_gguf_pack(w->bytes, codes, scales, n);
+        c->bytes = n / NVFP4_GGUF_BLOCK * NVFP4_GGUF_BYTES;
+        memcpy(codes, w->bytes, c->bytes);
     }
     return 0;
 }

@@ -18,21 +18,25 @@ struct range {
     uint64_t under, zero; // rounded below the smallest normal number; of these to 0
 };
 
-/* Chunks on their way to the writer. */
+/* A chunk of an item on its way to the writer. */
+struct chunk {
+    uint8_t *out; // (VALUES_CHUNK * 4)
+    size_t bytes;
+    struct quant_error error; // of NVFP4
+    struct range range;       // of anything else
+};
+
 struct batch {
-    uint8_t **out;             // (capacity): VALUES_CHUNK * 4 bytes each
-    size_t *bytes;             // (capacity)
-    struct quant_error *error; // (capacity)
-    struct range *range;       // (capacity)
-    uint64_t first;            // number of the first chunk
+    struct chunk *chunk; // (capacity)
+    uint64_t first;      // number of the first chunk
     size_t n;
 };
 
 struct producer;
 
-/* Make chunk i of x->making. */
-typedef int chunk_fn(struct producer *x, size_t i, struct values_scratch *w,
-                     struct err *err);
+/* Make a chunk: n elements of the item at work from `first` on. */
+typedef int chunk_fn(struct producer *x, struct chunk *c, uint64_t first, size_t n,
+                     struct values_scratch *w, struct err *err);
 
 struct producer {
     struct plan *p;

@@ -23,14 +23,11 @@ static random_fn *const random_weights[ISA_COUNT] = {
 static bool
 batch_open(struct batch *b, size_t n)
 {
-    b->out = calloc(n, sizeof *b->out);
-    b->bytes = calloc(n, sizeof *b->bytes);
-    b->error = calloc(n, sizeof *b->error);
-    b->range = calloc(n, sizeof *b->range);
-    bool good = b->out && b->bytes && b->error && b->range;
+    b->chunk = calloc(n, sizeof *b->chunk);
+    bool good = b->chunk != NULL;
     for (size_t i = 0; i < n && good; i++) {
-        b->out[i] = malloc((size_t)VALUES_CHUNK * 4);
-        good = b->out[i] != NULL;
+        b->chunk[i].out = malloc((size_t)VALUES_CHUNK * 4);
+        good = b->chunk[i].out != NULL;
     }
     return good;
 }
@@ -38,12 +35,9 @@ batch_open(struct batch *b, size_t n)
 static void
 batch_close(struct batch *b, size_t n)
 {
-    for (size_t i = 0; b->out && i < n; i++)
-        free(b->out[i]);
-    free(b->out);
-    free(b->bytes);
-    free(b->error);
-    free(b->range);
+    for (size_t i = 0; b->chunk && i < n; i++)
+        free(b->chunk[i].out);
+    free(b->chunk);
 }
 
 struct producer *

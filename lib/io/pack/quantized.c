@@ -69,19 +69,6 @@ new_nvfp4(struct plan *p)
     return t;
 }
 
-/* X.weight becomes X SUFFIX; other names NAME SUFFIX. */
-static const char *
-plane_name(struct plan *p, const char *name, const char *suffix)
-{
-    struct buf b = { 0 };
-    size_t n = strlen(name);
-    bool weight = slice_ends(slice_of(name), ".weight");
-    bool doubled = !weight && strncmp(suffix, ".weight.", 8) == 0;
-    buf_add(&b, name, weight ? n - strlen(".weight") : n);
-    buf_str(&b, doubled ? suffix + strlen(".weight") : suffix);
-    return plan_text(p, &b);
-}
-
 static int
 add_plane(struct plan *p, struct nvfp4 *t, const struct candidate *c,
           enum view_plane plane, const struct tensor *ref, enum dtype dtype,
@@ -96,7 +83,7 @@ add_plane(struct plan *p, struct nvfp4 *t, const struct candidate *c,
     shape[0] = one ? 1 : c->shape[0];
     shape[1] = 1;
     shape[last] = one ? 1 : c->shape[last] / per_value;
-    *it = (struct item){ .name = ref ? ref->name : plane_name(p, c->name, suffix),
+    *it = (struct item){ .name = ref ? ref->name : item_plane_name(p, c->name, suffix),
                          .dtype = ref ? (enum dtype)ref->dtype : dtype,
                          .rank = ref   ? ref->rank
                                  : one ? t->dialect->scale2_rank
