@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* ops: views of matrices, sums of squares of several at once, errors that stop operations,
+ * and what is counted. */
+#include "kernels/kernels.h"
+
+#include "tests/unit/check.h"
+
+enum { ROWS = 6, COLS = 5 };
+
+static struct err err;
+static float x[ROWS * COLS];
+
+static void
+check_views(void)
+{
+    static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16 };
+    for (int t = 0; t < 3; t++) {
+        size_t size = dtype_bits(types[t]) / 8;
+        struct matrix m = matrix_of(types[t], x, ROWS, COLS);
+        struct matrix rows = matrix_rows(&m, 2, 3), cols = matrix_cols(&m, 1, 2);
+        struct matrix both = matrix_cols(&rows, 4, 1), last = matrix_rows(&cols, 5, 1);
+        CHECK(matrix_is_dense(&m) && matrix_is_dense(&rows) && !matrix_is_dense(&cols));
+        CHECK(rows.rows == 3 && rows.cols == COLS && cols.rows == ROWS &&
+              cols.cols == 2 && cols.stride == COLS && both.rows == 3);
+        CHECK(rows.data == (char *)x + 2 * COLS * size);
+        CHECK(cols.data == (char *)x + size);
+        CHECK(both.data == (char *)x + (2 * COLS + 4) * size);
+        CHECK(last.data == (char *)x + (5 * COLS + 1) * size);
+    }
+}
+
+/* A matrix without data keeps its sum. */
+static void
+check_sums(struct kernels *k)
+{
+    const struct matrix g[] = { matrix_of(DT_F32, x, ROWS, COLS),
+                                matrix_of(DT_F32, NULL, ROWS, COLS),
+                                matrix_of(DT_F32, x + 3, 1, 7) };
+    double out[] = { -1, -1, -1 }, want[] = { 0, -1, 0 };
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        x[i] = (float)i - 9;
+        want[0] += (double)x[i] * (double)x[i];
+        want[2] += i >= 3 && i < 10 ? (double)x[i] * (double)x[i] : 0;
+    }
+    op_sum_squares(k, out, g, 3);
+    for (int i = 0; i < 3; i++)
+        CHECK_SAY(out[i] == want[i], "sum %d is %g, want %g", i, out[i], want[i]);
+}
+
+static void
+check_usage(struct kernels *k)
+{
+    struct matrix m = matrix_of(DT_F32, x, 2, 3), y = matrix_of(DT_F32, x + 6, 2, 2);
+    void *a = kernels_alloc(k, MEMORY_CACHE, 100),
+         *b = kernels_alloc(k, MEMORY_WORK, 7);
+    CHECK(a && b && k->usage.now[MEMORY_CACHE] == 100);
+    CHECK(k->usage.total == 107 && k->usage.total_peak == 107);
+    kernels_free(k, a);
+    kernels_free(k, NULL);
+    CHECK(k->usage.now[MEMORY_CACHE] == 0 && k->usage.peak[MEMORY_CACHE] == 100);
+    CHECK(k->usage.total == 7 && k->usage.total_peak == 107);
+    kernels_free(k, b);
+    double before = k->usage.flops;
+    op_linear(k, 1, &y, &m, &m, NULL);
+    CHECK(k->usage.flops - before == 2.0 * 2 * 2 * 3);
+}
+
+/* After an error operations, allocations and downloads do nothing; freeing works. */
+static void
+check_error(struct kernels *k)
+{
+    char here = 1;
+    void *p = kernels_alloc(k, MEMORY_WORK, 8);
+    NEED(p);
+    err_set(&err, ERR_IO, "first");
+    op_zero(k, x, sizeof x);
+    CHECK(x[0] != 0 && !kernels_alloc(k, MEMORY_WORK, 8));
+    CHECK(kernels_download(k, &here, x, 1) == -1 && here == 1);
+    kernels_free(k, p);
+    CHECK(k->usage.now[MEMORY_WORK] == 0);
+    CHECK_ERR(err, ERR_IO, "first");
+}
+
+int
+main(void)
+{
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa_best(), 2 }, &err);
+    NEED(k);
+    check_views();
+    check_sums(k);
+    check_usage(k);
+    check_error(k);
+    kernels_close(k);
+    return check_end();
+}
