@@ -165,6 +165,7 @@ IO_SRCS = \
 	lib/io/pack/sources.c \
 	lib/io/pack/summary.c \
 	lib/io/pack/target.c \
+	lib/io/pool.c \
 	lib/io/quantizer.c \
 	lib/io/select.c \
 	lib/io/stats.c \

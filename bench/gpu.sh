@@ -12,7 +12,7 @@
 #   check      every operation against the CPU's, nvquant's bytes, golden models by the programs
 #   kernels    times of products, attention, the optimizer, quantizers and the rest
 #   files      a checkpoint of Qwen3-4B loaded and saved, beside cat and dd, on DIR's disk; cold
-#              where the page cache can be emptied of it
+#              where the page cache can be emptied of it; its weights quantized by CPU and GPU
 #   train      steps of a random Qwen3-4B; TRAIN="8x2048 2x2048" are its passes, STEPS (8) of each
 #   small      one sample of 2048 as on a card of 24 GB: memory planned, and seen from outside
 #   twice      TWICE (200) steps twice: equal bytes, no NaN
@@ -293,6 +293,23 @@ part_files()
         speed "checkpoint saved, run $i" "$bytes" "$(said saved)"
     done
     rm -f "$dir/o.ckpt"
+    quantize_file
+}
+
+# From weights in the page cache to an NVFP4 file that is synced: by the CPU and by the GPU.
+quantize_file()
+{
+    local d bytes start
+    "$bin/datpack" -q -o "$dir/w.safetensors" "$dir/m.ckpt"
+    bytes=$(stat -c %s "$dir/w.safetensors")
+    cat "$dir/w.safetensors" >/dev/null
+    for d in cpu "$device" cpu "$device"; do
+        start=$(now)
+        "$bin/nvquant" -q -f --device "$d" --quant sweep -o "$dir/q.dat" "$dir/w.safetensors" ||
+            { fail "nvquant --quant sweep, $d" && break; }
+        speed "nvquant --quant sweep, $d" "$bytes" "$(since "$start")"
+    done
+    rm -f "$dir/w.safetensors" "$dir/q.dat"
 }
 
 # watch FILE: the most memory of the GPU that was in use, in MiB, until it is ended

@@ -120,7 +120,7 @@ select_views(struct config_datcat *c, struct subject *f, struct err *err)
 {
     size_t kept = 0;
     for (size_t i = 0; i < f->views.n; i++)
-        if (select_takes(&c->select, f->views.v[i].name))
+        if (select_matches(&c->select, f->views.v[i].name))
             f->views.v[kept++] = f->views.v[i];
     f->views.n = kept;
     // Of several files one that matches is enough.

@@ -96,29 +96,16 @@ settle_quantizer(struct run *r)
         r->layout.quant = &r->quant;
 }
 
-/* The types of master weights and moments.  A master in 4 bits goes with the moments of
- * TorchSharp's packed optimizer. */
+/* The types of master weights and moments; packed ones need no quantizer. */
 static void
 choose_dtypes(struct run *r)
 {
-    static const char *const kinds[] = { "f32", "bf16", "int8", NULL };
-    static const char *const packed_kinds[] = { "none", "nvfp4", "int8", NULL };
     const struct training *t = &r->in.training;
-    bool packed = strcmp(t->master, "nvfp4") == 0;
-    const char *const *words = packed ? packed_kinds : kinds;
-    int kind = 0;
-    while (words[kind] && strcmp(words[kind], t->moments) != 0)
-        kind++;
-    if (!words[kind])
+    if (!training_layout(&r->layout.arrays, t->master, t->moments))
         die(EXIT_TROUBLE, "%s: moments \"%s\" do not go with a master \"%s\"",
             r->in.name, t->moments, t->master);
-    if (packed) {
-        r->layout.arrays.torchsharp = (enum torchsharp_moments)kind;
-        return;
-    }
-    r->layout.arrays.master = strcmp(t->master, "f32") == 0 ? DT_F32 : DT_BF16;
-    r->layout.arrays.moments = (enum moments)kind;
-    settle_quantizer(r);
+    if (r->layout.arrays.torchsharp == TORCHSHARP_NONE)
+        settle_quantizer(r);
 }
 
 /* Activations in NVFP4 are multiplied with NVFP4 weights only. */

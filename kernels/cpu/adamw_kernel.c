@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* adamw_kernel: see adamw.h.
  *
- * BLOCK elements at a time go through arrays in the nearest cache, always all of them:
- * what is behind the end is zeros and is not written back.  Loops without square roots
- * are plain; compilers make vectors of them. */
+ * BLOCK elements at a time go through arrays in the L1 cache; behind the end of a tensor a
+ * block is padded with 0, which is not written back.  Loops without square roots are plain:
+ * compilers vectorize them. */
 #include "kernels/cpu/adamw.h"
 
 #include "lib/core/num.h"
@@ -16,7 +16,7 @@ enum { GROUP = 32, BLOCK = 128, COUNTERS = BLOCK / 8 };
 
 /* ---- random numbers ------------------------------------------------------------------ */
 
-/* Upper and lower halves of the products of 32-bit numbers. */
+/* Upper and lower halves of the products of 32-bit integers. */
 static inline void
 multiply(vu *high, vu *low, vu a, uint32_t b)
 {
@@ -60,10 +60,11 @@ philox(vu c[4], const uint32_t key[2])
     }
 }
 
-/* 16 bits for each of the elements from `first` on: those of a counter are neighbours, a
- * word has the earlier one in its low half. */
+/* 16 random bits for each of the elements from `first` on: a counter gives those of eight
+ * elements, a word those of two, the earlier in its low half. */
 static void
-draw(uint32_t bits[BLOCK], uint64_t first, const struct adam_step *a, uint32_t use)
+random_bits(uint32_t bits[BLOCK], uint64_t first, const struct adam_step *a,
+            uint32_t use)
 {
     const uint32_t key[2] = { a->seed, a->step };
     uint32_t word[BLOCK / 2];
@@ -80,9 +81,9 @@ draw(uint32_t bits[BLOCK], uint64_t first, const struct adam_step *a, uint32_t u
         philox(c, key);
         vf p = zip_low((vf)c[0], (vf)c[2]), q = zip_low((vf)c[1], (vf)c[3]);
         vf s = zip_high((vf)c[0], (vf)c[2]), t = zip_high((vf)c[1], (vf)c[3]);
-        const vf turned[4] = { zip_low(p, q), zip_high(p, q), zip_low(s, t),
-                               zip_high(s, t) };
-        memcpy(word + (size_t)at * 4, turned, sizeof turned);
+        const vf transposed[4] = { zip_low(p, q), zip_high(p, q), zip_low(s, t),
+                                   zip_high(s, t) };
+        memcpy(word + (size_t)at * 4, transposed, sizeof transposed);
     }
     for (int i = 0; i < BLOCK / 2; i++) {
         bits[2 * i] = word[i] & 0xffff;
@@ -102,7 +103,7 @@ float_of(uint32_t bits)
 
 enum { INFINITE = 0x7f800000, MAGNITUDE = 0x7fffffff, NAN_BF16 = 0x7fc0 };
 
-/* |x| < 2^23 to the nearest whole number, for x >= 0. */
+/* 0 <= x < 2^23, rounded to an integer. */
 static inline int32_t
 nearest(float x)
 {
@@ -110,7 +111,7 @@ nearest(float x)
 }
 
 static inline vf
-root(vf x)
+vector_sqrt(vf x)
 {
 #if defined __AVX512F__
     return (vf)_mm512_sqrt_ps((__m512)x);
@@ -125,7 +126,7 @@ root(vf x)
 #endif
 }
 
-/* ---- the forms of a number in memory --------------------------------------------------- */
+/* ---- values in memory --------------------------------------------------- */
 
 static void
 load_bf16(float out[BLOCK], const uint16_t *in)
@@ -137,10 +138,10 @@ load_bf16(float out[BLOCK], const uint16_t *in)
 static inline uint32_t
 stochastic(uint32_t bits, uint32_t random)
 {
-    uint32_t size = bits & MAGNITUDE, up = (bits + random) >> 16;
-    uint32_t grown = (size + random) >> 16;
-    up = grown >= INFINITE >> 16 ? bits >> 16 : up;
-    return size > INFINITE ? NAN_BF16 : up;
+    uint32_t size = bits & MAGNITUDE, bf16 = (bits + random) >> 16;
+    if ((size + random) >> 16 >= INFINITE >> 16)
+        bf16 = bits >> 16;
+    return size > INFINITE ? NAN_BF16 : bf16;
 }
 
 static void
@@ -154,19 +155,20 @@ store_bf16(uint16_t *out, const float x[BLOCK], const uint32_t random[BLOCK])
 static uint16_t
 scale_of(const float x[GROUP])
 {
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (int i = 0; i < GROUP; i++) {
         uint32_t size = num_bits_f32(x[i]) & MAGNITUDE;
-        most = size > most ? size : most;
+        max = size > max ? size : max;
     }
-    if (most >= INFINITE)
+    if (max >= INFINITE)
         return NAN_BF16;
-    most = (most + 0xffff) >> 16;
-    return (uint16_t)(most < INFINITE >> 16 ? most : most - 1);
+    max = (max + 0xffff) >> 16;
+    return (uint16_t)(max < INFINITE >> 16 ? max : max - 1);
 }
 
+/* Scale 0 or NaN: all codes are 0. */
 static bool
-nothing(uint16_t scale)
+is_degenerate(uint16_t scale)
 {
     return scale == 0 || scale == NAN_BF16;
 }
@@ -187,11 +189,11 @@ store_m8(int8_t *q, const float m[GROUP], const uint32_t random[GROUP])
     uint16_t scale = scale_of(m);
     float s = float_of((uint32_t)scale << 16);
     memset(q, 0, GROUP);
-    for (int i = 0; i < GROUP && !nothing(scale); i++) {
+    for (int i = 0; i < GROUP && !is_degenerate(scale); i++) {
         uint32_t bits = num_bits_f32(m[i]);
         float size = float_of(bits & MAGNITUDE);
         int32_t sign = -(int32_t)(bits >> 31);
-        // Only beyond the largest bf16 can m be above its scale.
+        // m exceeds its scale only above the largest bf16.
         int32_t fixed = nearest(size / (s + size) * 0x1.fcp23F);
         fixed = fixed > 127 << 16 ? 127 << 16 : fixed;
         q[i] = (int8_t)((((fixed ^ sign) - sign) + (int32_t)random[i]) >> 16);
@@ -210,15 +212,15 @@ load_v8(float v[GROUP], const uint8_t *q, uint16_t scale)
     }
 }
 
-/* r: the roots of v.  A root of a positive number is far from the smallest numbers. */
+/* r: square roots of v, which are normal or 0. */
 static uint16_t
 store_v8(uint8_t *q, const float r[GROUP])
 {
     uint16_t scale = scale_of(r);
-    float turns = 255 / float_of((uint32_t)scale << 16);
+    float inverse = 255 / float_of((uint32_t)scale << 16);
     memset(q, 0, GROUP);
-    for (int i = 0; i < GROUP && !nothing(scale); i++) {
-        int32_t code = nearest(r[i] * turns);
+    for (int i = 0; i < GROUP && !is_degenerate(scale); i++) {
+        int32_t code = nearest(r[i] * inverse);
         code = code < 1 ? 1 : code > 255 ? 255 : code;
         q[i] = (uint8_t)(num_bits_f32(r[i]) ? code : 0);
     }
@@ -236,12 +238,13 @@ static void
 update(struct block *b, const struct adam_step *a)
 {
     float clip = *a->clip;
-    vf mine1 = all(1 - a->beta1), mine2 = all(1 - a->beta2);
+    vf one_minus_beta1 = all(1 - a->beta1), one_minus_beta2 = all(1 - a->beta2);
     for (int i = 0; i < BLOCK; i += LANES) {
         vf g = clip * load(b->g + i), w = load(b->w + i);
-        vf m = a->beta1 * load(b->m + i) + mine1 * g;
-        vf v = a->beta2 * load(b->v + i) + mine2 * (g * g);
-        vf u = m / a->bias_correction1 / (root(v / a->bias_correction2) + a->eps);
+        vf m = a->beta1 * load(b->m + i) + one_minus_beta1 * g;
+        vf v = a->beta2 * load(b->v + i) + one_minus_beta2 * (g * g);
+        vf u =
+            m / a->bias_correction1 / (vector_sqrt(v / a->bias_correction2) + a->eps);
         store(b->m + i, m);
         store(b->v + i, v);
         store(b->w + i, w - a->lr * (u + a->decay * w));
@@ -274,7 +277,7 @@ static void
 store_m8_v8(struct block *b, const struct adam_state *s, uint64_t at)
 {
     for (size_t i = 0; i < BLOCK; i += LANES)
-        store(b->v + i, root(load(b->v + i)));
+        store(b->v + i, vector_sqrt(load(b->v + i)));
     for (size_t i = 0; i < BLOCK; i += GROUP) {
         uint64_t group = (at + i) / GROUP;
         s->m_scale[group] = store_m8((int8_t *)s->m + at + i, b->m + i, b->random + i);
@@ -282,7 +285,7 @@ store_m8_v8(struct block *b, const struct adam_state *s, uint64_t at)
     }
 }
 
-/* at: where the block lies in s; element: its index in the tensor. */
+/* at: index of the block in the arrays of s; element: in the tensor. */
 static void
 store_moments(struct block *b, const struct adam_state *s, uint64_t at,
               uint64_t element, const struct adam_step *a)
@@ -292,13 +295,13 @@ store_moments(struct block *b, const struct adam_state *s, uint64_t at,
         memcpy((float *)s->v + at, b->v, sizeof b->v);
         return;
     }
-    draw(b->random, element, a, PHILOX_MOMENT);
+    random_bits(b->random, element, a, PHILOX_MOMENT);
     if (s->moments == MOMENTS_INT8) {
         store_m8_v8(b, s, at);
         return;
     }
     store_bf16((uint16_t *)s->m + at, b->m, b->random);
-    draw(b->random, element, a, PHILOX_MOMENT2);
+    random_bits(b->random, element, a, PHILOX_MOMENT2);
     store_bf16((uint16_t *)s->v + at, b->v, b->random);
 }
 
@@ -307,17 +310,17 @@ run_block(const struct adam_state *s, const float *grad, uint64_t at, uint64_t e
           const struct adam_step *a)
 {
     struct block b;
-    bool half = s->dtype == DT_BF16;
+    bool bf16 = s->dtype == DT_BF16;
     memcpy(b.g, grad + at, sizeof b.g);
-    if (half)
+    if (bf16)
         load_bf16(b.w, (const uint16_t *)s->master + at);
     else
         memcpy(b.w, (const float *)s->master + at, sizeof b.w);
     load_moments(&b, s, at);
     update(&b, a);
     store_moments(&b, s, at, element, a);
-    if (half) {
-        draw(b.random, element, a, PHILOX_MASTER);
+    if (bf16) {
+        random_bits(b.random, element, a, PHILOX_MASTER);
         store_bf16((uint16_t *)s->master + at, b.w, b.random);
     } else {
         memcpy((float *)s->master + at, b.w, sizeof b.w);
@@ -326,32 +329,34 @@ run_block(const struct adam_state *s, const float *grad, uint64_t at, uint64_t e
 
 /* ---- the end of a tensor ------------------------------------------------------------------ */
 
-/* A block in arrays of its own, for fewer elements than a block has. */
-struct spare {
+/* State and gradients of a block, for fewer elements than a block has. */
+struct padded {
     float master[BLOCK], m[BLOCK], v[BLOCK], grad[BLOCK]; // of any type
     uint16_t m_scale[BLOCK / GROUP], v_scale[BLOCK / GROUP];
 };
 
+/* n elements to the padded block, or back. */
 static void
-move(bool back, void *spare, void *state, uint64_t at, size_t n, size_t size)
+copy(bool write, void *padded, void *state, uint64_t at, size_t n, size_t size)
 {
-    char *theirs = (char *)state + at * size;
-    memcpy(back ? (void *)theirs : spare, back ? spare : (void *)theirs, n * size);
+    void *p = (char *)state + at * size;
+    memcpy(write ? p : padded, write ? padded : p, n * size);
 }
 
 static void
-exchange(bool back, struct spare *x, const struct adam_state *s, uint64_t at, size_t n)
+copy_state(bool write, struct padded *x, const struct adam_state *s, uint64_t at,
+           size_t n)
 {
     static const size_t sizes[] = {
         [MOMENTS_F32] = 4, [MOMENTS_BF16] = 2, [MOMENTS_INT8] = 1
     };
     size_t size = sizes[s->moments], groups = (n + GROUP - 1) / GROUP;
-    move(back, x->master, s->master, at, n, s->dtype == DT_BF16 ? 2 : 4);
-    move(back, x->m, s->m, at, n, size);
-    move(back, x->v, s->v, at, n, size);
+    copy(write, x->master, s->master, at, n, s->dtype == DT_BF16 ? 2 : 4);
+    copy(write, x->m, s->m, at, n, size);
+    copy(write, x->v, s->v, at, n, size);
     if (s->moments == MOMENTS_INT8) {
-        move(back, x->m_scale, s->m_scale, at / GROUP, groups, sizeof *x->m_scale);
-        move(back, x->v_scale, s->v_scale, at / GROUP, groups, sizeof *x->v_scale);
+        copy(write, x->m_scale, s->m_scale, at / GROUP, groups, sizeof *x->m_scale);
+        copy(write, x->v_scale, s->v_scale, at / GROUP, groups, sizeof *x->v_scale);
     }
 }
 
@@ -359,13 +364,13 @@ static void
 run_end(const struct adam_state *s, const float *grad, uint64_t at, uint64_t element,
         size_t n, const struct adam_step *a)
 {
-    struct spare x = { 0 };
-    struct adam_state mine = { x.master, s->dtype,  s->moments, x.m,
-                               x.v,      x.m_scale, x.v_scale,  0 };
+    struct padded x = { 0 };
+    struct adam_state padded = { x.master, s->dtype,  s->moments, x.m,
+                                 x.v,      x.m_scale, x.v_scale,  0 };
     memcpy(x.grad, grad + at, n * sizeof *grad);
-    exchange(false, &x, s, at, n);
-    run_block(&mine, x.grad, 0, element, a);
-    exchange(true, &x, s, at, n);
+    copy_state(false, &x, s, at, n);
+    run_block(&padded, x.grad, 0, element, a);
+    copy_state(true, &x, s, at, n);
 }
 
 void

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: rows of queries against blocks of keys, as products; never all against all.
+/* attention: blocks of queries by blocks of keys, as products of panels; all scores never
+ * exist at once.
  *
- * A row is a token and a query head; the heads that share a kv head are together.  Tokens
- * are divided where none looks back, into spans of whole documents.  A block of rows of a
- * span is the work of one thread forward, a span with a kv head backward.  Forward keeps
- * the scores of a block of rows; backward needs only those of a block of keys.
+ * A row is a token and a query head; the heads that share a kv head are adjacent.  Tokens
+ * are divided into spans of whole documents, across which none sees another.  One thread
+ * works on a block of rows of a span in the forward pass, on a span and a kv head in the
+ * backward pass.  Forward keeps all scores of its block of rows; backward needs only those
+ * with a block of keys.
  *
- * Every sum goes over keys (or rows) in their order, one fused multiply-add each, and the
- * sum of a softmax over lanes from the first key that the row sees.  Keys that it does
- * not see add exact zeros.  So a document gives the same bits wherever it stands, and a
- * token with its past in a cache the same as with all tokens at once. */
+ * Every sum goes over keys (or rows) in order, one fused multiply-add each, and the sum of
+ * a softmax over lanes from the first key that the row sees.  Keys that it does not see add
+ * exact zeros.  So a document gives the same bits wherever it is, and a token with its past
+ * in a cache the same as with all tokens at once. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
@@ -21,14 +23,14 @@
 #include <string.h>
 
 enum {
-    ROWS = 192, // of a block, or a token's
-    KEYS = 96,  // of a block, a multiple of every mr and nr
-    UNIT = 32,  // the widest panel
-    SLACK = 16, // what turn may write too much
-    SPAN = 96,  // rows of a span at least, or there is only one
+    ROWS = 192,    // of a block, or those of one token
+    KEYS = 96,     // of a block, a multiple of every mr and nr
+    UNIT = 32,     // the widest panel
+    SLACK = 16,    // floats that packing may write behind a panel
+    MIN_SPAN = 96, // rows of a span, unless there is only one
 };
 
-/* Tokens that see none outside; blocks of those before. */
+/* Tokens that see none outside; before: blocks of the spans before. */
 struct span {
     size_t token, end, before;
 };
@@ -37,28 +39,22 @@ struct job {
     struct cpu *c;
     const struct gemm_isa *isa;
     const struct heads *h;
-    const float *q, *key, *value, *dout, *y, *kept;
+    const float *q, *key, *value, *dout, *y, *lse_in; // backward: y is out
     float *out, *lse, *dq, *dkey, *dvalue;
-    size_t q_row, kv_row; // of the last three
+    size_t dq_stride, dkv_stride;
     float scale;
-    float *room;
-    size_t room_size;     // floats of each worker
-    size_t workers;       // that have one
-    size_t group, block;  // heads of a kv head; tokens of a block
-    size_t most, longest; // spans that there may be, tokens of one
+    float *workspace;
+    size_t worker_size;           // floats of each worker's part
+    size_t workers;               // parts
+    size_t group, block;          // heads of a kv head; tokens of a block
+    size_t max_spans, max_tokens; // tokens: of a span
     const struct span *span;
     size_t spans, blocks, items;
 };
 
-static size_t
-up(size_t n, size_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
 /* ---- rows and panels --------------------------------------------------------------------- */
 
-/* Queries of a block: some tokens with a kv head, and the keys that they see. */
+/* The rows of some tokens and a kv head, and the keys that they see. */
 struct block {
     size_t kv, token, tokens, rows;
     size_t from, to; // keys
@@ -96,70 +92,71 @@ head_of(const struct job *j, const struct block *b, size_t row)
     return b->kv * j->group + row % j->group;
 }
 
-/* Where a row's numbers are in q, out and their gradients. */
+/* Offset of a row in q, out and dout. */
 static size_t
-at_row(const struct job *j, const struct block *b, size_t row)
+row_offset(const struct job *j, const struct block *b, size_t row)
 {
     const struct heads *h = j->h;
     return (token_of(j, b, row) * h->query + head_of(j, b, row)) * h->dim;
 }
 
 static size_t
-at_key(const struct job *j, size_t key, size_t kv)
+key_offset(const struct job *j, size_t key, size_t kv)
 {
     return (key * j->h->kv + kv) * j->h->dim;
 }
 
-/* Rows that lie apart, together, times a factor. */
+/* Rows of a block, contiguous, times a factor. */
 static void
 gather(const struct job *j, float *out, const float *x, const struct block *b,
        float factor)
 {
     size_t dim = j->h->dim;
     for (size_t r = 0; r < b->rows; r++)
-        j->c->rows->scale(out + r * dim, factor, x + at_row(j, b, r), dim);
+        j->c->rows->scale(out + r * dim, factor, x + row_offset(j, b, r), dim);
 }
 
-/* A product's operands: those on the left in panels of mr rows, the others of nr columns. */
-enum side { LEFT, RIGHT };
+/* Operands of a product: A in panels of mr rows, B in panels of nr columns. */
+enum side { SIDE_A, SIDE_B };
 
 static size_t
 unit_of(const struct job *j, enum side side)
 {
-    return side == LEFT ? j->isa->mr : j->isa->nr;
+    return side == SIDE_A ? j->isa->mr : j->isa->nr;
 }
 
-/* n rows of k as panels of some of them. */
+/* Panels of n rows of k elements: rows of A, or columns of B. */
 static void
-turn_rows(const struct job *j, float *out, const float *x, size_t line, size_t n,
+pack_rows(const struct job *j, float *out, const float *x, size_t stride, size_t n,
           size_t k, enum side side)
 {
     size_t unit = unit_of(j, side);
     for (size_t r = 0; r < n; r += unit, out += unit * k) {
-        j->isa->turn(out, x + r * line, line, min(n - r, unit), k, unit);
-        gemm_form(j->isa, out, k, side == LEFT, 1);
+        j->isa->pack(out, x + r * stride, stride, min(n - r, unit), k, unit);
+        gemm_round_panel(j->isa, out, k, side == SIDE_A, 1);
     }
 }
 
-/* k rows of n as panels of some columns. */
+/* Panels of n columns of k elements: columns of B, or rows of A transposed. */
 static void
-cut_rows(const struct job *j, float *out, const float *x, size_t line, size_t k,
-         size_t n, enum side side)
+pack_columns(const struct job *j, float *out, const float *x, size_t stride, size_t k,
+             size_t n, enum side side)
 {
     size_t unit = unit_of(j, side);
     for (size_t col = 0; col < n; col += unit, out += unit * k) {
         size_t cols = min(n - col, unit);
         for (size_t r = 0; r < k; r++) {
-            memcpy(out + r * unit, x + r * line + col, cols * sizeof *out);
+            memcpy(out + r * unit, x + r * stride + col, cols * sizeof *out);
             memset(out + r * unit + cols, 0, (unit - cols) * sizeof *out);
         }
-        gemm_form(j->isa, out, k, side == LEFT, 1);
+        gemm_round_panel(j->isa, out, k, side == SIDE_A, 1);
     }
 }
 
-/* What a row sees of n keys from `key` on: from *low to *high - 1 of them. */
+/* Which of n keys from `key` on a token sees: *low .. *high - 1. */
 static void
-seen(const struct job *j, size_t token, size_t key, size_t n, size_t *low, size_t *high)
+visible(const struct job *j, size_t token, size_t key, size_t n, size_t *low,
+        size_t *high)
 {
     size_t first = (size_t)j->h->first[token], end = j->h->past + token + 1;
     *low = first > key ? min(first - key, n) : 0;
@@ -168,114 +165,116 @@ seen(const struct job *j, size_t token, size_t key, size_t n, size_t *low, size_
 }
 
 static void
-clear_unseen(float *row, size_t low, size_t high, size_t n)
+clear_invisible(float *row, size_t low, size_t high, size_t n)
 {
     memset(row, 0, low * sizeof *row);
     memset(row + high, 0, (n - high) * sizeof *row);
 }
 
-/* Room for n of something in panels, whatever a panel's width. */
+/* Rows or columns of n in panels, whatever the width of a panel. */
 static size_t
-with_panel(size_t n)
+in_panels(size_t n)
 {
-    return up(n, UNIT) + UNIT;
+    return pad_to(n, UNIT) + UNIT;
 }
 
-/* A worker's memory; where there are no more items than those, an item's. */
+/* A worker's part of the workspace; an item's where there are no more items than parts. */
 static float *
-room_of(const struct job *j, size_t item, unsigned worker)
+part_of(const struct job *j, size_t item, unsigned worker)
 {
-    return j->room + (j->items <= j->workers ? item : worker) * j->room_size;
+    return j->workspace + (j->items <= j->workers ? item : worker) * j->worker_size;
 }
 
-/* Pieces of it. */
+/* The next n floats of it. */
 static float *
-take(float **room, size_t n)
+take(float **part, size_t n)
 {
-    float *p = *room;
-    *room += up(n + SLACK, UNIT);
+    float *p = *part;
+    *part += pad_to(n + SLACK, UNIT);
     return p;
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
 
 struct forward {
-    float *rows, *turned; // (rows, dim); their panels
-    float *keys, *values; // of a block of keys
-    float *score, *part;  // (rows, line); the panels of a block of keys
-    float *out, *sum;     // (rows, dim), (rows)
-    size_t line;
+    float *rows, *row_panels; // (rows, dim)
+    float *keys, *values;     // panels of a block of keys
+    float *score, *p;         // (rows, stride); panels of those of a block of keys
+    float *out, *sum;         // (rows, dim), (rows)
+    size_t stride;
 };
 
 static struct forward
-forward_room(const struct job *j, float *room, size_t *size)
+forward_buffers(const struct job *j, float *part, size_t *size)
 {
-    float *start = room;
+    float *start = part;
     size_t rows = j->block * j->group;
-    size_t dim = with_panel(j->h->dim), all = with_panel(rows);
-    struct forward f = { .line = up(j->h->past + j->longest, KEYS) };
-    f.rows = take(&room, rows * dim);
-    f.turned = take(&room, all * dim);
-    f.keys = take(&room, KEYS * dim);
-    f.values = take(&room, KEYS * dim);
-    f.score = take(&room, rows * f.line);
-    f.part = take(&room, all * KEYS);
-    f.out = take(&room, rows * dim);
-    f.sum = take(&room, rows);
+    size_t dim = in_panels(j->h->dim), all = in_panels(rows);
+    struct forward f = { .stride = pad_to(j->h->past + j->max_tokens, KEYS) };
+    f.rows = take(&part, rows * dim);
+    f.row_panels = take(&part, all * dim);
+    f.keys = take(&part, KEYS * dim);
+    f.values = take(&part, KEYS * dim);
+    f.score = take(&part, rows * f.stride);
+    f.p = take(&part, all * KEYS);
+    f.out = take(&part, rows * dim);
+    f.sum = take(&part, rows);
     if (size)
-        *size = (size_t)(room - start);
+        *size = (size_t)(part - start);
     return f;
 }
 
 static void
-make_scores(const struct job *j, const struct forward *f, const struct block *b)
+compute_scores(const struct job *j, const struct forward *f, const struct block *b)
 {
-    size_t dim = j->h->dim, line = j->h->kv * dim;
+    size_t dim = j->h->dim, stride = j->h->kv * dim;
     gather(j, f->rows, j->q, b, j->scale);
-    turn_rows(j, f->turned, f->rows, dim, b->rows, dim, LEFT);
+    pack_rows(j, f->row_panels, f->rows, dim, b->rows, dim, SIDE_A);
     for (size_t key = b->from; key < b->to; key += KEYS) {
         size_t n = min(b->to - key, KEYS);
-        turn_rows(j, f->keys, j->key + at_key(j, key, b->kv), line, n, dim, RIGHT);
-        gemm_panels(j->isa, f->turned, f->keys, f->score + (key - b->from), f->line,
-                    b->rows, n, dim, false);
+        pack_rows(j, f->keys, j->key + key_offset(j, key, b->kv), stride, n, dim,
+                  SIDE_B);
+        gemm_panels(j->isa, f->row_panels, f->keys, f->score + (key - b->from),
+                    f->stride, b->rows, n, dim, false);
     }
 }
 
-/* Exponentials, and their sums; what a row does not see is 0. */
+/* Exponentials of scores, 0 for keys that the row does not see, and their sums. */
 static void
 softmax(const struct job *j, const struct forward *f, const struct block *b)
 {
     const struct rows_isa *rows = j->c->rows;
     size_t n = b->to - b->from, low, high;
     for (size_t r = 0; r < b->rows; r++) {
-        float *row = f->score + r * f->line;
+        float *row = f->score + r * f->stride;
         size_t t = token_of(j, b, r);
-        seen(j, t, b->from, n, &low, &high);
-        float most = rows->max(row + low, high - low);
-        f->sum[r] = rows->exp_sum(row + low, most, high - low);
-        clear_unseen(row, low, high, n);
+        visible(j, t, b->from, n, &low, &high);
+        float max = rows->max(row + low, high - low);
+        f->sum[r] = rows->exp_sum(row + low, max, high - low);
+        clear_invisible(row, low, high, n);
         j->lse[head_of(j, b, r) * j->h->tokens + t] =
-            most + (float)maths_log((double)f->sum[r]);
+            max + (float)maths_log((double)f->sum[r]);
     }
 }
 
 static void
-mix_values(const struct job *j, const struct forward *f, const struct block *b)
+sum_values(const struct job *j, const struct forward *f, const struct block *b)
 {
-    size_t dim = j->h->dim, line = j->h->kv * dim;
+    size_t dim = j->h->dim, stride = j->h->kv * dim;
     for (size_t key = b->from; key < b->to; key += KEYS) {
         size_t n = min(b->to - key, KEYS);
-        turn_rows(j, f->part, f->score + (key - b->from), f->line, b->rows, n, LEFT);
-        cut_rows(j, f->values, j->value + at_key(j, key, b->kv), line, n, dim, RIGHT);
-        gemm_panels(j->isa, f->part, f->values, f->out, dim, b->rows, dim, n,
+        pack_rows(j, f->p, f->score + (key - b->from), f->stride, b->rows, n, SIDE_A);
+        pack_columns(j, f->values, j->value + key_offset(j, key, b->kv), stride, n, dim,
+                     SIDE_B);
+        gemm_panels(j->isa, f->p, f->values, f->out, dim, b->rows, dim, n,
                     key > b->from);
     }
     for (size_t r = 0; r < b->rows; r++)
-        j->c->rows->scale(j->out + at_row(j, b, r), 1 / f->sum[r], f->out + r * dim,
+        j->c->rows->scale(j->out + row_offset(j, b, r), 1 / f->sum[r], f->out + r * dim,
                           dim);
 }
 
-/* The last blocks first: they see most keys. */
+/* The last blocks first: they see the most keys. */
 static int
 forward(void *ctx, size_t i, unsigned worker, struct err *err)
 {
@@ -285,112 +284,113 @@ forward(void *ctx, size_t i, unsigned worker, struct err *err)
     while (s->before > block)
         s--;
     struct block b = block_of(j, i % j->h->kv, s, block - s->before);
-    struct forward f = forward_room(j, room_of(j, i, worker), NULL);
+    struct forward f = forward_buffers(j, part_of(j, i, worker), NULL);
     (void)err;
-    make_scores(j, &f, &b);
+    compute_scores(j, &f, &b);
     softmax(j, &f, &b);
-    mix_values(j, &f, &b);
+    sum_values(j, &f, &b);
     return 0;
 }
 
 /* ---- backward ------------------------------------------------------------------------------ */
 
 struct backward {
-    float *q, *dout;               // (rows, dim), q times scale
-    float *q_turned, *dout_turned; // panels of rows
-    float *q_cut, *dout_cut;       // panels of columns
-    float *key_turned, *value_turned, *key_cut;
+    float *q, *dout;           // (rows, dim), q times scale
+    float *q_rows, *dout_rows; // their panels
+    float *q_cols, *dout_cols; // their panels of columns
+    float *key_rows, *value_rows, *key_cols;
     float *p, *ds; // (rows, KEYS)
-    float *part;   // panels of one of them
+    float *panels; // of one of them
     float *dq;     // (rows, dim)
-    float *mean;   // (rows)
+    float *mean;   // (rows) dot products of dout and out
 };
 
-/* Where a row's gradient is in dq. */
+/* Offset of a row in dq. */
 static size_t
-at_dq(const struct job *j, const struct block *b, size_t row)
+dq_offset(const struct job *j, const struct block *b, size_t row)
 {
-    return token_of(j, b, row) * j->q_row + head_of(j, b, row) * j->h->dim;
+    return token_of(j, b, row) * j->dq_stride + head_of(j, b, row) * j->h->dim;
 }
 
 static struct backward
-backward_room(const struct job *j, float *room, size_t *size)
+backward_buffers(const struct job *j, float *part, size_t *size)
 {
-    float *start = room;
+    float *start = part;
     size_t rows = j->block * j->group;
     struct backward f = { 0 };
-    size_t dim = with_panel(j->h->dim), all = with_panel(rows);
-    float **of_rows[] = { &f.q,     &f.dout,     &f.q_turned, &f.dout_turned,
-                          &f.q_cut, &f.dout_cut, &f.dq };
-    float **of_keys[] = { &f.key_turned, &f.value_turned, &f.key_cut };
-    float **of_both[] = { &f.p, &f.ds, &f.part };
+    size_t dim = in_panels(j->h->dim), all = in_panels(rows);
+    float **of_rows[] = { &f.q,      &f.dout,      &f.q_rows, &f.dout_rows,
+                          &f.q_cols, &f.dout_cols, &f.dq };
+    float **of_keys[] = { &f.key_rows, &f.value_rows, &f.key_cols };
+    float **of_both[] = { &f.p, &f.ds, &f.panels };
     for (size_t i = 0; i < 7; i++)
-        *of_rows[i] = take(&room, all * dim);
+        *of_rows[i] = take(&part, all * dim);
     for (size_t i = 0; i < 3; i++)
-        *of_keys[i] = take(&room, KEYS * dim);
+        *of_keys[i] = take(&part, KEYS * dim);
     for (size_t i = 0; i < 3; i++)
-        *of_both[i] = take(&room, all * KEYS);
-    f.mean = take(&room, rows);
+        *of_both[i] = take(&part, all * KEYS);
+    f.mean = take(&part, rows);
     if (size)
-        *size = (size_t)(room - start);
+        *size = (size_t)(part - start);
     return f;
 }
 
 static void
-pack_rows(const struct job *j, const struct backward *f, const struct block *b)
+pack_block(const struct job *j, const struct backward *f, const struct block *b)
 {
     size_t dim = j->h->dim;
     gather(j, f->q, j->q, b, j->scale);
     gather(j, f->dout, j->dout, b, 1);
-    turn_rows(j, f->q_turned, f->q, dim, b->rows, dim, LEFT);
-    turn_rows(j, f->dout_turned, f->dout, dim, b->rows, dim, LEFT);
-    cut_rows(j, f->q_cut, f->q, dim, b->rows, dim, RIGHT);
-    cut_rows(j, f->dout_cut, f->dout, dim, b->rows, dim, RIGHT);
+    pack_rows(j, f->q_rows, f->q, dim, b->rows, dim, SIDE_A);
+    pack_rows(j, f->dout_rows, f->dout, dim, b->rows, dim, SIDE_A);
+    pack_columns(j, f->q_cols, f->q, dim, b->rows, dim, SIDE_B);
+    pack_columns(j, f->dout_cols, f->dout, dim, b->rows, dim, SIDE_B);
     for (size_t r = 0; r < b->rows; r++)
-        f->mean[r] = j->c->rows->dot(f->dout + r * dim, j->y + at_row(j, b, r), dim);
+        f->mean[r] =
+            j->c->rows->dot(f->dout + r * dim, j->y + row_offset(j, b, r), dim);
 }
 
 /* p and ds of n keys. */
 static void
-make_gradients(const struct job *j, const struct backward *f, const struct block *b,
-               size_t key, size_t n)
+compute_ds(const struct job *j, const struct backward *f, const struct block *b,
+           size_t key, size_t n)
 {
     const struct rows_isa *rows = j->c->rows;
-    size_t dim = j->h->dim, line = j->h->kv * dim, low, high;
-    size_t at = at_key(j, key, b->kv);
-    turn_rows(j, f->key_turned, j->key + at, line, n, dim, RIGHT);
-    turn_rows(j, f->value_turned, j->value + at, line, n, dim, RIGHT);
-    gemm_panels(j->isa, f->q_turned, f->key_turned, f->p, KEYS, b->rows, n, dim, false);
-    gemm_panels(j->isa, f->dout_turned, f->value_turned, f->ds, KEYS, b->rows, n, dim,
+    size_t dim = j->h->dim, stride = j->h->kv * dim, low, high;
+    size_t at = key_offset(j, key, b->kv);
+    pack_rows(j, f->key_rows, j->key + at, stride, n, dim, SIDE_B);
+    pack_rows(j, f->value_rows, j->value + at, stride, n, dim, SIDE_B);
+    gemm_panels(j->isa, f->q_rows, f->key_rows, f->p, KEYS, b->rows, n, dim, false);
+    gemm_panels(j->isa, f->dout_rows, f->value_rows, f->ds, KEYS, b->rows, n, dim,
                 false);
     for (size_t r = 0; r < b->rows; r++) {
         float *p = f->p + r * KEYS, *ds = f->ds + r * KEYS;
         size_t t = token_of(j, b, r);
-        float lse = j->kept[head_of(j, b, r) * j->h->tokens + t];
-        seen(j, t, key, n, &low, &high);
+        float lse = j->lse_in[head_of(j, b, r) * j->h->tokens + t];
+        visible(j, t, key, n, &low, &high);
         rows->exp_sum(p + low, lse, high - low);
         rows->softmax_bwd(ds + low, p + low, f->mean[r], high - low);
-        clear_unseen(p, low, high, n);
-        clear_unseen(ds, low, high, n);
+        clear_invisible(p, low, high, n);
+        clear_invisible(ds, low, high, n);
     }
 }
 
-/* What n keys and their values get of some rows, and these of them. */
+/* dkey, dvalue and dq grow by the products of some rows with n keys. */
 static void
 add_gradients(const struct job *j, const struct backward *f, const struct block *b,
               size_t key, size_t n)
 {
-    size_t dim = j->h->dim, line = j->h->kv * dim;
-    size_t at = at_key(j, key, b->kv), to = key * j->kv_row + b->kv * dim;
-    cut_rows(j, f->part, f->p, KEYS, b->rows, n, LEFT);
-    gemm_panels(j->isa, f->part, f->dout_cut, j->dvalue + to, j->kv_row, n, dim,
+    size_t dim = j->h->dim, stride = j->h->kv * dim;
+    size_t at = key_offset(j, key, b->kv), to = key * j->dkv_stride + b->kv * dim;
+    pack_columns(j, f->panels, f->p, KEYS, b->rows, n, SIDE_A);
+    gemm_panels(j->isa, f->panels, f->dout_cols, j->dvalue + to, j->dkv_stride, n, dim,
                 b->rows, true);
-    cut_rows(j, f->part, f->ds, KEYS, b->rows, n, LEFT);
-    gemm_panels(j->isa, f->part, f->q_cut, j->dkey + to, j->kv_row, n, dim, b->rows,
-                true);
-    turn_rows(j, f->part, f->ds, KEYS, b->rows, n, LEFT);
-    cut_rows(j, f->key_cut, j->key + at, line, n, dim, RIGHT);
-    gemm_panels(j->isa, f->part, f->key_cut, f->dq, dim, b->rows, dim, n,
+    pack_columns(j, f->panels, f->ds, KEYS, b->rows, n, SIDE_A);
+    gemm_panels(j->isa, f->panels, f->q_cols, j->dkey + to, j->dkv_stride, n, dim,
+                b->rows, true);
+    pack_rows(j, f->panels, f->ds, KEYS, b->rows, n, SIDE_A);
+    pack_columns(j, f->key_cols, j->key + at, stride, n, dim, SIDE_B);
+    gemm_panels(j->isa, f->panels, f->key_cols, f->dq, dim, b->rows, dim, n,
                 key > b->from);
 }
 
@@ -400,117 +400,121 @@ backward(void *ctx, size_t item, unsigned worker, struct err *err)
     const struct job *j = ctx;
     const struct span *s = &j->span[item / j->h->kv];
     size_t dim = j->h->dim, kv = item % j->h->kv;
-    struct backward f = backward_room(j, room_of(j, item, worker), NULL);
+    struct backward f = backward_buffers(j, part_of(j, item, worker), NULL);
     (void)err;
     for (size_t i = 0; i < blocks_of(j, s); i++) {
         struct block b = block_of(j, kv, s, i);
-        pack_rows(j, &f, &b);
+        pack_block(j, &f, &b);
         for (size_t key = b.from; key < b.to; key += KEYS) {
             size_t n = min(b.to - key, KEYS);
-            make_gradients(j, &f, &b, key, n);
+            compute_ds(j, &f, &b, key, n);
             add_gradients(j, &f, &b, key, n);
         }
         for (size_t r = 0; r < b.rows; r++)
-            j->c->rows->scale(j->dq + at_dq(j, &b, r), j->scale, f.dq + r * dim, dim);
+            j->c->rows->scale(j->dq + dq_offset(j, &b, r), j->scale, f.dq + r * dim,
+                              dim);
     }
     return 0;
 }
 
 /* ---- the operations ------------------------------------------------------------------------ */
 
-/* Tokens that have so many rows. */
+/* Tokens of that many rows, 1 at least. */
 static size_t
 tokens_of(const struct job *j, size_t rows)
 {
     return rows / j->group ? rows / j->group : 1;
 }
 
-/* What is known before the documents are looked at. */
+/* What does not depend on where documents begin. */
 static struct job
 shape_of(const struct heads *h)
 {
-    struct job j = { .h = h, .scale = 1 / sqrtf((float)h->dim), .longest = h->tokens };
+    struct job j = { .h = h,
+                     .scale = 1 / sqrtf((float)h->dim),
+                     .max_tokens = h->tokens };
     j.group = h->query / h->kv;
     j.block = min(tokens_of(&j, ROWS), h->tokens);
-    j.most = h->tokens / tokens_of(&j, SPAN) + 1;
+    j.max_spans = h->tokens / tokens_of(&j, MIN_SPAN) + 1;
     if (h->length && !h->past) {
-        size_t span = ceil_div(tokens_of(&j, SPAN), h->length) * h->length;
-        j.longest = min(span, h->tokens);
-        j.most = ceil_div(h->tokens, j.longest);
+        size_t span = ceil_div(tokens_of(&j, MIN_SPAN), h->length) * h->length;
+        j.max_tokens = min(span, h->tokens);
+        j.max_spans = ceil_div(h->tokens, j.max_tokens);
     }
     return j;
 }
 
-/* Threads that can have work. */
+/* Threads that there is work for. */
 static size_t
-workers_of(const struct job *j, unsigned threads, bool back)
+workers_of(const struct job *j, unsigned threads, bool bwd)
 {
-    size_t items = j->most;
-    if (!back)
+    size_t items = j->max_spans;
+    if (!bwd)
         items += ceil_div(j->h->tokens, j->block);
     return min(items * j->h->kv, threads);
 }
 
-/* Bytes to work in: first what the workers have, then spans. */
+/* Bytes of workspace: parts of the workers, then spans. */
 static size_t
-room_bytes(struct job *j, unsigned threads, bool back)
+workspace_bytes(struct job *j, unsigned threads, bool bwd)
 {
-    if (back)
-        backward_room(j, NULL, &j->room_size);
+    if (bwd)
+        backward_buffers(j, NULL, &j->worker_size);
     else
-        forward_room(j, NULL, &j->room_size);
-    j->workers = workers_of(j, threads, back);
-    return j->workers * j->room_size * sizeof *j->room + j->most * sizeof *j->span;
+        forward_buffers(j, NULL, &j->worker_size);
+    j->workers = workers_of(j, threads, bwd);
+    return j->workers * j->worker_size * sizeof *j->workspace +
+           j->max_spans * sizeof *j->span;
 }
 
 size_t
 cpu_attention_workspace(const struct cpu_kind *c, const struct heads *h)
 {
     struct job j = shape_of(h);
-    return room_bytes(&j, c->threads, false);
+    return workspace_bytes(&j, c->threads, false);
 }
 
 size_t
 cpu_attention_bwd_workspace(const struct cpu_kind *c, const struct heads *h)
 {
     struct job j = shape_of(h);
-    return room_bytes(&j, c->threads, true);
+    return workspace_bytes(&j, c->threads, true);
 }
 
-/* From the last token on; what is left at the start is a span however short. */
+/* Spans from the last token on; what is left at the start is one, however short. */
 static void
 divide(struct job *j, struct span *span)
 {
     const struct heads *h = j->h;
-    size_t least_tokens = tokens_of(j, SPAN), end = h->tokens, low = SIZE_MAX;
-    struct span *s = span + j->most;
+    size_t min_tokens = tokens_of(j, MIN_SPAN), end = h->tokens, low = SIZE_MAX;
+    struct span *s = span + j->max_spans;
     for (size_t t = h->tokens; t-- > 0;) {
         low = min(low, (size_t)h->first[t]);
-        if (t == 0 || (low >= h->past + t && end - t >= least_tokens)) {
+        if (t == 0 || (low >= h->past + t && end - t >= min_tokens)) {
             *--s = (struct span){ .token = t, .end = end };
             end = t;
         }
     }
     j->span = s;
-    j->spans = (size_t)(span + j->most - s);
+    j->spans = (size_t)(span + j->max_spans - s);
     for (size_t i = 0; i < j->spans; i++) {
         s[i].before = j->blocks;
         j->blocks += blocks_of(j, &s[i]);
     }
 }
 
-/* Room and spans; false: nothing to do, or no memory. */
+/* Workspace and spans; false: nothing to do, or no memory. */
 static bool
-begin(struct job *j, struct cpu *c, bool back)
+begin(struct job *j, struct cpu *c, bool bwd)
 {
-    size_t bytes = room_bytes(j, par_threads(c->pool), back);
+    size_t bytes = workspace_bytes(j, par_threads(c->pool), bwd);
     j->c = c;
     j->isa = c->gemm;
-    j->room = cpu_workspace(c, bytes);
-    if (!j->room || !j->h->tokens)
+    j->workspace = cpu_workspace(c, bytes);
+    if (!j->workspace || !j->h->tokens)
         return false;
-    divide(j, (struct span *)(void *)(j->room + j->workers * j->room_size));
-    j->items = (back ? j->spans : j->blocks) * j->h->kv;
+    divide(j, (struct span *)(void *)(j->workspace + j->workers * j->worker_size));
+    j->items = (bwd ? j->spans : j->blocks) * j->h->kv;
     return true;
 }
 
@@ -550,12 +554,12 @@ cpu_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matri
     j.value = value->data;
     j.dout = dout->data;
     j.y = out->data;
-    j.kept = lse;
+    j.lse_in = lse;
     j.dq = dq->data;
     j.dkey = dkey->data;
     j.dvalue = dvalue->data;
-    j.q_row = dq->stride;
-    j.kv_row = dkey->stride;
+    j.dq_stride = dq->stride;
+    j.dkv_stride = dkey->stride;
     zero_rows(dkey);
     zero_rows(dvalue);
     if (begin(&j, cpu_of(k), true))

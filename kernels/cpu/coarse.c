@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* coarse: see coarse.h; rows on all threads, the work is in coarse_kernel.c. */
+/* coarse: see coarse.h; rows on all threads, coarse_kernel.c multiplies them. */
 #include "kernels/cpu/coarse.h"
 
 #include "kernels/cpu/sizes.h"
 
 enum {
-    PART = 64, // rows of the weight
-    EACH = 8,  // parts for each thread
-    SMALL = 1 << 15,
+    ROWS = 64,       // of the weight
+    EACH = 8,        // parts for each thread
+    SMALL = 1 << 15, // weights that are not worth a second thread
 };
 
 static const struct {
-    coarse_make_fn *make;
+    coarse_quantize_fn *quantize;
     coarse_rows_fn *rows;
-    bool pays; // not where no instructions are written for it
+    bool pays;
 } table[ISA_COUNT] = {
-    [ISA_SCALAR] = { coarse_make_scalar, coarse_rows_scalar, false },
+    [ISA_SCALAR] = { coarse_quantize_scalar, coarse_rows_scalar, false },
 #if defined __x86_64__
-    [ISA_AVX2] = { coarse_make_avx2, coarse_rows_avx2, true },
-    [ISA_AVX512] = { coarse_make_avx512, coarse_rows_avx512, true },
+    [ISA_AVX2] = { coarse_quantize_avx2, coarse_rows_avx2, true },
+    [ISA_AVX512] = { coarse_quantize_avx512, coarse_rows_avx512, true },
 #elif defined __aarch64__
-    [ISA_NEON] = { coarse_make_neon, coarse_rows_neon, false },
+    [ISA_NEON] = { coarse_quantize_neon, coarse_rows_neon, false },
 #endif
 };
 
@@ -54,21 +54,21 @@ run_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 int
-coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *room,
+coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *workspace,
            struct err *err)
 {
     const struct matrix *w = g->w;
-    struct coarse *x = room;
+    struct coarse *x = workspace;
     struct run r = { { g, x, ceil_div(w->cols, COARSE_PART) }, table[isa].rows, 0 };
     if (err->kind)
         return -1;
     for (size_t t = 0; t < g->tokens; t++)
-        table[isa].make(x + t * r.job.parts, g->x + t * w->cols, w->cols);
+        table[isa].quantize(x + t * r.job.parts, g->x + t * w->cols, w->cols);
     if (w->rows * w->cols <= SMALL) {
         r.rows(&r.job, 0, w->rows);
         return 0;
     }
-    r.part = w->rows / par_threads(pool) / EACH / PART * PART;
-    r.part = r.part < PART ? PART : r.part;
+    r.part = w->rows / par_threads(pool) / EACH / ROWS * ROWS;
+    r.part = r.part < ROWS ? ROWS : r.part;
     return par_run(pool, ceil_div(w->rows, r.part), run_part, &r, err);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* coarse_kernel: rows of x as integers, and rows of NVFP4 with them, see coarse.h.
+/* coarse_kernel: rows of x as integers, and rows of NVFP4 by them, see coarse.h.
  *
- * With AVX2 a word of 16 bits has four codes.  Each is moved to the lower bits of the upper
- * byte in turn; a look-up makes twice its value of it, and 0 of the lower byte, so the word
- * is 512 times the value: what is multiplied, pairs being added, without unpacking anything.
- * 2^-9 is in the power of two.  E4M3 seven bits up is f16, but for a factor of 2^8; it is
- * taken back by the last product.
+ * With AVX2 a word of 16 bits has four codes.  Each in turn is shifted to the lower bits of
+ * the upper byte; a look-up makes twice its value of it, and 0 of the lower byte, so the
+ * word is 512 times the value.  Words are multiplied and added in pairs without unpacking.
+ * The factor 2^-9 is in the power of two.  E4M3 shifted left by seven bits is f16 divided by
+ * 2^8, which the last product undoes.
  *
- * Rows are read from their beginning to their end, one behind the other, as they lie. */
+ * Rows are read one after the other, each from its beginning to its end. */
 #include "kernels/cpu/coarse.h"
 #include "kernels/cpu/sizes.h"
 #include "lib/core/num.h"
@@ -20,7 +20,7 @@ enum {
     BLOCK = NVFP4_BLOCK,
     CODE_BYTES = COARSE_PART / 2,
     SCALE_BYTES = COARSE_PART / BLOCK,
-    AHEAD = 2048, // bytes of codes: a processor does not fetch beyond a page by itself
+    AHEAD = 2048, // bytes of codes to prefetch: processors stop at a page
 };
 
 /* ---- x -------------------------------------------------------------------------------------- */
@@ -31,36 +31,36 @@ power_of_two(int exponent)
     return num_from_bf16((uint16_t)((exponent + 127) << 7));
 }
 
-/* 16 integers; what they are to be multiplied by, and NaN if x is not finite. */
+/* 16 integers; returns their factor, NaN if x is not finite. */
 static inline float
-make_block(float to[BLOCK], const float x[BLOCK])
+quantize_block(float to[BLOCK], const float x[BLOCK])
 {
-    enum { LAST = 255, MOST = 100 }; // a power that has an inverse with room below it
-    uint32_t most = 0;
+    enum { NOT_FINITE = 255, MAX_UP = 100 }; // power_of_two(-MAX_UP - 9) is normal
+    uint32_t max = 0;
     for (int i = 0; i < BLOCK; i++) {
         uint32_t size = num_bits_f32(x[i]) & 0x7fffffff;
-        most = most > size ? most : size;
+        max = max > size ? max : size;
     }
-    int exponent = (int)(most >> 23); // most < 2^(exponent - 126)
-    int up = 15 + 126 - exponent < MOST ? 15 + 126 - exponent : MOST;
-    float times = exponent == LAST ? 0 : power_of_two(up);
+    int exponent = (int)(max >> 23); // max < 2^(exponent - 126)
+    int up = 15 + 126 - exponent < MAX_UP ? 15 + 126 - exponent : MAX_UP;
+    float times = exponent == NOT_FINITE ? 0 : power_of_two(up);
     for (int i = 0; i < BLOCK; i++) {
-        const float whole = 0x1.8p23F; // to add it rounds to integers
-        float y = x[i] * times + whole - whole;
-        to[i] = y < 0x7fff ? y : 0x7fff; // NaN too
+        const float shift = 0x1.8p23F; // adding it rounds to integers
+        float y = x[i] * times + shift - shift;
+        to[i] = y < 0x7fff ? y : 0x7fff; // of NaN, too
     }
-    return exponent == LAST ? NAN : power_of_two(-up - 9);
+    return exponent == NOT_FINITE ? NAN : power_of_two(-up - 9);
 }
 
 void
-NAME(coarse_make)(struct coarse *to, const float *x, size_t in)
+NAME(coarse_quantize)(struct coarse *to, const float *x, size_t in)
 {
     for (size_t k = 0; k < in; k += COARSE_PART, to++) {
         float padded[COARSE_PART] = { 0 }, y[COARSE_PART];
         memcpy(padded, x + k, min(in - k, COARSE_PART) * sizeof *x);
         for (size_t b = 0; b < SCALE_BYTES; b++)
             to->scale[2 * b] = to->scale[2 * b + 1] =
-                make_block(y + b * BLOCK, padded + b * BLOCK);
+                quantize_block(y + b * BLOCK, padded + b * BLOCK);
         for (size_t i = 0; i < COARSE_WORDS; i++)
             for (size_t j = 0; j < 4; j++)
                 to->x[j][i] = (int16_t)y[4 * i + j];
@@ -72,7 +72,7 @@ NAME(coarse_make)(struct coarse *to, const float *x, size_t in)
 static const _Alignas(16) int8_t twices[16] = { 0, 1,  2,  3,  4,  6,  8,  12,
                                                 0, -1, -2, -3, -4, -6, -8, -12 };
 
-/* The sums of some tokens, added in pairs that are half of what is left apart. */
+/* y of a token and row: the sums as a tree, times the scales that are left. */
 static inline void
 finish(const struct coarse_job *j, size_t token, size_t row, float sum[COARSE_SUMS])
 {
@@ -81,8 +81,7 @@ finish(const struct coarse_job *j, size_t token, size_t row, float sum[COARSE_SU
     for (size_t n = COARSE_SUMS / 2; n > 0; n /= 2)
         for (size_t i = 0; i < n; i++)
             sum[i] += sum[i + n];
-    // Scales were taken as f16.
-    float all = sum[0] * 0x1p8F * (w->scale2 ? *w->scale2 : 1);
+    float all = sum[0] * 0x1p8F * (w->scale2 ? *w->scale2 : 1); // 2^8: of f16
     *y = j->g->add ? *y + all : all;
 }
 
@@ -92,19 +91,19 @@ struct sums {
     __m256 at[2];
 };
 
-/* Sums of eight columns each, of 64, times 512; what[j] and x[j] are columns 4 i + j. */
+/* Sums times 512 of eight columns each, 64 in all; codes[j] and x[j] have columns 4 i + j. */
 static inline __m256i
-sums_of(const __m256i what[4], const struct coarse *x, size_t half)
+sums_of(const __m256i code[4], const struct coarse *x, size_t half)
 {
     __m256i sum[4];
     for (size_t j = 0; j < 4; j++)
         sum[j] = _mm256_madd_epi16(
-            what[j], _mm256_load_si256((const void *)(x->x[j] + half * 16)));
+            code[j], _mm256_load_si256((const void *)(x->x[j] + half * 16)));
     return _mm256_add_epi32(_mm256_add_epi32(sum[0], sum[1]),
                             _mm256_add_epi32(sum[2], sum[3]));
 }
 
-/* A part of some tokens; `parts` from one to the next.  How many is known where this is
+/* A part of some tokens, `parts` from one to the next.  tokens is a constant where this is
  * inlined. */
 static inline __attribute__((always_inline)) void
 add_part(struct sums *sums, const uint8_t *codes, const uint8_t *scales,
@@ -116,25 +115,25 @@ add_part(struct sums *sums, const uint8_t *codes, const uint8_t *scales,
                          -1, 4, -1, 5, -1, 5, -1, 6, -1, 6, -1, 7, -1, 7);
     const __m256i table =
         _mm256_broadcastsi128_si256(_mm_load_si128((const void *)twices));
-    const __m256i code = _mm256_set1_epi16(0x0f00);
+    const __m256i mask = _mm256_set1_epi16(0x0f00);
     long long eight;
     memcpy(&eight, scales, sizeof eight);
     __m256i scale = _mm256_shuffle_epi8(_mm256_set1_epi64x(eight), twice);
     scale = _mm256_srli_epi16(scale, 1);
     for (size_t half = 0; half < 2; half++) {
-        __m256i four = _mm256_loadu_si256((const void *)(codes + half * 32)), what[4];
-        what[0] = _mm256_slli_epi16(four, 8);
-        what[1] = _mm256_slli_epi16(four, 4);
-        what[2] = four;
-        what[3] = _mm256_srli_epi16(four, 4);
+        __m256i four = _mm256_loadu_si256((const void *)(codes + half * 32)), code[4];
+        code[0] = _mm256_slli_epi16(four, 8);
+        code[1] = _mm256_slli_epi16(four, 4);
+        code[2] = four;
+        code[3] = _mm256_srli_epi16(four, 4);
         for (size_t j = 0; j < 4; j++)
-            what[j] = _mm256_shuffle_epi8(table, _mm256_and_si256(what[j], code));
+            code[j] = _mm256_shuffle_epi8(table, _mm256_and_si256(code[j], mask));
         __m256 s = _mm256_cvtph_ps(half ? _mm256_extracti128_si256(scale, 1)
                                         : _mm256_castsi256_si128(scale));
         for (size_t t = 0; t < tokens; t++) {
-            const struct coarse *mine = x + t * parts;
-            __m256 sum = _mm256_cvtepi32_ps(sums_of(what, mine, half));
-            __m256 times = _mm256_mul_ps(s, _mm256_load_ps(mine->scale + half * 8));
+            const struct coarse *x_t = x + t * parts;
+            __m256 sum = _mm256_cvtepi32_ps(sums_of(code, x_t, half));
+            __m256 times = _mm256_mul_ps(s, _mm256_load_ps(x_t->scale + half * 8));
             sums[t].at[half] = _mm256_fmadd_ps(sum, times, sums[t].at[half]);
         }
     }
@@ -188,7 +187,7 @@ NAME(coarse_rows)(const struct coarse_job *j, size_t row, size_t rows)
 
 #else
 
-/* Eight columns of a row from k on, of part x, times 512. */
+/* The sum times 512 of eight columns of a part from k on. */
 static int32_t
 sum_of(const uint8_t *codes, const struct coarse *x, size_t k)
 {
@@ -211,12 +210,12 @@ NAME(coarse_rows)(const struct coarse_job *j, size_t row, size_t rows)
             for (size_t k = 0; k < j->parts * COARSE_PART; k += 8) {
                 const struct coarse *x = j->x + t * j->parts + k / COARSE_PART;
                 size_t i = k % COARSE_PART / 8, at = row * half + k / 2;
-                bool there = k < w->cols; // otherwise all is 0
+                bool inside = k < w->cols; // else padding
                 int32_t s =
-                    there ? sum_of((const uint8_t *)w->data + at - k % COARSE_PART / 2,
-                                   x, k % COARSE_PART)
-                          : 0;
-                uint8_t e4m3 = there ? w->scales[row * blocks + k / BLOCK] : 0;
+                    inside ? sum_of((const uint8_t *)w->data + at - k % COARSE_PART / 2,
+                                    x, k % COARSE_PART)
+                           : 0;
+                uint8_t e4m3 = inside ? w->scales[row * blocks + k / BLOCK] : 0;
                 float scale = num_from_f16((uint16_t)(e4m3 << 7)) * x->scale[i];
                 sum[i] = fmaf((float)s, scale, sum[i]);
             }

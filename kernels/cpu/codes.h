@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* codes: what the kernels of products share: floats of NVFP4 codes and scales in vectors,
- * sums that are fused on every path, operands that are rounded.  Only for ISA_SRCS. */
+/* codes: vectors of floats from NVFP4 codes and scales, multiply-adds that are fused on
+ * every instruction set, and rounding to bf16.  Only for ISA_SRCS. */
 #ifndef NIBBLE_KERNELS_CPU_CODES_H
 #define NIBBLE_KERNELS_CPU_CODES_H
 
@@ -28,8 +28,8 @@ rounded(vf x, float factor)
 {
     vf y = x * factor;
     vu bits = (vu)y, up = bits + 0x7fff + (bits >> 16 & 1);
-    vi number = (vi)(bits & 0x7fffffff) <= 0x7f800000; // no NaN
-    return (vu)choose_i(number, (vi)up, (vi)(bits | 0x400000)) & 0xffff0000;
+    vi is_number = (vi)(bits & 0x7fffffff) <= 0x7f800000;
+    return (vu)choose_i(is_number, (vi)up, (vi)(bits | 0x400000)) & 0xffff0000;
 }
 
 /* E2M1 of the lowest four bits. */
@@ -45,12 +45,12 @@ code_values(vu v)
     vu sign = v << 28 & 0x80000000;
     return (vf)((vu)_mm256_permutevar8x32_ps(table, (__m256i)v) ^ sign);
 #else
-    // Exponent and mantissa where f32 has them, which has 126 more in the exponent.
+    // Exponent and mantissa are moved to those of f32, whose exponent's bias is 126 more.
     return (vf)((v & 7) << 22 | (v & 8) << 28) * 0x1p126F;
 #endif
 }
 
-/* E4M3: exponent and mantissa where f32 has them, which has 120 more in the exponent. */
+/* E4M3: exponent and mantissa are moved to those of f32, whose bias is 120 more. */
 static inline vf
 scale_values(vu v)
 {
@@ -59,7 +59,7 @@ scale_values(vu v)
     return (vf)((vi)x | (bad & 0x7fc00000));
 }
 
-/* Codes v * LANES .. of the 16 of a block, in the low bits of lanes. */
+/* LANES of the 16 codes of a block, from code v * LANES on, in the low bits of lanes. */
 static inline vu
 block_codes(const uint8_t *codes, int v)
 {

@@ -14,7 +14,7 @@ void
 cpu_read_floats(const struct cpu *c, float *y, const void *x, enum dtype dtype,
                 size_t at, size_t n)
 {
-    const struct operand m = { .p = x, .dtype = dtype };
+    const struct operand m = { .data = x, .dtype = dtype };
     gemm_of(c->isa)->read(y, &m, at, n);
 }
 

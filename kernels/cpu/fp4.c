@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* fp4: products of activations in NVFP4 with weights in NVFP4, emulated.
  *
- * Code times block scale has at most 6 significant bits, on both sides, so what is summed
- * is what a tensor core multiplies: products of 12 bits, exact in f32.  The sums are those
- * of gemm.h, in the order of k with one fused multiply-add each; tensor scales are outside
- * of them. */
+ * Code times block scale has at most 6 significant bits, on both sides, so products have 12
+ * and are exact in f32, as those of a tensor core are.  Sums are those of gemm.h, in the
+ * order of k with one fused multiply-add each; tensor scales are multiplied after them. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
 
-/* Operands are exact, in f32 as in bf16: sums are those of f32 whatever --compute says. */
+/* Operands are exact in f32 and in bf16, so these are the products of f32 whatever
+ * --compute is. */
 
 size_t
 cpu_linear_fp4_workspace(const struct cpu_kind *c, const struct matrix *w,
@@ -20,38 +20,38 @@ cpu_linear_fp4_workspace(const struct cpu_kind *c, const struct matrix *w,
     return gemm_workspace(tokens, w->rows, w->cols);
 }
 
-/* Few rows: the products of codes and scales, then a weight that is read once. */
+/* By gemv: x is decoded, without its tensor scales. */
 static void
-few(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
+multiply_few(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
 {
     size_t n = x->rows * x->cols;
-    float *plain = cpu_workspace(c, n * sizeof *plain);
+    float *decoded = cpu_workspace(c, n * sizeof *decoded);
     const struct operand codes = {
-        .p = x->data, .dtype = DT_NVFP4, .scales = x->scales, .scale2 = 1
+        .data = x->data, .dtype = DT_NVFP4, .scales = x->scales, .scale2 = 1
     };
-    if (!plain)
+    if (!decoded)
         return;
-    gemm_of(c->isa)->read(plain, &codes, 0, n);
-    struct gemv g = { .y = y, .x = plain, .w = w, .tokens = x->rows };
+    gemm_of(c->isa)->read(decoded, &codes, 0, n);
+    struct gemv g = { .y = y, .x = decoded, .w = w, .tokens = x->rows };
     gemv_run(&g, c->isa, c->pool, c->k.err);
 }
 
 static void
-many(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
+multiply(struct cpu *c, float *y, const struct matrix *x, const struct matrix *w)
 {
     struct gemm g = {
         .m = x->rows, .n = w->rows, .k = w->cols, .c = y, .ldc = w->rows
     };
-    g.a = (struct operand){ .p = x->data,
+    g.a = (struct operand){ .data = x->data,
                             .dtype = DT_NVFP4,
-                            .rows = x->cols,
-                            .cols = 1,
+                            .row_stride = x->cols,
+                            .col_stride = 1,
                             .scales = x->scales,
                             .scale2 = 1 };
-    g.b = (struct operand){ .p = w->data,
+    g.b = (struct operand){ .data = w->data,
                             .dtype = DT_NVFP4,
-                            .rows = 1,
-                            .cols = w->cols,
+                            .row_stride = 1,
+                            .col_stride = w->cols,
                             .scales = w->scales,
                             .scale2 = 1 };
     float *workspace = cpu_workspace(c, gemm_workspace(g.m, g.n, g.k));
@@ -84,12 +84,12 @@ cpu_linear_fp4(struct kernels *k, const struct matrix *y, const struct matrix *x
                const struct matrix *w, const struct matrix *c)
 {
     struct cpu *cpu = cpu_of(k);
-    struct matrix codes = *w; // without its tensor scale
+    struct matrix codes = *w; // without the tensor scale
     codes.scale2 = NULL;
     if (x->rows <= gemv_max(cpu->isa, &codes, false))
-        few(cpu, y->data, x, &codes);
+        multiply_few(cpu, y->data, x, &codes);
     else
-        many(cpu, y->data, x, &codes);
+        multiply(cpu, y->data, x, &codes);
     struct finish j = { .y = y->data,
                         .add = c ? c->data : NULL,
                         .scale2 = x->scale2,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* gemm: see gemm.h.
  *
- * As much of A and B as fits into the room is packed by all threads, each part once, and
- * then multiplied by all threads, a tile of C at a time.  What is packed is divided into
- * squares of GROUP rows (columns, of B) and K_BLOCK of k, each the work of one thread,
- * and those into panels of as many rows as the kernel takes.
+ * As much of A and B as fits into the workspace is packed by all threads, each part once,
+ * and then multiplied by all threads, a tile of C at a time.  What is packed is divided
+ * into squares of GROUP rows (of B: columns) and K_BLOCK of k, each packed by one thread,
+ * and squares into panels of as many rows as the kernel multiplies at once.
  *
  * Where there are enough groups of columns for all threads (with one group of rows: one
  * for each), only A is packed first: a thread packs a square of B when it needs it, for
@@ -21,41 +21,42 @@
 enum {
     GROUP = 96, // a multiple of every mr and nr
     K_BLOCK = 256,
-    SLACK = 16, // what turn may write too much
+    SLACK = 16, // floats that packing may write behind a square
     SQUARE = GROUP * K_BLOCK + SLACK,
-    MOST_M = 8, // groups that are packed together
-    MOST_N = 20,
-    MOST_K = 4, // blocks of k
-    TILE_N = 5, // groups of columns of a tile; of rows it has one
-    TILES = 8,  // smaller tiles if there would not be so many
+    MAX_M = 8, // groups that are packed together
+    MAX_N = 20,
+    MAX_K = 4,  // blocks of k
+    TILE_N = 5, // groups of columns of a tile; it has one group of rows
+    TILES = 8,  // tiles are made smaller until there are so many
     EACH = 2,   // and so many for each thread
-    CUTS = 4,   // parts of a group that tiles may have; a multiple of every mr
-    MOST_MR = 16,
-    MOST_NR = 32,
+    MAX_CUTS =
+        4, // tiles of a group of rows; GROUP / MAX_CUTS is a multiple of every mr
+    MAX_MR = 16,
+    MAX_NR = 32,
     ENOUGH = 6,      // groups of columns for each thread
-    PIECE = 64,      // columns that are read and then turned
+    PIECE = 64,      // columns that are converted and then packed
     SMALL = 1 << 18, // products that are not worth a second thread
 };
 
 /* A part of A or B, packed: squares of group g and block b at (g * blocks + b). */
-struct packed_part {
+struct packed {
     const struct operand *x;
-    float *room;
-    size_t from, n;    // rows of A, columns of B
-    size_t k, depth;   // first k, and how many
-    size_t line, step; // strides of a row and of k
-    size_t unit;       // rows of a panel
-    bool left;         // A
-    float factor;      // of bf16: what is rounded is multiplied by it
+    float *squares;
+    size_t from, n;          // rows of A, columns of B
+    size_t k, depth;         // first k, and how many
+    size_t stride, k_stride; // of a row (of B: column), and of k
+    size_t unit;             // rows of a panel
+    bool left;               // A
+    float factor;            // of bf16: multiplied before rounding
 };
 
 struct job {
     const struct gemm *g;
     const struct gemm_isa *isa;
-    struct packed_part a, b;
-    size_t packed;         // squares of a; those of b come after
-    float *own;            // of each worker: a square of b
-    size_t across, tile_n; // tiles of a row of tiles; groups of a tile
+    struct packed a, b;
+    size_t a_squares;
+    float *worker_b;       // of each worker: a square of b
+    size_t across, tile_n; // tiles of a row of tiles; groups of columns of a tile
     size_t cuts;           // tiles of a group of rows
 };
 
@@ -71,65 +72,66 @@ static const struct gemm_isa *const table[ISA_COUNT][2] = {
 };
 
 static size_t
-blocks(const struct packed_part *p)
+blocks(const struct packed *p)
 {
     return ceil_div(p->depth, K_BLOCK);
 }
 
 static size_t
-squares(const struct packed_part *p)
+squares(const struct packed *p)
 {
     return ceil_div(p->n, GROUP) * blocks(p);
 }
 
 static float *
-square(const struct packed_part *p, size_t group, size_t block)
+square(const struct packed *p, size_t group, size_t block)
 {
-    return p->room + (group * blocks(p) + block) * SQUARE;
+    return p->squares + (group * blocks(p) + block) * SQUARE;
 }
 
 /* ---- packing --------------------------------------------------------------------------- */
 
-/* n neighbours from element `at` on, as floats; *room has space for them. */
+/* n elements of x from `at` on, as floats: those of x, or converted in the buffer. */
 static const float *
 floats(const struct gemm_isa *isa, const struct operand *x, size_t at, size_t n,
-       float *room)
+       float *buffer)
 {
     if (x->dtype == DT_F32)
-        return (const float *)x->p + at;
-    isa->read(room, x, at, n);
-    return room;
+        return (const float *)x->data + at;
+    isa->read(buffer, x, at, n);
+    return buffer;
 }
 
-/* k runs along memory: rows become columns. */
+/* k is contiguous: rows become columns. */
 static void
-pack_lines(const struct gemm_isa *isa, float *out, const struct packed_part *p,
-           size_t at, size_t n, size_t k)
+pack_transposed(const struct gemm_isa *isa, float *out, const struct packed *p,
+                size_t at, size_t n, size_t k)
 {
-    float room[MOST_NR * PIECE];
+    float buffer[MAX_NR * PIECE];
     for (size_t row = 0; row < n; row += p->unit, out += p->unit * k) {
-        size_t rows = min(n - row, p->unit), from = at + row * p->line;
+        size_t rows = min(n - row, p->unit), from = at + row * p->stride;
         if (p->x->dtype == DT_F32) {
-            isa->turn(out, (const float *)p->x->p + from, p->line, rows, k, p->unit);
+            isa->pack(out, (const float *)p->x->data + from, p->stride, rows, k,
+                      p->unit);
             continue;
         }
         for (size_t s = 0; s < k; s += PIECE) {
-            size_t some = min(k - s, PIECE);
+            size_t cols = min(k - s, PIECE);
             for (size_t r = 0; r < rows; r++)
-                isa->read(room + r * PIECE, p->x, from + r * p->line + s, some);
-            isa->turn(out + s * p->unit, room, PIECE, rows, some, p->unit);
+                isa->read(buffer + r * PIECE, p->x, from + r * p->stride + s, cols);
+            isa->pack(out + s * p->unit, buffer, PIECE, rows, cols, p->unit);
         }
     }
 }
 
-/* Rows run along memory: pieces of them go to all panels. */
+/* Rows (of B: columns) are contiguous: a piece of each goes to every panel. */
 static void
-pack_pieces(const struct gemm_isa *isa, float *out, const struct packed_part *p,
-            size_t at, size_t n, size_t k)
+pack_contiguous(const struct gemm_isa *isa, float *out, const struct packed *p,
+                size_t at, size_t n, size_t k)
 {
-    float room[GROUP];
+    float buffer[GROUP];
     for (size_t s = 0; s < k; s++) {
-        const float *x = floats(isa, p->x, at + s * p->step, n, room);
+        const float *x = floats(isa, p->x, at + s * p->k_stride, n, buffer);
         for (size_t row = 0; row < n; row += p->unit) {
             size_t rows = min(n - row, p->unit);
             float *to = out + row * k + s * p->unit;
@@ -140,34 +142,35 @@ pack_pieces(const struct gemm_isa *isa, float *out, const struct packed_part *p,
 }
 
 static void
-pack_elements(const struct gemm_isa *isa, float *out, const struct packed_part *p,
-              size_t at, size_t n, size_t k)
+pack_elements(const struct gemm_isa *isa, float *out, const struct packed *p, size_t at,
+              size_t n, size_t k)
 {
-    float room;
+    float value;
     for (size_t row = 0; row < n; row += p->unit)
         for (size_t s = 0; s < k; s++)
             for (size_t r = row; r < row + p->unit; r++)
-                *out++ =
-                    r < n ? *floats(isa, p->x, at + r * p->line + s * p->step, 1, &room)
-                          : 0;
+                *out++ = r < n
+                             ? *floats(isa, p->x, at + r * p->stride + s * p->k_stride,
+                                       1, &value)
+                             : 0;
 }
 
 static void
-pack_square(const struct gemm_isa *isa, const struct packed_part *p, size_t i)
+pack_square(const struct gemm_isa *isa, const struct packed *p, size_t i)
 {
     size_t group = i / blocks(p), block = i % blocks(p);
     size_t row = group * GROUP, s = block * K_BLOCK;
     size_t n = min(p->n - row, GROUP), k = min(p->depth - s, K_BLOCK);
-    size_t at = (p->from + row) * p->line + (p->k + s) * p->step;
+    size_t at = (p->from + row) * p->stride + (p->k + s) * p->k_stride;
     float *out = square(p, group, block);
-    if (p->step == 1)
-        pack_lines(isa, out, p, at, n, k);
-    else if (p->line == 1)
-        pack_pieces(isa, out, p, at, n, k);
+    if (p->k_stride == 1)
+        pack_transposed(isa, out, p, at, n, k);
+    else if (p->stride == 1)
+        pack_contiguous(isa, out, p, at, n, k);
     else
         pack_elements(isa, out, p, at, n, k);
     for (size_t first = 0; first < n; first += p->unit)
-        gemm_form(isa, out + first * k, k, p->left, p->factor);
+        gemm_round_panel(isa, out + first * k, k, p->left, p->factor);
 }
 
 static int
@@ -176,22 +179,23 @@ pack_one(void *ctx, size_t i, unsigned worker, struct err *err)
     const struct job *j = ctx;
     (void)worker;
     (void)err;
-    if (i < j->packed)
+    if (i < j->a_squares)
         pack_square(j->isa, &j->a, i);
     else
-        pack_square(j->isa, &j->b, i - j->packed);
+        pack_square(j->isa, &j->b, i - j->a_squares);
     return 0;
 }
 
 /* ---- products -------------------------------------------------------------------------- */
 
 void
-gemm_form(const struct gemm_isa *isa, float *panel, size_t k, bool left, float factor)
+gemm_round_panel(const struct gemm_isa *isa, float *panel, size_t k, bool left,
+                 float factor)
 {
-    if (!isa->form)
+    if (!isa->round_panel)
         return;
     uint64_t mode = flush_begin(FLUSH_ALL);
-    isa->form(panel, k, left, factor);
+    isa->round_panel(panel, k, left, factor);
     flush_end(mode);
 }
 
@@ -199,7 +203,7 @@ void
 gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c,
             size_t ldc, size_t m, size_t n, size_t k, bool add)
 {
-    uint64_t mode = isa->form ? flush_begin(FLUSH_ALL) : 0;
+    uint64_t mode = isa->round_panel ? flush_begin(FLUSH_ALL) : 0;
     for (size_t col = 0; col < n; col += isa->nr)
         for (size_t row = 0; row < m; row += isa->mr) {
             const float *pa = a + row * k, *pb = b + col * k;
@@ -209,14 +213,14 @@ gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c
                 isa->micro(k, pa, pb, out, ldc, add);
                 continue;
             }
-            float edge[MOST_MR * MOST_NR] = { 0 };
+            float edge[MAX_MR * MAX_NR] = { 0 };
             for (size_t r = 0; r < rows && add; r++)
                 memcpy(edge + r * isa->nr, out + r * ldc, cols * sizeof *out);
             isa->micro(k, pa, pb, edge, isa->nr, add);
             for (size_t r = 0; r < rows; r++)
                 memcpy(out + r * ldc, edge + r * isa->nr, cols * sizeof *out);
         }
-    if (isa->form)
+    if (isa->round_panel)
         flush_end(mode);
 }
 
@@ -247,16 +251,16 @@ run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
     return 0;
 }
 
-/* All rows with one group of columns, whose squares are packed here. */
+/* All rows by one group of columns, whose squares are packed here. */
 static int
 run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
     const struct gemm *g = j->g;
     size_t col = group * GROUP;
-    struct packed_part b = j->b;
+    struct packed b = j->b;
     (void)err;
-    b.room = j->own + worker * (size_t)SQUARE;
+    b.squares = j->worker_b + worker * (size_t)SQUARE;
     b.from += col;
     b.n = min(j->b.n - col, GROUP);
     for (size_t block = 0; block < blocks(&j->a); block++) {
@@ -264,7 +268,7 @@ run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
         b.depth = min(j->b.depth - block * K_BLOCK, K_BLOCK);
         pack_square(j->isa, &b, 0);
         for (size_t row = 0; row < j->a.n; row += GROUP)
-            gemm_panels(j->isa, square(&j->a, row / GROUP, block), b.room,
+            gemm_panels(j->isa, square(&j->a, row / GROUP, block), b.squares,
                         g->c + (j->a.from + row) * g->ldc + b.from, g->ldc,
                         min(j->a.n - row, GROUP), b.n, b.depth, b.k > 0 || g->add);
     }
@@ -272,7 +276,7 @@ run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
 }
 
 static int
-share(const struct job *j, struct par *pool, size_t n, par_fn fn, struct err *err)
+for_all(const struct job *j, struct par *pool, size_t n, par_fn fn, struct err *err)
 {
     void *ctx = (void *)(uintptr_t)j;
     if (j->a.n * j->b.n * j->a.depth > SMALL)
@@ -282,19 +286,20 @@ share(const struct job *j, struct par *pool, size_t n, par_fn fn, struct err *er
     return 0;
 }
 
-/* Pack what is new and multiply. */
+/* Pack A, and B if it is new, and multiply. */
 static int
 run_part(struct job *j, bool new_b, struct par *pool, struct err *err)
 {
     size_t down = ceil_div(j->a.n, GROUP), groups = ceil_div(j->b.n, GROUP);
-    j->packed = squares(&j->a);
-    bool own = groups >= (size_t)(down == 1 ? 1 : ENOUGH) * par_threads(pool);
-    if (own && j->a.n == j->g->m) {
-        if (share(j, pool, j->packed, pack_one, err) < 0)
+    j->a_squares = squares(&j->a);
+    bool by_columns = groups >= (size_t)(down == 1 ? 1 : ENOUGH) * par_threads(pool);
+    if (by_columns && j->a.n == j->g->m) {
+        if (for_all(j, pool, j->a_squares, pack_one, err) < 0)
             return -1;
-        return share(j, pool, groups, run_columns, err);
+        return for_all(j, pool, groups, run_columns, err);
     }
-    if (share(j, pool, j->packed + (new_b ? squares(&j->b) : 0), pack_one, err) < 0)
+    if (for_all(j, pool, j->a_squares + (new_b ? squares(&j->b) : 0), pack_one, err) <
+        0)
         return -1;
     size_t enough = (size_t)EACH * par_threads(pool);
     enough = enough > TILES ? enough : TILES;
@@ -303,33 +308,34 @@ run_part(struct job *j, bool new_b, struct par *pool, struct err *err)
         j->tile_n--;
     j->across = ceil_div(groups, j->tile_n);
     j->cuts = 1;
-    while (j->cuts < CUTS && down * j->cuts * j->across < enough)
+    while (j->cuts < MAX_CUTS && down * j->cuts * j->across < enough)
         j->cuts *= 2;
-    return share(j, pool, down * j->cuts * j->across, run_tile, err);
+    return for_all(j, pool, down * j->cuts * j->across, run_tile, err);
 }
 
-/* Squares of a room for B; workers have their own only if there are groups for all. */
+/* Squares of B in the workspace, which are also enough for one of each worker. */
 static size_t
-room_b(size_t n, size_t k)
+max_b(size_t n, size_t k)
 {
-    return min(ceil_div(n, GROUP), MOST_N) * min(ceil_div(k, K_BLOCK), MOST_K);
+    return min(ceil_div(n, GROUP), MAX_N) * min(ceil_div(k, K_BLOCK), MAX_K);
 }
 
 size_t
 gemm_workspace(size_t m, size_t n, size_t k)
 {
-    size_t a = min(ceil_div(m, GROUP), MOST_M) * min(ceil_div(k, K_BLOCK), MOST_K);
-    return (a + room_b(n, k)) * SQUARE * sizeof(float);
+    size_t a = min(ceil_div(m, GROUP), MAX_M) * min(ceil_div(k, K_BLOCK), MAX_K);
+    return (a + max_b(n, k)) * SQUARE * sizeof(float);
 }
 
-/* Groups of columns that are taken together; of one group of rows as many for each thread. */
+/* Groups of columns that are multiplied together; with one group of rows as many for each
+ * thread. */
 static size_t
-most_n(const struct gemm *g, unsigned threads)
+max_n(const struct gemm *g, unsigned threads)
 {
-    return g->m <= GROUP && threads <= MOST_N ? MOST_N - MOST_N % threads : MOST_N;
+    return g->m <= GROUP && threads <= MAX_N ? MAX_N - MAX_N % threads : MAX_N;
 }
 
-/* The sum of no products. */
+/* C of an empty sum. */
 static void
 clear(const struct gemm *g)
 {
@@ -337,9 +343,9 @@ clear(const struct gemm *g)
         memset(g->c + r * g->ldc, 0, g->n * sizeof *g->c);
 }
 
-/* The tensor scale, which x has no more: the other operand gets it. */
+/* Takes the tensor scale out of x: the other operand is multiplied by it. */
 static float
-without_scale(struct operand *x)
+take_scale(struct operand *x)
 {
     float scale = x->dtype == DT_NVFP4 ? x->scale2 : 1;
     x->scale2 = 1;
@@ -348,31 +354,31 @@ without_scale(struct operand *x)
 
 int
 gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct par *pool,
-         float *room, struct err *err)
+         float *workspace, struct err *err)
 {
-    enum { M = MOST_M * GROUP, K = MOST_K * K_BLOCK };
-    const size_t N = most_n(g, par_threads(pool)) * GROUP;
+    enum { M = MAX_M * GROUP, K = MAX_K * K_BLOCK };
+    const size_t N = max_n(g, par_threads(pool)) * GROUP;
     struct operand a = g->a, b = g->b;
-    struct job j = { .g = g, .isa = isa, .own = room };
+    struct job j = { .g = g, .isa = isa, .worker_b = workspace };
     if (err->kind)
         return -1;
     if (g->k == 0)
         clear(g);
-    float of_a = isa->form ? without_scale(&a) : 1;
-    float of_b = isa->form ? without_scale(&b) : 1;
-    j.a = (struct packed_part){ .x = &a,
-                                .room = room + room_b(g->n, g->k) * SQUARE,
-                                .line = g->a.rows,
-                                .step = g->a.cols,
-                                .unit = isa->mr,
-                                .left = true,
-                                .factor = of_b };
-    j.b = (struct packed_part){ .x = &b,
-                                .room = room,
-                                .line = g->b.cols,
-                                .step = g->b.rows,
-                                .unit = isa->nr,
-                                .factor = of_a };
+    float of_a = isa->round_panel ? take_scale(&a) : 1;
+    float of_b = isa->round_panel ? take_scale(&b) : 1;
+    j.a = (struct packed){ .x = &a,
+                           .squares = workspace + max_b(g->n, g->k) * SQUARE,
+                           .stride = g->a.row_stride,
+                           .k_stride = g->a.col_stride,
+                           .unit = isa->mr,
+                           .left = true,
+                           .factor = of_b };
+    j.b = (struct packed){ .x = &b,
+                           .squares = workspace,
+                           .stride = g->b.col_stride,
+                           .k_stride = g->b.row_stride,
+                           .unit = isa->nr,
+                           .factor = of_a };
     for (j.b.from = 0; j.b.from < g->n; j.b.from += N)
         for (size_t from = 0; from < g->k; from += K)
             for (j.a.from = 0; j.a.from < g->m; j.a.from += M) {
@@ -386,7 +392,7 @@ gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct par *pool,
     return 0;
 }
 
-/* ---- which kernels ------------------------------------------------------------------------ */
+/* ---- choice of kernels -------------------------------------------------------------------- */
 
 const struct gemm_isa *
 gemm_of(enum isa isa)
@@ -396,24 +402,24 @@ gemm_of(enum isa isa)
 
 #if defined __x86_64__
 
-/* A number of a round that is hard in its own way: ordinary ones; small ones and large
- * ones, whose products leave the range; any bits at all, NaN and infinity seldom. */
+/* Test values, by round: ordinary ones; small ones and large ones, whose products
+ * underflow and overflow; any bits, with NaN and infinity now and then. */
 static float
-odd_number(uint64_t seed, int round)
+test_value(uint64_t seed, int round)
 {
     uint64_t mix = (seed + 1) * 0x9e3779b97f4a7c15;
     mix = (mix ^ mix >> 29) * 0xbf58476d1ce4e5b9;
-    uint32_t bits = (uint32_t)(mix >> 32), least[] = { 120, 57, 178, 0 };
+    uint32_t bits = (uint32_t)(mix >> 32), low[] = { 120, 57, 178, 0 };
     float x;
-    bits &= round == 3 ? ~0U : 0x87ffffff; // 16 powers of two, any number of bits
+    bits &= round == 3 ? ~0U : 0x87ffffff; // 16 exponents, any mantissa
     if (round < 3)
-        bits += least[round] << 23;
+        bits += low[round] << 23;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
 static bool
-same_number(float x, float y)
+same_value(float x, float y)
 {
     uint32_t a, b;
     memcpy(&a, &x, sizeof a);
@@ -421,33 +427,33 @@ same_number(float x, float y)
     return a == b || (isnan(x) && isnan(y));
 }
 
-/* Whether two kernels of one shape make the same sums. */
+/* Whether two kernels of one shape give the same sums. */
 static bool
 agree(const struct gemm_isa *x, const struct gemm_isa *y)
 {
-    enum { K = 47, NUMBERS = K * (MOST_MR + MOST_NR), SUMS = MOST_MR * MOST_NR };
+    enum { K = 47, VALUES = K * (MAX_MR + MAX_NR), SUMS = MAX_MR * MAX_NR };
     const struct gemm_isa *both[] = { x, y };
-    _Alignas(64) float panel[NUMBERS + SLACK];
+    _Alignas(64) float panel[VALUES + SLACK];
     float sum[2][SUMS];
     float *a = panel, *b = panel + K * x->mr;
     for (int round = 0; round < 16; round++) {
         for (int i = 0; i < 2; i++) {
             for (uint64_t n = 0; n < K * (x->mr + x->nr); n++)
-                panel[n] = odd_number(n + (uint64_t)round * NUMBERS, round % 4);
+                panel[n] = test_value(n + (uint64_t)round * VALUES, round % 4);
             for (uint64_t n = 0; n < SUMS; n++)
-                sum[i][n] = odd_number(n * n, round % 4);
-            gemm_form(both[i], a, K, true, 1);
-            gemm_form(both[i], b, K, false, 1);
+                sum[i][n] = test_value(n * n, round % 4);
+            gemm_round_panel(both[i], a, K, true, 1);
+            gemm_round_panel(both[i], b, K, false, 1);
             gemm_panels(both[i], a, b, sum[i], x->nr, x->mr, x->nr, K, round % 3);
         }
         for (size_t n = 0; n < x->mr * x->nr; n++)
-            if (!same_number(sum[0][n], sum[1][n]))
+            if (!same_value(sum[0][n], sum[1][n]))
                 return false;
     }
     return true;
 }
 
-/* Processors are asked, not believed. */
+/* The instruction is tested: having it is not enough. */
 bool
 gemm_has_pairs(enum isa isa)
 {

@@ -41,25 +41,25 @@ micro(size_t k, const float *a, const float *b, float *c, size_t ldc, bool add)
 
 /* ---- panels ---------------------------------------------------------------------------- */
 
-/* Rows of x turned into columns of a panel, LANES at a time.  A narrow panel is stored
- * with whole vectors, each over what the one before wrote too much: there must be room
- * for a vector behind the last. */
+/* Rows of x become columns of a panel, LANES at a time.  A narrow panel is stored with
+ * whole vectors, each of which overwrites the excess of the one before: behind the end of
+ * the panel there must be space for a vector. */
 static void
-turn(float *out, const float *x, size_t line, size_t rows, size_t k, size_t unit)
+pack(float *out, const float *x, size_t stride, size_t rows, size_t k, size_t unit)
 {
     size_t whole = k - k % LANES;
     for (size_t s = 0; s < whole; s += LANES)
         for (size_t r = 0; r < unit; r += LANES) {
             vf v[LANES];
             for (size_t i = 0; i < LANES; i++)
-                v[i] = r + i < rows ? load(x + (r + i) * line + s) : (vf){ 0 };
+                v[i] = r + i < rows ? load(x + (r + i) * stride + s) : (vf){ 0 };
             transpose(v);
             for (size_t i = 0; i < LANES; i++)
                 store(out + (s + i) * unit + r, v[i]);
         }
     for (size_t s = whole; s < k; s++)
         for (size_t r = 0; r < unit; r++)
-            out[s * unit + r] = r < rows ? x[r * line + s] : 0;
+            out[s * unit + r] = r < rows ? x[r * stride + s] : 0;
 }
 
 /* ---- elements as floats --------------------------------------------------------------- */
@@ -86,7 +86,7 @@ read_f16(float *out, const uint16_t *x, size_t n)
         out[i] = num_from_f16(x[i]);
 }
 
-/* As nvfp4_decode: the product with the block's scale is exact. */
+/* The values of nvfp4_decode: code times block scale is exact. */
 static void
 read_nvfp4(float *out, const uint8_t *codes, const uint8_t *scales, float scale2,
            size_t n)
@@ -103,24 +103,24 @@ read(float *out, const struct operand *x, size_t at, size_t n)
 {
     switch (x->dtype) {
     case DT_BF16:
-        read_bf16(out, (const uint16_t *)x->p + at, n);
+        read_bf16(out, (const uint16_t *)x->data + at, n);
         break;
     case DT_F16:
-        read_f16(out, (const uint16_t *)x->p + at, n);
+        read_f16(out, (const uint16_t *)x->data + at, n);
         break;
     case DT_NVFP4:
-        read_nvfp4(out, (const uint8_t *)x->p + at / 2, x->scales + at / 16, x->scale2,
-                   n);
+        read_nvfp4(out, (const uint8_t *)x->data + at / 2, x->scales + at / 16,
+                   x->scale2, n);
         break;
     default:
-        memcpy(out, (const float *)x->p + at, n * sizeof *out);
+        memcpy(out, (const float *)x->data + at, n * sizeof *out);
     }
 }
 
 /* ---- operands rounded to bf16 ---------------------------------------------------------- */
 
 static void
-narrow(float *out, const float *x, size_t n, float factor)
+round_floats(float *out, const float *x, size_t n, float factor)
 {
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -133,16 +133,16 @@ narrow(float *out, const float *x, size_t n, float factor)
     }
 }
 
-/* Floats that were rounded. */
 static void
-form(float *panel, size_t k, bool left, float factor)
+round_panel(float *panel, size_t k, bool left, float factor)
 {
-    narrow(panel, panel, k * (left ? MR : NR), factor);
+    round_floats(panel, panel, k * (left ? MR : NR), factor);
 }
 
 #if defined __AVX512F__
 
-/* Two rows of n numbers as words, the first in the upper halves; more may be read. */
+/* Two rows of n floats as pairs of bf16, x in the upper halves; may read behind the end.
+ * Without y its half is `other`. */
 static inline __attribute__((always_inline)) void
 pair_rows(float *out, const float *x, const float *y, size_t n, float factor, vu other)
 {
@@ -155,7 +155,8 @@ pair_rows(float *out, const float *x, const float *y, size_t n, float factor, vu
     memcpy(out, word, n * sizeof *out);
 }
 
-/* Of an odd k the last has a partner whose product, -0 * 0, changes no sum. */
+/* The last row of an odd k is paired with -0 in A and 0 in B: their product, -0, changes
+ * no sum. */
 static inline __attribute__((always_inline)) void
 pair_panel(float *panel, size_t k, size_t unit, float factor, vu other)
 {
@@ -167,7 +168,7 @@ pair_panel(float *panel, size_t k, size_t unit, float factor, vu other)
 }
 
 static void
-form_pairs(float *panel, size_t k, bool left, float factor)
+round_pairs(float *panel, size_t k, bool left, float factor)
 {
     if (left)
         pair_panel(panel, k, MR, factor, (vu){ 0 } + 0x80000000);
@@ -183,7 +184,7 @@ pairs(const float *p)
     return v;
 }
 
-/* As micro, two k at a time. */
+/* As micro, two of k at a time. */
 static __attribute__((target("avx512bf16"))) void
 micro_pairs(size_t k, const float *a, const float *b, float *c, size_t ldc, bool add)
 {
@@ -209,10 +210,11 @@ micro_pairs(size_t k, const float *a, const float *b, float *c, size_t ldc, bool
             _mm512_storeu_ps(c + (size_t)i * ldc + v * LANES, sum[i][v]);
 }
 
-const struct gemm_isa NAME(gemm_pairs) = { MR,   NR,     micro_pairs, turn,
-                                           read, narrow, form_pairs };
+const struct gemm_isa NAME(gemm_pairs) = { MR,   NR,           micro_pairs, pack,
+                                           read, round_floats, round_pairs };
 
 #endif
 
-const struct gemm_isa NAME(gemm) = { MR, NR, micro, turn, read, narrow, NULL };
-const struct gemm_isa NAME(gemm_bf16) = { MR, NR, micro, turn, read, narrow, form };
+const struct gemm_isa NAME(gemm) = { MR, NR, micro, pack, read, round_floats, NULL };
+const struct gemm_isa NAME(gemm_bf16) = { MR,   NR,           micro,      pack,
+                                          read, round_floats, round_panel };

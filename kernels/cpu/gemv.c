@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv: rows of a weight on all threads; the work is in gemv_kernel.c. */
+/* gemv: rows of a weight on all threads; gemv_kernel.c multiplies them. */
 #include "kernels/cpu/gemm.h"
 
 #include "kernels/cpu/flush.h"
+#include "kernels/cpu/sizes.h"
 
 enum {
-    PART = 64, // rows of the weight: whole strips of every path
-    MOST = 8 * PART,
-    EACH = 4, // parts for each thread
-    SMALL = 1 << 15,
+    PART = 64, // rows of the weight: a multiple of every strip
+    MAX_ROWS = 8 * PART,
+    EACH = 4,        // parts for each thread
+    SMALL = 1 << 15, // weights that are not worth a second thread
 };
 
 static gemv_fn *const table[ISA_COUNT] = {
@@ -27,8 +28,8 @@ struct job {
     size_t part; // rows
 };
 
-/* Of bf16 denormals are flushed; not as operands where NVFP4 is decoded, which passes
- * through them.  There are none in x or in what is decoded. */
+/* For bf16 denormals are flushed; of NVFP4 only results, since decoding has denormal
+ * operands.  Neither x nor decoded weights are denormal. */
 static void
 run_rows(const struct job *j, size_t row, size_t rows)
 {
@@ -43,23 +44,23 @@ static int
 part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     const struct job *j = ctx;
-    size_t row = i * j->part, left = j->g->w->rows - row;
+    size_t row = i * j->part;
     (void)worker;
     (void)err;
-    run_rows(j, row, left < j->part ? left : j->part);
+    run_rows(j, row, min(j->g->w->rows - row, j->part));
     return 0;
 }
 
-/* Many rows, since a strip fetches what the next one needs. */
+/* Many rows at a time, since each strip prefetches for the next. */
 static size_t
 part_rows(size_t out, unsigned threads)
 {
     size_t rows = out / threads / EACH / PART * PART;
-    return rows < PART ? PART : rows > MOST ? MOST : rows;
+    return rows < PART ? PART : min(rows, MAX_ROWS);
 }
 
-/* Where vectors are wide a weight is read and decoded again for each four rows of x in
- * less time than it takes to pack it; NVFP4 is decoded once with AVX2. */
+/* With wide vectors, reading and decoding a weight again for each four rows of x takes less
+ * time than packing it; with AVX2 NVFP4 is decoded only once. */
 size_t
 gemv_max(enum isa isa, const struct matrix *w, bool bf16)
 {
@@ -74,12 +75,12 @@ gemv_max(enum isa isa, const struct matrix *w, bool bf16)
 }
 
 void
-gemv_narrow(float *out, const float *x, const struct matrix *w, size_t tokens,
-            enum isa isa)
+gemv_round_x(float *out, const float *x, const struct matrix *w, size_t tokens,
+             enum isa isa)
 {
     uint64_t mode = flush_begin(FLUSH_ALL);
-    gemm_of(isa)->narrow(out, x, tokens * w->cols,
-                         w->dtype == DT_NVFP4 && w->scale2 ? *w->scale2 : 1);
+    gemm_of(isa)->round(out, x, tokens * w->cols,
+                        w->dtype == DT_NVFP4 && w->scale2 ? *w->scale2 : 1);
     flush_end(mode);
 }
 
@@ -95,5 +96,5 @@ gemv_run(const struct gemv *g, enum isa isa, struct par *pool, struct err *err)
         return 0;
     }
     j.part = part_rows(out, par_threads(pool));
-    return par_run(pool, (out + j.part - 1) / j.part, part, &j, err);
+    return par_run(pool, ceil_div(out, j.part), part, &j, err);
 }

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv_half: rows of NVFP4 against a few rows of x with AVX2, by way of f16.  Only for
- * gemv_kernel.c, whose sums these are: a lane is a row, products come in the order of k.
+/* gemv_half: rows of NVFP4 by a few rows of x with AVX2, decoded by way of f16.  Only for
+ * gemv_kernel.c, whose sums these are: a lane is a row, products are in the order of k.
  *
- * A weight is code * scale * tensor scale, rounded where the tensor scale comes in.  What
- * counts is how few instructions that is, and for which units of the processor:
+ * A weight is code * scale * tensor scale, rounded at the last product.  Speed depends on
+ * the number of instructions, and on the units of the processor that execute them:
  *
- *   The product with the scale is one of integers, 16 at once: twice the code, which is at
- *   most 12, times the scale's mantissa without its twos, which is odd, at most 15.  That
- *   and a sign above it is a denormal of f16, so to load it as f16 makes a float of it,
- *   by units that do not multiply.  An odd factor leaves the sign where it is, and a zero
- *   keeps its own.
- *   What is left of the scale is a power of two, by which the tensor scale is multiplied
- *   without rounding, once for a block.
+ *   Code times scale is a product of integers, 16 at once: twice the code, which is at most
+ *   12, times the odd part of the scale's mantissa, which is at most 15.  With a sign bit
+ *   that is a denormal of f16, and loading it as f16 makes a float of it, by units that do
+ *   not multiply.  An odd factor leaves the sign bit where it is, and -0 stays -0.
+ *   The rest of the scale is a power of two, by which the tensor scale is multiplied
+ *   without rounding, once a block.
  *
  * So two instructions a vector multiply floats, two in a cycle; zips, look-ups and products
- * of integers come before, for 64 columns, and take about as long.  To do the one between
- * the other is slower, since then both wait in the same queues.
+ * of integers come before, for 64 columns, and take about as long.  To interleave the two
+ * is slower, since both then wait in the same queues.
  *
- * Rows are turned by zips within halves of vectors; such a half has a column of 16 rows,
- * the other half the column that is 32 further. */
+ * Rows are transposed by zips within halves of vectors; such a half has a column of 16
+ * rows, the other half the column that is 32 further. */
 #ifndef NIBBLE_KERNELS_CPU_GEMV_HALF_H
 #define NIBBLE_KERNELS_CPU_GEMV_HALF_H
 
@@ -31,34 +30,34 @@ enum {
     HALF_ROWS = HALF_VECS * LANES,
     HALF_PART = 64,                // columns that are decoded together
     HALF_BYTES = HALF_PART / 2,    // of a row
-    HALF_SCALES = 16 * HALF_BYTES, // columns whose scales are turned together
-    HALF_SUMS = 8,                 // vectors
-    HALF_AHEAD = 3,                // lines of the cache
+    HALF_SCALES = 16 * HALF_BYTES, // columns whose scales are transposed together
+    HALF_SUMS = 8,                 // vectors of sums
+    HALF_AHEAD = 3,                // cache lines that are prefetched
 };
 
-/* Numbers of 8 rows, of one column and of the one 32 behind it. */
+/* 16-bit values of 8 rows, of one column and of the column 32 further. */
 struct half_pair {
     _Alignas(32) uint16_t at[2][LANES];
 };
 
-/* 32 bytes of all rows, turned: number i and i + 16 of 16 rows. */
-struct half_turned {
+/* 32 bytes of each row, transposed: at[h][i] has bytes i and i + 16 of 16 rows. */
+struct half_bytes {
     __m256i at[2][16];
 };
 
 struct half {
     const struct gemv *g;
-    size_t row, end; // the first of these rows; the end of those that follow
+    size_t row, end; // the first row of this strip; the end of the last strip
     float factor;
     size_t stride, scale_stride; // bytes from row to row
-    const uint8_t *codes;        // of this row
-    const uint8_t *soon;         // what is fetched
-    struct half_turned code, scale;
+    const uint8_t *codes;        // of the first row
+    const uint8_t *ahead;        // to prefetch
+    struct half_bytes code, scale;
     struct half_pair odd[2][HALF_VECS], power[2][HALF_VECS], value[32][HALF_VECS];
     _Alignas(64) float sum[GEMV_MAX][HALF_ROWS];
 };
 
-/* ---- turning ------------------------------------------------------------------------------ */
+/* ---- transposing ------------------------------------------------------------------------------ */
 
 static inline void
 half_zip(__m256i to[16], const __m256i v[16])
@@ -70,7 +69,7 @@ half_zip(__m256i to[16], const __m256i v[16])
 }
 
 static inline void
-half_turn(struct half_turned *to, const uint8_t *p, size_t stride)
+half_transpose(struct half_bytes *to, const uint8_t *p, size_t stride)
 {
     for (size_t h = 0; h < 2; h++) {
         __m256i v[16], t[16];
@@ -85,10 +84,10 @@ half_turn(struct half_turned *to, const uint8_t *p, size_t stride)
     }
 }
 
-/* rows parts of n <= HALF_BYTES bytes; what is not there becomes 0. */
+/* n <= HALF_BYTES bytes of each row, padded with 0. */
 static inline void
-half_make(struct half_turned *to, const uint8_t *p, size_t stride, size_t rows,
-          size_t n)
+half_load_bytes(struct half_bytes *to, const uint8_t *p, size_t stride, size_t rows,
+                size_t n)
 {
     uint8_t padded[HALF_ROWS][HALF_BYTES];
     if (n < HALF_BYTES || rows < HALF_ROWS) {
@@ -96,7 +95,7 @@ half_make(struct half_turned *to, const uint8_t *p, size_t stride, size_t rows,
         p = *padded;
         stride = HALF_BYTES;
     }
-    half_turn(to, p, stride);
+    half_transpose(to, p, stride);
 }
 
 /* ---- decoding ----------------------------------------------------------------------------- */
@@ -108,7 +107,7 @@ half_look_up(const int8_t table[16], __m256i index)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half), index);
 }
 
-/* Lower and upper bytes of 16 rows, together. */
+/* Lower and upper bytes of 16 rows become 16-bit values. */
 static inline void
 half_store(struct half_pair to[2], __m256i low, __m256i high)
 {
@@ -116,9 +115,9 @@ half_store(struct half_pair to[2], __m256i low, __m256i high)
     _mm256_store_si256((void *)&to[1], _mm256_unpackhi_epi8(low, high));
 }
 
-/* 16 rows, scale number i of theirs and number i + 2: E4M3 without sign, which is no NaN. */
+/* Scales i and i + 2 of 16 rows: E4M3 that is neither negative nor NaN. */
 static inline __m256i
-half_scale(const struct half_turned *scale, size_t h, size_t i)
+half_scale(const struct half_bytes *scale, size_t h, size_t i)
 {
     const __m128i *p = (const void *)scale->at[h];
     __m256i one = _mm256_castsi128_si256(_mm_load_si128(p + i % 16 * 2 + i / 16));
@@ -126,11 +125,11 @@ half_scale(const struct half_turned *scale, size_t h, size_t i)
     return _mm256_inserti128_si256(one, _mm_load_si128(p + i % 16 * 2 + i / 16), 1);
 }
 
-/* Scales from number i on: their odd parts, and powers of two as f16. */
+/* Scales from i on: their odd parts, and powers of two as f16. */
 static inline void
 half_scales(struct half *s, size_t i)
 {
-    // By the mantissa; from 8 on that of denormals.  Exponents of twos are f16's.
+    // Indexed by the mantissa, plus 8 for denormals; twos are added to f16's exponent.
     static const _Alignas(16)
         int8_t odds[16] = { 1, 9, 5, 11, 3, 13, 7, 15, 1, 1, 1, 3, 1, 5, 3, 7 };
     static const _Alignas(16)
@@ -150,10 +149,10 @@ half_scales(struct half *s, size_t i)
         }
 }
 
-/* Of 16 rows a column: twice the magnitude below the sign, times the scale's odd part. */
+/* A column of 16 rows: twice the magnitude, below the sign, times the scale's odd part. */
 static inline void
-half_numbers(struct half_pair to[2], __m256i twice, __m256i sign,
-             const struct half_pair odd[2])
+half_multiply(struct half_pair to[2], __m256i twice, __m256i sign,
+              const struct half_pair odd[2])
 {
     __m256i first = _mm256_unpacklo_epi8(twice, sign);
     __m256i second = _mm256_unpackhi_epi8(twice, sign);
@@ -177,10 +176,10 @@ half_decode(struct half *s)
             __m256i two = s->code.at[h][i], first = _mm256_and_si256(two, low);
             __m256i second = _mm256_and_si256(_mm256_srli_epi16(two, 4), low);
             const struct half_pair *odd = s->odd[i / 8] + 2 * h;
-            half_numbers(s->value[2 * i] + 2 * h, half_look_up(twices, first),
-                         half_look_up(signs, first), odd);
-            half_numbers(s->value[2 * i + 1] + 2 * h, half_look_up(twices, second),
-                         _mm256_and_si256(two, _mm256_set1_epi8(-128)), odd);
+            half_multiply(s->value[2 * i] + 2 * h, half_look_up(twices, first),
+                          half_look_up(signs, first), odd);
+            half_multiply(s->value[2 * i + 1] + 2 * h, half_look_up(twices, second),
+                          _mm256_and_si256(two, _mm256_set1_epi8(-128)), odd);
         }
 }
 
@@ -192,18 +191,18 @@ half_load(const struct half_pair *from, size_t which)
     return (vf)_mm256_cvtph_ps(_mm_load_si128((const void *)from->at[which]));
 }
 
-/* A block's share of the lines that are fetched. */
+/* Prefetch a block's share of the lines. */
 static inline void
-half_fetch(const struct half *s, size_t block)
+half_prefetch(const struct half *s, size_t block)
 {
     enum { EACH = HALF_ROWS / 8 }; // blocks in a line
-    const uint8_t *p = s->soon + block * EACH * s->stride;
+    const uint8_t *p = s->ahead + block * EACH * s->stride;
     for (size_t i = 0; i < EACH; i++, p += s->stride)
         __builtin_prefetch(p);
 }
 
-/* n columns from k on, a part or less, for some rows of x and some vectors of sums: those
- * that fit into registers.  What is a number here is known where this is inlined. */
+/* n <= HALF_PART columns from k on, for as many rows of x and vectors of sums as fit into
+ * registers; tokens, from and vecs are constants where this is inlined. */
 static inline __attribute__((always_inline)) void
 half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t vecs,
               size_t k, size_t n)
@@ -215,7 +214,7 @@ half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t v
     for (size_t block = 0; block < n / 16; block++) {
         const struct half_pair(*value)[HALF_VECS] = s->value + block % 2 * 16;
         if (token == 0 && from == 0)
-            half_fetch(s, k / 16 % 8 + block);
+            half_prefetch(s, k / 16 % 8 + block);
         for (size_t v = 0; v < vecs; v++)
             scale[v] = half_load(&s->power[block % 2][from + v], block / 2) * s->factor;
         for (size_t c = 0; c < 16; c++, x++)
@@ -232,18 +231,18 @@ half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t v
 
 /* ---- a strip ------------------------------------------------------------------------------ */
 
-/* What is to be fetched while the part of column k is computed with.  The scales of the
- * rows that follow lie together, and a part's share is fetched at once. */
+/* What to prefetch while the columns from k on are multiplied.  The scales of the next rows
+ * are contiguous; a part's share of them is prefetched at once. */
 static inline void
-half_ahead(struct half *s, size_t k)
+half_prefetch_scales(struct half *s, size_t k)
 {
     enum { LINE_BYTES = 64 };
-    size_t soon = (k / 2 / LINE_BYTES + HALF_AHEAD) * LINE_BYTES;
+    size_t ahead = (k / 2 / LINE_BYTES + HALF_AHEAD) * LINE_BYTES;
     bool last = s->end - s->row <= HALF_ROWS;
     const uint8_t *p = s->g->w->scales + (s->row + HALF_ROWS) * s->scale_stride;
-    s->soon = s->codes + soon;
-    if (soon >= s->stride && !last)
-        s->soon += (HALF_ROWS - 1) * s->stride;
+    s->ahead = s->codes + ahead;
+    if (ahead >= s->stride && !last)
+        s->ahead += (HALF_ROWS - 1) * s->stride;
     for (size_t i = 0; i < HALF_ROWS * HALF_PART / 16 && !last; i += LINE_BYTES)
         __builtin_prefetch(p + HALF_ROWS * k / 16 + i, 0, 2);
 }
@@ -256,13 +255,13 @@ half_run(struct half *s)
     for (size_t k = 0; k < w->cols; k += HALF_PART) {
         size_t n = min(w->cols - k, HALF_PART), t = 0;
         if (k % HALF_SCALES == 0)
-            half_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
-                      s->scale_stride, rows, min(w->cols - k, HALF_SCALES) / 16);
-        half_ahead(s, k);
+            half_load_bytes(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
+                            s->scale_stride, rows, min(w->cols - k, HALF_SCALES) / 16);
+        half_prefetch_scales(s, k);
         half_scales(s, k % HALF_SCALES / 16);
-        half_make(&s->code, s->codes + k / 2, s->stride, rows, n / 2);
+        half_load_bytes(&s->code, s->codes + k / 2, s->stride, rows, n / 2);
         half_decode(s);
-        // So that halves of vectors are loaded, and not taken out of registers.
+        // Makes the compiler load halves of vectors instead of extracting them.
         __asm__ volatile("" : : "r"(s) : "memory");
         for (; t + 4 <= tokens; t += 4) {
             half_products(s, t, 4, 0, HALF_VECS / 2, k, n);
@@ -290,16 +289,17 @@ half_strip(struct half *s)
         memcpy(g->y + t * g->w->rows + s->row, s->sum[t], rows * sizeof *g->y);
 }
 
-/* f16 makes 2^-24 of an integer of halves, 2^-15 of a power that stands for 2^-10. */
+/* The tensor scale times 2^28: loading as f16 makes n * 2^-24 of n, which stands for n
+ * halves, and 2^-15 of a power that stands for 2^-10. */
 static inline float
 half_factor(const struct matrix *w)
 {
     return (w->scale2 ? *w->scale2 : 1) * 0x1p28F;
 }
 
-/* Whether scales times that factor are numbers. */
+/* Whether scales times that factor are finite. */
 static inline bool
-half_takes(const struct matrix *w)
+half_can(const struct matrix *w)
 {
     return fabsf(half_factor(w)) < 0x1p118F;
 }

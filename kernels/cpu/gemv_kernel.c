@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv_kernel: a few rows of x against rows of a weight, see gemm.h.
+/* gemv_kernel: a few rows of x by rows of a weight, see gemm.h.
  *
- * A lane is a row of the weight, so each sum has the order of gemm_run's.  ROWS rows go on
- * at once, as many as hide the time that one addition takes.  A line of the cache of each
- * is turned, word by word; numbers are taken out of the words in registers.
+ * A lane is a row of the weight, so each sum has the order of gemm_run's.  ROWS rows are
+ * multiplied at once, enough to hide the latency of an addition.  A cache line of each row
+ * is transposed, word by word; values are taken out of the words in registers.
  *
- * So many streams are more than a processor fetches ahead by itself.  The lines that come
- * next, those of the next rows where these end, are fetched between the products, a few
- * at a time: all at once would wait for each other. */
+ * A processor does not prefetch so many streams by itself.  The next lines (at the end of
+ * these rows: those of the next rows) are prefetched between the products, a few at a
+ * time, since all at once would wait for each other. */
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/sizes.h"
 #include "lib/core/num.h"
 
-/* What a sum is added to.  Of bf16 denormals count as 0, whether the processor flushes
- * operands or not. */
+/* The y that a sum starts from.  With bf16 a denormal counts as 0, whether the processor
+ * flushes operands or not. */
 static inline float
 start(const struct gemv *g, size_t token, size_t row)
 {
@@ -22,14 +23,14 @@ start(const struct gemv *g, size_t token, size_t row)
 }
 
 #if defined __AVX2__
-/* rows parts of n bytes as `all` parts of `line` bytes; what is not there is 0. */
+/* Copies n bytes of each of `rows` rows to max_rows rows of `size` bytes, the rest 0. */
 static inline void
-pad(uint8_t *to, size_t all, size_t line, const uint8_t *p, size_t stride, size_t rows,
-    size_t n)
+pad(uint8_t *to, size_t max_rows, size_t size, const uint8_t *p, size_t stride,
+    size_t rows, size_t n)
 {
-    memset(to, 0, all * line);
+    memset(to, 0, max_rows * size);
     for (size_t r = 0; r < rows; r++)
-        memcpy(to + r * line, p + r * stride, n);
+        memcpy(to + r * size, p + r * stride, n);
 }
 #endif
 
@@ -47,19 +48,20 @@ enum {
     BLOCK = 16,
     SCALES = LINE * BLOCK, // columns whose scales fill a line
     TOKENS = 4,            // rows of x at once
-    AHEAD = 2,             // lines that are fetched before they are needed
+    AHEAD = 2,             // lines that are prefetched
 };
 
 /* ---- words of rows ------------------------------------------------------------------- */
 
-/* Words of a line, those of all rows together. */
+/* A line of each row, transposed: word by word. */
 struct words {
     _Alignas(LINE) uint32_t at[WORDS][ROWS];
 };
 
-/* rows lines of n <= LINE bytes; rows that are not there are as the last, bytes 0. */
+/* From n <= LINE bytes of each row; missing rows repeat the last, missing bytes are 0. */
 static void
-turn_words(struct words *out, const uint8_t *p, size_t stride, size_t rows, size_t n)
+transpose_words(struct words *out, const uint8_t *p, size_t stride, size_t rows,
+                size_t n)
 {
     uint8_t padded[ROWS][LINE];
     if (n < LINE) {
@@ -82,9 +84,9 @@ turn_words(struct words *out, const uint8_t *p, size_t stride, size_t rows, size
         }
 }
 
-/* ---- numbers of words ------------------------------------------------------------------ */
+/* ---- values of words ------------------------------------------------------------------ */
 
-/* f16 in the lower halves. */
+/* Floats of f16 in the lower halves. */
 static inline vf
 half_values(vu word)
 {
@@ -104,22 +106,22 @@ half_values(vu word)
 }
 
 static inline size_t
-columns_of_word(enum dtype dtype)
+columns_per_word(enum dtype dtype)
 {
     return dtype == DT_F32 ? 1 : dtype == DT_NVFP4 ? 8 : 2;
 }
 
-/* As `rounded`, which multiplies: by a constant 1 the compiler does not, and a denormal
- * could become the least normal number. */
+/* As `rounded`, but denormals are flushed here: rounded multiplies, which flushes, but not
+ * by a constant 1, and a denormal could be rounded up to the smallest normal number. */
 static inline vf
-narrowed(vf x)
+rounded_flushed(vf x)
 {
     vu bits = (vu)x;
     return (vf)choose_i((vi)((bits & 0x7f800000) != 0), (vi)rounded(x, 1),
                         (vi)(bits & 0x80000000));
 }
 
-/* bf16: rounded to that, if it was more. */
+/* Column j of a word; with bf16 a wider type is rounded to it. */
 static inline vf
 column(vu word, enum dtype dtype, size_t j, bool bf16)
 {
@@ -128,26 +130,26 @@ column(vu word, enum dtype dtype, size_t j, bool bf16)
         return (vf)(j ? word & 0xffff0000 : word << 16);
     if (dtype == DT_F16)
         x = half_values(word >> (uint32_t)j * 16);
-    return bf16 ? narrowed(x) : x;
+    return bf16 ? rounded_flushed(x) : x;
 }
 
 /* ---- products ---------------------------------------------------------------------------- */
 
-/* Some rows of a weight, not more than ROWS, and a line of each. */
+/* Up to ROWS rows of a weight, and a line of each. */
 struct strip {
     const struct gemv *g;
     size_t row, rows;
-    bool last; // no rows follow
+    bool last; // no rows follow: nothing to prefetch
     float scale2;
-    const uint8_t *next; // a line of the first row that is needed soon
+    const uint8_t *next; // the first row's line to prefetch
     size_t stride;       // bytes from row to row
     struct words word, scale;
     _Alignas(LINE) float sum[GEMV_MAX][ROWS];
 };
 
-/* The lines that are needed soon: of as many rows as are these words' share. */
+/* Prefetch lines of as many rows as is the share of these words. */
 static inline void
-fetch(const struct strip *s, size_t word, size_t words)
+prefetch(const struct strip *s, size_t word, size_t words)
 {
     enum { EACH = ROWS / WORDS };
     const uint8_t *p = s->next + word * EACH * s->stride;
@@ -155,8 +157,8 @@ fetch(const struct strip *s, size_t word, size_t words)
         __builtin_prefetch(p);
 }
 
-/* Columns of one word; x is that of the first.  What is passed as a number is known where
- * this is inlined. */
+/* Columns of one word, from x on.  dtype, columns, tokens and bf16 are constants where this
+ * is inlined. */
 static inline __attribute__((always_inline)) void
 word_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, const float *x,
               enum dtype dtype, size_t columns, size_t tokens, bool bf16)
@@ -195,21 +197,21 @@ block_products(vf sum[TOKENS][VECS], const struct strip *s, size_t word, size_t 
     }
 }
 
-/* n columns from k on, a line or less, for some rows of x. */
+/* n columns from k on, at most a line, for some rows of x. */
 static inline __attribute__((always_inline)) void
 line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtype,
               size_t tokens, bool bf16)
 {
     vf sum[TOKENS][VECS];
     const float *x = s->g->x + token * s->g->w->cols + k;
-    size_t columns = columns_of_word(dtype), i = 0;
+    size_t columns = columns_per_word(dtype), i = 0;
     size_t words = dtype == DT_NVFP4 ? 2 : 1, step = words * columns;
     for (size_t t = 0; t < tokens; t++)
         for (size_t v = 0; v < VECS; v++)
             sum[t][v] = load(s->sum[token + t] + v * LANES);
     for (; i + step <= n; i += step) {
         if (token == 0)
-            fetch(s, i / columns, words);
+            prefetch(s, i / columns, words);
         if (dtype == DT_NVFP4)
             block_products(sum, s, i / columns, (k + i) % SCALES / BLOCK, x + i,
                            tokens);
@@ -223,9 +225,9 @@ line_products(struct strip *s, size_t token, size_t k, size_t n, enum dtype dtyp
             store(s->sum[token + t] + v * LANES, sum[t][v]);
 }
 
-/* Scales of the next rows: as many as a line's share.  They lie together. */
+/* Prefetch a line's share of the scales of the next rows, which are contiguous. */
 static void
-fetch_scales(const struct strip *s, size_t k)
+prefetch_scales(const struct strip *s, size_t k)
 {
     const struct matrix *w = s->g->w;
     const uint8_t *p = w->scales + (s->row + ROWS) * w->cols / BLOCK + k * ROWS / BLOCK;
@@ -237,21 +239,20 @@ static inline __attribute__((always_inline)) void
 run(struct strip *s, enum dtype dtype, bool bf16)
 {
     const struct matrix *w = s->g->w;
-    size_t in = w->cols, word = columns_of_word(dtype), full = WORDS * word;
+    size_t in = w->cols, word = columns_per_word(dtype), full = WORDS * word;
     size_t stride = in * 4 / word, tokens = s->g->tokens;
     const uint8_t *p = (const uint8_t *)w->data + s->row * stride;
     s->stride = stride;
     for (size_t k = 0; k < in; k += full) {
-        size_t n = in - k < full ? in - k : full, t = 0;
-        size_t many = in - k < SCALES ? in - k : SCALES,
-               soon = k * 4 / word + AHEAD * LINE;
-        s->next = p + soon + (soon < stride || s->last ? 0 : (ROWS - 1) * stride);
-        turn_words(&s->word, p + k * 4 / word, stride, s->rows, n * 4 / word);
+        size_t n = min(in - k, full), t = 0;
+        size_t ahead = k * 4 / word + AHEAD * LINE;
+        s->next = p + ahead + (ahead < stride || s->last ? 0 : (ROWS - 1) * stride);
+        transpose_words(&s->word, p + k * 4 / word, stride, s->rows, n * 4 / word);
         if (dtype == DT_NVFP4)
-            fetch_scales(s, k);
+            prefetch_scales(s, k);
         if (dtype == DT_NVFP4 && k % SCALES == 0)
-            turn_words(&s->scale, w->scales + (s->row * in + k) / BLOCK, in / BLOCK,
-                       s->rows, many / BLOCK);
+            transpose_words(&s->scale, w->scales + (s->row * in + k) / BLOCK,
+                            in / BLOCK, s->rows, min(in - k, SCALES) / BLOCK);
         for (; t + 4 <= tokens; t += 4)
             line_products(s, t, k, n, dtype, 4, bf16);
         for (; t + 2 <= tokens; t += 2)
@@ -300,11 +301,11 @@ NAME(gemv)(const struct gemv *g, size_t row, size_t rows)
         return;
     }
 #elif defined __AVX2__
-    if (g->w->dtype == DT_NVFP4 && half_takes(g->w)) {
+    if (g->w->dtype == DT_NVFP4 && half_can(g->w)) {
         half_gemv(g, row, rows);
         return;
     }
 #endif
     for (size_t end = row + rows; row < end; row += ROWS)
-        run_strip(g, row, end - row < ROWS ? end - row : ROWS, end - row <= ROWS);
+        run_strip(g, row, min(end - row, ROWS), end - row <= ROWS);
 }

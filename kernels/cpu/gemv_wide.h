@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv_wide: rows of NVFP4 against a few rows of x with AVX-512.  Only for gemv_kernel.c,
- * whose sums these are: a lane is a row, products come in the order of k.
+/* gemv_wide: rows of NVFP4 by a few rows of x with AVX-512.  Only for gemv_kernel.c, whose
+ * sums these are: a lane is a row, products are in the order of k.
  *
- * What counts is the number of instructions for a vector of weights: three have to
- * multiply, two in a cycle, so the rest must fit beside them.  So look-ups take as many
- * codes as they can and give bf16, which has all of E2M1; zipped with zeros that is floats.
- * Scales are zipped the same way.  For that, lines of rows are turned into pieces of 16
- * bits, four columns of a row; a vector has pieces of 32 rows.  A look-up in 32 words takes
- * five bits of each, of which the last is a neighbour's; so the table is there twice.
+ * Speed depends on the number of instructions for a vector of weights: three multiply, two
+ * in a cycle, and the rest must fit beside them.  So a look-up decodes as many codes as it
+ * can to bf16, which has all values of E2M1; zipped with zeros these are floats.  Scales
+ * are zipped the same way.  For that, lines of rows are transposed as pieces of 16 bits,
+ * four columns of a row; a vector has pieces of 32 rows.  A look-up in 32 words uses five
+ * bits of each, of which the highest belongs to the next code; so the table is there twice.
  *
- * Zips stay within quarters of a vector, so rows are scattered: wide_place.
+ * Zips stay within quarters of a vector, so the order of rows is permuted: wide_place.
  *
- * While a line is computed with, the next one is turned, and later ones are fetched: so
- * many streams are more than a processor follows by itself. */
+ * While a line is multiplied, the next one is transposed, and later ones are prefetched: a
+ * processor does not follow so many streams by itself. */
 #ifndef NIBBLE_KERNELS_CPU_GEMV_WIDE_H
 #define NIBBLE_KERNELS_CPU_GEMV_WIDE_H
 
@@ -23,28 +23,28 @@
 enum {
     WIDE_VECS = 4,
     WIDE_ROWS = WIDE_VECS * LANES,
-    WIDE_LINE = 64,               // bytes of a row that are turned together
+    WIDE_LINE = 64,               // bytes of a row that are transposed together
     WIDE_CODES = 2 * WIDE_LINE,   // columns
     WIDE_SCALES = 16 * WIDE_LINE, // columns whose scales they are
     WIDE_BLOCKS = WIDE_CODES / 16,
     WIDE_TOKENS = 4,
-    WIDE_AHEAD = 3, // lines
+    WIDE_AHEAD = 3, // lines that are prefetched
 };
 
-/* A line of all rows, turned: what wide_turn makes of it. */
+/* A line of each row, transposed by wide_transpose. */
 struct wide_line {
     _Alignas(64) uint8_t piece[WIDE_LINE * WIDE_ROWS];
 };
 
 struct wide {
     const struct gemv *g;
-    size_t row, end; // the first of these rows; the end of those that follow
+    size_t row, end; // the first row of this strip; the end of the last strip
     float scale2;
     size_t stride, scale_stride; // bytes from row to row
-    const uint8_t *codes;        // of this row
-    unsigned now;                // which of the lines is computed with
-    const uint8_t *next; // the first row's part of the other, if it is whole; or NULL
-    const uint8_t *soon; // of one that is fetched
+    const uint8_t *codes;        // of the first row
+    unsigned now;                // the line that is multiplied
+    const uint8_t *next;         // to transpose into the other line, if whole; or NULL
+    const uint8_t *ahead;        // to prefetch
     struct wide_line line[2], scale;
     _Alignas(64) float sum[GEMV_MAX][WIDE_ROWS];
 };
@@ -61,7 +61,7 @@ wide_pair(const uint8_t *p, const uint8_t *q)
 
 enum {
     WIDE_GROUP = 32, // rows of a vector
-    WIDE_PARTS = 4,  // of turning: 32 bytes of the rows of a group
+    WIDE_PARTS = 4,  // of transposing: 32 bytes of the rows of a group
 };
 
 /* Within quarters of vectors, by three rounds of zips. */
@@ -88,7 +88,7 @@ wide_zip(__m512i v[8])
 }
 
 static inline void
-wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
+wide_transpose(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
 {
     uint8_t *out = to->piece + part % 2 * 32 * WIDE_ROWS + part / 2 * 64;
     __m512i a[8], b[8];
@@ -106,21 +106,21 @@ wide_turn(struct wide_line *to, const uint8_t *p, size_t stride, size_t part)
     }
 }
 
-/* Number i of the pieces of a group. */
+/* Piece i of the rows of a group. */
 static inline __m512i
 wide_piece(const struct wide_line *line, size_t i, size_t group)
 {
     return _mm512_load_si512(line->piece + i * 2 * WIDE_ROWS + group * 64);
 }
 
-/* Where row r is in vectors of floats. */
+/* The lane of row r in vectors of floats. */
 static inline size_t
 wide_place(size_t r)
 {
     return (r / 32 * 2 + r % 8 / 4) * LANES + r % 32 / 8 * 4 + r % 4;
 }
 
-/* bf16 in 16 bits, of 32 rows. */
+/* Floats of bf16 of 32 rows. */
 static inline void
 wide_floats(vf out[2], __m512i x)
 {
@@ -128,15 +128,15 @@ wide_floats(vf out[2], __m512i x)
     out[1] = (vf)_mm512_unpackhi_epi16(_mm512_setzero_si512(), x);
 }
 
-/* E4M3 without sign, which is no NaN: exponent and mantissa where bf16 has them, which has
- * 120 more in the exponent. */
+/* Scales i, E4M3 that is neither negative nor NaN: exponent and mantissa are moved to those
+ * of bf16, whose bias is 120 more. */
 static inline void
-wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t number)
+wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t i)
 {
     const __m512i mask = _mm512_set1_epi16(0x7f0);
     for (size_t g = 0; g < 2; g++) {
-        __m512i two = wide_piece(line, number / 2, g);
-        two = number % 2 ? _mm512_srli_epi16(two, 4) : _mm512_slli_epi16(two, 4);
+        __m512i two = wide_piece(line, i / 2, g);
+        two = i % 2 ? _mm512_srli_epi16(two, 4) : _mm512_slli_epi16(two, 4);
         wide_floats(scale + 2 * g, _mm512_and_si512(two, mask));
     }
     for (size_t v = 0; v < WIDE_VECS; v++)
@@ -145,7 +145,7 @@ wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t number)
 
 enum { WIDE_PIECE = 4 }; // columns
 
-/* Column j of pieces number i. */
+/* Column j of pieces i. */
 static inline void
 wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
 {
@@ -158,8 +158,8 @@ wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
     const __m512i table = _mm512_load_si512(bf16);
     for (size_t g = 0; g < 2; g++) {
         __m512i code = wide_piece(line, i, g);
-        code = j == 1   ? _mm512_srli_epi16(code, 4) // compilers differ in the type
-               : j == 2 ? _mm512_srli_epi16(code, 8) // of a number that is no literal
+        code = j == 1   ? _mm512_srli_epi16(code, 4) // the count must be a literal: its
+               : j == 2 ? _mm512_srli_epi16(code, 8) // type depends on the compiler
                : j == 3 ? _mm512_srli_epi16(code, 12)
                         : code;
         wide_floats(value + 2 * g, _mm512_permutexvar_epi16(code, table));
@@ -168,9 +168,10 @@ wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
 
 /* ---- lines -------------------------------------------------------------------------------- */
 
-/* rows lines of n <= WIDE_LINE bytes; what is not there becomes 0. */
+/* n <= WIDE_LINE bytes of each row, padded with 0. */
 static void
-wide_make(struct wide_line *to, const uint8_t *p, size_t stride, size_t rows, size_t n)
+wide_load_line(struct wide_line *to, const uint8_t *p, size_t stride, size_t rows,
+               size_t n)
 {
     uint8_t padded[WIDE_ROWS][WIDE_LINE];
     if (n < WIDE_LINE || rows < WIDE_ROWS) {
@@ -179,23 +180,23 @@ wide_make(struct wide_line *to, const uint8_t *p, size_t stride, size_t rows, si
         stride = WIDE_LINE;
     }
     for (size_t part = 0; part < WIDE_PARTS; part++)
-        wide_turn(to, p, stride, part);
+        wide_transpose(to, p, stride, part);
 }
 
-/* A block's share of the lines that are fetched. */
+/* Prefetch a block's share of the lines. */
 static inline void
-wide_fetch(const struct wide *s, size_t block)
+wide_prefetch(const struct wide *s, size_t block)
 {
     enum { EACH = WIDE_ROWS / WIDE_BLOCKS };
-    const uint8_t *p = s->soon + block * EACH * s->stride;
+    const uint8_t *p = s->ahead + block * EACH * s->stride;
     for (size_t i = 0; i < EACH; i++, p += s->stride)
         __builtin_prefetch(p);
 }
 
 /* ---- products ----------------------------------------------------------------------------- */
 
-/* Column j of pieces number i.  What is a number here is known where this is inlined: j,
- * tokens, and whether there is a tensor scale other than 1. */
+/* Column j of pieces i.  j, tokens, and `two` (there is a tensor scale other than 1) are
+ * constants where this is inlined. */
 static inline __attribute__((always_inline)) void
 wide_column(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t i, int j,
             const vf scale[WIDE_VECS], const float *x, size_t tokens, bool two)
@@ -210,23 +211,23 @@ wide_column(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t i, int 
     }
 }
 
-/* A block of the line, whose scales are number `number` of theirs. */
+/* A block of the line, by scales i. */
 static inline __attribute__((always_inline)) void
-wide_block(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t block,
-           size_t number, const float *x, size_t tokens, bool two)
+wide_block(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t block, size_t i,
+           const float *x, size_t tokens, bool two)
 {
     enum { PIECES = 16 / WIDE_PIECE };
     vf scale[WIDE_VECS];
-    wide_scales(scale, &s->scale, number);
-    for (size_t i = block * PIECES; i < (block + 1) * PIECES; i++, x += WIDE_PIECE) {
-        wide_column(sum, s, i, 0, scale, x, tokens, two);
-        wide_column(sum, s, i, 1, scale, x, tokens, two);
-        wide_column(sum, s, i, 2, scale, x, tokens, two);
-        wide_column(sum, s, i, 3, scale, x, tokens, two);
+    wide_scales(scale, &s->scale, i);
+    for (size_t p = block * PIECES; p < (block + 1) * PIECES; p++, x += WIDE_PIECE) {
+        wide_column(sum, s, p, 0, scale, x, tokens, two);
+        wide_column(sum, s, p, 1, scale, x, tokens, two);
+        wide_column(sum, s, p, 2, scale, x, tokens, two);
+        wide_column(sum, s, p, 3, scale, x, tokens, two);
     }
 }
 
-/* n columns from k on, a line or less, for some rows of x. */
+/* n columns from k on, at most a line, for some rows of x. */
 static inline __attribute__((always_inline)) void
 wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, bool two)
 {
@@ -237,10 +238,10 @@ wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, b
             sum[t][v] = load(s->sum[token + t] + v * LANES);
     for (size_t block = 0; block < n / 16; block++) {
         if (token == 0) {
-            wide_fetch(s, block);
+            wide_prefetch(s, block);
             if (s->next && block % (WIDE_BLOCKS / WIDE_PARTS) == 0)
-                wide_turn(&s->line[!s->now], s->next, s->stride,
-                          block / (WIDE_BLOCKS / WIDE_PARTS));
+                wide_transpose(&s->line[!s->now], s->next, s->stride,
+                               block / (WIDE_BLOCKS / WIDE_PARTS));
         }
         wide_block(sum, s, block, k % WIDE_SCALES / 16 + block, x + block * 16, tokens,
                    two);
@@ -252,20 +253,20 @@ wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, b
 
 /* ---- a strip ------------------------------------------------------------------------------- */
 
-/* What is to be turned and fetched while the line of column k is computed with.  The
- * scales of the rows that follow lie together, and a line's share is fetched at once. */
+/* What to transpose and prefetch while the line from column k on is multiplied.  The scales
+ * of the next rows are contiguous; a line's share of them is prefetched at once. */
 static void
-wide_ahead(struct wide *s, size_t k)
+wide_look_ahead(struct wide *s, size_t k)
 {
-    size_t soon = k / 2 + (size_t)WIDE_AHEAD * WIDE_LINE, left = s->end - s->row;
+    size_t ahead = k / 2 + (size_t)WIDE_AHEAD * WIDE_LINE, left = s->end - s->row;
     bool last = left <= WIDE_ROWS;
     const uint8_t *p = s->g->w->scales + (s->row + WIDE_ROWS) * s->scale_stride;
     s->next = NULL;
     if (left >= WIDE_ROWS && k / 2 + 2 * WIDE_LINE <= s->stride)
         s->next = s->codes + k / 2 + WIDE_LINE;
-    s->soon = s->codes + soon;
-    if (soon >= s->stride && !last)
-        s->soon += (WIDE_ROWS - 1) * s->stride;
+    s->ahead = s->codes + ahead;
+    if (ahead >= s->stride && !last)
+        s->ahead += (WIDE_ROWS - 1) * s->stride;
     for (size_t i = 0; i < WIDE_ROWS * WIDE_CODES / 16 && !last; i += 64)
         __builtin_prefetch(p + WIDE_ROWS * k / 16 + i, 0, 2);
 }
@@ -278,11 +279,11 @@ wide_run(struct wide *s, bool two)
     for (size_t k = 0; k < w->cols; k += WIDE_CODES, s->now = !s->now) {
         size_t n = min(w->cols - k, WIDE_CODES), t = 0;
         if (!s->next)
-            wide_make(&s->line[s->now], s->codes + k / 2, s->stride, rows, n / 2);
+            wide_load_line(&s->line[s->now], s->codes + k / 2, s->stride, rows, n / 2);
         if (k % WIDE_SCALES == 0)
-            wide_make(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
-                      s->scale_stride, rows, min(w->cols - k, WIDE_SCALES) / 16);
-        wide_ahead(s, k);
+            wide_load_line(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
+                           s->scale_stride, rows, min(w->cols - k, WIDE_SCALES) / 16);
+        wide_look_ahead(s, k);
         for (; t + 4 <= tokens; t += 4)
             wide_products(s, t, k, n, 4, two);
         for (; t + 2 <= tokens; t += 2)

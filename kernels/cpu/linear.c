@@ -9,7 +9,7 @@
 static bool
 is_bf16(const struct cpu *c)
 {
-    return c->gemm->form != NULL;
+    return c->gemm->round_panel != NULL;
 }
 
 size_t
@@ -32,17 +32,17 @@ multiply(struct cpu *c, const struct gemm *g)
 static struct operand
 operand_of(const struct matrix *m, bool transposed)
 {
-    return (struct operand){ .p = m->data,
+    return (struct operand){ .data = m->data,
                              .dtype = m->dtype,
-                             .rows = transposed ? 1 : m->stride,
-                             .cols = transposed ? m->stride : 1,
+                             .row_stride = transposed ? 1 : m->stride,
+                             .col_stride = transposed ? m->stride : 1,
                              .scales = m->scales,
                              .scale2 = m->scale2 ? *m->scale2 : 1 };
 }
 
-/* c to the place of the result, to which the product is then added. */
+/* Copies c to y, to which the product is then added; false: there is no c. */
 static bool
-place(struct kernels *k, const struct matrix *y, const struct matrix *c)
+copy_c(struct kernels *k, const struct matrix *y, const struct matrix *c)
 {
     if (c && c->data != y->data)
         cpu_copy(k, y->data, c->data, y->rows * y->cols * sizeof(float));
@@ -61,8 +61,8 @@ multiply_few(struct cpu *c, struct gemv g)
         float *x = cpu_workspace(c, g.tokens * w->cols * sizeof *x);
         if (!x)
             return;
-        gemv_narrow(x, g.x, w, g.tokens, c->isa);
-        plain.scale2 = NULL; // x has it
+        gemv_round_x(x, g.x, w, g.tokens, c->isa);
+        plain.scale2 = NULL; // x was multiplied by it
         g.w = &plain;
         g.x = x;
     }
@@ -83,7 +83,7 @@ linear(struct cpu *c, const struct matrix *y, const struct matrix *x,
 {
     size_t tokens = x->rows;
     struct gemv few = { .y = y->data, .x = x->data, .w = w, .tokens = tokens };
-    few.add = place(&c->k, y, add);
+    few.add = copy_c(&c->k, y, add);
     if (c->coarse && w->dtype == DT_NVFP4 && tokens <= COARSE_MAX) {
         multiply_coarse(c, &few);
     } else if (tokens <= gemv_max(c->isa, w, is_bf16(c))) {
@@ -114,12 +114,12 @@ cpu_linear(struct kernels *k, size_t n, const struct matrix *y, const struct mat
 
 /* ---- backward ------------------------------------------------------------------------------ */
 
-/* A sum goes on where the one before has ended: the bits of one product of all. */
+/* Each sum is continued by the next weight: the bits of one product with all of them. */
 void
 cpu_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
               const struct matrix *dy, const struct matrix *w, const struct matrix *c)
 {
-    bool add = place(k, dx, c);
+    bool add = copy_c(k, dx, c);
     for (size_t i = 0, first = 0; i < n; first += w[i].rows, i++, add = true) {
         struct matrix dy_i = matrix_cols(dy, first, w[i].rows);
         struct gemm g = { .m = dx->rows,

@@ -3,7 +3,7 @@
  * one kind of device with one version of it.
  *
  * Of 16384 tokens better is what makes a whole step of Qwen3-4B shorter, by passes with
- * algorithms drawn at random and a regression (kernels/lab/tuned.py): at its power limit a
+ * algorithms drawn at random and a regression: at its power limit a
  * chip slows down for all kernels, and some algorithms that are quick by themselves take more
  * than they give.  Of 8192 they are what was 3 to 11 percent quicker in steps as they are,
  * of fewer what was quicker by itself.  Gradients of q, k and v, of 6144 rows together, and

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* arena: see arena.h.  Blocks of at least 64 KiB in a list, the newest first; a
- * request that does not fit the newest block opens another.  Texts stand close together:
- * a million short names are a third of the memory that they would be on multiples of 8. */
+ * request that does not fit the newest block opens another.  Strings are not aligned:
+ * a million short names take a third of the memory that multiples of 8 would. */
 #include "lib/core/arena.h"
 
 #include <stdint.h>

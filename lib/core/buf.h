@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* buf: a byte string that grows.
  *
- * A failed allocation marks the buffer; later calls do nothing, and buf_ok says so
+ * A failed allocation marks the buffer; later calls do nothing, and buf_ok reports it
  * once at the end.  data is NUL-terminated whenever it is not NULL.
  */
 #ifndef NIBBLE_CORE_BUF_H

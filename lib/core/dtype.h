@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* dtype: the element types, their names and sizes.  Codes of containers live with the
- * containers. */
+/* dtype: the element types, their names and sizes.  The codes of containers are in
+ * their files. */
 #ifndef NIBBLE_CORE_DTYPE_H
 #define NIBBLE_CORE_DTYPE_H
 

@@ -16,7 +16,7 @@ err_fill(struct err *e, enum err_kind kind, const char *fmt, ...)
         return;
     size_t len = strlen(fmt);
     bool why = len > 0 && fmt[len - 1] == ':';
-    // A call that failed for want of memory is no trouble of its file.
+    // A call that ran out of memory is no error of its file.
     e->kind = kind == ERR_IO && why && saved == ENOMEM ? ERR_MEMORY : kind;
 
     va_list ap;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* err: the first error of a program run, and the words for it.
+/* err: the first error of a program run, and its message.
  *
  * A command owns one struct err; every context (store, writer, ...) is handed a
  * pointer to it.  Library functions return 0, or -1 with the error filled in.
@@ -28,7 +28,7 @@ struct err {
  * callers can "return err_set(...)". */
 void err_fill(struct err *e, enum err_kind kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The -1 stands in the header, so that compilers and analyzers see it. */
+/* Inline, so that compilers and analyzers see the -1. */
 static inline int
 err_minus_one(void)
 {

@@ -69,7 +69,7 @@ guard_hold(struct guard *g, sigset_t *before)
     atomic_fetch_add(&g->held, 1);
     if (!atomic_load(&g->ending))
         return;
-    // A handler is at work on another thread: nothing is to be made any more.
+    // A handler is running on another thread: make nothing more.
     atomic_fetch_sub(&g->held, 1);
     for (;;)
         pause();
@@ -100,8 +100,8 @@ guard_repair(struct guard *g, const void *addr)
     return false;
 }
 
-/* Remove a directory that holds files only.  readdir may allocate, so the kernel is
- * asked directly. */
+/* Remove a directory that holds files only.  readdir may allocate, so this is
+ * the system call. */
 static void
 remove_directory(const char *path)
 {
@@ -135,7 +135,7 @@ guard_remove_temps(struct guard *g)
     }
 }
 
-/* Who holds is another thread, since signals are blocked on its own, and goes on. */
+/* The holder is another thread, since its own signals are blocked: it goes on. */
 void
 guard_end(struct guard *g)
 {

@@ -32,9 +32,9 @@ int guard_temp(struct guard *g, const char *path, struct err *err);
 void guard_forget_map(struct guard *g, const struct map *m);
 void guard_forget_temp(struct guard *g, const char *path);
 
-/* While held, no signal ends the program: between making, renaming or removing a temporary
- * file and its slot.  A signal waits for as long: hold it for a few system calls, and do
- * not nest it.  *before is for guard_release. */
+/* While held, no signal ends the program: between making, renaming or removing a
+ * temporary file and its slot.  A signal waits for as long: hold it for a few system
+ * calls, and do not nest it.  *before is for guard_release. */
 void guard_hold(struct guard *g, sigset_t *before);
 void guard_release(struct guard *g, const sigset_t *before);
 

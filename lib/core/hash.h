@@ -9,7 +9,7 @@
 enum hash_kind { HASH_XXH3, HASH_SHA256 };
 enum { XXH3_BYTES = 16, SHA256_BYTES = 32, HASH_MAX = 32 };
 
-/* A running hash.  hash_begin may fail for want of memory (NULL); hash_end frees it
+/* A running hash.  hash_begin may run out of memory (NULL); hash_end frees it
  * and writes XXH3_BYTES or SHA256_BYTES; hash_end(h, NULL) only frees. */
 struct hash;
 struct hash *hash_begin(enum hash_kind kind);

@@ -231,7 +231,7 @@ unescape(struct json *j, struct buf *out)
     return 0;
 }
 
-/* How many of the characters at p need no look: ASCII but '"', '\\' and controls. */
+/* How many of the characters at p are plain: ASCII but '"', '\\' and controls. */
 static size_t
 common_run(const char *p, size_t n)
 {

@@ -52,7 +52,7 @@ void json_report(struct json *j, size_t at, const char *fmt, ...)
 char json_peek(struct json *j);
 
 /* { ... }: after json_object, call json_key until it returns 0 (the closing brace was
- * taken); 1 means *key is set and its value must be read next.  Arrays likewise.  key
+ * read); 1 means *key is set and its value must be read next.  Arrays likewise.  key
  * and s of json_string may be NULL: then the text is checked and not unescaped. */
 int json_object(struct json *j);
 int json_key(struct json *j, struct slice *key);
@@ -65,14 +65,14 @@ int json_u63(struct json *j, uint64_t *v);
 int json_number(struct json *j, double *v);
 int json_bool(struct json *j, bool *v);
 int json_null(struct json *j);
-/* Take any value, at most 1000 levels deep; its text is *raw if that is not NULL. */
+/* Skip any value, at most 1000 levels deep; its text is *raw if that is not NULL. */
 int json_skip(struct json *j, struct slice *raw);
 /* Only white space may follow. */
 int json_end(struct json *j);
 
 /* "text" with escapes; bytes that are no UTF-8 become U+FFFD. */
 void json_put(struct buf *b, struct slice s);
-/* Shortest of the %.{digits}g forms' kind, NaN and infinities as strings. */
+/* A number in so many digits; NaN and infinities as strings. */
 void json_put_number(struct buf *b, double v, int digits);
 
 #endif

@@ -53,8 +53,8 @@ void map_expect(struct map *m, uint64_t from, uint64_t to);
 void map_use(struct map *m);
 /* Reads that follow are of single pages: bring no others in.  false: of all again. */
 void map_scatter(struct map *m, bool on);
-/* 0, or -1 if the mapping was lost or the file was written to since it was opened: it has
- * another size or another time of change. */
+/* 0, or -1 if the mapping was lost or the file was written to since it was opened: it
+ * has another size or another time of change. */
 int map_check(struct map *m, struct err *err);
 
 #endif

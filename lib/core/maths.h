@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* maths: exp, log, sine and cosine of our own.
+/* maths: exp, log, sine and cosine with the same bits everywhere.
  *
  * libm's last bit differs between versions and processors; these are made of additions,
- * multiplications and divisions alone, one rounding each, so they give the same bits
- * everywhere.  Good to about 2e-16 of the result, sine and cosine of 1.
+ * multiplications and divisions alone, one rounding each, so they do not
+ * differ.  Good to about 2e-16 of the result, sine and cosine of 1.
  */
 #ifndef NIBBLE_CORE_MATHS_H
 #define NIBBLE_CORE_MATHS_H

@@ -26,10 +26,10 @@ random_seed(const void *unique)
     return seed;
 }
 
-/* ---- numbers of names --------------------------------------------------------- */
+/* ---- indices of names --------------------------------------------------------- */
 
 /* The slot that holds the name, or the empty one where it belongs.  Names are only
- * compared where the bits above the number agree. */
+ * compared where the bits above the index agree. */
 static uint32_t *
 slot_of(const struct names *t, struct slice name, uint64_t hash)
 {
@@ -69,7 +69,7 @@ names_find(const struct names *t, struct slice name)
     return v ? (int64_t)(v & (t->cap - 1)) - 1 : NAME_NONE;
 }
 
-/* cap: a power of two; a number and 1 must fit below it. */
+/* cap: a power of two; an index and 1 must fit below it. */
 static int
 resize(struct names *t, size_t cap)
 {

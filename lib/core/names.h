@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* names: which number a name has; and, in less memory, whether a name was there before.
+/* names: the indices of names; and, in less memory, whether a name was there before.
  *
  * Both hash with a random seed: a file cannot choose names that collide.
  */
@@ -14,20 +14,21 @@
 enum { NAME_NONE = -1, NAME_NO_MEMORY = -2 };
 enum { MAX_NAME = 64 << 10 };
 
-/* Whether a name of a tensor or file may be: 1 to MAX_NAME bytes, UTF-8 without NUL. */
+/* Whether a tensor or file may have that name: 1 to MAX_NAME bytes, UTF-8 without
+ * NUL. */
 bool name_fits(struct slice name);
 
 struct names {
-    const char **name; // (n) by number; borrowed, NUL-terminated
-    uint32_t *slot;    // (cap) number + 1, below some bits of the hash; 0: empty
+    const char **name; // (n) by index; borrowed, NUL-terminated
+    uint32_t *slot;    // (cap) index + 1, below some bits of the hash; 0: empty
     size_t n, cap_names, cap;
     uint64_t seed;
 };
 
-/* The number of the name, or NAME_NONE. */
+/* The index of the name, or NAME_NONE. */
 int64_t names_find(const struct names *t, struct slice name);
-/* Give a name its number: 0; 1 if it has one already, which stays; or NAME_NO_MEMORY.
- * Numbers are given in order: number == t->n.  name has a NUL behind it, none inside. */
+/* Add a name: 0; 1 if it is there, and stays as it is; or NAME_NO_MEMORY.  Indices are
+ * in order: number == t->n.  name has a NUL behind it, none inside. */
 int names_add(struct names *t, struct slice name, uint64_t number);
 /* Reserve memory for n in all: 0, or NAME_NO_MEMORY. */
 int names_reserve(struct names *t, size_t n);

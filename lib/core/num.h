@@ -83,7 +83,7 @@ bool num_double(double *out, const char *text);
 /* A number of bytes: digits, then nothing or one of K M G (2^10, 2^20, 2^30). */
 bool num_bytes(uint64_t *out, const char *text);
 
-/* The number behind the bits of a half precision or bfloat16 float, exactly. */
+/* The exact value of half precision or bfloat16 bits. */
 float num_from_f16(uint16_t bits);
 static inline float
 num_from_bf16(uint16_t bits)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* nvml: the few declarations of NVIDIA's management library that are needed; it is opened at
- * run time, and its header comes with CUDA, which not every build has. */
+/* nvml: the few declarations of NVIDIA's management library that are needed; it is
+ * opened at run time, and its header comes with CUDA, which not every build has. */
 #ifndef NIBBLE_LIB_CORE_NVML_H
 #define NIBBLE_LIB_CORE_NVML_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* os: small questions to the system. */
+/* os: clock, /proc, and the identity of an open file. */
 #ifndef NIBBLE_CORE_OS_H
 #define NIBBLE_CORE_OS_H
 

@@ -110,8 +110,8 @@ outdir_file(struct outfile *o, struct outdir *d, const char *leaf)
     free(shown);
     if (!o->path || !o->name)
         return err_set(d->err, ERR_MEMORY, "%s: out of memory", d->name);
-    // Inside a directory of our own the file has its final name at once.  A handler that
-    // removes the directory must not be at it meanwhile.
+    // In the temporary directory the file has its final name at once.  A handler that
+    // removes the directory must not run meanwhile.
     sigset_t before;
     guard_hold(o->guard, &before);
     o->fd =
@@ -160,8 +160,9 @@ exchange(const struct outdir *d)
     return renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->path, RENAME_EXCHANGE);
 }
 
-/* A directory with files stands in the place: swap the two.  What came into the old one
- * after it was looked at is seen once it is out of everybody's way; then it goes back. */
+/* A directory with files has the name: swap the two.  What came into the old one after
+ * it was checked is found once it has the temporary name; then they are swapped
+ * back. */
 static int
 swap(struct outdir *d)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* outdir: directories of files that appear whole or not at all.
  *
- * The files are made inside .NAME.nibble-tmp/ and committed one by one; then the directory
- * is renamed as one, or swapped with the one that it replaces.
+ * The files are made inside .NAME.nibble-tmp/ and committed one by one; then the
+ * directory is renamed as one, or swapped with the one that it replaces.
  */
 #ifndef NIBBLE_CORE_OUTDIR_H
 #define NIBBLE_CORE_OUTDIR_H
@@ -31,8 +31,8 @@ struct outdir {
 };
 
 /* An existing directory is replaced (with OUT_FORCE) only if it holds nothing but files
- * that rule->replaces names, when it is opened and when it is swapped: a wrong name must
- * not destroy other data.  No file that the rule does not name is ever removed. */
+ * that rule->replaces names, when it is opened and when it is swapped: a wrong name
+ * must not destroy other data.  No file that the rule does not name is ever removed. */
 int outdir_open(struct outdir *d, const char *path, unsigned flags,
                 const struct outdir_rule *rule, struct guard *g, struct err *err);
 /* d stays where it is until o is committed or abandoned. */

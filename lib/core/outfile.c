@@ -90,8 +90,7 @@ out_reserve(struct outfile *o, uint64_t bytes)
         rc = fallocate(o->fd, 0, 0, (off_t)bytes);
     while (rc < 0 && errno == EINTR);
     if (rc < 0 && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL))
-        rc =
-            ftruncate(o->fd, (off_t)bytes); // no promise of space there, zeros at least
+        rc = ftruncate(o->fd, (off_t)bytes); // without a reservation, but zeros
     if (rc < 0)
         return err_set(o->err, ERR_IO, "%s: cannot reserve %llu bytes:", o->name,
                        (unsigned long long)bytes);
@@ -229,7 +228,7 @@ rename_into_place(struct outfile *o)
     return rc < 0 || o->passing ? rc : path_sync_parent(o->path, o->name, o->err);
 }
 
-/* The older file at path must not stand beside the newer o for a moment: it is renamed
+/* The older file at path must not be beside the newer o for a moment: it is renamed
  * first, and comes back if o cannot be placed. */
 static int
 place_both(struct outfile *o, const char *path, struct outfile *beside)
@@ -259,7 +258,7 @@ int
 out_share(struct outfile *o, const struct outfile *with)
 {
     struct stat st;
-    o->replaces = false; // what stands there does not count
+    o->replaces = false; // its permissions do not count
     if (stat(with->temp, &st) < 0)
         return err_set(o->err, ERR_IO, "%s:", with->name);
     return perms_copy(o->fd, &st, with->temp, o->name, o->err);

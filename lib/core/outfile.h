@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* outfile: files that appear whole or not at all.
  *
- * A file is written under the name .NAME.nibble-tmp beside its target (temp.h), fsynced,
- * renamed over it, and the directory fsynced.  A second writer of the same target is
- * refused; what a killed run left is removed.
+ * A file is written under the name .NAME.nibble-tmp beside its target (temp.h),
+ * fsynced, renamed over it, and the directory fsynced.  A second writer of the same
+ * target is refused; what a killed run left is removed.
  *
  * "-" (standard output), an open descriptor by its name in /dev or /proc, and what
- * exists and is no regular file are streams: they are written directly.
- * A symbolic link is followed: its target is replaced, the link stays.
+ * exists and is no regular file are streams: they are written directly.  A symbolic link
+ * is followed: its target is replaced, the link stays.
  *
- * What another process removed or put under a temporary name meanwhile is seen before the
- * rename: then the old output stays as it was.
+ * What another process removed or put under a temporary name meanwhile is seen before
+ * the rename: then the old output stays as it was.
  *
  * What replaces a file has its permissions, its access control list and, where the
  * system allows that, its owner and group; other extended attributes are not kept, nor
  * are set-user-ID and set-group-ID of a file.  While it is written, only its writer can
- * read the temporary file of a replacement; it gets the permissions when it is complete.
- * A group that cannot be kept gets no more than all others.
+ * read the temporary file of a replacement; it gets the permissions when it is
+ * complete.  A group that cannot be kept gets no more than all others.
  */
 #ifndef NIBBLE_CORE_OUTFILE_H
 #define NIBBLE_CORE_OUTFILE_H
@@ -69,8 +69,8 @@ struct outfile {
 /* Begin a file.  out_commit or out_abandon must follow, after a failure too. */
 int out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
              struct err *err);
-/* Reserve the space now, so that a full disk is an error before the work is done.  Bytes
- * not written afterwards are zero. */
+/* Reserve the space now, so that a full disk is an error before the work is done.
+ * Bytes not written afterwards are zero. */
 int out_reserve(struct outfile *o, uint64_t bytes);
 int out_write(struct outfile *o, const void *bytes, size_t n); // at offset, moves it
 int out_skip(struct outfile *o, uint64_t n);                   // n zeros likewise
@@ -85,9 +85,9 @@ int out_share(struct outfile *o, const struct outfile *with);
  * are sealed before the first of them is committed. */
 int out_seal(struct outfile *o);
 int out_commit(struct outfile *o) __attribute__((warn_unused_result));
-/* The same for a file, no stream, that another one at path describes: beside, or none if
- * that is NULL.  No signal ends the program between their renames, and a process that is
- * killed there leaves o without an older description. */
+/* The same for a file, no stream, that another one at path describes: beside, or none
+ * if that is NULL.  No signal ends the program between their renames, and a process
+ * that is killed there leaves o without an older description. */
 int out_commit_both(struct outfile *o, const char *path, struct outfile *beside)
     __attribute__((warn_unused_result));
 void out_abandon(struct outfile *o);

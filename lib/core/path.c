@@ -148,7 +148,7 @@ path_is_reserved(const char *path)
 bool
 path_is_stream(const char *path)
 {
-    // A descriptor is written to even if a regular file stands behind it: the shell
+    // A descriptor is written to even if it is that of a regular file: the shell
     // opened that for us.
     static const char *const names[] = { "/dev/stdout", "/dev/stderr", "/dev/fd/",
                                          "/proc/self/fd/" };

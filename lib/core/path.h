@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* path: names of files, and what stands there. */
+/* path: names of files, and what is there. */
 #ifndef NIBBLE_CORE_PATH_H
 #define NIBBLE_CORE_PATH_H
 
@@ -34,8 +34,8 @@ extern const char path_reserved[];
 bool path_has_name(const char *path);
 /* The same as an error, where name is the path for messages. */
 int path_check_name(const char *path, const char *name, struct err *err);
-/* Whether it is written directly: "-", a descriptor by its name in /dev or /proc, or what
- * is neither a regular file nor a directory. */
+/* Whether it is written directly: "-", a descriptor by its name in /dev or /proc, or
+ * what is neither a regular file nor a directory. */
 bool path_is_stream(const char *path);
 /* Whether dir is a directory and file lies in it. */
 bool path_holds(const char *dir, const char *file);

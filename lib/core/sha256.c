@@ -72,7 +72,7 @@ sha256_blocks_portable(uint32_t h[8], const uint8_t *p, size_t n)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* The instructions keep the state as ABEF and CDGH; four rounds part one message
+/* The instructions keep the state as ABEF and CDGH; four rounds take one message
  * vector and its round constants. */
 __attribute__((target("sha,sse4.1,ssse3"))) static void
 blocks_ni(uint32_t h[8], const uint8_t *p, size_t n)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* sha256: FIPS 180-4, one block function a CPU (SHA-NI, ARMv8 crypto, portable). */
+/* sha256: FIPS 180-4, one block function for each kind of CPU (SHA-NI, ARMv8 crypto,
+ * portable). */
 #ifndef NIBBLE_CORE_SHA256_H
 #define NIBBLE_CORE_SHA256_H
 

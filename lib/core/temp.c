@@ -150,8 +150,8 @@ try_make(const struct temp *t, bool last, struct err *err)
     return rc;
 }
 
-/* No signal ends the program between making and registering.  It is registered only when
- * it is ours, since a handler must not remove another's file. */
+/* No signal ends the program between making and registering.  It is registered only
+ * when it is ours, since a handler must not remove another's file. */
 int
 temp_make(const struct temp *t, struct guard *g, struct err *err)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* temp: temporary files and directories beside the output that they become.
  *
- * Each is made with O_EXCL semantics, locked by flock(2) for as long as its descriptor is
- * open, and registered with the guard, which removes it if a signal ends the program.
- * What a killed run left under the name (no lock on it) is removed first; what another
- * process is writing, or did not come from a run, is an error.
+ * Each is made with O_EXCL semantics, locked by flock(2) for as long as its descriptor
+ * is open, and registered with the guard, which removes it if a signal ends the
+ * program.  What a killed run left under the name (no lock on it) is removed first; what
+ * another process is writing, or did not come from a run, is an error.
  */
 #ifndef NIBBLE_CORE_TEMP_H
 #define NIBBLE_CORE_TEMP_H
@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-/* Whether a run of ours writes files of that name into a directory. */
+/* Whether our runs write files of that name into a directory. */
 typedef bool temp_leaf(const void *ctx, const char *leaf);
 
 struct temp {

@@ -156,7 +156,7 @@ escape_char(char out[20], unsigned *made, const char *p, size_t n)
 void
 text_escape(struct buf *b, const char *p, size_t n)
 {
-    buf_add(b, p, 0); // also of nothing comes a text
+    buf_add(b, p, 0); // an empty text is not NULL either
     while (n) {
         char out[20];
         unsigned made;
@@ -183,7 +183,7 @@ text_harmless(struct buf *b, const char *p, size_t n)
     }
 }
 
-/* What stands for a character that a JSON text must not show; a control outside of
+/* The replacement of a character that a JSON text must not show; a control outside of
  * strings is white space. */
 static void
 screen_json(struct buf *b, const char *p, unsigned len)

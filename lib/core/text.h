@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Bytes that someone else owns; not NUL-terminated. */
+/* Borrowed bytes; not NUL-terminated. */
 struct slice {
     const char *p;
     size_t n;
@@ -45,11 +45,12 @@ bool text_unsafe(uint32_t cp);
 void text_escape(struct buf *b, const char *p, size_t n);
 /* The same for words that hold escaped names already: a backslash stays. */
 void text_harmless(struct buf *b, const char *p, size_t n);
-/* Append lines of text as a terminal may show them: line feed, tab and backslash stay, and
- * each byte of any other control, bidi control or invalid character is \xNN.  Of a JSON
- * text, which must stay one, such a character is \uNNNN. */
+/* Append lines of text as a terminal may show them: line feed, tab and backslash stay,
+ * and each byte of any other control, bidi control or invalid character is \xNN.  Of a
+ * JSON text, which must stay one, such a character is \uNNNN. */
 void text_screen(struct buf *b, const char *p, size_t n, bool json);
-/* As text_escape into out[size], cut in the middle with "…" when longer; for messages. */
+/* As text_escape into out[size], cut in the middle with "…" when longer; for
+ * messages. */
 enum { TEXT_QUOTE = 160 };
 const char *text_quote(char out[TEXT_QUOTE], const char *p, size_t n);
 

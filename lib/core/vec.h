@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* vec: vectors of LANES floats as wide as the instruction set that a source is compiled
- * for, by GCC's vector types and, where those have no word for it, one instruction.
+ * for, by GCC's vector types and, where those lack an operation, intrinsics.
  *
  * Only for sources that are compiled once for each set (ISA_SRCS in the Makefile): they
  * name what they define NAME(x), which becomes x_avx2, x_avx512, x_neon ...
@@ -38,8 +38,8 @@ all(float x)
     return x - (vf){ 0 };
 }
 
-/* From and to wherever.  To copy bytes into an element of an array of vectors is slow:
- * compilers do that in halves, for whose way back into one register a processor waits. */
+/* At any alignment.  Not into elements of an array of vectors: compilers copy the
+ * halves, and loading the whole waits for both stores. */
 static inline vf
 load(const void *p)
 {
@@ -54,7 +54,7 @@ store(void *p, vf v)
     memcpy(p, &v, sizeof v);
 }
 
-/* No NaN comes in here. */
+/* pre: no NaN. */
 static inline vf
 least_of(vf a, vf b)
 {
@@ -132,7 +132,7 @@ magnitude(vf x)
     return (vf)((vi)x & 0x7fffffff);
 }
 
-/* ---- turning ----------------------------------------------------------------------- */
+/* ---- transposing ------------------------------- */
 
 #if defined __clang__ || __GNUC__ >= 12
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -140,7 +140,7 @@ magnitude(vf x)
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){ __VA_ARGS__ })
 #endif
 
-/* Lanes of a and b by turns: the lower halves, the upper halves. */
+/* Interleave the lower halves of a and b, or the upper halves. */
 static inline vf
 zip_low(vf a, vf b)
 {
@@ -166,8 +166,8 @@ zip_high(vf a, vf b)
 }
 
 #if defined __AVX512F__
-/* A square of 16 x 16: within quarters of vectors, which is cheaper than zips, then those
- * quarters. */
+/* A square of 16 x 16: within quarters of vectors, which is cheaper than zips, then
+ * those quarters. */
 static inline void
 transpose(vf *v)
 {
@@ -214,7 +214,7 @@ transpose(vf *v)
     }
 }
 #else
-/* A square of LANES x LANES: as many rounds of zips as LANES has bits turn it. */
+/* A square of LANES x LANES: log2(LANES) rounds of zips. */
 static inline void
 transpose(vf *v)
 {

@@ -224,7 +224,7 @@ read_json(struct mp *m, struct store *s, struct slice *text, const char *what)
     return json_skip(&j, NULL) < 0 ? -1 : json_end(&j);
 }
 
-/* One of the words; *word, if it is not NULL, is ours for ever. */
+/* One of the words; *word, if it is not NULL, is set to the constant. */
 static int
 check_word(struct mp *m, const char *what, const char *const *words, const char **word)
 {
@@ -367,11 +367,11 @@ ckpt_read(struct store *s)
 {
     uint8_t p[PROLOGUE], digest[XXH3_BYTES];
     uint64_t bytes = 0;
-    // Copied before it is checked: it must not change under us.
+    // Copied before it is checked, so that it cannot change afterwards.
     memcpy(p, s->files[0].data, s->bytes < PROLOGUE ? (size_t)s->bytes : PROLOGUE);
     if (read_prologue(s, p, s->bytes, &bytes) < 0)
         return -1;
-    // Read, not copied from the mapping, whose pages would be our memory too.
+    // Read, not copied from the mapping, whose pages would count as our memory.
     char *header = arena_alloc(&s->arena, (size_t)bytes + 1);
     if (!header)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
@@ -541,8 +541,8 @@ place_arrays(struct writer *w, uint64_t header_bytes)
     return at;
 }
 
-/* Pack the header with the offsets that its own size asks for.  The size of an integer
- * grows with its value, so repeat until nothing changes: sizes only grow. */
+/* Pack the header with the offsets that follow from its own size.  The size of an
+ * integer grows with its value, so repeat until nothing changes: sizes only grow. */
 static int
 pack_header(struct writer *w, msgpack_sbuffer *sb)
 {

@@ -30,7 +30,7 @@ struct container {
     bool (*carried_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
     /* Set s->meta, if read has not. */
     int (*meta)(struct store *s);
-    /* Hash of all headers, by which a sidecar FILE.json proves to be that of this file;
+    /* Hash of all headers, which a sidecar FILE.json must have;
      * NULL: this kind has no sidecars. */
     int (*index_hash)(const struct store *s, uint8_t digest[XXH3_BYTES]);
     /* Writing, see writer.c; NULL: this kind is read only. */
@@ -44,13 +44,13 @@ extern const struct container container_dat, container_safetensors, container_ck
 /* Append a copy of *t, and of its name and shape; refuse a second of the same name.
  * where is the tensor's place for the message ("entry 17"). */
 int store_add(struct store *s, const struct tensor *t, const char *where);
-/* The same in two steps, where the tensors must be sorted in between: append, then give
- * all that have no number yet the number of their place. */
+/* The same in two steps, where the tensors must be sorted in between: append, then
+ * index the new ones by name. */
 int store_append(struct store *s, const struct tensor *t);
 int store_number(struct store *s, const char *where);
 /* Reserve memory for n more at once. */
 int store_reserve(struct store *s, size_t n);
-/* Open another tensor file behind the ones that s has. */
+/* Open another tensor file of s. */
 int store_add_file(struct store *s, const char *path);
 int store_warn(struct store *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -66,7 +66,7 @@ int store_note(struct store *s, const struct map *m);
 /* 0, or -1 with what is wrong. */
 int check_name(struct store *s, const char *p, uint64_t n, const char *place);
 
-/* Writing, for plan and finish: bytes that stand at an offset of a file ... */
+/* Writing, for plan and finish: bytes at an offset of a file ... */
 int writer_literal(struct writer *w, uint32_t file, uint64_t offset,
                    const struct buf *bytes);
 /* ... and our JSON object (object.h); of a directory after its last file but

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* dat: TorchSharp state dictionaries, doc/FORMAT.md section 1.
  *
- * One parser reads a file and a pipe: it asks a struct source for bytes.  It runs twice:
- * first to check all of it, which takes some ten bytes of memory an entry, and only of a
- * good file again, to make the list.  Of a file it reads the pages that hold headers; not
- * through the mapping, where a fault can bring 2 MB of the page cache into our memory.
+ * One parser reads a file and a pipe: it asks a struct source for bytes.  It runs
+ * twice: first to check all of it, which takes some ten bytes of memory an entry, and
+ * only of a good file again, to make the list.  Of a file it reads the pages that hold
+ * headers; not through the mapping, where a page fault can map 2 MB of the page cache.
  * Of a pipe the headers are kept for the second time; all of it is copied to an unnamed
  * temporary file on the way (unless only a listing is wanted), and mapped there.
  */
@@ -87,7 +87,8 @@ report(struct source *src, uint64_t at, const char *fmt, ...)
 }
 
 /* How much to read of a file: to the end of the page, so that a listing brings in no
- * page without a header; more where the headers of page after page follow each other. */
+ * page without a header; more where the headers of page after page follow each
+ * other. */
 static size_t
 file_chunk(struct source *src)
 {
@@ -135,7 +136,7 @@ refill(struct source *src)
     return got > 0;
 }
 
-/* Take n bytes of a header; the number that was there, or -1. */
+/* Read n bytes of a header; how many there were, or -1. */
 static int64_t
 read_bytes(struct source *src, uint8_t *dst, uint64_t n)
 {
@@ -159,7 +160,7 @@ read_bytes(struct source *src, uint8_t *dst, uint64_t n)
     return (int64_t)done;
 }
 
-/* Pass over n bytes of payload; the number that was there, or -1. */
+/* Skip n bytes of payload; how many there were, or -1. */
 static int64_t
 skip(struct source *src, uint64_t n)
 {
@@ -332,7 +333,8 @@ read_entry(struct source *src, struct tensor *t)
     return 0;
 }
 
-/* The same bytes from the beginning, for names of their own; of a pipe its headers. */
+/* The same bytes from the beginning, with another buffer for names; of a pipe its
+ * headers. */
 static struct source
 rewound(const struct source *src, uint8_t *scratch)
 {
@@ -353,7 +355,7 @@ rewound(const struct source *src, uint8_t *scratch)
     return again;
 }
 
-/* 1: an entry before the current one has its name; 0, or -1. */
+/* Whether an entry before the current one has its name: 1, 0 or -1. */
 static int
 is_second(struct source *src)
 {

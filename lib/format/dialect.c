@@ -291,7 +291,7 @@ beside_module(struct seen *modules, struct slice name)
     return seen_has(modules, seen_hash(modules, name));
 }
 
-/* What stands beside quantized modules: scales of activations are set aside.  Without
+/* Entries beside quantized modules: scales of activations are set aside.  Without
  * claims other entries there may be anything. */
 static int
 check_neighbours(struct store *s, struct views *w, bool claimed)
@@ -324,7 +324,8 @@ check_neighbours(struct store *s, struct views *w, bool claimed)
     return rc;
 }
 
-/* Activations are quantized everywhere or nowhere, where all modules are of one group. */
+/* Activations are quantized everywhere or nowhere, where all modules are of one
+ * group. */
 static void
 find_lacking(struct views *w)
 {
@@ -335,7 +336,8 @@ find_lacking(struct views *w)
         w->v[i].lacks_input = some && w->v[i].dtype == DT_NVFP4 && !w->v[i].input;
 }
 
-/* NVFP4 as one of the two programs writes it, which is assumed for what is not given. */
+/* NVFP4 as one of the two programs writes it, which is assumed for what is not
+ * given. */
 static bool
 speaks_nvfp4(const struct claims *c)
 {
@@ -405,7 +407,8 @@ ignore_module(struct summary *s, struct slice module)
     json_put(&s->ignored, module);
 }
 
-/* A tied model has no head tensor, but a module of that name, which is not quantized. */
+/* A tied model has no head tensor, but a module of that name, which is not
+ * quantized. */
 static void
 summarize(struct summary *s, const struct writer *w)
 {

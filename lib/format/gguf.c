@@ -4,7 +4,7 @@
  *   "GGUF" | u32 3 | u64 tensors | u64 pairs | pairs | infos | zeros | data
  *
  * Pairs and infos are walked once, in place.  The arrays of a tokenizer, most of what
- * stands before the data, are measured and passed over.
+ * is before the data, are measured and skipped.
  */
 #include "lib/format/gguf.h"
 
@@ -36,7 +36,7 @@ enum {
     FORGET = 2 << 20,   // bytes read, until their pages are released
 };
 
-/* Of a type's number: F32 is 0. */
+/* By the number of the type. */
 static const uint8_t dtype_of_type[] = {
     [0] = DT_F32,         [1] = DT_F16,     [2] = DT_Q4_0,     [3] = DT_Q4_1,
     [6] = DT_Q5_0,        [7] = DT_Q5_1,    [8] = DT_Q8_0,     [9] = DT_Q8_1,
@@ -69,7 +69,7 @@ struct cursor {
     struct store *s;
     const uint8_t *p; // the whole file
     uint64_t size, pos;
-    uint64_t kept; // the first byte whose page may still be ours
+    uint64_t kept; // the first byte whose page may still be in memory
 };
 
 /* "m.gguf: byte 17: ..." */
@@ -161,7 +161,7 @@ open_array(struct cursor *c, uint32_t *type, uint64_t *n)
     return 0;
 }
 
-/* Pass over an array; nothing of its items is kept. */
+/* Skip an array; its items are not kept. */
 static int
 skip_array(struct cursor *c, struct gguf_value *v)
 {
@@ -286,7 +286,7 @@ read_key(struct cursor *c, struct slice *key, struct seen *seen)
     return 0;
 }
 
-/* A pair as a member of a JSON object: of what is long, how much there is of it. */
+/* A pair as a member of a JSON object: of a long value its size. */
 static void
 put_meta(struct buf *b, struct slice key, const struct gguf_value *v)
 {
@@ -398,7 +398,7 @@ new_record(struct store *s, struct records *all)
     return &all->v[all->n++];
 }
 
-/* The fastest dimension stands first there, last here. */
+/* The fastest dimension is first there, last here. */
 static int
 read_shape(struct cursor *c, struct tensor *t)
 {
@@ -483,7 +483,7 @@ by_begin(const void *a, const void *b)
     return x->t.head < y->t.head ? -1 : x->t.head > y->t.head;
 }
 
-/* Zeros between payloads hold nothing: other bytes are odd. */
+/* The padding between payloads should be zeros. */
 static int
 check_padding(const struct cursor *c, uint64_t from, uint64_t to)
 {

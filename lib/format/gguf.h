@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* gguf: what is peculiar to GGUF: names of tensors, and key-value pairs.
+/* gguf: the particulars of GGUF: names of tensors, and key-value pairs.
  *
  * Reading and writing go through store.h and writer.h, as with any container.  A writer
- * also needs the model's key-value pairs (wmeta.gguf): its caller, which has configuration
- * and tokenizer, builds them with the functions here.
+ * also needs the model's key-value pairs (wmeta.gguf): its caller, which has
+ * configuration and tokenizer, builds them with the functions here.
  */
 #ifndef NIBBLE_FORMAT_GGUF_H
 #define NIBBLE_FORMAT_GGUF_H
@@ -39,13 +39,13 @@ enum gguf_type {
  * .weight.  False: there is none. */
 bool gguf_name_of(struct buf *out, struct slice ours);
 bool gguf_name_to_ours(struct buf *out, struct slice theirs);
-/* Where a tensor of our name stands in a file: embedding, layers ascending, norm, head,
+/* The place of a tensor of our name in a file: embedding, layers ascending, norm, head,
  * each followed by what belongs to it; UINT64_MAX if a GGUF has no name for it. */
 uint64_t gguf_place(struct slice ours);
 /* Whether it is a norm: those are f32 in every GGUF. */
 bool gguf_is_norm(struct slice ours);
 
-/* ---- key-value pairs, as they stand in a file ------------------------------------ */
+/* ---- key-value pairs, as in a file --------------------------------------------- */
 
 struct gguf_kv {
     struct buf bytes; // buf_ok(&kv.bytes): all went in
@@ -65,11 +65,11 @@ void gguf_kv_array(struct gguf_kv *kv, const char *key, enum gguf_type item,
                    uint64_t n);
 void gguf_kv_free(struct gguf_kv *kv);
 
-/* ---- the configuration in the keys; for the reader ---- ------------------------- */
+/* ---- the configuration in the keys; for the reader ------------------------- */
 
 enum { GGUF_SIZES = 8 };
 
-/* What was found under the keys that matter to us. */
+/* The values of the keys that we use. */
 struct gguf_model {
     struct slice architecture, nibble;
     uint64_t size[GGUF_SIZES]; // see gguf_model.c
@@ -90,7 +90,7 @@ struct gguf_value {
     uint64_t count; // of an array
 };
 
-/* A finite float in as few digits as give it again: the number that it was made of. */
+/* A finite float in the fewest digits that give it again. */
 void gguf_put_shortest(struct buf *b, float f);
 void gguf_model_init(struct gguf_model *m);
 void gguf_model_set(struct gguf_model *m, struct slice key, const struct gguf_value *v);

@@ -11,7 +11,7 @@
 
 /* ---- names ---------------------------------------------------------------------- */
 
-/* In the order of files.  Those of a layer have its number before them. */
+/* In the order of files.  Names of a layer follow its number. */
 static const struct {
     const char *ours, *theirs;
     bool layer, norm;
@@ -46,7 +46,7 @@ struct parsed {
     uint32_t layer;
 };
 
-/* "17." at the beginning of s, as a number writes itself; the rest stays in s. */
+/* "17." at the beginning of s, in its shortest form; the rest stays in s. */
 static bool
 read_number(uint32_t *number, struct slice *s)
 {
@@ -281,7 +281,7 @@ embedding(const struct store *s)
     return t && t->rank == 2 ? t : NULL;
 }
 
-/* What is not there, or what cannot be; NULL if all is well. */
+/* What is missing or impossible; NULL if nothing is. */
 static const char *
 lacking(const struct gguf_model *m, const struct store *s)
 {

@@ -2,10 +2,10 @@
 /* hf: Hugging Face model directories: one or several safetensors files, config.json.
  * Reading only; the safetensors writer makes them.
  *
- * An index of shards can list a million tensors.  Of it only the names of the shards are
- * kept, and a sum over hashes of all its pairs of tensor and shard.  The shards are
- * checked one by one and their pairs summed up, too: equal sums are equal pairs, but for
- * one case in 2^64.  Only if they differ, it is looked for which pair is the wrong one.
+ * An index of shards can list a million tensors.  Of it only the names of the shards
+ * are kept, and a sum over hashes of all its pairs of tensor and shard.  The shards are
+ * checked one by one and their pairs summed up, too: equal sums are equal pairs, but
+ * for one case in 2^64.  Only if they differ, the wrong pair is looked for.
  */
 #include "lib/core/hash.h"
 #include "lib/core/json.h"
@@ -256,7 +256,8 @@ must_be_listed(void *ctx, struct slice name)
                    a->map->name, text_quote(q, name.p, name.n), INDEX);
 }
 
-/* Whether each pair of the index is one of the shards, in memory of the shards' size. */
+/* Whether each pair of the index is one of the shards, in memory proportional to the
+ * shards. */
 static int
 check_listed(struct index *x)
 {
@@ -265,7 +266,7 @@ check_listed(struct index *x)
     return each_name(x, keep_name) < 0 ? -1 : read_index(x);
 }
 
-/* The other way, in memory of the index's size. */
+/* The other way, in memory proportional to the index. */
 static int
 check_unlisted(struct index *x)
 {
@@ -328,7 +329,7 @@ add_name(void *ctx, struct slice name)
     return a->pairs->n > a->x->pairs.n ? -1 : 0;
 }
 
-/* Every tensor of the map stands in its shard, and no other does. */
+/* Every tensor of the map is in its shard, and no other is. */
 static int
 check_shards(struct index *x, struct safetensors *file, struct seen *seen)
 {

@@ -3,9 +3,9 @@
  * from, and by which data and settings they were trained.  doc/FORMAT.md section 5.
  *
  * A run that changes its settings or data often would outgrow any header, so only the
- * last spans of steps are stored as they are.  Older ones are a digest, a chain: it grows
- * by one span at a time, and only by spans to which no step will be added.  So it is a
- * function of the spans alone, whenever they were saved.
+ * last spans of steps are stored as they are.  Older ones are a digest, a chain: it
+ * grows by one span at a time, and only by spans to which no step will be added.  So it
+ * is a function of the spans alone, whenever they were saved.
  */
 #ifndef NIBBLE_FORMAT_HISTORY_H
 #define NIBBLE_FORMAT_HISTORY_H
@@ -37,8 +37,8 @@ struct history {
 /* Read a provenance, p == NULL: none.  1; 0: it is of no training, and the file is an
  * origin itself; -1: ERR_MEMORY.  history_free is right in all cases. */
 int history_read(struct history *h, struct slice provenance, struct err *err);
-/* Add steps behind those there are: a span goes on if nothing else has changed, so that it
- * does not show where a run was interrupted.  -1: ERR_MEMORY. */
+/* Add steps behind those there are: a span goes on if nothing else has changed, so that
+ * it does not show where a run was interrupted.  -1: ERR_MEMORY. */
 int history_add(struct history *h, const struct history_span *s, struct err *err);
 /* Append the provenance. */
 void history_put(struct buf *b, const struct history *h, const char *version);

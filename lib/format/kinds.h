@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* kinds: the table of containers, and which of them a file is.  Private to lib/format. */
+/* kinds: the table of containers, and which of them a file is.  Private to
+ * lib/format. */
 #ifndef NIBBLE_FORMAT_KINDS_H
 #define NIBBLE_FORMAT_KINDS_H
 

@@ -55,7 +55,8 @@ is_shard(const char *leaf)
     return n >= 5 && strcmp(leaf + n, ".safetensors") == 0;
 }
 
-/* The weights and what describes them, as each version of this program has written them. */
+/* The weights and what describes them, as each version of this program has written
+ * them. */
 static bool
 is_usual(const char *leaf)
 {
@@ -123,7 +124,7 @@ is_json(struct slice text, struct arena *arena)
     return json_skip(&j, NULL) == 0 && json_end(&j) == 0;
 }
 
-/* Sets ours, unless it is whole and another program's. */
+/* Set d->ours, unless it is intact and another program's. */
 static int
 read_object(struct modeldir *d, struct map *m, struct err *why)
 {
@@ -164,7 +165,7 @@ modeldir_open(struct modeldir *d, const char *path, struct guard *g, struct err 
         read_object(d, &m, &why);
     map_close(&m);
     buf_free(&name);
-    // A file that cannot be read is not for that reason another program's.
+    // A file that cannot be read may still be ours.
     if (why.kind == ERR_FORMAT)
         return err_set(
             err, why.kind,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* modeldir: the files of a model directory that we write, by their names.
  *
- * What a run wrote stands in the "files" of the directory's nibble.json (doc/FORMAT.md
+ * What a run wrote is in the "files" of the directory's nibble.json (doc/FORMAT.md
  * section 3), and only that may be replaced by a later one.
  */
 #ifndef NIBBLE_FORMAT_MODELDIR_H
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Files that serve a model besides its weights, by number; NULL behind the last. */
+/* Files that a model has besides its weights, by index; NULL behind the last. */
 const char *modeldir_companion(size_t i);
 bool modeldir_is_companion(const char *leaf);
 /* Whether leaf is a model card or a license. */
@@ -28,7 +28,8 @@ struct modeldir {
 };
 
 /* Read what an earlier run recorded of the directory.  That of another program is not
- * ours; -1 with the error if it is damaged or cannot be read.  modeldir_close is always right. */
+ * ours; -1 with the error if it is damaged or cannot be read.  modeldir_close is right
+ * in any case. */
 int modeldir_open(struct modeldir *d, const char *path, struct guard *g,
                   struct err *err);
 void modeldir_close(struct modeldir *d);

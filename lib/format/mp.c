@@ -35,8 +35,8 @@ read_be(struct mp *m, unsigned n, uint64_t *v)
     return 0;
 }
 
-/* An integer of 1, 2, 4 or 8 bytes that must need them: low is the smallest value of this
- * form. */
+/* An integer of 1, 2, 4 or 8 bytes that must need them: low is the smallest value of
+ * this form. */
 static int
 read_sized(struct mp *m, unsigned bytes, uint64_t low, uint64_t *v)
 {
@@ -95,7 +95,7 @@ set_count(struct mp *m, enum mp_type type, uint64_t n, struct mp_value *v)
 /* The forms 0xc0 .. 0xdf: an integer of so many bytes follows, the value or its length;
  * low is the smallest that needs them. */
 static const struct form {
-    uint8_t type; // enum mp_type; MP_ERROR: none of ours
+    uint8_t type; // enum mp_type; MP_ERROR: not accepted
     uint8_t bytes;
     uint64_t low;
 } forms[0x20] = {
@@ -257,7 +257,7 @@ mp_skip(struct mp *m, struct buf *json)
         } else {
             put_scalar(json, &v);
         }
-        while (depth) { // close what is complete, else stand before the next item
+        while (depth) { // close what is complete, else go to the next item
             struct level *l = &open[depth - 1];
             if (l->done < l->n) {
                 struct slice key;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* mp: canonical msgpack, read with bounds on everything; doc/FORMAT.md section 4.
  *
- * Writing is msgpack-c's, whose packers choose the shortest forms.  Reading is our own
+ * Writing is msgpack-c's, whose packers choose the shortest forms.  Reading is a
  * pull reader: msgpack-c builds objects of 24 bytes for counts that a file announces,
  * and does not distinguish shortest forms from others.
  */
@@ -46,14 +46,14 @@ struct mp_value {
     uint32_t n;     // items of MP_ARRAY, pairs of MP_MAP: they follow
 };
 
-/* Take one value (of an array or map: its head).  -1 with *err for anything that is not
+/* Read one value (of an array or map: its head).  -1 with *err for anything that is not
  * canonical or runs over the end. */
 int mp_next(struct mp *m, struct mp_value *v);
-/* Take a value of that type. */
+/* Read a value of that type. */
 int mp_want(struct mp *m, enum mp_type type, struct mp_value *v, const char *what);
-/* Take a str key of a map and check its order against *last (start with p == NULL). */
+/* Read a str key of a map and check its order against *last (start with p == NULL). */
 int mp_key(struct mp *m, struct slice *key, struct slice *last);
-/* Take any value with all below it; as JSON into *json if that is not NULL. */
+/* Read any value with all below it; as JSON into *json if that is not NULL. */
 int mp_skip(struct mp *m, struct buf *json);
 void mp_report(struct mp *m, size_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* object: the JSON object by which our files describe themselves, doc/FORMAT.md section 2.
- * It is the sidecar of a .dat, the nibble.json of a directory, and a string in the header
- * of other containers.
+/* object: the JSON object by which our files describe themselves, doc/FORMAT.md section
+ * 2.  It is the sidecar of a .dat, the nibble.json of a directory, and a string in the
+ * header of other containers.
  */
 #ifndef NIBBLE_FORMAT_OBJECT_H
 #define NIBBLE_FORMAT_OBJECT_H

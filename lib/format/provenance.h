@@ -10,8 +10,8 @@
 #include "lib/core/text.h"
 
 void provenance_begin(struct buf *b);
-/* One input with its own provenance, p == NULL: it has none; or count > 1 of them by one
- * hash. */
+/* One input with its own provenance, p == NULL: it has none; or count > 1 of them by
+ * one hash. */
 void provenance_input(struct buf *b, struct slice kind, struct slice provenance,
                       uint64_t count, const uint8_t xxh3[XXH3_BYTES]);
 void provenance_options(struct buf *b);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* safetensors: u64 N | N bytes of JSON | data, by the rules of the reference validator.
  *
- * The header is read in place with the pull reader: no tree.  It is read twice: first to
- * check all of it, which takes 30 to 40 bytes of memory a tensor, and only of a good file
- * again, to make the list.
+ * The header is read in place with the pull reader: no tree.  It is read twice: first
+ * to check all of it, which takes 30 to 40 bytes of memory a tensor, and only of a good
+ * file again, to make the list.
  */
 #include "lib/format/safetensors.h"
 #include "lib/core/json.h"
@@ -214,7 +214,7 @@ is_wanted(void *ctx, struct slice name)
     return 0;
 }
 
-/* Whether the name, whose hash was there, is there: 1, 0 or -1. */
+/* Whether the name itself was there, not just its hash: 1, 0 or -1. */
 static int
 is_there(struct scan *x, size_t start, size_t at, struct slice name)
 {
@@ -302,7 +302,7 @@ read_metadata(struct scan *x)
     return j->err->kind ? -1 : rc;
 }
 
-/* First time: nothing is kept of a record but its name's hash and its range. */
+/* First time: only the hash of a record's name and its range are kept. */
 static int
 note(struct scan *x, const struct record *r, uint64_t hash, size_t at)
 {
@@ -407,7 +407,7 @@ check_places(struct scan *x)
     return 0;
 }
 
-/* Stand before the JSON text. */
+/* Begin to read the JSON text. */
 static int
 scan_open(struct scan *x, struct store *s, size_t file, struct safetensors *f)
 {
@@ -545,8 +545,8 @@ by_name(const void *a, const void *b)
 }
 
 /* Wide elements first, so that each begins at a multiple of its size.  The reference
- * sorts by dtype; size alone leaves scales of one byte behind their codes, where both are
- * made in one pass. */
+ * sorts by dtype; size alone leaves scales of one byte behind their codes, where both
+ * are made in one pass. */
 static int
 by_width(const void *a, const void *b)
 {
@@ -652,7 +652,7 @@ check_types(const struct writer *w)
     return 0;
 }
 
-/* As many files as there will be shards, one at least. */
+/* A file for each shard, at least one. */
 static int
 alloc_files(struct writer *w)
 {

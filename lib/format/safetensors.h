@@ -15,7 +15,8 @@ struct safetensors {
     int (*each)(void *ctx, struct slice name);
     void *ctx;
 };
-/* Check s->files[file]; then append its tensors.  safetensors_names only calls f->each. */
+/* Check s->files[file]; then append its tensors.  safetensors_names only calls
+ * f->each. */
 int safetensors_check(struct store *s, size_t file, struct safetensors *f);
 int safetensors_names(struct store *s, size_t file, struct safetensors *f);
 int safetensors_list(struct store *s, size_t file, const struct safetensors *f);

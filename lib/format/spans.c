@@ -46,7 +46,7 @@ sort_small(struct span *v, size_t n)
     }
 }
 
-/* Part v around the pivot, v[pivot]: none of the first i is larger, none of the rest is
+/* Partition v around v[pivot]: none of the first i is larger, none of the rest is
  * smaller.  Returns i: 0 < i < n. */
 static size_t
 split(struct span *v, size_t n, size_t pivot)
@@ -67,8 +67,8 @@ split(struct span *v, size_t n, size_t pivot)
     }
 }
 
-/* Quicksort, since qsort of the C library takes as much memory again.  Pivots are random,
- * so that a file cannot be made to be slow. */
+/* Quicksort, since qsort of the C library allocates as much memory again.  Pivots are
+ * random, so that no file can be made slow. */
 static void
 sort(struct span *v, size_t n, uint64_t *random) // NOLINT(misc-no-recursion): log2(n)
 {

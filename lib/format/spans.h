@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* spans: the byte ranges that the records of a header claim, and whether they tile their
- * file.  20 bytes a record, sorted in place: a header of 100 MB has 1.8 million. */
+/* spans: the byte ranges that the records of a header claim, and whether they tile
+ * their file.  20 bytes a record, sorted in place: a header of 100 MB has 1.8
+ * million. */
 #ifndef NIBBLE_FORMAT_SPANS_H
 #define NIBBLE_FORMAT_SPANS_H
 

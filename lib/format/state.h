@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* state: the map of that name in a checkpoint, doc/FORMAT.md section 4: where a training
- * stands.  The container reads it whenever it opens a file, so that no number in it is
- * out of range wherever the file is used.
+/* state: the map of that name in a checkpoint, doc/FORMAT.md section 4: the progress of
+ * a training.  The container reads it whenever it opens a file, so that no number in it
+ * is out of range wherever the file is used.
  */
 #ifndef NIBBLE_FORMAT_STATE_H
 #define NIBBLE_FORMAT_STATE_H
@@ -28,7 +28,7 @@ struct state {
     bool has_spike;
 };
 
-/* Take the map from m and check it.  *settings is the msgpack of its settings, a map of
+/* Read the map from m and check it.  *settings is the msgpack of its settings, a map of
  * integers, finite numbers and words: which there are and what they mean is defined by
  * trainstep.  0, or -1 with the error. */
 int state_parse(struct state *st, struct slice *settings, struct mp *m);

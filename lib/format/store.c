@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* store: see store.h.  Here: the list of tensors, and what an output must not replace. */
+/* store: see store.h.  Here: the list of tensors, and what an output must not
+ * replace. */
 #include "lib/format/store.h"
 
 #include "lib/core/path.h"
@@ -255,9 +256,9 @@ holds_input(const struct store *s, const char *path)
     return found;
 }
 
-/* Whether a file (dev, ino) serves the model of s without being read here: tokenizers,
- * cards, the other kind of list.  Beside a file many things lie that have nothing to do
- * with it. */
+/* Whether a file (dev, ino) belongs to the model of s without being read here:
+ * tokenizers, cards, an index.  Of what is beside a single file only tokenizers and
+ * their kin do. */
 static bool
 serves_model(const struct store *s, dev_t dev, ino_t ino)
 {

@@ -57,7 +57,8 @@ struct quant_words {
 };
 
 /* What a checkpoint keeps of a training besides its arrays: words of doc/FORMAT.md
- * section 4, and the map `state`, checked, as msgpack.  master == NULL: no checkpoint. */
+ * section 4, and the map `state`, checked, as msgpack.  master == NULL: no
+ * checkpoint. */
 struct training {
     const char *master, *moments;
     struct slice state;
@@ -124,8 +125,8 @@ int store_read(struct store *s, const struct tensor *t, uint64_t offset, void *d
 /* 0, or -1 if a file was lost or changed its size since it was opened. */
 int store_check(struct store *s);
 
-/* Fill config and provenance from what lies beside a file, where the container itself
- * had none: the sidecar of a .dat, then config.json.  What does not fit is a warning. */
+/* Fill config and provenance from files beside it, where the container itself had none:
+ * the sidecar of a .dat, then config.json.  What does not fit is a warning. */
 int store_load_beside(struct store *s);
 
 /* Make meta, which not every caller needs. */
@@ -149,11 +150,12 @@ int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned thr
  * the payloads.  *what describes what was checked.  -1: ERR_FORMAT if damaged. */
 int store_verify(struct store *s, bool full, unsigned threads, const char **what);
 
-/* Checksums of payloads, for all that compute with them or copy them.  The
- * first compares the digest of what was read of t anyway, the second reads t, the third all
+/* Checksums of payloads, for all that compute with them or copy them.  The first
+ * compares the digest of what was read of t anyway, the second reads t, the third all
  * of t[0 .. n), on several threads, and what lies between payloads; of a file with a
- * sidecar it reads everything, since that has one checksum for the whole.  A payload without a checksum always passes, one
- * that has passed is not read again.  -1: ERR_FORMAT, it is damaged. */
+ * sidecar it reads everything, since that has one checksum for the whole.  A payload
+ * without a checksum always passes, one that has passed is not read again.  -1:
+ * ERR_FORMAT, it is damaged. */
 int store_check_digest(const struct store *s, const struct tensor *t,
                        const uint8_t digest[XXH3_BYTES], struct err *err);
 int store_check_payload(struct store *s, const struct tensor *t, struct err *err);
@@ -162,9 +164,9 @@ int store_check_payloads(struct store *s, const struct tensor *const *t, size_t 
 /* That alone: bytes between payloads that must be zero. */
 int store_check_gaps(struct store *s, struct err *err);
 
-/* Whether path must not be replaced while s is an input: it is one of the files that s has
- * read, by any name, or a directory that holds one; or it belongs to the same model,
- * as a tokenizer.json does.  Not of what is not there yet. */
+/* Whether path must not be replaced while s is an input: it is one of the files that s
+ * has read, by any name, or a directory that holds one; or it belongs to the same
+ * model, as a tokenizer.json does.  False if it does not exist. */
 bool store_reads(const struct store *s, const char *path);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* store_beside: the texts that lie beside a file: its sidecar, and config.json.
  *
- * A configuration is looked for, in this order: where --config says (store_load_config),
- * inside the container (its reader), in the sidecar of the file, in a config.json beside
- * it (store_load_beside); that of a directory is its own config.json. */
+ * A configuration is looked for, in this order: where --config says
+ * (store_load_config), inside the container (its reader), in the sidecar of the file,
+ * in a config.json beside it (store_load_beside); that of a directory is its own
+ * config.json. */
 #include "lib/core/json.h"
 #include "lib/core/path.h"
 #include "lib/format/container.h"
@@ -54,9 +55,9 @@ was_ours(struct slice text)
     return text.p && (text.n == 0 || slice_starts(text, "{\"format\":\"nibble-1\""));
 }
 
-/* Read FILE.json: 1, or 0 if there is none.  One of another program is no reason to refuse
- * the file.  One that cannot be read or is damaged is, since it may hold the file's
- * checksum. */
+/* Read FILE.json: 1, or 0 if there is none.  One of another program is no reason to
+ * refuse the file.  One that cannot be read or is damaged is, since it may hold the
+ * file's checksum. */
 static int
 read_sidecar(struct store *s, struct nibble_object *o)
 {

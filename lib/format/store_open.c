@@ -19,8 +19,8 @@ without_slashes(const char *path)
     return p;
 }
 
-/* Parse.  A file that shrinks meanwhile shows zeros, at which a parser would stumble:
- * what happened to the file is the better answer. */
+/* Parse.  A file that shrinks meanwhile shows zeros, which a parser would report: that
+ * the file has changed is the better message. */
 static int
 read_and_check(struct store *s)
 {
@@ -34,8 +34,8 @@ read_and_check(struct store *s)
     return rc < 0 ? err_set(mine, parse.kind, "%s", parse.msg) : 0;
 }
 
-/* What is no .dat may be a container that standard input cannot be: what is wrong then is
- * not the first byte that a .dat would not have. */
+/* What is no .dat may be a container that cannot be read from standard input: then that
+ * is the better message. */
 static int
 stdin_refused(struct store *s)
 {
@@ -49,7 +49,7 @@ stdin_refused(struct store *s)
                    s->name, c->name, s->kind->name);
 }
 
-/* "-": what standard input is decides how it is read. */
+/* "-": a file at its beginning is mapped, else it is read as a pipe. */
 static int
 open_stdin(struct store *s)
 {

@@ -63,7 +63,7 @@ store_check_digest(const struct store *s, const struct tensor *t,
                    text_quote(q, t->name, t->name_len), found, want);
 }
 
-/* Hashed by the thread that calls; chunks are as large as a core's cache likes them. */
+/* Hashed by the calling thread; a chunk fits the cache of a core. */
 static int
 hash_payload(struct store *s, const struct tensor *t, uint8_t digest[XXH3_BYTES],
              struct err *err)

@@ -282,7 +282,7 @@ place(const struct tok_reader *r, size_t at)
     return (unsigned long long)(r->base + at);
 }
 
-/* Bring the hash up to a place in data. */
+/* Hash data up to a place in it. */
 static void
 hash_to(struct tok_reader *r, size_t at)
 {
@@ -333,7 +333,7 @@ fill(struct tok_reader *r)
     return 0;
 }
 
-/* n bytes from pos, side by side; what names them in the message. */
+/* n contiguous bytes from pos; what names them in the message. */
 static int
 need(struct tok_reader *r, uint64_t n, const char *what)
 {
@@ -618,7 +618,7 @@ check_counts(struct tok_reader *r)
     return check_count(r, "longest", want->longest, found->longest);
 }
 
-/* The hash covers everything before itself; the digest stands at pos + n. */
+/* The hash covers everything before itself; the digest is at pos + n. */
 static int
 check_hash(struct tok_reader *r, size_t n)
 {
@@ -777,7 +777,7 @@ measure(struct tok_reader *r, uint64_t index, uint32_t *n, uint32_t *d, uint64_t
     return need(r, *bytes, "a sample");
 }
 
-/* The sample at pos, which stays. */
+/* Parse the sample at pos, which does not move. */
 static int
 parse_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
 {

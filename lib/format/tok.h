@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* tok: streams of training samples, doc/FORMAT.md section 6.
  *
- * Samples are written and read in one pass, so that a pipe does; what a reader has seen
- * is worth nothing before tok_next has returned 0: only then the end record was there,
- * its counts and its hash were right, and nothing followed.
+ * Samples are written and read in one pass, so that a pipe does; what was read must not
+ * be relied on before tok_next has returned 0: only then the end record was there, its
+ * counts and its hash were right, and nothing followed.
  *
  * A stream is read in order into a window that grows with the longest record, and with
  * bytes that arrived, never with announced counts.  A file is not mapped: a write into
- * it would change ids after they were checked.  What is checked, hashed and handed out are
- * the same bytes, a copy; and a sample that is read once more must have the hash that it
- * had the first time.
+ * it would change ids after they were checked.  What is checked, hashed and handed out
+ * are the same bytes, a copy; and a sample that is read once more must have the hash
+ * that it had the first time.
  */
 #ifndef NIBBLE_FORMAT_TOK_H
 #define NIBBLE_FORMAT_TOK_H
@@ -153,8 +153,8 @@ struct tok_reader {
     struct err *err;
 };
 
-/* Open and read the header; "-" is standard input.  tok_close is right after success and
- * failure alike. */
+/* Open and read the header; "-" is standard input.  tok_close is right after success
+ * and failure alike. */
 int tok_open(struct tok_reader *r, const char *path, unsigned flags, struct err *err);
 /* The same of an open descriptor, read in order, which stays the caller's; begun was
  * read from it already. */

@@ -72,7 +72,8 @@ part(const struct store *s, struct slice prefix, const char *suffix)
     return t;
 }
 
-/* Why codes and scales make no NVFP4 tensor, or NULL.  vectors: one dimension will do. */
+/* Why codes and scales make no NVFP4 tensor, or NULL.  vectors: one dimension will
+ * do. */
 static const char *
 shapes_misfit(const struct tensor *codes, const struct tensor *scale, bool vectors)
 {
@@ -227,8 +228,8 @@ find_pair(struct views *w, struct store *s, struct view *v)
     return make_pair(w, s, prefix, v);
 }
 
-/* Show an entry of a GGUF under our name for it.  A file that has that name already keeps
- * both as they are. */
+/* Show an entry of a GGUF under our name for it.  A file that has that name already
+ * keeps both as they are. */
 static int
 use_our_name(struct views *w, struct store *s, struct view *v)
 {
@@ -288,7 +289,8 @@ plain(const struct tensor *t)
                           .entry = t };
 }
 
-/* Whether t, called prefix and suffix, is a scale of that kind: E4M3 bytes, or one f32. */
+/* Whether t, called prefix and suffix, is a scale of that kind: E4M3 bytes, or one
+ * f32. */
 static bool
 is_scale(const struct tensor *t, const char *suffix, bool one, struct slice *prefix)
 {
@@ -301,8 +303,8 @@ is_scale(const struct tensor *t, const char *suffix, bool one, struct slice *pre
 }
 
 /* The dialect of a scale that no codes have claimed, if it can be only that of an NVFP4
- * tensor, whose name is *prefix, or NULL.  What has a plain tensor beside it, as in another
- * quantization, cannot; where there are codes, they were complained of. */
+ * tensor, whose name is *prefix, or NULL.  What has a plain tensor beside it, as in
+ * another quantization, cannot; where there are codes, there was a warning. */
 static const struct view_dialect *
 lonely(const struct store *s, const struct tensor *t, struct slice *prefix)
 {
@@ -336,7 +338,7 @@ check_lonely(struct store *s, struct view *v)
     const struct view_dialect *d = lonely(s, t, &prefix);
     v->incomplete = d != NULL;
     if (!d || (t->dtype == DT_F32 && has_name(&s->names, prefix, d->scale)))
-        return 0; // its block scales were complained of
+        return 0; // there was a warning of its block scales
     return complain(s, prefix, "it has no codes");
 }
 

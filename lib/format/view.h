@@ -2,8 +2,8 @@
 /* view: the tensors of a store as a user means them.
  *
  * The entries of an NVFP4 tensor become one of dtype nvfp4 with its logical shape, and
- * the tensors of a GGUF get the names that they have everywhere else; all else stays
- * what it is.  The spellings of the dialects stand in one table (view.c).
+ * the tensors of a GGUF get the names of Hugging Face; all else is unchanged.  The
+ * spellings of the dialects are in one table (view.c).
  */
 #ifndef NIBBLE_FORMAT_VIEW_H
 #define NIBBLE_FORMAT_VIEW_H
@@ -24,7 +24,7 @@ struct view_dialect {
 };
 enum view_plane { PLANE_CODES, PLANE_SCALES, PLANE_SCALE2 };
 
-/* The dialect of that name; NULL: ours. */
+/* The dialect of that name; NULL: the built-in one. */
 const struct view_dialect *view_dialect(const char *name);
 
 struct view {
@@ -46,7 +46,7 @@ struct view {
 };
 
 struct views {
-    struct view *v; // in file order, an nvfp4 tensor where its codes stand
+    struct view *v; // in file order, an nvfp4 tensor at the place of its codes
     size_t n;
     bool unknown_quantization; // the configuration names one that we do not read;
                                // set by dialect_views

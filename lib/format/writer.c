@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* writer: see writer.h.  The engine that all containers share: a container plans where
- * literals (headers) and payloads stand; here the bytes go out in that order. */
+ * literals (headers) and payloads are; here the bytes go out in that order. */
 #include "lib/format/writer.h"
 
 #include "lib/core/json.h"
@@ -100,7 +100,7 @@ may_have_sidecar(const struct writer *w)
     return w->kind->index_hash != NULL;
 }
 
-/* FILE.json, in w's own words: the name as the user gave it. */
+/* FILE.json, beside the name that the user gave. */
 static char *
 sidecar_path(const struct writer *w)
 {
@@ -111,8 +111,7 @@ sidecar_path(const struct writer *w)
     return b.data;
 }
 
-/* A file of that name that is not a sidecar of ours is not ours to replace; nor is
- * anything there that cannot be read. */
+/* Refuse to replace a FILE.json that is not a sidecar of ours, or cannot be read. */
 static int
 check_sidecar(struct writer *w)
 {
@@ -148,8 +147,8 @@ check_sidecar(struct writer *w)
     return rc;
 }
 
-/* A full disk is an error now, not after an hour.  The files of a directory are reserved
- * one by one, so ask for the sum. */
+/* A full disk is an error now, not after an hour.  The files of a directory are
+ * reserved one by one, so ask for the sum. */
 static int
 check_space(struct writer *w)
 {
@@ -178,7 +177,7 @@ writer_begin(struct writer *w)
 {
     if (w->is_dir) {
         const struct outdir_rule rule = { modeldir_writes, modeldir_replaces, &w->old };
-        // Without -f nothing is replaced, whoever wrote it.
+        // Without -f nothing is replaced.
         bool asks = w->flags & OUT_FORCE;
         if ((asks && modeldir_open(&w->old, w->path, w->guard, w->err) < 0) ||
             outdir_open(&w->dir, w->path, w->flags, &rule, w->guard, w->err) < 0 ||
@@ -227,7 +226,7 @@ pad_to(struct writer *w, uint64_t offset)
     return offset > w->out.offset ? out_skip(&w->out, offset - w->out.offset) : 0;
 }
 
-/* All literals that stand before `offset` of the current file. */
+/* All literals before `offset` of the current file. */
 static int
 emit_literals(struct writer *w, uint64_t offset)
 {
@@ -252,7 +251,7 @@ end_file(struct writer *w)
     return w->is_dir ? out_commit(&w->out) : 0;
 }
 
-/* Make ready for payload byte 0 of the current tensor. */
+/* Write what is before the payload of the current tensor. */
 static int
 begin_tensor(struct writer *w)
 {
@@ -285,7 +284,7 @@ end_tensor(struct writer *w)
     w->at_byte = 0;
 }
 
-/* Pass over tensors without payload, then begin the current one if it is new. */
+/* Skip tensors without payload, then begin the current one if it is new. */
 static int
 ready(struct writer *w)
 {
@@ -446,8 +445,8 @@ prepare_sidecar(struct writer *w)
     return rc;
 }
 
-/* The file, and the sidecar where there is to be one; that of its predecessor goes, which
- * check_sidecar saw to be ours. */
+/* The file, and the sidecar where there is to be one; that of the file that
+ * it replaces goes. */
 static int
 commit_file(struct writer *w)
 {

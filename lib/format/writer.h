@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* writer: make a tensor file of any container, whole or not at all.
  *
- * The caller lists the tensors, then hands over their payloads in the order of the plan.
- * Headers are laid out first, so that a full disk and a type that the container lacks
- * are errors before any work is done; hashes and the
- * provenance are put in at the end.
+ * The caller lists the tensors, then hands over their payloads in the order of the
+ * plan.  Headers are laid out first, so that a full disk and a type that the container
+ * lacks are errors before any work is done; hashes and provenance are filled in at the
+ * end.
  */
 #ifndef NIBBLE_FORMAT_WRITER_H
 #define NIBBLE_FORMAT_WRITER_H
@@ -97,10 +97,10 @@ struct writer {
     uint8_t file_xxh3[XXH3_BYTES], index_xxh3[XXH3_BYTES];
 };
 
-/* The containers that can be written, by number, in the order of the table in kinds.c; NULL
- * behind the last. */
+/* The containers that can be written, by index in the order of the table in kinds.c;
+ * NULL behind the last. */
 const char *writer_kind(size_t i);
-/* The one that a path asks for: by its suffix, by a / at its end (a model directory), or
+/* The one for a path: by its suffix, by a / at its end (a model directory), or
  * "-" (what can be read from a pipe again); or NULL. */
 const char *writer_kind_of(const char *path);
 /* NULL: no container of that name can be written. */
@@ -126,7 +126,7 @@ int writer_plan(struct writer *w, const char *kind, const char *path, struct wte
                 struct err *err);
 /* The next n bytes of payload; may not run past the current tensor. */
 int writer_write(struct writer *w, const void *bytes, size_t n);
-/* The same for zeros, which take no time to write. */
+/* The same for zeros, of which a file has holes. */
 int writer_zero(struct writer *w, uint64_t n);
 /* All payloads, in place of the two above, by several threads: of a file whose headers come
  * first and whose hashes are those of its tensors (a checkpoint). */
@@ -134,7 +134,7 @@ typedef const void *writer_read_fn(void *ctx, size_t i, uint64_t at, void *buffe
                                    size_t n, struct err *err);
 /* read: bytes at .. at + n - 1 of tensor i, in `buffer` or elsewhere; NULL: an error. */
 int writer_fill(struct writer *w, unsigned threads, writer_read_fn *read, void *ctx);
-/* Put provenance and hashes in, sync, rename. */
+/* Fill in provenance and hashes, sync, rename. */
 int writer_commit(struct writer *w, struct slice provenance)
     __attribute__((warn_unused_result));
 /* Whether the target is a pipe or a device: then the provenance at open must be the

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* bulk: see bulk.h.  Threads read and hash, each some of the file; handing on to a GPU is
- * one thread's at a time, since its operations have an order.  A hash is over the whole of
- * a payload, so one thread has all of a payload that is to be verified. */
+/* bulk: see bulk.h.  Threads read and hash parts of the file; uploads are made by one thread
+ * at a time, since operations of a device have an order.  A hash covers a whole payload, so
+ * one thread reads all of a payload that is verified. */
 #include "lib/io/bulk.h"
 
 #include "lib/core/hash.h"
@@ -13,7 +13,7 @@
 
 enum { SHARE = 4 << 20 };
 
-/* What one thread does at a time: bytes from .. end - 1 of a payload. */
+/* What a thread reads at a time: bytes from .. end - 1 of a payload. */
 struct share {
     const struct bulk *b;
     uint64_t from, end;
@@ -28,7 +28,7 @@ struct job {
     const struct err *err;
 };
 
-/* Where the next bytes for `to` are read to: the place itself if a host's device has it. */
+/* Where the next bytes for `to` are read to: `to` itself if it is host memory. */
 static uint8_t *
 begin_piece(struct job *j, uint8_t *to)
 {
@@ -40,7 +40,7 @@ begin_piece(struct job *j, uint8_t *to)
     return stage;
 }
 
-/* n == 0: nothing came. */
+/* Upload n bytes of a staging buffer; n == 0: reading failed. */
 static int
 end_piece(struct job *j, uint8_t *to, uint8_t *stage, size_t n)
 {
@@ -67,11 +67,11 @@ load_share(void *ctx, size_t i, unsigned worker, struct err *err)
         rc = err_set(err, ERR_MEMORY, "%s: out of memory", j->s->name);
     for (uint64_t at = s->from; at < s->end && rc == 0; at += STAGE_BYTES) {
         size_t n = s->end - at < STAGE_BYTES ? (size_t)(s->end - at) : STAGE_BYTES;
-        uint8_t *to = (uint8_t *)s->b->to + at, *room = begin_piece(j, to);
-        rc = room ? store_read(j->s, t, at, room, n, err) : -1;
+        uint8_t *to = (uint8_t *)s->b->to + at, *buffer = begin_piece(j, to);
+        rc = buffer ? store_read(j->s, t, at, buffer, n, err) : -1;
         if (rc == 0 && h)
-            hash_add(h, room, n);
-        if (room && end_piece(j, to, room, rc == 0 ? n : 0) < 0)
+            hash_add(h, buffer, n);
+        if (buffer && end_piece(j, to, buffer, rc == 0 ? n : 0) < 0)
             rc = -1;
     }
     if (h)
@@ -85,15 +85,15 @@ share_bytes(const struct bulk *b, bool verify)
     return verify ? b->t->nbytes : SHARE;
 }
 
-/* How many there are; into `share`, unless it is NULL. */
+/* The shares of n payloads: how many, and unless it is NULL into `share`. */
 static size_t
 divide(struct share *share, const struct bulk *b, size_t n, bool verify)
 {
     size_t shares = 0;
     for (size_t i = 0; i < n; i++)
         for (uint64_t at = 0, end; at < b[i].t->nbytes; at = end) {
-            uint64_t left = b[i].t->nbytes - at, most = share_bytes(&b[i], verify);
-            end = at + (left < most ? left : most);
+            uint64_t left = b[i].t->nbytes - at, limit = share_bytes(&b[i], verify);
+            end = at + (left < limit ? left : limit);
             if (share)
                 share[shares] = (struct share){ &b[i], at, end };
             shares++;
@@ -106,19 +106,19 @@ bulk_load(struct kernels *k, struct store *s, const struct bulk *b, size_t n,
           bool verify, unsigned threads, struct err *err)
 {
     size_t shares = divide(NULL, b, n, verify);
-    struct err mine = { 0 }; // the device has its own in err
+    struct err read_err = { 0 }; // err is written by the device
     struct job j = { .k = k, .s = s, .verify = verify, .err = err };
     pthread_mutex_init(&j.device, NULL);
     j.share = calloc(shares + 1, sizeof *j.share);
     if (!j.share) {
-        err_set(&mine, ERR_MEMORY, "%s: out of memory", s->name);
+        err_set(&read_err, ERR_MEMORY, "%s: out of memory", s->name);
     } else {
         divide(j.share, b, n, verify);
-        par_for(threads < STAGES ? threads : STAGES, shares, load_share, &j, &mine);
+        par_for(threads < STAGES ? threads : STAGES, shares, load_share, &j, &read_err);
     }
     free(j.share);
     pthread_mutex_destroy(&j.device);
-    if (mine.kind)
-        err_set(err, mine.kind, "%s", mine.msg);
+    if (read_err.kind)
+        err_set(err, read_err.kind, "%s", read_err.msg);
     return err->kind ? -1 : 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* bulk: payloads of a file into a device's memory, as fast as the file can be read. */
+/* bulk: payloads of a file into device memory, by several threads. */
 #ifndef NIBBLE_IO_BULK_H
 #define NIBBLE_IO_BULK_H
 
@@ -8,11 +8,11 @@
 
 struct bulk {
     const struct tensor *t;
-    void *to; // on the device, room for all of it
+    void *to; // (t->nbytes) on the device
 };
 
-/* All of them.  With verify their hashes must be those that the file has; the error names
- * the first one that is damaged.  err is the device's, too. */
+/* Load n payloads.  verify: each must have the hash that the file has for it; the error
+ * names the first one that is damaged.  err is k->err. */
 int bulk_load(struct kernels *k, struct store *s, const struct bulk *b, size_t n,
               bool verify, unsigned threads, struct err *err);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* gguf_vocab: see gguf_vocab.h.
  *
- * The tokenizer is opened as for encoding first, which refuses what is not of the
- * family.  Its file is then read once more for what the loader has no use for: tokens
- * as they are spelt, and which of the added ones are special.
+ * The tokenizer is opened as for encoding first, which refuses unsupported ones.  Its file
+ * is then read a second time for what encoding does not need: how tokens are spelt, and
+ * which of the added ones are special.
  */
 #include "lib/io/gguf_vocab.h"
 
@@ -77,8 +77,7 @@ gguf_find_tokenizer(char **path, char *const *places, size_t n, struct err *err)
     return rc;
 }
 
-/* The whole file, to be freed; text->p == NULL if there is none of that name and it
- * need not be there. */
+/* The whole file, to be freed; text->p == NULL if it is not there and not needed. */
 static int
 load(struct slice *text, const char *path, bool needed, struct guard *g,
      struct err *err)
@@ -113,15 +112,15 @@ set_token(struct vocab *v, uint64_t id, struct slice text, enum token_type type)
                          "token \"%s\" has the id %llu, the model's vocab_size is %u",
                          text_quote(q, text.p, text.n), (unsigned long long)id,
                          v->c->vocab);
-    if (type == NORMAL && v->text[id].p) // an added token stands in both places
+    if (type == NORMAL && v->text[id].p) // an added token is in both lists
         return 0;
     v->text[id] = text;
     v->type[id] = (uint8_t)type;
     return 0;
 }
 
-/* llama.cpp's converter takes what is spelt <|so|> for a control token, whatever
- * tokenizer.json says: Qwen's <|fim_prefix|> and its like. */
+/* To llama.cpp's converter every <|...|> is a control token, even if tokenizer.json
+ * disagrees: Qwen's <|fim_prefix|> and the like. */
 static bool
 looks_special(struct slice text)
 {
@@ -276,8 +275,8 @@ put_vocab(struct gguf_kv *kv, const struct vocab *v)
     kv->bytes.failed |= v->merges.failed;
 }
 
-/* Ids of tokens that stand for something.  Readers that find none take one of another
- * vocabulary, so an id that the configuration does not tell is that of the text. */
+/* Ids of special tokens.  Readers use ids of another vocabulary for what is missing, so an
+ * id that is not in the configuration is looked up by the token's text. */
 static void
 put_ids(struct gguf_kv *kv, const struct config *c, const struct tokenizer *t)
 {
@@ -296,7 +295,7 @@ put_ids(struct gguf_kv *kv, const struct config *c, const struct tokenizer *t)
 
 /* ---- the chat template ------------------------------------------------------------------ */
 
-/* Of several, {"name":..., "template":...}, the one that is called default. */
+/* Of an array of {"name":..., "template":...}, the template named "default". */
 static int
 read_named(struct json *j, struct slice *template)
 {

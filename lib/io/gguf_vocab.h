@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* gguf_vocab: the key-value pairs by which a GGUF tells of its model: configuration,
- * vocabulary, merges, chat template.  The writer puts them into the file as they are
- * (wmeta.gguf). */
+/* gguf_vocab: the key-value pairs of a GGUF about its model: configuration, vocabulary,
+ * merges, chat template.  The writer puts them into the file as they are (wmeta.gguf). */
 #ifndef NIBBLE_IO_GGUF_VOCAB_H
 #define NIBBLE_IO_GGUF_VOCAB_H
 
@@ -12,15 +11,15 @@
 
 #include <stddef.h>
 
-/* The first tokenizer.json that stands in one of the places, if that is a directory, or
- * beside it: *path, to be freed.  ERR_USAGE with all names that were tried if there is
- * none.  An empty list and "-" are no places. */
+/* The first tokenizer.json in one of the places, if that is a directory, else beside it:
+ * *path, to be freed.  ERR_USAGE with all names that were tried if there is no such file.
+ * NULL and "-" are skipped. */
 int gguf_find_tokenizer(char **path, char *const *places, size_t n, struct err *err);
 
-/* All pairs but those that the writer makes itself.  The tokenizer must be one of the
- * family that encode() knows and fit the vocabulary of c; a chat template is taken from
- * tokenizer_config.json or chat_template.jinja beside it.  gguf_kv_free is right
- * whatever happened. */
+/* All pairs but those that the writer makes itself.  The tokenizer must be one that
+ * lib/text can encode with, and fit the vocabulary of c; the chat template is that of
+ * tokenizer_config.json or chat_template.jinja beside it.  Call gguf_kv_free in any
+ * case. */
 int gguf_vocab(struct gguf_kv *kv, const struct config *c, const char *tokenizer,
                struct guard *g, struct err *err);
 

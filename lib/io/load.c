@@ -122,7 +122,7 @@ check_extra(struct model *m, const struct table *t)
         const struct view *v = &m->views.v[i];
         struct slice name = { v->name, v->name_len };
         if (v->aside || v->entry->state || table_find(t, name) ||
-            slice_is(name, TABLE_HEAD)) // of a tied model: the embedding once more
+            slice_is(name, TABLE_HEAD)) // of a tied model: settle_head decides
             continue;
         return err_set(m->err, ERR_FORMAT,
                        "%s: \"%s\" is no tensor of the configuration", m->store.name,
@@ -131,7 +131,7 @@ check_extra(struct model *m, const struct table *t)
     return 0;
 }
 
-/* A head that a tied model's file holds is computed with, unless it is the embedding. */
+/* A tied model's file may hold a head: it is used unless it equals the embedding. */
 static int
 settle_head(struct model *m)
 {
@@ -156,8 +156,9 @@ settle_head(struct model *m)
 
 /* ---- to the device ------------------------------------------------------------------------ */
 
+/* Device memory that model_close frees. */
 static void *
-take(struct model *m, size_t bytes)
+own(struct model *m, size_t bytes)
 {
     if (m->n_owned == m->cap_owned) {
         size_t cap = m->cap_owned ? 2 * m->cap_owned : 256;
@@ -175,8 +176,8 @@ take(struct model *m, size_t bytes)
     return p;
 }
 
-/* An entry's payload: where it is mapped, which must not be written to, or a copy on the
- * device. */
+/* An entry's payload on the device: the read-only mapping if the device uses host memory
+ * and it is aligned, else a copy. */
 static void *
 payload(struct model *m, const struct tensor *t, size_t align)
 {
@@ -186,7 +187,7 @@ payload(struct model *m, const struct tensor *t, size_t align)
         map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
         return (void *)(uintptr_t)mapped;
     }
-    struct bulk b = { t, take(m, (size_t)t->nbytes) };
+    struct bulk b = { t, own(m, (size_t)t->nbytes) };
     if (b.to)
         bulk_load(m->k, s, &b, 1, false, m->o.threads, m->err);
     return m->err->kind ? NULL : b.to;
@@ -195,7 +196,7 @@ payload(struct model *m, const struct tensor *t, size_t align)
 static float *
 scalar_on_device(struct model *m, float x)
 {
-    float *p = take(m, sizeof *p);
+    float *p = own(m, sizeof *p);
     if (p)
         kernels_upload(m->k, p, &x, sizeof x);
     return p;
@@ -206,7 +207,7 @@ static float *
 as_f32(struct model *m, const struct view *v)
 {
     struct values x;
-    float *to = take(m, (size_t)v->numel * sizeof *to);
+    float *to = own(m, (size_t)v->numel * sizeof *to);
     if (!to || values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return NULL;
     for (uint64_t at = 0; at < v->numel; at += VALUES_CHUNK) {
@@ -224,8 +225,8 @@ static int
 unpack(struct model *m, struct matrix *w, const struct values *x)
 {
     uint64_t numel = x->v->numel;
-    uint8_t *codes = take(m, (size_t)numel / 2),
-            *scales = take(m, (size_t)numel / NVFP4_BLOCK);
+    uint8_t *codes = own(m, (size_t)numel / 2),
+            *scales = own(m, (size_t)numel / NVFP4_BLOCK);
     if (!codes || !scales)
         return -1;
     for (uint64_t at = 0; at < numel; at += VALUES_CHUNK) {
@@ -241,7 +242,7 @@ unpack(struct model *m, struct matrix *w, const struct values *x)
     return 0;
 }
 
-/* The scales of a whole tensor, some at a time. */
+/* Check all scales of a tensor. */
 static int
 check_scales(struct model *m, const struct values *x)
 {
@@ -258,7 +259,7 @@ check_scales(struct model *m, const struct values *x)
 }
 
 static int
-take_nvfp4(struct model *m, struct matrix *w, const struct view *v)
+load_nvfp4(struct model *m, struct matrix *w, const struct view *v)
 {
     struct values x;
     if (values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
@@ -278,10 +279,10 @@ take_nvfp4(struct model *m, struct matrix *w, const struct view *v)
     return m->err->kind ? -1 : 0;
 }
 
-/* As it is stored, but for norms, which are f32, and an embedding, in which rows must be
- * looked up. */
+/* As it is stored, but norms are f32, and so is an NVFP4 embedding, whose rows are looked
+ * up. */
 static int
-take_weight(struct model *m, size_t i, const struct view *v)
+load_weight(struct model *m, size_t i, const struct view *v)
 {
     const struct row *r = &m->net.table.row[i];
     struct matrix *w = &m->net.t[i].w;
@@ -292,7 +293,7 @@ take_weight(struct model *m, size_t i, const struct view *v)
     } else if (plain) {
         w->data = payload(m, v->entry, v->dtype == DT_F32 ? 4 : 2);
         w->dtype = v->dtype;
-    } else if (take_nvfp4(m, w, v) < 0) {
+    } else if (load_nvfp4(m, w, v) < 0) {
         return -1;
     }
     return m->err->kind ? -1 : 0;
@@ -300,10 +301,10 @@ take_weight(struct model *m, size_t i, const struct view *v)
 
 /* ---- quantizing at load --------------------------------------------------------------------- */
 
-/* Values on the device for a short time: as they are, if all of the group are of one
- * float type, else as f32. */
+/* The values of a fused group, until they are quantized: as they are stored if all are of
+ * one float type, else as f32. */
 static int
-take_sources(struct model *m, size_t first, size_t n, struct matrix *master)
+load_sources(struct model *m, size_t first, size_t n, struct matrix *master)
 {
     const struct row *row = &m->net.table.row[first];
     enum dtype dtype = view_named(m, row[0].name)->dtype;
@@ -326,7 +327,7 @@ static int
 quantize_group(struct model *m, size_t first, size_t n, struct matrix *master)
 {
     size_t before = m->n_owned;
-    if (take_sources(m, first, n, master) < 0 || weights_make(&m->weights, master) < 0)
+    if (load_sources(m, first, n, master) < 0 || weights_make(&m->weights, master) < 0)
         return -1;
     memset(&master[first], 0, n * sizeof *master);
     while (m->n_owned > before)
@@ -334,7 +335,7 @@ quantize_group(struct model *m, size_t first, size_t n, struct matrix *master)
     return 0;
 }
 
-/* What rows first .. first + n - 1 have to be quantized, as it is stored. */
+/* Stored bytes of those of rows first .. first + n - 1 that are quantized. */
 static uint64_t
 quantized_bytes(const struct model *m, size_t first, size_t n)
 {
@@ -372,7 +373,7 @@ quantize_all(struct model *m)
     return 0;
 }
 
-/* What a checkpoint keeps as NVFP4 was quantized already. */
+/* Projections that are stored as NVFP4 are not quantized again unless --quant asks. */
 static void
 settle_stored(struct model *m)
 {
@@ -394,7 +395,7 @@ make_tiles(struct model *m, size_t i)
     if (w->tiles || m->k->is.fp4 != FP4_NATIVE)
         return 0;
     uint8_t *scales = malloc(w->rows * blocks + 1), *tiles = malloc(bytes + 1);
-    int rc = scales && tiles && (w->tiles = take(m, bytes)) ? 0 : -1;
+    int rc = scales && tiles && (w->tiles = own(m, bytes)) ? 0 : -1;
     if (rc == 0)
         rc = kernels_download(m->k, scales, w->scales, w->rows * blocks);
     if (rc == 0) {
@@ -445,12 +446,12 @@ load_rows(struct model *m)
     settle_stored(m);
     for (size_t i = 0; i < t->n; i++)
         if (!(m->quantizes && t->row[i].quantized) &&
-            take_weight(m, i, view_named(m, t->row[i].name)) < 0)
+            load_weight(m, i, view_named(m, t->row[i].name)) < 0)
             return -1;
     return m->quantizes ? quantize_all(m) : 0;
 }
 
-/* What the file has checksums for is what they say, before anything is computed. */
+/* All payloads that have checksums are verified before anything is computed. */
 static int
 check_payloads(struct model *m)
 {

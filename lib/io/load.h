@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* load: a model of any container as weights on a device.
  *
- * The CPU takes payloads where they are mapped, if they are aligned; all else is copied.
- * NVFP4 stays NVFP4.  Tensors that the configuration does not know, that are missing or
- * that have another shape are refused by name.
+ * On the CPU aligned payloads are used where they are mapped; all else is copied.  NVFP4
+ * stays NVFP4.  A tensor that is missing, has another shape or is not in the configuration
+ * is an error with its name.
  */
 #ifndef NIBBLE_IO_LOAD_H
 #define NIBBLE_IO_LOAD_H
@@ -14,43 +14,44 @@
 #include "lib/model/weights.h"
 
 struct load_options {
-    unsigned threads;   // that read
+    unsigned threads;   // to read with
     const char *config; // the file of --config, or NULL
-    const char *quant; // how the seven projections are seen: the name of a quantizer or
-                       // "none"; NULL: as a checkpoint says, else as they are stored
-    bool no_verify;    // do not read the file once for its checksums
+    const char
+        *quant;     // quantizer of the seven projections, or "none"; NULL: that of the
+                    // checkpoint, else as they are stored
+    bool no_verify; // do not verify the checksums first
     const struct io *io;
 };
 
 struct model {
     struct load_options o;
-    struct store store; // weights may lie in its mapping
+    struct store store; // weights may be in its mapping
     struct views views;
-    struct config config; // tied: the head is the embedding, whatever the file says
+    struct config config; // tied: the head is the embedding, also if the file has one
     struct net net;
     struct kernels *k;
     bool quantizes; // projections are quantized here
     struct quant_spec spec;
-    bool share;                           // one tensor scale for what is fused
+    bool share;                           // one tensor scale for fused projections
     const struct quant_spec *activations; // of the net; set between open and load
     // private
     struct weights weights;
     void **owned; // on the device
     size_t n_owned, cap_owned;
-    bool host; // the device reads our memory
+    bool host; // the device uses host memory
     struct values_scratch scratch;
     struct err *err;
 };
 
-/* Open the file and understand its configuration; then put the weights on the device,
- * with room for documents of so many positions.  model_close is right whatever
- * happened; the device is the caller's and outlives it. */
+/* Open the file and parse its configuration; then put the weights on the device, for
+ * documents of at most so many positions.  Call model_close in any case; the device is the
+ * caller's and outlives the model. */
 int model_open(struct model *m, const char *path, const struct load_options *o,
                struct err *err);
 int model_load(struct model *m, struct kernels *k, size_t positions);
 void model_close(struct model *m);
 
-/* Longer documents from now on. */
+/* Allow longer documents from now on. */
 int model_stretch(struct model *m, size_t positions);
 
 #endif

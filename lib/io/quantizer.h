@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* quantizer: what the words of a quantizer mean: those of options and, in files, of
- * doc/FORMAT.md section 4. */
+/* quantizer: from the words of options and files (doc/FORMAT.md section 4) to what
+ * lib/nvfp4 computes. */
 #ifndef NIBBLE_IO_QUANTIZER_H
 #define NIBBLE_IO_QUANTIZER_H
 
 #include "lib/format/store.h"
 #include "lib/nvfp4/quant.h"
 
-/* false: the name is "none" or NULL, nothing is quantized, and *spec and *share stay.
- * share: one tensor scale for fused projections.  A word that is NULL is the quantizer's
- * default. */
+/* The quantizer of that name, and whether fused projections share a tensor scale; a word
+ * that is NULL means the quantizer's default.  false: the name is "none" or NULL, and *spec
+ * and *share are unchanged. */
 bool quantizer_of(struct quant_spec *spec, bool *share, const struct quant_words *w);
 
 #endif

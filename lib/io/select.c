@@ -16,7 +16,7 @@ select_add(struct select *s, bool exclude, const char *pattern)
 }
 
 bool
-select_takes(struct select *s, const char *name)
+select_matches(struct select *s, const char *name)
 {
     bool in = s->n_in == 0;
     for (size_t i = 0; i < s->n_in; i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* select: the globs of -s and -x.
  *
- * A glob is fnmatch(3) over the whole name; * matches dots and slashes too.  With no -s
- * all names are taken; -x wins over -s; an -s that matches nothing is an error.
+ * A glob is fnmatch(3) over the whole name; * matches dots and slashes too.  Without -s
+ * every name matches; -x wins over -s; an -s that matches no name is an error.
  */
 #ifndef NIBBLE_IO_SELECT_H
 #define NIBBLE_IO_SELECT_H
@@ -20,9 +20,9 @@ struct select {
     size_t n_in, n_out;
 };
 
-/* false: there are MAX_GLOBS. */
+/* false: there are MAX_GLOBS already. */
 bool select_add(struct select *s, bool exclude, const char *pattern);
-bool select_takes(struct select *s, const char *name);
+bool select_matches(struct select *s, const char *name);
 /* The first -s that matched no name so far, or NULL. */
 const char *select_unused(const struct select *s);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* stats: what can be said of many numbers.
+/* stats: count, minimum, maximum, mean and deviation of values.
  *
- * Numbers come in blocks of at most STATS_BLOCK; blocks are summed in 16 fixed lanes and
+ * Values come in blocks of at most STATS_BLOCK; blocks are summed in 16 fixed lanes and
  * merged in order, so the result depends on neither threads nor instruction set.
  */
 #ifndef NIBBLE_IO_STATS_H
@@ -15,13 +15,13 @@
 enum { STATS_BLOCK = 4096 };
 
 struct stats {
-    uint64_t n; // finite ones
+    uint64_t n; // finite values
     uint64_t zeros, nans, infs;
     double min, max; // undefined while n == 0, like the two below
     double mean, m2; // m2: sum of squared distances from the mean
 };
 
-/* One block of floats or doubles into *s. */
+/* The loops of an instruction set.  f32, f64: add one block of values to *s. */
 struct stats_isa {
     const char *name;
     void (*f32)(struct stats *s, const float *x, size_t n);
@@ -33,7 +33,7 @@ struct stats_isa {
 
 const struct stats_isa *stats_isa(enum isa isa);
 
-/* a then b. */
+/* *a becomes that of the values of a, then of b. */
 void stats_merge(struct stats *a, const struct stats *b);
 double stats_std(const struct stats *s); // of the population
 double stats_absmax(const struct stats *s);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* stats_kernel: the loops of stats.h, compiled once for each instruction set (ISA).
  *
- * 16 lanes whatever the machine has: plain loops over small arrays, which compilers make
- * vectors of.  The same additions in the same order everywhere, so every ISA gives the
- * same bits.
+ * Always 16 lanes: plain loops over small arrays, which compilers vectorize.  The additions
+ * and their order are the same for every ISA, and so are the bits.
  */
 #include "lib/io/stats.h"
 
@@ -20,7 +19,7 @@
 
 enum { LANES = 16 };
 
-/* Counts what is not finite and moves the rest together; returns how many are left. */
+/* Count non-finite values and move the others to the front; returns how many these are. */
 #define DEFINE_COMPACT(T, SUFFIX)                                                      \
     static size_t compact_##SUFFIX(struct stats *s, T *out, const T *x, size_t n)      \
     {                                                                                  \
@@ -44,7 +43,7 @@ tree(double *lane)
     return lane[0];
 }
 
-/* A block of finite numbers: element i belongs to lane i % LANES. */
+/* A block of finite values: element i belongs to lane i % LANES. */
 #define DEFINE_FINITE(T, SUFFIX)                                                       \
     static void finite_##SUFFIX(struct stats *s, const T *x, size_t n)                 \
     {                                                                                  \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* stats_paths: the kernels of each instruction set. */
+/* stats_paths: the table of stats' kernels. */
 #include "lib/io/stats.h"
 
 static const struct stats_isa *const table[ISA_COUNT] = {

@@ -7,7 +7,11 @@
 #include "lib/format/writer.h"
 #include "lib/model/train.h"
 
-/* Read the arrays that are held in memory.  All are checked against their hashes, also those
+/* The layout of a checkpoint by its words for master and moments (doc/FORMAT.md section 4);
+ * false: they do not go together. */
+bool training_layout(struct array_layout *l, const char *master, const char *moments);
+
+/* Load the arrays that are kept in memory.  All are checked against their hashes, also those
  * that stay in the file, since every checkpoint that is saved has a copy of them.  The error
  * is that of t. */
 int training_load(struct train *t, struct store *from, unsigned threads);

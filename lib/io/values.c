@@ -137,7 +137,7 @@ values_check_scales(const struct values *x, uint64_t first, const uint8_t *scale
     return 0;
 }
 
-/* Blocks are unpacked from behind the place where codes may go. */
+/* Blocks are read to the second half of w->bytes, since codes may be its first. */
 static int
 read_blocks(const struct values *x, uint64_t first, size_t n, uint8_t *codes,
             uint8_t *scales, struct values_scratch *w, struct err *err)

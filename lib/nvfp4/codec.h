@@ -36,11 +36,11 @@ e2m1_code_away(float a)
 /* The byte of x >= 0, ties to even, saturating: above 448 it is 0x7e.  NaN is 0x7f. */
 uint8_t e4m3_from(float x);
 
-/* A tensor scale of one program's dialect as another has it: the divisor of a multiplier
- * (to_divisor), or the multiplier of a divisor.  Up to two floats have f as their
- * reciprocal, so 1 / f does not always lead back to f.  Of those it is the one that the
- * other program computes from a largest magnitude in bf16, which is what weights have;
- * else one that ends in a zero bit, as round numbers do; else 1 / f. */
+/* A tensor scale of one program's dialect as another has it: the divisor of a
+ * multiplier (to_divisor), or the multiplier of a divisor.  Up to two floats have f as
+ * their reciprocal, so 1 / f does not always lead back to f.  Of those it is the one
+ * that the other program computes from a largest magnitude in bf16, which is what
+ * weights have; else one that ends in a zero bit, as round numbers do; else 1 / f. */
 float nvfp4_swap_scale(float f, bool to_divisor);
 
 /* out[i] = E2M1[code i] * E4M3[scale] * scale2, code i in the low nibble for even i;

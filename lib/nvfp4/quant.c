@@ -219,10 +219,10 @@ max_modelopt(const struct block *b, const struct quant_scale *t)
     return c;
 }
 
-/* ---- two levels, the better of two ------------------------------------------------- */
+/* ---- two levels, the better of two ------------------------------- */
 
-/* The errors of the rows of a block, pairwise as TransformerEngine adds those of a square
- * one; rows that are not there are 0 and change no bit. */
+/* The errors of the rows of a block, pairwise as TransformerEngine adds those of a
+ * square one; rows that are not there are 0 and change no bit. */
 static float
 sum_rows(float err[N])
 {
@@ -264,7 +264,7 @@ four_over_six(const struct block *b, const struct quant_scale *t, bool mae)
     return c6;
 }
 
-/* ---- the best scale ------------------------------------------------------------------- */
+/* ---- the best scale ------------------------------- */
 
 /* The magnitude code nearest to a/s, ties to even: products of a threshold and s are
  * exact, so no rounding decides. */
@@ -328,7 +328,7 @@ sweep(const struct block *b, const struct quant_scale *t, const float *weight,
     return (uint8_t)best;
 }
 
-/* ---- all of them ----------------------------------------------------------------------- */
+/* ---- all of them ------------------------------- */
 
 static uint8_t
 quant_block(const struct block *b, size_t column, const struct quant_spec *spec,
@@ -425,7 +425,7 @@ nvfp4_quant_scalar(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
     }
 }
 
-/* ---- what comes before -------------------------------------------------------------------- */
+/* ---- before quantizing ------------------------------- */
 
 /* The largest magnitude as bits: they are in the order of the values. */
 static uint32_t

@@ -4,11 +4,12 @@
  * A tensor is quantized in two passes: its largest magnitude T gives the tensor scale
  * (nvfp4_scale), then every block of 16 consecutive columns gets a scale byte and 16
  * codes.  Each quantizer is one function of quant.c, written in the order in which it
- * rounds; every operation is one binary32 operation, nothing is fused.  That
- * file is the truth; quant_kernel.c does the same for many blocks at a time and gives
- * the same bytes.
+ * rounds; every operation is one binary32 operation, nothing is fused.  That file is
+ * the truth; quant_kernel.c does the same for many blocks at a time and gives the same
+ * bytes.
  *
- * Inputs are finite (nvfp4_amax checks it); a NaN or an infinity has no place in a block.
+ * Inputs are finite (nvfp4_amax checks it); a NaN or an infinity has no place in a
+ * block.
  */
 #ifndef NIBBLE_NVFP4_QUANT_H
 #define NIBBLE_NVFP4_QUANT_H
@@ -20,8 +21,8 @@
 #include <stdbool.h>
 
 enum quant {
-    QUANT_TORCHAO, // one level, amax/6 with floor 2^-6: the seed's file maker
-    QUANT_NATIVE,  // one level, amax/6 in the input's dtype: the seed's runtime
+    QUANT_TORCHAO, // one level, amax/6 with floor 2^-6: of TorchSharp's file converter
+    QUANT_NATIVE,  // one level, amax/6 in the input's dtype: of TorchSharp's runtime
     QUANT_SWEEP1,  // one level, best of nine scales
     QUANT_MAX,     // two levels, bound 448, amax/6
     QUANT_4OVER6,  // two levels, bound 256, better of max -> 6 and max -> 4
@@ -51,9 +52,9 @@ struct quant_scale {
     float scale2; // the multiplier that is stored; 1 with one level
 };
 
-/* What quantizing cost.  Sums go by blocks in order, in a block by columns, so that they
- * are the same on every path; values count in units of T's power of two, so that squares
- * stay in range. */
+/* The error of quantizing.  Sums go by blocks in order, in a block by columns, so that
+ * they are the same on every path; values count in units of T's power of two, so that
+ * squares stay in range. */
 struct quant_error {
     double noise, signal; // sums of squares of x^ - x and of x
     float max;            // largest |x^ - x|
@@ -71,19 +72,19 @@ bool quant_shares_scale(enum quant q);
 /* The tensor scale for a largest magnitude T. */
 struct quant_scale nvfp4_scale(const struct quant_spec *spec, float amax);
 
-/* Largest magnitude of n values of type f16, bf16 or f32 (aligned); *bad is the index of
- * the first that is not finite, n if there is none. */
+/* Largest magnitude of n values of type f16, bf16 or f32 (aligned); *bad is the index
+ * of the first that is not finite, n if there is none. */
 float nvfp4_amax(enum dtype dtype, const void *values, size_t n, size_t *bad);
 
 /* rows x cols values, cols a multiple of 16.  codes: even column in the low nibble, 8
  * bytes a block; scales: a byte a block.  first is the index of x[0] in its tensor, for
- * stochastic rounding.  A square block at the end may have fewer rows.  *e, if given,
- * grows by what this cost. */
+ * stochastic rounding.  A square block at the end may have fewer rows.  The
+ * error is added to *e, if given. */
 void nvfp4_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
                  size_t cols, uint64_t first, const struct quant_spec *spec,
                  const struct quant_scale *t, struct quant_error *e);
 
-/* What n values of one row cost that were quantized elsewhere to these bytes. */
+/* Add the error of n values of one row that were quantized elsewhere to these bytes. */
 void nvfp4_measure(const uint8_t *codes, const uint8_t *scales, const float *x,
                    size_t n, const struct quant_scale *t, struct quant_error *e);
 

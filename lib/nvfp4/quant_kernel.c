@@ -3,7 +3,8 @@
  * each instruction set (ISA) with GCC's vector types.
  *
  * A vector holds the same column of LANES blocks, so every lane does what quant.c does
- * for its block, in the same order: the bytes are the same.  Three short cuts are exact:
+ * for its block, in the same order: the bytes are the same.  Three short cuts are
+ * exact:
  *
  * - The code of a magnitude y: adding 1.5 * 2^22 * P, with P the power of two at or below
  *   y (1, 2 or 4), leaves y in steps of P/2, ties to even: the E2M1 grid, whose even
@@ -31,7 +32,7 @@ sign_bit(vf x)
     return (vi)((vu)x >> 28) & 8;
 }
 
-/* ---- codecs ------------------------------------------------------------------------- */
+/* ---- codecs ------------------------------- */
 
 /* The value of scale bytes 0 .. 0x7e: their bits in place of a float's, exponents 120
  * too small. */
@@ -115,7 +116,7 @@ quotient(vf a, vf s, vf inverse)
 #endif
 }
 
-/* ---- tiles: LANES blocks, turned so that a vector is a column -------------------------- */
+/* ---- tiles: LANES blocks, transposed: a vector is a column ------------------------------- */
 
 struct tile {
     vf x[N];
@@ -150,7 +151,7 @@ store_tile(const struct tile *t, uint8_t *codes, uint8_t *scales)
     }
 }
 
-/* ---- the quantizers ------------------------------------------------------------------ */
+/* ---- the quantizers ------------------------------- */
 
 static inline void
 torchao(struct tile *t)
@@ -288,7 +289,7 @@ sweep(struct tile *t, const struct quant_scale *q, bool exhaustive)
     return ~zero & ((second <= best * (1 + 0x1p-14F)) | (best < all(1e-30F)));
 }
 
-/* ---- all of them ----------------------------------------------------------------------- */
+/* ---- all of them ------------------------------- */
 
 /* Blocks that the vectors could not decide, one by one. */
 static void

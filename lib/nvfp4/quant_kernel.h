@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* quant_kernel: what nvfp4_quant is made of.  Private to lib/nvfp4. */
+/* quant_kernel: the implementations of nvfp4_quant.  Private to lib/nvfp4. */
 #ifndef NIBBLE_NVFP4_QUANT_KERNEL_H
 #define NIBBLE_NVFP4_QUANT_KERNEL_H
 
 #include "lib/nvfp4/quant.h"
 
-/* quant.c: nvfp4_quant block by block, whatever spec->isa is. */
+/* quant.c: nvfp4_quant block by block, for any spec->isa. */
 void nvfp4_quant_scalar(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
                         size_t cols, uint64_t first, const struct quant_spec *spec,
                         const struct quant_scale *t, struct quant_error *e);
 
 /* The power of two that brings T to 1 .. 2; the smallest values stay below. */
 float quant_unit(const struct quant_scale *t);
-/* Add what 16 values of a block with scale byte c cost, in units. */
+/* Add the error, in units, of 16 values of a block with scale byte c. */
 void quant_add_costs(struct quant_error *e, float noise, float signal, float largest,
                      float amax, uint8_t c, float scale2, float unit);
 

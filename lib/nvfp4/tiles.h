@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* tiles: block scales in the layout of tensor cores, "128x4".
  *
- * A tile has the scales of 128 rows and 4 blocks, 64 columns, of them: 512 bytes that lie
- * together.  Tiles follow each other along the row, then down.  In a tile the four scales
- * of a row are neighbours; behind those of row r come those of r + 32, r + 64 and r + 96,
- * then those of row r + 1.  Rows and blocks are filled up to whole tiles with zeros, which
- * must be written: hardware reads them.
+ * A tile has the scales of 128 rows and 4 blocks, 64 columns, of them: 512 bytes that
+ * lie together.  Tiles follow each other along the row, then down.  In a tile the four
+ * scales of a row are neighbours; behind those of row r come those of r + 32, r + 64
+ * and r + 96, then those of row r + 1.  Rows and blocks are filled up to whole tiles
+ * with zeros, which must be written: hardware reads them.
  *
  * In memory only; files hold scales row by row. */
 #ifndef NIBBLE_NVFP4_TILES_H
@@ -14,14 +14,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How functions are declared that another compiler takes for another processor, too. */
+/* The qualifiers of functions that are compiled for a GPU, too. */
 #ifndef TILES_FN
 #define TILES_FN static inline
 #endif
 
 enum { TILE_ROWS = 128, TILE_BLOCKS = 4 };
 
-/* How many there are together with those that fill up tiles. */
+/* The number of scales with those that fill up tiles. */
 TILES_FN size_t
 tiles_rows(size_t rows)
 {
@@ -40,7 +40,7 @@ tiles_bytes(size_t rows, size_t blocks)
     return tiles_rows(rows) * tiles_blocks(blocks);
 }
 
-/* Where the scale of a row's block is, in rows of so many blocks. */
+/* The index of the scale of a block in a row, in rows of so many blocks. */
 TILES_FN size_t
 tiles_at(size_t row, size_t block, size_t blocks)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* adamw: the optimizer of the CPU against one written here from numerics.md 7.3 and 7.5,
- * an element at a time; the same bits on every path, for any threads and any chunks; and
- * what its randomness is for: nothing is lost that is too small for a code. */
+ * an element at a time; the same bits on every instruction set, for any threads and any
+ * chunks, also of a state that begins inside the tensor; and what its randomness is for:
+ * nothing is lost that is too small for a code. */
 #include "kernels/kernels.h"
 
 #include "lib/core/num.h"
@@ -9,7 +10,7 @@
 
 #include <math.h>
 
-enum { MOST = 100000, GUARD = 64 };
+enum { MAX = 100000, GUARD = 64 };
 
 /* ---- state --------------------------------------------------------------------------- */
 
@@ -100,16 +101,16 @@ to_bf16(float x, uint32_t random)
     return (uint16_t)((bits + random) >> 16);
 }
 
-/* The least bf16 that is not below the largest of n magnitudes; finite ones only. */
+/* The smallest bf16 that is not below the largest of n magnitudes; finite ones only. */
 static uint16_t
 scale_above(const float *x, size_t n)
 {
-    float most = 0;
+    float max = 0;
     for (size_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
     unsigned up = 0; // the finite ones are in order
-    while (up < 0x7f7f && num_from_bf16((uint16_t)up) < most)
-        up += most > num_from_bf16((uint16_t)(up + 255)) && up + 255 < 0x7f80 ? 255 : 1;
+    while (up < 0x7f7f && num_from_bf16((uint16_t)up) < max)
+        up += max > num_from_bf16((uint16_t)(up + 255)) && up + 255 < 0x7f80 ? 255 : 1;
     return (uint16_t)up;
 }
 
@@ -157,10 +158,10 @@ write_v8(struct state *x, size_t first, const float *v, size_t n)
     for (size_t i = 0; i < n; i++)
         r[i] = sqrtf(v[i]);
     uint16_t scale = scale_above(r, n);
-    float turns = 255 / num_from_bf16(scale);
+    float inverse = 255 / num_from_bf16(scale);
     x->s.v_scale[first / 32] = scale;
     for (size_t i = 0; i < n; i++) {
-        double q = v[i] > 0 ? rint((double)(r[i] * turns)) : 0;
+        double q = v[i] > 0 ? rint((double)(r[i] * inverse)) : 0;
         q = v[i] > 0 ? fmax(1, fmin(255, q)) : 0;
         ((uint8_t *)x->s.v)[first + i] = (uint8_t)q;
     }
@@ -217,12 +218,11 @@ static void
 run(const struct state *x, const float *grad, const struct adam_step *a, enum isa isa,
     unsigned threads, size_t chunk)
 {
-    const struct cpu_kind kind = { DT_F32, isa, threads };
-    struct kernels *k = kernels_cpu(&kind, &err);
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa, threads }, &err);
     struct matrix g = matrix_of(DT_F32, grad, 1, x->n);
     NEED(k);
-    for (size_t first = 0; first < x->n; first += chunk)
-        op_adamw(k, &x->s, &g, first, x->n - first < chunk ? x->n - first : chunk, a);
+    for (size_t i = 0; i < x->n; i += chunk)
+        op_adamw(k, &x->s, &g, x->s.first + i, x->n - i < chunk ? x->n - i : chunk, a);
     kernels_close(k);
 }
 
@@ -254,16 +254,16 @@ static const char *const names[] = { "f32", "bf16", "int8" };
 
 /* What amax finds in the master. */
 static float
-most_of(const struct state *x)
+max_of(const struct state *x)
 {
-    float most = 0;
+    float max = 0;
     for (size_t i = 0; i < x->n; i++) {
         float w = fabsf(at(x->s.master, x->s.dtype, i));
         if (!isfinite(w))
             return NAN;
-        most = w > most ? w : most;
+        max = w > max ? w : max;
     }
-    return most;
+    return max;
 }
 
 /* Gradients of many sizes, and groups of zeros. */
@@ -280,7 +280,7 @@ static void
 check_same(enum dtype dtype, enum moments moments, size_t n)
 {
     static const size_t chunks[] = { 32, 160, 4096, SIZE_MAX / 2 };
-    static float grad[MOST];
+    static float grad[MAX];
     struct state want;
     state_open(&want, dtype, moments, n);
     for (size_t i = 0; i < n; i++)
@@ -299,7 +299,7 @@ check_same(enum dtype dtype, enum moments moments, size_t n)
         for (int isa = 0; isa < ISA_COUNT; isa++)
             for (unsigned c = 0; c < 4 && isa_have((enum isa)isa); c++) {
                 struct state x;
-                float amax = 0, right = most_of(&want);
+                float amax = 0, right = max_of(&want);
                 state_open(&x, dtype, moments, n);
                 for (int i = 0; i < 5; i++)
                     memcpy(x.part[i], before.part[i], x.bytes[i] + GUARD);
@@ -316,6 +316,34 @@ check_same(enum dtype dtype, enum moments moments, size_t n)
         state_close(&before);
     }
     state_close(&want);
+}
+
+/* The elements from one in the middle on, in arrays of their own. */
+static void
+check_span(enum dtype dtype, enum moments moments, enum isa isa)
+{
+    enum { N = 1000, FIRST = 416 };
+    static float grad[N];
+    struct adam_step a = step_of(3, 1e-3F);
+    struct state all, part;
+    state_open(&all, dtype, moments, N);
+    state_open(&part, dtype, moments, N - FIRST);
+    part.s.first = FIRST;
+    for (size_t i = 0; i < N; i++)
+        set_master(&all, i, value(i));
+    for (size_t i = FIRST; i < N; i++)
+        set_master(&part, i - FIRST, value(i));
+    make_gradients(grad, N, 3);
+    run(&all, grad, &a, isa, 2, N);
+    run(&part, grad + FIRST, &a, isa, 2, 96);
+    for (int i = 0; i < 5; i++) {
+        size_t skip = all.bytes[i] - part.bytes[i];
+        CHECK_SAY(check_equal((char *)all.part[i] + skip, part.part[i], part.bytes[i]),
+                  "%s, moments %s, array %d from element %d on, %s", dtype_name(dtype),
+                  names[moments], i, (int)FIRST, isa_name(isa));
+    }
+    state_close(&all);
+    state_close(&part);
 }
 
 /* What is not finite stays so and touches no other group; what is finite stays finite. */
@@ -368,23 +396,23 @@ check_edges(enum isa isa)
 static void
 check_movement(enum dtype dtype, enum moments moments)
 {
-    static float grad[MOST];
+    static float grad[MAX];
     struct state x;
     double moved = 0, lr = 1e-5;
-    state_open(&x, dtype, moments, MOST);
-    for (size_t i = 0; i < MOST; i++) {
+    state_open(&x, dtype, moments, MAX);
+    for (size_t i = 0; i < MAX; i++) {
         set_master(&x, i, 0.02F * value(i));
-        float size = 0.5F + 0.5F * fabsf(value(i + 5 * MOST));
+        float size = 0.5F + 0.5F * fabsf(value(i + 5 * MAX));
         grad[i] = 1e-3F * (check_random(i) & 1 ? size : -size);
         moved -= (grad[i] > 0 ? 1 : -1) * (double)master(&x, i);
     }
     for (uint32_t t = 1; t <= 100; t++) {
         struct adam_step a = step_of(t, (float)lr);
-        run(&x, grad, &a, isa_best(), 2, MOST);
+        run(&x, grad, &a, isa_best(), 2, MAX);
     }
-    for (size_t i = 0; i < MOST; i++)
+    for (size_t i = 0; i < MAX; i++)
         moved += (grad[i] > 0 ? 1 : -1) * (double)master(&x, i);
-    double share = -moved / MOST / (100 * lr);
+    double share = -moved / MAX / (100 * lr);
     printf("master %s, moments %s: moved by %.4f of 100 lr\n", dtype_name(dtype),
            names[moments], share);
     CHECK_SAY(fabs(share - 1) < 0.01, "moved by %g of 100 lr", share);
@@ -395,17 +423,17 @@ check_movement(enum dtype dtype, enum moments moments)
 static void
 check_unbiased(enum moments moments)
 {
-    static float grad[MOST];
+    static float grad[MAX];
     struct state x;
     double sum = 0, want = 0;
-    state_open(&x, DT_F32, moments, MOST);
-    for (size_t i = 0; i < MOST; i++) {
+    state_open(&x, DT_F32, moments, MAX);
+    for (size_t i = 0; i < MAX; i++) {
         grad[i] = i % 32 == 0 ? 1.0F : 1e-3F * (1 + value(i)); // a code is 0.004
         want += i % 32 == 0 ? 0 : 0.1 * (double)grad[i];
     }
     struct adam_step a = step_of(1, 0);
-    run(&x, grad, &a, isa_best(), 2, MOST);
-    for (size_t i = 0; i < MOST; i++)
+    run(&x, grad, &a, isa_best(), 2, MAX);
+    for (size_t i = 0; i < MAX; i++)
         sum += i % 32 == 0 ? 0 : (double)read_m(&x, i);
     CHECK_SAY(fabs(sum / want - 1) < 0.01, "moments %s: mean of m off by %g",
               names[moments], sum / want - 1);
@@ -464,9 +492,15 @@ main(void)
         check_unbiased((enum moments)moments);
         check_small((enum moments)moments);
     }
-    for (int isa = 0; isa < ISA_COUNT; isa++)
-        if (isa_have((enum isa)isa))
-            check_edges((enum isa)isa);
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (!isa_have((enum isa)isa))
+            continue;
+        check_edges((enum isa)isa);
+        for (int moments = 0; moments < 3; moments++) {
+            check_span(DT_F32, (enum moments)moments, (enum isa)isa);
+            check_span(DT_BF16, (enum moments)moments, (enum isa)isa);
+        }
+    }
     CHECK_SAY(!err.kind, "%s", err.msg);
     return check_end();
 }

@@ -19,7 +19,7 @@ value(uint64_t i)
 
 struct data {
     struct heads h;
-    size_t q, kv; // numbers
+    size_t q, kv; // elements
     int32_t first[2048];
     float in[4][MOST]; // queries, keys, values, gradients of what comes out
     float out[MOST], lse[MOST], dq[MOST], dk[MOST], dv[MOST];
@@ -43,58 +43,49 @@ make(struct data *d, size_t tokens, size_t query, size_t kv, size_t dim, size_t 
             d->in[n][i] = (n == 0 ? 3 : 1) * value(i + n * 1000003);
 }
 
-static struct kernels *
-open_cpu(enum isa isa, unsigned threads)
-{
-    const struct cpu_kind kind = { DT_F32, isa, threads };
-    struct kernels *k = kernels_cpu(&kind, &err);
-    NEED(k);
-    return k;
-}
-
-/* h: which tokens there are, q: of so many heads, those of queries or of keys. */
+/* (tokens, heads * dim) */
 static struct matrix
-rows_of(const float *at, size_t tokens, const struct heads *h, bool query)
+rows_of(const float *p, size_t tokens, size_t cols)
 {
-    return matrix_of(DT_F32, at, tokens, (query ? h->query : h->kv) * h->dim);
+    return matrix_of(DT_F32, p, tokens, cols);
 }
 
 static void
-forward(struct kernels *k, const struct heads *h, float *out, float *lse,
-        const float *q, const float *key, const float *value)
+forward(struct kernels *k, float *out, float *lse, const float *q, const float *key,
+        const float *value_in, const struct heads *h)
 {
-    struct matrix to = rows_of(out, h->tokens, h, true),
-                  from = rows_of(q, h->tokens, h, true),
-                  keys = rows_of(key, h->past + h->tokens, h, false),
-                  values = rows_of(value, h->past + h->tokens, h, false);
-    op_attention(k, &to, lse, &from, &keys, &values, h);
+    size_t keys = h->past + h->tokens, wide = h->query * h->dim, kv = h->kv * h->dim;
+    const struct matrix m[] = { rows_of(out, h->tokens, wide),
+                                rows_of(q, h->tokens, wide), rows_of(key, keys, kv),
+                                rows_of(value_in, keys, kv) };
+    op_attention(k, &m[0], lse, &m[1], &m[2], &m[3], h);
 }
 
-/* stride: of the gradients; 0: each by itself. */
+/* Gradients of d at dq, dk and dv, of that stride, or dense with 0. */
 static void
-backward(struct kernels *k, const struct data *d, float *dq, float *dk, float *dv,
+backward(struct kernels *k, struct data *d, float *dq, float *dk, float *dv,
          size_t stride)
 {
     const struct heads *h = &d->h;
-    size_t n = h->tokens;
-    struct matrix q = rows_of(d->in[0], n, h, true),
-                  key = rows_of(d->in[1], n, h, false),
-                  value = rows_of(d->in[2], n, h, false),
-                  dout = rows_of(d->in[3], n, h, true),
-                  out = rows_of(d->out, n, h, true), to_q = rows_of(dq, n, h, true),
-                  to_k = rows_of(dk, n, h, false), to_v = rows_of(dv, n, h, false);
-    if (stride)
-        to_q.stride = to_k.stride = to_v.stride = stride;
-    op_attention_bwd(k, &to_q, &to_k, &to_v, &dout, &out, d->lse, &q, &key, &value,
+    size_t t = h->tokens, wide = h->query * h->dim, kv = h->kv * h->dim;
+    struct matrix g[] = { rows_of(dq, t, wide), rows_of(dk, t, kv),
+                          rows_of(dv, t, kv) };
+    const struct matrix m[] = { rows_of(d->in[3], t, wide), rows_of(d->out, t, wide),
+                                rows_of(d->in[0], t, wide), rows_of(d->in[1], t, kv),
+                                rows_of(d->in[2], t, kv) };
+    for (int i = 0; i < 3 && stride; i++)
+        g[i].stride = stride;
+    op_attention_bwd(k, &g[0], &g[1], &g[2], &m[0], &m[1], d->lse, &m[2], &m[3], &m[4],
                      NULL, h);
 }
 
 static void
-run(struct data *d, enum isa isa, unsigned threads, bool back)
+run(struct data *d, enum isa isa, unsigned threads, bool bwd)
 {
-    struct kernels *k = open_cpu(isa, threads);
-    forward(k, &d->h, d->out, d->lse, d->in[0], d->in[1], d->in[2]);
-    if (back)
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa, threads }, &err);
+    NEED(k);
+    forward(k, d->out, d->lse, d->in[0], d->in[1], d->in[2], &d->h);
+    if (bwd)
         backward(k, d, d->dq, d->dk, d->dv, 0);
     kernels_close(k);
 }
@@ -107,8 +98,8 @@ check_columns(enum isa isa, unsigned threads)
     static float all[2 * MOST];
     const struct heads *h = &want.h;
     size_t q = h->query * h->dim, kv = h->kv * h->dim, row = q + 2 * kv + GAP;
-    struct kernels *k = open_cpu(isa, threads);
-    NEED(h->tokens * row <= 2 * MOST);
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa, threads }, &err);
+    NEED(k && h->tokens * row <= 2 * MOST);
     memset(all, 0xff, sizeof all);
     run(&want, isa, threads, true);
     backward(k, &want, all, all + q, all + q + kv, row);
@@ -234,12 +225,14 @@ check_past(size_t tokens, size_t query, size_t kv, size_t dim, size_t length)
     run(&want, isa_best(), 1, false);
     for (int i = 0; i < 4; i++) {
         make(&got, tokens, query, kv, dim, length);
-        struct kernels *k = open_cpu(isa_best(), 2);
+        struct kernels *k =
+            kernels_cpu(&(struct cpu_kind){ DT_F32, isa_best(), 2 }, &err);
+        NEED(k);
         for (size_t t = 0; t < tokens; t += pieces[i]) {
             size_t n = tokens - t < pieces[i] ? tokens - t : pieces[i];
             struct heads h = { n, t, query, kv, dim, got.first + t, 0 };
-            forward(k, &h, got.out + t * query * dim, got.lse,
-                    got.in[0] + t * query * dim, got.in[1], got.in[2]);
+            forward(k, got.out + t * query * dim, got.lse, got.in[0] + t * query * dim,
+                    got.in[1], got.in[2], &h);
         }
         kernels_close(k);
         CHECK_SAY(memcmp(got.out, want.out, want.q * 4) == 0,

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* coarse: every path gives the bits of the words in coarse.h, said here once more with
- * doubles; they are as near to the product as those words promise; odd widths, few and
- * many rows, any number of threads, what is large, tiny or not finite. */
+/* coarse: every instruction set gives the bits that coarse.h defines, computed here with
+ * doubles; they are as near to the product as it promises; odd widths, few and many rows,
+ * any number of threads, large and tiny values and those that are not finite. */
 #include "kernels/cpu/coarse.h"
 
 #include "lib/core/num.h"
 #include "lib/nvfp4/codec.h"
 #include "tests/unit/check.h"
+#include "tests/unit/matrix.h"
 
 #include <math.h>
 
@@ -14,7 +15,7 @@ enum { MOST = 1 << 20, MOST_X = COARSE_MAX * 3000, THREADS = 3 };
 
 static uint8_t codes[MOST / 2], scales[MOST / 16];
 static float x[MOST_X], y[MOST], want[MOST], decoded[MOST];
-static _Alignas(64) uint8_t room[1 << 20];
+static _Alignas(64) uint8_t workspace[1 << 20];
 static struct par *pool[THREADS + 1];
 static struct err err;
 
@@ -44,7 +45,8 @@ integers(double to[16], const float *v)
 
 /* One sum; *off: how far from the product the rounding of x may have brought it. */
 static float
-said(const struct matrix *w, size_t row, const float *v, const float *add, double *off)
+by_definition(const struct matrix *w, size_t row, const float *v, const float *add,
+              double *off)
 {
     float sum[16] = { 0 }, scale2 = w->scale2 ? *w->scale2 : 1;
     *off = 0;
@@ -97,17 +99,15 @@ same(const float *a, const float *b, size_t n)
 static void
 check_case(const char *what, size_t tokens, size_t out, size_t in, const float *scale2)
 {
-    struct matrix w = matrix_of(DT_NVFP4, codes, out, in);
+    struct matrix w = matrix_of_nvfp4(codes, scales, scale2, out, in);
     struct gemv g = { y, x, &w, tokens, tokens % 2, false };
-    w.scales = scales;
-    w.scale2 = (float *)(uintptr_t)scale2;
     NEED(out * in <= MOST && tokens * in <= MOST_X && tokens * out <= MOST);
-    NEED(coarse_workspace(tokens, in) <= sizeof room);
+    NEED(coarse_workspace(tokens, in) <= sizeof workspace);
     nvfp4_decode(decoded, codes, scales, 1, out * in);
     for (size_t i = 0; i < tokens * out; i++) {
         const float *v = x + i / out * in, add = value(i);
         double off, terms, exact = product(&w, i % out, v, &terms);
-        want[i] = said(&w, i % out, v, g.add ? &add : NULL, &off);
+        want[i] = by_definition(&w, i % out, v, g.add ? &add : NULL, &off);
         if (!isfinite(exact))
             continue;
         exact += g.add ? (double)add : 0;
@@ -121,8 +121,8 @@ check_case(const char *what, size_t tokens, size_t out, size_t in, const float *
         for (unsigned t = 1; t <= THREADS && isa_have((enum isa)isa); t++) {
             for (size_t i = 0; i < tokens * out; i++)
                 y[i] = value(i);
-            memset(room, 0xff, sizeof room);
-            CHECK(coarse_run(&g, (enum isa)isa, pool[t], room, &err) == 0);
+            memset(workspace, 0xff, sizeof workspace);
+            CHECK(coarse_run(&g, (enum isa)isa, pool[t], workspace, &err) == 0);
             CHECK_SAY(same(y, want, tokens * out),
                       "%s: %zu tokens, %zu x %zu, %s, %u threads", what, tokens, out,
                       in, isa_name((enum isa)isa), t);

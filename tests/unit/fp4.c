@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* fp4: scales in tiles against the definition as a permutation; activations in NVFP4
- * against the quantizer written down once more; their products bit for bit those of the
- * plain loop, and near those of what a tensor core reads, codes and tiles; everything the
- * same for any threads and instruction set, and for a row alone or among others. */
+ * against the quantizer written here again; their products bit for bit those of a plain
+ * loop, and close to what a tensor core computes from codes and tiles; everything the same
+ * for any threads and instruction set, and for a row alone or among others. */
 #include "kernels/kernels.h"
 #include "lib/core/num.h"
 #include "lib/nvfp4/tiles.h"
 #include "tests/unit/check.h"
+#include "tests/unit/matrix.h"
 
 #include <float.h>
 #include <math.h>
@@ -84,7 +85,7 @@ check_all_tiles(void)
           tiles_at(128, 0, 5) == 1024 && tiles_at(127, 3, 5) == 511);
 }
 
-/* ---- the quantizer once more ------------------------------------------------------------ */
+/* ---- the quantizer again ------------------------------------------------------------ */
 
 static const float magnitude[8] = { 0, 0.5F, 1, 1.5F, 2, 3, 4, 6 };
 
@@ -122,27 +123,28 @@ struct row {
 
 /* One block; t: the tensor scale's inverse and itself. */
 static void
-block_again(struct row *to, const float *in, size_t b, bool seed, float enc, float dec)
+block_again(struct row *to, const float *in, size_t b, bool native, float enc,
+            float dec)
 {
     float amax = 0, factor = enc * (1.0F / 6.0F);
     for (int i = 0; i < 16; i++)
         amax = fmaxf(amax, fabsf(in[i]));
-    float want = seed ? fmaxf(amax / 6.0F, 0x1p-16F) : amax * factor;
+    float want = native ? fmaxf(amax / 6.0F, 0x1p-16F) : amax * factor;
     unsigned c = nearest((double)fminf(want, 448), e4m3, 0x7f, false);
     float s = (float)e4m3(c);
     float each = fminf(1.0F / (s * dec), FLT_MAX);
     to->scales[b] = (uint8_t)c;
     for (int i = 0; i < 16; i++) {
-        float y = seed ? in[i] / (s + 1e-12F) : in[i] * each;
-        unsigned code = nearest(fmin(fabs((double)y), 6), e2m1, 8, seed);
-        code |= (seed ? y < 0 : signbit(in[i]) != 0) ? 8 : 0;
+        float y = native ? in[i] / (s + 1e-12F) : in[i] * each;
+        unsigned code = nearest(fmin(fabs((double)y), 6), e2m1, 8, native);
+        code |= (native ? y < 0 : signbit(in[i]) != 0) ? 8 : 0;
         uint8_t *p = &to->codes[b * 8 + (size_t)i / 2];
         *p = (uint8_t)(i % 2 ? *p | code << 4 : code);
     }
 }
 
 static void
-row_again(struct row *to, const float *in, size_t n, bool seed)
+row_again(struct row *to, const float *in, size_t n, bool native)
 {
     float most = 0, enc = 1, dec = 1;
     memset(to, 0, sizeof *to);
@@ -153,13 +155,13 @@ row_again(struct row *to, const float *in, size_t n, bool seed)
         }
         most = fmaxf(most, fabsf(in[i]));
     }
-    if (!seed && most > 0) {
+    if (!native && most > 0) {
         enc = fminf(2688.0F / most, FLT_MAX);
         dec = 1.0F / enc;
     }
     to->scale2 = dec;
     for (size_t b = 0; b < n / 16; b++)
-        block_again(to, in + b * 16, b, seed, enc, dec);
+        block_again(to, in + b * 16, b, native, enc, dec);
 }
 
 /* Rows of many kinds: of a token that is like others, and of what may happen. */
@@ -201,26 +203,16 @@ make_rows(void)
 /* ---- on a device -------------------------------------------------------------------------- */
 
 struct buffers {
-    uint8_t codes[MOST / 2], scales[MOST / 16];
+    uint8_t codes[MOST / 2], scales[MOST / 16], tiles[256 * (WIDE / 16 + 4)];
     float scale2[ROWS];
 };
 
 static struct matrix
 view(struct buffers *b, size_t rows, size_t in)
 {
-    struct matrix m = matrix_of(DT_NVFP4, b->codes, rows, in);
-    m.scales = b->scales;
-    m.scale2 = b->scale2;
+    struct matrix m = matrix_of_nvfp4(b->codes, b->scales, b->scale2, rows, in);
     m.per_row = true;
     return m;
-}
-
-static void
-quantize(struct kernels *k, const struct matrix *to, const float *values,
-         const struct quant_spec *spec)
-{
-    struct matrix from = matrix_of(DT_F32, values, to->rows, to->cols);
-    op_quantize(k, to, &from, NULL, 0, spec);
 }
 
 static bool
@@ -231,22 +223,28 @@ same(float a, float b)
 
 /* The first `in` columns of all rows, and each row alone. */
 static void
-check_quantizer(struct kernels *k, const char *what, size_t in, bool seed)
+check_quantizer(struct kernels *k, const char *what, size_t in, bool native)
 {
     static struct buffers b, alone;
     static float packed[MOST], back[MOST];
-    struct quant_spec spec = { .kind = seed ? QUANT_NATIVE : QUANT_MAX,
+    struct quant_spec spec = { .kind = native ? QUANT_NATIVE : QUANT_MAX,
                                .source = DT_F32 };
+    static uint8_t tiles[sizeof b.tiles];
     struct matrix all = view(&b, ROWS, in), one = view(&alone, 1, in);
+    struct matrix from = matrix_of(DT_F32, packed, ROWS, in),
+                  to = matrix_of(DT_F32, back, ROWS, in);
     size_t wrong = 0, off = 0, lone = 0;
     for (size_t r = 0; r < ROWS; r++)
         memcpy(packed + r * in, x + r * WIDE, in * sizeof *x);
-    quantize(k, &all, packed, &spec);
-    struct matrix floats = matrix_of(DT_F32, back, ROWS, in);
-    op_convert(k, &floats, &all);
+    all.tiles = b.tiles;
+    NEED(tiles_bytes(ROWS, in / 16) <= sizeof tiles);
+    op_quantize(k, &all, &from, NULL, 0, &spec);
+    op_convert(k, &to, &all);
+    tiles_make(tiles, b.scales, ROWS, in / 16);
+    CHECK(memcmp(tiles, b.tiles, tiles_bytes(ROWS, in / 16)) == 0);
     for (size_t r = 0; r < ROWS; r++) {
         struct row want;
-        row_again(&want, packed + r * in, in, seed);
+        row_again(&want, packed + r * in, in, native);
         wrong += !same(b.scale2[r], want.scale2) ||
                  memcmp(b.codes + r * in / 2, want.codes, in / 2) != 0 ||
                  memcmp(b.scales + r * in / 16, want.scales, in / 16) != 0;
@@ -256,7 +254,8 @@ check_quantizer(struct kernels *k, const char *what, size_t in, bool seed)
             v = (code & 8 ? -v : v) * want.scale2;
             off += !same(back[r * in + i], v);
         }
-        quantize(k, &one, packed + r * in, &spec);
+        struct matrix row = matrix_rows(&from, r, 1);
+        op_quantize(k, &one, &row, NULL, 0, &spec);
         lone += memcmp(alone.codes, b.codes + r * in / 2, in / 2) != 0 ||
                 memcmp(alone.scales, b.scales + r * in / 16, in / 16) != 0 ||
                 !same(*alone.scale2, b.scale2[r]);
@@ -272,8 +271,7 @@ check_quantizer(struct kernels *k, const char *what, size_t in, bool seed)
 /* ---- products -------------------------------------------------------------------------------- */
 
 struct product {
-    struct matrix x;
-    struct matrix w;
+    struct matrix x, w;
     const float *add;
     const char *what;
 };
@@ -286,20 +284,14 @@ value(const uint8_t *codes, const uint8_t *scales, size_t i)
     return code & 8 ? -v : v;
 }
 
-static const uint8_t *
-codes_of(const struct matrix *m)
-{
-    return m->data;
-}
-
 /* The plain loop. */
 static float
 plain(const struct product *p, size_t row, size_t o)
 {
     float sum = 0;
     for (size_t i = 0; i < p->w.cols; i++)
-        sum = fmaf(value(codes_of(&p->x), p->x.scales, row * p->w.cols + i),
-                   value(codes_of(&p->w), p->w.scales, o * p->w.cols + i), sum);
+        sum = fmaf(value((const uint8_t *)p->x.data, p->x.scales, row * p->w.cols + i),
+                   value(p->w.data, p->w.scales, o * p->w.cols + i), sum);
     float y = sum * (p->w.scale2 ? *p->w.scale2 : 1);
     y = y * p->x.scale2[row];
     return p->add ? y + p->add[row * p->w.rows + o] : y;
@@ -311,15 +303,15 @@ by_tiles(const struct product *p, const uint8_t *xt, const size_t *x_place,
          const uint8_t *wt, const size_t *w_place, size_t row, size_t o)
 {
     size_t in = p->w.cols, wide = (in / 16 + 3) / 4 * 4;
-    const uint8_t *w = codes_of(&p->w);
+    const uint8_t *w = p->w.data, *a = p->x.data;
     double sum = 0;
     for (size_t b = 0; b < in / 16; b++) {
         double dot = 0;
         for (size_t i = b * 16; i < b * 16 + 16; i++) {
             size_t at = row * in + i, wat = o * in + i;
-            unsigned a = codes_of(&p->x)[at / 2] >> (at % 2 * 4) & 15;
-            unsigned c = w[wat / 2] >> (wat % 2 * 4) & 15;
-            dot += e2m1(a & 7) * e2m1(c & 7) * ((a ^ c) & 8 ? -1 : 1);
+            unsigned c = a[at / 2] >> (at % 2 * 4) & 15;
+            unsigned d = w[wat / 2] >> (wat % 2 * 4) & 15;
+            dot += e2m1(c & 7) * e2m1(d & 7) * ((c ^ d) & 8 ? -1 : 1);
         }
         sum +=
             dot * e4m3(xt[x_place[row * wide + b]]) * e4m3(wt[w_place[o * wide + b]]);
@@ -360,6 +352,8 @@ check_product(struct kernels *const k[][THREADS], const struct product *p)
 {
     static float want[MOST], y[MOST];
     size_t rows = p->x.rows, out = p->w.rows, n = rows * out;
+    struct matrix to = matrix_of(DT_F32, y, rows, out),
+                  add = matrix_of(DT_F32, p->add, rows, out);
     NEED(n <= MOST);
     for (size_t r = 0; r < rows; r++)
         for (size_t o = 0; o < out; o++)
@@ -368,8 +362,6 @@ check_product(struct kernels *const k[][THREADS], const struct product *p)
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int t = 0; t < THREADS && k[isa][t]; t++) {
             memset(y, 0xff, n * sizeof *y);
-            struct matrix to = matrix_of(DT_F32, y, rows, out), add = to;
-            add.data = (float *)(uintptr_t)p->add;
             op_linear(k[isa][t], 1, &to, &p->x, &p->w, p->add ? &add : NULL);
             CHECK_SAY(memcmp(y, want, n * sizeof *y) == 0,
                       "%s, %zu rows, (%zu, %zu), %s, %d threads", p->what, rows, out,
@@ -390,8 +382,8 @@ check_products(struct kernels *const k[][THREADS], size_t out, size_t in)
     NEED(out * in <= MOST && 130 * in <= MOST);
     for (size_t i = 0; i < 130 * in; i++)
         plainly[i] = bell(i) * (i / in == 3 ? 1000 : 1);
-    struct matrix all = view(&a, 130, in);
-    quantize(first, &all, plainly, &spec);
+    struct matrix all = view(&a, 130, in), from = matrix_of(DT_F32, plainly, 130, in);
+    op_quantize(first, &all, &from, NULL, 0, &spec);
     for (size_t i = 0; i < out * in; i++)
         plainly[i] = 0.05F * bell(i + 77);
     struct quant_scale t =
@@ -402,30 +394,29 @@ check_products(struct kernels *const k[][THREADS], size_t out, size_t in)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int way = 0; way < 2; way++) {
             struct product p = { .x = all,
-                                 .w = matrix_of(DT_NVFP4, codes, out, in),
+                                 .w = matrix_of_nvfp4(codes, scales,
+                                                      way ? NULL : &t.scale2, out, in),
                                  .add = way ? add : NULL,
                                  .what = way ? "one level, added" : "two levels" };
-            p.w.scales = scales;
-            p.w.scale2 = way ? NULL : &t.scale2;
             p.x.rows = rows[i];
             check_product(k, &p);
         }
 }
 
-/* A row that is not finite spoils itself and no other. */
+/* A row that is not finite makes its results NaN, and no others. */
 static void
 check_bad(struct kernels *k)
 {
     static struct buffers b;
     float in[3 * 16] = { 1, 2, 3 }, y[3];
     uint8_t codes[8] = { 0x22, 0x22 }, scales[1] = { 0x38 };
-    struct matrix w = matrix_of(DT_NVFP4, codes, 1, 16), rows = view(&b, 3, 16),
+    struct matrix w = matrix_of_nvfp4(codes, scales, NULL, 1, 16),
+                  rows = view(&b, 3, 16), from = matrix_of(DT_F32, in, 3, 16),
                   to = matrix_of(DT_F32, y, 3, 1);
     struct quant_spec spec = { .kind = QUANT_MAX };
-    w.scales = scales;
     in[16] = INFINITY;
     in[32] = 6;
-    quantize(k, &rows, in, &spec);
+    op_quantize(k, &rows, &from, NULL, 0, &spec);
     op_linear(k, 1, &to, &rows, &w, NULL);
     CHECK(y[0] > 5.5F && y[0] < 6.5F && isnan(y[1]) && fabsf(y[2] - 6) < 1e-5F);
 }
@@ -444,9 +435,9 @@ main(void)
     check_all_tiles();
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int t = 0; t < THREADS && k[isa][t]; t += 2)
-            for (int seed = 0; seed < 2; seed++) {
-                check_quantizer(k[isa][t], isa_name((enum isa)isa), WIDE, seed);
-                check_quantizer(k[isa][t], isa_name((enum isa)isa), 48, seed);
+            for (int native = 0; native < 2; native++) {
+                check_quantizer(k[isa][t], isa_name((enum isa)isa), WIDE, native);
+                check_quantizer(k[isa][t], isa_name((enum isa)isa), 48, native);
             }
     check_products(k, 100, 144);
     check_products(k, 33, WIDE);

@@ -7,17 +7,18 @@
 #include "lib/core/num.h"
 #include "lib/nvfp4/codec.h"
 #include "tests/unit/check.h"
+#include "tests/unit/matrix.h"
 
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MOST = 1 << 20, MOST_THREADS = 13 };
+enum { MOST = 1 << 20, MAX_THREADS = 13 };
 
 static float a[MOST], b[MOST], want[MOST], c[MOST];
 static uint16_t half[2][MOST];
 static uint8_t codes[MOST / 2], scales[MOST / 16];
-static _Alignas(64) float room[8 * MOST];
+static _Alignas(64) float workspace[8 * MOST];
 static struct par *pool[4]; // of so many threads, the last of more than there are tiles
 static struct err err;
 static bool bf16; // operands are rounded
@@ -32,10 +33,10 @@ value(uint64_t i)
 static float
 at(const struct operand *x, size_t i, size_t k)
 {
-    size_t place = i * x->rows + k * x->cols;
+    size_t place = i * x->row_stride + k * x->col_stride;
     if (x->dtype == DT_F32)
-        return ((const float *)x->p)[place];
-    uint16_t bits = ((const uint16_t *)x->p)[place];
+        return ((const float *)x->data)[place];
+    uint16_t bits = ((const uint16_t *)x->data)[place];
     return x->dtype == DT_BF16 ? num_from_bf16(bits) : num_from_f16(bits);
 }
 
@@ -126,10 +127,10 @@ check(const struct gemm *g, const char *what)
             if (!k)
                 break;
             mine.c = c;
-            NEED(gemm_workspace(g->m, g->n, g->k) <= sizeof room);
+            NEED(gemm_workspace(g->m, g->n, g->k) <= sizeof workspace);
             for (size_t i = 0; i < cells; i++)
                 c[i] = value(i + 7);
-            CHECK(gemm_run(&mine, k, pool[threads], room, &err) == 0);
+            CHECK(gemm_run(&mine, k, pool[threads], workspace, &err) == 0);
             CHECK_SAY(equal(c, want, cells), "%s: %zu x %zu x %zu, %s%s, %u threads",
                       what, g->m, g->n, g->k, isa_name((enum isa)isa),
                       bf16 ? " bf16" : "", par_threads(pool[threads]));
@@ -146,14 +147,14 @@ check_shape(size_t m, size_t n, size_t k)
             bool along_a = order & 1, along_b = order & 2;
             struct gemm g = { .m = m, .n = n, .k = k, .ldc = n + 3, .add = t == 1 };
             enum dtype other = types[(t + order) % 3];
-            g.a = (struct operand){ .p = types[t] == DT_F32 ? (void *)a : half[0],
+            g.a = (struct operand){ .data = types[t] == DT_F32 ? (void *)a : half[0],
                                     .dtype = types[t],
-                                    .rows = along_a ? k + 1 : 1,
-                                    .cols = along_a ? 1 : m + 2 };
-            g.b = (struct operand){ .p = other == DT_F32 ? (void *)b : half[1],
+                                    .row_stride = along_a ? k + 1 : 1,
+                                    .col_stride = along_a ? 1 : m + 2 };
+            g.b = (struct operand){ .data = other == DT_F32 ? (void *)b : half[1],
                                     .dtype = other,
-                                    .rows = along_b ? 1 : n + 5,
-                                    .cols = along_b ? k + 2 : 1 };
+                                    .row_stride = along_b ? 1 : n + 5,
+                                    .col_stride = along_b ? k + 2 : 1 };
             check(&g, "shape");
         }
 }
@@ -163,8 +164,12 @@ static void
 check_apart(size_t m, size_t n, size_t k)
 {
     struct gemm g = { .m = m, .n = n, .k = k, .ldc = n, .add = true };
-    g.a = (struct operand){ .p = a, .dtype = DT_F32, .rows = 2 * k + 1, .cols = 2 };
-    g.b = (struct operand){ .p = half[1], .dtype = DT_BF16, .rows = 3, .cols = 3 * k };
+    g.a = (struct operand){
+        .data = a, .dtype = DT_F32, .row_stride = 2 * k + 1, .col_stride = 2
+    };
+    g.b = (struct operand){
+        .data = half[1], .dtype = DT_BF16, .row_stride = 3, .col_stride = 3 * k
+    };
     check(&g, "apart");
 }
 
@@ -182,7 +187,7 @@ before_the_end(size_t bytes)
     return p + size - bytes;
 }
 
-/* Operands of those orders, and the room, to their very last byte. */
+/* Operands of those orders, and the workspace, to their very last byte. */
 static void
 check_ends(size_t m, size_t n, size_t k, bool along)
 {
@@ -193,12 +198,12 @@ check_ends(size_t m, size_t n, size_t k, bool along)
     struct gemm g = { .m = m, .n = n, .k = k, .c = mine, .ldc = n };
     memcpy(left, half[0], m * k * sizeof *left);
     memcpy(right, b, k * n * sizeof *right);
-    g.a = (struct operand){ .p = left, .dtype = DT_BF16 };
-    g.b = (struct operand){ .p = right, .dtype = DT_F32 };
-    g.a.rows = along ? k : 1;
-    g.a.cols = along ? 1 : m;
-    g.b.rows = along ? 1 : n;
-    g.b.cols = along ? k : 1;
+    g.a = (struct operand){ .data = left, .dtype = DT_BF16 };
+    g.b = (struct operand){ .data = right, .dtype = DT_F32 };
+    g.a.row_stride = along ? k : 1;
+    g.a.col_stride = along ? 1 : m;
+    g.b.row_stride = along ? 1 : n;
+    g.b.col_stride = along ? k : 1;
     plain(&g, 1);
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int i = 0; i < 2 && isa_have((enum isa)isa); i++) {
@@ -213,27 +218,21 @@ check_ends(size_t m, size_t n, size_t k, bool along)
 
 /* ---- NVFP4 and gemv -------------------------------------------------------------------- */
 
-static float scale2 = 0.0123F, *level2 = &scale2; // NULL: one level
+static const float scale2 = 0.0123F, *level2 = &scale2; // NULL: one level
 
 static struct matrix
 weight(enum dtype dtype, size_t out, size_t in)
 {
-    struct matrix w = matrix_of(dtype, half[1], out, in);
-    if (dtype == DT_F32)
-        w.data = b;
-    if (dtype != DT_NVFP4)
-        return w;
-    w.data = codes;
-    w.scales = scales;
-    w.scale2 = level2;
-    return w;
+    if (dtype == DT_NVFP4)
+        return matrix_of_nvfp4(codes, scales, level2, out, in);
+    return matrix_of(dtype, dtype == DT_F32 ? (void *)b : half[1], out, in);
 }
 
 /* The weight as floats is that of nvfp4_decode, in both directions. */
 static void
 check_nvfp4(size_t m, size_t out, size_t in)
 {
-    struct operand w = { .p = codes, .dtype = DT_NVFP4, .scales = scales };
+    struct operand w = { .data = codes, .dtype = DT_NVFP4, .scales = scales };
     struct gemm g = { .m = m, .n = out, .k = in, .ldc = out };
     static float decoded[MOST];
     w.scale2 = scale2;
@@ -241,10 +240,12 @@ check_nvfp4(size_t m, size_t out, size_t in)
     for (int back = 0; back < 2; back++) {
         if (back)
             g = (struct gemm){ .m = m, .n = in, .k = out, .ldc = in, .add = true };
-        g.a = (struct operand){ .p = a, .dtype = DT_F32, .rows = g.k, .cols = 1 };
-        g.b = (struct operand){ .p = decoded, .dtype = DT_F32 };
-        g.b.rows = w.rows = back ? in : 1;
-        g.b.cols = w.cols = back ? 1 : in;
+        g.a = (struct operand){
+            .data = a, .dtype = DT_F32, .row_stride = g.k, .col_stride = 1
+        };
+        g.b = (struct operand){ .data = decoded, .dtype = DT_F32 };
+        g.b.row_stride = w.row_stride = back ? in : 1;
+        g.b.col_stride = w.col_stride = back ? 1 : in;
         for (size_t i = 0; i < m * g.ldc; i++)
             want[i] = value(i + 7);
         plain(&g, scale2);
@@ -255,7 +256,8 @@ check_nvfp4(size_t m, size_t out, size_t in)
             for (size_t i = 0; i < m * g.ldc; i++)
                 c[i] = value(i + 7);
             g.c = c;
-            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[2], room, &err) == 0);
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[2], workspace, &err) ==
+                  0);
             CHECK_SAY(equal(c, want, m * g.ldc), "nvfp4 %zu x %zu x %zu, %s, %s", m,
                       out, in, isa_name((enum isa)isa), back ? "back" : "forward");
         }
@@ -267,7 +269,9 @@ static float
 plain_dot(const struct matrix *w, const float *values, size_t row, const float *x,
           float sum)
 {
-    struct operand m = { .p = w->data, .dtype = w->dtype, .rows = w->cols, .cols = 1 };
+    struct operand m = {
+        .data = w->data, .dtype = w->dtype, .row_stride = w->cols, .col_stride = 1
+    };
     bool packed = w->dtype == DT_NVFP4;
     float factor = packed && level2 ? *level2 : 1;
     for (size_t k = 0; k < w->cols; k++)
@@ -293,7 +297,7 @@ check_gemv(enum dtype dtype, size_t rows, size_t out, size_t in)
             if (gemv_max((enum isa)isa, &w, bf16) == 0)
                 break;
             if (bf16)
-                gemv_narrow(x, a, &w, rows, (enum isa)isa);
+                gemv_round_x(x, a, &w, rows, (enum isa)isa);
             for (size_t i = 0; i < rows * out; i++)
                 c[i] = value(i);
             CHECK(gemv_run(&g, (enum isa)isa, pool[threads], &err) == 0);
@@ -329,7 +333,7 @@ check_rows(void)
 static void
 check_levels(void)
 {
-    static float hard[] = {
+    static const float hard[] = {
         3.3e-42F, 1e-30F, -0.3F, 0, 0x1p90F, 3e38F, INFINITY
     };
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
@@ -394,10 +398,14 @@ check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
     static float x[MOST], y[MOST], z[MOST];
     static uint16_t narrow[MOST];
     bool wide = dtype == DT_F32;
-    struct matrix w = matrix_of(dtype, wide ? (const void *)y : narrow, n, k);
+    struct matrix w = matrix_of(dtype, wide ? (void *)y : narrow, n, k);
     struct gemv few = { c, x, &w, m, true, true };
-    g.a = (struct operand){ .p = x, .dtype = DT_F32, .rows = k, .cols = 1 };
-    g.b = (struct operand){ .p = y, .dtype = DT_F32, .rows = 1, .cols = k };
+    g.a = (struct operand){
+        .data = x, .dtype = DT_F32, .row_stride = k, .col_stride = 1
+    };
+    g.b = (struct operand){
+        .data = y, .dtype = DT_F32, .row_stride = 1, .col_stride = k
+    };
     for (int kind = 0; kind < ODD_KINDS * ODD_KINDS; kind++) {
         for (size_t i = 0; i < m * k; i++)
             x[i] = odd_value(i, kind % ODD_KINDS);
@@ -415,9 +423,9 @@ check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
                 static float mine[MOST];
                 memcpy(c, z, m * n * sizeof *c);
                 if (how) {
-                    CHECK(gemm_run(&g, how, pool[2], room, &err) == 0);
+                    CHECK(gemm_run(&g, how, pool[2], workspace, &err) == 0);
                 } else if (i == 2) {
-                    gemv_narrow(mine, x, &w, m, (enum isa)isa);
+                    gemv_round_x(mine, x, &w, m, (enum isa)isa);
                     few.x = mine;
                     CHECK(gemv_run(&few, (enum isa)isa, pool[2], &err) == 0);
                 } else {
@@ -431,7 +439,7 @@ check_odd(enum dtype dtype, size_t m, size_t n, size_t k)
 
 /* What rounding to bf16 does to all bits that matter, and to NaN. */
 static void
-check_narrow(void)
+check_rounding(void)
 {
     enum { ALL = 1 << 18 };
     static float in[ALL], out[ALL];
@@ -445,7 +453,7 @@ check_narrow(void)
     for (int isa = 0; isa < ISA_COUNT; isa++) {
         if (!isa_have((enum isa)isa))
             continue;
-        gemv_narrow(out, in, &w, 1, (enum isa)isa);
+        gemv_round_x(out, in, &w, 1, (enum isa)isa);
         CHECK_SAY(equal(out, want, ALL), "rounding, %s", isa_name((enum isa)isa));
     }
 }
@@ -459,15 +467,20 @@ check_edge(void)
     for (int i = 0; i < 8; i++) {
         float y = i < 4 ? -0x1p-76F : 0x1p-76F, p = x[i % 4], sum = i < 4 ? 1 : -1;
         struct gemm g = { .m = 1, .n = 1, .k = 1, .c = c, .ldc = 1, .add = true };
-        g.a = (struct operand){ .p = &p, .dtype = DT_F32, .rows = 1, .cols = 1 };
-        g.b = (struct operand){ .p = &y, .dtype = DT_F32, .rows = 1, .cols = 1 };
+        g.a = (struct operand){
+            .data = &p, .dtype = DT_F32, .row_stride = 1, .col_stride = 1
+        };
+        g.b = (struct operand){
+            .data = &y, .dtype = DT_F32, .row_stride = 1, .col_stride = 1
+        };
         want[0] = sum * 0x1p-126F;
         plain(&g, 1);
         for (int isa = 0; isa < ISA_COUNT; isa++) {
             if (!isa_have((enum isa)isa))
                 continue;
             c[0] = sum * 0x1p-126F;
-            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[1], room, &err) == 0);
+            CHECK(gemm_run(&g, kernel((enum isa)isa, 0), pool[1], workspace, &err) ==
+                  0);
             CHECK_SAY(equal(c, want, 1), "edge %d, %s: %a, want %a", i,
                       isa_name((enum isa)isa), (double)c[0], (double)want[0]);
         }
@@ -479,9 +492,8 @@ check_edge(void)
 static void
 check_start(void)
 {
-    static uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
-    struct matrix w = matrix_of(DT_NVFP4, one, 1, 16);
-    w.scales = &scale;
+    static const uint8_t one[8] = { 0x22, 0x22 }, scale = 0x38;
+    struct matrix w = matrix_of_nvfp4(one, &scale, NULL, 1, 16);
     float x[16] = { 0x1p-126F }, y;
     struct gemv g = { &y, x, &w, 1, true, true };
     for (int isa = 0; isa < ISA_COUNT; isa++) {
@@ -524,7 +536,7 @@ int
 main(void)
 {
     for (unsigned t = 1; t < 4; t++)
-        NEED((pool[t] = par_open(t < 3 ? t : MOST_THREADS, &err)));
+        NEED((pool[t] = par_open(t < 3 ? t : MAX_THREADS, &err)));
     for (size_t i = 0; i < MOST; i++) {
         a[i] = value(i);
         b[i] = value(i + MOST);
@@ -540,7 +552,7 @@ main(void)
     check_zeros();
     bf16 = true;
     check_all();
-    check_narrow();
+    check_rounding();
     check_odd(DT_BF16, 5, 37, 67);
     check_odd(DT_BF16, 13, 70, 300);
     check_odd(DT_F32, 5, 37, 67);

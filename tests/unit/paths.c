@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* paths: the operations of a device give the same bits on every instruction set, for any
- * number of tokens, where panels end and begin; with products of f32 and of bf16. */
+/* paths: the operations of the CPU give the same bits on every instruction set, for any
+ * number of tokens, at the ends of panels; with products of f32 and of bf16. */
 #include "kernels/kernels.h"
 
 #include "tests/unit/check.h"
 
 #include <math.h>
 
-enum { MOST_TOKENS = 132, ROOM = 1 << 18, QUERY = 4, KV = 2, DIM = 32 };
+enum { MAX_TOKENS = 132, SIZE = 1 << 18, QUERY = 4, KV = 2, DIM = 32 };
 
 static struct err err;
 static struct kernels *device[ISA_COUNT];
@@ -23,17 +23,17 @@ open_devices(enum dtype compute)
         if (!isa_have((enum isa)i))
             continue;
         int d = devices++;
-        const struct cpu_kind kind = { compute, (enum isa)i, 2 };
-        struct kernels *k = device[d] = kernels_cpu(&kind, &err);
+        struct kernels *k = device[d] =
+            kernels_cpu(&(struct cpu_kind){ compute, (enum isa)i, 2 }, &err);
         NEED(k);
         float **all[] = { &x[d], &w[d], &y[d], &s[d] };
         for (int n = 0; n < 4; n++)
-            NEED((*all[n] = kernels_alloc(k, MEMORY_WORK, ROOM * sizeof(float))));
-        NEED((ids[d] = kernels_alloc(k, MEMORY_WORK, MOST_TOKENS * sizeof(int32_t))));
-        NEED((first[d] = kernels_alloc(k, MEMORY_WORK, MOST_TOKENS * sizeof(int32_t))));
-        for (size_t e = 0; e < ROOM; e++) {
+            NEED((*all[n] = kernels_alloc(k, MEMORY_WORK, SIZE * sizeof(float))));
+        NEED((ids[d] = kernels_alloc(k, MEMORY_WORK, MAX_TOKENS * sizeof(int32_t))));
+        NEED((first[d] = kernels_alloc(k, MEMORY_WORK, MAX_TOKENS * sizeof(int32_t))));
+        for (size_t e = 0; e < SIZE; e++) {
             x[d][e] = (float)(check_random(e) * 0x1p-32 - 0.5);
-            w[d][e] = (float)(check_random(e + ROOM) * 0x1p-32 - 0.5);
+            w[d][e] = (float)(check_random(e + SIZE) * 0x1p-32 - 0.5);
         }
     }
 }
@@ -50,7 +50,7 @@ close_devices(void)
     }
 }
 
-/* The first n of y are what the first device made. */
+/* The first n of y are those of the first device. */
 static void
 same(const char *what, size_t n, size_t tokens, size_t width)
 {
@@ -67,71 +67,70 @@ clear(size_t n)
 }
 
 static struct matrix
-rows_of(const float *at, size_t rows, size_t cols)
+f32(const float *p, size_t rows, size_t cols)
 {
-    return matrix_of(DT_F32, at, rows, cols);
+    return matrix_of(DT_F32, p, rows, cols);
 }
 
 static void
 check_products(size_t t, size_t out, size_t in)
 {
     for (int pass = 0; pass < 3; pass++) {
-        clear(ROOM);
+        clear(SIZE);
         for (int d = 0; d < devices; d++) {
-            struct kernels *k = device[d];
-            struct matrix m = rows_of(w[d], out, in);
-            struct matrix of_in = rows_of(pass ? y[d] : x[d], t, in),
-                          of_out = rows_of(pass ? x[d] : y[d], t, out);
-            struct matrix right = rows_of(w[d], t, in), dw = rows_of(y[d], out, in);
+            struct matrix weight = f32(w[d], out, in), in_x = f32(x[d], t, in),
+                          in_w = f32(w[d], t, in), d_out = f32(x[d], t, out);
+            struct matrix to = pass == 0   ? f32(y[d], t, out)
+                               : pass == 1 ? f32(y[d], t, in)
+                                           : f32(y[d], out, in);
             if (pass == 0)
-                op_linear(k, 1, &of_out, &of_in, &m, NULL);
+                op_linear(device[d], 1, &to, &in_x, &weight, NULL);
             else if (pass == 1)
-                op_linear_dx(k, 1, &of_in, &of_out, &m, NULL);
+                op_linear_dx(device[d], 1, &to, &d_out, &weight, NULL);
             else
-                op_linear_dw(k, 1, &dw, &of_out, &right, false);
+                op_linear_dw(device[d], 1, &to, &d_out, &in_w, false);
         }
-        same(pass == 0 ? "linear" : pass == 1 ? "linear_dx" : "linear_dw", ROOM, t, in);
+        same(pass == 0 ? "linear" : pass == 1 ? "linear_dx" : "linear_dw", SIZE, t, in);
     }
 }
 
 static void
 check_rows(size_t t, size_t n)
 {
-    struct matrix a, b, g, u;
-    clear(ROOM);
+    clear(SIZE);
     for (int d = 0; d < devices; d++) {
-        a = rows_of(y[d], t, n), b = rows_of(x[d], t, n);
-        op_norm(device[d], &a, s[d], &b, w[d], 1e-6F);
+        struct matrix to = f32(y[d], t, n), in = f32(x[d], t, n);
+        op_norm(device[d], &to, s[d], &in, w[d], 1e-6F);
     }
     same("norm", t * n, t, n);
     for (int d = 0; d < devices; d++) {
-        struct matrix again = rows_of(y[d] + t * n, t, n),
-                      dy = rows_of(x[d] + 99, t, n);
-        a = rows_of(y[d], t, n), b = rows_of(x[d], t, n);
-        op_norm_bwd(device[d], &a, y[d] + ROOM / 2, &again, &dy, &b, s[d], w[d], &a);
+        struct matrix dx = f32(y[d], t, n), again = f32(y[d] + t * n, t, n),
+                      dy = f32(x[d] + 99, t, n), in = f32(x[d], t, n);
+        op_norm_bwd(device[d], &dx, y[d] + SIZE / 2, &again, &dy, &in, s[d], w[d], &dx);
     }
-    same("norm_bwd", ROOM, t, n);
+    same("norm_bwd", SIZE, t, n);
     for (int d = 0; d < devices; d++) {
-        a = rows_of(y[d], t, n), g = rows_of(x[d], t, n), u = rows_of(w[d], t, n);
-        op_swiglu(device[d], &a, &g, &u);
+        struct matrix to = f32(y[d], t, n), gate = f32(x[d], t, n),
+                      up = f32(w[d], t, n);
+        op_swiglu(device[d], &to, &gate, &up);
     }
     same("swiglu", t * n, t, n);
     for (int d = 0; d < devices; d++) {
-        memcpy(y[d] + 2 * t * n, x[d] + 77, t * n * sizeof(float));
-        a = rows_of(y[d], t, 2 * n), b = rows_of(y[d] + 2 * t * n, t, n);
-        g = rows_of(x[d], t, n), u = rows_of(w[d], t, n);
-        op_swiglu_bwd(device[d], &a, &b, &g, &u);
+        struct matrix d_gate_up = f32(y[d], t, 2 * n), dy = f32(y[d] + 2 * t * n, t, n),
+                      gate = f32(x[d], t, n), up = f32(w[d], t, n);
+        memcpy(dy.data, x[d] + 77, t * n * sizeof(float));
+        op_swiglu_bwd(device[d], &d_gate_up, &dy, &gate, &up);
     }
-    same("swiglu_bwd", ROOM, t, n);
+    same("swiglu_bwd", SIZE, t, n);
     for (int d = 0; d < devices; d++) {
+        struct matrix logits = f32(y[d], t, n);
         memcpy(y[d], x[d], t * n * sizeof(float));
-        a = rows_of(y[d], t, n);
-        op_cross_entropy(device[d], s[d], &a, ids[d], 0.1F);
+        op_cross_entropy(device[d], s[d], &logits, ids[d], 0.1F);
     }
     same("cross_entropy", t * n, t, n);
 }
 
-/* The largest logit: the first of equals, and none where one is not finite. */
+/* The largest logit: the first of equals, and -1 where one is not finite. */
 static void
 check_argmax(void)
 {
@@ -146,7 +145,7 @@ check_argmax(void)
     };
     for (int d = 0; d < devices; d++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            struct matrix logits = rows_of(cases[i].v, 1, 5);
+            struct matrix logits = f32(cases[i].v, 1, 5);
             op_argmax(device[d], ids[d], &logits);
             CHECK_SAY(*ids[d] == cases[i].want, "argmax: case %zu is %d, want %d", i,
                       (int)*ids[d], (int)cases[i].want);
@@ -154,7 +153,6 @@ check_argmax(void)
         }
 }
 
-/* Several rows at once. */
 static void
 check_argmax_rows(void)
 {
@@ -162,45 +160,51 @@ check_argmax_rows(void)
                                    { 0, NAN, 9, 9 },
                                    { -1, -2, -1, -3 } };
     for (int d = 0; d < devices; d++) {
-        struct matrix logits = rows_of(v[0], 3, 4);
+        struct matrix logits = f32(v[0], 3, 4);
         op_argmax(device[d], ids[d], &logits);
         CHECK(ids[d][0] == 1 && ids[d][1] == -1 && ids[d][2] == 0);
     }
 }
 
 static void
-check_heads(size_t t)
+check_rope(size_t t)
 {
-    size_t q = t * QUERY * DIM, kv = t * KV * DIM, wide = QUERY * DIM, thin = KV * DIM;
+    size_t q = t * QUERY * DIM, width = (size_t)QUERY * DIM;
     for (int d = 0; d < devices; d++) {
         struct rope r = { w[d], ids[d], QUERY, DIM, 1e-6F };
-        struct matrix to = rows_of(y[d], t, wide), from = rows_of(x[d], t, wide),
-                      grad = rows_of(s[d] + ROOM / 2, t, wide);
-        op_qk_norm_rope(device[d], &to, s[d], &from, w[d], &r);
-        memcpy(s[d] + ROOM / 2, x[d] + 5, q * sizeof(float));
-        op_qk_norm_rope_bwd(device[d], &grad, y[d] + q, &from, s[d], w[d], &r);
-        memcpy(y[d] + q + DIM, s[d] + ROOM / 2, q * sizeof(float));
+        struct matrix to = f32(y[d], t, width), in = f32(x[d], t, width),
+                      grad = f32(s[d] + SIZE / 2, t, width);
+        op_qk_norm_rope(device[d], &to, s[d], &in, w[d], &r);
+        memcpy(grad.data, x[d] + 5, q * sizeof(float));
+        op_qk_norm_rope_bwd(device[d], &grad, y[d] + q, &in, s[d], w[d], &r);
+        memcpy(y[d] + q + DIM, grad.data, q * sizeof(float));
     }
     same("qk_norm_rope", 2 * q + DIM, t, DIM);
-    for (int back = 0; back < 2; back++) {
+}
+
+static void
+check_attention(size_t t)
+{
+    size_t width = (size_t)QUERY * DIM, narrow = (size_t)KV * DIM;
+    size_t q = t * width, kv = t * narrow;
+    for (int bwd = 0; bwd < 2; bwd++) {
         for (int d = 0; d < devices; d++) {
             struct heads h = { t, 0, QUERY, KV, DIM, first[d], 0 };
-            struct matrix out = rows_of(y[d], t, wide), from = rows_of(x[d], t, wide),
-                          key = rows_of(w[d], t, thin),
-                          value = rows_of(w[d] + kv, t, thin);
-            if (!back) {
-                op_attention(device[d], &out, s[d], &from, &key, &value, &h);
+            struct matrix to = f32(y[d], t, width), in = f32(x[d], t, width),
+                          key = f32(w[d], t, narrow), value = f32(w[d] + kv, t, narrow);
+            if (!bwd) {
+                op_attention(device[d], &to, s[d], &in, &key, &value, &h);
                 continue;
             }
-            struct matrix dk = rows_of(y[d] + q, t, thin),
-                          dv = rows_of(y[d] + q + kv, t, thin),
-                          dout = rows_of(x[d] + 55, t, wide),
-                          was = rows_of(s[d] + ROOM / 2, t, wide);
-            memcpy(was.data, y[d], q * sizeof(float));
-            op_attention_bwd(device[d], &out, &dk, &dv, &dout, &was, s[d], &from, &key,
-                             &value, NULL, &h);
+            struct matrix dkey = f32(y[d] + q, t, narrow),
+                          dvalue = f32(y[d] + q + kv, t, narrow),
+                          dout = f32(x[d] + 55, t, width),
+                          out = f32(s[d] + SIZE / 2, t, width);
+            memcpy(out.data, y[d], q * sizeof(float));
+            op_attention_bwd(device[d], &to, &dkey, &dvalue, &dout, &out, s[d], &in,
+                             &key, &value, NULL, &h);
         }
-        same(back ? "attention_bwd" : "attention", back ? q + 2 * kv : q, t, DIM);
+        same(bwd ? "attention_bwd" : "attention", bwd ? q + 2 * kv : q, t, DIM);
     }
 }
 
@@ -210,9 +214,11 @@ check_compute(enum dtype compute)
     static const size_t widths[] = { 16, 33, 64, 97, 128 };
     enum { WIDTHS = sizeof widths / sizeof *widths };
     open_devices(compute);
-    if (compute == DT_F32)
-        check_argmax(), check_argmax_rows();
-    for (size_t t = 1; t <= MOST_TOKENS; t++) {
+    if (compute == DT_F32) {
+        check_argmax();
+        check_argmax_rows();
+    }
+    for (size_t t = 1; t <= MAX_TOKENS; t++) {
         for (int d = 0; d < devices; d++)
             for (size_t i = 0; i < t; i++) {
                 ids[d][i] = (int32_t)(check_random(i) % 16);
@@ -220,10 +226,11 @@ check_compute(enum dtype compute)
             }
         for (size_t a = 0; a < WIDTHS; a++) {
             check_products(t, widths[a], widths[(a + t) % WIDTHS]);
-            if (compute == DT_F32) // others know nothing of it
+            if (compute == DT_F32) // compute changes products only
                 check_rows(t, widths[a]);
         }
-        check_heads(t);
+        check_rope(t);
+        check_attention(t);
     }
     CHECK_SAY(err.kind == ERR_NONE, "%s", err.msg);
     close_devices();

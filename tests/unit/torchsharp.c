@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* torchsharp: TorchSharp's packed optimizer against one written here from numerics.md 3.2, 7.3 and
- * 7.4, an element at a time; the same bytes on every path, for any threads and any chunks
- * of rows; and the flaws that it is kept to show. */
+/* torchsharp: TorchSharp's packed optimizer against one written here from numerics.md 3.2,
+ * 7.3 and 7.4, an element at a time; the same bytes on every instruction set, for any
+ * threads and any chunks of rows; and the flaws that it is kept to show. */
 #include "kernels/kernels.h"
 
 #include "lib/core/num.h"
 #include "tests/unit/check.h"
+#include "tests/unit/matrix.h"
 
 #include <math.h>
 
@@ -18,7 +19,7 @@ enum { PLANES = 6 };
 struct state {
     struct torchsharp_state s;
     size_t bytes[PLANES];
-    void *part[PLANES]; // w, m, v: numbers, scales
+    void *part[PLANES]; // w, m, v: codes, scales
 };
 
 static void
@@ -124,10 +125,10 @@ static void
 write_nvfp4(const struct torchsharp_plane *p, size_t i, const float x[16],
             bool from_bf16)
 {
-    float most = 0;
+    float max = 0;
     for (int k = 0; k < 16; k++)
-        most = fmaxf(most, fabsf(x[k]));
-    float t = most / 6;
+        max = fmaxf(max, fabsf(x[k]));
+    float t = max / 6;
     t = from_bf16 ? bf16(t) : t;
     unsigned scale = to_e4m3(fminf(fmaxf(t, 0x1p-16F), 448));
     ((uint8_t *)p->scales)[i / 16] = (uint8_t)scale;
@@ -150,16 +151,16 @@ write_moments(const struct state *x, const struct torchsharp_plane *p, size_t ro
               const float *values)
 {
     size_t cols = x->s.cols;
-    float most = 1e-8F;
+    float max = 1e-8F;
     for (size_t k = 0; k < cols && x->s.moments == TORCHSHARP_NVFP4; k += 16)
         write_nvfp4(p, row * cols + k, values + k, false);
     if (x->s.moments == TORCHSHARP_NVFP4)
         return;
     for (size_t k = 0; k < cols; k++)
-        most = fabsf(values[k]) > most ? fabsf(values[k]) : most;
-    ((float *)p->scales)[row] = most / 127;
+        max = fabsf(values[k]) > max ? fabsf(values[k]) : max;
+    ((float *)p->scales)[row] = max / 127;
     for (size_t k = 0; k < cols; k++) {
-        double q = rint((double)(values[k] / (most / 127)));
+        double q = rint((double)(values[k] / (max / 127)));
         ((int8_t *)p->q)[row * cols + k] = (int8_t)fmax(-127, fmin(127, q));
     }
 }
@@ -168,10 +169,10 @@ static void
 plain_row(const struct state *x, size_t row, const float *grad,
           const struct adam_step *a)
 {
-    enum { MOST = 2048 };
-    static float w[MOST], m[MOST], v[MOST];
+    enum { MAX_COLS = 2048 };
+    static float w[MAX_COLS], m[MAX_COLS], v[MAX_COLS];
     size_t cols = x->s.cols;
-    NEED(cols <= MOST);
+    NEED(cols <= MAX_COLS);
     for (size_t k = 0; k < cols; k++) {
         size_t i = row * cols + k;
         float g = *a->clip * grad[i], before = read_nvfp4(&x->s.w, i);
@@ -193,8 +194,7 @@ static void
 run(const struct state *x, const float *grad, const struct adam_step *a, enum isa isa,
     unsigned threads, size_t chunk)
 {
-    const struct cpu_kind kind = { DT_F32, isa, threads };
-    struct kernels *k = kernels_cpu(&kind, &err);
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa, threads }, &err);
     size_t rows = x->s.rows;
     struct matrix g = matrix_of(DT_F32, grad, rows, x->s.cols);
     NEED(k);
@@ -238,13 +238,13 @@ normal(uint64_t i)
 static void
 check_same(enum torchsharp_moments moments, size_t rows, size_t cols)
 {
-    enum { MOST = 1 << 17 };
+    enum { MAX = 1 << 17 };
     static const size_t chunks[] = { 1, 3, 64, SIZE_MAX / 2 };
     static const float some_clip = 0.75F;
-    static float grad[MOST];
+    static float grad[MAX];
     size_t n = rows * cols;
     struct state want;
-    NEED(n <= MOST);
+    NEED(n <= MAX);
     state_open(&want, moments, rows, cols);
     for (size_t i = 0; i < want.bytes[0]; i++)
         ((uint8_t *)want.part[0])[i] = (uint8_t)check_random(i);
@@ -283,17 +283,15 @@ check_values(void)
     static float y[ROWS * COLS], grad[ROWS * COLS];
     static const float none = NAN;
     struct state x, before;
-    const struct cpu_kind kind = { DT_F32, isa_best(), 2 };
-    struct kernels *k = kernels_cpu(&kind, &err);
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa_best(), 2 }, &err);
     NEED(k);
     state_open(&x, TORCHSHARP_INT8, ROWS, COLS);
     for (size_t i = 0; i < x.bytes[0]; i++)
         ((uint8_t *)x.part[0])[i] = (uint8_t)check_random(i);
     for (size_t i = 0; i < x.bytes[1]; i++)
         ((uint8_t *)x.part[1])[i] = (uint8_t)(check_random(i + 99) % 0x7f);
-    struct matrix w = matrix_of(DT_NVFP4, x.s.w.q, ROWS, COLS),
-                  to = matrix_of(DT_F32, y, ROWS, COLS);
-    w.scales = x.s.w.scales;
+    const struct matrix w = matrix_of_nvfp4(x.part[0], x.part[1], NULL, ROWS, COLS),
+                        to = matrix_of(DT_F32, y, ROWS, COLS);
     op_convert(k, &to, &w);
     for (size_t i = 0; i < (size_t)ROWS * COLS; i++) {
         float want = read_nvfp4(&x.s.w, i);

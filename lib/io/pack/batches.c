@@ -8,29 +8,32 @@
 static int
 write_batch(struct producer *x, const struct batch *b)
 {
-    for (size_t i = 0; i < b->n; i++) {
+    for (const struct chunk *c = b->chunk; c < b->chunk + b->n; c++) {
         if (x->nvfp4)
-            producer_add_error(&x->nvfp4->error, &b->error[i]);
+            producer_add_error(&x->nvfp4->error, &c->error);
         else
-            range_add(&x->range, &b->range[i]);
-        // Beyond a value that cannot be held the rest is only counted.
-        if (x->discard || x->range.over)
-            continue;
-        if (writer_write(x->w, b->out[i], b->bytes[i]) < 0)
+            range_add(&x->range, &c->range);
+        // After the first value that is too large they are only counted.
+        if (!x->discard && !x->range.over && producer_write(x, c->out, c->bytes) < 0)
             return -1;
-        io_progress_add(x->progress, b->bytes[i]);
     }
     return 0;
 }
 
-/* Item 0 writes the batch before, the others make the next. */
+/* Item 0 writes the previous batch, the others make the next. */
 static int
 work(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     struct producer *x = ctx;
-    if (i > 0)
-        return x->make(x, i - 1, &x->scratch[worker], err);
-    if (write_batch(x, x->writing) < 0) // its error is the writer's: the plan's
+    if (i > 0) {
+        uint64_t chunk = x->making->first + i - 1;
+        struct chunk *c = &x->making->chunk[i - 1];
+        c->error = (struct quant_error){ 0 };
+        c->range = (struct range){ 0 };
+        return x->make(x, c, chunk * VALUES_CHUNK, producer_chunk(x, chunk),
+                       &x->scratch[worker], err);
+    }
+    if (write_batch(x, x->writing) < 0) // the error is in the plan
         return err_set(err, x->p->err->kind, "%s", x->p->err->msg);
     return 0;
 }

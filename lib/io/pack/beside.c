@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* beside: files that lie beside the inputs: they go along, serve as the vocabulary of a
- * GGUF, and must not be the output. */
+/* beside: files beside the inputs: they are copied, have the vocabulary for a GGUF, and
+ * must not be the output. */
 #include "lib/io/pack/output.h"
 
 #include "lib/core/path.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A file that lies beside the input, if it does. */
+/* A file beside the input, if it exists. */
 static int
 copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
 {
@@ -28,7 +28,7 @@ copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
     return rc;
 }
 
-/* What serves a model besides its weights. */
+/* Tokenizer and settings of a model. */
 static int
 copy_companions(struct plan *p, struct writer *w, const struct store *s)
 {
@@ -56,8 +56,8 @@ is_card(const struct dirent *e)
     return modeldir_is_card(e->d_name) && utf8_check(e->d_name, n) == n;
 }
 
-/* The card and the licenses of a model directory.  Beside a file they can be those of
- * something else, and stay where they are. */
+/* The card and the licenses of a model directory.  Beside a single file they may belong to
+ * something else and are not copied. */
 static int
 copy_cards(struct plan *p, struct writer *w, const struct store *s)
 {
@@ -128,7 +128,7 @@ beside_check_output(const struct plan *p)
     return rc;
 }
 
-/* What is beside the tokenizer may go into the file, too. */
+/* The tokenizer and the files beside it are inputs, too. */
 static int
 check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer)
 {
@@ -150,7 +150,6 @@ check_not_tokenizer(const struct plan *p, const char *out, const char *tokenizer
     return rc;
 }
 
-/* What a file that takes the tokenizer in has to say of it and of the model. */
 int
 beside_vocabulary(const struct plan *p, struct gguf_kv *kv)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* candidates: the tensors that the output may hold: the selected ones of all inputs under
- * their new names, a later input's in place of an earlier one's; or with --init those of
- * the tensor table. */
+ * their new names, where later inputs replace tensors of earlier ones; or with --init those
+ * of the tensor table. */
 #include "lib/io/pack/plan.h"
 
 #include "lib/io/pack/random.h"
@@ -19,7 +19,7 @@ candidate_named(const struct candidates *all, const char *name)
     return i < 0 || all->v[i].dropped ? NULL : &all->v[i];
 }
 
-/* The name by the first --rename that fits: one * on each side stands for one text. */
+/* The name by the first --rename that matches: one * on each side is the same text. */
 static const char *
 renamed(struct plan *p, const char *name)
 {
@@ -46,6 +46,15 @@ renamed(struct plan *p, const char *name)
     return name;
 }
 
+void
+candidate_replace(struct candidate *was, const struct candidate *c)
+{
+    uint64_t order = was->order, place = was->place;
+    *was = *c;
+    was->order = order;
+    was->place = place;
+}
+
 int
 candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
 {
@@ -60,10 +69,7 @@ candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
         if (was->in == c->in)
             return err_set(p->err, ERR_USAGE, "--rename: two tensors become \"%s\"",
                            text_quote(q, c->name, len));
-        uint64_t order = was->order, place = was->place; // it stays where it was
-        *was = *c;
-        was->order = order;
-        was->place = place;
+        candidate_replace(was, c);
         return 0;
     }
     if (all->n == all->cap) {
@@ -89,7 +95,7 @@ candidate_place(const struct plan *p, const struct input *in,
     return (uint64_t)(in - p->inputs) << 40 | (uint64_t)(entry - in->store.tensors);
 }
 
-/* c under its new name, which is `name` in its file. */
+/* Add c, whose name is `name` before --rename. */
 static int
 add_renamed(struct plan *p, struct candidates *all, struct candidate c,
             const char *name)
@@ -102,7 +108,7 @@ static int
 add_view(struct plan *p, struct candidates *all, struct input *in, const struct view *v)
 {
     char q[TEXT_QUOTE];
-    if (!select_takes(&p->c->select, v->name))
+    if (!select_matches(&p->c->select, v->name))
         return 0;
     if (v->incomplete && p->is_model)
         return err_set(p->err, ERR_FORMAT,
@@ -181,7 +187,8 @@ gather_table(struct plan *p, struct candidates *all)
                                      .rank = r->rank,
                                      .shape = r->shape,
                                      .numel = r->numel };
-        if (select_takes(&p->c->select, r->name) && add_renamed(p, all, c, r->name) < 0)
+        if (select_matches(&p->c->select, r->name) &&
+            add_renamed(p, all, c, r->name) < 0)
             return -1;
     }
     return 0;
@@ -241,10 +248,10 @@ candidates_check_model(struct plan *p, struct candidates *all)
             return err_set(p->err, ERR_FORMAT,
                            "\"%s\" does not have the shape that the configuration says",
                            r->name);
-        c->taken = true;
+        c->used = true;
     }
     for (size_t i = 0; i < all->n; i++)
-        if (!all->v[i].taken && !all->v[i].dropped)
+        if (!all->v[i].used && !all->v[i].dropped)
             return err_set(p->err, ERR_FORMAT,
                            "\"%s\" is no tensor of the configuration",
                            text_quote(q, all->v[i].name, strlen(all->v[i].name)));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* config_text: the text of the configuration that goes along, with what the conversion
- * changes in it; all else stays as it was written. */
+/* config_text: the configuration that the output gets: the text of the input's, in which
+ * only what the conversion changes is replaced. */
 #include "lib/io/pack/plan.h"
 
 #include "lib/core/json.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* The configuration is the text of b, which is freed. */
+/* Replace the configuration by the text of b, which is freed. */
 static int
 set_config(struct plan *p, struct buf *b)
 {
@@ -17,7 +17,7 @@ set_config(struct plan *p, struct buf *b)
     return p->config.p ? 0 : -1;
 }
 
-/* `with` in place of n bytes of the configuration. */
+/* Replace n bytes of the configuration. */
 static int
 replace_in_config(struct plan *p, size_t at, size_t n, const char *with)
 {
@@ -28,8 +28,7 @@ replace_in_config(struct plan *p, size_t at, size_t n, const char *with)
     return set_config(p, &b);
 }
 
-/* Another value for a member of the configuration; the rest of the text stays.  1, or 0
- * if there is no such member; -1. */
+/* Replace the value of a member.  1, or 0 if there is no such member; -1. */
 static int
 set_member(struct plan *p, const char *name, const char *value)
 {
@@ -48,8 +47,7 @@ set_member(struct plan *p, const char *name, const char *value)
     return p->err->kind ? -1 : 0;
 }
 
-/* One more member at the end of the configuration, on a line of its own if they are on
- * lines. */
+/* Append a member, on a new line if the text has lines. */
 static int
 add_member(struct plan *p, const char *name, const char *value)
 {
@@ -63,7 +61,7 @@ add_member(struct plan *p, const char *name, const char *value)
             return -1;
     if (p->err->kind)
         return -1;
-    // Behind the last value; in an empty object before the brace.
+    // After the last value; in an empty object before the brace.
     size_t at = raw.p ? (size_t)(raw.p + raw.n - p->config.p) : j.pos - 1;
     bool lines = memchr(p->config.p, '\n', at) != NULL;
     buf_printf(&b, "%s%s\"%s\": %s", raw.p ? "," : "",
@@ -100,8 +98,8 @@ has_foreign(const struct plan *p)
     return false;
 }
 
-/* Whether what the configuration says of quantization is true of the output: a copy of
- * one input, or of a part of it. */
+/* Whether quantization_config stays true: the output is a copy of one input, or of some of
+ * its tensors. */
 static bool
 keeps_claims(const struct plan *p)
 {
@@ -112,7 +110,7 @@ keeps_claims(const struct plan *p)
     return copy;
 }
 
-/* The configuration without what it says of quantization, if that is not true any more. */
+/* Remove quantization_config if it is no longer true. */
 static int
 plain_config(struct plan *p)
 {
@@ -128,9 +126,8 @@ plain_config(struct plan *p)
     return -1;
 }
 
-/* The type that the output's floats have for those who load them: as transformers has it,
- * that of the embedding, else the most frequent one; NVFP4 and its scales do not count.
- * DT_NONE: there are none. */
+/* torch_dtype of the output: as in transformers that of the embedding, else the most
+ * frequent one; NVFP4 and its scales do not count.  DT_NONE: no floats. */
 static enum dtype
 main_dtype(const struct plan *p)
 {
@@ -151,8 +148,7 @@ main_dtype(const struct plan *p)
     return most;
 }
 
-/* config.json of a directory is what others load the weights by: with the type that they
- * are written in. */
+/* Other programs load a directory by its config.json: set the type of its weights there. */
 static int
 name_dtype(struct plan *p)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* groups: what servers run as one GEMM and what shares a tensor scale: q, k and v, gate and
- * up of a layer. */
+/* groups: tensors that servers fuse into one GEMM, and that share a tensor scale: q, k and
+ * v, or gate and up, of a layer. */
 #include "lib/io/pack/plan.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The name of the fused group that a tensor belongs to; an empty text: none. */
+/* The name of the fused group of a tensor; empty: it is in no group. */
 static struct slice
 group_key(struct buf *b, const char *name)
 {
@@ -21,8 +21,8 @@ group_key(struct buf *b, const char *name)
     return (struct slice){ b->data, b->len };
 }
 
-/* What a source of NVFP4 left plain stays so, unless it is a part of something fused that
- * is not: no server takes that, and quantize_group has a word to say. */
+/* Projections that an NVFP4 source has as floats stay floats, unless others of their group
+ * are NVFP4: no server supports that, so they are quantized or refused. */
 int
 groups_settle_plain(struct plan *p, struct candidates *all)
 {
@@ -51,8 +51,8 @@ groups_settle_plain(struct plan *p, struct candidates *all)
     return rc < 0 ? plan_no_memory(p) : 0;
 }
 
-/* 1 if a kept tensor of the group has another scale than the first kept one, or if some
- * are kept and some are not; -1. */
+/* 1 if tensors of the group that keep their codes have different scales, or if only some
+ * keep them; 0; -1. */
 static int
 disagrees(struct plan *p, const struct nvfp4 *group)
 {
@@ -75,8 +75,8 @@ disagrees(struct plan *p, const struct nvfp4 *group)
     return kept && mixed;
 }
 
-/* The tensors of a group that wants one scale, where they have several: made anew, if that
- * was asked for. */
+/* One tensor scale for a group that has several: by quantizing again, if that was asked
+ * for. */
 static int
 unite(struct plan *p, struct nvfp4 *group)
 {
@@ -95,10 +95,10 @@ unite(struct plan *p, struct nvfp4 *group)
     return quantize_check_target(p);
 }
 
-/* The first tensor of each group, by number of its name. */
+/* The first tensor of each group. */
 struct leaders {
     struct names names;
-    struct nvfp4 **of;
+    struct nvfp4 **of; // by number of the name
 };
 
 static int

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Whether the output is an NVFP4 file because an input is one. */
+/* Whether the output has NVFP4 because the inputs have. */
 static bool
 head_of_nvfp4(struct plan *p, const struct candidates *all)
 {
@@ -18,19 +18,19 @@ head_of_nvfp4(struct plan *p, const struct candidates *all)
     return some && plan_target(p)->own_pairs;
 }
 
-/* A copy of the embedding as lm_head.weight, if it is wanted at all. */
+/* Add a copy of the embedding as lm_head.weight, if that is selected. */
 static int
 add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
 {
-    struct candidate head = *embed; // adding moves the list that embed points into
+    struct candidate head = *embed; // candidate_add may move *embed
     struct input *in = embed->in;
-    if (!select_takes(&p->c->select, TABLE_HEAD))
+    if (!select_matches(&p->c->select, TABLE_HEAD))
         return 0;
-    // In an NVFP4 file it is a pair made from the embedding, like the others.
+    // In an NVFP4 file it is quantized like the projections.
     head.quantize = head_of_nvfp4(p, all);
     head.name = TABLE_HEAD;
     head.place = UINT64_MAX;
-    head.in = NULL; // so that it is not taken for a clash
+    head.in = NULL; // or it would clash with the embedding's input
     size_t n = all->n;
     if (candidate_add(p, all, &head) < 0)
         return -1;
@@ -38,28 +38,28 @@ add_head(struct plan *p, struct candidates *all, const struct candidate *embed)
     return 0;
 }
 
-/* Whether the pair of a head is to become floats. */
+/* Whether an NVFP4 head is to become floats. */
 static bool
 widens_head(const struct plan *p)
 {
     struct pack *c = p->c;
     return plan_wishes_wide(p) &&
-           (!c->dequantize || select_takes(&c->quantized, TABLE_HEAD));
+           (!c->dequantize || select_matches(&c->quantized, TABLE_HEAD));
 }
 
-/* Whether the pair of a head is to be quantized again: then from the embedding itself,
- * not from the rounded values of the pair. */
+/* Whether an NVFP4 head is to be quantized again: then from the embedding, not from its own
+ * rounded values. */
 static bool
 requantizes_head(const struct plan *p, const struct candidate *head)
 {
     struct pack *c = p->c;
     if (!c->quant && !c->share)
         return false;
-    return c->quantize ? select_takes(&c->quantized, TABLE_HEAD)
+    return c->quantize ? select_matches(&c->quantized, TABLE_HEAD)
                        : c->torchsharp && head->view->scale2;
 }
 
-/* A pair whose place the embedding takes must say nothing else than that. */
+/* An NVFP4 head that is replaced by the embedding must be the embedding, quantized. */
 static int
 check_pair(struct plan *p, const struct candidate *head, const struct candidate *embed)
 {
@@ -74,20 +74,7 @@ check_pair(struct plan *p, const struct candidate *head, const struct candidate 
                    head->in->store.name);
 }
 
-/* A pair that has to change: the embedding in its place. */
-static int
-put_embedding(struct candidate *head, const struct candidate *embed, bool quantize)
-{
-    uint64_t order = head->order, place = head->place;
-    *head = *embed;
-    head->quantize = quantize;
-    head->name = TABLE_HEAD;
-    head->order = order;
-    head->place = place;
-    return 0;
-}
-
-/* A head beside the embedding of a model that is tied, or seems to be. */
+/* A head and an embedding of a model that is tied, or seems to be. */
 static int
 settle_present_head(struct plan *p, struct candidate *head,
                     const struct candidate *embed)
@@ -114,8 +101,12 @@ settle_present_head(struct plan *p, struct candidate *head,
     keep |= wish == HEAD_UNTIE;
     if (!plain && !keep && wish != HEAD_TIE && check_pair(p, head, embed) < 0)
         return -1;
-    if (!keep && copy)
-        return put_embedding(head, embed, again);
+    if (!keep && copy) { // the embedding in its place
+        candidate_replace(head, embed);
+        head->quantize = again;
+        head->name = TABLE_HEAD;
+        return 0;
+    }
     head->dropped = !keep;
     return keep && wish == HEAD_UNTIE ? config_text_untie(p) : 0;
 }
@@ -134,7 +125,7 @@ head_settle(struct plan *p, struct candidates *all)
         return 0;
     if (wish == HEAD_UNTIE)
         return add_head(p, all, embed) < 0 ? -1 : config_text_untie(p);
-    bool makes = p->c->quantize || p->c->dtype == WISH_NVFP4; // anew, an NVFP4 file
+    bool makes = p->c->quantize || p->c->dtype == WISH_NVFP4; // a new NVFP4 file
     if (plan_target(p)->head_copy && (!plan_rewrites(p) || makes) && !p->c->like)
         return add_head(p, all, embed);
     return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* head: whether the NVFP4 head of a tied model is its embedding, quantized.
+/* head_match: whether the NVFP4 head of a tied model is its embedding, quantized.
  *
- * Nobody records what made a pair, so each quantizer that may have made it is tried: on
- * a sample first, then on the whole tensor.  The embedding beside it can be the rounded
+ * Files do not record what quantized a tensor, so each possible quantizer is tried: on a
+ * sample first, then on the whole tensor.  The embedding beside it can be the rounded
  * form of what was quantized (f16 in a .dat made of bf16 or f32), so a block that is not
  * equal bit for bit may be that of values within half a unit of their last place. */
 #include "lib/io/pack/plan.h"
@@ -16,7 +16,7 @@
 
 enum { SAMPLE = 8 }; // chunks
 
-/* What rounds the embedding, relative to a value and for the smallest ones. */
+/* Rounding errors of the embedding: relative, and absolute for the smallest values. */
 struct rounding {
     double relative, absolute;
 };
@@ -33,7 +33,7 @@ struct compare {
     struct quant_scale scale;
     struct rounding u;
     uint64_t numel;
-    size_t step; // of the chunks that are looked at
+    size_t step; // of the chunks that are compared
     float *amax; // of chunks
     struct worker *worker;
     atomic_bool differs;
@@ -46,7 +46,7 @@ chunk_size(const struct compare *x, uint64_t first)
     return left < VALUES_CHUNK ? (size_t)left : VALUES_CHUNK;
 }
 
-/* Distance of what codes and a scale mean from 16 values. */
+/* Euclidean distance of a decoded block from 16 values. */
 static double
 distance(const float *v, const uint8_t *codes, uint8_t scale, float scale2)
 {
@@ -60,7 +60,7 @@ distance(const float *v, const uint8_t *codes, uint8_t scale, float scale2)
     return sqrt(sum);
 }
 
-/* The distance of a block that is the quantization of values times `by`. */
+/* The same for the block that quantizing the values times `by` makes. */
 static double
 distance_of(const struct compare *x, const float *v, double by)
 {
@@ -87,7 +87,7 @@ could_be(const struct compare *x, const float *v, const uint8_t *codes, uint8_t 
     }
     for (int i = -1; i <= 1; i++)
         cost = fmax(cost, distance_of(x, v, 1 + i * x->u.relative));
-    if (x->spec.mae) // takes the better of two by another measure
+    if (x->spec.mae) // chooses by another measure
         cost *= 2;
     return distance(v, codes, scale, x->scale.scale2) <= 1.001 * cost + 2 * sqrt(moved);
 }
@@ -132,7 +132,7 @@ scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
         return -1;
     x->amax[i] = nvfp4_amax(DT_F32, w->embed.f32, n, &bad);
     if (bad < n)
-        atomic_store(&x->differs, true); // nothing quantizes that
+        atomic_store(&x->differs, true); // cannot be quantized
     return 0;
 }
 
@@ -161,13 +161,13 @@ rounding_of(enum dtype d, enum quant kind)
         u = (struct rounding){ 0x1p-11, 0x1p-25 };
     else if (d == DT_BF16)
         u = (struct rounding){ 0x1p-9, 0 };
-    // These two round to bf16 on the way, which can make the difference a unit of it.
+    // These two round to bf16 in between, which can add one unit of it.
     if (u.relative > 0 && (kind == QUANT_TORCHAO || kind == QUANT_NATIVE))
         u.relative += 0x1p-8;
     return u;
 }
 
-/* The head's own tensor scale, if it can be that of the embedding. */
+/* Use the head's tensor scale, if it can be that of the embedding. */
 static bool
 settle_scale(struct compare *x, float amax)
 {
@@ -209,7 +209,7 @@ made_by(struct compare *x, const struct plan *p, float amax,
     return rc > 0 ? agrees(x, p, chunks, 1) : rc;
 }
 
-/* The likely ones first. */
+/* Most likely quantizers first. */
 static int
 try_all(struct compare *x, const struct plan *p, float amax)
 {

@@ -22,8 +22,8 @@ item_new(struct plan *p)
     return &p->item[p->n++];
 }
 
-/* Whether entries of NVFP4 tensors keep their names and types: always, but where our own
- * spelling is wanted and the input is something else, or for TorchSharp. */
+/* Whether entries of NVFP4 tensors keep their names and types: not if the output has our
+ * own spelling and the input another one, or the reader is TorchSharp. */
 static bool
 keeps_spelling(const struct plan *p)
 {
@@ -31,7 +31,7 @@ keeps_spelling(const struct plan *p)
 }
 
 static const char *
-plane_name(struct plan *p, const struct candidate *c, const struct tensor *entry,
+entry_name(struct plan *p, const struct candidate *c, const struct tensor *entry,
            const char *suffix)
 {
     struct buf b = { 0 };
@@ -66,8 +66,7 @@ respell(struct plan *p, struct item *it, enum dtype dtype)
     return 0;
 }
 
-/* One entry of an NVFP4 tensor; with like in the place, name, type and shape of that
- * one. */
+/* One entry of an NVFP4 tensor; like: with the name, type and shape of that one. */
 static int
 add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
           const struct tensor *like, const char *suffix, enum dtype dtype)
@@ -78,7 +77,7 @@ add_plane(struct plan *p, const struct candidate *c, const struct tensor *entry,
     const struct tensor *shape = like ? like : entry;
     bool moved = c->place != candidate_place(p, c->in, c->view->entry);
     *it = (struct item){
-        .name = like ? like->name : plane_name(p, c, entry, suffix),
+        .name = like ? like->name : entry_name(p, c, entry, suffix),
         .dtype = (enum dtype)shape->dtype,
         .rank = shape->rank,
         .shape = shape->shape,
@@ -131,6 +130,18 @@ item_planes(struct plan *p, const struct candidate *c, const struct view *ref)
     return 0;
 }
 
+const char *
+item_plane_name(struct plan *p, const char *name, const char *suffix)
+{
+    struct buf b = { 0 };
+    size_t n = strlen(name);
+    bool weight = slice_ends(slice_of(name), ".weight");
+    bool doubled = !weight && strncmp(suffix, ".weight.", 8) == 0;
+    buf_add(&b, name, weight ? n - strlen(".weight") : n);
+    buf_str(&b, doubled ? suffix + strlen(".weight") : suffix);
+    return plan_text(p, &b);
+}
+
 struct item
 item_values(const struct candidate *c, const char *name, enum dtype dtype)
 {
@@ -172,22 +183,18 @@ item_input_scale(struct plan *p, const struct candidate *c)
     static const uint64_t one[1] = { 1 };
     const struct view_dialect *d = view_dialect(plan_target(p)->dialect);
     const struct tensor *from = c->view->input;
-    struct slice name = slice_of(c->name);
-    struct buf b = { 0 };
     char q[TEXT_QUOTE];
     float f = 0;
     if (from->dtype != DT_F32 || from->numel != 1)
         return err_set(p->err, ERR_FORMAT,
                        "%s: activation scale of \"%s\": not one f32", c->in->store.name,
-                       text_quote(q, name.p, name.n));
+                       text_quote(q, c->name, strlen(c->name)));
     if (values_scale(&f, &c->in->store, from, "activation", c->name, p->err) < 0)
         return -1;
     struct item *it = item_new(p);
     if (!it)
         return -1;
-    buf_add(&b, name.p, name.n - (slice_ends(name, ".weight") ? strlen(".weight") : 0));
-    buf_str(&b, d->input);
-    *it = (struct item){ .name = plan_text(p, &b),
+    *it = (struct item){ .name = item_plane_name(p, c->name, d->input),
                          .dtype = DT_F32,
                          .rank = d->scale2_rank,
                          .shape = one,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* like: an output that looks like the file of --like. */
+/* like: an output with the names, types and order of the file of --like. */
 #include "lib/io/pack/plan.h"
 
 #include <string.h>
 
-/* An NVFP4 tensor in the place of one. */
+/* The candidate for an NVFP4 tensor of the reference. */
 static int
 like_nvfp4(struct plan *p, const struct view *ref, const struct candidate *c)
 {
@@ -66,15 +66,15 @@ plan_like(struct plan *p, struct candidates *all)
         if (!c)
             return err_set(p->err, ERR_FORMAT, "--like: \"%s\" stands there only",
                            text_quote(q, v->name, v->name_len));
-        c->taken = true;
+        c->used = true;
         if (like_one(p, v, c) < 0)
             return -1;
     }
     for (size_t i = 0; i < all->n; i++) {
         struct candidate *c = &all->v[i];
-        bool copy = embed && strcmp(c->name, TABLE_HEAD) == 0 && !c->taken &&
+        bool copy = embed && strcmp(c->name, TABLE_HEAD) == 0 && !c->used &&
                     !c->dropped && candidate_same(p, c, embed) > 0;
-        if (!c->taken && !c->dropped && !copy)
+        if (!c->used && !c->dropped && !copy)
             return err_set(p->err, ERR_FORMAT, "--like: \"%s\" is not in %s",
                            text_quote(q, c->name, strlen(c->name)), ref->store.name);
     }

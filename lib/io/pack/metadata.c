@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* metadata: what safetensors inputs say of themselves. */
+/* metadata: __metadata__ of safetensors inputs. */
 #include "lib/io/pack/output.h"
 
 #include "lib/core/json.h"
 
 static int
-take_member(struct plan *p, struct metadata *f, struct slice key, struct slice value)
+add_member_of(struct plan *p, struct metadata *f, struct slice key, struct slice value)
 {
     char *name = arena_copy(&p->arena, key.p, key.n);
     int there =
@@ -21,9 +21,9 @@ take_member(struct plan *p, struct metadata *f, struct slice key, struct slice v
     return 0;
 }
 
-/* "nibble" is made anew. */
+/* All members but "nibble", which is written anew. */
 static int
-take_metadata(struct plan *p, struct metadata *f, struct store *s)
+add_metadata(struct plan *p, struct metadata *f, struct store *s)
 {
     enum { LIMIT = 16 << 20 }; // it is kept in memory; programs write some KiB
     struct slice key, value;
@@ -43,7 +43,7 @@ take_metadata(struct plan *p, struct metadata *f, struct store *s)
     while (rc == 0 && json_key(&j, &key) > 0) {
         rc = json_skip(&j, &value);
         if (rc == 0 && !slice_is(key, "nibble"))
-            rc = take_member(p, f, key, value);
+            rc = add_member_of(p, f, key, value);
         arena_clear(&scratch);
     }
     arena_free(&scratch);
@@ -58,9 +58,9 @@ metadata_gather(struct plan *p, struct metadata *f)
     if (!plan_target(p)->keeps_metadata)
         return 0;
     for (size_t i = 0; rc == 0 && i < p->n_inputs; i++)
-        rc = take_metadata(p, f, &p->inputs[i].store);
-    if (rc == 0) // unless an input has said something else
-        rc = take_member(p, f, slice_of(format), slice_of(pt));
+        rc = add_metadata(p, f, &p->inputs[i].store);
+    if (rc == 0) // unless an input has another
+        rc = add_member_of(p, f, slice_of(format), slice_of(pt));
     return rc == 0 ? buf_ok(&f->text, p->err) : -1;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* output: the file, and the hashes of its inputs meanwhile. */
+/* output: writing the file, while its inputs are hashed. */
 #include "lib/io/pack/output.h"
 
 #include "lib/core/lock.h"
@@ -82,7 +82,7 @@ write_items(struct plan *p, struct writer *w)
     return rc;
 }
 
-/* What the file contains besides tensors. */
+/* What the file has besides tensors. */
 struct header {
     struct buf provenance;
     struct metadata metadata;
@@ -172,8 +172,8 @@ write_output(struct plan *p)
     return rc;
 }
 
-/* A training that advances a checkpoint of that name would replace ours, or find it in its
- * way when it saves. */
+/* A checkpoint is locked: a training that saves to the same name would replace ours, or
+ * fail when it finds it. */
 int
 output_write(struct plan *p)
 {

@@ -11,8 +11,8 @@
 int output_write(struct plan *p);
 
 /* ---- record.c */
-/* The provenance in place of what b held.  Equal in length whatever the hashes of the
- * inputs are, so that it can be laid out before they are known. */
+/* Set b to the provenance.  Its length does not depend on the hashes of the inputs, so that
+ * it can be laid out before they are computed. */
 int record_put(struct buf *b, const struct plan *p);
 
 /* ---- metadata.c: members of __metadata__ that go along */
@@ -25,12 +25,12 @@ int metadata_gather(struct plan *p, struct metadata *f);
 void metadata_free(struct metadata *f);
 
 /* ---- beside.c */
-/* What lies beside the first input and serves a model. */
+/* Copy the model files beside the first input: tokenizer, card, licenses. */
 int beside_copy(struct plan *p, struct writer *w);
-/* Neither the output nor the sidecar that may come with it is an input. */
+/* An output, or a sidecar of it, that is an input is an error. */
 int beside_check_output(const struct plan *p);
 int beside_check(const struct plan *p, const char *out);
-/* What a file that holds its tokenizer contains of it and of the model. */
+/* The key-value pairs of a container that embeds its tokenizer. */
 int beside_vocabulary(const struct plan *p, struct gguf_kv *kv);
 
 /* ---- summary.c */

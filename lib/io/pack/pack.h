@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* pack: tensors of any containers into a new one: what datpack and nvquant share.
+/* pack: conversion of tensors of any containers into a new one, for datpack and nvquant.
  *
- * A command fills in a struct pack and calls pack_run.  plan.c decides what the output
- * holds, quantize.c which of it is quantized and how, produce.c and nvfp4.c make the
- * bytes, output.c writes them with their provenance.
+ * A command fills in a struct pack and calls pack_run.  plan.h: what the output holds,
+ * which of it is quantized and how.  produce.h: the bytes.  output.h: the file, its
+ * provenance and the report.
  */
 #ifndef NIBBLE_IO_PACK_PACK_H
 #define NIBBLE_IO_PACK_PACK_H
@@ -13,7 +13,7 @@
 
 enum head_wish { HEAD_AUTO, HEAD_TIE, HEAD_UNTIE };
 enum dtype_wish {
-    WISH_NONE, // what suits the target
+    WISH_NONE, // the default of the target
     WISH_KEEP,
     WISH_F16,
     WISH_BF16,
@@ -41,12 +41,12 @@ struct pack {
     bool strict, force, torchsharp, init, directory;
     uint32_t init_seed;
     unsigned threads;
-    // nvquant: only what is selected changes its type, the rest keeps it
+    // nvquant: only selected tensors change their type
     bool quantize, dequantize;
-    // of the quantizer, and of a new checkpoint; NULL: not given
+    // of the quantizer, and of a new checkpoint; NULL: the default
     const char *quant, *variant, *criterion, *share, *master, *moments;
     bool exhaustive;
-    struct kernels *gpu; // that quantizes; NULL: the CPU does
+    struct kernels *gpu; // to quantize on; NULL: the CPU
 };
 
 /* The words of --variant, --criterion, --share-scale, NULL behind the last; those
@@ -54,7 +54,7 @@ struct pack {
 extern const char *const pack_variants[], *const pack_criteria[], *const pack_shares[];
 const char *pack_quant(size_t i);
 
-/* 0, or -1 with the error; *c is filled in with what was settled on the way. */
+/* 0, or -1 with the error; defaults in *c are filled in. */
 int pack_run(struct pack *c, char **paths, size_t n, struct err *err);
 
 #endif

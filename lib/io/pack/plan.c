@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan: what all parts of it ask. */
+/* plan: questions and helpers of all parts of the plan. */
 #include "lib/io/pack/plan.h"
 
 #include <string.h>

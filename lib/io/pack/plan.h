@@ -14,13 +14,14 @@
 #include "lib/format/writer.h"
 #include "lib/io/pack/pack.h"
 #include "lib/io/values.h"
+#include "lib/model/arrays.h"
 #include "lib/model/table.h"
 #include "lib/nvfp4/quant.h"
 
 /* Where the bytes of an output tensor come from. */
 enum how {
-    HOW_COPY,       // payload of `entry`, as it is
-    HOW_SCALES,     // the same, of E4M3 scales, which are checked
+    HOW_COPY,       // payload of `entry`, unchanged
+    HOW_SCALES,     // the same, of E4M3 scales, which are validated
     HOW_CONVERT,    // values of `view`, rounded to the target dtype
     HOW_RECIPROCAL, // 1 / the one f32 of `entry`
     HOW_SWAPPED,    // that f32, a scale of `view`'s dialect, as another dialect has it
@@ -47,20 +48,21 @@ struct item {
     uint64_t place, order; // for sorting
 };
 
-/* An NVFP4 tensor of the output whose bytes are made here: quantized, or changed on the
- * way from one dialect to another. */
+/* An NVFP4 tensor of the output whose bytes are made here: quantized, or converted from one
+ * dialect to another. */
 struct nvfp4 {
     const char *name;
     struct item source; // its values: HOW_CONVERT or HOW_RANDOM
     const struct view_dialect *dialect;
     bool quantize; // false: codes and scales of source.view
     uint64_t cols;
-    struct nvfp4 *group, *next; // those that share one tensor scale: first, then a list
-    bool scanned;               // amax is known
-    float amax;                 // its own
+    struct nvfp4 *group, *next; // the first that shares its tensor scale, and a list
+    struct matrix on_gpu;       // values that wait to be quantized; data NULL: none
+    bool scanned;               // amax is valid
+    float amax;                 // of its own values
     // made with the codes, kept until they are written
     bool made, scales_written;
-    uint8_t *scales; // (numel / 16), NULL when not needed any more
+    uint8_t *scales; // (numel / 16), NULL when no longer needed
     struct quant_error error;
 };
 
@@ -70,20 +72,19 @@ struct input {
     uint8_t xxh3[XXH3_BYTES];
 };
 
-/* Values that were rounded because they are smaller than the normal numbers of their new
- * type. */
+/* Values that underflowed: below the normal numbers of their new type, and rounded. */
 struct lost {
     uint64_t under, zero; // values that underflowed; how many of these became 0
-    uint64_t max;         // of one tensor: worst
+    uint64_t max;         // in one tensor, which is `worst`
     const char *worst;
-    enum dtype dtype; // of that one
-    bool mixed;       // others have another
+    enum dtype dtype; // of `worst`
+    bool mixed;       // the tensors have several dtypes
 };
 
 struct plan {
-    struct pack *c;       // options; words of the quantizer are filled in
-    struct input *inputs; // and last the one of --like
-    size_t n_inputs;      // without it
+    struct pack *c;       // options; defaults are filled in
+    struct input *inputs; // (n_inputs + has_like) last the reference of --like
+    size_t n_inputs;
     bool has_like;
     struct item *item;
     size_t n, cap;
@@ -92,17 +93,18 @@ struct plan {
     struct quant_spec spec; // of all that is quantized
     bool share;             // one tensor scale for fused projections
     bool inherits;          // spec is that of a checkpoint
-    bool one_level;         // the NVFP4 tensors of the inputs have no second
-    bool asked;             // --quant or --share-scale was given
+    bool one_level;         // the NVFP4 tensors of the inputs have one level of scales
+    bool asked;             // by --quant or --share-scale
     struct lost lost;
-    bool requantizes;    // an NVFP4 input does not fit and was asked to change
-    bool keeps_plain;    // the source holds NVFP4: what it left plain stays so
+    bool requantizes;    // an NVFP4 tensor is quantized again, as was asked for
+    bool keeps_plain;    // an input has NVFP4: its plain projections stay plain
     bool w4a4;           // every NVFP4 tensor of the output has an activation scale
     struct slice config; // text; p == NULL: none
     struct config model;
-    bool is_model;        // config is there and was understood
-    struct table table;   // what --init makes: candidates point into it
-    struct table weights; // what a model must hold
+    bool is_model;        // config was parsed
+    struct table table;   // of --init: candidates point into it
+    struct table weights; // what a complete model has
+    struct arrays arrays; // of a new checkpoint
     double init_range;
     struct arena arena;
     struct err *err;
@@ -119,11 +121,11 @@ struct candidate {
     unsigned rank;
     const uint64_t *shape;
     uint64_t numel;
-    uint64_t place; // where it stands in its file, or should stand in a model
-    uint64_t order; // of its first appearance
-    bool taken, dropped;
-    bool fused;    // plain, and what servers run with it as one GEMM is NVFP4
-    bool quantize; // whatever else is said: the head of an NVFP4 file
+    uint64_t place; // in its file, or in the order of a model
+    uint64_t order; // of gathering
+    bool used, dropped;
+    bool fused;    // plain, but servers fuse it with an NVFP4 tensor
+    bool quantize; // in any case: the head of an NVFP4 file
 };
 
 struct candidates {
@@ -146,16 +148,16 @@ void plan_close(struct plan *p);
 int plan_no_memory(struct plan *p);
 /* The text of b, which is freed, for the life of the plan; NULL with the error. */
 const char *plan_text(struct plan *p, struct buf *b);
-/* What the output is used to. */
+/* The traits of the output's container. */
 const struct traits *plan_target(const struct plan *p);
-/* Whether all inputs are already what is written: then only what was asked for changes. */
+/* Whether all inputs are of the output's container: then only what was asked for changes. */
 bool plan_rewrites(const struct plan *p);
 /* Whether --dtype asks for floats. */
 bool plan_wishes_wide(const struct plan *p);
 /* Whether entries of another program's NVFP4 tensors stay what they are, and with them
  * whatever serves only that program. */
 bool plan_keeps_foreign(const struct plan *p);
-/* Each -s has named a tensor. */
+/* An -s that matched no tensor is an error. */
 int plan_check_globs(struct plan *p, const struct select *s);
 /* The output of --like, and a new checkpoint. */
 int plan_like(struct plan *p, struct candidates *all);       // like.c
@@ -169,21 +171,22 @@ void sources_close(struct plan *p);
 /* ---- candidates.c */
 int candidates_gather(struct plan *p, struct candidates *all);
 struct candidate *candidate_named(const struct candidates *all, const char *name);
+/* *c in the position of *was. */
+void candidate_replace(struct candidate *was, const struct candidate *c);
 int candidate_add(struct plan *p, struct candidates *all, const struct candidate *c);
-/* Order of an entry among those of all inputs. */
+/* The position of an entry among those of all inputs. */
 uint64_t candidate_place(const struct plan *p, const struct input *in,
                          const struct tensor *entry);
-/* Every tensor of the configuration, which must be there, and no other. */
+/* The candidates must be the tensors of the configuration, which must be there. */
 int candidates_check_model(struct plan *p, struct candidates *all);
 /* 1: equal in dtype, shape and bytes; 0: not; -1. */
 int candidate_same(struct plan *p, const struct candidate *a,
                    const struct candidate *b);
 
 /* ---- config_text.c */
-/* The model is untied from now on. */
+/* Make the model untied. */
 int config_text_untie(struct plan *p);
-/* When all items are known: what the text says of quantization and of the type of the
- * weights is true of the output. */
+/* After the items: make the text agree with the output in quantization and type. */
 int config_text_settle(struct plan *p);
 
 /* ---- head.c, head_match.c */
@@ -196,7 +199,9 @@ int head_is_quantized(const struct plan *p, const struct candidate *head,
 
 /* ---- items.c */
 struct item *item_new(struct plan *p);
-/* The values of a candidate as `dtype`. */
+/* The entry of an NVFP4 tensor X.weight: X SUFFIX; of any other name: NAME SUFFIX. */
+const char *item_plane_name(struct plan *p, const char *name, const char *suffix);
+/* The values of a candidate as `dtype`, not yet in the plan. */
 struct item item_values(const struct candidate *c, const char *name, enum dtype dtype);
 /* The candidate as one tensor of that dtype. */
 int item_plain(struct plan *p, const struct candidate *c, const char *name,
@@ -212,13 +217,13 @@ int item_check_scale2(struct plan *p, const struct candidate *c);
 /* ---- target.c */
 /* The type that the target gives a candidate. */
 enum dtype target_dtype(const struct plan *p, const struct candidate *c);
-/* The candidate as the target has it. */
+/* Add the candidate as the target has it. */
 int target_add(struct plan *p, const struct candidate *c);
-/* As NVFP4, from what it is; ref: the tensor of --like. */
+/* Quantize it; ref: the tensor of --like. */
 int target_quantized(struct plan *p, const struct candidate *c, const struct view *ref);
 
 /* ---- quantizer_choice.c */
-/* Settle p->spec and p->share by options, inherited settings and defaults. */
+/* Set p->spec and p->share by options, inherited settings and defaults. */
 int quantize_settle(struct plan *p);
 /* What the target cannot hold is refused when the first tensor is to be quantized. */
 int quantize_check_target(struct plan *p);
@@ -233,9 +238,9 @@ int quantize_add(struct plan *p, const struct candidate *c, bool quantize,
                  const struct view_dialect *dialect, const struct view *ref);
 
 /* ---- groups.c */
-/* Before the items: which sources of NVFP4 stay plain. */
+/* Before the items: which projections of an NVFP4 source stay plain. */
 int groups_settle_plain(struct plan *p, struct candidates *all);
-/* After the last: who shares a tensor scale with whom. */
+/* After the items: which tensors share a tensor scale. */
 int quantize_group(struct plan *p);
 
 #endif

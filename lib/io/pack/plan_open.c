@@ -23,7 +23,7 @@ by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Tensors that a model does not have, from files whose order means nothing: by name. */
+/* If the order in the inputs has no meaning, tensors are ordered by name. */
 static void
 order_by_name(struct plan *p, struct candidates *all)
 {
@@ -75,14 +75,14 @@ plan_served(struct plan *p, struct candidates *all)
 
 /* ---- all together ---------------------------------------------------------------- */
 
-/* Whether what a candidate has beside it is copied under its own name. */
+/* Whether a candidate's activation scale is copied as an entry of its own. */
 static bool
 keeps_input_entry(const struct plan *p, const struct candidate *c)
 {
     return plan_keeps_foreign(p) && !c->view->dialect->blocks;
 }
 
-/* Whether activation scales go along: a model is W4A4 as a whole or not at all. */
+/* Whether activation scales are kept: a model is W4A4 as a whole or not at all. */
 static void
 settle_w4a4(struct plan *p, const struct candidates *all)
 {
@@ -107,7 +107,7 @@ settle_w4a4(struct plan *p, const struct candidates *all)
                     : "it has no place for them");
 }
 
-/* What TorchSharp can read: formats of 1.4. */
+/* What TorchSharp's readers accept. */
 static int
 check_torchsharp(struct plan *p)
 {
@@ -173,6 +173,7 @@ plan_close(struct plan *p)
     free(p->item);
     table_close(&p->table);
     table_close(&p->weights);
+    arrays_close(&p->arrays);
     arena_free(&p->arena);
     *p = (struct plan){ 0 };
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* planes: codes, scales and the tensor scale of what becomes NVFP4. */
+/* planes: codes, scales and tensor scale of NVFP4 tensors that are made here. */
 #include "lib/io/pack/produce.h"
 
 #include "lib/core/par.h"
@@ -40,37 +40,57 @@ scan_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
     return bad < n ? not_finite(x, first + bad, values, bad, d, err) : 0;
 }
 
-/* The first of the two passes: the largest magnitude of the tensor and of those that it
- * shares its scale with. */
+/* The largest magnitude of a tensor, by the CPU. */
 static int
-scan(struct producer *x, struct nvfp4 *t)
+scan_values(struct producer *x, struct nvfp4 *t)
+{
+    if (producer_begin(x, &t->source) < 0)
+        return -1;
+    size_t chunks = (size_t)producer_chunks(x);
+    free(x->amax);
+    x->amax = malloc((chunks ? chunks : 1) * sizeof *x->amax);
+    if (!x->amax)
+        return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+    if (par_for(x->threads, chunks, scan_chunk, x, x->p->err) < 0)
+        return -1;
+    t->amax = 0;
+    for (size_t i = 0; i < chunks; i++)
+        t->amax = fmaxf(t->amax, x->amax[i]);
+    return 0;
+}
+
+static bool
+on_gpu(const struct producer *x, const struct nvfp4 *t)
+{
+    return x->pool.k && t->quantize && t->source.numel;
+}
+
+/* The first of the two passes: the largest magnitudes of the tensor and of those that it
+ * shares its scale with.  next: its second pass follows. */
+static int
+scan(struct producer *x, struct nvfp4 *t, bool next)
 {
     for (t = t->group; t; t = t->next) {
         if (t->scanned)
             continue;
-        if (producer_begin(x, &t->source) < 0)
+        bool gpu = on_gpu(x, t);
+        if (gpu && planes_gpu_amax(x, t, next) < 0)
             return -1;
-        size_t chunks = (size_t)producer_chunks(x);
-        free(x->amax);
-        x->amax = malloc((chunks ? chunks : 1) * sizeof *x->amax);
-        if (!x->amax)
-            return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
-        if (par_for(x->threads, chunks, scan_chunk, x, x->p->err) < 0)
+        // The CPU finds which value is not finite.
+        if ((!gpu || isnan(t->amax)) && scan_values(x, t) < 0)
             return -1;
-        for (size_t i = 0; i < chunks; i++)
-            t->amax = fmaxf(t->amax, x->amax[i]);
         t->scanned = true;
     }
     return 0;
 }
 
 static int
-find_scale(struct producer *x, struct nvfp4 *t)
+find_scale(struct producer *x, struct nvfp4 *t, bool next)
 {
     float amax = 0;
     x->spec = x->p->spec;
     x->spec.source = t->source.view ? t->source.view->dtype : t->source.source;
-    if (scan(x, t) < 0)
+    if (scan(x, t, next) < 0)
         return -1;
     for (const struct nvfp4 *u = t->group; u; u = u->next)
         amax = fmaxf(amax, u->amax);
@@ -79,29 +99,25 @@ find_scale(struct producer *x, struct nvfp4 *t)
 }
 
 static int
-make_nvfp4(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
+make_nvfp4(struct producer *x, struct chunk *c, uint64_t first, size_t n,
+           struct values_scratch *w, struct err *err)
 {
     struct nvfp4 *t = x->nvfp4;
-    struct batch *b = x->making;
-    uint64_t chunk = b->first + i, first = chunk * VALUES_CHUNK;
-    size_t n = producer_chunk(x, chunk);
-    uint8_t *codes = b->out[i], *scales = t->scales + first / NVFP4_BLOCK;
-    b->error[i] = (struct quant_error){ 0 };
+    uint8_t *codes = c->out, *scales = t->scales + first / NVFP4_BLOCK;
     if (t->quantize) {
         if (producer_floats(x, first, n, w, NULL, err) < 0)
             return -1;
         nvfp4_quant(codes, scales, w->f32, 1, n, first, &x->spec, &x->scale,
-                    x->measure ? &b->error[i] : NULL);
+                    x->measure ? &c->error : NULL);
     } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
         return -1;
     }
     producer_settle_zeros(t->dialect, codes, scales, n / NVFP4_BLOCK);
-    b->bytes[i] = n / 2;
+    c->bytes = n / 2;
     if (t->dialect->blocks) { // n is a multiple of their size, as rows are
-        uint8_t *blocks = w->bytes;
-        nvfp4_gguf_pack(blocks, codes, scales, n);
-        b->bytes[i] = n / NVFP4_GGUF_BLOCK * NVFP4_GGUF_BYTES;
-        memcpy(codes, blocks, b->bytes[i]);
+        nvfp4_gguf_pack(w->bytes, codes, scales, n);
+        c->bytes = n / NVFP4_GGUF_BLOCK * NVFP4_GGUF_BYTES;
+        memcpy(codes, w->bytes, c->bytes);
     }
     return 0;
 }
@@ -130,13 +146,15 @@ make_planes(struct producer *x, struct nvfp4 *t, bool discard)
         t->scales = malloc((size_t)(t->source.numel / NVFP4_BLOCK) + NVFP4_BLOCK);
     if (!t->scales)
         return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
-    if ((t->quantize && find_scale(x, t) < 0) || producer_begin(x, &t->source) < 0)
+    bool gpu = on_gpu(x, t);
+    if ((t->quantize && find_scale(x, t, true) < 0) ||
+        (!gpu && producer_begin(x, &t->source) < 0))
         return -1;
     t->error = (struct quant_error){ 0 };
+    x->it = &t->source;
     x->nvfp4 = t;
     x->discard = discard;
-    int rc =
-        x->p->c->gpu && t->quantize ? producer_gpu(x) : producer_convert(x, make_nvfp4);
+    int rc = gpu ? planes_gpu_make(x) : producer_convert(x, make_nvfp4);
     x->nvfp4 = NULL;
     x->discard = false;
     t->made = true;
@@ -152,7 +170,7 @@ write_scales(struct producer *x, struct nvfp4 *t)
     if (producer_write(x, t->scales, n) < 0)
         return -1;
     t->scales_written = true;
-    free(t->scales); // codes that are still to come make them again
+    free(t->scales); // codes that come later make them again
     t->scales = NULL;
     return 0;
 }
@@ -175,7 +193,7 @@ producer_plane(struct producer *x, const struct item *it)
     default: // PLANE_SCALE2
         if (!t->quantize)
             return kept_scale2(x, it, t);
-        if (find_scale(x, t) < 0)
+        if (find_scale(x, t, false) < 0)
             return -1;
         x->it = it;
         return producer_scale(x, t->dialect->divides ? 1 / x->scale.scale2

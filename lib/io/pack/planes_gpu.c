@@ -1,47 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* planes_gpu: quantizing on a GPU. */
+/* planes_gpu: quantizing on a GPU.
+ *
+ * A tensor's values are uploaded for its largest magnitude and stay there until it is
+ * quantized, if that is next; the errors are measured by the threads of the CPU. */
 #include "lib/io/pack/produce.h"
 
-#include "kernels/kernels.h"
 #include "lib/core/par.h"
+#include "lib/io/bulk.h"
 
 #include <stdlib.h>
 
-/* A tensor on it, and its nvfp4 form. */
-struct on_gpu {
-    struct kernels *k;
-    float *amax;
-    struct matrix from, to;
-};
-
+/* Upload values that are not floats of a file. */
 static int
-gpu_alloc(struct on_gpu *g, const struct producer *x, size_t rows, size_t cols,
-          enum dtype dtype)
-{
-    struct kernels *k = g->k;
-    const enum memory what = MEMORY_WORK;
-    size_t n = rows * cols;
-    g->from =
-        matrix_of(dtype, kernels_alloc(k, what, n * dtype_bits(dtype) / 8), rows, cols);
-    g->amax = kernels_alloc(k, what, sizeof *g->amax);
-    g->to = matrix_of(DT_NVFP4, kernels_alloc(k, what, n / 2), rows, cols);
-    g->to.scales = kernels_alloc(k, what, n / NVFP4_BLOCK);
-    g->to.scale2 = kernels_alloc(k, what, sizeof *g->to.scale2);
-    return x->p->err->kind ? -1 : 0;
-}
-
-static void
-gpu_free(struct on_gpu *g)
-{
-    kernels_free(g->k, g->from.data);
-    kernels_free(g->k, g->amax);
-    kernels_free(g->k, g->to.data);
-    kernels_free(g->k, g->to.scales);
-    kernels_free(g->k, g->to.scale2);
-}
-
-static int
-gpu_upload(struct on_gpu *g, struct producer *x)
+upload_chunks(struct producer *x, void *to)
 {
     uint64_t chunks = producer_chunks(x);
     for (uint64_t i = 0; i < chunks; i++) {
@@ -49,11 +20,53 @@ gpu_upload(struct on_gpu *g, struct producer *x)
         const void *from = producer_read(x, i, x->scratch, &d, x->p->err);
         if (!from)
             return -1;
-        size_t bytes = dtype_bits(d) / 8;
-        kernels_upload(g->k, dtype_at(d, g->from.data, i * VALUES_CHUNK), from,
-                       producer_chunk(x, i) * bytes);
+        kernels_upload(x->pool.k, dtype_at(d, to, i * VALUES_CHUNK), from,
+                       producer_chunk(x, i) * dtype_bits(d) / 8);
     }
-    return 0;
+    return x->p->err->kind ? -1 : 0;
+}
+
+/* Load the values of t; its checksum is verified at the first time. */
+static int
+load(struct producer *x, struct nvfp4 *t)
+{
+    const struct item *it = &t->source;
+    enum dtype d = item_file_floats(it);
+    size_t rows = (size_t)(it->numel / t->cols);
+    bool in_file = d != DT_NONE;
+    t->on_gpu = matrix_of(in_file ? d : DT_F32, NULL, rows, (size_t)t->cols);
+    t->on_gpu.data =
+        pool_alloc(&x->pool, (size_t)it->numel * dtype_bits(t->on_gpu.dtype) / 8);
+    if (!t->on_gpu.data)
+        return -1;
+    if (!in_file)
+        return producer_begin(x, it) < 0 ? -1 : upload_chunks(x, t->on_gpu.data);
+    const struct bulk b = { it->entry, t->on_gpu.data };
+    return bulk_load(x->pool.k, it->s, &b, 1, !t->scanned && it->entry->xxh3,
+                     x->threads, x->p->err);
+}
+
+static void
+drop(struct producer *x, struct nvfp4 *t)
+{
+    pool_free(&x->pool, t->on_gpu.data);
+    t->on_gpu.data = NULL;
+}
+
+int
+planes_gpu_amax(struct producer *x, struct nvfp4 *t, bool keep)
+{
+    struct kernels *k = x->pool.k;
+    float *amax = pool_alloc(&x->pool, sizeof *amax);
+    int rc = amax ? load(x, t) : -1;
+    if (rc == 0) {
+        op_amax(k, amax, &t->on_gpu);
+        rc = kernels_download(k, &t->amax, amax, sizeof t->amax);
+    }
+    pool_free(&x->pool, amax);
+    if (!keep)
+        drop(x, t);
+    return rc;
 }
 
 struct measured {
@@ -62,62 +75,86 @@ struct measured {
     struct quant_error *error; // of each chunk
 };
 
+/* Item 0 writes the codes, the others measure a chunk each. */
 static int
-measure_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
+measure_or_write(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     struct measured *m = ctx;
     struct producer *x = m->x;
     struct values_scratch *w = &x->scratch[worker];
-    uint64_t first = i * (uint64_t)VALUES_CHUNK;
-    size_t n = producer_chunk(x, i);
+    if (i == 0 && !x->discard &&
+        producer_write(x, m->codes, (size_t)x->it->numel / 2) < 0)
+        return err_set(err, x->p->err->kind, "%s", x->p->err->msg);
+    if (i == 0)
+        return 0;
+    uint64_t first = (i - 1) * (uint64_t)VALUES_CHUNK;
+    size_t n = producer_chunk(x, i - 1);
     if (producer_floats(x, first, n, w, NULL, err) < 0)
         return -1;
     nvfp4_measure(m->codes + first / 2, x->nvfp4->scales + first / NVFP4_BLOCK, w->f32,
-                  n, &x->scale, &m->error[i]);
+                  n, &x->scale, &m->error[i - 1]);
     return 0;
 }
 
+/* Write the codes, and measure the errors if they are wanted. */
 static int
-measure_all(struct producer *x, const uint8_t *codes)
+finish(struct producer *x, const uint8_t *codes)
 {
-    size_t chunks = (size_t)producer_chunks(x);
-    struct measured m = { x, codes, calloc(chunks, sizeof *m.error) };
+    size_t chunks = x->measure ? (size_t)producer_chunks(x) : 0;
+    struct err err = { 0 };
+    struct measured m = { x, codes, calloc(chunks + 1, sizeof *m.error) };
     if (!m.error)
         return err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
-    int rc = par_for(x->threads, chunks, measure_chunk, &m, x->p->err);
+    int rc = par_for(x->threads, chunks + 1, measure_or_write, &m, &err);
     for (size_t i = 0; i < chunks; i++)
         producer_add_error(&x->nvfp4->error, &m.error[i]);
     free(m.error);
+    return rc < 0 ? err_set(x->p->err, err.kind, "%s", err.msg) : 0;
+}
+
+/* Codes and scales of the values on the GPU, into host memory. */
+static int
+quantize(struct producer *x, struct nvfp4 *t, uint8_t *codes)
+{
+    struct kernels *k = x->pool.k;
+    size_t n = (size_t)t->source.numel;
+    float *amax = pool_alloc(&x->pool, 2 * sizeof *amax);
+    struct matrix to = matrix_of(DT_NVFP4, pool_alloc(&x->pool, n / 2), t->on_gpu.rows,
+                                 t->on_gpu.cols);
+    to.scales = pool_alloc(&x->pool, n / NVFP4_BLOCK);
+    int rc = -1;
+    if (amax && to.data && to.scales) {
+        to.scale2 = amax + 1;
+        kernels_upload(k, amax, &x->scale.amax, sizeof x->scale.amax);
+        op_quantize(k, &to, &t->on_gpu, amax, 1, &x->spec);
+        rc = kernels_download(k, codes, to.data, n / 2);
+        if (rc == 0)
+            rc = kernels_download(k, t->scales, to.scales, n / NVFP4_BLOCK);
+    }
+    pool_free(&x->pool, amax);
+    pool_free(&x->pool, to.data);
+    pool_free(&x->pool, to.scales);
     return rc;
 }
 
-/* A whole tensor at once. */
 int
-producer_gpu(struct producer *x)
+planes_gpu_make(struct producer *x)
 {
     struct nvfp4 *t = x->nvfp4;
-    struct on_gpu g = { .k = x->p->c->gpu };
-    struct kernels *k = g.k;
-    size_t n = (size_t)x->it->numel, cols = (size_t)t->cols;
-    enum dtype in_file = item_file_floats(x->it);
-    enum dtype dtype = in_file == DT_NONE ? DT_F32 : in_file;
+    size_t n = (size_t)t->source.numel;
     uint8_t *codes = malloc(n / 2 + 1);
-    int rc = codes ? gpu_alloc(&g, x, n / cols, cols, dtype)
-                   : err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
-    if (rc == 0 && (rc = gpu_upload(&g, x)) == 0) {
-        kernels_upload(k, g.amax, &x->scale.amax, sizeof x->scale.amax);
-        op_quantize(k, &g.to, &g.from, g.amax, 1, &x->spec);
-        rc = kernels_download(k, codes, g.to.data, n / 2);
-    }
+    int rc = codes ? 0 : err_set(x->p->err, ERR_MEMORY, "out of memory for quantizing");
+    if (rc == 0 && !t->on_gpu.data)
+        rc = load(x, t);
     if (rc == 0)
-        rc = kernels_download(k, t->scales, g.to.scales, n / NVFP4_BLOCK);
+        rc = producer_values(x, &t->source);
     if (rc == 0)
+        rc = quantize(x, t, codes);
+    drop(x, t);
+    if (rc == 0) {
         producer_settle_zeros(t->dialect, codes, t->scales, n / NVFP4_BLOCK);
-    if (rc == 0 && x->measure)
-        rc = measure_all(x, codes);
-    if (rc == 0 && !x->discard)
-        rc = producer_write(x, codes, n / 2);
-    gpu_free(&g);
+        rc = finish(x, codes);
+    }
     free(codes);
     return rc;
 }

@@ -46,17 +46,13 @@ write_other_scale(struct producer *x)
 }
 
 static int
-make_chunk(struct producer *x, size_t i, struct values_scratch *w, struct err *err)
+make_chunk(struct producer *x, struct chunk *c, uint64_t first, size_t n,
+           struct values_scratch *w, struct err *err)
 {
-    struct batch *b = x->making;
-    const struct item *it = x->it;
-    uint64_t chunk = b->first + i, first = chunk * VALUES_CHUNK;
-    size_t n = producer_chunk(x, chunk);
-    b->range[i] = (struct range){ 0 };
-    if (producer_floats(x, first, n, w, &b->range[i], err) < 0)
+    if (producer_floats(x, first, n, w, &c->range, err) < 0)
         return -1;
-    b->bytes[i] = n * dtype_bits(it->dtype) / 8;
-    item_encode(it, first, w->f32, n, b->out[i], &b->range[i]);
+    c->bytes = n * dtype_bits(x->it->dtype) / 8;
+    item_encode(x->it, first, w->f32, n, c->out, &c->range);
     return 0;
 }
 

@@ -5,33 +5,38 @@
 
 #include "lib/io/pack/plan.h"
 #include "lib/io/pack/random.h"
+#include "lib/io/pool.h"
 
 enum { COPY_BYTES = 1 << 20 };
 
 /* Values of a tensor that its new type does not hold. */
 struct range {
     uint64_t over, first; // too large: how many, the first of them
-    double value;         // that one
+    double value;         // of the first
     double max;           // the largest magnitude among them that is finite
     bool infinite;        // some are not
     uint64_t under, zero; // rounded below the smallest normal number; of these to 0
 };
 
-/* Chunks on their way to the writer. */
+/* A chunk of an item on its way to the writer. */
+struct chunk {
+    uint8_t *out; // (VALUES_CHUNK * 4)
+    size_t bytes;
+    struct quant_error error; // of NVFP4
+    struct range range;       // of anything else
+};
+
 struct batch {
-    uint8_t **out;             // (capacity): VALUES_CHUNK * 4 bytes each
-    size_t *bytes;             // (capacity)
-    struct quant_error *error; // (capacity)
-    struct range *range;       // (capacity)
-    uint64_t first;            // number of the first chunk
+    struct chunk *chunk; // (capacity)
+    uint64_t first;      // number of the first chunk
     size_t n;
 };
 
 struct producer;
 
-/* Make chunk i of x->making. */
-typedef int chunk_fn(struct producer *x, size_t i, struct values_scratch *w,
-                     struct err *err);
+/* Make a chunk: n elements of the item at work from `first` on. */
+typedef int chunk_fn(struct producer *x, struct chunk *c, uint64_t first, size_t n,
+                     struct values_scratch *w, struct err *err);
 
 struct producer {
     struct plan *p;
@@ -44,7 +49,7 @@ struct producer {
     random_fn *random;
     uint8_t *copy; // (COPY_BYTES)
     // the item at work
-    const struct item *it; // what its values are, for NVFP4 those of the source
+    const struct item *it; // for NVFP4 its source
     struct values values;
     chunk_fn *make;
     struct batch *making, *writing;
@@ -53,9 +58,10 @@ struct producer {
     struct nvfp4 *nvfp4; // NULL: an item of another kind
     struct quant_spec spec;
     struct quant_scale scale;
-    bool measure; // the errors are wanted
-    bool discard; // make scales, codes are written later
-    float *amax;  // of chunks
+    bool measure;     // the errors are wanted
+    bool discard;     // only scales are wanted now
+    float *amax;      // of chunks
+    struct pool pool; // memory of the GPU
 };
 
 /* ---- produce.c: the payload of one item into the writer */
@@ -65,7 +71,9 @@ int producer_item(struct producer *x, const struct item *it);
 struct producer *producer_open(struct plan *p, struct writer *w,
                                struct io_progress *progress);
 void producer_close(struct producer *x);
-/* The values of it are next; the checksums of what they are made of are compared. */
+/* The values of it are next.  begin: the checksums of what they are made of are compared
+ * before. */
+int producer_values(struct producer *x, const struct item *it);
 int producer_begin(struct producer *x, const struct item *it);
 /* Chunks of the item at work, and values in a chunk. */
 uint64_t producer_chunks(const struct producer *x);
@@ -106,16 +114,19 @@ void item_encode(const struct item *it, uint64_t first, const float *f, size_t n
 void item_narrow(const struct item *it, uint64_t first, struct values_scratch *w,
                  size_t n, struct range *r);
 void range_add(struct range *sum, const struct range *r);
-/* What was lost in the item that is written: an error, or a warning at the end. */
+/* After the item: an error if values are too large; underflows are reported at the end. */
 int range_settle(struct plan *p, const struct item *it, const struct range *r);
-/* What to add to a message of values that `d` does not hold: the option that helps, if
- * there is one that holds numbers up to max. */
+/* The end of a message about values that `d` cannot hold: the option that avoids it, if
+ * there is one for values up to max. */
 const char *range_way_out(const struct plan *p, enum dtype d, double max);
 
 /* ---- planes.c: one plane of an NVFP4 tensor that is made here */
 int producer_plane(struct producer *x, const struct item *it);
 
-/* ---- planes_gpu.c: codes and scales of the NVFP4 tensor at work */
-int producer_gpu(struct producer *x);
+/* ---- planes_gpu.c */
+/* t->amax: NaN if a value is not finite.  keep: the values stay for planes_gpu_make. */
+int planes_gpu_amax(struct producer *x, struct nvfp4 *t, bool keep);
+/* Make and write the codes of the NVFP4 tensor at work, and make its scales. */
+int planes_gpu_make(struct producer *x);
 
 #endif

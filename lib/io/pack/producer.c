@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* producer: what all ways to make a payload share. */
+/* producer: reading the values of an item, and writing bytes of it. */
 #include "lib/io/pack/produce.h"
 
 #include "lib/core/num.h"
@@ -23,14 +23,11 @@ static random_fn *const random_weights[ISA_COUNT] = {
 static bool
 batch_open(struct batch *b, size_t n)
 {
-    b->out = calloc(n, sizeof *b->out);
-    b->bytes = calloc(n, sizeof *b->bytes);
-    b->error = calloc(n, sizeof *b->error);
-    b->range = calloc(n, sizeof *b->range);
-    bool good = b->out && b->bytes && b->error && b->range;
+    b->chunk = calloc(n, sizeof *b->chunk);
+    bool good = b->chunk != NULL;
     for (size_t i = 0; i < n && good; i++) {
-        b->out[i] = malloc((size_t)VALUES_CHUNK * 4);
-        good = b->out[i] != NULL;
+        b->chunk[i].out = malloc((size_t)VALUES_CHUNK * 4);
+        good = b->chunk[i].out != NULL;
     }
     return good;
 }
@@ -38,12 +35,9 @@ batch_open(struct batch *b, size_t n)
 static void
 batch_close(struct batch *b, size_t n)
 {
-    for (size_t i = 0; b->out && i < n; i++)
-        free(b->out[i]);
-    free(b->out);
-    free(b->bytes);
-    free(b->error);
-    free(b->range);
+    for (size_t i = 0; b->chunk && i < n; i++)
+        free(b->chunk[i].out);
+    free(b->chunk);
 }
 
 struct producer *
@@ -57,7 +51,8 @@ producer_open(struct plan *p, struct writer *w, struct io_progress *progress)
                                 .w = w,
                                 .progress = progress,
                                 .threads = n,
-                                .capacity = (size_t)n * PER_WORKER };
+                                .capacity = (size_t)n * PER_WORKER,
+                                .pool.k = p->c->gpu };
         x->scratch = calloc(n, sizeof *x->scratch);
         x->copy = malloc(COPY_BYTES);
         x->random = random_weights[p->c->io->isa];
@@ -87,13 +82,14 @@ producer_close(struct producer *x)
     free(x->scratch);
     free(x->copy);
     free(x->amax);
+    pool_close(&x->pool);
     free(x);
 }
 
 /* ---- values of the item at work -------------------------------------------------- */
 
-/* What values are made of is looked at just before it is used: the second read finds it
- * in the page cache. */
+/* Verify payloads just before their values are used: the second read is then from the page
+ * cache. */
 static int
 check_payloads(struct producer *x, const struct item *it)
 {
@@ -106,14 +102,20 @@ check_payloads(struct producer *x, const struct item *it)
 }
 
 int
-producer_begin(struct producer *x, const struct item *it)
+producer_values(struct producer *x, const struct item *it)
 {
     x->it = it;
-    if (it->how != HOW_CONVERT)
-        return 0;
-    return check_payloads(x, it) < 0
-               ? -1
-               : values_open(&x->values, it->s, it->view, x->p->c->io->isa, x->p->err);
+    return it->how == HOW_CONVERT
+               ? values_open(&x->values, it->s, it->view, x->p->c->io->isa, x->p->err)
+               : 0;
+}
+
+int
+producer_begin(struct producer *x, const struct item *it)
+{
+    if (it->how == HOW_CONVERT && check_payloads(x, it) < 0)
+        return -1;
+    return producer_values(x, it);
 }
 
 static void
@@ -213,7 +215,7 @@ producer_scale(struct producer *x, float f)
     uint8_t bytes[4];
     uint32_t bits;
     char q[TEXT_QUOTE];
-    if (!isfinite(f) || f <= 0) // a reciprocal can be none
+    if (!isfinite(f) || f <= 0) // a reciprocal may overflow
         return err_set(x->p->err, ERR_FORMAT,
                        "%s: \"%s\": the tensor scale would be %.9g, and must be a "
                        "float above 0",

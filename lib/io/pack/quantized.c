@@ -17,11 +17,11 @@ quantize_wants(const struct plan *p, const struct candidate *c)
     const struct pack *k = p->c;
     struct select *select = &p->c->quantized;
     bool by_name = c->rank == 2 && table_quantizes(slice_of(c->name));
-    if (c->dtype == DT_NVFP4) // done already, unless something else is asked for
-        return k->quantize && p->asked && select_takes(select, c->name) &&
+    if (c->dtype == DT_NVFP4) // only if another quantizer is asked for
+        return k->quantize && p->asked && select_matches(select, c->name) &&
                (select->n_in || by_name);
     if (k->quantize)
-        return select_takes(select, c->name) && (select->n_in || by_name);
+        return select_matches(select, c->name) && (select->n_in || by_name);
     if (plan_target(p)->dialect)
         return by_name && !table_is_head(slice_of(c->name)) &&
                (!p->keeps_plain || c->fused || k->dtype == WISH_NVFP4);
@@ -69,19 +69,6 @@ new_nvfp4(struct plan *p)
     return t;
 }
 
-/* X.weight and a suffix that begins behind X; other names keep all of theirs. */
-static const char *
-plane_name(struct plan *p, const char *name, const char *suffix)
-{
-    struct buf b = { 0 };
-    size_t n = strlen(name);
-    bool weight = slice_ends(slice_of(name), ".weight");
-    bool doubled = !weight && strncmp(suffix, ".weight.", 8) == 0;
-    buf_add(&b, name, weight ? n - strlen(".weight") : n);
-    buf_str(&b, doubled ? suffix + strlen(".weight") : suffix);
-    return plan_text(p, &b);
-}
-
 static int
 add_plane(struct plan *p, struct nvfp4 *t, const struct candidate *c,
           enum view_plane plane, const struct tensor *ref, enum dtype dtype,
@@ -96,7 +83,7 @@ add_plane(struct plan *p, struct nvfp4 *t, const struct candidate *c,
     shape[0] = one ? 1 : c->shape[0];
     shape[1] = 1;
     shape[last] = one ? 1 : c->shape[last] / per_value;
-    *it = (struct item){ .name = ref ? ref->name : plane_name(p, c->name, suffix),
+    *it = (struct item){ .name = ref ? ref->name : item_plane_name(p, c->name, suffix),
                          .dtype = ref ? (enum dtype)ref->dtype : dtype,
                          .rank = ref   ? ref->rank
                                  : one ? t->dialect->scale2_rank

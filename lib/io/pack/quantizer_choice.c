@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* quantizer_choice: which quantizer makes NVFP4: by options, else by what the inputs were
- * made with, else by default. */
+/* quantizer_choice: which quantizer makes NVFP4: that of the options, else of the inputs,
+ * else the default. */
 #include "lib/io/pack/plan.h"
 
 #include "lib/core/json.h"
@@ -18,7 +18,7 @@ pack_quant(size_t i)
     return i < QUANT_COUNT ? quant_name((enum quant)i) : NULL;
 }
 
-/* The first input that tells how its forward pass sees weights: a checkpoint. */
+/* The quantizer of the first input that is a checkpoint. */
 static const struct quant_words *
 inherited(const struct plan *p)
 {
@@ -28,7 +28,7 @@ inherited(const struct plan *p)
     return NULL;
 }
 
-/* Levels of the inputs' NVFP4 projections: 1 if all have one, else 2; 0: there are none. */
+/* Levels of the inputs' NVFP4 projections: 1 if all have one, else 2; 0: no NVFP4. */
 static int
 input_levels(const struct plan *p)
 {
@@ -43,7 +43,7 @@ input_levels(const struct plan *p)
     return levels;
 }
 
-/* The value of a key of an object, if it begins with `kind`; p == NULL: there is none. */
+/* The value of a key of an object, if it begins with `kind`; p == NULL: not found. */
 static struct slice
 member(struct plan *p, struct slice object, const char *name, char kind)
 {
@@ -60,8 +60,8 @@ member(struct plan *p, struct slice object, const char *name, char kind)
     return value;
 }
 
-/* The quantizer that a provenance names, the file's own or one of the files that it was
- * made from; QUANT_COUNT: none. */
+/* The quantizer recorded in a provenance, of the file or of those that it was made from;
+ * QUANT_COUNT: not recorded. */
 static enum quant
 recorded_in(struct plan *p, struct slice provenance)
 {
@@ -86,7 +86,7 @@ recorded_in(struct plan *p, struct slice provenance)
     return QUANT_COUNT;
 }
 
-/* What made the NVFP4 tensors of the inputs, if that is recorded. */
+/* The recorded quantizer of the inputs, or QUANT_COUNT. */
 static enum quant
 recorded(struct plan *p)
 {
@@ -96,8 +96,8 @@ recorded(struct plan *p)
     return q;
 }
 
-/* 1 if every tensor scale of the inputs' projections is 1, as a file of one level gets it
- * from a container that always has one; 0; -1. */
+/* 1 if every tensor scale of the inputs' projections is 1, as in a one-level file in a
+ * container that always has one; 0; -1. */
 static int
 scales_are_one(struct plan *p)
 {
@@ -117,14 +117,14 @@ scales_are_one(struct plan *p)
     return 1;
 }
 
-/* How a checkpoint that is made of NVFP4 sees its weights: with as many levels as they
- * have.  Another quantizer than theirs is worth a word: the values may change. */
+/* The quantizer of a checkpoint that is made from NVFP4: one with as many levels.  A warning
+ * if it is not that of the inputs, since values may change. */
 static const char *
 quant_of_files(struct plan *p)
 {
     int levels = input_levels(p);
     enum quant made = levels ? recorded(p) : QUANT_COUNT;
-    // A scale that cannot be read is an error of its tensor's conversion, too.
+    // A scale that cannot be read fails later, when its tensor is converted.
     if (levels == 2 && made < QUANT_COUNT && quant_levels(made) == 1 &&
         scales_are_one(p) > 0)
         levels = 1;
@@ -147,14 +147,14 @@ quant_of_files(struct plan *p)
     return name;
 }
 
-/* Options first, then what a checkpoint says, then defaults. */
+/* Options first, then the checkpoint, then defaults. */
 static void
 settle_words(struct plan *p)
 {
     struct pack *c = p->c;
     const struct quant_words *old = c->quant ? NULL : inherited(p);
-    // A checkpoint that trains without a quantizer does not say how to make NVFP4.
-    bool packed = c->torchsharp && plan_target(p)->training; // it has its own
+    // A checkpoint without a quantizer does not determine how to make NVFP4.
+    bool packed = c->torchsharp && plan_target(p)->training; // TorchSharp's has its own
     if (packed || (old && strcmp(old->name, "none") == 0 && !plan_target(p)->training))
         old = NULL;
     p->inherits = old != NULL;
@@ -169,7 +169,7 @@ settle_words(struct plan *p)
     bool two = kind < QUANT_COUNT && quant_levels(kind) == 2;
     bool shares = kind < QUANT_COUNT && quant_shares_scale(kind);
     if (!c->share && !old && two && plan_target(p)->dialect)
-        shares = true; // servers take one scale for what they fuse
+        shares = true; // servers need one scale for what they fuse
     if (!c->criterion)
         c->criterion = old ? old->criterion : "mse";
     if (!c->share)
@@ -178,7 +178,7 @@ settle_words(struct plan *p)
         c->variant = old ? old->variant : "";
 }
 
-/* What a quantizer does not have cannot be asked of it. */
+/* Options that the quantizer does not have. */
 static int
 check_words(struct plan *p, enum quant kind)
 {
@@ -199,14 +199,14 @@ quantize_settle(struct plan *p)
 {
     struct pack *c = p->c;
     p->asked = c->quant || c->share;
-    bool told = c->variant || c->criterion; // how, if not by what
+    bool details = c->variant || c->criterion;
     settle_words(p);
     const struct quant_words words = { c->criterion, c->quant, c->share, c->variant };
     p->spec.kind = QUANT_SWEEP;
-    if (!quantizer_of(&p->spec, &p->share, &words)) // a checkpoint trains without
-        return told ? err_set(p->err, ERR_USAGE,
-                              "--variant, --criterion: there is no quantizer")
-                    : 0;
+    if (!quantizer_of(&p->spec, &p->share, &words)) // "none", of a checkpoint
+        return details ? err_set(p->err, ERR_USAGE,
+                                 "--variant, --criterion: there is no quantizer")
+                       : 0;
     p->spec.isa = c->io->isa;
     p->spec.exhaustive = c->exhaustive;
     return check_words(p, p->spec.kind);

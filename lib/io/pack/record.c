@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* record: the provenance of the output: its inputs and what was asked for. */
+/* record: the provenance of the output: inputs and options. */
 #include "lib/io/pack/output.h"
 
 #include "lib/core/json.h"
@@ -52,7 +52,7 @@ quantizes(const struct plan *p)
     return false;
 }
 
-/* What was asked for, as far as it can change the content; keys sorted. */
+/* The options that can change the content; keys sorted. */
 static void
 put_options(struct buf *b, const struct plan *p)
 {

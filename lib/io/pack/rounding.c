@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rounding: floats as the type of the output, with an account of what that type does not
- * hold. */
+/* rounding: floats to the type of the output, and a count of values that it cannot hold. */
 #include "lib/io/pack/produce.h"
 
 #include "lib/core/num.h"
@@ -102,7 +101,7 @@ range_settle(struct plan *p, const struct item *it, const struct range *r)
     struct lost *lost = &p->lost;
     if (r->over)
         return out_of_range(p, it, r);
-    if (it->how != HOW_CONVERT || r->under == 0) // what is drawn has no older value
+    if (it->how != HOW_CONVERT || r->under == 0) // random weights are not converted
         return 0;
     lost->mixed |= lost->under && lost->dtype != it->dtype;
     if (r->under > lost->max) {
@@ -116,7 +115,7 @@ range_settle(struct plan *p, const struct item *it, const struct range *r)
 }
 
 /* The float next to d that keeps a second rounding right: inexact results get an odd
- * last bit (rounding to odd), so that they are never taken for a tie. */
+ * last bit (rounding to odd), so that the second rounding sees no false tie. */
 static float
 narrow(double d)
 {
@@ -153,7 +152,7 @@ encode_f16(uint64_t first, const float *f, size_t n, uint8_t *out, struct range 
     }
 }
 
-/* packed: no infinity was one before. */
+/* packed: an infinity is a finite value that was too large. */
 static void
 encode_bf16(uint64_t first, const float *f, size_t n, bool packed, uint8_t *out,
             struct range *r)
@@ -205,7 +204,7 @@ item_narrow(const struct item *it, uint64_t first, struct values_scratch *w, siz
         } else if (last && fabs(value) < 0x1p-126 && (double)target != value) {
             note_under(r, target == 0);
         }
-        // Float i lies below double i: nothing unread is overwritten.
+        // Float i is before double i: no unread double is overwritten.
         w->f32[i] = target;
     }
 }

@@ -51,7 +51,7 @@ find_config(struct plan *p)
     if (!p->config.p)
         return 0;
     p->is_model = config_parse(&p->model, from, p->config, &why) == 0;
-    // A configuration of something else is carried along, unless a model is wanted.
+    // The configuration of something else is copied, unless a model is needed.
     if (!p->is_model && (p->c->config_path || plan_target(p)->needs_model))
         return err_set(p->err, why.kind, "%s", why.msg);
     return 0;

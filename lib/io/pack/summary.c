@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* summary: what quantizing and rounding cost, as a table and in a few words. */
+/* summary: the errors of quantizing and rounding, as a table and as warnings. */
 #include "lib/io/pack/output.h"
 #include "lib/io/pack/produce.h"
 
@@ -33,7 +33,7 @@ report_begin(const struct plan *p, struct outfile *o)
                           p->err);
 }
 
-/* A line a quantized tensor. */
+/* A line for each quantized tensor. */
 int
 report_write(const struct plan *p, struct outfile *o)
 {
@@ -60,7 +60,7 @@ report_write(const struct plan *p, struct outfile *o)
     return rc == 0 ? out_commit(o) : -1;
 }
 
-/* One line: how many, the mean of their SQNR, the worst. */
+/* How many tensors were quantized, their mean SQNR, and the worst. */
 void
 report_summary(const struct plan *p)
 {
@@ -105,7 +105,7 @@ report_summary(const struct plan *p)
             p->c->out);
 }
 
-/* One line: how many values became less than they were, and where most of them are. */
+/* How many values underflowed, and where most of them are. */
 void
 report_lost(const struct plan *p)
 {

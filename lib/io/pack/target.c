@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* target: what the target makes of a candidate: its type, and whether NVFP4 stays NVFP4. */
+/* target: the type of a candidate in the target, and whether its NVFP4 is kept. */
 #include "lib/io/pack/plan.h"
 
 #include <string.h>
 
-/* Of the models that other programs serve: NVFP4 stays what it is, the rest is bf16 if
- * nothing else is asked for. */
+/* In models for other programs NVFP4 is kept, and the rest is bf16 by default. */
 static enum dtype
 served_dtype(const struct plan *p, const struct candidate *c)
 {
@@ -31,14 +30,14 @@ target_dtype(const struct plan *p, const struct candidate *c)
     const struct pack *cfg = p->c;
     bool wide = is_wide_float(c->dtype);
     if (cfg->dequantize) {
-        bool taken = c->dtype == DT_NVFP4 && select_takes(&p->c->quantized, c->name);
-        return taken ? wished[cfg->dtype] : c->dtype;
+        bool widen = c->dtype == DT_NVFP4 && select_matches(&p->c->quantized, c->name);
+        return widen ? wished[cfg->dtype] : c->dtype;
     }
     if (plan_wishes_wide(p))
         return wide || c->dtype == DT_NVFP4 ? wished[cfg->dtype] : c->dtype;
     if (plan_target(p)->dialect)
         return served_dtype(p, c);
-    // What only the packed optimizer keeps in NVFP4: floats that f16 and bf16 hold exactly.
+    // What only TorchSharp's optimizer packs: floats that f16 and bf16 hold exactly.
     if (c->dtype == DT_NVFP4 && c->in && c->in->store.training.master &&
         !table_quantizes(slice_of(c->name)))
         return cfg->torchsharp || plan_target(p)->no_bf16 ? DT_F16 : DT_BF16;
@@ -49,8 +48,8 @@ target_dtype(const struct plan *p, const struct candidate *c)
     return c->dtype;
 }
 
-/* A .scale of floats beside codes comes from a faulty writer; copied, it would be read
- * as bytes. */
+/* A .scale of floats beside codes is the work of a faulty writer; a copy would be read as
+ * bytes. */
 static int
 check_pair_parts(struct plan *p, const struct candidate *c)
 {
@@ -80,7 +79,7 @@ target_quantized(struct plan *p, const struct candidate *c, const struct view *r
         p, c, true, ref ? ref->dialect : view_dialect(plan_target(p)->dialect), ref);
 }
 
-/* NVFP4 that stays what it is: with the same entries if they can be. */
+/* NVFP4 that is kept: as the same entries if possible. */
 static int
 add_nvfp4(struct plan *p, const struct candidate *c)
 {
@@ -97,7 +96,7 @@ add_nvfp4(struct plan *p, const struct candidate *c)
             "asks for requantization",
             text_quote(q, c->name, strlen(c->name)));
     }
-    // What other programs fuse must share a scale: there all of it is looked at again.
+    // Fused tensors must share a scale: quantize_group checks that.
     if (plan_target(p)->dialect || from->blocks) {
         if (plan_target(p)->dialect && quantize_check(p, c) < 0)
             return -1;
