@@ -26,12 +26,12 @@ on_sigbus(int sig, siginfo_t *info, void *context)
     (void)context;
     if (guard_repair(&cmd_guard, info->si_addr))
         return;
-    signal(sig, SIG_DFL); // a fault of our own: let it be seen
+    signal(sig, SIG_DFL); // our own bug
     raise(sig);
 }
 
 void
-cmd_end_by(int sig)
+cmd_die_by_signal(int sig)
 {
     sigset_t one;
     guard_end(&cmd_guard);
@@ -43,8 +43,8 @@ cmd_end_by(int sig)
     _exit(128 + sig); // never
 }
 
-/* A standard descriptor that is closed would become that of a data file, and a message
- * would go into it.  Take its number by something that cannot be used. */
+/* Open closed standard descriptors, or a data file would get their number, and messages would
+ * go into it. */
 static void
 hold_standard_files(void)
 {
@@ -59,14 +59,14 @@ cmd_begin(struct cmd *c)
     static const int deadly[] = { SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                   SIGPIPE, SIGXFSZ, SIGXCPU };
     struct sigaction bus = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
-    struct sigaction end = { .sa_handler = cmd_end_by };
+    struct sigaction end = { .sa_handler = cmd_die_by_signal };
     program = c->name;
     hold_standard_files();
     sigaction(SIGBUS, &bus, NULL);
     sigfillset(&end.sa_mask);
     for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++) {
         struct sigaction old;
-        // What the parent ignores (nohup) stays ignored; a pipe that closes does not.
+        // Signals that the parent ignores (nohup) stay ignored, but SIGPIPE.
         if (sigaction(deadly[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN &&
             deadly[i] != SIGPIPE)
             continue;
@@ -92,10 +92,11 @@ cmd_take_version(const struct cmd_option *o, const char *arg)
     exit(EXIT_DONE);
 }
 
-static void say(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
+static void print_message(const char *fmt, va_list ap)
+    __attribute__((format(printf, 1, 0)));
 
 static void
-say(const char *fmt, va_list ap)
+print_message(const char *fmt, va_list ap)
 {
     struct buf b = { 0 }, line = { 0 };
     int saved = errno;
@@ -119,7 +120,7 @@ die(int status, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    say(fmt, ap);
+    print_message(fmt, ap);
     va_end(ap);
     exit(status);
 }
@@ -129,7 +130,7 @@ misuse(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    say(fmt, ap);
+    print_message(fmt, ap);
     va_end(ap);
     exit(EXIT_TROUBLE);
 }
@@ -139,7 +140,7 @@ warn(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    say(fmt, ap);
+    print_message(fmt, ap);
     va_end(ap);
 }
 
@@ -174,7 +175,7 @@ die_err(const struct err *err)
 
 /* ---- the machine ------------------------------------------------------------- */
 
-/* amx has no loops of its own here and takes those below it. */
+/* amx uses the best vector loops. */
 static bool
 have_amx(void)
 {
@@ -318,18 +319,18 @@ cmd_tmpdir(void)
 
 /* ---- progress --------------------------------------------------------------- */
 
-static atomic_bool stands; // a line of progress, on the terminal
+static atomic_bool line_shown; // a progress line is on the terminal
 
 void
-progress_stands(void)
+progress_shown(void)
 {
-    atomic_store(&stands, true);
+    atomic_store(&line_shown, true);
 }
 
 void
 progress_clear(void)
 {
-    if (atomic_exchange(&stands, false))
+    if (atomic_exchange(&line_shown, false))
         fputs("\r\033[K", stderr);
 }
 
@@ -357,7 +358,7 @@ progress_add(struct progress *p, uint64_t bytes)
     fprintf(stderr, "\r%s: %s %3.0f %%, %.2f GB/s, %.0f s left \033[K", program,
             p->what, 100.0 * (double)p->done / (double)p->total, rate / 1e9,
             ceil(left));
-    progress_stands();
+    progress_shown();
 }
 
 void
@@ -375,7 +376,7 @@ warn_line(void *ctx, const char *line)
     warn("%s", line);
 }
 
-static const struct cmd loud; // who is quiet does not get here
+static const struct cmd loud; // with -q this is not called
 
 static void
 show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)

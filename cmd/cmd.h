@@ -17,7 +17,7 @@
 
 enum cmd_exit {
     EXIT_DONE = 0,
-    EXIT_NO = 1, // the honest answer is no: differs, does not verify
+    EXIT_NO = 1, // the answer is no: differs, does not verify
     EXIT_TROUBLE = 2,
     EXIT_MEMORY = 3,
     EXIT_NONFINITE = 4,
@@ -26,12 +26,11 @@ enum cmd_exit {
 
 extern struct guard cmd_guard;
 
-/* Set the program's name, install the handlers. */
+/* Set the program's name, install the signal handlers. */
 void cmd_begin(struct cmd *c);
 const char *cmd_version(void);
-/* Die of that signal, with no temporary file left: for handlers, and for a program that has
- * nothing to do after one. */
-_Noreturn void cmd_end_by(int sig);
+/* Die of that signal after removing temporary files; safe in handlers. */
+_Noreturn void cmd_die_by_signal(int sig);
 
 /* One line "name: words" on stderr, then the end.  A final colon appends strerror. */
 _Noreturn void die(int status, const char *fmt, ...)
@@ -51,19 +50,18 @@ enum isa cmd_isa(void);
 void cmd_close_stdout(void);
 /* Binary data does not go to a terminal. */
 void cmd_refuse_terminal(void);
-/* A buffer of text to stdout, then empty again.  A terminal gets it without what could
- * move its cursor; of JSON, whose strings have escapes for that, say so. */
+/* Write a buffer of text to stdout and empty it.  On a terminal control characters are
+ * escaped, those of JSON by its own escapes. */
 void cmd_flush(struct buf *b);
 void cmd_flush_json(struct buf *b);
 /* n zeroed items, or the end of the program; free them. */
 void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
-/* Bytes of memory that programs can still have, by the kernel and the limits of control
- * groups; UINT64_MAX: not known. */
+/* Bytes of memory that are available, by the kernel and the limits of control groups;
+ * UINT64_MAX: unknown. */
 uint64_t cmd_available(void);
-/* Whether both paths are one file, through whatever links; NULL is none. */
+/* Whether both paths are one file, links followed; false for NULL. */
 bool cmd_same_file(const char *a, const char *b);
-/* An output that is one of the inputs or of the other outputs, or misuse.  NULL: not
- * given. */
+/* Refuse an output that is one of the inputs or another output.  NULL: not given. */
 void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
                        size_t n_inputs);
 /* A copy of a string for the life of the program. */
@@ -85,9 +83,9 @@ void progress_end(struct progress *p);
 /* What lib/io needs of this program; cmd->quiet and the like are settled by now. */
 const struct io *cmd_io(const struct cmd *c);
 
-/* A line of progress stands on the terminal, the cursor behind it; messages clear it, and
- * so must who writes anything else there. */
-void progress_stands(void);
+/* A progress line is on the terminal; messages clear it, and so must all other output to the
+ * terminal. */
+void progress_shown(void);
 void progress_clear(void);
 
 #endif

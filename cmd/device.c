@@ -8,7 +8,7 @@
 #include <string.h>
 
 void
-device_take(const struct cmd_option *row, const char *arg)
+device_take_name(const struct cmd_option *row, const char *arg)
 {
     struct device_options *o = row->to.any;
     bool cuda = strncmp(arg, "cuda", 4) == 0 && (arg[4] == '\0' || arg[4] == ':');
@@ -21,7 +21,7 @@ device_take(const struct cmd_option *row, const char *arg)
 const char *const device_computes[] = { "auto", "f32", "bf16", NULL };
 const char *const device_paths[] = { "auto", "native", "dequant", NULL };
 
-/* Where both were asked for, --compute says the type. */
+/* If both are given, --compute determines the type, not --fast. */
 static void
 settle_compute(struct device_options *o)
 {
@@ -56,7 +56,7 @@ device_of(const struct device_options *o)
 }
 
 void
-device_say_fast(const struct device_options *o)
+device_report_fast(const struct device_options *o)
 {
     if (o->faster)
         warn("--fast: %s",
@@ -88,7 +88,7 @@ device_settle(struct device_options *o)
 const char *const device_activations[] = { "plain", "nvfp4", "nvfp4-seed", NULL };
 const char *const device_activations_given[] = { "plain", "nvfp4", NULL };
 
-/* Whether the chip computes them; if not, why. */
+/* Whether the chip has native products; if not, why. */
 static bool
 has_native(const struct device_options *o, const struct config *c, char *why, size_t n)
 {
@@ -111,7 +111,7 @@ has_native(const struct device_options *o, const struct config *c, char *why, si
     return !odd;
 }
 
-/* On the CPU: products of a narrow model are mostly packing, which rounding makes longer. */
+/* On the CPU: products of a narrow model are mostly packing, which bf16 makes slower. */
 static void
 settle_fast(struct device_options *o, const struct config *c)
 {
@@ -153,7 +153,7 @@ device_products(struct device_options *o, struct device *d,
 
 /* ---- open ------------------------------------------------------------------------------- */
 
-/* How products are computed is a part of what a GPU's bits depend on. */
+/* Results of a GPU depend on how products are computed, so the route names it. */
 static void
 choose_products(struct kernels *k, const struct device_options *o)
 {
@@ -183,7 +183,7 @@ device_open(const struct device_options *o, struct err *err)
 }
 
 void
-device_words(char *to, size_t n, const struct device_options *o)
+device_describe(char *to, size_t n, const struct device_options *o)
 {
     if (o->cuda)
         snprintf(to, n, "cuda:%d, %s", o->number, dtype_name(compute_of(o)));
@@ -226,7 +226,7 @@ say(void *ctx, const char *what, const char *value)
     printf("%s\t%s\n", what, value);
 }
 
-/* The answer to what was asked for by name is no. */
+/* Exit 2 if a device or path that was named is missing. */
 static void
 refuse_missing(const struct device_options *o, const char *not_native)
 {
@@ -243,17 +243,9 @@ refuse_missing(const struct device_options *o, const char *not_native)
             o->cuda ? not_native : "the CPU has no 4-bit products");
 }
 
-void
-device_diagnose(const struct device_options *o)
+static void
+diagnose_cpu(const struct device_options *o, enum isa isa)
 {
-    enum isa isa = cmd_isa();
-    puts("what\tvalue");
-    printf("version\t%s\n", cmd_version());
-    char words[64];
-    struct device_options settled = *o;
-    device_settle(&settled);
-    device_words(words, sizeof words, &settled);
-    printf("device\t%s\n", words);
     printf("isa\t%s\n", isa_name(isa));
     for (int i = 0; i < ISA_COUNT; i++)
         printf("isa.%s\t%s\n", isa_name((enum isa)i),
@@ -272,10 +264,22 @@ device_diagnose(const struct device_options *o)
     printf("cpu.coarse\t%s\n", kernels_cpu_coarse_pays(isa)
                                    ? "yes: what generate --fast decodes NVFP4 with"
                                    : "no: it is no faster here");
+}
+
+void
+device_diagnose(const struct device_options *o)
+{
+    enum isa isa = cmd_isa();
+    char words[64], why[512];
+    struct device_options settled = *o;
+    puts("what\tvalue");
+    printf("version\t%s\n", cmd_version());
+    device_settle(&settled);
+    device_describe(words, sizeof words, &settled);
+    printf("device\t%s\n", words);
+    diagnose_cpu(o, isa);
     puts("path.dequant\tyes: products of exactly dequantized weights, and of "
-         "activations "
-         "in NVFP4");
-    char why[512];
+         "activations in NVFP4");
     bool native = kernels_cuda_native(settled.number, why, sizeof why);
     if (native)
         printf("path.native\tyes: cuda:%d, with --activations nvfp4; make check-gpu "

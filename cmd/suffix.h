@@ -6,16 +6,14 @@
 #include <stdbool.h>
 
 /* path, the argument of that option, will be a file of that kind ("ckpt", "safetensors",
- * ..., "tok"), or a text (NULL).  A name with the suffix of another container is misuse:
- * readers go by the suffix, and no program would open it.  Any other name is right; so is
- * path == NULL. */
+ * ..., "tok"), or a text (NULL).  The suffix of another container is misuse, since readers go
+ * by the suffix.  Any other name is fine; so is path == NULL. */
 void suffix_check(const char *option, const char *path, const char *kind);
-/* The same of a directory: the suffix of any file is misuse, unless a slash behind it tells
- * that a directory is meant. */
+/* The same for a directory: the suffix of any file is misuse, unless a slash follows. */
 void suffix_check_directory(const char *option, const char *path, const char *kind);
 
-/* The output of a conversion: *to, if it is NULL, by the suffix of out; *directory:
- * whether it is one.  What does not go together is misuse. */
+/* The output of a conversion: set *to by the suffix of out if it is NULL, and whether it is a
+ * directory; combinations that do not go together are misuse. */
 void suffix_settle(const char *out, const char **to, bool *directory);
 
 #endif

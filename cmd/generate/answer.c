@@ -13,25 +13,25 @@
 #include <unistd.h>
 
 enum {
-    AT_ONCE = 4096,
+    RESERVE_TOKENS = 4096,
     PROMPT_LINE = 16 << 20, // bytes
 };
 
 enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT };
-static const char *const whys[] = { "length", "end", "stop", "context" };
+static const char *const stop_reasons[] = { "length", "end", "stop", "context" };
 
-/* One prompt and what came of it. */
+/* One prompt and its answer. */
 struct answer {
     struct session *s;
     uint64_t index;  // of the prompt or turn
     size_t prompt;   // tokens of s->ids before the answer
-    size_t computed; // of those that had to be computed now
+    size_t computed; // prompt tokens that were not in the cache
     size_t n;        // of the answer
     struct stream stream;
     enum why why;
     uint32_t end;    // the id that ended it, if why is WHY_END
     double *logprob; // (n), with --json
-    struct buf best; // with --top-logprobs: JSON of each token's, commas between
+    struct buf top;  // with --top-logprobs: JSON arrays, one a token
     float *logits;   // (n, vocab), with --logits
     size_t cap;
     double prefill_s, decode_s;
@@ -45,7 +45,7 @@ struct answers {
 
 /* ---- a token ------------------------------------------------------------------------------ */
 
-/* Room for one token more. */
+/* Grow the buffers for one more token. */
 static int
 grow(struct answer *a)
 {
@@ -66,7 +66,7 @@ grow(struct answer *a)
     return 0;
 }
 
-/* What is kept of the logits that a token was chosen by. */
+/* Record the logits by which a token was chosen. */
 static int
 keep_logits(struct answer *a, uint32_t id)
 {
@@ -81,22 +81,22 @@ keep_logits(struct answer *a, uint32_t id)
     if (!k)
         return 0;
     const uint32_t *best = sampler_best(&s->sampler, s->logits, k < vocab ? k : vocab);
-    buf_str(&a->best, a->n ? ",[" : "[");
+    buf_str(&a->top, a->n ? ",[" : "[");
     for (size_t i = 0; i < k && i < vocab; i++) {
-        buf_printf(&a->best, "%s{\"id\":%u,\"logprob\":", i ? "," : "", best[i]);
-        json_put_number(&a->best, (double)s->logits[best[i]] - sum, 9);
-        buf_char(&a->best, '}');
+        buf_printf(&a->top, "%s{\"id\":%u,\"logprob\":", i ? "," : "", best[i]);
+        json_put_number(&a->top, (double)s->logits[best[i]] - sum, 9);
+        buf_char(&a->top, '}');
     }
-    buf_char(&a->best, ']');
-    return buf_ok(&a->best, s->err);
+    buf_char(&a->top, ']');
+    return buf_ok(&a->top, s->err);
 }
 
-/* Choose what follows; 1: the answer is complete. */
+/* Choose the next token; 1: the answer is complete. */
 static int
 next_token(struct answer *a)
 {
     struct session *s = a->s;
-    uint32_t id = s->greedy ? (uint32_t)s->best
+    uint32_t id = s->greedy ? (uint32_t)s->argmax
                             : sampler_next(&s->sampler, s->logits, s->ids.v, s->ids.n,
                                            a->index, (uint32_t)a->n);
     if (!s->c->ignore_eos && session_ends(s, id)) {
@@ -123,15 +123,15 @@ generate(struct answer *a)
 {
     struct session *s = a->s;
     double start = os_seconds();
-    size_t most = s->c->max_tokens; // of a long answer the cache grows later
-    size_t want = s->ids.n + (most < AT_ONCE ? most : AT_ONCE);
+    size_t max = s->c->max_tokens; // for a long answer the cache grows later
+    size_t want = s->ids.n + (max < RESERVE_TOKENS ? max : RESERVE_TOKENS);
     if (s->ids.n > s->limit)
         return err_set(s->err, ERR_USAGE,
                        "prompt %llu: %zu tokens, the context has %zu%s",
                        (unsigned long long)a->index, s->ids.n, s->limit,
                        s->c->context ? " (--context)" : "");
     a->prompt = s->prompt = s->ids.n;
-    if (session_room(s, want) < 0)
+    if (session_reserve(s, want) < 0)
         return -1;
     a->computed = a->prompt - (s->c->no_kv ? 0 : s->cache.used);
     int rc = session_follow(s);
@@ -192,10 +192,10 @@ put_json(struct buf *b, const struct answer *a)
     buf_char(b, ']');
     if (s->c->top_logprobs) {
         buf_str(b, ",\"top_logprobs\":[");
-        buf_add(b, a->best.data, a->best.len);
+        buf_add(b, a->top.data, a->top.len);
         buf_char(b, ']');
     }
-    buf_printf(b, ",\"stop\":\"%s\",\"stop_id\":", whys[a->why]);
+    buf_printf(b, ",\"stop\":\"%s\",\"stop_id\":", stop_reasons[a->why]);
     if (a->why == WHY_END)
         buf_u64(b, a->end);
     else
@@ -216,7 +216,7 @@ put_answer(const struct answer *a)
         put_ids(&b, s->ids.v + a->prompt, a->n, " ");
         buf_char(&b, '\n');
     } else {
-        buf_char(&b, '\n'); // the text is out already
+        buf_char(&b, '\n'); // the text was streamed
     }
     if (s->c->json)
         cmd_flush_json(&b);
@@ -234,7 +234,7 @@ rate(double n, double s)
 }
 
 static void
-say_speed(const struct answer *a)
+report_speed(const struct answer *a)
 {
     size_t steps = a->n + (a->why == WHY_END); // the first needs no step of its own
     steps -= steps > 0;
@@ -242,7 +242,7 @@ say_speed(const struct answer *a)
          "stopped by %s",
          (unsigned long long)a->index, a->computed,
          rate((double)a->computed, a->prefill_s), steps,
-         rate((double)steps, a->decode_s), whys[a->why]);
+         rate((double)steps, a->decode_s), stop_reasons[a->why]);
 }
 
 /* ---- one prompt ----------------------------------------------------------------------------- */
@@ -272,7 +272,7 @@ answer(struct answers *all)
     if (rc == 0) {
         put_answer(&a);
         if (c->cmd.verbose)
-            say_speed(&a);
+            report_speed(&a);
         if (c->dump_layers)
             rc = layers_write(&all->layers);
     }
@@ -281,15 +281,14 @@ answer(struct answers *all)
     if (c->dump_layers)
         layers_close(&all->layers);
     stream_free(&a.stream);
-    buf_free(&a.best);
+    buf_free(&a.top);
     free(a.logprob);
     free(a.logits);
     all->index++;
     return rc;
 }
 
-/* The answer so far, its end token if it has none, and a LF: what the next turn stands
- * on. */
+/* Close the answer in s->ids by its end token and a LF, before the next turn. */
 static int
 end_turn(struct session *s)
 {
@@ -313,7 +312,7 @@ render(struct session *s, struct slice text, bool first)
                          s->err);
 }
 
-/* Ids of a line. */
+/* Parse the ids of a line. */
 static int
 read_ids(struct session *s, struct slice text, const char *where)
 {
@@ -370,11 +369,11 @@ one_prompt(struct answers *all, struct slice text, const char *where)
     return rc < 0 ? -1 : answer(all);
 }
 
-/* ---- where they come from --------------------------------------------------------------------- */
+/* ---- sources of prompts --------------------------------------------------------------------- */
 
-/* Somebody sits there. */
+/* A prompt for a user at a terminal. */
 static void
-ask(const struct config_generate *c)
+prompt_user(const struct config_generate *c)
 {
     if (!c->cmd.quiet && isatty(STDIN_FILENO) && isatty(STDERR_FILENO))
         fputs("> ", stderr);
@@ -386,7 +385,7 @@ from_stdin(struct answers *all)
     struct reader r = { .fd = STDIN_FILENO, .name = "<stdin>", .limit = PROMPT_LINE };
     struct slice line;
     int rc;
-    ask(all->s->c);
+    prompt_user(all->s->c);
     while ((rc = reader_line(&r, &line, all->s->err)) > 0) {
         char where[64];
         while (line.n > 0 && line.p[line.n - 1] == '\r')
@@ -397,7 +396,7 @@ from_stdin(struct answers *all)
                  (unsigned long long)r.number);
         if ((rc = one_prompt(all, line, where)) < 0)
             break;
-        ask(all->s->c);
+        prompt_user(all->s->c);
     }
     reader_free(&r);
     return rc;

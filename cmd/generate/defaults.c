@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* defaults: what a model says of itself: generation_config.json, and the tokenizer that a
+/* defaults: files of the model: generation_config.json, and the hash of the tokenizer that a
  * checkpoint was trained with. */
 #include "cmd/generate/generate.h"
 
@@ -137,7 +137,7 @@ defaults_read(struct session *s)
 
 /* ---- a checkpoint's tokenizer ---------------------------------------------------------- */
 
-/* The value of a key of the object at j, into *raw; nothing if there is none. */
+/* *raw = the value of a key of the object at j, unchanged if it has none. */
 static int
 find_key(struct json *j, const char *name, struct slice *raw)
 {

@@ -22,7 +22,7 @@ struct config_generate {
     struct template_options how;
     bool chat, ids, json, ignore_eos, no_kv, no_verify, force;
     uint32_t max_tokens;
-    struct sample_options sample; // what was not given comes from the model
+    struct sample_options sample; // what was not given is the model's
     struct slice stop[MAX_STOPS];
     size_t n_stops;
     uint32_t top_logprobs;
@@ -34,7 +34,7 @@ struct config_generate {
     struct device device; // that `where` is
 };
 
-/* A model at work, and the tokens so far. */
+/* An open model, and the tokens so far. */
 struct session {
     struct config_generate *c;
     struct model model;
@@ -45,15 +45,15 @@ struct session {
     struct sampler sampler;
     struct net_cache cache;
     bool has_cache;
-    size_t limit;          // positions that there may be
+    size_t limit;          // max positions
     uint32_t end[MAX_END]; // ids that end an answer
     size_t n_end;
-    struct ids ids; // prompt and answer; the cache holds the first of them
-    size_t prompt;  // how many of ids are the prompt
-    bool greedy;    // of what follows the last of ids only the best one is asked for
-    int32_t best;   // that one, if greedy
-    float *logits;  // (vocab) otherwise
-    net_hidden_fn *hidden; // is told of what is computed, or NULL
+    struct ids ids;        // prompt and answer; the cache holds the first of them
+    size_t prompt;         // how many of ids are the prompt
+    bool greedy;           // only the argmax of the next token is needed
+    int32_t argmax;        // of the next token, if greedy
+    float *logits;         // (vocab) otherwise
+    net_hidden_fn *hidden; // called with hidden states, or NULL
     void *hidden_ctx;
     struct err *err;
 };
@@ -61,19 +61,19 @@ struct session {
 /* session.c */
 int session_open(struct session *s, struct config_generate *c, struct err *err);
 void session_close(struct session *s);
-/* Room for n tokens in all, so that the cache need not move; what the limit allows. */
-int session_room(struct session *s, size_t n);
-/* The first n tokens of another list go through the model in chunks; `rows` logits of the
- * last ones into logits, or with NULL the best id behind the last one into s->best. */
+/* Reserve cache for n tokens in all, at most s->limit, so that it need not grow. */
+int session_reserve(struct session *s, size_t n);
+/* Run n tokens through the model in chunks; the logits of the last `rows` into logits, or with
+ * NULL the argmax of the last into s->argmax. */
 int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                    float *logits);
-/* All of s->ids that the cache lacks; s->best or s->logits is then what follows. */
+/* Run the tokens of s->ids that the cache lacks; s->argmax or s->logits is of the next. */
 int session_follow(struct session *s);
 bool session_ends(const struct session *s, uint32_t id);
 
-/* defaults.c: what generation_config.json says, where no option was given. */
+/* defaults.c: values of generation_config.json where no option was given. */
 int defaults_read(struct session *s);
-/* The name of a file in the model's directory or beside the model. */
+/* The path of a file in the model's directory or beside the model. */
 int defaults_beside(struct buf *path, const struct session *s, const char *leaf);
 
 /* Whether a checkpoint holds the hash of another tokenizer. */
@@ -90,11 +90,11 @@ int score_file(struct session *s);
 struct dump {
     const char *name;
     uint64_t shape[2];
-    const float *values; // NULL: handed over later
+    const float *values; // NULL: written by the caller
 };
 int dump_check(const struct session *s, const char *path);
-/* The file, into which the tensors' payloads go in the order of t; tok: an input beside
- * the model, or NULL.  dump_close is right after success and failure alike. */
+/* A file open for writing: payloads go in the order of t.  tok: another input, or NULL.
+ * dump_close also after a failure. */
 struct dumper {
     struct writer w;
     struct wtensor *t; // tag: index into the list that was given
@@ -104,7 +104,7 @@ int dump_open(struct dumper *x, const struct session *s, const char *path,
               const struct dump *d, size_t n, const struct tok_reader *tok);
 int dump_commit(struct dumper *x) __attribute__((warn_unused_result));
 void dump_close(struct dumper *x);
-/* All of it at once. */
+/* Write all of a file. */
 int dump_write(const struct session *s, const char *path, struct dump *d, size_t n);
 /* Hidden states of one prompt. */
 struct layers {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* score: the loss over the target tokens of a .tok, and how far the model is from one
- * whose logits were kept. */
+/* score: the loss over the target tokens of a .tok, and the KL divergence from the logits of
+ * another model. */
 #include "cmd/generate/generate.h"
 
 #include "lib/core/maths.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 128 }; // positions whose logits are there at a time
+enum { CHUNK = 128 }; // positions a pass
 
 struct score {
     struct session *s;
@@ -90,7 +90,7 @@ check_sample(struct score *x, const struct tok_sample *t)
 }
 
 static int
-note_sample(struct score *x, const struct tok_sample *t)
+add_length(struct score *x, const struct tok_sample *t)
 {
     if (x->n == x->cap) {
         size_t cap = x->cap ? 2 * x->cap : 1024;
@@ -105,7 +105,7 @@ note_sample(struct score *x, const struct tok_sample *t)
     return 0;
 }
 
-/* To its end, so that a damaged stream is heard before the work. */
+/* Read all of the stream, so that damage is reported before the work. */
 static int
 read_samples(struct score *x)
 {
@@ -115,7 +115,7 @@ read_samples(struct score *x)
         check_header(x) < 0)
         return -1;
     while ((more = tok_next(&x->tok, &t)) > 0)
-        if (check_sample(x, &t) < 0 || note_sample(x, &t) < 0)
+        if (check_sample(x, &t) < 0 || add_length(x, &t) < 0)
             return -1;
     return more;
 }
@@ -160,7 +160,7 @@ find_kl(struct score *x, size_t i, uint32_t positions)
     return s->err->kind ? NULL : t;
 }
 
-/* Of the same samples, as far as shapes tell. */
+/* Open the file of --kl; shapes must be those of the samples. */
 static int
 open_kl(struct score *x)
 {
@@ -185,10 +185,10 @@ open_kl(struct score *x)
 
 /* ---- the work ----------------------------------------------------------------------------------- */
 
-/* Samples must come in the order of the writer's tensors: it sorts them by name. */
+/* A sample.  With --logits in the order of the writer's tensors, which are sorted by name. */
 struct at {
     const struct tok_sample *t;
-    size_t sample; // its number
+    size_t sample; // its index in the file
     const struct tensor *kl;
 };
 
@@ -217,9 +217,9 @@ compare(struct score *x, const struct at *at, uint32_t position, const float *lo
     return 0;
 }
 
-/* The logits of position i of a sample. */
+/* Add position i of a sample to the sums. */
 static int
-take_position(struct score *x, const struct at *at, uint32_t i, const float *logits)
+score_position(struct score *x, const struct at *at, uint32_t i, const float *logits)
 {
     struct session *s = x->s;
     size_t vocab = s->model.config.vocab;
@@ -239,7 +239,7 @@ take_position(struct score *x, const struct at *at, uint32_t i, const float *log
     return x->has_kl ? compare(x, at, i, logits, sum) : 0;
 }
 
-/* Positions from .. end - 1, of which the logits from `want` on are needed. */
+/* Run positions from .. end - 1; logits are needed from `want` on. */
 static int
 run_chunk(struct score *x, const struct at *at, uint32_t from, uint32_t end,
           uint32_t want)
@@ -252,7 +252,7 @@ run_chunk(struct score *x, const struct at *at, uint32_t from, uint32_t end,
     if (session_extend(s, at->t->ids + from, end - from, rows, x->logits) < 0)
         return -1;
     for (uint32_t i = 0; i < rows; i++)
-        if (take_position(x, at, want + i, x->logits + i * vocab) < 0)
+        if (score_position(x, at, want + i, x->logits + i * vocab) < 0)
             return -1;
     return 0;
 }
@@ -360,7 +360,7 @@ prepare(struct score *x)
     x->logits = malloc(x->chunk * s->model.config.vocab * sizeof *x->logits);
     if (!x->logits)
         return err_set(s->err, ERR_MEMORY, "out of memory for logits");
-    if (session_room(s, (size_t)x->longest) < 0)
+    if (session_reserve(s, (size_t)x->longest) < 0)
         return -1;
     return open_out(x);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { CHUNK = 512, CHUNK_GPU = 4096, ROOM = 256 }; // tokens
+enum { CHUNK = 512, CHUNK_GPU = 4096, CAPACITY_STEP = 256 }; // tokens
 
 /* ---- tokenizer ---------------------------------------------------------------------------- */
 
@@ -46,9 +46,9 @@ add_end(struct session *s, uint32_t id)
         s->end[s->n_end++] = id;
 }
 
-/* A checkpoint that was trained with another one: it may be meant, but seldom is. */
+/* Another tokenizer than the checkpoint was trained with is a warning only. */
 static int
-warn_other(struct session *s, const char *path)
+warn_other_tokenizer(struct session *s, const char *path)
 {
     uint8_t sha256[SHA256_BYTES];
     bool other;
@@ -78,7 +78,7 @@ open_tokenizer(struct session *s)
                      text_quote(q, path.data, path.len), tokenizer_vocab(s->t),
                      s->model.config.vocab);
     if (rc == 0)
-        rc = warn_other(s, path.data);
+        rc = warn_other_tokenizer(s, path.data);
     if (rc == 0 && !(s->e = encoder_open(s->t, s->err)))
         rc = -1;
     buf_free(&path);
@@ -94,17 +94,17 @@ open_tokenizer(struct session *s)
 static int
 settle_limit(struct session *s)
 {
-    size_t most = s->model.config.positions;
-    if (s->c->context > most)
+    size_t max = s->model.config.positions;
+    if (s->c->context > max)
         return err_set(s->err, ERR_USAGE, "--context: %zu: the model has %zu positions",
-                       s->c->context, most);
-    s->limit = s->c->context ? s->c->context : most;
+                       s->c->context, max);
+    s->limit = s->c->context ? s->c->context : max;
     return 0;
 }
 
-/* Where no weight is NVFP4, or it is multiplied with NVFP4, nothing is to be gained. */
+/* Coarse products are of NVFP4 weights with plain activations only. */
 static void
-say_fast(struct session *s)
+report_fast(struct session *s)
 {
     struct device_options *o = &s->c->where;
     bool packed = false;
@@ -116,10 +116,10 @@ say_fast(struct session *s)
                         : "no weight is NVFP4";
     }
     if (!s->c->cmd.quiet)
-        device_say_fast(o);
+        device_report_fast(o);
 }
 
-/* What needs no weights first: mistakes are heard at once. */
+/* Check all that needs no weights first, so that mistakes are reported at once. */
 int
 session_open(struct session *s, struct config_generate *c, struct err *err)
 {
@@ -154,9 +154,9 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     s->k = device_open(&c->where, err);
     if (model_load(&s->model, s->k, 1) < 0)
         return -1;
-    say_fast(s);
+    report_fast(s);
     char words[64];
-    device_words(words, sizeof words, &c->where);
+    device_describe(words, sizeof words, &c->where);
     if (c->cmd.verbose)
         warn("%s: loaded in %.2f s; device: %s", s->model.store.name,
              os_seconds() - start, words);
@@ -192,7 +192,7 @@ session_ends(const struct session *s, uint32_t id)
 
 /* ---- tokens through the model ----------------------------------------------------------------- */
 
-/* Keys and values into a larger cache. */
+/* Copy keys and values into a larger cache. */
 static int
 move_cache(struct session *s, struct net_cache *old)
 {
@@ -208,7 +208,7 @@ move_cache(struct session *s, struct net_cache *old)
     return s->err->kind ? -1 : 0;
 }
 
-/* Of keys and values of a token in all layers, and of its cosines and sines. */
+/* Bytes of a token: keys and values in all layers, cosines and sines. */
 static uint64_t
 token_bytes(const struct session *s)
 {
@@ -217,22 +217,22 @@ token_bytes(const struct session *s)
     return 2 * c->layers * row + c->head_dim * sizeof(float);
 }
 
-/* A larger cache for n tokens: some more, if they are there. */
+/* The capacity for n tokens: rounded up and doubled as far as memory allows. */
 static int
-settle_room(struct session *s, size_t n, size_t *room)
+choose_capacity(struct session *s, size_t n, size_t *capacity)
 {
     uint64_t available = device_free(&s->c->where);
     uint64_t fit = available / token_bytes(s);
     size_t old =
-        s->has_cache ? s->cache.capacity : 0; // which is there until it was copied
-    *room = (size_t)round_up(n, ROOM);
-    if (*room < 2 * old)
-        *room = 2 * old;
-    if (*room > fit)
-        *room = n;
-    if (*room > s->limit)
-        *room = s->limit;
-    if (*room <= fit)
+        s->has_cache ? s->cache.capacity : 0; // still allocated while it is copied
+    *capacity = (size_t)round_up(n, CAPACITY_STEP);
+    if (*capacity < 2 * old)
+        *capacity = 2 * old;
+    if (*capacity > fit)
+        *capacity = n;
+    if (*capacity > s->limit)
+        *capacity = s->limit;
+    if (*capacity <= fit)
         return 0;
     char way[64] = "not even those of one token fit";
     if (fit + old > 0)
@@ -240,37 +240,38 @@ settle_room(struct session *s, size_t n, size_t *room)
                  (unsigned long long)(fit + old));
     return err_set(s->err, ERR_MEMORY,
                    "keys and values of %zu tokens need %.3f GB, %s has %.3f free: %s",
-                   *room, (double)*room * (double)token_bytes(s) / (1 << 30),
+                   *capacity, (double)*capacity * (double)token_bytes(s) / (1 << 30),
                    s->k->is.host ? "this machine" : "the GPU",
                    (double)available / (1 << 30), way);
 }
 
 int
-session_room(struct session *s, size_t n)
+session_reserve(struct session *s, size_t n)
 {
     struct net_cache old = s->cache;
     if (n > s->limit)
         n = s->limit;
     if (s->has_cache && n <= old.capacity)
         return 0;
-    size_t room;
-    if (settle_room(s, n, &room) < 0 || model_stretch(&s->model, room) < 0)
+    size_t capacity;
+    if (choose_capacity(s, n, &capacity) < 0 || model_stretch(&s->model, capacity) < 0)
         return -1;
     bool grows = s->has_cache;
     s->has_cache = true;
-    if (net_cache_open(&s->cache, &s->model.net, room) < 0)
+    if (net_cache_open(&s->cache, &s->model.net, capacity) < 0)
         return -1;
     return grows ? move_cache(s, &old) : 0;
 }
 
-/* Some tokens: their logits, or with none only the best id that follows the last of all. */
+/* One chunk: logits of its last rows, or without a buffer the argmax of the last token. */
 static int
 extend(struct session *s, const uint32_t *ids, size_t n, size_t rows, float *logits)
 {
     struct net *net = &s->model.net;
     const int32_t *mine = (const int32_t *)ids;
     if (rows && !logits)
-        return net_argmax(net, &s->cache, mine, n, &s->best, s->hidden, s->hidden_ctx);
+        return net_argmax(net, &s->cache, mine, n, &s->argmax, s->hidden,
+                          s->hidden_ctx);
     return net_extend(net, &s->cache, mine, n, rows, logits, s->hidden, s->hidden_ctx);
 }
 
@@ -283,7 +284,7 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
     for (size_t at = 0; at < n;) {
         size_t part = n - at < chunk ? n - at : chunk, end = at + part;
         size_t mine =
-            end + rows > n ? end + rows - n : 0; // of the rows that are wanted
+            end + rows > n ? end + rows - n : 0; // rows that are in this chunk
         if (mine > part)
             mine = part;
         if (extend(s, ids + at, part, mine, logits) < 0)
@@ -298,7 +299,7 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
 int
 session_follow(struct session *s)
 {
-    if (session_room(s, s->ids.n) < 0)
+    if (session_reserve(s, s->ids.n) < 0)
         return -1;
     if (s->c->no_kv)
         s->cache.used = 0;
@@ -306,7 +307,7 @@ session_follow(struct session *s)
     if (session_extend(s, s->ids.v + from, s->ids.n - from, 1,
                        s->greedy ? NULL : s->logits) < 0)
         return -1;
-    if (s->greedy ? s->best < 0 : !logits_finite(s->logits, s->model.config.vocab))
+    if (s->greedy ? s->argmax < 0 : !logits_finite(s->logits, s->model.config.vocab))
         return err_set(s->err, ERR_NONFINITE, "logits behind token %zu are not finite",
                        s->ids.n - 1);
     return store_check(&s->model.store);

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: MIT */
-/* stream: ids become text, which goes out as soon as it is certain. */
+/* stream: see stream.h. */
 #include "cmd/generate/stream.h"
 
 #include "cmd/cmd.h"
 
 #include <string.h>
 
-/* How many bytes at the end of the text may be the beginning of a stop text. */
+/* Length of the longest suffix of the text that is a prefix of a stop text. */
 static size_t
-doubtful(const struct stream *x)
+partial_stop(const struct stream *x)
 {
-    size_t most = 0;
+    size_t max = 0;
     for (size_t i = 0; i < x->n_stops; i++) {
         size_t k = x->stop[i].n - 1;
-        size_t there = x->text.len - x->sure;
-        for (k = k < there ? k : there; k > most; k--)
+        size_t there = x->text.len - x->printed;
+        for (k = k < there ? k : there; k > max; k--)
             if (memcmp(x->text.data + x->text.len - k, x->stop[i].p, k) == 0)
-                most = k;
+                max = k;
     }
-    return most;
+    return max;
 }
 
-/* The first place of a stop text behind `from`, or the length of the text. */
+/* The first position of a stop text from `from` on, or the length of the text. */
 static size_t
 find_stop(const struct stream *x, size_t from)
 {
@@ -38,35 +38,35 @@ find_stop(const struct stream *x, size_t from)
 static void
 emit(struct stream *x, size_t until)
 {
-    if (x->print && until > x->sure) {
+    if (x->print && until > x->printed) {
         struct buf part = { 0 };
-        buf_add(&part, x->text.data + x->sure, until - x->sure);
+        buf_add(&part, x->text.data + x->printed, until - x->printed);
         cmd_flush(&part);
         buf_free(&part);
         if (fflush(stdout) != 0)
             die(EXIT_TROUBLE, "standard output:");
     }
-    x->sure = until;
+    x->printed = until;
 }
 
-/* What was added to the text; true if a stop text is complete: the text ends before
- * it. */
+/* Print what is certain of the text; true if a stop text is complete, before which the text
+ * is cut. */
 static bool
 advance(struct stream *x, bool last)
 {
     if (!x->text.data)
         return false;
-    size_t stop = find_stop(x, x->sure);
+    size_t stop = find_stop(x, x->printed);
     bool found = stop < x->text.len;
     if (found) {
         x->text.len = stop;
         x->text.data[stop] = '\0';
-        x->decoder.n_held = 0; // it would come behind the stop text
+        x->decoder.n_held = 0; // these bytes follow the stop text
     }
-    size_t sure = found || last ? x->text.len : x->text.len - doubtful(x);
+    size_t sure = found || last ? x->text.len : x->text.len - partial_stop(x);
     // A stop text may begin inside of a character.
     if (!found && !last)
-        sure = x->sure + utf8_whole(x->text.data + x->sure, sure - x->sure);
+        sure = x->printed + utf8_whole(x->text.data + x->printed, sure - x->printed);
     emit(x, sure);
     return found;
 }

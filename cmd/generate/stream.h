@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* stream: ids become text, which goes to standard output as soon as it is certain: whole
- * characters, and nothing that a stop text might begin with. */
+/* stream: decodes ids to text and prints it as it comes: whole characters only, and nothing
+ * that may be the beginning of a stop text. */
 #ifndef NIBBLE_CMD_GENERATE_STREAM_H
 #define NIBBLE_CMD_GENERATE_STREAM_H
 
@@ -12,12 +12,12 @@ struct stream {
     size_t n_stops;
     bool print;
     struct buf text; // all of it, up to a stop text
-    size_t sure;     // bytes of it that went out
+    size_t printed;  // bytes of text that were printed
 };
 
 /* 1: a stop text is complete, nothing more may follow; 0, or -1 with the error. */
 int stream_push(struct stream *x, uint32_t id, struct err *err);
-/* The end: what was held back goes out, also half a character. */
+/* The end: print what was held back, also half a character. */
 int stream_finish(struct stream *x, struct err *err);
 void stream_free(struct stream *x);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensors: logits and hidden states for other programs. */
+/* tensors: logits and hidden states as safetensors files. */
 #include "cmd/generate/generate.h"
 
 #include "lib/core/path.h"
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What the writer will refuse at the end is refused at the beginning. */
+/* Refuse at the beginning what the writer would refuse at the end. */
 int
 dump_check(const struct session *s, const char *path)
 {
@@ -49,7 +49,7 @@ put_number(struct buf *b, const char *key, double v, double otherwise)
     buf_char(b, ',');
 }
 
-/* Of an answer; keys sorted. */
+/* Options of sampling; keys sorted. */
 static void
 put_sampling(struct buf *b, const struct config_generate *c)
 {
@@ -66,7 +66,7 @@ put_sampling(struct buf *b, const struct config_generate *c)
     put_number(b, "top_p", o->top_p, 1);
 }
 
-/* What can change the content, where it is not the default; keys sorted. */
+/* Options that change the content, where they are not the default; keys sorted. */
 static void
 put_options(struct buf *b, const struct session *s)
 {
@@ -185,14 +185,14 @@ dump_write(const struct session *s, const char *path, struct dump *d, size_t n)
 
 /* ---- hidden states ------------------------------------------------------------------------ */
 
-/* Chunks come layer by layer, each behind the one before. */
+/* Called for each layer of each chunk, in order. */
 static int
-take_layer(void *ctx, uint32_t layer, const float *hidden, size_t tokens)
+copy_layer(void *ctx, uint32_t layer, const float *hidden, size_t tokens)
 {
     struct layers *l = ctx;
     size_t width = l->s->model.config.hidden;
     if (l->at >= l->tokens)
-        return 0; // the answer's
+        return 0; // of the answer
     memcpy(l->h[layer] + l->at * width, hidden, tokens * width * sizeof *hidden);
     if (layer + 1 == l->s->model.config.layers)
         l->at += tokens;
@@ -209,7 +209,7 @@ layers_open(struct layers *l, struct session *s, size_t tokens)
             return err_set(s->err, ERR_MEMORY, "out of memory for hidden states");
     if (!l->h)
         return err_set(s->err, ERR_MEMORY, "out of memory for hidden states");
-    s->hidden = take_layer;
+    s->hidden = copy_layer;
     s->hidden_ctx = l;
     return 0;
 }

@@ -10,16 +10,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NVML_NOT_TOLD UINT64_MAX // as a number of bytes
+#define NVML_UNKNOWN UINT64_MAX // used bytes are unknown
 
 typedef int nvml_list(nvml_device d, unsigned *n, struct nvml_process *p);
 
 struct gpu_device {
     nvml_device d;
     uint64_t start; // bytes used before the command
-    bool told;      // it tells what is used
-    bool by_growth; // its processes have numbers that are not ours
-    bool doubted;   // so it seemed at the last look
+    bool reports;   // it reports used memory
+    bool by_growth; // NVML has pids of another namespace: count growth
+    bool suspect;   // it seemed so at the last look
 };
 
 struct gpu {
@@ -28,12 +28,12 @@ struct gpu {
     int (*memory)(nvml_device d, struct nvml_memory *m);
     nvml_list *lists[2]; // computing and drawing
     struct nvml_process *procs;
-    unsigned room;
+    unsigned capacity;
     struct gpu_device *devices;
     unsigned n;
 };
 
-/* A function, in its newest form that the driver has. */
+/* A function, in the newest version that the driver has. */
 static void
 find(const struct gpu *g, void *f, const char *name, const char *older)
 {
@@ -47,52 +47,65 @@ static bool
 device_used(const struct gpu *g, const struct gpu_device *d, uint64_t *bytes)
 {
     struct nvml_memory m = { 0 };
-    bool told = g->memory(d->d, &m) == NVML_SUCCESS;
-    *bytes = told ? m.used : 0;
-    return told;
+    bool reports = g->memory(d->d, &m) == NVML_SUCCESS;
+    *bytes = reports ? m.used : 0;
+    return reports;
 }
 
-static int
-open_devices(struct gpu *g, struct err *err)
-{
+/* Functions that are needed only while opening. */
+struct starters {
     int (*init)(void), (*count)(unsigned *), (*handle)(unsigned, nvml_device *);
-    const char *(*words)(int);
-    unsigned told = 0;
-    find(g, &init, "nvmlInit_v2", NULL);
-    find(g, &count, "nvmlDeviceGetCount_v2", NULL);
-    find(g, &handle, "nvmlDeviceGetHandleByIndex_v2", NULL);
-    find(g, &words, "nvmlErrorString", NULL);
+    const char *(*message)(int);
+};
+
+static int
+start_nvml(struct gpu *g, struct starters *f, struct err *err)
+{
+    find(g, &f->init, "nvmlInit_v2", NULL);
+    find(g, &f->count, "nvmlDeviceGetCount_v2", NULL);
+    find(g, &f->handle, "nvmlDeviceGetHandleByIndex_v2", NULL);
+    find(g, &f->message, "nvmlErrorString", NULL);
     find(g, &g->memory, "nvmlDeviceGetMemoryInfo", NULL);
     find(g, &g->lists[0], "nvmlDeviceGetComputeRunningProcesses_v3",
          "nvmlDeviceGetComputeRunningProcesses_v2");
     find(g, &g->lists[1], "nvmlDeviceGetGraphicsRunningProcesses_v3",
          "nvmlDeviceGetGraphicsRunningProcesses_v2");
-    if (!init || !count || !handle || !words || !g->memory || !g->lists[0] ||
-        !g->lists[1])
+    if (!f->init || !f->count || !f->handle || !f->message || !g->memory ||
+        !g->lists[0] || !g->lists[1])
         return err_set(err, ERR_USAGE,
                        NVML_LIBRARY " is too old for --gpu-limit: driver "
                                     "450 or later is needed");
-    int rc = init();
+    int rc = f->init();
     if (rc != NVML_SUCCESS)
         return err_set(err, ERR_USAGE,
                        "--gpu-limit: NVML does not start: %s; does "
                        "nvidia-smi work?",
-                       words(rc));
+                       f->message(rc));
     find(g, &g->shutdown, "nvmlShutdown", NULL);
-    rc = count(&g->n);
-    if (rc != NVML_SUCCESS || g->n == 0)
+    return 0;
+}
+
+static int
+open_devices(struct gpu *g, struct err *err)
+{
+    struct starters f;
+    bool any = false;
+    if (start_nvml(g, &f, err) < 0)
+        return -1;
+    if (f.count(&g->n) != NVML_SUCCESS || g->n == 0)
         return err_set(err, ERR_USAGE, "--gpu-limit: NVML finds no GPU; leave it out");
     g->devices = calloc(g->n, sizeof *g->devices);
     if (!g->devices)
         return err_set(err, ERR_MEMORY, "out of memory");
     for (unsigned i = 0; i < g->n; i++) {
-        rc = handle(i, &g->devices[i].d);
+        struct gpu_device *d = &g->devices[i];
+        int rc = f.handle(i, &d->d);
         if (rc != NVML_SUCCESS)
-            return err_set(err, ERR_USAGE, "--gpu-limit: GPU %u: %s", i, words(rc));
-        g->devices[i].told = device_used(g, &g->devices[i], &g->devices[i].start);
-        told += g->devices[i].told;
+            return err_set(err, ERR_USAGE, "--gpu-limit: GPU %u: %s", i, f.message(rc));
+        d->reports = device_used(g, d, &d->start);
+        any |= d->reports;
     }
-    if (told == 0)
+    if (!any)
         return err_set(err, ERR_USAGE,
                        "--gpu-limit: the GPU has no memory of its own of which NVML "
                        "tells (it shares the machine's); watch --available instead");
@@ -125,18 +138,18 @@ static int
 list(struct gpu *g, nvml_device d, nvml_list *f, unsigned *n)
 {
     for (int tries = 0; tries < 4; tries++) {
-        *n = g->room;
+        *n = g->capacity;
         int rc = f(d, n, g->procs);
         if (rc == NVML_SUCCESS)
             return 0;
         if (rc != NVML_TOO_SMALL)
             break;
-        unsigned room = 2 * *n + 16; // more may begin meanwhile
-        struct nvml_process *p = realloc(g->procs, room * sizeof *p);
+        unsigned capacity = 2 * *n + 16; // more may start meanwhile
+        struct nvml_process *p = realloc(g->procs, capacity * sizeof *p);
         if (!p)
             break;
         g->procs = p;
-        g->room = room;
+        g->capacity = capacity;
     }
     *n = 0;
     return -1;
@@ -150,15 +163,15 @@ is_here(pid_t pid)
     return pid > 0 && access(path, F_OK) == 0;
 }
 
-/* What a device tells of the tree's processes.  *strange: it names one that is not on
- * this machine as we see it. */
+/* Bytes of the tree's processes on a device.  *strange: it lists a pid that does not exist
+ * here; *named: it lists any. */
 static uint64_t
 device_processes(struct gpu *g, const struct gpu_device *d, struct tree *t,
                  bool *strange, bool *named)
 {
     uint64_t sum = 0;
     *strange = *named = false;
-    // One that computes and draws stands in both lists, with the same number of bytes.
+    // A process may be in both lists, with the same number of bytes.
     uint64_t *seen = calloc(t->n + 1, sizeof *seen);
     for (int k = 0; seen && k < 2; k++) {
         unsigned n;
@@ -172,7 +185,7 @@ device_processes(struct gpu *g, const struct gpu_device *d, struct tree *t,
                 *strange = *strange || !is_here(pid);
                 continue;
             }
-            if (g->procs[i].used == NVML_NOT_TOLD)
+            if (g->procs[i].used == NVML_UNKNOWN)
                 *strange = true;
             else if (g->procs[i].used > seen[p - t->procs])
                 seen[p - t->procs] = g->procs[i].used;
@@ -189,7 +202,7 @@ device_processes(struct gpu *g, const struct gpu_device *d, struct tree *t,
 uint64_t
 gpu_used(struct gpu *g, struct tree *t, const char **words)
 {
-    // Growth below this is the driver's own, or another's; a context takes more.
+    // Less growth is of the driver or of others; a context needs more.
     const uint64_t notable = 64 << 20;
     uint64_t sum = 0;
     *words = "";
@@ -198,15 +211,15 @@ gpu_used(struct gpu *g, struct tree *t, const char **words)
     for (unsigned i = 0; i < g->n; i++) {
         struct gpu_device *d = &g->devices[i];
         bool strange, named;
-        // First what is used: who used it is among the processes then.  One that ended
-        // in between is not, so it must seem so twice.
+        // Read used memory before the processes.  One may end in between, so two looks must
+        // agree.
         uint64_t used;
         uint64_t growth =
             device_used(g, d, &used) && used > d->start ? used - d->start : 0;
         uint64_t ours = device_processes(g, d, t, &strange, &named);
-        bool doubt = d->told && ours == 0 && (strange || !named) && growth > notable;
-        bool sure = doubt && d->doubted;
-        d->doubted = doubt;
+        bool doubt = d->reports && ours == 0 && (strange || !named) && growth > notable;
+        bool sure = doubt && d->suspect;
+        d->suspect = doubt;
         if (!d->by_growth && sure) {
             d->by_growth = true;
             *words = "NVML does not know the processes by our numbers (a container?): "

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* gpu: GPU memory of a process tree, as NVML tells it.  The library of the driver is
- * opened at run time; memguard is built without it. */
+/* gpu: GPU memory of a process tree, by NVML, which is opened at run time. */
 #ifndef NIBBLE_CMD_MEMGUARD_GPU_H
 #define NIBBLE_CMD_MEMGUARD_GPU_H
 
@@ -9,14 +8,13 @@
 
 struct gpu;
 
-/* Open NVML and note what is used now, before the command begins.  NULL with *err:
- * there is no NVML, no GPU, or none that tells of its memory. */
+/* Open NVML and record what is used before the command starts.  NULL with *err: there is no
+ * NVML, no GPU, or none that reports its memory. */
 struct gpu *gpu_open(struct err *err);
-/* Bytes of the tree's processes on all GPUs; each one's share into its `gpu`.
+/* Bytes of the tree's processes on all GPUs; sets the `gpu` of each process.
  *
- * NVML knows processes by number.  Where its numbers are not ours (a container), what is
- * used on the GPU beyond the start counts as the tree's, from then on, and *words say
- * so, once; otherwise *words is "". */
+ * Where NVML's pids are of another namespace (a container), all memory beyond that of the
+ * start counts as the tree's, and *words says so once; else *words is "". */
 uint64_t gpu_used(struct gpu *g, struct tree *t, const char **words);
 void gpu_close(struct gpu *g);
 

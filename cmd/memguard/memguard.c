@@ -19,12 +19,12 @@
 
 enum { EXIT_ENDED = 124, EXIT_NO_EXEC = 126, EXIT_NOT_FOUND = 127, BY_SIGNAL = 128 };
 
-/* While it ends the tree it looks this often, and so long after SIGKILL it gives up: a
+/* Seconds between looks while the tree is being ended, and after which SIGKILL is given up: a
  * process that waits for a device cannot die. */
 static const double END_POLL = 0.05, KILL_POLL = 0.01, KILL_WAIT = 10;
-static const double GRACE = 1; // for who ends by himself when another one has
+static const double GRACE = 1; // seconds to end by itself after another process did
 
-struct told {
+struct signaled {
     pid_t pid;
     uint64_t start;
 };
@@ -42,12 +42,12 @@ struct run {
     struct report report;
     bool ended; // the command
     int status; // then, as an exit code
-    // what sharing takes off the sum, see host_memory
+    // shared pages, see host_memory
     uint64_t pss, pss_rss;
     int64_t pss_available;
     double pss_again;
-    struct told *told;
-    size_t n_told, told_room;
+    struct signaled *signaled;
+    size_t n_signaled, signaled_capacity;
 };
 
 static double
@@ -114,7 +114,7 @@ parse(int argc, char **argv)
         misuse("no command; want memguard [OPTION]... -- COMMAND [ARGUMENT]...");
     if (!f->host && !f->gpu && !f->available)
         misuse("nothing to watch; want --limit, --gpu-limit or --available above 0");
-    f->gpu_told = f->gpu > 0;
+    f->watches_gpu = f->gpu > 0;
 }
 
 /* ---- what happens while it runs ---------------------------------------------------------- */
@@ -140,7 +140,7 @@ reap(struct run *r)
     }
 }
 
-/* Until then, or until a signal came: 0 or its number. */
+/* Wait until then or for a signal: its number, or 0. */
 static int
 wait_signal(struct run *r, double until)
 {
@@ -154,8 +154,8 @@ wait_signal(struct run *r, double until)
     return sig > 0 ? sig : 0;
 }
 
-/* Children that end are taken; other signals go on to the command, if it did not get
- * them as a member of our process group. */
+/* Reap children that end; pass other signals on to the command, unless it got them as a member
+ * of our process group. */
 static void
 wait_until(struct run *r, double until)
 {
@@ -167,21 +167,21 @@ wait_until(struct run *r, double until)
     } while (!r->ended && os_seconds() < until);
 }
 
-/* Resident memory.  Pages that processes share are in the sum of each; so when the sum
- * is over the limit the kernel is asked what the share of each is.  That takes it tens
- * of milliseconds for each GB: a tenth of a processor at most, unless what there is to
- * lose may be lost meanwhile.  A page that is shared no longer is no growth of the sum,
- * but the machine has less memory then. */
+/* Resident memory.  Shared pages count in each process, so when the sum is over the limit the
+ * kernel is asked for proportional shares (PSS).  That takes tens of milliseconds a GB, so it
+ * uses at most a tenth of a processor, unless memory may run out meanwhile: then the sum has
+ * grown, or (pages are shared no longer) the machine's free memory has shrunk. */
 static uint64_t
 host_memory(struct run *r, int64_t available)
 {
-    uint64_t rss = tree_rss(&r->tree), most = r->facts.host;
-    if (!most || rss <= most || tree_alive(&r->tree) < 2)
+    uint64_t rss = tree_rss(&r->tree), limit = r->facts.host;
+    if (!limit || rss <= limit || tree_alive(&r->tree) < 2)
         return rss;
     uint64_t grown = rss > r->pss_rss ? rss - r->pss_rss : 0;
     uint64_t taken =
         r->pss_available > available ? (uint64_t)(r->pss_available - available) : 0;
-    if (os_seconds() < r->pss_again && r->pss + grown <= most && r->pss + taken <= most)
+    if (os_seconds() < r->pss_again && r->pss + grown <= limit &&
+        r->pss + taken <= limit)
         return r->pss + grown;
     clock_t before = clock();
     r->pss = tree_pss(&r->tree);
@@ -240,27 +240,27 @@ is_over(const struct run *r, const struct sample *s, struct buf *why)
 /* ---- the end ------------------------------------------------------------------------------ */
 
 static bool
-was_told(const struct run *r, const struct tree_proc *p)
+was_signaled(const struct run *r, const struct tree_proc *p)
 {
-    for (size_t i = 0; i < r->n_told; i++)
-        if (r->told[i].pid == p->pid && r->told[i].start == p->start)
+    for (size_t i = 0; i < r->n_signaled; i++)
+        if (r->signaled[i].pid == p->pid && r->signaled[i].start == p->start)
             return true;
     return false;
 }
 
 /* SIGTERM, once for each process.  false: no memory to remember that. */
 static bool
-tell(struct run *r, const struct tree_proc *p, bool *sent)
+send_term(struct run *r, const struct tree_proc *p, bool *sent)
 {
-    if (r->n_told == r->told_room) {
-        size_t room = 2 * r->told_room + 64;
-        struct told *more = realloc(r->told, room * sizeof *more);
+    if (r->n_signaled == r->signaled_capacity) {
+        size_t capacity = 2 * r->signaled_capacity + 64;
+        struct signaled *more = realloc(r->signaled, capacity * sizeof *more);
         if (!more)
             return false;
-        r->told = more;
-        r->told_room = room;
+        r->signaled = more;
+        r->signaled_capacity = capacity;
     }
-    r->told[r->n_told++] = (struct told){ p->pid, p->start };
+    r->signaled[r->n_signaled++] = (struct signaled){ p->pid, p->start };
     if (tree_signal(&r->tree, p, SIGTERM) == 0)
         *sent = true;
     if (p->stopped)
@@ -270,29 +270,29 @@ tell(struct run *r, const struct tree_proc *p, bool *sent)
 
 /* Tell those whose turn it is, or everybody.  false as above. */
 static bool
-tell_some(struct run *r, bool by_gpu, bool everybody, bool *sent)
+send_terms(struct run *r, bool by_gpu, bool everybody, bool *sent)
 {
     const struct tree *t = &r->tree;
-    bool *told = calloc(2 * t->n + 1, sizeof *told), fine = true;
-    if (!told)
+    bool *signaled = calloc(2 * t->n + 1, sizeof *signaled), fine = true;
+    if (!signaled)
         return false;
-    bool *pick = told + t->n;
+    bool *pick = signaled + t->n;
     for (size_t i = 0; i < t->n; i++)
-        told[i] = was_told(r, &t->procs[i]);
-    tree_pick(t->procs, told, t->n, by_gpu, pick);
+        signaled[i] = was_signaled(r, &t->procs[i]);
+    tree_pick(t->procs, signaled, t->n, by_gpu, pick);
     for (size_t i = 0; fine && i < t->n; i++)
-        if (t->procs[i].alive && !told[i] && (pick[i] || everybody))
-            fine = tell(r, &t->procs[i], sent);
-    free(told);
+        if (t->procs[i].alive && !signaled[i] && (pick[i] || everybody))
+            fine = send_term(r, &t->procs[i], sent);
+    free(signaled);
     return fine;
 }
 
-/* Whether one who was told is still there. */
+/* Whether a process that got SIGTERM is still alive. */
 static bool
 one_is_ending(const struct run *r)
 {
     for (size_t i = 0; i < r->tree.n; i++)
-        if (r->tree.procs[i].alive && was_told(r, &r->tree.procs[i]))
+        if (r->tree.procs[i].alive && was_signaled(r, &r->tree.procs[i]))
             return true;
     return false;
 }
@@ -313,11 +313,11 @@ end_tree(struct run *r, bool by_gpu, struct buf *how)
             killing = true;
         if (one_is_ending(r))
             seen = t;
-        // In the second half of its time everybody hears.  Before, a shell may say what it
-        // has to say of a command that has ended: it is not told in that moment.
+        // In the second half of the time all get SIGTERM.  Before that a shell has a moment to
+        // report a command that has ended.
         bool left = t - seen < fmin(GRACE, first / 4);
         if (!killing && (!left || t >= first / 2) &&
-            !tell_some(r, by_gpu, t >= first / 2, &sent))
+            !send_terms(r, by_gpu, t >= first / 2, &sent))
             first = t;
         for (size_t i = 0; killing && i < r->tree.n; i++)
             if (r->tree.procs[i].alive &&
@@ -345,17 +345,17 @@ end_tree(struct run *r, bool by_gpu, struct buf *how)
 static struct tree_proc
 largest(const struct run *r, bool *by_gpu)
 {
-    struct tree_proc most = { .pid = 0 };
+    struct tree_proc max = { .pid = 0 };
     uint64_t gpu = 0;
     for (size_t i = 0; i < r->tree.n; i++)
         gpu += r->tree.procs[i].gpu;
     *by_gpu = *by_gpu && gpu > 0;
     for (size_t i = 0; i < r->tree.n; i++) {
         const struct tree_proc *p = &r->tree.procs[i];
-        if (most.pid == 0 || (*by_gpu ? p->gpu > most.gpu : p->rss > most.rss))
-            most = *p;
+        if (max.pid == 0 || (*by_gpu ? p->gpu > max.gpu : p->rss > max.rss))
+            max = *p;
     }
-    return most;
+    return max;
 }
 
 /* why: which limit; becomes the whole line.  false: it had ended by itself. */
@@ -364,12 +364,12 @@ act(struct run *r, const struct sample *s, struct buf *why)
 {
     bool by_gpu = r->facts.gpu && s->gpu > r->facts.gpu &&
                   !(r->facts.host && s->host > r->facts.host);
-    struct tree_proc most = largest(r, &by_gpu);
+    struct tree_proc max = largest(r, &by_gpu);
     char name[TEXT_QUOTE];
-    if (most.pid)
-        buf_printf(why, "; largest is process %d \"%s\" with %.2f GB", (int)most.pid,
-                   text_quote(name, most.name, strlen(most.name)),
-                   gb(by_gpu ? most.gpu : most.rss));
+    if (max.pid)
+        buf_printf(why, "; largest is process %d \"%s\" with %.2f GB", (int)max.pid,
+                   text_quote(name, max.name, strlen(max.name)),
+                   gb(by_gpu ? max.gpu : max.rss));
     buf_str(why, "; ");
     bool sent = end_tree(r, by_gpu, why);
     if (sent)

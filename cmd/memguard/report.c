@@ -78,7 +78,7 @@ static void
 put_figures(struct buf *b, const struct report *r, const struct sample *s)
 {
     buf_printf(b, "\"HostRssMiB\":%llu", mib(s->host));
-    if (r->facts->gpu_told)
+    if (r->facts->watches_gpu)
         buf_printf(b, ",\"GpuMiB\":%llu", mib(s->gpu));
     if (s->available >= 0)
         buf_printf(b, ",\"MemAvailableMiB\":%llu", mib((uint64_t)s->available));
@@ -104,7 +104,7 @@ put_limit(struct buf *b, const char *key, uint64_t bytes, bool *some)
     *some = true;
 }
 
-/* Members of what is known when the command begins. */
+/* Members that are known at the start. */
 static void
 put_facts(struct buf *b, const struct report *r)
 {
@@ -130,7 +130,7 @@ put_facts(struct buf *b, const struct report *r)
     json_put_number(b, f->term_first, 6);
 }
 
-/* And of what is known later.  status -1: it runs. */
+/* Members that are known at the end.  status -1: still running. */
 static void
 put_result(struct buf *b, const struct report *r, int status, const char *ended)
 {
@@ -183,8 +183,8 @@ open_stream(const char *path, struct err *err)
 {
     char q[TEXT_QUOTE];
     struct stat st;
-    // What is standard output already goes on where that stands; and a FIFO is opened
-    // for reading, too: otherwise the open waits for a reader.
+    // Standard output keeps its position; a FIFO is opened for reading, too, since the
+    // open would wait for a reader.
     bool out = strcmp(path, "-") == 0 || strcmp(path, "/dev/stdout") == 0;
     bool fifo = stat(path, &st) == 0 && S_ISFIFO(st.st_mode);
     int fd = out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
@@ -194,7 +194,7 @@ open_stream(const char *path, struct err *err)
     return fd;
 }
 
-/* A line, if the stream takes it within that time. */
+/* Write a line if the stream is writable within that time. */
 static int
 put_line(struct report *r, struct buf *b, int wait_ms, struct err *err)
 {
@@ -202,7 +202,7 @@ put_line(struct report *r, struct buf *b, int wait_ms, struct err *err)
     char q[TEXT_QUOTE];
     int rc = 0;
     buf_char(b, '\n');
-    // A pipe that is writable takes PIPE_BUF bytes without a wait.
+    // A writable pipe takes PIPE_BUF bytes without blocking.
     if (b->failed || (b->len > PIPE_BUF && !wait_ms) || poll(&p, 1, wait_ms) != 1) {
         r->dropped++;
     } else {
@@ -275,7 +275,7 @@ report_add(struct report *r, const struct sample *s, struct err *err)
             r->written = os_seconds();
         }
     }
-    r->failed = rc < 0; // it is said once
+    r->failed = rc < 0; // report the error once
     return rc;
 }
 
@@ -284,7 +284,7 @@ report_close(struct report *r, int status, const char *ended, struct err *err)
 {
     if (!r->path || (r->failed && r->fd >= 0))
         return 0;
-    if (r->fd < 0) // there may be room again
+    if (r->fd < 0) // there may be space again
         return write_document(r, OUT_FORCE, status, ended, err);
     struct buf b = { 0 };
     buf_char(&b, '{');

@@ -40,8 +40,7 @@ start_block(sigset_t *waited)
     passed_set(waited);
     sigaddset(waited, SIGCHLD);
     sigprocmask(SIG_BLOCK, waited, NULL);
-    // With SIGCHLD ignored children leave no status.  A reader of the report that goes
-    // away must not end the guard.
+    // With SIGCHLD ignored children leave no status.  A closed report pipe must not end us.
     signal(SIGCHLD, SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
 }
@@ -49,8 +48,8 @@ start_block(sigset_t *waited)
 static _Noreturn void
 become(const struct inherited *in, char *const *command, pid_t parent, int fd)
 {
-    // Should memguard be killed, nobody would watch any more: the command is asked to
-    // end, as when it had grown too large.  (A set-user-ID program loses this.)
+    // If memguard is killed, the command gets SIGTERM, since nothing watches it any more.
+    // (A set-user-ID program loses this.)
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     if (getppid() != parent)
         _exit(128 + SIGTERM);
@@ -117,12 +116,12 @@ watch(int fd, pid_t parent)
     if (getppid() != parent)
         _exit(0);
     prctl(PR_SET_NAME, "memguard-group", 0, 0, 0);
-    // It must not hold open what others wait for the end of.
+    // Close all other descriptors: somebody may wait for the end of a pipe.
     dup2(fd, 0);
     if (syscall(SYS_close_range, 1U, ~0U, 0) != 0)
         for (int i = (int)sysconf(_SC_OPEN_MAX) - 1; i > 0; i--)
             close(i);
-    sigfillset(&set); // also those that would stop it
+    sigfillset(&set); // also SIGTSTP and the like
     sigprocmask(SIG_BLOCK, &set, NULL);
     for (;;) {
         s.sig = sigwaitinfo(&set, NULL);
@@ -150,8 +149,7 @@ witness_start(struct witness *w)
 bool
 witness_saw(struct witness *w, int sig)
 {
-    // Whoever signals one after the other is done in that time, and the witness has had
-    // a turn, on a busy machine, too.
+    // Long enough to signal both and for the witness to run, on a busy machine, too.
     enum { WAIT_MS = 300 };
     const double now = os_seconds();
     struct pollfd p = { .fd = w->fd, .events = POLLIN };

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { STRANGERS_EVERY = 16, DEEPEST = 4096 };
+enum { STRANGERS_EVERY = 16, MAX_DEPTH = 4096 };
 
 /* ---- pure parts ------------------------------------------------------------------ */
 
@@ -77,7 +77,7 @@ is_command(const struct tree *t, const struct tree_proc *p)
     return p->pid == t->command.pid && p->start == t->command.start;
 }
 
-/* What the process itself tells; OPEN: what its parent is. */
+/* The kin of a process by itself; OPEN: that of its parent. */
 static enum tree_kin
 kin_alone(const struct tree *t, const struct tree_proc *p)
 {
@@ -101,7 +101,7 @@ tree_kin(const struct tree *t, const struct tree_proc *procs, size_t n,
     for (size_t i = 0; i < n; i++) {
         enum tree_kin is = kin[i];
         pid_t up = procs[i].parent;
-        // As far as one that is known, then down again.
+        // Up to an ancestor whose kin is known, then assign it on the way down.
         for (size_t depth = 0; is == TREE_OPEN; depth++) {
             const struct tree_proc *p = find(procs, n, up);
             if (!p || depth > n)
@@ -124,22 +124,22 @@ weight(const struct tree_proc *p, bool by_gpu)
 }
 
 size_t
-tree_pick(const struct tree_proc *procs, const bool *told, size_t n, bool by_gpu,
+tree_pick(const struct tree_proc *procs, const bool *signaled, size_t n, bool by_gpu,
           bool *pick)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     size_t picked = 0;
     memset(pick, 0, n * sizeof *pick);
     for (size_t i = 0; i < n; i++) {
-        if (procs[i].alive && told[i])
-            return 0; // somebody is at it
-        if (procs[i].alive && weight(&procs[i], by_gpu) > most)
-            most = weight(&procs[i], by_gpu);
+        if (procs[i].alive && signaled[i])
+            return 0; // one is ending already
+        if (procs[i].alive && weight(&procs[i], by_gpu) > max)
+            max = weight(&procs[i], by_gpu);
     }
     for (size_t i = 0; i < n; i++)
-        pick[i] = procs[i].alive && weight(&procs[i], by_gpu) >= most / 2;
+        pick[i] = procs[i].alive && weight(&procs[i], by_gpu) >= max / 2;
     for (size_t i = 0; i < n; i++) {
-        if (!procs[i].alive || weight(&procs[i], by_gpu) < most / 2)
+        if (!procs[i].alive || weight(&procs[i], by_gpu) < max / 2)
             continue;
         const struct tree_proc *up = find(procs, n, procs[i].parent);
         for (size_t depth = 0; up && depth < n; depth++) {
@@ -170,8 +170,7 @@ read_proc(const struct tree *t, pid_t pid, struct tree_proc *p)
     return tree_parse(p, line, (uint64_t)sysconf(_SC_PAGESIZE)) && p->pid == pid;
 }
 
-/* Whether there are children already: a shell's "sleep 9 & exec memguard" hands over
- * its own.  As the first process of a container we are handed every orphan. */
+/* Whether there are children already: "sleep 9 & exec memguard" leaves us the shell's. */
 static bool
 has_children(const struct tree *t)
 {
@@ -188,7 +187,7 @@ has_children(const struct tree *t)
     return found;
 }
 
-/* What a failed call says of itself, or what it means when it fails otherwise. */
+/* strerror if the system is out of resources, else the given reason. */
 static const char *
 reason(const char *otherwise)
 {
@@ -227,19 +226,19 @@ tree_command(struct tree *t, pid_t pid)
     return read_proc(t, pid, &t->command) ? 0 : -1;
 }
 
-/* Room for n items; what was there stays.  NULL: no memory. */
+/* Grow an array to n items; NULL: no memory. */
 static void *
-grow(void *array, size_t *room, size_t n, size_t size)
+grow(void *array, size_t *capacity, size_t n, size_t size)
 {
-    if (n <= *room)
+    if (n <= *capacity)
         return array;
     void *more = realloc(array, 2 * n * size);
     if (more)
-        *room = 2 * n;
+        *capacity = 2 * n;
     return more;
 }
 
-/* The numbers of all processes into t->listed; how many, or -1. */
+/* List all pids into t->listed; how many, or -1. */
 static ssize_t
 list(struct tree *t)
 {
@@ -252,7 +251,7 @@ list(struct tree *t)
         pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
         if (pid <= 0)
             continue;
-        pid_t *listed = grow(t->listed, &t->listed_room, n + 1, sizeof *listed);
+        pid_t *listed = grow(t->listed, &t->listed_capacity, n + 1, sizeof *listed);
         if (!listed) {
             closedir(dir);
             return -1;
@@ -265,19 +264,36 @@ list(struct tree *t)
     return (ssize_t)n;
 }
 
+/* Strangers are those that are listed and neither ours nor lost; n were read. */
+static void
+keep_strangers(struct tree *t, size_t listed, size_t n, const enum tree_kin *kin)
+{
+    size_t k = 0, strangers = 0;
+    pid_t *keep = t->listed; // in place: never more than were listed
+    for (size_t i = 0; i < listed; i++) {
+        while (k < n && t->procs[k].pid < t->listed[i])
+            k++;
+        bool was_read = k < n && t->procs[k].pid == t->listed[i];
+        if (was_read ? kin[k] == TREE_STRANGER : is_stranger(t, t->listed[i]))
+            keep[strangers++] = t->listed[i];
+    }
+    memcpy(t->strangers, keep, strangers * sizeof *keep);
+    t->n_strangers = strangers;
+}
+
 int
 tree_walk(struct tree *t, bool all)
 {
     ssize_t listed = list(t);
-    size_t n = 0, strangers = 0;
+    size_t n = 0;
     if (listed < 0)
         return -1;
     struct tree_proc *procs =
-        grow(t->procs, &t->room, (size_t)listed + 1, sizeof *procs);
+        grow(t->procs, &t->capacity, (size_t)listed + 1, sizeof *procs);
     if (procs)
         t->procs = procs;
     pid_t *known =
-        grow(t->strangers, &t->strangers_room, (size_t)listed + 1, sizeof *known);
+        grow(t->strangers, &t->strangers_capacity, (size_t)listed + 1, sizeof *known);
     if (known)
         t->strangers = known;
     if (!procs || !known)
@@ -291,18 +307,7 @@ tree_walk(struct tree *t, bool all)
         if (!is_stranger(t, t->listed[i]) && read_proc(t, t->listed[i], &t->procs[n]))
             n++;
     tree_kin(t, t->procs, n, kin);
-    // Strangers are those that are listed and neither ours nor lost.
-    size_t k = 0;
-    pid_t *keep = t->listed; // in place: never more than were listed
-    for (ssize_t i = 0; i < listed; i++) {
-        while (k < n && t->procs[k].pid < t->listed[i])
-            k++;
-        bool was_read = k < n && t->procs[k].pid == t->listed[i];
-        if (was_read ? kin[k] == TREE_STRANGER : is_stranger(t, t->listed[i]))
-            keep[strangers++] = t->listed[i];
-    }
-    memcpy(t->strangers, keep, strangers * sizeof *keep);
-    t->n_strangers = strangers;
+    keep_strangers(t, (size_t)listed, n, kin);
     t->n = 0;
     for (size_t i = 0; i < n; i++)
         if (kin[i] == TREE_OURS)
@@ -329,7 +334,7 @@ tree_pss(const struct tree *t)
         snprintf(path, sizeof path, "/proc/%d/smaps_rollup", (int)t->procs[i].pid);
         int64_t pss = os_bytes(path, "Pss");
         struct tree_proc now;
-        // Not allowed: what was told is the safe side.  Gone meanwhile: nothing.
+        // Not permitted: use the RSS, which is larger.  Ended meanwhile: nothing.
         if (pss >= 0)
             sum += (uint64_t)pss;
         else if (read_proc(t, t->procs[i].pid, &now) && now.alive &&
@@ -354,14 +359,13 @@ tree_find(const struct tree *t, pid_t pid)
     return find(t->procs, t->n, pid);
 }
 
-/* Whether that process is below us.  Each step is true at one moment: a parent is read
- * between two reads of its child that agree, and had it died meanwhile the child would
- * have another one.  What is below us once stays there. */
+/* Whether that process is below us.  A parent is read between two equal reads of its child, so
+ * each link was true at one moment; a process below us stays there. */
 static bool
 is_below(const struct tree *t, const struct tree_proc *what)
 {
     struct tree_proc p = *what, now, up, again;
-    for (int depth = 0; depth < DEEPEST; depth++) {
+    for (int depth = 0; depth < MAX_DEPTH; depth++) {
         if (!read_proc(t, p.pid, &now) || now.start != p.start)
             return false;
         enum tree_kin kin = kin_alone(t, &now);
@@ -369,7 +373,7 @@ is_below(const struct tree *t, const struct tree_proc *what)
             return kin == TREE_OURS;
         if (!read_proc(t, now.parent, &up) || !read_proc(t, now.pid, &again) ||
             again.start != now.start || again.parent != now.parent)
-            continue; // an orphan just now: it has another parent
+            continue; // it became an orphan: read its new parent
         p = up;
     }
     return false;
@@ -378,14 +382,13 @@ is_below(const struct tree *t, const struct tree_proc *what)
 int
 tree_signal(const struct tree *t, const struct tree_proc *p, int sig)
 {
-    // 0 and negative numbers are groups and everybody, 1 is the system's.
+    // 0 and below are groups and all processes, 1 is init.
     if (p->pid <= 1 || p->pid == t->self || p->pid == t->witness)
         return -1;
     int fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     if (fd < 0)
         return -1;
-    // /proc is asked after the open: if the descriptor's process is still there when
-    // the signal is sent, the number was its own all the time, and the answer too.
+    // /proc is read after the open: if the signal can be sent, the pid was not reused.
     int rc =
         is_below(t, p) ? (int)syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0) : -1;
     close(fd);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* tree: the processes below memguard, their memory, and the one way to signal them.
+/* tree: the processes below memguard, their memory, and how to signal them.
  *
- * A process is named by its number and its start, since numbers are given again.  With
- * `adopts` an orphan becomes our child (PR_SET_CHILD_SUBREAPER), so that being below us
- * is a fact that the kernel keeps: nothing has to be remembered of a process to know
- * whether it is the command's.
+ * A process is identified by its pid and its start time, since pids are reused.  With `adopts`
+ * orphans become our children (PR_SET_CHILD_SUBREAPER), so that the kernel's parent links show
+ * which processes are the command's.
  */
 #ifndef NIBBLE_CMD_MEMGUARD_TREE_H
 #define NIBBLE_CMD_MEMGUARD_TREE_H
@@ -18,7 +17,7 @@ struct tree_proc {
     pid_t pid, parent;
     uint64_t start; // clock ticks from the boot to its start
     uint64_t rss;   // bytes
-    uint64_t gpu;   // bytes, for whom it may concern
+    uint64_t gpu;   // bytes, set by gpu_used
     bool alive;     // no zombie
     bool stopped;
     char name[40];
@@ -31,15 +30,15 @@ struct tree {
     bool adopts;              // all children of ours but the witness are the command's
     int proc;                 // the directory /proc
     struct tree_proc *procs;  // of the last walk, by pid
-    size_t n, room;
-    pid_t *strangers; // by pid, read again now and then only
-    size_t n_strangers, strangers_room;
+    size_t n, capacity;
+    pid_t *strangers; // by pid; read again at times only
+    size_t n_strangers, strangers_capacity;
     pid_t *listed;
-    size_t listed_room;
+    size_t listed_capacity;
     unsigned walks;
 };
 
-/* Take the system's /proc and become the reaper of orphans.  0, or -1 with words. */
+/* Open /proc and become the reaper of orphans.  0, or -1 with a message. */
 int tree_open(struct tree *t, const char **why);
 /* pid was forked as the command and not waited for yet. */
 int tree_command(struct tree *t, pid_t pid);
@@ -49,7 +48,7 @@ int tree_command(struct tree *t, pid_t pid);
  * cannot be read; the former walk stays. */
 int tree_walk(struct tree *t, bool all);
 uint64_t tree_rss(const struct tree *t);
-/* Memory of all, pages that several share counted once: as the kernel's PSS tells. */
+/* Memory of all, shared pages counted once (the kernel's PSS). */
 uint64_t tree_pss(const struct tree *t);
 size_t tree_alive(const struct tree *t);
 const struct tree_proc *tree_find(const struct tree *t, pid_t pid);
@@ -64,19 +63,17 @@ int tree_signal(const struct tree *t, const struct tree_proc *p, int sig);
 bool tree_parse(struct tree_proc *p, const char *line, uint64_t page);
 
 enum tree_kin { TREE_OPEN, TREE_OURS, TREE_STRANGER, TREE_LOST };
-/* What each of n processes, sorted by pid, is to us.  LOST: its parent went away between
- * two reads, so nothing can be said. */
+/* What each of n processes, sorted by pid, is to us.  LOST: its parent ended between two reads, so it is unknown. */
 void tree_kin(const struct tree *t, const struct tree_proc *procs, size_t n,
               enum tree_kin *kin);
 
-/* Who is to hear of a SIGTERM now.  told[i]: has heard.  Sets pick[i], returns how many.
+/* Choose processes for SIGTERM.  signaled[i]: got it already.  Sets pick[i], returns how many.
  *
- * Not everybody at once: a shell pipeline's tee would die before the trainer that
- * writes to it could save, and make or timeout pass the signal on, so that their
- * children would hear twice, which means "at once" to many programs.  So first those
- * that hold the memory (half of the most or more) and have no such process below;
- * when they are gone, the same of those that are left. */
-size_t tree_pick(const struct tree_proc *procs, const bool *told, size_t n, bool by_gpu,
-                 bool *pick);
+ * Not all at once: a shell pipeline's tee would die before the trainer that writes to it could
+ * save, and make or timeout pass the signal on, so that their children would get it twice, which
+ * means "at once" to many programs.  So first those with most memory (half of the max or more)
+ * that have no such process below; when they are gone, the same among the rest. */
+size_t tree_pick(const struct tree_proc *procs, const bool *signaled, size_t n,
+                 bool by_gpu, bool *pick);
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* lines: text as lines, lines as cells; spec formats 8.1.  Knows nothing of tokens and
- * allocates nothing but what utf8_repair appends. */
+/* lines: text as lines, lines as cells; spec formats 8.1.  Only utf8_repair allocates. */
 #ifndef NIBBLE_CMD_TOKENIZE_LINES_H
 #define NIBBLE_CMD_TOKENIZE_LINES_H
 
 #include "lib/core/text.h"
 
-/* Take the line at *at: without its LF and a CR before that.  The last may lack its LF;
- * its CR then is a character like others.  false at the end. */
+/* The line at *at without LF or CR LF, and advance; false at the end.  The last line may lack
+ * its LF; a CR at its end stays. */
 bool line_next(struct slice text, size_t *at, struct slice *line);
 
 /* Without the Unicode White_Space at both ends.  pre: UTF-8. */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* order: all samples in another order, or several in one.
+/* order: shuffles samples, or packs several into one.
  *
- * --shuffle sorts by a draw of Philox that depends on the seed and the sample's index
- * alone.  --pack is best fit decreasing: documents from the longest to the shortest (of
- * equal ones the first first), each into the fullest bin that has room, of equally full
- * ones into the one that came to be so last.  Inside a bin, and bins among each other by
- * their first document, stand in input order; --shuffle then orders bins.
+ * --shuffle: see lib/core/shuffle.h.  --pack is best fit decreasing: documents from the longest
+ * to the shortest (ties in input order), each into the fullest bin that has space (ties: the
+ * bin that got this space last).  Documents in a bin, and bins by their first document, are in
+ * input order; --shuffle then shuffles bins.
  */
 #include "cmd/tokenize/tokenize.h"
 
@@ -33,9 +32,9 @@ make_order(const struct config_tokenize *c, size_t n)
     return order;
 }
 
-/* ---- the samples that were kept ------------------------------------------------------ */
+/* ---- the buffered samples ------------------------------------------------------ */
 
-/* sizes become offsets, with the end behind them. */
+/* Turn sizes into offsets, and append the end. */
 static int
 make_offsets(struct sink *s)
 {
@@ -74,25 +73,25 @@ put_shuffled(struct sink *s)
 
 /* ---- bins ------------------------------------------------------------------------------ */
 
-/* Which of the numbers 0 .. size-1 have a bin: 64 a word, and words above that say which
- * of the words below are not 0. */
+/* The set of spaces (free ids of a bin) 0 .. size-1 that have a bin: a bit each, and levels of
+ * words above, whose bits tell which words below are not 0. */
 enum { LEVELS = 5 };
 
-struct rooms {
+struct spaces {
     uint64_t *level[LEVELS];
-    uint32_t *head; // (size) last bin that got this room
+    uint32_t *head; // (size) the last bin that got this space
 };
 
 struct packing {
     uint32_t capacity, n; // of a bin, documents
     const char *records;
-    const size_t *at;       // (n + 1) offsets of the records
-    uint32_t *doc;          // (n) documents by length
-    uint32_t *bin_of;       // (n) by document
-    uint32_t *room, *below; // (n) by bin: what is left; the next bin with equal room
+    const size_t *at;        // (n + 1) offsets of the records
+    uint32_t *doc;           // (n) documents by length
+    uint32_t *bin_of;        // (n) by document
+    uint32_t *space, *below; // (n) by bin: free ids; the next bin with as many
     uint32_t n_bins;
     uint32_t *first, *members; // (n_bins + 1), (n): documents of each bin
-    struct rooms rooms;
+    struct spaces spaces;
 };
 
 static uint32_t
@@ -102,14 +101,14 @@ doc_ids(const struct packing *p, uint32_t doc)
 }
 
 static void
-rooms_set(struct rooms *r, uint32_t v)
+spaces_add(struct spaces *r, uint32_t v)
 {
     for (int l = 0; l < LEVELS; l++, v /= 64)
         r->level[l][v / 64] |= (uint64_t)1 << v % 64;
 }
 
 static void
-rooms_clear(struct rooms *r, uint32_t v)
+spaces_remove(struct spaces *r, uint32_t v)
 {
     for (int l = 0; l < LEVELS; l++, v /= 64) {
         r->level[l][v / 64] &= ~((uint64_t)1 << v % 64);
@@ -120,7 +119,7 @@ rooms_clear(struct rooms *r, uint32_t v)
 
 /* The smallest member >= v, or NONE. */
 static uint32_t
-rooms_from(const struct rooms *r, uint32_t v)
+spaces_find(const struct spaces *r, uint32_t v)
 {
     uint64_t at = v;
     for (int l = 0; l < LEVELS; l++) {
@@ -137,10 +136,10 @@ rooms_from(const struct rooms *r, uint32_t v)
     return NONE;
 }
 
-/* Room for numbers up to size, and one word more a level, so that the step to the next
- * word stays inside. */
+/* For members up to size; one more word a level, so that the step to the next word stays
+ * inside. */
 static bool
-rooms_open(struct rooms *r, uint64_t size)
+spaces_open(struct spaces *r, uint64_t size)
 {
     bool ok = true;
     r->head = malloc((size + 1) * sizeof *r->head);
@@ -155,7 +154,7 @@ rooms_open(struct rooms *r, uint64_t size)
 }
 
 static void
-rooms_close(struct rooms *r)
+spaces_close(struct spaces *r)
 {
     for (int l = 0; l < LEVELS; l++)
         free(r->level[l]);
@@ -163,27 +162,27 @@ rooms_close(struct rooms *r)
 }
 
 static void
-give_room(struct packing *p, uint32_t bin, uint32_t room)
+put_bin(struct packing *p, uint32_t bin, uint32_t space)
 {
-    p->room[bin] = room;
-    p->below[bin] = p->rooms.head[room];
-    p->rooms.head[room] = bin;
-    rooms_set(&p->rooms, room);
+    p->space[bin] = space;
+    p->below[bin] = p->spaces.head[space];
+    p->spaces.head[space] = bin;
+    spaces_add(&p->spaces, space);
 }
 
-/* The fullest bin with that much room, taken out of the list, or a new one. */
+/* Remove the fullest bin with that much space from the set, or make a new one. */
 static uint32_t
 take_bin(struct packing *p, uint32_t ids)
 {
-    uint32_t room = rooms_from(&p->rooms, ids);
-    if (room == NONE) {
-        p->room[p->n_bins] = p->capacity;
+    uint32_t space = spaces_find(&p->spaces, ids);
+    if (space == NONE) {
+        p->space[p->n_bins] = p->capacity;
         return p->n_bins++;
     }
-    uint32_t bin = p->rooms.head[room];
-    p->rooms.head[room] = p->below[bin];
-    if (p->rooms.head[room] == NONE)
-        rooms_clear(&p->rooms, room);
+    uint32_t bin = p->spaces.head[space];
+    p->spaces.head[space] = p->below[bin];
+    if (p->spaces.head[space] == NONE)
+        spaces_remove(&p->spaces, space);
     return bin;
 }
 
@@ -208,7 +207,7 @@ sort_docs(struct packing *p)
 static bool
 list_members(struct packing *p)
 {
-    uint32_t *name = p->room; // not needed any more
+    uint32_t *name = p->space; // not needed any more
     uint32_t next = 0;
     for (uint32_t b = 0; b < p->n_bins; b++)
         name[b] = NONE;
@@ -231,19 +230,19 @@ list_members(struct packing *p)
 static int
 fill_bins(struct packing *p, struct err *err)
 {
-    size_t room = ((size_t)p->n + 1) * sizeof(uint32_t);
-    p->doc = malloc(room);
-    p->bin_of = malloc(room);
-    p->room = malloc(room);
-    p->below = malloc(room);
-    p->members = malloc(room);
-    bool ok = p->doc && p->bin_of && p->room && p->below && p->members &&
-              rooms_open(&p->rooms, p->capacity) && sort_docs(p);
+    size_t space = ((size_t)p->n + 1) * sizeof(uint32_t);
+    p->doc = malloc(space);
+    p->bin_of = malloc(space);
+    p->space = malloc(space);
+    p->below = malloc(space);
+    p->members = malloc(space);
+    bool ok = p->doc && p->bin_of && p->space && p->below && p->members &&
+              spaces_open(&p->spaces, p->capacity) && sort_docs(p);
     for (uint32_t i = 0; ok && i < p->n; i++) {
         uint32_t ids = doc_ids(p, p->doc[i]);
         uint32_t bin = take_bin(p, ids);
         p->bin_of[p->doc[i]] = bin;
-        give_room(p, bin, p->room[bin] - ids);
+        put_bin(p, bin, p->space[bin] - ids);
     }
     ok = ok && list_members(p);
     return ok ? 0 : err_set(err, ERR_MEMORY, "out of memory for %u documents", p->n);
@@ -254,11 +253,11 @@ packing_close(struct packing *p)
 {
     free(p->doc);
     free(p->bin_of);
-    free(p->room);
+    free(p->space);
     free(p->below);
     free(p->first);
     free(p->members);
-    rooms_close(&p->rooms);
+    spaces_close(&p->spaces);
 }
 
 /* One bin as a sample. */
@@ -281,7 +280,7 @@ add_doc(struct bin *b, const char *record)
     b->n += n;
 }
 
-/* Bins in their order, through buf; what they count goes into counts. */
+/* Write the bins in that order, through buf. */
 static int
 put_bins(struct sink *s, const struct packing *p, const struct ticket *order,
          struct bin *b, struct buf *buf, struct tok_counts *sum)

@@ -10,7 +10,7 @@
 
 /* ---- JSON ---------------------------------------------------------------------- */
 
-/* Keys that a form is made of may not come twice; others are somebody else's. */
+/* The keys of a form may occur once; unknown keys are ignored. */
 static int
 once(struct json *j, bool *seen, const char *key)
 {
@@ -26,7 +26,7 @@ take_text(struct json *j, bool *seen, const char *key, struct slice *s)
     return once(j, seen, key) < 0 ? -1 : json_string(j, s);
 }
 
-/* Tool calls and declarations have no template yet: null and [] say nothing. */
+/* Tool calls and declarations have no template yet; null and [] are allowed. */
 static int
 refuse_tools(struct json *j, const char *key)
 {
@@ -93,7 +93,7 @@ take_messages(struct row *r, struct json *j, bool *seen)
     return more;
 }
 
-/* Which of the three forms it is. */
+/* Determine which of the three forms it is. */
 static int
 settle_form(struct row *r, struct json *j, bool text, bool prompt, bool target,
             bool messages)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rows: what one line of an input says. */
+/* rows: parses one line of an input. */
 #ifndef NIBBLE_CMD_TOKENIZE_ROWS_H
 #define NIBBLE_CMD_TOKENIZE_ROWS_H
 
@@ -10,7 +10,7 @@ enum input { INPUT_TSV, INPUT_JSONL, INPUT_LINES, INPUT_IDS };
 
 enum row_kind {
     ROW_NOTHING, // blank, or a comment
-    ROW_SKIPPED, // no sample: why
+    ROW_SKIPPED, // no sample, see why
     ROW_PAIR,
     ROW_MESSAGES,
     ROW_TEXT,

@@ -124,7 +124,7 @@ check_operands(const struct config_tokenize *c, char **paths, size_t n, struct e
 
 /* DIR/tokenizer.json, where DIR is that of a file. */
 static char *
-beside(const char *path)
+tokenizer_beside(const char *path)
 {
     struct buf b = { 0 };
     const char *slash = strrchr(path, '/');
@@ -136,7 +136,7 @@ beside(const char *path)
     return b.data;
 }
 
-/* The file that -t names, or the one in the directory that it names. */
+/* -t FILE, or tokenizer.json in -t DIRECTORY. */
 static char *
 given_tokenizer(const char *path)
 {
@@ -154,7 +154,7 @@ static struct tokenizer *
 open_tokenizer(const struct config_tokenize *c, const char *first, struct err *err)
 {
     char q[TEXT_QUOTE];
-    char *path = c->tokenizer ? given_tokenizer(c->tokenizer) : beside(first);
+    char *path = c->tokenizer ? given_tokenizer(c->tokenizer) : tokenizer_beside(first);
     struct tokenizer *t = NULL;
     if (!c->tokenizer && access(path, F_OK) < 0 && errno == ENOENT)
         err_set(err, ERR_USAGE,
@@ -178,7 +178,7 @@ total_bytes(char **paths, size_t n)
         bool ok = strcmp(paths[i], "-") == 0 ? fstat(STDIN_FILENO, &st) == 0
                                              : stat(paths[i], &st) == 0;
         if (!ok || !S_ISREG(st.st_mode))
-            return 0; // nobody knows
+            return 0; // unknown
         sum += (uint64_t)st.st_size;
     }
     return sum;
@@ -187,7 +187,7 @@ total_bytes(char **paths, size_t n)
 /* ---- the work ---------------------------------------------------------------------------- */
 
 static int
-feed_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink,
+read_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink,
          char **paths, size_t n, struct err *err)
 {
     struct progress progress;
@@ -235,10 +235,10 @@ put_summary(const struct sink *s)
     if (s->c->invalid == INVALID_REPLACE)
         buf_printf(&b, ", %llu bad sequences replaced",
                    (unsigned long long)sum->repaired);
-    double room = (double)sum->counts.samples * ((double)s->c->seq_len + 1);
-    if (s->c->pack && room > 0)
+    double capacity = (double)sum->counts.samples * ((double)s->c->seq_len + 1);
+    if (s->c->pack && capacity > 0)
         buf_printf(&b, ", %.2f %% padding",
-                   100 * (1 - (double)sum->counts.tokens / room));
+                   100 * (1 - (double)sum->counts.tokens / capacity));
     if (!b.failed)
         warn("%s", b.data);
     buf_free(&b);
@@ -257,7 +257,7 @@ run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
     if (rc == 0)
         rc = sink_open(&sink, c, t, err);
     if (rc == 0)
-        rc = feed_all(c, t, &sink, paths, n, err);
+        rc = read_all(c, t, &sink, paths, n, err);
     if (rc == 0 && c->count)
         put_totals(&sink.sum);
     if (rc == 0 && !c->cmd.quiet)

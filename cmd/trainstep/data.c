@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* data: see trainstep.h.  Ids stay in the file (of a pipe: in memory) and are read again
- * for each step, when tok_at compares them with the hash of what was checked here;
- * kept are lengths of samples, and the order of the present epoch. */
+/* data: see trainstep.h.  Ids stay in the file (those of a pipe in memory) and are read again
+ * for each step, when tok_at verifies their hash.  In memory are the lengths of samples and
+ * the order of the current epoch. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/shuffle.h"
@@ -80,10 +80,10 @@ data_close(struct data *d)
 size_t
 data_length(const struct data *d)
 {
-    size_t most = 0;
+    size_t max = 0;
     for (size_t i = 0; i < d->n; i++)
-        most = d->sample[i].ids > most ? d->sample[i].ids : most;
-    return most ? most - 1 : 0;
+        max = d->sample[i].ids > max ? d->sample[i].ids : max;
+    return max ? max - 1 : 0;
 }
 
 bool
@@ -113,7 +113,7 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
 
 /* ---- order ------------------------------------------------------------------------------ */
 
-/* Half of what a checkpoint can hold, so that no run comes to the end of it. */
+/* Half of what a checkpoint can hold, so that no run reaches its end. */
 static const uint64_t max_epoch = (uint64_t)1 << 62;
 
 static void
@@ -143,9 +143,9 @@ data_seek(struct data *d, uint64_t epoch, uint64_t index)
     d->index = index;
 }
 
-/* The next sample's number in the file. */
+/* The index of the next sample in the file. */
 static size_t
-next(struct data *d)
+next_sample(struct data *d)
 {
     if (d->index >= d->n) {
         d->epoch++;
@@ -173,8 +173,8 @@ push(struct buf32 *b, int32_t v)
     b->v[b->n++] = v;
 }
 
-/* All ids but the last are inputs, each learns the one behind it.  A document of a packed
- * sample begins anew: what stands before it is not seen. */
+/* All ids but the last are inputs, whose labels are the ids that follow.  Attention does not
+ * cross the documents of a packed sample. */
 static void
 add_inputs(struct data *d, const struct tok_sample *s, size_t base)
 {
@@ -209,9 +209,9 @@ clear(struct data *d)
     d->ids.n = d->label.n = d->position.n = d->first.n = 0;
 }
 
-/* The pointers of passes, now that nothing moves any more. */
+/* Set the pointers of the passes; the arrays grow no more. */
 static void
-point(struct data *d)
+set_pointers(struct data *d)
 {
     size_t at = 0;
     for (size_t i = 0; i < d->n_batches; i++) {
@@ -225,7 +225,7 @@ point(struct data *d)
 }
 
 static void
-room_for(struct data *d, size_t passes)
+alloc_passes(struct data *d, size_t passes)
 {
     struct net_batch *v = realloc(d->batch, passes * sizeof *v);
     if (!v)
@@ -237,39 +237,39 @@ room_for(struct data *d, size_t passes)
 void
 data_step(struct data *d)
 {
-    room_for(d, (size_t)d->s->accum);
+    alloc_passes(d, (size_t)d->s->accum);
     clear(d);
     for (size_t a = 0; a < d->n_batches; a++) {
         size_t base = d->ids.n;
         for (uint64_t b = 0; b < d->s->batch; b++)
-            add_to_pass(d, next(d), base);
+            add_to_pass(d, next_sample(d), base);
         d->batch[a] = (struct net_batch){ .tokens = d->ids.n - base };
     }
-    point(d);
+    set_pointers(d);
 }
 
 void
 data_skip(struct data *d)
 {
     for (uint64_t i = 0; i < d->s->accum * d->s->batch; i++)
-        next(d);
+        next_sample(d);
 }
 
 void
 data_range(struct data *d, size_t from, size_t n)
 {
-    room_for(d, 1);
+    alloc_passes(d, 1);
     clear(d);
     for (size_t i = from; i < from + n && i < d->n; i++)
         add_to_pass(d, i, 0);
     d->batch[0] = (struct net_batch){ .tokens = d->ids.n };
-    point(d);
+    set_pointers(d);
 }
 
 void
-data_most(struct data *d, uint64_t steps, size_t *tokens, size_t *labels)
+data_max(struct data *d, uint64_t steps, size_t *tokens, size_t *labels)
 {
-    enum { WALK = 1 << 22 }; // samples: further ahead a bound will do
+    enum { WALK = 1 << 22 }; // samples to look ahead; beyond that a bound
     uint64_t epoch = d->epoch, index = d->index, pass = d->s->batch;
     *tokens = *labels = 0;
     if (steps > WALK || steps * d->s->accum > WALK / pass) {
@@ -284,7 +284,7 @@ data_most(struct data *d, uint64_t steps, size_t *tokens, size_t *labels)
     for (uint64_t i = 0; i < steps * d->s->accum; i++) {
         size_t t = 0, l = 0;
         for (uint64_t b = 0; b < d->s->batch; b++) {
-            const struct sample *s = &d->sample[next(d)];
+            const struct sample *s = &d->sample[next_sample(d)];
             t += s->ids - 1;
             l += s->targets;
         }

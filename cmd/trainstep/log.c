@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* log: one line a step as JSON and as TSV, TensorBoard's events, memory by phase, and a
- * line of progress.  Nothing here touches the training. */
+ * progress line.  It only reads the training state. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/json.h"
@@ -30,22 +30,22 @@
 enum { LOG_LINE = 1 << 20 }; // bytes
 
 struct logs {
-    int json, events; // descriptors, -1: none
-    off_t keep;       // bytes of the log that stay, -1: all
-    uint64_t dropped; // whole lines behind them
-    bool reported;    // the report that is there is this run's
-    bool streams;     // the report goes to a stream, which is open from the start
+    int json, events; // descriptors, or -1
+    off_t keep;       // bytes of the log to keep, -1: all
+    uint64_t dropped; // lines after these
+    bool reported;    // the report file is of this run
+    bool streams;     // the report is a stream, open from the start
     struct outfile stream;
     struct buf line, samples;
     double started, shown;
     uint64_t first_step, tokens, logged;
     bool progress, utf8, tsv_head; // utf8: the terminal shows it
-    bool table_shown;              // so is the table, perhaps on the same one
+    bool table_shown;              // the table is on a terminal, too
     struct spark spark;
     size_t n_samples;
 };
 
-/* Bytes of this process's memory, or the most there ever were; 0: not known. */
+/* Resident bytes of this process, or their peak; 0: unknown. */
 uint64_t
 log_rss(bool peak)
 {
@@ -53,9 +53,9 @@ log_rss(bool peak)
     return bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
-/* How much less is free than before, but for what we have asked for.  They load until the
- * first step has ended; later it would be other processes that are seen.  One that begins
- * before cannot be told from them, unless it takes much. */
+/* The driver's bytes: what is less free than before, minus our own allocations.  Libraries
+ * load until the first step has ended; later differences are of other processes.  One that
+ * starts before that is counted as the driver, unless it allocates much. */
 void
 log_driver(struct run *r)
 {
@@ -70,7 +70,7 @@ log_driver(struct run *r)
         r->driver = gone - own < 2 * r->device.driver ? gone - own : r->device.driver;
 }
 
-/* Of the device, its driver's too; on the CPU that is the process. */
+/* Bytes of the device with its driver; on the CPU those of the process. */
 uint64_t
 log_memory(const struct run *r, bool peak)
 {
@@ -79,9 +79,9 @@ log_memory(const struct run *r, bool peak)
     return (peak ? r->k->usage.total_peak : r->k->usage.total) + r->driver;
 }
 
-/* Who reads a pipe may be stopped: a run that was asked to end does not wait for that. */
+/* Wait until fd is writable; false: a stop was requested first. */
 static bool
-takes_more(int fd)
+wait_writable(int fd)
 {
     struct pollfd p = { .fd = fd, .events = POLLOUT };
     int rc;
@@ -91,17 +91,17 @@ takes_more(int fd)
     return rc > 0;
 }
 
-/* -1 with errno.  A pipe that takes anything takes PIPE_BUF bytes without a wait. */
+/* -1 with errno.  A writable pipe takes PIPE_BUF bytes without blocking. */
 static int
 try_put(int fd, const void *bytes, size_t n)
 {
     const char *p = bytes;
-    while (n && takes_more(fd)) {
+    while (n && wait_writable(fd)) {
         ssize_t k = write(fd, p, n < PIPE_BUF ? n : PIPE_BUF);
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0 && errno == EPIPE) {
-            stop_ask(SIGPIPE);
+            stop_request(SIGPIPE);
             return 0;
         }
         if (k < 0)
@@ -121,17 +121,17 @@ put(int fd, const void *bytes, size_t n, const char *name)
 
 /* ---- JSONL ------------------------------------------------------------------------------ */
 
-/* Whether a line could be one of ours that was cut before its step. */
+/* Whether the last line may be one of ours that was cut off. */
 static bool
-may_be_cut(const struct reader *r, struct slice line, const char *head)
+is_partial(const struct reader *r, struct slice line, const char *head)
 {
     return r->open_end && line.n < strlen(head) && memcmp(line.p, head, line.n) == 0;
 }
 
-/* Find where the lines of later steps than `step` begin, or the line that a crash has cut:
- * they are of a run that was lost.  A file that does not begin like a log is not ours. */
+/* Find the end of the lines up to `step`: what follows is of a run that was lost, or was cut
+ * off by a crash.  A file that does not begin like a log is refused. */
 static void
-find_keep(struct logs *l, const char *path, uint64_t step)
+find_log_end(struct logs *l, const char *path, uint64_t step)
 {
     static const char head[] = "{\"step\":";
     struct reader r = { .fd = l->json, .name = path, .limit = LOG_LINE };
@@ -141,7 +141,7 @@ find_keep(struct logs *l, const char *path, uint64_t step)
     l->keep = 0;
     while ((more = reader_line(&r, &line, &err)) > 0) {
         bool ours = slice_starts(line, head), first = l->keep == 0 && l->dropped == 0;
-        if (first && !ours && !may_be_cut(&r, line, head))
+        if (first && !ours && !is_partial(&r, line, head))
             die(EXIT_TROUBLE, "%s: is no log of trainstep", path);
         if (r.open_end)
             break;
@@ -151,7 +151,7 @@ find_keep(struct logs *l, const char *path, uint64_t step)
             l->keep = (off_t)r.end;
     }
     if (more < 0)
-        die_err(&err); // what cannot be read is not cut off either
+        die_err(&err); // a log that cannot be read is not truncated
     reader_free(&r);
 }
 
@@ -160,17 +160,17 @@ open_json(struct run *r)
 {
     const char *path = r->o->log;
     struct stat st;
-    // Not for reading, too: of a FIFO we would be a reader that never goes away.
+    // A FIFO is opened for writing only, or we would be its reader.
     bool is_file = stat(path, &st) != 0 || S_ISREG(st.st_mode);
     int how = is_file ? O_RDWR : O_WRONLY;
     r->logs->json = open(path, how | O_CREAT | O_CLOEXEC, 0666);
     if (r->logs->json < 0 || fstat(r->logs->json, &st) != 0)
         die(EXIT_TROUBLE, "%s:", path);
     if (is_file && S_ISREG(st.st_mode))
-        find_keep(r->logs, path, r->t.step);
+        find_log_end(r->logs, path, r->t.step);
 }
 
-/* Not before there is a line to write: a run that ends earlier leaves the log alone. */
+/* Truncate only when there is a line to write: a run that ends earlier changes no log. */
 static void
 cut_json(struct run *r)
 {
@@ -415,7 +415,7 @@ log_phase(struct run *r, const char *phase)
     log_driver(r);
     struct buf *b = &l->samples;
     unsigned long long rss = mib(log_rss(false));
-    // Of the process and of all processes.  On the CPU the device is this process.
+    // Total: of all processes on a GPU; on the CPU of this process.
     unsigned long long all = r->device.host ? rss : mib(device_used(&r->where));
     buf_str(b, l->n_samples++ ? ",{" : "{");
     put_timestamp(b, "TimestampUtc");
@@ -448,7 +448,7 @@ put_report(struct run *r, struct buf *b)
     b->failed |= r->logs->samples.failed;
 }
 
-/* Whether a report of an earlier run stands there, which is replaced without -f. */
+/* Whether path is a report of an earlier run, which is replaced without -f. */
 static bool
 is_report(const char *path)
 {
@@ -461,7 +461,7 @@ is_report(const char *path)
     return strncmp(head, "{\"Pid\":", 7) == 0 && strstr(head, "," REPORT_TOOL ",");
 }
 
-/* A stream has it once, at the end. */
+/* A stream gets the report once, at the end. */
 static int
 stream_report(struct run *r, const struct buf *b, struct err *err)
 {
@@ -474,7 +474,7 @@ stream_report(struct run *r, const struct buf *b, struct err *err)
     return out_commit(o);
 }
 
-/* All of it anew, in place of the one before. */
+/* Replace the report file. */
 static int
 replace_report(struct run *r, const struct buf *b, bool last, struct err *err)
 {
@@ -508,7 +508,7 @@ write_report(struct run *r, bool last, struct err *err)
     return rc;
 }
 
-static struct run *reporting; // a program that ends early reports, too
+static struct run *reporting; // for exit handlers
 
 static void
 report_at_exit(void)
@@ -518,8 +518,8 @@ report_at_exit(void)
         warn("%s", err.msg);
 }
 
-/* That it can be written is known before the first step.  A FIFO waits for its reader now,
- * when a signal still ends the program. */
+/* Check before the first step that the report can be written.  Opening a FIFO waits for its
+ * reader, so do it while a signal still ends the program. */
 static void
 open_report(struct run *r)
 {
@@ -554,9 +554,9 @@ close_report(struct run *r)
 
 /* ---- progress ------------------------------------------------------------------------------- */
 
-/* What the locale says of the terminal; the program's own locale stays "C". */
+/* Whether the user's locale is UTF-8; the program's own stays "C". */
 static bool
-speaks_utf8(void)
+locale_is_utf8(void)
 {
     locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
     bool utf8 = locale && strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
@@ -565,7 +565,7 @@ speaks_utf8(void)
     return utf8;
 }
 
-/* Columns of the terminal now: it may have been made another size. */
+/* Columns of the terminal, which may have been resized. */
 static size_t
 terminal_width(void)
 {
@@ -574,12 +574,11 @@ terminal_width(void)
     return known ? w.ws_col : 80;
 }
 
-/* One line, and never more than the terminal has: what is cut by the edge of it cannot be
- * written over. */
+/* One line, never wider than the terminal: a wrapped line cannot be overwritten. */
 static void
 show_progress(struct run *r, const struct train_result *res)
 {
-    enum { FEWEST = 5 }; // columns that are worth looking at
+    enum { FEWEST = 5 }; // columns of a useful sparkline
     struct logs *l = r->logs;
     double t = os_seconds(), steps = (double)(r->t.step - l->first_step);
     if (!l->progress)
@@ -589,7 +588,7 @@ show_progress(struct run *r, const struct train_result *res)
         return;
     l->shown = t;
     struct buf b = { 0 };
-    size_t width = terminal_width() - 1; // the cursor stands behind the last one
+    size_t width = terminal_width() - 1; // one column for the cursor
     buf_printf(&b,
                "trainstep: step %llu of %llu, loss %.4f, %.0f tokens/s, %.0f s left",
                (unsigned long long)r->t.step, (unsigned long long)r->end, res->loss,
@@ -603,7 +602,7 @@ show_progress(struct run *r, const struct train_result *res)
     }
     if (!b.failed)
         fprintf(stderr, "\r%.*s\033[K", (int)b.len, b.data);
-    progress_stands();
+    progress_shown();
     buf_free(&b);
 }
 
@@ -619,7 +618,7 @@ log_open(struct run *r)
     l->started = os_seconds();
     l->first_step = l->logged = r->t.step;
     l->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
-    l->utf8 = l->progress && speaks_utf8();
+    l->utf8 = l->progress && locale_is_utf8();
     l->table_shown = isatty(STDOUT_FILENO);
     if (r->o->log)
         open_json(r);
@@ -629,7 +628,7 @@ log_open(struct run *r)
         open_report(r);
 }
 
-/* Steps that are run again after a step was undone are in the log already. */
+/* Steps that are repeated after an undone one are in the log already. */
 void
 log_step(struct run *r, const struct train_result *res, double rate, double ms)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* memory_plan: what a run will need, by running one step of it on a device that only counts. */
+/* memory_plan: the memory of a run, measured by one step on a device that only counts. */
 #include "cmd/trainstep/trainstep.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUFFERS = 4 << 20 }; // of saving, and what else there is at a time
+enum { SAVE_BUFFERS = 4 << 20 }; // bytes, of saving and the rest
 
-/* Whether a pass may have documents of several lengths, for which the CPU works in more:
+/* Whether a pass may have documents of several lengths.  The CPU needs more memory for them:
  * a row of scores is then as long as the pass. */
 static bool
 is_uneven(const struct run *r)
@@ -18,24 +18,24 @@ is_uneven(const struct run *r)
            !(data_is_even(&r->data) && (!r->has_eval || data_is_even(&r->eval)));
 }
 
-/* Whether the planner itself has the memory to count a pass of that many tokens. */
+/* Whether there is memory for the inputs of a counted pass of that many tokens. */
 static bool
 can_count(size_t tokens)
 {
     return tokens < cmd_available() / 2 / (3 * sizeof(int32_t));
 }
 
-/* A step of the largest pass.  The second pass needs what all that follow it need: with
- * it all has been seen, however many the settings say. */
+/* Count a step of the largest pass.  All passes after the first need the same, so two are
+ * enough. */
 static void
 count_step(struct run *r, struct train *t)
 {
-    size_t n = r->most_tokens, passes = r->s.accum > 1 ? 2 : 1;
+    size_t n = r->max_tokens, passes = r->s.accum > 1 ? 2 : 1;
     int32_t *zeros = cmd_alloc(3 * n, sizeof *zeros);
     struct net_batch *b = cmd_alloc(passes, sizeof *b);
     struct train_result res;
     int32_t *label = zeros + n, *first = zeros + 2 * n;
-    for (size_t i = r->most_labels; i < n; i++)
+    for (size_t i = r->max_labels; i < n; i++)
         label[i] = -1;
     for (size_t i = 0, length = r->layout.positions; i < n && length; i++)
         first[i] = (int32_t)(i - i % length);
@@ -60,12 +60,12 @@ open_dry(struct run *r)
     return k;
 }
 
-/* What data_step holds of a step: ids, labels, positions and firsts of its tokens. */
+/* Bytes of data_step's arrays: ids, labels, positions and firsts. */
 static uint64_t
 sample_bytes(const struct run *r)
 {
     return r->s.accum *
-           (r->most_tokens * 4 * sizeof(int32_t) + sizeof(struct net_batch));
+           (r->max_tokens * 4 * sizeof(int32_t) + sizeof(struct net_batch));
 }
 
 uint64_t
@@ -82,46 +82,47 @@ plan_bytes(struct run *r, struct usage *usage)
     kernels_close(k);
     if (!r->device.host)
         return usage->total_peak + r->device.driver;
-    return usage->total_peak + sample_bytes(r) + log_rss(false) + BUFFERS;
+    return usage->total_peak + sample_bytes(r) + log_rss(false) + SAVE_BUFFERS;
 }
 
-/* The ways to spend memory that change no number, the fastest first. */
-static const struct way {
+/* Layouts that give the same results, the fastest first. */
+static const struct choice {
     bool expand, recompute;
-} ways[] = { { true, false }, { false, false }, { true, true }, { false, true } };
+} layouts[] = { { true, false }, { false, false }, { true, true }, { false, true } };
 
 static bool
-is_open(const struct run *r, enum recompute want, const struct way *w)
+is_allowed(const struct run *r, enum recompute want, const struct choice *w)
 {
     return (!w->expand || r->device.expands) &&
            (want == RECOMPUTE_AUTO || w->recompute == (want == RECOMPUTE_BLOCK));
 }
 
-/* Of the inputs of the first layer alone. */
+/* Bytes of the inputs of the first layer alone. */
 static uint64_t
 input_bytes(const struct run *r)
 {
-    return r->most_tokens * (uint64_t)r->c.hidden * (r->device.act == DT_F32 ? 4 : 2);
+    return r->max_tokens * (uint64_t)r->c.hidden * (r->device.act == DT_F32 ? 4 : 2);
 }
 
-/* What is beyond memory anyway is not counted out: counting takes memory, too. */
+/* Whether a pass is too large by far; it is not counted, since counting needs memory. */
 static bool
 is_hopeless(const struct run *r, uint64_t limit)
 {
-    return input_bytes(r) > limit || !can_count(r->most_tokens);
+    return input_bytes(r) > limit || !can_count(r->max_tokens);
 }
 
-/* The fastest way that fits, or the one that needs least: what it needs. */
+/* Choose the fastest layout that fits, or the smallest; its bytes. */
 static uint64_t
-choose_way(struct run *r, enum recompute want, uint64_t limit)
+choose_layout(struct run *r, enum recompute want, uint64_t limit)
 {
     struct usage usage;
     uint64_t need = 0;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways && (!need || need > limit); i++) {
-        if (!is_open(r, want, &ways[i]))
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts && (!need || need > limit);
+         i++) {
+        if (!is_allowed(r, want, &layouts[i]))
             continue;
-        r->layout.expand = ways[i].expand;
-        r->layout.recompute = ways[i].recompute;
+        r->layout.expand = layouts[i].expand;
+        r->layout.recompute = layouts[i].recompute;
         need = plan_bytes(r, &usage);
     }
     return need;
@@ -130,7 +131,7 @@ choose_way(struct run *r, enum recompute want, uint64_t limit)
 static bool
 fits(struct run *r, enum recompute want, uint64_t limit)
 {
-    return !is_hopeless(r, limit) && choose_way(r, want, limit) <= limit;
+    return !is_hopeless(r, limit) && choose_layout(r, want, limit) <= limit;
 }
 
 /* ---- what would fit ------------------------------------------------------------------ */
@@ -160,12 +161,12 @@ static bool
 length_fits(const struct trial *t, uint64_t length)
 {
     struct run *r = t->r;
-    r->most_tokens = r->layout.positions = (size_t)length;
-    r->most_labels = t->labels < length ? t->labels : (size_t)length;
+    r->max_tokens = r->layout.positions = (size_t)length;
+    r->max_labels = t->labels < length ? t->labels : (size_t)length;
     return fits(r, r->o->recompute, t->limit);
 }
 
-/* The largest number below `above` that fits, 0: none does. */
+/* The largest n below `above` that fits, or 0. */
 static uint64_t
 search(const struct trial *t, bool (*fits_with)(const struct trial *t, uint64_t n),
        uint64_t above)
@@ -181,9 +182,9 @@ search(const struct trial *t, bool (*fits_with)(const struct trial *t, uint64_t 
     return low;
 }
 
-/* Where a pass of one sample is too much: what else needs less, each by itself. */
+/* Suggest other options if not even a pass of one sample fits, each by itself. */
 static void
-put_other_ways(struct buf *b, const struct trial *t)
+put_alternatives(struct buf *b, const struct trial *t)
 {
     struct run *r = t->r;
     uint32_t layers = r->layout.last_layers;
@@ -195,37 +196,36 @@ put_other_ways(struct buf *b, const struct trial *t)
         join = ", or";
         any = true;
     }
-    uint64_t most = search(t, layers_fit, layers ? layers : r->c.layers);
+    uint64_t max = search(t, layers_fit, layers ? layers : r->c.layers);
     r->layout.last_layers = layers;
-    if (most) {
+    if (max) {
         buf_printf(b, "%s --train-last-layers %llu does", join,
-                   (unsigned long long)most);
+                   (unsigned long long)max);
         join = ", or";
         any = true;
     }
-    most = search(t, length_fits, r->layout.positions);
-    if (most)
+    max = search(t, length_fits, r->layout.positions);
+    if (max)
         buf_printf(b, "%s samples of at most %llu positions do", join,
-                   (unsigned long long)most);
+                   (unsigned long long)max);
     else if (!any)
         buf_str(b, ", nor do shorter samples or fewer layers to train");
 }
 
-/* The run is of no use afterwards but for a plan as it was. */
+/* Suggest a batch that fits; restores the settings of the run. */
 static void
 put_advice(struct buf *b, struct run *r, uint64_t limit)
 {
     struct trial t = { .r = r, .limit = limit };
     struct train_layout layout = r->layout;
-    uint64_t batch = r->s.batch, most = search(&t, batch_fits, batch);
-    if (most) {
-        buf_printf(b, "--batch %llu is the largest that fits",
-                   (unsigned long long)most);
+    uint64_t batch = r->s.batch, max = search(&t, batch_fits, batch);
+    if (max) {
+        buf_printf(b, "--batch %llu is the largest that fits", (unsigned long long)max);
     } else {
         r->s.batch = 1;
         run_measure(r);
-        t.labels = r->most_labels;
-        put_other_ways(b, &t);
+        t.labels = r->max_labels;
+        put_alternatives(b, &t);
     }
     r->s.batch = batch;
     run_measure(r);
@@ -234,9 +234,9 @@ put_advice(struct buf *b, struct run *r, uint64_t limit)
 
 /* ---- the choice ---------------------------------------------------------------------- */
 
-/* Bytes that are there for this run; what the program has already is a part of its plan. */
+/* Bytes available to this run, with those that the process has, which the plan includes. */
 static uint64_t
-there_is(const struct run *r)
+available_bytes(const struct run *r)
 {
     if (!r->device.host)
         return r->free_before;
@@ -244,8 +244,8 @@ there_is(const struct run *r)
     return bytes == UINT64_MAX ? bytes : bytes + log_rss(false);
 }
 
-/* --overcommit is for what is free, a limit that was set holds.  What was not counted, not
- * exact, ends here in every case. */
+/* Report a plan that does not fit, and end the run unless it may go on.  --overcommit ignores
+ * free memory, not --memory-limit.  exact: the need was counted. */
 static void
 refuse(struct run *r, uint64_t need, uint64_t free, bool exact)
 {
@@ -269,23 +269,23 @@ refuse(struct run *r, uint64_t need, uint64_t free, bool exact)
         die(EXIT_MEMORY, "out of memory for a plan");
     if (!exact || (!r->o->dry_run && !goes_on))
         die(EXIT_MEMORY, "%s%s", b.data,
-            is_free && can_count(r->most_tokens) ? "; --overcommit tries it" : "");
+            is_free && can_count(r->max_tokens) ? "; --overcommit tries it" : "");
     if (!r->o->cmd.quiet)
         warn("%s", b.data);
     buf_free(&b);
 }
 
-/* Choose what --recompute auto means; refuse what does not fit. */
+/* See trainstep.h. */
 void
 plan_settle(struct run *r)
 {
-    uint64_t free = there_is(r), limit = r->o->memory_limit;
+    uint64_t free = available_bytes(r), limit = r->o->memory_limit;
     enum recompute want = r->o->recompute;
     limit = limit && limit < free ? limit : free;
     bool only_look = r->o->overcommit || r->o->dry_run;
-    if (!can_count(r->most_tokens) || (is_hopeless(r, limit) && !only_look))
+    if (!can_count(r->max_tokens) || (is_hopeless(r, limit) && !only_look))
         refuse(r, input_bytes(r), free, false);
-    uint64_t need = choose_way(r, want, limit);
+    uint64_t need = choose_layout(r, want, limit);
     r->fits = need > limit ? "no" : limit == UINT64_MAX ? "-" : "yes";
     if (need > limit)
         refuse(r, need, free, true);
@@ -327,9 +327,9 @@ plan_print(struct run *r)
     row("checkpoint", r->file_bytes);
     printf("flops\t%.4g\t\n", l.flops);
     printf("tokens\t%llu\t\n",
-           (unsigned long long)(r->most_tokens * (uint64_t)r->s.accum));
+           (unsigned long long)(r->max_tokens * (uint64_t)r->s.accum));
     printf("targets\t%llu\t\n",
-           (unsigned long long)(r->most_labels * (uint64_t)r->s.accum));
+           (unsigned long long)(r->max_labels * (uint64_t)r->s.accum));
     printf("parameters\t%llu\t\n", (unsigned long long)r->t.net.table.parameters);
     printf("recompute\t%s\t\n", r->layout.recompute ? "block" : "none");
     printf("gradients\t%s\t\n", r->layout.release ? "released" : "kept");

@@ -18,8 +18,7 @@
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* A model that is no checkpoint can be planned for: as that which datpack makes of it when
- * it is told nothing else. */
+/* --dry-run of a model plans for the checkpoint that datpack makes of it by default. */
 static void
 plan_for_model(struct run *r)
 {
@@ -32,7 +31,7 @@ plan_for_model(struct run *r)
     settings_begin(&r->s);
 }
 
-/* Nor is anything written that the checkpoint's model needs, as a tokenizer.json. */
+/* Outputs must not be files of the input model, such as its tokenizer.json. */
 static void
 check_needed(const struct run *r)
 {
@@ -65,7 +64,7 @@ open_checkpoint(struct run *r, const char *path)
     r->in_step = r->st.step;
 }
 
-/* The window of a run that looks for no spikes is not kept. */
+/* Without --spike the window is dropped. */
 static void
 drop_spike(struct run *r)
 {
@@ -99,7 +98,7 @@ settle_quantizer(struct run *r)
 
 /* The types of master weights and moments; packed ones need no quantizer. */
 static void
-settle_kept(struct run *r)
+choose_dtypes(struct run *r)
 {
     const struct training *t = &r->in.training;
     if (!training_layout(&r->layout.arrays, t->master, t->moments))
@@ -109,7 +108,7 @@ settle_kept(struct run *r)
         settle_quantizer(r);
 }
 
-/* In NVFP4 they are multiplied with nothing else. */
+/* Activations in NVFP4 are multiplied with NVFP4 weights only. */
 static void
 settle_activations(struct run *r)
 {
@@ -134,11 +133,11 @@ settle_layout(struct run *r)
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
     r->layout.one_pass = r->s.accum == 1;
-    settle_kept(r);
+    choose_dtypes(r);
     settle_activations(r);
 }
 
-/* Nothing that is read is written, and nothing twice. */
+/* Inputs and outputs must be different files. */
 static void
 check_files(const struct options *o)
 {
@@ -208,9 +207,9 @@ check_tokenizer(const struct run *r, const struct data *d)
             d->tok.name);
 }
 
-/* Of what is trained on; that of an evaluation leaves no trace. */
+/* Record the tokenizer of the training data in the state. */
 static void
-note_tokenizer(struct run *r)
+record_tokenizer(struct run *r)
 {
     const struct tok_header *h = &r->data.tok.header;
     if (!h->has_tokenizer)
@@ -228,7 +227,7 @@ open_data(struct run *r)
     data_open(&r->data, path, &r->c);
     r->has_data = true;
     check_tokenizer(r, &r->data);
-    note_tokenizer(r);
+    record_tokenizer(r);
     data_settle(&r->data, &r->s, &r->c);
     const uint8_t *hash = r->data.tok.end.xxh3;
     if (r->st.has_sampler && memcmp(hash, r->st.data, XXH3_BYTES) == 0) {
@@ -259,22 +258,22 @@ void
 run_measure(struct run *r)
 {
     size_t length = data_length(&r->data);
-    data_most(&r->data, r->end - r->in_step, &r->most_tokens, &r->most_labels);
+    data_max(&r->data, r->end - r->in_step, &r->max_tokens, &r->max_labels);
     for (size_t at = 0; r->has_eval && at < r->eval.n; at += (size_t)r->s.batch) {
         size_t tokens = 0, labels = 0;
         for (size_t i = at; i < r->eval.n && i < at + r->s.batch; i++) {
             tokens += r->eval.sample[i].ids - 1;
             labels += r->eval.sample[i].targets;
         }
-        r->most_tokens = tokens > r->most_tokens ? tokens : r->most_tokens;
-        r->most_labels = labels > r->most_labels ? labels : r->most_labels;
+        r->max_tokens = tokens > r->max_tokens ? tokens : r->max_tokens;
+        r->max_labels = labels > r->max_labels ? labels : r->max_labels;
     }
     // Kernels count positions of a pass in 32 bits.
-    if (r->most_tokens > INT32_MAX)
+    if (r->max_tokens > INT32_MAX)
         misuse(
             "--batch: %llu samples are a pass of %zu positions: expected at most %d; "
             "--accum takes them in several",
-            (unsigned long long)r->s.batch, r->most_tokens, INT32_MAX);
+            (unsigned long long)r->s.batch, r->max_tokens, INT32_MAX);
     if (r->has_eval && data_length(&r->eval) > length)
         length = data_length(&r->eval);
     r->layout.positions = length;
@@ -287,15 +286,15 @@ open_device(struct run *r)
 {
     char words[64];
     r->k = device_open(&r->where, &r->err);
-    device_words(words, sizeof words, &r->where);
+    device_describe(words, sizeof words, &r->where);
     if (!r->o->cmd.quiet && strcmp(r->where.device, "auto") == 0)
         warn("device: %s", words);
     if (!r->o->cmd.quiet)
-        device_say_fast(&r->where);
+        device_report_fast(&r->where);
 }
 
 static void
-take_state(struct run *r)
+restore_counters(struct run *r)
 {
     r->t.step = r->st.step;
     r->t.t = r->st.t;
@@ -303,7 +302,7 @@ take_state(struct run *r)
 }
 
 static bool
-judge(void *ctx, double loss, double norm)
+before_update(void *ctx, double loss, double norm)
 {
     struct run *r = ctx;
     log_phase(r, "backward_done");
@@ -319,11 +318,11 @@ open_model(struct run *r)
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
         training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
-    r->t.judge = judge;
+    r->t.judge = before_update;
     r->t.judge_ctx = r;
-    take_state(r);
+    restore_counters(r);
     if (train_ready(&r->t) < 0 ||
-        net_reserve(&r->t.net, r->most_tokens, r->most_labels, true) < 0)
+        net_reserve(&r->t.net, r->max_tokens, r->max_labels, true) < 0)
         die_err(&r->err);
     if (r->o->cmd.verbose)
         warn("%s: loaded %.1f GB in %.2f s", r->in.name,
@@ -352,7 +351,7 @@ numbers(const struct run *r, double rate)
                                    .chunk_rows = (size_t)r->o->chunk_rows };
 }
 
-/* false: a signal came first. */
+/* false: a signal stopped it. */
 static bool
 evaluate(struct run *r)
 {
@@ -380,8 +379,8 @@ is_bad(const struct run *r, uint64_t step)
     return false;
 }
 
-/* Tensors have moved in a step that must not count: go back to what was last saved, and
- * come again, passing over it. */
+/* A step that must not count has changed tensors: go back to the last save and repeat the
+ * steps without it. */
 static void
 undo(struct run *r, const struct train_result *res)
 {
@@ -405,7 +404,7 @@ undo(struct run *r, const struct train_result *res)
         die_err(&r->err);
     bool same = r->st.has_sampler && memcmp(r->st.data, was.data, XXH3_BYTES) == 0;
     data_seek(&r->data, same ? r->st.epoch : 0, same ? r->st.index : 0);
-    take_state(r);
+    restore_counters(r);
     memcpy(r->st.data, was.data, XXH3_BYTES);
     memcpy(r->st.tokenizer, was.tokenizer, SHA256_BYTES);
     memcpy(r->st.route, was.route, sizeof was.route);
@@ -475,7 +474,7 @@ check_memory(struct run *r)
     uint64_t limit = r->o->memory_limit, used = limit ? log_memory(r, false) : 0;
     if (used <= limit)
         return;
-    // On a GPU what others take meanwhile looks like the driver's: no reason to end.
+    // On a GPU memory of other processes looks like the driver's: no reason to end.
     if (r->device.host || r->k->usage.total + r->device.driver > limit)
         die(EXIT_MEMORY, "step %llu: %.3f GB in use, --memory-limit is %.3f",
             (unsigned long long)r->t.step, (double)used / (1 << 30),
@@ -496,7 +495,7 @@ train(struct run *r)
         if (!step(r))
             continue;
         check_memory(r);
-        // Steps that come again after one was undone have been evaluated.
+        // Steps that are repeated after an undone one have been evaluated.
         evaluated = r->has_eval && r->o->eval_every &&
                     r->t.step % r->o->eval_every == 0 &&
                     (r->t.step <= r->evaluated || evaluate(r));
@@ -509,12 +508,12 @@ train(struct run *r)
         save_write(r);
 }
 
-/* The exit status: what a signal that came has to say about it comes last. */
+/* Close all; the exit status.  The message of a stopped run comes last. */
 static int
 close_run(struct run *r)
 {
     struct buf words = { 0 };
-    stop_say(&words, r);
+    stop_report(&words, r);
     log_close(r);
     train_close(&r->t);
     kernels_close(r->k);
@@ -530,7 +529,7 @@ close_run(struct run *r)
     return status;
 }
 
-/* ---- a checkpoint that is at the end ---------------------------------------------------------------- */
+/* ---- nothing to do ---------------------------------------------------------------- */
 
 static bool
 same_kind(const struct store *a, const struct store *b)
@@ -551,8 +550,7 @@ same_content(struct run *r, struct store *a, struct store *b)
     return memcmp(x, y, XXH3_BYTES) == 0;
 }
 
-/* Nothing is written to -o, and who asked for it goes on from what is there: that has to be
- * what this run could have left. */
+/* Nothing is written to -o, so an existing file there must be a result of this run. */
 static void
 check_out(struct run *r)
 {
@@ -584,7 +582,7 @@ check_out(struct run *r)
     store_close(&out);
 }
 
-/* Files that were asked for and are not there would be missed by who asked. */
+/* Requested files that do not exist are an error. */
 static int
 end_at_once(struct run *r)
 {
@@ -609,8 +607,8 @@ open_input(struct run *r)
     settle_end(r);
 }
 
-/* One that is at the end is left alone, where no lock can be had, too.  Another run may
- * have replaced the file before the lock is ours: it is opened anew. */
+/* A finished checkpoint needs no lock.  Another run may have replaced the file before we got
+ * the lock, so it is opened again. */
 static void
 open_locked(struct run *r)
 {
@@ -649,7 +647,7 @@ run(const struct options *o)
     warn_lines(&r.in.warnings);
     if (r.end <= r.in_step)
         return end_at_once(&r);
-    // Not before a run that was killed has given back what it had.
+    // After the lock: a run that was killed has freed its memory by now.
     r.free_before = r.device.host ? UINT64_MAX : device_free(&r.where);
     settle_settings(&r);
     settle_layout(&r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* settings: one table of what touches numbers; options, checkpoints and provenance walk
- * it.  In the order of keys, as a checkpoint has them. */
+/* settings: one table of what changes results, for options, checkpoints and provenance; sorted
+ * by key, as in a checkpoint. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/maths.h"
@@ -92,7 +92,7 @@ settings_copy(struct settings *to, const struct settings *from, size_t i)
         *count_at(to, i) = *count_at(&copy, i);
 }
 
-/* 0 means something else than a very small number, or nothing. */
+/* A value must not become 0 in f32, since 0 has a meaning of its own. */
 static void
 check_number(const struct setting *t, double v)
 {

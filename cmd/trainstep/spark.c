@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* spark: the course of the loss as a few characters, for the line of progress. */
+/* spark: a sparkline of the loss for the progress line. */
 #include "cmd/trainstep/trainstep.h"
 
 #include <math.h>
 
-/* Each column stands for as many steps; when there is no room for another one, two become
- * one, so the line shows all of the run however long it gets. */
+/* All columns have the same number of steps; when they are full, pairs are merged, so that
+ * the line shows all of the run. */
 void
 spark_add(struct spark *s, double loss)
 {
@@ -40,7 +40,7 @@ mean_of(const struct spark *s, size_t column)
 
 /* The lowest column shown has the lowest mark.  Steps without a finite loss are a gap. */
 void
-spark_draw(struct buf *b, const struct spark *s, size_t room, bool utf8)
+spark_draw(struct buf *b, const struct spark *s, size_t max_columns, bool utf8)
 {
     enum { LEVELS = 8 };
     static const char *const blocks[LEVELS] = {
@@ -48,7 +48,7 @@ spark_draw(struct buf *b, const struct spark *s, size_t room, bool utf8)
     };
     static const char *const ascii[LEVELS] = { "_", ".", ":", "-", "=", "+", "*", "#" };
     double low = INFINITY, high = -INFINITY;
-    size_t from = s->columns > room ? s->columns - room : 0;
+    size_t from = s->columns > max_columns ? s->columns - max_columns : 0;
     for (size_t i = from; i < s->columns; i++) {
         low = fmin(low, mean_of(s, i)); // a NaN is no number to these
         high = fmax(high, mean_of(s, i));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* step_dump: see step_dump.h.  Logits are those of a pass of their own, by the same weights. */
+/* step_dump: see step_dump.h.  Logits come from an extra forward pass. */
 #include "cmd/trainstep/step_dump.h"
 
 #include "lib/format/writer.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Samples of the step: where each begins is where a position of 0 is that no other sample
- * of its pass sees; a packed sample counts by its documents. */
+/* Count the samples of the step: each begins at a position 0.  Documents of a packed sample
+ * count as samples. */
 static void
 measure(const struct run *r, size_t *samples, size_t *longest)
 {
@@ -122,7 +122,7 @@ dump_write(struct run *r, double loss)
     if (rc < 0)
         die_err(&r->err);
     free(logits);
-    for (size_t i = 0; i < n; i++) // in another order than they were listed
+    for (size_t i = 0; i < n; i++) // the writer sorted them
         if (t[i].tag > 1)
             free((char *)(uintptr_t)t[i].name);
     free(t);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* stop: signals that end a run once the step at work is finished and saved, and what is
- * said about it. */
+/* stop: signals that end a run after the current step is saved, and the message about it. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/os.h"
@@ -10,25 +9,25 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* timeout(1) and terminals signal a process and then its group: what comes so soon after
- * the first signal is the same one. */
+/* timeout(1) and terminals signal a process and then its group: a signal that follows so soon
+ * is the same one. */
 enum { SAME_MS = 300 };
 
-static atomic_int asked_by; // the signal, 0: none
-static atomic_llong asked_at;
+static atomic_int stop_signal; // 0: none
+static atomic_llong stop_ms;
 static atomic_bool has_saved;
 
 bool
 run_stopped(void)
 {
-    return atomic_load(&asked_by) != 0;
+    return atomic_load(&stop_signal) != 0;
 }
 
 void
-stop_ask(int sig)
+stop_request(int sig)
 {
     int none = 0;
-    atomic_compare_exchange_strong(&asked_by, &none, sig);
+    atomic_compare_exchange_strong(&stop_signal, &none, sig);
 }
 
 void
@@ -43,11 +42,11 @@ on_stop(int sig)
 {
     int kept = errno;
     long long first = 0, now = (long long)(os_seconds() * 1000) + 1;
-    if (atomic_compare_exchange_strong(&asked_at, &first, now)) {
-        stop_ask(sig);
+    if (atomic_compare_exchange_strong(&stop_ms, &first, now)) {
+        stop_request(sig);
     } else if (now - first >= SAME_MS) {
         if (!atomic_load(&has_saved))
-            cmd_end_by(sig);
+            cmd_die_by_signal(sig);
         guard_end(&cmd_guard);
         _exit(EXIT_PREEMPTED);
     }
@@ -63,12 +62,12 @@ stop_catch(void)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(signals[i], &stop, NULL);
-    // Who reads the table or the log may go; what was computed is saved all the same.
+    // If the reader of the table or the log is gone, the run is saved all the same.
     signal(SIGPIPE, SIG_IGN);
 }
 
 static void
-put_way_on(struct buf *b, const struct run *r, uint64_t step)
+put_next_command(struct buf *b, const struct run *r, uint64_t step)
 {
     const struct options *o = r->o;
     unsigned long long left = r->end - step, end = r->end;
@@ -87,22 +86,22 @@ put_way_on(struct buf *b, const struct run *r, uint64_t step)
 }
 
 void
-stop_say(struct buf *b, const struct run *r)
+stop_report(struct buf *b, const struct run *r)
 {
     unsigned long long step = r->saved_step, end = r->end;
     buf_printf(b, "%s: saved at step %llu of %llu; ",
                r->o->out ? r->o->out : r->o->checkpoint, step, end);
-    put_way_on(b, r, step);
+    put_next_command(b, r, step);
 }
 
 int
 stop_end(const struct run *r, const struct buf *words)
 {
-    int sig = atomic_load(&asked_by);
+    int sig = atomic_load(&stop_signal);
     if (!sig)
         return EXIT_DONE;
     if (!r->saved)
-        cmd_end_by(sig);
+        cmd_die_by_signal(sig);
     if (!r->o->cmd.quiet && !words->failed)
         warn("%s", words->data);
     return EXIT_PREEMPTED;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* trainstep: what its parts share. */
+/* trainstep: what its sources share. */
 #ifndef NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
 #define NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
 
@@ -12,7 +12,7 @@
 #include "lib/format/tok.h"
 #include "lib/model/train.h"
 
-/* ---- settings.c: the options that touch numbers ------------------------------------ */
+/* ---- settings.c: the options that change results ------------------------------------ */
 
 enum order { ORDER_SHUFFLE, ORDER_FILE };
 enum schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
@@ -21,7 +21,7 @@ enum loss_word { LOSS_CE, LOSS_SCALAR };
 struct settings {
     uint64_t batch, accum;
     uint64_t activations; // enum activations
-    uint64_t seq_len;     // input positions; 0: what the data were cut to
+    uint64_t seq_len;     // max input positions; 0: unset
     uint64_t seed, order;
     double lr, min_lr;
     uint64_t schedule, warmup, total_steps, decay; // decay 0: a tenth of total_steps
@@ -37,9 +37,10 @@ struct setting {
     bool f32;                 // SET_F64: kernels take it as f32
     size_t offset;            // in struct settings
     const char *const *words; // SET_WORD
-    const char *const *given; // SET_WORD: the first of them, those that an option takes
-    double low, high;         // what is allowed
-    double first;             // what it is in a new checkpoint
+    const char *const
+        *given;       // SET_WORD: those that the option takes, a prefix of words
+    double low, high; // allowed range
+    double first;     // in a new checkpoint
 };
 extern const struct setting settings_table[];
 enum { SETTINGS = 21 };
@@ -47,7 +48,7 @@ enum { SETTINGS = 21 };
 void settings_begin(struct settings *s);
 /* The argument of an option that the table has, or misuse. */
 void settings_take(struct settings *s, const char *option, const char *arg);
-/* Combinations that make no sense, or misuse. */
+/* Refuse combinations that make no sense. */
 void settings_check(const struct settings *s);
 void settings_copy(struct settings *to, const struct settings *from, size_t i);
 /* The map "settings" of a checkpoint; unknown keys are refused. */
@@ -71,7 +72,7 @@ struct data {
     uint64_t epoch, index; // of the next sample
     // the order of an epoch
     struct ticket *ticket;
-    uint64_t ordered; // the epoch that ticket is of, if there is one
+    uint64_t ordered; // the epoch of ticket, if it is not NULL
     const struct settings *s;
     // the passes of a step
     struct net_batch *batch;
@@ -82,48 +83,48 @@ struct data {
     } ids, label, position, first;
 };
 
-/* Read to the end, checked against the model; dies. */
+/* Read all samples and check them against the model; dies. */
 void data_open(struct data *d, const char *path, const struct config *c);
 void data_close(struct data *d);
-/* With the settings known: no sample may be longer than they say; dies. */
+/* Check lengths against the settings; dies. */
 void data_settle(struct data *d, const struct settings *s, const struct config *c);
-/* Input positions of the longest sample that may come. */
+/* Input positions of the longest sample. */
 size_t data_length(const struct data *d);
 /* Whether all samples are documents of one length. */
 bool data_is_even(const struct data *d);
-/* The passes of the next step, and move on; dies. */
+/* Make the passes of the next step; dies. */
 void data_step(struct data *d);
-/* Go on at a place; dies if these data have no such place. */
+/* Continue at that epoch and sample; dies if there is none. */
 void data_seek(struct data *d, uint64_t epoch, uint64_t index);
-/* Move on without them. */
+/* Skip the samples of a step. */
 void data_skip(struct data *d);
-/* Most tokens and labels of any pass of the next steps; of very many a bound. */
-void data_most(struct data *d, uint64_t steps, size_t *tokens, size_t *labels);
+/* Max tokens and labels of any pass of the next steps; of very many steps a bound. */
+void data_max(struct data *d, uint64_t steps, size_t *tokens, size_t *labels);
 /* Samples [from, from + n) in file order as one pass. */
 void data_range(struct data *d, size_t from, size_t n);
 
-/* ---- state.c: what a checkpoint keeps besides its arrays ------------------------------- */
+/* ---- state.c: the training state of a checkpoint without its arrays ------------------------------- */
 
 _Static_assert((int)STATE_ROUTE == (int)ROUTE_SIZE, "a state holds any route");
 int state_read(struct state *st, struct settings *s, const struct store *file);
 void state_put(struct buf *b, const struct state *st, const struct settings *s);
-/* Whether a step of this loss and norm is fit; z: how many deviations. */
+/* Whether loss and norm are within z deviations of the window. */
 bool spike_fits(const struct spike *w, double z, double loss, double norm);
 void spike_add(struct spike *w, double loss, double norm);
 
-/* ---- spark.c: the course of the loss, in a line ---------------------------------------- */
+/* ---- spark.c: the loss so far, as a sparkline ---------------------------------------- */
 
 enum { SPARK_COLUMNS = 32 };
 struct spark {
     double sum[SPARK_COLUMNS];      // of the finite losses of a column
-    uint64_t finite[SPARK_COLUMNS]; // how many these are
+    uint64_t finite[SPARK_COLUMNS]; // how many
     size_t columns;
-    uint64_t per, steps; // steps of a column; of the last one until now
+    uint64_t per, steps; // steps a column; steps of the last column so far
 };
 
 void spark_add(struct spark *s, double loss);
-/* At most `room` columns, the last ones. */
-void spark_draw(struct buf *b, const struct spark *s, size_t room, bool utf8);
+/* Draw the last columns. */
+void spark_draw(struct buf *b, const struct spark *s, size_t max_columns, bool utf8);
 
 /* ---- run.c, save.c, log.c ----------------------------------------------------------------- */
 
@@ -136,7 +137,7 @@ struct options {
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none
     enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK } recompute;
-    struct settings given; // those whose option was
+    struct settings given; // valid where the option was given
 };
 
 struct logs;
@@ -146,47 +147,47 @@ struct run {
     struct device_options where; // settled
     struct settings s;
     struct state st;
-    struct store in; // the checkpoint that it began with
+    struct store in; // the checkpoint at the start
     struct config c;
     struct data data, eval;
     bool has_data, has_eval;
-    struct device device; // of the device, before it is opened
+    struct device device; // its properties, before it is opened
     struct kernels *k;
-    uint64_t free_before; // bytes of a GPU at the beginning; UINT64_MAX: not known
-    uint64_t driver;      // that its driver and libraries hold, as measured
-    bool over_limit;      // that this is more than the limit was said
+    uint64_t free_before; // free bytes of a GPU at the start; UINT64_MAX: unknown
+    uint64_t driver;      // bytes of its driver and libraries, as measured
+    bool over_limit;      // the warning about it was printed
     struct train t;
     struct quant_spec quant, activations;
     struct train_layout layout;
-    size_t most_tokens, most_labels; // of a pass
-    uint64_t in_step, end;           // the step of `in`, the one to end with
-    char *target;                    // the file that is written
-    struct lock lock;                // of the target
-    uint64_t evaluated;              // the last step that was, to the end
-    uint64_t file_bytes;             // of the checkpoint, from the plan
-    const char *fits;                // the plan: yes, no or - (not known)
-    bool saved;                      // the target is ours and holds a step of this run
+    size_t max_tokens, max_labels; // of a pass
+    uint64_t in_step, end;         // the step of `in`, the last step
+    char *target;                  // the output
+    struct lock lock;              // of the target
+    uint64_t evaluated;            // the last step that was evaluated
+    uint64_t file_bytes;           // of the checkpoint, from the plan
+    const char *fits;              // the plan: yes, no or - (unknown)
+    bool saved;                    // target holds a step of this run
     uint64_t saved_step;
-    uint64_t *bad; // steps to be passed over when they come again
+    uint64_t *bad; // steps to skip when they are repeated
     size_t n_bad;
     struct logs *logs;
     struct err err;
 };
 
-/* Bytes of the file that saves of t will write, about. */
+/* Estimate of the bytes of a checkpoint of t. */
 uint64_t save_bytes(const struct run *r, const struct train *t);
 void save_lock(struct run *r);
 void save_unlock(void);
-/* Before the first step: what the last save needs, which is the largest; dies. */
+/* Check before the first step that there is space for the largest save; dies. */
 void save_check(struct run *r);
 void save_write(struct run *r);
 
 void log_open(struct run *r);
 void log_step(struct run *r, const struct train_result *res, double rate, double ms);
 void log_eval(struct run *r, double loss, uint64_t targets, double ms);
-/* A sample of memory, in a phase of the step. */
+/* Sample memory, in a phase of the step. */
 void log_phase(struct run *r, const char *phase);
-/* After a save: the memory report up to here. */
+/* After a save: write the memory report up to here. */
 void log_saved(struct run *r);
 void log_close(struct run *r);
 uint64_t log_rss(bool peak);
@@ -195,12 +196,11 @@ uint64_t log_memory(const struct run *r, bool peak);
 void log_driver(struct run *r);
 
 void plan_print(struct run *r);
-/* Bytes of the device that this run will need at its peak. */
+/* Peak bytes of the device in this run. */
 uint64_t plan_bytes(struct run *r, struct usage *usage);
-/* Choose how memory is spent; without --overcommit refuse what is not there. */
+/* Choose the fastest layout that fits; without --overcommit refuse if none does. */
 void plan_settle(struct run *r);
-/* The largest pass of this run, evaluation included, and the longest document, by the
- * settings. */
+/* Set the sizes of the largest pass, evaluation included, and of the longest document. */
 void run_measure(struct run *r);
 
 /* ---- stop.c: signals ----------------------------------------------------------------------- */
@@ -208,16 +208,16 @@ void run_measure(struct run *r);
 /* From here on SIGINT, SIGTERM and SIGHUP, if they were not ignored, ask to stop; a second
  * one ends the program.  Before, they end it: there is nothing to save. */
 void stop_catch(void);
-/* Something else asks to stop as that signal would. */
-void stop_ask(int sig);
-/* A file was saved: that is what the exit status says from now on. */
+/* Request a stop as that signal would. */
+void stop_request(int sig);
+/* A file was saved, so that the exit status is 75 from now on. */
 void stop_saved(void);
-/* A signal asked to stop. */
+/* Whether a stop was requested. */
 bool run_stopped(void);
-/* Where a run that was asked to stop is saved, and how to go on. */
-void stop_say(struct buf *b, const struct run *r);
-/* The exit status of a run that has ended: if it was asked to stop the words are said, and
- * without a saved file it dies of the signal. */
+/* Say where a stopped run was saved, and how to continue. */
+void stop_report(struct buf *b, const struct run *r);
+/* The exit status.  A stopped run prints the message; without a saved file it dies of the
+ * signal. */
 int stop_end(const struct run *r, const struct buf *words);
 
 #endif

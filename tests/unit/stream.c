@@ -88,15 +88,15 @@ check_text(const struct tokenizer *t, const char *text, size_t n,
         NEED(rc >= 0);
         if (rc > 0)
             break;
-        CHECK(x.sure <= i + 1);
-        CHECK(!good || utf8_check(x.text.data, x.sure) == x.sure);
-        CHECK_SAY(!too_early(text, i + 1, x.sure, stop, n_stops),
-                  "\"%s\": %zu bytes went out after %zu", text, x.sure, i + 1);
+        CHECK(x.printed <= i + 1);
+        CHECK(!good || utf8_check(x.text.data, x.printed) == x.printed);
+        CHECK_SAY(!too_early(text, i + 1, x.printed, stop, n_stops),
+                  "\"%s\": %zu bytes went out after %zu", text, x.printed, i + 1);
     }
     if (rc == 0)
         rc = stream_finish(&x, &err);
     CHECK_SAY((rc > 0) == (end < n), "\"%s\": %d", text, rc);
-    CHECK_SAY(x.text.len == end && x.sure == end &&
+    CHECK_SAY(x.text.len == end && x.printed == end &&
                   (end == 0 || check_equal(x.text.data, text, end)),
               "\"%s\": %zu bytes, expected %zu", text, x.text.len, end);
     CHECK(stream_finish(&x, &err) == 0 && x.text.len == end);
@@ -157,10 +157,10 @@ check_no_token(const struct tokenizer *t)
 {
     struct stream x = { .decoder = { .t = t } };
     CHECK(stream_push(&x, 0xe4, &err) == 0);
-    CHECK(x.sure == 0);
+    CHECK(x.printed == 0);
     CHECK(stream_push(&x, 300, &err) == 0);
     CHECK(stream_push(&x, 'a', &err) == 0);
-    CHECK(x.sure == 5 && check_equal(x.text.data,
+    CHECK(x.printed == 5 && check_equal(x.text.data,
                                      "\xe4\xef\xbf\xbd"
                                      "a",
                                      5));
