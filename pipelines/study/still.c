@@ -52,7 +52,7 @@ struct optimizer {
     float w[N];                        // as it reads back
     struct packed4 now, before, first; // now: the weight itself, of W4_*
     struct adam_state state;           // of F32 and BF16_INT8
-    struct seed_state seed;            // of W4_*
+    struct torchsharp_state packed;    // of W4_*
 };
 
 static void *
@@ -121,23 +121,24 @@ start(enum scheme scheme, float sigma)
     switch (scheme) {
     case F32:
         o->state = (struct adam_state){ get(N * 4), DT_F32, MOMENTS_F32, get(N * 4),
-                                        get(N * 4), NULL,   NULL };
+                                        get(N * 4), NULL,   NULL,        0 };
         memcpy(o->state.master, o->w, N * 4);
         break;
     case BF16_INT8:
         o->state = (struct adam_state){ get(N * 2), DT_BF16, MOMENTS_INT8, get(N),
-                                        get(N),     get(N),  get(N) };
+                                        get(N),     get(N),  get(N),       0 };
         for (size_t i = 0; i < N; i++)
             ((uint16_t *)o->state.master)[i] = num_to_bf16(o->w[i]);
         break;
     default: // scales are bytes of blocks, or f32 of rows
-        o->seed =
-            (struct seed_state){ .w = { o->now.codes, o->now.scales },
-                                 .m = { get(N), get(N) },
-                                 .v = { get(N), get(N) },
-                                 .moments = scheme == W4_MV4 ? SEED_NVFP4 : SEED_INT8,
-                                 .rows = ROWS,
-                                 .cols = COLS };
+        o->packed =
+            (struct torchsharp_state){ .w = { o->now.codes, o->now.scales },
+                                       .m = { get(N), get(N) },
+                                       .v = { get(N), get(N) },
+                                       .moments = scheme == W4_MV4 ? TORCHSHARP_NVFP4
+                                                                   : TORCHSHARP_INT8,
+                                       .rows = ROWS,
+                                       .cols = COLS };
     }
     return o;
 }
@@ -150,24 +151,24 @@ end(struct optimizer *o)
     free(o->state.v);
     free(o->state.m_scale);
     free(o->state.v_scale);
-    free(o->seed.m.q);
-    free(o->seed.m.scales);
-    free(o->seed.v.q);
-    free(o->seed.v.scales);
+    free(o->packed.m.q);
+    free(o->packed.m.scales);
+    free(o->packed.v.q);
+    free(o->packed.v.scales);
     free(o);
 }
 
 static void
 step(struct kernels *k, struct optimizer *o, float *g, const struct adam_step *a)
 {
-    const struct grad grad = { g, DT_F32 };
+    const struct matrix grad = matrix_of(DT_F32, g, ROWS, COLS);
     o->before = o->now;
     if (o->scheme == W4_MV4 || o->scheme == W4_MV8) {
-        k->seed_adamw(k, &o->seed, &grad, 0, ROWS, a);
-        k->seed_values(k, o->w, &o->seed);
+        op_torchsharp_adamw(k, &o->packed, &grad, 0, ROWS, a);
+        nvfp4_decode(o->w, o->now.codes, o->now.scales, 1, N);
         return;
     }
-    k->adamw(k, &o->state, &grad, 0, N, a);
+    op_adamw(k, &o->state, &grad, 0, N, a);
     for (size_t i = 0; i < N; i++)
         o->w[i] = o->scheme == F32
                       ? ((const float *)o->state.master)[i]
@@ -208,14 +209,15 @@ scales_that_differ(const struct packed4 *a, const struct packed4 *b)
 
 /* Moments of W4_* that read back as 0. */
 static size_t
-zeros(const struct optimizer *o, const struct seed_plane *p)
+zeros(const struct optimizer *o, const struct torchsharp_plane *p)
 {
     static float x[N];
     size_t n = 0;
-    if (o->seed.moments == SEED_NVFP4)
+    if (o->packed.moments == TORCHSHARP_NVFP4)
         nvfp4_decode(x, p->q, p->scales, 1, N);
     for (size_t i = 0; i < N; i++)
-        if (o->seed.moments == SEED_NVFP4 ? x[i] == 0 : ((const int8_t *)p->q)[i] == 0)
+        if (o->packed.moments == TORCHSHARP_NVFP4 ? x[i] == 0
+                                                  : ((const int8_t *)p->q)[i] == 0)
             n++;
     return n;
 }
@@ -251,8 +253,8 @@ compare(struct kernels *k, float sigma, float lr, uint32_t steps)
                                .row = 1 };
         b1 *= (double)a.beta1;
         b2 *= (double)a.beta2;
-        a.rest1 = (float)(1 - b1);
-        a.rest2 = (float)(1 - b2);
+        a.bias_correction1 = (float)(1 - b1);
+        a.bias_correction2 = (float)(1 - b2);
         gradients(g, t);
         for (int s = 0; s < SCHEMES; s++) {
             step(k, o[s], g, &a);
@@ -274,8 +276,8 @@ compare(struct kernels *k, float sigma, float lr, uint32_t steps)
                100 * (double)codes_that_differ(&o[s]->now, &o[s]->first) / N,
                100 * moved / f32_moved);
         if (s == W4_MV4 || s == W4_MV8)
-            printf("\t%.2f\t%.2f\n", 100 * (double)zeros(o[s], &o[s]->seed.m) / N,
-                   100 * (double)zeros(o[s], &o[s]->seed.v) / N);
+            printf("\t%.2f\t%.2f\n", 100 * (double)zeros(o[s], &o[s]->packed.m) / N,
+                   100 * (double)zeros(o[s], &o[s]->packed.v) / N);
         else
             printf("\t-\t-\n");
         end(o[s]);
@@ -289,7 +291,7 @@ main(int argc, char **argv)
     static const float rates[] = { 1e-5F, 1e-4F, 3e-4F, 1e-3F };
     struct err err = { 0 };
     long steps = argc > 1 ? strtol(argv[1], NULL, 10) : 100;
-    struct kernels *k = kernels_cpu(DT_F32, isa_best(), 1, &err);
+    struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa_best(), 1 }, &err);
     if (!k || argc > 2 || steps < 1 || steps > 10000) {
         fprintf(stderr, "still: %s\n",
                 k ? "usage: still [STEPS], 1 to 10000" : err.msg);
@@ -300,6 +302,6 @@ main(int argc, char **argv)
     for (size_t i = 0; i < sizeof sigmas / sizeof *sigmas; i++)
         for (size_t j = 0; j < sizeof rates / sizeof *rates; j++)
             compare(k, sigmas[i], rates[j], (uint32_t)steps);
-    k->close(k);
+    kernels_close(k);
     return fflush(stdout) || ferror(stdout) ? 2 : 0;
 }

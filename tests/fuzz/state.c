@@ -155,12 +155,12 @@ check_order(const struct state *st, const struct settings *kept)
         return; // refused by data_seek
     d->s = &s;
     data_seek(d, st->epoch, st->index);
-    data_most(d, UINT32_MAX, &tokens, &labels);
+    data_max(d, UINT32_MAX, &tokens, &labels);
     s.seq_len = 0;
     s.batch = 1 + s.batch % 3;
     s.accum = 1 + s.accum % 3;
     data_settle(d, &s, &model);
-    data_most(d, 4, &tokens, &labels);
+    data_max(d, 4, &tokens, &labels);
     HOLDS(d->epoch == st->epoch && d->index == st->index, "it only looks ahead");
     for (int step = 0; step < 4; step++) {
         data_step(d);

@@ -20,8 +20,10 @@ main(int argc, char **argv)
     float *in[BUFFERS], *y = pair_poisoned(ROUNDS * n_out * sizeof *y);
     float *want = malloc(n_out * sizeof *want);
     NEED(want);
-    for (int b = 0; b < BUFFERS; b++)
+    for (unsigned b = 0; b < BUFFERS; b++) {
         in[b] = pair_poisoned(n * sizeof *in[b]);
+        kernels_record(gpu, USED + b); // the poison is there
+    }
     for (unsigned i = 0; i < ROUNDS; i++) {
         unsigned b = i % BUFFERS;
         x[i] = pair_random(n, 1, DT_F32, 10 + i);
@@ -40,7 +42,7 @@ main(int argc, char **argv)
         PAIR_NEAR("product", found + i * n_out, want, n_out, 1e-5);
         free(x[i]);
     }
-    for (int b = 0; b < BUFFERS; b++)
+    for (unsigned b = 0; b < BUFFERS; b++)
         kernels_free(gpu, in[b]);
     kernels_free(gpu, weight.data);
     kernels_free(gpu, y);
