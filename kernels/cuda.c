@@ -69,8 +69,8 @@ find(const char *name, char *why, size_t n)
 struct device
 kernels_cuda_device(enum dtype act, bool any_order)
 {
-    const char *name =
-        any_order ? "nibble_cuda_attention_workspace_any" : "nibble_cuda_attention_workspace";
+    const char *name = any_order ? "nibble_cuda_attention_workspace_any"
+                                 : "nibble_cuda_attention_workspace";
     char why[512];
     size_t (*workspace)(const struct heads *) = NULL;
     if (act == DT_BF16)

@@ -99,7 +99,7 @@ check_includes()
 check_archives()
 {
     local a found=
-    for a in "$build"/lib{core,format,text,nvfp4,kernels}.a; do
+    for a in "$build"/lib{core,format,text,nvfp4,kernels,model,io}.a; do
         [ -e "$a" ] || continue
         found=1
         nm -A -f sysv "$a" | awk -F '|' -v archive="${a##*/}" '
@@ -139,7 +139,7 @@ check_archives()
 check_circles()
 {
     local a loop
-    for a in "$build"/lib{core,format,text,nvfp4,kernels,io}.a; do
+    for a in "$build"/lib{core,format,text,nvfp4,kernels,model,io}.a; do
         [ -e "$a" ] || continue
         loop=$(nm -A "$a" | awk '
         {

@@ -40,10 +40,10 @@ struct cuda_queue {
 };
 
 struct cuda {
-    struct kernels k; // first: a struct kernels * is one of these
-    int device, sms;  // multiprocessors
-    int major, minor; // compute capability
-    size_t shared;    // most bytes of a block, if asked for
+    struct kernels k;                 // first: a struct kernels * is one of these
+    int device, sms;                  // multiprocessors
+    int major, minor;                 // compute capability
+    size_t shared;                    // most bytes of a block, if asked for
     struct cuda_queue q;              // the one that operations go to
     struct cuda_queue queues[QUEUES]; // the others, as they were left
     cudaEvent_t events[EVENTS];       // of kernels_record; NULL: not yet

@@ -10,76 +10,78 @@
 void cuda_copy(struct kernels *k, void *to, const void *from, size_t bytes);
 void cuda_zero(struct kernels *k, void *p, size_t bytes);
 void cuda_gather(struct kernels *k, const struct matrix *y, const struct matrix *x,
-                const int32_t *index);
-void cuda_scatter(struct kernels *k, const struct matrix *y, const struct matrix *x,
                  const int32_t *index);
+void cuda_scatter(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                  const int32_t *index);
 
 void cuda_convert(struct kernels *k, const struct matrix *y, const struct matrix *x);
 
 /* gemm.cu: products, by cuBLASLt */
 void cuda_linear(struct kernels *k, size_t n, const struct matrix *y,
-                const struct matrix *x, const struct matrix *w, const struct matrix *c);
+                 const struct matrix *x, const struct matrix *w,
+                 const struct matrix *c);
 void cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
-                   const struct matrix *dy, const struct matrix *w,
-                   const struct matrix *c);
+                    const struct matrix *dy, const struct matrix *w,
+                    const struct matrix *c);
 void cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
-                   const struct matrix *dy, const struct matrix *x, bool add);
+                    const struct matrix *dy, const struct matrix *x, bool add);
 
 void cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
-               const int32_t *ids);
+                const int32_t *ids);
 void cuda_embed_dw(struct kernels *k, const struct matrix *dw, const struct matrix *dy,
-                  const int32_t *ids);
+                   const int32_t *ids);
 
 void cuda_norm(struct kernels *k, const struct matrix *y, float *rstd,
-              const struct matrix *x, const float *gain, float eps);
+               const struct matrix *x, const float *gain, float eps);
 void cuda_norm_bwd(struct kernels *k, const struct matrix *dx, float *dgain,
-                  const struct matrix *y, const struct matrix *dy,
-                  const struct matrix *x, const float *rstd, const float *gain,
-                  const struct matrix *c);
+                   const struct matrix *y, const struct matrix *dy,
+                   const struct matrix *x, const float *rstd, const float *gain,
+                   const struct matrix *c);
 
 /* rope.cu */
 void cuda_qk_norm_rope(struct kernels *k, const struct matrix *y, float *rstd,
-                      const struct matrix *x, const float *gain, const struct rope *r);
+                       const struct matrix *x, const float *gain, const struct rope *r);
 void cuda_qk_norm_rope_bwd(struct kernels *k, const struct matrix *d, float *dgain,
-                          const struct matrix *x, const float *rstd, const float *gain,
-                          const struct rope *r);
+                           const struct matrix *x, const float *rstd, const float *gain,
+                           const struct rope *r);
 
 void cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
-                   const struct matrix *q, const struct matrix *key,
-                   const struct matrix *value, const struct heads *h);
+                    const struct matrix *q, const struct matrix *key,
+                    const struct matrix *value, const struct heads *h);
 void cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
-                       const struct matrix *dkey, const struct matrix *dvalue,
-                       const struct matrix *dout, const struct matrix *out,
-                       const float *lse, const struct matrix *q,
-                       const struct matrix *key, const struct matrix *value,
-                       float *work, const struct heads *h);
+                        const struct matrix *dkey, const struct matrix *dvalue,
+                        const struct matrix *dout, const struct matrix *out,
+                        const float *lse, const struct matrix *q,
+                        const struct matrix *key, const struct matrix *value,
+                        float *work, const struct heads *h);
 
 void cuda_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
-                const struct matrix *up);
+                 const struct matrix *up);
 void cuda_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
-                    const struct matrix *d, const struct matrix *gate,
-                    const struct matrix *up);
+                     const struct matrix *d, const struct matrix *gate,
+                     const struct matrix *up);
 
 void cuda_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
-                       const int32_t *label, float scale);
+                        const int32_t *label, float scale);
 void cuda_l1(struct kernels *k, float *loss, const struct matrix *dx,
-            const struct matrix *dw, const struct matrix *x, const struct matrix *w,
-            const int32_t *label, float scale);
+             const struct matrix *dw, const struct matrix *x, const struct matrix *w,
+             const int32_t *label, float scale);
 void cuda_argmax(struct kernels *k, int32_t *id, const struct matrix *logits);
 
 /* quant.cu */
 void cuda_amax(struct kernels *k, float *out, const struct matrix *x);
 void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
-                  const float *amax, size_t n, const struct quant_spec *spec);
+                   const float *amax, size_t n, const struct quant_spec *spec);
 
 /* adamw.cu */
 void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
-                     size_t count);
+                      size_t count);
 void cuda_clip(struct kernels *k, float *out, const double *squares, float factor,
-              float limit, double max, const float *before);
+               float limit, double max, const float *before);
 
-void cuda_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
-               uint64_t first, size_t n, const struct adam_step *a);
+void cuda_adamw(struct kernels *k, const struct adam_state *s,
+                const struct matrix *grad, uint64_t first, size_t n,
+                const struct adam_step *a);
 
 /* ---- between files ------------------------------------------------------------------------ */
 

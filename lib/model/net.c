@@ -37,33 +37,12 @@ make_rope(struct net *n)
     return n->rope ? 0 : -1;
 }
 
-/* Layers are counted from 1 here, so that what is outside of them has a place, too. */
-static size_t *
-index_of(const struct net *n, enum role role, int layer)
-{
-    return &n->index[(size_t)(layer + 1) * ROLES + role];
-}
-
-static int
-make_index(struct net *n)
-{
-    size_t count = ((size_t)n->c.layers + 1) * ROLES;
-    n->index = malloc(count * sizeof *n->index);
-    if (!n->index)
-        return err_set(n->err, ERR_MEMORY, "out of memory for the model");
-    for (size_t i = 0; i < count; i++)
-        n->index[i] = n->table.n;
-    for (size_t i = 0; i < n->table.n; i++)
-        *index_of(n, n->table.row[i].role, n->table.row[i].layer) = i;
-    return 0;
-}
-
 int
 net_open(struct net *n, const struct config *c, struct kernels *k, size_t positions,
          struct err *err)
 {
     *n = (struct net){ .c = *c, .k = k, .positions = positions, .err = err };
-    if (table_open(&n->table, c, !c->tied, err) < 0 || make_index(n) < 0)
+    if (table_open(&n->table, c, !c->tied, err) < 0)
         return -1;
     n->t = calloc(n->table.n, sizeof *n->t);
     if (!n->t)
@@ -78,16 +57,8 @@ net_close(struct net *n)
     if (n->k)
         kernels_free(n->k, n->rope);
     free(n->t);
-    free(n->index);
     table_close(&n->table);
     *n = (struct net){ 0 };
-}
-
-struct net_tensor *
-net_find(struct net *n, enum role role, int layer)
-{
-    size_t i = *index_of(n, role, layer);
-    return i < n->table.n ? &n->t[i] : NULL;
 }
 
 static void

@@ -28,7 +28,6 @@ struct net {
     struct kernels *k;
     struct table table;
     struct net_tensor *t; // (table.n)
-    size_t *index;        // (L + 1, roles) rows of the table
     float *rope;          // (positions, D) cosines and sines, on the device
     size_t positions;
     enum net_loss kind;
@@ -60,8 +59,6 @@ struct net_batch {
 int net_open(struct net *n, const struct config *c, struct kernels *k, size_t positions,
              struct err *err);
 void net_close(struct net *n);
-/* The tensor of a role; NULL if the table has none. */
-struct net_tensor *net_find(struct net *n, enum role role, int layer);
 
 /* Allocate for passes of so many tokens and labels, with or without the backward pass. */
 int net_reserve(struct net *n, size_t tokens, size_t labels, bool backward);

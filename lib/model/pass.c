@@ -18,13 +18,14 @@ pass_act(const struct pass *p, const void *at, size_t cols)
 struct net_tensor *
 pass_tensor(const struct pass *p, enum role role, int layer)
 {
-    return net_find(p->n, role, layer);
+    size_t i = table_index(&p->n->table, role, layer);
+    return i < p->n->table.n ? &p->n->t[i] : NULL;
 }
 
 enum role
 pass_head(const struct pass *p)
 {
-    return net_find(p->n, ROLE_HEAD, -1) ? ROLE_HEAD : ROLE_EMBED;
+    return pass_tensor(p, ROLE_HEAD, -1) ? ROLE_HEAD : ROLE_EMBED;
 }
 
 const struct matrix *

@@ -61,6 +61,7 @@ struct matrix pass_act(const struct pass *p, const void *at, size_t cols);
 size_t pass_rows_f32(const struct pass *p);
 void pass_free(struct pass *p);
 
+/* The tensor of a role; NULL if the model has none. */
 struct net_tensor *pass_tensor(const struct pass *p, enum role role, int layer);
 /* The head is the embedding where the model is tied and has no head of its own. */
 enum role pass_head(const struct pass *p);

@@ -2,6 +2,7 @@
 /* table: see table.h. */
 #include "lib/model/table.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ static const struct {
 };
 
 enum { LAYER_ROWS = sizeof layer_rows / sizeof *layer_rows };
+_Static_assert(LAYER_ROWS == ROLE_FINAL_NORM - ROLE_Q, "a role for each row");
 
 /* With 32 bytes a weight and more that is still a number of bytes. */
 static const uint64_t MOST_PARAMETERS = (uint64_t)1 << 56;
@@ -88,6 +90,7 @@ table_open(struct table *t, const struct config *c, bool with_head, struct err *
         for (int i = 0; i < LAYER_ROWS; i++)
             bad |= add(t, c, layer_rows[i].name, layer_rows[i].role, (int)l,
                        layer_rows[i].dims, layer_rows[i].quantized);
+    t->final_norm = t->n;
     bad |= add(t, c, "model.norm.weight", ROLE_FINAL_NORM, -1, "C", false);
     if (with_head)
         bad |= add(t, c, TABLE_HEAD, ROLE_HEAD, -1, "VC", false);
@@ -114,6 +117,18 @@ table_find(const struct table *t, struct slice name)
         if (slice_is(name, t->row[i].name))
             return &t->row[i];
     return NULL;
+}
+
+size_t
+table_index(const struct table *t, enum role role, int layer)
+{
+    size_t i = 0;
+    if (layer >= 0)
+        i = 1 + (size_t)layer * LAYER_ROWS + (role - ROLE_Q);
+    else if (role != ROLE_EMBED)
+        i = t->final_norm + (role - ROLE_FINAL_NORM);
+    assert(i >= t->n || (t->row[i].role == role && t->row[i].layer == layer));
+    return i < t->n ? i : t->n;
 }
 
 uint64_t

@@ -12,7 +12,7 @@
 
 enum role {
     ROLE_EMBED,
-    ROLE_Q,
+    ROLE_Q, // from here to ROLE_POST_NORM: of each layer, in this order
     ROLE_K,
     ROLE_V,
     ROLE_O,
@@ -43,7 +43,7 @@ struct row {
 
 struct table {
     struct row *row; // in the order of files: embedding, layers, norm, head
-    size_t n;
+    size_t n, final_norm; // final_norm: its row
     uint64_t parameters;
     struct arena arena;
 };
@@ -71,5 +71,7 @@ enum fused table_fused(struct slice name, struct slice *prefix);
 size_t table_fused_rows(const struct table *t, size_t i);
 
 const struct row *table_find(const struct table *t, struct slice name);
+/* The row of a tensor, in constant time; t->n: there is none. */
+size_t table_index(const struct table *t, enum role role, int layer);
 
 #endif

@@ -120,7 +120,8 @@ check_whoami(void *ctx, const struct vector *v, size_t line)
     (void)ctx;
     for (int joint = 0; joint < 2; joint++) {
         bool seed = slice_is(v->template, "seed");
-        struct template_options o = { .kind = seed ? TEMPLATE_TORCHSHARP : TEMPLATE_QWEN3,
+        struct template_options o = { .kind =
+                                          seed ? TEMPLATE_TORCHSHARP : TEMPLATE_QWEN3,
                                       .no_end = seed,
                                       .joint = joint };
         struct rendered r = { 0 };

@@ -161,9 +161,9 @@ check_no_token(const struct tokenizer *t)
     CHECK(stream_push(&x, 300, &err) == 0);
     CHECK(stream_push(&x, 'a', &err) == 0);
     CHECK(x.printed == 5 && check_equal(x.text.data,
-                                     "\xe4\xef\xbf\xbd"
-                                     "a",
-                                     5));
+                                        "\xe4\xef\xbf\xbd"
+                                        "a",
+                                        5));
     stream_free(&x);
     struct stream none = { 0 }; // only ids
     CHECK(stream_push(&none, 5, &err) == 0 && stream_finish(&none, &err) == 0);
