@@ -404,7 +404,7 @@ part_verify()
     "$bin/datpack" -q -o "$file" "$in"
     bytes=$(stat -c %s "$file")
     if fits verify "$bytes"; then
-        "$dir/pages" evict "$in" || true # makes room
+        "$dir/pages" evict "$in" || true # frees memory
         prepare=(warm "$file")
         ours=("$bin/datcat" --verify "$file") peer=(cat "$file")
         race "datcat --verify of a .ckpt" "$bytes" "$runs" "cat >/dev/null" \
@@ -462,7 +462,7 @@ with open("/proc/self/oom_score_adj", "w") as f:
 save_file(load_file(sys.argv[1]), sys.argv[2], {"format": "pt"})
 os.fsync(os.open(sys.argv[2], os.O_RDONLY))
 END
-        "$dir/pages" evict "$in" || true # makes room
+        "$dir/pages" evict "$in" || true # frees memory
         name=$("$python" -c 'import safetensors; print(safetensors.__version__)')
         prepare=(ready "$source")
         ours=("$bin/datpack" -q --to safetensors -o "$out" "$source")

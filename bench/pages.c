@@ -6,7 +6,7 @@
  *   pages evict FILE    write the file back and drop its pages; exit 1 if some stay
  *
  * Mapping the file reads none of it.  A kernel tells the truth only to an owner of the
- * file or somebody who may write it.
+ * file or a user who may write it.
  */
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Prints a model's configuration with room for at least N positions.  Positions are no
+# Prints a model's configuration with at least N positions.  Positions are no
 # weights: any model runs with more of them; what it says beyond those that it was
 # trained with is another question.
 #

@@ -25,7 +25,7 @@ exec 9>.lock
 flock 9
 if [ -e model/config.json ] && ! [ "$here/demo/pretrain.tsv" -nt model/config.json ] &&
     ! [ "$here/tiny.sh" -nt model/config.json ]; then
-    exit 0 # somebody else made it meanwhile
+    exit 0 # another process made it meanwhile
 fi
 rm -rf model model.part work
 mkdir work

@@ -85,7 +85,7 @@ cell_u64(struct cells *t, uint64_t v)
     cell_end(t);
 }
 
-/* Columns that a person sees: continuation bytes take no room. */
+/* Displayed columns: continuation bytes have none. */
 static size_t
 width(const char *s)
 {

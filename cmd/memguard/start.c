@@ -116,7 +116,7 @@ watch(int fd, pid_t parent)
     if (getppid() != parent)
         _exit(0);
     prctl(PR_SET_NAME, "memguard-group", 0, 0, 0);
-    // Close all other descriptors: somebody may wait for the end of a pipe.
+    // Close all other descriptors: another process may wait for the end of a pipe.
     dup2(fd, 0);
     if (syscall(SYS_close_range, 1U, ~0U, 0) != 0)
         for (int i = (int)sysconf(_SC_OPEN_MAX) - 1; i > 0; i--)

@@ -136,12 +136,12 @@ check_space(const struct run *r)
     char *copy = cmd_copy(r->target), *dir = dirname(copy);
     if (statvfs(dir, &fs) != 0)
         die(EXIT_TROUBLE, "%s:", dir);
-    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize, need = r->file_bytes;
-    if (room < need)
+    uint64_t space = (uint64_t)fs.f_bavail * fs.f_frsize, need = r->file_bytes;
+    if (space < need)
         die(EXIT_TROUBLE,
             "%s: a checkpoint needs %llu bytes beside the present one, the disk has "
             "%llu",
-            r->target, (unsigned long long)need, (unsigned long long)room);
+            r->target, (unsigned long long)need, (unsigned long long)space);
     free(copy);
 }
 

@@ -40,7 +40,7 @@ struct bpe {
 
 enum { BPE_CHARS = 0x10000 };
 
-/* Room for n merges, which bpe_add_merge then fills in; false: no memory. */
+/* Allocate n merges, which bpe_add_merge then fills in; false: no memory. */
 bool bpe_reserve_merges(struct bpe *b, size_t n);
 /* False if the pair has a merge already (*rank: its rank). */
 bool bpe_add_merge(struct bpe *b, struct bpe_merge m, uint32_t *rank);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for n more. */
+/* Reserve capacity for n more. */
 static bool
 reserve(struct ids *l, size_t n)
 {

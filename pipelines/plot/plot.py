@@ -252,17 +252,17 @@ class Figures:
         self.heads = {"name": name, "title": title, "xlabel": xlabel, "ylabel": ylabel}
 
     def range(self, axis, low, high, how=""):
-        """With some room; zero: begins at 0; log: logarithmic if they are far apart."""
+        """With a margin; zero: begins at 0; log: logarithmic if they are far apart."""
         if how == "zero":
             low = min(low, 0)
         if how == "log" and low > 0 and high / low > 50:
             self.settings.append(f"set logscale {axis}")
             low, high = low / 1.3, high * 1.3
         else:
-            room = (high - low) * (0.01 if axis == "x" else 0.05)
-            if room <= 0:
-                room = 1 if axis == "x" else abs(high) * 0.1 or 1
-            low, high = 0 if how == "zero" and low == 0 else low - room, high + room
+            margin = (high - low) * (0.01 if axis == "x" else 0.05)
+            if margin <= 0:
+                margin = 1 if axis == "x" else abs(high) * 0.1 or 1
+            low, high = 0 if how == "zero" and low == 0 else low - margin, high + margin
         self.settings.append(f"set {axis}range [{low:.9g}:{high:.9g}]")
 
     def curve(self, source, how, colour, label=""):
