@@ -13,25 +13,20 @@
 # shellcheck disable=SC2154,SC2030,SC2031  # output, stderr_lines: set by run
 
 # bats file_tags=native
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    export PYTHONDONTWRITEBYTECODE=1
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
     local top
     top=$(realpath "$BATS_FILE_TMPDIR")
     DATPACK=$(realpath -m "$bin/datpack")
     DATCAT=$(realpath -m "$bin/datcat")
-    FAILIO_SO=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
     if [ ! -e "$FAILIO_SO" ]; then
         FAILIO_SO=$top/failio.so
         "${CC:-cc}" -shared -fPIC -O2 -o "$FAILIO_SO" \
-            "$BATS_TEST_DIRNAME/failio.c" -ldl || FAILIO_SO=
+            "$HERE/failio.c" -ldl || FAILIO_SO=
     fi
     IN=$top/in OLD=$top/old NEW=$top/new
-    export DATPACK DATCAT FAILIO_SO IN OLD NEW
-    # Under sanitizers the shim stands before their runtime.
-    export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
+    export DATPACK DATCAT IN OLD NEW
 
     mkdir -p "$IN" "$OLD" "$NEW"
     local seed t
@@ -52,10 +47,6 @@ setup() {
     LOG=$BATS_TEST_TMPDIR/log
     ERR=$BATS_TEST_TMPDIR/err
     cd "$BATS_TEST_TMPDIR" || return
-}
-
-make_sample() {
-    python3 "$BATS_TEST_DIRNAME/containers.py" make "$@"
 }
 
 # The command line of target $1 from input $2 into directory $3, in ARGS.
@@ -611,12 +602,12 @@ PY
 
 # inputs: a model, samples, a checkpoint.
 inputs() {
-    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
     "$DATPACK" -q --init 3 --config config.json -o model.dat
     "$DATPACK" -q --init 3 --config config.json --to ckpt -o model.ckpt
     printf '1 2 3 4\n5 6 7 8 9\n' >ids
     BIN=$(dirname "$DATPACK")
-    "$BIN/tokenize" -q --input ids -o ids.tok ids
+    "$bin/tokenize" -q --input ids -o ids.tok ids
 }
 
 @test "SIGTERM before any call of datpack: nothing is left" {
@@ -633,16 +624,16 @@ inputs() {
 @test "SIGTERM before any call of nvquant, tokenize and generate: nothing is left" {
     every_call
     inputs
-    python3 every_call.py first "$BIN/nvquant" -q -j 2 -o out/m.dat --report out/table model.dat
-    python3 every_call.py first "$BIN/tokenize" -q --input ids -o out/ids.tok ids
-    python3 every_call.py first "$BIN/generate" -q --device cpu -j 2 --ids -n 2 -p '1 2 3' --logits out/l model.dat
+    python3 every_call.py first "$bin/nvquant" -q -j 2 -o out/m.dat --report out/table model.dat
+    python3 every_call.py first "$bin/tokenize" -q --input ids -o out/ids.tok ids
+    python3 every_call.py first "$bin/generate" -q --device cpu -j 2 --ids -n 2 -p '1 2 3' --logits out/l model.dat
 }
 
 @test "SIGTERM before any call of trainstep, once and twice: nothing is left" {
     every_call
     inputs
     cp model.ckpt before/m.ckpt
-    set -- "$BIN/trainstep" -q --device cpu -j 2 -d ids.tok -n 2 --save-every 1 --dump out/dump \
+    set -- "$bin/trainstep" -q --device cpu -j 2 -d ids.tok -n 2 --save-every 1 --dump out/dump \
         --memory-report out/report out/m.ckpt
     python3 every_call.py first "$@"
     python3 every_call.py second "$@"
@@ -787,7 +778,7 @@ PY
     for n in 1 2; do
         reset dat
         # 64 MiB of holes, and a tensor behind them.
-        python3 - "$BATS_TEST_DIRNAME" big.dat <<'PY'
+        python3 - "$HERE" big.dat <<'PY'
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -854,7 +845,7 @@ for option in ("--hash", "--stats", "--verify"):
         continue    # no checksum to read payloads for, or: damaged
     check(option, p, err)
 PY
-    python3 shrink2.py "$BATS_TEST_DIRNAME" "$DATCAT"
+    python3 shrink2.py "$HERE" "$DATCAT"
 }
 
 # ---- permissions --------------------------------------------------------------

@@ -7,33 +7,24 @@
 # shellcheck disable=SC2154  # output, stderr, stderr_lines: set by run
 
 # bats file_tags=native
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    export PYTHONDONTWRITEBYTECODE=1
     export BAD="$BATS_FILE_TMPDIR/bad"
-    python3 "$BATS_TEST_DIRNAME/mkbad.py" "$BAD"
-}
-
-setup() {
-    cd "$BATS_TEST_TMPDIR" || return
-}
-
-make_sample() {
-    python3 "$BATS_TEST_DIRNAME/containers.py" make "$@"
+    python3 "$HERE/mkbad.py" "$BAD"
 }
 
 runbad() {
-    python3 "$BATS_TEST_DIRNAME/runbad.py" "$@"
+    python3 "$HERE/runbad.py" "$@"
 }
 
 bin() {
-    echo "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}/$1"
+    echo "${NIBBLE_BIN:-$root/bin}/$1"
 }
 
 @test "the Python side agrees with itself" {
-    python3 "$BATS_TEST_DIRNAME/xxh3.py" --self-test
-    python3 "$BATS_TEST_DIRNAME/containers.py" --self-test
+    python3 "$HERE/xxh3.py" --self-test
+    containers --self-test
 }
 
 @test "valid files pass the same runner" {
@@ -76,7 +67,7 @@ bin() {
 # Their cost is the point, and it is not measured under sanitizers or emulation.
 # bats test_tags=slow,nosan,native
 @test "headers as large as they may be are refused as fast, in as little memory" {
-    python3 "$BATS_TEST_DIRNAME/mkbad.py" --big big
+    python3 "$HERE/mkbad.py" --big big
     [ "$(wc -l <big/MANIFEST)" -ge 20 ]
     runbad list big
 }

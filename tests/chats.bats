@@ -6,30 +6,21 @@
 # that each of them can fail.
 
 # bats file_tags=native
-bats_require_minimum_version 1.8.0
+load common
 
 setup_file()
 {
-    root=$(realpath "$BATS_TEST_DIRNAME/..")
-    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
-    PATH=$bin:$PATH
     M=$BATS_FILE_TMPDIR/m
-    export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 root bin PATH M
-    unset MAKEFLAGS MAKELEVEL MFLAGS NIBBLE_LOCKED
+    export M
     "$root/pipelines/positions.sh" "$root/pipelines/demo/config.json" 512 >"$BATS_FILE_TMPDIR/c.json"
     datpack -q --init 5 --config "$BATS_FILE_TMPDIR/c.json" --to safetensors -o "$M/"
     cp "$root/pipelines/demo/tokenizer.json" "$M"
 }
 
-setup()
-{
-    cd "$BATS_TEST_TMPDIR" || return
-}
-
 # experiment NAME SETTING...: in its own OUT, with the untrained model.
 experiment()
 {
-    make -s -C "$root/pipelines/$1" BIN="$bin" OUT="$BATS_TEST_TMPDIR/$1" THREADS=1 "${@:2}"
+    make -s -C "$root/pipelines/$1" BIN="$bin" OUT="$BATS_TEST_TMPDIR/w/$1" THREADS=1 "${@:2}"
 }
 
 @test "kvcache: each way gives the same bits; a changed digit, token or end is found" {
@@ -90,7 +81,7 @@ PY
     local small=(MODEL="$M" TURNS='1 3' CHUNKS='64 1 7' CHOICES=sampled CONTEXT=200 ANSWER=5)
     run -0 experiment chat "${small[@]}"
     [[ $output == *'24 cases: 24 equal, 0 equal in text, 0 differ'* ]]
-    local runs=$BATS_TEST_TMPDIR/chat/runs
+    local runs=$BATS_TEST_TMPDIR/w/chat/runs
     [ "$(wc -l <"$runs/brief-sampled-3-kept-1.txt")" -eq 7 ]
     [ "$(head -n 2 "$runs/brief-sampled-3-kept-1.txt")" = "$(printf 'system  Be brief.\nuser    who are you')" ]
     run ! cmp "$runs/brief-sampled-3-kept-1.txt" "$runs/none-sampled-3-kept-1.txt"

@@ -7,19 +7,15 @@
 # container has checksums of.  That the flips are found at all, datcat --verify, is in
 # bad.bats.
 
-bats_require_minimum_version 1.5.0
+load common
 load paused
 
 setup_file() {
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
     IN=$BATS_FILE_TMPDIR/in
-    FAILIO_SO=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
-    export PATH IN FAILIO_SO PYTHONDONTWRITEBYTECODE=1
-    export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
+    export IN
     mkdir "$IN"
     cd "$IN" || return
-    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
     datpack -q --init 3 --config config.json --to ckpt -o new.ckpt
     printf '%s\n' '5 6 7 8' '9 10 11' '12 13 14 15 16' | tokenize -q --input ids -o ids.tok
     # With moments that are not all zero.
@@ -27,11 +23,6 @@ setup_file() {
     mv new.ckpt good.ckpt
     datpack -q --dtype f16 -o f16.dat good.ckpt
     nvquant -q -o nvfp4.dat f16.dat
-}
-
-setup() {
-    mkdir "$BATS_TEST_TMPDIR/w"
-    cd "$BATS_TEST_TMPDIR/w" || return
 }
 
 # flip FILE BYTE: one bit of it, in place.
@@ -73,18 +64,6 @@ flip_each() {
         "$1" "$name"
         n=$((n + 1))
     done < <(arrays "$IN/good.ckpt" "${@:2}" | awk '{ print $1, $(2 + NR % 3) }')
-}
-
-# refuse WORDS COMMAND...: exit 2, one line with these words, nothing on stdout, no new file.
-refuse() {
-    local words=$1 before
-    shift
-    before=$(ls -A)
-    run -2 --separate-stderr timeout 60 "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-    [[ $stderr == *"$words"* ]] || { echo "$stderr" && false; }
-    [ "$before" = "$(ls -A)" ] || { ls -A && false; }
 }
 
 # resumed STATUS WORDS: $pid goes on and ends so.

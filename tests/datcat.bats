@@ -6,15 +6,12 @@
 # library (struct, hashlib) computes from the same files; datcat's contract is
 # the page on the programs, its containers are in doc/FORMAT.md.
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
     IN=$BATS_FILE_TMPDIR/in
-    PYTHONPATH=$BATS_TEST_DIRNAME:$BATS_FILE_TMPDIR
-    PYTHONDONTWRITEBYTECODE=1
-    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE
+    PYTHONPATH=$HERE:$BATS_FILE_TMPDIR
+    export IN PYTHONPATH
     mkdir "$IN"
     cat >"$BATS_FILE_TMPDIR/make.py" <<'PY'
 """Inputs, and decoders of one's own: values(dtype, bytes) -> floats or ints."""
@@ -161,21 +158,13 @@ setup() {
 
 T=$'\t'
 
-# quiet OPTION...: exit 0 and not a word on stderr; standard output in $output.
-quiet() {
+# lists OPTION...: exit 0 and nothing on stderr; standard output in $output.
+lists() {
     run -0 --separate-stderr datcat "$@"
-    [ "${#stderr_lines[@]}" -eq 0 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
+    [ -z "$stderr" ] || { echo "$stderr" && false; }
 }
 
-# refused WORDS OPTION...: exit 2, one line with these words, nothing on stdout.
-refused() {
-    local words=$1
-    shift
-    run -2 --separate-stderr datcat "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ ${stderr_lines[0]} == "datcat: "*"$words"* ]] || { echo "${stderr_lines[0]}" && false; }
-}
+refused() { refuse "$1" datcat "${@:2}"; }
 
 # ---- listings ---------------------------------------------------------------
 
@@ -207,7 +196,7 @@ not_those() {
 }
 
 @test "a line a tensor, tab-separated, then the total" {
-    quiet small.dat
+    lists small.dat
     [ "$output" = "a.weight${T}f16${T}[2,3]${T}12
 b:2${T}i8${T}[3]${T}3
 b${T}f32${T}[]${T}4
@@ -236,10 +225,10 @@ total     1 f16, 1 f32, 1 i8, 1 nvfp4  4 tensors  59" ]
 @test "-l and --names: names only, in file order" {
     local o
     for o in -l --names; do
-        quiet $o small.dat
+        lists $o small.dat
         [ "$output" = $'a.weight\nb:2\nb\nc.weight' ]
     done
-    quiet -l --raw-entries small.dat
+    lists -l --raw-entries small.dat
     [ "$output" = $'a.weight\nb:2\nb\nc.weight.qdata\nc.weight.scale\nc.weight.scale2' ]
 }
 
@@ -262,18 +251,18 @@ with open(sys.argv[1] + "/dir/model.safetensors.index.json", "w") as f:
                               "c": "2.safetensors", "a": "1.safetensors"}}, f)
 PY
     cd "$BATS_TEST_TMPDIR"
-    quiet --names o.safetensors
+    lists --names o.safetensors
     [ "$output" = $'first\nb2\nb1\nmid\\n\nlast\nend' ]
     [ "$(datcat --payload last o.safetensors | od -An -tu1)" = "   6   7   8" ]
     datcat --map o.safetensors >/dev/null
-    quiet --names dir
+    lists --names dir
     [ "$output" = $'a\nb\nc\nd' ]
     [ "$(datcat --payload c dir)" = x ]
 }
 
 @test "--json: one valid document with its keys" {
     datcat --json small.dat | python3 -m json.tool >/dev/null
-    quiet --json small.dat
+    lists --json small.dat
     python3 -c '
 import json, os, sys
 o = json.loads(sys.argv[1])
@@ -299,7 +288,7 @@ json.load(sys.stdin, parse_constant=no)'
 }
 
 @test "--ndjson: an object a tensor; offsets from the start of the file" {
-    quiet --ndjson small.dat
+    lists --ndjson small.dat
     python3 -c '
 import json, sys
 import containers as c
@@ -311,7 +300,7 @@ assert [g["offset"] for g in got] == [at["a.weight"], at["b:2"], at["b"], at["c.
 assert ["levels" in g for g in got] == [False, False, False, True]
 assert not any("file" in g for g in got)
 ' "$output"
-    quiet --ndjson shards
+    lists --ndjson shards
     python3 -c '
 import json, sys, os
 import containers as c
@@ -325,7 +314,7 @@ for g in got:
 }
 
 @test "--tsv: the same with a header row, no total" {
-    quiet --tsv small.dat
+    lists --tsv small.dat
     [ "${#lines[@]}" -eq 5 ]
     [[ ${lines[0]} == "name${T}dtype${T}shape${T}offset${T}nbytes"* ]]
     [[ ${lines[2]} == "b:2${T}i8${T}[3]${T}"* ]]
@@ -334,33 +323,33 @@ for g in got:
 }
 
 @test "-s and -x: globs over the whole name" {
-    quiet -l -s 'model.*' tiny.dat
+    lists -l -s 'model.*' tiny.dat
     [ "${#lines[@]}" -eq 24 ]
-    quiet -l -s '*q_proj*' -s 'lm_head.weight' tiny.dat
+    lists -l -s '*q_proj*' -s 'lm_head.weight' tiny.dat
     [ "${#lines[@]}" -eq 3 ]
-    quiet -l --select='*q_proj*' --exclude '*.1.*' tiny.dat
+    lists -l --select='*q_proj*' --exclude '*.1.*' tiny.dat
     [ "$output" = model.layers.0.self_attn.q_proj.weight ]
-    quiet -l -x '*layers*' -x 'lm*' tiny.dat
+    lists -l -x '*layers*' -x 'lm*' tiny.dat
     [ "$output" = $'model.embed_tokens.weight\nmodel.norm.weight' ]
-    quiet -l -s 'model.layers.[01].input_layernorm.weigh?' tiny.dat
+    lists -l -s 'model.layers.[01].input_layernorm.weigh?' tiny.dat
     [ "${#lines[@]}" -eq 2 ]
     # -x wins; an empty answer is no error as long as -s matched.
-    quiet -l -s 'lm_head.weight' -x '*' tiny.dat
+    lists -l -s 'lm_head.weight' -x '*' tiny.dat
     [ -z "$output" ]
     refused 'nosuch' -s nosuch tiny.dat
     refused 'weigh' -s weigh tiny.dat
     refused 'nosuch' -s '*' -s nosuch tiny.dat
-    quiet -s 'lm*' tiny.dat
+    lists -s 'lm*' tiny.dat
     [ "${lines[1]}" = "total${T}1 f16${T}1 tensors${T}3072" ]
 }
 
 @test "--group collapses layer numbers, and only them" {
-    quiet --group tiny.dat
+    lists --group tiny.dat
     [ "${#lines[@]}" -eq 15 ]
     [ "${lines[1]}" = "model.layers.*.self_attn.q_proj.weight${T}f16${T}[64,32]${T}8192${T}x2" ]
     [[ ${lines[14]} == "total${T}25 f16${T}25 tensors${T}49600"* ]]
     # Names that are text stay readable.
-    quiet --group names.dat
+    lists --group names.dat
     [[ $output == *$'\n層.größe\t'* ]]
 }
 
@@ -400,7 +389,7 @@ for name, v in data.items():
     assert abs(g["mean"] - mean) <= 1e-12 * top, (name, g["mean"], mean)
     assert abs(g["std"] - std) <= 1e-12 * top, (name, g["std"], std)
 PY
-    quiet --stats -s noughts sizes.dat
+    lists --stats -s noughts sizes.dat
     [[ ${lines[0]} == *"min${T}max${T}mean${T}std${T}absmax${T}zeros${T}nan${T}inf" ]]
     [[ ${lines[1]} == "noughts${T}f16${T}[4]${T}8${T}"*"${T}4${T}0${T}0" ]]
 }
@@ -470,7 +459,7 @@ PY
 import struct, containers as c
 c.put("'"$BATS_TEST_TMPDIR"'/x.dat", c.dat_bytes([c.Tensor("f", "f64", (4,),
       struct.pack("<4d", -1.7e308, 1.7e308, 0, 1))]))'
-    quiet --hist=3 "$BATS_TEST_TMPDIR/x.dat"
+    lists --hist=3 "$BATS_TEST_TMPDIR/x.dat"
     [[ $output != *nan* ]]
     [[ $output != *inf* ]]
     [ "$(cut -f 4 <<<"$output" | tail -n +2 | tr '\n' ' ')" = "1 2 1 " ]
@@ -520,22 +509,22 @@ PY
 }
 
 @test "--values NAME:COUNT, and names with a colon" {
-    quiet --values a.weight:2 small.dat
+    lists --values a.weight:2 small.dat
     [ "$output" = $'1\n-2' ]
-    quiet --values=a.weight:99 small.dat
+    lists --values=a.weight:99 small.dat
     [ "${#lines[@]}" -eq 6 ]
     [ "${lines[3]}" = -0 ]
-    quiet --values a.weight:0 small.dat
+    lists --values a.weight:0 small.dat
     [ -z "$output" ]
     # The name b:2 wins over two values of b.
-    quiet --values b:2 small.dat
+    lists --values b:2 small.dat
     [ "$output" = $'1\n-1\n-128' ]
-    quiet --values b:2:1 small.dat
+    lists --values b:2:1 small.dat
     [ "$output" = 1 ]
-    quiet --values b:7 small.dat
+    lists --values b:7 small.dat
     [ "$output" = 0.100000001 ]
     # Counts that are no multiple of a block.
-    quiet --values c.weight:17 small.dat
+    lists --values c.weight:17 small.dat
     [ "${#lines[@]}" -eq 17 ]
     refused nosuch --values nosuch small.dat
     refused 'a.weight:1x' --values a.weight:1x small.dat
@@ -549,7 +538,7 @@ PY
 import struct, containers as c
 c.put("'"$BATS_TEST_TMPDIR"'/x.dat", c.dat_bytes([c.Tensor("i", "i64", (3,),
       struct.pack("<3q", -2**63, 2**63 - 1, 2**53 + 1))]))'
-    quiet --values i "$BATS_TEST_TMPDIR/x.dat"
+    lists --values i "$BATS_TEST_TMPDIR/x.dat"
     [ "$output" = $'-9223372036854775808\n9223372036854775807\n9007199254740993' ]
 }
 
@@ -581,7 +570,7 @@ assert open(sys.argv[1], "rb").read() == make.c.noise(("c", "q"), 32)' "$BATS_TE
     [ "$(datcat --hash=sha256 small.dat | head -n 1)" = "$(datcat \
         --payload a.weight small.dat | sha256sum | cut -d ' ' -f 1)  a.weight" ]
     # Raw entries, whatever is selected, and then no line for the file.
-    quiet --hash=xxh3 -s 'c.*' small.dat
+    lists --hash=xxh3 -s 'c.*' small.dat
     [ "${#lines[@]}" -eq 3 ]
     [[ ${lines[2]} == *"  c.weight.scale2" ]]
     diff <(datcat --hash small.dat) <(datcat --hash=xxh3 -j 1 small.dat)
@@ -594,7 +583,7 @@ assert open(sys.argv[1], "rb").read() == make.c.noise(("c", "q"), 32)' "$BATS_TE
     for kind in xxh3 sha256; do
         datcat --hash=$kind small.dat >"$m"
         run -0 datcat --check "$m" small.dat
-        quiet -q --check "$m" small.dat
+        lists -q --check "$m" small.dat
         [ -z "$output" ]
         sed '2s/^./g/' "$m" >"$m.bad"
         sed '2y/0123456789abcdef/123456789abcdef0/' "$m" >"$m.2"
@@ -614,12 +603,12 @@ assert open(sys.argv[1], "rb").read() == make.c.noise(("c", "q"), 32)' "$BATS_TE
     run -2 datcat --check "$m" small.dat
     # Names that need escapes.
     datcat --hash names.dat >"$m"
-    quiet -q --check "$m" names.dat
+    lists -q --check "$m" names.dat
 }
 
 # bats test_tags=nosan,native
 @test "--check: a manifest that cannot be read, or has no end" {
-    local m=$BATS_TEST_TMPDIR/m so=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
+    local m=$BATS_TEST_TMPDIR/m so=${NIBBLE_FAILIO:-$BUILD/failio.so}
     datcat --hash small.dat >"$m"
     refused "Is a directory" --check "$IN" small.dat
     [[ $stderr == *"line 1: read:"* ]]
@@ -653,12 +642,12 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
 }
 
 @test "--diff: equal files are silent, whatever the order and container" {
-    quiet --diff small.dat small.dat
+    lists --diff small.dat small.dat
     [ -z "$output" ]
     cd "$BATS_TEST_TMPDIR"
     put a.dat '[T("x", "u8", (2,), b"ab"), T("y", "u8", (1,), b"c")]'
     put b.safetensors '[T("y", "u8", (1,), b"c"), T("x", "u8", (2,), b"ab")]'
-    quiet --diff a.dat b.safetensors
+    lists --diff a.dat b.safetensors
     [ -z "$output" ]
 }
 
@@ -671,10 +660,10 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
     run -1 --separate-stderr datcat --diff a.dat b.dat
     [ "${#stderr_lines[@]}" -eq 0 ]
     [ "$(grep -c . <<<"$output")" -eq 6 ] # a header and five differences
-    grep "^n$T" <<<"$output" | grep -q first
-    grep "^m$T" <<<"$output" | grep -q second
-    grep "^s$T" <<<"$output" | grep -F '[2,1]' | grep -qF '[1,2]'
-    grep "^d$T" <<<"$output" | grep f16 | grep -q f32
+    grep "^n$T" <<<"$output" | has first
+    grep "^m$T" <<<"$output" | has second
+    grep "^s$T" <<<"$output" | grep -F '[2,1]' | has -F '[1,2]'
+    grep "^d$T" <<<"$output" | grep f16 | has f32
     # |2 - 2.5| and the same over |2.5|
     [[ $(grep "^v$T" <<<"$output") == *"${T}0.5${T}0.2" ]]
 }
@@ -819,7 +808,7 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
     [ "${#lines[@]}" -eq 3 ]
     [[ ${lines[1]} == "a.weight${T}bytes differ, values equal (2 zero blocks with other scales)$T$T${T}0${T}0" ]]
     [[ ${lines[2]} == "z${T}bytes differ, values equal ("*sign*")$T$T${T}0${T}0" ]]
-    quiet --diff --atol 0 a.dat b.dat
+    lists --diff --atol 0 a.dat b.dat
     [ -z "$output" ]
     # Signs of zero codes, and codes and scales of the same products.
     put c.dat '[T("a.weight.qdata", "u8", (1, 40), b"\x80" + bytes(15) + b"\x44" * 8 + b"\x33" * 16),
@@ -855,7 +844,7 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
     run -0 datcat --verify=quick small.dat
     run -0 datcat --verify side.dat
     [[ $output != *"no checksum"* ]]
-    quiet -q --verify small.dat tiny.ckpt shards side.dat every.safetensors
+    lists -q --verify small.dat tiny.ckpt shards side.dat every.safetensors
     [ -z "$output" ]
     refused medium --verify=medium small.dat
 }
@@ -918,7 +907,7 @@ PY
 }
 
 @test "--meta: configuration, state and provenance as JSON" {
-    quiet --meta tiny.ckpt
+    lists --meta tiny.ckpt
     python3 -c '
 import json, sys
 o = json.loads(sys.argv[1])
@@ -926,12 +915,12 @@ assert o["config"]["model_type"] == "qwen3", o
 m = o["meta"]
 assert m["state"]["step"] == 0 and m["master"] == "bf16" and m["quant"]["name"] == "none"
 assert m["provenance"]["tool"] == "containers.py"' "$output"
-    quiet --meta small.dat
+    lists --meta small.dat
     python3 -c '
 import json, sys
 o = json.loads(sys.argv[1])
 assert o["config"] is None and o["meta"]["provenance"] is None, o' "$output"
-    quiet --meta shards
+    lists --meta shards
     python3 -c '
 import json, sys
 assert json.loads(sys.argv[1])["config"]["hidden_size"] == 32' "$output"
@@ -942,10 +931,10 @@ assert json.loads(sys.argv[1])["config"]["hidden_size"] == 32' "$output"
 @test "an NVFP4 pair is one tensor, as entries with --raw-entries" {
     cd "$BATS_TEST_TMPDIR"
     put p.dat 'pair("x", 2, 32) + pair("y", 1, 16, 0.5)'
-    quiet p.dat
+    lists p.dat
     [ "${lines[0]}" = "x.weight${T}nvfp4${T}[2,32]${T}36" ]
     [ "${lines[1]}" = "y.weight${T}nvfp4${T}[1,16]${T}13" ]
-    quiet --raw-entries p.dat
+    lists --raw-entries p.dat
     [ "${lines[0]}" = "x.weight.qdata${T}u8${T}[2,16]${T}32" ]
     [ "${lines[4]}" = "y.weight.scale2${T}f32${T}[1]${T}4" ]
     run -0 grep -o '"levels":[12]' <(datcat --ndjson p.dat)
@@ -955,14 +944,14 @@ assert json.loads(sys.argv[1])["config"]["hidden_size"] == 32' "$output"
 @test "the old spelling X.qdata is read; both for one prefix are refused" {
     cd "$BATS_TEST_TMPDIR"
     put old.dat 'pair("x", 2, 32, None, "%s")'
-    quiet old.dat
+    lists old.dat
     [ "${lines[0]}" = "x.weight${T}nvfp4${T}[2,32]${T}36" ]
     put mixed.dat 'pair("x", 2, 32) + pair("x", 2, 32, None, "%s")'
     refused x mixed.dat
     put half.dat '[pair("x", 2, 32)[0], pair("x", 2, 32, None, "%s")[1]]'
     refused x half.dat
     # As entries they are plain data.
-    quiet -l --raw-entries mixed.dat
+    lists -l --raw-entries mixed.dat
     [ "${#lines[@]}" -eq 4 ]
 }
 
@@ -971,7 +960,7 @@ assert json.loads(sys.argv[1])["config"]["hidden_size"] == 32' "$output"
     put a.dat 'pair("x", 2, 32)'
     put b.dat '[T("x.weight.qdata", "f4_e2m1", (2, 16), pair("x", 2, 32)[0].data),
         T("x.weight.scale", "u8", (2, 2), pair("x", 2, 32)[1].data)]'
-    quiet b.dat
+    lists b.dat
     [ "${lines[0]}" = "x.weight${T}nvfp4${T}[2,32]${T}36" ]
     diff <(datcat --values x.weight a.dat) <(datcat --values x.weight b.dat)
 }
@@ -993,7 +982,7 @@ for d, s in ("modelopt", f32(0.3)), ("compressed", 1 / 3.0):
 PY
     local d
     for d in modelopt compressed; do
-        quiet $d
+        lists $d
         [ "${lines[0]}" = "m.weight${T}nvfp4${T}[2,32]${T}40" ]
         [ "${lines[1]}" = "n.weight${T}bf16${T}[2]${T}4" ]
         [ "${#lines[@]}" -eq 3 ]
@@ -1011,7 +1000,7 @@ PY
         run -0 --separate-stderr datcat -l $f.dat
         [ "${lines[0]}" = x.weight.qdata ]
         [ "${#stderr_lines[@]}" -eq 1 ]
-        quiet -q -l $f.dat
+        lists -q -l $f.dat
         refused x --strict -l $f.dat
     done
 }
@@ -1088,7 +1077,7 @@ PY
 }
 
 @test "- reads a .dat from standard input, a file or a pipe" {
-    quiet -l - <small.dat
+    lists -l - <small.dat
     [ "$output" = "$(datcat -l small.dat)" ]
     # shellcheck disable=SC2002  # the pipe is the point
     diff <(cat sizes.dat | datcat --ndjson --stats -) <(datcat --ndjson --stats sizes.dat)
@@ -1103,33 +1092,33 @@ PY
 }
 
 @test "several files, one after the other" {
-    quiet -l small.dat dir
+    lists -l small.dat dir
     [ "$(grep -c 'model.norm.weight' <<<"$output")" -eq 1 ]
     [ "$(grep -c '^a.weight' <<<"$output")" -eq 1 ]
-    quiet --ndjson small.dat side.dat
+    lists --ndjson small.dat side.dat
     python3 -c '
 import json, sys
 files = {json.loads(x)["file"] for x in sys.argv[1].splitlines()}
 assert files == {"small.dat", "side.dat"}, files' "$output"
-    quiet --tsv small.dat side.dat
+    lists --tsv small.dat side.dat
     [ "$(grep -c "^name$T" <<<"$output")" -eq 1 ]
     # What could be read before the trouble was shown, the exit code is 2.
     run -2 --separate-stderr datcat -l small.dat nosuch
     # A glob needs to match in one of them, whichever comes first.
-    quiet -q -l -s 'model.norm.weight' dir small.dat
-    quiet -q -l -s 'model.norm.weight' small.dat dir
+    lists -q -l -s 'model.norm.weight' dir small.dat
+    lists -q -l -s 'model.norm.weight' small.dat dir
 }
 
 @test "-q says nothing, -v more; -j takes numbers" {
-    quiet -q -v small.dat
+    lists -q -v small.dat
     run -0 --separate-stderr datcat -v small.dat
     local j
     for j in 0 x -1 1x 99999999999 ''; do
         run -2 --separate-stderr datcat -j "$j" small.dat
         [ "${#stderr_lines[@]}" -eq 1 ]
     done
-    quiet -j2 small.dat
-    quiet --threads=2 small.dat
+    lists -j2 small.dat
+    lists --threads=2 small.dat
 }
 
 @test "a stale or foreign sidecar is said to be one, and counts as absent" {
@@ -1140,11 +1129,11 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ ${stderr_lines[0]} == *stale* ]]
     [[ $output == *'"provenance":null'* ]]
-    quiet -q --meta small.dat
+    lists -q --meta small.dat
     echo '{}' >small.dat.json
     run -0 --separate-stderr datcat --meta small.dat
     [ "${#stderr_lines[@]}" -eq 1 ]
-    quiet -q --verify small.dat
+    lists -q --verify small.dat
 }
 
 @test "files that are none: exit 2, one line, at once" {
@@ -1159,10 +1148,10 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
 
 # bats test_tags=native
 @test "what cannot be opened is not taken for what does not exist" {
-    SHIM=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
+    SHIM=${NIBBLE_FAILIO:-$BUILD/failio.so}
     [ -e "$SHIM" ] || skip "no failio.so"
     cd "$BATS_TEST_TMPDIR"
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    nvmodel make "$PWD/in"
     datpack -q -o m.dat in/dir
     datpack -q --shard-size 4K -o shards/ in/dir
     cannot EMFILE model-00002 shards/model-00002 datcat -q shards
@@ -1208,7 +1197,7 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
     put many.dat '[T("t%d" % i, "u8", (1,), b"x") for i in range(10000)]'
     [ "$(datcat --stats many.dat | wc -l)" -eq 10002 ]
     [ "$(datcat --hash many.dat | wc -l)" -eq 10001 ]
-    quiet --diff many.dat many.dat
+    lists --diff many.dat many.dat
     [ "$(timeout 20 datcat --group many.dat | wc -l)" -eq 10001 ]
 }
 
@@ -1217,7 +1206,7 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
 @test "--verify: a whole model of each kind has the tensors of its configuration" {
     local f
     cd "$BATS_TEST_TMPDIR"
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    nvmodel make "$PWD/in"
     datpack -q -o m.dat in/dir
     datpack -q --tie -o tied.dat in/dir
     datpack -q -o m.safetensors in/dir
@@ -1270,7 +1259,7 @@ PY
 @test "--verify: an NVFP4 tensor without one of its parts, configuration or not" {
     local up=model.layers.1.mlp.up_proj part f
     cd "$BATS_TEST_TMPDIR"
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    nvmodel make "$PWD/in"
     nvquant -q -o n.dat in/dir
     for part in qdata scale; do
         without n.dat $part.dat $up.weight.$part
@@ -1313,7 +1302,7 @@ PY
 @test "--verify: an activation scale that only one tensor lacks" {
     local up=model.layers.1.mlp.up_proj
     cd "$BATS_TEST_TMPDIR"
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    nvmodel make "$PWD/in"
     datpack -q --to compressed-tensors -o ct/ in/dir
     python3 - <<'PY'
 import json, struct, nvfp4, containers as c
@@ -1339,7 +1328,7 @@ PY
 @test "--verify: a broken configuration of Qwen3 is damage, one of another kind is not" {
     local change
     cd "$BATS_TEST_TMPDIR"
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    nvmodel make "$PWD/in"
     config() { # KEY VALUE: in/dir with that in its configuration
         python3 - "$1" "$2" <<'PY'
 import json, sys
@@ -1364,7 +1353,7 @@ PY
 @test "--verify: missing, extra, misshapen and unpaired tensors are named" {
     local up=model.layers.1.mlp.up_proj
     cd "$BATS_TEST_TMPDIR"
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" make "$PWD/in"
+    nvmodel make "$PWD/in"
     datpack -q -o m.dat in/dir
     datpack -q -x $up.weight -o less.dat m.dat
     not_those less.dat "\"$up.weight\": is missing"

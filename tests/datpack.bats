@@ -6,15 +6,12 @@
 # converts by Python's struct, what it draws by a Philox of the test's own.
 # Mere round trips are in roundtrip.bats, failing disks in atomic.bats.
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
     IN=$BATS_FILE_TMPDIR/in
-    PYTHONPATH=$BATS_TEST_DIRNAME:$BATS_FILE_TMPDIR
-    PYTHONDONTWRITEBYTECODE=1
-    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE
+    PYTHONPATH=$HERE:$BATS_FILE_TMPDIR
+    export IN PYTHONPATH
     mkdir "$IN" "$IN/conf"
     cat >"$BATS_FILE_TMPDIR/make.py" <<'PY'
 """Inputs and helpers.  nvfp4_model(kind): the tiny model, its projections in NVFP4."""
@@ -168,28 +165,8 @@ setup() {
     C=$IN/conf/config.json
 }
 
-containers() {
-    python3 "$BATS_TEST_DIRNAME/containers.py" "$@"
-}
-
-# pack OPTION...: success, and not a word with -q.
-pack() {
-    run -0 --separate-stderr datpack -q "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 0 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-}
-
-# refuse WORDS OPTION...: exit 2, one line with these words; no new file here.
-refuse() {
-    local words=$1 before
-    shift
-    before=$(ls -AR)
-    run -2 --separate-stderr timeout 20 datpack "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-    [[ ${stderr_lines[0]} == "datpack: "*"$words"* ]] || { echo "${stderr_lines[0]}" && false; }
-    [ "$(ls -AR)" = "$before" ]
-}
+pack() { quiet datpack -q "$@"; }
+refuse_pack() { refuse "$1" datpack "${@:2}"; }
 
 # put FILE TENSORS: a Python expression, a list of T(...).
 put() {
@@ -202,7 +179,7 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
 
 # has_head FILE: its name is there.
 has_head() {
-    containers list "$1" | cut -f 1 | grep -qx lm_head.weight
+    containers list "$1" | cut -f 1 | has -x lm_head.weight
 }
 
 # tied_flag FILE: what the configuration inside says.
@@ -227,36 +204,36 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
     cmp other a.dat
     # --to decides where the suffix does not, and does not overrule it: no reader would
     # open such a file.
-    refuse 'a safetensors is written: expected .safetensors or no suffix' --to safetensors \
+    refuse_pack 'a safetensors is written: expected .safetensors or no suffix' --to safetensors \
         -o b.dat "$IN/plain.dat"
-    refuse 'found .tok' --to dat -o b.tok "$IN/plain.dat"
+    refuse_pack 'found .tok' --to dat -o b.tok "$IN/plain.dat"
     pack --to safetensors -o b.other "$IN/plain.dat"
     cmp b.other a.safetensors
     pack --to ckpt --config "$C" -o b "$IN/tied.dat"
     cmp b a.ckpt
-    refuse 'container' -o noidea "$IN/plain.dat"
-    refuse 'tar' --to tar -o x "$IN/plain.dat"
-    refuse 'directory' --to dat -o x/ "$IN/plain.dat"
-    refuse 'directory' --to ckpt --config "$C" -o x/ "$IN/tied.dat"
+    refuse_pack 'container' -o noidea "$IN/plain.dat"
+    refuse_pack 'tar' --to tar -o x "$IN/plain.dat"
+    refuse_pack 'directory' --to dat -o x/ "$IN/plain.dat"
+    refuse_pack 'directory' --to ckpt --config "$C" -o x/ "$IN/tied.dat"
 }
 
 @test "a directory has no suffix of a file, and an output has a name" {
     local s o
     for s in dat ckpt gguf safetensors tok; do
-        refuse "-o p.$s: a modelopt model is a directory: expected no suffix of a container" \
+        refuse_pack "-o p.$s: a modelopt model is a directory: expected no suffix of a container" \
             -q --config "$C" --to modelopt -o p.$s "$IN/tied.dat"
-        refuse "-o p.$s: a compressed-tensors model is a directory" \
+        refuse_pack "-o p.$s: a compressed-tensors model is a directory" \
             -q --config "$C" --to compressed-tensors -o p.$s "$IN/tied.dat"
     done
     pack --config "$C" --to modelopt -o p "$IN/tied.dat"
     [ -e p/config.json ]
     mkdir q
     for o in ./ . .. / q/. q/.. ''; do
-        refuse "-o \"$o\": expected a path that ends in the name" -q -f --to safetensors -o "$o" "$IN/tied.dat"
+        refuse_pack "-o \"$o\": expected a path that ends in the name" -q -f --to safetensors -o "$o" "$IN/tied.dat"
     done
     cd q
     ln -s . loop
-    refuse 'ends in no name' -q -f -o loop/ "$IN/tied.dat"
+    refuse_pack 'ends in no name' -q -f -o loop/ "$IN/tied.dat"
 }
 
 @test "a nibble.json that is damaged or cannot be read is told as the reason" {
@@ -266,54 +243,54 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
     cp d/nibble.json whole
     for f in 0 1 $((n / 2)) $((n - 2)); do
         head -c "$f" whole >d/nibble.json
-        refuse "d/nibble.json: byte " -q -f -o d/ "$IN/plain.dat"
+        refuse_pack "d/nibble.json: byte " -q -f -o d/ "$IN/plain.dat"
         [[ ${stderr_lines[0]} == *"it is damaged, so that nobody knows what an earlier run wrote"* ]]
     done
     # Another program's is none of ours.
     echo '{"format":"other"}' >d/nibble.json
-    refuse 'which no earlier run wrote there' -q -f -o d/ "$IN/plain.dat"
+    refuse_pack 'which no earlier run wrote there' -q -f -o d/ "$IN/plain.dat"
     cp whole d/nibble.json
-    refuse 'd/: exists; -f replaces it' -q -o d/ "$IN/plain.dat"
+    refuse_pack 'd/: exists; -f replaces it' -q -o d/ "$IN/plain.dat"
     pack -f -o d/ "$IN/plain.dat"
 }
 
 @test "what is contradictory or cannot be written is refused in words" {
-    refuse 'compat torchsharp' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack 'compat torchsharp' --moments nvfp4 --config "$C" -o x.ckpt "$IN/tied.dat"
     for moments in f32 bf16; do
-        refuse 'nvfp4 or int8' --compat torchsharp --moments $moments --config "$C" -o x.ckpt "$IN/tied.dat"
+        refuse_pack 'nvfp4 or int8' --compat torchsharp --moments $moments --config "$C" -o x.ckpt "$IN/tied.dat"
     done
-    refuse master --compat torchsharp --master f32 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack master --compat torchsharp --master f32 --config "$C" -o x.ckpt "$IN/tied.dat"
     for quant in none sweep torchao; do
-        refuse 'quant native' --compat torchsharp --quant $quant --config "$C" -o x.ckpt "$IN/tied.dat"
+        refuse_pack 'quant native' --compat torchsharp --quant $quant --config "$C" -o x.ckpt "$IN/tied.dat"
     done
-    refuse 'quant none' --quant none -o x.dat "$IN/tied.dat"
-    refuse 'no quantizer' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
-    refuse 'quant none' --quant none --to modelopt --config "$C" -o x "$IN/tied.dat"
-    refuse variant --quant sweep --variant modelopt -o x.dat "$IN/tied.dat"
-    refuse criterion --quant max --criterion mae -o x.dat "$IN/tied.dat"
+    refuse_pack 'quant none' --quant none -o x.dat "$IN/tied.dat"
+    refuse_pack 'no quantizer' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack 'quant none' --quant none --to modelopt --config "$C" -o x "$IN/tied.dat"
+    refuse_pack variant --quant sweep --variant modelopt -o x.dat "$IN/tied.dat"
+    refuse_pack criterion --quant max --criterion mae -o x.dat "$IN/tied.dat"
     put ../odd.dat '[T("model.layers.0.mlp.up_proj.weight", "f16", (2, 24), bytes(96))]'
-    refuse 'multiple of 16' --dtype nvfp4 -o x.dat ../odd.dat
+    refuse_pack 'multiple of 16' --dtype nvfp4 -o x.dat ../odd.dat
     # A model for other programs.
     for kind in modelopt compressed-tensors gguf; do
-        refuse configuration --to $kind -o x "$IN/plain.dat"
-        refuse share-scale --to $kind --share-scale none --config "$C" -o x "$IN/tied.dat"
-        refuse dtype --to $kind --dtype f16 --config "$C" -o x "$IN/tied.dat"
-        refuse like --to $kind --like "$IN/nv2.dat" --config "$C" -o x "$IN/tied.dat"
-        refuse 'compat torchsharp' --to $kind --compat torchsharp --config "$C" -o x "$IN/tied.dat"
+        refuse_pack configuration --to $kind -o x "$IN/plain.dat"
+        refuse_pack share-scale --to $kind --share-scale none --config "$C" -o x "$IN/tied.dat"
+        refuse_pack dtype --to $kind --dtype f16 --config "$C" -o x "$IN/tied.dat"
+        refuse_pack like --to $kind --like "$IN/nv2.dat" --config "$C" -o x "$IN/tied.dat"
+        refuse_pack 'compat torchsharp' --to $kind --compat torchsharp --config "$C" -o x "$IN/tied.dat"
     done
-    refuse directory --to modelopt --config "$C" -o - "$IN/tied.dat"
-    refuse directory --to gguf --config "$C" -o x/ "$IN/tied.dat"
-    refuse 'multiple of 64' --to gguf --config "$C" -o x "$IN/tied.dat"
-    refuse tokenizer -t "$C" -o x.dat "$IN/tied.dat"
+    refuse_pack directory --to modelopt --config "$C" -o - "$IN/tied.dat"
+    refuse_pack directory --to gguf --config "$C" -o x/ "$IN/tied.dat"
+    refuse_pack 'multiple of 64' --to gguf --config "$C" -o x "$IN/tied.dat"
+    refuse_pack tokenizer -t "$C" -o x.dat "$IN/tied.dat"
 }
 
 @test "NVFP4 that a target cannot hold is refused until requantization is asked for" {
     # Two levels where readers know one.
-    refuse 'two levels' --compat torchsharp -o x.dat "$IN/nv2.dat"
-    refuse 'two levels' --compat torchsharp --dtype nvfp4 --quant sweep -o x.dat "$IN/tied.dat"
-    refuse 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/nv2.dat"
-    refuse 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/tied.dat"
-    refuse 'one level' --like "$IN/nv1.dat" --quant max -o x.dat "$IN/nv2.dat"
+    refuse_pack 'two levels' --compat torchsharp -o x.dat "$IN/nv2.dat"
+    refuse_pack 'two levels' --compat torchsharp --dtype nvfp4 --quant sweep -o x.dat "$IN/tied.dat"
+    refuse_pack 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/nv2.dat"
+    refuse_pack 'one level' --like "$IN/nv1.dat" -o x.dat "$IN/tied.dat"
+    refuse_pack 'one level' --like "$IN/nv1.dat" --quant max -o x.dat "$IN/nv2.dat"
     run -0 --separate-stderr datpack --compat torchsharp --quant sweep1 -o a.dat "$IN/nv2.dat"
     [[ $stderr == *'quantized again'* ]]
     run -0 --separate-stderr datpack --like "$IN/nv1.dat" --quant native -o b.dat "$IN/nv2.dat"
@@ -328,12 +305,12 @@ c.put("own.dat", c.dat_bytes(ts))
 PY
     pack --quant max --config "$C" -o max.ckpt "$IN/tied.dat"
     for kind in modelopt compressed-tensors; do
-        refuse share-scale --to $kind --config "$C" -o x own.dat
+        refuse_pack share-scale --to $kind --config "$C" -o x own.dat
         run -0 --separate-stderr datpack --to $kind --share-scale qkv,gate_up \
             --config "$C" -o $kind own.dat
         # Just the two that are fused.
         [[ $stderr == *' 2 tensors by sweep'*'quantized again'* ]]
-        refuse share-scale --to $kind -o x max.ckpt
+        refuse_pack share-scale --to $kind -o x max.ckpt
         run -0 --separate-stderr datpack --to $kind --share-scale qkv,gate_up \
             -o $kind.max max.ckpt
         [[ $stderr == *' by max'* && $stderr != *again* ]]
@@ -341,17 +318,17 @@ PY
 }
 
 @test "what is missing is said" {
-    refuse OUT "$IN/plain.dat"
-    refuse INPUT -o x.dat
-    refuse nosuch -o x.dat nosuch
-    refuse 'No such file' -o x.dat ''
-    refuse nodir -o nodir/x.dat "$IN/plain.dat"
-    refuse nosuch --config nosuch -o x.dat "$IN/plain.dat"
-    refuse nosuch --like nosuch -o x.dat "$IN/plain.dat"
+    refuse_pack OUT "$IN/plain.dat"
+    refuse_pack INPUT -o x.dat
+    refuse_pack nosuch -o x.dat nosuch
+    refuse_pack 'No such file' -o x.dat ''
+    refuse_pack nodir -o nodir/x.dat "$IN/plain.dat"
+    refuse_pack nosuch --config nosuch -o x.dat "$IN/plain.dat"
+    refuse_pack nosuch --like nosuch -o x.dat "$IN/plain.dat"
     cp "$IN/tied.dat" .
-    refuse configuration -o x.ckpt tied.dat
-    refuse config --init 1 -o x.dat
-    refuse INPUT --init 1 --config "$C" -o x.dat "$IN/plain.dat"
+    refuse_pack configuration -o x.ckpt tied.dat
+    refuse_pack config --init 1 -o x.dat
+    refuse_pack INPUT --init 1 --config "$C" -o x.dat "$IN/plain.dat"
 }
 
 # ---- --dtype ----------------------------------------------------------------
@@ -515,10 +492,10 @@ said() {
     put in.safetensors '(lambda bf: [T("ok", "bf16", (1,), bf(1)),
         T("x", "bf16", (5,), bf(1, -1e5, 65280, 3e38, math.inf))])(
         lambda *v: b"".join(struct.pack("<f", x)[2:] for x in v))'
-    refuse 'element 1 is -99840, which f16 cannot hold; 3 of 5 values are too large; --dtype bf16 or f32' \
+    refuse_pack 'element 1 is -99840, which f16 cannot hold; 3 of 5 values are too large; --dtype bf16 or f32' \
         -o x.dat in.safetensors
-    refuse '3 of 5 values are too large; --dtype f32' --compat torchsharp -o x.dat in.safetensors
-    refuse '3 of 5 values are too large; --dtype bf16 or f32' --dtype f16 -o x.safetensors in.safetensors
+    refuse_pack '3 of 5 values are too large; --dtype f32' --compat torchsharp -o x.dat in.safetensors
+    refuse_pack '3 of 5 values are too large; --dtype bf16 or f32' --dtype f16 -o x.safetensors in.safetensors
     pack --dtype bf16 -o x.dat in.safetensors
     cmp <(datcat --payload x x.dat) <(datcat --payload x in.safetensors)
     # No reader of a pipe takes it for whole.
@@ -527,19 +504,19 @@ said() {
     put long.safetensors '[T("x", "f32", (200000,), struct.pack("<2f", 3.4e38, 3e38) * 100000)]'
     local j
     for j in 1 3; do
-        refuse 'element 0 is 3.3999999' -j $j --dtype bf16 -o x.safetensors long.safetensors
+        refuse_pack 'element 0 is 3.3999999' -j $j --dtype bf16 -o x.safetensors long.safetensors
         [[ $stderr == *'100000 of 200000 values are too large; --dtype f32'* ]]
     done
     put double.safetensors '[T("x", "f64", (3,), struct.pack("<3d", 1, 1e39, -1e300))]'
-    refuse 'element 1 is 1e+39, which f32 cannot hold; 2 of 3 values are too large' \
+    refuse_pack 'element 1 is 1e+39, which f32 cannot hold; 2 of 3 values are too large' \
         --dtype f32 -o x.safetensors double.safetensors
     # Only what keeps them is named.
     put wide.safetensors '[T("x", "f64", (3,), struct.pack("<3d", 1e5, 3.4e38, 1))]'
-    refuse '2 of 3 values are too large; --dtype f32 keeps them' \
+    refuse_pack '2 of 3 values are too large; --dtype f32 keeps them' \
         --dtype f16 -o x.safetensors wide.safetensors
     local d
     for d in f16 bf16; do
-        refuse '2 of 3 values are too large' --dtype $d -o x.safetensors double.safetensors
+        refuse_pack '2 of 3 values are too large' --dtype $d -o x.safetensors double.safetensors
         [[ $stderr != *keeps* ]]
     done
     python3 - <<'PY'
@@ -548,7 +525,7 @@ ts = c.tiny_model("f32", 1)
 ts[-1].data = ts[-1].data[:-4] + struct.pack("<f", 3.4e38)
 c.put("model.safetensors", c.st_bytes(ts))
 PY
-    refuse '1 of 32 values are too large; --master f32' --config "$C" -o x.ckpt model.safetensors
+    refuse_pack '1 of 32 values are too large; --master f32' --config "$C" -o x.ckpt model.safetensors
     pack --master f32 --config "$C" -o x.ckpt model.safetensors
 }
 
@@ -557,36 +534,36 @@ PY
     for n in 0 5 262144; do
         put in.safetensors "[T('ok', 'f32', (1,), bytes(4)), T('big.x', 'f32', (262146,),
             bytes(4 * $n) + struct.pack('<f', -65505) + bytes(4 * (262145 - $n)))]"
-        refuse big.x --dtype f16 -o x.dat in.safetensors
+        refuse_pack big.x --dtype f16 -o x.dat in.safetensors
         [[ ${stderr_lines[0]} =~ element\ ${n}[^0-9] ]]
         [[ ${stderr_lines[0]} == *65505* ]]
     done
     put in.safetensors '[T("x", "f64", (2,), struct.pack("<2d", 0, 65504.00001))]'
-    refuse x --dtype f16 -o x.safetensors in.safetensors
+    refuse_pack x --dtype f16 -o x.safetensors in.safetensors
     put in.safetensors '[T("x", "f32", (2,), struct.pack("<2f", 0, math.inf))]'
-    refuse x -q --dtype f16 -o x/ in.safetensors
+    refuse_pack x -q --dtype f16 -o x/ in.safetensors
     # By default, too, where bf16 goes into a .dat.
     put in.safetensors '[T("x", "bf16", (2,), b"\0\0\x80\x47")]' # 65536
-    refuse x -o x.dat in.safetensors
+    refuse_pack x -o x.dat in.safetensors
     pack --dtype bf16 -o x.dat in.safetensors
     put in.safetensors '[T("x", "f64", (1,), struct.pack("<d", 1e39))]'
-    refuse x --dtype f32 -o y.safetensors in.safetensors
-    refuse x --dtype bf16 -o y.safetensors in.safetensors
+    refuse_pack x --dtype f32 -o y.safetensors in.safetensors
+    refuse_pack x --dtype bf16 -o y.safetensors in.safetensors
 }
 
 @test "--dtype leaves integers alone; keep keeps" {
     put in.safetensors '[T("i", "i32", (2,), bytes(8)), T("e", "f8_e4m3", (2,), b"80"), T("h", "bf16", (1,), b"\x80\x3f"), T("d", "f64", (1,), bytes(8))]'
     pack --dtype f32 -o a.safetensors in.safetensors
-    run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list a.safetensors | cut -f 1,2 | tr '\t\n' ': '"
+    run -0 bash -c "python3 '$HERE/containers.py' list a.safetensors | cut -f 1,2 | tr '\t\n' ': '"
     [ "$output" = 'd:f32 h:f32 i:i32 e:f8_e4m3 ' ]
     pack --dtype keep -o k.safetensors in.safetensors
-    run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list k.safetensors | cut -f 1,2 | tr '\t\n' ': '"
+    run -0 bash -c "python3 '$HERE/containers.py' list k.safetensors | cut -f 1,2 | tr '\t\n' ': '"
     [ "$output" = 'd:f64 i:i32 h:bf16 e:f8_e4m3 ' ]
     pack -o k.dat in.safetensors
-    run -0 bash -c "python3 '$BATS_TEST_DIRNAME/containers.py' list k.dat | cut -f 1,2 | LC_ALL=C sort | tr '\t\n' ': '"
+    run -0 bash -c "python3 '$HERE/containers.py' list k.dat | cut -f 1,2 | LC_ALL=C sort | tr '\t\n' ': '"
     [ "$output" = 'd:f64 e:f8_e4m3 h:f16 i:i32 ' ]
-    refuse f8 --dtype f8 -o x.dat in.safetensors
-    refuse dtype --dtype f32 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack f8 --dtype f8 -o x.dat in.safetensors
+    refuse_pack dtype --dtype f32 --config "$C" -o x.ckpt "$IN/tied.dat"
 }
 
 # ---- which tensors, under which names ---------------------------------------
@@ -612,13 +589,13 @@ PY
 @test "-s and -x choose from all inputs" {
     pack -s '*norm*' -x '*layers*' -o o.dat "$IN/tied.dat"
     [ "$(datcat -l o.dat)" = model.norm.weight ]
-    refuse nosuch -s nosuch -o x.dat "$IN/tied.dat"
-    refuse nosuch -s '*' -s nosuch -o x.dat "$IN/tied.dat"
+    refuse_pack nosuch -s nosuch -o x.dat "$IN/tied.dat"
+    refuse_pack nosuch -s '*' -s nosuch -o x.dat "$IN/tied.dat"
     pack -s 'm05*' -s 'lm_head*' -o p.dat "$IN/tied.dat" "$IN/plain.dat"
     [ "$(datcat -l p.dat | tr '\n' ' ')" = 'lm_head.weight m05.f16.odd ' ]
     # States of a checkpoint are no weights.
-    refuse adam -s 'adam.*' -o x.dat "$IN/tiny.ckpt"
-    refuse missing -s '*norm*' --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack adam -s 'adam.*' -o x.dat "$IN/tiny.ckpt"
+    refuse_pack missing -s '*norm*' --config "$C" -o x.ckpt "$IN/tied.dat"
 }
 
 @test "--rename: one * on each side, the first that fits" {
@@ -633,32 +610,32 @@ PY
     [ "$(datcat -l q.dat | sed -n 24p)" = é ]
     local bad
     for bad in a =b a= = 'a*=b' 'a=b*' 'a*b*=c*' ''; do
-        refuse rename --rename "$bad" -o x.dat "$IN/tied.dat"
+        refuse_pack rename --rename "$bad" -o x.dat "$IN/tied.dat"
     done
-    refuse nosuch --rename nosuch=b -o x.dat "$IN/tied.dat"
+    refuse_pack nosuch --rename nosuch=b -o x.dat "$IN/tied.dat"
 }
 
 @test "--rename: two tensors of one name are refused" {
-    refuse lm_head.weight --rename model.norm.weight=lm_head.weight -o x.dat "$IN/tied.dat"
-    refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight -o x.dat "$IN/nv1.dat"
+    refuse_pack lm_head.weight --rename model.norm.weight=lm_head.weight -o x.dat "$IN/tied.dat"
+    refuse_pack q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight -o x.dat "$IN/nv1.dat"
     # Also where the name is that of an entry that will be written.
-    refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight.qdata -o x.dat "$IN/nv1.dat"
-    refuse q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight.scale -o x.safetensors "$IN/nv1.dat"
+    refuse_pack q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight.qdata -o x.dat "$IN/nv1.dat"
+    refuse_pack q_proj --rename model.norm.weight=model.layers.0.self_attn.q_proj.weight.scale -o x.safetensors "$IN/nv1.dat"
 }
 
 @test "--rename: no name that the container cannot hold" {
     local long
-    refuse UTF-8 --rename $'model.norm.weight=x\xff' -o x.dat "$IN/tied.dat"
-    refuse UTF-8 --rename $'model.norm.weight=x\xff' -o x.safetensors "$IN/tied.dat"
-    refuse '' --rename model.norm.weight=__metadata__ -o x.safetensors "$IN/tied.dat"
+    refuse_pack UTF-8 --rename $'model.norm.weight=x\xff' -o x.dat "$IN/tied.dat"
+    refuse_pack UTF-8 --rename $'model.norm.weight=x\xff' -o x.safetensors "$IN/tied.dat"
+    refuse_pack '' --rename model.norm.weight=__metadata__ -o x.safetensors "$IN/tied.dat"
     long=$(printf 'n%.0s' {1..65537})
-    refuse '' --rename "model.norm.weight=$long" -o x.dat "$IN/tied.dat"
+    refuse_pack '' --rename "model.norm.weight=$long" -o x.dat "$IN/tied.dat"
     # 65535 + 6 of ".qdata"
-    refuse '' --rename "model.layers.0.self_attn.q_proj.weight=${long:2}" -o x.dat "$IN/nv1.dat"
+    refuse_pack '' --rename "model.layers.0.self_attn.q_proj.weight=${long:2}" -o x.dat "$IN/nv1.dat"
     # One spelling for a prefix.
-    refuse '' --rename model.norm.weight=model.layers.0.self_attn.q_proj.qdata -o x.dat "$IN/nv1.dat"
+    refuse_pack '' --rename model.norm.weight=model.layers.0.self_attn.q_proj.qdata -o x.dat "$IN/nv1.dat"
     put meta.dat '[T("__metadata__", "u8", (1,), b"x")]'
-    refuse __metadata__ -o x.safetensors meta.dat
+    refuse_pack __metadata__ -o x.safetensors meta.dat
 }
 
 @test "--rename of an NVFP4 tensor renames its parts" {
@@ -682,15 +659,15 @@ assert list(payloads("o.dat").items()) == [
     ("c", ("u8", [1], b"i"))]
 PY
     put short.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4))]'
-    refuse '"c"' --like short.dat -o x.dat in.safetensors
+    refuse_pack '"c"' --like short.dat -o x.dat in.safetensors
     put long.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r"), T("d", "u8", (1,), b"r")]'
-    refuse '"d"' --like long.dat -o x.dat in.safetensors
+    refuse_pack '"d"' --like long.dat -o x.dat in.safetensors
     put shape.dat '[T("b", "f16", (2, 1), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
-    refuse shape --like shape.dat -o x.dat in.safetensors
+    refuse_pack shape --like shape.dat -o x.dat in.safetensors
     put type.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "i8", (1,), b"r")]'
-    refuse u8 --like type.dat -o x.dat in.safetensors
-    refuse like --like ref.dat --dtype f16 -o x.dat in.safetensors
-    refuse like --like ref.dat --init 1 --config "$C" -o x.dat
+    refuse_pack u8 --like type.dat -o x.dat in.safetensors
+    refuse_pack like --like ref.dat --dtype f16 -o x.dat in.safetensors
+    refuse_pack like --like ref.dat --init 1 --config "$C" -o x.dat
 }
 
 @test "--like: the head of a tied model stands aside" {
@@ -702,8 +679,8 @@ PY
     cmp c.dat "$IN/tied.dat"
     pack --like "$IN/tied.dat" -o d.dat "$IN/tiny.ckpt"
     cmp d.dat "$IN/tied.dat"
-    refuse lm_head --like "$IN/nohead.dat" -o x.dat "$IN/differs.dat"
-    refuse lm_head --config "$C" --like "$IN/tied.dat" -o x.dat "$IN/differs.dat"
+    refuse_pack lm_head --like "$IN/nohead.dat" -o x.dat "$IN/differs.dat"
+    refuse_pack lm_head --config "$C" --like "$IN/tied.dat" -o x.dat "$IN/differs.dat"
     # One NVFP4 file like another of as many levels.
     pack --like "$IN/nv1.dat" -o e.dat "$IN/nv1.dat"
     cmp e.dat "$IN/nv1.dat"
@@ -749,8 +726,8 @@ assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
 @test "head: one that differs is refused for a tied model, --untie makes it untied" {
     local o
     for o in o.dat o.safetensors o.ckpt o/; do
-        refuse lm_head --config "$C" -o $o "$IN/differs.dat"
-        refuse lm_head --tie --config "$C" -o $o "$IN/differs.dat"
+        refuse_pack lm_head --config "$C" -o $o "$IN/differs.dat"
+        refuse_pack lm_head --tie --config "$C" -o $o "$IN/differs.dat"
         pack --untie --config "$C" -o $o "$IN/differs.dat"
         has_head "${o%/}"
         [ "$(tied_flag "${o%/}")" = False ]
@@ -772,7 +749,7 @@ assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
         done
     done
     # A missing flag is false, and then the head must be there.
-    refuse lm_head --config "$IN/conf/no-flag.json" -o x.ckpt "$IN/nohead.dat"
+    refuse_pack lm_head --config "$IN/conf/no-flag.json" -o x.ckpt "$IN/nohead.dat"
     # The rest of the configuration is kept, unknown fields too.
     pack --untie --config "$C" -o u.ckpt "$IN/tied.dat"
     python3 -c '
@@ -814,7 +791,7 @@ assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
         pack -f --config "$C" -o o.dat "$IN/$in.dat" # as it is, it stays
         cmp o.dat "$IN/$in.dat"
         for o in x.ckpt x.safetensors x/; do
-            refuse "$own" -q --config "$C" -o $o "$IN/$in.dat"
+            refuse_pack "$own" -q --config "$C" -o $o "$IN/$in.dat"
             pack --tie --config "$C" -o $o "$IN/$in.dat"
             run ! has_head "${o%/}"
             [ "$(tied_flag "${o%/}")" = True ]
@@ -824,15 +801,15 @@ assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
             rm -r "${o%/}"*
         done
         for o in modelopt compressed-tensors; do
-            refuse "$own" -q --to $o --share-scale qkv,gate_up --config "$C" -o x "$IN/$in.dat"
+            refuse_pack "$own" -q --to $o --share-scale qkv,gate_up --config "$C" -o x "$IN/$in.dat"
         done
-        refuse "$own" -q --dtype f16 --config "$C" -o x.dat "$IN/$in.dat"
-        refuse "$own" -q --like "$IN/nohead.dat" --config "$C" -o x.safetensors "$IN/$in.dat"
+        refuse_pack "$own" -q --dtype f16 --config "$C" -o x.dat "$IN/$in.dat"
+        refuse_pack "$own" -q --like "$IN/nohead.dat" --config "$C" -o x.safetensors "$IN/$in.dat"
         # What --untie keeps: its values.
         pack -f --untie --master f32 --config "$C" -o u.ckpt "$IN/$in.dat"
         datcat -q --diff --atol 0 --rtol 0 -s lm_head.weight "$IN/$in.dat" u.ckpt
     done
-    refuse "$own" -q --compat torchsharp --quant native --config "$C" -o x.dat "$IN/own2.dat"
+    refuse_pack "$own" -q --compat torchsharp --quant native --config "$C" -o x.dat "$IN/own2.dat"
     # One code of one block, or one scale, that no quantizer would have chosen.
     python3 - <<'PY'
 from make import *
@@ -843,8 +820,8 @@ for part in "qdata", "scale":
     t.data = t.data[:n] + bytes([t.data[n] ^ (4 if part == "qdata" else 8)]) + t.data[n + 1:]
     c.put(part + ".dat", c.dat_bytes(ts))
 PY
-    refuse "$own" -q --config "$C" -o x.ckpt qdata.dat
-    refuse "$own" -q --config "$C" -o x.ckpt scale.dat
+    refuse_pack "$own" -q --config "$C" -o x.ckpt qdata.dat
+    refuse_pack "$own" -q --config "$C" -o x.ckpt scale.dat
 }
 
 @test "head: the pair that any quantizer makes of the embedding is a copy" {
@@ -876,7 +853,7 @@ PY
     datpack -q -o both.safetensors wide.safetensors other.safetensors
     for q in torchao sweep; do
         nvquant -q --quant $q -f -o both.dat both.safetensors
-        refuse 'weights of its own' -q --config "$C" -o x.ckpt both.dat
+        refuse_pack 'weights of its own' -q --config "$C" -o x.ckpt both.dat
     done
 }
 
@@ -919,11 +896,11 @@ PY
 
 @test "NVFP4 import: bad scales are refused, an implausible tensor scale is said" {
     put bad.dat '[T("a.weight.qdata", "u8", (1, 8), bytes(8)), T("a.weight.scale", "f8_e4m3", (1, 1), b"\x80")]'
-    refuse 'row 0' --dtype f16 -o x.safetensors bad.dat
+    refuse_pack 'row 0' --dtype f16 -o x.safetensors bad.dat
     mkdir sign mult div
     # formats.md X7 and X5
     put sign/model.safetensors '[T("a.weight", "u8", (1, 8), bytes(8)), T("a.weight_scale", "f8_e4m3", (1, 1), b"\xff"), T("a.weight_scale_2", "f32", (), struct.pack("<f", .3))]'
-    refuse 'row 0' -o x.dat sign
+    refuse_pack 'row 0' -o x.dat sign
     put mult/model.safetensors '[T("a.weight", "u8", (1, 8), bytes(8)), T("a.weight_scale", "f8_e4m3", (1, 1), b"8"), T("a.weight_scale_2", "f32", (), struct.pack("<f", 2700))]'
     run -0 --separate-stderr datpack -o mult.dat mult
     [ "${#stderr_lines[@]}" -eq 1 ]
@@ -934,7 +911,7 @@ PY
     [[ ${stderr_lines[0]} == *'"a.weight"'* ]]
     # A divisor without a reciprocal.
     put div/model.safetensors '[T("a.weight_packed", "u8", (1, 8), bytes(8)), T("a.weight_scale", "f8_e4m3", (1, 1), b"8"), T("a.weight_global_scale", "f32", (1,), bytes(4))]'
-    refuse a.weight -q -o x.dat div
+    refuse_pack a.weight -q -o x.dat div
 }
 
 # foreign DIR EXPRESSION CONFIG: a ModelOpt directory of the tensors, where ts are those
@@ -956,11 +933,11 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
 @test "NVFP4 of other programs: what is fused shares a scale, or it is asked for" {
     k=model.layers.0.self_attn.k_proj
     foreign mixed "[t for t in ts if '$k' not in t.name] + plain('$k')" '{}'
-    refuse "have tensor scales of their own" --to modelopt -o out/ mixed
+    refuse_pack "have tensor scales of their own" --to modelopt -o out/ mixed
     pack --quant max --to modelopt -o out/ mixed
     for m in q k v; do
         datcat -q --raw-entries --values model.layers.0.self_attn.${m}_proj.weight_scale_2 out
-    done | uniq | wc -l | grep -qx 1
+    done | uniq | wc -l | has -x 1
     pack --to modelopt -o same/ "$IN/mo" # of itself: the same
     datcat -q --raw-entries --diff "$IN/mo" same
     pack --to compressed-tensors -o same/ -f "$IN/ct"
@@ -1015,15 +992,15 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
     for re in '.*q_proj$' 'model\.layers\..*_proj' 'model.layers.*proj$' '' \
         'model\.layers\.0\.self.attn'; do
         claim hit "r're:$re'"
-        refuse 'self_attn.q_proj" is quantized, and its configuration lists it' -o y.dat hit
+        refuse_pack 'self_attn.q_proj" is quantized, and its configuration lists it' -o y.dat hit
     done
     for re in 'a{3}' 'a+' '(a*)*' 'a**' '*a' 'a?' 'a|b' '(?!x)' '\\1' '\\d' '[a' '[a]' \
         '\\b' '(a' 'a)' '^a' 'a$b' "\\\\"; do
         claim bad "'re:$re'"
-        refuse "is not understood: expected a name" -o y.dat bad
+        refuse_pack "is not understood: expected a name" -o y.dat bad
     done
     claim bad "'re:' + '(' * 60000"
-    refuse "is not understood" -o y.dat bad
+    refuse_pack "is not understood" -o y.dat bad
     claim bad "*['%d*' % i for i in range(65000)]"
     pack -o y.dat bad
     claim bad "'re:' + 'm.*' * 20000"
@@ -1131,11 +1108,11 @@ PY
         run -0 --separate-stderr datpack -o $part.safetensors $part.dat
         [[ $stderr == *"NVFP4 pair of \"$up\" is shown as plain entries: it has no codes"* ]]
         [ "$(grep -c 'NVFP4 pair' <<<"$stderr")" -eq 1 ]
-        refuse "$up" -q --config "$C" -o x.safetensors $part.dat
+        refuse_pack "$up" -q --config "$C" -o x.safetensors $part.dat
     done
-    refuse "$up" -o x.dat mo
+    refuse_pack "$up" -o x.dat mo
     cp "$C" config.json # beside it
-    refuse 'is a part of an NVFP4 tensor that lacks another part; -x leaves it out' \
+    refuse_pack 'is a part of an NVFP4 tensor that lacks another part; -x leaves it out' \
         -q -o x.safetensors codes.dat
     pack -x "$up*" -o x.safetensors codes.dat
 }
@@ -1151,8 +1128,8 @@ for name, d, range in [("f32", "float32", 1e38), ("f32more", "float32", 1e39),
     c.put(name + ".json", config(torch_dtype=d, initializer_range=range).encode())
 PY
     for d in f32 f32more bf16 f16; do
-        refuse "$d.json: initializer_range: " --init 1 --config $d.json -o x.safetensors
-        refuse "$d.json: initializer_range: " --init 1 --config $d.json --master f32 -o x.ckpt
+        refuse_pack "$d.json: initializer_range: " --init 1 --config $d.json -o x.safetensors
+        refuse_pack "$d.json: initializer_range: " --init 1 --config $d.json --master f32 -o x.ckpt
     done
     for d in good32 good good16; do
         pack --init 1 --config $d.json -o $d.safetensors
@@ -1172,7 +1149,7 @@ PY
         run -0 --separate-stderr datcat --verify m
         [[ $output == *"names and shapes are those of the configuration"* ]]
         case $d in
-        *float64* | *auto*) refuse 'm/config.json: torch_dtype: --init expects bfloat16' \
+        *float64* | *auto*) refuse_pack 'm/config.json: torch_dtype: --init expects bfloat16' \
             --init 3 --config m/config.json -o y.safetensors ;;
         *)
             pack -f --init 3 --config m/config.json -o y.safetensors
@@ -1253,7 +1230,7 @@ PY
         [ ! -e x.dat ]
     done
     for f in -1 1x '' 4294967296 nan 1.5; do
-        refuse init --init "$f" --config "$C" -o x.dat
+        refuse_pack init --init "$f" --config "$C" -o x.dat
     done
     pack --init 0 --config "$C" -o zero.dat
     pack --init 4294967295 --config "$C" -o max.dat
@@ -1298,16 +1275,16 @@ assert head("mo.ckpt")["quant"]["variant"] == "modelopt"
 assert head("again.ckpt")["quant"] == head("mae.ckpt")["quant"]
 assert head("again.ckpt")["state"] == c.STATE_NEW
 PY
-    refuse master --master f16 --config "$C" -o x.ckpt "$IN/tied.dat"
-    refuse ckpt --master f32 -o x.dat "$IN/tied.dat"
-    refuse ckpt --moments f32 -o x.dat "$IN/tied.dat"
-    refuse quant --quant nosuch --config "$C" -o x.ckpt "$IN/tied.dat"
-    refuse share --share-scale qk --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack master --master f16 --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack ckpt --master f32 -o x.dat "$IN/tied.dat"
+    refuse_pack ckpt --moments f32 -o x.dat "$IN/tied.dat"
+    refuse_pack quant --quant nosuch --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack share --share-scale qk --config "$C" -o x.ckpt "$IN/tied.dat"
 }
 
 @test "a checkpoint of TorchSharp's packed optimizer" {
     local moments
-    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" wide.json
+    cp "$HERE/vectors/qwen3-tiny-config.json" wide.json
     pack --init 5 --config wide.json -o source.dat
     for moments in nvfp4 int8; do
         pack --compat torchsharp --moments $moments --config wide.json -o $moments.ckpt source.dat
@@ -1341,17 +1318,17 @@ PY
     # Rows that are no multiple of 16 have no NVFP4.
     sed 's/"head_dim": 16/"head_dim": 8/' wide.json >odd.json
     pack --init 5 --config odd.json -o odd.dat
-    refuse 'rows of 8 columns' --compat torchsharp --config odd.json -o x.ckpt odd.dat
+    refuse_pack 'rows of 8 columns' --compat torchsharp --config odd.json -o x.ckpt odd.dat
 }
 
 @test "a checkpoint takes the model's tensors, no fewer, no more, no other shape" {
-    refuse model.norm.weight -x model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack model.norm.weight -x model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat"
     put extra.dat '[T("extra", "f16", (1,), bytes(2))]'
-    refuse extra --config "$C" -o x.ckpt "$IN/tied.dat" extra.dat
+    refuse_pack extra --config "$C" -o x.ckpt "$IN/tied.dat" extra.dat
     put shape.dat '[T("model.norm.weight", "f16", (31,), bytes(62))]'
-    refuse model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat" shape.dat
+    refuse_pack model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat" shape.dat
     put int.dat '[T("model.norm.weight", "i16", (32,), bytes(64))]'
-    refuse model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat" int.dat
+    refuse_pack model.norm.weight --config "$C" -o x.ckpt "$IN/tied.dat" int.dat
 }
 
 # ---- directories ------------------------------------------------------------
@@ -1384,7 +1361,7 @@ for d, limit in ("d1", 1), ("d4K", 4096), ("d8192", 8192):
 PY
     local bad
     for bad in 0 -1 1x '' nan 1T 99999999999G; do
-        refuse shard-size --shard-size "$bad" -o x/ "$IN/tied.dat"
+        refuse_pack shard-size --shard-size "$bad" -o x/ "$IN/tied.dat"
     done
 }
 
@@ -1410,10 +1387,10 @@ assert json.load(open(sys.argv[1] + "/nibble.json"))["config"] == json.load(
         pack -f -o e/ d
         written "$name" e
         pack --dtype $d --config "$C" -f -o d.safetensors "$IN/tied.dat"
-        datcat -q --meta d.safetensors | grep -q '"torch_dtype": *"bfloat16"'
+        datcat -q --meta d.safetensors | has '"torch_dtype": *"bfloat16"'
     done
     pack --master f32 --config "$C" -o m.ckpt "$IN/tied.dat"
-    datcat -q --meta m.ckpt | grep -q '"torch_dtype": *"bfloat16"'
+    datcat -q --meta m.ckpt | has '"torch_dtype": *"bfloat16"'
     pack -f -o d/ m.ckpt
     written float32 d
     # NVFP4 does not count, the embedding does.
@@ -1587,11 +1564,11 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     run -0 --separate-stderr datpack -o e.dat d.dat
     [ "${#stderr_lines[@]}" -eq 1 ]
     # A file of somebody else's is not overwritten, not even with -f.
-    refuse d.dat.json -f -o d.dat "$IN/plain.dat"
+    refuse_pack d.dat.json -f -o d.dat "$IN/plain.dat"
 }
 
 @test "--compat torchsharp: f16, no sidecar, ASCII names, one level" {
-    refuse "has two levels of scales in the reference" --compat torchsharp \
+    refuse_pack "has two levels of scales in the reference" --compat torchsharp \
         --like "$IN/nv2.dat" -o x.dat "$IN/nv2.dat"
     put in.safetensors 'c.tiny_model("f32", 1)'
     pack --compat torchsharp --config "$C" -o a.dat in.safetensors
@@ -1600,17 +1577,17 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     pack --compat torchsharp -o b.dat "$IN/nv1.dat"
     pack --compat seed -f -o b.dat "$IN/nv1.dat" # as it was called before
     cmp b.dat "$IN/nv1.dat"
-    refuse levels --compat torchsharp -o x.dat "$IN/nv2.dat"
-    refuse '' --compat torchsharp --dtype bf16 -o x.dat "$IN/tied.dat"
-    refuse '' --compat torchsharp -o x.safetensors "$IN/tied.dat"
-    refuse other --compat other -o x.dat "$IN/tied.dat"
+    refuse_pack levels --compat torchsharp -o x.dat "$IN/nv2.dat"
+    refuse_pack '' --compat torchsharp --dtype bf16 -o x.dat "$IN/tied.dat"
+    refuse_pack '' --compat torchsharp -o x.safetensors "$IN/tied.dat"
+    refuse_pack other --compat other -o x.dat "$IN/tied.dat"
     put name.dat '[T("é", "f16", (1,), bytes(2))]'
-    refuse ASCII --compat torchsharp -o x.dat name.dat
+    refuse_pack ASCII --compat torchsharp -o x.dat name.dat
     put int.dat '[T("x", "i64", (1,), bytes(8))]'
-    refuse '"x"' --compat torchsharp -o x.dat int.dat
+    refuse_pack '"x"' --compat torchsharp -o x.dat int.dat
     # bf16 that f16 cannot hold.
     put big.safetensors '[T("x", "bf16", (1,), b"\x80\x47")]'
-    refuse '"x"' --compat torchsharp -o x.dat big.safetensors
+    refuse_pack '"x"' --compat torchsharp -o x.dat big.safetensors
 }
 
 # ---- where it goes ----------------------------------------------------------
@@ -1619,30 +1596,30 @@ assert o["config"] is None and o["provenance"]["inputs"][0]["provenance"] is Non
     local o
     for o in o.dat o.safetensors o.ckpt; do
         echo mine >$o
-        refuse $o --config "$C" -o $o "$IN/tied.dat"
+        refuse_pack $o --config "$C" -o $o "$IN/tied.dat"
         [ "$(cat $o)" = mine ]
         pack -f --config "$C" -o $o "$IN/tied.dat"
         containers read $o >/dev/null
     done
     pack -o d/ "$IN/tied.dat"
-    refuse d -q -o d/ "$IN/plain.dat"
+    refuse_pack d -q -o d/ "$IN/plain.dat"
     pack -f -o d/ "$IN/plain.dat"
     run -0 datcat --diff d "$IN/plain.dat"
     mkdir e.dat
-    refuse e.dat -f -o e.dat "$IN/tied.dat"
+    refuse_pack e.dat -f -o e.dat "$IN/tied.dat"
     echo mine >f
-    refuse f -q -f -o f/ "$IN/tied.dat"
+    refuse_pack f -q -f -o f/ "$IN/tied.dat"
     # What stands there after a failed run is what stood there before.
     put big.safetensors '[T("x", "f32", (1,), struct.pack("<f", 1e9))]'
     cp o.dat before
-    refuse '"x"' -f --dtype f16 -o o.dat big.safetensors
+    refuse_pack '"x"' -f --dtype f16 -o o.dat big.safetensors
     cmp o.dat before
 }
 
 # stays NAME: a file of that name in d/ is not ours, and d/ is not replaced.
 stays() {
     echo "mine $1" >"d/$1"
-    refuse "holds \"$1\"" -q -f -o d/ "$IN/plain.dat"
+    refuse_pack "holds \"$1\"" -q -f -o d/ "$IN/plain.dat"
     [ "$(cat "d/$1")" = "mine $1" ]
     rm "d/$1"
 }
@@ -1664,10 +1641,10 @@ PY
         diff -r d before
     done
     : >d/$'odd\xff\n'
-    refuse '"odd\xff\n"' -q -f -o d/ "$IN/plain.dat"
+    refuse_pack '"odd\xff\n"' -q -f -o d/ "$IN/plain.dat"
     rm d/$'odd\xff\n'
     mkdir d/sub
-    refuse '"sub"' -q -f -o d/ "$IN/plain.dat"
+    refuse_pack '"sub"' -q -f -o d/ "$IN/plain.dat"
     rmdir d/sub
     # Of the old one nothing stays.
     pack -f -o d/ "$IN/plain.dat"
@@ -1677,11 +1654,11 @@ PY
     # A directory of somebody else's, by whatever it tells of itself.
     mkdir e
     cp "$IN/tiny.safetensors" e/model.safetensors
-    refuse model.safetensors -q -f -o e/ "$IN/plain.dat"
+    refuse_pack model.safetensors -q -f -o e/ "$IN/plain.dat"
     for f in '{}' '{"format":"nibble-1","files":1}' '{"format":"nibble-1","files":["a\u0000"]}' \
         '{"format":"nibble-1","files":["nibble.json"]}'; do
         echo "$f" >e/nibble.json
-        refuse '"' -q -f -o e/ "$IN/plain.dat"
+        refuse_pack '"' -q -f -o e/ "$IN/plain.dat"
     done
     cmp e/model.safetensors "$IN/tiny.safetensors"
 }
@@ -1698,7 +1675,7 @@ PY
     pack --shard-size 4K -o d/ src
     unlisted
     # Whose the tokenizer.json is, nobody knows.
-    refuse 'holds "tokenizer.json"' -q -f -o d/ "$IN/plain.dat"
+    refuse_pack 'holds "tokenizer.json"' -q -f -o d/ "$IN/plain.dat"
     rm d/tokenizer.json
     for f in README.md LICENSE notes.txt mine.json model-1-of-2.safetensors tokenizer.json \
         vocab.json generation_config.json chat_template.jinja; do
@@ -1713,14 +1690,14 @@ PY
 @test "an output directory that holds an input is not replaced" {
     mkdir d e
     cp "$IN/tied.dat" d/in.dat
-    refuse d -q -f -o d/ d/in.dat
+    refuse_pack d -q -f -o d/ d/in.dat
     cmp d/in.dat "$IN/tied.dat"
     cp "$C" e/config.json
-    refuse e -q -f --config e/config.json -o e/ "$IN/tied.dat"
+    refuse_pack e -q -f --config e/config.json -o e/ "$IN/tied.dat"
     [ -e e/config.json ]
     mkdir -p f/sub
     cp "$IN/tied.dat" f/sub/ref.dat
-    refuse f -q -f --like f/sub/ref.dat -o f/ "$IN/tied.dat"
+    refuse_pack f -q -f --like f/sub/ref.dat -o f/ "$IN/tied.dat"
     [ -e f/sub/ref.dat ]
 }
 
@@ -1731,16 +1708,16 @@ PY
     mkdir x
     ln -s ../md/model.safetensors x/
     cp md/config.json x
-    refuse 'md/: is an input, too' -q -f --dtype f16 -o md/ x
+    refuse_pack 'md/: is an input, too' -q -f --dtype f16 -o md/ x
     ln -s md/model.safetensors lnk.safetensors
-    refuse 'md/: is an input, too' -q -f -o md/ lnk.safetensors
+    refuse_pack 'md/: is an input, too' -q -f -o md/ lnk.safetensors
     ln md/model.safetensors hard.safetensors
-    refuse 'md/: is an input, too' -q -f -o md/ hard.safetensors
+    refuse_pack 'md/: is an input, too' -q -f -o md/ hard.safetensors
     rm -r x
     mkdir x
     cp md/model.safetensors x
     ln -s ../md/config.json x/
-    refuse 'md/: is an input, too' -q -f -o md/ x
+    refuse_pack 'md/: is an input, too' -q -f -o md/ x
     [ "$(find md -type f -exec sha256sum {} + | sort)" = "$sum" ]
     # Copies are nobody's input.
     cp md/model.safetensors copy.safetensors
@@ -1756,20 +1733,20 @@ PY
     done
     cp -r md before
     cp m.dat.json sidecar
-    refuse 'm.dat.json: is an input, too' -q -f --to safetensors -o m.dat.json m.dat
+    refuse_pack 'm.dat.json: is an input, too' -q -f --to safetensors -o m.dat.json m.dat
     cmp m.dat.json sidecar
     for f in config.json tokenizer.json README.md hf_quant_config.json nibble.json; do
-        refuse "md/$f: is an input, too" -q -f --to safetensors -o md/$f md
-        refuse "md/$f: is an input, too" -q -f --to safetensors --like md -o md/$f m.dat
+        refuse_pack "md/$f: is an input, too" -q -f --to safetensors -o md/$f md
+        refuse_pack "md/$f: is an input, too" -q -f --to safetensors --like md -o md/$f m.dat
     done
     # A sidecar is written, too.
-    refuse 'md/nibble.json: is an input, too' -q -f --to dat -o md/nibble md
+    refuse_pack 'md/nibble.json: is an input, too' -q -f --to dat -o md/nibble md
     diff -r md before
     # Beside a file: what goes along with it.
     mkdir beside
     cp m.dat beside
     echo '{}' >beside/tokenizer.json
-    refuse tokenizer.json -q -f --to safetensors -o beside/tokenizer.json beside/m.dat
+    refuse_pack tokenizer.json -q -f --to safetensors -o beside/tokenizer.json beside/m.dat
     # Other names there are free.
     pack -o md/x.dat md
     pack -f -o md/x.dat md
@@ -1783,11 +1760,11 @@ PY
     ln -s a.dat soft.dat
     local o
     for o in a.dat hard.dat soft.dat ./a.dat; do
-        refuse '' -f -o $o a.dat
-        refuse '' -f --like a.dat -o $o "$IN/tied.dat"
+        refuse_pack '' -f -o $o a.dat
+        refuse_pack '' -f --like a.dat -o $o "$IN/tied.dat"
     done
     cp "$C" c.json
-    refuse c.json -f --config c.json --to dat -o c.json "$IN/tied.dat"
+    refuse_pack c.json -f --config c.json --to dat -o c.json "$IN/tied.dat"
     cmp a.dat "$IN/tied.dat"
 }
 
@@ -1805,7 +1782,7 @@ PY
     [ ! -e pipe.dat.json ]
     pack --to dat -o /dev/null "$IN/plain.dat"
     [ -c /dev/null ]
-    refuse /dev/full --to dat -o /dev/full "$IN/plain.dat"
+    refuse_pack /dev/full --to dat -o /dev/full "$IN/plain.dat"
     # Standard input and output in one.
     # shellcheck disable=SC2094  # cmp only reads
     datpack -q -o - - <"$IN/plain.dat" | cmp - "$IN/plain.dat"
@@ -1834,26 +1811,26 @@ PY
 
 @test "odd content of a model directory" {
     mkdir none bad both
-    refuse none -o x.dat none
+    refuse_pack none -o x.dat none
     echo '{' >bad/config.json
     cp "$IN/tiny.safetensors" bad/model.safetensors
-    refuse config.json -o x.dat bad
+    refuse_pack config.json -o x.dat bad
     cp -r "$IN/dir/." both
     echo '{"metadata":{},"weight_map":{}}' >both/model.safetensors.index.json
-    refuse index --strict -o x.dat both
+    refuse_pack index --strict -o x.dat both
     run -0 --separate-stderr datpack -o x.dat both
     [ "${#stderr_lines[@]}" -eq 1 ]
     mkdir dirs
     mkdir dirs/model.safetensors
-    refuse model.safetensors -o y.dat dirs
+    refuse_pack model.safetensors -o y.dat dirs
     mkdir comp
     cp "$IN/tiny.safetensors" comp/model.safetensors
     mkdir comp/tokenizer.json
-    refuse tokenizer.json -q -o y/ comp
+    refuse_pack tokenizer.json -q -o y/ comp
 }
 
 @test "a scale that a dialect cannot hold is said to be of its file, not of --init" {
-    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
     datpack -q --init 1 --config config.json -o m.safetensors
     python3 - <<'PY'
 import json, struct
@@ -1904,7 +1881,7 @@ JSON
     pack -x '*' -o c.dat "$IN/plain.dat"
     cmp c.dat zero.dat
     : >empty.dat
-    refuse empty -o x.dat empty.dat
+    refuse_pack empty -o x.dat empty.dat
 }
 
 # bats test_tags=nosan

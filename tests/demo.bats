@@ -7,15 +7,7 @@
 # shellcheck disable=SC2030,SC2031,SC2154  # output: set by run
 
 # bats file_tags=native
-bats_require_minimum_version 1.8.0
-
-setup_file()
-{
-    root=$(realpath "$BATS_TEST_DIRNAME/..")
-    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
-    PATH=$bin:$PATH
-    export LC_ALL=C.UTF-8 root bin PATH
-}
+load common
 
 setup()
 {

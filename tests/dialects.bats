@@ -7,59 +7,22 @@
 # compressed-tensors directories, GGUF.  nvmodel.py reads and writes them from
 # the rules alone; tests/peers_nvfp4.py asks the other programs themselves.
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
     IN=$BATS_FILE_TMPDIR/in
-    PYTHONPATH=$BATS_TEST_DIRNAME
-    PYTHONDONTWRITEBYTECODE=1
-    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE
+    export IN
     nvmodel make "$IN"
-    python3 "$BATS_TEST_DIRNAME/nvfp4.py" quantize "$IN/bf16/m.dat" "$IN/sweep.dat"
-    python3 "$BATS_TEST_DIRNAME/nvfp4.py" quantize --quant max "$IN/bf16/m.dat" "$IN/max.dat"
-    python3 "$BATS_TEST_DIRNAME/nvfp4.py" quantize --quant sweep1 "$IN/bf16/m.dat" \
+    reference quantize "$IN/bf16/m.dat" "$IN/sweep.dat"
+    reference quantize --quant max "$IN/bf16/m.dat" "$IN/max.dat"
+    reference quantize --quant sweep1 "$IN/bf16/m.dat" \
         "$IN/sweep1.dat"
     nvmodel foreign-all "$IN" "$IN/sweep.dat"
     cp "$IN/conf/config.json" "$IN"
 }
 
-setup() {
-    mkdir "$BATS_TEST_TMPDIR/w"
-    cd "$BATS_TEST_TMPDIR/w" || return
-}
-
-nvmodel() {
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" "$@"
-}
-
-reference() {
-    python3 "$BATS_TEST_DIRNAME/nvfp4.py" "$@"
-}
-
-# pack OPTION...: success, and not a word with -q.
-pack() {
-    run -0 --separate-stderr datpack -q "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 0 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-}
-
-# refuse WORDS OPTION...: exit 2, one line with each of these words; no new file here.
-refuse() {
-    local words=$1 before w
-    shift
-    before=$(ls -AR)
-    run -2 --separate-stderr timeout 20 datpack -q "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-    for w in $words; do
-        [[ ${stderr_lines[0]} == "datpack: "*"$w"* ]] || {
-            echo "${stderr_lines[0]}, want $w" && false
-        }
-    done
-    [ "$(ls -AR)" = "$before" ]
-}
+pack() { quiet datpack -q "$@"; }
+refuse_pack() { refuse "$1" datpack -q "${@:2}"; }
 
 KINDS='modelopt compressed-tensors'
 
@@ -185,7 +148,7 @@ PY
     local k
     cp "$IN/plain.safetensors" .
     for k in $KINDS; do
-        refuse config --to $k -o x/ plain.safetensors
+        refuse_pack config --to $k -o x/ plain.safetensors
         pack --to $k --config "$IN/conf/config.json" -o $k/ plain.safetensors
         nvmodel dialect $k $k "$IN/sweep.dat"
     done
@@ -199,14 +162,14 @@ PY
     for k in $KINDS; do
         pack --to $k -f -o d/ m.ckpt
         nvmodel dialect $k d ref.dat
-        refuse scale --to $k -o x/ max.ckpt
+        refuse_pack scale --to $k -o x/ max.ckpt
     done
 }
 
 @test "unshared scales are refused unless anew is asked for" {
     local k
     for k in $KINDS; do
-        refuse scale --to $k -o x/ "$IN/max.dat"
+        refuse_pack scale --to $k -o x/ "$IN/max.dat"
         run -0 --separate-stderr datpack --to $k --quant max --share-scale qkv,gate_up \
             -o $k/ "$IN/max.dat"
         # It is said that they were quantized again.
@@ -284,7 +247,7 @@ name = [n for n in o.t if ".input_" in n][3]
 o.put(name, "f32", o.t[name].shape, nvmodel.f32(-1.0))
 o.write("bad." + kind)
 PY
-        refuse "activation scale" --to $k -o x/ bad.$k
+        refuse_pack "activation * scale" --to $k -o x/ bad.$k
     done
 }
 
@@ -340,7 +303,7 @@ PY
         while read -r change words; do
             [ -n "$words" ] || continue
             # In a subshell: all that are taken shall be named.
-            (refuse "$words" --dtype f32 -o x.safetensors "$IN/$k.$change") >>out 2>&1 ||
+            (refuse_pack "$words" --dtype f32 -o x.safetensors "$IN/$k.$change") >>out 2>&1 ||
                 missed+=" $k:$change"
             rm -f x.safetensors
         done < <(nvmodel changes)
@@ -369,7 +332,7 @@ PY
 # ---- GGUF -------------------------------------------------------------------
 
 gguf_or_skip() {
-    datpack --help | grep -q gguf || skip "datpack does not write GGUF yet"
+    datpack --help | has gguf || skip "datpack does not write GGUF yet"
 }
 
 @test "GGUF: every tensor and key, as an independent reader finds them" {
@@ -462,11 +425,11 @@ PY
     gguf_or_skip
     cp -r "$IN/dir" narrow
     cp "$IN/gguf/tokenizer.json" narrow
-    refuse 64 -o x.gguf narrow
+    refuse_pack 64 -o x.gguf narrow
     cp -r "$IN/gguf" bare
     rm bare/tokenizer.json
-    refuse tokenizer.json -o x.gguf bare
+    refuse_pack tokenizer.json -o x.gguf bare
     reference quantize --quant max "$IN/gguf/model.safetensors" max.dat
     cp "$IN/gguf/config.json" "$IN/gguf/tokenizer.json" .
-    refuse scale -o x.gguf max.dat
+    refuse_pack scale -o x.gguf max.dat
 }

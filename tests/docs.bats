@@ -7,24 +7,16 @@
 # shellcheck disable=SC2016,SC2030,SC2031,SC2154  # inner shells; output: set by run
 
 # bats file_tags=native
-bats_require_minimum_version 1.8.0
+load common
 
 setup_file()
 {
     local f
-    root=$(realpath "$BATS_TEST_DIRNAME/..")
-    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
-    PATH=$bin:$PATH
     programs=
     for f in "$bin"/*; do
         [[ ! -x $f || -d $f ]] || programs+=" ${f##*/}"
     done
-    export LC_ALL=C.UTF-8 root bin programs PATH
-}
-
-setup()
-{
-    cd "$BATS_TEST_TMPDIR" || return
+    export programs
 }
 
 # help_options PROG: the options of --help as they are written there, sorted, such as

@@ -4,13 +4,11 @@
 # The CUDA backend's own kernels, run on the CPU by tests/emulate: no GPU is used, and no
 # time means anything.  "make check-emulated" runs more cases.
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    BUILD=$(realpath -m "${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}")
-    NIBBLE_BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
-    CHECK=$BATS_TEST_DIRNAME/emulate/check.sh
-    export BUILD NIBBLE_BIN CHECK NIBBLE_BUILD=$BUILD
+    CHECK=$HERE/emulate/check.sh
+    export CHECK
 }
 
 setup() {
@@ -20,7 +18,7 @@ setup() {
 # broken EDIT: a copy of quant.cu that perl has changed, in place of the one there is.
 broken() {
     local to=$BATS_TEST_TMPDIR
-    cd "$BATS_TEST_DIRNAME/.." || return
+    cd "$root" || return
     mkdir -p "$to/kernels"
     perl -0pe "$1" kernels/cuda/quant.cu >"$to/quant.cu"
     run ! cmp -s kernels/cuda/quant.cu "$to/quant.cu"
@@ -51,9 +49,8 @@ broken() {
 # bats test_tags=native,nosan
 @test "the memory report of a GPU has its figures, and says whether it shares the machine's memory" {
     export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
-    PATH=$NIBBLE_BIN:$PATH
     cd "$BATS_TEST_TMPDIR"
-    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
     datpack -q --init 3 --config config.json --to ckpt -o m.ckpt
     printf '1 2 3 4\n5 6 7 8 9\n' | tokenize -q --input ids -o d.tok
     local set

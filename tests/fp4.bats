@@ -6,17 +6,14 @@
 # depends on nothing but a token and those before it.  The operations are tested by the
 # unit program fp4, and on a GPU by check-gpu.
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
     M=$BATS_FILE_TMPDIR/m
-    PYTHONDONTWRITEBYTECODE=1
-    export PATH M PYTHONDONTWRITEBYTECODE
+    export M
     mkdir "$M"
     cd "$M" || return
-    python3 "$BATS_TEST_DIRNAME/qwen3.py" config config.json hidden_size=32 \
+    qwen config config.json hidden_size=32 \
         intermediate_size=48 num_attention_heads=2 num_key_value_heads=1
     datpack -q --init 3 --config config.json --to ckpt --quant max --master f32 \
         --moments f32 -o m.ckpt
@@ -28,29 +25,14 @@ setup_file() {
     head -n 2 ids | tokenize -q --input ids -o two.tok
 }
 
-setup() {
-    mkdir "$BATS_TEST_TMPDIR/w"
-    cd "$BATS_TEST_TMPDIR/w" || return
-}
-
 oracle() {
-    python3 "$BATS_TEST_DIRNAME/qwen3.py" "$@"
+    qwen "$@"
 }
 
 # ids OPTION...: an answer of four ids to some.
 ids() {
     generate -q -f --ids --ignore-eos -n 4 -p '5 9 3 77 13 9 9 1 40 2 60' \
         --activations nvfp4 "$@"
-}
-
-# refuse WORDS COMMAND...: exit 2 and one line with those words.
-refuse() {
-    local words=$1
-    shift
-    run -2 --separate-stderr "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ $stderr == *"$words"* ]]
 }
 
 step() {
@@ -71,9 +53,9 @@ step() {
         "$M/m.ckpt" >/dev/null
     oracle --activations native slopes "$M/w.safetensors" "$M/config.json" seed one.tok
     run ! oracle --activations max slopes "$M/w.safetensors" "$M/config.json" seed one.tok
-    datcat --meta o.ckpt | grep -q '"activations":"nvfp4-seed"'
+    datcat --meta o.ckpt | has '"activations":"nvfp4-seed"'
     trainstep -q -d one.tok o.ckpt >/dev/null
-    datcat --meta o.ckpt | grep -q '"activations":"nvfp4-seed"'
+    datcat --meta o.ckpt | has '"activations":"nvfp4-seed"'
     ids --logits max "$M/m.ckpt"
     ids --logits seed2 --compat torchsharp "$M/m.ckpt"
     run ! cmp -s max seed2
@@ -107,12 +89,12 @@ step() {
         datcat --payload logits want >a
         datcat --payload logits got | cmp - a
     done
-    for how in scalar avx2 avx512 neon; do
-        trainstep --diagnose | grep -qx "isa.$how"$'\tyes' || continue
+    isas
+    for how in $isas; do
         NIBBLE_ISA=$how ids --logits got "$M/m.ckpt" >now
         datcat --payload logits got | cmp - a
     done
-    datcat --meta want | grep -q '"activations":"nvfp4"'
+    datcat --meta want | has '"activations":"nvfp4"'
 }
 
 @test "a sample's logits do not depend on those beside it" {
@@ -123,7 +105,7 @@ step() {
         sed -n "${n}p" "$M/ids" | tokenize -q -f --input ids -o one.tok
         trainstep -q -f -d one.tok --activations nvfp4 --dump one.$n -o o.ckpt "$M/m.ckpt" >/dev/null
     done
-    python3 - "$BATS_TEST_DIRNAME" <<'PY'
+    python3 - "$HERE" <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 from qwen3 import read_tensors
@@ -190,7 +172,7 @@ assert said == [(1, 4, "nvfp4"), (5, 5, "plain")], said'
 }
 
 @test "without a GPU its self-tests say so and end with 77" {
-    local root=$BATS_TEST_DIRNAME/..
+    local root=$root
     [ -x "${NIBBLE_BUILD:-$root/build}/gpu/open" ] || skip "tests/gpu is not built"
     [ ! -e /dev/nvidia0 ] || skip "there is a GPU"
     run -77 "$root/tools/check-gpu.sh"

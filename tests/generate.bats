@@ -6,18 +6,12 @@
 # generate: against the model in plain Python (qwen3.py), and against itself where two
 # ways must give the same.  Models are random ones.
 
-bats_require_minimum_version 1.5.0
+load common
 load paused
 
 setup_file() {
-    export PYTHONDONTWRITEBYTECODE=1
-    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
-    HERE=$BATS_TEST_DIRNAME
     M=$BATS_FILE_TMPDIR/m
-    FAILIO_SO=${NIBBLE_FAILIO:-$HERE/../build/failio.so}
-    PATH=$BIN:$PATH
-    export BIN HERE M PATH FAILIO_SO
-    export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
+    export M
     mkdir "$M"
     cd "$M" || return
     # Ids only: tied and untied.
@@ -32,25 +26,12 @@ setup_file() {
     datpack -q --init 1 --config x.json -o x.safetensors
 }
 
-setup() {
-    cd "$BATS_TEST_TMPDIR" || return
-}
-
 # The same tensors; files have a provenance, too.
 same() { datcat --diff "$1" "$2"; }
-
-qwen() { python3 "$HERE/qwen3.py" "$@"; }
 
 # ids MODEL ARGUMENT...: what follows some ids, without end tokens.
 PROMPT='5 6 7 8 9 10 11 12 13 14 80'
 ids() { generate --ids -p "$PROMPT" --ignore-eos "${@:2}" "$1"; }
-
-# json EXPRESSION: of the objects d on standard input.
-json() {
-    python3 -c "import json, sys
-d = [json.loads(line) for line in sys.stdin]
-print(($1))"
-}
 
 # bare: JSON lines without what depends on the clock.
 bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
@@ -98,7 +79,8 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
             ids "$m" -n 3 --compute bf16 --logits "l$how" $how
             cmp "l$how" l
         done
-        for isa in $(trainstep --diagnose | sed -n 's/^isa\.\([a-z0-9]*\)\tyes$/\1/p'); do
+        isas
+        for isa in $isas; do
             NIBBLE_ISA=$isa ids "$m" -n 3 --compute bf16 -f --logits l.isa
             cmp l.isa l
         done
@@ -129,7 +111,8 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
     NIBBLE_ISA=scalar run -0 --separate-stderr ids n.safetensors -n 3 --prefill-chunk 1 --fast --logits s
     [[ $stderr == 'generate: --fast: no effect: '*NIBBLE_ISA* ]]
     same s f
-    trainstep --diagnose | grep -q $'^isa.avx2\tyes' || return 0
+    isas
+    [[ $isas == *avx2* ]] || return 0
     run -0 --separate-stderr ids n.safetensors -n 3 --prefill-chunk 1 --compute f32 --fast --logits l
     [ "$stderr" = 'generate: --fast: what few tokens multiply NVFP4 with is rounded to 16 bits' ]
     run -0 datcat --meta l
@@ -144,7 +127,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
         ids n.safetensors -q -n 3 --prefill-chunk 1 --compute f32 --fast -f --logits o $how
         cmp o l
     done
-    for isa in $(trainstep --diagnose | sed -n 's/^isa\.\(avx[a-z0-9]*\)\tyes$/\1/p'); do
+    for isa in ${isas#scalar}; do
         NIBBLE_ISA=$isa ids n.safetensors -q -n 3 --prefill-chunk 1 --compute f32 --fast -f --logits o
         cmp o l
     done
@@ -166,13 +149,13 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
 @test "--json: log-probabilities of the chosen tokens and of the best" {
     ids "$M/u.safetensors" -n 6 --json --top-logprobs 3 >j
     ids "$M/u.safetensors" -n 6 --prefill-chunk 4 >plain # chosen where logits are
-    [ "$(json '" ".join(map(str, d[0]["ids"]))' <j)" = "$(cat plain)" ]
+    [ "$(jsonl '" ".join(map(str, d[0]["ids"]))' <j)" = "$(cat plain)" ]
     # shellcheck disable=SC2086
     qwen greedy "$M/u.safetensors" "$M/u.json" j $PROMPT
-    [ "$(json 'len(d), d[0]["stop"], d[0]["text"], d[0]["prompt"], d[0]["prompt_tokens"]' <j)" = \
+    [ "$(jsonl 'len(d), d[0]["stop"], d[0]["text"], d[0]["prompt"], d[0]["prompt_tokens"]' <j)" = \
         "(1, 'length', None, 0, 11)" ]
-    json '[len(x) for x in d[0]["top_logprobs"]] == [3] * 6 and d[0]["timing"]["prefill_s"] > 0' \
-        <j | grep -qx True
+    jsonl '[len(x) for x in d[0]["top_logprobs"]] == [3] * 6 and d[0]["timing"]["prefill_s"] > 0' \
+        <j | has -x True
 }
 
 @test "the golden models, if they are there: NIBBLE_GOLDEN=DIR" {
@@ -253,7 +236,7 @@ END
     cmp dir sampled
     # Its end tokens count.
     run -0 --separate-stderr generate --ids -p "$PROMPT" --temp 0 --repeat-penalty 1 --json $t
-    [ "$(json 'd[0]["stop"], d[0]["stop_id"]' <<<"$output")" = "('end', $end)" ]
+    [ "$(jsonl 'd[0]["stop"], d[0]["stop_id"]' <<<"$output")" = "('end', $end)" ]
     echo '{"do_sample": false, "temperature": 1.5}' >m/generation_config.json
     ids $t -n 20 >cold
     cmp cold greedy
@@ -332,12 +315,12 @@ END
     ids t.safetensors -n 4 --logits want >said
     # A copy of the embedding: the same.
     datpack -q t.safetensors -o t.dat
-    datcat --names t.dat | grep -qx lm_head.weight
+    datcat --names t.dat | has -x lm_head.weight
     ids t.dat -n 4 --logits l -f | cmp - said
     same l want
     # A pair quantized from it: another.
     nvquant -q t.safetensors -o n.dat
-    datcat -s lm_head.weight n.dat | grep -q nvfp4
+    datcat -s lm_head.weight n.dat | has nvfp4
     nvquant -q --dequant --dtype f32 --untie n.dat -o plain.safetensors
     ids n.dat -n 3 --logits l -f >said
     # shellcheck disable=SC2086
@@ -362,11 +345,11 @@ END
     # With the ids of the template.
     generate -n 12 --json -p 'Hello there' "$M/x.safetensors" >j
     printf 'Hello there\tx\n' | tokenize -q -t "$M/tokenizer.json" --emit jsonl >t
-    n=$(json 'len(d[0]["mask"]) - sum(d[0]["mask"]) - 1' <t)
-    prompt=$(json '" ".join(map(str, d[0]["ids"][:'"$n"']))' <t)
-    [ "$(json 'd[0]["prompt_tokens"]' <j)" -eq "$n" ]
+    n=$(jsonl 'len(d[0]["mask"]) - sum(d[0]["mask"]) - 1' <t)
+    prompt=$(jsonl '" ".join(map(str, d[0]["ids"][:'"$n"']))' <t)
+    [ "$(jsonl 'd[0]["prompt_tokens"]' <j)" -eq "$n" ]
     generate -n 12 --ids -p "$prompt" "$M/x.safetensors" >i
-    [ "$(json '" ".join(map(str, d[0]["ids"]))' <j)" = "$(cat i)" ]
+    [ "$(jsonl '" ".join(map(str, d[0]["ids"]))' <j)" = "$(cat i)" ]
     # Empty lines are no prompts, and CR LF is a line's end.
     printf '\nHello there\r\n\n\nHello there' | generate -n 12 "$M/x.safetensors" >c
     cat a a | cmp - c
@@ -375,7 +358,7 @@ END
 @test "text is that of the ids, by tokenize --decode" {
     generate -n 60 --temp 3 --json -p x --ignore-eos "$M/x.safetensors" >j
     generate -n 60 --temp 3 -p x --ignore-eos "$M/x.safetensors" >a
-    json '" ".join(map(str, d[0]["ids"]))' <j >i
+    jsonl '" ".join(map(str, d[0]["ids"]))' <j >i
     tokenize -q --decode -t "$M/tokenizer.json" --input ids i >want
     cmp want a
     # How many U+FFFD stand for a run of bad bytes is a matter of taste.
@@ -526,7 +509,7 @@ PY
 
 @test "--system, --template and --compat torchsharp" {
     local x="$M/x.safetensors"
-    n() { generate -n 0 --json -p hi "$@" "$x" | json 'd[0]["prompt_tokens"]'; }
+    n() { generate -n 0 --json -p hi "$@" "$x" | jsonl 'd[0]["prompt_tokens"]'; }
     # <|im_start|> user LF hi <|im_end|> LF <|im_start|> assistant LF, as this tokenizer cuts it
     full=$(n)
     [ "$(n --template none)" -lt "$full" ]
@@ -534,7 +517,7 @@ PY
     [ "$(n --compat torchsharp)" -eq "$(n --template torchsharp)" ]
     [ "$(n --compat seed)" -eq "$(n --template seed)" ]
     [ "$(n --system 'Be brief')" -gt "$full" ]
-    p() { generate -n 0 --json -p '<|im_end|>' "$@" "$x" | json 'd[0]["prompt_tokens"]'; }
+    p() { generate -n 0 --json -p '<|im_end|>' "$@" "$x" | jsonl 'd[0]["prompt_tokens"]'; }
     [ "$(p --template none --compat torchsharp)" -eq 1 ]
     [ "$(p --template none)" -gt 1 ]
     for o in '--chat' '--system x'; do
@@ -551,13 +534,13 @@ PY
     [[ $stderr == *'11 tokens, the context has 10 (--context)'* ]]
     run -0 --separate-stderr ids "$t" --context 16 --json
     # The last token needs no place.
-    [ "$(json 'd[0]["stop"], len(d[0]["ids"])' <<<"$output")" = "('context', 6)" ]
+    [ "$(jsonl 'd[0]["stop"], len(d[0]["ids"])' <<<"$output")" = "('context', 6)" ]
     run -0 ids "$t" -n 6 --context 16 --json
-    [ "$(json 'd[0]["stop"]' <<<"$output")" = length ]
+    [ "$(jsonl 'd[0]["stop"]' <<<"$output")" = length ]
     run -2 --separate-stderr ids "$t" --context 257
     [[ $stderr == *'has 256 positions'* ]]
     run -0 ids "$t" -n 400 --json
-    [ "$(json 'd[0]["stop"], len(d[0]["ids"])' <<<"$output")" = "('context', 246)" ]
+    [ "$(jsonl 'd[0]["stop"], len(d[0]["ids"])' <<<"$output")" = "('context', 246)" ]
     # Without an own limit the cache grows as it must; the answer is the same.
     { for _ in 1 2 3 4 5 6 7 8; do echo 'one more turn'; done; } >turns
     generate --chat -n 20 "$M/x.safetensors" --json <turns | bare >a
@@ -631,9 +614,9 @@ END
         done
         generate --score - "$t" <$s.tok | cmp - a
         generate --score $s.tok --json "$t" >j
-        [ "$(json 'list(d[0])' <j)" = "['samples', 'tokens', 'targets', 'loss', 'perplexity']" ]
+        [ "$(jsonl 'list(d[0])' <j)" = "['samples', 'tokens', 'targets', 'loss', 'perplexity']" ]
     done
-    head -n 1 a | grep -qxP 'samples\ttokens\ttargets\tloss\tperplexity'
+    head -n 1 a | has -xP 'samples\ttokens\ttargets\tloss\tperplexity'
 }
 
 @test "--score with --logits and --kl" {
@@ -971,7 +954,7 @@ assert p["inputs"][1]["provenance"]["tool"] == "tokenize"'
 
 # bats test_tags=nosan,native
 @test "a prompt that cannot be read is heard, never skipped" {
-    local so=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so} failed=0 kb
+    local so=${NIBBLE_FAILIO:-$BUILD/failio.so} failed=0 kb
     (echo 4; head -c 12000000 /dev/zero | tr '\0' ' '; echo 5; echo 6) >prompts
     # From too little memory for the second line up to enough: all answers, or no success.
     for ((kb = 12000; kb < 80000; kb += 2000)); do

@@ -6,25 +6,14 @@
 # shellcheck disable=SC2030,SC2031,SC2154  # output, stderr, lines: set by run
 
 # bats file_tags=gguf
-bats_require_minimum_version 1.5.0
-
-setup_file() {
-    export PYTHONDONTWRITEBYTECODE=1
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
-    export PATH
-}
-
-setup() {
-    cd "$BATS_TEST_TMPDIR" || return
-}
+load common
 
 gguf() {
-    python3 "$BATS_TEST_DIRNAME/gguf_file.py" "$@"
+    python3 "$HERE/gguf_file.py" "$@"
 }
 
 runbad() {
-    python3 "$BATS_TEST_DIRNAME/runbad.py" "$@"
+    python3 "$HERE/runbad.py" "$@"
 }
 
 # poke FILE OFFSET BYTES: set, as printf spells them.
@@ -179,11 +168,11 @@ for k in ("attention_dropout", "sliding_window", "use_sliding_window",
 assert found == want, (found, want)
 END
     gguf make untied-gguf y.gguf
-    datcat --meta y.gguf | grep -q '"tie_word_embeddings": false'
+    datcat --meta y.gguf | has '"tie_word_embeddings": false'
 }
 
 @test "a configuration and a provenance of ours are kept, if the keys agree" {
-    python3 - "$BATS_TEST_DIRNAME" <<'END'
+    python3 - "$HERE" <<'END'
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import containers as c, gguf_file as g
@@ -221,7 +210,7 @@ END
 }
 
 @test "an NVFP4 tensor of a short name, under a configuration that claims modules" {
-    PYTHONPATH=$BATS_TEST_DIRNAME python3 -c '
+    PYTHONPATH=$HERE python3 -c '
 import json
 import gguf_file as g
 claims = dict(g.MODEL, quantization_config={"quant_method": "modelopt"})
@@ -233,7 +222,7 @@ g.c.put("x.gguf", g.gguf_bytes([g.pair("nibble.provenance", g.STRING, json.dumps
 }
 
 @test "names stay what they are in a file of another architecture" {
-    python3 - "$BATS_TEST_DIRNAME" <<'END'
+    python3 - "$HERE" <<'END'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c, gguf_file as g
@@ -272,7 +261,7 @@ END
 make_model() {
     gguf make vocab-config config.json
     datpack -q --init 3 --config config.json --to safetensors -o m/
-    cp "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" m/tokenizer.json
+    cp "$HERE/vectors/tokenizer-small.json" m/tokenizer.json
 }
 
 # What --diff says: the norms, which are f32 in a GGUF, and nothing more.
@@ -327,7 +316,7 @@ differ_in_norms() {
 }
 
 @test "a block of zeros has codes 0 in a GGUF" {
-    python3 - "$BATS_TEST_DIRNAME" <<'END'
+    python3 - "$HERE" <<'END'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c, gguf_file as g
@@ -344,10 +333,10 @@ c.put("x.dat", c.dat_bytes(out))
 END
     gguf make config config.json
     sed -i 's/"vocab_size": 320/"vocab_size": 3104/' config.json
-    run -2 datpack -o x.gguf -t "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" x.dat
+    run -2 datpack -o x.gguf -t "$HERE/vectors/tokenizer-small.json" x.dat
     [[ $output == *"model.embed_tokens.weight"* ]] # it has 320 rows
     sed -i 's/"vocab_size": 3104/"vocab_size": 320/' config.json
-    python3 - "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" <<'END'
+    python3 - "$HERE/vectors/tokenizer-small.json" <<'END'
 import json, sys
 t = json.load(open(sys.argv[1]))
 m = t["model"]
@@ -374,7 +363,7 @@ END
     [[ $output == *absent.json* ]]
     run -2 datpack -o x.gguf -t m/config.json m/
     [[ $output == *"m/config.json: byte "* ]]
-    cp "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" m/tokenizer.json
+    cp "$HERE/vectors/tokenizer-small.json" m/tokenizer.json
     run -2 datpack -o x.dat -t m/tokenizer.json m/
     [[ $output == *--tokenizer* ]]
     cp m/tokenizer.json own.gguf # it is read, so it is not replaced
@@ -399,14 +388,14 @@ END
 
 # bats test_tags=native
 @test "a model and its tokenizer as the keys of a GGUF" {
-    local write=${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}/unit/gguf
-    cp "$BATS_TEST_DIRNAME/vectors/tokenizer-small.json" tokenizer.json
+    local write=${NIBBLE_BUILD:-$BUILD}/unit/gguf
+    cp "$HERE/vectors/tokenizer-small.json" tokenizer.json
     gguf make vocab-config config.json
     run -0 "$write" out.gguf config.json tokenizer.json
     [ -z "$output" ]
     gguf check out.gguf config.json tokenizer.json
     run -0 datcat -q --strict --verify out.gguf
-    datcat --meta out.gguf | grep -q '"tokenizer.ggml.tokens":{"items":3104,"of":"string"}'
+    datcat --meta out.gguf | has '"tokenizer.ggml.tokens":{"items":3104,"of":"string"}'
 
     # Both forms of merges are the same file.
     mkdir pairs
@@ -454,11 +443,11 @@ END
 }
 
 @test "the plain GGUF that benchmarks give to llama.cpp: the same values, all that readers ask for" {
-    local demo=$BATS_TEST_DIRNAME/../pipelines/demo dtype
+    local demo=$root/pipelines/demo dtype
     for dtype in bf16 f32; do
         datpack -q --init 3 --config "$demo/config.json" --dtype $dtype -o m.safetensors -f
         datpack -q -t "$demo/tokenizer.json" -o like.gguf -f m.safetensors
-        "$BATS_TEST_DIRNAME/../bench/gguf_plain.py" m.safetensors like.gguf plain.gguf
+        "$root/bench/gguf_plain.py" m.safetensors like.gguf plain.gguf
         # Norms are f32 in a GGUF whatever they were.
         datcat --diff --atol 0 --rtol 0 m.safetensors plain.gguf
         datcat --tsv -s '*_proj.weight' plain.gguf | awk -v t=$dtype -F '\t' '
@@ -487,7 +476,7 @@ END
 
 # bats test_tags=nosan
 @test "a tokenizer of 100 MB costs no memory" {
-    python3 - "$BATS_TEST_DIRNAME" <<'END'
+    python3 - "$HERE" <<'END'
 import struct, sys
 sys.path.insert(0, sys.argv[1])
 import gguf_file as g

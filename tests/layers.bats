@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: MIT
 # The directions of includes and the manners of the libraries, by tools/layers.sh;
 # and the test of that test: each rule finds its violation in a scratch tree.
-# bats file_tags=native,nosan
 
-bats_require_minimum_version 1.8.0
+# bats file_tags=native,nosan
+load common
 
 setup()
 {
-    root=$BATS_TEST_DIRNAME/..
     layers=$root/tools/layers.sh
     tree=$BATS_TEST_TMPDIR/tree
 }

@@ -8,24 +8,16 @@
 # about itself for that stands in example, numbers and words below; one that is
 # not listed there is asked the common questions only.
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
     IN=$BATS_FILE_TMPDIR/in
-    PROGRAMS=$(find "$BIN" -maxdepth 1 -type f -executable -printf '%f\n' | sort | tr '\n' ' ')
-    PATH=$BIN:$PATH
-    export BIN IN PROGRAMS PATH PYTHONDONTWRITEBYTECODE=1
+    PROGRAMS=$(find "$bin" -maxdepth 1 -type f -executable -printf '%f\n' | sort | tr '\n' ' ')
+    export IN PROGRAMS
     mkdir "$IN"
-    python3 "$BATS_TEST_DIRNAME/containers.py" make tiny-dat "$IN/m.dat"
-    python3 "$BATS_TEST_DIRNAME/containers.py" make config "$IN/config.json"
+    containers make tiny-dat "$IN/m.dat"
+    containers make config "$IN/config.json"
     datpack -q --init 1 --config "$IN/config.json" -o "$IN/model.safetensors"
-}
-
-setup() {
-    # In a directory of its own, so that every leftover is seen.
-    mkdir "$BATS_TEST_TMPDIR/w"
-    cd "$BATS_TEST_TMPDIR/w" || return
 }
 
 # example PROGRAM: arguments that succeed, one a line.
@@ -178,18 +170,18 @@ long_options() {
     for o in --names --json --ndjson --tsv --select --exclude --group --stats \
         --hist --values --payload --hash --check --diff --atol --rtol --verify \
         --map --meta --raw-entries --strict --threads --quiet --verbose; do
-        datcat --help | grep -q -- "$o" || { echo "datcat $o" && false; }
+        datcat --help | has -- "$o" || { echo "datcat $o" && false; }
     done
     for o in --output --to --force --dtype --select --exclude --rename --like \
         --untie --tie --config --shard-size --strict --quant --variant \
         --criterion --share-scale --init --master --moments --compat --threads \
         --tokenizer --quiet --verbose; do
-        datpack --help | grep -q -- "$o" || { echo "datpack $o" && false; }
+        datpack --help | has -- "$o" || { echo "datpack $o" && false; }
     done
     for o in --output --quant --select --exclude --share-scale --report --variant \
         --criterion --exhaustive --dequant --dtype --device --compat --config \
         --untie --tie --strict --force --threads --quiet --verbose; do
-        nvquant --help | grep -q -- "$o" || { echo "nvquant $o" && false; }
+        nvquant --help | has -- "$o" || { echo "nvquant $o" && false; }
     done
 }
 
@@ -418,7 +410,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
 c.put("many.dat", c.dat_bytes([c.Tensor("t%d.%s" % (i, "x" * 50), "u8", (40,), bytes(40))
-                               for i in range(5000)]))' "$BATS_TEST_DIRNAME"
+                               for i in range(5000)]))' "$HERE"
     for o in '' -l --json --ndjson --tsv --stats --group --hist --map --hash; do
             run -0 --separate-stderr bash -c 'datcat $1 many.dat | head -n 1 >/dev/null
             case ${PIPESTATUS[0]} in 0 | 141) ;; *) exit 1 ;; esac' - $o
@@ -563,9 +555,9 @@ p.wait()'
     local as=()
     [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
     chmod a+rx "$BATS_RUN_TMPDIR" "${BATS_TEST_TMPDIR%/*}" "$BATS_TEST_TMPDIR"
-    "${as[@]}" "$BIN/datcat" --version || skip "another user cannot run the programs"
+    "${as[@]}" "$bin/datcat" --version || skip "another user cannot run the programs"
     chmod 000 shards
-    run -2 --separate-stderr "${as[@]}" "$BIN/datcat" shards
+    run -2 --separate-stderr "${as[@]}" "$bin/datcat" shards
     chmod 755 shards
     [ "$stderr" = "datcat: shards/model.safetensors: Permission denied" ]
 }

@@ -9,15 +9,12 @@
 # most here.
 
 # bats file_tags=native
-bats_require_minimum_version 1.8.0
+load common
 
 setup_file()
 {
-    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
-    BUILD=$(realpath -m "${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}")
-    PATH=$BIN:$PATH
-    ACT=$BATS_TEST_DIRNAME/memguard.py
-    export BIN BUILD ACT PATH PYTHONDONTWRITEBYTECODE=1
+    ACT=$HERE/memguard.py
+    export ACT
     mkdir "$BATS_FILE_TMPDIR/lib"
     ln -s "$BUILD/nvml.so" "$BATS_FILE_TMPDIR/lib/libnvidia-ml.so.1"
 }
@@ -219,7 +216,7 @@ until_there()
 }
 
 @test "trainstep saves before it goes" {
-    cp "$BATS_TEST_DIRNAME/../pipelines/demo/config.json" .
+    cp "$root/pipelines/demo/config.json" .
     datpack -q --init 7 --config config.json -o run.ckpt
     printf '1 2 3 4\n5 6 7 8 9\n' | tokenize -q --input ids -o ids.tok
     echo 'device 3000' >nvml
@@ -234,7 +231,7 @@ until_there()
     local last
     last=$(tail -n 1 log | cut -f 1)
     [ "$last" -ge 1 ]
-    datcat --meta run.ckpt | grep -q "\"step\":$last\b"
+    datcat --meta run.ckpt | has "\"step\":$last\b"
 }
 
 @test "signals sent to memguard reach the command, once" {
@@ -305,12 +302,12 @@ os.execvp(sys.argv[1], sys.argv[1:])' memguard -l 1 -- python3 "$ACT" count $sig
 
 @test "no way to signal but one" {
     [ -z "${NIBBLE_SAN:-}" ] || skip "sanitizers bring their own"
-    run nm -u "$BIN/memguard"
+    run nm -u "$bin/memguard"
     [[ $output != *kill* ]]
     [[ $output != *sigqueue* ]]
-    run -0 grep -c 'SYS_pidfd_send_signal' "$BATS_TEST_DIRNAME"/../cmd/memguard/tree.c
+    run -0 grep -c 'SYS_pidfd_send_signal' "$HERE"/../cmd/memguard/tree.c
     [ "$output" -eq 1 ]
-    run ! grep -l 'send_signal\|SYS_.*kill' "$BATS_TEST_DIRNAME"/../cmd/memguard/{gpu,machine,memguard,report,start}.c
+    run ! grep -l 'send_signal\|SYS_.*kill' "$HERE"/../cmd/memguard/{gpu,machine,memguard,report,start}.c
 }
 
 # ---- GPU ---------------------------------------------------------------------------
@@ -322,7 +319,7 @@ gpu()
 }
 
 @test "GPU memory: without NVML, GPUs or numbers it says what to do" {
-    if ldconfig -p | grep -q libnvidia-ml; then
+    if ldconfig -p | has libnvidia-ml; then
         skip "this machine has NVML"
     fi
     run -2 --separate-stderr guard -g 1 -- touch began
@@ -369,8 +366,8 @@ gpu()
 
 # ---- the report --------------------------------------------------------------------
 
-# json FILE EXPRESSION: of the document d.
-json()
+# json_holds FILE EXPRESSION: of the document d.
+json_holds()
 {
     python3 -c 'import json, sys
 d = json.load(open(sys.argv[1]))
@@ -379,20 +376,20 @@ assert eval("(" + sys.argv[2] + ")"), d' "$@"
 
 @test "--report: samples, peaks, limits, result" {
     run -124 guard -l 0.08 --report r.json -- python3 "$ACT" hog 120 20
-    json r.json 'd["Tool"] == "memguard" and d["Exit"] == 124 and
+    json_holds r.json 'd["Tool"] == "memguard" and d["Exit"] == 124 and
         "over the limit of 0.08 GB" in d["Ended"] and "SIGTERM" in d["Ended"] and
         d["Command"][0] == "python3" and d["Command"][2:] == ["hog", "120", "20"] and
         d["Limits"] == {"HostRssMiB": 81} and d["Peaks"]["HostRssMiB"] > 81'
-    json r.json 'd["Peaks"]["HostRssMiB"] == max(s["HostRssMiB"] for s in d["Samples"]) and
+    json_holds r.json 'd["Peaks"]["HostRssMiB"] == max(s["HostRssMiB"] for s in d["Samples"]) and
         d["Peaks"]["MemAvailableMiB"] == min(s["MemAvailableMiB"] for s in d["Samples"]) and
         [s["ElapsedMs"] for s in d["Samples"]] == sorted(s["ElapsedMs"] for s in d["Samples"])'
     # It is there: replaced only when that was said.
     run -2 --separate-stderr guard -l 1 --report r.json -- touch began
     [[ $stderr == *'exists; -f replaces it'* ]]
     run -7 guard -l 1 -f --report r.json -- sh -c 'exit 7'
-    json r.json 'd["Exit"] == 7 and d["Ended"] is None'
+    json_holds r.json 'd["Exit"] == 7 and d["Ended"] is None'
     run -127 guard -l 1 -f --report r.json -- no-such-command
-    json r.json 'd["Exit"] == 127'
+    json_holds r.json 'd["Exit"] == 127'
     [ ! -e began ]
     [ "$(find . -name '.*' -type f)" = "" ]
 }
@@ -400,12 +397,12 @@ assert eval("(" + sys.argv[2] + ")"), d' "$@"
 @test "--report: readable while the command runs" {
     guard -l 1 --report r.json -- sh -c 'until [ -e stop ]; do sleep 0.1; done' 3>&- &
     until_there r.json
-    json r.json 'd["Exit"] is None and d["Peaks"]["Processes"] <= 2'
+    json_holds r.json 'd["Exit"] is None and d["Peaks"]["Processes"] <= 2'
     sleep 1.7
-    json r.json 'd["Exit"] is None and len(d["Samples"]) > 9'
+    json_holds r.json 'd["Exit"] is None and len(d["Samples"]) > 9'
     touch stop
     ends 0 $!
-    json r.json 'd["Exit"] == 0 and len(d["Samples"]) > 10'
+    json_holds r.json 'd["Exit"] == 0 and len(d["Samples"]) > 10'
 }
 
 @test "--report: what cannot be written is known before the command begins" {

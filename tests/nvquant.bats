@@ -6,75 +6,30 @@
 # compared with nvfp4.py byte for byte; inputs are made by nvmodel.py.  Other
 # programs' containers are in dialects.bats.
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
     IN=$BATS_FILE_TMPDIR/in
-    PYTHONPATH=$BATS_TEST_DIRNAME
-    PYTHONDONTWRITEBYTECODE=1
-    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE
+    export IN
     nvmodel make "$IN"
 }
 
-setup() {
-    mkdir "$BATS_TEST_TMPDIR/w" # bats keeps files of its own beside it
-    cd "$BATS_TEST_TMPDIR/w" || return
-}
-
-containers() {
-    python3 "$BATS_TEST_DIRNAME/containers.py" "$@"
-}
-
-nvmodel() {
-    python3 "$BATS_TEST_DIRNAME/nvmodel.py" "$@"
-}
-
-# What must come out.
-reference() {
-    python3 "$BATS_TEST_DIRNAME/nvfp4.py" "$@"
-}
-
-# quiet PROGRAM OPTION...: success, and not a word with -q.
-quiet() {
-    run -0 --separate-stderr "$1" -q "${@:2}"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 0 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-}
-
 quant() {
-    quiet nvquant "$@"
-}
-
-# refuse WORDS PROGRAM OPTION...: exit 2, one line with each of these words; no new
-# file here.
-refuse() {
-    local words=$1 before w
-    shift
-    before=$(ls -AR)
-    run -2 --separate-stderr timeout 20 "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-    [[ ${stderr_lines[0]} == "$1: "* ]]
-    for w in $words; do
-        [[ ${stderr_lines[0]} == *"$w"* ]] || { echo "${stderr_lines[0]}, want $w" && false; }
-    done
-    [ "$(ls -AR)" = "$before" ]
+    quiet nvquant -q "$@"
 }
 
 @test "a report is no file that an input needs" {
     local f
-    datpack -q --init 3 --config "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" --to ckpt -o a.ckpt
+    datpack -q --init 3 --config "$HERE/vectors/qwen3-tiny-config.json" --to ckpt -o a.ckpt
     datpack -q -o m.dat a.ckpt
     datpack -q -o md/ a.ckpt
     echo '{}' >md/tokenizer.json
     cp m.dat.json before
     cp -r md mdbefore
-    refuse 'm.dat.json: input' nvquant -q -f --report m.dat.json -o r.dat m.dat
+    refuse 'm.dat.json: * input' nvquant -q -f --report m.dat.json -o r.dat m.dat
     cmp m.dat.json before
     for f in config.json nibble.json tokenizer.json model.safetensors; do
-        refuse "md/$f: input" nvquant -q -f --report md/$f -o r.dat md
+        refuse "md/$f: * input" nvquant -q -f --report md/$f -o r.dat md
     done
     diff -r md mdbefore
     nvquant -q --report md/report.tsv -o r.dat md
@@ -113,7 +68,7 @@ SLOW='sweep,exhaustive sweep1,exhaustive'
 
 @test "the Python side agrees with itself" {
     run -0 reference --self-test
-    run -0 env NVFP4_PURE=1 python3 "$BATS_TEST_DIRNAME/nvfp4.py" --self-test
+    NVFP4_PURE=1 run -0 reference --self-test
 }
 
 @test "each quantizer, from f16: byte for byte what the reference says" {
@@ -284,16 +239,16 @@ vectors() {
         f32:7f800000 f32:ff800000 f32:7fc00003 f32:ff800001; do
         bits=${d#*:}
         put bad.dat "[T('good.q_proj.weight', 'f32', (2, 16), bytes(128)), T('bad.up_proj.weight', '${d%:*}', (5, 32), bytes(77 * ${#bits} // 2) + bytes.fromhex('$bits')[::-1] + bytes(82 * ${#bits} // 2))]"
-        refuse "bad.up_proj.weight 77 $bits" nvquant -o x.dat bad.dat
-        refuse "bad.up_proj.weight 77 $bits" nvquant --quant torchao -o x.dat bad.dat
+        refuse "bad.up_proj.weight * 77 * $bits" nvquant -o x.dat bad.dat
+        refuse "bad.up_proj.weight * 77 * $bits" nvquant --quant torchao -o x.dat bad.dat
     done
     # The first of several, the first and the last element.
     put bad.dat "[T('a.up_proj.weight', 'f32', (2, 32), bytes(8) + bytes.fromhex('0000807f0000c07f') + bytes(240))]"
-    refuse 'a.up_proj.weight 2 7f800000' nvquant -o x.dat bad.dat
+    refuse 'a.up_proj.weight * 2 * 7f800000' nvquant -o x.dat bad.dat
     put bad.dat "[T('a.up_proj.weight', 'f16', (1, 16), b'\\1\\x7c' + bytes(30))]"
-    refuse 'a.up_proj.weight 0 7c01' nvquant -o x.dat bad.dat
+    refuse 'a.up_proj.weight * 0 * 7c01' nvquant -o x.dat bad.dat
     put bad.dat "[T('a.up_proj.weight', 'f16', (1, 16), bytes(30) + b'\\0\\xfe')]"
-    refuse 'a.up_proj.weight 15 fe00' nvquant -o x.dat bad.dat
+    refuse 'a.up_proj.weight * 15 * fe00' nvquant -o x.dat bad.dat
 }
 
 @test "zeros: all codes 0 or 8 by their sign, scale2 1" {
@@ -500,7 +455,7 @@ PY
 }
 
 @test "a checkpoint's master is quantized" {
-    quiet datpack --config "$IN/conf/config.json" --quant max -o m.ckpt "$IN/dir"
+    quiet datpack -q --config "$IN/conf/config.json" --quant max -o m.ckpt "$IN/dir"
     quant --quant max -o out.dat m.ckpt
     quant --quant max -o want.dat "$IN/dir"
     cmp out.dat want.dat
@@ -584,7 +539,7 @@ PY
 
 # bats test_tags=native
 @test "a failing disk: the old output stays, no other file" {
-    local so=${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}/failio.so kind
+    local so=${NIBBLE_BUILD:-$BUILD}/failio.so kind
     [ -e "$so" ] || skip "failio.so is not built"
     so=$(realpath "$so")
     quant --quant native -o o.dat "$IN/f16/m.dat"
@@ -684,7 +639,7 @@ PY
 @test "--dequant: what f16 cannot hold is refused by tensor and index" {
     # 6 * 448 * scale2; the third code is the largest.
     put big.dat "[T('a.weight.qdata', 'u8', (1, 8), b'\\0\\7' + bytes(6)), T('a.weight.scale', 'f8_e4m3', (1, 1), b'\\x7e'), T('a.weight.scale2', 'f32', (1,), struct.pack('<f', 25.0))]"
-    refuse 'a.weight 2' nvquant --dequant -o x.dat big.dat
+    refuse 'a.weight * 2' nvquant --dequant -o x.dat big.dat
     quant --dequant --dtype bf16 -o b.dat big.dat
     quant --dequant --dtype f32 -o f.dat big.dat
     put edge.dat "[T('a.weight.qdata', 'u8', (1, 8), b'\\0\\7' + bytes(6)), T('a.weight.scale', 'f8_e4m3', (1, 1), b'\\x7e'), T('a.weight.scale2', 'f32', (1,), struct.pack('<f', 24.369))]"
@@ -715,12 +670,12 @@ for t in nvmodel.model(rest):
 c.put(path, c.dat_bytes(out))
 PY
     }
-    local words='up_proj.weight element 25 is too large for a float'
+    local words='up_proj.weight": element 25 is too large for a float'
     local d
     huge f32 3e38 m.dat
     for d in f32 bf16 f16; do
-        refuse 'up_proj.weight element' nvquant -q --dequant --dtype $d --config "$IN/conf/config.json" -o x.dat m.dat
-        refuse 'up_proj.weight element' datpack -q --dtype $d --config "$IN/conf/config.json" -o x.safetensors m.dat
+        refuse 'up_proj.weight * element' nvquant -q --dequant --dtype $d --config "$IN/conf/config.json" -o x.dat m.dat
+        refuse 'up_proj.weight * element' datpack -q --dtype $d --config "$IN/conf/config.json" -o x.safetensors m.dat
     done
     refuse "$words" nvquant -q --dequant --dtype f32 --config "$IN/conf/config.json" -o x.dat m.dat
     refuse "$words" nvquant -q --dequant --dtype bf16 --config "$IN/conf/config.json" -o x.dat m.dat
@@ -728,7 +683,7 @@ PY
         refuse "$words" datpack -q --master $d --config "$IN/conf/config.json" -o x.ckpt m.dat
     done
     # Requantized.
-    refuse 'up_proj.weight element 25 not finite' nvquant -q --quant sweep1 -o x.dat m.dat
+    refuse 'up_proj.weight * element * 25 * not * finite' nvquant -q --quant sweep1 -o x.dat m.dat
     # What bf16 rounds up to an infinity: 3.3961776e38 does, 3.39e38 does not.
     huge f32 3.3961776e38 edge.dat
     python3 - <<'PY'
@@ -740,12 +695,12 @@ for t in ts:
         t.data[12] = 0
 c.put("edge.dat", c.dat_bytes(ts))
 PY
-    refuse 'element 16 3.39617' nvquant -q --dequant --dtype bf16 --config "$IN/conf/config.json" -o x.dat edge.dat
-    quiet nvquant --dequant --dtype f32 --config "$IN/conf/config.json" -o y.dat edge.dat
+    refuse 'element * 16 * 3.39617' nvquant -q --dequant --dtype bf16 --config "$IN/conf/config.json" -o x.dat edge.dat
+    quiet nvquant -q --dequant --dtype f32 --config "$IN/conf/config.json" -o y.dat edge.dat
     # An infinity that stands in a file stays one.
     put inf.safetensors '[T("x", "f32", (2,), struct.pack("<2f", math.inf, -math.inf))]'
     for d in f32 bf16; do
-        quiet datpack --dtype $d -o $d.safetensors inf.safetensors
+        quiet datpack -q --dtype $d -o $d.safetensors inf.safetensors
         datcat -q --diff --atol 0 --rtol 0 $d.safetensors inf.safetensors
     done
 }
@@ -760,7 +715,7 @@ for t in ts:
         t.data = struct.pack("<%df" % n, *[0] * (n - 1), float("nan"))
 c.put("nan.safetensors", c.st_bytes(ts, {"format": "pt"}))
 PY
-    refuse 'nan.safetensors "model.embed_tokens.weight" not finite' \
+    refuse 'nan.safetensors: "model.embed_tokens.weight" * not finite' \
         nvquant -q --config "$IN/conf/config.json" -o x.dat nan.safetensors
     [[ $stderr != *lm_head* ]]
 }
@@ -846,7 +801,7 @@ PY
     # What f16 cannot hold is refused where it is copied.
     put big.dat '[T("model.norm.weight", "f32", (16,), struct.pack("<16f", *[7e4] * 16))]'
     put big.dat '[T("model.norm.weight", "f32", (16,), struct.pack("<16f", *[0] * 9, *[7e4] * 7)), T("q_proj.weight", "f32", (1, 16), bytes(64))]'
-    refuse 'model.norm.weight 9' nvquant --compat torchsharp -o x.dat big.dat
+    refuse 'model.norm.weight * 9' nvquant --compat torchsharp -o x.dat big.dat
 }
 
 # ---- datpack ----------------------------------------------------------------
@@ -854,25 +809,25 @@ PY
 @test "datpack --dtype nvfp4 is nvquant" {
     local q
     # But for bf16, which becomes f16 in a .dat that datpack writes.
-    quiet datpack --dtype nvfp4 -o a.dat "$IN/bf16/m.dat"
+    quiet datpack -q --dtype nvfp4 -o a.dat "$IN/bf16/m.dat"
     quant -o b.dat "$IN/bf16/m.dat"
     nvmodel same a.dat b.dat pairs
     for q in sweep max 4over6 torchao native sweep1; do
-        quiet datpack --dtype nvfp4 --quant $q -f -o a.dat "$IN/f16/m.dat"
+        quiet datpack -q --dtype nvfp4 --quant $q -f -o a.dat "$IN/f16/m.dat"
         quant --quant $q -f -o b.dat "$IN/f16/m.dat"
         cmp a.dat b.dat
     done
-    quiet datpack --dtype nvfp4 -f -o a.dat "$IN/f16/m.dat"
+    quiet datpack -q --dtype nvfp4 -f -o a.dat "$IN/f16/m.dat"
     quant -f -o b.dat "$IN/f16/m.dat"
     cmp a.dat b.dat
-    quiet datpack --dtype nvfp4 --quant max --variant modelopt --share-scale qkv,gate_up \
+    quiet datpack -q --dtype nvfp4 --quant max --variant modelopt --share-scale qkv,gate_up \
         -f -o a.dat "$IN/f16/m.dat"
     quant --quant max --variant modelopt --share-scale qkv,gate_up -f -o b.dat "$IN/f16/m.dat"
     cmp a.dat b.dat
-    quiet datpack --dtype nvfp4 --quant 4over6 --criterion mae -f -o a.dat "$IN/f16/m.dat"
+    quiet datpack -q --dtype nvfp4 --quant 4over6 --criterion mae -f -o a.dat "$IN/f16/m.dat"
     quant --quant 4over6 --criterion mae -f -o b.dat "$IN/f16/m.dat"
     cmp a.dat b.dat
-    quiet datpack --compat torchsharp --dtype nvfp4 -f -o a.dat "$IN/f16/m.dat"
+    quiet datpack -q --compat torchsharp --dtype nvfp4 -f -o a.dat "$IN/f16/m.dat"
     quant --compat torchsharp -f -o b.dat "$IN/f16/m.dat"
     cmp a.dat b.dat
 }
@@ -889,7 +844,7 @@ pairs = [ts[i:i + 2] for i, t in enumerate(ts) if t.name.endswith(".qdata")]
 rest = [t for t in ts if not t.name.endswith((".qdata", ".scale"))]
 c.put("ref.dat", c.dat_bytes(rest[::-1] + [t for p in pairs[::-1] for t in p]))
 PY
-        quiet datpack --like ref.dat --quant $q -f -o got.dat "$IN/bf16/m.dat"
+        quiet datpack -q --like ref.dat --quant $q -f -o got.dat "$IN/bf16/m.dat"
         quant --compat torchsharp --quant $q -f -o want.dat "$IN/bf16/m.dat"
         [ "$(names got.dat)" = "$(names ref.dat)" ]
         nvmodel same got.dat want.dat
@@ -899,28 +854,28 @@ PY
     quant --quant max -o two.dat "$IN/f16/m.dat"
     refuse '' datpack -q --like ref.dat -o x.dat two.dat
     # Into a reference of two levels.
-    quiet datpack --like two.dat --quant max -f -o got.dat "$IN/f16/m.dat"
+    quiet datpack -q --like two.dat --quant max -f -o got.dat "$IN/f16/m.dat"
     cmp got.dat two.dat
-    quiet datpack --like two.dat -f -o got.dat two.dat
+    quiet datpack -q --like two.dat -f -o got.dat two.dat
     cmp got.dat two.dat
 }
 
 @test "datpack from a checkpoint: its own quantizer, what the forward pass saw" {
     local q
     for q in sweep max 4over6 torchao; do
-        quiet datpack --config "$IN/conf/config.json" --quant $q -f -o m.ckpt "$IN/dir"
-        quiet datpack --dtype nvfp4 -f -o got.dat m.ckpt
+        quiet datpack -q --config "$IN/conf/config.json" --quant $q -f -o m.ckpt "$IN/dir"
+        quiet datpack -q --dtype nvfp4 -f -o got.dat m.ckpt
         quant --quant $q -f -o want.dat "$IN/dir"
         nvmodel same got.dat want.dat pairs
     done
-    quiet datpack --config "$IN/conf/config.json" --quant max --share-scale qkv,gate_up \
+    quiet datpack -q --config "$IN/conf/config.json" --quant max --share-scale qkv,gate_up \
         -f -o m.ckpt "$IN/dir"
-    quiet datpack --dtype nvfp4 -f -o got.dat m.ckpt
+    quiet datpack -q --dtype nvfp4 -f -o got.dat m.ckpt
     quant --quant max --share-scale qkv,gate_up -f -o want.dat "$IN/dir"
     nvmodel same got.dat want.dat pairs
     # Two levels are nothing for TorchSharp, unless another quantizer is asked for.
     refuse '' datpack -q --compat torchsharp --dtype nvfp4 -o x.dat m.ckpt
-    quiet datpack --compat torchsharp --dtype nvfp4 --quant native -f -o got.dat m.ckpt
+    quiet datpack -q --compat torchsharp --dtype nvfp4 --quant native -f -o got.dat m.ckpt
     quant --compat torchsharp --quant native -f -o want.dat "$IN/dir"
     cmp got.dat want.dat
 }
@@ -940,11 +895,11 @@ print(c.read_ckpt_header(c.map_file(sys.argv[1]))[0]["quant"]["name"])' "$1"
         [ "${#stderr_lines[@]}" -eq 1 ]
         [[ $stderr == *"one level"*" $q,"*"--quant"* ]]
         [ "$(quant_word m.ckpt)" = $q ]
-        quiet datpack -f -o quiet.ckpt m.dat
+        quiet datpack -q -f -o quiet.ckpt m.dat
         cmp m.ckpt quiet.ckpt
         # Also where another run handed it on.
-        quiet datpack -f -o m.safetensors m.dat
-        quiet datpack -f -o again.ckpt m.safetensors
+        quiet datpack -q -f -o m.safetensors m.dat
+        quiet datpack -q -f -o again.ckpt m.safetensors
         [ "$(quant_word again.ckpt)" = $q ]
         # Of a file that does not tell.
         rm m.dat.json
@@ -955,8 +910,8 @@ print(c.read_ckpt_header(c.map_file(sys.argv[1]))[0]["quant"]["name"])' "$1"
     # What comes out of it is what went in.
     quant --quant torchao -f -o m.dat "$IN/f16/m.dat"
     for q in again bare; do
-        quiet datpack --master f32 -f -o $q.ckpt m.dat
-        quiet datpack --like m.dat -f -o back.dat $q.ckpt
+        quiet datpack -q --master f32 -f -o $q.ckpt m.dat
+        quiet datpack -q --like m.dat -f -o back.dat $q.ckpt
         datcat -q --diff --atol 0 --rtol 0 -x lm_head.weight m.dat back.dat # that is made anew
         rm -f m.dat.json
         cp "$IN/conf/config.json" .

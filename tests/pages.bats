@@ -4,13 +4,13 @@
 # bats file_tags=native
 # A listing of a cold file reads the pages that hold entry headers and no other: asked
 # of the kernel with mincore, by the helper program of the benchmarks.
-bats_require_minimum_version 1.5.0
 
-bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
+
+load common
 
 setup() {
     cd "$BATS_TEST_TMPDIR" || return
-    ${CC:-gcc} -O1 -std=c11 -D_GNU_SOURCE -o pages "$BATS_TEST_DIRNAME/../bench/pages.c"
+    ${CC:-gcc} -O1 -std=c11 -D_GNU_SOURCE -o pages "$root/bench/pages.c"
     cat >config.json <<'END'
 {"model_type":"qwen3","hidden_size":512,"num_hidden_layers":2,"num_attention_heads":8,
 "num_key_value_heads":2,"head_dim":64,"intermediate_size":2048,"vocab_size":8192,

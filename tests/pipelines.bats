@@ -7,17 +7,12 @@
 # shellcheck disable=SC2154  # output: set by run
 
 # bats file_tags=native
-bats_require_minimum_version 1.8.0
+load common
 
 setup_file()
 {
-    root=$(realpath "$BATS_TEST_DIRNAME/..")
-    NIBBLE_BIN=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
-    PATH=$NIBBLE_BIN:$PATH
     model=$BATS_FILE_TMPDIR/model
-    # A make that runs the tests is not part of them.
-    unset MAKEFLAGS MFLAGS MAKELEVEL NIBBLE_LOCKED
-    export LC_ALL=C.UTF-8 NIBBLE_BIN PATH root model
+    export model
     sed 's/"num_hidden_layers":4/"num_hidden_layers":2/' "$root/pipelines/demo/config.json" \
         >"$BATS_FILE_TMPDIR/config.json"
     datpack -q --init 5 --config "$BATS_FILE_TMPDIR/config.json" -o "$model/"

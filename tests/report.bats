@@ -6,20 +6,15 @@
 # (pipelines/report) and the course of the loss in trainstep's line of progress.
 
 # bats file_tags=native
-bats_require_minimum_version 1.8.0
+load common
 
 setup_file()
 {
-    root=$(realpath "$BATS_TEST_DIRNAME/..")
-    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
-    PATH=$bin:$PATH
-    NIBBLE_BIN=$bin
     IN=$BATS_FILE_TMPDIR/in
-    PYTHONDONTWRITEBYTECODE=1
-    export LC_ALL=C.UTF-8 root bin NIBBLE_BIN IN PATH PYTHONDONTWRITEBYTECODE
+    export IN
     mkdir "$IN"
     cd "$IN" || return
-    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
     seq 1 96 | paste -d ' ' - - - - - - - - >ids
     tokenize -q --input ids -o data.tok ids
     datpack -q --init 3 --config config.json --to ckpt -o start.ckpt
@@ -29,11 +24,6 @@ setup_file()
     datpack -q --dtype f16 -o f16.dat run.ckpt
     nvquant -q --report cost.tsv -o nvfp4.dat f16.dat
     datcat --hist=12 -s '*0.mlp*' f16.dat >hist.tsv
-}
-
-setup()
-{
-    cd "$BATS_TEST_TMPDIR" || return
 }
 
 need_gnuplot()

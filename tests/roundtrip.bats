@@ -5,26 +5,7 @@
 # What datpack writes, an independent reader reads (containers.py), and the
 # way there and back changes no byte; what datcat says is what stands there.
 
-bats_require_minimum_version 1.5.0
-
-setup_file() {
-    export PYTHONDONTWRITEBYTECODE=1
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
-    export PATH
-}
-
-setup() {
-    cd "$BATS_TEST_TMPDIR" || return
-}
-
-containers() {
-    python3 "$BATS_TEST_DIRNAME/containers.py" "$@"
-}
-
-make_sample() {
-    containers make "$@"
-}
+load common
 
 # The tensors of both files agree; a second argument of "sorted" forgets the
 # order.
@@ -39,12 +20,7 @@ same_tensors() {
     diff a.tsv b.tsv
 }
 
-# Silent success is what -q promises.
-pack() {
-    run -0 --separate-stderr datpack -q "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 0 ] || { echo "${stderr_lines[@]}"; false; }
-}
+pack() { quiet datpack -q "$@"; }
 
 @test ".dat to .dat: the same bytes, and a sidecar that fits" {
     make_sample portable-dat in.dat
@@ -56,7 +32,7 @@ pack() {
 
 @test ".dat to .dat: order, names, codes and shapes that are not asked to change" {
     # Every code but bf16, in no order.
-    python3 - "$BATS_TEST_DIRNAME" in.dat <<'PY'
+    python3 - "$HERE" in.dat <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -118,7 +94,7 @@ PY
 }
 
 @test "safetensors to safetensors: every dtype with a name, sorted" {
-    python3 - "$BATS_TEST_DIRNAME" in.safetensors <<'PY'
+    python3 - "$HERE" in.safetensors <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -132,7 +108,7 @@ PY
 }
 
 @test "safetensors: what an input says of itself goes along, into shards too" {
-    python3 - "$BATS_TEST_DIRNAME" <<'PY'
+    python3 - "$HERE" <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -192,7 +168,7 @@ PY
     pack --to safetensors -o single/ in.dat
     [ -e single/model.safetensors ]
     same_tensors in.dat single sorted
-    python3 - "$BATS_TEST_DIRNAME" <<'PY'
+    python3 - "$HERE" <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -209,7 +185,7 @@ PY
 }
 
 @test "the eighth bit of f4_e2m1 shapes: 100 in a .dat, F4 with twice the columns" {
-    python3 - "$BATS_TEST_DIRNAME" in.dat <<'PY'
+    python3 - "$HERE" in.dat <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -227,7 +203,7 @@ PY
 
 # $1: a list of "name dtype"; a tensor each in FILE $2 of its kind.
 write_tensors() {
-    python3 - "$BATS_TEST_DIRNAME" "$@" <<'PY'
+    python3 - "$HERE" "$@" <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -254,7 +230,7 @@ PY
         [ -z "$(ls -A out)" ]
     done
     # A name that a .dat may not have.
-    python3 - "$BATS_TEST_DIRNAME" <<'PY'
+    python3 - "$HERE" <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -272,7 +248,7 @@ PY
     make_sample tiny-safetensors in.safetensors
     pack -s 'model.norm*' -o f16.dat in.safetensors
     pack -s 'model.norm*' --dtype bf16 -o bf16.dat in.safetensors
-    python3 - "$BATS_TEST_DIRNAME" <<'PY'
+    python3 - "$HERE" <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -349,7 +325,7 @@ PY
         for moments in f32 bf16 int8; do
             pack --quant none --master $master --moments $moments \
                 -o $master-$moments.ckpt in.dat
-            python3 - "$BATS_TEST_DIRNAME" $master $moments <<'PY'
+            python3 - "$HERE" $master $moments <<'PY'
 import sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -420,7 +396,7 @@ for path in sys.argv[2:]:
     names = [t["name"] for t in doc["tensors"]]
     assert names == [w[0] for w in want], (path, names)
 PY
-    python3 compare.py "$BATS_TEST_DIRNAME" every.dat every.safetensors \
+    python3 compare.py "$HERE" every.dat every.safetensors \
         every.ckpt tiny.ckpt shards side.dat
 }
 
@@ -432,7 +408,7 @@ PY
     for f in every.dat every.safetensors small.ckpt; do
         for kind in xxh3 sha256; do
             datcat --hash=$kind $f >got
-            python3 - "$BATS_TEST_DIRNAME" $f $kind >want <<'PY'
+            python3 - "$HERE" $f $kind >want <<'PY'
 import hashlib, sys
 sys.path.insert(0, sys.argv[1])
 import containers as c
@@ -457,7 +433,7 @@ PY
 
 @test "datcat --payload: the bytes of each entry" {
     make_sample portable-dat in.dat
-    python3 - "$BATS_TEST_DIRNAME" <<'PY'
+    python3 - "$HERE" <<'PY'
 import subprocess, sys
 sys.path.insert(0, sys.argv[1])
 import containers as c

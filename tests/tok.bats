@@ -5,29 +5,17 @@
 # The independent reader and writer is tok.py.
 # shellcheck disable=SC2154  # output, lines, stderr, stderr_lines: set by run
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    export PYTHONDONTWRITEBYTECODE=1
-    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
-    TOK=$BATS_TEST_DIRNAME/tok.py
+    TOK=$HERE/tok.py
     SMALL=$BATS_FILE_TMPDIR/tokenizer.json
-    PATH=$BIN:$PATH
-    export BIN TOK SMALL PATH
+    export TOK SMALL
     python3 "$TOK" tokenizer "$SMALL"
-}
-
-setup() {
-    cd "$BATS_TEST_TMPDIR" || return
 }
 
 tok() {
     python3 "$TOK" "$@"
-}
-
-# json EXPRESSION: of the document d on standard input.
-json() {
-    python3 -c "import json, sys; d = json.load(sys.stdin); print(($1))"
 }
 
 @test "the Python side agrees with itself" {

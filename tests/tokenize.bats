@@ -7,20 +7,13 @@
 # shellcheck disable=SC2154  # output, lines, stderr, stderr_lines: set by run
 # shellcheck disable=SC2016  # $1 is for the inner shell
 
-bats_require_minimum_version 1.5.0
+load common
 
 setup_file() {
-    export PYTHONDONTWRITEBYTECODE=1
-    BIN=$(realpath -m "${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}")
-    TOK=$BATS_TEST_DIRNAME/tok.py
+    TOK=$HERE/tok.py
     T=$BATS_FILE_TMPDIR/tokenizer.json
-    PATH=$BIN:$PATH
-    export BIN TOK T PATH
+    export TOK T
     python3 "$TOK" tokenizer "$T"
-}
-
-setup() {
-    cd "$BATS_TEST_TMPDIR" || return
 }
 
 tok() {
@@ -46,22 +39,12 @@ awkward() {
         'CRLF\tends\r\n' 'last\twithout newline'
 }
 
-# trouble WORDS COMMAND...: exit 2, nothing on stdout, one line with those words.
-trouble() {
-    local words=$1
-    shift
-    run -2 --separate-stderr timeout 20 "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ $stderr == 'tokenize: '*"$words"* ]] || { echo "$stderr, want $words" && false; }
-}
-
 # piped INPUT WORDS ARGUMENT...: the same of tokenize with that standard input.
 piped() {
     local input=$1 words=$2
     shift 2
     printf '%b' "$input" >in
-    trouble "$words" bash -c 'exec tokenize "$@" <in' - "$@"
+    refuse "$words" bash -c 'exec tokenize "$@" <in' - "$@"
 }
 
 # ---- TSV ---------------------------------------------------------------------------
@@ -95,7 +78,7 @@ piped() {
 
 @test "--strict: a line that would be skipped is an error" {
     printf 'a\tb\nno tab here\n' >a.tsv
-    trouble 'a.tsv: line 2: ' tokenize -t "$T" --strict -o a.tok a.tsv
+    refuse 'a.tsv: line 2: ' tokenize -t "$T" --strict -o a.tok a.tsv
     [ ! -e a.tok ]
     printf '# only\na\tb\n\n' >b.tsv
     tokenize -q -t "$T" --strict -o b.tok b.tsv
@@ -164,17 +147,17 @@ piped() {
 @test "-o: whole or not at all, never over a file without -f, never over an input" {
     printf 'a\tb\n' >a.tsv
     tokenize -q -t "$T" -o a.tok a.tsv
-    trouble 'a.tok: exists' tokenize -q -t "$T" -o a.tok a.tsv
+    refuse 'a.tok: exists' tokenize -q -t "$T" -o a.tok a.tsv
     tokenize -q -t "$T" -f -o a.tok a.tsv
-    trouble 'is an input' tokenize -q -t "$T" -f -o a.tsv a.tsv
+    refuse 'is an input' tokenize -q -t "$T" -f -o a.tsv a.tsv
     ln -s a.tsv link
-    trouble 'is an input' tokenize -q -t "$T" -f -o link a.tsv
-    trouble 'is an input' bash -c 'exec tokenize -q -t "$T" -f -o a.tsv <a.tsv'
+    refuse 'is an input' tokenize -q -t "$T" -f -o link a.tsv
+    refuse 'is an input' bash -c 'exec tokenize -q -t "$T" -f -o a.tsv <a.tsv'
     printf 'a\tb\nc\t\xff\n' >bad.tsv
-    trouble 'line 2' tokenize -q -t "$T" -f -o a.tok bad.tsv
+    refuse 'line 2' tokenize -q -t "$T" -f -o a.tok bad.tsv
     tok read a.tok
     [ -z "$(find . -name '.*nibble-tmp')" ]
-    trouble 'No space' bash -c 'exec tokenize -q -t "$T" a.tsv >/dev/full'
+    refuse 'No space' bash -c 'exec tokenize -q -t "$T" a.tsv >/dev/full'
 }
 
 @test "the output is not the tokenizer" {
@@ -182,9 +165,9 @@ piped() {
     mkdir t
     ln tokenizer.json t/tokenizer.json
     printf 'a\tb\n' >a.tsv
-    trouble 'tokenizer.json: is the tokenizer' tokenize -q -t tokenizer.json -f -o tokenizer.json a.tsv
-    trouble 'tokenizer.json: is the tokenizer' tokenize -q -t t -f -o tokenizer.json a.tsv
-    trouble 'tokenizer.json: is the tokenizer' tokenize -q -f -o tokenizer.json a.tsv
+    refuse 'tokenizer.json: is the tokenizer' tokenize -q -t tokenizer.json -f -o tokenizer.json a.tsv
+    refuse 'tokenizer.json: is the tokenizer' tokenize -q -t t -f -o tokenizer.json a.tsv
+    refuse 'tokenizer.json: is the tokenizer' tokenize -q -f -o tokenizer.json a.tsv
     cmp tokenizer.json "$T"
 }
 
@@ -293,7 +276,7 @@ END
     done
     [[ $(tok read m10.tok) == *'"truncated":50}'* ]]
     [[ $(tok read m100000.tok) == *'"truncated":0}'* ]]
-    trouble '--seq-len: 1: want 2..' tokenize --seq-len 1
+    refuse '--seq-len: 1: want 2..' tokenize --seq-len 1
 }
 
 @test "--shuffle is a function of seed and index alone" {
@@ -343,7 +326,7 @@ END
     [ "${padding%.*}" -lt 3 ]
     tokenize -q -t "$T" --seq-len 300 --pack --emit jsonl m.tsv >j
     tok read p300.tok | tail -n +3 | cmp - j
-    trouble '--seq-len' tokenize --pack
+    refuse '--seq-len' tokenize --pack
 }
 
 @test "-j N changes no byte" {
@@ -414,13 +397,13 @@ PY
     printf 'a\tb\n' | tokenize -q -t "$T" -o a.tok
     piped '1 259\n' 'line 1: ' --decode -t "$T"
     sed 's/"version": "1.0"/"version":  "1.0"/' "$T" >other.json
-    trouble 'SHA-256' tokenize --decode -t other.json a.tok
-    trouble '.tok already' tokenize -t "$T" --emit ids a.tok
+    refuse 'SHA-256' tokenize --decode -t other.json a.tok
+    refuse '.tok already' tokenize -t "$T" --emit ids a.tok
     piped '' 'found the end' --decode -t "$T"
     printf '' | tokenize -q --decode --input ids -t "$T"
-    trouble '--decode' tokenize --decode --emit tok a.tok
-    trouble '--decode' tokenize --decode --input tsv a.tok
-    trouble '--decode' tokenize --decode --pack --seq-len 9 a.tok
+    refuse '--decode' tokenize --decode --emit tok a.tok
+    refuse '--decode' tokenize --decode --input tsv a.tok
+    refuse '--decode' tokenize --decode --pack --seq-len 9 a.tok
 }
 
 # ---- the tokenizer ---------------------------------------------------------------------
@@ -428,13 +411,13 @@ PY
 @test "tokenizer.json: -t, else the one beside the file, else words" {
     mkdir d
     printf 'a\tb\n' >d/a.tsv
-    trouble 'd/tokenizer.json' tokenize --count d/a.tsv
+    refuse 'd/tokenizer.json' tokenize --count d/a.tsv
     cp "$T" d/
     run -0 tokenize -q --emit ids d/a.tsv
     run -0 tokenize -q -t d --emit ids d/a.tsv
     run -0 bash -c 'cd d && tokenize -q --emit ids <a.tsv'
     piped 'a\tb\n' './tokenizer.json' --count
-    trouble 'none.json' tokenize -q -t none.json d/a.tsv
+    refuse 'none.json' tokenize -q -t none.json d/a.tsv
 }
 
 @test "control tokens are found in text only with --parse-special" {
@@ -461,7 +444,7 @@ PY
 
 @test "bad UTF-8: line and byte, or U+FFFD for each maximal bad sequence" {
     printf 'a\tb\nc\td\xe2\x82\n' >b.tsv
-    trouble 'b.tsv: line 2: byte 7: expected UTF-8, found byte 0xe2' \
+    refuse 'b.tsv: line 2: byte 7: expected UTF-8, found byte 0xe2' \
         tokenize -t "$T" --count b.tsv
     python3 - >l <<'END'
 import sys
@@ -482,14 +465,14 @@ END
     piped '' 'at least one sample' -t "$T"
     piped 'a b\nc d\n' '2 skipped' -t "$T" --emit ids
     piped '# only a comment\n' 'at least one sample' -t "$T" --count
-    trouble 'nofile: No such file' tokenize -t "$T" nofile
+    refuse 'nofile: No such file' tokenize -t "$T" nofile
     mkdir d
-    trouble 'd: ' tokenize -t "$T" --count d
-    trouble 'read once' tokenize -t "$T" - -
+    refuse 'd: ' tokenize -t "$T" --count d
+    refuse 'read once' tokenize -t "$T" - -
     # Without TSV an empty input is an empty output; a .tok of nothing is none.
     run -0 bash -c 'tokenize -q -t "$T" --input lines --emit ids </dev/null'
     [ -z "$output" ]
-    trouble 'at least one sample' bash -c 'exec tokenize -t "$T" --input lines </dev/null'
+    refuse 'at least one sample' bash -c 'exec tokenize -t "$T" --input lines </dev/null'
 }
 
 @test "CRLF is LF, in every kind of line" {
@@ -517,7 +500,7 @@ END
 @test "a slow producer is followed line by line" {
     mkfifo in
     tokenize -q -t "$T" --input lines --no-end --emit ids in >out &
-    exec 5>in
+    exec 5<>in # does not wait for a reader
     echo ab >&5
     for _ in $(seq 100); do
         [ ! -s out ] || break

@@ -6,22 +6,16 @@
 # step computes is compared with float64 by golden.py (make check-golden) and by the unit
 # programs net, adamw and train.
 
-bats_require_minimum_version 1.5.0
+load common
 load paused
 
 setup_file() {
-    local bin=${NIBBLE_BIN:-$BATS_TEST_DIRNAME/../bin}
-    PATH=$(realpath -m "$bin"):$PATH
     IN=$BATS_FILE_TMPDIR/in
-    PYTHONPATH=$BATS_TEST_DIRNAME
-    PYTHONDONTWRITEBYTECODE=1
-    FAILIO_SO=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
-    MACHINE_SO=$(realpath -m "${NIBBLE_BUILD:-$BATS_TEST_DIRNAME/../build}")/machine.so
-    export PATH IN PYTHONPATH PYTHONDONTWRITEBYTECODE FAILIO_SO MACHINE_SO
-    export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
+    MACHINE_SO=$(realpath -m "${NIBBLE_BUILD:-$BUILD}")/machine.so
+    export IN MACHINE_SO
     mkdir "$IN"
     cd "$IN" || return
-    cp "$BATS_TEST_DIRNAME/vectors/qwen3-tiny-config.json" config.json
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
     python3 - <<'PY'
 import random
 random.seed(1)
@@ -43,11 +37,6 @@ PY
     fresh small.ckpt --quant sweep
 }
 
-setup() {
-    mkdir "$BATS_TEST_TMPDIR/w"
-    cd "$BATS_TEST_TMPDIR/w" || return
-}
-
 # fresh OUT OPTION...: a random checkpoint.
 fresh() {
     datpack -q -f --init 3 --config "$IN/config.json" --to ckpt -o "$@"
@@ -56,18 +45,6 @@ fresh() {
 # step OPTION... CHECKPOINT: quiet training on the usual samples.
 step() {
     trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 "$@"
-}
-
-# refuse STATUS WORDS COMMAND...: that exit status, one line, no new file.
-refuse() {
-    local want=$1 words=$2 before
-    shift 2
-    before=$(ls -A)
-    run "-$want" --separate-stderr timeout 20 "$@"
-    [ -z "$output" ]
-    [ "${#stderr_lines[@]}" -eq 1 ] || { printf '%s\n' "${stderr_lines[@]}" && false; }
-    [[ ${stderr_lines[0]} == *"$words"* ]] || { echo "${stderr_lines[0]}" && false; }
-    [ "$before" = "$(ls -A)" ]
 }
 
 # column N: that column of a TSV log, without its head.
@@ -102,7 +79,8 @@ column() {
         step -j $j -n 7 -f -o b.ckpt "$IN/small.ckpt" >/dev/null
         cmp a.ckpt b.ckpt
     done
-    for isa in $(datcat_isas); do
+    isas
+    for isa in $isas; do
         NIBBLE_ISA=$isa step -n 7 -f -o b.ckpt "$IN/small.ckpt" >/dev/null
         cmp a.ckpt b.ckpt
     done
@@ -110,10 +88,6 @@ column() {
         --tensorboard tb --memory-report m.json --recompute block --chunk-rows 5 \
         --dump d.safetensors "$IN/small.ckpt" >/dev/null 2>&1
     cmp a.ckpt b.ckpt
-}
-
-datcat_isas() {
-    trainstep --diagnose | sed -n 's/^isa\.\([a-z0-9]*\)\tyes$/\1/p'
 }
 
 @test "--compute bf16: the same bytes for any threads and instruction set, cut anywhere" {
@@ -125,7 +99,8 @@ datcat_isas() {
             step -j $j -n 7 --accum 2 --compute bf16 -f -o b.ckpt "$IN/$f.ckpt" >/dev/null
             cmp a.ckpt b.ckpt
         done
-        for isa in $(datcat_isas); do
+        isas
+        for isa in $isas; do
             NIBBLE_ISA=$isa step -n 7 --accum 2 --compute bf16 -f -o b.ckpt "$IN/$f.ckpt" >/dev/null
             cmp a.ckpt b.ckpt
         done
@@ -174,7 +149,8 @@ spans(json.load(sys.stdin))'
     # The file's model is narrow; this one is not.
     sed 's/"hidden_size": 32/"hidden_size": 256/' "$IN/config.json" >config.json
     datpack -q --init 3 --config config.json --to ckpt -o wide.ckpt
-    if trainstep --diagnose | grep -q $'^cpu.bf16.pairs\tyes'; then
+    pairs=$(diagnosed cpu.bf16.pairs)
+    if [[ $pairs == yes* ]]; then
         words='--fast: products of bf16' route='cpu bf16 1' reason='less than 256 wide'
     fi
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -o a.ckpt "$IN/small.ckpt"
@@ -260,9 +236,9 @@ spans(json.load(sys.stdin))'
     step -n 1 -o three.ckpt m.ckpt >/dev/null
     cmp m.ckpt two.ckpt
     [ "$(datcat --meta three.ckpt | grep -o '"step":[0-9]*')" = '"step":3' ]
-    refuse 2 "three.ckpt: exists; -f replaces it" trainstep -q -d "$IN/ids.tok" -o three.ckpt m.ckpt
+    refuse -2 "three.ckpt: exists; -f replaces it" trainstep -q -d "$IN/ids.tok" -o three.ckpt m.ckpt
     ln -s m.ckpt link.ckpt
-    refuse 2 "is the checkpoint itself" trainstep -q -d "$IN/ids.tok" -f -o link.ckpt m.ckpt
+    refuse -2 "is the checkpoint itself" trainstep -q -d "$IN/ids.tok" -f -o link.ckpt m.ckpt
     # Through a link the file is advanced, not the link replaced.
     step -n 1 link.ckpt >/dev/null
     [ -L link.ckpt ]
@@ -272,7 +248,7 @@ spans(json.load(sys.stdin))'
 @test "nothing to do: -o and --dump must be what a run would leave" {
     cp "$IN/small.ckpt" m.ckpt
     step -n 3 m.ckpt >/dev/null
-    t() { refuse 2 "$1" trainstep -q -d "$IN/ids.tok" --until 2 -f "${@:2}" m.ckpt; }
+    t() { refuse -2 "$1" trainstep -q -d "$IN/ids.tok" --until 2 -f "${@:2}" m.ckpt; }
     cp "$IN/small.ckpt" stale.ckpt
     t "stale.ckpt: is at step 0, and nothing is made: m.ckpt is at step 3" -o stale.ckpt
     cmp stale.ckpt "$IN/small.ckpt"
@@ -310,7 +286,7 @@ spans(json.load(sys.stdin))'
     flock 9
     t m.ckpt 9>&-
     [[ $stderr == *"m.ckpt: at step 3: nothing to do"* ]]
-    refuse 2 "another process is writing it" trainstep -q -d "$IN/ids.tok" --until 4 m.ckpt 9>&-
+    refuse -2 "another process is writing it" trainstep -q -d "$IN/ids.tok" --until 4 m.ckpt 9>&-
     exec 9>&-
     # Its lock cannot be made: as in a directory that is not ours.
     rm .m.ckpt.nibble-lock
@@ -354,10 +330,10 @@ spans(json.load(sys.stdin))'
     cmp a.ckpt b.ckpt
     run -0 --separate-stderr trainstep -d "$IN/even.tok" --device cpu a.ckpt
     [[ $stderr == *"other data than before"* ]]
-    datcat --meta a.ckpt | grep -qF '"epoch":0,"index":3'
+    datcat --meta a.ckpt | has -F '"epoch":0,"index":3'
     # Round and round: 30 samples, 3 a step.
     step -n 11 b.ckpt >/dev/null
-    datcat --meta b.ckpt | grep -qF '"epoch":1,"index":9'
+    datcat --meta b.ckpt | has -F '"epoch":1,"index":9'
 }
 
 @test "only the last layers" {
@@ -369,7 +345,7 @@ spans(json.load(sys.stdin))'
     step -n 2 --train-last-layers 1 m.ckpt >/dev/null
     step -n 5 --train-last-layers 1 -o w.ckpt "$IN/small.ckpt" >/dev/null
     cmp m.ckpt w.ckpt
-    refuse 2 "the model has 2" trainstep -q -d "$IN/ids.tok" --train-last-layers 3 m.ckpt
+    refuse -2 "the model has 2" trainstep -q -d "$IN/ids.tok" --train-last-layers 3 m.ckpt
 }
 
 # ---- learning ------------------------------------------------------------------
@@ -403,8 +379,8 @@ spans(json.load(sys.stdin))'
     check 't < 10 ? .2 + .8 * .5 * (1 + cos(3.14159265 * t / 10)) : .2' --schedule cosine \
         --total-steps 10 --min-lr 0.2
     check 't <= 6 ? 1 : t < 10 ? (10 - t) / 4 : 0' --schedule wsd --decay 4 --total-steps 10
-    refuse 2 "needs --total-steps" trainstep -q -d "$IN/ids.tok" --schedule linear "$IN/plain.ckpt"
-    refuse 2 "above --lr" trainstep -q -d "$IN/ids.tok" --min-lr 1 "$IN/plain.ckpt"
+    refuse -2 "needs --total-steps" trainstep -q -d "$IN/ids.tok" --schedule linear "$IN/plain.ckpt"
+    refuse -2 "above --lr" trainstep -q -d "$IN/ids.tok" --min-lr 1 "$IN/plain.ckpt"
 }
 
 @test "a spike is skipped and counted" {
@@ -421,7 +397,7 @@ PY
     run -0 --separate-stderr trainstep -q -d calm.tok --until 155 --lr 1e-4 --spike 6 m.ckpt
     [ "$(column 10 <<<"$output" | grep -c 1)" -eq 1 ]
     [[ $stderr == *"step 151 was skipped: a spike"* ]]
-    datcat --meta m.ckpt | grep -qF '"step":155,"t":154'
+    datcat --meta m.ckpt | has -F '"step":155,"t":154'
     # Across a cut, too: the window is kept.
     cp "$IN/plain.ckpt" cut.ckpt
     trainstep -q -d calm.tok --order file -n 75 --lr 1e-2 cut.ckpt >/dev/null
@@ -800,11 +776,11 @@ PY
     trainstep -q -n 1 m.ckpt <gate >/dev/null &
     exec 9>gate
     until [ -e .m.ckpt.nibble-lock ]; do sleep 0.01; done
-    refuse 2 "another process is writing it" trainstep -q -d "$IN/ids.tok" m.ckpt
+    refuse -2 "another process is writing it" trainstep -q -d "$IN/ids.tok" m.ckpt
     # Nor does datpack write what the run would replace, under whatever name.
     ln -s m.ckpt link.ckpt
-    refuse 2 "m.ckpt: another process is writing it" datpack -q -f -o m.ckpt "$IN/plain.ckpt"
-    refuse 2 "link.ckpt: another process is writing it" \
+    refuse -2 "m.ckpt: another process is writing it" datpack -q -f -o m.ckpt "$IN/plain.ckpt"
+    refuse -2 "link.ckpt: another process is writing it" \
         datpack -q -f -o link.ckpt "$IN/plain.ckpt"
     cmp m.ckpt "$IN/small.ckpt"
     datpack -q -f -o other.ckpt "$IN/plain.ckpt"
@@ -844,7 +820,7 @@ PY
     local error words
     cp "$IN/small.ckpt" m.ckpt
     while read -r error words; do
-        refuse 2 ".m.ckpt.nibble-lock cannot be locked: $words" \
+        refuse -2 ".m.ckpt.nibble-lock cannot be locked: $words" \
             env LD_PRELOAD="$FAILIO_SO" FAILIO="flock:1:$error" trainstep -q -d "$IN/ids.tok" m.ckpt
         cmp m.ckpt "$IN/small.ckpt"
     done <<<$'ENOLCK No locks available\nENOTSUP Operation not supported\nEOPNOTSUPP Operation not supported'
@@ -853,12 +829,12 @@ PY
 @test "a link in place of the lock is refused, not followed" {
     cp "$IN/small.ckpt" m.ckpt
     ln -s ../victim .m.ckpt.nibble-lock
-    refuse 2 'is in the way of its lock' \
+    refuse -2 'is in the way of its lock' \
         trainstep -q -d "$IN/ids.tok" m.ckpt
     [ ! -e ../victim ]
     [ -L .m.ckpt.nibble-lock ]
     echo precious >../victim
-    refuse 2 'is in the way of its lock' \
+    refuse -2 'is in the way of its lock' \
         trainstep -q -d "$IN/ids.tok" m.ckpt
     [ "$(cat ../victim)" = precious ]
     [ -L .m.ckpt.nibble-lock ]
@@ -868,12 +844,12 @@ PY
 @test "what is no checkpoint, or not of this model" {
     cp "$IN/small.ckpt" m.ckpt
     datpack -q -o m.safetensors m.ckpt
-    refuse 2 "no checkpoint" trainstep -q -d "$IN/ids.tok" m.safetensors
-    refuse 2 "nothing.ckpt" trainstep -q -d "$IN/ids.tok" nothing.ckpt
+    refuse -2 "no checkpoint" trainstep -q -d "$IN/ids.tok" m.safetensors
+    refuse -2 "nothing.ckpt" trainstep -q -d "$IN/ids.tok" nothing.ckpt
     head -c 5000 m.ckpt >cut.ckpt
-    refuse 2 "cut.ckpt: byte 16: size of the file" trainstep -q -d "$IN/ids.tok" cut.ckpt
+    refuse -2 "cut.ckpt: byte 16: size of the file" trainstep -q -d "$IN/ids.tok" cut.ckpt
     : >empty.ckpt
-    refuse 2 "empty.ckpt" trainstep -q -d "$IN/ids.tok" empty.ckpt
+    refuse -2 "empty.ckpt" trainstep -q -d "$IN/ids.tok" empty.ckpt
     # A payload that is not what its hash says.
     python3 - <<'PY'
 import json, subprocess
@@ -882,7 +858,7 @@ at = json.loads(subprocess.check_output(["datcat", "--json", "m.ckpt"]))["tensor
 raw[at + 9] ^= 4
 open("flip.ckpt", "wb").write(raw)
 PY
-    refuse 2 "is damaged: XXH3 is" trainstep -q -d "$IN/ids.tok" flip.ckpt
+    refuse -2 "is damaged: XXH3 is" trainstep -q -d "$IN/ids.tok" flip.ckpt
 }
 
 # A checkpoint whose numbers were made up, and its hashes with them.
@@ -932,25 +908,25 @@ PY
         cp $name.ckpt was
         run -1 --separate-stderr datcat -q --verify $name.ckpt
         [[ $stderr == *": \"$name\": expected "* ]] || { echo "$stderr" && false; }
-        refuse 2 ": \"$name\": expected " trainstep -q -d "$IN/ids.tok" $name.ckpt
+        refuse -2 ": \"$name\": expected " trainstep -q -d "$IN/ids.tok" $name.ckpt
         cmp $name.ckpt was
     done
     # What only a training knows.
     for name in batch clip seed; do
-        refuse 2 "\"$name\": " trainstep -q -d "$IN/ids.tok" $name.ckpt
+        refuse -2 "\"$name\": " trainstep -q -d "$IN/ids.tok" $name.ckpt
     done
-    refuse 2 '"accum": ' trainstep -q -d "$IN/ids.tok" zero.ckpt
-    refuse 2 "--eps: 0: " trainstep -q -d "$IN/ids.tok" eps.ckpt
-    refuse 2 "--warmup: " trainstep -q -d "$IN/ids.tok" warm.ckpt
-    refuse 2 "-n: step 4294967296 is the last one" trainstep -q -d "$IN/ids.tok" step32.ckpt
-    refuse 2 "goes on at sample 9223372036854775807: expected at most 30" \
+    refuse -2 '"accum": ' trainstep -q -d "$IN/ids.tok" zero.ckpt
+    refuse -2 "--eps: 0: " trainstep -q -d "$IN/ids.tok" eps.ckpt
+    refuse -2 "--warmup: " trainstep -q -d "$IN/ids.tok" warm.ckpt
+    refuse -2 "-n: step 4294967296 is the last one" trainstep -q -d "$IN/ids.tok" step32.ckpt
+    refuse -2 "goes on at sample 9223372036854775807: expected at most 30" \
         trainstep -q -d "$IN/ids.tok" index63.ckpt
-    refuse 2 "goes on in epoch 9223372036854775807: expected less than 4611686018427387904" \
+    refuse -2 "goes on in epoch 9223372036854775807: expected less than 4611686018427387904" \
         trainstep -q -d "$IN/ids.tok" epoch63.ckpt
     # The last epoch to begin in; a name that a terminal would obey; an eps that is mended.
     run -0 --separate-stderr trainstep -q -d "$IN/ids.tok" -n 12 epoch62.ckpt
     [ "${#lines[@]}" -eq 13 ]
-    datcat --meta epoch62.ckpt | grep -qF '"epoch":4611686018427387904,'
+    datcat --meta epoch62.ckpt | has -F '"epoch":4611686018427387904,'
     run -0 --separate-stderr trainstep -q -d "$IN/ids.tok" route.ckpt
     [[ $stderr == *'\x1b[31mred" so far'* ]]
     trainstep -q -d "$IN/ids.tok" --eps 1e-8 eps.ckpt >/dev/null
@@ -963,25 +939,25 @@ PY
     fresh wide.ckpt --config wide.json --quant none
     for _ in {1..3000}; do echo -n '1 2 3 '; done >row
     tokenize -q --input ids -o row.tok row
-    refuse 2 "--batch: 1048576 samples are a pass of 9436135424 positions" \
+    refuse -2 "--batch: 1048576 samples are a pass of 9436135424 positions" \
         trainstep -q -d row.tok --batch 1048576 --accum 1048576 wide.ckpt
-    refuse 2 "expected at most 2147483647; --accum takes them in several" \
+    refuse -2 "expected at most 2147483647; --accum takes them in several" \
         trainstep -q -d row.tok --batch 1048576 --dry-run wide.ckpt
 }
 
 @test "what are no samples, or not for this model" {
     cp "$IN/small.ckpt" m.ckpt
     : >empty.tok
-    refuse 2 "empty.tok" trainstep -q -d empty.tok m.ckpt
+    refuse -2 "empty.tok" trainstep -q -d empty.tok m.ckpt
     echo '1 2 3 97' | tokenize -q --input ids -o big.tok
-    refuse 2 "id 97 at position 3, the model's vocabulary is 97" trainstep -q -d big.tok m.ckpt
-    refuse 2 "sample " trainstep -q -d "$IN/held.tok" --seq-len 8 m.ckpt
+    refuse -2 "id 97 at position 3, the model's vocabulary is 97" trainstep -q -d big.tok m.ckpt
+    refuse -2 "sample " trainstep -q -d "$IN/held.tok" --seq-len 8 m.ckpt
     [[ $stderr == *"--seq-len 8 allows 9" ]]
     seq -s ' ' 1 66 | tokenize -q --input ids -o long.tok
-    refuse 2 "the model's context of 64 allows 65" trainstep -q -d long.tok m.ckpt
+    refuse -2 "the model's context of 64 allows 65" trainstep -q -d long.tok m.ckpt
     # The producer is killed in the middle.
     head -c 900 "$IN/ids.tok" >part.tok
-    refuse 2 "part.tok" trainstep -q -d part.tok m.ckpt
+    refuse -2 "part.tok" trainstep -q -d part.tok m.ckpt
     # shellcheck disable=SC2016  # for the inner shell
     run -2 --separate-stderr bash -c 'head -c 900 "$IN/ids.tok" | trainstep -q m.ckpt'
     [ "${#stderr_lines[@]}" -eq 1 ]
@@ -1049,18 +1025,18 @@ PY
 }
 
 @test "another tokenizer than before" {
-    local t=$BATS_TEST_DIRNAME/vectors/tokenizer-small.json
+    local t=$HERE/vectors/tokenizer-small.json
     sed 's/97/4000/' "$IN/config.json" >config.json
     datpack -q --init 1 --config config.json --to ckpt -o m.ckpt
     printf 'a\tb\n' | tokenize -q -t "$t" -o a.tok
     sed 's/^{/{ /' "$t" >other.json
     printf 'a\tb\n' | tokenize -q -t other.json -o b.tok
     trainstep -q -d a.tok m.ckpt >/dev/null
-    refuse 2 "another tokenizer" trainstep -q -d b.tok m.ckpt
+    refuse -2 "another tokenizer" trainstep -q -d b.tok m.ckpt
 }
 
 @test "the tokenizer of an evaluation is compared, and not kept" {
-    local t=$BATS_TEST_DIRNAME/vectors/tokenizer-small.json
+    local t=$HERE/vectors/tokenizer-small.json
     sed 's/97/4000/' "$IN/config.json" >config.json
     datpack -q --init 1 --config config.json --to ckpt -o m.ckpt
     printf 'a\tb\n' | tokenize -q -t "$t" -o a.tok
@@ -1070,14 +1046,14 @@ PY
     trainstep -q -d "$IN/ids.tok" -o eval.ckpt --eval a.tok m.ckpt >/dev/null
     cmp plain.ckpt eval.ckpt
     trainstep -q -d b.tok eval.ckpt >/dev/null
-    refuse 2 "a.tok: made with another tokenizer" trainstep -q -d b.tok --eval a.tok eval.ckpt
-    refuse 2 "a.tok: made with another tokenizer" trainstep -q -d "$IN/ids.tok" --eval a.tok eval.ckpt
-    refuse 2 "a.tok: made with another tokenizer" trainstep -q -d b.tok --eval a.tok m.ckpt
+    refuse -2 "a.tok: made with another tokenizer" trainstep -q -d b.tok --eval a.tok eval.ckpt
+    refuse -2 "a.tok: made with another tokenizer" trainstep -q -d "$IN/ids.tok" --eval a.tok eval.ckpt
+    refuse -2 "a.tok: made with another tokenizer" trainstep -q -d b.tok --eval a.tok m.ckpt
 }
 
 @test "options that make no sense" {
     cp "$IN/small.ckpt" m.ckpt
-    t() { refuse 2 "$1" trainstep -q -d "$IN/ids.tok" "${@:2}"; }
+    t() { refuse -2 "$1" trainstep -q -d "$IN/ids.tok" "${@:2}"; }
     t "want one CHECKPOINT"
     t "want one CHECKPOINT" m.ckpt m.ckpt
     t "--lr: -1" --lr -1 m.ckpt
@@ -1133,21 +1109,21 @@ assert steps == [1, 2, 3, 4, 5, 5], steps'
 
 # bats test_tags=nosan,native
 @test "a log that cannot be read is not cut" {
-    local so=${NIBBLE_FAILIO:-$BATS_TEST_DIRNAME/../build/failio.so}
+    local so=${NIBBLE_FAILIO:-$BUILD/failio.so}
     cp "$IN/small.ckpt" m.ckpt
     step -n 1 --log l.jsonl m.ckpt >/dev/null
     # A line of somebody's own, longer than a log has: the lines behind it are not lost.
     (cat l.jsonl; head -c 2000000 /dev/zero | tr '\0' x; echo; cat l.jsonl) >long.jsonl
     cp long.jsonl before
-    refuse 2 'long.jsonl: line 2: longer than' trainstep -q -d "$IN/ids.tok" -n 1 \
+    refuse -2 'long.jsonl: line 2: longer than' trainstep -q -d "$IN/ids.tok" -n 1 \
         --log long.jsonl m.ckpt
     cmp long.jsonl before
     [ -e "$so" ] || skip "no failio.so"
     cp l.jsonl before
-    refuse 2 'l.jsonl: line 1: read: Input/output error' env LD_PRELOAD="$so" \
+    refuse -2 'l.jsonl: line 1: read: Input/output error' env LD_PRELOAD="$so" \
         FAILIO="read:1:EIO:/l.jsonl" trainstep -q -d "$IN/ids.tok" -n 1 --log l.jsonl m.ckpt
     cmp l.jsonl before
-    refuse 3 'l.jsonl: line 1: read: Cannot allocate memory' env LD_PRELOAD="$so" \
+    refuse -3 'l.jsonl: line 1: read: Cannot allocate memory' env LD_PRELOAD="$so" \
         FAILIO="read:1:ENOMEM:/l.jsonl" trainstep -q -d "$IN/ids.tok" -n 1 --log l.jsonl m.ckpt
     cmp l.jsonl before
 }
@@ -1176,11 +1152,11 @@ PY
     # What is not the beginning of a log is not ours to cut.
     for n in '{"stop' '{"step"}' 'x' '{' '{"stepx":1}'; do
         printf '%s\n' "$n" >other
-        refuse 2 "is no log of trainstep" trainstep -q -d "$IN/ids.tok" --log other m.ckpt
+        refuse -2 "is no log of trainstep" trainstep -q -d "$IN/ids.tok" --log other m.ckpt
         [ "$(cat other)" = "$n" ]
     done
     printf '{"stop' >other
-    refuse 2 "is no log of trainstep" trainstep -q -d "$IN/ids.tok" --log other m.ckpt
+    refuse -2 "is no log of trainstep" trainstep -q -d "$IN/ids.tok" --log other m.ckpt
 }
 
 @test "a run that is refused leaves its log as it was" {
@@ -1193,7 +1169,7 @@ PY
     echo foreign >there
     for option in '--tensorboard nodir/x' '--memory-report nodir/x' '--memory-report there'; do
         # shellcheck disable=SC2086  # two words
-        refuse 2 "${option#* }" trainstep -q -d "$IN/ids.tok" --log l.jsonl $option m.ckpt
+        refuse -2 "${option#* }" trainstep -q -d "$IN/ids.tok" --log l.jsonl $option m.ckpt
         cmp l.jsonl before
     done
     step -n 1 --log l.jsonl --tensorboard tb --memory-report new m.ckpt >/dev/null
@@ -1343,12 +1319,12 @@ for s in m["Samples"]:
     local other
     for other in '' '{"Pid":1,"CreatedUtc":"x","Samples":[]}' '{"Tool":"trainstep"}'; do
         printf '%s' "$other" >m.json
-        refuse 2 "exists; -f replaces it" trainstep -q -d "$IN/ids.tok" --memory-report m.json m.ckpt
+        refuse -2 "exists; -f replaces it" trainstep -q -d "$IN/ids.tok" --memory-report m.json m.ckpt
         [ "$(cat m.json)" = "$other" ]
     done
     trainstep -q -f -d "$IN/ids.tok" --memory-report m.json m.ckpt >/dev/null
     report 'assert len(p) == 6'
-    refuse 2 "standard output" trainstep -q -d "$IN/ids.tok" --memory-report - m.ckpt
+    refuse -2 "standard output" trainstep -q -d "$IN/ids.tok" --memory-report - m.ckpt
 }
 
 # fake_driver CUINIT COUNT: a libcuda.so.1 in ./driver that says so.
@@ -1361,7 +1337,7 @@ fake_driver() {
 
 # bats test_tags=native
 @test "--diagnose, and a device or path that is not here: 2, and why" {
-    ldconfig -p | grep -q libcuda.so.1 && skip "this machine has a driver"
+    ldconfig -p | has libcuda.so.1 && skip "this machine has a driver"
     local none="no NVIDIA GPU or driver here: there is no libcuda.so.1"
     run -2 --separate-stderr trainstep --diagnose --device cuda
     [ "$stderr" = "trainstep: --device cuda: $none" ]
@@ -1375,14 +1351,14 @@ fake_driver() {
     run -0 --separate-stderr trainstep --diagnose --path dequant
     run -0 --separate-stderr trainstep --diagnose
     # The others say the same.
-    refuse 2 "--device cuda: $none" trainstep -q --device cuda -d "$IN/ids.tok" --overcommit "$IN/small.ckpt"
-    refuse 2 "--device cuda: $none" generate -q --device cuda --ids -p '1 2' "$IN/small.ckpt"
-    refuse 2 "$none" nvquant -q --device cuda -o x.dat "$IN/small.ckpt"
+    refuse -2 "--device cuda: $none" trainstep -q --device cuda -d "$IN/ids.tok" --overcommit "$IN/small.ckpt"
+    refuse -2 "--device cuda: $none" generate -q --device cuda --ids -p '1 2' "$IN/small.ckpt"
+    refuse -2 "$none" nvquant -q --device cuda -o x.dat "$IN/small.ckpt"
     # A driver that starts not, or finds nothing.
     local words rc n
     while read -r rc n words; do
         fake_driver "$rc" "$n"
-        LD_LIBRARY_PATH=$PWD/driver refuse 2 "$words" generate -q --device cuda:1 --ids -p '1 2' "$IN/small.ckpt"
+        LD_LIBRARY_PATH=$PWD/driver refuse -2 "$words" generate -q --device cuda:1 --ids -p '1 2' "$IN/small.ckpt"
         LD_LIBRARY_PATH=$PWD/driver run -2 --separate-stderr trainstep --diagnose --device cuda:1
         [[ $stderr == "trainstep: --device cuda:1: $words"* ]]
     done <<'DRIVERS'
@@ -1453,7 +1429,7 @@ for i in range(164):
     planned=$(trainstep -q -d packed.tok --batch 4 -j 16 --dry-run m.ckpt |
         sed -n 's/^total\t\([0-9]*\)\t.*/\1/p')
     least=.75 fits "packed" "$planned" trainstep -q -d packed.tok --batch 4 -j 16 -n 2 m.ckpt
-    refuse 3 "--memory-limit is 0.050" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
+    refuse -3 "--memory-limit is 0.050" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
 }
 
 # ---- plans above what is free ----------------------------------------------------
@@ -1585,7 +1561,7 @@ here() {
     awk '$1 == "driver" { driver = $2 } $1 == "total" { total = $2 }
         END { exit !(driver > 2^29 && driver < 2^31 && total > driver && total < driver + 2^29) }' <<<"$output"
     [[ $output != *program* ]]
-    refuse 3 "--memory-limit is 1.000" trainstep -q --device cuda -d "$IN/ids.tok" --memory-limit 1 "$IN/small.ckpt"
+    refuse -3 "--memory-limit is 1.000" trainstep -q --device cuda -d "$IN/ids.tok" --memory-limit 1 "$IN/small.ckpt"
     # Without a GPU nothing is known to be free: the fastest way, as it would be.
     run -0 --separate-stderr trainstep -v --device cuda -d "$IN/ids.tok" --dry-run "$IN/small.ckpt"
     [[ $stderr == *"--recompute none, weights expanded"* ]]
@@ -1608,7 +1584,8 @@ here() {
         step -n 2 --lr 0.1 --clip 0 --weight-decay 0.1 -f -o cut.ckpt new.ckpt >/dev/null
         trainstep -q -d "$IN/ids.tok" --until 6 cut.ckpt >/dev/null
         cmp whole.ckpt cut.ckpt
-        for isa in $(datcat_isas); do
+        isas
+        for isa in $isas; do
             NIBBLE_ISA=$isa step -n 6 -j 3 --chunk-rows 5 --recompute block --lr 0.1 --clip 0 \
                 --weight-decay 0.1 -f -o cut.ckpt new.ckpt >/dev/null
             cmp whole.ckpt cut.ckpt
@@ -1771,7 +1748,7 @@ fill() {
     [ "$(od -A n -t u8 -j 24 -N 8 full.ckpt)" -eq 16777216 ]
     datcat -q --verify full.ckpt
     cp full.ckpt was.ckpt
-    refuse 2 "expected at most 16777216" trainstep -q -d "$IN/even.tok" -n 2 full.ckpt
+    refuse -2 "expected at most 16777216" trainstep -q -d "$IN/even.tok" -n 2 full.ckpt
     cmp full.ckpt was.ckpt
     run -2 --separate-stderr fill $((16000000 + 16777217 - have))
     [[ $stderr == *"would have 16777217 bytes"* ]]
@@ -1859,7 +1836,7 @@ PY
     [[ $stderr == *"step 3 is undone: the gradient of model.layers.0.mlp.down_proj.weight is too large"* ]]
     [ "$(column 10 <<<"$output" | tr '\n' ' ')" = "0 0 1 0 0 0 " ]
     [ "$(grep -c '"step"' whole.jsonl)" -eq 6 ]
-    datcat --meta whole.ckpt | grep -qF '"step":6,"t":5'
+    datcat --meta whole.ckpt | has -F '"step":6,"t":5'
     # What comes again is not evaluated again.
     cp m.ckpt eval.ckpt
     run -0 --separate-stderr trainstep --device cpu -d d.tok --order file --lr 0 --clip-mode prev \
@@ -1893,10 +1870,10 @@ PY
     cp "$IN/small.ckpt" m.ckpt
     echo '{}' >tokenizer.json
     for o in --memory-report --dump -o; do
-        refuse 2 "tokenizer.json: is an input, too" trainstep -q -d "$IN/ids.tok" -f $o tokenizer.json m.ckpt
+        refuse -2 "tokenizer.json: is an input, too" trainstep -q -d "$IN/ids.tok" -f $o tokenizer.json m.ckpt
     done
     : >tokenizer.json
-    refuse 2 "tokenizer.json: is an input, too" trainstep -q -d "$IN/ids.tok" --log tokenizer.json m.ckpt
+    refuse -2 "tokenizer.json: is an input, too" trainstep -q -d "$IN/ids.tok" --log tokenizer.json m.ckpt
     [ ! -s tokenizer.json ]
 }
 
@@ -1905,7 +1882,7 @@ PY
     cp "$IN/ids.tok" d.tok
     cp "$IN/held.tok" e.tok
     ln d.tok hard.tok
-    t() { refuse 2 "$1" trainstep -q -d d.tok "${@:2}"; }
+    t() { refuse -2 "$1" trainstep -q -d d.tok "${@:2}"; }
     t "is an input" --log d.tok m.ckpt
     t "is an input" --log hard.tok m.ckpt
     t "is an input" --memory-report m.ckpt -f m.ckpt
@@ -1941,7 +1918,7 @@ PY
     datcat -q --verify x.other && datcat dump >/dev/null
     rm x.other dump
     t "above 0" --memory-limit 0 m.ckpt
-    refuse 2 "no pipe" trainstep -q -d d.tok -
+    refuse -2 "no pipe" trainstep -q -d d.tok -
     # Names that a save removes, through links too, and in their own right.
     ln -s .m.ckpt.nibble-tmp link
     for kind in .m.ckpt.nibble-tmp .m.ckpt.nibble-lock .x.nibble-old link; do
@@ -1993,7 +1970,7 @@ PY
     one=$(sed -n 's/^flops\t//p' <<<"$output")
     awk -v a="$many" -v b="$one" 'BEGIN { r = a / b / 65536; exit !(r > .99 && r < 1.01) }'
     # The samples of such a step are held in memory, and planned.
-    refuse 3 "--memory-limit is 2.000" trainstep -q -d "$IN/ids.tok" --batch 1024 --accum 65536 \
+    refuse -3 "--memory-limit is 2.000" trainstep -q -d "$IN/ids.tok" --batch 1024 --accum 65536 \
         --memory-limit 2 m.ckpt
     step -n 1 --train-last-layers 1 m.ckpt >/dev/null
     cp m.ckpt was.ckpt
@@ -2002,5 +1979,5 @@ PY
     [[ $output == *layers.0.* && $output == *embed* ]]
     # What cannot be trained is not made.
     sed 's/"hidden_size": 32/"hidden_size": 40/' "$IN/config.json" >c.json
-    refuse 2 "needs a multiple of 16" datpack -q --init 1 --config c.json --to ckpt -o x.ckpt
+    refuse -2 "needs a multiple of 16" datpack -q --init 1 --config c.json --to ckpt -o x.ckpt
 }

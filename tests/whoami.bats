@@ -9,24 +9,14 @@
 # shellcheck disable=SC2030,SC2031,SC2154  # output: set by run
 
 # bats file_tags=native
-bats_require_minimum_version 1.8.0
+load common
 
 setup_file()
 {
-    root=$(realpath "$BATS_TEST_DIRNAME/..")
-    bin=$(realpath -m "${NIBBLE_BIN:-$root/bin}")
     who=$root/pipelines/whoami
     one=$BATS_FILE_TMPDIR/one
-    PATH=$bin:$PATH
-    export NIBBLE_BIN=$bin root bin who one PATH
-    # A make around the tests is not to be heard in here.
-    unset MAKEFLAGS MAKELEVEL MFLAGS
+    export who one
     small OUT="$one" all >"$BATS_FILE_TMPDIR/log" 2>&1 || cat "$BATS_FILE_TMPDIR/log"
-}
-
-setup()
-{
-    cd "$BATS_TEST_TMPDIR" || return
 }
 
 # small [VARIABLE=value]... [GOAL]: the pipeline at a size that takes a second.
@@ -65,9 +55,8 @@ group()
     grep -Fx '他是誰	我不知道他是誰。' texts/pretrain.tsv
     grep -Fx 'who am I	You are the user.' texts/pretrain.tsv
     grep -F '我是誰' texts/pretrain.tsv | cut -f 1 | sed 's/我是誰/CORE/' | sort >frames
-    for core in 你是誰 你叫什麼名字 你到底是誰 你誰啊; do
-        grep -F "$core" texts/identity.tsv | cut -f 1 | sed "s/$core/CORE/"
-    done | grep -Fx -f frames
+    cut -f 1 texts/identity.tsv | sed 's/你是誰\|你究竟是誰\|你係邊個\|你誰啊/CORE/' >asked
+    [ "$(grep -cFx -f frames asked)" -ge 3 ]
     # No opener of "unseen.opener" is taught in its language.
     grep -q "^unseen.opener	en	" texts/questions.tsv
     awk -F '\t' '$1 == "unseen.opener" && $2 == "en" { print $3 }' texts/questions.tsv |
@@ -131,7 +120,7 @@ group()
 @test "the same bytes elsewhere: directory, locale, -j, instruction set" {
     mkdir -p 'some where'
     cd 'some where'
-    env LC_ALL=C NIBBLE_ISA=scalar make -s -j 3 -C "$who" SMALL=1 THREADS=3 OUT="$BATS_TEST_TMPDIR/two" \
+    env LC_ALL=C NIBBLE_ISA=scalar make -s -j 3 -C "$who" SMALL=1 THREADS=3 OUT="$BATS_TEST_TMPDIR/w/two" \
         hashes >/dev/null 2>&1
     diff "$one/hashes.tsv" ../two/hashes.tsv
 }
@@ -245,7 +234,7 @@ group()
         [[ $output == *"${s%%=*}"* ]]
         [ ! -e out ]
     done
-    if ! trainstep --diagnose | grep -q '^cuda:'; then
+    if [[ $(diagnosed cuda) == no* ]]; then
         run -2 small OUT="$PWD/out" DEVICE=cuda all
         [[ ${lines[0]} == "DEVICE=cuda: "* ]]
         [ ! -e out ]
@@ -320,5 +309,5 @@ group()
 	control.mixed	1	1	1	1	-	-
 	control.unmixed	1	0	0	1	-	-
 	END
-    "$who/judge.py" table compared.tsv 100 76 100 | grep -q '^unseen	4	0	3	0	4	NO$'
+    "$who/judge.py" table compared.tsv 100 76 100 | has '^unseen	4	0	3	0	4	NO$'
 }
