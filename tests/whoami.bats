@@ -182,7 +182,7 @@ group()
 }
 
 @test "under memguard: what it ends goes on later, with the same bytes" {
-    run -2 small OUT="$PWD/out" MEMORY=0.001 hashes
+    run -2 small OUT="$PWD/out" MEMORY=0.0001 hashes
     [[ $output == *"memguard: host memory"* && $output == *"Error 124"* ]]
     [ ! -e out/trained.dat ] # a stage may be over before it is looked at
     small OUT="$PWD/out" MEMORY=4 FREE=0.01 hashes >/dev/null 2>&1
