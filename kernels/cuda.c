@@ -110,29 +110,29 @@ open_driver(void)
 
 /* How many GPUs there are; 0: *why says why. */
 static int
-count_gpus(char *why, size_t room)
+count_gpus(char *why, size_t size)
 {
     enum { NO_DEVICE = 100 }; // CUDA_ERROR_NO_DEVICE
     static const char *const names[] = { "cuInit", "cuDeviceGetCount" };
     int (*init)(unsigned), (*count)(int *), n = 0, rc;
     void *driver = open_driver();
     if (!driver) {
-        snprintf(why, room, "no NVIDIA GPU or driver here: there is no libcuda.so.1");
+        snprintf(why, size, "no NVIDIA GPU or driver here: there is no libcuda.so.1");
         return 0;
     }
     if (!find_all(driver, (void *[]){ &init, &count }, names, 2)) {
-        snprintf(why, room, "libcuda.so.1 is no driver of NVIDIA's");
+        snprintf(why, size, "libcuda.so.1 is no driver of NVIDIA's");
         return 0;
     }
     rc = init(0);
     if (rc == 0)
         rc = count(&n);
     if (rc == NO_DEVICE || (rc == 0 && n <= 0))
-        snprintf(why, room,
+        snprintf(why, size,
                  "no NVIDIA GPU here: the driver finds none (in a container: was it "
                  "given one? is CUDA_VISIBLE_DEVICES right?)");
     else if (rc != 0)
-        snprintf(why, room,
+        snprintf(why, size,
                  "the NVIDIA driver does not start: CUDA error %d; does nvidia-smi "
                  "work?",
                  rc);

@@ -28,7 +28,7 @@ modes='kill silent third1 third2 third3'
 files_of()
 {
     case $1 in
-    datcat) echo datcat roundtrip bad ;;
+    datcat) echo datcat roundtrip ;;
     datpack) echo datpack roundtrip atomic damage dialects gguf ;;
     nvquant) echo nvquant damage ;;
     tokenize) echo tokenize tok ;;

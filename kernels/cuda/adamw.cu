@@ -25,7 +25,7 @@ most_of_warp(uint32_t x)
     return __reduce_max_sync(0xffffffffU, x);
 }
 
-/* ---- the slow way: an element a thread, a group a warp --------------------------------- */
+/* ---- by definition: an element a thread, a group a warp --------------------------------- */
 
 struct element {
     float w, m, v, grad;
@@ -100,31 +100,31 @@ write_element(const struct element *x, const struct adam_state *s, uint64_t i,
 static __device__ __forceinline__ void
 grow(float *amax, uint32_t most)
 {
-    __shared__ uint32_t room;
+    __shared__ uint32_t block_max;
     if (!amax) // for all
         return;
     if (threadIdx.x == 0)
-        room = 0;
+        block_max = 0;
     __syncthreads();
     most = most_of_warp(most >= 0x7f800000 ? 0x7fc00000 : most);
     if (threadIdx.x % 32 == 0)
-        atomicMax(&room, most);
+        atomicMax(&block_max, most);
     __syncthreads();
     if (threadIdx.x == 0)
-        atomicMax((uint32_t *)amax, room);
+        atomicMax((uint32_t *)amax, block_max);
 }
 
 /* 256 elements of random bits, 8 a thread, in their order. */
-struct random_room {
+struct random_words {
     uint16_t bits[AT_ONCE];
 };
 
 static __device__ __forceinline__ void
-draw(struct random_room *room, uint64_t at, enum philox_use use, const struct hyper *h)
+draw(struct random_words *buffer, uint64_t at, enum philox_use use, const struct hyper *h)
 {
     uint32_t words[4], lane = threadIdx.x % 32;
     draws(words, at / 8 + lane, h->row, use, h->key);
-    ((uint4 *)room->bits)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
+    ((uint4 *)buffer->bits)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 /* Elements first .. end - 1. */
@@ -134,8 +134,8 @@ __launch_bounds__(THREADS)
     adamw_kernel(struct adam_state s, const G *grad, uint64_t first, uint64_t end,
                  const float *clip, float *amax, struct hyper h)
 {
-    __shared__ alignas(16) struct random_room rooms[WARPS][3];
-    struct random_room *room = rooms[threadIdx.x / 32];
+    __shared__ alignas(16) struct random_words buffers[WARPS][3];
+    struct random_words *buffer = buffers[threadIdx.x / 32];
     cuda_wait();
     cuda_next();
     const float c = *clip;
@@ -148,11 +148,11 @@ __launch_bounds__(THREADS)
          at += (uint64_t)gridDim.x * WARPS * AT_ONCE) {
         __syncwarp();
         if (sizeof(W) == 2)
-            draw(&room[0], at, PHILOX_MASTER, &h);
+            draw(&buffer[0], at, PHILOX_MASTER, &h);
         if (MOMENTS != MOMENTS_F32)
-            draw(&room[1], at, PHILOX_MOMENT, &h);
+            draw(&buffer[1], at, PHILOX_MOMENT, &h);
         if (MOMENTS == MOMENTS_BF16)
-            draw(&room[2], at, PHILOX_MOMENT2, &h);
+            draw(&buffer[2], at, PHILOX_MOMENT2, &h);
         __syncwarp();
 #pragma unroll 1
         for (unsigned j = 0; j < AT_ONCE && at + j < end; j += BATCH * GROUP) {
@@ -167,8 +167,8 @@ __launch_bounds__(THREADS)
 #pragma unroll
             for (unsigned b = 0; b < BATCH; b++) {
                 unsigned in = j + b * GROUP + lane;
-                struct bits random = { room[0].bits[in], room[1].bits[in],
-                                       room[2].bits[in] };
+                struct bits random = { buffer[0].bits[in], buffer[1].bits[in],
+                                       buffer[2].bits[in] };
                 update(&x[b].w, &x[b].m, &x[b].v, x[b].grad, c, &h);
                 most = max(most, write_element<W, MOMENTS>(&x[b], &s, at + in,
                                                            at + in < end, random));
@@ -178,7 +178,7 @@ __launch_bounds__(THREADS)
     grow(amax, most);
 }
 
-/* ---- the quick way ------------------------------------------------------------------------ */
+/* ---- approximate, with proven bytes ------------------------------------------------------------------------ */
 
 enum {
     QUICK_THREADS = 128,
@@ -190,16 +190,15 @@ enum {
     ALIGNED = 16 / 2 * GROUP, // elements whose scales fill what copies begin at
 };
 
-/* What the quick way is told: with the keys of all rounds of Philox, which instructions
- * then take from there. */
+/* Parameters of the fast kernel, with the keys of all rounds of Philox as constants. */
 struct quick {
     struct hyper h;
     struct draw_keys keys;
     bool bulk; // portions may be copied as a whole
 };
 
-/* A portion in shared memory.  One thread asks for the next one while all work on this one,
- * and sends this one back: the copies need nobody else. */
+/* A portion in shared memory.  One thread starts the bulk copies: the next portion is loaded
+ * while all threads compute this one. */
 template <typename G>
 struct alignas(128) portion {
     uint16_t master[PORTION];
@@ -210,7 +209,7 @@ struct alignas(128) portion {
 };
 static_assert(PORTION % ALIGNED == 0, "a portion ends where another may begin");
 
-/* One thread: the portion at element i comes, and the barrier's phase then ends. */
+/* One thread: start loading the portion at element i; its arrival ends the barrier's phase. */
 template <typename G>
 static __device__ __forceinline__ void
 fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s, const G *grad,
@@ -227,7 +226,7 @@ fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s, cons
     bulk_load(to->grad, grad + i, sizeof to->grad, bar);
 }
 
-/* One thread; what all threads wrote is there, and they have said so. */
+/* One thread, after a barrier: store the portion. */
 template <typename G>
 static __device__ __forceinline__ void
 send(const struct adam_state *s, const struct portion<G> *from, uint64_t i)
@@ -240,8 +239,8 @@ send(const struct adam_state *s, const struct portion<G> *from, uint64_t i)
     bulk_end();
 }
 
-/* All threads, a number after the other: a portion that is not whole, or lies where copies
- * cannot begin. */
+/* All threads, element by element: a portion that is not whole or not aligned for bulk
+ * copies. */
 template <typename G>
 static __device__ __noinline__ void
 fetch_rest(struct portion<G> *to, const struct adam_state *s, const G *grad, uint64_t i,
@@ -350,18 +349,18 @@ draw_piece(uint32_t words[8], uint64_t counter, enum philox_use use, const struc
  * elements is not there.  counter: of the draw for its first 8.  As write_element. */
 template <typename G>
 static __device__ __noinline__ uint32_t
-whole_group(struct portion<G> *room, unsigned at, unsigned left, uint64_t counter,
+whole_group(struct portion<G> *buffer, unsigned at, unsigned left, uint64_t counter,
             float clip, const struct hyper *h)
 {
     unsigned lane = threadIdx.x % 32, half = lane % 8;
     uint32_t words[4], mine[2][4];
-    const struct adam_state here = { room->master, DT_BF16,       MOMENTS_INT8, room->m,
-                                     room->v,      room->m_scale, room->v_scale };
+    const struct adam_state here = { buffer->master, DT_BF16,       MOMENTS_INT8, buffer->m,
+                                     buffer->v,      buffer->m_scale, buffer->v_scale };
     struct element x = {};
     struct bits random;
     bool inside = at + lane < left;
     if (inside)
-        read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, &here, room->grad, at + lane);
+        read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, &here, buffer->grad, at + lane);
     // Eight threads have all draws, each those of 8 elements.
     draws(words, counter + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
           h->key);
@@ -399,7 +398,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
                  const __grid_constant__ struct quick q)
 {
     __shared__ struct share shares[CODES];
-    __shared__ struct portion<G> rooms[2];
+    __shared__ struct portion<G> buffers[2];
     __shared__ uint64_t arrived[2];
     const uint64_t step = (uint64_t)gridDim.x * PORTION;
     const unsigned mine = threadIdx.x * PIECE;
@@ -415,7 +414,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     if (!ahead)
         cuda_wait();
     if (threadIdx.x == 0 && copied)
-        fetch(&rooms[0], &arrived[0], &s, grad, i);
+        fetch(&buffers[0], &arrived[0], &s, grad, i);
     for (unsigned k = threadIdx.x; k < CODES; k += QUICK_THREADS)
         shares[k] = share_of(k);
     if (ahead)
@@ -429,7 +428,7 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         return;
     }
     for (unsigned turn = 0; i < end; turn++) {
-        struct portion<G> *room = &rooms[turn % 2];
+        struct portion<G> *buffer = &buffers[turn % 2];
         const uint64_t next = i + step, counter = (i + mine) / 8;
         const unsigned left = left_of(i, end), whole = left / GROUP * GROUP;
         const bool next_copied = q.bulk && left_of(next, end) == PORTION;
@@ -441,18 +440,18 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         if (copied)
             phase_wait(shared_address(&arrived[turn % 2]), turn / 2 % 2);
         else
-            fetch_rest(room, &s, grad, i, left);
-        read_piece(&p, room, mine);
-        read_grad(g, room->grad + mine);
+            fetch_rest(buffer, &s, grad, i, left);
+        read_piece(&p, buffer, mine);
+        read_grad(g, buffer->grad + mine);
         m_scale = p.m_scale;
         v_scale = p.v_scale;
         quick_first(&p, g, c, words, shares, &q.h, &d);
         if (threadIdx.x == 0) {
-            bulk_wait_read(); // what was sent from where the next one goes
+            bulk_wait_read(); // the buffer of the next one has been stored
             if (next_copied)
-                fetch(&rooms[(turn + 1) % 2], &arrived[(turn + 1) % 2], &s, grad, next);
+                fetch(&buffers[(turn + 1) % 2], &arrived[(turn + 1) % 2], &s, grad, next);
         }
-        // Whole warps: the halves of a group speak to each other.
+        // Whole warps: the halves of a group shuffle.
         __syncwarp();
         p.most_m = f_max(p.most_m, __shfl_xor_sync(0xffffffffU, p.most_m, 1));
         p.most_v = f_max(p.most_v, __shfl_xor_sync(0xffffffffU, p.most_v, 1));
@@ -463,20 +462,20 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
             __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
         slow = (slow | slow >> 1) & 0x55555555; // a bit a group
         if (mine < whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1)) {
-            write_piece(room, &p, mine);
+            write_piece(buffer, &p, mine);
             ranges = u_add_max2(d.range, 0x00010001, ranges);
         }
         for (; slow; slow &= slow - 1) {
             unsigned at = threadIdx.x / 32 * SPAN + (unsigned)(__ffs((int)slow) - 1) * PIECE;
-            most = max(most, whole_group(room, at, left, (i + at) / 8, c, &q.h));
+            most = max(most, whole_group(buffer, at, left, (i + at) / 8, c, &q.h));
         }
         if (copied)
             bulk_may_read();
         __syncthreads();
         if (!copied)
-            send_rest(&s, room, i, left);
+            send_rest(&s, buffer, i, left);
         else if (threadIdx.x == 0)
-            send(&s, room, i);
+            send(&s, buffer, i);
         copied = next_copied;
         i = next;
     }
@@ -515,14 +514,14 @@ grid_of(const struct cuda *c, uint64_t n, unsigned each, unsigned waves)
     return (unsigned)(want < most ? want : most);
 }
 
-/* As many blocks of a multiprocessor as have room. */
+/* As many blocks as fit on a multiprocessor. */
 template <typename G>
 static unsigned
 quick_blocks(const struct cuda *c)
 {
-    const size_t room = 2 * sizeof(struct portion<G>) + CODES * sizeof(struct share);
-    const size_t beside = 2048; // barriers, and what the driver takes
-    size_t most = c->shared / (room + beside);
+    const size_t buffers = 2 * sizeof(struct portion<G>) + CODES * sizeof(struct share);
+    const size_t beside = 2048; // barriers, and the driver's reserve
+    size_t most = c->shared / (buffers + beside);
     return most < QUICK_BLOCKS ? (unsigned)most : QUICK_BLOCKS;
 }
 
@@ -632,14 +631,14 @@ sum_of_warp(double x)
 static __device__ __forceinline__ double
 sum_of_block(double x)
 {
-    __shared__ double room[WARPS];
+    __shared__ double buffer[WARPS];
     x = sum_of_warp(x);
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = x;
+        buffer[threadIdx.x / 32] = x;
     __syncthreads();
     x = 0;
     for (int i = 0; i < WARPS; i++)
-        x += room[i];
+        x += buffer[i];
     return x;
 }
 
@@ -665,7 +664,7 @@ squares_of(const __nv_bfloat16 *, uint4 v)
     return squares_of((const float *)NULL, low) + squares_of((const float *)NULL, v);
 }
 
-/* What a block of so many adds up, in thread 0. */
+/* The sum of a block's share of the elements, in thread 0. */
 template <typename G>
 static __device__ double
 squares_of_block(const G *x, size_t n, unsigned block, unsigned blocks)
@@ -778,7 +777,7 @@ squares_of_one(struct cuda *c, double *out, const struct matrix *g)
                     sums, grid);
 }
 
-/* What is in `part`, of so many blocks: behind the table, in the same memory. */
+/* Sum `part`, partial sums of so many blocks, behind the table in the same memory. */
 static void
 run_many(struct cuda *c, const struct summed *part, unsigned parts, unsigned blocks)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* adamw_math: the optimizer of kernels/cpu/adamw_kernel.c, for an element a thread, and for
- * a bf16 master with 8-bit moments also half a group of 32 a thread, which is quicker.
+ * a bf16 master with 8-bit moments also half a group of 32 a thread, which is faster.
  *
- * Both give the CPU's bytes.  The quick way computes m and v as they are defined, but goes
+ * Both give the CPU's bytes.  The fast path computes m and v as they are defined, but goes
  * from there to the codes and to the new master with approximations.  What is stored are
  * a few upper bits of a number plus 16 random bits, so that an error of some units in the
- * last place nearly never changes them; where it could, the whole group is left to the
- * slow way:
+ * last place nearly never changes them; where it could, the whole group is left to the definition:
  *
  *   code of m   off by at most 4 of 65536 parts of a code, 4.5 of a code of v
  *   master      by at most 18 * 2^-24 of the update and 3.2 units in the last place
@@ -34,7 +33,8 @@ enum {
 /* What all elements share. */
 struct hyper {
     float lr, beta1, mine1, beta2, mine2, eps, decay, rest1, rest2;
-    // For the quick way: lr / rest1 and 2^-19 of it, 1 / sqrt(rest2), 1 - lr decay.
+    // For the fast path: lr / bias_correction1 and 2^-19 of it, 1 / sqrt(bias_correction2),
+    // 1 - lr decay.
     float rate, slack, root2, keep;
     uint32_t key[2], row;
 };
@@ -122,7 +122,7 @@ code_v8(float r, uint32_t scale)
     return (uint32_t)(code < 1 ? 1 : code > 255 ? 255 : code);
 }
 
-/* ---- the quick way, half a group --------------------------------------------------------- */
+/* ---- the fast path, half a group --------------------------------------------------------- */
 
 /* On the host, before. */
 static inline void

@@ -7,7 +7,7 @@
 
 enum { BLOCKS = 64 };
 
-/* A logit and where it is; one that is not finite is above all others, and nowhere. */
+/* A logit and its index; one that is not finite is larger than all others and has index -1. */
 struct candidate {
     float value;
     uint32_t at;
@@ -19,20 +19,20 @@ better(struct candidate a, struct candidate b)
     return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
 }
 
-/* Of a block, for its first thread. */
+/* The block's best, in thread 0. */
 static __device__ __forceinline__ struct candidate
 best_of_block(struct candidate best)
 {
-    __shared__ struct candidate room[THREADS / 32];
+    __shared__ struct candidate scratch[THREADS / 32];
 #pragma unroll
     for (int i = 16; i > 0; i /= 2)
         best = better(best, { __shfl_xor_sync(0xffffffffU, best.value, i),
                               __shfl_xor_sync(0xffffffffU, best.at, i) });
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = best;
+        scratch[threadIdx.x / 32] = best;
     __syncthreads();
     for (unsigned i = 1; threadIdx.x == 0 && i < THREADS / 32; i++)
-        best = better(best, room[i]);
+        best = better(best, scratch[i]);
     return best;
 }
 

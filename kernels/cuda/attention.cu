@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: which kernel a call takes, and the way there of many tokens: bf16 on tensor
+/* attention: which kernel a call takes, and the forward pass of many tokens: bf16 on tensor
  * cores, scores never in memory.
  *
  * A block has 128 rows: some tokens of the query heads that share a kv head, so that all
@@ -13,7 +13,7 @@
 
 enum { KEYS = 64, THREADS = TILE_ROWS };
 
-/* ---- in which order -------------------------------------------------------------------- */
+/* ---- order of tiles -------------------------------------------------------------------- */
 
 /* The first query of those from `low` on that does not see key `last` or any before. */
 static __device__ int
@@ -83,8 +83,8 @@ attention_allow(struct cuda *c, const void *kernel, size_t shared)
 
 /* ---- many tokens ------------------------------------------------------------------------- */
 
-/* Weights of scores, then the values they are of: while 16 keys' products run, the next
- * 16 keys' exponentials are taken. */
+/* o += softmax weights times values: exponentials of the next 16 keys overlap the products of
+ * these 16. */
 template <int DIM>
 static __device__ __forceinline__ void
 mix_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4],
@@ -113,7 +113,7 @@ mix_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4],
     }
 }
 
-/* What the weights' sums are, their logarithms, and what results are divided by. */
+/* Sums of weights, their logarithms (lse), and divisors of the results. */
 static __device__ __forceinline__ void
 end_softmax(float (&part)[2][2], float *lse, const struct softmax<2> &x,
             const struct view &v, const struct tile &t, int row, int lane)
@@ -142,12 +142,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 forward(bf16 *out, float *lse, const bf16 *q, const bf16 *key, const bf16 *value,
         const int *order, struct view v)
 {
-    extern __shared__ __align__(1024) uint8_t room[];
+    extern __shared__ __align__(1024) uint8_t shared[];
     constexpr uint32_t MATRIX = KEYS * DIM * 2; // keys, values: two of both
     constexpr uint32_t OWN = TILE_ROWS * DIM * 2;
-    int *first = (int *)(room + OWN + 4 * MATRIX);
+    int *first = (int *)(shared + OWN + 4 * MATRIX);
     struct tile *kept = (struct tile *)(first + TILE_ROWS); // registers are few
-    uint32_t rows = shared_address(room), keys = rows + OWN;
+    uint32_t rows = shared_address(shared), keys = rows + OWN;
     int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     size_t line = (size_t)v.kv * DIM;
 
@@ -200,9 +200,9 @@ forward(bf16 *out, float *lse, const bf16 *q, const bf16 *key, const bf16 *value
         take_in(x, o, s, v.scale2);
         mix_values<DIM>(o, s, x, of_values + stage, v.scale2);
     }
-    // Results, by way of the warp's own rows of queries, which it needs no more.
+    // Results go through the warp's own rows of queries, which are no longer needed.
     float part[2][2];
-    uint8_t *own = room + warp * WARP_ROWS * DIM * 2;
+    uint8_t *own = shared + warp * WARP_ROWS * DIM * 2;
     t = *kept;
     end_softmax(part, lse, x, v, t, warp * WARP_ROWS + lane / 4, lane);
     put_rows<DIM>(own, o, part, lane);

@@ -30,7 +30,7 @@ enum {
     TILE_ROWS = 128, // of a tile of rows
     WARP_ROWS = 32, // of a warp's: what is loaded for two 16-row products is used twice
     PLANNED = 8192, // tiles that are put in order, at most
-    DECODED = 16,   // tokens, at most, that are a matter of memory alone
+    DECODED = 16,   // tokens, at most, for which memory is the bound
 };
 
 /* The work of tiles of rows, or of keys, the longest first.  end: where the queries of a
@@ -115,7 +115,7 @@ token_of(const struct view &v, const struct tile &t, int row)
     return t.token + (row & ((1 << v.shift) - 1));
 }
 
-/* Where a row's numbers are in q, out and their gradients. */
+/* Offset of a row in q, out and their gradients. */
 static __device__ __forceinline__ size_t
 at_row(const struct view &v, const struct tile &t, int row, int dim)
 {
@@ -311,7 +311,7 @@ begin_softmax(struct softmax<M> &x)
         }
 }
 
-/* Take in the scores of a tile.  The exponent's base is left as it is while nothing is
+/* Add the scores of a tile.  The exponent's base is left as it is while nothing is
  * more than 2^8 above it: that is as exact, and o is seldom multiplied. */
 template <int M, int N, int D>
 static __device__ __forceinline__ void
@@ -351,7 +351,7 @@ take_in(struct softmax<M> &x, float (&o)[M][D][4], const float (&s)[M][N][4],
     }
 }
 
-/* A score becomes its weight, and is counted. */
+/* Scores become weights, added to the sums. */
 static __device__ __forceinline__ void
 weigh(float &s, float &sum, float most, float scale2)
 {

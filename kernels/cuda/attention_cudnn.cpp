@@ -4,7 +4,7 @@
  * A query's gradient is a sum over blocks of keys.  cuDNN adds them as they come, unless
  * it is asked for the same bits each time: then, on Hopper, it writes the gradients of
  * all scores as bf16, 2 length^2 bytes a document and head, and multiplies them by the
- * keys after.  So that this stays small the way back is done in parts, some documents or
+ * keys after.  So that this stays small the backward pass is done in parts, some documents or
  * some heads of one at a time; which they are depends on sizes alone.  A device whose
  * is.any_order says so has it as they come, all at once. */
 #include "kernels/cuda/attention_cudnn.h"
@@ -226,7 +226,7 @@ add_back(const graph_ref &g, const struct share *p, float scale)
     tensor_ref lse = g->tensor(fe::graph::Tensor_attributes());
     as_lse(lse, p);
     auto is = fe::graph::SDPA_backward_attributes()
-                  .set_name("attention_dx")
+                  .set_name("attention_bwd")
                   .set_attn_scale(scale)
                   .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                   .set_diagonal_band_right_bound(0)
@@ -261,7 +261,7 @@ make(struct cudnn *s, const struct share *p)
     if (status.is_good())
         status = g->get_workspace_size(bytes);
     if (status.is_bad()) {
-        refuse(p->back ? "attention_dx" : "attention", status.get_message().c_str());
+        refuse(p->back ? "attention_bwd" : "attention", status.get_message().c_str());
         g = NULL;
     }
     return { *p, g, bytes };

@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
 decode(struct slices part, const bf16 *q, const bf16 *key, const bf16 *value,
        struct view v)
 {
-    extern __shared__ __align__(1024) uint8_t room[];
+    extern __shared__ __align__(1024) uint8_t shared[];
     __shared__ float all_most[WARPS][ROWS], all_sum[WARPS][ROWS];
     constexpr uint32_t MATRIX = KEYS * DIM * 2, STAGE = 2 * MATRIX;
     static_assert(ROWS * DIM * 4 <= AHEAD * STAGE, "results take the place of pieces");
@@ -46,7 +46,7 @@ decode(struct slices part, const bf16 *q, const bf16 *key, const bf16 *value,
     int slice = blockIdx.x, kv = blockIdx.y, rows = v.tokens * v.group;
     int row = blockIdx.z * ROWS + lane / 4;
     size_t line = (size_t)v.kv * DIM;
-    uint8_t *own = room + warp * AHEAD * STAGE;
+    uint8_t *own = shared + warp * AHEAD * STAGE;
     uint32_t base = shared_address(own);
 
     uint32_t a[DIM / 16][4];
@@ -154,7 +154,7 @@ decode(struct slices part, const bf16 *q, const bf16 *key, const bf16 *value,
             most = fmaxf(most, all_most[w][r]);
         for (int w = 0; w < WARPS; w++) {
             float weight = exp2_fast(all_most[w][r] - most);
-            const float *from = (const float *)(room + w * AHEAD * STAGE);
+            const float *from = (const float *)(shared + w * AHEAD * STAGE);
             sum = fmaf(weight, all_sum[w][r], sum);
             out = fmaf(weight, from[i], out);
         }
@@ -172,7 +172,7 @@ template <int DIM>
 static __global__ void __launch_bounds__(DIM)
 join(bf16 *out, float *lse, struct slices part, struct view v)
 {
-    __shared__ float weight[BLOCKS], room[33];
+    __shared__ float weight[BLOCKS], scratch[33];
     int row = blockIdx.x, thread = threadIdx.x;
     int of_kv = row % (v.tokens * v.group), kv = row / (v.tokens * v.group);
     int token = of_kv / v.group, head = kv * v.group + of_kv % v.group;
@@ -182,12 +182,12 @@ join(bf16 *out, float *lse, struct slices part, struct view v)
         weight[i] = part.most[(size_t)i * part.rows + row];
         most = fmaxf(most, weight[i]);
     }
-    most = block_max(most, room);
+    most = block_max(most, scratch);
     for (int i = thread; i < part.n; i += DIM) {
         weight[i] = exp2_fast(weight[i] - most);
         sum = fmaf(weight[i], part.sum[(size_t)i * part.rows + row], sum);
     }
-    sum = block_sum(sum, room);
+    sum = block_sum(sum, scratch);
     const float *from = part.out + (size_t)row * DIM + thread;
 #pragma unroll 8
     for (int i = 0; i < part.n; i++)

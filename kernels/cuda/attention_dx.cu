@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* attention_bwd: the way back of attention, bf16 on tensor cores.
+/* attention_bwd: the backward pass of attention, bf16 on tensor cores.
  *
  * Two kernels take the scores again: one has a tile of keys and goes over queries, one has
  * a tile of rows of queries and goes over keys.  So each sum is one warp's, in one order,
  * without an addition in memory; a single pass would need five products instead of seven,
- * but f32 gradients of queries, which no one has room for, and an order to add them in.
+ * but f32 gradients of queries, for which there is no memory, and an order to add them in.
  *
  * Of keys, two warps share 32: one takes S = K Q' and from its weights P the gradient of
  * the values, P dO; the other V dO' and, with P from the first, the gradient of the keys,
@@ -44,17 +44,17 @@ struct back {
  * gives 0: dout, and its sum. */
 template <int DIM, int PAIRS, int QUERIES>
 static __device__ __forceinline__ void
-fetch_queries(uint32_t room, int stage, const struct back &b, const struct view &v,
+fetch_queries(uint32_t shared, int stage, const struct back &b, const struct view &v,
               int head, int token, int thread)
 {
     using L = back_keys<DIM, PAIRS, QUERIES>;
-    uint32_t to = room + L::AT_STAGES + stage * L::STAGE;
+    uint32_t to = shared + L::AT_STAGES + stage * L::STAGE;
     size_t line = (size_t)v.query * DIM, at = token * line + (size_t)head * DIM;
     fetch<DIM, QUERIES, L::THREADS>(to, b.q + at, line, v.tokens - token, thread);
     fetch<DIM, QUERIES, L::THREADS>(to + L::OTHER, b.dout + at, line, v.tokens - token,
                                     thread);
     if (thread < QUERIES) {
-        uint32_t numbers = room + L::AT_NUMBERS + stage * L::NUMBERS + thread * 4;
+        uint32_t numbers = shared + L::AT_NUMBERS + stage * L::NUMBERS + thread * 4;
         int t = min(token + thread, v.tokens - 1);
         size_t row = (size_t)head * v.tokens + t;
         copy4(numbers, b.lse + row, token + thread < v.tokens);
@@ -116,15 +116,15 @@ gradients(uint32_t (&a)[4], const uint4 &p, const float (&left)[4],
  * halves, so that neither waits long. */
 template <int DIM, int PAIRS, int QUERIES, bool OF_KEYS>
 static __device__ __forceinline__ void
-back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int key0,
+back_keys_warp(uint8_t *shared, const struct back &b, const struct view &v, int key0,
                int kv, int begin, int tiles, int pair, int lane)
 {
     using L = back_keys<DIM, PAIRS, QUERIES>;
     constexpr int N = QUERIES / 8, STEPS = QUERIES / 16, HALF = STEPS / 2;
     constexpr int COLUMNS = DIM / 16;
-    uint32_t base = shared_address(room);
+    uint32_t base = shared_address(shared);
     uint32_t own = lane_as_a<DIM>(base + (OF_KEYS ? L::OWN : 0), pair * WARP_ROWS, lane);
-    uint4 *share = (uint4 *)(room + L::AT_SHARE + pair * L::SHARE) + lane;
+    uint4 *share = (uint4 *)(shared + L::AT_SHARE + pair * L::SHARE) + lane;
     uint32_t phases = base + L::AT_PHASES + pair * 2 * 8, phase = 0; // of halves
     int warp_key = key0 + pair * WARP_ROWS, stage = 0;
     int head = kv * v.group, token = begin, tile = 0;
@@ -143,8 +143,8 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
             fetch_queries<DIM, PAIRS, QUERIES>(base, stage ^ 1, b, v, head, next,
                                                threadIdx.x);
         const float *numbers =
-            (const float *)(room + L::AT_NUMBERS + stage * L::NUMBERS) + lane % 4 * 2;
-        const int *first = (const int *)(room + L::AT_NUMBERS + stage * L::NUMBERS) +
+            (const float *)(shared + L::AT_NUMBERS + stage * L::NUMBERS) + lane % 4 * 2;
+        const int *first = (const int *)(shared + L::AT_NUMBERS + stage * L::NUMBERS) +
                            2 * QUERIES;
         uint32_t others = base + L::AT_STAGES + stage * L::STAGE;
         uint32_t first_b = lane_as_b<DIM>(others + (OF_KEYS ? L::OTHER : 0), 0, lane);
@@ -213,7 +213,7 @@ back_keys_warp(uint8_t *room, const struct back &b, const struct view &v, int ke
     constexpr int CHUNKS = DIM / 8;
     const float scale = OF_KEYS ? v.scale : 1;
     const float times[2][2] = { { scale, scale }, { scale, scale } };
-    uint8_t *rows = room + (OF_KEYS ? L::OWN : 0) + pair * WARP_ROWS * DIM * 2;
+    uint8_t *rows = shared + (OF_KEYS ? L::OWN : 0) + pair * WARP_ROWS * DIM * 2;
     bf16 *out = OF_KEYS ? b.dkey : b.dvalue;
     put_rows<DIM>(rows, o, times, lane);
 #pragma unroll
@@ -230,7 +230,7 @@ static __global__ void __launch_bounds__(PAIRS * 64, 1)
 back_of_keys(struct back b, struct view v)
 {
     using L = back_keys<DIM, PAIRS, QUERIES>;
-    extern __shared__ __align__(1024) uint8_t room[];
+    extern __shared__ __align__(1024) uint8_t shared[];
     int tile = b.order[blockIdx.x / (unsigned)v.kv];
     int kv = (int)(blockIdx.x % (unsigned)v.kv);
     int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -238,7 +238,7 @@ back_of_keys(struct back b, struct view v)
     int begin = max(0, key0 - v.past), queries = max(0, b.end[tile] - begin);
     int tiles = (queries + QUERIES - 1) / QUERIES;
     size_t line = (size_t)v.kv * DIM, at = key0 * line + (size_t)kv * DIM;
-    uint32_t base = shared_address(room);
+    uint32_t base = shared_address(shared);
     int keys = v.past + v.tokens - key0;
     if (thread == 0) { // the first barrier of all threads is before what needs them
         for (int i = 0; i < 2 * PAIRS; i++)
@@ -252,10 +252,10 @@ back_of_keys(struct back b, struct view v)
     else
         copies_end();
     if (warp < PAIRS)
-        back_keys_warp<DIM, PAIRS, QUERIES, false>(room, b, v, key0, kv, begin, tiles,
+        back_keys_warp<DIM, PAIRS, QUERIES, false>(shared, b, v, key0, kv, begin, tiles,
                                                    warp, lane);
     else
-        back_keys_warp<DIM, PAIRS, QUERIES, true>(room, b, v, key0, kv, begin, tiles,
+        back_keys_warp<DIM, PAIRS, QUERIES, true>(shared, b, v, key0, kv, begin, tiles,
                                                   warp - PAIRS, lane);
 }
 
@@ -271,10 +271,10 @@ template <int DIM>
 static __global__ void __launch_bounds__(THREADS, 2)
 back_of_rows(struct back b, struct view v)
 {
-    extern __shared__ __align__(1024) uint8_t room[];
+    extern __shared__ __align__(1024) uint8_t shared[];
     constexpr uint32_t OWN = TILE_ROWS * DIM * 2, MATRIX = KEYS * DIM * 2;
-    int *first = (int *)(room + 2 * OWN + 2 * AHEAD * MATRIX);
-    uint32_t rows = shared_address(room), keys = rows + 2 * OWN;
+    int *first = (int *)(shared + 2 * OWN + 2 * AHEAD * MATRIX);
+    uint32_t rows = shared_address(shared), keys = rows + 2 * OWN;
     int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     int row = warp * WARP_ROWS + lane / 4;
     size_t line = (size_t)v.kv * DIM;
@@ -346,7 +346,7 @@ back_of_rows(struct back b, struct view v)
 
     // Results, by way of the warp's own rows of queries.
     const float times[2][2] = { { v.scale, v.scale }, { v.scale, v.scale } };
-    uint8_t *own = room + warp * WARP_ROWS * DIM * 2;
+    uint8_t *own = shared + warp * WARP_ROWS * DIM * 2;
     put_rows<DIM>(own, o, times, lane);
     store_rows<DIM>(b.dq, b.q_row, own, v, t, warp, lane);
 }

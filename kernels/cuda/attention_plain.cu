@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* attention_plain: any type and size, in f32 by ordinary arithmetic.
  *
- * 16 lanes have a row of the block's own, a query or on the way back of keys a key; they
+ * 16 lanes have a row of the block's own, a query, or in the backward pass of keys a key; they
  * take its products with N rows of the other side, a lane each, and then a column each. */
 #include "kernels/cuda/attention.h"
 
@@ -254,7 +254,7 @@ run_back(struct cuda *c, const struct plain_back *b, const struct view *v)
     cuda_launched(c, "attention_bwd: plain, queries");
 }
 
-/* Long rows leave room for fewer of the other side. */
+/* With long rows fewer of the other side fit. */
 template <typename T>
 static void
 run_either(struct cuda *c, void *out, float *lse, const void *q, const void *key,

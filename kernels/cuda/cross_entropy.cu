@@ -41,7 +41,7 @@ loss_rows(float *loss, T *logits, const int32_t *__restrict__ label, unsigned vo
 {
     typedef pack<T, V> P;
     extern __shared__ uint4 shared_packs[];
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     P *keep = (P *)shared_packs;
     T *row = logits + (size_t)blockIdx.x * vocab;
     unsigned packs = vocab / V, step = blockDim.x;
@@ -75,8 +75,8 @@ loss_rows(float *loss, T *logits, const int32_t *__restrict__ label, unsigned vo
                 sum += exponential<T>(to_f32(v[f].v[j]) - max);
         }
     }
-    float highest = block_max(max, room);
-    sum = block_sum(sum * exponential<T>(max - highest), room);
+    float highest = block_max(max, scratch);
+    sum = block_sum(sum * exponential<T>(max - highest), scratch);
     if (threadIdx.x == 0)
         loss[blockIdx.x] = logf(sum) + (highest - target);
     if (scale == 0) {
@@ -113,8 +113,8 @@ static void
 loss_launch(struct cuda *c, float *loss, void *logits, const int32_t *label,
             size_t rows, size_t vocab, float scale)
 {
-    size_t room = least(LOSS_KEPT, c->shared - 1024) / sizeof(pack<T, V>);
-    size_t kept = scale != 0 ? least(vocab / V, room) : 0;
+    size_t fits = least(LOSS_KEPT, c->shared - 1024) / sizeof(pack<T, V>);
+    size_t kept = scale != 0 ? least(vocab / V, fits) : 0;
     size_t bytes = kept * sizeof(pack<T, V>);
     if (!cuda_check(c,
                     cudaFuncSetAttribute(loss_rows<T, V>,

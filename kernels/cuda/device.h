@@ -150,43 +150,43 @@ warp_max(float x)
     return x;
 }
 
-/* Sum over a block of at most 1024 threads, the same for all; room: 33 floats. */
+/* Sum over a block of at most 1024 threads, the same for all; scratch: 33 floats. */
 static __device__ __forceinline__ float
-block_sum(float x, float *room)
+block_sum(float x, float *scratch)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
         warps = (blockDim.x + 31) / 32;
     x = warp_sum(x);
     __syncthreads();
     if (lane == 0)
-        room[warp] = x;
+        scratch[warp] = x;
     __syncthreads();
     if (warp == 0) {
-        x = warp_sum(lane < warps ? room[lane] : 0);
+        x = warp_sum(lane < warps ? scratch[lane] : 0);
         if (lane == 0)
-            room[32] = x;
+            scratch[32] = x;
     }
     __syncthreads();
-    return room[32];
+    return scratch[32];
 }
 
 static __device__ __forceinline__ float
-block_max(float x, float *room)
+block_max(float x, float *scratch)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
         warps = (blockDim.x + 31) / 32;
     x = warp_max(x);
     __syncthreads();
     if (lane == 0)
-        room[warp] = x;
+        scratch[warp] = x;
     __syncthreads();
     if (warp == 0) {
-        x = warp_max(lane < warps ? room[lane] : room[0]);
+        x = warp_max(lane < warps ? scratch[lane] : scratch[0]);
         if (lane == 0)
-            room[32] = x;
+            scratch[32] = x;
     }
     __syncthreads();
-    return room[32];
+    return scratch[32];
 }
 
 #endif

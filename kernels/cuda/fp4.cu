@@ -58,10 +58,10 @@ template <typename T>
 static __device__ __forceinline__ uint32_t
 largest(const T *x, size_t blocks)
 {
-    __shared__ unsigned room;
+    __shared__ unsigned scratch;
     uint32_t most = 0;
     if (threadIdx.x == 0)
-        room = 0;
+        scratch = 0;
     for (size_t b = threadIdx.x; b < blocks; b += THREADS) {
         struct values v;
         load_row(&v, x + b * COLUMNS);
@@ -72,9 +72,9 @@ largest(const T *x, size_t blocks)
     most = __reduce_max_sync(0xffffffffU, most);
     __syncthreads();
     if (threadIdx.x % 32 == 0)
-        atomicMax(&room, most);
+        atomicMax(&scratch, most);
     __syncthreads();
-    return room;
+    return scratch;
 }
 
 /* A row a block of threads; those behind the last one only fill up tiles. */

@@ -216,7 +216,7 @@ struct bf16_form {
  * column. */
 template <typename F>
 static __device__ __forceinline__ void
-stage(uint4 *room, const struct job &j, unsigned from, unsigned to)
+stage(uint4 *shared, const struct job &j, unsigned from, unsigned to)
 {
     constexpr unsigned EACH = F::COLUMNS / 8;
     const uint4 *x = (const uint4 *)j.x + from * EACH;
@@ -224,20 +224,20 @@ stage(uint4 *room, const struct job &j, unsigned from, unsigned to)
     for (unsigned i = threadIdx.x; i < all; i += blockDim.x) {
         unsigned unit = i / EACH, quarter = i / F::PIECES % 4;
         uint4 v = i < there ? x[i] : make_uint4(0, 0, 0, 0);
-        room[(unit * F::PIECES + i % F::PIECES) * 4 + quarter] = F::order(v);
+        shared[(unit * F::PIECES + i % F::PIECES) * 4 + quarter] = F::order(v);
     }
 }
 
 /* What a thread takes of one token's x in a unit. */
 template <typename F, bool ONE>
 static __device__ __forceinline__ void
-take_x(uint4 x[F::PIECES], const uint4 *room, const struct job &j, unsigned unit,
+take_x(uint4 x[F::PIECES], const uint4 *shared, const struct job &j, unsigned unit,
        int token, int quarter)
 {
     if (ONE) {
 #pragma unroll
         for (int i = 0; i < F::PIECES; i++)
-            x[i] = room[(unit * F::PIECES + i) * 4 + quarter];
+            x[i] = shared[(unit * F::PIECES + i) * 4 + quarter];
         return;
     }
     size_t at = (size_t)unit * F::COLUMNS + (unsigned)quarter * (F::PIECES * 8);
@@ -297,7 +297,7 @@ tensor_kernel(const __grid_constant__ struct job j)
 {
     constexpr int COLUMNS = ONE ? 1 : GEMV_MAX;
     constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile a block
-    extern __shared__ uint4 room[];
+    extern __shared__ uint4 shared[];
     __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS][COLUMNS + !ONE];
     unsigned warp = threadIdx.x / 32, rank = blockIdx.x % SPLIT;
     int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
@@ -323,7 +323,7 @@ tensor_kernel(const __grid_constant__ struct job j)
         __cluster_barrier_arrive_relaxed(); // it does not wait for what was asked for
     cuda_wait();
     if (ONE) {
-        stage<F>(room, j, from, to);
+        stage<F>(shared, j, from, to);
         __syncthreads();
     }
 
@@ -346,7 +346,7 @@ tensor_kernel(const __grid_constant__ struct job j)
                 uint4 x[F::PIECES];
                 if (unit >= to)
                     break;
-                take_x<F, ONE>(x, room, j, ONE ? unit - from : unit, column, quarter);
+                take_x<F, ONE>(x, shared, j, ONE ? unit - from : unit, column, quarter);
                 F::use(sum, u[i], x);
                 if (MORE)
                     form.fetch(&u[i], unit, !last && unit < mine);
@@ -382,7 +382,7 @@ tensor_kernel(const __grid_constant__ struct job j)
         }
         if (last)
             break;
-        which ^= MORE; // those who end read while others go on
+        which ^= MORE; // warps that are done read it while others go on
     }
 }
 
@@ -498,7 +498,7 @@ enum {
     DEPTH = 4,         // units that a warp asks for at once
 };
 
-/* Blocks that have about as many tiles each, as many as there is room for. */
+/* Blocks that have about as many tiles each, as many as fit. */
 static unsigned
 even_blocks(const struct cuda *c, unsigned tiles, int warps)
 {

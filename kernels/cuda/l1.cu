@@ -8,7 +8,7 @@ static __global__ void __launch_bounds__(THREADS)
 l1_rows(float *loss, T *dx, const T *__restrict__ x, const W *__restrict__ w,
         const int32_t *__restrict__ label, unsigned n, float share)
 {
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     size_t row = blockIdx.x;
     const W *target = w + (size_t)label[row] * n;
     float sum = 0;
@@ -25,7 +25,7 @@ l1_rows(float *loss, T *dx, const T *__restrict__ x, const W *__restrict__ w,
         if (dx)
             store(dx + row * n + at, v);
     }
-    sum = block_sum(sum, room);
+    sum = block_sum(sum, scratch);
     if (threadIdx.x == 0)
         loss[row] = sum / (float)n;
 }

@@ -18,7 +18,7 @@ enum {
 static __global__ void __launch_bounds__(32 * ADD_WARPS)
 add_slices(float *to, const float *__restrict__ partial, unsigned slices, unsigned n)
 {
-    __shared__ float room[ADD_WARPS][32];
+    __shared__ float scratch[ADD_WARPS][32];
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     unsigned column = blockIdx.x * 32 + lane;
     float sum = 0;
@@ -26,14 +26,14 @@ add_slices(float *to, const float *__restrict__ partial, unsigned slices, unsign
 #pragma unroll 8
         for (unsigned s = warp; s < slices; s += ADD_WARPS)
             sum += partial[(size_t)s * n + column];
-    room[warp][lane] = sum;
+    scratch[warp][lane] = sum;
     __syncthreads();
     if (warp || column >= n)
         return;
     sum = 0;
 #pragma unroll
     for (int i = 0; i < ADD_WARPS; i++)
-        sum += room[i][lane];
+        sum += scratch[i][lane];
     to[column] += sum;
 }
 
@@ -52,7 +52,7 @@ norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigne
           float eps)
 {
     constexpr int V = lanes<T>;
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     size_t row = blockIdx.x;
     unsigned packs = n / V;
     pack<T, V> v[PER];
@@ -68,7 +68,7 @@ norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigne
 #pragma unroll
             for (int i = 0; i < V; i++)
                 sum = fmaf(to_f32(v[p].v[i]), to_f32(v[p].v[i]), sum);
-    float s = 1 / sqrtf(block_sum(sum, room) / (float)n + eps);
+    float s = 1 / sqrtf(block_sum(sum, scratch) / (float)n + eps);
 #pragma unroll
     for (int p = 0; p < PER; p++) {
         unsigned at = (threadIdx.x + p * blockDim.x) * V;
@@ -91,13 +91,13 @@ static __global__ void __launch_bounds__(THREADS)
 norm_plain(T *y, float *rstd, const T *x, const float *__restrict__ gain, size_t n,
            float eps)
 {
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     size_t row = blockIdx.x;
     float sum = 0;
     cuda_take_over();
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum = fmaf(to_f32(x[row * n + i]), to_f32(x[row * n + i]), sum);
-    float s = 1 / sqrtf(block_sum(sum, room) / (float)n + eps);
+    float s = 1 / sqrtf(block_sum(sum, scratch) / (float)n + eps);
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         y[row * n + i] = from_f32<T>(to_f32(x[row * n + i]) * s * gain[i]);
     if (threadIdx.x == 0)
@@ -160,7 +160,7 @@ norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x, const float 
              const float *__restrict__ gain, size_t rows, unsigned n, bool add)
 {
     constexpr int V = lanes<T>;
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     unsigned packs = n / V;
     pack<T, V> d[PER], v[PER], old[PER];
     float g[PER][V], grown[PER][V];
@@ -185,7 +185,7 @@ norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x, const float 
 #pragma unroll
                 for (int i = 0; i < V; i++)
                     share = fmaf(to_f32(d[p].v[i]) * g[p][i], to_f32(v[p].v[i]), share);
-        share = block_sum(share, room) * s * s / (float)n;
+        share = block_sum(share, scratch) * s * s / (float)n;
 #pragma unroll
         for (int p = 0; p < PER; p++) {
             unsigned at = (threadIdx.x + p * blockDim.x) * V;
@@ -223,12 +223,12 @@ static __global__ void __launch_bounds__(THREADS)
 norm_bwd_plain(T *dx, T *y, const T *dy, const T *x, const float *rstd,
               const float *__restrict__ gain, size_t n, bool add)
 {
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     size_t row = blockIdx.x * n;
     float s = rstd[blockIdx.x], share = 0;
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         share = fmaf(to_f32(dy[row + i]) * gain[i], to_f32(x[row + i]), share);
-    share = block_sum(share, room) * s * s / (float)n;
+    share = block_sum(share, scratch) * s * s / (float)n;
     for (size_t i = threadIdx.x; i < n; i += THREADS) {
         float out = s * (to_f32(dy[row + i]) * gain[i] - to_f32(x[row + i]) * share);
         if (add)

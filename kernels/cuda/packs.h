@@ -3,7 +3,7 @@
  *
  * A thread asks for several packs before it uses the first, and what is needed twice waits in
  * registers (norms, heads) or in shared memory (logits).  Sizes and addresses that packs do
- * not divide take the same kernels with packs of one, or plain ones: right, and slower.
+ * not divide take the same kernels with packs of one, or plain ones: correct, but slower.
  */
 #ifndef NIBBLE_KERNELS_CUDA_PACKS_H
 #define NIBBLE_KERNELS_CUDA_PACKS_H

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ptx: all instructions of the device that C has no words for: copies to and from shared
- * memory that go on beside the program, pieces of matrices from there, products of them,
- * numbers that are rounded roughly.  All of it is here: tests/emulate has a header of the
+/* ptx: all inline PTX: asynchronous copies to and from shared memory, ldmatrix, mma, approximate
+ * math.  All of it is here: tests/emulate has a header of the
  * same name, in C.
  *
  * A piece of m16n8k16 is in the registers of a warp; with g = lane / 4 and t = lane % 4:
@@ -23,7 +22,7 @@ shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* A number that is kept, and not made again from what it was made of. */
+/* Keep a value in its register: the compiler must not recompute it. */
 static __device__ __forceinline__ uint32_t
 keep(uint32_t x)
 {
@@ -72,21 +71,21 @@ phases_open(uint32_t barrier, unsigned threads)
                  : "memory");
 }
 
-/* Once, before others are to see them. */
+/* Once, after mbarrier_init, before other threads use them. */
 static __device__ __forceinline__ void
 phases_are_open(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* What this thread wrote is there; it goes on. */
+/* Arrive: what this thread wrote is visible; it does not wait. */
 static __device__ __forceinline__ void
 phase_tell(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* This thread comes, too: so many bytes will be there, by bulk_load. */
+/* Arrive, and expect so many bytes by bulk_load. */
 static __device__ __forceinline__ void
 phase_expect(uint32_t barrier, uint32_t bytes)
 {
@@ -139,7 +138,7 @@ bulk_end(void)
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until all that this thread stores has been read. */
+/* Wait until the sources of all bulk stores of this thread have been read. */
 static __device__ __forceinline__ void
 bulk_wait_read(void)
 {
@@ -175,7 +174,7 @@ mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The same, where it stands. */
+/* The same, in place. */
 static __device__ __forceinline__ void
 mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
     uint32_t b1)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* quant: largest magnitudes, NVFP4 quantizers and what codes stand for.
+/* quant: largest magnitudes, NVFP4 quantizers and decoding.
  *
  * The bytes of the quantizers are the CPU's.  What a block becomes is in quant_math.h, a
  * row of 16 values a thread; here are the ways from and to memory.  Arrays start where an
@@ -73,9 +73,9 @@ __launch_bounds__(THREADS) amax_kernel(unsigned *out, const T *x, size_t n)
     size_t whole = n / EACH, step = (size_t)gridDim.x * THREADS;
     const uint4 *in = (const uint4 *)x;
     uint32_t most = 0;
-    __shared__ unsigned room;
+    __shared__ unsigned scratch;
     if (threadIdx.x == 0)
-        room = 0;
+        scratch = 0;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < whole;
          i += step * AT_ONCE) {
         uint4 v[AT_ONCE];
@@ -97,10 +97,10 @@ __launch_bounds__(THREADS) amax_kernel(unsigned *out, const T *x, size_t n)
     most = __reduce_max_sync(0xffffffffU, most >= 0x7f800000 ? 0x7fc00000 : most);
     __syncthreads();
     if (threadIdx.x % 32 == 0)
-        atomicMax(&room, most);
+        atomicMax(&scratch, most);
     __syncthreads();
     if (threadIdx.x == 0)
-        atomicMax(out, room);
+        atomicMax(out, scratch);
 }
 
 void
@@ -211,7 +211,7 @@ __launch_bounds__(THREADS)
             steps[k] = step_of(k);
         __syncthreads();
     }
-    // Whole warps: lanes speak to each other.
+    // Whole warps: lanes shuffle.
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i / 32 * 32 < n;
          i += (size_t)gridDim.x * THREADS) {
         struct values v;
@@ -293,7 +293,7 @@ cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x
         cuda_tile(c, to);
 }
 
-/* ---- back ------------------------------------------------------------------------------------ */
+/* ---- decoding ------------------------------------------------------------------------------------ */
 
 /* Eight codes a thread. */
 static __global__ void

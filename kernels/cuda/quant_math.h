@@ -55,7 +55,7 @@ struct coded {
     uint32_t codes[2], scale;
 };
 
-/* What there is to know of a scale byte to try it. */
+/* Constants of a scale byte that a sweep tries. */
 struct step {
     float s, turns;    // in units of 2^8, and 2 / s
     float half, minus; // 1 / s, and -2^126 s
@@ -630,7 +630,7 @@ code_any(struct coded *to, const struct values *v, const struct quant_spec *spec
     }
 }
 
-/* ---- back ------------------------------------------------------------------------------------ */
+/* ---- decoding ------------------------------------------------------------------------------------ */
 
 /* The values of the four codes of the low half of w, as bf16.  Each has two bytes, looked
  * up by the code. */

@@ -173,7 +173,7 @@ rope_bwd_heads(T *d, float *partial, const T *x, const float *rstd,
               unsigned items)
 {
     typedef pack<T, V> P;
-    __shared__ float room[2 * V * PAIRS * THREADS]; // as many heads as groups
+    __shared__ float scratch[2 * V * PAIRS * THREADS]; // as many heads as groups
     unsigned dim = (unsigned)t.rope.dim, half = dim / 2, groups = THREADS / group;
     unsigned lane = threadIdx.x % group, which = threadIdx.x / group;
     float gain_a[PAIRS][V], gain_b[PAIRS][V], grown_a[PAIRS][V], grown_b[PAIRS][V];
@@ -267,14 +267,14 @@ rope_bwd_heads(T *d, float *partial, const T *x, const float *rstd,
             unsigned at = (lane + p * group) * V + i;
             if (at >= half)
                 continue;
-            room[which * dim + at] = grown_a[p][i];
-            room[which * dim + half + at] = grown_b[p][i];
+            scratch[which * dim + at] = grown_a[p][i];
+            scratch[which * dim + half + at] = grown_b[p][i];
         }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < dim; i += THREADS) {
         float sum = 0;
         for (unsigned g = 0; g < groups; g++)
-            sum += room[g * dim + i];
+            sum += scratch[g * dim + i];
         partial[(size_t)blockIdx.x * dim + i] = sum;
     }
 }
@@ -284,7 +284,7 @@ static bool
 heads_fit(struct cuda *c, const struct heads_job *t)
 {
     if (t->rope.dim > MAX_HEAD)
-        err_set(c->k.err, ERR_USAGE, "cuda:%d: heads of %zu: at most %d can be turned",
+        err_set(c->k.err, ERR_USAGE, "cuda:%d: heads of %zu: at most %d can be rotated",
                 c->device, t->rope.dim, (int)MAX_HEAD);
     return t->rope.dim <= MAX_HEAD;
 }
