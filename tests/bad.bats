@@ -42,6 +42,7 @@ bin() {
     make_sample shards shards
     make_sample tiny-dir tiny-dir
     make_sample tiny-shards tiny-shards
+    [ "$(datcat -q --names tiny.dat | wc -l)" -gt 9 ] # what is run is datcat
     runbad good ./*.dat ./*.safetensors ./*.ckpt shards tiny-dir tiny-shards
 }
 

@@ -149,6 +149,7 @@ index = json.load(open("d/model.safetensors.index.json"))["weight_map"]
 assert list(index) == ["a", "b", "c", "d"], index
 PY
     run -0 datcat --verify d
+    [[ $output == 'd: OK'* ]]
 }
 
 @test "a directory of shards and back" {
@@ -448,6 +449,7 @@ PY
 @test "a .dat through a pipe is listed as from the file" {
     make_sample dat in.dat
     datcat in.dat >a
+    [ "$(wc -l <a)" -gt 5 ]
     # shellcheck disable=SC2002  # the pipe is the point
     cat in.dat | datcat - >b
     diff a b
@@ -528,6 +530,7 @@ outputs() {
     outputs base
     containers read base/a.dat >/dev/null
     containers read base/i.ckpt >/dev/null
+    [ -s base/stats.json ] && [ -s base/hash ] && [ -s base/list ]
     local j l
     for j in 2 8; do
         JOBS=$j outputs j$j
