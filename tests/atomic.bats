@@ -607,7 +607,6 @@ inputs() {
     "$DATPACK" -q --init 3 --config config.json -o model.dat
     "$DATPACK" -q --init 3 --config config.json --to ckpt -o model.ckpt
     printf '1 2 3 4\n5 6 7 8 9\n' >ids
-    BIN=$(dirname "$DATPACK")
     "$bin/tokenize" -q --input ids -o ids.tok ids
 }
 

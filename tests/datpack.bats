@@ -994,6 +994,7 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
         claim hit "r're:$re'"
         refuse_pack 'self_attn.q_proj" is quantized, and its configuration lists it' -o y.dat hit
     done
+    # shellcheck disable=SC2016  # "a$b" is meant
     for re in 'a{3}' 'a+' '(a*)*' 'a**' '*a' 'a?' 'a|b' '(?!x)' '\\1' '\\d' '[a' '[a]' \
         '\\b' '(a' 'a)' '^a' 'a$b' "\\\\"; do
         claim bad "'re:$re'"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
+# shellcheck disable=SC2154  # bin, root: of common.bash
 # shellcheck shell=bats
 # The CUDA backend's own kernels, run on the CPU by tests/emulate: no GPU is used, and no
 # time means anything.  "make check-emulated" runs more cases.

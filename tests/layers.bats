@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
+# shellcheck disable=SC2154  # bin, root: of common.bash
 # The directions of includes and the manners of the libraries, by tools/layers.sh;
 # and the test of that test: each rule finds its violation in a scratch tree.
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
+# shellcheck disable=SC2154  # bin, root: of common.bash
 # shellcheck shell=bats
 # bats file_tags=native
 # A listing of a cold file reads the pages that hold entry headers and no other: asked
