@@ -331,7 +331,7 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: all setup demo tour whoami check-whoami test check check-golden check-gpu check-qwen3 check-san \
-	check-sanitize-gpu check-emulated lint fuzz fuzz-quick fuzz-keep bench install \
+	check-sanitize-gpu check-emulated vacuous lint fuzz fuzz-quick fuzz-keep bench install \
 	uninstall arm64 clean cuda emulated help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
@@ -414,6 +414,10 @@ check-san: test-programs | $(SETUP)
 	@$(TEST_ENV) NIBBLE_SAN=1 NIBBLE_BUILD=$(abspath build-san) \
 		NIBBLE_BIN=$(abspath build-san/bin) NIBBLE_PLAIN=$(abspath $(BUILD)) \
 		tools/test.sh --tags '!nosan' unit bats valgrind
+
+## vacuous     tests that pass although the program under them does not work; PROGRAM='datcat ...'
+vacuous: all test-programs
+	@$(TEST_ENV) tools/vacuous.sh $(PROGRAM)
 
 ## lint        clang-format, clang-tidy, cppcheck, shellcheck, SPDX lines, layers
 lint: all | $(SETUP)

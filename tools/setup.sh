@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 # Installs the Debian packages that nibble needs, and nothing else.
 #
-#   tools/setup.sh [-n] [GROUP]...    GROUP: build test lint san arm64 all
+#   tools/setup.sh [-n|-p] [GROUP]...    GROUP: build test lint san arm64 all
 #
 # Without a group: build and test, which is what "make setup demo" and
 # "make setup test" need.  -n only says what is missing, and exits 1 if something
-# is.  When nothing is missing apt is not touched.  In "a|b" either name will do:
+# is; -p prints the names.  When nothing is missing apt is not touched.  In "a|b" either name will do:
 # the first that the release knows is installed.
 set -euo pipefail
 
@@ -24,13 +24,14 @@ packages_of()
     esac
 }
 
-usage="usage: tools/setup.sh [-n] [build|test|lint|san|arm64|all]..."
-dry=
+usage="usage: tools/setup.sh [-n|-p] [build|test|lint|san|arm64|all]..."
+dry= print=
 groups=
 wanted=
 for arg; do
     case $arg in
     -n) dry=1 ;;
+    -p) print=1 ;;
     -h | --help) echo "$usage" && exit 0 ;;
     all) groups+=" build test lint san arm64" ;;
     build | test | lint | san | arm64) groups+=" $arg" ;;
@@ -41,6 +42,11 @@ groups=${groups:-build test}
 for g in $groups; do
     wanted+=" $(packages_of "$g")"
 done
+
+if [ -n "$print" ]; then
+    echo "${wanted# }"
+    exit 0
+fi
 
 # Elsewhere than on Debian: look at what is there, and name the packages.
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
