@@ -13,8 +13,8 @@ static struct cmd cmd = {
     .name = "nvquant",
     .synopsis = "nvquant [OPTION]... -o OUT INPUT",
     .about = "Quantize tensors to NVFP4: 4 bits an element, an FP8 scale "
-             "for each 16 of them.\nWhat is not quantized is copied.  The "
-             "way back is --dequant."
+             "for each 16 of them.\nOther tensors are copied.  --dequant "
+             "decodes NVFP4 to floats."
 };
 static struct device_options where = { .device = "cpu" };
 
@@ -34,7 +34,7 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.exhaustive) },
     { 0, "report", "FILE", "a TSV line a tensor: what quantizing cost",
       CMD_TEXT(&cfg.report) },
-    { 0, "dequant", NULL, "the way back: NVFP4 to --dtype", CMD_FLAG(&cfg.dequantize) },
+    { 0, "dequant", NULL, "decode NVFP4 tensors to --dtype", CMD_FLAG(&cfg.dequantize) },
     { 0, "dtype", "TYPE", "of --dequant: f16 (default), bf16 or f32",
       CMD_CHOICE(&cfg.dtype, dtypes, WISH_F16) },
     { PACK_UNTIE(cfg) },

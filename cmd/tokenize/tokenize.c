@@ -18,7 +18,7 @@ static struct config_tokenize cfg = {
              .synopsis = "tokenize [OPTION]... [FILE]...",
              .about = "Make tokens of text: TSV (prompt, TAB, target), JSONL, lines "
                       "or ids become a .tok\nstream for trainstep, or lines of ids; "
-                      "--decode goes the way back." },
+                      "--decode turns ids into text." },
 };
 
 const char *const tokenize_inputs[] = { "tsv", "jsonl", "lines", "ids", NULL };

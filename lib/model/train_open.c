@@ -242,7 +242,7 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
     t->bad_row = t->net.table.n;
     if (layout->arrays.torchsharp != TORCHSHARP_NONE && !k->is.torchsharp)
         return err_set(err, ERR_USAGE,
-                       "the seed's packed optimizer: only the CPU has it, %s has not",
+                       "TorchSharp's packed optimizer: only the CPU has it, %s has not",
                        k->is.name);
     if (alloc_arrays(t) < 0 ||
         weights_open(&t->weights, &t->net, layout->quant, layout->share,
