@@ -33,6 +33,7 @@
  * begins at data + r * stride elements.  A weight is (out, in): y = x W'. */
 struct matrix {
     enum dtype dtype; // f32, bf16, f16, or nvfp4
+    bool per_row;     // nvfp4 activations: scale2 is (rows), each row quantized alone
     size_t rows, cols;
     size_t stride; // elements from a row to the next; nvfp4: cols
     void *data;    // nvfp4: codes, two in a byte
@@ -40,18 +41,16 @@ struct matrix {
     // Of nvfp4, which has codes and scales, or expanded, or all three.
     uint8_t *scales; // (rows, cols / 16) E4M3
     float *scale2;   // (1) tensor scale, which matrices may share; NULL: 1
-    bool per_row;    // activations: scale2 is (rows), each row quantized alone
-    void
-        *expanded; // (rows, cols) code times scale, exact in bf16; per_row: activations
-    uint8_t *tiles; // scales as in lib/nvfp4/tiles.h, or NULL
+    void *expanded;  // (rows, cols) code times scale, exact in bf16
+    uint8_t *tiles;  // scales as in lib/nvfp4/tiles.h, or NULL
 };
 
 static inline struct matrix
 matrix_of(enum dtype dtype, const void *data, size_t rows, size_t cols)
 {
     // Who takes it as an input does not write to it.
-    struct matrix m = { dtype, rows, cols,  cols, (void *)(uintptr_t)data,
-                        NULL,  NULL, false, NULL, NULL };
+    struct matrix m = { dtype, false, rows, cols, cols, (void *)(uintptr_t)data,
+                        NULL,  NULL,  NULL, NULL };
     return m;
 }
 
@@ -383,7 +382,7 @@ bool kernels_cuda_integrated(int device);
 bool kernels_cuda_native(int device, char *why, size_t n);
 typedef void kernels_line_fn(void *ctx, const char *what, const char *value);
 /* Lines about devices, versions, and what is missing. */
-void kernels_cuda_diagnose(kernels_line_fn *line, void *ctx);
+void kernels_cuda_diagnose(kernels_line_fn *say, void *ctx);
 
 /* ---- a plan -------------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.." || exit 2
 make=${MAKE:-make}
 out=build-lint
 cppflags=(-std=c11 -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DISA=scalar
-    '-DNIBBLE_VERSION="lint"')
+    '-DNIBBLE_VERSION="lint"' '-DNIBBLE_COMMIT=""')
 passed=0 failed=0 skipped=0
 mkdir -p $out
 
@@ -62,7 +62,7 @@ lint_shell()
 
 lint_format()
 {
-    sources '*.[ch]' | xargs clang-format --dry-run --Werror >$out/format 2>&1 && return
+    sources '*.[ch]' '*.cu' '*.cpp' | xargs clang-format --dry-run --Werror >$out/format 2>&1 && return
     sed -n 's/^\([^:]*\):.*error: .*/clang-format -i \1/p' $out/format | LC_ALL=C sort -u
     return 1
 }

@@ -160,7 +160,7 @@ open_tokenizer(const struct config_tokenize *c, const char *first, struct err *e
         err_set(err, ERR_USAGE,
                 "want -t tokenizer.json: none was given, and there is no %s",
                 text_quote(q, path, strlen(path)));
-    else if (strcmp(c->out, "-") != 0 && cmd_same_file(c->out, path))
+    else if (c->out && strcmp(c->out, "-") != 0 && cmd_same_file(c->out, path))
         err_set(err, ERR_USAGE, "%s: is the tokenizer, too: expected another name",
                 text_quote(q, c->out, strlen(c->out)));
     else

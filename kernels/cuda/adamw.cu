@@ -120,7 +120,8 @@ struct random_words {
 };
 
 static __device__ __forceinline__ void
-draw(struct random_words *buffer, uint64_t at, enum philox_use use, const struct hyper *h)
+draw(struct random_words *buffer, uint64_t at, enum philox_use use,
+     const struct hyper *h)
 {
     uint32_t words[4], lane = threadIdx.x % 32;
     draws(words, at / 8 + lane, h->row, use, h->key);
@@ -129,8 +130,7 @@ draw(struct random_words *buffer, uint64_t at, enum philox_use use, const struct
 
 /* Elements first .. end - 1. */
 template <typename W, typename G, enum moments MOMENTS>
-static __global__ void
-__launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     adamw_kernel(struct adam_state s, const G *grad, uint64_t first, uint64_t end,
                  const float *clip, float *amax, struct hyper h)
 {
@@ -212,8 +212,8 @@ static_assert(PORTION % ALIGNED == 0, "a portion ends where another may begin");
 /* One thread: start loading the portion at element i; its arrival ends the barrier's phase. */
 template <typename G>
 static __device__ __forceinline__ void
-fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s, const G *grad,
-      uint64_t i)
+fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s,
+      const G *grad, uint64_t i)
 {
     const unsigned bar = shared_address(arrived);
     static_assert(sizeof *to == to->BYTES, "all of it comes");
@@ -305,7 +305,8 @@ write_piece(struct portion<G> *to, const struct piece *p, unsigned mine)
     master[1] = make_uint4(p->w[4], p->w[5], p->w[6], p->w[7]);
     *(uint4 *)(to->m + mine) = make_uint4(p->m[0], p->m[1], p->m[2], p->m[3]);
     *(uint4 *)(to->v + mine) = make_uint4(p->v[0], p->v[1], p->v[2], p->v[3]);
-    to->m_scale[mine / GROUP] = (uint16_t)p->m_scale; // both halves of a group: the same
+    to->m_scale[mine / GROUP] =
+        (uint16_t)p->m_scale; // both halves of a group: the same
     to->v_scale[mine / GROUP] = (uint16_t)p->v_scale;
 }
 
@@ -339,7 +340,8 @@ read_grad(float x[PIECE], const __nv_bfloat16 *from)
 
 /* counter: of the draw for the first 8 of 16 elements, which is even. */
 static __device__ __forceinline__ void
-draw_piece(uint32_t words[8], uint64_t counter, enum philox_use use, const struct quick *q)
+draw_piece(uint32_t words[8], uint64_t counter, enum philox_use use,
+           const struct quick *q)
 {
     draws_with(words, counter, q->h.row, use, &q->keys);
     draws_with(words + 4, counter | 1, q->h.row, use, &q->keys);
@@ -354,13 +356,15 @@ whole_group(struct portion<G> *buffer, unsigned at, unsigned left, uint64_t coun
 {
     unsigned lane = threadIdx.x % 32, half = lane % 8;
     uint32_t words[4], mine[2][4];
-    const struct adam_state here = { buffer->master, DT_BF16,       MOMENTS_INT8, buffer->m,
-                                     buffer->v,      buffer->m_scale, buffer->v_scale };
+    const struct adam_state here = { buffer->master, DT_BF16,   MOMENTS_INT8,
+                                     buffer->m,      buffer->v, buffer->m_scale,
+                                     buffer->v_scale };
     struct element x = {};
     struct bits random;
     bool inside = at + lane < left;
     if (inside)
-        read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, &here, buffer->grad, at + lane);
+        read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, &here, buffer->grad,
+                                                     at + lane);
     // Eight threads have all draws, each those of 8 elements.
     draws(words, counter + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
           h->key);
@@ -391,11 +395,10 @@ left_of(uint64_t i, uint64_t end)
 /* Each block goes through its share of all portions.  ahead: the first is asked for before the
  * kernels before have ended. */
 template <typename G>
-static __global__ void
-__launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
+static __global__ void __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
     quick_kernel(const __grid_constant__ struct adam_state s, const G *grad,
-                 uint64_t first, uint64_t end, const float *clip, float *amax, bool ahead,
-                 const __grid_constant__ struct quick q)
+                 uint64_t first, uint64_t end, const float *clip, float *amax,
+                 bool ahead, const __grid_constant__ struct quick q)
 {
     __shared__ struct share shares[CODES];
     __shared__ struct portion<G> buffers[2];
@@ -449,7 +452,8 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         if (threadIdx.x == 0) {
             bulk_wait_read(); // the buffer of the next one has been stored
             if (next_copied)
-                fetch(&buffers[(turn + 1) % 2], &arrived[(turn + 1) % 2], &s, grad, next);
+                fetch(&buffers[(turn + 1) % 2], &arrived[(turn + 1) % 2], &s, grad,
+                      next);
         }
         // Whole warps: the halves of a group shuffle.
         __syncwarp();
@@ -466,7 +470,8 @@ __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
             ranges = u_add_max2(d.range, 0x00010001, ranges);
         }
         for (; slow; slow &= slow - 1) {
-            unsigned at = threadIdx.x / 32 * SPAN + (unsigned)(__ffs((int)slow) - 1) * PIECE;
+            unsigned at =
+                threadIdx.x / 32 * SPAN + (unsigned)(__ffs((int)slow) - 1) * PIECE;
             most = max(most, whole_group(buffer, at, left, (i + at) / 8, c, &q.h));
         }
         if (copied)
@@ -498,8 +503,10 @@ struct run {
 static struct hyper
 hyper_of(const struct adam_step *a)
 {
-    struct hyper h = { a->lr,  a->beta1, 1 - a->beta1, a->beta2, 1 - a->beta2,
-                       a->eps, a->decay, a->bias_correction1,     a->bias_correction2 };
+    struct hyper h = {
+        a->lr,  a->beta1, 1 - a->beta1,        a->beta2,           1 - a->beta2,
+        a->eps, a->decay, a->bias_correction1, a->bias_correction2
+    };
     quick_terms(&h);
     h.key[0] = a->seed;
     h.key[1] = a->step;
@@ -553,8 +560,8 @@ launch(const struct run *r, const G *grad)
                    "cudaFuncSetAttribute");
         unsigned grid = grid_of(c, n, PORTION, quick_blocks<G>(c));
         cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, quick_kernel<G>, grid,
-                        QUICK_THREADS, 0, *r->s, grad, r->first, r->end, r->clip, r->amax,
-                        ahead, q);
+                        QUICK_THREADS, 0, *r->s, grad, r->first, r->end, r->clip,
+                        r->amax, ahead, q);
     } else {
         void (*kernel)(struct adam_state, const G *, uint64_t, uint64_t, const float *,
                        float *, struct hyper) = adamw_kernel<W, G, MOMENTS_INT8>;
@@ -592,7 +599,9 @@ static struct adam_state
 whole_state(const struct adam_state *s)
 {
     struct adam_state w = *s;
-    unsigned bits = s->moments == MOMENTS_F32 ? 32 : s->moments == MOMENTS_BF16 ? 16 : 8;
+    unsigned bits = s->moments == MOMENTS_F32    ? 32
+                    : s->moments == MOMENTS_BF16 ? 16
+                                                 : 8;
     w.master = base_of(s->master, s->first, dtype_bits(s->dtype));
     w.m = base_of(s->m, s->first, bits);
     w.v = base_of(s->v, s->first, bits);
@@ -607,7 +616,9 @@ cuda_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *g
 {
     const struct adam_state whole = whole_state(s);
     const void *g = base_of(grad->data, s->first, dtype_bits(grad->dtype));
-    struct run r = { cuda_of(k), &whole, first, first + n, a->clip, a->amax, hyper_of(a) };
+    struct run r = {
+        cuda_of(k), &whole, first, first + n, a->clip, a->amax, hyper_of(a)
+    };
     if (n == 0)
         return;
     if (grad->dtype == DT_F32)
@@ -673,7 +684,8 @@ squares_of_block(const G *x, size_t n, unsigned block, unsigned blocks)
     size_t whole = n / EACH, step = (size_t)blocks * THREADS;
     const uint4 *in = (const uint4 *)x;
     double sum = 0;
-    for (size_t i = (size_t)block * THREADS + threadIdx.x; i < whole; i += step * ROUND) {
+    for (size_t i = (size_t)block * THREADS + threadIdx.x; i < whole;
+         i += step * ROUND) {
         uint4 v[ROUND];
 #pragma unroll
         for (int k = 0; k < ROUND; k++)
@@ -689,8 +701,8 @@ squares_of_block(const G *x, size_t n, unsigned block, unsigned blocks)
 }
 
 template <typename G>
-static __global__ void
-__launch_bounds__(THREADS) squares_kernel(double *sums, const G *x, size_t n)
+static __global__ void __launch_bounds__(THREADS)
+    squares_kernel(double *sums, const G *x, size_t n)
 {
     cuda_take_over();
     double sum = squares_of_block(x, n, blockIdx.x, gridDim.x);
@@ -709,8 +721,8 @@ sum_up(double *out, const double *sums, unsigned n)
         *out = sum;
 }
 
-static __global__ void
-__launch_bounds__(THREADS) sum_kernel(double *out, const double *sums, unsigned n)
+static __global__ void __launch_bounds__(THREADS)
+    sum_kernel(double *out, const double *sums, unsigned n)
 {
     cuda_take_over();
     sum_up(out, sums, n);
@@ -725,12 +737,12 @@ struct summed {
     unsigned is_f32;
 };
 
-static __global__ void
-__launch_bounds__(THREADS) squares_of_many(double *sums, const struct summed *part,
-                                           unsigned parts)
+static __global__ void __launch_bounds__(THREADS)
+    squares_of_many(double *sums, const struct summed *part, unsigned parts)
 {
     unsigned low = 0;
-    for (unsigned high = parts; high - low > 1;) { // the last that begins here or before
+    for (unsigned high = parts;
+         high - low > 1;) { // the last that begins here or before
         unsigned mid = (low + high) / 2;
         if (part[mid].first <= blockIdx.x)
             low = mid;
@@ -739,15 +751,16 @@ __launch_bounds__(THREADS) squares_of_many(double *sums, const struct summed *pa
     }
     struct summed p = part[low];
     unsigned block = blockIdx.x - p.first;
-    double sum = p.is_f32 ? squares_of_block((const float *)p.values, p.n, block, p.blocks)
-                          : squares_of_block((const __nv_bfloat16 *)p.values, p.n, block,
-                                             p.blocks);
+    double sum =
+        p.is_f32
+            ? squares_of_block((const float *)p.values, p.n, block, p.blocks)
+            : squares_of_block((const __nv_bfloat16 *)p.values, p.n, block, p.blocks);
     if (threadIdx.x == 0)
         sums[blockIdx.x] = sum;
 }
 
-static __global__ void
-__launch_bounds__(THREADS) sums_of_many(const double *sums, const struct summed *part)
+static __global__ void __launch_bounds__(THREADS)
+    sums_of_many(const double *sums, const struct summed *part)
 {
     struct summed p = part[blockIdx.x];
     sum_up(p.out, sums + p.first, p.blocks);
@@ -771,8 +784,9 @@ squares_of_one(struct cuda *c, double *out, const struct matrix *g)
         cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<float>, grid,
                         THREADS, 0, sums, (const float *)g->data, n);
     else
-        cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<__nv_bfloat16>,
-                        grid, THREADS, 0, sums, (const __nv_bfloat16 *)g->data, n);
+        cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1,
+                        squares_kernel<__nv_bfloat16>, grid, THREADS, 0, sums,
+                        (const __nv_bfloat16 *)g->data, n);
     cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, sum_kernel, 1, THREADS, 0, out,
                     sums, grid);
 }

@@ -36,8 +36,7 @@ best_of_block(struct candidate best)
     return best;
 }
 
-static __global__ void
-__launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     argmax_of_parts(struct candidate *out, const float *__restrict__ logits, unsigned n)
 {
     struct candidate best = { -INFINITY, UINT32_MAX };
@@ -54,8 +53,8 @@ __launch_bounds__(THREADS)
         out[blockIdx.x] = best;
 }
 
-static __global__ void
-__launch_bounds__(THREADS) argmax_of_all(int32_t *id, const struct candidate *part)
+static __global__ void __launch_bounds__(THREADS)
+    argmax_of_all(int32_t *id, const struct candidate *part)
 {
     static_assert(BLOCKS <= THREADS, "a part a thread");
     struct candidate best = { -INFINITY, UINT32_MAX };

@@ -32,7 +32,7 @@ end_of_queries(const struct view &v, int low, int last)
 
 /* One block.  The result of a tile does not depend on its place. */
 static __global__ void __launch_bounds__(1024)
-plan(int *order, int *end, int tiles, int each, struct view v)
+    plan(int *order, int *end, int tiles, int each, struct view v)
 {
     __shared__ int work[PLANNED];
     for (int i = threadIdx.x; i < tiles; i += blockDim.x) {
@@ -87,8 +87,8 @@ attention_allow(struct cuda *c, const void *kernel, size_t shared)
  * these 16. */
 template <int DIM>
 static __device__ __forceinline__ void
-mix_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4],
-           struct softmax<2> &x, uint32_t values, float scale2)
+mix_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4], struct softmax<2> &x,
+           uint32_t values, float scale2)
 {
     constexpr int STEPS = DIM / 16, EACH = 16 / STEPS;
 #pragma unroll
@@ -134,13 +134,14 @@ end_softmax(float (&part)[2][2], float *lse, const struct softmax<2> &x,
 }
 
 template <int DIM>
-constexpr size_t forward_shared = (TILE_ROWS + 4 * KEYS) * DIM * 2 +
-                                  TILE_ROWS * sizeof(int) + sizeof(struct tile);
+constexpr size_t
+    forward_shared = (TILE_ROWS + 4 * KEYS) * DIM * 2 + TILE_ROWS * sizeof(int) +
+                     sizeof(struct tile);
 
 template <int DIM>
 static __global__ void __launch_bounds__(THREADS, 2)
-forward(bf16 *out, float *lse, const bf16 *q, const bf16 *key, const bf16 *value,
-        const int *order, struct view v)
+    forward(bf16 *out, float *lse, const bf16 *q, const bf16 *key, const bf16 *value,
+            const int *order, struct view v)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     constexpr uint32_t MATRIX = KEYS * DIM * 2; // keys, values: two of both
@@ -224,9 +225,10 @@ run_forward(struct cuda *c, void *out, float *lse, const void *q, const void *ke
         attention_plan(c, order, NULL, tiles, 1 << v->shift, v);
     }
     attention_allow(c, (const void *)forward<DIM>, forward_shared<DIM>);
-    forward<DIM><<<bundles * (unsigned)tiles, THREADS, forward_shared<DIM>, c->q.stream>>>(
-        (bf16 *)out, lse, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value, order,
-        *v);
+    forward<DIM>
+        <<<bundles *(unsigned)tiles, THREADS, forward_shared<DIM>, c->q.stream>>>(
+            (bf16 *)out, lse, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value,
+            order, *v);
     cuda_launched(c, "attention");
 }
 
@@ -237,7 +239,7 @@ enum { SUM_WARPS = 8 };
 /* A warp a row; those of a block are neighbours in the result. */
 template <typename T>
 static __global__ void __launch_bounds__(32 * SUM_WARPS)
-sum_products(float *work, const T *dout, const T *out, struct view v)
+    sum_products(float *work, const T *dout, const T *out, struct view v)
 {
     int lane = threadIdx.x % 32, head = (int)(blockIdx.x % (unsigned)v.query);
     int token = (int)(blockIdx.x / (unsigned)v.query) * SUM_WARPS + threadIdx.x / 32;
@@ -268,8 +270,8 @@ run_sums(struct cuda *c, float *work, const void *dout, const void *out,
          const struct view *v)
 {
     unsigned blocks = blocks_of((size_t)v->tokens, SUM_WARPS) * (unsigned)v->query;
-    sum_products<T><<<blocks, 32 * SUM_WARPS, 0, c->q.stream>>>(
-        work, (const T *)dout, (const T *)out, *v);
+    sum_products<T><<<blocks, 32 * SUM_WARPS, 0, c->q.stream>>>(work, (const T *)dout,
+                                                                (const T *)out, *v);
     cuda_launched(c, "attention_bwd: sums");
 }
 
@@ -311,7 +313,8 @@ static bool
 in_chunks(const struct attention_grads *d)
 {
     uintptr_t places = (uintptr_t)d->dq | (uintptr_t)d->dkey | (uintptr_t)d->dvalue;
-    return (places | d->q_stride * sizeof(bf16) | d->kv_stride * sizeof(bf16)) % 16 == 0;
+    return (places | d->q_stride * sizeof(bf16) | d->kv_stride * sizeof(bf16)) % 16 ==
+           0;
 }
 
 static bool
@@ -329,7 +332,8 @@ cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
     struct view v;
     if (h->tokens == 0 || !view_of(c, &v, h))
         return;
-    if (h->length && cudnn_attention(c, out->data, lse, q->data, key->data, value->data, h)) {
+    if (h->length &&
+        cudnn_attention(c, out->data, lse, q->data, key->data, value->data, h)) {
         cuda_mark(c, "attention, cuDNN");
         return;
     }
@@ -344,14 +348,15 @@ cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
 }
 
 void
-cuda_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matrix *dkey,
-                   const struct matrix *dvalue, const struct matrix *dout,
-                   const struct matrix *out, const float *lse, const struct matrix *q,
-                   const struct matrix *key, const struct matrix *value, float *work,
-                   const struct heads *h)
+cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
+                   const struct matrix *dkey, const struct matrix *dvalue,
+                   const struct matrix *dout, const struct matrix *out,
+                   const float *lse, const struct matrix *q, const struct matrix *key,
+                   const struct matrix *value, float *work, const struct heads *h)
 {
     struct cuda *c = cuda_of(k);
-    const struct attention_grads d = { dq->data, dkey->data, dvalue->data, dq->stride, dkey->stride };
+    const struct attention_grads d = { dq->data, dkey->data, dvalue->data, dq->stride,
+                                       dkey->stride };
     struct view v;
     if (h->tokens == 0 || !view_of(c, &v, h))
         return;
@@ -364,7 +369,9 @@ cuda_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matr
     }
     BY_TYPE(q->dtype, run_sums, c, work, dout->data, out->data, &v);
     if (has_tensor_cores(c, &v) && whole)
-        attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work, &v);
+        attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work,
+                      &v);
     else
-        attention_plain_bwd(c, &d, dout->data, lse, q, key->data, value->data, work, &v);
+        attention_plain_bwd(c, &d, dout->data, lse, q, key->data, value->data, work,
+                            &v);
 }

@@ -294,7 +294,8 @@ as_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
 
 /* The softmax of rows so far: the largest scaled score, or one near it, and this lane's
  * part of the sum.  Before any it is a finite number, so that none is ever NaN. */
-template <int M> struct softmax {
+template <int M>
+struct softmax {
     float most[M][2], sum[M][2];
 };
 

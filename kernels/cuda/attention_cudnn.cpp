@@ -371,8 +371,8 @@ share_of(const struct heads *h, const struct attention_grads *d, bool any_order)
 static bool
 fits_back(const struct heads *h, bool any_order)
 {
-    return fits(h) &&
-           (any_order || 2 * h->length * h->length * (h->query / h->kv) <= workspace_max);
+    return fits(h) && (any_order ||
+                       2 * h->length * h->length * (h->query / h->kv) <= workspace_max);
 }
 
 /* Of the gradients of scores, of each query head's dkey and dvalue, and of its sums: what

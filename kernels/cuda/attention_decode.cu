@@ -19,12 +19,12 @@ enum {
 /* What the slices' results are: numbers of rows not divided yet, and of each row the
  * largest scaled score and the sum of weights. */
 struct slices {
-    int n, keys, rows; // rows: of all heads
+    int n, keys, rows;       // rows: of all heads
     float *out, *most, *sum; // (n, rows, dim), (n, rows), (n, rows)
 };
 
 template <int DIM>
-constexpr uint32_t decode_shared = WARPS * AHEAD * 2 * KEYS * DIM * 2;
+constexpr uint32_t decode_shared = 4 * WARPS *AHEAD *KEYS *DIM;
 
 /* Columns 2t and 2t + 1, and so on, of a row that may not be there. */
 static __device__ __forceinline__ uint32_t
@@ -35,8 +35,8 @@ two_at(const bf16 *row, int column, bool there)
 
 template <int DIM>
 static __global__ void __launch_bounds__(32 * WARPS)
-decode(struct slices part, const bf16 *q, const bf16 *key, const bf16 *value,
-       struct view v)
+    decode(struct slices part, const bf16 *q, const bf16 *key, const bf16 *value,
+           struct view v)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     __shared__ float all_most[WARPS][ROWS], all_sum[WARPS][ROWS];
@@ -170,7 +170,7 @@ decode(struct slices part, const bf16 *q, const bf16 *key, const bf16 *value,
 /* A row: a kv head, a token, a query head of it.  The slices' numbers in their order. */
 template <int DIM>
 static __global__ void __launch_bounds__(DIM)
-join(bf16 *out, float *lse, struct slices part, struct view v)
+    join(bf16 *out, float *lse, struct slices part, struct view v)
 {
     __shared__ float weight[BLOCKS], scratch[33];
     int row = blockIdx.x, thread = threadIdx.x;

@@ -104,8 +104,10 @@ static __device__ __forceinline__ void
 gradients(uint32_t (&a)[4], const uint4 &p, const float (&left)[4],
           const float (&right)[4], const float2 &sum, const float2 &sum8)
 {
-    a[0] = two_bf16(low_bf16(p.x) * (left[0] - sum.x), high_bf16(p.x) * (left[1] - sum.y));
-    a[1] = two_bf16(low_bf16(p.y) * (left[2] - sum.x), high_bf16(p.y) * (left[3] - sum.y));
+    a[0] =
+        two_bf16(low_bf16(p.x) * (left[0] - sum.x), high_bf16(p.x) * (left[1] - sum.y));
+    a[1] =
+        two_bf16(low_bf16(p.y) * (left[2] - sum.x), high_bf16(p.y) * (left[3] - sum.y));
     a[2] = two_bf16(low_bf16(p.z) * (right[0] - sum8.x),
                     high_bf16(p.z) * (right[1] - sum8.y));
     a[3] = two_bf16(low_bf16(p.w) * (right[2] - sum8.x),
@@ -123,7 +125,8 @@ back_keys_warp(uint8_t *shared, const struct back &b, const struct view &v, int 
     constexpr int N = QUERIES / 8, STEPS = QUERIES / 16, HALF = STEPS / 2;
     constexpr int COLUMNS = DIM / 16;
     uint32_t base = shared_address(shared);
-    uint32_t own = lane_as_a<DIM>(base + (OF_KEYS ? L::OWN : 0), pair * WARP_ROWS, lane);
+    uint32_t own =
+        lane_as_a<DIM>(base + (OF_KEYS ? L::OWN : 0), pair * WARP_ROWS, lane);
     uint4 *share = (uint4 *)(shared + L::AT_SHARE + pair * L::SHARE) + lane;
     uint32_t phases = base + L::AT_PHASES + pair * 2 * 8, phase = 0; // of halves
     int warp_key = key0 + pair * WARP_ROWS, stage = 0;
@@ -144,8 +147,8 @@ back_keys_warp(uint8_t *shared, const struct back &b, const struct view &v, int 
                                                threadIdx.x);
         const float *numbers =
             (const float *)(shared + L::AT_NUMBERS + stage * L::NUMBERS) + lane % 4 * 2;
-        const int *first = (const int *)(shared + L::AT_NUMBERS + stage * L::NUMBERS) +
-                           2 * QUERIES;
+        const int *first =
+            (const int *)(shared + L::AT_NUMBERS + stage * L::NUMBERS) + 2 * QUERIES;
         uint32_t others = base + L::AT_STAGES + stage * L::STAGE;
         uint32_t first_b = lane_as_b<DIM>(others + (OF_KEYS ? L::OTHER : 0), 0, lane);
         uint32_t second_b = lane_as_a<DIM>(others + (OF_KEYS ? 0 : L::OTHER), 0, lane);
@@ -227,7 +230,7 @@ back_keys_warp(uint8_t *shared, const struct back &b, const struct view &v, int 
 
 template <int DIM, int PAIRS, int QUERIES>
 static __global__ void __launch_bounds__(PAIRS * 64, 1)
-back_of_keys(struct back b, struct view v)
+    back_of_keys(struct back b, struct view v)
 {
     using L = back_keys<DIM, PAIRS, QUERIES>;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -264,12 +267,13 @@ back_of_keys(struct back b, struct view v)
 enum { KEYS = 32, THREADS = TILE_ROWS };
 
 template <int DIM>
-constexpr size_t rows_shared = (2 * TILE_ROWS + 2 * AHEAD * KEYS) * DIM * 2 +
-                               TILE_ROWS * sizeof(int);
+constexpr size_t
+    rows_shared = (2 * TILE_ROWS + 2 * AHEAD * KEYS) * DIM * 2 + TILE_ROWS *
+                                                                     sizeof(int);
 
 template <int DIM>
 static __global__ void __launch_bounds__(THREADS, 2)
-back_of_rows(struct back b, struct view v)
+    back_of_rows(struct back b, struct view v)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     constexpr uint32_t OWN = TILE_ROWS * DIM * 2, MATRIX = KEYS * DIM * 2;
@@ -302,7 +306,8 @@ back_of_rows(struct back b, struct view v)
             minus[i][h] = -b.lse[at] * 1.44269504F;
             sum[i][h] = b.work[at];
         }
-    uint32_t own_q = lane_as_a<DIM>(rows, warp * WARP_ROWS, lane), own_dout = own_q + OWN;
+    uint32_t own_q = lane_as_a<DIM>(rows, warp * WARP_ROWS, lane),
+             own_dout = own_q + OWN;
     uint32_t stage = 0;
     for (int k = from; k < end; k += KEYS, stage ^= 2 * MATRIX) {
         copies_wait<0>();
@@ -366,7 +371,8 @@ run_keys(struct cuda *c, const struct back *b, const struct view *v)
     mine.end = order + tiles;
     attention_allow(c, (const void *)back_of_keys<DIM, PAIRS, QUERIES>, L::SHARED);
     back_of_keys<DIM, PAIRS, QUERIES>
-        <<<(unsigned)tiles * (unsigned)v->kv, L::THREADS, L::SHARED, c->q.stream>>>(mine, *v);
+        <<<(unsigned)tiles *(unsigned)v->kv, L::THREADS, L::SHARED, c->q.stream>>>(mine,
+                                                                                   *v);
     cuda_launched(c, "attention_bwd: keys");
 }
 
@@ -388,8 +394,9 @@ run_back(struct cuda *c, const struct back *b, const struct view *v)
     }
     mine.order = order;
     attention_allow(c, (const void *)back_of_rows<DIM>, rows_shared<DIM>);
-    back_of_rows<DIM><<<bundles * (unsigned)tiles, THREADS, rows_shared<DIM>, c->q.stream>>>(
-        mine, *v);
+    back_of_rows<DIM>
+        <<<bundles *(unsigned)tiles, THREADS, rows_shared<DIM>, c->q.stream>>>(mine,
+                                                                               *v);
     cuda_launched(c, "attention_bwd: queries");
 }
 

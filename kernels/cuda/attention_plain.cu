@@ -87,7 +87,7 @@ put_row(T *to, const float (&x)[COLUMNS], float factor, int dim)
 
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
-plain(T *out, float *lse, const T *q, const T *key, const T *value, struct view v)
+    plain(T *out, float *lse, const T *q, const T *key, const T *value, struct view v)
 {
     extern __shared__ float numbers[];
     float *queries = numbers, *keys = queries + OWN * pitch(v.dim);
@@ -166,7 +166,7 @@ back_of_score(float *p, float *ds, float score, float of_value, int key, int que
 /* Of queries, over keys; or of keys and values, over queries of all heads that see them. */
 template <typename T, int N, bool OF_KEYS>
 static __global__ void __launch_bounds__(THREADS)
-plain_bwd(struct plain_back b, struct view v)
+    plain_bwd(struct plain_back b, struct view v)
 {
     extern __shared__ float numbers[];
     float *own = numbers, *own_out = own + OWN * pitch(v.dim);
@@ -198,14 +198,15 @@ plain_bwd(struct plain_back b, struct view v)
             __syncthreads();
             bring(other, (OF_KEYS ? side[0] : other_side[0]) + from_other, other_line,
                   v.dim, end - i, N);
-            bring(other_out, (OF_KEYS ? side[1] : other_side[1]) + from_other, other_line,
-                  v.dim, end - i, N);
+            bring(other_out, (OF_KEYS ? side[1] : other_side[1]) + from_other,
+                  other_line, v.dim, end - i, N);
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N / LANES; j++) {
                 int n = j * LANES + lane, key = OF_KEYS ? begin + row : i + n;
                 int query = OF_KEYS ? i + n : begin + row;
-                float s = dot(own + row * pitch(v.dim), other + n * pitch(v.dim), v.dim);
+                float s =
+                    dot(own + row * pitch(v.dim), other + n * pitch(v.dim), v.dim);
                 float of_value = dot(own_out + row * pitch(v.dim),
                                      other_out + n * pitch(v.dim), v.dim);
                 back_of_score(p + n, ds + n, s, of_value, key, query,
@@ -244,8 +245,7 @@ run_back(struct cuda *c, const struct plain_back *b, const struct view *v)
 {
     unsigned of_rows = blocks_of((size_t)v->tokens, OWN) * (unsigned)v->query;
     unsigned of_keys = blocks_of((size_t)(v->past + v->tokens), OWN) * (unsigned)v->kv;
-    size_t shared =
-        (2 * (OWN + N) * pitch(v->dim) + 2 * OWN * N) * sizeof(float);
+    size_t shared = (2 * (OWN + N) * pitch(v->dim) + 2 * OWN * N) * sizeof(float);
     attention_allow(c, (const void *)plain_bwd<T, N, false>, shared);
     attention_allow(c, (const void *)plain_bwd<T, N, true>, shared);
     plain_bwd<T, N, true><<<of_keys, THREADS, shared, c->q.stream>>>(*b, *v);

@@ -31,7 +31,7 @@ convert_of(struct cuda *c, T *y, const void *x, size_t n)
         size_t packs = head / lanes<T>;
         convert_packs<T, W, lanes<T>>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(y, from,
-                                                                            packs);
+                                                                              packs);
         cuda_launched(c, "convert");
     }
     if (head < n) {

@@ -36,8 +36,8 @@ clear_row(T *row, unsigned packs)
 
 template <typename T, int V>
 static __global__ void __launch_bounds__(LOSS_THREADS)
-loss_rows(float *loss, T *logits, const int32_t *__restrict__ label, unsigned vocab,
-          unsigned kept, float scale)
+    loss_rows(float *loss, T *logits, const int32_t *__restrict__ label, unsigned vocab,
+              unsigned kept, float scale)
 {
     typedef pack<T, V> P;
     extern __shared__ uint4 shared_packs[];
@@ -124,7 +124,7 @@ loss_launch(struct cuda *c, float *loss, void *logits, const int32_t *label,
         return;
     loss_rows<T, V><<<(unsigned)rows, row_threads(vocab / V, 1, LOSS_THREADS), bytes,
                       c->q.stream>>>(loss, (T *)logits, label, (unsigned)vocab,
-                                   (unsigned)kept, scale);
+                                     (unsigned)kept, scale);
     cuda_launched(c, "cross_entropy");
 }
 

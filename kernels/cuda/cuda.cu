@@ -55,7 +55,8 @@ count_marks(struct cuda *c)
         float ms = 0;
         int k = 0;
         cudaEventElapsedTime(&ms, t->at[i - 1], t->at[i]);
-        while (k < NAMES - 1 && t->sum[k].name && strcmp(t->sum[k].name, t->name[i]) != 0)
+        while (k < NAMES - 1 && t->sum[k].name &&
+               strcmp(t->sum[k].name, t->name[i]) != 0)
             k++;
         t->sum[k].name = t->name[i];
         if (t->sum[k].count++ == 0)
@@ -235,7 +236,8 @@ send_stage(struct cuda *c, void *to, int i, size_t bytes)
 static bool
 begin_upload(struct cuda *c)
 {
-    bool ready = cuda_ready(c) && cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
+    bool ready =
+        cuda_ready(c) && cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
     cuda_mark(c, "waiting for the host");
     c->q.early = NOT_EARLY;
     return ready;
@@ -283,9 +285,9 @@ cuda_copy(struct kernels *k, void *to, const void *from, size_t bytes)
     struct cuda *c = cuda_of(k);
     c->q.early = NOT_EARLY;
     if (cuda_ready(c))
-        cuda_check(c,
-                   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->q.stream),
-                   "copy");
+        cuda_check(
+            c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->q.stream),
+            "copy");
 }
 
 void
@@ -313,7 +315,8 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
                        piece_of(bytes, i), cudaMemcpyDeviceToHost, "download");
         if (before >= 0) {
             cudaError_t e = cudaEventSynchronize(c->stage_free[before]);
-            e = unless_failing(&((struct whole *)c)->fail.wait, cudaErrorIllegalAddress, e);
+            e = unless_failing(&((struct whole *)c)->fail.wait, cudaErrorIllegalAddress,
+                               e);
             if (cuda_check(c, e, "a step"))
                 memcpy((char *)to + (i - 1) * STAGE_BYTES, stage(c, before),
                        piece_of(bytes, i - 1));
@@ -442,7 +445,8 @@ describe(struct cuda *c)
 {
     cudaDeviceProp p;
     if (!cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice") ||
-        !cuda_check(c, cudaGetDeviceProperties(&p, c->device), "cudaGetDeviceProperties"))
+        !cuda_check(c, cudaGetDeviceProperties(&p, c->device),
+                    "cudaGetDeviceProperties"))
         return false;
     c->sms = p.multiProcessorCount;
     c->major = p.major;
@@ -476,10 +480,9 @@ alloc_own(struct cuda *c)
                     "cudaMallocHost"))
         return false;
     for (int i = 0; i < STAGES; i++)
-        if (!cuda_check(c,
-                        cudaEventCreateWithFlags(&c->stage_free[i],
-                                                 cudaEventDisableTiming),
-                        "cudaEventCreate"))
+        if (!cuda_check(
+                c, cudaEventCreateWithFlags(&c->stage_free[i], cudaEventDisableTiming),
+                "cudaEventCreate"))
             return false;
     if (getenv("NIBBLE_CUDA_TIMES"))
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
@@ -509,10 +512,9 @@ nibble_cuda_open_7(size_t size, struct device is, int device, struct err *err)
         err_set(err, ERR_MEMORY, "out of memory");
         return NULL;
     }
-    w->fail = (struct failing){ setting("NIBBLE_FAIL_ALLOC"),
-                                setting("NIBBLE_FAIL_LAUNCH"),
-                                setting("NIBBLE_FAIL_WAIT"),
-                                setting("NIBBLE_FAIL_STAGE") };
+    w->fail =
+        (struct failing){ setting("NIBBLE_FAIL_ALLOC"), setting("NIBBLE_FAIL_LAUNCH"),
+                          setting("NIBBLE_FAIL_WAIT"), setting("NIBBLE_FAIL_STAGE") };
     w->c.k.op = &cuda_ops;
     w->c.k.is = is;
     w->c.k.err = err;
@@ -556,8 +558,7 @@ print_device(int i, line_fn *line, void *ctx)
              "%s, sm_%d%d, %d multiprocessors, %.1f GB%s; native NVFP4 products: %s",
              p.name, p.major, p.minor, p.multiProcessorCount,
              (double)p.totalGlobalMem / (1 << 30),
-             p.major < 9 ? ", too old: 9.0 is needed" : "",
-             fp4 ? "yes" : why);
+             p.major < 9 ? ", too old: 9.0 is needed" : "", fp4 ? "yes" : why);
     line(ctx, what, value);
 }
 

@@ -108,7 +108,8 @@ to_f32(__half x)
     return __half2float(x);
 }
 
-template <typename T> static __device__ __forceinline__ T from_f32(float x);
+template <typename T>
+static __device__ __forceinline__ T from_f32(float x);
 
 template <>
 __device__ __forceinline__ float
@@ -125,12 +126,14 @@ from_f32<__nv_bfloat16>(float x)
 }
 
 /* N neighbours that are read and written at once. */
-template <typename T, int N> struct alignas(sizeof(T) * N) pack {
+template <typename T, int N>
+struct alignas(sizeof(T) * N) pack {
     T v[N];
 };
 
 /* How many of them make 16 bytes. */
-template <typename T> constexpr int lanes = 16 / (int)sizeof(T);
+template <typename T>
+constexpr int lanes = 16 / (int)sizeof(T);
 
 static __device__ __forceinline__ float
 warp_sum(float x)

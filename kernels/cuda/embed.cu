@@ -64,8 +64,8 @@ enum {
 
 /* A warp a token: its place is the number of those that go before it. */
 static __global__ void __launch_bounds__(THREADS)
-sort_ids(int32_t *__restrict__ key, int32_t *__restrict__ order,
-         const int32_t *__restrict__ ids, int n)
+    sort_ids(int32_t *__restrict__ key, int32_t *__restrict__ order,
+             const int32_t *__restrict__ ids, int n)
 {
     int t = (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32), before = 0;
     if (t >= n)
@@ -85,9 +85,9 @@ sort_ids(int32_t *__restrict__ key, int32_t *__restrict__ order,
  * times the sign of x - w, else x. */
 template <typename T, typename W, int V, bool L1>
 static __global__ void __launch_bounds__(WALKERS)
-grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
-          const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
-          unsigned width, unsigned parts, float share)
+    grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+              const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+              unsigned width, unsigned parts, float share)
 {
     int first = (int)(blockIdx.x / parts), id = key[first];
     unsigned column = (blockIdx.x % parts * WALKERS + threadIdx.x) * V;
@@ -133,9 +133,9 @@ is_left(const int32_t *key, int n, int at)
  * read ahead, so that nothing waits but for 4 kB of rows or more at a time. */
 template <typename T, typename W, int V, bool L1>
 static __global__ void __launch_bounds__(32)
-grow_long(float *dw, const T *__restrict__ x, const W *__restrict__ w,
-          const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
-          unsigned width, unsigned parts, float share)
+    grow_long(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+              const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+              unsigned width, unsigned parts, float share)
 {
     constexpr int ROUND = sizeof(T) == 2 ? 32 : 16;
     const unsigned all = 0xffffffffU;

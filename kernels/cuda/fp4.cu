@@ -79,8 +79,7 @@ largest(const T *x, size_t blocks)
 
 /* A row a block of threads; those behind the last one only fill up tiles. */
 template <typename T, enum quant KIND>
-static __global__ void
-__launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     quantize_rows_kernel(struct matrix to, const T *x, enum dtype source)
 {
     size_t row = blockIdx.x, wide = to.cols / COLUMNS;
@@ -143,8 +142,7 @@ cuda_quantize_rows(struct cuda *c, const struct matrix *to, const struct matrix 
 /* Eight elements a thread.  Without codes from `expanded`, whose type is that of activations
  * where rows have scales of their own. */
 template <typename T>
-static __global__ void
-__launch_bounds__(THREADS) unpack_kernel(T *y, struct matrix x)
+static __global__ void __launch_bounds__(THREADS) unpack_kernel(T *y, struct matrix x)
 {
     size_t n = x.rows * x.cols / 8, step = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
@@ -158,8 +156,9 @@ __launch_bounds__(THREADS) unpack_kernel(T *y, struct matrix x)
             widen(v + 6, eight.w);
         } else {
             for (int e = 0; e < 8; e++)
-                v[e] = x.per_row ? to_f32(((const T *)x.expanded)[i * 8 + e])
-                                 : to_f32(((const __nv_bfloat16 *)x.expanded)[i * 8 + e]);
+                v[e] = x.per_row
+                           ? to_f32(((const T *)x.expanded)[i * 8 + e])
+                           : to_f32(((const __nv_bfloat16 *)x.expanded)[i * 8 + e]);
         }
         for (int e = 0; e < 8; e++)
             y[i * 8 + e] = from_f32<T>(f_mul(v[e], scale2));
@@ -185,8 +184,7 @@ cuda_unpack(struct cuda *c, const struct matrix *y, const struct matrix *x)
 /* ---- tiles -------------------------------------------------------------------------------- */
 
 /* The four scales of a tile's row a thread. */
-static __global__ void
-__launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     tile_kernel(uint32_t *tiles, const uint8_t *scales, size_t rows, size_t blocks)
 {
     size_t across = tiles_blocks(blocks) / TILE_BLOCKS, n = tiles_rows(rows) * across;
@@ -244,11 +242,11 @@ finish(struct cuda *c, void *y, const float *sums, const float *scale2, const vo
     if (!cuda_ready(c))
         return;
     if (out % 4 == 0)
-        finish_kernel<T, 4><<<(unsigned)rows, 256, 0, c->q.stream>>>((T *)y, sums, scale2,
-                                                                   (const T *)add, out);
+        finish_kernel<T, 4><<<(unsigned)rows, 256, 0, c->q.stream>>>(
+            (T *)y, sums, scale2, (const T *)add, out);
     else
-        finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->q.stream>>>((T *)y, sums, scale2,
-                                                                   (const T *)add, out);
+        finish_kernel<T, 1><<<(unsigned)rows, 256, 0, c->q.stream>>>(
+            (T *)y, sums, scale2, (const T *)add, out);
     cuda_launched(c, "finish");
 }
 

@@ -56,8 +56,8 @@ cuda_gather(struct kernels *k, const struct matrix *y, const struct matrix *x,
             const int32_t *index)
 {
     if (y->rows && y->cols)
-        BY_TYPE(y->dtype, move_of, cuda_of(k), y->data, x->data, index, y->rows, y->cols,
-                false);
+        BY_TYPE(y->dtype, move_of, cuda_of(k), y->data, x->data, index, y->rows,
+                y->cols, false);
 }
 
 void
@@ -65,6 +65,6 @@ cuda_scatter(struct kernels *k, const struct matrix *y, const struct matrix *x,
              const int32_t *index)
 {
     if (x->rows && x->cols)
-        BY_TYPE(y->dtype, move_of, cuda_of(k), y->data, x->data, index, x->rows, x->cols,
-                true);
+        BY_TYPE(y->dtype, move_of, cuda_of(k), y->data, x->data, index, x->rows,
+                x->cols, true);
 }

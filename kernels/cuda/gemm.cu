@@ -28,16 +28,16 @@
 /* What a product is chosen by. */
 struct shape {
     size_t m, n, k, lda, ldb, ldc, ldd;
-    int ta, tb; // cublasOperation_t
+    int ta, tb;  // cublasOperation_t
     int in, out; // cudaDataType_t
-    int align;     // 0: as allocations are; else bytes that pointers are a multiple of
+    int align;   // 0: as allocations are; else bytes that pointers are a multiple of
     // No gap: two are the same if their bytes are.
 };
 
 enum {
     ALGORITHMS = 16, // that are looked at
-    NARROW = 2048, // rows of a weight
-    CUT = 256,     // rows that a weight is cut into multiples of
+    NARROW = 2048,   // rows of a weight
+    CUT = 256,       // rows that a weight is cut into multiples of
 };
 
 #if CUDART_VERSION >= 12080
@@ -91,10 +91,9 @@ static bool
 layout(struct cuda *c, cublasLtMatrixLayout_t *l, int type, size_t rows, size_t cols,
        size_t ld)
 {
-    return cuda_check_blas(c,
-                           cublasLtMatrixLayoutCreate(l, (cudaDataType_t)type, rows, cols,
-                                                      (int64_t)ld),
-                           "cublasLtMatrixLayoutCreate");
+    return cuda_check_blas(
+        c, cublasLtMatrixLayoutCreate(l, (cudaDataType_t)type, rows, cols, (int64_t)ld),
+        "cublasLtMatrixLayoutCreate");
 }
 
 /* Where the scales of both operands are. */
@@ -132,9 +131,9 @@ describe(struct cuda *c, struct plan *p)
     const struct shape *s = &p->shape;
     const cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
     bool ta = s->ta == CUBLAS_OP_T, tb = s->tb == CUBLAS_OP_T;
-    if (!cuda_check_blas(c,
-                         cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                         "cublasLtMatmulDescCreate"))
+    if (!cuda_check_blas(
+            c, cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+            "cublasLtMatmulDescCreate"))
         return false;
     cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &s->ta,
                                    sizeof s->ta);
@@ -171,7 +170,8 @@ tuned(const struct cuda *c, const struct shape *s)
         const struct tuning *t = &tunings[i];
         bool tokens = way == NT ? t->n == s->n && is_near(t->k, s->k)
                                 : is_near(t->n, s->n) && t->k == s->k;
-        if (t->way == way && t->wide == (s->out == CUDA_R_32F) && t->m == s->m && tokens)
+        if (t->way == way && t->wide == (s->out == CUDA_R_32F) && t->m == s->m &&
+            tokens)
             return t->algorithm;
     }
     return 0;
@@ -197,9 +197,10 @@ choose(struct cuda *c, struct plan *p)
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
     };
     for (int i = 0; i < 4 && align; i++)
-        cublasLtMatmulPreferenceSetAttribute(want, of_pointers[i], &align, sizeof align);
-    cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, p->a, p->b, p->c,
-                                                      p->d, want, ALGORITHMS, found, &n);
+        cublasLtMatmulPreferenceSetAttribute(want, of_pointers[i], &align,
+                                             sizeof align);
+    cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(
+        c->lt, p->op, p->a, p->b, p->c, p->d, want, ALGORITHMS, found, &n);
     cublasLtMatmulPreferenceDestroy(want);
     if (s == CUBLAS_STATUS_SUCCESS && n == 0)
         s = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -228,10 +229,9 @@ plan_for(struct cuda *c, const struct shape *s)
     struct plan *p = &c->plans[c->n_plans];
     memset(p, 0, sizeof *p);
     p->shape = *s;
-    if (c->trace && asprintf(&p->name, "product %c%c %s %zu %zu %zu",
-                             s->ta ? 'T' : 'N', s->tb ? 'T' : 'N',
-                             s->out == CUDA_R_32F ? "f32" : "bf16", s->m, s->n,
-                             s->k) < 0)
+    if (c->trace && asprintf(&p->name, "product %c%c %s %zu %zu %zu", s->ta ? 'T' : 'N',
+                             s->tb ? 'T' : 'N', s->out == CUDA_R_32F ? "f32" : "bf16",
+                             s->m, s->n, s->k) < 0)
         p->name = NULL;
     if (!describe(c, p) || !choose(c, p)) {
         free_plan(p);
@@ -377,8 +377,8 @@ linear(struct cuda *c, const struct matrix *y, const struct matrix *x,
     }
     for (size_t first = 0; first < w->rows && cuda_ready(c);) {
         struct rows r = rows_from(c, w, first);
-        struct shape s = { r.n,       x->rows,     w->cols,    w->cols, x->stride,
-                           w->rows,   y->stride,   CUBLAS_OP_T, CUBLAS_OP_N };
+        struct shape s = { r.n,     x->rows,   w->cols,     w->cols,    x->stride,
+                           w->rows, y->stride, CUBLAS_OP_T, CUBLAS_OP_N };
         s.in = type_of(x->dtype);
         s.out = type_of(y->dtype);
         multiply(c, &s, dtype_at(y->dtype, y->data, first), r.p, x->data,
@@ -394,7 +394,8 @@ cuda_linear(struct kernels *k, size_t n, const struct matrix *y, const struct ma
     struct cuda *c = cuda_of(k);
     if (x->rows == 0)
         return;
-    if (n > 1 && x->dtype != DT_NVFP4 && x->rows <= GEMV_MAX && cuda_gemv_many(c, n, y, x, w))
+    if (n > 1 && x->dtype != DT_NVFP4 && x->rows <= GEMV_MAX &&
+        cuda_gemv_many(c, n, y, x, w))
         return;
     for (size_t i = 0; i < n; i++)
         if (x->dtype == DT_NVFP4)
@@ -409,7 +410,7 @@ linear_dx(struct cuda *c, const struct matrix *dx, const struct matrix *dy,
 {
     for (size_t first = 0; first < w->rows && cuda_ready(c);) {
         struct rows r = rows_from(c, w, first);
-        struct shape s = { w->cols,    dx->rows,   r.n,        w->cols, dy->stride,
+        struct shape s = { w->cols,    dx->rows,   r.n,         w->cols,    dy->stride,
                            dx->stride, dx->stride, CUBLAS_OP_N, CUBLAS_OP_N };
         s.in = s.out = type_of(dx->dtype);
         multiply(c, &s, dx->data, r.p, dtype_at(dy->dtype, dy->data, first),
@@ -422,7 +423,7 @@ static void
 linear_dw(struct cuda *c, const struct matrix *dw, const struct matrix *dy,
           const struct matrix *x, bool add)
 {
-    struct shape s = { x->cols,    dw->rows,   x->rows,     x->stride, dy->stride,
+    struct shape s = { x->cols,    dw->rows,   x->rows,     x->stride,  dy->stride,
                        dw->stride, dw->stride, CUBLAS_OP_N, CUBLAS_OP_T };
     s.in = type_of(x->dtype);
     s.out = type_of(dw->dtype);
@@ -444,8 +445,8 @@ sum_of_rows(const struct matrix *w, size_t n)
 static bool
 are_one(const struct cuda *c, const struct matrix *w, size_t n)
 {
-    bool one = n > 1 && c->k.is.act == DT_BF16 &&
-               sum_of_rows(w, n) * w->cols <= EXPANDED / 2;
+    bool one =
+        n > 1 && c->k.is.act == DT_BF16 && sum_of_rows(w, n) * w->cols <= EXPANDED / 2;
     for (size_t i = 0; i < n; i++)
         one = one && w[i].dtype == DT_NVFP4 && w[i].scale2 && w[i].scale2 == w->scale2;
     return one;
@@ -472,13 +473,14 @@ all_rows(struct cuda *c, const struct matrix *w, size_t n)
 
 void
 cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
-               const struct matrix *dy, const struct matrix *w, const struct matrix *add)
+               const struct matrix *dy, const struct matrix *w,
+               const struct matrix *add)
 {
     struct cuda *c = cuda_of(k);
     if (dx->rows == 0)
         return;
     if (are_one(c, w, n)) {
-        struct shape s = { dx->cols,   dx->rows,   dy->cols,    dx->cols, dy->stride,
+        struct shape s = { dx->cols,   dx->rows,   dy->cols,    dx->cols,   dy->stride,
                            dx->stride, dx->stride, CUBLAS_OP_N, CUBLAS_OP_N };
         s.in = s.out = type_of(dx->dtype);
         multiply(c, &s, dx->data, all_rows(c, w, n), dy->data, add ? add->data : NULL,
@@ -536,8 +538,8 @@ cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
 static struct shape
 shape_fp4(size_t out, size_t in, size_t rows)
 {
-    struct shape s = { out, tiles_rows(rows), in, in, in, out, out, CUBLAS_OP_T,
-                       CUBLAS_OP_N };
+    struct shape s = { out, tiles_rows(rows), in,         in, in, out,
+                       out, CUBLAS_OP_T,      CUBLAS_OP_N };
     s.in = FP4;
     s.out = CUDA_R_32F;
     return s;
@@ -555,7 +557,8 @@ cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t *til
               const struct matrix *w, size_t rows)
 {
     struct shape s = shape_fp4(w->rows, w->cols, rows);
-    if (w->rows % FP4_NATIVE_UNIT || w->cols % FP4_NATIVE_UNIT || !w->tiles || !w->data) {
+    if (w->rows % FP4_NATIVE_UNIT || w->cols % FP4_NATIVE_UNIT || !w->tiles ||
+        !w->data) {
         err_set(c->k.err, ERR_USAGE,
                 "cuda: no native product of a weight of %zu x %zu%s", w->rows, w->cols,
                 w->tiles ? "" : " without tiles");

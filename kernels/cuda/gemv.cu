@@ -28,7 +28,7 @@ struct job {
     size_t in;
     int tokens, parts;
     unsigned tiles; // of all
-    bool wide; // y is f32
+    bool wide;      // y is f32
 };
 
 /* Where the result of one row for one token goes, and what is added there. */
@@ -291,9 +291,8 @@ blocks_at_once(int warps, bool one, int split)
  * so many blocks, a cluster, have a part of the units of a tile each; the first one of
  * them ends it. */
 template <typename F, int WARPS, int AHEAD, bool ONE, bool WHOLE, int SPLIT>
-static __global__ void
-__launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, SPLIT))
-tensor_kernel(const __grid_constant__ struct job j)
+static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, SPLIT))
+    tensor_kernel(const __grid_constant__ struct job j)
 {
     constexpr int COLUMNS = ONE ? 1 : GEMV_MAX;
     constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile a block
@@ -434,9 +433,8 @@ struct reader<fp4, NVFP4_BLOCK> {
 
 /* A row a warp, N columns a lane at a time; A: of activations. */
 template <typename A, typename W, int N>
-static __global__ void
-__launch_bounds__(256)
-row_kernel(const __grid_constant__ struct job j)
+static __global__ void __launch_bounds__(256)
+    row_kernel(const __grid_constant__ struct job j)
 {
     const struct product &w = j.part[0];
     size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -584,8 +582,9 @@ values_of(const struct matrix *w)
 static struct product
 part_of(const struct matrix *y, const struct matrix *w, const struct matrix *add)
 {
-    return { y->data, add ? add->data : NULL, values_of(w), w->scales, w->scale2, w->rows,
-             0 };
+    return {
+        y->data, add ? add->data : NULL, values_of(w), w->scales, w->scale2, w->rows, 0
+    };
 }
 
 /* What is read: expanded, which is bf16, if there are no codes. */

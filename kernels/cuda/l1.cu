@@ -5,8 +5,8 @@
 
 template <typename T, typename W, int V>
 static __global__ void __launch_bounds__(THREADS)
-l1_rows(float *loss, T *dx, const T *__restrict__ x, const W *__restrict__ w,
-        const int32_t *__restrict__ label, unsigned n, float share)
+    l1_rows(float *loss, T *dx, const T *__restrict__ x, const W *__restrict__ w,
+            const int32_t *__restrict__ label, unsigned n, float share)
 {
     __shared__ float scratch[33];
     size_t row = blockIdx.x;
@@ -68,8 +68,9 @@ l1_of(struct cuda *c, const struct l1 *j)
 }
 
 void
-cuda_l1(struct kernels *k, float *loss, const struct matrix *dx, const struct matrix *dw,
-        const struct matrix *x, const struct matrix *w, const int32_t *label, float scale)
+cuda_l1(struct kernels *k, float *loss, const struct matrix *dx,
+        const struct matrix *dw, const struct matrix *x, const struct matrix *w,
+        const int32_t *label, float scale)
 {
     const struct l1 j = { loss, dx, dw, x, w, label, scale };
     if (x->rows && w->cols)

@@ -7,7 +7,7 @@
  * sums into its part of c->q.partials, then these are added.  How many slices there are
  * depends on sizes alone. */
 enum {
-    SLICES = 512,      // of norm_bwd: a part is as wide as a row
+    SLICES = 512, // of norm_bwd: a part is as wide as a row
     ADD_WARPS = 32,
     COLUMNS = 1 << 16, // that a plain norm_bwd has partials for at a time
     ROW_THREADS = 640, // no more, so that a thread may have 96 registers
@@ -16,7 +16,8 @@ enum {
 
 /* to += the sum of slices of n; a block has 32 columns, a warp every ADD_WARPS-th slice. */
 static __global__ void __launch_bounds__(32 * ADD_WARPS)
-add_slices(float *to, const float *__restrict__ partial, unsigned slices, unsigned n)
+    add_slices(float *to, const float *__restrict__ partial, unsigned slices,
+               unsigned n)
 {
     __shared__ float scratch[ADD_WARPS][32];
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -48,8 +49,8 @@ cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
 /* A block a row, which waits in registers: PER packs a thread. */
 template <typename T, int PER>
 static __global__ void __launch_bounds__(ROW_THREADS)
-norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigned n,
-          float eps)
+    norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigned n,
+              float eps)
 {
     constexpr int V = lanes<T>;
     __shared__ float scratch[33];
@@ -88,8 +89,8 @@ norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigne
 /* Any width: x is read twice. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-norm_plain(T *y, float *rstd, const T *x, const float *__restrict__ gain, size_t n,
-           float eps)
+    norm_plain(T *y, float *rstd, const T *x, const float *__restrict__ gain, size_t n,
+               float eps)
 {
     __shared__ float scratch[33];
     size_t row = blockIdx.x;
@@ -132,8 +133,8 @@ norm_of(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
 }
 
 void
-cuda_norm(struct kernels *k, const struct matrix *y, float *rstd, const struct matrix *x,
-          const float *gain, float eps)
+cuda_norm(struct kernels *k, const struct matrix *y, float *rstd,
+          const struct matrix *x, const float *gain, float eps)
 {
     if (x->rows && x->cols)
         BY_TYPE(x->dtype, norm_of, cuda_of(k), y->data, rstd, x->data, gain, x->rows,
@@ -156,8 +157,9 @@ take_row(P (&v)[PER], const void *row, unsigned packs)
  * more blocks hide as much. */
 template <typename T, int PER>
 static __global__ void __launch_bounds__(ROW_THREADS)
-norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x, const float *rstd,
-             const float *__restrict__ gain, size_t rows, unsigned n, bool add)
+    norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x,
+                  const float *rstd, const float *__restrict__ gain, size_t rows,
+                  unsigned n, bool add)
 {
     constexpr int V = lanes<T>;
     __shared__ float scratch[33];
@@ -220,8 +222,8 @@ norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x, const float 
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-norm_bwd_plain(T *dx, T *y, const T *dy, const T *x, const float *rstd,
-              const float *__restrict__ gain, size_t n, bool add)
+    norm_bwd_plain(T *dx, T *y, const T *dy, const T *x, const float *rstd,
+                   const float *__restrict__ gain, size_t n, bool add)
 {
     __shared__ float scratch[33];
     size_t row = blockIdx.x * n;
@@ -242,8 +244,8 @@ norm_bwd_plain(T *dx, T *y, const T *dy, const T *x, const float *rstd,
 /* Of some columns of rows of n: a thread a column and a slice. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-norm_dgain_plain(float *partial, const T *dy, const T *x, const float *rstd,
-                 size_t rows, size_t n, unsigned columns, unsigned slices)
+    norm_dgain_plain(float *partial, const T *dy, const T *x, const float *rstd,
+                     size_t rows, size_t n, unsigned columns, unsigned slices)
 {
     unsigned parts = (columns + THREADS - 1) / THREADS, slice = blockIdx.x / parts;
     unsigned column = blockIdx.x % parts * THREADS + threadIdx.x;
@@ -251,8 +253,8 @@ norm_dgain_plain(float *partial, const T *dy, const T *x, const float *rstd,
     if (column >= columns)
         return;
     for (size_t row = slice; row < rows; row += slices)
-        sum = fmaf(to_f32(dy[row * n + column]), to_f32(x[row * n + column]) * rstd[row],
-                   sum);
+        sum = fmaf(to_f32(dy[row * n + column]),
+                   to_f32(x[row * n + column]) * rstd[row], sum);
     partial[(size_t)slice * columns + column] = sum;
 }
 
@@ -260,8 +262,8 @@ norm_dgain_plain(float *partial, const T *dy, const T *x, const float *rstd,
 template <typename T>
 static void
 norm_bwd_slow(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
-             const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
-             bool add)
+              const void *x, const float *rstd, const float *gain, size_t rows,
+              size_t n, bool add)
 {
     unsigned slices = (unsigned)least(rows, MAX_PARTIALS / COLUMNS);
     for (size_t at = 0; dgain && at < n; at += COLUMNS) {
@@ -281,14 +283,14 @@ norm_bwd_slow(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
 template <typename T, int PER>
 static void
 norm_bwd_per(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
-            const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
-            bool add)
+             const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
+             bool add)
 {
     unsigned threads = row_threads(n / lanes<T>, PER, ROW_THREADS);
     size_t slices = least(rows, least(SLICES, MAX_PARTIALS / n));
     norm_bwd_rows<T, PER><<<(unsigned)slices, threads, 0, c->q.stream>>>(
-        (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy, (const T *)x, rstd,
-        gain, rows, (unsigned)n, add);
+        (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy, (const T *)x,
+        rstd, gain, rows, (unsigned)n, add);
     cuda_launched(c, "norm_bwd");
     if (dgain)
         cuda_add_slices(c, dgain, slices, n);
@@ -297,8 +299,8 @@ norm_bwd_per(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
 template <typename T>
 static void
 norm_bwd_of(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
-           const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
-           bool add)
+            const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
+            bool add)
 {
     uintptr_t places = place(dx) | place(y) | place(dy) | place(x) | place(gain);
     size_t packs = n / lanes<T>;

@@ -66,8 +66,8 @@ float_of_most(uint32_t most, __half)
 
 /* *out is 0 before. */
 template <typename T>
-static __global__ void
-__launch_bounds__(THREADS) amax_kernel(unsigned *out, const T *x, size_t n)
+static __global__ void __launch_bounds__(THREADS)
+    amax_kernel(unsigned *out, const T *x, size_t n)
 {
     enum { EACH = lanes<T>, AT_ONCE = 4 };
     size_t whole = n / EACH, step = (size_t)gridDim.x * THREADS;
@@ -117,7 +117,8 @@ cuda_amax(struct kernels *k, float *out, const struct matrix *x)
     if (x->dtype == DT_F32)
         amax_kernel<<<grid, THREADS, 0, stream>>>(bits, (const float *)x->data, n);
     else if (x->dtype == DT_BF16)
-        amax_kernel<<<grid, THREADS, 0, stream>>>(bits, (const __nv_bfloat16 *)x->data, n);
+        amax_kernel<<<grid, THREADS, 0, stream>>>(bits, (const __nv_bfloat16 *)x->data,
+                                                  n);
     else
         amax_kernel<<<grid, THREADS, 0, stream>>>(bits, (const __half *)x->data, n);
     cuda_launched(c, "amax");
@@ -185,8 +186,7 @@ scale_of(const float *amax, unsigned n, const struct quant_spec &spec)
 /* KIND: a quantizer with nothing else asked for, or ANY.  Nothing is written before the
  * kernels before have ended. */
 template <typename T, int KIND>
-static __global__ void
-__launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     quantize_kernel(struct matrix to, const T *x, size_t rows, size_t cols,
                     const float *amax, unsigned n_amax,
                     const __grid_constant__ struct quant_spec spec)
@@ -268,8 +268,8 @@ launch(struct cuda *c, const struct matrix *to, const T *x, size_t rows, size_t 
         kernel = quantize_kernel<T, QUANT_4OVER6>;
     else if (plain && (kind == QUANT_SWEEP || kind == QUANT_SWEEP1))
         kernel = quantize_kernel<T, QUANT_SWEEP>;
-    cuda_start_kind(c, EARLY_QUANTIZERS, "quantize", 1, kernel, grid ? grid : 1, THREADS, 0,
-                    *to, x, rows, cols, amax, (unsigned)n, *spec);
+    cuda_start_kind(c, EARLY_QUANTIZERS, "quantize", 1, kernel, grid ? grid : 1,
+                    THREADS, 0, *to, x, rows, cols, amax, (unsigned)n, *spec);
 }
 
 void
@@ -286,7 +286,8 @@ cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x
     if (x->dtype == DT_F32)
         launch(c, to, (const float *)x->data, to->rows, to->cols, amax, n, &mine);
     else if (x->dtype == DT_BF16)
-        launch(c, to, (const __nv_bfloat16 *)x->data, to->rows, to->cols, amax, n, &mine);
+        launch(c, to, (const __nv_bfloat16 *)x->data, to->rows, to->cols, amax, n,
+               &mine);
     else
         launch(c, to, (const __half *)x->data, to->rows, to->cols, amax, n, &mine);
     if (to->tiles)
@@ -296,8 +297,7 @@ cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x
 /* ---- decoding ------------------------------------------------------------------------------------ */
 
 /* Eight codes a thread. */
-static __global__ void
-__launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     expand_kernel(uint4 *to, const uint32_t *codes, const uint8_t *scales, size_t n)
 {
     enum { AT_ONCE = 4 };

@@ -14,7 +14,7 @@ struct heads_job {
  * second half that are rotated with them. */
 enum {
     MAX_HEAD = 256, // numbers of a head
-    HEAD_PACK = 4,   // 8 would take more registers than there are for other loads
+    HEAD_PACK = 4,  // 8 would take more registers than there are for other loads
     PLAIN_PAIRS = MAX_HEAD / 2 / 32, // of packs of one
 };
 
@@ -85,8 +85,8 @@ scales_of(float (&s)[MANY], const float (&sum)[MANY], unsigned group,
 
 template <typename T, int V, int PAIRS, int MANY>
 static __global__ void __launch_bounds__(THREADS)
-rope_heads(T *y, float *rstd, const T *x, const float *__restrict__ gain,
-           const struct heads_job t, unsigned group)
+    rope_heads(T *y, float *rstd, const T *x, const float *__restrict__ gain,
+               const struct heads_job t, unsigned group)
 {
     typedef pack<T, V> P;
     unsigned half = (unsigned)t.rope.dim / 2, lane = threadIdx.x % group;
@@ -160,17 +160,21 @@ rope_heads(T *y, float *rstd, const T *x, const float *__restrict__ gain,
 
 /* bf16: all blocks of an H200 at once, 12 and 22 percent quicker for 32 and 8 heads than
  * 1024 of two a multiprocessor with four heads a group.  f32 wants the registers. */
-template <typename T> constexpr int rope_blocks = 2;
-template <> constexpr int rope_blocks<__nv_bfloat16> = 3;
-template <typename T> constexpr size_t rope_slices = 1024;
-template <> constexpr size_t rope_slices<__nv_bfloat16> = 3 * 132;
+template <typename T>
+constexpr int rope_blocks = 2;
+template <>
+constexpr int rope_blocks<__nv_bfloat16> = 3;
+template <typename T>
+constexpr size_t rope_slices = 1024;
+template <>
+constexpr size_t rope_slices<__nv_bfloat16> = 3 * 132;
 
 /* A block a slice. */
 template <typename T, int V, int PAIRS, int MANY>
 static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
-rope_bwd_heads(T *d, float *partial, const T *x, const float *rstd,
-              const float *__restrict__ gain, const struct heads_job t, unsigned group,
-              unsigned items)
+    rope_bwd_heads(T *d, float *partial, const T *x, const float *rstd,
+                   const float *__restrict__ gain, const struct heads_job t,
+                   unsigned group, unsigned items)
 {
     typedef pack<T, V> P;
     __shared__ float scratch[2 * V * PAIRS * THREADS]; // as many heads as groups
@@ -292,7 +296,8 @@ heads_fit(struct cuda *c, const struct heads_job *t)
 static bool
 heads_in_packs(const struct heads_job *t, uintptr_t places)
 {
-    return t->rope.dim / 2 % HEAD_PACK == 0 && (places | place(t->rope.table)) % 16 == 0;
+    return t->rope.dim / 2 % HEAD_PACK == 0 &&
+           (places | place(t->rope.table)) % 16 == 0;
 }
 
 /* Threads of a head with packs of v. */
@@ -318,8 +323,8 @@ rope_launch(struct cuda *c, void *y, float *rstd, const void *x, const float *ga
 {
     unsigned group = group_of(t->rope.dim, V);
     cuda_start(c, "rope", rope_heads<T, V, PAIRS, MANY>,
-               blocks_of(batches_of(t, MANY), THREADS / group), THREADS, 0, (T *)y, rstd,
-               (const T *)x, gain, *t, group);
+               blocks_of(batches_of(t, MANY), THREADS / group), THREADS, 0, (T *)y,
+               rstd, (const T *)x, gain, *t, group);
 }
 
 template <typename T>
@@ -345,7 +350,7 @@ cuda_qk_norm_rope(struct kernels *k, const struct matrix *y, float *rstd,
 template <typename T, int V, int PAIRS, int MANY>
 static void
 rope_bwd_launch(struct cuda *c, void *d, float *dgain, const void *x, const float *rstd,
-               const float *gain, const struct heads_job *t)
+                const float *gain, const struct heads_job *t)
 {
     unsigned group = group_of(t->rope.dim, V);
     size_t items = batches_of(t, MANY);

@@ -23,7 +23,7 @@ take(P (&v)[FLIGHT], const void *x, size_t first, size_t packs)
 
 template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS)
-swiglu_packs(T *y, const T *gate, const T *up, size_t packs)
+    swiglu_packs(T *y, const T *gate, const T *up, size_t packs)
 {
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
     pack<T, V> g[FLIGHT], u[FLIGHT];
@@ -46,7 +46,8 @@ swiglu_packs(T *y, const T *gate, const T *up, size_t packs)
 
 template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS)
-swiglu_bwd_packs(T *d_gate_up, T *d, const T *gate, const T *up, unsigned row, unsigned packs)
+    swiglu_bwd_packs(T *d_gate_up, T *d, const T *gate, const T *up, unsigned row,
+                     unsigned packs)
 {
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
     pack<T, V> g[FLIGHT], u[FLIGHT], dy[FLIGHT];
@@ -56,7 +57,8 @@ swiglu_bwd_packs(T *d_gate_up, T *d, const T *gate, const T *up, unsigned row, u
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) {
         unsigned at = (unsigned)first + f * THREADS;
-        T *to = d_gate_up + ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs of one
+        T *to = d_gate_up +
+                ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs of one
         float dgate[V], dup[V], y[V];
         if (at >= packs)
             continue;
@@ -87,38 +89,38 @@ swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
                    blocks_of(packs, FLIGHT * THREADS), THREADS, 0, to, g, u, packs);
     if (head < n)
         cuda_start(c, "swiglu", swiglu_packs<T, 1>,
-                   blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, to + head, g + head,
-                   u + head, n - head);
+                   blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, to + head,
+                   g + head, u + head, n - head);
 }
 
 /* Of as many tokens at a time as have at most 2^31 packs. */
 template <typename T, int V>
 static void
-run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up, size_t tokens,
-              size_t n)
+run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
+               size_t tokens, size_t n)
 {
     size_t row = n / V, most = ((size_t)1 << 31) / row;
     for (size_t at = 0; at < tokens; at += most) {
         unsigned packs = (unsigned)(least(tokens - at, most) * row);
         swiglu_bwd_packs<T, V>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(
-                d_gate_up + at * 2 * n, d + at * n, gate + at * n, up + at * n, (unsigned)row,
-                packs);
+                d_gate_up + at * 2 * n, d + at * n, gate + at * n, up + at * n,
+                (unsigned)row, packs);
         cuda_launched(c, "swiglu_bwd");
     }
 }
 
 template <typename T>
 static void
-swiglu_bwd_of(struct cuda *c, void *d_gate_up, void *d, const void *gate, const void *up,
-             size_t tokens, size_t n)
+swiglu_bwd_of(struct cuda *c, void *d_gate_up, void *d, const void *gate,
+              const void *up, size_t tokens, size_t n)
 {
     if (in_packs<T>(n, place(d_gate_up) | place(d) | place(gate) | place(up)))
-        run_swiglu_bwd<T, lanes<T>>(c, (T *)d_gate_up, (T *)d, (const T *)gate, (const T *)up,
-                                   tokens, n);
+        run_swiglu_bwd<T, lanes<T>>(c, (T *)d_gate_up, (T *)d, (const T *)gate,
+                                    (const T *)up, tokens, n);
     else
-        run_swiglu_bwd<T, 1>(c, (T *)d_gate_up, (T *)d, (const T *)gate, (const T *)up, tokens,
-                            n);
+        run_swiglu_bwd<T, 1>(c, (T *)d_gate_up, (T *)d, (const T *)gate, (const T *)up,
+                             tokens, n);
 }
 
 void
@@ -136,6 +138,6 @@ cuda_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
                 const struct matrix *up)
 {
     if (d->rows && d->cols)
-        BY_TYPE(d->dtype, swiglu_bwd_of, cuda_of(k), d_gate_up->data, d->data, gate->data,
-                up->data, d->rows, d->cols);
+        BY_TYPE(d->dtype, swiglu_bwd_of, cuda_of(k), d_gate_up->data, d->data,
+                gate->data, up->data, d->rows, d->cols);
 }

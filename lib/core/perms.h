@@ -13,6 +13,6 @@
 int perms_copy(int fd, const struct stat *old, const char *old_path, const char *name,
                struct err *err);
 /* What all regular files of a directory allow their group and others. */
-mode_t perms_common(const char *dir);
+mode_t perms_common(const char *path);
 
 #endif

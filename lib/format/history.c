@@ -151,7 +151,7 @@ history_add(struct history *h, const struct history_span *s, struct err *err)
         last->last = s->last;
         return 0;
     }
-    if (h->n == h->cap) {
+    if (!h->span || h->n == h->cap) {
         size_t cap = h->cap ? 2 * h->cap : 64;
         struct history_span *v = realloc(h->span, cap * sizeof *v);
         if (!v)

@@ -5,6 +5,7 @@
 #include "lib/core/hash.h"
 #include "lib/core/json.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +55,7 @@ read_negative(struct mp *m, unsigned bytes, struct mp_value *v)
         [1] = -33, [2] = -129, [4] = -32769, [8] = -2147483649
     };
     size_t at = m->pos - 1;
+    assert(bytes >= 1 && bytes <= 8);
     if (read_be(m, bytes, &v->u) < 0)
         return -1;
     unsigned unused = 64 - 8 * bytes;

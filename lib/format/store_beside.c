@@ -94,7 +94,7 @@ read_sidecar(struct store *s, struct nibble_object *o)
 static int
 load_sidecar(struct store *s)
 {
-    struct nibble_object o;
+    struct nibble_object o = { 0 };
     char hex[2 * XXH3_BYTES + 1];
     uint8_t digest[XXH3_BYTES];
     int rc = read_sidecar(s, &o);

@@ -17,7 +17,7 @@ find(struct pool *pool, size_t bytes)
     }
     if (unused)
         return unused;
-    if (pool->n == pool->cap) {
+    if (!pool->v || pool->n == pool->cap) {
         size_t cap = pool->cap ? 2 * pool->cap : 16;
         struct pool_buffer *v = realloc(pool->v, cap * sizeof *v);
         if (!v)

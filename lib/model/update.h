@@ -15,7 +15,7 @@ void update_all(struct train *t);
 /* Released gradients (net.h, done): update at once.  The device decides, so that nothing
  * waits; after a gradient that is not finite nothing moves, but what has moved already cannot
  * be taken back here. */
-void update_released(void *ctx, size_t row);
+void update_released(void *ctx, size_t i);
 /* Behind a pass: how those updates ended. */
 int update_settle_released(struct train *t);
 /* The step is skipped; the first reason is kept. */

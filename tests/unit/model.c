@@ -114,10 +114,11 @@ check_bulk(const char *path)
     for (unsigned threads = 1; threads <= 5; threads += 2) {
         CHECK(bulk_load(k, &s, b, s.n_tensors, threads > 1, threads, &err) == 0);
         for (size_t i = 0; i < s.n_tensors; i++) {
-            size_t n = (size_t)b[i].t->nbytes;
+            const struct tensor *t = &s.tensors[i];
+            size_t n = (size_t)t->nbytes;
             uint8_t *want = malloc(n + 1);
-            NEED(want && store_read(&s, b[i].t, 0, want, n, &err) == 0);
-            CHECK_SAY(memcmp(want, b[i].to, n) == 0, "%s: %s", path, b[i].t->name);
+            NEED(want && store_read(&s, t, 0, want, n, &err) == 0);
+            CHECK_SAY(memcmp(want, b[i].to, n) == 0, "%s: %s", path, t->name);
             memset(b[i].to, 0, n);
             free(want);
         }
