@@ -21,21 +21,28 @@ while [ "${1-}" = -g ]; do
     shift 2
 done
 [ $# -gt 0 ] || { echo "usage: tools/bare.sh [-g GROUP]... COMMAND [ARGUMENT]..." >&2 && exit 2; }
-command -v dpkg-query >/dev/null && command -v apt-cache >/dev/null || {
+if ! command -v dpkg-query >/dev/null || ! command -v apt-cache >/dev/null; then
     echo "bare: not run: this is no Debian"
     exit 77
-}
+fi
+
+# lines NAME...: a sorted list, a name a line.
+lines() { printf '%s\n' "$@" | LC_ALL=C sort -u; }
+both() { LC_ALL=C comm -12 "$1" "$2"; }
 
 # Of alternatives a|b those that are installed.
-names=$("$here/setup.sh" -p "${groups[@]+"${groups[@]}"}" | tr ' |' '\n\n' | sort -u)
-installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' | sed -n 's/^installed //p' | sort -u)
+names=$("$here/setup.sh" -p "${groups[@]+"${groups[@]}"}" | tr '|' ' ')
+installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' | sed -n 's/^installed //p' |
+    LC_ALL=C sort -u)
 always=$(dpkg-query -W -f '${Essential} ${Priority} ${Package}\n' |
     awk '$1 == "yes" || $2 == "required" { print $NF }')
-roots=$(comm -12 <(printf '%s\n' $names $always gcc g++ make | sort -u) <(echo "$installed"))
+# shellcheck disable=SC2086  # names
+roots=$(both <(lines $names $always gcc g++ make) <(echo "$installed"))
 # shellcheck disable=SC2086  # names
 closure=$(apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts \
-    --no-breaks --no-replaces --no-enhances $roots | sed -n 's/^\([a-z0-9][^ ]*\)$/\1/p' | sort -u)
-closure=$(comm -12 <(printf '%s\n' $roots $closure | sed 's/:.*//' | sort -u) <(echo "$installed"))
+    --no-breaks --no-replaces --no-enhances $roots | sed -n 's/^\([a-z0-9][^ :]*\)[^ ]*$/\1/p')
+# shellcheck disable=SC2086  # names
+closure=$(both <(lines $roots $closure) <(echo "$installed"))
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -47,7 +54,7 @@ while IFS= read -r f; do
 done <"$dir/files"
 # Names that lead to those files by way of /etc/alternatives: awk, cc.
 for f in /usr/bin/* /bin/*; do
-    [ -L "$f" ] && [[ $(readlink "$f") == /etc/alternatives/* ]] || continue
+    [[ -L $f && $(readlink "$f") == /etc/alternatives/* ]] || continue
     to=$(readlink -f "$f")
     if grep -qx -e "$to" -e "${to#/usr}" "$dir/files"; then
         ln -sf "$f" "$dir/bin/"

@@ -25,7 +25,8 @@ packages_of()
 }
 
 usage="usage: tools/setup.sh [-n|-p] [build|test|lint|san|arm64|all]..."
-dry= print=
+dry=
+print=
 groups=
 wanted=
 for arg; do

@@ -42,7 +42,7 @@ struct row {
 #define TABLE_HEAD  "lm_head.weight"
 
 struct table {
-    struct row *row; // in the order of files: embedding, layers, norm, head
+    struct row *row;      // in the order of files: embedding, layers, norm, head
     size_t n, final_norm; // final_norm: its row
     uint64_t parameters;
     struct arena arena;
