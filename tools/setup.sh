@@ -16,7 +16,7 @@ packages_of()
 {
     case $1 in
     build) echo gcc make libc6-dev "libmsgpack-c-dev|libmsgpack-dev" libxxhash-dev ;;
-    test) echo bats python3 strace clang "libclang-rt-dev|libclang-common-14-dev" \
+    test) echo bats python3 strace groff-base clang "libclang-rt-dev|libclang-common-14-dev" \
         "gnuplot-nox|gnuplot-qt|gnuplot-x11" ;;
     lint) echo clang-format clang-tidy cppcheck shellcheck ;;
     san) echo valgrind libc6-dbg ;;

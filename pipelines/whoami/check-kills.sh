@@ -56,7 +56,7 @@ killed()
     setsid "${MAKE:-make}" -C "$here" OUT="$dir/out" "$@" hashes >>"$dir/log" 2>&1 &
     pid=$!
     sleep "$((after / 1000)).$(printf '%03d' $((after % 1000)))"
-    group=$(ps -o pgid= -p "$pid" 2>/dev/null | tr -d ' ') || group=
+    group=$(cut -d ' ' -f 5 "/proc/$pid/stat" 2>/dev/null) || group=
     if [ -n "$group" ] && [ "$group" = "$pid" ] && [ "$group" -gt 1 ]; then
         kill -KILL -- "-$group" 2>/dev/null || true
     fi
