@@ -758,7 +758,7 @@ refuse_same() {
     done
     # A shard of the input is the input, too.
     local shard
-    shard=$(basename "$(find m -name '*.safetensors' | sort | head -1)")
+    shard=$(basename "$(find m -name '*.safetensors' | sort | sed -n 1p)")
     refuse_same "$W" "m/$shard" m
     refuse_same "$W" m/ "m/$shard" --to safetensors
 }

@@ -858,7 +858,7 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
     cd "$BATS_TEST_TMPDIR"
     cp "$IN/tiny.ckpt" bad.ckpt
     local at
-    at=$(datcat --ndjson "$IN/tiny.ckpt" | head -n 1 | grep -o '"offset":[0-9]*' | cut -d: -f2)
+    at=$(datcat --ndjson "$IN/tiny.ckpt" | sed -n 1p | grep -o '"offset":[0-9]*' | cut -d: -f2)
     printf '\x55' | dd of=bad.ckpt bs=1 seek=$((at + 7)) conv=notrunc status=none
     run -0 datcat --verify=quick bad.ckpt
     run -1 --separate-stderr datcat --verify bad.ckpt

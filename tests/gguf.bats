@@ -249,7 +249,7 @@ END
     gguf make nvfp4-gguf x.gguf
     run -0 datcat --strict -l x.gguf
     local at
-    at=$(datcat --map x.gguf | awk -F '\t' '$3 == "padding" { print $1; exit }')
+    at=$(datcat --map x.gguf | awk -F '\t' '$3 == "padding" && !n++ { print $1 }')
     poke x.gguf $((at + 1)) '\x05'
     run -0 --separate-stderr datcat -l x.gguf
     [ -z "$stderr" ]
