@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* adamw: the optimizer, and the norm that clips its gradients.
+/* adamw: AdamW, and the gradient norm for clipping.
  *
- * The bytes of the optimizer are the CPU's; see adamw_math.h for the two ways to them.
- * One pass reads and writes all there is of an element.  The norm is a sum in double whose
- * order depends on the number of gradients alone. */
+ * The update gives the CPU's bytes, by an exact or a fast path, see adamw_math.h.  One
+ * pass reads and writes the whole state.  The norm is a sum in double; its order
+ * depends on the number of elements only. */
 #include "kernels/cuda/adamw_math.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ops.h"
@@ -14,24 +14,24 @@
 enum {
     THREADS = 256,
     WARPS = THREADS / 32,
-    BATCH = 4,     // groups that a warp reads at once
-    AT_ONCE = 256, // elements whose draws a warp makes at once
-    SUMS = 1024,   // partial sums of a norm, at most
+    BATCH = 4,     // groups that a warp loads at once
+    AT_ONCE = 256, // elements that a warp draws random bits for at once
+    SUMS = 1024,   // max. partial sums of a norm
 };
 
 static __device__ __forceinline__ uint32_t
-most_of_warp(uint32_t x)
+warp_max_bits(uint32_t x)
 {
     return __reduce_max_sync(0xffffffffU, x);
 }
 
-/* ---- by definition: an element a thread, a group a warp --------------------------------- */
+/* ---- exact path: a thread per element, a warp per group -------------------------- */
 
 struct element {
     float w, m, v, grad;
 };
 
-/* Random bits for its master, m and v. */
+/* Random bits to round the master, m and v. */
 struct bits {
     uint32_t w, m, v;
 };
@@ -54,8 +54,8 @@ read_element(struct element *x, const struct adam_state *s, const G *grad, uint6
     }
 }
 
-/* All threads of a warp, of which some may lie behind the end.  The magnitude of the master
- * as bits of an f32; 0 behind the end. */
+/* Called by whole warps; `inside` is false past the last element.  Returns |master| as
+ * f32 bits, 0 past the last element. */
 template <typename W, enum moments MOMENTS>
 static __device__ __forceinline__ uint32_t
 write_element(const struct element *x, const struct adam_state *s, uint64_t i,
@@ -63,10 +63,10 @@ write_element(const struct element *x, const struct adam_state *s, uint64_t i,
 {
     if (MOMENTS == MOMENTS_INT8) {
         float root = f_sqrt(x->v);
-        uint32_t most_m = inside ? f_bits(x->m) & MAGNITUDE : 0;
-        uint32_t most_v = inside ? f_bits(root) & MAGNITUDE : 0;
-        uint32_t m_scale = scale_above(most_of_warp(most_m));
-        uint32_t v_scale = scale_above(most_of_warp(most_v));
+        uint32_t max_m = inside ? f_bits(x->m) & MAGNITUDE : 0;
+        uint32_t max_v = inside ? f_bits(root) & MAGNITUDE : 0;
+        uint32_t m_scale = scale_above(warp_max_bits(max_m));
+        uint32_t v_scale = scale_above(warp_max_bits(max_v));
         if (inside) {
             ((uint8_t *)s->m)[i] = (uint8_t)code_m8(x->m, m_scale, random.m);
             ((uint8_t *)s->v)[i] = (uint8_t)code_v8(root, v_scale);
@@ -96,25 +96,25 @@ write_element(const struct element *x, const struct adam_state *s, uint64_t i,
     return master & MAGNITUDE;
 }
 
-/* All threads of a block, with the bits of a magnitude each. */
+/* Whole blocks: raise *amax to the maximum of peak, as f32 bits; inf becomes NaN. */
 static __device__ __forceinline__ void
-grow(float *amax, uint32_t most)
+raise_amax(float *amax, uint32_t peak)
 {
     __shared__ uint32_t block_max;
-    if (!amax) // for all
+    if (!amax) // the same for all threads
         return;
     if (threadIdx.x == 0)
         block_max = 0;
     __syncthreads();
-    most = most_of_warp(most >= 0x7f800000 ? 0x7fc00000 : most);
+    peak = warp_max_bits(peak >= 0x7f800000 ? 0x7fc00000 : peak);
     if (threadIdx.x % 32 == 0)
-        atomicMax(&block_max, most);
+        atomicMax(&block_max, peak);
     __syncthreads();
     if (threadIdx.x == 0)
         atomicMax((uint32_t *)amax, block_max);
 }
 
-/* 256 elements of random bits, 8 a thread, in their order. */
+/* Random bits for 256 elements, in element order: each thread draws those of 8. */
 struct random_words {
     uint16_t bits[AT_ONCE];
 };
@@ -128,7 +128,7 @@ draw(struct random_words *buffer, uint64_t at, enum philox_use use,
     ((uint4 *)buffer->bits)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* Elements first .. end - 1. */
+/* Exact update of elements first .. end - 1. */
 template <typename W, typename G, enum moments MOMENTS>
 static __global__ void __launch_bounds__(THREADS)
     adamw_kernel(struct adam_state s, const G *grad, uint64_t first, uint64_t end,
@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(THREADS)
     cuda_wait();
     cuda_next();
     const float c = *clip;
-    uint32_t most = 0;
+    uint32_t peak = 0;
     uint64_t warp = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
     unsigned lane = threadIdx.x % 32;
     if (isnan(c))
@@ -170,53 +170,54 @@ static __global__ void __launch_bounds__(THREADS)
                 struct bits random = { buffer[0].bits[in], buffer[1].bits[in],
                                        buffer[2].bits[in] };
                 update(&x[b].w, &x[b].m, &x[b].v, x[b].grad, c, &h);
-                most = max(most, write_element<W, MOMENTS>(&x[b], &s, at + in,
+                peak = max(peak, write_element<W, MOMENTS>(&x[b], &s, at + in,
                                                            at + in < end, random));
             }
         }
     }
-    grow(amax, most);
+    raise_amax(amax, peak);
 }
 
-/* ---- approximate, with proven bytes ------------------------------------------------------------------------ */
+/* ---- fast path: approximate, but with the exact path's bytes --------------------- */
 
 enum {
-    QUICK_THREADS = 128,
-    QUICK_WARPS = QUICK_THREADS / 32,
-    QUICK_BLOCKS = 6,             // of a multiprocessor
-    SPAN = 32 * PIECE,            // what a warp has at once
-    PORTION = QUICK_WARPS * SPAN, // what a block has at once
-    GROUPS = PORTION / GROUP,
-    ALIGNED = 16 / 2 * GROUP, // elements whose scales fill what copies begin at
+    FAST_THREADS = 128,
+    FAST_WARPS = FAST_THREADS / 32,
+    FAST_BLOCKS = 6,          // per SM
+    SPAN = 32 * PIECE,        // elements of a warp
+    TILE = FAST_WARPS * SPAN, // elements of a block
+    GROUPS = TILE / GROUP,
+    ALIGNED = 16 / 2 * GROUP, // where scales are 16-byte aligned, for bulk copies
 };
 
 /* Parameters of the fast kernel, with the keys of all rounds of Philox as constants. */
-struct quick {
+struct fast_params {
     struct hyper h;
     struct draw_keys keys;
-    bool bulk; // portions may be copied as a whole
+    bool bulk; // tiles are aligned for bulk copies
 };
 
-/* A portion in shared memory.  One thread starts the bulk copies: the next portion is loaded
- * while all threads compute this one. */
+/* A tile in shared memory.  Double-buffered: one thread starts the bulk copies of the
+ * next tile while all threads compute this one. */
 template <typename G>
-struct alignas(128) portion {
-    uint16_t master[PORTION];
-    uint8_t m[PORTION], v[PORTION];
+struct alignas(128) tile {
+    uint16_t master[TILE];
+    uint8_t m[TILE], v[TILE];
     uint16_t m_scale[GROUPS], v_scale[GROUPS];
-    G grad[PORTION];
-    static constexpr unsigned BYTES = PORTION * (4 + sizeof(G)) + GROUPS * 4;
+    G grad[TILE];
+    static constexpr unsigned BYTES = TILE * (4 + sizeof(G)) + GROUPS * 4;
 };
-static_assert(PORTION % ALIGNED == 0, "a portion ends where another may begin");
+static_assert(TILE % ALIGNED == 0, "tiles start at aligned scales");
 
-/* One thread: start loading the portion at element i; its arrival ends the barrier's phase. */
+/* One thread: start loading the tile at element i; its arrival completes the mbarrier's
+ * phase. */
 template <typename G>
 static __device__ __forceinline__ void
-fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s,
-      const G *grad, uint64_t i)
+load_tile(struct tile<G> *to, uint64_t *arrived, const struct adam_state *s,
+          const G *grad, uint64_t i)
 {
     const unsigned bar = shared_address(arrived);
-    static_assert(sizeof *to == to->BYTES, "all of it comes");
+    static_assert(sizeof *to == to->BYTES, "no padding");
     phase_expect(bar, sizeof *to);
     bulk_load(to->master, (const uint16_t *)s->master + i, sizeof to->master, bar);
     bulk_load(to->m, (const uint8_t *)s->m + i, sizeof to->m, bar);
@@ -226,10 +227,10 @@ fetch(struct portion<G> *to, uint64_t *arrived, const struct adam_state *s,
     bulk_load(to->grad, grad + i, sizeof to->grad, bar);
 }
 
-/* One thread, after a barrier: store the portion. */
+/* One thread, after a block barrier: start storing the tile. */
 template <typename G>
 static __device__ __forceinline__ void
-send(const struct adam_state *s, const struct portion<G> *from, uint64_t i)
+store_tile(const struct adam_state *s, const struct tile<G> *from, uint64_t i)
 {
     bulk_store((uint16_t *)s->master + i, from->master, sizeof from->master);
     bulk_store((uint8_t *)s->m + i, from->m, sizeof from->m);
@@ -239,14 +240,13 @@ send(const struct adam_state *s, const struct portion<G> *from, uint64_t i)
     bulk_end();
 }
 
-/* All threads, element by element: a portion that is not whole or not aligned for bulk
- * copies. */
+/* All threads, element by element: a partial or unaligned tile. */
 template <typename G>
 static __device__ __noinline__ void
-fetch_rest(struct portion<G> *to, const struct adam_state *s, const G *grad, uint64_t i,
-           unsigned left)
+load_partial(struct tile<G> *to, const struct adam_state *s, const G *grad, uint64_t i,
+             unsigned left)
 {
-    for (unsigned k = threadIdx.x; k < left; k += QUICK_THREADS) {
+    for (unsigned k = threadIdx.x; k < left; k += FAST_THREADS) {
         to->master[k] = ((const uint16_t *)s->master)[i + k];
         to->m[k] = ((const uint8_t *)s->m)[i + k];
         to->v[k] = ((const uint8_t *)s->v)[i + k];
@@ -261,10 +261,10 @@ fetch_rest(struct portion<G> *to, const struct adam_state *s, const G *grad, uin
 
 template <typename G>
 static __device__ __noinline__ void
-send_rest(const struct adam_state *s, const struct portion<G> *from, uint64_t i,
-          unsigned left)
+store_partial(const struct adam_state *s, const struct tile<G> *from, uint64_t i,
+              unsigned left)
 {
-    for (unsigned k = threadIdx.x; k < left; k += QUICK_THREADS) {
+    for (unsigned k = threadIdx.x; k < left; k += FAST_THREADS) {
         ((uint16_t *)s->master)[i + k] = from->master[k];
         ((uint8_t *)s->m)[i + k] = from->m[k];
         ((uint8_t *)s->v)[i + k] = from->v[k];
@@ -277,7 +277,7 @@ send_rest(const struct adam_state *s, const struct portion<G> *from, uint64_t i,
 
 template <typename G>
 static __device__ __forceinline__ void
-read_piece(struct piece *p, const struct portion<G> *from, unsigned mine)
+read_piece(struct piece *p, const struct tile<G> *from, unsigned mine)
 {
     const uint4 *master = (const uint4 *)(from->master + mine);
     uint4 w0 = master[0], w1 = master[1];
@@ -298,7 +298,7 @@ read_piece(struct piece *p, const struct portion<G> *from, unsigned mine)
 
 template <typename G>
 static __device__ __forceinline__ void
-write_piece(struct portion<G> *to, const struct piece *p, unsigned mine)
+write_piece(struct tile<G> *to, const struct piece *p, unsigned mine)
 {
     uint4 *master = (uint4 *)(to->master + mine);
     master[0] = make_uint4(p->w[0], p->w[1], p->w[2], p->w[3]);
@@ -306,7 +306,7 @@ write_piece(struct portion<G> *to, const struct piece *p, unsigned mine)
     *(uint4 *)(to->m + mine) = make_uint4(p->m[0], p->m[1], p->m[2], p->m[3]);
     *(uint4 *)(to->v + mine) = make_uint4(p->v[0], p->v[1], p->v[2], p->v[3]);
     to->m_scale[mine / GROUP] =
-        (uint16_t)p->m_scale; // both halves of a group: the same
+        (uint16_t)p->m_scale; // both halves of a group write the same
     to->v_scale[mine / GROUP] = (uint16_t)p->v_scale;
 }
 
@@ -338,20 +338,21 @@ read_grad(float x[PIECE], const __nv_bfloat16 *from)
     }
 }
 
-/* counter: of the draw for the first 8 of 16 elements, which is even. */
+/* counter: Philox counter of the first 8 of the 16 elements; even. */
 static __device__ __forceinline__ void
 draw_piece(uint32_t words[8], uint64_t counter, enum philox_use use,
-           const struct quick *q)
+           const struct fast_params *q)
 {
     draws_with(words, counter, q->h.row, use, &q->keys);
     draws_with(words + 4, counter | 1, q->h.row, use, &q->keys);
 }
 
-/* The group from element `at` of a portion on, by the whole warp; what is behind its `left`
- * elements is not there.  counter: of the draw for its first 8.  As write_element. */
+/* Exact update of the group at element `at` of a tile, by the whole warp.  Elements
+ * from `left` on are past the end. counter: Philox counter of its first 8 elements.
+ * Returns as write_element. */
 template <typename G>
 static __device__ __noinline__ uint32_t
-whole_group(struct portion<G> *buffer, unsigned at, unsigned left, uint64_t counter,
+exact_group(struct tile<G> *buffer, unsigned at, unsigned left, uint64_t counter,
             float clip, const struct hyper *h)
 {
     unsigned lane = threadIdx.x % 32, half = lane % 8;
@@ -365,7 +366,7 @@ whole_group(struct portion<G> *buffer, unsigned at, unsigned left, uint64_t coun
     if (inside)
         read_element<__nv_bfloat16, G, MOMENTS_INT8>(&x, &here, buffer->grad,
                                                      at + lane);
-    // Eight threads have all draws, each those of 8 elements.
+    // Lanes 0-3 draw for the master, lanes 4-7 for m: 8 elements each.
     draws(words, counter + lane % 4, h->row, lane & 4 ? PHILOX_MOMENT : PHILOX_MASTER,
           h->key);
 #pragma unroll
@@ -385,86 +386,86 @@ whole_group(struct portion<G> *buffer, unsigned at, unsigned left, uint64_t coun
                                                       random);
 }
 
-/* How many of a portion's elements from i on are before the end. */
+/* Number of elements in the tile at i. */
 static __device__ __forceinline__ unsigned
 left_of(uint64_t i, uint64_t end)
 {
-    return i >= end ? 0 : (unsigned)(end - i < PORTION ? end - i : PORTION);
+    return i >= end ? 0 : (unsigned)(end - i < TILE ? end - i : TILE);
 }
 
-/* Each block goes through its share of all portions.  ahead: the first is asked for before the
- * kernels before have ended. */
+/* Each block loops over its tiles. prefetch: the first tile is loaded before the
+ * preceding kernels have ended, see device.h. */
 template <typename G>
-static __global__ void __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
-    quick_kernel(const __grid_constant__ struct adam_state s, const G *grad,
-                 uint64_t first, uint64_t end, const float *clip, float *amax,
-                 bool ahead, const __grid_constant__ struct quick q)
+static __global__ void __launch_bounds__(FAST_THREADS, FAST_BLOCKS)
+    fast_kernel(const __grid_constant__ struct adam_state s, const G *grad,
+                uint64_t first, uint64_t end, const float *clip, float *amax,
+                bool prefetch, const __grid_constant__ struct fast_params q)
 {
     __shared__ struct share shares[CODES];
-    __shared__ struct portion<G> buffers[2];
+    __shared__ struct tile<G> buffers[2];
     __shared__ uint64_t arrived[2];
-    const uint64_t step = (uint64_t)gridDim.x * PORTION;
+    const uint64_t step = (uint64_t)gridDim.x * TILE;
     const unsigned mine = threadIdx.x * PIECE;
-    uint64_t i = first + (uint64_t)blockIdx.x * PORTION;
-    uint32_t ranges = 0, most = 0;
-    bool copied = q.bulk && left_of(i, end) == PORTION; // this portion comes as a whole
+    uint64_t i = first + (uint64_t)blockIdx.x * TILE;
+    uint32_t ranges = 0, peak = 0;
+    bool bulk_loaded = q.bulk && left_of(i, end) == TILE;
     if (threadIdx.x == 0) {
         phases_open(shared_address(&arrived[0]), 1);
         phases_open(shared_address(&arrived[1]), 1);
         phases_are_open();
     }
     __syncthreads();
-    if (!ahead)
+    if (!prefetch)
         cuda_wait();
-    if (threadIdx.x == 0 && copied)
-        fetch(&buffers[0], &arrived[0], &s, grad, i);
-    for (unsigned k = threadIdx.x; k < CODES; k += QUICK_THREADS)
+    if (threadIdx.x == 0 && bulk_loaded)
+        load_tile(&buffers[0], &arrived[0], &s, grad, i);
+    for (unsigned k = threadIdx.x; k < CODES; k += FAST_THREADS)
         shares[k] = share_of(k);
-    if (ahead)
+    if (prefetch)
         cuda_wait();
     cuda_next();
     const float c = *clip;
     __syncthreads();
     if (isnan(c)) {
-        if (copied)
+        if (bulk_loaded)
             phase_wait(shared_address(&arrived[0]), 0);
         return;
     }
-    for (unsigned turn = 0; i < end; turn++) {
-        struct portion<G> *buffer = &buffers[turn % 2];
+    for (unsigned iter = 0; i < end; iter++) {
+        struct tile<G> *buffer = &buffers[iter % 2];
         const uint64_t next = i + step, counter = (i + mine) / 8;
         const unsigned left = left_of(i, end), whole = left / GROUP * GROUP;
-        const bool next_copied = q.bulk && left_of(next, end) == PORTION;
+        const bool next_bulk = q.bulk && left_of(next, end) == TILE;
         struct piece p;
         struct doubt d = no_doubt();
         float g[PIECE];
         uint32_t words[8], m_scale, v_scale;
         draw_piece(words, counter, PHILOX_MASTER, &q);
-        if (copied)
-            phase_wait(shared_address(&arrived[turn % 2]), turn / 2 % 2);
+        if (bulk_loaded)
+            phase_wait(shared_address(&arrived[iter % 2]), iter / 2 % 2);
         else
-            fetch_rest(buffer, &s, grad, i, left);
+            load_partial(buffer, &s, grad, i, left);
         read_piece(&p, buffer, mine);
         read_grad(g, buffer->grad + mine);
         m_scale = p.m_scale;
         v_scale = p.v_scale;
-        quick_first(&p, g, c, words, shares, &q.h, &d);
+        fast_update(&p, g, c, words, shares, &q.h, &d);
         if (threadIdx.x == 0) {
-            bulk_wait_read(); // the buffer of the next one has been stored
-            if (next_copied)
-                fetch(&buffers[(turn + 1) % 2], &arrived[(turn + 1) % 2], &s, grad,
-                      next);
+            bulk_wait_read(); // the stores from the next buffer have read it
+            if (next_bulk)
+                load_tile(&buffers[(iter + 1) % 2], &arrived[(iter + 1) % 2], &s, grad,
+                          next);
         }
-        // Whole warps: the halves of a group shuffle.
+        // All lanes: the two halves of a group shuffle.
         __syncwarp();
-        p.most_m = f_max(p.most_m, __shfl_xor_sync(0xffffffffU, p.most_m, 1));
-        p.most_v = f_max(p.most_v, __shfl_xor_sync(0xffffffffU, p.most_v, 1));
+        p.max_m = f_max(p.max_m, __shfl_xor_sync(0xffffffffU, p.max_m, 1));
+        p.max_v = f_max(p.max_v, __shfl_xor_sync(0xffffffffU, p.max_v, 1));
         draw_piece(words, counter, PHILOX_MOMENT, &q);
-        quick_codes(&p, words, &d);
+        fast_codes(&p, words, &d);
         bool sure = mine < whole && is_sure(&p, &d, m_scale, v_scale);
         uint32_t slow =
             __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
-        slow = (slow | slow >> 1) & 0x55555555; // a bit a group
+        slow = (slow | slow >> 1) & 0x55555555; // one bit per group
         if (mine < whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1)) {
             write_piece(buffer, &p, mine);
             ranges = u_add_max2(d.range, 0x00010001, ranges);
@@ -472,24 +473,24 @@ static __global__ void __launch_bounds__(QUICK_THREADS, QUICK_BLOCKS)
         for (; slow; slow &= slow - 1) {
             unsigned at =
                 threadIdx.x / 32 * SPAN + (unsigned)(__ffs((int)slow) - 1) * PIECE;
-            most = max(most, whole_group(buffer, at, left, (i + at) / 8, c, &q.h));
+            peak = max(peak, exact_group(buffer, at, left, (i + at) / 8, c, &q.h));
         }
-        if (copied)
+        if (bulk_loaded)
             bulk_may_read();
         __syncthreads();
-        if (!copied)
-            send_rest(&s, buffer, i, left);
+        if (!bulk_loaded)
+            store_partial(&s, buffer, i, left);
         else if (threadIdx.x == 0)
-            send(&s, buffer, i);
-        copied = next_copied;
+            store_tile(&s, buffer, i);
+        bulk_loaded = next_bulk;
         i = next;
     }
     if (threadIdx.x == 0)
-        bulk_wait_read(); // shared memory ends with the block; writes, with the kernel
-    grow(amax, max(most, most_of_ranges(ranges)));
+        bulk_wait_read(); // the block must outlive the stores that read it
+    raise_amax(amax, max(peak, max_of_ranges(ranges)));
 }
 
-/* ---- which ---------------------------------------------------------------------------------- */
+/* ---- launch ---------------------------------------------------------------------- */
 
 struct run {
     struct cuda *c;
@@ -507,7 +508,7 @@ hyper_of(const struct adam_step *a)
         a->lr,  a->beta1, 1 - a->beta1,        a->beta2,           1 - a->beta2,
         a->eps, a->decay, a->bias_correction1, a->bias_correction2
     };
-    quick_terms(&h);
+    fast_terms(&h);
     h.key[0] = a->seed;
     h.key[1] = a->step;
     h.row = a->row;
@@ -517,22 +518,22 @@ hyper_of(const struct adam_step *a)
 static unsigned
 grid_of(const struct cuda *c, uint64_t n, unsigned each, unsigned waves)
 {
-    uint64_t want = (n + each - 1) / each, most = (uint64_t)c->sms * waves;
-    return (unsigned)(want < most ? want : most);
+    uint64_t want = (n + each - 1) / each, limit = (uint64_t)c->sms * waves;
+    return (unsigned)(want < limit ? want : limit);
 }
 
-/* As many blocks as fit on a multiprocessor. */
+/* Blocks that fit on an SM. */
 template <typename G>
 static unsigned
-quick_blocks(const struct cuda *c)
+fast_blocks(const struct cuda *c)
 {
-    const size_t buffers = 2 * sizeof(struct portion<G>) + CODES * sizeof(struct share);
-    const size_t beside = 2048; // barriers, and the driver's reserve
-    size_t most = c->shared / (buffers + beside);
-    return most < QUICK_BLOCKS ? (unsigned)most : QUICK_BLOCKS;
+    const size_t buffers = 2 * sizeof(struct tile<G>) + CODES * sizeof(struct share);
+    const size_t reserved = 2048; // barriers, and the driver's reserve
+    size_t blocks = c->shared / (buffers + reserved);
+    return blocks < FAST_BLOCKS ? (unsigned)blocks : FAST_BLOCKS;
 }
 
-/* Whether portions can be copied as a whole. */
+/* Whether all arrays are aligned for bulk copies. */
 static bool
 are_aligned(const struct run *r, const void *grad)
 {
@@ -550,18 +551,18 @@ launch(const struct run *r, const G *grad)
 {
     struct cuda *c = r->c;
     uint64_t n = r->end - r->first;
-    if (sizeof(W) == 2 && r->s->moments == MOMENTS_INT8 && may_be_quick(&r->h)) {
-        struct quick q = { r->h, draw_keys_of(r->h.key), are_aligned(r, grad) };
-        bool ahead = c->q.early != EARLY_UPDATES || c->q.updated != r->s->master;
+    if (sizeof(W) == 2 && r->s->moments == MOMENTS_INT8 && can_be_fast(&r->h)) {
+        struct fast_params q = { r->h, draw_keys_of(r->h.key), are_aligned(r, grad) };
+        bool prefetch = c->q.early != EARLY_UPDATES || c->q.updated != r->s->master;
         cuda_check(c,
-                   cudaFuncSetAttribute(quick_kernel<G>,
+                   cudaFuncSetAttribute(fast_kernel<G>,
                                         cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared),
                    "cudaFuncSetAttribute");
-        unsigned grid = grid_of(c, n, PORTION, quick_blocks<G>(c));
-        cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, quick_kernel<G>, grid,
-                        QUICK_THREADS, 0, *r->s, grad, r->first, r->end, r->clip,
-                        r->amax, ahead, q);
+        unsigned grid = grid_of(c, n, TILE, fast_blocks<G>(c));
+        cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, fast_kernel<G>, grid,
+                        FAST_THREADS, 0, *r->s, grad, r->first, r->end, r->clip,
+                        r->amax, prefetch, q);
     } else {
         void (*kernel)(struct adam_state, const G *, uint64_t, uint64_t, const float *,
                        float *, struct hyper) = adamw_kernel<W, G, MOMENTS_INT8>;
@@ -586,15 +587,15 @@ run_grad(const struct run *r, const G *grad)
         launch<__nv_bfloat16>(r, grad);
 }
 
-/* Where element 0 of the tensor would be, of an array that begins with element `first`, so
- * many bits an element. */
+/* Address of the tensor's element 0, for an array that starts at element `first` and
+ * has `bits` bits per element. */
 static void *
 base_of(const void *p, uint64_t first, unsigned bits)
 {
     return (void *)((uintptr_t)p - first * bits / 8);
 }
 
-/* A state whose arrays are addressed by elements of the tensor. */
+/* The state with arrays indexed by elements of the tensor. */
 static struct adam_state
 whole_state(const struct adam_state *s)
 {
@@ -627,7 +628,7 @@ cuda_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *g
         run_grad(&r, (const __nv_bfloat16 *)g);
 }
 
-/* ---- the norm --------------------------------------------------------------------------------- */
+/* ---- the norm -------------------------------------------------------------------- */
 
 static __device__ __forceinline__ double
 sum_of_warp(double x)
@@ -638,7 +639,7 @@ sum_of_warp(double x)
     return x;
 }
 
-/* Of the threads of a block, in thread 0. */
+/* Block-wide sum, valid in thread 0. */
 static __device__ __forceinline__ double
 sum_of_block(double x)
 {
@@ -675,7 +676,7 @@ squares_of(const __nv_bfloat16 *, uint4 v)
     return squares_of((const float *)NULL, low) + squares_of((const float *)NULL, v);
 }
 
-/* The sum of a block's share of the elements, in thread 0. */
+/* Sum of squares of this block's share of x, valid in thread 0. */
 template <typename G>
 static __device__ double
 squares_of_block(const G *x, size_t n, unsigned block, unsigned blocks)
@@ -728,12 +729,12 @@ static __global__ void __launch_bounds__(THREADS)
     sum_up(out, sums, n);
 }
 
-/* Of several gradients at once. */
+/* One of several gradients whose sums are computed together. */
 struct summed {
     const void *values;
     double *out;
     size_t n;
-    unsigned first, blocks; // of all
+    unsigned first, blocks; // its blocks of the grid
     unsigned is_f32;
 };
 
@@ -742,7 +743,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     unsigned low = 0;
     for (unsigned high = parts;
-         high - low > 1;) { // the last that begins here or before
+         high - low > 1;) { // the last that starts at this block or before
         unsigned mid = (low + high) / 2;
         if (part[mid].first <= blockIdx.x)
             low = mid;
@@ -770,7 +771,7 @@ static unsigned
 squares_grid(size_t n)
 {
     size_t want = n / (THREADS * 8) + 1;
-    return (unsigned)(want < SUMS ? want : SUMS); // of n alone
+    return (unsigned)(want < SUMS ? want : SUMS); // depends on n only
 }
 
 static void
@@ -779,7 +780,7 @@ squares_of_one(struct cuda *c, double *out, const struct matrix *g)
     size_t n = g->rows * g->cols;
     double *sums = (double *)c->q.partials;
     unsigned grid = squares_grid(n);
-    c->q.early = NOT_EARLY; // a gradient may have been written by anything
+    c->q.early = NOT_EARLY; // any kernel may have written the gradient
     if (g->dtype == DT_F32)
         cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<float>, grid,
                         THREADS, 0, sums, (const float *)g->data, n);
@@ -791,7 +792,8 @@ squares_of_one(struct cuda *c, double *out, const struct matrix *g)
                     sums, grid);
 }
 
-/* Sum `part`, partial sums of so many blocks, behind the table in the same memory. */
+/* Launch the sums of `part`.  The table of parts and the partial sums share
+ * c->q.partials. */
 static void
 run_many(struct cuda *c, const struct summed *part, unsigned parts, unsigned blocks)
 {
@@ -809,7 +811,7 @@ run_many(struct cuda *c, const struct summed *part, unsigned parts, unsigned blo
 void
 cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
 {
-    enum { MANY = 512 }; // parts of a table
+    enum { MANY = 512 }; // gradients per launch
     static_assert(MANY * (sizeof(struct summed) + SUMS * sizeof(double)) <= PARTIALS,
                   "partials");
     struct cuda *c = cuda_of(k);

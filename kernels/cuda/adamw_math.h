@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* adamw_math: the optimizer of kernels/cpu/adamw_kernel.c, for an element a thread, and for
- * a bf16 master with 8-bit moments also half a group of 32 a thread, which is faster.
+/* adamw_math: the optimizer of kernels/cpu/adamw_kernel.c, exact with one element per
+ * thread, and fast with half a group of 32 per thread, for a bf16 master with 8-bit
+ * moments.
  *
- * Both give the CPU's bytes.  The fast path computes m and v as they are defined, but goes
- * from there to the codes and to the new master with approximations.  What is stored are
- * a few upper bits of a number plus 16 random bits, so that an error of some units in the
- * last place nearly never changes them; where it could, the whole group is left to the definition:
+ * Both give the CPU's bytes.  The fast path computes m and v exactly, but codes and the
+ * new master with approximations.  What is stored are the upper bits of a value plus 16
+ * random bits, so an error of a few ulp almost never changes them.  A group where it
+ * could is left to the exact path; the bounds of the error are
  *
- *   code of m   off by at most 4 of 65536 parts of a code, 4.5 of a code of v
- *   master      by at most 18 * 2^-24 of the update and 3.2 units in the last place
+ *   code of m   at most 4 of 65536 parts of a code, 4.5 of a code of v
+ *   master      at most 18 * 2^-24 of the update and 3.2 ulp
  *
- * The bounds below are no less.  m itself is read as s hi + s lo, hi + lo
- * being q / (254 - |q|) to 48 bits: a quotient of 15 by 8 bits is no closer than 2^-9
- * units to where its rounding changes, so that this is rounded the same. */
+ * and the constants below are not smaller.  m is decoded as s hi + s lo, where hi + lo
+ * is q / (254 - |q|) to 48 bits: a quotient of 15 by 8 bits is at least 2^-9 ulp away
+ * from a rounding boundary, so the result is rounded correctly. */
 #ifndef NIBBLE_KERNELS_CUDA_ADAMW_MATH_H
 #define NIBBLE_KERNELS_CUDA_ADAMW_MATH_H
 
@@ -22,24 +23,25 @@
 #include <stdalign.h>
 
 enum {
-    GROUP = 32, // of 8-bit moments: elements with a scale
-    PIECE = 16, // of a group: what a thread has
+    GROUP = 32, // elements per scale of 8-bit moments
+    PIECE = 16, // elements per thread in the fast path: half a group
     CODES = 256,
     INFINITE = 0x7f800000,
     MAGNITUDE = 0x7fffffff,
     NAN_BF16 = 0x7fc0,
 };
 
-/* What all elements share. */
+/* Parameters, the same for all elements. */
 struct hyper {
-    float lr, beta1, mine1, beta2, mine2, eps, decay, rest1, rest2;
-    // For the fast path: lr / bias_correction1 and 2^-19 of it, 1 / sqrt(bias_correction2),
-    // 1 - lr decay.
-    float rate, slack, root2, keep;
+    float lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay,
+        bias_correction1, bias_correction2;
+    // For the fast path: lr / bias_correction1 and 2^-19 of it, 1 /
+    // sqrt(bias_correction2), 1 - lr decay.
+    float rate, slack, rsqrt_correction2, keep;
     uint32_t key[2], row;
 };
 
-/* ---- by definition, an element ------------------------------------------------------- */
+/* ---- exact path, one element ----------------------------------------------------- */
 
 EXACT float
 bf16_value(uint32_t bits)
@@ -51,10 +53,10 @@ EXACT void
 update(float *w, float *m, float *v, float grad, float clip, const struct hyper *h)
 {
     float g = f_mul(clip, grad);
-    *m = f_add(f_mul(h->beta1, *m), f_mul(h->mine1, g));
-    *v = f_add(f_mul(h->beta2, *v), f_mul(h->mine2, f_mul(g, g)));
-    float root = f_sqrt(f_div(*v, h->rest2));
-    float u = f_div(f_div(*m, h->rest1), f_add(root, h->eps));
+    *m = f_add(f_mul(h->beta1, *m), f_mul(h->one_minus_beta1, g));
+    *v = f_add(f_mul(h->beta2, *v), f_mul(h->one_minus_beta2, f_mul(g, g)));
+    float root = f_sqrt(f_div(*v, h->bias_correction2));
+    float u = f_div(f_div(*m, h->bias_correction1), f_add(root, h->eps));
     *w = f_sub(*w, f_mul(h->lr, f_add(u, f_mul(h->decay, *w))));
 }
 
@@ -67,12 +69,12 @@ stochastic(float x, uint32_t random)
     return (size + random) >> 16 >= INFINITE >> 16 ? bits >> 16 : (bits + random) >> 16;
 }
 
-/* The scale for a largest magnitude, of which these are the bits: rounded up. */
+/* The scale for a maximum magnitude given as f32 bits, rounded up. */
 EXACT uint32_t
-scale_above(uint32_t most)
+scale_above(uint32_t max_bits)
 {
-    uint32_t up = (most + 0xffff) >> 16;
-    if (most >= INFINITE)
+    uint32_t up = (max_bits + 0xffff) >> 16;
+    if (max_bits >= INFINITE)
         return NAN_BF16;
     return up < INFINITE >> 16 ? up : up - 1;
 }
@@ -111,45 +113,46 @@ code_m8(float m, uint32_t scale, uint32_t random)
     return (uint32_t)((fixed + (int)random) >> 16) & 0xff;
 }
 
-/* r: the root of v. */
+/* r: sqrt(v). */
 EXACT uint32_t
 code_v8(float r, uint32_t scale)
 {
-    float turns = f_div(255, bf16_value(scale));
-    int code = (int)f_bits(f_add(f_mul(r, turns), 0x1p23F)) - 0x4b000000;
+    float factor = f_div(255, bf16_value(scale));
+    int code = (int)f_bits(f_add(f_mul(r, factor), 0x1p23F)) - 0x4b000000;
     if (no_scale(scale) || r == 0)
         return 0;
     return (uint32_t)(code < 1 ? 1 : code > 255 ? 255 : code);
 }
 
-/* ---- the fast path, half a group --------------------------------------------------------- */
+/* ---- fast path, half a group ----------------------------------------------------- */
 
-/* On the host, before. */
+/* Fill the terms for the fast path; on the host. */
 static inline void
-quick_terms(struct hyper *h)
+fast_terms(struct hyper *h)
 {
-    h->rate = h->lr / h->rest1;
+    h->rate = h->lr / h->bias_correction1;
     h->slack = fabsf(h->rate) * 0x1p-19F;
-    h->root2 = 1 / sqrtf(h->rest2);
+    h->rsqrt_correction2 = 1 / sqrtf(h->bias_correction2);
     h->keep = 1 - h->lr * h->decay;
 }
 
-/* Where the bounds were worked out. */
+/* Whether the error bounds hold for these parameters. */
 static inline bool
-may_be_quick(const struct hyper *h)
+can_be_fast(const struct hyper *h)
 {
     return h->eps >= 0x1p-33F && h->eps <= 1 && fabsf(h->lr) <= 1 && h->decay >= 0 &&
-           fabsf(h->lr) * h->decay <= 0.125F && h->rest1 >= 0x1p-30F && h->rest1 <= 1 &&
-           h->rest2 >= 0x1p-30F && h->rest2 <= 1;
+           fabsf(h->lr) * h->decay <= 0.125F && h->bias_correction1 >= 0x1p-30F &&
+           h->bias_correction1 <= 1 && h->bias_correction2 >= 0x1p-30F &&
+           h->bias_correction2 <= 1;
 }
 
-/* A code's q / (254 - |q|), read at once. */
+/* q / (254 - |q|) of a code q, loaded at once. */
 struct share {
     alignas(8) float high;
     float low;
 };
 
-enum { SHARE = sizeof(struct share) }; // bytes
+enum { SHARE = sizeof(struct share) };
 
 EXACT struct share
 share_of(uint32_t code)
@@ -160,39 +163,40 @@ share_of(uint32_t code)
     return s;
 }
 
-/* 16 neighbours: what is stored, and what is between reading and writing it. */
+/* 16 consecutive elements: the stored state, and intermediate values. */
 struct piece {
     uint32_t w[PIECE / 2], m[PIECE / 4], v[PIECE / 4]; // bf16 and codes
     uint32_t m_scale, v_scale;
-    float new_m[PIECE], root[PIECE]; // root: of v, about
-    float most_m, most_v;            // largest magnitudes
+    float new_m[PIECE], root[PIECE]; // root: sqrt(v), approximate
+    float max_m, max_v;              // of |new_m|, and of v
 };
 
-/* bf16 between 2^-60 and 2^60; 0. */
+/* Whether a bf16 scale is 0 or from 2^-60 to below 2^60. */
 EXACT bool
 ordinary(uint32_t scale)
 {
     return (scale == 0) | (scale - (67U << 7) < 120U << 7);
 }
 
-/* How sure what follows is: halves of words that must be below or not below a bound. */
+/* Evidence that a result of the fast path may be wrong, see is_sure; range, near_m and
+ * near_v have two 16-bit halves. */
 struct doubt {
-    uint32_t differ; // bits of masters that may be others
-    uint32_t range;  // how far above 2^-80 a master is, largest: zeros are far
-    uint32_t near_m; // how far above the bound of another code, least
+    uint32_t differ; // bits of masters that the error may change
+    uint32_t range;  // max. of |master| bits minus MASTER_LOW; zeros wrap around
+    uint32_t near_m; // min. distance of m from a rounding boundary
     uint32_t near_v;
 };
 
 enum {
     MASTER_LOW = (127 - 80) << 7,
-    MASTER_RANGE = 180 << 7, // up to 2^100
+    MASTER_RANGE = 180 << 7,
     NEAR_M = 4,
     NEAR_V = 5,
     ULPS = 4,
 };
 
-/* x / 255, of 0 and ordinary scales: from the rounded inverse and a quotient that is off by
- * less than a unit in the last place, one residual gives the rounded one (Markstein). */
+/* x / 255, correctly rounded, for 0 and ordinary scales: one residual step (Markstein)
+ * on the rounded inverse and a quotient that is off by less than 1 ulp. */
 EXACT float
 over_255(float x)
 {
@@ -201,10 +205,11 @@ over_255(float x)
     return f_fma(f_fma(-255, q, x), inverse, q);
 }
 
-/* 255 / x rounded, of ordinary scales: 1 / x comes out rounded, since with 8 bits of x it is
- * far from where its rounding changes, and so does what follows from the residual. */
+/* 255 / x, correctly rounded, for ordinary scales: x has 8 bits, so 1 / x is far from
+ * rounding boundaries and comes out rounded, and then so does the quotient after the
+ * residual step. */
 EXACT float
-turns_of(float x)
+factor_of(float x)
 {
     float y = rough_inverse(x), q;
     y = f_fma(f_fma(-x, y, 1), y, y);
@@ -212,7 +217,7 @@ turns_of(float x)
     return f_fma(f_fma(-q, x, 255), y, q);
 }
 
-/* What a half of a word of random bits adds to x. */
+/* x + the 16 random bits of element i. */
 EXACT uint32_t
 plus_random(uint32_t x, const uint32_t words[8], int i)
 {
@@ -223,8 +228,8 @@ struct updated {
     uint32_t master, v;
 };
 
-/* Element i: new m, root of v and master; returns v, which is not negative, and the bits of
- * master plus random bits. */
+/* Update element i: its m and sqrt(v) go to p.  Returns the bits of v, which is not
+ * negative, and the bits of the master plus random bits. */
 EXACT struct updated
 quick_update(struct piece *p, int i, float w, float grad, float unit, float m_scale,
              float clip, const uint32_t random[8], const struct share *shares,
@@ -233,37 +238,38 @@ quick_update(struct piece *p, int i, float w, float grad, float unit, float m_sc
     uint32_t byte = 1U << i % 4 * 8;
     struct share share = *(const struct share *)((const char *)shares +
                                                  u_dot4(p->m[i / 4], SHARE * byte, 0));
-    // 2^23 + code, whose product is rounded once, as the code's own.
+    // 2^23 + code: the fma rounds code * unit once
     float code = f_from(u_dot4(p->v[i / 4], byte, 0x4b000000));
     float r = f_fma(code, unit, f_mul(unit, -0x1p23F)), g = f_mul(clip, grad);
     float m = f_fma(m_scale, share.high, f_mul(m_scale, share.low));
-    m = f_add(f_mul(h->beta1, m), f_mul(h->mine1, g));
-    float v = f_add(f_mul(h->beta2, f_mul(r, r)), f_mul(h->mine2, f_mul(g, g)));
+    m = f_add(f_mul(h->beta1, m), f_mul(h->one_minus_beta1, g));
+    float v =
+        f_add(f_mul(h->beta2, f_mul(r, r)), f_mul(h->one_minus_beta2, f_mul(g, g)));
     float root = rough_root(v);
-    float u = f_mul(m, rough_inverse(f_fma(root, h->root2, h->eps)));
+    float u = f_mul(m, rough_inverse(f_fma(root, h->rsqrt_correction2, h->eps)));
     float next = f_fma(u, -h->rate, f_mul(w, h->keep));
-    // The magnitude may be larger or smaller by this.
+    // |u| with the sign of next: the error bound is slack times it, and ULPS.
     float size = f_from(u_select(0x80000000, f_bits(next), f_bits(u)));
     uint32_t more = plus_random(ULPS, random, i);
     uint32_t above = f_bits(f_fma(size, h->slack, next)) + more;
     uint32_t below = f_bits(f_fma(size, -h->slack, next)) + more - 2 * ULPS;
     p->new_m[i] = m;
     p->root[i] = root;
-    p->most_m = f_max(p->most_m, f_abs(m)); // not a NaN, which is seen in the master
+    p->max_m = f_max(p->max_m, f_abs(m)); // drops NaN, which the master shows
     d->differ |= above ^ below;
     struct updated both = { above, f_bits(v) };
     return both;
 }
 
-/* The first half: moments and master.  grad: 16; random: 8 words. */
+/* First half of the update: moments and master. grad: 16 values; random: 8 words. */
 EXACT void
-quick_first(struct piece *p, const float grad[PIECE], float clip,
+fast_update(struct piece *p, const float grad[PIECE], float clip,
             const uint32_t random[8], const struct share *shares, const struct hyper *h,
             struct doubt *d)
 {
     float unit = over_255(bf16_value(p->v_scale)), m_scale = bf16_value(p->m_scale);
-    uint32_t most_v = 0;
-    p->most_m = 0;
+    uint32_t max_v = 0;
+    p->max_m = 0;
     EXACT_UNROLL
     for (int i = 0; i < PIECE; i += 2) {
         uint32_t word = p->w[i / 2];
@@ -272,69 +278,71 @@ quick_first(struct piece *p, const float grad[PIECE], float clip,
         struct updated odd =
             quick_update(p, i + 1, f_from(word & 0xffff0000), grad[i + 1], unit,
                          m_scale, clip, random, shares, h, d);
-        most_v = u_max3(even.v, odd.v, most_v);
+        max_v = u_max3(even.v, odd.v, max_v);
         p->w[i / 2] = u_bytes(even.master, odd.master, 0x7632);
         d->range =
             u_add_max2(p->w[i / 2] & 0x7fff7fff,
                        (uint32_t)-MASTER_LOW << 16 | (uint16_t)-MASTER_LOW, d->range);
     }
-    p->most_v = f_from(most_v);
+    p->max_v = f_from(max_v);
 }
 
-/* The byte of bits 16 .. 23 of four words. */
+/* Byte 2 (bits 16 .. 23) of four words. */
 EXACT uint32_t
 third_bytes(const uint32_t x[4])
 {
     return u_bytes(u_bytes(x[0], x[1], 0x0062), u_bytes(x[2], x[3], 0x0062), 0x5410);
 }
 
-/* Codes of v that came out as 0: of a group that has others, 1 unless v is 0. */
+/* Codes of v that came out as 0 become 1 in a group with v > 0, unless their v is 0. */
 EXACT void
 lift_zeros(struct piece *p, struct doubt *d)
 {
-    uint32_t one = p->most_v > 0 ? 0x01010101 : 0, least = 0xffffffff;
+    uint32_t one = p->max_v > 0 ? 0x01010101 : 0, min_root = 0xffffffff;
     EXACT_UNROLL
     for (int i = 0; i < PIECE / 4; i++) {
         uint32_t upper =
-            (p->v[i] & 0x7f7f7f7f) + 0x7f7f7f7f; // bit 7: the lower bits are not 0
+            (p->v[i] & 0x7f7f7f7f) + 0x7f7f7f7f; // bit 7: lower bits are not all 0
         p->v[i] |= ~(upper | p->v[i] | 0x7f7f7f7f) >> 7 & one;
     }
     EXACT_UNROLL
     for (int i = 0; i < PIECE; i += 2)
-        least = u_min3(f_bits(p->root[i]), f_bits(p->root[i + 1]), least);
-    d->differ |= least == 0 && one ? 0xffffffff : 0; // a v of 0, or no ordinary number
+        min_root = u_min3(f_bits(p->root[i]), f_bits(p->root[i + 1]), min_root);
+    d->differ |= min_root == 0 && one ? 0xffffffff : 0; // a v that is 0 or subnormal
 }
 
-/* 256 + code of v: twice its bits and a half, larger by the bound. */
+/* 256 + code of v in bits 16 on: twice the bits of the f32 and a half, plus the error
+ * bound. */
 EXACT uint32_t
-steps_of_v(float root, float turns)
+code_bits_of_v(float root, float factor)
 {
-    return 2 * f_bits(f_fma(root, turns, 256)) + 0x8000 + NEAR_V;
+    return 2 * f_bits(f_fma(root, factor, 256)) + 0x8000 + NEAR_V;
 }
 
-/* The second half: codes.  most_m and most_v are now those of the group. */
+/* Second half of the update: codes. max_m and max_v are now those of the group. */
 EXACT void
-quick_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
+fast_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
 {
-    uint32_t up = f_bits(rough_root(p->most_v)) + 0xffff, zeros = 0;
-    // What is too large for a scale is not ordinary, either.
-    p->m_scale = (f_bits(p->most_m) + 0xffff) >> 16;
+    uint32_t up = f_bits(rough_root(p->max_v)) + 0xffff, zeros = 0;
+    // A maximum too large for a scale is not ordinary, either.
+    p->m_scale = (f_bits(p->max_m) + 0xffff) >> 16;
     p->v_scale = up >> 16;
-    d->differ |= p->most_v > 0 ? (up + ULPS) ^ (up - ULPS) : 0;
+    d->differ |= p->max_v > 0 ? (up + ULPS) ^ (up - ULPS) : 0;
     float s = p->m_scale ? bf16_value(p->m_scale) : 1;
-    float turns = p->v_scale ? turns_of(bf16_value(p->v_scale)) : 0;
+    float factor = p->v_scale ? factor_of(bf16_value(p->v_scale)) : 0;
     EXACT_UNROLL
     for (int i = 0; i < PIECE; i += 4) {
         uint32_t x[4], y[4];
         EXACT_UNROLL
         for (int k = 0; k < 4; k++) {
-            // 1.5 * 2^23 + 2^15 codes: twice its bits and random ones are 128 + code from
-            // bit 16 on, larger by the bound: what is a little above a code is near it.
+            // 1.5 * 2^23 + 2^15 * code: twice its bits plus random bits is 128 + code
+            // from bit 16 on. The error bound is added, so that a value just above a
+            // boundary is near it.
             float m = p->new_m[i + k];
             float share = f_mul(m, rough_inverse(f_add(s, f_abs(m))));
             float codes = f_fma(share, 0x1.fcp22F, 0x1.8p23F + 0.5F * NEAR_M);
             x[k] = plus_random(2 * f_bits(codes), random, i + k);
-            y[k] = steps_of_v(p->root[i + k], turns);
+            y[k] = code_bits_of_v(p->root[i + k], factor);
         }
         p->m[i / 4] = third_bytes(x) ^ 0x80808080;
         p->v[i / 4] = third_bytes(y);
@@ -355,13 +363,13 @@ no_doubt(void)
     return d;
 }
 
-/* The largest master of pieces that are sure, as bits of an f32, from the largest of their
- * ranges and 1, both halves; 0 of none. */
+/* The maximum |master| as f32 bits, from the maximum of range + 1 over pieces that are
+ * sure, both halves; 0 if there were none. */
 EXACT uint32_t
-most_of_ranges(uint32_t ranges)
+max_of_ranges(uint32_t ranges)
 {
-    uint32_t low = ranges & 0xffff, high = ranges >> 16, most = low > high ? low : high;
-    return most ? (most - 1 + MASTER_LOW) << 16 : 0;
+    uint32_t low = ranges & 0xffff, high = ranges >> 16, max = low > high ? low : high;
+    return max ? (max - 1 + MASTER_LOW) << 16 : 0;
 }
 
 EXACT bool
@@ -370,12 +378,13 @@ halves_below(uint32_t words, uint32_t bound)
     return ((words & 0xffff) < bound) | (words >> 16 < bound);
 }
 
-/* Whether the bytes are the right ones; scales: those that were read. */
+/* Whether the bytes are certainly those of the exact path; scales: those that were
+ * read. */
 EXACT bool
 is_sure(const struct piece *p, const struct doubt *d, uint32_t m_scale,
         uint32_t v_scale)
 {
-    // As numbers, so that nothing branches.
+    // Integers, to avoid branches.
     uint32_t near_m = halves_below(d->near_m, 2 * NEAR_M);
     uint32_t near_v = halves_below(d->near_v, 2 * NEAR_V);
     uint32_t low = (d->range & 0xffff) < MASTER_RANGE, high = d->range >> 16;

@@ -15,7 +15,7 @@ enum { BLOCKS = 4096, MOST = BLOCKS * 16 };
 static float x[MOST];
 static struct step steps[STEPS];
 
-/* ---- the quantizers -------------------------------------------------------------------- */
+/* ---- the quantizers -------------------------------------------------------------- */
 
 static const struct quant_spec specs[] = {
     { .kind = QUANT_TORCHAO },
@@ -224,8 +224,8 @@ check_turns(void)
         for (int i = 0; i < 7; i++) {
             struct step step = steps[c + BELOW];
             float t = thresholds[i], a = t * step.s;
-            double below = (double)nextafterf(a, 0) * (double)step.turns;
-            double above = (double)nextafterf(a, FLT_MAX) * (double)step.turns;
+            double below = (double)nextafterf(a, 0) * (double)step.inverse2;
+            double above = (double)nextafterf(a, FLT_MAX) * (double)step.inverse2;
             CHECK(below < 2 * (double)t && above > 2 * (double)t);
         }
 }
@@ -322,7 +322,7 @@ check_values(void)
     }
 }
 
-/* ---- the optimizer ------------------------------------------------------------------------ */
+/* ---- the optimizer --------------------------------------------------------------- */
 
 enum { ELEMENTS = 1 << 15 };
 
@@ -351,17 +351,17 @@ hyper_of(const struct adam_step *a)
 {
     struct hyper h = { .lr = a->lr,
                        .beta1 = a->beta1,
-                       .mine1 = 1 - a->beta1,
+                       .one_minus_beta1 = 1 - a->beta1,
                        .beta2 = a->beta2,
-                       .mine2 = 1 - a->beta2,
+                       .one_minus_beta2 = 1 - a->beta2,
                        .eps = a->eps,
                        .decay = a->decay,
-                       .rest1 = a->bias_correction1,
-                       .rest2 = a->bias_correction2,
+                       .bias_correction1 = a->bias_correction1,
+                       .bias_correction2 = a->bias_correction2,
                        .row = a->row,
                        .key = { a->seed, a->step } };
-    quick_terms(&h);
-    CHECK(may_be_quick(&h));
+    fast_terms(&h);
+    CHECK(can_be_fast(&h));
     return h;
 }
 
@@ -378,7 +378,7 @@ static void
 check_slow_group(size_t i, float clip, const struct hyper *h)
 {
     float w[GROUP], m[GROUP], v[GROUP];
-    uint32_t most_m = 0, most_v = 0;
+    uint32_t max_m = 0, max_v = 0;
     for (size_t k = 0; k < GROUP; k++) {
         w[k] = num_from_bf16(state.w[i + k]);
         m[k] = read_m8(state.m[i + k], state.m_scale[i / GROUP]);
@@ -386,10 +386,10 @@ check_slow_group(size_t i, float clip, const struct hyper *h)
         update(&w[k], &m[k], &v[k], grad[i + k], clip, h);
         v[k] = f_sqrt(v[k]);
         uint32_t bits_m = f_bits(m[k]) & MAGNITUDE, bits_v = f_bits(v[k]) & MAGNITUDE;
-        most_m = bits_m > most_m ? bits_m : most_m;
-        most_v = bits_v > most_v ? bits_v : most_v;
+        max_m = bits_m > max_m ? bits_m : max_m;
+        max_v = bits_v > max_v ? bits_v : max_v;
     }
-    uint32_t m_scale = scale_above(most_m), v_scale = scale_above(most_v);
+    uint32_t m_scale = scale_above(max_m), v_scale = scale_above(max_v);
     bool same =
         m_scale == next.m_scale[i / GROUP] && v_scale == next.v_scale[i / GROUP];
     for (size_t k = 0; k < GROUP; k++) {
@@ -440,13 +440,13 @@ check_quick_group(size_t i, float clip, const struct hyper *h)
     for (size_t k = 0; k < 2; k++) {
         read_piece(&p[k], &state, i + PIECE * k);
         draw_piece(words, i + PIECE * k, PHILOX_MASTER, h);
-        quick_first(&p[k], grad + i + PIECE * k, clip, words, shares, h, &d[k]);
+        fast_update(&p[k], grad + i + PIECE * k, clip, words, shares, h, &d[k]);
     }
-    p[0].most_m = p[1].most_m = f_max(p[0].most_m, p[1].most_m);
-    p[0].most_v = p[1].most_v = f_max(p[0].most_v, p[1].most_v);
+    p[0].max_m = p[1].max_m = f_max(p[0].max_m, p[1].max_m);
+    p[0].max_v = p[1].max_v = f_max(p[0].max_v, p[1].max_v);
     for (size_t k = 0; k < 2; k++) {
         draw_piece(words, i + PIECE * k, PHILOX_MOMENT, h);
-        quick_codes(&p[k], words, &d[k]);
+        fast_codes(&p[k], words, &d[k]);
         sure = sure && is_sure(&p[k], &d[k], m_scale, v_scale);
     }
     CHECK_SAY(!sure || (piece_equal(&p[0], i) && piece_equal(&p[1], i + PIECE)),
@@ -462,8 +462,8 @@ check_scales(void)
         float value = bf16_value(scale);
         if (!ordinary(scale))
             continue;
-        CHECK_SAY(turns_of(value) == 255 / value && over_255(value) == value / 255,
-                  "scale %#x: %a and %a", scale, (double)turns_of(value),
+        CHECK_SAY(factor_of(value) == 255 / value && over_255(value) == value / 255,
+                  "scale %#x: %a and %a", scale, (double)factor_of(value),
                   (double)over_255(value));
     }
 }
@@ -476,12 +476,12 @@ check_codes_of_v(void)
     size_t wrong = 0, near = 0, of = 0;
     for (uint32_t scale = 127 << 7; scale < 129 << 7; scale++)
         for (int code = 1; code < 255; code++) {
-            float size = bf16_value(scale), turns = turns_of(size);
+            float size = bf16_value(scale), factor = factor_of(size);
             float middle = ((float)code + 0.5F) * size / 255;
             uint32_t from = f_bits(middle * middle);
             for (uint32_t v = from - 12; v < from + 12; v++)
                 for (uint32_t way = 0; way < 3; way++, of++) {
-                    uint32_t y = steps_of_v(root_off(f_from(v), way), turns);
+                    uint32_t y = code_bits_of_v(root_off(f_from(v), way), factor);
                     bool is_near = (y & 0xffff) < 2 * NEAR_V;
                     near += is_near;
                     wrong += !is_near &&
