@@ -218,7 +218,7 @@ load_tile(struct tile<G> *to, uint64_t *arrived, const struct adam_state *s,
 {
     const unsigned bar = shared_address(arrived);
     static_assert(sizeof *to == to->BYTES, "no padding");
-    phase_expect(bar, sizeof *to);
+    mbarrier_arrive_expect(bar, sizeof *to);
     bulk_load(to->master, (const uint16_t *)s->master + i, sizeof to->master, bar);
     bulk_load(to->m, (const uint8_t *)s->m + i, sizeof to->m, bar);
     bulk_load(to->v, (const uint8_t *)s->v + i, sizeof to->v, bar);
@@ -237,7 +237,7 @@ store_tile(const struct adam_state *s, const struct tile<G> *from, uint64_t i)
     bulk_store((uint8_t *)s->v + i, from->v, sizeof from->v);
     bulk_store(s->m_scale + i / GROUP, from->m_scale, sizeof from->m_scale);
     bulk_store(s->v_scale + i / GROUP, from->v_scale, sizeof from->v_scale);
-    bulk_end();
+    bulk_commit();
 }
 
 /* All threads, element by element: a partial or unaligned tile. */
@@ -410,9 +410,9 @@ static __global__ void __launch_bounds__(FAST_THREADS, FAST_BLOCKS)
     uint32_t ranges = 0, peak = 0;
     bool bulk_loaded = q.bulk && left_of(i, end) == TILE;
     if (threadIdx.x == 0) {
-        phases_open(shared_address(&arrived[0]), 1);
-        phases_open(shared_address(&arrived[1]), 1);
-        phases_are_open();
+        mbarrier_init(shared_address(&arrived[0]), 1);
+        mbarrier_init(shared_address(&arrived[1]), 1);
+        mbarrier_init_fence();
     }
     __syncthreads();
     if (!prefetch)
@@ -428,7 +428,7 @@ static __global__ void __launch_bounds__(FAST_THREADS, FAST_BLOCKS)
     __syncthreads();
     if (isnan(c)) {
         if (bulk_loaded)
-            phase_wait(shared_address(&arrived[0]), 0);
+            mbarrier_wait(shared_address(&arrived[0]), 0);
         return;
     }
     for (unsigned iter = 0; i < end; iter++) {
@@ -442,7 +442,7 @@ static __global__ void __launch_bounds__(FAST_THREADS, FAST_BLOCKS)
         uint32_t words[8], m_scale, v_scale;
         draw_piece(words, counter, PHILOX_MASTER, &q);
         if (bulk_loaded)
-            phase_wait(shared_address(&arrived[iter % 2]), iter / 2 % 2);
+            mbarrier_wait(shared_address(&arrived[iter % 2]), iter / 2 % 2);
         else
             load_partial(buffer, &s, grad, i, left);
         read_piece(&p, buffer, mine);
@@ -476,7 +476,7 @@ static __global__ void __launch_bounds__(FAST_THREADS, FAST_BLOCKS)
             peak = max(peak, exact_group(buffer, at, left, (i + at) / 8, c, &q.h));
         }
         if (bulk_loaded)
-            bulk_may_read();
+            bulk_fence();
         __syncthreads();
         if (!bulk_loaded)
             store_partial(&s, buffer, i, left);

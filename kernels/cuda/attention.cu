@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: which kernel a call takes, and the forward pass of many tokens: bf16 on tensor
- * cores, scores never in memory.
+/* attention: selects the kernels, and the forward pass of many tokens: bf16 on tensor
+ * cores, scores never in memory (FlashAttention).
  *
- * A block has 128 rows: some tokens of the query heads that share a kv head, so that all
- * its warps see about the same keys.  A warp has 32 rows; it goes over tiles of 64 keys,
- * of which the next is copied meanwhile, with its results in registers.  Two blocks share
- * a multiprocessor: while one takes exponentials the other multiplies. */
+ * A block has 128 rows: some tokens of query heads that share a kv head, so that its
+ * warps need about the same keys.  A warp has 32 rows; it loops over tiles of 64 keys,
+ * double-buffered, with its output in registers.  Two blocks share an SM: one computes
+ * exponentials while the other multiplies. */
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/attention_cudnn.h"
@@ -13,9 +13,9 @@
 
 enum { KEYS = 64, THREADS = TILE_ROWS };
 
-/* ---- order of tiles -------------------------------------------------------------------- */
+/* ---- order of tiles -------------------------------------------------------------- */
 
-/* The first query of those from `low` on that does not see key `last` or any before. */
+/* The first query from `low` on that sees no key up to `last`. */
 static __device__ int
 end_of_queries(const struct view &v, int low, int last)
 {
@@ -30,7 +30,7 @@ end_of_queries(const struct view &v, int low, int last)
     return low;
 }
 
-/* One block.  The result of a tile does not depend on its place. */
+/* One block sorts the tiles.  The order changes no result. */
 static __global__ void __launch_bounds__(1024)
     plan(int *order, int *end, int tiles, int each, struct view v)
 {
@@ -66,7 +66,7 @@ attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
     cuda_launched(c, "attention: plan");
 }
 
-/* More than 48 KB of shared memory, and as much of it as there is. */
+/* Allow more than 48 KB of dynamic shared memory, with the maximum carveout. */
 void
 attention_allow(struct cuda *c, const void *kernel, size_t shared)
 {
@@ -81,20 +81,19 @@ attention_allow(struct cuda *c, const void *kernel, size_t shared)
                "attention: shared memory");
 }
 
-/* ---- many tokens ------------------------------------------------------------------------- */
+/* ---- forward, many tokens -------------------------------------------------------- */
 
-/* o += softmax weights times values: exponentials of the next 16 keys overlap the products of
- * these 16. */
+/* o += P V: exponentials of the next 16 keys overlap the products of these 16. */
 template <int DIM>
 static __device__ __forceinline__ void
-mix_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4], struct softmax<2> &x,
+add_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4], struct softmax<2> &x,
            uint32_t values, float scale2)
 {
     constexpr int STEPS = DIM / 16, EACH = 16 / STEPS;
 #pragma unroll
     for (int e = 0; e < 16; e++)
-        weigh(s[e / 8][e / 4 % 2][e % 4], x.sum[e / 8][e % 4 / 2],
-              x.most[e / 8][e % 4 / 2], scale2);
+        to_weight(s[e / 8][e / 4 % 2][e % 4], x.sum[e / 8][e % 4 / 2],
+                  x.max[e / 8][e % 4 / 2], scale2);
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
         uint32_t p[2][4];
@@ -102,21 +101,21 @@ mix_values(float (&o)[2][DIM / 8][4], float (&s)[2][KEYS / 8][4], struct softmax
         as_a(p[1], s[1][2 * k], s[1][2 * k + 1]);
 #pragma unroll
         for (int n = 0; n < STEPS; n++) {
-            mix(o, p, values + k * 16 * DIM * 2, n);
+            mma_columns(o, p, values + k * 16 * DIM * 2, n);
             if (k + 1 < KEYS / 16) {
 #pragma unroll
                 for (int e = n * EACH; e < (n + 1) * EACH; e++)
-                    weigh(s[e / 8][2 * k + 2 + e / 4 % 2][e % 4],
-                          x.sum[e / 8][e % 4 / 2], x.most[e / 8][e % 4 / 2], scale2);
+                    to_weight(s[e / 8][2 * k + 2 + e / 4 % 2][e % 4],
+                              x.sum[e / 8][e % 4 / 2], x.max[e / 8][e % 4 / 2], scale2);
             }
         }
     }
 }
 
-/* Sums of weights, their logarithms (lse), and divisors of the results. */
+/* Store lse; part: 1 / sum of weights. */
 static __device__ __forceinline__ void
-end_softmax(float (&part)[2][2], float *lse, const struct softmax<2> &x,
-            const struct view &v, const struct tile &t, int row, int lane)
+store_lse(float (&part)[2][2], float *lse, const struct softmax<2> &x,
+          const struct view &v, const struct tile &t, int row, int lane)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -129,7 +128,7 @@ end_softmax(float (&part)[2][2], float *lse, const struct softmax<2> &x,
             part[i][h] = 1 / sum;
             if (lane % 4 == 0 && token < v.tokens)
                 lse[(size_t)(t.head + (r >> v.shift)) * v.tokens + token] =
-                    fmaf(x.most[i][h], 0.693147181F, logf(sum));
+                    fmaf(x.max[i][h], 0.693147181F, logf(sum));
         }
 }
 
@@ -144,34 +143,34 @@ static __global__ void __launch_bounds__(THREADS, 2)
             const int *order, struct view v)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
-    constexpr uint32_t MATRIX = KEYS * DIM * 2; // keys, values: two of both
+    constexpr uint32_t MATRIX = KEYS * DIM * 2; // keys or values; two stages of both
     constexpr uint32_t OWN = TILE_ROWS * DIM * 2;
     int *first = (int *)(shared + OWN + 4 * MATRIX);
-    struct tile *kept = (struct tile *)(first + TILE_ROWS); // registers are few
+    struct tile *kept = (struct tile *)(first + TILE_ROWS); // saves registers
     uint32_t rows = shared_address(shared), keys = rows + OWN;
     int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-    size_t line = (size_t)v.kv * DIM;
+    size_t ld = (size_t)v.kv * DIM;
 
     struct tile t = tile_of(v, order);
-    struct sight sight = sight_of(v, t, warp);
+    struct visible visible = visible_of(v, t, warp);
     int k = v.first[t.token];
     int left = v.past + min(t.token + (1 << v.shift), v.tokens) - k; // keys
     int tiles = (left + KEYS - 1) / KEYS;
     fetch_rows<DIM>(rows, q, v, t);
 
-    // What a thread copies, and where its lanes' pieces are in a matrix.
+    // This thread's first chunk to copy, and its ldmatrix addresses.
     int own_row = thread / (DIM / 8);
-    size_t at = (k + own_row) * line + t.kv * DIM + thread % (DIM / 8) * 8;
+    size_t at = (k + own_row) * ld + t.kv * DIM + thread % (DIM / 8) * 8;
     uint32_t to = keys + own_chunk<DIM>(thread);
     uint32_t of_keys = keep(lane_as_b<DIM>(keys, 0, lane));
     uint32_t of_values = keep(lane_as_a<DIM>(keys + MATRIX, 0, lane));
     uint32_t of_rows = keep(lane_as_a<DIM>(rows, warp * WARP_ROWS, lane));
     key += at;
     value += at;
-    left -= own_row; // from there on
-    fetch_own<DIM, KEYS, THREADS>(to, key, line, left);
-    fetch_own<DIM, KEYS, THREADS>(to + MATRIX, value, line, left);
-    copies_end();
+    left -= own_row; // from this thread's row on
+    fetch_own<DIM, KEYS, THREADS>(to, key, ld, left);
+    fetch_own<DIM, KEYS, THREADS>(to + MATRIX, value, ld, left);
+    copies_commit();
     first[thread] = v.first[min(token_of(v, t, thread), v.tokens - 1)];
     if (thread == 0)
         *kept = t;
@@ -185,33 +184,33 @@ static __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
         if (tiles > 1) {
             left -= KEYS;
-            key += KEYS * line;
-            value += KEYS * line;
+            key += KEYS * ld;
+            value += KEYS * ld;
             uint32_t next = to + (stage ^ (2 * MATRIX));
-            fetch_own<DIM, KEYS, THREADS>(next, key, line, left);
-            fetch_own<DIM, KEYS, THREADS>(next + MATRIX, value, line, left);
-            copies_end();
+            fetch_own<DIM, KEYS, THREADS>(next, key, ld, left);
+            fetch_own<DIM, KEYS, THREADS>(next + MATRIX, value, ld, left);
+            copies_commit();
         }
-        if (k >= sight.end - 1 + v.span)
+        if (k >= visible.end - 1 + v.span)
             continue;
         float s[2][KEYS / 8][4];
         scores<DIM>(s, of_rows, of_keys + stage);
-        if (k < sight.from || k + KEYS > sight.end)
-            hide(s, v, *kept, first, warp * WARP_ROWS + lane / 4, k + lane % 4 * 2);
-        take_in(x, o, s, v.scale2);
-        mix_values<DIM>(o, s, x, of_values + stage, v.scale2);
+        if (k < visible.from || k + KEYS > visible.end)
+            mask(s, v, *kept, first, warp * WARP_ROWS + lane / 4, k + lane % 4 * 2);
+        update_max(x, o, s, v.scale2);
+        add_values<DIM>(o, s, x, of_values + stage, v.scale2);
     }
-    // Results go through the warp's own rows of queries, which are no longer needed.
+    // The output is staged in the warp's rows of q, which are no longer needed.
     float part[2][2];
     uint8_t *own = shared + warp * WARP_ROWS * DIM * 2;
     t = *kept;
-    end_softmax(part, lse, x, v, t, warp * WARP_ROWS + lane / 4, lane);
-    put_rows<DIM>(own, o, part, lane);
+    store_lse(part, lse, x, v, t, warp * WARP_ROWS + lane / 4, lane);
+    stage_rows<DIM>(own, o, part, lane);
     store_rows<DIM>(out, (size_t)v.query * DIM, own, v, t, warp, lane);
 }
 
-/* Tiles are put in order if there are more than the device takes at once; how many it
- * takes does not matter to a bit of the result. */
+/* Tiles are sorted if they do not all run at once; that changes no bit of the
+ * result. */
 template <int DIM>
 static void
 run_forward(struct cuda *c, void *out, float *lse, const void *q, const void *key,
@@ -232,11 +231,11 @@ run_forward(struct cuda *c, void *out, float *lse, const void *q, const void *ke
     cuda_launched(c, "attention");
 }
 
-/* ---- sums of dout * out ---------------------------------------------------------------- */
+/* ---- sums of dout * out ---------------------------------------------------------- */
 
 enum { SUM_WARPS = 8 };
 
-/* A warp a row; those of a block are neighbours in the result. */
+/* A warp per row; the rows of a block are neighbours in `work`. */
 template <typename T>
 static __global__ void __launch_bounds__(32 * SUM_WARPS)
     sum_products(float *work, const T *dout, const T *out, struct view v)
@@ -275,9 +274,9 @@ run_sums(struct cuda *c, float *work, const void *dout, const void *out,
     cuda_launched(c, "attention_bwd: sums");
 }
 
-/* ---- the operations ----------------------------------------------------------------------- */
+/* ---- the operations -------------------------------------------------------------- */
 
-/* False, and the error kept, if no kernel takes it. */
+/* False, with the error set, if no kernel supports the sizes. */
 static bool
 view_of(struct cuda *c, struct view *v, const struct heads *h)
 {
@@ -308,12 +307,12 @@ view_of(struct cuda *c, struct view *v, const struct heads *h)
     return true;
 }
 
-/* Whether what is written of gradients is whole vectors. */
+/* Whether gradients can be stored as 16-byte vectors. */
 static bool
-in_chunks(const struct attention_grads *d)
+are_vectors(const struct attention_grads *d)
 {
-    uintptr_t places = (uintptr_t)d->dq | (uintptr_t)d->dkey | (uintptr_t)d->dvalue;
-    return (places | d->q_stride * sizeof(bf16) | d->kv_stride * sizeof(bf16)) % 16 ==
+    uintptr_t merged = (uintptr_t)d->dq | (uintptr_t)d->dkey | (uintptr_t)d->dvalue;
+    return (merged | d->q_stride * sizeof(bf16) | d->kv_stride * sizeof(bf16)) % 16 ==
            0;
 }
 
@@ -360,15 +359,15 @@ cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
     struct view v;
     if (h->tokens == 0 || !view_of(c, &v, h))
         return;
-    bool whole = in_chunks(&d);
-    if (h->length && whole &&
+    bool vectors = are_vectors(&d);
+    if (h->length && vectors &&
         cudnn_attention_bwd(c, &d, dout->data, out->data, lse, q->data, key->data,
                             value->data, work, h)) {
         cuda_mark(c, "attention's gradients, cuDNN");
         return;
     }
     BY_TYPE(q->dtype, run_sums, c, work, dout->data, out->data, &v);
-    if (has_tensor_cores(c, &v) && whole)
+    if (has_tensor_cores(c, &v) && vectors)
         attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work,
                       &v);
     else

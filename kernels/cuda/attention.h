@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: what the parts of attention share.
+/* attention: shared by the attention kernels.
  *
- * Matrices in shared memory are rows of DIM bf16 in chunks of 16 bytes; chunk c of row r is
- * at c ^ (r % 8), so that 8 rows' chunks of one column are in different banks.  A row
- * begins at a multiple of its length: the address of another column of a lane's chunk is
- * that of its first by one exclusive or, and other rows are a constant further. */
+ * Matrices in shared memory are rows of DIM bf16 in chunks of 16 bytes.  They are
+ * swizzled: chunk c of row r is at c ^ (r % 8), so that a column of chunks in 8 rows
+ * has no bank conflicts.  Rows start at multiples of their size, so a lane reaches
+ * another column by one XOR, and other rows by a constant offset. */
 #ifndef NIBBLE_KERNELS_CUDA_ATTENTION_H
 #define NIBBLE_KERNELS_CUDA_ATTENTION_H
 
@@ -14,35 +14,35 @@
 
 typedef __nv_bfloat16 bf16;
 
-/* A call, as kernels take it.  Rows are tokens and heads: a tile of rows has some tokens
- * of `pack` query heads that share a kv head, head by head. */
+/* Parameters of a call.  A row is a query head and a token; a tile of rows has some
+ * tokens of `pack` query heads that share a kv head, head by head. */
 struct view {
     const int32_t *first;
     int tokens, past, query, kv, dim;
-    int group;       // query heads of a kv head
-    int pack, shift; // heads of a tile of rows, log2 of its tokens
-    int span;        // tokens of a warp's rows
+    int group;       // query heads per kv head
+    int pack, shift; // heads per tile of rows, log2 of its tokens
+    int span;        // tokens in a warp's rows
     float scale;     // of scores
-    float scale2;    // the same for powers of 2
+    float scale2;    // scale * log2(e), for exp2
 };
 
 enum {
-    TILE_ROWS = 128, // of a tile of rows
-    WARP_ROWS = 32, // of a warp's: what is loaded for two 16-row products is used twice
-    PLANNED = 8192, // tiles that are put in order, at most
-    DECODED = 16,   // tokens, at most, for which memory is the bound
+    TILE_ROWS = 128, // rows per block
+    WARP_ROWS = 32,  // rows per warp: two 16-row mma reuse each B
+    PLANNED = 8192,  // max. tiles that are sorted
+    DECODED = 16,    // max. tokens of attention_decode: memory-bound
 };
 
-/* The work of tiles of rows, or of keys, the longest first.  end: where the queries of a
- * tile of keys end, NULL of rows. */
+/* Order tiles by work, the longest first: tiles of rows if end is NULL, else tiles of
+ * keys, with the end of the queries that see them. */
 void attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
                     const struct view *v);
 void attention_allow(struct cuda *c, const void *kernel, size_t shared);
 
-/* Tokens 1..DECODED with any past: bf16 of dim 64 or 128. */
+/* 1 ..  DECODED tokens with any past; bf16, dim 64 or 128. */
 void attention_decode(struct cuda *c, void *out, float *lse, const void *q,
                       const void *key, const void *value, const struct view *v);
-/* bf16 of dim 64 or 128; work has the sums of dout * out. */
+/* bf16, dim 64 or 128; work: the row sums of dout * out. */
 void attention_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
                    const float *lse, const void *q, const void *key, const void *value,
                    const float *work, const struct view *v);
@@ -55,23 +55,24 @@ void attention_plain_bwd(struct cuda *c, const struct attention_grads *d,
                          const void *key, const void *value, const float *work,
                          const struct view *v);
 
-/* ---- on the device ------------------------------------------------------------------ */
+/* ---- on the device --------------------------------------------------------------- */
 
-/* N rows of a matrix to shared memory, by THREADS threads; those from `rows` on are 0. */
+/* Copy N rows to shared memory by THREADS threads, asynchronously; rows from `rows` on
+ * become 0. */
 template <int DIM, int N, int THREADS>
 static __device__ __forceinline__ void
-fetch(uint32_t to, const bf16 *from, size_t line, int rows, int thread)
+fetch(uint32_t to, const bf16 *from, size_t ld, int rows, int thread)
 {
     constexpr int CHUNKS = DIM / 8, EACH = THREADS / CHUNKS;
     int row = thread / CHUNKS, chunk = thread % CHUNKS;
-    from += row * line + chunk * 8;
+    from += row * ld + chunk * 8;
 #pragma unroll
-    for (int i = 0; i < N; i += EACH, row += EACH, from += EACH * line)
+    for (int i = 0; i < N; i += EACH, row += EACH, from += EACH * ld)
         copy16(to + row * DIM * 2 + ((chunk ^ (row & 7)) << 4), from, row < rows);
 }
 
-/* The same in a loop: to and from are those of a thread's own first chunk, and rows are
- * counted from there. */
+/* The same for a loop: own_chunk is the offset of a thread's first chunk; fetch_own has
+ * to, from and rows relative to that chunk. */
 template <int DIM>
 static __device__ __forceinline__ uint32_t
 own_chunk(int thread)
@@ -82,17 +83,17 @@ own_chunk(int thread)
 
 template <int DIM, int N, int THREADS>
 static __device__ __forceinline__ void
-fetch_own(uint32_t to, const bf16 *from, size_t line, int rows)
+fetch_own(uint32_t to, const bf16 *from, size_t ld, int rows)
 {
     constexpr int EACH = THREADS / (DIM / 8);
     static_assert(EACH % 8 == 0,
                   "all of a thread's chunks are at the same place of rows");
 #pragma unroll
-    for (int i = 0; i < N; i += EACH, from += EACH * line)
+    for (int i = 0; i < N; i += EACH, from += EACH * ld)
         copy16(to + i * DIM * 2, from, i < rows);
 }
 
-/* A tile of rows. */
+/* First token, first query head, and kv head of a tile of rows. */
 struct tile {
     int token, head, kv;
 };
@@ -122,7 +123,7 @@ at_row(const struct view &v, const struct tile &t, int row, int dim)
     return ((size_t)token_of(v, t, row) * v.query + t.head + (row >> v.shift)) * dim;
 }
 
-/* A tile of rows of q or dout; THREADS as TILE_ROWS. */
+/* Copy a tile of rows of q or dout by TILE_ROWS threads, asynchronously. */
 template <int DIM>
 static __device__ __forceinline__ void
 fetch_rows(uint32_t to, const bf16 *from, const struct view &v, const struct tile &t)
@@ -131,27 +132,28 @@ fetch_rows(uint32_t to, const bf16 *from, const struct view &v, const struct til
     int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
 #pragma unroll
     for (int i = 0; i < TILE_ROWS; i += EACH, row += EACH) {
-        bool there = token_of(v, t, row) < v.tokens;
+        bool valid = token_of(v, t, row) < v.tokens;
         copy16(to + row * DIM * 2 + ((chunk ^ (row & 7)) << 4),
-               there ? from + at_row(v, t, row, DIM) + chunk * 8 : from, there);
+               valid ? from + at_row(v, t, row, DIM) + chunk * 8 : from, valid);
     }
 }
 
-/* Keys that all rows of a warp see: from .. end - 1; from end - 1 + span on none does. */
-struct sight {
+/* Keys from .. end - 1 are visible to all rows of a warp, those from end - 1 + span on
+ * to none. */
+struct visible {
     int from, end;
 };
 
-static __device__ __forceinline__ struct sight
-sight_of(const struct view &v, const struct tile &t, int warp)
+static __device__ __forceinline__ struct visible
+visible_of(const struct view &v, const struct tile &t, int warp)
 {
     int low = token_of(v, t, warp * WARP_ROWS);
-    struct sight s = { v.first[min(low + v.span, v.tokens) - 1], v.past + low + 1 };
+    struct visible s = { v.first[min(low + v.span, v.tokens) - 1], v.past + low + 1 };
     return s;
 }
 
-/* What a lane loads from row `row` on: 16 rows of 16 columns as A, or as B of a product
- * over rows; and 16 rows that are columns of B. */
+/* A lane's ldmatrix address for 16 rows from `row` on and 16 columns: as A, or
+ * transposed as B with the rows summed over; or as B whose columns are the rows. */
 template <int DIM>
 static __device__ __forceinline__ uint32_t
 lane_as_a(uint32_t at, int row, int lane)
@@ -167,7 +169,7 @@ lane_as_b(uint32_t at, int row, int lane)
            ((((lane >> 3) & 1) ^ (lane & 7)) << 4);
 }
 
-/* s = A B', M times 16 rows and N times 8, over DIM. */
+/* s = A B', (16 M, 8 N), summed over DIM. */
 template <int DIM, int M, int N>
 static __device__ __forceinline__ void
 scores(float (&s)[M][N][4], uint32_t a, uint32_t b)
@@ -198,10 +200,10 @@ scores(float (&s)[M][N][4], uint32_t a, uint32_t b)
     }
 }
 
-/* Columns 16 n .. 16 n + 15 of o += p B, over 16 rows of B. */
+/* o += p B, columns 16 n .. 16 n + 15, summed over 16 rows of B. */
 template <int M, int D>
 static __device__ __forceinline__ void
-mix(float (&o)[M][D][4], const uint32_t (&p)[M][4], uint32_t b, int n)
+mma_columns(float (&o)[M][D][4], const uint32_t (&p)[M][4], uint32_t b, int n)
 {
     uint32_t y[4];
     load4_turned(y, b ^ (n << 5));
@@ -212,11 +214,11 @@ mix(float (&o)[M][D][4], const uint32_t (&p)[M][4], uint32_t b, int n)
     }
 }
 
-/* Scores of 32 rows from `row` on, this lane's first, that are not seen become -infinity.
- * first: of each row; key: of this lane's first column. */
+/* Mask: scores of 32 rows that are not visible become -infinity. row, key: this lane's
+ * first row and column; first: of each row. */
 template <int N>
 static __device__ __forceinline__ void
-hide(float (&s)[2][N][4], const struct view &v, const struct tile &t, const int *first,
+mask(float (&s)[2][N][4], const struct view &v, const struct tile &t, const int *first,
      int row, int key)
 {
 #pragma unroll
@@ -236,11 +238,12 @@ hide(float (&s)[2][N][4], const struct view &v, const struct tile &t, const int 
         }
 }
 
-/* Results of 32 rows, times something, to a warp's own rows in shared memory. */
+/* Write 32 rows of output, scaled by `times`, as bf16 to the warp's rows in shared
+ * memory. */
 template <int DIM>
 static __device__ __forceinline__ void
-put_rows(uint8_t *rows, const float (&o)[2][DIM / 8][4], const float (&times)[2][2],
-         int lane)
+stage_rows(uint8_t *rows, const float (&o)[2][DIM / 8][4], const float (&times)[2][2],
+           int lane)
 {
     __syncwarp();
 #pragma unroll
@@ -265,10 +268,10 @@ chunk_of(const uint8_t *rows, int row, int chunk)
     return *(const uint4 *)(rows + row * DIM * 2 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* And from there to q's gradient or out, of which a token has `line` numbers. */
+/* Store them to out or dq; ld: token stride. */
 template <int DIM>
 static __device__ __forceinline__ void
-store_rows(bf16 *to, size_t line, const uint8_t *rows, const struct view &v,
+store_rows(bf16 *to, size_t ld, const uint8_t *rows, const struct view &v,
            const struct tile &t, int warp, int lane)
 {
     constexpr int CHUNKS = DIM / 8, EACH = 32 / CHUNKS;
@@ -277,12 +280,12 @@ store_rows(bf16 *to, size_t line, const uint8_t *rows, const struct view &v,
         int row = i + lane / CHUNKS, of_tile = warp * WARP_ROWS + row;
         int token = token_of(v, t, of_tile), head = t.head + (of_tile >> v.shift);
         if (token < v.tokens)
-            *(uint4 *)(to + token * line + (size_t)head * DIM + lane % CHUNKS * 8) =
+            *(uint4 *)(to + token * ld + (size_t)head * DIM + lane % CHUNKS * 8) =
                 chunk_of<DIM>(rows, row, lane % CHUNKS);
     }
 }
 
-/* Eight numbers of C as A. */
+/* Two neighbouring tiles of C as an A in bf16. */
 static __device__ __forceinline__ void
 as_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
 {
@@ -292,11 +295,11 @@ as_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
     a[3] = two_bf16(right[2], right[3]);
 }
 
-/* The softmax of rows so far: the largest scaled score, or one near it, and this lane's
- * part of the sum.  Before any it is a finite number, so that none is ever NaN. */
+/* Online softmax of rows: the maximum scaled score, or a value near it, and this lane's
+ * part of the sum.  The maximum starts finite, so that no exponential is NaN. */
 template <int M>
 struct softmax {
-    float most[M][2], sum[M][2];
+    float max[M][2], sum[M][2];
 };
 
 template <int M>
@@ -307,20 +310,21 @@ begin_softmax(struct softmax<M> &x)
     for (int i = 0; i < M; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            x.most[i][h] = -1e30F;
+            x.max[i][h] = -1e30F;
             x.sum[i][h] = 0;
         }
 }
 
-/* Add the scores of a tile.  The exponent's base is left as it is while nothing is
- * more than 2^8 above it: that is as exact, and o is seldom multiplied. */
+/* Update the maximum with the scores of a tile, and rescale sum and o.  The maximum
+ * stays while no score exceeds it by more than 8: that is as exact, and o is seldom
+ * rescaled. */
 template <int M, int N, int D>
 static __device__ __forceinline__ void
-take_in(struct softmax<M> &x, float (&o)[M][D][4], const float (&s)[M][N][4],
-        float scale2)
+update_max(struct softmax<M> &x, float (&o)[M][D][4], const float (&s)[M][N][4],
+           float scale2)
 {
-    float most[M][2];
-    bool more = false;
+    float tile_max[M][2];
+    bool raised = false;
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
@@ -331,32 +335,32 @@ take_in(struct softmax<M> &x, float (&o)[M][D][4], const float (&s)[M][N][4],
                 m = fmaxf(m, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
             m = fmaxf(m, __shfl_xor_sync(0xffffffffU, m, 1));
             m = fmaxf(m, __shfl_xor_sync(0xffffffffU, m, 2));
-            most[i][h] = m * scale2;
-            more |= most[i][h] > x.most[i][h] + 8;
+            tile_max[i][h] = m * scale2;
+            raised |= tile_max[i][h] > x.max[i][h] + 8;
         }
-    if (__any_sync(0xffffffffU, more)) {
+    if (__any_sync(0xffffffffU, raised)) {
 #pragma unroll
         for (int i = 0; i < M; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float m = fmaxf(x.most[i][h], most[i][h]);
-                float less = exp2_fast(x.most[i][h] - m);
-                x.most[i][h] = m;
-                x.sum[i][h] *= less;
+                float m = fmaxf(x.max[i][h], tile_max[i][h]);
+                float factor = exp2_fast(x.max[i][h] - m);
+                x.max[i][h] = m;
+                x.sum[i][h] *= factor;
 #pragma unroll
                 for (int d = 0; d < D; d++) {
-                    o[i][d][2 * h] *= less;
-                    o[i][d][2 * h + 1] *= less;
+                    o[i][d][2 * h] *= factor;
+                    o[i][d][2 * h + 1] *= factor;
                 }
             }
     }
 }
 
-/* Scores become weights, added to the sums. */
+/* Score to softmax weight, added to the sum. */
 static __device__ __forceinline__ void
-weigh(float &s, float &sum, float most, float scale2)
+to_weight(float &s, float &sum, float max, float scale2)
 {
-    s = exp2_fast(fmaf(s, scale2, -most));
+    s = exp2_fast(fmaf(s, scale2, -max));
     sum += s;
 }
 

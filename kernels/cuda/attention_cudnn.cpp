@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* attention_cudnn: attention of whole documents by cuDNN.
  *
- * A query's gradient is a sum over blocks of keys.  cuDNN adds them as they come, unless
- * it is asked for the same bits each time: then, on Hopper, it writes the gradients of
- * all scores as bf16, 2 length^2 bytes a document and head, and multiplies them by the
- * keys after.  So that this stays small the backward pass is done in parts, some documents or
- * some heads of one at a time; which they are depends on sizes alone.  A device whose
- * is.any_order says so has it as they come, all at once. */
+ * dQ is a sum over blocks of keys. cuDNN adds them in order of arrival, unless a
+ * deterministic algorithm is requested: on Hopper that writes the gradients of all
+ * scores as bf16, 2 length^2 bytes per document and head, and multiplies them by the
+ * keys afterwards.  To bound this memory, the backward pass runs over some documents,
+ * or some heads of one, at a time; the split depends on sizes only.  A device with
+ * is.any_order has any order, all documents at once. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <dlfcn.h>
@@ -19,9 +19,10 @@
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 
-/* The frontend looks for each function by its name, those of the CUDA runtime in a
- * libcudart that it opens.  Ours is linked in, and a second one is not wanted: these two
- * are nearer to it than the loader's, and know the few that it calls here. */
+/* The frontend looks up each function by name, those of the CUDA runtime in a libcudart
+ * that it opens.  We link the runtime statically and want no second one: these two
+ * replacements shadow the loader's for the frontend, and resolve the few runtime
+ * functions that it calls here. */
 namespace cudnn_frontend::detail
 {
 static void *dlopen(const char *name, int flags);
@@ -38,20 +39,20 @@ void *cudnn_dlhandle;
 namespace fe = cudnn_frontend;
 typedef std::shared_ptr<fe::graph::Graph> graph_ref;
 typedef std::shared_ptr<fe::graph::Tensor_attributes> tensor_ref;
-typedef std::unordered_map<int64_t, void *> places; // of tensors
+typedef std::unordered_map<int64_t, void *> places; // by the uid of their tensor
 
 enum {
-    OLDEST = 91200, // the first that writes lse with strides of ours
-    LEAST = 256,    // tokens of a document: shorter ones gain nothing
-    UNIT = 128,     // of their number: up to 9.15 it pads the others
+    MIN_VERSION = 91200, // the first that writes lse with our strides
+    MIN_LENGTH = 256,    // shorter documents gain nothing
+    UNIT = 128,          // of the length: up to 9.15 cuDNN pads others
 };
 
-/* What the gradients of scores may take, if several documents or heads are done at once,
- * and what those of the heads of one kv head may. */
+/* Max. bytes of score gradients: for several documents or heads at once, and for the
+ * query heads of one kv head. */
 static size_t workspace_wanted = (size_t)1 << 30;
 static const size_t workspace_max = (size_t)2 << 30;
 
-/* ---- the libraries ------------------------------------------------------------------------ */
+/* ---- the libraries --------------------------------------------------------------- */
 
 static const struct runtime_function {
     const char *name;
@@ -90,18 +91,18 @@ fe::detail::dlsym(void *library, const char *name)
     return NULL;
 }
 
-static char words[512];
-static size_t words_of_version; // with which they begin
+static char notes[512];
+static size_t version_length; // length of the version at its start
 
 static bool
 refuse(const char *what, const char *why)
 {
-    snprintf(words + words_of_version, sizeof words - words_of_version, "%s%s: %s",
-             words_of_version ? "; " : "", what, why ? why : "?");
+    snprintf(notes + version_length, sizeof notes - version_length, "%s%s: %s",
+             version_length ? "; " : "", what, why ? why : "?");
     return false;
 }
 
-/* Once in a program; not closed again. */
+/* Opened once per process, never closed. */
 static bool
 open_library(void)
 {
@@ -114,9 +115,9 @@ open_library(void)
         return refuse("none", dlerror());
     size_t (*version)(void) = (size_t(*)(void))::dlsym(library, "cudnnGetVersion");
     size_t v = version ? version() : 0;
-    snprintf(words, sizeof words, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
-    words_of_version = strlen(words);
-    if (v < OLDEST)
+    snprintf(notes, sizeof notes, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+    version_length = strlen(notes);
+    if (v < MIN_VERSION)
         return refuse("too old", "9.12.0 is needed");
     fe::cudnn_dlhandle = library;
     return usable = true;
@@ -129,71 +130,72 @@ cudnn_version(void)
 }
 
 const char *
-cudnn_words(void)
+cudnn_status(void)
 {
     open_library();
-    return words;
+    return notes;
 }
 
-/* ---- graphs ------------------------------------------------------------------------------- */
+/* ---- graphs ---------------------------------------------------------------------- */
 
-/* What a graph does at once of documents whose rows have `query` and `kv` heads.  Numbers
- * of one type: two are the same if their bytes are. */
-struct share {
-    int64_t back, any_order, length, dim, query, kv;
-    int64_t q_row, kv_row;     // of gradients, from a token to the next
-    int64_t docs, heads, keys; // at once: documents, and of their heads how many
+/* Key of a graph.  All fields have one type, so there is no padding and memcmp compares
+ * keys. */
+struct graph_key {
+    int64_t bwd, any_order, length, dim, query, kv;
+    int64_t q_row, kv_row;     // token strides of gradients
+    int64_t docs, heads, keys; // documents, query heads and kv heads per run
 };
 
-struct made {
-    struct share is;
-    graph_ref graph; // none: cuDNN does not do it
-    int64_t bytes;   // of workspace
+struct built {
+    struct graph_key key;
+    graph_ref graph; // NULL: cuDNN does not support it
+    int64_t bytes;   // size of its workspace
 };
 
 struct cudnn {
     cudnnHandle_t handle;
-    bool ready; // else it is of no use, and this says so each time
-    std::vector<struct made> made;
-    void *workspace; // of the graph that runs
+    bool ready; // false: opening failed, calls return false
+    std::vector<struct built> graphs;
+    void *workspace; // shared by all graphs
     size_t bytes;
 };
 
 enum { Q = 1, KEY, VALUE, OUT, LSE, DOUT, DQ, DKEY, DVALUE };
 
-/* Rows of which a token has `line` numbers, and `heads` heads are meant. */
+/* Set the layout of `heads` heads; stride: token stride. */
 static void
-as_lines(const tensor_ref &t, int64_t uid, const struct share *p, int64_t heads,
-         int64_t line)
+set_layout(const tensor_ref &t, int64_t uid, const struct graph_key *p, int64_t heads,
+           int64_t stride)
 {
     t->set_uid(uid)
         .set_dim({ p->docs, heads, p->length, p->dim })
-        .set_stride({ p->length * line, p->dim, line, 1 });
+        .set_stride({ p->length * stride, p->dim, stride, 1 });
 }
 
-/* Rows of `of` heads. */
+/* The same in rows of `of` heads. */
 static void
-as_rows(const tensor_ref &t, int64_t uid, const struct share *p, int64_t heads,
-        int64_t of)
+set_rows(const tensor_ref &t, int64_t uid, const struct graph_key *p, int64_t heads,
+         int64_t of)
 {
-    as_lines(t, uid, p, heads, of * p->dim);
+    set_layout(t, uid, p, heads, of * p->dim);
 }
 
 static tensor_ref
-rows(const graph_ref &g, int64_t uid, const struct share *p, int64_t heads, int64_t of)
+rows(const graph_ref &g, int64_t uid, const struct graph_key *p, int64_t heads,
+     int64_t of)
 {
     tensor_ref t = g->tensor(fe::graph::Tensor_attributes());
-    as_rows(t, uid, p, heads, of);
+    set_rows(t, uid, p, heads, of);
     return t;
 }
 
-/* Forward as kernels have it, (query, tokens), where a document's rows lie apart.  Back
- * together: cuDNN before 9.26 reads them in no other order. */
+/* lse.  Forward: (query, tokens), as our kernels have it, so documents are apart.
+ * Backward: a contiguous copy, since cuDNN before 9.26 reads no other layout. */
 static void
-as_lse(const tensor_ref &t, const struct share *p)
+as_lse(const tensor_ref &t, const struct graph_key *p)
 {
-    int64_t row = p->back ? p->length : p->docs * p->length;
-    int64_t doc = p->back || p->docs == 1 ? p->heads * p->length : p->length;
+    int64_t row = p->bwd ? p->length : p->docs * p->length;
+    int64_t doc = p->bwd || p->docs == 1 ? p->heads * p->length : p->length;
     t->set_uid(LSE)
         .set_dim({ p->docs, p->heads, p->length, 1 })
         .set_stride({ doc, row, 1, 1 })
@@ -201,9 +203,9 @@ as_lse(const tensor_ref &t, const struct share *p)
 }
 
 static void
-add_forward(const graph_ref &g, const struct share *p, float scale)
+add_forward(const graph_ref &g, const struct graph_key *p, float scale)
 {
-    // One operation for all of it takes causal masks only from 9.21 on.
+    // The unified implementation takes causal masks only from 9.21 on.
     auto is = fe::graph::SDPA_attributes()
                   .set_name("attention")
                   .set_generate_stats(true)
@@ -215,13 +217,13 @@ add_forward(const graph_ref &g, const struct share *p, float scale)
         g->sdpa(rows(g, Q, p, p->heads, p->query), rows(g, KEY, p, p->keys, p->kv),
                 rows(g, VALUE, p, p->keys, p->kv), is);
     out->set_output(true);
-    as_rows(out, OUT, p, p->heads, p->query);
+    set_rows(out, OUT, p, p->heads, p->query);
     lse->set_output(true);
     as_lse(lse, p);
 }
 
 static void
-add_back(const graph_ref &g, const struct share *p, float scale)
+add_bwd(const graph_ref &g, const struct graph_key *p, float scale)
 {
     tensor_ref lse = g->tensor(fe::graph::Tensor_attributes());
     as_lse(lse, p);
@@ -236,15 +238,15 @@ add_back(const graph_ref &g, const struct share *p, float scale)
         rows(g, VALUE, p, p->keys, p->kv), rows(g, OUT, p, p->heads, p->query),
         rows(g, DOUT, p, p->heads, p->query), lse, is);
     dq->set_output(true);
-    as_lines(dq, DQ, p, p->heads, p->q_row);
+    set_layout(dq, DQ, p, p->heads, p->q_row);
     dkey->set_output(true);
-    as_lines(dkey, DKEY, p, p->keys, p->kv_row);
+    set_layout(dkey, DKEY, p, p->keys, p->kv_row);
     dvalue->set_output(true);
-    as_lines(dvalue, DVALUE, p, p->keys, p->kv_row);
+    set_layout(dvalue, DVALUE, p, p->keys, p->kv_row);
 }
 
-static struct made
-make(struct cudnn *s, const struct share *p)
+static struct built
+build(struct cudnn *s, const struct graph_key *p)
 {
     graph_ref g = std::make_shared<fe::graph::Graph>();
     float scale = 1 / sqrtf((float)p->dim);
@@ -252,22 +254,22 @@ make(struct cudnn *s, const struct share *p)
     g->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    if (p->back)
-        add_back(g, p, scale);
+    if (p->bwd)
+        add_bwd(g, p, scale);
     else
         add_forward(g, p, scale);
-    // The first plan in the order of its heuristics that can be: none is timed.
+    // The first plan of the heuristics that can be built; none is timed.
     auto status = g->build(s->handle, { fe::HeurMode_t::A });
     if (status.is_good())
         status = g->get_workspace_size(bytes);
     if (status.is_bad()) {
-        refuse(p->back ? "attention_bwd" : "attention", status.get_message().c_str());
+        refuse(p->bwd ? "attention_bwd" : "attention", status.get_message().c_str());
         g = NULL;
     }
     return { *p, g, bytes };
 }
 
-/* A workspace of at least `bytes`, of which one graph after the other has all. */
+/* Grow the workspace, which graphs use one after another, to at least `bytes`. */
 static bool
 has_workspace(struct cuda *c, struct cudnn *s, size_t bytes)
 {
@@ -279,26 +281,26 @@ has_workspace(struct cuda *c, struct cudnn *s, size_t bytes)
     return s->workspace;
 }
 
-/* What could be made and then fails is an error: another way would give other bits. */
+/* A graph that was built but fails is an error: a fallback would give other bits. */
 static bool
-run(struct cuda *c, struct cudnn *s, const struct share *p, places *at)
+run(struct cuda *c, struct cudnn *s, const struct graph_key *p, places *at)
 {
     size_t i = 0;
-    while (i < s->made.size() && memcmp(&s->made[i].is, p, sizeof *p) != 0)
+    while (i < s->graphs.size() && memcmp(&s->graphs[i].key, p, sizeof *p) != 0)
         i++;
-    if (i == s->made.size())
-        s->made.push_back(make(s, p));
-    const struct made *m = &s->made[i];
+    if (i == s->graphs.size())
+        s->graphs.push_back(build(s, p));
+    const struct built *m = &s->graphs[i];
     if (!m->graph || !has_workspace(c, s, (size_t)m->bytes))
         return false;
     auto status = m->graph->execute(s->handle, *at, s->workspace);
     if (status.is_bad())
-        err_set(c->k.err, ERR_IO, "cuda:%d: cuDNN %s: %s", c->device, words,
+        err_set(c->k.err, ERR_IO, "cuda:%d: cuDNN %s: %s", c->device, notes,
                 status.get_message().c_str());
     return status.is_good();
 }
 
-/* ---- the operations ----------------------------------------------------------------------- */
+/* ---- the operations -------------------------------------------------------------- */
 
 static struct cudnn *
 cudnn_of(struct cuda *c)
@@ -323,28 +325,28 @@ static bool
 fits(const struct heads *h)
 {
     size_t length = h->length, stride = (h->query + 2 * h->kv) * h->dim; // of gradients
-    return length >= LEAST && length % UNIT == 0 && h->past == 0 &&
+    return length >= MIN_LENGTH && length % UNIT == 0 && h->past == 0 &&
            h->tokens % length == 0 && (h->dim == 64 || h->dim == 128) &&
            h->query % h->kv == 0 && h->tokens * h->query * h->dim <= INT32_MAX &&
            h->tokens * stride <= INT32_MAX;
 }
 
 static size_t
-greatest_divisor(size_t n, size_t most)
+greatest_divisor(size_t n, size_t max)
 {
-    while (most > 1 && n % most)
-        most--;
-    return most > 1 ? most : 1;
+    while (max > 1 && n % max)
+        max--;
+    return max > 1 ? max : 1;
 }
 
-/* d: NULL forward. */
-static struct share
-share_of(const struct heads *h, const struct attention_grads *d, bool any_order)
+/* d: NULL for forward. */
+static struct graph_key
+key_of(const struct heads *h, const struct attention_grads *d, bool any_order)
 {
-    struct share p = {};
+    struct graph_key p = {};
     size_t length = h->length, docs = h->tokens / length, kv = h->kv;
-    bool back = d;
-    if (back && !any_order) {
+    bool bwd = d;
+    if (bwd && !any_order) {
         size_t one = 2 * length * length * h->query, of_kv = one / h->kv;
         if (workspace_wanted >= one)
             docs = greatest_divisor(docs, workspace_wanted / one);
@@ -353,60 +355,61 @@ share_of(const struct heads *h, const struct attention_grads *d, bool any_order)
             kv = greatest_divisor(kv, workspace_wanted / of_kv);
         }
     }
-    p.back = back;
-    p.any_order = back && any_order;
+    p.bwd = bwd;
+    p.any_order = bwd && any_order;
     p.length = (int64_t)length;
     p.dim = (int64_t)h->dim;
     p.query = (int64_t)h->query;
     p.kv = (int64_t)h->kv;
-    p.q_row = back ? (int64_t)d->q_stride : 0;
-    p.kv_row = back ? (int64_t)d->kv_stride : 0;
+    p.q_row = bwd ? (int64_t)d->q_stride : 0;
+    p.kv_row = bwd ? (int64_t)d->kv_stride : 0;
     p.docs = (int64_t)docs;
     p.heads = (int64_t)(kv * (h->query / h->kv));
     p.keys = (int64_t)kv;
     return p;
 }
 
-/* Whether the gradients of scores of a kv head's heads are not too much. */
+/* Whether the score gradients of one kv head fit in workspace_max. */
 static bool
-fits_back(const struct heads *h, bool any_order)
+fits_bwd(const struct heads *h, bool any_order)
 {
     return fits(h) && (any_order ||
                        2 * h->length * h->length * (h->query / h->kv) <= workspace_max);
 }
 
-/* Of the gradients of scores, of each query head's dkey and dvalue, and of its sums: what
- * 9.14 and 9.19 ask for on Hopper, to the byte.  On sm_100 the first are not there.  In any
- * order: sums of queries' gradients in f32 in their place. */
+/* Score gradients, dkey and dvalue per query head, and row sums: to the byte what 9.14
+ * and 9.19 request on Hopper.  On sm_100 there are no score gradients. any_order: dQ
+ * sums in f32 in their place. */
 size_t
 cudnn_workspace(const struct heads *h, bool any_order)
 {
     const struct attention_grads none = {};
-    if (!fits_back(h, any_order))
+    if (!fits_bwd(h, any_order))
         return 0;
-    struct share p = share_of(h, &none, any_order);
+    struct graph_key p = key_of(h, &none, any_order);
     size_t sums = any_order ? 4 * h->dim : 2 * h->length;
     return (size_t)(p.docs * p.heads * p.length) * (sums + 4 * h->dim + 4) + 256;
 }
 
-/* Where a document and a head begin, in rows of `line` numbers, and of `of` heads. */
+/* Address of a document and head; stride: token stride. */
 static void *
-in_lines(const void *rows, const struct share *p, int64_t doc, int64_t head,
-         int64_t line)
+at_stride(const void *rows, const struct graph_key *p, int64_t doc, int64_t head,
+          int64_t stride)
 {
-    return (__nv_bfloat16 *)rows + doc * p->length * line + head * p->dim;
+    return (__nv_bfloat16 *)rows + doc * p->length * stride + head * p->dim;
 }
 
 static void *
-place(const void *rows, const struct share *p, int64_t doc, int64_t head, int64_t of)
+at_heads(const void *rows, const struct graph_key *p, int64_t doc, int64_t head,
+         int64_t of)
 {
-    return in_lines(rows, p, doc, head, of * p->dim);
+    return at_stride(rows, p, doc, head, of * p->dim);
 }
 
-/* Rows of lse of a part's documents and heads, together; they are already, if there is
- * one document. */
+/* Make lse of a run's documents and heads contiguous; with one document it already
+ * is. */
 static const float *
-gather_lse(struct cuda *c, float *work, const float *lse, const struct share *p,
+gather_lse(struct cuda *c, float *work, const float *lse, const struct graph_key *p,
            size_t tokens)
 {
     size_t row = (size_t)p->length * sizeof *lse;
@@ -420,21 +423,21 @@ gather_lse(struct cuda *c, float *work, const float *lse, const struct share *p,
     return work;
 }
 
-/* Whether there is something to do it with; else the caller says no. */
+/* Whether cuDNN can be used; *s: its state.  If false, the caller falls back. */
 static bool
 may_begin(struct cuda *c, struct cudnn **s)
 {
-    c->q.early = NOT_EARLY; // its kernels are not cuda_start's
+    c->q.early = NOT_EARLY; // its kernels do not go through cuda_start
     if (c->major < 9 || c->k.is.act != DT_BF16 || !cuda_ready(c))
         return false;
     return (*s = cudnn_of(c));
 }
 
-/* What the frontend throws is a no as well; an error of the runtime that it met is not for
- * the caller's next launch to find. */
+/* Exceptions of the frontend count as unsupported; the runtime error that they may
+ * leave is cleared, so that the next launch does not report it. */
 template <typename F>
 static bool
-try_it(F f)
+catch_errors(F f)
 {
     bool done = false;
     try {
@@ -453,8 +456,8 @@ cudnn_attention(struct cuda *c, void *out, float *lse, const void *q, const void
 {
     if (!fits(h))
         return false;
-    return try_it([=] {
-        struct share p = share_of(h, NULL, false);
+    return catch_errors([=] {
+        struct graph_key p = key_of(h, NULL, false);
         places at = { { Q, (void *)q },
                       { KEY, (void *)key },
                       { VALUE, (void *)value },
@@ -471,10 +474,10 @@ cudnn_attention_bwd(struct cuda *c, const struct attention_grads *d, const void 
                     const void *value, float *work, const struct heads *h)
 {
     bool any_order = c->k.is.any_order;
-    if (!fits_back(h, any_order))
+    if (!fits_bwd(h, any_order))
         return false;
-    return try_it([=] {
-        struct share p = share_of(h, d, any_order);
+    return catch_errors([=] {
+        struct graph_key p = key_of(h, d, any_order);
         int64_t docs = (int64_t)(h->tokens / h->length), group = p.query / p.kv;
         struct cudnn *s;
         bool done = may_begin(c, &s);
@@ -483,15 +486,15 @@ cudnn_attention_bwd(struct cuda *c, const struct attention_grads *d, const void 
                 int64_t head = kv * group, row = head * (int64_t)h->tokens;
                 const float *sums =
                     gather_lse(c, work, lse + row + doc * p.length, &p, h->tokens);
-                places at = { { Q, place(q, &p, doc, head, p.query) },
-                              { KEY, place(key, &p, doc, kv, p.kv) },
-                              { VALUE, place(value, &p, doc, kv, p.kv) },
-                              { OUT, place(out, &p, doc, head, p.query) },
+                places at = { { Q, at_heads(q, &p, doc, head, p.query) },
+                              { KEY, at_heads(key, &p, doc, kv, p.kv) },
+                              { VALUE, at_heads(value, &p, doc, kv, p.kv) },
+                              { OUT, at_heads(out, &p, doc, head, p.query) },
                               { LSE, (void *)sums },
-                              { DOUT, place(dout, &p, doc, head, p.query) },
-                              { DQ, in_lines(d->dq, &p, doc, head, p.q_row) },
-                              { DKEY, in_lines(d->dkey, &p, doc, kv, p.kv_row) },
-                              { DVALUE, in_lines(d->dvalue, &p, doc, kv, p.kv_row) } };
+                              { DOUT, at_heads(dout, &p, doc, head, p.query) },
+                              { DQ, at_stride(d->dq, &p, doc, head, p.q_row) },
+                              { DKEY, at_stride(d->dkey, &p, doc, kv, p.kv_row) },
+                              { DVALUE, at_stride(d->dvalue, &p, doc, kv, p.kv_row) } };
                 done = sums && run(c, s, &p, &at);
             }
         return done;
@@ -504,7 +507,7 @@ cudnn_close(struct cuda *c)
     struct cudnn *s = (struct cudnn *)c->cudnn;
     if (!s)
         return;
-    s->made.clear();
+    s->graphs.clear();
     if (s->handle)
         fe::detail::destroy_handle(s->handle);
     kernels_free(&c->k, s->workspace);
@@ -549,7 +552,7 @@ cudnn_version(void)
 }
 
 const char *
-cudnn_words(void)
+cudnn_status(void)
 {
     return none;
 }

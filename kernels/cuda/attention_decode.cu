@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: MIT */
-/* attention_decode: of few tokens, each of whose keys and values is read once.
+/* attention_decode: attention of few tokens, split over keys (flash decoding); keys and
+ * values are read once.
  *
- * A block has a slice of the keys of a kv head, and up to 16 rows: tokens with all the
- * query heads of that kv head.  Each warp goes over 16 keys at a time on its own, with two
- * more such pieces on their way; four warps' results become one, and a second kernel adds
- * those of the slices.  How many there are depends on sizes alone. */
+ * A block has a slice of the keys of a kv head and up to 16 rows: tokens with all query
+ * heads of that kv head.  Each warp loops over pieces of 16 keys, with two more in
+ * flight; the block combines its four warps, a second kernel the slices.  The number of
+ * slices depends on sizes only. */
 #include "kernels/cuda/attention.h"
 
 enum {
-    ROWS = 16, // of a block
-    KEYS = 16, // of a warp at a time
+    ROWS = 16, // per block
+    KEYS = 16, // per warp and step
     WARPS = 4,
-    AHEAD = 3,    // pieces in shared memory
-    SLICE = 64,   // keys of a slice: a multiple of it
-    BLOCKS = 256, // about as many as there are; at most as many slices
+    DEPTH = 3,    // stages: pieces of a warp in shared memory
+    SLICE = 64,   // slices have multiples of so many keys
+    BLOCKS = 256, // target number of blocks; max. slices
 };
 
-/* What the slices' results are: numbers of rows not divided yet, and of each row the
- * largest scaled score and the sum of weights. */
+/* Partial results of slices: unnormalized output, and for each row the maximum scaled
+ * score and the sum of weights. */
 struct slices {
-    int n, keys, rows;       // rows: of all heads
-    float *out, *most, *sum; // (n, rows, dim), (n, rows), (n, rows)
+    int n, keys, rows;      // rows: of all heads
+    float *out, *max, *sum; // (n, rows, dim), (n, rows), (n, rows)
 };
 
 template <int DIM>
-constexpr uint32_t decode_shared = 4 * WARPS *AHEAD *KEYS *DIM;
+constexpr uint32_t decode_shared = 4 * WARPS *DEPTH *KEYS *DIM;
 
-/* Columns 2t and 2t + 1, and so on, of a row that may not be there. */
+/* Two columns of a row as bf16x2; 0 if !there. */
 static __device__ __forceinline__ uint32_t
 two_at(const bf16 *row, int column, bool there)
 {
@@ -39,14 +40,14 @@ static __global__ void __launch_bounds__(32 * WARPS)
            struct view v)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
-    __shared__ float all_most[WARPS][ROWS], all_sum[WARPS][ROWS];
+    __shared__ float all_max[WARPS][ROWS], all_sum[WARPS][ROWS];
     constexpr uint32_t MATRIX = KEYS * DIM * 2, STAGE = 2 * MATRIX;
-    static_assert(ROWS * DIM * 4 <= AHEAD * STAGE, "results take the place of pieces");
+    static_assert(ROWS * DIM * 4 <= DEPTH * STAGE, "results take the place of pieces");
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int slice = blockIdx.x, kv = blockIdx.y, rows = v.tokens * v.group;
     int row = blockIdx.z * ROWS + lane / 4;
-    size_t line = (size_t)v.kv * DIM;
-    uint8_t *own = shared + warp * AHEAD * STAGE;
+    size_t ld = (size_t)v.kv * DIM;
+    uint8_t *own = shared + warp * DEPTH * STAGE;
     uint32_t base = shared_address(own);
 
     uint32_t a[DIM / 16][4];
@@ -66,32 +67,32 @@ static __global__ void __launch_bounds__(32 * WARPS)
         }
     }
 
-    // Pieces of all warps in turn.
+    // Warps take pieces round-robin.
     int begin = slice * part.keys + warp * KEYS;
     int end = min((slice + 1) * part.keys, v.past + v.tokens);
     int pieces = begin < end ? (end - begin + WARPS * KEYS - 1) / (WARPS * KEYS) : 0;
     key += (size_t)kv * DIM;
     value += (size_t)kv * DIM;
-    auto bring = [&](int i) {
+    auto prefetch = [&](int i) {
         int at = begin + i * WARPS * KEYS;
-        uint32_t to = base + i % AHEAD * STAGE;
+        uint32_t to = base + i % DEPTH * STAGE;
         if (i < pieces) {
-            fetch<DIM, KEYS, 32>(to, key + at * line, line, end - at, lane);
-            fetch<DIM, KEYS, 32>(to + MATRIX, value + at * line, line, end - at, lane);
+            fetch<DIM, KEYS, 32>(to, key + at * ld, ld, end - at, lane);
+            fetch<DIM, KEYS, 32>(to + MATRIX, value + at * ld, ld, end - at, lane);
         }
-        copies_end();
+        copies_commit();
     };
 
     float o[1][DIM / 8][4] = {};
     struct softmax<1> x;
     begin_softmax(x);
-    for (int i = 0; i < AHEAD - 1; i++)
-        bring(i);
+    for (int i = 0; i < DEPTH - 1; i++)
+        prefetch(i);
     for (int i = 0; i < pieces; i++) {
-        bring(i + AHEAD - 1);
-        copies_wait<AHEAD - 1>();
+        prefetch(i + DEPTH - 1);
+        copies_wait<DEPTH - 1>();
         __syncwarp();
-        uint32_t at = base + i % AHEAD * STAGE;
+        uint32_t at = base + i % DEPTH * STAGE;
         uint32_t keys = lane_as_b<DIM>(at, 0, lane);
         uint32_t values = lane_as_a<DIM>(at + MATRIX, 0, lane);
         float s[1][2][4] = {};
@@ -111,23 +112,23 @@ static __global__ void __launch_bounds__(32 * WARPS)
                 if (k < low[e / 2] || k > high[e / 2])
                     s[0][n][e] = -INFINITY;
             }
-        take_in(x, o, s, v.scale2);
+        update_max(x, o, s, v.scale2);
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                weigh(s[0][n][e], x.sum[0][e / 2], x.most[0][e / 2], v.scale2);
+                to_weight(s[0][n][e], x.sum[0][e / 2], x.max[0][e / 2], v.scale2);
         uint32_t p[1][4];
         as_a(p[0], s[0][0], s[0][1]);
 #pragma unroll
         for (int n = 0; n < DIM / 16; n++)
-            mix(o, p, values, n);
-        __syncwarp(); // before the next copy goes where this piece was
+            mma_columns(o, p, values, n);
+        __syncwarp(); // before the next copy overwrites this piece
     }
     copies_wait<0>();
     __syncwarp();
 
-    // One result of four.
+    // Combine the four warps.
     float *mine = (float *)own;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -136,7 +137,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
         sum += __shfl_xor_sync(0xffffffffU, sum, 1);
         sum += __shfl_xor_sync(0xffffffffU, sum, 2);
         if (lane % 4 == 0) {
-            all_most[warp][r] = x.most[0][h];
+            all_max[warp][r] = x.max[0][h];
             all_sum[warp][r] = sum;
         }
 #pragma unroll
@@ -149,25 +150,26 @@ static __global__ void __launch_bounds__(32 * WARPS)
         int r = i / DIM, d = i % DIM, of_kv = blockIdx.z * ROWS + r;
         if (of_kv >= rows)
             break;
-        float most = -INFINITY, sum = 0, out = 0;
+        float top = -INFINITY, sum = 0, out = 0;
         for (int w = 0; w < WARPS; w++)
-            most = fmaxf(most, all_most[w][r]);
+            top = fmaxf(top, all_max[w][r]);
         for (int w = 0; w < WARPS; w++) {
-            float weight = exp2_fast(all_most[w][r] - most);
-            const float *from = (const float *)(shared + w * AHEAD * STAGE);
+            float weight = exp2_fast(all_max[w][r] - top);
+            const float *from = (const float *)(shared + w * DEPTH * STAGE);
             sum = fmaf(weight, all_sum[w][r], sum);
             out = fmaf(weight, from[i], out);
         }
         size_t to = (size_t)slice * part.rows + kv * rows + of_kv;
         part.out[to * DIM + d] = out;
         if (d == 0) {
-            part.most[to] = most;
+            part.max[to] = top;
             part.sum[to] = sum;
         }
     }
 }
 
-/* A row: a kv head, a token, a query head of it.  The slices' numbers in their order. */
+/* Combine the slices of a row, in order.  Rows are (kv head, token, query head of
+ * it). */
 template <int DIM>
 static __global__ void __launch_bounds__(DIM)
     join(bf16 *out, float *lse, struct slices part, struct view v)
@@ -176,15 +178,15 @@ static __global__ void __launch_bounds__(DIM)
     int row = blockIdx.x, thread = threadIdx.x;
     int of_kv = row % (v.tokens * v.group), kv = row / (v.tokens * v.group);
     int token = of_kv / v.group, head = kv * v.group + of_kv % v.group;
-    float most = -INFINITY, sum = 0, x = 0;
+    float top = -INFINITY, sum = 0, x = 0;
     cuda_take_over();
     for (int i = thread; i < part.n; i += DIM) {
-        weight[i] = part.most[(size_t)i * part.rows + row];
-        most = fmaxf(most, weight[i]);
+        weight[i] = part.max[(size_t)i * part.rows + row];
+        top = fmaxf(top, weight[i]);
     }
-    most = block_max(most, scratch);
+    top = block_max(top, scratch);
     for (int i = thread; i < part.n; i += DIM) {
-        weight[i] = exp2_fast(weight[i] - most);
+        weight[i] = exp2_fast(weight[i] - top);
         sum = fmaf(weight[i], part.sum[(size_t)i * part.rows + row], sum);
     }
     sum = block_sum(sum, scratch);
@@ -194,7 +196,7 @@ static __global__ void __launch_bounds__(DIM)
         x = fmaf(weight[i], from[(size_t)i * part.rows * DIM], x);
     out[((size_t)token * v.query + head) * DIM + thread] = from_f32<bf16>(x / sum);
     if (thread == 0)
-        lse[(size_t)head * v.tokens + token] = fmaf(most, 0.693147181F, logf(sum));
+        lse[(size_t)head * v.tokens + token] = fmaf(top, 0.693147181F, logf(sum));
 }
 
 template <int DIM>
@@ -204,15 +206,15 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
 {
     int rows = v->tokens * v->group, keys = v->past + v->tokens;
     unsigned parts = blocks_of((size_t)rows, ROWS);
-    int most = max(1, BLOCKS / (int)((unsigned)v->kv * parts));
+    int limit = max(1, BLOCKS / (int)((unsigned)v->kv * parts));
     struct slices s = {};
-    s.keys = ((keys + most - 1) / most + SLICE - 1) / SLICE * SLICE;
+    s.keys = ((keys + limit - 1) / limit + SLICE - 1) / SLICE * SLICE;
     s.n = (keys + s.keys - 1) / s.keys;
     s.rows = v->tokens * v->query;
     size_t all = (size_t)s.n * s.rows;
     s.out = c->q.partials;
-    s.most = s.out + all * DIM;
-    s.sum = s.most + all;
+    s.max = s.out + all * DIM;
+    s.sum = s.limit + all;
     if (all * (DIM + 2) * sizeof(float) > PARTIALS) {
         err_set(c->k.err, ERR_USAGE, "cuda:%d: attention: %d query heads are too many",
                 c->device, v->query);

@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: MIT */
-/* attention_plain: any type and size, in f32 by ordinary arithmetic.
+/* attention_plain: attention of any type and size, in f32 without tensor cores.
  *
- * 16 lanes have a row of the block's own, a query, or in the backward pass of keys a key; they
- * take its products with N rows of the other side, a lane each, and then a column each. */
+ * 16 lanes share a row of the block: a query, or a key for dK and dV.  They compute its
+ * dot products with N rows of the other side, some rows per lane, and then the weighted
+ * sums of these rows, some columns per lane. */
 #include "kernels/cuda/attention.h"
 
 enum {
-    OWN = 16,   // rows of a block
-    LANES = 16, // of a row
+    OWN = 16,   // rows per block
+    LANES = 16, // per row
     THREADS = OWN * LANES,
-    COLUMNS = PLAIN_DIM / LANES, // of a lane
+    COLUMNS = PLAIN_DIM / LANES, // per lane
 };
 
-/* A row's length in shared memory: odd, so that the same column of 16 rows is in as many
- * banks. */
+/* Row stride in shared memory: odd, so that a column of 16 rows has no bank
+ * conflicts. */
 static __host__ __device__ constexpr int
 pitch(int dim)
 {
     return dim | 1;
 }
 
-/* n rows as f32, those from `rows` on 0. */
+/* Load n rows to shared memory as f32; those from `rows` on become 0. */
 template <typename T>
 static __device__ void
-bring(float *to, const T *from, size_t line, int dim, int rows, int n)
+stage(float *to, const T *from, size_t ld, int dim, int rows, int n)
 {
     for (int r = threadIdx.x / LANES; r < n; r += OWN)
         for (int d = threadIdx.x % LANES; d < dim; d += LANES)
-            to[r * pitch(dim) + d] = r < rows ? to_f32(from[r * line + d]) : 0;
+            to[r * pitch(dim) + d] = r < rows ? to_f32(from[r * ld + d]) : 0;
 }
 
 static __device__ __forceinline__ float
@@ -41,7 +42,7 @@ dot(const float *x, const float *y, int dim)
 }
 
 static __device__ __forceinline__ float
-sum_of_row(float x)
+row_sum(float x)
 {
 #pragma unroll
     for (int i = LANES / 2; i > 0; i /= 2)
@@ -50,7 +51,7 @@ sum_of_row(float x)
 }
 
 static __device__ __forceinline__ float
-most_of_row(float x)
+row_max(float x)
 {
 #pragma unroll
     for (int i = LANES / 2; i > 0; i /= 2)
@@ -58,7 +59,7 @@ most_of_row(float x)
     return x;
 }
 
-/* x += the sum over N rows of weight times row. */
+/* x += the sum over N rows of weight * row. */
 template <int N>
 static __device__ __forceinline__ void
 add_rows(float (&x)[COLUMNS], const float *weight, const float *rows, int dim)
@@ -89,8 +90,8 @@ template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     plain(T *out, float *lse, const T *q, const T *key, const T *value, struct view v)
 {
-    extern __shared__ float numbers[];
-    float *queries = numbers, *keys = queries + OWN * pitch(v.dim);
+    extern __shared__ float shared[];
+    float *queries = shared, *keys = queries + OWN * pitch(v.dim);
     float *values = keys + N * pitch(v.dim), *weight = values + N * pitch(v.dim);
     int head = (int)(blockIdx.x % (unsigned)v.query), row = threadIdx.x / LANES;
     int tiles = (int)(gridDim.x / (unsigned)v.query), lane = threadIdx.x % LANES;
@@ -98,18 +99,18 @@ static __global__ void __launch_bounds__(THREADS)
     int token = min(first_token + row, v.tokens - 1);
     int low = v.first[token], high = v.past + token;
     int end = v.past + min(first_token + OWN, v.tokens);
-    size_t line = (size_t)v.kv * v.dim, to_kv = (size_t)(head / v.group) * v.dim;
+    size_t ld = (size_t)v.kv * v.dim, to_kv = (size_t)(head / v.group) * v.dim;
     weight += row * N;
-    bring(queries, q + ((size_t)first_token * v.query + head) * v.dim,
+    stage(queries, q + ((size_t)first_token * v.query + head) * v.dim,
           (size_t)v.query * v.dim, v.dim, v.tokens - first_token, OWN);
 
-    float x[COLUMNS] = {}, most = -INFINITY, sum = 0;
+    float x[COLUMNS] = {}, top = -INFINITY, sum = 0;
     for (int k = v.first[first_token]; k < end; k += N) {
         __syncthreads();
-        bring(keys, key + k * line + to_kv, line, v.dim, end - k, N);
-        bring(values, value + k * line + to_kv, line, v.dim, end - k, N);
+        stage(keys, key + k * ld + to_kv, ld, v.dim, end - k, N);
+        stage(values, value + k * ld + to_kv, ld, v.dim, end - k, N);
         __syncthreads();
-        float s[N / LANES], now = most;
+        float s[N / LANES], now = top;
 #pragma unroll
         for (int j = 0; j < N / LANES; j++) {
             int n = j * LANES + lane;
@@ -119,10 +120,10 @@ static __global__ void __launch_bounds__(THREADS)
                 s[j] = -INFINITY;
             now = fmaxf(now, s[j]);
         }
-        now = most_of_row(now);
-        float less = now == -INFINITY ? 1 : expf(most - now);
-        most = now;
-        sum *= less;
+        now = row_max(now);
+        float rescale = now == -INFINITY ? 1 : expf(top - now);
+        top = now;
+        sum *= rescale;
 #pragma unroll
         for (int j = 0; j < N / LANES; j++) {
             float w = s[j] == -INFINITY ? 0 : expf(s[j] - now);
@@ -132,28 +133,28 @@ static __global__ void __launch_bounds__(THREADS)
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
-            x[i] *= less;
+            x[i] *= rescale;
         add_rows<N>(x, weight, values, v.dim);
     }
-    sum = sum_of_row(sum);
+    sum = row_sum(sum);
     if (first_token + row >= v.tokens)
         return;
     put_row(out + ((size_t)token * v.query + head) * v.dim, x, 1 / sum, v.dim);
     if (lane == 0)
-        lse[(size_t)head * v.tokens + token] = most + logf(sum);
+        lse[(size_t)head * v.tokens + token] = top + logf(sum);
 }
 
-struct plain_back {
+struct plain_bwd_args {
     const void *dout, *q, *key, *value;
     const float *lse, *work;
     void *dq, *dkey, *dvalue;
-    size_t q_row, kv_row; // of these: from a token to the next
+    size_t q_row, kv_row; // token strides of gradients
 };
 
-/* Weight and gradient of a query's score with a key. */
+/* p: weight of a query's score with a key; ds: its gradient. */
 static __device__ __forceinline__ void
-back_of_score(float *p, float *ds, float score, float of_value, int key, int query,
-              int head, const struct plain_back &b, const struct view &v)
+score_bwd(float *p, float *ds, float score, float of_value, int key, int query,
+          int head, const struct plain_bwd_args &b, const struct view &v)
 {
     *p = *ds = 0;
     if (query >= v.tokens || key > v.past + query || key < v.first[query])
@@ -163,25 +164,26 @@ back_of_score(float *p, float *ds, float score, float of_value, int key, int que
     *ds = *p * (of_value - b.work[at]);
 }
 
-/* Of queries, over keys; or of keys and values, over queries of all heads that see them. */
+/* dQ, over keys; or if OF_KEYS dK and dV, over the queries of all heads that see
+ * them. */
 template <typename T, int N, bool OF_KEYS>
 static __global__ void __launch_bounds__(THREADS)
-    plain_bwd(struct plain_back b, struct view v)
+    plain_bwd(struct plain_bwd_args b, struct view v)
 {
-    extern __shared__ float numbers[];
-    float *own = numbers, *own_out = own + OWN * pitch(v.dim);
+    extern __shared__ float shared[];
+    float *own = shared, *own_out = own + OWN * pitch(v.dim);
     float *other = own_out + OWN * pitch(v.dim), *other_out = other + N * pitch(v.dim);
     float *p = other_out + N * pitch(v.dim), *ds = p + OWN * N;
     int all = OF_KEYS ? v.past + v.tokens : v.tokens, heads = OF_KEYS ? v.kv : v.query;
     int head = (int)(blockIdx.x % (unsigned)heads), row = threadIdx.x / LANES;
     int lane = threadIdx.x % LANES, begin = (int)(blockIdx.x / (unsigned)heads) * OWN;
     size_t of_rows = (size_t)v.query * v.dim, of_keys = (size_t)v.kv * v.dim;
-    size_t line = OF_KEYS ? of_keys : of_rows, other_line = OF_KEYS ? of_rows : of_keys;
+    size_t ld = OF_KEYS ? of_keys : of_rows, other_ld = OF_KEYS ? of_rows : of_keys;
     const T *side[2] = { (const T *)b.q, (const T *)b.dout };
     const T *other_side[2] = { (const T *)b.key, (const T *)b.value };
-    size_t at = begin * line + (size_t)head * v.dim;
-    bring(own, (OF_KEYS ? other_side[0] : side[0]) + at, line, v.dim, all - begin, OWN);
-    bring(own_out, (OF_KEYS ? other_side[1] : side[1]) + at, line, v.dim, all - begin,
+    size_t at = begin * ld + (size_t)head * v.dim;
+    stage(own, (OF_KEYS ? other_side[0] : side[0]) + at, ld, v.dim, all - begin, OWN);
+    stage(own_out, (OF_KEYS ? other_side[1] : side[1]) + at, ld, v.dim, all - begin,
           OWN);
     p += row * N;
     ds += row * N;
@@ -193,13 +195,13 @@ static __global__ void __launch_bounds__(THREADS)
         int end = OF_KEYS ? v.tokens : v.past + min(begin + OWN, v.tokens);
         for (int i = from; i < end; i += N) {
             if (OF_KEYS && v.first[i] >= begin + OWN)
-                break; // nor do later ones
-            size_t from_other = i * other_line + (size_t)other_head * v.dim;
+                break; // no later query sees these keys
+            size_t from_other = i * other_ld + (size_t)other_head * v.dim;
             __syncthreads();
-            bring(other, (OF_KEYS ? side[0] : other_side[0]) + from_other, other_line,
+            stage(other, (OF_KEYS ? side[0] : other_side[0]) + from_other, other_ld,
                   v.dim, end - i, N);
-            bring(other_out, (OF_KEYS ? side[1] : other_side[1]) + from_other,
-                  other_line, v.dim, end - i, N);
+            stage(other_out, (OF_KEYS ? side[1] : other_side[1]) + from_other, other_ld,
+                  v.dim, end - i, N);
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N / LANES; j++) {
@@ -209,8 +211,8 @@ static __global__ void __launch_bounds__(THREADS)
                     dot(own + row * pitch(v.dim), other + n * pitch(v.dim), v.dim);
                 float of_value = dot(own_out + row * pitch(v.dim),
                                      other_out + n * pitch(v.dim), v.dim);
-                back_of_score(p + n, ds + n, s, of_value, key, query,
-                              OF_KEYS ? other_head : head, b, v);
+                score_bwd(p + n, ds + n, s, of_value, key, query,
+                          OF_KEYS ? other_head : head, b, v);
             }
             __syncwarp();
             add_rows<N>(x, ds, other, v.dim);
@@ -241,7 +243,7 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
 
 template <typename T, int N>
 static void
-run_back(struct cuda *c, const struct plain_back *b, const struct view *v)
+run_bwd(struct cuda *c, const struct plain_bwd_args *b, const struct view *v)
 {
     unsigned of_rows = blocks_of((size_t)v->tokens, OWN) * (unsigned)v->query;
     unsigned of_keys = blocks_of((size_t)(v->past + v->tokens), OWN) * (unsigned)v->kv;
@@ -254,7 +256,7 @@ run_back(struct cuda *c, const struct plain_back *b, const struct view *v)
     cuda_launched(c, "attention_bwd: plain, queries");
 }
 
-/* With long rows fewer of the other side fit. */
+/* Fewer rows of the other side fit if rows are long. */
 template <typename T>
 static void
 run_either(struct cuda *c, void *out, float *lse, const void *q, const void *key,
@@ -268,12 +270,12 @@ run_either(struct cuda *c, void *out, float *lse, const void *q, const void *key
 
 template <typename T>
 static void
-run_back_either(struct cuda *c, const struct plain_back *b, const struct view *v)
+run_bwd_either(struct cuda *c, const struct plain_bwd_args *b, const struct view *v)
 {
     if (v->dim > 128)
-        run_back<T, 16>(c, b, v);
+        run_bwd<T, 16>(c, b, v);
     else
-        run_back<T, 32>(c, b, v);
+        run_bwd<T, 32>(c, b, v);
 }
 
 void
@@ -288,7 +290,7 @@ attention_plain_bwd(struct cuda *c, const struct attention_grads *d, const void 
                     const float *lse, const struct matrix *q, const void *key,
                     const void *value, const float *work, const struct view *v)
 {
-    struct plain_back b = {};
+    struct plain_bwd_args b = {};
     b.q_row = d->q_stride;
     b.kv_row = d->kv_stride;
     b.dout = dout;
@@ -300,5 +302,5 @@ attention_plain_bwd(struct cuda *c, const struct attention_grads *d, const void 
     b.dq = d->dq;
     b.dkey = d->dkey;
     b.dvalue = d->dvalue;
-    BY_TYPE(q->dtype, run_back_either, c, &b, v);
+    BY_TYPE(q->dtype, run_bwd_either, c, &b, v);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- errors --------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------- */
 
 bool
 cuda_check(struct cuda *c, cudaError_t e, const char *what)
@@ -29,7 +29,7 @@ cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what)
     return false;
 }
 
-/* ---- times ----------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------- */
 
 enum { MARKS = 4096, NAMES = 512 };
 
@@ -99,7 +99,7 @@ print_times(struct cuda *c)
     c->trace = NULL;
 }
 
-/* ---- memory ---------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------- */
 
 /* On the host, for each allocation. */
 struct block {
@@ -327,7 +327,7 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     return cuda_ready(c) ? 0 : -1;
 }
 
-/* ---- queues ------------------------------------------------------------------------------ */
+/* ---- queues ---------------------------------------------------------------------- */
 
 static void
 cuda_queue(struct kernels *k, enum queue queue)
@@ -360,7 +360,7 @@ cuda_wait_event(struct kernels *k, unsigned e)
                    "cudaStreamWaitEvent");
 }
 
-/* ---- open and close --------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------- */
 
 static void
 close_queues(struct cuda *c)
@@ -542,7 +542,7 @@ print_versions(line_fn *line, void *ctx)
     size_t lt = cublasLtGetVersion();
     snprintf(text, sizeof text, "%zu.%zu.%zu", lt / 10000, lt / 100 % 100, lt % 100);
     line(ctx, "cuBLASLt", text);
-    line(ctx, "cuDNN", cudnn_words());
+    line(ctx, "cuDNN", cudnn_status());
 }
 
 static void

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* exact: single operations of binary32, on the device and, for tests of what is built from
- * them, as C on the host.  Each rounds once; nothing is fused that does not say so.  And
- * random numbers. */
+/* exact: f32 operations that round once, on the device and, for unit tests, as C on the
+ * host.  Nothing is fused except by name (fma).  Also Philox random numbers. */
 #ifndef NIBBLE_KERNELS_CUDA_EXACT_H
 #define NIBBLE_KERNELS_CUDA_EXACT_H
 
@@ -28,37 +27,38 @@
 #define f_bits __float_as_uint
 #define f_from __uint_as_float
 #define u_high __umulhi
-/* x between 0 and 1; NaN becomes 0. */
+/* x clamped to [0, 1]; NaN becomes 0. */
 #define f_sat __saturatef
-/* Bytes of b and a by the nibbles of `which`, 0 .. 3 for a. */
+/* Four bytes picked by the nibbles of `which`: 0 .. 3 from a, 4 .. 7 from b. */
 #define u_bytes  __byte_perm
 #define u_select select_bits
-/* Halves of words: the larger of a + b and c. */
+/* max(a + b, c) of each 16-bit half. */
 #define u_add_max2 __viaddmax_u16x2
-/* The least of three, of words and of their halves; the largest. */
+/* Minimum of three, of words and of 16-bit halves; maximum of three words. */
 #define u_min3   __vimin3_u32
 #define u_min3_2 __vimin3_u16x2
 #define u_max3   __vimax3_u32
-/* The least of three that are positive and finite. */
+/* Minimum of three positive finite values. */
 #define f_min3(a, b, c)                                                                \
     f_from((uint32_t)__vimin3_s32((int)f_bits(a), (int)f_bits(b), (int)f_bits(c)))
-/* c + the products of a's bytes with b's; c + those of a's halves with b's two low bytes.
- * They take out what b is 1 for in one step, and not where other integers are added. */
+/* Dot products plus c: a's bytes with b's; a's halves with b's two low bytes.  With a
+ * single 1 in b they extract a byte or half in one instruction, on another pipe than
+ * integer adds. */
 #define u_dot4(a, b, c) __dp4a((uint32_t)(a), (uint32_t)(b), (uint32_t)(c))
 #define u_dot2(a, b, c) __dp2a_lo((uint32_t)(a), (uint32_t)(b), (uint32_t)(c))
 
-/* Good to 2^-23 of the number.  Of numbers in the ordinary range. */
+/* 1 / x to a relative error of 2^-23, for normal x. */
 EXACT float
 rough_inverse(float x)
 {
     return inverse_fast(x);
 }
 
-/* The same; of 0, too. */
+/* sqrt(x), the same error; also for 0. */
 EXACT float
 rough_root(float x)
 {
-    return root_fast(x);
+    return sqrt_fast(x);
 }
 
 #else
@@ -202,37 +202,37 @@ u_dot2(uint32_t a, uint32_t b, uint32_t c)
     return c + (a & 0xffff) * (b & 0xff) + (a >> 16) * (b >> 8 & 0xff);
 }
 
-/* Which way an approximation of x is off here: 1 up, 2 down, else not. */
+/* Pseudo-random direction of an approximation's error: 1 up, 2 down, else none. */
 EXACT uint32_t
-mix_of(float x)
+error_direction(float x)
 {
     return f_bits(x) * 2654435761U >> 30;
 }
 
-/* As far off as a GPU's may be: a unit in the last place. */
+/* Off by 1 ulp, as a GPU's may be. */
 EXACT float
 rough_inverse(float x)
 {
     float y = 1 / x;
-    uint32_t bits = f_bits(y), mix = mix_of(x);
-    return isfinite(y) ? f_from(bits + (mix == 1) - (mix == 2)) : y;
+    uint32_t bits = f_bits(y), direction = error_direction(x);
+    return isfinite(y) ? f_from(bits + (direction == 1) - (direction == 2)) : y;
 }
 
-/* Off by 2^-23 of the root, up (1), down (2) or not, which is up to a unit and a half from
- * the rounded one; subnormal numbers are 0. */
+/* sqrt(x) with a relative error of 2^-23, up (1), down (2) or none: at most 1.5 ulp
+ * from the rounded root.  Subnormals are flushed to 0. */
 EXACT float
-root_off(float x, uint32_t way)
+root_off(float x, uint32_t direction)
 {
     double root = sqrt((double)x);
-    double edge = way == 1   ? root * (1 + 0x1p-23)
-                  : way == 2 ? root * (1 - 0x1p-23)
-                             : root;
+    double edge = direction == 1   ? root * (1 + 0x1p-23)
+                  : direction == 2 ? root * (1 - 0x1p-23)
+                                   : root;
     float y = (float)edge;
     if (fabsf(x) < 0x1p-126F)
         return 0;
-    if (way == 1 && (double)y > edge)
+    if (direction == 1 && (double)y > edge)
         y = f_from(f_bits(y) - 1); // back within
-    if (way == 2 && (double)y < edge)
+    if (direction == 2 && (double)y < edge)
         y = f_from(f_bits(y) + 1);
     return y;
 }
@@ -240,13 +240,13 @@ root_off(float x, uint32_t way)
 EXACT float
 rough_root(float x)
 {
-    return root_off(x, mix_of(x));
+    return root_off(x, error_direction(x));
 }
 #endif
 
 enum { DRAW_ROUNDS = 10 };
 
-/* The keys of all rounds. */
+/* Philox keys of all rounds. */
 struct draw_keys {
     uint32_t k[DRAW_ROUNDS][2];
 };

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* ptx: all inline PTX: asynchronous copies to and from shared memory, ldmatrix, mma, approximate
- * math.  All of it is here: tests/emulate has a header of the
+/* ptx: all inline PTX: asynchronous copies to and from shared memory, mbarriers,
+ * ldmatrix, mma, approximate math. tests/emulate replaces this header by one of the
  * same name, in C.
  *
- * A piece of m16n8k16 is in the registers of a warp; with g = lane / 4 and t = lane % 4:
- *   A (16, 16): row g or g + 8 (registers 0, 1), the same 8 columns on (2, 3); a register
- *      has columns 2t and 2t + 1;
- *   B (16, 8): column g; registers 0 and 1 have rows 2t and 2t + 1, and 8 rows on;
- *   C (16, 8): numbers 0, 1: row g, columns 2t and 2t + 1; 2, 3: row g + 8.
- * So two neighbours of C, rounded, are an A. */
+ * Register layout of mma.m16n8k16 in a warp, with g = lane / 4 and t = lane % 4:
+ *
+ *   A (16, 16): registers 0, 1: rows g, g + 8, columns 2t, 2t + 1; 2, 3: 8 columns on;
+ *   B (16, 8): registers 0, 1: rows 2t, 2t + 1 and 8 rows on, column g;
+ *   C (16, 8): elements 0, 1: row g, columns 2t, 2t + 1; 2, 3: row g + 8.
+ *
+ * So two neighbouring tiles of C, rounded to bf16, form an A. */
 #ifndef NIBBLE_KERNELS_CUDA_PTX_H
 #define NIBBLE_KERNELS_CUDA_PTX_H
 
@@ -22,7 +23,7 @@ shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Keep a value in its register: the compiler must not recompute it. */
+/* Hide where a value comes from, so that the compiler does not recompute it. */
 static __device__ __forceinline__ uint32_t
 keep(uint32_t x)
 {
@@ -30,7 +31,7 @@ keep(uint32_t x)
     return x;
 }
 
-/* 16 bytes; zeros if they are not `there`: then nothing is read. */
+/* cp.async of 16 bytes; if !there, writes zeros and reads nothing. */
 static __device__ __forceinline__ void
 copy16(uint32_t to, const void *from, bool there)
 {
@@ -47,9 +48,9 @@ copy4(uint32_t to, const void *from, bool there)
                  : "memory");
 }
 
-/* The end of a group of copies, and the wait for all groups but the last N. */
+/* Commit the copies so far as a group; wait for all but the last N groups. */
 static __device__ __forceinline__ void
-copies_end(void)
+copies_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -61,33 +62,34 @@ copies_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* A barrier of 8 bytes of shared memory has phases.  One ends when as many threads as it
- * was opened for have come to it, and the bytes that they said are there.  Phases are
- * counted by one bit. */
+/* mbarrier: 8 bytes of shared memory.  A phase completes when `threads` threads have
+ * arrived and the expected bytes have been copied; waiters pass the parity of the
+ * phase. */
 static __device__ __forceinline__ void
-phases_open(uint32_t barrier, unsigned threads)
+mbarrier_init(uint32_t barrier, unsigned threads)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(threads)
                  : "memory");
 }
 
-/* Once, after mbarrier_init, before other threads use them. */
+/* Once after all mbarrier_init, before a barrier that makes them visible to other
+ * threads. */
 static __device__ __forceinline__ void
-phases_are_open(void)
+mbarrier_init_fence(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Arrive: what this thread wrote is visible; it does not wait. */
+/* Arrive without waiting; releases the thread's writes. */
 static __device__ __forceinline__ void
-phase_tell(uint32_t barrier)
+mbarrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Arrive, and expect so many bytes by bulk_load. */
+/* Arrive, and expect `bytes` more bytes from bulk_load. */
 static __device__ __forceinline__ void
-phase_expect(uint32_t barrier, uint32_t bytes)
+mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes)
 {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
@@ -96,7 +98,7 @@ phase_expect(uint32_t barrier, uint32_t bytes)
 }
 
 static __device__ __forceinline__ void
-phase_wait(uint32_t barrier, uint32_t phase)
+mbarrier_wait(uint32_t barrier, uint32_t phase)
 {
     asm volatile("{\n\t.reg .pred over;\n"
                  "again:\n\t"
@@ -106,7 +108,8 @@ phase_wait(uint32_t barrier, uint32_t phase)
                  : "memory");
 }
 
-/* Copies of multiples of 16 bytes that one thread starts. */
+/* cp.async.bulk, started by one thread; addresses and sizes are multiples of 16
+ * bytes. */
 static __device__ __forceinline__ void
 bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
 {
@@ -116,9 +119,10 @@ bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
                  : "memory");
 }
 
-/* Before a bulk_store of another thread: what this one wrote may be read. */
+/* Proxy fence: makes this thread's shared memory writes visible to later bulk
+ * stores. */
 static __device__ __forceinline__ void
-bulk_may_read(void)
+bulk_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -133,19 +137,20 @@ bulk_store(void *to, const void *from, uint32_t bytes)
 }
 
 static __device__ __forceinline__ void
-bulk_end(void)
+bulk_commit(void)
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Wait until the sources of all bulk stores of this thread have been read. */
+/* Wait until the bulk stores of this thread have read their sources. */
 static __device__ __forceinline__ void
 bulk_wait_read(void)
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/* Four 8x8 matrices; lane l says where row l % 8 of matrix l / 8 is. */
+/* ldmatrix of four 8x8 matrices; lane l has the address of row l % 8 of matrix l /
+ * 8. */
 static __device__ __forceinline__ void
 load4(uint32_t (&r)[4], uint32_t at)
 {
@@ -154,9 +159,9 @@ load4(uint32_t (&r)[4], uint32_t at)
                  : "r"(at));
 }
 
-/* The same of their transposes. */
+/* The same, transposed. */
 static __device__ __forceinline__ void
-load4_turned(uint32_t (&r)[4], uint32_t at)
+load4_trans(uint32_t (&r)[4], uint32_t at)
 {
     asm volatile(
         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -174,7 +179,7 @@ mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The same, in place. */
+/* The same with a in four registers. */
 static __device__ __forceinline__ void
 mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
     uint32_t b1)
@@ -185,8 +190,8 @@ mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* 16 bytes that nobody needs twice; v stays what it is if they are not `there`.  No load of
- * constants: the compiler would put it off until after cuda_wait. */
+/* Load 16 bytes without allocating in L1; v is unchanged if !there.  Not a read-only
+ * load (__ldg): the compiler would move it behind cuda_wait. */
 static __device__ __forceinline__ void
 load16_once(uint4 &v, const void *p, bool there)
 {
@@ -197,7 +202,7 @@ load16_once(uint4 &v, const void *p, bool there)
                  : "memory");
 }
 
-/* Two bytes, or zeros. */
+/* Load 2 bytes; 0 if !there. */
 static __device__ __forceinline__ uint32_t
 load2(const void *p, bool there)
 {
@@ -211,7 +216,7 @@ load2(const void *p, bool there)
     return v;
 }
 
-/* Bits of a where the mask has ones, else of b: one instruction. */
+/* Bitwise select: a where the mask is 1, else b; one instruction. */
 static __device__ __forceinline__ uint32_t
 select_bits(uint32_t mask, uint32_t a, uint32_t b)
 {
@@ -220,8 +225,8 @@ select_bits(uint32_t mask, uint32_t a, uint32_t b)
     return y;
 }
 
-/* 1 / x, off by a unit in the last place, and the root of x, by 2^-23 of it; subnormal numbers
- * are 0. */
+/* 1 / x to 1 ulp, and sqrt(x) to a relative error of 2^-23; subnormals are flushed to
+ * 0. */
 static __device__ __forceinline__ float
 inverse_fast(float x)
 {
@@ -231,14 +236,14 @@ inverse_fast(float x)
 }
 
 static __device__ __forceinline__ float
-root_fast(float x)
+sqrt_fast(float x)
 {
     float y;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-/* 2^x; that of -infinity is 0. */
+/* 2^x; 2^-infinity is 0. */
 static __device__ __forceinline__ float
 exp2_fast(float x)
 {
@@ -247,7 +252,7 @@ exp2_fast(float x)
     return y;
 }
 
-/* Two numbers as bf16, and back. */
+/* Two f32 packed as bf16x2, and back. */
 static __device__ __forceinline__ uint32_t
 two_bf16(float low, float high)
 {
@@ -268,10 +273,10 @@ high_bf16(uint32_t x)
     return __uint_as_float(x & 0xffff0000U);
 }
 
-/* All threads of a block, from wherever in the program: a function, so that all are at the
- * same instruction then. */
+/* Block barrier that threads reach from different call sites: not inlined, so that all
+ * execute the same instruction. */
 static __device__ __noinline__ void
-block_meets(void)
+block_barrier(void)
 {
     asm volatile("barrier.sync 0;" ::: "memory");
 }

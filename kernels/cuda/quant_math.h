@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* quant_math: the quantizers of lib/nvfp4/quant.c for one row of a block, a thread each.
- * They give its bytes; what is shorter here is exact:
+/* quant_math: the quantizers of lib/nvfp4/quant.c, one row of a block per thread.  They
+ * give the same bytes; the shortcuts are exact:
  *
- * - Rounding to E2M1.  Below 2^24 floats are 1 apart, above it 2.  So 2^24 - 4 + 2y, with
- *   one rounding, counts the codes of y up to 4, and 2^24 + y, those from 4 on; the lower
- *   of the two is right, ties to even.
- * - a against t s, for a threshold t and a scale s: the sign of a k - 2t with k = RN(2/s)
- *   in place of 2/s is right unless a = t s.  k is off by less than 2^-24 m/16 of itself,
- *   m = 8 .. 15 the digits of s, and a, if not t s, by more than 2^-24 of t s (t s is no
- *   power of two unless m is 8, where k is exact).  A fused multiply-add rounds a k only
- *   together with what it is added to; at a = t s both codes have the same error.
- * - The errors of a sweep are good to 2^-19, and to twice that with a scale's number in
- *   their last bits; scales that are closer than 2^-17 to the best are left to the
- *   definition.
- * - v / 1536: from the rounded inverse and a first quotient that is off by less than a
- *   unit in the last place, one residual gives the rounded quotient (Markstein).
- */
+ * - Rounding to E2M1.  Below 2^24 f32 values are 1 apart, above it 2.  So 2^24 - 4 +
+ * 2y, rounded once, counts the codes of y up to 4, and 2^24 + y those from 4 on; the
+ * minimum of the two is right, ties to even.
+ *
+ * - Comparing a with t s, for a threshold t and a scale s: the sign of a k - 2t, with k
+ * = RN(2/s) in place of 2/s, is right unless a = t s.  The relative error of k is below
+ * 2^-24 m/16, where m = 8 .. 15 is the significand of s, and a, if not t s, differs
+ * from it by more than 2^-24 relative (t s is no power of two unless m is 8, where k is
+ * exact).  An fma rounds a k only together with the addend; at a = t s both codes have
+ * the same error.
+ *
+ * - The errors of a sweep are good to 2^-19, and to twice that with the scale's index
+ * in their last bits; if another scale is within 2^-17 of the best, the exact path
+ * decides.
+ *
+ * - v / 1536: one residual step (Markstein) on the rounded inverse and a first quotient
+ * that is off by less than 1 ulp gives the rounded quotient. */
 #ifndef NIBBLE_KERNELS_CUDA_QUANT_MATH_H
 #define NIBBLE_KERNELS_CUDA_QUANT_MATH_H
 
@@ -37,9 +40,9 @@ extern "C" {
 enum {
     COLUMNS = NVFP4_BLOCK,
     LAST_SCALE = 0x7e,
-    BELOW = 2,              // scales that a sweep tries under the nearest one
-    NINE = 9,               // and all that it tries
-    STEPS = 136,            // of scales from -BELOW on, with those that are none
+    BELOW = 2,              // scales that a sweep tries below the nearest one
+    NINE = 9,               // all scales that it tries
+    STEPS = 136,            // table of scales from -BELOW on, some not valid
     CODE_ZERO = 0x4b7ffffc, // bits of 2^24 - 4
     CODE_SEVEN = CODE_ZERO + 7,
 };
@@ -47,21 +50,21 @@ enum {
 /* 16 values of a row. */
 struct values {
     float x[COLUMNS];
-    uint32_t pair[COLUMNS / 2]; // bits 15 and 31: signs of two neighbours
-    float amax;                 // of the block: one row, or with `square` 16
+    uint32_t pair[COLUMNS / 2]; // bits 15 and 31: signs of two elements
+    float amax;                 // of the block: one row, 16 rows if square
 };
 
 struct coded {
     uint32_t codes[2], scale;
 };
 
-/* Constants of a scale byte that a sweep tries. */
+/* Constants for a scale byte s. */
 struct step {
-    float s, turns;    // in units of 2^8, and 2 / s
-    float half, minus; // 1 / s, and -2^126 s
+    float s, inverse2;      // s / 2^8, and 2 / s
+    float inverse, minus_s; // 1 / s, and -2^126 s
 };
 
-/* ---- one block's rows: 16 neighbouring threads --------------------------------------- */
+/* ---- rows of a block: 16 neighbouring threads ------------------------------------ */
 
 #ifdef __CUDACC__
 EXACT float
@@ -87,16 +90,16 @@ rows_sum(float x, bool square)
 #define rows_sum(x, square) ((void)(square), (x))
 #endif
 
-/* ---- codecs -------------------------------------------------------------------------- */
+/* ---- codecs ---------------------------------------------------------------------- */
 
-/* The value of a scale byte up to 0x7e. */
+/* Decode an E4M3 scale byte up to 0x7e. */
 EXACT float
 scale_value(uint32_t c)
 {
     return f_mul(f_from(c << 20), 0x1p120F);
 }
 
-/* The byte of x, 0 .. 448, ties to even. */
+/* Encode x, 0 .. 448, as E4M3, ties to even. */
 EXACT uint32_t
 scale_byte(float x)
 {
@@ -106,8 +109,8 @@ scale_byte(float x)
     return x < 0x1p-6F ? tiny : normal;
 }
 
-/* CODE_ZERO and the code of y >= 0, which may be 8 in place of 7; eighth: that of y, but
- * at most 1. */
+/* CODE_ZERO + the code of y >= 0, which may be 8 instead of 7; eighth: y / 8, clamped
+ * to 1. */
 EXACT uint32_t
 code_of_eighth(float eighth)
 {
@@ -115,14 +118,14 @@ code_of_eighth(float eighth)
     return f_bits(f_min(low, high));
 }
 
-/* The same of any y >= 0; NaN: 0. */
+/* The same for any y >= 0; NaN gives 0. */
 EXACT uint32_t
 code_bits(float y)
 {
     return code_of_eighth(f_sat(f_mul(y, 0.125F)));
 }
 
-/* Ties away from zero. */
+/* Code of y, ties away from zero. */
 EXACT uint32_t
 code_away(float y)
 {
@@ -130,15 +133,16 @@ code_away(float y)
                       (y >= 2.5F) + (y >= 3.5F) + (y >= 5.0F));
 }
 
-/* 2^-126 times the value of a code, from the low bits of CODE_ZERO + code: E2M1 is what
- * floats are at the lower end of their range. */
+/* 2^-126 times the value of a code, from CODE_ZERO + code: E2M1 is laid out as f32 is
+ * at the lower end of its range. */
 EXACT float
 tiny_value(uint32_t bits)
 {
     return f_from(bits * 0x400000 + 0x1000000);
 }
 
-/* Eight of CODE_ZERO + code, or of codes if zero is 0, as nibbles. */
+/* Pack eight values into nibbles: codes (zero = 0), or CODE_ZERO + code (zero =
+ * CODE_ZERO). */
 EXACT uint32_t
 nibbles(const uint32_t bits[8], uint32_t zero)
 {
@@ -155,7 +159,7 @@ eight_to_seven(uint32_t w)
     return w - (w >> 3 & 0x11111111);
 }
 
-/* Signs of eight values, to bits 3, 7, ... */
+/* Signs of eight values, in bits 3, 7, ... */
 EXACT uint32_t
 signs(const uint32_t pair[4])
 {
@@ -165,8 +169,8 @@ signs(const uint32_t pair[4])
     return (even >> 4 & 0x08080808) | (odd & 0x80808080);
 }
 
-/* The code of a / s, which is found on the right side of every threshold, see
- * quant_kernel.c; s8: 8 s, inverse8: 1 / (8 s). */
+/* The code of a / s, correct at every threshold, see quant_kernel.c; s8: 8 s, inverse8:
+ * 1 / (8 s). */
 EXACT uint32_t
 code_of_quotient(float a, float s8, float inverse8)
 {
@@ -184,14 +188,14 @@ as_bf16(float x)
 EXACT float
 row_amax(const float x[COLUMNS])
 {
-    float most[4] = { f_abs(x[0]), f_abs(x[1]), f_abs(x[2]), f_abs(x[3]) };
+    float amax[4] = { f_abs(x[0]), f_abs(x[1]), f_abs(x[2]), f_abs(x[3]) };
     EXACT_UNROLL
     for (int i = 4; i < COLUMNS; i++)
-        most[i % 4] = f_max(most[i % 4], f_abs(x[i]));
-    return f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
+        amax[i % 4] = f_max(amax[i % 4], f_abs(x[i]));
+    return f_max(f_max(amax[0], amax[1]), f_max(amax[2], amax[3]));
 }
 
-/* ---- the tensor scale ------------------------------------------------------------------ */
+/* ---- the tensor scale ------------------------------------------------------------ */
 
 EXACT struct quant_scale
 tensor_scale(enum quant kind, bool modelopt, float amax)
@@ -209,7 +213,7 @@ tensor_scale(enum quant kind, bool modelopt, float amax)
     return t;
 }
 
-/* ---- one level, amax / 6 --------------------------------------------------------------- */
+/* ---- one level, amax / 6 --------------------------------------------------------- */
 
 EXACT void
 code_torchao(struct coded *to, const struct values *v)
@@ -221,7 +225,7 @@ code_torchao(struct coded *to, const struct values *v)
     for (int half = 0; half < 2; half++) {
         uint32_t bits[8];
         EXACT_UNROLL
-        for (int i = 0; i < 8; i++) { // bf16 of the largest floats is infinite
+        for (int i = 0; i < 8; i++) { // the largest f32 round to infinity in bf16
             float a = f_min(f_abs(as_bf16(v->x[8 * half + i])), LARGEST_FLOAT);
             bits[i] = code_of_quotient(a, s, inverse);
         }
@@ -249,13 +253,13 @@ code_native(struct coded *to, const struct values *v, enum dtype source)
     }
 }
 
-/* ---- two levels, max -------------------------------------------------------------------- */
+/* ---- two levels, max ------------------------------------------------------------- */
 
-/* The code below or above a, by chance. */
+/* Stochastic rounding to the code below or above a. */
 EXACT uint32_t
-code_by_chance(float a, uint32_t draw)
+code_stochastic(float a, uint32_t draw)
 {
-    // floor: the lower code, and its value and the next one's
+    // floor: the code below, its value and the step to the next
     uint32_t low = (uint32_t)((a >= 0.5F) + (a >= 1) + (a >= 1.5F) + (a >= 2) +
                               (a >= 3) + (a >= 4));
     float from = low < 5 ? f_mul((float)low, 0.5F) : low == 5 ? 3.0F : 4.0F;
@@ -266,8 +270,8 @@ code_by_chance(float a, uint32_t draw)
     return low + (u < f_div(f_sub(a, from), wide) ? 1U : 0U);
 }
 
-/* The codes of |x| enc.  Where no multiplier is near the lower end of the range an eighth
- * of it gives an eighth of the product, or both are 0. */
+/* The codes of |x| enc. plain: enc is far from underflow, so enc / 8 gives an eighth of
+ * the product, or code 0 as well. */
 EXACT void
 bits_max(uint32_t bits[8], const float x[8], float enc, bool plain)
 {
@@ -278,10 +282,10 @@ bits_max(uint32_t bits[8], const float x[8], float enc, bool plain)
                         : code_bits(f_abs(f_mul(x[i], enc)));
 }
 
-/* first: index of x[0] in its tensor. */
+/* Stochastic rounding. first: index of x[0] in its tensor. */
 EXACT void
-bits_by_chance(uint32_t bits[8], const float x[8], float enc,
-               const struct quant_spec *spec, uint64_t first)
+bits_stochastic(uint32_t bits[8], const float x[8], float enc,
+                const struct quant_spec *spec, uint64_t first)
 {
     EXACT_UNROLL
     for (unsigned i = 0; i < 8; i += 4) {
@@ -291,14 +295,14 @@ bits_by_chance(uint32_t bits[8], const float x[8], float enc,
         EXACT_UNROLL
         for (unsigned k = 0; k < 4; k++)
             bits[i + k] =
-                CODE_ZERO + code_by_chance(f_abs(f_mul(x[i + k], enc)), draw[k]);
+                CODE_ZERO + code_stochastic(f_abs(f_mul(x[i + k], enc)), draw[k]);
     }
 }
 
-/* by_chance: NULL, or the draws' key; first: index of the values in their tensor. */
+/* stochastic: NULL, or the seed; first: index of the values in their tensor. */
 EXACT void
 code_max(struct coded *to, const struct values *v, const struct quant_scale *t,
-         const struct quant_spec *by_chance, uint64_t first)
+         const struct quant_spec *stochastic, uint64_t first)
 {
     float factor = f_mul(t->enc, 1.0F / 6.0F);
     to->scale = scale_byte(f_min(f_mul(v->amax, factor), 448));
@@ -308,8 +312,8 @@ code_max(struct coded *to, const struct values *v, const struct quant_scale *t,
     for (int half = 0; half < 2; half++) {
         const float *x = v->x + 8 * half;
         uint32_t bits[8];
-        if (by_chance)
-            bits_by_chance(bits, x, enc, by_chance, first + 8 * (unsigned)half);
+        if (stochastic)
+            bits_stochastic(bits, x, enc, stochastic, first + 8 * (unsigned)half);
         else
             bits_max(bits, x, enc, t->amax < 0x1p100F);
         to->codes[half] =
@@ -322,23 +326,24 @@ code_modelopt(struct coded *to, const struct values *v, const struct quant_scale
 {
     float want = f_div(v->amax, f_mul(6, t->scale2));
     to->scale = v->amax == 0 ? 0x38 : scale_byte(f_min(f_max(want, 0x1p-9F), 448));
-    float s = f_mul(scale_value(to->scale), t->scale2); // may be 0: 0 / 0 has code 0
+    float s = f_mul(scale_value(to->scale), t->scale2); // may be 0: 0 / 0 gives code 0
     EXACT_UNROLL
     for (int half = 0; half < 2; half++) {
-        uint32_t bits[8], less[8];
+        uint32_t bits[8], negative[8];
         EXACT_UNROLL
         for (int i = 0; i < 8; i++) {
             float x = v->x[8 * half + i];
             bits[i] = code_bits(f_abs(f_div(x, s)));
-            less[i] = x < 0 ? 8 : 0;
+            negative[i] = x < 0 ? 8 : 0;
         }
-        to->codes[half] = eight_to_seven(nibbles(bits, CODE_ZERO)) | nibbles(less, 0);
+        to->codes[half] =
+            eight_to_seven(nibbles(bits, CODE_ZERO)) | nibbles(negative, 0);
     }
 }
 
-/* ---- two levels, the better of two ------------------------------------------------------- */
+/* ---- two levels, the better of two ----------------------------------------------- */
 
-/* v / 1536; plain: where neither v nor the quotient is near the ends of the range. */
+/* v / 1536; plain: v and the quotient are far from overflow and underflow. */
 EXACT float
 over_1536(float v, bool plain)
 {
@@ -349,7 +354,7 @@ over_1536(float v, bool plain)
     return f_fma(-f_fma(1536, q, -v), inverse, q);
 }
 
-/* Codes for one scale byte; the error they make. */
+/* Codes for scale byte c; returns their error. */
 EXACT float
 try_scale(uint32_t codes[2], const struct values *v, uint32_t c,
           const struct quant_scale *t, bool mae, bool plain)
@@ -357,7 +362,7 @@ try_scale(uint32_t codes[2], const struct values *v, uint32_t c,
     float d = scale_value(c), err = 0;
     float enc = f_min(f_div(1, f_mul(d, t->scale2)), LARGEST_FLOAT);
     float eighth = f_mul(enc, 0.125F);
-    float up = f_mul(d, 0x1p100F), amax = f_mul(t->amax, 0x1p26F); // of tiny values
+    float up = f_mul(d, 0x1p100F), amax = f_mul(t->amax, 0x1p26F); // for tiny_value
     EXACT_UNROLL
     for (int half = 0; half < 2; half++) {
         uint32_t bits[8];
@@ -400,22 +405,22 @@ code_4over6(struct coded *to, const struct values *v, const struct quant_scale *
             (less ? four[half] : to->codes[half]) | signs(v->pair + 4 * half);
 }
 
-/* ---- the best scale ----------------------------------------------------------------------- */
+/* ---- the best scale -------------------------------------------------------------- */
 
-/* Entry k of a table: of byte k - BELOW.  Of one that is no scale: all codes are 0, so that
- * no scale's error is larger.  Where it is as large the definition decides. */
+/* Table entry k, for byte k - BELOW.  An invalid scale gives code 0 everywhere: no
+ * valid scale has a larger error, and if one has the same the exact path decides. */
 EXACT struct step
 step_of(uint32_t k)
 {
     uint32_t c = k - BELOW;
     bool legal = c - 1 < LAST_SCALE;
     float s = legal ? f_mul(scale_value(c), 0x1p-8F) : 0;
-    float turns = legal ? f_div(2, s) : 0;
-    struct step step = { s, turns, f_mul(turns, 0.5F), f_mul(s, -0x1p126F) };
+    float inverse2 = legal ? f_div(2, s) : 0;
+    struct step step = { s, inverse2, f_mul(inverse2, 0.5F), f_mul(s, -0x1p126F) };
     return step;
 }
 
-/* By definition: the code nearest to a / s, ties to even. */
+/* Exact: the code nearest to a / s, ties to even. */
 EXACT uint32_t
 nearest_code(float a, float s)
 {
@@ -424,7 +429,7 @@ nearest_code(float a, float s)
                       (a > 5.0F * s));
 }
 
-/* By definition: the squared error of a row at one scale. */
+/* Exact: the squared error of a row for one scale. */
 EXACT float
 exact_error(const float a[COLUMNS], float s, const float *weight)
 {
@@ -447,28 +452,28 @@ exact_error(const float a[COLUMNS], float s, const float *weight)
     return f_add(f_add(r[0], r[2]), f_add(r[1], r[3]));
 }
 
-/* The byte from `from` on with the least error of n; the smaller one if there are two.
- * Square blocks of a warp go through it together. */
+/* The byte of from .. from + n - 1 with the minimum error, the smaller one of two.
+ * Square blocks of a warp run in lockstep. */
 EXACT uint32_t
 exact_best(const float a[COLUMNS], uint32_t from, uint32_t n, const float *weight,
            bool square)
 {
-    float least = f_from(0x7f800000);
+    float min_err = f_from(0x7f800000);
     uint32_t best = from - 1 < LAST_SCALE ? from : 1; // from may be -2 .. 0
     for (uint32_t c = from; c != from + n; c++) {
         bool legal = c - 1 < LAST_SCALE;
         float err =
             rows_sum(exact_error(a, scale_value(legal ? c : 1), weight), square);
-        if (legal && err < least) {
-            least = err;
+        if (legal && err < min_err) {
+            min_err = err;
             best = c;
         }
     }
     return best;
 }
 
-/* The error at a scale to within 2^-19, in units of 2^16.  y of this scale are at most 4.5
- * if FEW, less than 5 if UP_TO_4, at most 7 if SOME. */
+/* The error for a scale to within 2^-19, in units of 2^16. y = a / s is at most 4.5 if
+ * FEW, below 5 if UP_TO_4, at most 7 if SOME. */
 enum range { FEW, UP_TO_4, SOME, ALL };
 
 EXACT float
@@ -477,47 +482,48 @@ rough_error(const float a[COLUMNS], struct step step, enum range range)
     float err = 0;
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++) {
-        float code = f_fma(a[i], step.turns, 0x1p24F - 4);
-        float high = f_fma(a[i], step.half, 0x1p24F);
+        float code = f_fma(a[i], step.inverse2, 0x1p24F - 4);
+        float high = f_fma(a[i], step.inverse, 0x1p24F);
         if (range == UP_TO_4)
             code = f_min(code, 0x1p24F + 4); // code 6
         if (range == SOME)
             code = f_min(code, high);
         if (range == ALL)
             code = f_min3(code, high, 0x1p24F + 6); // code 7
-        float d = f_fma(tiny_value(f_bits(code)), step.minus, a[i]);
+        float d = f_fma(tiny_value(f_bits(code)), step.minus_s, a[i]);
         err = f_fma(d, d, err);
     }
     return err;
 }
 
-/* Errors; the last bits of each, 2^-19 of it at most, are the number of its scale. */
+/* Minimum error and the next one; the last bits, at most 2^-19 of it, hold the scale's
+ * index. */
 struct search {
     float best, second;
 };
 
-enum { NUMBER = 15 };
+enum { INDEX = 15 };
 
 EXACT void
 try_step(struct search *f, const float a[COLUMNS], const struct step *steps, uint32_t k,
          enum range range)
 {
     float err = rough_error(a, steps[k], range);
-    err = f_from((f_bits(err) & ~(uint32_t)NUMBER) | k);
+    err = f_from((f_bits(err) & ~(uint32_t)INDEX) | k);
     f->second = f_min(f->second, f_max(f->best, err));
     f->best = f_min(f->best, err);
 }
 
-/* The best of nine, from c0 - BELOW on; a: in units of 2^8.  Above c0, which is nearest to
- * amax / 6, no y is above 7, at c0 + 4 none above 75/16 and a rounding, and from c0 + 5 on
- * none above 4.5; where c0 itself is the largest byte there is none above it.  At c0 none is
- * above 7, either, where steps are a part of it and there is a larger one. */
+/* The best of nine scales from c0 - BELOW on; a: in units of 2^8. c0 is nearest to amax
+ * / 6.  Bounds of y = a / s: at most 7 above c0, 75/16 plus rounding at c0 + 4, 4.5
+ * from c0 + 5 on; if c0 is the largest byte, none are above it.  At c0 itself at most
+ * 7, too, unless it is subnormal or the largest byte. */
 EXACT uint32_t
 find_scale(const float a[COLUMNS], const struct values *v, float enc, uint32_t c0,
            const struct step *steps)
 {
     struct search f = { LARGEST_FLOAT, LARGEST_FLOAT };
-    const struct step *at = steps + c0; // that of c0 - BELOW
+    const struct step *at = steps + c0; // of c0 - BELOW
     float whole[COLUMNS];
     uint32_t clipped = c0 - 8 < LAST_SCALE - 8 ? 2 : 3;
 #ifdef __CUDACC__
@@ -534,15 +540,15 @@ find_scale(const float a[COLUMNS], const struct values *v, float enc, uint32_t c
     try_step(&f, a, at, 7, FEW);
     try_step(&f, a, at, 8, FEW);
     if (f.second > f_mul(f.best, 1 + 0x1p-17F) && f.best > 0x1p-80F && f.best < 0x1p80F)
-        return c0 - BELOW + (f_bits(f.best) & NUMBER);
+        return c0 - BELOW + (f_bits(f.best) & INDEX);
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++)
         whole[i] = f_abs(f_mul(v->x[i], enc));
     return exact_best(whole, c0 - BELOW, NINE, NULL, false);
 }
 
-/* The byte nearest to amax / 6 under enc.  Below 2^-100 the quotient may be off, where with
- * such an enc its byte is 0; up to there see over_1536. */
+/* The byte nearest to amax / 6 * enc.  Below 2^-100 the quotient may be off, but with
+ * such an enc the byte is 0; above see over_1536. */
 EXACT uint32_t
 byte_of_sixth(float amax, float enc)
 {
@@ -552,8 +558,8 @@ byte_of_sixth(float amax, float enc)
     return scale_byte(f_min(f_mul(q, enc), 448));
 }
 
-/* Values are products with 2^-8 enc: those with enc, but for numbers below 2^-118, whose
- * code is 0. */
+/* Values are multiplied by 2^-8 enc instead of enc; that differs only below 2^-118,
+ * where the code is 0. */
 EXACT void
 code_sweep(struct coded *to, const struct values *v, float enc,
            const struct step *steps)
@@ -564,8 +570,8 @@ code_sweep(struct coded *to, const struct values *v, float enc,
     for (int i = 0; i < COLUMNS; i++)
         a[i] = f_abs(f_mul(v->x[i], down));
     to->scale = v->amax > 0 ? find_scale(a, v, enc, c0, steps) : 0;
-    const struct step step = steps[to->scale + BELOW]; // 0 of no scale: codes are 0
-    float s = f_mul(step.s, 8), inverse = f_mul(step.half, 0.125F);
+    const struct step step = steps[to->scale + BELOW]; // 0 for scale 0: codes are 0
+    float s = f_mul(step.s, 8), inverse = f_mul(step.inverse, 0.125F);
     EXACT_UNROLL
     for (int half = 0; half < 2; half++) {
         uint32_t bits[8];
@@ -577,10 +583,10 @@ code_sweep(struct coded *to, const struct values *v, float enc,
     }
 }
 
-/* By definition, with all that may be asked for; weight: of these columns, or NULL. */
+/* Exact, with all options; weight: of these columns, or NULL. */
 EXACT void
-code_sweep_slowly(struct coded *to, const struct values *v, float enc,
-                  const struct quant_spec *spec, const float *weight)
+code_sweep_exact(struct coded *to, const struct values *v, float enc,
+                 const struct quant_spec *spec, const float *weight)
 {
     uint32_t c0 = scale_byte(f_min(f_mul(f_div(v->amax, 6), enc), 448));
     uint32_t from = spec->exhaustive ? 1 : c0 - 2;
@@ -602,7 +608,7 @@ code_sweep_slowly(struct coded *to, const struct values *v, float enc,
     }
 }
 
-/* ---- all of them --------------------------------------------------------------------------- */
+/* ---- any quantizer --------------------------------------------------------------- */
 
 /* Any quantizer; first: index of the values in their tensor. */
 EXACT void
@@ -626,14 +632,14 @@ code_any(struct coded *to, const struct values *v, const struct quant_spec *spec
         code_4over6(to, v, t, spec->mae, spec->square);
         break;
     default:
-        code_sweep_slowly(to, v, t->enc, spec, weight);
+        code_sweep_exact(to, v, t->enc, spec, weight);
     }
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------ */
+/* ---- decoding -------------------------------------------------------------------- */
 
-/* The values of the four codes of the low half of w, as bf16.  Each has two bytes, looked
- * up by the code. */
+/* The four codes of the low half of w as bf16, by a table of their high and low
+ * bytes. */
 EXACT void
 code_values(uint32_t out[2], uint32_t w)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* driver: what kernels/cuda.c asks of libcuda.so.1, for the emulation: there is one device. */
+/* driver: the libcuda.so.1 functions that kernels/cuda.c calls, for the emulation, with
+ * one device. */
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ cuDeviceGet(int *device, int n)
     return n == 0 ? 0 : 101; // CUDA_ERROR_INVALID_DEVICE
 }
 
-/* NIBBLE_EMULATE_INTEGRATED: as a GPU that shares the machine's memory. */
+/* NIBBLE_EMULATE_INTEGRATED set: a GPU that shares the machine's memory. */
 int
 cuDeviceGetAttribute(int *value, int attribute, int device)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* emulate: the threads of blocks as fibers, and where they meet. */
+/* emulate: threads as fibers, their scheduling, barriers, asynchronous copies, warp
+ * operations. */
 #include "tests/emulate/emulate.h"
 
 #include "tests/emulate/include/runtime.h"
@@ -21,19 +22,19 @@ enum { STACK = 128 << 10 };
 
 enum {
     LANES = 32,
-    MOST_THREADS = 1024, // of a block
-    MOST_WARPS = 64,     // of a cluster
-    MOST_CLUSTER = 8,
-    COPIES = 256,   // of a thread, on their way
-    BULKS = 64,     // copies of a block that one thread starts, on their way
-    PHASES = 16,    // barriers of a block that have phases
+    MAX_THREADS = 1024, // of a block
+    MAX_WARPS = 64,     // of a cluster
+    MAX_CLUSTER = 8,
+    COPIES = 256,   // in flight, per thread
+    BULKS = 64,     // bulk copies in flight, per block
+    MBARRIERS = 16, // mbarriers of a block
     VARIABLES = 64, // in shared memory
     GUARD = 4096,
-    ROOM = 1024,        // where dynamic shared memory begins
-    DEFAULT = 48 << 10, // bytes of it without more being allowed
+    DYNAMIC = 1024,            // offset of dynamic shared memory
+    DEFAULT_SHARED = 48 << 10, // its limit in bytes, unless a kernel is allowed more
 };
 
-/* ---- what there is of a launch ----------------------------------------------------------- */
+/* ---- state of a launch ----------------------------------------------------------- */
 
 struct copy {
     char *to;
@@ -42,26 +43,26 @@ struct copy {
 };
 
 struct fiber {
-    struct emulate_thread self; // first: emulate_now points there
+    struct emulate_thread self; // first: emulate_now points to it
     void *sp;
-    char *stack; // NULL: none yet
-    void *fake;  // of ASan
+    char *stack; // NULL: not allocated yet
+    void *fake;  // stack of ASan
     struct warp *warp;
-    unsigned lane, told; // told: the phase of the cluster's barrier, 1 more
+    unsigned lane, arrived; // arrived: cluster phase + 1; 0: not arrived
     const char *waits;
     struct copy *copies;
     unsigned first_copy, n_copies, groups;
-    unsigned fences; // that let copies read what it wrote
+    unsigned n_fences; // proxy fences so far
 };
 
 struct warp {
     uint32_t ready, alive;  // lanes
-    uint32_t arrived, mask; // of a meeting
+    uint32_t arrived, mask; // at a warp operation
     const char *what;
-    void *room[LANES];
+    void *data[LANES];
     struct fiber *first;
-    struct part *part;
-    unsigned at, in; // place in the cluster, and in the block
+    struct block *block;
+    unsigned at, in; // index in the cluster, and in the block
 };
 
 struct barrier {
@@ -70,11 +71,12 @@ struct barrier {
     uint32_t waits[LANES]; // lanes of each warp
 };
 
-/* A barrier whose phases end when threads have told, and bytes have come. */
-struct phases {
+/* A phase completes when `threads` threads have arrived and the expected bytes are
+ * copied. */
+struct mbarrier {
     const char *at; // NULL: none
-    bool seen;      // by others
-    unsigned ended, threads, told, expected;
+    bool seen;      // initialization is visible to other threads
+    unsigned ended, threads, arrived, expected;
     uint32_t here[LANES], waits[LANES]; // lanes of each warp
 };
 
@@ -82,14 +84,14 @@ struct bulk {
     char *to;
     const char *from;
     unsigned bytes;
-    const struct phases *ends; // a load's
-    const struct fiber *of;    // a store's
+    const struct mbarrier *ends; // of a load
+    const struct fiber *of;      // of a store
     bool committed;
 };
 
-struct part { // of a cluster: a block
+struct block { // a block of the cluster
     struct barrier barrier;
-    struct phases phases[PHASES];
+    struct mbarrier mbarrier[MBARRIERS];
     struct bulk bulk[BULKS];
     unsigned n_bulk;
     unsigned groups; // of stores
@@ -109,15 +111,15 @@ static struct {
     const struct emulate_launch *launch;
     uint64_t number;
     const char *name;
-    bool back; // the order of threads and blocks
+    bool reverse; // reverse the order of threads and blocks
     uint64_t ready;
-    unsigned parts, warps, alive;
-    unsigned told, phase; // of the cluster's barrier
-    size_t used;          // of shared memory
+    unsigned blocks, warps, alive;
+    unsigned arrived, phase; // of the cluster's barrier
+    size_t used;             // of shared memory
     struct variable variable[VARIABLES];
     unsigned n_variables;
-    struct part part[MOST_CLUSTER];
-    struct warp warp[MOST_WARPS];
+    struct block block[MAX_CLUSTER];
+    struct warp warp[MAX_WARPS];
     void *main_sp, *main_fake;
     const void *main_stack;
     size_t main_size;
@@ -132,7 +134,7 @@ self(void)
     return (struct fiber *)emulate_now;
 }
 
-/* ---- what goes wrong ----------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------- */
 
 void
 emulate_fail(const char *fmt, ...)
@@ -155,7 +157,7 @@ emulate_fail(const char *fmt, ...)
     abort();
 }
 
-/* Nobody can go on. */
+/* No thread can continue: print where all wait. */
 static void
 deadlock(void)
 {
@@ -164,7 +166,7 @@ deadlock(void)
         struct fiber *f = &fibers[i], *next = i + 1 < n ? f + 1 : NULL;
         bool alive = f->warp->alive >> f->lane & 1;
         if (next && alive && (next->warp->alive >> next->lane & 1) &&
-            f->waits == next->waits && f->warp->part == next->warp->part)
+            f->waits == next->waits && f->warp->block == next->warp->block)
             continue;
         if (alive) {
             struct warp *first = fibers[from].warp;
@@ -179,9 +181,9 @@ deadlock(void)
     emulate_fail("deadlock: all threads that have not ended wait");
 }
 
-/* ---- fibers ---------------------------------------------------------------------------------- */
+/* ---- fibers ---------------------------------------------------------------------- */
 
-/* Keep what a function must keep and *sp, take the other's. */
+/* Save callee-saved registers and *sp, switch to the stack `other`. */
 void emulate_switch(void **sp, void *other);
 
 #if defined __x86_64__
@@ -197,7 +199,7 @@ new_stack(char *top, void (*entry)(void))
 {
     void **sp = (void **)top - 8;
     memset(sp, 0, 8 * sizeof *sp);
-    memcpy(&sp[6], &entry, sizeof entry); // entry finds a stack as after a call
+    memcpy(&sp[6], &entry, sizeof entry); // stack aligned as after a call
     return sp;
 }
 #elif defined __aarch64__
@@ -231,11 +233,11 @@ new_stack(char *top, void (*entry)(void))
 static unsigned
 pick(uint64_t from)
 {
-    return now.back ? 63U - (unsigned)__builtin_clzll(from)
-                    : (unsigned)__builtin_ctzll(from);
+    return now.reverse ? 63U - (unsigned)__builtin_clzll(from)
+                       : (unsigned)__builtin_ctzll(from);
 }
 
-/* Who runs next: of the same warp if one can; NULL: nobody. */
+/* The next fiber to run, of the same warp if possible; NULL: none is ready. */
 static struct fiber *
 next_of(const struct warp *w)
 {
@@ -247,9 +249,9 @@ next_of(const struct warp *w)
     return w->first + pick(w->ready);
 }
 
-/* from or to NULL: the one who launched. */
+/* Switch fibers; NULL is the caller of emulate_run. */
 static void
-change(struct fiber *from, struct fiber *to, bool ends)
+switch_to(struct fiber *from, struct fiber *to, bool ends)
 {
     void **sp = from ? &from->sp : &now.main_sp;
 #ifdef __SANITIZE_ADDRESS__
@@ -288,15 +290,15 @@ wait_at(const char *what)
     struct fiber *f = self();
     f->waits = what;
     unready(f->warp, 1U << f->lane);
-    change(f, next_of(f->warp), false);
+    switch_to(f, next_of(f->warp), false);
     f->waits = NULL;
 }
 
-/* ---- barriers ---------------------------------------------------------------------------------- */
+/* ---- barriers -------------------------------------------------------------------- */
 
-/* Lets the threads that wait go on, if all that have not ended do. */
+/* Release the block barrier if all threads that have not ended have arrived. */
 static bool
-release(struct part *p)
+release(struct block *p)
 {
     struct barrier *b = &p->barrier;
     if (b->arrived + p->ended < p->threads)
@@ -312,22 +314,22 @@ emulate_barrier(const char *what, int line)
 {
     struct fiber *f = self();
     struct warp *w = f->warp;
-    struct barrier *b = &w->part->barrier;
+    struct barrier *b = &w->block->barrier;
     if (b->arrived && b->line != line)
         emulate_fail("%s of line %d, while others of its block are at that of line %d",
                      what, line, b->line);
     b->line = line;
     b->arrived++;
-    if (!release(w->part)) {
+    if (!release(w->block)) {
         b->waits[w->in] |= 1U << f->lane;
         wait_at(what);
     }
 }
 
 static void
-all_told(void)
+all_arrived(void)
 {
-    now.told = 0;
+    now.arrived = 0;
     now.phase++;
     for (unsigned i = 0; i < now.warps; i++)
         for (unsigned l = 0; l < LANES; l++) {
@@ -341,25 +343,25 @@ void
 emulate_cluster_arrive(void)
 {
     struct fiber *f = self();
-    if (f->told)
+    if (f->arrived)
         emulate_fail("barrier.cluster.arrive twice without a wait");
-    f->told = now.phase + 1;
-    if (++now.told == now.alive)
-        all_told();
+    f->arrived = now.phase + 1;
+    if (++now.arrived == now.alive)
+        all_arrived();
 }
 
 void
 emulate_cluster_wait(void)
 {
     struct fiber *f = self();
-    if (!f->told)
+    if (!f->arrived)
         emulate_fail("barrier.cluster.wait before arrive");
-    if (f->told == now.phase + 1)
+    if (f->arrived == now.phase + 1)
         wait_at("barrier.cluster.wait");
-    f->told = 0;
+    f->arrived = 0;
 }
 
-/* ---- warps ------------------------------------------------------------------------------------ */
+/* ---- warps ----------------------------------------------------------------------- */
 
 unsigned
 emulate_lane(void)
@@ -368,7 +370,7 @@ emulate_lane(void)
 }
 
 void
-emulate_meet(const char *what, uint32_t mask, void *room, emulate_all_fn *all)
+emulate_warp_sync(const char *what, uint32_t mask, void *data, emulate_all_fn *all)
 {
     struct fiber *f = self();
     struct warp *w = f->warp;
@@ -386,7 +388,7 @@ emulate_meet(const char *what, uint32_t mask, void *room, emulate_all_fn *all)
         emulate_fail("%s with mask %08x, while others of its warp are at %s with %08x",
                      what, mask, w->what, w->mask);
     }
-    w->room[f->lane] = room;
+    w->data[f->lane] = data;
     w->arrived |= bit;
     if (w->arrived != mask) {
         wait_at(what);
@@ -394,18 +396,18 @@ emulate_meet(const char *what, uint32_t mask, void *room, emulate_all_fn *all)
     }
     w->arrived = 0;
     if (all)
-        all(w->room, mask);
+        all(w->data, mask);
     make_ready(w, mask);
 }
 
-/* ---- copies that go on beside the program -------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------- */
 
 static char *
 shared_at(uint32_t at, unsigned bytes)
 {
-    if (at % bytes || at < ROOM || at + bytes > now.used)
+    if (at % bytes || at < DYNAMIC || at + bytes > now.used)
         emulate_fail("%u bytes of shared memory at %u, of %zu", bytes, at, now.used);
-    return self()->warp->part->shared + at;
+    return self()->warp->block->shared + at;
 }
 
 void
@@ -422,7 +424,7 @@ emulate_copy(uint32_t to, const void *from, unsigned copied, unsigned bytes)
 }
 
 void
-emulate_copies_end(void)
+emulate_copies_commit(void)
 {
     self()->groups++;
 }
@@ -448,24 +450,24 @@ emulate_copies_wait(unsigned but)
         copy_until(f, f->groups - but);
 }
 
-/* Those that one thread starts for all.  They are done as late as can be: loads when a
- * thread waits for the end of their phase, stores when what they read may change. */
+/* Bulk copies.  They are done as late as possible: loads when a thread waits for their
+ * mbarrier, stores when their source may change. */
 
-/* NULL: none. */
-static struct phases *
-find_phases(const char *at)
+/* NULL: not found. */
+static struct mbarrier *
+find_mbarrier(const char *at)
 {
-    struct part *p = self()->warp->part;
-    for (int i = 0; i < PHASES; i++)
-        if (p->phases[i].at == at)
-            return &p->phases[i];
+    struct block *p = self()->warp->block;
+    for (int i = 0; i < MBARRIERS; i++)
+        if (p->mbarrier[i].at == at)
+            return &p->mbarrier[i];
     return NULL;
 }
 
-static struct phases *
-phases_at(uint32_t barrier)
+static struct mbarrier *
+mbarrier_at(uint32_t barrier)
 {
-    struct phases *x = find_phases(shared_at(barrier, 8));
+    struct mbarrier *x = find_mbarrier(shared_at(barrier, 8));
     if (!x)
         emulate_fail("a barrier that was not opened");
     if (!x->seen)
@@ -474,78 +476,79 @@ phases_at(uint32_t barrier)
 }
 
 void
-emulate_phases_open(uint32_t barrier, unsigned threads)
+emulate_mbarrier_init(uint32_t barrier, unsigned threads)
 {
     const char *at = shared_at(barrier, 8);
-    struct phases *x = find_phases(NULL);
-    if (find_phases(at))
+    struct mbarrier *x = find_mbarrier(NULL);
+    if (find_mbarrier(at))
         emulate_fail("a barrier is opened twice");
     if (!x)
-        emulate_fail("more than %d barriers with phases", PHASES);
+        emulate_fail("more than %d barriers with phases", MBARRIERS);
     x->at = at;
     x->threads = threads;
 }
 
 void
-emulate_phases_are_open(void)
+emulate_mbarrier_init_fence(void)
 {
-    struct part *p = self()->warp->part;
-    for (int i = 0; i < PHASES; i++)
-        p->phases[i].seen = p->phases[i].at != NULL;
+    struct block *p = self()->warp->block;
+    for (int i = 0; i < MBARRIERS; i++)
+        p->mbarrier[i].seen = p->mbarrier[i].at != NULL;
 }
 
 static void
-wake(struct phases *x)
+wake(struct mbarrier *x)
 {
-    struct part *p = self()->warp->part;
+    struct block *p = self()->warp->block;
     for (unsigned i = 0; i < p->warps; i++)
         make_ready(&p->warp[i], x->waits[i]);
     memset(x->waits, 0, sizeof x->waits);
 }
 
 static void
-come_to(struct phases *x)
+arrive(struct mbarrier *x)
 {
     const struct fiber *f = self();
     uint32_t bit = 1U << f->lane;
-    if (x->told == x->threads)
+    if (x->arrived == x->threads)
         emulate_fail("more than %u threads come to a phase", x->threads);
     if (x->here[f->warp->in] & bit)
         emulate_fail("a thread comes to one phase twice");
     x->here[f->warp->in] |= bit;
-    x->told++;
+    x->arrived++;
     wake(x);
 }
 
 static void
-end_phase(struct phases *x)
+end_phase(struct mbarrier *x)
 {
-    x->told = x->expected = 0;
+    x->arrived = x->expected = 0;
     memset(x->here, 0, sizeof x->here);
     x->ended++;
     wake(x);
 }
 
 void
-emulate_phase_tell(uint32_t barrier)
+emulate_mbarrier_arrive(uint32_t barrier)
 {
-    struct phases *x = phases_at(barrier);
-    come_to(x);
-    if (x->told == x->threads && !x->expected)
+    struct mbarrier *x = mbarrier_at(barrier);
+    arrive(x);
+    if (x->arrived == x->threads && !x->expected)
         end_phase(x);
 }
 
 void
-emulate_phase_expect(uint32_t barrier, unsigned bytes)
+emulate_mbarrier_expect(uint32_t barrier, unsigned bytes)
 {
-    struct phases *x = phases_at(barrier);
-    come_to(x);
+    struct mbarrier *x = mbarrier_at(barrier);
+    arrive(x);
     x->expected += bytes;
 }
 
-/* The copies of one phase, or those that one thread stores; their bytes. */
+/* Bytes of the pending loads of an mbarrier, or of a thread's committed stores; really:
+ * do them, too. */
 static unsigned
-bulk_copy(struct part *p, const struct phases *ends, const struct fiber *of,
+bulk_copy(struct block *p, const struct mbarrier *ends, const struct fiber *of,
           bool really)
 {
     unsigned bytes = 0, kept = 0;
@@ -564,16 +567,16 @@ bulk_copy(struct part *p, const struct phases *ends, const struct fiber *of,
 }
 
 void
-emulate_phase_wait(uint32_t barrier, unsigned phase)
+emulate_mbarrier_wait(uint32_t barrier, unsigned phase)
 {
     struct fiber *f = self();
-    struct part *p = f->warp->part;
-    struct phases *x = phases_at(barrier);
+    struct block *p = f->warp->block;
+    struct mbarrier *x = mbarrier_at(barrier);
     while (x->ended % 2 == phase) {
         unsigned bytes = bulk_copy(p, x, NULL, false);
-        if (bytes > x->expected && x->told == x->threads)
+        if (bytes > x->expected && x->arrived == x->threads)
             emulate_fail("%u bytes come, and %u are expected", bytes, x->expected);
-        if (x->told == x->threads && bytes == x->expected) {
+        if (x->arrived == x->threads && bytes == x->expected) {
             bulk_copy(p, x, NULL, true);
             end_phase(x);
         } else {
@@ -586,7 +589,7 @@ emulate_phase_wait(uint32_t barrier, unsigned phase)
 static void
 bulk_start(struct bulk b)
 {
-    struct part *p = self()->warp->part;
+    struct block *p = self()->warp->block;
     if ((uintptr_t)b.to % 16 || (uintptr_t)b.from % 16 || b.bytes % 16 || !b.bytes)
         emulate_fail("cp.async.bulk of %u bytes from %p to %p: all are multiples of 16",
                      b.bytes, (const void *)b.from, (void *)b.to);
@@ -595,12 +598,12 @@ bulk_start(struct bulk b)
     p->bulk[p->n_bulk++] = b;
 }
 
-/* All of it is in one variable, or in what the launch asked for. */
+/* The range must lie in one variable or in dynamic shared memory. */
 static void
 check_shared(const void *p, unsigned bytes)
 {
     size_t at = emulate_address(p);
-    bool is = at >= ROOM && at + bytes <= ROOM + now.launch->shared;
+    bool is = at >= DYNAMIC && at + bytes <= DYNAMIC + now.launch->shared;
     for (unsigned i = 0; i < now.n_variables; i++)
         is = is || (at >= now.variable[i].at &&
                     at + bytes <= now.variable[i].at + now.variable[i].bytes);
@@ -611,26 +614,26 @@ check_shared(const void *p, unsigned bytes)
 void
 emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier)
 {
-    struct phases *x = phases_at(barrier);
+    struct mbarrier *x = mbarrier_at(barrier);
     check_shared(to, bytes);
     bulk_start((struct bulk){ to, from, bytes, x, NULL, false });
     wake(x);
 }
 
 void
-emulate_bulk_may_read(void)
+emulate_bulk_fence(void)
 {
-    self()->fences++;
+    self()->n_fences++;
 }
 
-/* By any thread of the block something may have been written since the last group. */
+/* Any thread may have written the source since the last group, so all need a fence. */
 void
 emulate_bulk_store(void *to, const void *from, unsigned bytes)
 {
-    struct part *p = self()->warp->part;
+    struct block *p = self()->warp->block;
     for (unsigned i = 0; i < p->warps * LANES; i++) {
         const struct fiber *f = &p->warp->first[i];
-        if (f->warp->alive >> f->lane & 1 && f->fences <= p->groups)
+        if (f->warp->alive >> f->lane & 1 && f->n_fences <= p->groups)
             emulate_fail("what thread %u wrote may not be read by copies yet", i);
     }
     check_shared(from, bytes);
@@ -638,9 +641,9 @@ emulate_bulk_store(void *to, const void *from, unsigned bytes)
 }
 
 void
-emulate_bulk_end(void)
+emulate_bulk_commit(void)
 {
-    struct part *p = self()->warp->part;
+    struct block *p = self()->warp->block;
     for (unsigned i = 0; i < p->n_bulk; i++)
         p->bulk[i].committed = p->bulk[i].committed || p->bulk[i].of == self();
     p->groups++;
@@ -649,10 +652,10 @@ emulate_bulk_end(void)
 void
 emulate_bulk_wait_read(void)
 {
-    bulk_copy(self()->warp->part, NULL, self(), true);
+    bulk_copy(self()->warp->block, NULL, self(), true);
 }
 
-/* ---- pieces of matrices -------------------------------------------------------------------------- */
+/* ---- ldmatrix and mma ------------------------------------------------------------ */
 
 struct load {
     const char *from;
@@ -660,46 +663,46 @@ struct load {
 };
 
 static void
-load_all(void *const *room, bool turned)
+load_all(void *const *data, bool trans)
 {
     for (unsigned m = 0; m < 4; m++) {
         uint16_t v[8][8];
         for (unsigned r = 0; r < 8; r++)
-            memcpy(v[r], ((const struct load *)room[8 * m + r])->from, sizeof v[r]);
+            memcpy(v[r], ((const struct load *)data[8 * m + r])->from, sizeof v[r]);
         for (unsigned l = 0; l < LANES; l++) {
             unsigned g = l / 4, t = 2 * (l % 4);
-            uint32_t low = turned ? v[t][g] : v[g][t];
-            uint32_t high = turned ? v[t + 1][g] : v[g][t + 1];
-            ((const struct load *)room[l])->to[m] = high << 16 | low;
+            uint32_t low = trans ? v[t][g] : v[g][t];
+            uint32_t high = trans ? v[t + 1][g] : v[g][t + 1];
+            ((const struct load *)data[l])->to[m] = high << 16 | low;
         }
     }
 }
 
 static void
-load_plain(void *const *room, uint32_t mask)
+load_plain(void *const *data, uint32_t mask)
 {
     (void)mask;
-    load_all(room, false);
+    load_all(data, false);
 }
 
 static void
-load_turned(void *const *room, uint32_t mask)
+load_trans(void *const *data, uint32_t mask)
 {
     (void)mask;
-    load_all(room, true);
+    load_all(data, true);
 }
 
 void
-emulate_load_matrices(uint32_t r[4], uint32_t at, bool turned)
+emulate_load_matrices(uint32_t r[4], uint32_t at, bool trans)
 {
     struct load l = { shared_at(at, 16), r };
-    emulate_meet(turned ? "ldmatrix.trans" : "ldmatrix", 0xffffffffU, &l,
-                 turned ? load_turned : load_plain);
+    emulate_warp_sync(trans ? "ldmatrix.trans" : "ldmatrix", 0xffffffffU, &l,
+                      trans ? load_trans : load_plain);
 }
 
 typedef float eight __attribute__((vector_size(32), aligned(4)));
 
-struct factors {
+struct operands {
     float *c;
     const uint32_t *a;
     uint32_t b[2];
@@ -714,14 +717,15 @@ half_of(uint32_t two, unsigned which)
     return x;
 }
 
-/* See ptx.h for who has what.  a is kept by columns: sums of eight rows go on side by side. */
+/* Register layout: see ptx.h. a is transposed, so that 8 rows are summed as a
+ * vector. */
 __attribute__((no_sanitize_address, no_sanitize_undefined, optimize("O3"))) static void
-multiply(void *const *room, uint32_t mask)
+multiply(void *const *data, uint32_t mask)
 {
     float a[16][16], b[16][8], c[16][8];
     (void)mask;
     for (unsigned l = 0; l < LANES; l++) {
-        const struct factors *f = room[l];
+        const struct operands *f = data[l];
         unsigned g = l / 4, t = 2 * (l % 4);
         for (unsigned i = 0; i < 2; i++) {
             for (unsigned h = 0; h < 2; h++) {
@@ -744,7 +748,7 @@ multiply(void *const *room, uint32_t mask)
         memcpy(c[from], sum, sizeof sum);
     }
     for (unsigned l = 0; l < LANES; l++) {
-        const struct factors *f = room[l];
+        const struct operands *f = data[l];
         unsigned g = l / 4, t = 2 * (l % 4);
         memcpy(f->c, &c[g][t], 2 * sizeof(float));
         memcpy(f->c + 2, &c[g + 8][t], 2 * sizeof(float));
@@ -754,20 +758,20 @@ multiply(void *const *room, uint32_t mask)
 void
 emulate_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    struct factors f = { c, a, { b0, b1 } };
-    emulate_meet("mma", 0xffffffffU, &f, multiply);
+    struct operands f = { c, a, { b0, b1 } };
+    emulate_warp_sync("mma", 0xffffffffU, &f, multiply);
 }
 
-/* ---- shared memory ---------------------------------------------------------------------------------- */
+/* ---- shared memory --------------------------------------------------------------- */
 
 void *
 emulate_dynamic(void)
 {
-    return self()->warp->part->shared + ROOM;
+    return self()->warp->block->shared + DYNAMIC;
 }
 
 static void
-fill(struct part *p, size_t at, size_t bytes)
+fill(struct block *p, size_t at, size_t bytes)
 {
     UNPOISON(p->shared + at, bytes);
     memset(p->shared + at, NAN_BYTE, bytes);
@@ -787,19 +791,19 @@ emulate_variable(struct emulate_place *id, size_t bytes)
         for (unsigned i = 0; i < now.n_variables; i++)
             all += now.variable[i].bytes;
         if (all + now.launch->shared > emulate_device()->sharedMemPerBlockOptin ||
-            now.used > EMULATE_SHARED || all > DEFAULT)
+            now.used > EMULATE_SHARED || all > DEFAULT_SHARED)
             emulate_fail("%zu and %zu bytes of shared memory are too many", all,
                          now.launch->shared);
-        for (unsigned i = 0; i < now.parts; i++)
-            fill(&now.part[i], id->at, bytes);
+        for (unsigned i = 0; i < now.blocks; i++)
+            fill(&now.block[i], id->at, bytes);
     }
-    return self()->warp->part->shared + id->at;
+    return self()->warp->block->shared + id->at;
 }
 
 uint32_t
 emulate_address(const void *p)
 {
-    const char *base = self()->warp->part->shared;
+    const char *base = self()->warp->block->shared;
     if ((const char *)p < base || (const char *)p > base + now.used)
         emulate_fail("%p is not in shared memory", p);
     return (uint32_t)((const char *)p - base);
@@ -808,20 +812,21 @@ emulate_address(const void *p)
 void *
 emulate_of_rank(const void *p, unsigned rank)
 {
-    if (rank >= now.parts)
-        emulate_fail("block %u of a cluster of %u", rank, now.parts);
-    return now.part[rank].shared + emulate_address(p);
+    if (rank >= now.blocks)
+        emulate_fail("block %u of a cluster of %u", rank, now.blocks);
+    return now.block[rank].shared + emulate_address(p);
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------ */
+/* ---- launches -------------------------------------------------------------------- */
 
 void
-emulate_begin(const char *name, unsigned most)
+emulate_begin(const char *name, unsigned max_threads)
 {
     unsigned threads = emulate_threads.x * emulate_threads.y * emulate_threads.z;
     now.name = name;
-    if (threads > most)
-        emulate_fail("%u threads, and it was compiled for %u at most", threads, most);
+    if (threads > max_threads)
+        emulate_fail("%u threads, and it was compiled for %u at most", threads,
+                     max_threads);
 }
 
 static void
@@ -839,7 +844,7 @@ entry(void)
     now.launch->body(now.launch->with);
     struct fiber *f = self();
     struct warp *w = f->warp;
-    struct part *p = w->part;
+    struct block *p = w->block;
     uint32_t bit = 1U << f->lane;
     copy_until(f, f->groups + 1);
     if (w->arrived && w->mask & bit)
@@ -851,10 +856,10 @@ entry(void)
     now.alive--;
     if (p->barrier.arrived)
         release(p);
-    if (now.told && now.told == now.alive)
-        all_told();
+    if (now.arrived && now.arrived == now.alive)
+        all_arrived();
     unready(w, bit);
-    change(f, next_of(w), true);
+    switch_to(f, next_of(w), true);
     abort();
 }
 
@@ -871,18 +876,18 @@ make_fiber(struct fiber *f)
     }
     UNPOISON(f->stack + GUARD, STACK - GUARD);
     f->sp = new_stack(f->stack + STACK, entry);
-    f->first_copy = f->n_copies = f->groups = f->fences = f->told = 0;
+    f->first_copy = f->n_copies = f->groups = f->n_fences = f->arrived = 0;
     f->waits = NULL;
 }
 
-/* The fibers of a block of the cluster, which has the warps from `warp` on. */
+/* Set up a block of the cluster, whose warps start at index `warp`. */
 static void
-make_part(struct part *p, unsigned warp, struct emulate_xyz block)
+make_block(struct block *p, unsigned warp, struct emulate_xyz block)
 {
     const struct emulate_launch *l = now.launch;
     struct emulate_xyz at = { 0, 0, 0 };
     memset(&p->barrier, 0, sizeof p->barrier);
-    memset(p->phases, 0, sizeof p->phases);
+    memset(p->mbarrier, 0, sizeof p->mbarrier);
     p->n_bulk = 0;
     p->groups = 0;
     p->threads = l->threads.x * l->threads.y * l->threads.z;
@@ -895,7 +900,7 @@ make_part(struct part *p, unsigned warp, struct emulate_xyz block)
         *w = (struct warp){ 0 };
         w->alive = w->ready = n >= LANES ? 0xffffffffU : (1U << n) - 1;
         w->first = &fibers[(warp + i) * LANES];
-        w->part = p;
+        w->block = p;
         w->at = warp + i;
         w->in = i;
         now.ready |= (uint64_t)1 << w->at;
@@ -919,7 +924,7 @@ make_part(struct part *p, unsigned warp, struct emulate_xyz block)
         }
     }
     if (l->shared)
-        fill(p, ROOM, l->shared);
+        fill(p, DYNAMIC, l->shared);
     for (unsigned i = 0; i < now.n_variables; i++)
         fill(p, now.variable[i].at, now.variable[i].bytes);
 }
@@ -929,14 +934,14 @@ run_cluster(struct emulate_xyz block)
 {
     unsigned warps = 0;
     now.ready = 0;
-    now.told = now.phase = now.alive = 0;
-    for (unsigned i = 0; i < now.parts; i++, block.x++) {
-        make_part(&now.part[i], warps, block);
-        warps += now.part[i].warps;
-        now.alive += now.part[i].threads;
+    now.arrived = now.phase = now.alive = 0;
+    for (unsigned i = 0; i < now.blocks; i++, block.x++) {
+        make_block(&now.block[i], warps, block);
+        warps += now.block[i].warps;
+        now.alive += now.block[i].threads;
     }
     now.warps = warps;
-    change(NULL, next_of(&now.warp[pick(now.ready)]), false);
+    switch_to(NULL, next_of(&now.warp[pick(now.ready)]), false);
     if (now.alive)
         deadlock();
 }
@@ -945,18 +950,18 @@ static bool
 set_up(void)
 {
     const char *order = getenv("NIBBLE_EMULATE_ORDER");
-    now.back = order && strcmp(order, "back") == 0;
-    fibers = calloc(MOST_WARPS * LANES, sizeof *fibers);
-    for (unsigned i = 0; i < MOST_CLUSTER && fibers; i++) {
-        now.part[i].shared = aligned_alloc(1024, EMULATE_SHARED);
-        if (!now.part[i].shared)
+    now.reverse = order && strcmp(order, "back") == 0;
+    fibers = calloc(MAX_WARPS * LANES, sizeof *fibers);
+    for (unsigned i = 0; i < MAX_CLUSTER && fibers; i++) {
+        now.block[i].shared = aligned_alloc(1024, EMULATE_SHARED);
+        if (!now.block[i].shared)
             return false;
-        POISON(now.part[i].shared, EMULATE_SHARED);
+        POISON(now.block[i].shared, EMULATE_SHARED);
     }
     return fibers != NULL;
 }
 
-/* Kernels that may have more shared memory. */
+/* Kernels with a raised limit of dynamic shared memory. */
 static struct allowed {
     const void *kernel;
     size_t bytes;
@@ -987,19 +992,18 @@ emulate_allow_shared(const void *kernel, size_t bytes)
     allowed[n_allowed++] = (struct allowed){ kernel, bytes };
 }
 
-/* As a device would say it. */
+/* The error that a device would return for the launch. */
 static cudaError_t
 refuse(const struct emulate_launch *l)
 {
     uint64_t threads = (uint64_t)l->threads.x * l->threads.y * l->threads.z;
     if (!l->blocks.x || !l->blocks.y || !l->blocks.z || l->blocks.x > INT32_MAX ||
         l->blocks.y > 65535 || l->blocks.z > 65535 || !threads ||
-        threads > MOST_THREADS || l->cluster > MOST_CLUSTER ||
-        l->blocks.x % l->cluster ||
-        (threads + LANES - 1) / LANES * l->cluster > MOST_WARPS)
+        threads > MAX_THREADS || l->cluster > MAX_CLUSTER || l->blocks.x % l->cluster ||
+        (threads + LANES - 1) / LANES * l->cluster > MAX_WARPS)
         return cudaErrorInvalidConfiguration;
     if (l->shared > emulate_device()->sharedMemPerBlockOptin ||
-        (l->shared > DEFAULT && l->shared > allowed_of(l->kernel)))
+        (l->shared > DEFAULT_SHARED && l->shared > allowed_of(l->kernel)))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }
@@ -1017,20 +1021,20 @@ emulate_run(const struct emulate_launch *l)
     now.launch = l;
     now.number++;
     now.name = NULL;
-    now.parts = l->cluster;
-    now.used = ROOM + l->shared;
+    now.blocks = l->cluster;
+    now.used = DYNAMIC + l->shared;
     now.n_variables = 0;
     now.main_stack = NULL;
     emulate_blocks = l->blocks;
     emulate_threads = l->threads;
     for (uint64_t i = 0; i < n; i += l->cluster) {
-        uint64_t at = now.back ? n - l->cluster - i : i;
+        uint64_t at = now.reverse ? n - l->cluster - i : i;
         run_cluster((struct emulate_xyz){ (unsigned)(at % l->blocks.x),
                                           (unsigned)(at / l->blocks.x % l->blocks.y),
                                           (unsigned)(at / l->blocks.x / l->blocks.y) });
     }
-    for (unsigned i = 0; i < now.parts; i++)
-        POISON(now.part[i].shared, EMULATE_SHARED);
+    for (unsigned i = 0; i < now.blocks; i++)
+        POISON(now.block[i].shared, EMULATE_SHARED);
     now.launch = NULL;
     pthread_mutex_unlock(&one_at_a_time);
     return cudaSuccess;

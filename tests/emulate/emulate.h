@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* emulate: runs the kernels of the CUDA backend on the CPU, for tests; no GPU is used.
  *
- * The sources are the product's own .cu, read by the host's C++ compiler with headers of
- * ours in place of NVIDIA's (include/); translate.py turns what C++ has no words for into
- * calls of what is declared here.
+ * The sources are the product's own .cu, compiled by the host's C++ compiler with our
+ * headers in place of NVIDIA's (include/). translate.py rewrites what is not C++
+ * (launches, shared variables) into calls of the functions below.
  *
- * The threads of a block are fibers, which take turns only where they wait for each other:
- * at barriers and in operations of a warp.  So what a kernel reads without such a wait is
- * what the thread before or behind it has left there, and with NIBBLE_EMULATE_ORDER=back,
- * which turns the order of threads and blocks around, a race of either kind shows up as
- * another result.  Copies to shared memory that a kernel starts are done when it waits for
- * them, no earlier.  All memory starts as NaN.  What a GPU would hang on, or what is
- * undefined, ends the program, with words that name the kernel. */
+ * The threads of a block are fibers, which switch only where they wait: at barriers and
+ * in warp operations.  A read without such a wait sees what the threads before it have
+ * written, so a data race shows as another result when NIBBLE_EMULATE_ORDER=back
+ * reverses the order of threads and blocks.  Asynchronous copies complete when a kernel
+ * waits for them, not earlier.  All memory starts as NaN.  What would hang a GPU or is
+ * undefined aborts the program with a message that names the kernel. */
 #ifndef NIBBLE_TESTS_EMULATE_H
 #define NIBBLE_TESTS_EMULATE_H
 
@@ -23,7 +22,7 @@
 extern "C" {
 #endif
 
-/* bf16 of a number as the device rounds it, ties to even; its NaN is this one. */
+/* f32 bits to bf16 as the device rounds, ties to even; NaN becomes 0x7fff. */
 static inline uint16_t
 emulate_bf16(uint32_t bits)
 {
@@ -36,32 +35,33 @@ struct emulate_xyz {
     unsigned x, y, z;
 };
 
-/* The thread that runs, as it sees itself, and the grid. */
+/* threadIdx and blockIdx of the running thread; gridDim and blockDim. */
 struct emulate_thread {
     struct emulate_xyz thread, block;
 };
 extern struct emulate_thread *emulate_now;
 extern struct emulate_xyz emulate_blocks, emulate_threads;
 
-/* A launch: `body` is called once by each thread. */
+/* A launch: each thread calls body(with). */
 struct emulate_launch {
-    const void *kernel; // NULL: not known
+    const void *kernel; // NULL: unknown
     struct emulate_xyz blocks, threads;
-    size_t shared;    // bytes of a block, asked for by the launch
-    unsigned cluster; // blocks of a cluster, along x
+    size_t shared;    // dynamic shared memory per block, bytes
+    unsigned cluster; // blocks per cluster, along x
     void (*body)(void *);
     void *with;
 };
 int emulate_run(const struct emulate_launch *l); // cudaError_t
 void emulate_allow_shared(const void *kernel, size_t bytes);
 
-/* A kernel begins: its name, and how many threads of a block it was compiled for. */
-void emulate_begin(const char *name, unsigned most);
+/* Start of a kernel: its name, and the thread limit of its __launch_bounds__. */
+void emulate_begin(const char *name, unsigned max_threads);
 
-/* Shared memory of this block. */
+/* Dynamic shared memory of this block. */
 enum { EMULATE_SHARED = 512 << 10 };
 void *emulate_dynamic(void);
-/* A variable: the same place in every block of a launch.  id: 0 before the first call. */
+/* A __shared__ variable, at the same offset in every block of a launch. id: zero before
+ * the first call. */
 struct emulate_place {
     uint64_t launch;
     size_t at;
@@ -70,38 +70,40 @@ void *emulate_variable(struct emulate_place *id, size_t bytes);
 uint32_t emulate_address(const void *p);
 void *emulate_of_rank(const void *p, unsigned rank);
 
-/* All lanes of the mask come here with a room each; `all` then does it for all of them. */
-typedef void emulate_all_fn(void *const *room, uint32_t mask);
-void emulate_meet(const char *what, uint32_t mask, void *room, emulate_all_fn *all);
+/* Converge the lanes of the mask; the last to arrive calls all() with the `data` of
+ * each lane. */
+typedef void emulate_all_fn(void *const *data, uint32_t mask);
+void emulate_warp_sync(const char *what, uint32_t mask, void *data,
+                       emulate_all_fn *all);
 unsigned emulate_lane(void);
 
-/* All of a block; line: where they must be, 0: anywhere. */
+/* Block barrier.  All threads must call it with the same line. */
 void emulate_barrier(const char *what, int line);
 void emulate_cluster_arrive(void);
 void emulate_cluster_wait(void);
 
-/* cp.async: `copied` bytes, then zeros up to `bytes`. */
+/* cp.async: copy `copied` bytes, then zeros up to `bytes`. */
 void emulate_copy(uint32_t to, const void *from, unsigned copied, unsigned bytes);
-void emulate_copies_end(void);
+void emulate_copies_commit(void);
 void emulate_copies_wait(unsigned but);
 
-/* Barriers with phases and cp.async.bulk, see include/kernels/cuda/ptx.h. */
-void emulate_phases_open(uint32_t barrier, unsigned threads);
-void emulate_phases_are_open(void);
-void emulate_phase_tell(uint32_t barrier);
-void emulate_phase_expect(uint32_t barrier, unsigned bytes);
-void emulate_phase_wait(uint32_t barrier, unsigned phase);
+/* mbarrier and cp.async.bulk, see include/kernels/cuda/ptx.h. */
+void emulate_mbarrier_init(uint32_t barrier, unsigned threads);
+void emulate_mbarrier_init_fence(void);
+void emulate_mbarrier_arrive(uint32_t barrier);
+void emulate_mbarrier_expect(uint32_t barrier, unsigned bytes);
+void emulate_mbarrier_wait(uint32_t barrier, unsigned phase);
 void emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier);
 void emulate_bulk_store(void *to, const void *from, unsigned bytes);
-void emulate_bulk_may_read(void);
-void emulate_bulk_end(void);
+void emulate_bulk_fence(void);
+void emulate_bulk_commit(void);
 void emulate_bulk_wait_read(void);
 
-/* Of a warp, see include/kernels/cuda/ptx.h. */
-void emulate_load_matrices(uint32_t r[4], uint32_t at, bool turned);
+/* Warp-wide, see include/kernels/cuda/ptx.h. */
+void emulate_load_matrices(uint32_t r[4], uint32_t at, bool trans);
 void emulate_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
 
-/* Ends the program, and says where it is. */
+/* Print the message with the running kernel, block and thread, and abort. */
 void emulate_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 #ifdef __cplusplus

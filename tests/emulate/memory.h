@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* memory: what memory of the emulation is before something is written, and beyond its end. */
+/* memory: fill value of the emulation's memory, and its poisoning for ASan. */
 #ifndef NIBBLE_TESTS_EMULATE_MEMORY_H
 #define NIBBLE_TESTS_EMULATE_MEMORY_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* products: cuBLASLt's, for the emulation: f32, bf16 and, where the device that is emulated
- * has them, NVFP4 operands, sums in f32. */
+/* products: cublasLtMatmul for the emulation: f32, bf16 and, if the emulated device has
+ * them, NVFP4 operands; sums in f32. */
 #include "tests/emulate/include/cublasLt.h"
 
 #include "lib/core/num.h"
@@ -20,7 +20,7 @@ struct emulate_preference {
 };
 
 struct emulate_product {
-    int turned[2]; // cublasOperation_t
+    int trans[2]; // cublasOperation_t
     int on_device, scaled[2];
     const uint8_t *scales[2];
 };
@@ -30,7 +30,7 @@ struct emulate_layout {
     size_t rows, cols, ld;
 };
 
-/* ---- handles ------------------------------------------------------------------------------ */
+/* ---- handles --------------------------------------------------------------------- */
 
 const char *
 cublasLtGetStatusString(cublasStatus_t s)
@@ -41,7 +41,7 @@ cublasLtGetStatusString(cublasStatus_t s)
                                               : "CUBLAS_STATUS_INVALID_VALUE";
 }
 
-/* None that there is. */
+/* No real version, so tuned.h does not apply. */
 size_t
 cublasLtGetVersion(void)
 {
@@ -49,7 +49,7 @@ cublasLtGetVersion(void)
 }
 
 static cublasStatus_t
-made(const void *p)
+created(const void *p)
 {
     return p ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
@@ -58,7 +58,7 @@ cublasStatus_t
 cublasLtCreate(cublasLtHandle_t *lt)
 {
     *lt = calloc(1, sizeof **lt);
-    return made(*lt);
+    return created(*lt);
 }
 
 cublasStatus_t
@@ -75,7 +75,7 @@ cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeType_t compute,
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *op = calloc(1, sizeof **op);
-    return made(*op);
+    return created(*op);
 }
 
 cublasStatus_t
@@ -90,8 +90,8 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
                                cublasLtMatmulDescAttributes_t which, const void *value,
                                size_t size)
 {
-    void *to = which == CUBLASLT_MATMUL_DESC_TRANSA            ? (void *)&op->turned[0]
-               : which == CUBLASLT_MATMUL_DESC_TRANSB          ? (void *)&op->turned[1]
+    void *to = which == CUBLASLT_MATMUL_DESC_TRANSA            ? (void *)&op->trans[0]
+               : which == CUBLASLT_MATMUL_DESC_TRANSB          ? (void *)&op->trans[1]
                : which == CUBLASLT_MATMUL_DESC_POINTER_MODE    ? (void *)&op->on_device
                : which == CUBLASLT_MATMUL_DESC_A_SCALE_MODE    ? (void *)&op->scaled[0]
                : which == CUBLASLT_MATMUL_DESC_B_SCALE_MODE    ? (void *)&op->scaled[1]
@@ -113,7 +113,7 @@ cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type,
     *l = calloc(1, sizeof **l);
     if (*l)
         **l = (struct emulate_layout){ type, rows, cols, (size_t)ld };
-    return made(*l);
+    return created(*l);
 }
 
 cublasStatus_t
@@ -128,8 +128,8 @@ cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
     *p = calloc(1, sizeof **p);
     if (*p)
-        (*p)->align = 16; // the library says 256; no kernel of its asks for more
-    return made(*p);
+        (*p)->align = 16; // the default is 256, but the library's kernels need 16
+    return created(*p);
 }
 
 cublasStatus_t
@@ -152,7 +152,7 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- which there are ------------------------------------------------------------------------ */
+/* ---- supported products ---------------------------------------------------------- */
 
 /* Sizes of d = op(a) op(b); false if they do not fit. */
 struct sizes {
@@ -164,7 +164,7 @@ sizes_of(struct sizes *s, const struct emulate_product *op,
          const struct emulate_layout *a, const struct emulate_layout *b,
          const struct emulate_layout *c, const struct emulate_layout *d)
 {
-    bool ta = op->turned[0] == CUBLAS_OP_T, tb = op->turned[1] == CUBLAS_OP_T;
+    bool ta = op->trans[0] == CUBLAS_OP_T, tb = op->trans[1] == CUBLAS_OP_T;
     s->m = ta ? a->cols : a->rows;
     s->k = ta ? a->rows : a->cols;
     s->n = tb ? b->rows : b->cols;
@@ -174,7 +174,7 @@ sizes_of(struct sizes *s, const struct emulate_product *op,
            a->type == b->type;
 }
 
-/* Codes are columns of whole tiles on both sides. */
+/* NVFP4: both operands must be K-major (TN), in multiples of 32. */
 static bool
 is_supported(const struct emulate_product *op, const struct emulate_layout *a,
              const struct emulate_layout *b, const struct emulate_layout *d)
@@ -183,8 +183,8 @@ is_supported(const struct emulate_product *op, const struct emulate_layout *a,
     if (wide || half)
         return d->type == CUDA_R_32F || (half && d->type == CUDA_R_16BF);
     return a->type == CUDA_R_4F_E2M1 && emulate_device()->major >= 10 &&
-           d->type == CUDA_R_32F && op->turned[0] == CUBLAS_OP_T &&
-           op->turned[1] == CUBLAS_OP_N && op->scales[0] && op->scales[1] &&
+           d->type == CUDA_R_32F && op->trans[0] == CUBLAS_OP_T &&
+           op->trans[1] == CUBLAS_OP_N && op->scales[0] && op->scales[1] &&
            op->scaled[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&
            op->scaled[1] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&
            a->rows % 32 == 0 && a->ld % 32 == 0 && b->ld % 32 == 0;
@@ -194,7 +194,7 @@ cublasStatus_t
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
                                cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                               cublasLtMatmulPreference_t want, int most,
+                               cublasLtMatmulPreference_t want, int max_algos,
                                cublasLtMatmulHeuristicResult_t *found, int *n)
 {
     struct sizes s;
@@ -204,12 +204,12 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_supported(op, a, b, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (; *n < most && *n < 3; ++*n)
+    for (; *n < max_algos && *n < 3; ++*n)
         found[*n].algo = (cublasLtMatmulAlgo_t){ *n, want->align };
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- element types --------------------------------------------------------------- */
 
 static float
 get(const void *p, cudaDataType_t type, size_t at)
@@ -228,7 +228,7 @@ put(void *p, cudaDataType_t type, size_t at, float x)
         ((uint16_t *)p)[at] = emulate_bf16(num_bits_f32(x));
 }
 
-/* E2M1, and E4M3 without a sign. */
+/* Decode E2M1, and E4M3 without sign. */
 static float
 code_value(unsigned code)
 {
@@ -242,31 +242,31 @@ scale_value(unsigned byte)
     return num_from_bf16((uint16_t)((byte & 0x7f) << 4)) * 0x1p120F;
 }
 
-/* ---- products ------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------- */
 
-/* An operand, element by element: `across` is m or n, `along` is k. */
+/* An operand: `across` is its index in m or n, `along` its index in k. */
 struct operand {
     const void *p;
     const uint8_t *scales;
     cudaDataType_t type;
-    size_t of_across, of_along; // how far neighbours are apart
-    size_t along;               // k
+    size_t across_stride, along_stride; // strides in elements
+    size_t along;                       // k
 };
 
 static float
 element(const struct operand *o, size_t across, size_t along)
 {
     if (o->type != CUDA_R_4F_E2M1)
-        return get(o->p, o->type, across * o->of_across + along * o->of_along);
-    size_t at = across * o->of_across + along;
+        return get(o->p, o->type, across * o->across_stride + along * o->along_stride);
+    size_t at = across * o->across_stride + along;
     unsigned byte = ((const uint8_t *)o->p)[at / 2];
     size_t tile = tiles_at(across, along / 16, o->along / 16);
     return code_value(at % 2 ? byte >> 4 : byte & 15) * scale_value(o->scales[tile]);
 }
 
-enum { DEEP = 256, WIDE = 16, MANY = 4, BLOCK = 256 }; // of k, m and n; of m at once
+enum { DEEP = 256, WIDE = 16, MANY = 4, BLOCK = 256 }; // tile of k, m, n; buffered m
 
-/* Elements as columns of `each`, side by side for each place along; zeros behind the last. */
+/* Pack `each` rows interleaved along k; zeros past the last row. */
 static void
 pack(float *to, const struct operand *o, size_t across, size_t n, size_t along,
      size_t deep, size_t each)
@@ -280,7 +280,7 @@ pack(float *to, const struct operand *o, size_t across, size_t n, size_t along,
 
 typedef float eight __attribute__((vector_size(32), aligned(4)));
 
-/* Of what pack has made, and most of the work: sanitizers have nothing to see here. */
+/* Inner loop on packed operands; not sanitized, as it takes most of the time. */
 __attribute__((no_sanitize_address, no_sanitize_undefined, optimize("O3"))) static void
 add_products(float sum[MANY][WIDE], const float *a, const float *b, size_t deep)
 {
@@ -299,9 +299,9 @@ add_products(float sum[MANY][WIDE], const float *a, const float *b, size_t deep)
 /* sums (n, m) = op(a) op(b) */
 static void
 multiply(float *sums, const struct operand *a, const struct operand *b,
-         const struct sizes *s, float *room)
+         const struct sizes *s, float *buffer)
 {
-    float *left = room, *right = room + BLOCK * DEEP;
+    float *left = buffer, *right = buffer + BLOCK * DEEP;
     for (size_t k = 0; k < s->k; k += DEEP) {
         size_t deep = s->k - k < DEEP ? s->k - k : DEEP;
         pack(right, b, 0, s->n, k, deep, MANY);
@@ -331,7 +331,7 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
                cudaStream_t stream)
 {
     struct sizes s;
-    bool ta = op->turned[0] == CUBLAS_OP_T, tb = op->turned[1] == CUBLAS_OP_T;
+    bool ta = op->trans[0] == CUBLAS_OP_T, tb = op->trans[1] == CUBLAS_OP_T;
     uintptr_t places = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
     (void)lt, (void)workspace, (void)bytes, (void)stream;
     if (!sizes_of(&s, op, la, lb, lc, ld) || !op->on_device)
@@ -346,23 +346,23 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
     struct operand y = { b,  op->scales[1], lb->type, tb ? 1 : lb->ld, tb ? lb->ld : 1,
                          s.k };
     float *sums = calloc(s.m * s.n + 1, sizeof *sums);
-    float *room = malloc((BLOCK + s.n + MANY) * DEEP * sizeof *room);
-    if (sums && room) {
-        float factor, kept;
-        multiply(sums, &x, &y, &s, room);
-        memcpy(&factor, alpha, sizeof factor);
-        memcpy(&kept, beta, sizeof kept);
+    float *buffer = malloc((BLOCK + s.n + MANY) * DEEP * sizeof *buffer);
+    if (sums && buffer) {
+        float alpha_value, beta_value;
+        multiply(sums, &x, &y, &s, buffer);
+        memcpy(&alpha_value, alpha, sizeof alpha_value);
+        memcpy(&beta_value, beta, sizeof beta_value);
         for (size_t j = 0; j < s.n; j++)
             for (size_t i = 0; i < s.m; i++) {
-                float v = factor * sums[j * s.m + i];
-                if (kept != 0)
-                    v += kept * get(c, lc->type, j * lc->ld + i);
+                float v = alpha_value * sums[j * s.m + i];
+                if (beta_value != 0)
+                    v += beta_value * get(c, lc->type, j * lc->ld + i);
                 put(d, ld->type, j * ld->ld + i, v);
             }
     }
     cublasStatus_t done =
-        sums && room ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+        sums && buffer ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
     free(sums);
-    free(room);
+    free(buffer);
     return done;
 }

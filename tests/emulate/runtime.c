@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* runtime: devices, memory, streams and events of the emulation.  All is done at once, so
- * that a stream has nothing to wait for. */
+/* runtime: devices, memory, streams and events of the emulation.  All work is
+ * synchronous, so streams and events never wait. */
 #include "tests/emulate/include/runtime.h"
 
 #include "tests/emulate/emulate.h"
@@ -15,7 +15,7 @@
 enum { HUGE = 1 << 20 };
 static const size_t all_memory = (size_t)8 << 30;
 
-/* ---- errors -------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------- */
 
 static cudaError_t last;
 
@@ -27,7 +27,7 @@ emulate_error(cudaError_t e)
 }
 
 static cudaError_t
-say(cudaError_t e)
+set_error(cudaError_t e)
 {
     emulate_error(e);
     return e;
@@ -71,9 +71,9 @@ cudaGetErrorString(cudaError_t e)
     return e == cudaErrorMemoryAllocation ? "out of memory" : cudaGetErrorName(e) + 4;
 }
 
-/* ---- the device ------------------------------------------------------------------------------ */
+/* ---- the device ------------------------------------------------------------------ */
 
-/* NIBBLE_EMULATE_SM: 90, or 120, which has less shared memory, and products of NVFP4. */
+/* NIBBLE_EMULATE_SM: 90 (default), or 120: less shared memory, NVFP4 products. */
 const cudaDeviceProp *
 emulate_device(void)
 {
@@ -101,13 +101,13 @@ cudaError_t
 cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 {
     *p = *emulate_device();
-    return say(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    return set_error(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t
 cudaSetDevice(int device)
 {
-    return say(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    return set_error(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t
@@ -124,26 +124,27 @@ cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------- */
 
-static struct piece {
+static struct allocation {
     void *p;
     size_t bytes;
-} * pieces;
-static size_t n_pieces, in_use;
-static pthread_mutex_t of_pieces = PTHREAD_MUTEX_INITIALIZER;
+} * allocations;
+static size_t n_allocations, in_use;
+static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Large, new and not filled with NaN yet: what is zeroed first need not be. */
-static struct piece fresh;
+/* The last large allocation, still zero: filling it with NaN is delayed, since a memset
+ * to 0 may follow. */
+static struct allocation fresh;
 
 void
 emulate_settle(void)
 {
-    pthread_mutex_lock(&of_pieces);
+    pthread_mutex_lock(&pieces_lock);
     if (fresh.p)
         memset(fresh.p, NAN_BYTE, fresh.bytes);
     fresh.p = NULL;
-    pthread_mutex_unlock(&of_pieces);
+    pthread_mutex_unlock(&pieces_lock);
 }
 
 cudaError_t
@@ -151,34 +152,34 @@ emulate_malloc(void **p, size_t bytes)
 {
     *p = NULL;
     emulate_settle();
-    pthread_mutex_lock(&of_pieces);
-    struct piece *more = realloc(pieces, (n_pieces + 1) * sizeof *more);
-    // Kernels count on what cudaMalloc says of alignment.
-    void *room = NULL, *whole = NULL;
+    pthread_mutex_lock(&pieces_lock);
+    struct allocation *more = realloc(allocations, (n_allocations + 1) * sizeof *more);
+    // cudaMalloc guarantees 256-byte alignment.
+    void *aligned = NULL, *whole = NULL;
     if (more)
-        pieces = more;
+        allocations = more;
     if (more && bytes <= all_memory - in_use) {
         if (bytes >= HUGE)
             whole = calloc(1, bytes + 256);
         else if (posix_memalign(&whole, 256, bytes ? bytes : 1) != 0)
             whole = NULL;
-        room = whole;
+        aligned = whole;
     }
-    if (room) {
+    if (aligned) {
         if (bytes >= HUGE)
-            room = (char *)whole + (256 - (uintptr_t)whole % 256) % 256;
-        POISON((char *)room + bytes,
-               bytes >= HUGE ? (size_t)((char *)whole + 256 - (char *)room) : 0);
-        pieces[n_pieces++] = (struct piece){ whole, bytes };
+            aligned = (char *)whole + (256 - (uintptr_t)whole % 256) % 256;
+        POISON((char *)aligned + bytes,
+               bytes >= HUGE ? (size_t)((char *)whole + 256 - (char *)aligned) : 0);
+        allocations[n_allocations++] = (struct allocation){ whole, bytes };
         in_use += bytes;
         if (bytes >= HUGE)
-            fresh = (struct piece){ room, bytes };
+            fresh = (struct allocation){ aligned, bytes };
         else
-            memset(room, NAN_BYTE, bytes);
+            memset(aligned, NAN_BYTE, bytes);
     }
-    pthread_mutex_unlock(&of_pieces);
-    *p = room;
-    return say(room ? cudaSuccess : cudaErrorMemoryAllocation);
+    pthread_mutex_unlock(&pieces_lock);
+    *p = aligned;
+    return set_error(aligned ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t
@@ -186,18 +187,18 @@ cudaFree(void *p)
 {
     if (!p)
         return cudaSuccess;
-    pthread_mutex_lock(&of_pieces);
+    pthread_mutex_lock(&pieces_lock);
     size_t i = 0;
-    while (i < n_pieces && (uintptr_t)p - (uintptr_t)pieces[i].p >= 256)
+    while (i < n_allocations && (uintptr_t)p - (uintptr_t)allocations[i].p >= 256)
         i++;
-    if (i == n_pieces)
+    if (i == n_allocations)
         emulate_fail("cudaFree of %p, which is not from cudaMalloc", p);
     if (fresh.p == p)
         fresh.p = NULL;
-    in_use -= pieces[i].bytes;
-    free(pieces[i].p);
-    pieces[i] = pieces[--n_pieces];
-    pthread_mutex_unlock(&of_pieces);
+    in_use -= allocations[i].bytes;
+    free(allocations[i].p);
+    allocations[i] = allocations[--n_allocations];
+    pthread_mutex_unlock(&pieces_lock);
     return cudaSuccess;
 }
 
@@ -213,7 +214,7 @@ cudaError_t
 emulate_malloc_host(void **p, size_t bytes)
 {
     *p = malloc(bytes);
-    return say(*p ? cudaSuccess : cudaErrorMemoryAllocation);
+    return set_error(*p ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t
@@ -237,11 +238,11 @@ cudaError_t
 cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
 {
     (void)stream;
-    pthread_mutex_lock(&of_pieces);
+    pthread_mutex_lock(&pieces_lock);
     bool is_zero = fresh.p && p == fresh.p && bytes == fresh.bytes && value == 0;
     if (is_zero)
         fresh.p = NULL;
-    pthread_mutex_unlock(&of_pieces);
+    pthread_mutex_unlock(&pieces_lock);
     emulate_settle();
     if (!is_zero)
         memset(p, value, bytes);
@@ -254,12 +255,12 @@ emulate_attribute(const void *kernel, enum cudaFuncAttribute which, int value)
     if (which != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return cudaSuccess;
     if (value < 0 || (size_t)value > emulate_device()->sharedMemPerBlockOptin)
-        return say(cudaErrorInvalidValue);
+        return set_error(cudaErrorInvalidValue);
     emulate_allow_shared(kernel, (size_t)value);
     return cudaSuccess;
 }
 
-/* ---- streams and events --------------------------------------------------------------------------- */
+/* ---- streams and events ---------------------------------------------------------- */
 
 struct emulate_stream {
     int unused;
@@ -274,7 +275,7 @@ cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     (void)flags;
     *stream = calloc(1, sizeof **stream);
-    return say(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
+    return set_error(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t
@@ -296,7 +297,7 @@ cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;
     *event = calloc(1, sizeof **event);
-    return say(*event ? cudaSuccess : cudaErrorMemoryAllocation);
+    return set_error(*event ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t
@@ -315,7 +316,7 @@ cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* Everything is in the order of calls already. */
+/* Calls already run in order. */
 cudaError_t
 cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {

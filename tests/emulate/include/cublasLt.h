@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cublasLt: what the backend uses of it, for the emulation: names and meanings are the
- * library's, the rest is ours. */
+/* cublasLt: the part that the backend uses, for the emulation.  Names and meanings are
+ * the library's, the implementation is ours. */
 #ifndef NIBBLE_TESTS_EMULATE_CUBLASLT_H
 #define NIBBLE_TESTS_EMULATE_CUBLASLT_H
 
@@ -52,7 +52,7 @@ typedef struct emulate_layout *cublasLtMatrixLayout_t;
 typedef struct emulate_preference *cublasLtMatmulPreference_t;
 typedef struct {
     int which;
-    uint32_t align; // bytes that its pointers must be multiples of
+    uint32_t align; // required alignment of pointers, bytes
 } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;
@@ -83,7 +83,7 @@ cublasStatus_t
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
                                cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                               cublasLtMatmulPreference_t want, int most,
+                               cublasLtMatmulPreference_t want, int max_algos,
                                cublasLtMatmulHeuristicResult_t *found, int *n);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
                               const void *alpha, const void *a,

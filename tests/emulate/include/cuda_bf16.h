@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_bf16: what the backend uses of it, for the emulation. */
+/* cuda_bf16: the part that the backend uses, for the emulation. */
 #ifndef NIBBLE_TESTS_EMULATE_CUDA_BF16_H
 #define NIBBLE_TESTS_EMULATE_CUDA_BF16_H
 
@@ -37,7 +37,7 @@ __float2bfloat162_rn(float x)
     return __floats2bfloat162_rn(x, x);
 }
 
-/* A product of two has 16 bits, which f32 holds: it is rounded once. */
+/* A product of two bf16 has 16 significant bits, exact in f32: it is rounded once. */
 static inline __nv_bfloat162
 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_fp16: what the backend uses of it, for the emulation. */
+/* cuda_fp16: the part that the backend uses, for the emulation. */
 #ifndef NIBBLE_TESTS_EMULATE_CUDA_FP16_H
 #define NIBBLE_TESTS_EMULATE_CUDA_FP16_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_runtime: what the backend's sources use of CUDA's C++, for the emulation.  Names and
- * meanings are CUDA's, the rest is ours. */
+/* cuda_runtime: the part of CUDA C++ that the backend uses, for the emulation.  Names
+ * and meanings are CUDA's, the implementation is ours. */
 #ifndef NIBBLE_TESTS_EMULATE_CUDA_RUNTIME_H
 #define NIBBLE_TESTS_EMULATE_CUDA_RUNTIME_H
 
@@ -13,7 +13,7 @@
 
 #include <type_traits>
 
-/* ---- words ------------------------------------------------------------------------------ */
+/* ---- keywords -------------------------------------------------------------------- */
 
 #define __global__
 #define __device__
@@ -28,15 +28,16 @@
 #define blockDim  emulate_threads
 #define gridDim   emulate_blocks
 
-/* What translate.py writes: the first of a kernel's bounds, and shared variables. */
+/* For translate.py: the start of a kernel with its launch bounds, and __shared__
+ * variables. */
 #define EMULATE_BEGIN(...)                                                             \
     emulate_begin(__PRETTY_FUNCTION__, emulate_first(__VA_ARGS__))
 #define EMULATE_SHARED_AS(id, ...) emulate_shared<__VA_ARGS__, id>()
 
 constexpr unsigned
-emulate_first(int most = 1024, int = 0, int = 0)
+emulate_first(int max_threads = 1024, int = 0, int = 0)
 {
-    return (unsigned)most;
+    return (unsigned)max_threads;
 }
 
 template <typename T, int ID>
@@ -89,7 +90,7 @@ make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
     return { x, y, z, w };
 }
 
-/* ---- launches ----------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------- */
 
 template <typename F>
 static void
@@ -141,7 +142,7 @@ struct cudaLaunchAttribute {
 };
 
 struct cudaLaunchConfig_t {
-    dim3 emulate_blocks, emulate_threads; // gridDim and blockDim, which are macros
+    dim3 emulate_blocks, emulate_threads; // gridDim and blockDim: these are macros
     size_t dynamicSmemBytes;
     cudaStream_t stream;
     cudaLaunchAttribute *attrs;
@@ -181,7 +182,7 @@ cudaMallocHost(T **p, size_t bytes)
     return emulate_malloc_host((void **)p, bytes);
 }
 
-/* Kernels run one after the other. */
+/* Kernels run one after another: programmatic dependent launch does nothing. */
 static inline void
 cudaTriggerProgrammaticLaunchCompletion(void)
 {
@@ -192,7 +193,7 @@ cudaGridDependencySynchronize(void)
 {
 }
 
-/* ---- threads ------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------- */
 
 static inline void
 __syncthreads(int line = __builtin_LINE())
@@ -203,7 +204,7 @@ __syncthreads(int line = __builtin_LINE())
 static inline void
 __syncwarp(unsigned mask = 0xffffffffU)
 {
-    emulate_meet("__syncwarp", mask, NULL, NULL);
+    emulate_warp_sync("__syncwarp", mask, NULL, NULL);
 }
 
 static inline void
@@ -237,7 +238,7 @@ __cvta_generic_to_shared(const void *p)
     return emulate_address(p);
 }
 
-/* ---- a warp --------------------------------------------------------------------------------- */
+/* ---- a warp ---------------------------------------------------------------------- */
 
 struct emulate_lane_value {
     uint64_t in, out;
@@ -246,16 +247,16 @@ struct emulate_lane_value {
 };
 
 static inline void
-emulate_shuffle_all(void *const *room, uint32_t mask)
+emulate_shuffle_all(void *const *data, uint32_t mask)
 {
     for (unsigned l = 0; l < 32; l++) {
-        struct emulate_lane_value *v = (struct emulate_lane_value *)room[l];
+        struct emulate_lane_value *v = (struct emulate_lane_value *)data[l];
         if (!(mask >> l & 1))
             continue;
         if (!(mask >> v->from & 1))
             emulate_fail("a shuffle from lane %u, which the mask does not have",
                          v->from);
-        v->out = ((struct emulate_lane_value *)room[v->from])->in;
+        v->out = ((struct emulate_lane_value *)data[v->from])->in;
     }
 }
 
@@ -266,7 +267,7 @@ emulate_shuffle(const char *what, unsigned mask, T x, unsigned from)
     static_assert(sizeof(T) <= 8 && std::is_trivially_copyable<T>::value, "a number");
     struct emulate_lane_value v = { 0, 0, from, false };
     memcpy(&v.in, &x, sizeof x);
-    emulate_meet(what, mask, &v, emulate_shuffle_all);
+    emulate_warp_sync(what, mask, &v, emulate_shuffle_all);
     memcpy(&x, &v.out, sizeof x);
     return x;
 }
@@ -288,22 +289,22 @@ __shfl_sync(unsigned mask, T x, int from, int width = 32)
 }
 
 static inline void
-emulate_ballot_all(void *const *room, uint32_t mask)
+emulate_ballot_all(void *const *data, uint32_t mask)
 {
     uint64_t all = 0;
     for (unsigned l = 0; l < 32; l++)
         if (mask >> l & 1)
-            all |= (uint64_t)((struct emulate_lane_value *)room[l])->yes << l;
+            all |= (uint64_t)((struct emulate_lane_value *)data[l])->yes << l;
     for (unsigned l = 0; l < 32; l++)
         if (mask >> l & 1)
-            ((struct emulate_lane_value *)room[l])->out = all;
+            ((struct emulate_lane_value *)data[l])->out = all;
 }
 
 static inline unsigned
 emulate_ballot(const char *what, unsigned mask, bool yes)
 {
     struct emulate_lane_value v = { 0, 0, 0, yes };
-    emulate_meet(what, mask, &v, emulate_ballot_all);
+    emulate_warp_sync(what, mask, &v, emulate_ballot_all);
     return (unsigned)v.out;
 }
 
@@ -321,24 +322,24 @@ __any_sync(unsigned mask, int yes)
 
 template <bool ADD>
 static inline void
-emulate_reduce_all(void *const *room, uint32_t mask)
+emulate_reduce_all(void *const *data, uint32_t mask)
 {
     unsigned all = 0;
     for (unsigned l = 0; l < 32; l++)
         if (mask >> l & 1) {
-            unsigned x = (unsigned)((struct emulate_lane_value *)room[l])->in;
+            unsigned x = (unsigned)((struct emulate_lane_value *)data[l])->in;
             all = ADD ? all + x : x > all ? x : all;
         }
     for (unsigned l = 0; l < 32; l++)
         if (mask >> l & 1)
-            ((struct emulate_lane_value *)room[l])->out = all;
+            ((struct emulate_lane_value *)data[l])->out = all;
 }
 
 static inline unsigned
 __reduce_max_sync(unsigned mask, unsigned x)
 {
     struct emulate_lane_value v = { x, 0, 0, false };
-    emulate_meet("__reduce_max_sync", mask, &v, emulate_reduce_all<false>);
+    emulate_warp_sync("__reduce_max_sync", mask, &v, emulate_reduce_all<false>);
     return (unsigned)v.out;
 }
 
@@ -346,11 +347,11 @@ static inline int
 __reduce_add_sync(unsigned mask, int x)
 {
     struct emulate_lane_value v = { (unsigned)x, 0, 0, false };
-    emulate_meet("__reduce_add_sync", mask, &v, emulate_reduce_all<true>);
+    emulate_warp_sync("__reduce_add_sync", mask, &v, emulate_reduce_all<true>);
     return (int)(unsigned)v.out;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------- */
 
 template <typename T>
 static inline T
@@ -375,7 +376,7 @@ atomicMax(unsigned *p, unsigned x)
     return before;
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------- */
 
 template <typename A, typename B>
 static inline typename std::common_type<A, B>::type
@@ -409,7 +410,7 @@ __float_as_uint(float x)
     return y;
 }
 
-/* Each rounds once: the compiler fuses nothing, it is told. */
+/* One rounding each: compiled without contraction. */
 static inline float
 __fmul_rn(float a, float b)
 {
@@ -507,7 +508,7 @@ __byte_perm(unsigned a, unsigned b, unsigned which)
     unsigned out = 0;
     for (unsigned i = 0; i < 4; i++) {
         unsigned nibble = which >> 4 * i, byte = both >> (nibble & 7) * 8 & 0xff;
-        if (nibble & 8) // its sign, all over
+        if (nibble & 8) // replicate the sign
             byte = byte & 0x80 ? 0xff : 0;
         out |= byte << 8 * i;
     }

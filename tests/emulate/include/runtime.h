@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* runtime: what the backend uses of the CUDA runtime's functions for the host, for the
- * emulation: names and meanings are CUDA's, the rest is ours. */
+/* runtime: the host functions of the CUDA runtime that the backend uses, for the
+ * emulation.  Names and meanings are CUDA's, the implementation is ours. */
 #ifndef NIBBLE_TESTS_EMULATE_RUNTIME_H
 #define NIBBLE_TESTS_EMULATE_RUNTIME_H
 
@@ -74,11 +74,11 @@ cudaError_t emulate_malloc_host(void **p, size_t bytes);
 cudaError_t emulate_attribute(const void *kernel, enum cudaFuncAttribute which,
                               int value);
 
-/* What the next cudaGetLastError says. */
+/* Set what the next cudaGetLastError returns; cudaSuccess changes nothing. */
 void emulate_error(cudaError_t e);
-/* The device that is emulated. */
+/* Properties of the emulated device. */
 const cudaDeviceProp *emulate_device(void);
-/* Before memory is read or written. */
+/* Call before memory is accessed: fill a new large allocation with NaN. */
 void emulate_settle(void);
 
 #ifdef __cplusplus

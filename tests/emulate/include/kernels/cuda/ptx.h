@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ptx: what kernels/cuda/ptx.h has, in C for the emulation, which takes this header in its
- * place.  What PTX calls approximate is off by a unit in the last place here, one way or
- * the other, so that nobody counts on more. */
+/* ptx: replaces kernels/cuda/ptx.h in the emulation, in C.  What PTX calls approximate
+ * is off by 1 ulp here, up or down, so that no kernel relies on more. */
 #ifndef NIBBLE_KERNELS_CUDA_PTX_H
 #define NIBBLE_KERNELS_CUDA_PTX_H
 
@@ -36,9 +35,9 @@ copy4(uint32_t to, const void *from, bool there)
 }
 
 static inline void
-copies_end(void)
+copies_commit(void)
 {
-    emulate_copies_end();
+    emulate_copies_commit();
 }
 
 template <int N>
@@ -49,33 +48,33 @@ copies_wait(void)
 }
 
 static inline void
-phases_open(uint32_t barrier, unsigned threads)
+mbarrier_init(uint32_t barrier, unsigned threads)
 {
-    emulate_phases_open(barrier, threads);
+    emulate_mbarrier_init(barrier, threads);
 }
 
 static inline void
-phases_are_open(void)
+mbarrier_init_fence(void)
 {
-    emulate_phases_are_open();
+    emulate_mbarrier_init_fence();
 }
 
 static inline void
-phase_tell(uint32_t barrier)
+mbarrier_arrive(uint32_t barrier)
 {
-    emulate_phase_tell(barrier);
+    emulate_mbarrier_arrive(barrier);
 }
 
 static inline void
-phase_expect(uint32_t barrier, uint32_t bytes)
+mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes)
 {
-    emulate_phase_expect(barrier, bytes);
+    emulate_mbarrier_expect(barrier, bytes);
 }
 
 static inline void
-phase_wait(uint32_t barrier, uint32_t phase)
+mbarrier_wait(uint32_t barrier, uint32_t phase)
 {
-    emulate_phase_wait(barrier, phase);
+    emulate_mbarrier_wait(barrier, phase);
 }
 
 static inline void
@@ -85,9 +84,9 @@ bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
 }
 
 static inline void
-bulk_may_read(void)
+bulk_fence(void)
 {
-    emulate_bulk_may_read();
+    emulate_bulk_fence();
 }
 
 static inline void
@@ -97,9 +96,9 @@ bulk_store(void *to, const void *from, uint32_t bytes)
 }
 
 static inline void
-bulk_end(void)
+bulk_commit(void)
 {
-    emulate_bulk_end();
+    emulate_bulk_commit();
 }
 
 static inline void
@@ -121,7 +120,7 @@ load4(uint32_t (&r)[4], uint32_t at)
 }
 
 static inline void
-load4_turned(uint32_t (&r)[4], uint32_t at)
+load4_trans(uint32_t (&r)[4], uint32_t at)
 {
     emulate_load_matrices(r, at, true);
 }
@@ -153,14 +152,14 @@ load2(const void *p, bool there)
     return there ? *(const uint16_t *)p : 0;
 }
 
-/* Subnormal numbers are 0. */
+/* Flush subnormals to 0. */
 static inline float
 emulate_flush(float x)
 {
     return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x;
 }
 
-/* Which way it is off: 1 up, 2 down, else not. */
+/* Pseudo-random direction of the error: 1 up, 2 down, else none. */
 static inline uint32_t
 emulate_mix(float x)
 {
@@ -183,13 +182,13 @@ inverse_fast(float x)
     return emulate_off(1 / emulate_flush(x), x);
 }
 
-/* By 2^-23 of it, up to a unit and a half in the last place from the rounded one. */
+/* Off by 2^-23 relative, at most 1.5 ulp from the rounded root. */
 static inline float
-root_fast(float x)
+sqrt_fast(float x)
 {
-    double root = sqrt((double)emulate_flush(x));
+    double exact = sqrt((double)emulate_flush(x));
     uint32_t mix = emulate_mix(x);
-    double edge = root * (mix == 1 ? 1 + 0x1p-23 : mix == 2 ? 1 - 0x1p-23 : 1);
+    double edge = exact * (mix == 1 ? 1 + 0x1p-23 : mix == 2 ? 1 - 0x1p-23 : 1);
     float y = (float)edge;
     if (mix == 1 && (double)y > edge)
         y = __uint_as_float(__float_as_uint(y) - 1);
@@ -224,7 +223,7 @@ high_bf16(uint32_t x)
 }
 
 static inline void
-block_meets(void)
+block_barrier(void)
 {
     emulate_barrier("barrier.sync 0", 0);
 }
