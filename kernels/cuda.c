@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda: finds and opens the library that holds the CUDA backend, when a program first asks
- * for a GPU.  Nothing else in the programs knows of CUDA. */
+/* cuda: finds and opens libnibble-cuda.so, when a program first asks for a GPU.
+ * Nothing else in the programs depends on CUDA. */
 #include "kernels/cuda_sizes.h"
 #include "kernels/kernels.h"
 
@@ -14,15 +14,16 @@
 
 #define LIBRARY "libnibble-cuda.so"
 
-/* What is in use of a GPU besides what we ask for, measured on an H200: its context, and
- * what cuBLASLt, cuDNN and kernels that are loaded hold. */
+/* GPU memory in use besides our allocations, measured on an H200: the context, and what
+ * cuBLASLt, cuDNN and loaded kernels hold. */
 enum { CONTEXT = 523 << 20, LIBRARIES = 704 << 20 };
 
 typedef struct kernels *open_fn(size_t size, struct device is, int device,
                                 struct err *err);
 typedef void diagnose_fn(kernels_line_fn *say, void *ctx);
 
-/* Beside the program, or where it was installed; NIBBLE_CUDA names another. */
+/* Open the library: in the program's directory, or where it was installed; NIBBLE_CUDA
+ * overrides. */
 static void *
 open_library(char *why, size_t n)
 {
@@ -55,7 +56,7 @@ open_library(char *why, size_t n)
     return NULL;
 }
 
-/* A function of the library; NULL: *why says why not.  The library stays open. */
+/* A function of the library; NULL: the reason is in why.  The library stays open. */
 static void *
 find(const char *name, char *why, size_t n)
 {
@@ -88,7 +89,7 @@ kernels_cuda_device(enum dtype act, bool any_order)
                             .fp4_sums = 128U << 20 }; // 3,000 tokens of 4B
 }
 
-/* ---- the driver, which is asked before our library: without a GPU nothing big is loaded -- */
+/* ---- the driver, asked first: without a GPU nothing large is loaded -------------- */
 
 static bool
 find_all(void *lib, void *const *to, const char *const *names, size_t n)
@@ -108,7 +109,7 @@ open_driver(void)
     return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 }
 
-/* How many GPUs there are; 0: *why says why. */
+/* Number of GPUs; 0: the reason is in why. */
 static int
 count_gpus(char *why, size_t size)
 {
@@ -152,9 +153,9 @@ kernels_cuda_there(char *why, size_t n)
     return find("nibble_cuda_open_7", why, n) != NULL;
 }
 
-/* ---- free memory, by NVML, which needs no context ------------------------------------- */
+/* ---- free memory, by NVML, which needs no context -------------------------------- */
 
-/* Where the GPU is plugged in, by which both libraries know it, and its memory. */
+/* PCI bus id, by which driver and NVML agree on a GPU, and total memory. */
 static bool
 describe(int device, char *bus, int n, size_t *all)
 {
@@ -168,8 +169,8 @@ describe(int device, char *bus, int n, size_t *all)
            total(all, d) == 0;
 }
 
-/* 0: NVML is not there, does not tell (a GPU that shares the machine's memory), or tells
- * of more than our part of a GPU. */
+/* 0: there is no NVML, it does not report (a GPU that shares the machine's memory), or
+ * it reports the whole of a GPU of which we have a part. */
 static uint64_t
 free_by_nvml(int device)
 {
@@ -187,24 +188,25 @@ free_by_nvml(int device)
                   (void *[]){ &init, &shutdown, &handle, &memory }, names, 4) ||
         init() != NVML_SUCCESS)
         return 0;
-    bool told = handle(bus, &d) == NVML_SUCCESS && memory(d, &m) == NVML_SUCCESS &&
-                m.total / 8 * 7 < all;
+    bool known = handle(bus, &d) == NVML_SUCCESS && memory(d, &m) == NVML_SUCCESS &&
+                 m.total / 8 * 7 < all;
     shutdown();
-    return told ? m.free : 0;
+    return known ? m.free : 0;
 }
 
 uint64_t
 kernels_cuda_free(int device)
 {
     char why[512];
-    uint64_t (*f)(int) = NULL, told = free_by_nvml(device);
-    if (told)
-        return told;
+    uint64_t (*f)(int) = NULL, free_bytes = free_by_nvml(device);
+    if (free_bytes)
+        return free_bytes;
     *(void **)&f = find("nibble_cuda_free", why, sizeof why);
     return f ? f(device) : 0;
 }
 
-/* The driver's attribute of a device and its memory; false: it does not tell. */
+/* Whether a device is integrated, and its total memory; false: the driver does not
+ * report. */
 static bool
 ask_driver(int device, int *integrated, size_t *all)
 {

@@ -75,7 +75,7 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
 # bats test_tags=slow,native,nosan
 @test "a barrier that some threads do not come to is found" {
     # shellcheck disable=SC2016  # for perl
-    broken 's/(most = float_of_most\(most, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'
+    broken 's/(peak = float_of_peak\(peak, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'
     run "$BUILD/gpu/quant" --tiny
     [ "$status" -ne 0 ]
     [[ $output == *amax_kernel*'__syncthreads of line'*'while others'* ]]

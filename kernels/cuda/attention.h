@@ -206,7 +206,7 @@ static __device__ __forceinline__ void
 mma_columns(float (&o)[M][D][4], const uint32_t (&p)[M][4], uint32_t b, int n)
 {
     uint32_t y[4];
-    load4_turned(y, b ^ (n << 5));
+    load4_trans(y, b ^ (n << 5));
 #pragma unroll
     for (int i = 0; i < M; i++) {
         mma(o[i][2 * n], p[i], y[0], y[1]);

@@ -214,7 +214,7 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
     size_t all = (size_t)s.n * s.rows;
     s.out = c->q.partials;
     s.max = s.out + all * DIM;
-    s.sum = s.limit + all;
+    s.sum = s.max + all;
     if (all * (DIM + 2) * sizeof(float) > PARTIALS) {
         err_set(c->k.err, ERR_USAGE, "cuda:%d: attention: %d query heads are too many",
                 c->device, v->query);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* blocks: the 16 values of a block from memory, and what codes stand for: what the kernels
- * that quantize share. */
+/* blocks: loads a block of 16 values and decodes codes, for the kernels that
+ * quantize. */
 #ifndef NIBBLE_KERNELS_CUDA_BLOCKS_H
 #define NIBBLE_KERNELS_CUDA_BLOCKS_H
 
@@ -69,7 +69,7 @@ times(uint32_t two, __nv_bfloat162 scale)
     return *(uint32_t *)&product;
 }
 
-/* The products of eight codes with their scale. */
+/* Eight codes times their scale, as bf16. */
 static __device__ __forceinline__ uint4
 products(uint32_t codes, uint32_t scale)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* convert: one type to another. */
+/* convert: conversion between types. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
@@ -20,13 +20,13 @@ convert_packs(T *__restrict__ y, const W *__restrict__ x, size_t packs)
             store(y + (first + f * THREADS) * V, v[f]);
 }
 
-/* Packs are those of y, so that neighbours write what lies together. */
+/* Packs have 16 bytes of y, so that stores coalesce. */
 template <typename T, typename W>
 static void
 convert_of(struct cuda *c, T *y, const void *x, size_t n)
 {
     const W *from = (const W *)x;
-    size_t head = in_packs<T>(0, place(y) | place(x)) ? n - n % lanes<T> : 0;
+    size_t head = in_packs<T>(0, addr(y) | addr(x)) ? n - n % lanes<T> : 0;
     if (head) {
         size_t packs = head / lanes<T>;
         convert_packs<T, W, lanes<T>>

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: MIT */
-/* cross_entropy: losses of rows of logits, which become their gradients. */
+/* cross_entropy: losses of rows of logits, which are replaced by their gradients. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
 #include <float.h>
 
-/* A row of logits waits for the second look at it: its first LOSS_KEPT bytes in shared
- * memory, the rest, 140 kB of a multiprocessor if the vocabulary is Qwen3's, in L2. */
+/* A row of logits is read twice.  In between, its first LOSS_KEPT bytes stay in shared
+ * memory, the rest, 140 kB per SM with Qwen3's vocabulary, in L2. */
 enum {
     LOSS_THREADS = 1024,
     LOSS_FLIGHT = 4,
     LOSS_KEPT = 160 << 10,
 };
 
-/* Of numbers <= 0.  The short way is off by (2 + 1.2 |x|) 2^-23 of itself at max: with it
- * bf16 keeps up with memory, and what is far off is a small part of the sum. */
+/* exp(x) for x <= 0.  For bf16 the approximation has a relative error of at most (2 +
+ * 1.2 |x|) 2^-23: fast enough to be memory-bound, and where it is less exact the term
+ * is small. */
 template <typename T>
 static __device__ __forceinline__ float
 exponential(float x)
 {
     if (sizeof(T) == sizeof(float))
         return expf(x);
-    // __expf without what it does about subnormal numbers.
+    // __expf without its handling of subnormals.
     return exp2_fast(x * 1.4426950408889634F);
 }
 
@@ -42,17 +43,17 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
     typedef pack<T, V> P;
     extern __shared__ uint4 shared_packs[];
     __shared__ float scratch[33];
-    P *keep = (P *)shared_packs;
+    P *cached = (P *)shared_packs;
     T *row = logits + (size_t)blockIdx.x * vocab;
     unsigned packs = vocab / V, step = blockDim.x;
-    int32_t right = label[blockIdx.x];
-    if (right < 0) {
+    int32_t target_id = label[blockIdx.x];
+    if (target_id < 0) {
         clear_row<V>(row, packs);
         if (threadIdx.x == 0)
             loss[blockIdx.x] = 0;
         return;
     }
-    float target = to_f32(row[right]), max = -FLT_MAX, sum = 0;
+    float target = to_f32(row[target_id]), max = -FLT_MAX, sum = 0;
     for (unsigned i = threadIdx.x; i < packs; i += LOSS_FLIGHT * step) {
         P v[LOSS_FLIGHT];
 #pragma unroll
@@ -65,7 +66,7 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
             if (i + f * step >= packs)
                 continue;
             if (i + f * step < kept)
-                keep[i + f * step] = v[f];
+                cached[i + f * step] = v[f];
 #pragma unroll
             for (int j = 0; j < V; j++)
                 max = fmaxf(max, to_f32(v[f].v[j]));
@@ -75,10 +76,10 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
                 sum += exponential<T>(to_f32(v[f].v[j]) - max);
         }
     }
-    float highest = block_max(max, scratch);
-    sum = block_sum(sum * exponential<T>(max - highest), scratch);
+    float row_max = block_max(max, scratch);
+    sum = block_sum(sum * exponential<T>(max - row_max), scratch);
     if (threadIdx.x == 0)
-        loss[blockIdx.x] = logf(sum) + (highest - target);
+        loss[blockIdx.x] = logf(sum) + (row_max - target);
     if (scale == 0) {
         clear_row<V>(row, packs);
         return;
@@ -89,7 +90,7 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
 #pragma unroll
         for (unsigned f = 0; f < LOSS_FLIGHT; f++)
             if (i + f * step < kept)
-                v[f] = keep[i + f * step];
+                v[f] = cached[i + f * step];
             else if (i + f * step < packs)
                 v[f] = ((const P *)row)[i + f * step];
 #pragma unroll
@@ -99,13 +100,13 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
                 continue;
 #pragma unroll
             for (int j = 0; j < V; j++)
-                out[j] = exponential<T>(to_f32(v[f].v[j]) - highest) * share;
+                out[j] = exponential<T>(to_f32(v[f].v[j]) - row_max) * share;
             store(row + (size_t)(i + f * step) * V, out);
         }
     }
-    __syncthreads(); // the one number that the label changes is written again
+    __syncthreads(); // then correct the element of the label
     if (threadIdx.x == 0)
-        row[right] = from_f32<T>(exponential<T>(target - highest) * share - scale);
+        row[target_id] = from_f32<T>(exponential<T>(target - row_max) * share - scale);
 }
 
 template <typename T, int V>
@@ -113,8 +114,8 @@ static void
 loss_launch(struct cuda *c, float *loss, void *logits, const int32_t *label,
             size_t rows, size_t vocab, float scale)
 {
-    size_t fits = least(LOSS_KEPT, c->shared - 1024) / sizeof(pack<T, V>);
-    size_t kept = scale != 0 ? least(vocab / V, fits) : 0;
+    size_t fits = min_size(LOSS_KEPT, c->shared - 1024) / sizeof(pack<T, V>);
+    size_t kept = scale != 0 ? min_size(vocab / V, fits) : 0;
     size_t bytes = kept * sizeof(pack<T, V>);
     if (!cuda_check(c,
                     cudaFuncSetAttribute(loss_rows<T, V>,
@@ -133,7 +134,7 @@ static void
 loss_of(struct cuda *c, float *loss, void *logits, const int32_t *label, size_t rows,
         size_t vocab, float scale)
 {
-    if (in_packs<T>(vocab, place(logits)))
+    if (in_packs<T>(vocab, addr(logits)))
         loss_launch<T, lanes<T>>(c, loss, logits, label, rows, vocab, scale);
     else
         loss_launch<T, 1>(c, loss, logits, label, rows, vocab, scale);

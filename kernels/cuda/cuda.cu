@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda: the device, its memory and the table of operations. */
+/* cuda: opens the device; its memory, queues and the table of operations. */
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/ops.h"
 
@@ -29,7 +29,7 @@ cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what)
     return false;
 }
 
-/* ---- times ----------------------------------------------------------------------- */
+/* ---- profiling ------------------------------------------------------------------- */
 
 enum { MARKS = 4096, NAMES = 512 };
 
@@ -39,7 +39,7 @@ struct trace {
     int n;
     struct {
         const char *name;
-        double ms, first; // without the first one, which may load a kernel
+        double ms, first; // ms: without the first, which may load a kernel
         long count;
     } sum[NAMES];
 };
@@ -101,7 +101,7 @@ print_times(struct cuda *c)
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-/* On the host, for each allocation. */
+/* An allocation, in a list. */
 struct block {
     void *p;
     enum memory what;
@@ -109,19 +109,19 @@ struct block {
     struct block *next;
 };
 
-/* For tests: which one from now on fails; 0: none. */
-struct failing {
+/* Failure injection for tests: the n-th call from now on fails; 0: none. */
+struct failure {
     long alloc, launch, wait, stage;
 };
 
-struct whole { // a struct cuda, and what only this file knows
+struct state { // a struct cuda and this file's private fields
     struct cuda c;
     struct block *blocks;
-    struct failing fail;
+    struct failure fail;
 };
 
 static cudaError_t
-unless_failing(long *n, cudaError_t with, cudaError_t e)
+inject_failure(long *n, cudaError_t with, cudaError_t e)
 {
     return *n && --*n == 0 ? with : e;
 }
@@ -129,10 +129,10 @@ unless_failing(long *n, cudaError_t with, cudaError_t e)
 void
 cuda_launched(struct cuda *c, const char *name)
 {
-    struct whole *w = (struct whole *)c;
+    struct state *w = (struct state *)c;
     c->q.early = NOT_EARLY;
     cuda_check(c,
-               unless_failing(&w->fail.launch, cudaErrorLaunchOutOfResources,
+               inject_failure(&w->fail.launch, cudaErrorLaunchOutOfResources,
                               cudaGetLastError()),
                name);
     cuda_mark(c, name);
@@ -141,14 +141,14 @@ cuda_launched(struct cuda *c, const char *name)
 void *
 cuda_alloc(struct kernels *k, enum memory what, size_t bytes)
 {
-    struct whole *w = (struct whole *)k;
+    struct state *w = (struct state *)k;
     struct cuda *c = &w->c;
     void *p = NULL;
     if (!cuda_ready(c))
         return NULL;
     struct block *b = (struct block *)malloc(sizeof *b);
     cudaError_t e =
-        unless_failing(&w->fail.alloc, cudaErrorMemoryAllocation, cudaSuccess);
+        inject_failure(&w->fail.alloc, cudaErrorMemoryAllocation, cudaSuccess);
     if (b && e == cudaSuccess)
         e = cudaMalloc(&p, bytes ? bytes : 1);
     if (!b || e != cudaSuccess) {
@@ -173,7 +173,7 @@ cuda_alloc(struct kernels *k, enum memory what, size_t bytes)
 static void
 cuda_free(struct kernels *k, void *p)
 {
-    struct whole *w = (struct whole *)k;
+    struct state *w = (struct state *)k;
     struct block **at = &w->blocks, *b;
     while (p && *at && (*at)->p != p)
         at = &(*at)->next;
@@ -191,7 +191,7 @@ stage(const struct cuda *c, int i)
     return c->stages + (size_t)i * STAGE_BYTES;
 }
 
-/* Bytes of the i-th piece of so many. */
+/* Bytes of the i-th stage-sized piece of `bytes`. */
 static size_t
 piece_of(size_t bytes, size_t i)
 {
@@ -199,7 +199,8 @@ piece_of(size_t bytes, size_t i)
     return left < STAGE_BYTES ? left : STAGE_BYTES;
 }
 
-/* The next buffer that no thread has, once its copy is done; negative: the error is kept. */
+/* The next staging buffer not held by a thread, after its last copy has ended;
+ * negative: the error is set. */
 static int
 acquire_stage(struct cuda *c)
 {
@@ -213,11 +214,11 @@ acquire_stage(struct cuda *c)
     }
     c->stage_at = i;
     cudaError_t e = cudaEventSynchronize(c->stage_free[i]);
-    e = unless_failing(&((struct whole *)c)->fail.stage, cudaErrorIllegalAddress, e);
+    e = inject_failure(&((struct state *)c)->fail.stage, cudaErrorIllegalAddress, e);
     return cuda_ready(c) && cuda_check(c, e, "cudaEventSynchronize") ? i : -1;
 }
 
-/* From or to staging buffer i, which is free again when that is done. */
+/* Start a copy from or to staging buffer i, which is free again when it has ended. */
 static void
 start_copy(struct cuda *c, void *to, const void *from, int i, size_t bytes,
            cudaMemcpyKind kind, const char *what)
@@ -232,7 +233,7 @@ send_stage(struct cuda *c, void *to, int i, size_t bytes)
     start_copy(c, to, stage(c, i), i, bytes, cudaMemcpyHostToDevice, "upload");
 }
 
-/* Threads of the host may take turns in what follows, and each has a device of its own. */
+/* Host threads may call uploads in turn; the current device is a setting per thread. */
 static bool
 begin_upload(struct cuda *c)
 {
@@ -300,7 +301,8 @@ cuda_zero(struct kernels *k, void *p, size_t bytes)
     cuda_mark(c, "zero");
 }
 
-/* One piece arrives while the one before it is copied on. */
+/* Pipelined: one piece is copied from the device while the one before is copied out of
+ * its stage. */
 static int
 cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
 {
@@ -315,7 +317,7 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
                        piece_of(bytes, i), cudaMemcpyDeviceToHost, "download");
         if (before >= 0) {
             cudaError_t e = cudaEventSynchronize(c->stage_free[before]);
-            e = unless_failing(&((struct whole *)c)->fail.wait, cudaErrorIllegalAddress,
+            e = inject_failure(&((struct state *)c)->fail.wait, cudaErrorIllegalAddress,
                                e);
             if (cuda_check(c, e, "a step"))
                 memcpy((char *)to + (i - 1) * STAGE_BYTES, stage(c, before),
@@ -379,7 +381,7 @@ close_queues(struct cuda *c)
 static void
 cuda_close(struct kernels *k)
 {
-    struct whole *w = (struct whole *)k;
+    struct state *w = (struct state *)k;
     struct cuda *c = &w->c;
     if (c->trace)
         print_times(c);
@@ -436,12 +438,12 @@ static const struct ops cuda_ops = {
     .adamw = cuda_adamw,
 };
 
-/* Of our own operations and of the algorithms that are chosen: one more whenever a model's
- * numbers get other bits by a change here, so that who goes on with a run is told. */
+/* Version of our arithmetic and algorithm choices: increment it whenever a change here
+ * changes bits of a model's values, so that a resumed run is warned. */
 enum { ARITHMETIC = 1 };
 
 static bool
-describe(struct cuda *c)
+query_device(struct cuda *c)
 {
     cudaDeviceProp p;
     if (!cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice") ||
@@ -466,7 +468,7 @@ describe(struct cuda *c)
 }
 
 static bool
-alloc_own(struct cuda *c)
+alloc_buffers(struct cuda *c)
 {
     struct kernels *k = &c->k;
     if (!cuda_check(c, cudaStreamCreateWithFlags(&c->q.stream, cudaStreamNonBlocking),
@@ -493,13 +495,13 @@ alloc_own(struct cuda *c)
 }
 
 static long
-setting(const char *variable)
+env_num(const char *variable)
 {
     const char *text = getenv(variable);
     return text ? atol(text) : 0;
 }
 
-/* What kernels/cuda.c looks for in this library. */
+/* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
 nibble_cuda_open_7(size_t size, struct device is, int device, struct err *err)
 {
@@ -507,19 +509,19 @@ nibble_cuda_open_7(size_t size, struct device is, int device, struct err *err)
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");
         return NULL;
     }
-    struct whole *w = (struct whole *)calloc(1, sizeof *w);
+    struct state *w = (struct state *)calloc(1, sizeof *w);
     if (!w) {
         err_set(err, ERR_MEMORY, "out of memory");
         return NULL;
     }
     w->fail =
-        (struct failing){ setting("NIBBLE_FAIL_ALLOC"), setting("NIBBLE_FAIL_LAUNCH"),
-                          setting("NIBBLE_FAIL_WAIT"), setting("NIBBLE_FAIL_STAGE") };
+        (struct failure){ env_num("NIBBLE_FAIL_ALLOC"), env_num("NIBBLE_FAIL_LAUNCH"),
+                          env_num("NIBBLE_FAIL_WAIT"), env_num("NIBBLE_FAIL_STAGE") };
     w->c.k.op = &cuda_ops;
     w->c.k.is = is;
     w->c.k.err = err;
     w->c.device = device;
-    if (describe(&w->c) && alloc_own(&w->c) && cuda_gemm_open(&w->c))
+    if (query_device(&w->c) && alloc_buffers(&w->c) && cuda_gemm_open(&w->c))
         return &w->c.k;
     cuda_close(&w->c.k);
     return NULL;
@@ -587,7 +589,7 @@ nibble_cuda_attention_workspace_any(const struct heads *h)
     return h->length && cudnn_version() ? cudnn_workspace(h, true) : 0;
 }
 
-/* Bytes that are free on a device; 0: not known. */
+/* Free bytes of a device; 0: unknown. */
 extern "C" __attribute__((visibility("default"))) uint64_t
 nibble_cuda_free(int device)
 {

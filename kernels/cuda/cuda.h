@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda: the device as the files of the CUDA backend share it; device.h has what kernels
- * share, ops.h the operations.
+/* cuda: the device, shared by the files of the CUDA backend; device.h is shared by
+ * kernels, ops.h declares the operations.
  *
- * Operations are in the order of their queue's stream.  Sums go in an order that depends on
- * sizes alone, never on which block comes first; there are no floating-point atomics.  What
- * must have the CPU's bits (quantizers, optimizer) says so in its file and is written in
- * single operations that nothing fuses: the whole backend is compiled with -fmad=false,
- * and a fused one is asked for by name, fmaf.
- */
+ * Operations are in the order of their queue's stream.  Sums have an order that depends
+ * only on sizes, never on scheduling; there are no floating-point atomics.  Files whose
+ * results must have the CPU's bits (quantizers, optimizer) say so and use operations
+ * that are never fused: the whole backend is compiled with -fmad=false, and fused
+ * multiply-adds are explicit (fmaf). */
 #ifndef NIBBLE_KERNELS_CUDA_CUDA_H
 #define NIBBLE_KERNELS_CUDA_CUDA_H
 
@@ -22,40 +21,41 @@ extern "C" {
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* Kernels that begin early, see device.h; each kind behind its own only. */
+/* Programmatic dependent launch, see device.h: a kernel may start before one of its own
+ * kind has ended. */
 enum early { NOT_EARLY, EARLY_FORWARD, EARLY_UPDATES, EARLY_QUANTIZERS };
 
-struct plan;  // of a product: gemm.cu
-struct trace; // of times: cuda.cu
+struct plan;  // of a GEMM: gemm.cu
+struct trace; // profiling: cuda.cu
 
-/* A queue: what operations that may run at the same time must not share.  Only that of
- * QUEUE_COMPUTE has memory to work in: products, attention, norms, losses and sums run there. */
+/* A queue: stream and buffers that concurrent operations must not share.  Only
+ * QUEUE_COMPUTE has buffers: products, attention, norms, losses and sums run there. */
 struct cuda_queue {
     cudaStream_t stream;
-    void *workspace;     // WORKSPACE bytes, of cuBLASLt
-    float *partials;     // PARTIALS bytes: of the operation that runs
-    void *expanded;      // EXPANDED bytes: the same
-    enum early early;    // which launches may begin before the last one has ended
-    const void *updated; // by the last adamw, which may still run
+    void *workspace;     // WORKSPACE bytes, for cuBLASLt
+    float *partials;     // PARTIALS bytes: scratch of an operation
+    void *expanded;      // EXPANDED bytes: scratch of an operation
+    enum early early;    // kind of the last launch
+    const void *updated; // master of the last adamw, which may still run
 };
 
 struct cuda {
     struct kernels k;                 // first: a struct kernels * is one of these
-    int device, sms;                  // multiprocessors
+    int device, sms;                  // sms: number of SMs
     int major, minor;                 // compute capability
-    size_t shared;                    // most bytes of a block, if asked for
-    struct cuda_queue q;              // the one that operations go to
-    struct cuda_queue queues[QUEUES]; // the others, as they were left
-    cudaEvent_t events[EVENTS];       // of kernels_record; NULL: not yet
+    size_t shared;                    // max. shared memory per block (opt-in), bytes
+    struct cuda_queue q;              // the current one
+    struct cuda_queue queues[QUEUES]; // saved state of the others
+    cudaEvent_t events[EVENTS];       // of kernels_record; NULL: not created yet
     cublasLtHandle_t lt;
-    float *fp4_sums; // is.fp4_sums bytes, of fp4.cu; NULL: not yet needed
-    float *one_zero; // 1 and 0
-    char *stages;    // page-locked memory of the host: STAGES of STAGE_BYTES
+    float *fp4_sums; // is.fp4_sums bytes, for fp4.cu; NULL: not allocated yet
+    float *one_zero; // 1 and 0, for alpha and beta
+    char *stages;    // pinned host memory: STAGES of STAGE_BYTES
     cudaEvent_t stage_free[STAGES];
-    bool stage_out[STAGES]; // acquired by a thread
-    int stage_at;           // the last one
-    void *cudnn;            // of attention_cudnn
-    struct trace *trace;    // NULL: times are not wanted
+    bool stage_out[STAGES]; // held by a host thread
+    int stage_at;           // the last one used
+    void *cudnn;            // state of attention_cudnn
+    struct trace *trace;    // NULL: no profiling
     struct plan *plans;
     size_t n_plans, cap_plans;
 };
@@ -66,25 +66,25 @@ cuda_of(struct kernels *k)
     return (struct cuda *)k;
 }
 
-/* False, and the error kept, if not.  what: the call, with its place. */
+/* False, with the error set, on failure. what: the failed call. */
 bool cuda_check(struct cuda *c, cudaError_t e, const char *what);
 bool cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what);
 
 void *cuda_alloc(struct kernels *k, enum memory what, size_t bytes);
 void cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes);
 
-/* With NIBBLE_CUDA_TIMES set, what the stream did since the last mark is counted for this
- * name, and a table of all is printed in the end. */
+/* Profiling, if NIBBLE_CUDA_TIMES is set: the stream's time since the last mark is
+ * added to this name; cuda_close prints a table. */
 void cuda_mark(struct cuda *c, const char *name);
 
-/* Whether an operation may go on: after an error none does. */
+/* Whether operations may run: none does after an error. */
 static inline bool
 cuda_ready(const struct cuda *c)
 {
     return c->k.err->kind == ERR_NONE;
 }
 
-/* After each launch, unless it is cuda_start's. */
+/* Call after each launch; cuda_start does so itself. */
 void cuda_launched(struct cuda *c, const char *name);
 
 static inline unsigned

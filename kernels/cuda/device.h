@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/* device: what kernels share: launches that begin early, types, sums over warps and blocks. */
+/* device: shared by kernels: programmatic dependent launch, conversions, reductions
+ * over warps and blocks. */
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_H
 #define NIBBLE_KERNELS_CUDA_DEVICE_H
 
 #include "kernels/cuda/cuda.h"
 
-/* Launches that begin early.  Decoding is short kernels one after the other, so each lets
- * the next one begin at once, which gets its blocks in place and asks for its weights while
- * the one before still works.  A kernel that cuda_start launches calls cuda_next, which
- * lets the next one begin, and in every block cuda_wait, before anything but weights is
- * read and before anything is written: then all kernels before it have ended, since the
- * one before it had waited, too.
+/* Programmatic dependent launch.  Decoding is a chain of short kernels, so each lets
+ * the next one start at once, to place its blocks and load its weights while the one
+ * before still runs.  A kernel launched by cuda_start calls cuda_next, which lets the
+ * next kernel start, and in every block cuda_wait, before it reads anything but weights
+ * and before it writes anything.  After cuda_wait all preceding kernels have ended,
+ * since the one before has waited, too.
  *
- * What it reads before it waits must not be what a kernel writes that may still run.  After
- * anything else on the stream the next launch is a plain one, which begins when all before
- * it has ended, and those behind it begin no earlier than it does.  In between:
- *   EARLY_FORWARD     no kernel writes weights, which is what is read;
- *   EARLY_UPDATES     of norms, clips and adamw, adamw alone reads: a gradient and the state
- *                     of its tensor, which only another adamw of it writes; it lets the next
- *                     one begin when it has waited, so that c->q.updated is all there is to know;
- *   EARLY_QUANTIZERS  values, their amax and weights of columns are read, which kernels.h
- *                     says none of them writes; codes and the like are written, and a
- *                     multiplier that several share, by each the same. */
+ * What a kernel reads before cuda_wait must not be written by a kernel that may still
+ * run.  After any other work on the stream, the next launch is an ordinary one, which
+ * starts when all before it has ended; later ones start no earlier than it does.  Among
+ * kernels of one kind:
+ *
+ *   EARLY_FORWARD     no kernel writes weights, which are read early;
+ *   EARLY_UPDATES     norms, clip, adamw: adamw alone reads early: a gradient and the
+ *                     state of its tensor, which only another adamw of it writes; it
+ *                     calls cuda_next after cuda_wait, so c->q.updated tells enough;
+ *   EARLY_QUANTIZERS  values, amax and column weights are read early; kernels.h
+ *                     promises that none of the kernels writes them.  A tensor scale
+ *                     shared by several is written by each, with the same value. */
 static __device__ __forceinline__ void
 cuda_next(void)
 {
@@ -34,7 +37,7 @@ cuda_wait(void)
     cudaGridDependencySynchronize();
 }
 
-/* Both: of kernels that have nothing to do before. */
+/* Both, for kernels that have nothing to do before the wait. */
 static __device__ __forceinline__ void
 cuda_take_over(void)
 {
@@ -42,7 +45,7 @@ cuda_take_over(void)
     cuda_wait();
 }
 
-/* cluster: how many neighbouring blocks are a cluster. */
+/* Launch a kernel of a kind; cluster: blocks per cluster. */
 template <typename... P, typename... A>
 static void
 cuda_start_kind(struct cuda *c, enum early kind, const char *name, unsigned cluster,
@@ -125,13 +128,13 @@ from_f32<__nv_bfloat16>(float x)
     return __float2bfloat16_rn(x);
 }
 
-/* N neighbours that are read and written at once. */
+/* N elements that are loaded and stored as one vector. */
 template <typename T, int N>
 struct alignas(sizeof(T) * N) pack {
     T v[N];
 };
 
-/* How many of them make 16 bytes. */
+/* Elements in 16 bytes. */
 template <typename T>
 constexpr int lanes = 16 / (int)sizeof(T);
 
@@ -153,7 +156,7 @@ warp_max(float x)
     return x;
 }
 
-/* Sum over a block of at most 1024 threads, the same for all; scratch: 33 floats. */
+/* Block-wide sum, in all threads; at most 1024 threads; scratch: 33 floats. */
 static __device__ __forceinline__ float
 block_sum(float x, float *scratch)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* embed: rows of the embedding, and their gradient. */
+/* embed: embedding lookup, and its weight gradient. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
@@ -24,7 +24,7 @@ embed_from(struct cuda *c, void *y, const void *w, const int32_t *ids, size_t to
            size_t n)
 {
     constexpr int V = lanes<T>;
-    if (in_packs<T>(n, place(y) | place(w)))
+    if (in_packs<T>(n, addr(y) | addr(w)))
         cuda_start(c, "embed", embed_rows<T, W, V>, (unsigned)tokens,
                    row_threads(n / V, 1, 2 * THREADS), 0, (T *)y, (const W *)w, ids,
                    (unsigned)n);
@@ -50,19 +50,19 @@ cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
         BY_TYPE(y->dtype, embed_of, cuda_of(k), y, w, ids);
 }
 
-/* ---- gradients: rows grow by those of the tokens that have their id, in order ------------- */
+/* ---- gradient: each token's row is added to that of its id, in token order ------- */
 
-/* Tokens are sorted by id first; then whoever finds the first of an id adds all of them in order, and nobody
- * else touches that row.  The sort counts, which is quadratic: so no more than PIECE
- * tokens at a time. */
+/* Tokens are sorted by id; then the block at the first token of an id adds the rows of
+ * all its tokens, in order, and no other block touches that row.  The counting sort is
+ * quadratic, so it takes at most PIECE tokens. */
 enum {
     PIECE = 1 << 16,
-    WALK = 8, // rows that are asked for at once
-    WALKERS = 128,
-    LONG = 64, // tokens of an id: more are left to grow_long
+    ROWS = 8, // rows in flight
+    BLOCK = 128,
+    LONG = 64, // max. tokens per id; the rest is left to add_rest
 };
 
-/* A warp a token: its place is the number of those that go before it. */
+/* Rank sort with a warp per token: its rank is the number of tokens before it. */
 static __global__ void __launch_bounds__(THREADS)
     sort_ids(int32_t *__restrict__ key, int32_t *__restrict__ order,
              const int32_t *__restrict__ ids, int n)
@@ -81,16 +81,16 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A block a place in that order and a part of the columns.  L1: what is added is -share
- * times the sign of x - w, else x. */
+/* A block per rank and part of the columns.  L1: adds -share * sign(x - w) instead of
+ * x. */
 template <typename T, typename W, int V, bool L1>
-static __global__ void __launch_bounds__(WALKERS)
-    grow_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
-              const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
-              unsigned width, unsigned parts, float share)
+static __global__ void __launch_bounds__(BLOCK)
+    add_rows(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+             const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+             unsigned width, unsigned parts, float share)
 {
     int first = (int)(blockIdx.x / parts), id = key[first];
-    unsigned column = (blockIdx.x % parts * WALKERS + threadIdx.x) * V;
+    unsigned column = (blockIdx.x % parts * BLOCK + threadIdx.x) * V;
     if (column >= width || (first > 0 && key[first - 1] == id))
         return;
     float *to = dw + (size_t)id * width + column;
@@ -98,17 +98,17 @@ static __global__ void __launch_bounds__(WALKERS)
     load(sum, to);
     if (L1)
         load(e, w + (size_t)id * width + column);
-    for (int at = first; at < first + LONG && at < n && key[at] == id; at += WALK) {
-        float v[WALK][V];
-        bool is[WALK];
+    for (int at = first; at < first + LONG && at < n && key[at] == id; at += ROWS) {
+        float v[ROWS][V];
+        bool is[ROWS];
 #pragma unroll
-        for (int i = 0; i < WALK; i++) {
+        for (int i = 0; i < ROWS; i++) {
             is[i] = at + i < n && key[at + i] == id;
             if (is[i])
                 load(v[i], x + (size_t)order[at + i] * width + column);
         }
 #pragma unroll
-        for (int i = 0; i < WALK; i++)
+        for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < V; j++) {
                 float d = v[i][j];
                 if (L1)
@@ -120,28 +120,28 @@ static __global__ void __launch_bounds__(WALKERS)
     store(to, sum);
 }
 
-/* Whether a place is the first that grow_rows leaves of an id. */
+/* Whether a rank is the first of an id that add_rows leaves. */
 static __device__ __forceinline__ bool
-is_left(const int32_t *key, int n, int at)
+is_rest(const int32_t *key, int n, int at)
 {
     return at < n && key[at - LONG] == key[at] &&
            (at == LONG || key[at - LONG - 1] != key[at]);
 }
 
-/* What is left of ids with many tokens, in the same order: a warp has LONG places, of which
- * one at most is the first of such a rest, and a part of the columns.  The order of rows is
- * read ahead, so that nothing waits but for 4 kB of rows or more at a time. */
+/* The rest of ids with many tokens, in the same order.  A warp has a part of the
+ * columns and LONG ranks, at most one of which starts such a rest.  Ranks are
+ * prefetched, so the loop waits only for 4 kB of rows or more at a time. */
 template <typename T, typename W, int V, bool L1>
 static __global__ void __launch_bounds__(32)
-    grow_long(float *dw, const T *__restrict__ x, const W *__restrict__ w,
-              const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
-              unsigned width, unsigned parts, float share)
+    add_rest(float *dw, const T *__restrict__ x, const W *__restrict__ w,
+             const int32_t *__restrict__ key, const int32_t *__restrict__ order, int n,
+             unsigned width, unsigned parts, float share)
 {
     constexpr int ROUND = sizeof(T) == 2 ? 32 : 16;
     const unsigned all = 0xffffffffU;
     int lane = (int)threadIdx.x, at = ((int)(blockIdx.x / parts) + 1) * LONG;
-    unsigned low = __ballot_sync(all, is_left(key, n, at + lane));
-    unsigned high = __ballot_sync(all, is_left(key, n, at + 32 + lane));
+    unsigned low = __ballot_sync(all, is_rest(key, n, at + lane));
+    unsigned high = __ballot_sync(all, is_rest(key, n, at + 32 + lane));
     if (!(low | high))
         return;
     at += low ? __ffs((int)low) - 1 : 31 + __ffs((int)high);
@@ -158,7 +158,7 @@ static __global__ void __launch_bounds__(32)
     int32_t next_row = at + lane < n ? order[at + lane] : 0;
     for (int rows = 32; rows == 32;) {
         int32_t row = next_row;
-        rows = __popc(__ballot_sync(all, next == id)); // they come first
+        rows = __popc(__ballot_sync(all, next == id)); // matching ranks come first
         at += 32;
         next = at + lane < n ? key[at + lane] : -1;
         next_row = at + lane < n ? order[at + lane] : 0;
@@ -189,38 +189,38 @@ static __global__ void __launch_bounds__(32)
 
 template <typename T, typename W, bool L1>
 static void
-grow(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids,
+grad(struct cuda *c, float *dw, const void *x, const void *w, const int32_t *ids,
      size_t tokens, size_t width, float share)
 {
     int32_t *key = (int32_t *)c->q.partials, *order = key + PIECE;
-    // Packs of four: those of f32, which is most of what moves.
-    bool packs = width % 4 == 0 && (place(dw) | place(x) | place(w)) % 16 == 0;
-    unsigned parts = blocks_of(width, (packs ? 4 : 1) * WALKERS);
+    // Packs of four fill 16 bytes of f32, which is most of the traffic.
+    bool packs = width % 4 == 0 && (addr(dw) | addr(x) | addr(w)) % 16 == 0;
+    unsigned parts = blocks_of(width, (packs ? 4 : 1) * BLOCK);
     for (size_t at = 0; at < tokens; at += PIECE) {
-        unsigned n = (unsigned)least(tokens - at, PIECE);
+        unsigned n = (unsigned)min_size(tokens - at, PIECE);
         const T *from = (const T *)x + at * width;
         sort_ids<<<blocks_of(n, THREADS / 32), THREADS, 0, c->q.stream>>>(
             key, order, ids + at, (int)n);
         cuda_launched(c, "sort");
         if (packs)
-            grow_rows<T, W, 4, L1><<<n * parts, WALKERS, 0, c->q.stream>>>(
+            add_rows<T, W, 4, L1><<<n * parts, BLOCK, 0, c->q.stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
                 share);
         else
-            grow_rows<T, W, 1, L1><<<n * parts, WALKERS, 0, c->q.stream>>>(
+            add_rows<T, W, 1, L1><<<n * parts, BLOCK, 0, c->q.stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, parts,
                 share);
         cuda_launched(c, "grow");
         if (n <= LONG)
             continue;
         unsigned thin = blocks_of(width, (packs ? 4 : 1) * 32);
-        unsigned places = blocks_of(n - LONG, LONG);
+        unsigned ranks = blocks_of(n - LONG, LONG);
         if (packs)
-            grow_long<T, W, 4, L1><<<places * thin, 32, 0, c->q.stream>>>(
+            add_rest<T, W, 4, L1><<<ranks * thin, 32, 0, c->q.stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
                 share);
         else
-            grow_long<T, W, 1, L1><<<places * thin, 32, 0, c->q.stream>>>(
+            add_rest<T, W, 1, L1><<<ranks * thin, 32, 0, c->q.stream>>>(
                 dw, from, (const W *)w, key, order, (int)n, (unsigned)width, thin,
                 share);
         cuda_launched(c, "grow");
@@ -232,7 +232,7 @@ static void
 embed_dw_of(struct cuda *c, const struct matrix *dw, const struct matrix *dy,
             const int32_t *ids)
 {
-    grow<T, float, false>(c, (float *)dw->data, dy->data, NULL, ids, dy->rows, dw->cols,
+    grad<T, float, false>(c, (float *)dw->data, dy->data, NULL, ids, dy->rows, dw->cols,
                           0);
 }
 
@@ -246,24 +246,24 @@ cuda_embed_dw(struct kernels *k, const struct matrix *dw, const struct matrix *d
 
 template <typename T, typename W>
 static void
-grow_l1_from(struct cuda *c, const struct matrix *dw, const struct matrix *x,
+l1_grad_from(struct cuda *c, const struct matrix *dw, const struct matrix *x,
              const struct matrix *w, const int32_t *label, float share)
 {
-    grow<T, W, true>(c, (float *)dw->data, x->data, w->data, label, x->rows, w->cols,
+    grad<T, W, true>(c, (float *)dw->data, x->data, w->data, label, x->rows, w->cols,
                      share);
 }
 
 template <typename T>
 static void
-grow_l1(struct cuda *c, const struct matrix *dw, const struct matrix *x,
+l1_grad(struct cuda *c, const struct matrix *dw, const struct matrix *x,
         const struct matrix *w, const int32_t *label, float share)
 {
-    BY_DTYPE(w->dtype, grow_l1_from, T, c, dw, x, w, label, share);
+    BY_DTYPE(w->dtype, l1_grad_from, T, c, dw, x, w, label, share);
 }
 
 void
 cuda_l1_dw(struct cuda *c, const struct matrix *dw, const struct matrix *x,
            const struct matrix *w, const int32_t *label, float share)
 {
-    BY_TYPE(x->dtype, grow_l1, c, dw, x, w, label, share);
+    BY_TYPE(x->dtype, l1_grad, c, dw, x, w, label, share);
 }

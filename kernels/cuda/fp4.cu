@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* fp4: activations in NVFP4, and their products with weights in NVFP4.
  *
- * Codes and scales are the CPU's bytes: a block is quant_math.h's, a thread each.  Products
- * are cuBLASLt's, by the chip's own 4-bit units where it has them, else of what codes and
- * scales stand for, which bf16 holds exactly; both go to f32.  cuBLASLt has one multiplier
- * a product, which is the weight's tensor scale; that of a row comes behind it, with what
- * is to be added, before anything is rounded to the type of activations. */
+ * Codes and scales are the CPU's bytes, by quant_math.h with a block per thread.
+ * Products are cuBLASLt's, by 4-bit tensor cores if the chip has them, else of codes
+ * times scales, which bf16 holds exactly; sums are f32. cuBLASLt has one alpha per
+ * product, which is the weight's tensor scale; the scale per row and the addend are
+ * applied afterwards, before rounding to the type of activations. */
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/ops.h"
 
@@ -16,7 +16,7 @@
 
 enum { THREADS = 128 };
 
-/* Blocks for so many threads, which go through the rest in steps of the grid. */
+/* Blocks for `threads` threads, limited: kernels use grid-stride loops. */
 static unsigned
 grid_of(const struct cuda *c, size_t threads)
 {
@@ -24,7 +24,7 @@ grid_of(const struct cuda *c, size_t threads)
     return want < max ? want : max;
 }
 
-/* ---- activations to codes and back ------------------------------------------------------ */
+/* ---- quantize and dequantize activations ----------------------------------------- */
 
 static __device__ __forceinline__ void
 store_expanded(__nv_bfloat16 *to, const struct coded *out)
@@ -35,7 +35,7 @@ store_expanded(__nv_bfloat16 *to, const struct coded *out)
 }
 
 static __device__ __forceinline__ void
-widen(float *to, uint32_t two)
+store2(float *to, uint32_t two)
 {
     *(float2 *)to = make_float2(f_from(two << 16), f_from(two & 0xffff0000));
 }
@@ -46,20 +46,20 @@ store_expanded(float *to, const struct coded *out)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint4 eight = products(out->codes[half], out->scale);
-        widen(to + 8 * half, eight.x);
-        widen(to + 8 * half + 2, eight.y);
-        widen(to + 8 * half + 4, eight.z);
-        widen(to + 8 * half + 6, eight.w);
+        store2(to + 8 * half, eight.x);
+        store2(to + 8 * half + 2, eight.y);
+        store2(to + 8 * half + 4, eight.z);
+        store2(to + 8 * half + 6, eight.w);
     }
 }
 
-/* The largest magnitude of a row as bits, for all threads of its block. */
+/* Maximum magnitude of a row as f32 bits, in all threads of its block. */
 template <typename T>
 static __device__ __forceinline__ uint32_t
-largest(const T *x, size_t blocks)
+row_peak(const T *x, size_t blocks)
 {
     __shared__ unsigned scratch;
-    uint32_t most = 0;
+    uint32_t peak = 0;
     if (threadIdx.x == 0)
         scratch = 0;
     for (size_t b = threadIdx.x; b < blocks; b += THREADS) {
@@ -67,17 +67,17 @@ largest(const T *x, size_t blocks)
         load_row(&v, x + b * COLUMNS);
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
-            most = max(most, f_bits(v.x[i]) & 0x7fffffff);
+            peak = max(peak, f_bits(v.x[i]) & 0x7fffffff);
     }
-    most = __reduce_max_sync(0xffffffffU, most);
+    peak = __reduce_max_sync(0xffffffffU, peak);
     __syncthreads();
     if (threadIdx.x % 32 == 0)
-        atomicMax(&scratch, most);
+        atomicMax(&scratch, peak);
     __syncthreads();
     return scratch;
 }
 
-/* A row a block of threads; those behind the last one only fill up tiles. */
+/* A block per row; rows past the last one only pad tiles. */
 template <typename T, enum quant KIND>
 static __global__ void __launch_bounds__(THREADS)
     quantize_rows_kernel(struct matrix to, const T *x, enum dtype source)
@@ -86,9 +86,9 @@ static __global__ void __launch_bounds__(THREADS)
     size_t written = to.tiles ? tiles_blocks(wide) : wide;
     bool there = row < to.rows;
     const T *in = x + (there ? row * to.cols : 0);
-    uint32_t most = there ? largest(in, wide) : 0;
-    bool finite = most < 0x7f800000;
-    const struct quant_scale t = tensor_scale(KIND, false, f_from(finite ? most : 0));
+    uint32_t peak = there ? row_peak(in, wide) : 0;
+    bool finite = peak < 0x7f800000;
+    const struct quant_scale t = tensor_scale(KIND, false, f_from(finite ? peak : 0));
     if (there && threadIdx.x == 0)
         to.scale2[row] = finite ? t.scale2 : f_from(0x7fc00000);
     for (size_t b = threadIdx.x; b < written; b += THREADS) {
@@ -139,8 +139,8 @@ cuda_quantize_rows(struct cuda *c, const struct matrix *to, const struct matrix 
         BY_TYPE(x->dtype, quantize_rows, c, to, x->data, spec);
 }
 
-/* Eight elements a thread.  Without codes from `expanded`, whose type is that of activations
- * where rows have scales of their own. */
+/* Eight elements per thread, from `expanded` if there are no codes; that has the type
+ * of activations if scales are per row. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) unpack_kernel(T *y, struct matrix x)
 {
@@ -150,10 +150,10 @@ static __global__ void __launch_bounds__(THREADS) unpack_kernel(T *y, struct mat
         float v[8];
         if (x.data) {
             uint4 eight = products(((const uint32_t *)x.data)[i], x.scales[i / 2]);
-            widen(v, eight.x);
-            widen(v + 2, eight.y);
-            widen(v + 4, eight.z);
-            widen(v + 6, eight.w);
+            store2(v, eight.x);
+            store2(v + 2, eight.y);
+            store2(v + 4, eight.z);
+            store2(v + 6, eight.w);
         } else {
             for (int e = 0; e < 8; e++)
                 v[e] = x.per_row
@@ -181,9 +181,9 @@ cuda_unpack(struct cuda *c, const struct matrix *y, const struct matrix *x)
         BY_TYPE(y->dtype, unpack, c, y->data, x);
 }
 
-/* ---- tiles -------------------------------------------------------------------------------- */
+/* ---- tiles ----------------------------------------------------------------------- */
 
-/* The four scales of a tile's row a thread. */
+/* Four scales of a tile's row per thread. */
 static __global__ void __launch_bounds__(THREADS)
     tile_kernel(uint32_t *tiles, const uint8_t *scales, size_t rows, size_t blocks)
 {
@@ -210,9 +210,9 @@ cuda_tile(struct cuda *c, const struct matrix *m)
     cuda_launched(c, "tile");
 }
 
-/* ---- products ------------------------------------------------------------------------------ */
+/* ---- products -------------------------------------------------------------------- */
 
-/* A row a block of threads, N columns a thread at a time. */
+/* A block per row, N columns per thread at a time. */
 template <typename T, int N>
 static __global__ void
 finish_kernel(T *y, const float *sums, const float *scale2, const T *add, size_t out)
@@ -250,7 +250,7 @@ finish(struct cuda *c, void *y, const float *sums, const float *scale2, const vo
     cuda_launched(c, "finish");
 }
 
-/* Memory for the sums of some rows, from the first product that needs it on. */
+/* Allocate the buffer of f32 sums on first use. */
 static bool
 has_sums(struct cuda *c)
 {
@@ -259,7 +259,7 @@ has_sums(struct cuda *c)
     return c->fp4_sums != NULL;
 }
 
-/* Sums of n rows from `first` on. */
+/* f32 products of n rows from `first` on. */
 static void
 sum_rows(struct cuda *c, const struct matrix *x, const struct matrix *w, size_t first,
          size_t n)
@@ -298,9 +298,9 @@ cuda_linear_fp4(struct cuda *c, const struct matrix *y, const struct matrix *x,
     }
 }
 
-/* ---- whether there are native ones ----------------------------------------------------------- */
+/* ---- support of native products -------------------------------------------------- */
 
-/* cuBLASLt is asked for a product on that device. */
+/* Ask cuBLASLt for a native product on that device. */
 static bool
 ask(struct cuda *c, char *why, size_t n)
 {
@@ -324,7 +324,7 @@ ask(struct cuda *c, char *why, size_t n)
         snprintf(why, n, "%s", c->k.err->msg);
     cuda_gemm_close(c);
     cudaFree(c->q.workspace);
-    cudaGetLastError(); // a failure here is no later launch's
+    cudaGetLastError(); // do not leave an error for a later launch
     return yes;
 }
 

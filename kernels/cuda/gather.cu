@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* gather: rows from and to places that an index has. */
+/* gather: rows from and to indexed positions. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
-/* A block a row; SCATTER: to the row that the index says, else from it. */
+/* A block per row; SCATTER: to row index[i], else from it. */
 template <typename P, bool SCATTER>
 static __global__ void
 move_rows(P *__restrict__ y, const P *__restrict__ x, const int32_t *__restrict__ index,
@@ -45,7 +45,7 @@ static void
 move_of(struct cuda *c, void *y, const void *x, const int32_t *index, size_t rows,
         size_t n, bool scatter)
 {
-    if (in_packs<T>(n, place(y) | place(x)))
+    if (in_packs<T>(n, addr(y) | addr(x)))
         move_packs<pack<T, lanes<T>>>(c, y, x, index, rows, n / lanes<T>, scatter);
     else
         move_packs<T>(c, y, x, index, rows, n, scatter);

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* gemm: products, by cuBLASLt.
+/* gemm: products by cuBLASLt.
  *
- * It sees matrices column by column, so ours are their transposes to it: for y = x W' it
- * is asked for y' = W x'.  The algorithm for a product is the first that its heuristics
- * name, or another of their list that tuned.h says: a function of sizes, types, library
- * and device.
+ * cuBLASLt is column-major, so it sees our matrices transposed: for y = x W' it
+ * computes y' = W x'.  The algorithm is the first of its heuristics, or another of
+ * their list that tuned.h names: a function of sizes, types, library and device.
  *
- * Products of NVFP4 with NVFP4 by the chip's own units: both operands are rows of codes,
- * which cuBLASLt takes as columns ("TN", the only way there is), with their block scales in
- * tiles; sizes are multiples of FP4_NATIVE_UNIT, so that every pointer and every leading
- * dimension is aligned.  They have never run: no chip that has them was at hand.
+ * NVFP4 times NVFP4 on 4-bit tensor cores: both operands are rows of codes, which
+ * cuBLASLt takes as columns ("TN", the only layout it supports), with block scales in
+ * tiles; sizes are multiples of FP4_NATIVE_UNIT, which aligns all pointers and leading
+ * dimensions.  This code has never run: no such chip was available.
  *
- * A weight in the type of activations is an operand as it is.  NVFP4 becomes bf16 first,
- * code times scale, which is exact, and the tensor's multiplier is the product's alpha; a
- * weight of any other type is converted.  Both happen for some rows at a time. */
+ * A weight in the type of activations is an operand as it is.  NVFP4 is expanded to
+ * bf16 first, code times scale, which is exact, and the tensor scale is alpha; a weight
+ * of any other type is converted.  Both are done for some rows at a time. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/tuned.h"
@@ -25,19 +24,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a product is chosen by. */
+/* Key of a plan. */
 struct shape {
     size_t m, n, k, lda, ldb, ldc, ldd;
     int ta, tb;  // cublasOperation_t
     int in, out; // cudaDataType_t
-    int align;   // 0: as allocations are; else bytes that pointers are a multiple of
-    // No gap: two are the same if their bytes are.
+    int align;   // alignment of pointers in bytes; 0: that of allocations
+    // No padding: memcmp compares keys.
 };
 
 enum {
-    ALGORITHMS = 16, // that are looked at
-    NARROW = 2048,   // rows of a weight
-    CUT = 256,       // rows that a weight is cut into multiples of
+    ALGORITHMS = 16, // algorithms requested from the heuristics
+    NARROW = 2048,   // a weight with fewer rows is narrow
+    CUT = 256,       // a weight is cut at multiples of so many rows
 };
 
 #if CUDART_VERSION >= 12080
@@ -53,7 +52,7 @@ struct plan {
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t algo;
-    char *name; // for times
+    char *name; // for profiling
 };
 
 bool
@@ -84,9 +83,9 @@ cuda_gemm_close(struct cuda *c)
         cublasLtDestroy(c->lt);
 }
 
-/* ---- plans ------------------------------------------------------------------------------ */
+/* ---- plans ----------------------------------------------------------------------- */
 
-/* A matrix of `rows` rows, as cuBLASLt sees it. */
+/* Layout of a matrix, column-major. */
 static bool
 layout(struct cuda *c, cublasLtMatrixLayout_t *l, int type, size_t rows, size_t cols,
        size_t ld)
@@ -96,7 +95,7 @@ layout(struct cuda *c, cublasLtMatrixLayout_t *l, int type, size_t rows, size_t 
         "cublasLtMatrixLayoutCreate");
 }
 
-/* Where the scales of both operands are. */
+/* Set the block scales of both operands. */
 static bool
 set_tiles(struct cuda *c, cublasLtMatmulDesc_t op, const void *a, const void *b)
 {
@@ -141,7 +140,7 @@ describe(struct cuda *c, struct plan *p)
                                    sizeof s->tb);
     cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode,
                                    sizeof mode);
-    // The library chooses only where there are scales; those of a product come later.
+    // The heuristics need scale pointers; each product sets its own.
     if (s->in == FP4 && !set_tiles(c, p->op, c->q.workspace, c->q.workspace))
         return false;
     return layout(c, &p->a, s->in, ta ? s->k : s->m, ta ? s->m : s->k, s->lda) &&
@@ -150,27 +149,27 @@ describe(struct cuda *c, struct plan *p)
            layout(c, &p->d, s->out, s->m, s->n, s->ldd);
 }
 
-/* Sizes that count as the one that was tuned: the number of tokens may be any. */
+/* Whether n tokens are close enough to the tuned number. */
 static bool
 is_near(size_t tuned, size_t n)
 {
     return n > tuned * 3 / 4 && n <= tuned + tuned / 2;
 }
 
-/* The place of the fastest algorithm in the library's list, where a tuning run on such a
- * device with this version of it found one that is better than the first. */
+/* Index in the heuristics' list of the algorithm that was fastest on such a device with
+ * this version; 0 if not tuned. */
 static int
 tuned(const struct cuda *c, const struct shape *s)
 {
     if (c->major != TUNED_MAJOR || c->sms != TUNED_SMS || c->k.is.act != DT_BF16 ||
         cublasLtGetVersion() != TUNED_CUBLAS)
         return 0;
-    enum way way = s->ta == CUBLAS_OP_T ? TN : s->tb == CUBLAS_OP_T ? NT : NN;
+    enum trans trans = s->ta == CUBLAS_OP_T ? TN : s->tb == CUBLAS_OP_T ? NT : NN;
     for (size_t i = 0; i < sizeof tunings / sizeof *tunings; i++) {
         const struct tuning *t = &tunings[i];
-        bool tokens = way == NT ? t->n == s->n && is_near(t->k, s->k)
-                                : is_near(t->n, s->n) && t->k == s->k;
-        if (t->way == way && t->wide == (s->out == CUDA_R_32F) && t->m == s->m &&
+        bool tokens = trans == NT ? t->n == s->n && is_near(t->k, s->k)
+                                  : is_near(t->n, s->n) && t->k == s->k;
+        if (t->trans == trans && t->wide == (s->out == CUDA_R_32F) && t->m == s->m &&
             tokens)
             return t->algorithm;
     }
@@ -256,28 +255,29 @@ run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const voi
         cuda_mark(c, p->name ? p->name : "product");
 }
 
-/* What vectors of 16 bytes do not find: columns may begin anywhere. */
+/* Common alignment of the pointers if below 16 bytes, else 0: column views may start
+ * anywhere. */
 static int
-odd_align(const void *a, const void *b, const void *c, const void *d)
+min_align(const void *a, const void *b, const void *c, const void *d)
 {
     uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
     return all % 16 ? (int)(all & -all) : 0;
 }
 
-/* d = alpha op(a) op(b) + c; alpha: on the device, NULL: 1; add: NULL: nothing. */
+/* d = alpha op(a) op(b) + add; alpha: on the device, NULL: 1; add: NULL: 0. */
 static void
 multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
     struct shape mine = *s;
-    mine.align = odd_align(a, b, add, d);
+    mine.align = min_align(a, b, add, d);
     const struct plan *p = plan_for(c, &mine);
     if (!p)
         return;
     run_plan(c, p, d, a, b, add, alpha);
 }
 
-/* ---- weights as operands ------------------------------------------------------------------ */
+/* ---- weights as operands --------------------------------------------------------- */
 
 template <typename T>
 static __global__ void
@@ -306,7 +306,7 @@ act_bytes(const struct cuda *c)
     return dtype_bits(c->k.is.act) / 8;
 }
 
-/* Some rows of a weight, in the type of activations. */
+/* Some rows of a weight as an operand, in the type of activations. */
 struct rows {
     const void *p;
     const float *alpha;
@@ -314,27 +314,27 @@ struct rows {
 };
 
 static bool
-as_it_is(const struct cuda *c, const struct matrix *w)
+is_operand(const struct cuda *c, const struct matrix *w)
 {
     return w->dtype == c->k.is.act ||
            (w->dtype == DT_NVFP4 && w->expanded && c->k.is.act == DT_BF16);
 }
 
-/* The next rows, from `first` on.  NVFP4 is cut at the same rows in every form, so that it
- * changes no number which one there is memory for. */
+/* The next rows, from `first` on.  NVFP4 is cut at the same rows in every form, so that
+ * results do not depend on which form memory allows. */
 static struct rows
 rows_from(struct cuda *c, const struct matrix *w, size_t first)
 {
     size_t each = w->cols * act_bytes(c);
     struct rows r = { NULL, w->dtype == DT_NVFP4 ? w->scale2 : NULL, first,
                       w->rows - first };
-    // NVFP4 as f32 goes by way of bf16, behind it.
+    // NVFP4 is expanded to bf16, which is stored behind the f32.
     bool twice = w->dtype == DT_NVFP4 && c->k.is.act == DT_F32;
     size_t max = EXPANDED / (twice ? each + each / 2 : each);
     max -= max > CUT ? max % CUT : 0;
-    if (w->dtype == DT_NVFP4 || !as_it_is(c, w))
+    if (w->dtype == DT_NVFP4 || !is_operand(c, w))
         r.n = r.n < max ? r.n : max ? max : 1;
-    if (as_it_is(c, w)) {
+    if (is_operand(c, w)) {
         const char *all = (const char *)(w->dtype == DT_NVFP4 ? w->expanded : w->data);
         r.p = all + first * each;
         return r;
@@ -359,7 +359,7 @@ rows_from(struct cuda *c, const struct matrix *w, size_t first)
     return r;
 }
 
-/* ---- the operations ------------------------------------------------------------------------- */
+/* ---- the operations -------------------------------------------------------------- */
 
 static int
 type_of(enum dtype d)
@@ -440,10 +440,10 @@ sum_of_rows(const struct matrix *w, size_t n)
     return rows;
 }
 
-/* Whether n weights are taken as one: not if they lie one behind the other, which memory
- * decides, but by sizes and since they share a multiplier. */
+/* Whether n weights are multiplied as one matrix: decided by sizes and a shared tensor
+ * scale, not by whether they are contiguous, which depends on memory. */
 static bool
-are_one(const struct cuda *c, const struct matrix *w, size_t n)
+can_fuse(const struct cuda *c, const struct matrix *w, size_t n)
 {
     bool one =
         n > 1 && c->k.is.act == DT_BF16 && sum_of_rows(w, n) * w->cols <= EXPANDED / 2;
@@ -452,9 +452,9 @@ are_one(const struct cuda *c, const struct matrix *w, size_t n)
     return one;
 }
 
-/* Their expanded form as one matrix: where it is, or made. */
+/* Their expanded form as one matrix: in place if contiguous, else copied. */
 static const void *
-all_rows(struct cuda *c, const struct matrix *w, size_t n)
+fuse_rows(struct cuda *c, const struct matrix *w, size_t n)
 {
     const char *next = (const char *)w->expanded;
     char *to = (char *)c->q.expanded;
@@ -479,11 +479,11 @@ cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
     struct cuda *c = cuda_of(k);
     if (dx->rows == 0)
         return;
-    if (are_one(c, w, n)) {
+    if (can_fuse(c, w, n)) {
         struct shape s = { dx->cols,   dx->rows,   dy->cols,    dx->cols,   dy->stride,
                            dx->stride, dx->stride, CUBLAS_OP_N, CUBLAS_OP_N };
         s.in = s.out = type_of(dx->dtype);
-        multiply(c, &s, dx->data, all_rows(c, w, n), dy->data, add ? add->data : NULL,
+        multiply(c, &s, dx->data, fuse_rows(c, w, n), dy->data, add ? add->data : NULL,
                  w->scale2);
         return;
     }
@@ -495,9 +495,9 @@ cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
     }
 }
 
-/* Whether gradients lie one behind the other. */
+/* Whether the gradients are contiguous. */
 static bool
-are_together(const struct matrix *dw, size_t n)
+contiguous(const struct matrix *dw, size_t n)
 {
     bool together = true;
     for (size_t i = 1; i < n; i++)
@@ -512,7 +512,7 @@ cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
                const struct matrix *dy, const struct matrix *x, bool add)
 {
     struct cuda *c = cuda_of(k);
-    bool narrow = false; // what is wide fills the chip by itself
+    bool narrow = false; // wide ones fill the chip alone
     for (size_t i = 0; i < n; i++) {
         narrow = narrow || dw[i].rows < NARROW;
         if (x->rows == 0 && !add)
@@ -521,7 +521,7 @@ cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
     }
     if (x->rows == 0)
         return;
-    if (n > 1 && narrow && are_together(dw, n)) {
+    if (n > 1 && narrow && contiguous(dw, n)) {
         struct matrix all = *dw;
         all.rows = dy->cols;
         linear_dw(c, &all, dy, x, add);
@@ -533,7 +533,7 @@ cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
     }
 }
 
-/* ---- NVFP4 with NVFP4 ----------------------------------------------------------------------- */
+/* ---- NVFP4 with NVFP4 ------------------------------------------------------------ */
 
 static struct shape
 shape_fp4(size_t out, size_t in, size_t rows)

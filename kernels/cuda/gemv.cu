@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* gemv: y = x W' + c for at most GEMV_MAX tokens: what decoding does.  It costs the bytes
- * of the weight, so the weight is read once, as it is stored, and all that can be asked
- * for at once is, before the kernel waits for x (see cuda_wait).
+/* gemv: y = x W' + c for at most GEMV_MAX tokens, for decoding.  It is bound by reading
+ * the weight, so the weight is read once, as it is stored, and as many loads as
+ * possible are in flight before the kernel waits for x (see cuda_wait).
  *
- * NVFP4 and bf16 with bf16 activations go through the tensor cores, 16 rows of the weight
- * at a time, since they leave the other units free to unpack.  An operand's columns may
- * stand in any order that both operands share; ours is the one in which codes unpack with
- * the fewest operations, and for bf16 the one in which they lie.  Everything else is sums
- * of products in f32, a row a warp. */
+ * NVFP4 and bf16 weights with bf16 activations use the tensor cores, 16 rows of the
+ * weight at a time, which leaves the other units free to unpack codes.  Both operands
+ * of an mma may have their columns in any common order; ours is the one in which codes
+ * unpack with the fewest operations, and for bf16 that in memory.  Everything else is a
+ * dot product in f32, with a row per warp. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.h"
 
-/* One of those that have x in common. */
+/* One of several products with the same x. */
 struct product {
     void *y;
     const void *add, *values;
     const uint8_t *scales;
     const float *scale2;
     size_t out;
-    unsigned tiles; // of ROWS rows
+    unsigned tiles; // number of tiles of ROWS rows
 };
 
 struct job {
@@ -27,11 +27,11 @@ struct job {
     const void *x;
     size_t in;
     int tokens, parts;
-    unsigned tiles; // of all
+    unsigned tiles; // of all parts
     bool wide;      // y is f32
 };
 
-/* Where the result of one row for one token goes, and what is added there. */
+/* The addend of one row and token; then its result is stored by put. */
 template <typename A>
 static __device__ __forceinline__ float
 added(const struct job &j, const struct product &w, int token, size_t row)
@@ -53,15 +53,15 @@ put(const struct job &j, const struct product &w, int token, size_t row, float s
         ((A *)w.y)[at] = from_f32<A>(sum);
 }
 
-/* ---- by tensor cores --------------------------------------------------------------------- */
+/* ---- tensor cores ---------------------------------------------------------------- */
 
 enum { ROWS = 16 };
 
-/* Two codes of a word, those of a mask of 0x000f000f << 4 I, as bf16 of 2^-126 times their
- * values: sign and magnitude only move to where bf16 has sign, exponent and fraction; 0.5
- * becomes a subnormal number.  One product moves both, since it puts a code in two places
- * that do not meet: that is less work for the units that shift and mask, of which there is
- * half as much as of others. */
+/* Two codes of a word, at mask 0x000f000f << 4 I, as bf16x2 of 2^-126 times their
+ * values: sign and magnitude move to the bits of sign, exponent and fraction; 0.5
+ * becomes a subnormal.  One multiplication moves both, since the two copies of a code
+ * do not overlap: that saves shifts and masks, whose units have half the throughput of
+ * others. */
 template <int I>
 static __device__ __forceinline__ uint32_t
 two_codes(uint32_t word)
@@ -70,7 +70,8 @@ two_codes(uint32_t word)
     return codes * (0x1040U >> (4 * I)) & 0x81c081c0U;
 }
 
-/* 2^118 times an E4M3 number, twice: the most that keeps 448 finite. */
+/* 2^118 times an E4M3 value, in both halves: the largest power that keeps 448
+ * finite. */
 static __device__ __forceinline__ __nv_bfloat162
 scale_factor(uint32_t byte)
 {
@@ -88,7 +89,7 @@ times(uint32_t pair, __nv_bfloat162 s)
     return *(uint32_t *)&v;
 }
 
-/* A block of 16 codes as pairs (0,4) (1,5) (2,6) (3,7) (8,12) ... */
+/* Unpack 16 codes as pairs (0,4) (1,5) (2,6) (3,7) (8,12) ... */
 static __device__ __forceinline__ void
 unpack(uint32_t pair[8], uint32_t low, uint32_t high, __nv_bfloat162 s)
 {
@@ -102,7 +103,7 @@ unpack(uint32_t pair[8], uint32_t low, uint32_t high, __nv_bfloat162 s)
     pair[7] = times(two_codes<1>(high >> 8), s);
 }
 
-/* Eight activations in the same pairs. */
+/* Eight activations in the same order. */
 static __device__ __forceinline__ uint4
 arrange(uint4 a)
 {
@@ -110,9 +111,9 @@ arrange(uint4 a)
                       __byte_perm(a.y, a.w, 0x5410), __byte_perm(a.y, a.w, 0x7632));
 }
 
-/* A form of weights: how many columns a warp takes at a time, a unit; where two rows of it
- * are; what a thread takes of a unit.  A thread has a quarter of the columns, in pieces of
- * eight, of rows that are 8 apart. */
+/* A weight format.  A warp takes COLUMNS columns at a time, a unit; `unit` is a
+ * thread's part of it.  A thread has a quarter of the columns, in pieces of eight, of
+ * two rows that are 8 apart. */
 struct fp4_form {
     enum { COLUMNS = 128, PIECES = COLUMNS / 4 / 8 };
     const char *codes[2];
@@ -129,12 +130,12 @@ struct fp4_form {
         codes[i] = (const char *)w.values + block * 8;
         scales[i] = w.scales + block;
     }
-    // Of a weight, which no kernel writes that may still run; the cache keeps scales, of
-    // which those of the next columns are near.
+    // May run before cuda_wait: weights are not written. Scales are cached, since those
+    // of the next unit are adjacent.
     __device__ __forceinline__ void
     fetch(struct unit *u, unsigned unit, bool there) const
     {
-        // Where there is nothing, any codes are: their scales are zeros.
+        // If !there, the codes do not matter: their scales are 0.
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             load16_once(u->codes[i], codes[i] + (size_t)unit * (COLUMNS / 2), there);
@@ -207,13 +208,13 @@ struct bf16_form {
     static __device__ __forceinline__ float
     multiplier(const struct product &w)
     {
-        return w.scale2 ? *w.scale2 : 1; // of products of NVFP4
+        return w.scale2 ? *w.scale2 : 1; // expanded NVFP4
     }
 };
 
-/* Units from..to - 1 of x of one token, in the order in which threads take it: of each unit
- * the first pieces of its quarters side by side, then the second.  Zeros behind the last
- * column. */
+/* Copy units from .. to - 1 of one token's x to shared memory, in the order in which
+ * threads read it: of each unit the first pieces of its quarters, then the second
+ * ones.  Zeros past the last column. */
 template <typename F>
 static __device__ __forceinline__ void
 stage(uint4 *shared, const struct job &j, unsigned from, unsigned to)
@@ -228,10 +229,10 @@ stage(uint4 *shared, const struct job &j, unsigned from, unsigned to)
     }
 }
 
-/* What a thread takes of one token's x in a unit. */
+/* Load a thread's part of one token's x in a unit. */
 template <typename F, bool ONE>
 static __device__ __forceinline__ void
-take_x(uint4 x[F::PIECES], const uint4 *shared, const struct job &j, unsigned unit,
+load_x(uint4 x[F::PIECES], const uint4 *shared, const struct job &j, unsigned unit,
        int token, int quarter)
 {
     if (ONE) {
@@ -248,7 +249,7 @@ take_x(uint4 x[F::PIECES], const uint4 *shared, const struct job &j, unsigned un
         x[i] = at < j.in ? F::order(from[i]) : make_uint4(0, 0, 0, 0);
 }
 
-/* Rows of a product that a block takes at a time: 16, from `first` on. */
+/* 16 rows of a part, from `first` on: a block's unit of work. */
 struct tile {
     int part;
     size_t first;
@@ -264,7 +265,7 @@ tile_of(const struct job &j, unsigned i)
     return t;
 }
 
-/* A thread's two rows of a tile; where there are none, the last one. */
+/* Set a thread's two rows of a tile; past the last row, use the last. */
 template <typename F>
 static __device__ __forceinline__ void
 begin_tile(F &form, const struct job &j, const struct tile &t, int group, int quarter)
@@ -277,49 +278,49 @@ begin_tile(F &form, const struct job &j, const struct tile &t, int group, int qu
     }
 }
 
-/* How many blocks of that many warps a multiprocessor has at once: threads may have 102
- * registers, 128 if rows are split, 85 if there are several tokens. */
+/* Blocks per SM: threads may have 102 registers, 128 if rows are split, 85 with several
+ * tokens. */
 constexpr int
 blocks_at_once(int warps, bool one, int split)
 {
     return (split > 1 ? 16 : one ? 20 : 24) / warps;
 }
 
-/* The warps of a block take the units of 16 rows in turn, AHEAD of them on their way.
- * ONE: of one token, else of up to eight.  WHOLE: AHEAD is all that a warp takes of a row;
- * then those of the block's next tile are on their way while this one is summed.  SPLIT:
- * so many blocks, a cluster, have a part of the units of a tile each; the first one of
- * them ends it. */
-template <typename F, int WARPS, int AHEAD, bool ONE, bool WHOLE, int SPLIT>
+/* The warps of a block take the units of 16 rows in turn, with LOADS units in flight.
+ * ONE: one token, else up to eight.  WHOLE: LOADS units are all that a warp has of a
+ * row; then the block's next tile is loaded while this one is reduced.  SPLIT: a
+ * cluster of so many blocks shares the units of each tile, and its first block finishes
+ * it. */
+template <typename F, int WARPS, int LOADS, bool ONE, bool WHOLE, int SPLIT>
 static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, SPLIT))
     tensor_kernel(const __grid_constant__ struct job j)
 {
     constexpr int COLUMNS = ONE ? 1 : GEMV_MAX;
-    constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile a block
+    constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile per block
     extern __shared__ uint4 shared[];
     __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS][COLUMNS + !ONE];
     unsigned warp = threadIdx.x / 32, rank = blockIdx.x % SPLIT;
     int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
     unsigned units = (unsigned)((j.in + F::COLUMNS - 1) / F::COLUMNS);
     unsigned from = units * rank / SPLIT, to = units * (rank + 1) / SPLIT;
-    // The last unit may end behind the row: whole quarters of it are not there.
+    // The last unit may extend past the row: then whole quarters of it are missing.
     unsigned mine =
         (unsigned)((j.in + F::COLUMNS - 1 - (unsigned)quarter * (F::PIECES * 8)) /
                    F::COLUMNS);
     mine = mine < to ? mine : to;
-    // Who ends a row and a token.
+    // The row and token that this thread finishes.
     int r = (int)threadIdx.x / COLUMNS, token = (int)threadIdx.x % COLUMNS;
-    int column = group < j.tokens ? group : 0; // results of no token are not used
+    int column = group < j.tokens ? group : 0; // results past the last token are unused
     F form;
-    typename F::unit u[AHEAD] = {};
+    typename F::unit u[LOADS] = {};
     struct tile t = tile_of(j, blockIdx.x / SPLIT);
     cuda_next();
     begin_tile(form, j, t, group, quarter);
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++)
+    for (int i = 0; i < LOADS; i++)
         form.fetch(&u[i], from + warp + i * WARPS, from + warp + i * WARPS < mine);
     if (SPLIT > 1)
-        __cluster_barrier_arrive_relaxed(); // it does not wait for what was asked for
+        __cluster_barrier_arrive_relaxed(); // does not wait for the loads in flight
     cuda_wait();
     if (ONE) {
         stage<F>(shared, j, from, to);
@@ -338,14 +339,14 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, 
             t = tile_of(j, now + gridDim.x);
             begin_tile(form, j, t, group, quarter);
         }
-        for (unsigned at = from + warp; at < to; at = WHOLE ? to : at + AHEAD * WARPS)
+        for (unsigned at = from + warp; at < to; at = WHOLE ? to : at + LOADS * WARPS)
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                unsigned unit = at + i * WARPS, then = unit + AHEAD * WARPS;
+            for (int i = 0; i < LOADS; i++) {
+                unsigned unit = at + i * WARPS, then = unit + LOADS * WARPS;
                 uint4 x[F::PIECES];
                 if (unit >= to)
                     break;
-                take_x<F, ONE>(x, shared, j, ONE ? unit - from : unit, column, quarter);
+                load_x<F, ONE>(x, shared, j, ONE ? unit - from : unit, column, quarter);
                 F::use(sum, u[i], x);
                 if (MORE)
                     form.fetch(&u[i], unit, !last && unit < mine);
@@ -353,7 +354,7 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, 
                     form.fetch(&u[i], then, then < mine);
             }
         auto out = sums[which][rank][warp];
-        if (SPLIT > 1) { // to the first block, which has begun
+        if (SPLIT > 1) { // to the first block of the cluster, which has started
             __cluster_barrier_wait();
             out = (decltype(out))__cluster_map_shared_rank(out, 0);
         }
@@ -381,11 +382,11 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, 
         }
         if (last)
             break;
-        which ^= MORE; // warps that are done read it while others go on
+        which ^= MORE; // double buffer: some threads still read the sums
     }
 }
 
-/* ---- sums of products ------------------------------------------------------------------- */
+/* ---- f32 dot products ------------------------------------------------------------ */
 
 static __device__ __forceinline__ float
 code_value(uint32_t code)
@@ -400,7 +401,7 @@ scale_value(uint32_t byte)
     return __uint_as_float((byte & 0x7f) << 20) * 0x1p120F;
 }
 
-/* N neighbours of a row, as f32. */
+/* Load N elements of a row as f32. */
 template <typename W, int N>
 struct reader {
     static __device__ __forceinline__ void
@@ -431,7 +432,7 @@ struct reader<fp4, NVFP4_BLOCK> {
     }
 };
 
-/* A row a warp, N columns a lane at a time; A: of activations. */
+/* A row per warp, N columns per lane at a time; A: type of activations. */
 template <typename A, typename W, int N>
 static __global__ void __launch_bounds__(256)
     row_kernel(const __grid_constant__ struct job j)
@@ -489,23 +490,23 @@ by_rows(struct cuda *c, const struct job &j, enum dtype dtype)
         whole ? start_rows<A, __half, 8>(c, j) : start_rows<A, __half, 1>(c, j);
 }
 
-/* ---- which one ---------------------------------------------------------------------------- */
+/* ---- dispatch -------------------------------------------------------------------- */
 
 enum {
-    STAGED = 40 << 10, // bytes of x in shared memory, at most
-    DEPTH = 4,         // units that a warp asks for at once
+    STAGED = 40 << 10, // max. bytes of x in shared memory
+    DEPTH = 4,         // units in flight per warp
 };
 
-/* Blocks that have about as many tiles each, as many as fit. */
+/* Number of blocks: about as many tiles each, all resident at once. */
 static unsigned
 even_blocks(const struct cuda *c, unsigned tiles, int warps)
 {
-    unsigned most = (unsigned)(c->sms * blocks_at_once(warps, true, 1));
-    unsigned rounds = (tiles + most - 1) / most;
+    unsigned limit = (unsigned)(c->sms * blocks_at_once(warps, true, 1));
+    unsigned rounds = (tiles + limit - 1) / limit;
     return (tiles + rounds - 1) / rounds;
 }
 
-/* As many warps as take a row at once. */
+/* As many warps as have a whole row in flight. */
 template <int WARPS>
 static void
 start_whole(struct cuda *c, const struct job &j, size_t bytes)
@@ -515,7 +516,8 @@ start_whole(struct cuda *c, const struct job &j, size_t bytes)
                even_blocks(c, j.tiles, WARPS), WARPS * 32, bytes, j);
 }
 
-/* As many as take half a row at once, or if there are no more than that, in turn. */
+/* Split in two: as many warps as have half a row in flight, or if WHOLE is false, in
+ * turns. */
 template <int WARPS, bool WHOLE>
 static void
 start_halves(struct cuda *c, const struct job &j, size_t bytes)
@@ -525,18 +527,18 @@ start_halves(struct cuda *c, const struct job &j, size_t bytes)
                         2 * j.tiles, WARPS * 32, bytes, j);
 }
 
-template <typename F, int AHEAD, bool ONE>
+template <typename F, int LOADS, bool ONE>
 static void
 start_long(struct cuda *c, const struct job &j, size_t bytes)
 {
-    cuda_start(c, "a product of few tokens", tensor_kernel<F, 8, AHEAD, ONE, false, 1>,
+    cuda_start(c, "a product of few tokens", tensor_kernel<F, 8, LOADS, ONE, false, 1>,
                j.tiles, 8 * 32, bytes, j);
 }
 
 static void
 start_one(struct cuda *c, const struct job &j, unsigned units, size_t bytes)
 {
-    // So few tiles would leave multiprocessors with none, or with twice as many as others.
+    // So few tiles would leave SMs idle, or some with twice as many as others.
     bool few = j.tiles <= 200 && units >= 12;
     if (few && units <= 2 * 4 * DEPTH)
         start_halves<4, true>(c, j, bytes);
@@ -560,7 +562,7 @@ static void
 by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
 {
     unsigned units = blocks_of(j.in, fp4_form::COLUMNS);
-    size_t bytes = (size_t)units * fp4_form::COLUMNS * 2; // of x: enough for bf16, too
+    size_t bytes = (size_t)units * fp4_form::COLUMNS * 2; // of x; enough for bf16_form
     bool one = j.tokens == 1 && bytes <= STAGED;
     for (int i = 0; i < j.parts; i++)
         j.tiles += j.part[i].tiles = blocks_of(j.part[i].out, ROWS);
@@ -587,7 +589,7 @@ part_of(const struct matrix *y, const struct matrix *w, const struct matrix *add
     };
 }
 
-/* What is read: expanded, which is bf16, if there are no codes. */
+/* The format that is read: bf16 (expanded) if there are no codes. */
 static enum dtype
 form_of(const struct matrix *w)
 {

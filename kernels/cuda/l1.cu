@@ -30,10 +30,10 @@ static __global__ void __launch_bounds__(THREADS)
         loss[row] = sum / (float)n;
 }
 
-/* What l1 takes, of device memory. */
+/* Arguments of l1. */
 struct l1 {
     float *loss;
-    const struct matrix *dx, *dw, *x, *w; // dx, dw: NULL: not wanted
+    const struct matrix *dx, *dw, *x, *w; // dx, dw: NULL: not computed
     const int32_t *label;
     float scale;
 };
@@ -49,7 +49,7 @@ l1_from(struct cuda *c, const struct l1 *j)
     const W *w = (const W *)j->w->data;
     const T *x = (const T *)j->x->data;
     T *dx = j->dx ? (T *)j->dx->data : NULL;
-    if (in_packs<T>(n, place(dx) | place(x) | place(w)))
+    if (in_packs<T>(n, addr(dx) | addr(x) | addr(w)))
         l1_rows<T, W, V><<<rows, row_threads(n / V, 2, THREADS), 0, c->q.stream>>>(
             j->loss, dx, x, w, j->label, (unsigned)n, share);
     else

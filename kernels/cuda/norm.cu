@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* norm: RMSNorm of tokens. */
+/* norm: RMSNorm over rows. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
-/* The gradient of a gain is a sum over rows: row r goes to slice r % slices, each slice
- * sums into its part of c->q.partials, then these are added.  How many slices there are
- * depends on sizes alone. */
+/* The gain's gradient is a sum over rows: row r goes to slice r % slices, each slice
+ * sums into its part of c->q.partials, then the slices are added.  The number of slices
+ * depends on sizes only. */
 enum {
-    SLICES = 512, // of norm_bwd: a part is as wide as a row
+    SLICES = 512, // max. slices of norm_bwd, each as wide as a row
     ADD_WARPS = 32,
-    COLUMNS = 1 << 16, // that a plain norm_bwd has partials for at a time
-    ROW_THREADS = 640, // no more, so that a thread may have 96 registers
+    COLUMNS = 1 << 16, // per pass of norm_dgain_plain
+    ROW_THREADS = 640, // max., so that a thread may have 96 registers
     MAX_PARTIALS = PARTIALS / sizeof(float),
 };
 
-/* to += the sum of slices of n; a block has 32 columns, a warp every ADD_WARPS-th slice. */
+/* to += the sum of slices of n elements; a block has 32 columns, a warp every
+ * ADD_WARPS-th slice. */
 static __global__ void __launch_bounds__(32 * ADD_WARPS)
     add_slices(float *to, const float *__restrict__ partial, unsigned slices,
                unsigned n)
@@ -46,7 +47,7 @@ cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
     cuda_launched(c, "add_slices");
 }
 
-/* A block a row, which waits in registers: PER packs a thread. */
+/* A block per row, which stays in registers: PER packs per thread. */
 template <typename T, int PER>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigned n,
@@ -86,7 +87,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         rstd[row] = s;
 }
 
-/* Any width: x is read twice. */
+/* Any width; reads x twice. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     norm_plain(T *y, float *rstd, const T *x, const float *__restrict__ gain, size_t n,
@@ -121,7 +122,7 @@ norm_of(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
         size_t rows, size_t n, float eps)
 {
     size_t packs = n / lanes<T>;
-    if (!in_packs<T>(n, place(y) | place(x) | place(gain)) || packs > 4 * ROW_THREADS)
+    if (!in_packs<T>(n, addr(y) | addr(x) | addr(gain)) || packs > 4 * ROW_THREADS)
         cuda_start(c, "norm", norm_plain<T>, (unsigned)rows, THREADS, 0, (T *)y, rstd,
                    (const T *)x, gain, n, eps);
     else if (packs <= THREADS)
@@ -141,10 +142,10 @@ cuda_norm(struct kernels *k, const struct matrix *y, float *rstd,
                 x->cols, eps);
 }
 
-/* A thread's packs of a row. */
+/* Load a thread's packs of a row. */
 template <typename P, int PER>
 static __device__ __forceinline__ void
-take_row(P (&v)[PER], const void *row, unsigned packs)
+load_row(P (&v)[PER], const void *row, unsigned packs)
 {
 #pragma unroll
     for (int p = 0; p < PER; p++)
@@ -152,9 +153,9 @@ take_row(P (&v)[PER], const void *row, unsigned packs)
             v[p] = ((const P *)row)[threadIdx.x + p * blockDim.x];
 }
 
-/* A block a slice of the rows.  dx may be dy: a thread writes only what it alone has read.
- * Rejected: asking for the next row while this one is summed.  It takes registers, and
- * more blocks hide as much. */
+/* A block per slice of the rows. dx may be dy: a thread writes only what it alone has
+ * read.  Rejected: prefetching the next row.  It takes registers, and more blocks hide
+ * as much latency. */
 template <typename T, int PER>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x,
@@ -165,7 +166,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     __shared__ float scratch[33];
     unsigned packs = n / V;
     pack<T, V> d[PER], v[PER], old[PER];
-    float g[PER][V], grown[PER][V];
+    float g[PER][V], dgain[PER][V];
 #pragma unroll
     for (int p = 0; p < PER; p++) {
         unsigned at = (threadIdx.x + p * blockDim.x) * V;
@@ -173,14 +174,14 @@ static __global__ void __launch_bounds__(ROW_THREADS)
             load(g[p], gain + at);
 #pragma unroll
         for (int i = 0; i < V; i++)
-            grown[p][i] = 0;
+            dgain[p][i] = 0;
     }
     for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
         float s = rstd[row], share = 0;
-        take_row(d, dy + row * n, packs);
-        take_row(v, x + row * n, packs);
+        load_row(d, dy + row * n, packs);
+        load_row(v, x + row * n, packs);
         if (add)
-            take_row(old, dx + row * n, packs);
+            load_row(old, dx + row * n, packs);
 #pragma unroll
         for (int p = 0; p < PER; p++)
             if (threadIdx.x + p * blockDim.x < packs)
@@ -191,7 +192,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 #pragma unroll
         for (int p = 0; p < PER; p++) {
             unsigned at = (threadIdx.x + p * blockDim.x) * V;
-            float out[V], again[V];
+            float out[V], out_y[V];
             if (at >= n)
                 continue;
             stay_packed(d[p]);
@@ -199,15 +200,15 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 float di = to_f32(d[p].v[i]), vi = to_f32(v[p].v[i]);
-                again[i] = vi * s * g[p][i];
-                grown[p][i] = fmaf(di, vi * s, grown[p][i]);
+                out_y[i] = vi * s * g[p][i];
+                dgain[p][i] = fmaf(di, vi * s, dgain[p][i]);
                 out[i] = s * (di * g[p][i] - vi * share);
                 if (add)
                     out[i] = to_f32(old[p].v[i]) + out[i];
             }
             store(dx + row * n + at, out);
             if (y)
-                store(y + row * n + at, again);
+                store(y + row * n + at, out_y);
         }
     }
     if (!partial)
@@ -216,7 +217,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     for (int p = 0; p < PER; p++) {
         unsigned at = (threadIdx.x + p * blockDim.x) * V;
         if (at < n)
-            store(partial + (size_t)blockIdx.x * n + at, grown[p]);
+            store(partial + (size_t)blockIdx.x * n + at, dgain[p]);
     }
 }
 
@@ -241,7 +242,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Of some columns of rows of n: a thread a column and a slice. */
+/* A thread per column and slice, for some columns of rows of n elements. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     norm_dgain_plain(float *partial, const T *dy, const T *x, const float *rstd,
@@ -258,16 +259,16 @@ static __global__ void __launch_bounds__(THREADS)
     partial[(size_t)slice * columns + column] = sum;
 }
 
-/* The gain's gradient first: dx may be dy. */
+/* The gain's gradient first, since dx may be dy. */
 template <typename T>
 static void
 norm_bwd_slow(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
               const void *x, const float *rstd, const float *gain, size_t rows,
               size_t n, bool add)
 {
-    unsigned slices = (unsigned)least(rows, MAX_PARTIALS / COLUMNS);
+    unsigned slices = (unsigned)min_size(rows, MAX_PARTIALS / COLUMNS);
     for (size_t at = 0; dgain && at < n; at += COLUMNS) {
-        unsigned columns = (unsigned)least(n - at, COLUMNS);
+        unsigned columns = (unsigned)min_size(n - at, COLUMNS);
         norm_dgain_plain<T>
             <<<blocks_of(columns, THREADS) * slices, THREADS, 0, c->q.stream>>>(
                 c->q.partials, (const T *)dy + at, (const T *)x + at, rstd, rows, n,
@@ -287,7 +288,7 @@ norm_bwd_per(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
              bool add)
 {
     unsigned threads = row_threads(n / lanes<T>, PER, ROW_THREADS);
-    size_t slices = least(rows, least(SLICES, MAX_PARTIALS / n));
+    size_t slices = min_size(rows, min_size(SLICES, MAX_PARTIALS / n));
     norm_bwd_rows<T, PER><<<(unsigned)slices, threads, 0, c->q.stream>>>(
         (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy, (const T *)x,
         rstd, gain, rows, (unsigned)n, add);
@@ -302,7 +303,7 @@ norm_bwd_of(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
             const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
             bool add)
 {
-    uintptr_t places = place(dx) | place(y) | place(dy) | place(x) | place(gain);
+    uintptr_t places = addr(dx) | addr(y) | addr(dy) | addr(x) | addr(gain);
     size_t packs = n / lanes<T>;
     if (!in_packs<T>(n, places) || packs > 2 * ROW_THREADS)
         norm_bwd_slow<T>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);

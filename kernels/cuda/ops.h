@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ops: the operations of CUDA, each in the file of its name; see kernels/kernels.h.  Below
- * them what the files do for each other. */
+/* ops: the operations of the CUDA backend, each in the file of its name, see
+ * kernels/kernels.h; then functions shared between files. */
 #ifndef NIBBLE_KERNELS_CUDA_OPS_H
 #define NIBBLE_KERNELS_CUDA_OPS_H
 
@@ -83,7 +83,7 @@ void cuda_adamw(struct kernels *k, const struct adam_state *s,
                 const struct matrix *grad, uint64_t first, size_t n,
                 const struct adam_step *a);
 
-/* ---- between files ------------------------------------------------------------------------ */
+/* ---- between files --------------------------------------------------------------- */
 
 /* embed.cu: row label[r] of dw -= share * sign(x[r] - that row of w). */
 void cuda_l1_dw(struct cuda *c, const struct matrix *dw, const struct matrix *x,
@@ -92,15 +92,16 @@ void cuda_l1_dw(struct cuda *c, const struct matrix *dw, const struct matrix *x,
 /* gemm.cu */
 bool cuda_gemm_open(struct cuda *c);
 void cuda_gemm_close(struct cuda *c);
-/* d (rows, w->rows) = f32 sums of native products of nvfp4, times w->scale2; rows are filled
- * up to whole tiles, in codes and in d, too. */
+/* d (rows, w->rows) = NVFP4 codes times w in f32, by 4-bit tensor cores, times
+ * w->scale2. codes and d are padded to whole tiles of rows. */
 void cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t *tiles,
                    const struct matrix *w, size_t rows);
-/* Whether cuBLASLt has such a product here; if not, the error has the reason. */
+/* Whether cuBLASLt supports that here; if not, the error has the reason. */
 bool cuda_gemm_has_fp4(struct cuda *c);
 
-/* gemv.cu: products of few tokens, straight from the weight as it is stored.  Several of one
- * x are one launch if that can be: then true.  add: NULL or what is added. */
+/* gemv.cu: products of at most GEMV_MAX tokens, from the weight as it is stored.
+ * cuda_gemv_many: several products of one x in one launch; false if that is not
+ * possible. add: NULL, or what is added. */
 enum { GEMV_MAX = 8 };
 void cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
                const struct matrix *w, const struct matrix *add);
@@ -113,10 +114,10 @@ void cuda_quantize_rows(struct cuda *c, const struct matrix *to, const struct ma
 void cuda_unpack(struct cuda *c, const struct matrix *y, const struct matrix *x);
 void cuda_linear_fp4(struct cuda *c, const struct matrix *y, const struct matrix *x,
                      const struct matrix *w, const struct matrix *add);
-/* Scales row by row to tiles. */
+/* Scales from row-major order to tiles. */
 void cuda_tile(struct cuda *c, const struct matrix *m);
 
-/* quant.cu: bf16 products of n codes with their scales; n is a multiple of 16. */
+/* quant.cu: n codes times their scales as bf16; n is a multiple of 16. */
 void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scales,
                  size_t n);
 
@@ -124,7 +125,8 @@ void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *
 void cuda_convert_plain(struct cuda *c, float *y, const void *x, enum dtype dtype,
                         size_t n);
 
-/* norm.cu: to += the sum of slices of n that lie one behind the other in c->q.partials. */
+/* norm.cu: to += the sum of slices of n elements, one after another in
+ * c->q.partials. */
 void cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* packs: rows of activations in packs of 16 bytes, for operations that memory bounds.
+/* packs: rows of activations in packs of 16 bytes, for memory-bound operations.
  *
- * A thread asks for several packs before it uses the first, and what is needed twice waits in
- * registers (norms, heads) or in shared memory (logits).  Sizes and addresses that packs do
- * not divide take the same kernels with packs of one, or plain ones: correct, but slower.
- */
+ * A thread has several loads in flight, and keeps what is needed twice in registers
+ * (norms, heads) or shared memory (logits).  Sizes and addresses that are not multiples
+ * of packs take the same kernels with packs of one element, or plain ones: correct, but
+ * slower. */
 #ifndef NIBBLE_KERNELS_CUDA_PACKS_H
 #define NIBBLE_KERNELS_CUDA_PACKS_H
 
@@ -13,45 +13,45 @@
 
 enum {
     THREADS = 256,
-    FLIGHT = 2, // packs of each tensor that a thread asks for at once
+    FLIGHT = 2, // packs of each tensor that a thread loads at once
 };
 
-/* Call f<T, W>, by the type of what is read. */
+/* Call f<T, W>, W by the dtype that is read. */
 #define BY_DTYPE(dtype, f, T, ...)                                                     \
     ((dtype) == DT_BF16  ? f<T, __nv_bfloat16>(__VA_ARGS__)                            \
      : (dtype) == DT_F16 ? f<T, __half>(__VA_ARGS__)                                   \
                          : f<T, float>(__VA_ARGS__))
 
 static size_t
-least(size_t a, size_t b)
+min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* Addresses, to be or-ed: what divides all of them divides that. */
+/* An address, to be or-ed with others: their common alignment is that of the result. */
 static uintptr_t
-place(const void *p)
+addr(const void *p)
 {
     return (uintptr_t)p;
 }
 
-/* Whether rows of n of T at these places are whole packs. */
+/* Whether rows of n elements at these addresses consist of whole packs. */
 template <typename T>
 static bool
-in_packs(size_t n, uintptr_t places)
+in_packs(size_t n, uintptr_t addrs)
 {
-    return n % lanes<T> == 0 && places % 16 == 0;
+    return n % lanes<T> == 0 && addrs % 16 == 0;
 }
 
-/* Threads of a block that has a row: whole warps, with about `per` packs a thread. */
+/* Threads of a block per row: whole warps, with about `per` packs per thread. */
 static unsigned
-row_threads(size_t packs, unsigned per, unsigned most)
+row_threads(size_t packs, unsigned per, unsigned max)
 {
     size_t threads = ((packs + per - 1) / per + 31) / 32 * 32;
-    return (unsigned)(threads < 32 ? 32 : least(threads, most));
+    return (unsigned)(threads < 32 ? 32 : min_size(threads, max));
 }
 
-/* Neighbours as f32, 16 bytes at a time at most. */
+/* Load V elements as f32, at most 16 bytes at a time. */
 template <int V, typename T>
 static __device__ __forceinline__ void
 load(float (&v)[V], const T *p)
@@ -87,8 +87,8 @@ store(T *p, const float (&v)[V])
     }
 }
 
-/* From here on a pack is what it was, for all that the compiler knows.  Else it unpacks bf16
- * once for all uses, and carries twice the registers from the first to the last. */
+/* Hide from the compiler that the pack is unchanged.  Else it unpacks bf16 once for all
+ * uses, and holds twice the registers from the first to the last. */
 template <typename P>
 static __device__ __forceinline__ void
 stay_packed(P &p)

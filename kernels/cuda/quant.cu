@@ -1,70 +1,71 @@
 /* SPDX-License-Identifier: MIT */
-/* quant: largest magnitudes, NVFP4 quantizers and decoding.
+/* quant: amax, NVFP4 quantizers and decoding.
  *
- * The bytes of the quantizers are the CPU's.  What a block becomes is in quant_math.h, a
- * row of 16 values a thread; here are the ways from and to memory.  Arrays start where an
- * allocation does, or a multiple of 32 elements behind. */
+ * The quantizers give the CPU's bytes.  A thread quantizes 16 values by quant_math.h;
+ * this file loads and stores them.  Arrays start at an allocation, or a multiple of 32
+ * elements after it. */
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/ops.h"
 
 enum { THREADS = 256, ANY = QUANT_COUNT };
 
-/* As many blocks as there is work for, and no more than some waves of all multiprocessors:
- * threads go through the rest in steps of the grid. */
+/* Blocks for `threads` threads, at most `waves` per SM: kernels use grid-stride
+ * loops. */
 static unsigned
 grid_of(const struct cuda *c, size_t threads, unsigned waves)
 {
-    size_t want = (threads + THREADS - 1) / THREADS, most = (size_t)c->sms * waves;
-    return (unsigned)(want < most ? want : most);
+    size_t want = (threads + THREADS - 1) / THREADS, limit = (size_t)c->sms * waves;
+    return (unsigned)(want < limit ? want : limit);
 }
 
-/* ---- the largest magnitude --------------------------------------------------------------- */
+/* ---- amax ------------------------------------------------------------------------ */
 
-/* Of the words that are read at once, as bits; NaN if not finite. */
+/* Running maximum of magnitudes, as bits of one f32 or of two 16-bit floats; NaN if not
+ * finite. */
 template <typename T>
-static __device__ __forceinline__ uint32_t most_of(uint32_t most, uint32_t word);
+static __device__ __forceinline__ uint32_t max_of(uint32_t peak, uint32_t word);
 
 template <>
 __device__ __forceinline__ uint32_t
-most_of<float>(uint32_t most, uint32_t word)
+max_of<float>(uint32_t peak, uint32_t word)
 {
-    return max(most, word & 0x7fffffff);
-}
-
-template <>
-__device__ __forceinline__ uint32_t
-most_of<__nv_bfloat16>(uint32_t most, uint32_t word)
-{
-    return __vmaxu2(most, word & 0x7fff7fff);
+    return max(peak, word & 0x7fffffff);
 }
 
 template <>
 __device__ __forceinline__ uint32_t
-most_of<__half>(uint32_t most, uint32_t word)
+max_of<__nv_bfloat16>(uint32_t peak, uint32_t word)
 {
-    return __vmaxu2(most, word & 0x7fff7fff);
+    return __vmaxu2(peak, word & 0x7fff7fff);
+}
+
+template <>
+__device__ __forceinline__ uint32_t
+max_of<__half>(uint32_t peak, uint32_t word)
+{
+    return __vmaxu2(peak, word & 0x7fff7fff);
 }
 
 static __device__ __forceinline__ uint32_t
-float_of_most(uint32_t most, float)
+float_of_peak(uint32_t peak, float)
 {
-    return most;
+    return peak;
 }
 
 static __device__ __forceinline__ uint32_t
-float_of_most(uint32_t most, __nv_bfloat16)
+float_of_peak(uint32_t peak, __nv_bfloat16)
 {
-    return max(most & 0xffff, most >> 16) << 16;
+    return max(peak & 0xffff, peak >> 16) << 16;
 }
 
 static __device__ __forceinline__ uint32_t
-float_of_most(uint32_t most, __half)
+float_of_peak(uint32_t peak, __half)
 {
-    unsigned short bits = (unsigned short)max(most & 0xffff, most >> 16);
+    unsigned short bits = (unsigned short)max(peak & 0xffff, peak >> 16);
     return __float_as_uint(__half2float(__ushort_as_half(bits)));
 }
 
-/* *out is 0 before. */
+/* *out must be 0. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     amax_kernel(unsigned *out, const T *x, size_t n)
@@ -72,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS)
     enum { EACH = lanes<T>, AT_ONCE = 4 };
     size_t whole = n / EACH, step = (size_t)gridDim.x * THREADS;
     const uint4 *in = (const uint4 *)x;
-    uint32_t most = 0;
+    uint32_t peak = 0;
     __shared__ unsigned scratch;
     if (threadIdx.x == 0)
         scratch = 0;
@@ -85,19 +86,19 @@ static __global__ void __launch_bounds__(THREADS)
                                         : make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            most = most_of<T>(most, v[k].x);
-            most = most_of<T>(most, v[k].y);
-            most = most_of<T>(most, v[k].z);
-            most = most_of<T>(most, v[k].w);
+            peak = max_of<T>(peak, v[k].x);
+            peak = max_of<T>(peak, v[k].y);
+            peak = max_of<T>(peak, v[k].z);
+            peak = max_of<T>(peak, v[k].w);
         }
     }
-    most = float_of_most(most, T());
+    peak = float_of_peak(peak, T());
     if (blockIdx.x == 0 && whole * EACH + threadIdx.x < n)
-        most = max(most, __float_as_uint(fabsf(to_f32(x[whole * EACH + threadIdx.x]))));
-    most = __reduce_max_sync(0xffffffffU, most >= 0x7f800000 ? 0x7fc00000 : most);
+        peak = max(peak, __float_as_uint(fabsf(to_f32(x[whole * EACH + threadIdx.x]))));
+    peak = __reduce_max_sync(0xffffffffU, peak >= 0x7f800000 ? 0x7fc00000 : peak);
     __syncthreads();
     if (threadIdx.x % 32 == 0)
-        atomicMax(&scratch, most);
+        atomicMax(&scratch, peak);
     __syncthreads();
     if (threadIdx.x == 0)
         atomicMax(out, scratch);
@@ -124,7 +125,7 @@ cuda_amax(struct kernels *k, float *out, const struct matrix *x)
     cuda_launched(c, "amax");
 }
 
-/* ---- values in, codes out ------------------------------------------------------------------ */
+/* ---- values in, codes out -------------------------------------------------------- */
 
 static __device__ __forceinline__ void
 zero_row(struct values *v)
@@ -146,8 +147,8 @@ other_lane(uint4 v)
     return v;
 }
 
-/* Block b; if `pairs`, lanes that are neighbours have blocks that are, and first they write
- * the even one's 32 bytes together, then the odd one's: whole sectors. */
+/* Store block b.  If `pairs`, two neighbouring lanes have neighbouring blocks, and
+ * store the even one's 32 bytes together, then the odd one's: whole sectors. */
 static __device__ __forceinline__ void
 store_products(void *expanded, const struct coded *out, size_t b, size_t blocks,
                bool pairs)
@@ -171,20 +172,19 @@ store_products(void *expanded, const struct coded *out, size_t b, size_t blocks,
         to[2 * even + 2 + odd] = odd ? high : theirs;
 }
 
-/* The scale of a tensor whose largest magnitude is the largest of n. */
+/* Scale of a tensor whose amax is the maximum of n. */
 static __device__ __forceinline__ struct quant_scale
 scale_of(const float *amax, unsigned n, const struct quant_spec &spec)
 {
-    float most = 0;
+    float peak = 0;
     for (unsigned i = 0; i < n; i++)
-        most = isnan(amax[i]) || amax[i] > most ? amax[i] : most;
-    if (isnan(most))
-        return { most, 1, most };
-    return tensor_scale(spec.kind, spec.modelopt, most);
+        peak = isnan(amax[i]) || amax[i] > peak ? amax[i] : peak;
+    if (isnan(peak))
+        return { peak, 1, peak };
+    return tensor_scale(spec.kind, spec.modelopt, peak);
 }
 
-/* KIND: a quantizer with nothing else asked for, or ANY.  Nothing is written before the
- * kernels before have ended. */
+/* KIND: a quantizer without options, or ANY.  Nothing is written before cuda_wait. */
 template <typename T, int KIND>
 static __global__ void __launch_bounds__(THREADS)
     quantize_kernel(struct matrix to, const T *x, size_t rows, size_t cols,
@@ -211,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS)
             steps[k] = step_of(k);
         __syncthreads();
     }
-    // Whole warps: lanes shuffle.
+    // Whole warps iterate, since lanes shuffle.
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i / 32 * 32 < n;
          i += (size_t)gridDim.x * THREADS) {
         struct values v;
@@ -219,7 +219,7 @@ static __global__ void __launch_bounds__(THREADS)
         size_t b = i, row = i % 16 + i / 16 / wide * 16;
         if (square)
             b = row < rows ? row * wide + i / 16 % wide : blocks;
-        if (b < blocks || KIND != ANY) // without a row of its own: another's
+        if (b < blocks || KIND != ANY) // without a row of its own: the last one
             load_row(&v, x + (b < blocks ? b : blocks - 1) * COLUMNS);
         else
             zero_row(&v);
@@ -259,7 +259,7 @@ launch(struct cuda *c, const struct matrix *to, const T *x, size_t rows, size_t 
     bool plain = !spec->square && !spec->stochastic && !spec->column_weight &&
                  !spec->exhaustive && !spec->modelopt;
     size_t units =
-        (rows + 15) / 16 * cols; // of square blocks; the same or more of others
+        (rows + 15) / 16 * cols; // threads for square blocks; enough for others
     unsigned grid = grid_of(c, units, 16);
     enum quant kind = spec->kind;
     if (plain && kind == QUANT_MAX)
@@ -294,9 +294,9 @@ cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x
         cuda_tile(c, to);
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------ */
+/* ---- decoding -------------------------------------------------------------------- */
 
-/* Eight codes a thread. */
+/* Eight codes per thread. */
 static __global__ void __launch_bounds__(THREADS)
     expand_kernel(uint4 *to, const uint32_t *codes, const uint8_t *scales, size_t n)
 {

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: MIT */
-/* rope: RMSNorm of heads and rotary embedding. */
+/* rope: RMSNorm of heads and rotary embedding, fused. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
-/* Heads of tokens; stride: of rows of gradients. */
+/* Parameters; stride: token stride of gradients. */
 struct heads_job {
     struct rope rope;
     size_t tokens, stride;
 };
 
-/* A group of threads, a power of two of one warp, has MANY neighbouring heads of a token.
- * A thread has the packs (lane + p group) of the first half of each, and those of the
- * second half that are rotated with them. */
+/* A group of threads, a power of two within a warp, has MANY consecutive heads of a
+ * token.  A thread has the packs (lane + p group) of the first half of each head, and
+ * those of the second half that are rotated with them. */
 enum {
-    MAX_HEAD = 256, // numbers of a head
-    HEAD_PACK = 4,  // 8 would take more registers than there are for other loads
-    PLAIN_PAIRS = MAX_HEAD / 2 / 32, // of packs of one
+    MAX_HEAD = 256,                  // max. head width
+    HEAD_PACK = 4,                   // 8 would take the registers that other loads need
+    PLAIN_PAIRS = MAX_HEAD / 2 / 32, // per thread, with packs of one
 };
 
-struct mine {
-    size_t row;         // of the first head
-    size_t at;          // and where that is in rows of t.stride
-    unsigned heads;     // 0: of no token
+struct slot {
+    size_t row;         // index of the first head
+    size_t at;          // its offset in rows of t.stride
+    unsigned heads;     // 0: past the last token
     const float *angle; // cosines, then sines
 };
 
 template <int MANY>
-static __device__ __forceinline__ struct mine
+static __device__ __forceinline__ struct slot
 heads_of(const struct heads_job &t, unsigned item)
 {
     unsigned heads = (unsigned)t.rope.heads, batches = (heads + MANY - 1) / MANY;
     unsigned token = item / batches, head = item % batches * MANY;
-    struct mine m = { (size_t)token * heads + head,
+    struct slot m = { (size_t)token * heads + head,
                       token * t.stride + head * t.rope.dim, 0, t.rope.table };
     if (token < t.tokens) {
         m.heads = heads - head < MANY ? heads - head : MANY;
@@ -54,8 +54,8 @@ scale_of(float squares, const struct heads_job &t)
     return 1 / sqrtf(squares / (float)t.rope.dim + t.rope.eps);
 }
 
-/* Scales of heads, from what each thread of the group has of their squares.  Of four heads
- * each thread follows one: the additions are those of group_sum, and fewer. */
+/* RMSNorm scales of heads from each thread's sums of squares.  With four heads each
+ * thread finishes one: the same additions as group_sum, but fewer shuffles. */
 template <int MANY>
 static __device__ __forceinline__ void
 scales_of(float (&s)[MANY], const float (&sum)[MANY], unsigned group,
@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
     typedef pack<T, V> P;
     unsigned half = (unsigned)t.rope.dim / 2, lane = threadIdx.x % group;
     cuda_take_over();
-    struct mine m =
+    struct slot m =
         heads_of<MANY>(t, blockIdx.x * (THREADS / group) + threadIdx.x / group);
     P a[MANY][PAIRS], b[MANY][PAIRS];
     float gain_a[PAIRS][V], gain_b[PAIRS][V], cosine[PAIRS][V], sine[PAIRS][V];
@@ -158,8 +158,8 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* bf16: all blocks of an H200 at once, 12 and 22 percent quicker for 32 and 8 heads than
- * 1024 of two a multiprocessor with four heads a group.  f32 wants the registers. */
+/* bf16: all blocks of an H200 at once, 12 and 22 percent faster for 32 and 8 heads than
+ * 1024 blocks, two per SM, with four heads per group. f32 needs the registers. */
 template <typename T>
 constexpr int rope_blocks = 2;
 template <>
@@ -169,7 +169,7 @@ constexpr size_t rope_slices = 1024;
 template <>
 constexpr size_t rope_slices<__nv_bfloat16> = 3 * 132;
 
-/* A block a slice. */
+/* A block per slice of the gain's gradient. */
 template <typename T, int V, int PAIRS, int MANY>
 static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
     rope_bwd_heads(T *d, float *partial, const T *x, const float *rstd,
@@ -177,10 +177,10 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
                    unsigned group, unsigned items)
 {
     typedef pack<T, V> P;
-    __shared__ float scratch[2 * V * PAIRS * THREADS]; // as many heads as groups
+    __shared__ float scratch[2 * V * PAIRS * THREADS]; // a head per group
     unsigned dim = (unsigned)t.rope.dim, half = dim / 2, groups = THREADS / group;
     unsigned lane = threadIdx.x % group, which = threadIdx.x / group;
-    float gain_a[PAIRS][V], gain_b[PAIRS][V], grown_a[PAIRS][V], grown_b[PAIRS][V];
+    float gain_a[PAIRS][V], gain_b[PAIRS][V], dgain_a[PAIRS][V], dgain_b[PAIRS][V];
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
         unsigned at = (lane + p * group) * V;
@@ -190,12 +190,12 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
         }
 #pragma unroll
         for (int i = 0; i < V; i++)
-            grown_a[p][i] = grown_b[p][i] = 0;
+            dgain_a[p][i] = dgain_b[p][i] = 0;
     }
-    // All threads go round equally often: their warps shuffle.
+    // All threads iterate equally often, since warps shuffle.
     for (unsigned first = blockIdx.x * groups; first < items;
          first += gridDim.x * groups) {
-        struct mine m = heads_of<MANY>(t, first + which);
+        struct slot m = heads_of<MANY>(t, first + which);
         P da[MANY][PAIRS], db[MANY][PAIRS], xa[MANY][PAIRS], xb[MANY][PAIRS];
         float cosine[PAIRS][V], sine[PAIRS][V], scales[MANY];
 #pragma unroll
@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
         }
 #pragma unroll
         for (unsigned h = 0; h < MANY; h++) {
-            float turned_a[PAIRS][V], turned_b[PAIRS][V], share = 0, s = scales[h];
+            float rotated_a[PAIRS][V], rotated_b[PAIRS][V], share = 0, s = scales[h];
 #pragma unroll
             for (int p = 0; p < PAIRS; p++) {
                 if (h >= m.heads || (lane + p * group) * V >= half)
@@ -237,11 +237,11 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
                     float va = to_f32(xa[h][p].v[i]), vb = to_f32(xb[h][p].v[i]);
                     float ta = a * cosine[p][i] + b * sine[p][i];
                     float tb = b * cosine[p][i] - a * sine[p][i];
-                    grown_a[p][i] = fmaf(ta, va * s, grown_a[p][i]);
-                    grown_b[p][i] = fmaf(tb, vb * s, grown_b[p][i]);
-                    turned_a[p][i] = ta * gain_a[p][i];
-                    turned_b[p][i] = tb * gain_b[p][i];
-                    share = fmaf(turned_a[p][i], va, fmaf(turned_b[p][i], vb, share));
+                    dgain_a[p][i] = fmaf(ta, va * s, dgain_a[p][i]);
+                    dgain_b[p][i] = fmaf(tb, vb * s, dgain_b[p][i]);
+                    rotated_a[p][i] = ta * gain_a[p][i];
+                    rotated_b[p][i] = tb * gain_b[p][i];
+                    share = fmaf(rotated_a[p][i], va, fmaf(rotated_b[p][i], vb, share));
                 }
             }
             share = group_sum(share, group) * s * s / (float)dim;
@@ -252,13 +252,13 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
                     continue;
 #pragma unroll
                 for (int i = 0; i < V; i++) {
-                    turned_a[p][i] =
-                        s * (turned_a[p][i] - to_f32(xa[h][p].v[i]) * share);
-                    turned_b[p][i] =
-                        s * (turned_b[p][i] - to_f32(xb[h][p].v[i]) * share);
+                    rotated_a[p][i] =
+                        s * (rotated_a[p][i] - to_f32(xa[h][p].v[i]) * share);
+                    rotated_b[p][i] =
+                        s * (rotated_b[p][i] - to_f32(xb[h][p].v[i]) * share);
                 }
-                store(d + m.at + h * dim + at, turned_a[p]);
-                store(d + m.at + h * dim + half + at, turned_b[p]);
+                store(d + m.at + h * dim + at, rotated_a[p]);
+                store(d + m.at + h * dim + half + at, rotated_b[p]);
             }
         }
     }
@@ -271,8 +271,8 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
             unsigned at = (lane + p * group) * V + i;
             if (at >= half)
                 continue;
-            scratch[which * dim + at] = grown_a[p][i];
-            scratch[which * dim + half + at] = grown_b[p][i];
+            scratch[which * dim + at] = dgain_a[p][i];
+            scratch[which * dim + half + at] = dgain_b[p][i];
         }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < dim; i += THREADS) {
@@ -283,7 +283,7 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
     }
 }
 
-/* Whether heads are of a size that there are threads for. */
+/* False, with the error set, if heads are too wide. */
 static bool
 heads_fit(struct cuda *c, const struct heads_job *t)
 {
@@ -296,11 +296,10 @@ heads_fit(struct cuda *c, const struct heads_job *t)
 static bool
 heads_in_packs(const struct heads_job *t, uintptr_t places)
 {
-    return t->rope.dim / 2 % HEAD_PACK == 0 &&
-           (places | place(t->rope.table)) % 16 == 0;
+    return t->rope.dim / 2 % HEAD_PACK == 0 && (places | addr(t->rope.table)) % 16 == 0;
 }
 
-/* Threads of a head with packs of v. */
+/* Threads per head with packs of v elements. */
 static unsigned
 group_of(size_t dim, unsigned v)
 {
@@ -332,7 +331,7 @@ static void
 rope_of(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
         const struct heads_job *t)
 {
-    if (heads_in_packs(t, place(y) | place(x) | place(gain)))
+    if (heads_in_packs(t, addr(y) | addr(x) | addr(gain)))
         rope_launch<T, HEAD_PACK, 1, 4>(c, y, rstd, x, gain, t);
     else
         rope_launch<T, 1, PLAIN_PAIRS, 1>(c, y, rstd, x, gain, t);
@@ -354,7 +353,7 @@ rope_bwd_launch(struct cuda *c, void *d, float *dgain, const void *x, const floa
 {
     unsigned group = group_of(t->rope.dim, V);
     size_t items = batches_of(t, MANY);
-    size_t slices = least(blocks_of(items, THREADS / group), rope_slices<T>);
+    size_t slices = min_size(blocks_of(items, THREADS / group), rope_slices<T>);
     rope_bwd_heads<T, V, PAIRS, MANY><<<(unsigned)slices, THREADS, 0, c->q.stream>>>(
         (T *)d, dgain ? c->q.partials : NULL, (const T *)x, rstd, gain, *t, group,
         (unsigned)items);
@@ -368,7 +367,7 @@ static void
 rope_bwd_of(struct cuda *c, void *d, float *dgain, const void *x, const float *rstd,
             const float *gain, const struct heads_job *t)
 {
-    if (heads_in_packs(t, place(d) | place(x) | place(gain) | t->stride * sizeof(T)))
+    if (heads_in_packs(t, addr(d) | addr(x) | addr(gain) | t->stride * sizeof(T)))
         rope_bwd_launch<T, HEAD_PACK, 1, 2>(c, d, dgain, x, rstd, gain, t);
     else
         rope_bwd_launch<T, 1, PLAIN_PAIRS, 1>(c, d, dgain, x, rstd, gain, t);

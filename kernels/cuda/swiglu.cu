@@ -3,17 +3,17 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
-/* To 4e-7 of itself: the instruction is off by a unit at most.  0 below -87. */
+/* Relative error at most 4e-7: the reciprocal is off by 1 ulp. 0 below -87. */
 static __device__ __forceinline__ float
 sigmoid(float x)
 {
     return inverse_fast(1 + expf(-x));
 }
 
-/* The operands of a thread, FLIGHT packs THREADS apart. */
+/* Load a thread's FLIGHT packs, THREADS apart. */
 template <typename P>
 static __device__ __forceinline__ void
-take(P (&v)[FLIGHT], const void *x, size_t first, size_t packs)
+load_packs(P (&v)[FLIGHT], const void *x, size_t first, size_t packs)
 {
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++)
@@ -28,8 +28,8 @@ static __global__ void __launch_bounds__(THREADS)
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
     pack<T, V> g[FLIGHT], u[FLIGHT];
     cuda_take_over();
-    take(g, gate, first, packs);
-    take(u, up, first, packs);
+    load_packs(g, gate, first, packs);
+    load_packs(u, up, first, packs);
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) {
         float out[V];
@@ -51,14 +51,14 @@ static __global__ void __launch_bounds__(THREADS)
 {
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
     pack<T, V> g[FLIGHT], u[FLIGHT], dy[FLIGHT];
-    take(g, gate, first, packs);
-    take(u, up, first, packs);
-    take(dy, d, first, packs);
+    load_packs(g, gate, first, packs);
+    load_packs(u, up, first, packs);
+    load_packs(dy, d, first, packs);
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) {
         unsigned at = (unsigned)first + f * THREADS;
         T *to = d_gate_up +
-                ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs of one
+                ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs per row
         float dgate[V], dup[V], y[V];
         if (at >= packs)
             continue;
@@ -82,7 +82,7 @@ swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
 {
     T *to = (T *)y;
     const T *g = (const T *)gate, *u = (const T *)up;
-    bool fit = in_packs<T>(0, place(y) | place(gate) | place(up));
+    bool fit = in_packs<T>(0, addr(y) | addr(gate) | addr(up));
     size_t packs = fit ? n / lanes<T> : 0, head = packs * lanes<T>;
     if (packs)
         cuda_start(c, "swiglu", swiglu_packs<T, lanes<T>>,
@@ -93,15 +93,15 @@ swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
                    g + head, u + head, n - head);
 }
 
-/* Of as many tokens at a time as have at most 2^31 packs. */
+/* At most 2^31 packs per launch. */
 template <typename T, int V>
 static void
 run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
                size_t tokens, size_t n)
 {
-    size_t row = n / V, most = ((size_t)1 << 31) / row;
-    for (size_t at = 0; at < tokens; at += most) {
-        unsigned packs = (unsigned)(least(tokens - at, most) * row);
+    size_t row = n / V, limit = ((size_t)1 << 31) / row;
+    for (size_t at = 0; at < tokens; at += limit) {
+        unsigned packs = (unsigned)(min_size(tokens - at, limit) * row);
         swiglu_bwd_packs<T, V>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(
                 d_gate_up + at * 2 * n, d + at * n, gate + at * n, up + at * n,
@@ -115,7 +115,7 @@ static void
 swiglu_bwd_of(struct cuda *c, void *d_gate_up, void *d, const void *gate,
               const void *up, size_t tokens, size_t n)
 {
-    if (in_packs<T>(n, place(d_gate_up) | place(d) | place(gate) | place(up)))
+    if (in_packs<T>(n, addr(d_gate_up) | addr(d) | addr(gate) | addr(up)))
         run_swiglu_bwd<T, lanes<T>>(c, (T *)d_gate_up, (T *)d, (const T *)gate,
                                     (const T *)up, tokens, n);
     else

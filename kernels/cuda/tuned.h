@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* tuned: products for which another algorithm of cuBLASLt's list than its first is better, on
- * one kind of device with one version of it.
+/* tuned: products for which another algorithm of cuBLASLt's list than its first is
+ * faster, on one kind of device with one version of the library.
  *
- * Of 16384 tokens better is what makes a whole step of Qwen3-4B shorter, by passes with
- * algorithms drawn at random and a regression: at its power limit a
- * chip slows down for all kernels, and some algorithms that are quick by themselves take more
- * than they give.  Of 8192 they are what was 3 to 11 percent quicker in steps as they are,
- * of fewer what was quicker by itself.  Gradients of q, k and v, of 6144 rows together, and
- * of gate and up, of 19456, are what was 1 to 5 percent quicker than the first in steps.  The
- * head's, of 4096 tokens, are by 61 steps of the former kind, a millisecond or less each. */
+ * With 16384 tokens they were chosen to make a whole step of Qwen3-4B shorter, by a
+ * regression over steps with algorithms drawn at random: at its power limit a chip
+ * slows down for all kernels, and some algorithms that are faster alone cost more than
+ * they gain.  With 8192 tokens they were 3 to 11 percent faster within ordinary steps,
+ * with fewer tokens faster alone.  Gradients of q, k and v together (6144 rows), and of
+ * gate and up (19456), were 1 to 5 percent faster than the first within steps.  Those
+ * of the head, of 4096 tokens, come from 61 steps with random algorithms, and gain a
+ * millisecond or less each. */
 #ifndef NIBBLE_KERNELS_CUDA_TUNED_H
 #define NIBBLE_KERNELS_CUDA_TUNED_H
 
@@ -16,10 +17,10 @@
 #define TUNED_SMS    132
 #define TUNED_CUBLAS 130100
 
-enum way { TN, NN, NT }; // forward, dx, dw
+enum trans { TN, NN, NT }; // forward, dx, dw
 
 static const struct tuning {
-    enum way way;
+    enum trans trans;
     bool wide; // the result is f32
     size_t m, n, k;
     int algorithm;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* adamw: the GPU's optimizer gives the CPU's bytes, whatever the state and the chunks; the
- * norm that clips is right and the same each time.  --time: how fast they are, as TSV. */
+/* adamw: the GPU's optimizer gives the CPU's bytes, whatever the state and the chunks;
+ * the gradient norm is right and deterministic. --time: speed, as TSV. */
 #include "tests/gpu/pair.h"
 
 #include <float.h>
 
-/* ---- states ---------------------------------------------------------------------------- */
+/* ---- states ---------------------------------------------------------------------- */
 
 enum { PARTS_OF_STATE = 5 }; // master, m, v, and the scales of both
 
@@ -36,7 +36,7 @@ state_close(struct kernels *k, struct state *x)
         kernels_free(k, x->part[i]);
 }
 
-/* The CPU's to the GPU's. */
+/* Copy a state from the CPU to the GPU. */
 static void
 state_upload(struct state *to, const struct state *from)
 {
@@ -44,7 +44,7 @@ state_upload(struct state *to, const struct state *from)
         kernels_upload(gpu, to->part[i], from->part[i], from->bytes[i] + 64);
 }
 
-/* Whether they are the same; a NaN in f32 is a NaN, whatever its bits. */
+/* Whether the bytes are equal; any two NaN in f32 are. */
 static bool
 same_part(const struct state *x, int i, const uint8_t *found)
 {
@@ -86,7 +86,7 @@ check_state(const struct state *want, const struct state *found, const char *wha
     }
 }
 
-/* ---- steps ------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------- */
 
 static float
 uniform(uint64_t i)
@@ -98,7 +98,7 @@ enum kind { PLAIN, ALL_SIZES, BAD, KINDS };
 
 static const char *const kinds[] = { "ordinary", "all sizes and zeros", "not finite" };
 
-/* Those of a bf16 gradient are rounded, so that the CPU gets the same numbers. */
+/* Values for bf16 gradients are rounded, so that the CPU gets the same. */
 static void
 make_gradients(float *g, size_t n, enum kind kind, enum dtype dtype, uint32_t step)
 {
@@ -130,7 +130,7 @@ step_of(uint32_t t, float lr, float decay)
     return a;
 }
 
-/* amax: of the master after an update; else 0 */
+/* *amax: of the master after an update; else 0. */
 static void
 run(struct kernels *k, const struct state *x, const void *grad, enum dtype dtype,
     size_t n, size_t chunk, struct adam_step a, const float *clip, float *amax)
@@ -181,7 +181,7 @@ check_steps(enum dtype master, enum moments moments, enum dtype dtype, size_t n,
                       (isnan(right) && isnan(amax)),
                   "amax %g, %g is right", (double)amax, (double)right);
         check_state(&want, &found, kinds[kind], n, t);
-        state_upload(&found, &want); // so that one error is one
+        state_upload(&found, &want); // so that an error is not reported again
         kernels_free(gpu, theirs);
         kernels_free(gpu, clip);
     }
@@ -203,8 +203,9 @@ check_all(size_t n, size_t chunk)
                                 rates[(n + (size_t)kind) % 3], chunk);
 }
 
-/* Tensors one after the other with nothing in between, as when gradients are released and
- * as when they are not, one of them twice in a row: kernels that begin early. */
+/* Several tensors in a row without other work in between, one of them twice in
+ * succession: kernels that start before the previous one has ended. norms: with a norm
+ * and a clip before each update. */
 static void
 check_chain(size_t n, bool norms)
 {
@@ -237,7 +238,7 @@ check_chain(size_t n, bool norms)
     for (uint32_t k = 0; k < STEPS * TENSORS * 2; k++) {
         size_t i = k / 2 % TENSORS;
         struct adam_step a = step_of(k + 1, 1e-3F, 0.1F);
-        if (norms) { // sums are in another order there
+        if (norms) { // the CPU sums in another order
             double sum;
             pair_sum_squares(gpu, squares,
                              &(struct matrix){ .dtype = DT_BF16, .data = grads[i] }, &n,
@@ -262,7 +263,7 @@ check_chain(size_t n, bool norms)
     kernels_free(gpu, squares);
 }
 
-/* ---- the norm ------------------------------------------------------------------------------ */
+/* ---- the norm -------------------------------------------------------------------- */
 
 static void
 check_squares(size_t n, enum dtype dtype)
@@ -286,7 +287,8 @@ check_squares(size_t n, enum dtype dtype)
     free(x);
 }
 
-/* Many at once give the bits that each gives alone, and what has no values stays. */
+/* Many sums at once have the bits of single ones, and a matrix without data is
+ * skipped. */
 static void
 check_many_squares(void)
 {
@@ -337,13 +339,13 @@ check_clip(void)
     float *out = pair_poisoned(sizeof *out), want, found;
     for (int i = 0; i < 8; i++)
         for (int limit = 0; limit < 3; limit++)
-            for (int most = 0; most < 2; most++)
+            for (int bound = 0; bound < 2; bound++)
                 for (int b = 0; b < 3; b++) {
                     const float limits[] = { 0, 1, 0.3F };
                     const double bounds[] = { INFINITY, 2.5 };
-                    op_clip(cpu, &want, &squares[i], 0.7F, limits[limit], bounds[most],
+                    op_clip(cpu, &want, &squares[i], 0.7F, limits[limit], bounds[bound],
                             b ? &before[b - 1] : NULL);
-                    op_clip(gpu, out, from + i, 0.7F, limits[limit], bounds[most],
+                    op_clip(gpu, out, from + i, 0.7F, limits[limit], bounds[bound],
                             b ? earlier + b - 1 : NULL);
                     CHECK(kernels_download(gpu, &found, out, sizeof found) == 0);
                     CHECK_SAY(check_equal(&want, &found, sizeof want) ||
@@ -356,7 +358,7 @@ check_clip(void)
     kernels_free(gpu, out);
 }
 
-/* ---- how fast --------------------------------------------------------------------------------- */
+/* ---- timing ---------------------------------------------------------------------- */
 
 struct timing {
     const struct state *x;
@@ -392,7 +394,7 @@ run_copy(const struct timing *t, uint32_t i)
     op_copy(gpu, t->x->s.m, t->x->s.v, t->n * 4);
 }
 
-/* bytes: of an element. */
+/* bytes: traffic per element. */
 static void
 report(const char *name, timed_fn *fn, const struct timing *t, double bytes)
 {
@@ -474,12 +476,12 @@ main(int argc, char **argv)
         if (!pair_small || sizes[i] == 33 || sizes[i] == 1000)
             check_all(sizes[i], SIZE_MAX / 2);
     check_all(1000, pair_small ? 320 : 32);
-    // Portions that are whole, more than the blocks of a small device, and what is left.
+    // Full tiles, more than the blocks of a small device, and a partial one.
     check_steps(DT_BF16, MOMENTS_INT8, DT_BF16, 2048 * 100 + 300, ALL_SIZES, 1e-3F,
                 SIZE_MAX / 2);
     check_steps(DT_BF16, MOMENTS_INT8, DT_F32, 2048 * 5 + 300, BAD, 1e-3F,
                 2048 * 3 + 256);
-    // Those that begin where copies cannot, two for a block of such a device.
+    // Tiles not aligned for bulk copies, two per block of such a device.
     check_steps(DT_BF16, MOMENTS_INT8, DT_BF16, 2 * (2048 * 40 + 32), PLAIN, 1e-3F,
                 2048 * 40 + 32);
     if (!pair_small) {

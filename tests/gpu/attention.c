@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: of the GPU against the CPU's, for all kinds of sizes, documents and pasts;
- * twice the same bytes.  With --time: how fast, as TSV.
+/* attention: the GPU's attention against the CPU's, for many sizes, documents and
+ * pasts; it must be deterministic. --time: speed, as TSV.
  *
- * The limits are a few times what rounding to the type gives: weights and results to 9
- * bits of bf16, and in gradients the rounded results of the way there. */
+ * The limits are a few times the rounding error of the type: weights and outputs have 9
+ * bits in bf16, and gradients also depend on the rounded outputs of the forward
+ * pass. */
 #include "tests/gpu/pair.h"
 
 static size_t
-least(size_t a, size_t b)
+min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* ---- cases ------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------- */
 
-enum documents { ONE, ODD, SINGLE }; // one; of odd lengths; of one token each
+enum documents { ONE, ODD, SINGLE }; // one document; odd lengths; one token each
 
 static const char *const documents_name[] = { "one", "odd", "single" };
 
@@ -27,7 +28,7 @@ make_first(size_t tokens, enum documents kind)
     NEED(first);
     while (at < tokens) {
         size_t length = kind == ONE ? tokens : kind == SINGLE ? 1 : lengths[n++ % 10];
-        size_t end = least(tokens, at + length);
+        size_t end = min_size(tokens, at + length);
         for (size_t t = at; t < end; t++)
             first[t] = (int32_t)at;
         at = end;
@@ -35,11 +36,11 @@ make_first(size_t tokens, enum documents kind)
     return first;
 }
 
-/* Far in what the rest is measured by: gradients of scores that are all but 0 are the
- * differences of larger numbers. */
+/* The relative error over all elements. min_norm: gradients of scores that are nearly 0
+ * are differences of larger values. */
 static void
 check_near(const char *what, const char *name, const float *found, const float *want,
-           size_t n, double least_size, double limit)
+           size_t n, double min_norm, double limit)
 {
     double off = 0, size = 0;
     for (size_t i = 0; i < n; i++) {
@@ -47,7 +48,7 @@ check_near(const char *what, const char *name, const float *found, const float *
         off += isnan(d) ? INFINITY : d * d;
         size += (double)want[i] * (double)want[i];
     }
-    off = sqrt(off) / fmax(fmax(sqrt(size), least_size), 1e-30);
+    off = sqrt(off) / fmax(fmax(sqrt(size), min_norm), 1e-30);
     CHECK_SAY(off <= limit, "%s: %s off by %g, at most %g is right", name, what, off,
               limit);
 }
@@ -70,7 +71,7 @@ take_bytes(const void *p, size_t bytes)
     return x;
 }
 
-/* That a second time gives the same. */
+/* Two runs give the same bytes. */
 static void
 check_same(const char *what, const char *name, const void *a, const void *b,
            size_t bytes)
@@ -81,7 +82,7 @@ check_same(const char *what, const char *name, const void *a, const void *b,
     free(y);
 }
 
-/* Queries, keys, values, dout: on the CPU, and on the GPU. */
+/* Queries, keys, values, dout, on the CPU and on the GPU. */
 struct inputs {
     float *host[4];
     void *device[4];
@@ -125,7 +126,7 @@ enum { OUT, LSE, DQ, DKEY, DVALUE, RESULTS };
 
 static const char *const result_name[] = { "out", "lse", "dq", "dkey", "dvalue" };
 
-/* There and back. */
+/* Forward and backward. */
 static void
 check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
            enum documents kind)
@@ -185,8 +186,8 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     free(first);
 }
 
-/* Gradients that are columns of one matrix have the bits that they have by themselves, and
- * the numbers beside them stay.  length: of each document, or 0. */
+/* Gradients in columns of one matrix have the bits of separate ones, and other columns
+ * are unchanged. length: of each document, or 0. */
 static void
 check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
               size_t length)
@@ -242,7 +243,7 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     free_inputs(&in);
 }
 
-/* Some tokens at a time, the keys of those before already there. */
+/* In pieces: some tokens at a time, with the keys of earlier ones as past. */
 static void
 check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
            size_t piece, enum documents kind)
@@ -266,12 +267,12 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     char *out = pair_poisoned(in.n[0] * bytes);
     float *lse = pair_poisoned(query * tokens * 4);
     for (size_t t = 0; t < tokens; t += piece) {
-        size_t n = least(piece, tokens - t);
+        size_t n = min_size(piece, tokens - t);
         struct heads h = { n, t, query, kv, dim, there + t, 0 };
         pair_attention(gpu, out + t * row * bytes, lse,
                        (char *)in.device[0] + t * row * bytes, in.device[1],
                        in.device[2], &h);
-        if (t + n == tokens) { // those of the last piece
+        if (t + n == tokens) { // lse of the last piece
             for (size_t head = 0; head < query; head++)
                 memcpy(part + head * n, want_lse + head * tokens + t, n * sizeof *part);
             float *x = pair_get(lse, DT_F32, query * n);
@@ -292,7 +293,7 @@ check_past(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     free_inputs(&in);
 }
 
-/* Few tokens behind many. */
+/* Few tokens with a long past. */
 static void
 check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
 {
@@ -369,9 +370,9 @@ check_all(enum dtype act)
     check_columns(act, 131, 6, 2, 64, 0);
     check_columns(act, 77, 3, 1, 40, 0);
     if (!pair_few)
-        check_columns(act, 512, 4, 2, 128, 256); // which cuDNN may take
+        check_columns(act, 512, 4, 2, 128, 256); // cuDNN may be used
     if (!pair_small) {
-        // More tiles than are run at once, in order.
+        // More tiles than run at once: they are sorted.
         check_case(act, 2500, 4, 2, 128, ONE);
         check_case(act, 9000, 8, 2, 64, ODD);
     }
@@ -398,11 +399,11 @@ check_all(enum dtype act)
     pair_close();
 }
 
-/* ---- time ---------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------ */
 
 enum { QUERY = 32, KV = 8, DIM = 128, TIMES = 20 };
 
-/* When all before is done. */
+/* Time when all previous work is done. */
 static double
 wait_for(const void *p)
 {
@@ -411,7 +412,7 @@ wait_for(const void *p)
     return os_seconds();
 }
 
-/* n bf16 that are random, some of them again and again. */
+/* n random bf16, repeating. */
 static void *
 fill(size_t n, uint32_t seed)
 {
@@ -423,7 +424,7 @@ fill(size_t n, uint32_t seed)
     for (size_t i = 0; i < SOME; i++)
         half[i] = num_to_bf16(x[i]);
     for (size_t i = 0; i < n; i += SOME)
-        kernels_upload(gpu, p + 2 * i, half, 2 * least(SOME, n - i));
+        kernels_upload(gpu, p + 2 * i, half, 2 * min_size(SOME, n - i));
     free(x);
     free(half);
     return p;
@@ -448,20 +449,20 @@ time_training(size_t documents, size_t length)
     float *work = kernels_alloc(gpu, MEMORY_WORK, tokens * QUERY * 4);
     double scores = 0.5 * (double)length * (double)(length + 1) * (double)documents;
     double flops = 4 * scores * QUERY * DIM;
-    for (int back = 0; back < 2; back++) {
+    for (int bwd = 0; bwd < 2; bwd++) {
         double start = 0;
         for (int i = -3; i < TIMES; i++) {
             if (i == 0)
                 start = wait_for(out);
-            if (back)
+            if (bwd)
                 pair_attention_bwd(gpu, dq, dkey, dvalue, dout, out, lse, q, key, value,
                                    work, &h, 0);
             else
                 pair_attention(gpu, out, lse, q, key, value, &h);
         }
         double seconds = (wait_for(out) - start) / TIMES;
-        printf("%s %zux%zu\t%.1f\t%.1f TFLOP/s\n", back ? "back" : "forward", documents,
-               length, 1e6 * seconds, (back ? 2.5 : 1) * flops / seconds * 1e-12);
+        printf("%s %zux%zu\t%.1f\t%.1f TFLOP/s\n", bwd ? "back" : "forward", documents,
+               length, 1e6 * seconds, (bwd ? 2.5 : 1) * flops / seconds * 1e-12);
         fflush(stdout);
     }
     void *const all[] = { q, key, value, dout, out, dq, dkey, dvalue, lse, work };
@@ -471,7 +472,7 @@ time_training(size_t documents, size_t length)
     free(first);
 }
 
-/* Caches of many layers, so that none is near the multiprocessors yet. */
+/* Caches of many layers, so that none is in L2. */
 static void
 time_decoding(size_t past)
 {

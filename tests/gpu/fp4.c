@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* fp4: activations in NVFP4 and their products with NVFP4 weights: codes, scales and tiles
- * are the CPU's bytes; products are near the CPU's, emulated on every GPU, and by the
- * chip's own 4-bit units where it has them.  What did not run is said. */
+/* fp4: activations in NVFP4 and their products with NVFP4 weights.  Codes, scales and
+ * tiles are the CPU's bytes; products are close to the CPU's, emulated on every GPU,
+ * and by 4-bit tensor cores if it has them.  Prints what was not run. */
 #include "tests/gpu/pair.h"
 
 #include "lib/nvfp4/quant.h"
 #include "lib/nvfp4/tiles.h"
 
-enum { FORMS = 2 }; // what there is of rows: expanded; codes, scales and tiles
+enum { FORMS = 2 }; // planes of rows: expanded; codes, scales and tiles
 
 static const char *const forms[FORMS] = { "expanded", "codes" };
 
-/* ---- rows ---------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------ */
 
-/* Rows on both sides; the GPU's memory is poisoned. */
+/* Rows on the CPU and on the GPU, whose memory is poisoned. */
 struct both_rows {
     struct matrix cpu, gpu;
 };
@@ -85,7 +85,7 @@ check_expanded(const char *what, const struct both_rows *b)
     free(found);
 }
 
-/* As activations are, so that both sides see the same. */
+/* Values rounded to the type of activations, the same on both sides. */
 static float *
 make_rows(size_t rows, size_t in)
 {
@@ -120,10 +120,10 @@ check_rows(int form, size_t rows, size_t in, enum quant kind)
     struct quant_spec spec = { .kind = kind, .source = act };
     char what[120];
     size_t n = rows * in, blocks = in / NVFP4_BLOCK;
-    float *x = make_rows(rows, in), *back = malloc(n * sizeof *back + 1);
+    float *x = make_rows(rows, in), *decoded = malloc(n * sizeof *decoded + 1);
     void *gx = pair_put(x, act, n),
          *gy = pair_poisoned(n * (dtype_bits(gpu->is.act) / 8));
-    NEED(back);
+    NEED(decoded);
     snprintf(what, sizeof what, "%s, %s, %s, %zu rows of %zu", dtype_name(act),
              quant_name(kind), forms[form], rows, in);
     rows_open(&b, form, rows, in);
@@ -147,12 +147,13 @@ check_rows(int form, size_t rows, size_t in, enum quant kind)
         check_bytes(what, b.gpu.tiles, tiles, tiles_bytes(rows, blocks));
         free(tiles);
     }
-    pair_unpack_rows(cpu, back, &b.cpu);
+    pair_unpack_rows(cpu, decoded, &b.cpu);
     pair_unpack_rows(gpu, gy, &b.gpu);
     float *found = pair_get(gy, act, n);
     size_t wrong = 0;
     for (size_t i = 0; i < n; i++) {
-        float want = act == DT_BF16 ? num_from_bf16(num_to_bf16(back[i])) : back[i];
+        float want =
+            act == DT_BF16 ? num_from_bf16(num_to_bf16(decoded[i])) : decoded[i];
         wrong += !(found[i] == want || (isnan(found[i]) && isnan(want)));
     }
     CHECK_SAY(wrong == 0, "%s: %zu of %zu values are wrong", what, wrong, n);
@@ -160,11 +161,11 @@ check_rows(int form, size_t rows, size_t in, enum quant kind)
     kernels_free(gpu, gx);
     kernels_free(gpu, gy);
     free(found);
-    free(back);
+    free(decoded);
     free(x);
 }
 
-/* The tiles of a tensor that is quantized hold its scales. */
+/* Quantizing a tensor also writes its scales as tiles. */
 static void
 check_tile(size_t rows, size_t blocks)
 {
@@ -194,7 +195,7 @@ check_tile(size_t rows, size_t blocks)
     free(x);
 }
 
-/* ---- products -------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------- */
 
 struct both {
     struct matrix cpu, gpu;
@@ -248,8 +249,8 @@ weight_close(struct both *b)
         kernels_free(gpu, b->device[i]);
 }
 
-/* What may be lost: f32 sums in another order; bf16 rounds once.  A chip's own sums may
- * have fewer bits than f32, of which nothing is promised. */
+/* Tolerance: f32 sums in another order; bf16 rounds once.  Tensor cores may sum with
+ * fewer bits than f32; their precision is not specified. */
 static double
 limit(bool native)
 {
@@ -325,7 +326,7 @@ check(enum dtype act, bool native)
             if (native && out % FP4_NATIVE_UNIT == 0 && in % FP4_NATIVE_UNIT == 0)
                 check_product(true, rows[r], out, in);
         }
-    // More rows than sums are taken for at a time.
+    // More rows than the buffer of sums holds.
     if (!pair_small)
         check_product(false, 5000, 9728, 128);
     if (native && !pair_small)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* gemm: products of weights in every form, few tokens and many, against the CPU's.
+/* gemm: products with weights in every form, few tokens and many, against the CPU's.
  *
- * With --few nothing that cuBLASLt computes.  With --time, what they cost: TFLOP/s of the
- * shapes of a 4B model, and for few tokens the bytes of the weight a second. */
+ * --few: nothing computed by cuBLASLt. --time: TFLOP/s for the shapes of a 4B model,
+ * and for few tokens the bytes of the weight per second. */
 #include "tests/gpu/pair.h"
 
 #include "lib/nvfp4/quant.h"
 
-/* A weight on both sides. */
+/* A weight on the CPU and on the GPU. */
 struct both {
     struct matrix cpu, gpu;
     void *host[4], *device[4];
@@ -17,7 +17,7 @@ static void
 make_plain(struct both *b, enum dtype dtype, size_t out, size_t in, uint32_t seed)
 {
     size_t n = out * in;
-    float *x = pair_random(n, 0.05F, DT_BF16, seed); // exact in f16, too, or nearly
+    float *x = pair_random(n, 0.05F, DT_BF16, seed); // also exact in f16, or nearly
     *b = (struct both){ 0 };
     b->device[0] = pair_put(x, dtype, n);
     float *same = pair_get(b->device[0], dtype, n);
@@ -84,10 +84,10 @@ drop(struct both *b)
     }
 }
 
-/* ---- right ------------------------------------------------------------------------------ */
+/* ---- correctness ----------------------------------------------------------------- */
 
-/* What may be lost: f32 sums in another order; bf16 rounds the result, and a weight of
- * another type, once. */
+/* Tolerance: f32 sums in another order; bf16 rounds the result once, and once a weight
+ * of another type. */
 static double
 limit(enum dtype weight)
 {
@@ -130,7 +130,7 @@ check_linear(const struct both *b, const char *name, size_t tokens)
     free(want);
 }
 
-/* Several products of one x are what they are alone. */
+/* Several products of one x have the bits of single ones. */
 static void
 check_many(int form, size_t in, size_t tokens)
 {
@@ -167,17 +167,17 @@ check_many(int form, size_t in, size_t tokens)
     kernels_free(gpu, gx);
 }
 
-/* Rows of weights: of narrow ones, and of wide ones. */
+/* Rows of several weights: narrow and wide ones. */
 struct many {
     size_t outs[LINEAR_MAX], n;
 };
 static const struct many narrow = { { 256, 96, 40 }, 3 }, wide = { { 2048, 2176 }, 2 };
 
-/* The way back of several products: of weights, and gradients, that lie together or apart,
- * against the CPU. */
+/* Backward of several products against the CPU; together: weights and gradients are
+ * contiguous. */
 static void
-check_many_back(int form, bool together, const struct many *many, size_t in,
-                size_t tokens, enum dtype of_grad)
+check_many_bwd(int form, bool together, const struct many *many, size_t in,
+               size_t tokens, enum dtype of_grad)
 {
     const size_t *outs = many->outs, count = many->n;
     enum dtype act = gpu->is.act;
@@ -214,7 +214,7 @@ check_many_back(int form, bool together, const struct many *many, size_t in,
         }
         w[i] = &b[i].gpu;
         here[i] = &b[i].cpu;
-        // Apart: one behind the other, but not in this order.
+        // Apart: adjacent, but in another order.
         size_t row = together ? at : i ? at - outs[0] : all - outs[0];
         dw[i] = matrix_of(of_grad, place + row * in * size, outs[i], in);
         want_dw[i] = matrix_of(DT_F32, calloc(outs[i] * in + 1, 4), outs[i], in);
@@ -235,7 +235,7 @@ check_many_back(int form, bool together, const struct many *many, size_t in,
         PAIR_NEAR(what, found, want, n, 2 * limit(b[0].gpu.dtype));
         free(found);
     }
-    // The form that memory allows changes no bit.
+    // Which form the weights have changes no bit.
     void *again = pair_poisoned(n * 4);
     void *had[LINEAR_MAX] = { NULL };
     for (size_t i = 0; i < count && form == 1; i++) { // one of them has both
@@ -283,7 +283,7 @@ check_many_back(int form, bool together, const struct many *many, size_t in,
 }
 
 static void
-check_back(const struct both *b, const char *name, size_t tokens)
+check_bwd(const struct both *b, const char *name, size_t tokens)
 {
     enum dtype act = gpu->is.act;
     size_t in = b->cpu.cols, out = b->cpu.rows, n = tokens * in;
@@ -320,7 +320,7 @@ check_back(const struct both *b, const char *name, size_t tokens)
         free(found);
         kernels_free(gpu, dw.data);
         if (act == DT_F32 && pass == 1)
-            break; // gradients are f32 there
+            break; // gradients of f32 activations are f32
     }
     kernels_free(gpu, gdy);
     kernels_free(gpu, gc);
@@ -350,7 +350,7 @@ check(enum dtype act)
             static const enum dtype plain[] = { DT_F32, DT_BF16, DT_F16 };
             struct both b;
             if (form == 5 && act == DT_F32)
-                continue; // a device that does not expand keeps codes
+                continue; // with f32 activations the device does not expand
             if (form < 3)
                 make_plain(&b, plain[form], shapes[s][0], shapes[s][1], 3);
             else
@@ -361,7 +361,7 @@ check(enum dtype act)
                     break;
                 check_linear(&b, names[form], tokens[t]);
                 if (!pair_few && (tokens[t] == 1 || tokens[t] >= 33))
-                    check_back(&b, names[form], tokens[t]);
+                    check_bwd(&b, names[form], tokens[t]);
             }
             drop(&b);
         }
@@ -373,14 +373,14 @@ check(enum dtype act)
                 check_many(form, 608, tokens[t]);
             if (pair_few)
                 continue;
-            check_many_back(form, true, &narrow, 608, tokens[t], act);
-            check_many_back(form, false, &narrow, 96, tokens[t], DT_F32);
-            check_many_back(form, true, &wide, 32, tokens[t], act);
+            check_many_bwd(form, true, &narrow, 608, tokens[t], act);
+            check_many_bwd(form, false, &narrow, 96, tokens[t], DT_F32);
+            check_many_bwd(form, true, &wide, 32, tokens[t], act);
         }
     pair_close();
 }
 
-/* ---- fast ------------------------------------------------------------------------------- */
+/* ---- timing ---------------------------------------------------------------------- */
 
 static void
 wait_for(const void *p)
@@ -389,7 +389,7 @@ wait_for(const void *p)
     NEED(kernels_download(gpu, &x, p, sizeof x) == 0);
 }
 
-enum { POOL = 1 << 28 }; // random numbers that everything is taken from
+enum { POOL = 1 << 28 }; // random values, used for all operands
 
 static void
 time_products(const uint16_t *pool)
@@ -439,7 +439,7 @@ time_products(const uint16_t *pool)
             }
 }
 
-/* Weights one after the other, more than the cache holds. */
+/* Different weights in turn, more than the cache holds. */
 static void
 time_few(const uint16_t *pool)
 {
@@ -447,7 +447,7 @@ time_few(const uint16_t *pool)
         { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 },
         { 9728, 2560 }, { 2560, 9728 }, { 151936, 2560 }
     };
-    enum { TIMES = 200, ROOM = POOL / 2 * 2 - (1 << 20) }; // bytes
+    enum { TIMES = 200, LIMIT = POOL / 2 * 2 - (1 << 20) }; // bytes
     void *y = kernels_alloc(gpu, MEMORY_WORK, (size_t)8 * 151936 * 2);
     uint8_t *scales = kernels_alloc(gpu, MEMORY_WORK, (size_t)POOL / 8);
     puts("weight\tout\tin\ttokens\tus\tgb_s");
@@ -457,7 +457,7 @@ time_few(const uint16_t *pool)
                 size_t out = shapes[s][0], in = shapes[s][1];
                 size_t codes = form ? out * in * 2 : out * in / 2, at = 0;
                 double start = 0;
-                if (codes > ROOM)
+                if (codes > LIMIT)
                     continue;
                 for (int i = -8; i < TIMES; i++) {
                     if (i == 0) {
@@ -470,7 +470,7 @@ time_few(const uint16_t *pool)
                                               .rows = out,
                                               .cols = in };
                     pair_linear(gpu, y, pool, &w, tokens, NULL);
-                    at = at + 2 * codes <= ROOM ? at + codes : 0;
+                    at = at + 2 * codes <= LIMIT ? at + codes : 0;
                 }
                 wait_for(y);
                 double us = (os_seconds() - start) / TIMES * 1e6;

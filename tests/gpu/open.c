@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* open: whether there is a GPU, and its backend opens with activations of both types and
- * says what its numbers depend on. */
+/* open: the backend opens with activations of both types; prints the route, which its
+ * results depend on. */
 #include "tests/gpu/pair.h"
 
 #include <ctype.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* pair: the CPU and a GPU side by side.  The CPU's operations are the truth: they get the
- * GPU's inputs, rounded as its activations are, and what comes out is compared.
+/* pair: the CPU and a GPU side by side.  The CPU's operations are the reference: they
+ * get the GPU's inputs, rounded to the type of its activations, and results are
+ * compared.
  *
- * Without a GPU a program says so and ends with 77: not run. */
+ * Without a GPU a program says so and exits with 77: not run. */
 #ifndef NIBBLE_TESTS_GPU_PAIR_H
 #define NIBBLE_TESTS_GPU_PAIR_H
 
@@ -19,16 +20,15 @@ static struct err pair_err;
 enum {
     PAIR_NOT_RUN = 77,
     PAIR_SMALL = 1 << 19,
-    PAIR_FEW = 8, // tokens that our own kernels multiply: GEMV_MOST of kernels/cuda
+    PAIR_FEW = 8, // max. tokens for our own kernels: GEMV_MAX of kernels/cuda
 };
 
-/* --small: without what is large, and with fewer of what is like another, for tools that
- * make a GPU a hundred times as slow.  What changes is which cases there are, not what they
- * check. */
+/* --small: fewer and smaller cases, for tools that make a GPU a hundred times slower.
+ * Cases check the same as without it. */
 static bool pair_small;
-/* --tiny: fewer still, for what makes it ten thousand times as slow: tests/emulate. */
+/* --tiny: fewer still, for tests/emulate, which is ten thousand times slower. */
 static bool pair_tiny;
-/* --few: of these none that racecheck does not get through. */
+/* --few: of these only those that racecheck can finish. */
 static bool pair_few;
 
 static inline bool
@@ -45,7 +45,8 @@ pair_options(int argc, char **argv)
     pair_small = pair_tiny || pair_option(argc, argv, "--small");
 }
 
-/* With NIBBLE_GPU_CASES set, each case as it begins: what a slow tool is at. */
+/* Print the name of each case as it starts, if NIBBLE_GPU_CASES is set: for slow
+ * tools. */
 static inline void
 pair_begins(const char *name)
 {
@@ -53,14 +54,14 @@ pair_begins(const char *name)
         fprintf(stderr, "%.1f s: %s\n", os_seconds(), name);
 }
 
-/* Whether a case of that many numbers is to be run. */
+/* Whether to run a case of that many elements. */
 static inline bool
 pair_takes(size_t numbers)
 {
     return !pair_small || numbers <= PAIR_SMALL;
 }
 
-/* Open both; act: what the GPU's activations are. */
+/* Open both; act: type of the GPU's activations. */
 static inline void
 pair_open(enum dtype act)
 {
@@ -88,7 +89,7 @@ pair_close(void)
     pair_err = (struct err){ 0 };
 }
 
-/* Numbers on the GPU as a type, from f32. */
+/* Upload f32 values as another type. */
 static inline void *
 pair_put(const float *x, enum dtype dtype, size_t n)
 {
@@ -116,7 +117,8 @@ pair_bytes(const void *x, size_t bytes)
     return p;
 }
 
-/* Memory of the GPU that no operation may leave as it is: NaN in any float type. */
+/* GPU memory filled with NaN of any float type, to find elements that are not
+ * written. */
 static inline void *
 pair_poisoned(size_t bytes)
 {
@@ -128,7 +130,7 @@ pair_poisoned(size_t bytes)
     return p;
 }
 
-/* And back: n numbers as f32; free them. */
+/* Download n values as f32; the caller frees them. */
 static inline float *
 pair_get(const void *p, enum dtype dtype, size_t n)
 {
@@ -147,9 +149,10 @@ pair_get(const void *p, enum dtype dtype, size_t n)
     return x;
 }
 
-enum { PAIR_PERIOD = (1 << 20) + 7 }; // of random numbers: more would only take time
+enum { PAIR_PERIOD = (1 << 20) + 7 }; // of random values: more would only take time
 
-/* Like random numbers, the same every time: about normal, times size; rounded as dtype. */
+/* Pseudo-random values, the same every time: about normal, times size; rounded to
+ * dtype. */
 static inline float *
 pair_random(size_t n, float size, enum dtype dtype, uint32_t seed)
 {
@@ -171,7 +174,7 @@ pair_random(size_t n, float size, enum dtype dtype, uint32_t seed)
     return x;
 }
 
-/* |found - want| / |want| over all; NaN counts as infinitely far. */
+/* |found - want| / |want| over all elements; NaN gives infinity. */
 static inline double
 pair_off(const float *found, const float *want, size_t n)
 {
@@ -193,9 +196,9 @@ pair_off(const float *found, const float *want, size_t n)
                   (double)(limit));                                                    \
     } while (0)
 
-/* ---- operations by addresses: dense rows of activations, of the device's own type --------- */
+/* ---- operations by address: dense rows of activations ---------------------------- */
 
-/* Weights and gradients as cases write them: type, address, rows, columns. */
+/* A matrix with the stride set; cases give type, address, rows and columns. */
 static inline struct matrix
 pair_dense(const struct matrix *m)
 {
@@ -220,7 +223,7 @@ pair_linear(struct kernels *k, void *y, const void *x, const struct matrix *w,
     op_linear(k, 1, &to, &from, &d, pair_or_null(&add, c));
 }
 
-/* As pair_linear, in f32 whatever activations are. */
+/* As pair_linear, but y is f32. */
 static inline void
 pair_logits(struct kernels *k, float *y, const void *x, const struct matrix *w,
             size_t tokens)
@@ -290,7 +293,7 @@ pair_linear_dw(struct kernels *k, const struct matrix *dw, const void *dy,
     pair_linear_many_dw(k, &dw, dy, x, &of, 1, tokens, add);
 }
 
-/* x: activations in nvfp4, row by row. */
+/* x: activations in nvfp4, quantized per row. */
 static inline void
 pair_linear_fp4(struct kernels *k, void *y, const struct matrix *x,
                 const struct matrix *w, const void *c)
@@ -356,7 +359,7 @@ pair_embed(struct kernels *k, void *y, const struct matrix *w, const int32_t *id
     op_embed(k, &to, &d, ids);
 }
 
-/* dw has all rows that ids name. */
+/* dw has all rows named in ids. */
 static inline void
 pair_embed_dw(struct kernels *k, float *dw, const void *dy, const int32_t *ids,
               size_t tokens, size_t n)
@@ -386,7 +389,7 @@ pair_norm_bwd(struct kernels *k, void *dx, float *dgain, void *y, const void *dy
                 pair_or_null(&add, c));
 }
 
-/* Rotary embedding of so many tokens; stride: of gradients, 0: heads * dim. */
+/* Rotary embedding of `tokens` tokens; stride: of gradients, 0: heads * dim. */
 struct pair_rope {
     struct rope r;
     size_t tokens, stride;
@@ -425,7 +428,7 @@ pair_attention(struct kernels *k, void *out, float *lse, const void *q, const vo
     op_attention(k, &to, lse, &from, &keys, &values, h);
 }
 
-/* stride: of gradients, 0: each by itself. */
+/* stride: of all gradients, 0: each is dense. */
 static inline void
 pair_attention_bwd(struct kernels *k, void *dq, void *dkey, void *dvalue,
                    const void *dout, const void *out, const float *lse, const void *q,

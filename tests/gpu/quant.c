@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* quant: the GPU's quantizers give the CPU's bytes, and its largest magnitudes are the
- * CPU's.  --time: how fast they are, as TSV. */
+/* quant: the GPU's quantizers give the CPU's bytes, and amax is the CPU's. --time:
+ * speed, as TSV. */
 #include "tests/gpu/pair.h"
 
 #include <float.h>
@@ -8,7 +8,7 @@
 static const struct {
     const char *name;
     struct quant_spec spec;
-    bool weights; // by column
+    bool weights; // column weights
 } cases[] = {
     { "torchao", { .kind = QUANT_TORCHAO }, false },
     { "native", { .kind = QUANT_NATIVE }, false },
@@ -33,7 +33,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16 };
 
-/* ---- values ---------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------- */
 
 static float
 uniform(uint64_t i)
@@ -101,7 +101,7 @@ value(enum kind kind, uint64_t i)
     }
 }
 
-/* As a type; what is not finite there is the largest number. */
+/* As a type; overflow becomes the largest finite value. */
 static void *
 make(enum kind kind, enum dtype dtype, size_t n)
 {
@@ -120,7 +120,7 @@ make(enum kind kind, enum dtype dtype, size_t n)
     return dtype == DT_F32 ? (void *)x : half;
 }
 
-/* ---- codes ------------------------------------------------------------------------------- */
+/* ---- codes ----------------------------------------------------------------------- */
 
 struct planes {
     uint8_t *data, *scales;
@@ -144,7 +144,7 @@ planes_close(struct planes *p)
     free(p->expanded);
 }
 
-/* What codes and scales stand for. */
+/* Expand codes times scales. */
 static void
 expand(struct planes *p, size_t n)
 {
@@ -162,7 +162,7 @@ on_gpu(struct planes *p, int c, const void *x, enum dtype dtype, size_t rows,
     size_t n = rows * cols;
     struct quant_spec spec = cases[c].spec;
     void *values = pair_bytes(x, n * dtype_bits(dtype) / 8);
-    float *most = pair_bytes(amax, n_amax * sizeof *amax);
+    float *peak = pair_bytes(amax, n_amax * sizeof *amax);
     float *column =
         cases[c].weights ? pair_bytes(weights, cols * sizeof *weights) : NULL;
     struct matrix to = { .scale2 = pair_poisoned(sizeof(float)) };
@@ -173,7 +173,7 @@ on_gpu(struct planes *p, int c, const void *x, enum dtype dtype, size_t rows,
     if (expanded)
         to.expanded = pair_poisoned(n * 2);
     spec.column_weight = column;
-    pair_quantize(gpu, &to, values, dtype, rows, cols, most, n_amax, &spec);
+    pair_quantize(gpu, &to, values, dtype, rows, cols, peak, n_amax, &spec);
     if (codes) {
         CHECK(kernels_download(gpu, p->data, to.data, n / 2) == 0);
         CHECK(kernels_download(gpu, p->scales, to.scales, n / 16) == 0);
@@ -182,7 +182,7 @@ on_gpu(struct planes *p, int c, const void *x, enum dtype dtype, size_t rows,
         CHECK(kernels_download(gpu, p->expanded, to.expanded, n * 2) == 0);
     CHECK(kernels_download(gpu, &p->scale2, to.scale2, sizeof p->scale2) == 0);
     kernels_free(gpu, values);
-    kernels_free(gpu, most);
+    kernels_free(gpu, peak);
     kernels_free(gpu, column);
     kernels_free(gpu, to.data);
     kernels_free(gpu, to.scales);
@@ -249,14 +249,14 @@ check_kind(enum kind kind, enum dtype dtype, size_t rows, size_t cols)
     free(x);
 }
 
-/* Tensors one after the other with nothing in between, so that kernels begin early: of all
- * sizes, to places of their own, the last two to one place, and one with an amax that is not
- * finite, whose codes stay as they are. */
+/* Several tensors in a row without other work in between, so that kernels start early:
+ * of different sizes, the last two to one destination, and one whose amax is not
+ * finite, so that its codes stay. */
 static void
 check_chain(int c)
 {
-    enum { TENSORS = 7, NOT_FINITE = 3, TWICE = 5, COLS = 256, MOST_ROWS = 4096 };
-    static const size_t rows[TENSORS] = { MOST_ROWS, 1, 1000, 64, MOST_ROWS, 512, 512 };
+    enum { TENSORS = 7, NOT_FINITE = 3, TWICE = 5, COLS = 256, MAX_ROWS = 4096 };
+    static const size_t rows[TENSORS] = { MAX_ROWS, 1, 1000, 64, MAX_ROWS, 512, 512 };
     struct matrix to[TENSORS];
     void *values[TENSORS];
     uint16_t *x[TENSORS];
@@ -299,7 +299,7 @@ check_chain(int c)
             CHECK(isnan(found.scale2));
             want.scale2 = found.scale2;
         }
-        if (i != TWICE) // what is behind it has its place
+        if (i != TWICE) // its destination was overwritten by the next
             CHECK_SAY(check_equal(want.data, found.data, n / 2) &&
                           check_equal(want.scales, found.scales, n / 16) &&
                           check_equal(want.expanded, found.expanded, n * 2) &&
@@ -319,7 +319,7 @@ check_chain(int c)
     }
 }
 
-/* Each of the finite bf16, those of an exponent together. */
+/* All finite bf16, grouped by exponent. */
 static void
 check_bf16(void)
 {
@@ -338,7 +338,7 @@ check_bf16(void)
     }
 }
 
-/* ---- largest magnitudes -------------------------------------------------------------------- */
+/* ---- amax ------------------------------------------------------------------------ */
 
 static void
 check_amax(enum dtype dtype, size_t n)
@@ -354,7 +354,7 @@ check_amax(enum dtype dtype, size_t n)
             dtype == DT_F16
                 ? (uint16_t)((bits >> 16 & 0x8000) | 0x7c00 | (bits & 0x7fffff ? 1 : 0))
                 : (uint16_t)(bits >> 16 | (bits & 1));
-        if (round == 1 && n) // a zero with a sign, and a value that is alone
+        if (round == 1 && n) // negative zeros, and few other values
             memset(x, 0x80, size * (n < 9 ? n : 9));
         if (round > 1 && n)
             memcpy(x + at * size, size == 4 ? (void *)&bits : &half, size);
@@ -368,7 +368,7 @@ check_amax(enum dtype dtype, size_t n)
                   round, (double)found, (double)want);
         kernels_free(gpu, values);
     }
-    // NaN goes on to the scale and no further.
+    // A NaN in amax reaches the tensor scale, nothing else.
     if (n >= 16 && n % 16 == 0) {
         struct quant_spec spec = { .kind = QUANT_SWEEP };
         void *values = pair_bytes(x, n * size);
@@ -387,7 +387,7 @@ check_amax(enum dtype dtype, size_t n)
     free(x);
 }
 
-/* ---- how fast --------------------------------------------------------------------------------- */
+/* ---- timing ---------------------------------------------------------------------- */
 
 struct timing {
     void *data, *other;
@@ -418,7 +418,7 @@ run_copy(const struct timing *t)
     op_copy(gpu, t->other, t->data, t->rows * t->cols * 2);
 }
 
-/* bytes: of an element. */
+/* bytes: traffic per element. */
 static void
 report(const char *name, timed_fn *fn, const struct timing *t, double bytes)
 {

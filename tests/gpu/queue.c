@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* queue: uploads in a queue of their own beside products, ordered by events: each product
- * gets the input that was uploaded for it. */
+/* queue: uploads in a separate queue, concurrent with products and ordered by events:
+ * each product gets the input that was uploaded for it. */
 #include "tests/gpu/pair.h"
 
 enum { ROUNDS = 40, BUFFERS = 2, TOKENS = 64, IN = 256, OUT = 128 };
 
-/* Events: a buffer is filled; the product that reads it is done. */
+/* Events: a buffer has been filled; the product that reads it has ended. */
 enum { FILLED = 0, USED = BUFFERS };
 
 int
@@ -22,7 +22,7 @@ main(int argc, char **argv)
     NEED(want);
     for (unsigned b = 0; b < BUFFERS; b++) {
         in[b] = pair_poisoned(n * sizeof *in[b]);
-        kernels_record(gpu, USED + b); // the poison is there
+        kernels_record(gpu, USED + b); // the poison has been written
     }
     for (unsigned i = 0; i < ROUNDS; i++) {
         unsigned b = i % BUFFERS;

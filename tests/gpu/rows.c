@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* rows: operations that go over rows against those of the CPU, with f32 and bf16 activations.
+/* rows: row-wise operations against the CPU's, with f32 and bf16 activations.
  *
  *   rows           compare
- *   rows --time    a table of times instead, for 16384 tokens of a model of 4B
+ *   rows --time    a table of times for 16384 tokens of a 4B model
  *
- * What the GPU gets is what the CPU gets, rounded to bf16 before where activations are.
- * Limits: in f32 the two differ by the order of sums and by a unit or two of exp, 2e-6 of
- * a tensor at most.  A bf16 result is rounded once, which moves no number by more than
- * 2^-8 of itself: 4e-3.  Losses, scales and gradients of weights are f32 in both cases.
- * What is moved, converted or added in a given order is equal. */
+ * The GPU gets the same inputs as the CPU; activations are rounded to its type first.
+ * Limits: in f32 the two differ by the order of sums and an ulp or two of exp, at most
+ * 2e-6 of a tensor.  A bf16 result is rounded once, by at most 2^-8 of itself: 4e-3.
+ * Losses, scales and weight gradients are always f32.  What is moved, converted or
+ * added in a fixed order is equal. */
 #include "tests/gpu/pair.h"
 
 enum { HELD = 64, VOCAB = 1000 };
@@ -16,9 +16,9 @@ enum { HELD = 64, VOCAB = 1000 };
 static enum dtype act;
 static double near_act_limit;
 static const double near_f32_limit = 2e-6;
-static size_t off; // activations begin that many elements into their memory
+static size_t off; // activations start at this element of their allocation
 
-/* ---- memory, all of which ends with a run ------------------------------------------------ */
+/* ---- memory, freed after each run ------------------------------------------------ */
 
 static void *held[HELD], *hosts[HELD];
 static size_t n_held, n_hosts;
@@ -38,7 +38,7 @@ host(void *p)
 }
 
 static void
-let_go(void)
+free_all(void)
 {
     while (n_held)
         kernels_free(gpu, held[--n_held]);
@@ -47,12 +47,12 @@ let_go(void)
 }
 
 static float *
-room(size_t n)
+zeros(size_t n)
 {
     return host(calloc(n + 1, sizeof(float)));
 }
 
-/* Like random numbers, that activations can be. */
+/* Pseudo-random values, rounded to the type of activations. */
 static float *
 normal(size_t n, float size, uint32_t seed)
 {
@@ -65,11 +65,11 @@ act_bytes(void)
     return dtype_bits(act) / 8;
 }
 
-/* Activations on the GPU. */
+/* Upload activations. */
 static void *
 put(const float *x, size_t n)
 {
-    float *moved = room(n + off);
+    float *moved = zeros(n + off);
     memcpy(moved + off, x, n * sizeof *x);
     return (char *)hold(pair_put(moved, act, n + off)) + off * act_bytes();
 }
@@ -98,9 +98,9 @@ put_ids(const int32_t *x, size_t n)
     return hold(pair_bytes(x, n * sizeof *x));
 }
 
-/* ---- comparing --------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------- */
 
-static uint64_t digest; // of all that was compared in this run
+static uint64_t digest; // hash of all results of this run
 static const char *doing;
 static char shape_text[160];
 
@@ -122,8 +122,8 @@ near(const char *what, const float *found, const float *want, size_t n, double l
               shape_text, what, is, limit);
 }
 
-/* Of results with a sum of n numbers in f32: the CPU adds many of them one after the other,
- * and small ones get lost in what is large by then. */
+/* Limit for results that sum n values in f32: the CPU adds many of them sequentially,
+ * and loses small ones in a large sum. */
 static double
 summed(size_t n)
 {
@@ -158,12 +158,12 @@ near_f32(const char *what, const float *found, const float *want, size_t n,
 struct shape {
     size_t rows, n, heads;
     bool add, no_gain, in_place; // of norm_bwd, rope_bwd
-    enum dtype dtype;            // of what is not activations
-    int32_t ids;                 // how many there are
+    enum dtype dtype;            // of operands other than activations
+    int32_t ids;                 // number of different ids
     float scale;
 };
 
-/* The same bytes a second time. */
+/* Run a case twice: the bytes must be the same. */
 static void
 twice(const char *what, void (*go)(const struct shape *), struct shape s)
 {
@@ -180,7 +180,7 @@ twice(const char *what, void (*go)(const struct shape *), struct shape s)
     for (int run = 0; run < 2; run++) {
         digest = 0xcbf29ce484222325U;
         go(&s);
-        let_go();
+        free_all();
         if (run == 0)
             first = digest;
     }
@@ -188,9 +188,9 @@ twice(const char *what, void (*go)(const struct shape *), struct shape s)
               shape_text);
 }
 
-/* ---- moves ------------------------------------------------------------------------------- */
+/* ---- moves ----------------------------------------------------------------------- */
 
-/* Ids of tokens, below count; each as likely as another. */
+/* Random token ids below count, uniform. */
 static int32_t *
 some_ids(size_t n, int32_t count)
 {
@@ -215,7 +215,7 @@ static void
 go_gather(const struct shape *s)
 {
     size_t n = s->rows * s->n;
-    float *x = normal(n, 1, 1), *want = room(n);
+    float *x = normal(n, 1, 1), *want = zeros(n);
     int32_t *index = mixed(s->rows);
     pair_gather(cpu, want, x, index, s->rows, s->n);
     void *y = poisoned(n);
@@ -223,7 +223,7 @@ go_gather(const struct shape *s)
     near("y", near_act("y", y, want, n), want, n, 0);
 }
 
-/* To two rows in three. */
+/* To two of three rows. */
 static void
 go_scatter(const struct shape *s)
 {
@@ -237,7 +237,7 @@ go_scatter(const struct shape *s)
     near("y", near_act("y", y, want, n), want, n, 0);
 }
 
-/* Numbers of a type, here. */
+/* Values as a type, on the host. */
 static void *
 of_type(const float *x, enum dtype dtype, size_t n)
 {
@@ -252,7 +252,7 @@ of_type(const float *x, enum dtype dtype, size_t n)
 static void
 go_convert(const struct shape *s)
 {
-    float *x = host(pair_random(s->n + 8, 1, DT_F32, 3)), *want = room(s->n);
+    float *x = host(pair_random(s->n + 8, 1, DT_F32, 3)), *want = zeros(s->n);
     char *there = hold(pair_put(x, s->dtype, s->n + 8));
     float *y = poisoned_f32(s->n);
     pair_convert(cpu, want, of_type(x + off, s->dtype, s->n), s->dtype, s->n);
@@ -281,13 +281,13 @@ moves(void)
     }
 }
 
-/* ---- embedding --------------------------------------------------------------------------- */
+/* ---- embedding ------------------------------------------------------------------- */
 
 static void
 go_embed(const struct shape *s)
 {
     size_t n = s->rows * s->n, of = (size_t)s->ids * s->n;
-    float *w = host(pair_random(of, 1, DT_F32, 4)), *want = room(n);
+    float *w = host(pair_random(of, 1, DT_F32, 4)), *want = zeros(n);
     struct matrix here = { .dtype = s->dtype, .rows = (size_t)s->ids, .cols = s->n },
                   there = here;
     int32_t *ids = some_ids(s->rows, s->ids);
@@ -316,11 +316,11 @@ go_l1(const struct shape *s)
 {
     size_t n = s->rows * s->n, of = (size_t)s->ids * s->n;
     float *w = host(pair_random(of, 1, DT_F32, 7)), *x = normal(n, 1, 8);
-    float *loss = room(s->rows), *dx = room(n), *dw = normal(of, 1, 9);
+    float *loss = zeros(s->rows), *dx = zeros(n), *dw = normal(of, 1, 9);
     struct matrix here = { .dtype = s->dtype, .rows = (size_t)s->ids, .cols = s->n },
                   there = here;
     int32_t *ids = some_ids(s->rows, s->ids);
-    for (size_t i = 0; i < s->n; i++) // no difference at all
+    for (size_t i = 0; i < s->n; i++) // equal rows: sign(0)
         x[i] = w[(size_t)ids[0] * s->n + i] = num_from_bf16(num_to_bf16(x[i]));
     here.data = of_type(w, s->dtype, of);
     there.data = hold(pair_put(w, s->dtype, of));
@@ -351,7 +351,7 @@ embeddings(void)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct shape s = shapes[i];
         if (pair_tiny && s.rows > 65536 && (off || act == DT_F32))
-            continue; // a sort takes the square of that
+            continue; // the sort is quadratic
         twice("embed_dw", go_embed_dw, s);
         if (pair_tiny && s.rows > 65536)
             continue;
@@ -366,13 +366,13 @@ embeddings(void)
         s.no_gain = true;
         twice("l1", go_l1, s);
     }
-    // Rows that wait for one another: this must not take seconds.
+    // All tokens have one id: this must not take seconds.
     twice("embed_dw", go_embed_dw, (struct shape){ .rows = 16384, .n = 256, .ids = 1 });
 }
 
-/* ---- norms ------------------------------------------------------------------------------- */
+/* ---- norms ----------------------------------------------------------------------- */
 
-/* Of few numbers the gradient would be what rounding leaves of a difference. */
+/* With few elements the gradient would be mostly rounding error of a difference. */
 static float
 eps_of(size_t n)
 {
@@ -384,7 +384,7 @@ go_norm(const struct shape *s)
 {
     size_t n = s->rows * s->n;
     float *x = normal(n, 2, 10), *gain = host(pair_random(s->n, 1, DT_F32, 11));
-    float *y = room(n), *scale = room(s->rows);
+    float *y = zeros(n), *scale = zeros(s->rows);
     pair_norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
     void *found = poisoned(n);
     float *found_scale = poisoned_f32(s->rows);
@@ -399,7 +399,7 @@ go_norm_bwd(const struct shape *s)
 {
     size_t n = s->rows * s->n;
     float *x = normal(n, 2, 12), *gain = host(pair_random(s->n, 1, DT_F32, 13));
-    float *y = room(n), *scale = room(s->rows), *dy = normal(n, 1, 14);
+    float *y = zeros(n), *scale = zeros(s->rows), *dy = normal(n, 1, 14);
     float *dx = normal(n, 1, 15), *dgain = host(pair_random(s->n, 1, DT_F32, 16));
     pair_norm(cpu, y, scale, x, gain, s->rows, s->n, eps_of(s->n));
     void *found = s->add ? put(dx, n) : poisoned(n), *found_dy = put(dy, n);
@@ -416,7 +416,7 @@ go_norm_bwd(const struct shape *s)
     pair_norm_bwd(gpu, found, s->no_gain ? NULL : found_dgain, s->add ? again : NULL,
                   found_dy, there, found_scale, found_gain, s->rows, s->n,
                   s->add ? found : NULL);
-    if (s->add) { // with its bits
+    if (s->add) { // bit for bit
         float *a = near_act_sum("y", normed, y, n, s->n);
         float *b = host(pair_get(again, act, n));
         CHECK_SAY(memcmp(a, b, n * sizeof *a) == 0, "%s, %s: y has other bytes", doing,
@@ -453,7 +453,7 @@ norms(void)
     }
 }
 
-/* ---- heads ------------------------------------------------------------------------------- */
+/* ---- heads ----------------------------------------------------------------------- */
 
 enum { POSITIONS = 50 };
 
@@ -461,7 +461,7 @@ static struct pair_rope
 rope_of(const struct shape *s, struct pair_rope *there)
 {
     size_t half = s->n / 2;
-    float *table = room(POSITIONS * s->n);
+    float *table = zeros(POSITIONS * s->n);
     int32_t *position = some_ids(s->rows, POSITIONS);
     for (size_t p = 0; p < POSITIONS; p++)
         for (size_t i = 0; i < half; i++) {
@@ -483,7 +483,7 @@ go_rope(const struct shape *s)
 {
     size_t all = s->rows * s->heads, n = all * s->n;
     float *x = normal(n, 2, 20), *gain = host(pair_random(s->n, 1, DT_F32, 21));
-    float *y = room(n), *scale = room(all);
+    float *y = zeros(n), *scale = zeros(all);
     struct pair_rope there, here = rope_of(s, &there);
     pair_qk_norm_rope(cpu, y, scale, x, gain, &here);
     void *found = poisoned(n);
@@ -498,7 +498,7 @@ go_rope_bwd(const struct shape *s)
 {
     size_t all = s->rows * s->heads, n = all * s->n;
     float *x = normal(n, 2, 22), *gain = host(pair_random(s->n, 1, DT_F32, 23));
-    float *y = room(n), *scale = room(all), *d = normal(n, 1, 24);
+    float *y = zeros(n), *scale = zeros(all), *d = normal(n, 1, 24);
     float *dgain = host(pair_random(s->n, 1, DT_F32, 25));
     struct pair_rope there, here = rope_of(s, &there);
     pair_qk_norm_rope(cpu, y, scale, x, gain, &here);
@@ -511,14 +511,14 @@ go_rope_bwd(const struct shape *s)
     near_f32("dgain", found_dgain, dgain, s->n, s->no_gain ? 0 : summed(all));
 }
 
-/* In columns of a wider matrix: the same numbers, and those beside them stay. */
+/* In columns of a wider matrix: the same values, and other columns are unchanged. */
 static void
 go_rope_columns(const struct shape *s)
 {
     size_t width = s->heads * s->n, wide = width + 24, n = s->rows * width;
     float *x = normal(n, 2, 22), *gain = host(pair_random(s->n, 1, DT_F32, 23));
-    float *y = room(n), *scale = room(s->rows * s->heads), *d = normal(n, 1, 24);
-    float *many = room(s->rows * wide), *dgain = room(s->n);
+    float *y = zeros(n), *scale = zeros(s->rows * s->heads), *d = normal(n, 1, 24);
+    float *many = zeros(s->rows * wide), *dgain = zeros(s->n);
     struct pair_rope there, here = rope_of(s, &there);
     pair_qk_norm_rope(cpu, y, scale, x, gain, &here);
     for (size_t t = 0; t < s->rows; t++)
@@ -564,12 +564,12 @@ heads(void)
     }
 }
 
-/* ---- SwiGLU ------------------------------------------------------------------------------ */
+/* ---- SwiGLU ---------------------------------------------------------------------- */
 
 static void
 go_swiglu(const struct shape *s)
 {
-    float *gate = normal(s->n, 4, 30), *up = normal(s->n, 1, 31), *y = room(s->n);
+    float *gate = normal(s->n, 4, 30), *up = normal(s->n, 1, 31), *y = zeros(s->n);
     pair_swiglu(cpu, y, gate, up, s->n);
     void *found = poisoned(s->n);
     pair_swiglu(gpu, found, put(gate, s->n), put(up, s->n), s->n);
@@ -581,7 +581,7 @@ go_swiglu_bwd(const struct shape *s)
 {
     size_t n = s->rows * s->n;
     float *gate = normal(n, 4, 32), *up = normal(n, 1, 33), *d = normal(n, 1, 34);
-    float *both = room(2 * n);
+    float *both = zeros(2 * n);
     void *found = put(d, n), *found_both = poisoned(2 * n);
     pair_swiglu_bwd(cpu, both, d, gate, up, s->rows, s->n);
     pair_swiglu_bwd(gpu, found_both, found, put(gate, n), put(up, n), s->rows, s->n);
@@ -589,11 +589,11 @@ go_swiglu_bwd(const struct shape *s)
     near_act("y", found, d, n);
 }
 
-/* Far from zero nothing may become NaN. */
+/* Large magnitudes must not give NaN. */
 static void
 go_far(const struct shape *s)
 {
-    float *gate = room(s->n), *up = room(s->n), *y = room(s->n);
+    float *gate = zeros(s->n), *up = zeros(s->n), *y = zeros(s->n);
     for (size_t i = 0; i < s->n; i++) {
         gate[i] = ldexpf(i % 2 ? 1 : -1, (int)i / 2 + 3);
         up[i] = 1;
@@ -625,17 +625,17 @@ swiglus(void)
     twice("swiglu, far from zero", go_far, (struct shape){ .n = 40 });
 }
 
-/* ---- cross-entropy ----------------------------------------------------------------------- */
+/* ---- cross-entropy --------------------------------------------------------------- */
 
 static void
 go_cross_entropy(const struct shape *s)
 {
     size_t n = s->rows * s->n;
-    float *x = normal(n, 4, 40), *loss = room(s->rows);
+    float *x = normal(n, 4, 40), *loss = zeros(s->rows);
     int32_t *label = some_ids(s->rows, (int32_t)s->n);
     for (size_t r = 1; r < s->rows; r += 5)
         label[r] = -1;
-    for (size_t r = 2; r < s->rows; r += 7) // rows that are far from zero
+    for (size_t r = 2; r < s->rows; r += 7) // large logits
         for (size_t i = 0; i < s->n; i++)
             x[r * s->n + i] += 512;
     if (act == DT_BF16)
@@ -679,7 +679,7 @@ cross_entropies(void)
     }
 }
 
-/* ---- the largest logit -------------------------------------------------------------------- */
+/* ---- argmax ---------------------------------------------------------------------- */
 
 static void
 check_argmax(const char *what, const float *x, size_t n)
@@ -688,7 +688,7 @@ check_argmax(const char *what, const float *x, size_t n)
     float *on_gpu = hold(pair_put(x, DT_F32, n));
     int32_t *id = hold(kernels_alloc(gpu, MEMORY_WORK, sizeof *id));
     pair_argmax(cpu, &want, x, n);
-    for (int i = 0; i < 2; i++) { // the second one may begin early
+    for (int i = 0; i < 2; i++) { // the second may start before the first has ended
         pair_argmax(gpu, id, on_gpu, n);
         CHECK(kernels_download(gpu, &found, id, sizeof found) == 0);
         CHECK_SAY(found == want, "argmax of %zu, %s: %d, want %d", n, what, (int)found,
@@ -718,11 +718,11 @@ argmaxes(void)
         check_argmax("-inf", x, n);
         x[n - 1] = INFINITY;
         check_argmax("inf", x, n);
-        let_go();
+        free_all();
     }
 }
 
-/* ---- nothing ----------------------------------------------------------------------------- */
+/* ---- empty inputs ---------------------------------------------------------------- */
 
 static void
 nothing(void)
@@ -744,14 +744,14 @@ nothing(void)
     pair_convert(gpu, p, p, DT_F32, 0);
     pair_cross_entropy(gpu, p, p, ids, 0, 4, 1);
     pair_l1(gpu, p, p, p, p, &w, ids, 0, 1);
-    let_go();
+    free_all();
 }
 
-/* ---- times ------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------- */
 
 enum { TOKENS = 16384, HIDDEN = 2560, FFN = 9728, QWEN = 151936, LOGIT_ROWS = 1536 };
 
-/* Random numbers; all operations may destroy a, b and d. */
+/* Random values; all operations may overwrite a, b and d. */
 struct bench {
     void *a, *b, *d;     // (TOKENS, FFN)
     void *both, *logits; // (TOKENS, 2 FFN), (LOGIT_ROWS, QWEN)
@@ -884,7 +884,7 @@ time_l1(const struct bench *b)
     pair_l1(gpu, b->loss, b->a, b->dw, b->b, &b->w, b->ids, TOKENS, 1);
 }
 
-/* Many calls between two downloads, which wait; 0.2 s or more. */
+/* Time many calls between two downloads, which synchronize; at least 0.2 s. */
 static void
 report(const struct bench *b, const char *op, const char *shape, double bytes,
        void (*go)(const struct bench *))
@@ -908,7 +908,7 @@ report(const struct bench *b, const char *op, const char *shape, double bytes,
     fflush(stdout);
 }
 
-/* n activations that are not all the same. */
+/* n activations with varying values. */
 static void *
 filled(size_t n)
 {
@@ -979,10 +979,10 @@ all_times(void)
     report(&b, "cross_entropy", "1536x151936, scale 0", 2 * logits,
            time_cross_entropy_0);
     report(&b, "l1", "16384x2560", t * c * (a + 2 + a + 8), time_l1);
-    let_go();
+    free_all();
 }
 
-/* ---- all --------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------- */
 
 static void
 compare(void)
