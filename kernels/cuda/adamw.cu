@@ -187,7 +187,7 @@ enum {
     SPAN = 32 * PIECE,        // elements of a warp
     TILE = FAST_WARPS * SPAN, // elements of a block
     GROUPS = TILE / GROUP,
-    ALIGNED = 16 / 2 * GROUP, // where scales are 16-byte aligned, for bulk copies
+    ALIGNED = 16 / 2 * GROUP, // elements per 16 bytes of scales, for bulk copies
 };
 
 /* Parameters of the fast kernel, with the keys of all rounds of Philox as constants. */

@@ -35,8 +35,8 @@ enum {
 struct hyper {
     float lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay,
         bias_correction1, bias_correction2;
-    // For the fast path: lr / bias_correction1 and 2^-19 of it, 1 /
-    // sqrt(bias_correction2), 1 - lr decay.
+    // For the fast path: lr / bias_correction1, 2^-19 of it, the inverse root of
+    // bias_correction2, and 1 - lr decay.
     float rate, slack, rsqrt_correction2, keep;
     uint32_t key[2], row;
 };

@@ -39,7 +39,7 @@ void attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
                     const struct view *v);
 void attention_allow(struct cuda *c, const void *kernel, size_t shared);
 
-/* 1 ..  DECODED tokens with any past; bf16, dim 64 or 128. */
+/* 1 .. DECODED tokens with any past; bf16, dim 64 or 128. */
 void attention_decode(struct cuda *c, void *out, float *lse, const void *q,
                       const void *key, const void *value, const struct view *v);
 /* bf16, dim 64 or 128; work: the row sums of dout * out. */
@@ -316,8 +316,8 @@ begin_softmax(struct softmax<M> &x)
 }
 
 /* Update the maximum with the scores of a tile, and rescale sum and o.  The maximum
- * stays while no score exceeds it by more than 8: that is as exact, and o is seldom
- * rescaled. */
+ * stays while no score exceeds it by more than 8, a factor of 2^8: that is as exact,
+ * and o is seldom rescaled. */
 template <int M, int N, int D>
 static __device__ __forceinline__ void
 update_max(struct softmax<M> &x, float (&o)[M][D][4], const float (&s)[M][N][4],

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* attention_cudnn: attention of whole documents by cuDNN.
  *
- * dQ is a sum over blocks of keys. cuDNN adds them in order of arrival, unless a
+ * dQ is a sum over blocks of keys. cuDNN adds them in order of arrival, unless its
  * deterministic algorithm is requested: on Hopper that writes the gradients of all
  * scores as bf16, 2 length^2 bytes per document and head, and multiplies them by the
  * keys afterwards.  To bound this memory, the backward pass runs over some documents,
  * or some heads of one, at a time; the split depends on sizes only.  A device with
- * is.any_order has any order, all documents at once. */
+ * is.any_order takes the order of arrival, with all documents at once. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <dlfcn.h>

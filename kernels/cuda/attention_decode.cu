@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
     extern __shared__ __align__(1024) uint8_t shared[];
     __shared__ float all_max[WARPS][ROWS], all_sum[WARPS][ROWS];
     constexpr uint32_t MATRIX = KEYS * DIM * 2, STAGE = 2 * MATRIX;
-    static_assert(ROWS * DIM * 4 <= DEPTH * STAGE, "results take the place of pieces");
+    static_assert(ROWS * DIM * 4 <= DEPTH * STAGE, "results reuse the stages");
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int slice = blockIdx.x, kv = blockIdx.y, rows = v.tokens * v.group;
     int row = blockIdx.z * ROWS + lane / 4;

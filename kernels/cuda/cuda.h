@@ -35,7 +35,7 @@ struct cuda_queue {
     void *workspace;     // WORKSPACE bytes, for cuBLASLt
     float *partials;     // PARTIALS bytes: scratch of an operation
     void *expanded;      // EXPANDED bytes: scratch of an operation
-    enum early early;    // kind of the last launch
+    enum early early;    // launches of this kind may start before the last has ended
     const void *updated; // master of the last adamw, which may still run
 };
 

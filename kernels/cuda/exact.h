@@ -231,7 +231,7 @@ root_off(float x, uint32_t direction)
     if (fabsf(x) < 0x1p-126F)
         return 0;
     if (direction == 1 && (double)y > edge)
-        y = f_from(f_bits(y) - 1); // back within
+        y = f_from(f_bits(y) - 1); // back within the bound
     if (direction == 2 && (double)y < edge)
         y = f_from(f_bits(y) + 1);
     return y;

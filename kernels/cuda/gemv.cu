@@ -31,7 +31,7 @@ struct job {
     bool wide;      // y is f32
 };
 
-/* The addend of one row and token; then its result is stored by put. */
+/* The addend of one row and token. */
 template <typename A>
 static __device__ __forceinline__ float
 added(const struct job &j, const struct product &w, int token, size_t row)
@@ -296,7 +296,7 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, 
     tensor_kernel(const __grid_constant__ struct job j)
 {
     constexpr int COLUMNS = ONE ? 1 : GEMV_MAX;
-    constexpr bool MORE = WHOLE && SPLIT == 1; // than one tile per block
+    constexpr bool MORE = WHOLE && SPLIT == 1; // more than one tile per block
     extern __shared__ uint4 shared[];
     __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS][COLUMNS + !ONE];
     unsigned warp = threadIdx.x / 32, rank = blockIdx.x % SPLIT;
@@ -516,8 +516,8 @@ start_whole(struct cuda *c, const struct job &j, size_t bytes)
                even_blocks(c, j.tiles, WARPS), WARPS * 32, bytes, j);
 }
 
-/* Split in two: as many warps as have half a row in flight, or if WHOLE is false, in
- * turns. */
+/* Rows split in two.  WHOLE: as many warps as have half a row in flight; else they take
+ * units in turn. */
 template <int WARPS, bool WHOLE>
 static void
 start_halves(struct cuda *c, const struct job &j, size_t bytes)

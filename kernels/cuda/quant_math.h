@@ -3,22 +3,19 @@
  * give the same bytes; the shortcuts are exact:
  *
  * - Rounding to E2M1.  Below 2^24 f32 values are 1 apart, above it 2.  So 2^24 - 4 +
- * 2y, rounded once, counts the codes of y up to 4, and 2^24 + y those from 4 on; the
- * minimum of the two is right, ties to even.
- *
+ *   2y, rounded once, counts the codes of y up to 4, and 2^24 + y those from 4 on; the
+ *   minimum of the two is right, ties to even.
  * - Comparing a with t s, for a threshold t and a scale s: the sign of a k - 2t, with k
- * = RN(2/s) in place of 2/s, is right unless a = t s.  The relative error of k is below
- * 2^-24 m/16, where m = 8 .. 15 is the significand of s, and a, if not t s, differs
- * from it by more than 2^-24 relative (t s is no power of two unless m is 8, where k is
- * exact).  An fma rounds a k only together with the addend; at a = t s both codes have
- * the same error.
- *
+ *   = RN(2/s) in place of 2/s, is right unless a = t s.  The relative error of k is
+ *   below 2^-24 m/16, where m = 8 .. 15 is the significand of s, and a, if not t s,
+ *   differs from it by more than 2^-24 relative (t s is no power of two unless m is 8,
+ *   where k is exact).  An fma rounds a k only together with the addend; at a = t s
+ *   both codes have the same error.
  * - The errors of a sweep are good to 2^-19, and to twice that with the scale's index
- * in their last bits; if another scale is within 2^-17 of the best, the exact path
- * decides.
- *
+ *   in their last bits; if another scale is within 2^-17 of the best, the exact path
+ *   decides.
  * - v / 1536: one residual step (Markstein) on the rounded inverse and a first quotient
- * that is off by less than 1 ulp gives the rounded quotient. */
+ *   that is off by less than 1 ulp gives the rounded quotient. */
 #ifndef NIBBLE_KERNELS_CUDA_QUANT_MATH_H
 #define NIBBLE_KERNELS_CUDA_QUANT_MATH_H
 

@@ -74,7 +74,7 @@ struct barrier {
 /* A phase completes when `threads` threads have arrived and the expected bytes are
  * copied. */
 struct mbarrier {
-    const char *at; // NULL: none
+    const char *at; // NULL: unused
     bool seen;      // initialization is visible to other threads
     unsigned ended, threads, arrived, expected;
     uint32_t here[LANES], waits[LANES]; // lanes of each warp
@@ -125,7 +125,7 @@ static struct {
     size_t main_size;
 } now;
 
-static struct fiber *fibers; // MOST_WARPS * LANES
+static struct fiber *fibers; // MAX_WARPS * LANES
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
 static struct fiber *

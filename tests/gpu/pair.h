@@ -56,9 +56,9 @@ pair_begins(const char *name)
 
 /* Whether to run a case of that many elements. */
 static inline bool
-pair_takes(size_t numbers)
+pair_takes(size_t n)
 {
-    return !pair_small || numbers <= PAIR_SMALL;
+    return !pair_small || n <= PAIR_SMALL;
 }
 
 /* Open both; act: type of the GPU's activations. */

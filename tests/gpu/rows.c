@@ -324,17 +324,17 @@ go_l1(const struct shape *s)
         x[i] = w[(size_t)ids[0] * s->n + i] = num_from_bf16(num_to_bf16(x[i]));
     here.data = of_type(w, s->dtype, of);
     there.data = hold(pair_put(w, s->dtype, of));
-    bool back = s->scale != 0;
+    bool bwd = s->scale != 0;
     float *found_loss = poisoned_f32(s->rows), *found_dw = put_f32(dw, of);
     void *found_dx = poisoned(n);
-    pair_l1(cpu, loss, back ? dx : NULL, back && !s->no_gain ? dw : NULL, x, &here, ids,
+    pair_l1(cpu, loss, bwd ? dx : NULL, bwd && !s->no_gain ? dw : NULL, x, &here, ids,
             s->rows, s->scale);
-    pair_l1(gpu, found_loss, back ? found_dx : NULL,
-            back && !s->no_gain ? found_dw : NULL, put(x, n), &there,
+    pair_l1(gpu, found_loss, bwd ? found_dx : NULL,
+            bwd && !s->no_gain ? found_dw : NULL, put(x, n), &there,
             put_ids(ids, s->rows), s->rows, s->scale);
     near_f32("loss", found_loss, loss, s->rows, near_f32_limit);
     near_f32("dw", found_dw, dw, of, 0);
-    if (back)
+    if (bwd)
         near_act("dx", found_dx, dx, n);
 }
 

@@ -376,7 +376,7 @@ atomicMax(unsigned *p, unsigned x)
     return before;
 }
 
-/* ---- numbers --------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------ */
 
 template <typename A, typename B>
 static inline typename std::common_type<A, B>::type
