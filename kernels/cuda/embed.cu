@@ -53,7 +53,7 @@ cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
 /* ---- gradient: each token's row is added to that of its id, in token order ------- */
 
 /* Tokens are sorted by id; then the block at the first token of an id adds the rows of
- * all its tokens, in order, and no other block touches that row.  The counting sort is
+ * all its tokens, in order, and no other block touches that row.  The rank sort is
  * quadratic, so it takes at most PIECE tokens. */
 enum {
     PIECE = 1 << 16,

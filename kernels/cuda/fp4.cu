@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* fp4: activations in NVFP4, and their products with weights in NVFP4.
  *
- * Codes and scales are the CPU's bytes, by quant_math.h with a block per thread.
+ * Codes and scales are the CPU's bytes, by quant_math.h with 16 values per thread.
  * Products are cuBLASLt's, by 4-bit tensor cores if the chip has them, else of codes
  * times scales, which bf16 holds exactly; sums are f32. cuBLASLt has one alpha per
  * product, which is the weight's tensor scale; the scale per row and the addend are
