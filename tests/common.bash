@@ -25,8 +25,13 @@ if [ -z "${COMMON_LOADED-}" ]; then
     COMMON_LOADED=1
     export HERE root bin BUILD FAILIO_SO PATH NIBBLE_BIN PYTHONPATH PYTHONDONTWRITEBYTECODE \
         LC_ALL ASAN_OPTIONS COMMON_LOADED
+    # make test is about the CPU, wherever it runs; make check-gpu is about GPUs.
+    export CUDA_VISIBLE_DEVICES=
     unset MAKEFLAGS MAKELEVEL MFLAGS NIBBLE_LOCKED
 fi
+
+# What "make mutants" asks: which test executes which line.
+[ -z "${NIBBLE_COVER-}" ] || export GCOV_PREFIX=$NIBBLE_COVER/${BATS_SUITE_TEST_NUMBER-file}
 
 # Each test begins in an empty directory; bats has files of its own in the one above.
 setup()
