@@ -330,8 +330,8 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all setup demo tour whoami check-whoami test check check-golden check-gpu check-qwen3 check-san \
-	check-sanitize-gpu check-emulated vacuous lint fuzz fuzz-quick fuzz-keep bench install \
+.PHONY: all setup demo tour whoami check-whoami test check check-long check-interop check-golden check-gpu check-qwen3 check-san \
+	check-sanitize-gpu check-emulated vacuous mutants torture lint fuzz fuzz-quick fuzz-keep bench install \
 	uninstall arm64 clean cuda emulated help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
@@ -372,13 +372,17 @@ check-whoami: all
 	rm -rf out/whoami-kills
 	NIBBLE_BIN=$(abspath $(BIN)) pipelines/whoami/check-kills.sh $(KILLS) out/whoami-kills SMALL=1
 
-## test        all tests: unit programs, bats, layers, a few seconds of fuzzing
-test: all test-programs fuzz-programs $(if $(shell command -v $(CXX)),emulated)
+## test        the tests: unit programs, bats, layers, a few seconds of fuzzing
+test: all test-programs fuzz-programs
 	@$(TEST_ENV) tools/test.sh unit bats fuzz
 
 ## check       the quick part of test, about a minute
 check: all test-programs
 	@$(TEST_ENV) tools/test.sh --tags '!slow' unit bats
+
+## check-long  what test leaves out for its length: every cut of a file, the CUDA kernels emulated
+check-long: all test-programs $(if $(shell command -v $(CXX)),emulated)
+	@$(TEST_ENV) tools/test.sh --tags long bats
 
 ## check-qwen3 the tokenizer against Qwen3's own tokenizer.json: QWEN3=path/to/it
 check-qwen3: $(BUILD)/unit/qwen3
@@ -415,9 +419,30 @@ check-san: test-programs | $(SETUP)
 		NIBBLE_BIN=$(abspath build-san/bin) NIBBLE_PLAIN=$(abspath $(BUILD)) \
 		tools/test.sh --tags '!nosan' unit bats valgrind
 
+## torture     random settings, cuts, signals, damage, options for TORTURE_SECONDS (600), SEED; ASan, TSan
+TORTURE_SECONDS ?= 600
+SEED ?= 1
+TSAN_FLAGS = -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+torture:
+	+@$(MAKE) --no-print-directory BUILD=build-san BIN=build-san/bin NVCC= CFLAGS='$(SAN_FLAGS)' all
+	+@$(MAKE) --no-print-directory BUILD=build-tsan BIN=build-tsan/bin NVCC= CFLAGS='$(TSAN_FLAGS)' all
+	NIBBLE_BIN=$(abspath build-san/bin) tools/torture.py -t $(TORTURE_SECONDS) -s $(SEED)
+	NIBBLE_BIN=$(abspath build-tsan/bin) tools/torture.py -t $$(($(TORTURE_SECONDS) / 4)) -s $(SEED) train files
+
 ## vacuous     tests that pass although the program under them does not work; PROGRAM='datcat ...'
 vacuous: all test-programs
 	@$(TEST_ENV) tools/vacuous.sh $(PROGRAM)
+
+## mutants     MUTANTS (300) small seeded changes of the code: which ones no test notices; an hour
+MUTANTS ?= 300
+mutants: all test-programs
+	tools/mutants.py cover
+	tools/mutants.py run -n $(MUTANTS)
+
+## check-interop  transformers, llm-compressor, ModelOpt, llama.cpp, tokenizers on our files, we on
+##             theirs; pip installs them into build-interop; QWEN3=dir of its tokenizer
+check-interop: all
+	@$(TEST_ENV) QWEN3='$(QWEN3)' tools/interop.sh $(PARTS)
 
 ## lint        clang-format, clang-tidy, cppcheck, shellcheck, SPDX lines, layers
 lint: all | $(SETUP)

@@ -66,7 +66,7 @@ bin() {
 }
 
 # Their cost is the point, and it is not measured under sanitizers or emulation.
-# bats test_tags=slow,nosan,native
+# bats test_tags=slow,nosan,native,long
 @test "headers as large as they may be are refused as fast, in as little memory" {
     python3 "$HERE/mkbad.py" --big big
     [ "$(wc -l <big/MANIFEST)" -ge 20 ]
@@ -116,14 +116,26 @@ PY
     runbad cut small.safetensors
 }
 
+@test "a checkpoint cut at every seventh byte" {
+    make_sample small-ckpt small.ckpt
+    runbad cut small.ckpt 7
+}
+
+# bats test_tags=slow,nosan,long
 @test "a checkpoint cut at every byte" {
     make_sample small-ckpt small.ckpt
     runbad cut small.ckpt
 }
 
+@test "1,000 single bits of a checkpoint, each found by --verify" {
+    make_sample small-ckpt small.ckpt
+    runbad flips small.ckpt 1000
+}
+
+# bats test_tags=slow,nosan,long
 @test "10,000 single bits of a checkpoint, each found by --verify" {
     make_sample small-ckpt small.ckpt
-    runbad flips small.ckpt "$([ "$NIBBLE_SLOW" = 1 ] && echo 1000 || echo 10000)"
+    runbad flips small.ckpt 10000
 }
 
 @test "random mutations: datcat and an independent reader agree" {

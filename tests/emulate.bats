@@ -3,7 +3,9 @@
 # shellcheck disable=SC2154  # bin, root: of common.bash
 # shellcheck shell=bats
 # The CUDA backend's own kernels, run on the CPU by tests/emulate: no GPU is used, and no
-# time means anything.  "make check-emulated" runs more cases.
+# time means anything.  Part of "make check-long"; "make check-emulated" runs more cases.
+
+# bats file_tags=slow,native,nosan,long
 
 load common
 
@@ -31,23 +33,19 @@ broken() {
     export NIBBLE_CUDA=$to/broken.so LD_LIBRARY_PATH=$BUILD/emulate
 }
 
-# bats test_tags=slow,native,nosan
 @test "every operation is the CPU's, by the kernels themselves" {
     run -0 "$CHECK" operations
     [[ $output == *'no GPU is used'* ]]
 }
 
-# bats test_tags=slow,native,nosan
 @test "no order of threads and blocks, and no smaller device, changes that" {
     run -0 "$CHECK" others
 }
 
-# bats test_tags=slow,native,nosan
 @test "steps, answers and quantized bytes of the programs, and what a failure does to them" {
     NIBBLE_EMULATE_SM=120 run -0 "$CHECK" programs
 }
 
-# bats test_tags=native,nosan
 @test "the memory report of a GPU has its figures, and says whether it shares the machine's memory" {
     export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
     cd "$BATS_TEST_TMPDIR"
@@ -72,7 +70,6 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
     done
 }
 
-# bats test_tags=slow,native,nosan
 @test "a barrier that some threads do not come to is found" {
     # shellcheck disable=SC2016  # for perl
     broken 's/(peak = float_of_peak\(peak, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'
@@ -81,7 +78,6 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
     [[ $output == *amax_kernel*'__syncthreads of line'*'while others'* ]]
 }
 
-# bats test_tags=slow,native,nosan
 @test "a barrier that is missing is found when threads run the other way around" {
     # shellcheck disable=SC2016  # for perl
     broken 's/__syncthreads\(\);(\s+if \(threadIdx.x % 32 == 0\)\s+atomicMax)/$1/'

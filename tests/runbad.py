@@ -402,7 +402,7 @@ def work(w, argv):
         for path in argv[1:][w.part::WORKERS]:
             w.good(path)
     elif argv[0] == "cut":
-        step = 23 if SLOW else 1
+        step = 23 if SLOW else int((argv[2:] or ["1"])[0])
         sizes = range(os.path.getsize(argv[1]) - 1, -1, -step)
         w.cut(copy_for(w, argv[1]), sizes[w.part::WORKERS])
     elif argv[0] == "flips":

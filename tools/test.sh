@@ -13,9 +13,9 @@
 # The last line is "N passed, N failed"; the exit code is 1 when something failed
 # or nothing ran.  What cannot run here is named and is in neither number.
 #
-# Tags of bats tests, for --tags: "slow" stays out of "make check", "native" needs
-# this machine itself (LD_PRELOAD, strace, nm) and stays out of qemu, "nosan"
-# measures memory or time and stays out of the sanitizers.
+# Tags of bats tests, for --tags: "long" is only run by "make check-long", "slow" stays
+# out of "make check", "native" needs this machine itself (LD_PRELOAD, strace, nm) and
+# stays out of qemu, "nosan" measures memory or time and stays out of the sanitizers.
 #
 # Environment: NIBBLE_BIN and NIBBLE_BUILD (both have defaults, tests find programs
 # and failio.so by them), NIBBLE_RUN a command to put before a unit program,
@@ -31,7 +31,7 @@ export NIBBLE_BUILD=${NIBBLE_BUILD:-$PWD/build}
 [ -z "${NIBBLE_SAN:-}${NIBBLE_EMULATED:-}" ] || export NIBBLE_SLOW=1
 jobs=$(nproc)
 logs=$NIBBLE_BUILD/log
-tags=
+tags='!long'
 passed=0 failed=0 skipped=0
 
 # An error of a sanitizer must never look like an honest exit code.  Leaks are
@@ -50,25 +50,6 @@ not_run()
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# one NAME LOG COMMAND...: a test that is a whole program.
-one()
-{
-    local name=$1 log=$2 rc
-    shift 2
-    mkdir -p "$(dirname "$log")"
-    timeout -k 10 600 "$@" >"$log" 2>&1
-    rc=$?
-    case $rc in
-    0) passed=$((passed + 1)) ;;
-    77) not_run "$name" "$(tail -n 1 "$log")" ;;
-    *)
-        failed=$((failed + 1))
-        say "$name: FAILED, status $rc"
-        tail -n 40 "$log" | sed 's/^/    /'
-        ;;
-    esac
-}
-
 unit_names()
 {
     local f
@@ -77,30 +58,48 @@ unit_names()
     done
 }
 
+# each_unit WHAT BUILD [COMMAND...]: the programs of tests/unit side by side, below COMMAND.
+each_unit()
+{
+    local what=$1 n log rc had=$passed
+    export UNIT_LOG=$logs/$what UNIT_BUILD=$2
+    shift 2
+    rm -rf "$UNIT_LOG" && mkdir -p "$UNIT_LOG"
+    # shellcheck disable=SC2016  # for the inner shell
+    unit_names | xargs -P "$jobs" -I NAME bash -c '
+        name=$0
+        timeout -k 10 600 "$@" "$UNIT_BUILD/unit/$name" >"$UNIT_LOG/$name" 2>&1
+        echo $? >"$UNIT_LOG/$name.rc"' NAME "$@"
+    for n in $(unit_names); do
+        log=$UNIT_LOG/$n
+        rc=$(cat "$log.rc" 2>/dev/null || echo none)
+        case $rc in
+        0) passed=$((passed + 1)) ;;
+        77) not_run "$what $n" "$(tail -n 1 "$log")" ;;
+        *)
+            failed=$((failed + 1))
+            say "$what $n: FAILED, status $rc"
+            tail -n 40 "$log" | sed 's/^/    /'
+            ;;
+        esac
+    done
+    say "$what: $((passed - had)) passed"
+}
+
 part_unit()
 {
-    local n had=$passed
-    for n in $(unit_names); do
-        # shellcheck disable=SC2086  # NIBBLE_RUN may be several words
-        ASAN_OPTIONS=$san one "unit $n" "$logs/unit-$n" \
-            ${NIBBLE_RUN:-} "$NIBBLE_BUILD/unit/$n"
-    done
-    say "unit: $((passed - had)) passed"
+    # shellcheck disable=SC2086  # NIBBLE_RUN may be several words
+    ASAN_OPTIONS=$san each_unit unit "$NIBBLE_BUILD" ${NIBBLE_RUN:-}
 }
 
 part_valgrind()
 {
-    local n had=$passed
     if ! have valgrind; then
         not_run valgrind "valgrind is not installed"
         return
     fi
-    for n in $(unit_names); do
-        one "valgrind $n" "$logs/valgrind-$n" valgrind -q --error-exitcode=99 \
-            --leak-check=full --errors-for-leak-kinds=definite,possible \
-            "${NIBBLE_PLAIN:-$NIBBLE_BUILD}/unit/$n"
-    done
-    say "valgrind: $((passed - had)) passed"
+    each_unit valgrind "${NIBBLE_PLAIN:-$NIBBLE_BUILD}" valgrind -q --error-exitcode=99 \
+        --leak-check=full --errors-for-leak-kinds=definite,possible
 }
 
 # Count one TAP file.  Planned tests that left no line have failed, and so has a
@@ -121,6 +120,7 @@ count_tap()
         f=1
     fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    [ "$plan" != 0 ] || return 0 # none of these tags
     say "$name: $p passed, $f failed$([ "$s" -eq 0 ] || echo ", $s not run") ($(cat \
         "$log.time" 2>/dev/null || echo '?') s)"
     if [ "$s" -gt 0 ]; then
@@ -138,13 +138,13 @@ count_tap()
 # 3.5 s one by one and 31 s with --jobs 2.
 part_bats()
 {
-    local f opt=()
+    local f opt
     if ! have bats; then
         not_run bats "bats is not installed"
         failed=$((failed + 1))
         return
     fi
-    [ -z "$tags" ] || opt=(--filter-tags "$tags")
+    opt=(--filter-tags "$tags")
     mkdir -p "$logs"
     # shellcheck disable=SC2016,SC2086
     wc -c ${TESTS:-tests/*.bats} | sort -rn | awk '$2 != "total" { print $2 }' |
@@ -153,7 +153,7 @@ part_bats()
             rm -f "$log.rc"
             timeout -k 10 1200 bats --tap "$@" >"$log" 2>&1
             echo $? >"$log.rc"
-            echo $((SECONDS - start)) >"$log.time"' "$logs" ${opt[@]+"${opt[@]}"}
+            echo $((SECONDS - start)) >"$log.time"' "$logs" "${opt[@]}"
     for f in ${TESTS:-tests/*.bats}; do
         count_tap "$(basename "$f")" "$logs/$(basename "$f")"
     done
@@ -210,7 +210,10 @@ part_fuzz()
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --tags) tags=$2 && shift ;;
+    --tags)
+        tags=$2 && shift
+        case $tags in *long*) ;; *) tags+=',!long' ;; esac
+        ;;
     unit | bats | valgrind | fuzz) "part_$1" ;;
     *) echo "tools/test.sh: $1: want [--tags EXPR] unit|bats|valgrind|fuzz" >&2 && exit 2 ;;
     esac

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Other programs beside ours: installs them with pip into build-interop (some gigabytes) and
+# runs tests/interop.py, tests/peers_nvfp4.py and tests/peers_gguf.py with them.
+#
+#   tools/interop.sh [PART]...    PART: of tests/interop.py, or peers (default: all)
+#
+# QWEN3=DIR: Qwen3's tokenizer.json and tokenizer_config.json, for its chats.  SERVERS=1: vLLM's
+# package, too, without what it depends on, for its configuration classes.  What cannot be
+# installed is "not run", in words.  The last line is "N passed, N failed".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export NIBBLE_BIN=${NIBBLE_BIN:-$PWD/bin}
+venv=${VENV:-build-interop/venv}
+peers=(compressed-tensors modelopt gguf)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+not_run() { echo "$1: not run: $2" && exit 77; }
+
+# get WORDS PACKAGE...: with pip; if that fails its last line says why.
+get()
+{
+    local what=$1
+    shift
+    echo "installing $what" >&2
+    "$venv/bin/pip" install -q --disable-pip-version-check "$@" >"$log" 2>&1 ||
+        echo "$what: not installed: $(grep -v '^ *$' "$log" | tail -n 1)"
+}
+
+if [ ! -x "$venv/bin/python" ]; then
+    python3 -m venv "$venv" >"$log" 2>&1 || not_run interop "$(tail -n 1 "$log"): python3-venv is needed"
+fi
+if [ ! -e "$venv/complete" ]; then
+    get "PyTorch and what is of Hugging Face" torch transformers safetensors tokenizers numpy
+    get "quantizers and gguf" compressed-tensors llmcompressor nvidia-modelopt gguf
+    get "llama.cpp, which is compiled, minutes" llama-cpp-python
+    "$venv/bin/python" -c 'import torch, transformers' 2>/dev/null && touch "$venv/complete"
+fi
+if [ -n "${SERVERS:-}" ]; then
+    get vLLM --no-deps vllm
+fi
+"$venv/bin/python" -c 'import torch' 2>/dev/null || not_run interop "PyTorch could not be installed"
+
+passed=0 failed=0
+count()
+{
+    local line
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+    passed=$((passed + ${line%% passed*})) failed=$((failed + $(sed 's/.*, \([0-9]*\) failed/\1/' <<<"$line")))
+}
+
+parts=("$@")
+if [[ " ${parts[*]-} " != " peers " ]]; then
+    rc=0
+    "$venv/bin/python" tests/interop.py ${QWEN3:+-q "$QWEN3"} \
+        $(printf '%s\n' "${parts[@]+"${parts[@]}"}" | grep -vx peers) 2>/dev/null | tee "$log" || rc=$?
+    count
+fi
+if [ $# -eq 0 ] || [[ " ${parts[*]} " == *" peers "* ]]; then
+    for how in "" "-b $NIBBLE_BIN"; do
+        # shellcheck disable=SC2086  # two words
+        "$venv/bin/python" tests/peers_nvfp4.py $how "${peers[@]}" 2>/dev/null >"$log" || true
+        awk -F '\t' 'NR > 1 { n[$1 " " $2 FS $7]++ } END { for (k in n) print "peers\t" k ": " n[k] }' "$log"
+        passed=$((passed + $(cut -f 7 "$log" | grep -cx ok || true)))
+        failed=$((failed + $(cut -f 7 "$log" | grep -cx DIFFERS || true)))
+        grep DIFFERS "$log" || true
+    done
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
