@@ -321,6 +321,11 @@ for g in got:
     [[ ${lines[2]} == "b:2${T}i8${T}[3]${T}"* ]]
     # Every row has as many fields as the header.
     [ "$(awk -F '\t' '{ print NF }' <<<"$output" | sort -u | wc -l)" -eq 1 ]
+    # Of several files and with statistics, too; integers have counts only, NVFP4 has levels.
+    make_sample pair pair.dat
+    lists --tsv --stats small.dat pair.dat
+    [ "$(awk -F '\t' '{ print NF }' <<<"$output" | sort -u)" = 15 ]
+    [ "$(awk -F '\t' '$6 ~ /^[12]$/ && $7 == "pair.dat"' <<<"$output" | wc -l)" -gt 0 ]
 }
 
 @test "-s and -x: globs over the whole name" {
@@ -393,6 +398,10 @@ PY
     lists --stats -s noughts sizes.dat
     [[ ${lines[0]} == *"min${T}max${T}mean${T}std${T}absmax${T}zeros${T}nan${T}inf" ]]
     [[ ${lines[1]} == "noughts${T}f16${T}[4]${T}8${T}"*"${T}4${T}0${T}0" ]]
+    # What has no finite value has its counts all the same.
+    make_sample small-dat small.dat
+    lists --stats -s none small.dat
+    [ "${lines[1]}" = "none${T}u8${T}[0,9]${T}0${T}-${T}-${T}-${T}-${T}-${T}0${T}0${T}0" ]
 }
 
 @test "--stats and --hist: the same for any -j and NIBBLE_ISA" {

@@ -83,6 +83,29 @@ KINDS='modelopt compressed-tensors'
     [ -z "$stderr" ]
 }
 
+@test "one level: a checkpoint takes the recorded quantizer, if it is one that is known" {
+    local options q
+    nvquant -q --quant native -o q.dat "$IN/dir"
+    for options in '{"quant":"native"}=native' '{"quant":"future"}=sweep1' '{"quant":5}=sweep1' \
+        '{"quant":""}=sweep1' '{}=sweep1' '=sweep1'; do
+        python3 - "${options%=*}" <<'PY'
+import json, sys
+with open("q.dat.json", encoding="utf-8") as f:
+    d = json.load(f)
+p = d["provenance"]
+p.pop("options", None)
+if sys.argv[1]:
+    p["options"] = json.loads(sys.argv[1])
+p["inputs"] = []
+with open("q.dat.json", "w", encoding="utf-8") as f:
+    json.dump(d, f)
+PY
+        q=${options##*=}
+        run -0 --separate-stderr datpack -f -o q.ckpt q.dat
+        [[ $stderr == *"so the forward pass quantizes by $q,"* ]] || { echo "$options: $stderr" && false; }
+    done
+}
+
 @test "an untied head stays as it is, and is in ignore" {
     local k
     reference quantize "$IN/bf16/m.dat" ref.dat

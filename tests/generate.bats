@@ -762,6 +762,12 @@ assert abs(said - want) < 2e-6, (said, want)'
     bad --top-logprobs 3 -p x "$t"
     bad --kl x -p x "$t"
     bad --score x -p x "$t"
+    local o
+    for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3'; do
+        # shellcheck disable=SC2086  # two words
+        bad --score x $o "$t"
+        [[ $stderr == *'goes with --logits, --kl and --json, not with prompts' ]]
+    done
     bad --stop '' -p x "$t"
     bad --top-p 1.5 --ids -p 5 "$t"
     bad --repeat-penalty 0 --ids -p 5 "$t"

@@ -230,13 +230,14 @@ long_options() {
             name=${o%%[ =[]*}
             name=${name#--}
             [ "${#name}" -ge 4 ] || continue
-            # A letter twice, two swapped, one changed, one behind: of each option one.
+            # A letter twice, two swapped, one changed, one behind, one missing: of each option one.
             n=$((n + 1))
-            case $((n % 4)) in
+            case $((n % 5)) in
             0) typo=${name:0:2}${name:1} ;;
             1) typo=${name:1:1}${name:0:1}${name:2} ;;
             2) typo=${name:0:2}Q${name:3} ;;
             3) typo=${name}q ;;
+            4) typo=${name:0:3}${name:4} && [ "${#name}" -ge 8 ] || typo=${name}q ;;
             esac
             misuse "$p" "--$typo"
             # Another one may be as near: --beta1 and --beta2.

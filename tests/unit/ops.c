@@ -47,6 +47,28 @@ check_sums(struct kernels *k)
         CHECK_SAY(out[i] == want[i], "sum %d is %g, want %g", i, out[i], want[i]);
 }
 
+/* More than one thread's part, from a byte that is no multiple of anything. */
+static void
+check_copies(struct kernels *k)
+{
+    enum { BYTES = 3000001, EDGE = 7 };
+    uint8_t *from = malloc(BYTES), *to = malloc(BYTES + 2 * EDGE);
+    if (!from || !to)
+        exit(1);
+    for (size_t i = 0; i < BYTES; i++)
+        from[i] = (uint8_t)(i * 2654435761U >> 24);
+    memset(to, 0x5a, BYTES + 2 * EDGE);
+    op_copy(k, to + EDGE, from, BYTES);
+    CHECK(memcmp(to + EDGE, from, BYTES) == 0);
+    op_zero(k, to + EDGE, BYTES);
+    size_t wrong = 0;
+    for (size_t i = 0; i < BYTES + 2 * EDGE; i++)
+        wrong += to[i] != (i < EDGE || i >= BYTES + EDGE ? 0x5a : 0);
+    CHECK_SAY(wrong == 0, "%zu bytes are wrong", wrong);
+    free(from);
+    free(to);
+}
+
 static void
 check_usage(struct kernels *k)
 {
@@ -88,6 +110,7 @@ main(void)
     NEED(k);
     check_views();
     check_sums(k);
+    check_copies(k);
     check_usage(k);
     check_error(k);
     kernels_close(k);
