@@ -412,6 +412,8 @@ def run(args):
         finally:
             free.append(tree)
 
+    with open(args.o, "w", encoding="utf-8") as f: # what is known when it is stopped is there
+        f.write("file\tline\tkind\tchange\tverdict\tby\ttext\n")
     with futures.ThreadPoolExecutor(args.jobs) as pool:
         pending = {pool.submit(one, x) for _, x in zip(range(args.jobs), every)}
         begin = time.monotonic()
@@ -433,13 +435,11 @@ def run(args):
                     verdict = "equal"
                 good[verdict] += 1
                 rows.append((source, str(change[0]), change[1], what, verdict, by, whole))
+                with open(args.o, "a", encoding="utf-8") as f:
+                    f.write("\t".join(rows[-1]) + "\n")
                 if verdict == "survived":
                     print("%s:%d: %s: %s: %s" % (source, change[0], verdict, what, whole),
                           flush=True)
-    rows.sort(key=lambda r: (r[0], int(r[1])))
-    with open(args.o, "w") as f:
-        f.write("file\tline\tkind\tchange\tverdict\tby\ttext\n")
-        f.writelines("\t".join(r) + "\n" for r in rows)
     print(", ".join("%s %d" % x for x in sorted(good.items())))
     bad = good["survived"]
     print("%d passed, %d failed" % (len(rows) - bad, bad))
