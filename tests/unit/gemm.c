@@ -552,11 +552,13 @@ main(void)
     check_zeros();
     bf16 = true;
     check_all();
-    check_rounding();
-    check_odd(DT_BF16, 5, 37, 67);
-    check_odd(DT_BF16, 13, 70, 300);
-    check_odd(DT_F32, 5, 37, 67);
-    check_odd(DT_F32, 13, 70, 300);
+    if (!getenv("NIBBLE_VALGRIND")) { // which does not flush denormals
+        check_rounding();
+        check_odd(DT_BF16, 5, 37, 67);
+        check_odd(DT_BF16, 13, 70, 300);
+        check_odd(DT_F32, 5, 37, 67);
+        check_odd(DT_F32, 13, 70, 300);
+    }
     check_edge();
     check_start();
     // Where the instruction is, it does what the definition says.
