@@ -78,7 +78,8 @@ def need(good, *what):
 
 def honest(argv, cwd, before, status, err):
     """What every end of a program has to be."""
-    need(status in HONEST or argv[0] == "memguard" and status in (126, 127), "status %d" % status, words(argv), err[-1500:].decode("utf-8", "replace"))
+    need(status in HONEST or argv[0] == "memguard" and status in (126, 127), "status %d" % status,
+         words(argv), err[-1500:].decode("utf-8", "replace"))
     for word in (b"Sanitizer", b"runtime error:"):
         need(word not in err, words(argv), err[-1500:].decode("utf-8", "replace"))
     lines = err.decode("utf-8", "replace").splitlines()
