@@ -360,21 +360,27 @@ PY
     cp "$IN/f16/config.json" c.json
     local before
     before=$(sha256sum in.dat c.json)
-    nvquant -q --report in.dat -f -o out.dat in.dat && false
+    run -2 --separate-stderr nvquant -q --report in.dat -f -o out.dat in.dat
+    [[ $stderr == "nvquant: "* && -z $output ]]
     [ "$(sha256sum in.dat c.json)" = "$before" ]
     ln -s in.dat link
     ln in.dat hard
-    nvquant -q --report link -f -o out.dat in.dat && false
-    nvquant -q --report hard -f -o out.dat in.dat && false
-    nvquant -q --report c.json --config c.json -f -o out.dat in.dat && false
+    run -2 --separate-stderr nvquant -q --report link -f -o out.dat in.dat
+    [[ $stderr == "nvquant: "* && -z $output ]]
+    run -2 --separate-stderr nvquant -q --report hard -f -o out.dat in.dat
+    [[ $stderr == "nvquant: "* && -z $output ]]
+    run -2 --separate-stderr nvquant -q --report c.json --config c.json -f -o out.dat in.dat
+    [[ $stderr == "nvquant: "* && -z $output ]]
     [ "$(sha256sum in.dat c.json)" = "$before" ]
-    nvquant -q --report out.dat -f -o out.dat in.dat && false
-    nvquant -q --report out.dat.json -f -o out.dat in.dat && false
+    run -2 --separate-stderr nvquant -q --report out.dat -f -o out.dat in.dat
+    [[ $stderr == "nvquant: "* && -z $output ]]
+    run -2 --separate-stderr nvquant -q --report out.dat.json -f -o out.dat in.dat
+    [[ $stderr == "nvquant: "* && -z $output ]]
     if [ -e out.dat ]; then
         containers read out.dat >/dev/null
     fi
-    run ! nvquant -q --report /dev/full -f -o out.dat in.dat
-    run ! nvquant -q --report nodir/r.tsv -f -o out.dat in.dat
+    run -2 nvquant -q --report /dev/full -f -o out.dat in.dat
+    run -2 nvquant -q --report nodir/r.tsv -f -o out.dat in.dat
 }
 
 @test "a summary on stderr, nothing on stdout; -q is silent" {
