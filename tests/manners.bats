@@ -576,3 +576,20 @@ p.wait()'
     run -2 --separate-stderr datpack -o ro/x.dat "$IN/m.dat"
     chmod 755 ro
 }
+
+@test "numbers at the ends of their ranges are taken, beyond them not" {
+    local m="--ids -p 1 -n 1 --ignore-eos $IN/model.safetensors" row
+    for row in "datcat -j 1 $IN/m.dat" "datcat -j 1024 $IN/m.dat" "datcat --hist=1 $IN/m.dat" \
+        "datcat --hist=100000 $IN/m.dat" \
+        "datpack -q -f --init 0 --config $IN/config.json -o x.dat" \
+        "datpack -q -f --init 4294967295 --config $IN/config.json -o x.dat" \
+        "nvquant -q -f -j 1024 --quant max -o x.dat $IN/m.dat" \
+        "generate --top-p 1 $m" "generate --top-k 4294967295 $m" "generate --seed 4294967295 $m" \
+        "generate --temp 0 $m" "generate -j 1024 $m" "generate --prefill-chunk 1 $m"; do
+        # shellcheck disable=SC2086  # words
+        run -0 --separate-stderr $row
+    done
+    rm -f x.dat x.dat.json
+    misuse datcat --hist=100001 "$IN/m.dat"
+    misuse datcat --hist=0 "$IN/m.dat"
+}
