@@ -322,7 +322,9 @@ for g in got:
     # Every row has as many fields as the header.
     [ "$(awk -F '\t' '{ print NF }' <<<"$output" | sort -u | wc -l)" -eq 1 ]
     # Of several files and with statistics, too; integers have counts only, NVFP4 has levels.
-    make_sample pair pair.dat
+    make_sample pair "$BATS_TEST_TMPDIR/pair.dat"
+    cp small.dat "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR"
     lists --tsv --stats small.dat pair.dat
     [ "$(awk -F '\t' '{ print NF }' <<<"$output" | sort -u)" = 15 ]
     [ "$(awk -F '\t' '$6 ~ /^[12]$/ && $7 == "pair.dat"' <<<"$output" | wc -l)" -gt 0 ]
@@ -399,8 +401,8 @@ PY
     [[ ${lines[0]} == *"min${T}max${T}mean${T}std${T}absmax${T}zeros${T}nan${T}inf" ]]
     [[ ${lines[1]} == "noughts${T}f16${T}[4]${T}8${T}"*"${T}4${T}0${T}0" ]]
     # What has no finite value has its counts all the same.
-    make_sample small-dat small.dat
-    lists --stats -s none small.dat
+    make_sample small-dat "$BATS_TEST_TMPDIR/none.dat"
+    lists --stats -s none "$BATS_TEST_TMPDIR/none.dat"
     [ "${lines[1]}" = "none${T}u8${T}[0,9]${T}0${T}-${T}-${T}-${T}-${T}-${T}0${T}0${T}0" ]
 }
 
