@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 export NIBBLE_BIN=${NIBBLE_BIN:-$PWD/bin}
 venv=${VENV:-build-interop/venv}
 peers=(compressed-tensors modelopt gguf)
+[ ! -f "${QWEN3:-}" ] || QWEN3=$(dirname "$QWEN3")
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -45,19 +46,22 @@ fi
 passed=0 failed=0
 count()
 {
-    local line
+    local line f
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
-    passed=$((passed + ${line%% passed*})) failed=$((failed + $(sed 's/.*, \([0-9]*\) failed/\1/' <<<"$line")))
+    f=${line#* passed, }
+    passed=$((passed + ${line%% passed*})) failed=$((failed + ${f% failed}))
 }
 
-parts=("$@")
-if [[ " ${parts[*]-} " != " peers " ]]; then
-    rc=0
-    "$venv/bin/python" tests/interop.py ${QWEN3:+-q "$QWEN3"} \
-        $(printf '%s\n' "${parts[@]+"${parts[@]}"}" | grep -vx peers) 2>/dev/null | tee "$log" || rc=$?
+parts=() with_peers=
+for p; do
+    if [ "$p" = peers ]; then with_peers=1; else parts+=("$p"); fi
+done
+if [ $# -eq 0 ] || [ ${#parts[@]} -gt 0 ]; then
+    "$venv/bin/python" tests/interop.py ${QWEN3:+-q "$QWEN3"} "${parts[@]+"${parts[@]}"}" \
+        2>/dev/null | tee "$log" || true # what failed is counted
     count
 fi
-if [ $# -eq 0 ] || [[ " ${parts[*]} " == *" peers "* ]]; then
+if [ $# -eq 0 ] || [ -n "$with_peers" ]; then
     for how in "" "-b $NIBBLE_BIN"; do
         # shellcheck disable=SC2086  # two words
         "$venv/bin/python" tests/peers_nvfp4.py $how "${peers[@]}" 2>/dev/null >"$log" || true
