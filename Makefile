@@ -442,7 +442,7 @@ mutants: all test-programs
 ## check-interop  transformers, llm-compressor, ModelOpt, llama.cpp, tokenizers on our files, we on
 ##             theirs; pip installs them into build-interop; QWEN3=dir of its tokenizer
 check-interop: all
-	@$(TEST_ENV) QWEN3='$(QWEN3)' tools/interop.sh $(PARTS)
+	@$(TEST_ENV) QWEN3='$(QWEN3)' tools/interop.sh $(PARTS) || [ $$? -eq 77 ]
 
 ## lint        clang-format, clang-tidy, cppcheck, shellcheck, SPDX lines, layers
 lint: all | $(SETUP)

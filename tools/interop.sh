@@ -38,9 +38,30 @@ if [ ! -e "$venv/complete" ]; then
     get "llama.cpp, which is compiled, minutes" llama-cpp-python
     "$venv/bin/python" -c 'import torch, transformers' 2>/dev/null && touch "$venv/complete"
 fi
-if [ -n "${SERVERS:-}" ]; then
-    get vLLM --no-deps vllm
-fi
+# vLLM whole would replace half of the others; its classes want modules of no weight, which
+# are installed as it asks for them.
+servers()
+{
+    local n module package
+    "$venv/bin/python" -c 'import vllm' 2>/dev/null || get vLLM --no-deps vllm
+    for ((n = 0; n < 40; n++)); do
+        module=$("$venv/bin/python" -c 'import vllm.model_executor.layers.quantization.modelopt
+import vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors' 2>&1 |
+            sed -n "s/.*No module named '\([A-Za-z0-9_]*\).*/\1/p" | tail -n 1)
+        case $module in
+        '' | vllm) break ;;
+        zmq) package=pyzmq ;;
+        cv2) package=opencv-python-headless ;;
+        PIL) package=pillow ;;
+        yaml) package=pyyaml ;;
+        dotenv) package=python-dotenv ;;
+        google) package=protobuf ;;
+        *) package=$module ;;
+        esac
+        get "$package, for vLLM" "$package"
+    done
+}
+[ -z "${SERVERS:-}" ] || servers
 "$venv/bin/python" -c 'import torch' 2>/dev/null || not_run interop "PyTorch could not be installed"
 
 passed=0 failed=0
