@@ -1426,3 +1426,19 @@ PY
     run -1 --separate-stderr datcat --verify m.gguf
     [[ $stderr == *'"model.layers.1.self_attn.q_proj.weight": is missing'* ]]
 }
+
+@test "several files: each has its line above it, where their lines do not name it" {
+    local o
+    for o in '' -l --hash --hist --map; do
+        # shellcheck disable=SC2086  # '' is no word
+        lists $o small.dat sizes.dat
+        [ "$(grep -c '^==> .*[.]dat <==$' <<<"$output")" -eq 2 ] || { echo "$o" && false; }
+        # shellcheck disable=SC2086
+        lists $o small.dat
+        [[ $output != *'==>'* ]]
+    done
+    for o in --tsv --ndjson --json; do
+        lists $o small.dat sizes.dat
+        [[ $output != *'==>'* ]]
+    done
+}
