@@ -107,6 +107,7 @@ KERNEL_SRCS = \
 	kernels/cpu/convert.c \
 	kernels/cpu/cpu.c \
 	kernels/cpu/cross_entropy.c \
+	kernels/cpu/distill.c \
 	kernels/cpu/embed.c \
 	kernels/cpu/fp4.c \
 	kernels/cpu/gather.c \
@@ -226,6 +227,7 @@ trainstep_SRCS = \
 	cmd/trainstep/spark.c \
 	cmd/trainstep/state.c \
 	cmd/trainstep/step_dump.c \
+	cmd/trainstep/teacher.c \
 	cmd/trainstep/stop.c \
 	cmd/trainstep/trainstep.c
 
@@ -389,11 +391,13 @@ check-qwen3: $(BUILD)/unit/qwen3
 	@test -n "$(QWEN3)" || { echo 'check-qwen3: say QWEN3=path/to/tokenizer.json' >&2; exit 2; }
 	NIBBLE_QWEN3_TOKENIZER=$(abspath $(QWEN3)) $<
 
-## check-golden  train golden models, compare with float64: GOLDEN='dir ...'
+## check-golden  train golden models, compare with float64: GOLDEN='dir ...' TEACHER=dir
 check-golden: all
 	@test -n "$(GOLDEN)" || { echo 'check-golden: say GOLDEN=path/to/models' >&2; exit 2; }
 	NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py $(GOLDEN)
 	NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py --compute bf16 $(GOLDEN)
+	[ -z "$(TEACHER)" ] || NIBBLE_BIN=$(abspath $(BIN)) python3 -B tests/golden.py \
+		--distill $(TEACHER) $(firstword $(GOLDEN))
 
 ## check-gpu   on a machine with a GPU: its operations and steps against the CPU's
 check-gpu: all gpu-programs

@@ -494,7 +494,8 @@ pass(struct kernels *k, const char *name, const struct config *c, size_t documen
             memset(op_time, 0, sizeof op_time);
             memset(op_calls, 0, sizeof op_calls);
         }
-        if (net_pass(&n, &b, 1 / (float)tokens, loss, NULL) < 0)
+        if (net_pass(&n, &b, 1 / (float)tokens, &(struct net_losses){ loss, NULL },
+                     NULL) < 0)
             exit(2);
         double took = now() - start;
         best = r && took < best ? took : best;

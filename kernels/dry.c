@@ -180,7 +180,7 @@ kernels_dry(const struct device *like, const struct cpu_kind *cpu, struct err *e
         err_set(err, ERR_MEMORY, "out of memory for a plan");
         return NULL;
     }
-    d->k = (struct kernels){ .op = &dry_ops, .is = *like, .err = err };
+    d->k = (struct kernels){ .op = &dry_ops, .is = *like, .err = err, .dry = true };
     d->cpu = *cpu;
     usage_add(&d->k.usage, MEMORY_OTHER, (int64_t)like->fixed);
     return &d->k;

@@ -91,6 +91,12 @@ struct heads {
     size_t length; // of each document, if all have the same; 0: unknown
 };
 
+/* What is learnt from another model's logits, numerics.md 11: a row's loss is (1 - share) ce
+ * + share temperature^2 kl. */
+struct distill {
+    float share, temperature;
+};
+
 /* AdamW state of a tensor, or of its elements from `first` on, numerics.md 7.5.  8-bit
  * moments are in groups of 32 from the tensor's first element, with a bf16 scale each. */
 enum moments { MOMENTS_F32, MOMENTS_BF16, MOMENTS_INT8 };
@@ -135,7 +141,8 @@ enum memory {
     MEMORY_ACTIVATIONS, // that the backward pass needs
     MEMORY_WORK,        // other activations
     MEMORY_LOGITS,
-    MEMORY_CACHE, // keys and values of earlier tokens
+    MEMORY_CACHE,   // keys and values of earlier tokens
+    MEMORY_TEACHER, // weights of another model
     MEMORY_OTHER,
     MEMORIES
 };
@@ -189,6 +196,7 @@ struct kernels {
     char route[ROUTE_SIZE]; // what its bits depend on, besides sizes
     struct usage usage;
     enum queue queue;
+    bool dry; // computes nothing, see kernels_dry
 };
 
 void kernels_close(struct kernels *k);
@@ -302,6 +310,12 @@ void op_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
  * logits; loss, label: (rows).  Rows of label -1 have loss 0 and gradient 0. */
 void op_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
                       const int32_t *label, float scale);
+/* Distillation: logits, (rows, V) of activations, become scale * d loss / d logits; teacher:
+ * those of another model.  ce: the rows' cross-entropy; kl: KL(teacher || logits), of both
+ * divided by the temperature.  Rows of label -1 have 0 for all three. */
+void op_distill(struct kernels *k, float *ce, float *kl, const struct matrix *logits,
+                const struct matrix *teacher, const int32_t *label,
+                const struct distill *how, float scale);
 /* loss[r] = mean of |x[r] - e|, e being row label[r] of w; dx = scale / C * sign(x - e), and
  * dw -= the same in row label[r]; dx and dw: NULL: not wanted. */
 void op_l1(struct kernels *k, float *loss, const struct matrix *dx,

@@ -364,6 +364,17 @@ op_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
 }
 
 void
+op_distill(struct kernels *k, float *ce, float *kl, const struct matrix *logits,
+           const struct matrix *teacher, const int32_t *label,
+           const struct distill *how, float scale)
+{
+    assert(is_act(k, logits, logits->rows, logits->cols));
+    assert(is_act(k, teacher, logits->rows, logits->cols));
+    assert(how->temperature > 0);
+    RUN(k, distill, ce, kl, logits, teacher, label, how, scale);
+}
+
+void
 op_l1(struct kernels *k, float *loss, const struct matrix *dx, const struct matrix *dw,
       const struct matrix *x, const struct matrix *w, const int32_t *label, float scale)
 {

@@ -69,6 +69,9 @@ struct ops {
                        const struct matrix *up);
     void (*cross_entropy)(struct kernels *k, float *loss, const struct matrix *logits,
                           const int32_t *label, float scale);
+    void (*distill)(struct kernels *k, float *ce, float *kl,
+                    const struct matrix *logits, const struct matrix *teacher,
+                    const int32_t *label, const struct distill *how, float scale);
     void (*l1)(struct kernels *k, float *loss, const struct matrix *dx,
                const struct matrix *dw, const struct matrix *x, const struct matrix *w,
                const int32_t *label, float scale);

@@ -3,11 +3,16 @@
 """Trains golden models through the programs and compares with what float64 says.
 
 usage: golden.py [--device NAME] [--compute TYPE] DIR...
+       golden.py [--device NAME] [--compute TYPE] --distill TEACHER DIR
 
 Each DIR has config.json, model.safetensors and expect.safetensors: ids and mask, loss,
 logits, gradients (grad.NAME), five AdamW steps (step.loss, step.grad_norm, step5.NAME:
 lr 1e-3, 0.9/0.999/1e-8, weight decay 0.1 on matrices, clip 1), the same under ste_max. and
 ste_torchao. for projections that are quantized straight through, and greedy tokens.
+TEACHER has teacher.safetensors, of the shape of DIR's model, and expect-distill.safetensors:
+ids and mask; loss, cross-entropy and KL, gradients and three steps' losses of the model of
+DIR that learns from it: kl. (a share of 1, temperature 1), mix. (0.5 and 2), ste_max. (1 and
+1 with projections quantized).
 Prints the relative error of each; exit 1 if one is too large.  What is right in bf16 is
 some 2^-8 for each rounding of an activation: its limits are wider; on the CPU, which rounds
 operands of products only, they are three times what is found for the models that there are.
@@ -17,6 +22,7 @@ import array
 import json
 import math
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -133,6 +139,39 @@ def train(where, model, expect, variant):
     return c.end()
 
 
+def distill(where, model, teacher, expect, variant):
+    """The first step's dump and log, then two more steps."""
+    quant = "max" if variant == "ste_max" else "none"
+    mix = ["--distill", "0.5", "--distill-temp", "2"] if variant == "mix" else []
+    c = Check("%s, a teacher, %s" % (os.path.basename(model), variant))
+    w = lambda leaf: os.path.join(where, leaf)
+    os.makedirs(w("teacher"), exist_ok=True)
+    shutil.copy(os.path.join(teacher, "teacher.safetensors"), w("teacher/model.safetensors"))
+    shutil.copy(os.path.join(model, "config.json"), w("teacher/config.json"))
+    rows, _ = samples(expect, w("ids"))
+    tool("tokenize", "-q", "-f", "--input", "ids", "-o", w("d.tok"), w("ids"))
+    tool("datpack", "-q", "-f", "--to", "ckpt", "--master", "f32", "--moments", "f32",
+         "--quant", quant, *(["--share-scale", "none"] if quant != "none" else []),
+         "-o", w("m.ckpt"), os.path.join(model, "model.safetensors"))
+    lines = tool("trainstep", "-q", "-f", "-n", "3", "-d", w("d.tok"), "--batch", str(rows),
+                 "--order", "file", "--lr", "1e-3", "--dump", w("dump.safetensors"),
+                 "--teacher", w("teacher"), "--log", w(variant + ".jsonl"), *mix, *WHERE,
+                 w("m.ckpt")).splitlines()[1:]
+    dump = Tensors(w("dump.safetensors"))
+    loss, ce, kl = expect[variant + ".loss"]
+    with open(w(variant + ".jsonl")) as f:
+        log = json.loads(f.readline())
+    c.close("loss", relative(dump["loss"], [loss]), 1e-4, 4e-2)
+    c.close("ce", relative([log["ce"]], [ce]), 1e-4, 2e-3, 1e-3)
+    c.close("kl", relative([log["kl"]], [kl]), 1e-4, 4e-2)
+    worst = max(relative(dump[n], expect["%s.%s" % (variant, n)]) for n in dump.names()
+                if n.startswith("grad."))
+    c.close("gradients", worst, 1e-3, 5e-2, 3e-2)
+    c.close("3 losses", relative([float(line.split("\t")[1]) for line in lines],
+                                 expect[variant + ".step.loss"]), 1e-4, 8e-2)
+    return c.end()
+
+
 def greedy(where, model, expect):
     ids = list(expect["greedy.ids"])
     given, made = ids[:8], ids[8:]
@@ -161,6 +200,13 @@ def main(argv):
         print(__doc__.strip(), file=sys.stderr)
         return 2
     bad = 0
+    if argv[0] == "--distill" and len(argv) == 3:
+        teacher, model = argv[1:]
+        expect = Tensors(os.path.join(teacher, "expect-distill.safetensors"))
+        with tempfile.TemporaryDirectory() as where:
+            for variant in "kl", "mix", "ste_max":
+                bad += distill(where, model, teacher, expect, variant)
+        return bad > 0
     for model in argv:
         expect = Tensors(os.path.join(model, "expect.safetensors"))
         with tempfile.TemporaryDirectory() as where:

@@ -17,7 +17,7 @@
 # The last line is "N passed, N failed".  What this card cannot do is named as "not run"
 # and is in neither number; without a GPU nothing is run, and the exit code is 77.
 #
-# Environment: NIBBLE_BIN and NIBBLE_BUILD, as tools/test.sh; GOLDEN; WHOLE; NIBBLE_GPU_TESTS
+# Environment: NIBBLE_BIN and NIBBLE_BUILD, as tools/test.sh; GOLDEN, TEACHER; WHOLE; NIBBLE_GPU_TESTS
 # some programs of tests/gpu instead of all; NIBBLE_GPU_CASES attention says what case it is at.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -225,6 +225,8 @@ golden()
         # shellcheck disable=SC2086  # a list of directories
         one "golden models $compute" python3 -B tests/golden.py --device cuda \
             --compute $compute $GOLDEN
+        [ -z "${TEACHER:-}" ] || one "distillation $compute" python3 -B tests/golden.py \
+            --device cuda --compute $compute --distill "$TEACHER" "${GOLDEN%% *}"
     done
 }
 

@@ -232,6 +232,10 @@ log_json(struct run *r, const struct train_result *res, double rate, double ms)
                res->outcome != TRAIN_DONE, (unsigned long long)r->data.epoch,
                (unsigned long long)res->targets);
     put_f32(b, "clip", (double)(float)res->clip);
+    if (r->has_teacher) {
+        put_f32(b, "ce", (double)(float)res->ce);
+        put_f32(b, "kl", (double)(float)res->kl);
+    }
     if (res->outcome != TRAIN_DONE) {
         buf_str(b, ",\"reason\":");
         json_put(b, slice_of(res->reason));
@@ -645,20 +649,31 @@ log_step(struct run *r, const struct train_result *res, double rate, double ms)
 }
 
 void
-log_eval(struct run *r, double loss, uint64_t targets, double ms)
+log_eval(struct run *r, const struct train_sums *sums, double ms)
 {
     struct buf *b = &r->logs->line;
+    uint64_t targets = sums->targets;
+    double loss = train_loss(&r->t, sums), n = (double)targets;
     buf_printf(b, "{\"step\":%llu", (unsigned long long)r->t.step);
     put_f32(b, "eval_loss", (double)(float)loss);
+    if (r->has_teacher) {
+        put_f32(b, "eval_ce", (double)(float)(sums->ce / n));
+        put_f32(b, "eval_kl", (double)(float)(sums->kl / n));
+    }
     buf_printf(b, ",\"eval_tokens\":%llu", (unsigned long long)targets);
     put_f32(b, "ms", (double)(float)ms);
     buf_char(b, '}');
     flush_json(r);
     if (r->logs->events >= 0)
         put_scalar(r, "eval_loss", loss);
-    if (!r->o->cmd.quiet)
-        warn("step %llu: evaluation loss %.6g over %llu tokens",
-             (unsigned long long)r->t.step, loss, (unsigned long long)targets);
+    if (r->o->cmd.quiet)
+        return;
+    char parts[96] = "";
+    if (r->has_teacher)
+        snprintf(parts, sizeof parts, " (cross-entropy %.6g, KL %.6g)", sums->ce / n,
+                 sums->kl / n);
+    warn("step %llu: evaluation loss %.6g%s over %llu tokens",
+         (unsigned long long)r->t.step, loss, parts, (unsigned long long)targets);
 }
 
 void

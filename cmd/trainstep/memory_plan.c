@@ -75,10 +75,12 @@ plan_bytes(struct run *r, struct usage *usage)
     struct train t;
     if (train_open(&t, &r->c, k, &r->layout, &r->err) < 0)
         die_err(&r->err);
+    teacher_load(r, &t);
     count_step(r, &t);
     *usage = k->usage;
     r->file_bytes = save_bytes(r, &t);
     train_close(&t);
+    teacher_unload(r);
     kernels_close(k);
     if (!r->device.host)
         return usage->total_peak + r->device.driver;
@@ -310,7 +312,7 @@ plan_print(struct run *r)
         [MEMORY_GRADIENTS] = "gradients", [MEMORY_WEIGHTS] = "weights",
         [MEMORY_ACTIVATIONS] = "kept",    [MEMORY_WORK] = "work",
         [MEMORY_LOGITS] = "logits",       [MEMORY_CACHE] = "cache",
-        [MEMORY_OTHER] = "other",
+        [MEMORY_TEACHER] = "teacher",     [MEMORY_OTHER] = "other",
     };
     struct usage l;
     uint64_t all = plan_bytes(r, &l), all_else = all - l.total_peak;

@@ -31,15 +31,14 @@ plan_for_model(struct run *r)
     settings_begin(&r->s);
 }
 
-/* Outputs must not be files of the input model, such as its tokenizer.json. */
-static void
-check_needed(const struct run *r)
+void
+run_check_outputs(const struct run *r, const struct store *in)
 {
     const struct options *o = r->o;
     const char *outputs[] = { o->out, o->dump, o->log, o->memory_report };
     char q[TEXT_QUOTE];
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
-        if (outputs[i] && store_reads(&r->in, outputs[i]))
+        if (outputs[i] && store_reads(in, outputs[i]))
             misuse("%s: is an input, too, or belongs to one: expected another name",
                    text_quote(q, outputs[i], strlen(outputs[i])));
 }
@@ -60,7 +59,7 @@ open_checkpoint(struct run *r, const char *path)
     if (config_parse(&r->c, r->in.name, r->in.config, &r->err) < 0 ||
         (!is_model && state_read(&r->st, &r->s, &r->in) < 0))
         die_err(&r->err);
-    check_needed(r);
+    run_check_outputs(r, &r->in);
     r->in_step = r->st.step;
 }
 
@@ -143,7 +142,7 @@ check_files(const struct options *o)
 {
     const char *outputs[] = { o->out, o->dump, o->log, o->memory_report,
                               o->tensorboard };
-    const char *inputs[] = { o->data, o->eval, o->checkpoint };
+    const char *inputs[] = { o->data, o->eval, o->checkpoint, o->teacher };
     if (o->log && strcmp(o->log, "-") == 0)
         misuse("--log: standard output has the lines of --log as TSV");
     if (o->memory_report && strcmp(o->memory_report, "-") == 0)
@@ -318,6 +317,7 @@ open_model(struct run *r)
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
         training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
+    teacher_load(r, &r->t);
     r->t.judge = before_update;
     r->t.judge_ctx = r;
     restore_counters(r);
@@ -355,17 +355,16 @@ numbers(const struct run *r, double rate)
 static bool
 evaluate(struct run *r)
 {
-    double sum = 0, start = os_seconds();
-    uint64_t targets = 0;
+    double start = os_seconds();
+    struct train_sums sums = { 0 };
     for (size_t at = 0; at < r->eval.n; at += (size_t)r->s.batch) {
         if (run_stopped())
             return false;
         data_range(&r->eval, at, (size_t)r->s.batch);
-        if (train_eval(&r->t, r->eval.batch, &sum, &targets) < 0)
+        if (train_eval(&r->t, r->eval.batch, &sums) < 0)
             die_err(&r->err);
     }
-    log_eval(r, targets ? sum / (double)targets : NAN, targets,
-             (os_seconds() - start) * 1000);
+    log_eval(r, &sums, (os_seconds() - start) * 1000);
     r->evaluated = r->t.step;
     return true;
 }
@@ -408,6 +407,8 @@ undo(struct run *r, const struct train_result *res)
     memcpy(r->st.data, was.data, XXH3_BYTES);
     memcpy(r->st.tokenizer, was.tokenizer, SHA256_BYTES);
     memcpy(r->st.route, was.route, sizeof was.route);
+    memcpy(r->st.teacher, was.teacher, XXH3_BYTES);
+    r->st.has_teacher = was.has_teacher;
     r->st.has_sampler = true;
     r->st.has_tokenizer = was.has_tokenizer;
     drop_spike(r);
@@ -516,7 +517,9 @@ close_run(struct run *r)
     stop_report(&words, r);
     log_close(r);
     train_close(&r->t);
+    teacher_unload(r);
     kernels_close(r->k);
+    teacher_close(r);
     data_close(&r->data);
     if (r->has_eval)
         data_close(&r->eval);
@@ -654,6 +657,7 @@ run(const struct options *o)
     open_data(&r);
     open_eval(&r);
     run_measure(&r);
+    teacher_open(&r);
     if (o->dry_run)
         return dry_run(&r);
     plan_settle(&r);

@@ -20,27 +20,33 @@ static const char *const losses[] = { "ce", "scalar", NULL };
 #define AT(member) offsetof(struct settings, member)
 #define COUNT(key, option, member, low, high, first)                                   \
     {                                                                                  \
-        key, option, SET_U64, false, AT(member), NULL, NULL, low, high, first          \
+        key, option, SET_U64, false, AT(member), NULL, NULL, low, high, first, false   \
     }
 #define NUMBER(key, option, member, low, high, first)                                  \
     {                                                                                  \
-        key, option, SET_F64, true, AT(member), NULL, NULL, low, high, first           \
+        key, option, SET_F64, true, AT(member), NULL, NULL, low, high, first, false    \
+    }
+#define LATE(key, option, member, low, high, first)                                    \
+    {                                                                                  \
+        key, option, SET_F64, true, AT(member), NULL, NULL, low, high, first, true     \
     }
 #define WORD(key, option, member, words)                                               \
     {                                                                                  \
-        key, option, SET_WORD, false, AT(member), words, words, 0, 0, 0                \
+        key, option, SET_WORD, false, AT(member), words, words, 0, 0, 0, false         \
     }
 
 const struct setting settings_table[] = {
     COUNT("accum", "accum", accum, 1, 1 << 20, 1),
     { "activations", "activations", SET_WORD, false, AT(activations),
-      device_activations, device_activations_given, 0, 0, 0 },
+      device_activations, device_activations_given, 0, 0, 0, false },
     COUNT("batch", "batch", batch, 1, 1 << 20, 1),
     NUMBER("beta1", "beta1", beta1, 0, 0.999999, 0.9),
     NUMBER("beta2", "beta2", beta2, 0, 0.999999, 0.999),
     NUMBER("clip", "clip", clip, 0, 1e30, 1),
     WORD("clip_mode", "clip-mode", clip_mode, clip_modes),
     COUNT("decay", "decay", decay, 0, 1e15, 0),
+    LATE("distill", "distill", distill, 0, 1, 1),
+    LATE("distill_temp", "distill-temp", distill_temp, 0, 1000, 1),
     NUMBER("eps", "eps", eps, 0, 1, 1e-8),
     WORD("loss", "loss", loss, losses),
     NUMBER("lr", "lr", lr, 0, 1e6, 1e-5),
@@ -49,7 +55,7 @@ const struct setting settings_table[] = {
     WORD("schedule", "schedule", schedule, schedules),
     COUNT("seed", "seed", seed, 0, 4294967295.0, 0),
     COUNT("seq_len", "seq-len", seq_len, 0, 1 << 24, 0),
-    { "spike", "spike", SET_F64, false, AT(spike), NULL, NULL, 0, 1e6, 0 },
+    { "spike", "spike", SET_F64, false, AT(spike), NULL, NULL, 0, 1e6, 0, false },
     COUNT("total_steps", "total-steps", total_steps, 0, 4294967295.0, 0),
     COUNT("train_last_layers", "train-last-layers", last_layers, 0, 1 << 20, 0),
     COUNT("warmup", "warmup", warmup, 0, 4294967295.0, 0),
@@ -104,6 +110,9 @@ check_number(const struct setting *t, double v)
             "--%s: 0: expected a number above 0: an update divides by sqrt(v) + eps, "
             "and v is 0 where no gradient was",
             t->option);
+    if (t->offset == AT(distill_temp) && v == 0)
+        misuse("--%s: 0: expected a number above 0: logits are divided by it",
+               t->option);
 }
 
 void
@@ -198,13 +207,25 @@ settings_read(struct mp *m, struct settings *s)
     return 0;
 }
 
+/* Files of a run that does not use a later setting are those of older versions. */
+static bool
+is_left_out(struct settings *s, size_t i)
+{
+    return settings_table[i].late && *number_at(s, i) == settings_table[i].first;
+}
+
 void
 settings_put(msgpack_packer *pk, const struct settings *s)
 {
     struct settings copy = *s;
-    msgpack_pack_map(pk, SETTINGS);
+    size_t n = 0;
+    for (size_t i = 0; i < SETTINGS; i++)
+        n += !is_left_out(&copy, i);
+    msgpack_pack_map(pk, n);
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct setting *t = &settings_table[i];
+        if (is_left_out(&copy, i))
+            continue;
         mp_put_str(pk, slice_of(t->key));
         if (t->kind == SET_F64)
             msgpack_pack_double(pk, *number_at(&copy, i));
@@ -216,11 +237,19 @@ settings_put(msgpack_packer *pk, const struct settings *s)
 }
 
 void
-settings_json(struct buf *b, const struct settings *s)
+settings_json(struct buf *b, const struct settings *s, const uint8_t *teacher)
 {
     struct settings copy = *s;
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct setting *t = &settings_table[i];
+        if (is_left_out(&copy, i))
+            continue;
+        if (teacher && strcmp(t->key, "teacher") > 0) {
+            char hex[2 * XXH3_BYTES + 1];
+            hash_hex(hex, teacher, XXH3_BYTES);
+            buf_printf(b, ",\"teacher\":\"%s\"", hex);
+            teacher = NULL;
+        }
         buf_printf(b, "%c\"%s\":", i ? ',' : '{', t->key);
         if (t->kind == SET_F64)
             json_put_number(b, *number_at(&copy, i), 17);

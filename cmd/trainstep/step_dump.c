@@ -31,9 +31,10 @@ make_logits(struct run *r, size_t samples, size_t longest)
     float *all = cmd_alloc(samples * longest * vocab, sizeof *all);
     for (size_t i = 0; i < d->n_batches; i++) {
         const struct net_batch *b = &d->batch[i];
-        float *loss = cmd_alloc(b->tokens, sizeof *loss);
+        float *loss = cmd_alloc(2 * b->tokens, sizeof *loss);
+        const struct net_losses losses = { loss, loss + b->tokens };
         float *logits = cmd_alloc(b->tokens * vocab, sizeof *logits);
-        if (net_pass(&r->t.net, b, 0, loss, logits) < 0)
+        if (net_pass(&r->t.net, b, 0, &losses, logits) < 0)
             die_err(&r->err);
         for (size_t t = 0; t < b->tokens; t++) {
             sample += b->position[t] == 0;

@@ -67,6 +67,12 @@ static const struct cmd_option options[] = {
     { 0, "clip-mode", "WORD", "global (default); prev or tensor keep no gradients",
       SETTING },
     { 0, "loss", "WORD", "ce (default) or scalar", SETTING },
+    { 0, "teacher", "MODEL", "learn from its logits, too: distillation",
+      CMD_TEXT(&cfg.teacher) },
+    { 0, "distill", "A", "share of the KL divergence in the loss (1)", SETTING },
+    { 0, "distill-temp", "T", "both models' logits are divided by it (1)", SETTING },
+    { 0, "new-teacher", NULL, "go on with another one than before",
+      CMD_FLAG(&cfg.new_teacher) },
     { 0, "train-last-layers", "N", "freeze all else", SETTING },
     { 0, "spike", "Z", "skip steps Z deviations off (0: off)", SETTING },
     { 0, "max-skips", "N", "skipped steps in a row that end a run (5)",
@@ -113,6 +119,10 @@ check_combination(const struct options *o)
         misuse("-n and --until: one of them");
     if (o->eval_every && !o->eval)
         misuse("--eval-every: needs --eval");
+    const char *const taught[] = { "distill", "distill-temp", "new-teacher" };
+    for (size_t i = 0; i < sizeof taught / sizeof *taught && !o->teacher; i++)
+        if (cmd_given(&o->cmd, taught[i]))
+            misuse("--%s: needs --teacher", taught[i]);
 }
 
 int

@@ -10,6 +10,7 @@
 #include "lib/format/state.h"
 #include "lib/format/store.h"
 #include "lib/format/tok.h"
+#include "lib/io/load.h"
 #include "lib/model/train.h"
 
 /* ---- settings.c: the options that change results ------------------------------------ */
@@ -27,7 +28,7 @@ struct settings {
     uint64_t schedule, warmup, total_steps, decay; // decay 0: a tenth of total_steps
     double beta1, beta2, eps, weight_decay, clip;
     uint64_t clip_mode, loss, last_layers;
-    double spike;
+    double spike, distill, distill_temp;
 };
 
 enum setting_kind { SET_U64, SET_F64, SET_WORD };
@@ -41,9 +42,10 @@ struct setting {
         *given;       // SET_WORD: those that the option takes, a prefix of words
     double low, high; // allowed range
     double first;     // in a new checkpoint
+    bool late;        // of a later version: a checkpoint has it unless it is `first`
 };
 extern const struct setting settings_table[];
-enum { SETTINGS = 21 };
+enum { SETTINGS = 23 };
 
 void settings_begin(struct settings *s);
 /* The argument of an option that the table has, or misuse. */
@@ -54,7 +56,8 @@ void settings_copy(struct settings *to, const struct settings *from, size_t i);
 /* The map "settings" of a checkpoint; unknown keys are refused. */
 int settings_read(struct mp *m, struct settings *s);
 void settings_put(msgpack_packer *pk, const struct settings *s);
-void settings_json(struct buf *b, const struct settings *s);
+/* teacher: the hash of one, which is among them, or NULL. */
+void settings_json(struct buf *b, const struct settings *s, const uint8_t *teacher);
 /* Learning rate of step t = 1, 2, ... */
 double settings_rate(const struct settings *s, uint64_t t);
 
@@ -131,8 +134,9 @@ void spark_draw(struct buf *b, const struct spark *s, size_t max_columns, bool u
 struct options {
     struct cmd cmd;
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
-    const char *dump;
+    const char *dump, *teacher;
     struct device_options where;
+    bool new_teacher;
     bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none
@@ -157,6 +161,8 @@ struct run {
     uint64_t driver;      // bytes of its driver and libraries, as measured
     bool over_limit;      // the warning about it was printed
     struct train t;
+    struct model teacher;
+    bool has_teacher;
     struct quant_spec quant, activations;
     struct train_layout layout;
     size_t max_tokens, max_labels; // of a pass
@@ -184,7 +190,7 @@ void save_write(struct run *r);
 
 void log_open(struct run *r);
 void log_step(struct run *r, const struct train_result *res, double rate, double ms);
-void log_eval(struct run *r, double loss, uint64_t targets, double ms);
+void log_eval(struct run *r, const struct train_sums *sums, double ms);
 /* Sample memory, in a phase of the step. */
 void log_phase(struct run *r, const char *phase);
 /* After a save: write the memory report up to here. */
@@ -202,6 +208,18 @@ uint64_t plan_bytes(struct run *r, struct usage *usage);
 void plan_settle(struct run *r);
 /* Set the sizes of the largest pass, evaluation included, and of the longest document. */
 void run_measure(struct run *r);
+/* Refuse outputs that are files of an input, such as a model's tokenizer.json. */
+void run_check_outputs(const struct run *r, const struct store *in);
+
+/* ---- teacher.c: --teacher ------------------------------------------------------------------ */
+
+/* Open its file and check that it may teach this model; dies.  Without --teacher nothing. */
+void teacher_open(struct run *r);
+/* Put it on the device of t, which learns from it from then on; dies. */
+void teacher_load(struct run *r, struct train *t);
+/* After t and before the device is closed. */
+void teacher_unload(struct run *r);
+void teacher_close(struct run *r);
 
 /* ---- stop.c: signals ----------------------------------------------------------------------- */
 

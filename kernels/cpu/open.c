@@ -69,6 +69,7 @@ static const struct ops cpu_ops = {
     .swiglu = cpu_swiglu,
     .swiglu_bwd = cpu_swiglu_bwd,
     .cross_entropy = cpu_cross_entropy,
+    .distill = cpu_distill,
     .l1 = cpu_l1,
     .argmax = cpu_argmax,
     .amax = cpu_amax,

@@ -63,6 +63,9 @@ void cpu_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
 
 void cpu_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
                        const int32_t *label, float scale);
+void cpu_distill(struct kernels *k, float *ce, float *kl, const struct matrix *logits,
+                 const struct matrix *teacher, const int32_t *label,
+                 const struct distill *how, float scale);
 void cpu_l1(struct kernels *k, float *loss, const struct matrix *dx,
             const struct matrix *dw, const struct matrix *x, const struct matrix *w,
             const int32_t *label, float scale);

@@ -12,6 +12,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Of a row of logits z and a teacher's, t: e = exp(z - z_max), s = exp((z - z_max) / T), and
+ * the same of t.  z becomes hard * e + soft * (s / s_sum - t's), and the result is the sum of
+ * t's s / s_sum * ((t - z) / T - shift). */
+struct rows_distill {
+    float z_max, t_max, per_t; // per_t: 1 / T
+    float z_share, t_share;    // 1 / s_sum
+    float hard, soft, shift;
+};
+
 struct rows_isa {
     float (*dot)(const float *a, const float *b, size_t n);
     float (*max)(const float *x, size_t n); // n > 0
@@ -24,6 +33,11 @@ struct rows_isa {
     void (*scale_in_place)(float *y, float a, size_t n);
     /* y = exp(y - max), returns the sum. */
     float (*exp_sum)(float *y, float max, size_t n);
+    /* The same sum, of exp((x - max) * factor), which is kept nowhere. */
+    float (*exp_total)(const float *x, float max, float factor, size_t n);
+    /* See rows_distill. */
+    float (*distill)(float *z, const float *teacher, const struct rows_distill *d,
+                     size_t n);
     /* dp = p * (dp - mean) */
     void (*softmax_bwd)(float *dp, const float *p, float mean, size_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);

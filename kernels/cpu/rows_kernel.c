@@ -136,6 +136,45 @@ exp_sum(float *y, float highest, size_t n)
     return tree(lane);
 }
 
+static float
+exp_total(const float *x, float highest, float factor, size_t n)
+{
+    float lane[SUM_LANES] = { 0 };
+    size_t whole = n - n % SUM_LANES;
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t l = 0; l < SUM_LANES; l++)
+            lane[l] += exponential((x[i + l] - highest) * factor);
+    for (size_t i = whole; i < n; i++)
+        lane[i - whole] += exponential((x[i] - highest) * factor);
+    return tree(lane);
+}
+
+/* One element of a row; its part of the KL divergence. */
+static inline float
+distill_one(float *restrict z, float t, const struct rows_distill *d)
+{
+    float x = *z, s = exponential((x - d->z_max) * d->per_t) * d->z_share;
+    float p = exponential((t - d->t_max) * d->per_t) * d->t_share;
+    float e = d->hard == 0 ? 0 : d->hard * exponential(x - d->z_max);
+    *z = e + d->soft * (s - p);
+    return p * ((t - x) * d->per_t - d->shift);
+}
+
+static float
+distill(float *restrict z, const float *restrict t, const struct rows_distill *of_row,
+        size_t n)
+{
+    const struct rows_distill d = *of_row; // stores to z do not change it
+    float lane[SUM_LANES] = { 0 };
+    size_t whole = n - n % SUM_LANES;
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t l = 0; l < SUM_LANES; l++)
+            lane[l] += distill_one(&z[i + l], t[i + l], &d);
+    for (size_t i = whole; i < n; i++)
+        lane[i - whole] += distill_one(&z[i], t[i], &d);
+    return tree(lane);
+}
+
 static void
 swiglu(float *restrict y, const float *restrict gate, const float *restrict up,
        size_t n)
@@ -224,6 +263,7 @@ rope(float *restrict a, float *restrict b, const float *restrict cosine,
 }
 
 const struct rows_isa NAME(rows) = {
-    dot,         max,    sum_squares, axpy, scale,    scale_in_place, exp_sum,
-    softmax_bwd, swiglu, swiglu_bwd,  norm, norm_bwd, norm_bwd_gain,  rope
+    dot,     max,       sum_squares,   axpy,        scale,  scale_in_place,
+    exp_sum, exp_total, distill,       softmax_bwd, swiglu, swiglu_bwd,
+    norm,    norm_bwd,  norm_bwd_gain, rope
 };

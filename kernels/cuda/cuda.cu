@@ -429,6 +429,7 @@ static const struct ops cuda_ops = {
     .swiglu = cuda_swiglu,
     .swiglu_bwd = cuda_swiglu_bwd,
     .cross_entropy = cuda_cross_entropy,
+    .distill = cuda_distill,
     .l1 = cuda_l1,
     .argmax = cuda_argmax,
     .amax = cuda_amax,

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { STATE_KEYS = 9 }; // besides "teacher"
+
 /* ---- reading -------------------------------------------------------------------------- */
 
 /* The next pair of a map with fixed keys. */
@@ -222,13 +224,28 @@ check_steps(struct mp *m, size_t at, const struct state *st)
     return 0;
 }
 
+/* "teacher" is there only if there is one, so that other files are as they always were. */
+static int
+open_state(struct mp *m, struct state *st)
+{
+    struct mp_value v;
+    size_t at = m->pos;
+    if (mp_want(m, MP_MAP, &v, "state") < 0)
+        return -1;
+    st->has_teacher = v.n == STATE_KEYS + 1;
+    return v.n == STATE_KEYS || st->has_teacher
+               ? 0
+               : mp_fail(m, at, "\"state\": %u keys, expected %u or %u", v.n,
+                         STATE_KEYS, STATE_KEYS + 1);
+}
+
 int
 state_parse(struct state *st, struct slice *settings, struct mp *m)
 {
     struct slice last = { 0 };
     size_t at = m->pos;
     *st = (struct state){ 0 };
-    if (open_map(m, "state", 9) < 0)
+    if (open_state(m, st) < 0)
         return -1;
     m->depth++;
     if (field(m, "grad_norm", &last) < 0 || read_norm(m, st) < 0 ||
@@ -239,6 +256,8 @@ state_parse(struct state *st, struct slice *settings, struct mp *m)
         field(m, "spike", &last) < 0 || read_spike(m, st) < 0 ||
         read_u64(m, "step", &last, UINT32_MAX, &st->step) < 0 ||
         read_u64(m, "t", &last, UINT32_MAX, &st->t) < 0 ||
+        (st->has_teacher &&
+         read_bin(m, "teacher", &last, st->teacher, XXH3_BYTES) < 0) ||
         field(m, "tokenizer", &last) < 0 || read_tokenizer(m, st) < 0)
         return -1;
     m->depth--;
@@ -272,7 +291,7 @@ put_sampler(msgpack_packer *pk, const struct state *st)
 void
 state_pack(msgpack_packer *pk, const struct state *st, struct slice settings)
 {
-    msgpack_pack_map(pk, 9);
+    msgpack_pack_map(pk, STATE_KEYS + st->has_teacher);
     mp_put_str(pk, slice_of("grad_norm"));
     st->grad_norm < 0 ? msgpack_pack_nil(pk) : msgpack_pack_double(pk, st->grad_norm);
     mp_put_str(pk, slice_of("routes"));
@@ -304,6 +323,10 @@ state_pack(msgpack_packer *pk, const struct state *st, struct slice settings)
     msgpack_pack_uint64(pk, st->step);
     mp_put_str(pk, slice_of("t"));
     msgpack_pack_uint64(pk, st->t);
+    if (st->has_teacher) {
+        mp_put_str(pk, slice_of("teacher"));
+        mp_put_bin(pk, st->teacher, XXH3_BYTES);
+    }
     mp_put_str(pk, slice_of("tokenizer"));
     if (st->has_tokenizer)
         mp_put_bin(pk, st->tokenizer, SHA256_BYTES);

@@ -46,7 +46,7 @@ model_open(struct model *m, const char *path, const struct load_options *o,
     struct store_options opt = { .guard = o->io->guard,
                                  .whole_pairs = true,
                                  .tmpdir = o->io->tmpdir };
-    *m = (struct model){ .o = *o, .err = err };
+    *m = (struct model){ .o = *o, .memory = MEMORY_WEIGHTS, .err = err };
     if (store_open(&m->store, path, &opt, err) < 0 ||
         store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
@@ -57,14 +57,20 @@ model_open(struct model *m, const char *path, const struct load_options *o,
 }
 
 void
-model_close(struct model *m)
+model_unload(struct model *m)
 {
-    for (size_t i = 0; i < m->n_owned; i++)
-        kernels_free(m->k, m->owned[i]);
-    free(m->owned);
+    while (m->n_owned)
+        kernels_free(m->k, m->owned[--m->n_owned]);
     weights_close(&m->weights);
     if (m->net.k)
         net_close(&m->net);
+}
+
+void
+model_close(struct model *m)
+{
+    model_unload(m);
+    free(m->owned);
     values_scratch_free(&m->scratch);
     views_close(&m->views);
     if (m->store.path)
@@ -170,7 +176,7 @@ own(struct model *m, size_t bytes)
         m->owned = v;
         m->cap_owned = cap;
     }
-    void *p = kernels_alloc(m->k, MEMORY_WEIGHTS, bytes ? bytes : 1);
+    void *p = kernels_alloc(m->k, m->memory, bytes ? bytes : 1);
     if (p)
         m->owned[m->n_owned++] = p;
     return p;
@@ -183,12 +189,12 @@ payload(struct model *m, const struct tensor *t, size_t align)
 {
     struct store *s = &m->store;
     const uint8_t *mapped = store_data(s, t);
-    if (m->host && mapped && (uintptr_t)mapped % align == 0) {
+    if (m->host && !m->k->dry && mapped && (uintptr_t)mapped % align == 0) {
         map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
         return (void *)(uintptr_t)mapped;
     }
     struct bulk b = { t, own(m, (size_t)t->nbytes) };
-    if (b.to)
+    if (b.to && !m->k->dry)
         bulk_load(m->k, s, &b, 1, false, m->o.threads, m->err);
     return m->err->kind ? NULL : b.to;
 }
@@ -208,6 +214,8 @@ as_f32(struct model *m, const struct view *v)
 {
     struct values x;
     float *to = own(m, (size_t)v->numel * sizeof *to);
+    if (to && m->k->dry)
+        return to;
     if (!to || values_open(&x, &m->store, v, m->o.io->isa, m->err) < 0)
         return NULL;
     for (uint64_t at = 0; at < v->numel; at += VALUES_CHUNK) {
@@ -229,7 +237,7 @@ unpack(struct model *m, struct matrix *w, const struct values *x)
             *scales = own(m, (size_t)numel / NVFP4_BLOCK);
     if (!codes || !scales)
         return -1;
-    for (uint64_t at = 0; at < numel; at += VALUES_CHUNK) {
+    for (uint64_t at = 0; at < numel && !m->k->dry; at += VALUES_CHUNK) {
         size_t n = numel - at < VALUES_CHUNK ? (size_t)(numel - at) : VALUES_CHUNK;
         struct values_scratch *s = &m->scratch;
         if (values_planes(x, at, n, s->bytes, s->scales, s, m->err) < 0)
@@ -268,7 +276,7 @@ load_nvfp4(struct model *m, struct matrix *w, const struct view *v)
         if (unpack(m, w, &x) < 0)
             return -1;
     } else {
-        if (check_scales(m, &x) < 0)
+        if (!m->k->dry && check_scales(m, &x) < 0)
             return -1;
         w->data = payload(m, v->entry, 1);
         w->scales = payload(m, v->scale, 1);
@@ -474,7 +482,7 @@ model_load(struct model *m, struct kernels *k, size_t positions)
     m->host = k->is.host;
     for (size_t i = 0; i < m->store.n_files; i++)
         map_use(&m->store.files[i]);
-    if (!m->o.no_verify && check_payloads(m) < 0)
+    if (!m->o.no_verify && !k->dry && check_payloads(m) < 0)
         return -1;
     if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0)
         return -1;

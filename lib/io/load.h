@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* load: a model of any container as weights on a device.
+/* load: a model of any container as weights on a device.  On a dry one they are counted.
  *
  * On the CPU aligned payloads are used where they are mapped; all else is copied.  NVFP4
  * stays NVFP4.  A tensor that is missing, has another shape or is not in the configuration
@@ -34,6 +34,7 @@ struct model {
     struct quant_spec spec;
     bool share;                           // one tensor scale for fused projections
     const struct quant_spec *activations; // of the net; set between open and load
+    enum memory memory;                   // what its weights count as; likewise
     // private
     struct weights weights;
     void **owned; // on the device
@@ -49,6 +50,8 @@ struct model {
 int model_open(struct model *m, const char *path, const struct load_options *o,
                struct err *err);
 int model_load(struct model *m, struct kernels *k, size_t positions);
+/* The reverse of model_load, before its device is closed: it may be loaded on another. */
+void model_unload(struct model *m);
 void model_close(struct model *m);
 
 /* Allow longer documents from now on. */

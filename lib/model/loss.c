@@ -8,26 +8,43 @@ enum { ROWS = 256 }; // products are fastest with multiples of it
 static size_t
 chunk_rows(const struct pass *p)
 {
-    size_t chunks = (p->labels + p->logit_rows - 1) / p->logit_rows;
+    size_t max = p->logit_rows;
+    if (p->n->teacher && p->n->teacher->pass->logit_rows < max)
+        max = p->n->teacher->pass->logit_rows;
+    size_t chunks = (p->labels + max - 1) / max;
     size_t rows = chunks ? (p->labels + chunks - 1) / chunks : 1;
     size_t whole = (rows + ROWS - 1) / ROWS * ROWS;
-    return whole <= p->logit_rows ? whole : rows;
+    return whole <= max ? whole : rows;
 }
 
-/* Rows r .. r + n - 1 of those with labels: logits, and with scale their gradients. */
+/* Logits of rows r .. r + n - 1 of those with labels, in p->logits; x: those rows. */
+static struct matrix
+logits_of(struct pass *p, size_t r, size_t n, struct matrix *x)
+{
+    struct matrix all = kernels_act(p->k, p->selected, p->labels, p->c->hidden);
+    struct matrix logits = kernels_act(p->k, p->logits, n, p->c->vocab);
+    *x = matrix_rows(&all, r, n);
+    op_linear(p->k, 1, &logits, x, &pass_tensor(p, pass_head(p), -1)->w, NULL);
+    return logits;
+}
+
+/* Rows r .. r + n - 1 of those with labels: losses, and with scale gradients. */
 static void
 cross_entropy_chunk(struct pass *p, size_t r, size_t n, float scale)
 {
     struct kernels *k = p->k;
     const struct net_tensor *head = pass_tensor(p, pass_head(p), -1);
-    struct matrix all = kernels_act(k, p->selected, p->labels, p->c->hidden),
-                  x = matrix_rows(&all, r, n);
-    struct matrix logits = kernels_act(k, p->logits, n, p->c->vocab);
-    op_linear(k, 1, &logits, &x, &head->w, NULL);
-    op_cross_entropy(k, p->loss + r, &logits, p->label + r, scale);
+    struct matrix x, unused, logits = logits_of(p, r, n, &x);
+    if (p->n->teacher) {
+        struct matrix theirs = logits_of(p->n->teacher->pass, r, n, &unused);
+        op_distill(k, p->loss + r, p->kl + r, &logits, &theirs, p->label + r,
+                   &p->n->distill, scale);
+    } else {
+        op_cross_entropy(k, p->loss + r, &logits, p->label + r, scale);
+    }
     if (scale == 0)
         return;
-    all.data = p->dselected;
+    struct matrix all = kernels_act(k, p->dselected, p->labels, p->c->hidden);
     struct matrix dx = matrix_rows(&all, r, n);
     op_linear_dx(k, 1, &dx, &logits, &head->w, NULL);
     if (head->grad.data)
@@ -69,13 +86,20 @@ zero_embedding_grads(struct pass *p)
 }
 
 void
+pass_select(struct pass *p)
+{
+    size_t hidden = p->c->hidden;
+    struct matrix x = kernels_act(p->k, p->selected, p->labels, hidden),
+                  top = pass_act(p, p->top, hidden);
+    op_gather(p->k, &x, &top, p->index);
+}
+
+void
 pass_losses(struct pass *p, float scale)
 {
     struct kernels *k = p->k;
     size_t hidden = p->c->hidden;
-    struct matrix x = kernels_act(k, p->selected, p->labels, hidden),
-                  top = pass_act(p, p->top, hidden);
-    op_gather(k, &x, &top, p->index);
+    pass_select(p);
     if (scale != 0)
         zero_embedding_grads(p);
     if (p->n->kind == NET_CE)
@@ -84,8 +108,8 @@ pass_losses(struct pass *p, float scale)
         scalar_loss(p, scale);
     if (scale == 0)
         return;
-    x.data = p->dselected;
-    top.data = p->dn;
+    struct matrix x = kernels_act(k, p->dselected, p->labels, hidden),
+                  top = pass_act(p, p->dn, hidden);
     op_zero(k, p->dn, p->tokens * hidden * (dtype_bits(k->is.act) / 8));
     op_scatter(k, &top, &x, p->index);
 }

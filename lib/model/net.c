@@ -125,10 +125,28 @@ forward(struct pass *p)
     pass_final_norm(p);
 }
 
-int
-net_pass(struct net *n, const struct net_batch *b, float scale, float *loss,
-         float *logits)
+/* The labels' losses at their positions, on the host. */
+static int
+read_losses(struct pass *p, float *to, const float *from)
 {
+    if (kernels_download(p->k, p->host_loss, from, p->labels * sizeof *to) < 0)
+        return -1;
+    memset(to, 0, p->tokens * sizeof *to);
+    for (size_t i = 0; i < p->labels; i++)
+        to[p->host[p->max_tokens + i]] = p->host_loss[i];
+    return 0;
+}
+
+int
+net_pass(struct net *n, const struct net_batch *b, float scale,
+         const struct net_losses *losses, float *logits)
+{
+    if (n->teacher) { // of the same size, so that its memory stays when n's is reserved
+        if (begin(n->teacher, b, false, logits != NULL) < 0)
+            return -1;
+        forward(n->teacher->pass);
+        pass_select(n->teacher->pass);
+    }
     if (begin(n, b, scale != 0, logits != NULL) < 0)
         return -1;
     struct pass *p = n->pass;
@@ -138,12 +156,9 @@ net_pass(struct net *n, const struct net_batch *b, float scale, float *loss,
     pass_losses(p, scale);
     if (scale != 0)
         pass_backward(p);
-    if (kernels_download(n->k, p->host_loss, p->loss, p->labels * sizeof *loss) < 0)
+    if (n->teacher && read_losses(p, losses->kl, p->kl) < 0)
         return -1;
-    memset(loss, 0, b->tokens * sizeof *loss);
-    for (size_t i = 0; i < p->labels; i++)
-        loss[p->host[p->max_tokens + i]] = p->host_loss[i];
-    return 0;
+    return read_losses(p, losses->loss, p->loss);
 }
 
 /* ---- with a cache ------------------------------------------------------------------------------- */

@@ -38,6 +38,10 @@ struct net {
      * all.  Straight through backward: a weight's gradient is that of the product that was
      * computed, an input's that of the weight. */
     const struct quant_spec *activations;
+    /* Another model, on the same device and with the same vocabulary, from whose logits this
+     * one learns, only with NET_CE; NULL: none. */
+    struct net *teacher;
+    struct distill distill;
     /* Called when the gradient of a row of the table is complete for this pass, which does
      * not read the weights of that row again.  The gradient may be overwritten. */
     void (*done)(void *ctx, size_t row);
@@ -60,13 +64,19 @@ int net_open(struct net *n, const struct config *c, struct kernels *k, size_t po
              struct err *err);
 void net_close(struct net *n);
 
-/* Allocate for passes of so many tokens and labels, with or without the backward pass. */
+/* Allocate for passes of so many tokens and labels, with or without the backward pass, also
+ * in the teacher. */
 int net_reserve(struct net *n, size_t tokens, size_t labels, bool backward);
-/* One pass.  loss: (tokens) of each position, 0 without a label; scale: what gradients
- * are multiplied by, 0 for none at all; logits: (tokens, vocab) or NULL.  All three are
- * the host's. */
-int net_pass(struct net *n, const struct net_batch *b, float scale, float *loss,
-             float *logits);
+/* What is known of each position after a pass: (tokens) on the host, 0 without a label. */
+struct net_losses {
+    float *loss; // cross-entropy, or what `kind` asks for
+    float *kl;   // from the teacher's logits; without a teacher NULL will do
+};
+
+/* One pass.  scale: what gradients are multiplied by, 0 for none at all; logits: (tokens,
+ * vocab) on the host, or NULL. */
+int net_pass(struct net *n, const struct net_batch *b, float scale,
+             const struct net_losses *losses, float *logits);
 
 /* Keys and values of the tokens so far. */
 struct net_cache {

@@ -245,6 +245,8 @@ alloc_device(struct pass *p)
     p->logit_rows = p->n->kind == NET_CE ? rows_of_logits(p) : 0;
     p->logits = own(p, MEMORY_LOGITS, logits_bytes(p));
     p->loss = own_f32(p, MEMORY_WORK, labels);
+    if (p->n->teacher)
+        p->kl = own_f32(p, MEMORY_WORK, labels);
     if (p->backward)
         alloc_backward(p);
 }
@@ -253,8 +255,10 @@ int
 net_reserve(struct net *n, size_t tokens, size_t labels, bool backward)
 {
     struct pass *p = n->pass;
+    if (n->teacher && net_reserve(n->teacher, tokens, labels, false) < 0)
+        return -1;
     if (p && p->max_tokens >= tokens && p->max_labels >= labels &&
-        (p->backward || !backward))
+        (p->backward || !backward) && (p->kl || !n->teacher))
         return 0;
     if (p) { // grow only
         tokens = tokens > p->max_tokens ? tokens : p->max_tokens;

@@ -48,7 +48,7 @@ struct pass {
     void *selected, *dselected; // (N, C) rows of top that have labels
     void *logits;               // (logit_rows, V)
     size_t logit_rows;          // at a time
-    float *loss;                // (N)
+    float *loss, *kl;           // (N); kl: with a teacher
     int32_t *host;              // (2, T) on the host: labels, and their rows
     float *host_loss;           // (T) on the host
     void **owned;
@@ -86,6 +86,8 @@ struct rope pass_rope(const struct pass *p, size_t heads);
 
 /* ---- loss.c, backward.c ------------------------------------------------------------------- */
 
+/* Rows of top that have labels to `selected`. */
+void pass_select(struct pass *p);
 /* Losses of rows with labels; with scale != 0 p->dn becomes the gradient of top. */
 void pass_losses(struct pass *p, float scale);
 void pass_backward(struct pass *p);

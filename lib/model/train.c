@@ -48,24 +48,39 @@ count_targets(const struct net_batch *b, size_t n)
 static int
 reserve_losses(struct train *t, size_t tokens)
 {
-    if (tokens <= t->cap_loss)
+    if (tokens <= t->cap_losses)
         return 0;
-    free(t->loss);
-    t->loss = calloc(tokens, sizeof *t->loss);
-    t->cap_loss = t->loss ? tokens : 0;
-    return t->loss ? 0 : err_set(t->err, ERR_MEMORY, "out of memory for a training");
+    free(t->losses.loss);
+    t->losses.loss = calloc(2 * tokens, sizeof *t->losses.loss);
+    t->cap_losses = t->losses.loss ? tokens : 0;
+    t->losses.kl = t->losses.loss + t->cap_losses;
+    return t->cap_losses ? 0
+                         : err_set(t->err, ERR_MEMORY, "out of memory for a training");
 }
 
-/* Sum of the losses of a pass, in the order of its tokens. */
+/* Add the losses of a pass, in the order of its tokens. */
 static int
-run_pass(struct train *t, const struct net_batch *b, float scale, double *sum)
+run_pass(struct train *t, const struct net_batch *b, float scale,
+         struct train_sums *sums)
 {
     if (reserve_losses(t, b->tokens) < 0 ||
-        net_pass(&t->net, b, scale, t->loss, NULL) < 0)
+        net_pass(&t->net, b, scale, &t->losses, NULL) < 0)
         return -1;
-    for (size_t i = 0; i < b->tokens; i++)
-        *sum += (double)t->loss[i];
+    for (size_t i = 0; i < b->tokens; i++) {
+        sums->ce += (double)t->losses.loss[i];
+        sums->kl += t->net.teacher ? (double)t->losses.kl[i] : 0;
+    }
     return 0;
+}
+
+double
+train_loss(const struct train *t, const struct train_sums *sums)
+{
+    const struct distill *d = &t->net.distill;
+    double sum = sums->ce, T = (double)d->temperature;
+    if (t->net.teacher)
+        sum = (double)(1 - d->share) * sums->ce + (double)d->share * T * T * sums->kl;
+    return sums->targets ? sum / (double)sums->targets : NAN;
 }
 
 /* All gradients are complete: judge, clip, update. */
@@ -88,7 +103,7 @@ static int
 run_step(struct train *t, const struct net_batch *b, size_t n)
 {
     struct train_result *r = t->result;
-    double sum = 0;
+    struct train_sums sums = { .targets = r->targets };
     if (t->bad_row < t->net.table.n)
         update_skip(t, "the weight %s is not finite",
                     t->net.table.row[t->bad_row].name);
@@ -100,20 +115,22 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
     r->clip = (double)t->clip;
     for (size_t i = 0; i < n; i++) {
         t->net.add = i > 0;
-        if (run_pass(t, &b[i], 1 / (float)r->targets, &sum) < 0 ||
+        if (run_pass(t, &b[i], 1 / (float)r->targets, &sums) < 0 ||
             (t->layout.release && update_settle_released(t) < 0))
             return -1;
-        if (!isfinite(sum))
+        if (!isfinite(train_loss(t, &sums)))
             update_skip(t, "the loss is not finite");
     }
-    r->loss = sum / (double)r->targets;
+    r->loss = train_loss(t, &sums);
+    r->ce = sums.ce / (double)r->targets;
+    r->kl = sums.kl / (double)r->targets;
     return apply(t);
 }
 
 int
 train_step(struct train *t, const struct net_batch *b, size_t n, struct train_result *r)
 {
-    *r = (struct train_result){ .loss = NAN, .grad_norm = NAN, .clip = 1 };
+    *r = (struct train_result){ .loss = NAN, .ce = NAN, .kl = NAN, .grad_norm = NAN, .clip = 1 };
     t->result = r;
     t->moved = false;
     for (size_t i = 0; i < n; i++)
@@ -145,8 +162,8 @@ train_pass_over(struct train *t)
 }
 
 int
-train_eval(struct train *t, const struct net_batch *b, double *sum, uint64_t *targets)
+train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums)
 {
-    *targets += count_targets(b, 1);
-    return run_pass(t, b, 0, sum);
+    sums->targets += count_targets(b, 1);
+    return run_pass(t, b, 0, sums);
 }

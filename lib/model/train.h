@@ -66,6 +66,7 @@ struct train_result {
     enum train_outcome outcome;
     char reason[160]; // why it was skipped
     double loss;      // mean over targets
+    double ce, kl;    // with a teacher: what it is made of
     double grad_norm; // before clipping
     double clip;      // factor of all gradients
     uint64_t tokens, targets;
@@ -98,8 +99,8 @@ struct train {
     struct matrix *masters; // (table.n) no data: not quantized
     struct adam_step adam;
     struct train_result *result;
-    float *loss;
-    size_t cap_loss;
+    struct net_losses losses;
+    size_t cap_losses;
     bool moved; // released gradients have changed weights
     struct err *err;
 };
@@ -118,8 +119,15 @@ int train_step(struct train *t, const struct net_batch *b, size_t n,
                struct train_result *r);
 /* Count a step that is not run, as if it had been skipped. */
 void train_pass_over(struct train *t);
-/* Add the losses of a batch to *sum, and its targets to *targets. */
-int train_eval(struct train *t, const struct net_batch *b, double *sum,
-               uint64_t *targets);
+/* Sums of losses over targets. */
+struct train_sums {
+    double ce, kl; // ce: whatever the loss is; kl: with a teacher
+    uint64_t targets;
+};
+
+/* Add the losses of a batch. */
+int train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums);
+/* What is trained by: their mix, per target. */
+double train_loss(const struct train *t, const struct train_sums *sums);
 
 #endif

@@ -281,6 +281,6 @@ train_close(struct train *t)
     free(t->masters);
     free(t->host_squares);
     free(t->released);
-    free(t->loss);
+    free(t->losses.loss);
     *t = (struct train){ 0 };
 }

@@ -500,6 +500,16 @@ pair_cross_entropy(struct kernels *k, float *loss, void *logits, const int32_t *
 }
 
 static inline void
+pair_distill(struct kernels *k, float *ce, float *kl, void *logits, const void *teacher,
+             const int32_t *label, size_t rows, size_t n, const struct distill *how,
+             float scale)
+{
+    struct matrix m = kernels_act(k, logits, rows, n),
+                  t = kernels_act(k, teacher, rows, n);
+    op_distill(k, ce, kl, &m, &t, label, how, scale);
+}
+
+static inline void
 pair_l1(struct kernels *k, float *loss, void *dx, float *dw, const void *x,
         const struct matrix *w, const int32_t *label, size_t rows, float scale)
 {

@@ -679,6 +679,64 @@ cross_entropies(void)
     }
 }
 
+/* ---- distillation ----------------------------------------------------------------- */
+
+static void
+round_act(float *x, size_t n)
+{
+    for (size_t i = 0; i < n && act == DT_BF16; i++)
+        x[i] = num_from_bf16(num_to_bf16(x[i]));
+}
+
+/* A teacher of other logits or, in every third row, of nearly or exactly the same. */
+static void
+go_distill(const struct shape *s)
+{
+    const struct distill how[] = { { 1, 1 }, { 0.3F, 2.5F } };
+    size_t n = s->rows * s->n;
+    int32_t *label = some_ids(s->rows, (int32_t)s->n);
+    for (size_t r = 1; r < s->rows; r += 5)
+        label[r] = -1;
+    for (int h = 0; h < 2; h++) {
+        float *x = normal(n, 4, 41), *t = normal(n, 4, 42), *ce = zeros(s->rows),
+              *kl = zeros(s->rows);
+        for (size_t i = 0; i < n; i++)
+            if (i / s->n % 3 == 2)
+                t[i] = x[i] + (i / s->n % 2 ? 0 : 0.05F * t[i]);
+        round_act(x, n);
+        round_act(t, n);
+        void *found = put(x, n), *theirs = put(t, n);
+        float *found_ce = poisoned_f32(s->rows), *found_kl = poisoned_f32(s->rows);
+        pair_distill(cpu, ce, kl, x, t, label, s->rows, s->n, &how[h], s->scale);
+        pair_distill(gpu, found_ce, found_kl, found, theirs, put_ids(label, s->rows),
+                     s->rows, s->n, &how[h], s->scale);
+        near_f32("ce", found_ce, ce, s->rows, near_f32_limit);
+        near_f32("kl", found_kl, kl, s->rows, 2e-5);
+        float *d = near_act_sum("gradient", found, x, n, s->n);
+        for (size_t i = 0; i < n; i++) {
+            size_t r = i / s->n, same = r % 3 == 2 && r % 2 && h == 0;
+            CHECK_SAY(d[i] == 0 || (label[r] >= 0 && !same),
+                      "%s, %s: row %zu has a gradient", doing, shape_text, r);
+        }
+    }
+}
+
+static void
+distills(void)
+{
+    static const struct shape shapes[] = {
+        { .rows = 3, .n = 2 },      { .rows = 9, .n = 7 },
+        { .rows = 40, .n = 256 },   { .rows = 20, .n = 1003 },
+        { .rows = 11, .n = 32000 }, { .rows = 11, .n = 151936 },
+        { .rows = 3, .n = 151939 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct shape s = shapes[i];
+        s.scale = 0.125F;
+        twice("distill", go_distill, s);
+    }
+}
+
 /* ---- argmax ---------------------------------------------------------------------- */
 
 static void
@@ -743,6 +801,7 @@ nothing(void)
     pair_scatter(gpu, p, p, ids, 0, 4);
     pair_convert(gpu, p, p, DT_F32, 0);
     pair_cross_entropy(gpu, p, p, ids, 0, 4, 1);
+    pair_distill(gpu, p, p, p, p, ids, 0, 4, &(struct distill){ 1, 1 }, 1);
     pair_l1(gpu, p, p, p, p, &w, ids, 0, 1);
     free_all();
 }
@@ -879,6 +938,13 @@ time_cross_entropy_0(const struct bench *b)
 }
 
 static void
+time_distill(const struct bench *b)
+{
+    pair_distill(gpu, b->loss, b->scale, b->logits, b->both, b->ids, LOGIT_ROWS, QWEN,
+                 &(struct distill){ 1, 1 }, 1);
+}
+
+static void
 time_l1(const struct bench *b)
 {
     pair_l1(gpu, b->loss, b->a, b->dw, b->b, &b->w, b->ids, TOKENS, 1);
@@ -978,6 +1044,7 @@ all_times(void)
     report(&b, "cross_entropy", "1536x151936", 2 * logits, time_cross_entropy);
     report(&b, "cross_entropy", "1536x151936, scale 0", 2 * logits,
            time_cross_entropy_0);
+    report(&b, "distill", "1536x151936", 5 * logits, time_distill);
     report(&b, "l1", "16384x2560", t * c * (a + 2 + a + 8), time_l1);
     free_all();
 }
@@ -995,6 +1062,7 @@ compare(void)
         heads();
         swiglus();
         cross_entropies();
+        distills();
     }
     off = 0;
     argmaxes();

@@ -79,17 +79,46 @@ model_random(struct model *m)
 static double
 mean_loss(struct model *m, const struct net_batch *b, float scale)
 {
-    float *loss = calloc(b->tokens, sizeof *loss);
-    double sum = 0;
+    const struct distill *d = &m->net.distill;
+    float *loss = calloc(2 * b->tokens, sizeof *loss), *kl = loss + b->tokens;
+    double sum = 0, T = (double)d->temperature;
     size_t counted = 0;
     NEED(loss);
-    CHECK_SAY(net_pass(&m->net, b, scale, loss, NULL) == 0, "%s", m->err.msg);
+    CHECK_SAY(net_pass(&m->net, b, scale, &(struct net_losses){ loss, kl }, NULL) == 0,
+              "%s", m->err.msg);
     for (size_t t = 0; t < b->tokens; t++) {
-        sum += (double)loss[t];
+        double ce = (double)loss[t], share = (double)d->share;
+        sum += m->net.teacher ? (1 - share) * ce + share * T * T * (double)kl[t] : ce;
         counted += b->label[t] >= 0;
     }
     free(loss);
     return sum / (double)counted;
+}
+
+/* Another model of random weights on the device of m, which learns from it. */
+static void
+teacher_open(struct model *t, struct model *m, const struct config *c)
+{
+    *t = (struct model){ .k = m->k };
+    NEED(net_open(&t->net, c, t->k, 128, &m->err) == 0);
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        const struct row *r = &t->net.table.row[i];
+        struct matrix *w = &t->net.t[i].w;
+        *w = matrix_of(DT_F32, NULL, r->rank == 2 ? (size_t)r->shape[0] : 1,
+                       (size_t)r->shape[r->rank - 1]);
+        NEED((w->data = kernels_alloc(t->k, MEMORY_TEACHER, r->numel * 4)));
+    }
+    model_random(t);
+    m->net.teacher = &t->net;
+}
+
+static void
+teacher_close(struct model *t, struct model *m)
+{
+    for (size_t i = 0; i < t->net.table.n; i++)
+        kernels_free(t->k, values(t, i));
+    net_close(&t->net);
+    m->net.teacher = NULL;
 }
 
 /* ---- finite differences ------------------------------------------------------------------- */
@@ -137,16 +166,22 @@ labels(const struct net_batch *b)
 /* Some elements of every tensor: the slope of the loss by two evaluations.  f32 losses
  * are good to 1e-7, so steps are large and tolerances wide; a wrong term is far off. */
 static void
-check_slopes(bool tied)
+check_slopes(bool tied, const struct distill *how)
 {
-    struct config c = small;
+    struct config c = small, wide = small;
     struct net_batch b;
     int32_t room[4][TOKENS];
-    struct model m;
+    struct model m, teacher;
     c.tied = tied;
     make_batch(&b, room, c.vocab);
     model_open(&m, &c, DT_F32, isa_best(), 1);
     model_random(&m);
+    if (how) {
+        wide.hidden = 20;
+        wide.layers = 1;
+        teacher_open(&teacher, &m, &wide);
+        m.net.distill = *how;
+    }
     mean_loss(&m, &b, 1 / (float)labels(&b));
     double worst = 0;
     for (size_t i = 0; i < m.net.table.n; i++) {
@@ -166,7 +201,38 @@ check_slopes(bool tied)
                       r->name, e, slope, found);
         }
     }
-    printf("slopes, %s: off by at most %.2g\n", tied ? "tied" : "untied", worst);
+    printf("slopes, %s%s: off by at most %.2g\n", tied ? "tied" : "untied",
+           how ? ", with a teacher" : "", worst);
+    if (how)
+        teacher_close(&teacher, &m);
+    model_close(&m);
+}
+
+/* Who has the teacher's bits learns nothing: no divergence, no gradient. */
+static void
+check_same_bits(enum dtype compute)
+{
+    struct net_batch b;
+    int32_t room[4][TOKENS];
+    struct model m, teacher;
+    make_batch(&b, room, small.vocab);
+    model_open(&m, &small, compute, isa_best(), 2);
+    model_random(&m);
+    teacher_open(&teacher, &m, &small);
+    for (int cold = 0; cold < 2; cold++) {
+        m.net.distill = (struct distill){ 1, cold ? 0.37F : 1 };
+        CHECK(mean_loss(&m, &b, 1) == 0);
+        for (size_t i = 0; i < m.net.table.n; i++)
+            for (size_t e = 0; e < m.net.table.row[i].numel; e++)
+                CHECK(((float *)m.net.t[i].grad.data)[e] == 0);
+        m.net.distill.share = 0; // and of cross-entropy there is nothing new
+        double mixed = mean_loss(&m, &b, 0);
+        m.net.teacher = NULL;
+        double alone = mean_loss(&m, &b, 0);
+        m.net.teacher = &teacher.net;
+        CHECK_SAY(fabs(mixed - alone) < 1e-6, "%.9g, alone %.9g", mixed, alone);
+    }
+    teacher_close(&teacher, &m);
     model_close(&m);
 }
 
@@ -212,8 +278,8 @@ check_documents(enum dtype compute)
                                  zeros };
     model_open(&m, &small, compute, isa_best(), 2);
     model_random(&m);
-    CHECK(net_pass(&m.net, &b, 0, loss, NULL) == 0);
-    CHECK(net_pass(&m.net, &second, 0, alone, NULL) == 0);
+    CHECK(net_pass(&m.net, &b, 0, &(struct net_losses){ loss, NULL }, NULL) == 0);
+    CHECK(net_pass(&m.net, &second, 0, &(struct net_losses){ alone, NULL }, NULL) == 0);
     CHECK(memcmp(loss + 13, alone, sizeof *loss * second.tokens) == 0);
     model_close(&m);
 }
@@ -394,7 +460,8 @@ golden_check(struct golden *g, const char *prefix, double loss_limit, double gra
     char name[256];
     size_t n, counted = labels(&g->b);
     double sum = 0, worst = 0;
-    CHECK_SAY(net_pass(&g->m.net, &g->b, 1 / (float)counted, g->loss, g->logits) == 0,
+    CHECK_SAY(net_pass(&g->m.net, &g->b, 1 / (float)counted,
+                       &(struct net_losses){ g->loss, NULL }, g->logits) == 0,
               "%s", g->m.err.msg);
     for (size_t t = 0; t < g->b.tokens; t++)
         sum += (double)g->loss[t];
@@ -468,8 +535,12 @@ check_golden(const char *dir)
 int
 main(int argc, char **argv)
 {
-    check_slopes(true);
-    check_slopes(false);
+    check_slopes(true, NULL);
+    check_slopes(false, NULL);
+    check_slopes(true, &(struct distill){ 1, 1 });
+    check_slopes(false, &(struct distill){ 0.7F, 1.7F });
+    check_same_bits(DT_F32);
+    check_same_bits(DT_BF16);
     check_paths(DT_F32);
     check_paths(DT_BF16);
     check_documents(DT_F32);

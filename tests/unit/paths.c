@@ -128,6 +128,14 @@ check_rows(size_t t, size_t n)
         op_cross_entropy(device[d], s[d], &logits, ids[d], 0.1F);
     }
     same("cross_entropy", t * n, t, n);
+    for (int d = 0; d < devices; d++) {
+        const struct distill how = { 0.7F, 1.3F };
+        struct matrix logits = f32(y[d], t, n), theirs = f32(w[d], t, n);
+        memcpy(y[d], x[d], t * n * sizeof(float));
+        op_distill(device[d], y[d] + t * n, y[d] + t * n + t, &logits, &theirs, ids[d],
+                   &how, 0.1F);
+    }
+    same("distill", t * n + 2 * t, t, n);
 }
 
 /* The largest logit: the first of equals, and -1 where one is not finite. */
