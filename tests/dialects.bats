@@ -321,14 +321,14 @@ PY
 
 @test "directories of other writers that are refused" {
     local k change words n=0
-    nvmodel changes >changes
+    nvmodel changes >list
     for k in $KINDS; do
         while read -r change words; do
             [ -n "$words" ] || continue
             echo "$k.$change"
             refuse_pack "$words" --dtype f32 -o x.safetensors "$IN/$k.$change"
             n=$((n + 1))
-        done <changes
+        done <list
         refuse -1 'q_proj.bias" stands beside a quantized module' datcat --verify "$IN/$k.bias"
     done
     [ "$n" -eq 40 ]
