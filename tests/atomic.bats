@@ -899,9 +899,10 @@ modes() {
     [ "$(modes "$W/m")" = '700 ' ]
     run -1 grep -v '^600$' < <(stat -c %a "$W"/m/*)
     # Other shards: nobody may read them who could not read those before.
+    chmod 751 "$W/m"
     "$DATPACK" -q -f --to safetensors -o "$W/m/" "$IN/plain2.dat"
     [ "$(find "$W/m" -name '*.safetensors' | wc -l)" -eq 1 ]
-    [ "$(modes "$W/m")" = '700 ' ]
+    [ "$(modes "$W/m")" = '751 ' ]
     run -1 grep -v '^600$' < <(stat -c %a "$W"/m/*)
     # A new one has what the umask leaves.
     rm -r "$W/m"

@@ -1162,6 +1162,56 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
     done
 }
 
+@test "a .dat that begins as a longer safetensors file would is a .dat" {
+    # 8 bytes that are the length of a header, and a brace; but the file ends before.
+    python3 - "$BATS_TEST_TMPDIR/model" <<'PY'
+import struct, sys
+import containers as c
+first = c.uleb(2) + c.dat_header("a", "i32", ()) + b"\0\0\0{"
+size = struct.unpack("<Q", first[:8])[0]
+n = size - len(first) - len(c.dat_header("b", "u8", (1 << 25,)))
+assert first[8:] == b"{" and 1 << 21 < n < 1 << 28
+with open(sys.argv[1], "wb") as f:
+    f.write(first + c.dat_header("b", "u8", (n,)))
+    f.truncate(size)
+PY
+    lists "$BATS_TEST_TMPDIR/model"
+    [ "${lines[0]}" = "a${T}i32${T}[]${T}4" ]
+    [[ ${lines[1]} == "b${T}u8${T}["* ]]
+}
+
+@test "a safetensors header longer than its file, or than any may be, is said to be that" {
+    cd "$BATS_TEST_TMPDIR"
+    printf '\25\0\0\0\0\0\0\0{}%18s' '' >m.safetensors
+    refused 'm.safetensors: byte 0: a header of 21 bytes, expected at most 20' m.safetensors
+    printf '\1\341\365\5\0\0\0\0{}' >m.safetensors
+    truncate -s 100000100 m.safetensors
+    refused 'm.safetensors: byte 0: a header of 100000001 bytes, expected at most 100000000' m.safetensors
+}
+
+@test "the tensor that an index of shards has wrong is named" {
+    cp -r shards "$BATS_TEST_TMPDIR/m"
+    cd "$BATS_TEST_TMPDIR"
+    # index STATEMENT: the map w of names to files is changed.
+    index() {
+        python3 -c '
+import json, sys
+d = json.load(open(sys.argv[2] + "/shards/model.safetensors.index.json"))
+w = d["weight_map"]
+exec(sys.argv[1])
+json.dump(d, open("m/model.safetensors.index.json", "w"))' "$1" "$IN"
+    }
+    local first=model-00001-of-00003.safetensors last=model-00003-of-00003.safetensors
+    index 'pass'
+    lists -q m
+    index "w['model.x'] = '$last'"
+    refused "index.json: tensor \"model.x\" is not in \"$last\"" m
+    index "n = min(k for k in w if w[k] == '$first'); w[n] = '$last'; w['y'] = w.pop(n)"
+    refused "index.json: tensor \"y\" is not in \"$last\"" m
+    index "del w['model.norm.weight']"
+    refused '.safetensors: tensor "model.norm.weight" is not listed in model.safetensors.index.json' m
+}
+
 # bats test_tags=native
 @test "what cannot be opened is not taken for what does not exist" {
     SHIM=${NIBBLE_FAILIO:-$BUILD/failio.so}

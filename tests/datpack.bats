@@ -475,10 +475,10 @@ said() {
     [ -z "$stderr" ]
     # Wider ones: just what the target has no normal number for.
     put wide.safetensors '[T("s", "f32", (4,), struct.pack("<4f", 1e-40, 2**-133, 1 + 2**-20, 2**-140)),
-        T("d", "f64", (4,), struct.pack("<4d", 1e-300, -1e-40, 0.1, 2**-149))]'
-    said '5 values underflowed in bf16, 3 of them to 0, most in "d" (3); --dtype f32 keeps them' \
+        T("d", "f64", (5,), struct.pack("<5d", 1e-300, -1e-40, 0.1, 2**-149, 1e-200))]'
+    said '6 values underflowed in bf16, 4 of them to 0, most in "d" (4); --dtype f32 keeps them' \
         --dtype bf16 -o x.safetensors wide.safetensors
-    said '2 values underflowed in f32, 1 of them to 0, most in "d" (2)' \
+    said '3 values underflowed in f32, 2 of them to 0, most in "d" (3)' \
         --dtype f32 -o x.safetensors wide.safetensors
     # Any number of chunks and threads.
     put long.safetensors '[T("x", "f32", (200000,), struct.pack("<f", 1e-9) * 200000)]'
@@ -562,6 +562,9 @@ PY
     pack -o k.dat in.safetensors
     run -0 bash -c "python3 '$HERE/containers.py' list k.dat | cut -f 1,2 | LC_ALL=C sort | tr '\t\n' ': '"
     [ "$output" = 'd:f64 e:f8_e4m3 h:f16 i:i32 ' ]
+    put norm.safetensors '[T("model.norm.weight", "i32", (32,), bytes(128))]'
+    pack --config "$C" --to modelopt -o m "$IN/tied.dat" norm.safetensors
+    datcat -q m | has -F $'model.norm.weight\ti32\t[32]'
     refuse_pack f8 --dtype f8 -o x.dat in.safetensors
     refuse_pack dtype --dtype f32 --config "$C" -o x.ckpt "$IN/tied.dat"
 }
@@ -867,6 +870,15 @@ PY
     pack -o a.safetensors "$IN/nv2.dat"
     pack -o c.dat a.safetensors
     run -0 datcat --diff c.dat "$IN/nv2.dat"
+    # Entries that are spelt otherwise stay so where nothing asks for ours.
+    put old.dat '[T("x.qdata", "f4_e2m1", (2, 16), bytes(range(32))), T("x.scale", "u8", (2, 2), b"8080")]'
+    pack -o same.dat old.dat
+    cmp same.dat old.dat
+    local k
+    for k in ct mo; do
+        pack -o $k.safetensors "$IN/$k"
+        run -0 datcat -q --raw-entries --diff "$IN/$k" $k.safetensors
+    done
 }
 
 @test "compressed-tensors to .dat: codes and scales as they are, scale2 = 1/divisor" {

@@ -298,6 +298,13 @@ END
         *) same l n.l ;;
         esac
     done
+    # An embedding, which is decoded in several parts.
+    nvquant -q -s '*embed*' x.safetensors -o e.safetensors
+    datcat -q -s '*embed*' e.safetensors | has -F $'nvfp4\t[3098,'
+    nvquant -q --dequant --dtype f32 e.safetensors -o plain.e.safetensors
+    ids e.safetensors -n 3 --logits e.l >said.e
+    ids plain.e.safetensors -n 3 --logits l -f | cmp - said.e
+    same l e.l
     # Quantized at load.
     ids x.safetensors -n 3 --quant sweep --logits l -f | cmp - said.n
     same l n.l

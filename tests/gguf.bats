@@ -75,6 +75,31 @@ END
             grep -q "	$what	" map
         done
     done
+    # What is not there has no row.
+    { printf 'GGUF\3\0\0\0' && head -c 24 /dev/zero; } >x.gguf
+    run -0 datcat -q --map x.gguf
+    [ "$(cut -f 1-3 <<<"${output#*$'\n'}")" = $'0\t24\theader\n24\t8\tpadding' ]
+}
+
+@test "what is wrong with a GGUF is said, and at which byte" {
+    python3 - "$HERE" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import containers as c, gguf_file as g
+nested = (g.U8, [1])
+for n in range(5):
+    if n == 3:
+        c.put("four.gguf", g.gguf_bytes([g.pair("k", g.ARRAY, nested)], []))
+    if n == 4:
+        c.put("five.gguf", g.gguf_bytes([g.pair("k", g.ARRAY, nested)], []))
+    nested = (g.ARRAY, [nested])
+head = g.gguf_bytes([], [])[:24]
+c.put("many.gguf", head[:8] + bytes([9]) + head[9:] + bytes(100))
+END
+    run -0 datcat --meta four.gguf
+    # A head, a key and its type; four times a type and a length.
+    refuse "five.gguf: byte $((24 + 13 + 4 * 12)): arrays nested deeper than 4" datcat five.gguf
+    refuse 'many.gguf: byte 8: 9 tensors announced, 100 bytes follow' datcat many.gguf
 }
 
 @test "NVFP4 tensors are one each, under the names that they have everywhere" {

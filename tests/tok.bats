@@ -76,6 +76,10 @@ tok() {
     [ "$(json 'd["meta"]["provenance"]["inputs"][0]["kind"]' <m)" = tsv ]
     [ "$(json 'sorted(d["meta"]["provenance"])' <m)" = \
         "['inputs', 'options', 'tool', 'version']" ]
+    # Settings of any length that a header can have.
+    tok make wide w.tok
+    [ "$(datcat --json w.tok | json 'd["totals"]["tokens"]')" = 25 ]
+    datcat --meta w.tok | has -F "$(printf '"%.0s' 1)xxx"
 }
 
 @test "--map accounts for every byte" {

@@ -6,7 +6,8 @@ doc/FORMAT.md and the rules of TSV data alone; the oracle of tok.bats and
 tokenize.bats.
 
 usage: tok.py read FILE            header, end and samples as JSON, a line each
-       tok.py make KIND OUT        a small valid stream: small packed ids none
+       tok.py make KIND OUT        a valid stream: small packed ids none, and wide:
+                                   with as long a header as there may be
        tok.py bad DIR              streams that must be refused, and MANIFEST:
                                    file TAB words of the message
        tok.py tokenizer OUT        a tokenizer.json of 256 bytes and no merges
@@ -185,6 +186,13 @@ def stream(samples, header=None, **more):
                **more)
 
 
+def wide(n):
+    """A setting that makes a header of so many bytes."""
+    more = {"settings": {"a": "x" * 99999}}
+    more["settings"]["a"] += "x" * (n - len(head(more)) + 16)
+    return more
+
+
 PLAIN = [([7, 8, 9], [0, 1, 1]),
          (list(range(20)), [0] * 11 + [1] * 9),
          ([299, 0], [1, 1])]
@@ -197,6 +205,7 @@ KINDS = {
                           {"vocab": None, "tokenizer": None,
                            "template": "none"}),
     "none": lambda: stream([]),
+    "wide": lambda: stream(PLAIN, wide(1 << 20)),
 }
 
 
@@ -212,6 +221,8 @@ def bad_streams():
         "crlf": (ok[:6] + b"\n" + ok[8:], "magic"),
         "version": (end(head(version=2), []), "version 1, found 2"),
         "header-0": (end(head(raw=b""), []), "1..1048576"),
+        "header-over": (end(head(raw=bytes((1 << 20) + 1)), []),
+                        "1..1048576 bytes, found 1048577"),
         "header-big": (h[:12] + b"\xff\xff\xff\xff" + h[16:], "1..1048576"),
         "header-key": (end(head(raw=pack(broken)), []), "7 keys, found 6"),
         "header-order": (end(head(raw=pack(HEADER)[:1] +
@@ -238,10 +249,11 @@ def bad_streams():
                    "documents"),
         "docs-first": (stream([([1, 2, 3], [0, 1, 1], [1])], packed),
                        "first document"),
-        "docs-order": (stream([([1, 2, 3], [0, 1, 1], [0, 2, 2])], packed),
-                       "document 2 starts at 2"),
+        "docs-order": (stream([([1, 2, 3, 4, 5], [0, 1, 1, 0, 1],
+                                [0, 2, 2])], packed),
+                       "document 2 starts at 2, expected 3..4"),
         "docs-over": (end(head(packed) + record([1, 2, 3], [0, 1, 1], [0, 3]),
-                          []), "document 1 starts at 3"),
+                          []), "document 1 starts at 3, expected 1..2"),
         "docs-many": (end(head(packed) + record([1, 2], [0, 1], [0, 1, 2]),
                           []), "documents"),
         "no-end": (h + record(*PLAIN[0]), "end record"),
@@ -416,9 +428,10 @@ def check_packed(path, plain):
 
 def self_test():
     for name, make in KINDS.items():
-        read_tok(make())
-        for n in range(len(make())):
-            refused(name, make()[:n])
+        whole = make()
+        read_tok(whole)
+        for n in range(0, len(whole), 1 + len(whole) // 5000):
+            refused(name, whole[:n])
     for name, (data, _) in bad_streams().items():
         refused(name, data)
 

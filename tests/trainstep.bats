@@ -758,8 +758,13 @@ PY
     cp "$IN/small.ckpt" m.ckpt
     cp m.ckpt four.ckpt
     step -n 4 four.ckpt >/dev/null
-    local kind
-    for kind in fallocate:3:ENOSPC fsync:5:EIO; do
+    # A call in the middle of the third save's payloads.
+    local kind n
+    FAILIO_LOG=calls FAILIO='pwrite:1000000:EIO' LD_PRELOAD=$FAILIO_SO \
+        step -n 6 --save-every 2 -o x.ckpt m.ckpt >/dev/null
+    n=$(grep -c ' pwrite .*/\.x\.ckpt' calls)
+    [ "$n" -gt 60 ]
+    for kind in fallocate:3:ENOSPC fsync:5:EIO pwrite:$((n * 5 / 6)):EIO; do
         cp "$IN/small.ckpt" m.ckpt
         run -2 --separate-stderr env LD_PRELOAD="$FAILIO_SO" FAILIO=$kind \
             trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 -n 10 --save-every 2 m.ckpt
@@ -1774,6 +1779,15 @@ fill() {
     fill $((16000000 + 16777216 - have - high))
     trainstep -q -d "$IN/even.tok" -n 1 --save-every 1 full.ckpt >/dev/null
     datcat -q --verify full.ckpt
+}
+
+@test "weights of several megabytes are saved as they are" {
+    sed 's/"vocab_size": [0-9]*/"vocab_size": 20000/' "$IN/config.json" >wide.json
+    datpack -q --init 1 --config wide.json --to ckpt --master f32 -o new.ckpt
+    datcat -q new.ckpt | has -F $'model.embed_tokens.weight\tf32\t[20000,32]\t2560000'
+    step -n 1 --lr 0 -o m.ckpt new.ckpt >/dev/null
+    datcat --diff new.ckpt m.ckpt
+    datcat -q --verify m.ckpt
 }
 
 # bats test_tags=slow

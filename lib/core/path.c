@@ -85,9 +85,8 @@ path_has_name(const char *path)
     size_t from = n;
     while (from && path[from - 1] != '/')
         from--;
-    size_t len = n - from;
-    bool dots = len <= 2 && strncmp(path + from, "..", len) == 0;
-    return len > 0 && !dots;
+    size_t len = n - from; // 0 to 2: the beginning of ".."?
+    return len > 2 || strncmp(path + from, "..", len) != 0;
 }
 
 int

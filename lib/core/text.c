@@ -239,8 +239,7 @@ text_quote(char out[TEXT_QUOTE], const char *p, size_t n)
             n = tail;
             continue;
         }
-        if (used + made >= TEXT_QUOTE)
-            break;
+        // Of the last half / 4 bytes each makes four at most: they fit.
         memcpy(out + used, piece, made);
         used += made;
         p += len;

@@ -3,6 +3,7 @@
  * makes them knows. */
 #include "lib/core/names.h"
 
+#include "lib/core/arena.h"
 #include "tests/unit/check.h"
 
 enum { MANY = 200000 };
@@ -74,6 +75,35 @@ check_seen(void)
     seen_free(&t);
 }
 
+/* Names are kept in an arena: any number of bytes, at places that do for any scalar. */
+static void
+check_arena(void)
+{
+    static const size_t sizes[] = { 0,     1,     7,     8,      9,     4000,
+                                    65527, 65528, 65529, 65535,  65536, 65537,
+                                    65544, 70001, 1,     200000, 8,     65536 };
+    struct arena a = { 0 };
+    char *at[sizeof sizes / sizeof *sizes];
+    for (int round = 0; round < 3; round++) {
+        size_t n = round < 2 ? sizeof sizes / sizeof *sizes : 6; // those fill no block
+        for (size_t i = 0; i < n; i++) {
+            at[i] = arena_alloc(&a, sizes[i]);
+            NEED(at[i]);
+            CHECK_SAY((uintptr_t)at[i] % 8 == 0, "%zu bytes at %p", sizes[i],
+                      (void *)at[i]);
+            memset(at[i], (int)i, sizes[i]);
+            CHECK(strcmp(arena_copy(&a, "name", 4), "name") == 0);
+        }
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k < sizes[i]; k++)
+                NEED(at[i][k] == (char)i);
+        arena_clear(&a);
+    }
+    // What was forgotten is used again, from its beginning.
+    CHECK(arena_alloc(&a, 1) == at[0]);
+    arena_free(&a);
+}
+
 int
 main(void)
 {
@@ -82,5 +112,6 @@ main(void)
     check_numbers();
     check_reserve();
     check_seen();
+    check_arena();
     return check_end();
 }

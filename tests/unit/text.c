@@ -338,6 +338,26 @@ check_screen(void)
         }
 }
 
+/* Whatever is added, a NUL stands behind it: also where the text fills what there is. */
+static void
+check_buf(void)
+{
+    for (size_t n = 1; n <= 520; n++) {
+        struct buf b = { 0 }, parts = { 0 };
+        buf_fill(&b, 'x', n);
+        CHECK_SAY(b.len == n && b.len < b.cap && b.data[n] == '\0', "%zu of %zu bytes",
+                  b.len, b.cap);
+        buf_char(&parts, 'x');
+        buf_add(&parts, b.data, n - 1);
+        buf_add(&parts, b.data, n);
+        CHECK_SAY(parts.len == 2 * n && parts.len < parts.cap &&
+                      parts.data[2 * n] == '\0' && memcmp(parts.data, b.data, n) == 0,
+                  "%zu of %zu bytes", parts.len, parts.cap);
+        buf_free(&b);
+        buf_free(&parts);
+    }
+}
+
 int
 main(void)
 {
@@ -348,5 +368,6 @@ main(void)
     check_slices();
     check_whole();
     check_screen();
+    check_buf();
     return check_end();
 }

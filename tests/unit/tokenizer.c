@@ -212,6 +212,7 @@ check_split(void)
         const char *text, *pieces;
     } t[] = {
         { "I'm you'RE it'\xc5\xbf", "I|'m| you|'RE| it|'\xc5\xbf" },
+        { "it'\xc5\xbfx'\xc5\xbex", "it|'\xc5\xbf|x|'\xc5\xbex" },
         { "'lL'd'x''t", "'lL|'d|'x|''|t" },
         { "12 a", "1|2| a" },
         { "a  b", "a| | b" },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* writer: plans of tensors whose sizes do not add up to a file. */
+/* writer: plans of tensors whose sizes do not add up to a file, and more than was planned. */
 #include "lib/format/writer.h"
 
 #include "lib/format/gguf.h"
@@ -49,6 +49,30 @@ check_refused(const char *kind, const char *path, bool directory, size_t n,
     CHECK(entries() == 0);
 }
 
+/* No more bytes are taken than were planned, by a tensor or behind the last one. */
+static void
+check_surplus(void)
+{
+    static const uint8_t bytes[16];
+    const uint64_t numel = 2;
+    for (int whole = 0; whole < 2; whole++) {
+        struct wtensor t = { .name = "a", .dtype = DT_F32, .rank = 1, .shape = &numel };
+        struct writer w;
+        struct err err = { 0 };
+        struct wmeta meta = { .bare = true, .version = "0" };
+        struct writer_options opt = { .guard = &guard };
+        NEED(writer_open(&w, "dat", "m.dat", &t, 1, &meta, &opt, &err) == 0);
+        CHECK(writer_write(&w, bytes, 4) == 0);
+        if (whole)
+            CHECK(writer_write(&w, bytes, 4) == 0);
+        CHECK(writer_write(&w, bytes, whole ? 1 : 5) == -1);
+        CHECK_ERR(err, ERR_USAGE, "m.dat: more payload than planned");
+        CHECK(writer_commit(&w, (struct slice){ 0 }) == -1);
+        writer_close(&w);
+        CHECK(entries() == 0);
+    }
+}
+
 int
 main(void)
 {
@@ -70,5 +94,6 @@ main(void)
         check_refused(kind, path, rows[i].directory, 2, (uint64_t)1 << 59);
         check_refused(kind, path, rows[i].directory, 1, ((uint64_t)1 << 60) + 1);
     }
+    check_surplus();
     return check_end();
 }

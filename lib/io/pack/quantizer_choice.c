@@ -67,9 +67,8 @@ recorded_in(struct plan *p, struct slice provenance)
 {
     while (provenance.p) {
         struct slice options = member(p, provenance, "options", '{');
-        struct slice quoted = { 0 }, inputs = member(p, provenance, "inputs", '[');
-        if (options.p)
-            quoted = member(p, options, "quant", '"');
+        struct slice quoted = member(p, options, "quant", '"'); // of none: none
+        struct slice inputs = member(p, provenance, "inputs", '[');
         for (size_t q = 0; quoted.p && q < QUANT_COUNT; q++) {
             struct slice word = { quoted.p + 1, quoted.n - 2 };
             if (slice_is(word, quant_name((enum quant)q)))
