@@ -51,6 +51,15 @@ same()
     diff <(printf '%s\n' "$1") <(printf '%s\n' "$2")
 }
 
+# A list of && that fails before its last command ends no test.
+@test "no test hides a failure before &&" {
+    local found
+    found=$(grep -nE '^ *(\[|datcat|datpack|nvquant|tokenize|trainstep|generate|cmp|diff|grep) .*[])a-z>] && [a-z[]' \
+        "$HERE"/*.bats "$HERE"/common.bash "$HERE"/paused.bash |
+        grep -vE '\|\||skip |return|^[^:]*:[0-9]*: *\[ "\$\(id -u\)"') || true
+    [ -z "$found" ] || { echo "$found" && false; }
+}
+
 @test "there are programs, and --help begins with a synopsis" {
     [ -n "$programs" ]
     for p in $programs; do
@@ -257,7 +266,8 @@ page_commands()
         }
     done
     # What they say of the results.
-    datcat -l from-hf/plain/ >names && [ -s names ]
+    datcat -l from-hf/plain/ >names
+    [ -s names ]
     [ -e from-hf/served-ct/tokenizer.json ]
     grep -q '^samples	.*	kl	top1$' from-hf.out
     [ "$(datcat -l from-torchsharp/trained-nvfp4.dat | wc -l)" -eq 47 ]

@@ -497,6 +497,10 @@ END
         gguf make $kind $kind.gguf
     done
     runbad good ./*.gguf
+    for kind in small-gguf model-gguf nvfp4-gguf untied-gguf; do
+        datpack -q -o $kind.safetensors $kind.gguf
+        [ -s $kind.safetensors ]
+    done
 }
 
 # bats test_tags=nosan

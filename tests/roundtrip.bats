@@ -530,7 +530,9 @@ outputs() {
     outputs base
     containers read base/a.dat >/dev/null
     containers read base/i.ckpt >/dev/null
-    [ -s base/stats.json ] && [ -s base/hash ] && [ -s base/list ]
+    [ -s base/stats.json ]
+    [ -s base/hash ]
+    [ -s base/list ]
     local j l
     for j in 2 8; do
         JOBS=$j outputs j$j

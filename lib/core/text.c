@@ -4,6 +4,7 @@
 
 #include "lib/core/num.h"
 
+#include <assert.h>
 #include <string.h>
 
 bool
@@ -239,7 +240,8 @@ text_quote(char out[TEXT_QUOTE], const char *p, size_t n)
             n = tail;
             continue;
         }
-        // Of the last half / 4 bytes each makes four at most: they fit.
+        // Of the last half / 4 bytes each makes four at most.
+        assert(used + made < TEXT_QUOTE);
         memcpy(out + used, piece, made);
         used += made;
         p += len;

@@ -54,7 +54,7 @@ contraction(const uint8_t *p, size_t n)
         return 2;
     if ((b == 'e' && (a == 'r' || a == 'v')) || (a == 'l' && b == 'l'))
         return 3;
-    return p[1] == 0xc5 && p[2] == 0xbf ? 3 : 0;
+    return n > 2 && p[1] == 0xc5 && p[2] == 0xbf ? 3 : 0;
 }
 
 /* [^\s\p{L}\p{N}]+[\r\n]* from its first character. */
