@@ -104,6 +104,7 @@ KERNEL_SRCS = \
 	kernels/cpu/clip.c \
 	kernels/cpu/coarse.c \
 	kernels/cpu/coarse_kernel.c \
+	kernels/cpu/column_stats.c \
 	kernels/cpu/convert.c \
 	kernels/cpu/cpu.c \
 	kernels/cpu/cross_entropy.c \
@@ -147,6 +148,7 @@ IO_SRCS = \
 	lib/io/pack/groups.c \
 	lib/io/pack/head.c \
 	lib/io/pack/head_match.c \
+	lib/io/pack/importance.c \
 	lib/io/pack/items.c \
 	lib/io/pack/like.c \
 	lib/io/pack/metadata.c \
@@ -196,6 +198,7 @@ generate_SRCS = \
 	cmd/generate/answer.c \
 	cmd/generate/defaults.c \
 	cmd/generate/generate.c \
+	cmd/generate/importance.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
 	cmd/generate/stream.c \

@@ -19,6 +19,10 @@
 #define PACK_SHARE_SCALE(c)                                                            \
     0, "share-scale", "LIST", "none or qkv,gate_up: one scale for what is fused",      \
         CMD_WORD(&(c).share, pack_shares)
+#define PACK_IMPORTANCE(c)                                                             \
+    0, "importance", "FILE",                                                           \
+        "columns count by generate --dump-importance: sweep, sweep1, 4over6",          \
+        CMD_TEXT(&(c).importance)
 #define PACK_COMPAT(c)                                                                 \
     CMD_COMPAT(&(c).torchsharp, "what the TorchSharp programs can read")
 

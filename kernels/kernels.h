@@ -325,6 +325,10 @@ void op_l1(struct kernels *k, float *loss, const struct matrix *dx,
  * finite. */
 void op_argmax(struct kernels *k, int32_t *id, const struct matrix *logits);
 
+/* For each column of x, activations: squares, (cols) f64, += the squares of its rows, one after
+ * the other; peak, (cols), = the larger of itself and the largest magnitude. */
+void op_column_stats(struct kernels *k, double *squares, float *peak,
+                     const struct matrix *x);
 /* *out = largest magnitude of f32, bf16 or f16; NaN if one is not finite. */
 void op_amax(struct kernels *k, float *out, const struct matrix *x);
 /* The nvfp4 form of x, in the planes that `to` has: the bytes of nvfp4_quant.  The tensor

@@ -392,6 +392,13 @@ op_argmax(struct kernels *k, int32_t *id, const struct matrix *logits)
 }
 
 void
+op_column_stats(struct kernels *k, double *squares, float *peak, const struct matrix *x)
+{
+    assert(is_act(k, x, x->rows, x->cols));
+    RUN(k, column_stats, squares, peak, x);
+}
+
+void
 op_amax(struct kernels *k, float *out, const struct matrix *x)
 {
     assert(matrix_is_dense(x));

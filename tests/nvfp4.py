@@ -59,6 +59,7 @@ class Spec:
         self.quant, self.modelopt = quant, variant == "modelopt"
         self.mae, self.exhaustive = criterion == "mae", exhaustive
         self.source = source
+        self.weight = None      # One: of the errors of the block at work
 
 
 # ---- numbers, standard library only -----------------------------------------
@@ -209,11 +210,11 @@ class One:
             enc = min(div(1.0, f32(E4M3[c] * scale2)), FLT_MAX)
             q = One.by_reciprocal(x, enc)
             err = 0.0
-            for v, code in zip(x, q):
+            for v, code, w in zip(x, q, spec.weight or [1.0] * 16):
                 e2m1 = MAGNITUDE[code & 7] * (-1 if code & 8 else 1)
                 val = f32(f32(f32(e2m1 * E4M3[c]) * t) / 1536)
                 d = f32(val - v)
-                err = f32(err + (abs(d) if spec.mae else f32(d * d)))
+                err = f32(err + f32((abs(d) if spec.mae else f32(d * d)) * w))
             if best is None or err < best[0]:
                 best = err, c, q
         return best[1:]
@@ -235,7 +236,7 @@ class One:
             d = E4M3[c]
             q = [One.nearest(abs(v), d) for v in y]
             r = [f32(abs(v) - MAGNITUDE[k] * d) for v, k in zip(y, q)]
-            r = [f32(v * v) for v in r]
+            r = [f32(f32(v * v) * w) for v, w in zip(r, spec.weight or [1.0] * 16)]
             for w in 8, 4, 2, 1:
                 r = [f32(r[i] + r[i + w]) for i in range(w)]
             if best is None or r[0] < best[0]:

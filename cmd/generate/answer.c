@@ -251,7 +251,7 @@ static int
 write_logits(const struct answer *a)
 {
     struct dump d = { "logits", { a->n, a->s->model.config.vocab }, a->logits };
-    return dump_write(a->s, a->s->c->logits, &d, 1);
+    return dump_write(a->s, a->s->c->logits, &d, 1, NULL);
 }
 
 /* s->ids is the prompt. */

@@ -94,6 +94,8 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.kl) },
     { 0, "dump-layers", "FILE", "write hidden states of a prompt",
       CMD_TEXT(&cfg.dump_layers) },
+    { 0, "dump-importance", "FILE", "with --score: how much columns of weights matter",
+      CMD_TEXT(&cfg.dump_importance) },
     { 'f', "force", NULL, "replace files that exist", CMD_FLAG(&cfg.force) },
     { 0, "quant", "NAME", "see the projections so (default: as in MODEL)",
       CMD_WORD_OF(&cfg.quant, quant_word) },
@@ -137,7 +139,9 @@ settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
         c->top_logprobs || c->dump_layers || c->no_kv || cmd_given(&c->cmd, "template"))
-        misuse("--score: goes with --logits, --kl and --json, not with prompts");
+        misuse(
+            "--score: goes with --logits, --kl, --dump-importance and --json, not with "
+            "prompts");
     if (strcmp(c->score, "-") == 0 && strcmp(c->model, "-") == 0)
         misuse("-: standard input can be read once");
 }
@@ -152,8 +156,12 @@ settle(struct config_generate *c)
     c->how.parse_special = c->torchsharp;
     if (c->kl && !c->score)
         misuse("--kl: goes with --score");
+    if (c->dump_importance && !c->score)
+        misuse("--dump-importance: goes with --score: it measures on the tokens of a "
+               ".tok");
     suffix_check("--logits", c->logits, "safetensors");
     suffix_check("--dump-layers", c->dump_layers, "safetensors");
+    suffix_check("--dump-importance", c->dump_importance, "safetensors");
     if (c->score) {
         settle_score(c);
         return;

@@ -26,7 +26,7 @@ struct config_generate {
     struct slice stop[MAX_STOPS];
     size_t n_stops;
     uint32_t top_logprobs;
-    const char *score, *logits, *kl, *dump_layers;
+    const char *score, *logits, *kl, *dump_layers, *dump_importance;
     uint64_t chunk, context; // 0: not given
     bool torchsharp;         // --compat
     enum activations activations;
@@ -89,7 +89,7 @@ int score_file(struct session *s);
 /* tensors.c: tensors of f32 in a safetensors file. */
 struct dump {
     const char *name;
-    uint64_t shape[2];
+    uint64_t shape[2];   // the second one 0: one dimension
     const float *values; // NULL: written by the caller
 };
 int dump_check(const struct session *s, const char *path);
@@ -105,7 +105,14 @@ int dump_open(struct dumper *x, const struct session *s, const char *path,
 int dump_commit(struct dumper *x) __attribute__((warn_unused_result));
 void dump_close(struct dumper *x);
 /* Write all of a file. */
-int dump_write(const struct session *s, const char *path, struct dump *d, size_t n);
+int dump_write(const struct session *s, const char *path, struct dump *d, size_t n,
+               const struct tok_reader *tok);
+/* importance.c: what the products of projections and head take, over all tokens of --score,
+ * into the file of --dump-importance: for each of them the mean square of each column, and
+ * the largest magnitude. */
+int importance_begin(struct session *s);
+int importance_write(struct session *s, const struct tok_reader *tok, uint64_t tokens);
+void importance_end(struct session *s);
 /* Hidden states of one prompt. */
 struct layers {
     struct session *s;

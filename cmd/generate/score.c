@@ -262,7 +262,7 @@ static uint32_t
 first_wanted(const struct score *x, const struct tok_sample *t, uint32_t from,
              uint32_t end)
 {
-    if (x->has_out)
+    if (x->has_out || x->s->c->dump_importance) // which measures the head, too
         return from;
     for (uint32_t i = from; i < end; i++)
         if (t->flags[i + 1] & TOK_TARGET)
@@ -362,7 +362,7 @@ prepare(struct score *x)
         return err_set(s->err, ERR_MEMORY, "out of memory for logits");
     if (session_reserve(s, (size_t)x->longest) < 0)
         return -1;
-    return open_out(x);
+    return s->c->dump_importance && importance_begin(s) < 0 ? -1 : open_out(x);
 }
 
 int
@@ -373,11 +373,14 @@ score_file(struct session *s)
     int rc = prepare(&x);
     if (rc == 0)
         rc = score_all(&x);
+    if (rc == 0 && s->c->dump_importance)
+        rc = importance_write(s, &x.tok, x.tokens);
     if (rc == 0)
         put_result(&x);
     if (rc == 0 && s->c->cmd.verbose)
         warn("%llu tokens, %.1f tok/s", (unsigned long long)x.tokens,
              (double)x.tokens / (os_seconds() - start));
+    importance_end(s);
     if (x.has_out)
         dump_close(&x.out);
     if (x.has_kl)

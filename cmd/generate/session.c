@@ -144,13 +144,14 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     if (!s->logits)
         return err_set(err, ERR_MEMORY, "out of memory for logits");
     if (sampler_open(&s->sampler, &c->sample, s->model.config.vocab, err) < 0 ||
-        dump_check(s, c->logits) < 0 || dump_check(s, c->dump_layers) < 0)
+        dump_check(s, c->logits) < 0 || dump_check(s, c->dump_layers) < 0 ||
+        dump_check(s, c->dump_importance) < 0)
         return -1;
     s->greedy =
         c->sample.temperature <= 0 && c->sample.penalty == 1 && !c->json && !c->logits;
-    const char *outputs[] = { c->logits, c->dump_layers };
+    const char *outputs[] = { c->logits, c->dump_layers, c->dump_importance };
     const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config };
-    cmd_check_outputs(outputs, 2, inputs, 4);
+    cmd_check_outputs(outputs, 3, inputs, 4);
     s->k = device_open(&c->where, err);
     if (model_load(&s->model, s->k, 1) < 0)
         return -1;

@@ -142,9 +142,11 @@ dump_open(struct dumper *x, const struct session *s, const char *path,
     if (!x->t)
         return err_set(s->err, ERR_MEMORY, "out of memory for a list of tensors");
     for (size_t i = 0; i < n; i++)
-        x->t[i] = (struct wtensor){
-            .name = d[i].name, .dtype = DT_F32, .rank = 2, .shape = d[i].shape, .tag = i
-        };
+        x->t[i] = (struct wtensor){ .name = d[i].name,
+                                    .dtype = DT_F32,
+                                    .rank = d[i].shape[1] ? 2 : 1,
+                                    .shape = d[i].shape,
+                                    .tag = i };
     if (put_provenance(&x->provenance, s, tok) < 0)
         return -1;
     meta.provenance = (struct slice){ x->provenance.data, x->provenance.len };
@@ -168,14 +170,14 @@ dump_close(struct dumper *x)
 }
 
 int
-dump_write(const struct session *s, const char *path, struct dump *d, size_t n)
+dump_write(const struct session *s, const char *path, struct dump *d, size_t n,
+           const struct tok_reader *tok)
 {
     struct dumper x;
-    int rc = dump_open(&x, s, path, d, n, NULL);
+    int rc = dump_open(&x, s, path, d, n, tok);
     for (size_t i = 0; i < n && rc == 0; i++) {
         const struct dump *from = &d[x.t[i].tag];
-        rc = writer_write(&x.w, from->values,
-                          (size_t)(from->shape[0] * from->shape[1]) * sizeof(float));
+        rc = writer_write(&x.w, from->values, (size_t)x.w.t[i].nbytes);
     }
     if (rc == 0)
         rc = dump_commit(&x);
@@ -229,7 +231,7 @@ layers_write(struct layers *l)
             (struct dump){ name[i], { l->tokens, l->s->model.config.hidden }, l->h[i] };
     }
     if (rc == 0)
-        rc = dump_write(l->s, l->s->c->dump_layers, d, n);
+        rc = dump_write(l->s, l->s->c->dump_layers, d, n, NULL);
     free(name);
     free(d);
     return rc;

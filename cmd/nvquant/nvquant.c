@@ -42,6 +42,7 @@ static const struct cmd_option options[] = {
     { PACK_TIE(cfg) },
     { CMD_CONFIG(&cfg.config_path) },
     { 0, "device", "NAME", "cpu (default), cuda, cuda:N or auto", DEVICE_NAME(where) },
+    { PACK_IMPORTANCE(cfg) },
     { PACK_COMPAT(cfg) },
     { CMD_STRICT(&cfg.strict) },
     { CMD_THREADS(&cfg.threads) },
@@ -65,7 +66,8 @@ static void
 check_combination(const struct pack *c, int operands)
 {
     const struct traits *kind = writer_traits(c->to);
-    bool quants = c->quant || c->share || c->variant || c->criterion || c->exhaustive;
+    bool quants = c->quant || c->share || c->variant || c->criterion || c->exhaustive ||
+                  c->importance;
     if (operands != 1)
         misuse("want one INPUT; --help shows how");
     if (c->dequantize && (quants || c->report || c->torchsharp))

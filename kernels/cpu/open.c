@@ -72,6 +72,7 @@ static const struct ops cpu_ops = {
     .distill = cpu_distill,
     .l1 = cpu_l1,
     .argmax = cpu_argmax,
+    .column_stats = cpu_column_stats,
     .amax = cpu_amax,
     .quantize = cpu_quantize,
     .sum_squares = cpu_sum_squares,

@@ -432,6 +432,7 @@ static const struct ops cuda_ops = {
     .distill = cuda_distill,
     .l1 = cuda_l1,
     .argmax = cuda_argmax,
+    .column_stats = cuda_column_stats,
     .amax = cuda_amax,
     .quantize = cuda_quantize,
     .sum_squares = cuda_sum_squares,

@@ -64,14 +64,16 @@ void cuda_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
 void cuda_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
                         const int32_t *label, float scale);
 void cuda_distill(struct kernels *k, float *ce, float *kl, const struct matrix *logits,
-                 const struct matrix *teacher, const int32_t *label,
-                 const struct distill *how, float scale);
+                  const struct matrix *teacher, const int32_t *label,
+                  const struct distill *how, float scale);
 void cuda_l1(struct kernels *k, float *loss, const struct matrix *dx,
              const struct matrix *dw, const struct matrix *x, const struct matrix *w,
              const int32_t *label, float scale);
 void cuda_argmax(struct kernels *k, int32_t *id, const struct matrix *logits);
 
 /* quant.cu */
+void cuda_column_stats(struct kernels *k, double *squares, float *peak,
+                       const struct matrix *x);
 void cuda_amax(struct kernels *k, float *out, const struct matrix *x);
 void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                    const float *amax, size_t n, const struct quant_spec *spec);

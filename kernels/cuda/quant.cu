@@ -227,7 +227,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (KIND == QUANT_MAX)
             code_max(&out, &v, &t, NULL, 0);
         else if (KIND == QUANT_4OVER6)
-            code_4over6(&out, &v, &t, spec.mae, false);
+            code_4over6(&out, &v, &t, spec.mae, NULL, false);
         else if (KIND == QUANT_SWEEP)
             code_sweep(&out, &v, t.enc, steps);
         else

@@ -354,7 +354,7 @@ over_1536(float v, bool plain)
 /* Codes for scale byte c; returns their error. */
 EXACT float
 try_scale(uint32_t codes[2], const struct values *v, uint32_t c,
-          const struct quant_scale *t, bool mae, bool plain)
+          const struct quant_scale *t, bool mae, const float *weight, bool plain)
 {
     float d = scale_value(c), err = 0;
     float enc = f_min(f_div(1, f_mul(d, t->scale2)), LARGEST_FLOAT);
@@ -373,7 +373,8 @@ try_scale(uint32_t codes[2], const struct values *v, uint32_t c,
             float product = plain ? f_mul(f_mul(tiny, up), amax)
                                   : f_mul(f_mul(f_mul(tiny, 0x1p126F), d), t->amax);
             float diff = f_sub(over_1536(product, plain), x);
-            err = f_add(err, mae ? f_abs(diff) : f_mul(diff, diff));
+            float r = mae ? f_abs(diff) : f_mul(diff, diff);
+            err = f_add(err, weight ? f_mul(r, weight[8 * half + i]) : r);
         }
         codes[half] = nibbles(bits, CODE_ZERO);
     }
@@ -382,17 +383,17 @@ try_scale(uint32_t codes[2], const struct values *v, uint32_t c,
 
 EXACT void
 code_4over6(struct coded *to, const struct values *v, const struct quant_scale *t,
-            bool mae, bool square)
+            bool mae, const float *weight, bool square)
 {
     float base = f_mul(f_div(v->amax, 6), t->enc), err6, err4;
     uint32_t c6 = scale_byte(f_min(base, 448));
     uint32_t c4 = scale_byte(f_min(f_mul(base, 1.5F), 448)), four[2];
     if (t->amax > 0x1p-80F && t->amax < 0x1p80F) {
-        err6 = try_scale(to->codes, v, c6, t, mae, true);
-        err4 = try_scale(four, v, c4, t, mae, true);
+        err6 = try_scale(to->codes, v, c6, t, mae, weight, true);
+        err4 = try_scale(four, v, c4, t, mae, weight, true);
     } else {
-        err6 = try_scale(to->codes, v, c6, t, mae, false);
-        err4 = try_scale(four, v, c4, t, mae, false);
+        err6 = try_scale(to->codes, v, c6, t, mae, weight, false);
+        err4 = try_scale(four, v, c4, t, mae, weight, false);
     }
     bool less = rows_sum(err4, square) < rows_sum(err6, square);
     to->scale = less ? c4 : c6;
@@ -626,7 +627,7 @@ code_any(struct coded *to, const struct values *v, const struct quant_spec *spec
             code_max(to, v, t, spec->stochastic ? spec : NULL, first);
         break;
     case QUANT_4OVER6:
-        code_4over6(to, v, t, spec->mae, spec->square);
+        code_4over6(to, v, t, spec->mae, weight, spec->square);
         break;
     default:
         code_sweep_exact(to, v, t->enc, spec, weight);

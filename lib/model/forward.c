@@ -8,6 +8,15 @@ gain(const struct pass *p, enum role role, int layer)
     return pass_tensor(p, role, layer)->w.data;
 }
 
+/* What a projection takes, for those who calibrate by it. */
+static void
+watch(struct pass *p, enum role role, int layer, const struct matrix *x)
+{
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    if (t->squares)
+        op_column_stats(p->k, t->squares, t->peak, x);
+}
+
 /* y[i] = x W[i]' for weights that share x. */
 static void
 linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x,
@@ -16,6 +25,7 @@ linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x
     struct matrix w[LINEAR_MAX];
     for (size_t i = 0; i < n; i++)
         w[i] = pass_tensor(p, role[i], layer)->w;
+    watch(p, role[0], layer, x);
     op_linear(p->k, n, y, pass_input(p, x), w, NULL);
 }
 
@@ -26,6 +36,7 @@ linear(struct pass *p, void *y, const void *x, enum role role, int layer, const 
     const struct matrix *w = &pass_tensor(p, role, layer)->w;
     struct matrix in = pass_act(p, x, w->cols), out = pass_act(p, y, w->rows),
                   add = pass_act(p, c, w->rows);
+    watch(p, role, layer, &in);
     op_linear(p->k, 1, &out, pass_input(p, &in), w, &add);
 }
 
@@ -135,6 +146,7 @@ pass_logits(struct pass *p, size_t rows, float *logits)
         size_t n = rows - r < max ? rows - r : max;
         struct matrix x = matrix_rows(&top, first + r, n),
                       y = matrix_of(DT_F32, p->logits, n, vocab);
+        watch(p, pass_head(p), -1, &x);
         op_linear(p->k, 1, &y, &x, head, NULL);
         kernels_download(p->k, logits + r * vocab, y.data, n * vocab * sizeof *logits);
     }

@@ -15,6 +15,10 @@
 struct net_tensor {
     struct matrix w;    // (out, in) on the device; norms: (1, C) f32
     struct matrix grad; // of the same shape; no data: not wanted
+    /* Of a projection, (in) on the device: squares and largest magnitudes of what its products
+     * take are added, of a group that shares its input to the first one's; NULL: not wanted. */
+    double *squares;
+    float *peak;
 };
 
 enum net_loss {

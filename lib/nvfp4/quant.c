@@ -234,7 +234,8 @@ sum_rows(float err[N])
 
 /* Codes for one scale byte; the error they make. */
 static float
-try_4over6(const struct block *b, uint8_t c, const struct quant_scale *t, bool mae)
+try_4over6(const struct block *b, uint8_t c, const struct quant_scale *t, bool mae,
+           const float *weight)
 {
     float d = e4m3_value(c);
     float enc = fminf(1.0F / (d * t->scale2), FLT_MAX);
@@ -244,23 +245,25 @@ try_4over6(const struct block *b, uint8_t c, const struct quant_scale *t, bool m
         unsigned code = e2m1_code_even(fabsf(x * enc)) | sign_bit(x);
         float value = ((e2m1_value(code) * d) * t->amax) / 1536.0F;
         float diff = value - x;
-        err[k / N] += mae ? fabsf(diff) : diff * diff;
+        float r = mae ? fabsf(diff) : diff * diff;
+        err[k / N] += weight ? r * weight[k % N] : r;
         put_code(b, k, code);
     }
     return sum_rows(err);
 }
 
 static uint8_t
-four_over_six(const struct block *b, const struct quant_scale *t, bool mae)
+four_over_six(const struct block *b, const struct quant_scale *t, bool mae,
+              const float *weight)
 {
     float base = (block_amax(b) / 6.0F) * t->enc;
     uint8_t c6 = e4m3_from(fminf(base, 448.0F));
     uint8_t c4 = e4m3_from(fminf(base * 1.5F, 448.0F));
-    float err6 = try_4over6(b, c6, t, mae);
-    float err4 = try_4over6(b, c4, t, mae);
+    float err6 = try_4over6(b, c6, t, mae, weight);
+    float err4 = try_4over6(b, c4, t, mae, weight);
     if (err4 < err6)
         return c4;
-    try_4over6(b, c6, t, mae); // a tie is the 6's
+    try_4over6(b, c6, t, mae, weight); // a tie is the 6's
     return c6;
 }
 
@@ -343,7 +346,7 @@ quant_block(const struct block *b, size_t column, const struct quant_spec *spec,
     case QUANT_MAX:
         return spec->modelopt ? max_modelopt(b, t) : max_te(b, spec, t);
     case QUANT_4OVER6:
-        return four_over_six(b, t, spec->mae);
+        return four_over_six(b, t, spec->mae, weight);
     default: // QUANT_SWEEP, QUANT_SWEEP1
         return sweep(b, t, weight, spec->exhaustive);
     }

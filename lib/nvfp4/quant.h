@@ -31,7 +31,7 @@ enum quant {
 };
 
 struct quant_spec {
-    /* sweep, sweep1: a weight for each squared error, by column; NULL: all 1. */
+    /* sweep, sweep1, 4over6: a weight for each error, by column; NULL: all 1. */
     const float *column_weight;
     enum quant kind;
     enum isa isa;      // how fast; changes no byte

@@ -120,19 +120,28 @@ quotient(vf a, vf s, vf inverse)
 
 struct tile {
     vf x[N];
+    vf weight[N]; // of the errors, if the quantizer has weights
     vf amax;
     vi code[N]; // with sign
     vi c;       // scale bytes
 };
 
 static inline void
-load_tile(struct tile *t, const float *x)
+load_columns(vf column[N], const float *x)
 {
     for (int part = 0; part < N; part += LANES) {
         for (int lane = 0; lane < LANES; lane++)
-            t->x[part + lane] = load(x + lane * N + part);
-        transpose(t->x + part);
+            column[part + lane] = load(x + lane * N + part);
+        transpose(column + part);
     }
+}
+
+static inline void
+load_tile(struct tile *t, const float *x, const float *weight)
+{
+    load_columns(t->x, x);
+    if (weight)
+        load_columns(t->weight, weight);
     t->amax = magnitude(t->x[0]);
     for (int i = 1; i < N; i++)
         t->amax = most_of(t->amax, magnitude(t->x[i]));
@@ -216,7 +225,8 @@ max_modelopt(struct tile *t, const struct quant_scale *q)
 }
 
 static inline vf
-try_4over6(const struct tile *t, vi *code, vi c, const struct quant_scale *q, bool mae)
+try_4over6(const struct tile *t, vi *code, vi c, const struct quant_scale *q, bool mae,
+           bool weighted)
 {
     vf d = scale_value(c);
     vf enc = least_of(1.0F / (d * q->scale2), all(FLT_MAX));
@@ -226,20 +236,21 @@ try_4over6(const struct tile *t, vi *code, vi c, const struct quant_scale *q, bo
         vf value = ((grid_value(g) * d) * q->amax) / 1536.0F;
         vf diff = value - magnitude(t->x[i]);
         code[i] = grid_code(g) | sign_bit(t->x[i]);
-        err += mae ? magnitude(diff) : diff * diff;
+        vf r = mae ? magnitude(diff) : diff * diff;
+        err += weighted ? r * t->weight[i] : r;
     }
     return err;
 }
 
 static inline void
-four_over_six(struct tile *t, const struct quant_scale *q, bool mae)
+four_over_six(struct tile *t, const struct quant_scale *q, bool mae, bool weighted)
 {
     vf base = (t->amax / 6.0F) * q->enc;
     vi c6 = scale_byte(least_of(base, all(448)));
     vi c4 = scale_byte(least_of(base * 1.5F, all(448)));
     vi code4[N];
-    vf err6 = try_4over6(t, t->code, c6, q, mae);
-    vf err4 = try_4over6(t, code4, c4, q, mae);
+    vf err6 = try_4over6(t, t->code, c6, q, mae, weighted);
+    vf err4 = try_4over6(t, code4, c4, q, mae, weighted);
     vi four = err4 < err6;
     t->c = choose_i(four, c4, c6);
     for (int i = 0; i < N; i++)
@@ -248,20 +259,20 @@ four_over_six(struct tile *t, const struct quant_scale *q, bool mae)
 
 /* The error at scale s to within 2^-16. */
 static inline vf
-rough_error(const vf a[N], vf s)
+rough_error(const vf a[N], vf s, const vf *weight)
 {
     vf inverse = 1.0F / s;
     vf err[2] = { { 0 } };
     for (int i = 0; i < N; i++) {
         vf d = minus_product(a[i], grid_value(nearest_even(a[i] * inverse)), s);
-        err[i % 2] = plus_product(err[i % 2], d, d);
+        err[i % 2] = plus_product(err[i % 2], d, weight ? d * weight[i] : d);
     }
     return err[0] + err[1];
 }
 
 /* The lanes in which the choice is in doubt. */
 static inline vi
-sweep(struct tile *t, const struct quant_scale *q, bool exhaustive)
+sweep(struct tile *t, const struct quant_scale *q, bool exhaustive, bool weighted)
 {
     vf a[N];
     for (int i = 0; i < N; i++)
@@ -273,7 +284,8 @@ sweep(struct tile *t, const struct quant_scale *q, bool exhaustive)
     for (int k = from; k <= to; k++) {
         vi now = (exhaustive ? none : c0) + k;
         vi legal = (now >= 1) & (now <= LAST_SCALE);
-        vf err = rough_error(a, scale_value(choose_i(legal, now, (vi){ 0 } + 1)));
+        vf err = rough_error(a, scale_value(choose_i(legal, now, (vi){ 0 } + 1)),
+                             weighted ? t->weight : NULL);
         err = choose_f(legal, least_of(err, all(FLT_MAX)), all(FLT_MAX));
         second = least_of(second, most_of(best, err));
         c = choose_i(err < best, now, c);
@@ -293,13 +305,16 @@ sweep(struct tile *t, const struct quant_scale *q, bool exhaustive)
 
 /* Blocks that the vectors could not decide, one by one. */
 static void
-settle(vi doubt, uint8_t *codes, uint8_t *scales, const float *x,
+settle(vi doubt, uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
        const struct quant_spec *spec, const struct quant_scale *q)
 {
-    for (int lane = 0; lane < LANES; lane++)
+    for (int lane = 0; lane < LANES; lane++) {
+        struct quant_spec one = *spec;
+        one.column_weight = weight ? weight + lane * N : NULL;
         if (doubt[lane])
             nvfp4_quant_scalar(codes + lane * (N / 2), scales + lane, x + lane * N, 1,
-                               N, 0, spec, q, NULL);
+                               N, 0, &one, q, NULL);
+    }
 }
 
 static inline bool
@@ -312,11 +327,11 @@ any(vi mask)
 }
 
 static inline void
-quant_tile(uint8_t *codes, uint8_t *scales, const float *x, struct tile *t,
-           const struct quant_spec *spec, const struct quant_scale *q)
+quant_tile(uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
+           struct tile *t, const struct quant_spec *spec, const struct quant_scale *q)
 {
     vi doubt = { 0 };
-    load_tile(t, x);
+    load_tile(t, x, weight);
     switch (spec->kind) {
     case QUANT_TORCHAO:
         torchao(t);
@@ -331,14 +346,14 @@ quant_tile(uint8_t *codes, uint8_t *scales, const float *x, struct tile *t,
             max_te(t, q);
         break;
     case QUANT_4OVER6:
-        four_over_six(t, q, spec->mae);
+        four_over_six(t, q, spec->mae, weight != NULL);
         break;
     default:
-        doubt = sweep(t, q, spec->exhaustive);
+        doubt = sweep(t, q, spec->exhaustive, weight != NULL);
     }
     store_tile(t, codes, scales);
     if (any(doubt)) {
-        settle(doubt, codes, scales, x, spec, q);
+        settle(doubt, codes, scales, x, weight, spec, q);
         for (int lane = 0; lane < LANES; lane++) { // for the costs
             t->c[lane] = scales[lane];
             for (int i = 0; i < N; i++)
@@ -369,17 +384,19 @@ measure(const struct tile *t, const struct quant_scale *q,
 
 /* The last blocks, fewer than LANES: as a whole tile beside the real one. */
 static void
-quant_tail(uint8_t *codes, uint8_t *scales, const float *x, size_t n,
-           const struct quant_spec *spec, const struct quant_scale *q,
+quant_tail(uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
+           size_t n, const struct quant_spec *spec, const struct quant_scale *q,
            const struct quant_costs *costs, size_t at)
 {
-    float padded[LANES * N] = { 0 };
+    float padded[LANES * N] = { 0 }, weights[LANES * N] = { 0 };
     float cost[4][LANES];
     uint8_t more_codes[LANES * N / 2], more_scales[LANES];
     struct quant_costs mine = { cost[0], cost[1], cost[2], cost[3], costs->unit };
     struct tile t;
     memcpy(padded, x, n * N * sizeof *x);
-    quant_tile(more_codes, more_scales, padded, &t, spec, q);
+    if (weight)
+        memcpy(weights, weight, n * N * sizeof *weight);
+    quant_tile(more_codes, more_scales, padded, weight ? weights : NULL, &t, spec, q);
     memcpy(codes, more_codes, n * N / 2);
     memcpy(scales, more_scales, n);
     if (!costs->noise)
@@ -397,13 +414,15 @@ NAME(nvfp4_kernel)(uint8_t *codes, uint8_t *scales, const float *x, size_t block
                    const struct quant_costs *costs)
 {
     size_t b = 0;
+    const float *weight = spec->column_weight;
     for (; b + LANES <= blocks; b += LANES) {
         struct tile t;
-        quant_tile(codes + b * (N / 2), scales + b, x + b * N, &t, spec, q);
+        quant_tile(codes + b * (N / 2), scales + b, x + b * N,
+                   weight ? weight + b * N : NULL, &t, spec, q);
         if (costs->noise)
             measure(&t, q, costs, b);
     }
     if (b < blocks)
-        quant_tail(codes + b * (N / 2), scales + b, x + b * N, blocks - b, spec, q,
-                   costs, b);
+        quant_tail(codes + b * (N / 2), scales + b, x + b * N,
+                   weight ? weight + b * N : NULL, blocks - b, spec, q, costs, b);
 }

@@ -16,8 +16,8 @@ float quant_unit(const struct quant_scale *t);
 void quant_add_costs(struct quant_error *e, float noise, float signal, float largest,
                      float amax, uint8_t c, float scale2, float unit);
 
-/* quant_kernel.c: whole rows of blocks, for all but square, stochastic and weighted.
- * Costs: a float a block, in units, or all NULL. */
+/* quant_kernel.c: whole rows of blocks, for all but square and stochastic; with weights,
+ * blocks of one row.  Costs: a float a block, in units, or all NULL. */
 struct quant_costs {
     float *noise, *signal, *largest, *amax;
     float unit; // values are multiplied by it

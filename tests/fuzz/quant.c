@@ -66,6 +66,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct quant_scale t = nvfp4_scale(&spec, amax);
     HOLDS(t.scale2 > 0 && isfinite(t.scale2), "scale2 %a for %a", (double)t.scale2,
           (double)amax);
+    float weights[MOST];
+    for (size_t i = 0; i < count && data[1] & 32; i++)
+        weights[i] = (float)(data[i % n] % 16);
+    if (data[1] & 32)
+        spec.column_weight = weights;
     struct quant_error e[2] = { { 0 }, { 0 } };
     nvfp4_quant(codes[0], scales[0], x, 1, count, 0, &spec, &t, &e[0]);
     check_legal(codes[0], scales[0], count, t.scale2);

@@ -22,6 +22,7 @@ static const struct {
     { "max square", { .kind = QUANT_MAX, .square = true }, false },
     { "4over6", { .kind = QUANT_4OVER6 }, false },
     { "4over6 mae", { .kind = QUANT_4OVER6, .mae = true }, false },
+    { "4over6 weighted", { .kind = QUANT_4OVER6 }, true },
     { "4over6 square", { .kind = QUANT_4OVER6, .square = true }, false },
     { "sweep", { .kind = QUANT_SWEEP }, false },
     { "sweep exhaustive", { .kind = QUANT_SWEEP, .exhaustive = true }, false },

@@ -11,6 +11,8 @@
 
 enum { ROUND = 4096, MOST = ROUND * 16 };
 
+static float weights[MOST]; // of columns
+
 static const struct quant_spec specs[] = {
     { .kind = QUANT_TORCHAO },
     { .kind = QUANT_NATIVE, .source = DT_F16 },
@@ -24,6 +26,11 @@ static const struct quant_spec specs[] = {
     { .kind = QUANT_4OVER6, .mae = true },
     { .kind = QUANT_SWEEP },
     { .kind = QUANT_SWEEP, .exhaustive = true },
+    { .kind = QUANT_4OVER6, .column_weight = weights },
+    { .kind = QUANT_4OVER6, .mae = true, .column_weight = weights },
+    { .kind = QUANT_SWEEP1, .column_weight = weights },
+    { .kind = QUANT_SWEEP, .column_weight = weights },
+    { .kind = QUANT_SWEEP, .exhaustive = true, .column_weight = weights },
 };
 
 enum { N_SPECS = sizeof specs / sizeof *specs };
@@ -100,6 +107,20 @@ bell(uint64_t seed)
 {
     return uniform(4 * seed) + uniform(4 * seed + 1) + uniform(4 * seed + 2) +
            uniform(4 * seed + 3);
+}
+
+/* From equal ones to far apart, some of them 0. */
+static void
+make_column_weights(void)
+{
+    for (size_t i = 0; i < MOST; i++) {
+        float w = bell(i + 3 * MOST);
+        weights[i] = i % 512 < 16     ? 1
+                     : i % 512 < 32   ? 0
+                     : i % 64 == 5    ? 0
+                     : i % 4096 < 512 ? w * w * w * w * 1e-6F
+                                      : w * w;
+    }
 }
 
 static void
@@ -213,6 +234,7 @@ main(void)
     for (int isa = 0; isa < ISA_COUNT; isa++)
         printf("%s: %s\n", isa_name((enum isa)isa),
                isa_have((enum isa)isa) ? "checked" : "not here");
+    make_column_weights();
     check_weights();
     check_all_halves(false);
     check_all_halves(true);

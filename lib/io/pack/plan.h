@@ -64,6 +64,7 @@ struct nvfp4 {
     bool made, scales_written;
     uint8_t *scales; // (numel / 16), NULL when no longer needed
     struct quant_error error;
+    float *importance; // (cols + VALUES_CHUNK) of columns, repeated; NULL: all alike
 };
 
 struct input {
@@ -85,7 +86,8 @@ struct plan {
     struct pack *c;       // options; defaults are filled in
     struct input *inputs; // (n_inputs + has_like) last the reference of --like
     size_t n_inputs;
-    bool has_like;
+    bool has_like, has_importance;
+    struct input importance; // the file of --importance; no views
     struct item *item;
     size_t n, cap;
     struct nvfp4 **nvfp4;
@@ -236,6 +238,12 @@ int quantize_check(struct plan *p, const struct candidate *c);
 /* The planes of the candidate in a dialect; ref: those of --like. */
 int quantize_add(struct plan *p, const struct candidate *c, bool quantize,
                  const struct view_dialect *dialect, const struct view *ref);
+
+/* ---- importance.c */
+/* Open the file of --importance, if it is given. */
+int importance_open(struct plan *p);
+/* The vector of a tensor that is quantized. */
+int importance_load(struct plan *p, struct nvfp4 *t);
 
 /* ---- groups.c */
 /* Before the items: which projections of an NVFP4 source stay plain. */

@@ -135,7 +135,8 @@ plan_items(struct plan *p, struct candidates *all)
 {
     const struct traits *to = plan_target(p);
     if (candidates_gather(p, all) < 0 || head_settle(p, all) < 0 ||
-        quantize_settle(p) < 0 || groups_settle_plain(p, all) < 0)
+        quantize_settle(p) < 0 || importance_open(p) < 0 ||
+        groups_settle_plain(p, all) < 0)
         return -1;
     settle_w4a4(p, all);
     int rc = p->has_like    ? plan_like(p, all)
@@ -167,6 +168,7 @@ plan_close(struct plan *p)
     sources_close(p);
     for (size_t i = 0; i < p->n_nvfp4; i++) {
         free(p->nvfp4[i]->scales);
+        free(p->nvfp4[i]->importance);
         free(p->nvfp4[i]);
     }
     free(p->nvfp4);

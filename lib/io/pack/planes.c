@@ -107,7 +107,10 @@ make_nvfp4(struct producer *x, struct chunk *c, uint64_t first, size_t n,
     if (t->quantize) {
         if (producer_floats(x, first, n, w, NULL, err) < 0)
             return -1;
-        nvfp4_quant(codes, scales, w->f32, 1, n, first, &x->spec, &x->scale,
+        struct quant_spec spec = x->spec;
+        if (t->importance)
+            spec.column_weight = t->importance + first % t->cols;
+        nvfp4_quant(codes, scales, w->f32, 1, n, first, &spec, &x->scale,
                     x->measure ? &c->error : NULL);
     } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
         return -1;

@@ -117,21 +117,27 @@ static int
 quantize(struct producer *x, struct nvfp4 *t, uint8_t *codes)
 {
     struct kernels *k = x->pool.k;
-    size_t n = (size_t)t->source.numel;
+    struct quant_spec spec = x->spec;
+    size_t n = (size_t)t->source.numel, weights = (size_t)t->cols * sizeof(float);
     float *amax = pool_alloc(&x->pool, 2 * sizeof *amax);
+    float *column = t->importance ? pool_alloc(&x->pool, weights) : NULL;
     struct matrix to = matrix_of(DT_NVFP4, pool_alloc(&x->pool, n / 2), t->on_gpu.rows,
                                  t->on_gpu.cols);
     to.scales = pool_alloc(&x->pool, n / NVFP4_BLOCK);
     int rc = -1;
-    if (amax && to.data && to.scales) {
+    if (amax && to.data && to.scales && !t->importance == !column) {
+        if (column)
+            kernels_upload(k, column, t->importance, weights);
+        spec.column_weight = column;
         to.scale2 = amax + 1;
         kernels_upload(k, amax, &x->scale.amax, sizeof x->scale.amax);
-        op_quantize(k, &to, &t->on_gpu, amax, 1, &x->spec);
+        op_quantize(k, &to, &t->on_gpu, amax, 1, &spec);
         rc = kernels_download(k, codes, to.data, n / 2);
         if (rc == 0)
             rc = kernels_download(k, t->scales, to.scales, n / NVFP4_BLOCK);
     }
     pool_free(&x->pool, amax);
+    pool_free(&x->pool, column);
     pool_free(&x->pool, to.data);
     pool_free(&x->pool, to.scales);
     return rc;

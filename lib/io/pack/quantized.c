@@ -111,6 +111,8 @@ quantize_add(struct plan *p, const struct candidate *c, bool quantize,
                          .quantize = quantize,
                          .cols = c->shape[c->rank - 1],
                          .group = t };
+    if (importance_load(p, t) < 0)
+        return -1;
     bool has_scale2 = ref ? ref->scale2 != NULL : levels == 2 || dialect->foreign;
     if (dialect->blocks) { // codes and scales are one entry
         if (add_plane(p, t, c, PLANE_CODES, NULL, DT_NVFP4_GGUF, 1, dialect->codes) < 0)

@@ -98,6 +98,9 @@ record_put(struct buf *b, const struct plan *p)
         provenance_input(b, slice_of(store_kind(&in->store)), in->store.provenance, 1,
                          in->xxh3);
     }
+    if (p->has_importance && quantizes(p))
+        provenance_input(b, slice_of("importance"), p->importance.store.provenance, 1,
+                         p->importance.xxh3);
     provenance_options(b);
     if (!b->failed)
         put_options(b, p);

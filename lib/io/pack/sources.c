@@ -81,4 +81,6 @@ sources_close(struct plan *p)
         store_close(&p->inputs[i].store);
     }
     free(p->inputs);
+    if (p->has_importance)
+        store_close(&p->importance.store);
 }

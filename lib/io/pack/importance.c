@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* importance: how much the columns of quantized tensors matter, from the file of
+ * --importance: for each tensor a vector of its name, the mean squares of what its product
+ * takes. */
+#include "lib/io/pack/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+int
+importance_open(struct plan *p)
+{
+    struct store_options opt = { .guard = p->c->io->guard, .tmpdir = p->c->io->tmpdir };
+    bool weighs = p->spec.kind == QUANT_SWEEP || p->spec.kind == QUANT_SWEEP1 ||
+                  p->spec.kind == QUANT_4OVER6;
+    if (!p->c->importance)
+        return 0;
+    if (!weighs)
+        return err_set(p->err, ERR_USAGE,
+                       "--importance: %s does not compare errors: goes with --quant "
+                       "sweep, sweep1 or 4over6",
+                       p->c->quant);
+    p->has_importance = true; // so that it is closed
+    struct store *s = &p->importance.store;
+    return store_open(s, p->c->importance, &opt, p->err) < 0
+               ? -1
+               : store_content_hash(s, p->importance.xxh3, 1, p->err);
+}
+
+static int
+check_vector(struct plan *p, const struct tensor *t, const struct nvfp4 *n,
+             const float *v, float *most)
+{
+    char q[TEXT_QUOTE];
+    text_quote(q, t->name, strlen(t->name));
+    *most = 0;
+    for (uint64_t i = 0; i < n->cols; i++) {
+        if (!(v[i] >= 0) || isinf(v[i]))
+            return err_set(p->err, ERR_FORMAT,
+                           "%s: \"%s\": element %llu: expected a finite number of 0 or "
+                           "more, found %g",
+                           p->importance.store.name, q, (unsigned long long)i,
+                           (double)v[i]);
+        *most = fmaxf(*most, v[i]);
+    }
+    return *most > 0 ? 0
+                     : err_set(p->err, ERR_FORMAT,
+                               "%s: \"%s\": all elements are 0: nothing was measured",
+                               p->importance.store.name, q);
+}
+
+/* The largest is brought to 1 .. 2 by a power of two, which changes no choice, and none is
+ * below 2^-24: where all of a block are that small, they count alike. */
+static void
+settle_vector(float *v, size_t n, float most)
+{
+    float unit = ldexpf(1, -ilogbf(most));
+    for (size_t i = 0; i < n; i++)
+        v[i] = fmaxf(v[i] * unit, 0x1p-24F);
+}
+
+/* As often as a chunk is long, since chunks begin anywhere in a row. */
+static void
+repeat(float *v, size_t n)
+{
+    for (size_t i = n; i < n + VALUES_CHUNK; i++)
+        v[i] = v[i - n];
+}
+
+int
+importance_load(struct plan *p, struct nvfp4 *t)
+{
+    char q[TEXT_QUOTE];
+    struct store *s = &p->importance.store;
+    float most;
+    if (!p->has_importance || !t->quantize)
+        return 0;
+    text_quote(q, t->name, strlen(t->name));
+    const struct tensor *from = store_find(s, slice_of(t->name));
+    if (!from)
+        return err_set(p->err, ERR_FORMAT, "%s: \"%s\" is missing: of another model?",
+                       s->name, q);
+    if (from->dtype != DT_F32 || from->rank != 1 || from->shape[0] != t->cols)
+        return err_set(p->err, ERR_FORMAT,
+                       "%s: \"%s\": expected f32 [%llu], as the tensor has columns",
+                       s->name, q, (unsigned long long)t->cols);
+    t->importance = malloc((t->cols + VALUES_CHUNK) * sizeof *t->importance);
+    if (!t->importance)
+        return plan_no_memory(p);
+    if (store_check_payload(s, from, p->err) < 0 ||
+        store_read(s, from, 0, t->importance, (size_t)t->cols * sizeof *t->importance,
+                   p->err) < 0 ||
+        check_vector(p, from, t, t->importance, &most) < 0)
+        return -1;
+    settle_vector(t->importance, (size_t)t->cols, most);
+    repeat(t->importance, (size_t)t->cols);
+    return 0;
+}
