@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, lines, status, stderr_lines: set by run or paused
+# shellcheck disable=SC2030,SC2031,SC2154  # output, lines, status, stderr_lines: set by run or paused
 # trainstep as its users run it: cut anywhere, killed anywhere, fed with anything.  What a
 # step computes is compared with float64 by golden.py (make check-golden) and by the unit
 # programs net, adamw and train.
@@ -1906,9 +1906,9 @@ PY
     # A signal while the first step is undone: as before it.
     [ -e "$FAILIO_SO" ] && [ -z "${NIBBLE_EMULATED:-}" ] || return 0
     cp m.ckpt x.ckpt
-    t=(trainstep -q --device cpu -j 1 -d bad.tok --lr 0 --clip-mode prev -n 9)
-    run -4 env LD_PRELOAD="$FAILIO_SO" FAILIO_LOG=calls "${t[@]}" --max-skips 1 x.ckpt
-    paused "pread:$(grep -c ' pread .*/x.ckpt' calls):stop:x.ckpt" "${t[@]}" x.ckpt
+    local spoilt=(trainstep -q --device cpu -j 1 -d bad.tok --lr 0 --clip-mode prev -n 9)
+    run -4 env LD_PRELOAD="$FAILIO_SO" FAILIO_LOG=calls "${spoilt[@]}" --max-skips 1 x.ckpt
+    paused "pread:$(grep -c ' pread .*/x.ckpt' calls):stop:x.ckpt" "${spoilt[@]}" x.ckpt
     kill -TERM "$pid"
     ended
     [ "$status" -eq 143 ]
