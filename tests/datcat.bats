@@ -1125,6 +1125,16 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
     lists -q -l -s 'model.norm.weight' small.dat dir
 }
 
+# bats test_tags=nosan,native
+@test "statistics of many files take the memory of one" {
+    local o many
+    mapfile -t many < <(for _ in {1..100}; do echo small.dat; done)
+    for o in --stats --hist; do
+        run -0 bash -c 'ulimit -v 200000; datcat -j 1 "$@"' - $o "${many[@]}"
+        [ "${#lines[@]}" -eq $((100 * $(datcat $o small.dat | wc -l) + 100)) ]
+    done
+}
+
 @test "-q says nothing, -v more; -j takes numbers" {
     lists -q -v small.dat
     run -0 --separate-stderr datcat -v small.dat

@@ -514,6 +514,48 @@ for i, turn in enumerate(turns):
 PY
 }
 
+@test "--chat: a turn that needs a larger cache keeps what is in it" {
+    { echo one && seq -s ' ' 90 && echo three; } >turns
+    generate --chat --json -n 9 --ignore-eos "$M/x.safetensors" <turns >a
+    generate --chat --json -n 9 --ignore-eos --no-kv "$M/x.safetensors" <turns | bare >b
+    bare <a | cmp - b
+    # Only the new tokens are computed, and the last one of the answer before.
+    jsonl '[(t["prompt_tokens"], t["timing"]["prefill_tokens"], len(t["ids"])) for t in d]' <a >n
+    python3 - <<'PY'
+turns = eval(open("n").read())
+assert turns[0][0] == turns[0][1] and turns[1][0] > 256 > turns[0][0], turns
+for (before, _, said), (prompt, computed, _) in zip(turns, turns[1:]):
+    assert computed == prompt - before - said + 1, turns
+PY
+}
+
+@test "a terminal where lines are typed is asked for them, no other" {
+    python3 - <<'PY'
+import os, pty, subprocess
+open("line", "w").write("one\n")
+
+def shown(typed, seen, *options):
+    """What the terminal got, and what was written elsewhere."""
+    here, there = pty.openpty()
+    os.write(here, b"one\n\x04")
+    p = subprocess.run(["generate", *options, "--template", "none", "-n", "1",
+                        os.environ["M"] + "/x.safetensors"], check=True, timeout=60,
+                       stdin=there if typed else open("line"), stdout=subprocess.DEVNULL,
+                       stderr=there if seen else open("words", "wb"))
+    os.close(there)
+    out = b"" if seen else open("words", "rb").read()
+    try:
+        while True:
+            out += os.read(here, 4096)
+    except OSError:  # Linux's end of file
+        return out
+
+assert shown(True, True).count(b"> ") == 2  # the second time for the end
+for of in (True, True, "-q"), (True, False), (False, True):
+    assert b"> " not in shown(*of), of
+PY
+}
+
 @test "--system, --template and --compat torchsharp" {
     local x="$M/x.safetensors"
     n() { generate -n 0 --json -p hi "$@" "$x" | jsonl 'd[0]["prompt_tokens"]'; }
@@ -663,6 +705,10 @@ END
     samples
     run -2 --separate-stderr generate --score s.tok --context 18 "$t"
     [[ $stderr == *'sample 2: 19 positions, the context has 18'* ]]
+    # Of a bin each document has a context of its own.
+    run -0 generate --score p.tok --context 11 "$t"
+    run -2 --separate-stderr generate --score p.tok --context 10 "$t"
+    [[ $stderr == *': 11 positions, the context has 10'* ]]
     head -c -5 s.tok >cut.tok
     run -2 --separate-stderr generate --score cut.tok --logits l "$t"
     [ -z "$output" ]

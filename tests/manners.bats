@@ -392,6 +392,10 @@ long_options() {
             run -2 --separate-stderr bash -c "$p $o >/dev/full"
             [ "${#stderr_lines[@]}" -eq 1 ]
         done
+        # Also when each write failed at once, and none is left for the end.
+        [ -z "${NIBBLE_EMULATED:-}" ] || continue
+        run -2 --separate-stderr bash -c "stdbuf -o0 $p --version >/dev/full"
+        [ "$stderr" = "$p: standard output: No space left on device" ]
     done
     for o in '' -l --json --ndjson --tsv --stats --group --hist --map --meta --hash --verify \
         '--values=model.norm.weight' '--payload=model.embed_tokens.weight'; do
@@ -458,6 +462,19 @@ p.wait()'
     # Colour never with NO_COLOR, also on a terminal.
     NO_COLOR=1 run -0 script -qec "datcat --stats '$IN/m.dat'" /dev/null
     [[ $output != *$'\e'* ]]
+}
+
+# bats test_tags=native
+@test "progress on a terminal: how much of all is done" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    python3 -c '
+import containers as c
+c.put("four.dat", c.dat_bytes([c.Tensor("t%d" % i, "u8", (1000,), bytes(1000)) for i in range(4)]))'
+    # Each tensor is two writes.  The second and the fourth take a while, others rarely.
+    run -0 python3 "$HERE/terminal.py" 120 env LD_PRELOAD="$FAILIO_SO" \
+        FAILIO='pwrite:4:delay=250:x.dat;pwrite:8:delay=250:x.dat' datpack -o x.dat four.dat
+    output=$(grep -oE 'datpack: writing +[0-9]+ %' <<<"$output" | tr -dc '0-9\n' | tr '\n' ' ')
+    [[ $output =~ ^('25 ')?'50 '('75 ')?'100 '$ ]]
 }
 
 @test "stdin, stdout or stderr closed: no crash, no word in a data file" {

@@ -157,6 +157,15 @@ until_there()
     run -124 guard -l 0.25 -- python3 "$ACT" unshare 4 100
 }
 
+@test "host memory: what may not be looked into counts, too" {
+    # Root may look into all, by its capabilities.
+    local as=()
+    [ "$(id -u)" -ne 0 ] || as=(setpriv --bounding-set -all --inh-caps -all)
+    "${as[@]}" true || skip "capabilities cannot be dropped here"
+    as+=(timeout -k 1 40 memguard --poll 0.05)
+    run -124 "${as[@]}" -l 0.08 -- sh -c 'python3 "$0" secret 120 20; exit 3' "$ACT"
+}
+
 @test "a grandchild, also in a session of its own, belongs to the command" {
     run -124 guard -l 0.08 -- sh -c 'sh -c "python3 $0 hog 120 20; exit 3"; exit 4' "$ACT"
     run -124 guard -l 0.08 --term-first 2 -- python3 "$ACT" daemon 120 pids

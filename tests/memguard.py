@@ -5,6 +5,7 @@
 Each ends by itself after 30 seconds, whatever happens, and takes 200 MB at most.
 
   memguard.py hog MB SECONDS        touch so much, hold it so long
+  memguard.py secret MB SECONDS     the same, but only root may see what its pages are
   memguard.py spike MB SECONDS      the same, let go, go on for a second
   memguard.py deaf MB               ignore SIGTERM
   memguard.py workers N MB          N children, each with so much of its own
@@ -18,6 +19,7 @@ Each ends by itself after 30 seconds, whatever happens, and takes 200 MB at most
   memguard.py tty KEY COMMAND...    run on a terminal, press the key after a second
 """
 import collections
+import ctypes
 import os
 import pty
 import signal
@@ -67,6 +69,12 @@ def do_hog(mb, seconds):
     held = touch(int(mb))
     time.sleep(float(seconds))
     del held
+
+
+def do_secret(mb, seconds):
+    PR_SET_DUMPABLE = 4
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    do_hog(mb, seconds)
 
 
 def do_spike(mb, seconds):

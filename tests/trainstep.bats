@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, lines, status, stderr_lines: set by run or paused
+# shellcheck disable=SC2030,SC2031,SC2154  # output, lines, status, stderr_lines: set by run or paused
 # trainstep as its users run it: cut anywhere, killed anywhere, fed with anything.  What a
 # step computes is compared with float64 by golden.py (make check-golden) and by the unit
 # programs net, adamw and train.
@@ -263,6 +263,12 @@ spans(json.load(sys.stdin))'
     cmp stale.ckpt "$IN/small.ckpt"
     cp "$IN/plain.ckpt" plain.ckpt
     t "plain.ckpt: is no checkpoint of the kind of m.ckpt, and nothing is made" -o plain.ckpt
+    local how
+    for how in '--moments f32' '--master f32' '--quant max'; do
+        # shellcheck disable=SC2086  # two words
+        fresh kind.ckpt --quant sweep $how
+        t "kind.ckpt: is no checkpoint of the kind of m.ckpt, and nothing is made" -o kind.ckpt
+    done
     datpack -q -o model.dat "$IN/plain.ckpt"
     mv model.dat model
     t "model: is no checkpoint" -o model
@@ -437,6 +443,8 @@ PY
         [ "$(wc -l <<<"$output")" -eq 4 ]
         [[ $stderr == *"the weight ${names[bad]} is not finite; 3 steps in a row were skipped"* ]]
         cmp bad.ckpt was.ckpt
+        [ "$bad" -gt 0 ] || run -4 --separate-stderr trainstep -q -d "$IN/ids.tok" -n 9 bad.ckpt
+        [ "$bad" -gt 0 ] || [[ $stderr == *"; 5 steps in a row were skipped"* ]]
         rm bad.ckpt
     done
 }
@@ -1247,10 +1255,17 @@ PY
     ours=$(sed -n 's/.*evaluation loss \([0-9.]*\) .*/\1/p' <<<"$stderr")
     theirs=$(generate --score "$IN/held.tok" "$IN/plain.ckpt" | tail -n 1 | cut -f 4)
     awk -v a="$ours" -v b="$theirs" 'BEGIN { d = a / b - 1; exit !(d < 1e-5 && d > -1e-5) }'
+    # A pass is of a batch, however many samples there are: the memory of the next step tells.
+    for _ in $(seq 200); do cat "$IN/held"; done | tokenize -q --input ids -o many.tok
+    trainstep -q -d "$IN/ids.tok" --device cpu --batch 2 -n 2 --eval many.tok --eval-every 1 \
+        -o f.ckpt "$IN/plain.ckpt" >rows
+    column 8 <rows | awk '{ gb[NR] = $1 } END { exit !(NR == 2 && gb[2] < gb[1] + 0.03) }'
 }
 
 @test "TensorBoard's events, and memory by phase" {
     step -n 2 --tensorboard tb --memory-report m.json -o x.ckpt "$IN/small.ckpt" >tsv
+    # Numbers of steps that take two bytes.
+    step -n 129 --tensorboard far -o far.ckpt "$IN/small.ckpt" >/dev/null
     python3 - <<'PY'
 import glob, json, struct
 
@@ -1263,15 +1278,22 @@ def crc(data):
     c ^= 0xffffffff
     return ((c >> 15 | c << 17) + 0xa282ead8) & 0xffffffff
 
-raw = open(glob.glob("tb/events.out.tfevents.*")[0], "rb").read()
-events, at = [], 0
-while at < len(raw):
-    n, c = struct.unpack_from("<QI", raw, at)
-    assert crc(raw[at:at + 8]) == c
-    body = raw[at + 12:at + 12 + n]
-    assert crc(body) == struct.unpack_from("<I", raw, at + 12 + n)[0]
-    events.append(body)
-    at += 16 + n
+def read(folder):
+    raw = open(glob.glob(folder + "/events.out.tfevents.*")[0], "rb").read()
+    events, at = [], 0
+    while at < len(raw):
+        n, c = struct.unpack_from("<QI", raw, at)
+        assert crc(raw[at:at + 8]) == c
+        body = raw[at + 12:at + 12 + n]
+        assert crc(body) == struct.unpack_from("<I", raw, at + 12 + n)[0]
+        events.append(body)
+        at += 16 + n
+    return events
+
+far = [e[9:12] for e in read("far")[1:]]
+assert len(far) == 4 * 129 and far[4 * 126][:2] == b"\x10\x7f"
+assert far[4 * 127] == b"\x10\x80\x01" and far[-1] == b"\x10\x81\x01", far[-5:]
+events = read("tb")
 assert events[0][9:] == b"\x1a\x0dbrain.Event:2", events[0]
 assert len(events) == 1 + 2 * 4
 rows = [l.split("\t") for l in open("tsv")][1:]
@@ -1895,6 +1917,13 @@ PY
     t -n 1 cut.ckpt >/dev/null 2>&1
     t -n 3 cut.ckpt >/dev/null
     cmp whole.ckpt cut.ckpt
+    # Other data than the checkpoint's begin again, too.
+    sed 's/^1/2/' ids | tokenize -q --input ids -o other.tok
+    cp m.ckpt other.ckpt
+    trainstep -q -d other.tok --order file --lr 0 -n 2 other.ckpt >/dev/null
+    run -0 --separate-stderr t -n 6 other.ckpt
+    [ "$(grep -o 'step [0-9]* is undone' <<<"$stderr")" = 'step 5 is undone' ]
+    datcat --meta other.ckpt | has -F '"epoch":0,"index":6'
     # Kept gradients: the step is skipped before anything has moved.
     t -n 6 --dump x.safetensors -o kept.ckpt m.ckpt >/dev/null 2>&1
     cmp whole.ckpt kept.ckpt
@@ -1902,6 +1931,17 @@ PY
     sed -n 3p ids | tokenize -q --input ids -o bad.tok
     run -4 --separate-stderr trainstep -q -d bad.tok --lr 0 --clip-mode prev -n 9 -o x.ckpt m.ckpt
     [ ! -e x.ckpt ]
+    # A signal while the first step is undone: as before it.
+    [ -e "$FAILIO_SO" ] && [ -z "${NIBBLE_EMULATED:-}" ] || return 0
+    cp m.ckpt x.ckpt
+    local spoilt=(trainstep -q --device cpu -j 1 -d bad.tok --lr 0 --clip-mode prev -n 9)
+    run -4 env LD_PRELOAD="$FAILIO_SO" FAILIO_LOG=calls "${spoilt[@]}" --max-skips 1 x.ckpt
+    paused "pread:$(grep -c ' pread .*/x.ckpt' calls):stop:x.ckpt" "${spoilt[@]}" x.ckpt
+    kill -TERM "$pid"
+    ended
+    [ "$status" -eq 143 ]
+    [ "$(cat err)" = "trainstep: step 1 is undone: $(sed -n 's/.*is undone: //p' err)" ]
+    cmp m.ckpt x.ckpt
 }
 
 @test "no output is a file that belongs to the checkpoint's model" {

@@ -650,25 +650,21 @@ compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b
     int64_t differ = -1;
     const struct view **la = sorted(a, &na, err);
     const struct view **lb = sorted(b, &nb, err);
-    d.wa = calloc(c->threads, sizeof *d.wa);
-    d.wb = calloc(c->threads, sizeof *d.wb);
-    if (!d.wa || !d.wb)
+    const unsigned n = 2 * c->threads;
+    struct values_scratch *w = calloc(n, sizeof *w); // of both files
+    if (!w)
         err_set(err, ERR_MEMORY, "out of memory for a comparison");
-    for (unsigned i = 0; i < c->threads && err->kind == ERR_NONE; i++)
-        if (values_scratch(&d.wa[i], err) == 0)
-            values_scratch(&d.wb[i], err);
+    for (unsigned i = 0; i < n && err->kind == ERR_NONE; i++)
+        values_scratch(&w[i], err);
     if (err->kind == ERR_NONE) {
+        d.wa = w;
+        d.wb = w + c->threads;
         differ = diff_all(&d, a, b, la, na, lb, nb, &out, err);
         flush_differences(&out);
     }
-    for (unsigned i = 0; i < c->threads; i++) {
-        if (d.wa)
-            values_scratch_free(&d.wa[i]);
-        if (d.wb)
-            values_scratch_free(&d.wb[i]);
-    }
-    free(d.wa);
-    free(d.wb);
+    for (unsigned i = 0; w && i < n; i++)
+        values_scratch_free(&w[i]);
+    free(w);
     free(la);
     free(lb);
     buf_free(&out);

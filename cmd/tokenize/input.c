@@ -162,6 +162,7 @@ fill_group(struct input_reader *f)
 
 /* ---- a group ----------------------------------------------------------------------- */
 
+/* No part of an earlier group has failed: nothing is read after that. */
 static void
 cut_parts(struct input_reader *f, struct group *g)
 {
@@ -178,8 +179,6 @@ cut_parts(struct input_reader *f, struct group *g)
         p->end = end;
         p->out.len = p->notes.len = p->sizes.n = 0;
         p->tally = (struct tally){ 0 };
-        p->err = (struct err){ 0 };
-        p->failed = false;
     }
 }
 

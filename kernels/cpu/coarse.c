@@ -59,7 +59,8 @@ coarse_run(const struct gemv *g, enum isa isa, struct par *pool, void *workspace
 {
     const struct matrix *w = g->w;
     struct coarse *x = workspace;
-    struct run r = { { g, x, ceil_div(w->cols, COARSE_PART) }, table[isa].rows, 0 };
+    struct run r = { .job = { g, x, ceil_div(w->cols, COARSE_PART) },
+                     .rows = table[isa].rows };
     if (err->kind)
         return -1;
     for (size_t t = 0; t < g->tokens; t++)

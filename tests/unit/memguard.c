@@ -123,6 +123,9 @@ refusals(void)
     NEED(tree_command(&t, child) == 0);
     p = t.command;
     CHECK(tree_signal(&t, &p, 0) == 0);
+    t.witness = child; // not that one, wherever it is
+    CHECK(tree_signal(&t, &p, 0) < 0);
+    t.witness = 0;
     p.start++;
     CHECK(tree_signal(&t, &p, 0) < 0);
     p.start--;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* ops: views of matrices, sums of squares of several at once, errors that stop operations,
- * and what is counted. */
+ * what is counted and what is freed. */
 #include "kernels/kernels.h"
 
 #include "tests/unit/check.h"
+
+#include <errno.h>
+#include <sys/mman.h>
 
 enum { ROWS = 6, COLS = 5 };
 
@@ -69,6 +72,21 @@ check_copies(struct kernels *k)
     free(to);
 }
 
+/* What is freed is given back to the system, to its last page. */
+static void
+check_freed(struct kernels *k)
+{
+    enum { BYTES = 4 << 20 };
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char there;
+    char *p = kernels_alloc(k, MEMORY_WORK, BYTES), *last = p + BYTES - 1;
+    NEED(p);
+    last -= (uintptr_t)last % page;
+    CHECK(mincore(last, page, &there) == 0);
+    kernels_free(k, p);
+    CHECK(mincore(last, page, &there) < 0 && errno == ENOMEM);
+}
+
 static void
 check_usage(struct kernels *k)
 {
@@ -112,6 +130,7 @@ main(void)
     check_sums(k);
     check_copies(k);
     check_usage(k);
+    check_freed(k);
     check_error(k);
     kernels_close(k);
     return check_end();
