@@ -58,6 +58,8 @@ step() {
     datcat --meta o.ckpt | has '"activations":"nvfp4-seed"'
     ids --logits max "$M/m.ckpt"
     ids --logits seed2 --compat torchsharp "$M/m.ckpt"
+    [ -s max ]
+    [ -s seed2 ]
     run ! cmp -s max seed2
 }
 

@@ -382,7 +382,10 @@ is_below(const struct tree *t, const struct tree_proc *what)
 int
 tree_signal(const struct tree *t, const struct tree_proc *p, int sig)
 {
-    int fd = (int)syscall(SYS_pidfd_open, p->pid, 0); // 0 and below have none
+    // None of them is below the command; said once more, since this is what kills.
+    if (p->pid <= 1 || p->pid == t->self || p->pid == t->witness)
+        return -1;
+    int fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     if (fd < 0)
         return -1;
     // /proc is read after the open: if the signal can be sent, the pid was not reused.

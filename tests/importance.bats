@@ -1,0 +1,131 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, lines, stderr: set by run
+# generate --dump-importance measures how much the columns of weights matter; nvquant and
+# datpack --importance choose scales by it.  importance.py computes both once more.
+
+load common
+
+setup_file() {
+    IN=$BATS_FILE_TMPDIR/in
+    export IN
+    mkdir "$IN"
+    cd "$IN" || return
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
+    printf '%s\n' '5 6 7 8 9 10 3' '1 2 3 4 5 9 80 44 0 17' '12 13' >ids
+    tokenize -q --input ids -o ids.tok ids
+    datpack -q --init 3 --config config.json -o m.safetensors
+    generate -q --score ids.tok --dump-importance i.safetensors m.safetensors >/dev/null
+}
+
+importance() { python3 "$HERE/importance.py" "$@"; }
+
+# put NAME VALUE... : w.safetensors has another vector of that name.
+put() { importance put "$IN/i.safetensors" "$@" w.safetensors; }
+
+# weigh OPTION...: the model quantized with the importance of w.safetensors.
+weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors"; }
+
+@test "mean squares and largest magnitudes are those of a forward pass in double precision" {
+    [ "$(importance measured "$IN/m.safetensors" "$IN/config.json" "$IN/ids" "$IN/i.safetensors")" = '30 vectors' ]
+    # In pieces of any length, with any number of threads, to the bit.
+    for n in 1 3 128; do
+        generate -q -j $n --prefill-chunk $n --score "$IN/ids.tok" --dump-importance $n.safetensors \
+            "$IN/m.safetensors" >/dev/null
+        datcat -q --diff $n.safetensors "$IN/i.safetensors"
+    done
+    [ "$(datcat --meta 3.safetensors | json "[i['kind'] for i in d['meta']['provenance']['inputs']]")" = \
+        "['safetensors', 'tok']" ]
+}
+
+@test "codes and scales minimise the weighted error, byte for byte" {
+    local q isa
+    for q in sweep sweep1 4over6 4over6:mae; do
+        local how=(--quant "${q%:*}")
+        [ "${q#*:}" = "$q" ] || how+=(--criterion "${q#*:}")
+        nvquant -q -f "${how[@]}" --importance "$IN/i.safetensors" -o x.dat "$IN/m.safetensors"
+        importance quantized "$IN/m.safetensors" "$IN/i.safetensors" $q x.dat
+        isas
+        for isa in $isas; do
+            NIBBLE_ISA=$isa nvquant -q -f -j 3 "${how[@]}" --importance "$IN/i.safetensors" \
+                -o y.dat "$IN/m.safetensors"
+            cmp x.dat y.dat
+        done
+    done
+    # The head, which --untie quantizes, has a vector, too; datpack does the same.
+    nvquant -q -f --untie --importance "$IN/i.safetensors" -o x.dat "$IN/m.safetensors"
+    [ "$(datcat x.dat | grep -c '^lm_head.weight	nvfp4')" -eq 1 ]
+    nvquant -q -f --importance "$IN/i.safetensors" -o x.dat "$IN/m.safetensors"
+    datpack -q --dtype nvfp4 --importance "$IN/i.safetensors" -o z.dat "$IN/m.safetensors"
+    datcat -q --diff x.dat z.dat
+}
+
+@test "weights that are all alike change nothing, nor does what they are multiplied by" {
+    local name n
+    cp "$IN/i.safetensors" w.safetensors
+    for name in $(datcat "$IN/i.safetensors" | awk '$1 ~ /weight$/ { print $1 }'); do
+        n=$(datcat -s "$name" "$IN/i.safetensors" | awk -v n="$name" '$1 == n { gsub(/[^0-9]/, "", $3); print $3 }')
+        # shellcheck disable=SC2046  # a list of numbers
+        importance put w.safetensors "$name" $(awk -v n="$n" 'BEGIN { while (n--) print "8.673617379884035e-19" }') v.safetensors
+        mv v.safetensors w.safetensors
+    done
+    weigh
+    nvquant -q -o plain.dat "$IN/m.safetensors"
+    cmp x.dat plain.dat
+    run ! cmp -s x.dat <(nvquant -q --importance "$IN/i.safetensors" -o y.dat "$IN/m.safetensors" && cat y.dat)
+}
+
+@test "the file is part of the provenance" {
+    nvquant -q --importance "$IN/i.safetensors" -o x.dat "$IN/m.safetensors"
+    [ "$(datcat --meta x.dat | json "[i['kind'] for i in d['meta']['provenance']['inputs']]")" = \
+        "['safetensors', 'importance']" ]
+}
+
+@test "what cannot weigh is refused" {
+    local q=model.layers.1.mlp.up_proj.weight v
+    v=$(awk 'BEGIN { for (i = 0; i < 31; i++) printf "1 " }')
+    # shellcheck disable=SC2086  # a list of numbers
+    put $q $v -1
+    refuse 'w.safetensors: "'$q'": element 31: expected a finite number of 0 or more, found -1' weigh
+    # shellcheck disable=SC2086
+    put $q $v nan
+    refuse 'element 31: expected a finite number' weigh
+    # shellcheck disable=SC2086
+    put $q $v inf
+    refuse 'element 31: expected a finite number' weigh
+    # shellcheck disable=SC2086
+    put $q $v
+    refuse '"'$q'": expected f32 [32], as the tensor has columns' weigh
+    # shellcheck disable=SC2046
+    put $q $(printf '0 %.0s' {1..32})
+    refuse '"'$q'": all elements are 0: nothing was measured' weigh
+    cp "$IN/m.safetensors" w.safetensors
+    refuse '"model.layers.0.self_attn.q_proj.weight": expected f32 [32]' weigh
+    datpack -q --rename 'model.*=other.*' -f -o w.safetensors "$IN/i.safetensors"
+    refuse 'is missing: of another model?' weigh
+    refuse 'none.safetensors' nvquant -q -o x.dat --importance none.safetensors "$IN/m.safetensors"
+    cp "$IN/i.safetensors" w.safetensors
+    for q in max native torchao; do
+        refuse "--importance: $q does not compare errors * sweep" weigh --quant $q
+    done
+    refuse '--dequant' weigh --dequant
+    refuse 'is an input' nvquant -q -f --importance w.safetensors -o w.safetensors "$IN/m.safetensors"
+    # One column of 0 among others is none to care about, and no error.
+    # shellcheck disable=SC2086
+    put $q $v 0 2>/dev/null || true
+    weigh
+}
+
+@test "what cannot be measured is refused" {
+    m() { generate -q --dump-importance new.safetensors "$@"; }
+    refuse '--dump-importance: goes with --score' m -p 1 --ids "$IN/m.safetensors"
+    refuse '--dump-importance new.dat: a safetensors is written' generate --score "$IN/ids.tok" --dump-importance new.dat \
+        "$IN/m.safetensors"
+    : >new.safetensors
+    refuse 'new.safetensors: exists; -f' m --score "$IN/ids.tok" "$IN/m.safetensors"
+    rm new.safetensors
+    refuse 'is an input' generate -f --score "$IN/ids.tok" --dump-importance "$IN/m.safetensors" "$IN/m.safetensors"
+    run -0 --separate-stderr generate --score "$IN/ids.tok" --dump-importance new.safetensors "$IN/m.safetensors"
+    [[ $stderr == *'16 tokens are few to measure on: 4096 or more are usual'* ]]
+}
