@@ -1049,7 +1049,9 @@ for turn in (b"one\n", b"two\n"):
     p.stdin.write(turn)
     got = b""
     while not got.endswith(b"\n"):
-        got += os.read(p.stdout.fileno(), 4096)
+        part = os.read(p.stdout.fileno(), 4096)
+        assert part, "it ended"
+        got += part
 p.stdin.close()
 assert p.wait() == 0
 PY
