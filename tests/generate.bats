@@ -816,7 +816,7 @@ assert abs(said - want) < 2e-6, (said, want)'
     for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3'; do
         # shellcheck disable=SC2086  # two words
         bad --score x $o "$t"
-        [[ $stderr == *'goes with --logits, --kl and --json, not with prompts' ]]
+        [[ $stderr == *'goes with --logits, --kl, --dump-importance and --json, not with prompts' ]]
     done
     bad --stop '' -p x "$t"
     bad --top-p 1.5 --ids -p 5 "$t"

@@ -119,9 +119,11 @@ misuse() {
     fi
 }
 
-# long_options PROGRAM: from its help, "--name" or "--name ARG" or "--name[=ARG]".
+# long_options PROGRAM: from its help, "--name" or "--name ARG" or "--name[=ARG]"; what the
+# text behind it mentions may be another program's.
 long_options() {
-    "$1" --help | grep -oE -- '--[a-z][a-z0-9-]*(\[=[^ ]*| [A-Z][^ ]*)?' | sort -u
+    "$1" --help | grep -oE '^  (-., |    )--[a-z][a-z0-9-]*(\[=[^ ]*| [A-Z][^ ]*)?' |
+        sed 's/^[^-]*\(-., \)\{0,1\}--/--/' | sort -u
 }
 
 @test "there are programs to ask" {
