@@ -84,6 +84,7 @@ TEXT_SRCS = \
 MODEL_SRCS = \
 	lib/model/arrays.c \
 	lib/model/backward.c \
+	lib/model/compare.c \
 	lib/model/config.c \
 	lib/model/forward.c \
 	lib/model/loss.c \
@@ -199,6 +200,7 @@ generate_SRCS = \
 	cmd/generate/defaults.c \
 	cmd/generate/generate.c \
 	cmd/generate/importance.c \
+	cmd/generate/reference.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
 	cmd/generate/stream.c \

@@ -306,12 +306,12 @@ void op_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
                    const struct matrix *d, const struct matrix *gate,
                    const struct matrix *up);
 
-/* Cross-entropy of rows of logits, (rows, V) of activations, which become scale * d loss / d
- * logits; loss, label: (rows).  Rows of label -1 have loss 0 and gradient 0. */
+/* Cross-entropy of rows of logits, (rows, V) of activations or f32, which become scale * d loss
+ * / d logits; loss, label: (rows).  Rows of label -1 have loss 0 and gradient 0. */
 void op_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
                       const int32_t *label, float scale);
-/* Distillation: logits, (rows, V) of activations, become scale * d loss / d logits; teacher:
- * those of another model.  ce: the rows' cross-entropy; kl: KL(teacher || logits), of both
+/* Distillation: logits, (rows, V) of activations or f32, become scale * d loss / d logits;
+ * teacher: those of another model.  ce: the rows' cross-entropy; kl: KL(teacher || logits), of both
  * divided by the temperature.  Rows of label -1 have 0 for all three. */
 void op_distill(struct kernels *k, float *ce, float *kl, const struct matrix *logits,
                 const struct matrix *teacher, const int32_t *label,

@@ -56,6 +56,13 @@ is_act(const struct kernels *k, const struct matrix *m, size_t rows, size_t cols
     return !m || (m->dtype == k->is.act && is_dense(m, rows, cols));
 }
 
+/* Logits: activations, or f32 where they are compared and not learnt from. */
+static bool
+is_logits(const struct kernels *k, const struct matrix *m, size_t rows, size_t cols)
+{
+    return is_act(k, m, rows, cols) || (m->dtype == DT_F32 && is_dense(m, rows, cols));
+}
+
 static bool
 is_act_view(const struct kernels *k, const struct matrix *m, size_t rows, size_t cols)
 {
@@ -359,7 +366,7 @@ void
 op_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
                  const int32_t *label, float scale)
 {
-    assert(is_act(k, logits, logits->rows, logits->cols));
+    assert(is_logits(k, logits, logits->rows, logits->cols));
     RUN(k, cross_entropy, loss, logits, label, scale);
 }
 
@@ -368,8 +375,9 @@ op_distill(struct kernels *k, float *ce, float *kl, const struct matrix *logits,
            const struct matrix *teacher, const int32_t *label,
            const struct distill *how, float scale)
 {
-    assert(is_act(k, logits, logits->rows, logits->cols));
-    assert(is_act(k, teacher, logits->rows, logits->cols));
+    assert(is_logits(k, logits, logits->rows, logits->cols));
+    assert(is_logits(k, teacher, logits->rows, logits->cols));
+    assert(teacher->dtype == logits->dtype);
     assert(how->temperature > 0);
     RUN(k, distill, ce, kl, logits, teacher, label, how, scale);
 }

@@ -269,7 +269,7 @@ page_commands()
     datcat -l from-hf/plain/ >names
     [ -s names ]
     [ -e from-hf/served-ct/tokenizer.json ]
-    grep -q '^samples	.*	kl	top1$' from-hf.out
+    grep -q '^samples	.*	kl	top1	' from-hf.out
     [ "$(datcat -l from-torchsharp/trained-nvfp4.dat | wc -l)" -eq 47 ]
     [ ! -e from-torchsharp/trained-nvfp4.dat.json ]
 }

@@ -691,6 +691,54 @@ END
     [[ $stderr == *'has 15 tensors for 3 samples' ]]
 }
 
+@test "--score with --kl-model: as by a file of the other model's logits" {
+    local t=$M/t.safetensors s n
+    samples
+    nvquant -q --quant max "$t" -o n.safetensors
+    for s in s p; do
+        generate --score $s.tok --logits $s.a "$t" >/dev/null
+        generate --score $s.tok --logits $s.b n.safetensors >b
+        for n in 1 3 128; do
+            generate -j $n --score $s.tok --kl-model "$t" --prefill-chunk $n n.safetensors >$s.$n
+            qwen kl $s.a $s.b $s.$n $s.tok 2e-5
+            python3 - b $s.$n <<'PY'
+import sys
+one, two = ([float(x) for x in open(f).read().split("\n")[1].split("\t")] for f in sys.argv[1:])
+assert one[:3] == two[:3] and abs(one[3] - two[3]) < 1e-5, (one, two)
+PY
+        done
+        cmp $s.1 $s.3
+        cmp $s.1 $s.128
+        # The other way round it is another divergence, and of itself none.
+        generate --score $s.tok --kl-model n.safetensors "$t" >back
+        run ! cmp -s back $s.1
+        generate --score $s.tok --kl-model "$t" "$t" | tail -n 1 | cut -f 6-8 >self
+        [ "$(cat self)" = $'0\t1\t0' ]
+    done
+    # Of a hundred equal documents the largest but one is still the largest of one.
+    for _ in {1..40}; do cat lines; done | tokenize -q --input ids --emit tok -o many.tok -
+    generate --score many.tok --logits m.a "$t" >/dev/null
+    generate --score many.tok --logits m.b --kl m.a n.safetensors >kl
+    qwen kl m.a m.b kl many.tok
+    # --json has the same numbers.
+    generate --json --score s.tok --kl-model "$t" n.safetensors >j
+    python3 - s.1 <<'PY'
+import json, sys
+names, row = (x.split("\t") for x in open(sys.argv[1]).read().split("\n")[:2])
+assert json.load(open("j")) == dict(zip(names, map(float, row)))
+PY
+    run -2 --separate-stderr generate --score s.tok --kl-model "$M/u.safetensors" "$t"
+    [[ $stderr == *'its vocab_size is '*': models that are compared have the same' ]]
+    run -2 --separate-stderr generate --score s.tok --kl-model nosuch "$t"
+    [[ $stderr == 'generate: nosuch: No such file or directory' ]]
+    run -2 --separate-stderr generate --score s.tok --kl-model "$t" --kl s.a "$t"
+    [[ $stderr == *'--kl-model: not with --kl: '* ]]
+    run -2 --separate-stderr generate --score - --kl-model - "$t" <s.tok
+    [[ $stderr == *'standard input can be read once' ]]
+    run -2 --separate-stderr generate --ids -p 5 --kl-model "$t" "$t"
+    [[ $stderr == *'--kl-model: goes with --score'* ]]
+}
+
 @test "--score: samples of another vocabulary, of ids out of range, too long, damaged" {
     local t=$M/t.safetensors
     printf 'a\tb\n' | tokenize -q -t "$M/tokenizer.json" --emit tok -o big.tok -
@@ -816,7 +864,7 @@ assert abs(said - want) < 2e-6, (said, want)'
     for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3'; do
         # shellcheck disable=SC2086  # two words
         bad --score x $o "$t"
-        [[ $stderr == *'goes with --logits, --kl, --dump-importance and --json, not with prompts' ]]
+        [[ $stderr == *'goes with --logits, --kl, --kl-model, --dump-importance and --json, not with prompts' ]]
     done
     bad --stop '' -p x "$t"
     bad --top-p 1.5 --ids -p 5 "$t"

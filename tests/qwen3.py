@@ -439,9 +439,9 @@ def check_score(model, config, tsv, tok):
         need(abs(said[k] - v) <= 1e-5 * v, "%s: %.9g, expected %.9g", k, said[k], v)
 
 
-def check_kl(path, other, tsv, tok):
+def check_kl(path, other, tsv, tok, limit="1e-6"):
     a, b = read_tensors(path), read_tensors(other)
-    kl, same = [], 0
+    kl, loss, same = [], [], 0
     for n, s in enumerate(samples_of(tok)):
         p, q = rows_of(a["logits.%d" % n]), rows_of(b["logits.%d" % n])
         need(len(p) == len(s["ids"]) - 1, "logits.%d: %d rows", n, len(p))
@@ -450,9 +450,14 @@ def check_kl(path, other, tsv, tok):
             kl.append(math.fsum(math.exp(x - sp) * ((x - sp) - (y - sq))
                                 for x, y in zip(p[i], q[i])))
             same += best(p[i]) == best(q[i])
-    said = read_tsv(tsv)
-    need(abs(said["kl"] - sum(kl) / len(kl)) < 1e-9 + 1e-6 * said["kl"],
-         "kl: %.9g, expected %.9g", said["kl"], sum(kl) / len(kl))
+            loss.append(sp - p[i][s["ids"][i + 1]])
+    said, limit = read_tsv(tsv), float(limit)
+    mean = sum(loss) / len(loss)
+    for name, want in (("kl", sum(kl) / len(kl)),
+                       ("kl_p99", sorted(kl)[math.ceil(0.99 * len(kl)) - 1]),
+                       ("reference_loss", mean), ("reference_perplexity", math.exp(mean))):
+        need(abs(said[name] - want) < 1e-9 + limit * (want + (limit > 1e-6)),
+             "%s: %.9g, expected %.9g", name, said[name], want)
     need(abs(said["top1"] - same / len(kl)) < 1e-8, "top1: %.9g", said["top1"])
 
 

@@ -32,6 +32,7 @@ _nibble_words()
     generate:--tokenizer | generate:-t | generate:--config) echo @json ;;
     generate:--template) echo qwen3 torchsharp none ;;
     generate:--score | generate:--kl | generate:--logits) echo @file ;;
+    generate:--kl-model) echo @tensors ;;
     generate:--dump-layers) echo @file ;;
     generate:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
     generate:--compute) echo f32 bf16 auto ;;

@@ -92,6 +92,8 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.logits) },
     { 0, "kl", "FILE", "with --score: compare with logits of another model",
       CMD_TEXT(&cfg.kl) },
+    { 0, "kl-model", "MODEL", "with --score: compare with that model",
+      CMD_TEXT(&cfg.kl_model) },
     { 0, "dump-layers", "FILE", "write hidden states of a prompt",
       CMD_TEXT(&cfg.dump_layers) },
     { 0, "dump-importance", "FILE", "with --score: how much columns of weights matter",
@@ -139,10 +141,19 @@ settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
         c->top_logprobs || c->dump_layers || c->no_kv || cmd_given(&c->cmd, "template"))
-        misuse(
-            "--score: goes with --logits, --kl, --dump-importance and --json, not with "
-            "prompts");
-    if (strcmp(c->score, "-") == 0 && strcmp(c->model, "-") == 0)
+        misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
+               "--json, "
+               "not with prompts");
+    if (c->kl_model && (c->kl || c->logits || c->dump_importance))
+        misuse("--kl-model: not with --%s: run the model once more for it",
+               c->kl       ? "kl"
+               : c->logits ? "logits"
+                           : "dump-importance");
+    const char *const inputs[] = { c->score, c->model, c->kl_model };
+    int stdins = 0;
+    for (size_t i = 0; i < 3; i++)
+        stdins += inputs[i] && strcmp(inputs[i], "-") == 0;
+    if (stdins > 1)
         misuse("-: standard input can be read once");
 }
 
@@ -156,6 +167,9 @@ settle(struct config_generate *c)
     c->how.parse_special = c->torchsharp;
     if (c->kl && !c->score)
         misuse("--kl: goes with --score");
+    if (c->kl_model && !c->score)
+        misuse("--kl-model: goes with --score: models are compared on the tokens of a "
+               ".tok");
     if (c->dump_importance && !c->score)
         misuse("--dump-importance: goes with --score: it measures on the tokens of a "
                ".tok");

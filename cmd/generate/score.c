@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* score: the loss over the target tokens of a .tok, and the KL divergence from the logits of
- * another model. */
+/* score: the loss over the target tokens of a .tok, and how far the model is from another one:
+ * from its logits in a file, or from the model itself. */
 #include "cmd/generate/generate.h"
 
 #include "lib/core/maths.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 128 }; // positions a pass
+enum { CHUNK = 128, CHUNK_GPU = 2048 }; // positions a pass; where logits stay on a GPU
 
 struct score {
     struct session *s;
@@ -24,11 +24,14 @@ struct score {
     float *other;  // (vocab) of --kl
     struct store kl;
     bool has_kl;
-    struct dump *dump; // (n) of --logits
-    char (*names)[32]; // (n)
+    struct reference reference; // of --kl-model
+    bool has_reference;
+    float *divergences; // (targets) of --kl and --kl-model
+    struct dump *dump;  // (n) of --logits
+    char (*names)[32];  // (n)
     struct dumper out;
     bool has_out;
-    double loss, divergence;
+    double loss, reference_loss, divergence;
     uint64_t tokens, targets, agree;
 };
 
@@ -192,6 +195,30 @@ struct at {
     const struct tensor *kl;
 };
 
+/* What is known of the target that was just counted, beside the other model. */
+static void
+add_compared(struct score *x, double kl, double reference_loss, bool agree)
+{
+    x->divergence += kl;
+    x->reference_loss += reference_loss;
+    x->agree += agree;
+    x->divergences[x->targets - 1] = (float)kl;
+}
+
+static bool
+is_target(const struct tok_sample *t, uint32_t i)
+{
+    return !(t->flags[i] & TOK_START) && t->flags[i] & TOK_TARGET;
+}
+
+static int
+not_finite(const struct score *x, const struct at *at, uint32_t i)
+{
+    return err_set(x->s->err, ERR_NONFINITE,
+                   "%s: sample %zu: logits of position %u are not finite", x->tok.name,
+                   at->sample, i);
+}
+
 /* KL(file || model) at one position. */
 static int
 compare(struct score *x, const struct at *at, uint32_t position, const float *logits,
@@ -212,8 +239,8 @@ compare(struct score *x, const struct at *at, uint32_t position, const float *lo
         if (theirs > -690)
             kl += maths_exp(theirs) * (theirs - ((double)logits[i] - sum));
     }
-    x->divergence += kl;
-    x->agree += logits_best(x->other, vocab) == logits_best(logits, vocab);
+    add_compared(x, kl, their_sum - (double)x->other[at->t->ids[position + 1]],
+                 logits_best(x->other, vocab) == logits_best(logits, vocab));
     return 0;
 }
 
@@ -224,19 +251,45 @@ score_position(struct score *x, const struct at *at, uint32_t i, const float *lo
     struct session *s = x->s;
     size_t vocab = s->model.config.vocab;
     if (!logits_finite(logits, vocab))
-        return err_set(s->err, ERR_NONFINITE,
-                       "%s: sample %zu: logits of position %u are not finite",
-                       x->tok.name, at->sample, i);
+        return not_finite(x, at, i);
     if (x->has_out && writer_write(&x->out.w, logits, vocab * sizeof *logits) < 0)
         return -1;
-    bool target =
-        !(at->t->flags[i + 1] & TOK_START) && at->t->flags[i + 1] & TOK_TARGET;
-    if (!target)
+    if (!is_target(at->t, i + 1))
         return 0;
     double sum = logits_log_sum(logits, vocab);
     x->loss += sum - (double)logits[at->t->ids[i + 1]];
     x->targets++;
     return x->has_kl ? compare(x, at, i, logits, sum) : 0;
+}
+
+/* Positions from .. end - 1 of both models; the last `rows` of them are compared. */
+static int
+run_both(struct score *x, const struct at *at, uint32_t from, uint32_t end,
+         uint32_t rows)
+{
+    const struct tok_sample *t = at->t;
+    struct reference *r = &x->reference;
+    const struct net_compared *found = &r->compared;
+    uint32_t first = end - rows;
+    for (uint32_t i = 0; i < rows; i++)
+        r->label[i] = is_target(t, first + i + 1) ? (int32_t)t->ids[first + i + 1] : -1;
+    if (reference_compare(r, t->ids + from, end - from, rows) < 0)
+        return -1;
+    for (uint32_t i = 0; i < rows; i++) {
+        if (found->best[i] < 0)
+            return not_finite(x, at, first + i);
+        if (found->teacher_best[i] < 0)
+            return err_set(x->s->err, ERR_NONFINITE,
+                           "%s: logits of position %u of sample %zu are not finite",
+                           r->model.store.name, first + i, at->sample);
+        if (r->label[i] < 0)
+            continue;
+        x->targets++;
+        x->loss += (double)found->ce[i];
+        add_compared(x, (double)found->kl[i], (double)found->teacher_ce[i],
+                     found->best[i] == found->teacher_best[i]);
+    }
+    return 0;
 }
 
 /* Run positions from .. end - 1; logits are needed from `want` on. */
@@ -249,6 +302,8 @@ run_chunk(struct score *x, const struct at *at, uint32_t from, uint32_t end,
     if (want < from)
         want = from;
     uint32_t rows = want < end ? end - want : 0;
+    if (x->has_reference)
+        return run_both(x, at, from, end, rows);
     if (session_extend(s, at->t->ids + from, end - from, rows, x->logits) < 0)
         return -1;
     for (uint32_t i = 0; i < rows; i++)
@@ -265,7 +320,7 @@ first_wanted(const struct score *x, const struct tok_sample *t, uint32_t from,
     if (x->has_out || x->s->c->dump_importance) // which measures the head, too
         return from;
     for (uint32_t i = from; i < end; i++)
-        if (t->flags[i + 1] & TOK_TARGET)
+        if (is_target(t, i + 1))
             return i;
     return end;
 }
@@ -278,7 +333,7 @@ score_sample(struct score *x, const struct at *at)
     for (uint32_t from = 0, end; from < t->n; from = end) {
         end = document_end(t, from);
         uint32_t stop = end - (end == t->n), want = first_wanted(x, t, from, stop);
-        s->cache.used = 0;
+        s->cache.used = x->reference.cache.used = 0;
         for (uint32_t i = from, n; i < stop; i += n) {
             n = stop - i < x->chunk ? stop - i : (uint32_t)x->chunk;
             if (run_chunk(x, at, i, i + n, want) < 0)
@@ -305,16 +360,43 @@ score_all(struct score *x)
     }
     if (x->has_out && dump_commit(&x->out) < 0)
         return -1;
+    if (x->has_reference && store_check(&x->reference.model.store) < 0)
+        return -1;
     return store_check(&s->model.store);
 }
 
 /* ---- the answer ------------------------------------------------------------------------------------ */
 
+static int
+ascending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The least divergence that 99 of 100 targets do not exceed. */
+static double
+percentile_99(struct score *x)
+{
+    uint64_t n = x->targets;
+    if (!x->divergences || n == 0)
+        return NAN;
+    qsort(x->divergences, n, sizeof *x->divergences, ascending);
+    return (double)x->divergences[n - n / 100 - 1];
+}
+
+static double
+perplexity(double loss)
+{
+    return loss < 690 ? maths_exp(loss) : loss;
+}
+
 static void
-put_result(const struct score *x)
+put_result(struct score *x)
 {
     bool json = x->s->c->json;
-    double n = (double)x->targets, loss = x->targets ? x->loss / n : NAN;
+    double n = (double)x->targets, loss = x->targets ? x->loss / n : NAN,
+           theirs = x->targets ? x->reference_loss / n : NAN;
     const struct {
         const char *name;
         double v;
@@ -323,10 +405,14 @@ put_result(const struct score *x)
                    { "tokens", (double)x->tokens, true },
                    { "targets", n, true },
                    { "loss", loss, false },
-                   { "perplexity", loss < 690 ? maths_exp(loss) : loss, false },
+                   { "perplexity", perplexity(loss), false },
                    { "kl", x->divergence / n, false },
-                   { "top1", (double)x->agree / n, false } };
-    size_t columns = x->has_kl ? 7 : 5;
+                   { "top1", (double)x->agree / n, false },
+                   { "kl_p99", percentile_99(x), false },
+                   { "reference_loss", theirs, false },
+                   { "reference_perplexity", perplexity(theirs), false } };
+    size_t all = sizeof column / sizeof *column;
+    size_t columns = x->has_kl || x->has_reference ? all : 5;
     struct buf b = { 0 };
     for (size_t i = 0; i < columns && !json; i++)
         buf_printf(&b, "%s%s", i ? "\t" : "", column[i].name);
@@ -348,19 +434,50 @@ put_result(const struct score *x)
     buf_free(&b);
 }
 
+/* The model of --kl-model, and memory for what is found of each target. */
+static int
+open_reference(struct score *x)
+{
+    struct session *s = x->s;
+    if (!s->c->kl_model)
+        return 0;
+    x->has_reference = true;
+    if (reference_open(&x->reference, s) < 0)
+        return -1;
+    return reference_reserve(&x->reference, (size_t)x->longest, x->chunk);
+}
+
+static int
+alloc_divergences(struct score *x)
+{
+    uint64_t n = 0;
+    if (!x->has_kl && !x->has_reference)
+        return 0;
+    for (size_t i = 0; i < x->n; i++)
+        n += x->length[i];
+    x->divergences = malloc((n + 1) * sizeof *x->divergences);
+    return x->divergences
+               ? 0
+               : err_set(x->s->err, ERR_MEMORY, "out of memory for %llu targets",
+                         (unsigned long long)n);
+}
+
 static int
 prepare(struct score *x)
 {
     struct session *s = x->s;
+    bool stays = s->c->kl_model && !s->k->is.host;
     if (read_samples(x) < 0 || open_kl(x) < 0)
         return -1;
-    x->chunk = s->c->chunk ? s->c->chunk : CHUNK;
+    x->chunk = s->c->chunk ? s->c->chunk : stays ? CHUNK_GPU : CHUNK;
     if (x->chunk > x->longest)
         x->chunk = x->longest ? (size_t)x->longest : 1;
-    x->logits = malloc(x->chunk * s->model.config.vocab * sizeof *x->logits);
-    if (!x->logits)
+    if (!s->c->kl_model)
+        x->logits = malloc(x->chunk * s->model.config.vocab * sizeof *x->logits);
+    if (!s->c->kl_model && !x->logits)
         return err_set(s->err, ERR_MEMORY, "out of memory for logits");
-    if (session_reserve(s, (size_t)x->longest) < 0)
+    if (session_reserve(s, (size_t)x->longest) < 0 || open_reference(x) < 0 ||
+        alloc_divergences(x) < 0)
         return -1;
     return s->c->dump_importance && importance_begin(s) < 0 ? -1 : open_out(x);
 }
@@ -381,6 +498,8 @@ score_file(struct session *s)
         warn("%llu tokens, %.1f tok/s", (unsigned long long)x.tokens,
              (double)x.tokens / (os_seconds() - start));
     importance_end(s);
+    if (x.has_reference)
+        reference_close(&x.reference);
     if (x.has_out)
         dump_close(&x.out);
     if (x.has_kl)
@@ -389,6 +508,7 @@ score_file(struct session *s)
     free(x.length);
     free(x.logits);
     free(x.other);
+    free(x.divergences);
     free(x.dump);
     free(x.names);
     return rc;

@@ -19,6 +19,13 @@ larger(struct candidate a, struct candidate b)
     return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
 }
 
+static __device__ __forceinline__ struct candidate
+candidate_of(float x, uint32_t at)
+{
+    bool finite = fabsf(x) <= FLT_MAX;
+    return { finite ? x : INFINITY, finite ? at : UINT32_MAX };
+}
+
 /* Block-wide argmax, valid in thread 0. */
 static __device__ __forceinline__ struct candidate
 block_argmax(struct candidate peak)
@@ -42,12 +49,8 @@ static __global__ void __launch_bounds__(THREADS)
     struct candidate peak = { -INFINITY, UINT32_MAX };
     cuda_take_over();
 #pragma unroll 4
-    for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += BLOCKS * THREADS) {
-        float x = logits[i];
-        bool finite = fabsf(x) <= FLT_MAX;
-        peak = larger(peak, { finite ? x : INFINITY, finite ? i : UINT32_MAX });
-    }
+    for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < n; i += BLOCKS * THREADS)
+        peak = larger(peak, candidate_of(logits[i], i));
     peak = block_argmax(peak);
     if (threadIdx.x == 0)
         out[blockIdx.x] = peak;
@@ -66,11 +69,33 @@ static __global__ void __launch_bounds__(THREADS)
         *id = (int32_t)peak.at;
 }
 
+/* Of many rows: a block each. */
+static __global__ void __launch_bounds__(THREADS)
+    argmax_rows(int32_t *id, const float *__restrict__ logits, unsigned n)
+{
+    struct candidate peak = { -INFINITY, UINT32_MAX };
+    const float *row = logits + (size_t)blockIdx.x * n;
+    cuda_take_over();
+#pragma unroll 4
+    for (unsigned i = threadIdx.x; i < n; i += THREADS)
+        peak = larger(peak, candidate_of(row[i], i));
+    peak = block_argmax(peak);
+    if (threadIdx.x == 0)
+        id[blockIdx.x] = (int32_t)peak.at;
+}
+
+enum { FEW = 8 }; // rows that several blocks share
+
 void
 cuda_argmax(struct kernels *k, int32_t *id, const struct matrix *logits)
 {
     struct cuda *c = cuda_of(k);
     struct candidate *part = (struct candidate *)c->q.partials;
+    if (logits->rows > FEW && logits->cols) {
+        cuda_start(c, "argmax", argmax_rows, (unsigned)logits->rows, THREADS, 0, id,
+                   (const float *)logits->data, (unsigned)logits->cols);
+        return;
+    }
     for (size_t r = 0; r < logits->rows && logits->cols; r++) {
         cuda_start(c, "argmax", argmax_partial, BLOCKS, THREADS, 0, part,
                    (const float *)logits->data + r * logits->stride,

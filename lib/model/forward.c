@@ -136,18 +136,24 @@ pass_final_norm(struct pass *p)
     norm(p, p->top, p->rstd_top, p->out, ROLE_FINAL_NORM, -1);
 }
 
+struct matrix
+pass_logits_f32(struct pass *p, size_t first, size_t n)
+{
+    struct matrix top = pass_act(p, p->top, p->c->hidden),
+                  x = matrix_rows(&top, first, n),
+                  y = matrix_of(DT_F32, p->logits, n, p->c->vocab);
+    watch(p, pass_head(p), -1, &x);
+    op_linear(p->k, 1, &y, &x, &pass_tensor(p, pass_head(p), -1)->w, NULL);
+    return y;
+}
+
 void
 pass_logits(struct pass *p, size_t rows, float *logits)
 {
-    const struct matrix *head = &pass_tensor(p, pass_head(p), -1)->w;
-    const struct matrix top = pass_act(p, p->top, p->c->hidden);
     size_t vocab = p->c->vocab, first = p->tokens - rows;
     for (size_t r = 0, max = pass_rows_f32(p); r < rows; r += max) {
         size_t n = rows - r < max ? rows - r : max;
-        struct matrix x = matrix_rows(&top, first + r, n),
-                      y = matrix_of(DT_F32, p->logits, n, vocab);
-        watch(p, pass_head(p), -1, &x);
-        op_linear(p->k, 1, &y, &x, head, NULL);
+        struct matrix y = pass_logits_f32(p, first + r, n);
         kernels_download(p->k, logits + r * vocab, y.data, n * vocab * sizeof *logits);
     }
 }

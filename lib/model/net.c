@@ -274,7 +274,8 @@ net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens
 {
     if (extend(n, c, ids, tokens, rows, hidden, ctx) < 0)
         return -1;
-    pass_logits(n->pass, rows, logits);
+    if (logits)
+        pass_logits(n->pass, rows, logits);
     return n->err->kind ? -1 : 0;
 }
 
@@ -285,10 +286,7 @@ net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens
     if (extend(n, c, ids, tokens, 1, hidden, ctx) < 0)
         return -1;
     struct pass *p = n->pass;
-    struct matrix all = pass_act(p, p->top, p->c->hidden),
-                  last = matrix_rows(&all, tokens - 1, 1),
-                  logits = matrix_of(DT_F32, p->logits, 1, p->c->vocab);
-    op_linear(p->k, 1, &logits, &last, &pass_tensor(p, pass_head(p), -1)->w, NULL);
+    struct matrix logits = pass_logits_f32(p, tokens - 1, 1);
     op_argmax(p->k, p->ids, &logits); // the ids have been looked up
     return kernels_download(p->k, id, p->ids, sizeof *id);
 }

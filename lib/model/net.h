@@ -97,11 +97,23 @@ typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
                           size_t tokens);
 
 /* Run tokens that follow those in the cache, which has capacity for them, and add them to it.
- * logits: (rows, V) on the host, of the last `rows` of them. */
+ * logits: (rows, V) on the host, of the last `rows` of them; or NULL, if net_compare follows. */
 int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                size_t rows, float *logits, net_hidden_fn *hidden, void *ctx);
 /* The same; *id is that of the largest logit of the last token, -1 if not all are finite. */
 int net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                int32_t *id, net_hidden_fn *hidden, void *ctx);
+
+/* A net beside its teacher, on the host; losses and divergence are 0 without a label. */
+struct net_compared {
+    float *ce, *teacher_ce;       // (rows) cross-entropy
+    float *kl;                    // (rows) KL(teacher || net)
+    int32_t *best, *teacher_best; // (rows) the largest logit; -1: one is not finite
+};
+
+/* Compare the last `rows` tokens of what n and n->teacher were both just extended by, for so
+ * many rows; label: (rows), -1: none. */
+int net_compare(struct net *n, const int32_t *label, size_t rows,
+                const struct net_compared *to);
 
 #endif

@@ -80,6 +80,9 @@ void pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value);
 /* Where layer i has its input; the last one's output is p->out. */
 void *pass_layer_input(struct pass *p, uint32_t i);
 void pass_final_norm(struct pass *p);
+/* f32 logits of tokens first .. first + n - 1 of this pass, at most pass_rows_f32 of them, in
+ * p->logits. */
+struct matrix pass_logits_f32(struct pass *p, size_t first, size_t n);
 /* f32 logits of the last `rows` tokens, to the host. */
 void pass_logits(struct pass *p, size_t rows, float *logits);
 struct rope pass_rope(const struct pass *p, size_t heads);

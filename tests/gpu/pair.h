@@ -345,9 +345,9 @@ pair_amax(struct kernels *k, float *out, const void *x, enum dtype dtype, size_t
 }
 
 static inline void
-pair_argmax(struct kernels *k, int32_t *id, const float *logits, size_t n)
+pair_argmax(struct kernels *k, int32_t *id, const float *logits, size_t rows, size_t n)
 {
-    struct matrix m = matrix_of(DT_F32, logits, 1, n);
+    struct matrix m = matrix_of(DT_F32, logits, rows, n);
     op_argmax(k, id, &m);
 }
 

@@ -745,13 +745,32 @@ check_argmax(const char *what, const float *x, size_t n)
     int32_t want, found = -2;
     float *on_gpu = hold(pair_put(x, DT_F32, n));
     int32_t *id = hold(kernels_alloc(gpu, MEMORY_WORK, sizeof *id));
-    pair_argmax(cpu, &want, x, n);
+    pair_argmax(cpu, &want, x, 1, n);
     for (int i = 0; i < 2; i++) { // the second may start before the first has ended
-        pair_argmax(gpu, id, on_gpu, n);
+        pair_argmax(gpu, id, on_gpu, 1, n);
         CHECK(kernels_download(gpu, &found, id, sizeof found) == 0);
         CHECK_SAY(found == want, "argmax of %zu, %s: %d, want %d", n, what, (int)found,
                   (int)want);
     }
+}
+
+/* Rows that are x from its r-th element on, around its end. */
+static void
+check_argmax_rows(const char *what, const float *x, size_t rows, size_t n)
+{
+    enum { MAX_ROWS = 64 };
+    int32_t want[MAX_ROWS], found[MAX_ROWS] = { 0 };
+    float *all = host(malloc(rows * n * sizeof *all));
+    int32_t *id = hold(kernels_alloc(gpu, MEMORY_WORK, rows * sizeof *id));
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < n; i++)
+            all[r * n + i] = x[(r + i) % n];
+    pair_argmax(cpu, want, all, rows, n);
+    pair_argmax(gpu, id, hold(pair_put(all, DT_F32, rows * n)), rows, n);
+    CHECK(kernels_download(gpu, found, id, rows * sizeof *found) == 0);
+    for (size_t r = 0; r < rows; r++)
+        CHECK_SAY(found[r] == want[r], "argmax of %zux%zu, %s: row %zu: %d, want %d",
+                  rows, n, what, r, (int)found[r], (int)want[r]);
 }
 
 static void
@@ -764,6 +783,8 @@ argmaxes(void)
         check_argmax("random", x, n);
         x[n - 1] = 100;
         check_argmax("the last", x, n);
+        check_argmax_rows("the last", x, 3, n);
+        check_argmax_rows("the last", x, 64, n);
         x[n / 2] = x[n / 3] = 100;
         check_argmax("equals", x, n);
         x[0] = -0.0F;
@@ -772,6 +793,7 @@ argmaxes(void)
         check_argmax("zeros", x, n);
         x[n / 2] = NAN;
         check_argmax("NaN", x, n);
+        check_argmax_rows("NaN", x, 9, n);
         x[n / 2] = -INFINITY;
         check_argmax("-inf", x, n);
         x[n - 1] = INFINITY;
