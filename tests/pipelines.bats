@@ -34,6 +34,25 @@ experiment()
     make -s -C "$root/pipelines/$name" OUT="$out" MODEL="$model" THREADS=1 "$@"
 }
 
+# killed_after N: a directory of programs, of which trainstep is killed after step N.
+killed_after()
+{
+    local dir=$BATS_TEST_TMPDIR/killed
+    mkdir -p "$dir"
+    ln -sf "$NIBBLE_BIN"/* "$dir"
+    rm "$dir/trainstep"
+    cat >"$dir/trainstep" <<END
+#!/bin/bash
+for ((i = 1; i < \$#; i++)); do
+    [ "\${!i}" != --until ] || set -- "\${@:1:i}" $1 "\${@:i + 2}"
+done
+"$NIBBLE_BIN/trainstep" "\$@"
+kill -9 \$\$
+END
+    chmod +x "$dir/trainstep"
+    echo "$dir"
+}
+
 # column NAME: that column of the table, without its head.
 column()
 {
@@ -42,7 +61,7 @@ column()
 }
 
 @test "all experiments say what can be set, and refuse what cannot be" {
-    for e in quantizers resume memory parity; do
+    for e in quantizers resume memory parity distill quality; do
         run -0 experiment $e help
         [[ $output == *"  all "* && $output == *"  MODEL "* ]]
         run -2 experiment $e MODEL="$root/doc"
@@ -53,8 +72,13 @@ column()
     run -2 experiment resume CUTS=9 STEPS=9
     run -2 experiment memory CASES=1.1
     run -2 experiment parity DEVICES=cuda
+    run -2 experiment distill QUANT=sweep1
+    run -2 experiment distill DISTILL=2
+    run -2 experiment distill HELDOUT=nosuch.tsv
+    run -2 experiment quality ROWS='sweep round'
+    run -2 experiment quality HELDOUT="$BATS_FILE_TMPDIR/text.tsv text.tsv"
     for s in 'resume CUTS=999999999' 'memory BATCH=4294967295' 'quantizers RUNS=5000' 'kvcache CHUNKS=0' \
-        'kvcache LENGTHS=' 'chat ANSWER=99999999999' 'needle SAMPLES=0' 'study SEEDS=0' 'kvcache JOBS=1025'; do
+        'kvcache LENGTHS=' 'distill STEPS=0' 'quality CALIBRATIONS=0' 'chat ANSWER=99999999999' 'needle SAMPLES=0' 'study SEEDS=0' 'kvcache JOBS=1025'; do
         run -2 experiment "${s%% *}" "${s#* }"
         [[ $output == *"${s#* }: want "*"whole number"*" from 1 to "* ]]
     done
@@ -62,7 +86,7 @@ column()
 }
 
 @test "without a model of one's own the small one is made first, whatever is asked for" {
-    for e in quantizers resume memory parity kvcache chat; do
+    for e in quantizers resume memory parity kvcache chat distill quality; do
         run -0 make -n -C "$root/pipelines/$e" OUT="$out" TINY="$PWD/tiny"
         [[ $output == *"pipelines/tiny.sh '$PWD/tiny'"* ]]
     done
@@ -153,4 +177,61 @@ column()
     # A file that no reader takes ends it, too.
     printf 'no model' >none.safetensors
     run -2 experiment parity "${small[@]}" ALSO="bf16=$PWD/none.safetensors"
+}
+
+# cell ROW COLUMN: of the table of distances.
+cell()
+{
+    awk -F '\t' -v row="$1" -v name="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) c = i; next }
+        $1 == row { print $c }' "$out/evaluate.tsv"
+}
+
+@test "distill: the 4-bit model comes nearer to the one that teaches it, killed or not" {
+    local how=(TEXT="$BATS_FILE_TMPDIR/text.tsv" HELDOUT="$BATS_FILE_TMPDIR/text.tsv" STEPS=12 BATCH=4 LR=1e-4)
+    run -0 experiment distill "${how[@]}"
+    [ "$(cut -f 1 "$out/evaluate.tsv" | tr '\n' ' ')" = 'model model quantized distilled ' ]
+    [ "$(cell model kl)" = 0 ]
+    awk -v q="$(cell quantized kl)" -v d="$(cell distilled kl)" 'BEGIN { exit !(0 < d && d < q) }'
+    # What was written is what was measured.
+    generate -q --score "$out/heldout.tok" --kl-model "$model" "$out/distilled" | tail -n 1 >score
+    [ "$(cut -f 6 score)" = "$(cell distilled kl)" ]
+    [ "$(wc -l <"$out/train.jsonl")" -eq 12 ]
+    grep -q distilled "$out/report.html"
+    cp "$out/distilled.ckpt" whole.ckpt
+    # Killed and started again: the same bytes.
+    rm "$out/distilled.ckpt" "$out/training.ckpt"
+    run ! experiment distill "${how[@]}" SAVE=5 BIN="$(killed_after 5)" "$out/distilled.ckpt"
+    [ ! -e "$out/distilled.ckpt" ]
+    [ "$(datcat --json "$out/training.ckpt" | json "d['meta']['state']['step']")" = 5 ]
+    run -0 experiment distill "${how[@]}" SAVE=5
+    cmp whole.ckpt "$out/distilled.ckpt"
+    # Nothing is left to do; another setting is something to do.
+    touch stamp
+    run -0 experiment distill "${how[@]}" SAVE=5
+    [ ! "$out/distilled.ckpt" -nt stamp ]
+    run -0 experiment distill "${how[@]}" SEED=2
+    run ! cmp -s whole.ckpt "$out/distilled.ckpt"
+}
+
+@test "quality: a row of each way, the model itself first, then the nearest" {
+    cp "$BATS_FILE_TMPDIR/text.tsv" one.tsv
+    head -n 9 one.tsv >two.tsv
+    run -0 experiment quality TEXT="$PWD/one.tsv" HELDOUT="$PWD/one.tsv $PWD/two.tsv" STEPS=4 BATCH=4 LR=1e-4 \
+        CALIBRATION=6 CALIBRATIONS=2 SEEDS='1 2' ROWS='sweep max sweep-down sweep-weighted sweep-distilled max-tuned'
+    [ "$(awk 'NR > 1 { print $1 }' "$out/evaluate.tsv" | head -n 1)" = model ]
+    [ "$(cut -f 1 "$out/evaluate.tsv" | sort | tr '\n' ' ')" = \
+        'max max-tuned.1 max-tuned.2 model row sweep sweep-distilled.1 sweep-distilled.2 sweep-down sweep-weighted.1 sweep-weighted.2 ' ]
+    awk 'NR > 2 { print $4 }' "$out/evaluate.tsv" | sort -g -c
+    awk 'NR > 2 && $4 <= 0 { exit 1 }' "$out/evaluate.tsv"
+    [ "$(cell sweep-distilled.2 samples)" = 16 ]
+    awk -v b="$(cell sweep-down bits)" 'BEGIN { exit !(6 < b && b < 9) }'
+    # Other texts, other scales; another order, another model.
+    run ! cmp -s "$out/models/sweep-weighted.1.safetensors" "$out/models/sweep-weighted.2.safetensors"
+    [ "$(cell sweep-distilled.1 kl)" != "$(cell sweep-distilled.2 kl)" ]
+    # The mean over the domains is weighted by their targets.
+    for d in one two; do generate -q --score "$out/heldout/$d.tok" --kl-model "$model" "$out/models/sweep.safetensors" |
+        tail -n 1; done >scores
+    awk -F '\t' -v kl="$(cell sweep kl)" '{ n += $3; s += $3 * $6 } END { d = s / n - kl; exit !(d * d < 1e-10 * kl * kl) }' scores
+    [ "$(cell sweep kl_two)" = "$(tail -n 1 scores | cut -f 6)" ]
+    [ ! -s "$out/quality.svg" ] || grep -q '</svg>' "$out/quality.svg"
 }
