@@ -65,6 +65,7 @@ FORMAT_SRCS = \
 
 NVFP4_SRCS = \
 	lib/nvfp4/codec.c \
+	lib/nvfp4/feedback.c \
 	lib/nvfp4/gguf.c \
 	lib/nvfp4/quant.c \
 	lib/nvfp4/quant_kernel.c \
@@ -102,6 +103,7 @@ KERNEL_SRCS = \
 	kernels/cpu/adamw_kernel.c \
 	kernels/cpu/argmax.c \
 	kernels/cpu/attention.c \
+	kernels/cpu/block_gram.c \
 	kernels/cpu/clip.c \
 	kernels/cpu/coarse.c \
 	kernels/cpu/coarse_kernel.c \

@@ -23,6 +23,10 @@
     0, "importance", "FILE",                                                           \
         "columns count by generate --dump-importance: sweep, sweep1, 4over6",          \
         CMD_TEXT(&(c).importance)
+#define PACK_HESSIAN(c)                                                                \
+    0, "hessian", NULL,                                                                \
+        "columns make up for errors of others, by that file's Hessian",                \
+        CMD_FLAG(&(c).hessian)
 #define PACK_COMPAT(c)                                                                 \
     CMD_COMPAT(&(c).torchsharp, "what the TorchSharp programs can read")
 

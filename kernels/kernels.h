@@ -329,6 +329,10 @@ void op_argmax(struct kernels *k, int32_t *id, const struct matrix *logits);
  * the other; peak, (cols), = the larger of itself and the largest magnitude. */
 void op_column_stats(struct kernels *k, double *squares, float *peak,
                      const struct matrix *x);
+/* For each block of `width` columns of x, activations: gram, (cols / width, width, width) f64,
+ * += the products of its columns, summed over rows one after the other. */
+void op_block_gram(struct kernels *k, double *gram, size_t width,
+                   const struct matrix *x);
 /* *out = largest magnitude of f32, bf16 or f16; NaN if one is not finite. */
 void op_amax(struct kernels *k, float *out, const struct matrix *x);
 /* The nvfp4 form of x, in the planes that `to` has: the bytes of nvfp4_quant.  The tensor

@@ -400,6 +400,13 @@ op_argmax(struct kernels *k, int32_t *id, const struct matrix *logits)
 }
 
 void
+op_block_gram(struct kernels *k, double *gram, size_t width, const struct matrix *x)
+{
+    assert(is_act(k, x, x->rows, x->cols) && x->cols % width == 0);
+    RUN(k, block_gram, gram, width, x);
+}
+
+void
 op_column_stats(struct kernels *k, double *squares, float *peak, const struct matrix *x)
 {
     assert(is_act(k, x, x->rows, x->cols));

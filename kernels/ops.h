@@ -76,6 +76,8 @@ struct ops {
                const struct matrix *dw, const struct matrix *x, const struct matrix *w,
                const int32_t *label, float scale);
     void (*argmax)(struct kernels *k, int32_t *id, const struct matrix *logits);
+    void (*block_gram)(struct kernels *k, double *gram, size_t width,
+                       const struct matrix *x);
     void (*column_stats)(struct kernels *k, double *squares, float *peak,
                          const struct matrix *x);
     void (*amax)(struct kernels *k, float *out, const struct matrix *x);

@@ -3,7 +3,8 @@
 # shellcheck shell=bats
 # shellcheck disable=SC2154  # output, lines, stderr: set by run
 # generate --dump-importance measures how much the columns of weights matter; nvquant and
-# datpack --importance choose scales by it.  importance.py computes both once more.
+# datpack --importance choose scales by it, and with --hessian let columns make up for the errors
+# of others.  importance.py computes all of it once more.
 
 load common
 
@@ -128,4 +129,92 @@ weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors
     refuse 'is an input' generate -f --score "$IN/ids.tok" --dump-importance "$IN/m.safetensors" "$IN/m.safetensors"
     run -0 --separate-stderr generate --score "$IN/ids.tok" --dump-importance new.safetensors "$IN/m.safetensors"
     [[ $stderr == *'16 tokens are few to measure on: 4096 or more are usual'* ]]
+}
+
+# hessian: a model with blocks of 16, 64 and 128 columns, two of these a row, and its file.
+hessian()
+{
+    json "json.dumps(dict(d, hidden_size=48, intermediate_size=256, head_dim=16, num_attention_heads=4,
+        num_key_value_heads=1, num_hidden_layers=1, max_position_embeddings=128))" <"$IN/config.json" >config.json
+    awk 'BEGIN { for (i = 0; i < 90; i++) printf "%d ", 1 + (i * i + 7 * i) % 89 }' >ids
+    tokenize -q --input ids -o ids.tok ids
+    datpack -q --init 5 --config config.json -o m.safetensors
+    generate -q --score ids.tok --dump-importance h.safetensors --hessian m.safetensors >/dev/null
+}
+
+feed() { nvquant -q -f -o x.dat --importance h.safetensors --hessian "$@" m.safetensors; }
+
+@test "--hessian: mean products are those of a forward pass in double precision" {
+    hessian
+    [ "$(importance measured m.safetensors config.json ids h.safetensors)" = '24 vectors' ]
+    for n in 1 3 128; do
+        generate -q -j $n --prefill-chunk $n --score ids.tok --dump-importance $n.safetensors --hessian m.safetensors >/dev/null
+        datcat -q --diff $n.safetensors h.safetensors
+    done
+    # The rest of the file is what it is without.
+    generate -q --score ids.tok --dump-importance i.safetensors m.safetensors >/dev/null
+    datpack -q -x '*.hessian' -o y.safetensors h.safetensors
+    datcat -q --diff y.safetensors i.safetensors
+}
+
+@test "--hessian: codes and scales of a computation in Python, byte for byte" {
+    local q
+    hessian
+    for q in sweep sweep1; do
+        feed --quant $q
+        importance feedback m.safetensors h.safetensors $q x.dat
+        isas
+        for isa in $isas; do
+            NIBBLE_ISA=$isa nvquant -q -f -j 3 --quant $q --importance h.safetensors --hessian -o y.dat m.safetensors
+            cmp x.dat y.dat
+        done
+    done
+    feed
+    datpack -q -f --dtype nvfp4 --importance h.safetensors --hessian -o z.dat m.safetensors
+    datcat -q --diff x.dat z.dat
+    [ "$(datcat --meta x.dat | json "d['meta']['provenance']['options']['hessian']")" = True ]
+    # --report has the errors of the weights, which are larger now.
+    feed --report h.tsv
+    nvquant -q -f -o p.dat --report p.tsv m.safetensors
+    paste h.tsv p.tsv | awk -F '\t' 'NR > 1 { n++; if ($3 >= $10) exit 1 } END { exit n != 8 }'
+}
+
+@test "--hessian: what products compute is nearer to what it was" {
+    hessian
+    feed
+    nvquant -q -o p.dat m.safetensors
+    for f in p x; do
+        generate -q --score ids.tok --kl-model m.safetensors $f.dat | tail -n 1 | cut -f 6
+    done >kl
+    awk 'NR == 1 { plain = $1 } NR == 2 { exit !($1 > 0 && $1 < 0.8 * plain) }' kl
+}
+
+@test "--hessian: what cannot be used is refused" {
+    local n=model.layers.0.self_attn.v_proj.hessian v
+    hessian
+    refuse '--hessian: goes with --importance FILE' nvquant -q -f -o x.dat --hessian m.safetensors
+    refuse '--hessian: goes with --quant sweep or sweep1' feed --quant 4over6
+    refuse '--hessian: goes with --quant sweep or sweep1, without --exhaustive' feed --exhaustive
+    refuse '--hessian: goes with --dump-importance' generate -q --score ids.tok --hessian m.safetensors
+    refuse '"model.layers.0.self_attn.q_proj.hessian": expected f32 [1, 32, 32], as the tensor has columns' \
+        nvquant -q -f -o x.dat --importance h.safetensors --hessian "$IN/m.safetensors"
+    cp h.safetensors whole.safetensors
+    datpack -q -f -x "$n" -o h.safetensors whole.safetensors
+    refuse "\"$n\" is missing: generate --dump-importance writes it with --hessian" feed
+    # 3 blocks of 16 by 16: not finite, not symmetric, not of products.
+    v=$(awk 'BEGIN { for (i = 0; i < 768; i++) printf("%d ", i % 256 % 17 == 0) }')
+    # shellcheck disable=SC2086  # lists of numbers
+    {
+        importance put whole.safetensors $n $v h.safetensors
+        feed
+        importance put whole.safetensors $n ${v/#1/nan} h.safetensors
+        refuse "\"$n\": block 0 is no matrix of mean products" feed
+        importance put whole.safetensors $n ${v/#1 0/1 5} h.safetensors
+        refuse "\"$n\": block 0 is no matrix of mean products" feed
+        importance put whole.safetensors $n ${v/%1 /-9 } h.safetensors
+        refuse "\"$n\": block 2 is no matrix of mean products" feed
+        # No input at all in a block: its columns are for themselves.
+        importance put whole.safetensors $n $(printf '0 %.0s' {1..768}) h.safetensors
+        feed
+    }
 }

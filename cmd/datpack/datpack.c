@@ -86,6 +86,7 @@ static const struct cmd_option options[] = {
     { PACK_CRITERION(cfg, "of 4over6: mse or mae") },
     { PACK_SHARE_SCALE(cfg) },
     { PACK_IMPORTANCE(cfg) },
+    { PACK_HESSIAN(cfg) },
     { PACK_COMPAT(cfg) },
     { CMD_STRICT(&cfg.strict) },
     { CMD_THREADS(&cfg.threads) },

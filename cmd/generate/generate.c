@@ -98,6 +98,8 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.dump_layers) },
     { 0, "dump-importance", "FILE", "with --score: how much columns of weights matter",
       CMD_TEXT(&cfg.dump_importance) },
+    { 0, "hessian", NULL, "with --dump-importance: also how columns go together",
+      CMD_FLAG(&cfg.hessian) },
     { 'f', "force", NULL, "replace files that exist", CMD_FLAG(&cfg.force) },
     { 0, "quant", "NAME", "see the projections so (default: as in MODEL)",
       CMD_WORD_OF(&cfg.quant, quant_word) },
@@ -173,6 +175,8 @@ settle(struct config_generate *c)
     if (c->dump_importance && !c->score)
         misuse("--dump-importance: goes with --score: it measures on the tokens of a "
                ".tok");
+    if (c->hessian && !c->dump_importance)
+        misuse("--hessian: goes with --dump-importance");
     suffix_check("--logits", c->logits, "safetensors");
     suffix_check("--dump-layers", c->dump_layers, "safetensors");
     suffix_check("--dump-importance", c->dump_importance, "safetensors");

@@ -20,7 +20,7 @@ struct config_generate {
     size_t n_prompts;
     const char *system;
     struct template_options how;
-    bool chat, ids, json, ignore_eos, no_kv, no_verify, force;
+    bool chat, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
     uint32_t max_tokens;
     struct sample_options sample; // what was not given is the model's
     struct slice stop[MAX_STOPS];
@@ -105,7 +105,7 @@ void reference_close(struct reference *r);
 /* tensors.c: tensors of f32 in a safetensors file. */
 struct dump {
     const char *name;
-    uint64_t shape[2];   // the second one 0: one dimension
+    uint64_t shape[3];   // up to the first that is 0
     const float *values; // NULL: written by the caller
 };
 int dump_check(const struct session *s, const char *path);
@@ -124,8 +124,8 @@ void dump_close(struct dumper *x);
 int dump_write(const struct session *s, const char *path, struct dump *d, size_t n,
                const struct tok_reader *tok);
 /* importance.c: what the products of projections and head take, over all tokens of --score,
- * into the file of --dump-importance: for each of them the mean square of each column, and
- * the largest magnitude. */
+ * into the file of --dump-importance: for each of them the mean square of each column, the
+ * largest magnitude, and with --hessian the mean products of columns. */
 int importance_begin(struct session *s);
 int importance_write(struct session *s, const struct tok_reader *tok, uint64_t tokens);
 void importance_end(struct session *s);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* importance: the file of --dump-importance.  For each projection and the head a vector of the
  * weight's name, the mean square of each column of what its products take; and one number,
- * NAME.input_amax for NAME.weight, the largest magnitude.  Weights that share their input
- * have equal vectors. */
+ * NAME.input_amax for NAME.weight, the largest magnitude; with --hessian also NAME.hessian, the
+ * mean products of columns, in blocks along the diagonal.  Weights that share their input have
+ * equal ones. */
 #include "cmd/generate/generate.h"
+
+#include "lib/nvfp4/feedback.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -35,6 +38,10 @@ importance_begin(struct session *s)
             continue;
         t->squares = kernels_alloc(s->k, MEMORY_OTHER, cols * sizeof *t->squares);
         t->peak = kernels_alloc(s->k, MEMORY_OTHER, cols * sizeof *t->peak);
+        t->gram_width = feedback_width(cols);
+        if (s->c->hessian)
+            t->gram = kernels_alloc(s->k, MEMORY_OTHER,
+                                    cols * t->gram_width * sizeof *t->gram);
     }
     return s->err->kind ? -1 : 0;
 }
@@ -46,7 +53,8 @@ importance_end(struct session *s)
     for (size_t i = 0; s->k && n->t && i < n->table.n; i++) {
         kernels_free(s->k, n->t[i].squares);
         kernels_free(s->k, n->t[i].peak);
-        n->t[i].squares = NULL;
+        kernels_free(s->k, n->t[i].gram);
+        n->t[i].squares = n->t[i].gram = NULL;
         n->t[i].peak = NULL;
     }
 }
@@ -73,14 +81,31 @@ measured(struct session *s, size_t of, size_t cols, uint64_t tokens)
     return v;
 }
 
-/* NAME.input_amax, for the life of the program. */
-static char *
-amax_name(const char *weight)
+/* Mean products of the columns of a row's input; NULL: an error. */
+static float *
+products(struct session *s, size_t of, size_t cols, uint64_t tokens)
 {
-    size_t n = strlen(weight) - strlen(".weight");
-    char *name = cmd_alloc(1, n + sizeof ".input_amax");
+    const struct net_tensor *t = &s->model.net.t[of];
+    size_t n = cols * t->gram_width;
+    double *sum = malloc(n * sizeof *sum);
+    float *v = malloc(n * sizeof *v);
+    if (!sum || !v)
+        err_set(s->err, ERR_MEMORY, "out of memory for --hessian");
+    else if (kernels_download(s->k, sum, t->gram, n * sizeof *sum) == 0)
+        for (size_t i = 0; i < n; i++)
+            v[i] = (float)(sum[i] / (double)tokens);
+    free(sum);
+    return v;
+}
+
+/* NAME.what for NAME.weight. */
+static char *
+name_of(const char *weight, const char *what)
+{
+    size_t n = strlen(weight) - strlen("weight");
+    char *name = cmd_alloc(1, n + strlen(what) + 1);
     memcpy(name, weight, n);
-    strcpy(name + n, ".input_amax");
+    strcpy(name + n, what);
     return name;
 }
 
@@ -94,33 +119,51 @@ warn_short(const struct session *s, uint64_t tokens)
              (unsigned long long)tokens, ENOUGH);
 }
 
+/* The tensors of row i, whose input is that of row `of`: values are computed once for all rows
+ * that share it. */
+static size_t
+add_row(struct session *s, struct dump *d, float **means, float **grams, size_t i,
+        size_t of, uint64_t tokens)
+{
+    const struct row *r = &s->model.net.table.row[i];
+    const char *name = r->role == ROLE_EMBED ? TABLE_HEAD : r->name;
+    size_t cols = (size_t)r->shape[1], w = s->model.net.t[of].gram_width, n = 0;
+    if (!means[of] && !(means[of] = measured(s, of, cols, tokens)))
+        return 0;
+    if (s->c->hessian && !grams[of] && !(grams[of] = products(s, of, cols, tokens)))
+        return 0;
+    d[n++] = (struct dump){ name_of(name, "weight"), { cols }, means[of] };
+    d[n++] = (struct dump){ name_of(name, "input_amax"), { 1 }, means[of] + cols };
+    if (s->c->hessian)
+        d[n++] =
+            (struct dump){ name_of(name, "hessian"), { cols / w, w, w }, grams[of] };
+    return n;
+}
+
 int
 importance_write(struct session *s, const struct tok_reader *tok, uint64_t tokens)
 {
+    enum { PER_ROW = 3 };
     const struct net *n = &s->model.net;
-    struct dump *d = cmd_alloc(2 * n->table.n + 1, sizeof *d);
-    float **v = cmd_alloc(n->table.n + 1, sizeof *v);
+    struct dump *d = cmd_alloc(PER_ROW * n->table.n + 1, sizeof *d);
+    float **means = cmd_alloc(n->table.n + 1, sizeof *means);
+    float **grams = cmd_alloc(n->table.n + 1, sizeof *grams);
     size_t count = 0, of;
     if (tokens == 0)
         return err_set(s->err, ERR_USAGE, "%s: no tokens to measure on", s->c->score);
     warn_short(s, tokens);
-    for (size_t i = 0; i < n->table.n && s->err->kind == ERR_NONE; i++) {
-        const struct row *r = &n->table.row[i];
-        if (!is_measured(n, i, &of))
-            continue;
-        size_t cols = (size_t)r->shape[1];
-        const char *name = r->role == ROLE_EMBED ? TABLE_HEAD : r->name;
-        if (!(v[i] = measured(s, of, cols, tokens)))
-            break;
-        d[count++] = (struct dump){ name, { cols }, v[i] };
-        d[count++] = (struct dump){ amax_name(name), { 1 }, v[i] + cols };
-    }
+    for (size_t i = 0; i < n->table.n && s->err->kind == ERR_NONE; i++)
+        if (is_measured(n, i, &of))
+            count += add_row(s, d + count, means, grams, i, of, tokens);
     int rc = s->err->kind ? -1 : dump_write(s, s->c->dump_importance, d, count, tok);
-    for (size_t i = 0; i < n->table.n; i++)
-        free(v[i]);
-    for (size_t i = 1; i < count; i += 2)
+    for (size_t i = 0; i < n->table.n; i++) {
+        free(means[i]);
+        free(grams[i]);
+    }
+    for (size_t i = 0; i < count; i++)
         free((char *)(uintptr_t)d[i].name);
-    free(v);
+    free(means);
+    free(grams);
     free(d);
     return rc;
 }

@@ -144,7 +144,9 @@ dump_open(struct dumper *x, const struct session *s, const char *path,
     for (size_t i = 0; i < n; i++)
         x->t[i] = (struct wtensor){ .name = d[i].name,
                                     .dtype = DT_F32,
-                                    .rank = d[i].shape[1] ? 2 : 1,
+                                    .rank = d[i].shape[2]   ? 3
+                                            : d[i].shape[1] ? 2
+                                                            : 1,
                                     .shape = d[i].shape,
                                     .tag = i };
     if (put_provenance(&x->provenance, s, tok) < 0)

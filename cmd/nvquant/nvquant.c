@@ -43,6 +43,7 @@ static const struct cmd_option options[] = {
     { CMD_CONFIG(&cfg.config_path) },
     { 0, "device", "NAME", "cpu (default), cuda, cuda:N or auto", DEVICE_NAME(where) },
     { PACK_IMPORTANCE(cfg) },
+    { PACK_HESSIAN(cfg) },
     { PACK_COMPAT(cfg) },
     { CMD_STRICT(&cfg.strict) },
     { CMD_THREADS(&cfg.threads) },
@@ -67,7 +68,7 @@ check_combination(const struct pack *c, int operands)
 {
     const struct traits *kind = writer_traits(c->to);
     bool quants = c->quant || c->share || c->variant || c->criterion || c->exhaustive ||
-                  c->importance;
+                  c->importance || c->hessian;
     if (operands != 1)
         misuse("want one INPUT; --help shows how");
     if (c->dequantize && (quants || c->report || c->torchsharp))

@@ -73,6 +73,7 @@ static const struct ops cpu_ops = {
     .l1 = cpu_l1,
     .argmax = cpu_argmax,
     .column_stats = cpu_column_stats,
+    .block_gram = cpu_block_gram,
     .amax = cpu_amax,
     .quantize = cpu_quantize,
     .sum_squares = cpu_sum_squares,

@@ -71,6 +71,8 @@ void cpu_l1(struct kernels *k, float *loss, const struct matrix *dx,
             const int32_t *label, float scale);
 void cpu_argmax(struct kernels *k, int32_t *id, const struct matrix *logits);
 
+void cpu_block_gram(struct kernels *k, double *gram, size_t width,
+                    const struct matrix *x);
 void cpu_column_stats(struct kernels *k, double *squares, float *peak,
                       const struct matrix *x);
 /* quantize.c */

@@ -433,6 +433,7 @@ static const struct ops cuda_ops = {
     .l1 = cuda_l1,
     .argmax = cuda_argmax,
     .column_stats = cuda_column_stats,
+    .block_gram = cuda_block_gram,
     .amax = cuda_amax,
     .quantize = cuda_quantize,
     .sum_squares = cuda_sum_squares,

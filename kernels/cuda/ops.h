@@ -72,6 +72,8 @@ void cuda_l1(struct kernels *k, float *loss, const struct matrix *dx,
 void cuda_argmax(struct kernels *k, int32_t *id, const struct matrix *logits);
 
 /* quant.cu */
+void cuda_block_gram(struct kernels *k, double *gram, size_t width,
+                     const struct matrix *x);
 void cuda_column_stats(struct kernels *k, double *squares, float *peak,
                        const struct matrix *x);
 void cuda_amax(struct kernels *k, float *out, const struct matrix *x);

@@ -15,6 +15,8 @@ watch(struct pass *p, enum role role, int layer, const struct matrix *x)
     const struct net_tensor *t = pass_tensor(p, role, layer);
     if (t->squares)
         op_column_stats(p->k, t->squares, t->peak, x);
+    if (t->gram)
+        op_block_gram(p->k, t->gram, t->gram_width, x);
 }
 
 /* y[i] = x W[i]' for weights that share x. */

@@ -19,6 +19,8 @@ struct net_tensor {
      * take are added, of a group that shares its input to the first one's; NULL: not wanted. */
     double *squares;
     float *peak;
+    double *gram; // likewise their products, in blocks of so many columns; NULL: not wanted
+    size_t gram_width;
 };
 
 enum net_loss {

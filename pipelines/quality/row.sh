@@ -10,7 +10,7 @@ set -euo pipefail
 
 name=$1 samples=$2 model=$3
 read -ra flags <<<"${RUN_FLAGS-}"
-read -ra heldout <<<"$HELDOUT"
+read -ra texts <<<"$HELDOUT"
 
 # Bits of a weight of the projections.  In a checkpoint they are those of its quantizer.
 case $model in
@@ -25,7 +25,7 @@ case $model in
     END { printf "%.4f\n", 8 * bytes / weights }') ;;
 esac
 
-for tok in "${heldout[@]}"; do
+for tok in "${texts[@]}"; do
     domain=${tok##*/}
     printf '%s\t' "${domain%.tok}"
     generate -q "${flags[@]}" --score "$tok" --kl-model "$REFERENCE" "$model" | tail -n 1

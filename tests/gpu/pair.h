@@ -477,6 +477,22 @@ pair_gather(struct kernels *k, void *y, const void *x, const int32_t *index,
 }
 
 static inline void
+pair_column_stats(struct kernels *k, double *squares, float *peak, const void *x,
+                  size_t rows, size_t n)
+{
+    struct matrix from = kernels_act(k, x, rows, n);
+    op_column_stats(k, squares, peak, &from);
+}
+
+static inline void
+pair_block_gram(struct kernels *k, double *gram, size_t width, const void *x,
+                size_t rows, size_t n)
+{
+    struct matrix from = kernels_act(k, x, rows, n);
+    op_block_gram(k, gram, width, &from);
+}
+
+static inline void
 pair_scatter(struct kernels *k, void *y, const void *x, const int32_t *index,
              size_t rows, size_t n)
 {

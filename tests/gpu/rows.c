@@ -802,6 +802,50 @@ argmaxes(void)
     }
 }
 
+/* ---- what calibrates: sums in the order of rows, equal to the bit ------------------------ */
+
+/* The rows twice: the second sums are added to the first. */
+static void
+check_calibration(size_t rows, size_t cols, size_t width)
+{
+    size_t n = cols * width;
+    float *x = normal(rows * cols, 3, (uint32_t)(rows + cols));
+    void *on_gpu = put(x, rows * cols);
+    double *sum = host(calloc(n + cols, sizeof *sum)),
+           *found = host(calloc(n + cols, sizeof *found));
+    float *peak = zeros(cols), *found_peak = zeros(cols);
+    double *to = hold(pair_bytes(sum, (n + cols) * sizeof *sum));
+    float *to_peak = put_f32(peak, cols);
+    for (int i = 0; i < 2; i++) {
+        pair_block_gram(cpu, sum, width, x, rows, cols);
+        pair_column_stats(cpu, sum + n, peak, x, rows, cols);
+        pair_block_gram(gpu, to, width, on_gpu, rows, cols);
+        pair_column_stats(gpu, to + n, to_peak, on_gpu, rows, cols);
+    }
+    CHECK(kernels_download(gpu, found, to, (n + cols) * sizeof *found) == 0);
+    CHECK(kernels_download(gpu, found_peak, to_peak, cols * sizeof *found_peak) == 0);
+    CHECK_SAY(memcmp(found, sum, n * sizeof *sum) == 0, "products of %zux%zu by %zu",
+              rows, cols, width);
+    CHECK_SAY(memcmp(found + n, sum + n, cols * sizeof *sum) == 0, "squares of %zux%zu",
+              rows, cols);
+    CHECK_SAY(memcmp(found_peak, peak, cols * sizeof *peak) == 0, "peaks of %zux%zu",
+              rows, cols);
+}
+
+static void
+calibrations(void)
+{
+    static const size_t rows[] = { 1, 31, 32, 70 };
+    static const size_t shapes[][2] = {
+        { 16, 16 }, { 48, 16 }, { 64, 64 }, { 384, 128 }
+    }; // columns, of a block
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            check_calibration(rows[r], shapes[i][0], shapes[i][1]);
+            free_all();
+        }
+}
+
 /* ---- empty inputs ---------------------------------------------------------------- */
 
 static void
@@ -1085,6 +1129,7 @@ compare(void)
         swiglus();
         cross_entropies();
         distills();
+        calibrations();
     }
     off = 0;
     argmaxes();

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* importance: how much the columns of quantized tensors matter, from the file of
  * --importance: for each tensor a vector of its name, the mean squares of what its product
- * takes. */
+ * takes; and for --hessian the mean products, in blocks along the diagonal. */
 #include "lib/io/pack/plan.h"
+
+#include "lib/nvfp4/feedback.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 int
 importance_open(struct plan *p)
@@ -14,7 +17,13 @@ importance_open(struct plan *p)
     bool weighs = p->spec.kind == QUANT_SWEEP || p->spec.kind == QUANT_SWEEP1 ||
                   p->spec.kind == QUANT_4OVER6;
     if (!p->c->importance)
-        return 0;
+        return p->c->hessian ? err_set(p->err, ERR_USAGE,
+                                       "--hessian: goes with --importance FILE")
+                             : 0;
+    if (p->c->hessian && (p->spec.kind == QUANT_4OVER6 || p->spec.exhaustive))
+        return err_set(p->err, ERR_USAGE,
+                       "--hessian: goes with --quant sweep or sweep1, without "
+                       "--exhaustive");
     if (!weighs)
         return err_set(p->err, ERR_USAGE,
                        "--importance: %s does not compare errors: goes with --quant "
@@ -67,6 +76,75 @@ repeat(float *v, size_t n)
         v[i] = v[i - n];
 }
 
+/* NAME.hessian for NAME.weight. */
+static const struct tensor *
+find_hessian(struct plan *p, const struct nvfp4 *t)
+{
+    const struct tensor *found = NULL;
+    struct buf name = { 0 };
+    size_t n = strlen(t->name), w = feedback_width((size_t)t->cols);
+    bool weight = n > 6 && strcmp(t->name + n - 6, "weight") == 0;
+    char q[TEXT_QUOTE];
+    buf_add(&name, t->name, weight ? n - 6 : n);
+    buf_str(&name, weight ? "hessian" : ".hessian");
+    if (buf_ok(&name, p->err) < 0)
+        return NULL;
+    text_quote(q, name.data, name.len);
+    found = store_find(&p->importance.store, (struct slice){ name.data, name.len });
+    if (!found)
+        err_set(p->err, ERR_FORMAT,
+                "%s: \"%s\" is missing: generate --dump-importance writes it with "
+                "--hessian",
+                p->importance.store.name, q);
+    else if (found->dtype != DT_F32 || found->rank != 3 ||
+             found->shape[0] != t->cols / w || found->shape[1] != w ||
+             found->shape[2] != w)
+        err_set(p->err, ERR_FORMAT,
+                "%s: \"%s\": expected f32 [%llu, %zu, %zu], as the tensor has columns",
+                p->importance.store.name, q, (unsigned long long)(t->cols / w), w, w);
+    buf_free(&name);
+    return p->err->kind ? NULL : found;
+}
+
+/* The factor of one block, in place of its products. */
+static int
+make_factor(struct plan *p, const struct tensor *from, size_t block, float *v,
+            double *h, size_t w)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < w * w; i++)
+        h[i] = (double)v[i];
+    for (size_t i = 0; i < w * w; i++)
+        if (!isfinite(h[i]) || v[i] != v[i % w * w + i / w])
+            break;
+        else if (i + 1 == w * w && feedback_factor(v, h, w))
+            return 0;
+    return err_set(
+        p->err, ERR_FORMAT, "%s: \"%s\": block %zu is no matrix of mean products",
+        p->importance.store.name, text_quote(q, from->name, strlen(from->name)), block);
+}
+
+float *
+importance_factor(struct plan *p, const struct nvfp4 *t)
+{
+    size_t w = feedback_width((size_t)t->cols), n = (size_t)t->cols * w;
+    const struct tensor *from = find_hessian(p, t);
+    float *v = from ? malloc(n * sizeof *v) : NULL;
+    double *h = v ? malloc(w * w * sizeof *h) : NULL;
+    if (from && !h)
+        plan_no_memory(p);
+    if (h && store_check_payload(&p->importance.store, from, p->err) == 0 &&
+        store_read(&p->importance.store, from, 0, v, n * sizeof *v, p->err) == 0)
+        for (size_t b = 0; b < n / (w * w) && p->err->kind == ERR_NONE; b++)
+            make_factor(p, from, b, v + b * w * w, h, w);
+    free(h);
+    if (p->err->kind) {
+        free(v);
+        return NULL;
+    }
+    return v;
+}
+
 int
 importance_load(struct plan *p, struct nvfp4 *t)
 {
@@ -75,6 +153,8 @@ importance_load(struct plan *p, struct nvfp4 *t)
     float most;
     if (!p->has_importance || !t->quantize)
         return 0;
+    if (p->c->hessian)
+        return find_hessian(p, t) ? 0 : -1;
     text_quote(q, t->name, strlen(t->name));
     const struct tensor *from = store_find(s, slice_of(t->name));
     if (!from)

@@ -64,6 +64,7 @@ struct nvfp4 {
     bool made, scales_written;
     uint8_t *scales; // (numel / 16), NULL when no longer needed
     struct quant_error error;
+    float *factor;     // while it is quantized with --hessian
     float *importance; // (cols + VALUES_CHUNK) of columns, repeated; NULL: all alike
 };
 
@@ -244,6 +245,8 @@ int quantize_add(struct plan *p, const struct candidate *c, bool quantize,
 int importance_open(struct plan *p);
 /* The vector of a tensor that is quantized. */
 int importance_load(struct plan *p, struct nvfp4 *t);
+/* With --hessian: the factors of nvfp4_feedback for t, to be freed; NULL: an error. */
+float *importance_factor(struct plan *p, const struct nvfp4 *t);
 
 /* ---- groups.c */
 /* Before the items: which projections of an NVFP4 source stay plain. */

@@ -3,6 +3,7 @@
 #include "lib/io/pack/produce.h"
 
 #include "lib/core/par.h"
+#include "lib/nvfp4/feedback.h"
 #include "lib/nvfp4/gguf.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ scan_values(struct producer *x, struct nvfp4 *t)
 static bool
 on_gpu(const struct producer *x, const struct nvfp4 *t)
 {
-    return x->pool.k && t->quantize && t->source.numel;
+    return x->pool.k && t->quantize && t->source.numel && !x->p->c->hessian;
 }
 
 /* The first of the two passes: the largest magnitudes of the tensor and of those that it
@@ -98,6 +99,23 @@ find_scale(struct producer *x, struct nvfp4 *t, bool next)
     return 0;
 }
 
+/* n values of t from element `first` on. */
+static void
+quantize(const struct producer *x, const struct nvfp4 *t, uint8_t *codes,
+         uint8_t *scales, const float *values, size_t n, uint64_t first,
+         struct quant_error *e)
+{
+    struct quant_spec spec = x->spec;
+    size_t column = (size_t)(first % t->cols);
+    if (t->importance)
+        spec.column_weight = t->importance + column;
+    if (t->factor)
+        nvfp4_feedback(codes, scales, values, n, column, (size_t)t->cols, t->factor,
+                       &x->scale, e);
+    else
+        nvfp4_quant(codes, scales, values, 1, n, first, &spec, &x->scale, e);
+}
+
 static int
 make_nvfp4(struct producer *x, struct chunk *c, uint64_t first, size_t n,
            struct values_scratch *w, struct err *err)
@@ -107,11 +125,7 @@ make_nvfp4(struct producer *x, struct chunk *c, uint64_t first, size_t n,
     if (t->quantize) {
         if (producer_floats(x, first, n, w, NULL, err) < 0)
             return -1;
-        struct quant_spec spec = x->spec;
-        if (t->importance)
-            spec.column_weight = t->importance + first % t->cols;
-        nvfp4_quant(codes, scales, w->f32, 1, n, first, &spec, &x->scale,
-                    x->measure ? &c->error : NULL);
+        quantize(x, t, codes, scales, w->f32, n, first, x->measure ? &c->error : NULL);
     } else if (values_planes(&x->values, first, n, codes, scales, w, err) < 0) {
         return -1;
     }
@@ -153,11 +167,15 @@ make_planes(struct producer *x, struct nvfp4 *t, bool discard)
     if ((t->quantize && find_scale(x, t, true) < 0) ||
         (!gpu && producer_begin(x, &t->source) < 0))
         return -1;
+    if (t->quantize && x->p->c->hessian && !(t->factor = importance_factor(x->p, t)))
+        return -1;
     t->error = (struct quant_error){ 0 };
     x->it = &t->source;
     x->nvfp4 = t;
     x->discard = discard;
     int rc = gpu ? planes_gpu_make(x) : producer_convert(x, make_nvfp4);
+    free(t->factor);
+    t->factor = NULL;
     x->nvfp4 = NULL;
     x->discard = false;
     t->made = true;

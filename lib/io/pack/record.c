@@ -73,6 +73,8 @@ put_options(struct buf *b, const struct plan *p)
     if (quant && c->exhaustive)
         buf_str(b, "\"exhaustive\":true,");
     put_word(b, "head", heads[c->head]);
+    if (quant && c->hessian)
+        buf_str(b, "\"hessian\":true,");
     if (c->init)
         buf_printf(b, "\"init\":%u,", c->init_seed);
     if (c->like)
