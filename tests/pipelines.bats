@@ -217,10 +217,10 @@ cell()
     cp "$BATS_FILE_TMPDIR/text.tsv" one.tsv
     head -n 9 one.tsv >two.tsv
     run -0 experiment quality TEXT="$PWD/one.tsv" HELDOUT="$PWD/one.tsv $PWD/two.tsv" STEPS=4 BATCH=4 LR=1e-4 \
-        CALIBRATION=6 CALIBRATIONS=2 SEEDS='1 2' ROWS='sweep max sweep-down sweep-weighted sweep-distilled max-tuned'
+        CALIBRATION=6 CALIBRATIONS=2 SEEDS='1 2' ROWS='sweep max sweep-down sweep-weighted sweep-hessian sweep-distilled max-tuned'
     [ "$(awk 'NR > 1 { print $1 }' "$out/evaluate.tsv" | head -n 1)" = model ]
     [ "$(cut -f 1 "$out/evaluate.tsv" | sort | tr '\n' ' ')" = \
-        'max max-tuned.1 max-tuned.2 model row sweep sweep-distilled.1 sweep-distilled.2 sweep-down sweep-weighted.1 sweep-weighted.2 ' ]
+        'max max-tuned.1 max-tuned.2 model row sweep sweep-distilled.1 sweep-distilled.2 sweep-down sweep-hessian.1 sweep-hessian.2 sweep-weighted.1 sweep-weighted.2 ' ]
     awk 'NR > 2 { print $4 }' "$out/evaluate.tsv" | sort -g -c
     awk 'NR > 2 && $4 <= 0 { exit 1 }' "$out/evaluate.tsv"
     [ "$(cell sweep-distilled.2 samples)" = 16 ]
