@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# shellcheck disable=SC2154  # bin, root: of common.bash
+# shellcheck disable=SC2154,SC2030,SC2031  # bin, root: of common.bash; each test exports its own
 # shellcheck shell=bats
 # The CUDA backend's own kernels, run on the CPU by tests/emulate: no GPU is used, and no
 # time means anything.  Part of "make check-long"; "make check-emulated" runs more cases.

@@ -174,10 +174,10 @@ trainstep: from step 3 on products see NVFP4 weights (sweep)" ]
     done
     # generate's default is the checkpoint's quantizer, before the first quantized step as well.
     steps -n 1 --quant-from 3 -f -o b.ckpt "$IN/sweep.ckpt"
-    generate -q --device cpu --score "$IN/held.tok" b.ckpt >default
-    generate -q --device cpu --quant sweep --score "$IN/held.tok" b.ckpt >sweep
-    cmp default sweep
-    [ "$(wc -l <sweep)" -eq 2 ]
+    generate -q --device cpu --score "$IN/held.tok" b.ckpt >of.default
+    generate -q --device cpu --quant sweep --score "$IN/held.tok" b.ckpt >of.sweep
+    cmp of.default of.sweep
+    [ "$(wc -l <of.sweep)" -eq 2 ]
     # A run that goes on, and one behind the first quantized step, say what concerns them.
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
     [ "$stderr" = 'trainstep: steps before 3 are not quantized' ]
@@ -257,8 +257,8 @@ PY
             t -q -n $k --quant-from $from -f -o cut.ckpt m.ckpt >/dev/null 2>&1
             t -q --until 6 --save-every 2 --log cut.jsonl cut.ckpt >/dev/null 2>&1
             cmp whole.ckpt cut.ckpt
-            losses cut.jsonl >cut
-            losses whole.jsonl | tail -n $((2 * (6 - k))) | cmp - cut
+            losses cut.jsonl >cut.losses
+            losses whole.jsonl | tail -n $((2 * (6 - k))) | cmp - cut.losses
             rm cut.jsonl
         done
         t -q -n 6 --quant-from $from --dump x.safetensors -f -o kept.ckpt m.ckpt >/dev/null 2>&1
