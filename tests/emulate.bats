@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# shellcheck disable=SC2154  # bin, root: of common.bash
+# shellcheck disable=SC2154,SC2030,SC2031  # bin, root: of common.bash; each test exports its own
 # shellcheck shell=bats
 # The CUDA backend's own kernels, run on the CPU by tests/emulate: no GPU is used, and no
 # time means anything.  Part of "make check-long"; "make check-emulated" runs more cases.
@@ -67,6 +67,38 @@ for s in m['Samples']:
     assert abs(s['TotalMemoryMiB'] - s['DeviceUsedMiB']) <= 2, s
     assert s['HostRssMiB'] > 0
 assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
+    done
+}
+
+@test "steps before --quant-from are those of --quant none, and cut anywhere the same bytes" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate NIBBLE_EMULATE_SM=120
+    cd "$BATS_TEST_TMPDIR"
+    # Native products take multiples of 128.
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 128/; s/"intermediate_size": [0-9]*/"intermediate_size": 128/
+        s/"num_attention_heads": [0-9]*/"num_attention_heads": 4/; s/"head_dim": [0-9]*/"head_dim": 64/
+        s/"num_key_value_heads": [0-9]*/"num_key_value_heads": 2/' \
+        "$HERE/vectors/qwen3-tiny-config.json" >config.json
+    printf '1 2 3 4 5\n5 6 7 8 9\n3 2 1 0\n' | tokenize -q --input ids -o d.tok
+    datpack -q --init 3 --config config.json --to ckpt --quant none -o none.ckpt
+    datpack -q --init 3 --config config.json --to ckpt --quant sweep -o sweep.ckpt
+    losses() { awk -F '\t' 'NR > 1 { print $1, $2, $5 }'; }
+    steps() { trainstep -q --device cuda -d d.tok --batch 2 --lr 1e-2 "$@"; }
+    local options k
+    for options in '--compute f32' '--compute bf16' '--compute bf16 --clip-mode prev --activations nvfp4 --path dequant' \
+        '--compute bf16 --activations nvfp4 --path native'; do
+        # shellcheck disable=SC2086
+        {
+            steps $options --quant-from 3 -n 4 -f -o a.ckpt sweep.ckpt | losses >from
+            steps ${options%--activations*} -n 4 -f -o n.ckpt none.ckpt | losses >none
+            [ "$(wc -l <from)" -eq 4 ]
+            cmp <(head -n 2 from) <(head -n 2 none)
+            run -1 cmp -s from none
+            for k in 1 2 3; do
+                steps $options --quant-from 3 -n $k -f -o b.ckpt sweep.ckpt >/dev/null
+                steps $options --until 4 b.ckpt >/dev/null
+                cmp a.ckpt b.ckpt
+            done
+        }
     done
 }
 

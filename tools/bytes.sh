@@ -112,6 +112,7 @@ train default --
 train f32 --master f32 --moments f32 --quant none -- --compute f32
 train bf16 --master bf16 --moments bf16 -- --compute bf16 --batch 2
 train accum -- --accum 3 --batch 2 --schedule cosine --warmup 2 --total-steps 9
+train from --quant sweep -- --quant-from 4
 train prev --quant max --share-scale none -- --clip-mode prev --weight-decay 0.1
 train tensor --quant native -- --clip-mode tensor --recompute block --chunk-rows 5
 train last --quant 4over6 -- --train-last-layers 1 --order file

@@ -129,6 +129,8 @@ def settings_of(chance):
         o += ["--chunk-rows", take("16", "32")]
     if chance.random() < .3:
         o += ["--spike", take("2", "4")]
+    if chance.random() < .3: # refused of a checkpoint without a quantizer
+        o += ["--quant-from", take("2", "4", "0.5")]
     return o
 
 

@@ -32,7 +32,7 @@ files_of()
     datpack) echo datpack roundtrip atomic damage dialects gguf ;;
     nvquant) echo nvquant damage ;;
     tokenize) echo tokenize tok ;;
-    trainstep) echo trainstep fp4 damage ;;
+    trainstep) echo trainstep fp4 damage quantfrom ;;
     generate) echo generate fp4 ;;
     memguard) echo memguard ;;
     *) echo "tools/vacuous.sh: $1: expected one of ${all[*]}" >&2 && exit 2 ;;

@@ -213,6 +213,15 @@ gib(uint64_t bytes)
     return (double)bytes / (double)(1 << 30);
 }
 
+/* What products saw of the weights in that step, where that changes during a training. */
+static void
+put_quant(const struct run *r, struct buf *b, uint64_t step)
+{
+    if (r->s.quant_from > 0)
+        buf_printf(b, ",\"quant\":\"%s\"",
+                   run_before_quant(r, step) ? "none" : r->quantizer);
+}
+
 static void
 log_json(struct run *r, const struct train_result *res, double rate, double ms)
 {
@@ -232,6 +241,7 @@ log_json(struct run *r, const struct train_result *res, double rate, double ms)
                res->outcome != TRAIN_DONE, (unsigned long long)r->data.epoch,
                (unsigned long long)res->targets);
     put_f32(b, "clip", (double)(float)res->clip);
+    put_quant(r, b, r->t.step);
     if (r->has_teacher) {
         put_f32(b, "ce", (double)(float)res->ce);
         put_f32(b, "kl", (double)(float)res->kl);
@@ -661,6 +671,7 @@ log_eval(struct run *r, const struct train_sums *sums, double ms)
         put_f32(b, "eval_kl", (double)(float)(sums->kl / n));
     }
     buf_printf(b, ",\"eval_tokens\":%llu", (unsigned long long)targets);
+    put_quant(r, b, r->t.step);
     put_f32(b, "ms", (double)(float)ms);
     buf_char(b, '}');
     flush_json(r);

@@ -25,6 +25,22 @@ can_count(size_t tokens)
     return tokens < cmd_available() / 2 / (3 * sizeof(int32_t));
 }
 
+/* Count the next step, and one of the other form if the run goes on to quantized steps. */
+static void
+count_forms(struct run *r, struct train *t, const struct net_batch *b, size_t passes)
+{
+    struct train_result res;
+    bool changes = run_before_quant(r, r->in_step + 1) && !run_before_quant(r, r->end);
+    t->step = r->in_step;
+    if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)
+        die_err(&r->err);
+    double flops = t->net.k->usage.flops;
+    t->step = r->end - 1;
+    if (changes && train_step(t, b, passes, &res) < 0)
+        die_err(&r->err);
+    t->net.k->usage.flops = flops * (double)r->s.accum / (double)passes;
+}
+
 /* Count a step of the largest pass.  All passes after the first need the same, so two are
  * enough. */
 static void
@@ -33,7 +49,6 @@ count_step(struct run *r, struct train *t)
     size_t n = r->max_tokens, passes = r->s.accum > 1 ? 2 : 1;
     int32_t *zeros = cmd_alloc(3 * n, sizeof *zeros);
     struct net_batch *b = cmd_alloc(passes, sizeof *b);
-    struct train_result res;
     int32_t *label = zeros + n, *first = zeros + 2 * n;
     for (size_t i = r->max_labels; i < n; i++)
         label[i] = -1;
@@ -43,9 +58,7 @@ count_step(struct run *r, struct train *t)
         first[n - 1] = (int32_t)(n - 1);
     for (size_t i = 0; i < passes; i++)
         b[i] = (struct net_batch){ n, zeros, label, zeros, first };
-    if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)
-        die_err(&r->err);
-    t->net.k->usage.flops *= (double)r->s.accum / (double)passes;
+    count_forms(r, t, b, passes);
     free(b);
     free(zeros);
 }

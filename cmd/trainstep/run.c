@@ -107,6 +107,34 @@ choose_dtypes(struct run *r)
         settle_quantizer(r);
 }
 
+bool
+run_before_quant(const struct run *r, uint64_t step)
+{
+    return r->quantizer && step < settings_quant_from(&r->s);
+}
+
+/* A run that ends before the switch needs no memory for quantized weights. */
+static void
+settle_quant_from(struct run *r)
+{
+    bool packed = r->layout.arrays.torchsharp != TORCHSHARP_NONE;
+    if (settings_quant_from(&r->s) > 1 && packed)
+        die(EXIT_TROUBLE,
+            "%s: --quant-from: its optimizer keeps packed weights from the first step: "
+            "expected 0, or a checkpoint without --compat torchsharp",
+            r->in.name);
+    if (settings_quant_from(&r->s) > 1 && !r->layout.quant)
+        die(EXIT_TROUBLE,
+            "%s: --quant-from: its projections are never quantized; datpack --to ckpt "
+            "--quant NAME makes a checkpoint of which they are",
+            r->in.name);
+    if (r->layout.quant)
+        r->quantizer = r->in.quant.name;
+    r->layout.quant_from = settings_quant_from(&r->s);
+    if (run_before_quant(r, r->end))
+        r->layout.quant = r->layout.activations = NULL;
+}
+
 /* Activations in NVFP4 are multiplied with NVFP4 weights only. */
 static void
 settle_activations(struct run *r)
@@ -134,6 +162,7 @@ settle_layout(struct run *r)
     r->layout.one_pass = r->s.accum == 1;
     choose_dtypes(r);
     settle_activations(r);
+    settle_quant_from(r);
 }
 
 /* Inputs and outputs must be different files. */
@@ -438,6 +467,23 @@ count_outcome(struct run *r, const struct train_result *res)
             (unsigned long long)(r->saved ? r->saved_step : r->in_step));
 }
 
+/* Say which steps are quantized, and when the first one comes; an undone one comes again. */
+static void
+report_quant(struct run *r)
+{
+    enum { UNSAID, BEFORE, AFTER } now;
+    uint64_t from = settings_quant_from(&r->s);
+    now = run_before_quant(r, r->t.step + 1) ? BEFORE : AFTER;
+    if (r->o->cmd.quiet || from <= 1 || from <= r->in_step || r->quant_said >= now)
+        return;
+    r->quant_said = now;
+    if (now == BEFORE)
+        warn("steps before %llu are not quantized", (unsigned long long)from);
+    else
+        warn("from step %llu on products see NVFP4 weights (%s)",
+             (unsigned long long)from, r->quantizer);
+}
+
 /* false: the step was undone. */
 static bool
 step(struct run *r)
@@ -445,6 +491,7 @@ step(struct run *r)
     struct train_result res = { .outcome = TRAIN_SKIPPED };
     double rate = settings_rate(&r->s, r->t.step + 1), start = os_seconds();
     r->t.numbers = numbers(r, rate);
+    report_quant(r);
     if (is_bad(r, r->t.step + 1)) {
         data_skip(&r->data);
         train_pass_over(&r->t);

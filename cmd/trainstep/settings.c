@@ -52,6 +52,8 @@ const struct setting settings_table[] = {
     NUMBER("lr", "lr", lr, 0, 1e6, 1e-5),
     NUMBER("min_lr", "min-lr", min_lr, 0, 1e6, 0),
     WORD("order", "order", order, orders),
+    { "quant_from", "quant-from", SET_F64, false, AT(quant_from), NULL, NULL, 0,
+      4294967295.0, 0, true },
     WORD("schedule", "schedule", schedule, schedules),
     COUNT("seed", "seed", seed, 0, 4294967295.0, 0),
     COUNT("seq_len", "seq-len", seq_len, 0, 1 << 24, 0),
@@ -115,6 +117,23 @@ check_number(const struct setting *t, double v)
                t->option);
 }
 
+/* A step, or with a decimal point a fraction of --total-steps.  1.0 is refused: it would not
+ * be 1, and no step would be quantized. */
+static double
+take_quant_from(const struct setting *t, const char *arg)
+{
+    char q[TEXT_QUOTE];
+    uint64_t step;
+    double fraction;
+    if (!strchr(arg, '.') && num_u64(&step, arg) && (double)step <= t->high)
+        return (double)step;
+    if (strchr(arg, '.') && num_double(&fraction, arg) && fraction >= 0 && fraction < 1)
+        return fraction;
+    misuse("--%s: %s: want a step, 0..%.0f, or with a decimal point a fraction of "
+           "--total-steps below 1.0",
+           t->option, text_quote(q, arg, strlen(arg)), t->high);
+}
+
 void
 settings_take(struct settings *s, const char *option, const char *arg)
 {
@@ -126,6 +145,8 @@ settings_take(struct settings *s, const char *option, const char *arg)
         *count_at(s, i) = (uint64_t)cmd_word(t->option, arg, t->given);
     } else if (t->kind == SET_U64) {
         *count_at(s, i) = cmd_u64(t->option, arg, (uint64_t)t->low, (uint64_t)t->high);
+    } else if (t->offset == AT(quant_from)) {
+        *number_at(s, i) = take_quant_from(t, arg);
     } else {
         double v = cmd_number(t->option, arg, t->low);
         if (!(v <= t->high))
@@ -150,6 +171,10 @@ settings_check(const struct settings *s)
     if (s->schedule == LR_WSD && s->decay > s->total_steps)
         misuse("--decay: %llu steps, --total-steps are %llu",
                (unsigned long long)s->decay, (unsigned long long)s->total_steps);
+    if (s->quant_from > 0 && s->quant_from < 1 && s->total_steps == 0)
+        misuse("--quant-from: %g is a fraction of --total-steps, which is not given: "
+               "expected that, too, or a step",
+               s->quant_from);
     if (s->min_lr > s->lr)
         misuse("--min-lr: %g is above --lr %g", s->min_lr, s->lr);
 }
@@ -177,6 +202,9 @@ read_value(struct mp *m, struct settings *s, size_t i)
     double value = t->kind == SET_U64 ? (double)v.u : v.f;
     if (!(value == t->first || (value >= t->low && value <= t->high)))
         return mp_fail(m, at, "\"%s\": %g is out of range", t->key, value);
+    if (t->offset == AT(quant_from) && value > 1 && value != floor(value))
+        return mp_fail(m, at, "\"%s\": %g is neither a step nor a fraction", t->key,
+                       value);
     if (t->kind == SET_U64)
         *count_at(s, i) = v.u;
     else
@@ -261,7 +289,17 @@ settings_json(struct buf *b, const struct settings *s, const uint8_t *teacher)
     buf_char(b, '}');
 }
 
-/* ---- learning rate --------------------------------------------------------------------- */
+/* ---- functions of the step ------------------------------------------------------------- */
+
+/* Of a fraction f the first f * total_steps steps, rounded to the nearest number, are not
+ * quantized: rounding down would take 0.29 of 100 to be 28. */
+uint64_t
+settings_quant_from(const struct settings *s)
+{
+    if (s->quant_from <= 0 || s->quant_from >= 1)
+        return (uint64_t)s->quant_from;
+    return 1 + (uint64_t)floor(s->quant_from * (double)s->total_steps + 0.5);
+}
 
 double
 settings_rate(const struct settings *s, uint64_t t)

@@ -74,6 +74,8 @@ static const struct cmd_option options[] = {
     { 0, "new-teacher", NULL, "go on with another one than before",
       CMD_FLAG(&cfg.new_teacher) },
     { 0, "train-last-layers", "N", "freeze all else", SETTING },
+    { 0, "quant-from", "N", "first quantized step, or 0.x of --total-steps (0)",
+      SETTING },
     { 0, "spike", "Z", "skip steps Z deviations off (0: off)", SETTING },
     { 0, "max-skips", "N", "skipped steps in a row that end a run (5)",
       CMD_U64(&cfg.max_skips, 1, UINT32_MAX) },

@@ -29,6 +29,7 @@ struct settings {
     double beta1, beta2, eps, weight_decay, clip;
     uint64_t clip_mode, loss, last_layers;
     double spike, distill, distill_temp;
+    double quant_from; // the first quantized step, or below 1 a fraction of total_steps
 };
 
 enum setting_kind { SET_U64, SET_F64, SET_WORD };
@@ -45,7 +46,7 @@ struct setting {
     bool late;        // of a later version: a checkpoint has it unless it is `first`
 };
 extern const struct setting settings_table[];
-enum { SETTINGS = 23 };
+enum { SETTINGS = 24 };
 
 void settings_begin(struct settings *s);
 /* The argument of an option that the table has, or misuse. */
@@ -58,6 +59,8 @@ int settings_read(struct mp *m, struct settings *s);
 void settings_put(msgpack_packer *pk, const struct settings *s);
 /* teacher: the hash of one, which is among them, or NULL. */
 void settings_json(struct buf *b, const struct settings *s, const uint8_t *teacher);
+/* The first step whose forward pass is quantized, if the checkpoint has a quantizer. */
+uint64_t settings_quant_from(const struct settings *s);
 /* Learning rate of step t = 1, 2, ... */
 double settings_rate(const struct settings *s, uint64_t t);
 
@@ -165,6 +168,8 @@ struct run {
     bool has_teacher;
     struct quant_spec quant, activations;
     struct train_layout layout;
+    const char *quantizer;         // its name; NULL: products see the master
+    unsigned quant_said;           // what was printed about --quant-from
     size_t max_tokens, max_labels; // of a pass
     uint64_t in_step, end;         // the step of `in`, the last step
     char *target;                  // the output
@@ -179,6 +184,10 @@ struct run {
     struct logs *logs;
     struct err err;
 };
+
+/* Whether the forward pass of that step is not quantized, though the checkpoint has a
+ * quantizer. */
+bool run_before_quant(const struct run *r, uint64_t step);
 
 /* Estimate of the bytes of a checkpoint of t. */
 uint64_t save_bytes(const struct run *r, const struct train *t);

@@ -44,6 +44,9 @@ struct net {
      * all.  Straight through backward: a weight's gradient is that of the product that was
      * computed, an input's that of the weight. */
     const struct quant_spec *activations;
+    /* For now products take their inputs as they are, too: `activations` does not apply, and
+     * the owner of the weights has not quantized them. */
+    bool unquantized;
     /* Another model, on the same device and with the same vocabulary, from whose logits this
      * one learns, only with NET_CE; NULL: none. */
     struct net *teacher;

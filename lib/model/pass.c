@@ -28,11 +28,17 @@ pass_head(const struct pass *p)
     return pass_tensor(p, ROLE_HEAD, -1) ? ROLE_HEAD : ROLE_EMBED;
 }
 
+bool
+pass_quantizes(const struct pass *p)
+{
+    return p->n->activations && !p->n->unquantized;
+}
+
 const struct matrix *
 pass_input(struct pass *p, const struct matrix *x)
 {
     struct matrix *in = &p->packed;
-    if (!p->n->activations)
+    if (!pass_quantizes(p))
         return x;
     in->rows = x->rows;
     in->cols = in->stride = x->cols;

@@ -66,6 +66,8 @@ struct net_tensor *pass_tensor(const struct pass *p, enum role role, int layer);
 /* The head is the embedding where the model is tied and has no head of its own. */
 enum role pass_head(const struct pass *p);
 
+/* Whether products take their inputs in nvfp4. */
+bool pass_quantizes(const struct pass *p);
 /* What a product is given for x: x itself, or its nvfp4 form where inputs are quantized. */
 const struct matrix *pass_input(struct pass *p, const struct matrix *x);
 

@@ -28,11 +28,36 @@ make_weights(struct train *t)
     return weights_check(&t->weights, &t->bad_row);
 }
 
+/* Whether products of that step see the masters although there is a quantizer. */
+static bool
+is_before_quant(const struct train *t, uint64_t step)
+{
+    return t->weights.quantize && step < t->layout.quant_from;
+}
+
+/* Make the weights of products in the form of that step. */
+static int
+make_form(struct train *t, uint64_t step)
+{
+    t->net.unquantized = is_before_quant(t, step);
+    for (size_t i = 0; i < t->net.table.n; i++)
+        if (t->weights.packed[i].scale2)
+            t->net.t[i].w = t->net.unquantized ? t->masters[i] : t->weights.packed[i];
+    weights_begin(&t->weights); // forgets what a skipped step has left
+    return make_weights(t);
+}
+
+/* The same, if they are of the other form. */
+static int
+settle_form(struct train *t, uint64_t step)
+{
+    return is_before_quant(t, step) == t->net.unquantized ? 0 : make_form(t, step);
+}
+
 int
 train_ready(struct train *t)
 {
-    weights_begin(&t->weights); // forgets what a skipped step has left
-    return make_weights(t);
+    return make_form(t, t->step + 1);
 }
 
 static uint64_t
@@ -130,13 +155,17 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
 int
 train_step(struct train *t, const struct net_batch *b, size_t n, struct train_result *r)
 {
-    *r = (struct train_result){ .loss = NAN, .ce = NAN, .kl = NAN, .grad_norm = NAN, .clip = 1 };
+    *r = (struct train_result){
+        .loss = NAN, .ce = NAN, .kl = NAN, .grad_norm = NAN, .clip = 1
+    };
     t->result = r;
     t->moved = false;
     for (size_t i = 0; i < n; i++)
         r->tokens += b[i].tokens;
     r->targets = count_targets(b, n);
-    int rc = run_step(t, b, n);
+    int rc = settle_form(t, t->step + 1);
+    if (rc == 0)
+        rc = run_step(t, b, n);
     t->result = NULL;
     if (rc < 0 || t->err->kind)
         return -1;
@@ -164,6 +193,8 @@ train_pass_over(struct train *t)
 int
 train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums)
 {
+    if (settle_form(t, t->step ? t->step : 1) < 0)
+        return -1;
     sums->targets += count_targets(b, 1);
     return run_pass(t, b, 0, sums);
 }

@@ -21,7 +21,9 @@ struct train_layout {
     struct array_layout arrays;
     const struct quant_spec *quant;       // NULL: products see the master
     const struct quant_spec *activations; // NULL: products take them as they are
-    bool share;           // one tensor scale for q, k, v and for gate, up
+    uint64_t
+        quant_from; // steps before this one are run without `quant` and `activations`
+    bool share;     // one tensor scale for q, k, v and for gate, up
     uint32_t last_layers; // only these are trained; 0: everything
     enum net_loss loss;
     bool recompute;
@@ -125,7 +127,8 @@ struct train_sums {
     uint64_t targets;
 };
 
-/* Add the losses of a batch. */
+/* Add the losses of a batch, quantized or not like the step just done (before any: like the
+ * first one). */
 int train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums);
 /* What is trained by: their mix, per target. */
 double train_loss(const struct train *t, const struct train_sums *sums);

@@ -143,7 +143,7 @@ weights_make(struct weights *w, const struct matrix *master)
     for (size_t i = 0; i < t->n; i++)
         if (master[i].data && !w->known[i])
             op_amax(k, &w->amax[i], &master[i]);
-    for (size_t i = 0, n = 1; i < t->n; i += n) {
+    for (size_t i = 0, n = 1; i < t->n && !w->n->unquantized; i += n) {
         n = group(w, i);
         for (size_t m = i; m < i + n; m++)
             if (w->packed[m].scale2 && master[m].data)

@@ -30,7 +30,8 @@ void weights_begin(struct weights *w);
 /* Where an update of row i's master puts its amax, 0 before: the next weights_make takes it
  * from there. */
 float *weights_amax(struct weights *w, size_t i);
-/* Quantize the masters, (table.n) on the device; no data: leave that row. */
+/* Quantize the masters, (table.n) on the device; no data: leave that row.  While the net is
+ * unquantized only their amax is taken. */
 int weights_make(struct weights *w, const struct matrix *master);
 /* The first row whose master was not finite; table.n: none. */
 int weights_check(struct weights *w, size_t *row);

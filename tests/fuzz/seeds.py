@@ -211,6 +211,7 @@ def make_state():
         spike={"loss": [1.0, 2.0], "norm": [0.5, 0.25]})
     put("file-order", settings=dict(settings, order="file", schedule="cosine"),
         sampler=dict(sampler, epoch=(1 << 62) - 1, index=5))
+    put("quant-from", settings=dict(settings, quant_from=0.5))
     put("window", spike={"loss": 128 * [1.0], "norm": 128 * [1.0]}, step=(1 << 32) - 1)
     put("last-epoch", sampler=dict(sampler, epoch=(1 << 64) - 1))
 
