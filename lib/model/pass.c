@@ -29,14 +29,18 @@ pass_head(const struct pass *p)
 }
 
 const struct matrix *
-pass_input(struct pass *p, const struct matrix *x)
+pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
 {
     struct matrix *in = &p->packed;
     if (!p->n->activations)
         return x;
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    struct quant_spec spec = *p->n->activations;
+    spec.given_enc = t->input_enc;
+    spec.given_scale2 = t->input_scale2;
     in->rows = x->rows;
     in->cols = in->stride = x->cols;
-    op_quantize(p->k, in, x, NULL, 0, p->n->activations);
+    op_quantize(p->k, in, x, NULL, 0, &spec);
     return in;
 }
 

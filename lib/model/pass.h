@@ -66,8 +66,10 @@ struct net_tensor *pass_tensor(const struct pass *p, enum role role, int layer);
 /* The head is the embedding where the model is tied and has no head of its own. */
 enum role pass_head(const struct pass *p);
 
-/* What a product is given for x: x itself, or its nvfp4 form where inputs are quantized. */
-const struct matrix *pass_input(struct pass *p, const struct matrix *x);
+/* What the product of x and the projection of that role is given for x: x itself, or its nvfp4
+ * form where inputs are quantized. */
+const struct matrix *pass_input(struct pass *p, const struct matrix *x, enum role role,
+                                int layer);
 
 /* ---- forward.c --------------------------------------------------------------------------- */
 

@@ -61,6 +61,9 @@ nvfp4_scale(const struct quant_spec *spec, float amax)
 {
     struct quant_scale t = { .amax = amax, .enc = 1, .scale2 = 1 };
     float bound = table[spec->kind].bound;
+    if (spec->given_enc > 0)
+        return (struct quant_scale){ bound * spec->given_scale2, spec->given_enc,
+                                     spec->given_scale2 };
     if (table[spec->kind].levels == 1 || amax == 0)
         return t;
     t.enc = fminf(bound / amax, FLT_MAX);

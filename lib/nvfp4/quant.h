@@ -43,6 +43,9 @@ struct quant_spec {
     bool exhaustive; // sweep, sweep1: all 126 scales
     bool square;     // one scale for 16 rows of 16 columns; stored in each row
     bool stochastic; // max: elements rounded up or down by chance, not to nearest
+    /* max: enc and scale2 of struct quant_scale that are given, whatever the largest magnitude
+     * is: what is beyond 448 * 6 * given_scale2 saturates.  0: by the largest magnitude. */
+    float given_enc, given_scale2;
 };
 
 /* What is common to the blocks of a tensor. */
@@ -69,7 +72,7 @@ int quant_levels(enum quant q);
 /* Whether one tensor scale for fused projections is this quantizer's default. */
 bool quant_shares_scale(enum quant q);
 
-/* The tensor scale for a largest magnitude T. */
+/* The tensor scale for a largest magnitude T, or the one that spec gives. */
 struct quant_scale nvfp4_scale(const struct quant_spec *spec, float amax);
 
 /* Largest magnitude of n values of type f16, bf16 or f32 (aligned); *bad is the index

@@ -45,7 +45,8 @@ struct pack {
     bool quantize, dequantize;
     // of the quantizer, and of a new checkpoint; NULL: the default
     const char *quant, *variant, *criterion, *share, *master, *moments;
-    const char *importance; // a file of weights of columns
+    const char *importance;   // a file of weights of columns
+    const char *input_scales; // a file of largest magnitudes of activations
     bool exhaustive;
     struct kernels *gpu; // to quantize on; NULL: the CPU
 };
