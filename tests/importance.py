@@ -28,7 +28,7 @@ def raw(path):
 
 def measured(model, config, ids, path):
     m, taken = qwen3.Model(model, config), []
-    qwen3.taken = lambda x: taken.append(list(x)) or x
+    qwen3.taken = lambda x, name: taken.append(list(x)) or x
     squares, most, tokens = {}, {}, 0
 
     def add(names, x):

@@ -143,9 +143,15 @@ block_again(struct row *to, const float *in, size_t b, bool native, float enc,
     }
 }
 
+/* How rows are quantized: by `max` and `native`, each by its largest magnitude; by `max`, all
+ * by one scale, which is small or large. */
+enum how { OWN, NATIVE, SMALL, LARGE, HOWS };
+static const float given_scale2[HOWS] = { [SMALL] = 3.1e-5F, [LARGE] = 40 };
+
 static void
-row_again(struct row *to, const float *in, size_t n, bool native)
+row_again(struct row *to, const float *in, size_t n, enum how how)
 {
+    bool native = how == NATIVE;
     float most = 0, enc = 1, dec = 1;
     memset(to, 0, sizeof *to);
     for (size_t i = 0; i < n; i++) {
@@ -155,7 +161,10 @@ row_again(struct row *to, const float *in, size_t n, bool native)
         }
         most = fmaxf(most, fabsf(in[i]));
     }
-    if (!native && most > 0) {
+    if (how >= SMALL) {
+        dec = given_scale2[how];
+        enc = 1.0F / dec;
+    } else if (!native && most > 0) {
         enc = fminf(2688.0F / most, FLT_MAX);
         dec = 1.0F / enc;
     }
@@ -223,12 +232,14 @@ same(float a, float b)
 
 /* The first `in` columns of all rows, and each row alone. */
 static void
-check_quantizer(struct kernels *k, const char *what, size_t in, bool native)
+check_quantizer(struct kernels *k, const char *what, size_t in, enum how how)
 {
     static struct buffers b, alone;
     static float packed[MOST], back[MOST];
-    struct quant_spec spec = { .kind = native ? QUANT_NATIVE : QUANT_MAX,
-                               .source = DT_F32 };
+    struct quant_spec spec = { .kind = how == NATIVE ? QUANT_NATIVE : QUANT_MAX,
+                               .source = DT_F32,
+                               .given_scale2 = given_scale2[how],
+                               .given_enc = how < SMALL ? 0 : 1 / given_scale2[how] };
     static uint8_t tiles[sizeof b.tiles];
     struct matrix all = view(&b, ROWS, in), one = view(&alone, 1, in);
     struct matrix from = matrix_of(DT_F32, packed, ROWS, in),
@@ -244,7 +255,7 @@ check_quantizer(struct kernels *k, const char *what, size_t in, bool native)
     CHECK(memcmp(tiles, b.tiles, tiles_bytes(ROWS, in / 16)) == 0);
     for (size_t r = 0; r < ROWS; r++) {
         struct row want;
-        row_again(&want, packed + r * in, in, native);
+        row_again(&want, packed + r * in, in, how);
         wrong += !same(b.scale2[r], want.scale2) ||
                  memcmp(b.codes + r * in / 2, want.codes, in / 2) != 0 ||
                  memcmp(b.scales + r * in / 16, want.scales, in / 16) != 0;
@@ -435,9 +446,9 @@ main(void)
     check_all_tiles();
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int t = 0; t < THREADS && k[isa][t]; t += 2)
-            for (int native = 0; native < 2; native++) {
-                check_quantizer(k[isa][t], isa_name((enum isa)isa), WIDE, native);
-                check_quantizer(k[isa][t], isa_name((enum isa)isa), 48, native);
+            for (enum how how = 0; how < HOWS; how++) {
+                check_quantizer(k[isa][t], isa_name((enum isa)isa), WIDE, how);
+                check_quantizer(k[isa][t], isa_name((enum isa)isa), 48, how);
             }
     check_products(k, 100, 144);
     check_products(k, 33, WIDE);

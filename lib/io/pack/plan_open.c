@@ -85,7 +85,7 @@ keeps_input_entry(const struct plan *p, const struct candidate *c)
 }
 
 /* Whether the output has activation scales: a model is W4A4 as a whole or not at all. */
-static int
+static void
 settle_w4a4(struct plan *p, const struct candidates *all)
 {
     size_t nvfp4 = 0, with = 0, lost = 0;
@@ -100,11 +100,6 @@ settle_w4a4(struct plan *p, const struct candidates *all)
         with += has && stays && !made;
         lost += has && !keeps_input_entry(p, c);
     }
-    if (p->has_input_scales && nvfp4 == 0)
-        return err_set(
-            p->err, ERR_USAGE,
-            "--input-scales: no tensor of the output is NVFP4: --dtype nvfp4 "
-            "quantizes the projections");
     p->w4a4 = p->has_input_scales || (plan_target(p)->dialect && with && with == nvfp4);
     if (p->has_input_scales && with)
         io_warn(p->c->io,
@@ -117,7 +112,6 @@ settle_w4a4(struct plan *p, const struct candidates *all)
                 with && plan_target(p)->dialect
                     ? "some quantized tensors have none, so the result is weight-only"
                     : "it has no place for them");
-    return 0;
 }
 
 /* What TorchSharp's readers accept. */
@@ -149,8 +143,9 @@ plan_items(struct plan *p, struct candidates *all)
     const struct traits *to = plan_target(p);
     if (candidates_gather(p, all) < 0 || head_settle(p, all) < 0 ||
         quantize_settle(p) < 0 || importance_open(p) < 0 || input_scales_open(p) < 0 ||
-        groups_settle_plain(p, all) < 0 || settle_w4a4(p, all) < 0)
+        groups_settle_plain(p, all) < 0)
         return -1;
+    settle_w4a4(p, all);
     int rc = p->has_like    ? plan_like(p, all)
              : to->training ? plan_checkpoint(p, all)
              : to->dialect  ? plan_served(p, all)
