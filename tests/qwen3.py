@@ -110,13 +110,13 @@ def nearest(x, values, away=False):
 
 
 def quantized(x, how, given=None):
-    """x as NVFP4: each step rounded to f32, as the quantizers do.  given: by max, with these
-    two in place of 2688 over the largest magnitude and its reciprocal."""
+    """x as NVFP4: each step rounded to f32, as the quantizers do.  given: by max, with that in
+    place of 2688 over the largest magnitude, in the order of vLLM's ref_nvfp4_quant."""
     x = [to_f32(v) for v in x]
     enc = dec = 1.0
     top = max(map(abs, x))
     if given:
-        enc, dec = given
+        enc, dec = given, to_f32(1 / given)
     elif how == "max" and top > 0:
         enc = to_f32(2688 / top)
         dec = to_f32(1 / enc)
@@ -125,7 +125,9 @@ def quantized(x, how, given=None):
         block = x[at:at + 16]
         amax = max(map(abs, block))
         if how == "max":
-            s = SCALES[nearest(min(to_f32(amax * to_f32(enc * to_f32(1 / 6))), 448), SCALES)]
+            want = to_f32(enc * to_f32(amax * to_f32(1 / 6))) if given else \
+                to_f32(amax * to_f32(enc * to_f32(1 / 6)))
+            s = SCALES[nearest(min(want, 448), SCALES)]
             each = to_f32(1 / to_f32(s * dec)) if s else FLT_MAX
             y = [to_f32(abs(v) * each) for v in block]
         else:
@@ -188,7 +190,7 @@ log = lifted(math.log, lambda v: 1 / v)
 # ---- the model --------------------------------------------------------------
 
 ACTIVATIONS = None
-STATIC = {}     # of a projection: what its input is multiplied by, and its reciprocal
+STATIC = {}     # of a projection: what its input is multiplied by
 
 
 def read_static(path):
@@ -196,8 +198,7 @@ def read_static(path):
         x, _, kind = name.rpartition(".")
         if kind in ("input_scale", "input_global_scale"):
             v = floats(dtype, raw)[0]
-            other = to_f32(1 / v)
-            STATIC[x] = (v, other) if kind == "input_global_scale" else (other, v)
+            STATIC[x] = v if kind == "input_global_scale" else to_f32(1 / v)
 
 
 def dot(a, b):

@@ -436,9 +436,7 @@ load_input_scale(struct model *m, size_t i)
     if (values_input(&f, &m->store, v, m->err) < 0)
         return -1;
     t->input_enc = v->dialect->divides ? f : 1 / f;
-    t->input_scale2 = v->dialect->divides ? 1 / f : f;
-    if (t->input_enc > 0 && isfinite(t->input_enc) && t->input_scale2 > 0 &&
-        isfinite(t->input_scale2))
+    if (isfinite(t->input_enc) && isfinite(1 / t->input_enc))
         return 0;
     return err_set(m->err, ERR_FORMAT,
                    "%s: activation scale of \"%s\": 1/%g is no float", m->store.name, q,
@@ -452,8 +450,7 @@ check_shared_input(struct model *m, size_t first, size_t n)
     const struct net_tensor *t = m->net.t;
     char q[TEXT_QUOTE], other[TEXT_QUOTE];
     for (size_t i = first + 1; i < first + n; i++)
-        if (t[i].input_enc != t[first].input_enc ||
-            t[i].input_scale2 != t[first].input_scale2) {
+        if (t[i].input_enc != t[first].input_enc) {
             const char *a = m->net.table.row[first].name, *b = m->net.table.row[i].name;
             return err_set(m->err, ERR_FORMAT,
                            "%s: \"%s\" and \"%s\" take the same input, and have "

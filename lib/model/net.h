@@ -19,9 +19,9 @@ struct net_tensor {
      * take are added, of a group that shares its input to the first one's; NULL: not wanted. */
     double *squares;
     float *peak;
-    /* Of a projection whose input is quantized by a given scale: given_enc and given_scale2 of
-     * struct quant_spec; 0: by its largest magnitude.  Alike in a group that shares it. */
-    float input_enc, input_scale2;
+    /* Of a projection: `given` of struct quant_spec for its input, or 0.  Alike in a group that
+     * shares it. */
+    float input_enc;
 };
 
 enum net_loss {

@@ -36,8 +36,7 @@ pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
         return x;
     const struct net_tensor *t = pass_tensor(p, role, layer);
     struct quant_spec spec = *p->n->activations;
-    spec.given_enc = t->input_enc;
-    spec.given_scale2 = t->input_scale2;
+    spec.given = t->input_enc;
     in->rows = x->rows;
     in->cols = in->stride = x->cols;
     op_quantize(p->k, in, x, NULL, 0, &spec);

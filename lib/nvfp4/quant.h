@@ -43,9 +43,9 @@ struct quant_spec {
     bool exhaustive; // sweep, sweep1: all 126 scales
     bool square;     // one scale for 16 rows of 16 columns; stored in each row
     bool stochastic; // max: elements rounded up or down by chance, not to nearest
-    /* max: enc and scale2 of struct quant_scale that are given, whatever the largest magnitude
-     * is: what is beyond 448 * 6 * given_scale2 saturates.  0: by the largest magnitude. */
-    float given_enc, given_scale2;
+    /* max: enc of struct quant_scale, whatever the largest magnitude is: what is beyond 2688 /
+     * given saturates.  0: by the largest magnitude. */
+    float given;
 };
 
 /* What is common to the blocks of a tensor. */
@@ -53,6 +53,10 @@ struct quant_scale {
     float amax;   // T
     float enc;    // S: what sweep and 4over6 multiply by
     float scale2; // the multiplier that is stored; 1 with one level
+    /* max: 1 if enc was given.  Block scales are then enc (A / 6), A a block's largest
+     * magnitude, as servers compute them; else A (enc / 6).  Where A enc / 6 lies between two
+     * scale bytes, one of 1000 times with values of bf16, the two can differ. */
+    uint32_t given;
 };
 
 /* The error of quantizing.  Sums go by blocks in order, in a block by columns, so that

@@ -101,13 +101,12 @@ check_rows(const char *what, size_t in)
     to.scale2 = scale2;
     to.per_row = true;
     NEED(k);
-    static const float given[] = { 0, 0, 1e-5F, 0.7F, 1e35F };
+    static const float given[] = { 0, 0, 1e5F, 384, 1.4F, 1e-35F };
     for (size_t how = 0; how < sizeof given / sizeof *given; how++) {
         bool native = how == 1;
         struct quant_spec spec = { .kind = native ? QUANT_NATIVE : QUANT_MAX,
                                    .source = DT_BF16,
-                                   .given_scale2 = given[how],
-                                   .given_enc = given[how] > 0 ? 1 / given[how] : 0 };
+                                   .given = given[how] };
         size_t wrong = 0;
         op_quantize(k, &to, &from, NULL, 0, &spec);
         for (size_t r = 0; r < to.rows; r++) {
@@ -115,8 +114,8 @@ check_rows(const char *what, size_t in)
             for (size_t i = r * in; i < r * in + in; i++)
                 most = most > (f_bits(x[i]) & 0x7fffffff) ? most
                                                           : f_bits(x[i]) & 0x7fffffff;
-            struct quant_scale t = spec.given_enc > 0
-                                       ? nvfp4_scale(&spec, 0)
+            struct quant_scale t = spec.given > 0
+                                       ? given_scale(spec.given)
                                        : tensor_scale(spec.kind, false, f_from(most));
             wrong += t.scale2 != scale2[r];
             for (size_t b = r * in / 16; b < (r + 1) * in / 16; b++) {
@@ -132,7 +131,7 @@ check_rows(const char *what, size_t in)
                          out.codes[1] != load_le32(codes + b * 8 + 4);
             }
         }
-        CHECK_SAY(wrong == 0, "%s, rows of %zu, %s, scale %g: %zu are wrong", what, in,
+        CHECK_SAY(wrong == 0, "%s, rows of %zu, %s, given %g: %zu are wrong", what, in,
                   quant_name(spec.kind), (double)given[how], wrong);
     }
     kernels_close(k);

@@ -121,15 +121,25 @@ struct row {
     float scale2;
 };
 
+/* How rows are quantized: by `max` and `native`, each by its largest magnitude; by `max`, all
+ * by one scale, whose reciprocal is small, large, or such that many bf16 lie between two
+ * block scales, where the order of products shows. */
+enum how { OWN, NATIVE, SMALL, TIES, LARGE, HOWS };
+static const float given[HOWS] = { [SMALL] = 0.03F, [TIES] = 384, [LARGE] = 33000 };
+
 /* One block; t: the tensor scale's inverse and itself. */
 static void
-block_again(struct row *to, const float *in, size_t b, bool native, float enc,
+block_again(struct row *to, const float *in, size_t b, enum how how, float enc,
             float dec)
 {
-    float amax = 0, factor = enc * (1.0F / 6.0F);
+    float amax = 0, sixth = 1.0F / 6.0F, factor = enc * sixth;
+    bool native = how == NATIVE;
     for (int i = 0; i < 16; i++)
         amax = fmaxf(amax, fabsf(in[i]));
-    float want = native ? fmaxf(amax / 6.0F, 0x1p-16F) : amax * factor;
+    float part = amax * sixth;
+    float want = native       ? fmaxf(amax / 6.0F, 0x1p-16F)
+                 : how == OWN ? amax * factor
+                              : enc * part;
     unsigned c = nearest((double)fminf(want, 448), e4m3, 0x7f, false);
     float s = (float)e4m3(c);
     float each = fminf(1.0F / (s * dec), FLT_MAX);
@@ -142,11 +152,6 @@ block_again(struct row *to, const float *in, size_t b, bool native, float enc,
         *p = (uint8_t)(i % 2 ? *p | code << 4 : code);
     }
 }
-
-/* How rows are quantized: by `max` and `native`, each by its largest magnitude; by `max`, all
- * by one scale, which is small or large. */
-enum how { OWN, NATIVE, SMALL, LARGE, HOWS };
-static const float given_scale2[HOWS] = { [SMALL] = 3.1e-5F, [LARGE] = 40 };
 
 static void
 row_again(struct row *to, const float *in, size_t n, enum how how)
@@ -162,15 +167,15 @@ row_again(struct row *to, const float *in, size_t n, enum how how)
         most = fmaxf(most, fabsf(in[i]));
     }
     if (how >= SMALL) {
-        dec = given_scale2[how];
-        enc = 1.0F / dec;
+        enc = given[how];
+        dec = 1.0F / enc;
     } else if (!native && most > 0) {
         enc = fminf(2688.0F / most, FLT_MAX);
         dec = 1.0F / enc;
     }
     to->scale2 = dec;
     for (size_t b = 0; b < n / 16; b++)
-        block_again(to, in + b * 16, b, native, enc, dec);
+        block_again(to, in + b * 16, b, how, enc, dec);
 }
 
 /* Rows of many kinds: of a token that is like others, and of what may happen. */
@@ -238,8 +243,7 @@ check_quantizer(struct kernels *k, const char *what, size_t in, enum how how)
     static float packed[MOST], back[MOST];
     struct quant_spec spec = { .kind = how == NATIVE ? QUANT_NATIVE : QUANT_MAX,
                                .source = DT_F32,
-                               .given_scale2 = given_scale2[how],
-                               .given_enc = how < SMALL ? 0 : 1 / given_scale2[how] };
+                               .given = given[how] };
     static uint8_t tiles[sizeof b.tiles];
     struct matrix all = view(&b, ROWS, in), one = view(&alone, 1, in);
     struct matrix from = matrix_of(DT_F32, packed, ROWS, in),
