@@ -152,6 +152,7 @@ IO_SRCS = \
 	lib/io/pack/head.c \
 	lib/io/pack/head_match.c \
 	lib/io/pack/importance.c \
+	lib/io/pack/input_scales.c \
 	lib/io/pack/items.c \
 	lib/io/pack/like.c \
 	lib/io/pack/metadata.c \

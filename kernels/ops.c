@@ -428,6 +428,7 @@ op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
     assert(is_dense(x, to->rows, to->cols) && to->per_row == (n == 0));
     assert(!to->per_row || (is_act(k, x, to->rows, to->cols) &&
                             (spec->kind == QUANT_MAX || spec->kind == QUANT_NATIVE)));
+    assert(spec->given == 0 || (to->per_row && spec->kind == QUANT_MAX));
     RUN(k, quantize, to, x, amax, n, spec);
 }
 

@@ -31,7 +31,7 @@ def raw(path):
 
 def measured(model, config, ids, path):
     m, taken = qwen3.Model(model, config), []
-    qwen3.taken = lambda x: taken.append(list(x)) or x
+    qwen3.taken = lambda x, name: taken.append(list(x)) or x
     squares, most, tokens, products = {}, {}, 0, {}
     got = vectors(path)
     whole = any(n.endswith(".hessian") for n in got)

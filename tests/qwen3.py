@@ -29,7 +29,8 @@ usage: qwen3.py config OUT [KEY=VALUE]...
                                    is that of dual numbers
 MODEL is a .safetensors of f32, bf16 or f16.  With --activations max|native before all
 that, what the seven projections take in is NVFP4, a tensor scale a token; slopes go
-straight through.
+straight through.  With --activations static=FILE, a .safetensors of ModelOpt or
+compressed-tensors, the tensor scales are those that it has for the inputs.
 """
 import bisect
 import json
@@ -108,12 +109,15 @@ def nearest(x, values, away=False):
     return i - 1 if below < above else i
 
 
-def quantized(x, how):
-    """x as NVFP4: each step rounded to f32, as the quantizers do."""
+def quantized(x, how, given=None):
+    """x as NVFP4: each step rounded to f32, as the quantizers do.  given: by max, with that in
+    place of 2688 over the largest magnitude, in the order of vLLM's ref_nvfp4_quant."""
     x = [to_f32(v) for v in x]
     enc = dec = 1.0
     top = max(map(abs, x))
-    if how == "max" and top > 0:
+    if given:
+        enc, dec = given, to_f32(1 / given)
+    elif how == "max" and top > 0:
         enc = to_f32(2688 / top)
         dec = to_f32(1 / enc)
     out = []
@@ -121,7 +125,9 @@ def quantized(x, how):
         block = x[at:at + 16]
         amax = max(map(abs, block))
         if how == "max":
-            s = SCALES[nearest(min(to_f32(amax * to_f32(enc * to_f32(1 / 6))), 448), SCALES)]
+            want = to_f32(enc * to_f32(amax * to_f32(1 / 6))) if given else \
+                to_f32(amax * to_f32(enc * to_f32(1 / 6)))
+            s = SCALES[nearest(min(want, 448), SCALES)]
             each = to_f32(1 / to_f32(s * dec)) if s else FLT_MAX
             y = [to_f32(abs(v) * each) for v in block]
         else:
@@ -184,20 +190,29 @@ log = lifted(math.log, lambda v: 1 / v)
 # ---- the model --------------------------------------------------------------
 
 ACTIVATIONS = None
+STATIC = {}     # of a projection: what its input is multiplied by
+
+
+def read_static(path):
+    for name, (_, dtype, raw) in read_tensors(path).items():
+        x, _, kind = name.rpartition(".")
+        if kind in ("input_scale", "input_global_scale"):
+            v = floats(dtype, raw)[0]
+            STATIC[x] = v if kind == "input_global_scale" else to_f32(1 / v)
 
 
 def dot(a, b):
     return sum(map(lambda x, y: x * y, a, b))
 
 
-def taken(x):
-    """What a projection takes in: the value of NVFP4, the slope of x."""
+def taken(x, name):
+    """What the projection of that name takes in: the value of NVFP4, the slope of x."""
     if ACTIVATIONS is None:
         return x
     if isinstance(x[0], Dual):
         return [Dual(v, d.d) for v, d in
                 zip(quantized([d.v for d in x], ACTIVATIONS), x)]
-    return quantized(x, ACTIVATIONS)
+    return quantized(x, ACTIVATIONS, STATIC[name] if STATIC else None)
 
 
 def matvec(rows, x):
@@ -228,7 +243,7 @@ class Model:
     def attend(self, layer, n):
         c, w = self.c, self.w
         p = "model.layers.%d.self_attn." % layer
-        n = taken(n)
+        n = taken(n, p + "q_proj")
         d, heads, kv = c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
         q, k, v = (matvec(w[p + x + "_proj.weight"], n) for x in "qkv")
 
@@ -247,14 +262,15 @@ class Model:
             total = sum(e)
             out += [sum(a * value[g][i] for a, value in zip(e, values)) / total
                     for i in range(d)]
-        return matvec(w[p + "o_proj.weight"], taken(out))
+        return matvec(w[p + "o_proj.weight"], taken(out, p + "o_proj"))
 
     def feed(self, layer, n):
         p = "model.layers.%d.mlp." % layer
-        n = taken(n)
+        n = taken(n, p + "gate_proj")
         gate, up = (matvec(self.w[p + x + "_proj.weight"], n) for x in ("gate", "up"))
         return matvec(self.w[p + "down_proj.weight"],
-                      taken([g / (1 + exp(-g)) * u for g, u in zip(gate, up)]))
+                      taken([g / (1 + exp(-g)) * u for g, u in zip(gate, up)],
+                            p + "down_proj"))
 
     def step(self, token):
         """Logits behind one more token, and the hidden state after each block."""
@@ -516,6 +532,9 @@ def main(a):
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     if a[0] == "--activations":
         ACTIVATIONS, a = a[1], a[2:]
+        if ACTIVATIONS.startswith("static="):
+            read_static(ACTIVATIONS[7:])
+            ACTIVATIONS = "max"
     what, rest = a[0], a[1:]
     if what in ("logits", "layers", "greedy"):
         check = {"logits": check_logits, "layers": check_layers,

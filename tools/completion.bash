@@ -33,11 +33,12 @@ _nibble_words()
     generate:--template) echo qwen3 torchsharp none ;;
     generate:--score | generate:--kl | generate:--logits) echo @file ;;
     generate:--kl-model) echo @tensors ;;
-    generate:--dump-layers) echo @file ;;
+    generate:--dump-layers | generate:--dump-importance) echo @file ;;
     generate:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
     generate:--compute) echo f32 bf16 auto ;;
     generate:--path) echo native dequant auto ;;
     generate:--activations) echo plain nvfp4 ;;
+    generate:--input-scale) echo dynamic static ;;
     generate:--compat) echo torchsharp ;;
     datcat:--hash) echo xxh3 sha256 ;;
     datcat:--verify) echo quick full ;;
@@ -49,6 +50,7 @@ _nibble_words()
     datpack:--config | nvquant:--config) echo @json ;;
     datpack:--tokenizer | datpack:-t) echo @json ;;
     datpack:--master) echo f32 bf16 ;;
+    datpack:--input-scales | datpack:--importance | nvquant:--importance) echo @tensors ;;
     datpack:--moments) echo f32 bf16 int8 nvfp4 ;;
     datpack:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
     nvquant:--output | nvquant:-o) echo @outputs ;;

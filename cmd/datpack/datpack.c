@@ -87,6 +87,9 @@ static const struct cmd_option options[] = {
     { PACK_SHARE_SCALE(cfg) },
     { PACK_IMPORTANCE(cfg) },
     { PACK_HESSIAN(cfg) },
+    { 0, "input-scales", "FILE",
+      "W4A4: activation scales by generate --dump-importance",
+      CMD_TEXT(&cfg.input_scales) },
     { PACK_COMPAT(cfg) },
     { CMD_STRICT(&cfg.strict) },
     { CMD_THREADS(&cfg.threads) },
@@ -120,6 +123,9 @@ check_combination(const struct pack *c, int operands)
     if (kind->dialect && c->share && strcmp(c->share, "none") == 0)
         misuse("--share-scale none: q, k, v and gate, up share a scale in a %s model",
                c->to);
+    if (c->input_scales && !kind->dialect)
+        misuse("--input-scales: goes with --to modelopt, compressed-tensors or gguf, "
+               "which have a place for them");
     bool packed = ckpt && c->torchsharp;
     if (c->moments && strcmp(c->moments, "nvfp4") == 0 && !packed)
         misuse("--moments nvfp4: only with --compat torchsharp");

@@ -55,6 +55,8 @@ take_top_p(const struct cmd_option *o, const char *arg)
     *o->to.number = p;
 }
 
+static const char *const input_scales[] = { "dynamic", "static", NULL };
+
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside MODEL)",
       CMD_TEXT(&cfg.tokenizer) },
@@ -122,6 +124,9 @@ static const struct cmd_option options[] = {
       DEVICE_PATH(cfg.where) },
     { 0, "activations", "NAME", "plain or nvfp4 (default plain)",
       CMD_CHOICE(&cfg.activations, device_activations_given, ACTIVATIONS_PLAIN) },
+    { 0, "input-scale", "NAME",
+      "of nvfp4 activations: dynamic, or static as MODEL has (default dynamic)",
+      CMD_CHOICE(&cfg.input_scale, input_scales, INPUT_SCALE_DYNAMIC) },
     { CMD_COMPAT(&cfg.torchsharp,
                  "--template torchsharp, control tokens in text count") },
     { CMD_THREADS(&cfg.where.threads) },
@@ -167,6 +172,9 @@ settle(struct config_generate *c)
     if (c->torchsharp && c->activations == ACTIVATIONS_NVFP4)
         c->activations = ACTIVATIONS_TORCHSHARP;
     c->how.parse_special = c->torchsharp;
+    if (c->input_scale == INPUT_SCALE_STATIC && c->activations != ACTIVATIONS_NVFP4)
+        misuse("--input-scale static: goes with --activations nvfp4%s",
+               c->torchsharp ? ", without --compat torchsharp" : "");
     if (c->kl && !c->score)
         misuse("--kl: goes with --score");
     if (c->kl_model && !c->score)

@@ -30,6 +30,7 @@ struct config_generate {
     uint64_t chunk, context; // 0: not given
     bool torchsharp;         // --compat
     enum activations activations;
+    enum input_scale { INPUT_SCALE_DYNAMIC, INPUT_SCALE_STATIC } input_scale;
     struct device_options where;
     struct device device; // that `where` is
 };

@@ -135,6 +135,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     s->model.activations =
         device_products(&c->where, &c->device, c->activations, &s->model.config,
                         &s->activations, c->cmd.quiet);
+    s->model.input_scales = c->input_scale == INPUT_SCALE_STATIC;
     for (uint32_t i = 0; i < s->model.config.n_eos; i++)
         add_end(s, s->model.config.eos[i]);
     bool text = !c->score && (!c->ids || c->tokenizer);

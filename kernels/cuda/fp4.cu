@@ -77,10 +77,10 @@ row_peak(const T *x, size_t blocks)
     return scratch;
 }
 
-/* A block per row; rows past the last one only pad tiles. */
+/* A block per row; rows past the last one only pad tiles.  given: enc of all rows, or 0. */
 template <typename T, enum quant KIND>
 static __global__ void __launch_bounds__(THREADS)
-    quantize_rows_kernel(struct matrix to, const T *x, enum dtype source)
+    quantize_rows_kernel(struct matrix to, const T *x, enum dtype source, float given)
 {
     size_t row = blockIdx.x, wide = to.cols / COLUMNS;
     size_t written = to.tiles ? tiles_blocks(wide) : wide;
@@ -88,7 +88,9 @@ static __global__ void __launch_bounds__(THREADS)
     const T *in = x + (there ? row * to.cols : 0);
     uint32_t peak = there ? row_peak(in, wide) : 0;
     bool finite = peak < 0x7f800000;
-    const struct quant_scale t = tensor_scale(KIND, false, f_from(finite ? peak : 0));
+    const struct quant_scale t =
+        given > 0 ? given_scale(given)
+                  : tensor_scale(KIND, false, f_from(finite ? peak : 0));
     if (there && threadIdx.x == 0)
         to.scale2[row] = finite ? t.scale2 : f_from(0x7fc00000);
     for (size_t b = threadIdx.x; b < written; b += THREADS) {
@@ -123,11 +125,11 @@ quantize_rows(struct cuda *c, const struct matrix *to, const void *x,
 {
     unsigned blocks = (unsigned)(to->tiles ? tiles_rows(to->rows) : to->rows);
     if (spec->kind == QUANT_MAX)
-        quantize_rows_kernel<T, QUANT_MAX>
-            <<<blocks, THREADS, 0, c->q.stream>>>(*to, (const T *)x, spec->source);
+        quantize_rows_kernel<T, QUANT_MAX><<<blocks, THREADS, 0, c->q.stream>>>(
+            *to, (const T *)x, spec->source, spec->given);
     else
-        quantize_rows_kernel<T, QUANT_NATIVE>
-            <<<blocks, THREADS, 0, c->q.stream>>>(*to, (const T *)x, spec->source);
+        quantize_rows_kernel<T, QUANT_NATIVE><<<blocks, THREADS, 0, c->q.stream>>>(
+            *to, (const T *)x, spec->source, spec->given);
     cuda_launched(c, "quantize rows");
 }
 

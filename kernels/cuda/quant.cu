@@ -180,7 +180,7 @@ scale_of(const float *amax, unsigned n, const struct quant_spec &spec)
     for (unsigned i = 0; i < n; i++)
         peak = isnan(amax[i]) || amax[i] > peak ? amax[i] : peak;
     if (isnan(peak))
-        return { peak, 1, peak };
+        return { peak, 1, peak, 0 };
     return tensor_scale(spec.kind, spec.modelopt, peak);
 }
 

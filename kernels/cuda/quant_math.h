@@ -197,7 +197,7 @@ row_amax(const float x[COLUMNS])
 EXACT struct quant_scale
 tensor_scale(enum quant kind, bool modelopt, float amax)
 {
-    struct quant_scale t = { amax, 1, 1 };
+    struct quant_scale t = { amax, 1, 1, 0 };
     float bound = kind == QUANT_MAX ? 448 * 6 : 256 * 6;
     if (amax == 0 || (kind != QUANT_MAX && kind != QUANT_4OVER6 && kind != QUANT_SWEEP))
         return t;
@@ -207,6 +207,14 @@ tensor_scale(enum quant kind, bool modelopt, float amax)
     t.scale2 = kind == QUANT_MAX && modelopt ? f_div(amax, bound) : f_div(1, t.enc);
     if (t.scale2 == 0)
         t.scale2 = 1;
+    return t;
+}
+
+/* One that is given: of `max`, enc is that. */
+EXACT struct quant_scale
+given_scale(float enc)
+{
+    struct quant_scale t = { f_div(448 * 6, enc), enc, f_div(1, enc), 1 };
     return t;
 }
 
@@ -301,8 +309,10 @@ EXACT void
 code_max(struct coded *to, const struct values *v, const struct quant_scale *t,
          const struct quant_spec *stochastic, uint64_t first)
 {
-    float factor = f_mul(t->enc, 1.0F / 6.0F);
-    to->scale = scale_byte(f_min(f_mul(v->amax, factor), 448));
+    const float sixth = 1.0F / 6.0F;
+    float want = t->given ? f_mul(t->enc, f_mul(v->amax, sixth))
+                          : f_mul(v->amax, f_mul(t->enc, sixth));
+    to->scale = scale_byte(f_min(want, 448));
     float enc =
         f_min(f_div(1, f_mul(scale_value(to->scale), t->scale2)), LARGEST_FLOAT);
     EXACT_UNROLL

@@ -8,6 +8,7 @@
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/tiles.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -415,6 +416,67 @@ make_tiles(struct model *m, size_t i)
     return rc < 0 ? err_set(m->err, ERR_MEMORY, "out of memory for the model") : 0;
 }
 
+/* How a server of the file quantizes the input of a projection. */
+static int
+load_input_scale(struct model *m, size_t i)
+{
+    const struct view *v = view_named(m, m->net.table.row[i].name);
+    struct net_tensor *t = &m->net.t[i];
+    char q[TEXT_QUOTE];
+    float f;
+    if (!v) // load_rows will say so
+        return 0;
+    text_quote(q, v->name, v->name_len);
+    if (!v->input)
+        return err_set(m->err, ERR_USAGE,
+                       "%s: \"%s\" has no activation scale: --input-scale static needs "
+                       "one; datpack --input-scales FILE --to compressed-tensors or "
+                       "modelopt writes them",
+                       m->store.name, q);
+    if (values_input(&f, &m->store, v, m->err) < 0)
+        return -1;
+    t->input_enc = v->dialect->divides ? f : 1 / f;
+    if (isfinite(t->input_enc) && isfinite(1 / t->input_enc))
+        return 0;
+    return err_set(m->err, ERR_FORMAT,
+                   "%s: activation scale of \"%s\": 1/%g is no float", m->store.name, q,
+                   (double)f);
+}
+
+/* One product has one scale of its input. */
+static int
+check_shared_input(struct model *m, size_t first, size_t n)
+{
+    const struct net_tensor *t = m->net.t;
+    char q[TEXT_QUOTE], other[TEXT_QUOTE];
+    for (size_t i = first + 1; i < first + n; i++)
+        if (t[i].input_enc != t[first].input_enc) {
+            const char *a = m->net.table.row[first].name, *b = m->net.table.row[i].name;
+            return err_set(m->err, ERR_FORMAT,
+                           "%s: \"%s\" and \"%s\" take the same input, and have "
+                           "different activation scales: datpack --input-scales FILE "
+                           "writes one for both",
+                           m->store.name, text_quote(q, a, strlen(a)),
+                           text_quote(other, b, strlen(b)));
+        }
+    return 0;
+}
+
+static int
+load_input_scales(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    for (size_t i = 0, n; i < t->n && m->input_scales; i += n) {
+        n = table_fused_rows(t, i);
+        for (size_t k = i; k < i + n; k++)
+            if (t->row[k].quantized && load_input_scale(m, k) < 0)
+                return -1;
+        if (check_shared_input(m, i, n) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int
 check_projections(struct model *m)
 {
@@ -487,7 +549,7 @@ model_load(struct model *m, struct kernels *k, size_t positions)
     if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0)
         return -1;
     m->net.activations = m->activations;
-    if (load_rows(m) < 0 || check_projections(m) < 0)
+    if (load_input_scales(m) < 0 || load_rows(m) < 0 || check_projections(m) < 0)
         return -1;
     return store_check(&m->store);
 }

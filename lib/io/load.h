@@ -34,7 +34,8 @@ struct model {
     struct quant_spec spec;
     bool share;                           // one tensor scale for fused projections
     const struct quant_spec *activations; // of the net; set between open and load
-    enum memory memory;                   // what its weights count as; likewise
+    bool input_scales;  // activations by the scales that the file has; likewise
+    enum memory memory; // what its weights count as; likewise
     // private
     struct weights weights;
     void **owned; // on the device

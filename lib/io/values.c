@@ -76,6 +76,16 @@ values_scale2(float *f, struct store *s, const struct view *v, struct err *err)
 }
 
 int
+values_input(float *f, struct store *s, const struct view *v, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    if (v->input->dtype != DT_F32 || v->input->numel != 1)
+        return err_set(err, ERR_FORMAT, "%s: activation scale of \"%s\": not one f32",
+                       s->name, text_quote(q, v->name, v->name_len));
+    return values_scale(f, s, v->input, "activation", v->name, err);
+}
+
+int
 values_open(struct values *x, struct store *s, const struct view *v, enum isa isa,
             struct err *err)
 {

@@ -36,6 +36,8 @@ int values_open(struct values *x, struct store *s, const struct view *v, enum is
                 struct err *err);
 /* The tensor scale of an nvfp4 view as a multiplier; 1 if it has none. */
 int values_scale2(float *f, struct store *s, const struct view *v, struct err *err);
+/* The activation scale of an nvfp4 view that has one, as it is stored. */
+int values_input(float *f, struct store *s, const struct view *v, struct err *err);
 /* The one f32 of t as it is stored; it must be above 0.  For the message: what is "tensor"
  * or "activation", of the name of the tensor that it scales. */
 int values_scale(float *f, struct store *s, const struct tensor *t, const char *what,

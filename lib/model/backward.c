@@ -12,15 +12,16 @@ pass_done(struct pass *p, enum role role, int layer)
         n->done(n->ctx, (size_t)(t - n->t));
 }
 
-/* What the forward product was given for x: x, or in `buffer`, which may be x's own, the
- * values of its nvfp4 form. */
+/* What the forward product of that role was given for x: x, or in `buffer`, which may be x's
+ * own, the values of its nvfp4 form. */
 static struct matrix
-seen_input(struct pass *p, void *buffer, const void *x, size_t cols)
+seen_input(struct pass *p, void *buffer, const void *x, enum role role, int layer)
 {
+    size_t cols = pass_tensor(p, role, layer)->w.cols;
     struct matrix in = pass_act(p, x, cols), to = pass_act(p, buffer, cols);
     if (!pass_quantizes(p))
         return in;
-    op_convert(p->k, &to, pass_input(p, &in));
+    op_convert(p->k, &to, pass_input(p, &in, role, layer));
     return to;
 }
 
@@ -115,13 +116,13 @@ feed_forward_bwd(struct pass *p, int i)
                   both = pass_act(p, p->d_gate_up, 2 * (size_t)c->ffn), x;
     linear_dx(p, p->dact, p->dh, ROLE_DOWN, i);
     op_swiglu_bwd(p->k, &both, &d, &gate, &up);
-    x = seen_input(p, p->dact, p->dact, c->ffn);
+    x = seen_input(p, p->dact, p->dact, ROLE_DOWN, i);
     linears_dw(p, 1, p->dh, &x, &down, i);
     linears_dx(p, 2, p->dn, p->d_gate_up, gate_up, i);
     // Recomputing ended with this norm, so its result is there.
     norm_bwd(p, ROLE_POST_NORM, i, p->dh, p->n->recompute ? NULL : p->norm, p->dn,
              l->mid, l->rstd_mid, p->dh);
-    x = seen_input(p, p->norm, p->norm, c->hidden);
+    x = seen_input(p, p->norm, p->norm, ROLE_GATE, i);
     linears_dw(p, 2, p->d_gate_up, &x, gate_up, i);
 }
 
@@ -133,7 +134,8 @@ attention_bwd(struct pass *p, int i)
     struct layer_acts *l = &p->layer[i];
     const enum role o = ROLE_O, qkv[] = { ROLE_Q, ROLE_K, ROLE_V };
     size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
-    struct matrix x = seen_input(p, p->dqkv, l->att, q); // dqkv is not yet in use
+    struct matrix x =
+        seen_input(p, p->dqkv, l->att, ROLE_O, i); // dqkv is not yet in use
     linear_dx(p, p->datt, p->dh, ROLE_O, i);
     linears_dw(p, 1, p->dh, &x, &o, i);
     struct matrix all = pass_act(p, p->dqkv, q + 2 * kv), dq = matrix_cols(&all, 0, q),
@@ -148,7 +150,7 @@ attention_bwd(struct pass *p, int i)
     linears_dx(p, 3, p->dn, p->dqkv, qkv, i);
     norm_bwd(p, ROLE_INPUT_NORM, i, p->dh, p->norm, p->dn, l->input, l->rstd_input,
              p->dh);
-    x = seen_input(p, p->norm, p->norm, c->hidden);
+    x = seen_input(p, p->norm, p->norm, ROLE_Q, i);
     linears_dw(p, 3, p->dqkv, &x, qkv, i);
 }
 

@@ -28,7 +28,7 @@ linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x
     for (size_t i = 0; i < n; i++)
         w[i] = pass_tensor(p, role[i], layer)->w;
     watch(p, role[0], layer, x);
-    op_linear(p->k, n, y, pass_input(p, x), w, NULL);
+    op_linear(p->k, n, y, pass_input(p, x, role[0], layer), w, NULL);
 }
 
 /* y = x W' + c */
@@ -39,7 +39,7 @@ linear(struct pass *p, void *y, const void *x, enum role role, int layer, const 
     struct matrix in = pass_act(p, x, w->cols), out = pass_act(p, y, w->rows),
                   add = pass_act(p, c, w->rows);
     watch(p, role, layer, &in);
-    op_linear(p->k, 1, &out, pass_input(p, &in), w, &add);
+    op_linear(p->k, 1, &out, pass_input(p, &in, role, layer), w, &add);
 }
 
 static void

@@ -21,6 +21,9 @@ struct net_tensor {
     float *peak;
     double *gram; // likewise their products, in blocks of so many columns; NULL: not wanted
     size_t gram_width;
+    /* Of a projection: `given` of struct quant_spec for its input, or 0.  Alike in a group that
+     * shares it. */
+    float input_enc;
 };
 
 enum net_loss {

@@ -35,14 +35,17 @@ pass_quantizes(const struct pass *p)
 }
 
 const struct matrix *
-pass_input(struct pass *p, const struct matrix *x)
+pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
 {
     struct matrix *in = &p->packed;
     if (!pass_quantizes(p))
         return x;
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    struct quant_spec spec = *p->n->activations;
+    spec.given = t->input_enc;
     in->rows = x->rows;
     in->cols = in->stride = x->cols;
-    op_quantize(p->k, in, x, NULL, 0, p->n->activations);
+    op_quantize(p->k, in, x, NULL, 0, &spec);
     return in;
 }
 

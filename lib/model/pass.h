@@ -68,8 +68,10 @@ enum role pass_head(const struct pass *p);
 
 /* Whether products take their inputs in nvfp4. */
 bool pass_quantizes(const struct pass *p);
-/* What a product is given for x: x itself, or its nvfp4 form where inputs are quantized. */
-const struct matrix *pass_input(struct pass *p, const struct matrix *x);
+/* What the product of x and the projection of that role is given for x: x itself, or its nvfp4
+ * form where inputs are quantized. */
+const struct matrix *pass_input(struct pass *p, const struct matrix *x, enum role role,
+                                int layer);
 
 /* ---- forward.c --------------------------------------------------------------------------- */
 

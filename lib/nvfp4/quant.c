@@ -61,6 +61,9 @@ nvfp4_scale(const struct quant_spec *spec, float amax)
 {
     struct quant_scale t = { .amax = amax, .enc = 1, .scale2 = 1 };
     float bound = table[spec->kind].bound;
+    if (spec->given > 0)
+        return (struct quant_scale){ bound / spec->given, spec->given, 1 / spec->given,
+                                     1 };
     if (table[spec->kind].levels == 1 || amax == 0)
         return t;
     t.enc = fminf(bound / amax, FLT_MAX);
@@ -184,13 +187,14 @@ stochastic_code(const struct quant_spec *spec, uint64_t index, float a)
     return low + (u < (a - e2m1_value(low)) / step);
 }
 
-/* TransformerEngine's order: multiply by reciprocals. */
+/* TransformerEngine's order: multiply by reciprocals.  With a given tensor scale vLLM's. */
 static uint8_t
 max_te(const struct block *b, const struct quant_spec *spec,
        const struct quant_scale *t)
 {
     float factor = t->enc * sixth; // the inner product first
-    uint8_t c = e4m3_from(block_amax(b) * factor);
+    float sixth_first = block_amax(b) * sixth;
+    uint8_t c = e4m3_from(t->given ? t->enc * sixth_first : block_amax(b) * factor);
     float enc = fminf(1.0F / (e4m3_value(c) * t->scale2), FLT_MAX);
     for (int k = 0; k < b->n; k++) {
         float x = at(b, k);

@@ -43,6 +43,9 @@ struct quant_spec {
     bool exhaustive; // sweep, sweep1: all 126 scales
     bool square;     // one scale for 16 rows of 16 columns; stored in each row
     bool stochastic; // max: elements rounded up or down by chance, not to nearest
+    /* max: enc of struct quant_scale, whatever the largest magnitude is: what is beyond 2688 /
+     * given saturates.  0: by the largest magnitude. */
+    float given;
 };
 
 /* What is common to the blocks of a tensor. */
@@ -50,6 +53,10 @@ struct quant_scale {
     float amax;   // T
     float enc;    // S: what sweep and 4over6 multiply by
     float scale2; // the multiplier that is stored; 1 with one level
+    /* max: 1 if enc was given.  Block scales are then enc (A / 6), A a block's largest
+     * magnitude, as servers compute them; else A (enc / 6).  Where A enc / 6 lies between two
+     * scale bytes, one of 1000 times with values of bf16, the two can differ. */
+    uint32_t given;
 };
 
 /* The error of quantizing.  Sums go by blocks in order, in a block by columns, so that
@@ -69,7 +76,7 @@ int quant_levels(enum quant q);
 /* Whether one tensor scale for fused projections is this quantizer's default. */
 bool quant_shares_scale(enum quant q);
 
-/* The tensor scale for a largest magnitude T. */
+/* The tensor scale for a largest magnitude T, or the one that spec gives. */
 struct quant_scale nvfp4_scale(const struct quant_spec *spec, float amax);
 
 /* Largest magnitude of n values of type f16, bf16 or f32 (aligned); *bad is the index

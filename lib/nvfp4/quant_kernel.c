@@ -201,8 +201,9 @@ native(struct tile *t, enum dtype source)
 static inline void
 max_te(struct tile *t, const struct quant_scale *q)
 {
-    float factor = q->enc * (1.0F / 6.0F);
-    t->c = scale_byte(least_of(t->amax * factor, all(448)));
+    const float sixth = 1.0F / 6.0F, factor = q->enc * sixth;
+    vf want = q->given ? q->enc * (t->amax * sixth) : t->amax * factor;
+    t->c = scale_byte(least_of(want, all(448)));
     vf enc = least_of(1.0F / (scale_value(t->c) * q->scale2), all(FLT_MAX));
     for (int i = 0; i < N; i++) {
         vf y = magnitude(t->x[i] * enc);

@@ -112,20 +112,21 @@ make_rows(size_t rows, size_t in)
     return x;
 }
 
+/* given: of all rows, or 0: each has its own scale. */
 static void
-check_rows(int form, size_t rows, size_t in, enum quant kind)
+check_rows(int form, size_t rows, size_t in, enum quant kind, float given)
 {
     enum dtype act = gpu->is.act;
     struct both_rows b;
-    struct quant_spec spec = { .kind = kind, .source = act };
+    struct quant_spec spec = { .kind = kind, .source = act, .given = given };
     char what[120];
     size_t n = rows * in, blocks = in / NVFP4_BLOCK;
     float *x = make_rows(rows, in), *decoded = malloc(n * sizeof *decoded + 1);
     void *gx = pair_put(x, act, n),
          *gy = pair_poisoned(n * (dtype_bits(gpu->is.act) / 8));
     NEED(decoded);
-    snprintf(what, sizeof what, "%s, %s, %s, %zu rows of %zu", dtype_name(act),
-             quant_name(kind), forms[form], rows, in);
+    snprintf(what, sizeof what, "%s, %s, given %g, %s, %zu rows of %zu",
+             dtype_name(act), quant_name(kind), (double)given, forms[form], rows, in);
     rows_open(&b, form, rows, in);
     pair_quantize_rows(cpu, &b.cpu, x, &spec);
     pair_quantize_rows(gpu, &b.gpu, gx, &spec);
@@ -311,8 +312,11 @@ check(enum dtype act, bool native)
     for (size_t w = 0; w < sizeof wide / sizeof *wide; w += step)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r += step)
             for (int form = 0; form < FORMS; form++) {
-                check_rows(form, rows[r], wide[w], QUANT_MAX);
-                check_rows(form, rows[r], wide[w], QUANT_NATIVE);
+                check_rows(form, rows[r], wide[w], QUANT_MAX, 0);
+                check_rows(form, rows[r], wide[w], QUANT_MAX, 9000);
+                check_rows(form, rows[r], wide[w], QUANT_MAX, 384);
+                check_rows(form, rows[r], wide[w], QUANT_MAX, 0.3F);
+                check_rows(form, rows[r], wide[w], QUANT_NATIVE, 0);
             }
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         for (size_t blocks = 1; blocks < 12; blocks += step)

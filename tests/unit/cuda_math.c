@@ -85,8 +85,8 @@ check_blocks(const char *what, size_t n, float more)
     }
 }
 
-/* Rows of activations, each under its own largest magnitude: what fp4.cu does for a row,
- * against the CPU's operation. */
+/* Rows of activations, each under its own largest magnitude, or all by a given scale: what
+ * fp4.cu does for a row, against the CPU's operation. */
 static void
 check_rows(const char *what, size_t in)
 {
@@ -101,9 +101,12 @@ check_rows(const char *what, size_t in)
     to.scale2 = scale2;
     to.per_row = true;
     NEED(k);
-    for (int seed = 0; seed < 2; seed++) {
-        struct quant_spec spec = { .kind = seed ? QUANT_NATIVE : QUANT_MAX,
-                                   .source = DT_BF16 };
+    static const float given[] = { 0, 0, 1e5F, 384, 1.4F, 1e-35F };
+    for (size_t how = 0; how < sizeof given / sizeof *given; how++) {
+        bool native = how == 1;
+        struct quant_spec spec = { .kind = native ? QUANT_NATIVE : QUANT_MAX,
+                                   .source = DT_BF16,
+                                   .given = given[how] };
         size_t wrong = 0;
         op_quantize(k, &to, &from, NULL, 0, &spec);
         for (size_t r = 0; r < to.rows; r++) {
@@ -111,13 +114,15 @@ check_rows(const char *what, size_t in)
             for (size_t i = r * in; i < r * in + in; i++)
                 most = most > (f_bits(x[i]) & 0x7fffffff) ? most
                                                           : f_bits(x[i]) & 0x7fffffff;
-            struct quant_scale t = tensor_scale(spec.kind, false, f_from(most));
+            struct quant_scale t = spec.given > 0
+                                       ? given_scale(spec.given)
+                                       : tensor_scale(spec.kind, false, f_from(most));
             wrong += t.scale2 != scale2[r];
             for (size_t b = r * in / 16; b < (r + 1) * in / 16; b++) {
                 struct values v;
                 struct coded out;
                 read_row(&v, x + b * 16);
-                if (seed)
+                if (native)
                     code_native(&out, &v, spec.source);
                 else
                     code_max(&out, &v, &t, NULL, 0);
@@ -126,8 +131,8 @@ check_rows(const char *what, size_t in)
                          out.codes[1] != load_le32(codes + b * 8 + 4);
             }
         }
-        CHECK_SAY(wrong == 0, "%s, rows of %zu, %s: %zu are wrong", what, in,
-                  quant_name(spec.kind), wrong);
+        CHECK_SAY(wrong == 0, "%s, rows of %zu, %s, given %g: %zu are wrong", what, in,
+                  quant_name(spec.kind), (double)given[how], wrong);
     }
     kernels_close(k);
 }

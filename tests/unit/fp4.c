@@ -121,15 +121,25 @@ struct row {
     float scale2;
 };
 
+/* How rows are quantized: by `max` and `native`, each by its largest magnitude; by `max`, all
+ * by one scale, whose reciprocal is small, large, or such that many bf16 lie between two
+ * block scales, where the order of products shows. */
+enum how { OWN, NATIVE, SMALL, TIES, LARGE, HOWS };
+static const float given[HOWS] = { [SMALL] = 0.03F, [TIES] = 384, [LARGE] = 33000 };
+
 /* One block; t: the tensor scale's inverse and itself. */
 static void
-block_again(struct row *to, const float *in, size_t b, bool native, float enc,
+block_again(struct row *to, const float *in, size_t b, enum how how, float enc,
             float dec)
 {
-    float amax = 0, factor = enc * (1.0F / 6.0F);
+    float amax = 0, sixth = 1.0F / 6.0F, factor = enc * sixth;
+    bool native = how == NATIVE;
     for (int i = 0; i < 16; i++)
         amax = fmaxf(amax, fabsf(in[i]));
-    float want = native ? fmaxf(amax / 6.0F, 0x1p-16F) : amax * factor;
+    float part = amax * sixth;
+    float want = native       ? fmaxf(amax / 6.0F, 0x1p-16F)
+                 : how == OWN ? amax * factor
+                              : enc * part;
     unsigned c = nearest((double)fminf(want, 448), e4m3, 0x7f, false);
     float s = (float)e4m3(c);
     float each = fminf(1.0F / (s * dec), FLT_MAX);
@@ -144,8 +154,9 @@ block_again(struct row *to, const float *in, size_t b, bool native, float enc,
 }
 
 static void
-row_again(struct row *to, const float *in, size_t n, bool native)
+row_again(struct row *to, const float *in, size_t n, enum how how)
 {
+    bool native = how == NATIVE;
     float most = 0, enc = 1, dec = 1;
     memset(to, 0, sizeof *to);
     for (size_t i = 0; i < n; i++) {
@@ -155,13 +166,16 @@ row_again(struct row *to, const float *in, size_t n, bool native)
         }
         most = fmaxf(most, fabsf(in[i]));
     }
-    if (!native && most > 0) {
+    if (how >= SMALL) {
+        enc = given[how];
+        dec = 1.0F / enc;
+    } else if (!native && most > 0) {
         enc = fminf(2688.0F / most, FLT_MAX);
         dec = 1.0F / enc;
     }
     to->scale2 = dec;
     for (size_t b = 0; b < n / 16; b++)
-        block_again(to, in + b * 16, b, native, enc, dec);
+        block_again(to, in + b * 16, b, how, enc, dec);
 }
 
 /* Rows of many kinds: of a token that is like others, and of what may happen. */
@@ -223,12 +237,13 @@ same(float a, float b)
 
 /* The first `in` columns of all rows, and each row alone. */
 static void
-check_quantizer(struct kernels *k, const char *what, size_t in, bool native)
+check_quantizer(struct kernels *k, const char *what, size_t in, enum how how)
 {
     static struct buffers b, alone;
     static float packed[MOST], back[MOST];
-    struct quant_spec spec = { .kind = native ? QUANT_NATIVE : QUANT_MAX,
-                               .source = DT_F32 };
+    struct quant_spec spec = { .kind = how == NATIVE ? QUANT_NATIVE : QUANT_MAX,
+                               .source = DT_F32,
+                               .given = given[how] };
     static uint8_t tiles[sizeof b.tiles];
     struct matrix all = view(&b, ROWS, in), one = view(&alone, 1, in);
     struct matrix from = matrix_of(DT_F32, packed, ROWS, in),
@@ -244,7 +259,7 @@ check_quantizer(struct kernels *k, const char *what, size_t in, bool native)
     CHECK(memcmp(tiles, b.tiles, tiles_bytes(ROWS, in / 16)) == 0);
     for (size_t r = 0; r < ROWS; r++) {
         struct row want;
-        row_again(&want, packed + r * in, in, native);
+        row_again(&want, packed + r * in, in, how);
         wrong += !same(b.scale2[r], want.scale2) ||
                  memcmp(b.codes + r * in / 2, want.codes, in / 2) != 0 ||
                  memcmp(b.scales + r * in / 16, want.scales, in / 16) != 0;
@@ -435,9 +450,9 @@ main(void)
     check_all_tiles();
     for (int isa = 0; isa < ISA_COUNT; isa++)
         for (int t = 0; t < THREADS && k[isa][t]; t += 2)
-            for (int native = 0; native < 2; native++) {
-                check_quantizer(k[isa][t], isa_name((enum isa)isa), WIDE, native);
-                check_quantizer(k[isa][t], isa_name((enum isa)isa), 48, native);
+            for (enum how how = 0; how < HOWS; how++) {
+                check_quantizer(k[isa][t], isa_name((enum isa)isa), WIDE, how);
+                check_quantizer(k[isa][t], isa_name((enum isa)isa), 48, how);
             }
     check_products(k, 100, 144);
     check_products(k, 33, WIDE);

@@ -108,6 +108,8 @@ beside_check(const struct plan *p, const char *out)
             return is_input(p, out);
     if (p->has_importance && store_reads(&p->importance.store, out))
         return is_input(p, out);
+    if (p->has_input_scales && store_reads(&p->input_scales.store, out))
+        return is_input(p, out);
     if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
         (path_is_file(out, st.st_dev, st.st_ino) || path_holds(out, p->c->config_path)))
         return is_input(p, out);

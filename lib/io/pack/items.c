@@ -181,29 +181,31 @@ int
 item_input_scale(struct plan *p, const struct candidate *c)
 {
     static const uint64_t one[1] = { 1 };
+    const float bound = 6.0F * 448.0F; // the largest value of codes and block scales
     const struct view_dialect *d = view_dialect(plan_target(p)->dialect);
-    const struct tensor *from = c->view->input;
-    char q[TEXT_QUOTE];
-    float f = 0;
-    if (from->dtype != DT_F32 || from->numel != 1)
-        return err_set(p->err, ERR_FORMAT,
-                       "%s: activation scale of \"%s\": not one f32", c->in->store.name,
-                       text_quote(q, c->name, strlen(c->name)));
-    if (values_scale(&f, &c->in->store, from, "activation", c->name, p->err) < 0)
+    struct item it = { .name = item_plane_name(p, c->name, d->input),
+                       .dtype = DT_F32,
+                       .rank = d->scale2_rank,
+                       .shape = one,
+                       .numel = 1,
+                       .how = HOW_F32,
+                       .view = c->view,
+                       .place = c->place };
+    float f;
+    if (p->has_input_scales) {
+        if (input_scales_find(p, c, &f) < 0)
+            return -1;
+        it.f32 = d->divides ? bound / f : f / bound;
+    } else {
+        if (values_input(&f, &c->in->store, c->view, p->err) < 0)
+            return -1;
+        it.how = c->view->dialect->divides == d->divides ? HOW_COPY : HOW_SWAPPED;
+        it.s = &c->in->store;
+        it.entry = c->view->input;
+    }
+    struct item *to = it.name ? item_new(p) : NULL;
+    if (!to)
         return -1;
-    struct item *it = item_new(p);
-    if (!it)
-        return -1;
-    *it = (struct item){ .name = item_plane_name(p, c->name, d->input),
-                         .dtype = DT_F32,
-                         .rank = d->scale2_rank,
-                         .shape = one,
-                         .numel = 1,
-                         .how = c->view->dialect->divides == d->divides ? HOW_COPY
-                                                                        : HOW_SWAPPED,
-                         .s = &c->in->store,
-                         .entry = from,
-                         .view = c->view,
-                         .place = c->place };
-    return it->name ? 0 : -1;
+    *to = it;
+    return 0;
 }

@@ -25,6 +25,7 @@ enum how {
     HOW_CONVERT,    // values of `view`, rounded to the target dtype
     HOW_RECIPROCAL, // 1 / the one f32 of `entry`
     HOW_SWAPPED,    // that f32, a scale of `view`'s dialect, as another dialect has it
+    HOW_F32,        // the one f32 `f32`
     HOW_NVFP4,      // a plane of `nvfp4`
     HOW_RANDOM,     // --init
     HOW_ONE,        // --init: norm gains
@@ -43,6 +44,7 @@ struct item {
     const struct view *view;
     struct nvfp4 *nvfp4;
     enum view_plane plane;
+    float f32;             // of HOW_F32
     enum dtype source;     // of HOW_RANDOM: rounded to this first
     uint32_t row;          // of HOW_RANDOM: in the tensor table
     uint64_t place, order; // for sorting
@@ -87,8 +89,8 @@ struct plan {
     struct pack *c;       // options; defaults are filled in
     struct input *inputs; // (n_inputs + has_like) last the reference of --like
     size_t n_inputs;
-    bool has_like, has_importance;
-    struct input importance; // the file of --importance; no views
+    bool has_like, has_importance, has_input_scales;
+    struct input importance, input_scales; // the files of these options; no views
     struct item *item;
     size_t n, cap;
     struct nvfp4 **nvfp4;
@@ -211,7 +213,8 @@ int item_plain(struct plan *p, const struct candidate *c, const char *name,
                enum dtype dtype);
 /* The entries of an NVFP4 tensor; ref: a tensor of --like that it takes the place of. */
 int item_planes(struct plan *p, const struct candidate *c, const struct view *ref);
-/* The activation scale of a W4A4 tensor, under the name that the target has for it. */
+/* The activation scale of a W4A4 tensor, under the name that the target has for it: that of
+ * --input-scales, else that of its input. */
 int item_input_scale(struct plan *p, const struct candidate *c);
 /* The tensor scale is a number above 0; one that looks as if multiplier and divisor were
  * confused is worth a warning. */
@@ -247,6 +250,14 @@ int importance_open(struct plan *p);
 int importance_load(struct plan *p, struct nvfp4 *t);
 /* With --hessian: the factors of nvfp4_feedback for t, to be freed; NULL: an error. */
 float *importance_factor(struct plan *p, const struct nvfp4 *t);
+
+/* ---- input_scales.c */
+/* Open the file of --input-scales, if it is given; then check that it is of this model, whose
+ * tensors are p->weights. */
+int input_scales_open(struct plan *p);
+int input_scales_check(struct plan *p);
+/* The largest magnitude of what a tensor's product takes. */
+int input_scales_find(struct plan *p, const struct candidate *c, float *amax);
 
 /* ---- groups.c */
 /* Before the items: which projections of an NVFP4 source stay plain. */

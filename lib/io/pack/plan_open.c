@@ -70,7 +70,9 @@ plan_plain(struct plan *p, struct candidates *all)
 static int
 plan_served(struct plan *p, struct candidates *all)
 {
-    return candidates_check_model(p, all) < 0 ? -1 : plan_plain(p, all);
+    return candidates_check_model(p, all) < 0 || input_scales_check(p) < 0
+               ? -1
+               : plan_plain(p, all);
 }
 
 /* ---- all together ---------------------------------------------------------------- */
@@ -82,7 +84,7 @@ keeps_input_entry(const struct plan *p, const struct candidate *c)
     return plan_keeps_foreign(p) && !c->view->dialect->blocks;
 }
 
-/* Whether activation scales are kept: a model is W4A4 as a whole or not at all. */
+/* Whether the output has activation scales: a model is W4A4 as a whole or not at all. */
 static void
 settle_w4a4(struct plan *p, const struct candidates *all)
 {
@@ -98,7 +100,12 @@ settle_w4a4(struct plan *p, const struct candidates *all)
         with += has && stays && !made;
         lost += has && !keeps_input_entry(p, c);
     }
-    p->w4a4 = plan_target(p)->dialect && with && with == nvfp4;
+    p->w4a4 = p->has_input_scales || (plan_target(p)->dialect && with && with == nvfp4);
+    if (p->has_input_scales && with)
+        io_warn(p->c->io,
+                "%s: activation scales are those of --input-scales, not of the "
+                "input",
+                p->c->out);
     if (!p->w4a4 && lost)
         io_warn(p->c->io, "%s: %zu activation scales of a W4A4 model are left out: %s",
                 p->c->out, lost,
@@ -135,7 +142,7 @@ plan_items(struct plan *p, struct candidates *all)
 {
     const struct traits *to = plan_target(p);
     if (candidates_gather(p, all) < 0 || head_settle(p, all) < 0 ||
-        quantize_settle(p) < 0 || importance_open(p) < 0 ||
+        quantize_settle(p) < 0 || importance_open(p) < 0 || input_scales_open(p) < 0 ||
         groups_settle_plain(p, all) < 0)
         return -1;
     settle_w4a4(p, all);

@@ -69,6 +69,8 @@ producer_item(struct producer *x, const struct item *it)
     case HOW_RECIPROCAL:
     case HOW_SWAPPED:
         return write_other_scale(x);
+    case HOW_F32:
+        return producer_scale(x, it->f32);
     case HOW_ZERO:
         return writer_zero(x->w, it->numel * dtype_bits(it->dtype) / 8);
     case HOW_NVFP4:

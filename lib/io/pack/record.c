@@ -103,6 +103,9 @@ record_put(struct buf *b, const struct plan *p)
     if (p->has_importance && quantizes(p))
         provenance_input(b, slice_of("importance"), p->importance.store.provenance, 1,
                          p->importance.xxh3);
+    if (p->has_input_scales)
+        provenance_input(b, slice_of("input-scales"), p->input_scales.store.provenance,
+                         1, p->input_scales.xxh3);
     provenance_options(b);
     if (!b->failed)
         put_options(b, p);

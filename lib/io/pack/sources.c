@@ -83,4 +83,6 @@ sources_close(struct plan *p)
     free(p->inputs);
     if (p->has_importance)
         store_close(&p->importance.store);
+    if (p->has_input_scales)
+        store_close(&p->input_scales.store);
 }

@@ -110,10 +110,10 @@ target_add(struct plan *p, const struct candidate *c)
 {
     if (check_pair_parts(p, c) < 0)
         return -1;
-    if (c->quantize || quantize_wants(p, c))
-        return target_quantized(p, c, NULL);
+    bool made = c->quantize || quantize_wants(p, c);
     enum dtype d = target_dtype(p, c);
-    if (d != DT_NVFP4)
+    if (!made && d != DT_NVFP4)
         return item_plain(p, c, c->name, d);
-    return add_nvfp4(p, c) < 0 ? -1 : p->w4a4 ? item_input_scale(p, c) : 0;
+    int rc = made ? target_quantized(p, c, NULL) : add_nvfp4(p, c);
+    return rc == 0 && p->w4a4 ? item_input_scale(p, c) : rc;
 }
