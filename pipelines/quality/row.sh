@@ -25,10 +25,21 @@ case $model in
     END { printf "%.4f\n", 8 * bytes / weights }') ;;
 esac
 
+# All domains at once: most of the time is starting and loading.
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+pids=()
+for tok in "${texts[@]}"; do
+    generate -q "${flags[@]}" --score "$tok" --kl-model "$REFERENCE" "$model" >"$dir/${tok##*/}" &
+    pids+=($!)
+done
+for p in "${pids[@]}"; do
+    wait "$p"
+done
+
 for tok in "${texts[@]}"; do
     domain=${tok##*/}
-    printf '%s\t' "${domain%.tok}"
-    generate -q "${flags[@]}" --score "$tok" --kl-model "$REFERENCE" "$model" | tail -n 1
+    printf '%s\t%s\n' "${domain%.tok}" "$(tail -n 1 "$dir/$domain")"
 done | awk -F '\t' -v OFS='\t' -v name="$name" -v samples="$samples" -v bits="$bits" '
     # domain, samples, tokens, targets, loss, perplexity, kl, top1, p99, reference
     {
