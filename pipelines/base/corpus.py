@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Makes the text that the base model is trained on, of Debian packages.
 
-usage: corpus.py [--debs DIR] OUT
+usage: corpus.py [--debs DIR] [--other] OUT
+       corpus.py --small ROOT OUT                    of the texts of this repository
+       corpus.py --pack OUT TOKENIZER.json FILE      one archive of OUT and a tokenizer
+       corpus.py --unpack FILE OUT
 
 packages.tsv beside this script lists the packages: version, SHA-256 of the .deb, domain,
 licence, the text that is taken at most, in MB, and which files.  Those that are not in
@@ -23,11 +26,12 @@ paragraph of 200 characters or more that was seen before is left out (licences),
 document whose lines were mostly seen before is dropped.  Documents are cut into pieces of
 32 KiB at most, at empty lines where there are some.
 """
+import argparse
 import gzip
 import hashlib
 import html
-import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -113,7 +117,7 @@ def members(stream, pattern, inner=False):
             if not m.isfile():
                 continue
             name = m.name.removeprefix("./")
-            if name.endswith((".tar", ".tar.xz")) and (inner or name.startswith("usr/src/")):
+            if name.endswith((".tar", ".tar.gz", ".tar.xz")) and (inner or name.startswith("usr/src/")):
                 yield from members(tar.extractfile(m), pattern, True)
                 continue
             plain = re.sub(r"(\.gz|\.dz)$", "", name)
@@ -338,13 +342,14 @@ def to_text(name, data):
     return text if book or looks_like_text(text, name.endswith(CODE)) else None
 
 
-def pieces(text):
+def pieces(text, limit=PIECE):
     """Cut at an empty line, else at a line's end, else anywhere between characters."""
-    while len(text.encode()) > PIECE:
-        start = text.encode()[:PIECE].decode("utf-8", "ignore")
+    while len(text) > limit or len(text.encode()) > limit:
+        # A character has four bytes at most, so this prefix is long enough.
+        start = text[:limit].encode()[:limit].decode("utf-8", "ignore")
         for mark in ("\n\n", "\n", ""):
             at = start.rfind(mark) + len(mark) if mark else len(start)
-            if at > PIECE // 4:
+            if at > limit // 4:
                 break
         yield text[:at]
         text = text[at:]
@@ -447,53 +452,122 @@ def documents(row, deb, seen):
 # ---- the whole --------------------------------------------------------------------
 
 
-def is_heldout(text):
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 100 == 0
+class Corpus:
+    """What is written: OUT.part, which becomes OUT."""
+
+    def __init__(self, out, domains, one_in):
+        self.out, self.one_in = out.rstrip("/"), one_in
+        self.part = self.out + ".part"
+        shutil.rmtree(self.part, ignore_errors=True)
+        os.makedirs(self.part)
+        self.files = {name: open(os.path.join(self.part, name + ".jsonl"), "w", encoding="utf-8",
+                                 newline="\n")
+                      for name in ["train"] + ["heldout." + d for d in domains]}
+        self.table = ["package\tversion\tdomain\tlicence\tdocuments\tbytes\theldout_bytes"]
+
+    def add(self, package, version, domain, licence, texts):
+        n = size = held = 0
+        for text in texts:
+            raw = text.encode()
+            where, n = "train", n + 1
+            if int.from_bytes(hashlib.sha256(raw).digest()[:4], "big") % self.one_in == 0:
+                where = "heldout." + domain
+                held += len(raw)
+            else:
+                size += len(raw)
+            for p in pieces(text):
+                self.files[where].write(json.dumps({"text": p}, ensure_ascii=False) + "\n")
+        self.table.append("%s\t%s\t%s\t%s\t%d\t%d\t%d" % (package, version, domain, licence, n, size, held))
+        if sys.stderr.isatty() or os.environ.get("VERBOSE"):
+            print(self.table[-1], file=sys.stderr, flush=True)
+
+    def close(self):
+        for f in self.files.values():
+            f.close()
+        with open(os.path.join(self.part, "packages.tsv"), "w", encoding="utf-8") as f:
+            f.write("\n".join(self.table) + "\n")
+        shutil.rmtree(self.out, ignore_errors=True)
+        os.rename(self.part, self.out)
+
+
+def of_packages(out, debs, other):
+    rows = read_list()
+    found = fetch(rows, debs or out.rstrip("/") + ".debs", other)
+    corpus, seen = Corpus(out, DOMAINS, 100), Seen()
+    for r in rows:
+        corpus.add(r["package"], r["version"], r["domain"], r["licence"],
+                   (text for _, text in documents(r, found[r["package"]], seen)))
+    corpus.close()
+
+
+def of_repository(root, out):
+    """Manual pages, documents and sources of this repository: little, but at hand."""
+    kinds = {"manual": (r"^man/.*\.[1-9]$",), "docs": (r"^[^/]*\.md$", r"^(doc|bench|pipelines)/.*\.md$"),
+             "code": (r"^lib/(core|text|format)/.*\.[ch]$",)}
+    corpus = Corpus(out, kinds, 12)
+    names = []
+    for where, dirs, here in os.walk(root):
+        dirs[:] = sorted(d for d in dirs if not d.startswith(".") and d not in ("out", "build", "bin"))
+        names += [os.path.relpath(os.path.join(where, n), root) for n in here]
+    for domain, patterns in kinds.items():
+        texts = []
+        for name in sorted(n for n in names if any(re.search(p, n) for p in patterns)):
+            with open(os.path.join(root, name), encoding="utf-8") as f:
+                text = f.read()
+            texts.append(tidy(from_roff(text) if domain == "manual" else text))
+        # Pieces are documents, so that some of so few are held out.
+        corpus.add("nibble", "-", domain, "MIT", (p for t in texts for p in pieces(t, 4 << 10)))
+    corpus.close()
+
+
+def pack(corpus, tokenizer, out):
+    """A tar without times and owners, by xz: equal inputs give equal bytes."""
+    names = sorted(os.listdir(corpus))
+    with lzma.open(out + ".part", "wb", preset=9 | lzma.PRESET_EXTREME) as packed, \
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, path in [(n, os.path.join(corpus, n)) for n in names if n != "tokenizer.json"] + \
+                [("tokenizer.json", tokenizer)]:
+            entry = tarfile.TarInfo(name)
+            entry.size = os.path.getsize(path)
+            entry.mode = 0o644
+            with open(path, "rb") as f:
+                tar.addfile(entry, f)
+    os.rename(out + ".part", out)
+
+
+def unpack(archive, out):
+    part = out.rstrip("/") + ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(part)
+    with tarfile.open(archive, mode="r:xz") as tar:
+        for m in tar:
+            if not m.isfile() or "/" in m.name or m.name.startswith("."):
+                fail("%s: %s: want plain files of a corpus" % (archive, m.name))
+            with open(os.path.join(part, m.name), "wb") as f:
+                shutil.copyfileobj(tar.extractfile(m), f, 1 << 20)
+    if not os.path.exists(os.path.join(part, "packages.tsv")):
+        fail("%s: no packages.tsv is in it: it is not of --pack" % archive)
+    shutil.rmtree(out, ignore_errors=True)
+    os.rename(part, out)
 
 
 def main():
-    args = sys.argv[1:]
-    other = "--other" in args
-    if other:
-        args.remove("--other")
-    debs = None
-    if len(args) > 2 and args[0] == "--debs":
-        debs = args[1]
-        args = args[2:]
-    if len(args) != 1 or args[0].startswith("-"):
-        fail("usage: corpus.py [--debs DIR] [--other] OUT")
-    out = args[0].rstrip("/")
-    rows = read_list()
-    found = fetch(rows, debs or out + ".debs", other)
-    part = out + ".part"
-    shutil.rmtree(part, ignore_errors=True)
-    os.makedirs(part)
-    files = {name: io.open(os.path.join(part, name + ".jsonl"), "w", encoding="utf-8", newline="\n")
-             for name in ["train"] + ["heldout." + d for d in DOMAINS]}
-    seen = Seen()
-    table = ["package\tversion\tdomain\tlicence\tdocuments\tbytes\theldout_bytes"]
-    for r in rows:
-        n = size = held = 0
-        for _, text in documents(r, found[r["package"]], seen):
-            where = "train"
-            n += 1
-            if is_heldout(text):
-                where = "heldout." + r["domain"]
-                held += len(text.encode())
-            else:
-                size += len(text.encode())
-            for p in pieces(text):
-                files[where].write(json.dumps({"text": p}, ensure_ascii=False) + "\n")
-        table.append("%s\t%s\t%s\t%s\t%d\t%d\t%d" % (r["package"], r["version"], r["domain"], r["licence"],
-                                                     n, size, held))
-        if sys.stderr.isatty() or os.environ.get("VERBOSE"):
-            print(table[-1], file=sys.stderr, flush=True)
-    for f in files.values():
-        f.close()
-    with open(os.path.join(part, "packages.tsv"), "w", encoding="utf-8") as f:
-        f.write("\n".join(table) + "\n")
-    shutil.rmtree(out, ignore_errors=True)
-    os.rename(part, out)
+    parser = argparse.ArgumentParser(usage="\n".join(__doc__.split("usage: ")[1].split("\n\n")[0].split("\n")))
+    parser.add_argument("--debs", metavar="DIR", help="where packages are, or come to")
+    parser.add_argument("--other", action="store_true", help="other versions than those of the list will do")
+    parser.add_argument("--small", metavar="ROOT")
+    parser.add_argument("--pack", nargs=2, metavar=("CORPUS", "TOKENIZER"))
+    parser.add_argument("--unpack", metavar="FILE")
+    parser.add_argument("out", metavar="OUT")
+    args = parser.parse_args()
+    if args.small:
+        of_repository(args.small, args.out)
+    elif args.pack:
+        pack(*args.pack, args.out)
+    elif args.unpack:
+        unpack(args.unpack, args.out)
+    else:
+        of_packages(args.out, args.debs, args.other)
 
 
 if __name__ == "__main__":
