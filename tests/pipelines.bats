@@ -192,7 +192,7 @@ column()
     run -1 grep -qxFf text/heldout.docs.jsonl text/train.jsonl
     printf 'x' >x
     tar -cJf none.tar.xz x
-    run -1 "$corpus" --unpack none.tar.xz none
+    run -2 "$corpus" --unpack none.tar.xz none
     [[ $output == *"it is not of --pack"* ]] && [ ! -e none ]
 }
 

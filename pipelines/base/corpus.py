@@ -50,7 +50,8 @@ CODE = (".c", ".cc", ".h", ".S", ".py", ".go", ".rs", ".el", ".ml", ".mli", ".m"
 
 
 def fail(words):
-    sys.exit("corpus.py: " + words)
+    print("corpus.py: " + words, file=sys.stderr)
+    sys.exit(2)
 
 
 # ---- packages ---------------------------------------------------------------------
@@ -101,11 +102,14 @@ def fetch(rows, debs, other):
             version = subprocess.run(["dpkg-deb", "-f", found[p], "Version"], check=True,
                                      capture_output=True, text=True).stdout.strip()
             differ.append("%s: version %s, listed is %s" % (p, version, r["version"]))
+            for row in rows:
+                if row["package"] == p:
+                    row["version"] = version
     for words in differ:
         print("corpus.py: " + words, file=sys.stderr)
     if differ and not other:
-        fail("%d packages are not those of the list, so the corpus would be another one; "
-             "--other makes it" % len(differ))
+        fail("packages that are not those of the list: %d; the corpus would be another one, "
+             "which --other makes" % len(differ))
     return found
 
 
