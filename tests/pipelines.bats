@@ -234,4 +234,51 @@ cell()
     awk -F '\t' -v kl="$(cell sweep kl)" '{ n += $3; s += $3 * $6 } END { d = s / n - kl; exit !(d * d < 1e-10 * kl * kl) }' scores
     [ "$(cell sweep kl_two)" = "$(tail -n 1 scores | cut -f 6)" ]
     [ ! -s "$out/quality.svg" ] || grep -q '</svg>' "$out/quality.svg"
+@test "base: the small variant is the same twice, is scored, and its hash is judged" {
+    small=(SMALL=1 STEPS=4 WARMUP=1 BATCH=2 T=64)
+    run -0 experiment base "${small[@]}"
+    [[ $output == *manual*docs*code*checkpoint*cpu* ]]
+    # Four steps from random weights: not far from 1024, the size of the vocabulary.
+    awk -F '\t' 'NR > 1 && !($5 > 100 && $5 < 2000 && $6 > 4) { exit 1 }' "$out/heldout.tsv"
+    [ "$(wc -l <"$out/heldout.tsv")" -eq 4 ]
+    make -s -C "$root/pipelines/base" OUT="$PWD/again" THREADS=2 "${small[@]}" >/dev/null
+    for f in base.hash heldout.tsv base.ckpt train.tok model/model.safetensors; do
+        cmp "$out/$f" "again/$f"
+    done
+    # Expected, another one, and one of another corpus, which is not judged.
+    { printf 'variant\twhat\tdevice\thash\n'; tail -n +2 again/base.hash | sed 's/^/small\t/'; } >expected
+    judge=(awk -F '\t' -v variant=small -f "$root/pipelines/base/check.awk")
+    run -0 "${judge[@]}" expected "$out/base.hash"
+    [ "${#lines[@]}" -eq 4 ] && [[ ${lines[3]} == "small: checkpoint: as expected" ]]
+    sed '/^checkpoint/s/.$/x/' "$out/base.hash" >bad
+    run -1 "${judge[@]}" expected bad
+    sed '/^c/s/.$/x/' "$out/base.hash" >other
+    run -0 "${judge[@]}" expected other
+    [[ $output == *"checkpoint: not compared"* ]]
+}
+
+@test "base: an archive of a corpus has the same bytes twice and gives the same text" {
+    corpus=$root/pipelines/base/corpus.py
+    "$corpus" --small "$root" text
+    "$corpus" --pack text "$model/tokenizer.json" one.tar.xz
+    "$corpus" --unpack one.tar.xz copy
+    "$corpus" --pack copy copy/tokenizer.json two.tar.xz
+    cmp one.tar.xz two.tar.xz
+    for f in text/*; do
+        cmp "$f" "copy/${f##*/}"
+    done
+    # What is held out of it is not in what is trained on.
+    run -1 grep -qxFf text/heldout.docs.jsonl text/train.jsonl
+    printf 'x' >x
+    tar -cJf none.tar.xz x
+    run -2 "$corpus" --unpack none.tar.xz none
+    [[ $output == *"it is not of --pack"* ]] && [ ! -e none ]
+}
+
+@test "base: documents are cut into samples without a loss" {
+    run -0 "$root/pipelines/base/cut.py" 3 <<<'1 2 3 4 5 6 7 8
+9 10
+11'
+    [ "$output" = $'1 2 3 4\n4 5 6 7\n7 8\n9 10' ]
+    run -1 "$root/pipelines/base/cut.py" 1
 }
