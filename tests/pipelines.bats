@@ -234,6 +234,8 @@ cell()
     awk -F '\t' -v kl="$(cell sweep kl)" '{ n += $3; s += $3 * $6 } END { d = s / n - kl; exit !(d * d < 1e-10 * kl * kl) }' scores
     [ "$(cell sweep kl_two)" = "$(tail -n 1 scores | cut -f 6)" ]
     [ ! -s "$out/quality.svg" ] || grep -q '</svg>' "$out/quality.svg"
+}
+
 @test "base: the small variant is the same twice, is scored, and its hash is judged" {
     small=(SMALL=1 STEPS=4 WARMUP=1 BATCH=2 T=64)
     run -0 experiment base "${small[@]}"
