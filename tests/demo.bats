@@ -62,6 +62,15 @@ shape()
     [ "$(grep -cFx -f asked "$demo/pretrain.tsv")" -eq "$(wc -l <asked)" ]
 }
 
+@test "the study: its means are those of its runs" {
+    local name study=$root/pipelines/study
+    for name in runs tuned recipes; do
+        awk -f "$study/summary.awk" "$study/results/$name.tsv" >means
+        [ "$(wc -l <means)" -ge 13 ]
+        cmp means "$study/results/$name-summary.tsv"
+    done
+}
+
 # bats test_tags=nosan
 @test "the study: a step of its optimizers moves the codes that its table says" {
     build=$(realpath -m "${NIBBLE_BUILD:-$root/build}")
