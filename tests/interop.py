@@ -9,6 +9,8 @@ usage: interop.py [-q QWEN3DIR] [-n LINES] [PART]...
   compressed     NVFP4 directories that transformers loads with compressed-tensors
   llmcompressor  a directory of its own making, read here
   modelopt       its own export beside datpack's: equal bytes
+  w4a4           activation scales, in both dialects: as they are loaded, beside ModelOpt's
+                 export, from llm-compressor's; logits of --input-scale static
   llama          a GGUF in NVFP4 by llama.cpp (llama-cpp-python)
   tokenizers     LINES lines (20000), 3000 chats: ids of the package and the template of
                  transformers; QWEN3DIR has Qwen3's tokenizer.json and tokenizer_config.json
@@ -325,6 +327,168 @@ def part_modelopt(folder):
                    their_logits(decoded(theirs, folder), ids), 3e-5)
 
 
+# ---- W4A4: activations quantized by calibrated scales ------------------------------------------
+
+def measured(src, ids, folder):
+    """What generate --dump-importance measures on these ids, and the file."""
+    import safetensors.torch
+    tok, out = (os.path.join(folder, "measured" + s) for s in (".tok", ".safetensors"))
+    tok_file(tok, [ids])
+    tool("generate", "-q", "-f", "--device", "cpu", "--score", tok, "--dump-importance", out, src)
+    t = safetensors.torch.load_file(out)
+    return {n[:-len(".input_amax")]: v for n, v in t.items() if n.endswith(".input_amax")}, out
+
+
+def w4a4_compressed(folder, src, ids):
+    import torch
+    from compressed_tensors.quantization import preset_name_to_scheme
+    packages = versions("transformers", "compressed-tensors", "torch")
+    amax, file = measured(src, ids, folder)
+    out = os.path.join(folder, "ct-w4a4")
+    tool("datpack", "-q", "--to", "compressed-tensors", "--quant", "max", "--share-scale", "qkv,gate_up",
+         "--input-scales", file, "-o", out + "/", src)
+    model = load(out, "bfloat16")
+    scheme = preset_name_to_scheme("NVFP4", ["Linear"])
+    modules = {n: m for n, m in model.named_modules() if getattr(m, "quantization_scheme", None)}
+    for what in ("weights", "input_activations"):
+        other = {}
+        for n, m in modules.items():
+            a = getattr(m.quantization_scheme, what).model_dump()
+            b = getattr(scheme, what).model_dump()
+            # An observer of weights is a default, as they are not calibrated any more.
+            other.update({k: (a[k], b[k]) for k in a if a[k] != b[k] and (what, k) != ("weights", "observer")})
+        say("w4a4", packages, "our directory: %s of its modules beside the preset NVFP4" % what,
+            "%d members differ" % len(other), "0",
+            not other and len(modules) == 21, repr(other) if other else "")
+    differ = [n for n, m in modules.items()
+              if not torch.equal(m.input_global_scale.data, torch.tensor([2688.]) / amax[n])]
+    say("w4a4", packages, "our directory: input_global_scale as it is loaded, and 2688 / amax",
+        "%d of %d differ" % (len(differ), len(modules)), "0", modules and not differ)
+    w4a4_logits(packages, "our directory", out, model, ids, folder)
+
+
+def w4a4_logits(packages, what, path, model, ids, folder):
+    """transformers loads a W4A4 directory as weights alone; so what compressed-tensors makes of the
+    inputs is put before the products of a model with the decoded weights, all in f32."""
+    from compressed_tensors.quantization.lifecycle.forward import forward_quantize
+    reference = decoded(path, folder)
+    plain = their_logits(reference, ids)
+    for name, m in model.named_modules():
+        if getattr(m, "quantization_scheme", None):
+            reference.get_submodule(name).register_forward_pre_hook(
+                lambda _, x, m=m: (forward_quantize(m, x[0], "input", m.quantization_scheme.input_activations),))
+    theirs = their_logits(reference, ids)
+    ours = our_logits(path, ids, folder, "--compute", "f32", "--activations", "nvfp4", "--input-scale", "static")
+    far = float((plain - theirs).norm() / theirs.norm())
+    compare_logits("w4a4", packages, "%s: f32 logits of --input-scale static here and with its inputs "
+                   "quantized (%.2g from those of plain ones)" % (what, far), ours, theirs, 1e-4)
+    if far < .02:
+        raise RuntimeError("quantized inputs change nothing")
+
+
+def w4a4_modelopt(folder, src, ids):
+    packages = versions("nvidia-modelopt", "transformers")
+    import safetensors.torch
+    import torch
+    with quietly(), contextlib.redirect_stderr(io.StringIO()):
+        import modelopt.torch.quantization as mtq
+        from modelopt.torch.export import export_hf_checkpoint
+        from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+    theirs, ours, file = (os.path.join(folder, x) for x in ("mo-theirs", "mo-ours", "amax.safetensors"))
+    model = load(src, "bfloat16")
+    with quietly(), contextlib.redirect_stderr(io.StringIO()):
+        mtq.quantize(model, copy.deepcopy(mtq.NVFP4_DEFAULT_CFG), lambda m: m(torch.tensor([ids[:-1]])))
+        amax = {n[:-len(".input_quantizer")]: m.amax.detach().float().reshape(1)
+                for n, m in model.named_modules()
+                if n.endswith(".input_quantizer") and m.is_enabled and m.amax is not None}
+        export_hf_checkpoint(model, export_dir=theirs)
+    mine, _ = measured(src, ids, folder)
+    off = max(abs(float(mine[n] / v) - 1) for n, v in amax.items())
+    say("w4a4", packages, "largest magnitudes that it calibrates in bf16, and that generate measures in f32",
+        "%.2g apart, %d modules" % (off, len(amax)), "0.05", off <= .05 and len(amax) == 21)
+    safetensors.torch.save_file({n + ".input_amax": v for n, v in amax.items()}, file)
+    tool("datpack", "-q", "--to", "modelopt", "--quant", "max", "--variant", "modelopt", "--share-scale",
+         "qkv,gate_up", "--input-scales", file, "-o", ours + "/", src)
+    a, b = tensors_of(ours), tensors_of(theirs)
+    differ = [n for n in b if n in a and a[n] != b[n] and
+              not (n.endswith("weight_scale_2") and a[n][2] == b[n][2])]
+    say("w4a4", packages, "its export and ours, by its magnitudes: tensors",
+        "%d of %d differ, %d of them input_scale" % (len(differ), len(b), sum("input_scale" in n for n in b)),
+        "0", not differ and set(a) == set(b), " ".join(differ[:3] + sorted(set(a) ^ set(b))[:3]))
+    w4a4_configurations(packages, ours, theirs, convert_hf_quant_config_format)
+    shutil.copy(SMALL_TOKENIZER, os.path.join(theirs, "tokenizer.json"))
+    ct = os.path.join(folder, "mo-ct")
+    tool("datpack", "-q", "--to", "compressed-tensors", "-o", ct + "/", theirs)
+    back = load(ct, "bfloat16")
+    differ = [n for n, v in amax.items() if not
+              torch.equal(back.get_submodule(n).input_global_scale.data, torch.tensor([2688.]) / v)]
+    say("w4a4", packages, "its export as compressed-tensors loads it from here: input_global_scale",
+        "%d of %d differ" % (len(differ), len(amax)), "0", not differ)
+
+
+def w4a4_configurations(packages, ours, theirs, convert):
+    def members(folder, name):
+        with open(os.path.join(folder, name), encoding="utf-8") as f:
+            return json.load(f)
+
+    def groups(q):
+        return sorted(json.dumps({k: v for k, v in g.items()}, sort_keys=True)
+                      for g in q["config_groups"].values())
+    keys = ("quant_algo", "kv_cache_quant_algo", "group_size", "exclude_modules")
+    a, b = (members(x, "hf_quant_config.json") for x in (ours, theirs))
+    other = [k for k in keys if a["quantization"].get(k) != b["quantization"].get(k)]
+    say("w4a4", packages, "hf_quant_config.json: %s" % ", ".join(keys), "%d differ" % len(other), "0",
+        not other, " ".join("%s: %s, %s" % (k, a["quantization"].get(k), b["quantization"].get(k)) for k in other))
+    q = members(ours, "config.json")["quantization_config"]
+    for what, want in (("its converter makes of our hf_quant_config.json", convert(a)),
+                       ("its export has", members(theirs, "config.json")["quantization_config"])):
+        other = [k for k in ("quant_method", "quant_algo", "ignore") if q.get(k) != want.get(k)]
+        other += [] if groups(q) == groups(want) else ["config_groups"]
+        say("w4a4", packages, "config.json: quant_method, quant_algo, ignore, config_groups as %s" % what,
+            "%d differ" % len(other), "0", not other,
+            " ".join("%s: %s, %s" % (k, q.get(k), want.get(k)) for k in other))
+
+
+def w4a4_llmcompressor(folder, src, ids):
+    packages = versions("llmcompressor", "compressed-tensors", "transformers")
+    with quietly():
+        from datasets import Dataset
+        from llmcompressor import oneshot
+        from llmcompressor.modifiers.quantization import QuantizationModifier
+    out = os.path.join(folder, "l-w4a4")
+    model = load(src, "bfloat16")
+    samples = [ids[i:i + 50] for i in range(0, len(ids), 50)]
+    data = Dataset.from_dict({"input_ids": samples, "attention_mask": [[1] * len(s) for s in samples]})
+    with quietly(), contextlib.redirect_stderr(io.StringIO()):
+        oneshot(model=model, dataset=data, max_seq_length=50, num_calibration_samples=len(samples),
+                recipe=QuantizationModifier(targets="Linear", scheme="NVFP4", ignore=["lm_head"]))
+        model.save_pretrained(out, save_compressed=True)
+    shutil.copy(SMALL_TOKENIZER, os.path.join(out, "tokenizer.json"))
+    w4a4_logits(packages, "its directory", out, load(out, "bfloat16"), ids, folder)
+    there, back = os.path.join(folder, "l-mo"), os.path.join(folder, "l-back")
+    tool("datpack", "-q", "--to", "modelopt", "-o", there + "/", out)
+    tool("datpack", "-q", "--to", "compressed-tensors", "-o", back + "/", there)
+    a, b = tensors_of(out), tensors_of(back)
+    scales = [n for n in a if n.endswith("input_global_scale")]
+    differ = [n for n in scales if a[n] != b.get(n)]
+    say("w4a4", packages, "its directory to ModelOpt's dialect and back: input_global_scale",
+        "%d of %d differ" % (len(differ), len(scales)), "0", len(scales) == 21 and not differ)
+
+
+def part_w4a4(folder):
+    src, ids = os.path.join(folder, "w-src"), some_ids(200)
+    make_model(src, False, "bfloat16")
+    tried = 0
+    for one in (w4a4_compressed, w4a4_modelopt, w4a4_llmcompressor):
+        try:
+            one(folder, src, ids)
+            tried += 1
+        except (NotRun, ImportError) as e:
+            print("w4a4\t-\t%s\t-\t-\tnot run: %s" % (one.__name__[5:], e), flush=True)
+    if not tried:
+        raise NotRun("none of compressed-tensors, ModelOpt and llm-compressor is installed")
+
+
 # ---- llama.cpp ------------------------------------------------------------------------------
 
 def part_llama(folder):
@@ -446,7 +610,8 @@ def part_servers(folder):
 
 
 PARTS = {"transformers": part_transformers, "compressed": part_compressed,
-         "llmcompressor": part_llmcompressor, "modelopt": part_modelopt, "llama": part_llama,
+         "llmcompressor": part_llmcompressor, "modelopt": part_modelopt, "w4a4": part_w4a4,
+         "llama": part_llama,
          "tokenizers": part_tokenizers, "servers": part_servers}
 QWEN3 = None
 LINES = 20000

@@ -225,9 +225,15 @@ cell()
     awk 'NR > 2 && $4 <= 0 { exit 1 }' "$out/evaluate.tsv"
     [ "$(cell sweep-distilled.2 samples)" = 16 ]
     awk -v b="$(cell sweep-down bits)" 'BEGIN { exit !(6 < b && b < 9) }'
+    # Another row is made and another one left out; nothing else is made again.
+    cp -p "$out/rows/sweep.tsv" sweep.tsv
+    run -0 experiment quality TEXT="$PWD/one.tsv" HELDOUT="$PWD/one.tsv $PWD/two.tsv" STEPS=4 BATCH=4 LR=1e-4 \
+        CALIBRATION=6 ROWS='sweep sweep-hessian max-distilled'
+    [ "$(cut -f 1 "$out/evaluate.tsv" | sort | tr '\n' ' ')" = 'max-distilled.1 model row sweep sweep-hessian.1 ' ]
+    [ ! "$out/rows/sweep.tsv" -nt sweep.tsv ]
     # Other texts, other scales; another order, another model.
     run ! cmp -s "$out/models/sweep-weighted.1.safetensors" "$out/models/sweep-weighted.2.safetensors"
-    [ "$(cell sweep-distilled.1 kl)" != "$(cell sweep-distilled.2 kl)" ]
+    run ! cmp -s "$out/models/sweep-distilled.1.ckpt" "$out/models/sweep-distilled.2.ckpt"
     # The mean over the domains is weighted by their targets.
     for d in one two; do generate -q --score "$out/heldout/$d.tok" --kl-model "$model" "$out/models/sweep.safetensors" |
         tail -n 1; done >scores

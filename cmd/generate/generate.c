@@ -125,7 +125,7 @@ static const struct cmd_option options[] = {
     { 0, "activations", "NAME", "plain or nvfp4 (default plain)",
       CMD_CHOICE(&cfg.activations, device_activations_given, ACTIVATIONS_PLAIN) },
     { 0, "input-scale", "NAME",
-      "of nvfp4 activations: dynamic, or static as MODEL has (default dynamic)",
+      "of nvfp4 activations: dynamic (default), or static: MODEL's own",
       CMD_CHOICE(&cfg.input_scale, input_scales, INPUT_SCALE_DYNAMIC) },
     { CMD_COMPAT(&cfg.torchsharp,
                  "--template torchsharp, control tokens in text count") },

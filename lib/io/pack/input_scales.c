@@ -51,7 +51,13 @@ read_amax(struct plan *p, const struct tensor *t, float *amax)
 static int
 amax_of(struct plan *p, const char *name, float *amax)
 {
-    const char *entry = item_plane_name(p, name, SUFFIX);
+    struct slice module = slice_of(name);
+    struct buf b = { 0 };
+    if (slice_ends(module, ".weight"))
+        module.n -= strlen(".weight");
+    buf_add(&b, module.p, module.n);
+    buf_str(&b, SUFFIX);
+    const char *entry = plan_text(p, &b);
     if (!entry)
         return -1;
     const struct tensor *t = store_find(&p->input_scales.store, slice_of(entry));
