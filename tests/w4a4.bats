@@ -175,10 +175,10 @@ PY
             [ "$(cut -d ' ' -f 1-4 want)" = "$(cat ids)" ]
             # The oracle tells it from the other way.
             run ! qwen --activations max logits w.safetensors "$IN/config.json" l $PROMPT
-            ids --logits l $k >ids
+            ids --logits l $k >said
             qwen --activations max logits w.safetensors "$IN/config.json" l $PROMPT >want
             ids --input-scale dynamic --logits d $k >again
-            cmp ids again
+            cmp said again
             same_logits l d
         done
     done
