@@ -85,13 +85,13 @@ TEXT_SRCS = \
 MODEL_SRCS = \
 	lib/model/arrays.c \
 	lib/model/backward.c \
-	lib/model/compare.c \
 	lib/model/config.c \
 	lib/model/forward.c \
 	lib/model/loss.c \
 	lib/model/net.c \
 	lib/model/pass.c \
 	lib/model/sample.c \
+	lib/model/score.c \
 	lib/model/table.c \
 	lib/model/train.c \
 	lib/model/train_open.c \

@@ -90,17 +90,13 @@ int score_file(struct session *s);
 /* reference.c: the model of --kl-model. */
 struct reference {
     struct session *s;
-    struct model model; // on the device of s
+    struct model model; // on the device of s, whose model has it as its teacher
     struct net_cache cache;
-    int32_t *label;               // of the rows that are compared; -1: none
-    struct net_compared compared; // what came out of it
 };
 /* Call reference_close in any case, before s is closed. */
 int reference_open(struct reference *r, struct session *s);
-/* Memory for documents of n tokens, of which so many rows are compared at a time. */
-int reference_reserve(struct reference *r, size_t n, size_t rows);
-/* Run n tokens through both models and compare the last `rows`. */
-int reference_compare(struct reference *r, const uint32_t *ids, size_t n, size_t rows);
+/* Memory for documents of n tokens. */
+int reference_reserve(struct reference *r, size_t n);
 void reference_close(struct reference *r);
 
 /* tensors.c: tensors of f32 in a safetensors file. */

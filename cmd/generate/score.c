@@ -20,8 +20,11 @@ struct score {
     size_t n, cap;
     uint64_t longest; // document
     size_t chunk;
-    float *logits; // (chunk, vocab)
-    float *other;  // (vocab) of --kl
+    float *
+        logits; // (chunk, vocab) for --logits and --kl; else NULL: they stay on the device
+    float *other;            // (vocab) of --kl
+    int32_t *label;          // (chunk) -1: none
+    struct net_scores found; // (chunk)
     struct store kl;
     bool has_kl;
     struct reference reference; // of --kl-model
@@ -262,33 +265,49 @@ score_position(struct score *x, const struct at *at, uint32_t i, const float *lo
     return x->has_kl ? compare(x, at, i, logits, sum) : 0;
 }
 
-/* Positions from .. end - 1 of both models; the last `rows` of them are compared. */
+/* Add what the device has found of position i of a sample, its row r. */
 static int
-run_both(struct score *x, const struct at *at, uint32_t from, uint32_t end,
-         uint32_t rows)
+add_row(struct score *x, const struct at *at, uint32_t i, uint32_t r)
 {
+    const struct net_scores *found = &x->found;
+    if (found->best[r] < 0)
+        return not_finite(x, at, i);
+    if (x->has_reference && found->teacher_best[r] < 0)
+        return err_set(x->s->err, ERR_NONFINITE,
+                       "%s: logits of position %u of sample %zu are not finite",
+                       x->reference.model.store.name, i, at->sample);
+    if (x->label[r] < 0)
+        return 0;
+    x->targets++;
+    x->loss += (double)found->ce[r];
+    if (x->has_reference)
+        add_compared(x, (double)found->kl[r], (double)found->teacher_ce[r],
+                     found->best[r] == found->teacher_best[r]);
+    return 0;
+}
+
+/* Positions from .. end - 1, the last `rows` of which are scored where they are computed. */
+static int
+score_on_device(struct score *x, const struct at *at, uint32_t from, uint32_t end,
+                uint32_t rows)
+{
+    struct session *s = x->s;
+    struct net *net = &s->model.net;
     const struct tok_sample *t = at->t;
-    struct reference *r = &x->reference;
-    const struct net_compared *found = &r->compared;
+    const int32_t *ids = (const int32_t *)t->ids + from;
     uint32_t first = end - rows;
     for (uint32_t i = 0; i < rows; i++)
-        r->label[i] = is_target(t, first + i + 1) ? (int32_t)t->ids[first + i + 1] : -1;
-    if (reference_compare(r, t->ids + from, end - from, rows) < 0)
+        x->label[i] = is_target(t, first + i + 1) ? (int32_t)t->ids[first + i + 1] : -1;
+    if (net_extend(net, &s->cache, ids, end - from, rows, NULL, NULL, NULL) < 0)
         return -1;
-    for (uint32_t i = 0; i < rows; i++) {
-        if (found->best[i] < 0)
-            return not_finite(x, at, first + i);
-        if (found->teacher_best[i] < 0)
-            return err_set(x->s->err, ERR_NONFINITE,
-                           "%s: logits of position %u of sample %zu are not finite",
-                           r->model.store.name, first + i, at->sample);
-        if (r->label[i] < 0)
-            continue;
-        x->targets++;
-        x->loss += (double)found->ce[i];
-        add_compared(x, (double)found->kl[i], (double)found->teacher_ce[i],
-                     found->best[i] == found->teacher_best[i]);
-    }
+    if (x->has_reference && net_extend(net->teacher, &x->reference.cache, ids,
+                                       end - from, rows, NULL, NULL, NULL) < 0)
+        return -1;
+    if (net_score(net, x->label, rows, &x->found) < 0)
+        return -1;
+    for (uint32_t i = 0; i < rows; i++)
+        if (add_row(x, at, first + i, i) < 0)
+            return -1;
     return 0;
 }
 
@@ -302,8 +321,8 @@ run_chunk(struct score *x, const struct at *at, uint32_t from, uint32_t end,
     if (want < from)
         want = from;
     uint32_t rows = want < end ? end - want : 0;
-    if (x->has_reference)
-        return run_both(x, at, from, end, rows);
+    if (!x->logits)
+        return score_on_device(x, at, from, end, rows);
     if (session_extend(s, at->t->ids + from, end - from, rows, x->logits) < 0)
         return -1;
     for (uint32_t i = 0; i < rows; i++)
@@ -434,17 +453,42 @@ put_result(struct score *x)
     buf_free(&b);
 }
 
-/* The model of --kl-model, and memory for what is found of each target. */
+static int
+no_memory(const struct score *x)
+{
+    return err_set(x->s->err, ERR_MEMORY, "out of memory for --score");
+}
+
+/* Memory for a chunk: of logits, or of what the device finds of them. */
+static int
+alloc_chunk(struct score *x)
+{
+    size_t n = x->chunk;
+    if (x->s->c->logits || x->s->c->kl) {
+        x->logits = malloc(n * x->s->model.config.vocab * sizeof *x->logits);
+        return x->logits ? 0 : no_memory(x);
+    }
+    x->label = calloc(n, sizeof *x->label);
+    x->found = (struct net_scores){ .ce = calloc(n, sizeof *x->found.ce),
+                                    .best = calloc(n, sizeof *x->found.best),
+                                    .teacher_ce = calloc(n, sizeof *x->found.ce),
+                                    .kl = calloc(n, sizeof *x->found.kl),
+                                    .teacher_best = calloc(n, sizeof *x->found.best) };
+    return x->label && x->found.ce && x->found.best && x->found.teacher_ce &&
+                   x->found.kl && x->found.teacher_best
+               ? 0
+               : no_memory(x);
+}
+
 static int
 open_reference(struct score *x)
 {
-    struct session *s = x->s;
-    if (!s->c->kl_model)
+    if (!x->s->c->kl_model)
         return 0;
     x->has_reference = true;
-    if (reference_open(&x->reference, s) < 0)
+    if (reference_open(&x->reference, x->s) < 0)
         return -1;
-    return reference_reserve(&x->reference, (size_t)x->longest, x->chunk);
+    return reference_reserve(&x->reference, (size_t)x->longest);
 }
 
 static int
@@ -456,28 +500,21 @@ alloc_divergences(struct score *x)
     for (size_t i = 0; i < x->n; i++)
         n += x->length[i];
     x->divergences = malloc((n + 1) * sizeof *x->divergences);
-    return x->divergences
-               ? 0
-               : err_set(x->s->err, ERR_MEMORY, "out of memory for %llu targets",
-                         (unsigned long long)n);
+    return x->divergences ? 0 : no_memory(x);
 }
 
 static int
 prepare(struct score *x)
 {
     struct session *s = x->s;
-    bool stays = s->c->kl_model && !s->k->is.host;
+    bool stays = !s->c->logits && !s->c->kl;
     if (read_samples(x) < 0 || open_kl(x) < 0)
         return -1;
-    x->chunk = s->c->chunk ? s->c->chunk : stays ? CHUNK_GPU : CHUNK;
+    x->chunk = s->c->chunk ? s->c->chunk : stays && !s->k->is.host ? CHUNK_GPU : CHUNK;
     if (x->chunk > x->longest)
         x->chunk = x->longest ? (size_t)x->longest : 1;
-    if (!s->c->kl_model)
-        x->logits = malloc(x->chunk * s->model.config.vocab * sizeof *x->logits);
-    if (!s->c->kl_model && !x->logits)
-        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
-    if (session_reserve(s, (size_t)x->longest) < 0 || open_reference(x) < 0 ||
-        alloc_divergences(x) < 0)
+    if (alloc_chunk(x) < 0 || session_reserve(s, (size_t)x->longest) < 0 ||
+        open_reference(x) < 0 || alloc_divergences(x) < 0)
         return -1;
     return s->c->dump_importance && importance_begin(s) < 0 ? -1 : open_out(x);
 }
@@ -509,6 +546,12 @@ score_file(struct session *s)
     free(x.logits);
     free(x.other);
     free(x.divergences);
+    free(x.label);
+    free(x.found.ce);
+    free(x.found.best);
+    free(x.found.teacher_ce);
+    free(x.found.kl);
+    free(x.found.teacher_best);
     free(x.dump);
     free(x.names);
     return rc;

@@ -19,7 +19,8 @@ struct net_tensor {
      * take are added, of a group that shares its input to the first one's; NULL: not wanted. */
     double *squares;
     float *peak;
-    double *gram; // likewise their products, in blocks of so many columns; NULL: not wanted
+    double *
+        gram; // likewise their products, in blocks of so many columns; NULL: not wanted
     size_t gram_width;
     /* Of a projection: `given` of struct quant_spec for its input, or 0.  Alike in a group that
      * shares it. */
@@ -105,23 +106,25 @@ typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
                           size_t tokens);
 
 /* Run tokens that follow those in the cache, which has capacity for them, and add them to it.
- * logits: (rows, V) on the host, of the last `rows` of them; or NULL, if net_compare follows. */
+ * logits: (rows, V) on the host, of the last `rows` of them; or NULL, if net_score follows. */
 int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                size_t rows, float *logits, net_hidden_fn *hidden, void *ctx);
 /* The same; *id is that of the largest logit of the last token, -1 if not all are finite. */
 int net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                int32_t *id, net_hidden_fn *hidden, void *ctx);
 
-/* A net beside its teacher, on the host; losses and divergence are 0 without a label. */
-struct net_compared {
-    float *ce, *teacher_ce;       // (rows) cross-entropy
-    float *kl;                    // (rows) KL(teacher || net)
-    int32_t *best, *teacher_best; // (rows) the largest logit; -1: one is not finite
+/* What is known of tokens, on the host; losses and divergence are 0 without a label. */
+struct net_scores {
+    float *ce;     // (rows) cross-entropy
+    int32_t *best; // (rows) the largest logit; -1: one is not finite
+    // beside the teacher, if there is one
+    float *teacher_ce, *kl; // KL(teacher || net)
+    int32_t *teacher_best;
 };
 
-/* Compare the last `rows` tokens of what n and n->teacher were both just extended by, for so
- * many rows; label: (rows), -1: none. */
-int net_compare(struct net *n, const int32_t *label, size_t rows,
-                const struct net_compared *to);
+/* Score the last `rows` tokens of what n, and its teacher if it has one, were just extended by,
+ * for so many rows; label: (rows), -1: none. */
+int net_score(struct net *n, const int32_t *label, size_t rows,
+              const struct net_scores *to);
 
 #endif
