@@ -1431,6 +1431,22 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "${@:3}")
         'BEGIN { r = u * 1024 / p; exit !(r > least && r < 1.05) }'
 }
 
+@test "the plan: what is recomputed or not trained has no activations of its own" {
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 8/' "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt -o m.ckpt
+    activations() {
+        trainstep -q -d "$IN/ids.tok" --batch 4 "$@" --dry-run m.ckpt | awk '$1 == "kept" { print $2 }'
+    }
+    local all block last
+    all=$(activations)
+    block=$(activations --recompute block)
+    last=$(activations --train-last-layers 1)
+    [ $((block * 2)) -lt "$all" ]
+    [ $((last * 2)) -lt "$all" ]
+    [ $((block * 8)) -gt "$all" ]
+    [ $((last * 8)) -gt "$all" ]
+}
+
 # Measured and planned memory, of models that are larger than the program.
 # bats test_tags=nosan,native,slow
 @test "the plan is what a run needs, within 5 %" {

@@ -20,8 +20,9 @@ passes without the change; "survived": all of them passed.  Of a line that none 
 in a program that is killed, it is the tests that execute the file.  What the compiler refuses,
 and what gives the same machine code, is not counted, and another is drawn instead.
 
-Survivors that change nothing one could see are listed in tests/mutants-equal.tsv: file, the
-line's text, the change, the reason; a run does not try these.  The last line printed is "N passed, N failed": caught or
+Survivors that change nothing one could see are listed in tests/mutants-equal.tsv: file
+(file:function, where the line's text occurs more than once), the line's text, the change, the
+reason; a run does not try these.  The last line printed is "N passed, N failed": caught or
 listed, and survivors.
 
 The state is in build-mutants: cover.json, copies w0, w1 ... of the tree.
@@ -222,7 +223,8 @@ def file_of(test):
 
 def cover(jobs, only):
     """Tests by name: "unit NAME" or "FILE: TEST"; FILE: alone stands for its setup_file.
-    Of some files only: the others stay as they were found before."""
+    Of some files only: the others stay as they were found before, without the lines of
+    sources that have changed since."""
     build, where = "build-mutants/cover", os.path.join(STATE, "gcda")
     done = make(ROOT, build, "-j%d" % jobs, "all", "test-programs", CFLAGS="-O1 -g --coverage")
     if done.returncode:
@@ -248,11 +250,11 @@ def cover(jobs, only):
     if only:
         with open(COVER) as f:
             was = json.load(f)
-        if was["sums"] != {s: digest(os.path.join(ROOT, s)) for s in sources()}:
-            sys.exit("mutants: the sources have changed since \"cover\": it runs for all tests")
+        changed = {s for s in sources() if was["sums"].get(s) != digest(os.path.join(ROOT, s))}
         times = {n: t for n, t in was["times"].items() if file_of(n) not in only}
         for line, names in was["lines"].items():
-            table[line] = [n for n in names if n in times]
+            if line.split(":")[0] not in changed: # lines have moved
+                table[line] = [n for n in names if n in times]
     with futures.ThreadPoolExecutor(jobs) as pool:
         jobs_ = [pool.submit(bats, b) for b in bats_files() if not only or b in only] + \
                 [pool.submit(unit, u) for u in units() if not only or "unit " + u in only]
@@ -390,11 +392,17 @@ class Tree:
 
 
 def listed():
-    try:
-        with open(EQUAL) as f:
-            return {tuple(x.rstrip("\n").split("\t")[:3]) for x in f if x.strip()}
-    except FileNotFoundError:
-        return set()
+    with open(EQUAL, encoding="utf-8") as f:
+        return {tuple(x.rstrip("\n").split("\t")[:3]) for x in f if x.strip()}
+
+
+def is_listed(equal, source, text, change):
+    """By its line's text, or if there are several of them, by the function's name as well."""
+    whole, what = show(text, change)
+    if sum(x.strip() == whole for x in text.split("\n")) == 1:
+        return (source, whole, what) in equal
+    names = re.findall(r"^(\w+)\(", text[:change[3]], re.M)
+    return (source + ":" + names[-1] if names else source, whole, what) in equal
 
 
 def draws(texts, chance):
@@ -454,8 +462,7 @@ def run(args):
         source, change = item
         tree = free.pop()
         try:
-            whole, what = show(texts[source], change)
-            if not again and (source, whole, what) in equal:
+            if not again and is_listed(equal, source, texts[source], change):
                 return item, ("equal", "listed")
             return item, tree.judge(source, texts[source], change, cover_, args.budget)
         finally:
@@ -486,7 +493,7 @@ def run(args):
                     good[verdict] += 1
                     continue
                 whole, what = show(texts[source], change)
-                if verdict != "caught" and (source, whole, what) in equal:
+                if verdict != "caught" and is_listed(equal, source, texts[source], change):
                     verdict = "equal"
                 good[verdict] += 1
                 rows.append((source, str(change[0]), change[1], what, verdict, by, whole))
