@@ -1298,7 +1298,8 @@ assert events[0][9:] == b"\x1a\x0dbrain.Event:2", events[0]
 assert len(events) == 1 + 2 * 4
 rows = [l.split("\t") for l in open("tsv")][1:]
 first = events[1]
-assert first[9:11] == b"\x10\x01" and b"\x0a\x04loss\x15" in first
+# Step 1; a summary of 13 bytes, in it a value of 11: the tag and a float.
+assert first[9:-4] == b"\x10\x01\x2a\x0d\x0a\x0b\x0a\x04loss\x15", first
 assert abs(struct.unpack("<f", first[-4:])[0] / float(rows[0][1]) - 1) < 1e-5
 m = json.load(open("m.json"))
 phases = [s["Phase"] for s in m["Samples"]]

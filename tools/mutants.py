@@ -405,6 +405,12 @@ def is_listed(equal, source, text, change):
     return (source + ":" + names[-1] if names else source, whole, what) in equal
 
 
+def is_unique(text, change):
+    """No other change of the line is described by the same words."""
+    return sum(c[0] == change[0] and show(text, c) == show(text, change)
+               for c in changes(text)) == 1
+
+
 def draws(texts, chance):
     """All changes in a random order, kinds in turn: else four in ten were of constants."""
     kinds = collections.defaultdict(list)
@@ -462,7 +468,8 @@ def run(args):
         source, change = item
         tree = free.pop()
         try:
-            if not again and is_listed(equal, source, texts[source], change):
+            if not again and is_listed(equal, source, texts[source], change) and \
+                    is_unique(texts[source], change):
                 return item, ("equal", "listed")
             return item, tree.judge(source, texts[source], change, cover_, args.budget)
         finally:

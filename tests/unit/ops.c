@@ -84,6 +84,35 @@ check_norm_bwd(struct kernels *k)
     CHECK(edge == 0);
 }
 
+/* Logits far from 0: exponentials are of differences. */
+static void
+check_large_logits(struct kernels *k)
+{
+    enum { R = 2, V = 37 };
+    static float logits[R * V], teacher[R * V], ce[R], kl[R];
+    static const int32_t label[R] = { 3, 3 };
+    const struct distill how = { 0.5F, 1 };
+    struct matrix m = matrix_of(DT_F32, logits, R, V),
+                  mt = matrix_of(DT_F32, teacher, R, V);
+    double sum = 0;
+    for (int i = 0; i < V; i++)
+        sum += exp((i - 3) / -8.0);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < V; i++) {
+            logits[i] = teacher[i] = 1000 - (float)i / 8;
+            logits[V + i] = teacher[V + i] = -1000 - (float)i / 8;
+        }
+        if (pass == 0)
+            op_cross_entropy(k, ce, &m, label, 1);
+        else
+            op_distill(k, ce, kl, &m, &mt, label, &how, 1);
+        for (int r = 0; r < R; r++)
+            CHECK_SAY(fabs((double)ce[r] - log(sum)) < 1e-4 && kl[r] == 0,
+                      "row %d: %g and %g, want %g", r, (double)ce[r], (double)kl[r],
+                      log(sum));
+    }
+}
+
 /* More than one thread's part, from a byte that is no multiple of anything. */
 static void
 check_copies(struct kernels *k)
@@ -175,6 +204,46 @@ check_attention_flops(struct kernels *k)
     CHECK(k->usage.flops - before == 2 * 2.0 * 2 * T * (T / 2.0) * H * D);
 }
 
+/* What products allocate is what a plan of them counts. */
+static void
+check_dry(void)
+{
+    enum { IN = 64, OUT = 48, MAX = 40 };
+    static const size_t tokens[] = { 1, 3, 8, MAX };
+    static const enum dtype compute[] = { DT_F32, DT_BF16 };
+    static float w[OUT * IN], in[MAX * IN], y[MAX * OUT];
+    for (size_t i = 0; i < 2 * sizeof tokens / sizeof *tokens; i++) {
+        struct err e = { 0 };
+        struct cpu_kind kind = { compute[i % 2], isa_best(), 2 };
+        struct kernels *real = kernels_cpu(&kind, &e);
+        NEED(real);
+        struct kernels *dry = kernels_dry(&real->is, &kind, &e),
+                       *both[] = { real, dry };
+        NEED(dry);
+        size_t t = tokens[i / 2];
+        struct matrix mw = matrix_of(DT_F32, w, OUT, IN),
+                      mx = matrix_of(DT_F32, in, t, IN),
+                      my = matrix_of(DT_F32, y, t, OUT);
+        uint64_t work[3][2];
+        for (int k = 0; k < 2; k++) {
+            op_linear(both[k], 1, &my, &mx, &mw, NULL);
+            work[0][k] = both[k]->usage.now[MEMORY_WORK];
+            op_linear_dx(both[k], 1, &mx, &my, &mw, NULL);
+            work[1][k] = both[k]->usage.now[MEMORY_WORK];
+            op_linear_dw(both[k], 1, &mw, &my, &mx, false);
+            work[2][k] = both[k]->usage.now[MEMORY_WORK];
+        }
+        for (int k = 0; k < 3; k++)
+            CHECK_SAY(work[k][0] == work[k][1],
+                      "%s of %zu tokens, product %d: %llu bytes, planned %llu",
+                      dtype_name(kind.compute), t, k, (unsigned long long)work[k][0],
+                      (unsigned long long)work[k][1]);
+        kernels_close(dry);
+        kernels_close(real);
+        CHECK(e.kind == ERR_NONE);
+    }
+}
+
 /* After an error operations, allocations and downloads do nothing; freeing works. */
 static void
 check_error(struct kernels *k)
@@ -201,9 +270,11 @@ main(void)
     check_sums(k);
     check_copies(k);
     check_norm_bwd(k);
+    check_large_logits(k);
     check_usage(k);
     check_attention_flops(k);
     check_freed(k);
+    check_dry();
     check_error(k);
     kernels_close(k);
     return check_end();
