@@ -323,7 +323,7 @@ PY
     refuse_pack nosuch -o x.dat nosuch
     refuse_pack 'No such file' -o x.dat ''
     refuse_pack nodir -o nodir/x.dat "$IN/plain.dat"
-    refuse_pack nosuch --config nosuch -o x.dat "$IN/plain.dat"
+    refuse_pack 'nosuch: no such file' --config nosuch -o x.dat "$IN/plain.dat"
     refuse_pack nosuch --like nosuch -o x.dat "$IN/plain.dat"
     cp "$IN/tied.dat" .
     refuse_pack configuration -o x.ckpt tied.dat
@@ -647,6 +647,13 @@ PY
     [ "$output" = $'l.0.self_attn.q_proj.weight.qdata\nl.0.self_attn.q_proj.weight.scale\nl.0.self_attn.q_proj.weight.scale2' ]
     cmp <(datcat --payload l.0.self_attn.q_proj.weight.qdata o.dat) \
         <(datcat --payload model.layers.0.self_attn.q_proj.weight.qdata "$IN/nv2.dat")
+}
+
+@test "-v: the container and the number of tensors; without it nothing" {
+    run -0 --separate-stderr datpack -v -o o.dat "$IN/tied.dat"
+    [ -z "$output" ]
+    [ "${stderr_lines[-1]}" = "datpack: o.dat: dat, $(datcat --raw-entries --names o.dat | wc -l) tensors" ]
+    quiet datpack -f -o o.dat "$IN/tied.dat"
 }
 
 # ---- --like -----------------------------------------------------------------

@@ -1442,6 +1442,10 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "${@:3}")
     all=$(activations)
     block=$(activations --recompute block)
     last=$(activations --train-last-layers 1)
+    # The parts are all that there is.
+    trainstep -q -d "$IN/ids.tok" --batch 4 --dry-run m.ckpt | awk -F '\t' '
+        $1 == "total" { exit !(sum == $2 && has["inputs"] > 0 && has["program"] > 0) }
+        NR > 1 { sum += $2; has[$1] = $2 }'
     [ $((block * 2)) -lt "$all" ]
     [ $((last * 2)) -lt "$all" ]
     [ $((block * 8)) -gt "$all" ]
@@ -1639,7 +1643,11 @@ here() {
 @test "TorchSharp's loss, and its gradient" {
     run -0 --separate-stderr step -n 30 --loss scalar -o x.ckpt "$IN/plain.ckpt"
     column 2 <<<"$output" | awk 'NR == 1 { a = $1 } { b = $1 } END { exit !(b < 0.9 * a) }'
+    # Each step begins without a gradient: a run that was cut has the same.
     step -n 3 --loss scalar --compat torchsharp -o y.ckpt "$IN/plain.ckpt" >/dev/null
+    step -n 1 --loss scalar --compat torchsharp -o z.ckpt "$IN/plain.ckpt" >/dev/null
+    trainstep -q -d "$IN/ids.tok" --compat torchsharp --until 3 z.ckpt >/dev/null
+    cmp y.ckpt z.ckpt
 }
 
 @test "TorchSharp's packed optimizer: the same bytes however it is run" {

@@ -9,21 +9,24 @@
                                                 -t seconds; what is not caught in -b seconds
                                                 (240) has survived; -c: go on with
                                                 FILE.tsv where an earlier run was stopped
-    tools/mutants.py again FILE.tsv [-j JOBS]   those that survived, once more
+    tools/mutants.py again FILE.tsv [-j JOBS] [-b SECONDS] [-o FILE.tsv]
+                                                those that survived, once more: all rows with
+                                                their new verdicts; "gone": the line was changed
     tools/mutants.py one FILE LINE KIND N       the N-th such change of that line, shown
 
 A change (a mutant): a comparison flipped or made inclusive, && for ||, a constant plus or
 minus 1, + for -, a statement dropped, "return 0".  Each is built in a copy of the tree and
-judged by the tests that execute its line, until one fails: first twelve that execute most of the
-file for their time, then the others, quickest first.  "caught": a test failed twice or did not end, and
-passes without the change; "survived": all of them passed.  Of a line that none executes, or only
-in a program that is killed, it is the tests that execute the file.  What the compiler refuses,
-and what gives the same machine code, is not counted, and another is drawn instead.
+judged by the tests that execute its line, until one fails: first twelve that execute most of
+the file for their time, then the others, quickest first.  "caught": a test failed twice or did
+not end, and passes without the change; "survived": all of them passed.  Of a line that none
+executes, or only in a program that is killed, it is the tests that execute the file.  What the
+compiler refuses, and what gives the same machine code, is not counted, and another is drawn
+instead.
 
-Survivors that change nothing one could see are listed in tests/mutants-equal.tsv: file
-(file:function, where the line's text occurs more than once), the line's text, the change, the
-reason; a run does not try these.  The last line printed is "N passed, N failed": caught or
-listed, and survivors.
+Survivors that change nothing one could see are listed in tests/mutants-equal.tsv: file (as
+file:function where the line's text occurs more than once), the line's text, the change, the
+reason; these are not tried.  The last line printed is "N passed, N failed": caught, listed or
+gone, and survivors.
 
 The state is in build-mutants: cover.json, copies w0, w1 ... of the tree.
 """
@@ -426,17 +429,23 @@ def draws(texts, chance):
                 del kinds[kind]
 
 
-def of_rows(path, texts):
-    """The survivors of an earlier run, wherever their lines are now."""
+def read_rows(path):
     with open(path, encoding="utf-8") as f:
-        rows = [x.rstrip("\n").split("\t") for x in f][1:]
-    for source, line, kind, what, verdict, _, whole in rows:
-        if verdict != "survived" or source not in texts:
-            continue
-        same = [c for c in changes(texts[source])
-                if c[1] == kind and show(texts[source], c) == (whole, what)]
-        if same:
-            yield source, min(same, key=lambda c, at=int(line): abs(c[0] - at))
+        return [tuple(x.rstrip("\n").split("\t")) for x in f][1:]
+
+
+def of_row(row, texts):
+    """The change of a row of an earlier run, wherever its line is now, or None."""
+    source, line, kind, what, _, _, whole = row
+    same = [c for c in changes(texts.get(source, ""))
+            if c[1] == kind and show(texts[source], c) == (whole, what)]
+    return (source, min(same, key=lambda c: abs(c[0] - int(line)))) if same else None
+
+
+def write_rows(path, rows):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("file\tline\tkind\tchange\tverdict\tby\ttext\n")
+        f.writelines("\t".join(r) + "\n" for r in rows)
 
 
 def without(every, rows, texts):
@@ -458,7 +467,12 @@ def run(args):
     if stale:
         sys.exit("mutants: changed since \"cover\", which must run again: " + " ".join(stale[:5]))
     drawn = {s: t for s, t in texts.items() if s in (args.sources or texts)}
-    every = of_rows(args.file, texts) if again else draws(drawn, random.Random(args.seed))
+    if again: # the others stay as they are
+        before = read_rows(args.file)
+        found = [of_row(r, texts) for r in before if r[4] == "survived"]
+        every = iter([x for x in found if x])
+    else:
+        every = draws(drawn, random.Random(args.seed))
     trees = [Tree(0, None, args.jobs)]
     trees += [Tree(i, trees[0], 1) for i in range(1, args.jobs)]
     equal, rows, good = listed(), [], collections.Counter()
@@ -468,21 +482,25 @@ def run(args):
         source, change = item
         tree = free.pop()
         try:
-            if not again and is_listed(equal, source, texts[source], change) and \
-                    is_unique(texts[source], change):
+            if is_listed(equal, source, texts[source], change) and \
+                    (again or is_unique(texts[source], change)):
                 return item, ("equal", "listed")
             return item, tree.judge(source, texts[source], change, cover_, args.budget)
         finally:
             free.append(tree)
 
-    if args.go_on: # what is known when it is stopped is there
-        with open(args.o, encoding="utf-8") as f:
-            rows = [tuple(x.rstrip("\n").split("\t")) for x in f][1:]
+    if again:
+        rows = [r for r in before if r[4] != "survived"] + \
+               [r[:4] + ("gone", "", r[6]) for r in before
+                if r[4] == "survived" and not of_row(r, texts)]
+        write_rows(args.o, rows)
+        good.update(r[4] for r in rows)
+    elif args.go_on: # what is known when it is stopped is there
+        rows = read_rows(args.o)
         good.update(r[4] for r in rows)
         every = without(every, rows, texts)
     else:
-        with open(args.o, "w", encoding="utf-8") as f:
-            f.write("file\tline\tkind\tchange\tverdict\tby\ttext\n")
+        write_rows(args.o, [])
     with futures.ThreadPoolExecutor(args.jobs) as pool:
         pending = {pool.submit(one, x) for _, x in zip(range(args.jobs), every)}
         begin = time.monotonic()
