@@ -450,6 +450,7 @@ p = subprocess.Popen(["memguard", "-l", "1", "--poll", "0.01", "--report", "-", 
                       "sh", "-c", "sleep 0.5; : >ended"], stdout=w)
 os.close(w)
 while not os.path.exists("ended"):
+    assert p.poll() is None
     time.sleep(0.01)
 with os.fdopen(r) as f:
     last = json.loads(list(f)[-1])

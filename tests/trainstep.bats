@@ -799,7 +799,7 @@ PY
     mkfifo gate
     trainstep -q -n 1 m.ckpt <gate >/dev/null &
     exec 9>gate
-    until [ -e .m.ckpt.nibble-lock ]; do sleep 0.01; done
+    until [ -e .m.ckpt.nibble-lock ]; do sleep 0.01 && kill -0 $!; done
     refuse -2 "another process is writing it" trainstep -q -d "$IN/ids.tok" m.ckpt
     # Nor does datpack write what the run would replace, under whatever name.
     ln -s m.ckpt link.ckpt
@@ -1241,6 +1241,7 @@ PY
     for _ in $(seq 1200); do
         [ "$(wc -l <rows)" -lt 2 ] || break # a step is done
         sleep 0.05
+        kill -0 $pid
     done
     kill -TERM $pid
     wait $pid || status=$?
