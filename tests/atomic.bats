@@ -1092,3 +1092,22 @@ PY
         is_old dir
     done
 }
+
+@test "a file system that cannot rename to a new name only: the file is linked to it" {
+    need_failio
+    local e f
+    "$DATPACK" -q -o want.dat "$IN/plain2.dat"
+    mkdir new
+    for e in EINVAL ENOSYS EIO; do
+        rm -f new/* log
+        FAILIO=renameat2:1:$e FAILIO_LOG=log LD_PRELOAD=$FAILIO_SO \
+            "$DATPACK" -q -o new/m.dat "$IN/plain2.dat" || [ $e = EIO ]
+        if [ $e = EIO ]; then # another reason
+            [ -z "$(ls -A new)" ]
+        else
+            cmp new/m.dat want.dat
+            [ "$(ls -A new)" = "$(for f in want*; do echo "m${f#want}"; done)" ]
+            grep -q ' linkat pass' log
+        fi
+    done
+}

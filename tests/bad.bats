@@ -65,6 +65,13 @@ bin() {
     runbad list "$BAD"
 }
 
+# Parsers are judged by what they say: places, and what is expected and found there.
+# After a change of words: runbad.py messages DIR >tests/vectors/bad-messages.txt
+@test "each refusal says what is wrong, where, in the words and numbers that were looked through" {
+    runbad messages "$BAD" >said
+    diff "$HERE/vectors/bad-messages.txt" said
+}
+
 # Their cost is the point, and it is not measured under sanitizers or emulation.
 # bats test_tags=slow,nosan,native,long
 @test "headers as large as they may be are refused as fast, in as little memory" {

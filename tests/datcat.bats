@@ -363,6 +363,20 @@ for g in got:
 
 # ---- numbers ----------------------------------------------------------------
 
+@test "a file without tensors, the shortest that there is" {
+    local f
+    printf '\2\0\0\0\0\0\0\0{}' >e.safetensors
+    printf '\0' >e.dat
+    for f in e.*; do
+        run -0 --separate-stderr datcat "$f"
+        [ "$output" = $'total\t-\t0 tensors\t0' ]
+        [ -z "$stderr" ]
+        quiet datcat -q --verify "$f"
+    done
+    printf '\1\0\0\0\0\0\0\0{' >f.safetensors
+    refused 'byte 9: the file ends inside its header' f.safetensors
+}
+
 @test "--stats: against an independent computation, odd sizes" {
     datcat -q --json --stats sizes.dat >"$BATS_TEST_TMPDIR/stats.json"
     python3 - "$BATS_TEST_TMPDIR/stats.json" <<'PY'

@@ -323,7 +323,7 @@ PY
     refuse_pack nosuch -o x.dat nosuch
     refuse_pack 'No such file' -o x.dat ''
     refuse_pack nodir -o nodir/x.dat "$IN/plain.dat"
-    refuse_pack nosuch --config nosuch -o x.dat "$IN/plain.dat"
+    refuse_pack 'nosuch: no such file' --config nosuch -o x.dat "$IN/plain.dat"
     refuse_pack nosuch --like nosuch -o x.dat "$IN/plain.dat"
     cp "$IN/tied.dat" .
     refuse_pack configuration -o x.ckpt tied.dat
@@ -649,6 +649,13 @@ PY
         <(datcat --payload model.layers.0.self_attn.q_proj.weight.qdata "$IN/nv2.dat")
 }
 
+@test "-v: the container and the number of tensors; without it nothing" {
+    run -0 --separate-stderr datpack -v -o o.dat "$IN/tied.dat"
+    [ -z "$output" ]
+    [ "${stderr_lines[-1]}" = "datpack: o.dat: dat, $(datcat --raw-entries --names o.dat | wc -l) tensors" ]
+    quiet datpack -f -o o.dat "$IN/tied.dat"
+}
+
 # ---- --like -----------------------------------------------------------------
 
 @test "--like: order, names and dtypes of REF, payloads of the input" {
@@ -667,6 +674,8 @@ PY
     refuse_pack '"d"' --like long.dat -o x.dat in.safetensors
     put shape.dat '[T("b", "f16", (2, 1), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
     refuse_pack shape --like shape.dat -o x.dat in.safetensors
+    put shape.dat '[T("b", "f16", (3,), bytes(6)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
+    refuse_pack '"b" has another shape there' --like shape.dat -o x.dat in.safetensors
     put type.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "i8", (1,), b"r")]'
     refuse_pack u8 --like type.dat -o x.dat in.safetensors
     refuse_pack like --like ref.dat --dtype f16 -o x.dat in.safetensors
@@ -709,10 +718,14 @@ assert p["lm_head.weight"] == p["model.embed_tokens.weight"]'
         done
         pack -f --tie --config "$C" -o o.dat "$IN/$in"
         run ! has_head o.dat
-        if [ "$in" != nohead.dat ]; then # .dat to .dat keeps its entries
-            pack -f --config "$C" -o o.dat "$IN/$in"
+        pack -f --config "$C" -o o.dat "$IN/$in"
+        [ "$(tied_flag o.dat)" = True ]
+        if [ "$in" != nohead.dat ]; then
             cmp o.dat "$IN/tied.dat"
-            [ "$(tied_flag o.dat)" = True ]
+        else # .dat to .dat keeps its entries, but a new NVFP4 file has a head
+            cmp o.dat "$IN/$in"
+            pack -f --config "$C" --dtype nvfp4 -o o.dat "$IN/$in"
+            containers list o.dat | has '^lm_head[.]'
         fi
     done
 }

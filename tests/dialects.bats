@@ -167,6 +167,45 @@ PY
     [ ! -e e/hf_quant_config.json ]
 }
 
+@test "more patterns than can be matched are refused with their number" {
+    pack --to compressed-tensors -o d/ "$IN/dir"
+    python3 - <<'PY'
+import json, struct
+with open("d/model.safetensors", "rb") as f:
+    n, = struct.unpack("<Q", f.read(8))
+    head, data = json.loads(f.read(n)), f.read()
+for i in range(60): # small tensors behind the others
+    head["extra.%d" % i] = {"dtype": "F32", "shape": [1],
+                            "data_offsets": [len(data), len(data) + 4]}
+    data += bytes(4)
+head = json.dumps(head).encode()
+with open("d/model.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(head)) + head + data)
+o = json.load(open("d/config.json"))
+q = o["quantization_config"]
+q["ignore"] = ["model.layers.%d.x" % i for i in range(65000)]
+q["config_groups"]["group_0"]["targets"] = ["y"] * 5000
+json.dump(o, open("d/config.json", "w"))
+PY
+    refuse_pack "d: quantization_config: 70000 patterns for $(($(datcat --names "$IN/dir" | wc -l) + 60)) tensors" -o x.dat d
+}
+
+@test "a tensor scale without a reciprocal is refused by its name" {
+    cp -r "$IN/dir" d
+    python3 - <<'PY'
+import json, struct
+name = "model.layers.0.mlp.down_proj.weight"
+with open("d/model.safetensors", "r+b") as f:
+    n, = struct.unpack("<Q", f.read(8))
+    a, b = json.loads(f.read(n))[name]["data_offsets"]
+    f.seek(8 + n + a)
+    f.write(b"\x80\x00" * ((b - a) // 2)) # the least normal number
+PY
+    refuse_pack 'd: "model.layers.0.mlp.down_proj.weight_global_scale": the tensor scale would be inf' \
+        --to compressed-tensors -o x/ d
+    pack --to modelopt -o y/ d
+}
+
 @test "no configuration, no directory" {
     local k
     cp "$IN/plain.safetensors" .

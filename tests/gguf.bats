@@ -196,6 +196,21 @@ END
     datcat --meta y.gguf | has '"tie_word_embeddings": false'
 }
 
+@test "rope scaling of the keys is in the configuration, and refused by what does not know it" {
+    python3 - "$HERE" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import containers as c, gguf_file as g
+for kind in "none", "yarn":
+    c.put(kind + ".gguf", g.gguf_bytes(g.model_pairs(g.MODEL, [
+        g.pair("qwen3.rope.scaling.type", g.STRING, kind)]), [
+        (g.their_name(n), 30, s, bytes(2 * c.numel(s))) for n, s in c.model_table(g.MODEL)]))
+END
+    datcat --meta none.gguf | has '"rope_scaling": null,'
+    datcat --meta yarn.gguf | has '"rope_scaling": {"rope_type": "yarn"},'
+    refuse rope_scaling generate --ids -p 1 -n 1 yarn.gguf
+}
+
 @test "a configuration and a provenance of ours are kept, if the keys agree" {
     python3 - "$HERE" <<'END'
 import json, sys

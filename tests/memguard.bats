@@ -441,6 +441,21 @@ assert all(s["HostRssMiB"] >= 0 for s in d[1:-1])'
     run -0 guard -l 1 --report fifo -- sleep 0.4
     wait $!
     grep -q '"Exit":0' lines
+    # A pipe that is full: lines are dropped, and counted in the last one.
+    python3 - <<'PY'
+import fcntl, json, os, subprocess, time
+r, w = os.pipe()
+fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, 4096)
+p = subprocess.Popen(["memguard", "-l", "1", "--poll", "0.01", "--report", "-", "--",
+                      "sh", "-c", "sleep 0.5; : >ended"], stdout=w)
+os.close(w)
+while not os.path.exists("ended"):
+    assert p.poll() is None
+    time.sleep(0.01)
+with os.fdopen(r) as f:
+    last = json.loads(list(f)[-1])
+assert p.wait(20) == 0 and last["Exit"] == 0 and last["Dropped"] > 5, last
+PY
     # A reader that does not read cannot hold it up, nor one that went away.
     run -0 guard -l 1 --poll 0.01 --report >(exec sleep 3 3>&-) -- sleep 0.5
     run -0 guard -l 1 --report >(exec true) -- sleep 0.5

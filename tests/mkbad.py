@@ -842,6 +842,9 @@ def make_idx():
     idx("dotdot-inside", "a shard name with .. in it",
         weight_map={"a": SHARD1, "b": SHARD1, "c": "a..b.safetensors"},
         files={SHARD1: shard("a", "b"), "a..b.safetensors": shard("c")})
+    idx("dotdot-end", "a shard name with .. at its end",
+        weight_map={"a": SHARD1, "b": SHARD1, "c": "c.."},
+        files={SHARD1: shard("a", "b"), "c..": shard("c")})
     idx("dot", "a shard called .", **listed_as("."))
     idx("absolute", "an absolute shard name",
         **listed_as("/etc/hostname"))

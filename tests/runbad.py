@@ -5,6 +5,7 @@ or accepted) and reports each case that went otherwise: exit status, one clean
 line that names the file, nothing written, time and memory.
 
 usage: runbad.py list DIR         MANIFEST, DAMAGED and ODD of mkbad.py
+       runbad.py messages DIR     what datcat says of each file of MANIFEST
        runbad.py good FILE...     valid files: exit 0 from all three
        runbad.py cut FILE         the file cut at every byte
        runbad.py flips FILE N     N single bits flipped, one at a time
@@ -21,6 +22,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +33,7 @@ import containers
 import gguf_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BIN = os.environ.get("NIBBLE_BIN") or os.path.join(HERE, "..", "bin")
+BIN = os.path.abspath(os.environ.get("NIBBLE_BIN") or os.path.join(HERE, "..", "bin"))
 DATCAT, DATPACK = os.path.join(BIN, "datcat"), os.path.join(BIN, "datpack")
 SLOW = os.environ.get("NIBBLE_SLOW") == "1"
 # The aim is a second on a usual machine, which bench/ measures: this is for what is lost in
@@ -413,7 +415,20 @@ def work(w, argv):
         w.differ(argv[1], range(int(argv[2]))[w.part::WORKERS])
 
 
+def messages(path):
+    """What datcat says of each file, a line each, in the order of names."""
+    os.chdir(path)
+    with open("MANIFEST", encoding="utf-8") as f:
+        names = sorted(line.split("\t")[0] for line in f)
+    for name in names:
+        said = subprocess.run([DATCAT, name], stdin=subprocess.DEVNULL,
+                              capture_output=True, env=ENV, check=False).stderr.decode()
+        print(said.removeprefix("datcat: ").rstrip("\n").replace(os.getcwd(), "DIR"))
+
+
 def main(argv):
+    if len(argv) == 2 and argv[0] == "messages":
+        return messages(argv[1])
     if len(argv) < 2 or argv[0] not in ("list", "good", "cut", "flips",
                                         "differ"):
         print(__doc__.strip(), file=sys.stderr)

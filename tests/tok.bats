@@ -54,6 +54,19 @@ tok() {
     [[ $stderr == *'--values: x: want'* ]]
 }
 
+@test "the provenance has the hash of each input, in their order" {
+    local i
+    for i in 1 2 3; do
+        echo "$i 7 $i" >in$i
+    done
+    tokenize -q --input ids -o x.tok in3 in1 in2
+    datcat --meta x.tok | python3 -c '
+import json, sys
+from xxh3 import xxh3_128
+found = [i["xxh3"] for i in json.load(sys.stdin)["meta"]["provenance"]["inputs"]]
+assert found == [xxh3_128(open("in%d" % i, "rb").read()).hex() for i in (3, 1, 2)], found'
+}
+
 @test "--stats: lengths of samples, targets and documents" {
     tok make packed p.tok
     run -0 datcat --stats p.tok
@@ -61,6 +74,8 @@ tok() {
     [ "${lines[1]}" = $'ids\t2\t2\t2\t9\t9\t9\t5.5\t3.5' ]
     [[ ${lines[2]} == $'targets\t2\t1\t'* ]]
     [[ ${lines[3]} == $'documents\t4\t2\t'* ]]
+    # Memory that nobody wrote to is not zero.
+    [ "$(MALLOC_PERTURB_=85 datcat --stats p.tok)" = "$output" ]
 }
 
 @test "--json and --meta" {

@@ -190,7 +190,7 @@ piped() {
 
 @test "a producer that fails sends no end record" {
     printf 'a\tb\nc\t\xff\n' >bad.tsv
-    run ! bash -o pipefail -c 'tokenize -q -t "$T" bad.tsv | tokenize -q --decode -t "$T"'
+    run -2 bash -o pipefail -c 'tokenize -q -t "$T" bad.tsv | tokenize -q --decode -t "$T"'
     [[ $output == *bad.tsv* ]]
     run -2 bash -c 'tokenize -q -t "$T" bad.tsv 2>/dev/null | tokenize -q --decode -t "$T"'
     [[ $output == *'the stream was cut'* ]]
@@ -258,6 +258,7 @@ END
     [[ $(tok read i.tok) == *'"samples":3,"skipped":1,"targets":4,"tokens":7,'* ]]
     piped '1 2\n3 x4\n' 'line 2: byte 6: ' --input ids --count
     piped '1 -2' 'byte 2' --input ids
+    piped '12 3x45 6' 'byte 3: expected an id of 0..4294967295, found "3x45"' --input ids
     piped '4294967296' '4294967295' --input ids
     piped '{"ids":[1,2],"mask":[1]}' 'mask of 2, found 1' --input ids
     piped '{"ids":[1,2],"mask":[1,2]}' '0 and 1' --input ids

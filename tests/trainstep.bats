@@ -799,7 +799,7 @@ PY
     mkfifo gate
     trainstep -q -n 1 m.ckpt <gate >/dev/null &
     exec 9>gate
-    until [ -e .m.ckpt.nibble-lock ]; do sleep 0.01; done
+    until [ -e .m.ckpt.nibble-lock ]; do sleep 0.01 && kill -0 $!; done
     refuse -2 "another process is writing it" trainstep -q -d "$IN/ids.tok" m.ckpt
     # Nor does datpack write what the run would replace, under whatever name.
     ln -s m.ckpt link.ckpt
@@ -1241,6 +1241,7 @@ PY
     for _ in $(seq 1200); do
         [ "$(wc -l <rows)" -lt 2 ] || break # a step is done
         sleep 0.05
+        kill -0 $pid
     done
     kill -TERM $pid
     wait $pid || status=$?
@@ -1298,7 +1299,8 @@ assert events[0][9:] == b"\x1a\x0dbrain.Event:2", events[0]
 assert len(events) == 1 + 2 * 4
 rows = [l.split("\t") for l in open("tsv")][1:]
 first = events[1]
-assert first[9:11] == b"\x10\x01" and b"\x0a\x04loss\x15" in first
+# Step 1; a summary of 13 bytes, in it a value of 11: the tag and a float.
+assert first[9:-4] == b"\x10\x01\x2a\x0d\x0a\x0b\x0a\x04loss\x15", first
 assert abs(struct.unpack("<f", first[-4:])[0] / float(rows[0][1]) - 1) < 1e-5
 m = json.load(open("m.json"))
 phases = [s["Phase"] for s in m["Samples"]]
@@ -1429,6 +1431,26 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "${@:3}")
     echo "$1: planned $2 bytes, used $used KiB"
     awk -v p="$2" -v u="$used" -v least="${least:-.95}" \
         'BEGIN { r = u * 1024 / p; exit !(r > least && r < 1.05) }'
+}
+
+@test "the plan: what is recomputed or not trained has no activations of its own" {
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 8/' "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt -o m.ckpt
+    activations() {
+        trainstep -q -d "$IN/ids.tok" --batch 4 "$@" --dry-run m.ckpt | awk '$1 == "kept" { print $2 }'
+    }
+    local all block last
+    all=$(activations)
+    block=$(activations --recompute block)
+    last=$(activations --train-last-layers 1)
+    # The parts are all that there is.
+    trainstep -q -d "$IN/ids.tok" --batch 4 --dry-run m.ckpt | awk -F '\t' '
+        $1 == "total" { exit !(sum == $2 && has["inputs"] > 0 && has["program"] > 0) }
+        NR > 1 { sum += $2; has[$1] = $2 }'
+    [ $((block * 2)) -lt "$all" ]
+    [ $((last * 2)) -lt "$all" ]
+    [ $((block * 8)) -gt "$all" ]
+    [ $((last * 8)) -gt "$all" ]
 }
 
 # Measured and planned memory, of models that are larger than the program.
@@ -1622,7 +1644,11 @@ here() {
 @test "TorchSharp's loss, and its gradient" {
     run -0 --separate-stderr step -n 30 --loss scalar -o x.ckpt "$IN/plain.ckpt"
     column 2 <<<"$output" | awk 'NR == 1 { a = $1 } { b = $1 } END { exit !(b < 0.9 * a) }'
+    # Each step begins without a gradient: a run that was cut has the same.
     step -n 3 --loss scalar --compat torchsharp -o y.ckpt "$IN/plain.ckpt" >/dev/null
+    step -n 1 --loss scalar --compat torchsharp -o z.ckpt "$IN/plain.ckpt" >/dev/null
+    trainstep -q -d "$IN/ids.tok" --compat torchsharp --until 3 z.ckpt >/dev/null
+    cmp y.ckpt z.ckpt
 }
 
 @test "TorchSharp's packed optimizer: the same bytes however it is run" {

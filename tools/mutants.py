@@ -2,23 +2,31 @@
 # SPDX-License-Identifier: MIT
 """Would the tests notice?  Seeded small changes of lib/, cmd/ and kernels/cpu, one at a time.
 
-    tools/mutants.py cover                      which test executes which line (minutes)
+    tools/mutants.py cover [TEST]...            which test executes which line (minutes); only
+                                                of tests/TEST.bats or "unit TEST", anew
     tools/mutants.py run [-n 300] [-s SEED] [-j JOBS] [-t SECONDS] [-b SECONDS] [-o FILE.tsv]
-                                                300 changes, none begun after -t seconds; what is
-                                                not caught in -b seconds (240) has survived
-    tools/mutants.py again FILE.tsv [-j JOBS]   those that survived, once more
+                     [-c] [SOURCE.c]...         300 changes (of these sources), none begun after
+                                                -t seconds; what is not caught in -b seconds
+                                                (240) has survived; -c: go on with
+                                                FILE.tsv where an earlier run was stopped
+    tools/mutants.py again FILE.tsv [-j JOBS] [-b SECONDS] [-o FILE.tsv]
+                                                those that survived, once more: all rows with
+                                                their new verdicts; "gone": the line was changed
     tools/mutants.py one FILE LINE KIND N       the N-th such change of that line, shown
 
 A change (a mutant): a comparison flipped or made inclusive, && for ||, a constant plus or
 minus 1, + for -, a statement dropped, "return 0".  Each is built in a copy of the tree and
-judged by the tests that execute its line, quickest first, until one fails.  "caught": a test
-failed or did not end; "survived": all of them passed.  Of a line that none executes, or only
-in a program that is killed, it is the tests that execute the file.  What the compiler refuses,
-and what gives the same machine code, is not counted, and another is drawn instead.
+judged by the tests that execute its line, until one fails: first twelve that execute most of
+the file for their time, then the others, quickest first.  "caught": a test failed twice or did
+not end, and passes without the change; "survived": all of them passed.  Of a line that none
+executes, or only in a program that is killed, it is the tests that execute the file.  What the
+compiler refuses, and what gives the same machine code, is not counted, and another is drawn
+instead.
 
-Survivors that change nothing one could see are listed in tests/mutants-equal.tsv: file, the
-line's text, the change, the reason.  The last line printed is "N passed, N failed": caught or
-listed, and survivors.
+Survivors that change nothing one could see are listed in tests/mutants-equal.tsv: file (as
+file:function where the line's text occurs more than once), the line's text, the change, the
+reason; these are not tried.  The last line printed is "N passed, N failed": caught, listed or
+gone, and survivors.
 
 The state is in build-mutants: cover.json, copies w0, w1 ... of the tree.
 """
@@ -129,7 +137,7 @@ def show(text, change):
 def limits():
     """A change may make a program that writes or allocates without end."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 40, 1 << 40)) # tests have sparse files
-    resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
+    resource.setrlimit(resource.RLIMIT_DATA, (24 << 30, 24 << 30)) # not what is mapped
 
 
 def bats_files():
@@ -212,8 +220,14 @@ def unit_ends_well(path, tree, build, seconds, **more):
         return False
 
 
-def cover(jobs):
-    """Tests by name: "unit NAME" or "FILE: TEST"; FILE: alone stands for its setup_file."""
+def file_of(test):
+    return test if test.startswith("unit ") else test.split(":")[0]
+
+
+def cover(jobs, only):
+    """Tests by name: "unit NAME" or "FILE: TEST"; FILE: alone stands for its setup_file.
+    Of some files only: the others stay as they were found before, without the lines of
+    sources that have changed since."""
     build, where = "build-mutants/cover", os.path.join(STATE, "gcda")
     done = make(ROOT, build, "-j%d" % jobs, "all", "test-programs", CFLAGS="-O1 -g --coverage")
     if done.returncode:
@@ -236,9 +250,17 @@ def cover(jobs):
         return found + [(name + ":", os.path.join(prefix, "file"), 0, True)]
 
     table, times = collections.defaultdict(list), {}
+    if only:
+        with open(COVER) as f:
+            was = json.load(f)
+        changed = {s for s in sources() if was["sums"].get(s) != digest(os.path.join(ROOT, s))}
+        times = {n: t for n, t in was["times"].items() if file_of(n) not in only}
+        for line, names in was["lines"].items():
+            if line.split(":")[0] not in changed: # lines have moved
+                table[line] = [n for n in names if n in times]
     with futures.ThreadPoolExecutor(jobs) as pool:
-        jobs_ = [pool.submit(bats, b) for b in bats_files()] + \
-                [pool.submit(unit, u) for u in units()]
+        jobs_ = [pool.submit(bats, b) for b in bats_files() if not only or b in only] + \
+                [pool.submit(unit, u) for u in units() if not only or "unit " + u in only]
         tests = [t for j in jobs_ for t in j.result()]
         for (name, _, took, good), lines in zip(tests, pool.map(gcov_lines,
                                                                 [t[1] for t in tests])):
@@ -267,21 +289,22 @@ class Tree:
 
     def __init__(self, number, first, jobs):
         self.path = os.path.join(STATE, "w%d" % number)
-        shutil.rmtree(self.path, ignore_errors=True)
-        if first:
+        if first and not os.path.exists(self.path):
             subprocess.run(["cp", "-a", first.path, self.path], check=True)
-        else:
-            self.fill(jobs)
+        self.fill(jobs)
         self.code = first.code if first else {
             o: self.machine_code(o) for o in self.objects()}
 
     def fill(self, jobs):
+        """What differs from the tree is copied, with a new time, so that it is built anew."""
         files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True,
                                check=True).stdout.split("\n")[:-1]
         for f in files:
             to = os.path.join(self.path, f)
             os.makedirs(os.path.dirname(to), exist_ok=True)
-            shutil.copy2(os.path.join(ROOT, f), to, follow_symlinks=False)
+            if not os.path.lexists(to) or os.path.islink(to) or \
+                    digest(to) != digest(os.path.join(ROOT, f)):
+                shutil.copy(os.path.join(ROOT, f), to, follow_symlinks=False)
         for build in ("build", "whole"):
             done = make(self.path, build, "-j%d" % jobs, "all", "test-programs")
             if done.returncode:
@@ -302,8 +325,14 @@ class Tree:
     def fails(self, test, names, seconds):
         """The first of these tests of one file that fails, and passes without the change."""
         if test.startswith("unit "):
-            path = "build/unit/" + test[5:]
-            return None if unit_ends_well(path, self.path, "build", seconds) else test
+            if make(self.path, "build", "-j1", "build/unit/" + test[5:]).returncode:
+                sys.exit("mutants: %s is not built" % test)
+
+            def ends_well(build):
+                path = "%s/unit/%s" % (build, test[5:])
+                return unit_ends_well(path, self.path, build, seconds)
+            bad = not ends_well("build") and ends_well("whole") and not ends_well("build")
+            return test if bad else None
 
         def some(build, these):
             only = []
@@ -316,7 +345,11 @@ class Tree:
         for number, name, good, _ in some("build", names):
             if not good:
                 whole = "%s: %s" % (test, name)
-                if not number or all(x[2] for x in some("whole", [whole])):
+                # Also a busy machine lets tests fail, or not end.
+                if number and all(x[2] for x in some("whole", [whole])) and \
+                        not all(x[2] for x in some("build", [whole])):
+                    return whole
+                if not number and all(x[2] for x in some("whole", names)):
                     return whole
         return None
 
@@ -326,39 +359,35 @@ class Tree:
         names = cover_["lines"].get("%s:%d" % (source, line)) or \
             sorted({n for at, some in cover_["lines"].items()
                     if at.startswith(source + ":") for n in some})
-        groups = collections.defaultdict(list)
-        for n in names:
-            groups[n if n.startswith("unit ") else n.split(":")[0]].append(n)
-        cost = {g: sum(cover_["times"][n] for n in groups[g]) for g in groups}
         with open(path, "w") as f:
             f.write(text[:start] + new + text[end:])
         before = self.objects()
         try:
-            if make(self.path, "build", "-j1", "all", *["build/unit/" + g[5:] for g in groups
-                                                 if g.startswith("unit ")]).returncode:
+            if make(self.path, "build", "-j1", "all").returncode:
                 return "builds not", ""
             after = self.objects()
             if all(self.code.get(o) == self.machine_code(o)
                    for o in after if after[o] != before.get(o)):
                 return "same code", ""
-            begin = time.monotonic()
-            # Those first that execute most of the file: they are about it.
             share = collections.Counter(n for at, some in cover_["lines"].items()
                                         if at.startswith(source + ":") for n in some)
-            best = collections.defaultdict(list)
-            for n in sorted((n for n in names if not n.startswith("unit ")),
-                            key=lambda n: -share[n])[:12]:
-                best[n.split(":")[0]].append(n)
-            for g in best:
-                by = self.fails(g, best[g], 20 + 10 * sum(cover_["times"][n] for n in best[g]))
-                if by:
-                    return "caught", by
-            for g in sorted(groups, key=lambda g: (not g.startswith("unit "), cost[g])):
-                by = self.fails(g, groups[g], 20 + 10 * cost[g])
-                if by:
-                    return "caught", by
-                if time.monotonic() - begin > budget:
-                    return "survived", "%d s of tests" % budget
+            # Those first that execute much of the file in little time: they are about it.
+            worth = {n: share[n] / (2 + cover_["times"][n]) for n in names}
+            first = set(sorted((n for n in names if n[-1] != ":"), key=lambda n: -worth[n])[:12])
+            begin = time.monotonic()
+            for those in (first, set(names) - first):
+                groups = collections.defaultdict(list)
+                for n in sorted(those):
+                    groups[file_of(n)].append(n)
+                cost = {g: sum(cover_["times"][n] for n in groups[g]) for g in groups}
+                for g in sorted(groups, key=lambda g: (
+                        those is not first or -max(worth[n] for n in groups[g]),
+                        not g.startswith("unit "), cost[g])):
+                    by = self.fails(g, groups[g], 20 + 10 * cost[g])
+                    if by:
+                        return "caught", by
+                    if time.monotonic() - begin > budget:
+                        return "survived", "%d s of tests" % budget
             return "survived", "%d tests" % len(names)
         finally:
             with open(path, "w") as f:
@@ -366,11 +395,23 @@ class Tree:
 
 
 def listed():
-    try:
-        with open(EQUAL) as f:
-            return {tuple(x.rstrip("\n").split("\t")[:3]) for x in f if x.strip()}
-    except FileNotFoundError:
-        return set()
+    with open(EQUAL, encoding="utf-8") as f:
+        return {tuple(x.rstrip("\n").split("\t")[:3]) for x in f if x.strip()}
+
+
+def is_listed(equal, source, text, change):
+    """By its line's text, or if there are several of them, by the function's name as well."""
+    whole, what = show(text, change)
+    if sum(x.strip() == whole for x in text.split("\n")) == 1:
+        return (source, whole, what) in equal
+    names = re.findall(r"^(\w+)\(", text[:change[3]], re.M)
+    return (source + ":" + names[-1] if names else source, whole, what) in equal
+
+
+def is_unique(text, change):
+    """No other change of the line is described by the same words."""
+    return sum(c[0] == change[0] and show(text, c) == show(text, change)
+               for c in changes(text)) == 1
 
 
 def draws(texts, chance):
@@ -388,17 +429,33 @@ def draws(texts, chance):
                 del kinds[kind]
 
 
-def of_rows(path, texts):
-    """The survivors of an earlier run, wherever their lines are now."""
+def read_rows(path):
     with open(path, encoding="utf-8") as f:
-        rows = [x.rstrip("\n").split("\t") for x in f][1:]
-    for source, line, kind, what, verdict, _, whole in rows:
-        if verdict != "survived" or source not in texts:
-            continue
-        same = [c for c in changes(texts[source])
-                if c[1] == kind and show(texts[source], c) == (whole, what)]
-        if same:
-            yield source, min(same, key=lambda c, at=int(line): abs(c[0] - at))
+        return [tuple(x.rstrip("\n").split("\t")) for x in f][1:]
+
+
+def of_row(row, texts):
+    """The change of a row of an earlier run, wherever its line is now, or None."""
+    source, line, kind, what, _, _, whole = row
+    same = [c for c in changes(texts.get(source, ""))
+            if c[1] == kind and show(texts[source], c) == (whole, what)]
+    return (source, min(same, key=lambda c: abs(c[0] - int(line)))) if same else None
+
+
+def write_rows(path, rows):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("file\tline\tkind\tchange\tverdict\tby\ttext\n")
+        f.writelines("\t".join(r) + "\n" for r in rows)
+
+
+def without(every, rows, texts):
+    """The changes that these rows do not have yet."""
+    had = collections.Counter(r[:4] for r in rows)
+    for source, c in every:
+        key = source, str(c[0]), c[1], show(texts[source], c)[1]
+        had[key] -= 1
+        if had[key] < 0:
+            yield source, c
 
 
 def run(args):
@@ -409,7 +466,13 @@ def run(args):
     stale = [s for s in texts if cover_["sums"].get(s) != digest(os.path.join(ROOT, s))]
     if stale:
         sys.exit("mutants: changed since \"cover\", which must run again: " + " ".join(stale[:5]))
-    every = of_rows(args.file, texts) if again else draws(texts, random.Random(args.seed))
+    drawn = {s: t for s, t in texts.items() if s in (args.sources or texts)}
+    if again: # the others stay as they are
+        before = read_rows(args.file)
+        found = [of_row(r, texts) for r in before if r[4] == "survived"]
+        every = iter([x for x in found if x])
+    else:
+        every = draws(drawn, random.Random(args.seed))
     trees = [Tree(0, None, args.jobs)]
     trees += [Tree(i, trees[0], 1) for i in range(1, args.jobs)]
     equal, rows, good = listed(), [], collections.Counter()
@@ -419,12 +482,25 @@ def run(args):
         source, change = item
         tree = free.pop()
         try:
+            if is_listed(equal, source, texts[source], change) and \
+                    (again or is_unique(texts[source], change)):
+                return item, ("equal", "listed")
             return item, tree.judge(source, texts[source], change, cover_, args.budget)
         finally:
             free.append(tree)
 
-    with open(args.o, "w", encoding="utf-8") as f: # what is known when it is stopped is there
-        f.write("file\tline\tkind\tchange\tverdict\tby\ttext\n")
+    if again:
+        rows = [r for r in before if r[4] != "survived"] + \
+               [r[:4] + ("gone", "", r[6]) for r in before
+                if r[4] == "survived" and not of_row(r, texts)]
+        write_rows(args.o, rows)
+        good.update(r[4] for r in rows)
+    elif args.go_on: # what is known when it is stopped is there
+        rows = read_rows(args.o)
+        good.update(r[4] for r in rows)
+        every = without(every, rows, texts)
+    else:
+        write_rows(args.o, [])
     with futures.ThreadPoolExecutor(args.jobs) as pool:
         pending = {pool.submit(one, x) for _, x in zip(range(args.jobs), every)}
         begin = time.monotonic()
@@ -442,7 +518,7 @@ def run(args):
                     good[verdict] += 1
                     continue
                 whole, what = show(texts[source], change)
-                if verdict != "caught" and (source, whole, what) in equal:
+                if verdict != "caught" and is_listed(equal, source, texts[source], change):
                     verdict = "equal"
                 good[verdict] += 1
                 rows.append((source, str(change[0]), change[1], what, verdict, by, whole))
@@ -460,7 +536,9 @@ def run(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     sub = parser.add_subparsers(dest="what", required=True)
-    sub.add_parser("cover").add_argument("-j", type=int, default=os.cpu_count(), dest="jobs")
+    c = sub.add_parser("cover")
+    c.add_argument("-j", type=int, default=os.cpu_count(), dest="jobs")
+    c.add_argument("tests", nargs="*")
     r = sub.add_parser("run")
     r.add_argument("-n", type=int, default=300)
     r.add_argument("-s", type=int, default=1, dest="seed")
@@ -468,12 +546,14 @@ def main():
     r.add_argument("-t", type=float, default=1e9, dest="seconds")
     r.add_argument("-b", type=float, default=240, dest="budget")
     r.add_argument("-o", default=os.path.join(STATE, "mutants.tsv"))
+    r.add_argument("-c", action="store_true", dest="go_on")
+    r.add_argument("sources", nargs="*")
     a = sub.add_parser("again")
     a.add_argument("file")
     a.add_argument("-j", type=int, default=os.cpu_count(), dest="jobs")
     a.add_argument("-b", type=float, default=240, dest="budget")
     a.add_argument("-o", default=os.path.join(STATE, "again.tsv"))
-    a.set_defaults(n=1 << 30, seconds=1e9)
+    a.set_defaults(n=1 << 30, seconds=1e9, sources=[], go_on=False)
     o = sub.add_parser("one")
     o.add_argument("file")
     o.add_argument("line", type=int)
@@ -482,7 +562,7 @@ def main():
     args = parser.parse_args()
     os.makedirs(STATE, exist_ok=True)
     if args.what == "cover":
-        cover(args.jobs)
+        cover(args.jobs, args.tests)
     elif args.what in ("run", "again"):
         sys.exit(run(args))
     else:

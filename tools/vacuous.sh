@@ -29,11 +29,11 @@ files_of()
 {
     case $1 in
     datcat) echo datcat roundtrip ;;
-    datpack) echo datpack roundtrip atomic damage dialects gguf ;;
-    nvquant) echo nvquant damage ;;
+    datpack) echo datpack roundtrip atomic damage dialects gguf importance teach ;;
+    nvquant) echo nvquant damage importance ;;
     tokenize) echo tokenize tok ;;
-    trainstep) echo trainstep fp4 damage quantfrom ;;
-    generate) echo generate fp4 ;;
+    trainstep) echo trainstep fp4 damage quantfrom teach report ;;
+    generate) echo generate fp4 importance chats ;;
     memguard) echo memguard ;;
     *) echo "tools/vacuous.sh: $1: expected one of ${all[*]}" >&2 && exit 2 ;;
     esac

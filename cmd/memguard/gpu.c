@@ -160,7 +160,7 @@ is_here(pid_t pid)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
-    return pid > 0 && access(path, F_OK) == 0;
+    return access(path, F_OK) == 0;
 }
 
 /* Bytes of the tree's processes on a device.  *strange: it lists a pid that does not exist

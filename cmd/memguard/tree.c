@@ -268,13 +268,11 @@ list(struct tree *t)
 static void
 keep_strangers(struct tree *t, size_t listed, size_t n, const enum tree_kin *kin)
 {
-    size_t k = 0, strangers = 0;
+    size_t strangers = 0;
     pid_t *keep = t->listed; // in place: never more than were listed
     for (size_t i = 0; i < listed; i++) {
-        while (k < n && t->procs[k].pid < t->listed[i])
-            k++;
-        bool was_read = k < n && t->procs[k].pid == t->listed[i];
-        if (was_read ? kin[k] == TREE_STRANGER : is_stranger(t, t->listed[i]))
+        const struct tree_proc *p = find(t->procs, n, t->listed[i]);
+        if (p ? kin[p - t->procs] == TREE_STRANGER : is_stranger(t, t->listed[i]))
             keep[strangers++] = t->listed[i];
     }
     memcpy(t->strangers, keep, strangers * sizeof *keep);

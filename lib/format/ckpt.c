@@ -66,9 +66,10 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
         return fail(s, 12, "reserved bytes", 0, load_le32(p + 12));
     if (load_le64(p + 16) != size)
         return fail(s, 16, "size of the file", load_le64(p + 16), size);
+    uint64_t most = size - PROLOGUE < MAX_HEADER ? size - PROLOGUE : MAX_HEADER;
     *bytes = load_le64(p + 24);
-    if (*bytes < 1 || *bytes > MAX_HEADER || *bytes > size - PROLOGUE)
-        return fail(s, 24, "size of the header, at most", MAX_HEADER, *bytes);
+    if (*bytes < 1 || *bytes > most)
+        return fail(s, 24, "size of the header, at most", most, *bytes);
     return 0;
 }
 

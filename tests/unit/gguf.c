@@ -147,6 +147,8 @@ check_names(void)
     }
     struct buf b = { 0 };
     CHECK(!gguf_name_to_ours(&b, slice_of("blk.00.ffn_up.weight")));
+    CHECK(!gguf_name_to_ours(&b, slice_of("blk.0_ffn_up.weight")));
+    CHECK(!gguf_name_to_ours(&b, slice_of("blk.0")));
     CHECK(!gguf_name_to_ours(&b, slice_of("rope_freqs.weight")));
     CHECK(!gguf_name_to_ours(&b, slice_of("blk.0.output_norm.weight")));
     CHECK(!gguf_name_to_ours(&b, (struct slice){ "blk.0.ffn_up.weight", 18 }));

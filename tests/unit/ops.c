@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* ops: views of matrices, sums of squares of several at once, errors that stop operations,
- * what is counted and what is freed. */
+/* ops: views of matrices, sums of squares of several at once, the norm of rows that are no
+ * whole chunks, errors that stop operations, what is counted and what is freed. */
 #include "kernels/kernels.h"
 
 #include "tests/unit/check.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sys/mman.h>
 
 enum { ROWS = 6, COLS = 5 };
@@ -48,6 +49,68 @@ check_sums(struct kernels *k)
     op_sum_squares(k, out, g, 3);
     for (int i = 0; i < 3; i++)
         CHECK_SAY(out[i] == want[i], "sum %d is %g, want %g", i, out[i], want[i]);
+}
+
+/* Rows of one chunk and a part: against the formula in double, and nothing beyond. */
+static void
+check_norm_bwd(struct kernels *k)
+{
+    enum { T = 3, C = 300, EDGE = 600 };
+    static float in[T * C], dy[T * C], gain[C], rstd[T], dx[T * C + EDGE];
+    struct matrix mx = matrix_of(DT_F32, in, T, C), my = matrix_of(DT_F32, dy, T, C);
+    struct matrix to = matrix_of(DT_F32, dx, T, C);
+    double worst = 0, edge = 0;
+    for (int i = 0; i < T * C; i++) {
+        in[i] = (float)(i * 37 % 101 - 50) / 32;
+        dy[i] = (float)(i * 53 % 89 - 44) / 16;
+        gain[i % C] = (float)(i % 17) / 8;
+    }
+    for (int r = 0; r < T; r++)
+        rstd[r] = 0.5F + (float)r;
+    op_norm_bwd(k, &to, NULL, NULL, &my, &mx, rstd, gain, NULL);
+    for (int r = 0; r < T; r++) {
+        double sum = 0;
+        for (int i = 0; i < C; i++)
+            sum += (double)dy[r * C + i] * (double)gain[i] * (double)in[r * C + i];
+        for (int i = 0; i < C; i++) {
+            double s = (double)rstd[r], want = (double)dy[r * C + i] * (double)gain[i] -
+                                               (double)in[r * C + i] * sum * s * s / C;
+            worst = fmax(worst, fabs((double)dx[r * C + i] - want * s));
+        }
+    }
+    for (int i = T * C; i < T * C + EDGE; i++)
+        edge += fabs((double)dx[i]);
+    CHECK_SAY(worst < 1e-4, "off by %g", worst);
+    CHECK(edge == 0);
+}
+
+/* Logits far from 0: exponentials are of differences. */
+static void
+check_large_logits(struct kernels *k)
+{
+    enum { R = 2, V = 37 };
+    static float logits[R * V], teacher[R * V], ce[R], kl[R];
+    static const int32_t label[R] = { 3, 3 };
+    const struct distill how = { 0.5F, 1 };
+    struct matrix m = matrix_of(DT_F32, logits, R, V),
+                  mt = matrix_of(DT_F32, teacher, R, V);
+    double sum = 0;
+    for (int i = 0; i < V; i++)
+        sum += exp((i - 3) / -8.0);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < V; i++) {
+            logits[i] = teacher[i] = 1000 - (float)i / 8;
+            logits[V + i] = teacher[V + i] = -1000 - (float)i / 8;
+        }
+        if (pass == 0)
+            op_cross_entropy(k, ce, &m, label, 1);
+        else
+            op_distill(k, ce, kl, &m, &mt, label, &how, 1);
+        for (int r = 0; r < R; r++)
+            CHECK_SAY(fabs((double)ce[r] - log(sum)) < 1e-4 && kl[r] == 0,
+                      "row %d: %g and %g, want %g", r, (double)ce[r], (double)kl[r],
+                      log(sum));
+    }
 }
 
 /* More than one thread's part, from a byte that is no multiple of anything. */
@@ -103,6 +166,82 @@ check_usage(struct kernels *k)
     double before = k->usage.flops;
     op_linear(k, 1, &y, &m, &m, NULL);
     CHECK(k->usage.flops - before == 2.0 * 2 * 2 * 3);
+    before = k->usage.flops;
+    op_linear_dx(k, 1, &m, &y, &m, NULL);
+    CHECK(k->usage.flops - before == 2.0 * 2 * 2 * 3);
+    struct matrix dw = matrix_of(DT_F32, x + 12, 2, 3);
+    before = k->usage.flops;
+    op_linear_dw(k, 1, &dw, &y, &m, false);
+    CHECK(k->usage.flops - before == 2.0 * 2 * 2 * 3);
+}
+
+/* Two products of each of the 2 heads with 3 tokens before and half of its own 2. */
+static void
+check_attention_flops(struct kernels *k)
+{
+    enum { T = 2, PAST = 3, H = 2, D = 2 };
+    static float q[T * H * D], key[(PAST + T) * D], value[(PAST + T) * D],
+        out[T * H * D], lse[H * T], work[H * T];
+    static const int32_t first[T] = { 0, 0 };
+    struct heads h = { T, PAST, H, 1, D, first, 0 };
+    struct matrix mq = matrix_of(DT_F32, q, T, H * D), to = mq,
+                  mk = matrix_of(DT_F32, key, PAST + T, D),
+                  mv = matrix_of(DT_F32, value, PAST + T, D);
+    to.data = out;
+    double before = k->usage.flops;
+    op_attention(k, &to, lse, &mq, &mk, &mv, &h);
+    CHECK(k->usage.flops - before == 2.0 * 2 * T * (PAST + T / 2.0) * H * D);
+    h.past = 0;
+    mk.rows = mv.rows = T;
+    op_attention(k, &to, lse, &mq, &mk, &mv, &h);
+    before = k->usage.flops;
+    struct matrix dk = matrix_of(DT_F32, key + T * D, T, D),
+                  dv = matrix_of(DT_F32, value + T * D, T, D), dq = to;
+    static float d_out[T * H * D], d_q[T * H * D];
+    struct matrix m_d = matrix_of(DT_F32, d_out, T, H * D);
+    dq.data = d_q;
+    op_attention_bwd(k, &dq, &dk, &dv, &m_d, &to, lse, &mq, &mk, &mv, work, &h);
+    CHECK(k->usage.flops - before == 2 * 2.0 * 2 * T * (T / 2.0) * H * D);
+}
+
+/* What products allocate is what a plan of them counts. */
+static void
+check_dry(void)
+{
+    enum { IN = 64, OUT = 48, MAX = 40 };
+    static const size_t tokens[] = { 1, 3, 8, MAX };
+    static const enum dtype compute[] = { DT_F32, DT_BF16 };
+    static float w[OUT * IN], in[MAX * IN], y[MAX * OUT];
+    for (size_t i = 0; i < 2 * sizeof tokens / sizeof *tokens; i++) {
+        struct err e = { 0 };
+        struct cpu_kind kind = { compute[i % 2], isa_best(), 2 };
+        struct kernels *real = kernels_cpu(&kind, &e);
+        NEED(real);
+        struct kernels *dry = kernels_dry(&real->is, &kind, &e),
+                       *both[] = { real, dry };
+        NEED(dry);
+        size_t t = tokens[i / 2];
+        struct matrix mw = matrix_of(DT_F32, w, OUT, IN),
+                      mx = matrix_of(DT_F32, in, t, IN),
+                      my = matrix_of(DT_F32, y, t, OUT);
+        uint64_t work[3][2];
+        for (int k = 0; k < 2; k++) {
+            op_linear(both[k], 1, &my, &mx, &mw, NULL);
+            work[0][k] = both[k]->usage.now[MEMORY_WORK];
+            op_linear_dx(both[k], 1, &mx, &my, &mw, NULL);
+            work[1][k] = both[k]->usage.now[MEMORY_WORK];
+            op_linear_dw(both[k], 1, &mw, &my, &mx, false);
+            work[2][k] = both[k]->usage.now[MEMORY_WORK];
+        }
+        for (int k = 0; k < 3; k++)
+            CHECK_SAY(work[k][0] == work[k][1],
+                      "%s of %zu tokens, product %d: %llu bytes, planned %llu",
+                      dtype_name(kind.compute), t, k, (unsigned long long)work[k][0],
+                      (unsigned long long)work[k][1]);
+        kernels_close(dry);
+        kernels_close(real);
+        CHECK(e.kind == ERR_NONE);
+    }
 }
 
 /* After an error operations, allocations and downloads do nothing; freeing works. */
@@ -110,6 +249,7 @@ static void
 check_error(struct kernels *k)
 {
     char here = 1;
+    uint64_t before = k->usage.now[MEMORY_WORK];
     void *p = kernels_alloc(k, MEMORY_WORK, 8);
     NEED(p);
     err_set(&err, ERR_IO, "first");
@@ -117,7 +257,7 @@ check_error(struct kernels *k)
     CHECK(x[0] != 0 && !kernels_alloc(k, MEMORY_WORK, 8));
     CHECK(kernels_download(k, &here, x, 1) == -1 && here == 1);
     kernels_free(k, p);
-    CHECK(k->usage.now[MEMORY_WORK] == 0);
+    CHECK(k->usage.now[MEMORY_WORK] == before);
     CHECK_ERR(err, ERR_IO, "first");
 }
 
@@ -129,8 +269,12 @@ main(void)
     check_views();
     check_sums(k);
     check_copies(k);
+    check_norm_bwd(k);
+    check_large_logits(k);
     check_usage(k);
+    check_attention_flops(k);
     check_freed(k);
+    check_dry();
     check_error(k);
     kernels_close(k);
     return check_end();

@@ -214,6 +214,8 @@ check_split(void)
         { "I'm you'RE it'\xc5\xbf", "I|'m| you|'RE| it|'\xc5\xbf" },
         { "it'\xc5\xbfx'\xc5\xbex", "it|'\xc5\xbf|x|'\xc5\xbex" },
         { "'lL'd'x''t", "'lL|'d|'x|''|t" },
+        { "'sx'tx'rex'vex'mx'llx'dx'x", "'s|x|'t|x|'re|x|'ve|x|'m|x|'ll|x|'d|x|'x" },
+        { "'rx'ex'lx", "'rx|'ex|'lx" },
         { "12 a", "1|2| a" },
         { "a  b", "a| | b" },
         { " \t!x", " |\t|!x" },
@@ -259,6 +261,12 @@ check_nfc(void)
         { "\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", "\xea\xb0\x81" }, // jamo
         { "\xea\xb0\x80\xe1\x86\xa8", "\xea\xb0\x81" },             // LV and T
         { "\xea\xb0\x80\xe1\x86\xa7", "\xea\xb0\x80\xe1\x86\xa7" }, // U+11A7 stays
+        { "\xea\xb0\x80\xe1\x87\x82", "\xea\xb0\x9b" },             // the last T
+        { "\xea\xb0\x80\xe1\x87\x83", "\xea\xb0\x80\xe1\x87\x83" }, // and beyond
+        { "\xe1\x84\x92\xe1\x85\xb5", "\xed\x9e\x88" },             // the last L and V
+        { "\xe1\x84\x93\xe1\x85\xa1", "\xe1\x84\x93\xe1\x85\xa1" },
+        { "\xe1\x84\x80\xe1\x85\xb6", "\xe1\x84\x80\xe1\x85\xb6" },
+        { "\xea\xb0\x81\xe1\x86\xa8", "\xea\xb0\x81\xe1\x86\xa8" }, // LVT
         { "\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc" },             // never composed
         { "\xcc\x81", "\xcc\x81" },                                 // nothing before
         { "e\xcc\x81\xcc\x81", "\xc3\xa9\xcc\x81" },
