@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, lines, stderr: set by run
+# shellcheck disable=SC2119,SC2154  # options are not always there; output, lines, stderr: set by run
 # generate --dump-importance measures how much the columns of weights matter; nvquant and
 # datpack --importance choose scales by it, and with --hessian let columns make up for the errors
 # of others.  importance.py computes all of it once more.
@@ -25,6 +25,7 @@ importance() { python3 "$HERE/importance.py" "$@"; }
 # put NAME VALUE... : w.safetensors has another vector of that name.
 put() { importance put "$IN/i.safetensors" "$@" w.safetensors; }
 
+# shellcheck disable=SC2120  # options are not always there
 # weigh OPTION...: the model quantized with the importance of w.safetensors.
 weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors"; }
 
@@ -204,7 +205,7 @@ feed() { nvquant -q -f -o x.dat --importance h.safetensors --hessian "$@" m.safe
     refuse "\"$n\" is missing: generate --dump-importance writes it with --hessian" feed
     # 3 blocks of 16 by 16: not finite, not symmetric, not of products.
     v=$(awk 'BEGIN { for (i = 0; i < 768; i++) printf("%d ", i % 256 % 17 == 0) }')
-    # shellcheck disable=SC2086  # lists of numbers
+    # shellcheck disable=SC2046,SC2086  # lists of numbers
     {
         importance put whole.safetensors $n $v h.safetensors
         feed

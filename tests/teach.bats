@@ -129,15 +129,15 @@ PY
 }
 
 @test "every container can teach: NVFP4, a checkpoint with its quantizer" {
-    local kl
+    local found
     nvquant -q -o n.dat "$IN/other"
     datpack -q --to ckpt --quant sweep --master f32 -o n.ckpt "$IN/other"
     for f in n.dat n.ckpt "$IN/other"; do
         learn -n 1 --teacher "$f" --log log.jsonl -f -o a.ckpt "$IN/plain.ckpt" >/dev/null
-        kl+=" $(last kl)"
+        found+=" $(last kl)"
         rm log.jsonl
     done
-    read -r a b c <<<"$kl"
+    read -r a b c <<<"$found"
     # A .dat has the embedding in f16.
     awk -v a="$a" -v b="$b" -v c="$c" '
         function off(x, y) { return x > y ? x - y : y - x }

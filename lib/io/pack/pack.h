@@ -45,7 +45,8 @@ struct pack {
     bool quantize, dequantize;
     // of the quantizer, and of a new checkpoint; NULL: the default
     const char *quant, *variant, *criterion, *share, *master, *moments;
-    const char *importance;   // a file of weights of columns, and with hessian their products
+    const char
+        *importance; // a file of weights of columns, and with hessian their products
     const char *input_scales; // a file of largest magnitudes of activations
     bool exhaustive, hessian;
     struct kernels *gpu; // to quantize on; NULL: the CPU
