@@ -166,7 +166,7 @@ row_again(struct row *to, const float *in, size_t n, enum how how)
         }
         most = fmaxf(most, fabsf(in[i]));
     }
-    if (how >= SMALL) {
+    if (given[how] > 0) {
         enc = given[how];
         dec = 1.0F / enc;
     } else if (!native && most > 0) {

@@ -83,7 +83,7 @@ check_arena(void)
                                     65527, 65528, 65529, 65535,  65536, 65537,
                                     65544, 70001, 1,     200000, 8,     65536 };
     struct arena a = { 0 };
-    char *at[sizeof sizes / sizeof *sizes];
+    char *at[sizeof sizes / sizeof *sizes] = { NULL };
     for (int round = 0; round < 3; round++) {
         size_t n = round < 2 ? sizeof sizes / sizeof *sizes : 6; // those fill no block
         for (size_t i = 0; i < n; i++) {
