@@ -87,8 +87,8 @@ products(struct session *s, size_t of, size_t cols, uint64_t tokens)
 {
     const struct net_tensor *t = &s->model.net.t[of];
     size_t n = cols * t->gram_width;
-    double *sum = malloc(n * sizeof *sum);
-    float *v = malloc(n * sizeof *v);
+    double *sum = malloc((n + 1) * sizeof *sum);
+    float *v = malloc((n + 1) * sizeof *v);
     if (!sum || !v)
         err_set(s->err, ERR_MEMORY, "out of memory for --hessian");
     else if (kernels_download(s->k, sum, t->gram, n * sizeof *sum) == 0)
@@ -103,9 +103,10 @@ static char *
 name_of(const char *weight, const char *what)
 {
     size_t n = strlen(weight) - strlen("weight");
-    char *name = cmd_alloc(1, n + strlen(what) + 1);
+    size_t more = strlen(what) + 1;
+    char *name = cmd_alloc(1, n + more);
     memcpy(name, weight, n);
-    strcpy(name + n, what);
+    memcpy(name + n, what, more);
     return name;
 }
 

@@ -20,25 +20,25 @@ static const char *const losses[] = { "ce", "scalar", NULL };
 #define AT(member) offsetof(struct settings, member)
 #define COUNT(key, option, member, low, high, first)                                   \
     {                                                                                  \
-        key, option, SET_U64, false, AT(member), NULL, NULL, low, high, first, false   \
+        key, option, SET_U64, false, false, AT(member), NULL, NULL, low, high, first   \
     }
 #define NUMBER(key, option, member, low, high, first)                                  \
     {                                                                                  \
-        key, option, SET_F64, true, AT(member), NULL, NULL, low, high, first, false    \
+        key, option, SET_F64, true, false, AT(member), NULL, NULL, low, high, first    \
     }
 #define LATE(key, option, member, low, high, first)                                    \
     {                                                                                  \
-        key, option, SET_F64, true, AT(member), NULL, NULL, low, high, first, true     \
+        key, option, SET_F64, true, true, AT(member), NULL, NULL, low, high, first     \
     }
 #define WORD(key, option, member, words)                                               \
     {                                                                                  \
-        key, option, SET_WORD, false, AT(member), words, words, 0, 0, 0, false         \
+        key, option, SET_WORD, false, false, AT(member), words, words, 0, 0, 0         \
     }
 
 const struct setting settings_table[] = {
     COUNT("accum", "accum", accum, 1, 1 << 20, 1),
-    { "activations", "activations", SET_WORD, false, AT(activations),
-      device_activations, device_activations_given, 0, 0, 0, false },
+    { "activations", "activations", SET_WORD, false, false, AT(activations),
+      device_activations, device_activations_given, 0, 0, 0 },
     COUNT("batch", "batch", batch, 1, 1 << 20, 1),
     NUMBER("beta1", "beta1", beta1, 0, 0.999999, 0.9),
     NUMBER("beta2", "beta2", beta2, 0, 0.999999, 0.999),
@@ -52,12 +52,12 @@ const struct setting settings_table[] = {
     NUMBER("lr", "lr", lr, 0, 1e6, 1e-5),
     NUMBER("min_lr", "min-lr", min_lr, 0, 1e6, 0),
     WORD("order", "order", order, orders),
-    { "quant_from", "quant-from", SET_F64, false, AT(quant_from), NULL, NULL, 0,
-      4294967295.0, 0, true },
+    { "quant_from", "quant-from", SET_F64, false, true, AT(quant_from), NULL, NULL, 0,
+      4294967295.0, 0 },
     WORD("schedule", "schedule", schedule, schedules),
     COUNT("seed", "seed", seed, 0, 4294967295.0, 0),
     COUNT("seq_len", "seq-len", seq_len, 0, 1 << 24, 0),
-    { "spike", "spike", SET_F64, false, AT(spike), NULL, NULL, 0, 1e6, 0, false },
+    { "spike", "spike", SET_F64, false, false, AT(spike), NULL, NULL, 0, 1e6, 0 },
     COUNT("total_steps", "total-steps", total_steps, 0, 4294967295.0, 0),
     COUNT("train_last_layers", "train-last-layers", last_layers, 0, 1 << 20, 0),
     COUNT("warmup", "warmup", warmup, 0, 4294967295.0, 0),

@@ -36,14 +36,14 @@ enum setting_kind { SET_U64, SET_F64, SET_WORD };
 struct setting {
     const char *key, *option; // in a checkpoint; on the command line
     enum setting_kind kind;
-    bool f32;                 // SET_F64: kernels take it as f32
-    size_t offset;            // in struct settings
+    bool f32;      // SET_F64: kernels take it as f32
+    bool late;     // of a later version: a checkpoint has it unless it is `first`
+    size_t offset; // in struct settings
     const char *const *words; // SET_WORD
     const char *const
         *given;       // SET_WORD: those that the option takes, a prefix of words
     double low, high; // allowed range
     double first;     // in a new checkpoint
-    bool late;        // of a later version: a checkpoint has it unless it is `first`
 };
 extern const struct setting settings_table[];
 enum { SETTINGS = 24 };
@@ -157,7 +157,7 @@ struct run {
     struct store in; // the checkpoint at the start
     struct config c;
     struct data data, eval;
-    bool has_data, has_eval;
+    bool has_data, has_eval, has_teacher;
     struct device device; // its properties, before it is opened
     struct kernels *k;
     uint64_t free_before; // free bytes of a GPU at the start; UINT64_MAX: unknown
@@ -165,7 +165,6 @@ struct run {
     bool over_limit;      // the warning about it was printed
     struct train t;
     struct model teacher;
-    bool has_teacher;
     struct quant_spec quant, activations;
     struct train_layout layout;
     const char *quantizer;         // its name; NULL: products see the master

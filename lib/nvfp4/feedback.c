@@ -174,7 +174,7 @@ nvfp4_feedback(uint8_t *codes, uint8_t *scales, const float *x, size_t n, size_t
     size_t w = feedback_width(cols);
     assert(column % w == 0 && n % w == 0);
     for (size_t at = 0; at < n; at += w) {
-        float y[FEEDBACK_WIDTH];
+        float y[FEEDBACK_WIDTH] = { 0 };
         size_t block = (column + at) % cols / w;
         for (size_t k = 0; k < w; k++)
             y[k] = x[at + k] * t->enc;
