@@ -336,10 +336,10 @@ void op_block_gram(struct kernels *k, double *gram, size_t width,
 /* *out = largest magnitude of f32, bf16 or f16; NaN if one is not finite. */
 void op_amax(struct kernels *k, float *out, const struct matrix *x);
 /* The nvfp4 form of x, in the planes that `to` has: the bytes of nvfp4_quant.  The tensor
- * scale is that of the largest of n values at amax; to->per_row: each row by its own largest
- * magnitude, or all by the scale that spec gives, n is 0, and the quantizer is `max` or
- * `native`.  Where amax or a row is not finite scale2 is NaN.  Neither x nor amax may be what the op_quantize just before has
- * written, since it may still run. */
+ * scale is that of the largest of n values at amax.  to->per_row: each row by its own largest
+ * magnitude and `max` or `native`, or all by the scale that spec gives and `max`; n is 0.  Where
+ * amax or a row is not finite scale2 is NaN.  Neither x nor amax may be what the op_quantize
+ * just before has written, since it may still run. */
 void op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                  const float *amax, size_t n, const struct quant_spec *spec);
 

@@ -64,6 +64,8 @@ decimal_to = $(if $(shell printf '%s\n' $(call quoted,$($1)) | grep -xE '[0-9]*[
 input_files = $(foreach n,$1,$(if $($n),$(call input_file,$n)))
 input_file = $(call plain,$1)$(if $(wildcard $(call path,$($1))),,$(error $1=$($1): no such file))$(eval \
 	override $1 := $(call path,$($1)))
+# $(call needed,NAME...): these settings are not empty.
+needed = $(foreach n,$1,$(if $(strip $($n)),,$(error $n is empty: see "make help")))
 # $(check_model): MODEL, if it is set, is a model directory; its name becomes absolute.
 check_model = $(if $(MODEL),$(call plain,MODEL)$(if $(wildcard $(call path,$(MODEL))/config.json),,$(error \
 	MODEL=$(MODEL): no config.json is there: want a model directory))$(eval \

@@ -16,6 +16,10 @@ model = $(MODEL)
 model_there = $(wildcard $(MODEL)/config.json $(MODEL)/*.safetensors)
 endif
 TOKENIZER ?= $(model)/tokenizer.json
+ifneq ($(filter command environment override,$(firstword $(origin TOKENIZER))),)
+$(call needed,TOKENIZER)
+$(call input_files,TOKENIZER)
+endif
 
 # Scripts find what they need here.
 export MODEL_DIR = $(model)

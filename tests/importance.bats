@@ -209,14 +209,23 @@ feed() { nvquant -q -f -o x.dat --importance h.safetensors --hessian "$@" m.safe
     {
         importance put whole.safetensors $n $v h.safetensors
         feed
+        mv x.dat plain.dat
+        # Only ratios matter, also at the ends of the range.
+        for large in 1.7e38 1e-40; do
+            importance put whole.safetensors $n ${v//1 /$large } h.safetensors
+            feed
+            cmp x.dat plain.dat
+        done
         importance put whole.safetensors $n ${v/#1/nan} h.safetensors
-        refuse "\"$n\": block 0 is no matrix of mean products" feed
+        refuse "\"$n\": block 0: expected mean products: a value is not finite" feed
         importance put whole.safetensors $n ${v/#1 0/1 5} h.safetensors
-        refuse "\"$n\": block 0 is no matrix of mean products" feed
+        refuse "\"$n\": block 0: expected mean products: it is not symmetric" feed
         importance put whole.safetensors $n ${v/%1 /-9 } h.safetensors
-        refuse "\"$n\": block 2 is no matrix of mean products" feed
-        # No input at all in a block: its columns are for themselves.
-        importance put whole.safetensors $n $(printf '0 %.0s' {1..768}) h.safetensors
+        refuse "\"$n\": block 2: expected mean products: it is not positive definite" feed
+        # No input at all in a block: its columns are for themselves; in all of them: not measured.
+        importance put whole.safetensors $n $(printf '0 %.0s' {1..256}) ${v:512} h.safetensors
         feed
+        importance put whole.safetensors $n $(printf '0 %.0s' {1..768}) h.safetensors
+        refuse "\"$n\": all elements are 0: nothing was measured" feed
     }
 }

@@ -72,6 +72,15 @@ column()
     run -2 experiment resume CUTS=9 STEPS=9
     run -2 experiment memory CASES=1.1
     run -2 experiment parity DEVICES=cuda
+    for s in 'distill TEXT=' 'distill HELDOUT=' 'quality TEXT=' 'quality HELDOUT=' 'quality ROWS=' 'distill TOKENIZER='; do
+        run -2 experiment "${s%% *}" "${s#* }" </dev/null
+        [[ $output == *"${s:8:4}"*" is empty"* ]]
+    done
+    run -2 experiment distill TOKENIZER=nosuch.json
+    [[ $output == *'TOKENIZER=nosuch.json: no such file'* ]]
+    run -2 experiment quality TEXT=x.tok
+    run -2 experiment quality HELDOUT="it's.tsv"
+    [[ $output == *'want a name without quote'* ]]
     run -2 experiment distill QUANT=sweep1
     run -2 experiment distill DISTILL=2
     run -2 experiment distill HELDOUT=nosuch.tsv

@@ -59,6 +59,21 @@ importance_end(struct session *s)
     }
 }
 
+/* Means of n sums over the tokens. */
+static void
+means_of(struct session *s, float *v, const double *sum, size_t n, uint64_t tokens)
+{
+    bool finite = true;
+    for (size_t i = 0; i < n; i++) {
+        v[i] = (float)(sum[i] / (double)tokens);
+        finite &= isfinite(v[i]) != 0;
+    }
+    if (!finite)
+        err_set(s->err, ERR_NONFINITE,
+                "%s: what a product takes is too large: its squares are not finite",
+                s->model.store.name);
+}
+
 /* The means of a row's input, and at the end its largest magnitude; NULL: an error. */
 static float *
 measured(struct session *s, size_t of, size_t cols, uint64_t tokens)
@@ -73,8 +88,7 @@ measured(struct session *s, size_t of, size_t cols, uint64_t tokens)
                    0) {
         for (size_t i = 0; i < cols; i++)
             most = fmaxf(most, v[i]);
-        for (size_t i = 0; i < cols; i++)
-            v[i] = (float)(squares[i] / (double)tokens);
+        means_of(s, v, squares, cols, tokens);
         v[cols] = most;
     }
     free(squares);
@@ -92,8 +106,7 @@ products(struct session *s, size_t of, size_t cols, uint64_t tokens)
     if (!sum || !v)
         err_set(s->err, ERR_MEMORY, "out of memory for --hessian");
     else if (kernels_download(s->k, sum, t->gram, n * sizeof *sum) == 0)
-        for (size_t i = 0; i < n; i++)
-            v[i] = (float)(sum[i] / (double)tokens);
+        means_of(s, v, sum, n, tokens);
     free(sum);
     return v;
 }
@@ -151,8 +164,9 @@ importance_write(struct session *s, const struct tok_reader *tok, uint64_t token
     float **grams = cmd_alloc(n->table.n + 1, sizeof *grams);
     size_t count = 0, of;
     if (tokens == 0)
-        return err_set(s->err, ERR_USAGE, "%s: no tokens to measure on", s->c->score);
-    warn_short(s, tokens);
+        err_set(s->err, ERR_USAGE, "%s: no tokens to measure on", s->c->score);
+    else
+        warn_short(s, tokens);
     for (size_t i = 0; i < n->table.n && s->err->kind == ERR_NONE; i++)
         if (is_measured(n, i, &of))
             count += add_row(s, d + count, means, grams, i, of, tokens);

@@ -29,8 +29,11 @@ reference_reserve(struct reference *r, size_t n)
     struct session *s = r->s;
     struct model *m = &r->model;
     if (n > m->config.positions)
-        return err_set(s->err, ERR_USAGE, "%s: has %u positions, a document %zu",
-                       m->store.name, m->config.positions, n);
+        return err_set(
+            s->err, ERR_USAGE,
+            "%s: has %u positions, a document of %s %zu: a reference runs on all "
+            "of it",
+            m->store.name, m->config.positions, s->c->score, n);
     if (model_stretch(m, n) < 0)
         return -1;
     s->model.net.teacher = &m->net;

@@ -425,7 +425,7 @@ put_result(struct score *x)
                    { "targets", n, true },
                    { "loss", loss, false },
                    { "perplexity", perplexity(loss), false },
-                   { "kl", x->divergence / n, false },
+                   { "kl", x->divergence > 0 ? x->divergence / n : 0, false },
                    { "top1", (double)x->agree / n, false },
                    { "kl_p99", percentile_99(x), false },
                    { "reference_loss", theirs, false },

@@ -175,6 +175,11 @@ settings_check(const struct settings *s)
         misuse("--quant-from: %g is a fraction of --total-steps, which is not given: "
                "expected that, too, or a step",
                s->quant_from);
+    if (s->quant_from > 0 && s->quant_from < 1 &&
+        settings_quant_from(s) > s->total_steps)
+        misuse("--quant-from: %g of %llu steps leaves none that is quantized: expected "
+               "a smaller fraction",
+               s->quant_from, (unsigned long long)s->total_steps);
     if (s->min_lr > s->lr)
         misuse("--min-lr: %g is above --lr %g", s->min_lr, s->lr);
 }

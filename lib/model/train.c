@@ -143,6 +143,8 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
         if (run_pass(t, &b[i], 1 / (float)r->targets, &sums) < 0 ||
             (t->layout.release && update_settle_released(t) < 0))
             return -1;
+        if (t->net.teacher && isfinite(sums.ce) && !isfinite(sums.kl))
+            update_skip(t, "the divergence from the teacher is not finite");
         if (!isfinite(train_loss(t, &sums)))
             update_skip(t, "the loss is not finite");
     }

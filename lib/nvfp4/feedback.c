@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* feedback: see feedback.h.  Every operation is one binary32 operation in the order written, so
- * that the bytes are the same on every machine. */
+/* feedback: see feedback.h.  The factor is computed in binary64, codes and scales in binary32,
+ * each operation in the order written, so that the bytes are the same on every machine. */
 #include "lib/nvfp4/feedback.h"
 
 #include <assert.h>

@@ -543,14 +543,18 @@ def unpack(archive, out):
     part = out.rstrip("/") + ".part"
     shutil.rmtree(part, ignore_errors=True)
     os.makedirs(part)
-    with tarfile.open(archive, mode="r:xz") as tar:
-        for m in tar:
-            if not m.isfile() or "/" in m.name or m.name.startswith("."):
-                fail("%s: %s: want plain files of a corpus" % (archive, m.name))
-            with open(os.path.join(part, m.name), "wb") as f:
-                shutil.copyfileobj(tar.extractfile(m), f, 1 << 20)
-    if not os.path.exists(os.path.join(part, "packages.tsv")):
-        fail("%s: no packages.tsv is in it: it is not of --pack" % archive)
+    try:
+        with tarfile.open(archive, mode="r:xz") as tar:
+            for m in tar:
+                if not m.isfile() or "/" in m.name or m.name.startswith("."):
+                    raise ValueError("%s: want plain files of a corpus" % m.name)
+                with open(os.path.join(part, m.name), "wb") as f:
+                    shutil.copyfileobj(tar.extractfile(m), f, 1 << 20)
+        if not os.path.exists(os.path.join(part, "packages.tsv")):
+            raise ValueError("no packages.tsv is in it: it is not of --pack")
+    except (ValueError, EOFError, lzma.LZMAError, tarfile.TarError) as e:
+        shutil.rmtree(part)
+        fail("%s: %s" % (archive, e))
     shutil.rmtree(out, ignore_errors=True)
     os.rename(part, out)
 

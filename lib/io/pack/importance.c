@@ -106,22 +106,49 @@ find_hessian(struct plan *p, const struct nvfp4 *t)
     return p->err->kind ? NULL : found;
 }
 
-/* The factor of one block, in place of its products. */
+static int
+bad_block(struct plan *p, const struct tensor *from, size_t block, const char *what)
+{
+    char q[TEXT_QUOTE];
+    return err_set(p->err, ERR_FORMAT,
+                   "%s: \"%s\": block %zu: expected mean products: %s",
+                   p->importance.store.name,
+                   text_quote(q, from->name, strlen(from->name)), block, what);
+}
+
+/* The factor of one block, in place of its products.  A power of two brings the largest to
+ * 1 .. 2: only ratios matter. */
 static int
 make_factor(struct plan *p, const struct tensor *from, size_t block, float *v,
             double *h, size_t w)
 {
+    float most = 0;
+    for (size_t i = 0; i < w * w; i++)
+        if (!isfinite(v[i]))
+            return bad_block(p, from, block, "a value is not finite");
+        else if (v[i] != v[i % w * w + i / w])
+            return bad_block(p, from, block, "it is not symmetric");
+        else
+            most = fmaxf(most, fabsf(v[i]));
+    int unit = most > 0 ? -ilogbf(most) : 0;
+    for (size_t i = 0; i < w * w; i++)
+        h[i] = ldexp((double)v[i], unit);
+    return feedback_factor(v, h, w)
+               ? 0
+               : bad_block(p, from, block, "it is not positive definite");
+}
+
+/* Whether a tensor has products at all: one without any was not measured. */
+static int
+check_measured(struct plan *p, const struct tensor *from, const float *v, size_t n)
+{
     char q[TEXT_QUOTE];
-    for (size_t i = 0; i < w * w; i++)
-        h[i] = (double)v[i];
-    for (size_t i = 0; i < w * w; i++)
-        if (!isfinite(h[i]) || v[i] != v[i % w * w + i / w])
-            break;
-        else if (i + 1 == w * w && feedback_factor(v, h, w))
+    for (size_t i = 0; i < n; i++)
+        if (v[i] != 0)
             return 0;
     return err_set(
-        p->err, ERR_FORMAT, "%s: \"%s\": block %zu is no matrix of mean products",
-        p->importance.store.name, text_quote(q, from->name, strlen(from->name)), block);
+        p->err, ERR_FORMAT, "%s: \"%s\": all elements are 0: nothing was measured",
+        p->importance.store.name, text_quote(q, from->name, strlen(from->name)));
 }
 
 float *
@@ -134,7 +161,8 @@ importance_factor(struct plan *p, const struct nvfp4 *t)
     if (from && !h)
         plan_no_memory(p);
     if (h && store_check_payload(&p->importance.store, from, p->err) == 0 &&
-        store_read(&p->importance.store, from, 0, v, n * sizeof *v, p->err) == 0)
+        store_read(&p->importance.store, from, 0, v, n * sizeof *v, p->err) == 0 &&
+        check_measured(p, from, v, n) == 0)
         for (size_t b = 0; b < n / (w * w) && p->err->kind == ERR_NONE; b++)
             make_factor(p, from, b, v + b * w * w, h, w);
     free(h);

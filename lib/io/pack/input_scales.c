@@ -42,8 +42,8 @@ read_amax(struct plan *p, const struct tensor *t, float *amax)
         return 0;
     return err_set(
         p->err, ERR_FORMAT,
-        "%s: \"%s\": expected a magnitude above 0, found %g: measure on more "
-        "tokens, or leave --input-scales out",
+        "%s: \"%s\": expected a magnitude above 0, of which a scale can be made, found "
+        "%g: measure on other tokens, or leave --input-scales out",
         s->name, q, (double)*amax);
 }
 
