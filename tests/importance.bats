@@ -25,6 +25,7 @@ importance() { python3 "$HERE/importance.py" "$@"; }
 put() { importance put "$IN/i.safetensors" "$@" w.safetensors; }
 
 # weigh OPTION...: the model quantized with the importance of w.safetensors.
+# shellcheck disable=SC2120  # refuse hands options on
 weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors"; }
 
 @test "mean squares and largest magnitudes are those of a forward pass in double precision" {
