@@ -27,6 +27,7 @@ put() { importance put "$IN/i.safetensors" "$@" w.safetensors; }
 
 # shellcheck disable=SC2120  # options are not always there
 # weigh OPTION...: the model quantized with the importance of w.safetensors.
+# shellcheck disable=SC2120  # refuse hands options on
 weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors"; }
 
 @test "mean squares and largest magnitudes are those of a forward pass in double precision" {

@@ -293,6 +293,7 @@ experiment()
     printf 'nvfp4.dat\t%s\n' "$(datcat --hash "$1/nvfp4.dat" | tail -n 1 | cut -d ' ' -f 1)" >>"$1/hashes.tsv"
     printf 'name\tvalue\nDEVICE\tcpu\n' >"$1/settings.tsv"
     trainstep --dry-run -d "$1/data.tok" -n 100 "$1/run.ckpt" >"$1/plan.txt"
+    grep -q '^total' "$1/plan.txt"
     printf '$ trainstep -d data.tok run.ckpt\n' >"$1/commands.txt"
 }
 
@@ -466,7 +467,9 @@ PY
 @test "trainstep: no line of progress where there is no terminal, or with -q" {
     cp "$IN/start.ckpt" run.ckpt
     trainstep -d "$IN/data.tok" -n 3 run.ckpt >steps 2>words
+    [ "$(wc -l <steps)" -eq 4 ]
     run -1 grep $'step [0-9]\|\r\|\e' words
-    run -0 python3 "$root/tests/terminal.py" 120 trainstep -q -d "$IN/data.tok" -n 3 run.ckpt
+    run -0 python3 "$root/tests/terminal.py" 120 trainstep -q -d "$IN/data.tok" -n 3 -o more.ckpt run.ckpt
     [ -z "$output" ]
+    datcat -q --verify more.ckpt
 }

@@ -258,6 +258,8 @@ END
     [[ $(tok read i.tok) == *'"samples":3,"skipped":1,"targets":4,"tokens":7,'* ]]
     piped '1 2\n3 x4\n' 'line 2: byte 6: ' --input ids --count
     piped '1 -2' 'byte 2' --input ids
+    piped '9xyz\n1\n' 'byte 0: expected an id of 0..4294967295, found "9xyz"' --input ids
+    piped '1 2 3x\n4 5\n' 'byte 4: expected an id of 0..4294967295, found "3x"' --input ids
     piped '12 3x45 6' 'byte 3: expected an id of 0..4294967295, found "3x45"' --input ids
     piped '4294967296' '4294967295' --input ids
     piped '{"ids":[1,2],"mask":[1]}' 'mask of 2, found 1' --input ids

@@ -132,6 +132,11 @@ def show(text, change):
     return whole, "%s -> %s" % (old, new)
 
 
+def kind_of(change):
+    """"sign", or "sign 2" for the second such change of its line."""
+    return change[1] if change[2] == 1 else "%s %d" % change[1:3]
+
+
 # ---- coverage ---------------------------------------------------------------------------
 
 def limits():
@@ -438,7 +443,7 @@ def of_row(row, texts):
     """The change of a row of an earlier run, wherever its line is now, or None."""
     source, line, kind, what, _, _, whole = row
     same = [c for c in changes(texts.get(source, ""))
-            if c[1] == kind and show(texts[source], c) == (whole, what)]
+            if kind_of(c) == kind and show(texts[source], c) == (whole, what)]
     return (source, min(same, key=lambda c: abs(c[0] - int(line)))) if same else None
 
 
@@ -452,7 +457,7 @@ def without(every, rows, texts):
     """The changes that these rows do not have yet."""
     had = collections.Counter(r[:4] for r in rows)
     for source, c in every:
-        key = source, str(c[0]), c[1], show(texts[source], c)[1]
+        key = source, str(c[0]), kind_of(c), show(texts[source], c)[1]
         had[key] -= 1
         if had[key] < 0:
             yield source, c
@@ -521,7 +526,7 @@ def run(args):
                 if verdict != "caught" and is_listed(equal, source, texts[source], change):
                     verdict = "equal"
                 good[verdict] += 1
-                rows.append((source, str(change[0]), change[1], what, verdict, by, whole))
+                rows.append((source, str(change[0]), kind_of(change), what, verdict, by, whole))
                 with open(args.o, "a", encoding="utf-8") as f:
                     f.write("\t".join(rows[-1]) + "\n")
                 if verdict == "survived":
