@@ -127,7 +127,7 @@ seen() { jsonl "' '.join('%d%s:%s' % (x['step'], 'e' * ('eval_loss' in x), x['qu
     steps --lr 0 --total-steps 14 -n 2 --log log.jsonl a.ckpt
     [ "$(seen log.jsonl)" = '7:none 8:sweep' ]
     # 0.29 of 100 is 28.99 in binary; .4 of 6 is 2.4, .45 of 6 is 2.7.
-    for f in 0.29:100:30 .4:6:3 .45:6:4 0.99:3:4 0.0:3:1 0.001:9:1; do
+    for f in 0.29:100:30 .4:6:3 .45:6:4 0.8:3:3 0.0:3:1 0.001:9:1; do
         IFS=: read -r f total first <<<"$f"
         rm -f log.jsonl
         t "$f" "$total" $((first + 1))
@@ -306,6 +306,7 @@ losses() { jsonl "'\n'.join(str(x.get('loss', x.get('eval_loss'))) for x in d)" 
             --quant-from "$v" --total-steps 9 m.ckpt
     done
     t '--quant-from: 0.5 is a fraction of --total-steps, which is not given' --quant-from 0.5 m.ckpt
+    t '--quant-from: 0.99 of 3 steps leaves none that is quantized' --quant-from 0.99 --total-steps 3 m.ckpt
     t 'n.ckpt: --quant-from: its projections are never quantized; datpack --to ckpt --quant NAME' \
         --quant-from 5 n.ckpt
     datpack -q --init 3 --config "$IN/config.json" --to ckpt --compat torchsharp -o packed.ckpt
