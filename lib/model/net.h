@@ -19,8 +19,8 @@ struct net_tensor {
      * take are added, of a group that shares its input to the first one's; NULL: not wanted. */
     double *squares;
     float *peak;
-    double *
-        gram; // likewise their products, in blocks of so many columns; NULL: not wanted
+    /* Likewise: products of the columns within blocks of gram_width columns. */
+    double *gram;
     size_t gram_width;
     /* Of a projection: `given` of struct quant_spec for its input, or 0.  Alike in a group that
      * shares it. */
@@ -123,7 +123,7 @@ struct net_scores {
 };
 
 /* Score the last `rows` tokens of what n, and its teacher if it has one, were just extended by,
- * for so many rows; label: (rows), -1: none. */
+ * for so many rows; label: (rows), -1 where there is none. */
 int net_score(struct net *n, const int32_t *label, size_t rows,
               const struct net_scores *to);
 

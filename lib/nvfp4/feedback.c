@@ -3,6 +3,8 @@
  * each operation in the order written, so that the bytes are the same on every machine. */
 #include "lib/nvfp4/feedback.h"
 
+#include "lib/nvfp4/quant_kernel.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -88,15 +90,6 @@ feedback_factor(float *factor, double *h, size_t w)
 
 /* ---- quantizing ----------------------------------------------------------------------- */
 
-/* The magnitude code nearest to a/s, ties to even, as in quant.c. */
-static unsigned
-nearest(float a, float s)
-{
-    return (unsigned)((a > 0.25F * s) + (a >= 0.75F * s) + (a > 1.25F * s) +
-                      (a >= 1.75F * s) + (a > 2.5F * s) + (a >= 3.5F * s) +
-                      (a > 5.0F * s));
-}
-
 /* Codes of 16 columns at scale s and their errors, from y with the errors before each column
  * made up for; what they cost, or more than `limit`. */
 static float
@@ -107,7 +100,7 @@ try_scale(uint8_t code[N], float error[N], const float *y, float s, const float 
     memcpy(z, y, sizeof z);
     for (size_t j = 0; j < N && cost <= limit; j++) {
         float a = fabsf(z[j]);
-        unsigned m = nearest(a, s);
+        unsigned m = quant_nearest(a, s);
         float e = a - e2m1_value(m) * s;
         error[j] = signbit(z[j]) ? -e : e;
         code[j] = (uint8_t)(m | (signbit(z[j]) ? 8U : 0U));

@@ -14,7 +14,7 @@
 
 enum { FEEDBACK_WIDTH = 128 };
 
-/* Columns of a block in a matrix of so many: a power of two that divides them. */
+/* Columns of a block: the largest power of two, up to FEEDBACK_WIDTH, that divides cols. */
 size_t feedback_width(size_t cols);
 
 /* The factor (w, w) of one block of columns: element (j, j) is what the square of column j's

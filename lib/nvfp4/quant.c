@@ -273,23 +273,13 @@ four_over_six(const struct block *b, const struct quant_scale *t, bool mae,
 
 /* ---- the best scale ------------------------------- */
 
-/* The magnitude code nearest to a/s, ties to even: products of a threshold and s are
- * exact, so no rounding decides. */
-static unsigned
-nearest(float a, float s)
-{
-    return (unsigned)((a > 0.25F * s) + (a >= 0.75F * s) + (a > 1.25F * s) +
-                      (a >= 1.75F * s) + (a > 2.5F * s) + (a >= 3.5F * s) +
-                      (a > 5.0F * s));
-}
-
 /* Squared error of 16 magnitudes at one scale, summed as a fixed tree. */
 static float
 sweep_error(const float a[N], float s, const float *weight)
 {
     float r[N];
     for (int i = 0; i < N; i++) {
-        float d = a[i] - e2m1_value(nearest(a[i], s)) * s;
+        float d = a[i] - e2m1_value(quant_nearest(a[i], s)) * s;
         r[i] = d * d;
         if (weight)
             r[i] = r[i] * weight[i];
@@ -331,7 +321,7 @@ sweep(const struct block *b, const struct quant_scale *t, const float *weight,
     }
     float s = e4m3_value((uint8_t)best);
     for (int k = 0; k < b->n; k++)
-        put_code(b, k, (amax > 0 ? nearest(a[k], s) : 0) | sign_bit(at(b, k)));
+        put_code(b, k, (amax > 0 ? quant_nearest(a[k], s) : 0) | sign_bit(at(b, k)));
     return (uint8_t)best;
 }
 

@@ -10,6 +10,16 @@ void nvfp4_quant_scalar(uint8_t *codes, uint8_t *scales, const float *x, size_t 
                         size_t cols, uint64_t first, const struct quant_spec *spec,
                         const struct quant_scale *t, struct quant_error *e);
 
+/* The magnitude code nearest to a/s, ties to even: products of a threshold and s are
+ * exact, so no rounding decides. */
+static inline unsigned
+quant_nearest(float a, float s)
+{
+    return (unsigned)((a > 0.25F * s) + (a >= 0.75F * s) + (a > 1.25F * s) +
+                      (a >= 1.75F * s) + (a > 2.5F * s) + (a >= 3.5F * s) +
+                      (a > 5.0F * s));
+}
+
 /* The power of two that brings T to 1 .. 2; the smallest values stay below. */
 float quant_unit(const struct quant_scale *t);
 /* Add the error, in units, of 16 values of a block with scale byte c. */
