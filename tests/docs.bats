@@ -149,14 +149,14 @@ same()
         # An argument that is optional can follow an equals sign only.
         want=$(help_options "$p" | sed -n 's/\[=.*/=/p' | sort)
         same "$want" "$(offers "$p" -- | grep '=$' | sort)"
-        same "--help" "$(offers "$p" --he)"
+        same "--help" "$(offers "$p" --hel)"
     done
 }
 
 @test "completion: by the path of a program, too" {
     for p in $programs; do
-        same "--help" "$(offers "$bin/$p" --he)"
-        same "" "$(offers "$bin/no-such-program" --he)"
+        same "--help" "$(offers "$bin/$p" --hel)"
+        same "" "$(offers "$bin/no-such-program" --hel)"
     done
 }
 
@@ -218,7 +218,7 @@ wanted_words()
     same "$(printf '%s\n' f.json model)" "$(offers datpack --config '' | sort)"
     same "e.txt" "$(offers datcat --check e)"
     same "a.dat" "$(offers datcat x.dat a)"
-    same "" "$(offers datcat -- --he)"
+    same "" "$(offers datcat -- --hel)"
 }
 
 @test "completion: is registered for each program" {

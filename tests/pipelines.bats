@@ -266,7 +266,8 @@ cell()
     { printf 'variant\twhat\tdevice\thash\n'; tail -n +2 again/base.hash | sed 's/^/small\t/'; } >expected
     judge=(awk -F '\t' -v variant=small -f "$root/pipelines/base/check.awk")
     run -0 "${judge[@]}" expected "$out/base.hash"
-    [ "${#lines[@]}" -eq 4 ] && [[ ${lines[3]} == "small: checkpoint: as expected" ]]
+    [ "${#lines[@]}" -eq 4 ]
+    [[ ${lines[3]} == "small: checkpoint: as expected" ]]
     sed '/^checkpoint/s/.$/x/' "$out/base.hash" >bad
     run -1 "${judge[@]}" expected bad
     sed '/^c/s/.$/x/' "$out/base.hash" >other

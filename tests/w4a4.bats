@@ -263,7 +263,7 @@ PY
     for v in 0 -1 nan inf 1e-40 1e38; do
         cp "$IN/i.safetensors" w.safetensors
         w4a4 set w.safetensors $x.input_amax $v
-        refuse 'w.safetensors: "'$x'.input_amax": expected a magnitude above 0, found' bad
+        refuse 'w.safetensors: "'$x'.input_amax": expected a magnitude above 0, of which a scale can be made, found' bad
     done
     w4a4 set w.safetensors $x.input_amax 1 1
     refuse '"'$x'.input_amax": expected one f32' bad
