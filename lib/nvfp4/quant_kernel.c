@@ -299,7 +299,9 @@ sweep(struct tile *t, const struct quant_scale *q, bool exhaustive, bool weighte
         vf y = quotient(a[i], s, inverse);
         t->code[i] = grid_code(nearest_even(y)) | sign_bit(t->x[i]);
     }
-    return ~zero & ((second <= best * (1 + 0x1p-14F)) | (best < all(1e-30F)));
+    // Weighted squares are multiplied in another order, and so overflow elsewhere.
+    vi large = weighted ? t->amax * q->enc > all(0x1p59F) : (vi){ 0 };
+    return ~zero & ((second <= best * (1 + 0x1p-14F)) | (best < all(1e-30F)) | large);
 }
 
 /* ---- all of them ------------------------------- */
