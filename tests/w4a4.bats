@@ -104,7 +104,7 @@ same_logits() {
         # Containers without a place for them: that they are left out is said.
         run -0 --separate-stderr datpack -o $k.dat $k
         [[ $stderr == *'14 activation scales of a W4A4 model are left out: it has no place'* ]]
-        # Those of the input give way to those that are asked for.
+        # Scales of --input-scales replace those of the input.
         run -0 --separate-stderr datpack --to $k --input-scales "$IN/i.safetensors" -o new.$k/ there.$k
         [[ $stderr == *'activation scales are those of --input-scales, not of the input'* ]]
         [ "$(w4a4 scales $k new.$k "$IN/i.safetensors")" = '14 scales' ]

@@ -122,8 +122,8 @@ struct net_scores {
     int32_t *teacher_best;
 };
 
-/* Score the last `rows` tokens of what n, and its teacher if it has one, were just extended by,
- * for so many rows; label: (rows), -1 where there is none. */
+/* Score the last `rows` tokens of the preceding net_extend, which reserved as many rows, of n
+ * and, if it has one, of its teacher.  label: (rows) the next token, -1: no target. */
 int net_score(struct net *n, const int32_t *label, size_t rows,
               const struct net_scores *to);
 
