@@ -75,7 +75,9 @@ check_norm_bwd(struct kernels *k)
         for (int i = 0; i < C; i++) {
             double s = (double)rstd[r], want = (double)dy[r * C + i] * (double)gain[i] -
                                                (double)in[r * C + i] * sum * s * s / C;
-            worst = fmax(worst, fabs((double)dx[r * C + i] - want * s));
+            double off = fabs((double)dx[r * C + i] - want * s);
+            if (!(off <= worst)) /* not fmax: gcc 12 for aarch64 fails on it */
+                worst = off;
         }
     }
     for (int i = T * C; i < T * C + EDGE; i++)
