@@ -212,6 +212,81 @@ print(xxh3_128(open(sys.argv[1], "rb").read()).hex())' "$IN/other/model.safetens
         <(printf 'one\ttwo\n' | tokenize -q -t t/tokenizer.json --input tsv -)
 }
 
+@test "of two kinds of samples the teacher teaches its own, the others their labels" {
+    local all=(-q -n 1 --order file --lr 1e-3 -f -o x.ckpt) ids=(-d "$IN/ids.tok")
+    local taught=(--teacher "$IN/other" --distill 0.75 --distill-temp 1.5)
+    trainstep "${all[@]}" "${ids[@]}" --batch 24 --dump ce --log ce.jsonl "$IN/plain.ckpt" >/dev/null
+    trainstep "${all[@]}" -d "$IN/held.tok" --batch 6 "${taught[@]}" --dump kl --log kl.jsonl \
+        "$IN/plain.ckpt" >/dev/null
+    trainstep "${all[@]}" "${ids[@]}" --teacher-data "$IN/held.tok" --batch 30 "${taught[@]}" \
+        --dump both --log both.jsonl "$IN/plain.ckpt" >/dev/null
+    # In two passes, of which the second has both kinds.
+    trainstep "${all[@]}" "${ids[@]}" --teacher-data "$IN/held.tok" --batch 15 --accum 2 \
+        "${taught[@]}" --dump passes --log passes.jsonl "$IN/plain.ckpt" >/dev/null
+    python3 - <<'PY'
+import json
+from golden import Tensors, relative
+ce, kl, both, passes = (json.loads(open(n + ".jsonl").read()) for n in ("ce", "kl", "both", "passes"))
+a, b = ce["target_tokens"], kl["target_tokens"]
+assert a > 200 and b > 40 and both["target_tokens"] == passes["target_tokens"] == a + b
+for found in both, passes:
+    assert abs(found["loss"] * (a + b) / (ce["loss"] * a + kl["loss"] * b) - 1) < 1e-6
+    assert abs(found["kl"] / kl["kl"] - 1) < 1e-6
+    assert abs(found["ce"] * (a + b) / (ce["loss"] * a + kl["ce"] * b) - 1) < 1e-6
+x, y = Tensors("ce"), Tensors("kl")
+for name in "both", "passes":
+    found = Tensors(name)
+    grads = [n for n in found.names() if n.startswith("grad.")]
+    assert len(grads) > 20, found.names()
+    for n in grads:
+        want = [(p * a + q * b) / (a + b) for p, q in zip(x[n], y[n])]
+        off = relative(found[n], want)
+        assert off < 1e-5 and relative(found[n], x[n]) > 1e-2, (name, n, off)
+PY
+}
+
+@test "--teacher-data: the same bytes wherever a run is cut; its hash is in checkpoint and provenance" {
+    local k own theirs both
+    two() { learn --teacher-data "$IN/held.tok" "$@"; }
+    two -n 9 -o a.ckpt "$IN/small.ckpt" >/dev/null
+    learn -n 9 -o without.ckpt "$IN/small.ckpt" >/dev/null
+    run -1 cmp -s a.ckpt without.ckpt
+    for k in 2 7; do
+        two -j 3 -n $k -f -o b.ckpt "$IN/small.ckpt" >/dev/null
+        two --until 9 b.ckpt >/dev/null
+        cmp a.ckpt b.ckpt
+    done
+    own=$(datcat --meta "$IN/ids.tok" | json "d['meta']['xxh3']")
+    theirs=$(datcat --meta "$IN/held.tok" | json "d['meta']['xxh3']")
+    both=$(python3 -c '
+import sys
+from xxh3 import xxh3_128
+print(xxh3_128(bytes.fromhex(sys.argv[1])).hex())' "$own$theirs")
+    [ "$(datcat --meta a.ckpt | json "d['meta']['state']['sampler']['data']")" = "$both" ]
+    [[ $(datcat --meta a.ckpt) == *'"teacher_data":"'"$theirs"'"'* ]]
+    # 30 samples of both are an epoch.
+    [ "$(datcat --meta a.ckpt | json "d['meta']['state']['sampler']['index']")" -eq 27 ]
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --teacher "$IN/other" -n 1 a.ckpt
+    [[ $stderr == *'other data than before'* ]]
+}
+
+@test "--teacher-data that cannot be" {
+    cp "$IN/plain.ckpt" a.ckpt
+    refuse '--teacher-data: needs --teacher' trainstep -d "$IN/ids.tok" --teacher-data "$IN/held.tok" a.ckpt
+    refuse '--teacher-data: expected a file' learn --teacher-data - a.ckpt
+    refuse 'none.tok: No such file' learn --teacher-data none.tok a.ckpt
+    refuse 'config.json' learn --teacher-data "$IN/config.json" a.ckpt
+    printf '1 2 3\n4 97\n' | tokenize -q --input ids -o far.tok -
+    refuse 'far.tok: sample 1: id 97 at position 1' learn --teacher-data far.tok a.ckpt
+    printf '1 2 3\n%s\n' "$(seq -s ' ' 1 40)" | tokenize -q --input ids -o long.tok -
+    refuse 'long.tok: sample 1 has 40 ids, --seq-len 20' learn --teacher-data long.tok --seq-len 20 a.ckpt
+    printf '1 2 3\n' | tokenize -q --input ids -o out.tok -
+    head -c -1 out.tok >cut.tok
+    refuse 'cut.tok' learn --teacher-data cut.tok a.ckpt
+    refuse 'out.tok: is an input, too' learn --teacher-data out.tok --log out.tok a.ckpt
+    cmp a.ckpt "$IN/plain.ckpt"
+}
+
 @test "logits of a teacher that are not finite: the step is skipped, and the run ends with 4" {
     python3 - "$IN/other" <<'PY'
 import json, os, shutil, struct, sys

@@ -15,7 +15,7 @@ _nibble_words()
     tokenize:FILE) echo @file ;;
     datcat:FILE) echo @samples ;;
     trainstep:FILE) echo @tensors ;;
-    trainstep:--data | trainstep:-d | trainstep:--eval) echo @file ;;
+    trainstep:--data | trainstep:-d | trainstep:--eval | trainstep:--teacher-data) echo @file ;;
     trainstep:--log | trainstep:--dump | trainstep:--memory-report) echo @file ;;
     trainstep:--output | trainstep:-o) echo @file ;;
     trainstep:--order) echo shuffle file ;;

@@ -32,42 +32,84 @@ add_sample(struct data *d, const struct tok_sample *s)
 }
 
 static void
-check_sample(const struct data *d, const struct tok_sample *s, const struct config *c)
+check_sample(const struct tok_reader *t, const struct tok_sample *s,
+             const struct config *c)
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->ids[i] >= c->vocab)
             die(EXIT_TROUBLE,
                 "%s: sample %llu: id %u at position %u, the model's vocabulary is %u",
-                d->tok.name, (unsigned long long)s->index, s->ids[i], i, c->vocab);
+                t->name, (unsigned long long)s->index, s->ids[i], i, c->vocab);
+}
+
+static void
+read_samples(struct data *d, struct tok_reader *t, const char *path,
+             const struct config *c)
+{
+    struct err err = { 0 };
+    struct tok_sample s;
+    size_t before = d->n;
+    int rc;
+    if (tok_open(t, path, TOK_KEEP, &err) < 0)
+        die_err(&err);
+    const struct tok_header *h = &t->header;
+    if (h->has_vocab && h->vocab > c->vocab)
+        die(EXIT_TROUBLE, "%s: made for a vocabulary of %llu, the model has %u",
+            t->name, (unsigned long long)h->vocab, c->vocab);
+    while ((rc = tok_next(t, &s)) > 0) {
+        check_sample(t, &s, c);
+        add_sample(d, &s);
+    }
+    if (rc < 0)
+        die_err(&err);
+    if (d->n == before)
+        die(EXIT_TROUBLE, "%s: there are no samples", t->name);
 }
 
 void
 data_open(struct data *d, const char *path, const struct config *c)
 {
-    struct err err = { 0 };
-    struct tok_sample s;
-    int rc;
     *d = (struct data){ 0 };
-    if (tok_open(&d->tok, path, TOK_KEEP, &err) < 0)
-        die_err(&err);
-    const struct tok_header *h = &d->tok.header;
-    if (h->has_vocab && h->vocab > c->vocab)
-        die(EXIT_TROUBLE, "%s: made for a vocabulary of %llu, the model has %u",
-            d->tok.name, (unsigned long long)h->vocab, c->vocab);
-    while ((rc = tok_next(&d->tok, &s)) > 0) {
-        check_sample(d, &s, c);
-        add_sample(d, &s);
-    }
-    if (rc < 0)
-        die_err(&err);
-    if (d->n == 0)
-        die(EXIT_TROUBLE, "%s: there are no samples", d->tok.name);
+    read_samples(d, &d->tok, path, c);
+    d->by_label = d->n;
+}
+
+void
+data_open_taught(struct data *d, const char *path, const struct config *c)
+{
+    d->has_taught = true;
+    read_samples(d, &d->taught, path, c);
+}
+
+/* Of one stream its own hash, of two the hash of both. */
+void
+data_hash(const struct data *d, uint8_t xxh3[XXH3_BYTES])
+{
+    uint8_t both[2 * XXH3_BYTES];
+    memcpy(xxh3, d->tok.end.xxh3, XXH3_BYTES);
+    if (!d->has_taught)
+        return;
+    memcpy(both, d->tok.end.xxh3, XXH3_BYTES);
+    memcpy(both + XXH3_BYTES, d->taught.end.xxh3, XXH3_BYTES);
+    xxh3_128(xxh3, both, sizeof both);
+}
+
+/* The stream of a sample, whose index there it makes *i. */
+static struct tok_reader *
+stream_of(struct data *d, size_t *i)
+{
+    if (*i < d->by_label)
+        return &d->tok;
+    *i -= d->by_label;
+    return &d->taught;
 }
 
 void
 data_close(struct data *d)
 {
     tok_close(&d->tok);
+    if (d->has_taught)
+        tok_close(&d->taught);
     free(d->sample);
     free(d->ticket);
     free(d->batch);
@@ -75,6 +117,7 @@ data_close(struct data *d)
     free(d->label.v);
     free(d->position.v);
     free(d->first.v);
+    free(d->is_taught.v);
 }
 
 size_t
@@ -101,11 +144,14 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
     uint64_t limit = s->seq_len ? s->seq_len : c->positions;
     d->s = s;
     for (size_t i = 0; i < d->n; i++)
-        if (d->sample[i].ids > limit + 1)
-            die(EXIT_TROUBLE, "%s: sample %zu has %u ids, %s %llu allows %llu",
-                d->tok.name, i, d->sample[i].ids,
+        if (d->sample[i].ids > limit + 1) {
+            size_t in_stream = i;
+            const struct tok_reader *t = stream_of(d, &in_stream);
+            die(EXIT_TROUBLE, "%s: sample %zu has %u ids, %s %llu allows %llu", t->name,
+                in_stream, d->sample[i].ids,
                 s->seq_len ? "--seq-len" : "the model's context of",
                 (unsigned long long)limit, (unsigned long long)limit + 1);
+        }
     if (limit > c->positions)
         die(EXIT_TROUBLE, "--seq-len: %llu, the model's context is %u",
             (unsigned long long)limit, c->positions);
@@ -176,7 +222,7 @@ push(struct buf32 *b, int32_t v)
 /* All ids but the last are inputs, whose labels are the ids that follow.  Attention does not
  * cross the documents of a packed sample. */
 static void
-add_inputs(struct data *d, const struct tok_sample *s, size_t base)
+add_inputs(struct data *d, const struct tok_sample *s, size_t base, bool taught)
 {
     int32_t start = 0;
     uint32_t doc = 0;
@@ -189,6 +235,7 @@ add_inputs(struct data *d, const struct tok_sample *s, size_t base)
         push(&d->label, s->flags[i + 1] & TOK_TARGET ? (int32_t)s->ids[i + 1] : -1);
         push(&d->position, (int32_t)i - start);
         push(&d->first, (int32_t)(d->ids.n - 1 - base) - ((int32_t)i - start));
+        push(&d->is_taught, taught);
     }
 }
 
@@ -197,16 +244,18 @@ add_to_pass(struct data *d, size_t sample, size_t base)
 {
     struct tok_sample s;
     struct err err = { 0 };
-    d->tok.err = &err;
-    if (tok_at(&d->tok, sample, &s) < 0)
+    bool taught = sample >= d->by_label;
+    struct tok_reader *t = stream_of(d, &sample);
+    t->err = &err;
+    if (tok_at(t, sample, &s) < 0)
         die_err(&err);
-    add_inputs(d, &s, base);
+    add_inputs(d, &s, base, taught);
 }
 
 static void
 clear(struct data *d)
 {
-    d->ids.n = d->label.n = d->position.n = d->first.n = 0;
+    d->ids.n = d->label.n = d->position.n = d->first.n = d->is_taught.n = 0;
 }
 
 /* Set the pointers of the passes; the arrays grow no more. */
@@ -220,6 +269,7 @@ set_pointers(struct data *d)
         b->label = d->label.v + at;
         b->position = d->position.v + at;
         b->first = d->first.v + at;
+        b->taught = d->has_taught ? d->is_taught.v + at : NULL;
         at += b->tokens;
     }
 }

@@ -663,12 +663,12 @@ log_eval(struct run *r, const struct train_sums *sums, double ms)
 {
     struct buf *b = &r->logs->line;
     uint64_t targets = sums->targets;
-    double loss = train_loss(&r->t, sums), n = (double)targets;
+    double loss = train_loss(&r->t, sums), ce = train_ce(sums), kl = train_kl(sums);
     buf_printf(b, "{\"step\":%llu", (unsigned long long)r->t.step);
     put_f32(b, "eval_loss", (double)(float)loss);
     if (r->has_teacher) {
-        put_f32(b, "eval_ce", (double)(float)(sums->ce / n));
-        put_f32(b, "eval_kl", (double)(float)(sums->kl / n));
+        put_f32(b, "eval_ce", (double)(float)ce);
+        put_f32(b, "eval_kl", (double)(float)kl);
     }
     buf_printf(b, ",\"eval_tokens\":%llu", (unsigned long long)targets);
     put_quant(r, b, r->t.step);
@@ -681,8 +681,7 @@ log_eval(struct run *r, const struct train_sums *sums, double ms)
         return;
     char parts[96] = "";
     if (r->has_teacher)
-        snprintf(parts, sizeof parts, " (cross-entropy %.6g, KL %.6g)", sums->ce / n,
-                 sums->kl / n);
+        snprintf(parts, sizeof parts, " (cross-entropy %.6g, KL %.6g)", ce, kl);
     warn("step %llu: evaluation loss %.6g%s over %llu tokens",
          (unsigned long long)r->t.step, loss, parts, (unsigned long long)targets);
 }

@@ -57,7 +57,7 @@ count_step(struct run *r, struct train *t)
     if (r->device.host && n && is_uneven(r))
         first[n - 1] = (int32_t)(n - 1);
     for (size_t i = 0; i < passes; i++)
-        b[i] = (struct net_batch){ n, zeros, label, zeros, first };
+        b[i] = (struct net_batch){ n, zeros, label, zeros, first, NULL };
     count_forms(r, t, b, passes);
     free(b);
     free(zeros);

@@ -171,9 +171,12 @@ check_files(const struct options *o)
 {
     const char *outputs[] = { o->out, o->dump, o->log, o->memory_report,
                               o->tensorboard };
-    const char *inputs[] = { o->data, o->eval, o->checkpoint, o->teacher };
+    const char *inputs[] = { o->data, o->eval, o->checkpoint, o->teacher,
+                             o->teacher_data };
     if (o->log && strcmp(o->log, "-") == 0)
         misuse("--log: standard output has the lines of --log as TSV");
+    if (o->teacher_data && strcmp(o->teacher_data, "-") == 0)
+        misuse("--teacher-data: expected a file; -d reads standard input");
     if (o->memory_report && strcmp(o->memory_report, "-") == 0)
         misuse("--memory-report: standard output has a line a step: want a file");
     if (strcmp(o->checkpoint, "-") == 0)
@@ -225,14 +228,14 @@ settle_end(struct run *r)
 /* ---- data ---------------------------------------------------------------------------------------- */
 
 static void
-check_tokenizer(const struct run *r, const struct data *d)
+check_tokenizer(const struct run *r, const struct tok_reader *t)
 {
-    const struct tok_header *h = &d->tok.header;
+    const struct tok_header *h = &t->header;
     if (h->has_tokenizer && r->st.has_tokenizer &&
         memcmp(r->st.tokenizer, h->tokenizer, SHA256_BYTES) != 0)
         die(EXIT_TROUBLE,
             "%s: made with another tokenizer than what the checkpoint was trained on",
-            d->tok.name);
+            t->name);
 }
 
 /* Record the tokenizer of the training data in the state. */
@@ -254,10 +257,15 @@ open_data(struct run *r)
         misuse("want samples on standard input or -d FILE.tok; tokenize makes them");
     data_open(&r->data, path, &r->c);
     r->has_data = true;
-    check_tokenizer(r, &r->data);
+    check_tokenizer(r, &r->data.tok);
     record_tokenizer(r);
+    if (r->o->teacher_data) {
+        data_open_taught(&r->data, r->o->teacher_data, &r->c);
+        check_tokenizer(r, &r->data.taught);
+    }
     data_settle(&r->data, &r->s, &r->c);
-    const uint8_t *hash = r->data.tok.end.xxh3;
+    uint8_t hash[XXH3_BYTES];
+    data_hash(&r->data, hash);
     if (r->st.has_sampler && memcmp(hash, r->st.data, XXH3_BYTES) == 0) {
         data_seek(&r->data, r->st.epoch, r->st.index);
     } else if (r->st.has_sampler && !r->o->cmd.quiet) {
@@ -275,7 +283,7 @@ open_eval(struct run *r)
         return;
     data_open(&r->eval, r->o->eval, &r->c);
     r->has_eval = true;
-    check_tokenizer(r, &r->eval);
+    check_tokenizer(r, &r->eval.tok);
     struct settings free_length = r->s;
     free_length.seq_len = 0;
     data_settle(&r->eval, &free_length, &r->c);

@@ -76,7 +76,11 @@ put_provenance(struct run *r, struct buf *b, uint64_t step)
     int rc = history_read(&h, r->in.provenance, &r->err);
     tok_put_provenance(&data, &r->data.tok);
     json_put(&route, slice_of(r->st.route));
-    settings_json(&settings, &r->s, r->st.has_teacher ? r->st.teacher : NULL);
+    const struct settings_hash hashes[] = {
+        { "teacher", r->st.has_teacher ? r->st.teacher : NULL },
+        { "teacher_data", r->data.has_taught ? r->data.taught.end.xxh3 : NULL },
+    };
+    settings_json(&settings, &r->s, hashes, sizeof hashes / sizeof *hashes);
     if (rc == 0) {
         put_origin(r, &origin);
         h.inputs = (struct slice){ origin.data, origin.len };

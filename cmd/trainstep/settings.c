@@ -270,19 +270,21 @@ settings_put(msgpack_packer *pk, const struct settings *s)
 }
 
 void
-settings_json(struct buf *b, const struct settings *s, const uint8_t *teacher)
+settings_json(struct buf *b, const struct settings *s, const struct settings_hash *hash,
+              size_t n)
 {
+    const struct settings_hash *end = hash + n;
     struct settings copy = *s;
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct setting *t = &settings_table[i];
         if (is_left_out(&copy, i))
             continue;
-        if (teacher && strcmp(t->key, "teacher") > 0) {
-            char hex[2 * XXH3_BYTES + 1];
-            hash_hex(hex, teacher, XXH3_BYTES);
-            buf_printf(b, ",\"teacher\":\"%s\"", hex);
-            teacher = NULL;
-        }
+        for (; hash < end && strcmp(t->key, hash->key) > 0; hash++)
+            if (hash->xxh3) {
+                char hex[2 * XXH3_BYTES + 1];
+                hash_hex(hex, hash->xxh3, XXH3_BYTES);
+                buf_printf(b, ",\"%s\":\"%s\"", hash->key, hex);
+            }
         buf_printf(b, "%c\"%s\":", i ? ',' : '{', t->key);
         if (t->kind == SET_F64)
             json_put_number(b, *number_at(&copy, i), 17);

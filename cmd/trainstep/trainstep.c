@@ -69,6 +69,8 @@ static const struct cmd_option options[] = {
     { 0, "loss", "WORD", "ce (default) or scalar", SETTING },
     { 0, "teacher", "MODEL", "learn from its logits, too: distillation",
       CMD_TEXT(&cfg.teacher) },
+    { 0, "teacher-data", "FILE", "it teaches these samples; others their labels",
+      CMD_TEXT(&cfg.teacher_data) },
     { 0, "distill", "A", "share of the KL divergence in the loss (1)", SETTING },
     { 0, "distill-temp", "T", "both models' logits are divided by it (1)", SETTING },
     { 0, "new-teacher", NULL, "go on with another one than before",
@@ -121,7 +123,8 @@ check_combination(const struct options *o)
         misuse("-n and --until: one of them");
     if (o->eval_every && !o->eval)
         misuse("--eval-every: needs --eval");
-    const char *const taught[] = { "distill", "distill-temp", "new-teacher" };
+    const char *const taught[] = { "distill", "distill-temp", "new-teacher",
+                                   "teacher-data" };
     for (size_t i = 0; i < sizeof taught / sizeof *taught && !o->teacher; i++)
         if (cmd_given(&o->cmd, taught[i]))
             misuse("--%s: needs --teacher", taught[i]);

@@ -57,8 +57,13 @@ void settings_copy(struct settings *to, const struct settings *from, size_t i);
 /* The map "settings" of a checkpoint; unknown keys are refused. */
 int settings_read(struct mp *m, struct settings *s);
 void settings_put(msgpack_packer *pk, const struct settings *s);
-/* teacher: the hash of one, which is among them, or NULL. */
-void settings_json(struct buf *b, const struct settings *s, const uint8_t *teacher);
+/* A hash that stands among them, under a name that comes before those behind it. */
+struct settings_hash {
+    const char *key;
+    const uint8_t *xxh3; // NULL: there is none
+};
+void settings_json(struct buf *b, const struct settings *s,
+                   const struct settings_hash *hash, size_t n);
 /* The first step whose forward pass is quantized, if the checkpoint has a quantizer. */
 uint64_t settings_quant_from(const struct settings *s);
 /* Learning rate of step t = 1, 2, ... */
@@ -71,9 +76,11 @@ struct sample {
 };
 
 struct data {
-    struct tok_reader tok;
+    struct tok_reader tok, taught; // taught: those of --teacher-data, which come last
     struct sample *sample;
     size_t n, cap;
+    size_t by_label;       // samples of tok
+    bool has_taught;
     bool packed;           // a sample has several documents
     uint64_t epoch, index; // of the next sample
     // the order of an epoch
@@ -86,11 +93,15 @@ struct data {
     struct buf32 {
         int32_t *v;
         size_t n, cap;
-    } ids, label, position, first;
+    } ids, label, position, first, is_taught;
 };
 
 /* Read all samples and check them against the model; dies. */
 void data_open(struct data *d, const char *path, const struct config *c);
+/* The same with others that a teacher teaches, while the first are learnt by label; dies. */
+void data_open_taught(struct data *d, const char *path, const struct config *c);
+/* What names the data in a checkpoint. */
+void data_hash(const struct data *d, uint8_t xxh3[XXH3_BYTES]);
 void data_close(struct data *d);
 /* Check lengths against the settings; dies. */
 void data_settle(struct data *d, const struct settings *s, const struct config *c);
@@ -137,7 +148,7 @@ void spark_draw(struct buf *b, const struct spark *s, size_t max_columns, bool u
 struct options {
     struct cmd cmd;
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
-    const char *dump, *teacher;
+    const char *dump, *teacher, *teacher_data;
     struct device_options where;
     bool new_teacher;
     bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat

@@ -4,15 +4,15 @@
 
 enum { ROWS = 256 }; // products are fastest with multiples of it
 
-/* Rows of logits at a time: as few chunks as there must be, about equal. */
+/* Of n rows of logits so many at a time: as few chunks as there must be, about equal. */
 static size_t
-chunk_rows(const struct pass *p)
+chunk_rows(const struct pass *p, size_t n)
 {
     size_t max = p->logit_rows;
     if (p->n->teacher && p->n->teacher->pass->logit_rows < max)
         max = p->n->teacher->pass->logit_rows;
-    size_t chunks = (p->labels + max - 1) / max;
-    size_t rows = chunks ? (p->labels + chunks - 1) / chunks : 1;
+    size_t chunks = (n + max - 1) / max;
+    size_t rows = chunks ? (n + chunks - 1) / chunks : 1;
     size_t whole = (rows + ROWS - 1) / ROWS * ROWS;
     return whole <= max ? whole : rows;
 }
@@ -35,7 +35,7 @@ cross_entropy_chunk(struct pass *p, size_t r, size_t n, float scale)
     struct kernels *k = p->k;
     const struct net_tensor *head = pass_tensor(p, pass_head(p), -1);
     struct matrix x, unused, logits = logits_of(p, r, n, &x);
-    if (p->n->teacher) {
+    if (r >= p->by_label) {
         struct matrix theirs = logits_of(p->n->teacher->pass, r, n, &unused);
         op_distill(k, p->loss + r, p->kl + r, &logits, &theirs, p->label + r,
                    &p->n->distill, scale);
@@ -51,11 +51,21 @@ cross_entropy_chunk(struct pass *p, size_t r, size_t n, float scale)
         op_linear_dw(k, 1, &head->grad, &logits, &x, p->n->add || r > 0);
 }
 
+/* Rows r .. end - 1, all with a teacher or all without. */
+static void
+cross_entropy_rows(struct pass *p, size_t r, size_t end, float scale)
+{
+    for (size_t max = chunk_rows(p, end - r); r < end; r += max)
+        cross_entropy_chunk(p, r, end - r < max ? end - r : max, scale);
+}
+
 static void
 cross_entropy(struct pass *p, float scale)
 {
-    for (size_t r = 0, max = chunk_rows(p); r < p->labels; r += max)
-        cross_entropy_chunk(p, r, p->labels - r < max ? p->labels - r : max, scale);
+    if (p->kl)
+        op_zero(p->k, p->kl, p->by_label * sizeof *p->kl);
+    cross_entropy_rows(p, 0, p->by_label, scale);
+    cross_entropy_rows(p, p->by_label, p->labels, scale);
     if (scale != 0 && pass_head(p) == ROLE_HEAD)
         pass_done(p, ROLE_HEAD, -1);
 }

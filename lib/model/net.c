@@ -82,6 +82,29 @@ length_of(const struct net_batch *b)
     return b->tokens % length ? 0 : length;
 }
 
+static void
+add_labels(struct pass *p, const struct net_batch *b, bool taught)
+{
+    for (size_t t = 0; t < b->tokens; t++)
+        if (b->label[t] >= 0 && (!b->taught || b->taught[t]) == taught) {
+            p->host[p->labels] = b->label[t];
+            p->host[p->max_tokens + p->labels++] = (int32_t)t;
+        }
+}
+
+/* The labels of a batch and their positions, those that no teacher has a part in first: so
+ * each chunk of logits has one kind of loss. */
+static void
+list_labels(struct pass *p, const struct net_batch *b)
+{
+    p->labels = 0;
+    add_labels(p, b, false);
+    p->by_label = p->labels;
+    add_labels(p, b, true);
+    if (!p->n->teacher)
+        p->by_label = p->labels;
+}
+
 /* Tokens and labels to the device.  all: logits of every token are wanted. */
 static int
 begin(struct net *n, const struct net_batch *b, bool backward, bool all)
@@ -94,12 +117,7 @@ begin(struct net *n, const struct net_batch *b, bool backward, bool all)
     struct pass *p = n->pass;
     p->tokens = b->tokens;
     p->past = 0;
-    p->labels = 0;
-    for (size_t t = 0; t < b->tokens; t++)
-        if (b->label[t] >= 0) {
-            p->host[p->labels] = b->label[t];
-            p->host[p->max_tokens + p->labels++] = (int32_t)t;
-        }
+    list_labels(p, b);
     upload(p, p->ids, b->ids, b->tokens);
     upload(p, p->position, b->position, b->tokens);
     upload(p, p->first, b->first, b->tokens);
@@ -141,15 +159,15 @@ int
 net_pass(struct net *n, const struct net_batch *b, float scale,
          const struct net_losses *losses, float *logits)
 {
-    if (n->teacher) { // of the same size, so that its memory stays when n's is reserved
-        if (begin(n->teacher, b, false, logits != NULL) < 0)
-            return -1;
+    // of the same size, so that its memory stays when n's is reserved
+    if ((n->teacher && begin(n->teacher, b, false, logits != NULL) < 0) ||
+        begin(n, b, scale != 0, logits != NULL) < 0)
+        return -1;
+    struct pass *p = n->pass;
+    if (n->teacher && p->by_label < p->labels) {
         forward(n->teacher->pass);
         pass_select(n->teacher->pass);
     }
-    if (begin(n, b, scale != 0, logits != NULL) < 0)
-        return -1;
-    struct pass *p = n->pass;
     forward(p);
     if (logits)
         pass_logits(p, p->tokens, logits);

@@ -52,7 +52,7 @@ struct net {
      * the owner of the weights has not quantized them. */
     bool unquantized;
     /* Another model, on the same device and with the same vocabulary, from whose logits this
-     * one learns, only with NET_CE; NULL: none. */
+     * one learns, only with NET_CE and where a batch says so; NULL: none. */
     struct net *teacher;
     struct distill distill;
     /* Called when the gradient of a row of the table is complete for this pass, which does
@@ -70,6 +70,8 @@ struct net_batch {
     const int32_t *label;    // the next token, or -1: no target
     const int32_t *position; // in its document
     const int32_t *first;    // index of the first token of its document
+    /* Whether a token is learnt from the teacher, else from its label alone; NULL: all are. */
+    const int32_t *taught;
 };
 
 /* positions: how long documents may be.  Weights and gradients are the caller's. */
@@ -83,7 +85,7 @@ int net_reserve(struct net *n, size_t tokens, size_t labels, bool backward);
 /* What is known of each position after a pass: (tokens) on the host, 0 without a label. */
 struct net_losses {
     float *loss; // cross-entropy, or what `kind` asks for
-    float *kl;   // from the teacher's logits; without a teacher NULL will do
+    float *kl;   // from the teacher's logits where it teaches; without one NULL will do
 };
 
 /* One pass.  scale: what gradients are multiplied by, 0 for none at all; logits: (tokens,

@@ -92,8 +92,10 @@ run_pass(struct train *t, const struct net_batch *b, float scale,
         net_pass(&t->net, b, scale, &t->losses, NULL) < 0)
         return -1;
     for (size_t i = 0; i < b->tokens; i++) {
-        sums->ce += (double)t->losses.loss[i];
-        sums->kl += t->net.teacher ? (double)t->losses.kl[i] : 0;
+        bool taught = t->net.teacher && (!b->taught || b->taught[i]);
+        *(taught ? &sums->ce : &sums->loss) += (double)t->losses.loss[i];
+        sums->kl += taught ? (double)t->losses.kl[i] : 0;
+        sums->taught += taught && b->label[i] >= 0;
     }
     return 0;
 }
@@ -102,10 +104,22 @@ double
 train_loss(const struct train *t, const struct train_sums *sums)
 {
     const struct distill *d = &t->net.distill;
-    double sum = sums->ce, T = (double)d->temperature;
+    double sum = sums->loss, T = (double)d->temperature;
     if (t->net.teacher)
-        sum = (double)(1 - d->share) * sums->ce + (double)d->share * T * T * sums->kl;
+        sum += (double)(1 - d->share) * sums->ce + (double)d->share * T * T * sums->kl;
     return sums->targets ? sum / (double)sums->targets : NAN;
+}
+
+double
+train_ce(const struct train_sums *sums)
+{
+    return (sums->loss + sums->ce) / (double)sums->targets;
+}
+
+double
+train_kl(const struct train_sums *sums)
+{
+    return sums->taught ? sums->kl / (double)sums->taught : 0;
 }
 
 /* All gradients are complete: judge, clip, update. */
@@ -143,14 +157,14 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
         if (run_pass(t, &b[i], 1 / (float)r->targets, &sums) < 0 ||
             (t->layout.release && update_settle_released(t) < 0))
             return -1;
-        if (t->net.teacher && isfinite(sums.ce) && !isfinite(sums.kl))
+        if (isfinite(sums.loss) && isfinite(sums.ce) && !isfinite(sums.kl))
             update_skip(t, "the divergence from the teacher is not finite");
         if (!isfinite(train_loss(t, &sums)))
             update_skip(t, "the loss is not finite");
     }
     r->loss = train_loss(t, &sums);
-    r->ce = sums.ce / (double)r->targets;
-    r->kl = sums.kl / (double)r->targets;
+    r->ce = train_ce(&sums);
+    r->kl = train_kl(&sums);
     return apply(t);
 }
 

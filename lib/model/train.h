@@ -68,7 +68,7 @@ struct train_result {
     enum train_outcome outcome;
     char reason[160]; // why it was skipped
     double loss;      // mean over targets
-    double ce, kl;    // with a teacher: what it is made of
+    double ce, kl;    // with a teacher: what it is made of; kl: per target that it teaches
     double grad_norm; // before clipping
     double clip;      // factor of all gradients
     uint64_t tokens, targets;
@@ -123,14 +123,18 @@ int train_step(struct train *t, const struct net_batch *b, size_t n,
 void train_pass_over(struct train *t);
 /* Sums of losses over targets. */
 struct train_sums {
-    double ce, kl; // ce: whatever the loss is; kl: with a teacher
-    uint64_t targets;
+    double loss; // by label: cross-entropy, or what the loss is
+    double ce, kl; // where a teacher teaches
+    uint64_t targets, taught;
 };
 
 /* Add the losses of a batch, quantized or not like the step just done (before any: like the
  * first one). */
 int train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums);
-/* What is trained by: their mix, per target. */
+/* What is trained by: their mix, per target.  And what it is made of: cross-entropy per
+ * target, divergence per target that a teacher teaches. */
 double train_loss(const struct train *t, const struct train_sums *sums);
+double train_ce(const struct train_sums *sums);
+double train_kl(const struct train_sums *sums);
 
 #endif
