@@ -270,6 +270,46 @@ END
 
 # ---- length, order, bins -----------------------------------------------------------------
 
+@test "--targets all: prompts and the template count" {
+    printf 'one\ttwo\nthree\tfour\n' >p.tsv
+    cat >p.jsonl <<'END'
+{"messages":[{"role":"system","content":"s"},{"role":"user","content":"one"},{"role":"assistant","content":"two"},{"role":"user","content":"x"}]}
+{"text":"all the same"}
+{"messages":[{"role":"user","content":"without an answer"}]}
+END
+    for f in 'tsv p.tsv' 'tsv p.tsv --joint' 'tsv p.tsv --template torchsharp --no-end' 'jsonl p.jsonl'; do
+        # shellcheck disable=SC2086  # words
+        set -- $f
+        tokenize -q -t "$T" --input "$@" --emit jsonl >answer
+        tokenize -q -t "$T" --targets all --input "$@" --emit jsonl >all
+        tokenize -q -t "$T" --targets answer --input "$@" --emit jsonl | cmp - answer
+        python3 - "$1" <<'PY'
+import json, sys
+a, b = ([json.loads(line) for line in open(f)] for f in ("answer", "all"))
+assert len(a) == len(b) == (2 if sys.argv[1] == "tsv" else 3), (len(a), len(b))
+for x, y in zip(a, b):
+    assert x["ids"] == y["ids"]
+    assert y["mask"] == [1] * len(x["ids"]), y
+assert sum(sum(x["mask"]) for x in a) < sum(sum(x["mask"]) for x in b)
+PY
+    done
+    # Who asks for all has a sample even without an answer; the header says so, and only then.
+    run -0 --separate-stderr tokenize -t "$T" --input jsonl -o answer.tok p.jsonl
+    [[ $stderr == *' targets), 1 skipped, '* ]]
+    run -0 --separate-stderr tokenize -t "$T" --targets all --input jsonl -o all.tok p.jsonl
+    [[ $stderr == *' targets), 0 skipped, '* ]]
+    [ "$(datcat --meta all.tok | json "d['meta']['settings']['targets']")" = all ]
+    [[ $(datcat --meta answer.tok) != *targets* ]]
+    datcat --verify all.tok
+    [[ $(tokenize -q -t "$T" --decode all.tok) == *'without an answer'* ]]
+    # Of what has no prompts nothing changes.
+    echo '{"ids":[1,2,3],"mask":[0,0,1]}' >i
+    tokenize -q --input ids -o i.tok i
+    tokenize -q --input ids --targets all i | cmp - i.tok
+    refuse '--targets: some' tokenize -t "$T" --targets some p.tsv
+    refuse '--decode' tokenize -t "$T" --decode --targets all all.tok
+}
+
 @test "--seq-len keeps the last N+1 ids" {
     local n
     many 50 >m.tsv

@@ -66,6 +66,7 @@ _nibble_words()
     tokenize:--input) echo tsv jsonl lines ids ;;
     tokenize:--emit) echo tok ids jsonl ;;
     tokenize:--template) echo qwen3 torchsharp none ;;
+    tokenize:--targets) echo answer all ;;
     tokenize:--invalid) echo error replace ;;
     esac
 }

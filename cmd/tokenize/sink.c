@@ -76,6 +76,7 @@ begin_tok(struct sink *s)
                                      .parse_special = encoded && c->how.parse_special,
                                      .shuffled = c->shuffle,
                                      .shuffle = c->shuffle_seed,
+                                     .all_targets = rendered && c->how.all_targets,
                                      .input = tokenize_inputs[c->input],
                                      .invalid = tokenize_invalids[c->invalid] };
     if (encoded) {

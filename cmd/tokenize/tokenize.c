@@ -25,6 +25,8 @@ const char *const tokenize_inputs[] = { "tsv", "jsonl", "lines", "ids", NULL };
 static const char *const emit_kinds[] = { "tok", "ids", "jsonl", NULL };
 const char *const tokenize_invalids[] = { "error", "replace", NULL };
 
+static const char *const targets_words[] = { "answer", "all", NULL };
+
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)",
       CMD_TEXT(&cfg.tokenizer) },
@@ -41,6 +43,8 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.how.joint) },
     { 0, "parse-special", NULL, "recognise added tokens inside text",
       CMD_FLAG(&cfg.how.parse_special) },
+    { 0, "targets", "WORD", "what is learnt: answer (default) or all, prompts too",
+      CMD_CHOICE(&cfg.targets, targets_words, TARGETS_ANSWER) },
     { 0, "seq-len", "N", "keep the last N+1 ids of a sample",
       CMD_U32(&cfg.seq_len, 2, MAX_SEQ_LEN) },
     { 0, "shuffle", "SEED", "put samples into an order drawn by SEED",
@@ -68,7 +72,7 @@ settle_decode(struct config_tokenize *c)
         misuse("--decode: gives text, or --emit jsonl");
     if (c->seq_len || c->shuffle || c->pack || c->count ||
         cmd_given(&c->cmd, "template") || c->how.no_end || c->how.joint ||
-        c->how.parse_special)
+        c->how.parse_special || cmd_given(&c->cmd, "targets"))
         misuse("--decode: goes with --emit jsonl and files, not with what makes ids");
     c->input = INPUT_IDS;
     c->emit = cmd_given(&c->cmd, "emit") ? EMIT_TEXT_JSONL : EMIT_TEXT;
@@ -79,6 +83,7 @@ settle(struct config_tokenize *c)
 {
     bool to_stdout = !c->out || strcmp(c->out, "-") == 0;
     c->shuffle = cmd_given(&c->cmd, "shuffle");
+    c->how.all_targets = c->targets == TARGETS_ALL;
     if (c->torchsharp)
         c->how.joint = c->how.no_end = c->how.parse_special = true;
     if (c->torchsharp && !cmd_given(&c->cmd, "template"))

@@ -24,6 +24,7 @@ struct config_tokenize {
     const char *tokenizer, *out;
     enum input input;
     enum emit emit;
+    enum targets { TARGETS_ANSWER, TARGETS_ALL } targets;
     struct template_options how;
     enum { INVALID_ERROR, INVALID_REPLACE } invalid; // UTF-8
     bool torchsharp;                                 // --compat

@@ -144,7 +144,7 @@ put_maybe(msgpack_packer *pk, const char *key, bool has, uint64_t v)
 static void
 put_settings(msgpack_packer *pk, const struct tok_settings *s)
 {
-    msgpack_pack_map(pk, 6);
+    msgpack_pack_map(pk, 6 + s->all_targets);
     put_bool(pk, "end", s->end);
     put_key(pk, "input");
     put_key(pk, s->input);
@@ -153,6 +153,10 @@ put_settings(msgpack_packer *pk, const struct tok_settings *s)
     put_bool(pk, "joint", s->joint);
     put_bool(pk, "parse_special", s->parse_special);
     put_maybe(pk, "shuffle", s->shuffled, s->shuffle);
+    if (s->all_targets) { // else there is no key, so that files are as they always were
+        put_key(pk, "targets");
+        put_key(pk, "all");
+    }
 }
 
 static void

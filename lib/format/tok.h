@@ -46,6 +46,7 @@ struct tok_header {
 struct tok_settings {
     bool end, joint, parse_special, shuffled;
     uint32_t shuffle; // the random seed, if shuffled
+    bool all_targets;
     const char *input, *invalid;
 };
 

@@ -42,7 +42,7 @@ static void
 mark(struct render *r, bool target)
 {
     if (r->mask && r->ids->n > r->mask->len)
-        buf_fill(r->mask, target, r->ids->n - r->mask->len);
+        buf_fill(r->mask, target || r->o->all_targets, r->ids->n - r->mask->len);
 }
 
 static int

@@ -25,6 +25,7 @@ struct template_options {
     bool no_end;        // no end token (and no closing newline) after a target
     bool joint;         // prompt and target in one piece
     bool parse_special; // added tokens inside texts are recognised
+    bool all_targets;   // prompts and the template's own tokens, too
 };
 
 /* A rendered sample: ids and, for each, whether it is a target. */
