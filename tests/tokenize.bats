@@ -278,7 +278,7 @@ END
 {"messages":[{"role":"user","content":"without an answer"}]}
 END
     for f in 'tsv p.tsv' 'tsv p.tsv --joint' 'tsv p.tsv --template torchsharp --no-end' 'jsonl p.jsonl'; do
-        # shellcheck disable=SC2086  # words
+        # shellcheck disable=SC2086,SC2094  # words; all is a word and a file
         set -- $f
         tokenize -q -t "$T" --input "$@" --emit jsonl >answer
         tokenize -q -t "$T" --targets all --input "$@" --emit jsonl >all

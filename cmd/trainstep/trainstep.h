@@ -79,7 +79,7 @@ struct data {
     struct tok_reader tok, taught; // taught: those of --teacher-data, which come last
     struct sample *sample;
     size_t n, cap;
-    size_t by_label;       // samples of tok
+    size_t by_label; // samples of tok
     bool has_taught;
     bool packed;           // a sample has several documents
     uint64_t epoch, index; // of the next sample

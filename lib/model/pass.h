@@ -30,10 +30,10 @@ struct pass {
     struct net *n;
     struct kernels *k;
     const struct config *c;
-    size_t max_tokens, max_labels;   // capacity
-    bool backward;                   // there is memory for it
-    size_t tokens, past, labels;     // of this pass; past: tokens in the cache
-    size_t by_label;                 // labels that no teacher has a part in; they come first
+    size_t max_tokens, max_labels; // capacity
+    bool backward;                 // there is memory for it
+    size_t tokens, past, labels;   // of this pass; past: tokens in the cache
+    size_t by_label; // labels that no teacher has a part in; they come first
     int32_t *ids, *position, *first; // (T)
     int32_t *label, *index;          // (N) labels, and the rows that have them
     struct heads heads;

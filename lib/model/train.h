@@ -68,7 +68,7 @@ struct train_result {
     enum train_outcome outcome;
     char reason[160]; // why it was skipped
     double loss;      // mean over targets
-    double ce, kl;    // with a teacher: what it is made of; kl: per target that it teaches
+    double ce, kl; // with a teacher: what it is made of; kl: per target that it teaches
     double grad_norm; // before clipping
     double clip;      // factor of all gradients
     uint64_t tokens, targets;
@@ -123,7 +123,7 @@ int train_step(struct train *t, const struct net_batch *b, size_t n,
 void train_pass_over(struct train *t);
 /* Sums of losses over targets. */
 struct train_sums {
-    double loss; // by label: cross-entropy, or what the loss is
+    double loss;   // by label: cross-entropy, or what the loss is
     double ce, kl; // where a teacher teaches
     uint64_t targets, taught;
 };
