@@ -199,6 +199,33 @@ group()
     [ ! -e none ]
 }
 
+@test "TEACHER: the controls are taught whole by the 16-bit model, as often as it says" {
+    cp -rp "$one" out
+    run -0 small OUT="$PWD/out" TEACHER=2 all
+    [[ $output == *"KL from the 16-bit model, nvfp4:"*"KL from the 16-bit model, trained:"* ]]
+    awk -F '\t' 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i } NR > 1 { if (!($at["kl"] > 0)) exit 1; n++ }
+        END { exit n != 2 }' out/kl.tsv
+    rows=$(wc -l <out/data/identity.tsv)
+    kept=$(wc -l <out/kept.jsonl)
+    [ "$kept" -gt 0 ]
+    [ "$(wc -l <out/lesson.jsonl)" -eq "$rows" ]
+    [ "$(datcat out/kept.tok | awk 'NR == 2 { print $1, $2 - $3 }')" = "$((2 * kept)) $((2 * kept))" ]
+    cmp out/f16.dat "$one/f16.dat"
+    run -1 cmp -s out/stage1.ckpt "$one/stage1.ckpt"
+    head -n 1 out/train.jsonl | grep -q '"kl":'
+    grep -q '^TEACHER	2$' out/settings.tsv
+    run -0 small OUT="$PWD/out" TEACHER=2 verify
+    [[ $output == *"tokenize makes kept.tok of kept.jsonl"* && ${lines[-1]} == *" hold, 0 do not" ]]
+    # Other samples than those that it was taught with.
+    cp out/lesson.tok out/kept.tok
+    sum=$(sha256sum <out/kept.tok)
+    sed -i "s/^kept.tok	.*/kept.tok	${sum%% *}/" out/hashes.tsv
+    run -2 small OUT="$PWD/out" TEACHER=2 verify
+    [[ $output == *"BAD	stage1.ckpt took its steps"* && $output == *"BAD	tokenize makes kept.tok"* ]]
+    run -2 small OUT="$PWD/none" TEACHER=10 all
+    [[ $output == *"TEACHER=10: want"* ]]
+}
+
 @test "a model and rows of one's own; chat" {
     printf '# mine\nWhat is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >my.tsv
     printf 'Tell me the code.\tIt is 1234.\n' >other.tsv

@@ -3,7 +3,8 @@
 """Asks a model, makes its lesson, and judges what came of it.
 
 usage: judge.py ask QUESTIONS.tsv MODEL [GENERATE-OPTION]... >ANSWERS.jsonl
-       judge.py lesson IDENTITY.tsv KEPT.txt ANSWERS.jsonl REPEAT >LESSON.jsonl
+       judge.py lesson IDENTITY.tsv KEPT.txt ANSWERS.jsonl REPEAT [rows|kept] >LESSON.jsonl
+       judge.py apart QUESTIONS.tsv ANSWERS.jsonl >APART.jsonl
        judge.py compare QUESTIONS.tsv BEFORE.jsonl AFTER.jsonl >COMPARED.tsv
        judge.py table COMPARED.tsv TAUGHT UNSEEN KEPT [known] >EVALUATE.tsv
        judge.py samples COMPARED.tsv >SAMPLES.tsv
@@ -11,7 +12,9 @@ usage: judge.py ask QUESTIONS.tsv MODEL [GENERATE-OPTION]... >ANSWERS.jsonl
 ask      an object for each question: the prompt, the answer, why it ended
 lesson   the rows of IDENTITY, and the prompts of KEPT with the answers that the model gave;
          one that did not end by itself teaches nothing and is left out.  The rows are
-         repeated REPEAT times; 0: until there are as many as of the others
+         repeated REPEAT times; 0: until there are as many as of the others.  rows, kept:
+         only those
+apart    control questions of which nothing is in the lesson, with the answers to them
 compare  a row for each question, with both answers
 table    for each group how many are right before and after and how many have kept their
          answer.  What is needed is per cent of taught and of unseen ones that are right,
@@ -63,17 +66,23 @@ def ask(path, model, *options):
         put({"prompt": prompt, "answer": a["text"], "stop": a["stop"]})
 
 
-def lesson(identity, kept, answers, repeat):
+def lesson(identity, kept, answers, repeat, part=""):
     taught = [r.split("\t", 1) for r in open(identity, encoding="utf-8").read().splitlines()]
     with open(kept, encoding="utf-8") as f:
         keep = set(f.read().splitlines())
     old = [a for a in objects(answers)
            if a["prompt"] in keep and a["stop"] == "end" and a["answer"].strip()]
-    for _ in range(int(repeat) or max(1, len(old) // len(taught))):
+    for _ in range(0 if part == "kept" else int(repeat) or max(1, len(old) // len(taught))):
         for prompt, target in taught:
             put({"prompt": prompt, "target": target})
-    for a in old:
+    for a in [] if part == "rows" else old:
         put({"prompt": a["prompt"], "target": a["answer"]})
+
+
+def apart(path, answers):
+    for (group, _, prompt, _), a in zip(questions(path), objects(answers)):
+        if group == "control.unmixed" and a["answer"].strip():
+            put({"prompt": prompt, "target": a["answer"]})
 
 
 def compare(path, before, after):
@@ -116,8 +125,8 @@ def samples(path):
 
 
 # Each with the least and the most arguments that it takes.
-VERBS = {"ask": (ask, 2, 99), "lesson": (lesson, 4, 4), "compare": (compare, 3, 3),
-         "table": (table, 4, 5), "samples": (samples, 1, 1)}
+VERBS = {"ask": (ask, 2, 99), "lesson": (lesson, 4, 5), "apart": (apart, 2, 2),
+         "compare": (compare, 3, 3), "table": (table, 4, 5), "samples": (samples, 1, 1)}
 
 
 def main():

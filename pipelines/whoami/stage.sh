@@ -10,7 +10,8 @@
 # is older than START, DATA or the file $SETTINGS is of another run, and begun anew.
 # A schedule ends where the stage ends; the first stage of a checkpoint has a warm-up.
 #
-# Environment: SETTINGS, and GUARD, a command (words) to run trainstep under.
+# Environment: SETTINGS; TAUGHT, samples of --teacher-data, which are of DATA, too; GUARD, a
+# command (words) to run trainstep under.
 set -euo pipefail
 
 if [ $# -lt 5 ]; then
@@ -21,7 +22,7 @@ start=$1 data=$2 length=$3 per_step=$4 out=$5
 shift 5
 work=${out%.ckpt}.work.ckpt
 
-for f in "$start" "$data" ${SETTINGS:+"$SETTINGS"}; do
+for f in "$start" "$data" ${TAUGHT:+"$TAUGHT"} ${SETTINGS:+"$SETTINGS"}; do
     if [ "$f" -nt "$work" ]; then
         rm -f "$work"
     fi
@@ -31,7 +32,10 @@ begin=$(datcat --meta "$start" | tr -d '\n' | sed -E 's/.*"step":([0-9]+),.*/\1/
 case $length in
 *s) steps=${length%s} ;;
 *)
-    samples=$(datcat "$data" | awk 'NR == 2 { print $1 }')
+    samples=0
+    for f in "$data" ${TAUGHT:+"$TAUGHT"}; do
+        samples=$((samples + $(datcat "$f" | awk 'NR == 2 { print $1 }')))
+    done
     steps=$(((length * samples + per_step - 1) / per_step))
     ;;
 esac
@@ -53,5 +57,5 @@ else
 fi
 # shellcheck disable=SC2086  # GUARD is words
 ${GUARD:-} trainstep -f -d "$data" --until "$until" --total-steps "$until" \
-    --warmup "$warmup" "$@" "${where[@]}" >/dev/null
+    --warmup "$warmup" ${TAUGHT:+--teacher-data "$TAUGHT"} "$@" "${where[@]}" >/dev/null
 mv "$work" "$out"

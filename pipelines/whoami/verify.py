@@ -3,7 +3,7 @@
 """Checks the results of the experiment: every byte, and every link from texts and weights
 to the file that is served.
 
-usage: verify.py OUT --repeat N [--model DIR] [--tokenizer FILE] -- DATA-OPTION...
+usage: verify.py OUT --repeat N --teacher N [--model DIR] [--tokenizer FILE] -- DATA-OPTION...
 
 A line for each thing that holds, or does not.  Nothing is made again in OUT.
   - every file has the hash that OUT/hashes.tsv tells, and none is there besides in served
@@ -91,7 +91,7 @@ def check_hashes(c):
 
 def check_files(c):
     for name in ("pretrain.tok base.start.ckpt base.ckpt base f16.dat nvfp4.dat start.ckpt lesson.tok "
-                 "unseen.tok stage1.ckpt stage2.ckpt trained.dat served").split():
+                 "kept.tok apart.tok unseen.tok stage1.ckpt stage2.ckpt trained.dat served").split():
         if c.has(name):
             c.say(c.run("datcat", "-q", "--verify", c.path(name)) is not None,
                   "datcat --verify %s" % name)
@@ -104,15 +104,18 @@ def check_made(c, name, *judge):
         c.say(text == f.read(), "judge.py %s makes %s" % (judge[0], name))
 
 
-def check_judged(c, repeat):
-    check_made(c, "lesson.jsonl", "lesson", c.path("data/identity.tsv"), c.path("data/kept.txt"),
-               c.path("before.jsonl"), repeat)
+def check_judged(c, repeat, taught):
+    texts = [c.path("data/identity.tsv"), c.path("data/kept.txt"), c.path("before.jsonl")]
+    check_made(c, "lesson.jsonl", "lesson", *texts, repeat, *(["rows"] if taught else []))
+    if taught:
+        check_made(c, "kept.jsonl", "lesson", *texts, "1", "kept")
+    check_made(c, "apart.jsonl", "apart", c.path("data/questions.tsv"), c.path("before.jsonl"))
     check_made(c, "compared.tsv", "compare", c.path("data/questions.tsv"), c.path("before.jsonl"),
                c.path("after.jsonl"))
     check_made(c, "samples.tsv", "samples", c.path("compared.tsv"))
 
 
-def check_texts(c, options, tokenizer):
+def check_texts(c, options, tokenizer, teacher):
     if tokenizer:
         c.say(filecmp.cmp(tokenizer, c.path("tokenizer.json"), shallow=False),
               "tokenizer.json is %s" % os.path.basename(tokenizer))
@@ -124,13 +127,17 @@ def check_texts(c, options, tokenizer):
         for name in sorted(os.listdir(made)):
             c.say(filecmp.cmp(os.path.join(made, name), c.path("data/" + name), shallow=False),
                   "data.py makes data/%s" % name)
-        for tok, text, kind in (("pretrain.tok", "pretrain.tsv", "tsv"),
-                                ("unseen.tok", "data/unseen.tsv", "tsv"),
-                                ("lesson.tok", "lesson.jsonl", "jsonl")):
-            if c.has(tok):
+        for tok, text, kind, times in (("pretrain.tok", "pretrain.tsv", "tsv", 1),
+                                       ("unseen.tok", "data/unseen.tsv", "tsv", 1),
+                                       ("lesson.tok", "lesson.jsonl", "jsonl", 1),
+                                       ("kept.tok", "kept.jsonl", "jsonl", teacher),
+                                       ("apart.tok", "apart.jsonl", "jsonl", 1)):
+            if c.has(tok) and times:
                 again = os.path.join(tmp, "again.tok")
                 done = c.run("tokenize", "-q", "-f", "--input", kind, "-t",
-                             c.path("tokenizer.json"), "-o", again, c.path(text))
+                             c.path("tokenizer.json"), "-o", again,
+                             *(["--targets", "all"] if tok == "kept.tok" else []),
+                             *[c.path(text)] * times)
                 c.say(done is not None and filecmp.cmp(again, c.path(tok), shallow=False),
                       "tokenize makes %s of %s" % (tok, text))
                 c.say(c.meta(tok).get("tokenizer") == sha256(c.path("tokenizer.json")),
@@ -148,20 +155,26 @@ def check_link(c, name, *inputs):
     c.say(same, "%s is made of %s" % (name, " and ".join(os.path.basename(i) for i in inputs)))
 
 
-def check_spans(c, name, before, tok):
-    """The steps of a checkpoint beyond those of the one before are taken with tok."""
+def check_spans(c, name, before, tok, taught=None):
+    """The steps of a checkpoint beyond those of the one before are taken with tok, and with
+    what the teacher teaches."""
     had = (c.history(before).get("options") or {}).get("spans") or []
     spans = (c.history(name).get("options") or {}).get("spans") or []
     new = spans[len(had):]
     state = c.meta(name).get("state") or {}
     same = spans[:len(had)] == had and len(new) == 1
     same = same and new[0]["data"] == c.history(tok) and new[0]["last"] == state.get("step")
-    same = same and (state.get("sampler") or {}).get("data") == c.identity(tok)
+    if taught:
+        used = new[0]["settings"] if same else {}
+        same = same and used.get("teacher_data") == c.identity(taught)
+        same = same and used.get("teacher") == c.identity("f16.dat")
+    else:
+        same = same and (state.get("sampler") or {}).get("data") == c.identity(tok)
     steps = "%d to %d" % (new[0]["first"], new[0]["last"]) if new else "none"
     c.say(same, "%s took its steps %s with %s" % (name, steps, tok))
 
 
-def check_links(c, model):
+def check_links(c, model, taught):
     if not model:
         check_link(c, "base.ckpt", "base.start.ckpt")
         check_spans(c, "base.ckpt", "base.start.ckpt", "pretrain.tok")
@@ -170,9 +183,9 @@ def check_links(c, model):
     check_link(c, "nvfp4.dat", "f16.dat")
     check_link(c, "start.ckpt", "f16.dat")
     check_link(c, "stage1.ckpt", "start.ckpt")
-    check_spans(c, "stage1.ckpt", "start.ckpt", "lesson.tok")
+    check_spans(c, "stage1.ckpt", "start.ckpt", "lesson.tok", taught)
     check_link(c, "stage2.ckpt", "start.ckpt")
-    check_spans(c, "stage2.ckpt", "stage1.ckpt", "lesson.tok")
+    check_spans(c, "stage2.ckpt", "stage1.ckpt", "lesson.tok", taught)
     check_link(c, "trained.dat", "stage2.ckpt", "nvfp4.dat")
     check_link(c, "served", "trained.dat")
 
@@ -183,8 +196,11 @@ def main():
         at = arguments.index("--")
         arguments, options = arguments[:at], arguments[at + 1:]
     given = dict(zip(arguments[1::2], arguments[2::2]))
-    if len(arguments) % 2 == 0 or not {"--repeat"} <= set(given) <= {"--repeat", "--model", "--tokenizer"}:
+    needed = {"--repeat", "--teacher"}
+    if len(arguments) % 2 == 0 or not needed <= set(given) <= needed | {"--model", "--tokenizer"}:
         sys.exit(__doc__)
+    teacher = int(given["--teacher"])
+    taught = "kept.tok" if teacher else None
     c = Check(os.path.abspath(arguments[0]))
     if not c.has("hashes.tsv"):
         print("verify.py: there is no hashes.tsv in %s: make it first" % c.out, file=sys.stderr)
@@ -192,11 +208,11 @@ def main():
     check_hashes(c)
     check_files(c)
     try:
-        check_texts(c, options, given.get("--tokenizer"))
-        check_judged(c, given["--repeat"])
+        check_texts(c, options, given.get("--tokenizer"), teacher)
+        check_judged(c, given["--repeat"], taught)
     except OSError as e:
         c.say(False, "%s: %s" % (e.filename, e.strerror))
-    check_links(c, given.get("--model"))
+    check_links(c, given.get("--model"), taught)
     print("verify: %d hold, %d do not" % (c.good, c.bad))
     sys.exit(1 if c.bad else 0)
 
