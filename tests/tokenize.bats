@@ -278,14 +278,14 @@ END
 {"messages":[{"role":"user","content":"without an answer"}]}
 END
     for f in 'tsv p.tsv' 'tsv p.tsv --joint' 'tsv p.tsv --template torchsharp --no-end' 'jsonl p.jsonl'; do
-        # shellcheck disable=SC2086,SC2094  # words; all is a word and a file
+        # shellcheck disable=SC2086  # words
         set -- $f
         tokenize -q -t "$T" --input "$@" --emit jsonl >answer
-        tokenize -q -t "$T" --targets all --input "$@" --emit jsonl >all
+        tokenize -q -t "$T" --targets all --input "$@" --emit jsonl >whole
         tokenize -q -t "$T" --targets answer --input "$@" --emit jsonl | cmp - answer
         python3 - "$1" <<'PY'
 import json, sys
-a, b = ([json.loads(line) for line in open(f)] for f in ("answer", "all"))
+a, b = ([json.loads(line) for line in open(f)] for f in ("answer", "whole"))
 assert len(a) == len(b) == (2 if sys.argv[1] == "tsv" else 3), (len(a), len(b))
 for x, y in zip(a, b):
     assert x["ids"] == y["ids"]
