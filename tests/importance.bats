@@ -115,6 +115,15 @@ weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors
     done
     refuse '--dequant' weigh --dequant
     refuse 'is an input' nvquant -q -f --importance w.safetensors -o w.safetensors "$IN/m.safetensors"
+    # Where nothing is quantized it would have been given in vain.
+    for o in '-o x.dat' '--dtype bf16 -o x.safetensors'; do
+        # shellcheck disable=SC2086  # words
+        refuse '--importance: nothing is quantized: --dtype nvfp4' datpack -q --importance w.safetensors $o "$IN/m.safetensors"
+    done
+    refuse "--importance: a checkpoint's weights are quantized anew at each step" \
+        datpack -q --importance w.safetensors --to ckpt -o x.ckpt "$IN/m.safetensors"
+    [ ! -e x.dat ]
+    [ ! -e x.ckpt ]
     # One column of 0 among others is none to care about, and no error.
     # shellcheck disable=SC2086
     put $q $v 0 2>/dev/null || true

@@ -36,6 +36,23 @@ importance_open(struct plan *p)
                : store_content_hash(s, p->importance.xxh3, 1, p->err);
 }
 
+int
+importance_check_use(const struct plan *p)
+{
+    bool used = !p->has_importance;
+    for (size_t i = 0; i < p->n_nvfp4; i++)
+        used = used || p->nvfp4[i]->quantize;
+    if (used)
+        return 0;
+    return plan_target(p)->training
+               ? err_set(p->err, ERR_USAGE,
+                         "--importance: a checkpoint's weights are quantized anew at "
+                         "each step of its training, without it")
+               : err_set(p->err, ERR_USAGE,
+                         "--importance: nothing is quantized: --dtype nvfp4 or "
+                         "--to modelopt does that");
+}
+
 static int
 check_vector(struct plan *p, const struct tensor *t, const struct nvfp4 *n,
              const float *v, float *most)

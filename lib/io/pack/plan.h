@@ -246,6 +246,8 @@ int quantize_add(struct plan *p, const struct candidate *c, bool quantize,
 /* ---- importance.c */
 /* Open the file of --importance, if it is given. */
 int importance_open(struct plan *p);
+/* Whether any tensor of the plan is quantized with it: else it was given in vain. */
+int importance_check_use(const struct plan *p);
 /* The vector of a tensor that is quantized. */
 int importance_load(struct plan *p, struct nvfp4 *t);
 /* With --hessian: the factors of nvfp4_feedback for t, to be freed; NULL: an error. */

@@ -150,7 +150,8 @@ plan_items(struct plan *p, struct candidates *all)
              : to->training ? plan_checkpoint(p, all)
              : to->dialect  ? plan_served(p, all)
                             : plan_plain(p, all);
-    if (rc < 0 || plan_check_globs(p, &p->c->quantized) < 0 || quantize_group(p) < 0 ||
+    if (rc < 0 || plan_check_globs(p, &p->c->quantized) < 0 ||
+        importance_check_use(p) < 0 || quantize_group(p) < 0 ||
         config_text_settle(p) < 0)
         return -1;
     return p->c->torchsharp && !to->training ? check_torchsharp(p) : 0;
