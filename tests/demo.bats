@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
 # The demo: its texts and tokenizer are what their makers make, it does what it says, and
-# what README shows of it is what it prints.
+# what doc/tour.md shows of it is what it prints.
 
 # shellcheck disable=SC2030,SC2031,SC2154  # output: set by run
 
@@ -93,14 +93,14 @@ shape()
 }
 
 # bats test_tags=slow,nosan
-@test "the demo: README shows what it prints, nothing is left behind" {
+@test "the demo: the tour shows what it prints, nothing is left behind" {
     mkdir tmp
     TMPDIR=$PWD/tmp NIBBLE_BIN=$bin "$root/pipelines/demo.sh" >out
     [ -z "$(ls tmp)" ]
     tail -n 3 out
-    # The lines of README between two marks.
+    # The lines of doc/tour.md between two marks.
     awk '/^<!-- demo -->/ { inside = 1; next } /^<!-- \/demo -->/ { inside = 0 }
-        inside && /^    ./ { print substr($0, 5) }' "$root/README.md" | shape >shown
+        inside && /^    ./ { print substr($0, 5) }' "$root/doc/tour.md" | shape >shown
     [ "$(wc -l <shown)" -ge 30 ]
     shape <out >printed
     run -1 grep -vxF -f printed shown

@@ -283,12 +283,35 @@ page_commands()
             "$root/pipelines/$p/$p.sh" --help
         done
     } | grep -o -- '--[a-z][a-z0-9-]*' | sort -u >known
+    for f in "$root"/doc/*.md; do
+        grep -q "](doc/${f##*/})" "$root/README.md"
+    done
     for p in from-hf from-torchsharp; do
-        grep -q "doc/$p.md" "$root/README.md"
         # Of llama.cpp and others none is named with two dashes.
         run -0 bash -c 'grep -o -- "--[a-z][a-z0-9-]*" "$1" | sort -u | comm -23 - known' bash "$root/doc/$p.md"
         same "" "$output"
     done
+}
+
+@test "the commands that README begins with fine-tune a model" {
+    awk '/^## / { on = $0 == "## Fine-tune a model" } on && /^    / { print substr($0, 5); n++; next }
+        on && n && /[^ ]/ { exit }' "$root/README.md" >readme.sh
+    [ "$(grep -c '^[a-z]' readme.sh)" -ge 8 ]
+    datpack -q --init 3 --config "$root/pipelines/demo/config.json" --dtype bf16 -o model/
+    cp "$root/pipelines/demo/tokenizer.json" model
+    cp "$root/pipelines/demo/whoami.tsv" rows.tsv
+    echo 你是誰 | bash -euo pipefail -x readme.sh >out 2>err || {
+        tail -n 5 err
+        return 1
+    }
+    [ "$(grep -c '^100	' out)" -eq 1 ]
+    datcat -q --verify run.ckpt served trained.gguf
+    # Cut short, the same training goes on.
+    before=$(datcat --hash run.ckpt)
+    datpack -q --to ckpt -f f16.dat -o run.ckpt
+    trainstep -q -d rows.tok -n 40 --batch 8 --lr 1e-5 run.ckpt >/dev/null
+    bash -c "$(grep '^trainstep' readme.sh)" >/dev/null 2>&1
+    [ "$(datcat --hash run.ckpt)" = "$before" ]
 }
 
 @test "the tour runs, shows its commands, and leaves nothing behind" {
