@@ -79,7 +79,7 @@ struct cmd_option {
 #define CMD_EXCLUDE(p)                                                                 \
     'x', "exclude", "GLOB", "not these (repeatable, wins over -s)",                    \
         CMD_CALL_WITH(p, cmd_take_glob, true)
-#define CMD_STRICT(p) 0, "strict", NULL, "refuse what is merely odd", CMD_FLAG(p)
+#define CMD_STRICT(p) 0, "strict", NULL, "refuse unusual input, too", CMD_FLAG(p)
 #define CMD_CONFIG(p) 0, "config", "FILE", "the model's config.json", CMD_TEXT(p)
 #define CMD_TEMPLATE(p)                                                                \
     0, "template", "NAME", "qwen3, torchsharp or none (default qwen3)",                \

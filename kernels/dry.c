@@ -50,7 +50,7 @@ dry_alloc(struct kernels *k, enum memory what, size_t bytes)
         if (p != MAP_FAILED)
             munmap(p, mapped(bytes));
         free(b);
-        err_set(k->err, ERR_MEMORY, "no addresses for %zu bytes", bytes);
+        err_set(k->err, ERR_MEMORY, "out of address space for %zu bytes", bytes);
         return NULL;
     }
     struct block **head = bucket_of(d, p);

@@ -251,7 +251,7 @@ static int
 one_file(struct config_datcat *c, const char *path, struct err *err)
 {
     int answer = tok_is(path) ? tok_file(c, path, err) : one_tensor_file(c, path, err);
-    // Damage is the honest answer to --verify; trouble with reading is not.
+    // Damage is an answer of --verify; trouble with reading is not.
     if (answer < 0 && c->action == VERIFY && err->kind == ERR_FORMAT) {
         warn("%s", err->msg);
         return EXIT_NO;

@@ -53,12 +53,12 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
                        "%s: byte %llu: the file ends inside its prologue of 64 bytes",
                        s->name, (unsigned long long)size);
     if (memcmp(p, magic, sizeof magic) != 0)
-        return err_set(s->err, ERR_FORMAT, "%s: byte 0: no checkpoint: wrong magic",
+        return err_set(s->err, ERR_FORMAT, "%s: byte 0: not a checkpoint: wrong magic",
                        s->name);
     xxh3_128(digest, p, 48);
     if (memcmp(digest, p + 48, XXH3_BYTES) != 0)
         return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 48: the hash of the prologue does not fit it",
+                       "%s: byte 48: the checksum of the prologue is wrong",
                        s->name);
     if (load_le32(p + 8) != VERSION)
         return fail(s, 8, "version", VERSION, load_le32(p + 8));
