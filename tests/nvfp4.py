@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Independent reference of the six NVFP4 quantizers, of nvquant and its report.
+"""Independent reference of the NVFP4 quantizers, of nvquant and its report.
 
 Written from the numerical definitions alone, never from lib/nvfp4: the judge of
 nvquant, of datpack where it quantizes, and the maker of tests/vectors/nvfp4.txt.
@@ -15,6 +15,8 @@ are there with numpy only.
 usage: nvfp4.py quantize IN OUT.dat [OPTION]...   what nvquant gives, byte for byte
        nvfp4.py report IN [OPTION]...             --report of that, with all digits
        nvfp4.py dequant IN OUT.dat [--dtype f16|bf16|f32] [--tied]
+       nvfp4.py inexact FILE                      how many of its values, without the tensor
+                                                  scale, E4M3 has not when divided by 4; all
        nvfp4.py --self-test
        nvfp4.py --golden FILE.safetensors         against other programs' results
        nvfp4.py --sqnr                            the table of known SQNR (numpy)
@@ -835,6 +837,8 @@ def self_test():
                         (f32(mid - (b - a) / 1024), c)):
             need(e4m3(x) == want, "e4m3", x, e4m3(x), want)
     need(e4m3(464.0) == e4m3(math.inf) == 0x7E and e4m3(1e-40) == 0, "e4m3: ends")
+    need(FP8 == sorted([8 * e for e in range(1, 16)] + [8 * e + 4 for e in range(2, 16)] +
+                       [8 * e + 2 for e in range(3, 16)]) and len(FP8) == 42, "42 scales")
     if np is None:
         print("nvfp4.py: numpy is not here: one of two implementations is tested")
         return 0
@@ -894,6 +898,21 @@ def check_golden(path):
                      "worst %.4f" % (loss, more, len(best), worst))
         print("%-13s %s" % (k, "; ".join(words)))
     return failed != 0
+
+
+def inexact(tensors):
+    """Values, without tensor scale and divided by 4, that are no E4M3 numbers; values."""
+    numbers, ts = set(E4M3[:0x7F]), {t.name: t.data for t in tensors}
+    wrong = total = 0
+    for name, scales in ts.items():
+        if not name.endswith(".scale"):
+            continue
+        codes = ts[name[:-5] + "qdata"]
+        for i, byte in enumerate(codes):
+            for code in byte & 7, byte >> 4 & 7:
+                wrong += MAGNITUDE[code] * E4M3[scales[i // 8]] / 4 not in numbers
+        total += 2 * len(codes)
+    return wrong, total
 
 
 def sqnr_table():
@@ -961,6 +980,8 @@ def main(argv):
             out = dequantize(read_tensors(args[1]), o.get("--dtype", "f16"),
                              "--tied" in o)
             containers.put(args[2], containers.dat_bytes(out))
+        elif len(args) == 2 and args[0] == "inexact":
+            print(*inexact(read_tensors(args[1])))
         elif len(args) == 2 and args[0] == "report" and quant in QUANTS:
             for name, shape, *rest in report(read_tensors(args[1]), settings):
                 print("\t".join([name, "x".join(map(str, shape))] +
