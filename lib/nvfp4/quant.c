@@ -51,6 +51,12 @@ quant_levels(enum quant q)
     return table[q].levels;
 }
 
+float
+quant_bound(enum quant q)
+{
+    return table[q].bound / 6;
+}
+
 bool
 quant_sweeps(enum quant q)
 {

@@ -89,6 +89,8 @@ const char *quant_name(enum quant q);
 /* QUANT_COUNT when there is no such name. */
 enum quant quant_named(const char *name);
 int quant_levels(enum quant q);
+/* The largest block scale that the tensor scale aims at; 0 with one level. */
+float quant_bound(enum quant q);
 /* Whether it looks for the scale with the least error among many. */
 bool quant_sweeps(enum quant q);
 /* Whether one tensor scale for fused projections is this quantizer's default. */
