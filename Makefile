@@ -65,6 +65,7 @@ FORMAT_SRCS = \
 
 NVFP4_SRCS = \
 	lib/nvfp4/codec.c \
+	lib/nvfp4/e4m3.c \
 	lib/nvfp4/feedback.c \
 	lib/nvfp4/gguf.c \
 	lib/nvfp4/quant.c \

@@ -21,7 +21,7 @@
         CMD_WORD(&(c).share, pack_shares)
 #define PACK_IMPORTANCE(c)                                                             \
     0, "importance", "FILE",                                                           \
-        "columns count by generate --dump-importance: sweep, sweep1, 4over6",          \
+        "columns count by generate --dump-importance: all sweeps, 4over6",             \
         CMD_TEXT(&(c).importance)
 #define PACK_HESSIAN(c)                                                                \
     0, "hessian", NULL,                                                                \

@@ -645,7 +645,8 @@ HEADER_TYPES = {"arrays": list, "config": str, "master": str, "moments": str,
 
 QUANT_WORDS = {
     "criterion": ("mse", "mae"),
-    "name": ("none", "torchao", "native", "sweep1", "max", "4over6", "sweep"),
+    "name": ("none", "torchao", "native", "sweep1", "max", "4over6", "sweep",
+             "sweepfp8"),
     "share": ("none", "qkv,gate_up"),
     "variant": ("", "modelopt"),
 }

@@ -847,7 +847,7 @@ PY
         (lambda r: struct.pack("<1536f", *[r.gauss(0, .02) * 2.0 ** -r.choice((0, 0, 0, 9)) for i in range(1536)]))(
         random.Random(3)))]'
     for q in torchao native sweep1 max 'max --variant modelopt' 4over6 '4over6 --criterion mae' \
-        sweep 'sweep --exhaustive' 'sweep1 --exhaustive'; do
+        sweep 'sweep --exhaustive' 'sweep1 --exhaustive' sweepfp8 'sweepfp8 --exhaustive'; do
         # shellcheck disable=SC2086
         nvquant -q --quant $q --config "$C" -f -o a.dat wide.safetensors
         python3 - <<'PY'

@@ -31,7 +31,7 @@ KINDS='modelopt compressed-tensors'
 @test "a model to a directory: names, shapes, bytes, configuration" {
     local k q
     for k in $KINDS; do
-        for q in sweep 4over6; do
+        for q in sweep sweepfp8 4over6; do
             reference quantize --quant $q "$IN/bf16/m.dat" ref.dat
             pack --to $k --quant $q -f -o d/ "$IN/dir"
             nvmodel dialect $k d ref.dat
@@ -400,7 +400,7 @@ gguf_or_skip() {
 @test "GGUF: every tensor and key, as an independent reader finds them" {
     gguf_or_skip
     local q
-    for q in sweep 4over6 sweep1; do
+    for q in sweep sweepfp8 4over6 sweep1; do
         reference quantize --quant $q "$IN/gguf/model.safetensors" ref.dat
         pack --quant $q -f -o m.gguf "$IN/gguf"
         nvmodel gguf m.gguf ref.dat

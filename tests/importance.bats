@@ -44,7 +44,7 @@ weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors
 
 @test "codes and scales minimise the weighted error, byte for byte" {
     local q isa
-    for q in sweep sweep1 4over6 4over6:mae; do
+    for q in sweep sweep1 sweepfp8 4over6 4over6:mae; do
         local how=(--quant "${q%:*}")
         [ "${q#*:}" = "$q" ] || how+=(--criterion "${q#*:}")
         nvquant -q -f "${how[@]}" --importance "$IN/i.safetensors" -o x.dat "$IN/m.safetensors"
@@ -172,7 +172,7 @@ feed() { nvquant -q -f -o x.dat --importance h.safetensors --hessian "$@" m.safe
 @test "--hessian: codes and scales of a computation in Python, byte for byte" {
     local q
     hessian
-    for q in sweep sweep1; do
+    for q in sweep sweep1 sweepfp8; do
         feed --quant $q
         importance feedback m.safetensors h.safetensors $q x.dat
         isas
@@ -191,6 +191,15 @@ feed() { nvquant -q -f -o x.dat --importance h.safetensors --hessian "$@" m.safe
     paste h.tsv p.tsv | awk -F '\t' 'NR > 1 { n++; if ($3 >= $10) exit 1 } END { exit n != 8 }'
 }
 
+@test "--hessian: sweepfp8 stays exact in E4M3 where errors push values beyond the tensor bound" {
+    importance together m.safetensors h.safetensors
+    feed --quant sweep
+    [ "$(importance feedback m.safetensors h.safetensors sweep x.dat)" != '' ]
+    feed --quant sweepfp8
+    importance feedback m.safetensors h.safetensors sweepfp8 x.dat
+    [ "$(reference inexact x.dat)" = '0 2048' ]
+}
+
 @test "--hessian: what products compute is nearer to what it was" {
     hessian
     feed
@@ -205,8 +214,8 @@ feed() { nvquant -q -f -o x.dat --importance h.safetensors --hessian "$@" m.safe
     local n=model.layers.0.self_attn.v_proj.hessian v
     hessian
     refuse '--hessian: goes with --importance FILE' nvquant -q -f -o x.dat --hessian m.safetensors
-    refuse '--hessian: goes with --quant sweep or sweep1' feed --quant 4over6
-    refuse '--hessian: goes with --quant sweep or sweep1, without --exhaustive' feed --exhaustive
+    refuse '--hessian: goes with --quant sweep, sweep1 or sweepfp8' feed --quant 4over6
+    refuse '--hessian: goes with --quant sweep, sweep1 or sweepfp8, without --exhaustive' feed --exhaustive
     refuse '--hessian: goes with --dump-importance' generate -q --score ids.tok --hessian m.safetensors
     refuse '"model.layers.0.self_attn.q_proj.hessian": expected f32 [1, 32, 32], as the tensor has columns' \
         nvquant -q -f -o x.dat --importance h.safetensors --hessian "$IN/m.safetensors"

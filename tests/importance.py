@@ -10,8 +10,11 @@
     importance.py feedback FROM FILE QUANT OUT      the same with errors that other columns make
                                                     up for, by FILE's mean products
     importance.py put FILE NAME VALUE... OUT        FILE with other values of a vector
+    importance.py together WEIGHTS FILE             a tensor of large values, and mean products
+                                                    of columns that go together
 """
 import math
+import random
 import struct
 import sys
 
@@ -149,13 +152,21 @@ def factor(h):
              for k in range(w)] for j in range(w)]
 
 
-def block_by_feedback(y, f):
+def candidates(quant, c0):
+    """Scale bytes to try; of sweepfp8 those up to 256, whatever errors push c0 to."""
+    if quant != "sweepfp8":
+        return range(max(c0 - 2, 1), min(c0 + 6, 0x7E) + 1)
+    low = [c for c in nvfp4.FP8 if c <= 0x78]
+    return [c for c in low if c0 - 3 <= c <= c0 + 6] or [low[0] if c0 < 8 else low[-1]]
+
+
+def block_by_feedback(y, f, quant):
     """Scales and codes of a block of columns."""
     f32, scales, codes, w = nvfp4.f32, [], [], len(f)
     for g in range(0, w, 16):
         top, best = max(map(abs, y[g:g + 16])), None
         c0 = nvfp4.e4m3(min(f32(top / 6), 448.0))
-        for c in range(max(c0 - 2, 1), min(c0 + 6, 0x7E) + 1) if top else [0]:
+        for c in candidates(quant, c0) if top else [0]:
             s, z, cost, q, errors = nvfp4.E4M3[c], list(y[g:g + 16]), 0.0, [], []
             for j in range(16):
                 k = nvfp4.One.nearest(abs(z[j]), s) if top else 0
@@ -193,7 +204,7 @@ def feedback(source, path, quant, out):
         scales, codes = [], []
         for i in range(0, len(x), w):
             y = [nvfp4.f32(v * enc) for v in x[i:i + w]]
-            c, q = block_by_feedback(y, factors[i % cols // w])
+            c, q = block_by_feedback(y, factors[i % cols // w], quant)
             differ += q != [k for b in range(i, i + w, 16)
                             for k in nvfp4.One.block(spec, list(x[b:b + 16]), top)[1]]
             scales += c
@@ -204,6 +215,17 @@ def feedback(source, path, quant, out):
         done += 1
     assert done and differ, (done, differ)
     print(done, "tensors,", differ, "blocks that are not those of sweep")
+
+
+def together(weights, path):
+    rng, w = random.Random(8), 64
+    t = containers.Tensor
+    x = [rng.choice((-1, 1)) * rng.uniform(.8, 1) for _ in range(32 * w)]
+    h = [1.0 + .02 * (i == j) for i in range(w) for j in range(w)]
+    for name, made in ((weights, t("q_proj.weight", "f32", (32, w), struct.pack("<%df" % len(x), *x))),
+                       (path, t("q_proj.hessian", "f32", (1, w, w), struct.pack("<%df" % len(h), *h)))):
+        with open(name, "wb") as f:
+            f.write(containers.st_bytes([made], {}))
 
 
 def put(path, name, *rest):
@@ -218,4 +240,5 @@ def put(path, name, *rest):
 
 
 if __name__ == "__main__":
-    {"measured": measured, "quantized": quantized, "feedback": feedback, "put": put}[sys.argv[1]](*sys.argv[2:])
+    {"measured": measured, "quantized": quantized, "feedback": feedback, "put": put,
+     "together": together}[sys.argv[1]](*sys.argv[2:])

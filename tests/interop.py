@@ -234,7 +234,7 @@ def part_compressed(folder):
     src = os.path.join(folder, "c-src")
     make_model(src, False, "bfloat16")
     ids = some_ids(200)
-    for quant in ("sweep", "max", "4over6"):
+    for quant in ("sweep", "sweepfp8", "max", "4over6"):
         out = os.path.join(folder, "ct-" + quant)
         tool("datpack", "-q", "--to", "compressed-tensors", "--quant", quant, "--share-scale",
              "qkv,gate_up", "-o", out + "/", src)

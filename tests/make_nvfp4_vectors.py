@@ -42,6 +42,7 @@ SPECS = {
     "max,modelopt": ("max", "modelopt"), "4over6": ("4over6",),
     "4over6,mae": ("4over6", None, "mae"), "sweep": ("sweep",),
     "sweep,exhaustive": ("sweep", None, "mse", True),
+    "sweepfp8": ("sweepfp8",), "sweepfp8,exhaustive": ("sweepfp8", None, "mse", True),
 }
 SOURCES = ["bf16", "f16", "f32"]
 TOP = {"bf16": 3.3895313892515355e38, "f16": 65504.0, "f32": nvfp4.FLT_MAX}
@@ -125,7 +126,7 @@ def special(source, rng):
     x = rounded(source, rng.standard_normal((19, 32)) * .02)
     top = np.abs(x).max()
     yield from head("square", source, x, top)
-    for word in "torchao", "native", "sweep1", "max", "4over6", "sweep":
+    for word in "torchao", "native", "sweep1", "max", "4over6", "sweep", "sweepfp8":
         yield line(word + ",square", *Many.squares(Spec(word, source=source), x, top))
     for word, args in ("4over6", ()), ("4over6,mae", (None, "mae")), ("sweep", ()):
         spec = Spec(word[:6].rstrip(","), *args)
@@ -392,11 +393,25 @@ MUTANTS = {
         ("floor 2^-9", ("q_native", [("2.0 ** -16", "2.0 ** -9")])),
     ],
 }
+MUTANTS["sweepfp8"] = [
+    ("-2..+6", ("q_sweep", [("c >= c0 - 3", "c >= c0 - 2")])),
+    ("-3..+5", ("q_sweep", [("c <= c0 + 6", "c <= c0 + 5")])),
+    ("-3..+7", ("q_sweep", [("c <= c0 + 6", "c <= c0 + 7")])),
+    ("all of them", ("q_sweep", [("if spec.quant == \"sweepfp8\" and not "
+                                  "spec.exhaustive:", "if False:")])),
+    ("0x08 .. 0x0a give 0x08", ("q_sweep", [("c0 < 8", "c0 < 0x0B")])),
+    ("the largest of equals", ("q_sweep", [("err < best", "err <= best")])),
+] + [("%s 0x%02x" % ("without" if c in nvfp4.FP8 else "with", c),
+      ("q_sweep", [("for c in FP8]", "for c in sorted({0x%02x} ^ set(FP8))]" % c)]))
+     for c in (0x08, 0x0A, 0x0C, 0x10, 0x12, 0x14, 0x18, 0x1A, 0x1C, 0x46, 0x48, 0x4A, 0x4C,
+               0x56, 0x78, 0x7A, 0x7C)]
+
 # No input tells these from the reference, so they are not here: sweep's codes by
 # code_even(m / d) (t*d has few bits, the quotient never rounds to a tie), and native
 # without rounding A/6 to the input's dtype (6 times a tie of E4M3 has 7 bits, so no
-# other A/6 comes near enough).  No block was found whose best scale is 0x7e with two
-# levels; the case c0.one has some with one level.
+# other A/6 comes near enough).  Nor was a block of sweepfp8 found that is best by c0-4.
+# No block was found whose best scale is 0x7e with two levels; the case c0.one has some
+# with one level.
 
 
 def mutate(changes):
@@ -418,7 +433,7 @@ def mutate(changes):
         local = {}
         exec(source, space, local)
         setattr(made, method, local[method])
-    made.q_sweep1 = made.q_sweep
+    made.q_sweep1 = made.q_sweepfp8 = made.q_sweep
     made.init()
     return made
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Independent reference of the six NVFP4 quantizers, of nvquant and its report.
+"""Independent reference of the NVFP4 quantizers, of nvquant and its report.
 
 Written from the numerical definitions alone, never from lib/nvfp4: the judge of
 nvquant, of datpack where it quantizes, and the maker of tests/vectors/nvfp4.txt.
@@ -15,6 +15,8 @@ are there with numpy only.
 usage: nvfp4.py quantize IN OUT.dat [OPTION]...   what nvquant gives, byte for byte
        nvfp4.py report IN [OPTION]...             --report of that, with all digits
        nvfp4.py dequant IN OUT.dat [--dtype f16|bf16|f32] [--tied]
+       nvfp4.py inexact FILE                      how many of its values, without the tensor
+                                                  scale, E4M3 has not when divided by 4; all
        nvfp4.py --self-test
        nvfp4.py --golden FILE.safetensors         against other programs' results
        nvfp4.py --sqnr                            the table of known SQNR (numpy)
@@ -42,9 +44,10 @@ try:
 except ImportError:
     np = None
 
-QUANTS = ["torchao", "native", "sweep1", "max", "4over6", "sweep"]
-LEVELS = {"torchao": 1, "native": 1, "sweep1": 1, "max": 2, "4over6": 2, "sweep": 2}
-SHARED = ("4over6", "sweep")        # one tensor scale for fused projections
+QUANTS = ["torchao", "native", "sweep1", "max", "4over6", "sweep", "sweepfp8"]
+LEVELS = {"torchao": 1, "native": 1, "sweep1": 1, "max": 2, "4over6": 2, "sweep": 2,
+          "sweepfp8": 2}
+SHARED = ("4over6", "sweep", "sweepfp8")    # one tensor scale for fused projections
 FLT_MAX = float.fromhex("0x1.fffffep127")
 MAGNITUDE = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 TIES = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
@@ -118,6 +121,16 @@ def e4m3_value(byte):
 
 
 E4M3 = [e4m3_value(b) for b in range(256)]
+
+
+def fits_e4m3(v):
+    """Whether v >= 0 has four significant bits and none below 2^-9."""
+    return v == 0 or (v * 2.0 ** (3 - max(math.floor(math.log2(v)), -6))).is_integer()
+
+
+# Scales whose products with E2M1 are exact in E4M3 when divided by 4.
+FP8 = [c for c in range(1, 0x7F)
+       if all(fits_e4m3(m * E4M3[c] / 4) for m in MAGNITUDE)]
 
 
 def e4m3(x):
@@ -231,6 +244,8 @@ class One:
             candidates = range(1, 0x7F)
         else:
             candidates = range(max(c0 - 2, 1), min(c0 + 6, 0x7E) + 1)
+        if spec.quant == "sweepfp8":
+            candidates = One.fp8_candidates(c0, spec.exhaustive)
         best = None
         for c in candidates:
             d = E4M3[c]
@@ -243,7 +258,13 @@ class One:
                 best = r[0], c, q
         return best[1], [k | negative(v) << 3 for k, v in zip(best[2], y)]
 
-    q_sweep1 = q_sweep
+    q_sweep1 = q_sweepfp8 = q_sweep
+
+    @staticmethod
+    def fp8_candidates(c0, exhaustive):
+        if c0 < 8 and not exhaustive:
+            return [8]
+        return [c for c in FP8 if exhaustive or c0 - 3 <= c <= c0 + 6]
 
     @staticmethod
     def nearest(a, s):
@@ -412,11 +433,15 @@ class Many:
         c0 = Many.e4m3(np.minimum(a / f(6) * s, f(448))).astype(np.int64)
         tries = ([np.full(len(x), c) for c in range(1, 0x7F)] if spec.exhaustive else
                  [c0 + k for k in range(-2, 7)])
+        if spec.quant == "sweepfp8":
+            tries = [np.full(len(x), c) for c in FP8]
         best = np.full(len(x), np.nan, f)
         scale = np.zeros(len(x), np.uint8)
         codes = np.zeros(x.shape, np.uint8)
         for c in tries:
             legal = (c >= 1) & (c <= 0x7E) & (a > 0)
+            if spec.quant == "sweepfp8" and not spec.exhaustive:
+                legal &= np.where(c0 < 8, c == 8, (c >= c0 - 3) & (c <= c0 + 6))
             c = np.where(legal, c, 1)
             d = Many.wide(Many.value[c])
             q = Many.nearest(m, d)
@@ -428,7 +453,7 @@ class Many:
             codes = np.where(Many.wide(won), q, codes)
         return scale, codes | Many.sign(x)
 
-    q_sweep1 = q_sweep
+    q_sweep1 = q_sweepfp8 = q_sweep
 
     @staticmethod
     def nearest(m, d):
@@ -784,7 +809,8 @@ GOLDEN = [
 ]
 ALL_SPECS = [("torchao",), ("native",), ("sweep1",), ("sweep1", None, "mse", True),
              ("max",), ("max", "modelopt"), ("4over6",), ("4over6", None, "mae"),
-             ("sweep",), ("sweep", None, "mse", True)]
+             ("sweep",), ("sweep", None, "mse", True),
+             ("sweepfp8",), ("sweepfp8", None, "mse", True)]
 
 
 def need(cond, *what):
@@ -811,6 +837,8 @@ def self_test():
                         (f32(mid - (b - a) / 1024), c)):
             need(e4m3(x) == want, "e4m3", x, e4m3(x), want)
     need(e4m3(464.0) == e4m3(math.inf) == 0x7E and e4m3(1e-40) == 0, "e4m3: ends")
+    need(FP8 == sorted([8 * e for e in range(1, 16)] + [8 * e + 4 for e in range(2, 16)] +
+                       [8 * e + 2 for e in range(3, 16)]) and len(FP8) == 42, "42 scales")
     if np is None:
         print("nvfp4.py: numpy is not here: one of two implementations is tested")
         return 0
@@ -872,6 +900,21 @@ def check_golden(path):
     return failed != 0
 
 
+def inexact(tensors):
+    """Values, without tensor scale and divided by 4, that are no E4M3 numbers; values."""
+    numbers, ts = set(E4M3[:0x7F]), {t.name: t.data for t in tensors}
+    wrong = total = 0
+    for name, scales in ts.items():
+        if not name.endswith(".scale"):
+            continue
+        codes = ts[name[:-5] + "qdata"]
+        for i, byte in enumerate(codes):
+            for code in byte & 7, byte >> 4 & 7:
+                wrong += MAGNITUDE[code] * E4M3[scales[i // 8]] / 4 not in numbers
+        total += 2 * len(codes)
+    return wrong, total
+
+
 def sqnr_table():
     """10 log10 of signal to noise of 2^20 bf16 samples; one seed."""
     n, rng = 1 << 20, np.random.default_rng(0)
@@ -887,11 +930,11 @@ def sqnr_table():
         return 10 * np.log10((x * x).sum() / ((x - y) ** 2).sum())
 
     print("%-11s" % "data" + "".join("%9s" % h for h in (
-        "max", "4over6", "sweep", "2D max", "2D 4/6", "2D sweep", "SR", "RHT16")))
+        "max", "4over6", "sweep", "sweepfp8", "2D max", "2D 4/6", "2D sweep", "SR", "RHT16")))
     for name, x in data.items():
         x = load("bf16", store("bf16", x.astype(np.float32)))
         row = [db(x, Many.values(*Many.tensor(Spec(q, source="bf16"), x)))
-               for q in ("max", "4over6", "sweep")]
+               for q in ("max", "4over6", "sweep", "sweepfp8")]
         m = x.reshape(512, 2048)
         row += [db(x, Many.values(*Many.squares(Spec(q), m)))
                 for q in ("max", "4over6", "sweep")]
@@ -937,6 +980,8 @@ def main(argv):
             out = dequantize(read_tensors(args[1]), o.get("--dtype", "f16"),
                              "--tied" in o)
             containers.put(args[2], containers.dat_bytes(out))
+        elif len(args) == 2 and args[0] == "inexact":
+            print(*inexact(read_tensors(args[1])))
         elif len(args) == 2 and args[0] == "report" and quant in QUANTS:
             for name, shape, *rest in report(read_tensors(args[1]), settings):
                 print("\t".join([name, "x".join(map(str, shape))] +

@@ -61,8 +61,8 @@ settings() {
     echo "--quant ${1%,*}"
 }
 
-SETTINGS='torchao native sweep1 max max,modelopt 4over6 4over6,mae sweep'
-SLOW='sweep,exhaustive sweep1,exhaustive'
+SETTINGS='torchao native sweep1 max max,modelopt 4over6 4over6,mae sweep sweepfp8'
+SLOW='sweep,exhaustive sweep1,exhaustive sweepfp8,exhaustive'
 
 # ---- the quantizers ---------------------------------------------------------
 
@@ -142,9 +142,54 @@ vectors() {
     [ ! -e x.dat ]
 }
 
+# blocks FILE: blocks of large, small and no values, next to the largest and far below it.
+blocks() {
+    put "$1" "[T('q_proj.weight', 'f32', (1024, 16), struct.pack('<16384f', *(
+        [x * s * 2.0 ** -(i // 64) for i in range(1024) for r in [__import__('random').Random(i)]
+         for s in [r.uniform(.5, 1)] for x in [1] + [r.uniform(-1, 1) for _ in range(15)]])))]"
+}
+
+@test "sweepfp8: each value is a number of E4M3 when divided by 4, of other quantizers it is not" {
+    local q how wrong total
+    blocks x.safetensors
+    for q in 'sweepfp8' 'sweepfp8 --exhaustive' 'sweepfp8 --share-scale none'; do
+        for how in x.safetensors "$IN/f16/m.dat" "$IN/bf16/m.dat"; do
+            # shellcheck disable=SC2086
+            quant --quant $q -f -o out.dat "$how"
+            read -r wrong total <<<"$(reference inexact out.dat)"
+            [ "$wrong" -eq 0 ]
+            [ "$total" -ge 4096 ]
+        done
+    done
+    # Blocks whose nearest scale is below 2^-6 have that; those of zeros have 0.
+    quant --quant sweepfp8 -f -o out.dat x.safetensors
+    python3 - <<'PY'
+import nvfp4
+s = next(t.data for t in nvfp4.read_tensors("out.dat") if t.name.endswith(".scale"))
+assert set(s) <= set(nvfp4.FP8) and set(s[-64:]) == {8} and len(set(s)) > 25, set(s)
+PY
+    put zero.safetensors '[T("q_proj.weight", "f32", (2, 16), struct.pack("<32f", *[1] * 16, *[0, -0.0] * 8))]'
+    quant --quant sweepfp8 -f -o out.dat zero.safetensors
+    [ "$(reference inexact out.dat)" = '0 32' ]
+    python3 - <<'PY'
+import nvfp4
+t = {t.name[14:]: bytes(t.data) for t in nvfp4.read_tensors("out.dat")}
+assert t["scale"][1] == 0 and t["qdata"][8:] == bytes([0x80] * 8), t
+PY
+    for q in sweep max 4over6; do
+        quant --quant $q -f -o out.dat x.safetensors
+        read -r wrong total <<<"$(reference inexact out.dat)"
+        [ "$wrong" -gt $((total / 20)) ]
+    done
+    put nan.safetensors '[T("q_proj.weight", "f32", (1, 16), struct.pack("<16f", *[1] * 15, math.nan))]'
+    refuse 'q_proj.weight * element * 15 * not * finite' nvquant -q --quant sweepfp8 -o x.dat nan.safetensors
+    put inf.safetensors '[T("q_proj.weight", "f32", (1, 16), struct.pack("<16f", *[1] * 14, -math.inf, 1))]'
+    refuse 'q_proj.weight * element * 14 * not * finite' nvquant -q --quant sweepfp8 -o x.dat inf.safetensors
+}
+
 @test "any -j and any path: the same file, the same report" {
     local j isa s
-    for s in sweep max native; do
+    for s in sweep sweepfp8 max native; do
         quant --quant $s -j 1 --report want.tsv -o want.dat "$IN/bf16/m.dat"
         for j in 2 3 4 5 6 7 8; do
             quant --quant $s -j $j --report got.tsv -f -o got.dat "$IN/bf16/m.dat"
@@ -272,7 +317,7 @@ PY
 
 # ---- shared scales ----------------------------------------------------------
 
-@test "shared scales: on for sweep and 4over6, off for max, as --share-scale says" {
+@test "shared scales: on for sweep, sweepfp8 and 4over6, off for max, as --share-scale says" {
     python3 - >expect.py <<'PY'
 print("""
 import sys, nvfp4
@@ -288,7 +333,7 @@ assert (qkv, gate) == (eval(sys.argv[2]),) * 2, (qkv, gate)
 """)
 PY
     local m=$IN/f16/m.dat q
-    for q in sweep 4over6; do
+    for q in sweep sweepfp8 4over6; do
         quant --quant $q -f -o out.dat "$m"
         python3 expect.py out.dat True
         quant --quant $q --share-scale none -f -o out.dat "$m"
@@ -818,7 +863,7 @@ PY
     quiet datpack -q --dtype nvfp4 -o a.dat "$IN/bf16/m.dat"
     quant -o b.dat "$IN/bf16/m.dat"
     nvmodel same a.dat b.dat pairs
-    for q in sweep max 4over6 torchao native sweep1; do
+    for q in sweep sweepfp8 max 4over6 torchao native sweep1; do
         quiet datpack -q --dtype nvfp4 --quant $q -f -o a.dat "$IN/f16/m.dat"
         quant --quant $q -f -o b.dat "$IN/f16/m.dat"
         cmp a.dat b.dat
@@ -868,7 +913,7 @@ PY
 
 @test "datpack from a checkpoint: its own quantizer, what the forward pass saw" {
     local q
-    for q in sweep max 4over6 torchao; do
+    for q in sweep sweepfp8 max 4over6 torchao; do
         quiet datpack -q --config "$IN/conf/config.json" --quant $q -f -o m.ckpt "$IN/dir"
         quiet datpack -q --dtype nvfp4 -f -o got.dat m.ckpt
         quant --quant $q -f -o want.dat "$IN/dir"
@@ -935,7 +980,7 @@ print(c.read_ckpt_header(c.map_file(sys.argv[1]))[0]["quant"]["name"])' "$1"
     [[ $stderr == *"by max"*"by sweep"*"--quant max"* ]]
     [ "$(quant_word m.ckpt)" = sweep ]
     local q
-    for q in max sweep; do
+    for q in max sweep sweepfp8; do
         run -0 --separate-stderr datpack --quant $q -f -o m.ckpt m.dat
         [ -z "$stderr" ]
         [ "$(quant_word m.ckpt)" = $q ]

@@ -210,7 +210,7 @@ spans(json.load(sys.stdin))'
 
 @test "the forward pass sees what datpack exports" {
     local f q
-    for q in sweep max 4over6 torchao sweep1 native; do
+    for q in sweep sweepfp8 max 4over6 torchao sweep1 native; do
         fresh m.ckpt --quant $q --master f32 --moments f32
         step -n 2 m.ckpt >/dev/null
         # Dequantized values, exact in f32, trained on without a quantizer.

@@ -59,7 +59,7 @@ run datpack --init 2 --config untied.json --dtype bf16 -o hf/
 run datpack --init 3 --config untied.json --dtype f32 -o f32.safetensors
 files init f16.dat hf f32.safetensors
 
-for quant in torchao native sweep1 max 4over6 sweep; do
+for quant in torchao native sweep1 max 4over6 sweep sweepfp8; do
     run nvquant --quant $quant --report report.tsv -o $quant.dat f16.dat
     files "nvquant $quant" $quant.dat report.tsv
     run nvquant --dequant --dtype f32 -o back.safetensors $quant.dat

@@ -180,7 +180,7 @@ quantizers()
 {
     local quant device
     "$bin/datpack" -q -o "$dir/m.dat" "$dir/m.ckpt"
-    for quant in max sweep; do
+    for quant in max sweep sweepfp8; do
         for device in cpu cuda; do
             rm -f "$dir/$device.dat"
             "$bin/nvquant" -q --device $device --quant $quant \

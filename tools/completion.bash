@@ -34,7 +34,7 @@ _nibble_words()
     generate:--score | generate:--kl | generate:--logits) echo @file ;;
     generate:--kl-model) echo @tensors ;;
     generate:--dump-layers | generate:--dump-importance) echo @file ;;
-    generate:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
+    generate:--quant) echo none torchao native sweep1 max 4over6 sweep sweepfp8 ;;
     generate:--compute) echo f32 bf16 auto ;;
     generate:--path) echo native dequant auto ;;
     generate:--activations) echo plain nvfp4 ;;
@@ -52,9 +52,9 @@ _nibble_words()
     datpack:--master) echo f32 bf16 ;;
     datpack:--input-scales | datpack:--importance | nvquant:--importance) echo @tensors ;;
     datpack:--moments) echo f32 bf16 int8 nvfp4 ;;
-    datpack:--quant) echo none torchao native sweep1 max 4over6 sweep ;;
+    datpack:--quant) echo none torchao native sweep1 max 4over6 sweep sweepfp8 ;;
     nvquant:--output | nvquant:-o) echo @outputs ;;
-    nvquant:--quant) echo torchao native sweep1 max 4over6 sweep ;;
+    nvquant:--quant) echo torchao native sweep1 max 4over6 sweep sweepfp8 ;;
     nvquant:--dtype) echo f16 bf16 f32 ;;
     nvquant:--report) echo @file ;;
     datpack:--variant | nvquant:--variant) echo modelopt ;;

@@ -143,7 +143,7 @@ def case_train(chance, folder):
     model_of(chance, folder)
     new = ["datpack", "-q", "--init", str(chance.randrange(99)), "--config", "config.json", "--to", "ckpt",
            "--master", chance.choice(("f32", "bf16")), "--moments", chance.choice(("f32", "bf16", "int8")),
-           "--quant", chance.choice(("none", "max", "sweep", "4over6", "torchao")), "-o", "new.ckpt"]
+           "--quant", chance.choice(("none", "max", "sweep", "sweepfp8", "4over6", "torchao")), "-o", "new.ckpt"]
     for argv in (new, ["tokenize", "-q", "--input", "ids", "-o", "d.tok", "rows"]):
         status, _, err = run(argv, folder)
         need(status == 0, words(argv), err[-500:])

@@ -191,7 +191,8 @@ static __global__ void __launch_bounds__(THREADS)
                     const float *amax, unsigned n_amax,
                     const __grid_constant__ struct quant_spec spec)
 {
-    __shared__ struct step steps[KIND == QUANT_SWEEP ? STEPS : 1];
+    const bool sweeps = KIND == QUANT_SWEEP || KIND == QUANT_SWEEPFP8;
+    __shared__ struct step steps[sweeps ? STEPS : 1];
     const struct quant_scale t = scale_of(amax, n_amax, spec);
     bool square = KIND == ANY && spec.square;
     size_t wide = cols / COLUMNS, blocks = rows * wide;
@@ -206,7 +207,7 @@ static __global__ void __launch_bounds__(THREADS)
     cuda_next();
     if (isnan(t.amax))
         return;
-    if (KIND == QUANT_SWEEP) {
+    if (sweeps) {
         for (unsigned k = threadIdx.x; k < STEPS; k += THREADS)
             steps[k] = step_of(k);
         __syncthreads();
@@ -228,8 +229,8 @@ static __global__ void __launch_bounds__(THREADS)
             code_max(&out, &v, &t, NULL, 0);
         else if (KIND == QUANT_4OVER6)
             code_4over6(&out, &v, &t, spec.mae, NULL, false);
-        else if (KIND == QUANT_SWEEP)
-            code_sweep(&out, &v, t.enc, steps);
+        else if (sweeps)
+            code_sweep(&out, &v, t.enc, KIND == QUANT_SWEEPFP8, steps);
         else
             code_any(&out, &v, &spec, &t, b * COLUMNS,
                      spec.column_weight && b < blocks
@@ -268,6 +269,8 @@ launch(struct cuda *c, const struct matrix *to, const T *x, size_t rows, size_t 
         kernel = quantize_kernel<T, QUANT_4OVER6>;
     else if (plain && (kind == QUANT_SWEEP || kind == QUANT_SWEEP1))
         kernel = quantize_kernel<T, QUANT_SWEEP>;
+    else if (plain && kind == QUANT_SWEEPFP8)
+        kernel = quantize_kernel<T, QUANT_SWEEPFP8>;
     cuda_start_kind(c, EARLY_QUANTIZERS, "quantize", 1, kernel, grid ? grid : 1,
                     THREADS, 0, *to, x, rows, cols, amax, (unsigned)n, *spec);
 }

@@ -37,8 +37,10 @@ extern "C" {
 enum {
     COLUMNS = NVFP4_BLOCK,
     LAST_SCALE = 0x7e,
-    BELOW = 2,              // scales that a sweep tries below the nearest one
-    NINE = 9,               // all scales that it tries
+    BELOW = 2,     // scales that a sweep tries below the nearest one
+    NINE = 9,      // all scales that it tries
+    BELOW_FP8 = 3, // the same of sweepfp8, whose scales are among them
+    TEN = 10,
     STEPS = 136,            // table of scales from -BELOW on, some not valid
     CODE_ZERO = 0x4b7ffffc, // bits of 2^24 - 4
     CODE_SEVEN = CODE_ZERO + 7,
@@ -199,7 +201,9 @@ tensor_scale(enum quant kind, bool modelopt, float amax)
 {
     struct quant_scale t = { amax, 1, 1, 0 };
     float bound = kind == QUANT_MAX ? 448 * 6 : 256 * 6;
-    if (amax == 0 || (kind != QUANT_MAX && kind != QUANT_4OVER6 && kind != QUANT_SWEEP))
+    bool two = kind == QUANT_MAX || kind == QUANT_4OVER6 || kind == QUANT_SWEEP ||
+               kind == QUANT_SWEEPFP8;
+    if (amax == 0 || !two)
         return t;
     t.enc = f_min(f_div(bound, amax), LARGEST_FLOAT);
     if (t.enc == 0)
@@ -460,19 +464,42 @@ exact_error(const float a[COLUMNS], float s, const float *weight)
     return f_add(f_add(r[0], r[2]), f_add(r[1], r[3]));
 }
 
-/* The byte of from .. from + n - 1 with the minimum error, the smaller one of two.
- * Square blocks of a warp run in lockstep. */
+/* quant_fp8_scale. */
+EXACT bool
+is_fp8_scale(uint32_t c)
+{
+    uint32_t set = c < 32 ? QUANT_FP8_LOW : QUANT_FP8_HIGH;
+    return c <= LAST_SCALE && (set >> c % 32 & 1);
+}
+
+/* The smallest byte from c on with a significand of 1, 1.25 or 1.5. */
 EXACT uint32_t
-exact_best(const float a[COLUMNS], uint32_t from, uint32_t n, const float *weight,
-           bool square)
+fp8_from(uint32_t c)
+{
+    uint32_t even = (c + 1) & ~1U;
+    return even + ((even & 6) == 6 ? 2 : 0);
+}
+
+/* The first byte that sweepfp8 looks at. */
+EXACT uint32_t
+fp8_start(uint32_t c0)
+{
+    return (c0 < QUANT_FP8_FIRST ? QUANT_FP8_FIRST : c0) - BELOW_FP8;
+}
+
+/* The byte of from .. from + n - 1 with the minimum error, the smaller one of two; fp8:
+ * of those of sweepfp8.  Square blocks of a warp run in lockstep. */
+EXACT uint32_t
+exact_best(const float a[COLUMNS], uint32_t from, uint32_t n, bool fp8,
+           const float *weight, bool square)
 {
     float min_err = f_from(0x7f800000);
-    uint32_t best = from - 1 < LAST_SCALE ? from : 1; // from may be -2 .. 0
-    for (uint32_t c = from; c != from + n; c++) {
-        bool legal = c - 1 < LAST_SCALE;
+    uint32_t best = 0;
+    for (uint32_t c = from; c != from + n; c++) { // from may be -2 .. 0
+        bool legal = fp8 ? is_fp8_scale(c) : c - 1 < LAST_SCALE;
         float err =
             rows_sum(exact_error(a, scale_value(legal ? c : 1), weight), square);
-        if (legal && err < min_err) {
+        if (legal && (best == 0 || err < min_err)) {
             min_err = err;
             best = c;
         }
@@ -522,6 +549,14 @@ try_step(struct search *f, const float a[COLUMNS], const struct step *steps, uin
     f->best = f_min(f->best, err);
 }
 
+/* Whether the rough errors decide. */
+EXACT bool
+is_decided(const struct search *f)
+{
+    return f->second > f_mul(f->best, 1 + 0x1p-17F) && f->best > 0x1p-80F &&
+           f->best < 0x1p80F;
+}
+
 /* The best of nine scales from c0 - BELOW on; a: in units of 2^8. c0 is nearest to amax
  * / 6.  Bounds of y = a / s: at most 7 above c0, 75/16 plus rounding at c0 + 4, 4.5
  * from c0 + 5 on; if c0 is the largest byte, none are above it.  At c0 itself at most
@@ -547,12 +582,34 @@ find_scale(const float a[COLUMNS], const struct values *v, float enc, uint32_t c
     try_step(&f, a, at, 6, UP_TO_4);
     try_step(&f, a, at, 7, FEW);
     try_step(&f, a, at, 8, FEW);
-    if (f.second > f_mul(f.best, 1 + 0x1p-17F) && f.best > 0x1p-80F && f.best < 0x1p80F)
+    if (is_decided(&f))
         return c0 - BELOW + (f_bits(f.best) & INDEX);
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++)
         whole[i] = f_abs(f_mul(v->x[i], enc));
-    return exact_best(whole, c0 - BELOW, NINE, NULL, false);
+    return exact_best(whole, c0 - BELOW, NINE, false, NULL, false);
+}
+
+/* The same of sweepfp8: of ten bytes four at most are its own. */
+EXACT uint32_t
+find_fp8_scale(const float a[COLUMNS], const struct values *v, float enc, uint32_t c0,
+               const struct step *steps)
+{
+    struct search f = { LARGEST_FLOAT, LARGEST_FLOAT };
+    float whole[COLUMNS];
+    uint32_t from = fp8_start(c0);
+#ifdef __CUDACC__
+#pragma unroll 1
+#endif
+    for (uint32_t c = fp8_from(from); c < from + TEN; c = fp8_from(c + 1))
+        if (is_fp8_scale(c))
+            try_step(&f, a, steps + from + BELOW, c - from, ALL);
+    if (is_decided(&f))
+        return from + (f_bits(f.best) & INDEX);
+    EXACT_UNROLL
+    for (int i = 0; i < COLUMNS; i++)
+        whole[i] = f_abs(f_mul(v->x[i], enc));
+    return exact_best(whole, from, TEN, true, NULL, false);
 }
 
 /* The byte nearest to amax / 6 * enc.  Below 2^-100 the quotient may be off, but with
@@ -569,7 +626,7 @@ byte_of_sixth(float amax, float enc)
 /* Values are multiplied by 2^-8 enc instead of enc; that differs only below 2^-118,
  * where the code is 0. */
 EXACT void
-code_sweep(struct coded *to, const struct values *v, float enc,
+code_sweep(struct coded *to, const struct values *v, float enc, bool fp8,
            const struct step *steps)
 {
     uint32_t c0 = byte_of_sixth(v->amax, enc);
@@ -577,7 +634,10 @@ code_sweep(struct coded *to, const struct values *v, float enc,
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++)
         a[i] = f_abs(f_mul(v->x[i], down));
-    to->scale = v->amax > 0 ? find_scale(a, v, enc, c0, steps) : 0;
+    to->scale = 0;
+    if (v->amax > 0)
+        to->scale = fp8 ? find_fp8_scale(a, v, enc, c0, steps)
+                        : find_scale(a, v, enc, c0, steps);
     const struct step step = steps[to->scale + BELOW]; // 0 for scale 0: codes are 0
     float s = f_mul(step.s, 8), inverse = f_mul(step.inverse, 0.125F);
     EXACT_UNROLL
@@ -597,13 +657,14 @@ code_sweep_exact(struct coded *to, const struct values *v, float enc,
                  const struct quant_spec *spec, const float *weight)
 {
     uint32_t c0 = scale_byte(f_min(f_mul(f_div(v->amax, 6), enc), 448));
-    uint32_t from = spec->exhaustive ? 1 : c0 - 2;
-    uint32_t n = spec->exhaustive ? LAST_SCALE : NINE;
+    bool fp8 = spec->kind == QUANT_SWEEPFP8;
+    uint32_t from = spec->exhaustive ? 1 : fp8 ? fp8_start(c0) : c0 - BELOW;
+    uint32_t n = spec->exhaustive ? LAST_SCALE : fp8 ? TEN : NINE;
     float a[COLUMNS];
     EXACT_UNROLL
     for (int i = 0; i < COLUMNS; i++)
         a[i] = f_abs(f_mul(v->x[i], enc));
-    uint32_t c = exact_best(a, from, n, weight, spec->square);
+    uint32_t c = exact_best(a, from, n, fp8, weight, spec->square);
     to->scale = v->amax > 0 ? c : 0;
     float s = scale_value(to->scale);
     EXACT_UNROLL

@@ -249,8 +249,9 @@ check_quant(struct mp *m, struct quant_words *q)
 {
     static const char *const keys[] = { "criterion", "name", "share", "variant" };
     static const char *const criteria[] = { "mse", "mae", NULL };
-    static const char *const names[] = { "none", "torchao", "native", "sweep1",
-                                         "max",  "4over6",  "sweep",  NULL };
+    static const char *const names[] = { "none",   "torchao",  "native",
+                                         "sweep1", "max",      "4over6",
+                                         "sweep",  "sweepfp8", NULL };
     static const char *const shares[] = { "none", "qkv,gate_up", NULL };
     static const char *const variants[] = { "", "modelopt", NULL };
     static const char *const *const words[] = { criteria, names, shares, variants };

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { N = NVFP4_BLOCK, LAST_SCALE = 0x7e };
+enum { N = NVFP4_BLOCK };
 
 size_t
 feedback_width(size_t cols)
@@ -111,10 +111,18 @@ try_scale(uint8_t code[N], float error[N], const float *y, float s, const float 
     return cost;
 }
 
+/* What is made up for can lead beyond the tensor bound.  There 6 times 320 or 384 would
+ * occur, which times 2^-2 is beyond E4M3: sweepfp8 goes up to 256. */
+static int
+last_scale(enum quant kind)
+{
+    return kind == QUANT_SWEEPFP8 ? 0x78 : QUANT_LAST_SCALE;
+}
+
 /* 16 columns: the best scale around that of their largest magnitude, and its codes. */
 static uint8_t
 best_scale(uint8_t code[N], float error[N], const float *y, const float *factor,
-           size_t w)
+           size_t w, enum quant kind)
 {
     float amax = 0, min = INFINITY, mine[N];
     uint8_t codes[N];
@@ -126,10 +134,10 @@ best_scale(uint8_t code[N], float error[N], const float *y, const float *factor,
         memset(error, 0, N * sizeof *error);
         return 0;
     }
-    int c0 = e4m3_from(fminf(amax / 6.0F, 448.0F));
-    int low = c0 - 2 < 1 ? 1 : c0 - 2, high = c0 + 6 > LAST_SCALE ? LAST_SCALE : c0 + 6;
-    int best = low;
-    for (int c = low; c <= high; c++) {
+    int last = last_scale(kind), c0 = e4m3_from(fminf(amax / 6.0F, 448.0F));
+    struct quant_range r = quant_range(kind, c0 < last ? c0 : last, false);
+    int best = r.low;
+    for (int c = r.low; c <= r.high && c <= last; c = quant_next_scale(kind, c)) {
         float s = e4m3_value((uint8_t)c);
         float cost = try_scale(codes, mine, y, s, factor, w, min);
         if (cost < min) { // a tie is the smaller byte's
@@ -144,13 +152,14 @@ best_scale(uint8_t code[N], float error[N], const float *y, const float *factor,
 
 /* One block of w columns, in units of the tensor scale. */
 static void
-quant_block(uint8_t *codes, uint8_t *scales, float *y, size_t w, const float *factor)
+quant_block(uint8_t *codes, uint8_t *scales, float *y, size_t w, const float *factor,
+            enum quant kind)
 {
     uint8_t code[N] = { 0 };
     float error[N] = { 0 };
     for (size_t g = 0; g < w; g += N) {
         const float *here = factor + g * w + g;
-        scales[g / N] = best_scale(code, error, y + g, here, w);
+        scales[g / N] = best_scale(code, error, y + g, here, w, kind);
         for (size_t j = 0; j < N; j += 2)
             codes[(g + j) / 2] = (uint8_t)(code[j] | code[j + 1] << 4);
         for (size_t j = 0; j < N; j++)
@@ -161,8 +170,8 @@ quant_block(uint8_t *codes, uint8_t *scales, float *y, size_t w, const float *fa
 
 void
 nvfp4_feedback(uint8_t *codes, uint8_t *scales, const float *x, size_t n, size_t column,
-               size_t cols, const float *factor, const struct quant_scale *t,
-               struct quant_error *e)
+               size_t cols, const float *factor, enum quant kind,
+               const struct quant_scale *t, struct quant_error *e)
 {
     size_t w = feedback_width(cols);
     assert(column % w == 0 && n % w == 0);
@@ -171,7 +180,8 @@ nvfp4_feedback(uint8_t *codes, uint8_t *scales, const float *x, size_t n, size_t
         size_t block = (column + at) % cols / w;
         for (size_t k = 0; k < w; k++)
             y[k] = x[at + k] * t->enc;
-        quant_block(codes + at / 2, scales + at / N, y, w, factor + block * w * w);
+        quant_block(codes + at / 2, scales + at / N, y, w, factor + block * w * w,
+                    kind);
     }
     if (e)
         nvfp4_measure(codes, scales, x, n, t, e);

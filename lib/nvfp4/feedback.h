@@ -23,10 +23,10 @@ size_t feedback_width(size_t cols);
 bool feedback_factor(float *factor, double *h, size_t w);
 
 /* n values that begin in column `column` of a matrix of `cols`, both multiples of the width;
- * factor: (cols / width, width, width).  The quantizer is sweep or sweep1, t its scale; codes,
- * scales and *e as of nvfp4_quant. */
+ * factor: (cols / width, width, width).  kind: of quant_sweeps, t its scale; codes, scales and
+ * *e as of nvfp4_quant. */
 void nvfp4_feedback(uint8_t *codes, uint8_t *scales, const float *x, size_t n,
-                    size_t column, size_t cols, const float *factor,
+                    size_t column, size_t cols, const float *factor, enum quant kind,
                     const struct quant_scale *t, struct quant_error *e);
 
 #endif

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { N = NVFP4_BLOCK, LAST_SCALE = 0x7e };
+enum { N = NVFP4_BLOCK };
 
 static const float sixth = 1.0F / 6.0F;
 
@@ -19,14 +19,15 @@ static const struct {
     const char *name;
     int levels;
     float bound; // largest block scale that the tensor scale aims at, times 6
-    bool shares;
+    bool shares, sweeps;
 } table[QUANT_COUNT] = {
-    [QUANT_TORCHAO] = { "torchao", 1, 0, false },
-    [QUANT_NATIVE] = { "native", 1, 0, false },
-    [QUANT_SWEEP1] = { "sweep1", 1, 0, false },
-    [QUANT_MAX] = { "max", 2, 448 * 6, false },
-    [QUANT_4OVER6] = { "4over6", 2, 256 * 6, true },
-    [QUANT_SWEEP] = { "sweep", 2, 256 * 6, true },
+    [QUANT_TORCHAO] = { "torchao", 1, 0, false, false },
+    [QUANT_NATIVE] = { "native", 1, 0, false, false },
+    [QUANT_SWEEP1] = { "sweep1", 1, 0, false, true },
+    [QUANT_MAX] = { "max", 2, 448 * 6, false, false },
+    [QUANT_4OVER6] = { "4over6", 2, 256 * 6, true, false },
+    [QUANT_SWEEP] = { "sweep", 2, 256 * 6, true, true },
+    [QUANT_SWEEPFP8] = { "sweepfp8", 2, 256 * 6, true, true },
 };
 
 const char *
@@ -48,6 +49,18 @@ int
 quant_levels(enum quant q)
 {
     return table[q].levels;
+}
+
+float
+quant_bound(enum quant q)
+{
+    return table[q].bound / 6;
+}
+
+bool
+quant_sweeps(enum quant q)
+{
+    return table[q].sweeps;
 }
 
 bool
@@ -290,24 +303,21 @@ sweep_error(const float a[N], float s, const float *weight)
     return r[0];
 }
 
-/* From two codes below amax/6 to six above: a scale twice as large has no grid point
- * that amax/6 lacks, and lower ones clip. */
 static uint8_t
-sweep(const struct block *b, const struct quant_scale *t, const float *weight,
-      bool exhaustive)
+sweep(const struct block *b, const struct quant_spec *spec, const struct quant_scale *t,
+      const float *weight)
 {
     float amax = block_amax(b);
     float a[N * N] = { 0 };
     int best = 0;
     if (amax > 0) {
         int c0 = e4m3_from(fminf((amax / 6.0F) * t->enc, 448.0F));
-        int low = exhaustive || c0 - 2 < 1 ? 1 : c0 - 2;
-        int high = exhaustive || c0 + 6 > LAST_SCALE ? LAST_SCALE : c0 + 6;
+        struct quant_range r = quant_range(spec->kind, c0, spec->exhaustive);
         float min = INFINITY;
         for (int k = 0; k < b->n; k++)
             a[k] = fabsf(at(b, k) * t->enc);
-        best = low;
-        for (int c = low; c <= high; c++) {
+        best = r.low;
+        for (int c = r.low; c <= r.high; c = quant_next_scale(spec->kind, c)) {
             float s = e4m3_value((uint8_t)c);
             float rows[N] = { 0 };
             for (int k = 0; k < b->n; k += N)
@@ -341,8 +351,8 @@ quant_block(const struct block *b, size_t column, const struct quant_spec *spec,
         return spec->modelopt ? max_modelopt(b, t) : max_te(b, spec, t);
     case QUANT_4OVER6:
         return four_over_six(b, t, spec->mae, weight);
-    default: // QUANT_SWEEP, QUANT_SWEEP1
-        return sweep(b, t, weight, spec->exhaustive);
+    default: // those of quant_sweeps
+        return sweep(b, spec, t, weight);
     }
 }
 

@@ -21,17 +21,33 @@
 #include <stdbool.h>
 
 enum quant {
-    QUANT_TORCHAO, // one level, amax/6 with floor 2^-6: of TorchSharp's file converter
-    QUANT_NATIVE,  // one level, amax/6 in the input's dtype: of TorchSharp's runtime
-    QUANT_SWEEP1,  // one level, best of nine scales
-    QUANT_MAX,     // two levels, bound 448, amax/6
-    QUANT_4OVER6,  // two levels, bound 256, better of max -> 6 and max -> 4
-    QUANT_SWEEP,   // two levels, bound 256, best of nine scales
+    QUANT_TORCHAO,  // one level, amax/6 with floor 2^-6: of TorchSharp's file converter
+    QUANT_NATIVE,   // one level, amax/6 in the input's dtype: of TorchSharp's runtime
+    QUANT_SWEEP1,   // one level, best of nine scales
+    QUANT_MAX,      // two levels, bound 448, amax/6
+    QUANT_4OVER6,   // two levels, bound 256, better of max -> 6 and max -> 4
+    QUANT_SWEEP,    // two levels, bound 256, best of nine scales
+    QUANT_SWEEPFP8, // the same among the scales whose products are E4M3 numbers
     QUANT_COUNT
 };
 
+/* The 42 scale bytes of sweepfp8, a bit a byte: those below 0x20, and those of any 32
+ * from there on.  Times 2^-2, the products of such a scale with all E2M1 values are E4M3
+ * numbers.  For 1.5, 3 and 6 the significand of the scale must be 1, 1.25 or 1.5, since
+ * 1.5 times another one has five bits; and 0.5 must not lose a bit below 2^-9: 1 from
+ * 2^-6 on, 1.5 from 1.5 * 2^-5 on, 1.25 from 1.25 * 2^-4 on.  The largest number, 448,
+ * is no limit: a tensor bound of 256 leaves no value that 320 or 384 makes a 6. */
+enum { QUANT_FP8_LOW = 0x15110100, QUANT_FP8_HIGH = 0x15151515, QUANT_FP8_FIRST = 8 };
+
+static inline bool
+quant_fp8_scale(unsigned c)
+{
+    unsigned set = c < 32 ? QUANT_FP8_LOW : QUANT_FP8_HIGH;
+    return c < 0x7f && (set >> c % 32 & 1);
+}
+
 struct quant_spec {
-    /* sweep, sweep1, 4over6: a weight for each error, by column; NULL: all 1. */
+    /* sweep, sweep1, sweepfp8, 4over6: a weight for each error, by column; NULL: all 1. */
     const float *column_weight;
     enum quant kind;
     enum isa isa;      // how fast; changes no byte
@@ -40,7 +56,7 @@ struct quant_spec {
     uint32_t seed, step, row;
     bool modelopt;   // max: ModelOpt's order of operations
     bool mae;        // 4over6: sum of magnitudes, not of squares
-    bool exhaustive; // sweep, sweep1: all 126 scales
+    bool exhaustive; // sweep, sweep1: all 126 scales; sweepfp8: all 42
     bool square;     // one scale for 16 rows of 16 columns; stored in each row
     bool stochastic; // max: elements rounded up or down by chance, not to nearest
     /* max: enc of struct quant_scale, whatever the largest magnitude is: what is beyond 2688 /
@@ -73,6 +89,10 @@ const char *quant_name(enum quant q);
 /* QUANT_COUNT when there is no such name. */
 enum quant quant_named(const char *name);
 int quant_levels(enum quant q);
+/* The largest block scale that the tensor scale aims at; 0 with one level. */
+float quant_bound(enum quant q);
+/* Whether it looks for the scale with the least error among many. */
+bool quant_sweeps(enum quant q);
 /* Whether one tensor scale for fused projections is this quantizer's default. */
 bool quant_shares_scale(enum quant q);
 

@@ -23,7 +23,7 @@
 #include <float.h>
 #include <string.h>
 
-enum { N = NVFP4_BLOCK, LAST_SCALE = 0x7e };
+enum { N = NVFP4_BLOCK };
 
 /* 8 where the sign bit is set. */
 static inline vi
@@ -271,26 +271,62 @@ rough_error(const vf a[N], vf s, const vf *weight)
     return err[0] + err[1];
 }
 
+static inline vi
+is_fp8_scale(vi c)
+{
+    vi set = choose_i(c < 32, (vi){ 0 } + QUANT_FP8_LOW, (vi){ 0 } + QUANT_FP8_HIGH);
+    return -(set >> (c & 31) & 1);
+}
+
+/* The smallest byte from c on with a significand of 1, 1.25 or 1.5. */
+static inline vi
+fp8_from(vi c)
+{
+    vi even = (c + 1) & ~1;
+    return even + (2 & ((even & 6) == 6));
+}
+
+/* The scale bytes that a sweep tries: n of them, those above last left out. */
+struct scales {
+    vi first, last;
+    int n;
+};
+
+static inline struct scales
+scales_around(vi c0, bool fp8, bool exhaustive)
+{
+    vi zero = { 0 };
+    if (exhaustive)
+        return (struct scales){ zero + 1, zero + QUANT_LAST_SCALE, QUANT_LAST_SCALE };
+    if (!fp8)
+        return (struct scales){ c0 - 2, c0 + 6, 9 };
+    c0 = choose_i(c0 < QUANT_FP8_FIRST, zero + QUANT_FP8_FIRST, c0);
+    return (struct scales){ fp8_from(c0 - 3), c0 + 6, 4 };
+}
+
 /* The lanes in which the choice is in doubt. */
 static inline vi
-sweep(struct tile *t, const struct quant_scale *q, bool exhaustive, bool weighted)
+sweep(struct tile *t, const struct quant_scale *q, bool fp8, bool exhaustive,
+      bool weighted)
 {
     vf a[N];
     for (int i = 0; i < N; i++)
         a[i] = magnitude(t->x[i] * q->enc);
     vi c0 = scale_byte(least_of((t->amax / 6.0F) * q->enc, all(448)));
     vf best = all(FLT_MAX), second = all(FLT_MAX);
-    vi c = { 0 }, none = { 0 };
-    int from = exhaustive ? 1 : -2, to = exhaustive ? LAST_SCALE : 6;
-    for (int k = from; k <= to; k++) {
-        vi now = (exhaustive ? none : c0) + k;
-        vi legal = (now >= 1) & (now <= LAST_SCALE);
+    struct scales tries = scales_around(c0, fp8, exhaustive);
+    vi c = { 0 }, now = tries.first;
+    for (int k = 0; k < tries.n; k++) {
+        vi legal = (now >= 1) & (now <= QUANT_LAST_SCALE);
+        if (fp8)
+            legal &= is_fp8_scale(now) & (now <= tries.last);
         vf err = rough_error(a, scale_value(choose_i(legal, now, (vi){ 0 } + 1)),
                              weighted ? t->weight : NULL);
         err = choose_f(legal, least_of(err, all(FLT_MAX)), all(FLT_MAX));
         second = least_of(second, most_of(best, err));
         c = choose_i(err < best, now, c);
         best = least_of(best, err);
+        now = fp8 && !exhaustive ? fp8_from(now + 1) : now + 1;
     }
     vi zero = t->amax == all(0);
     t->c = choose_i(zero, (vi){ 0 }, choose_i(c == 0, (vi){ 0 } + 1, c));
@@ -351,8 +387,11 @@ quant_tile(uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
     case QUANT_4OVER6:
         four_over_six(t, q, spec->mae, weight != NULL);
         break;
+    case QUANT_SWEEPFP8:
+        doubt = sweep(t, q, true, spec->exhaustive, weight != NULL);
+        break;
     default:
-        doubt = sweep(t, q, spec->exhaustive, weight != NULL);
+        doubt = sweep(t, q, false, spec->exhaustive, weight != NULL);
     }
     store_tile(t, codes, scales);
     if (any(doubt)) {

@@ -20,6 +20,37 @@ quant_nearest(float a, float s)
                       (a > 5.0F * s));
 }
 
+enum { QUANT_LAST_SCALE = 0x7e };
+
+/* The scale byte that a sweep tries after c; above QUANT_LAST_SCALE there is none. */
+static inline int
+quant_next_scale(enum quant kind, int c)
+{
+    do
+        c++;
+    while (kind == QUANT_SWEEPFP8 && c <= QUANT_LAST_SCALE &&
+           !quant_fp8_scale((unsigned)c));
+    return c;
+}
+
+/* The scale bytes that a sweep tries: low, and by quant_next_scale up to high. */
+struct quant_range {
+    int low, high;
+};
+
+/* c0 is nearest to amax/6.  From two bytes below it, where values clip, to six above: a
+ * scale twice as large has no grid point that amax/6 lacks.  The scales of sweepfp8 are
+ * further apart: from three below, so that there is always one. */
+static inline struct quant_range
+quant_range(enum quant kind, int c0, bool exhaustive)
+{
+    bool fp8 = kind == QUANT_SWEEPFP8;
+    c0 = fp8 && c0 < QUANT_FP8_FIRST ? QUANT_FP8_FIRST : c0;
+    int below = exhaustive ? 0 : c0 - (fp8 ? 3 : 2) - 1;
+    int high = exhaustive || c0 + 6 > QUANT_LAST_SCALE ? QUANT_LAST_SCALE : c0 + 6;
+    return (struct quant_range){ quant_next_scale(kind, below < 0 ? 0 : below), high };
+}
+
 /* The power of two that brings T to 1 .. 2; the smallest values stay below. */
 float quant_unit(const struct quant_scale *t);
 /* Add the error, in units, of 16 values of a block with scale byte c. */

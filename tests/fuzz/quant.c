@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* quant: the vector paths give the bytes of the scalar truth for any finite values, what
- * is stored is legal, and a sweep is at least as good as the scale it starts from.
+ * is stored is legal, and of sweepfp8 exact in E4M3.
  *
  * Byte 0: quantizer and its variants; byte 1: source type, whether T is larger than what
  * the blocks hold; then values, which lose what makes them not finite. */
@@ -35,9 +35,14 @@ take_values(float *x, const uint8_t *data, size_t n, enum dtype source)
 }
 
 static void
-check_legal(const uint8_t *codes, const uint8_t *scales, size_t n, float scale2)
+check_legal(const uint8_t *codes, const uint8_t *scales, size_t n, float scale2,
+            enum quant kind)
 {
     float y[MOST];
+    nvfp4_decode(y, codes, scales, 0.25F, n);
+    for (size_t i = 0; i < n && kind == QUANT_SWEEPFP8; i++)
+        HOLDS(e4m3_value(e4m3_from(fabsf(y[i]))) == fabsf(y[i]), "value %zu: %a", i,
+              (double)y[i]);
     for (size_t b = 0; b < n / 16; b++)
         HOLDS(scales[b] <= 0x7e, "scale %02x", scales[b]);
     nvfp4_decode(y, codes, scales, scale2, n);
@@ -73,7 +78,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         spec.column_weight = weights;
     struct quant_error e[2] = { { 0 }, { 0 } };
     nvfp4_quant(codes[0], scales[0], x, 1, count, 0, &spec, &t, &e[0]);
-    check_legal(codes[0], scales[0], count, t.scale2);
+    check_legal(codes[0], scales[0], count, t.scale2, spec.kind);
     for (int isa = 1; isa < ISA_COUNT; isa++) {
         if (!isa_have((enum isa)isa))
             continue;

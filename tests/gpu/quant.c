@@ -28,6 +28,10 @@ static const struct {
     { "sweep exhaustive", { .kind = QUANT_SWEEP, .exhaustive = true }, false },
     { "sweep weighted", { .kind = QUANT_SWEEP }, true },
     { "sweep square", { .kind = QUANT_SWEEP, .square = true }, false },
+    { "sweepfp8", { .kind = QUANT_SWEEPFP8 }, false },
+    { "sweepfp8 exhaustive", { .kind = QUANT_SWEEPFP8, .exhaustive = true }, false },
+    { "sweepfp8 weighted", { .kind = QUANT_SWEEPFP8 }, true },
+    { "sweepfp8 square", { .kind = QUANT_SWEEPFP8, .square = true }, false },
 };
 
 enum { CASES = sizeof cases / sizeof *cases };
@@ -446,7 +450,8 @@ time_size(size_t rows, size_t cols)
         enum quant kind;
     } named[] = { { "max", QUANT_MAX },
                   { "4over6", QUANT_4OVER6 },
-                  { "sweep", QUANT_SWEEP } };
+                  { "sweep", QUANT_SWEEP },
+                  { "sweepfp8", QUANT_SWEEPFP8 } };
     size_t n = rows * cols;
     struct timing t = { .rows = rows, .cols = cols };
     float *x = pair_random(n, 0.02F, DT_BF16, 3);
@@ -462,7 +467,7 @@ time_size(size_t rows, size_t cols)
     free(x);
     report("copy", run_copy, &t, 4);
     report("amax", run_amax, &t, 2);
-    for (int q = 0; q < 3; q++) {
+    for (size_t q = 0; q < sizeof named / sizeof *named; q++) {
         char text[64];
         t.spec = (struct quant_spec){ .kind = named[q].kind };
         t.to = &t.codes;

@@ -31,6 +31,8 @@ static const struct quant_spec specs[] = {
     { .kind = QUANT_4OVER6, .mae = true },
     { .kind = QUANT_SWEEP },
     { .kind = QUANT_SWEEP, .exhaustive = true },
+    { .kind = QUANT_SWEEPFP8 },
+    { .kind = QUANT_SWEEPFP8, .exhaustive = true },
 };
 
 static void
@@ -54,7 +56,7 @@ check_block(const char *what, const struct quant_spec *spec,
     read_row(&v, x + b * 16);
     nvfp4_quant(codes, &scale, v.x, 1, 16, b * 16, spec, t, NULL);
     if (fast)
-        code_sweep(&out, &v, t->enc, steps);
+        code_sweep(&out, &v, t->enc, spec->kind == QUANT_SWEEPFP8, steps);
     else
         code_any(&out, &v, spec, t, b * 16, NULL);
     CHECK_SAY(out.scale == scale && out.codes[0] == load_le32(codes) &&
@@ -73,7 +75,7 @@ check_blocks(const char *what, size_t n, float more)
         amax = fmaxf(amax, fabsf(x[i]));
     amax = fminf(amax * more, FLT_MAX);
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
-        bool sweep = specs[s].kind == QUANT_SWEEP || specs[s].kind == QUANT_SWEEP1;
+        bool sweep = quant_sweeps(specs[s].kind);
         struct quant_scale want = nvfp4_scale(&specs[s], amax);
         struct quant_scale t = tensor_scale(specs[s].kind, specs[s].modelopt, amax);
         CHECK(check_equal(&t, &want, sizeof t));

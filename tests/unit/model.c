@@ -57,6 +57,7 @@ check_quantizers(void)
         { { "mse", "none", "none", "" }, QUANT_COUNT, false, false, false },
         { { NULL, "sweep", NULL, NULL }, QUANT_SWEEP, true, false, false },
         { { "mse", "sweep", "none", "" }, QUANT_SWEEP, false, false, false },
+        { { NULL, "sweepfp8", NULL, NULL }, QUANT_SWEEPFP8, true, false, false },
         { { NULL, "sweep1", NULL, NULL }, QUANT_SWEEP1, false, false, false },
         { { "mse", "sweep1", "qkv,gate_up", "" }, QUANT_SWEEP1, false, false, false },
         { { "mae", "4over6", "qkv,gate_up", "" }, QUANT_4OVER6, true, true, false },

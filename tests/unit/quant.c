@@ -107,6 +107,64 @@ check_e4m3(void)
     CHECK(e4m3_from(1e-40F) == 0 && e4m3_from(0) == 0);
 }
 
+/* The bytes whose products with all E2M1 values, divided by 4, E4M3 has; numbers beyond
+ * 448 are left out, since they do not occur. */
+static void
+check_fp8_set(void)
+{
+    int count = 0;
+    for (unsigned c = 0; c < 256; c++) {
+        bool exact = c > 0 && c < 0x7f;
+        for (unsigned code = 0; code < 8 && exact; code++) {
+            float y = e2m1_value(code) * e4m3_value((uint8_t)c) / 4;
+            float half = y > 448 ? y / 2 : y; // has as many bits
+            exact = e4m3_value(e4m3_from(half)) == half;
+        }
+        count += exact;
+        CHECK_SAY(quant_fp8_scale(c) == exact, "scale %02x", c);
+    }
+    CHECK(count == 42);
+}
+
+/* How many of n values by q E4M3 has not when divided by 4. */
+static size_t
+inexact(const float *x, size_t n, enum quant q, bool exhaustive)
+{
+    enum { MOST = 4096 };
+    uint8_t codes[MOST / 2], scales[MOST / 16];
+    float y[MOST];
+    size_t bad, wrong = 0;
+    struct quant_spec spec = { .kind = q, .exhaustive = exhaustive };
+    struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, x, n, &bad));
+    NEED(n <= MOST && bad == n);
+    nvfp4_quant(codes, scales, x, 1, n, 0, &spec, &t, NULL);
+    nvfp4_decode(y, codes, scales, 0.25F, n);
+    for (size_t i = 0; i < n; i++)
+        wrong += e4m3_value(e4m3_from(fabsf(y[i]))) != fabsf(y[i]);
+    return wrong;
+}
+
+/* Blocks of all sizes, some as large as the tensor's largest value, some of zeros. */
+static void
+check_fp8_values(void)
+{
+    static float x[4096];
+    for (size_t round = 0; round < 50; round++) {
+        for (size_t i = 0; i < 4096; i++) {
+            uint32_t r = check_random(i + 4096 * round), block = check_random(i / 16);
+            float a = (float)(r >> 8) * 0x1p-23F - 1;
+            int size = (int)(block % 40) - 20;
+            x[i] = block % 37 == 1 ? 0 : size > 0 ? a : ldexpf(a, size);
+        }
+        CHECK(inexact(x, 4096, QUANT_SWEEPFP8, false) == 0);
+        CHECK(inexact(x, 4096, QUANT_SWEEPFP8, true) == 0);
+        CHECK(inexact(x, 4096, QUANT_SWEEP, false) > 100);
+        for (size_t i = 0; i < 4096; i++)
+            x[i] *= 0x1p-120F;
+        CHECK(inexact(x, 4096, QUANT_SWEEPFP8, false) == 0);
+    }
+}
+
 /* torchao of its own result changes nothing; every f16 as the largest of a block. */
 static void
 check_idempotent(void)
@@ -229,6 +287,8 @@ main(void)
 {
     check_golden();
     check_e4m3();
+    check_fp8_set();
+    check_fp8_values();
     check_idempotent();
     check_finite();
     check_rht();

@@ -26,11 +26,15 @@ static const struct quant_spec specs[] = {
     { .kind = QUANT_4OVER6, .mae = true },
     { .kind = QUANT_SWEEP },
     { .kind = QUANT_SWEEP, .exhaustive = true },
+    { .kind = QUANT_SWEEPFP8 },
+    { .kind = QUANT_SWEEPFP8, .exhaustive = true },
     { .kind = QUANT_4OVER6, .column_weight = weights },
     { .kind = QUANT_4OVER6, .mae = true, .column_weight = weights },
     { .kind = QUANT_SWEEP1, .column_weight = weights },
     { .kind = QUANT_SWEEP, .column_weight = weights },
     { .kind = QUANT_SWEEP, .exhaustive = true, .column_weight = weights },
+    { .kind = QUANT_SWEEPFP8, .column_weight = weights },
+    { .kind = QUANT_SWEEPFP8, .exhaustive = true, .column_weight = weights },
 };
 
 enum { N_SPECS = sizeof specs / sizeof *specs };

@@ -232,8 +232,8 @@ main(void)
         }
     }
     fclose(f);
-    // Each case has each of the six quantizers, four of them in two ways; then there
-    // are square blocks: a case with six lines, three with one; and one with three of chance.
-    CHECK(cases > 50 && checks == 10 * (cases - 5) + 6 + 3 + 3);
+    // Each case has each of the seven quantizers, five of them in two ways; then there
+    // are square blocks: a case with seven lines, three with one; and one with three of chance.
+    CHECK(cases > 50 && checks == 12 * (cases - 5) + 7 + 3 + 3);
     return check_end();
 }

@@ -224,8 +224,10 @@ try_all(struct compare *x, const struct plan *p, float amax)
         { .kind = QUANT_MAX, .modelopt = true },
         { .kind = QUANT_4OVER6 },
         { .kind = QUANT_4OVER6, .mae = true },
+        { .kind = QUANT_SWEEPFP8 },
         { .kind = QUANT_SWEEP, .exhaustive = true },
         { .kind = QUANT_SWEEP1, .exhaustive = true },
+        { .kind = QUANT_SWEEPFP8, .exhaustive = true },
     };
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof specs / sizeof *specs; i++)

@@ -14,20 +14,19 @@ int
 importance_open(struct plan *p)
 {
     struct store_options opt = { .guard = p->c->io->guard, .tmpdir = p->c->io->tmpdir };
-    bool weighs = p->spec.kind == QUANT_SWEEP || p->spec.kind == QUANT_SWEEP1 ||
-                  p->spec.kind == QUANT_4OVER6;
+    bool sweeps = quant_sweeps(p->spec.kind);
     if (!p->c->importance)
         return p->c->hessian ? err_set(p->err, ERR_USAGE,
                                        "--hessian: goes with --importance FILE")
                              : 0;
     if (p->c->hessian && (p->spec.kind == QUANT_4OVER6 || p->spec.exhaustive))
         return err_set(p->err, ERR_USAGE,
-                       "--hessian: goes with --quant sweep or sweep1, without "
-                       "--exhaustive");
-    if (!weighs)
+                       "--hessian: goes with --quant sweep, sweep1 or sweepfp8, "
+                       "without --exhaustive");
+    if (!sweeps && p->spec.kind != QUANT_4OVER6)
         return err_set(p->err, ERR_USAGE,
                        "--importance: %s does not compare errors: goes with --quant "
-                       "sweep, sweep1 or 4over6",
+                       "sweep, sweep1, sweepfp8 or 4over6",
                        p->c->quant);
     p->has_importance = true; // so that it is closed
     struct store *s = &p->importance.store;

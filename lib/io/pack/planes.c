@@ -111,7 +111,7 @@ quantize(const struct producer *x, const struct nvfp4 *t, uint8_t *codes,
         spec.column_weight = t->importance + column;
     if (t->factor)
         nvfp4_feedback(codes, scales, values, n, column, (size_t)t->cols, t->factor,
-                       &x->scale, e);
+                       x->spec.kind, &x->scale, e);
     else
         nvfp4_quant(codes, scales, values, 1, n, first, &spec, &x->scale, e);
 }

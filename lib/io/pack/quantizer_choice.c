@@ -182,14 +182,13 @@ static int
 check_words(struct plan *p, enum quant kind)
 {
     const struct pack *c = p->c;
-    bool sweeps = kind == QUANT_SWEEP || kind == QUANT_SWEEP1;
     const char *why = NULL;
     if (*c->variant && kind != QUANT_MAX)
         why = "--variant: goes with --quant max";
     else if (strcmp(c->criterion, "mae") == 0 && kind != QUANT_4OVER6)
         why = "--criterion: goes with --quant 4over6";
-    else if (c->exhaustive && !sweeps)
-        why = "--exhaustive: goes with --quant sweep or sweep1";
+    else if (c->exhaustive && !quant_sweeps(kind))
+        why = "--exhaustive: goes with --quant sweep, sweep1 or sweepfp8";
     return why ? err_set(p->err, ERR_USAGE, "%s", why) : 0;
 }
 
