@@ -87,6 +87,7 @@ MODEL_SRCS = \
 	lib/model/backward.c \
 	lib/model/config.c \
 	lib/model/forward.c \
+	lib/model/gradient.c \
 	lib/model/loss.c \
 	lib/model/net.c \
 	lib/model/pass.c \

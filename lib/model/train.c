@@ -71,6 +71,12 @@ count_targets(const struct net_batch *b, size_t n)
 }
 
 static int
+no_memory(struct train *t)
+{
+    return err_set(t->err, ERR_MEMORY, "out of memory for a training");
+}
+
+static int
 reserve_losses(struct train *t, size_t tokens)
 {
     if (tokens <= t->cap_losses)
@@ -79,15 +85,26 @@ reserve_losses(struct train *t, size_t tokens)
     t->losses.loss = calloc(2 * tokens, sizeof *t->losses.loss);
     t->cap_losses = t->losses.loss ? tokens : 0;
     t->losses.kl = t->losses.loss + t->cap_losses;
-    return t->cap_losses ? 0
-                         : err_set(t->err, ERR_MEMORY, "out of memory for a training");
+    return t->cap_losses ? 0 : no_memory(t);
 }
 
-/* Add the losses of a pass, in the order of its tokens. */
+static int
+reserve_sums(struct train *t, size_t passes)
+{
+    if (passes <= t->cap_sums)
+        return 0;
+    free(t->sums);
+    t->sums = calloc(passes, sizeof *t->sums);
+    t->cap_sums = t->sums ? passes : 0;
+    return t->sums ? 0 : no_memory(t);
+}
+
+/* The losses of a pass, added from zero in the order of its tokens. */
 static int
 run_pass(struct train *t, const struct net_batch *b, float scale,
          struct train_sums *sums)
 {
+    *sums = (struct train_sums){ 0 };
     if (reserve_losses(t, b->tokens) < 0 ||
         net_pass(&t->net, b, scale, &t->losses, NULL) < 0)
         return -1;
@@ -106,6 +123,32 @@ train_loss(const struct train *t, const struct train_sums *sums)
     if (t->net.teacher)
         sum = (double)(1 - d->share) * sums->ce + (double)d->share * T * T * sums->kl;
     return sums->targets ? sum / (double)sums->targets : NAN;
+}
+
+/* Add the losses of a pass. */
+static void
+add_sums(struct train_sums *to, const struct train_sums *from)
+{
+    to->ce += from->ce;
+    to->kl += from->kl;
+}
+
+/* The losses of a step: those of its passes, added in their order. */
+static void
+add_losses(struct train *t, size_t passes)
+{
+    struct train_result *r = t->result;
+    struct train_sums all = { .targets = r->targets };
+    for (size_t i = 0; i < passes; i++) {
+        add_sums(&all, &t->sums[i]);
+        if (t->net.teacher && isfinite(all.ce) && !isfinite(all.kl))
+            update_skip(t, "the divergence from the teacher is not finite");
+        if (!isfinite(train_loss(t, &all)))
+            update_skip(t, "the loss is not finite");
+    }
+    r->loss = train_loss(t, &all);
+    r->ce = all.ce / (double)r->targets;
+    r->kl = all.kl / (double)r->targets;
 }
 
 /* All gradients are complete: judge, clip, update. */
@@ -128,7 +171,6 @@ static int
 run_step(struct train *t, const struct net_batch *b, size_t n)
 {
     struct train_result *r = t->result;
-    struct train_sums sums = { .targets = r->targets };
     if (t->bad_row < t->net.table.n)
         update_skip(t, "the weight %s is not finite",
                     t->net.table.row[t->bad_row].name);
@@ -136,21 +178,17 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
         update_skip(t, "no token is to be learnt");
     if (r->outcome != TRAIN_DONE)
         return 0;
+    if (reserve_sums(t, n) < 0)
+        return -1;
     update_begin(t);
     r->clip = (double)t->clip;
     for (size_t i = 0; i < n; i++) {
-        t->net.add = i > 0;
-        if (run_pass(t, &b[i], 1 / (float)r->targets, &sums) < 0 ||
+        t->first_pass = i == 0;
+        if (run_pass(t, &b[i], 1 / (float)r->targets, &t->sums[i]) < 0 ||
             (t->layout.release && update_settle_released(t) < 0))
             return -1;
-        if (t->net.teacher && isfinite(sums.ce) && !isfinite(sums.kl))
-            update_skip(t, "the divergence from the teacher is not finite");
-        if (!isfinite(train_loss(t, &sums)))
-            update_skip(t, "the loss is not finite");
     }
-    r->loss = train_loss(t, &sums);
-    r->ce = sums.ce / (double)r->targets;
-    r->kl = sums.kl / (double)r->targets;
+    add_losses(t, n);
     return apply(t);
 }
 
@@ -198,5 +236,9 @@ train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums)
     if (settle_form(t, t->step ? t->step : 1) < 0)
         return -1;
     sums->targets += count_targets(b, 1);
-    return run_pass(t, b, 0, sums);
+    struct train_sums one;
+    if (run_pass(t, b, 0, &one) < 0)
+        return -1;
+    add_sums(sums, &one);
+    return 0;
 }

@@ -28,7 +28,7 @@ struct train_layout {
     enum net_loss loss;
     bool recompute;
     bool release;  // update as soon as a gradient is complete, and keep none
-    bool one_pass; // a step has one pass: nothing is added to a gradient
+    bool one_pass; // a step has one pass: its gradients are the step's
     bool expand;   // keep the weights of products as bf16, not packed; no bit changes
     size_t positions;
 };
@@ -53,6 +53,7 @@ struct train_tensor {
     // f32 copy that products take, where they cannot take the master: of norms, and of what
     // only TorchSharp's optimizer packs.
     float *unpacked;
+    struct matrix grad; // of the step: that of the only pass, or the sum over passes
     bool trained;
     double norm; // of its gradient, in this step
 };
@@ -74,6 +75,12 @@ struct train_result {
     uint64_t tokens, targets;
 };
 
+/* Sums of losses over targets. */
+struct train_sums {
+    double ce, kl; // ce: whatever the loss is; kl: with a teacher
+    uint64_t targets;
+};
+
 /* Called before the update: whether loss and gradient norm may be used. */
 typedef bool train_judge(void *ctx, double loss, double grad_norm);
 
@@ -91,7 +98,7 @@ struct train {
     train_judge *judge;
     void *judge_ctx;
     // private
-    float *scratch;       // a released gradient
+    float *scratch;       // gradients that are released, or added, before the next ones
     double *squares;      // (table.n) on the device
     float *clips;         // (table.n) on the device
     double *host_squares; // (table.n)
@@ -101,8 +108,11 @@ struct train {
     struct matrix *masters; // (table.n) no data: not quantized
     struct adam_step adam;
     struct train_result *result;
+    bool first_pass; // of the step
     struct net_losses losses;
     size_t cap_losses;
+    struct train_sums *sums; // of each pass
+    size_t cap_sums;
     bool moved; // released gradients have changed weights
     struct err *err;
 };
@@ -121,12 +131,6 @@ int train_step(struct train *t, const struct net_batch *b, size_t n,
                struct train_result *r);
 /* Count a step that is not run, as if it had been skipped. */
 void train_pass_over(struct train *t);
-/* Sums of losses over targets. */
-struct train_sums {
-    double ce, kl; // ce: whatever the loss is; kl: with a teacher
-    uint64_t targets;
-};
-
 /* Add the losses of a batch, quantized or not like the step just done (before any: like the
  * first one). */
 int train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums);
