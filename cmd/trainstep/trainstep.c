@@ -127,11 +127,21 @@ check_combination(const struct options *o)
             misuse("--%s: needs --teacher", taught[i]);
 }
 
+/* What rank 0 does for all. */
+static void
+leave_to_first(struct options *o)
+{
+    o->cmd.quiet = true;
+    o->cmd.verbose = false;
+    o->log = o->tensorboard = o->memory_report = o->dump = NULL;
+}
+
 int
 main(int argc, char **argv)
 {
     cmd_begin(&cfg.cmd);
-    cfg.where.threads = cmd_threads(NULL);
+    ranks_begin();
+    cfg.where.threads = ranks_threads(cmd_threads(NULL));
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
     check_combination(&cfg);
@@ -143,6 +153,8 @@ main(int argc, char **argv)
     if (argc - first != 1)
         misuse("want one CHECKPOINT; --help shows how");
     cfg.checkpoint = argv[first];
+    if (ranks_number() > 0)
+        leave_to_first(&cfg);
     int status = run(&cfg);
     cmd_close_stdout();
     return status;

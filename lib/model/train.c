@@ -2,8 +2,10 @@
 /* train: see train.h; numerics.md section 7 by its numbers. */
 #include "lib/model/train.h"
 
+#include "lib/model/gradient.h"
 #include "lib/model/update.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,12 +127,30 @@ train_loss(const struct train *t, const struct train_sums *sums)
     return sums->targets ? sum / (double)sums->targets : NAN;
 }
 
+static unsigned
+own_rank(const struct train *t)
+{
+    return train_ranks(t) > 1 ? t->layout.comm->rank : 0;
+}
+
+/* Each rank has put its losses at sums[rank]: get the others'. */
+static int
+gather_sums(struct train *t, struct train_sums *sums)
+{
+    if (train_ranks(t) == 1)
+        return 0;
+    for (unsigned q = 0; q <= train_ranks(t); q++)
+        t->part[q] = q * sizeof *sums;
+    return comm_gather(t->layout.comm, sums, t->part) < 0 ? gradient_lost(t) : 0;
+}
+
 /* Add the losses of a pass. */
 static void
 add_sums(struct train_sums *to, const struct train_sums *from)
 {
     to->ce += from->ce;
     to->kl += from->kl;
+    to->targets += from->targets;
 }
 
 /* The losses of a step: those of its passes, added in their order. */
@@ -171,6 +191,8 @@ static int
 run_step(struct train *t, const struct net_batch *b, size_t n)
 {
     struct train_result *r = t->result;
+    size_t rank = own_rank(t), ranks = train_ranks(t);
+    assert(n % ranks == 0);
     if (t->bad_row < t->net.table.n)
         update_skip(t, "the weight %s is not finite",
                     t->net.table.row[t->bad_row].name);
@@ -182,9 +204,11 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
         return -1;
     update_begin(t);
     r->clip = (double)t->clip;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i += ranks) {
         t->first_pass = i == 0;
-        if (run_pass(t, &b[i], 1 / (float)r->targets, &t->sums[i]) < 0 ||
+        t->last_pass = i + ranks == n;
+        if (run_pass(t, &b[i + rank], 1 / (float)r->targets, &t->sums[i + rank]) < 0 ||
+            gather_sums(t, &t->sums[i]) < 0 ||
             (t->layout.release && update_settle_released(t) < 0))
             return -1;
     }
@@ -235,10 +259,16 @@ train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums)
 {
     if (settle_form(t, t->step ? t->step : 1) < 0)
         return -1;
-    sums->targets += count_targets(b, 1);
-    struct train_sums one;
-    if (run_pass(t, b, 0, &one) < 0)
+    unsigned rank = own_rank(t), ranks = train_ranks(t);
+    if (reserve_sums(t, ranks) < 0)
         return -1;
-    add_sums(sums, &one);
+    t->sums[rank] = (struct train_sums){ 0 };
+    if (b && run_pass(t, b, 0, &t->sums[rank]) < 0)
+        return -1;
+    t->sums[rank].targets = b ? count_targets(b, 1) : 0;
+    if (gather_sums(t, t->sums) < 0)
+        return -1;
+    for (unsigned q = 0; q < ranks; q++)
+        add_sums(sums, &t->sums[q]);
     return 0;
 }

@@ -7,6 +7,7 @@
 #ifndef NIBBLE_MODEL_TRAIN_H
 #define NIBBLE_MODEL_TRAIN_H
 
+#include "lib/core/comm.h"
 #include "lib/model/arrays.h"
 #include "lib/model/weights.h"
 
@@ -31,6 +32,7 @@ struct train_layout {
     bool one_pass; // a step has one pass: its gradients are the step's
     bool expand;   // keep the weights of products as bf16, not packed; no bit changes
     size_t positions;
+    struct comm *comm; // NULL: one rank
 };
 
 /* Parameters of a step. */
@@ -108,7 +110,9 @@ struct train {
     struct matrix *masters; // (table.n) no data: not quantized
     struct adam_step adam;
     struct train_result *result;
-    bool first_pass; // of the step
+    void *received; // (ranks, this rank's part) gradients of the ranks' passes
+    size_t *part;   // (ranks + 1)
+    bool first_pass, last_pass; // of this rank, in a step
     struct net_losses losses;
     size_t cap_losses;
     struct train_sums *sums; // of each pass
@@ -116,6 +120,13 @@ struct train {
     bool moved; // released gradients have changed weights
     struct err *err;
 };
+
+/* Ranks that take part in a step; a plan is made by each alone. */
+static inline unsigned
+train_ranks(const struct train *t)
+{
+    return t->layout.comm && !t->net.k->dry ? t->layout.comm->size : 1;
+}
 
 /* Allocate; the arrays are zero then.  train_close is right after success and failure
  * alike. */
@@ -125,14 +136,15 @@ void train_close(struct train *t);
 /* The arrays were filled: make the weights of products from them. */
 int train_ready(struct train *t);
 
-/* Step t->step + 1 of the passes b[0..n-1]. -1: an error of the device; everything else
- * is in *r.  A step that is skipped counts. */
+/* Step t->step + 1 of the passes b[0..n-1], of which rank r takes r, r + ranks, ...; ranks divide
+ * n.  -1: an error of the device; everything else is in *r, and the same for all ranks.  A step
+ * that is skipped counts. */
 int train_step(struct train *t, const struct net_batch *b, size_t n,
                struct train_result *r);
 /* Count a step that is not run, as if it had been skipped. */
 void train_pass_over(struct train *t);
-/* Add the losses of a batch, quantized or not like the step just done (before any: like the
- * first one). */
+/* Add the losses of each rank's batch, in the order of ranks, quantized or not like the step just
+ * done (before any: like the first one).  b NULL: there is none for this rank. */
 int train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums);
 /* What is trained by: their mix, per target. */
 double train_loss(const struct train *t, const struct train_sums *sums);

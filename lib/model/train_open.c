@@ -249,7 +249,7 @@ alloc_gradients(struct train *t)
         if (!adds_passes(t))
             t->tensor[i].grad = *g;
     }
-    return adds_passes(t) ? alloc_sums(t) : 0;
+    return !adds_passes(t) || alloc_sums(t) == 0 ? gradient_open(t) : -1;
 }
 
 /* ---- open and close ------------------------------------------------------------------------ */
@@ -297,6 +297,7 @@ free_device(struct train *t)
             kernels_free(k, t->net.t[i].grad.data);
     }
     kernels_free(k, t->scratch);
+    kernels_free(k, t->received);
     kernels_free(k, t->squares);
     kernels_free(k, t->clips);
     net_close(&t->net);
@@ -316,5 +317,6 @@ train_close(struct train *t)
     free(t->released);
     free(t->losses.loss);
     free(t->sums);
+    free(t->part);
     *t = (struct train){ 0 };
 }
