@@ -51,7 +51,9 @@ static struct {
     const struct launcher *launcher;
     unsigned rank, size; // as the launcher says
     unsigned local;      // 0: unknown
-    bool tried, joined, working;
+    bool tried, joined;  // MPI was asked; and has joined them
+    bool working;        // see ranks_begin_work
+    bool parting;        // all have come to the same end
     struct comm comm;
     struct err err; // of comm
 } self = { .size = 1 };
@@ -121,11 +123,12 @@ first_failed(const struct vote *all)
     return q;
 }
 
+/* At exit, behind all else: a launcher may end whoever is left when the first has gone. */
 static void
 part(void)
 {
-    self.joined = false;
-    comm_close(&self.comm);
+    if (self.parting)
+        comm_close(&self.comm);
 }
 
 /* Whether MPI has joined those whom the launcher has started. */
@@ -133,9 +136,10 @@ static bool
 join(void)
 {
     self.tried = true;
-    if (comm_mpi(&self.comm, &self.err) < 0)
+    if (comm_mpi(&self.comm, &self.err) < 0 || atexit(part) != 0)
         return false;
     self.joined = self.comm.size == self.size && self.comm.rank == self.rank;
+    self.parting = !self.joined;
     return self.joined;
 }
 
@@ -144,9 +148,9 @@ static void
 fail(int *status, const char *words)
 {
     const struct vote own = { .status = *status };
-    if (self.size == 1 || self.working || (!self.tried && !join()) || !self.joined) {
+    if (self.parting || self.working || (!self.tried && !join()) || !self.joined) {
         cmd_print(words);
-        if (self.joined && self.working)
+        if (self.working)
             comm_abort(&self.comm, *status);
         return;
     }
@@ -156,7 +160,7 @@ fail(int *status, const char *words)
     if (first == self.rank)
         cmd_print(words);
     free(all);
-    part();
+    self.parting = true;
 }
 
 int
@@ -169,7 +173,7 @@ ranks_meet(int signal)
     unsigned first = first_failed(all);
     if (first < self.size) {
         int status = all[first].status;
-        part();
+        self.parting = true;
         exit(status);
     }
     for (unsigned q = self.size; q-- > 0;)
@@ -274,7 +278,7 @@ ranks_join(void)
 void
 ranks_begin_work(void)
 {
-    self.working = true;
+    self.working = self.joined;
 }
 
 void
@@ -289,5 +293,5 @@ ranks_leave(void)
     if (!self.joined)
         return;
     ranks_meet(0);
-    part();
+    self.parting = true;
 }
