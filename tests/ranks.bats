@@ -73,13 +73,13 @@ numbers() { cut -f 1-5,10; }
 refused() {
     local words=$1 before
     shift
-    before=$(ls -A | grep -v separate-stderr && cat ./*.ckpt | cksum)
+    before=$(ls -A -I 'separate-stderr-*' && cat ./*.ckpt | cksum)
     # Open MPI 4 waits a second before it ends the others, who have ended.
     OMPI_MCA_odls_base_sigkill_timeout=0 run -2 --separate-stderr started "$@" || { echo "$output$stderr" && false; }
     [ -z "$output" ] || { echo "stdout: $output" && false; }
     [ "$(grep -c '^trainstep: ' <<<"$stderr")" -eq 1 ] || { echo "$stderr" && false; }
     [[ $stderr == *"$words"* ]] || { echo "$stderr, want $words" && false; }
-    [ "$(ls -A | grep -v separate-stderr && cat ./*.ckpt | cksum)" = "$before" ]
+    [ "$(ls -A -I 'separate-stderr-*' && cat ./*.ckpt | cksum)" = "$before" ]
 }
 
 # ---- the same bytes -------------------------------------------------------------------------
@@ -206,8 +206,9 @@ PY
     tokenize -q --input ids -o d.tok ids
     tokenize -q --input ids -o calm.tok calm
     local mode n o spike
-    for mode in global prev; do
-        o=(-q -d d.tok --order file --lr 0 --clip-mode $mode --accum 4 -n 6 -f)
+    for mode in "--clip 0" "--clip-mode prev"; do
+        # shellcheck disable=SC2206  # words
+        o=(-q -d d.tok --order file --lr 0 $mode --accum 4 -n 6 -f)
         trainstep "${o[@]}" -o one.ckpt m.ckpt >one 2>err
         grep 'step 3 was skipped: the gradient of .* is too large' err
         for n in 2 4; do
@@ -221,14 +222,16 @@ PY
     # Too many of them: all end, the checkpoint is as it was.
     head -n 12 ids | tail -n 2 | tokenize -q --input ids -o bad.tok
     cp m.ckpt bad.ckpt
-    run -4 --separate-stderr started -n 2 trainstep -q -d bad.tok --lr 0 --accum 2 -n 9 bad.ckpt
+    run -4 --separate-stderr started -n 2 \
+        trainstep -q -d bad.tok --lr 0 --clip 0 --accum 2 -n 9 bad.ckpt
     [ "$(grep -c '5 steps in a row were skipped' <<<"$stderr")" -eq 1 ]
     cmp m.ckpt bad.ckpt
     # The window of losses is every rank's.
-    spike=(-q -d calm.tok --order file --lr 1e-3 --accum 4 -n 70 --spike 6 -f)
-    trainstep "${spike[@]}" -o one.ckpt "$IN/plain.ckpt" >one 2>err
+    trainstep -q -d calm.tok --order file --lr 1e-2 --accum 4 -n 20 -o calm.ckpt "$IN/plain.ckpt" >/dev/null
+    spike=(-q -d calm.tok --lr 1e-5 --until 70 --spike 6 -f)
+    trainstep "${spike[@]}" -o one.ckpt calm.ckpt >one 2>err
     grep 'step 63 was skipped: a spike' err
-    started -n 4 trainstep "${spike[@]}" -o some.ckpt "$IN/plain.ckpt" >some 2>err
+    started -n 4 trainstep "${spike[@]}" -o some.ckpt calm.ckpt >some 2>err
     [ "$(grep -c 'step 63 was skipped: a spike' err)" -eq 1 ]
     cmp <(numbers <one) <(numbers <some)
     cmp one.ckpt some.ckpt
@@ -260,6 +263,16 @@ PY
     ranks 2 -q --accum 4 --dry-run "$IN/small.ckpt" >plan
     [ "$(grep -c '^program' plan)" -eq 1 ]
     [ "$(grep -c '^total' plan)" -eq 1 ]
+}
+
+@test "the commands of the page about it run, in their order" {
+    cp "$IN/config.json" .
+    export OMPI_MCA_rmaps_base_oversubscribe=1
+    awk '/^```$/ { on = 0 } on { print } /^```sh$/ { on = 1 }' "$root/doc/several-gpus.md" >page.sh
+    [ "$(grep -c mpirun page.sh)" -eq 2 ]
+    timeout 60 bash -euo pipefail page.sh </dev/null >out 2>err || { cat err && false; }
+    [ "$(meta "['step']" run.ckpt)" -eq 30 ]
+    grep -q 'doc/several-gpus.md' "$root/README.md"
 }
 
 # ---- what does not fit ------------------------------------------------------------------------
@@ -304,6 +317,11 @@ PY
         -n 2 trainstep -q -d "$IN/ids.tok" --accum 5 m.ckpt
     refused "trainstep: none.tok: No such file" -n 3 "${t[@]}" -d none.tok m.ckpt
     refused "trainstep: none.ckpt: No such file" -n 3 "${t[@]}" -d "$IN/ids.tok" none.ckpt
+    if [ -e "$BUILD/emulate/libnibble-cuda.so" ]; then
+        NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate \
+            refused "trainstep: 2 ranks: several GPUs are not there yet: expected --device cpu" \
+            -n 2 "${t[@]}" --device cuda -d "$IN/ids.tok" m.ckpt
+    fi
     refused "trainstep: --nonsense: unknown option" -n 2 "${t[@]}" --nonsense m.ckpt
     refused "trainstep: rank 1: --nonsense: unknown option" -n 1 "${t[@]}" -d "$IN/ids.tok" m.ckpt : \
         -n 1 "${t[@]}" --nonsense m.ckpt
@@ -350,7 +368,7 @@ PY
     mkdir bin
     cp "$bin/trainstep" bin
     refuse -2 "there is no libnibble-mpi.so beside the program: it was built without mpicc" \
-        env RANK=0 "${torchrun[@]}" bin/"${t[@]}"
+        env RANK=0 "${torchrun[@]}" "bin/trainstep" "${t[@]:1}"
     refuse -2 "rank 1: 2 ranks, started by torchrun: no MPI: " env NIBBLE_MPI=/none RANK=1 "${torchrun[@]}" "${t[@]}"
     # One rank of any launcher, and a script of Slurm's outside a step, are one process.
     local e
@@ -366,44 +384,41 @@ PY
 
 # ---- signals --------------------------------------------------------------------------------------
 
-# begin: many steps on two ranks; mpirun's id is in $pid, the ranks' in ${rank[0]} and ${rank[1]}.
+# begin: many steps on two ranks; mpirun's id is in $pid, those of the ranks in $rank.
 begin() {
-    local i k
+    local i
     cp "$IN/small.ckpt" m.ckpt
-    mpirun --quiet --oversubscribe --bind-to none -n 2 trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 \
-        -n 100000000 --save-every 50 m.ckpt </dev/null >out 2>err 3>&- &
+    rm -f rank.[01]
+    # shellcheck disable=SC2016  # for the inner shell
+    timeout -k 1 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
+        'echo $$ >rank.$OMPI_COMM_WORLD_RANK && exec "$@"' bash \
+        trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n 100000000 --save-every 20 m.ckpt \
+        </dev/null >out 2>err 3>&- &
     pid=$!
-    rank=()
     for ((i = 0; i < 400; i++)); do
         sleep 0.05
-        # After a save or two.
-        [ "$(wc -l <out)" -gt 120 ] || continue
-        for k in $(pgrep -P $pid -x trainstep); do
-            rank[$(tr '\0' '\n' <"/proc/$k/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')]=$k
-        done
-        [ "${#rank[@]}" -eq 2 ]
-        return
+        if [ "$(wc -l <out)" -gt 45 ]; then # after a save or two
+            rank=("$(cat rank.0)" "$(cat rank.1)")
+            return
+        fi
     done
-    kill -KILL $pid
+    kill -TERM $pid
     cat err
     false
 }
 
 # over: how mpirun has ended is in $ended; within 30 s nobody is left.
 over() {
-    local i k
+    local i k began=$SECONDS
     ended=0
-    { sleep 30 && kill -KILL $pid "${rank[@]}"; } 3>&- 2>/dev/null &
-    local killer=$!
     wait $pid || ended=$?
     for ((i = 0; i < 100; i++)); do
         kill -0 "${rank[@]}" 2>/dev/null || break
         sleep 0.1
     done
-    kill -0 $killer
-    pkill -P $killer
+    [ $((SECONDS - began)) -le 30 ]
     for k in "${rank[@]}"; do
-        run ! kill -0 "$k"
+        [ ! -e "/proc/$k" ] || grep '^State:.Z' "/proc/$k/status"
     done
 }
 
@@ -412,7 +427,7 @@ goes_on() {
     local step
     datcat --verify m.ckpt >/dev/null
     step=$(meta "['step']" m.ckpt)
-    [ "$step" -ge 50 ]
+    [ "$step" -ge 20 ]
     cp "$IN/small.ckpt" one.ckpt
     trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n "$step" one.ckpt >/dev/null
     cmp one.ckpt m.ckpt
@@ -426,10 +441,11 @@ goes_on() {
         kill -KILL "${rank[k]}"
         over
         [ "$ended" -ne 0 ]
-        [ "$(($(meta "['step']" m.ckpt) % 50))" -eq 0 ]
+        [ "$(($(meta "['step']" m.ckpt) % 20))" -eq 0 ]
         goes_on
     done
     # mpirun has the words, if it is not quiet.
+    # shellcheck disable=SC2016  # for the inner shell
     run ! timeout 60 mpirun --oversubscribe --bind-to none -n 1 trainstep -q -d "$IN/ids.tok" --accum 2 -n 99999999 \
         m.ckpt : -n 1 bash -c 'trainstep -q -d "$0" --accum 2 -n 99999999 m.ckpt & sleep 1; kill -KILL $! $$' \
         "$IN/ids.tok" </dev/null

@@ -797,6 +797,10 @@ run_rank(const struct options *o)
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);
+    if (ranks_count() > 1 && !r.device.host)
+        die(EXIT_TROUBLE,
+            "%u ranks: several GPUs are not there yet: expected --device cpu",
+            ranks_count());
     check_files(o);
     if (o->dry_run)
         open_input(&r);

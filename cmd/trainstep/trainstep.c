@@ -11,7 +11,8 @@ static struct options cfg = {
              .synopsis = "trainstep [OPTION]... CHECKPOINT",
              .about = "Train: take steps from a checkpoint and save the result in its "
                       "place.\nSettings that touch numbers are kept in it; those "
-                      "given hold from here on." },
+                      "given hold from here on.\nUnder mpirun several processes share "
+                      "a step, with the same result." },
     .where = { .device = "auto" },
     .steps = 1,
     .max_skips = 5,
@@ -49,7 +50,7 @@ static const struct cmd_option options[] = {
     { 'f', "force", NULL, "replace OUT and files of --dump, --memory-report",
       CMD_FLAG(&cfg.force) },
     { 0, "batch", "B", "samples of a pass (1)", SETTING },
-    { 0, "accum", "A", "passes of a step (1)", SETTING },
+    { 0, "accum", "A", "passes of a step (1; with mpirun as many as ranks)", SETTING },
     { 0, "seq-len", "T", "most input positions of a sample", SETTING },
     { 0, "order", "WORD", "shuffle (default) or file", SETTING },
     { 0, "seed", "N", "of all randomness (0)", SETTING },
