@@ -40,6 +40,8 @@ setup() {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     # A container may not let processes read each other's memory.
     export OMPI_MCA_btl_vader_single_copy_mechanism=none
+    # Open MPI 4 gives the others seconds to end when one has ended badly; here they are at their end.
+    export OMPI_MCA_odls_base_sigkill_timeout=0
 }
 
 has_mpi() { command -v mpirun >/dev/null && [ -e "$BUILD/mpi/lib/core/comm_mpi.o" ]; }
@@ -74,8 +76,7 @@ refused() {
     local words=$1 before
     shift
     before=$(ls -A -I 'separate-stderr-*' && cat ./*.ckpt | cksum)
-    # Open MPI 4 waits a second before it ends the others, who have ended.
-    OMPI_MCA_odls_base_sigkill_timeout=0 run -2 --separate-stderr started "$@" || { echo "$output$stderr" && false; }
+    run -2 --separate-stderr started "$@" || { echo "$output$stderr" && false; }
     [ -z "$output" ] || { echo "stdout: $output" && false; }
     [ "$(grep -c '^trainstep: ' <<<"$stderr")" -eq 1 ] || { echo "$stderr" && false; }
     [[ $stderr == *"$words"* ]] || { echo "$stderr, want $words" && false; }
@@ -84,7 +85,8 @@ refused() {
 
 # ---- the same bytes -------------------------------------------------------------------------
 
-# same CKPT OPTION...: 2, 3 and 4 ranks end in the bytes of one process, and print its numbers.
+# same CKPT OPTION...: as many ranks as $counts says end in the bytes of one process, and print its
+# numbers.
 same() {
     local n from=$1
     shift
@@ -92,21 +94,23 @@ same() {
     alone -q -n 5 --accum 12 "$@" one.ckpt | numbers >one
     [ "$(wc -l <one)" -eq 6 ]
     run ! cmp -s "$from" one.ckpt
-    for n in 2 3 4; do
+    for n in $counts; do
         cp "$from" some.ckpt
-        ranks $n -q -n 5 --accum 12 "$@" some.ckpt | numbers >some
+        ranks "$n" -q -n 5 --accum 12 "$@" some.ckpt | numbers >some
         cmp one some
         cmp one.ckpt some.ckpt
     done
 }
 
 @test "2, 3 and 4 ranks end in the bytes of one process: clip modes, schedules, weight decay" {
+    counts="2 3 4"
     same "$IN/small.ckpt" --schedule cosine --warmup 2 --total-steps 6 --weight-decay 0.1
     same "$IN/plain.ckpt" --clip 0.3 --clip-mode prev --schedule wsd --decay 2 --total-steps 5
     same "$IN/small.ckpt" --clip 0.05 --clip-mode tensor --recompute block --chunk-rows 5
 }
 
-@test "2, 3 and 4 ranks end in the bytes of one process: frozen layers, late quantizing, losses, packing" {
+@test "frozen layers, late quantizing, losses, NVFP4 activations and packing make no difference" {
+    counts="3 4"
     same "$IN/small.ckpt" --train-last-layers 1 --quant-from 3
     same "$IN/plain.ckpt" --loss scalar --clip 0
     same "$IN/small.ckpt" --compute bf16 --activations nvfp4
@@ -117,6 +121,7 @@ same() {
 }
 
 @test "an untied head, a packed optimizer and a teacher make no difference" {
+    counts="2 3"
     sed 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' "$IN/config.json" >untied.json
     datpack -q --init 4 --config untied.json --to ckpt -o untied.ckpt
     same untied.ckpt
