@@ -30,14 +30,14 @@ static const struct launcher launchers[] = {
     { "mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", NULL },
 };
 
-/* A number of the environment below limit. */
+/* A number of the environment below limit; 0 if it is not there. */
 static unsigned
 number_of(const char *name, unsigned limit)
 {
     const char *text = getenv(name);
     char q[TEXT_QUOTE];
-    uint64_t v;
-    if (!num_u64(&v, text) || v >= limit)
+    uint64_t v = 0;
+    if (text && (!num_u64(&v, text) || v >= limit))
         misuse("%s=%s in the environment: want a number below %u", name,
                text_quote(q, text, strlen(text)), limit);
     return (unsigned)v;
@@ -184,17 +184,26 @@ ranks_meet(int signal)
 
 /* ---- the same of all ----------------------------------------------------------------------- */
 
-/* The first line of `facts` that `theirs` has not; both have the same names in the same order. */
+/* The value in a line of n bytes, behind its name and a tab; empty if there is no line. */
+static struct slice
+value_of(const char *line, size_t n)
+{
+    size_t name = strcspn(line, "\t\n");
+    return name < n ? (struct slice){ line + name + 1, n - name - 1 } : slice_of("");
+}
+
+/* Refuse the first line that differs.  Ranks of one version have the same names in the same
+ * order, and the version comes first. */
 static void
 compare(const char *facts, const char *theirs)
 {
     while (*facts) {
         size_t n = strcspn(facts, "\n"), m = strcspn(theirs, "\n");
-        size_t name = strcspn(facts, "\t"), same = strcspn(theirs, "\t");
+        struct slice own = value_of(facts, n), other = value_of(theirs, m);
         if (n != m || memcmp(facts, theirs, n) != 0)
             die(EXIT_TROUBLE, "%.*s: %.*s here, rank 0 has %.*s: ranks must be alike",
-                (int)name, facts, (int)(n - name - 1), facts + name + 1,
-                (int)(m - same - 1), theirs + same + 1);
+                (int)strcspn(facts, "\t\n"), facts, (int)own.n, own.p, (int)other.n,
+                other.p);
         facts += n + 1;
         theirs += m + 1;
     }
@@ -242,7 +251,7 @@ ranks_begin(void)
         self.launcher = l;
         self.size = number_of(l->size, RANKS_MAX);
         self.rank = number_of(l->rank, self.size ? self.size : 1);
-        if (l->local && getenv(l->local))
+        if (l->local)
             self.local = number_of(l->local, RANKS_MAX);
         break;
     }
@@ -264,14 +273,12 @@ ranks_join(void)
     if (self.err.kind)
         die(cmd_status(&self.err), "%u ranks, started by %s: %s", self.size,
             self.launcher->name, self.err.msg);
-    // All are in the same plight: one says so.
-    unsigned found = self.comm.size;
-    if (self.rank == 0)
+    if (self.rank == 0) // it is so for all
         die(EXIT_TROUBLE,
-            "%s has started %u ranks, MPI knows of %u: ranks on CPUs need a launcher "
-            "of "
-            "the MPI that this was built with: mpirun, or srun --mpi=pmix",
-            self.launcher->name, self.size, found);
+            "%s has started %u ranks, MPI knows of %u: for ranks on CPUs start with "
+            "the "
+            "mpirun of the MPI that this was built with, or srun --mpi=pmix",
+            self.launcher->name, self.size, self.comm.size);
     exit(EXIT_TROUBLE);
 }
 

@@ -100,9 +100,10 @@ alloc_parts(struct comm *c)
 static int
 mpi_gather(struct comm *c, void *p, const size_t *at)
 {
-    struct part *to = alloc_parts(c), *from = to + c->size;
+    struct part *to = alloc_parts(c);
     if (!to)
         return -1;
+    struct part *from = to + c->size;
     for (unsigned q = 0; q < c->size; q++) {
         to[q] = (struct part){ (char *)p + at[c->rank], at[c->rank + 1] - at[c->rank] };
         from[q] = (struct part){ (char *)p + at[q], at[q + 1] - at[q] };
@@ -115,10 +116,11 @@ mpi_gather(struct comm *c, void *p, const size_t *at)
 static int
 mpi_exchange(struct comm *c, void *to, const void *from, const size_t *at)
 {
-    struct part *out = alloc_parts(c), *in = out + c->size;
+    struct part *out = alloc_parts(c);
     size_t own = at[c->rank + 1] - at[c->rank];
     if (!out)
         return -1;
+    struct part *in = out + c->size;
     for (unsigned q = 0; q < c->size; q++) { // what is sent is only read
         out[q] = (struct part){ (char *)(uintptr_t)from + at[q], at[q + 1] - at[q] };
         in[q] = (struct part){ (char *)to + q * own, own };

@@ -462,7 +462,7 @@ gradients(const struct train_layout *layout, const struct net_batch *b, size_t p
     *n = 0;
     for (size_t i = 0; i < m.t.net.table.n; i++)
         *n += (size_t)m.t.net.table.row[i].numel;
-    float *all = malloc(*n * sizeof *all), *to = all;
+    float *all = malloc(*n * sizeof *all + 1), *to = all;
     NEED(all);
     for (size_t i = 0; i < m.t.net.table.n; i++) {
         size_t numel = (size_t)m.t.net.table.row[i].numel;
