@@ -12,6 +12,7 @@ VERSION = 0.1.0
 CORE_SRCS = \
 	lib/core/arena.c \
 	lib/core/buf.c \
+	lib/core/comm.c \
 	lib/core/dtype.c \
 	lib/core/err.c \
 	lib/core/feed.c \
@@ -31,6 +32,7 @@ CORE_SRCS = \
 	lib/core/par.c \
 	lib/core/path.c \
 	lib/core/perms.c \
+	lib/core/plugin.c \
 	lib/core/reader.c \
 	lib/core/sha256.c \
 	lib/core/shuffle.c \
@@ -88,11 +90,13 @@ MODEL_SRCS = \
 	lib/model/backward.c \
 	lib/model/config.c \
 	lib/model/forward.c \
+	lib/model/gradient.c \
 	lib/model/loss.c \
 	lib/model/net.c \
 	lib/model/pass.c \
 	lib/model/sample.c \
 	lib/model/score.c \
+	lib/model/shard.c \
 	lib/model/table.c \
 	lib/model/train.c \
 	lib/model/train_open.c \
@@ -138,6 +142,9 @@ KERNEL_SRCS = \
 CUDA_SRCS = $(wildcard kernels/cuda/*.cu)
 CUDA_CPP_SRCS = kernels/cuda/attention_cudnn.cpp
 CUDA_C_SRCS = kernels/ops.c lib/core/dtype.c lib/core/err.c
+
+# Ranks by MPI: a library that a run of several ranks opens.  Built when there is an mpicc.
+MPI_SRCS = lib/core/comm_mpi.c lib/core/err.c
 
 IO_SRCS = \
 	lib/io/bulk.c \
@@ -187,6 +194,7 @@ CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
 	cmd/option.c \
+	cmd/ranks.c \
 	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
@@ -293,6 +301,9 @@ NVCC_FLAGS = -std=c++17 -O3 -I. -lineinfo -fmad=false -Xcompiler -fPIC,-Wall \
 	$(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$a,code=sm_$a) \
 	-gencode=arch=compute_90,code=compute_90
 
+# For the machine that this build is for.
+MPICC ?= $(if $(filter $(firstword $(subst -, ,$(TARGET)))-%,$(shell mpicc -dumpmachine 2>/dev/null)),mpicc)
+
 # Headers of cudnn-frontend, which tools/cudnn-frontend.sh fetches: without them the
 # backend has no cuDNN.  The host's compiler, and C++ from there.
 CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,\
@@ -343,13 +354,16 @@ SETUP := $(filter setup,$(MAKECMDGOALS))
 .SECONDARY:
 .PHONY: all setup demo tour whoami check-whoami test check check-long check-interop check-golden check-gpu check-qwen3 check-san \
 	check-sanitize-gpu check-emulated vacuous mutants torture lint fuzz fuzz-quick fuzz-keep bench install \
-	uninstall arm64 clean cuda emulated help unit-programs gpu-programs fuzz-programs test-programs FORCE
+	uninstall arm64 clean cuda mpi emulated help unit-programs gpu-programs fuzz-programs test-programs FORCE
 
 ## all         build every program into bin/ (the default)
-all: $(BINS) $(LIBS) $(if $(filter-out 8 9 10 11,$(NVCC_RELEASE)),cuda)
+all: $(BINS) $(LIBS) $(if $(filter-out 8 9 10 11,$(NVCC_RELEASE)),cuda) $(if $(MPICC),mpi)
 
 ## cuda        the CUDA backend, bin/libnibble-cuda.so (part of all where nvcc is)
 cuda: $(BIN)/libnibble-cuda.so
+
+## mpi         ranks by MPI, bin/libnibble-mpi.so (part of all where mpicc is)
+mpi: $(BIN)/libnibble-mpi.so
 
 ## setup       install the Debian packages that build, demo and test need
 setup:
@@ -482,20 +496,21 @@ bench: all
 ## install     programs, man pages and completion into $(DESTDIR)$(PREFIX)
 BINDIR = $(DESTDIR)$(PREFIX)/bin
 LIBDIR = $(DESTDIR)$(PREFIX)/lib/nibble
+PLUGINS = libnibble-cuda.so libnibble-mpi.so
 MANDIR = $(DESTDIR)$(PREFIX)/share/man
 COMPDIR = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 MANS = $(notdir $(wildcard man/*.[17]))
 install: all
 	$(INSTALL) -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man7 $(COMPDIR)
 	$(INSTALL) -m 755 $(BINS) $(BINDIR)
-	$(if $(wildcard $(BIN)/libnibble-cuda.so),$(INSTALL) -d $(LIBDIR) && $(INSTALL) -m 644 $(BIN)/libnibble-cuda.so $(LIBDIR))
+	$(foreach l,$(wildcard $(PLUGINS:%=$(BIN)/%)),$(INSTALL) -d $(LIBDIR) && $(INSTALL) -m 644 $l $(LIBDIR) &&) :
 	$(foreach m,$(MANS),$(INSTALL) -m 644 man/$m $(MANDIR)/man$(subst .,,$(suffix $m)) &&) :
 	$(foreach c,$(wildcard tools/completion.bash),$(foreach p,$(PROGS),\
 		$(INSTALL) -m 644 $c $(COMPDIR)/$p &&)) :
 
 ## uninstall   remove what install put there
 uninstall:
-	rm -f $(LIBDIR)/libnibble-cuda.so $(PROGS:%=$(BINDIR)/%) $(foreach m,$(MANS),$(MANDIR)/man$(subst .,,$(suffix $m))/$m) $(PROGS:%=$(COMPDIR)/%)
+	rm -f $(PLUGINS:%=$(LIBDIR)/%) $(PROGS:%=$(BINDIR)/%) $(foreach m,$(MANS),$(MANDIR)/man$(subst .,,$(suffix $m))/$m) $(PROGS:%=$(COMPDIR)/%)
 
 ## arm64       cross-build for aarch64 and run the quick tests under qemu-user
 arm64: | $(SETUP)
@@ -582,6 +597,20 @@ $(BIN)/libnibble-cuda.so: $(CUDA_OBJS)
 	$(call show,LINK)$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJS) -Xlinker --version-script=kernels/cuda/exports \
 		-lcublasLt -Xlinker -rpath,$(CUDA_HOME)/lib64
 	@chmod 644 $@ # no program
+
+MPI_OBJS = $(MPI_SRCS:%.c=$(BUILD)/mpi/%.o)
+MPI_CC = OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(filter-out -fsanitize% -fno-sanitize%,$(ALL_CFLAGS)) -fPIC
+
+$(eval $(call remember,$(BUILD)/mpi-flags,$(MPICC) $(CC) $(ALL_CFLAGS)))
+
+$(BUILD)/mpi/%.o: %.c $(BUILD)/mpi-flags
+	@mkdir -p $(@D)
+	$(call show,MPICC)$(MPI_CC) -MMD -MP -c -o $@ $<
+
+$(BIN)/libnibble-mpi.so: $(MPI_OBJS)
+	@mkdir -p $(@D)
+	$(call show,LINK)$(MPI_CC) $(LDFLAGS) -shared -o $@ $(MPI_OBJS)
+	@chmod 644 $@
 
 # The same backend by the host's compilers, run on the CPU by tests/emulate.
 EMULATE = $(BUILD)/emulate
@@ -674,4 +703,4 @@ $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 
 -include $(EMULATE_OBJS:.o=.d) $(EMULATE)/tests/emulate/driver.d
--include $(CUDA_OBJS:.o=.d) $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)
+-include $(CUDA_OBJS:.o=.d) $(MPI_OBJS:.o=.d) $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)

@@ -81,6 +81,12 @@ cmd_version(void)
     return NIBBLE_VERSION;
 }
 
+const char *
+cmd_commit(void)
+{
+    return NIBBLE_COMMIT;
+}
+
 void
 cmd_take_version(const struct cmd_option *o, const char *arg)
 {
@@ -92,19 +98,29 @@ cmd_take_version(const struct cmd_option *o, const char *arg)
     exit(EXIT_DONE);
 }
 
-static void print_message(const char *fmt, va_list ap)
-    __attribute__((format(printf, 1, 0)));
+static unsigned own_rank;
+static cmd_end_fn *at_end;
 
-static void
-print_message(const char *fmt, va_list ap)
+void
+cmd_set_rank(unsigned rank)
+{
+    own_rank = rank;
+}
+
+void
+cmd_set_end(cmd_end_fn *fn)
+{
+    at_end = fn;
+}
+
+void
+cmd_print(const char *words)
 {
     struct buf b = { 0 }, line = { 0 };
-    int saved = errno;
     buf_printf(&b, "%s: ", program);
-    buf_vprintf(&b, fmt, ap);
-    size_t n = strlen(fmt);
-    if (n && fmt[n - 1] == ':')
-        buf_printf(&b, " %s", strerror(saved));
+    if (own_rank)
+        buf_printf(&b, "rank %u: ", own_rank);
+    buf_str(&b, words);
     if (!b.failed)
         text_harmless(&line, b.data, b.len); // one line, whatever a name holds
     buf_char(&line, '\n');
@@ -115,33 +131,65 @@ print_message(const char *fmt, va_list ap)
     buf_free(&line);
 }
 
+static void make_words(struct buf *b, const char *fmt, va_list ap)
+    __attribute__((format(printf, 2, 0)));
+
+static void
+make_words(struct buf *b, const char *fmt, va_list ap)
+{
+    int saved = errno;
+    buf_vprintf(b, fmt, ap);
+    size_t n = strlen(fmt);
+    if (n && fmt[n - 1] == ':')
+        buf_printf(b, " %s", strerror(saved));
+}
+
+static _Noreturn void
+end(int status, const struct buf *b)
+{
+    const char *words = b->failed || !b->data ? "out of memory" : b->data;
+    if (at_end)
+        at_end(&status, words);
+    else
+        cmd_print(words);
+    exit(status);
+}
+
 void
 die(int status, const char *fmt, ...)
 {
+    struct buf b = { 0 };
     va_list ap;
     va_start(ap, fmt);
-    print_message(fmt, ap);
+    make_words(&b, fmt, ap);
     va_end(ap);
-    exit(status);
+    end(status, &b);
 }
 
 void
 misuse(const char *fmt, ...)
 {
+    struct buf b = { 0 };
     va_list ap;
     va_start(ap, fmt);
-    print_message(fmt, ap);
+    make_words(&b, fmt, ap);
     va_end(ap);
-    exit(EXIT_TROUBLE);
+    end(EXIT_TROUBLE, &b);
 }
 
 void
 warn(const char *fmt, ...)
 {
+    struct buf b = { 0 };
     va_list ap;
+    if (own_rank)
+        return;
     va_start(ap, fmt);
-    print_message(fmt, ap);
+    make_words(&b, fmt, ap);
     va_end(ap);
+    if (!b.failed && b.data)
+        cmd_print(b.data);
+    buf_free(&b);
 }
 
 void

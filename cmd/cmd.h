@@ -29,8 +29,18 @@ extern struct guard cmd_guard;
 /* Set the program's name, install the signal handlers. */
 void cmd_begin(struct cmd *c);
 const char *cmd_version(void);
+const char *cmd_commit(void); // of the build; empty: unknown
 /* Die of that signal after removing temporary files; safe in handlers. */
 _Noreturn void cmd_die_by_signal(int sig);
+
+/* One of several processes: other ranks than 0 have their number in their messages, and do not
+ * warn, since they would say what rank 0 says. */
+void cmd_set_rank(unsigned rank);
+/* Called with the words of what ends this program, which it may print, and the exit status, which
+ * it may change. */
+typedef void cmd_end_fn(int *status, const char *words);
+void cmd_set_end(cmd_end_fn *fn);
+void cmd_print(const char *words);
 
 /* One line "name: words" on stderr, then the end.  A final colon appends strerror. */
 _Noreturn void die(int status, const char *fmt, ...)

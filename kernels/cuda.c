@@ -5,14 +5,13 @@
 #include "kernels/kernels.h"
 
 #include "lib/core/nvml.h"
+#include "lib/core/plugin.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define LIBRARY "libnibble-cuda.so"
 
 /* GPU memory in use besides our allocations, measured on an H200: the context, and what
  * cuBLASLt, cuDNN and loaded kernels hold. */
@@ -22,49 +21,13 @@ typedef struct kernels *open_fn(size_t size, struct device is, int device,
                                 struct err *err);
 typedef void diagnose_fn(kernels_line_fn *say, void *ctx);
 
-/* Open the library: in the program's directory, or where it was installed; NIBBLE_CUDA
- * overrides. */
-static void *
-open_library(char *why, size_t n)
-{
-    const char *given = getenv("NIBBLE_CUDA");
-    static const char *const places[] = { "", "../lib/nibble/", "../lib/" };
-    char self[4000], path[4200];
-    if (given) {
-        void *lib = dlopen(given, RTLD_NOW | RTLD_LOCAL);
-        if (!lib)
-            snprintf(why, n, "%s", dlerror());
-        return lib;
-    }
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[len > 0 ? len : 0] = '\0';
-    char *slash = strrchr(self, '/');
-    if (slash)
-        slash[1] = '\0';
-    snprintf(why, n,
-             "there is no " LIBRARY " beside the program: it was built without "
-             "nvcc");
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(path, sizeof path, "%s%s" LIBRARY, self, places[i]);
-        if (access(path, R_OK) != 0)
-            continue;
-        void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (!lib)
-            snprintf(why, n, "%s", dlerror());
-        return lib;
-    }
-    return NULL;
-}
-
-/* A function of the library; NULL: the reason is in why.  The library stays open. */
+/* A function of the library; NULL: the reason is in why. */
 static void *
 find(const char *name, char *why, size_t n)
 {
-    void *lib = open_library(why, n);
-    void *f = lib ? dlsym(lib, name) : NULL;
-    if (lib && !f)
-        snprintf(why, n, LIBRARY " is of another version");
-    return f;
+    static const struct plugin cuda = { "libnibble-cuda.so", "NIBBLE_CUDA", "nvcc",
+                                        false };
+    return plugin_find(&cuda, name, why, n);
 }
 
 struct device
@@ -150,7 +113,7 @@ kernels_cuda_count(void)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_7", why, n) != NULL;
+    return find("nibble_cuda_open_8", why, n) != NULL;
 }
 
 /* ---- free memory, by NVML, which needs no context -------------------------------- */
@@ -283,7 +246,7 @@ kernels_cuda(const struct device *is, int device, struct err *err)
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
-    *(void **)&f = find("nibble_cuda_open_7", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_8", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;

@@ -343,8 +343,14 @@ void op_amax(struct kernels *k, float *out, const struct matrix *x);
 void op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                  const float *amax, size_t n, const struct quant_spec *spec);
 
-/* out[i] = sum of squares of g[i], in an order that its size alone decides; g[i] without
- * data: out[i] stays. */
+/* y += x, f32 and of one shape; x may be bf16. */
+void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
+/* out[i] = sum of squares of g[i], f64 and of the same bits on every device; g[i] without
+ * data: out[i] stays.  Contiguous blocks of SQUARES_BLOCK elements are summed alone: lane l of
+ * SQUARES_LANES takes elements l, l + SQUARES_LANES, ... of the block one after the other.
+ * Then, first of the lanes and then of the blocks, neighbours are added until one is left; one
+ * without a neighbour goes on as it is. */
+enum { SQUARES_BLOCK = 1 << 14, SQUARES_LANES = 1 << 11 };
 void op_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                     size_t count);
 /* *out = what a gradient of that sum of squares is to be multiplied by: `factor`, or with

@@ -433,6 +433,14 @@ op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
 }
 
 void
+op_add(struct kernels *k, const struct matrix *y, const struct matrix *x)
+{
+    assert(y->dtype == DT_F32 && (x->dtype == DT_F32 || x->dtype == DT_BF16));
+    assert(is_dense(y, x->rows, x->cols) && matrix_is_dense(x));
+    RUN(k, add, y, x);
+}
+
+void
 op_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
 {
     for (size_t i = 0; i < count; i++)

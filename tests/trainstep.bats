@@ -127,12 +127,12 @@ column() {
     paste <(column 2 <f32) <(column 2 <rounded) | awk '
         { off = ($1 - $2) / $1; same += off == 0; bad += off > 2e-3 || off < -2e-3 }
         END { exit !(NR == 4 && same == 0 && bad == 0) }'
-    [ "$(routes f32.ckpt)" = '1-4 cpu f32 1' ]
-    [ "$(routes bf16.ckpt)" = '1-4 cpu bf16 1' ]
+    [ "$(routes f32.ckpt)" = '1-4 cpu f32 2' ]
+    [ "$(routes bf16.ckpt)" = '1-4 cpu bf16 2' ]
     # Another route begins another span, and is said.
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" -n 2 --device cpu bf16.ckpt
-    [[ $stderr == *'trained by "cpu bf16 1" so far, from here on by "cpu f32 1"'* ]]
-    [ "$(routes bf16.ckpt)" = $'1-4 cpu bf16 1\n5-6 cpu f32 1' ]
+    [[ $stderr == *'trained by "cpu bf16 2" so far, from here on by "cpu f32 2"'* ]]
+    [ "$(routes bf16.ckpt)" = $'1-4 cpu bf16 2\n5-6 cpu f32 2' ]
 }
 
 # routes CKPT: spans of steps and what they were computed with.
@@ -151,17 +151,17 @@ spans(json.load(sys.stdin))'
 }
 
 @test "--fast says what it did, and does it" {
-    local words='--fast: no effect' route='cpu f32 1' reason=NIBBLE_ISA
+    local words='--fast: no effect' route='cpu f32 2' reason=NIBBLE_ISA
     # The file's model is narrow; this one is not.
     sed 's/"hidden_size": 32/"hidden_size": 256/' "$IN/config.json" >config.json
     datpack -q --init 3 --config config.json --to ckpt -o wide.ckpt
     pairs=$(diagnosed cpu.bf16.pairs)
     if [[ $pairs == yes* ]]; then
-        words='--fast: products of bf16' route='cpu bf16 1' reason='less than 256 wide'
+        words='--fast: products of bf16' route='cpu bf16 2' reason='less than 256 wide'
     fi
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -o a.ckpt "$IN/small.ckpt"
     [[ $stderr == *'--fast: no effect: '*"$reason"* ]]
-    [ "$(routes a.ckpt)" = '1-1 cpu f32 1' ]
+    [ "$(routes a.ckpt)" = '1-1 cpu f32 2' ]
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -f -o a.ckpt wide.ckpt
     [ "$(grep -c -- --fast <<<"$stderr")" -eq 1 ]
     [[ $stderr == *"trainstep: $words"* ]]
@@ -179,7 +179,7 @@ spans(json.load(sys.stdin))'
     NIBBLE_ISA=scalar run -0 --separate-stderr trainstep -d "$IN/ids.tok" --device cpu --fast -f \
         -o a.ckpt "$IN/small.ckpt"
     [[ $stderr == *'--fast: no effect: '*NIBBLE_ISA* ]]
-    [ "$(routes a.ckpt)" = '1-1 cpu f32 1' ]
+    [ "$(routes a.ckpt)" = '1-1 cpu f32 2' ]
 }
 
 @test "gradients that are released are those that are kept" {

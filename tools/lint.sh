@@ -78,11 +78,16 @@ lint_cppcheck()
 
 # Only the errors are shown; "clang-tidy FILE -- FLAGS" tells how it came to them.
 # failio.c stands in for functions of the C library, whose names and checks it shares;
-# llama_peer.c needs headers of llama.cpp.
+# llama_peer.c needs headers of llama.cpp, comm_mpi.c those of MPI.
 lint_tidy()
 {
+    local without='tests/failio|bench/llama_peer' dir
+    for dir in $(mpicc -showme:incdirs 2>/dev/null || true); do
+        cppflags+=(-isystem "$dir")
+    done
+    have mpicc || without+='|lib/core/comm_mpi'
     # shellcheck disable=SC2016  # for the inner shell
-    sources '*.c' | grep -vE '^(tests/failio|bench/llama_peer)\.c$' | xargs -P "$(nproc)" -n 1 bash -c '
+    sources '*.c' | grep -vE "^($without)\.c$" | xargs -P "$(nproc)" -n 1 bash -c '
         file=${@: -1}
         set -- "${@:1:$#-1}"
         text=$(clang-tidy --quiet "$file" -- "$@" 2>&1) || {

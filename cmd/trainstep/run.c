@@ -73,6 +73,28 @@ drop_spike(struct run *r)
     r->st.spike = (struct spike){ 0 };
 }
 
+/* Each rank takes as many passes.  The number of a step's passes decides about bits, that of ranks
+ * does not, so only the first is kept. */
+static void
+settle_passes(struct run *r)
+{
+    unsigned ranks = ranks_count();
+    if (ranks > 1 && !r->s.has_accum) {
+        r->s.accum = ranks;
+        if (!r->o->cmd.quiet)
+            warn("%s: a step has %u passes from here on, as many as there are ranks "
+                 "now: "
+                 "--accum %u",
+                 r->in.name, ranks, ranks);
+    }
+    if (r->s.accum % ranks)
+        misuse(
+            "--accum: %llu passes of a step cannot be divided among %u ranks: expected "
+            "--accum %llu, or another multiple of %u",
+            (unsigned long long)r->s.accum, ranks,
+            (unsigned long long)(r->s.accum / ranks + 1) * ranks, ranks);
+}
+
 static void
 settle_settings(struct run *r)
 {
@@ -82,6 +104,7 @@ settle_settings(struct run *r)
     if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->torchsharp)
         r->s.activations = ACTIVATIONS_TORCHSHARP;
     settings_check(&r->s);
+    settle_passes(r);
     drop_spike(r);
     if (r->s.last_layers > r->c.layers)
         misuse("--train-last-layers: %llu, the model has %u",
@@ -160,6 +183,7 @@ settle_layout(struct run *r)
     bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
     r->layout.one_pass = r->s.accum == 1;
+    r->layout.comm = ranks_comm();
     choose_dtypes(r);
     settle_activations(r);
     settle_quant_from(r);
@@ -255,6 +279,9 @@ open_data(struct run *r)
     const char *path = r->o->data ? r->o->data : "-";
     if (!r->o->data && isatty(STDIN_FILENO))
         misuse("want samples on standard input or -d FILE.tok; tokenize makes them");
+    if (ranks_count() > 1 && path_is_stream(path))
+        misuse("-d %s: of %u ranks one would get what a pipe has: expected a file",
+               path, ranks_count());
     data_open(&r->data, path, &r->c);
     r->has_data = true;
     check_tokenizer(r, &r->data.tok);
@@ -388,18 +415,33 @@ numbers(const struct run *r, double rate)
                                    .chunk_rows = (size_t)r->o->chunk_rows };
 }
 
-/* false: a signal stopped it. */
+/* Whether one of the ranks was asked to stop; all are between the same steps. */
+static bool
+stopped(void)
+{
+    int sig = ranks_meet(stop_signal());
+    if (sig)
+        stop_request(sig);
+    return sig != 0;
+}
+
+/* Each rank takes a batch in turn.  false: a signal stopped it. */
 static bool
 evaluate(struct run *r)
 {
     double start = os_seconds();
     struct train_sums sums = { 0 };
-    for (size_t at = 0; at < r->eval.n; at += (size_t)r->s.batch) {
-        if (run_stopped())
+    size_t batch = (size_t)r->s.batch, own = ranks_number() * batch;
+    for (size_t at = 0; at < r->eval.n; at += ranks_count() * batch) {
+        bool has_own = at + own < r->eval.n;
+        if (stopped())
             return false;
-        data_range(&r->eval, at, (size_t)r->s.batch);
-        if (train_eval(&r->t, r->eval.batch, &sums) < 0)
+        if (has_own)
+            data_range(&r->eval, at + own, batch);
+        ranks_begin_work();
+        if (train_eval(&r->t, has_own ? r->eval.batch : NULL, &sums) < 0)
             die_err(&r->err);
+        ranks_end_work();
     }
     log_eval(r, &sums, (os_seconds() - start) * 1000);
     r->evaluated = r->t.step;
@@ -509,8 +551,10 @@ step(struct run *r)
         data_step(&r->data);
         log_phase(r, "batch_ready");
         log_phase(r, "zero_grad_done");
+        ranks_begin_work();
         if (train_step(&r->t, r->data.batch, r->data.n_batches, &res) < 0)
             die_err(&r->err);
+        ranks_end_work();
     }
     if (res.outcome == TRAIN_SPOILT) {
         undo(r, &res);
@@ -547,7 +591,7 @@ static void
 train(struct run *r)
 {
     bool evaluated = false;
-    while (r->t.step < r->end && !run_stopped()) {
+    while (r->t.step < r->end && !stopped()) {
         if (!step(r))
             continue;
         check_memory(r);
@@ -665,12 +709,65 @@ open_input(struct run *r)
     settle_end(r);
 }
 
+/* ---- several ranks ---------------------------------------------------------------- */
+
+static void
+put_hash(struct buf *b, const char *name, bool there, const uint8_t *digest)
+{
+    char hex[2 * XXH3_BYTES + 1] = "none";
+    if (there)
+        hash_hex(hex, digest, XXH3_BYTES);
+    buf_printf(b, "%s\t%s\n", name, hex);
+}
+
+static void
+put_count(struct buf *b, const char *name, uint64_t n)
+{
+    buf_printf(b, "%s\t%llu\n", name, (unsigned long long)n);
+}
+
+/* Whether all ranks run the same program on the same checkpoint. */
+static void
+compare_input(const struct run *r)
+{
+    struct buf b = { 0 };
+    uint8_t header[XXH3_BYTES];
+    xxh3_128(header, r->in.header, (size_t)r->in.header_bytes);
+    buf_printf(&b, "version\t%s %s\n", cmd_version(), cmd_commit());
+    put_count(&b, "the checkpoint's step", r->in_step);
+    put_hash(&b, "the checkpoint's hash", true, header);
+    put_count(&b, "the last step", r->end);
+    ranks_compare(&b);
+    buf_free(&b);
+}
+
+/* Whether they compute the same, and do things at the same steps. */
+static void
+compare_run(const struct run *r)
+{
+    const struct options *o = r->o;
+    struct buf b = { 0 };
+    settings_lines(&b, &r->s);
+    put_hash(&b, "the hash of -d", true, r->data.tok.end.xxh3);
+    put_hash(&b, "the hash of --eval", r->has_eval, r->eval.tok.end.xxh3);
+    put_hash(&b, "the hash of --teacher-data", r->data.has_taught,
+             r->data.taught.end.xxh3);
+    put_hash(&b, "the hash of --teacher", r->has_teacher, r->st.teacher);
+    put_count(&b, "--eval-every", o->eval_every);
+    put_count(&b, "--save-every", o->save_every);
+    put_count(&b, "--max-skips", o->max_skips);
+    put_count(&b, "--compat torchsharp", o->torchsharp);
+    buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
+    buf_printf(&b, "the route of products\t%s\n", r->k->route);
+    ranks_compare(&b);
+    buf_free(&b);
+}
+
 /* A finished checkpoint needs no lock.  Another run may have replaced the file before we got
  * the lock, so it is opened again. */
 static void
 open_locked(struct run *r)
 {
-    settle_target(r);
     open_input(r);
     if (r->end <= r->in_step)
         return;
@@ -678,6 +775,19 @@ open_locked(struct run *r)
     store_close(&r->in);
     r->st = (struct state){ 0 };
     open_input(r);
+}
+
+/* Rank 0 holds the lock and writes; the others read what it has locked. */
+static void
+open_shared(struct run *r)
+{
+    settle_target(r);
+    if (ranks_number() == 0)
+        open_locked(r);
+    ranks_meet(0);
+    if (ranks_number() > 0)
+        open_input(r);
+    compare_input(r);
 }
 
 static int
@@ -690,21 +800,25 @@ dry_run(struct run *r)
     return EXIT_DONE;
 }
 
-int
-run(const struct options *o)
+static int
+run_rank(const struct options *o)
 {
     static struct run r = { .lock = { .fd = -1 } };
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);
+    if (ranks_count() > 1 && !r.device.host)
+        die(EXIT_TROUBLE,
+            "%u ranks: several GPUs are not there yet: expected --device cpu",
+            ranks_count());
     check_files(o);
     if (o->dry_run)
         open_input(&r);
     else
-        open_locked(&r);
+        open_shared(&r);
     warn_lines(&r.in.warnings);
     if (r.end <= r.in_step)
-        return end_at_once(&r);
+        return ranks_number() ? EXIT_DONE : end_at_once(&r);
     // After the lock: a run that was killed has freed its memory by now.
     r.free_before = r.device.host ? UINT64_MAX : device_free(&r.where);
     settle_settings(&r);
@@ -714,15 +828,28 @@ run(const struct options *o)
     run_measure(&r);
     teacher_open(&r);
     if (o->dry_run)
-        return dry_run(&r);
+        return ranks_number() ? EXIT_DONE : dry_run(&r);
     plan_settle(&r);
     open_device(&r);
+    compare_run(&r);
     open_model(&r);
-    save_check(&r);
+    if (ranks_number() == 0)
+        save_check(&r);
     log_open(&r);
     log_phase(&r, "start");
     log_phase(&r, "model_loaded");
     stop_catch();
     train(&r);
     return close_run(&r);
+}
+
+int
+run(const struct options *o)
+{
+    ranks_join();
+    if (!o->cmd.quiet)
+        ranks_report();
+    int status = run_rank(o);
+    ranks_leave();
+    return status;
 }

@@ -194,8 +194,8 @@ save_check(struct run *r)
     check_space(r);
 }
 
-void
-save_write(struct run *r)
+static void
+write_file(struct run *r)
 {
     struct writer w;
     struct wmeta meta;
@@ -204,7 +204,6 @@ save_write(struct run *r)
     double start = os_seconds();
     // What a run has made is its own.
     opt.flags = r->saved || !r->o->out || r->o->force ? OUT_FORCE : 0;
-    note_state(r);
     fill_meta(r, &meta, &provenance, &state, &r->st);
     struct wtensor *t = list_arrays(r);
     int rc = writer_open(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err);
@@ -221,6 +220,14 @@ save_write(struct run *r)
     if (r->o->cmd.verbose)
         warn("%s: saved %.1f GB in %.2f s", r->target,
              (double)r->file_bytes / (1 << 30), os_seconds() - start);
+}
+
+void
+save_write(struct run *r)
+{
+    note_state(r);
+    if (ranks_number() == 0)
+        write_file(r); // the others hear whether it was when they meet next
     r->saved = true;
     r->saved_step = r->t.step;
     stop_saved();

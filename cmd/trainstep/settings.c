@@ -94,6 +94,7 @@ void
 settings_copy(struct settings *to, const struct settings *from, size_t i)
 {
     struct settings copy = *from;
+    to->has_accum |= settings_table[i].offset == AT(accum);
     if (settings_table[i].kind == SET_F64)
         *number_at(to, i) = *number_at(&copy, i);
     else
@@ -236,6 +237,7 @@ settings_read(struct mp *m, struct settings *s)
                            text_quote(q, key.p, key.n));
         if (read_value(m, s, i) < 0)
             return -1;
+        s->has_accum |= settings_table[i].offset == AT(accum);
     }
     return 0;
 }
@@ -269,6 +271,18 @@ settings_put(msgpack_packer *pk, const struct settings *s)
     }
 }
 
+static void
+put_value(struct buf *b, struct settings *s, size_t i)
+{
+    const struct setting *t = &settings_table[i];
+    if (t->kind == SET_F64)
+        json_put_number(b, *number_at(s, i), 17);
+    else if (t->kind == SET_U64)
+        buf_printf(b, "%llu", (unsigned long long)*count_at(s, i));
+    else
+        buf_printf(b, "\"%s\"", t->words[*count_at(s, i)]);
+}
+
 void
 settings_json(struct buf *b, const struct settings *s, const struct settings_hash *hash,
               size_t n)
@@ -286,14 +300,20 @@ settings_json(struct buf *b, const struct settings *s, const struct settings_has
                 buf_printf(b, ",\"%s\":\"%s\"", hash->key, hex);
             }
         buf_printf(b, "%c\"%s\":", i ? ',' : '{', t->key);
-        if (t->kind == SET_F64)
-            json_put_number(b, *number_at(&copy, i), 17);
-        else if (t->kind == SET_U64)
-            buf_printf(b, "%llu", (unsigned long long)*count_at(&copy, i));
-        else
-            buf_printf(b, "\"%s\"", t->words[*count_at(&copy, i)]);
+        put_value(b, &copy, i);
     }
     buf_char(b, '}');
+}
+
+void
+settings_lines(struct buf *b, const struct settings *s)
+{
+    struct settings copy = *s;
+    for (size_t i = 0; i < SETTINGS; i++) {
+        buf_printf(b, "--%s\t", settings_table[i].option);
+        put_value(b, &copy, i);
+        buf_char(b, '\n');
+    }
 }
 
 /* ---- functions of the step ------------------------------------------------------------- */

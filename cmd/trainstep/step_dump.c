@@ -61,7 +61,7 @@ list(struct run *r, size_t samples, size_t longest, uint64_t shape[4], size_t *n
     *n = 2;
     for (size_t i = 0; i < table->n; i++) {
         struct buf name = { 0 };
-        if (!r->t.net.t[i].grad.data)
+        if (!r->t.tensor[i].grad.data)
             continue;
         buf_printf(&name, "grad.%s", table->row[i].name);
         if (name.failed)
@@ -94,7 +94,7 @@ values(struct run *r, size_t tag, const struct wtensor *w, double loss, float **
     if (tag == 0)
         *v = (float)loss;
     else if (tag > 1)
-        download(r, v, &r->t.net.t[tag - 2].grad);
+        download(r, v, &r->t.tensor[tag - 2].grad);
     *logits = tag == 1 ? NULL : *logits;
     return v;
 }

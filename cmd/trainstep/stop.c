@@ -13,21 +13,27 @@
  * is the same one. */
 enum { SAME_MS = 300 };
 
-static atomic_int stop_signal; // 0: none
+static atomic_int requested; // a signal; 0: none
 static atomic_llong stop_ms;
 static atomic_bool has_saved;
+
+int
+stop_signal(void)
+{
+    return atomic_load(&requested);
+}
 
 bool
 run_stopped(void)
 {
-    return atomic_load(&stop_signal) != 0;
+    return stop_signal() != 0;
 }
 
 void
 stop_request(int sig)
 {
     int none = 0;
-    atomic_compare_exchange_strong(&stop_signal, &none, sig);
+    atomic_compare_exchange_strong(&requested, &none, sig);
 }
 
 void
@@ -97,7 +103,7 @@ stop_report(struct buf *b, const struct run *r)
 int
 stop_end(const struct run *r, const struct buf *words)
 {
-    int sig = atomic_load(&stop_signal);
+    int sig = stop_signal();
     if (!sig)
         return EXIT_DONE;
     if (!r->saved)

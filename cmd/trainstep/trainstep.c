@@ -11,7 +11,8 @@ static struct options cfg = {
              .synopsis = "trainstep [OPTION]... CHECKPOINT",
              .about = "Train: take steps from a checkpoint and save the result in its "
                       "place.\nSettings that touch numbers are kept in it; those "
-                      "given hold from here on." },
+                      "given hold from here on.\nUnder mpirun several processes share "
+                      "a step, with the same result." },
     .where = { .device = "auto" },
     .steps = 1,
     .max_skips = 5,
@@ -49,7 +50,7 @@ static const struct cmd_option options[] = {
     { 'f', "force", NULL, "replace OUT and files of --dump, --memory-report",
       CMD_FLAG(&cfg.force) },
     { 0, "batch", "B", "samples of a pass (1)", SETTING },
-    { 0, "accum", "A", "passes of a step (1)", SETTING },
+    { 0, "accum", "A", "passes of a step (1; with mpirun as many as ranks)", SETTING },
     { 0, "seq-len", "T", "most input positions of a sample", SETTING },
     { 0, "order", "WORD", "shuffle (default) or file", SETTING },
     { 0, "seed", "N", "of all randomness (0)", SETTING },
@@ -130,11 +131,21 @@ check_combination(const struct options *o)
             misuse("--%s: needs --teacher", taught[i]);
 }
 
+/* What rank 0 does for all. */
+static void
+leave_to_first(struct options *o)
+{
+    o->cmd.quiet = true;
+    o->cmd.verbose = false;
+    o->log = o->tensorboard = o->memory_report = o->dump = NULL;
+}
+
 int
 main(int argc, char **argv)
 {
     cmd_begin(&cfg.cmd);
-    cfg.where.threads = cmd_threads(NULL);
+    ranks_begin();
+    cfg.where.threads = ranks_threads(cmd_threads(NULL));
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
     check_combination(&cfg);
@@ -146,6 +157,8 @@ main(int argc, char **argv)
     if (argc - first != 1)
         misuse("want one CHECKPOINT; --help shows how");
     cfg.checkpoint = argv[first];
+    if (ranks_number() > 0)
+        leave_to_first(&cfg);
     int status = run(&cfg);
     cmd_close_stdout();
     return status;

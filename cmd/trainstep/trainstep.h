@@ -5,6 +5,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/device.h"
+#include "cmd/ranks.h"
 #include "lib/core/lock.h"
 #include "lib/format/mp.h"
 #include "lib/format/state.h"
@@ -20,6 +21,7 @@ enum schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 enum loss_word { LOSS_CE, LOSS_SCALAR };
 
 struct settings {
+    bool has_accum; // a checkpoint or an option has it
     uint64_t batch, accum;
     uint64_t activations; // enum activations
     uint64_t seq_len;     // max input positions; 0: unset
@@ -64,6 +66,8 @@ struct settings_hash {
 };
 void settings_json(struct buf *b, const struct settings *s,
                    const struct settings_hash *hash, size_t n);
+/* The same as lines, an option and its value. */
+void settings_lines(struct buf *b, const struct settings *s);
 /* The first step whose forward pass is quantized, if the checkpoint has a quantizer. */
 uint64_t settings_quant_from(const struct settings *s);
 /* Learning rate of step t = 1, 2, ... */
@@ -249,8 +253,10 @@ void stop_catch(void);
 void stop_request(int sig);
 /* A file was saved, so that the exit status is 75 from now on. */
 void stop_saved(void);
-/* Whether a stop was requested. */
+/* Whether a stop was requested of this process; of several see ranks_meet. */
 bool run_stopped(void);
+/* The signal that requested it, 0: none. */
+int stop_signal(void);
 /* Say where a stopped run was saved, and how to continue. */
 void stop_report(struct buf *b, const struct run *r);
 /* The exit status.  A stopped run prints the message; without a saved file it dies of the

@@ -10,29 +10,28 @@
 struct job {
     const struct rows_isa *rows;
     const float *x;
-    double *sum; // of each part
+    double *sum; // of each block
 };
 
 static void
-sum_part(const void *ctx, size_t first, size_t end)
+sum_block(const void *ctx, size_t first, size_t end)
 {
     const struct job *j = ctx;
-    j->sum[first / PART] = j->rows->sum_squares(j->x + first, end - first);
+    j->sum[first / SQUARES_BLOCK] = j->rows->sum_squares(j->x + first, end - first);
 }
 
 static void
 sum_squares(struct cpu *c, double *out, const struct matrix *g)
 {
-    size_t n = g->rows * g->cols, parts = ceil_div(n, PART);
-    struct job j = { c->rows, g->data, malloc((parts + 1) * sizeof(double)) };
+    size_t n = g->rows * g->cols, blocks = ceil_div(n, SQUARES_BLOCK);
+    struct job j = { c->rows, g->data, malloc((blocks + 1) * sizeof(double)) };
     *out = 0;
     if (!j.sum) {
         err_set(c->k.err, ERR_MEMORY, "out of memory for a norm");
         return;
     }
-    cpu_for_ranges(c, n, PART, sum_part, &j);
-    for (size_t i = 0; i < parts; i++)
-        *out += j.sum[i];
+    cpu_for_ranges(c, n, SQUARES_BLOCK, sum_block, &j);
+    *out = rows_add_neighbours(j.sum, blocks);
     free(j.sum);
 }
 

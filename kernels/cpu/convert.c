@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* convert: f32 of any type. */
+/* convert: f32 of any type, and sums of them. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
@@ -48,4 +48,21 @@ cpu_convert(struct kernels *k, const struct matrix *y, const struct matrix *x)
         cpu_for_ranges(c, x->rows, PART / x->cols + 1, convert_nvfp4_rows, &j);
     else
         cpu_for_ranges(c, x->rows * x->cols, SMALL_PART, convert_elements, &j);
+}
+
+static void
+add_elements(const void *ctx, size_t first, size_t end)
+{
+    const struct job *j = ctx;
+    float x[SMALL_PART];
+    cpu_read_floats(j->c, x, j->x->data, j->x->dtype, first, end - first);
+    j->c->rows->axpy((float *)j->y->data + first, 1, x, end - first);
+}
+
+void
+cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x)
+{
+    struct cpu *c = cpu_of(k);
+    struct job j = { c, y, x };
+    cpu_for_ranges(c, x->rows * x->cols, SMALL_PART, add_elements, &j);
 }

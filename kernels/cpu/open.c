@@ -76,6 +76,7 @@ static const struct ops cpu_ops = {
     .column_stats = cpu_column_stats,
     .amax = cpu_amax,
     .quantize = cpu_quantize,
+    .add = cpu_add,
     .sum_squares = cpu_sum_squares,
     .clip = cpu_clip,
     .adamw = cpu_adamw,
@@ -88,6 +89,10 @@ const struct device kernels_cpu_device = { .name = "cpu",
                                            .max_logits = 1 << 25,
                                            .host = true,
                                            .torchsharp = true };
+
+/* Version of our arithmetic: increment it whenever a change changes bits of a model's values, so
+ * that a resumed run is warned. */
+enum { ARITHMETIC = 2 };
 
 struct kernels *
 kernels_cpu(const struct cpu_kind *kind, struct err *err)
@@ -102,7 +107,8 @@ kernels_cpu(const struct cpu_kind *kind, struct err *err)
                        .isa = kind->isa,
                        .gemm = bf16 ? gemm_bf16_of(kind->isa) : gemm_of(kind->isa),
                        .rows = rows_table[kind->isa] };
-    snprintf(c->k.route, sizeof c->k.route, "cpu %s 1", bf16 ? "bf16" : "f32");
+    snprintf(c->k.route, sizeof c->k.route, "cpu %s %d", bf16 ? "bf16" : "f32",
+             ARITHMETIC);
     if (!(c->pool = par_open(kind->threads, err))) {
         free(c);
         return NULL;

@@ -81,6 +81,7 @@ void cpu_quantize(struct kernels *k, const struct matrix *to, const struct matri
                   const float *amax, size_t n, const struct quant_spec *spec);
 
 /* clip.c */
+void cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cpu_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                      size_t count);
 void cpu_clip(struct kernels *k, float *out, const double *squares, float factor,

@@ -24,6 +24,7 @@ struct rows_distill {
 struct rows_isa {
     float (*dot)(const float *a, const float *b, size_t n);
     float (*max)(const float *x, size_t n); // n > 0
+    /* Of a block, see op_sum_squares. */
     double (*sum_squares)(const float *x, size_t n);
     /* y += a * x */
     void (*axpy)(float *y, float a, const float *x, size_t n);
@@ -56,6 +57,19 @@ struct rows_isa {
     void (*rope)(float *a, float *b, const float *cosine, const float *sine, float sign,
                  size_t n);
 };
+
+/* Neighbours are added until one is left; v is used up.  0 of none. */
+static inline double
+rows_add_neighbours(double *v, size_t n)
+{
+    for (; n > 1; n = (n + 1) / 2) {
+        for (size_t i = 0; i < n / 2; i++)
+            v[i] = v[2 * i] + v[2 * i + 1];
+        if (n % 2)
+            v[n / 2] = v[n - 1];
+    }
+    return n ? v[0] : 0;
+}
 
 extern const struct rows_isa rows_scalar;
 #if defined __x86_64__

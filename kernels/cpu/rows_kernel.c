@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* rows_kernel: see rows.h.  Plain loops, which compilers vectorize. */
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/sizes.h"
+#include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -55,17 +57,11 @@ max(const float *a, size_t n)
 static double
 sum_squares(const float *a, size_t n)
 {
-    double lane[SUM_LANES] = { 0 };
-    size_t whole = n - n % SUM_LANES;
-    for (size_t i = 0; i < whole; i += SUM_LANES)
-        for (size_t l = 0; l < SUM_LANES; l++)
+    double lane[SQUARES_LANES] = { 0 };
+    for (size_t i = 0; i < n; i += SQUARES_LANES)
+        for (size_t l = 0; l < min(n - i, SQUARES_LANES); l++)
             lane[l] += (double)a[i + l] * (double)a[i + l];
-    for (size_t i = whole; i < n; i++)
-        lane[i - whole] += (double)a[i] * (double)a[i];
-    for (int w = SUM_LANES / 2; w; w /= 2)
-        for (int i = 0; i < w; i++)
-            lane[i] += lane[i + w];
-    return lane[0];
+    return rows_add_neighbours(lane, min(n, SQUARES_LANES));
 }
 
 static void

@@ -2,8 +2,7 @@
 /* adamw: AdamW, and the gradient norm for clipping.
  *
  * The update gives the CPU's bytes, by an exact or a fast path, see adamw_math.h.  One
- * pass reads and writes the whole state.  The norm is a sum in double; its order
- * depends on the number of elements only. */
+ * pass reads and writes the whole state.  So do sums of squares, see op_sum_squares. */
 #include "kernels/cuda/adamw_math.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ops.h"
@@ -16,7 +15,6 @@ enum {
     WARPS = THREADS / 32,
     BATCH = 4,     // groups that a warp loads at once
     AT_ONCE = 256, // elements that a warp draws random bits for at once
-    SUMS = 1024,   // max. partial sums of a norm
 };
 
 static __device__ __forceinline__ uint32_t
@@ -630,75 +628,79 @@ cuda_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *g
 
 /* ---- the norm -------------------------------------------------------------------- */
 
+/* Both add neighbours until one is left, see op_sum_squares. */
 static __device__ __forceinline__ double
 sum_of_warp(double x)
 {
 #pragma unroll
-    for (int i = 16; i > 0; i /= 2)
+    for (int i = 1; i < 32; i *= 2)
         x += __shfl_xor_sync(0xffffffffU, x, i);
     return x;
 }
 
-/* Block-wide sum, valid in thread 0. */
+/* Of all threads, valid in thread 0. */
 static __device__ __forceinline__ double
 sum_of_block(double x)
 {
-    __shared__ double buffer[WARPS];
+    __shared__ double warp[WARPS];
     x = sum_of_warp(x);
     if (threadIdx.x % 32 == 0)
-        buffer[threadIdx.x / 32] = x;
+        warp[threadIdx.x / 32] = x;
     __syncthreads();
-    x = 0;
-    for (int i = 0; i < WARPS; i++)
-        x += buffer[i];
-    return x;
+    static_assert(WARPS == 8, "three levels");
+    return ((warp[0] + warp[1]) + (warp[2] + warp[3])) +
+           ((warp[4] + warp[5]) + (warp[6] + warp[7]));
 }
 
-static __device__ __forceinline__ double
-square(float x)
+/* Lanes of a thread: neighbours, which it loads at once. */
+enum { LANES_EACH = SQUARES_LANES / THREADS };
+static_assert(LANES_EACH == 8, "16 bytes of bf16");
+
+static __device__ __forceinline__ void
+load_lanes(float v[LANES_EACH], const float *x)
 {
-    return (double)x * (double)x;
+    float4 low = __ldg((const float4 *)x), high = __ldg((const float4 *)x + 1);
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
 }
 
-static __device__ __forceinline__ double
-squares_of(const float *, uint4 v)
+static __device__ __forceinline__ void
+load_lanes(float v[LANES_EACH], const __nv_bfloat16 *x)
 {
-    return (square(__uint_as_float(v.x)) + square(__uint_as_float(v.y))) +
-           (square(__uint_as_float(v.z)) + square(__uint_as_float(v.w)));
+    uint4 p = __ldg((const uint4 *)x);
+    const uint32_t pair[] = { p.x, p.y, p.z, p.w };
+#pragma unroll
+    for (int i = 0; i < LANES_EACH / 2; i++) {
+        v[2 * i] = __uint_as_float(pair[i] << 16);
+        v[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000);
+    }
 }
 
-static __device__ __forceinline__ double
-squares_of(const __nv_bfloat16 *, uint4 v)
-{
-    uint4 low = make_uint4(v.x << 16, v.y << 16, v.z << 16, v.w << 16);
-    v = make_uint4(v.x & 0xffff0000, v.y & 0xffff0000, v.z & 0xffff0000,
-                   v.w & 0xffff0000);
-    return squares_of((const float *)NULL, low) + squares_of((const float *)NULL, v);
-}
-
-/* Sum of squares of this block's share of x, valid in thread 0. */
+/* Sum of squares of block number `block` of x, valid in thread 0. */
 template <typename G>
 static __device__ double
-squares_of_block(const G *x, size_t n, unsigned block, unsigned blocks)
+squares_of_block(const G *x, size_t n, unsigned block)
 {
-    enum { EACH = lanes<G>, ROUND = 4 };
-    size_t whole = n / EACH, step = (size_t)blocks * THREADS;
-    const uint4 *in = (const uint4 *)x;
-    double sum = 0;
-    for (size_t i = (size_t)block * THREADS + threadIdx.x; i < whole;
-         i += step * ROUND) {
-        uint4 v[ROUND];
+    enum { ROUNDS = SQUARES_BLOCK / SQUARES_LANES };
+    const size_t first = (size_t)block * SQUARES_BLOCK + threadIdx.x * LANES_EACH;
+    double sum[LANES_EACH] = { 0 };
+    float v[ROUNDS][LANES_EACH];
 #pragma unroll
-        for (int k = 0; k < ROUND; k++)
-            v[k] = i + step * k < whole ? __ldg(in + i + step * k)
-                                        : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int k = 0; k < ROUND; k++)
-            sum += squares_of(x, v[k]);
+    for (int k = 0; k < ROUNDS; k++) {
+        const size_t at = first + (size_t)k * SQUARES_LANES;
+        if (at + LANES_EACH <= n)
+            load_lanes(v[k], x + at);
+        else
+            for (int i = 0; i < LANES_EACH; i++)
+                v[k][i] = at + i < n ? to_f32(x[at + i]) : 0;
     }
-    if (block == 0 && whole * EACH + threadIdx.x < n)
-        sum += square(to_f32(x[whole * EACH + threadIdx.x]));
-    return sum_of_block(sum);
+#pragma unroll
+    for (int k = 0; k < ROUNDS; k++)
+#pragma unroll
+        for (int i = 0; i < LANES_EACH; i++) // exact products: fused or not is the same
+            sum[i] = fma((double)v[k][i], (double)v[k][i], sum[i]);
+    return sum_of_block(((sum[0] + sum[1]) + (sum[2] + sum[3])) +
+                        ((sum[4] + sum[5]) + (sum[6] + sum[7])));
 }
 
 template <typename G>
@@ -706,24 +708,30 @@ static __global__ void __launch_bounds__(THREADS)
     squares_kernel(double *sums, const G *x, size_t n)
 {
     cuda_take_over();
-    double sum = squares_of_block(x, n, blockIdx.x, gridDim.x);
+    double sum = squares_of_block(x, n, blockIdx.x);
     if (threadIdx.x == 0)
         sums[blockIdx.x] = sum;
 }
 
+/* The sum of all blocks; `sums` is used up.  Each thread adds neighbours of a part that has a
+ * power of two, which makes one tree with those of sum_of_block. */
 static __device__ __forceinline__ void
-sum_up(double *out, const double *sums, unsigned n)
+sum_up(double *out, double *sums, unsigned n)
 {
-    double sum = 0;
-    for (unsigned i = threadIdx.x; i < n; i += THREADS)
-        sum += sums[i];
-    sum = sum_of_block(sum);
+    unsigned each = 1;
+    while (each * THREADS < n)
+        each *= 2;
+    const unsigned first = threadIdx.x * each;
+    for (unsigned w = 1; w < each; w *= 2)
+        for (unsigned i = first; i < first + each && i + w < n; i += 2 * w)
+            sums[i] += sums[i + w];
+    double sum = sum_of_block(first < n ? sums[first] : 0);
     if (threadIdx.x == 0)
         *out = sum;
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    sum_kernel(double *out, const double *sums, unsigned n)
+    sum_kernel(double *out, double *sums, unsigned n)
 {
     cuda_take_over();
     sum_up(out, sums, n);
@@ -752,26 +760,24 @@ static __global__ void __launch_bounds__(THREADS)
     }
     struct summed p = part[low];
     unsigned block = blockIdx.x - p.first;
-    double sum =
-        p.is_f32
-            ? squares_of_block((const float *)p.values, p.n, block, p.blocks)
-            : squares_of_block((const __nv_bfloat16 *)p.values, p.n, block, p.blocks);
+    double sum = p.is_f32
+                     ? squares_of_block((const float *)p.values, p.n, block)
+                     : squares_of_block((const __nv_bfloat16 *)p.values, p.n, block);
     if (threadIdx.x == 0)
         sums[blockIdx.x] = sum;
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    sums_of_many(const double *sums, const struct summed *part)
+    sums_of_many(double *sums, const struct summed *part)
 {
     struct summed p = part[blockIdx.x];
     sum_up(p.out, sums + p.first, p.blocks);
 }
 
 static unsigned
-squares_grid(size_t n)
+squares_blocks(size_t n)
 {
-    size_t want = n / (THREADS * 8) + 1;
-    return (unsigned)(want < SUMS ? want : SUMS); // depends on n only
+    return n ? (unsigned)((n - 1) / SQUARES_BLOCK + 1) : 1;
 }
 
 static void
@@ -779,61 +785,68 @@ squares_of_one(struct cuda *c, double *out, const struct matrix *g)
 {
     size_t n = g->rows * g->cols;
     double *sums = (double *)c->q.partials;
-    unsigned grid = squares_grid(n);
+    unsigned blocks = squares_blocks(n);
     c->q.early = NOT_EARLY; // any kernel may have written the gradient
     if (g->dtype == DT_F32)
-        cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<float>, grid,
-                        THREADS, 0, sums, (const float *)g->data, n);
+        cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, squares_kernel<float>,
+                        blocks, THREADS, 0, sums, (const float *)g->data, n);
     else
         cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1,
-                        squares_kernel<__nv_bfloat16>, grid, THREADS, 0, sums,
+                        squares_kernel<__nv_bfloat16>, blocks, THREADS, 0, sums,
                         (const __nv_bfloat16 *)g->data, n);
     cuda_start_kind(c, EARLY_UPDATES, "sum_squares", 1, sum_kernel, 1, THREADS, 0, out,
-                    sums, grid);
+                    sums, blocks);
 }
 
-/* Launch the sums of `part`.  The table of parts and the partial sums share
- * c->q.partials. */
+/* Gradients of one launch.  Their table and the sums of their blocks share c->q.partials. */
+enum {
+    MANY = 512,
+    MANY_BLOCKS = (PARTIALS - MANY * sizeof(struct summed)) / sizeof(double),
+};
+
+struct many {
+    struct summed part[MANY];
+    unsigned parts, blocks;
+};
+
+/* Launch the sums so far. */
 static void
-run_many(struct cuda *c, const struct summed *part, unsigned parts, unsigned blocks)
+run_many(struct cuda *c, struct many *m)
 {
     struct summed *table = (struct summed *)c->q.partials;
-    double *sums = (double *)(table + parts);
-    if (parts == 0)
+    double *sums = (double *)(table + m->parts);
+    if (m->parts == 0)
         return;
-    cuda_upload(&c->k, table, part, parts * sizeof *part);
-    squares_of_many<<<blocks, THREADS, 0, c->q.stream>>>(sums, table, parts);
+    cuda_upload(&c->k, table, m->part, m->parts * sizeof *table);
+    squares_of_many<<<m->blocks, THREADS, 0, c->q.stream>>>(sums, table, m->parts);
     cuda_launched(c, "sum_squares");
-    sums_of_many<<<parts, THREADS, 0, c->q.stream>>>(sums, table);
+    sums_of_many<<<m->parts, THREADS, 0, c->q.stream>>>(sums, table);
     cuda_launched(c, "sum_squares");
+    m->parts = m->blocks = 0;
 }
 
 void
 cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
 {
-    enum { MANY = 512 }; // gradients per launch
-    static_assert(MANY * (sizeof(struct summed) + SUMS * sizeof(double)) <= PARTIALS,
-                  "partials");
     struct cuda *c = cuda_of(k);
-    struct summed part[MANY];
-    unsigned parts = 0, blocks = 0;
+    struct many m;
+    m.parts = m.blocks = 0;
     if (count == 1 && g->data) {
         squares_of_one(c, out, g);
         return;
     }
     for (size_t i = 0; i < count; i++) {
         size_t n = g[i].rows * g[i].cols;
-        unsigned mine = squares_grid(n);
+        unsigned blocks = squares_blocks(n);
         if (!g[i].data)
             continue;
-        part[parts++] = { g[i].data, out + i, n, blocks, mine, g[i].dtype == DT_F32 };
-        blocks += mine;
-        if (parts == MANY) {
-            run_many(c, part, parts, blocks);
-            parts = blocks = 0;
-        }
+        if (m.parts == MANY || m.blocks + blocks > MANY_BLOCKS)
+            run_many(c, &m);
+        m.part[m.parts++] = { g[i].data, out + i, n,
+                              m.blocks,  blocks,  g[i].dtype == DT_F32 };
+        m.blocks += blocks;
     }
-    run_many(c, part, parts, blocks);
+    run_many(c, &m);
 }
 
 static __global__ void

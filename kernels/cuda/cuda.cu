@@ -436,6 +436,7 @@ static const struct ops cuda_ops = {
     .column_stats = cuda_column_stats,
     .amax = cuda_amax,
     .quantize = cuda_quantize,
+    .add = cuda_add,
     .sum_squares = cuda_sum_squares,
     .clip = cuda_clip,
     .adamw = cuda_adamw,
@@ -443,7 +444,7 @@ static const struct ops cuda_ops = {
 
 /* Version of our arithmetic and algorithm choices: increment it whenever a change here
  * changes bits of a model's values, so that a resumed run is warned. */
-enum { ARITHMETIC = 1 };
+enum { ARITHMETIC = 2 };
 
 static bool
 query_device(struct cuda *c)
@@ -506,7 +507,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_7(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_8(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");

@@ -81,6 +81,7 @@ void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matr
                    const float *amax, size_t n, const struct quant_spec *spec);
 
 /* adamw.cu */
+void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                       size_t count);
 void cuda_clip(struct kernels *k, float *out, const double *squares, float factor,

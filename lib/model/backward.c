@@ -63,16 +63,16 @@ linears_dw(struct pass *p, size_t n, const void *dy, const struct matrix *x,
     }
     struct matrix from = pass_act(p, dy, rows);
     if (wanted)
-        op_linear_dw(p->k, n, dw, &from, x, p->n->add);
+        op_linear_dw(p->k, n, dw, &from, x, false);
     for (size_t i = 0; i < n; i++)
         pass_done(p, role[i], layer);
 }
 
-/* The gradient of a norm's gain, which the device adds to: from zero where it is new. */
+/* The gradient of a norm's gain, which the device adds to: from zero. */
 static float *
 gain_grad(struct pass *p, const struct net_tensor *t)
 {
-    if (t->grad.data && !p->n->add)
+    if (t->grad.data)
         op_zero(p->k, t->grad.data, t->w.cols * sizeof(float));
     return t->grad.data;
 }

@@ -48,7 +48,7 @@ cross_entropy_chunk(struct pass *p, size_t r, size_t n, float scale)
     struct matrix dx = matrix_rows(&all, r, n);
     op_linear_dx(k, 1, &dx, &logits, &head->w, NULL);
     if (head->grad.data)
-        op_linear_dw(k, 1, &head->grad, &logits, &x, p->n->add || r > 0);
+        op_linear_dw(k, 1, &head->grad, &logits, &x, r > 0);
 }
 
 /* Rows r .. end - 1, all with a teacher or all without. */
@@ -88,7 +88,7 @@ zero_embedding_grads(struct pass *p)
     struct net *n = p->n;
     bool product = n->kind == NET_CE && p->labels;
     const enum role roles[] = { ROLE_EMBED, ROLE_HEAD };
-    for (int i = 0; i < 2 && !n->add; i++) {
+    for (int i = 0; i < 2; i++) {
         const struct net_tensor *t = pass_tensor(p, roles[i], -1);
         if (t && t->grad.data && !(product && roles[i] == pass_head(p)))
             op_zero(p->k, t->grad.data, t->grad.rows * t->grad.cols * sizeof(float));

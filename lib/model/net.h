@@ -43,7 +43,6 @@ struct net {
     enum net_loss kind;
     uint32_t frozen; // layers below this one, and the embedding, have no gradients
     bool recompute;  // keep a layer's input only, and compute the rest again
-    bool add;        // gradients are added to what is there
     /* How the inputs of projections are quantized, to NVFP4 like the weights; NULL: not at
      * all.  Straight through backward: a weight's gradient is that of the product that was
      * computed, an input's that of the weight. */

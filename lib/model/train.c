@@ -2,8 +2,10 @@
 /* train: see train.h; numerics.md section 7 by its numbers. */
 #include "lib/model/train.h"
 
+#include "lib/model/gradient.h"
 #include "lib/model/update.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +73,12 @@ count_targets(const struct net_batch *b, size_t n)
 }
 
 static int
+no_memory(struct train *t)
+{
+    return err_set(t->err, ERR_MEMORY, "out of memory for a training");
+}
+
+static int
 reserve_losses(struct train *t, size_t tokens)
 {
     if (tokens <= t->cap_losses)
@@ -79,15 +87,26 @@ reserve_losses(struct train *t, size_t tokens)
     t->losses.loss = calloc(2 * tokens, sizeof *t->losses.loss);
     t->cap_losses = t->losses.loss ? tokens : 0;
     t->losses.kl = t->losses.loss + t->cap_losses;
-    return t->cap_losses ? 0
-                         : err_set(t->err, ERR_MEMORY, "out of memory for a training");
+    return t->cap_losses ? 0 : no_memory(t);
 }
 
-/* Add the losses of a pass, in the order of its tokens. */
+static int
+reserve_sums(struct train *t, size_t passes)
+{
+    if (passes <= t->cap_sums)
+        return 0;
+    free(t->sums);
+    t->sums = calloc(passes, sizeof *t->sums);
+    t->cap_sums = t->sums ? passes : 0;
+    return t->sums ? 0 : no_memory(t);
+}
+
+/* The losses of a pass, added from zero in the order of its tokens. */
 static int
 run_pass(struct train *t, const struct net_batch *b, float scale,
          struct train_sums *sums)
 {
+    *sums = (struct train_sums){ 0 };
     if (reserve_losses(t, b->tokens) < 0 ||
         net_pass(&t->net, b, scale, &t->losses, NULL) < 0)
         return -1;
@@ -122,6 +141,52 @@ train_kl(const struct train_sums *sums)
     return sums->taught ? sums->kl / (double)sums->taught : 0;
 }
 
+static unsigned
+own_rank(const struct train *t)
+{
+    return train_ranks(t) > 1 ? t->layout.comm->rank : 0;
+}
+
+/* Each rank has put its losses at sums[rank]: get the others'. */
+static int
+gather_sums(struct train *t, struct train_sums *sums)
+{
+    if (train_ranks(t) == 1)
+        return 0;
+    for (unsigned q = 0; q <= train_ranks(t); q++)
+        t->part[q] = q * sizeof *sums;
+    return comm_gather(t->layout.comm, sums, t->part) < 0 ? gradient_lost(t) : 0;
+}
+
+/* Add the losses of a pass. */
+static void
+add_sums(struct train_sums *to, const struct train_sums *from)
+{
+    to->loss += from->loss;
+    to->ce += from->ce;
+    to->kl += from->kl;
+    to->targets += from->targets;
+    to->taught += from->taught;
+}
+
+/* The losses of a step: those of its passes, added in their order. */
+static void
+add_losses(struct train *t, size_t passes)
+{
+    struct train_result *r = t->result;
+    struct train_sums all = { .targets = r->targets };
+    for (size_t i = 0; i < passes; i++) {
+        add_sums(&all, &t->sums[i]);
+        if (isfinite(all.loss) && isfinite(all.ce) && !isfinite(all.kl))
+            update_skip(t, "the divergence from the teacher is not finite");
+        if (!isfinite(train_loss(t, &all)))
+            update_skip(t, "the loss is not finite");
+    }
+    r->loss = train_loss(t, &all);
+    r->ce = train_ce(&all);
+    r->kl = train_kl(&all);
+}
+
 /* All gradients are complete: judge, clip, update. */
 static int
 apply(struct train *t)
@@ -142,7 +207,8 @@ static int
 run_step(struct train *t, const struct net_batch *b, size_t n)
 {
     struct train_result *r = t->result;
-    struct train_sums sums = { .targets = r->targets };
+    size_t rank = own_rank(t), ranks = train_ranks(t);
+    assert(n % ranks == 0);
     if (t->bad_row < t->net.table.n)
         update_skip(t, "the weight %s is not finite",
                     t->net.table.row[t->bad_row].name);
@@ -150,21 +216,19 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
         update_skip(t, "no token is to be learnt");
     if (r->outcome != TRAIN_DONE)
         return 0;
+    if (reserve_sums(t, n) < 0)
+        return -1;
     update_begin(t);
     r->clip = (double)t->clip;
-    for (size_t i = 0; i < n; i++) {
-        t->net.add = i > 0;
-        if (run_pass(t, &b[i], 1 / (float)r->targets, &sums) < 0 ||
+    for (size_t i = 0; i < n; i += ranks) {
+        t->first_pass = i == 0;
+        t->last_pass = i + ranks == n;
+        if (run_pass(t, &b[i + rank], 1 / (float)r->targets, &t->sums[i + rank]) < 0 ||
+            gather_sums(t, &t->sums[i]) < 0 ||
             (t->layout.release && update_settle_released(t) < 0))
             return -1;
-        if (isfinite(sums.loss) && isfinite(sums.ce) && !isfinite(sums.kl))
-            update_skip(t, "the divergence from the teacher is not finite");
-        if (!isfinite(train_loss(t, &sums)))
-            update_skip(t, "the loss is not finite");
     }
-    r->loss = train_loss(t, &sums);
-    r->ce = train_ce(&sums);
-    r->kl = train_kl(&sums);
+    add_losses(t, n);
     return apply(t);
 }
 
@@ -211,6 +275,16 @@ train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums)
 {
     if (settle_form(t, t->step ? t->step : 1) < 0)
         return -1;
-    sums->targets += count_targets(b, 1);
-    return run_pass(t, b, 0, sums);
+    unsigned rank = own_rank(t), ranks = train_ranks(t);
+    if (reserve_sums(t, ranks) < 0)
+        return -1;
+    t->sums[rank] = (struct train_sums){ 0 };
+    if (b && run_pass(t, b, 0, &t->sums[rank]) < 0)
+        return -1;
+    t->sums[rank].targets = b ? count_targets(b, 1) : 0;
+    if (gather_sums(t, t->sums) < 0)
+        return -1;
+    for (unsigned q = 0; q < ranks; q++)
+        add_sums(sums, &t->sums[q]);
+    return 0;
 }

@@ -7,6 +7,7 @@
 #ifndef NIBBLE_MODEL_TRAIN_H
 #define NIBBLE_MODEL_TRAIN_H
 
+#include "lib/core/comm.h"
 #include "lib/model/arrays.h"
 #include "lib/model/weights.h"
 
@@ -28,9 +29,10 @@ struct train_layout {
     enum net_loss loss;
     bool recompute;
     bool release;  // update as soon as a gradient is complete, and keep none
-    bool one_pass; // a step has one pass: nothing is added to a gradient
+    bool one_pass; // a step has one pass: its gradients are the step's
     bool expand;   // keep the weights of products as bf16, not packed; no bit changes
     size_t positions;
+    struct comm *comm; // NULL: one rank
 };
 
 /* Parameters of a step. */
@@ -53,6 +55,7 @@ struct train_tensor {
     // f32 copy that products take, where they cannot take the master: of norms, and of what
     // only TorchSharp's optimizer packs.
     float *unpacked;
+    struct matrix grad; // of the step: that of the only pass, or the sum over passes
     bool trained;
     double norm; // of its gradient, in this step
 };
@@ -74,6 +77,13 @@ struct train_result {
     uint64_t tokens, targets;
 };
 
+/* Sums of losses over targets. */
+struct train_sums {
+    double loss;   // by label: cross-entropy, or what the loss is
+    double ce, kl; // where a teacher teaches
+    uint64_t targets, taught;
+};
+
 /* Called before the update: whether loss and gradient norm may be used. */
 typedef bool train_judge(void *ctx, double loss, double grad_norm);
 
@@ -91,7 +101,7 @@ struct train {
     train_judge *judge;
     void *judge_ctx;
     // private
-    float *scratch;       // a released gradient
+    float *scratch;       // gradients that are released, or added, before the next ones
     double *squares;      // (table.n) on the device
     float *clips;         // (table.n) on the device
     double *host_squares; // (table.n)
@@ -101,11 +111,23 @@ struct train {
     struct matrix *masters; // (table.n) no data: not quantized
     struct adam_step adam;
     struct train_result *result;
+    void *received; // (ranks, this rank's part) gradients of the ranks' passes
+    size_t *part;   // (ranks + 1)
+    bool first_pass, last_pass; // of this rank, in a step
     struct net_losses losses;
     size_t cap_losses;
+    struct train_sums *sums; // of each pass
+    size_t cap_sums;
     bool moved; // released gradients have changed weights
     struct err *err;
 };
+
+/* Ranks that take part in a step; a plan is made by each alone. */
+static inline unsigned
+train_ranks(const struct train *t)
+{
+    return t->layout.comm && !t->net.k->dry ? t->layout.comm->size : 1;
+}
 
 /* Allocate; the arrays are zero then.  train_close is right after success and failure
  * alike. */
@@ -115,21 +137,15 @@ void train_close(struct train *t);
 /* The arrays were filled: make the weights of products from them. */
 int train_ready(struct train *t);
 
-/* Step t->step + 1 of the passes b[0..n-1]. -1: an error of the device; everything else
- * is in *r.  A step that is skipped counts. */
+/* Step t->step + 1 of the passes b[0..n-1], of which rank r takes r, r + ranks, ...; ranks divide
+ * n.  -1: an error of the device; everything else is in *r, and the same for all ranks.  A step
+ * that is skipped counts. */
 int train_step(struct train *t, const struct net_batch *b, size_t n,
                struct train_result *r);
 /* Count a step that is not run, as if it had been skipped. */
 void train_pass_over(struct train *t);
-/* Sums of losses over targets. */
-struct train_sums {
-    double loss;   // by label: cross-entropy, or what the loss is
-    double ce, kl; // where a teacher teaches
-    uint64_t targets, taught;
-};
-
-/* Add the losses of a batch, quantized or not like the step just done (before any: like the
- * first one). */
+/* Add the losses of each rank's batch, in the order of ranks, quantized or not like the step just
+ * done (before any: like the first one).  b NULL: there is none for this rank. */
 int train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums);
 /* What is trained by: their mix, per target.  And what it is made of: cross-entropy per
  * target, divergence per target that a teacher teaches. */

@@ -4,6 +4,7 @@
 #include "lib/model/train.h"
 
 #include "lib/core/num.h"
+#include "lib/model/gradient.h"
 #include "lib/model/update.h"
 
 #include <stdlib.h>
@@ -150,19 +151,28 @@ point_weights(struct train *t)
 
 /* ---- gradients ----------------------------------------------------------------------------- */
 
-/* With release one memory serves all tensors, since only gradients of one product exist at a
- * time.  That of the embedding grows from the head to the end of the backward pass. */
+/* Whether a step's gradients are sums over passes, each of which is computed alone. */
+static bool
+adds_passes(const struct train *t)
+{
+    return !t->layout.release && !t->layout.one_pass;
+}
+
+/* Where a pass's gradients are released or added at once, one memory serves all tensors, since
+ * only gradients of one product exist at a time.  That of the embedding grows from the head to
+ * the end of the backward pass. */
 static bool
 has_own(const struct train *t, size_t i)
 {
-    return !t->layout.release || t->net.table.row[i].role == ROLE_EMBED;
+    return (!t->layout.release && !adds_passes(t)) ||
+           t->net.table.row[i].role == ROLE_EMBED;
 }
 
-/* Only projections get all of their gradient from one product. */
+/* Of a pass: only projections get all of their gradient from one product. */
 static enum dtype
 grad_dtype(const struct train *t, const struct row *r)
 {
-    return t->layout.one_pass && r->quantized ? t->net.k->is.grad : DT_F32;
+    return r->quantized ? t->net.k->is.grad : DT_F32;
 }
 
 /* Gradients of one product lie one behind the other: those of k and v behind that of q, that
@@ -201,6 +211,25 @@ place_grad(struct train *t, size_t i)
     return kernels_alloc(t->net.k, MEMORY_GRADIENTS, product_bytes(t, i));
 }
 
+/* Sums over passes. */
+static int
+alloc_sums(struct train *t)
+{
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        size_t bytes = t->net.table.row[i].numel * sizeof(float);
+        const struct matrix *pass = &t->net.t[i].grad;
+        if (!pass->data)
+            continue;
+        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS, bytes);
+        if (!p)
+            return -1;
+        t->tensor[i].grad = matrix_of(DT_F32, p, pass->rows, pass->cols);
+    }
+    t->net.done = gradient_add;
+    t->net.ctx = t;
+    return 0;
+}
+
 static int
 alloc_gradients(struct train *t)
 {
@@ -217,8 +246,10 @@ alloc_gradients(struct train *t)
         *g = matrix_of(grad_dtype(t, &table->row[i]), NULL, w->rows, w->cols);
         if (t->tensor[i].trained && !(g->data = place_grad(t, i)))
             return -1;
+        if (!adds_passes(t))
+            t->tensor[i].grad = *g;
     }
-    return 0;
+    return !adds_passes(t) || alloc_sums(t) == 0 ? gradient_open(t) : -1;
 }
 
 /* ---- open and close ------------------------------------------------------------------------ */
@@ -260,10 +291,13 @@ free_device(struct train *t)
         kernels_free(k, t->held[i].device);
     for (size_t i = 0; t->tensor && i < t->net.table.n; i++) {
         kernels_free(k, t->tensor[i].unpacked);
+        if (adds_passes(t))
+            kernels_free(k, t->tensor[i].grad.data);
         if (t->net.t && has_own(t, i) && !is_behind(t, i))
             kernels_free(k, t->net.t[i].grad.data);
     }
     kernels_free(k, t->scratch);
+    kernels_free(k, t->received);
     kernels_free(k, t->squares);
     kernels_free(k, t->clips);
     net_close(&t->net);
@@ -282,5 +316,7 @@ train_close(struct train *t)
     free(t->host_squares);
     free(t->released);
     free(t->losses.loss);
+    free(t->sums);
+    free(t->part);
     *t = (struct train){ 0 };
 }

@@ -106,7 +106,7 @@ update_torchsharp(struct train *t, size_t i, const struct adam_step *a)
     const struct torchsharp_state *s = &t->tensor[i].torchsharp;
     size_t chunk = t->numbers.chunk_rows ? t->numbers.chunk_rows : s->rows;
     for (size_t at = 0; at < s->rows; at += chunk)
-        op_torchsharp_adamw(t->net.k, s, &t->net.t[i].grad, at,
+        op_torchsharp_adamw(t->net.k, s, &t->tensor[i].grad, at,
                             s->rows - at < chunk ? s->rows - at : chunk, a);
 }
 
@@ -114,7 +114,7 @@ update_torchsharp(struct train *t, size_t i, const struct adam_step *a)
 static void
 update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a)
 {
-    const struct matrix *grad = &t->net.t[i].grad;
+    const struct matrix *grad = &t->tensor[i].grad;
     const struct row *r = &t->net.table.row[i];
     uint64_t chunk = t->numbers.chunk_rows * (r->rank == 2 ? r->shape[1] : 1);
     uint64_t end = s->first + s->count;
@@ -162,7 +162,7 @@ update_measure(struct train *t)
     if (!grad)
         return err_set(t->err, ERR_MEMORY, "out of memory for a training");
     for (size_t i = 0; i < n; i++)
-        grad[i] = t->net.t[i].grad;
+        grad[i] = t->tensor[i].grad;
     op_sum_squares(t->net.k, t->squares, grad, n);
     free(grad);
     return download_norms(t);
@@ -204,7 +204,7 @@ update_released(void *ctx, size_t i)
     struct train *t = ctx;
     const float *before =
         t->n_released ? &t->clips[t->released[t->n_released - 1]] : NULL;
-    op_sum_squares(t->net.k, &t->squares[i], &t->net.t[i].grad, 1);
+    op_sum_squares(t->net.k, &t->squares[i], &t->tensor[i].grad, 1);
     update(t, i, device_clip(t, i, before));
     t->released[t->n_released++] = i;
 }

@@ -261,6 +261,23 @@ go_convert(const struct shape *s)
 }
 
 static void
+go_add(const struct shape *s)
+{
+    float *x = host(pair_random(s->n + 8, 1, s->dtype, 4)),
+          *y = host(pair_random(s->n + 8, 1, DT_F32, 5));
+    char *there = hold(pair_put(x, s->dtype, s->n + 8));
+    float *sum = hold(pair_put(y, DT_F32, s->n + 8));
+    size_t size = dtype_bits(s->dtype) / 8;
+    struct matrix to = matrix_of(DT_F32, y + off, 1, s->n),
+                  from = matrix_of(DT_F32, x + off, 1, s->n);
+    op_add(cpu, &to, &from);
+    to.data = sum + off;
+    from = matrix_of(s->dtype, there + off * size, 1, s->n);
+    op_add(gpu, &to, &from);
+    near_f32("y", sum, y, s->n + 8, 0);
+}
+
+static void
 moves(void)
 {
     static const struct shape shapes[] = {
@@ -278,6 +295,11 @@ moves(void)
         twice("convert", go_convert, (struct shape){ .n = 1, .dtype = types[t] });
         twice("convert", go_convert, (struct shape){ .n = 1003, .dtype = types[t] });
         twice("convert", go_convert, (struct shape){ .n = 1 << 20, .dtype = types[t] });
+    }
+    for (int t = 0; t < 2; t++) {
+        twice("add", go_add, (struct shape){ .n = 1, .dtype = types[t] });
+        twice("add", go_add, (struct shape){ .n = 1003, .dtype = types[t] });
+        twice("add", go_add, (struct shape){ .n = 1 << 20, .dtype = types[t] });
     }
 }
 

@@ -151,7 +151,7 @@ make_batch(struct net_batch *b, int32_t room[4][TOKENS], uint32_t vocab)
         room[2][t] = t - first;
         room[3][t] = first;
     }
-    *b = (struct net_batch){ TOKENS, room[0], room[1], room[2], room[3] };
+    *b = (struct net_batch){ TOKENS, room[0], room[1], room[2], room[3], NULL };
 }
 
 static size_t
@@ -274,8 +274,8 @@ check_documents(enum dtype compute)
     float loss[TOKENS], alone[TOKENS];
     struct model m;
     make_batch(&b, room, small.vocab);
-    second = (struct net_batch){ TOKENS - 13, room[0] + 13, room[1] + 13, room[2] + 13,
-                                 zeros };
+    second = (struct net_batch){ TOKENS - 13,  room[0] + 13, room[1] + 13,
+                                 room[2] + 13, zeros,        NULL };
     model_open(&m, &small, compute, isa_best(), 2);
     model_random(&m);
     CHECK(net_pass(&m.net, &b, 0, &(struct net_losses){ loss, NULL }, NULL) == 0);
@@ -418,7 +418,8 @@ golden_open(struct golden *g, enum dtype compute, const char *dir)
         g->room[2][k] = (int32_t)(k % length);
         g->room[3][k] = (int32_t)(k - k % length);
     }
-    g->b = (struct net_batch){ n, g->room[0], g->room[1], g->room[2], g->room[3] };
+    g->b =
+        (struct net_batch){ n, g->room[0], g->room[1], g->room[2], g->room[3], NULL };
     g->loss = calloc(n, sizeof *g->loss);
     g->logits = calloc(n * c.vocab, sizeof *g->logits);
     NEED(g->loss && g->logits);

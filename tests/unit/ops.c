@@ -51,6 +51,72 @@ check_sums(struct kernels *k)
         CHECK_SAY(out[i] == want[i], "sum %d is %g, want %g", i, out[i], want[i]);
 }
 
+/* Neighbours of v, as numerics.md 10 says it: halves that are powers of two. */
+static double
+tree_of(const double *v, size_t n)
+{
+    size_t half = 1;
+    if (n < 2)
+        return n ? *v : 0;
+    while (2 * half < n)
+        half *= 2;
+    return tree_of(v, half) + tree_of(v + half, n - half);
+}
+
+/* The order of a sum of squares is defined, whatever the instruction set and the threads. */
+static void
+check_order(struct kernels *k)
+{
+    enum { BLOCK = 16384, LANES = 2048, MOST = 5 * BLOCK + 4099 };
+    static const size_t sizes[] = {
+        0, 1, 7, LANES - 1, BLOCK - 5, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 7, MOST
+    };
+    static float v[MOST];
+    for (size_t i = 0; i < MOST; i++)
+        v[i] = (float)(check_random(i) * 0x1p-31 - 1) * (i % 97 ? 1e-3F : 50);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        double block[6] = { 0 }, out = -1, want;
+        size_t n = sizes[s], blocks = 0;
+        for (size_t at = 0; at < n; at += BLOCK) {
+            double lane[LANES] = { 0 };
+            for (size_t i = 0; i < BLOCK && at + i < n; i++)
+                lane[i % LANES] += (double)v[at + i] * (double)v[at + i];
+            block[blocks++] = tree_of(lane, LANES);
+        }
+        want = tree_of(block, blocks);
+        const struct matrix g = matrix_of(DT_F32, v, 1, n);
+        op_sum_squares(k, &out, &g, 1);
+        CHECK_SAY(out == want, "squares of %zu: %a, want %a", n, out, want);
+    }
+}
+
+/* y + x, each sum rounded once; -0 and what is not finite as IEEE has it. */
+static void
+check_add(struct kernels *k)
+{
+    enum { N = 9001 };
+    static float y[N], more[N], want[N];
+    static uint16_t half[N];
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        for (size_t i = 0; i < N; i++) {
+            uint32_t bits = check_random(i) & 0xffff0000;
+            memcpy(&more[i], &bits, sizeof bits);
+            half[i] = (uint16_t)(bits >> 16);
+            y[i] = (float)(check_random(i + N) * 0x1p-31 - 1);
+            if (i % 5 == 0)
+                y[i] = -more[i];
+            want[i] = y[i] + more[i];
+        }
+        struct matrix to = matrix_of(DT_F32, y, 1, N),
+                      from = bf16 ? matrix_of(DT_BF16, half, 1, N)
+                                  : matrix_of(DT_F32, more, 1, N);
+        op_add(k, &to, &from);
+        for (size_t i = 0; i < N; i++)
+            CHECK_SAY(isnan(want[i]) ? isnan(y[i]) : y[i] == want[i],
+                      "sum %zu is %a, want %a", i, (double)y[i], (double)want[i]);
+    }
+}
+
 /* Rows of one chunk and a part: against the formula in double, and nothing beyond. */
 static void
 check_norm_bwd(struct kernels *k)
@@ -270,6 +336,8 @@ main(void)
     NEED(k);
     check_views();
     check_sums(k);
+    check_order(k);
+    check_add(k);
     check_copies(k);
     check_norm_bwd(k);
     check_large_logits(k);

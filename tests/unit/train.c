@@ -89,7 +89,7 @@ make_batch(struct net_batch *b, int32_t room[4][TOKENS], uint64_t s)
         room[2][t] = t - first;
         room[3][t] = first;
     }
-    *b = (struct net_batch){ TOKENS, room[0], room[1], room[2], room[3] };
+    *b = (struct net_batch){ TOKENS, room[0], room[1], room[2], room[3], NULL };
 }
 
 static enum train_outcome
@@ -449,6 +449,72 @@ check_ways(void)
     }
 }
 
+/* Gradients of a step of some of the passes from 0 on, one behind the other; nothing moves. */
+static float *
+gradients(const struct train_layout *layout, const struct net_batch *b, size_t passes,
+          double *loss, size_t *n)
+{
+    struct model m;
+    struct train_result r;
+    model_open(&m, layout, false);
+    m.t.numbers.lr = 0;
+    CHECK(train_step(&m.t, b, passes, &r) == 0 && r.outcome == TRAIN_DONE);
+    *n = 0;
+    for (size_t i = 0; i < m.t.net.table.n; i++)
+        *n += (size_t)m.t.net.table.row[i].numel;
+    float *all = malloc(*n * sizeof *all + 1), *to = all;
+    NEED(all);
+    for (size_t i = 0; i < m.t.net.table.n; i++) {
+        size_t numel = (size_t)m.t.net.table.row[i].numel;
+        memcpy(to, m.t.tensor[i].grad.data, numel * sizeof *to);
+        to += numel;
+    }
+    *loss = r.loss;
+    model_close(&m);
+    return all;
+}
+
+/* A step's gradient is the sum of those of its passes, each computed alone, in their order and
+ * from the first one on.  The scale of a pass is 1 / targets: with 2^k of them it is exact, so
+ * that a pass alone differs by a power of two only. */
+static void
+check_passes(void)
+{
+    enum { PASSES = 4, LABELS = 16 };
+    struct train_layout layout = { .arrays = { DT_F32, MOMENTS_F32, 0 },
+                                   .positions = 32 },
+                        alone = layout;
+    struct net_batch b[PASSES];
+    static int32_t room[PASSES][4][TOKENS];
+    double loss, sum = 0;
+    size_t n, same;
+    alone.one_pass = true;
+    for (uint64_t s = 0; s < PASSES; s++) {
+        make_batch(&b[s], room[s], s + 1);
+        for (int t = 0; t < TOKENS; t++)
+            room[s][1][t] = t < LABELS ? t * 7 % 40 : -1;
+    }
+    float *all = gradients(&layout, b, PASSES, &loss, &n), *want = NULL;
+    for (size_t s = 0; s < PASSES; s++) {
+        double part;
+        float *one = gradients(&alone, &b[s], 1, &part, &same);
+        NEED(n == same);
+        for (size_t i = 0; i < n; i++)
+            one[i] /= PASSES;
+        for (size_t i = 0; want && i < n; i++)
+            want[i] += one[i];
+        sum += part * LABELS;
+        if (!want)
+            want = one;
+        else
+            free(one);
+    }
+    CHECK(memcmp(all, want, n * sizeof *all) == 0);
+    CHECK(loss == sum / (PASSES * LABELS));
+    free(all);
+    free(want);
+}
+
 /* Frozen tensors are not even in memory but for their masters. */
 static void
 check_last_layers(void)
@@ -490,6 +556,7 @@ main(void)
     check_bad_weight();
     check_no_labels();
     check_ways();
+    check_passes();
     check_last_layers();
     return check_end();
 }

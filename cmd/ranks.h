@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* ranks: the processes of a run of several, which a launcher has started: who they are, and what
+ * they agree on.  A process that is alone agrees with itself. */
+#ifndef NIBBLE_CMD_RANKS_H
+#define NIBBLE_CMD_RANKS_H
+
+#include "lib/core/buf.h"
+#include "lib/core/comm.h"
+
+#include <stdbool.h>
+
+/* Recognise a launcher by its environment, before options are read.  From here on only rank 0
+ * warns and writes to standard output, other ranks' errors carry their number, and an error of
+ * one rank ends all with its status: the lowest rank that has one prints it. */
+void ranks_begin(void);
+/* Threads of this rank, if the machine is one's with as many. */
+unsigned ranks_threads(unsigned all);
+/* Join the others; dies if they cannot be. */
+void ranks_join(void);
+/* Their number and this one's, once joined; NULL: it is alone. */
+struct comm *ranks_comm(void);
+unsigned ranks_number(void);
+unsigned ranks_count(void);
+/* Say which launcher was recognised. */
+void ranks_report(void);
+
+/* Wait for all.  If one has failed, all end; otherwise a signal, 0 being none, that the lowest
+ * rank has been asked to stop by. */
+int ranks_meet(int signal);
+/* Refuse to go on if a rank has other facts than rank 0: lines of a name, a tab, a value. */
+void ranks_compare(const struct buf *facts);
+/* From here to ranks_end_work a rank that fails cannot meet the others, which wait for what it
+ * computes: all are ended. */
+void ranks_begin_work(void);
+void ranks_end_work(void);
+/* Part from the others, who have all come this far. */
+void ranks_leave(void);
+
+#endif

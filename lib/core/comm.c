@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/* comm: see comm.h; one rank, and the way to those of MPI. */
+#include "lib/core/comm_ops.h"
+#include "lib/core/plugin.h"
+
+#include <string.h>
+
+/* ---- one rank -------------------------------------------------------------------------- */
+
+static int
+one_exchange(struct comm *c, void *to, const void *from, const size_t *at)
+{
+    (void)c;
+    memcpy(to, (const char *)from + at[0], at[1] - at[0]);
+    return 0;
+}
+
+/* What is not here has nothing to do. */
+static const struct comm_ops one = { .exchange = one_exchange };
+
+void
+comm_one(struct comm *c, struct err *err)
+{
+    *c = (struct comm){ .op = &one, .size = 1, .err = err };
+}
+
+/* ---- MPI ------------------------------------------------------------------------------- */
+
+int
+comm_mpi(struct comm *c, struct err *err)
+{
+    static const struct plugin mpi = { "libnibble-mpi.so", "NIBBLE_MPI", "mpicc",
+                                       true };
+    char why[512];
+    int (*open)(struct comm *, struct err *);
+    comm_one(c, err);
+    *(void **)&open = plugin_find(&mpi, "nibble_mpi_open_1", why, sizeof why);
+    return open ? open(c, err) : err_set(err, ERR_USAGE, "no MPI: %s", why);
+}
+
+/* ---- calls ------------------------------------------------------------------------------ */
+
+void
+comm_close(struct comm *c)
+{
+    if (c->op->close)
+        c->op->close(c);
+    comm_one(c, c->err);
+}
+
+void
+comm_abort(struct comm *c, int status)
+{
+    if (c->op->abort)
+        c->op->abort(c, status);
+}
+
+int
+comm_broadcast(struct comm *c, void *p, size_t bytes)
+{
+    if (c->err->kind)
+        return -1;
+    return c->op->broadcast ? c->op->broadcast(c, p, bytes) : 0;
+}
+
+int
+comm_gather(struct comm *c, void *p, const size_t *at)
+{
+    if (c->err->kind)
+        return -1;
+    return c->op->gather ? c->op->gather(c, p, at) : 0;
+}
+
+int
+comm_exchange(struct comm *c, void *to, const void *from, const size_t *at)
+{
+    return c->err->kind ? -1 : c->op->exchange(c, to, from, at);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/* comm: processes that work on one thing together, the ranks 0 .. size - 1.
+ *
+ * All ranks make the same calls in the same order.  Parts of an array are given by the byte at
+ * which each rank's part begins: at[0] .. at[size], the last one being its end.  What is received
+ * is where the senders' ranks put it, so that nothing depends on the order of arrival; nothing is
+ * added here, since sums have an order of their own.
+ *
+ * The memory is that of the device whose values are exchanged.  Today that is the host's, and a
+ * call returns when it is done.
+ */
+#ifndef NIBBLE_CORE_COMM_H
+#define NIBBLE_CORE_COMM_H
+
+#include "lib/core/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct comm_ops; // for those that implement it
+
+struct comm {
+    const struct comm_ops *op;
+    unsigned rank, size;
+    struct err *err; // the first error is kept; after it no call does anything
+};
+
+/* One rank: nothing is sent. */
+void comm_one(struct comm *c, struct err *err);
+/* Those that a launcher of MPI has started.  If there is only one, or no MPI, that is how it
+ * looks: the caller knows how many there should be. */
+int comm_mpi(struct comm *c, struct err *err);
+/* All ranks are through: what they have sent has arrived. */
+void comm_close(struct comm *c);
+/* End all ranks now, with that status. */
+void comm_abort(struct comm *c, int status);
+
+/* What rank 0 has at p, to all. */
+int comm_broadcast(struct comm *c, void *p, size_t bytes);
+/* Each rank's part of p, to all. */
+int comm_gather(struct comm *c, void *p, const size_t *at);
+/* Part q of each rank's `from` to rank q.  to: what each rank has sent here, one behind the
+ * other, as many bytes of each as this rank's part has. */
+int comm_exchange(struct comm *c, void *to, const void *from, const size_t *at);
+
+#endif

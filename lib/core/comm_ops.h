@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* comm_ops: what an implementation of comm.h has, each as it is described there. */
+#ifndef NIBBLE_CORE_COMM_OPS_H
+#define NIBBLE_CORE_COMM_OPS_H
+
+#include "lib/core/comm.h"
+
+struct comm_ops {
+    void (*close)(struct comm *c);
+    void (*abort)(struct comm *c, int status);
+    int (*broadcast)(struct comm *c, void *p, size_t bytes);
+    int (*gather)(struct comm *c, void *p, const size_t *at);
+    int (*exchange)(struct comm *c, void *to, const void *from, const size_t *at);
+};
+
+/* In libnibble-mpi.so; its name changes with these structures. */
+int nibble_mpi_open_1(struct comm *c, struct err *err);
+
+#endif

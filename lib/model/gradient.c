@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* gradient: see gradient.h; numerics.md section 10. */
+#include "lib/model/gradient.h"
+
+#include "lib/model/shard.h"
+
+#include <stdlib.h>
+
+static void
+add(struct train *t, const struct matrix *sum, const struct matrix *pass, bool first)
+{
+    if (first)
+        op_convert(t->net.k, sum, pass);
+    else
+        op_add(t->net.k, sum, pass);
+}
+
+/* Elements of a matrix from `first` on as one row. */
+static struct matrix
+elements(const struct matrix *m, size_t first, size_t n)
+{
+    return matrix_of(m->dtype, dtype_at(m->dtype, m->data, first), 1, n);
+}
+
+/* at[0 .. size] counts elements: make it count their bytes. */
+static void
+to_bytes(size_t *at, unsigned size, enum dtype dtype)
+{
+    for (unsigned q = 0; q <= size; q++)
+        at[q] *= dtype_bits(dtype) / 8;
+}
+
+/* What the ranks' passes gave for this rank's part, in the order of ranks, which is that of
+ * passes; behind the last pass all ranks get all parts. */
+static void
+add_ranks(struct train *t, size_t i)
+{
+    struct comm *c = t->layout.comm;
+    const struct matrix *sum = &t->tensor[i].grad, *pass = &t->net.t[i].grad;
+    size_t *at = t->part;
+    shard_parts(at, &t->net.table, i, c->size);
+    size_t first = at[c->rank], n = at[c->rank + 1] - first;
+    struct matrix own = elements(sum, first, n),
+                  all = matrix_of(pass->dtype, t->received, c->size, n);
+    to_bytes(at, c->size, pass->dtype);
+    if (t->err->kind || comm_exchange(c, t->received, pass->data, at) < 0) {
+        gradient_lost(t);
+        return;
+    }
+    for (unsigned q = 0; q < c->size; q++) {
+        struct matrix one = matrix_rows(&all, q, 1);
+        add(t, &own, &one, t->first_pass && q == 0);
+    }
+    if (!t->last_pass)
+        return;
+    shard_parts(at, &t->net.table, i, c->size);
+    to_bytes(at, c->size, sum->dtype);
+    if (comm_gather(c, sum->data, at) < 0)
+        gradient_lost(t);
+}
+
+int
+gradient_lost(struct train *t)
+{
+    return err_set(t->err, t->layout.comm->err->kind, "%s", t->layout.comm->err->msg);
+}
+
+void
+gradient_add(void *ctx, size_t i)
+{
+    struct train *t = ctx;
+    if (train_ranks(t) > 1)
+        add_ranks(t, i);
+    else
+        add(t, &t->tensor[i].grad, &t->net.t[i].grad, t->first_pass);
+}
+
+int
+gradient_open(struct train *t)
+{
+    const struct comm *c = t->layout.comm;
+    size_t most = 0;
+    if (!c)
+        return 0;
+    if (!(t->part = calloc((size_t)c->size + 1, sizeof *t->part)))
+        return err_set(t->err, ERR_MEMORY, "out of memory for a training");
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        const struct matrix *pass = &t->net.t[i].grad;
+        if (!pass->data)
+            continue;
+        shard_parts(t->part, &t->net.table, i, c->size);
+        to_bytes(t->part, c->size, pass->dtype);
+        size_t bytes = t->part[c->rank + 1] - t->part[c->rank];
+        most = bytes > most ? bytes : most;
+    }
+    t->received = kernels_alloc(t->net.k, MEMORY_GRADIENTS, most * c->size);
+    return t->received ? 0 : -1;
+}

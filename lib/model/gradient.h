@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* gradient: the gradients of a step from those of its passes and ranks, private to lib/model. */
+#ifndef NIBBLE_MODEL_GRADIENT_H
+#define NIBBLE_MODEL_GRADIENT_H
+
+#include "lib/model/train.h"
+
+/* When there are gradients: memory for those of other ranks. */
+int gradient_open(struct train *t);
+/* A call of the communicator has failed: keep its error. */
+int gradient_lost(struct train *t);
+/* A gradient of a pass is complete (net.h, done): add it, and those of the other ranks' passes,
+ * to the step's, which begins as that of the first pass. */
+void gradient_add(void *ctx, size_t i);
+
+#endif

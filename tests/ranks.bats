@@ -1,0 +1,470 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2030,SC2031,SC2154  # output, stderr, stderr_lines: set by run; each test has its own
+# trainstep on several ranks, which are CPU processes that mpirun starts: whatever their number, the
+# bytes are those of one process; and a rank that fails, is killed or differs ends all.
+
+# bats file_tags=native,nosan
+
+load common
+
+setup_file() {
+    has_mpi || return 0
+    IN=$BATS_FILE_TMPDIR/in
+    export IN
+    mkdir "$IN"
+    cd "$IN" || return
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
+    python3 - <<'PY'
+import random
+random.seed(5)
+for name, n, most in ("ids", 31, 18), ("held", 7, 25), ("other", 31, 18):
+    with open(name, "w") as f:
+        for _ in range(n):
+            print(*[random.randrange(97) for _ in range(random.randrange(3, most))], file=f)
+PY
+    local f
+    for f in ids held other; do
+        tokenize -q --input ids -o $f.tok $f
+    done
+    tokenize -q --input ids --pack --seq-len 24 -o packed.tok ids
+    fresh plain.ckpt --quant none --master f32 --moments f32
+    fresh small.ckpt --quant sweep
+}
+
+setup() {
+    has_mpi || skip "no mpirun, or this was built without mpicc (tools/setup.sh)"
+    mkdir "$BATS_TEST_TMPDIR/w"
+    cd "$BATS_TEST_TMPDIR/w" || return
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    # A container may not let processes read each other's memory.
+    export OMPI_MCA_btl_vader_single_copy_mechanism=none
+    # Open MPI 4 gives the others seconds to end when one has ended badly; here they are at their end.
+    export OMPI_MCA_odls_base_sigkill_timeout=0
+}
+
+has_mpi() { command -v mpirun >/dev/null && [ -e "$BUILD/mpi/lib/core/comm_mpi.o" ]; }
+
+# fresh OUT OPTION...: a random checkpoint.
+fresh() {
+    datpack -q -f --init 3 --config "$IN/config.json" --to ckpt -o "$@"
+}
+
+# started ARGUMENT...: by mpirun, which says nothing itself.
+started() {
+    timeout 60 mpirun --quiet --oversubscribe --bind-to none "$@" </dev/null
+}
+
+# ranks N OPTION...: trainstep on so many.
+ranks() {
+    started -n "$1" trainstep -d "$IN/ids.tok" --lr 1e-2 "${@:2}"
+}
+
+alone() {
+    trainstep -d "$IN/ids.tok" --lr 1e-2 "$@"
+}
+
+# meta EXPRESSION CKPT: of its state.
+meta() { datcat --meta "$2" | json "d['meta']['state']$1"; }
+
+# numbers: the columns of a table that do not depend on time and memory.
+numbers() { cut -f 1-5,10; }
+
+# refused WORDS ARGUMENT...: of mpirun; all end with 2, one rank says why, and no file changes.
+refused() {
+    local words=$1 before
+    shift
+    before=$(ls -A -I 'separate-stderr-*' && cat ./*.ckpt | cksum)
+    run -2 --separate-stderr started "$@" || { echo "$output$stderr" && false; }
+    [ -z "$output" ] || { echo "stdout: $output" && false; }
+    [ "$(grep -c '^trainstep: ' <<<"$stderr")" -eq 1 ] || { echo "$stderr" && false; }
+    [[ $stderr == *"$words"* ]] || { echo "$stderr, want $words" && false; }
+    [ "$(ls -A -I 'separate-stderr-*' && cat ./*.ckpt | cksum)" = "$before" ]
+}
+
+# ---- the same bytes -------------------------------------------------------------------------
+
+# same CKPT OPTION...: as many ranks as $counts says end in the bytes of one process, and print its
+# numbers.
+same() {
+    local n from=$1
+    shift
+    cp "$from" one.ckpt
+    alone -q -n 5 --accum 12 "$@" one.ckpt | numbers >one
+    [ "$(wc -l <one)" -eq 6 ]
+    run ! cmp -s "$from" one.ckpt
+    for n in $counts; do
+        cp "$from" some.ckpt
+        ranks "$n" -q -n 5 --accum 12 "$@" some.ckpt | numbers >some
+        cmp one some
+        cmp one.ckpt some.ckpt
+    done
+}
+
+@test "2, 3 and 4 ranks end in the bytes of one process: clip modes, schedules, weight decay" {
+    counts="2 3 4"
+    same "$IN/small.ckpt" --schedule cosine --warmup 2 --total-steps 6 --weight-decay 0.1
+    same "$IN/plain.ckpt" --clip 0.3 --clip-mode prev --schedule wsd --decay 2 --total-steps 5
+    same "$IN/small.ckpt" --clip 0.05 --clip-mode tensor --recompute block --chunk-rows 5
+}
+
+@test "frozen layers, late quantizing, losses, NVFP4 activations and packing make no difference" {
+    counts="3 4"
+    same "$IN/small.ckpt" --train-last-layers 1 --quant-from 3
+    same "$IN/plain.ckpt" --loss scalar --clip 0
+    same "$IN/small.ckpt" --compute bf16 --activations nvfp4
+    cp "$IN/packed.tok" packed.tok
+    alone() { trainstep -d "packed.tok" --lr 1e-2 "$@"; }
+    ranks() { started -n "$1" trainstep -d packed.tok --lr 1e-2 "${@:2}"; }
+    same "$IN/small.ckpt"
+}
+
+@test "an untied head, a packed optimizer and a teacher make no difference" {
+    counts="2 3"
+    sed 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' "$IN/config.json" >untied.json
+    datpack -q --init 4 --config untied.json --to ckpt -o untied.ckpt
+    same untied.ckpt
+    same untied.ckpt --teacher "$IN/plain.ckpt" --distill 0.6 --distill-temp 1.5
+    fresh torch.ckpt --compat torchsharp --moments int8
+    same torch.ckpt --compat torchsharp
+}
+
+@test "evaluations and saves change no byte; their losses are those of one process" {
+    cp "$IN/small.ckpt" one.ckpt
+    alone -q -n 5 --accum 6 --batch 2 --eval "$IN/held.tok" --eval-every 2 --log one.jsonl one.ckpt >/dev/null
+    # What it found of 7 samples, in batches of 2, which 3 ranks take in turn.
+    for n in 2 3; do
+        cp "$IN/small.ckpt" some.ckpt
+        ranks $n -n 5 --accum 6 --batch 2 --eval "$IN/held.tok" --eval-every 2 --save-every 1 \
+            --log some.jsonl --tensorboard tb$n --memory-report m$n.json some.ckpt >out 2>err
+        cmp one.ckpt some.ckpt
+        # One table, one log, one report, and nobody's words twice.
+        [ "$(wc -l <out)" -eq 6 ]
+        [ "$(wc -l <some.jsonl)" -eq 8 ]
+        [ "$(grep -c 'evaluation loss' err)" -eq 3 ]
+        [ "$(grep -c "^trainstep: $n ranks, started by mpirun" err)" -eq 1 ]
+        [ "$(grep -c "rank [0-9]" err)" -eq 0 ]
+        [ "$(find tb$n -type f | wc -l)" -eq 1 ]
+        json "len(d['Samples']) > 5" <m$n.json | has True
+        for f in one some; do
+            jsonl "[(l['step'], l.get('loss'), l.get('eval_loss'), l.get('grad_norm'), l.get('tokens'))
+                for l in d]" <$f.jsonl >$f.numbers
+        done
+        cmp one.numbers some.numbers
+        [ "$(grep -o None one.numbers | wc -l)" -gt 8 ]
+    done
+}
+
+@test "saved on two ranks, resumed on one and on three, and back" {
+    cp "$IN/small.ckpt" one.ckpt
+    alone -q -n 8 --accum 6 one.ckpt >/dev/null
+    cp "$IN/small.ckpt" some.ckpt
+    ranks 2 -q -n 2 --accum 6 some.ckpt >/dev/null
+    [ "$(meta "['settings']['accum']" some.ckpt)" -eq 6 ]
+    # What is kept need not be said again.
+    alone -q -n 2 some.ckpt >/dev/null
+    ranks 3 -q -n 3 some.ckpt >/dev/null
+    ranks 2 -q --until 8 some.ckpt >/dev/null
+    cmp one.ckpt some.ckpt
+    # Nothing is left to do: all say so by ending well.
+    ranks 2 --until 8 some.ckpt >out 2>err
+    [ ! -s out ]
+    [ "$(grep -c 'at step 8: nothing to do' err)" -eq 1 ]
+    cmp one.ckpt some.ckpt
+}
+
+@test "steps that are skipped are skipped by all: a gradient that is too large, a spike" {
+    sed 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --dtype f32 -o m.safetensors
+    # A sample with token 5 has an activation of 1e25 in layer 0.
+    python3 - <<'PY'
+import json, struct
+raw = bytearray(open("m.safetensors", "rb").read())
+n = struct.unpack_from("<Q", raw)[0]
+head = json.loads(raw[8:8 + n])
+
+def put(name, cells):       # all else 0
+    t = head[name]
+    a, b = t["data_offsets"]
+    raw[8 + n + a:8 + n + b] = bytes(b - a)
+    for (r, c), v in cells.items():
+        struct.pack_into("<f", raw, 8 + n + a + 4 * (r * t["shape"][1] + c), v)
+
+layer = "model.layers.0."
+put(layer + "mlp.gate_proj.weight", {(0, 0): 4.0})
+put(layer + "mlp.up_proj.weight", {(0, 0): 1e25})
+put(layer + "mlp.down_proj.weight", {(1, 0): 1e-25})
+put(layer + "self_attn.o_proj.weight", {})
+e = head["model.embed_tokens.weight"]
+for row in range(97):       # only token 5 has a first number
+    struct.pack_into("<f", raw, 8 + n + e["data_offsets"][0] + 4 * 32 * row, float(row == 5))
+open("m.safetensors", "wb").write(raw)
+with open("ids", "w") as f:
+    for i in range(24):
+        print(*([10 + i, 20, 5 if i == 10 else 30, 40]), file=f)
+with open("calm", "w") as f:
+    for i in range(320):
+        print(*([7, 8, 9, 10] if i != 251 else [k * 37 % 97 for k in range(40)]), file=f)
+PY
+    datpack -q --to ckpt --master f32 --moments f32 --quant none -o m.ckpt m.safetensors
+    tokenize -q --input ids -o d.tok ids
+    tokenize -q --input ids -o calm.tok calm
+    local mode n o spike
+    for mode in "--clip 0" "--clip-mode prev"; do
+        # shellcheck disable=SC2206  # words
+        o=(-q -d d.tok --order file --lr 0 $mode --accum 4 -n 6 -f)
+        trainstep "${o[@]}" -o one.ckpt m.ckpt >one 2>err
+        grep 'step 3 was skipped: the gradient of .* is too large' err
+        for n in 2 4; do
+            started -n $n trainstep "${o[@]}" -o some.ckpt m.ckpt >some 2>err
+            cmp <(numbers <one) <(numbers <some)
+            [ "$(grep -c 'step 3 was skipped' err)" -eq 1 ]
+            cmp one.ckpt some.ckpt
+        done
+    done
+    [ "$(meta "['t']" one.ckpt)" -eq 5 ]
+    # Too many of them: all end, the checkpoint is as it was.
+    head -n 12 ids | tail -n 2 | tokenize -q --input ids -o bad.tok
+    cp m.ckpt bad.ckpt
+    run -4 --separate-stderr started -n 2 \
+        trainstep -q -d bad.tok --lr 0 --clip 0 --accum 2 -n 9 bad.ckpt
+    [ "$(grep -c '5 steps in a row were skipped' <<<"$stderr")" -eq 1 ]
+    cmp m.ckpt bad.ckpt
+    # The window of losses is every rank's.
+    trainstep -q -d calm.tok --order file --lr 1e-2 --accum 4 -n 20 -o calm.ckpt "$IN/plain.ckpt" >/dev/null
+    spike=(-q -d calm.tok --lr 1e-5 --until 70 --spike 6 -f)
+    trainstep "${spike[@]}" -o one.ckpt calm.ckpt >one 2>err
+    grep 'step 63 was skipped: a spike' err
+    started -n 4 trainstep "${spike[@]}" -o some.ckpt calm.ckpt >some 2>err
+    [ "$(grep -c 'step 63 was skipped: a spike' err)" -eq 1 ]
+    cmp <(numbers <one) <(numbers <some)
+    cmp one.ckpt some.ckpt
+}
+
+@test "without --accum there are as many passes as ranks at first, and then for good" {
+    cp "$IN/small.ckpt" some.ckpt
+    ranks 3 -n 2 some.ckpt >/dev/null 2>err
+    [ "$(grep -c 'some.ckpt: a step has 3 passes from here on, .* --accum 3$' err)" -eq 1 ]
+    [ "$(meta "['settings']['accum']" some.ckpt)" -eq 3 ]
+    cp "$IN/small.ckpt" one.ckpt
+    alone -q -n 2 --accum 3 one.ckpt >/dev/null
+    cmp one.ckpt some.ckpt
+    ranks 3 -n 1 some.ckpt >/dev/null 2>err
+    run ! grep passes err
+    refused "--accum: 3 passes of a step cannot be divided among 2 ranks: expected --accum 4, " \
+        -n 2 trainstep -q -d "$IN/ids.tok" some.ckpt
+    # One process has one pass.
+    alone -q -n 1 -o kept.ckpt "$IN/small.ckpt" >/dev/null
+    refused "--accum: 1 passes of a step cannot be divided among 2 ranks: expected --accum 2, " \
+        -n 2 trainstep -q -d "$IN/ids.tok" kept.ckpt
+}
+
+@test "the first step's gradients and logits, and a plan, are written once" {
+    alone -q --accum 4 --dump one.safetensors -o one.ckpt "$IN/small.ckpt" >/dev/null
+    ranks 2 -q --accum 4 --dump some.safetensors -o some.ckpt "$IN/small.ckpt" >/dev/null
+    cmp one.safetensors some.safetensors
+    cmp one.ckpt some.ckpt
+    ranks 2 -q --accum 4 --dry-run "$IN/small.ckpt" >plan
+    [ "$(grep -c '^program' plan)" -eq 1 ]
+    [ "$(grep -c '^total' plan)" -eq 1 ]
+}
+
+@test "the commands of the page about it run, in their order" {
+    cp "$IN/config.json" .
+    export OMPI_MCA_rmaps_base_oversubscribe=1
+    awk '/^```$/ { on = 0 } on { print } /^```sh$/ { on = 1 }' "$root/doc/several-gpus.md" >page.sh
+    [ "$(grep -c mpirun page.sh)" -eq 2 ]
+    timeout 60 bash -euo pipefail page.sh </dev/null >out 2>err || { cat err && false; }
+    [ "$(meta "['step']" run.ckpt)" -eq 30 ]
+    grep -q 'doc/several-gpus.md' "$root/README.md"
+}
+
+# ---- what does not fit ------------------------------------------------------------------------
+
+@test "ranks that differ are refused before the first step, and what differs is named" {
+    cp "$IN/small.ckpt" m.ckpt
+    cp "$IN/plain.ckpt" p.ckpt
+    local t=(trainstep -q --accum 2 -d "$IN/ids.tok")
+    # differ WORDS FIRST... -- SECOND...
+    differ() {
+        local words=$1 first=()
+        shift
+        while [ "$1" != -- ]; do
+            first+=("$1")
+            shift
+        done
+        refused "trainstep: rank 1: $words" -n 1 "${first[@]}" : -n 1 "${@:2}"
+    }
+    differ "the hash of -d: " "${t[@]}" m.ckpt -- trainstep -q --accum 2 -d "$IN/other.tok" m.ckpt
+    differ "--accum: 4 here, rank 0 has 2" "${t[@]}" m.ckpt -- "${t[@]}" --accum 4 m.ckpt
+    differ "--schedule: \"linear\" here, rank 0 has \"constant\"" "${t[@]}" --total-steps 9 m.ckpt -- \
+        "${t[@]}" --schedule linear --total-steps 9 m.ckpt
+    differ "--save-every: 0 here, rank 0 has 1" "${t[@]}" --save-every 1 m.ckpt -- "${t[@]}" m.ckpt
+    differ "the hash of --eval: none here, rank 0 has " "${t[@]}" --eval "$IN/held.tok" m.ckpt -- "${t[@]}" m.ckpt
+    differ "the last step: 2 here, rank 0 has 1" "${t[@]}" m.ckpt -- "${t[@]}" -n 2 m.ckpt
+    differ "the checkpoint's hash: " "${t[@]}" m.ckpt -- "${t[@]}" p.ckpt
+    differ "the route of products: cpu bf16 2 here, rank 0 has cpu f32 2" "${t[@]}" --compute f32 m.ckpt -- \
+        "${t[@]}" --compute bf16 m.ckpt
+    isas
+    if [ "$isas" != 'scalar ' ]; then
+        differ "the instruction set: scalar here, rank 0 has " "${t[@]}" m.ckpt -- \
+            env NIBBLE_ISA=scalar "${t[@]}" m.ckpt
+    fi
+}
+
+@test "an error of one rank, or of all, ends all, and is said once" {
+    cp "$IN/small.ckpt" m.ckpt
+    local t=(trainstep -q --accum 6)
+    refused "trainstep: -d -: of 2 ranks one would get what a pipe has: expected a file" -n 2 "${t[@]}" -d - m.ckpt
+    refused "trainstep: -d -: " -n 2 "${t[@]}" m.ckpt
+    refused "trainstep: --accum: 5 passes of a step cannot be divided among 2 ranks: expected --accum 6, " \
+        -n 2 trainstep -q -d "$IN/ids.tok" --accum 5 m.ckpt
+    refused "trainstep: none.tok: No such file" -n 3 "${t[@]}" -d none.tok m.ckpt
+    refused "trainstep: none.ckpt: No such file" -n 3 "${t[@]}" -d "$IN/ids.tok" none.ckpt
+    if [ -e "$BUILD/emulate/libnibble-cuda.so" ]; then
+        NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate \
+            refused "trainstep: 2 ranks: several GPUs are not there yet: expected --device cpu" \
+            -n 2 "${t[@]}" --device cuda -d "$IN/ids.tok" m.ckpt
+    fi
+    refused "trainstep: --nonsense: unknown option" -n 2 "${t[@]}" --nonsense m.ckpt
+    refused "trainstep: rank 1: --nonsense: unknown option" -n 1 "${t[@]}" -d "$IN/ids.tok" m.ckpt : \
+        -n 1 "${t[@]}" --nonsense m.ckpt
+    refused "trainstep: rank 2: none.tok: No such file" -n 2 "${t[@]}" -d "$IN/ids.tok" m.ckpt : \
+        -n 1 "${t[@]}" -d none.tok m.ckpt
+    : >there.ckpt
+    refused "trainstep: there.ckpt: exists; -f replaces it" -n 2 "${t[@]}" -d "$IN/ids.tok" -o there.ckpt m.ckpt
+    # Another run has the checkpoint.
+    exec 9>.m.ckpt.nibble-lock
+    flock 9
+    refused "trainstep: " -n 2 "${t[@]}" -d "$IN/ids.tok" m.ckpt
+    [[ $stderr == *"another process"* ]]
+    exec 9>&-
+}
+
+@test "a disk that is full where rank 0 saves ends all; the checkpoint is the last one" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    cp "$IN/small.ckpt" m.ckpt
+    cp "$IN/small.ckpt" three.ckpt
+    alone -q --accum 2 -n 3 three.ckpt >/dev/null
+    local t=(trainstep -q -d "$IN/ids.tok" --lr 1e-2 --accum 2 -n 9 --save-every 3 m.ckpt)
+    # The second save.
+    run -2 --separate-stderr started -n 1 env LD_PRELOAD="$FAILIO_SO" FAILIO='anyrename:2+:ENOSPC:m.ckpt' "${t[@]}" : \
+        -n 1 "${t[@]}"
+    [[ $stderr == *"trainstep: "*"No space left"* ]]
+    [ "$(grep -c '^trainstep: ' <<<"$stderr")" -eq 1 ]
+    cmp three.ckpt m.ckpt
+}
+
+@test "launchers are recognised, and what MPI cannot join is refused in words" {
+    cp "$IN/small.ckpt" m.ckpt
+    local t=(trainstep -q -d "$IN/ids.tok" --accum 2 -o x.ckpt m.ckpt)
+    local torchrun=(WORLD_SIZE=2 MASTER_ADDR=localhost) srun=(SLURM_NTASKS=2 SLURM_STEP_ID=0)
+    refuse -2 "torchrun has started 2 ranks, MPI knows of 1" env RANK=0 "${torchrun[@]}" "${t[@]}"
+    refuse -2 "srun has started 2 ranks, MPI knows of 1" env SLURM_PROCID=0 "${srun[@]}" "${t[@]}"
+    refuse -2 "mpiexec has started 2 ranks, MPI knows of 1" env PMI_RANK=0 PMI_SIZE=2 "${t[@]}"
+    # One says so.
+    run -2 --separate-stderr env RANK=1 "${torchrun[@]}" "${t[@]}"
+    [ -z "$output$stderr" ]
+    refuse -2 "PMI_SIZE=x in the environment: want a number below" env PMI_RANK=0 PMI_SIZE=x "${t[@]}"
+    refuse -2 "RANK=2 in the environment: want a number below 2" env RANK=2 "${torchrun[@]}" "${t[@]}"
+    # Without the library.
+    refuse -2 "2 ranks, started by torchrun: no MPI: /none: " env NIBBLE_MPI=/none RANK=0 "${torchrun[@]}" "${t[@]}"
+    mkdir bin
+    cp "$bin/trainstep" bin
+    refuse -2 "there is no libnibble-mpi.so beside the program: it was built without mpicc" \
+        env RANK=0 "${torchrun[@]}" "bin/trainstep" "${t[@]:1}"
+    refuse -2 "rank 1: 2 ranks, started by torchrun: no MPI: " env NIBBLE_MPI=/none RANK=1 "${torchrun[@]}" "${t[@]}"
+    # One rank of any launcher, and a script of Slurm's outside a step, are one process.
+    local e
+    for e in "RANK=0 WORLD_SIZE=1 MASTER_ADDR=x" "SLURM_PROCID=0 SLURM_NTASKS=8" "PMI_RANK=0 PMI_SIZE=1" \
+        "RANK=0 WORLD_SIZE=2"; do
+        # shellcheck disable=SC2086  # words
+        env $e NIBBLE_MPI=/none "${t[@]}" -f >out
+        [ "$(wc -l <out)" -eq 2 ]
+    done
+    started -n 1 trainstep -q -d "$IN/ids.tok" --accum 2 -f -o y.ckpt m.ckpt >/dev/null
+    cmp x.ckpt y.ckpt
+}
+
+# ---- signals --------------------------------------------------------------------------------------
+
+# begin: many steps on two ranks; mpirun's id is in $pid, those of the ranks in $rank.
+begin() {
+    local i
+    cp "$IN/small.ckpt" m.ckpt
+    rm -f rank.[01]
+    # shellcheck disable=SC2016  # for the inner shell
+    timeout -k 1 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
+        'echo $$ >rank.$OMPI_COMM_WORLD_RANK && exec "$@"' bash \
+        trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n 100000000 --save-every 20 m.ckpt \
+        </dev/null >out 2>err 3>&- &
+    pid=$!
+    for ((i = 0; i < 400; i++)); do
+        sleep 0.05
+        if [ "$(wc -l <out)" -gt 45 ]; then # after a save or two
+            rank=("$(cat rank.0)" "$(cat rank.1)")
+            return
+        fi
+    done
+    kill -TERM $pid
+    cat err
+    false
+}
+
+# over: how mpirun has ended is in $ended; within 30 s nobody is left.
+over() {
+    local i k began=$SECONDS
+    ended=0
+    wait $pid || ended=$?
+    for ((i = 0; i < 100; i++)); do
+        kill -0 "${rank[@]}" 2>/dev/null || break
+        sleep 0.1
+    done
+    [ $((SECONDS - began)) -le 30 ]
+    for k in "${rank[@]}"; do
+        [ ! -e "/proc/$k" ] || grep '^State:.Z' "/proc/$k/status"
+    done
+}
+
+# goes_on: m.ckpt is of the step that it says, and whole: what one process ends in.
+goes_on() {
+    local step
+    datcat --verify m.ckpt >/dev/null
+    step=$(meta "['step']" m.ckpt)
+    [ "$step" -ge 20 ]
+    cp "$IN/small.ckpt" one.ckpt
+    trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n "$step" one.ckpt >/dev/null
+    cmp one.ckpt m.ckpt
+    alone -q -n 1 m.ckpt >/dev/null
+}
+
+@test "a rank that is killed ends all; who it was is said; the checkpoint is the last one" {
+    local k
+    for k in 0 1; do
+        begin
+        kill -KILL "${rank[k]}"
+        over
+        [ "$ended" -ne 0 ]
+        [ "$(($(meta "['step']" m.ckpt) % 20))" -eq 0 ]
+        goes_on
+    done
+    # mpirun has the words, if it is not quiet.
+    # shellcheck disable=SC2016  # for the inner shell
+    run ! timeout 60 mpirun --oversubscribe --bind-to none -n 1 trainstep -q -d "$IN/ids.tok" --accum 2 -n 99999999 \
+        m.ckpt : -n 1 bash -c 'trainstep -q -d "$0" --accum 2 -n 99999999 m.ckpt & sleep 1; kill -KILL $! $$' \
+        "$IN/ids.tok" </dev/null
+    [[ $output == *"rank 1 "*"signal 9"* ]]
+}
+
+@test "SIGTERM to any rank: all save once, and end with 75" {
+    local k
+    for k in 0 1; do
+        begin
+        kill -TERM "${rank[k]}"
+        over
+        [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
+        [ "$(meta "['step']" m.ckpt)" -eq "$(tail -n 1 out | cut -f 1)" ]
+        goes_on
+    done
+}
