@@ -203,6 +203,8 @@ generate_SRCS = \
 	cmd/generate/defaults.c \
 	cmd/generate/generate.c \
 	cmd/generate/importance.c \
+	cmd/generate/meter.c \
+	cmd/generate/prompts.c \
 	cmd/generate/reference.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \

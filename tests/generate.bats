@@ -597,6 +597,91 @@ PY
     [[ $stderr == *'the context has 400'* ]]
 }
 
+@test "a prompt that cannot be answered is one error; the others are answered, the end is 2" {
+    local t=$M/t.safetensors
+    printf '5 6\n%s\n5 x\n5 97\n\n7 8\n' "$PROMPT" >prompts
+    generate --ids -n 3 -p '5 6' "$t" >a
+    generate --ids -n 3 -p '7 8' "$t" >b
+    run -2 --separate-stderr bash -c 'generate --ids -n 3 --context 10 "$1" <prompts >out' bash "$t"
+    # A line for each prompt.
+    { cat a && printf '\n\n\n' && cat b; } | cmp - out
+    [ "${#stderr_lines[@]}" -eq 3 ]
+    [ "${stderr_lines[0]}" = 'generate: <stdin>: line 2: 11 tokens, the context has 10 (--context)' ]
+    [ "${stderr_lines[1]}" = 'generate: <stdin>: line 3: expected ids, found "x"' ]
+    [[ ${stderr_lines[2]} == 'generate: <stdin>: line 4: id 97 at position 1: '* ]]
+    run -2 --separate-stderr bash -c 'generate --ids -n 3 --context 10 --json "$1" <prompts >out' bash "$t"
+    [ "$stderr" = 'generate: 3 of 5 prompts could not be answered: see "error"' ]
+    jsonl 'd[1] == {"prompt": 1, "line": 2,
+        "error": "<stdin>: line 2: 11 tokens, the context has 10 (--context)"} and
+        [x.get("line") for x in d] == [None, 2, 3, 4, None]' <out | has -x True
+    [ "$(jsonl '" ".join(map(str, d[4]["ids"]))' <out)" = "$(cat b)" ]
+    # Of -p, too, and of text.
+    run -2 --separate-stderr generate --ids -n 3 --context 10 -p "$PROMPT" -p '7 8' "$t"
+    [ "${stderr_lines[0]}" = 'generate: prompt 0: 11 tokens, the context has 10 (--context)' ]
+    [ "${lines[0]}" = "$(cat b)" ]
+    generate -n 3 -p hi "$M/x.safetensors" >a
+    seq -s ' ' 500 >long
+    echo hi >>long
+    run -2 --separate-stderr bash -c 'generate -n 3 "$1" <long >out' bash "$M/x.safetensors"
+    { echo && cat a; } | cmp - out
+    [[ $stderr == 'generate: <stdin>: line 1: '*' tokens, the context has 400' ]]
+    # A turn that does not fit is none; the next one stands behind those that do.
+    { echo one && cat long; } >turns
+    printf 'one\nhi\n' | generate --chat -n 3 --json "$M/x.safetensors" >want
+    run -2 --separate-stderr bash -c 'generate --chat -n 3 --json "$1" <turns >out' bash "$M/x.safetensors"
+    [ "$(jsonl '[x["ids"] for x in d]' <want)" = "$(jsonl '[x["ids"] for x in d if "ids" in x]' <out)" ]
+}
+
+@test "a template that the tokenizer lacks a token for is an error of each prompt" {
+    sed 's/<|im_start|>/<|in_start|>/' "$M/tokenizer.json" >t.json
+    run -2 --separate-stderr generate -t t.json -n 1 -p x "$M/x.safetensors"
+    [ -z "$output" ]
+    [ "$stderr" = 'generate: prompt 0: template qwen3: the tokenizer has no added token <|im_start|>' ]
+    run -0 generate -t t.json -n 1 -p x --template none "$M/x.safetensors"
+}
+
+# bats test_tags=native
+@test "progress of many prompts: on a terminal that gets no answers, and nowhere else" {
+    local m=$M/x.safetensors
+    yes hi | head -n 60 >prompts || true
+    generate -n 300 --ignore-eos "$m" <prompts >want
+    # Standard error is a terminal, standard output a file.
+    python3 - "$m" <<'PY'
+import os, pty, re, subprocess, sys
+
+def shown(*options, stdin):
+    here, there = pty.openpty()
+    with open("out", "wb") as out:
+        p = subprocess.Popen(["generate", *options, "-n", "300", "--ignore-eos", sys.argv[1]],
+                             stdin=stdin, stdout=out, stderr=there)
+    os.close(there)
+    got = b""
+    try:
+        while part := os.read(here, 4096):
+            got += part
+    except OSError:  # Linux's end of file
+        pass
+    assert p.wait(60) == 0
+    return got, open("out", "rb").read()
+
+want = open("want", "rb").read()
+got, out = shown(stdin=open("prompts"))
+assert out == want
+assert re.search(rb"\rgenerate: \d+ prompts, [\d.]+ tok/s, \d+ %, \d+ s left\x1b\[K", got), got
+assert got.endswith(b"\r\x1b[K"), got
+# Of a pipe it is not known how many are left.
+got, out = shown(stdin=subprocess.Popen(["cat", "prompts"], stdout=subprocess.PIPE).stdout)
+assert out == want and b" prompts, " in got and b"left" not in got, got
+for o in (["-q"], ["--chat", "--context", "399"]):
+    got, out = shown(*o, stdin=open("prompts") if o == ["-q"] else subprocess.DEVNULL)
+    assert got == b"", got
+got, out = shown("-p", "hi", stdin=subprocess.DEVNULL)
+assert got == b"" and want.startswith(out), got
+PY
+    run -0 --separate-stderr generate -n 300 --ignore-eos "$m" <prompts
+    [ -z "$stderr" ]
+}
+
 # bats test_tags=native
 @test "keys and values above what is free: 3, and the largest context that fits" {
     local n so

@@ -222,14 +222,15 @@ warn_idle(const struct config_generate *c)
              "taken");
 }
 
+/* all: see prompts_answer. */
 static int
-run(struct config_generate *c, struct err *err)
+run(struct config_generate *c, bool *all, struct err *err)
 {
     struct session s;
     int rc = session_open(&s, c, err);
     if (rc == 0) {
         warn_idle(c);
-        rc = c->score ? score_file(&s) : answer_all(&s);
+        rc = c->score ? score_file(&s) : prompts_answer(&s, all);
     }
     session_close(&s);
     return rc;
@@ -239,6 +240,7 @@ int
 main(int argc, char **argv)
 {
     struct err err = { 0 };
+    bool all = true;
     cmd_begin(&cfg.cmd);
     cfg.where.threads = cmd_threads(NULL);
     int first =
@@ -248,9 +250,9 @@ main(int argc, char **argv)
     cfg.model = argv[first];
     cfg.device = device_settle(&cfg.where);
     settle(&cfg);
-    if (run(&cfg, &err) < 0)
+    if (run(&cfg, &all, &err) < 0)
         die_err(&err);
     cmd_close_stdout();
     free(cfg.prompts);
-    return EXIT_DONE;
+    return all ? EXIT_DONE : EXIT_TROUBLE;
 }

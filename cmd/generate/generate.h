@@ -81,8 +81,9 @@ int defaults_beside(struct buf *path, const struct session *s, const char *leaf)
 int defaults_tokenizer(struct session *s, const uint8_t sha256[SHA256_BYTES],
                        bool *other);
 
-/* answer.c: one prompt after the other. */
-int answer_all(struct session *s);
+/* prompts.c: one prompt after the other; *all: whether each of them has an answer.  What is
+ * wrong with the others was reported. */
+int prompts_answer(struct session *s, bool *all);
 
 /* score.c */
 int score_file(struct session *s);
