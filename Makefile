@@ -185,6 +185,7 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
+	cmd/nearest.c \
 	cmd/option.c \
 	cmd/suffix.c
 
@@ -206,6 +207,7 @@ generate_SRCS = \
 	cmd/generate/meter.c \
 	cmd/generate/prompts.c \
 	cmd/generate/reference.c \
+	cmd/generate/request.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
 	cmd/generate/stream.c \

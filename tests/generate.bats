@@ -716,6 +716,184 @@ PY
     [ -z "$stderr" ]
 }
 
+# ---- requests ---------------------------------------------------------------------------
+
+@test "--input jsonl: each request gets the bytes that it gets alone, in order, ids kept" {
+    python3 - "$M/x.safetensors" <<'PY'
+import json, subprocess, sys
+model = sys.argv[1]
+base = ["generate", "--json", "-n", "7", "--temp", "0.3"]
+option = {"max_tokens": "-n", "temperature": "--temp", "top_p": "--top-p", "top_k": "--top-k",
+          "seed": "--seed", "stop": "--stop"}
+requests = [
+    {"id": "a", "prompt": "Hello there"},
+    {"id": 7, "prompt": "Hello there", "seed": 3, "temperature": 1.5},
+    {"prompt": "Hello there", "temperature": 0, "max_tokens": 12},
+    {"max_tokens": 40, "temperature": 2, "top_p": 0.8, "top_k": 30, "seed": 4294967295, "prompt": "x"},
+    {"id": "\u4f60", "prompt": "\u4f60\u597d", "seed": None, "stop": ["e", "nowhere"], "max_tokens": 60,
+     "temperature": 3},
+    {"id": 1.50, "ids": [5, 6, 3097], "max_tokens": 0},
+    {"id": "a", "ids": [5, 6, 7], "temperature": 1, "stop": "a"},
+    {"messages": [{"role": "user", "content": "Hello there"}], "seed": 9, "temperature": 1},
+    {"messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "x", "time": 1}]},
+]
+
+def bare(text):
+    d = json.loads(text)
+    del d["timing"], d["prompt"]
+    return d
+
+def alone(r, *more):
+    args = base + list(more)
+    for key, name in option.items():
+        v = r.get(key)
+        for x in v if isinstance(v, list) else [] if v is None else [v]:
+            args += [name, str(x)]
+    if "ids" in r:
+        tokenizer = [] if "stop" not in r else ["-t", model.replace("x.safetensors", "tokenizer.json")]
+        args += ["--ids", *tokenizer, "-p", " ".join(map(str, r["ids"]))]
+    elif "prompt" in r:
+        args += ["-p", r["prompt"]]
+    else:
+        *first, user = r["messages"]
+        for m in first:
+            args += ["--system", m["content"]]
+        args += ["-p", user["content"]]
+    d = bare(subprocess.check_output(args + [model]))
+    return d
+
+def ask(requests, *more):
+    lines = "\n".join(json.dumps(r) for r in requests)
+    said = subprocess.run(base + ["--input", "jsonl", *more, model], input=lines + "\n", text=True,
+                          capture_output=True, check=True)
+    assert said.stderr == "", said.stderr
+    return said.stdout.splitlines()
+
+def check(requests, said, *more):
+    assert len(said) == len(requests)
+    for i, (r, line) in enumerate(zip(requests, said)):
+        assert json.loads(line)["prompt"] == i
+        d, want = bare(line), alone(r, *more)
+        assert d.pop("id", None) == r.get("id"), line
+        if want["text"] is None:      # of --ids without a tokenizer
+            del d["text"], want["text"]
+        assert d == want, (r, d, want)
+
+said = ask(requests)
+check(requests, said)
+assert '"id":"\\u4f60"' in said[4] and '"id":1.5,' in said[5]
+texts = [r for r in requests if "ids" not in r and r.get("messages", [{}])[0].get("role") != "system"]
+check(texts, ask(texts, "--system", "Be brief", "--top-logprobs", "2"), "--system", "Be brief",
+      "--top-logprobs", "2")
+check(texts[:4], ask(texts[:4], "--template", "none"), "--template", "none")
+# Whatever stands before and behind it, and without a line end.
+back = [bare(x) for x in ask(requests[::-1])][::-1]
+assert back == [bare(x) for x in said]
+one = subprocess.run(base + ["--input", "jsonl", model], input=json.dumps(requests[1]), text=True,
+                     capture_output=True, check=True).stdout
+assert bare(one) == bare(said[1])
+# A request's own system message, and none of the options.
+own = ask(requests[-1:], "--system", "Another")
+assert bare(own[0]) == bare(said[-1])
+# Options hold where a request says nothing.
+assert len(json.loads(ask([{"prompt": "x"}])[0])["ids"]) <= 7
+PY
+}
+
+@test "--input jsonl: what is wrong is an object with line and field; the others are answered" {
+    python3 - "$M/x.safetensors" <<'PY'
+import json, subprocess, sys
+model = sys.argv[1]
+bad = [  # line, field, id, what the error has
+    ('{"id":"q","prompt":"x","temprature":1}', "temprature", "q", 'unknown field: expected "temperature"?'),
+    ('{"temprature":1,"prompt":"x","id":"q"}', "temprature", "q", "byte 14: "),
+    ('{"id":1,"prompt":"x","maximal":5}', "maximal", 1, "unknown field"),
+    ('{"prompt":5}', "prompt", None, "expected a string, found 5"),
+    ('{"prompt":"x","max_tokens":-1}', "max_tokens", None, "found -1"),
+    ('{"prompt":"x","max_tokens":2147483648}', "max_tokens", None, "0 to 2147483647"),
+    ('{"prompt":"x","max_tokens":1.5}', "max_tokens", None, "1.5"),
+    ('{"prompt":"x","temperature":"hot"}', "temperature", None, "expected a number"),
+    ('{"prompt":"x","temperature":-0.5}', "temperature", None, "at least 0"),
+    ('{"prompt":"x","top_p":1.01}', "top_p", None, "0 to 1"),
+    ('{"prompt":"x","top_k":4294967296}', "top_k", None, "0 to 4294967295"),
+    ('{"prompt":"x","seed":4294967296}', "seed", None, "0 to 4294967295"),
+    ('{"prompt":"x","stop":""}', "stop", None, "not empty"),
+    ('{"prompt":"x","stop":["a",""]}', "stop", None, "not empty"),
+    ('{"prompt":"x","stop":[1]}', "stop", None, "expected a string"),
+    ('{"prompt":"x","stop":[%s]}' % ",".join(['"a"'] * 65), "stop", None, "at most 64"),
+    ('{"prompt":"x","id":["a"]}', "id", None, "expected a string or a number"),
+    ('{"prompt":"x","prompt":"y"}', "prompt", None, "is there twice"),
+    ('{"prompt":"x","ids":[1]}', "ids", None, 'one of "prompt", "messages" and "ids"'),
+    ('{"id":2}', None, 2, 'expected "prompt", "messages" or "ids"'),
+    ('{"ids":[5,3098]}', "ids", None, "id 3098 at position 1: the model's vocab_size is 3098"),
+    ('{"ids":[5,-1]}', "ids", None, "-1"),
+    ('{"ids":[]}', "ids", None, "a prompt without a token"),
+    ('{"ids":[%s]}' % ",".join(["5"] * 401), "ids", None, "401 tokens, the context has 400"),
+    ('{"id":"long","prompt":"%s"}' % ("a b " * 900), "prompt", "long", " tokens, the context has 400"),
+    ('{"messages":[]}', "messages", None, "expected messages, found none"),
+    ('{"messages":{}}', "messages", None, "expected an array"),
+    ('{"messages":[{"role":"user"}]}', "messages", None, 'with "role" and "content"'),
+    ('{"messages":[{"role":"nobody","content":"x"}]}', "messages", None, 'found "nobody"'),
+    ('{"messages":[{"role":"user","content":"x","tool_calls":[1]}]}', "messages", None, "not supported"),
+    ('{"id":"a","prompt":"x"', None, "a", "the end of the JSON text"),
+    ('{"prompt":"x"} {}', None, None, "byte 15"),
+    ('["x"]', None, None, "expected an object"),
+    ('hello', None, None, "expected an object"),
+    (b'{"prompt":"\xff"}', "prompt", None, "not UTF-8"),
+]
+good = {"id": "good", "prompt": "Hello there"}
+lines = b""
+for text, *_ in bad:
+    lines += json.dumps(good).encode() + b"\n"
+    lines += (text if isinstance(text, bytes) else text.encode()) + b"\n\n"
+base = ["generate", "-n", "3", "--input", "jsonl", model]
+said = subprocess.run(base, input=lines, capture_output=True)
+assert said.returncode == 2
+n = len(bad)
+assert said.stderr.decode() == 'generate: %d of %d prompts could not be answered: see "error"\n' % (n, 2 * n), said.stderr
+out = [json.loads(x) for x in said.stdout.splitlines()]
+assert [x["prompt"] for x in out] == list(range(2 * n))
+for i, (text, field, id, words) in enumerate(bad):
+    ok, d = out[2 * i], out[2 * i + 1]
+    assert ok["id"] == "good" and ok["ids"] == out[0]["ids"] and len(ok["ids"]) == 3
+    assert d["line"] == 3 * i + 2 and d.get("field") == field and d.get("id") == id, (text, d)
+    where = "<stdin>: line %d: " % d["line"] + ('"%s": ' % field if field else "")
+    assert d["error"].startswith(where) and words in d["error"], (text, d)
+    assert not {"text", "ids"} & set(d)
+# Only errors, and a last line that was cut.
+said = subprocess.run(base, input=b'{"prompt":"x', capture_output=True)
+assert said.returncode == 2 and json.loads(said.stdout)["line"] == 1
+PY
+}
+
+@test "--input jsonl: no tokenizer, a template without its tokens, nothing at all" {
+    local t=$M/t.safetensors x=$M/x.safetensors
+    printf '{"prompt":"x"}\n{"ids":[5],"stop":"a"}\n{"ids":[5]}\n' >r
+    run -2 --separate-stderr bash -c 'generate --ids -n 2 --input jsonl "$1" <r >out' bash "$t"
+    [ "$(jsonl '[x.get("field") for x in d]' <out)" = "['prompt', 'stop', None]" ]
+    [ "$(jsonl 'd[2]["text"], len(d[2]["ids"])' <out)" = '(None, 2)' ]
+    sed 's/<|im_end|>/<|in_end|>/' "$M/tokenizer.json" >t.json
+    run -2 --separate-stderr bash -c 'generate -t t.json -n 2 --input jsonl "$1" <r >out' bash "$x"
+    jsonl 'd[0]["field"] == "prompt" and d[0]["error"].endswith("has no added token <|im_end|>")' <out |
+        has -x True
+    [ "$(jsonl '["error" in x for x in d]' <out)" = '[True, False, False]' ]
+    run -0 --separate-stderr generate --input jsonl "$x" </dev/null
+    [ -z "$output" ]
+    [ "$stderr" = 'generate: <stdin>: no requests' ]
+    quiet generate -q --input jsonl "$x" </dev/null
+    # A reader that leaves in the middle ends it quietly.
+    yes '{"ids":[5,6]}' | head -n 3000 >many || true
+    run -0 --separate-stderr bash -c 'generate --ids -n 3 --input jsonl "$1" <many | head -n 1' bash "$t"
+    [ -z "$stderr" ]
+    [ "${#lines[@]}" -eq 1 ]
+    local o
+    for o in '-p x' --chat '--logits l' '--dump-layers l'; do
+        # shellcheck disable=SC2086  # two words
+        refuse '--input jsonl: not with --' generate --input jsonl $o "$x"
+    done
+    refuse 'want one of lines, jsonl' generate --input tsv "$x"
+}
+
 # ---- scores ---------------------------------------------------------------------------------
 
 samples() {
@@ -946,7 +1124,7 @@ assert abs(said - want) < 2e-6, (said, want)'
     bad --kl x -p x "$t"
     bad --score x -p x "$t"
     local o
-    for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3'; do
+    for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3' '--input jsonl'; do
         # shellcheck disable=SC2086  # two words
         bad --score x $o "$t"
         [[ $stderr == *'goes with --logits, --kl, --kl-model, --dump-importance and --json, not with prompts' ]]

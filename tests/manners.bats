@@ -97,7 +97,7 @@ words() {
         ;;
     generate)
         local o
-        for o in --template --quant --device --compute --path --activations --compat; do
+        for o in --template --quant --device --compute --path --activations --compat --input; do
             echo "$o : --ids -p 1 $IN/model.safetensors"
         done
         ;;

@@ -30,6 +30,7 @@ _nibble_words()
     memguard:FILE | memguard:--report) echo @file ;;
     *:FILE) echo @tensors ;;
     generate:--tokenizer | generate:-t | generate:--config) echo @json ;;
+    generate:--input) echo lines jsonl ;;
     generate:--template) echo qwen3 torchsharp none ;;
     generate:--score | generate:--kl | generate:--logits) echo @file ;;
     generate:--kl-model) echo @tensors ;;

@@ -55,6 +55,7 @@ take_top_p(const struct cmd_option *o, const char *arg)
     *o->to.number = p;
 }
 
+static const char *const input_kinds[] = { "lines", "jsonl", NULL };
 static const char *const input_scales[] = { "dynamic", "static", NULL };
 
 static const struct cmd_option options[] = {
@@ -62,6 +63,8 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.tokenizer) },
     { 'p', "prompt", "TEXT", "a prompt; repeatable (default: one a line from stdin)",
       CMD_CALL(&cfg, add_prompt) },
+    { 0, "input", "KIND", "of stdin: lines (default), or jsonl: a request a line",
+      CMD_CHOICE(&cfg.requests, input_kinds, 0) },
     { CMD_TEMPLATE(&cfg.how.kind) },
     { 0, "system", "TEXT", "a system message before the prompt",
       CMD_TEXT(&cfg.system) },
@@ -147,7 +150,8 @@ static void
 settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
-        c->top_logprobs || c->dump_layers || c->no_kv || cmd_given(&c->cmd, "template"))
+        c->top_logprobs || c->dump_layers || c->no_kv || c->requests ||
+        cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
                "--json, "
                "not with prompts");
@@ -162,6 +166,22 @@ settle_score(const struct config_generate *c)
         stdins += inputs[i] && strcmp(inputs[i], "-") == 0;
     if (stdins > 1)
         misuse("-: standard input can be read once");
+}
+
+static void
+settle_requests(struct config_generate *c)
+{
+    const char *other = c->n_prompts     ? "prompt"
+                        : c->chat        ? "chat"
+                        : c->logits      ? "logits"
+                        : c->dump_layers ? "dump-layers"
+                                         : NULL;
+    if (!c->requests)
+        return;
+    if (other)
+        misuse("--input jsonl: not with --%s: requests are lines of standard input",
+               other);
+    c->json = true;
 }
 
 static void
@@ -192,6 +212,7 @@ settle(struct config_generate *c)
         settle_score(c);
         return;
     }
+    settle_requests(c);
     if (c->top_logprobs && !c->json)
         misuse("--top-logprobs: goes with --json");
     if (c->ids && (c->chat || c->system || cmd_given(&c->cmd, "template")))

@@ -20,6 +20,7 @@ struct config_generate {
     size_t n_prompts;
     const char *system;
     struct template_options how;
+    unsigned requests; // --input jsonl: 1
     bool chat, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
     uint32_t max_tokens;
     struct sample_options sample; // what was not given is the model's

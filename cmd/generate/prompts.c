@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* prompts: answers one prompt after the other, of -p or of standard input.  A prompt that
+/* prompts: answers one prompt after the other, of -p or of standard input, where a line is a
+ * prompt or, with --input jsonl, a request.  A prompt that
  * cannot be answered has its error in place of an answer, and the others are answered. */
-#include "cmd/generate/answer.h"
+#include "cmd/generate/request.h"
 
 #include "lib/core/reader.h"
 
@@ -19,9 +20,52 @@ struct prompts {
     uint64_t index, refused; // prompts
     uint64_t line;           // of standard input, from 1; 0: prompts are those of -p
     double share;            // of all prompts, up to this one; 0: unknown
+    struct request request;  // with --input jsonl
 };
 
 /* ---- errors of a prompt ------------------------------------------------------------------- */
+
+/* What is wrong, with its place: line or prompt, field. */
+static void
+put_words(struct buf *b, const struct prompts *p, const char *words)
+{
+    struct slice field = p->request.field;
+    char q[TEXT_QUOTE];
+    buf_printf(b, p->line ? "<stdin>: line %llu: " : "prompt %llu: ",
+               (unsigned long long)(p->line ? p->line : p->index));
+    if (field.p)
+        buf_printf(b, "\"%s\": ", text_quote(q, field.p, field.n));
+    buf_str(b, strncmp(words, ": ", 2) == 0 ? words + 2 : words);
+}
+
+/* The beginning of the object of a prompt. */
+static void
+put_head(struct buf *b, const struct prompts *p)
+{
+    struct slice id = p->request.id;
+    buf_printf(b, "{\"prompt\":%llu,", (unsigned long long)p->index);
+    if (id.p) {
+        buf_str(b, "\"id\":");
+        buf_add(b, id.p, id.n);
+        buf_char(b, ',');
+    }
+}
+
+static void
+put_error(struct buf *b, const struct prompts *p, const struct buf *words)
+{
+    put_head(b, p);
+    if (p->line)
+        buf_printf(b, "\"line\":%llu,", (unsigned long long)p->line);
+    if (p->request.field.p) {
+        buf_str(b, "\"field\":");
+        json_put(b, p->request.field);
+        buf_char(b, ',');
+    }
+    buf_str(b, "\"error\":");
+    json_put(b, (struct slice){ words->data, words->len });
+    buf_char(b, '}');
+}
 
 /* An error in place of an answer; -1 if it is not the prompt's alone. */
 static int
@@ -31,21 +75,13 @@ refuse(struct prompts *p, const struct err *why)
     struct buf b = { 0 }, words = { 0 };
     if (why->kind == ERR_MEMORY)
         return err_set(s->err, why->kind, "%s", why->msg);
-    buf_printf(&words, p->line ? "<stdin>: line %llu: " : "prompt %llu: ",
-               (unsigned long long)(p->line ? p->line : p->index));
-    buf_str(&words, why->msg);
+    put_words(&words, p, why->msg);
     if (buf_ok(&words, s->err) < 0)
         return -1;
-    if (s->c->json) {
-        buf_printf(&b, "{\"prompt\":%llu", (unsigned long long)p->index);
-        if (p->line)
-            buf_printf(&b, ",\"line\":%llu", (unsigned long long)p->line);
-        buf_str(&b, ",\"error\":");
-        json_put(&b, (struct slice){ words.data, words.len });
-        buf_char(&b, '}');
-    } else {
+    if (s->c->json)
+        put_error(&b, p, &words);
+    else
         warn("%s", words.data);
-    }
     buf_char(&b, '\n'); // of a text an empty line, so that lines stay in step
     answer_flush(&b, s->c->json);
     buf_free(&b);
@@ -76,14 +112,15 @@ write_logits(const struct answer *a)
 }
 
 static void
-put(const struct answer *a)
+put(const struct prompts *p, const struct answer *a)
 {
     struct buf b = { 0 };
-    if (!a->s->c->json) {
+    if (!p->s->c->json) {
         answer_put(a);
         return;
     }
-    buf_printf(&b, "{\"prompt\":%llu,\"text\":", (unsigned long long)a->index);
+    put_head(&b, p);
+    buf_str(&b, "\"text\":");
     answer_json_text(&b, a);
     buf_char(&b, ',');
     answer_json(&b, a);
@@ -99,14 +136,15 @@ answer(struct prompts *p)
     struct session *s = p->s;
     const struct config_generate *c = s->c;
     struct answer a;
-    answer_open(&a, s, &p->how);
-    a.index = a.draw = p->index;
+    answer_open(&a, s, c->requests ? &p->request.how : &p->how);
+    a.index = p->index;
+    a.draw = c->requests ? 0 : p->index; // a request is answered as if it were alone
     a.meter = &p->meter;
     int rc = c->dump_layers ? layers_open(&p->layers, s, s->ids.n) : 0;
     if (rc == 0)
         rc = answer_make(&a);
     if (rc == 0) {
-        put(&a);
+        put(p, &a);
         if (c->cmd.verbose)
             answer_report(&a);
         if (c->dump_layers)
@@ -173,9 +211,46 @@ read_ids(struct session *s, struct slice text, struct err *err)
     return ids_ok(&s->ids, err);
 }
 
+/* The messages of a request, and that of --system if they have none. */
+static int
+render_request(struct session *s, struct messages *m, struct err *err)
+{
+    const struct config_generate *c = s->c;
+    struct message system = { slice_of("system"),
+                              slice_of(c->system ? c->system : "") };
+    if (c->system && m->n && !slice_is(m->v[0].role, "system") &&
+        messages_prepend(m, system, err) < 0)
+        return -1;
+    return render_prompt(s->e, &s->ids, &c->how, m->v, m->n, err);
+}
+
+/* The tokens of a request into s->ids. */
+static int
+prepare_request(struct prompts *p, struct slice line, struct err *err)
+{
+    static const char *const names[] = { "", "prompt", "messages", "ids" };
+    struct session *s = p->s;
+    struct request *r = &p->request;
+    if (request_parse(r, &p->how, line, err) < 0)
+        return -1;
+    if (r->how.n_stops && !s->t) {
+        r->field = slice_of("stop");
+        return err_set(err, ERR_USAGE, "needs a tokenizer: want -t tokenizer.json");
+    }
+    r->field = slice_of(names[r->kind]);
+    if (r->kind != REQUEST_IDS && !s->t)
+        return err_set(err, ERR_USAGE, "needs a tokenizer: with --ids only \"ids\"");
+    if (r->kind == REQUEST_IDS)
+        ids_append(&s->ids, r->ids.v, r->ids.n);
+    else if (r->kind == REQUEST_PROMPT ? render(s, r->prompt, true, err) < 0
+                                       : render_request(s, &r->messages, err) < 0)
+        return -1;
+    return ids_ok(&s->ids, err);
+}
+
 /* The tokens of a prompt into s->ids, behind those of the turns before. */
 static int
-prepare(struct prompts *p, struct slice text, struct err *err)
+prepare_text(struct prompts *p, struct slice text, struct err *err)
 {
     struct session *s = p->s;
     size_t bad = utf8_check(text.p, text.n);
@@ -184,9 +259,16 @@ prepare(struct prompts *p, struct slice text, struct err *err)
         return err_set(err, ERR_FORMAT, "byte %zu: not UTF-8", bad);
     if (goes_on && end_turn(s, err) < 0)
         return -1;
-    if (s->c->ids ? read_ids(s, text, err) < 0 : render(s, text, !goes_on, err) < 0)
+    return s->c->ids ? read_ids(s, text, err) : render(s, text, !goes_on, err);
+}
+
+static int
+prepare(struct prompts *p, struct slice line, struct err *err)
+{
+    if (p->s->c->requests ? prepare_request(p, line, err) < 0
+                          : prepare_text(p, line, err) < 0)
         return -1;
-    return check_length(s, err);
+    return check_length(p->s, err);
 }
 
 static int
@@ -257,6 +339,8 @@ from_stdin(struct prompts *p)
         prompt_user(p->s->c);
     }
     reader_free(&r);
+    if (rc == 0 && p->s->c->requests && p->index == 0 && !p->s->c->cmd.quiet)
+        warn("<stdin>: no requests");
     return rc;
 }
 
@@ -276,11 +360,14 @@ int
 prompts_answer(struct session *s, bool *all)
 {
     const struct config_generate *c = s->c;
-    struct prompts p = { .s = s, .how = answer_settings(s) };
+    struct prompts p = { .s = s,
+                         .how = answer_settings(s),
+                         .request = { .vocab = s->model.config.vocab } };
     bool typed = !c->n_prompts && isatty(STDIN_FILENO);
     meter_open(&p.meter, &c->cmd, c->n_prompts != 1 && !typed && !c->chat);
     int rc = c->n_prompts ? from_options(&p) : from_stdin(&p);
     meter_close(&p.meter);
+    request_free(&p.request);
     *all = p.refused == 0;
     if (rc == 0 && c->json && p.refused)
         warn("%llu of %llu prompts could not be answered: see \"error\"",
