@@ -34,7 +34,7 @@ PROMPT='5 6 7 8 9 10 11 12 13 14 80'
 ids() { generate --ids -p "$PROMPT" --ignore-eos "${@:2}" "$1"; }
 
 # bare: JSON lines without what depends on the clock.
-bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
+bare() { sed 's/"timing":{[^}]*}/"timing":0/; s/,"time":"[^"]*"//g'; }
 
 @test "logits of a whole prompt, in chunks, token by token, without the cache: the reference's" {
     local how
@@ -502,7 +502,7 @@ for i, turn in enumerate(turns):
     r = subprocess.run(["generate", "--ids", "-n", "9", "-p", " ".join(map(str, prompt)),
                         m + "/x.safetensors"], capture_output=True, text=True, check=True)
     assert list(map(int, r.stdout.split())) == said[i]["ids"], i
-    assert said[i]["prompt"] == i and said[i]["prompt_tokens"] == len(prompt)
+    assert said[i]["turn"] == i and said[i]["prompt_tokens"] == len(prompt)
     if i + 1 < len(turns):
         lf = render([{"role": "user", "content": "q"}])
         start = render([{"role": "user", "content": turns[i + 1]}])
@@ -523,6 +523,88 @@ turns = eval(open("n").read())
 assert turns[0][0] == turns[0][1] and turns[1][0] > 256 > turns[0][0], turns
 for (before, _, said), (prompt, computed, _) in zip(turns, turns[1:]):
     assert computed == prompt - before - said + 1, turns
+PY
+}
+
+@test "--chat: a full context drops the oldest turns and says so; the rest is as if they had not been" {
+    python3 - "$M/x.safetensors" <<'PY'
+import json, subprocess, sys
+model = sys.argv[1]
+turns = ["turn number %d of many" % i for i in range(30)]
+
+def chat(*more, status=0):
+    p = subprocess.run(["generate", "--chat", "-n", "20", "--temp", "1", "--system", "Be brief", *more, model],
+                       input="\n".join(turns), text=True, errors="replace",
+                       capture_output=True)
+    assert p.returncode == status, p.stderr
+    return p.stdout, p.stderr
+
+out, said = chat("--json")
+lines = [json.loads(x) for x in out.splitlines()]
+assert len(lines) == len(turns)
+full = [x["turn"] for x in lines if x["dropped"]]
+assert 1 < len(full) < 10, full
+assert said.splitlines() == [
+    "generate: turn %d: the context of 400 tokens is full: the oldest turns were dropped, %d of them"
+    % (i, lines[i]["dropped"]) for i in full], said
+assert all(x["prompt_tokens"] <= 200 for x in lines if x["dropped"])
+assert all(x["prompt_tokens"] + 20 <= 400 for x in lines) and all(x["stop"] != "context" for x in lines)
+assert chat("--json", "-q")[1] == "" and chat("-q")[0].count("\n") >= 30
+# Nothing that was computed of the turns that left is used.
+def bare(lines):
+    for x in lines:
+        del x["timing"]
+        for m in x["messages"]:
+            m.pop("time", None)
+    return lines
+kept = bare([json.loads(x) for x in chat("--json", "--no-kv")[0].splitlines()])
+assert kept == bare(lines)
+# What stays: the system message and the last turns, ids as they were made.
+def ids(*arguments):
+    return json.loads(subprocess.check_output(["generate", "--json", "-n", "0", *arguments, model]))["prompt_tokens"]
+first, alone = ids("-p", turns[0], "--system", "Be brief"), ids("-p", turns[0])
+i, k = full[0], lines[full[0]]["dropped"]
+def cost(j):  # of a turn and its answer, which ends with <|im_end|> LF
+    return ids("-p", turns[j]) + len(lines[j]["ids"]) + 2
+head = first - alone
+assert lines[i]["prompt_tokens"] == head + sum(cost(j) for j in range(k, i)) + ids("-p", turns[i])
+# With --no-drop it ends there.
+out, said = chat("--json", "--no-drop", status=2)
+n = len(out.splitlines())
+assert i <= n < 30 and said.startswith("generate: turn %d: " % n) and "--no-drop keeps all turns" in said
+PY
+    refuse '--no-drop: goes with --chat' generate --no-drop -p x "$M/x.safetensors"
+    refuse '--history: goes with --chat' generate --history h -p x "$M/x.safetensors"
+}
+
+@test "--chat --json: turns with role, text and time, which tokenize takes as training data" {
+    printf 'one\n\u4f60\u597d "x"\nthree\n' >turns
+    generate --chat --json --system 'Be brief' -n 12 --temp 1 "$M/x.safetensors" <turns >talk.jsonl
+    python3 - <<'PY'
+import json, re
+lines = [json.loads(x) for x in open("talk.jsonl")]
+turns = open("turns").read().splitlines()
+for i, x in enumerate(lines):
+    assert x["turn"] == i and x["dropped"] == 0 and "text" not in x
+    roles = ["system"] * (i == 0) + ["user", "assistant"]
+    assert [m["role"] for m in x["messages"]] == roles
+    assert x["messages"][-2]["content"] == turns[i]
+    for m in x["messages"][-2:]:
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", m["time"])
+json.dump([[(m["role"], m["content"]) for m in x["messages"]] for x in lines], open("want", "w"))
+PY
+    tokenize -q -t "$M/tokenizer.json" --input jsonl -o talk.tok talk.jsonl
+    datcat talk.tok | tail -n 1 | has -x $'3\t.*'
+    # The targets are what the model said.
+    tokenize -q -t "$M/tokenizer.json" --input jsonl --emit jsonl talk.jsonl >ids
+    tokenize -q -t "$M/tokenizer.json" --decode --emit jsonl talk.tok >text
+    python3 - <<'PY'
+import json
+want = json.load(open("want"))
+texts = [json.loads(x)["text"] for x in open("text")]
+for turn, text in zip(want, texts):
+    assert text == "".join("<|im_start|>%s\n%s<|im_end|>\n" % tuple(m) for m in turn), (turn, text)
+assert len(texts) == 3 and all(sum(json.loads(x)["mask"]) > 0 for x in open("ids"))
 PY
 }
 
@@ -593,8 +675,8 @@ PY
     generate --chat -n 20 "$M/x.safetensors" --json --no-kv <turns | bare >b
     cmp a b
     { cat turns turns turns; } >many
-    run -2 --separate-stderr bash -c 'generate --chat -n 20 "$1" <many' bash "$M/x.safetensors"
-    [[ $stderr == *'the context has 400'* ]]
+    run -2 --separate-stderr bash -c 'generate --chat --no-drop -n 20 "$1" <many' bash "$M/x.safetensors"
+    [[ $stderr == 'generate: turn '*': 4'??' tokens, the context has 400, and --no-drop keeps all turns' ]]
 }
 
 @test "a prompt that cannot be answered is one error; the others are answered, the end is 2" {

@@ -10,7 +10,8 @@
 
 enum { RESERVE_TOKENS = 4096 };
 
-static const char *const stop_reasons[] = { "length", "end", "stop", "context" };
+static const char *const stop_reasons[] = { "length", "end", "stop", "context",
+                                            "interrupt" };
 
 struct settings
 answer_settings(const struct session *s)
@@ -120,6 +121,15 @@ next_token(struct answer *a)
     return stop ? stop : a->why == WHY_CONTEXT;
 }
 
+static int
+follow(struct answer *a)
+{
+    int rc = session_follow(a->s);
+    if (rc > 0)
+        a->why = WHY_INTERRUPT;
+    return rc;
+}
+
 int
 answer_make(struct answer *a)
 {
@@ -131,13 +141,13 @@ answer_make(struct answer *a)
     if (session_reserve(s, want) < 0)
         return -1;
     a->computed = a->prompt - (s->c->no_kv ? 0 : s->cache.used);
-    int rc = session_follow(s);
+    int rc = follow(a);
     a->prefill_s = os_seconds() - start;
     start = os_seconds();
     while (rc == 0 && a->n < a->how->max_tokens) {
         rc = next_token(a);
         if (rc == 0 && a->n < a->how->max_tokens)
-            rc = session_follow(s);
+            rc = follow(a);
     }
     a->decode_s = os_seconds() - start;
     if (rc < 0)

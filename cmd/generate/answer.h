@@ -15,7 +15,7 @@ struct settings {
     size_t n_stops;
 };
 
-enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT };
+enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT, WHY_INTERRUPT };
 
 struct answer {
     struct session *s;

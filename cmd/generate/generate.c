@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* generate: run a model: answers, chat, scores. */
 #include "cmd/generate/generate.h"
+#include "cmd/generate/edit.h"
 
 #include "cmd/suffix.h"
 
@@ -68,8 +69,12 @@ static const struct cmd_option options[] = {
     { CMD_TEMPLATE(&cfg.how.kind) },
     { 0, "system", "TEXT", "a system message before the prompt",
       CMD_TEXT(&cfg.system) },
-    { 0, "chat", NULL, "prompts are the turns of one conversation",
-      CMD_FLAG(&cfg.chat) },
+    { 0, "chat", NULL, "a conversation, a turn a line; typed ones are edited by %s",
+      CMD_FLAG(&cfg.chat), .word = edit_name },
+    { 0, "no-drop", NULL, "with --chat: end where the context is full",
+      CMD_FLAG(&cfg.no_drop) },
+    { 0, "history", "FILE", "with --chat: keep the lines that are typed in this file",
+      CMD_TEXT(&cfg.history) },
     { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)",
       CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },
     { 0, "temp", "X", "temperature; 0: always the most likely token",
@@ -213,6 +218,8 @@ settle(struct config_generate *c)
         return;
     }
     settle_requests(c);
+    if (!c->chat && (c->no_drop || c->history))
+        misuse("--%s: goes with --chat", c->no_drop ? "no-drop" : "history");
     if (c->top_logprobs && !c->json)
         misuse("--top-logprobs: goes with --json");
     if (c->ids && (c->chat || c->system || cmd_given(&c->cmd, "template")))
@@ -251,7 +258,9 @@ run(struct config_generate *c, bool *all, struct err *err)
     int rc = session_open(&s, c, err);
     if (rc == 0) {
         warn_idle(c);
-        rc = c->score ? score_file(&s) : prompts_answer(&s, all);
+        rc = c->score  ? score_file(&s)
+             : c->chat ? chat_answer(&s, all)
+                       : prompts_answer(&s, all);
     }
     session_close(&s);
     return rc;

@@ -11,6 +11,8 @@
 #include "lib/model/sample.h"
 #include "lib/text/template.h"
 
+#include <signal.h>
+
 enum { MAX_STOPS = 64, MAX_END = 32 };
 
 struct config_generate {
@@ -21,7 +23,8 @@ struct config_generate {
     const char *system;
     struct template_options how;
     unsigned requests; // --input jsonl: 1
-    bool chat, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
+    bool chat, no_drop, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
+    const char *history;
     uint32_t max_tokens;
     struct sample_options sample; // what was not given is the model's
     struct slice stop[MAX_STOPS];
@@ -50,12 +53,13 @@ struct session {
     size_t limit;          // max positions
     uint32_t end[MAX_END]; // ids that end an answer
     size_t n_end;
-    struct ids ids;        // prompt and answer; the cache holds the first of them
-    size_t prompt;         // how many of ids are the prompt
-    bool greedy;           // only the argmax of the next token is needed
-    int32_t argmax;        // of the next token, if greedy
-    float *logits;         // (vocab) otherwise
-    net_hidden_fn *hidden; // called with hidden states, or NULL
+    struct ids ids; // prompt and answer; the cache holds the first of them
+    size_t prompt;  // how many of ids are the prompt
+    bool greedy;    // only the argmax of the next token is needed
+    int32_t argmax; // of the next token, if greedy
+    float *logits;  // (vocab) otherwise
+    const volatile sig_atomic_t *stop; // set by a signal: the answer ends; NULL: none
+    net_hidden_fn *hidden;             // called with hidden states, or NULL
     void *hidden_ctx;
     struct err *err;
 };
@@ -66,7 +70,7 @@ void session_close(struct session *s);
 /* Reserve cache for n tokens in all, at most s->limit, so that it need not grow. */
 int session_reserve(struct session *s, size_t n);
 /* Run n tokens through the model in chunks; the logits of the last `rows` into logits, or with
- * NULL the argmax of the last into s->argmax. */
+ * NULL the argmax of the last into s->argmax.  1 if s->stop was set before all was done. */
 int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                    float *logits);
 /* Run the tokens of s->ids that the cache lacks; s->argmax or s->logits is of the next. */
@@ -85,6 +89,14 @@ int defaults_tokenizer(struct session *s, const uint8_t sha256[SHA256_BYTES],
 /* prompts.c: one prompt after the other; *all: whether each of them has an answer.  What is
  * wrong with the others was reported. */
 int prompts_answer(struct session *s, bool *all);
+/* Call take for each line of standard input that is not empty: its number, from 1, and the
+ * share of the file that ends with it, 0: unknown. */
+typedef int prompts_line_fn(void *ctx, struct slice line, uint64_t number,
+                            double share);
+int prompts_lines(struct session *s, prompts_line_fn *take, void *ctx);
+
+/* chat.c: the turns of a conversation; all as above. */
+int chat_answer(struct session *s, bool *all);
 
 /* score.c */
 int score_file(struct session *s);

@@ -66,10 +66,10 @@ open_tokenizer(struct session *s)
     struct buf path = { 0 };
     char q[TEXT_QUOTE];
     int rc = find_tokenizer(&path, s);
-    const char *outputs[] = { s->c->logits, s->c->dump_layers };
+    const char *outputs[] = { s->c->logits, s->c->dump_layers, s->c->history };
     const char *inputs[] = { path.data };
     if (rc == 0)
-        cmd_check_outputs(outputs, 2, inputs, 1);
+        cmd_check_outputs(outputs, 3, inputs, 1);
     if (rc == 0 && !(s->t = tokenizer_open(path.data, &cmd_guard, s->err)))
         rc = -1;
     if (rc == 0 && tokenizer_vocab(s->t) > s->model.config.vocab)
@@ -150,9 +150,10 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
         return -1;
     s->greedy =
         c->sample.temperature <= 0 && c->sample.penalty == 1 && !c->json && !c->logits;
-    const char *outputs[] = { c->logits, c->dump_layers, c->dump_importance };
-    const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config };
-    cmd_check_outputs(outputs, 3, inputs, 4);
+    const char *outputs[] = { c->logits, c->dump_layers, c->dump_importance,
+                              c->history };
+    const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config, c->model };
+    cmd_check_outputs(outputs, 4, inputs, 5);
     s->k = device_open(&c->where, err);
     if (model_load(&s->model, s->k, 1) < 0)
         return -1;
@@ -285,6 +286,8 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
     size_t vocab = s->model.config.vocab;
     for (size_t at = 0; at < n;) {
         size_t part = n - at < chunk ? n - at : chunk, end = at + part;
+        if (s->stop && *s->stop)
+            return 1;
         size_t mine =
             end + rows > n ? end + rows - n : 0; // rows that are in this chunk
         if (mine > part)
@@ -306,9 +309,10 @@ session_follow(struct session *s)
     if (s->c->no_kv)
         s->cache.used = 0;
     size_t from = s->cache.used;
-    if (session_extend(s, s->ids.v + from, s->ids.n - from, 1,
-                       s->greedy ? NULL : s->logits) < 0)
-        return -1;
+    int rc = session_extend(s, s->ids.v + from, s->ids.n - from, 1,
+                            s->greedy ? NULL : s->logits);
+    if (rc != 0)
+        return rc;
     if (s->greedy ? s->argmax < 0 : !logits_finite(s->logits, s->model.config.vocab))
         return err_set(s->err, ERR_NONFINITE, "logits behind token %zu are not finite",
                        s->ids.n - 1);
