@@ -213,6 +213,7 @@ generate_SRCS = \
 	cmd/generate/request.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
+	cmd/generate/source.c \
 	cmd/generate/stream.c \
 	cmd/generate/tensors.c
 memguard_SRCS = \

@@ -976,6 +976,111 @@ PY
     refuse 'want one of lines, jsonl' generate --input tsv "$x"
 }
 
+# ---- several at a time ----------------------------------------------------------------------
+
+# requests N: as JSONL, of many lengths, with settings of many kinds.
+requests() {
+    python3 - "$1" <<'PY'
+import json, random, sys
+r = random.Random(5)
+for i in range(int(sys.argv[1])):
+    q = {"id": i, "ids": [r.randrange(83) for _ in range(r.choice((1, 2, 3, 7, 16, 40)))],
+         "max_tokens": r.choice((0, 1, 2, 5, 9, 30))}
+    if i % 3:
+        q.update(temperature=1.5, seed=i // 2, top_k=r.choice((0, 5, 40)), top_p=r.choice((0.5, 0.9, 1)))
+    print(json.dumps(q))
+PY
+}
+
+@test "--batch: each answer has the bytes that it has alone, in order, whatever else there is" {
+    local n how m isa
+    requests 70 >r
+    nvquant -q --quant sweep -o n.safetensors "$M/t.safetensors"
+    for m in "$M/t.safetensors" "$M/u.safetensors" n.safetensors; do
+        for how in '' '--compute bf16' '--activations nvfp4'; do
+            [[ $how != --act* || $m == n.* ]] || continue
+            # shellcheck disable=SC2086  # several words
+            generate --ids --input jsonl $how "$m" <r | bare >want
+            [ "$(wc -l <want)" -eq 70 ]
+            for n in 2 3 8 17 64; do
+                # shellcheck disable=SC2086
+                generate --ids --input jsonl --batch $n $how "$m" <r | bare | cmp - want
+            done
+            # shellcheck disable=SC2086
+            generate --ids --input jsonl --batch 8 -j 1 --prefill-chunk 3 $how "$m" <r | bare | cmp - want
+        done
+    done
+    isas
+    generate --ids --input jsonl "$M/t.safetensors" <r | bare >want
+    for isa in $isas; do
+        NIBBLE_ISA=$isa generate --ids --input jsonl --batch 8 "$M/t.safetensors" <r | bare | cmp - want
+    done
+    # Alone, as another program run.
+    head -n 41 r | tail -n 1 >one
+    generate --ids --input jsonl "$M/t.safetensors" <one | bare | sed 's/"prompt":0/"prompt":40/' >alone
+    sed -n 41p want | cmp - alone
+}
+
+@test "--batch: lines of text, ids and -p; greedy and drawn; a prompt in error among them" {
+    local x=$M/x.safetensors n
+    for n in $(seq 40); do seq -s ' ' $((n % 7)) $((n + 1)); done >lines
+    sed -i '7s/.*/'"$(seq -s ' ' 500)"'/; 20s/.*/\xff/' lines
+    run -2 --separate-stderr bash -c 'generate -n 9 "$1" <lines >want' bash "$x"
+    said=$stderr
+    run -2 --separate-stderr bash -c 'generate -n 9 --batch 7 "$1" <lines >out' bash "$x"
+    cmp out want
+    [ "$stderr" = "$said" ]
+    [ "${#stderr_lines[@]}" -eq 2 ]
+    run -2 bash -c 'generate -n 9 --json --temp 1 --stop e "$1" <lines 2>/dev/null >want' bash "$x"
+    run -2 bash -c 'generate -n 9 --json --temp 1 --stop e --batch 5 "$1" <lines 2>/dev/null >out' bash "$x"
+    bare <want >a
+    bare <out | cmp - a
+    generate --ids -n 5 -p '1 2' -p '3' -p '4 5 6' "$M/t.safetensors" >want
+    generate --ids -n 5 -p '1 2' -p '3' -p '4 5 6' --batch 2 "$M/t.safetensors" | cmp - want
+    # Answers that end where the context does, and those that need a larger cache.
+    generate --ids --ignore-eos -n 1000 --json -p 1 -p '2 3' -p 4 "$M/t.safetensors" | bare >want
+    generate --ids --ignore-eos -n 1000 --json -p 1 -p '2 3' -p 4 --batch 3 "$M/t.safetensors" | bare | cmp - want
+    # One line at a time, from one who waits for each answer.
+    python3 - "$x" <<'PY'
+import subprocess, sys
+p = subprocess.Popen(["generate", "--json", "-n", "3", "--batch", "8", sys.argv[1]],
+                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+for line in (b"one\n", b"two\n", b"three\n"):
+    p.stdin.write(line)
+    assert b'"text"' in p.stdout.readline()
+p.stdin.close()
+assert p.wait(20) == 0
+PY
+    run -0 --separate-stderr bash -c 'yes "5 6" | head -n 3000 | generate --ids -n 3 --batch 4 "$1" | head -n 1' \
+        bash "$M/t.safetensors"
+    [ -z "$stderr" ]
+    for o in --chat '--logits l' '--dump-layers l' --no-kv; do
+        # shellcheck disable=SC2086  # two words
+        refuse '--batch: not with --' generate --batch 2 -p x $o "$x"
+    done
+    refuse 'want 1..64' generate --batch 65 -p x "$x"
+}
+
+# bats test_tags=native
+@test "--batch: as many at a time as there is memory for, which is said" {
+    local so
+    so=$(realpath -m "${NIBBLE_BUILD:-$HERE/../build}")/machine.so
+    requests 12 >r
+    generate --ids --input jsonl "$M/t.safetensors" <r | bare >want
+    mkdir -p machine/proc/self
+    : >machine/proc/self/cgroup
+    echo 'MemAvailable: 600 kB' >machine/proc/meminfo
+    run -0 --separate-stderr env MACHINE="$PWD/machine" LD_PRELOAD="$so" bash -c 'generate --ids --input jsonl --batch 8 --device cpu "$1" <r >out' \
+        bash "$M/t.safetensors"
+    [ -z "$stderr" ]
+    bare <out | cmp - want
+    echo 'MemAvailable: 100 kB' >machine/proc/meminfo
+    run -0 --separate-stderr env MACHINE="$PWD/machine" LD_PRELOAD="$so" bash -c 'generate --ids --input jsonl --batch 8 --device cpu "$1" <r >out' \
+        bash "$M/t.safetensors"
+    [ "$stderr" = 'generate: --batch: not enough memory for keys and values: 1 at a time' ]
+    bare <out | cmp - want
+}
+
 # ---- scores ---------------------------------------------------------------------------------
 
 samples() {
@@ -1206,7 +1311,7 @@ assert abs(said - want) < 2e-6, (said, want)'
     bad --kl x -p x "$t"
     bad --score x -p x "$t"
     local o
-    for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3' '--input jsonl'; do
+    for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3' '--input jsonl' '--batch 2'; do
         # shellcheck disable=SC2086  # two words
         bad --score x $o "$t"
         [[ $stderr == *'goes with --logits, --kl, --kl-model, --dump-importance and --json, not with prompts' ]]

@@ -69,6 +69,7 @@ numbers() {
         echo "--prefill-chunk 0 1.5 : $m"
         echo "--context 0 1.5 99999999999999999999 : $m"
         echo "--top-logprobs 0 1.5 99999999999 : --json $m"
+        echo "--batch 0 1.5 65 : $m"
         ;;
     esac
 }

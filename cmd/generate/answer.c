@@ -24,15 +24,15 @@ answer_settings(const struct session *s)
 }
 
 void
-answer_open(struct answer *a, struct session *s, const struct settings *how)
+answer_open(struct answer *a, struct session *s, const struct settings *how, bool print)
 {
     *a = (struct answer){ .s = s,
+                          .q = s->q,
                           .how = how,
                           .stream = { .decoder = { .t = s->t },
                                       .stop = how->stop,
                                       .n_stops = how->n_stops,
-                                      .print = !s->c->json && !s->c->ids } };
-    s->sampler.o = how->sample;
+                                      .print = print } };
 }
 
 void
@@ -74,18 +74,19 @@ keep_logits(struct answer *a, uint32_t id)
     struct session *s = a->s;
     size_t vocab = s->model.config.vocab, k = s->c->top_logprobs;
     if (s->c->logits)
-        memcpy(a->logits + a->n * vocab, s->logits, vocab * sizeof *s->logits);
+        memcpy(a->logits + a->n * vocab, a->q->logits, vocab * sizeof *a->q->logits);
     if (!s->c->json)
         return 0;
-    double sum = logits_log_sum(s->logits, vocab);
-    a->logprob[a->n] = (double)s->logits[id] - sum;
+    double sum = logits_log_sum(a->q->logits, vocab);
+    a->logprob[a->n] = (double)a->q->logits[id] - sum;
     if (!k)
         return 0;
-    const uint32_t *best = sampler_best(&s->sampler, s->logits, k < vocab ? k : vocab);
+    const uint32_t *best =
+        sampler_best(&s->sampler, a->q->logits, k < vocab ? k : vocab);
     buf_str(&a->top, a->n ? ",[" : "[");
     for (size_t i = 0; i < k && i < vocab; i++) {
         buf_printf(&a->top, "%s{\"id\":%u,\"logprob\":", i ? "," : "", best[i]);
-        json_put_number(&a->top, (double)s->logits[best[i]] - sum, 9);
+        json_put_number(&a->top, (double)a->q->logits[best[i]] - sum, 9);
         buf_char(&a->top, '}');
     }
     buf_char(&a->top, ']');
@@ -97,9 +98,10 @@ static int
 next_token(struct answer *a)
 {
     struct session *s = a->s;
-    uint32_t id = s->greedy ? (uint32_t)s->argmax
-                            : sampler_next(&s->sampler, s->logits, s->ids.v, s->ids.n,
-                                           a->draw, (uint32_t)a->n);
+    s->sampler.o = a->how->sample;
+    uint32_t id = s->greedy ? (uint32_t)a->q->argmax
+                            : sampler_next(&s->sampler, a->q->logits, a->q->ids.v,
+                                           a->q->ids.n, a->draw, (uint32_t)a->n);
     if (!s->c->ignore_eos && session_ends(s, id)) {
         a->why = WHY_END;
         a->end = id;
@@ -107,55 +109,71 @@ next_token(struct answer *a)
     }
     if (grow(a) < 0 || keep_logits(a, id) < 0)
         return -1;
-    ids_add(&s->ids, id);
+    ids_add(&a->q->ids, id);
     a->n++;
     if (a->meter)
         meter_token(a->meter);
-    if (ids_ok(&s->ids, s->err) < 0)
+    if (ids_ok(&a->q->ids, s->err) < 0)
         return -1;
     int stop = stream_push(&a->stream, id, s->err);
     if (stop > 0)
         a->why = WHY_STOP;
-    else if (stop == 0 && s->ids.n > s->limit && a->n < a->how->max_tokens)
+    else if (stop == 0 && a->q->ids.n > s->limit && a->n < a->how->max_tokens)
         a->why = WHY_CONTEXT;
     return stop ? stop : a->why == WHY_CONTEXT;
 }
 
-static int
-follow(struct answer *a)
+size_t
+answer_tokens(size_t prompt, const struct settings *how)
 {
-    int rc = session_follow(a->s);
+    size_t max = how->max_tokens; // for a long answer the cache grows later
+    return prompt + (max < RESERVE_TOKENS ? max : RESERVE_TOKENS);
+}
+
+int
+answer_begin(struct answer *a)
+{
+    struct session *s = a->s;
+    a->started = os_seconds();
+    a->prompt = a->q->prompt = a->q->ids.n;
+    s->q = a->q;
+    if (session_reserve(s, answer_tokens(a->prompt, a->how)) < 0)
+        return -1;
+    a->computed = a->prompt - (s->c->no_kv ? 0 : a->q->cache.used);
+    int rc = session_follow(s);
     if (rc > 0)
         a->why = WHY_INTERRUPT;
+    double now = os_seconds();
+    a->prefill_s = now - a->started;
+    a->started = now;
     return rc;
+}
+
+int
+answer_next(struct answer *a)
+{
+    int rc = a->n < a->how->max_tokens ? next_token(a) : 1;
+    return rc == 0 && a->n == a->how->max_tokens ? 1 : rc;
+}
+
+int
+answer_end(struct answer *a)
+{
+    a->decode_s = os_seconds() - a->started;
+    int stop = stream_finish(&a->stream, a->s->err);
+    if (stop > 0)
+        a->why = WHY_STOP;
+    return stop < 0 ? -1 : 0;
 }
 
 int
 answer_make(struct answer *a)
 {
-    struct session *s = a->s;
-    double start = os_seconds();
-    size_t max = a->how->max_tokens; // for a long answer the cache grows later
-    size_t want = s->ids.n + (max < RESERVE_TOKENS ? max : RESERVE_TOKENS);
-    a->prompt = s->prompt = s->ids.n;
-    if (session_reserve(s, want) < 0)
-        return -1;
-    a->computed = a->prompt - (s->c->no_kv ? 0 : s->cache.used);
-    int rc = follow(a);
-    a->prefill_s = os_seconds() - start;
-    start = os_seconds();
-    while (rc == 0 && a->n < a->how->max_tokens) {
-        rc = next_token(a);
-        if (rc == 0 && a->n < a->how->max_tokens)
-            rc = follow(a);
-    }
-    a->decode_s = os_seconds() - start;
-    if (rc < 0)
-        return -1;
-    int stop = stream_finish(&a->stream, s->err);
-    if (stop > 0)
-        a->why = WHY_STOP;
-    return stop < 0 ? -1 : 0;
+    int rc = answer_begin(a);
+    while (rc == 0 && (rc = answer_next(a)) == 0)
+        if ((rc = session_follow(a->s)) > 0)
+            a->why = WHY_INTERRUPT;
+    return rc < 0 ? -1 : answer_end(a);
 }
 
 /* ---- output ------------------------------------------------------------------------------- */
@@ -194,7 +212,7 @@ answer_json(struct buf *b, const struct answer *a)
 {
     const struct session *s = a->s;
     buf_str(b, "\"ids\":[");
-    put_ids(b, s->ids.v + a->prompt, a->n, ",");
+    put_ids(b, a->q->ids.v + a->prompt, a->n, ",");
     buf_str(b, "],\"logprobs\":[");
     for (size_t i = 0; i < a->n; i++) {
         buf_str(b, i ? "," : "");
@@ -227,15 +245,14 @@ answer_flush(struct buf *b, bool json)
 }
 
 void
-answer_put(const struct answer *a)
+answer_put(struct buf *b, const struct answer *a)
 {
-    const struct session *s = a->s;
-    struct buf b = { 0 };
-    if (s->c->ids)
-        put_ids(&b, s->ids.v + a->prompt, a->n, " ");
-    buf_char(&b, '\n'); // a text was streamed
-    answer_flush(&b, false);
-    buf_free(&b);
+    const struct stream *x = &a->stream;
+    if (a->s->c->ids)
+        put_ids(b, a->q->ids.v + a->prompt, a->n, " ");
+    else if (!x->print)
+        buf_add(b, x->text.data, x->text.len);
+    buf_char(b, '\n');
 }
 
 static double

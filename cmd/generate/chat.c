@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* chat: the turns of one conversation.  s->ids has the tokens of the turns as they were made,
+/* chat: the turns of one conversation.  s->q->ids has the tokens of the turns as they were made,
  * and the cache what was computed of them; when the context is full, the oldest turns leave.  At
  * a terminal a line that begins with a slash is a command. */
 #include "cmd/generate/edit.h"
 #include "cmd/generate/place.h"
 #include "cmd/generate/request.h"
+#include "cmd/generate/source.h"
 
 #include "cmd/nearest.h"
 #include "lib/core/outfile.h"
@@ -32,8 +33,8 @@ struct chat {
     struct place place; // of the turn
     bool refused;       // a turn was
     char *system;       // NULL: none
-    size_t head;        // tokens of the system message, with which s->ids begin
-    size_t *start;      // (turns) where they begin in s->ids
+    size_t head;        // tokens of the system message, with which s->q->ids begin
+    size_t *start;      // (turns) where they begin in s->q->ids
     size_t turns, cap;
     bool open; // the tokens end with an answer, without its end token
     struct said *said;
@@ -112,21 +113,21 @@ put_messages(struct buf *b, const struct chat *c, size_t first)
 
 /* ---- tokens ------------------------------------------------------------------------- */
 
-/* Replace n tokens at `at` of s->ids by others: what was computed behind them is void. */
+/* Replace n tokens at `at` of s->q->ids by others: what was computed behind them is void. */
 static int
 replace_ids(struct session *s, size_t at, size_t n, const struct ids *by,
             struct err *err)
 {
     struct ids all = { 0 };
-    ids_append(&all, s->ids.v, at);
+    ids_append(&all, s->q->ids.v, at);
     ids_append(&all, by->v, by->n);
-    ids_append(&all, s->ids.v + at + n, s->ids.n - at - n);
+    ids_append(&all, s->q->ids.v + at + n, s->q->ids.n - at - n);
     if (ids_ok(&all, err) < 0)
         return -1;
-    ids_free(&s->ids);
-    s->ids = all;
-    if (s->has_cache && s->cache.used > at)
-        s->cache.used = at;
+    ids_free(&s->q->ids);
+    s->q->ids = all;
+    if (s->q->has_cache && s->q->cache.used > at)
+        s->q->cache.used = at;
     return 0;
 }
 
@@ -157,9 +158,9 @@ static void
 reset(struct chat *c)
 {
     struct session *s = c->s;
-    s->ids.n = c->head;
-    if (s->has_cache && s->cache.used > c->head)
-        s->cache.used = c->head;
+    s->q->ids.n = c->head;
+    if (s->q->has_cache && s->q->cache.used > c->head)
+        s->q->cache.used = c->head;
     c->turns = 0;
     c->open = false;
     c->place.index = 0;
@@ -188,14 +189,14 @@ append(struct chat *c, struct slice text, struct err *err)
     if (c->open && end == TOKEN_NONE)
         return err_set(err, ERR_FORMAT, "the tokenizer has no added token <|im_end|>");
     if (c->open) {
-        ids_add(&s->ids, end);
-        if (encode(s->e, &s->ids, slice_of("\n"), false, err) < 0)
+        ids_add(&s->q->ids, end);
+        if (encode(s->e, &s->q->ids, slice_of("\n"), false, err) < 0)
             return -1;
     }
-    size_t start = s->ids.n;
-    if (render_prompt(s->e, &s->ids, &s->c->how, &m, 1, err) < 0)
+    size_t start = s->q->ids.n;
+    if (render_prompt(s->e, &s->q->ids, &s->c->how, &m, 1, err) < 0)
         return -1;
-    size_t alone = c->head + s->ids.n - start;
+    size_t alone = c->head + s->q->ids.n - start;
     if (alone > s->limit)
         return err_set(err, ERR_USAGE, "%zu tokens, the context has %zu%s", alone,
                        s->limit, s->c->context ? " (--context)" : "");
@@ -214,15 +215,15 @@ drop_oldest(struct chat *c, size_t *dropped)
     if (space > s->limit / 4)
         space = s->limit / 4;
     *dropped = 0;
-    if (s->c->no_drop && s->ids.n > s->limit)
+    if (s->c->no_drop && s->q->ids.n > s->limit)
         return err_set(s->err, ERR_USAGE,
                        "turn %llu: %zu tokens, the context has %zu%s, and --no-drop "
                        "keeps all turns",
-                       (unsigned long long)c->place.index, s->ids.n, s->limit,
+                       (unsigned long long)c->place.index, s->q->ids.n, s->limit,
                        s->c->context ? " (--context)" : "");
-    if (s->c->no_drop || s->ids.n + space <= s->limit)
+    if (s->c->no_drop || s->q->ids.n + space <= s->limit)
         return 0;
-    while (k + 1 < c->turns && c->head + s->ids.n - c->start[k] > s->limit / 2)
+    while (k + 1 < c->turns && c->head + s->q->ids.n - c->start[k] > s->limit / 2)
         k++;
     if (k == 0)
         return 0;
@@ -246,20 +247,21 @@ static void
 put(const struct chat *c, const struct answer *a, size_t first, size_t dropped)
 {
     struct buf b = { 0 };
-    if (!c->s->c->json) {
-        answer_put(a);
-        return;
+    bool json = c->s->c->json;
+    if (json) {
+        place_head(&b, &c->place);
+        put_messages(&b, c, first);
+        buf_printf(&b, ",\"dropped\":%zu,", dropped);
+        answer_json(&b, a);
+        buf_str(&b, "}\n");
+    } else {
+        answer_put(&b, a);
     }
-    place_head(&b, &c->place);
-    put_messages(&b, c, first);
-    buf_printf(&b, ",\"dropped\":%zu,", dropped);
-    answer_json(&b, a);
-    buf_str(&b, "}\n");
-    answer_flush(&b, true);
+    answer_flush(&b, json);
     buf_free(&b);
 }
 
-/* The answer to the turn in s->ids. */
+/* The answer to the turn in s->q->ids. */
 static int
 answer(struct chat *c, struct slice text)
 {
@@ -270,7 +272,7 @@ answer(struct chat *c, struct slice text)
     if (drop_oldest(c, &dropped) < 0)
         return -1;
     time_text(asked, time(NULL));
-    answer_open(&a, s, &c->how);
+    answer_open(&a, s, &c->how, !s->c->json);
     a.index = a.draw = c->place.index;
     int rc = answer_make(&a);
     if (rc == 0) {
@@ -293,15 +295,18 @@ turn(struct chat *c, struct slice text)
 {
     struct session *s = c->s;
     struct err err = { 0 };
-    size_t before = s->ids.n, bad = utf8_check(text.p, text.n);
+    size_t before = s->q->ids.n, bad = utf8_check(text.p, text.n);
     int rc = bad < text.n ? err_set(&err, ERR_FORMAT, "byte %zu: not UTF-8", bad)
                           : append(c, text, &err);
     if (rc == 0) {
         rc = answer(c, text);
     } else {
-        s->ids.n = before;
+        struct buf b = { 0 };
+        s->q->ids.n = before;
         c->refused = true;
-        rc = place_refuse(&c->place, s->c->json, &err, s->err);
+        rc = place_refuse(&b, &c->place, s->c->json, &err, s->err);
+        answer_flush(&b, s->c->json);
+        buf_free(&b);
     }
     c->place.index++;
     return rc;
@@ -444,14 +449,14 @@ adopt(struct chat *c, const struct messages *m, struct err *err)
         struct rendered r = { 0 };
         rc = render_messages(s->e, &r, &s->c->how, m->v + i, 1, err);
         if (rc == 0 && i % 2 == first)
-            add_start(c, s->ids.n);
-        ids_append(&s->ids, r.ids.v, r.ids.n);
+            add_start(c, s->q->ids.n);
+        ids_append(&s->q->ids, r.ids.v, r.ids.n);
         rendered_free(&r);
         remember(c, m->v[i].role, m->v[i].content, "");
     }
     c->place.index = c->turns;
     buf_free(&system);
-    return rc == 0 ? ids_ok(&s->ids, err) : -1;
+    return rc == 0 ? ids_ok(&s->q->ids, err) : -1;
 }
 
 static int
@@ -579,22 +584,19 @@ typed(struct chat *c)
 }
 
 static int
-one_line(void *ctx, struct slice line, uint64_t number, double share)
+each(struct chat *c)
 {
-    struct chat *c = ctx;
-    (void)share;
-    c->place.line = number;
-    return turn(c, line);
-}
-
-static int
-from_options(struct chat *c)
-{
-    const struct config_generate *o = c->s->c;
-    for (size_t i = 0; i < o->n_prompts; i++)
-        if (turn(c, slice_of(o->prompts[i])) < 0)
-            return -1;
-    return 0;
+    struct source x;
+    struct slice text;
+    int rc;
+    source_open(&x, c->s->c);
+    while ((rc = source_next(&x, &text, c->s->err)) > 0) {
+        c->place.line = x.line;
+        if ((rc = turn(c, text)) < 0)
+            break;
+    }
+    source_close(&x);
+    return rc;
 }
 
 int
@@ -603,9 +605,7 @@ chat_answer(struct session *s, bool *all)
     struct chat c = { .s = s, .how = answer_settings(s), .place = { .what = "turn" } };
     int rc = set_system(&c, s->c->system, s->err);
     if (rc == 0)
-        rc = s->c->n_prompts        ? from_options(&c)
-             : isatty(STDIN_FILENO) ? typed(&c)
-                                    : prompts_lines(s, one_line, &c);
+        rc = !s->c->n_prompts && isatty(STDIN_FILENO) ? typed(&c) : each(&c);
     *all = !c.refused;
     forget(&c);
     free(c.said);

@@ -15,6 +15,7 @@ static struct config_generate cfg = {
              .about = "Run a model of any container: answer prompts, chat, or "
                       "tell its loss on samples.\nThe prompt is not repeated." },
     .max_tokens = 256,
+    .batch = 1,
     .sample = { .top_p = 1, .penalty = 1 },
     .where = { .device = "auto", .decodes = true },
 };
@@ -75,6 +76,8 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.no_drop) },
     { 0, "history", "FILE", "with --chat: keep the lines that are typed in this file",
       CMD_TEXT(&cfg.history) },
+    { 0, "batch", "N", "answer N prompts at a time (default 1), on the CPU",
+      CMD_U32(&cfg.batch, 1, MAX_BATCH) },
     { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)",
       CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },
     { 0, "temp", "X", "temperature; 0: always the most likely token",
@@ -155,7 +158,7 @@ static void
 settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
-        c->top_logprobs || c->dump_layers || c->no_kv || c->requests ||
+        c->top_logprobs || c->dump_layers || c->no_kv || c->requests || c->batch > 1 ||
         cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
                "--json, "
@@ -218,6 +221,11 @@ settle(struct config_generate *c)
         return;
     }
     settle_requests(c);
+    if (c->batch > 1 && (c->chat || c->logits || c->dump_layers || c->no_kv))
+        misuse("--batch: not with --%s", c->chat          ? "chat"
+                                         : c->logits      ? "logits"
+                                         : c->dump_layers ? "dump-layers"
+                                                          : "no-kv");
     if (!c->chat && (c->no_drop || c->history))
         misuse("--%s: goes with --chat", c->no_drop ? "no-drop" : "history");
     if (c->top_logprobs && !c->json)

@@ -2,8 +2,6 @@
 /* place: see place.h. */
 #include "cmd/generate/place.h"
 
-#include "cmd/generate/answer.h"
-
 #include <string.h>
 
 static void
@@ -45,21 +43,20 @@ put_object(struct buf *b, const struct place *p, const struct buf *words)
 }
 
 int
-place_refuse(const struct place *p, bool json, const struct err *why, struct err *err)
+place_refuse(struct buf *b, const struct place *p, bool json, const struct err *why,
+             struct err *err)
 {
-    struct buf b = { 0 }, words = { 0 };
+    struct buf words = { 0 };
     if (why->kind == ERR_MEMORY)
         return err_set(err, why->kind, "%s", why->msg);
     put_words(&words, p, why->msg);
     if (buf_ok(&words, err) < 0)
         return -1;
     if (json)
-        put_object(&b, p, &words);
+        put_object(b, p, &words);
     else
         warn("%s", words.data);
-    buf_char(&b, '\n'); // of a text an empty line, so that lines stay in step
-    answer_flush(&b, json);
-    buf_free(&b);
+    buf_char(b, '\n'); // of a text an empty line, so that lines stay in step
     buf_free(&words);
     return 0;
 }

@@ -15,9 +15,9 @@ struct place {
 
 /* The beginning of its object: what it is, its number and its id, a comma. */
 void place_head(struct buf *b, const struct place *p);
-/* Report an error in place of an answer: with json an object, else words on stderr and an empty
- * line.  -1 with *err if the error is not the prompt's alone. */
-int place_refuse(const struct place *p, bool json, const struct err *why,
+/* Report an error in place of an answer, for which b gets with json an object, else an empty line
+ * after words on stderr.  -1 with *err if the error is not the prompt's alone. */
+int place_refuse(struct buf *b, const struct place *p, bool json, const struct err *why,
                  struct err *err);
 
 #endif
