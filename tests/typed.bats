@@ -267,9 +267,11 @@ PY
     sleep 1
     tm resize-window -x 60 -y 20
     text 'words'
-    sees 'kept words$'
+    sees '^> kept words$'
+    keys BSpace
+    sees '^> kept word$'
     keys Enter
-    sees '"content":"kept words"'
+    sees '"content":"kept word"'
     # A terminal that is left by a signal is as it was.
     pid=$(running)
     kill -TERM "$pid"

@@ -150,6 +150,19 @@ show_prompt(EditLine *el)
     return ((struct edit *)e)->prompt;
 }
 
+/* The line once more, by the terminal's new size, after another program has changed its mode:
+ * libedit believes that the mode is set and that the cursor is at the beginning. */
+static void
+draw_again(EditLine *el)
+{
+    redraw = 0;
+    el_resize(el);
+    el_set(el, EL_PREP_TERM, 0);
+    el_set(el, EL_PREP_TERM, 1);
+    fputs("\r\033[J", stderr);
+    el_set(el, EL_REFRESH);
+}
+
 /* The next character.  libedit's own reader goes on after a signal. */
 static int
 get_char(EditLine *el, wchar_t *c)
@@ -160,12 +173,8 @@ get_char(EditLine *el, wchar_t *c)
         while (!wait_for_key()) {
             if (edit_interrupted)
                 return -1;
-            if (redraw) {
-                redraw = 0;
-                el_resize(el);
-                el_set(el, EL_PREP_TERM, 1);
-                el_set(el, EL_REFRESH);
-            }
+            if (redraw)
+                draw_again(el);
         }
         ssize_t got = read(STDIN_FILENO, &byte, 1);
         if (got <= 0)
