@@ -550,9 +550,8 @@ typed_line(struct chat *c, struct slice line)
         return turn(c, line);
     if (line.n > 1 && line.p[1] == '/')
         return turn(c, (struct slice){ line.p + 1, line.n - 1 });
-    char *copy = strndup(line.p + 1, line.n - 1);
-    if (!copy)
-        die(EXIT_MEMORY, "out of memory");
+    char *copy = cmd_alloc(line.n, 1);
+    memcpy(copy, line.p + 1, line.n - 1);
     int rc = command(c, copy, &err);
     free(copy);
     if (rc >= 0)

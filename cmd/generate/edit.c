@@ -340,7 +340,7 @@ plain_line(struct edit *e, struct slice *line, struct err *err)
 int
 edit_line(struct edit *e, struct slice *line, struct err *err)
 {
-    int rc;
+    int rc = 0;
     do {
         edit_interrupted = 0;
         rc = edits(e) ? edited_line(e, line) : plain_line(e, line, err);

@@ -174,7 +174,7 @@ static int
 step(struct prompts *p)
 {
     struct slot *busy[MAX_BATCH];
-    struct sequence *q[MAX_BATCH];
+    struct sequence *q[MAX_BATCH] = { &p->s->first };
     size_t n = 0;
     for (size_t i = 0; i < MAX_BATCH; i++)
         if (p->slot[i].state == SLOT_BUSY) {
@@ -380,7 +380,7 @@ static size_t
 slots(const struct session *s)
 {
     const struct config_generate *c = s->c;
-    const char *why = !s->k->is.host ? "it is for the CPU yet"
+    const char *why = !s->k->is.host ? "only the CPU does it yet"
                       : c->where.coarse
                           ? "with --fast numbers depend on how many tokens "
                             "are computed together"
