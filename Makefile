@@ -683,6 +683,7 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	$(LINK) -fsanitize=fuzzer
 
 # Of something that only a command has.
+$(BUILD)/fuzz/request: $(BUILD)/cmd/generate/request.o
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
 $(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
