@@ -193,6 +193,7 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
+	cmd/nearest.c \
 	cmd/option.c \
 	cmd/ranks.c \
 	cmd/suffix.c
@@ -209,12 +210,19 @@ datcat_SRCS = \
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
 	cmd/generate/answer.c \
+	cmd/generate/chat.c \
 	cmd/generate/defaults.c \
+	cmd/generate/edit.c \
 	cmd/generate/generate.c \
 	cmd/generate/importance.c \
+	cmd/generate/meter.c \
+	cmd/generate/place.c \
+	cmd/generate/prompts.c \
 	cmd/generate/reference.c \
+	cmd/generate/request.c \
 	cmd/generate/score.c \
 	cmd/generate/session.c \
+	cmd/generate/source.c \
 	cmd/generate/stream.c \
 	cmd/generate/tensors.c
 memguard_SRCS = \
@@ -316,6 +324,11 @@ CUDA_CPP_FLAGS = -std=c++17 -O2 -Wall -fPIC -I. \
 MSGPACK_LIB ?= $(if $(findstring /,$(shell $(CC) $(LDFLAGS) \
 	-print-file-name=libmsgpack-c.so)),-lmsgpack-c,-lmsgpackc)
 LDLIBS ?= $(MSGPACK_LIB) -lxxhash -lpthread -lm -ldl
+
+# The line editor of generate --chat, where it can be linked; LIBEDIT= builds without it.
+LIBEDIT ?= $(shell printf '%b\n' '\043include <histedit.h>' \
+	'int main(void) { return !el_init("", stdin, stdout, stderr); }' | \
+	$(CC) $(CFLAGS) $(LDFLAGS) -x c -o /dev/null - -ledit 2>/dev/null && echo -ledit)
 
 # As many jobs as there are processors, unless -j says otherwise.
 ifeq ($(MAKELEVEL)$(filter -j% --jobs%,$(shell tr '\0' '\n' </proc/$$PPID/cmdline 2>/dev/null; \
@@ -553,6 +566,11 @@ $(eval $(call remember,$(BUILD)/commit,$(COMMIT)))
 $(BUILD)/cmd/cmd.o: $(BUILD)/commit
 $(BUILD)/cmd/cmd.o: private DEFS = -DNIBBLE_VERSION='"$(VERSION)"' -DNIBBLE_COMMIT='"$(COMMIT)"'
 
+$(eval $(call remember,$(BUILD)/libedit,$(LIBEDIT)))
+$(BUILD)/cmd/generate/edit.o: $(BUILD)/libedit
+$(BUILD)/cmd/generate/edit.o: private DEFS = $(if $(LIBEDIT),-DNIBBLE_LIBEDIT)
+$(BIN)/generate: private PROG_LIBS = $(LIBEDIT)
+
 # $(call isa_rule,SOURCE,ISA)
 define isa_rule
 $(BUILD)/$(1:.c=)_$2.o: $1 $(BUILD)/flags
@@ -647,7 +665,7 @@ $(EMULATE)/libnibble-cuda.so: $(EMULATE_OBJS)
 $(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
 	$(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
-LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
+LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PROG_LIBS) $(LDLIBS)
 
 define prog_rule
 $(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS) $(BUILD)/link-flags
@@ -695,6 +713,7 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	$(LINK) -fsanitize=fuzzer
 
 # Of something that only a command has.
+$(BUILD)/fuzz/request: $(BUILD)/cmd/generate/request.o
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
 $(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o

@@ -3,6 +3,7 @@
 #include "cmd/option.h"
 
 #include "cmd/cmd.h"
+#include "cmd/nearest.h"
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 #include "lib/io/select.h"
@@ -59,57 +60,26 @@ cmd_take_help(const struct cmd_option *o, const char *arg)
     exit(EXIT_DONE);
 }
 
-/* Edit distance of the n letters of a from b: insertions, deletions, changes and swaps of
- * neighbours; SIZE_MAX if either is too long for an option. */
-static size_t
-distance(const char *a, size_t n, const char *b)
-{
-    enum { MAX_LETTERS = 32 };
-    size_t row[3][MAX_LETTERS + 1]; // of a's prefixes: two before, one before, this
-    size_t m = strlen(b);
-    if (n > MAX_LETTERS || m > MAX_LETTERS)
-        return SIZE_MAX;
-    for (size_t k = 0; k <= m; k++)
-        row[0][k] = k;
-    for (size_t i = 1; i <= n; i++) {
-        size_t *now = row[i % 3], *last = row[(i + 2) % 3], *older = row[(i + 1) % 3];
-        now[0] = i;
-        for (size_t k = 1; k <= m; k++) {
-            size_t d = last[k - 1] + (a[i - 1] != b[k - 1]);
-            d = last[k] + 1 < d ? last[k] + 1 : d;
-            d = now[k - 1] + 1 < d ? now[k - 1] + 1 : d;
-            bool swapped =
-                i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
-            now[k] = swapped && older[k - 2] + 1 < d ? older[k - 2] + 1 : d;
-        }
-    }
-    return row[n % 3][m];
-}
-
 /* A long option that is unknown, or the beginning of several: suggest one. */
 static _Noreturn void
 unknown_option(const struct cmd *c, const char *word)
 {
-    const char *name = word + 2, *nearest = NULL;
-    // A third of the letters may be wrong, one always.
-    size_t n = strcspn(name, "="), best = (n < 6 ? 1 : n / 3) + 1, begun = 0;
+    const char *name = word + 2;
+    size_t n = strcspn(name, "="), begun = 0;
+    struct nearest near = nearest_to(name, n);
     struct buf list = { 0 };
     char q[TEXT_QUOTE];
     text_quote(q, word, strlen(word));
     for (size_t i = 0; i < c->n_options; i++) {
         const char *o = c->options[i].name;
-        size_t d = distance(name, n, o);
         if (strncmp(o, name, n) == 0)
             buf_printf(&list, "%s--%s", begun++ ? ", " : "", o);
-        if (d < best && d < n) {
-            best = d;
-            nearest = o;
-        }
+        nearest_try(&near, o);
     }
     if (begun > 1 && n && !list.failed)
         misuse("%s: is the beginning of %s: expected one of them", q, list.data);
-    if (nearest)
-        misuse("%s: unknown option: expected --%s? --help lists all", q, nearest);
+    if (near.word)
+        misuse("%s: unknown option: expected --%s? --help lists all", q, near.word);
     misuse("%s: unknown option; --help lists them", q);
 }
 

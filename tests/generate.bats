@@ -34,7 +34,7 @@ PROMPT='5 6 7 8 9 10 11 12 13 14 80'
 ids() { generate --ids -p "$PROMPT" --ignore-eos "${@:2}" "$1"; }
 
 # bare: JSON lines without what depends on the clock.
-bare() { sed 's/"timing":{[^}]*}/"timing":0/'; }
+bare() { sed 's/"timing":{[^}]*}/"timing":0/; s/,"time":"[^"]*"//g'; }
 
 @test "logits of a whole prompt, in chunks, token by token, without the cache: the reference's" {
     local how
@@ -502,7 +502,7 @@ for i, turn in enumerate(turns):
     r = subprocess.run(["generate", "--ids", "-n", "9", "-p", " ".join(map(str, prompt)),
                         m + "/x.safetensors"], capture_output=True, text=True, check=True)
     assert list(map(int, r.stdout.split())) == said[i]["ids"], i
-    assert said[i]["prompt"] == i and said[i]["prompt_tokens"] == len(prompt)
+    assert said[i]["turn"] == i and said[i]["prompt_tokens"] == len(prompt)
     if i + 1 < len(turns):
         lf = render([{"role": "user", "content": "q"}])
         start = render([{"role": "user", "content": turns[i + 1]}])
@@ -523,6 +523,88 @@ turns = eval(open("n").read())
 assert turns[0][0] == turns[0][1] and turns[1][0] > 256 > turns[0][0], turns
 for (before, _, said), (prompt, computed, _) in zip(turns, turns[1:]):
     assert computed == prompt - before - said + 1, turns
+PY
+}
+
+@test "--chat: a full context drops the oldest turns and says so; the rest is as if they had not been" {
+    python3 - "$M/x.safetensors" <<'PY'
+import json, subprocess, sys
+model = sys.argv[1]
+turns = ["turn number %d of many" % i for i in range(30)]
+
+def chat(*more, status=0):
+    p = subprocess.run(["generate", "--chat", "-n", "20", "--temp", "1", "--system", "Be brief", *more, model],
+                       input="\n".join(turns), text=True, errors="replace",
+                       capture_output=True)
+    assert p.returncode == status, p.stderr
+    return p.stdout, p.stderr
+
+out, said = chat("--json")
+lines = [json.loads(x) for x in out.splitlines()]
+assert len(lines) == len(turns)
+full = [x["turn"] for x in lines if x["dropped"]]
+assert 1 < len(full) < 10, full
+assert said.splitlines() == [
+    "generate: turn %d: the context of 400 tokens is full: the oldest turns were dropped, %d of them"
+    % (i, lines[i]["dropped"]) for i in full], said
+assert all(x["prompt_tokens"] <= 200 for x in lines if x["dropped"])
+assert all(x["prompt_tokens"] + 20 <= 400 for x in lines) and all(x["stop"] != "context" for x in lines)
+assert chat("--json", "-q")[1] == "" and chat("-q")[0].count("\n") >= 30
+# Nothing that was computed of the turns that left is used.
+def bare(lines):
+    for x in lines:
+        del x["timing"]
+        for m in x["messages"]:
+            m.pop("time", None)
+    return lines
+kept = bare([json.loads(x) for x in chat("--json", "--no-kv")[0].splitlines()])
+assert kept == bare(lines)
+# What stays: the system message and the last turns, ids as they were made.
+def ids(*arguments):
+    return json.loads(subprocess.check_output(["generate", "--json", "-n", "0", *arguments, model]))["prompt_tokens"]
+first, alone = ids("-p", turns[0], "--system", "Be brief"), ids("-p", turns[0])
+i, k = full[0], lines[full[0]]["dropped"]
+def cost(j):  # of a turn and its answer, which ends with <|im_end|> LF
+    return ids("-p", turns[j]) + len(lines[j]["ids"]) + 2
+head = first - alone
+assert lines[i]["prompt_tokens"] == head + sum(cost(j) for j in range(k, i)) + ids("-p", turns[i])
+# With --no-drop it ends there.
+out, said = chat("--json", "--no-drop", status=2)
+n = len(out.splitlines())
+assert i <= n < 30 and said.startswith("generate: turn %d: " % n) and "--no-drop keeps all turns" in said
+PY
+    refuse '--no-drop: goes with --chat' generate --no-drop -p x "$M/x.safetensors"
+    refuse '--history: goes with --chat' generate --history h -p x "$M/x.safetensors"
+}
+
+@test "--chat --json: turns with role, text and time, which tokenize takes as training data" {
+    printf 'one\n\u4f60\u597d "x"\nthree\n' >turns
+    generate --chat --json --system 'Be brief' -n 12 --temp 1 "$M/x.safetensors" <turns >talk.jsonl
+    python3 - <<'PY'
+import json, re
+lines = [json.loads(x) for x in open("talk.jsonl")]
+turns = open("turns").read().splitlines()
+for i, x in enumerate(lines):
+    assert x["turn"] == i and x["dropped"] == 0 and "text" not in x
+    roles = ["system"] * (i == 0) + ["user", "assistant"]
+    assert [m["role"] for m in x["messages"]] == roles
+    assert x["messages"][-2]["content"] == turns[i]
+    for m in x["messages"][-2:]:
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", m["time"])
+json.dump([[(m["role"], m["content"]) for m in x["messages"]] for x in lines], open("want", "w"))
+PY
+    tokenize -q -t "$M/tokenizer.json" --input jsonl -o talk.tok talk.jsonl
+    datcat talk.tok | tail -n 1 | has -x $'3\t.*'
+    # The targets are what the model said.
+    tokenize -q -t "$M/tokenizer.json" --input jsonl --emit jsonl talk.jsonl >ids
+    tokenize -q -t "$M/tokenizer.json" --decode --emit jsonl talk.tok >text
+    python3 - <<'PY'
+import json
+want = json.load(open("want"))
+texts = [json.loads(x)["text"] for x in open("text")]
+for turn, text in zip(want, texts):
+    assert text == "".join("<|im_start|>%s\n%s<|im_end|>\n" % tuple(m) for m in turn), (turn, text)
+assert len(texts) == 3 and all(sum(json.loads(x)["mask"]) > 0 for x in open("ids"))
 PY
 }
 
@@ -593,8 +675,93 @@ PY
     generate --chat -n 20 "$M/x.safetensors" --json --no-kv <turns | bare >b
     cmp a b
     { cat turns turns turns; } >many
-    run -2 --separate-stderr bash -c 'generate --chat -n 20 "$1" <many' bash "$M/x.safetensors"
-    [[ $stderr == *'the context has 400'* ]]
+    run -2 --separate-stderr bash -c 'generate --chat --no-drop -n 20 "$1" <many' bash "$M/x.safetensors"
+    [[ $stderr == 'generate: turn '*': 4'??' tokens, the context has 400, and --no-drop keeps all turns' ]]
+}
+
+@test "a prompt that cannot be answered is one error; the others are answered, the end is 2" {
+    local t=$M/t.safetensors
+    printf '5 6\n%s\n5 x\n5 97\n\n7 8\n' "$PROMPT" >prompts
+    generate --ids -n 3 -p '5 6' "$t" >a
+    generate --ids -n 3 -p '7 8' "$t" >b
+    run -2 --separate-stderr bash -c 'generate --ids -n 3 --context 10 "$1" <prompts >out' bash "$t"
+    # A line for each prompt.
+    { cat a && printf '\n\n\n' && cat b; } | cmp - out
+    [ "${#stderr_lines[@]}" -eq 3 ]
+    [ "${stderr_lines[0]}" = 'generate: <stdin>: line 2: 11 tokens, the context has 10 (--context)' ]
+    [ "${stderr_lines[1]}" = 'generate: <stdin>: line 3: expected ids, found "x"' ]
+    [[ ${stderr_lines[2]} == 'generate: <stdin>: line 4: id 97 at position 1: '* ]]
+    run -2 --separate-stderr bash -c 'generate --ids -n 3 --context 10 --json "$1" <prompts >out' bash "$t"
+    [ "$stderr" = 'generate: 3 of 5 prompts could not be answered: see "error"' ]
+    jsonl 'd[1] == {"prompt": 1, "line": 2,
+        "error": "<stdin>: line 2: 11 tokens, the context has 10 (--context)"} and
+        [x.get("line") for x in d] == [None, 2, 3, 4, None]' <out | has -x True
+    [ "$(jsonl '" ".join(map(str, d[4]["ids"]))' <out)" = "$(cat b)" ]
+    # Of -p, too, and of text.
+    run -2 --separate-stderr generate --ids -n 3 --context 10 -p "$PROMPT" -p '7 8' "$t"
+    [ "${stderr_lines[0]}" = 'generate: prompt 0: 11 tokens, the context has 10 (--context)' ]
+    [ "${lines[0]}" = "$(cat b)" ]
+    generate -n 3 -p hi "$M/x.safetensors" >a
+    seq -s ' ' 500 >long
+    echo hi >>long
+    run -2 --separate-stderr bash -c 'generate -n 3 "$1" <long >out' bash "$M/x.safetensors"
+    { echo && cat a; } | cmp - out
+    [[ $stderr == 'generate: <stdin>: line 1: '*' tokens, the context has 400' ]]
+    # A turn that does not fit is none; the next one stands behind those that do.
+    { echo one && cat long; } >turns
+    printf 'one\nhi\n' | generate --chat -n 3 --json "$M/x.safetensors" >want
+    run -2 --separate-stderr bash -c 'generate --chat -n 3 --json "$1" <turns >out' bash "$M/x.safetensors"
+    [ "$(jsonl '[x["ids"] for x in d]' <want)" = "$(jsonl '[x["ids"] for x in d if "ids" in x]' <out)" ]
+}
+
+@test "a template that the tokenizer lacks a token for is an error of each prompt" {
+    sed 's/<|im_start|>/<|in_start|>/' "$M/tokenizer.json" >t.json
+    run -2 --separate-stderr generate -t t.json -n 1 -p x "$M/x.safetensors"
+    [ -z "$output" ]
+    [ "$stderr" = 'generate: prompt 0: template qwen3: the tokenizer has no added token <|im_start|>' ]
+    run -0 generate -t t.json -n 1 -p x --template none "$M/x.safetensors"
+}
+
+# bats test_tags=native
+@test "progress of many prompts: on a terminal that gets no answers, and nowhere else" {
+    local m=$M/x.safetensors
+    yes hi | head -n 60 >prompts || true
+    generate -n 300 --ignore-eos "$m" <prompts >want
+    # Standard error is a terminal, standard output a file.
+    python3 - "$m" <<'PY'
+import os, pty, re, subprocess, sys
+
+def shown(*options, stdin):
+    here, there = pty.openpty()
+    with open("out", "wb") as out:
+        p = subprocess.Popen(["generate", *options, "-n", "300", "--ignore-eos", sys.argv[1]],
+                             stdin=stdin, stdout=out, stderr=there)
+    os.close(there)
+    got = b""
+    try:
+        while part := os.read(here, 4096):
+            got += part
+    except OSError:  # Linux's end of file
+        pass
+    assert p.wait(60) == 0
+    return got, open("out", "rb").read()
+
+want = open("want", "rb").read()
+got, out = shown(stdin=open("prompts"))
+assert out == want
+assert re.search(rb"\rgenerate: \d+ prompts, [\d.]+ tok/s, \d+ %, \d+ s left\x1b\[K", got), got
+assert got.endswith(b"\r\x1b[K"), got
+# Of a pipe it is not known how many are left.
+got, out = shown(stdin=subprocess.Popen(["cat", "prompts"], stdout=subprocess.PIPE).stdout)
+assert out == want and b" prompts, " in got and b"left" not in got, got
+for o in (["-q"], ["--chat", "--context", "399"]):
+    got, out = shown(*o, stdin=open("prompts") if o == ["-q"] else subprocess.DEVNULL)
+    assert got == b"", got
+got, out = shown("-p", "hi", stdin=subprocess.DEVNULL)
+assert got == b"" and want.startswith(out), got
+PY
+    run -0 --separate-stderr generate -n 300 --ignore-eos "$m" <prompts
+    [ -z "$stderr" ]
 }
 
 # bats test_tags=native
@@ -629,6 +796,289 @@ PY
     [[ $stderr == *'device: cpu'*'prefill 11 tokens, '*' tok/s; decode 2 tokens, '*' tok/s'* ]]
     run -0 --separate-stderr ids "$M/t.safetensors" -n 3
     [ -z "$stderr" ]
+}
+
+# ---- requests ---------------------------------------------------------------------------
+
+@test "--input jsonl: each request gets the bytes that it gets alone, in order, ids kept" {
+    python3 - "$M/x.safetensors" <<'PY'
+import json, subprocess, sys
+model = sys.argv[1]
+base = ["generate", "--json", "-n", "7", "--temp", "0.3"]
+option = {"max_tokens": "-n", "temperature": "--temp", "top_p": "--top-p", "top_k": "--top-k",
+          "seed": "--seed", "stop": "--stop"}
+requests = [
+    {"id": "a", "prompt": "Hello there"},
+    {"id": 7, "prompt": "Hello there", "seed": 3, "temperature": 1.5},
+    {"prompt": "Hello there", "temperature": 0, "max_tokens": 12},
+    {"max_tokens": 40, "temperature": 2, "top_p": 0.8, "top_k": 30, "seed": 4294967295, "prompt": "x"},
+    {"id": "\u4f60", "prompt": "\u4f60\u597d", "seed": None, "stop": ["e", "nowhere"], "max_tokens": 60,
+     "temperature": 3},
+    {"id": 1.50, "ids": [5, 6, 3097], "max_tokens": 0},
+    {"id": "a", "ids": [5, 6, 7], "temperature": 1, "stop": "a"},
+    {"messages": [{"role": "user", "content": "Hello there"}], "seed": 9, "temperature": 1},
+    {"messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "x", "time": 1}]},
+]
+
+def bare(text):
+    d = json.loads(text)
+    del d["timing"], d["prompt"]
+    return d
+
+def alone(r, *more):
+    args = base + list(more)
+    for key, name in option.items():
+        v = r.get(key)
+        for x in v if isinstance(v, list) else [] if v is None else [v]:
+            args += [name, str(x)]
+    if "ids" in r:
+        tokenizer = [] if "stop" not in r else ["-t", model.replace("x.safetensors", "tokenizer.json")]
+        args += ["--ids", *tokenizer, "-p", " ".join(map(str, r["ids"]))]
+    elif "prompt" in r:
+        args += ["-p", r["prompt"]]
+    else:
+        *first, user = r["messages"]
+        for m in first:
+            args += ["--system", m["content"]]
+        args += ["-p", user["content"]]
+    d = bare(subprocess.check_output(args + [model]))
+    return d
+
+def ask(requests, *more):
+    lines = "\n".join(json.dumps(r) for r in requests)
+    said = subprocess.run(base + ["--input", "jsonl", *more, model], input=lines + "\n", text=True,
+                          capture_output=True, check=True)
+    assert said.stderr == "", said.stderr
+    return said.stdout.splitlines()
+
+def check(requests, said, *more):
+    assert len(said) == len(requests)
+    for i, (r, line) in enumerate(zip(requests, said)):
+        assert json.loads(line)["prompt"] == i
+        d, want = bare(line), alone(r, *more)
+        assert d.pop("id", None) == r.get("id"), line
+        if want["text"] is None:      # of --ids without a tokenizer
+            del d["text"], want["text"]
+        assert d == want, (r, d, want)
+
+said = ask(requests)
+check(requests, said)
+assert '"id":"\\u4f60"' in said[4] and '"id":1.5,' in said[5]
+texts = [r for r in requests if "ids" not in r and r.get("messages", [{}])[0].get("role") != "system"]
+check(texts, ask(texts, "--system", "Be brief", "--top-logprobs", "2"), "--system", "Be brief",
+      "--top-logprobs", "2")
+check(texts[:4], ask(texts[:4], "--template", "none"), "--template", "none")
+# Whatever stands before and behind it, and without a line end.
+back = [bare(x) for x in ask(requests[::-1])][::-1]
+assert back == [bare(x) for x in said]
+one = subprocess.run(base + ["--input", "jsonl", model], input=json.dumps(requests[1]), text=True,
+                     capture_output=True, check=True).stdout
+assert bare(one) == bare(said[1])
+# A request's own system message, and none of the options.
+own = ask(requests[-1:], "--system", "Another")
+assert bare(own[0]) == bare(said[-1])
+# Options hold where a request says nothing.
+assert len(json.loads(ask([{"prompt": "x"}])[0])["ids"]) <= 7
+PY
+}
+
+@test "--input jsonl: what is wrong is an object with line and field; the others are answered" {
+    python3 - "$M/x.safetensors" <<'PY'
+import json, subprocess, sys
+model = sys.argv[1]
+bad = [  # line, field, id, what the error has
+    ('{"id":"q","prompt":"x","temprature":1}', "temprature", "q", 'unknown field: expected "temperature"?'),
+    ('{"temprature":1,"prompt":"x","id":"q"}', "temprature", "q", "byte 14: "),
+    ('{"id":1,"prompt":"x","maximal":5}', "maximal", 1, "unknown field"),
+    ('{"prompt":5}', "prompt", None, "expected a string, found 5"),
+    ('{"prompt":"x","max_tokens":-1}', "max_tokens", None, "found -1"),
+    ('{"prompt":"x","max_tokens":2147483648}', "max_tokens", None, "0 to 2147483647"),
+    ('{"prompt":"x","max_tokens":1.5}', "max_tokens", None, "1.5"),
+    ('{"prompt":"x","temperature":"hot"}', "temperature", None, "expected a number"),
+    ('{"prompt":"x","temperature":-0.5}', "temperature", None, "at least 0"),
+    ('{"prompt":"x","top_p":1.01}', "top_p", None, "0 to 1"),
+    ('{"prompt":"x","top_k":4294967296}', "top_k", None, "0 to 4294967295"),
+    ('{"prompt":"x","seed":4294967296}', "seed", None, "0 to 4294967295"),
+    ('{"prompt":"x","stop":""}', "stop", None, "not empty"),
+    ('{"prompt":"x","stop":["a",""]}', "stop", None, "not empty"),
+    ('{"prompt":"x","stop":[1]}', "stop", None, "expected a string"),
+    ('{"prompt":"x","stop":[%s]}' % ",".join(['"a"'] * 65), "stop", None, "at most 64"),
+    ('{"prompt":"x","id":["a"]}', "id", None, "expected a string or a number"),
+    ('{"prompt":"x","prompt":"y"}', "prompt", None, "is there twice"),
+    ('{"prompt":"x","ids":[1]}', "ids", None, 'one of "prompt", "messages" and "ids"'),
+    ('{"id":2}', None, 2, 'expected "prompt", "messages" or "ids"'),
+    ('{"ids":[5,3098]}', "ids", None, "id 3098 at position 1: the model's vocab_size is 3098"),
+    ('{"ids":[5,-1]}', "ids", None, "-1"),
+    ('{"ids":[]}', "ids", None, "a prompt without a token"),
+    ('{"ids":[%s]}' % ",".join(["5"] * 401), "ids", None, "401 tokens, the context has 400"),
+    ('{"id":"long","prompt":"%s"}' % ("a b " * 900), "prompt", "long", " tokens, the context has 400"),
+    ('{"messages":[]}', "messages", None, "expected messages, found none"),
+    ('{"messages":{}}', "messages", None, "expected an array"),
+    ('{"messages":[{"role":"user"}]}', "messages", None, 'with "role" and "content"'),
+    ('{"messages":[{"role":"nobody","content":"x"}]}', "messages", None, 'found "nobody"'),
+    ('{"messages":[{"role":"user","content":"x","tool_calls":[1]}]}', "messages", None, "not supported"),
+    ('{"id":"a","prompt":"x"', None, "a", "the end of the JSON text"),
+    ('{"prompt":"x"} {}', None, None, "byte 15"),
+    ('["x"]', None, None, "expected an object"),
+    ('hello', None, None, "expected an object"),
+    (b'{"prompt":"\xff"}', "prompt", None, "not UTF-8"),
+]
+good = {"id": "good", "prompt": "Hello there"}
+lines = b""
+for text, *_ in bad:
+    lines += json.dumps(good).encode() + b"\n"
+    lines += (text if isinstance(text, bytes) else text.encode()) + b"\n\n"
+base = ["generate", "-n", "3", "--input", "jsonl", model]
+said = subprocess.run(base, input=lines, capture_output=True)
+assert said.returncode == 2
+n = len(bad)
+assert said.stderr.decode() == 'generate: %d of %d prompts could not be answered: see "error"\n' % (n, 2 * n), said.stderr
+out = [json.loads(x) for x in said.stdout.splitlines()]
+assert [x["prompt"] for x in out] == list(range(2 * n))
+for i, (text, field, id, words) in enumerate(bad):
+    ok, d = out[2 * i], out[2 * i + 1]
+    assert ok["id"] == "good" and ok["ids"] == out[0]["ids"] and len(ok["ids"]) == 3
+    assert d["line"] == 3 * i + 2 and d.get("field") == field and d.get("id") == id, (text, d)
+    where = "<stdin>: line %d: " % d["line"] + ('"%s": ' % field if field else "")
+    assert d["error"].startswith(where) and words in d["error"], (text, d)
+    assert not {"text", "ids"} & set(d)
+# Only errors, and a last line that was cut.
+said = subprocess.run(base, input=b'{"prompt":"x', capture_output=True)
+assert said.returncode == 2 and json.loads(said.stdout)["line"] == 1
+PY
+}
+
+@test "--input jsonl: no tokenizer, a template without its tokens, nothing at all" {
+    local t=$M/t.safetensors x=$M/x.safetensors
+    printf '{"prompt":"x"}\n{"ids":[5],"stop":"a"}\n{"ids":[5]}\n' >r
+    run -2 --separate-stderr bash -c 'generate --ids -n 2 --input jsonl "$1" <r >out' bash "$t"
+    [ "$(jsonl '[x.get("field") for x in d]' <out)" = "['prompt', 'stop', None]" ]
+    [ "$(jsonl 'd[2]["text"], len(d[2]["ids"])' <out)" = '(None, 2)' ]
+    sed 's/<|im_end|>/<|in_end|>/' "$M/tokenizer.json" >t.json
+    run -2 --separate-stderr bash -c 'generate -t t.json -n 2 --input jsonl "$1" <r >out' bash "$x"
+    jsonl 'd[0]["field"] == "prompt" and d[0]["error"].endswith("has no added token <|im_end|>")' <out |
+        has -x True
+    [ "$(jsonl '["error" in x for x in d]' <out)" = '[True, False, False]' ]
+    run -0 --separate-stderr generate --input jsonl "$x" </dev/null
+    [ -z "$output" ]
+    [ "$stderr" = 'generate: <stdin>: no requests' ]
+    quiet generate -q --input jsonl "$x" </dev/null
+    # A reader that leaves in the middle ends it quietly.
+    yes '{"ids":[5,6]}' | head -n 3000 >many || true
+    run -0 --separate-stderr bash -c 'generate --ids -n 3 --input jsonl "$1" <many | head -n 1' bash "$t"
+    [ -z "$stderr" ]
+    [ "${#lines[@]}" -eq 1 ]
+    local o
+    for o in '-p x' --chat '--logits l' '--dump-layers l'; do
+        # shellcheck disable=SC2086  # two words
+        refuse '--input jsonl: not with --' generate --input jsonl $o "$x"
+    done
+    refuse 'want one of lines, jsonl' generate --input tsv "$x"
+}
+
+# ---- several at a time ----------------------------------------------------------------------
+
+# requests N: as JSONL, of many lengths, with settings of many kinds.
+requests() {
+    python3 - "$1" <<'PY'
+import json, random, sys
+r = random.Random(5)
+for i in range(int(sys.argv[1])):
+    q = {"id": i, "ids": [r.randrange(83) for _ in range(r.choice((1, 2, 3, 7, 16, 40)))],
+         "max_tokens": r.choice((0, 1, 2, 5, 9, 30))}
+    if i % 3:
+        q.update(temperature=1.5, seed=i // 2, top_k=r.choice((0, 5, 40)), top_p=r.choice((0.5, 0.9, 1)))
+    print(json.dumps(q))
+PY
+}
+
+@test "--batch: each answer has the bytes that it has alone, in order, whatever else there is" {
+    local n how m isa
+    requests 70 >r
+    nvquant -q --quant sweep -o n.safetensors "$M/t.safetensors"
+    for m in "$M/t.safetensors" "$M/u.safetensors" n.safetensors; do
+        for how in '' '--compute bf16' '--activations nvfp4'; do
+            [[ $how != --act* || $m == n.* ]] || continue
+            # shellcheck disable=SC2086  # several words
+            generate --ids --input jsonl $how "$m" <r | bare >want
+            [ "$(wc -l <want)" -eq 70 ]
+            for n in 2 3 8 17 64; do
+                # shellcheck disable=SC2086
+                generate --ids --input jsonl --batch $n $how "$m" <r | bare | cmp - want
+            done
+            # shellcheck disable=SC2086
+            generate --ids --input jsonl --batch 8 -j 1 --prefill-chunk 3 $how "$m" <r | bare | cmp - want
+        done
+    done
+    isas
+    generate --ids --input jsonl "$M/t.safetensors" <r | bare >want
+    for isa in $isas; do
+        NIBBLE_ISA=$isa generate --ids --input jsonl --batch 8 "$M/t.safetensors" <r | bare | cmp - want
+    done
+    # Alone, as another program run.
+    head -n 41 r | tail -n 1 >one
+    generate --ids --input jsonl "$M/t.safetensors" <one | bare | sed 's/"prompt":0/"prompt":40/' >alone
+    sed -n 41p want | cmp - alone
+}
+
+@test "--batch: lines of text, ids and -p; greedy and drawn; a prompt in error among them" {
+    local x=$M/x.safetensors n
+    for n in $(seq 40); do seq -s ' ' $((n % 7)) $((n + 1)); done >lines
+    sed -i '7s/.*/'"$(seq -s ' ' 500)"'/; 20s/.*/\xff/' lines
+    run -2 --separate-stderr bash -c 'generate -n 9 "$1" <lines >want' bash "$x"
+    said=$stderr
+    run -2 --separate-stderr bash -c 'generate -n 9 --batch 7 "$1" <lines >out' bash "$x"
+    cmp out want
+    [ "$stderr" = "$said" ]
+    [ "${#stderr_lines[@]}" -eq 2 ]
+    run -2 bash -c 'generate -n 9 --json --temp 1 --stop e "$1" <lines 2>/dev/null >want' bash "$x"
+    run -2 bash -c 'generate -n 9 --json --temp 1 --stop e --batch 5 "$1" <lines 2>/dev/null >out' bash "$x"
+    bare <want >a
+    bare <out | cmp - a
+    generate --ids -n 5 -p '1 2' -p '3' -p '4 5 6' "$M/t.safetensors" >want
+    generate --ids -n 5 -p '1 2' -p '3' -p '4 5 6' --batch 2 "$M/t.safetensors" | cmp - want
+    # Answers that end where the context does, and those that need a larger cache.
+    generate --ids --ignore-eos -n 1000 --json -p 1 -p '2 3' -p 4 "$M/t.safetensors" | bare >want
+    generate --ids --ignore-eos -n 1000 --json -p 1 -p '2 3' -p 4 --batch 3 "$M/t.safetensors" | bare | cmp - want
+    # One line at a time, from one who waits for each answer.
+    python3 - "$x" <<'PY'
+import subprocess, sys
+p = subprocess.Popen(["generate", "--json", "-n", "3", "--batch", "8", sys.argv[1]],
+                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+for line in (b"one\n", b"two\n", b"three\n"):
+    p.stdin.write(line)
+    assert b'"text"' in p.stdout.readline()
+p.stdin.close()
+assert p.wait(20) == 0
+PY
+    run -0 --separate-stderr bash -c 'yes "5 6" | head -n 3000 | generate --ids -n 3 --batch 4 "$1" | head -n 1' \
+        bash "$M/t.safetensors"
+    [ -z "$stderr" ]
+    for o in --chat '--logits l' '--dump-layers l' --no-kv; do
+        # shellcheck disable=SC2086  # two words
+        refuse '--batch: not with --' generate --batch 2 -p x $o "$x"
+    done
+    refuse 'want 1..64' generate --batch 65 -p x "$x"
+}
+
+# bats test_tags=native
+@test "--batch: as many at a time as there is memory for, which is said" {
+    local so
+    so=$(realpath -m "${NIBBLE_BUILD:-$HERE/../build}")/machine.so
+    requests 12 >r
+    generate --ids --input jsonl "$M/t.safetensors" <r | bare >want
+    mkdir -p machine/proc/self
+    : >machine/proc/self/cgroup
+    echo 'MemAvailable: 600 kB' >machine/proc/meminfo
+    run -0 --separate-stderr env MACHINE="$PWD/machine" LD_PRELOAD="$so" bash -c 'generate --ids --input jsonl --batch 8 --device cpu "$1" <r >out' \
+        bash "$M/t.safetensors"
+    [ -z "$stderr" ]
+    bare <out | cmp - want
+    echo 'MemAvailable: 100 kB' >machine/proc/meminfo
+    run -0 --separate-stderr env MACHINE="$PWD/machine" LD_PRELOAD="$so" bash -c 'generate --ids --input jsonl --batch 8 --device cpu "$1" <r >out' \
+        bash "$M/t.safetensors"
+    [ "$stderr" = 'generate: --batch: not enough memory for keys and values: 1 at a time' ]
+    bare <out | cmp - want
 }
 
 # ---- scores ---------------------------------------------------------------------------------
@@ -861,7 +1311,7 @@ assert abs(said - want) < 2e-6, (said, want)'
     bad --kl x -p x "$t"
     bad --score x -p x "$t"
     local o
-    for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3'; do
+    for o in --chat --ids '--system s' '--stop s' '--top-logprobs 2' '--dump-layers f' --no-kv '--template qwen3' '--input jsonl' '--batch 2'; do
         # shellcheck disable=SC2086  # two words
         bad --score x $o "$t"
         [[ $stderr == *'goes with --logits, --kl, --kl-model, --dump-importance and --json, not with prompts' ]]

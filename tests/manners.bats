@@ -69,6 +69,7 @@ numbers() {
         echo "--prefill-chunk 0 1.5 : $m"
         echo "--context 0 1.5 99999999999999999999 : $m"
         echo "--top-logprobs 0 1.5 99999999999 : --json $m"
+        echo "--batch 0 1.5 65 : $m"
         ;;
     esac
 }
@@ -97,7 +98,7 @@ words() {
         ;;
     generate)
         local o
-        for o in --template --quant --device --compute --path --activations --compat; do
+        for o in --template --quant --device --compute --path --activations --compat --input; do
             echo "$o : --ids -p 1 $IN/model.safetensors"
         done
         ;;

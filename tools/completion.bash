@@ -30,8 +30,10 @@ _nibble_words()
     memguard:FILE | memguard:--report) echo @file ;;
     *:FILE) echo @tensors ;;
     generate:--tokenizer | generate:-t | generate:--config) echo @json ;;
+    generate:--input) echo lines jsonl ;;
     generate:--template) echo qwen3 torchsharp none ;;
     generate:--score | generate:--kl | generate:--logits) echo @file ;;
+    generate:--history) echo @file ;;
     generate:--kl-model) echo @tensors ;;
     generate:--dump-layers | generate:--dump-importance) echo @file ;;
     generate:--quant) echo none torchao native sweep1 max 4over6 sweep sweepfp8 ;;

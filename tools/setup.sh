@@ -7,7 +7,8 @@
 # Without a group: build and test, which is what "make setup demo" and
 # "make setup test" need.  -n only says what is missing, and exits 1 if something
 # is; -p prints the names.  When nothing is missing apt is not touched.  In "a|b" either name will do:
-# the first that the release knows is installed.
+# the first that the release knows is installed.  "a?" is optional: what is built without it does
+# less, and where it cannot be installed that is no failure.
 set -euo pipefail
 
 # libmsgpack-dev became libmsgpack-c-dev with msgpack-c 6; qemu-user holds static
@@ -15,8 +16,8 @@ set -euo pipefail
 packages_of()
 {
     case $1 in
-    build) echo gcc make libc6-dev "libmsgpack-c-dev|libmsgpack-dev" libxxhash-dev ;;
-    test) echo bats python3 strace groff-base clang "libclang-rt-dev|libclang-common-14-dev" \
+    build) echo gcc make libc6-dev "libmsgpack-c-dev|libmsgpack-dev" libxxhash-dev "libedit-dev?" ;;
+    test) echo bats python3 strace groff-base tmux clang "libclang-rt-dev|libclang-common-14-dev" \
         "gnuplot-nox|gnuplot-qt|gnuplot-x11" openmpi-bin libopenmpi-dev ;;
     lint) echo clang-format clang-tidy cppcheck shellcheck ;;
     san) echo valgrind libc6-dbg ;;
@@ -45,6 +46,7 @@ for g in $groups; do
 done
 
 if [ -n "$print" ]; then
+    wanted=${wanted//\?/}
     echo "${wanted# }"
     exit 0
 fi
@@ -52,7 +54,7 @@ fi
 # Elsewhere than on Debian: look at what is there, and name the packages.
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     missing=
-    for tool in gcc make bats python3 strace clang; do
+    for tool in gcc make bats python3 strace tmux clang; do
         command -v $tool >/dev/null || missing+=" $tool"
     done
     for header in msgpack.h xxhash.h; do
@@ -64,7 +66,7 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
         exit 0
     fi
     echo "setup: this is no Debian; please install what is missing:$missing" >&2
-    echo "setup: on Debian these would be the packages:$wanted" >&2
+    echo "setup: on Debian these would be the packages:${wanted//\?/}" >&2
     exit 1
 fi
 
@@ -78,21 +80,24 @@ any_installed()
 {
     local p
     for p in ${1//|/ }; do
-        installed "$p" && return
+        installed "${p%\?}" && return
     done
     return 1
 }
 
 missing=
+optional=1
 for entry in $wanted; do
-    any_installed "$entry" || missing+=" $entry"
+    any_installed "$entry" && continue
+    missing+=" $entry"
+    [[ $entry == *\? ]] || optional=
 done
 if [ -z "$missing" ]; then
     echo "setup: everything for ${groups# } is installed"
     exit 0
 fi
 if [ -n "$dry" ]; then
-    echo "setup: missing:$missing"
+    echo "setup: missing:${missing//\?/}"
     exit 1
 fi
 
@@ -102,13 +107,14 @@ choose()
     local entry p pick
     for entry in $missing; do
         pick=
-        for p in ${entry//|/ }; do
+        for p in ${entry//[|?]/ }; do
             if LC_ALL=C apt-cache policy "$p" | grep '^  Candidate: [^(]' >/dev/null; then
                 pick=$p
                 break
             fi
         done
-        echo "${pick:-${entry%%|*}}"
+        [[ -n $pick || $entry == *\? ]] || pick=${entry%%|*}
+        [ -z "$pick" ] || echo "$pick"
     done
 }
 
@@ -116,6 +122,7 @@ sudo=
 if [ "$(id -u)" -ne 0 ]; then
     sudo=sudo
     if ! command -v sudo >/dev/null; then
+        [ -z "$optional" ] || { echo "setup: going on without${missing//\?/}" && exit 0; }
         echo "setup: not root, and there is no sudo; please run as root:" >&2
         echo "    apt-get update" >&2
         echo "    apt-get install --no-install-recommends $(choose | xargs)" >&2
@@ -123,7 +130,7 @@ if [ "$(id -u)" -ne 0 ]; then
     fi
 fi
 
-echo "setup: missing:$missing"
+echo "setup: missing:${missing//\?/}"
 echo "setup: now ${sudo:+sudo }apt-get update, then apt-get install of these"
 # One broken entry in the lists of a machine need not stop us: if it matters, the
 # installation says so.
@@ -132,5 +139,9 @@ $sudo apt-get -q update ||
 
 mapfile -t names < <(choose)
 $sudo env DEBIAN_FRONTEND=noninteractive \
-    apt-get -q install -y --no-install-recommends "${names[@]}"
+    apt-get -q install -y --no-install-recommends "${names[@]}" || {
+    [ -n "$optional" ] || exit 1
+    echo "setup: going on without${missing//\?/}"
+    exit 0
+}
 echo "setup: installed: ${names[*]}"

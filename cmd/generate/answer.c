@@ -1,47 +1,48 @@
 /* SPDX-License-Identifier: MIT */
-/* answer: prompts in, answers out. */
-#include "cmd/generate/generate.h"
-#include "cmd/generate/stream.h"
+/* answer: see answer.h. */
+#include "cmd/generate/answer.h"
 
 #include "lib/core/num.h"
 #include "lib/core/os.h"
-#include "lib/core/reader.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum {
-    RESERVE_TOKENS = 4096,
-    PROMPT_LINE = 16 << 20, // bytes
-};
+enum { RESERVE_TOKENS = 4096 };
 
-enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT };
-static const char *const stop_reasons[] = { "length", "end", "stop", "context" };
+static const char *const stop_reasons[] = { "length", "end", "stop", "context",
+                                            "interrupt" };
 
-/* One prompt and its answer. */
-struct answer {
-    struct session *s;
-    uint64_t index;  // of the prompt or turn
-    size_t prompt;   // tokens of s->ids before the answer
-    size_t computed; // prompt tokens that were not in the cache
-    size_t n;        // of the answer
-    struct stream stream;
-    enum why why;
-    uint32_t end;    // the id that ended it, if why is WHY_END
-    double *logprob; // (n), with --json
-    struct buf top;  // with --top-logprobs: JSON arrays, one a token
-    float *logits;   // (n, vocab), with --logits
-    size_t cap;
-    double prefill_s, decode_s;
-};
+struct settings
+answer_settings(const struct session *s)
+{
+    const struct config_generate *c = s->c;
+    return (struct settings){ .max_tokens = c->max_tokens,
+                              .sample = c->sample,
+                              .stop = c->stop,
+                              .n_stops = c->n_stops };
+}
 
-struct answers {
-    struct session *s;
-    uint64_t index;
-    struct layers layers;
-};
+void
+answer_open(struct answer *a, struct session *s, const struct settings *how, bool print)
+{
+    *a = (struct answer){ .s = s,
+                          .q = s->q,
+                          .how = how,
+                          .stream = { .decoder = { .t = s->t },
+                                      .stop = how->stop,
+                                      .n_stops = how->n_stops,
+                                      .print = print } };
+}
+
+void
+answer_free(struct answer *a)
+{
+    stream_free(&a->stream);
+    buf_free(&a->top);
+    free(a->logprob);
+    free(a->logits);
+}
 
 /* ---- a token ------------------------------------------------------------------------------ */
 
@@ -73,18 +74,19 @@ keep_logits(struct answer *a, uint32_t id)
     struct session *s = a->s;
     size_t vocab = s->model.config.vocab, k = s->c->top_logprobs;
     if (s->c->logits)
-        memcpy(a->logits + a->n * vocab, s->logits, vocab * sizeof *s->logits);
+        memcpy(a->logits + a->n * vocab, a->q->logits, vocab * sizeof *a->q->logits);
     if (!s->c->json)
         return 0;
-    double sum = logits_log_sum(s->logits, vocab);
-    a->logprob[a->n] = (double)s->logits[id] - sum;
+    double sum = logits_log_sum(a->q->logits, vocab);
+    a->logprob[a->n] = (double)a->q->logits[id] - sum;
     if (!k)
         return 0;
-    const uint32_t *best = sampler_best(&s->sampler, s->logits, k < vocab ? k : vocab);
+    const uint32_t *best =
+        sampler_best(&s->sampler, a->q->logits, k < vocab ? k : vocab);
     buf_str(&a->top, a->n ? ",[" : "[");
     for (size_t i = 0; i < k && i < vocab; i++) {
         buf_printf(&a->top, "%s{\"id\":%u,\"logprob\":", i ? "," : "", best[i]);
-        json_put_number(&a->top, (double)s->logits[best[i]] - sum, 9);
+        json_put_number(&a->top, (double)a->q->logits[best[i]] - sum, 9);
         buf_char(&a->top, '}');
     }
     buf_char(&a->top, ']');
@@ -96,9 +98,10 @@ static int
 next_token(struct answer *a)
 {
     struct session *s = a->s;
-    uint32_t id = s->greedy ? (uint32_t)s->argmax
-                            : sampler_next(&s->sampler, s->logits, s->ids.v, s->ids.n,
-                                           a->index, (uint32_t)a->n);
+    s->sampler.o = a->how->sample;
+    uint32_t id = s->greedy ? (uint32_t)a->q->argmax
+                            : sampler_next(&s->sampler, a->q->logits, a->q->ids.v,
+                                           a->q->ids.n, a->draw, (uint32_t)a->n);
     if (!s->c->ignore_eos && session_ends(s, id)) {
         a->why = WHY_END;
         a->end = id;
@@ -106,49 +109,71 @@ next_token(struct answer *a)
     }
     if (grow(a) < 0 || keep_logits(a, id) < 0)
         return -1;
-    ids_add(&s->ids, id);
+    ids_add(&a->q->ids, id);
     a->n++;
-    if (ids_ok(&s->ids, s->err) < 0)
+    if (a->meter)
+        meter_token(a->meter);
+    if (ids_ok(&a->q->ids, s->err) < 0)
         return -1;
     int stop = stream_push(&a->stream, id, s->err);
     if (stop > 0)
         a->why = WHY_STOP;
-    else if (stop == 0 && s->ids.n > s->limit && a->n < s->c->max_tokens)
+    else if (stop == 0 && a->q->ids.n > s->limit && a->n < a->how->max_tokens)
         a->why = WHY_CONTEXT;
     return stop ? stop : a->why == WHY_CONTEXT;
 }
 
-static int
-generate(struct answer *a)
+size_t
+answer_tokens(size_t prompt, const struct settings *how)
+{
+    size_t max = how->max_tokens; // for a long answer the cache grows later
+    return prompt + (max < RESERVE_TOKENS ? max : RESERVE_TOKENS);
+}
+
+int
+answer_begin(struct answer *a)
 {
     struct session *s = a->s;
-    double start = os_seconds();
-    size_t max = s->c->max_tokens; // for a long answer the cache grows later
-    size_t want = s->ids.n + (max < RESERVE_TOKENS ? max : RESERVE_TOKENS);
-    if (s->ids.n > s->limit)
-        return err_set(s->err, ERR_USAGE,
-                       "prompt %llu: %zu tokens, the context has %zu%s",
-                       (unsigned long long)a->index, s->ids.n, s->limit,
-                       s->c->context ? " (--context)" : "");
-    a->prompt = s->prompt = s->ids.n;
-    if (session_reserve(s, want) < 0)
+    a->started = os_seconds();
+    a->prompt = a->q->prompt = a->q->ids.n;
+    s->q = a->q;
+    if (session_reserve(s, answer_tokens(a->prompt, a->how)) < 0)
         return -1;
-    a->computed = a->prompt - (s->c->no_kv ? 0 : s->cache.used);
+    a->computed = a->prompt - (s->c->no_kv ? 0 : a->q->cache.used);
     int rc = session_follow(s);
-    a->prefill_s = os_seconds() - start;
-    start = os_seconds();
-    while (rc == 0 && a->n < s->c->max_tokens) {
-        rc = next_token(a);
-        if (rc == 0 && a->n < s->c->max_tokens)
-            rc = session_follow(s);
-    }
-    a->decode_s = os_seconds() - start;
-    if (rc < 0)
-        return -1;
-    int stop = stream_finish(&a->stream, s->err);
+    if (rc > 0)
+        a->why = WHY_INTERRUPT;
+    double now = os_seconds();
+    a->prefill_s = now - a->started;
+    a->started = now;
+    return rc;
+}
+
+int
+answer_next(struct answer *a)
+{
+    int rc = a->n < a->how->max_tokens ? next_token(a) : 1;
+    return rc == 0 && a->n == a->how->max_tokens ? 1 : rc;
+}
+
+int
+answer_end(struct answer *a)
+{
+    a->decode_s = os_seconds() - a->started;
+    int stop = stream_finish(&a->stream, a->s->err);
     if (stop > 0)
         a->why = WHY_STOP;
     return stop < 0 ? -1 : 0;
+}
+
+int
+answer_make(struct answer *a)
+{
+    int rc = answer_begin(a);
+    while (rc == 0 && (rc = answer_next(a)) == 0)
+        if ((rc = session_follow(a->s)) > 0)
+            a->why = WHY_INTERRUPT;
+    return rc < 0 ? -1 : answer_end(a);
 }
 
 /* ---- output ------------------------------------------------------------------------------- */
@@ -172,18 +197,22 @@ put_timing(struct buf *b, const struct answer *a)
     buf_char(b, '}');
 }
 
-static void
-put_json(struct buf *b, const struct answer *a)
+void
+answer_json_text(struct buf *b, const struct answer *a)
 {
-    const struct session *s = a->s;
-    buf_printf(b, "{\"prompt\":%llu,\"text\":", (unsigned long long)a->index);
-    if (s->t)
-        json_put(b, (struct slice){ a->stream.text.data ? a->stream.text.data : "",
-                                    a->stream.text.len });
+    const struct buf *text = &a->stream.text;
+    if (a->s->t)
+        json_put(b, (struct slice){ text->data ? text->data : "", text->len });
     else
         buf_str(b, "null");
-    buf_str(b, ",\"ids\":[");
-    put_ids(b, s->ids.v + a->prompt, a->n, ",");
+}
+
+void
+answer_json(struct buf *b, const struct answer *a)
+{
+    const struct session *s = a->s;
+    buf_str(b, "\"ids\":[");
+    put_ids(b, a->q->ids.v + a->prompt, a->n, ",");
     buf_str(b, "],\"logprobs\":[");
     for (size_t i = 0; i < a->n; i++) {
         buf_str(b, i ? "," : "");
@@ -202,29 +231,28 @@ put_json(struct buf *b, const struct answer *a)
         buf_str(b, "null");
     buf_printf(b, ",\"prompt_tokens\":%zu,\"timing\":", a->prompt);
     put_timing(b, a);
-    buf_str(b, "}\n");
 }
 
-static void
-put_answer(const struct answer *a)
+void
+answer_flush(struct buf *b, bool json)
 {
-    const struct session *s = a->s;
-    struct buf b = { 0 };
-    if (s->c->json) {
-        put_json(&b, a);
-    } else if (s->c->ids) {
-        put_ids(&b, s->ids.v + a->prompt, a->n, " ");
-        buf_char(&b, '\n');
-    } else {
-        buf_char(&b, '\n'); // the text was streamed
-    }
-    if (s->c->json)
-        cmd_flush_json(&b);
+    if (json)
+        cmd_flush_json(b);
     else
-        cmd_flush(&b);
-    buf_free(&b);
+        cmd_flush(b);
     if (fflush(stdout) != 0)
         die(EXIT_TROUBLE, "standard output:");
+}
+
+void
+answer_put(struct buf *b, const struct answer *a)
+{
+    const struct stream *x = &a->stream;
+    if (a->s->c->ids)
+        put_ids(b, a->q->ids.v + a->prompt, a->n, " ");
+    else if (!x->print)
+        buf_add(b, x->text.data, x->text.len);
+    buf_char(b, '\n');
 }
 
 static double
@@ -233,8 +261,8 @@ rate(double n, double s)
     return s > 0 ? n / s : 0;
 }
 
-static void
-report_speed(const struct answer *a)
+void
+answer_report(const struct answer *a)
 {
     size_t steps = a->n + (a->why == WHY_END); // the first needs no step of its own
     steps -= steps > 0;
@@ -243,176 +271,4 @@ report_speed(const struct answer *a)
          (unsigned long long)a->index, a->computed,
          rate((double)a->computed, a->prefill_s), steps,
          rate((double)steps, a->decode_s), stop_reasons[a->why]);
-}
-
-/* ---- one prompt ----------------------------------------------------------------------------- */
-
-static int
-write_logits(const struct answer *a)
-{
-    struct dump d = { "logits", { a->n, a->s->model.config.vocab }, a->logits };
-    return dump_write(a->s, a->s->c->logits, &d, 1, NULL);
-}
-
-/* s->ids is the prompt. */
-static int
-answer(struct answers *all)
-{
-    struct session *s = all->s;
-    const struct config_generate *c = s->c;
-    struct answer a = { .s = s,
-                        .index = all->index,
-                        .stream = { .decoder = { .t = s->t },
-                                    .stop = c->stop,
-                                    .n_stops = c->n_stops,
-                                    .print = !c->json && !c->ids } };
-    int rc = c->dump_layers ? layers_open(&all->layers, s, s->ids.n) : 0;
-    if (rc == 0)
-        rc = generate(&a);
-    if (rc == 0) {
-        put_answer(&a);
-        if (c->cmd.verbose)
-            report_speed(&a);
-        if (c->dump_layers)
-            rc = layers_write(&all->layers);
-    }
-    if (rc == 0 && c->logits)
-        rc = write_logits(&a);
-    if (c->dump_layers)
-        layers_close(&all->layers);
-    stream_free(&a.stream);
-    buf_free(&a.top);
-    free(a.logprob);
-    free(a.logits);
-    all->index++;
-    return rc;
-}
-
-/* Close the answer in s->ids by its end token and a LF, before the next turn. */
-static int
-end_turn(struct session *s)
-{
-    uint32_t id = tokenizer_added(s->t, "<|im_end|>");
-    if (id == TOKEN_NONE)
-        return err_set(s->err, ERR_FORMAT,
-                       "the tokenizer has no added token <|im_end|>");
-    ids_add(&s->ids, id);
-    return encode(s->e, &s->ids, slice_of("\n"), false, s->err);
-}
-
-static int
-render(struct session *s, struct slice text, bool first)
-{
-    const struct config_generate *c = s->c;
-    struct message m[2] = { { slice_of("system"),
-                              slice_of(c->system ? c->system : "") },
-                            { slice_of("user"), text } };
-    bool system = c->system && first;
-    return render_prompt(s->e, &s->ids, &c->how, system ? m : m + 1, system ? 2 : 1,
-                         s->err);
-}
-
-/* Parse the ids of a line. */
-static int
-read_ids(struct session *s, struct slice text, const char *where)
-{
-    const char *p = text.p, *end = p + text.n;
-    char q[TEXT_QUOTE];
-    while (p < end) {
-        if (*p == ' ' || *p == '\t') {
-            p++;
-            continue;
-        }
-        const char *word = p;
-        uint64_t id = 0;
-        while (p < end && *p >= '0' && *p <= '9' && id < UINT32_MAX)
-            id = 10 * id + (uint64_t)(*p++ - '0');
-        if (p < end && *p != ' ' && *p != '\t') {
-            while (p < end && *p != ' ' && *p != '\t')
-                p++;
-            return err_set(s->err, ERR_FORMAT, "%s: expected ids, found \"%s\"", where,
-                           text_quote(q, word, (size_t)(p - word)));
-        }
-        if (id >= s->model.config.vocab)
-            return err_set(s->err, ERR_FORMAT,
-                           "%s: id %llu at position %zu: the model's vocab_size is %u",
-                           where, (unsigned long long)id, s->ids.n,
-                           s->model.config.vocab);
-        ids_add(&s->ids, (uint32_t)id);
-    }
-    return ids_ok(&s->ids, s->err);
-}
-
-static int
-one_prompt(struct answers *all, struct slice text, const char *where)
-{
-    struct session *s = all->s;
-    size_t bad = utf8_check(text.p, text.n);
-    bool goes_on = s->c->chat && all->index > 0;
-    if (bad < text.n)
-        return err_set(s->err, ERR_FORMAT, "%s: byte %zu: not UTF-8", where, bad);
-    if ((s->c->logits || s->c->dump_layers) && all->index > 0)
-        return err_set(s->err, ERR_USAGE,
-                       "%s: --logits and --dump-layers take one "
-                       "prompt",
-                       where);
-    if (!goes_on) {
-        s->ids.n = 0;
-        if (s->has_cache)
-            s->cache.used = 0;
-    }
-    int rc = goes_on ? end_turn(s) : 0;
-    if (rc == 0)
-        rc = s->c->ids ? read_ids(s, text, where) : render(s, text, !goes_on);
-    if (rc == 0 && s->ids.n == 0)
-        rc = err_set(s->err, ERR_USAGE, "%s: a prompt without a token", where);
-    return rc < 0 ? -1 : answer(all);
-}
-
-/* ---- sources of prompts --------------------------------------------------------------------- */
-
-/* A prompt for a user at a terminal. */
-static void
-prompt_user(const struct config_generate *c)
-{
-    if (!c->cmd.quiet && isatty(STDIN_FILENO) && isatty(STDERR_FILENO))
-        fputs("> ", stderr);
-}
-
-static int
-from_stdin(struct answers *all)
-{
-    struct reader r = { .fd = STDIN_FILENO, .name = "<stdin>", .limit = PROMPT_LINE };
-    struct slice line;
-    int rc;
-    prompt_user(all->s->c);
-    while ((rc = reader_line(&r, &line, all->s->err)) > 0) {
-        char where[64];
-        while (line.n > 0 && line.p[line.n - 1] == '\r')
-            line.n--;
-        if (line.n == 0)
-            continue;
-        snprintf(where, sizeof where, "<stdin>: line %llu",
-                 (unsigned long long)r.number);
-        if ((rc = one_prompt(all, line, where)) < 0)
-            break;
-        prompt_user(all->s->c);
-    }
-    reader_free(&r);
-    return rc;
-}
-
-int
-answer_all(struct session *s)
-{
-    struct answers all = { .s = s };
-    int rc = 0;
-    if (!s->c->n_prompts)
-        return from_stdin(&all);
-    for (size_t i = 0; i < s->c->n_prompts && rc == 0; i++) {
-        char where[64];
-        snprintf(where, sizeof where, "prompt %zu", i);
-        rc = one_prompt(&all, slice_of(s->c->prompts[i]), where);
-    }
-    return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* generate: run a model: answers, chat, scores. */
 #include "cmd/generate/generate.h"
+#include "cmd/generate/edit.h"
 
 #include "cmd/suffix.h"
 
@@ -14,6 +15,7 @@ static struct config_generate cfg = {
              .about = "Run a model of any container: answer prompts, chat, or "
                       "tell its loss on samples.\nThe prompt is not repeated." },
     .max_tokens = 256,
+    .batch = 1,
     .sample = { .top_p = 1, .penalty = 1 },
     .where = { .device = "auto", .decodes = true },
 };
@@ -55,6 +57,7 @@ take_top_p(const struct cmd_option *o, const char *arg)
     *o->to.number = p;
 }
 
+static const char *const input_kinds[] = { "lines", "jsonl", NULL };
 static const char *const input_scales[] = { "dynamic", "static", NULL };
 
 static const struct cmd_option options[] = {
@@ -62,11 +65,19 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.tokenizer) },
     { 'p', "prompt", "TEXT", "a prompt; repeatable (default: one a line from stdin)",
       CMD_CALL(&cfg, add_prompt) },
+    { 0, "input", "KIND", "of stdin: lines (default), or jsonl: a request a line",
+      CMD_CHOICE(&cfg.requests, input_kinds, 0) },
     { CMD_TEMPLATE(&cfg.how.kind) },
     { 0, "system", "TEXT", "a system message before the prompt",
       CMD_TEXT(&cfg.system) },
-    { 0, "chat", NULL, "prompts are the turns of one conversation",
-      CMD_FLAG(&cfg.chat) },
+    { 0, "chat", NULL, "a conversation, a turn a line; typed ones are edited by %s",
+      CMD_FLAG(&cfg.chat), .word = edit_name },
+    { 0, "no-drop", NULL, "with --chat: end where the context is full",
+      CMD_FLAG(&cfg.no_drop) },
+    { 0, "history", "FILE", "with --chat: keep the lines that are typed in this file",
+      CMD_TEXT(&cfg.history) },
+    { 0, "batch", "N", "answer N prompts at a time (default 1), on the CPU",
+      CMD_U32(&cfg.batch, 1, MAX_BATCH) },
     { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)",
       CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },
     { 0, "temp", "X", "temperature; 0: always the most likely token",
@@ -147,7 +158,8 @@ static void
 settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
-        c->top_logprobs || c->dump_layers || c->no_kv || cmd_given(&c->cmd, "template"))
+        c->top_logprobs || c->dump_layers || c->no_kv || c->requests || c->batch > 1 ||
+        cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
                "--json, "
                "not with prompts");
@@ -162,6 +174,22 @@ settle_score(const struct config_generate *c)
         stdins += inputs[i] && strcmp(inputs[i], "-") == 0;
     if (stdins > 1)
         misuse("-: standard input can be read once");
+}
+
+static void
+settle_requests(struct config_generate *c)
+{
+    const char *other = c->n_prompts     ? "prompt"
+                        : c->chat        ? "chat"
+                        : c->logits      ? "logits"
+                        : c->dump_layers ? "dump-layers"
+                                         : NULL;
+    if (!c->requests)
+        return;
+    if (other)
+        misuse("--input jsonl: not with --%s: requests are lines of standard input",
+               other);
+    c->json = true;
 }
 
 static void
@@ -192,6 +220,14 @@ settle(struct config_generate *c)
         settle_score(c);
         return;
     }
+    settle_requests(c);
+    if (c->batch > 1 && (c->chat || c->logits || c->dump_layers || c->no_kv))
+        misuse("--batch: not with --%s", c->chat          ? "chat"
+                                         : c->logits      ? "logits"
+                                         : c->dump_layers ? "dump-layers"
+                                                          : "no-kv");
+    if (!c->chat && (c->no_drop || c->history))
+        misuse("--%s: goes with --chat", c->no_drop ? "no-drop" : "history");
     if (c->top_logprobs && !c->json)
         misuse("--top-logprobs: goes with --json");
     if (c->ids && (c->chat || c->system || cmd_given(&c->cmd, "template")))
@@ -222,14 +258,17 @@ warn_idle(const struct config_generate *c)
              "taken");
 }
 
+/* all: see prompts_answer. */
 static int
-run(struct config_generate *c, struct err *err)
+run(struct config_generate *c, bool *all, struct err *err)
 {
     struct session s;
     int rc = session_open(&s, c, err);
     if (rc == 0) {
         warn_idle(c);
-        rc = c->score ? score_file(&s) : answer_all(&s);
+        rc = c->score  ? score_file(&s)
+             : c->chat ? chat_answer(&s, all)
+                       : prompts_answer(&s, all);
     }
     session_close(&s);
     return rc;
@@ -239,6 +278,7 @@ int
 main(int argc, char **argv)
 {
     struct err err = { 0 };
+    bool all = true;
     cmd_begin(&cfg.cmd);
     cfg.where.threads = cmd_threads(NULL);
     int first =
@@ -248,9 +288,9 @@ main(int argc, char **argv)
     cfg.model = argv[first];
     cfg.device = device_settle(&cfg.where);
     settle(&cfg);
-    if (run(&cfg, &err) < 0)
+    if (run(&cfg, &all, &err) < 0)
         die_err(&err);
     cmd_close_stdout();
     free(cfg.prompts);
-    return EXIT_DONE;
+    return all ? EXIT_DONE : EXIT_TROUBLE;
 }

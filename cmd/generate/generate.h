@@ -11,7 +11,9 @@
 #include "lib/model/sample.h"
 #include "lib/text/template.h"
 
-enum { MAX_STOPS = 64, MAX_END = 32 };
+#include <signal.h>
+
+enum { MAX_STOPS = 64, MAX_END = 32, MAX_BATCH = 64 };
 
 struct config_generate {
     struct cmd cmd;
@@ -20,8 +22,11 @@ struct config_generate {
     size_t n_prompts;
     const char *system;
     struct template_options how;
-    bool chat, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
+    unsigned requests; // --input jsonl: 1
+    bool chat, no_drop, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
+    const char *history;
     uint32_t max_tokens;
+    uint32_t batch;               // prompts at a time
     struct sample_options sample; // what was not given is the model's
     struct slice stop[MAX_STOPS];
     size_t n_stops;
@@ -35,7 +40,18 @@ struct config_generate {
     struct device device; // that `where` is
 };
 
-/* An open model, and the tokens so far. */
+/* The tokens of a prompt and its answer, and what was computed of them. */
+struct sequence {
+    struct ids ids;         // the cache holds the first of them
+    size_t prompt;          // how many of ids are the prompt
+    struct net_cache cache; // if has_cache
+    bool has_cache;
+    // of the next token
+    int32_t argmax;      // if the session is greedy
+    const float *logits; // (vocab) otherwise; borrowed, until more is computed
+};
+
+/* An open model. */
 struct session {
     struct config_generate *c;
     struct model model;
@@ -44,17 +60,15 @@ struct session {
     struct tokenizer *t; // NULL: only ids
     struct encoder *e;
     struct sampler sampler;
-    struct net_cache cache;
-    bool has_cache;
     size_t limit;          // max positions
     uint32_t end[MAX_END]; // ids that end an answer
     size_t n_end;
-    struct ids ids;        // prompt and answer; the cache holds the first of them
-    size_t prompt;         // how many of ids are the prompt
-    bool greedy;           // only the argmax of the next token is needed
-    int32_t argmax;        // of the next token, if greedy
-    float *logits;         // (vocab) otherwise
-    net_hidden_fn *hidden; // called with hidden states, or NULL
+    bool greedy;                       // only the argmax of the next token is needed
+    struct sequence *q;                // the one that is worked on
+    struct sequence first;             // q at the beginning
+    float *logits;                     // (vocab) of session_follow
+    const volatile sig_atomic_t *stop; // set by a signal: the answer ends; NULL: none
+    net_hidden_fn *hidden;             // called with hidden states, or NULL
     void *hidden_ctx;
     struct err *err;
 };
@@ -62,14 +76,20 @@ struct session {
 /* session.c */
 int session_open(struct session *s, struct config_generate *c, struct err *err);
 void session_close(struct session *s);
-/* Reserve cache for n tokens in all, at most s->limit, so that it need not grow. */
+void sequence_free(struct sequence *q);
+/* Reserve cache for n tokens of s->q in all, at most s->limit, so that it need not grow. */
 int session_reserve(struct session *s, size_t n);
+/* Whether there is memory for that. */
+bool session_fits(const struct session *s, size_t n);
 /* Run n tokens through the model in chunks; the logits of the last `rows` into logits, or with
- * NULL the argmax of the last into s->argmax. */
+ * NULL the argmax of the last into s->q->argmax.  1 if s->stop was set before all was done. */
 int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                    float *logits);
-/* Run the tokens of s->ids that the cache lacks; s->argmax or s->logits is of the next. */
+/* Run the tokens of s->q that its cache lacks; its argmax or logits are of the next. */
 int session_follow(struct session *s);
+/* The same for n sequences that lack one token each, together; logits: (n, vocab) scratch.  Each
+ * gets the bits that it gets alone, on the CPU. */
+int session_step(struct session *s, struct sequence *const *q, size_t n, float *logits);
 bool session_ends(const struct session *s, uint32_t id);
 
 /* defaults.c: values of generation_config.json where no option was given. */
@@ -81,8 +101,11 @@ int defaults_beside(struct buf *path, const struct session *s, const char *leaf)
 int defaults_tokenizer(struct session *s, const uint8_t sha256[SHA256_BYTES],
                        bool *other);
 
-/* answer.c: one prompt after the other. */
-int answer_all(struct session *s);
+/* prompts.c: one prompt after the other; *all: whether each of them has an answer.  What is
+ * wrong with the others was reported. */
+int prompts_answer(struct session *s, bool *all);
+/* chat.c: the turns of a conversation; all as above. */
+int chat_answer(struct session *s, bool *all);
 
 /* score.c */
 int score_file(struct session *s);

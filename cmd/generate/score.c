@@ -298,7 +298,7 @@ score_on_device(struct score *x, const struct at *at, uint32_t from, uint32_t en
     uint32_t first = end - rows;
     for (uint32_t i = 0; i < rows; i++)
         x->label[i] = is_target(t, first + i + 1) ? (int32_t)t->ids[first + i + 1] : -1;
-    if (net_extend(net, &s->cache, ids, end - from, rows, NULL, NULL, NULL) < 0)
+    if (net_extend(net, &s->q->cache, ids, end - from, rows, NULL, NULL, NULL) < 0)
         return -1;
     if (x->has_reference && net_extend(net->teacher, &x->reference.cache, ids,
                                        end - from, rows, NULL, NULL, NULL) < 0)
@@ -352,7 +352,7 @@ score_sample(struct score *x, const struct at *at)
     for (uint32_t from = 0, end; from < t->n; from = end) {
         end = document_end(t, from);
         uint32_t stop = end - (end == t->n), want = first_wanted(x, t, from, stop);
-        s->cache.used = x->reference.cache.used = 0;
+        s->q->cache.used = x->reference.cache.used = 0;
         for (uint32_t i = from, n; i < stop; i += n) {
             n = stop - i < x->chunk ? stop - i : (uint32_t)x->chunk;
             if (run_chunk(x, at, i, i + n, want) < 0)

@@ -66,10 +66,10 @@ open_tokenizer(struct session *s)
     struct buf path = { 0 };
     char q[TEXT_QUOTE];
     int rc = find_tokenizer(&path, s);
-    const char *outputs[] = { s->c->logits, s->c->dump_layers };
+    const char *outputs[] = { s->c->logits, s->c->dump_layers, s->c->history };
     const char *inputs[] = { path.data };
     if (rc == 0)
-        cmd_check_outputs(outputs, 2, inputs, 1);
+        cmd_check_outputs(outputs, 3, inputs, 1);
     if (rc == 0 && !(s->t = tokenizer_open(path.data, &cmd_guard, s->err)))
         rc = -1;
     if (rc == 0 && tokenizer_vocab(s->t) > s->model.config.vocab)
@@ -129,6 +129,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
                               .no_verify = c->no_verify,
                               .io = cmd_io(&c->cmd) };
     *s = (struct session){ .c = c, .err = err };
+    s->q = &s->first;
     double start = os_seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)
         return -1;
@@ -150,9 +151,10 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
         return -1;
     s->greedy =
         c->sample.temperature <= 0 && c->sample.penalty == 1 && !c->json && !c->logits;
-    const char *outputs[] = { c->logits, c->dump_layers, c->dump_importance };
-    const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config };
-    cmd_check_outputs(outputs, 3, inputs, 4);
+    const char *outputs[] = { c->logits, c->dump_layers, c->dump_importance,
+                              c->history };
+    const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config, c->model };
+    cmd_check_outputs(outputs, 4, inputs, 5);
     s->k = device_open(&c->where, err);
     if (model_load(&s->model, s->k, 1) < 0)
         return -1;
@@ -166,10 +168,18 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
 }
 
 void
+sequence_free(struct sequence *q)
+{
+    if (q->has_cache)
+        net_cache_close(&q->cache);
+    ids_free(&q->ids);
+    *q = (struct sequence){ 0 };
+}
+
+void
 session_close(struct session *s)
 {
-    if (s->has_cache)
-        net_cache_close(&s->cache);
+    sequence_free(&s->first);
     model_close(&s->model);
     if (s->k)
         kernels_close(s->k);
@@ -178,7 +188,6 @@ session_close(struct session *s)
     if (s->t)
         tokenizer_close(s->t);
     sampler_close(&s->sampler);
-    ids_free(&s->ids);
     free(s->logits);
     *s = (struct session){ 0 };
 }
@@ -202,10 +211,10 @@ move_cache(struct session *s, struct net_cache *old)
     size_t row = (size_t)c->kv_heads * c->head_dim,
            bytes = old->used * row * (dtype_bits(s->k->is.act) / 8);
     for (uint32_t i = 0; i < c->layers; i++) {
-        op_copy(s->k, s->cache.key[i], old->key[i], bytes);
-        op_copy(s->k, s->cache.value[i], old->value[i], bytes);
+        op_copy(s->k, s->q->cache.key[i], old->key[i], bytes);
+        op_copy(s->k, s->q->cache.value[i], old->value[i], bytes);
     }
-    s->cache.used = old->used;
+    s->q->cache.used = old->used;
     net_cache_close(old);
     return s->err->kind ? -1 : 0;
 }
@@ -225,8 +234,8 @@ choose_capacity(struct session *s, size_t n, size_t *capacity)
 {
     uint64_t available = device_free(&s->c->where);
     uint64_t fit = available / token_bytes(s);
-    size_t old =
-        s->has_cache ? s->cache.capacity : 0; // still allocated while it is copied
+    size_t old = s->q->has_cache ? s->q->cache.capacity
+                                 : 0; // still allocated while it is copied
     *capacity = (size_t)round_up(n, CAPACITY_STEP);
     if (*capacity < 2 * old)
         *capacity = 2 * old;
@@ -247,20 +256,29 @@ choose_capacity(struct session *s, size_t n, size_t *capacity)
                    (double)available / (1 << 30), way);
 }
 
+bool
+session_fits(const struct session *s, size_t n)
+{
+    if (n > s->limit)
+        n = s->limit;
+    return (s->q->has_cache && n <= s->q->cache.capacity) ||
+           round_up(n, CAPACITY_STEP) <= device_free(&s->c->where) / token_bytes(s);
+}
+
 int
 session_reserve(struct session *s, size_t n)
 {
-    struct net_cache old = s->cache;
+    struct net_cache old = s->q->cache;
     if (n > s->limit)
         n = s->limit;
-    if (s->has_cache && n <= old.capacity)
+    if (s->q->has_cache && n <= old.capacity)
         return 0;
     size_t capacity;
     if (choose_capacity(s, n, &capacity) < 0 || model_stretch(&s->model, capacity) < 0)
         return -1;
-    bool grows = s->has_cache;
-    s->has_cache = true;
-    if (net_cache_open(&s->cache, &s->model.net, capacity) < 0)
+    bool grows = s->q->has_cache;
+    s->q->has_cache = true;
+    if (net_cache_open(&s->q->cache, &s->model.net, capacity) < 0)
         return -1;
     return grows ? move_cache(s, &old) : 0;
 }
@@ -272,9 +290,10 @@ extend(struct session *s, const uint32_t *ids, size_t n, size_t rows, float *log
     struct net *net = &s->model.net;
     const int32_t *mine = (const int32_t *)ids;
     if (rows && !logits)
-        return net_argmax(net, &s->cache, mine, n, &s->argmax, s->hidden,
+        return net_argmax(net, &s->q->cache, mine, n, &s->q->argmax, s->hidden,
                           s->hidden_ctx);
-    return net_extend(net, &s->cache, mine, n, rows, logits, s->hidden, s->hidden_ctx);
+    return net_extend(net, &s->q->cache, mine, n, rows, logits, s->hidden,
+                      s->hidden_ctx);
 }
 
 int
@@ -285,6 +304,8 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
     size_t vocab = s->model.config.vocab;
     for (size_t at = 0; at < n;) {
         size_t part = n - at < chunk ? n - at : chunk, end = at + part;
+        if (s->stop && *s->stop)
+            return 1;
         size_t mine =
             end + rows > n ? end + rows - n : 0; // rows that are in this chunk
         if (mine > part)
@@ -298,19 +319,52 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
     return 0;
 }
 
+/* The result of a pass, in q. */
+static int
+check_result(struct session *s, const struct sequence *q)
+{
+    if (s->greedy ? q->argmax < 0 : !logits_finite(q->logits, s->model.config.vocab))
+        return err_set(s->err, ERR_NONFINITE, "logits behind token %zu are not finite",
+                       q->ids.n - 1);
+    return 0;
+}
+
 int
 session_follow(struct session *s)
 {
-    if (session_reserve(s, s->ids.n) < 0)
+    struct sequence *q = s->q;
+    if (session_reserve(s, q->ids.n) < 0)
         return -1;
     if (s->c->no_kv)
-        s->cache.used = 0;
-    size_t from = s->cache.used;
-    if (session_extend(s, s->ids.v + from, s->ids.n - from, 1,
-                       s->greedy ? NULL : s->logits) < 0)
+        q->cache.used = 0;
+    size_t from = q->cache.used;
+    q->logits = s->logits;
+    int rc = session_extend(s, q->ids.v + from, q->ids.n - from, 1,
+                            s->greedy ? NULL : s->logits);
+    if (rc != 0)
+        return rc;
+    return check_result(s, q) < 0 ? -1 : store_check(&s->model.store);
+}
+
+int
+session_step(struct session *s, struct sequence *const *q, size_t n, float *logits)
+{
+    struct net_cache *cache[MAX_BATCH];
+    int32_t id[MAX_BATCH];
+    for (size_t i = 0; i < n; i++) {
+        s->q = q[i];
+        if (session_reserve(s, q[i]->ids.n) < 0)
+            return -1;
+        cache[i] = &q[i]->cache;
+        id[i] = (int32_t)q[i]->ids.v[q[i]->ids.n - 1];
+    }
+    if (net_step(&s->model.net, cache, id, n, s->greedy ? NULL : logits, id) < 0)
         return -1;
-    if (s->greedy ? s->argmax < 0 : !logits_finite(s->logits, s->model.config.vocab))
-        return err_set(s->err, ERR_NONFINITE, "logits behind token %zu are not finite",
-                       s->ids.n - 1);
+    for (size_t i = 0; i < n; i++) {
+        q[i]->argmax = id[i];
+        q[i]->logits = s->greedy ? NULL : logits + i * s->model.config.vocab;
+        if (check_result(s, q[i]) < 0)
+            return -1;
+    }
     return store_check(&s->model.store);
 }

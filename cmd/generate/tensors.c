@@ -83,9 +83,9 @@ put_options(struct buf *b, const struct session *s)
         buf_str(b, "\"ignore_eos\":true,");
     if (!c->score)
         buf_printf(b, "\"max_tokens\":%u,", c->max_tokens);
-    for (size_t i = 0; i < s->prompt; i++)
-        buf_printf(b, "%s%u", i ? "," : "\"prompt\":[", s->ids.v[i]);
-    buf_str(b, s->prompt ? "]," : "");
+    for (size_t i = 0; i < s->q->prompt; i++)
+        buf_printf(b, "%s%u", i ? "," : "\"prompt\":[", s->q->ids.v[i]);
+    buf_str(b, s->q->prompt ? "]," : "");
     if (c->quant) {
         buf_str(b, "\"quant\":");
         json_put(b, slice_of(c->quant));

@@ -69,6 +69,32 @@ qk_norm_rope(struct pass *p, void *y, float *rstd, const void *x, enum role role
     op_qk_norm_rope(p->k, &to, rstd, &from, gain(p, role, layer), &r);
 }
 
+/* Attention of each token to the cache of its sequence, which gets its key and value. */
+static void
+attention_each(struct pass *p, int i)
+{
+    const struct config *c = p->c;
+    const struct layer_acts *l = &p->layer[i];
+    enum dtype act = p->k->is.act;
+    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim,
+           bytes = kv * (dtype_bits(act) / 8);
+    struct heads one = p->heads;
+    one.tokens = 1;
+    for (size_t t = 0; t < p->tokens; t++) {
+        const struct net_cache *to = p->each[t];
+        op_copy(p->k, dtype_at(act, to->key[i], to->used * kv),
+                dtype_at(act, l->key, t * kv), bytes);
+        op_copy(p->k, dtype_at(act, to->value[i], to->used * kv),
+                dtype_at(act, l->value, t * kv), bytes);
+        one.past = to->used;
+        struct matrix out = kernels_act(p->k, dtype_at(act, l->att, t * q), 1, q),
+                      query = kernels_act(p->k, dtype_at(act, l->q, t * q), 1, q),
+                      keys = kernels_act(p->k, to->key[i], to->used + 1, kv),
+                      values = kernels_act(p->k, to->value[i], to->used + 1, kv);
+        op_attention(p->k, &out, l->lse, &query, &keys, &values, &one);
+    }
+}
+
 /* From the input to p->norm, q, key and value to att. */
 static void
 attention(struct pass *p, int i, void *all_keys, void *all_values)
@@ -85,6 +111,10 @@ attention(struct pass *p, int i, void *all_keys, void *all_values)
     linears(p, 3, y, &x, role, i);
     qk_norm_rope(p, l->q, l->rstd_q, l->q_linear, ROLE_Q_NORM, i, c->heads);
     qk_norm_rope(p, key, l->rstd_k, l->k_linear, ROLE_K_NORM, i, c->kv_heads);
+    if (p->each) {
+        attention_each(p, i);
+        return;
+    }
     struct matrix out = pass_act(p, l->att, q), queries = pass_act(p, l->q, q);
     struct matrix keys = kernels_act(p->k, all_keys, p->past + p->tokens, kv),
                   values = kernels_act(p->k, all_values, p->past + p->tokens, kv);

@@ -308,3 +308,58 @@ net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens
     op_argmax(p->k, p->ids, &logits); // the ids have been looked up
     return kernels_download(p->k, id, p->ids, sizeof *id);
 }
+
+/* ---- a token for each of several caches ------------------------------------------------------- */
+
+static int
+begin_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t count)
+{
+    if (net_reserve(n, count, count, false) < 0)
+        return -1;
+    struct pass *p = n->pass;
+    p->tokens = count;
+    p->past = 0; // keys and values are made in memory of the pass
+    p->each = c;
+    for (size_t t = 0; t < count; t++) {
+        assert(c[t]->used < c[t]->capacity && c[t]->capacity <= n->positions);
+        p->host[t] = (int32_t)c[t]->used;
+    }
+    upload(p, p->ids, ids, count);
+    upload(p, p->position, p->host, count);
+    op_zero(p->k, p->first, count * sizeof *p->first);
+    p->heads = (struct heads){ .query = n->c.heads,
+                               .kv = n->c.kv_heads,
+                               .dim = n->c.head_dim,
+                               .first = p->first };
+    return 0;
+}
+
+/* best: (tokens) ids of the largest logits. */
+static int
+best_of_each(struct pass *p, int32_t *best)
+{
+    size_t max = pass_rows_f32(p);
+    for (size_t r = 0; r < p->tokens; r += max) {
+        size_t n = p->tokens - r < max ? p->tokens - r : max;
+        struct matrix logits = pass_logits_f32(p, r, n);
+        op_argmax(p->k, p->ids + r, &logits); // the ids have been looked up
+    }
+    return kernels_download(p->k, best, p->ids, p->tokens * sizeof *best);
+}
+
+int
+net_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t count,
+         float *logits, int32_t *best)
+{
+    if (begin_step(n, c, ids, count) < 0)
+        return -1;
+    struct pass *p = n->pass;
+    forward(p);
+    p->each = NULL;
+    for (size_t t = 0; t < count; t++)
+        c[t]->used++;
+    if (!logits)
+        return best_of_each(p, best);
+    pass_logits(p, count, logits);
+    return n->err->kind ? -1 : 0;
+}

@@ -114,6 +114,13 @@ int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t to
 int net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                int32_t *id, net_hidden_fn *hidden, void *ctx);
 
+/* One token for each of `count` sequences, which follows those in its cache and is added to it: a
+ * sequence gets the bits of net_extend on devices whose products give a row the same bits with
+ * any others, as the CPU's do.  logits: (count, V) on the host; or NULL, and best: (count) the largest,
+ * -1 if not all are finite; it may be ids. */
+int net_step(struct net *n, struct net_cache *const *c, const int32_t *ids,
+             size_t count, float *logits, int32_t *best);
+
 /* What is known of tokens, on the host; losses and divergence are 0 without a label. */
 struct net_scores {
     float *ce;     // (rows) cross-entropy

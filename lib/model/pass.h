@@ -37,6 +37,8 @@ struct pass {
     int32_t *ids, *position, *first; // (T)
     int32_t *label, *index;          // (N) labels, and the rows that have them
     struct heads heads;
+    struct net_cache *const *each; // (T) token t is the next of this cache; NULL: all
+                                   // tokens follow each other
     struct layer_acts *layer; // (L); with recompute all but the inputs is one memory
     void *out, *top;          // (T, C) of the last layer; normed
     float *rstd_top;          // (T)

@@ -30,6 +30,8 @@ def read(directory, run):
     with open(os.path.join(directory, run + ".json"), encoding="utf-8") as f:
         answers = [json.loads(line) for line in f]
     work = [(a["prompt_tokens"], a.pop("timing")["prefill_tokens"]) for a in answers]
+    for message in (m for a in answers for m in a["messages"]):
+        message.pop("time", None)
     return text, answers, work
 
 

@@ -33,8 +33,8 @@ def main():
     with open(args[1], encoding="utf-8") as f:
         for line in f:
             answer = json.loads(line)
-            print("user    " + shown(turns[answer["prompt"]]))
-            print("model   " + shown(answer["text"]) + ("" if answer["stop"] == "end" else " [cut]"))
+            print("user    " + shown(turns[answer["turn"]]))
+            print("model   " + shown(answer["messages"][-1]["content"]) + ("" if answer["stop"] == "end" else " [cut]"))
 
 
 if __name__ == "__main__":

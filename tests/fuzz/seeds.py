@@ -311,6 +311,19 @@ def make_config():
     seed("config", "newer", json.dumps(tiny).encode())
 
 
+def make_request():
+    for name, o in (
+            ("prompt", {"id": "a", "prompt": "Hello", "max_tokens": 5, "stop": ["x", "\n"]}),
+            ("ids", {"id": 1.5, "ids": [1, 2, 99], "temperature": 0.7, "top_p": 0.9,
+                     "top_k": 40, "seed": 4294967295, "stop": None}),
+            ("messages", {"messages": [{"role": "system", "content": ""},
+                                       {"role": "user", "content": "\u4f60", "time": [1],
+                                        "tool_calls": []}]}),
+            ("unknown", {"temprature": 1, "id": "behind"}),
+            ("twice", {"prompt": "x", "ids": [100]})):
+        seed("request", name, json.dumps(o).encode())
+
+
 def main(argv):
     global OUT
     if len(argv) > 1:
@@ -319,7 +332,7 @@ def main(argv):
     if argv:
         OUT = argv[0]
     for make in (make_dat, make_safetensors, make_gguf, make_ckpt, make_state, make_history,
-                 make_hf, make_object, make_json, make_mp, make_config):
+                 make_hf, make_object, make_json, make_mp, make_config, make_request):
         make()
     return 0
 

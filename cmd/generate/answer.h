@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* answer: what the model says to one prompt. */
+#ifndef NIBBLE_CMD_GENERATE_ANSWER_H
+#define NIBBLE_CMD_GENERATE_ANSWER_H
+
+#include "cmd/generate/generate.h"
+#include "cmd/generate/meter.h"
+#include "cmd/generate/stream.h"
+
+/* How a prompt is answered: as the options say, unless its request says otherwise. */
+struct settings {
+    uint32_t max_tokens;
+    struct sample_options sample;
+    const struct slice *stop; // (n_stops) none is empty
+    size_t n_stops;
+};
+
+enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT, WHY_INTERRUPT };
+
+struct answer {
+    struct session *s;
+    struct sequence *q; // of prompt and answer
+    const struct settings *how;
+    struct meter *meter; // NULL: none
+    uint64_t index;      // of the prompt or turn
+    uint64_t draw;       // the number that its draws depend on
+    size_t prompt;       // tokens of q before the answer
+    size_t computed;     // prompt tokens that were not in the cache
+    size_t n;            // of the answer
+    struct stream stream;
+    enum why why;
+    uint32_t end;    // the id that ended it, if why is WHY_END
+    double *logprob; // (n), with --json
+    struct buf top;  // with --top-logprobs: JSON arrays, one a token
+    float *logits;   // (n, vocab), with --logits
+    size_t cap;
+    double started, prefill_s, decode_s;
+};
+
+/* The settings of the options. */
+struct settings answer_settings(const struct session *s);
+
+/* Tokens that there is to be a cache for when an answer begins. */
+size_t answer_tokens(size_t prompt, const struct settings *how);
+
+/* An answer to the prompt in s->q, which fits the context: index, draw and meter are the caller's
+ * to set.  print: its text goes to stdout while it is made.  answer_free in any case. */
+void answer_open(struct answer *a, struct session *s, const struct settings *how,
+                 bool print);
+/* Generate it. */
+int answer_make(struct answer *a);
+/* In steps: begin computes what the next token is chosen by; next chooses it, then it must be
+ * computed (session_follow, session_step) before the next one; 1: the answer is complete, or was
+ * interrupted, and end is called. */
+int answer_begin(struct answer *a);
+int answer_next(struct answer *a);
+int answer_end(struct answer *a);
+void answer_free(struct answer *a);
+
+/* The line of its text, or what of it was not printed; or its ids. */
+void answer_put(struct buf *b, const struct answer *a);
+/* The text as JSON; null without a tokenizer. */
+void answer_json_text(struct buf *b, const struct answer *a);
+/* The members of its object, from "ids" to "timing". */
+void answer_json(struct buf *b, const struct answer *a);
+/* One line on stderr: how fast it was. */
+void answer_report(const struct answer *a);
+
+/* Write b to stdout now. */
+void answer_flush(struct buf *b, bool json);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* edit: lines that a user types at a terminal: with editing and history by libedit where the
+ * program was built with it, else as the terminal gives them.
+ *
+ * Standard input is a terminal; the prompt is shown on standard error.  There is one at a time:
+ * it has the handlers of signals. */
+#ifndef NIBBLE_CMD_GENERATE_EDIT_H
+#define NIBBLE_CMD_GENERATE_EDIT_H
+
+#include "cmd/cmd.h"
+
+#include <signal.h>
+
+struct edit;
+
+/* What edits lines, as the words of an option's help: the name is that of i == 0. */
+const char *edit_name(size_t i);
+/* Set by Ctrl-C, which does not end the program from edit_open to edit_close. */
+extern volatile sig_atomic_t edit_interrupted;
+
+/* history: a file of lines, which is read now and gets those that are typed; NULL: none.  NULL
+ * with *err. */
+struct edit *edit_open(const struct cmd *c, const char *history, struct err *err);
+/* 1 with the next line, good until the call after it; 0 at the end, -1 with *err.  Ctrl-C
+ * discards what was typed. */
+int edit_line(struct edit *e, struct slice *line, struct err *err);
+void edit_close(struct edit *e);
+
+#endif

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: MIT */
+/* prompts: answers prompts: as many at a time as --batch says, each with tokens and cache of its
+ * own, in the order in which they came.  A finished one leaves, and the next one enters.  A
+ * prompt that cannot be answered has its error in place of an answer. */
+#include "cmd/generate/answer.h"
+#include "cmd/generate/place.h"
+#include "cmd/generate/request.h"
+#include "cmd/generate/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    WAITING = 64
+}; // answers that may wait for an earlier one, for each prompt at a time
+
+/* A prompt that is being answered. */
+struct slot {
+    enum {
+        SLOT_FREE,
+        SLOT_HELD,
+        SLOT_BUSY
+    } state; // held: there is no memory for it yet
+    struct sequence *q, own;
+    struct place place;
+    double share;           // of all prompts, up to this one
+    struct buf line;        // of a request, whose texts are in it
+    struct request request; // with --input jsonl
+    struct answer a;
+};
+
+/* What a prompt adds to the output. */
+struct output {
+    struct buf text;
+    bool done;
+};
+
+struct prompts {
+    struct session *s;
+    struct settings how;
+    struct source source;
+    struct layers layers;
+    struct meter meter;
+    struct slot slot[MAX_BATCH];
+    size_t slots, busy; // slots: at a time
+    float *logits;      // (slots, vocab) of a step
+    struct output *out; // (cap) prompt i at i % cap, from `printed` on
+    size_t cap;
+    uint64_t next, printed, refused; // prompts
+    bool end;                        // there are no more
+};
+
+/* Whether the tokens of s->q can be a prompt. */
+static int
+check_length(const struct session *s, struct err *err)
+{
+    if (s->q->ids.n == 0)
+        return err_set(err, ERR_USAGE, "a prompt without a token");
+    if (s->q->ids.n > s->limit)
+        return err_set(err, ERR_USAGE, "%zu tokens, the context has %zu%s", s->q->ids.n,
+                       s->limit, s->c->context ? " (--context)" : "");
+    return 0;
+}
+
+/* ---- output, in order --------------------------------------------------------------------- */
+
+static void
+put_output(struct prompts *p, struct slot *x, struct buf *text)
+{
+    struct output *o = &p->out[x->place.index % p->cap];
+    *o = (struct output){ .text = *text, .done = true };
+    while ((o = &p->out[p->printed % p->cap])->done) {
+        answer_flush(&o->text, p->s->c->json);
+        buf_free(&o->text);
+        o->done = false;
+        p->printed++;
+    }
+    x->state = SLOT_FREE;
+    meter_prompt(&p->meter, x->share);
+}
+
+static void
+put(struct buf *b, const struct slot *x)
+{
+    if (!x->a.s->c->json) {
+        answer_put(b, &x->a);
+        return;
+    }
+    place_head(b, &x->place);
+    buf_str(b, "\"text\":");
+    answer_json_text(b, &x->a);
+    buf_char(b, ',');
+    answer_json(b, &x->a);
+    buf_str(b, "}\n");
+}
+
+static int
+refuse(struct prompts *p, struct slot *x, const struct err *why)
+{
+    struct buf b = { 0 };
+    x->place.id = x->request.id;
+    x->place.field = x->request.field;
+    if (place_refuse(&b, &x->place, p->s->c->json, why, p->s->err) < 0)
+        return -1;
+    p->refused++;
+    put_output(p, x, &b);
+    return 0;
+}
+
+/* ---- an answer ------------------------------------------------------------------------------ */
+
+static int
+write_logits(const struct answer *a)
+{
+    struct dump d = { "logits", { a->n, a->s->model.config.vocab }, a->logits };
+    return dump_write(a->s, a->s->c->logits, &d, 1, NULL);
+}
+
+/* The answer is complete. */
+static int
+finish(struct prompts *p, struct slot *x)
+{
+    struct session *s = p->s;
+    const struct config_generate *c = s->c;
+    struct buf b = { 0 };
+    int rc = answer_end(&x->a);
+    if (rc == 0) {
+        put(&b, x);
+        if (c->cmd.verbose)
+            answer_report(&x->a);
+        if (c->dump_layers)
+            rc = layers_write(&p->layers);
+    }
+    if (rc == 0 && c->logits)
+        rc = write_logits(&x->a);
+    if (c->dump_layers)
+        layers_close(&p->layers);
+    answer_free(&x->a);
+    p->busy--;
+    put_output(p, x, &b);
+    return rc;
+}
+
+/* Choose the next token by what was computed. */
+static int
+choose(struct prompts *p, struct slot *x)
+{
+    int rc = answer_next(&x->a);
+    return rc > 0 ? finish(p, x) : rc;
+}
+
+/* Compute the prompt, and choose the first token. */
+static int
+start(struct prompts *p, struct slot *x)
+{
+    struct session *s = p->s;
+    const struct config_generate *c = s->c;
+    s->q = x->q;
+    answer_open(&x->a, s, c->requests ? &x->request.how : &p->how,
+                p->slots == 1 && c->batch == 1 && !c->json && !c->ids);
+    x->a.index = x->place.index;
+    x->a.draw = c->requests ? 0 : x->place.index; // a request as if it were alone
+    x->a.meter = &p->meter;
+    x->state = SLOT_BUSY;
+    p->busy++;
+    if (c->dump_layers && layers_open(&p->layers, s, x->q->ids.n) < 0)
+        return -1;
+    return answer_begin(&x->a) < 0 ? -1 : choose(p, x);
+}
+
+/* A token for each of the prompts. */
+static int
+step(struct prompts *p)
+{
+    struct slot *busy[MAX_BATCH];
+    struct sequence *q[MAX_BATCH] = { &p->s->first };
+    size_t n = 0;
+    for (size_t i = 0; i < MAX_BATCH; i++)
+        if (p->slot[i].state == SLOT_BUSY) {
+            busy[n] = &p->slot[i];
+            q[n++] = p->slot[i].q;
+        }
+    p->s->q = q[0];
+    if (n == 1 ? session_follow(p->s) < 0 : session_step(p->s, q, n, p->logits) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (choose(p, busy[i]) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- a prompt ------------------------------------------------------------------------------- */
+
+/* The tokens of a prompt, behind the message of --system. */
+static int
+render(struct session *s, struct slice text, struct err *err)
+{
+    const struct config_generate *c = s->c;
+    struct message m[2] = { { slice_of("system"),
+                              slice_of(c->system ? c->system : "") },
+                            { slice_of("user"), text } };
+    size_t first = c->system ? 0 : 1;
+    return render_prompt(s->e, &s->q->ids, &c->how, m + first, 2 - first, err);
+}
+
+/* Append the ids of a line to s->q. */
+static int
+read_ids(struct session *s, struct slice text, struct err *err)
+{
+    const char *p = text.p, *end = p + text.n;
+    char q[TEXT_QUOTE];
+    while (p < end) {
+        if (*p == ' ' || *p == '\t') {
+            p++;
+            continue;
+        }
+        const char *word = p;
+        uint64_t id = 0;
+        while (p < end && *p >= '0' && *p <= '9' && id < UINT32_MAX)
+            id = 10 * id + (uint64_t)(*p++ - '0');
+        if (p < end && *p != ' ' && *p != '\t') {
+            while (p < end && *p != ' ' && *p != '\t')
+                p++;
+            return err_set(err, ERR_FORMAT, "expected ids, found \"%s\"",
+                           text_quote(q, word, (size_t)(p - word)));
+        }
+        if (id >= s->model.config.vocab)
+            return err_set(err, ERR_FORMAT,
+                           "id %llu at position %zu: the model's vocab_size is %u",
+                           (unsigned long long)id, s->q->ids.n, s->model.config.vocab);
+        ids_add(&s->q->ids, (uint32_t)id);
+    }
+    return ids_ok(&s->q->ids, err);
+}
+
+/* The messages of a request, and that of --system if they have none. */
+static int
+render_request(struct session *s, struct messages *m, struct err *err)
+{
+    const struct config_generate *c = s->c;
+    struct message system = { slice_of("system"),
+                              slice_of(c->system ? c->system : "") };
+    if (c->system && m->n && !slice_is(m->v[0].role, "system") &&
+        messages_prepend(m, system, err) < 0)
+        return -1;
+    return render_prompt(s->e, &s->q->ids, &c->how, m->v, m->n, err);
+}
+
+/* The tokens of a request into s->q, its texts and settings into the slot. */
+static int
+prepare_request(struct prompts *p, struct slot *x, struct slice text, struct err *err)
+{
+    static const char *const names[] = { "", "prompt", "messages", "ids" };
+    struct session *s = p->s;
+    struct request *r = &x->request;
+    x->line.len = 0;
+    buf_add(&x->line, text.p, text.n);
+    struct slice line = { x->line.data, x->line.len };
+    if (buf_ok(&x->line, err) < 0 || request_parse(r, &p->how, line, err) < 0)
+        return -1;
+    if (r->how.n_stops && !s->t) {
+        r->field = slice_of("stop");
+        return err_set(err, ERR_USAGE, "needs a tokenizer: want -t tokenizer.json");
+    }
+    r->field = slice_of(names[r->kind]);
+    if (r->kind != REQUEST_IDS && !s->t)
+        return err_set(err, ERR_USAGE, "needs a tokenizer: with --ids only \"ids\"");
+    if (r->kind == REQUEST_IDS)
+        ids_append(&s->q->ids, r->ids.v, r->ids.n);
+    else if (r->kind == REQUEST_PROMPT ? render(s, r->prompt, err) < 0
+                                       : render_request(s, &r->messages, err) < 0)
+        return -1;
+    return ids_ok(&s->q->ids, err);
+}
+
+static int
+prepare_text(struct session *s, struct slice text, struct err *err)
+{
+    size_t bad = utf8_check(text.p, text.n);
+    if (bad < text.n)
+        return err_set(err, ERR_FORMAT, "byte %zu: not UTF-8", bad);
+    return s->c->ids ? read_ids(s, text, err) : render(s, text, err);
+}
+
+static int
+prepare(struct prompts *p, struct slot *x, struct slice text, struct err *err)
+{
+    struct session *s = p->s;
+    s->q = x->q;
+    s->q->ids.n = 0;
+    s->q->cache.used = 0;
+    if (s->c->requests ? prepare_request(p, x, text, err) < 0
+                       : prepare_text(s, text, err) < 0)
+        return -1;
+    x->place.id = x->request.id;
+    return check_length(s, err);
+}
+
+/* Start it if there is memory for it, or nothing to wait for. */
+static int
+start_or_hold(struct prompts *p, struct slot *x)
+{
+    struct session *s = p->s;
+    const struct settings *how = s->c->requests ? &x->request.how : &p->how;
+    s->q = x->q;
+    if (p->busy == 0 || session_fits(s, answer_tokens(x->q->ids.n, how)))
+        return start(p, x);
+    x->state = SLOT_HELD;
+    p->slots = p->busy;
+    if (!s->c->cmd.quiet)
+        warn("--batch: not enough memory for keys and values: %zu at a time", p->busy);
+    return 0;
+}
+
+/* 1: a prompt was started, held or refused; 0: there are no more. */
+static int
+take(struct prompts *p)
+{
+    struct session *s = p->s;
+    struct slot *x = p->slot;
+    struct slice text;
+    struct err err = { 0 };
+    int rc = source_next(&p->source, &text, s->err);
+    if (rc <= 0)
+        return rc;
+    while (x->state != SLOT_FREE)
+        x++;
+    x->place =
+        (struct place){ .what = "prompt", .index = p->next++, .line = p->source.line };
+    x->share = p->source.share;
+    if ((s->c->logits || s->c->dump_layers) && x->place.index > 0)
+        return err_set(s->err, ERR_USAGE,
+                       "<stdin>: line %llu: --logits and --dump-layers take one prompt",
+                       (unsigned long long)x->place.line);
+    rc = prepare(p, x, text, &err);
+    rc = rc < 0 ? refuse(p, x, &err) : start_or_hold(p, x);
+    return rc < 0 ? -1 : 1;
+}
+
+static struct slot *
+held(struct prompts *p)
+{
+    for (size_t i = 0; i < MAX_BATCH; i++)
+        if (p->slot[i].state == SLOT_HELD)
+            return &p->slot[i];
+    return NULL;
+}
+
+/* Whether another prompt can be taken; while others are answered, none is waited for. */
+static bool
+wants_more(const struct prompts *p)
+{
+    return !p->end && p->busy < p->slots && p->next - p->printed < p->cap &&
+           (p->busy == 0 || !source_waits(&p->source));
+}
+
+static int
+run(struct prompts *p)
+{
+    int rc = 0;
+    while (rc >= 0) {
+        struct slot *x = held(p);
+        if (x && p->busy < p->slots) {
+            rc = start(p, x);
+        } else if (!x && wants_more(p)) {
+            rc = take(p);
+            p->end = rc == 0;
+        } else if (p->busy) {
+            rc = step(p);
+        } else {
+            return 0;
+        }
+    }
+    return rc;
+}
+
+/* How many prompts at a time. */
+static size_t
+slots(const struct session *s)
+{
+    const struct config_generate *c = s->c;
+    const char *why = !s->k->is.host ? "only the CPU does it yet"
+                      : c->where.coarse
+                          ? "with --fast numbers depend on how many tokens "
+                            "are computed together"
+                          : NULL;
+    if (c->batch > 1 && why && !c->cmd.quiet)
+        warn("--batch: no effect: %s", why);
+    return why ? 1 : c->batch;
+}
+
+static int
+open_slots(struct prompts *p)
+{
+    struct session *s = p->s;
+    for (size_t i = 0; i < MAX_BATCH; i++) {
+        p->slot[i].q = i == 0 ? &s->first : &p->slot[i].own;
+        p->slot[i].request.vocab = s->model.config.vocab;
+    }
+    p->slots = slots(s);
+    p->cap = p->slots * WAITING;
+    p->out = cmd_alloc(p->cap, sizeof *p->out);
+    if (p->slots > 1 && !s->greedy &&
+        !(p->logits = malloc(p->slots * s->model.config.vocab * sizeof *p->logits)))
+        return err_set(s->err, ERR_MEMORY, "out of memory for logits");
+    return 0;
+}
+
+static void
+close_slots(struct prompts *p)
+{
+    for (size_t i = 0; i < MAX_BATCH; i++) {
+        struct slot *x = &p->slot[i];
+        if (x->state == SLOT_BUSY)
+            answer_free(&x->a);
+        sequence_free(&x->own);
+        request_free(&x->request);
+        buf_free(&x->line);
+    }
+    for (size_t i = 0; i < p->cap; i++)
+        buf_free(&p->out[i].text);
+    free(p->out);
+    free(p->logits);
+}
+
+int
+prompts_answer(struct session *s, bool *all)
+{
+    const struct config_generate *c = s->c;
+    struct prompts *p = cmd_alloc(1, sizeof *p);
+    bool typed = !c->n_prompts && isatty(STDIN_FILENO);
+    *p = (struct prompts){ .s = s, .how = answer_settings(s) };
+    source_open(&p->source, c);
+    int rc = open_slots(p);
+    meter_open(&p->meter, &c->cmd, c->n_prompts != 1 && !typed);
+    if (rc == 0)
+        rc = run(p);
+    meter_close(&p->meter);
+    layers_close(&p->layers); // after an error
+    *all = p->refused == 0;
+    if (rc == 0 && c->requests && p->next == 0 && !c->cmd.quiet)
+        warn("<stdin>: no requests");
+    if (rc == 0 && c->json && p->refused)
+        warn("%llu of %llu prompts could not be answered: see \"error\"",
+             (unsigned long long)p->refused, (unsigned long long)p->next);
+    close_slots(p);
+    source_close(&p->source);
+    s->q = &s->first;
+    free(p);
+    return rc;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* request: a line of --input jsonl: a prompt and how it is answered. */
+#ifndef NIBBLE_CMD_GENERATE_REQUEST_H
+#define NIBBLE_CMD_GENERATE_REQUEST_H
+
+#include "cmd/generate/answer.h"
+#include "lib/core/arena.h"
+#include "lib/core/json.h"
+
+/* Messages of a conversation; texts are borrowed. */
+struct messages {
+    struct message *v;
+    size_t n, cap;
+};
+
+enum request_kind { REQUEST_NONE, REQUEST_PROMPT, REQUEST_MESSAGES, REQUEST_IDS };
+
+/* Texts are borrowed from the line or live in the arena until the next. */
+struct request {
+    uint32_t vocab;  // ids are below it
+    struct slice id; // JSON: a string or a number; p NULL: none
+    enum request_kind kind;
+    struct slice prompt;
+    struct messages messages;
+    struct ids ids;
+    struct settings how;
+    struct slice stop[MAX_STOPS];
+    struct slice field; // what an error is about; p NULL: the whole line
+    unsigned seen;      // fields, a bit each
+    struct arena arena;
+};
+
+/* Parse a line; what it does not say is as in base.  -1 with *err, whose message has neither
+ * file nor line; the id is found even then, if the line is JSON up to there. */
+int request_parse(struct request *r, const struct settings *base, struct slice line,
+                  struct err *err);
+void request_free(struct request *r);
+
+/* Append the messages of an array: objects with role and content; other keys but tool_calls
+ * are ignored. */
+int messages_parse(struct messages *m, struct json *j);
+int messages_prepend(struct messages *m, struct message first, struct err *err);
+void messages_free(struct messages *m);
+
+#endif

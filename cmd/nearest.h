@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* nearest: which of some words a misspelled one may mean. */
+#ifndef NIBBLE_CMD_NEAREST_H
+#define NIBBLE_CMD_NEAREST_H
+
+#include <stddef.h>
+
+struct nearest {
+    const char *text; // (n) the misspelled word
+    size_t n;
+    const char *word; // the nearest so far, or NULL
+    size_t distance;
+};
+
+/* Up to a third of the n letters may be wrong, and one always. */
+struct nearest nearest_to(const char *text, size_t n);
+/* Offer a word, which is kept as it is. */
+void nearest_try(struct nearest *x, const char *word);
+
+#endif
