@@ -216,13 +216,16 @@ memguard_SRCS = \
 	cmd/memguard/tree.c
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
+	cmd/tokenize/array.c \
 	cmd/tokenize/detokenize.c \
 	cmd/tokenize/emit.c \
 	cmd/tokenize/input.c \
+	cmd/tokenize/kind.c \
 	cmd/tokenize/lines.c \
 	cmd/tokenize/order.c \
 	cmd/tokenize/rows.c \
 	cmd/tokenize/samples.c \
+	cmd/tokenize/shapes.c \
 	cmd/tokenize/sink.c \
 	cmd/tokenize/tokenize.c
 trainstep_SRCS = \

@@ -245,6 +245,200 @@ END
     piped "{\"messages\":[$m]}" 'line 1: ' -t "$T" --input jsonl --template torchsharp
 }
 
+# shapes FILE: what the rows of FILE, objects of any known shape, must give, by tok.py's rules.
+shapes() {
+    python3 - "$1" <<'END'
+import json, os, sys
+sys.path.insert(0, os.path.dirname(os.environ["TOK"]))
+from tok import IM_START, IM_END, END_OF_TEXT, encode, render
+def chat(turns):
+    ids, mask = [], []
+    for role, text in turns:
+        head = [IM_START] + encode(role + "\n")
+        body = encode(text)
+        ids += head + body + [IM_END] + encode("\n")
+        mask += [0] * len(head) + [int(role == "assistant")] * (len(body) + 1) + [0]
+    return ids, mask
+def text(content):
+    return content if isinstance(content, str) else "".join(p["text"] for p in content)
+def row(o):
+    if "instruction" in o:
+        more = o.get("input")
+        return render(o["instruction"] + ("\n" + more if more else ""), o["output"], "qwen3", False)
+    if "conversations" in o:
+        names = {"human": "user", "gpt": "assistant"}
+        return chat((names.get(m["from"], m["from"]), m["value"]) for m in o["conversations"])
+    if "messages" in o:
+        return chat((m["role"], text(m["content"])) for m in o["messages"])
+    if "prompt" in o:
+        return render(o["prompt"], o.get("target", o.get("completion")), "qwen3", False)
+    ids = encode(o["text"]) + [END_OF_TEXT]
+    return ids, [1] * len(ids)
+for o in json.load(open(sys.argv[1])):
+    ids, mask = row(o)
+    print(json.dumps({"ids": list(ids), "mask": list(mask)}, separators=(",", ":")))
+END
+}
+
+@test "jsonl: the shapes of public data sets, as lines and as one array" {
+    cat >a.json <<'END'
+[
+  {"text": "a, ] } and \"[{\" \\", "input": 1, "output": {"x": [2, "]"]}},
+  {"prompt": "p", "completion": " c", "id": 7}, {"prompt": "p", "target": "t"},
+
+  {"instruction": "Add.", "input": "1 2", "output": "3", "text": "### Instruction: Add."},
+  {"instruction": "Say it.", "input": "", "output": "it"},
+  {"output": "it", "input": null, "instruction": "Say it."}, {"instruction": "No", "output": "yes"},
+  {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "h", "weight": 0},
+    {"value": "g", "from": "gpt"}, {"from": "user", "value": "u"}, {"from": "assistant", "value": "a"}]},
+  {"prompt": "the first message", "messages": [
+    {"role": "user", "content": [{"type": "text", "text": "one "}, {"text": "tw\u006f", "type": "text"}]},
+    {"role": "assistant", "content": []}, {"role": "user", "content": "x"},
+    {"role": "assistant", "content": "y"}]}
+]
+END
+    shapes a.json >want
+    [ "$(wc -l <want)" -eq 9 ]
+    tokenize -q -t "$T" --emit jsonl a.json >got
+    cmp got want
+    python3 -c 'import json; [print(json.dumps(o)) for o in json.load(open("a.json"))]' >a.jsonl
+    tokenize -q -t "$T" --emit jsonl a.jsonl | cmp - want
+    # On one line, in a pipe that brings a byte at a time, behind white space and a BOM.
+    python3 -c 'import json; print(end=" \ufeff"[1:] + "\n \n" + json.dumps(json.load(open("a.json"))))' >one
+    tokenize -q -t "$T" --input jsonl --emit jsonl one | cmp - want
+    dd if=one bs=1 status=none | tokenize -q -t "$T" --input jsonl --emit jsonl | cmp - want
+    printf ' [ ] \n' >none.json
+    run -0 --separate-stderr tokenize -q -t "$T" --emit ids none.json
+    [ -z "$output$stderr" ]
+    refuse 'at least one sample' tokenize -t "$T" -o n.tok none.json
+    # ShareGPT's tool is the tool of messages.
+    echo '[{"conversations":[{"from":"human","value":"q"},{"from":"tool","value":"r"},{"from":"gpt","value":"a"}]}]' >s.json
+    echo '{"messages":[{"role":"user","content":"q"},{"role":"tool","content":"r"},{"role":"assistant","content":"a"}]}' >m.jsonl
+    tokenize -q -t "$HERE/vectors/tokenizer-small.json" --emit jsonl s.json >s
+    grep -q ids s
+    tokenize -q -t "$HERE/vectors/tokenizer-small.json" --emit jsonl m.jsonl | cmp - s
+}
+
+@test "jsonl: a long array, by any number of threads" {
+    python3 - <<'END'
+import json
+rows = [{"text": "row %d [%s]," % (i, "x{\"\\" * (i % 97))} for i in range(60000)]
+json.dump(rows, open("a.json", "w"), indent=1)
+with open("a.jsonl", "w") as f:
+    for r in rows:
+        print(json.dumps(r), file=f)
+END
+    tokenize -q -t "$T" --emit ids a.jsonl >want
+    [ "$(wc -l <want)" -eq 60000 ]
+    tokenize -q -t "$T" -j 1 --emit ids a.json | cmp - want
+    tokenize -q -t "$T" -j 5 --emit ids - a.json </dev/null | cmp - want
+    # The item of an error is counted from 1, the byte is that of the file.
+    python3 - <<'END'
+s = open("a.json").read()
+at = s.index('"text": "row 41000 ')
+open("bad.json", "w").write(s[:at] + '"Text' + s[at + 5:])
+open("at", "w").write(str(s.rindex("},", 0, at) + 2))
+END
+    refuse "bad.json: item 41001: byte $(cat at): expected " tokenize -t "$T" --count bad.json
+    head -c 100000 a.json >cut.json
+    refuse 'cut.json: item ' tokenize -t "$T" --count cut.json
+    head -n 28 a.json >cut.json
+    refuse 'expected a row behind the comma, found the end of the file' tokenize -t "$T" --count cut.json
+}
+
+@test "jsonl: unknown shapes are named by their keys, and what is known" {
+    local known='expected "text", "messages", "conversations", "prompt" with "completion" or "target", or "instruction" with "output"'
+    local j=(-t "$T" --input jsonl)
+    piped '{"text":"a"}\n{"question":"q","answer":{"x":[1]}}\n' "line 2: byte 13: $known: " "${j[@]}" --count
+    piped '{"question":"q","answer":{"x":[1]}}' 'found the keys "question", "answer"' "${j[@]}"
+    piped '{}' 'found no keys' "${j[@]}"
+    piped '{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1,"l":1}' '"i", "j", ...' "${j[@]}"
+    for keys in '"instruction":"a"' '"instruction":"a","input":"b"' '"prompt":"a","output":"b"' \
+        '"completion":"a"' '"messages":[],"conversations":[]' '"messages":[],"text":"a"' \
+        '"prompt":"a","target":"b","completion":"c"' '"instruction":"a","output":"b","target":"c"'; do
+        piped "{$keys}" "$known: " "${j[@]}"
+    done
+    piped '{"instruction":1,"output":"b"}' 'byte 15: expected a string' "${j[@]}"
+    piped '{"instruction":"a","input":1,"output":"b"}' 'byte 27: expected a string' "${j[@]}"
+    piped '{"conversations":[{"role":"user","content":"b"}]}' '"from" and "value"' "${j[@]}"
+    piped '{"conversations":[{"from":"bing","value":"b"}]}' 'found "bing"' "${j[@]}"
+    piped '{"messages":[{"role":"user","content":[{"type":"image","url":"x"}]}]}' 'byte 39: expected a part of type "text", found "image"' "${j[@]}"
+    piped '{"messages":[{"role":"user","content":[{"type":"text"}]}]}' 'a part with "text"' "${j[@]}"
+    piped '{"messages":[{"role":"user","content":["x"]}]}' 'an object' "${j[@]}" --count
+    piped '[{"text":"a"},]' 'byte 14: expected a row behind the comma, found ]' "${j[@]}" --count
+    piped '[,{"text":"a"}]' 'byte 1: expected a row or ' "${j[@]}"
+    piped '[{"text":"a"}' 'byte 13: ' "${j[@]}" --count
+    piped '[{"text":"a"}] {' 'byte 15: expected nothing behind the array' "${j[@]}" --count
+    piped '[{"text":"a"}}]' 'item 1: ' "${j[@]}" --count
+    piped '[{"text":"a"},[{"text":"a"}]]' 'item 2: byte 14: expected an object' "${j[@]}" --count
+    # Rows before an error are written.
+    run -2 bash -c 'echo "[{\"text\":\"a\"},]" | tokenize -q -t "$T" --input jsonl --emit ids 2>/dev/null'
+    [ "$output" = '64 256' ]
+}
+
+@test "the kind of input is that of the suffix, --input overrules" {
+    printf '5 6\t7\n' >a.tsv
+    printf '{"text":"5 6"}\n' >a.jsonl
+    printf '[{"text":"5 6"}]\n' >a.json
+    printf '5 6\n' >a.txt
+    cp a.tsv plain
+    tokenize -q -t "$T" --emit ids a.jsonl >doc
+    tokenize -q -t "$T" --input lines --emit ids a.txt | cmp - doc
+    for f in a.json a.txt; do
+        tokenize -q -t "$T" --emit ids $f | cmp - doc
+    done
+    tokenize -q -t "$T" --emit ids a.tsv >pair
+    tokenize -q -t "$T" --emit ids plain | cmp - pair
+    tokenize -q -t "$T" --emit ids <a.tsv | cmp - pair
+    [ "$(tokenize -q --input ids --emit ids a.txt)" = '5 6' ]
+    [ "$(tokenize -q -t "$T" --input tsv --emit ids a.tsv a.jsonl 2>/dev/null)" = "$(cat pair)" ]
+    tokenize -q -t "$T" -o x.tok a.txt
+    [[ $(tok read x.tok) == *'"input":"lines"'* ]]
+    # .txt was TSV once: that is said, but not where one was asked.
+    run -0 --separate-stderr tokenize -t "$T" --emit ids a.txt
+    [[ ${stderr_lines[0]} == 'tokenize: a.txt: is read as lines'*'--input tsv'* ]]
+    [ "${#stderr_lines[@]}" -eq 2 ]
+    run -0 --separate-stderr tokenize -t "$T" --input lines --emit ids a.txt
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -0 --separate-stderr tokenize -t "$T" --emit ids a.jsonl
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    # A name that tells nothing goes with the others; two that differ do not go together.
+    cp a.jsonl other
+    cp a.jsonl third
+    tokenize -q -t "$T" --emit ids other a.jsonl - <third | cmp - <(cat doc doc doc)
+    refuse 'a.jsonl is jsonl by its suffix, a.tsv is tsv' tokenize -t "$T" --count a.jsonl other a.tsv
+    refuse 'files of one kind' tokenize -t "$T" -o y.tok a.txt a.json
+    # --decode reads ids whatever they are called.
+    echo '64 65' >ids.txt
+    [ "$(tokenize -q -t "$T" --decode ids.txt)" = ab ]
+}
+
+@test "a kind that yields no sample names the likely one" {
+    printf '{"text":"a"}\n' >j
+    printf '[\n{"text":"a"}]\n' >array
+    printf '# c\n\na b\tc\n' >t
+    printf 'a b\nc d\n' >l
+    printf '5 6 7\n' >i
+    printf '{"ids":[5,6]}\n' >o
+    local hint='; it looks like' # behind it, what
+    refuse "1 skipped$hint JSON: try --input jsonl" tokenize -t "$T" --count j
+    refuse "2 skipped$hint JSON: try --input jsonl" tokenize -t "$T" --count array
+    refuse "$hint lines of text: try --input lines" tokenize -t "$T" -o x.tok l
+    refuse "$hint ids: try --input ids" tokenize -t "$T" -o x.tok i
+    refuse "$hint ids: try --input ids" tokenize -t "$T" --input jsonl -o x.tok o
+    refuse "line 1: byte 0: expected an object, found * $hint TSV: try --input tsv" tokenize -t "$T" --input jsonl <(tail -n 1 t)
+    refuse "$hint JSON: try --input jsonl" tokenize -t "$T" --input ids j
+    refuse "$hint TSV: try --input tsv" tokenize -t "$T" --input ids t
+    # No hint where it is what it was taken for, or where rows were found.
+    printf 'a\t\nno tab\n' >t
+    run -2 --separate-stderr tokenize -t "$T" --count t
+    [[ $stderr == *'2 skipped' ]]
+    printf '{"text":"a"}\nx\n' >j
+    run -2 --separate-stderr tokenize -t "$T" --input jsonl --count j
+    [[ $stderr == *"line 2: "* ]]
+    [[ $stderr != *"looks like"* ]]
+}
+
 @test "ids: lines of numbers, with or without a mask" {
     printf '5 6  7\n\n{"ids":[4294967295,0],"mask":[0,1]}\n{"ids":[1,2]}\n' >i
     run -0 tokenize -q --input ids --emit jsonl i
@@ -277,8 +471,9 @@ END
 {"text":"all the same"}
 {"messages":[{"role":"user","content":"without an answer"}]}
 END
+    # shellcheck disable=SC2094  # all is a word and a file
     for f in 'tsv p.tsv' 'tsv p.tsv --joint' 'tsv p.tsv --template torchsharp --no-end' 'jsonl p.jsonl'; do
-        # shellcheck disable=SC2086,SC2094  # words; all is a word and a file
+        # shellcheck disable=SC2086  # words
         set -- $f
         tokenize -q -t "$T" --input "$@" --emit jsonl >answer
         tokenize -q -t "$T" --targets all --input "$@" --emit jsonl >all

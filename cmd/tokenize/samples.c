@@ -32,8 +32,8 @@ line_number(const struct at *a)
 static int
 fail(const struct at *a, const struct err *why, struct err *err)
 {
-    return err_set(err, why->kind, "%s: line %llu%s%s", a->g->name, line_number(a),
-                   *why->msg == ':' ? "" : ": ", why->msg);
+    return err_set(err, why->kind, "%s: %s %llu%s%s", a->g->name, a->g->unit,
+                   line_number(a), *why->msg == ':' ? "" : ": ", why->msg);
 }
 
 static int
@@ -41,10 +41,10 @@ skip(const struct at *a, const char *why, struct err *err)
 {
     a->p->tally.skipped++;
     if (a->g->c->strict)
-        return err_set(err, ERR_FORMAT, "%s: line %llu: %s", a->g->name, line_number(a),
-                       why);
+        return err_set(err, ERR_FORMAT, "%s: %s %llu: %s", a->g->name, a->g->unit,
+                       line_number(a), why);
     if (a->g->c->cmd.verbose && !a->g->c->cmd.quiet)
-        buf_printf(&a->p->notes, "%s: line %llu: skipped: %s\n", a->g->name,
+        buf_printf(&a->p->notes, "%s: %s %llu: skipped: %s\n", a->g->name, a->g->unit,
                    line_number(a), why);
     return 0;
 }

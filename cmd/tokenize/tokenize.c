@@ -30,7 +30,7 @@ static const char *const targets_words[] = { "answer", "all", NULL };
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)",
       CMD_TEXT(&cfg.tokenizer) },
-    { 0, "input", "KIND", "tsv, jsonl, lines or ids (default tsv)",
+    { 0, "input", "KIND", "tsv, jsonl, lines or ids (default: by the suffix, else tsv)",
       CMD_CHOICE(&cfg.input, tokenize_inputs, INPUT_TSV) },
     { 0, "emit", "KIND", "tok, ids or jsonl (default: ids on a terminal, else tok)",
       CMD_CHOICE(&cfg.emit, emit_kinds, EMIT_TOK) },
@@ -205,9 +205,11 @@ read_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = input_read(f, paths[i], inputs + i * XXH3_BYTES);
     progress_end(&progress);
-    input_close(f);
     if (rc == 0)
         rc = sink_finish(sink, n == 1 ? paths[0] : "all inputs together", inputs, n);
+    if (rc < 0 && f && sink->sum.counts.samples == 0)
+        kind_hint(c, input_likely(f), err);
+    input_close(f);
     free(inputs);
     return rc;
 }
@@ -255,6 +257,8 @@ run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
     struct tokenizer *t = NULL;
     struct sink sink = { 0 };
     int rc = check_operands(c, paths, n, err);
+    if (rc == 0)
+        rc = kind_settle(c, paths, n, err);
     if (rc == 0 && (c->input != INPUT_IDS || c->decode || c->tokenizer)) {
         t = open_tokenizer(c, paths[0], err);
         rc = t ? 0 : -1;

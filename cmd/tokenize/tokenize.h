@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tokenize: what its parts share.  tokenize.c parses options and opens files; input.c
- * reads an operand in groups of lines, which all threads work on; rows.[ch] parse a line,
+ * reads an operand in groups of lines, which all threads work on; kind.c knows what an
+ * operand is, array.[ch] make lines of a JSON array; rows.[ch] parse a line, shapes.[ch]
+ * its JSON;
  * samples.c makes samples of lines; emit.c formats samples; order.c shuffles and packs;
  * sink.c writes the output; detokenize.c makes text of a .tok. */
 #ifndef NIBBLE_CMD_TOKENIZE_H
@@ -36,6 +38,15 @@ struct config_tokenize {
 
 // Words of --input and --invalid, in a .tok too.
 extern const char *const tokenize_inputs[], *const tokenize_invalids[];
+
+/* ---- kind.c ---- */
+
+/* Set c->input by the suffixes of the operands, unless --input was given. */
+int kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err);
+/* What the first line with content looks like; otherwise: there is none, or no text. */
+enum input kind_of_text(struct slice text, enum input otherwise);
+/* Append to an error of an input without a sample what the input looks like. */
+void kind_hint(const struct config_tokenize *c, enum input likely, struct err *err);
 
 /* Counts of a run, or of a part of it. */
 struct tally {
@@ -134,6 +145,7 @@ struct group {
     const struct tokenizer *t;
     struct worker *workers;
     const char *name;    // of the file, escaped
+    const char *unit;    // "line", or "item" of an array
     uint64_t base;       // of text in the file
     uint64_t first_line; // its number, from 1
     struct slice text;
@@ -154,6 +166,8 @@ struct input_reader *input_open(const struct config_tokenize *c,
                                 struct progress *progress, struct err *err);
 /* xxh3: of the bytes that were read. */
 int input_read(struct input_reader *f, const char *path, uint8_t xxh3[XXH3_BYTES]);
+/* What the last input looks like. */
+enum input input_likely(const struct input_reader *f);
 void input_close(struct input_reader *f);
 
 /* ---- detokenize.c ---- */
