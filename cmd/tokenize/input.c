@@ -31,7 +31,7 @@ enum {
 struct input_reader {
     const struct config_tokenize *c;
     const struct tokenizer *t;
-    struct sink *sink;
+    struct sink *sinks; // (c->n_out)
     struct progress *progress;
     struct worker *workers; // (c->threads)
     struct part parts[MAX_PARTS];
@@ -52,13 +52,13 @@ struct input_reader {
 
 struct input_reader *
 input_open(const struct config_tokenize *c, const struct tokenizer *t,
-           struct sink *sink, struct progress *progress, struct err *err)
+           struct sink *sinks, struct progress *progress, struct err *err)
 {
     struct input_reader *f = calloc(1, sizeof *f);
     if (f) {
         f->c = c;
         f->t = t;
-        f->sink = sink;
+        f->sinks = sinks;
         f->progress = progress;
         f->err = err;
         f->workers = calloc(c->threads, sizeof *f->workers);
@@ -90,11 +90,15 @@ input_close(struct input_reader *f)
         rendered_free(&w->rendered);
         row_free(&w->row);
         buf_free(&w->repaired);
+        buf_free(&w->content);
     }
     for (size_t i = 0; i < MAX_PARTS; i++) {
-        buf_free(&f->parts[i].out);
-        buf_free(&f->parts[i].notes);
-        free(f->parts[i].sizes.v);
+        struct part *p = &f->parts[i];
+        for (size_t k = 0; k < sizeof p->piles / sizeof *p->piles; k++) {
+            buf_free(&p->piles[k].out);
+            free(p->piles[k].sizes.v);
+        }
+        buf_free(&p->notes);
     }
     free(f->workers);
     free(f->text);
@@ -218,9 +222,22 @@ cut_parts(struct input_reader *f, struct group *g)
         struct part *p = &f->parts[g->n_parts++];
         p->begin = at;
         p->end = end;
-        p->out.len = p->notes.len = p->sizes.n = 0;
-        p->tally = (struct tally){ 0 };
+        p->notes.len = 0;
+        for (unsigned k = 0; k < f->c->n_out; k++) {
+            p->piles[k].out.len = p->piles[k].sizes.n = 0;
+            p->piles[k].tally = (struct tally){ 0 };
+        }
     }
+}
+
+static int
+sink_pile(struct sink *s, struct pile *p)
+{
+    if (!p->out.failed && sink_add(s, &p->out, &p->sizes, &p->tally) < 0)
+        return -1;
+    if (p->out.cap > KEEP_BYTES)
+        buf_free(&p->out);
+    return 0;
 }
 
 /* Parts in order, up to the first error; samples before it are written. */
@@ -230,12 +247,11 @@ sink_parts(struct input_reader *f, const struct group *g)
     for (size_t i = 0; i < g->n_parts; i++) {
         struct part *p = &f->parts[i];
         warn_lines(&p->notes);
-        if (!p->out.failed && sink_add(f->sink, &p->out, &p->sizes, &p->tally) < 0)
-            return -1;
+        for (unsigned k = 0; k < f->c->n_out; k++)
+            if (sink_pile(&f->sinks[k], &p->piles[k]) < 0)
+                return -1;
         if (p->failed)
             return err_set(f->err, p->err.kind, "%s", p->err.msg);
-        if (p->out.cap > KEEP_BYTES)
-            buf_free(&p->out);
     }
     return 0;
 }
@@ -390,7 +406,7 @@ read_input(struct input_reader *f, const char *path)
     if (!f->c->decode)
         return err_set(f->err, ERR_USAGE,
                        "%s: is a .tok already; --decode makes text of it", f->name);
-    return detokenize(f->sink, f->t, f->fd, path, (struct slice){ f->text, f->have },
+    return detokenize(f->sinks, f->t, f->fd, path, (struct slice){ f->text, f->have },
                       f->progress, f->err);
 }
 

@@ -27,13 +27,25 @@ kind_of_name(const char *path, enum input *kind)
     return false;
 }
 
+/* --chunk cuts what consists of targets. */
+static int
+check_chunk(const struct config_tokenize *c, struct err *err)
+{
+    if (c->chunk && c->input == INPUT_TSV && !c->how.all_targets)
+        return err_set(
+            err, ERR_USAGE,
+            "--chunk: cuts documents, and rows of TSV have prompts: expected "
+            "JSONL, lines or ids (--input), or --targets all");
+    return 0;
+}
+
 int
 kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err)
 {
     const char *first = NULL; // of those whose suffix is known
     char q[TEXT_QUOTE], r[TEXT_QUOTE];
     if (c->decode || cmd_given(&c->cmd, "input"))
-        return 0;
+        return check_chunk(c, err);
     for (size_t i = 0; i < n; i++) {
         enum input kind;
         if (!kind_of_name(paths[i], &kind))
@@ -52,7 +64,7 @@ kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err)
         warn("%s: is read as lines, each a document, because of its suffix; --input "
              "tsv reads it as TSV",
              text_quote(q, first, strlen(first)));
-    return 0;
+    return check_chunk(c, err);
 }
 
 /* ---- by content -------------------------------------------------------------------- */
