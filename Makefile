@@ -195,6 +195,8 @@ datcat_SRCS = \
 	cmd/datcat/datcat.c \
 	cmd/datcat/list.c \
 	cmd/datcat/list_tok.c \
+	cmd/datcat/npy.c \
+	cmd/datcat/order.c \
 	cmd/datcat/scan.c \
 	cmd/datcat/verify_names.c
 datpack_SRCS = cmd/datpack/datpack.c
