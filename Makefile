@@ -205,6 +205,8 @@ datcat_SRCS = \
 	cmd/datcat/datcat.c \
 	cmd/datcat/list.c \
 	cmd/datcat/list_tok.c \
+	cmd/datcat/npy.c \
+	cmd/datcat/order.c \
 	cmd/datcat/scan.c \
 	cmd/datcat/verify_names.c
 datpack_SRCS = cmd/datpack/datpack.c
@@ -233,13 +235,16 @@ memguard_SRCS = \
 	cmd/memguard/tree.c
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
+	cmd/tokenize/array.c \
 	cmd/tokenize/detokenize.c \
 	cmd/tokenize/emit.c \
 	cmd/tokenize/input.c \
+	cmd/tokenize/kind.c \
 	cmd/tokenize/lines.c \
 	cmd/tokenize/order.c \
 	cmd/tokenize/rows.c \
 	cmd/tokenize/samples.c \
+	cmd/tokenize/shapes.c \
 	cmd/tokenize/sink.c \
 	cmd/tokenize/tokenize.c
 trainstep_SRCS = \

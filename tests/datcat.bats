@@ -694,8 +694,11 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
     grep "^m$T" <<<"$output" | has second
     grep "^s$T" <<<"$output" | grep -F '[2,1]' | has -F '[1,2]'
     grep "^d$T" <<<"$output" | grep f16 | has f32
-    # |2 - 2.5| and the same over |2.5|
-    [[ $(grep "^v$T" <<<"$output") == *"${T}0.5${T}0.2" ]]
+    # |2 - 2.5| and the same over |2.5|; a third of it; (1 + 5 + 16) / sqrt(21 * 23.25)
+    [[ $(grep "^v$T" <<<"$output") == *"${T}0.5${T}0.2${T}0.166666667${T}0.9956"* ]]
+    # What cannot be compared has as many columns.
+    [ -z "$(awk -F "$T" 'NF != 8' <<<"$output")" ]
+    [[ ${lines[0]} == "name${T}what${T}first${T}second${T}max_abs${T}max_rel${T}mean_abs${T}cosine" ]]
 }
 
 @test "--diff --atol --rtol: |a-b| <= atol + rtol*|b|, whatever the dtypes" {
@@ -720,6 +723,201 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
         run -2 --separate-stderr datcat --diff --atol "$bad" a.dat b.dat
         run -2 --separate-stderr datcat --diff --rtol "$bad" a.dat b.dat
     done
+}
+
+@test "--diff: mean_abs and cosine, against an independent computation" {
+    cd "$BATS_TEST_TMPDIR"
+    cat >make2.py <<'PY'
+import math, random, struct
+import containers as c
+from make import T, nvfp4, pair
+r = random.Random(3)
+n = 200003
+a = [r.gauss(0, 1) for _ in range(n)]
+b = [x + r.gauss(0, .1) for x in a]
+f = lambda v: struct.pack("<%df" % len(v), *v)
+odd_a, odd_b = [math.nan, math.inf, 1, 2, math.nan], [math.nan, math.inf, 3, 2, math.nan]
+pa = [T("q" + t.name[1:], t.dtype, t.shape, t.data) for t in pair("x", 6, 4096, .25)]
+pb = [T("q" + t.name[1:], t.dtype, t.shape, t.data) for t in pair("y", 6, 4096, .5)]
+c.put("a.dat", c.dat_bytes([T("v", "f32", (n,), f(a)), T("odd", "f32", (5,), f(odd_a)),
+                            T("zero", "f32", (3,), f([0, 0, 0])), T("gap", "f32", (2,), f([1, math.inf]))] + pa))
+c.put("b.dat", c.dat_bytes([T("v", "f32", (n,), f(b)), T("odd", "f32", (5,), f(odd_b)),
+                            T("zero", "f32", (3,), f([1, 0, 0])), T("gap", "f32", (2,), f([1, 1]))] + pb))
+def row(name, x, y):
+    gap = [0 if p == q or (math.isnan(p) and math.isnan(q)) else abs(p - q) for p, q in zip(x, y)]
+    both = [(p, q) for p, q in zip(x, y) if math.isfinite(p) and math.isfinite(q)]
+    norm = math.sqrt(math.fsum(p * p for p, _ in both)) * math.sqrt(math.fsum(q * q for _, q in both))
+    mean = math.inf if math.inf in gap else math.fsum(gap) / len(gap)
+    print(name, mean, math.fsum(p * q for p, q in both) / norm if norm else "-")
+un = lambda d: struct.unpack("<%df" % (len(d) // 4), d)
+row("v", un(f(a)), un(f(b)))
+row("odd", odd_a, odd_b)
+row("zero", [0, 0, 0], [1, 0, 0])
+row("gap", [1, math.inf], [1, 1])
+row("q.weight", nvfp4(pa[0].data, pa[1].data, .25), nvfp4(pb[0].data, pb[1].data, .5))
+PY
+    python3 make2.py >want
+    run -1 datcat --diff -j 3 a.dat b.dat
+    printf '%s\n' "$output" >got
+    run -1 datcat --diff -j 1 a.dat b.dat
+    [ "$output" = "$(cat got)" ]
+    python3 - <<'PY'
+want = dict((w[0], w[1:]) for w in (line.split() for line in open("want")))
+got = dict((w[0], w[6:]) for w in (line.rstrip("\n").split("\t") for line in open("got")))
+assert set(want) == set(got) - {"name"} and len(want) == 5, (want, got)
+for name, (mean, cosine) in want.items():
+    m, c = got[name]
+    assert float(m) == float(mean) or abs(float(m) - float(mean)) < 1e-8 * float(mean), (name, m, mean)
+    assert (c or "-") == cosine or abs(float(c) - float(cosine)) < 2e-9, (name, c, cosine)
+PY
+}
+
+@test "--sort and --top: listings" {
+    local k
+    cd "$BATS_TEST_TMPDIR"
+    cp "$IN/sizes.dat" "$IN/small.dat" .
+    datcat --tsv --stats sizes.dat | tail -n +2 >rows
+    sorted() { python3 - "$1" "$2" <<'PY'
+import sys
+rows = [line.rstrip("\n").split("\t") for line in open("rows")]
+number = {"bytes": lambda r: -int(r[4]), "absmax": lambda r: -float(r[10]) if r[10] else 1,
+          "name": lambda r: r[0].encode()}
+for r in sorted(rows, key=number[sys.argv[1]])[:int(sys.argv[2])]:
+    print("\t".join(r))
+PY
+    }
+    for k in bytes absmax name; do
+        sorted $k 999 >want
+        [ "$(wc -l <want)" -gt 60 ]
+        datcat --tsv --stats --sort $k sizes.dat | tail -n +2 | cmp - want
+        datcat --tsv --stats --sort $k --top 5 sizes.dat | tail -n +2 | cmp - <(head -n 5 want)
+        datcat --stats --sort $k --top 5 sizes.dat | sed 1d | cut -f 1-3 | head -n 5 | cmp - <(head -n 5 want | cut -f 1-3)
+        datcat --json --stats --sort $k --top 7 sizes.dat | json "'\n'.join(t['name'] for t in d['tensors'])" | cmp - <(head -n 7 want | cut -f 1)
+    done
+    sorted bytes 9 | cut -f 1 >want
+    datcat -l --sort bytes --top 9 sizes.dat | cmp - want
+    datcat --ndjson --sort bytes --top 9 sizes.dat | python3 -c 'import json, sys; [print(json.loads(x)["name"]) for x in sys.stdin]' | cmp - want
+    # The total is that of all tensors.
+    [ "$(datcat --top 2 sizes.dat | tail -n 1)" = "$(datcat sizes.dat | tail -n 1)" ]
+    [ "$(datcat --top 2 sizes.dat | wc -l)" -eq 3 ]
+    [ "$(datcat --json --top 1 sizes.dat | json "d['totals']")" = "$(datcat --json sizes.dat | json "d['totals']")" ]
+    # Without --sort in the order of the file; more than there are is all.
+    datcat -l sizes.dat | head -n 4 | cmp - <(datcat -l --top 4 sizes.dat)
+    datcat sizes.dat | cmp - <(datcat --top 9999 sizes.dat)
+    refused '--sort: size: want one of bytes, absmax, diff, name' --sort size small.dat
+    refused '--top: 0: want 1..' --top 0 small.dat
+    refused '--sort absmax: needs --stats' --sort absmax small.dat
+    refused '--sort diff: goes with --diff' --sort diff small.dat
+    refused '--sort and --top: go with' --sort name --group small.dat
+    refused '--sort and --top: go with' --top 3 --hash small.dat
+}
+
+@test "--sort and --top: --diff" {
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T(n, "f32", (k,), struct.pack("<%df" % k, *[0] * k)) for n, k in (("d", 2), ("a", 9), ("c", 4), ("b", 1), ("e", 5), ("only", 1))]'
+    put b.dat '[T(n, "f32", (k,), struct.pack("<%df" % k, *[x] * k)) for n, k, x in (("d", 2, 3), ("a", 9, 2), ("c", 5, 1), ("b", 1, 7), ("e", 5, 0))]'
+    names() {
+        run -1 --separate-stderr datcat --diff "$@" a.dat b.dat
+        [ -z "$stderr" ]
+        printf '%s\n' "${lines[@]}" | tail -n +2 | cut -f 1 | paste -s -d ' '
+    }
+    [ "$(names)" = 'd a c b only' ]
+    [ "$(names --sort diff)" = 'c only b d a' ] # those without numbers first
+    [ "$(names --sort diff --top 3)" = 'c only b' ]
+    [ "$(names --sort bytes)" = 'a c d b only' ]
+    [ "$(names --sort name --top 2)" = 'a b' ]
+    [ "$(names --top 2)" = 'd a' ]
+    # The lines are those of the whole, the answer is about all.
+    datcat --diff a.dat b.dat >all || [ $? -eq 1 ]
+    datcat --diff --sort name a.dat b.dat >sorted || [ $? -eq 1 ]
+    cmp <(sort all) <(sort sorted)
+    run -0 datcat --diff --sort diff --top 1 a.dat a.dat
+    [ -z "$output" ]
+    refused '--sort absmax: needs --stats' --diff --sort absmax a.dat b.dat
+}
+
+@test "--stats of a checkpoint: the weights; --all and -s: other arrays, too" {
+    local weights
+    cd "$BATS_TEST_TMPDIR"
+    cp "$IN/tiny.ckpt" .
+    datcat -l tiny.ckpt >all
+    weights=$(python3 -c 'import containers as c; print(len(c.tiny_model("bf16", 1)))')
+    [ "$(wc -l <all)" -gt "$weights" ]
+    datcat --tsv --stats tiny.ckpt | sed 1d | cut -f 1 >names
+    [ "$(wc -l <names)" -eq "$weights" ]
+    python3 -c 'import containers as c; print(*sorted(t.name for t in c.tiny_model("bf16", 1)), sep="\n")' | cmp - <(sort names)
+    datcat --tsv --stats --all tiny.ckpt | sed 1d | cut -f 1 | cmp - all
+    grep -vxFf names all | head -n 1 >state
+    datcat --tsv --stats -s "$(cat state)" tiny.ckpt | sed 1d | cut -f 1 | cmp - state
+    # A listing without statistics is of all, as ever.
+    datcat tiny.ckpt | sed '$d' | cut -f 1 | cmp - all
+    refused '--all: goes with --stats' --all tiny.ckpt
+}
+
+@test "--npy: a decoded tensor as NumPy reads it" {
+    cat >"$BATS_TEST_TMPDIR/check.py" <<'PY'
+import ast, math, struct, sys
+import containers as c
+from make import T, nvfp4, pair, values
+name, dtype, shape, want_dtype = sys.argv[2], sys.argv[3], tuple(ast.literal_eval(sys.argv[4])), sys.argv[5]
+d = open(sys.argv[1], "rb").read()
+assert d[:8] == b"\x93NUMPY\1\0", d[:8]
+n = struct.unpack("<H", d[8:10])[0]
+assert (10 + n) % 64 == 0 and d[9 + n:10 + n] == b"\n"
+head = ast.literal_eval(d[10:10 + n].decode())
+assert head == {"descr": want_dtype, "fortran_order": False, "shape": shape}, head
+payload = open(sys.argv[6], "rb").read()
+if want_dtype == "<f4" and dtype != "f32":
+    got = struct.unpack("<%df" % ((len(d) - 10 - n) // 4), d[10 + n:])
+    if dtype == "nvfp4":
+        scale, scale2 = open(sys.argv[7], "rb").read(), struct.unpack("<f", open(sys.argv[8], "rb").read())[0]
+        want = nvfp4(payload, scale, scale2)
+    elif dtype == "f8_e8m0":
+        want = [math.nan if b == 255 else 2.0 ** (b - 127) for b in payload]
+    else:
+        want = values(dtype, payload)
+    assert len(got) == len(want) == math.prod(shape)
+    assert all(g == w or (math.isnan(g) and math.isnan(w)) for g, w in zip(got, want))
+    assert all(math.copysign(1, g) == math.copysign(1, w) for g, w in zip(got, want) if w == 0)
+else:
+    assert d[10 + n:] == payload and len(payload)
+PY
+    local name dtype shape of n=0 t=$BATS_TEST_TMPDIR
+    declare -A want=([f16]='<f2' [bf16]='<f4' [f32]='<f4' [f64]='<f8' [u8]='|u1' [i8]='|i1' [i16]='<i2' [i32]='<i4'
+        [i64]='<i8' [u16]='<u2' [u32]='<u4' [u64]='<u8' [bool]='|b1' [c64]='<c8' [c128]='<c16' [f8_e4m3]='<f4' [f8_e5m2]='<f4' [f8_e8m0]='<f4' [f4_e2m1]='<f4')
+    for of in every.dat every.safetensors; do
+        while IFS=$T read -r name dtype shape _; do
+            printf -v name %b "$name"
+            if [ -z "${want[$dtype]:-}" ]; then # listed, not decoded
+                refused "NumPy has no type for $dtype" --npy "$name" $of
+                continue
+            fi
+            datcat --npy "$name" $of >"$t/x.npy"
+            datcat --payload "$name" $of >"$t/payload"
+            [ -s "$t/payload" ] || continue
+            python3 "$t/check.py" "$t/x.npy" "$name" "$dtype" "$shape" "${want[$dtype]}" "$t/payload"
+            n=$((n + 1))
+        done < <(datcat --tsv --raw-entries $of | sed 1d)
+    done
+    [ "$n" -gt 15 ]
+    datcat --npy two.weight sizes.dat >"$t/x.npy"
+    for of in qdata scale scale2; do
+        datcat --payload two.weight.$of sizes.dat >"$t/$of"
+    done
+    python3 "$t/check.py" "$t/x.npy" two.weight nvfp4 '(5, 4096)' '<f4' "$t/qdata" "$t/scale" "$t/scale2"
+    # More than one piece; no dimension, and none at all.
+    datcat --npy bf16.262145 sizes.dat >"$t/x.npy"
+    datcat --payload bf16.262145 sizes.dat >"$t/payload"
+    python3 "$t/check.py" "$t/x.npy" x bf16 '(262145,)' '<f4' "$t/payload"
+    datcat --npy b small.dat | head -c 128 | tail -c +11 | head -n 1 | has -F "'shape': (), }"
+    [ "$(datcat --npy f32.0 sizes.dat | wc -c)" -eq 128 ]
+    refused 'no tensor "none"' --npy none small.dat
+    refused 'want one FILE' --npy b small.dat tiny.dat
+    refused 'cannot be combined' --npy b --json small.dat
+    run -2 script -qec "datcat --npy b '$IN/small.dat'" /dev/null
+    [[ $output == *terminal* ]]
+    run -2 --separate-stderr bash -c 'datcat --npy bf16.262145 sizes.dat >/dev/full'
+    [[ $stderr == *'No space'* ]]
 }
 
 @test "--diff: integers of 64 bits are compared exactly" {
@@ -836,8 +1034,8 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
         T("z", "f32", (2,), struct.pack("<2f", -0.0, 1))]'
     run -1 --separate-stderr datcat --diff a.dat b.dat
     [ "${#lines[@]}" -eq 3 ]
-    [[ ${lines[1]} == "a.weight${T}bytes differ, values equal (2 zero blocks with other scales)$T$T${T}0${T}0" ]]
-    [[ ${lines[2]} == "z${T}bytes differ, values equal ("*sign*")$T$T${T}0${T}0" ]]
+    [[ ${lines[1]} == "a.weight${T}bytes differ, values equal (2 zero blocks with other scales)$T$T${T}0${T}0${T}0${T}1" ]]
+    [[ ${lines[2]} == "z${T}bytes differ, values equal ("*sign*")$T$T${T}0${T}0${T}0${T}1" ]]
     lists --diff --atol 0 a.dat b.dat
     [ -z "$output" ]
     # Signs of zero codes, and codes and scales of the same products.
@@ -851,7 +1049,7 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
         T("a.weight.scale", "f8_e4m3", (1, 5), b"\x20\x38\x48\x38\x38"),
         T("z", "f32", (2,), struct.pack("<2f", 0, 1))]'
     run -1 --separate-stderr datcat --diff a.dat d.dat
-    [[ ${lines[1]} == "a.weight${T}values${T}${T}${T}2${T}0.5" ]]
+    [[ ${lines[1]} == "a.weight${T}values${T}${T}${T}2${T}0.5${T}0.4${T}0.946"* ]]
 }
 
 @test "--diff wants two files that can be read" {

@@ -170,7 +170,7 @@ long_options() {
 
 @test "--help lists every option of the contract" {
     local o
-    for o in --names --json --ndjson --tsv --select --exclude --group --stats \
+    for o in --names --json --ndjson --tsv --select --exclude --group --stats --all --sort --top --npy \
         --hist --values --payload --hash --check --diff --atol --rtol --verify \
         --map --meta --raw-entries --strict --threads --quiet --verbose; do
         datcat --help | has -- "$o" || { echo "datcat $o" && false; }

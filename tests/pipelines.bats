@@ -292,11 +292,3 @@ cell()
     run -2 "$corpus" --unpack none.tar.xz none
     [[ $output == *"it is not of --pack"* ]] && [ ! -e none ]
 }
-
-@test "base: documents are cut into samples without a loss" {
-    run -0 "$root/pipelines/base/cut.py" 3 <<<'1 2 3 4 5 6 7 8
-9 10
-11'
-    [ "$output" = $'1 2 3 4\n4 5 6 7\n7 8\n9 10' ]
-    run -1 "$root/pipelines/base/cut.py" 1
-}

@@ -118,7 +118,8 @@ assert found == [xxh3_128(open("in%d" % i, "rb").read()).hex() for i in (3, 1, 2
 @test "what asks for tensors is refused in words" {
     local o
     tok make small s.tok
-    for o in -l --ndjson --tsv --hist '--payload x' '-s x' '--raw-entries' --group; do
+    for o in -l --ndjson --tsv --hist '--payload x' '-s x' '--raw-entries' --group '--sort name' '--top 1' \
+        '--npy x'; do
         # shellcheck disable=SC2086
         run -2 --separate-stderr datcat $o s.tok
         [[ $stderr == *'has samples, no tensors'* ]]

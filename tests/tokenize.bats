@@ -245,6 +245,200 @@ END
     piped "{\"messages\":[$m]}" 'line 1: ' -t "$T" --input jsonl --template torchsharp
 }
 
+# shapes FILE: what the rows of FILE, objects of any known shape, must give, by tok.py's rules.
+shapes() {
+    python3 - "$1" <<'END'
+import json, os, sys
+sys.path.insert(0, os.path.dirname(os.environ["TOK"]))
+from tok import IM_START, IM_END, END_OF_TEXT, encode, render
+def chat(turns):
+    ids, mask = [], []
+    for role, text in turns:
+        head = [IM_START] + encode(role + "\n")
+        body = encode(text)
+        ids += head + body + [IM_END] + encode("\n")
+        mask += [0] * len(head) + [int(role == "assistant")] * (len(body) + 1) + [0]
+    return ids, mask
+def text(content):
+    return content if isinstance(content, str) else "".join(p["text"] for p in content)
+def row(o):
+    if "instruction" in o:
+        more = o.get("input")
+        return render(o["instruction"] + ("\n" + more if more else ""), o["output"], "qwen3", False)
+    if "conversations" in o:
+        names = {"human": "user", "gpt": "assistant"}
+        return chat((names.get(m["from"], m["from"]), m["value"]) for m in o["conversations"])
+    if "messages" in o:
+        return chat((m["role"], text(m["content"])) for m in o["messages"])
+    if "prompt" in o:
+        return render(o["prompt"], o.get("target", o.get("completion")), "qwen3", False)
+    ids = encode(o["text"]) + [END_OF_TEXT]
+    return ids, [1] * len(ids)
+for o in json.load(open(sys.argv[1])):
+    ids, mask = row(o)
+    print(json.dumps({"ids": list(ids), "mask": list(mask)}, separators=(",", ":")))
+END
+}
+
+@test "jsonl: the shapes of public data sets, as lines and as one array" {
+    cat >a.json <<'END'
+[
+  {"text": "a, ] } and \"[{\" \\", "input": 1, "output": {"x": [2, "]"]}},
+  {"prompt": "p", "completion": " c", "id": 7}, {"prompt": "p", "target": "t"},
+
+  {"instruction": "Add.", "input": "1 2", "output": "3", "text": "### Instruction: Add."},
+  {"instruction": "Say it.", "input": "", "output": "it"},
+  {"output": "it", "input": null, "instruction": "Say it."}, {"instruction": "No", "output": "yes"},
+  {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "h", "weight": 0},
+    {"value": "g", "from": "gpt"}, {"from": "user", "value": "u"}, {"from": "assistant", "value": "a"}]},
+  {"prompt": "the first message", "messages": [
+    {"role": "user", "content": [{"type": "text", "text": "one "}, {"text": "tw\u006f", "type": "text"}]},
+    {"role": "assistant", "content": []}, {"role": "user", "content": "x"},
+    {"role": "assistant", "content": "y"}]}
+]
+END
+    shapes a.json >want
+    [ "$(wc -l <want)" -eq 9 ]
+    tokenize -q -t "$T" --emit jsonl a.json >got
+    cmp got want
+    python3 -c 'import json; [print(json.dumps(o)) for o in json.load(open("a.json"))]' >a.jsonl
+    tokenize -q -t "$T" --emit jsonl a.jsonl | cmp - want
+    # On one line, in a pipe that brings a byte at a time, behind white space and a BOM.
+    python3 -c 'import json; print(end=" \ufeff"[1:] + "\n \n" + json.dumps(json.load(open("a.json"))))' >one
+    tokenize -q -t "$T" --input jsonl --emit jsonl one | cmp - want
+    dd if=one bs=1 status=none | tokenize -q -t "$T" --input jsonl --emit jsonl | cmp - want
+    printf ' [ ] \n' >none.json
+    run -0 --separate-stderr tokenize -q -t "$T" --emit ids none.json
+    [ -z "$output$stderr" ]
+    refuse 'at least one sample' tokenize -t "$T" -o n.tok none.json
+    # ShareGPT's tool is the tool of messages.
+    echo '[{"conversations":[{"from":"human","value":"q"},{"from":"tool","value":"r"},{"from":"gpt","value":"a"}]}]' >s.json
+    echo '{"messages":[{"role":"user","content":"q"},{"role":"tool","content":"r"},{"role":"assistant","content":"a"}]}' >m.jsonl
+    tokenize -q -t "$HERE/vectors/tokenizer-small.json" --emit jsonl s.json >s
+    grep -q ids s
+    tokenize -q -t "$HERE/vectors/tokenizer-small.json" --emit jsonl m.jsonl | cmp - s
+}
+
+@test "jsonl: a long array, by any number of threads" {
+    python3 - <<'END'
+import json
+rows = [{"text": "row %d [%s]," % (i, "x{\"\\" * (i % 97))} for i in range(60000)]
+json.dump(rows, open("a.json", "w"), indent=1)
+with open("a.jsonl", "w") as f:
+    for r in rows:
+        print(json.dumps(r), file=f)
+END
+    tokenize -q -t "$T" --emit ids a.jsonl >want
+    [ "$(wc -l <want)" -eq 60000 ]
+    tokenize -q -t "$T" -j 1 --emit ids a.json | cmp - want
+    tokenize -q -t "$T" -j 5 --emit ids - a.json </dev/null | cmp - want
+    # The item of an error is counted from 1, the byte is that of the file.
+    python3 - <<'END'
+s = open("a.json").read()
+at = s.index('"text": "row 41000 ')
+open("bad.json", "w").write(s[:at] + '"Text' + s[at + 5:])
+open("at", "w").write(str(s.rindex("},", 0, at) + 2))
+END
+    refuse "bad.json: item 41001: byte $(cat at): expected " tokenize -t "$T" --count bad.json
+    head -c 100000 a.json >cut.json
+    refuse 'cut.json: item ' tokenize -t "$T" --count cut.json
+    head -n 28 a.json >cut.json
+    refuse 'expected a row behind the comma, found the end of the file' tokenize -t "$T" --count cut.json
+}
+
+@test "jsonl: unknown shapes are named by their keys, and what is known" {
+    local known='expected "text", "messages", "conversations", "prompt" with "completion" or "target", or "instruction" with "output"'
+    local j=(-t "$T" --input jsonl)
+    piped '{"text":"a"}\n{"question":"q","answer":{"x":[1]}}\n' "line 2: byte 13: $known: " "${j[@]}" --count
+    piped '{"question":"q","answer":{"x":[1]}}' 'found the keys "question", "answer"' "${j[@]}"
+    piped '{}' 'found no keys' "${j[@]}"
+    piped '{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1,"l":1}' '"i", "j", ...' "${j[@]}"
+    for keys in '"instruction":"a"' '"instruction":"a","input":"b"' '"prompt":"a","output":"b"' \
+        '"completion":"a"' '"messages":[],"conversations":[]' '"messages":[],"text":"a"' \
+        '"prompt":"a","target":"b","completion":"c"' '"instruction":"a","output":"b","target":"c"'; do
+        piped "{$keys}" "$known: " "${j[@]}"
+    done
+    piped '{"instruction":1,"output":"b"}' 'byte 15: expected a string' "${j[@]}"
+    piped '{"instruction":"a","input":1,"output":"b"}' 'byte 27: expected a string' "${j[@]}"
+    piped '{"conversations":[{"role":"user","content":"b"}]}' '"from" and "value"' "${j[@]}"
+    piped '{"conversations":[{"from":"bing","value":"b"}]}' 'found "bing"' "${j[@]}"
+    piped '{"messages":[{"role":"user","content":[{"type":"image","url":"x"}]}]}' 'byte 39: expected a part of type "text", found "image"' "${j[@]}"
+    piped '{"messages":[{"role":"user","content":[{"type":"text"}]}]}' 'a part with "text"' "${j[@]}"
+    piped '{"messages":[{"role":"user","content":["x"]}]}' 'an object' "${j[@]}" --count
+    piped '[{"text":"a"},]' 'byte 14: expected a row behind the comma, found ]' "${j[@]}" --count
+    piped '[,{"text":"a"}]' 'byte 1: expected a row or ' "${j[@]}"
+    piped '[{"text":"a"}' 'byte 13: ' "${j[@]}" --count
+    piped '[{"text":"a"}] {' 'byte 15: expected nothing behind the array' "${j[@]}" --count
+    piped '[{"text":"a"}}]' 'item 1: ' "${j[@]}" --count
+    piped '[{"text":"a"},[{"text":"a"}]]' 'item 2: byte 14: expected an object' "${j[@]}" --count
+    # Rows before an error are written.
+    run -2 bash -c 'echo "[{\"text\":\"a\"},]" | tokenize -q -t "$T" --input jsonl --emit ids 2>/dev/null'
+    [ "$output" = '64 256' ]
+}
+
+@test "the kind of input is that of the suffix, --input overrules" {
+    printf '5 6\t7\n' >a.tsv
+    printf '{"text":"5 6"}\n' >a.jsonl
+    printf '[{"text":"5 6"}]\n' >a.json
+    printf '5 6\n' >a.txt
+    cp a.tsv plain
+    tokenize -q -t "$T" --emit ids a.jsonl >doc
+    tokenize -q -t "$T" --input lines --emit ids a.txt | cmp - doc
+    for f in a.json a.txt; do
+        tokenize -q -t "$T" --emit ids $f | cmp - doc
+    done
+    tokenize -q -t "$T" --emit ids a.tsv >pair
+    tokenize -q -t "$T" --emit ids plain | cmp - pair
+    tokenize -q -t "$T" --emit ids <a.tsv | cmp - pair
+    [ "$(tokenize -q --input ids --emit ids a.txt)" = '5 6' ]
+    [ "$(tokenize -q -t "$T" --input tsv --emit ids a.tsv a.jsonl 2>/dev/null)" = "$(cat pair)" ]
+    tokenize -q -t "$T" -o x.tok a.txt
+    [[ $(tok read x.tok) == *'"input":"lines"'* ]]
+    # .txt was TSV once: that is said, but not where one was asked.
+    run -0 --separate-stderr tokenize -t "$T" --emit ids a.txt
+    [[ ${stderr_lines[0]} == 'tokenize: a.txt: is read as lines'*'--input tsv'* ]]
+    [ "${#stderr_lines[@]}" -eq 2 ]
+    run -0 --separate-stderr tokenize -t "$T" --input lines --emit ids a.txt
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    run -0 --separate-stderr tokenize -t "$T" --emit ids a.jsonl
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    # A name that tells nothing goes with the others; two that differ do not go together.
+    cp a.jsonl other
+    cp a.jsonl third
+    tokenize -q -t "$T" --emit ids other a.jsonl - <third | cmp - <(cat doc doc doc)
+    refuse 'a.jsonl is jsonl by its suffix, a.tsv is tsv' tokenize -t "$T" --count a.jsonl other a.tsv
+    refuse 'files of one kind' tokenize -t "$T" -o y.tok a.txt a.json
+    # --decode reads ids whatever they are called.
+    echo '64 65' >ids.txt
+    [ "$(tokenize -q -t "$T" --decode ids.txt)" = ab ]
+}
+
+@test "a kind that yields no sample names the likely one" {
+    printf '{"text":"a"}\n' >j
+    printf '[\n{"text":"a"}]\n' >array
+    printf '# c\n\na b\tc\n' >t
+    printf 'a b\nc d\n' >l
+    printf '5 6 7\n' >i
+    printf '{"ids":[5,6]}\n' >o
+    local hint='; it looks like' # behind it, what
+    refuse "1 skipped$hint JSON: try --input jsonl" tokenize -t "$T" --count j
+    refuse "2 skipped$hint JSON: try --input jsonl" tokenize -t "$T" --count array
+    refuse "$hint lines of text: try --input lines" tokenize -t "$T" -o x.tok l
+    refuse "$hint ids: try --input ids" tokenize -t "$T" -o x.tok i
+    refuse "$hint ids: try --input ids" tokenize -t "$T" --input jsonl -o x.tok o
+    refuse "line 1: byte 0: expected an object, found * $hint TSV: try --input tsv" tokenize -t "$T" --input jsonl <(tail -n 1 t)
+    refuse "$hint JSON: try --input jsonl" tokenize -t "$T" --input ids j
+    refuse "$hint TSV: try --input tsv" tokenize -t "$T" --input ids t
+    # No hint where it is what it was taken for, or where rows were found.
+    printf 'a\t\nno tab\n' >t
+    run -2 --separate-stderr tokenize -t "$T" --count t
+    [[ $stderr == *'2 skipped' ]]
+    printf '{"text":"a"}\nx\n' >j
+    run -2 --separate-stderr tokenize -t "$T" --input jsonl --count j
+    [[ $stderr == *"line 2: "* ]]
+    [[ $stderr != *"looks like"* ]]
+}
+
 @test "ids: lines of numbers, with or without a mask" {
     printf '5 6  7\n\n{"ids":[4294967295,0],"mask":[0,1]}\n{"ids":[1,2]}\n' >i
     run -0 tokenize -q --input ids --emit jsonl i
@@ -277,6 +471,7 @@ END
 {"text":"all the same"}
 {"messages":[{"role":"user","content":"without an answer"}]}
 END
+    # shellcheck disable=SC2094  # all is a word and a file
     for f in 'tsv p.tsv' 'tsv p.tsv --joint' 'tsv p.tsv --template torchsharp --no-end' 'jsonl p.jsonl'; do
         # shellcheck disable=SC2086  # words
         set -- $f
@@ -308,6 +503,190 @@ PY
     tokenize -q --input ids --targets all i | cmp - i.tok
     refuse '--targets: some' tokenize -t "$T" --targets some p.tsv
     refuse '--decode' tokenize -t "$T" --decode --targets all all.tok
+}
+
+@test "--chunk cuts documents, and each id but the first is a target once" {
+    local n
+    { for n in 0 1 2 3 4 5 6 7 8 40 1000; do head -c "$n" <(yes abcdefghijk | tr -d '\n') && echo; done; } >l
+    tokenize -q -t "$T" --input lines --no-end --emit jsonl l >whole
+    for n in 2 3 4 7 100 5000; do
+        python3 - "$n" >want <<'END'
+import json, sys
+n = int(sys.argv[1])
+for line in open("whole"):
+    ids = json.loads(line)["ids"]
+    parts = [ids[i:i + n + 1] for i in range(0, len(ids) - 1, n)] if len(ids) > n + 1 else [ids]
+    for part in parts:
+        print(json.dumps({"ids": part, "mask": [1] * len(part)}, separators=(",", ":")))
+END
+        tokenize -q -t "$T" --input lines --no-end --chunk $n --emit jsonl l >got
+        cmp got want
+        # A stream has them all but what is too short to be a sample.
+        run -0 --separate-stderr tokenize -t "$T" --input lines --no-end --chunk $n -o c$n.tok l
+        [[ $stderr == "tokenize: 11 rows, $(awk -F , 'NF > 2' want | wc -l) samples, "*' 2 skipped, 0 truncated' ]]
+        tok read c$n.tok | tail -n +3 | sed 's/,"starts":\[0\]//' | cmp - <(awk -F , 'NF > 2' want)
+        [[ $(tok read c$n.tok | head -n 1) == *"\"seq_len\":$n,\"settings\":{\"chunk\":$n,"* ]]
+        tokenize -q -t "$T" --input lines --no-end --chunk $n -j 3 l | cmp - c$n.tok
+        tokenize -q -t "$T" --input ids --chunk $n --emit ids <(tokenize -q -t "$T" --input lines --no-end --emit ids l) |
+            cmp - <(tokenize -q --input ids --emit ids want)
+        [ "$(tokenize -q -t "$T" --input lines --no-end --chunk $n --count l | tail -n 1)" = "$(datcat c$n.tok | sed -n 2p | cut -f 1-5)" ]
+        # The targets of all samples are those of the whole documents.
+        [ "$(datcat c$n.tok | sed -n 2p | cut -f 3)" = "$(tokenize -q -t "$T" --input lines --no-end --count l | awk 'NR == 2 { print $3 }')" ]
+    done
+    tokenize -q -t "$T" --input lines --chunk 99 --seq-len 200 --pack -o p.tok l
+    tokenize -q -t "$T" --input lines --chunk 99 -o c.tok l
+    tok packed p.tok c.tok
+}
+
+@test "--chunk: rows with prompts are not cut" {
+    printf '{"text":"abcdefgh"}\n{"prompt":"abcdefgh","target":"xyz"}\n' >r.jsonl
+    refuse 'r.jsonl: line 2: 32 ids of a prompt * expected at most 5 ids; --seq-len 4' \
+        tokenize -t "$T" --chunk 4 --count r.jsonl
+    tokenize -q -t "$T" --chunk 4 --seq-len 4 --emit jsonl r.jsonl >got
+    tokenize -q -t "$T" --seq-len 4 --emit jsonl r.jsonl | tail -n 1 | cmp - <(tail -n 1 got)
+    [ "$(wc -l <got)" -eq 3 ]
+    tokenize -q -t "$T" --chunk 31 --emit ids r.jsonl >whole
+    tokenize -q -t "$T" --emit ids r.jsonl | cmp - whole
+    # Where prompts are targets, too, nothing is lost.
+    [ "$(tokenize -q -t "$T" --chunk 4 --targets all --emit ids r.jsonl | wc -l)" -eq 10 ]
+    printf 'abcdefgh\txyz\n' >r.tsv
+    [ "$(tokenize -q -t "$T" --chunk 4 --targets all --emit ids r.tsv | wc -l)" -eq 8 ]
+    refuse '--chunk: cuts documents, and rows of TSV have prompts' tokenize -t "$T" --chunk 4 --seq-len 9 --count r.tsv
+    # A mask that was given tells the same.
+    printf '{"ids":[1,2,3,4,5],"mask":[0,1,1,1,1]}\n{"ids":[1,2,3,4,5],"mask":[1,0,1,1,1]}\n' >i
+    refuse 'i: line 2: 5 ids' tokenize --input ids --chunk 2 --count i
+    [ "$(head -n 1 i | tokenize -q --input ids --chunk 2 --emit jsonl)" = \
+        $'{"ids":[1,2,3],"mask":[0,1,1]}\n{"ids":[3,4,5],"mask":[1,1,1]}' ]
+    refuse '--chunk: 1: want 2..' tokenize --chunk 1
+    refuse '--chunk 9: want at most --seq-len, which is 8' tokenize --chunk 9 --seq-len 8
+    refuse '--decode' tokenize --decode --chunk 9 i
+}
+
+# sides FRACTION SEED FILE: the rows of a TSV, JSONL or lines of ids that are held out, by their
+# texts.
+sides() {
+    python3 - "$HERE" "$@" <<'END'
+import json, struct, sys
+sys.path.insert(0, sys.argv[1])
+from xxh3 import xxh3_128
+fraction, seed, name = float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+for line in open(name, newline="\n"):
+    line = line.rstrip("\n")
+    if name.endswith(".ids"):
+        what = b"".join(struct.pack("<I", int(w)) for w in line.split())
+    elif name.endswith(".jsonl"):
+        o = json.loads(line)
+        texts = [m["content"] for m in o["messages"]] if "messages" in o else \
+            [o["prompt"], o["target"]] if "prompt" in o else [o["text"]]
+        what = b"".join(t.encode() + b"\0" for t in texts)
+    else:
+        what = b"".join(t.strip().encode() + b"\0" for t in line.strip().split("\t", 1))
+    h = xxh3_128(struct.pack("<I", seed) + what)
+    digest = h if isinstance(h, bytes) else bytes.fromhex(h)
+    if int.from_bytes(digest[:8], "little") < int(fraction * 2**64):
+        print(line)
+END
+}
+
+@test "--split: a row's side is that of its hash, whatever is around it" {
+    local f
+    many 600 >m.tsv
+    sides 0.2 7 m.tsv >held.tsv
+    [ "$(wc -l <held.tsv)" -gt 80 ]
+    [ "$(wc -l <held.tsv)" -lt 160 ]
+    grep -vxFf held.tsv m.tsv >kept.tsv
+    run -0 --separate-stderr tokenize -t "$T" --split 0.20:7 --emit ids -o a -o b m.tsv
+    [ -z "$output" ]
+    [[ ${stderr_lines[0]} == "tokenize: a: $(wc -l <kept.tsv) rows, "* ]]
+    [[ ${stderr_lines[1]} == "tokenize: b: $(wc -l <held.tsv) rows, "* ]]
+    tokenize -q -t "$T" --emit ids kept.tsv | cmp - a
+    tokenize -q -t "$T" --emit ids held.tsv | cmp - b
+    # As streams, which say whose side they are.
+    tokenize -q -t "$T" --split .2:7 -j 3 -o a.tok -o b.tok m.tsv
+    for f in a b; do
+        datcat -q --verify $f.tok
+        tok read $f.tok | tail -n +3 | sed 's/.*"ids":\[\([^]]*\)].*/\1/; s/,/ /g' | cmp - $f
+    done
+    [[ $(tok read a.tok) == *'"shuffle":null,"side":1,"split":"0.2:7"}'* ]]
+    [[ $(tok read b.tok) == *'"shuffle":null,"side":2,"split":"0.2:7"}'* ]]
+    # Other rows, another order, another template: the same sides.
+    { many 900 | tail -n +550 | tac && head -n 400 m.tsv; } >other.tsv
+    sides 0.2 7 other.tsv >held.tsv
+    grep -qxFf held.tsv m.tsv
+    tokenize -q -t "$T" --split 0.2:7 --template none --no-end --emit ids -f -o a -o b other.tsv
+    tokenize -q -t "$T" --template none --no-end --emit ids held.tsv | cmp - b
+    [ "$(cat a b | wc -l)" -eq "$(wc -l <other.tsv)" ]
+    # Another seed, another share.
+    sides 0.7 8 m.tsv >held.tsv
+    tokenize -q -t "$T" --split 0.7:8 --emit ids -f -o a -o b m.tsv
+    tokenize -q -t "$T" --emit ids held.tsv | cmp - b
+}
+
+@test "--split: messages, texts and ids; what else works with it" {
+    python3 - <<'END'
+import json
+with open("r.jsonl", "w") as f, open("r.ids", "w") as g:
+    for i in range(200):
+        o = {"text": "text %d" % i} if i % 3 == 0 else {"prompt": "p%d" % i, "target": "é%d" % i} if i % 3 == 1 else \
+            {"messages": [{"role": "user", "content": "u%d" % i}, {"role": "assistant", "content": "a"}]}
+        print(json.dumps(o), file=f)
+        print(*range(i, 3 * i + 2), file=g)
+END
+    for f in r.jsonl r.ids; do
+        sides 0.3 4294967295 $f >held.${f#r.}
+        [ -s held.${f#r.} ]
+        how=(--input "${f#r.}" -t "$T" --emit ids)
+        [ $f = r.jsonl ] || how=(--input ids --emit ids)
+        tokenize -q "${how[@]}" --split 0.3:4294967295 -f -o a -o b $f
+        tokenize -q "${how[@]}" held.${f#r.} | cmp - b
+        [ "$(cat a b | wc -l)" -eq 200 ]
+    done
+    # A pair and the same as messages are one row.
+    printf '{"prompt":"p%s","target":"t"}\n' {1..50} >p.jsonl
+    sed 's/"prompt":\("[^"]*"\),"target":"t"/"messages":[{"role":"user","content":\1},{"role":"assistant","content":"t"}]/' p.jsonl >m.jsonl
+    tokenize -q -t "$T" --split 0.5:1 --emit ids -o pa -o pb p.jsonl
+    tokenize -q -t "$T" --split 0.5:1 --emit ids -o ma -o mb m.jsonl
+    cmp pa ma
+    cmp pb mb
+    # Each side is shuffled, packed and cut for itself.
+    tokenize -q --input ids --split 0.3:1 --chunk 50 --emit ids -o c1 -o c2 r.ids
+    tokenize -q --input ids --split 0.3:1 --emit ids -o w1 -o w2 r.ids
+    tokenize -q --input ids --chunk 50 --emit ids w2 | cmp - c2
+    tokenize -q --input ids --split 0.3:1 --chunk 50 --seq-len 60 --pack --shuffle 5 -o p1.tok -o p2.tok r.ids
+    tokenize -q --input ids --chunk 50 --seq-len 60 --pack --shuffle 5 --emit jsonl w2 >want
+    tok read p2.tok | tail -n +3 | cmp - want
+}
+
+@test "--split: two files or none" {
+    printf 'a\tb\nc\td\n' >t.tsv
+    refuse '--split: want two files' tokenize -t "$T" --split 0.5:1 -o a.tok t.tsv
+    refuse '--split: want two files' tokenize -t "$T" --split 0.5:1 t.tsv
+    refuse '--split: want two files' tokenize -t "$T" --split 0.5:1 -o a.tok -o - t.tsv
+    refuse 'at most two' tokenize -t "$T" --split 0.5:1 -o a.tok -o b.tok -o c.tok t.tsv
+    refuse 'a second output' tokenize -t "$T" -o a.tok -o b.tok t.tsv
+    refuse './a.tok: ' tokenize -t "$T" --split 0.5:1 -o a.tok -o ./a.tok t.tsv
+    refuse 'the other output' tokenize -t "$T" --split 0.5:1 -o a.tok -o a.tok t.tsv
+    refuse 't.tsv: is an input' tokenize -t "$T" --split 0.5:1 --emit ids -f -o a -o t.tsv t.tsv
+    refuse '--count' tokenize -t "$T" --split 0.5:1 --count t.tsv
+    refuse '--decode' tokenize -t "$T" --split 0.5:1 --decode -o a -o b t.tsv
+    for how in 0:1 1:1 -0.5:1 0.5 0.5: 0.5:x 0.5:-1 0.5:4294967296 nan:1 :1 '' 0.5:1:1; do
+        refuse '--split: * want FRACTION:SEED' tokenize -t "$T" --split "$how" -o a.tok -o b.tok t.tsv
+    done
+    # An empty side, an error, a file that is there: neither file is made.
+    refuse '--split 1e-09:1: expected a sample on each side, found none of 2 for b.tok' \
+        tokenize -t "$T" --split 1e-9:1 -o a.tok -o b.tok t.tsv
+    refuse 'of 2 for a:' tokenize -t "$T" --split 0.999999999:1 --emit ids -o a -o b t.tsv
+    many 100 >m.tsv
+    printf 'c\t\xff\n' >>m.tsv
+    refuse 'm.tsv: line 101: ' tokenize -t "$T" --split 0.5:1 -o a.tok -o b.tok m.tsv
+    sed -i '$d' m.tsv
+    tokenize -q -t "$T" -o b.tok t.tsv
+    ln b.tok c.tok
+    refuse 'the other output' tokenize -t "$T" --split 0.5:1 -f -o c.tok -o b.tok m.tsv
+    refuse 'b.tok: exists' tokenize -t "$T" --split 0.5:1 -o a.tok -o b.tok m.tsv
+    refuse 'No space' tokenize -t "$T" --split 0.5:1 -f -o a.tok -o /dev/full m.tsv
+    tokenize -q -t "$T" --split 0.5:1 -f -o a.tok -o b.tok m.tsv
+    datcat -q --verify a.tok b.tok
 }
 
 @test "--seq-len keeps the last N+1 ids" {

@@ -45,6 +45,7 @@ _nibble_words()
     datcat:--hash) echo xxh3 sha256 ;;
     datcat:--verify) echo quick full ;;
     datcat:--check) echo @file ;;
+    datcat:--sort) echo bytes absmax diff name ;;
     datpack:--output | datpack:-o) echo @tensors ;;
     datpack:--to) echo dat safetensors gguf ckpt modelopt compressed-tensors ;;
     datpack:--dtype) echo keep f16 bf16 f32 nvfp4 ;;

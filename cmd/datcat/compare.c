@@ -199,6 +199,8 @@ struct pair {
 
 struct distance {
     double max_abs, max_rel;
+    double sum_abs;     // of all elements
+    double ab, aa, bb;  // sums of products of those that are finite in both
     uint64_t different; // elements that are too far apart
     bool bytes;         // payloads differ in bytes
 };
@@ -210,6 +212,18 @@ struct diff {
     struct values_scratch *wa, *wb; // (threads)
     struct distance *part;          // (chunks)
     unsigned threads;
+    // with --sort or --top: lines of differences, which wait for the others
+    struct waiting *waiting;
+    size_t n_waiting, cap_waiting;
+    struct buf lines;
+};
+
+/* A line of d->lines and what it is sorted by. */
+struct waiting {
+    const char *name;
+    size_t begin, end;
+    double gap;
+    uint64_t bytes;
 };
 
 static double
@@ -223,12 +237,18 @@ value_at(const struct values *x, const struct values_scratch *w, size_t i)
 static void
 measure(struct distance *d, double a, double b, double rest, double atol, double rtol)
 {
+    if (isfinite(a) && isfinite(b)) {
+        d->ab += a * b;
+        d->aa += a * a;
+        d->bb += b * b;
+    }
     if ((isnan(a) && isnan(b)) || (a == b && rest == 0))
         return;
     double gap = fabs(a - b + rest);
     if (isnan(gap))
         gap = INFINITY;
     double rel = b != 0 && isfinite(gap) ? gap / fabs(b) : INFINITY;
+    d->sum_abs += gap;
     if (gap > d->max_abs)
         d->max_abs = gap;
     if (rel > d->max_rel)
@@ -270,6 +290,10 @@ diff_values(struct diff *d, struct distance *sum, struct err *err)
         sum->max_abs = fmax(sum->max_abs, d->part[i].max_abs);
         sum->max_rel = fmax(sum->max_rel, d->part[i].max_rel);
         sum->different += d->part[i].different;
+        sum->sum_abs += d->part[i].sum_abs;
+        sum->ab += d->part[i].ab;
+        sum->aa += d->part[i].aa;
+        sum->bb += d->part[i].bb;
     }
     free(d->part);
     return rc;
@@ -495,10 +519,22 @@ same_shape(const struct view *a, const struct view *b)
             memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0);
 }
 
-/* 1: the two agree; 0: they differ, a line was put. */
+/* The numbers of a line; the cosine of a tensor of zeros does not exist. */
+static void
+put_distance(struct buf *out, const struct distance *s, uint64_t numel)
+{
+    double cosine = s->ab / (sqrt(s->aa) * sqrt(s->bb));
+    buf_printf(out, "\t%.9g\t%.9g\t%.9g\t", s->max_abs, s->max_rel,
+               numel ? s->sum_abs / (double)numel : 0);
+    if (isfinite(cosine))
+        buf_printf(out, "%.9g", cosine);
+    buf_char(out, '\n');
+}
+
+/* 1: the two agree; 0: they differ, a line was put, and *gap is its largest difference. */
 static int
 diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf *out,
-          struct err *err)
+          double *gap, struct err *err)
 {
     struct distance sum = { 0 };
     int same = 0;
@@ -514,6 +550,7 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
         return -1;
     if (d->c->tolerant && numbers && sum.different == 0)
         return 1;
+    *gap = numbers ? sum.max_abs : INFINITY;
     text_escape(out, a->name, a->name_len);
     if (!shapes) {
         buf_str(out, "\tshape\t");
@@ -529,9 +566,9 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
         buf_str(out, "\tvalues\t\t");
     }
     if (numbers)
-        buf_printf(out, "\t%.9g\t%.9g\n", sum.max_abs, sum.max_rel);
+        put_distance(out, &sum, a->numel);
     else
-        buf_str(out, "\t\t\n");
+        buf_str(out, "\t\t\t\t\n");
     return 0;
 }
 
@@ -585,6 +622,75 @@ find_sorted(const struct view **list, size_t n, const struct view *v)
     return p ? *p : NULL;
 }
 
+/* Equal files print nothing, so the header comes with the first difference. */
+static void
+flush_differences(struct buf *out)
+{
+    static bool begun;
+    if (out->len && !begun)
+        fputs("name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\tmean_abs\tcosine\n",
+              stdout);
+    begun |= out->len > 0;
+    cmd_flush(out);
+}
+
+static bool
+waits(const struct config_datcat *c)
+{
+    return c->sort != SORT_NONE || c->top;
+}
+
+/* Write the line in out, or keep it until all are there. */
+static int
+put_difference(struct diff *d, const struct view *v, double gap, struct buf *out,
+               struct err *err)
+{
+    if (!waits(d->c)) {
+        flush_differences(out);
+        return 0;
+    }
+    if (d->n_waiting == d->cap_waiting) {
+        size_t cap = d->cap_waiting ? 2 * d->cap_waiting : 64;
+        struct waiting *w = realloc(d->waiting, cap * sizeof *w);
+        if (!w)
+            return err_set(err, ERR_MEMORY, "out of memory for differences");
+        d->waiting = w;
+        d->cap_waiting = cap;
+    }
+    struct waiting *w = &d->waiting[d->n_waiting++];
+    *w = (struct waiting){ v->name, d->lines.len, 0, gap, v->nbytes };
+    buf_add(&d->lines, out->data, out->len);
+    out->len = 0;
+    w->end = d->lines.len;
+    return buf_ok(&d->lines, err);
+}
+
+/* The lines that waited, in the order that was asked for. */
+static int
+put_waiting(struct diff *d, struct buf *out, struct err *err)
+{
+    size_t n = d->n_waiting;
+    struct ranked *rows = calloc(n + 1, sizeof *rows);
+    if (!rows)
+        return err_set(err, ERR_MEMORY, "out of memory for differences");
+    for (size_t i = 0; i < n; i++)
+        rows[i] =
+            (struct ranked){ d->waiting[i].name,
+                             d->c->sort == SORT_BYTES ? (double)d->waiting[i].bytes
+                                                      : d->waiting[i].gap,
+                             i };
+    order_rank(rows, n, d->c->sort);
+    if (d->c->top && d->c->top < n)
+        n = (size_t)d->c->top;
+    for (size_t i = 0; i < n; i++) {
+        const struct waiting *w = &d->waiting[rows[i].index];
+        buf_add(out, d->lines.data + w->begin, w->end - w->begin);
+        flush_differences(out);
+    }
+    free(rows);
+    return 0;
+}
+
 /* Tensors of f that the other lacks; returns their number, -1 on error. */
 static int64_t
 diff_missing(struct diff *d, const struct subject *f, const struct view **other,
@@ -601,21 +707,12 @@ diff_missing(struct diff *d, const struct subject *f, const struct view **other,
         if (copy)
             continue;
         text_escape(out, v->name, v->name_len);
-        buf_printf(out, "\t%s\t\t\t\t\n", what);
+        buf_printf(out, "\t%s\t\t\t\t\t\t\n", what);
+        if (put_difference(d, v, INFINITY, out, err) < 0)
+            return -1;
         found++;
     }
     return found;
-}
-
-/* Equal files print nothing, so the header comes with the first difference. */
-static void
-flush_differences(struct buf *out)
-{
-    static bool begun;
-    if (out->len && !begun)
-        fputs("name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\n", stdout);
-    begun |= out->len > 0;
-    cmd_flush(out);
 }
 
 static int64_t
@@ -629,11 +726,11 @@ diff_all(struct diff *d, const struct subject *a, const struct subject *b,
         const struct view *w = v->entry->state ? NULL : find_sorted(lb, nb, v);
         if (!w)
             continue;
-        int same = diff_pair(d, v, w, out, err);
-        if (same < 0)
+        double gap = 0;
+        int same = diff_pair(d, v, w, out, &gap, err);
+        if (same < 0 || (!same && put_difference(d, v, gap, out, err) < 0))
             return -1;
         differ += !same;
-        flush_differences(out);
     }
     int64_t only_a = diff_missing(d, a, lb, nb, "only in the first", out, err);
     int64_t only_b = diff_missing(d, b, la, na, "only in the second", out, err);
@@ -660,13 +757,16 @@ compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b
         d.wa = w;
         d.wb = w + c->threads;
         differ = diff_all(&d, a, b, la, na, lb, nb, &out, err);
-        flush_differences(&out);
+        if (differ > 0 && put_waiting(&d, &out, err) < 0)
+            differ = -1;
     }
     for (unsigned i = 0; w && i < n; i++)
         values_scratch_free(&w[i]);
     free(w);
     free(la);
     free(lb);
+    free(d.waiting);
+    buf_free(&d.lines);
     buf_free(&out);
     return differ < 0 ? -1 : differ ? EXIT_NO : EXIT_DONE;
 }

@@ -37,6 +37,8 @@ take_action(const struct cmd_option *o, const char *arg)
         c->target = arg;
 }
 
+static const char *const sorts[] = { "bytes", "absmax", "diff", "name", NULL };
+
 #define ACTION(a) CMD_CALL_WITH(&cfg, take_action, a)
 
 static const struct cmd_option options[] = {
@@ -50,10 +52,17 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.group) },
     { 0, "stats", NULL, "min max mean std absmax zeros nan inf of the values",
       CMD_FLAG(&cfg.stats) },
+    { 0, "all", NULL, "with --stats: of a checkpoint the optimizer's arrays, too",
+      CMD_FLAG(&cfg.all) },
+    { 0, "sort", "KEY", "rows by bytes, absmax or diff (largest first) or name",
+      CMD_CHOICE(&cfg.sort, sorts, SORT_BYTES) },
+    { 0, "top", "N", "only the first N rows", CMD_U64(&cfg.top, 1, UINT32_MAX) },
     { 0, "hist", "[=BINS]", "histogram of the values (20 bins)", ACTION(HIST) },
     { 0, "values", "NAME[:COUNT]", "decoded values, one a line", ACTION(VALUES) },
     { 0, "payload", "NAME", "raw bytes of an entry to standard output",
       ACTION(PAYLOAD) },
+    { 0, "npy", "NAME", "a decoded tensor as a NumPy array to standard output",
+      ACTION(NPY) },
     { 0, "hash", "[=xxh3|sha256]", "hash of each entry and of the file", ACTION(HASH) },
     { 0, "check", "MANIFEST", "compare with the output of --hash", ACTION(CHECK) },
     { 0, "diff", NULL, "compare two files; 1 if they differ", ACTION(DIFF) },
@@ -77,16 +86,25 @@ check_combination(const struct config_datcat *c, int operands)
 {
     enum action a = c->action;
     bool listing = a == LIST || a == JSON || a == NDJSON || a == TSV;
+    bool rows = listing || a == NAMES || a == DIFF;
     if (operands < 1)
         misuse("want a FILE; --help shows how");
     if (a == DIFF && operands != 2)
         misuse("--diff: want two files, found %d", operands);
-    if (operands > 1 && (a == VALUES || a == PAYLOAD || a == CHECK))
+    if (operands > 1 && (a == VALUES || a == PAYLOAD || a == NPY || a == CHECK))
         misuse("want one FILE, found %d", operands);
     if (c->stats && !listing)
         misuse("--stats: goes with a listing, --json, --ndjson or --tsv");
+    if (c->all && !c->stats)
+        misuse("--all: goes with --stats");
     if (c->group && a != LIST)
         misuse("--group: goes with the plain listing");
+    if ((c->sort != SORT_NONE || c->top) && (!rows || c->group))
+        misuse("--sort and --top: go with a listing of tensors or --diff");
+    if (c->sort == SORT_ABSMAX && !c->stats)
+        misuse("--sort absmax: needs --stats, which computes it");
+    if (c->sort == SORT_DIFF && a != DIFF)
+        misuse("--sort diff: goes with --diff");
     if (c->tolerant && a != DIFF)
         misuse("--atol and --rtol go with --diff");
 }
@@ -119,8 +137,11 @@ static int
 select_views(struct config_datcat *c, struct subject *f, struct err *err)
 {
     size_t kept = 0;
+    // Statistics are those of the weights, unless arrays of the optimizer were asked for.
+    bool weights = c->stats && !c->all && c->select.n_in == 0;
     for (size_t i = 0; i < f->views.n; i++)
-        if (select_matches(&c->select, f->views.v[i].name))
+        if (select_matches(&c->select, f->views.v[i].name) &&
+            !(weights && f->views.v[i].entry->state))
             f->views.v[kept++] = f->views.v[i];
     f->views.n = kept;
     // Of several files one that matches is enough.
@@ -153,7 +174,9 @@ subject_open(struct config_datcat *c, struct subject *f, const char *path,
         warn("%s: %s, %zu files, %zu entries, %llu bytes", f->store.name,
              store_kind(&f->store), f->store.n_files, f->store.n_tensors,
              (unsigned long long)f->store.bytes);
-    return c->stats ? scan_stats(c, f, err) : 0;
+    if (c->stats && scan_stats(c, f, err) < 0)
+        return -1;
+    return c->action == DIFF ? 0 : order_views(c, f, err);
 }
 
 static void
@@ -221,6 +244,8 @@ act(const struct config_datcat *c, struct subject *f, struct err *err)
         return scan_values(c, f, err);
     case PAYLOAD:
         return scan_payload(c, f, err);
+    case NPY:
+        return npy_write(c, f, err);
     case HASH:
         return print_hashes(c, f, err);
     case CHECK:

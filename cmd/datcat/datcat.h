@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* datcat: what its parts share.  list.c shows, scan.c reads payloads, compare.c and
+/* datcat: what its parts share.  list.c shows, order.c sorts, scan.c reads payloads, npy.c
+ * writes one, compare.c and
  * verify_names.c answer yes or no; list_tok.c knows .tok files; datcat.c parses. */
 #ifndef NIBBLE_CMD_DATCAT_H
 #define NIBBLE_CMD_DATCAT_H
@@ -19,6 +20,7 @@ enum action {
     HIST,
     VALUES,
     PAYLOAD,
+    NPY,
     HASH,
     CHECK,
     DIFF,
@@ -27,15 +29,19 @@ enum action {
     META
 };
 
+enum sort { SORT_NONE, SORT_BYTES, SORT_ABSMAX, SORT_DIFF, SORT_NAME };
+
 struct config_datcat {
     enum action action;
+    enum sort sort;
+    uint64_t top; // rows to show; 0: all
     struct cmd cmd;
     struct select select;
     const char *target; // of --values, --payload, --check
     enum hash_kind hash;
     unsigned threads;
     uint64_t bins;
-    bool group, stats, raw, strict, full;
+    bool group, stats, all, raw, strict, full;
     bool tolerant; // --atol or --rtol given
     double atol, rtol;
     bool many; // more than one FILE
@@ -46,7 +52,24 @@ struct subject {
     struct store store;
     struct views views;  // only those selected
     struct stats *stats; // (views.n) or NULL
+    size_t shown;        // of views: rows of a listing; totals are those of all
 };
+
+/* order.c */
+
+/* A row, by what it is sorted by; rows of equal keys stay in their order. */
+struct ranked {
+    const char *name;
+    double number; // the largest first
+    size_t index;
+};
+/* Sort by number, or with SORT_NAME by name. */
+void order_rank(struct ranked *rows, size_t n, enum sort sort);
+/* Put the views of f, and their statistics, into the order of --sort, and set f->shown. */
+int order_views(const struct config_datcat *c, struct subject *f, struct err *err);
+
+/* npy.c: a tensor as a NumPy array on standard output. */
+int npy_write(const struct config_datcat *c, struct subject *f, struct err *err);
 
 /* list.c */
 void list_text(const struct config_datcat *c, const struct subject *f);
@@ -60,6 +83,9 @@ void list_meta(const struct subject *f);
 int scan_stats(const struct config_datcat *c, struct subject *f, struct err *err);
 int scan_hist(const struct config_datcat *c, struct subject *f, struct err *err);
 int scan_values(const struct config_datcat *c, struct subject *f, struct err *err);
+/* The view that c->target names, and for --values how many of its values. */
+const struct view *scan_find(const struct config_datcat *c, struct subject *f,
+                             uint64_t *count, struct err *err);
 int scan_payload(const struct config_datcat *c, struct subject *f, struct err *err);
 /* One digest an entry, and last that of the file's bytes: (n_tensors + 1, HASH_MAX). */
 int scan_hash(const struct config_datcat *c, struct subject *f, enum hash_kind kind,

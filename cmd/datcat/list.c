@@ -299,7 +299,7 @@ list_text(const struct config_datcat *c, const struct subject *f)
         for (size_t k = 0; k < STATS; k++)
             cell(&t, stat_names[k]);
     }
-    for (size_t i = 0; i < f->views.n; i++) {
+    for (size_t i = 0; i < f->shown; i++) {
         const struct view *v = &f->views.v[i];
         text_escape(&t.text, v->name, v->name_len);
         cell_end(&t);
@@ -318,7 +318,7 @@ void
 list_names(const struct subject *f)
 {
     struct buf out = { 0 };
-    for (size_t i = 0; i < f->views.n; i++) {
+    for (size_t i = 0; i < f->shown; i++) {
         text_escape(&out, f->views.v[i].name, f->views.v[i].name_len);
         buf_char(&out, '\n');
         if (out.len > FLUSH_AT)
@@ -427,7 +427,7 @@ list_lines(const struct config_datcat *c, const struct subject *f)
     if (tsv && !header_done)
         put_tsv_header(c, f, &out);
     header_done = true;
-    for (size_t i = 0; i < f->views.n; i++) {
+    for (size_t i = 0; i < f->shown; i++) {
         if (tsv)
             put_tsv(&out, c, f, i);
         else
@@ -493,7 +493,7 @@ list_json(const struct config_datcat *c, struct subject *f)
     json_put(&out, slice_of(s->path));
     buf_printf(&out, ",\"container\":\"%s\",\"bytes\":%llu,\"tensors\":[",
                store_kind(s), (unsigned long long)s->bytes);
-    for (size_t i = 0; i < f->views.n; i++) {
+    for (size_t i = 0; i < f->shown; i++) {
         buf_str(&out, i ? ",\n" : "\n");
         put_tensor(&out, c, f, i);
         if (out.len > FLUSH_AT)

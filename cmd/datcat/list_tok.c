@@ -64,7 +64,8 @@ check_action(const struct config_datcat *c, const char *path, struct err *err)
     bool knows = c->action == LIST || c->action == JSON || c->action == VALUES ||
                  c->action == HASH || c->action == VERIFY || c->action == MAP ||
                  c->action == META;
-    if (knows && !c->group && !c->raw && c->select.n_in == 0 && c->select.n_out == 0)
+    if (knows && !c->group && !c->raw && c->select.n_in == 0 && c->select.n_out == 0 &&
+        c->sort == SORT_NONE && !c->top)
         return 0;
     return err_set(err, ERR_USAGE,
                    "%s: a .tok has samples, no tensors: --json, --values, --stats, "

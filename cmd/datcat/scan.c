@@ -220,8 +220,8 @@ scan_hist(const struct config_datcat *c, struct subject *f, struct err *err)
 /* ---- one tensor ---------------------------------------------------------------------- */
 
 /* The view of NAME, or of NAME:COUNT; a name that holds a colon itself wins. */
-static const struct view *
-find_view(const struct config_datcat *c, struct subject *f, uint64_t *count,
+const struct view *
+scan_find(const struct config_datcat *c, struct subject *f, uint64_t *count,
           struct err *err)
 {
     const char *target = c->target;
@@ -282,7 +282,7 @@ scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
     struct values x;
     struct values_scratch w = { 0 };
     struct buf out = { 0 };
-    const struct view *v = find_view(c, f, &count, err);
+    const struct view *v = scan_find(c, f, &count, err);
     if (!v || values_open(&x, &f->store, v, cmd_isa(), err) < 0)
         return -1;
     if (x.kind == VALUES_NONE)
@@ -318,7 +318,7 @@ int
 scan_payload(const struct config_datcat *c, struct subject *f, struct err *err)
 {
     uint64_t count;
-    const struct view *v = find_view(c, f, &count, err);
+    const struct view *v = scan_find(c, f, &count, err);
     const uint8_t *p;
     size_t n;
     int rc;

@@ -6,6 +6,7 @@
  * pipe pauses, the lines that have arrived are a group, so that a slow producer is followed
  * line by line.
  */
+#include "cmd/tokenize/array.h"
 #include "cmd/tokenize/tokenize.h"
 
 #include "lib/core/par.h"
@@ -30,7 +31,7 @@ enum {
 struct input_reader {
     const struct config_tokenize *c;
     const struct tokenizer *t;
-    struct sink *sink;
+    struct sink *sinks; // (c->n_out)
     struct progress *progress;
     struct worker *workers; // (c->threads)
     struct part parts[MAX_PARTS];
@@ -43,17 +44,21 @@ struct input_reader {
     bool waits, eof; // reading may block
     uint64_t base, line;
     struct hash *hash;
+    enum input likely;
+    bool is_array;
+    struct array array;
+    struct err array_err; // reported behind the rows before it
 };
 
 struct input_reader *
 input_open(const struct config_tokenize *c, const struct tokenizer *t,
-           struct sink *sink, struct progress *progress, struct err *err)
+           struct sink *sinks, struct progress *progress, struct err *err)
 {
     struct input_reader *f = calloc(1, sizeof *f);
     if (f) {
         f->c = c;
         f->t = t;
-        f->sink = sink;
+        f->sinks = sinks;
         f->progress = progress;
         f->err = err;
         f->workers = calloc(c->threads, sizeof *f->workers);
@@ -85,11 +90,15 @@ input_close(struct input_reader *f)
         rendered_free(&w->rendered);
         row_free(&w->row);
         buf_free(&w->repaired);
+        buf_free(&w->content);
     }
     for (size_t i = 0; i < MAX_PARTS; i++) {
-        buf_free(&f->parts[i].out);
-        buf_free(&f->parts[i].notes);
-        free(f->parts[i].sizes.v);
+        struct part *p = &f->parts[i];
+        for (size_t k = 0; k < sizeof p->piles / sizeof *p->piles; k++) {
+            buf_free(&p->piles[k].out);
+            free(p->piles[k].sizes.v);
+        }
+        buf_free(&p->notes);
     }
     free(f->workers);
     free(f->text);
@@ -98,26 +107,64 @@ input_close(struct input_reader *f)
 
 /* ---- reading ----------------------------------------------------------------------- */
 
+static const char *
+unit_of(const struct input_reader *f)
+{
+    return f->is_array ? "item" : "line";
+}
+
 static int
 grow_buffer(struct input_reader *f)
 {
     if (f->whole == 0 && f->have > MAX_LINE)
         return err_set(f->err, ERR_FORMAT,
-                       "%s: line %llu: longer than %d bytes, which is the limit",
-                       f->name, (unsigned long long)f->line, (int)MAX_LINE);
+                       "%s: %s %llu: longer than %d bytes, which is the limit", f->name,
+                       unit_of(f), (unsigned long long)f->line, (int)MAX_LINE);
     if (f->cap - f->have >= READ_BYTES)
         return 0;
     size_t cap = f->cap ? 2 * f->cap : 2 * READ_BYTES;
     char *text = realloc(f->text, cap);
     if (!text)
-        return err_set(f->err, ERR_MEMORY, "%s: line %llu: out of memory for %zu bytes",
-                       f->name, (unsigned long long)f->line, cap);
+        return err_set(f->err, ERR_MEMORY, "%s: %s %llu: out of memory for %zu bytes",
+                       f->name, unit_of(f), (unsigned long long)f->line, cap);
     f->text = text;
     f->cap = cap;
     return 0;
 }
 
-/* Read once; complete lines end at the last LF of the new bytes. */
+/* Make lines of the bytes from there on; none are read behind an error. */
+static void
+split_array(struct input_reader *f, size_t from)
+{
+    size_t n = f->have - from, good = array_lines(&f->array, f->text + from, n);
+    char q[TEXT_QUOTE];
+    if (good == n && !(f->eof && f->array.state != ARRAY_DONE))
+        return;
+    f->have = from + good;
+    f->eof = true;
+    if (good == n)
+        err_set(&f->array_err, ERR_FORMAT,
+                "%s: byte %llu: expected %s, found the end of the file", f->name,
+                (unsigned long long)(f->base + f->have), array_wants(&f->array));
+    else
+        err_set(&f->array_err, ERR_FORMAT, "%s: byte %llu: expected %s, found %s",
+                f->name, (unsigned long long)(f->base + f->have),
+                array_wants(&f->array), text_quote(q, f->text + f->have, 1));
+}
+
+/* Complete lines end at the last LF of the bytes from there on. */
+static void
+find_whole(struct input_reader *f, size_t from)
+{
+    const char *lf =
+        f->have > from ? memrchr(f->text + from, '\n', f->have - from) : NULL;
+    if (lf)
+        f->whole = (size_t)(lf - f->text) + 1;
+    if (f->eof)
+        f->whole = f->have;
+}
+
+/* Read once. */
 static int
 fill(struct input_reader *f)
 {
@@ -131,15 +178,13 @@ fill(struct input_reader *f)
     if (got < 0)
         return err_set(f->err, ERR_IO, "%s: byte %llu: read:", f->name,
                        (unsigned long long)(f->base + f->have));
-    const char *lf = got ? memrchr(to, '\n', (size_t)got) : NULL;
     hash_add(f->hash, to, (size_t)got);
     progress_add(f->progress, (uint64_t)got);
     f->have += (size_t)got;
     f->eof = got == 0;
-    if (lf)
-        f->whole = (size_t)(lf - f->text) + 1;
-    if (f->eof)
-        f->whole = f->have;
+    if (f->is_array)
+        split_array(f, (size_t)(to - f->text));
+    find_whole(f, (size_t)(to - f->text));
     return 0;
 }
 
@@ -177,9 +222,22 @@ cut_parts(struct input_reader *f, struct group *g)
         struct part *p = &f->parts[g->n_parts++];
         p->begin = at;
         p->end = end;
-        p->out.len = p->notes.len = p->sizes.n = 0;
-        p->tally = (struct tally){ 0 };
+        p->notes.len = 0;
+        for (unsigned k = 0; k < f->c->n_out; k++) {
+            p->piles[k].out.len = p->piles[k].sizes.n = 0;
+            p->piles[k].tally = (struct tally){ 0 };
+        }
     }
+}
+
+static int
+sink_pile(struct sink *s, struct pile *p)
+{
+    if (!p->out.failed && sink_add(s, &p->out, &p->sizes, &p->tally) < 0)
+        return -1;
+    if (p->out.cap > KEEP_BYTES)
+        buf_free(&p->out);
+    return 0;
 }
 
 /* Parts in order, up to the first error; samples before it are written. */
@@ -189,12 +247,11 @@ sink_parts(struct input_reader *f, const struct group *g)
     for (size_t i = 0; i < g->n_parts; i++) {
         struct part *p = &f->parts[i];
         warn_lines(&p->notes);
-        if (!p->out.failed && sink_add(f->sink, &p->out, &p->sizes, &p->tally) < 0)
-            return -1;
+        for (unsigned k = 0; k < f->c->n_out; k++)
+            if (sink_pile(&f->sinks[k], &p->piles[k]) < 0)
+                return -1;
         if (p->failed)
             return err_set(f->err, p->err.kind, "%s", p->err.msg);
-        if (p->out.cap > KEEP_BYTES)
-            buf_free(&p->out);
     }
     return 0;
 }
@@ -219,6 +276,7 @@ work_group(struct input_reader *f)
                        .t = f->t,
                        .workers = f->workers,
                        .name = f->name,
+                       .unit = unit_of(f),
                        .base = f->base,
                        .first_line = f->line,
                        .text = { f->text, f->whole },
@@ -255,12 +313,41 @@ look_at_start(struct input_reader *f)
         if (!f->c->cmd.quiet)
             warn("%s: a byte order mark was dropped", f->name);
     }
+    f->likely = kind_of_text((struct slice){ f->text, f->have }, f->c->input);
     size_t n = sizeof header - 1;
     if (f->c->input == INPUT_TSV && f->have >= n && memcmp(f->text, header, n) == 0 &&
         (f->have == n || f->text[n] == '\n' || f->text[n] == '\r') && !f->c->cmd.quiet)
         warn(
             "%s: line 1: \"prompt<TAB>target\" looks like a header; it is kept as data",
             f->name);
+}
+
+static bool
+is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* JSON whose first character is a bracket is one array, not lines. */
+static int
+look_for_array(struct input_reader *f)
+{
+    size_t i = 0;
+    while (f->c->input == INPUT_JSONL) {
+        while (i < f->have && is_space(f->text[i]))
+            i++;
+        if (i < f->have || f->eof)
+            break;
+        if (fill(f) < 0)
+            return -1;
+    }
+    if (i < f->have && f->c->input == INPUT_JSONL && f->text[i] == '[') {
+        f->is_array = true;
+        f->whole = 0;
+        split_array(f, 0);
+        find_whole(f, 0);
+    }
+    return 0;
 }
 
 static int
@@ -276,7 +363,8 @@ open_input(struct input_reader *f, const char *path)
     f->base = 0;
     f->line = 1;
     f->have = f->whole = 0;
-    f->eof = false;
+    f->eof = f->is_array = false;
+    f->array = (struct array){ 0 };
     f->hash = hash_begin(HASH_XXH3);
     if (!f->name || !f->hash)
         return err_set(f->err, ERR_MEMORY, "out of memory");
@@ -291,9 +379,13 @@ static int
 read_lines(struct input_reader *f)
 {
     look_at_start(f);
+    if (look_for_array(f) < 0)
+        return -1;
     while (!f->eof || f->have)
         if (fill_group(f) < 0 || (f->whole && work_group(f) < 0))
             return -1;
+    if (f->array_err.kind)
+        return err_set(f->err, f->array_err.kind, "%s", f->array_err.msg);
     return 0;
 }
 
@@ -314,7 +406,7 @@ read_input(struct input_reader *f, const char *path)
     if (!f->c->decode)
         return err_set(f->err, ERR_USAGE,
                        "%s: is a .tok already; --decode makes text of it", f->name);
-    return detokenize(f->sink, f->t, f->fd, path, (struct slice){ f->text, f->have },
+    return detokenize(f->sinks, f->t, f->fd, path, (struct slice){ f->text, f->have },
                       f->progress, f->err);
 }
 
@@ -331,4 +423,10 @@ input_read(struct input_reader *f, const char *path, uint8_t xxh3[XXH3_BYTES])
     free(f->name);
     f->name = NULL;
     return rc;
+}
+
+enum input
+input_likely(const struct input_reader *f)
+{
+    return f->likely;
 }

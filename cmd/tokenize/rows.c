@@ -3,138 +3,18 @@
 #include "cmd/tokenize/rows.h"
 
 #include "cmd/tokenize/lines.h"
-#include "lib/core/json.h"
+#include "cmd/tokenize/shapes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- JSON ---------------------------------------------------------------------- */
-
-/* The keys of a form may occur once; unknown keys are ignored. */
-static int
-once(struct json *j, bool *seen, const char *key)
+int
+row_once(struct json *j, bool *seen, const char *key)
 {
     if (*seen)
         return json_fail(j, j->pos, "a second \"%s\"", key);
     *seen = true;
     return 0;
-}
-
-static int
-take_text(struct json *j, bool *seen, const char *key, struct slice *s)
-{
-    return once(j, seen, key) < 0 ? -1 : json_string(j, s);
-}
-
-/* Tool calls and declarations have no template yet; null and [] are allowed. */
-static int
-refuse_tools(struct json *j, const char *key)
-{
-    size_t at = j->pos;
-    struct slice raw;
-    if (json_skip(j, &raw) < 0)
-        return -1;
-    if (slice_is(raw, "null") || slice_is(raw, "[]"))
-        return 0;
-    return json_fail(j, at, "\"%s\": tools are not supported", key);
-}
-
-static struct message *
-add_message(struct row *r)
-{
-    if (r->n_messages == r->cap_messages) {
-        size_t cap = r->cap_messages ? 2 * r->cap_messages : 16;
-        struct message *m = realloc(r->messages, cap * sizeof *m);
-        if (!m)
-            return NULL;
-        r->messages = m;
-        r->cap_messages = cap;
-    }
-    return &r->messages[r->n_messages++];
-}
-
-static int
-take_message(struct row *r, struct json *j)
-{
-    bool role = false, content = false;
-    struct slice key;
-    int more;
-    struct message *m = add_message(r);
-    if (!m)
-        return err_set(j->err, ERR_MEMORY, "out of memory for a message");
-    json_object(j);
-    while ((more = json_key(j, &key)) > 0) {
-        if (slice_is(key, "role"))
-            take_text(j, &role, "role", &m->role);
-        else if (slice_is(key, "content"))
-            take_text(j, &content, "content", &m->content);
-        else if (slice_is(key, "tool_calls"))
-            refuse_tools(j, "tool_calls");
-        else
-            json_skip(j, NULL);
-    }
-    if (more < 0)
-        return -1;
-    return role && content ? 0
-                           : json_fail(j, j->pos,
-                                       "expected a message with \"role\" and "
-                                       "\"content\"");
-}
-
-static int
-take_messages(struct row *r, struct json *j, bool *seen)
-{
-    int more;
-    if (once(j, seen, "messages") < 0 || json_array(j) < 0)
-        return -1;
-    while ((more = json_item(j)) > 0)
-        if (take_message(r, j) < 0)
-            return -1;
-    return more;
-}
-
-/* Determine which of the three forms it is. */
-static int
-settle_form(struct row *r, struct json *j, bool text, bool prompt, bool target,
-            bool messages)
-{
-    if (text && !prompt && !target && !messages)
-        r->kind = ROW_TEXT;
-    else if (prompt && target && !text && !messages)
-        r->kind = ROW_PAIR;
-    else if (messages && !text && !prompt && !target)
-        r->kind = ROW_MESSAGES;
-    else
-        return json_fail(j, 0,
-                         "expected \"text\", or \"prompt\" and \"target\", or "
-                         "\"messages\"");
-    return 0;
-}
-
-static int
-parse_json(struct row *r, struct json *j)
-{
-    bool text = false, prompt = false, target = false, messages = false;
-    struct slice key;
-    int more;
-    json_object(j);
-    while ((more = json_key(j, &key)) > 0) {
-        if (slice_is(key, "text"))
-            take_text(j, &text, "text", &r->text);
-        else if (slice_is(key, "prompt"))
-            take_text(j, &prompt, "prompt", &r->prompt);
-        else if (slice_is(key, "target"))
-            take_text(j, &target, "target", &r->target);
-        else if (slice_is(key, "messages"))
-            take_messages(r, j, &messages);
-        else if (slice_is(key, "tools"))
-            refuse_tools(j, "tools");
-        else
-            json_skip(j, NULL);
-    }
-    if (more < 0 || json_end(j) < 0)
-        return -1;
-    return settle_form(r, j, text, prompt, target, messages);
 }
 
 /* ---- ids -------------------------------------------------------------------------- */
@@ -182,10 +62,10 @@ parse_json_ids(struct row *r, struct json *j)
     json_object(j);
     while ((more = json_key(j, &key)) > 0) {
         if (slice_is(key, "ids")) {
-            if (once(j, &ids, "ids") == 0)
+            if (row_once(j, &ids, "ids") == 0)
                 json_ids(r, j);
         } else if (slice_is(key, "mask")) {
-            if (once(j, &mask, "mask") == 0)
+            if (row_once(j, &mask, "mask") == 0)
                 json_mask(r, j);
         } else {
             json_skip(j, NULL);
@@ -298,7 +178,7 @@ row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
         return 0;
     case INPUT_JSONL:
         r->kind = ROW_NOTHING;
-        return is_blank_line(line) ? 0 : parse_json(r, &j);
+        return is_blank_line(line) ? 0 : shape_parse(r, &j);
     case INPUT_LINES:
         r->kind = ROW_TEXT;
         r->text = line;

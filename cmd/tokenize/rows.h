@@ -4,6 +4,7 @@
 #define NIBBLE_CMD_TOKENIZE_ROWS_H
 
 #include "lib/core/arena.h"
+#include "lib/core/json.h"
 #include "lib/text/template.h"
 
 enum input { INPUT_TSV, INPUT_JSONL, INPUT_LINES, INPUT_IDS };
@@ -33,5 +34,8 @@ struct row {
 int row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
               struct err *err);
 void row_free(struct row *r);
+
+/* A key may occur once in an object: mark it as seen, or fail. */
+int row_once(struct json *j, bool *seen, const char *key);
 
 #endif

@@ -3,6 +3,9 @@
 #include "cmd/tokenize/lines.h"
 #include "cmd/tokenize/tokenize.h"
 
+#include "lib/core/num.h"
+
+#include <math.h>
 #include <string.h>
 
 enum { KEEP_BYTES = 1 << 20 }; // larger buffers of a long line are freed
@@ -12,7 +15,8 @@ struct at {
     const struct group *g;
     struct worker *w;
     struct part *p;
-    size_t offset; // of the line in the group's text
+    struct pile *pile; // that the row belongs to
+    size_t offset;     // of the line in the group's text
 };
 
 /* Only messages need it, so it is counted for them. */
@@ -32,19 +36,19 @@ line_number(const struct at *a)
 static int
 fail(const struct at *a, const struct err *why, struct err *err)
 {
-    return err_set(err, why->kind, "%s: line %llu%s%s", a->g->name, line_number(a),
-                   *why->msg == ':' ? "" : ": ", why->msg);
+    return err_set(err, why->kind, "%s: %s %llu%s%s", a->g->name, a->g->unit,
+                   line_number(a), *why->msg == ':' ? "" : ": ", why->msg);
 }
 
 static int
 skip(const struct at *a, const char *why, struct err *err)
 {
-    a->p->tally.skipped++;
+    a->pile->tally.skipped++;
     if (a->g->c->strict)
-        return err_set(err, ERR_FORMAT, "%s: line %llu: %s", a->g->name, line_number(a),
-                       why);
+        return err_set(err, ERR_FORMAT, "%s: %s %llu: %s", a->g->name, a->g->unit,
+                       line_number(a), why);
     if (a->g->c->cmd.verbose && !a->g->c->cmd.quiet)
-        buf_printf(&a->p->notes, "%s: line %llu: skipped: %s\n", a->g->name,
+        buf_printf(&a->p->notes, "%s: %s %llu: skipped: %s\n", a->g->name, a->g->unit,
                    line_number(a), why);
     return 0;
 }
@@ -56,34 +60,81 @@ must_fit(const struct config_tokenize *c)
     return c->emit == EMIT_TOK || c->pack || (c->count && !cmd_given(&c->cmd, "emit"));
 }
 
+/* A run of ids of a row. */
+struct run {
+    const uint32_t *ids;
+    const uint8_t *mask;
+    size_t n;
+};
+
 /* *left: why the sample was skipped, if it was. */
 static int
-put_sample(const struct at *a, const uint32_t *ids, const uint8_t *mask, size_t n,
-           const char **left, struct err *err)
+put_run(const struct at *a, struct run r, const char **left, struct err *err)
 {
     const struct config_tokenize *c = a->g->c;
-    struct part *p = a->p;
-    bool cut = c->seq_len && n > (size_t)c->seq_len + 1;
-    if (cut) { // from the left
-        size_t gone = n - c->seq_len - 1;
-        ids += gone;
-        mask += gone;
-        n -= gone;
-    }
-    if (n > UINT32_MAX)
+    struct pile *p = a->pile;
+    if (r.n > UINT32_MAX)
         return err_set(err, ERR_FORMAT, "expected at most %u ids, found %zu",
-                       UINT32_MAX, n);
-    if (must_fit(c) && !tok_fits(mask, n)) {
-        *left = n < 2 ? "expected two ids or more" : "no target after its first id";
+                       UINT32_MAX, r.n);
+    if (must_fit(c) && !tok_fits(r.mask, r.n)) {
+        *left = r.n < 2 ? "expected two ids or more" : "no target after its first id";
         return 0;
     }
-    p->tally.truncated += cut;
-    struct sample s = { .ids = ids, .mask = mask, .n = (uint32_t)n };
+    struct sample s = { .ids = r.ids, .mask = r.mask, .n = (uint32_t)r.n };
     size_t before = p->out.len;
     int rc = emit_sample(&p->out, &p->tally.counts, sink_format(c), &s, a->g->t, err);
     if (sink_buffers(c))
         sizes_add(&p->sizes, p->out.len - before);
     return rc;
+}
+
+/* The last N+1 ids. */
+static int
+put_end(const struct at *a, struct run r, const char **left, struct err *err)
+{
+    size_t gone = r.n - a->g->c->seq_len - 1;
+    struct run end = { r.ids + gone, r.mask + gone, r.n - gone };
+    int rc = put_run(a, end, left, err);
+    a->pile->tally.truncated += rc == 0 && !*left;
+    return rc;
+}
+
+/* The last id of a chunk is the first of the next, so each id but the first is a target. */
+static int
+put_chunks(const struct at *a, struct run r, const char **left, struct err *err)
+{
+    size_t step = a->g->c->chunk;
+    for (size_t i = 0; i + 1 < r.n; i += step) {
+        size_t n = r.n - i <= step ? r.n - i : step + 1;
+        if (put_run(a, (struct run){ r.ids + i, r.mask + i, n }, left, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Only where all ids are targets no chunk lacks what its targets depend on, nor targets. */
+static bool
+is_document(struct run r)
+{
+    return r.n > 1 && !memchr(r.mask + 1, 0, r.n - 1);
+}
+
+static int
+put_sample(const struct at *a, struct run r, const char **left, struct err *err)
+{
+    const struct config_tokenize *c = a->g->c;
+    bool over = c->chunk && r.n > (size_t)c->chunk + 1;
+    if (over && is_document(r))
+        return put_chunks(a, r, left, err);
+    if (over && !c->seq_len)
+        return err_set(err, ERR_FORMAT,
+                       "%zu ids of a prompt and its answer: --chunk cuts documents "
+                       "only: expected at most %u ids; --seq-len %u keeps the last "
+                       "ones of such a row",
+                       r.n, c->chunk + 1, c->chunk);
+    if (c->seq_len && r.n > (size_t)c->seq_len + 1)
+        return put_end(a, r, left, err);
+    return put_run(a, r, left, err);
 }
 
 static int
@@ -133,7 +184,9 @@ put_row(const struct at *a, const char **left, struct err *err)
     }
     if (rc < 0)
         return rc;
-    return put_sample(a, r->ids.v, (const uint8_t *)r->mask.data, r->ids.n, left, err);
+    return put_sample(a,
+                      (struct run){ r->ids.v, (const uint8_t *)r->mask.data, r->ids.n },
+                      left, err);
 }
 
 /* Text without NUL, UTF-8 or made so. */
@@ -156,25 +209,87 @@ check_text(const struct at *a, struct slice *line, struct err *err)
         return err_set(err, ERR_FORMAT, ": byte %llu: expected text, found a NUL byte",
                        (unsigned long long)(base + (size_t)(nul - line->p)));
     a->w->repaired.len = 0;
-    a->p->tally.repaired += utf8_repair(&a->w->repaired, *line);
+    a->pile->tally.repaired += utf8_repair(&a->w->repaired, *line);
     if (buf_ok(&a->w->repaired, err) < 0)
         return -1;
     *line = (struct slice){ a->w->repaired.data, a->w->repaired.len };
     return 0;
 }
 
+/* ---- --split ------------------------------------------------------------------------ */
+
+static void
+add_le32(struct buf *b, uint32_t v)
+{
+    uint8_t bytes[4];
+    store_le32(bytes, v);
+    buf_add(b, bytes, sizeof bytes);
+}
+
+static void
+add_text(struct buf *b, struct slice s)
+{
+    buf_add(b, s.p, s.n);
+    buf_char(b, '\0');
+}
+
+/* What determines a row's side: its texts, whatever they are written as and rendered to, or
+ * its ids. */
+static void
+add_content(struct buf *b, const struct row *r)
+{
+    switch (r->kind) {
+    case ROW_PAIR:
+        add_text(b, r->prompt);
+        add_text(b, r->target);
+        break;
+    case ROW_MESSAGES:
+        for (size_t i = 0; i < r->n_messages; i++)
+            add_text(b, r->messages[i].content);
+        break;
+    case ROW_TEXT:
+        add_text(b, r->text);
+        break;
+    default: // ROW_IDS
+        for (size_t i = 0; i < r->given.ids.n; i++)
+            add_le32(b, r->given.ids.v[i]);
+    }
+}
+
+/* 0 or 1: the output that the row goes to. */
 static int
-work_line(const struct at *a, struct slice line, struct err *err)
+side_of(const struct at *a, unsigned *side, struct err *err)
+{
+    const struct config_tokenize *c = a->g->c;
+    struct buf *b = &a->w->content;
+    uint8_t digest[XXH3_BYTES];
+    b->len = 0;
+    add_le32(b, c->split_seed);
+    add_content(b, &a->w->row);
+    if (buf_ok(b, err) < 0)
+        return -1;
+    xxh3_128(digest, b->data, b->len);
+    *side = load_le64(digest) < (uint64_t)ldexp(c->fraction, 64);
+    return 0;
+}
+
+static int
+work_line(struct at *a, struct slice line, struct err *err)
 {
     struct err why = { 0 };
     struct row *row = &a->w->row;
+    a->pile = a->p->piles;
     if (check_text(a, &line, &why) < 0 ||
         row_parse(row, a->g->c->input, line, a->g->base + a->offset, &why) < 0)
         return fail(a, &why, err);
     if (row->kind == ROW_NOTHING)
         return 0;
     const char *left = row->kind == ROW_SKIPPED ? row->why : NULL;
-    a->p->tally.rows++;
+    unsigned side = 0;
+    if (!left && a->g->c->split && side_of(a, &side, &why) < 0)
+        return fail(a, &why, err);
+    a->pile = &a->p->piles[side];
+    a->pile->tally.rows++;
     if (!left && put_row(a, &left, &why) < 0)
         return fail(a, &why, err);
     return left ? skip(a, left, err) : 0;
@@ -186,6 +301,8 @@ free_large(struct worker *w)
 {
     if (w->repaired.cap > KEEP_BYTES)
         buf_free(&w->repaired);
+    if (w->content.cap > KEEP_BYTES)
+        buf_free(&w->content);
     if (w->rendered.ids.cap > KEEP_BYTES || w->rendered.mask.cap > KEEP_BYTES)
         rendered_free(&w->rendered);
     if (w->row.given.ids.cap > KEEP_BYTES || w->row.given.mask.cap > KEEP_BYTES)
@@ -198,14 +315,15 @@ samples_of_part(void *ctx, size_t i, unsigned worker, struct err *err)
     const struct group *g = ctx;
     struct part *p = &g->parts[i];
     struct slice text = { g->text.p, p->end }, line;
-    struct at a = { g, &g->workers[worker], p, p->begin };
+    struct at a = { g, &g->workers[worker], p, p->piles, p->begin };
     size_t at = p->begin;
     while (!p->failed && line_next(text, &at, &line)) {
         p->failed = work_line(&a, line, &p->err) < 0;
         a.offset = at;
     }
     free_large(a.w);
-    if (!p->failed && (p->out.failed || p->sizes.failed))
-        p->failed = err_set(&p->err, ERR_MEMORY, "out of memory for samples") < 0;
+    for (unsigned k = 0; k < g->c->n_out; k++)
+        if (!p->failed && (p->piles[k].out.failed || p->piles[k].sizes.failed))
+            p->failed = err_set(&p->err, ERR_MEMORY, "out of memory for samples") < 0;
     return p->failed ? err_set(err, p->err.kind, "%s", p->err.msg) : 0;
 }

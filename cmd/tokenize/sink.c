@@ -45,14 +45,15 @@ sink_format(const struct config_tokenize *c)
 }
 
 int
-sink_open(struct sink *s, const struct config_tokenize *c, const struct tokenizer *t,
-          struct err *err)
+sink_open(struct sink *s, const struct config_tokenize *c, unsigned which,
+          const struct tokenizer *t, struct err *err)
 {
-    *s = (struct sink){ .c = c, .t = t, .err = err };
+    *s = (struct sink){ .c = c, .t = t, .err = err, .path = c->out[which] };
+    s->side = c->split ? which + 1 : 0;
     if (c->count)
         return 0;
     s->opened = true;
-    return out_open(&s->out, c->out, c->force ? OUT_FORCE : 0, &cmd_guard, err);
+    return out_open(&s->out, s->path, c->force ? OUT_FORCE : 0, &cmd_guard, err);
 }
 
 /* Lines and ids of the input have no template and none of its settings, so that equal
@@ -65,8 +66,8 @@ begin_tok(struct sink *s)
     bool encoded = c->input != INPUT_IDS;
     const char *template = template_name(rendered ? c->how.kind : TEMPLATE_NONE);
     struct tok_header h = { .packed = c->pack,
-                            .has_seq_len = c->seq_len != 0,
-                            .seq_len = c->seq_len,
+                            .has_seq_len = c->seq_len || c->chunk,
+                            .seq_len = c->seq_len ? c->seq_len : c->chunk,
                             .has_vocab = encoded,
                             .has_tokenizer = encoded,
                             .template = slice_of(template),
@@ -76,6 +77,9 @@ begin_tok(struct sink *s)
                                      .parse_special = encoded && c->how.parse_special,
                                      .shuffled = c->shuffle,
                                      .shuffle = c->shuffle_seed,
+                                     .chunk = c->chunk,
+                                     .side = s->side,
+                                     .split = c->split_text,
                                      .all_targets = rendered && c->how.all_targets,
                                      .input = tokenize_inputs[c->input],
                                      .invalid = tokenize_invalids[c->invalid] };
@@ -135,37 +139,65 @@ sink_add(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
 }
 
 static int
-check_usable(struct sink *s, const char *what)
+check_usable(const struct sink *sinks, const char *what)
 {
-    const struct config_tokenize *c = s->c;
+    const struct config_tokenize *c = sinks->c;
+    struct tally sum = { 0 };
+    const char *empty = NULL; // side
     char q[TEXT_QUOTE];
+    for (unsigned i = 0; i < c->n_out; i++) {
+        tally_add(&sum, &sinks[i].sum);
+        if (sinks[i].sum.counts.samples == 0)
+            empty = sinks[i].path;
+    }
     if (strcmp(what, "-") == 0)
         what = "<stdin>";
-    bool wants = c->input == INPUT_TSV || (c->emit == EMIT_TOK && !c->count);
-    if (c->decode || s->sum.counts.samples || !wants)
+    bool wants =
+        c->input == INPUT_TSV || (c->emit == EMIT_TOK && !c->count) || c->split;
+    if (c->decode || !empty || !wants)
         return 0;
-    return err_set(s->err, ERR_FORMAT,
+    if (sum.counts.samples)
+        return err_set(sinks->err, ERR_FORMAT,
+                       "--split %s: expected a sample on each side, found none of %llu "
+                       "for %s: try another FRACTION or SEED",
+                       c->split_text, (unsigned long long)sum.counts.samples,
+                       text_quote(q, empty, strlen(empty)));
+    return err_set(sinks->err, ERR_FORMAT,
                    "%s: expected at least one sample, found none: %llu rows, %llu "
                    "skipped",
-                   text_quote(q, what, strlen(what)), (unsigned long long)s->sum.rows,
-                   (unsigned long long)s->sum.skipped);
+                   text_quote(q, what, strlen(what)), (unsigned long long)sum.rows,
+                   (unsigned long long)sum.skipped);
 }
 
-int
-sink_finish(struct sink *s, const char *what, const uint8_t *inputs, size_t n_inputs)
+static int
+write_rest(struct sink *s, const uint8_t *inputs, size_t n_inputs)
 {
     struct tok_end end = { .skipped = s->sum.skipped,
                            .truncated = s->sum.truncated,
                            .inputs = inputs,
                            .n_inputs = n_inputs };
-    if (check_usable(s, what) < 0 || (sink_buffers(s->c) && order_put(s) < 0))
+    if (sink_buffers(s->c) && order_put(s) < 0)
         return -1;
-    if (s->begun && tok_end(&s->tok, &end) < 0)
+    return s->begun ? tok_end(&s->tok, &end) : 0;
+}
+
+int
+sink_finish(struct sink *sinks, const char *what, const uint8_t *inputs,
+            size_t n_inputs)
+{
+    unsigned n = sinks->c->n_out;
+    if (check_usable(sinks, what) < 0)
         return -1;
-    if (!s->opened)
-        return 0;
-    s->opened = false;
-    return out_commit(&s->out);
+    for (unsigned i = 0; i < n; i++)
+        if (write_rest(&sinks[i], inputs, n_inputs) < 0 ||
+            (sinks[i].opened && out_seal(&sinks[i].out) < 0))
+            return -1;
+    for (unsigned i = 0; i < n && sinks[i].opened; i++) {
+        sinks[i].opened = false;
+        if (out_commit(&sinks[i].out) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 void

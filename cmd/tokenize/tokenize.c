@@ -3,6 +3,7 @@
 #include "cmd/tokenize/tokenize.h"
 
 #include "cmd/suffix.h"
+#include "lib/core/num.h"
 #include "lib/core/path.h"
 
 #include <errno.h>
@@ -27,15 +28,60 @@ const char *const tokenize_invalids[] = { "error", "replace", NULL };
 
 static const char *const targets_words[] = { "answer", "all", NULL };
 
+static void
+take_output(const struct cmd_option *o, const char *arg)
+{
+    struct config_tokenize *c = o->to.any;
+    if (c->n_out == sizeof c->out / sizeof *c->out)
+        misuse("-o %s: expected at most two outputs", arg);
+    c->out[c->n_out++] = arg;
+}
+
+/* The number in the fewest digits that give it back. */
+static const char *
+split_text(double fraction, uint32_t seed)
+{
+    char text[64];
+    double back = -1;
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, fraction);
+        if (num_double(&back, text) && back >= fraction && back <= fraction)
+            break;
+    }
+    size_t n = strlen(text);
+    snprintf(text + n, sizeof text - n, ":%u", seed);
+    return cmd_copy(text);
+}
+
+/* FRACTION:SEED */
+static void
+take_split(const struct cmd_option *o, const char *arg)
+{
+    struct config_tokenize *c = o->to.any;
+    char *text = cmd_copy(arg), *colon = strchr(text, ':'), q[TEXT_QUOTE];
+    uint64_t seed;
+    if (colon)
+        *colon = '\0';
+    if (!colon || !num_double(&c->fraction, text) || !(c->fraction > 0) ||
+        !(c->fraction < 1) || !num_u64(&seed, colon + 1) || seed > UINT32_MAX)
+        misuse("--split: %s: want FRACTION:SEED, a fraction between 0 and 1 and a "
+               "random seed of 0..%u",
+               text_quote(q, arg, strlen(arg)), UINT32_MAX);
+    c->split = true;
+    c->split_seed = (uint32_t)seed;
+    c->split_text = split_text(c->fraction, c->split_seed);
+    free(text);
+}
+
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)",
       CMD_TEXT(&cfg.tokenizer) },
-    { 0, "input", "KIND", "tsv, jsonl, lines or ids (default tsv)",
+    { 0, "input", "KIND", "tsv, jsonl, lines or ids (default: by the suffix, else tsv)",
       CMD_CHOICE(&cfg.input, tokenize_inputs, INPUT_TSV) },
     { 0, "emit", "KIND", "tok, ids or jsonl (default: ids on a terminal, else tok)",
       CMD_CHOICE(&cfg.emit, emit_kinds, EMIT_TOK) },
     { 'o', "output", "OUT", "write here instead of standard output",
-      CMD_TEXT(&cfg.out) },
+      CMD_CALL(&cfg, take_output) },
     { 'f', "force", NULL, "replace OUT if it exists", CMD_FLAG(&cfg.force) },
     { CMD_TEMPLATE(&cfg.how.kind) },
     { 0, "no-end", NULL, "no end token after a target", CMD_FLAG(&cfg.how.no_end) },
@@ -47,6 +93,10 @@ static const struct cmd_option options[] = {
       CMD_CHOICE(&cfg.targets, targets_words, TARGETS_ANSWER) },
     { 0, "seq-len", "N", "keep the last N+1 ids of a sample",
       CMD_U32(&cfg.seq_len, 2, MAX_SEQ_LEN) },
+    { 0, "chunk", "N", "cut documents into samples of N+1 ids that overlap by one",
+      CMD_U32(&cfg.chunk, 2, MAX_SEQ_LEN) },
+    { 0, "split", "FRACTION:SEED", "that share of the rows to a second -o, by a hash",
+      CMD_CALL(&cfg, take_split) },
     { 0, "shuffle", "SEED", "put samples into an order drawn by SEED",
       CMD_U32(&cfg.shuffle_seed, 0, UINT32_MAX) },
     { 0, "pack", NULL, "fill samples of --seq-len with whole documents",
@@ -70,7 +120,7 @@ settle_decode(struct config_tokenize *c)
         misuse("--decode: reads a .tok or --input ids");
     if (cmd_given(&c->cmd, "emit") && c->emit != EMIT_JSONL)
         misuse("--decode: gives text, or --emit jsonl");
-    if (c->seq_len || c->shuffle || c->pack || c->count ||
+    if (c->seq_len || c->chunk || c->split || c->shuffle || c->pack || c->count ||
         cmd_given(&c->cmd, "template") || c->how.no_end || c->how.joint ||
         c->how.parse_special || cmd_given(&c->cmd, "targets"))
         misuse("--decode: goes with --emit jsonl and files, not with what makes ids");
@@ -79,31 +129,72 @@ settle_decode(struct config_tokenize *c)
 }
 
 static void
+settle_length(const struct config_tokenize *c)
+{
+    if (c->pack && !c->seq_len)
+        misuse("--pack: needs --seq-len, the size of a bin");
+    if (c->chunk && c->seq_len && c->chunk > c->seq_len)
+        misuse("--chunk %u: want at most --seq-len, which is %u", c->chunk, c->seq_len);
+}
+
+/* At the end there is one output or, with --split, there are two. */
+static void
+settle_outputs(struct config_tokenize *c)
+{
+    bool stream = false;
+    for (unsigned i = 0; i < c->n_out; i++)
+        stream |= strcmp(c->out[i], "-") == 0;
+    if (c->count && (c->n_out || c->split))
+        misuse("--count: writes its table to standard output, not to -o");
+    if (c->split && (c->n_out != 2 || stream))
+        misuse("--split: want two files, -o TRAIN -o EVAL");
+    if (!c->split && c->n_out > 1)
+        misuse("-o %s: a second output: want one, or --split, which has two",
+               c->out[1]);
+    if (c->n_out == 0)
+        c->out[c->n_out++] = "-";
+}
+
+static void
 settle(struct config_tokenize *c)
 {
-    bool to_stdout = !c->out || strcmp(c->out, "-") == 0;
     c->shuffle = cmd_given(&c->cmd, "shuffle");
     c->how.all_targets = c->targets == TARGETS_ALL;
     if (c->torchsharp)
         c->how.joint = c->how.no_end = c->how.parse_special = true;
     if (c->torchsharp && !cmd_given(&c->cmd, "template"))
         c->how.kind = TEMPLATE_TORCHSHARP;
-    if (c->pack && !c->seq_len)
-        misuse("--pack: needs --seq-len, the size of a bin");
-    if (c->count && c->out)
-        misuse("--count: writes its table to standard output, not to -o");
+    settle_length(c);
+    settle_outputs(c);
+    bool to_stdout = strcmp(c->out[0], "-") == 0;
     if (c->decode)
         settle_decode(c);
     else if (!cmd_given(&c->cmd, "emit"))
         c->emit = to_stdout && isatty(STDOUT_FILENO) ? EMIT_IDS : EMIT_TOK;
     if (c->emit == EMIT_TOK && to_stdout && !c->count)
         cmd_refuse_terminal();
-    suffix_check("-o", c->out, c->emit == EMIT_TOK ? "tok" : NULL);
-    if (!c->out)
-        c->out = "-";
+    for (unsigned i = 0; i < c->n_out; i++)
+        suffix_check("-o", c->out[i], c->emit == EMIT_TOK ? "tok" : NULL);
 }
 
 /* ---- files ----------------------------------------------------------------------------- */
+
+static bool
+is_file(const char *out)
+{
+    return strcmp(out, "-") != 0;
+}
+
+static int
+check_outputs(const struct config_tokenize *c, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    if (!c->split ||
+        !(cmd_same_file(c->out[0], c->out[1]) || strcmp(c->out[0], c->out[1]) == 0))
+        return 0;
+    return err_set(err, ERR_USAGE, "%s: is the other output, too: expected two files",
+                   text_quote(q, c->out[1], strlen(c->out[1])));
+}
 
 static int
 check_operands(const struct config_tokenize *c, char **paths, size_t n, struct err *err)
@@ -119,12 +210,13 @@ check_operands(const struct config_tokenize *c, char **paths, size_t n, struct e
         if ((is_stdin ? fstat(STDIN_FILENO, &st) : stat(paths[i], &st)) < 0)
             return err_set(err, ERR_IO,
                            "%s:", text_quote(q, paths[i], strlen(paths[i])));
-        if (S_ISREG(st.st_mode) && strcmp(c->out, "-") != 0 &&
-            path_is_file(c->out, st.st_dev, st.st_ino))
-            return err_set(err, ERR_USAGE, "%s: is an input, too",
-                           text_quote(q, c->out, strlen(c->out)));
+        for (unsigned k = 0; k < c->n_out; k++)
+            if (S_ISREG(st.st_mode) && is_file(c->out[k]) &&
+                path_is_file(c->out[k], st.st_dev, st.st_ino))
+                return err_set(err, ERR_USAGE, "%s: is an input, too",
+                               text_quote(q, c->out[k], strlen(c->out[k])));
     }
-    return 0;
+    return check_outputs(c, err);
 }
 
 /* DIR/tokenizer.json, where DIR is that of a file. */
@@ -159,15 +251,19 @@ static struct tokenizer *
 open_tokenizer(const struct config_tokenize *c, const char *first, struct err *err)
 {
     char q[TEXT_QUOTE];
+    const char *taken = NULL; // an output
     char *path = c->tokenizer ? given_tokenizer(c->tokenizer) : tokenizer_beside(first);
     struct tokenizer *t = NULL;
+    for (unsigned i = 0; i < c->n_out; i++)
+        if (is_file(c->out[i]) && cmd_same_file(c->out[i], path))
+            taken = c->out[i];
     if (!c->tokenizer && access(path, F_OK) < 0 && errno == ENOENT)
         err_set(err, ERR_USAGE,
                 "want -t tokenizer.json: none was given, and there is no %s",
                 text_quote(q, path, strlen(path)));
-    else if (c->out && strcmp(c->out, "-") != 0 && cmd_same_file(c->out, path))
+    else if (taken)
         err_set(err, ERR_USAGE, "%s: is the tokenizer, too: expected another name",
-                text_quote(q, c->out, strlen(c->out)));
+                text_quote(q, taken, strlen(taken)));
     else
         t = tokenizer_open(path, &cmd_guard, err);
     free(path);
@@ -192,12 +288,12 @@ total_bytes(char **paths, size_t n)
 /* ---- the work ---------------------------------------------------------------------------- */
 
 static int
-read_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink,
+read_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sinks,
          char **paths, size_t n, struct err *err)
 {
     struct progress progress;
     uint8_t *inputs = malloc(n * XXH3_BYTES);
-    struct input_reader *f = input_open(c, t, sink, &progress, err);
+    struct input_reader *f = input_open(c, t, sinks, &progress, err);
     int rc = f ? 0 : -1;
     if (rc == 0 && !inputs)
         rc = err_set(err, ERR_MEMORY, "out of memory for %zu inputs", n);
@@ -205,9 +301,11 @@ read_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sink
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = input_read(f, paths[i], inputs + i * XXH3_BYTES);
     progress_end(&progress);
-    input_close(f);
     if (rc == 0)
-        rc = sink_finish(sink, n == 1 ? paths[0] : "all inputs together", inputs, n);
+        rc = sink_finish(sinks, n == 1 ? paths[0] : "all inputs together", inputs, n);
+    if (rc < 0 && f && sinks[0].sum.counts.samples + sinks[1].sum.counts.samples == 0)
+        kind_hint(c, input_likely(f), err);
+    input_close(f);
     free(inputs);
     return rc;
 }
@@ -226,7 +324,13 @@ put_summary(const struct sink *s)
 {
     const struct tally *sum = &s->sum;
     struct buf b = { 0 };
+    if (s->side) {
+        text_escape(&b, s->path, strlen(s->path));
+        buf_str(&b, ": ");
+    }
     buf_printf(&b, "%llu rows", (unsigned long long)sum->rows);
+    if (s->c->chunk && !s->c->pack)
+        buf_printf(&b, ", %llu samples", (unsigned long long)sum->counts.samples);
     if (s->c->pack)
         buf_printf(&b, ", %llu documents in %llu samples",
                    (unsigned long long)s->documents,
@@ -253,21 +357,25 @@ static int
 run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
 {
     struct tokenizer *t = NULL;
-    struct sink sink = { 0 };
+    struct sink sinks[2] = { 0 };
     int rc = check_operands(c, paths, n, err);
+    if (rc == 0)
+        rc = kind_settle(c, paths, n, err);
     if (rc == 0 && (c->input != INPUT_IDS || c->decode || c->tokenizer)) {
         t = open_tokenizer(c, paths[0], err);
         rc = t ? 0 : -1;
     }
+    for (unsigned i = 0; rc == 0 && i < c->n_out; i++)
+        rc = sink_open(&sinks[i], c, i, t, err);
     if (rc == 0)
-        rc = sink_open(&sink, c, t, err);
-    if (rc == 0)
-        rc = read_all(c, t, &sink, paths, n, err);
+        rc = read_all(c, t, sinks, paths, n, err);
     if (rc == 0 && c->count)
-        put_totals(&sink.sum);
-    if (rc == 0 && !c->cmd.quiet)
-        put_summary(&sink);
-    sink_close(&sink);
+        put_totals(&sinks->sum);
+    for (unsigned i = 0; i < c->n_out; i++) {
+        if (rc == 0 && !c->cmd.quiet)
+            put_summary(&sinks[i]);
+        sink_close(&sinks[i]);
+    }
     if (t)
         tokenizer_close(t);
     return rc;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tokenize: what its parts share.  tokenize.c parses options and opens files; input.c
- * reads an operand in groups of lines, which all threads work on; rows.[ch] parse a line,
+ * reads an operand in groups of lines, which all threads work on; kind.c knows what an
+ * operand is, array.[ch] make lines of a JSON array; rows.[ch] parse a line, shapes.[ch]
+ * its JSON;
  * samples.c makes samples of lines; emit.c formats samples; order.c shuffles and packs;
  * sink.c writes the output; detokenize.c makes text of a .tok. */
 #ifndef NIBBLE_CMD_TOKENIZE_H
@@ -21,7 +23,8 @@ enum emit {
 
 struct config_tokenize {
     struct cmd cmd;
-    const char *tokenizer, *out;
+    const char *tokenizer, *out[2];
+    unsigned n_out; // at least 1 once all is settled
     enum input input;
     enum emit emit;
     enum targets { TARGETS_ANSWER, TARGETS_ALL } targets;
@@ -30,12 +33,25 @@ struct config_tokenize {
     bool torchsharp;                                 // --compat
     bool decode, count, pack, shuffle, strict, force;
     uint32_t shuffle_seed;
-    uint32_t seq_len; // 0: none
+    uint32_t seq_len, chunk; // 0: none
+    bool split;
+    double fraction; // of rows that go to the second output
+    uint32_t split_seed;
+    const char *split_text; // FRACTION:SEED as a .tok has it
     unsigned threads;
 };
 
 // Words of --input and --invalid, in a .tok too.
 extern const char *const tokenize_inputs[], *const tokenize_invalids[];
+
+/* ---- kind.c ---- */
+
+/* Set c->input by the suffixes of the operands, unless --input was given. */
+int kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err);
+/* What the first line with content looks like; otherwise: there is none, or no text. */
+enum input kind_of_text(struct slice text, enum input otherwise);
+/* Append to an error of an input without a sample what the input looks like. */
+void kind_hint(const struct config_tokenize *c, enum input likely, struct err *err);
 
 /* Counts of a run, or of a part of it. */
 struct tally {
@@ -70,8 +86,11 @@ int emit_sample(struct buf *out, struct tok_counts *counts, enum emit form,
 
 /* ---- sink.c ---- */
 
-/* Where samples go: a .tok, a text, or a buffer until their order is determined. */
+/* Where samples go: a .tok, a text, or a buffer until their order is determined.  With
+ * --split there are two. */
 struct sink {
+    const char *path;
+    unsigned side; // 1 or 2 of a split, else 0
     const struct config_tokenize *c;
     const struct tokenizer *t; // NULL for --input ids
     struct outfile out;
@@ -89,7 +108,7 @@ struct sink {
 bool sink_buffers(const struct config_tokenize *c);
 /* The form in which workers hand samples over. */
 enum emit sink_format(const struct config_tokenize *c);
-int sink_open(struct sink *s, const struct config_tokenize *c,
+int sink_open(struct sink *s, const struct config_tokenize *c, unsigned which,
               const struct tokenizer *t, struct err *err);
 /* Samples of one part, in input order. */
 int sink_add(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
@@ -97,8 +116,9 @@ int sink_add(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
 /* Samples in output order. */
 int sink_write(struct sink *s, const void *bytes, size_t n,
                const struct tok_counts *counts);
-/* Commit the output.  what: the input's name for the error that it had no sample. */
-int sink_finish(struct sink *s, const char *what, const uint8_t *inputs,
+/* Write what is left of all of them and commit the outputs.  what: the input's name for
+ * the error that it had no sample. */
+int sink_finish(struct sink *sinks, const char *what, const uint8_t *inputs,
                 size_t n_inputs);
 void sink_close(struct sink *s);
 
@@ -114,16 +134,21 @@ struct worker {
     struct encoder *encoder; // NULL for --input ids
     struct rendered rendered;
     struct row row;
-    struct buf repaired;
+    struct buf repaired, content; // content: what --split hashes
+};
+
+/* Samples for one sink. */
+struct pile {
+    struct buf out;
+    struct sizes sizes;
+    struct tally tally;
 };
 
 /* Whole lines, and the samples made of them. */
 struct part {
-    size_t begin, end; // of the group's text
-    struct buf out;
-    struct sizes sizes;
-    struct tally tally;
-    struct buf notes; // with -v: lines that were skipped
+    size_t begin, end;    // of the group's text
+    struct pile piles[2]; // for each output
+    struct buf notes;     // with -v: lines that were skipped
     struct err err;
     bool failed;
 };
@@ -134,6 +159,7 @@ struct group {
     const struct tokenizer *t;
     struct worker *workers;
     const char *name;    // of the file, escaped
+    const char *unit;    // "line", or "item" of an array
     uint64_t base;       // of text in the file
     uint64_t first_line; // its number, from 1
     struct slice text;
@@ -147,13 +173,15 @@ int samples_of_part(void *ctx, size_t i, unsigned worker, struct err *err);
 
 /* ---- input.c ---- */
 
-/* Reads operands to their ends into the sink. */
+/* Reads operands to their ends into the sinks. */
 struct input_reader;
 struct input_reader *input_open(const struct config_tokenize *c,
-                                const struct tokenizer *t, struct sink *sink,
+                                const struct tokenizer *t, struct sink *sinks,
                                 struct progress *progress, struct err *err);
 /* xxh3: of the bytes that were read. */
 int input_read(struct input_reader *f, const char *path, uint8_t xxh3[XXH3_BYTES]);
+/* What the last input looks like. */
+enum input input_likely(const struct input_reader *f);
 void input_close(struct input_reader *f);
 
 /* ---- detokenize.c ---- */

@@ -144,7 +144,10 @@ put_maybe(msgpack_packer *pk, const char *key, bool has, uint64_t v)
 static void
 put_settings(msgpack_packer *pk, const struct tok_settings *s)
 {
-    msgpack_pack_map(pk, 6 + s->all_targets);
+    // Keys of what is not asked for are left out, so that files are as they always were.
+    msgpack_pack_map(pk, 6U + s->all_targets + (s->chunk != 0) + (s->side ? 2 : 0));
+    if (s->chunk)
+        put_maybe(pk, "chunk", true, s->chunk);
     put_bool(pk, "end", s->end);
     put_key(pk, "input");
     put_key(pk, s->input);
@@ -153,7 +156,12 @@ put_settings(msgpack_packer *pk, const struct tok_settings *s)
     put_bool(pk, "joint", s->joint);
     put_bool(pk, "parse_special", s->parse_special);
     put_maybe(pk, "shuffle", s->shuffled, s->shuffle);
-    if (s->all_targets) { // else there is no key, so that files are as they always were
+    if (s->side) {
+        put_maybe(pk, "side", true, s->side);
+        put_key(pk, "split");
+        put_key(pk, s->split);
+    }
+    if (s->all_targets) {
         put_key(pk, "targets");
         put_key(pk, "all");
     }

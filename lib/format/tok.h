@@ -46,7 +46,10 @@ struct tok_header {
 struct tok_settings {
     bool end, joint, parse_special, shuffled;
     uint32_t shuffle; // the random seed, if shuffled
+    uint32_t chunk;   // N of --chunk, or 0
     bool all_targets;
+    uint32_t side;     // 1 or 2 of a split, or 0
+    const char *split; // FRACTION:SEED of it
     const char *input, *invalid;
 };
 

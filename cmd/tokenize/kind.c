@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* kind: what an input is, by its name or by its first lines. */
+#include "cmd/tokenize/lines.h"
+#include "cmd/tokenize/tokenize.h"
+
+#include <string.h>
+
+static const struct {
+    const char *suffix;
+    enum input kind;
+} suffixes[] = {
+    { ".tsv", INPUT_TSV },
+    { ".jsonl", INPUT_JSONL },
+    { ".json", INPUT_JSONL },
+    { ".txt", INPUT_LINES },
+};
+
+static bool
+kind_of_name(const char *path, enum input *kind)
+{
+    struct slice name = slice_of(path);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (slice_ends(name, suffixes[i].suffix)) {
+            *kind = suffixes[i].kind;
+            return true;
+        }
+    return false;
+}
+
+/* --chunk cuts what consists of targets. */
+static int
+check_chunk(const struct config_tokenize *c, struct err *err)
+{
+    if (c->chunk && c->input == INPUT_TSV && !c->how.all_targets)
+        return err_set(
+            err, ERR_USAGE,
+            "--chunk: cuts documents, and rows of TSV have prompts: expected "
+            "JSONL, lines or ids (--input), or --targets all");
+    return 0;
+}
+
+int
+kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err)
+{
+    const char *first = NULL; // of those whose suffix is known
+    char q[TEXT_QUOTE], r[TEXT_QUOTE];
+    if (c->decode || cmd_given(&c->cmd, "input"))
+        return check_chunk(c, err);
+    for (size_t i = 0; i < n; i++) {
+        enum input kind;
+        if (!kind_of_name(paths[i], &kind))
+            continue;
+        if (first && kind != c->input)
+            return err_set(
+                err, ERR_USAGE,
+                "%s is %s by its suffix, %s is %s: expected files of one "
+                "kind; make a .tok of each, or overrule with --input",
+                text_quote(q, first, strlen(first)), tokenize_inputs[c->input],
+                text_quote(r, paths[i], strlen(paths[i])), tokenize_inputs[kind]);
+        first = paths[i];
+        c->input = kind;
+    }
+    if (first && c->input == INPUT_LINES && !c->cmd.quiet)
+        warn("%s: is read as lines, each a document, because of its suffix; --input "
+             "tsv reads it as TSV",
+             text_quote(q, first, strlen(first)));
+    return check_chunk(c, err);
+}
+
+/* ---- by content -------------------------------------------------------------------- */
+
+static bool
+only_numbers(struct slice line)
+{
+    for (size_t i = 0; i < line.n; i++)
+        if (line.p[i] != ' ' && (line.p[i] < '0' || line.p[i] > '9'))
+            return false;
+    return true;
+}
+
+static enum input
+kind_of_json(struct slice line)
+{
+    static const char ids[] = "\"ids\"";
+    return line.p[0] == '{' && memmem(line.p, line.n, ids, sizeof ids - 1)
+               ? INPUT_IDS
+               : INPUT_JSONL;
+}
+
+enum input
+kind_of_text(struct slice text, enum input otherwise)
+{
+    struct slice whole, line;
+    for (size_t at = 0; line_next(text, &at, &whole);) {
+        line = line_trim(whole);
+        if (memchr(line.p, '\0', line.n) || utf8_check(line.p, line.n) != line.n)
+            return otherwise;
+        if (line.n && strchr("[{", line.p[0]))
+            return kind_of_json(line);
+        if (line.n && line.p[0] != '#')
+            return memchr(whole.p, '\t', whole.n) ? INPUT_TSV
+                   : only_numbers(line)           ? INPUT_IDS
+                                                  : INPUT_LINES;
+    }
+    return otherwise;
+}
+
+void
+kind_hint(const struct config_tokenize *c, enum input likely, struct err *err)
+{
+    static const char *const looks[] = { [INPUT_TSV] = "TSV",
+                                         [INPUT_JSONL] = "JSON",
+                                         [INPUT_LINES] = "lines of text",
+                                         [INPUT_IDS] = "ids" };
+    struct buf b = { 0 };
+    if (likely == c->input || c->decode || err->kind != ERR_FORMAT)
+        return;
+    buf_printf(&b, "%s; it looks like %s: try --input %s", err->msg, looks[likely],
+               tokenize_inputs[likely]);
+    if (!b.failed) {
+        *err = (struct err){ 0 };
+        err_fill(err, ERR_FORMAT, "%s", b.data);
+    }
+    buf_free(&b);
+}
