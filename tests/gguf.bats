@@ -309,7 +309,7 @@ differ_in_norms() {
     local line
     run -1 --separate-stderr datcat --diff "$@"
     for line in "${lines[@]:1}"; do
-        [[ $line == *norm*.weight$'\t'dtype$'\t'*$'\t'0$'\t'0 ]] || return
+        [[ $line == *norm*.weight$'\t'dtype$'\t'*$'\t'0$'\t'0$'\t'0$'\t'1 ]] || return
     done
 }
 

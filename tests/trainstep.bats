@@ -259,24 +259,24 @@ spans(json.load(sys.stdin))'
     step -n 3 m.ckpt >/dev/null
     t() { refuse -2 "$1" trainstep -q -d "$IN/ids.tok" --until 2 -f "${@:2}" m.ckpt; }
     cp "$IN/small.ckpt" stale.ckpt
-    t "stale.ckpt: is at step 0, and nothing is made: m.ckpt is at step 3" -o stale.ckpt
+    t "stale.ckpt: is at step 0, and m.ckpt at step 3 already" -o stale.ckpt
     cmp stale.ckpt "$IN/small.ckpt"
     cp "$IN/plain.ckpt" plain.ckpt
-    t "plain.ckpt: is no checkpoint of the kind of m.ckpt, and nothing is made" -o plain.ckpt
+    t "plain.ckpt: not a checkpoint of the kind of m.ckpt, which is at step" -o plain.ckpt
     local how
     for how in '--moments f32' '--master f32' '--quant max'; do
         # shellcheck disable=SC2086  # two words
         fresh kind.ckpt --quant sweep $how
-        t "kind.ckpt: is no checkpoint of the kind of m.ckpt, and nothing is made" -o kind.ckpt
+        t "kind.ckpt: not a checkpoint of the kind of m.ckpt, which is at step" -o kind.ckpt
     done
     datpack -q -o model.dat "$IN/plain.ckpt"
     mv model.dat model
-    t "model: is no checkpoint" -o model
+    t "model: not a checkpoint" -o model
     echo foreign >note
     t "note: " -o note
     cp "$IN/small.ckpt" other.ckpt
     step --seed 9 -n 3 other.ckpt >/dev/null
-    t "other.ckpt: is another checkpoint than m.ckpt at step 3" -o other.ckpt
+    t "other.ckpt: differs from m.ckpt, which is at step 3 already" -o other.ckpt
     t "d.safetensors is not made" --dump d.safetensors
     cp m.ckpt copy.ckpt
     cp "$IN/small.ckpt" two.ckpt
@@ -868,7 +868,7 @@ PY
 @test "what is no checkpoint, or not of this model" {
     cp "$IN/small.ckpt" m.ckpt
     datpack -q -o m.safetensors m.ckpt
-    refuse -2 "no checkpoint" trainstep -q -d "$IN/ids.tok" m.safetensors
+    refuse -2 "not a checkpoint" trainstep -q -d "$IN/ids.tok" m.safetensors
     refuse -2 "nothing.ckpt" trainstep -q -d "$IN/ids.tok" nothing.ckpt
     head -c 5000 m.ckpt >cut.ckpt
     refuse -2 "cut.ckpt: byte 16: size of the file" trainstep -q -d "$IN/ids.tok" cut.ckpt
@@ -1078,8 +1078,8 @@ PY
 @test "options that make no sense" {
     cp "$IN/small.ckpt" m.ckpt
     t() { refuse -2 "$1" trainstep -q -d "$IN/ids.tok" "${@:2}"; }
-    t "want one CHECKPOINT"
-    t "want one CHECKPOINT" m.ckpt m.ckpt
+    t "give one CHECKPOINT to train"
+    t "give one CHECKPOINT to train" m.ckpt m.ckpt
     t "--lr: -1" --lr -1 m.ckpt
     t "--lr: nan" --lr nan m.ckpt
     t "--beta2" --beta2 1 m.ckpt
@@ -1881,7 +1881,7 @@ fill() {
     diff plan.model plan.new.ckpt
     [ "$(wc -l <plan.model)" -ge 10 ]
     run -2 trainstep -q -d "$IN/ids.tok" model
-    [[ $output == *"no checkpoint"* ]]
+    [[ $output == *"not a checkpoint"* ]]
 }
 
 # A gradient that is too large in one sample alone, found after others were used up: a

@@ -13,7 +13,7 @@ static struct config_datcat cfg = {
              .about =
                  "Look into tensor files: .dat, .safetensors, .ckpt, a model "
                  "directory, or - for a .dat\non standard input.  Without options: "
-                 "a line a tensor, then a total." },
+                 "one line for each tensor, then a total." },
 };
 
 /* One of the forms of output, and its argument. */

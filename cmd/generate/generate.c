@@ -92,7 +92,7 @@ static const struct cmd_option options[] = {
       CMD_U32(&cfg.sample.seed, 0, UINT32_MAX) },
     { 0, "stop", "TEXT", "ends an answer, not shown (repeatable)",
       CMD_CALL(&cfg, add_stop) },
-    { 0, "ignore-eos", NULL, "go on behind end tokens", CMD_FLAG(&cfg.ignore_eos) },
+    { 0, "ignore-eos", NULL, "do not stop at end tokens", CMD_FLAG(&cfg.ignore_eos) },
     { 0, "ids", NULL, "prompts and answers are ids: no tokenizer is needed",
       CMD_FLAG(&cfg.ids) },
     { 0, "json", NULL, "one object a prompt, with log-probabilities",

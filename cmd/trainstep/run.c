@@ -53,7 +53,8 @@ open_checkpoint(struct run *r, const char *path)
     if (is_model)
         plan_for_model(r);
     if (!r->in.training.master)
-        die(EXIT_TROUBLE, "%s: no checkpoint; datpack --to ckpt makes one", r->in.name);
+        die(EXIT_TROUBLE, "%s: not a checkpoint; datpack --to ckpt makes one",
+            r->in.name);
     if (!r->in.config.p)
         die(EXIT_TROUBLE, "%s: it holds no configuration", r->in.name);
     if (config_parse(&r->c, r->in.name, r->in.config, &r->err) < 0 ||
@@ -664,22 +665,21 @@ check_out(struct run *r)
         die_err(&r->err);
     if (!out.training.master || !out.config.p || !same_kind(&out, &r->in))
         die(EXIT_TROUBLE,
-            "%s: is no checkpoint of the kind of %s, and nothing is made: that is at "
-            "step %llu; go on without -o, or remove it",
+            "%s: not a checkpoint of the kind of %s, which is at step %llu already; "
+            "nothing was done: leave -o out, or remove it",
             out.name, r->in.name, (unsigned long long)r->in_step);
     if (state_read(&st, &s, &out) < 0)
         die_err(&r->err);
     if (st.step < r->end)
         die(EXIT_TROUBLE,
-            "%s: is at step %llu, and nothing is made: %s is at step %llu; go on "
-            "without -o, or remove it",
+            "%s: is at step %llu, and %s at step %llu already; nothing was done: "
+            "leave -o out, or remove it",
             out.name, (unsigned long long)st.step, r->in.name,
             (unsigned long long)r->in_step);
     if (st.step == r->in_step && !same_content(r, &out, &r->in))
         die(EXIT_TROUBLE,
-            "%s: is another checkpoint than %s at step %llu, and nothing is made; go "
-            "on "
-            "without -o, or remove it",
+            "%s: differs from %s, which is at step %llu already; nothing was done: "
+            "leave -o out, or remove it",
             out.name, r->in.name, (unsigned long long)st.step);
     store_close(&out);
 }

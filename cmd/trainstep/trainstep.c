@@ -43,7 +43,7 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.data) },
     { 'n', "steps", "N", "steps to take (default 1)",
       CMD_U64(&cfg.steps, 0, UINT32_MAX) },
-    { 0, "until", "STEP", "steps up to this one; none: nothing happens",
+    { 0, "until", "STEP", "train up to this step; past it: do nothing",
       CMD_U64(&cfg.until, 0, UINT32_MAX) },
     { 'o', "output", "OUT", "save there, and leave CHECKPOINT as it is",
       CMD_TEXT(&cfg.out) },
@@ -155,7 +155,7 @@ main(int argc, char **argv)
         return EXIT_DONE;
     }
     if (argc - first != 1)
-        misuse("want one CHECKPOINT; --help shows how");
+        misuse("give one CHECKPOINT to train; --help shows how");
     cfg.checkpoint = argv[first];
     if (ranks_number() > 0)
         leave_to_first(&cfg);
