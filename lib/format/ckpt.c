@@ -58,8 +58,7 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
     xxh3_128(digest, p, 48);
     if (memcmp(digest, p + 48, XXH3_BYTES) != 0)
         return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 48: the checksum of the prologue is wrong",
-                       s->name);
+                       "%s: byte 48: the checksum of the prologue is wrong", s->name);
     if (load_le32(p + 8) != VERSION)
         return fail(s, 8, "version", VERSION, load_le32(p + 8));
     if (load_le32(p + 12) != 0)
