@@ -5,6 +5,8 @@
 
 #include "tests/fuzz/fuzz.h"
 
+#include <float.h>
+
 enum { VOCAB = 100 };
 
 static const struct settings base = { .max_tokens = 7,
@@ -15,7 +17,7 @@ check_settings(const struct settings *how)
 {
     const struct sample_options *o = &how->sample;
     HOLDS(how->max_tokens <= INT32_MAX, "%u", how->max_tokens);
-    HOLDS(o->temperature >= 0 && o->temperature <= 1.8e308, "%g", o->temperature);
+    HOLDS(o->temperature >= 0 && o->temperature <= DBL_MAX, "%g", o->temperature);
     HOLDS(o->top_p >= 0 && o->top_p <= 1 && o->penalty == 1, "%g", o->top_p);
     HOLDS(how->n_stops <= MAX_STOPS, "%zu stops", how->n_stops);
     for (size_t i = 0; i < how->n_stops; i++)
