@@ -273,11 +273,12 @@ ranks_join(void)
     if (self.err.kind)
         die(cmd_status(&self.err), "%u ranks, started by %s: %s", self.size,
             self.launcher->name, self.err.msg);
-    if (self.rank == 0) // it is so for all
+    // It is so for all, but there may be no others: the environment may be left over.
+    if (self.rank == 0 || self.comm.size == 1)
         die(EXIT_TROUBLE,
-            "%s has started %u ranks, MPI knows of %u: for ranks on CPUs start with "
-            "the "
-            "mpirun of the MPI that this was built with, or srun --mpi=pmix",
+            "the environment says that %s has started %u ranks, MPI knows of %u: for "
+            "ranks on CPUs start with the mpirun of the MPI that this was built with, "
+            "or srun --mpi=pmix; for one process unset the launcher's variables",
             self.launcher->name, self.size, self.comm.size);
     exit(EXIT_TROUBLE);
 }

@@ -948,6 +948,25 @@ assert said.returncode == 2 and json.loads(said.stdout)["line"] == 1
 PY
 }
 
+@test "prompts: a byte order mark and blank lines are none; half a line does not hold up the others" {
+    run -0 bash -c "printf '\xef\xbb\xbf{\"ids\":[5,6]}\n  \t\n\r\n{\"ids\":[7]}\r\n' |
+        generate -q --ids --json --input jsonl -n 2 '$M/t.safetensors'"
+    [ "${#lines[@]}" -eq 2 ]
+    [[ ${lines[0]} == *'"prompt":0'*'"prompt_tokens":2'* && ${lines[1]} == *'"prompt":1'*'"prompt_tokens":1'* ]]
+    # The answer to the first line comes while the second one is being written.
+    mkfifo in out
+    generate -q --ids --json --input jsonl --batch 2 -n 2 "$M/t.safetensors" <in >out &
+    exec 8>in 9<out
+    printf '{"ids":[5,6]}\n{"ids":' >&8
+    read -r -t 60 first <&9
+    [[ $first == *'"prompt":0'* ]]
+    printf '[7]}\n' >&8
+    exec 8>&-
+    read -r -t 60 second <&9
+    [[ $second == *'"prompt":1'* ]]
+    wait $!
+}
+
 @test "--input jsonl: no tokenizer, a template without its tokens, nothing at all" {
     local t=$M/t.safetensors x=$M/x.safetensors
     printf '{"prompt":"x"}\n{"ids":[5],"stop":"a"}\n{"ids":[5]}\n' >r

@@ -124,6 +124,11 @@ weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors
         datpack -q --importance w.safetensors --to ckpt -o x.ckpt "$IN/m.safetensors"
     [ ! -e x.dat ]
     [ ! -e x.ckpt ]
+    datpack -q --dtype nvfp4 -o n.safetensors "$IN/m.safetensors"
+    for o in datpack\ --dtype\ nvfp4 nvquant; do
+        # shellcheck disable=SC2086  # words
+        refuse '--importance: the input is NVFP4 already' $o -q -o x.safetensors --importance w.safetensors n.safetensors
+    done
     # One column of 0 among others is none to care about, and no error.
     # shellcheck disable=SC2086
     put $q $v 0 2>/dev/null || true

@@ -266,8 +266,16 @@ print(xxh3_128(bytes.fromhex(sys.argv[1])).hex())' "$own$theirs")
     [[ $(datcat --meta a.ckpt) == *'"teacher_data":"'"$theirs"'"'* ]]
     # 30 samples of both are an epoch.
     [ "$(datcat --meta a.ckpt | json "d['meta']['state']['sampler']['index']")" -eq 27 ]
-    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --teacher "$IN/other" -n 1 a.ckpt
+    [ "$(datcat --meta a.ckpt | json "d['meta']['state']['teacher_data']")" = "$theirs" ]
+    cp a.ckpt b.ckpt
+    refuse 'a.ckpt: trained with --teacher-data so far: * --new-teacher' \
+        trainstep -q -d "$IN/ids.tok" --teacher "$IN/other" -n 1 a.ckpt
+    cmp a.ckpt b.ckpt
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --teacher "$IN/other" --new-teacher -n 1 a.ckpt
     [[ $stderr == *'other data than before'* ]]
+    [[ $(datcat --meta a.ckpt | json "d['meta']['state']") != *teacher_data* ]]
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" -n 1 b.ckpt
+    [[ $(datcat --meta b.ckpt | json "d['meta']['state']") != *teacher* ]]
 }
 
 @test "--teacher-data that cannot be" {

@@ -182,6 +182,8 @@ PY
     # Greedy, so that the text of an answer is likely to have the tokens that made it.
     generate --chat -n 4 --json "$M/x.safetensors" <turns >want
     head -n 2 want >log.jsonl
+    # A turn that was refused has no messages, and is passed over.
+    echo '{"turn":2,"line":3,"error":"not UTF-8"}' >>log.jsonl
     chat -n 4 --json
     line '/load log.jsonl'
     line three

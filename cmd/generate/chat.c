@@ -369,24 +369,26 @@ command_save(struct chat *c, const char *arg, struct err *err)
     return rc;
 }
 
-/* The messages of a line of a transcript or of --chat --json. */
+/* The messages of a line of a transcript or of --chat --json, in which a turn that was refused has
+ * none. */
 static int
 parse_line(struct messages *m, struct slice line, const char *name, struct arena *arena,
            struct err *err)
 {
     struct json j;
     struct slice key;
-    bool found = false;
+    bool found = false, refused = false;
     json_open(&j, name, 0, line, arena, err);
     int more = json_object(&j);
     while (more >= 0 && (more = json_key(&j, &key)) > 0) {
         bool here = slice_is(key, "messages");
         found |= here;
+        refused |= slice_is(key, "error");
         more = here ? messages_parse(m, &j) : json_skip(&j, NULL);
     }
     if (more < 0 || json_end(&j) < 0)
         return -1;
-    return found ? 0 : json_fail(&j, 0, "expected \"messages\"");
+    return found || refused ? 0 : json_fail(&j, 0, "expected \"messages\"");
 }
 
 /* Messages of a file in order, whose texts live in the arena. */

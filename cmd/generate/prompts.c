@@ -349,7 +349,7 @@ held(struct prompts *p)
 
 /* Whether another prompt can be taken; while others are answered, none is waited for. */
 static bool
-wants_more(const struct prompts *p)
+wants_more(struct prompts *p)
 {
     return !p->end && p->busy < p->slots && p->next - p->printed < p->cap &&
            (p->busy == 0 || !source_waits(&p->source));

@@ -2,7 +2,6 @@
 /* source: see source.h. */
 #include "cmd/generate/source.h"
 
-#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,6 +44,29 @@ prompt_user(const struct config_generate *c)
         fputs("> ", stderr);
 }
 
+/* Without the ends of lines of other systems and, in the first line, a byte order mark. */
+static void
+trim(struct slice *text, bool first)
+{
+    static const char mark[] = "\xef\xbb\xbf";
+    size_t n = strlen(mark);
+    while (text->n > 0 && text->p[text->n - 1] == '\r')
+        text->n--;
+    if (first && text->n >= n && memcmp(text->p, mark, n) == 0)
+        *text = (struct slice){ text->p + n, text->n - n };
+}
+
+/* A line without text is no prompt; to JSON spaces are none. */
+static bool
+is_empty(const struct source *x, struct slice text)
+{
+    size_t i = 0;
+    while (x->c->requests && i < text.n &&
+           (text.p[i] == ' ' || text.p[i] == '\t'))
+        i++;
+    return i == text.n;
+}
+
 static int
 next_line(struct source *x, struct slice *text, struct err *err)
 {
@@ -53,9 +75,9 @@ next_line(struct source *x, struct slice *text, struct err *err)
     prompt_user(x->c);
     do {
         rc = reader_line(&x->reader, text, err);
-        while (rc > 0 && text->n > 0 && text->p[text->n - 1] == '\r')
-            text->n--;
-    } while (rc > 0 && text->n == 0);
+        if (rc > 0)
+            trim(text, r->number == 1);
+    } while (rc > 0 && is_empty(x, *text));
     x->line = r->number;
     if (x->bytes > 0 && (double)r->end < x->bytes)
         x->share = (double)r->end / x->bytes;
@@ -76,12 +98,7 @@ source_next(struct source *x, struct slice *text, struct err *err)
 }
 
 bool
-source_waits(const struct source *x)
+source_waits(struct source *x)
 {
-    const struct reader *r = &x->reader;
-    struct pollfd p = { .fd = STDIN_FILENO, .events = POLLIN };
-    if (x->c->n_prompts ||
-        (r->text && memchr(r->text + r->from, '\n', r->have - r->from)))
-        return false;
-    return poll(&p, 1, 0) == 0;
+    return !x->c->n_prompts && !reader_is_ready(&x->reader);
 }

@@ -20,7 +20,7 @@ void source_open(struct source *x, const struct config_generate *c);
  * are none. */
 int source_next(struct source *x, struct slice *text, struct err *err);
 /* Whether source_next would wait for somebody to write a line. */
-bool source_waits(const struct source *x);
+bool source_waits(struct source *x);
 void source_close(struct source *x);
 
 #endif

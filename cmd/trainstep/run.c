@@ -488,7 +488,9 @@ undo(struct run *r, const struct train_result *res)
     memcpy(r->st.tokenizer, was.tokenizer, SHA256_BYTES);
     memcpy(r->st.route, was.route, sizeof was.route);
     memcpy(r->st.teacher, was.teacher, XXH3_BYTES);
+    memcpy(r->st.teacher_data, was.teacher_data, XXH3_BYTES);
     r->st.has_teacher = was.has_teacher;
+    r->st.has_teacher_data = was.has_teacher_data;
     r->st.has_sampler = true;
     r->st.has_tokenizer = was.has_tokenizer;
     drop_spike(r);

@@ -78,7 +78,7 @@ put_provenance(struct run *r, struct buf *b, uint64_t step)
     json_put(&route, slice_of(r->st.route));
     const struct settings_hash hashes[] = {
         { "teacher", r->st.has_teacher ? r->st.teacher : NULL },
-        { "teacher_data", r->data.has_taught ? r->data.taught.end.xxh3 : NULL },
+        { "teacher_data", r->st.has_teacher_data ? r->st.teacher_data : NULL },
     };
     settings_json(&settings, &r->s, hashes, sizeof hashes / sizeof *hashes);
     if (rc == 0) {

@@ -104,6 +104,22 @@ check_same(struct run *r)
     memcpy(r->st.teacher, hash, XXH3_BYTES);
 }
 
+/* Without samples of its own the teacher teaches all: that is easily forgotten, too.  Others are
+ * other data than before, which is said there. */
+static void
+check_same_data(struct run *r)
+{
+    bool given = r->o->teacher_data != NULL;
+    if (r->st.has_teacher_data && !given && !r->o->new_teacher)
+        die(EXIT_TROUBLE,
+            "%s: trained with --teacher-data so far: without it the teacher would teach "
+            "the samples of -d, too; name it, or go on so with --new-teacher",
+            r->in.name);
+    r->st.has_teacher_data = given;
+    if (given)
+        memcpy(r->st.teacher_data, r->data.taught.end.xxh3, XXH3_BYTES);
+}
+
 void
 teacher_open(struct run *r)
 {
@@ -113,7 +129,7 @@ teacher_open(struct run *r)
             warn("%s: trained with a teacher so far, from here on without; --teacher "
                  "MODEL names it",
                  r->in.name);
-        r->st.has_teacher = false;
+        r->st.has_teacher = r->st.has_teacher_data = false;
         return;
     }
     if (r->s.loss != LOSS_CE)
@@ -126,6 +142,7 @@ teacher_open(struct run *r)
     r->has_teacher = true;
     check_model(r);
     check_same(r);
+    check_same_data(r);
 }
 
 /* ---- on a device ----------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -83,6 +84,21 @@ reader_line(struct reader *r, struct slice *line, struct err *err)
         if (fill(r, err) < 0)
             return -1;
     }
+}
+
+bool
+reader_is_ready(struct reader *r)
+{
+    struct pollfd p = { .fd = r->fd, .events = POLLIN };
+    struct err unused = { 0 }; // reader_line meets it again
+    while (!r->eof && r->have - r->from <= r->limit &&
+           !(r->text && memchr(r->text + r->from, '\n', r->have - r->from))) {
+        if (poll(&p, 1, 0) == 0)
+            return false;
+        if (fill(r, &unused) < 0)
+            break;
+    }
+    return true;
 }
 
 void

@@ -29,6 +29,8 @@ struct reader {
  * next call.  0 at the end, -1 with *err. */
 int reader_line(struct reader *r, struct slice *line, struct err *err)
     __attribute__((warn_unused_result));
+/* Whether reader_line would not have to wait: takes what has arrived, up to a whole line. */
+bool reader_is_ready(struct reader *r);
 void reader_free(struct reader *r);
 
 #endif

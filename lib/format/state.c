@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { STATE_KEYS = 9 }; // besides "teacher"
+enum { STATE_KEYS = 9 }; // besides "teacher" and "teacher_data"
 
 /* ---- reading -------------------------------------------------------------------------- */
 
@@ -224,7 +224,8 @@ check_steps(struct mp *m, size_t at, const struct state *st)
     return 0;
 }
 
-/* "teacher" is there only if there is one, so that other files are as they always were. */
+/* "teacher" is there only if there is one, "teacher_data" only if it has samples of its own, so
+ * that other files are as they always were. */
 static int
 open_state(struct mp *m, struct state *st)
 {
@@ -232,11 +233,12 @@ open_state(struct mp *m, struct state *st)
     size_t at = m->pos;
     if (mp_want(m, MP_MAP, &v, "state") < 0)
         return -1;
-    st->has_teacher = v.n == STATE_KEYS + 1;
-    return v.n == STATE_KEYS || st->has_teacher
+    st->has_teacher = v.n > STATE_KEYS;
+    st->has_teacher_data = v.n > STATE_KEYS + 1;
+    return v.n >= STATE_KEYS && v.n <= STATE_KEYS + 2
                ? 0
-               : mp_fail(m, at, "\"state\": %u keys, expected %u or %u", v.n,
-                         STATE_KEYS, STATE_KEYS + 1);
+               : mp_fail(m, at, "\"state\": %u keys, expected %u to %u", v.n,
+                         STATE_KEYS, STATE_KEYS + 2);
 }
 
 int
@@ -258,6 +260,8 @@ state_parse(struct state *st, struct slice *settings, struct mp *m)
         read_u64(m, "t", &last, UINT32_MAX, &st->t) < 0 ||
         (st->has_teacher &&
          read_bin(m, "teacher", &last, st->teacher, XXH3_BYTES) < 0) ||
+        (st->has_teacher_data &&
+         read_bin(m, "teacher_data", &last, st->teacher_data, XXH3_BYTES) < 0) ||
         field(m, "tokenizer", &last) < 0 || read_tokenizer(m, st) < 0)
         return -1;
     m->depth--;
@@ -291,7 +295,7 @@ put_sampler(msgpack_packer *pk, const struct state *st)
 void
 state_pack(msgpack_packer *pk, const struct state *st, struct slice settings)
 {
-    msgpack_pack_map(pk, STATE_KEYS + st->has_teacher);
+    msgpack_pack_map(pk, (size_t)STATE_KEYS + st->has_teacher + st->has_teacher_data);
     mp_put_str(pk, slice_of("grad_norm"));
     st->grad_norm < 0 ? msgpack_pack_nil(pk) : msgpack_pack_double(pk, st->grad_norm);
     mp_put_str(pk, slice_of("routes"));
@@ -326,6 +330,10 @@ state_pack(msgpack_packer *pk, const struct state *st, struct slice settings)
     if (st->has_teacher) {
         mp_put_str(pk, slice_of("teacher"));
         mp_put_bin(pk, st->teacher, XXH3_BYTES);
+    }
+    if (st->has_teacher_data) {
+        mp_put_str(pk, slice_of("teacher_data"));
+        mp_put_bin(pk, st->teacher_data, XXH3_BYTES);
     }
     mp_put_str(pk, slice_of("tokenizer"));
     if (st->has_tokenizer)

@@ -68,9 +68,9 @@ check_pair(struct plan *p, const struct candidate *head, const struct candidate 
         return same < 0 ? -1 : 0;
     return err_set(p->err, ERR_FORMAT,
                    "%s: " TABLE_HEAD
-                   ": is not the embedding of a tied model, quantized, but "
-                   "weights of its own; --untie keeps it and makes the model untied, "
-                   "--tie leaves it out",
+                   ": is not the embedding of a tied model as a quantizer makes it "
+                   "without --importance, but weights of its own; --untie keeps it and "
+                   "makes the model untied, --tie leaves it out",
                    head->in->store.name);
 }
 

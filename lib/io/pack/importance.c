@@ -38,11 +38,18 @@ importance_open(struct plan *p)
 int
 importance_check_use(const struct plan *p)
 {
-    bool used = !p->has_importance;
+    bool used = !p->has_importance, is_nvfp4 = p->n_nvfp4 > 0;
     for (size_t i = 0; i < p->n_nvfp4; i++)
         used = used || p->nvfp4[i]->quantize;
+    for (size_t i = 0; i < p->n_inputs && !is_nvfp4; i++)
+        for (size_t v = 0; v < p->inputs[i].views.n && !is_nvfp4; v++)
+            is_nvfp4 = p->inputs[i].views.v[v].dtype == DT_NVFP4;
     if (used)
         return 0;
+    if (is_nvfp4 && !plan_target(p)->training)
+        return err_set(p->err, ERR_USAGE,
+                       "--importance: the input is NVFP4 already and would only be "
+                       "copied: start from the weights before they were quantized");
     return plan_target(p)->training
                ? err_set(p->err, ERR_USAGE,
                          "--importance: a checkpoint's weights are quantized anew at "
