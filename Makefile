@@ -193,6 +193,7 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
+	cmd/messages.c \
 	cmd/nearest.c \
 	cmd/option.c \
 	cmd/ranks.c \

@@ -817,6 +817,8 @@ requests = [
     {"id": 1.50, "ids": [5, 6, 3097], "max_tokens": 0},
     {"id": "a", "ids": [5, 6, 7], "temperature": 1, "stop": "a"},
     {"messages": [{"role": "user", "content": "Hello there"}], "seed": 9, "temperature": 1},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}]}],
+     "seed": 9, "temperature": 1},
     {"messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "x", "time": 1}]},
 ]
 
@@ -840,7 +842,8 @@ def alone(r, *more):
         *first, user = r["messages"]
         for m in first:
             args += ["--system", m["content"]]
-        args += ["-p", user["content"]]
+        text = user["content"]
+        args += ["-p", text if isinstance(text, str) else "".join(part["text"] for part in text)]
     d = bare(subprocess.check_output(args + [model]))
     return d
 

@@ -346,6 +346,14 @@ END
     refuse 'expected a row behind the comma, found the end of the file' tokenize -t "$T" --count cut.json
 }
 
+@test "jsonl: an error instead of an answer is skipped and counted" {
+    printf '%s\n' '{"turn":0,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}' \
+        '{"turn":1,"line":2,"error":"not UTF-8"}' >said.jsonl
+    run -0 --separate-stderr tokenize -t "$T" -o said.tok said.jsonl
+    [[ $stderr == *' 2 rows, '*', 1 skipped, '* ]]
+    refuse 'said.jsonl: line 2: an error instead of an answer' tokenize -q -t "$T" --strict -f -o said.tok said.jsonl
+}
+
 @test "jsonl: unknown shapes are named by their keys, and what is known" {
     local known='expected "text", "messages", "conversations", "prompt" with "completion" or "target", or "instruction" with "output"'
     local j=(-t "$T" --input jsonl)

@@ -384,7 +384,7 @@ parse_line(struct messages *m, struct slice line, const char *name, struct arena
         bool here = slice_is(key, "messages");
         found |= here;
         refused |= slice_is(key, "error");
-        more = here ? messages_parse(m, &j) : json_skip(&j, NULL);
+        more = here ? messages_parse(m, &j, &messages_openai) : json_skip(&j, NULL);
     }
     if (more < 0 || json_end(&j) < 0)
         return -1;

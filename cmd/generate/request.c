@@ -8,92 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- messages ----------------------------------------------------------------------- */
-
-static struct message *
-add_message(struct messages *m)
-{
-    if (m->n == m->cap) {
-        size_t cap = m->cap ? 2 * m->cap : 16;
-        struct message *v = realloc(m->v, cap * sizeof *v);
-        if (!v)
-            return NULL;
-        m->v = v;
-        m->cap = cap;
-    }
-    m->v[m->n] = (struct message){ 0 };
-    return &m->v[m->n++];
-}
-
-/* Tool calls have no template yet; null and [] are allowed. */
-static int
-refuse_tools(struct json *j)
-{
-    size_t at = j->pos;
-    struct slice raw;
-    if (json_skip(j, &raw) < 0)
-        return -1;
-    if (slice_is(raw, "null") || slice_is(raw, "[]"))
-        return 0;
-    return json_fail(j, at, "\"tool_calls\": tools are not supported");
-}
-
-static int
-parse_message(struct messages *list, struct json *j)
-{
-    struct slice key;
-    int more;
-    struct message *m = add_message(list);
-    if (!m)
-        return err_set(j->err, ERR_MEMORY, "out of memory for a message");
-    json_object(j);
-    while ((more = json_key(j, &key)) > 0) {
-        if (slice_is(key, "role"))
-            json_string(j, &m->role);
-        else if (slice_is(key, "content"))
-            json_string(j, &m->content);
-        else if (slice_is(key, "tool_calls"))
-            refuse_tools(j);
-        else
-            json_skip(j, NULL);
-    }
-    if (more < 0)
-        return -1;
-    return m->role.p && m->content.p
-               ? 0
-               : json_fail(j, j->pos,
-                           "expected a message with \"role\" and \"content\"");
-}
-
-int
-messages_parse(struct messages *m, struct json *j)
-{
-    int more;
-    if (json_array(j) < 0)
-        return -1;
-    while ((more = json_item(j)) > 0)
-        if (parse_message(m, j) < 0)
-            return -1;
-    return more;
-}
-
-int
-messages_prepend(struct messages *m, struct message first, struct err *err)
-{
-    if (!add_message(m))
-        return err_set(err, ERR_MEMORY, "out of memory for a message");
-    memmove(m->v + 1, m->v, (m->n - 1) * sizeof *m->v);
-    m->v[0] = first;
-    return 0;
-}
-
-void
-messages_free(struct messages *m)
-{
-    free(m->v);
-    *m = (struct messages){ 0 };
-}
-
 /* ---- fields ------------------------------------------------------------------------- */
 
 static int
@@ -123,7 +37,9 @@ take_prompt(struct request *r, struct json *j)
 static int
 take_messages(struct request *r, struct json *j)
 {
-    return set_kind(r, j, REQUEST_MESSAGES) < 0 ? -1 : messages_parse(&r->messages, j);
+    return set_kind(r, j, REQUEST_MESSAGES) < 0
+               ? -1
+               : messages_parse(&r->messages, j, &messages_openai);
 }
 
 static int

@@ -4,14 +4,9 @@
 #define NIBBLE_CMD_GENERATE_REQUEST_H
 
 #include "cmd/generate/answer.h"
+#include "cmd/messages.h"
 #include "lib/core/arena.h"
 #include "lib/core/json.h"
-
-/* Messages of a conversation; texts are borrowed. */
-struct messages {
-    struct message *v;
-    size_t n, cap;
-};
 
 enum request_kind { REQUEST_NONE, REQUEST_PROMPT, REQUEST_MESSAGES, REQUEST_IDS };
 
@@ -35,11 +30,5 @@ struct request {
 int request_parse(struct request *r, const struct settings *base, struct slice line,
                   struct err *err);
 void request_free(struct request *r);
-
-/* Append the messages of an array: objects with role and content; other keys but tool_calls
- * are ignored. */
-int messages_parse(struct messages *m, struct json *j);
-int messages_prepend(struct messages *m, struct message first, struct err *err);
-void messages_free(struct messages *m);
 
 #endif

@@ -61,8 +61,7 @@ static bool
 is_empty(const struct source *x, struct slice text)
 {
     size_t i = 0;
-    while (x->c->requests && i < text.n &&
-           (text.p[i] == ' ' || text.p[i] == '\t'))
+    while (x->c->requests && i < text.n && (text.p[i] == ' ' || text.p[i] == '\t'))
         i++;
     return i == text.n;
 }

@@ -166,7 +166,7 @@ row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
           struct err *err)
 {
     struct json j;
-    r->n_messages = 0;
+    r->messages.n = 0;
     r->given.ids.n = 0;
     r->given.mask.len = 0;
     if (r->arena.head)
@@ -191,7 +191,7 @@ row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
 void
 row_free(struct row *r)
 {
-    free(r->messages);
+    messages_free(&r->messages);
     rendered_free(&r->given);
     arena_free(&r->arena);
 }

@@ -3,6 +3,7 @@
 #ifndef NIBBLE_CMD_TOKENIZE_ROWS_H
 #define NIBBLE_CMD_TOKENIZE_ROWS_H
 
+#include "cmd/messages.h"
 #include "lib/core/arena.h"
 #include "lib/core/json.h"
 #include "lib/text/template.h"
@@ -23,8 +24,7 @@ struct row {
     enum row_kind kind;
     const char *why;
     struct slice text, prompt, target;
-    struct message *messages;
-    size_t n_messages, cap_messages;
+    struct messages messages;
     struct rendered given; // ROW_IDS
     struct arena arena;
 };

@@ -150,7 +150,7 @@ render(const struct at *a, struct err *err)
     case ROW_PAIR:
         return render_pair(w->encoder, out, how, r->prompt, r->target, err);
     case ROW_MESSAGES:
-        return render_messages(w->encoder, out, how, r->messages, r->n_messages, err);
+        return render_messages(w->encoder, out, how, r->messages.v, r->messages.n, err);
     default: // ROW_TEXT; an empty one has no ids, and no end to predict either
         return r->text.n ? render_document(w->encoder, out, how, r->text, err) : 0;
     }
@@ -244,8 +244,8 @@ add_content(struct buf *b, const struct row *r)
         add_text(b, r->target);
         break;
     case ROW_MESSAGES:
-        for (size_t i = 0; i < r->n_messages; i++)
-            add_text(b, r->messages[i].content);
+        for (size_t i = 0; i < r->messages.n; i++)
+            add_text(b, r->messages.v[i].content);
         break;
     case ROW_TEXT:
         add_text(b, r->text);

@@ -20,6 +20,7 @@ enum key {
     INSTRUCTION,
     INPUT,
     OUTPUT,
+    ERROR, // generate has it in place of an answer
     KEYS
 };
 
@@ -33,6 +34,7 @@ static const char *const key_names[KEYS] = {
     [INSTRUCTION] = "instruction",
     [INPUT] = "input",
     [OUTPUT] = "output",
+    [ERROR] = "error",
 };
 
 struct object {
@@ -60,133 +62,6 @@ text_of(const struct object *o, enum key k, struct slice *s)
     return json_string(&v, s);
 }
 
-/* Tool calls and declarations have no template yet; null and [] are allowed. */
-static int
-refuse_tools(struct json *j, const char *key)
-{
-    size_t at = j->pos;
-    struct slice raw;
-    if (json_skip(j, &raw) < 0)
-        return -1;
-    if (slice_is(raw, "null") || slice_is(raw, "[]"))
-        return 0;
-    return json_fail(j, at, "\"%s\": tools are not supported", key);
-}
-
-/* ---- messages ---------------------------------------------------------------------- */
-
-/* Append the text of {"type":"text","text":...}. */
-static int
-take_part(struct json *j, struct buf *text)
-{
-    struct slice key, type = { NULL, 0 }, words = { NULL, 0 };
-    size_t at = j->pos;
-    char q[TEXT_QUOTE];
-    int more;
-    json_object(j);
-    while ((more = json_key(j, &key)) > 0) {
-        if (slice_is(key, "type"))
-            json_string(j, &type);
-        else if (slice_is(key, "text"))
-            json_string(j, &words);
-        else
-            json_skip(j, NULL);
-    }
-    if (more < 0)
-        return -1;
-    if (!type.p || !slice_is(type, "text"))
-        return json_fail(j, at, "expected a part of type \"text\", found \"%s\"",
-                         text_quote(q, type.p ? type.p : "", type.n));
-    if (!words.p)
-        return json_fail(j, at, "expected a part with \"text\"");
-    buf_add(text, words.p, words.n);
-    return 0;
-}
-
-static int
-take_parts(struct json *j, struct slice *s)
-{
-    struct buf text = { 0 };
-    int more, rc = json_array(j);
-    while (rc == 0 && (more = json_item(j)) != 0)
-        rc = more < 0 ? -1 : take_part(j, &text);
-    if (rc == 0)
-        rc = buf_ok(&text, j->err);
-    if (rc == 0) {
-        *s = (struct slice){ arena_copy(j->arena, text.data ? text.data : "", text.len),
-                             text.len };
-        rc = s->p ? 0 : err_set(j->err, ERR_MEMORY, "out of memory for a message");
-    }
-    buf_free(&text);
-    return rc;
-}
-
-/* Text, or an array of parts that are texts. */
-static int
-take_content(struct json *j, struct slice *s)
-{
-    return json_peek(j) == '[' ? take_parts(j, s) : json_string(j, s);
-}
-
-/* The names that the keys of a message, and its roles, have in a dialect. */
-struct chat {
-    const char *role, *content;
-    const char *const (*roles)[2]; // name there, name here; NULL: no others
-};
-
-static const char *const sharegpt_roles[][2] = { { "human", "user" },
-                                                 { "gpt", "assistant" },
-                                                 { NULL, NULL } };
-static const struct chat chats[KEYS] = {
-    [MESSAGES] = { "role", "content", NULL },
-    [CONVERSATIONS] = { "from", "value", sharegpt_roles },
-};
-
-static struct message *
-add_message(struct row *r)
-{
-    if (r->n_messages == r->cap_messages) {
-        size_t cap = r->cap_messages ? 2 * r->cap_messages : 16;
-        struct message *m = realloc(r->messages, cap * sizeof *m);
-        if (!m)
-            return NULL;
-        r->messages = m;
-        r->cap_messages = cap;
-    }
-    return &r->messages[r->n_messages++];
-}
-
-static int
-take_message(struct row *r, struct json *j, const struct chat *c)
-{
-    bool role = false, content = false;
-    struct slice key;
-    int more;
-    struct message *m = add_message(r);
-    if (!m)
-        return err_set(j->err, ERR_MEMORY, "out of memory for a message");
-    json_object(j);
-    while ((more = json_key(j, &key)) > 0) {
-        if (slice_is(key, c->role) && row_once(j, &role, c->role) == 0)
-            json_string(j, &m->role);
-        else if (slice_is(key, c->content) && row_once(j, &content, c->content) == 0)
-            take_content(j, &m->content);
-        else if (slice_is(key, "tool_calls"))
-            refuse_tools(j, "tool_calls");
-        else
-            json_skip(j, NULL);
-    }
-    if (more < 0)
-        return -1;
-    if (!role || !content)
-        return json_fail(j, j->pos, "expected a message with \"%s\" and \"%s\"",
-                         c->role, c->content);
-    for (size_t i = 0; c->roles && c->roles[i][0]; i++)
-        if (slice_is(m->role, c->roles[i][0]))
-            m->role = slice_of(c->roles[i][1]);
-    return 0;
-}
-
 /* ---- shapes ------------------------------------------------------------------------ */
 
 static int
@@ -207,13 +82,8 @@ static int
 fill_messages(const struct object *o, enum key k)
 {
     struct json v = reader_of(o, k);
-    int more;
-    if (json_array(&v) < 0)
-        return -1;
-    while ((more = json_item(&v)) > 0)
-        if (take_message(o->row, &v, &chats[k]) < 0)
-            return -1;
-    return more;
+    return messages_parse(&o->row->messages, &v,
+                          k == MESSAGES ? &messages_openai : &messages_sharegpt);
 }
 
 /* The instruction, and behind a line feed the input if there is one. */
@@ -320,7 +190,11 @@ settle_shape(const struct object *o)
         o->row->kind = s->kind;
         return s->fill(o, s->k);
     }
-    return fail_unknown(o->j);
+    if (!(has & KEY(ERROR)))
+        return fail_unknown(o->j);
+    o->row->kind = ROW_SKIPPED;
+    o->row->why = "an error instead of an answer";
+    return 0;
 }
 
 static int
@@ -336,7 +210,7 @@ take_keys(struct object *o)
             k++;
         bool seen = k < KEYS && o->value[k].p;
         if (slice_is(key, "tools"))
-            refuse_tools(j, "tools");
+            messages_refuse_tools(j, "tools");
         else if (k == KEYS)
             json_skip(j, NULL);
         else if (row_once(j, &seen, key_names[k]) == 0)

@@ -112,7 +112,8 @@ check_same_data(struct run *r)
     bool given = r->o->teacher_data != NULL;
     if (r->st.has_teacher_data && !given && !r->o->new_teacher)
         die(EXIT_TROUBLE,
-            "%s: trained with --teacher-data so far: without it the teacher would teach "
+            "%s: trained with --teacher-data so far: without it the teacher would "
+            "teach "
             "the samples of -d, too; name it, or go on so with --new-teacher",
             r->in.name);
     r->st.has_teacher_data = given;

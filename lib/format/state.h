@@ -20,7 +20,8 @@ struct state {
     uint64_t step;     // below 2^32
     uint64_t t, skips; // at most step
     double grad_norm;  // negative: none
-    bool has_sampler, has_tokenizer, has_teacher, has_teacher_data; // not without a teacher
+    bool has_sampler, has_tokenizer, has_teacher,
+        has_teacher_data; // not without a teacher
     uint8_t data[XXH3_BYTES], tokenizer[SHA256_BYTES];
     uint8_t teacher[XXH3_BYTES], teacher_data[XXH3_BYTES];
     uint64_t epoch, index;   // of the next sample: below 2^63

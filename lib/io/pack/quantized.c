@@ -105,7 +105,8 @@ quantize_add(struct plan *p, const struct candidate *c, bool quantize,
     if (!t)
         return plan_no_memory(p);
     int levels = quantize ? quant_levels(p->spec.kind) : view_levels(c->view);
-    *t = (struct nvfp4){ .name = ref ? ref->name : c->name, // a head may be the embedding
+    *t = (struct nvfp4){ .name =
+                             ref ? ref->name : c->name, // a head may be the embedding
                          .source = item_values(c, c->name, DT_F32),
                          .dialect = dialect,
                          .quantize = quantize,
