@@ -131,7 +131,7 @@ part(void)
         comm_close(&self.comm);
 }
 
-/* Whether MPI has joined those whom the launcher has started. */
+/* Whether MPI knows of all ranks that the launcher has started. */
 static bool
 join(void)
 {

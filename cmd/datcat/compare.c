@@ -200,7 +200,7 @@ struct pair {
 struct distance {
     double max_abs, max_rel;
     double sum_abs;     // of all elements
-    double ab, aa, bb;  // sums of products of those that are finite in both
+    double ab, aa, bb;  // sums of products, where both values are finite
     uint64_t different; // elements that are too far apart
     bool bytes;         // payloads differ in bytes
 };

@@ -11,7 +11,7 @@
 struct settings {
     uint32_t max_tokens;
     struct sample_options sample;
-    const struct slice *stop; // (n_stops) none is empty
+    const struct slice *stop; // (n_stops), not empty texts
     size_t n_stops;
 };
 

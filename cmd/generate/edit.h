@@ -18,8 +18,8 @@ const char *edit_name(size_t i);
 /* Set by Ctrl-C, which does not end the program from edit_open to edit_close. */
 extern volatile sig_atomic_t edit_interrupted;
 
-/* history: a file of lines, which is read now and gets those that are typed; NULL: none.  NULL
- * with *err. */
+/* history: a file that earlier lines are read from and new ones are appended to; NULL: no file.
+ * Returns NULL with *err. */
 struct edit *edit_open(const struct cmd *c, const char *history, struct err *err);
 /* 1 with the next line, good until the call after it; 0 at the end, -1 with *err.  Ctrl-C
  * discards what was typed. */

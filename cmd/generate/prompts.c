@@ -347,7 +347,8 @@ held(struct prompts *p)
     return NULL;
 }
 
-/* Whether another prompt can be taken; while others are answered, none is waited for. */
+/* Whether to take another prompt now: not if it would have to be waited for while others are
+ * answered. */
 static bool
 wants_more(struct prompts *p)
 {

@@ -8,7 +8,7 @@
 
 struct stream {
     struct decoder decoder;   // t == NULL: no text
-    const struct slice *stop; // (n_stops) none is empty
+    const struct slice *stop; // (n_stops), not empty texts
     size_t n_stops;
     bool print;
     struct buf text; // all of it, up to a stop text

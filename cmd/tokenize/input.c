@@ -132,7 +132,7 @@ grow_buffer(struct input_reader *f)
     return 0;
 }
 
-/* Make lines of the bytes from there on; none are read behind an error. */
+/* Split the bytes from there on into lines, up to the first error. */
 static void
 split_array(struct input_reader *f, size_t from)
 {

@@ -42,7 +42,7 @@ check_chunk(const struct config_tokenize *c, struct err *err)
 int
 kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err)
 {
-    const char *first = NULL; // of those whose suffix is known
+    const char *first = NULL; // the first file with a known suffix
     char q[TEXT_QUOTE], r[TEXT_QUOTE];
     if (c->decode || cmd_given(&c->cmd, "input"))
         return check_chunk(c, err);

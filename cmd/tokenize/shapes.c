@@ -113,8 +113,8 @@ fill_alpaca(const struct object *o, enum key output)
 
 #define KEY(k) (1U << (k))
 
-/* An object has a shape if it has all keys that the shape needs and no other key that
- * begins a shape, but for those that it allows. */
+/* An object has a shape if it has all keys that the shape needs; of the keys that mark other
+ * shapes it may have those that this one allows. */
 static const struct shape {
     int (*fill)(const struct object *o, enum key k);
     enum key k; // for it
