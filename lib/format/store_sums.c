@@ -32,7 +32,7 @@ int
 store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
                    struct err *err)
 {
-    char hex[2 * XXH3_BYTES + 1];
+    char hex[2 * XXH3_BYTES + 1], q[TEXT_QUOTE];
     if (s->kind->carried_hash && s->kind->carried_hash(s, digest))
         return 0;
     if (hash_files(s, digest, threads, err) < 0)
@@ -41,10 +41,11 @@ store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads
     if (!s->side_xxh3.p || slice_is(s->side_xxh3, hex))
         return 0;
     return err_set(err, ERR_FORMAT,
-                   "%s: XXH3 of the file is %s, its sidecar expects %.*s: it is "
+                   "%s: XXH3 of the file is %s, its sidecar expects %s: it is "
                    "damaged, or another program changed it; without %s.json it is "
                    "taken as it is",
-                   s->name, hex, (int)s->side_xxh3.n, s->side_xxh3.p, s->name);
+                   s->name, hex, text_quote(q, s->side_xxh3.p, s->side_xxh3.n),
+                   s->name);
 }
 
 int
