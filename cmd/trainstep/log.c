@@ -428,13 +428,15 @@ log_phase(struct run *r, const char *phase)
         return;
     log_driver(r);
     struct buf *b = &l->samples;
+    // On the CPU all three are this process's memory, read once: it may grow meanwhile.
     unsigned long long rss = mib(log_rss(false));
-    // Total: of all processes on a GPU; on the CPU of this process.
+    unsigned long long own = r->device.host ? rss : mib(log_memory(r, false));
+    // Of all processes on a GPU.
     unsigned long long all = r->device.host ? rss : mib(device_used(&r->where));
     buf_str(b, l->n_samples++ ? ",{" : "{");
     put_timestamp(b, "TimestampUtc");
     buf_printf(b, ",\"Phase\":\"%s\",\"PidMemoryMiB\":%llu,\"TotalMemoryMiB\":%llu",
-               phase, mib(log_memory(r, false)), all);
+               phase, own, all);
     buf_printf(b, ",\"DeviceUsedMiB\":%llu,\"DevicePeakMiB\":%llu,\"HostRssMiB\":%llu",
                mib(r->k ? r->k->usage.total : 0),
                mib(r->k ? r->k->usage.total_peak : 0), rss);
