@@ -222,6 +222,23 @@ group()
     sed -i "s/^kept.tok	.*/kept.tok	${sum%% *}/" out/hashes.tsv
     run -2 small OUT="$PWD/out" TEACHER=2 verify
     [[ $output == *"BAD	stage1.ckpt took its steps"* && $output == *"BAD	tokenize makes kept.tok"* ]]
+    # Documents that it teaches, too: each is two samples.
+    python3 -c 'import json
+for i in range(3):
+    print(json.dumps({"text": "".join("%d is less than %d. " % (k, k + i + 1) for k in range(10, 28))}))' >documents.jsonl
+    run -0 small OUT="$PWD/more" TEACHER=2 TEXT=documents.jsonl all
+    [ "$(datcat more/text.tok | awk 'NR == 2 { print $1 }')" -eq 6 ]
+    [ "$(datcat more/kept.tok | awk 'NR == 2 { print $1 }')" -eq $((2 * kept + 6)) ]
+    [ "$(awk '$1 == "samples" { print $2 }' more/plan.txt)" -eq \
+        $(($(awk '$1 == "samples" { print $2 }' out/plan.txt) + 6)) ]
+    run -0 small OUT="$PWD/more" TEACHER=2 TEXT=documents.jsonl verify
+    echo '{"text":"no more"}' >>documents.jsonl
+    run -2 small OUT="$PWD/more" TEACHER=2 TEXT=documents.jsonl verify
+    run -2 small OUT="$PWD/none" TEXT=documents.jsonl all
+    [[ $output == *"TEXT goes with TEACHER"* ]]
+    cp documents.jsonl documents.txt
+    run -2 small OUT="$PWD/none" TEACHER=2 TEXT=documents.txt all
+    [[ $output == *"want a .jsonl"* ]]
     run -2 small OUT="$PWD/none" TEACHER=10 all
     [[ $output == *"TEACHER=10: want"* ]]
 }

@@ -3,7 +3,8 @@
 """Checks the results of the experiment: every byte, and every link from texts and weights
 to the file that is served.
 
-usage: verify.py OUT --repeat N --teacher N [--model DIR] [--tokenizer FILE] -- DATA-OPTION...
+usage: verify.py OUT --repeat N --teacher N [--text FILE --chunk N] [--model DIR]
+                 [--tokenizer FILE] -- DATA-OPTION...
 
 A line for each thing that holds, or does not.  Nothing is made again in OUT.
   - every file has the hash that OUT/hashes.tsv tells, and none is there besides in served
@@ -115,7 +116,7 @@ def check_judged(c, repeat, taught):
     check_made(c, "samples.tsv", "samples", c.path("compared.tsv"))
 
 
-def check_texts(c, options, tokenizer, teacher):
+def check_texts(c, options, tokenizer, teacher, documents):
     if tokenizer:
         c.say(filecmp.cmp(tokenizer, c.path("tokenizer.json"), shallow=False),
               "tokenizer.json is %s" % os.path.basename(tokenizer))
@@ -134,10 +135,13 @@ def check_texts(c, options, tokenizer, teacher):
                                        ("apart.tok", "apart.jsonl", "jsonl", 1)):
             if c.has(tok) and times:
                 again = os.path.join(tmp, "again.tok")
+                taught, documents_too = tok == "kept.tok", tok == "kept.tok" and documents
                 done = c.run("tokenize", "-q", "-f", "--input", kind, "-t",
                              c.path("tokenizer.json"), "-o", again,
-                             *(["--targets", "all"] if tok == "kept.tok" else []),
-                             *[c.path(text)] * times)
+                             *(["--targets", "all"] if taught else []),
+                             *(["--chunk", documents[1]] if documents_too else []),
+                             *[c.path(text)] * times,
+                             *([documents[0]] if documents_too else []))
                 c.say(done is not None and filecmp.cmp(again, c.path(tok), shallow=False),
                       "tokenize makes %s of %s" % (tok, text))
                 c.say(c.meta(tok).get("tokenizer") == sha256(c.path("tokenizer.json")),
@@ -197,7 +201,8 @@ def main():
         arguments, options = arguments[:at], arguments[at + 1:]
     given = dict(zip(arguments[1::2], arguments[2::2]))
     needed = {"--repeat", "--teacher"}
-    if len(arguments) % 2 == 0 or not needed <= set(given) <= needed | {"--model", "--tokenizer"}:
+    others = {"--model", "--tokenizer", "--text", "--chunk"}
+    if len(arguments) % 2 == 0 or not needed <= set(given) <= needed | others:
         sys.exit(__doc__)
     teacher = int(given["--teacher"])
     taught = "kept.tok" if teacher else None
@@ -208,7 +213,8 @@ def main():
     check_hashes(c)
     check_files(c)
     try:
-        check_texts(c, options, given.get("--tokenizer"), teacher)
+        documents = (given["--text"], given["--chunk"]) if "--text" in given else None
+        check_texts(c, options, given.get("--tokenizer"), teacher, documents)
         check_judged(c, given["--repeat"], taught)
     except OSError as e:
         c.say(False, "%s: %s" % (e.filename, e.strerror))
