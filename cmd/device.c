@@ -45,11 +45,12 @@ settle_compute(struct device_options *o)
         o->compute = o->cuda || o->faster ? COMPUTE_BF16 : COMPUTE_F32;
 }
 
-/* Of what is not of FP8 where that was asked for. */
+/* With fp8: of all that is not. */
 static enum dtype
 compute_of(const struct device_options *o)
 {
-    return o->compute == COMPUTE_F32 ? DT_F32 : DT_BF16;
+    bool fp8_on_cpu = o->compute == COMPUTE_FP8 && !o->cuda;
+    return o->compute == COMPUTE_F32 || fp8_on_cpu ? DT_F32 : DT_BF16;
 }
 
 static struct device
@@ -62,7 +63,7 @@ void
 device_report_speed(const struct device_options *o)
 {
     if (o->compute == COMPUTE_FP8 && !o->cuda)
-        warn("--compute fp8: this CPU emulates it, which is slower than bf16");
+        warn("--compute fp8: this CPU emulates it, which is slower than f32");
     if (o->faster)
         warn("--fast: %s",
              o->cuda
@@ -196,8 +197,8 @@ device_describe(char *to, size_t n, const struct device_options *o)
     if (o->cuda)
         snprintf(to, n, "cuda:%d, %s", o->number, type);
     else
-        snprintf(to, n, "cpu, %s, %s, %u thread%s", type,
-                 isa_name(cmd_isa()), o->threads, o->threads == 1 ? "" : "s");
+        snprintf(to, n, "cpu, %s, %s, %u thread%s", type, isa_name(cmd_isa()),
+                 o->threads, o->threads == 1 ? "" : "s");
 }
 
 struct cpu_kind

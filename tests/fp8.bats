@@ -72,19 +72,19 @@ for n in names:
     cosine = sum(p * q for p, q in zip(x, y)) / size
     off = math.sqrt(sum((p - q) ** 2 for p, q in zip(x, y)) / sum(v * v for v in y))
     # Two operands with errors of 2.6 % each, and what came to this layer with them.
-    assert 0.005 < off < 0.15 and cosine > 0.985, (n, off, cosine)
+    assert 0.005 < off < 0.2 and cosine > 0.98, (n, off, cosine)
 PY
 }
 
-@test "losses stay within two percent of those of bf16" {
+@test "losses stay within three percent of those of f32" {
     local c
-    for c in fp8 bf16; do
-        steps --compute $c -n 30 -f -o o.ckpt "$IN/sweep.ckpt" | column 2 >$c
+    for c in fp8 f32; do
+        steps --compute $c --lr 1e-3 -n 20 -f -o o.ckpt "$IN/sweep.ckpt" | column 2 >$c
     done
-    run -1 cmp -s fp8 bf16
-    paste fp8 bf16 | awk '{ d = $1 / $2 - 1; n++
-        if (d > 0.02 || d < -0.02) { print NR, $0; bad = 1 } }
-        END { exit bad || n != 30 || $1 > 4.3 }'
+    run -1 cmp -s fp8 f32
+    paste fp8 f32 | awk 'NR == 1 { first = $1 }
+        { d = $1 / $2 - 1; n++; if (d > 0.03 || d < -0.03) { print NR, $0; bad = 1 } }
+        END { exit bad || n != 20 || $1 > first - 0.3 }'
 }
 
 @test "equal bytes for any threads, instruction set and cut, with kept and released gradients" {
@@ -98,7 +98,7 @@ PY
             fp8 $options -n 1 -f -o b.ckpt "$IN/sweep.ckpt" >/dev/null
             fp8 $options --until 4 b.ckpt >/dev/null
             cmp a.ckpt b.ckpt
-            steps $options --compute bf16 -n 4 -f -o b.ckpt "$IN/sweep.ckpt" >/dev/null
+            steps $options --compute f32 -n 4 -f -o b.ckpt "$IN/sweep.ckpt" >/dev/null
             run -1 cmp -s a.ckpt b.ckpt
         }
     done
@@ -111,24 +111,24 @@ PY
     cp "$IN/sweep.ckpt" m.ckpt
     run -0 --separate-stderr trainstep --device cpu --compute fp8 -d "$IN/d.tok" m.ckpt
     [[ $stderr == *'--compute fp8: this CPU emulates it'* ]]
-    datcat --meta m.ckpt | has 'cpu bf16 [0-9]* fp8 1'
+    datcat --meta m.ckpt | has 'cpu f32 [0-9]* fp8 1'
     run -0 --separate-stderr fp8 m.ckpt
     [ -z "$stderr" ]
-    run -0 --separate-stderr steps --compute bf16 m.ckpt
-    [[ $stderr == *'trained by "cpu bf16 '*' fp8 1" so far, from here on by "cpu bf16 '* ]]
+    run -0 --separate-stderr steps --compute f32 m.ckpt
+    [[ $stderr == *'trained by "cpu f32 '*' fp8 1" so far, from here on by "cpu f32 '* ]]
 }
 
-@test "steps before --quant-from are those of bf16" {
+@test "steps before --quant-from are those of f32" {
     local c
-    for c in fp8 bf16; do
+    for c in fp8 f32; do
         steps --compute $c --quant-from 3 -n 4 -f -o o.ckpt "$IN/sweep.ckpt" | column 2 >$c
     done
     [ "$(wc -l <fp8)" -eq 4 ]
-    cmp <(head -n 2 fp8) <(head -n 2 bf16)
-    run -1 cmp -s fp8 bf16
+    cmp <(head -n 2 fp8) <(head -n 2 f32)
+    run -1 cmp -s fp8 f32
 }
 
-@test "what is no multiple of 16 is multiplied in bf16, and said once" {
+@test "what is no multiple of 16 is left out, and said once" {
     qwen config odd.json hidden_size=32 intermediate_size=48 num_attention_heads=4 \
         num_key_value_heads=1 head_dim=24
     datpack -q --init 3 --config odd.json --to ckpt --quant sweep -o m.ckpt
@@ -151,12 +151,12 @@ PY
 
 @test "the plan has its memory" {
     local c
-    for c in bf16 fp8; do
+    for c in f32 fp8; do
         steps --compute $c --dry-run "$IN/sweep.ckpt" >$c
     done
     # A byte a weight in place of nine bits in two, and codes of the widest group.
     python3 - <<'PY'
-a, b = (dict(line.split("\t")[:2] for line in open(x)) for x in ("bf16", "fp8"))
+a, b = (dict(line.split("\t")[:2] for line in open(x)) for x in ("f32", "fp8"))
 assert int(b["weights"]) > 1.3 * int(a["weights"]) and int(b["work"]) > int(a["work"])
 assert a["master"] == b["master"] and a["gradients"] == b["gradients"] and a["kept"] == b["kept"]
 PY

@@ -381,8 +381,8 @@ report_fp8(const struct run *r)
 {
     const struct row *odd = weights_not_fp8(&r->t.net.table);
     if (r->t.net.fp8 && odd && !r->o->cmd.quiet)
-        warn("%s is %llu x %llu: it, and what shares its input, is multiplied in bf16: "
-             "FP8 takes multiples of %d",
+        warn("%s is %llu x %llu: it, and what shares its input, is not multiplied in "
+             "FP8, which takes multiples of %d",
              odd->name, (unsigned long long)odd->shape[0],
              (unsigned long long)odd->shape[1], FP8_UNIT);
 }
