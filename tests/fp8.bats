@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, stderr: set by run
+# shellcheck disable=SC2154,SC2094  # output, stderr: set by run; words named like files
 # trainstep --compute fp8, which the CPU emulates: what a step computes is what qwen3.py says, and
 # it depends on nothing but weights and samples.  The conversion is tested by the unit program
 # e4m3, and on a GPU by gpu/fp8.

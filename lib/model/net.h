@@ -47,7 +47,8 @@ struct net {
      * all.  Straight through backward: a weight's gradient is that of the product that was
      * computed, an input's that of the weight. */
     const struct quant_spec *activations;
-    bool fp8; // there are weights in FP8: inputs and gradients of their products are, too
+    bool
+        fp8; // there are weights in FP8: inputs and gradients of their products are, too
     /* For now products take their inputs as they are, too: `activations` does not apply, and
      * the owner of the weights has not quantized them. */
     bool unquantized;

@@ -49,12 +49,12 @@ struct pass {
     // of products of FP8: inputs, with the largest magnitudes of all that the backward pass
     // takes again, and the gradient of what they gave
     struct matrix fp8_x, fp8_dy;
-    uint8_t *fp8_bytes; // of fp8_x, its rows or its columns
-    float *fp8_amax; // (L, PASS_INPUTS), then that of dy
-    void *dh, *dn, *dact;     // (T, C), (T, C), (T, F)
-    void *d_gate_up;          // (T, 2 F)
-    void *datt, *dqkv; // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
-    float *delta;      // (H, T)
+    uint8_t *fp8_bytes;   // of fp8_x, its rows or its columns
+    float *fp8_amax;      // (L, PASS_INPUTS), then that of dy
+    void *dh, *dn, *dact; // (T, C), (T, C), (T, F)
+    void *d_gate_up;      // (T, 2 F)
+    void *datt, *dqkv;    // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
+    float *delta;         // (H, T)
     void *selected, *dselected; // (N, C) rows of top that have labels
     void *logits;               // (logit_rows, V)
     size_t logit_rows;          // at a time

@@ -16,13 +16,13 @@ struct weights {
     bool fp8;    // products take E4M3 where they can
     struct quant_spec spec;
     struct matrix *packed; // (table.n) nvfp4, or E4M3; without scale2: not quantized
-    struct matrix *codes;  // (table.n) nvfp4 that E4M3 is made of, in memory that groups
-                           // use in turn
+    struct matrix *codes; // (table.n) nvfp4 that E4M3 is made of, in memory that groups
+                          // use in turn
     struct matrix shared_codes; // that memory
     float *bound;               // (table.n) on the device: op_amax of codes
-    float *amax;           // (table.n) on the device: largest magnitudes
-    float *host_amax;      // (table.n) the same
-    bool *known;           // (table.n) amax is there, or will be: see weights_amax
+    float *amax;                // (table.n) on the device: largest magnitudes
+    float *host_amax;           // (table.n) the same
+    bool *known;                // (table.n) amax is there, or will be: see weights_amax
 };
 
 /* How they are made and kept. */
