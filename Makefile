@@ -119,6 +119,7 @@ KERNEL_SRCS = \
 	kernels/cpu/distill.c \
 	kernels/cpu/embed.c \
 	kernels/cpu/fp4.c \
+	kernels/cpu/fp8.c \
 	kernels/cpu/gather.c \
 	kernels/cpu/gemm.c \
 	kernels/cpu/gemm_kernel.c \

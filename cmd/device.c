@@ -19,6 +19,7 @@ device_take_name(const struct cmd_option *row, const char *arg)
 }
 
 const char *const device_computes[] = { "auto", "f32", "bf16", NULL };
+const char *const device_computes_trained[] = { "auto", "f32", "bf16", "fp8", NULL };
 const char *const device_paths[] = { "auto", "native", "dequant", NULL };
 
 /* If both are given, --compute determines the type, not --fast. */
@@ -38,15 +39,18 @@ settle_compute(struct device_options *o)
                      : "this CPU, or NIBBLE_ISA, has no products of bf16";
         o->coarse = o->fast && o->decodes && kernels_cpu_coarse_pays(cmd_isa());
     }
-    o->unlike = o->faster || o->compute == (o->cuda ? COMPUTE_F32 : COMPUTE_BF16);
+    o->unlike = o->faster || o->compute == COMPUTE_FP8 ||
+                o->compute == (o->cuda ? COMPUTE_F32 : COMPUTE_BF16);
     if (o->compute == COMPUTE_AUTO)
         o->compute = o->cuda || o->faster ? COMPUTE_BF16 : COMPUTE_F32;
 }
 
+/* With fp8: of all that is not. */
 static enum dtype
 compute_of(const struct device_options *o)
 {
-    return o->compute == COMPUTE_F32 ? DT_F32 : DT_BF16;
+    bool fp8_on_cpu = o->compute == COMPUTE_FP8 && !o->cuda;
+    return o->compute == COMPUTE_F32 || fp8_on_cpu ? DT_F32 : DT_BF16;
 }
 
 static struct device
@@ -56,8 +60,10 @@ device_of(const struct device_options *o)
 }
 
 void
-device_report_fast(const struct device_options *o)
+device_report_speed(const struct device_options *o)
 {
+    if (o->compute == COMPUTE_FP8 && !o->cuda)
+        warn("--compute fp8: this CPU emulates it, which is slower than f32");
     if (o->faster)
         warn("--fast: %s",
              o->cuda
@@ -165,6 +171,8 @@ choose_products(struct kernels *k, const struct device_options *o)
     if (o->fp4 && o->cuda)
         snprintf(k->route + n, sizeof k->route - n, " fp4 %s",
                  o->native ? "native" : "dequant");
+    if (o->compute == COMPUTE_FP8)
+        snprintf(k->route + n, sizeof k->route - n, " fp8 1");
 }
 
 struct kernels *
@@ -185,11 +193,12 @@ device_open(const struct device_options *o, struct err *err)
 void
 device_describe(char *to, size_t n, const struct device_options *o)
 {
+    const char *type = device_computes_trained[o->compute];
     if (o->cuda)
-        snprintf(to, n, "cuda:%d, %s", o->number, dtype_name(compute_of(o)));
+        snprintf(to, n, "cuda:%d, %s", o->number, type);
     else
-        snprintf(to, n, "cpu, %s, %s, %u thread%s", dtype_name(compute_of(o)),
-                 isa_name(cmd_isa()), o->threads, o->threads == 1 ? "" : "s");
+        snprintf(to, n, "cpu, %s, %s, %u thread%s", type, isa_name(cmd_isa()),
+                 o->threads, o->threads == 1 ? "" : "s");
 }
 
 struct cpu_kind

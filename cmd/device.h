@@ -9,7 +9,12 @@
 
 struct device_options {
     const char *device; // cpu, cuda, cuda:N or auto
-    enum device_compute { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_BF16 } compute;
+    enum device_compute {
+        COMPUTE_AUTO,
+        COMPUTE_F32,
+        COMPUTE_BF16,
+        COMPUTE_FP8
+    } compute;
     enum device_path { PATH_AUTO, PATH_NATIVE, PATH_DEQUANT } path;
     bool fast;
     bool decodes; // the program does: products of few tokens dominate
@@ -32,12 +37,13 @@ extern const char *const device_activations[];       // their names in files
 extern const char *const device_activations_given[]; // those that the option takes
 
 /* What the rows of --device, --compute, --path and --fast set in a struct device_options. */
-#define DEVICE_NAME(o)    CMD_CALL(&(o), device_take_name)
-#define DEVICE_COMPUTE(o) CMD_CHOICE(&(o).compute, device_computes, COMPUTE_AUTO)
-#define DEVICE_PATH(o)    CMD_CHOICE(&(o).path, device_paths, PATH_AUTO)
-#define DEVICE_FAST(o)    CMD_FLAG(&(o).fast)
+#define DEVICE_NAME(o)           CMD_CALL(&(o), device_take_name)
+#define DEVICE_COMPUTE(o, words) CMD_CHOICE(&(o).compute, words, COMPUTE_AUTO)
+#define DEVICE_PATH(o)           CMD_CHOICE(&(o).path, device_paths, PATH_AUTO)
+#define DEVICE_FAST(o)           CMD_FLAG(&(o).fast)
 void device_take_name(const struct cmd_option *row, const char *arg);
 extern const char *const device_computes[], *const device_paths[];
+extern const char *const device_computes_trained[]; // with fp8
 
 /* Choose what auto means; dies if the device cannot do what was requested. */
 struct device device_settle(struct device_options *o);
@@ -50,8 +56,8 @@ const struct quant_spec *device_products(struct device_options *o, struct device
                                          struct quant_spec *spec, bool quiet);
 /* Open it; ends the program if it cannot be. */
 struct kernels *device_open(const struct device_options *o, struct err *err);
-/* Print what --fast does, if it was given. */
-void device_report_fast(const struct device_options *o);
+/* Print what --fast does, if it was given, and whether --compute is emulated. */
+void device_report_speed(const struct device_options *o);
 /* A short description. */
 void device_describe(char *to, size_t n, const struct device_options *o);
 /* How the CPU would compute. */

@@ -32,7 +32,7 @@
 /* A matrix on a device, or a view of one: some of its rows, or some of its columns.  Row r
  * begins at data + r * stride elements.  A weight is (out, in): y = x W'. */
 struct matrix {
-    enum dtype dtype; // f32, bf16, f16, or nvfp4
+    enum dtype dtype; // f32, bf16, f16, nvfp4, or f8_e4m3
     bool per_row;     // nvfp4 activations: scale2 is (rows), each row quantized alone
     size_t rows, cols;
     size_t stride; // elements from a row to the next; nvfp4: cols
@@ -43,6 +43,10 @@ struct matrix {
     float *scale2;   // (1) tensor scale, which matrices may share; NULL: 1
     void *expanded;  // (rows, cols) code times scale, exact in bf16
     uint8_t *tiles;  // scales as in lib/nvfp4/tiles.h, or NULL
+
+    // Of f8_e4m3: an element times *scale2, which matrices may share, is its value.
+    uint8_t *transposed; // (cols, transposed_stride) the same elements, or NULL
+    size_t transposed_stride;
 };
 
 static inline struct matrix
@@ -50,7 +54,7 @@ matrix_of(enum dtype dtype, const void *data, size_t rows, size_t cols)
 {
     // Who takes it as an input does not write to it.
     struct matrix m = { dtype, false, rows, cols, cols, (void *)(uintptr_t)data,
-                        NULL,  NULL,  NULL, NULL };
+                        NULL,  NULL,  NULL, NULL, NULL, 0 };
     return m;
 }
 
@@ -172,6 +176,7 @@ struct device {
     bool expands;      // products are faster from `expanded`
     bool any_order;    // sums may come in any order, other bits each time
     bool torchsharp;   // it has TorchSharp's packed optimizer
+    bool transposes;   // products of FP8 take `transposed` where they sum over rows
     uint64_t fixed;    // bytes that it allocates for itself
     uint64_t driver;   // bytes of its driver and libraries, about; in no other figure
     enum fp4_path fp4;
@@ -243,7 +248,10 @@ void op_convert(struct kernels *k, const struct matrix *y, const struct matrix *
  * Forward: y[i] = x w[i]' + c, (T, out_i), of activations or f32; c: NULL, a y of its own
  * place, or another, and only with n == 1.  x may be nvfp4 per row where the weights are
  * nvfp4, too: sums of products of codes and block scales, each product exact, in f32; then
- * times the weight's tensor scale, times the row's; then c is added. */
+ * times the weight's tensor scale, times the row's; then c is added.
+ *
+ * All three products may be of f8_e4m3, where both operands are, with f32 sums; where
+ * k->is.transposes dx takes `transposed` of the weights, dw that of dy and x. */
 void op_linear(struct kernels *k, size_t n, const struct matrix *y,
                const struct matrix *x, const struct matrix *w, const struct matrix *c);
 /* dx = sum of dy_i w[i] + c, where dy_i are columns of dy, (T, sum of out_i), in the order of
@@ -333,7 +341,8 @@ void op_column_stats(struct kernels *k, double *squares, float *peak,
  * += the products of its columns, summed over rows one after the other. */
 void op_block_gram(struct kernels *k, double *gram, size_t width,
                    const struct matrix *x);
-/* *out = largest magnitude of f32, bf16 or f16; NaN if one is not finite. */
+/* *out = largest magnitude of f32, bf16 or f16; NaN if one is not finite.  Of nvfp4: what no
+ * code times its scale is above, 6 times the largest scale. */
 void op_amax(struct kernels *k, float *out, const struct matrix *x);
 /* The nvfp4 form of x, in the planes that `to` has: the bytes of nvfp4_quant.  The tensor
  * scale is that of the largest of n values at amax.  to->per_row: each row by its own largest
@@ -342,6 +351,17 @@ void op_amax(struct kernels *k, float *out, const struct matrix *x);
  * just before has written, since it may still run. */
 void op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                  const float *amax, size_t n, const struct quant_spec *spec);
+
+/* The f8_e4m3 form of x, activations, or codes times scales of a tensor in nvfp4, in the planes
+ * that `to` has: to nearest even of x 2^e, e of lib/nvfp4/e4m3_scale.h for the largest of n
+ * values at amax.  *to->scale2 is 2^-e, times the tensor scale of x.  Rows of `transposed` are
+ * zero from to->rows to the next multiple of FP8_UNIT.  Where amax is not finite scale2 is NaN
+ * and elements are zero. */
+enum {
+    FP8_UNIT = 16
+}; // products of FP8 take weights that are multiples of it, both ways
+void op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
+               const float *amax, size_t n);
 
 /* y += x, f32 and of one shape; x may be bf16. */
 void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);

@@ -21,6 +21,7 @@ matrix_rows(const struct matrix *m, size_t first, size_t n)
     assert(m->dtype != DT_NVFP4 && first + n <= m->rows);
     r.rows = n;
     r.data = dtype_at(m->dtype, m->data, first * m->stride);
+    r.transposed = m->transposed ? m->transposed + first : NULL;
     return r;
 }
 
@@ -31,6 +32,7 @@ matrix_cols(const struct matrix *m, size_t first, size_t n)
     assert(m->dtype != DT_NVFP4 && first + n <= m->cols);
     c.cols = n;
     c.data = dtype_at(m->dtype, m->data, first);
+    c.transposed = m->transposed ? m->transposed + first * m->transposed_stride : NULL;
     return c;
 }
 
@@ -54,6 +56,20 @@ static bool
 is_act(const struct kernels *k, const struct matrix *m, size_t rows, size_t cols)
 {
     return !m || (m->dtype == k->is.act && is_dense(m, rows, cols));
+}
+
+/* Whether products take it as FP8; it may lack the planes that they do not read. */
+static bool
+is_fp8(const struct matrix *m, size_t rows, size_t cols)
+{
+    return m->dtype == DT_F8_E4M3 && is_dense(m, rows, cols) && m->scale2;
+}
+
+/* What products take beside weights. */
+static bool
+is_input(const struct kernels *k, const struct matrix *m, size_t rows, size_t cols)
+{
+    return is_act(k, m, rows, cols) || is_fp8(m, rows, cols);
 }
 
 /* Logits: activations, or f32 where they are compared and not learnt from. */
@@ -219,8 +235,9 @@ op_linear(struct kernels *k, size_t n, const struct matrix *y, const struct matr
 {
     size_t t = x->rows;
     assert(n > 0 && n <= LINEAR_MAX && (!c || n == 1));
-    assert(x->per_row ? x->dtype == DT_NVFP4 : is_act(k, x, t, x->cols));
+    assert(x->per_row ? x->dtype == DT_NVFP4 : is_input(k, x, t, x->cols));
     for (size_t i = 0; i < n; i++) {
+        assert((x->dtype == DT_F8_E4M3) == (w[i].dtype == DT_F8_E4M3));
         assert(is_dense(&w[i], w[i].rows, x->cols) && is_dense(&y[i], t, w[i].rows));
         assert(y[i].dtype == k->is.act || (y[i].dtype == DT_F32 && !c));
         assert(!x->per_row || w[i].dtype == DT_NVFP4);
@@ -235,10 +252,11 @@ op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
              const struct matrix *dy, const struct matrix *w, const struct matrix *c)
 {
     assert(n > 0 && n <= LINEAR_MAX);
-    assert(is_act(k, dy, dx->rows, sum_of_rows(w, n)));
+    assert(is_input(k, dy, dx->rows, sum_of_rows(w, n)));
     for (size_t i = 0; i < n; i++)
         assert(is_act(k, dx, dx->rows, w[i].cols) &&
-               is_dense(&w[i], w[i].rows, dx->cols));
+               is_dense(&w[i], w[i].rows, dx->cols) &&
+               (dy->dtype == DT_F8_E4M3) == (w[i].dtype == DT_F8_E4M3));
     assert(is_act(k, c, dx->rows, dx->cols));
     count_product(k, dy->rows, w, n);
     RUN(k, linear_dx, n, dx, dy, w, c);
@@ -249,8 +267,8 @@ op_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
              const struct matrix *dy, const struct matrix *x, bool add)
 {
     assert(n > 0 && n <= LINEAR_MAX);
-    assert(is_act(k, dy, x->rows, sum_of_rows(dw, n)) &&
-           is_act(k, x, x->rows, x->cols));
+    assert(is_input(k, dy, x->rows, sum_of_rows(dw, n)) &&
+           is_input(k, x, x->rows, x->cols) && x->dtype == dy->dtype);
     for (size_t i = 0; i < n; i++)
         assert(is_dense(&dw[i], dw[i].rows, x->cols) &&
                (dw[i].dtype == DT_F32 || dw[i].dtype == k->is.grad));
@@ -430,6 +448,17 @@ op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                             (spec->kind == QUANT_MAX || spec->kind == QUANT_NATIVE)));
     assert(spec->given == 0 || (to->per_row && spec->kind == QUANT_MAX));
     RUN(k, quantize, to, x, amax, n, spec);
+}
+
+void
+op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
+          const float *amax, size_t n)
+{
+    assert(is_fp8(to, x->rows, x->cols) && x->cols % FP8_UNIT == 0 && n > 0);
+    assert(x->dtype == DT_NVFP4 ? !x->per_row && x->rows % FP8_UNIT == 0
+                                : is_act(k, x, x->rows, x->cols));
+    assert(!to->transposed || to->transposed_stride >= x->rows);
+    RUN(k, to_fp8, to, x, amax, n);
 }
 
 void

@@ -27,6 +27,10 @@ usage: qwen3.py config OUT [KEY=VALUE]...
                                    the loss and the gradients of --dump of a step of
                                    all samples of TOK: along some directions the slope
                                    is that of dual numbers
+       qwen3.py loss MODEL CONFIG DUMP TOK
+                                   the loss of --dump of a step of one pass of TOK, where
+                                   products of the projections are of FP8: what they take in
+                                   is E4M3, times a power of two for all tokens
 MODEL is a .safetensors of f32, bf16 or f16.  With --activations max|native before all
 that, what the seven projections take in is NVFP4, a tensor scale a token; slopes go
 straight through.  With --activations static=FILE, a .safetensors of ModelOpt or
@@ -138,6 +142,18 @@ def quantized(x, how, given=None):
     return out
 
 
+# ---- activations in FP8 -----------------------------------------------------
+
+PEAKS = {}      # of a projection: the largest magnitude that it takes in, of all tokens
+SEEN = {}       # the same in this pass
+
+
+def in_fp8(x, name):
+    SEEN[name] = max([SEEN.get(name, 0), *map(abs, x)])
+    up = 2.0 ** math.floor(math.log2(448 / (PEAKS.get(name) or SEEN[name])))
+    return [math.copysign(SCALES[nearest(min(abs(v) * up, 448), SCALES)] / up, v) for v in x]
+
+
 # ---- slopes -----------------------------------------------------------------
 
 class Dual:
@@ -209,6 +225,8 @@ def taken(x, name):
     """What the projection of that name takes in: the value of NVFP4, the slope of x."""
     if ACTIVATIONS is None:
         return x
+    if ACTIVATIONS == "fp8":
+        return in_fp8(x, name)
     if isinstance(x[0], Dual):
         return [Dual(v, d.d) for v, d in
                 zip(quantized([d.v for d in x], ACTIVATIONS), x)]
@@ -509,6 +527,21 @@ def check_slopes(model, config, dump, tok):
              got, slope.d)
 
 
+def check_loss(model, config, dump, tok):
+    global ACTIVATIONS
+    m, samples = Model(model, config), samples_of(tok)
+    said = floats(*read_tensors(dump)["loss"][1:])[0]
+    plain, ACTIVATIONS, peaks = mean_loss(m, samples), "fp8", None
+    while PEAKS != peaks:   # those of a layer are right when those of all before are
+        peaks = dict(PEAKS)
+        SEEN.clear()
+        want = mean_loss(m, samples)
+        PEAKS.update(SEEN)
+    # A value between two numbers of E4M3 may be rounded to either.
+    need(abs(said - want) <= abs(plain - want) / 20, "loss: %.9g, expected %.9g, unrounded %.9g",
+         said, want, plain)
+
+
 # ---- small helpers ----------------------------------------------------------
 
 def replace(path, name, where, value, out):
@@ -545,7 +578,8 @@ def main(a):
     elif what == "sample":
         check_sample(rest[0], rest[1], rest[2:])
     else:
-        {"score": check_score, "kl": check_kl, "put": replace, "slopes": check_slopes}[what](*rest)
+        {"score": check_score, "kl": check_kl, "put": replace, "slopes": check_slopes,
+         "loss": check_loss}[what](*rest)
 
 
 if __name__ == "__main__":

@@ -1094,7 +1094,7 @@ PY
     t "--batch: 0" --batch 0 m.ckpt
     t "--order" --order random m.ckpt
     t "one of them" -n 1 --until 3 m.ckpt
-    t "--compute: fp8" --compute fp8 m.ckpt
+    t "--compute: fp4" --compute fp4 m.ckpt
     t "--device cuda:1" --device cuda:1 m.ckpt
     t "native" --path native m.ckpt
     t "--eval" --eval-every 2 m.ckpt

@@ -175,6 +175,19 @@ programs()
     done
 }
 
+# Products of FP8: as the CPU emulates them, and the same bytes however a training is cut.
+fp8()
+{
+    losses "$dir/cpu.fp8" --device cpu --compute fp8
+    losses "$dir/gpu" --device cuda --compute fp8 || : >"$dir/gpu"
+    mv -f "$dir/o.ckpt" "$dir/whole.ckpt" || :
+    near 'trainstep fp8' 5e-3 3e-2 "$dir/cpu.fp8" "$dir/gpu"
+    losses "$dir/gpu" --device cuda --compute fp8 -n 1 || :
+    "$bin/trainstep" -q --device cuda --compute fp8 -d "$dir/d.tok" --until 4 "$dir/o.ckpt" \
+        >"$dir/log" || :
+    one 'trainstep fp8, cut' cmp "$dir/whole.ckpt" "$dir/o.ckpt"
+}
+
 # The same bytes from both.
 quantizers()
 {
@@ -254,6 +267,7 @@ fi
 if [ $what = check-gpu ]; then
     operations
     programs
+    fp8
     quantizers
     routes
     fast

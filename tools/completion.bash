@@ -23,7 +23,7 @@ _nibble_words()
     trainstep:--clip-mode) echo global prev tensor ;;
     trainstep:--loss) echo ce scalar ;;
     trainstep:--recompute) echo auto none block ;;
-    trainstep:--compute) echo f32 bf16 auto ;;
+    trainstep:--compute) echo f32 bf16 fp8 auto ;;
     trainstep:--path) echo native dequant auto ;;
     trainstep:--activations) echo plain nvfp4 ;;
     trainstep:--compat) echo torchsharp ;;

@@ -128,7 +128,7 @@ static const struct cmd_option options[] = {
     { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default auto)",
       DEVICE_NAME(cfg.where) },
     { 0, "compute", "TYPE", "f32, bf16 or auto (default auto)",
-      DEVICE_COMPUTE(cfg.where) },
+      DEVICE_COMPUTE(cfg.where, device_computes) },
     { 0, "fast", NULL, "give up equal bits where that is faster",
       DEVICE_FAST(cfg.where) },
     { 0, "path", "NAME", "native, dequant or auto (default auto)",

@@ -116,7 +116,7 @@ report_fast(struct session *s)
                         : "no weight is NVFP4";
     }
     if (!s->c->cmd.quiet)
-        device_report_fast(o);
+        device_report_speed(o);
 }
 
 /* Check all that needs no weights first, so that mistakes are reported at once. */

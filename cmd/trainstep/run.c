@@ -174,6 +174,23 @@ settle_activations(struct run *r)
                                             &r->activations, r->o->cmd.quiet);
 }
 
+/* Products of FP8 are those of weights that are quantized. */
+static void
+settle_fp8(struct run *r)
+{
+    r->layout.fp8 = r->where.compute == COMPUTE_FP8;
+    if (r->layout.fp8 && !r->layout.quant)
+        die(EXIT_TROUBLE,
+            "%s: --compute fp8: its projections are not quantized; datpack --to ckpt "
+            "--quant NAME makes a checkpoint of which they are",
+            r->in.name);
+    if (r->layout.fp8 && r->layout.activations)
+        die(EXIT_TROUBLE,
+            "%s: --compute fp8: rounds what products take to FP8, --activations nvfp4 "
+            "to NVFP4: expected --activations plain, or another --compute",
+            r->in.name);
+}
+
 static void
 settle_layout(struct run *r)
 {
@@ -187,6 +204,7 @@ settle_layout(struct run *r)
     r->layout.comm = ranks_comm();
     choose_dtypes(r);
     settle_activations(r);
+    settle_fp8(r);
     settle_quant_from(r);
 }
 
@@ -354,7 +372,19 @@ open_device(struct run *r)
     if (!r->o->cmd.quiet && strcmp(r->where.device, "auto") == 0)
         warn("device: %s", words);
     if (!r->o->cmd.quiet)
-        device_report_fast(&r->where);
+        device_report_speed(&r->where);
+}
+
+/* Say once what is not of FP8. */
+static void
+report_fp8(const struct run *r)
+{
+    const struct row *odd = weights_not_fp8(&r->t.net.table);
+    if (r->t.net.fp8 && odd && !r->o->cmd.quiet)
+        warn("%s is %llu x %llu: it, and what shares its input, is not multiplied in "
+             "FP8, which takes multiples of %d",
+             odd->name, (unsigned long long)odd->shape[0],
+             (unsigned long long)odd->shape[1], FP8_UNIT);
 }
 
 static void
@@ -382,6 +412,7 @@ open_model(struct run *r)
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
         training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
+    report_fp8(r);
     teacher_load(r, &r->t);
     r->t.judge = before_update;
     r->t.judge_ctx = r;

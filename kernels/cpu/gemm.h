@@ -8,7 +8,7 @@
  *
  * Operands are f32, bf16 or f16 arrays with two strides, so all transposes are the same
  * call; packing reorders them and converts them to f32.  NVFP4 may be an operand, too, as
- * whole rows without gaps, transposed or not.
+ * whole rows without gaps, transposed or not; E4M3 as in kernels.h, in products of f32.
  *
  * gemm_bf16_of: the same with operands rounded to bf16.
  *
@@ -25,10 +25,10 @@
 /* Element (i, k) is element i * row_stride + k * col_stride of data. */
 struct operand {
     const void *data;
-    enum dtype dtype; // f32, bf16, f16 or nvfp4
+    enum dtype dtype; // f32, bf16, f16, nvfp4 or f8_e4m3
     size_t row_stride, col_stride;
     const uint8_t *scales; // nvfp4
-    float scale2;          // nvfp4
+    float scale2;          // nvfp4, f8_e4m3
 };
 struct operand gemm_operand(const struct matrix *m, bool transposed);
 

@@ -99,6 +99,19 @@ read_nvfp4(float *out, const uint8_t *codes, const uint8_t *scales, float scale2
 }
 
 static void
+read_e4m3(float *out, const uint8_t *x, float scale2, size_t n)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        size_t count = n - i < LANES ? n - i : LANES;
+        vu byte = { 0 };
+        for (size_t l = 0; l < count; l++)
+            byte[l] = x[i + l];
+        vf v = scale_values(byte) * scale2;
+        memcpy(out + i, &v, count * sizeof *out);
+    }
+}
+
+static void
 read(float *out, const struct operand *x, size_t at, size_t n)
 {
     switch (x->dtype) {
@@ -111,6 +124,9 @@ read(float *out, const struct operand *x, size_t at, size_t n)
     case DT_NVFP4:
         read_nvfp4(out, (const uint8_t *)x->data + at / 2, x->scales + at / 16,
                    x->scale2, n);
+        break;
+    case DT_F8_E4M3:
+        read_e4m3(out, (const uint8_t *)x->data + at, x->scale2, n);
         break;
     default:
         memcpy(out, (const float *)x->data + at, n * sizeof *out);

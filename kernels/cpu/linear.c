@@ -12,11 +12,19 @@ is_bf16(const struct cpu *c)
     return c->gemm->round_panel != NULL;
 }
 
+/* Products of FP8, whose operands are exact in f32, are those of f32 whatever --compute is, and
+ * of many tokens. */
+static bool
+is_fp8(const struct matrix *m)
+{
+    return m->dtype == DT_F8_E4M3;
+}
+
 size_t
 cpu_linear_workspace(const struct cpu_kind *c, const struct matrix *w, size_t tokens)
 {
     bool bf16 = c->compute == DT_BF16;
-    if (tokens <= gemv_max(c->isa, w, bf16))
+    if (!is_fp8(w) && tokens <= gemv_max(c->isa, w, bf16))
         return bf16 ? tokens * w->cols * sizeof(float) : 0;
     return gemm_workspace(tokens, w->rows, w->cols);
 }
@@ -24,9 +32,10 @@ cpu_linear_workspace(const struct cpu_kind *c, const struct matrix *w, size_t to
 static void
 multiply(struct cpu *c, const struct gemm *g)
 {
+    bool fp8 = g->a.dtype == DT_F8_E4M3;
     float *workspace = cpu_workspace(c, gemm_workspace(g->m, g->n, g->k));
     if (workspace)
-        gemm_run(g, c->gemm, c->pool, workspace, c->k.err);
+        gemm_run(g, fp8 ? gemm_of(c->isa) : c->gemm, c->pool, workspace, c->k.err);
 }
 
 /* Copies c to y, to which the product is then added; false: there is no c. */
@@ -75,7 +84,7 @@ linear(struct cpu *c, const struct matrix *y, const struct matrix *x,
     few.add = copy_c(&c->k, y, add);
     if (c->coarse && w->dtype == DT_NVFP4 && tokens <= COARSE_MAX) {
         multiply_coarse(c, &few);
-    } else if (tokens <= gemv_max(c->isa, w, is_bf16(c))) {
+    } else if (!is_fp8(w) && tokens <= gemv_max(c->isa, w, is_bf16(c))) {
         multiply_few(c, few);
     } else {
         struct gemm g = { .m = tokens,

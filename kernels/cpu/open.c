@@ -76,6 +76,7 @@ static const struct ops cpu_ops = {
     .column_stats = cpu_column_stats,
     .amax = cpu_amax,
     .quantize = cpu_quantize,
+    .to_fp8 = cpu_to_fp8,
     .add = cpu_add,
     .sum_squares = cpu_sum_squares,
     .clip = cpu_clip,

@@ -80,6 +80,10 @@ void cpu_amax(struct kernels *k, float *out, const struct matrix *x);
 void cpu_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                   const float *amax, size_t n, const struct quant_spec *spec);
 
+/* fp8.c */
+void cpu_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
+                const float *amax, size_t n);
+
 /* clip.c */
 void cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cpu_sum_squares(struct kernels *k, double *out, const struct matrix *g,

@@ -436,6 +436,7 @@ static const struct ops cuda_ops = {
     .column_stats = cuda_column_stats,
     .amax = cuda_amax,
     .quantize = cuda_quantize,
+    .to_fp8 = cuda_to_fp8,
     .add = cuda_add,
     .sum_squares = cuda_sum_squares,
     .clip = cuda_clip,
@@ -507,7 +508,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_8(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_9(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");

@@ -10,6 +10,10 @@
  * tiles; sizes are multiples of FP4_NATIVE_UNIT, which aligns all pointers and leading
  * dimensions.  This code has never run: no such chip was available.
  *
+ * FP8 is TN, too, so products that sum over rows take the transposed forms. The scales
+ * of both operands are read from the device.  Only forward sums are of the tensor cores'
+ * own, coarser kind, as is usual: gradients are smaller and summed over more.
+ *
  * A weight in the type of activations is an operand as it is.  NVFP4 is expanded to
  * bf16 first, code times scale, which is exact, and the tensor scale is alpha; a weight
  * of any other type is converted.  Both are done for some rows at a time. */
@@ -30,6 +34,7 @@ struct shape {
     int ta, tb;  // cublasOperation_t
     int in, out; // cudaDataType_t
     int align;   // alignment of pointers in bytes; 0: that of allocations
+    int fast;    // FP8: sums as the tensor cores have them
     // No padding: memcmp compares keys.
 };
 
@@ -46,6 +51,7 @@ enum { FP4 = CUDA_R_4F_E2M1 };
 #define HAS_FP4 0
 enum { FP4 = -1 };
 #endif
+enum { FP8 = CUDA_R_8F_E4M3 };
 
 struct plan {
     struct shape shape;
@@ -124,11 +130,39 @@ set_tiles(struct cuda *c, cublasLtMatmulDesc_t op, const void *a, const void *b)
 #endif
 }
 
+/* Set the scales of both operands of FP8, on the device. */
+static bool
+set_scales(struct cuda *c, cublasLtMatmulDesc_t op, const float *a, const float *b)
+{
+    return cuda_check_blas(c,
+                           cublasLtMatmulDescSetAttribute(
+                               op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a, sizeof a),
+                           "the scale of A") &&
+           cuda_check_blas(c,
+                           cublasLtMatmulDescSetAttribute(
+                               op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &b, sizeof b),
+                           "the scale of B");
+}
+
+static bool
+describe_fp8(struct cuda *c, struct plan *p)
+{
+    const int8_t fast = (int8_t)p->shape.fast;
+    return set_scales(c, p->op, c->one_zero, c->one_zero) &&
+           cuda_check_blas(
+               c,
+               cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                                              &fast, sizeof fast),
+               "sums of FP8");
+}
+
 static bool
 describe(struct cuda *c, struct plan *p)
 {
     const struct shape *s = &p->shape;
-    const cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
+    // FP8 has its scales on the device, and alpha and beta are constants.
+    const cublasLtPointerMode_t mode =
+        s->in == FP8 ? CUBLASLT_POINTER_MODE_HOST : CUBLASLT_POINTER_MODE_DEVICE;
     bool ta = s->ta == CUBLAS_OP_T, tb = s->tb == CUBLAS_OP_T;
     if (!cuda_check_blas(
             c, cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -142,6 +176,8 @@ describe(struct cuda *c, struct plan *p)
                                    sizeof mode);
     // The heuristics need scale pointers; each product sets its own.
     if (s->in == FP4 && !set_tiles(c, p->op, c->q.workspace, c->q.workspace))
+        return false;
+    if (s->in == FP8 && !describe_fp8(c, p))
         return false;
     return layout(c, &p->a, s->in, ta ? s->k : s->m, ta ? s->m : s->k, s->lda) &&
            layout(c, &p->b, s->in, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb) &&
@@ -161,8 +197,8 @@ is_near(size_t tuned, size_t n)
 static int
 tuned(const struct cuda *c, const struct shape *s)
 {
-    if (c->major != TUNED_MAJOR || c->sms != TUNED_SMS || c->k.is.act != DT_BF16 ||
-        cublasLtGetVersion() != TUNED_CUBLAS)
+    if (s->in == FP8 || c->major != TUNED_MAJOR || c->sms != TUNED_SMS ||
+        c->k.is.act != DT_BF16 || cublasLtGetVersion() != TUNED_CUBLAS)
         return 0;
     enum trans trans = s->ta == CUBLAS_OP_T ? TN : s->tb == CUBLAS_OP_T ? NT : NN;
     for (size_t i = 0; i < sizeof tunings / sizeof *tunings; i++) {
@@ -228,9 +264,10 @@ plan_for(struct cuda *c, const struct shape *s)
     struct plan *p = &c->plans[c->n_plans];
     memset(p, 0, sizeof *p);
     p->shape = *s;
-    if (c->trace && asprintf(&p->name, "product %c%c %s %zu %zu %zu", s->ta ? 'T' : 'N',
-                             s->tb ? 'T' : 'N', s->out == CUDA_R_32F ? "f32" : "bf16",
-                             s->m, s->n, s->k) < 0)
+    if (c->trace &&
+        asprintf(&p->name, "product %c%c %s%s %zu %zu %zu", s->ta ? 'T' : 'N',
+                 s->tb ? 'T' : 'N', s->in == FP8 ? "fp8 " : "",
+                 s->out == CUDA_R_32F ? "f32" : "bf16", s->m, s->n, s->k) < 0)
         p->name = NULL;
     if (!describe(c, p) || !choose(c, p)) {
         free_plan(p);
@@ -244,7 +281,8 @@ static void
 run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const void *b,
          const void *add, const float *alpha)
 {
-    const float *one = c->one_zero, *zero = c->one_zero + 1;
+    static const float constants[] = { 1, 0 };
+    const float *one = p->shape.in == FP8 ? constants : c->one_zero, *zero = one + 1;
     c->q.early = NOT_EARLY;
     cuda_check_blas(c,
                     cublasLtMatmul(c->lt, p->op, alpha ? alpha : one, a, p->a, b, p->b,
@@ -275,6 +313,19 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
     if (!p)
         return;
     run_plan(c, p, d, a, b, add, alpha);
+}
+
+/* The same of FP8: the scales are those of x and y, of which a and b are forms. */
+static void
+multiply_fp8(struct cuda *c, const struct shape *s, void *d, const uint8_t *a,
+             const uint8_t *b, const void *add, const struct matrix *x,
+             const struct matrix *y)
+{
+    struct shape mine = *s;
+    mine.align = min_align(a, b, add, d);
+    const struct plan *p = plan_for(c, &mine);
+    if (p && set_scales(c, p->op, x->scale2, y->scale2))
+        run_plan(c, p, d, a, b, add, NULL);
 }
 
 /* ---- weights as operands --------------------------------------------------------- */
@@ -387,6 +438,19 @@ linear(struct cuda *c, const struct matrix *y, const struct matrix *x,
     }
 }
 
+static void
+linear_fp8(struct cuda *c, const struct matrix *y, const struct matrix *x,
+           const struct matrix *w, const struct matrix *add)
+{
+    struct shape s = { w->rows, x->rows,   w->cols,     w->cols,    x->stride,
+                       w->rows, y->stride, CUBLAS_OP_T, CUBLAS_OP_N };
+    s.in = FP8;
+    s.out = type_of(y->dtype);
+    s.fast = 1;
+    multiply_fp8(c, &s, y->data, (const uint8_t *)w->data, (const uint8_t *)x->data,
+                 add ? add->data : NULL, w, x);
+}
+
 void
 cuda_linear(struct kernels *k, size_t n, const struct matrix *y, const struct matrix *x,
             const struct matrix *w, const struct matrix *add)
@@ -394,12 +458,14 @@ cuda_linear(struct kernels *k, size_t n, const struct matrix *y, const struct ma
     struct cuda *c = cuda_of(k);
     if (x->rows == 0)
         return;
-    if (n > 1 && x->dtype != DT_NVFP4 && x->rows <= GEMV_MAX &&
+    if (n > 1 && x->dtype == c->k.is.act && x->rows <= GEMV_MAX &&
         cuda_gemv_many(c, n, y, x, w))
         return;
     for (size_t i = 0; i < n; i++)
         if (x->dtype == DT_NVFP4)
             cuda_linear_fp4(c, &y[i], x, &w[i], add);
+        else if (x->dtype == DT_F8_E4M3)
+            linear_fp8(c, &y[i], x, &w[i], add);
         else
             linear(c, &y[i], x, &w[i], add);
 }
@@ -419,10 +485,48 @@ linear_dx(struct cuda *c, const struct matrix *dx, const struct matrix *dy,
     }
 }
 
+/* w: its transposed form has dy's columns from those of w on. */
+static void
+linear_dx_fp8(struct cuda *c, const struct matrix *dx, const struct matrix *dy,
+              const struct matrix *w, const void *add)
+{
+    struct shape s = { w->cols,    dx->rows,   dy->cols,   w->transposed_stride,
+                       dy->stride, dx->stride, dx->stride, CUBLAS_OP_T,
+                       CUBLAS_OP_N };
+    s.in = FP8;
+    s.out = type_of(dx->dtype);
+    multiply_fp8(c, &s, dx->data, w->transposed, (const uint8_t *)dy->data, add, w, dy);
+}
+
+static void
+linear_dw_fp8(struct cuda *c, const struct matrix *dw, const struct matrix *dy,
+              const struct matrix *x, bool add)
+{
+    // Behind the last row both are zero.
+    size_t rows = (x->rows + FP8_UNIT - 1) / FP8_UNIT * FP8_UNIT;
+    struct shape s = { x->cols,
+                       dw->rows,
+                       rows,
+                       x->transposed_stride,
+                       dy->transposed_stride,
+                       dw->stride,
+                       dw->stride,
+                       CUBLAS_OP_T,
+                       CUBLAS_OP_N };
+    s.in = FP8;
+    s.out = type_of(dw->dtype);
+    multiply_fp8(c, &s, dw->data, x->transposed, dy->transposed, add ? dw->data : NULL,
+                 x, dy);
+}
+
 static void
 linear_dw(struct cuda *c, const struct matrix *dw, const struct matrix *dy,
           const struct matrix *x, bool add)
 {
+    if (x->dtype == DT_F8_E4M3) {
+        linear_dw_fp8(c, dw, dy, x, add);
+        return;
+    }
     struct shape s = { x->cols,    dw->rows,   x->rows,     x->stride,  dy->stride,
                        dw->stride, dw->stride, CUBLAS_OP_N, CUBLAS_OP_T };
     s.in = type_of(x->dtype);
@@ -452,6 +556,19 @@ can_fuse(const struct cuda *c, const struct matrix *w, size_t n)
     return one;
 }
 
+/* Whether the transposed forms of FP8 weights are columns of one matrix, of one scale. */
+static bool
+are_columns(const struct matrix *w, size_t n)
+{
+    size_t rows = 0;
+    bool one = true;
+    for (size_t i = 0; i < n; rows += w[i].rows, i++)
+        one = one && w[i].scale2 == w->scale2 &&
+              w[i].transposed == w->transposed + rows &&
+              w[i].transposed_stride == w->transposed_stride;
+    return one;
+}
+
 /* Their expanded form as one matrix: in place if contiguous, else copied. */
 static const void *
 fuse_rows(struct cuda *c, const struct matrix *w, size_t n)
@@ -477,8 +594,13 @@ cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
                const struct matrix *add)
 {
     struct cuda *c = cuda_of(k);
+    bool fp8 = dy->dtype == DT_F8_E4M3;
     if (dx->rows == 0)
         return;
+    if (fp8 && are_columns(w, n)) {
+        linear_dx_fp8(c, dx, dy, w, add ? add->data : NULL);
+        return;
+    }
     if (can_fuse(c, w, n)) {
         struct shape s = { dx->cols,   dx->rows,   dy->cols,    dx->cols,   dy->stride,
                            dx->stride, dx->stride, CUBLAS_OP_N, CUBLAS_OP_N };
@@ -490,7 +612,7 @@ cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
     const void *sum = add ? add->data : NULL;
     for (size_t i = 0, first = 0; i < n; first += w[i].rows, i++) {
         struct matrix part = matrix_cols(dy, first, w[i].rows);
-        linear_dx(c, dx, &part, &w[i], sum);
+        (fp8 ? linear_dx_fp8 : linear_dx)(c, dx, &part, &w[i], sum);
         sum = dx->data;
     }
 }

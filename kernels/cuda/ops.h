@@ -80,6 +80,10 @@ void cuda_amax(struct kernels *k, float *out, const struct matrix *x);
 void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                    const float *amax, size_t n, const struct quant_spec *spec);
 
+/* fp8.cu */
+void cuda_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
+                 const float *amax, size_t n);
+
 /* adamw.cu */
 void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
@@ -128,6 +132,9 @@ void cuda_tile(struct cuda *c, const struct matrix *m);
 /* quant.cu: n codes times their scales as bf16; n is a multiple of 16. */
 void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scales,
                  size_t n);
+
+/* fp8.cu: what op_amax gives of nvfp4; *out is 0. */
+void cuda_amax_codes(struct cuda *c, float *out, const struct matrix *x);
 
 /* convert.cu: f32 from f32, bf16 or f16. */
 void cuda_convert_plain(struct cuda *c, float *y, const void *x, enum dtype dtype,

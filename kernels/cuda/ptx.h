@@ -261,6 +261,15 @@ two_bf16(float low, float high)
     return y;
 }
 
+/* Two f32 as E4M3, to nearest even and at most 448 in magnitude, low in the lower byte. */
+static __device__ __forceinline__ uint32_t
+two_e4m3(float low, float high)
+{
+    uint16_t y;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
+    return y;
+}
+
 static __device__ __forceinline__ float
 low_bf16(uint32_t x)
 {

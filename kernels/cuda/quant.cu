@@ -113,6 +113,10 @@ cuda_amax(struct kernels *k, float *out, const struct matrix *x)
     cuda_check(c, cudaMemsetAsync(out, 0, sizeof *out, c->q.stream), "amax");
     if (n == 0 || !cuda_ready(c))
         return;
+    if (x->dtype == DT_NVFP4) {
+        cuda_amax_codes(c, out, x);
+        return;
+    }
     unsigned *bits = (unsigned *)out, grid = grid_of(c, n / 8 + 1, 8);
     cudaStream_t stream = c->q.stream;
     if (x->dtype == DT_F32)

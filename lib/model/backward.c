@@ -13,57 +13,57 @@ pass_done(struct pass *p, enum role role, int layer)
 }
 
 /* What the forward product of that role was given for x: x, or in `buffer`, which may be x's
- * own, the values of its nvfp4 form. */
+ * own, the values of its nvfp4 form; or its FP8 form. */
 static struct matrix
 seen_input(struct pass *p, void *buffer, const void *x, enum role role, int layer)
 {
     size_t cols = pass_tensor(p, role, layer)->w.cols;
     struct matrix in = pass_act(p, x, cols), to = pass_act(p, buffer, cols);
+    if (pass_is_fp8(p, role, layer))
+        return *pass_input_again(p, &in, role, layer);
     if (!pass_quantizes(p))
         return in;
     op_convert(p->k, &to, pass_input(p, &in, role, layer));
     return to;
 }
 
-static void
-linear_dx(struct pass *p, void *dx, const void *dy, enum role role, int layer)
+/* What the products of n weights that share an input are given for dy, (T, sum of their rows),
+ * until the next call. */
+static struct matrix
+gradient_of(struct pass *p, size_t n, const void *dy, const enum role *role, int layer)
 {
-    const struct matrix *w = &pass_tensor(p, role, layer)->w;
-    struct matrix to = pass_act(p, dx, w->cols), from = pass_act(p, dy, w->rows);
-    op_linear_dx(p->k, 1, &to, &from, w, NULL);
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++)
+        rows += pass_tensor(p, role[i], layer)->w.rows;
+    struct matrix from = pass_act(p, dy, rows);
+    return *pass_gradient(p, &from, role[0], layer);
 }
 
-/* dx of n weights that share an input; dy: (T, sum of their rows). */
+/* dx of n weights that share an input. */
 static void
-linears_dx(struct pass *p, size_t n, void *dx, const void *dy, const enum role *role,
-           int layer)
+linears_dx(struct pass *p, size_t n, void *dx, const struct matrix *dy,
+           const enum role *role, int layer)
 {
     struct matrix w[LINEAR_MAX];
-    size_t rows = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         w[i] = pass_tensor(p, role[i], layer)->w;
-        rows += w[i].rows;
-    }
-    struct matrix to = pass_act(p, dx, w->cols), from = pass_act(p, dy, rows);
-    op_linear_dx(p->k, n, &to, &from, w, NULL);
+    struct matrix to = pass_act(p, dx, w->cols);
+    op_linear_dx(p->k, n, &to, dy, w, NULL);
 }
 
 /* The gradients of n weights that share x. */
 static void
-linears_dw(struct pass *p, size_t n, const void *dy, const struct matrix *x,
+linears_dw(struct pass *p, size_t n, const struct matrix *dy, const struct matrix *x,
            const enum role *role, int layer)
 {
     struct matrix dw[LINEAR_MAX];
-    size_t rows = 0;
     bool wanted = true;
     for (size_t i = 0; i < n; i++) {
         dw[i] = pass_tensor(p, role[i], layer)->grad;
-        rows += dw[i].rows;
         wanted = wanted && dw[i].data;
     }
-    struct matrix from = pass_act(p, dy, rows);
     if (wanted)
-        op_linear_dw(p->k, n, dw, &from, x, false);
+        op_linear_dw(p->k, n, dw, dy, x, false);
     for (size_t i = 0; i < n; i++)
         pass_done(p, role[i], layer);
 }
@@ -113,17 +113,19 @@ feed_forward_bwd(struct pass *p, int i)
     const enum role down = ROLE_DOWN, gate_up[] = { ROLE_GATE, ROLE_UP };
     struct matrix d = pass_act(p, p->dact, c->ffn), gate = pass_act(p, l->gate, c->ffn),
                   up = pass_act(p, l->up, c->ffn),
-                  both = pass_act(p, p->d_gate_up, 2 * (size_t)c->ffn), x;
-    linear_dx(p, p->dact, p->dh, ROLE_DOWN, i);
+                  both = pass_act(p, p->d_gate_up, 2 * (size_t)c->ffn), dy, x;
+    dy = gradient_of(p, 1, p->dh, &down, i);
+    linears_dx(p, 1, p->dact, &dy, &down, i);
     op_swiglu_bwd(p->k, &both, &d, &gate, &up);
     x = seen_input(p, p->dact, p->dact, ROLE_DOWN, i);
-    linears_dw(p, 1, p->dh, &x, &down, i);
-    linears_dx(p, 2, p->dn, p->d_gate_up, gate_up, i);
+    linears_dw(p, 1, &dy, &x, &down, i);
+    dy = gradient_of(p, 2, p->d_gate_up, gate_up, i);
+    linears_dx(p, 2, p->dn, &dy, gate_up, i);
     // Recomputing ended with this norm, so its result is there.
     norm_bwd(p, ROLE_POST_NORM, i, p->dh, p->n->recompute ? NULL : p->norm, p->dn,
              l->mid, l->rstd_mid, p->dh);
     x = seen_input(p, p->norm, p->norm, ROLE_GATE, i);
-    linears_dw(p, 2, p->d_gate_up, &x, gate_up, i);
+    linears_dw(p, 2, &dy, &x, gate_up, i);
 }
 
 /* From dh, the gradient of mid, to that of the layer's input. */
@@ -136,8 +138,9 @@ attention_bwd(struct pass *p, int i)
     size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
     struct matrix x =
         seen_input(p, p->dqkv, l->att, ROLE_O, i); // dqkv is not yet in use
-    linear_dx(p, p->datt, p->dh, ROLE_O, i);
-    linears_dw(p, 1, p->dh, &x, &o, i);
+    struct matrix dy = gradient_of(p, 1, p->dh, &o, i);
+    linears_dx(p, 1, p->datt, &dy, &o, i);
+    linears_dw(p, 1, &dy, &x, &o, i);
     struct matrix all = pass_act(p, p->dqkv, q + 2 * kv), dq = matrix_cols(&all, 0, q),
                   dk = matrix_cols(&all, q, kv), dv = matrix_cols(&all, q + kv, kv);
     struct matrix dout = pass_act(p, p->datt, q), out = pass_act(p, l->att, q),
@@ -147,11 +150,12 @@ attention_bwd(struct pass *p, int i)
                      p->delta, &p->heads);
     qk_norm_rope_bwd(p, &dq, l->q_linear, l->rstd_q, ROLE_Q_NORM, i, c->heads);
     qk_norm_rope_bwd(p, &dk, l->k_linear, l->rstd_k, ROLE_K_NORM, i, c->kv_heads);
-    linears_dx(p, 3, p->dn, p->dqkv, qkv, i);
+    dy = gradient_of(p, 3, p->dqkv, qkv, i);
+    linears_dx(p, 3, p->dn, &dy, qkv, i);
     norm_bwd(p, ROLE_INPUT_NORM, i, p->dh, p->norm, p->dn, l->input, l->rstd_input,
              p->dh);
     x = seen_input(p, p->norm, p->norm, ROLE_Q, i);
-    linears_dw(p, 3, p->dqkv, &x, qkv, i);
+    linears_dw(p, 3, &dy, &x, qkv, i);
 }
 
 void

@@ -2,8 +2,8 @@
 /* net: Qwen3, forward and backward, written once for every device.
  *
  * A net is the model's weights on a device; a pass takes tokens and leaves losses and
- * gradients.  Products take the weights as they are given (f32, bf16, f16, or NVFP4 for
- * the projections); a gradient is that of the product's weight, applied to whatever the
+ * gradients.  Products take the weights as they are given (f32, bf16, f16, or NVFP4 or FP8
+ * for the projections); a gradient is that of the product's weight, applied to whatever the
  * caller keeps as its master (straight through).
  */
 #ifndef NIBBLE_MODEL_NET_H
@@ -47,6 +47,8 @@ struct net {
      * all.  Straight through backward: a weight's gradient is that of the product that was
      * computed, an input's that of the weight. */
     const struct quant_spec *activations;
+    bool
+        fp8; // there are weights in FP8: inputs and gradients of their products are, too
     /* For now products take their inputs as they are, too: `activations` does not apply, and
      * the owner of the weights has not quantized them. */
     bool unquantized;

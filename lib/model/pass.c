@@ -34,10 +34,42 @@ pass_quantizes(const struct pass *p)
     return p->n->activations && !p->n->unquantized;
 }
 
+bool
+pass_is_fp8(const struct pass *p, enum role role, int layer)
+{
+    return pass_tensor(p, role, layer)->w.dtype == DT_F8_E4M3;
+}
+
+/* Where the largest magnitude of that input is. */
+static float *
+input_amax(const struct pass *p, enum role role, int layer)
+{
+    size_t i = role == ROLE_DOWN ? 3 : role >= ROLE_GATE ? 2 : role == ROLE_O;
+    return &p->fp8_amax[(size_t)layer * PASS_INPUTS + i];
+}
+
+/* x in the given planes of `to`. */
+static const struct matrix *
+fp8_form(struct pass *p, struct matrix *to, const struct matrix *x, const float *amax)
+{
+    to->rows = x->rows;
+    to->cols = to->stride = x->cols;
+    to->transposed_stride = (size_t)round_up(x->rows, FP8_UNIT);
+    op_to_fp8(p->k, to, x, amax, 1);
+    return to;
+}
+
 const struct matrix *
 pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
 {
     struct matrix *in = &p->packed;
+    if (pass_is_fp8(p, role, layer)) {
+        float *amax = input_amax(p, role, layer);
+        op_amax(p->k, amax, x);
+        p->fp8_x.data = p->fp8_bytes;
+        p->fp8_x.transposed = NULL;
+        return fp8_form(p, &p->fp8_x, x, amax);
+    }
     if (!pass_quantizes(p))
         return x;
     const struct net_tensor *t = pass_tensor(p, role, layer);
@@ -47,6 +79,25 @@ pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
     in->cols = in->stride = x->cols;
     op_quantize(p->k, in, x, NULL, 0, &spec);
     return in;
+}
+
+const struct matrix *
+pass_input_again(struct pass *p, const struct matrix *x, enum role role, int layer)
+{
+    bool transposes = p->k->is.transposes;
+    p->fp8_x.data = transposes ? NULL : p->fp8_bytes;
+    p->fp8_x.transposed = transposes ? p->fp8_bytes : NULL;
+    return fp8_form(p, &p->fp8_x, x, input_amax(p, role, layer));
+}
+
+const struct matrix *
+pass_gradient(struct pass *p, const struct matrix *dy, enum role role, int layer)
+{
+    float *amax = &p->fp8_amax[(size_t)p->c->layers * PASS_INPUTS];
+    if (!pass_is_fp8(p, role, layer))
+        return dy;
+    op_amax(p->k, amax, dy);
+    return fp8_form(p, &p->fp8_dy, dy, amax);
 }
 
 /* ---- allocation ----------------------------------------------------------------------- */
@@ -187,6 +238,30 @@ alloc_packed(struct pass *p)
         in->tiles = own(p, MEMORY_WORK, tiles_bytes(rows, wide / NVFP4_BLOCK));
 }
 
+/* Inputs of products as FP8, the widest of them, of which rows or columns are there; and
+ * gradients, the widest of which is that of gate and up. */
+static void
+alloc_fp8(struct pass *p)
+{
+    const struct config *c = p->c;
+    size_t tokens = (size_t)round_up(p->max_tokens, FP8_UNIT), layers = c->layers,
+           q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
+    size_t wide = q > c->hidden ? q : c->hidden, all = q + 2 * kv;
+    wide = wide > c->ffn ? wide : c->ffn;
+    all = all > c->hidden ? all : c->hidden;
+    all = all > 2 * (size_t)c->ffn ? all : 2 * (size_t)c->ffn;
+    p->fp8_amax = own_f32(p, MEMORY_WORK, layers * PASS_INPUTS + 1);
+    p->fp8_x.dtype = p->fp8_dy.dtype = DT_F8_E4M3;
+    p->fp8_x.scale2 = own_f32(p, MEMORY_WORK, 1);
+    p->fp8_bytes = own(p, MEMORY_WORK, tokens * wide);
+    if (!p->backward)
+        return;
+    p->fp8_dy.scale2 = own_f32(p, MEMORY_WORK, 1);
+    p->fp8_dy.data = own(p, MEMORY_WORK, tokens * all);
+    if (p->k->is.transposes)
+        p->fp8_dy.transposed = own(p, MEMORY_WORK, tokens * all);
+}
+
 static size_t
 rows_of_logits(const struct pass *p)
 {
@@ -250,6 +325,8 @@ alloc_device(struct pass *p)
     alloc_shared(p);
     if (p->n->activations)
         alloc_packed(p);
+    if (p->n->fp8)
+        alloc_fp8(p);
     p->selected = own_act(p, MEMORY_WORK, labels * hidden);
     p->logit_rows = p->n->kind == NET_CE ? rows_of_logits(p) : 0;
     p->logits = own(p, MEMORY_LOGITS, logits_bytes(p));

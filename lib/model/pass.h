@@ -25,6 +25,8 @@ struct layer_acts {
     void *gate, *up;           // (T, F)
 };
 
+enum { PASS_INPUTS = 4 }; // inputs of a layer's products: of q, k, v; o; gate, up; down
+
 /* Grown to the largest pass so far, and kept from pass to pass. */
 struct pass {
     struct net *n;
@@ -44,10 +46,15 @@ struct pass {
     float *rstd_top;          // (T)
     void *norm, *act;         // (T, C), (T, F) results of norms and of swiglu
     struct matrix packed;     // products' inputs in nvfp4, where those are quantized
-    void *dh, *dn, *dact;     // (T, C), (T, C), (T, F)
-    void *d_gate_up;          // (T, 2 F)
-    void *datt, *dqkv; // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
-    float *delta;      // (H, T)
+    // of products of FP8: inputs, with the largest magnitudes of all that the backward pass
+    // takes again, and the gradient of what they gave
+    struct matrix fp8_x, fp8_dy;
+    uint8_t *fp8_bytes;   // of fp8_x, its rows or its columns
+    float *fp8_amax;      // (L, PASS_INPUTS), then that of dy
+    void *dh, *dn, *dact; // (T, C), (T, C), (T, F)
+    void *d_gate_up;      // (T, 2 F)
+    void *datt, *dqkv;    // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
+    float *delta;         // (H, T)
     void *selected, *dselected; // (N, C) rows of top that have labels
     void *logits;               // (logit_rows, V)
     size_t logit_rows;          // at a time
@@ -71,10 +78,19 @@ enum role pass_head(const struct pass *p);
 
 /* Whether products take their inputs in nvfp4. */
 bool pass_quantizes(const struct pass *p);
+/* Whether products of that projection are of FP8. */
+bool pass_is_fp8(const struct pass *p, enum role role, int layer);
 /* What the product of x and the projection of that role is given for x: x itself, or its nvfp4
- * form where inputs are quantized. */
+ * or FP8 form. */
 const struct matrix *pass_input(struct pass *p, const struct matrix *x, enum role role,
                                 int layer);
+/* The same for the gradient of the weight, of FP8, after pass_input of the same x. */
+const struct matrix *pass_input_again(struct pass *p, const struct matrix *x,
+                                      enum role role, int layer);
+/* What products are given for dy, the gradient of what they gave, until the next call: dy
+ * itself, or its FP8 form. */
+const struct matrix *pass_gradient(struct pass *p, const struct matrix *dy,
+                                   enum role role, int layer);
 
 /* ---- forward.c --------------------------------------------------------------------------- */
 

@@ -31,6 +31,7 @@ struct train_layout {
     bool release;  // update as soon as a gradient is complete, and keep none
     bool one_pass; // a step has one pass: its gradients are the step's
     bool expand;   // keep the weights of products as bf16, not packed; no bit changes
+    bool fp8;      // products of what is quantized are of FP8
     size_t positions;
     struct comm *comm; // NULL: one rank
 };

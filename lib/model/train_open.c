@@ -136,7 +136,7 @@ point_weights(struct train *t)
         struct matrix *w = &t->net.t[i].w;
         if (t->layout.arrays.torchsharp == TORCHSHARP_NONE)
             t->masters[i] = master_of(t, i);
-        if (w->dtype == DT_NVFP4)
+        if (t->weights.packed[i].scale2)
             continue;
         *w = master_of(t, i);
         if (!needs_unpacked(t, r))
@@ -275,9 +275,10 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
         return err_set(err, ERR_USAGE,
                        "TorchSharp's packed optimizer: only the CPU has it, %s has not",
                        k->is.name);
-    if (alloc_arrays(t) < 0 ||
-        weights_open(&t->weights, &t->net, layout->quant, layout->share,
-                     layout->expand) < 0 ||
+    const struct weights_form form = { layout->quant, layout->share, layout->expand,
+                                       layout->fp8 };
+    t->net.fp8 = layout->quant && layout->fp8;
+    if (alloc_arrays(t) < 0 || weights_open(&t->weights, &t->net, &form) < 0 ||
         point_weights(t) < 0 || alloc_gradients(t) < 0)
         return -1;
     return 0;

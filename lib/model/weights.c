@@ -23,23 +23,51 @@ expanded_stride(const struct weights *w, size_t i)
     return round_up(w->n->table.row[i].numel * sizeof(uint16_t), TABLE_ALIGN);
 }
 
+static bool
+has_multiples(const struct row *r, uint64_t unit)
+{
+    return r->shape[0] % unit == 0 && r->shape[1] % unit == 0;
+}
+
+/* Whether products of row i and of all that share its input may be of FP8. */
+static bool
+may_be_fp8(const struct table *t, size_t i)
+{
+    while (i > 0 && table_fused_rows(t, i - 1) > 1)
+        i--;
+    for (size_t end = i + table_fused_rows(t, i); i < end; i++)
+        if (!has_multiples(&t->row[i], FP8_UNIT))
+            return false;
+    return true;
+}
+
 /* What a group of n rows has together: the tensor scale, and one memory for the expanded
- * forms, so that a product may take them as one matrix. */
+ * forms, so that a product may take them as one matrix, and likewise for those of E4M3:
+ * transposed they are columns of one. */
 static void
 alloc_shared(struct weights *w, size_t i, size_t n)
 {
     struct kernels *k = w->n->k;
     struct matrix *p = &w->packed[i];
-    uint64_t bytes = 0;
-    for (size_t m = i; m < i + n; m++)
+    bool fp8 = w->fp8 && may_be_fp8(&w->n->table, i);
+    uint64_t bytes = 0, rows = 0, cols = w->n->table.row[i].shape[1];
+    for (size_t m = i; m < i + n; m++) {
         bytes += expanded_stride(w, m);
+        rows += w->n->table.row[m].shape[0];
+    }
     p->scale2 = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *p->scale2);
-    if (w->expand)
+    p->dtype = fp8 ? DT_F8_E4M3 : DT_NVFP4;
+    if (w->expand && !fp8)
         p->expanded = kernels_alloc(k, MEMORY_WEIGHTS, (size_t)bytes);
+    if (fp8 && k->is.transposes)
+        p->transposed = kernels_alloc(k, MEMORY_WEIGHTS, (size_t)(rows * cols));
+    p->transposed_stride = (size_t)rows;
     for (size_t m = i + 1; m < i + n; m++, p++) {
-        p[1].scale2 = p->scale2;
+        p[1] = *p;
         if (p->expanded)
             p[1].expanded = (char *)p->expanded + expanded_stride(w, m - 1);
+        if (p->transposed)
+            p[1].transposed = p->transposed + w->n->table.row[m - 1].shape[0];
     }
 }
 
@@ -56,10 +84,11 @@ alloc_packed(struct weights *w, size_t i)
             w->n->err, ERR_USAGE,
             "%s: rows of %llu columns cannot be quantized: no multiple of %d", r->name,
             (unsigned long long)cols, NVFP4_BLOCK);
-    p->dtype = DT_NVFP4;
     p->rows = rows;
     p->cols = p->stride = cols;
-    if (!w->expand || native) {
+    if (p->dtype == DT_F8_E4M3) {
+        p->data = kernels_alloc(k, MEMORY_WEIGHTS, n);
+    } else if (!w->expand || native) {
         p->data = kernels_alloc(k, MEMORY_WEIGHTS, n / 2);
         p->scales = kernels_alloc(k, MEMORY_WEIGHTS, n / NVFP4_BLOCK);
     }
@@ -70,19 +99,75 @@ alloc_packed(struct weights *w, size_t i)
     return w->n->err->kind ? -1 : 0;
 }
 
-int
-weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
-             bool share, bool expand)
+/* Describe codes of the group of row i in memory from codes->data and codes->scales on, or
+ * where there is none, find how much they need. */
+static void
+place_codes(struct weights *w, size_t i, const struct matrix *codes, size_t *code_bytes,
+            size_t *scale_bytes)
 {
-    *w = (struct weights){
-        .n = n, .quantize = quant != NULL, .expand = expand, .share = share
-    };
+    size_t end = i + group(w, i), code = 0, scale = 0;
+    for (; i < end; i++) {
+        const struct row *r = &w->n->table.row[i];
+        w->codes[i] = *codes;
+        w->codes[i].rows = (size_t)r->shape[0];
+        w->codes[i].cols = w->codes[i].stride = (size_t)r->shape[1];
+        if (codes->data) {
+            w->codes[i].data = (uint8_t *)codes->data + code;
+            w->codes[i].scales = codes->scales + scale;
+        }
+        code += (size_t)round_up(r->numel / 2, TABLE_ALIGN);
+        scale += (size_t)round_up(r->numel / NVFP4_BLOCK, TABLE_ALIGN);
+    }
+    *code_bytes = code > *code_bytes ? code : *code_bytes;
+    *scale_bytes = scale > *scale_bytes ? scale : *scale_bytes;
+}
+
+/* Codes of all groups in E4M3, which use one memory in turn. */
+static void
+place_all_codes(struct weights *w, const struct matrix *codes, size_t *code_bytes,
+                size_t *scale_bytes)
+{
+    for (size_t i = 0; i < w->n->table.n; i += group(w, i))
+        if (w->packed[i].dtype == DT_F8_E4M3)
+            place_codes(w, i, codes, code_bytes, scale_bytes);
+}
+
+static int
+alloc_codes(struct weights *w)
+{
+    struct kernels *k = w->n->k;
+    struct matrix *shared = &w->shared_codes;
+    size_t codes = 0, scales = 0;
+    place_all_codes(w, shared, &codes, &scales);
+    if (codes == 0)
+        return 0;
+    shared->dtype = DT_NVFP4;
+    shared->data = kernels_alloc(k, MEMORY_WEIGHTS, codes);
+    shared->scales = kernels_alloc(k, MEMORY_WEIGHTS, scales);
+    shared->scale2 = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *shared->scale2);
+    w->bound = kernels_alloc(k, MEMORY_WEIGHTS, w->n->table.n * sizeof *w->bound);
+    if (!w->bound)
+        return -1;
+    place_all_codes(w, shared, &codes, &scales);
+    return 0;
+}
+
+int
+weights_open(struct weights *w, struct net *n, const struct weights_form *form)
+{
+    const struct quant_spec *quant = form->quant;
+    *w = (struct weights){ .n = n,
+                           .quantize = quant != NULL,
+                           .expand = form->expand,
+                           .share = form->share,
+                           .fp8 = form->fp8 };
     if (quant)
         w->spec = *quant;
     w->packed = calloc(n->table.n, sizeof *w->packed);
+    w->codes = calloc(n->table.n, sizeof *w->codes);
     w->host_amax = calloc(n->table.n, sizeof *w->host_amax);
     w->known = calloc(n->table.n, sizeof *w->known);
-    if (!w->packed || !w->host_amax || !w->known)
+    if (!w->packed || !w->codes || !w->host_amax || !w->known)
         return err_set(n->err, ERR_MEMORY, "out of memory for weights");
     w->amax = kernels_alloc(n->k, MEMORY_WEIGHTS, n->table.n * sizeof *w->amax);
     int rc = w->amax ? 0 : -1;
@@ -94,7 +179,7 @@ weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
     for (size_t i = 0; i < n->table.n && quant && rc == 0; i++)
         if (n->table.row[i].quantized)
             rc = alloc_packed(w, i);
-    return rc;
+    return rc < 0 || !w->fp8 ? rc : alloc_codes(w);
 }
 
 void
@@ -107,14 +192,20 @@ weights_close(struct weights *w)
         m = group(w, i);
         kernels_free(k, w->packed[i].scale2);
         kernels_free(k, w->packed[i].expanded);
+        kernels_free(k, w->packed[i].transposed);
     }
     for (size_t i = 0; w->packed && i < w->n->table.n; i++) {
         kernels_free(k, w->packed[i].data);
         kernels_free(k, w->packed[i].scales);
         kernels_free(k, w->packed[i].tiles);
     }
+    kernels_free(k, w->shared_codes.data);
+    kernels_free(k, w->shared_codes.scales);
+    kernels_free(k, w->shared_codes.scale2);
+    kernels_free(k, w->bound);
     kernels_free(k, w->amax);
     free(w->packed);
+    free(w->codes);
     free(w->host_amax);
     free(w->known);
     *w = (struct weights){ 0 };
@@ -135,6 +226,22 @@ weights_amax(struct weights *w, size_t i)
     return &w->amax[i];
 }
 
+/* The weights of products of the group of n rows from i on. */
+static void
+make_group(struct weights *w, size_t i, size_t n, const struct matrix *master)
+{
+    struct kernels *k = w->n->k;
+    bool fp8 = w->packed[i].dtype == DT_F8_E4M3;
+    struct matrix *to = fp8 ? w->codes : w->packed;
+    for (size_t m = i; m < i + n; m++)
+        if (w->packed[m].scale2 && master[m].data)
+            op_quantize(k, &to[m], &master[m], &w->amax[i], n, &w->spec);
+    for (size_t m = i; m < i + n && fp8; m++)
+        op_amax(k, &w->bound[m], &w->codes[m]);
+    for (size_t m = i; m < i + n && fp8; m++)
+        op_to_fp8(k, &w->packed[m], &w->codes[m], &w->bound[i], n);
+}
+
 int
 weights_make(struct weights *w, const struct matrix *master)
 {
@@ -145,9 +252,7 @@ weights_make(struct weights *w, const struct matrix *master)
             op_amax(k, &w->amax[i], &master[i]);
     for (size_t i = 0, n = 1; i < t->n && !w->n->unquantized; i += n) {
         n = group(w, i);
-        for (size_t m = i; m < i + n; m++)
-            if (w->packed[m].scale2 && master[m].data)
-                op_quantize(k, &w->packed[m], &master[m], &w->amax[i], n, &w->spec);
+        make_group(w, i, n, master);
     }
     memset(w->known, 0, t->n * sizeof *w->known);
     return w->n->err->kind ? -1 : 0;
@@ -157,8 +262,16 @@ const struct row *
 weights_odd(const struct table *t)
 {
     for (size_t i = 0; i < t->n; i++)
-        if (t->row[i].quantized && (t->row[i].shape[0] % FP4_NATIVE_UNIT ||
-                                    t->row[i].shape[1] % FP4_NATIVE_UNIT))
+        if (t->row[i].quantized && !has_multiples(&t->row[i], FP4_NATIVE_UNIT))
+            return &t->row[i];
+    return NULL;
+}
+
+const struct row *
+weights_not_fp8(const struct table *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->row[i].quantized && !has_multiples(&t->row[i], FP8_UNIT))
             return &t->row[i];
     return NULL;
 }

@@ -13,17 +13,27 @@ struct weights {
     bool quantize;
     bool expand; // products take `expanded`, codes are not kept
     bool share;  // one tensor scale for q, k, v and for gate, up
+    bool fp8;    // products take E4M3 where they can
     struct quant_spec spec;
-    struct matrix *packed; // (table.n) nvfp4; without scale2: not quantized
-    float *amax;           // (table.n) on the device: largest magnitudes
-    float *host_amax;      // (table.n) the same
-    bool *known;           // (table.n) amax is there, or will be: see weights_amax
+    struct matrix *packed; // (table.n) nvfp4, or E4M3; without scale2: not quantized
+    struct matrix *codes; // (table.n) nvfp4 that E4M3 is made of, in memory that groups
+                          // use in turn
+    struct matrix shared_codes; // that memory
+    float *bound;               // (table.n) on the device: op_amax of codes
+    float *amax;                // (table.n) on the device: largest magnitudes
+    float *host_amax;           // (table.n) the same
+    bool *known;                // (table.n) amax is there, or will be: see weights_amax
 };
 
-/* Allocate, and point the net's projections here.  quant NULL: nothing is quantized.  With
- * share the expanded forms of a group lie one behind the other. */
-int weights_open(struct weights *w, struct net *n, const struct quant_spec *quant,
-                 bool share, bool expand);
+/* How they are made and kept. */
+struct weights_form {
+    const struct quant_spec *quant; // NULL: nothing is quantized
+    bool share, expand, fp8;        // see struct weights
+};
+
+/* Allocate, and point the net's projections here.  With share the expanded forms of a group
+ * lie one behind the other. */
+int weights_open(struct weights *w, struct net *n, const struct weights_form *form);
 void weights_close(struct weights *w);
 /* Before masters are updated: no amax is known. */
 void weights_begin(struct weights *w);
@@ -37,5 +47,8 @@ int weights_make(struct weights *w, const struct matrix *master);
 int weights_check(struct weights *w, size_t *row);
 /* The first projection whose shape native products do not take; or NULL. */
 const struct row *weights_odd(const struct table *t);
+/* The first that is no multiple of FP8_UNIT: it, and those that share its input, are multiplied
+ * in the type of activations with fp8, too. */
+const struct row *weights_not_fp8(const struct table *t);
 
 #endif

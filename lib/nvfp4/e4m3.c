@@ -6,12 +6,6 @@
 
 enum { N = NVFP4_BLOCK, MAGNITUDES = 8 };
 
-int
-nvfp4_e4m3_exponent(enum quant q)
-{
-    return quant_bound(q) == 256 ? -2 : -3;
-}
-
 /* What the magnitude codes are at one scale. */
 struct products {
     uint8_t byte[MAGNITUDES];
@@ -31,7 +25,7 @@ products_of(uint8_t scale, int k)
 }
 
 uint64_t
-nvfp4_e4m3(uint8_t *out, uint8_t *transposed, const uint8_t *codes,
+nvfp4_e4m3(uint8_t *out, uint8_t *transposed, size_t stride, const uint8_t *codes,
            const uint8_t *scales, size_t rows, size_t cols, int k)
 {
     uint64_t inexact = 0;
@@ -45,7 +39,7 @@ nvfp4_e4m3(uint8_t *out, uint8_t *transposed, const uint8_t *codes,
             if (out)
                 out[i + j] = byte;
             if (transposed)
-                transposed[(column + j) * rows + row] = byte;
+                transposed[(column + j) * stride + row] = byte;
         }
     }
     return inexact;

@@ -14,6 +14,7 @@
 #ifndef NIBBLE_TESTS_EMULATE_H
 #define NIBBLE_TESTS_EMULATE_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +30,25 @@ emulate_bf16(uint32_t bits)
     if ((bits & 0x7fffffffU) > 0x7f800000U)
         return 0x7fff;
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* f32 to E4M3, ties to even, saturating. */
+static inline uint8_t
+emulate_e4m3(float x)
+{
+    uint8_t sign = signbit(x) ? 0x80 : 0;
+    float a = fabsf(x);
+    int e;
+    if (isnan(x))
+        return 0x7f;
+    if (a >= 448)
+        return sign | 0x7e;
+    frexpf(a, &e); // a < 2^e
+    a = rintf(a * ldexpf(1, e > -5 ? 4 - e : 9)) * ldexpf(1, e > -5 ? e - 4 : -9);
+    if (a < 0x1p-6F)
+        return sign | (uint8_t)(a * 512);
+    float f = frexpf(a, &e);
+    return (uint8_t)(sign | (e + 6) << 3 | (int)(f * 16 - 8));
 }
 
 struct emulate_xyz {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* products: cublasLtMatmul for the emulation: f32, bf16 and, if the emulated device has
- * them, NVFP4 operands; sums in f32. */
+/* products: cublasLtMatmul for the emulation: f32, bf16, E4M3 and, if the emulated device
+ * has them, NVFP4 operands; sums in f32. */
 #include "tests/emulate/include/cublasLt.h"
 
 #include "lib/core/num.h"
@@ -20,8 +20,8 @@ struct emulate_preference {
 };
 
 struct emulate_product {
-    int trans[2]; // cublasOperation_t
-    int on_device, scaled[2];
+    int trans[2];                   // cublasOperation_t
+    int on_device, scaled[2], fast; // fast: coarser sums of E4M3, which ours are not
     const uint8_t *scales[2];
 };
 
@@ -90,6 +90,12 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
                                cublasLtMatmulDescAttributes_t which, const void *value,
                                size_t size)
 {
+    if (which == CUBLASLT_MATMUL_DESC_FAST_ACCUM) {
+        if (size != sizeof(int8_t))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        op->fast = *(const int8_t *)value;
+        return CUBLAS_STATUS_SUCCESS;
+    }
     void *to = which == CUBLASLT_MATMUL_DESC_TRANSA            ? (void *)&op->trans[0]
                : which == CUBLASLT_MATMUL_DESC_TRANSB          ? (void *)&op->trans[1]
                : which == CUBLASLT_MATMUL_DESC_POINTER_MODE    ? (void *)&op->on_device
@@ -174,7 +180,17 @@ sizes_of(struct sizes *s, const struct emulate_product *op,
            a->type == b->type;
 }
 
-/* NVFP4: both operands must be K-major (TN), in multiples of 32. */
+/* Whether both operands are K-major, in multiples of n. */
+static bool
+is_tn(const struct emulate_product *op, const struct emulate_layout *a,
+      const struct emulate_layout *b, size_t n)
+{
+    return op->trans[0] == CUBLAS_OP_T && op->trans[1] == CUBLAS_OP_N &&
+           op->scales[0] && op->scales[1] && a->rows % n == 0 && a->ld % n == 0 &&
+           b->ld % n == 0;
+}
+
+/* E4M3 and NVFP4 are in that form only. */
 static bool
 is_supported(const struct emulate_product *op, const struct emulate_layout *a,
              const struct emulate_layout *b, const struct emulate_layout *d)
@@ -182,12 +198,12 @@ is_supported(const struct emulate_product *op, const struct emulate_layout *a,
     bool wide = a->type == CUDA_R_32F, half = a->type == CUDA_R_16BF;
     if (wide || half)
         return d->type == CUDA_R_32F || (half && d->type == CUDA_R_16BF);
+    if (a->type == CUDA_R_8F_E4M3)
+        return is_tn(op, a, b, 16) && d->rows % 16 == 0;
     return a->type == CUDA_R_4F_E2M1 && emulate_device()->major >= 10 &&
-           d->type == CUDA_R_32F && op->trans[0] == CUBLAS_OP_T &&
-           op->trans[1] == CUBLAS_OP_N && op->scales[0] && op->scales[1] &&
+           d->type == CUDA_R_32F && is_tn(op, a, b, 32) &&
            op->scaled[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&
-           op->scaled[1] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&
-           a->rows % 32 == 0 && a->ld % 32 == 0 && b->ld % 32 == 0;
+           op->scaled[1] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
 }
 
 cublasStatus_t
@@ -212,8 +228,18 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
 /* ---- element types --------------------------------------------------------------- */
 
 static float
+scale_value(unsigned byte)
+{
+    return num_from_bf16((uint16_t)((byte & 0x7f) << 4)) * 0x1p120F;
+}
+
+static float
 get(const void *p, cudaDataType_t type, size_t at)
 {
+    if (type == CUDA_R_8F_E4M3) {
+        unsigned byte = ((const uint8_t *)p)[at];
+        return byte & 0x80 ? -scale_value(byte) : scale_value(byte);
+    }
     if (type == CUDA_R_32F)
         return ((const float *)p)[at];
     return num_from_bf16(((const uint16_t *)p)[at]);
@@ -234,12 +260,6 @@ code_value(unsigned code)
 {
     static const float values[] = { 0, 0.5F, 1, 1.5F, 2, 3, 4, 6 };
     return code & 8 ? -values[code & 7] : values[code & 7];
-}
-
-static float
-scale_value(unsigned byte)
-{
-    return num_from_bf16((uint16_t)((byte & 0x7f) << 4)) * 0x1p120F;
 }
 
 /* ---- products -------------------------------------------------------------------- */
@@ -334,7 +354,8 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
     bool ta = op->trans[0] == CUBLAS_OP_T, tb = op->trans[1] == CUBLAS_OP_T;
     uintptr_t places = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
     (void)lt, (void)workspace, (void)bytes, (void)stream;
-    if (!sizes_of(&s, op, la, lb, lc, ld) || !op->on_device)
+    bool fp8 = la->type == CUDA_R_8F_E4M3;
+    if (!sizes_of(&s, op, la, lb, lc, ld) || op->on_device == fp8)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_supported(op, la, lb, ld))
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -352,6 +373,8 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
         multiply(sums, &x, &y, &s, buffer);
         memcpy(&alpha_value, alpha, sizeof alpha_value);
         memcpy(&beta_value, beta, sizeof beta_value);
+        for (int i = 0; i < 2 && fp8; i++)
+            alpha_value *= *(const float *)op->scales[i];
         for (size_t j = 0; j < s.n; j++)
             for (size_t i = 0; i < s.m; i++) {
                 float v = alpha_value * sums[j * s.m + i];

@@ -3,7 +3,11 @@
  * scale; exact for sweepfp8, and for other quantizers counted. */
 #include "lib/nvfp4/e4m3.h"
 
+#include "lib/core/num.h"
 #include "tests/unit/check.h"
+
+#define E4M3_FN static inline
+#include "lib/nvfp4/e4m3_scale.h"
 
 #include <float.h>
 #include <math.h>
@@ -41,7 +45,7 @@ check_weights(size_t rows, size_t cols, int k)
     uint64_t inexact = 0;
     memset(out, 0xee, sizeof out);
     memset(transposed, 0xee, sizeof transposed);
-    uint64_t counted = nvfp4_e4m3(out, transposed, codes, scales, rows, cols, k);
+    uint64_t counted = nvfp4_e4m3(out, transposed, rows, codes, scales, rows, cols, k);
     for (size_t i = 0; i < rows * cols; i++) {
         double v = product(i, k);
         uint8_t want = search(v);
@@ -50,7 +54,7 @@ check_weights(size_t rows, size_t cols, int k)
         CHECK(transposed[i % cols * rows + i / cols] == want);
     }
     CHECK(counted == inexact);
-    CHECK(nvfp4_e4m3(NULL, NULL, codes, scales, rows, cols, k) == inexact);
+    CHECK(nvfp4_e4m3(NULL, NULL, 0, codes, scales, rows, cols, k) == inexact);
     return inexact;
 }
 
@@ -84,19 +88,41 @@ check_quantizers(void)
         x[i] = ldexpf((float)((double)check_random(i) * 0x1p-31 - 1),
                       -(int)(check_random(i / 16 + COUNT) % 12));
     for (enum quant q = 0; q < QUANT_COUNT; q++) {
-        int k = nvfp4_e4m3_exponent(q);
-        bool bound256 = q == QUANT_4OVER6 || q == QUANT_SWEEP || q == QUANT_SWEEPFP8;
-        CHECK(k == (bound256 ? -2 : -3));
         quantize(q);
+        float most = 0;
+        for (size_t i = 0; i < COUNT / 16; i++)
+            most = fmaxf(most, 6 * e4m3_value(scales[i]));
+        int k = e4m3_exponent(num_bits_f32(most));
+        CHECK(ldexpf(most, k) <= 448 && ldexpf(most, k + 1) > 448);
         uint64_t inexact = check_weights(ROWS, COLS, k);
         CHECK_SAY((q == QUANT_SWEEPFP8) == (inexact == 0), "%s: %llu are inexact",
                   quant_name(q), (unsigned long long)inexact);
     }
 }
 
+/* amax, and the exponent that is right for it: by hand. */
+static void
+check_exponents(void)
+{
+    static const struct {
+        float amax;
+        int e;
+    } right[] = { { 448, 0 },       { 448.00003F, -1 }, { 449, -1 },
+                  { 1, 8 },         { 1.75F, 8 },       { 1.7500001F, 7 },
+                  { 256, 0 },       { 3, 7 },           { 0x1.cp-52F, 60 },
+                  { 0x1p-60F, 60 }, { 0x1p-149F, 60 },  { 0, 60 },
+                  { 1728, -2 },     { 2688, -3 },       { 0x1.fffffep127F, -120 } };
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        int e = e4m3_exponent(num_bits_f32(right[i].amax));
+        CHECK_SAY(e == right[i].e, "%a: 2^%d, want 2^%d", (double)right[i].amax, e,
+                  right[i].e);
+    }
+}
+
 int
 main(void)
 {
+    check_exponents();
     check_all();
     check_quantizers();
     return check_end();

@@ -210,6 +210,12 @@ two_bf16(float low, float high)
            __float2bfloat16_rn(low).bits;
 }
 
+static inline uint32_t
+two_e4m3(float low, float high)
+{
+    return (uint32_t)emulate_e4m3(high) << 8 | emulate_e4m3(low);
+}
+
 static inline float
 low_bf16(uint32_t x)
 {

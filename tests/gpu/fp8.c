@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: MIT */
+/* fp8: matrices in E4M3 and products of them.  Both forms and the scale are the CPU's
+ * bytes; products are close to the CPU's.  --time: what a layer of Qwen3-4B takes, in bf16
+ * and FP8, as TSV. */
+#include "tests/gpu/pair.h"
+
+#include "lib/nvfp4/e4m3.h"
+
+#include <float.h>
+
+/* ---- forms ----------------------------------------------------------------------- */
+
+/* A matrix on the CPU and on the GPU, with both forms; the GPU's memory is poisoned. */
+struct both {
+    struct matrix cpu, gpu;
+    float *amax;
+};
+
+static size_t
+padded(size_t rows)
+{
+    return (rows + FP8_UNIT - 1) / FP8_UNIT * FP8_UNIT;
+}
+
+static void
+both_open(struct both *b, size_t rows, size_t cols)
+{
+    size_t n = padded(rows) * cols;
+    b->cpu = matrix_of(DT_F8_E4M3, malloc(n + 1), rows, cols);
+    b->cpu.transposed = malloc(n + 1);
+    b->cpu.scale2 = malloc(sizeof *b->cpu.scale2);
+    b->cpu.transposed_stride = padded(rows);
+    NEED(b->cpu.data && b->cpu.transposed && b->cpu.scale2);
+    b->gpu = b->cpu;
+    b->gpu.data = pair_poisoned(n);
+    b->gpu.transposed = pair_poisoned(n);
+    b->gpu.scale2 = pair_poisoned(sizeof(float));
+    b->amax = pair_poisoned(sizeof *b->amax);
+}
+
+static void
+both_close(struct both *b)
+{
+    free(b->cpu.data);
+    free(b->cpu.transposed);
+    free(b->cpu.scale2);
+    kernels_free(gpu, b->gpu.data);
+    kernels_free(gpu, b->gpu.transposed);
+    kernels_free(gpu, b->gpu.scale2);
+    kernels_free(gpu, b->amax);
+}
+
+static void
+check_bytes(const char *what, const void *on_gpu, const void *want, size_t n)
+{
+    uint8_t *found = malloc(n + 1);
+    size_t at = 0;
+    NEED(found);
+    CHECK(kernels_download(gpu, found, on_gpu, n) == 0);
+    while (at < n && found[at] == ((const uint8_t *)want)[at])
+        at++;
+    CHECK_SAY(at == n, "%s: byte %zu of %zu: %02x, the CPU's is %02x", what, at, n,
+              at < n ? found[at] : 0, at < n ? ((const uint8_t *)want)[at] : 0);
+    free(found);
+}
+
+static void
+check_forms(const char *what, const struct both *b)
+{
+    size_t rows = b->cpu.rows, cols = b->cpu.cols;
+    float scale2;
+    check_bytes(what, b->gpu.data, b->cpu.data, rows * cols);
+    check_bytes(what, b->gpu.transposed, b->cpu.transposed, padded(rows) * cols);
+    CHECK(kernels_download(gpu, &scale2, b->gpu.scale2, sizeof scale2) == 0);
+    CHECK_SAY(scale2 == *b->cpu.scale2 || (isnan(scale2) && isnan(*b->cpu.scale2)),
+              "%s: scale %a, the CPU's is %a", what, (double)scale2,
+              (double)*b->cpu.scale2);
+}
+
+/* Values x of activations on both. */
+static void
+convert(struct both *b, const float *x, const void *on_gpu)
+{
+    struct matrix from = matrix_of(DT_F32, x, b->cpu.rows, b->cpu.cols),
+                  on = kernels_act(gpu, on_gpu, b->cpu.rows, b->cpu.cols);
+    float amax;
+    op_amax(cpu, &amax, &from);
+    op_to_fp8(cpu, &b->cpu, &from, &amax, 1);
+    op_amax(gpu, b->amax, &on);
+    op_to_fp8(gpu, &b->gpu, &on, b->amax, 1);
+}
+
+enum kind { ORDINARY, MANY_SIZES, ZEROS, SMALLEST, LARGEST, NOT_FINITE, KINDS };
+
+static float *
+make(enum kind kind, size_t n)
+{
+    float *x = pair_random(n, 1, gpu->is.act, (uint32_t)n);
+    for (size_t i = 0; i < n; i++)
+        if (kind == MANY_SIZES)
+            x[i] = ldexpf(x[i], -(int)(i * 7 % 40));
+        else if (kind == ZEROS)
+            x[i] = i % 3 ? -0.0F : 0;
+        else if (kind == SMALLEST)
+            x[i] = ldexpf(x[i], -130);
+        else if (kind == LARGEST)
+            x[i] = i % 5 ? 0x1.fep127F : -0x1.8p100F;
+    if (kind == NOT_FINITE)
+        x[n / 2] = NAN;
+    return x;
+}
+
+static void
+check_activations(enum kind kind, size_t rows, size_t cols)
+{
+    char what[80];
+    struct both b;
+    float *x = make(kind, rows * cols);
+    void *on_gpu = pair_put(x, gpu->is.act, rows * cols);
+    float *rounded = pair_get(on_gpu, gpu->is.act, rows * cols);
+    snprintf(what, sizeof what, "%s, values %d, %zu x %zu", dtype_name(gpu->is.act),
+             (int)kind, rows, cols);
+    both_open(&b, rows, cols);
+    convert(&b, rounded, on_gpu);
+    check_forms(what, &b);
+    both_close(&b);
+    kernels_free(gpu, on_gpu);
+    free(rounded);
+    free(x);
+}
+
+/* A weight in NVFP4 on both, and its FP8 form. */
+static void
+weight_open(struct both *b, enum quant kind, size_t rows, size_t cols)
+{
+    size_t n = rows * cols, bad;
+    float *x = pair_random(n, 0.02F, DT_F32, (uint32_t)rows), amax;
+    struct quant_spec spec = { .kind = kind, .isa = isa_best() };
+    struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, x, n, &bad));
+    uint8_t *codes = malloc(n / 2), *scales = malloc(n / 16);
+    NEED(codes && scales);
+    nvfp4_quant(codes, scales, x, rows, cols, 0, &spec, &t, NULL);
+    struct matrix from = matrix_of(DT_NVFP4, codes, rows, cols), on = from;
+    from.scales = scales;
+    from.scale2 = &t.scale2;
+    on.data = pair_bytes(codes, n / 2);
+    on.scales = pair_bytes(scales, n / 16);
+    on.scale2 = pair_bytes(&t.scale2, sizeof t.scale2);
+    both_open(b, rows, cols);
+    op_amax(cpu, &amax, &from);
+    op_to_fp8(cpu, &b->cpu, &from, &amax, 1);
+    op_amax(gpu, b->amax, &on);
+    op_to_fp8(gpu, &b->gpu, &on, b->amax, 1);
+    kernels_free(gpu, on.data);
+    kernels_free(gpu, on.scales);
+    kernels_free(gpu, on.scale2);
+    free(codes);
+    free(scales);
+    free(x);
+}
+
+static void
+check_weight(enum quant kind, size_t rows, size_t cols)
+{
+    char what[80];
+    struct both b;
+    snprintf(what, sizeof what, "%s, %zu x %zu", quant_name(kind), rows, cols);
+    weight_open(&b, kind, rows, cols);
+    check_forms(what, &b);
+    both_close(&b);
+}
+
+/* ---- products -------------------------------------------------------------------- */
+
+/* f32 sums as tensor cores have them: 2.1e-3 of 9728 products on an H200; bf16 rounds once
+ * besides. */
+static double
+limit(enum dtype out)
+{
+    return out == DT_F32 ? 3e-3 : 5e-3;
+}
+
+static void
+near(const char *what, const struct matrix *m, const float *want, size_t rows,
+     size_t out, size_t in)
+{
+    char words[120];
+    size_t n = m->rows * m->cols;
+    float *found = pair_get(m->data, m->dtype, n);
+    snprintf(words, sizeof words, "%s, %s, %zu rows, %zu x %zu", what,
+             dtype_name(m->dtype), rows, out, in);
+    PAIR_NEAR(words, found, want, n, limit(m->dtype));
+    free(found);
+}
+
+/* Values of activations in both forms on both. */
+static void
+input_open(struct both *b, size_t rows, size_t cols, float size)
+{
+    float *x = pair_random(rows * cols, size, gpu->is.act, (uint32_t)cols);
+    void *on_gpu = pair_put(x, gpu->is.act, rows * cols);
+    both_open(b, rows, cols);
+    convert(b, x, on_gpu);
+    kernels_free(gpu, on_gpu);
+    free(x);
+}
+
+/* y = x W' + c, dx = dy W, and dw = dy' x of both types. */
+static void
+check_products(size_t rows, size_t out, size_t in)
+{
+    enum dtype act = gpu->is.act;
+    size_t most = out > in ? out : in,
+           n = rows * most > out * in ? rows * most : out * in;
+    struct both w, x, dy;
+    float *want = malloc(n * sizeof *want), *c = pair_random(rows * out, 1, act, 6);
+    void *on = pair_poisoned(n * sizeof(float)), *gc = pair_put(c, act, rows * out);
+    NEED(want);
+    weight_open(&w, QUANT_SWEEP, out, in);
+    input_open(&x, rows, in, 1);
+    input_open(&dy, rows, out, 1e-6F);
+    for (int add = 0; add < 2; add++) {
+        struct matrix to = matrix_of(DT_F32, want, rows, out),
+                      y = kernels_act(gpu, on, rows, out),
+                      more = matrix_of(DT_F32, c, rows, out),
+                      gmore = kernels_act(gpu, gc, rows, out);
+        op_linear(cpu, 1, &to, &x.cpu, &w.cpu, add ? &more : NULL);
+        op_linear(gpu, 1, &y, &x.gpu, &w.gpu, add ? &gmore : NULL);
+        near(add ? "y + c" : "y", &y, want, rows, out, in);
+    }
+    struct matrix to = matrix_of(DT_F32, want, rows, in),
+                  dx = kernels_act(gpu, on, rows, in);
+    op_linear_dx(cpu, 1, &to, &dy.cpu, &w.cpu, NULL);
+    op_linear_dx(gpu, 1, &dx, &dy.gpu, &w.gpu, NULL);
+    near("dx", &dx, want, rows, out, in);
+    to = matrix_of(DT_F32, want, out, in);
+    op_linear_dw(cpu, 1, &to, &dy.cpu, &x.cpu, false);
+    for (int wide = 0; wide < 2; wide++) {
+        struct matrix dw = matrix_of(wide ? DT_F32 : act, on, out, in);
+        op_linear_dw(gpu, 1, &dw, &dy.gpu, &x.gpu, false);
+        near("dw", &dw, want, rows, out, in);
+    }
+    both_close(&w);
+    both_close(&x);
+    both_close(&dy);
+    kernels_free(gpu, on);
+    kernels_free(gpu, gc);
+    free(want);
+    free(c);
+}
+
+/* Two weights of one scale, whose transposed forms are columns of one matrix. */
+static void
+check_together(size_t rows, size_t out, size_t in)
+{
+    struct both w, dy;
+    float *want = malloc(rows * in * sizeof *want);
+    void *on = pair_poisoned(rows * in * sizeof(float));
+    NEED(want);
+    weight_open(&w, QUANT_MAX, 2 * out, in);
+    input_open(&dy, rows, 2 * out, 1);
+    struct matrix of_cpu[] = { matrix_rows(&w.cpu, 0, out),
+                               matrix_rows(&w.cpu, out, out) },
+                  of_gpu[] = { matrix_rows(&w.gpu, 0, out),
+                               matrix_rows(&w.gpu, out, out) };
+    struct matrix to = matrix_of(DT_F32, want, rows, in),
+                  dx = kernels_act(gpu, on, rows, in);
+    op_linear_dx(cpu, 2, &to, &dy.cpu, of_cpu, NULL);
+    op_linear_dx(gpu, 2, &dx, &dy.gpu, of_gpu, NULL);
+    near("dx of two", &dx, want, rows, out, in);
+    // As two products, since the scales are two.
+    float *other = pair_bytes(w.cpu.scale2, sizeof *other);
+    of_gpu[1].scale2 = other;
+    op_linear_dx(gpu, 2, &dx, &dy.gpu, of_gpu, NULL);
+    near("dx of two with a scale each", &dx, want, rows, out, in);
+    both_close(&w);
+    both_close(&dy);
+    kernels_free(gpu, other);
+    kernels_free(gpu, on);
+    free(want);
+}
+
+static void
+check(enum dtype act)
+{
+    static const size_t rows[] = { 1, 15, 16, 129, 260 };
+    static const size_t wide[] = { 16, 48, 144, 2560 };
+    const size_t step = pair_small ? 2 : 1;
+    pair_open(act);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t w = 0; w < sizeof wide / sizeof *wide; w += step)
+            for (enum kind k = 0; k < KINDS; k++)
+                check_activations(k, rows[r], wide[w]);
+    for (enum quant q = 0; q < QUANT_COUNT; q++) {
+        check_weight(q, 144, 80);
+        check_weight(q, 16, 16);
+    }
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r += step) {
+        check_products(rows[r], 48, 80);
+        check_together(rows[r], 32, 48);
+        if (!pair_small) {
+            check_products(rows[r], 1024, 2560);
+            check_products(rows[r], 2560, 9728);
+        }
+    }
+    if (!pair_small)
+        check_products(2048, 4096, 2560);
+    pair_close();
+}
+
+/* ---- times ----------------------------------------------------------------------- */
+
+enum { TIMES = 10 };
+
+/* Waits for the GPU, too. */
+static double
+now(const void *p)
+{
+    float one;
+    CHECK(kernels_download(gpu, &one, p, sizeof one) == 0);
+    return os_seconds();
+}
+
+enum operation {
+    AMAX,
+    ROWS,
+    COLUMNS,
+    BOTH,
+    FORWARD,
+    DX,
+    DW,
+    PLAIN,
+    PLAIN_DX,
+    PLAIN_DW
+};
+static const char *const operations[] = { "amax",   "rows",         "columns",
+                                          "both",   "forward",      "dx",
+                                          "dw",     "bf16 forward", "bf16 dx",
+                                          "bf16 dw" };
+
+struct timing {
+    struct matrix w, x, dy, y, dx, dw, plain_w, plain_x, plain_dy;
+    float *amax;
+};
+
+static void
+operate(const struct timing *t, enum operation op)
+{
+    struct matrix to = t->x;
+    to.data = op == COLUMNS ? NULL : to.data;
+    to.transposed = op == ROWS ? NULL : to.transposed;
+    if (op == AMAX)
+        op_amax(gpu, t->amax, &t->plain_x);
+    else if (op <= BOTH)
+        op_to_fp8(gpu, &to, &t->plain_x, t->amax, 1);
+    else if (op == FORWARD)
+        op_linear(gpu, 1, &t->y, &t->x, &t->w, NULL);
+    else if (op == DX)
+        op_linear_dx(gpu, 1, &t->dx, &t->dy, &t->w, NULL);
+    else if (op == DW)
+        op_linear_dw(gpu, 1, &t->dw, &t->dy, &t->x, false);
+    else if (op == PLAIN)
+        op_linear(gpu, 1, &t->y, &t->plain_x, &t->plain_w, NULL);
+    else if (op == PLAIN_DX)
+        op_linear_dx(gpu, 1, &t->dx, &t->plain_dy, &t->plain_w, NULL);
+    else
+        op_linear_dw(gpu, 1, &t->dw, &t->plain_dy, &t->plain_x, false);
+}
+
+static struct matrix
+fp8_of(size_t rows, size_t cols)
+{
+    struct matrix m = matrix_of(DT_F8_E4M3, NULL, rows, cols);
+    m.data = kernels_alloc(gpu, MEMORY_WORK, rows * cols);
+    m.transposed = kernels_alloc(gpu, MEMORY_WORK, rows * cols);
+    m.transposed_stride = rows;
+    m.scale2 = kernels_alloc(gpu, MEMORY_WORK, sizeof *m.scale2);
+    return m;
+}
+
+enum { PATTERN = 1 << 20 };
+
+/* Of the same random values again and again. */
+static struct matrix
+act_of(size_t rows, size_t cols, const void *pattern)
+{
+    size_t n = rows * cols;
+    void *p = kernels_alloc(gpu, MEMORY_WORK, n * sizeof(uint16_t));
+    for (size_t i = 0; i < n; i += PATTERN)
+        op_copy(gpu, dtype_at(DT_BF16, p, i), pattern,
+                (n - i < PATTERN ? n - i : PATTERN) * sizeof(uint16_t));
+    return kernels_act(gpu, p, rows, cols);
+}
+
+static void
+time_shape(size_t tokens, size_t out, size_t in, const void *pattern)
+{
+    struct timing t = { .w = fp8_of(out, in),
+                        .x = fp8_of(tokens, in),
+                        .dy = fp8_of(tokens, out),
+                        .y = act_of(tokens, out, pattern),
+                        .dx = act_of(tokens, in, pattern),
+                        .dw = act_of(out, in, pattern),
+                        .plain_w = act_of(out, in, pattern),
+                        .plain_x = act_of(tokens, in, pattern),
+                        .plain_dy = act_of(tokens, out, pattern) };
+    t.amax = kernels_alloc(gpu, MEMORY_WORK, sizeof *t.amax);
+    op_amax(gpu, t.amax, &t.plain_w);
+    op_to_fp8(gpu, &t.w, &t.plain_w, t.amax, 1);
+    op_amax(gpu, t.amax, &t.plain_dy);
+    op_to_fp8(gpu, &t.dy, &t.plain_dy, t.amax, 1);
+    op_amax(gpu, t.amax, &t.plain_x);
+    op_to_fp8(gpu, &t.x, &t.plain_x, t.amax, 1);
+    for (enum operation op = 0; op <= PLAIN_DW; op++) {
+        operate(&t, op);
+        double start = now(t.amax);
+        for (int i = 0; i < TIMES; i++)
+            operate(&t, op);
+        double us = (now(t.amax) - start) * 1e6 / TIMES;
+        double tera = 2.0 * (double)tokens * (double)out * (double)in / us / 1e6;
+        printf("%s\t%zu\t%zu\t%zu\t%.1f\t%.1f\n", operations[op], tokens, out, in, us,
+               op <= BOTH ? 0.0 : tera);
+    }
+    struct matrix *all[] = { &t.w,  &t.x,       &t.dy,      &t.y,       &t.dx,
+                             &t.dw, &t.plain_w, &t.plain_x, &t.plain_dy };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        kernels_free(gpu, all[i]->data);
+        kernels_free(gpu, all[i]->transposed);
+        kernels_free(gpu, all[i]->scale2);
+    }
+    kernels_free(gpu, t.amax);
+}
+
+static void
+time_all(void)
+{
+    static const size_t shapes[][2] = {
+        { 4096, 2560 }, { 1024, 2560 }, { 6144, 2560 },  { 2560, 4096 },
+        { 9728, 2560 }, { 2560, 9728 }, { 19456, 2560 },
+    };
+    pair_open(DT_BF16);
+    float *x = pair_random(PATTERN, 1, DT_BF16, 5);
+    void *pattern = pair_put(x, DT_BF16, PATTERN);
+    free(x);
+    puts("operation\ttokens\tout\tin\tus\ttflops");
+    for (size_t tokens = 4096; tokens <= 16384; tokens *= 4)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            time_shape(tokens, shapes[s][0], shapes[s][1], pattern);
+    pair_close();
+}
+
+int
+main(int argc, char **argv)
+{
+    pair_options(argc, argv);
+    if (pair_option(argc, argv, "--time")) {
+        time_all();
+        return check_end();
+    }
+    check(DT_F32);
+    check(DT_BF16);
+    return check_end();
+}
