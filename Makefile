@@ -202,6 +202,7 @@ CMD_SRCS = \
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
 datcat_SRCS = \
+	cmd/datcat/attest.c \
 	cmd/datcat/compare.c \
 	cmd/datcat/datcat.c \
 	cmd/datcat/list.c \
