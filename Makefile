@@ -253,6 +253,7 @@ trainstep_SRCS = \
 	cmd/trainstep/data.c \
 	cmd/trainstep/log.c \
 	cmd/trainstep/memory_plan.c \
+	cmd/trainstep/replay.c \
 	cmd/trainstep/run.c \
 	cmd/trainstep/save.c \
 	cmd/trainstep/settings.c \

@@ -16,6 +16,7 @@ _nibble_words()
     datcat:FILE) echo @samples ;;
     trainstep:FILE) echo @tensors ;;
     trainstep:--data | trainstep:-d | trainstep:--eval | trainstep:--teacher-data) echo @file ;;
+    trainstep:--from) echo @tensors ;;
     trainstep:--log | trainstep:--dump | trainstep:--memory-report) echo @file ;;
     trainstep:--output | trainstep:-o) echo @file ;;
     trainstep:--order) echo shuffle file ;;
