@@ -274,6 +274,19 @@ page_commands()
     [ ! -e from-torchsharp/trained-nvfp4.dat.json ]
 }
 
+@test "the commands of the page on serving run, and the model answers as it was taught" {
+    datpack -q --init 7 --config "$root/pipelines/demo/config.json" -o model/
+    cp "$root/pipelines/demo/tokenizer.json" model
+    cp "$root/pipelines/demo/whoami.tsv" rows.tsv
+    page_commands serve >serve.sh
+    [ "$(grep -c '^[a-z]' serve.sh)" -ge 7 ]
+    bash -euo pipefail -x serve.sh >out 2>err || {
+        tail -n 5 err
+        return 1
+    }
+    [ "$(tail -n 1 out)" = "$(head -n 1 rows.tsv | cut -f 2)" ]
+}
+
 @test "the pages for people from elsewhere name options that there are, and README names the pages" {
     {
         for p in $programs; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, stderr: set by run
+# shellcheck disable=SC2016,SC2154  # inner shells; output, stderr: set by run
 # trainstep --replay: steps are computed again from an earlier checkpoint and compared with what a
 # checkpoint claims.  Changed claims are made by containers.py, with right checksums.
 
