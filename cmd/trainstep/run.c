@@ -365,11 +365,30 @@ restore_counters(struct run *r)
     r->t.last_norm = r->st.grad_norm;
 }
 
+/* The names are those of --memory-report; trainstep.c has the list. */
+static void
+phase(struct run *r, const char *name)
+{
+    log_phase(r, name);
+    if (r->o->cmd.verbose && r->t.step == r->in_step)
+        warn("%s: %.3f GB in use", name, (double)log_memory(r, false) / (1 << 30));
+    if (!r->o->stop_after || strcmp(name, r->o->stop_after) != 0)
+        return;
+    if (!r->o->cmd.quiet)
+        warn("stopped after %s of step %llu; nothing was saved", name,
+             (unsigned long long)r->t.step);
+    log_close(r);
+    save_unlock();
+    ranks_leave();
+    cmd_close_stdout();
+    exit(EXIT_DONE);
+}
+
 static bool
 before_update(void *ctx, double loss, double norm)
 {
     struct run *r = ctx;
-    log_phase(r, "backward_done");
+    phase(r, "backward_done");
     if (r->o->dump && r->t.step == r->in_step)
         dump_write(r, loss);
     return r->s.spike == 0 || spike_fits(&r->st.spike, r->s.spike, loss, norm);
@@ -552,8 +571,8 @@ step(struct run *r)
         snprintf(res.reason, sizeof res.reason, "a gradient was not finite");
     } else {
         data_step(&r->data);
-        log_phase(r, "batch_ready");
-        log_phase(r, "zero_grad_done");
+        phase(r, "batch_ready");
+        phase(r, "zero_grad_done");
         ranks_begin_work();
         if (train_step(&r->t, r->data.batch, r->data.n_batches, &res) < 0)
             die_err(&r->err);
@@ -565,7 +584,7 @@ step(struct run *r)
     }
     double ms = (os_seconds() - start) * 1000;
     log_driver(r);
-    log_phase(r, "optimizer_step_done");
+    phase(r, "optimizer_step_done");
     log_step(r, &res, rate, ms);
     count_outcome(r, &res);
     return true;
@@ -850,8 +869,8 @@ run_rank(const struct options *o)
     else if (ranks_number() == 0)
         save_check(&r);
     log_open(&r);
-    log_phase(&r, "start");
-    log_phase(&r, "model_loaded");
+    phase(&r, "start");
+    phase(&r, "model_loaded");
     stop_catch();
     train(&r);
     int answer = r.replay ? replay_answer(&r) : EXIT_DONE;

@@ -21,6 +21,10 @@ static struct options cfg = {
     .max_skips = 5,
 };
 
+static const char *const phases[] = {
+    "start",         "model_loaded",        "batch_ready", "zero_grad_done",
+    "backward_done", "optimizer_step_done", NULL
+};
 static const char *const recomputes[] = { "auto", "none", "block", NULL };
 
 static void
@@ -124,6 +128,8 @@ static const struct cmd_option options[] = {
     { 0, "tensorboard", "DIR", "events for TensorBoard", CMD_TEXT(&cfg.tensorboard) },
     { 0, "memory-report", "FILE", "memory by phase, as JSON",
       CMD_TEXT(&cfg.memory_report) },
+    { 0, "stop-after", "PHASE", "end there, and save nothing (see --memory-report)",
+      CMD_WORD(&cfg.stop_after, phases) },
     { 0, "memory-limit", "GB", "end with 3 rather than need more",
       CMD_CALL(&cfg.memory_limit, take_gb) },
     { 0, "overcommit", NULL, "try a plan above what is free",
@@ -147,9 +153,9 @@ static void
 check_replay(const struct options *o)
 {
     static const char *const others[] = {
-        "steps",      "until",       "output", "eval",    "eval-every",
-        "save-every", "tensorboard", "log",    "dry-run", "memory-report",
-        "dump",       "new-teacher", "force",
+        "steps",      "until",       "output", "eval",       "eval-every",
+        "save-every", "tensorboard", "log",    "dry-run",    "memory-report",
+        "dump",       "new-teacher", "force",  "stop-after",
     };
     if (o->from && !o->replay.to)
         misuse("--from: goes with --replay");

@@ -152,7 +152,7 @@ void spark_draw(struct buf *b, const struct spark *s, size_t max_columns, bool u
 struct options {
     struct cmd cmd;
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
-    const char *dump, *teacher, *teacher_data, *from;
+    const char *dump, *teacher, *teacher_data, *from, *stop_after;
     struct {
         uint64_t from, to;
     } replay; // steps; to == 0: none
