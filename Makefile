@@ -203,6 +203,7 @@ CMD_SRCS = \
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
 datcat_SRCS = \
+	cmd/datcat/attest.c \
 	cmd/datcat/compare.c \
 	cmd/datcat/datcat.c \
 	cmd/datcat/list.c \
@@ -253,6 +254,7 @@ trainstep_SRCS = \
 	cmd/trainstep/data.c \
 	cmd/trainstep/log.c \
 	cmd/trainstep/memory_plan.c \
+	cmd/trainstep/replay.c \
 	cmd/trainstep/run.c \
 	cmd/trainstep/save.c \
 	cmd/trainstep/settings.c \

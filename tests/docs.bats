@@ -274,6 +274,62 @@ page_commands()
     [ ! -e from-torchsharp/trained-nvfp4.dat.json ]
 }
 
+# block_commands FILE: its indented commands, without remarks.
+block_commands() { sed -n '/^    [a-z]/ { s/ *#.*//; p; }' "$1"; }
+
+@test "README in Chinese: the same commands, programs, pages and figures" {
+    local what
+    cd "$root"
+    block_commands README.md >"$BATS_TEST_TMPDIR/en"
+    block_commands README.zh.md >"$BATS_TEST_TMPDIR/zh"
+    [ "$(wc -l <"$BATS_TEST_TMPDIR/en")" -ge 20 ]
+    diff "$BATS_TEST_TMPDIR/en" "$BATS_TEST_TMPDIR/zh"
+    # Sections and rows; in rows also all that stands in backquotes, and numbers.
+    for what in '^## ' '^|'; do
+        [ "$(grep -c "$what" README.md)" -gt 5 ]
+    done
+    [ "$(grep -c '^## ' README.zh.md)" -eq "$(grep -c '^## ' README.md)" ]
+    for f in README.md README.zh.md; do
+        # The row about the Chinese pages is in the English one only.
+        grep '^|' $f | grep -v '^| \[README' | grep -oE '`[^`]+`|[0-9][0-9,.]*' | sed 's/[,.]$//' | sort >"$BATS_TEST_TMPDIR/$f"
+        [ -s "$BATS_TEST_TMPDIR/$f" ]
+    done
+    diff "$BATS_TEST_TMPDIR/README.md" "$BATS_TEST_TMPDIR/README.zh.md"
+    # Links lead somewhere.
+    grep -ohE '\]\([^)h][^)]*\)' README.zh.md >"$BATS_TEST_TMPDIR/links"
+    grep -oE '\]\([^)h][^)]*\)' doc/tour.zh.md | sed 's/(/(doc\//' >>"$BATS_TEST_TMPDIR/links"
+    while IFS= read -r f; do
+        [ -e "$(tr -d '()]' <<<"$f")" ] || { echo "$f" && false; }
+    done <"$BATS_TEST_TMPDIR/links"
+}
+
+@test "the commands of the Chinese tour run, and the model says what the page says" {
+    mkdir pipelines
+    cp -r "$root/pipelines/demo" pipelines
+    page_commands tour.zh >tour.sh
+    [ "$(grep -c '^[a-z]' tour.sh)" -ge 15 ]
+    bash -euo pipefail -x tour.sh >out 2>err || {
+        tail -n 5 err
+        return 1
+    }
+    answer=$(sed -n 's/^它回答：`\(.*\)`。.*/\1/p' "$root/doc/tour.zh.md")
+    [ -n "$answer" ]
+    grep -qxF "$answer" out
+}
+
+@test "the commands of the page on serving run, and the model answers as it was taught" {
+    datpack -q --init 7 --config "$root/pipelines/demo/config.json" -o model/
+    cp "$root/pipelines/demo/tokenizer.json" model
+    cp "$root/pipelines/demo/whoami.tsv" rows.tsv
+    page_commands serve >serve.sh
+    [ "$(grep -c '^[a-z]' serve.sh)" -ge 7 ]
+    bash -euo pipefail -x serve.sh >out 2>err || {
+        tail -n 5 err
+        return 1
+    }
+    [ "$(tail -n 1 out)" = "$(head -n 1 rows.tsv | cut -f 2)" ]
+}
+
 @test "the pages for people from elsewhere name options that there are, and README names the pages" {
     {
         for p in $programs; do

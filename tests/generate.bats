@@ -153,6 +153,40 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/; s/,"time":"[^"]*"//g'; }
         "(1, 'length', None, 0, 11)" ]
     jsonl '[len(x) for x in d[0]["top_logprobs"]] == [3] * 6 and d[0]["timing"]["prefill_s"] > 0' \
         <j | has -x True
+    [[ $(<j) != *'"logprob":'*'"text":"'* ]] # ids alone have none
+}
+
+@test "--top-logprobs: the text of each token, by the tokenizer" {
+    datpack -q --init 7 --config "$root/pipelines/demo/config.json" -o m.safetensors
+    generate -q -t "$root/pipelines/demo/tokenizer.json" -p x -n 4 --json --top-logprobs 5 m.safetensors >j
+    python3 - "$root/pipelines/demo/tokenizer.json" j <<'PY'
+import json, sys
+t = json.load(open(sys.argv[1], encoding="utf-8"))
+words = {i: w for w, i in t["model"]["vocab"].items()}
+words.update({a["id"]: a["content"] for a in t["added_tokens"]})
+added = {a["id"] for a in t["added_tokens"]}
+# The byte-level alphabet: printable bytes stand for themselves, others from U+0100 on.
+plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+byte = {chr(b): b for b in plain}
+byte.update({chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in plain)})
+top = json.load(open(sys.argv[2], encoding="utf-8"))["top_logprobs"]
+assert len(top) == 4
+n = 0
+for x in sum(top, []):
+    if x["id"] not in words:
+        assert "text" not in x, x
+        continue
+    w = words[x["id"]]
+    raw = w.encode() if x["id"] in added else bytes(byte[c] for c in w)
+    try:
+        want = raw.decode()
+    except UnicodeDecodeError:
+        assert "\ufffd" in x["text"], x
+        continue
+    assert x["text"] == want, (x, want)
+    n += 1
+assert n > 5
+PY
 }
 
 @test "the golden models, if they are there: NIBBLE_GOLDEN=DIR" {

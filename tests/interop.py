@@ -12,6 +12,8 @@ usage: interop.py [-q QWEN3DIR] [-n LINES] [PART]...
   w4a4           activation scales, in both dialects: as they are loaded, beside ModelOpt's
                  export, from llm-compressor's; logits of --input-scale static
   llama          a GGUF in NVFP4 by llama.cpp (llama-cpp-python)
+  serve          answers of its server over HTTP, by the model of the demo
+  sign           a model directory, signed by model_signing
   tokenizers     LINES lines (20000), 3000 chats: ids of the package and the template of
                  transformers; QWEN3DIR has Qwen3's tokenizer.json and tokenizer_config.json
   servers        what vLLM's and SGLang's own classes say of a directory's configuration
@@ -19,6 +21,7 @@ usage: interop.py [-q QWEN3DIR] [-n LINES] [PART]...
 A line a check: part, versions, what, figure, its limit, "ok", "DIFFERS" or "not run: why".
 The last line is "N passed, N failed".  make check-interop installs what is needed into
 build-interop.  Environment: NIBBLE_BIN (default ../bin beside this script)."""
+import base64
 import contextlib
 import copy
 import getopt
@@ -516,6 +519,132 @@ def part_llama(folder):
             "0.05", rms <= .05)
 
 
+# ---- a server, and signatures -----------------------------------------------------------------
+
+DEMO = os.path.join(HERE, "..", "pipelines", "demo")
+CHATML = ("{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+          "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}")
+
+
+def trained_model(folder):
+    """A small model that has learnt the demo's rows; its checkpoint and tokenizer.json."""
+    tokenizer, rows = os.path.join(folder, "tokenizer.json"), os.path.join(folder, "rows.tok")
+    ckpt = os.path.join(folder, "run.ckpt")
+    shutil.copy(os.path.join(DEMO, "tokenizer.json"), tokenizer)
+    with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as f:
+        f.write(CHATML)
+    tool("tokenize", "-q", "-t", tokenizer, "-o", rows, os.path.join(DEMO, "whoami.tsv"))
+    tool("datpack", "-q", "--init", "7", "--config", os.path.join(DEMO, "config.json"), "-o", ckpt)
+    tool("trainstep", "-q", "-d", rows, "-n", "150", "--batch", "8", "--lr", "3e-3", ckpt)
+    return ckpt, tokenizer
+
+
+def ask(port, path, **body):
+    import urllib.request
+    r = urllib.request.Request("http://127.0.0.1:%d%s" % (port, path),
+                               json.dumps(body).encode() if body else None,
+                               {"Content-Type": "application/json"})
+    with urllib.request.urlopen(r, timeout=60) as answer:
+        return json.load(answer)
+
+
+@contextlib.contextmanager
+def server(gguf):
+    """llama.cpp's, on a free port of the loopback interface; it ends with the block."""
+    import socket
+    import time
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    with subprocess.Popen([sys.executable, "-m", "llama_cpp.server", "--model", gguf, "--host", "127.0.0.1",
+                           "--port", str(port), "--n_ctx", "256", "--n_threads", "2"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        try:
+            for left in range(300, -1, -1):
+                try:
+                    ask(port, "/v1/models")
+                    break
+                except OSError:
+                    if left == 0 or child.poll() is not None:
+                        raise NotRun("llama_cpp.server does not start") from None
+                    time.sleep(.2)
+            yield port
+        finally:
+            child.terminate()
+
+
+def divergence(gguf, tok, folder):
+    """Mean KL(generate || llama.cpp) in nats over all positions of the samples, and their number."""
+    import llama_cpp
+    import numpy as np
+    from golden import Tensors
+    logits = os.path.join(folder, "kl.safetensors")
+    tool("generate", "-q", "-f", "--compute", "f32", "--score", tok, "--logits", logits, gguf)
+    ours, kl, n = Tensors(logits), 0, 0
+    with contextlib.redirect_stderr(io.StringIO()):
+        model = llama_cpp.Llama(gguf, n_ctx=256, logits_all=True, verbose=False, n_threads=2)
+    for i in range(json.loads(tool("datcat", "--json", tok))["totals"]["samples"]):
+        ids = [int(line.split()[0]) for line in tool("datcat", "--values", str(i), tok).decode().splitlines()]
+        a = np.array(ours["logits.%d" % i], dtype=np.float64).reshape(len(ids) - 1, -1)
+        model.reset()
+        model.eval(ids)
+        b = np.array(model.scores[:len(ids) - 1], dtype=np.float64)
+        p, q = (z - z.max(1, keepdims=True) for z in (a, b))
+        p, q = (z - np.log(np.exp(z).sum(1, keepdims=True)) for z in (p, q))
+        kl, n = kl + float((np.exp(p) * (p - q)).sum()), n + len(a)
+    return kl / n, n
+
+
+def part_serve(folder):
+    packages = versions("llama-cpp-python", "uvicorn")
+    ckpt, tokenizer = trained_model(folder)
+    gguf = os.path.join(folder, "served.gguf")
+    tool("datpack", "-q", "-t", tokenizer, "-o", gguf, ckpt)
+    with open(os.path.join(DEMO, "whoami.tsv"), encoding="utf-8") as f:
+        prompts = [line.split("\t")[0] for line in f]
+    ours = tool("generate", "-q", "-t", tokenizer, "-n", "24", "--compute", "f32", gguf,
+                stdin="".join(p + "\n" for p in prompts).encode()).decode().splitlines()
+    with server(gguf) as port:
+        theirs = [ask(port, "/v1/chat/completions", temperature=0, max_tokens=24, repeat_penalty=1,
+                      messages=[{"role": "user", "content": p}])["choices"][0]["message"]["content"]
+                  for p in prompts]
+    same = sum(a == b for a, b in zip(ours, theirs))
+    say("serve", packages, "answers over HTTP, greedy, and those of generate", "%d of %d equal" % (
+        same, len(prompts)), "all", same == len(prompts) == len(ours) and all(theirs))
+    kl, n = divergence(gguf, os.path.join(folder, "rows.tok"), folder)
+    say("serve", packages, "KL(generate, f32 || llama.cpp, which rounds activations to 8 bits)",
+        "%.2g over %d positions" % (kl, n), "0.01", 0 <= kl <= .01)
+
+
+def part_sign(folder):
+    packages = versions("model-signing")
+    signer = os.path.join(os.path.dirname(sys.executable), "model_signing")
+    key, public = os.path.join(folder, "key.pem"), os.path.join(folder, "public.pem")
+    served, signature = os.path.join(folder, "served"), os.path.join(folder, "model.sig")
+    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key], check=True)
+    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
+    tool("datpack", "-q", "--init", "7", "--config", os.path.join(DEMO, "config.json"), "--dtype", "nvfp4",
+         "--to", "modelopt", "-o", served)
+    statement = json.loads(tool("datcat", "--attest", served))
+    with quietly():
+        subprocess.run([signer, "sign", "key", "--private_key", key, "--signature", signature, served],
+                       check=True, stdout=subprocess.DEVNULL)
+    verify = [signer, "verify", "key", "--public_key", public, "--signature", signature, served]
+    good = subprocess.run(verify, check=False, stdout=subprocess.DEVNULL).returncode
+    with open(signature, encoding="utf-8") as f:
+        payload = json.loads(base64.b64decode(json.load(f)["dsseEnvelope"]["payload"]))
+    files = {r["name"]: r["digest"] for r in payload["predicate"]["resources"]}
+    ours = {s["name"]: s["digest"]["sha256"] for s in statement["subject"]}
+    say("sign", packages, "a directory is signed and verified; its SHA-256 are the statement's",
+        "%d files" % len(files), "equal", good == 0 and files == ours and len(files) > 2)
+    with open(os.path.join(served, "config.json"), "a", encoding="utf-8") as f:
+        f.write(" ")
+    bad = subprocess.run(verify, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+    again = {s["name"]: s["digest"]["sha256"] for s in json.loads(tool("datcat", "--attest", served))["subject"]}
+    say("sign", packages, "a changed file: no longer verified, another statement", "status %d" % bad, "not 0",
+        bad != 0 and again != ours)
+
+
 # ---- tokenizers -------------------------------------------------------------------------------
 
 def lines_of(n):
@@ -611,7 +740,7 @@ def part_servers(folder):
 
 PARTS = {"transformers": part_transformers, "compressed": part_compressed,
          "llmcompressor": part_llmcompressor, "modelopt": part_modelopt, "w4a4": part_w4a4,
-         "llama": part_llama,
+         "llama": part_llama, "serve": part_serve, "sign": part_sign,
          "tokenizers": part_tokenizers, "servers": part_servers}
 QWEN3 = None
 LINES = 20000

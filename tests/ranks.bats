@@ -156,6 +156,31 @@ same() {
     done
 }
 
+@test "steps of one process, replayed by two ranks: they lead there, or not" {
+    cp "$IN/small.ckpt" m.ckpt
+    alone -q -n 3 --accum 2 -o r.ckpt m.ckpt >/dev/null
+    started -n 2 trainstep -d "$IN/ids.tok" --replay 0..3 --from m.ckpt r.ckpt >table 2>err
+    grep -q 'r.ckpt: steps 1..3 from m.ckpt lead to it' err
+    [ "$(wc -l <table)" -eq 4 ]
+    alone -q -n 3 --accum 2 --seed 4 -o s.ckpt m.ckpt >/dev/null
+    # Weights of the one, state and record of the other.
+    python3 - <<'PY'
+import containers as c
+def read(path):
+    raw = open(path, "rb").read()
+    h = c.unpack(raw[64:64 + int.from_bytes(raw[24:32], "little")])
+    return h, [raw[x["offset"]:x["offset"] + x["nbytes"]] for x in h["arrays"]]
+h, arrays = read("r.ckpt")[0], read("s.ckpt")[1]
+for x, data in zip(h["arrays"], arrays):
+    x["xxh3"] = c.xxh3_128(data)
+total = c.ckpt_place(h)
+with open("bad.ckpt", "wb") as f:
+    f.write(c.ckpt_seal(c.pack(h), [(x["offset"], d) for x, d in zip(h["arrays"], arrays)], total))
+PY
+    run -1 started -n 2 trainstep -q -d "$IN/ids.tok" --replay 0..3 --from m.ckpt bad.ckpt
+    [[ $output == *"do not lead to it: array "* ]]
+}
+
 @test "saved on two ranks, resumed on one and on three, and back" {
     cp "$IN/small.ckpt" one.ckpt
     alone -q -n 8 --accum 6 one.ckpt >/dev/null

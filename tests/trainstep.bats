@@ -2069,3 +2069,20 @@ PY
     sed 's/"hidden_size": 32/"hidden_size": 40/' "$IN/config.json" >c.json
     refuse -2 "needs a multiple of 16" datpack -q --init 1 --config c.json --to ckpt -o x.ckpt
 }
+
+@test "--stop-after: ends at a phase of the first step, saves nothing, and has a report" {
+    local phase n=0
+    cp "$IN/small.ckpt" m.ckpt
+    for phase in start model_loaded batch_ready zero_grad_done backward_done optimizer_step_done; do
+        n=$((n + 1))
+        run -0 --separate-stderr trainstep -d "$IN/ids.tok" -n 3 --stop-after $phase --memory-report r.json m.ckpt
+        [[ $stderr == *"stopped after $phase of step 0; nothing was saved"* ||
+            $stderr == *"stopped after $phase of step 1; nothing was saved"* ]]
+        [ "$(json '[s["Phase"] for s in d["Samples"]][-1], len(d["Samples"])' <r.json)" = "('$phase', $n)" ]
+        cmp m.ckpt "$IN/small.ckpt"
+        [ "$(ls -A)" = "$(printf '%s\n' m.ckpt r.json)" ]
+    done
+    run -0 --separate-stderr trainstep -v -d "$IN/ids.tok" -n 3 --stop-after backward_done m.ckpt
+    [[ $stderr == *$'\ntrainstep: model_loaded: 0.0'*' GB in use'*$'\ntrainstep: backward_done: 0.0'* ]]
+    refuse "want one of start, model_loaded" trainstep --stop-after x -d "$IN/ids.tok" m.ckpt
+}

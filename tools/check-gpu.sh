@@ -231,6 +231,19 @@ fast()
     one "trainstep --fast: its route" grep -Eq '"route": ?"cuda bf16 fast [0-9]+ sm_' "$dir/meta"
 }
 
+# A training on the GPU, computed again; d.tok and m.ckpt are there.
+replay()
+{
+    local compute
+    for compute in f32 bf16; do
+        cp "$dir/m.ckpt" "$dir/r.ckpt"
+        "$bin/trainstep" -q -d "$dir/d.tok" --device cuda --compute $compute --batch 4 -n 3 --lr 3e-4 \
+            "$dir/r.ckpt" >/dev/null || :
+        one "trainstep --replay $compute" "$bin/trainstep" -q -d "$dir/d.tok" --device cuda \
+            --compute $compute --replay 0..3 --from "$dir/m.ckpt" "$dir/r.ckpt"
+    done
+}
+
 golden()
 {
     local compute
@@ -271,6 +284,7 @@ if [ $what = check-gpu ]; then
     quantizers
     routes
     fast
+    replay
     one failures tests/gpu/failures.sh
     [ -z "${GOLDEN:-}" ] || golden
 else

@@ -16,6 +16,8 @@ _nibble_words()
     datcat:FILE) echo @samples ;;
     trainstep:FILE) echo @tensors ;;
     trainstep:--data | trainstep:-d | trainstep:--eval | trainstep:--teacher-data) echo @file ;;
+    trainstep:--from) echo @tensors ;;
+    trainstep:--stop-after) echo start model_loaded batch_ready zero_grad_done backward_done optimizer_step_done ;;
     trainstep:--log | trainstep:--dump | trainstep:--memory-report) echo @file ;;
     trainstep:--output | trainstep:-o) echo @file ;;
     trainstep:--order) echo shuffle file ;;

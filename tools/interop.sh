@@ -35,7 +35,8 @@ fi
 if [ ! -e "$venv/complete" ]; then
     get "PyTorch and what is of Hugging Face" torch transformers safetensors tokenizers numpy
     get "quantizers and gguf" compressed-tensors llmcompressor nvidia-modelopt gguf
-    get "llama.cpp, which is compiled, minutes" llama-cpp-python
+    get "llama.cpp, which is compiled, minutes" "llama-cpp-python[server]"
+    get "model_signing" model-signing pyopenssl # which it imports and does not ask for
     "$venv/bin/python" -c 'import torch, transformers' 2>/dev/null && touch "$venv/complete"
 fi
 # vLLM whole would replace half of the others; its classes want modules of no weight, which

@@ -18,7 +18,7 @@ packages_of()
     case $1 in
     build) echo gcc make libc6-dev "libmsgpack-c-dev|libmsgpack-dev" libxxhash-dev "libedit-dev?" ;;
     test) echo bats python3 strace groff-base tmux clang "libclang-rt-dev|libclang-common-14-dev" \
-        "gnuplot-nox|gnuplot-qt|gnuplot-x11" openmpi-bin libopenmpi-dev ;;
+        "gnuplot-nox|gnuplot-qt|gnuplot-x11" openmpi-bin libopenmpi-dev openssl ;;
     lint) echo clang-format clang-tidy cppcheck shellcheck ;;
     san) echo valgrind libc6-dbg ;;
     arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross "qemu-user|qemu-user-static" ;;

@@ -74,6 +74,7 @@ static const struct cmd_option options[] = {
     { 0, "map", NULL, "account for every byte", ACTION(MAP) },
     { 0, "meta", NULL, "configuration, training state, provenance as JSON",
       ACTION(META) },
+    { 0, "attest", NULL, "how it was made, as an in-toto statement", ACTION(ATTEST) },
     { 0, "raw-entries", NULL, "show NVFP4 codes and scales as the entries they are",
       CMD_FLAG(&cfg.raw) },
     { CMD_STRICT(&cfg.strict) },
@@ -91,8 +92,11 @@ check_combination(const struct config_datcat *c, int operands)
         misuse("want a FILE; --help shows how");
     if (a == DIFF && operands != 2)
         misuse("--diff: want two files, found %d", operands);
-    if (operands > 1 && (a == VALUES || a == PAYLOAD || a == NPY || a == CHECK))
+    if (operands > 1 &&
+        (a == VALUES || a == PAYLOAD || a == NPY || a == CHECK || a == ATTEST))
         misuse("want one FILE, found %d", operands);
+    if (a == ATTEST && (c->select.n_in || c->select.n_out))
+        misuse("--attest: is of whole files: expected neither -s nor -x");
     if (c->stats && !listing)
         misuse("--stats: goes with a listing, --json, --ndjson or --tsv");
     if (c->all && !c->stats)
@@ -162,7 +166,8 @@ subject_open(struct config_datcat *c, struct subject *f, const char *path,
     *f = (struct subject){ 0 };
     if (store_open(&f->store, path, &opt, err) < 0)
         return -1;
-    if ((a == JSON || a == META || a == VERIFY) && store_load_beside(&f->store) < 0)
+    if ((a == JSON || a == META || a == VERIFY || a == ATTEST) &&
+        store_load_beside(&f->store) < 0)
         return -1;
     if ((a == JSON || a == META) && store_meta(&f->store) < 0)
         return -1;
@@ -246,6 +251,8 @@ act(const struct config_datcat *c, struct subject *f, struct err *err)
         return scan_payload(c, f, err);
     case NPY:
         return npy_write(c, f, err);
+    case ATTEST:
+        return attest_store(c, f, err);
     case HASH:
         return print_hashes(c, f, err);
     case CHECK:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* datcat: what its parts share.  list.c shows, order.c sorts, scan.c reads payloads, npy.c
  * writes one, compare.c and
- * verify_names.c answer yes or no; list_tok.c knows .tok files; datcat.c parses. */
+ * verify_names.c answer yes or no; attest.c says how a file was made; list_tok.c knows .tok
+ * files; datcat.c parses. */
 #ifndef NIBBLE_CMD_DATCAT_H
 #define NIBBLE_CMD_DATCAT_H
 
@@ -26,7 +27,8 @@ enum action {
     DIFF,
     VERIFY,
     MAP,
-    META
+    META,
+    ATTEST
 };
 
 enum sort { SORT_NONE, SORT_BYTES, SORT_ABSMAX, SORT_DIFF, SORT_NAME };
@@ -100,6 +102,12 @@ int compare_verify(const struct config_datcat *c, struct subject *f, struct err 
 /* verify_names.c: whether the tensors are those of the configuration that the file has with it.
  * EXIT_DONE, EXIT_NO, or -1 with *err; appends to *what what was compared, or why not. */
 int names_verify(struct subject *f, struct buf *what, struct err *err);
+
+/* attest.c: how a file was made, as a statement for others to sign.  EXIT_DONE, or -1 with
+ * *err: it is damaged, or has no record.  The second is of a .tok, which was checked. */
+int attest_store(const struct config_datcat *c, struct subject *f, struct err *err);
+int attest_stream(const struct config_datcat *c, const char *path, struct slice record,
+                  struct err *err);
 
 /* list_tok.c: a .tok has samples in place of tensors, and no subject. */
 bool tok_is(const char *path);

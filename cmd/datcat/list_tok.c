@@ -63,13 +63,13 @@ check_action(const struct config_datcat *c, const char *path, struct err *err)
     char q[TEXT_QUOTE];
     bool knows = c->action == LIST || c->action == JSON || c->action == VALUES ||
                  c->action == HASH || c->action == VERIFY || c->action == MAP ||
-                 c->action == META;
+                 c->action == META || c->action == ATTEST;
     if (knows && !c->group && !c->raw && c->select.n_in == 0 && c->select.n_out == 0 &&
         c->sort == SORT_NONE && !c->top)
         return 0;
     return err_set(err, ERR_USAGE,
                    "%s: a .tok has samples, no tensors: --json, --values, --stats, "
-                   "--hash, --verify, --map and --meta can be asked",
+                   "--hash, --verify, --map, --meta and --attest can be asked",
                    text_quote(q, path, strlen(path)));
 }
 
@@ -319,6 +319,19 @@ put_json(struct look *k, const char *path)
 }
 
 static int
+attest(struct look *k, const char *path)
+{
+    struct buf record = { 0 };
+    tok_put_provenance(&record, &k->r);
+    int rc = buf_ok(&record, k->err);
+    if (rc == 0)
+        rc = attest_stream(k->c, path, (struct slice){ record.data, record.len },
+                           k->err);
+    buf_free(&record);
+    return rc;
+}
+
+static int
 put_answer(struct look *k, const char *path)
 {
     uint64_t n = k->r.end.counts.samples;
@@ -327,6 +340,8 @@ put_answer(struct look *k, const char *path)
     case META:
         put_json(k, path);
         break;
+    case ATTEST:
+        return attest(k, path);
     case VALUES:
         if (k->want >= n)
             return err_set(k->err, ERR_USAGE,

@@ -67,6 +67,24 @@ grow(struct answer *a)
     return 0;
 }
 
+/* One token of the top list: as text, too, if there is a tokenizer.  Of a token that is a part of
+ * a character the text is U+FFFD. */
+static void
+put_top(struct answer *a, uint32_t id, double logprob)
+{
+    struct buf *b = &a->top;
+    buf_printf(b, "{\"id\":%u,\"logprob\":", id);
+    json_put_number(b, logprob, 9);
+    struct slice text = { 0 };
+    if (a->s->t)
+        text = tokenizer_bytes(a->s->t, id);
+    if (text.p) {
+        buf_str(b, ",\"text\":");
+        json_put(b, text);
+    }
+    buf_char(b, '}');
+}
+
 /* Record the logits by which a token was chosen. */
 static int
 keep_logits(struct answer *a, uint32_t id)
@@ -85,9 +103,9 @@ keep_logits(struct answer *a, uint32_t id)
         sampler_best(&s->sampler, a->q->logits, k < vocab ? k : vocab);
     buf_str(&a->top, a->n ? ",[" : "[");
     for (size_t i = 0; i < k && i < vocab; i++) {
-        buf_printf(&a->top, "%s{\"id\":%u,\"logprob\":", i ? "," : "", best[i]);
-        json_put_number(&a->top, (double)a->q->logits[best[i]] - sum, 9);
-        buf_char(&a->top, '}');
+        if (i)
+            buf_char(&a->top, ',');
+        put_top(a, best[i], (double)a->q->logits[best[i]] - sum);
     }
     buf_char(&a->top, ']');
     return buf_ok(&a->top, s->err);

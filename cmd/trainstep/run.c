@@ -314,7 +314,7 @@ open_data(struct run *r)
     data_hash(&r->data, hash);
     if (r->st.has_sampler && memcmp(hash, r->st.data, XXH3_BYTES) == 0) {
         data_seek(&r->data, r->st.epoch, r->st.index);
-    } else if (r->st.has_sampler && !r->o->cmd.quiet) {
+    } else if (r->st.has_sampler && !r->o->cmd.quiet && !r->replay) {
         warn("%s: other data than before: they start at their beginning",
              r->data.tok.name);
     }
@@ -395,11 +395,30 @@ restore_counters(struct run *r)
     r->t.last_norm = r->st.grad_norm;
 }
 
+/* The names are those of --memory-report; trainstep.c has the list. */
+static void
+phase(struct run *r, const char *name)
+{
+    log_phase(r, name);
+    if (r->o->cmd.verbose && r->t.step == r->in_step)
+        warn("%s: %.3f GB in use", name, (double)log_memory(r, false) / (1 << 30));
+    if (!r->o->stop_after || strcmp(name, r->o->stop_after) != 0)
+        return;
+    if (!r->o->cmd.quiet)
+        warn("stopped after %s of step %llu; nothing was saved", name,
+             (unsigned long long)r->t.step);
+    log_close(r);
+    save_unlock();
+    ranks_leave();
+    cmd_close_stdout();
+    exit(EXIT_DONE);
+}
+
 static bool
 before_update(void *ctx, double loss, double norm)
 {
     struct run *r = ctx;
-    log_phase(r, "backward_done");
+    phase(r, "backward_done");
     if (r->o->dump && r->t.step == r->in_step)
         dump_write(r, loss);
     return r->s.spike == 0 || spike_fits(&r->st.spike, r->s.spike, loss, norm);
@@ -424,7 +443,7 @@ open_model(struct run *r)
         warn("%s: loaded %.1f GB in %.2f s", r->in.name,
              (double)r->file_bytes / (1 << 30), os_seconds() - start);
     char was[TEXT_QUOTE];
-    if (*r->st.route && strcmp(r->st.route, r->k->route) != 0)
+    if (*r->st.route && strcmp(r->st.route, r->k->route) != 0 && !r->replay)
         warn("%s: trained by \"%s\" so far, from here on by \"%s\"", r->in.name,
              text_quote(was, r->st.route, strlen(r->st.route)), r->k->route);
     snprintf(r->st.route, sizeof r->st.route, "%s", r->k->route);
@@ -583,8 +602,8 @@ step(struct run *r)
         snprintf(res.reason, sizeof res.reason, "a gradient was not finite");
     } else {
         data_step(&r->data);
-        log_phase(r, "batch_ready");
-        log_phase(r, "zero_grad_done");
+        phase(r, "batch_ready");
+        phase(r, "zero_grad_done");
         ranks_begin_work();
         if (train_step(&r->t, r->data.batch, r->data.n_batches, &res) < 0)
             die_err(&r->err);
@@ -596,7 +615,7 @@ step(struct run *r)
     }
     double ms = (os_seconds() - start) * 1000;
     log_driver(r);
-    log_phase(r, "optimizer_step_done");
+    phase(r, "optimizer_step_done");
     log_step(r, &res, rate, ms);
     count_outcome(r, &res);
     return true;
@@ -636,6 +655,8 @@ train(struct run *r)
         if (r->o->save_every && r->t.step % r->o->save_every == 0 && r->t.step < r->end)
             save_write(r);
     }
+    if (r->replay)
+        return;
     if (r->has_eval && !evaluated)
         evaluate(r);
     if ((r->saved ? r->saved_step : r->in_step) < r->t.step)
@@ -738,6 +759,11 @@ end_at_once(struct run *r)
 static void
 open_input(struct run *r)
 {
+    if (r->o->replay.to) {
+        open_checkpoint(r, replay_open(r));
+        replay_begin(r);
+        return;
+    }
     open_checkpoint(r, r->o->checkpoint);
     settle_end(r);
 }
@@ -814,11 +840,12 @@ open_locked(struct run *r)
 static void
 open_shared(struct run *r)
 {
-    settle_target(r);
-    if (ranks_number() == 0)
+    if (!r->o->replay.to)
+        settle_target(r);
+    if (ranks_number() == 0 && !r->o->replay.to)
         open_locked(r);
     ranks_meet(0);
-    if (ranks_number() > 0)
+    if (ranks_number() > 0 || r->o->replay.to)
         open_input(r);
     compare_input(r);
 }
@@ -860,20 +887,26 @@ run_rank(const struct options *o)
     open_eval(&r);
     run_measure(&r);
     teacher_open(&r);
+    if (r.replay)
+        replay_check_inputs(&r);
     if (o->dry_run)
         return ranks_number() ? EXIT_DONE : dry_run(&r);
     plan_settle(&r);
     open_device(&r);
     compare_run(&r);
     open_model(&r);
-    if (ranks_number() == 0)
+    if (r.replay)
+        replay_check_route(&r);
+    else if (ranks_number() == 0)
         save_check(&r);
     log_open(&r);
-    log_phase(&r, "start");
-    log_phase(&r, "model_loaded");
+    phase(&r, "start");
+    phase(&r, "model_loaded");
     stop_catch();
     train(&r);
-    return close_run(&r);
+    int answer = r.replay ? replay_answer(&r) : EXIT_DONE;
+    int status = close_run(&r);
+    return status ? status : answer;
 }
 
 int

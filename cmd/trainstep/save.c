@@ -68,6 +68,20 @@ put_origin(struct run *r, struct buf *b)
     provenance_input(b, slice_of("ckpt"), r->in.provenance, 1, xxh3);
 }
 
+void
+save_origin(struct run *r, struct buf *b)
+{
+    struct history h;
+    int rc = history_read(&h, r->in.provenance, &r->err);
+    if (rc < 0)
+        die_err(&r->err);
+    if (rc == 0)
+        put_origin(r, b);
+    else
+        buf_add(b, h.inputs.p, h.inputs.n);
+    history_free(&h);
+}
+
 static void
 put_provenance(struct run *r, struct buf *b, uint64_t step)
 {
@@ -220,6 +234,16 @@ write_file(struct run *r)
     if (r->o->cmd.verbose)
         warn("%s: saved %.1f GB in %.2f s", r->target,
              (double)r->file_bytes / (1 << 30), os_seconds() - start);
+}
+
+void
+save_describe(struct run *r, struct buf *provenance, struct buf *state)
+{
+    note_state(r);
+    put_provenance(r, provenance, r->st.step);
+    state_put(state, &r->st, &r->s);
+    if (state->failed)
+        die(EXIT_MEMORY, "out of memory for the state");
 }
 
 void

@@ -77,7 +77,7 @@ check_model(struct run *r)
         die(EXIT_TROUBLE, "%s: has %u positions, a sample has %zu: --seq-len %u",
             m->store.name, m->config.positions, r->layout.positions,
             m->config.positions);
-    if (!r->o->dry_run && store_reads(&m->store, r->target))
+    if (r->target && store_reads(&m->store, r->target))
         misuse("--teacher: %s is the checkpoint that is written: a teacher stays as it "
                "is; "
                "-o OUT writes another",
@@ -95,7 +95,7 @@ check_same(struct run *r)
     if (store_content_hash(&r->teacher.store, hash, r->o->where.threads, &r->err) < 0)
         die_err(&r->err);
     if (r->st.has_teacher && memcmp(hash, r->st.teacher, XXH3_BYTES) != 0 &&
-        !r->o->new_teacher)
+        !r->o->new_teacher && !r->replay)
         die(EXIT_TROUBLE,
             "%s: is another teacher than the checkpoint was trained with: "
             "--new-teacher goes on with it",
@@ -110,7 +110,7 @@ static void
 check_same_data(struct run *r)
 {
     bool given = r->o->teacher_data != NULL;
-    if (r->st.has_teacher_data && !given && !r->o->new_teacher)
+    if (r->st.has_teacher_data && !given && !r->o->new_teacher && !r->replay)
         die(EXIT_TROUBLE,
             "%s: trained with --teacher-data so far: without it the teacher would "
             "teach "
@@ -126,7 +126,7 @@ teacher_open(struct run *r)
 {
     const char *path = r->o->teacher;
     if (!path) {
-        if (r->st.has_teacher && !r->o->cmd.quiet)
+        if (r->st.has_teacher && !r->o->cmd.quiet && !r->replay)
             warn("%s: trained with a teacher so far, from here on without; --teacher "
                  "MODEL names it",
                  r->in.name);

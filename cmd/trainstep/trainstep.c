@@ -2,6 +2,9 @@
 /* trainstep: run N training steps from a checkpoint. */
 #include "cmd/trainstep/trainstep.h"
 
+#include "lib/core/num.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 int run(const struct options *o);
@@ -18,6 +21,10 @@ static struct options cfg = {
     .max_skips = 5,
 };
 
+static const char *const phases[] = {
+    "start",         "model_loaded",        "batch_ready", "zero_grad_done",
+    "backward_done", "optimizer_step_done", NULL
+};
 static const char *const recomputes[] = { "auto", "none", "block", NULL };
 
 static void
@@ -33,6 +40,24 @@ static void
 take_setting(const struct cmd_option *o, const char *arg)
 {
     settings_take(o->to.any, o->name, arg);
+}
+
+/* A..B */
+static void
+take_range(const struct cmd_option *o, const char *arg)
+{
+    struct options *c = o->to.any;
+    char *copy = cmd_copy(arg), *dots = strstr(copy, ".."), q[TEXT_QUOTE];
+    uint64_t from = 0, to = 0;
+    if (dots)
+        *dots = '\0';
+    if (!dots || !num_u64(&from, copy) || !num_u64(&to, dots + 2) || from >= to ||
+        to > UINT32_MAX)
+        misuse("--%s: %s: want A..B, the steps of two checkpoints, A below B", o->name,
+               text_quote(q, arg, strlen(arg)));
+    c->replay.from = from;
+    c->replay.to = to;
+    free(copy);
 }
 
 /* A row of settings_table. */
@@ -104,11 +129,17 @@ static const struct cmd_option options[] = {
     { 0, "tensorboard", "DIR", "events for TensorBoard", CMD_TEXT(&cfg.tensorboard) },
     { 0, "memory-report", "FILE", "memory by phase, as JSON",
       CMD_TEXT(&cfg.memory_report) },
+    { 0, "stop-after", "PHASE", "end there, and save nothing (see --memory-report)",
+      CMD_WORD(&cfg.stop_after, phases) },
     { 0, "memory-limit", "GB", "end with 3 rather than need more",
       CMD_CALL(&cfg.memory_limit, take_gb) },
     { 0, "overcommit", NULL, "try a plan above what is free",
       CMD_FLAG(&cfg.overcommit) },
     { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.dry_run) },
+    { 0, "replay", "A..B", "repeat these steps and compare with CHECKPOINT",
+      CMD_CALL(&cfg, take_range) },
+    { 0, "from", "FILE", "--replay: checkpoint of step A (CHECKPOINT.stepA)",
+      CMD_TEXT(&cfg.from) },
     { 0, "dump", "FILE", "loss, logits and gradients of the first step",
       CMD_TEXT(&cfg.dump) },
     { 0, "diagnose", NULL, "what this machine and build can do",
@@ -118,9 +149,33 @@ static const struct cmd_option options[] = {
     CMD_COMMON(cfg.cmd),
 };
 
+/* It repeats what was done, and writes nothing. */
+static void
+check_replay(const struct options *o)
+{
+    static const char *const others[] = {
+        "steps",      "until",       "output", "eval",       "eval-every",
+        "save-every", "tensorboard", "log",    "dry-run",    "memory-report",
+        "dump",       "new-teacher", "force",  "stop-after",
+    };
+    if (o->from && !o->replay.to)
+        misuse("--from: goes with --replay");
+    for (size_t i = 0; i < SETTINGS && o->replay.to; i++)
+        if (cmd_given(&o->cmd, settings_table[i].option))
+            misuse(
+                "--replay: takes the settings of the steps from CHECKPOINT: expected "
+                "no --%s",
+                settings_table[i].option);
+    for (size_t i = 0; i < sizeof others / sizeof *others && o->replay.to; i++)
+        if (cmd_given(&o->cmd, others[i]))
+            misuse("--replay: repeats steps and writes nothing: expected no --%s",
+                   others[i]);
+}
+
 static void
 check_combination(const struct options *o)
 {
+    check_replay(o);
     if (cmd_given(&o->cmd, "steps") && cmd_given(&o->cmd, "until"))
         misuse("-n and --until: one of them");
     if (o->eval_every && !o->eval)

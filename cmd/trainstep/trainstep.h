@@ -152,7 +152,10 @@ void spark_draw(struct buf *b, const struct spark *s, size_t max_columns, bool u
 struct options {
     struct cmd cmd;
     const char *checkpoint, *data, *out, *eval, *log, *tensorboard, *memory_report;
-    const char *dump, *teacher, *teacher_data;
+    const char *dump, *teacher, *teacher_data, *from, *stop_after;
+    struct {
+        uint64_t from, to;
+    } replay; // steps; to == 0: none
     struct device_options where;
     bool new_teacher;
     bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat
@@ -163,9 +166,11 @@ struct options {
 };
 
 struct logs;
+struct replay;
 
 struct run {
     const struct options *o;
+    struct replay *replay;       // NULL: no --replay
     struct device_options where; // settled
     struct settings s;
     struct state st;
@@ -210,6 +215,10 @@ void save_unlock(void);
 /* Check before the first step that there is space for the largest save; dies. */
 void save_check(struct run *r);
 void save_write(struct run *r);
+/* The provenance and the state that a save would write now. */
+void save_describe(struct run *r, struct buf *provenance, struct buf *state);
+/* The inputs of that provenance: the checkpoint at step 0. */
+void save_origin(struct run *r, struct buf *b);
 
 void log_open(struct run *r);
 void log_step(struct run *r, const struct train_result *res, double rate, double ms);
@@ -243,6 +252,19 @@ void teacher_load(struct run *r, struct train *t);
 /* After t and before the device is closed. */
 void teacher_unload(struct run *r);
 void teacher_close(struct run *r);
+
+/* ---- replay.c: --replay, each dies where it cannot answer ------------------------------------ */
+
+/* Open the checkpoint that is to be compared; the name of the one to begin with, which the caller
+ * opens. */
+const char *replay_open(struct run *r);
+/* Check that one, and take the settings of the steps. */
+void replay_begin(struct run *r);
+/* Data and teacher are open; the device is. */
+void replay_check_inputs(struct run *r);
+void replay_check_route(const struct run *r);
+/* The exit status, after the last step. */
+int replay_answer(struct run *r);
 
 /* ---- stop.c: signals ----------------------------------------------------------------------- */
 

@@ -154,3 +154,72 @@ training_write(struct train *t, struct store *from, struct writer *w, unsigned t
     pthread_mutex_destroy(&s.device);
     return rc < 0 ? -1 : check_copies(&s);
 }
+
+/* ---- comparing ---------------------------------------------------------------------------- */
+
+enum { COMPARE_BYTES = 1 << 20 };
+
+/* Bytes [at, at + n) of array i are in own and other: note the first that differ. */
+static void
+note_difference(struct training_diff *d, const struct array *a, uint64_t at,
+                const uint8_t *own, const uint8_t *other, size_t n)
+{
+    size_t same = 0;
+    while (same < n && own[same] == other[same])
+        same++;
+    d->bytes = dtype_bits(a->dtype) < 8 ? 1 : dtype_bits(a->dtype) / 8;
+    d->element = (at + same) / d->bytes;
+    size_t first = same / d->bytes * d->bytes;
+    memcpy(d->own, own + first, d->bytes);
+    memcpy(d->other, other + first, d->bytes);
+}
+
+/* 1: array i differs, which is noted if it is the first; 0; -1. */
+static int
+compare_array(struct saving *s, struct store *with, size_t i, uint8_t *buffer,
+              struct training_diff *d)
+{
+    struct train *t = s->t;
+    const struct array *a = &t->arrays.v[i];
+    const struct tensor *x, *y;
+    if (find_array(t, with, a, &x) < 0 || find_array(t, s->from, a, &y) < 0)
+        return -1;
+    for (uint64_t at = 0; at < a->bytes; at += COMPARE_BYTES) {
+        uint64_t left = a->bytes - at;
+        size_t n = left < COMPARE_BYTES ? (size_t)left : COMPARE_BYTES;
+        uint8_t *other = buffer + COMPARE_BYTES;
+        const void *own = buffer;
+        if (t->held[i].device)
+            own = read_held(s, t->held[i].device, at, buffer, n, t->err);
+        else if (store_read(s->from, y, at, buffer, n, t->err) < 0)
+            own = NULL;
+        if (!own || store_read(with, x, at, other, n, t->err) < 0)
+            return -1;
+        if (memcmp(own, other, n) == 0)
+            continue;
+        if (d->differing == 0) {
+            d->array = i;
+            note_difference(d, a, at, own, other, n);
+        }
+        return 1;
+    }
+    return 0;
+}
+
+int
+training_compare(struct train *t, struct store *from, struct store *with,
+                 struct training_diff *d)
+{
+    struct saving s = { .t = t, .from = from };
+    uint8_t *buffer = malloc(2 * (size_t)COMPARE_BYTES);
+    int rc = buffer ? 0 : err_set(t->err, ERR_MEMORY, "%s: out of memory", with->name);
+    *d = (struct training_diff){ 0 };
+    pthread_mutex_init(&s.device, NULL);
+    for (size_t i = 0; i < t->arrays.n && rc >= 0; i++) {
+        rc = compare_array(&s, with, i, buffer, d);
+        d->differing += rc > 0;
+    }
+    pthread_mutex_destroy(&s.device);
+    free(buffer);
+    return rc < 0 ? -1 : 0;
+}

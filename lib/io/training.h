@@ -23,4 +23,17 @@ struct wtensor *training_list(const struct train *t);
 int training_write(struct train *t, struct store *from, struct writer *w,
                    unsigned threads);
 
+/* How the arrays of t differ from those of a checkpoint. */
+struct training_diff {
+    size_t differing; // arrays; 0: none, and nothing else is valid
+    size_t array;     // the first of them, in t->arrays
+    uint64_t element; // the first one there
+    size_t bytes;     // of an element, and they
+    uint8_t own[8], other[8];
+};
+/* Compare each byte with those of `with`, which has the same kinds of arrays; `from` as in
+ * training_write.  -1: the error is that of t. */
+int training_compare(struct train *t, struct store *from, struct store *with,
+                     struct training_diff *d);
+
 #endif
