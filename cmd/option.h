@@ -102,7 +102,7 @@ void cmd_take_compat(const struct cmd_option *o, const char *arg);  // bool
 void cmd_take_help(const struct cmd_option *o, const char *arg);    // struct cmd
 void cmd_take_version(const struct cmd_option *o, const char *arg); // struct cmd
 
-enum { CMD_MAX_OPTIONS = 64 };
+enum { CMD_MAX_OPTIONS = 96 };
 
 struct cmd {
     const char *name;     // of the program, for messages

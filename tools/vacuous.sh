@@ -32,7 +32,7 @@ files_of()
     datpack) echo datpack roundtrip atomic damage dialects gguf importance teach ;;
     nvquant) echo nvquant damage importance ;;
     tokenize) echo tokenize tok ;;
-    trainstep) echo trainstep fp4 damage quantfrom teach report ranks ;;
+    trainstep) echo trainstep fp4 damage epochs quantfrom teach report ranks ;;
     generate) echo generate fp4 importance chats typed ;;
     memguard) echo memguard ;;
     *) echo "tools/vacuous.sh: $1: expected one of ${all[*]}" >&2 && exit 2 ;;

@@ -67,9 +67,19 @@ read_samples(struct data *d, struct tok_reader *t, const char *path,
 }
 
 void
+data_check(const struct data *d, const struct config *c)
+{
+    if (d->vocab != c->vocab)
+        die(EXIT_TROUBLE,
+            "%s: was read for a vocabulary of %u, and the checkpoint that another "
+            "process has put there meanwhile has one of %u: start again",
+            d->tok.name, d->vocab, c->vocab);
+}
+
+void
 data_open(struct data *d, const char *path, const struct config *c)
 {
-    *d = (struct data){ 0 };
+    *d = (struct data){ .vocab = c->vocab };
     read_samples(d, &d->tok, path, c);
     d->by_label = d->n;
 }
