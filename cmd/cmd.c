@@ -349,6 +349,17 @@ cmd_check_outputs(const char *const *outputs, size_t n, const char *const *input
     }
 }
 
+void
+cmd_refuse_without_output(int n_operands, char **operand)
+{
+    const char *last = n_operands > 1 ? operand[n_operands - 1] : NULL;
+    char q[TEXT_QUOTE];
+    if (last && access(last, F_OK) < 0)
+        misuse("want -o OUT: expected -o %s? --help shows how",
+               text_quote(q, last, strlen(last)));
+    misuse("want -o OUT; --help shows how");
+}
+
 char *
 cmd_copy(const char *text)
 {

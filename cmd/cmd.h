@@ -74,6 +74,8 @@ bool cmd_same_file(const char *a, const char *b);
 /* Refuse an output that is one of the inputs or another output.  NULL: not given. */
 void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
                        size_t n_inputs);
+/* -o OUT is missing, perhaps because OUT was given as an operand. */
+_Noreturn void cmd_refuse_without_output(int n_operands, char **operand);
 /* A copy of a string for the life of the program. */
 char *cmd_copy(const char *text);
 /* Where large temporary data may go: TMPDIR or /var/tmp. */

@@ -123,6 +123,32 @@ same()
     done
 }
 
+# section PAGE NAME: its text.
+section()
+{
+    awk -v name="$2" '/^\.SH/ { inside = substr($0, 5) == name; next } inside' "$root/man/$1"
+}
+
+@test "SEE ALSO names all other programs; EXIT STATUS has only codes that nibble(7) has" {
+    local codes p
+    # Also those that a shell makes of a signal, and those of a command under memguard.
+    codes=$(section nibble.7 'EXIT STATUS' | sed -n 's/^\.B \([0-9]*\)$/\1/p')
+    same "$(printf '%s\n' 0 1 2 3 4 75 124)" "$codes"
+    same "$(printf '%s\n' "$programs" | xargs -n 1)" \
+        "$(section nibble.7 'SEE ALSO' | sed -n 's/^\.BR \([a-z]*\) (1),*$/\1/p')"
+    for p in $programs; do
+        same "$(printf '%s\n' "$programs" | xargs -n 1 | grep -vx "$p")" \
+            "$(section "$p.1" 'SEE ALSO' | sed -n 's/^\.BR \([a-z]*\) (1),$/\1/p')"
+        section "$p.1" 'SEE ALSO' | grep -qx '\.BR nibble (7)'
+        section "$p.1" 'EXIT STATUS' | sed -n 's/^\.B \([0-9]*\)$/\1/p' >found
+        [ -s found ]
+        while read -r code; do
+            [[ $p:$code != memguard:12[67] ]] || continue
+            grep -qx "$code" <<<"$codes" || { echo "$p.1: $code" && false; }
+        done <found
+    done
+}
+
 @test "the examples of the man pages run, in their order" {
     for p in $programs; do
         mkdir "$p"

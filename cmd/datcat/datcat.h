@@ -102,7 +102,6 @@ int compare_verify(const struct config_datcat *c, struct subject *f, struct err 
 int names_verify(struct subject *f, struct buf *what, struct err *err);
 
 /* list_tok.c: a .tok has samples in place of tensors, and no subject. */
-bool tok_is(const char *path);
 int tok_file(const struct config_datcat *c, const char *path, struct err *err);
 
 #endif

@@ -155,6 +155,21 @@ settle_outputs(struct config_tokenize *c)
         c->out[c->n_out++] = "-";
 }
 
+/* A .tok under the name of a text would be read as one. */
+static void
+check_name(const struct config_tokenize *c, const char *out)
+{
+    static const char *const texts[] = { ".jsonl", ".json", ".tsv", ".txt" };
+    char q[TEXT_QUOTE];
+    suffix_check("-o", out, c->emit == EMIT_TOK ? "tok" : NULL);
+    for (size_t i = 0; c->emit == EMIT_TOK && i < sizeof texts / sizeof *texts; i++)
+        if (slice_ends(slice_of(out), texts[i]))
+            misuse(
+                "-o %s: a .tok is written: expected no suffix of a text; --emit jsonl "
+                "or ids writes a text",
+                text_quote(q, out, strlen(out)));
+}
+
 static void
 settle(struct config_tokenize *c)
 {
@@ -174,7 +189,7 @@ settle(struct config_tokenize *c)
     if (c->emit == EMIT_TOK && to_stdout && !c->count)
         cmd_refuse_terminal();
     for (unsigned i = 0; i < c->n_out; i++)
-        suffix_check("-o", c->out[i], c->emit == EMIT_TOK ? "tok" : NULL);
+        check_name(c, c->out[i]);
 }
 
 /* ---- files ----------------------------------------------------------------------------- */
@@ -259,7 +274,8 @@ open_tokenizer(const struct config_tokenize *c, const char *first, struct err *e
             taken = c->out[i];
     if (!c->tokenizer && access(path, F_OK) < 0 && errno == ENOENT)
         err_set(err, ERR_USAGE,
-                "want -t tokenizer.json: none was given, and there is no %s",
+                "want -t tokenizer.json: none was given, and there is no %s; it comes "
+                "with the model",
                 text_quote(q, path, strlen(path)));
     else if (taken)
         err_set(err, ERR_USAGE, "%s: is the tokenizer, too: expected another name",

@@ -12,13 +12,26 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* Columns of that terminal, which may have been resized. */
+/* Columns of that terminal, which may have been resized; 0: unknown. */
+static size_t
+known_width(int fd)
+{
+    struct winsize w = { 0 };
+    return ioctl(fd, TIOCGWINSZ, &w) == 0 ? w.ws_col : 0;
+}
+
 static size_t
 terminal_width(int fd)
 {
-    struct winsize w = { 0 };
-    bool known = ioctl(fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 0;
-    return known ? w.ws_col : 80;
+    size_t width = known_width(fd);
+    return width ? width : 80;
+}
+
+/* Open MPI gives rank 0 a terminal without a size, whatever its own output is. */
+static bool
+is_terminal(int fd)
+{
+    return isatty(fd) && (ranks_count() == 1 || known_width(fd));
 }
 
 /* ---- the table ------------------------------------------------------------------------- */
@@ -213,9 +226,9 @@ void
 display_open(struct run *r)
 {
     struct display *t = &r->display;
-    t->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
+    t->progress = !r->o->cmd.quiet && is_terminal(STDERR_FILENO);
     t->utf8 = t->progress && locale_is_utf8();
-    t->terminal = isatty(STDOUT_FILENO);
+    t->terminal = is_terminal(STDOUT_FILENO);
     t->started = os_seconds();
     t->first_step = r->t.step;
 }

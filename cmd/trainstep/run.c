@@ -248,9 +248,7 @@ settle_target(struct run *r)
     const char *out = r->o->out;
     struct stat st;
     if (!out) {
-        r->target = realpath(r->o->checkpoint, NULL);
-        if (!r->target)
-            die(EXIT_TROUBLE, "%s:", r->o->checkpoint);
+        r->target = cmd_copy(r->o->checkpoint); // messages have the user's name
         if (path_is_reserved(r->target))
             misuse("%s: %s", r->o->checkpoint, path_reserved);
         return;

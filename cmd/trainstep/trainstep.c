@@ -92,7 +92,10 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.new_teacher) },
     { 0, "train-last-layers", "N", "freeze all else", SETTING },
     { 0, "quant-from", "N", "first quantized step, or 0.x of --total-steps (0)",
-      SETTING },
+      SETTING,
+      .other =
+          "quant: the checkpoint has its quantizer; datpack --to ckpt --quant NAME "
+          "makes one with another" },
     { 0, "spike", "Z", "skip steps Z deviations off (0: off)", SETTING },
     { 0, "max-skips", "N", "skipped steps in a row that end a run (5)",
       CMD_U64(&cfg.max_skips, 1, UINT32_MAX) },
@@ -162,6 +165,28 @@ check_combination(const struct options *o)
             misuse("--%s: needs --teacher", taught[i]);
 }
 
+/* Samples in the place of the checkpoint: say what goes where. */
+static void
+check_operands(const struct options *o, int n, char **operand)
+{
+    char a[TEXT_QUOTE], b[TEXT_QUOTE];
+    int samples = 0;
+    while (samples < n && !tok_is_file(operand[samples]))
+        samples++;
+    if (samples < n)
+        text_quote(a, operand[samples], strlen(operand[samples]));
+    if (samples < n && n == 2)
+        misuse("%s: holds samples, which -d takes: expected -d %s %s", a, a,
+               text_quote(b, operand[1 - samples], strlen(operand[1 - samples])));
+    if (samples < n && o->data && !tok_is_file(o->data))
+        misuse("%s: holds samples, and -d %s does not: expected -d %s %s", a,
+               text_quote(b, o->data, strlen(o->data)), a, b);
+    if (samples < n)
+        misuse("%s: holds samples: expected a CHECKPOINT, and -d %s", a, a);
+    if (n != 1)
+        misuse("give one CHECKPOINT to train; --help shows how");
+}
+
 /* What rank 0 does for all. */
 static void
 leave_to_first(struct options *o)
@@ -185,8 +210,7 @@ main(int argc, char **argv)
         cmd_close_stdout();
         return EXIT_DONE;
     }
-    if (argc - first != 1)
-        misuse("give one CHECKPOINT to train; --help shows how");
+    check_operands(&cfg, argc - first, argv + first);
     cfg.checkpoint = argv[first];
     if (ranks_number() > 0)
         leave_to_first(&cfg);
