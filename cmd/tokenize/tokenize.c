@@ -155,21 +155,6 @@ settle_outputs(struct config_tokenize *c)
         c->out[c->n_out++] = "-";
 }
 
-/* A .tok under the name of a text would be read as one. */
-static void
-check_name(const struct config_tokenize *c, const char *out)
-{
-    static const char *const texts[] = { ".jsonl", ".json", ".tsv", ".txt" };
-    char q[TEXT_QUOTE];
-    suffix_check("-o", out, c->emit == EMIT_TOK ? "tok" : NULL);
-    for (size_t i = 0; c->emit == EMIT_TOK && i < sizeof texts / sizeof *texts; i++)
-        if (slice_ends(slice_of(out), texts[i]))
-            misuse(
-                "-o %s: a .tok is written: expected no suffix of a text; --emit jsonl "
-                "or ids writes a text",
-                text_quote(q, out, strlen(out)));
-}
-
 static void
 settle(struct config_tokenize *c)
 {
@@ -189,7 +174,7 @@ settle(struct config_tokenize *c)
     if (c->emit == EMIT_TOK && to_stdout && !c->count)
         cmd_refuse_terminal();
     for (unsigned i = 0; i < c->n_out; i++)
-        check_name(c, c->out[i]);
+        suffix_check("-o", c->out[i], c->emit == EMIT_TOK ? "tok" : NULL);
 }
 
 /* ---- files ----------------------------------------------------------------------------- */
@@ -369,6 +354,21 @@ put_summary(const struct sink *s)
     buf_free(&b);
 }
 
+/* A .tok under the name of a text would be read as one. */
+static int
+check_suffix(const struct config_tokenize *c, const char *out, struct err *err)
+{
+    static const char *const texts[] = { ".jsonl", ".json", ".tsv", ".txt" };
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; c->emit == EMIT_TOK && i < sizeof texts / sizeof *texts; i++)
+        if (slice_ends(slice_of(out), texts[i]))
+            return err_set(err, ERR_USAGE,
+                           "-o %s: a .tok is written: expected no suffix of a text; "
+                           "--emit jsonl or ids writes a text",
+                           text_quote(q, out, strlen(out)));
+    return 0;
+}
+
 static int
 run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
 {
@@ -381,6 +381,8 @@ run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
         t = open_tokenizer(c, paths[0], err);
         rc = t ? 0 : -1;
     }
+    for (unsigned i = 0; rc == 0 && i < c->n_out; i++)
+        rc = check_suffix(c, c->out[i], err);
     for (unsigned i = 0; rc == 0 && i < c->n_out; i++)
         rc = sink_open(&sinks[i], c, i, t, err);
     if (rc == 0)

@@ -26,13 +26,19 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 class Check:
     def __init__(self, out):
-        self.out, self.good, self.bad, self.kept = out, 0, 0, {}
+        self.out, self.good, self.bad, self.kept, self.listed = out, 0, 0, {}, {}
+        try:
+            with open(self.path("hashes.tsv"), encoding="utf-8") as f:
+                self.listed = dict(line.rstrip("\n").split("\t") for line in list(f)[1:])
+        except OSError:
+            pass
 
     def path(self, name):
         return os.path.join(self.out, name)
 
     def has(self, name):
-        return os.path.exists(self.path(name))
+        """Whether it is of this run: a file that other settings have left is not judged."""
+        return name in self.listed or any(n.startswith(name + "/") for n in self.listed)
 
     def say(self, ok, what):
         self.good += ok
@@ -77,15 +83,14 @@ def sha256(path):
 
 
 def check_hashes(c):
-    with open(c.path("hashes.tsv"), encoding="utf-8") as f:
-        listed = dict(line.rstrip("\n").split("\t") for line in list(f)[1:])
-    for name, want in sorted(listed.items()):
+    for name, want in sorted(c.listed.items()):
         try:
             c.say(sha256(c.path(name)) == want, "sha256 of %s" % name)
         except OSError as e:
             c.say(False, "%s: %s" % (name, e.strerror))
-    there = {"served/" + n for n in os.listdir(c.path("served"))} if c.has("served") else set()
-    for name in sorted(there - set(listed)):
+    served = c.path("served")
+    there = {"served/" + n for n in os.listdir(served)} if os.path.isdir(served) else set()
+    for name in sorted(there - set(c.listed)):
         c.say(False, "%s is in no list of hashes" % name)
 
 
@@ -202,7 +207,7 @@ def main():
     teacher = int(given["--teacher"])
     taught = "kept.tok" if teacher else None
     c = Check(os.path.abspath(arguments[0]))
-    if not c.has("hashes.tsv"):
+    if not c.listed:
         print("verify.py: there is no hashes.tsv in %s: make it first" % c.out, file=sys.stderr)
         sys.exit(2)
     check_hashes(c)
