@@ -254,6 +254,19 @@ wanted_words()
     done
 }
 
+@test "phrases that readers had to translate do not come back" {
+    local phrase
+    search() { grep -rnFIi -e "$1" README.md man doc cmd lib kernels; }
+    cd "$root"
+    while IFS= read -r phrase; do
+        run -1 search "$phrase"
+    done <"$HERE/vectors/bad-words.txt"
+    # What looks for them finds what is there.
+    [ "$(wc -l <"$HERE/vectors/bad-words.txt")" -ge 30 ]
+    run -0 search 'look into any tensor file'
+    [[ $output == *man/nibble.7* ]]
+}
+
 @test "README has each program in its table of commands" {
     [ -e "$root/README.md" ]
     for p in $programs; do

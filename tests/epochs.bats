@@ -204,7 +204,7 @@ WORDS
     steps -n 4 --save-every 1 --keep-last 1 m.ckpt 2>words || status=$?
     # The first save would replace notes: refused, and the save is there.
     [ "${status-0}" -eq 2 ]
-    grep -q 'm.ckpt.step1: exists and is no checkpoint' words
+    grep -q 'm.ckpt.step1: exists and is not a checkpoint' words
     [ "$(cat m.ckpt.step1)" = notes ]
     [ "$(at m.ckpt)" -eq 1 ]
     steps --until 4 --save-every 1 --keep-last 1 m.ckpt
