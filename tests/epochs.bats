@@ -213,7 +213,7 @@ WORDS
 }
 
 @test "copies where there are no hard links, and after a kill at each call of their making" {
-    local n calls
+    local n
     steps -n 4 -o want.ckpt "$IN/start.ckpt"
     fresh m.ckpt
     LD_PRELOAD=$FAILIO_SO FAILIO='linkat:*:EPERM' \

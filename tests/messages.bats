@@ -26,10 +26,10 @@ setup() {
 }
 
 @test "each message of the sources belongs to a class of nibble(7)" {
-    python3 "$HERE/messages.py" list "$root" >list
+    python3 "$HERE/messages.py" list "$root" >all.txt
     # The list is one of messages, and the check finds what is in no class.
-    [ "$(wc -l <list)" -gt 800 ]
-    grep -q $'^cmd/trainstep/trainstep.c:[0-9]*\tgive one CHECKPOINT to train; --help shows how$' list
+    [ "$(wc -l <all.txt)" -gt 800 ]
+    grep -q $'^cmd/trainstep/trainstep.c:[0-9]*\tgive one CHECKPOINT to train; --help shows how$' all.txt
     run -0 python3 "$HERE/messages.py" check "$root"
     mkdir -p tree/cmd tree/lib tree/kernels tree/man
     cp "$root/man/nibble.7" tree/man
@@ -73,8 +73,8 @@ setup() {
     printf 'abc\1def' >binary
     run -2 --separate-stderr datcat binary
     [[ $stderr != *'is a text'* ]]
-    head -c 7 ids.tok >cut
-    refuse 'the stream was cut' trainstep -d cut start.ckpt
+    head -c 7 ids.tok >cut.tok
+    refuse 'the stream was cut' trainstep -d cut.tok start.ckpt
 }
 
 @test "no .tok under the name of a text" {

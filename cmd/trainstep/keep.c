@@ -113,7 +113,8 @@ copy_checkpoint(struct run *r, const char *from, const char *suffix)
     char *to = beside(r, suffix);
     if (access(to, F_OK) == 0 && step_of(to) < 0)
         die(EXIT_TROUBLE,
-            "%s: exists and is not a checkpoint: expected no file of that name, or a copy "
+            "%s: exists and is not a checkpoint: expected no file of that name, or a "
+            "copy "
             "of an earlier save; remove it",
             to);
     if (!link_as(from, to))

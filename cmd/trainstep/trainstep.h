@@ -251,7 +251,8 @@ void log_driver(struct run *r);
 /* ---- display.c: what standard output and a terminal show --------------------------------- */
 
 void display_open(struct run *r);
-void display_step(struct run *r, const struct train_result *res, double rate, double ms);
+void display_step(struct run *r, const struct train_result *res, double rate,
+                  double ms);
 
 /* ---- keep.c: copies of some saves, and the evaluations that decide --------------------- */
 
