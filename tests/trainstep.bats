@@ -844,7 +844,7 @@ PY
     local error words
     cp "$IN/small.ckpt" m.ckpt
     while read -r error words; do
-        refuse -2 ".m.ckpt.nibble-lock cannot be locked: $words" \
+        refuse -2 "m.ckpt: this file system has no locks, which two runs need (flock): $words" \
             env LD_PRELOAD="$FAILIO_SO" FAILIO="flock:1:$error" trainstep -q -d "$IN/ids.tok" m.ckpt
         cmp m.ckpt "$IN/small.ckpt"
     done <<<$'ENOLCK No locks available\nENOTSUP Operation not supported\nEOPNOTSUPP Operation not supported'

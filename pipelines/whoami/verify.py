@@ -95,7 +95,7 @@ def check_hashes(c):
 
 
 def check_files(c):
-    for name in ("pretrain.tok base.start.ckpt base.ckpt base f16.dat nvfp4.dat start.ckpt lesson.tok "
+    for name in ("pretrain.tok base.start.ckpt base.ckpt base f16.dat nvfp4.dat start.ckpt lesson.tok lesson2.tok "
                  "kept.tok apart.tok unseen.tok stage1.ckpt stage2.ckpt trained.dat served").split():
         if c.has(name):
             c.say(c.run("datcat", "-q", "--verify", c.path(name)) is not None,
@@ -112,6 +112,9 @@ def check_made(c, name, *judge):
 def check_judged(c, repeat, taught):
     texts = [c.path("data/identity.tsv"), c.path("data/kept.txt"), c.path("before.jsonl")]
     check_made(c, "lesson.jsonl", "lesson", *texts, repeat, *(["rows"] if taught else []))
+    if c.has("lesson2.jsonl"):
+        check_made(c, "lesson2.jsonl", "lesson", c.path("data/identity2.tsv"), *texts[1:], repeat,
+                   *(["rows"] if taught else []))
     if taught:
         check_made(c, "kept.jsonl", "lesson", *texts, "1", "kept")
     check_made(c, "apart.jsonl", "apart", c.path("data/questions.tsv"), c.path("before.jsonl"))
@@ -135,6 +138,7 @@ def check_texts(c, options, tokenizer, teacher):
         for tok, text, kind, times in (("pretrain.tok", "pretrain.tsv", "tsv", 1),
                                        ("unseen.tok", "data/unseen.tsv", "tsv", 1),
                                        ("lesson.tok", "lesson.jsonl", "jsonl", 1),
+                                       ("lesson2.tok", "lesson2.jsonl", "jsonl", 1),
                                        ("kept.tok", "kept.jsonl", "jsonl", teacher),
                                        ("apart.tok", "apart.jsonl", "jsonl", 1)):
             if c.has(tok) and times:
@@ -190,7 +194,8 @@ def check_links(c, model, taught):
     check_link(c, "stage1.ckpt", "start.ckpt")
     check_spans(c, "stage1.ckpt", "start.ckpt", "lesson.tok", taught)
     check_link(c, "stage2.ckpt", "start.ckpt")
-    check_spans(c, "stage2.ckpt", "stage1.ckpt", "lesson.tok", taught)
+    check_spans(c, "stage2.ckpt", "stage1.ckpt",
+                "lesson2.tok" if c.has("lesson2.tok") else "lesson.tok", taught)
     check_link(c, "trained.dat", "stage2.ckpt", "nvfp4.dat")
     check_link(c, "served", "trained.dat")
 
