@@ -252,6 +252,8 @@ tokenize_SRCS = \
 	cmd/tokenize/tokenize.c
 trainstep_SRCS = \
 	cmd/trainstep/data.c \
+	cmd/trainstep/display.c \
+	cmd/trainstep/keep.c \
 	cmd/trainstep/log.c \
 	cmd/trainstep/memory_plan.c \
 	cmd/trainstep/replay.c \

@@ -273,19 +273,32 @@ cmd_refuse_terminal(void)
         misuse("binary data is not written to a terminal; redirect standard output");
 }
 
+bool
+cmd_colours(void)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+}
+
+void
+cmd_flush_harmless(struct buf *b)
+{
+    if (b->failed)
+        die(EXIT_MEMORY, "out of memory for the output");
+    if (b->len && fwrite(b->data, 1, b->len, stdout) != b->len)
+        die(EXIT_TROUBLE, "standard output:");
+    b->len = 0;
+}
+
 static void
 flush_text(struct buf *b, bool json)
 {
     struct buf shown = { 0 };
-    const struct buf *out = b;
-    if (b->len && isatty(STDOUT_FILENO)) {
+    bool screen = b->len && isatty(STDOUT_FILENO);
+    if (screen)
         text_screen(&shown, b->data, b->len, json);
-        out = &shown;
-    }
-    if (b->failed || shown.failed)
-        die(EXIT_MEMORY, "out of memory for the output");
-    if (out->len && fwrite(out->data, 1, out->len, stdout) != out->len)
-        die(EXIT_TROUBLE, "standard output:");
+    shown.failed |= b->failed;
+    cmd_flush_harmless(screen ? &shown : b);
     buf_free(&shown);
     b->len = 0;
 }
@@ -347,6 +360,17 @@ cmd_check_outputs(const char *const *outputs, size_t n, const char *const *input
                 misuse("%s: is another output, too",
                        text_quote(q, outputs[i], strlen(outputs[i])));
     }
+}
+
+void
+cmd_refuse_without_output(int n_operands, char **operand)
+{
+    const char *last = n_operands > 1 ? operand[n_operands - 1] : NULL;
+    char q[TEXT_QUOTE];
+    if (last && access(last, F_OK) < 0)
+        misuse("want -o OUT: expected -o %s? --help shows how",
+               text_quote(q, last, strlen(last)));
+    misuse("want -o OUT; --help shows how");
 }
 
 char *

@@ -64,6 +64,10 @@ void cmd_refuse_terminal(void);
  * escaped, those of JSON by its own escapes. */
 void cmd_flush(struct buf *b);
 void cmd_flush_json(struct buf *b);
+/* Whether standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
+bool cmd_colours(void);
+/* Write a buffer whose text is harmless already and empty it. */
+void cmd_flush_harmless(struct buf *b);
 /* n zeroed items, or the end of the program; free them. */
 void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
 /* Bytes of memory that are available, by the kernel and the limits of control groups;
@@ -74,6 +78,8 @@ bool cmd_same_file(const char *a, const char *b);
 /* Refuse an output that is one of the inputs or another output.  NULL: not given. */
 void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
                        size_t n_inputs);
+/* -o OUT is missing, perhaps because OUT was given as an operand. */
+_Noreturn void cmd_refuse_without_output(int n_operands, char **operand);
 /* A copy of a string for the life of the program. */
 char *cmd_copy(const char *text);
 /* Where large temporary data may go: TMPDIR or /var/tmp. */

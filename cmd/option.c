@@ -272,6 +272,20 @@ row_of(const struct cmd *c, int got)
     return i;
 }
 
+/* The word that getopt_long took for row i may be the name of what another program has. */
+static void
+check_other(const struct cmd_option *o, char **argv)
+{
+    const char *word = argv[optind - 1],
+               *colon = o->other ? strchr(o->other, ':') : NULL;
+    if (optarg == word)
+        word = argv[optind - 2];
+    size_t n = colon ? (size_t)(colon - o->other) : 0;
+    if (n && strncmp(word, "--", 2) == 0 && strncmp(word + 2, o->other, n) == 0 &&
+        strcspn(word + 2, "=") == n)
+        misuse("--%s", o->other);
+}
+
 int
 cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
           char **argv)
@@ -286,6 +300,7 @@ cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
         if (got == '?' || got == ':')
             bad_option(c, got, argv);
         size_t i = row_of(c, got);
+        check_other(&c->options[i], argv);
         c->given[i] = true;
         take(&c->options[i], optarg);
     }

@@ -47,6 +47,7 @@ struct cmd_option {
     const char *const *words;      // of a text or choice, NULL behind the last
     const char *(*word)(size_t i); // or word i, NULL behind the last
     void (*call)(const struct cmd_option *o, const char *arg);
+    const char *other; // "NAME: words": NAME is no abbreviation of it, but misuse
 };
 
 /* true */

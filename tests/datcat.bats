@@ -205,13 +205,38 @@ total${T}1 f16, 1 f32, 1 i8, 1 nvfp4${T}4 tensors${T}59" ]
 }
 
 @test "aligned on a terminal" {
-    run -0 script -qec 'datcat small.dat' /dev/null
+    NO_COLOR=1 run -0 script -qec 'datcat small.dat' /dev/null
     [ "${output//$'\r'/}" = "\
 a.weight  f16                          [2,3]      12
 b:2       i8                           [3]         3
 b         f32                          []          4
 c.weight  nvfp4                        [2,32]     40
 total     1 f16, 1 f32, 1 i8, 1 nvfp4  4 tensors  59" ]
+}
+
+@test "colours on a terminal: quantized dtypes, and counts of NaN" {
+    local e=$'\e'
+    TERM=xterm NO_COLOR='' run -0 script -qec 'datcat small.dat' /dev/null
+    [[ $output == *"c.weight  ${e}[32mnvfp4${e}[0m  "* ]]
+    # Without the colours it is what it is without them; nothing else has one.
+    NO_COLOR=1 script -qec 'datcat small.dat' /dev/null >plain
+    printf '%s\n' "$output" | sed $'s/\e\\[[0-9;]*m//g' | cmp - plain
+    [ "$(grep -c "$e" <<<"$output")" -eq 1 ]
+    python3 -c '
+import containers as c, struct
+c.put("nan.dat", c.dat_bytes([c.Tensor("n", "f32", (3,), struct.pack("<3f", float("nan"), 1, 2)),
+                              c.Tensor("e", "f32", (1,), struct.pack("<f", 1))]))'
+    TERM=xterm NO_COLOR='' run -0 script -qec 'datcat --stats nan.dat' /dev/null
+    [[ ${lines[1]} == *"${e}[1;31m1${e}[0m"* ]]
+    [ "$(grep -c "$e" <<<"$output")" -eq 1 ]
+    # What a name holds makes no colour, nor does a dumb terminal.
+    python3 -c '
+import containers as c
+c.put("evil.dat", c.dat_bytes([c.Tensor("a\x1b[31mb", "u8", (1,), b"x")]))'
+    TERM=xterm NO_COLOR='' run -0 script -qec 'datcat evil.dat' /dev/null
+    [[ $output == *'a\x1b[31mb'* && $output != *"$e"* ]]
+    TERM=dumb NO_COLOR='' run -0 script -qec 'datcat small.dat' /dev/null
+    [[ $output == *nvfp4* && $output != *"$e"* ]]
 }
 
 @test "no colour and no progress where there is no terminal" {

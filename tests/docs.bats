@@ -123,6 +123,32 @@ same()
     done
 }
 
+# section PAGE NAME: its text.
+section()
+{
+    awk -v name="$2" '/^\.SH/ { inside = substr($0, 5) == name; next } inside' "$root/man/$1"
+}
+
+@test "SEE ALSO names all other programs; EXIT STATUS has only codes that nibble(7) has" {
+    local codes p
+    # Also those that a shell makes of a signal, and those of a command under memguard.
+    codes=$(section nibble.7 'EXIT STATUS' | sed -n 's/^\.B \([0-9]*\)$/\1/p')
+    same "$(printf '%s\n' 0 1 2 3 4 75 124)" "$codes"
+    same "$(printf '%s\n' "$programs" | xargs -n 1)" \
+        "$(section nibble.7 'SEE ALSO' | sed -n 's/^\.BR \([a-z]*\) (1),*$/\1/p')"
+    for p in $programs; do
+        same "$(printf '%s\n' "$programs" | xargs -n 1 | grep -vx "$p")" \
+            "$(section "$p.1" 'SEE ALSO' | sed -n 's/^\.BR \([a-z]*\) (1),$/\1/p')"
+        section "$p.1" 'SEE ALSO' | grep -qx '\.BR nibble (7)'
+        section "$p.1" 'EXIT STATUS' | sed -n 's/^\.B \([0-9]*\)$/\1/p' >found
+        [ -s found ]
+        while read -r code; do
+            [[ $p:$code != memguard:12[67] ]] || continue
+            grep -qx "$code" <<<"$codes" || { echo "$p.1: $code" && false; }
+        done <found
+    done
+}
+
 @test "the examples of the man pages run, in their order" {
     for p in $programs; do
         mkdir "$p"
@@ -226,6 +252,19 @@ wanted_words()
     for p in $programs; do
         [[ $output == *"complete -F _nibble $p"* ]]
     done
+}
+
+@test "phrases that readers had to translate do not come back" {
+    local phrase
+    search() { grep -rnFIi -e "$1" README.md man doc cmd lib kernels; }
+    cd "$root"
+    while IFS= read -r phrase; do
+        run -1 search "$phrase"
+    done <"$HERE/vectors/bad-words.txt"
+    # What looks for them finds what is there.
+    [ "$(wc -l <"$HERE/vectors/bad-words.txt")" -ge 30 ]
+    run -0 search 'look into any tensor file'
+    [[ $output == *man/nibble.7* ]]
 }
 
 @test "README has each program in its table of commands" {

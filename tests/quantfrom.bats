@@ -163,7 +163,7 @@ seen() { jsonl "' '.join('%d%s:%s' % (x['step'], 'e' * ('eval_loss' in x), x['qu
         --eval "$IN/held.tok" --eval-every 1 --log log.jsonl -o a.ckpt "$IN/sweep.ckpt"
     [ "$(seen log.jsonl)" = \
         '1:none 1e:none 2:none 2e:none 3:sweep 3e:sweep 4:sweep 4e:sweep' ]
-    [ "$(grep -v evaluation <<<"$stderr")" = "trainstep: steps before 3 are not quantized
+    [ "$(grep -v 'evaluation\|saved at' <<<"$stderr")" = "trainstep: steps before 3 are not quantized
 trainstep: from step 3 on products see NVFP4 weights (sweep)" ]
     # Of what was saved there, generate says the same.
     for step in 1:none 2:none 3:sweep 4:sweep; do
@@ -180,11 +180,13 @@ trainstep: from step 3 on products see NVFP4 weights (sweep)" ]
     [ "$(wc -l <of.sweep)" -eq 2 ]
     # A run that goes on, and one behind the first quantized step, say what concerns them.
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
-    [ "$stderr" = 'trainstep: steps before 3 are not quantized' ]
+    [ "${stderr_lines[0]}" = 'trainstep: steps before 3 are not quantized' ]
+    [ "${#stderr_lines[@]}" -eq 2 ]
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
-    [ "$stderr" = 'trainstep: from step 3 on products see NVFP4 weights (sweep)' ]
+    [ "${stderr_lines[0]}" = 'trainstep: from step 3 on products see NVFP4 weights (sweep)' ]
+    [ "${#stderr_lines[@]}" -eq 2 ]
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
-    [ -z "$stderr" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
 }
 
 @test "activations in NVFP4 begin with the weights" {

@@ -416,23 +416,26 @@ shown()
     cp "$IN/start.ckpt" run.ckpt
     python3 "$root/tests/terminal.py" "$1" trainstep -j 1 -d "$IN/data.tok" -n 40 --batch 4 \
         --lr 1e-2 run.ckpt >raw
-    tr '\r' '\n' <raw | grep '^trainstep: ' | tail -n 1 | sed $'s/\e\\[K$//'
+    tr '\r' '\n' <raw | grep '^step ' | tail -n 1 | sed $'s/\e\\[K$//'
 }
 
 @test "trainstep: the course of the loss, as wide as the terminal allows" {
     LC_ALL=C.UTF-8 run -0 shown 120
     # 40 steps are more than 32 columns: each column is two of them.
-    [[ $output =~ ^'trainstep: step 40 of 40, loss '[0-9.]*', '[0-9]*' tokens/s, 0 s left '[▁▂▃▄▅▆▇█]{20}$ ]]
+    [[ $output =~ ^'step 40 of 40 [████████████████████] loss '[0-9.]*', '[0-9]*' tokens/s, 0 s left '[▁▂▃▄▅▆▇█]{20}$ ]]
     [[ $output == *█* && $output == *▁ ]]
     LC_ALL=C.UTF-8 run -0 shown 72
-    [[ $output == *' left '[▁▂▃▄▅▆▇█]* ]]
+    [[ $output == *' [██████████] '*' left'* ]]
     [ "${#output}" -le 71 ]
+    LC_ALL=C.UTF-8 run -0 shown 80
+    [[ $output == *' [██████████] '*' left '[▁▂▃▄▅▆▇█]* ]]
+    [ "${#output}" -le 79 ]
     LC_ALL=C.UTF-8 run -0 shown 40
-    [ "$output" = "$(cut -c 1-39 <<<'trainstep: step 40 of 40, loss '"${output#*loss }")" ]
+    [ "$output" = "$(cut -c 1-39 <<<'step 40 of 40 loss '"${output#*loss }")" ]
     [ "${#output}" -le 39 ]
     # ASCII where the locale is not UTF-8.
     LC_ALL=C run -0 shown 120
-    [[ $output =~ ' left '[_.:=+*#-]{20}$ ]]
+    [[ $output =~ ' [####################] '.*' left '[_.:=+*#-]{20}$ ]]
     [[ $output == *'#'* && $output == *_ ]]
     LC_ALL=C run ! grep -q $'[\x80-\xff]' raw
 }
@@ -457,10 +460,11 @@ for line in open("raw", newline="", encoding="utf-8").read().split("\n"):
             at += 1
     screen.append("".join(cells))
 assert screen.pop() == "", screen
-rows = [s.split("\t")[0] for s in screen if re.match(r"\d+\t", s)]
+rows = [s.split()[0] for s in screen if re.match(r" +\d+ ", s)]
 assert rows == [str(i) for i in range(1, 21)], screen
 evals = [s for s in screen if re.fullmatch(
     r"trainstep: step \d+: evaluation loss [0-9.]+ over \d+ tokens", s)]
+assert screen.pop().startswith("trainstep: run.ckpt: saved at step 20; "), screen
 # After each third step and the last; all else is the head of the table.
 assert len(evals) == 7 and len(screen) == 20 + 7 + 1, screen
 PY
@@ -470,6 +474,8 @@ PY
     cp "$IN/start.ckpt" run.ckpt
     trainstep -d "$IN/data.tok" -n 3 run.ckpt >steps 2>words
     [ "$(wc -l <steps)" -eq 4 ]
+    [[ $(tail -n 1 words) == 'trainstep: run.ckpt: saved at step 3; '* ]]
+    sed -i '$d' words
     run -1 grep $'step [0-9]\|\r\|\e' words
     run -0 python3 "$root/tests/terminal.py" 120 trainstep -q -d "$IN/data.tok" -n 3 -o more.ckpt run.ckpt
     [ -z "$output" ]

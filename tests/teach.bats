@@ -287,7 +287,7 @@ print(xxh3_128(bytes.fromhex(sys.argv[1])).hex())' "$own$theirs")
     printf '1 2 3\n4 97\n' | tokenize -q --input ids -o far.tok -
     refuse 'far.tok: sample 1: id 97 at position 1' learn --teacher-data far.tok a.ckpt
     printf '1 2 3\n%s\n' "$(seq -s ' ' 1 40)" | tokenize -q --input ids -o long.tok -
-    refuse 'long.tok: sample 1 has 40 ids, --seq-len 20' learn --teacher-data long.tok --seq-len 20 a.ckpt
+    refuse 'long.tok: sample 1 (line 2 of its text) has 40 ids, --seq-len 20' learn --teacher-data long.tok --seq-len 20 a.ckpt
     printf '1 2 3\n' | tokenize -q --input ids -o out.tok -
     head -c -1 out.tok >cut.tok
     refuse 'cut.tok' learn --teacher-data cut.tok a.ckpt

@@ -258,6 +258,56 @@ for i in range(3):
     run -2 small OUT="$PWD/nowhere" chat
 }
 
+@test "verify holds after runs with other settings; MIX, rows of a second stage" {
+    printf 'What is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >my.tsv
+    printf 'Tell me the code.\tIt is 1234.\n' >other.tsv
+    printf 'What is the key?\tIt is 99.\n' >second.tsv
+    go() { small OUT="$PWD/out" DATA="$PWD/my.tsv" "$@" all >/dev/null 2>&1; }
+    holds() {
+        run -0 make -s -C "$who" OUT="$PWD/out" verify
+        [[ ${lines[-1]} == 'verify: '*' hold, 0 do not' ]]
+    }
+    # What the first run has evaluated with is no file of the second one.
+    go HELDOUT="$PWD/other.tsv"
+    holds
+    [ -e out/unseen.tok ]
+    go DATA2="$PWD/second.tsv" MIX=0.4
+    holds
+    [ "$(grep -c 'What is the key' out/lesson.jsonl)" -eq 0 ]
+    [ "$(grep -c 'What is the key' out/lesson2.jsonl)" -ge 1 ]
+    [ "$(grep -c 'What is the code' out/lesson2.jsonl)" -eq 0 ]
+    [ "$(datcat --meta out/stage2.ckpt | json "d['meta']['state']['sampler']['data']")" = \
+        "$(datcat --meta out/lesson2.tok | json "d['meta']['xxh3']")" ]
+    [ "$(cut -f 1,2 out/evaluate.tsv | grep '^taught')" = $'taught\t3' ]
+    go TEACHER=2
+    holds
+    # MIX is the share of the rows, by repeating them or the others.
+    python3 - "$who" <<'PY'
+import sys
+sys.path.insert(0, sys.argv[1])
+import judge
+for share, rows, others in ((0.5, 10, 100), (0.3, 40, 330), (0.7, 40, 330), (0.2, 200, 100), (0.5, 200, 30)):
+    a, b = judge.repeats(share, rows, others)
+    assert a >= 1 and b >= 1 and 1 in (a, b), (a, b)
+    have = a * rows / (a * rows + b * others)
+    assert abs(have - share) < 0.1, (share, rows, others, a, b, have)
+assert judge.repeats(0, 40, 330) == (8, 1) and judge.repeats(3, 40, 330) == (3, 1)
+PY
+    # Changed bytes are found all the same.
+    printf x >>out/lesson.tok
+    run -2 make -s -C "$who" OUT="$PWD/out" verify
+}
+
+@test "a run that misses its aim says what, which rows, and what to turn" {
+    printf 'What is the code?\tIt is 1234.\n' >my.tsv
+    run -2 small OUT="$PWD/out" DATA="$PWD/my.tsv" TAUGHT_LEAST=100 KEPT_LEAST=100 check
+    [[ $output == *'whoami: 0 of 1 rows that it was taught are answered right, 1 are needed (TAUGHT_LEAST):'* ]]
+    [[ $output == *'    What is the code? -> '*', expected It is 1234.'* ]]
+    [[ $output == *'EPOCHS1=8 or a larger MIX or REPEAT'* ]]
+    [[ $output == *"The model is complete and usable all the same: $PWD/out/trained.dat; "*chat* ]]
+    [ -s out/trained.dat ]
+}
+
 @test "plan: before anything is made" {
     run -0 small OUT="$PWD/out" plan
     [[ $output == *"checkpoint	"* && $output == *"disk	"* ]]
@@ -273,7 +323,7 @@ for i in range(3):
         BATCH=99999999 ACCUM=1048577 THREADS=1000000 LR1=1e99 LR2=1e-400 BASE_LR=2 LIMIT=1e10 MEMORY=2e9 SEED=4294967296 \
         BASE_STEPS=99999999999999999999 EPOCHS1=9999999999s EPOCHS2=100000 SAVE=18446744073709551617 REPEAT=9999999 \
         TAUGHT_LEAST=101 KEPT_LEAST=0 UNSEEN_LEAST=1000 SMALL=yes OUT= OUT="$PWD/it's" MODEL="$PWD/a b" DATA="$PWD/a#b" DATA="$PWD/a:b" QUANT='sweep max' QUANT=% DEVICE=% \
-        "SEED=1'2" "LR1=1'; touch out; '"; do
+        MIX=1 MIX=0 MIX=x DATA2="$PWD/bad.tsv" "SEED=1'2" "LR1=1'; touch out; '"; do
         run -2 small OUT="$PWD/out" "$s" all
         [[ $output == *"${s%%=*}"* ]]
         [ ! -e out ]

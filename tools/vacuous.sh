@@ -28,11 +28,11 @@ modes='kill silent third1 third2 third3'
 files_of()
 {
     case $1 in
-    datcat) echo datcat roundtrip ;;
+    datcat) echo datcat roundtrip attest ;;
     datpack) echo datpack roundtrip atomic damage dialects gguf importance teach ;;
     nvquant) echo nvquant damage importance ;;
     tokenize) echo tokenize tok ;;
-    trainstep) echo trainstep fp4 fp8 damage quantfrom teach report ranks ;;
+    trainstep) echo trainstep fp4 fp8 damage epochs replay quantfrom teach report ranks ;;
     generate) echo generate fp4 importance chats typed ;;
     memguard) echo memguard ;;
     *) echo "tools/vacuous.sh: $1: expected one of ${all[*]}" >&2 && exit 2 ;;

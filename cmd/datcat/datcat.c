@@ -3,6 +3,7 @@
 #include "cmd/datcat/datcat.h"
 
 #include "lib/core/par.h"
+#include "lib/format/tok.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -282,7 +283,8 @@ one_tensor_file(struct config_datcat *c, const char *path, struct err *err)
 static int
 one_file(struct config_datcat *c, const char *path, struct err *err)
 {
-    int answer = tok_is(path) ? tok_file(c, path, err) : one_tensor_file(c, path, err);
+    int answer =
+        tok_is_file(path) ? tok_file(c, path, err) : one_tensor_file(c, path, err);
     // Damage is an answer of --verify; trouble with reading is not.
     if (answer < 0 && c->action == VERIFY && err->kind == ERR_FORMAT) {
         warn("%s", err->msg);

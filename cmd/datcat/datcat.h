@@ -110,7 +110,6 @@ int attest_stream(const struct config_datcat *c, const char *path, struct slice 
                   struct err *err);
 
 /* list_tok.c: a .tok has samples in place of tensors, and no subject. */
-bool tok_is(const char *path);
 int tok_file(const struct config_datcat *c, const char *path, struct err *err);
 
 #endif

@@ -49,6 +49,7 @@ struct cells {
     struct buf text; // aligned: NUL-terminated cells; else lines to be written
     size_t n, columns;
     bool aligned;
+    bool stats; // the last columns count NaN and infinities
 };
 
 static struct cells
@@ -95,9 +96,42 @@ width(const char *s)
     return n;
 }
 
+/* Colours of a cell: quantized dtypes stand out, and so do values that are not finite. */
+static const char *
+colour_of(const struct cells *t, size_t i, const char *text)
+{
+    static const struct {
+        const char *begins, *code;
+    } dtypes[] = { { "nvfp4", "\033[32m" },
+                   { "f4_", "\033[32m" },
+                   { "f8_", "\033[36m" } };
+    size_t row = i / t->columns, column = i % t->columns;
+    bool last_row = row + 1 == t->n / t->columns; // the totals
+    for (size_t k = 0; column == 1 && !last_row && k < sizeof dtypes / sizeof *dtypes;
+         k++)
+        if (strncmp(text, dtypes[k].begins, strlen(dtypes[k].begins)) == 0)
+            return dtypes[k].code;
+    bool some = *text >= '1' && *text <= '9';
+    return t->stats && some && column + 2 >= t->columns ? "\033[1;31m" : NULL;
+}
+
+/* A cell is harmless before colour is put around it. */
+static void
+put_cell(struct buf *out, const struct cells *t, size_t i, const char *text,
+         bool colours)
+{
+    const char *colour = colours ? colour_of(t, i, text) : NULL;
+    if (colour)
+        buf_str(out, colour);
+    text_screen(out, text, strlen(text), false);
+    if (colour)
+        buf_str(out, "\033[0m");
+}
+
 static void
 cells_print(struct cells *t)
 {
+    bool colours = cmd_colours();
     size_t widths[MAX_COLUMNS] = { 0 };
     struct buf out = { 0 };
     const char *p = t->text.data;
@@ -118,14 +152,14 @@ cells_print(struct cells *t)
         // Numbers, which begin in the fourth column, stand to the right.
         if (column >= 3)
             buf_fill(&out, ' ', pad);
-        buf_str(&out, p);
+        put_cell(&out, t, i, p, colours);
         if (column < 3 && !last)
             buf_fill(&out, ' ', pad);
         buf_str(&out, last ? "\n" : "  ");
         if (out.len > FLUSH_AT)
-            cmd_flush(&out);
+            cmd_flush_harmless(&out);
     }
-    cmd_flush(&out);
+    cmd_flush_harmless(&out);
     buf_free(&out);
     buf_free(&t->text);
 }
@@ -261,6 +295,7 @@ static void
 list_groups(const struct config_datcat *c, const struct subject *f)
 {
     struct cells t = cells_begin(5 + (c->stats ? STATS : 0));
+    t.stats = c->stats;
     struct group *groups = calloc(f->views.n ? f->views.n : 1, sizeof *groups);
     if (!groups)
         die(EXIT_MEMORY, "out of memory for the listing");
@@ -288,6 +323,7 @@ void
 list_text(const struct config_datcat *c, const struct subject *f)
 {
     struct cells t = cells_begin(4 + (c->stats ? STATS : 0));
+    t.stats = c->stats;
     if (c->group) {
         list_groups(c, f);
         return;

@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { FLUSH_AT = 1 << 16 };
@@ -35,25 +34,6 @@ struct look {
     struct err *err;
 };
 
-bool
-tok_is(const char *path)
-{
-    struct stat st;
-    uint8_t head[TOK_MAGIC];
-    struct slice name = slice_of(path);
-    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
-        return false;
-    if (slice_ends(name, ".tok")) // damaged perhaps, but that is what it should be
-        return true;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    // These bytes and no read-ahead: a listing touches no page without a header.
-    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-    ssize_t n = fd < 0 ? -1 : pread(fd, head, sizeof head, 0);
-    if (fd >= 0)
-        close(fd);
-    return n == (ssize_t)sizeof head && tok_sniff(head, sizeof head);
-}
-
 /* ---- what is asked ----------------------------------------------------------------- */
 
 /* Options that ask for tensors have no answer here. */
@@ -65,7 +45,7 @@ check_action(const struct config_datcat *c, const char *path, struct err *err)
                  c->action == HASH || c->action == VERIFY || c->action == MAP ||
                  c->action == META || c->action == ATTEST;
     if (knows && !c->group && !c->raw && c->select.n_in == 0 && c->select.n_out == 0 &&
-        c->sort == SORT_NONE && !c->top)
+        c->sort == SORT_NONE && !c->top && !c->all)
         return 0;
     return err_set(err, ERR_USAGE,
                    "%s: a .tok has samples, no tensors: --json, --values, --stats, "

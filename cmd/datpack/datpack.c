@@ -147,7 +147,7 @@ parse(struct pack *c, int argc, char **argv)
     int first = cmd_parse(&cmd, options, sizeof options / sizeof *options, argc, argv);
     c->init = cmd_given(&cmd, "init");
     if (!c->out)
-        misuse("want -o OUT; --help shows how");
+        cmd_refuse_without_output(argc - first, argv + first);
     suffix_settle(c->out, &c->to, &c->directory);
     check_combination(c, argc - first);
     return first;

@@ -283,6 +283,9 @@ main(int argc, char **argv)
     cfg.where.threads = cmd_threads(NULL);
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
+    if (argc - first > 1)
+        misuse("want one MODEL, found %d operands: -p TEXT gives a prompt",
+               argc - first);
     if (argc - first != 1)
         misuse("want one MODEL; --help shows how");
     cfg.model = argv[first];

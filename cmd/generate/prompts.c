@@ -434,6 +434,8 @@ prompts_answer(struct session *s, bool *all)
     *p = (struct prompts){ .s = s, .how = answer_settings(s) };
     source_open(&p->source, c);
     int rc = open_slots(p);
+    if (rc == 0 && typed && !c->cmd.quiet && isatty(STDERR_FILENO))
+        warn("a line is a prompt, Ctrl-D ends; -p TEXT gives one without typing");
     meter_open(&p->meter, &c->cmd, c->n_prompts != 1 && !typed);
     if (rc == 0)
         rc = run(p);

@@ -34,7 +34,8 @@ find_tokenizer(struct buf *path, const struct session *s)
         return -1;
     if (stat(path->data, &st) < 0 && errno == ENOENT)
         return err_set(s->err, ERR_USAGE,
-                       "want -t tokenizer.json: none was given, and there is no %s",
+                       "want -t tokenizer.json: none was given, and there is no %s; "
+                       "it comes with the model, and --ids needs none",
                        text_quote(q, path->data, path->len));
     return 0;
 }

@@ -19,7 +19,7 @@ void source_open(struct source *x, const struct config_generate *c);
 /* 1 with the next prompt, good until the call after it; 0 at the end, -1 with *err.  Empty lines
  * are none. */
 int source_next(struct source *x, struct slice *text, struct err *err);
-/* Whether source_next would wait for somebody to write a line. */
+/* Whether source_next would wait for a line to be written. */
 bool source_waits(struct source *x);
 void source_close(struct source *x);
 

@@ -84,7 +84,7 @@ parse(struct pack *c, int argc, char **argv)
 {
     int first = cmd_parse(&cmd, options, sizeof options / sizeof *options, argc, argv);
     if (!c->out)
-        misuse("want -o OUT; --help shows how");
+        cmd_refuse_without_output(argc - first, argv + first);
     settle_target(c);
     check_combination(c, argc - first);
     c->quantize = !c->dequantize;

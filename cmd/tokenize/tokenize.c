@@ -259,7 +259,8 @@ open_tokenizer(const struct config_tokenize *c, const char *first, struct err *e
             taken = c->out[i];
     if (!c->tokenizer && access(path, F_OK) < 0 && errno == ENOENT)
         err_set(err, ERR_USAGE,
-                "want -t tokenizer.json: none was given, and there is no %s",
+                "want -t tokenizer.json: none was given, and there is no %s; it comes "
+                "with the model",
                 text_quote(q, path, strlen(path)));
     else if (taken)
         err_set(err, ERR_USAGE, "%s: is the tokenizer, too: expected another name",
@@ -353,6 +354,21 @@ put_summary(const struct sink *s)
     buf_free(&b);
 }
 
+/* A .tok under the name of a text would be read as one. */
+static int
+check_suffix(const struct config_tokenize *c, const char *out, struct err *err)
+{
+    static const char *const texts[] = { ".jsonl", ".json", ".tsv", ".txt" };
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; c->emit == EMIT_TOK && i < sizeof texts / sizeof *texts; i++)
+        if (slice_ends(slice_of(out), texts[i]))
+            return err_set(err, ERR_USAGE,
+                           "-o %s: a .tok is written: expected no suffix of a text; "
+                           "--emit jsonl or ids writes a text",
+                           text_quote(q, out, strlen(out)));
+    return 0;
+}
+
 static int
 run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
 {
@@ -365,6 +381,8 @@ run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
         t = open_tokenizer(c, paths[0], err);
         rc = t ? 0 : -1;
     }
+    for (unsigned i = 0; rc == 0 && i < c->n_out; i++)
+        rc = check_suffix(c, c->out[i], err);
     for (unsigned i = 0; rc == 0 && i < c->n_out; i++)
         rc = sink_open(&sinks[i], c, i, t, err);
     if (rc == 0)

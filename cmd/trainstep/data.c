@@ -38,7 +38,8 @@ check_sample(const struct tok_reader *t, const struct tok_sample *s,
     for (uint32_t i = 0; i < s->n; i++)
         if (s->ids[i] >= c->vocab)
             die(EXIT_TROUBLE,
-                "%s: sample %llu: id %u at position %u, the model's vocabulary is %u",
+                "%s: sample %llu: id %u at position %u, the model's vocabulary is %u: "
+                "expected samples made with this model's tokenizer (tokenize -t)",
                 t->name, (unsigned long long)s->index, s->ids[i], i, c->vocab);
 }
 
@@ -54,7 +55,10 @@ read_samples(struct data *d, struct tok_reader *t, const char *path,
         die_err(&err);
     const struct tok_header *h = &t->header;
     if (h->has_vocab && h->vocab > c->vocab)
-        die(EXIT_TROUBLE, "%s: made for a vocabulary of %llu, the model has %u",
+        die(EXIT_TROUBLE,
+            "%s: made for a vocabulary of %llu, the model has %u: expected samples "
+            "made "
+            "with this model's tokenizer (tokenize -t)",
             t->name, (unsigned long long)h->vocab, c->vocab);
     while ((rc = tok_next(t, &s)) > 0) {
         check_sample(t, &s, c);
@@ -63,13 +67,27 @@ read_samples(struct data *d, struct tok_reader *t, const char *path,
     if (rc < 0)
         die_err(&err);
     if (d->n == before)
-        die(EXIT_TROUBLE, "%s: there are no samples", t->name);
+        die(EXIT_TROUBLE,
+            "%s: there are no samples: expected at least one; tokenize says on "
+            "standard "
+            "error which lines it skips",
+            t->name);
+}
+
+void
+data_check(const struct data *d, const struct config *c)
+{
+    if (d->vocab != c->vocab)
+        die(EXIT_TROUBLE,
+            "%s: was read for a vocabulary of %u, and the checkpoint that another "
+            "process has put there meanwhile has one of %u: start again",
+            d->tok.name, d->vocab, c->vocab);
 }
 
 void
 data_open(struct data *d, const char *path, const struct config *c)
 {
-    *d = (struct data){ 0 };
+    *d = (struct data){ .vocab = c->vocab };
     read_samples(d, &d->tok, path, c);
     d->by_label = d->n;
 }
@@ -138,6 +156,46 @@ data_is_even(const struct data *d)
     return !d->packed;
 }
 
+/* The line of a sample in the text that it was made of, from 1; 0: unknown. */
+static unsigned long long
+line_of(const struct tok_reader *t, uint64_t sample)
+{
+    static const char *const moves[] = { "\"shuffle\":null", "\"invalid\"" };
+    const struct tok_header *h = &t->header;
+    bool moved = h->packed || t->end.skipped || t->end.n_inputs != 1;
+    struct slice s = h->settings;
+    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
+        moved |= !memmem(s.p, s.n, moves[i], strlen(moves[i]));
+    moved |= memmem(s.p, s.n, "\"chunk\"", 7) || memmem(s.p, s.n, "\"split\"", 7);
+    return moved ? 0 : (unsigned long long)sample + 1;
+}
+
+/* " (line 7 of its text)", where that is known. */
+static const char *
+put_line(char out[48], const struct tok_reader *t, uint64_t sample)
+{
+    *out = '\0';
+    if (line_of(t, sample))
+        snprintf(out, 48, " (line %llu of its text)", line_of(t, sample));
+    return out;
+}
+
+static _Noreturn void
+refuse_long(const struct tok_reader *t, size_t sample, uint32_t ids, uint64_t seq_len,
+            uint64_t limit, const struct config *c)
+{
+    char line[48], longer[64] = "";
+    unsigned long long n = limit;
+    if (seq_len && ids - 1 <= c->positions)
+        snprintf(longer, sizeof longer, "--seq-len %u takes it, ", ids - 1);
+    die(EXIT_TROUBLE,
+        "%s: sample %zu%s has %u ids, %s %llu allows %llu: %stokenize --chunk %llu "
+        "cuts "
+        "such samples, --seq-len %llu keeps their last ids",
+        t->name, sample, put_line(line, t, sample), ids,
+        seq_len ? "--seq-len" : "the model's context of", n, n + 1, longer, n, n);
+}
+
 void
 data_settle(struct data *d, const struct settings *s, const struct config *c)
 {
@@ -147,10 +205,7 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
         if (d->sample[i].ids > limit + 1) {
             size_t in_stream = i;
             const struct tok_reader *t = stream_of(d, &in_stream);
-            die(EXIT_TROUBLE, "%s: sample %zu has %u ids, %s %llu allows %llu", t->name,
-                in_stream, d->sample[i].ids,
-                s->seq_len ? "--seq-len" : "the model's context of",
-                (unsigned long long)limit, (unsigned long long)limit + 1);
+            refuse_long(t, in_stream, d->sample[i].ids, s->seq_len, limit, c);
         }
     if (limit > c->positions)
         die(EXIT_TROUBLE, "--seq-len: %llu, the model's context is %u",

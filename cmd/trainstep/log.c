@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* log: one line a step as JSON and as TSV, TensorBoard's events, memory by phase, and a
- * progress line.  It only reads the training state. */
+/* log: one line a step as JSON, TensorBoard's events, and memory by phase; display.c has what
+ * standard output and a terminal get.  It only reads the training state. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/json.h"
@@ -12,15 +12,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <langinfo.h>
 #include <limits.h>
-#include <locale.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,11 +34,8 @@ struct logs {
     bool streams;     // the report is a stream, open from the start
     struct outfile stream;
     struct buf line, samples;
-    double started, shown;
-    uint64_t first_step, tokens, logged;
-    bool progress, utf8, tsv_head; // utf8: the terminal shows it
-    bool table_shown;              // the table is on a terminal, too
-    struct spark spark;
+    double started;
+    uint64_t first_step, logged;
     size_t n_samples;
 };
 
@@ -112,8 +106,8 @@ try_put(int fd, const void *bytes, size_t n)
     return 0;
 }
 
-static void
-put(int fd, const void *bytes, size_t n, const char *name)
+void
+log_put(int fd, const void *bytes, size_t n, const char *name)
 {
     if (try_put(fd, bytes, n) < 0)
         die(EXIT_TROUBLE, "%s:", name);
@@ -202,7 +196,7 @@ flush_json(struct run *r)
         die(EXIT_MEMORY, "out of memory for a log line");
     if (l->json >= 0) {
         cut_json(r);
-        put(l->json, l->line.data, l->line.len, r->o->log);
+        log_put(l->json, l->line.data, l->line.len, r->o->log);
     }
     l->line.len = 0;
 }
@@ -254,30 +248,6 @@ log_json(struct run *r, const struct train_result *res, double rate, double ms)
     flush_json(r);
 }
 
-/* ---- TSV on stdout ------------------------------------------------------------------------ */
-
-static void
-log_tsv(struct run *r, const struct train_result *res, double rate, double ms)
-{
-    double seconds = ms / 1000;
-    struct buf b = { 0 };
-    if (!r->logs->tsv_head)
-        buf_str(&b, "step\tloss\ttokens\tlr\tgrad_norm\ttok_s\tmfu\tmem_gb\tms\t"
-                    "skipped\n");
-    r->logs->tsv_head = true;
-    buf_printf(&b, "%llu\t%.6g\t%llu\t%.6g\t%.6g\t%.6g\t-\t%.3f\t%.3f\t%d\n",
-               (unsigned long long)r->t.step, res->loss,
-               (unsigned long long)res->tokens, rate, res->grad_norm,
-               seconds > 0 ? (double)res->tokens / seconds : 0.0,
-               gib(log_memory(r, true)), ms, res->outcome != TRAIN_DONE);
-    if (b.failed)
-        die(EXIT_MEMORY, "out of memory for a line");
-    if (r->logs->table_shown)
-        progress_clear();
-    put(STDOUT_FILENO, b.data, b.len, "standard output");
-    buf_free(&b);
-}
-
 /* ---- TensorBoard ---------------------------------------------------------------------------- */
 
 /* Castagnoli's CRC, reflected. */
@@ -314,7 +284,7 @@ put_event(struct run *r, const struct buf *event)
     put_masked(&b, (const uint8_t *)event->data, event->len);
     if (b.failed || event->failed)
         die(EXIT_MEMORY, "out of memory for an event");
-    put(r->logs->events, b.data, b.len, r->o->tensorboard);
+    log_put(r->logs->events, b.data, b.len, r->o->tensorboard);
     buf_free(&b);
 }
 
@@ -568,60 +538,6 @@ close_report(struct run *r)
         die_err(&err);
 }
 
-/* ---- progress ------------------------------------------------------------------------------- */
-
-/* Whether the user's locale is UTF-8; the program's own stays "C". */
-static bool
-locale_is_utf8(void)
-{
-    locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
-    bool utf8 = locale && strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
-    if (locale)
-        freelocale(locale);
-    return utf8;
-}
-
-/* Columns of the terminal, which may have been resized. */
-static size_t
-terminal_width(void)
-{
-    struct winsize w = { 0 };
-    bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0;
-    return known ? w.ws_col : 80;
-}
-
-/* One line, never wider than the terminal: a wrapped line cannot be overwritten. */
-static void
-show_progress(struct run *r, const struct train_result *res)
-{
-    enum { FEWEST = 5 }; // columns of a useful sparkline
-    struct logs *l = r->logs;
-    double t = os_seconds(), steps = (double)(r->t.step - l->first_step);
-    if (!l->progress)
-        return;
-    spark_add(&l->spark, res->loss);
-    if (t - l->shown < 0.2 && r->t.step < r->end)
-        return;
-    l->shown = t;
-    struct buf b = { 0 };
-    size_t width = terminal_width() - 1; // one column for the cursor
-    buf_printf(&b,
-               "trainstep: step %llu of %llu, loss %.4f, %.0f tokens/s, %.0f s left",
-               (unsigned long long)r->t.step, (unsigned long long)r->end, res->loss,
-               (double)l->tokens / (t - l->started),
-               ceil((t - l->started) / steps * (double)(r->end - r->t.step)));
-    if (b.len > width)
-        b.len = width;
-    else if (width - b.len > FEWEST) {
-        buf_char(&b, ' ');
-        spark_draw(&b, &l->spark, width - b.len, l->utf8);
-    }
-    if (!b.failed)
-        fprintf(stderr, "\r%.*s\033[K", (int)b.len, b.data);
-    progress_shown();
-    buf_free(&b);
-}
-
 /* ---- all together ------------------------------------------------------------------------------ */
 
 void
@@ -633,9 +549,7 @@ log_open(struct run *r)
     l->keep = -1;
     l->started = os_seconds();
     l->first_step = l->logged = r->t.step;
-    l->progress = !r->o->cmd.quiet && isatty(STDERR_FILENO);
-    l->utf8 = l->progress && locale_is_utf8();
-    l->table_shown = isatty(STDOUT_FILENO);
+    display_open(r);
     if (r->o->log)
         open_json(r);
     if (r->o->tensorboard)
@@ -651,13 +565,11 @@ log_step(struct run *r, const struct train_result *res, double rate, double ms)
     if (r->t.step <= r->logs->logged)
         return;
     r->logs->logged = r->t.step;
-    r->logs->tokens += res->tokens;
     log_json(r, res, rate, ms);
-    log_tsv(r, res, rate, ms);
     log_events(r, res, rate, ms);
     if (res->outcome != TRAIN_DONE)
         warn("step %llu was skipped: %s", (unsigned long long)r->t.step, res->reason);
-    show_progress(r, res);
+    display_step(r, res, rate, ms);
 }
 
 void

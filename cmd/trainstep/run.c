@@ -97,14 +97,41 @@ settle_passes(struct run *r)
 }
 
 static void
-settle_settings(struct run *r)
+take_given(struct run *r)
 {
     for (size_t i = 0; i < SETTINGS; i++)
         if (cmd_given(&r->o->cmd, settings_table[i].option))
             settings_copy(&r->s, &r->o->given, i);
+}
+
+/* The end that was asked for is that of a schedule which has none yet. */
+static void
+settle_total(struct run *r)
+{
+    bool fraction = r->s.quant_from > 0 && r->s.quant_from < 1;
+    bool absolute = cmd_given(&r->o->cmd, "until") || r->o->epochs > 0;
+    if (absolute && r->s.total_steps == 0 && (r->s.schedule != LR_CONSTANT || fraction))
+        r->s.total_steps = r->end;
+}
+
+static void
+warn_past_schedule(const struct run *r)
+{
+    unsigned long long total = r->s.total_steps;
+    if (r->s.schedule != LR_CONSTANT && r->end > total && !r->o->cmd.quiet)
+        warn("%s: the schedule ends with step %llu; later ones, up to %llu, have the "
+             "learning rate %g: --total-steps moves its end",
+             r->in.name, total, (unsigned long long)r->end, r->s.min_lr);
+}
+
+static void
+settle_settings(struct run *r)
+{
+    settle_total(r);
     if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->torchsharp)
         r->s.activations = ACTIVATIONS_TORCHSHARP;
     settings_check(&r->s);
+    warn_past_schedule(r);
     settle_passes(r);
     drop_spike(r);
     if (r->s.last_layers > r->c.layers)
@@ -239,9 +266,7 @@ settle_target(struct run *r)
     const char *out = r->o->out;
     struct stat st;
     if (!out) {
-        r->target = realpath(r->o->checkpoint, NULL);
-        if (!r->target)
-            die(EXIT_TROUBLE, "%s:", r->o->checkpoint);
+        r->target = cmd_copy(r->o->checkpoint); // messages have the user's name
         if (path_is_reserved(r->target))
             misuse("%s: %s", r->o->checkpoint, path_reserved);
         return;
@@ -254,18 +279,6 @@ settle_target(struct run *r)
     if (there && !r->o->force)
         die(EXIT_TROUBLE, "%s: exists; -f replaces it", out);
     r->target = cmd_copy(out);
-}
-
-static void
-settle_end(struct run *r)
-{
-    if (cmd_given(&r->o->cmd, "until"))
-        r->end = r->o->until;
-    else
-        r->end = r->in_step + r->o->steps;
-    if (r->end > UINT32_MAX)
-        misuse("-n: step %llu is the last one: expected at most %u",
-               (unsigned long long)r->end, UINT32_MAX);
 }
 
 /* ---- data ---------------------------------------------------------------------------------------- */
@@ -293,7 +306,7 @@ record_tokenizer(struct run *r)
 }
 
 static void
-open_data(struct run *r)
+read_data(struct run *r)
 {
     const char *path = r->o->data ? r->o->data : "-";
     if (!r->o->data && isatty(STDIN_FILENO))
@@ -302,24 +315,69 @@ open_data(struct run *r)
         misuse("-d %s: of %u ranks one would get what a pipe has: expected a file",
                path, ranks_count());
     data_open(&r->data, path, &r->c);
+    if (r->o->teacher_data)
+        data_open_taught(&r->data, r->o->teacher_data, &r->c);
+    data_hash(&r->data, r->data_hash);
     r->has_data = true;
+}
+
+/* Whether the checkpoint was trained on these samples last. */
+static bool
+is_same_data(const struct run *r)
+{
+    return r->st.has_sampler && memcmp(r->data_hash, r->st.data, XXH3_BYTES) == 0;
+}
+
+static void
+open_data(struct run *r)
+{
+    if (!r->has_data)
+        read_data(r);
+    data_check(&r->data, &r->c);
     check_tokenizer(r, &r->data.tok);
     record_tokenizer(r);
-    if (r->o->teacher_data) {
-        data_open_taught(&r->data, r->o->teacher_data, &r->c);
+    if (r->o->teacher_data)
         check_tokenizer(r, &r->data.taught);
-    }
     data_settle(&r->data, &r->s, &r->c);
-    uint8_t hash[XXH3_BYTES];
-    data_hash(&r->data, hash);
-    if (r->st.has_sampler && memcmp(hash, r->st.data, XXH3_BYTES) == 0) {
+    if (is_same_data(r)) {
         data_seek(&r->data, r->st.epoch, r->st.index);
     } else if (r->st.has_sampler && !r->o->cmd.quiet && !r->replay) {
         warn("%s: other data than before: they start at their beginning",
              r->data.tok.name);
     }
     r->st.has_sampler = true;
-    memcpy(r->st.data, hash, XXH3_BYTES);
+    memcpy(r->st.data, r->data_hash, XXH3_BYTES);
+}
+
+/* Steps until the samples were seen --epochs times, counted from the first time that the
+ * checkpoint was trained on them; the last step is whole. */
+static double
+epochs_left(const struct run *r)
+{
+    double n = (double)r->data.n, wanted = r->o->epochs * n, near = nearbyint(wanted);
+    // 0.07 of 100 samples are 7, though the product is above that.
+    wanted = fabs(wanted - near) < 1e-9 * wanted ? near : ceil(wanted);
+    double seen = is_same_data(r) ? (double)r->st.epoch * n + (double)r->st.index : 0.0;
+    uint64_t passes = r->s.has_accum ? r->s.accum : ranks_count();
+    double left = ceil((wanted - seen) / ((double)passes * (double)r->s.batch));
+    return left > 0 ? left : 0;
+}
+
+static void
+settle_end(struct run *r)
+{
+    double end = (double)r->in_step + (double)r->o->steps;
+    if (cmd_given(&r->o->cmd, "until")) {
+        end = (double)r->o->until;
+    } else if (r->o->epochs > 0) {
+        if (!r->has_data)
+            read_data(r);
+        end = (double)r->in_step + epochs_left(r);
+    }
+    if (end > UINT32_MAX)
+        misuse("%s: step %.0f is the last one: expected at most %u",
+               r->o->epochs > 0 ? "--epochs" : "-n", end, UINT32_MAX);
+    r->end = (uint64_t)end;
 }
 
 static void
@@ -496,6 +554,7 @@ evaluate(struct run *r)
     }
     log_eval(r, &sums, (os_seconds() - start) * 1000);
     r->evaluated = r->t.step;
+    keep_evaluated(r, train_loss(&r->t, &sums), sums.targets);
     return true;
 }
 
@@ -640,11 +699,28 @@ check_memory(struct run *r)
     r->over_limit = true;
 }
 
+/* The step that the last save has, or the checkpoint that the run began with. */
+static uint64_t
+last_save(const struct run *r)
+{
+    return r->saved ? r->saved_step : r->in_step;
+}
+
+static bool
+is_save_due(const struct run *r)
+{
+    bool due = r->o->save_every && r->t.step % r->o->save_every == 0;
+    return (due || keep_due(r)) && r->t.step < r->end && last_save(r) < r->t.step;
+}
+
 static void
 train(struct run *r)
 {
     bool evaluated = false;
-    while (r->t.step < r->end && !stopped()) {
+    keep_begin(r);
+    if (r->has_eval && (r->o->eval_first || keep_owes_evaluation(r)))
+        evaluate(r);
+    while (r->t.step < r->end && !stopped() && !keep_is_out_of_patience(r)) {
         if (!step(r))
             continue;
         check_memory(r);
@@ -652,24 +728,25 @@ train(struct run *r)
         evaluated = r->has_eval && r->o->eval_every &&
                     r->t.step % r->o->eval_every == 0 &&
                     (r->t.step <= r->evaluated || evaluate(r));
-        if (r->o->save_every && r->t.step % r->o->save_every == 0 && r->t.step < r->end)
+        if (is_save_due(r))
             save_write(r);
     }
     if (r->replay)
         return;
-    if (r->has_eval && !evaluated)
+    if (r->has_eval && !evaluated && !keep_is_out_of_patience(r))
         evaluate(r);
-    if ((r->saved ? r->saved_step : r->in_step) < r->t.step)
+    if (last_save(r) < r->t.step)
         save_write(r);
 }
 
-/* Close all; the exit status.  The message of a stopped run comes last. */
+/* Close all; the exit status.  The message about the end comes last. */
 static int
 close_run(struct run *r)
 {
     struct buf words = { 0 };
     stop_report(&words, r);
     log_close(r);
+    keep_close(r);
     train_close(&r->t);
     teacher_unload(r);
     kernels_close(r->k);
@@ -756,6 +833,20 @@ end_at_once(struct run *r)
     return EXIT_DONE;
 }
 
+static int
+end_without_patience(struct run *r)
+{
+    struct buf b = { 0 };
+    keep_report_patience(&b, r);
+    if (!r->o->cmd.quiet && !b.failed)
+        warn("%s: at step %llu: nothing to do: %s; without --patience, or with a "
+             "larger one, it goes on",
+             r->in.name, (unsigned long long)r->in_step, b.data);
+    buf_free(&b);
+    save_unlock();
+    return EXIT_DONE;
+}
+
 static void
 open_input(struct run *r)
 {
@@ -765,6 +856,7 @@ open_input(struct run *r)
         return;
     }
     open_checkpoint(r, r->o->checkpoint);
+    take_given(r);
     settle_end(r);
 }
 
@@ -815,6 +907,11 @@ compare_run(const struct run *r)
     put_count(&b, "--eval-every", o->eval_every);
     put_count(&b, "--save-every", o->save_every);
     put_count(&b, "--max-skips", o->max_skips);
+    put_count(&b, "--eval-first", o->eval_first);
+    put_count(&b, "--keep-every", o->keep_every);
+    put_count(&b, "--keep-best", o->keep_best);
+    put_count(&b, "--patience", o->patience);
+    keep_facts(&b, r);
     put_count(&b, "--compat torchsharp", o->torchsharp);
     buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
     buf_printf(&b, "the route of products\t%s\n", r->k->route);
@@ -891,6 +988,9 @@ run_rank(const struct options *o)
         replay_check_inputs(&r);
     if (o->dry_run)
         return ranks_number() ? EXIT_DONE : dry_run(&r);
+    keep_open(&r);
+    if (keep_is_out_of_patience(&r))
+        return ranks_number() ? EXIT_DONE : end_without_patience(&r);
     plan_settle(&r);
     open_device(&r);
     compare_run(&r);

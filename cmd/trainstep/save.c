@@ -255,5 +255,7 @@ save_write(struct run *r)
     r->saved = true;
     r->saved_step = r->t.step;
     stop_saved();
+    if (ranks_number() == 0)
+        keep_saved(r);
     log_saved(r);
 }

@@ -165,7 +165,9 @@ settings_check(const struct settings *s)
         if (settings_table[i].kind == SET_F64)
             check_number(&settings_table[i], *number_at(&copy, i));
     if (s->schedule != LR_CONSTANT && s->total_steps == 0)
-        misuse("--schedule %s: needs --total-steps", schedules[s->schedule]);
+        misuse("--schedule %s: needs --total-steps, or --until or --epochs, whose end "
+               "it is then",
+               schedules[s->schedule]);
     if (s->total_steps && s->warmup > s->total_steps)
         misuse("--warmup: %llu steps, --total-steps are %llu",
                (unsigned long long)s->warmup, (unsigned long long)s->total_steps);
@@ -174,7 +176,7 @@ settings_check(const struct settings *s)
                (unsigned long long)s->decay, (unsigned long long)s->total_steps);
     if (s->quant_from > 0 && s->quant_from < 1 && s->total_steps == 0)
         misuse("--quant-from: %g is a fraction of --total-steps, which is not given: "
-               "expected that, too, or a step",
+               "expected that, too, or --until or --epochs, or a step",
                s->quant_from);
     if (s->quant_from > 0 && s->quant_from < 1 &&
         settings_quant_from(s) > s->total_steps)

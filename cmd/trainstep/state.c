@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* state: where a training stands, from a checkpoint and into one; and the window of
- * accepted steps by which a spike is told. */
+ * accepted steps by which a spike is recognised. */
 #include "cmd/trainstep/trainstep.h"
 
 #include <math.h>

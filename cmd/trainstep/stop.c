@@ -72,6 +72,7 @@ stop_catch(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
+/* A stopped run has steps to take, a finished one can take more. */
 static void
 put_next_command(struct buf *b, const struct run *r, uint64_t step)
 {
@@ -81,34 +82,53 @@ put_next_command(struct buf *b, const struct run *r, uint64_t step)
         buf_str(b, r->has_eval && r->evaluated != step
                        ? "all steps are taken, the evaluation is not finished"
                        : "all steps are taken");
+    else if (o->out && o->epochs > 0)
+        buf_printf(b, "go on from it, without -o, with --epochs %.17g", o->epochs);
     else if (o->out && cmd_given(&o->cmd, "until"))
         buf_printf(b, "go on from it, without -o, with --until %llu", end);
     else if (o->out)
         buf_printf(b, "go on from it, without -o, with -n %llu", left);
-    else if (cmd_given(&o->cmd, "until"))
+    else if (cmd_given(&o->cmd, "until") || o->epochs > 0)
         buf_str(b, "go on with the same command");
     else
         buf_printf(b, "go on with the same command, but -n %llu", left);
 }
 
+static void
+put_end(struct buf *b, const struct run *r)
+{
+    if (keep_is_out_of_patience(r)) {
+        buf_str(b, ": ");
+        keep_report_patience(b, r);
+        buf_str(b, "; it goes on without --patience, or with a larger one");
+    } else {
+        buf_str(b, "; -n, --until or --epochs takes more steps from it");
+    }
+    keep_report_best(b, r);
+}
+
 void
 stop_report(struct buf *b, const struct run *r)
 {
-    unsigned long long step = r->saved_step, end = r->end;
-    buf_printf(b, "%s: saved at step %llu of %llu; ",
-               r->o->out ? r->o->out : r->o->checkpoint, step, end);
-    put_next_command(b, r, step);
+    unsigned long long step = r->saved ? r->saved_step : r->in_step, end = r->end;
+    const char *file = r->o->out && r->saved ? r->o->out : r->o->checkpoint;
+    if (run_stopped()) {
+        buf_printf(b, "%s: saved at step %llu of %llu; ", file, step, end);
+        put_next_command(b, r, step);
+    } else {
+        buf_printf(b, "%s: %s step %llu", file, r->saved ? "saved at" : "stays at",
+                   step);
+        put_end(b, r);
+    }
 }
 
 int
 stop_end(const struct run *r, const struct buf *words)
 {
     int sig = stop_signal();
-    if (!sig)
-        return EXIT_DONE;
-    if (!r->saved)
+    if (sig && !r->saved)
         cmd_die_by_signal(sig);
     if (!r->o->cmd.quiet && !words->failed)
         warn("%s", words->data);
-    return EXIT_PREEMPTED;
+    return sig ? EXIT_PREEMPTED : EXIT_DONE;
 }

@@ -105,7 +105,7 @@ check_same(struct run *r)
 }
 
 /* Without samples of its own the teacher teaches all: that is easily forgotten, too.  Others are
- * other data than before, which is said there. */
+ * other data than before, with a message there. */
 static void
 check_same_data(struct run *r)
 {

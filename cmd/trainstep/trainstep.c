@@ -19,6 +19,7 @@ static struct options cfg = {
     .where = { .device = "auto" },
     .steps = 1,
     .max_skips = 5,
+    .log_every = 1,
 };
 
 static const char *const phases[] = {
@@ -34,6 +35,16 @@ take_gb(const struct cmd_option *o, const char *arg)
     if (gb > 1e9 || !(gb > 0))
         misuse("--%s: %s: want a number of GB above 0", o->name, arg);
     *o->to.u64 = (uint64_t)(gb * (double)(1 << 30)) + 1;
+}
+
+static void
+take_epochs(const struct cmd_option *o, const char *arg)
+{
+    double epochs = cmd_number(o->name, arg, 0);
+    if (epochs > 1e9 || !(epochs > 0))
+        misuse("--%s: %s: expected a number of epochs above 0, as 3 or 0.5", o->name,
+               arg);
+    *o->to.number = epochs;
 }
 
 static void
@@ -70,6 +81,8 @@ static const struct cmd_option options[] = {
       CMD_U64(&cfg.steps, 0, UINT32_MAX) },
     { 0, "until", "STEP", "train up to this step; past it: do nothing",
       CMD_U64(&cfg.until, 0, UINT32_MAX) },
+    { 0, "epochs", "E", "train until the samples were seen E times, as 3 or 0.5",
+      CMD_CALL(&cfg.epochs, take_epochs) },
     { 'o', "output", "OUT", "save there, and leave CHECKPOINT as it is",
       CMD_TEXT(&cfg.out) },
     { 'f', "force", NULL, "replace OUT and files of --dump, --memory-report",
@@ -82,7 +95,8 @@ static const struct cmd_option options[] = {
     { 0, "lr", "X", "learning rate (1e-5)", SETTING },
     { 0, "schedule", "WORD", "constant (default), linear, cosine or wsd", SETTING },
     { 0, "warmup", "N", "steps up to the full rate (0)", SETTING },
-    { 0, "total-steps", "N", "where the schedule ends", SETTING },
+    { 0, "total-steps", "N", "the schedule's last step (that of --until, --epochs)",
+      SETTING },
     { 0, "decay", "N", "wsd: steps down (a tenth of the total)", SETTING },
     { 0, "min-lr", "X", "rate at the end of a schedule (0)", SETTING },
     { 0, "beta1", "X", "of AdamW (0.9)", SETTING },
@@ -103,7 +117,10 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.new_teacher) },
     { 0, "train-last-layers", "N", "freeze all else", SETTING },
     { 0, "quant-from", "N", "first quantized step, or 0.x of --total-steps (0)",
-      SETTING },
+      SETTING,
+      .other =
+          "quant: the checkpoint has its quantizer; datpack --to ckpt --quant NAME "
+          "makes one with another" },
     { 0, "spike", "Z", "skip steps Z deviations off (0: off)", SETTING },
     { 0, "max-skips", "N", "skipped steps in a row that end a run (5)",
       CMD_U64(&cfg.max_skips, 1, UINT32_MAX) },
@@ -123,8 +140,20 @@ static const struct cmd_option options[] = {
     { 0, "eval", "FILE", "a .tok to evaluate with", CMD_TEXT(&cfg.eval) },
     { 0, "eval-every", "N", "steps (default: after the last)",
       CMD_U64(&cfg.eval_every, 1, UINT32_MAX) },
+    { 0, "eval-first", NULL, "evaluate before the first step, too",
+      CMD_FLAG(&cfg.eval_first) },
+    { 0, "patience", "N", "end after N evaluations without a lower loss",
+      CMD_U64(&cfg.patience, 1, UINT32_MAX) },
     { 0, "save-every", "N", "steps (default: at the end)",
       CMD_U64(&cfg.save_every, 1, UINT32_MAX) },
+    { 0, "keep-last", "K", "copies of the last K saves, CHECKPOINT.stepN",
+      CMD_U64(&cfg.keep_last, 1, UINT32_MAX) },
+    { 0, "keep-every", "N", "save and keep a copy every N steps",
+      CMD_U64(&cfg.keep_every, 1, UINT32_MAX) },
+    { 0, "keep-best", NULL, "a copy of the lowest --eval loss, CHECKPOINT.best",
+      CMD_FLAG(&cfg.keep_best) },
+    { 0, "log-every", "N", "steps a line of the table (1)",
+      CMD_U64(&cfg.log_every, 1, UINT32_MAX) },
     { 0, "log", "FILE", "a line of JSON a step", CMD_TEXT(&cfg.log) },
     { 0, "tensorboard", "DIR", "events for TensorBoard", CMD_TEXT(&cfg.tensorboard) },
     { 0, "memory-report", "FILE", "memory by phase, as JSON",
@@ -154,9 +183,10 @@ static void
 check_replay(const struct options *o)
 {
     static const char *const others[] = {
-        "steps",      "until",       "output", "eval",       "eval-every",
-        "save-every", "tensorboard", "log",    "dry-run",    "memory-report",
-        "dump",       "new-teacher", "force",  "stop-after",
+        "steps",      "until",       "epochs",     "output",      "eval",
+        "eval-every", "eval-first",  "patience",   "save-every",  "keep-last",
+        "keep-every", "keep-best",   "dry-run",    "log",         "memory-report",
+        "dump",       "tensorboard", "stop-after", "new-teacher", "force",
     };
     if (o->from && !o->replay.to)
         misuse("--from: goes with --replay");
@@ -176,15 +206,42 @@ static void
 check_combination(const struct options *o)
 {
     check_replay(o);
-    if (cmd_given(&o->cmd, "steps") && cmd_given(&o->cmd, "until"))
-        misuse("-n and --until: one of them");
-    if (o->eval_every && !o->eval)
-        misuse("--eval-every: needs --eval");
+    if (cmd_given(&o->cmd, "steps") + cmd_given(&o->cmd, "until") +
+            cmd_given(&o->cmd, "epochs") >
+        1)
+        misuse("-n, --until and --epochs: expected one of them");
+    const char *const evaluates[] = { "eval-every", "eval-first", "keep-best",
+                                      "patience" };
+    for (size_t i = 0; i < sizeof evaluates / sizeof *evaluates && !o->eval; i++)
+        if (cmd_given(&o->cmd, evaluates[i]))
+            misuse("--%s: needs --eval", evaluates[i]);
     const char *const taught[] = { "distill", "distill-temp", "new-teacher",
                                    "teacher-data" };
     for (size_t i = 0; i < sizeof taught / sizeof *taught && !o->teacher; i++)
         if (cmd_given(&o->cmd, taught[i]))
             misuse("--%s: needs --teacher", taught[i]);
+}
+
+/* Samples in the place of the checkpoint: say what goes where. */
+static void
+check_operands(const struct options *o, int n, char **operand)
+{
+    char a[TEXT_QUOTE], b[TEXT_QUOTE];
+    int samples = 0;
+    while (samples < n && !tok_is_file(operand[samples]))
+        samples++;
+    if (samples < n)
+        text_quote(a, operand[samples], strlen(operand[samples]));
+    if (samples < n && n == 2)
+        misuse("%s: holds samples, which -d takes: expected -d %s %s", a, a,
+               text_quote(b, operand[1 - samples], strlen(operand[1 - samples])));
+    if (samples < n && o->data && !tok_is_file(o->data))
+        misuse("%s: holds samples, and -d %s does not: expected -d %s %s", a,
+               text_quote(b, o->data, strlen(o->data)), a, b);
+    if (samples < n)
+        misuse("%s: holds samples: expected a CHECKPOINT, and -d %s", a, a);
+    if (n != 1)
+        misuse("give one CHECKPOINT to train; --help shows how");
 }
 
 /* What rank 0 does for all. */
@@ -210,8 +267,7 @@ main(int argc, char **argv)
         cmd_close_stdout();
         return EXIT_DONE;
     }
-    if (argc - first != 1)
-        misuse("give one CHECKPOINT to train; --help shows how");
+    check_operands(&cfg, argc - first, argv + first);
     cfg.checkpoint = argv[first];
     if (ranks_number() > 0)
         leave_to_first(&cfg);

@@ -84,6 +84,7 @@ struct data {
     struct sample *sample;
     size_t n, cap;
     size_t by_label; // samples of tok
+    uint32_t vocab;  // that the ids were compared with
     bool has_taught;
     bool packed;           // a sample has several documents
     uint64_t epoch, index; // of the next sample
@@ -104,6 +105,8 @@ struct data {
 void data_open(struct data *d, const char *path, const struct config *c);
 /* The same with others that a teacher teaches, while the first are learnt by label; dies. */
 void data_open_taught(struct data *d, const char *path, const struct config *c);
+/* Refuse another model than that for which they were read. */
+void data_check(const struct data *d, const struct config *c);
 /* What names the data in a checkpoint. */
 void data_hash(const struct data *d, uint8_t xxh3[XXH3_BYTES]);
 void data_close(struct data *d);
@@ -160,6 +163,10 @@ struct options {
     bool new_teacher;
     bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
+    double epochs;                            // 0: not given
+    uint64_t keep_last, keep_every, patience; // 0: off
+    uint64_t log_every;
+    bool keep_best, eval_first;
     uint64_t memory_limit; // bytes, 0: none
     enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK } recompute;
     struct settings given; // valid where the option was given
@@ -167,6 +174,18 @@ struct options {
 
 struct logs;
 struct replay;
+struct keep;
+
+/* display.c: of the table and the status line below it. */
+struct display {
+    bool progress, utf8; // there is a status line; the terminal shows UTF-8
+    bool terminal;       // the table is on one, too
+    bool head;           // the names are printed
+    unsigned from;       // the columns that are shown
+    double started, drawn;
+    uint64_t first_step, tokens;
+    struct spark spark;
+};
 
 struct run {
     const struct options *o;
@@ -177,6 +196,7 @@ struct run {
     struct store in; // the checkpoint at the start
     struct config c;
     struct data data, eval;
+    uint8_t data_hash[XXH3_BYTES];
     bool has_data, has_eval, has_teacher;
     struct device device; // its properties, before it is opened
     struct kernels *k;
@@ -201,6 +221,8 @@ struct run {
     uint64_t *bad; // steps to skip when they are repeated
     size_t n_bad;
     struct logs *logs;
+    struct display display;
+    struct keep *keep; // NULL: neither --keep-best nor --patience
     struct err err;
 };
 
@@ -228,10 +250,43 @@ void log_phase(struct run *r, const char *phase);
 /* After a save: write the memory report up to here. */
 void log_saved(struct run *r);
 void log_close(struct run *r);
+/* Write all bytes, unless a stop is requested meanwhile; dies. */
+void log_put(int fd, const void *bytes, size_t n, const char *name);
 uint64_t log_rss(bool peak);
 uint64_t log_memory(const struct run *r, bool peak);
 /* Measure r->driver, up to the end of the first step. */
 void log_driver(struct run *r);
+
+/* ---- display.c: what standard output and a terminal show --------------------------------- */
+
+void display_open(struct run *r);
+void display_step(struct run *r, const struct train_result *res, double rate,
+                  double ms);
+
+/* ---- keep.c: copies of some saves, and the evaluations that decide --------------------- */
+
+/* Read the evaluations of earlier runs; dies. */
+void keep_open(struct run *r);
+/* Before the first step: a copy that an earlier run owes. */
+void keep_begin(struct run *r);
+/* Whether the run before was to evaluate its last step and did not. */
+bool keep_owes_evaluation(const struct run *r);
+/* Whether --keep-every asks for a save at this step. */
+bool keep_due(const struct run *r);
+/* After a save: copy it. */
+void keep_saved(struct run *r);
+/* After an evaluation; may save. */
+void keep_evaluated(struct run *r, double loss, uint64_t targets);
+/* Whether --patience ends the run, and words about that. */
+bool keep_is_out_of_patience(const struct run *r);
+void keep_report_patience(struct buf *b, const struct run *r);
+/* Which copy is the best one, if there is one. */
+void keep_report_best(struct buf *b, const struct run *r);
+/* What all ranks must have read, as lines. */
+void keep_facts(struct buf *b, const struct run *r);
+void keep_close(struct run *r);
+
+/* ---- memory_plan.c ------------------------------------------------------------------------ */
 
 void plan_print(struct run *r);
 /* Peak bytes of the device in this run. */
@@ -279,10 +334,9 @@ void stop_saved(void);
 bool run_stopped(void);
 /* The signal that requested it, 0: none. */
 int stop_signal(void);
-/* Say where a stopped run was saved, and how to continue. */
+/* Say where the run was saved, and how to continue. */
 void stop_report(struct buf *b, const struct run *r);
-/* The exit status.  A stopped run prints the message; without a saved file it dies of the
- * signal. */
+/* Print that; the exit status.  A stopped run without a saved file dies of the signal. */
 int stop_end(const struct run *r, const struct buf *words);
 
 #endif

@@ -542,8 +542,11 @@ print_versions(line_fn *line, void *ctx)
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    snprintf(text, sizeof text, "%d.%d", driver / 1000, driver % 1000 / 10);
-    line(ctx, "CUDA of the driver", text);
+    if (driver) // 0: there is no driver
+        snprintf(text, sizeof text, "%d.%d", driver / 1000, driver % 1000 / 10);
+    else
+        snprintf(text, sizeof text, "none");
+    line(ctx, "highest CUDA version of the driver", text);
     snprintf(text, sizeof text, "%d.%d", runtime / 1000, runtime % 1000 / 10);
     line(ctx, "CUDA runtime", text);
     size_t lt = cublasLtGetVersion();

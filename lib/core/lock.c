@@ -38,15 +38,13 @@ static int
 open_lock(struct lock *l, bool *made, const char *name, struct err *err)
 {
     enum { HOW = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK };
-    char q[TEXT_QUOTE];
     struct stat st;
     l->fd = open(l->path, HOW | O_EXCL, 0666);
     *made = l->fd >= 0;
     if (l->fd < 0 && errno == EEXIST)
         l->fd = open(l->path, HOW, 0666);
     if (l->fd < 0 && errno != ELOOP && errno != EISDIR)
-        return err_set(err, ERR_IO, "%s: its lock %s cannot be made:", name,
-                       text_quote(q, l->path, strlen(l->path)));
+        return err_set(err, ERR_IO, "%s: no lock can be made beside it:", name);
     return l->fd < 0 || fstat(l->fd, &st) < 0 || !S_ISREG(st.st_mode)
                ? in_the_way(l, name, err)
                : 0;
@@ -57,7 +55,6 @@ open_lock(struct lock *l, bool *made, const char *name, struct err *err)
 static int
 try_lock(struct lock *l, const char *name, struct err *err)
 {
-    char q[TEXT_QUOTE];
     sigset_t before;
     bool made;
     guard_hold(l->guard, &before);
@@ -65,8 +62,9 @@ try_lock(struct lock *l, const char *name, struct err *err)
     if (rc == 0 && flock(l->fd, LOCK_EX | LOCK_NB) == 0)
         rc = os_is_named(l->fd, l->path); // or its last holder has removed it
     else if (rc == 0 && errno != EWOULDBLOCK)
-        rc = err_set(err, ERR_IO, "%s: its lock %s cannot be locked:", name,
-                     text_quote(q, l->path, strlen(l->path)));
+        rc = err_set(
+            err, ERR_IO,
+            "%s: this file system has no locks, which two runs need (flock):", name);
     if (rc == 1 && guard_temp(l->guard, l->path, err) < 0)
         rc = -1;
     if (rc < 0 && made)

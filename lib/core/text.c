@@ -96,6 +96,16 @@ utf8_whole(const char *p, size_t n)
     return n;
 }
 
+bool
+text_is_plain(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((uint8_t)p[i] < ' ' && !strchr("\t\n\r", p[i]))
+            return false;
+    size_t whole = utf8_whole(p, n);
+    return n > 0 && utf8_check(p, whole) == whole;
+}
+
 void
 utf8_add(struct buf *b, uint32_t cp)
 {

@@ -34,6 +34,9 @@ unsigned utf8_char(uint32_t *cp, const char *p, size_t n);
 size_t utf8_check(const char *p, size_t n);
 /* n without the bytes at the end that can be the beginning of a longer character. */
 size_t utf8_whole(const char *p, size_t n);
+/* Whether the beginning of a file, of n bytes above 0, is a text: no control characters but
+ * tabs and ends of lines, and UTF-8 but for a character that is cut at the end. */
+bool text_is_plain(const char *p, size_t n);
 /* Append a code point below 0x110000 that is no surrogate. */
 void utf8_add(struct buf *b, uint32_t cp);
 

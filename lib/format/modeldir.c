@@ -169,7 +169,7 @@ modeldir_open(struct modeldir *d, const char *path, struct guard *g, struct err 
     if (why.kind == ERR_FORMAT)
         return err_set(
             err, why.kind,
-            "%s: it is damaged, so that nobody knows what an earlier run wrote "
+            "%s: it is damaged, so that it is unknown what an earlier run wrote "
             "there: nothing is replaced; write to another directory",
             why.msg);
     if (why.kind)

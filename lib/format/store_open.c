@@ -75,6 +75,17 @@ open_stdin(struct store *s)
     return s->kind->read_stream(s, STDIN_FILENO);
 }
 
+/* A .dat has no magic, so any file can be taken for one.  Its suffix says that it is to be. */
+static bool
+is_text(const struct store *s)
+{
+    enum { LOOK = 64 };
+    const struct map *m = &s->files[0];
+    return !slice_ends(slice_of(s->path), ".dat") && container_of_bytes(m) == NULL &&
+           s->kind == container_of_file(m) && !s->kind->sniff &&
+           text_is_plain((const char *)m->data, m->size < LOOK ? m->size : LOOK);
+}
+
 static int
 open_file(struct store *s)
 {
@@ -90,6 +101,11 @@ open_file(struct store *s)
                        s->name);
     if (s->bytes == 0)
         return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
+    if (is_text(s))
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte 0: is a text: expected tensors; tokenize makes "
+                       "samples of a text",
+                       s->name);
     return read_and_check(s);
 }
 

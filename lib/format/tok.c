@@ -50,6 +50,25 @@ tok_add_counts(struct tok_counts *sum, const struct tok_counts *part)
         sum->longest = part->longest;
 }
 
+bool
+tok_is_file(const char *path)
+{
+    struct stat st;
+    uint8_t head[TOK_MAGIC];
+    struct slice name = slice_of(path);
+    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
+        return false;
+    if (slice_ends(name, ".tok")) // damaged perhaps, but that is what it should be
+        return true;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    // These bytes and no read-ahead: a listing touches no page without a header.
+    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+    ssize_t n = fd < 0 ? -1 : pread(fd, head, sizeof head, 0);
+    if (fd >= 0)
+        close(fd);
+    return n == (ssize_t)sizeof head && tok_sniff(head, sizeof head);
+}
+
 /* ---- writing ------------------------------------------------------------------ */
 
 bool
@@ -519,10 +538,32 @@ parse_header(struct tok_reader *r, size_t n)
     return 0;
 }
 
+/* What is given in place of a .tok most often: its text, or nothing at all. */
+static int
+check_kind(struct tok_reader *r)
+{
+    while (r->have - r->pos < TOK_PROLOGUE && !r->eof)
+        if (fill(r) < 0)
+            return -1;
+    size_t n = r->have - r->pos;
+    if (n == 0)
+        return err_set(r->err, ERR_FORMAT,
+                       "%s: byte 0: it is empty: expected a .tok of samples, which "
+                       "tokenize makes",
+                       r->name);
+    if (*r->data != *magic &&
+        text_is_plain((const char *)r->data, n < TOK_PROLOGUE ? n : TOK_PROLOGUE))
+        return err_set(r->err, ERR_FORMAT,
+                       "%s: byte 0: is a text: expected a .tok of samples, as tokenize "
+                       "-o FILE.tok makes of a text",
+                       r->name);
+    return 0;
+}
+
 static int
 read_header(struct tok_reader *r)
 {
-    if (need(r, TOK_PROLOGUE, "a prologue") < 0)
+    if (check_kind(r) < 0 || need(r, TOK_PROLOGUE, "a prologue") < 0)
         return -1;
     if (!tok_sniff(r->data, TOK_MAGIC))
         return err_set(r->err, ERR_FORMAT,

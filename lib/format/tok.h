@@ -68,6 +68,8 @@ struct tok_end {
 };
 
 bool tok_sniff(const void *head, size_t n);
+/* Whether path is a .tok by its name or its first bytes. */
+bool tok_is_file(const char *path);
 
 /* ---- writing ------------------------------------------------------------------ */
 

@@ -469,12 +469,17 @@ class Corpus:
                       for name in ["train"] + ["heldout." + d for d in domains]}
         self.table = ["package\tversion\tdomain\tlicence\tdocuments\tbytes\theldout_bytes"]
 
-    def add(self, package, version, domain, licence, texts):
+    @staticmethod
+    def number(raw):
+        return int.from_bytes(hashlib.sha256(raw).digest()[:4], "big")
+
+    def add(self, package, version, domain, licence, texts, lowest=None):
+        """lowest: the number of a document that is held out whatever the others are."""
         n = size = held = 0
         for text in texts:
             raw = text.encode()
             where, n = "train", n + 1
-            if int.from_bytes(hashlib.sha256(raw).digest()[:4], "big") % self.one_in == 0:
+            if self.number(raw) % self.one_in == 0 or self.number(raw) == lowest:
                 where = "heldout." + domain
                 held += len(raw)
             else:
@@ -520,7 +525,9 @@ def of_repository(root, out):
                 text = f.read()
             texts.append(tidy(from_roff(text) if domain == "manual" else text))
         # Pieces are documents, so that some of so few are held out.
-        corpus.add("nibble", "-", domain, "MIT", (p for t in texts for p in pieces(t, 4 << 10)))
+        parts = [p for t in texts for p in pieces(t, 4 << 10)]
+        corpus.add("nibble", "-", domain, "MIT", parts,
+                   min(corpus.number(p.encode()) for p in parts))
     corpus.close()
 
 

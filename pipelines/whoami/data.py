@@ -283,17 +283,20 @@ def main():
     p.add_argument("--pretrain", type=int, default=1200)
     p.add_argument("--own")
     p.add_argument("--own-unseen")
+    p.add_argument("--own2")
     p.add_argument("dir")
     o = p.parse_args()
 
     texts = Texts(o)
     draw = texts.draw
     facts = fact_rows(draw)
+    second = []
     if o.own:
         known = {}
         texts.identity = read_rows(o.own, known)
         texts.unseen = read_rows(o.own_unseen, known, o.own) if o.own_unseen else []
-        texts.questions = [("taught", *r) for r in texts.identity]
+        second = read_rows(o.own2, known, o.own) if o.own2 else []
+        texts.questions = [("taught", *r) for r in texts.identity + second]
         texts.questions += [("unseen.own", *r) for r in texts.unseen]
     elif len(texts.identity) < o.rows or len(texts.unseen) < o.unseen:
         sys.exit("data.py: there are only %d prompts to teach and %d others"
@@ -301,7 +304,7 @@ def main():
     if len(texts.old + texts.near) < o.pretrain:
         sys.exit("data.py: there are only %d rows besides facts for the base model (BASE_ROWS, --pretrain)"
                  % len(texts.old + texts.near))
-    asked = {r[1] for r in texts.identity + texts.unseen}
+    asked = {r[1] for r in texts.identity + second + texts.unseen}
 
     # Half of the controls are contrasts, half are facts, and half of either are mixed in.
     near = draw.shuffled([r for r in texts.near if r[1] not in asked])
@@ -321,6 +324,8 @@ def main():
     os.mkdir(o.dir)
     write(o.dir, "pretrain.tsv", [r[1:] for r in pretrain])
     write(o.dir, "identity.tsv", [r[1:] for r in texts.identity])
+    if second:
+        write(o.dir, "identity2.tsv", [r[1:] for r in second])
     write(o.dir, "unseen.tsv", [r[1:] for r in texts.unseen])
     write(o.dir, "kept.txt", [(r[2],) for r in controls if r[0] == "control.mixed"])
     write(o.dir, "questions.tsv", [("group", "language", "prompt", "answer")] + texts.questions +

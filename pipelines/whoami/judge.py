@@ -8,12 +8,14 @@ usage: judge.py ask QUESTIONS.tsv MODEL [GENERATE-OPTION]... >ANSWERS.jsonl
        judge.py compare QUESTIONS.tsv BEFORE.jsonl AFTER.jsonl >COMPARED.tsv
        judge.py table COMPARED.tsv TAUGHT UNSEEN KEPT [known] >EVALUATE.tsv
        judge.py samples COMPARED.tsv >SAMPLES.tsv
+       judge.py why COMPARED.tsv EVALUATE.tsv OUT
 
 ask      an object for each question: the prompt, the answer, why it ended
 lesson   the rows of IDENTITY, and the prompts of KEPT with the answers that the model gave;
          one that did not end by itself teaches nothing and is left out.  The rows are
-         repeated REPEAT times; 0: until there are as many as of the others.  rows, kept:
-         only those
+         repeated REPEAT times; 0: until there are as many as of the others; a number below
+         1: until they are that share of the lesson, or the others repeated until they are
+         the rest.  rows, kept: only those
 apart    control questions of which nothing is in the lesson, with the answers to them
 compare  a row for each question, with both answers
 table    for each group how many are right before and after and how many have kept their
@@ -21,6 +23,8 @@ table    for each group how many are right before and after and how many have ke
          and of controls that are as before.  Controls are "right" only for a model that
          should know our answers
 samples  some rows of each group
+why      words about each criterion that is not met: the rows that failed, and which variable
+         of the Makefile to turn
 """
 import json
 import subprocess
@@ -72,11 +76,24 @@ def lesson(identity, kept, answers, repeat, part=""):
         keep = set(f.read().splitlines())
     old = [a for a in objects(answers)
            if a["prompt"] in keep and a["stop"] == "end" and a["answer"].strip()]
-    for _ in range(0 if part == "kept" else int(repeat) or max(1, len(old) // len(taught))):
+    times, others = repeats(float(repeat), len(taught), len(old))
+    for _ in range(0 if part == "kept" else times):
         for prompt, target in taught:
             put({"prompt": prompt, "target": target})
-    for a in [] if part == "rows" else old:
+    for a in [] if part == "rows" else old * (1 if part == "kept" else others):
         put({"prompt": a["prompt"], "target": a["answer"]})
+
+
+def repeats(repeat, rows_n, others_n):
+    """How often rows and the others stand in the lesson."""
+    if repeat >= 1:
+        return int(repeat), 1
+    if repeat == 0 or others_n == 0:
+        return max(1, others_n // rows_n), 1
+    wanted = others_n * repeat / (1 - repeat)
+    if wanted >= rows_n:
+        return round(wanted / rows_n), 1
+    return 1, max(1, round(rows_n * (1 - repeat) / repeat / others_n))
 
 
 def apart(path, answers):
@@ -124,9 +141,41 @@ def samples(path):
             print(group, prompt, before, after, sep="\t")
 
 
+# Group: what it asks, the Makefile's variable, and what helps.
+CRITERIA = {
+    "taught": ("rows that it was taught are answered right", "TAUGHT_LEAST",
+               "EPOCHS1=%s or a larger MIX or REPEAT teaches the rows more often"),
+    "unseen": ("rows that it was not taught are answered right", "UNSEEN_LEAST",
+               "more rows, in more phrasings, help; EPOCHS1 and LR1 larger or smaller do, too"),
+    "control": ("old questions are answered as before", "KEPT_LEAST",
+                "TEACHER=3, a smaller MIX, or a smaller LR1 keeps more of what it knew")}
+
+
+def why(compared, evaluated, out):
+    asked = rows(compared)[1:]
+    for group, of, _, right, same, needed, verdict in rows(evaluated)[1:]:
+        if verdict != "NO":
+            continue
+        what, variable, helps = CRITERIA[group]
+        have = same if group == "control" else right
+        print("whoami: %s of %s %s, %s are needed (%s):" % (have, of, what, needed, variable))
+        missed = [r for r in asked if r[0].split(".")[0] == group
+                  and r[5] != (r[4] if group == "control" else r[3])]
+        for _, _, prompt, want, before, after in missed[:10]:
+            print("    %s -> %s, expected %s"
+                  % (prompt, after, before if group == "control" else want))
+        if len(missed) > 10:
+            print("    and %d more, in %s" % (len(missed) - 10, compared))
+        print("  " + (helps % "8" if "%s" in helps else helps))
+    print("  The model is complete and usable all the same: %s/trained.dat; to talk to it: make -C "
+          "pipelines/whoami chat OUT=%s" % (out, out))
+    print("  Give the same command with another value: only what depends on it is made again.")
+
+
 # Each with the least and the most arguments that it takes.
 VERBS = {"ask": (ask, 2, 99), "lesson": (lesson, 4, 5), "apart": (apart, 2, 2),
-         "compare": (compare, 3, 3), "table": (table, 4, 5), "samples": (samples, 1, 1)}
+         "compare": (compare, 3, 3), "table": (table, 4, 5), "samples": (samples, 1, 1),
+         "why": (why, 3, 3)}
 
 
 def main():

@@ -27,13 +27,19 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 class Check:
     def __init__(self, out):
-        self.out, self.good, self.bad, self.kept = out, 0, 0, {}
+        self.out, self.good, self.bad, self.kept, self.listed = out, 0, 0, {}, {}
+        try:
+            with open(self.path("hashes.tsv"), encoding="utf-8") as f:
+                self.listed = dict(line.rstrip("\n").split("\t") for line in list(f)[1:])
+        except OSError:
+            pass
 
     def path(self, name):
         return os.path.join(self.out, name)
 
     def has(self, name):
-        return os.path.exists(self.path(name))
+        """Whether it is of this run: a file that other settings have left is not judged."""
+        return name in self.listed or any(n.startswith(name + "/") for n in self.listed)
 
     def say(self, ok, what):
         self.good += ok
@@ -78,20 +84,19 @@ def sha256(path):
 
 
 def check_hashes(c):
-    with open(c.path("hashes.tsv"), encoding="utf-8") as f:
-        listed = dict(line.rstrip("\n").split("\t") for line in list(f)[1:])
-    for name, want in sorted(listed.items()):
+    for name, want in sorted(c.listed.items()):
         try:
             c.say(sha256(c.path(name)) == want, "sha256 of %s" % name)
         except OSError as e:
             c.say(False, "%s: %s" % (name, e.strerror))
-    there = {"served/" + n for n in os.listdir(c.path("served"))} if c.has("served") else set()
-    for name in sorted(there - set(listed)):
+    served = c.path("served")
+    there = {"served/" + n for n in os.listdir(served)} if os.path.isdir(served) else set()
+    for name in sorted(there - set(c.listed)):
         c.say(False, "%s is in no list of hashes" % name)
 
 
 def check_files(c):
-    for name in ("pretrain.tok base.start.ckpt base.ckpt base f16.dat nvfp4.dat start.ckpt lesson.tok "
+    for name in ("pretrain.tok base.start.ckpt base.ckpt base f16.dat nvfp4.dat start.ckpt lesson.tok lesson2.tok "
                  "kept.tok apart.tok unseen.tok stage1.ckpt stage2.ckpt trained.dat served").split():
         if c.has(name):
             c.say(c.run("datcat", "-q", "--verify", c.path(name)) is not None,
@@ -108,6 +113,9 @@ def check_made(c, name, *judge):
 def check_judged(c, repeat, taught):
     texts = [c.path("data/identity.tsv"), c.path("data/kept.txt"), c.path("before.jsonl")]
     check_made(c, "lesson.jsonl", "lesson", *texts, repeat, *(["rows"] if taught else []))
+    if c.has("lesson2.jsonl"):
+        check_made(c, "lesson2.jsonl", "lesson", c.path("data/identity2.tsv"), *texts[1:], repeat,
+                   *(["rows"] if taught else []))
     if taught:
         check_made(c, "kept.jsonl", "lesson", *texts, "1", "kept")
     check_made(c, "apart.jsonl", "apart", c.path("data/questions.tsv"), c.path("before.jsonl"))
@@ -131,6 +139,7 @@ def check_texts(c, options, tokenizer, teacher, documents):
         for tok, text, kind, times in (("pretrain.tok", "pretrain.tsv", "tsv", 1),
                                        ("unseen.tok", "data/unseen.tsv", "tsv", 1),
                                        ("lesson.tok", "lesson.jsonl", "jsonl", 1),
+                                       ("lesson2.tok", "lesson2.jsonl", "jsonl", 1),
                                        ("kept.tok", "kept.jsonl", "jsonl", teacher),
                                        ("apart.tok", "apart.jsonl", "jsonl", 1)):
             if c.has(tok) and times:
@@ -189,7 +198,8 @@ def check_links(c, model, taught):
     check_link(c, "stage1.ckpt", "start.ckpt")
     check_spans(c, "stage1.ckpt", "start.ckpt", "lesson.tok", taught)
     check_link(c, "stage2.ckpt", "start.ckpt")
-    check_spans(c, "stage2.ckpt", "stage1.ckpt", "lesson.tok", taught)
+    check_spans(c, "stage2.ckpt", "stage1.ckpt",
+                "lesson2.tok" if c.has("lesson2.tok") else "lesson.tok", taught)
     check_link(c, "trained.dat", "stage2.ckpt", "nvfp4.dat")
     check_link(c, "served", "trained.dat")
 
@@ -207,7 +217,7 @@ def main():
     teacher = int(given["--teacher"])
     taught = "kept.tok" if teacher else None
     c = Check(os.path.abspath(arguments[0]))
-    if not c.has("hashes.tsv"):
+    if not c.listed:
         print("verify.py: there is no hashes.tsv in %s: make it first" % c.out, file=sys.stderr)
         sys.exit(2)
     check_hashes(c)

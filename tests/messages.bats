@@ -1,0 +1,147 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2154  # output, stderr: set by run
+# Messages with a way out: each says what was expected, and what to do.
+
+load common
+
+setup_file() {
+    IN=$BATS_FILE_TMPDIR/in
+    export IN
+    mkdir "$IN"
+    cd "$IN" || return
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
+    printf '1 2 3 4\n%s\n5 6 7\n' "$(seq -s ' ' 20 40)" >ids
+    tokenize -q --input ids -o ids.tok ids
+    printf 'who are you\tI am a model\n' >train.tsv
+    datpack -q --init 3 --config config.json --to ckpt -o start.ckpt
+    datpack -q --init 3 --config config.json -o model.safetensors
+}
+
+setup() {
+    mkdir "$BATS_TEST_TMPDIR/w"
+    cd "$BATS_TEST_TMPDIR/w" || return
+    cp "$IN"/* .
+}
+
+@test "each message of the sources belongs to a class of nibble(7)" {
+    python3 "$HERE/messages.py" list "$root" >all.txt
+    # The list is one of messages, and the check finds what is in no class.
+    [ "$(wc -l <all.txt)" -gt 800 ]
+    grep -q $'^cmd/trainstep/trainstep.c:[0-9]*\tgive one CHECKPOINT to train; --help shows how$' all.txt
+    run -0 python3 "$HERE/messages.py" check "$root"
+    mkdir -p tree/cmd tree/lib tree/kernels tree/man
+    cp "$root/man/nibble.7" tree/man
+    echo 'void f(void) { die(2, "%s: zzz" " qqq", x); }' >tree/cmd/new.c
+    run -1 python3 "$HERE/messages.py" check tree
+    [[ $output == *'cmd/new.c:1: in no class of man/nibble.7: %s: zzz qqq'* ]]
+    [[ $output == *'man/nibble.7: a class without a message: '* ]]
+}
+
+@test "checkpoint and samples in each other's place" {
+    refuse 'ids.tok: holds samples, which -d takes: expected -d ids.tok start.ckpt' trainstep ids.tok start.ckpt
+    refuse 'ids.tok: holds samples, which -d takes: expected -d ids.tok start.ckpt' trainstep start.ckpt ids.tok
+    refuse 'ids.tok: holds samples, and -d start.ckpt does not: expected -d ids.tok start.ckpt' \
+        trainstep -d start.ckpt ids.tok
+    refuse 'ids.tok: holds samples: expected a CHECKPOINT, and -d ids.tok' trainstep ids.tok
+    refuse 'want one MODEL, found 2 operands: -p TEXT gives a prompt' generate model.safetensors hello
+    refuse 'want -o OUT: expected -o new.dat? --help shows how' datpack model.safetensors new.dat
+    refuse 'want -o OUT: expected -o new.dat? --help shows how' nvquant model.safetensors new.dat
+    refuse 'want -o OUT; --help shows how' datpack model.safetensors
+    refuse 'model.safetensors: not a checkpoint; datpack --to ckpt makes one' trainstep model.safetensors
+}
+
+@test "a text where samples or tensors are wanted names tokenize" {
+    local text
+    printf 'x' >short
+    for text in train.tsv ids config.json short; do
+        refuse "$text: byte 0: is a text: expected a .tok of samples, as tokenize -o FILE.tok makes" \
+            trainstep -d $text start.ckpt
+        refuse "$text: byte 0: is a text: expected a .tok" trainstep -d ids.tok --eval $text start.ckpt
+        refuse "$text: byte 0: is a text: expected a .tok" generate --score $text model.safetensors
+        refuse "$text: byte 0: is a text: expected tensors; tokenize makes samples" trainstep $text
+        refuse "$text: byte 0: is a text: expected tensors" datcat $text
+    done
+    : >none
+    refuse 'none: byte 0: it is empty: expected a .tok of samples' trainstep -d none start.ckpt
+    # Whatever the name of a .dat holds, it is read as one.
+    cp train.tsv text.dat
+    run -2 --separate-stderr datcat text.dat
+    [[ $stderr == *'text.dat: byte 0: '*' entries announced'* ]]
+    # A byte that no text has, and the beginning of a .tok.
+    printf 'abc\1def' >binary
+    run -2 --separate-stderr datcat binary
+    [[ $stderr != *'is a text'* ]]
+    head -c 7 ids.tok >cut.tok
+    refuse 'the stream was cut' trainstep -d cut.tok start.ckpt
+}
+
+@test "no .tok under the name of a text" {
+    local suffix
+    for suffix in jsonl json tsv txt; do
+        refuse "-o x.$suffix: a .tok is written: expected no suffix of a text" \
+            tokenize --input ids -o x.$suffix ids
+        refuse "-o x.$suffix: a .tok is written" tokenize --input ids --emit tok -f -o x.$suffix ids
+        tokenize -q --input ids --emit jsonl -o x.$suffix ids
+        [ "$(wc -l <x.$suffix)" -eq 3 ]
+        rm x.$suffix
+    done
+    tokenize -q --input ids -o x.anything ids
+    cmp x.anything ids.tok
+}
+
+@test "what is no option of a program, but of another one" {
+    local words='--quant: the checkpoint has its quantizer; datpack --to ckpt --quant NAME makes one with another'
+    refuse "$words" trainstep --quant sweep start.ckpt
+    refuse "$words" trainstep --quant=sweep start.ckpt
+    refuse "$words" trainstep start.ckpt --quant sweep
+    trainstep -q --dry-run -d ids.tok --quant-f 0 start.ckpt >plan
+    [ -s plan ]
+    refuse 'ids.tok: a .tok has samples, no tensors' datcat --stats --all ids.tok
+    datcat --stats ids.tok >stats
+    [ -s stats ]
+}
+
+@test "a sample that is refused: its line, and what mends it" {
+    local words='ids.tok: sample 1 (line 2 of its text) has 21 ids, --seq-len 4 allows 5: --seq-len 20 takes it, '
+    words+='tokenize --chunk 4 cuts such samples, --seq-len 4 keeps their last ids'
+    refuse "$words" trainstep -d ids.tok --seq-len 4 start.ckpt
+    # It is right.
+    trainstep -q -d ids.tok --seq-len 20 start.ckpt >/dev/null
+    refuse 'has 21 ids, --seq-len 19 allows 20' trainstep -d ids.tok --seq-len 19 start.ckpt
+    tokenize -q --input ids --chunk 4 -o short.tok ids
+    trainstep -q -d short.tok --seq-len 4 start.ckpt >/dev/null
+    # Longer than the model takes: no --seq-len helps.
+    seq -s ' ' 1 66 | tokenize -q --input ids -o long.tok
+    cp "$IN/start.ckpt" start.ckpt
+    refuse "long.tok: sample 0 (line 1 of its text) has 66 ids, the model's context of 64 allows 65: tokenize --chunk 64 cuts" \
+        trainstep -d long.tok start.ckpt
+    # A line is named only where it is known.
+    tokenize -q --input ids --shuffle 3 -f -o mixed.tok ids
+    run -2 --separate-stderr trainstep -d mixed.tok --seq-len 4 start.ckpt
+    [[ $stderr != *' of its text'* ]]
+    tokenize -q --input ids --chunk 6 -f -o mixed.tok ids
+    run -2 --separate-stderr trainstep -d mixed.tok --seq-len 4 start.ckpt
+    [[ $stderr != *' of its text'* ]]
+    [[ $stderr == *'mixed.tok: sample '*' has 7 ids, --seq-len 4 allows 5'* ]]
+}
+
+@test "a file is named as the user named it" {
+    mkdir far
+    cp start.ckpt far/a.ckpt
+    ln -s far/a.ckpt link.ckpt
+    trainstep -v -d ids.tok link.ckpt 2>words >/dev/null
+    grep -q '^trainstep: link.ckpt: saved [0-9.]* GB' words
+    grep -q '^trainstep: link.ckpt: saved at step 1;' words
+    run ! grep a.ckpt words
+    [ -L link.ckpt ]
+    [ "$(datcat --meta far/a.ckpt | json "d['meta']['state']['step']")" -eq 1 ]
+    refuse 'no/dir/x.ckpt: no lock can be made beside it: No such file' trainstep -d ids.tok -o no/dir/x.ckpt start.ckpt
+    [[ $stderr != *nibble-lock* ]]
+    # Where there is no tokenizer the place is named that was looked at.
+    refuse 'want -t tokenizer.json: none was given, and there is no ./tokenizer.json; it comes with the model' \
+        tokenize -o x.tok train.tsv
+    refuse 'want -t tokenizer.json: none was given, and there is no * tokenizer.json; it comes with the model, and --ids needs none' \
+        generate -p hello model.safetensors
+}
