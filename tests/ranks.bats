@@ -370,15 +370,15 @@ PY
 
 # ---- signals --------------------------------------------------------------------------------------
 
-# begin: many steps on two ranks; mpirun's id is in $pid, those of the ranks in $rank.
+# begin OPTION...: many steps on two ranks; mpirun's id is in $pid, those of the ranks in $rank.
 begin() {
     local i
     cp "$IN/small.ckpt" m.ckpt
     rm -f rank.[01]
     # shellcheck disable=SC2016  # for the inner shell
-    timeout -k 1 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
+    timeout -k 20 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
         'echo $$ >rank.$OMPI_COMM_WORLD_RANK && exec "$@"' bash \
-        trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n 100000000 --save-every 20 m.ckpt \
+        trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n 100000000 --save-every 20 "$@" m.ckpt \
         </dev/null >out 2>err 3>&- &
     pid=$!
     for ((i = 0; i < 400; i++)); do
@@ -448,4 +448,36 @@ goes_on() {
         [ "$(meta "['step']" m.ckpt)" -eq "$(tail -n 1 out | cut -f 1)" ]
         goes_on
     done
+}
+
+@test "SIGTERM to mpirun reaches all, who save once, if it gives them the time" {
+    export OMPI_MCA_odls_base_sigkill_timeout=20
+    begin
+    kill -TERM $pid
+    over
+    [ "$ended" -ne 0 ]
+    # Its words may be lost with mpirun.
+    [ "$(meta "['step']" m.ckpt)" -ge "$(tail -n 1 out | cut -f 1)" ] || { cat err && tail -n 1 out && meta "['step']" m.ckpt && false; }
+    goes_on
+}
+
+@test "a rank that hangs is noticed and named; all end, the checkpoint is the last one" {
+    local k
+    for k in 0 1; do
+        begin --rank-timeout 2
+        kill -STOP "${rank[k]}"
+        over
+        [ "$ended" -eq 2 ] || { echo "status $ended" && cat err && false; }
+        [ "$(grep -c "rank $k hangs: nothing has come from it for 2 s (--rank-timeout)" err)" -eq 1 ] || { cat err && false; }
+        [ "$(grep -c '^trainstep: ' err)" -eq 1 ] || { cat err && false; }
+        [ "$(($(meta "['step']" m.ckpt) % 20))" -eq 0 ]
+        goes_on
+    done
+    # Of four the two that wait for one agree on who it is; one of them says so.
+    cp "$IN/small.ckpt" m.ckpt
+    run -2 --separate-stderr started -n 2 trainstep -q -d "$IN/ids.tok" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt : \
+        -n 1 bash -c 'trainstep -q -d "$0" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt & sleep 2; kill -STOP $!; wait' \
+        "$IN/ids.tok" : -n 1 trainstep -q -d "$IN/ids.tok" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt
+    [ "$stderr" = "trainstep: rank 2 hangs: nothing has come from it for 6 s (--rank-timeout)" ] ||
+        { echo "$stderr" && false; }
 }

@@ -848,7 +848,7 @@ run_rank(const struct options *o)
 int
 run(const struct options *o)
 {
-    ranks_join();
+    ranks_join(o->rank_timeout);
     if (!o->cmd.quiet)
         ranks_report();
     int status = run_rank(o);

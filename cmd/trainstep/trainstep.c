@@ -16,6 +16,7 @@ static struct options cfg = {
     .where = { .device = "auto" },
     .steps = 1,
     .max_skips = 5,
+    .rank_timeout = 600,
 };
 
 static const char *const recomputes[] = { "auto", "none", "block", NULL };
@@ -107,6 +108,8 @@ static const struct cmd_option options[] = {
       CMD_CALL(&cfg.memory_limit, take_gb) },
     { 0, "overcommit", NULL, "try a plan above what is free",
       CMD_FLAG(&cfg.overcommit) },
+    { 0, "rank-timeout", "SECONDS", "end if a rank sends nothing for so long (600)",
+      CMD_NUMBER(&cfg.rank_timeout, 1) },
     { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.dry_run) },
     { 0, "dump", "FILE", "loss, logits and gradients of the first step",
       CMD_TEXT(&cfg.dump) },

@@ -158,6 +158,7 @@ struct options {
     bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none
+    double rank_timeout;   // seconds
     enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK } recompute;
     struct settings given; // valid where the option was given
 };
