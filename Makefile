@@ -98,6 +98,7 @@ MODEL_SRCS = \
 	lib/model/sample.c \
 	lib/model/score.c \
 	lib/model/shard.c \
+	lib/model/squares.c \
 	lib/model/table.c \
 	lib/model/train.c \
 	lib/model/train_open.c \

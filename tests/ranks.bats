@@ -250,6 +250,39 @@ PY
     [ "$(grep -c '^total' plan)" -eq 1 ]
 }
 
+@test "each rank holds its part of the moments: the plan is smaller; damage in any part is found" {
+    local n part whole
+    # A model whose tensors have several parts.
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 512/' \
+        "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt --moments f32 -o wide.ckpt
+    counts="2 4"
+    same wide.ckpt --weight-decay 0.1
+    same wide.ckpt --clip 0.05 --clip-mode tensor
+    part() { awk -F'\t' -v p="$2" '$1 == p { print $2; exit }' "$1"; }
+    trainstep -q -d "$IN/ids.tok" --accum 4 --dry-run wide.ckpt >plan.1
+    for n in 2 4; do
+        ranks $n -q --accum 4 --dry-run wide.ckpt >plan.$n
+        whole=$(part plan.1 moments)
+        part=$(part plan.$n moments)
+        # Parts are of 16384 elements and more, so they need not be equal.
+        [ "$part" -gt $((whole / n / 2)) ]
+        [ "$part" -lt $((whole * 5 / 4 / n)) ]
+        [ "$(part plan.$n gradients)" -lt "$(part plan.1 gradients)" ]
+    done
+    for part in "adam.m/model.layers.0.mlp.up_proj.weight" "adam.v/model.embed_tokens.weight"; do
+        python3 - "$part" <<'PY'
+import subprocess, sys
+whole = bytearray(open("one.ckpt", "rb").read())
+payload = subprocess.check_output(["datcat", "--payload", sys.argv[1], "one.ckpt"])
+assert whole.count(payload) == 1 and len(payload) > 1000
+whole[whole.find(payload) + len(payload) - 4] ^= 1
+open("bad.ckpt", "wb").write(whole)
+PY
+        refused "$part" -n 2 trainstep -q -d "$IN/ids.tok" --accum 4 bad.ckpt
+    done
+}
+
 @test "the commands of the page about it run, in their order" {
     cp "$IN/config.json" .
     export OMPI_MCA_rmaps_base_oversubscribe=1
@@ -475,6 +508,7 @@ goes_on() {
     done
     # Of four the two that wait for one agree on who it is; one of them says so.
     cp "$IN/small.ckpt" m.ckpt
+    # shellcheck disable=SC2016  # for the inner shell
     run -2 --separate-stderr started -n 2 trainstep -q -d "$IN/ids.tok" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt : \
         -n 1 bash -c 'trainstep -q -d "$0" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt & sleep 2; kill -STOP $!; wait' \
         "$IN/ids.tok" : -n 1 trainstep -q -d "$IN/ids.tok" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt

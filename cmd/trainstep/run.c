@@ -185,6 +185,7 @@ settle_layout(struct run *r)
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
     r->layout.one_pass = r->s.accum == 1;
     r->layout.comm = ranks_comm();
+    r->layout.whole = r->o->dumps;
     choose_dtypes(r);
     settle_activations(r);
     settle_quant_from(r);
@@ -759,6 +760,7 @@ compare_run(const struct run *r)
     put_count(&b, "--save-every", o->save_every);
     put_count(&b, "--max-skips", o->max_skips);
     put_count(&b, "--compat torchsharp", o->torchsharp);
+    put_count(&b, "--dump", o->dumps);
     buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
     buf_printf(&b, "the route of products\t%s\n", r->k->route);
     ranks_compare(&b);

@@ -160,6 +160,7 @@ main(int argc, char **argv)
     if (argc - first != 1)
         misuse("give one CHECKPOINT to train; --help shows how");
     cfg.checkpoint = argv[first];
+    cfg.dumps = cfg.dump != NULL;
     if (ranks_number() > 0)
         leave_to_first(&cfg);
     int status = run(&cfg);

@@ -155,6 +155,7 @@ struct options {
     const char *dump, *teacher, *teacher_data;
     struct device_options where;
     bool new_teacher;
+    bool dumps; // of rank 0, which alone has `dump`
     bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     uint64_t memory_limit; // bytes, 0: none

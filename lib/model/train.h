@@ -33,6 +33,8 @@ struct train_layout {
     bool expand;   // keep the weights of products as bf16, not packed; no bit changes
     size_t positions;
     struct comm *comm; // NULL: one rank
+    bool
+        whole; // each rank holds all moments and gradients, not its parts; no bit changes
 };
 
 /* Parameters of a step. */
@@ -87,6 +89,15 @@ struct train_sums {
 /* Called before the update: whether loss and gradient norm may be used. */
 typedef bool train_judge(void *ctx, double loss, double grad_norm);
 
+/* Sums of squares of blocks of gradients, see squares.c. */
+struct squares {
+    struct matrix *block; // this rank's
+    double *device;       // their sums
+    double *host, *tree;  // those of all ranks, and of a tensor
+    size_t *at;           // (ranks + 1) bytes: where those of a rank begin
+    size_t *next;         // (ranks)
+};
+
 struct train {
     struct net net;
     struct weights weights;
@@ -113,6 +124,7 @@ struct train {
     struct train_result *result;
     void *received; // (ranks, this rank's part) gradients of the ranks' passes
     size_t *part;   // (ranks + 1)
+    struct squares blocks;
     bool first_pass, last_pass; // of this rank, in a step
     struct net_losses losses;
     size_t cap_losses;
@@ -128,6 +140,18 @@ train_ranks(const struct train *t)
 {
     return t->layout.comm && !t->net.k->dry ? t->layout.comm->size : 1;
 }
+
+/* Whether each rank holds moments and gradients of its parts only.  A plan is that of its rank.
+ * The packed optimizer has no parts. */
+static inline bool
+train_shards(const struct train *t)
+{
+    const struct train_layout *l = &t->layout;
+    return l->comm && l->comm->size > 1 && !l->whole &&
+           l->arrays.torchsharp == TORCHSHARP_NONE;
+}
+/* What this rank updates of row i. */
+struct span train_span(const struct train *t, size_t i);
 
 /* Allocate; the arrays are zero then.  train_close is right after success and failure
  * alike. */

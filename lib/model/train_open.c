@@ -5,6 +5,8 @@
 
 #include "lib/core/num.h"
 #include "lib/model/gradient.h"
+#include "lib/model/shard.h"
+#include "lib/model/squares.h"
 #include "lib/model/update.h"
 
 #include <stdlib.h>
@@ -37,6 +39,16 @@ attach(struct train_tensor *t, const struct array *a, bool torchsharp, void *p)
         t->state.v_scale = v_scale;
 }
 
+struct span
+train_span(const struct train *t, size_t i)
+{
+    const struct comm *c = t->layout.comm;
+    if (train_shards(t))
+        return shard_span(&t->net.table, i, c->size, c->rank);
+    return (struct span){ i, 0, t->net.table.row[i].numel };
+}
+
+/* Products, or what quantizes for them, take whole masters. */
 static int
 alloc_array(struct train *t, size_t i)
 {
@@ -45,11 +57,13 @@ alloc_array(struct train *t, size_t i)
     struct train_held *h = &t->held[i];
     bool master = a->plane < ARRAY_M;
     uint64_t at;
-    h->span = (struct span){ a->row, 0, t->net.table.row[a->row].numel };
+    h->span = master ? (struct span){ a->row, 0, t->net.table.row[a->row].numel }
+                     : train_span(t, a->row);
     if (!master && !x->trained)
         return 0;
+    uint64_t bytes = array_bytes(a, &h->span, &at);
     h->device = kernels_alloc(t->net.k, master ? MEMORY_MASTER : MEMORY_MOMENTS,
-                              (size_t)array_bytes(a, &h->span, &at));
+                              bytes ? (size_t)bytes : 1); // NULL means another thing
     if (!h->device)
         return -1;
     attach(x, a, t->layout.arrays.torchsharp != TORCHSHARP_NONE, h->device);
@@ -211,19 +225,22 @@ place_grad(struct train *t, size_t i)
     return kernels_alloc(t->net.k, MEMORY_GRADIENTS, product_bytes(t, i));
 }
 
-/* Sums over passes. */
+/* Sums over passes; of parts they have no rows. */
 static int
 alloc_sums(struct train *t)
 {
     for (size_t i = 0; i < t->net.table.n; i++) {
-        size_t bytes = t->net.table.row[i].numel * sizeof(float);
+        size_t count = (size_t)train_span(t, i).count;
         const struct matrix *pass = &t->net.t[i].grad;
         if (!pass->data)
             continue;
-        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS, bytes);
+        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS,
+                                (count ? count : 1) * sizeof(float));
         if (!p)
             return -1;
-        t->tensor[i].grad = matrix_of(DT_F32, p, pass->rows, pass->cols);
+        t->tensor[i].grad = train_shards(t)
+                                ? matrix_of(DT_F32, p, 1, count)
+                                : matrix_of(DT_F32, p, pass->rows, pass->cols);
     }
     t->net.done = gradient_add;
     t->net.ctx = t;
@@ -249,7 +266,11 @@ alloc_gradients(struct train *t)
         if (!adds_passes(t))
             t->tensor[i].grad = *g;
     }
-    return !adds_passes(t) || alloc_sums(t) == 0 ? gradient_open(t) : -1;
+    if (adds_passes(t) && alloc_sums(t) < 0)
+        return -1;
+    if (train_shards(t) && squares_open(t) < 0)
+        return -1;
+    return gradient_open(t);
 }
 
 /* ---- open and close ------------------------------------------------------------------------ */
@@ -298,6 +319,7 @@ free_device(struct train *t)
     }
     kernels_free(k, t->scratch);
     kernels_free(k, t->received);
+    squares_close(t);
     kernels_free(k, t->squares);
     kernels_free(k, t->clips);
     net_close(&t->net);
