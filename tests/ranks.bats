@@ -250,13 +250,16 @@ PY
     [ "$(grep -c '^total' plan)" -eq 1 ]
 }
 
-@test "each rank holds its part of the moments: the plan is smaller; damage in any part is found" {
+@test "each rank holds its part of masters and moments: the plan is smaller; damage in any part is found" {
     local n part whole
     # A model whose tensors have several parts.
     sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 512/' \
         "$IN/config.json" >config.json
     datpack -q --init 3 --config config.json --to ckpt --moments f32 -o wide.ckpt
-    counts="2 4"
+    counts="2 3 4"
+    same wide.ckpt --train-last-layers 1 --quant-from 3
+    datpack -q --init 3 --config config.json --to ckpt --quant 4over6 --master f32 -o over.ckpt
+    same over.ckpt --clip 0
     same wide.ckpt --weight-decay 0.1
     same wide.ckpt --clip 0.05 --clip-mode tensor
     part() { awk -F'\t' -v p="$2" '$1 == p { print $2; exit }' "$1"; }
@@ -265,6 +268,7 @@ PY
         ranks $n -q --accum 4 --dry-run wide.ckpt >plan.$n
         whole=$(part plan.1 moments)
         part=$(part plan.$n moments)
+        [ "$(part plan.$n master)" -lt "$(part plan.1 master)" ]
         # Parts are of 16384 elements and more, so they need not be equal.
         [ "$part" -gt $((whole / n / 2)) ]
         [ "$part" -lt $((whole * 5 / 4 / n)) ]

@@ -154,7 +154,9 @@ settle_quant_from(struct run *r)
             r->in.name);
     if (r->layout.quant)
         r->quantizer = r->in.quant.name;
-    r->layout.quant_from = settings_quant_from(&r->s);
+    // A run that begins behind the switch never needs the earlier form.
+    bool before = run_before_quant(r, r->in_step + 1);
+    r->layout.quant_from = before ? settings_quant_from(&r->s) : 0;
     if (run_before_quant(r, r->end))
         r->layout.quant = r->layout.activations = NULL;
 }
@@ -387,9 +389,12 @@ open_model(struct run *r)
     r->t.judge = before_update;
     r->t.judge_ctx = r;
     restore_counters(r);
+    ranks_meet(0);
+    ranks_begin_work();
     if (train_ready(&r->t) < 0 ||
         net_reserve(&r->t.net, r->max_tokens, r->max_labels, true) < 0)
         die_err(&r->err);
+    ranks_end_work();
     if (r->o->cmd.verbose)
         warn("%s: loaded %.1f GB in %.2f s", r->in.name,
              (double)r->file_bytes / (1 << 30), os_seconds() - start);
@@ -495,8 +500,11 @@ undo(struct run *r, const struct train_result *res)
     r->st.has_sampler = true;
     r->st.has_tokenizer = was.has_tokenizer;
     drop_spike(r);
+    ranks_meet(0);
+    ranks_begin_work();
     if (train_ready(&r->t) < 0)
         die_err(&r->err);
+    ranks_end_work();
     if (r->saved)
         store_close(&from);
 }

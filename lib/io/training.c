@@ -49,13 +49,6 @@ find_array(struct train *t, struct store *from, const struct array *a,
     return 0;
 }
 
-/* Whether each rank has a part of an array that is held. */
-static bool
-is_parted(const struct train *t, size_t a)
-{
-    return train_shards(t) && t->arrays.v[a].plane >= ARRAY_M;
-}
-
 /* What is to be read of a checkpoint. */
 struct plan {
     struct bulk *held, *part;    // whole arrays, and parts of others
@@ -74,7 +67,7 @@ plan_array(struct train *t, struct plan *p, size_t i, const struct tensor *x)
         p->check[p->n_check++] = x;
         return;
     }
-    if (!is_parted(t, i)) {
+    if (!train_has_parts(t, a)) {
         p->held[p->n_held++] = (struct bulk){ x, h->device, 0, 0 };
         return;
     }
@@ -270,7 +263,7 @@ read_array(void *ctx, size_t i, uint64_t at, void *buffer, size_t n, struct err 
 {
     struct saving *s = ctx;
     size_t a = s->w->t[i].tag;
-    if (s->t->held[a].device && is_parted(s->t, a))
+    if (s->t->held[a].device && train_has_parts(s->t, &s->t->arrays.v[a]))
         return read_parts(s, a, at, buffer, n, err);
     if (s->t->held[a].device)
         return read_held(s, s->t->held[a].device, at, buffer, n, err);

@@ -2,7 +2,7 @@
 /* shard: see shard.h. */
 #include "lib/model/shard.h"
 
-#include "kernels/kernels.h"
+#include "lib/model/train.h"
 
 static uint64_t
 gcd(uint64_t a, uint64_t b)
@@ -41,4 +41,13 @@ shard_parts(size_t *at, const struct table *t, size_t i, unsigned ranks)
 {
     for (unsigned q = 0; q <= ranks; q++)
         at[q] = (size_t)first_of(t, i, ranks, q);
+}
+
+struct span
+train_span(const struct train *t, size_t i)
+{
+    const struct comm *c = t->layout.comm;
+    if (train_shards(t))
+        return shard_span(&t->net.table, i, c->size, c->rank);
+    return (struct span){ i, 0, t->net.table.row[i].numel };
 }

@@ -150,6 +150,19 @@ train_shards(const struct train *t)
     return l->comm && l->comm->size > 1 && !l->whole &&
            l->arrays.torchsharp == TORCHSHARP_NONE;
 }
+/* Whether of the master, too: products see its quantized form only. */
+static inline bool
+train_parts_master(const struct train *t, size_t i)
+{
+    return train_shards(t) && t->layout.quant && t->layout.quant_from <= 1 &&
+           t->net.table.row[i].quantized;
+}
+/* Whether each rank has a part of an array. */
+static inline bool
+train_has_parts(const struct train *t, const struct array *a)
+{
+    return a->plane < ARRAY_M ? train_parts_master(t, a->row) : train_shards(t);
+}
 /* What this rank updates of row i. */
 struct span train_span(const struct train *t, size_t i);
 

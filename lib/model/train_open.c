@@ -39,16 +39,6 @@ attach(struct train_tensor *t, const struct array *a, bool torchsharp, void *p)
         t->state.v_scale = v_scale;
 }
 
-struct span
-train_span(const struct train *t, size_t i)
-{
-    const struct comm *c = t->layout.comm;
-    if (train_shards(t))
-        return shard_span(&t->net.table, i, c->size, c->rank);
-    return (struct span){ i, 0, t->net.table.row[i].numel };
-}
-
-/* Products, or what quantizes for them, take whole masters. */
 static int
 alloc_array(struct train *t, size_t i)
 {
@@ -57,8 +47,9 @@ alloc_array(struct train *t, size_t i)
     struct train_held *h = &t->held[i];
     bool master = a->plane < ARRAY_M;
     uint64_t at;
-    h->span = master ? (struct span){ a->row, 0, t->net.table.row[a->row].numel }
-                     : train_span(t, a->row);
+    h->span = train_has_parts(t, a)
+                  ? train_span(t, a->row)
+                  : (struct span){ a->row, 0, t->net.table.row[a->row].numel };
     if (!master && !x->trained)
         return 0;
     uint64_t bytes = array_bytes(a, &h->span, &at);
@@ -118,12 +109,15 @@ alloc_arrays(struct train *t)
 
 /* ---- weights of products ------------------------------------------------------------------- */
 
-/* The master of a row as a matrix; TorchSharp's are nvfp4. */
+/* The master of a row as a matrix, or this rank's rows of it; TorchSharp's are nvfp4. */
 static struct matrix
 master_of(const struct train *t, size_t i)
 {
     const struct train_tensor *x = &t->tensor[i];
     const struct torchsharp_state *s = &x->torchsharp;
+    if (train_parts_master(t, i))
+        return matrix_of(x->state.dtype, x->state.master,
+                         (size_t)train_span(t, i).count / s->cols, s->cols);
     if (t->layout.arrays.torchsharp == TORCHSHARP_NONE)
         return matrix_of(x->state.dtype, x->state.master, s->rows, s->cols);
     struct matrix m = matrix_of(DT_NVFP4, s->w.q, s->rows, s->cols);
@@ -299,6 +293,8 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
     if (alloc_arrays(t) < 0 ||
         weights_open(&t->weights, &t->net, layout->quant, layout->share,
                      layout->expand) < 0 ||
+        (train_shards(t) && layout->quant_from <= 1 &&
+         weights_share(&t->weights, layout->comm) < 0) ||
         point_weights(t) < 0 || alloc_gradients(t) < 0)
         return -1;
     return 0;

@@ -113,7 +113,8 @@ update_torchsharp(struct train *t, size_t i, const struct adam_step *a)
                             s->rows - at < chunk ? s->rows - at : chunk, a);
 }
 
-/* The span of a tensor, some rows at a time.  Of a part the amax is not that of the tensor. */
+/* The span of a tensor, some rows at a time.  Of a master that is gathered as it is the amax is
+ * found then. */
 static void
 update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a)
 {
@@ -123,8 +124,11 @@ update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a
     uint64_t end = s->first + s->count;
     struct adam_state state = t->tensor[i].state;
     state.first = s->first;
-    state.master = dtype_at(state.dtype, state.master, s->first);
-    a->amax = train_shards(t) ? NULL : weights_amax(&t->weights, i);
+    a->amax = NULL;
+    if (!train_parts_master(t, i))
+        state.master = dtype_at(state.dtype, state.master, s->first);
+    if (!train_shards(t) || train_parts_master(t, i))
+        a->amax = weights_amax(&t->weights, i);
     chunk = chunk ? (chunk + CHUNK - 1) / CHUNK * CHUNK : s->count;
     for (uint64_t at = s->first; at < end; at += chunk)
         op_adamw(t->net.k, &state, grad, at,
@@ -218,7 +222,8 @@ update_all(struct train *t)
     if (!train_shards(t) || t->net.k->dry)
         return;
     for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
-        if (t->tensor[i].trained && gather_master(t, i) < 0)
+        if (t->tensor[i].trained && !train_parts_master(t, i) &&
+            gather_master(t, i) < 0)
             return;
 }
 

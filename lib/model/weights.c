@@ -3,6 +3,7 @@
 #include "lib/model/weights.h"
 
 #include "lib/core/num.h"
+#include "lib/model/shard.h"
 #include "lib/nvfp4/tiles.h"
 
 #include <math.h>
@@ -117,6 +118,8 @@ weights_close(struct weights *w)
     free(w->packed);
     free(w->host_amax);
     free(w->known);
+    free(w->all_amax);
+    free(w->at);
     *w = (struct weights){ 0 };
 }
 
@@ -135,19 +138,122 @@ weights_amax(struct weights *w, size_t i)
     return &w->amax[i];
 }
 
+/* ---- several ranks ------------------------------------------------------------------------ */
+
+int
+weights_share(struct weights *w, struct comm *c)
+{
+    w->comm = c;
+    w->all_amax = calloc(w->n->table.n * c->size, sizeof *w->all_amax);
+    w->at = calloc((size_t)c->size + 1, sizeof *w->at);
+    if (!w->all_amax || !w->at)
+        return err_set(w->n->err, ERR_MEMORY, "out of memory for weights");
+    return 0;
+}
+
+static bool
+has_others(const struct weights *w)
+{
+    return w->comm && !w->n->k->dry && !w->n->err->kind;
+}
+
+/* A call of the communicator has failed: keep its error. */
+static void
+settle(struct weights *w, int rc)
+{
+    if (rc < 0)
+        err_set(w->n->err, w->comm->err->kind, "%s", w->comm->err->msg);
+}
+
+/* Of two largest magnitudes; NaN is that of a value which is not finite. */
+static float
+larger(float a, float b)
+{
+    return isnan(a) || a > b ? a : b;
+}
+
+/* The largest magnitudes of tensors from those of their parts. */
+static void
+share_amax(struct weights *w)
+{
+    size_t n = w->n->table.n, bytes = n * sizeof *w->all_amax;
+    const struct comm *c = w->comm;
+    for (unsigned q = 0; q <= c->size; q++)
+        w->at[q] = q * bytes;
+    if (kernels_download(w->n->k, w->all_amax + c->rank * n, w->amax, bytes) < 0)
+        return;
+    settle(w, comm_gather(w->comm, w->all_amax, w->at));
+    memcpy(w->host_amax, w->all_amax, bytes);
+    for (unsigned q = 1; q < c->size; q++)
+        for (size_t i = 0; i < n; i++)
+            w->host_amax[i] = larger(w->all_amax[q * n + i], w->host_amax[i]);
+    kernels_upload(w->n->k, w->amax, w->host_amax, bytes);
+}
+
+/* The own rows of row i's packed form; how many elements. */
+static size_t
+own_rows(const struct weights *w, size_t i, struct matrix *rows)
+{
+    struct span s = shard_span(&w->n->table, i, w->comm->size, w->comm->rank);
+    *rows = w->packed[i];
+    rows->rows = (size_t)(s.count / rows->cols);
+    rows->data = (uint8_t *)rows->data + s.first / 2;
+    rows->scales = (uint8_t *)rows->scales + s.first / NVFP4_BLOCK;
+    return (size_t)s.count;
+}
+
+/* Get a plane of which so many elements are a byte. */
+static void
+gather_plane(struct weights *w, size_t i, void *plane, size_t elements)
+{
+    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    for (unsigned q = 0; q <= w->comm->size; q++)
+        w->at[q] /= elements;
+    settle(w, comm_gather(w->comm, plane, w->at));
+}
+
+/* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
+static void
+gather_packed(struct weights *w, size_t i)
+{
+    const struct matrix *p = &w->packed[i];
+    gather_plane(w, i, p->data, 2);
+    gather_plane(w, i, p->scales, NVFP4_BLOCK);
+    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    for (unsigned q = 0; q <= w->comm->size; q++)
+        w->at[q] = w->at[q] ? sizeof *p->scale2 : 0;
+    settle(w, comm_gather(w->comm, p->scale2, w->at));
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+/* Quantize row m, of a group of n that share amax. */
+static void
+make_packed(struct weights *w, size_t m, const struct matrix *master, const float *amax,
+            size_t n)
+{
+    struct matrix rows = w->packed[m];
+    if (!w->comm || own_rows(w, m, &rows))
+        op_quantize(w->n->k, &rows, master, amax, n, &w->spec);
+    if (has_others(w))
+        gather_packed(w, m);
+}
+
 int
 weights_make(struct weights *w, const struct matrix *master)
 {
     struct kernels *k = w->n->k;
     const struct table *t = &w->n->table;
     for (size_t i = 0; i < t->n; i++)
-        if (master[i].data && !w->known[i])
+        if (master[i].data && master[i].rows && !w->known[i])
             op_amax(k, &w->amax[i], &master[i]);
+    if (has_others(w))
+        share_amax(w);
     for (size_t i = 0, n = 1; i < t->n && !w->n->unquantized; i += n) {
         n = group(w, i);
         for (size_t m = i; m < i + n; m++)
             if (w->packed[m].scale2 && master[m].data)
-                op_quantize(k, &w->packed[m], &master[m], &w->amax[i], n, &w->spec);
+                make_packed(w, m, &master[m], &w->amax[i], n);
     }
     memset(w->known, 0, t->n * sizeof *w->known);
     return w->n->err->kind ? -1 : 0;
