@@ -187,9 +187,10 @@ settle_layout(struct run *r)
     r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
     r->layout.one_pass = r->s.accum == 1;
     r->layout.comm = ranks_comm();
-    r->layout.whole = r->o->dumps;
     choose_dtypes(r);
     settle_activations(r);
+    // Native products take scales in tiles, which are made of whole tensors.
+    r->layout.whole = r->o->dumps || r->device.fp4 == FP4_NATIVE;
     settle_quant_from(r);
 }
 

@@ -2,6 +2,7 @@
 /* gradient: see gradient.h; numerics.md section 10. */
 #include "lib/model/gradient.h"
 
+#include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 
 #include <stdlib.h>
@@ -44,10 +45,9 @@ add_ranks(struct train *t, size_t i)
                   all = matrix_of(pass->dtype, t->received, c->size, n);
     to_bytes(at, c->size, pass->dtype);
     bool dry = t->net.k->dry; // a plan is made by each rank alone
-    if (t->err->kind || (!dry && comm_exchange(c, t->received, pass->data, at) < 0)) {
-        gradient_lost(t);
+    struct kernels *k = t->net.k;
+    if (t->err->kind || (!dry && exchange_parts(k, c, t->received, pass->data, at) < 0))
         return;
-    }
     for (unsigned q = 0; q < c->size && n; q++) {
         struct matrix one = matrix_rows(&all, q, 1);
         add(t, &own, &one, t->first_pass && q == 0);
@@ -56,8 +56,7 @@ add_ranks(struct train *t, size_t i)
         return;
     shard_parts(at, &t->net.table, i, c->size);
     to_bytes(at, c->size, sum->dtype);
-    if (comm_gather(c, sum->data, at) < 0)
-        gradient_lost(t);
+    exchange_gather(k, c, sum->data, at);
 }
 
 int

@@ -3,7 +3,7 @@
 #include "lib/model/update.h"
 
 #include "lib/core/maths.h"
-#include "lib/model/gradient.h"
+#include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 #include "lib/model/squares.h"
 
@@ -200,7 +200,7 @@ gather_master(struct train *t, size_t i)
     shard_parts(t->part, &t->net.table, i, c->size);
     for (unsigned q = 0; q <= c->size; q++)
         t->part[q] *= dtype_bits(s->dtype) / 8;
-    return comm_gather(c, s->master, t->part) < 0 ? gradient_lost(t) : 0;
+    return exchange_gather(t->net.k, c, s->master, t->part);
 }
 
 void

@@ -3,6 +3,7 @@
 #include "lib/model/weights.h"
 
 #include "lib/core/num.h"
+#include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 #include "lib/nvfp4/tiles.h"
 
@@ -157,14 +158,6 @@ has_others(const struct weights *w)
     return w->comm && !w->n->k->dry && !w->n->err->kind;
 }
 
-/* A call of the communicator has failed: keep its error. */
-static void
-settle(struct weights *w, int rc)
-{
-    if (rc < 0)
-        err_set(w->n->err, w->comm->err->kind, "%s", w->comm->err->msg);
-}
-
 /* Of two largest magnitudes; NaN is that of a value which is not finite. */
 static float
 larger(float a, float b)
@@ -182,7 +175,10 @@ share_amax(struct weights *w)
         w->at[q] = q * bytes;
     if (kernels_download(w->n->k, w->all_amax + c->rank * n, w->amax, bytes) < 0)
         return;
-    settle(w, comm_gather(w->comm, w->all_amax, w->at));
+    if (comm_gather(w->comm, w->all_amax, w->at) < 0) {
+        err_set(w->n->err, w->comm->err->kind, "%s", w->comm->err->msg);
+        return;
+    }
     memcpy(w->host_amax, w->all_amax, bytes);
     for (unsigned q = 1; q < c->size; q++)
         for (size_t i = 0; i < n; i++)
@@ -209,7 +205,7 @@ gather_plane(struct weights *w, size_t i, void *plane, size_t elements)
     shard_parts(w->at, &w->n->table, i, w->comm->size);
     for (unsigned q = 0; q <= w->comm->size; q++)
         w->at[q] /= elements;
-    settle(w, comm_gather(w->comm, plane, w->at));
+    exchange_gather(w->n->k, w->comm, plane, w->at);
 }
 
 /* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
@@ -222,7 +218,7 @@ gather_packed(struct weights *w, size_t i)
     shard_parts(w->at, &w->n->table, i, w->comm->size);
     for (unsigned q = 0; q <= w->comm->size; q++)
         w->at[q] = w->at[q] ? sizeof *p->scale2 : 0;
-    settle(w, comm_gather(w->comm, p->scale2, w->at));
+    exchange_gather(w->n->k, w->comm, p->scale2, w->at);
 }
 
 /* ---- making ------------------------------------------------------------------------------- */
