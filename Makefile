@@ -13,6 +13,7 @@ CORE_SRCS = \
 	lib/core/arena.c \
 	lib/core/buf.c \
 	lib/core/comm.c \
+	lib/core/comm_late.c \
 	lib/core/dtype.c \
 	lib/core/err.c \
 	lib/core/feed.c \
@@ -89,6 +90,7 @@ MODEL_SRCS = \
 	lib/model/arrays.c \
 	lib/model/backward.c \
 	lib/model/config.c \
+	lib/model/exchange.c \
 	lib/model/forward.c \
 	lib/model/gradient.c \
 	lib/model/loss.c \
@@ -97,6 +99,7 @@ MODEL_SRCS = \
 	lib/model/sample.c \
 	lib/model/score.c \
 	lib/model/shard.c \
+	lib/model/squares.c \
 	lib/model/table.c \
 	lib/model/train.c \
 	lib/model/train_open.c \
@@ -145,7 +148,7 @@ CUDA_CPP_SRCS = kernels/cuda/attention_cudnn.cpp
 CUDA_C_SRCS = kernels/ops.c lib/core/dtype.c lib/core/err.c
 
 # Ranks by MPI: a library that a run of several ranks opens.  Built when there is an mpicc.
-MPI_SRCS = lib/core/comm_mpi.c lib/core/err.c
+MPI_SRCS = lib/core/comm_mpi.c lib/core/comm_late.c lib/core/err.c
 
 IO_SRCS = \
 	lib/io/bulk.c \

@@ -135,9 +135,11 @@ part(void)
 static bool
 join(void)
 {
+    double patience = self.comm.patience;
     self.tried = true;
     if (comm_mpi(&self.comm, &self.err) < 0 || atexit(part) != 0)
         return false;
+    self.comm.patience = patience;
     self.joined = self.comm.size == self.size && self.comm.rank == self.rank;
     self.parting = !self.joined;
     return self.joined;
@@ -266,8 +268,9 @@ ranks_begin(void)
 }
 
 void
-ranks_join(void)
+ranks_join(double patience)
 {
+    self.comm.patience = patience;
     if (self.size == 1 || join())
         return;
     if (self.err.kind)

@@ -275,6 +275,43 @@ PY
     [ "$(grep -c '^total' plan)" -eq 1 ]
 }
 
+@test "each rank holds its part of masters and moments: the plan is smaller; damage in any part is found" {
+    local n part whole
+    # A model whose tensors have several parts.
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 512/' \
+        "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt --moments f32 -o wide.ckpt
+    counts="2 3 4"
+    same wide.ckpt --train-last-layers 1 --quant-from 3
+    datpack -q --init 3 --config config.json --to ckpt --quant 4over6 --master f32 -o over.ckpt
+    same over.ckpt --clip 0
+    same wide.ckpt --weight-decay 0.1
+    same wide.ckpt --clip 0.05 --clip-mode tensor
+    part() { awk -F'\t' -v p="$2" '$1 == p { print $2; exit }' "$1"; }
+    trainstep -q -d "$IN/ids.tok" --accum 4 --dry-run wide.ckpt >plan.1
+    for n in 2 4; do
+        ranks $n -q --accum 4 --dry-run wide.ckpt >plan.$n
+        whole=$(part plan.1 moments)
+        part=$(part plan.$n moments)
+        [ "$(part plan.$n master)" -lt "$(part plan.1 master)" ]
+        # Parts are of 16384 elements and more, so they need not be equal.
+        [ "$part" -gt $((whole / n / 2)) ]
+        [ "$part" -lt $((whole * 5 / 4 / n)) ]
+        [ "$(part plan.$n gradients)" -lt "$(part plan.1 gradients)" ]
+    done
+    for part in "adam.m/model.layers.0.mlp.up_proj.weight" "adam.v/model.embed_tokens.weight"; do
+        python3 - "$part" <<'PY'
+import subprocess, sys
+whole = bytearray(open("one.ckpt", "rb").read())
+payload = subprocess.check_output(["datcat", "--payload", sys.argv[1], "one.ckpt"])
+assert whole.count(payload) == 1 and len(payload) > 1000
+whole[whole.find(payload) + len(payload) - 4] ^= 1
+open("bad.ckpt", "wb").write(whole)
+PY
+        refused "$part" -n 2 trainstep -q -d "$IN/ids.tok" --accum 4 bad.ckpt
+    done
+}
+
 @test "the commands of the page about it run, in their order" {
     cp "$IN/config.json" .
     export OMPI_MCA_rmaps_base_oversubscribe=1
@@ -395,15 +432,15 @@ PY
 
 # ---- signals --------------------------------------------------------------------------------------
 
-# begin: many steps on two ranks; mpirun's id is in $pid, those of the ranks in $rank.
+# begin OPTION...: many steps on two ranks; mpirun's id is in $pid, those of the ranks in $rank.
 begin() {
     local i
     cp "$IN/small.ckpt" m.ckpt
     rm -f rank.[01]
     # shellcheck disable=SC2016  # for the inner shell
-    timeout -k 1 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
+    timeout -k 20 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
         'echo $$ >rank.$OMPI_COMM_WORLD_RANK && exec "$@"' bash \
-        trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n 100000000 --save-every 20 m.ckpt \
+        trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n 100000000 --save-every 20 "$@" m.ckpt \
         </dev/null >out 2>err 3>&- &
     pid=$!
     for ((i = 0; i < 400; i++)); do
@@ -473,4 +510,37 @@ goes_on() {
         [ "$(meta "['step']" m.ckpt)" -eq "$(tail -n 1 out | cut -f 1)" ]
         goes_on
     done
+}
+
+@test "SIGTERM to mpirun reaches all, who save once, if it gives them the time" {
+    export OMPI_MCA_odls_base_sigkill_timeout=20
+    begin
+    kill -TERM $pid
+    over
+    [ "$ended" -ne 0 ]
+    # Its words may be lost with mpirun.
+    [ "$(meta "['step']" m.ckpt)" -ge "$(tail -n 1 out | cut -f 1)" ] || { cat err && tail -n 1 out && meta "['step']" m.ckpt && false; }
+    goes_on
+}
+
+@test "a rank that hangs is noticed and named; all end, the checkpoint is the last one" {
+    local k
+    for k in 0 1; do
+        begin --rank-timeout 2
+        kill -STOP "${rank[k]}"
+        over
+        [ "$ended" -eq 2 ] || { echo "status $ended" && cat err && false; }
+        [ "$(grep -c "rank $k hangs: nothing has come from it for 2 s (--rank-timeout)" err)" -eq 1 ] || { cat err && false; }
+        [ "$(grep -c '^trainstep: ' err)" -eq 1 ] || { cat err && false; }
+        [ "$(($(meta "['step']" m.ckpt) % 20))" -eq 0 ]
+        goes_on
+    done
+    # Of four the two that wait for one agree on who it is; one of them says so.
+    cp "$IN/small.ckpt" m.ckpt
+    # shellcheck disable=SC2016  # for the inner shell
+    run -2 --separate-stderr started -n 2 trainstep -q -d "$IN/ids.tok" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt : \
+        -n 1 bash -c 'trainstep -q -d "$0" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt & sleep 2; kill -STOP $!; wait' \
+        "$IN/ids.tok" : -n 1 trainstep -q -d "$IN/ids.tok" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt
+    [ "$stderr" = "trainstep: rank 2 hangs: nothing has come from it for 6 s (--rank-timeout)" ] ||
+        { echo "$stderr" && false; }
 }

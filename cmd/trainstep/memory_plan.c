@@ -108,7 +108,8 @@ static const struct choice {
 static bool
 is_allowed(const struct run *r, enum recompute want, const struct choice *w)
 {
-    return (!w->expand || r->device.expands) &&
+    // Ranks exchange codes, which an expanded weight has not.
+    return (!w->expand || (r->device.expands && ranks_count() == 1)) &&
            (want == RECOMPUTE_AUTO || w->recompute == (want == RECOMPUTE_BLOCK));
 }
 

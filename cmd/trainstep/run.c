@@ -181,7 +181,9 @@ settle_quant_from(struct run *r)
             r->in.name);
     if (r->layout.quant)
         r->quantizer = r->in.quant.name;
-    r->layout.quant_from = settings_quant_from(&r->s);
+    // A run that begins behind the switch never needs the earlier form.
+    bool before = run_before_quant(r, r->in_step + 1);
+    r->layout.quant_from = before ? settings_quant_from(&r->s) : 0;
     if (run_before_quant(r, r->end))
         r->layout.quant = r->layout.activations = NULL;
 }
@@ -232,6 +234,8 @@ settle_layout(struct run *r)
     choose_dtypes(r);
     settle_activations(r);
     settle_fp8(r);
+    // Native products take scales in tiles, which are made of whole tensors.
+    r->layout.whole = r->o->dumps || r->device.fp4 == FP4_NATIVE;
     settle_quant_from(r);
 }
 
@@ -494,9 +498,12 @@ open_model(struct run *r)
     r->t.judge = before_update;
     r->t.judge_ctx = r;
     restore_counters(r);
+    ranks_meet(0);
+    ranks_begin_work();
     if (train_ready(&r->t) < 0 ||
         net_reserve(&r->t.net, r->max_tokens, r->max_labels, true) < 0)
         die_err(&r->err);
+    ranks_end_work();
     if (r->o->cmd.verbose)
         warn("%s: loaded %.1f GB in %.2f s", r->in.name,
              (double)r->file_bytes / (1 << 30), os_seconds() - start);
@@ -603,8 +610,11 @@ undo(struct run *r, const struct train_result *res)
     r->st.has_sampler = true;
     r->st.has_tokenizer = was.has_tokenizer;
     drop_spike(r);
+    ranks_meet(0);
+    ranks_begin_work();
     if (train_ready(&r->t) < 0)
         die_err(&r->err);
+    ranks_end_work();
     if (r->saved)
         store_close(&from);
 }
@@ -913,6 +923,7 @@ compare_run(const struct run *r)
     put_count(&b, "--patience", o->patience);
     keep_facts(&b, r);
     put_count(&b, "--compat torchsharp", o->torchsharp);
+    put_count(&b, "--dump", o->dumps);
     buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
     buf_printf(&b, "the route of products\t%s\n", r->k->route);
     ranks_compare(&b);
@@ -1012,7 +1023,7 @@ run_rank(const struct options *o)
 int
 run(const struct options *o)
 {
-    ranks_join();
+    ranks_join(o->rank_timeout);
     if (!o->cmd.quiet)
         ranks_report();
     int status = run_rank(o);

@@ -208,6 +208,29 @@ save_check(struct run *r)
     check_space(r);
 }
 
+/* While all are at it: write, or hand rank 0 what it asks for. */
+static int
+write_arrays(struct run *r, struct writer *w)
+{
+    bool parts = train_shards(&r->t);
+    ranks_meet(0);
+    ranks_begin_work();
+    if (ranks_number() > 0)
+        return parts ? training_serve(&r->t) : 0;
+    int rc = training_write(&r->t, &r->in, w, r->o->where.threads);
+    if (parts && training_served(&r->t) < 0)
+        die_err(&r->err);
+    return rc;
+}
+
+static void
+serve(struct run *r)
+{
+    if (write_arrays(r, NULL) < 0)
+        die_err(&r->err);
+    ranks_end_work();
+}
+
 static void
 write_file(struct run *r)
 {
@@ -221,8 +244,10 @@ write_file(struct run *r)
     fill_meta(r, &meta, &provenance, &state, &r->st);
     struct wtensor *t = list_arrays(r);
     int rc = writer_open(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err);
-    if (rc == 0)
-        rc = training_write(&r->t, &r->in, &w, r->o->where.threads);
+    if (rc < 0)
+        die_err(&r->err);
+    rc = write_arrays(r, &w);
+    ranks_end_work();
     if (rc == 0)
         rc = writer_commit(&w, meta.provenance);
     writer_close(&w);
@@ -252,6 +277,8 @@ save_write(struct run *r)
     note_state(r);
     if (ranks_number() == 0)
         write_file(r); // the others hear whether it was when they meet next
+    else
+        serve(r);
     r->saved = true;
     r->saved_step = r->t.step;
     stop_saved();

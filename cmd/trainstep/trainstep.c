@@ -20,6 +20,7 @@ static struct options cfg = {
     .steps = 1,
     .max_skips = 5,
     .log_every = 1,
+    .rank_timeout = 600,
 };
 
 static const char *const phases[] = {
@@ -164,6 +165,8 @@ static const struct cmd_option options[] = {
       CMD_CALL(&cfg.memory_limit, take_gb) },
     { 0, "overcommit", NULL, "try a plan above what is free",
       CMD_FLAG(&cfg.overcommit) },
+    { 0, "rank-timeout", "SECONDS", "end if a rank sends nothing for so long (600)",
+      CMD_NUMBER(&cfg.rank_timeout, 1) },
     { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.dry_run) },
     { 0, "replay", "A..B", "repeat these steps and compare with CHECKPOINT",
       CMD_CALL(&cfg, take_range) },
@@ -269,6 +272,7 @@ main(int argc, char **argv)
     }
     check_operands(&cfg, argc - first, argv + first);
     cfg.checkpoint = argv[first];
+    cfg.dumps = cfg.dump != NULL;
     if (ranks_number() > 0)
         leave_to_first(&cfg);
     int status = run(&cfg);

@@ -161,6 +161,7 @@ struct options {
     } replay; // steps; to == 0: none
     struct device_options where;
     bool new_teacher;
+    bool dumps; // of rank 0, which alone has `dump`
     bool dry_run, diagnose, torchsharp, force, overcommit; // torchsharp: --compat
     uint64_t steps, until, eval_every, save_every, max_skips, chunk_rows;
     double epochs;                            // 0: not given
@@ -168,6 +169,7 @@ struct options {
     uint64_t log_every;
     bool keep_best, eval_first;
     uint64_t memory_limit; // bytes, 0: none
+    double rank_timeout;   // seconds
     enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK } recompute;
     struct settings given; // valid where the option was given
 };

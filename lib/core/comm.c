@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* comm: see comm.h; one rank, and the way to those of MPI. */
 #include "lib/core/comm_ops.h"
+#include "lib/core/os.h"
 #include "lib/core/plugin.h"
 
 #include <string.h>
@@ -34,7 +35,7 @@ comm_mpi(struct comm *c, struct err *err)
     char why[512];
     int (*open)(struct comm *, struct err *);
     comm_one(c, err);
-    *(void **)&open = plugin_find(&mpi, "nibble_mpi_open_1", why, sizeof why);
+    *(void **)&open = plugin_find(&mpi, "nibble_mpi_open_2", why, sizeof why);
     return open ? open(c, err) : err_set(err, ERR_USAGE, "no MPI: %s", why);
 }
 
@@ -55,12 +56,21 @@ comm_abort(struct comm *c, int status)
         c->op->abort(c, status);
 }
 
+/* The end of a call that has begun then. */
+static int
+end(struct comm *c, double began, int rc)
+{
+    c->waited += os_seconds() - began;
+    return rc;
+}
+
 int
 comm_broadcast(struct comm *c, void *p, size_t bytes)
 {
     if (c->err->kind)
         return -1;
-    return c->op->broadcast ? c->op->broadcast(c, p, bytes) : 0;
+    double began = os_seconds();
+    return c->op->broadcast ? end(c, began, c->op->broadcast(c, p, bytes)) : 0;
 }
 
 int
@@ -68,11 +78,22 @@ comm_gather(struct comm *c, void *p, const size_t *at)
 {
     if (c->err->kind)
         return -1;
-    return c->op->gather ? c->op->gather(c, p, at) : 0;
+    double began = os_seconds();
+    return c->op->gather ? end(c, began, c->op->gather(c, p, at)) : 0;
+}
+
+int
+comm_collect(struct comm *c, void *p, const size_t *at)
+{
+    if (c->err->kind)
+        return -1;
+    double began = os_seconds();
+    return c->op->collect ? end(c, began, c->op->collect(c, p, at)) : 0;
 }
 
 int
 comm_exchange(struct comm *c, void *to, const void *from, const size_t *at)
 {
-    return c->err->kind ? -1 : c->op->exchange(c, to, from, at);
+    double began = os_seconds();
+    return c->err->kind ? -1 : end(c, began, c->op->exchange(c, to, from, at));
 }

@@ -22,6 +22,9 @@ struct comm_ops; // for those that implement it
 struct comm {
     const struct comm_ops *op;
     unsigned rank, size;
+    double
+        patience; // seconds that a call waits for a rank that sends nothing; 0: any time
+    double waited;   // seconds that calls have taken so far
     struct err *err; // the first error is kept; after it no call does anything
 };
 
@@ -39,6 +42,8 @@ void comm_abort(struct comm *c, int status);
 int comm_broadcast(struct comm *c, void *p, size_t bytes);
 /* Each rank's part of p, to all. */
 int comm_gather(struct comm *c, void *p, const size_t *at);
+/* Each rank's part of p, to rank 0. */
+int comm_collect(struct comm *c, void *p, const size_t *at);
 /* Part q of each rank's `from` to rank q.  to: what each rank has sent here, one behind the
  * other, as many bytes of each as this rank's part has. */
 int comm_exchange(struct comm *c, void *to, const void *from, const size_t *at);

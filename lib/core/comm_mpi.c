@@ -4,6 +4,7 @@
 #include "lib/core/comm_ops.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,41 +52,110 @@ post(struct posted *posted, const struct part *part, int rank, bool send)
     return rc;
 }
 
+/* ---- patience ---------------------------------------------------------------------------- */
+
+enum { TAG_WAITING = 1 };
+
+/* Who waits may do so for a rank that waits itself, so each tells all, and who does not hangs. */
+static int
+say_waiting(struct comm *c)
+{
+    MPI_Request unread;
+    int rc = MPI_SUCCESS;
+    for (unsigned q = 0; q < c->size && rc == MPI_SUCCESS; q++)
+        if (q != c->rank)
+            rc = MPI_Isend(NULL, 0, MPI_BYTE, (int)q, TAG_WAITING, MPI_COMM_WORLD,
+                           &unread);
+    return rc;
+}
+
+/* late[q]: rank q has not said that it waits. */
+static int
+hear_waiting(struct comm *c, bool *late)
+{
+    int there = 0, rc;
+    MPI_Status status;
+    late[c->rank] = false;
+    while ((rc = MPI_Iprobe(MPI_ANY_SOURCE, TAG_WAITING, MPI_COMM_WORLD, &there,
+                            &status)) == MPI_SUCCESS &&
+           there) {
+        late[status.MPI_SOURCE] = false;
+        MPI_Recv(NULL, 0, MPI_BYTE, status.MPI_SOURCE, TAG_WAITING, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+    }
+    return rc;
+}
+
+/* Wait for all of it, which MPI's own wait would do for ever.  Time in which this rank itself was
+ * stopped does not count. */
+static int
+wait_for_all(struct comm *c, struct posted *posted, bool *late, bool *is_late)
+{
+    double waited = 0, then = MPI_Wtime(), now;
+    bool said = false;
+    int rc, done = 0;
+    while ((rc = MPI_Testall(posted->n, posted->v, &done, MPI_STATUSES_IGNORE)) ==
+               MPI_SUCCESS &&
+           !done && !*is_late) {
+        sched_yield();
+        now = MPI_Wtime();
+        waited += now - then < 1 ? now - then : 0;
+        then = now;
+        if (c->patience <= 0 || waited < c->patience)
+            continue;
+        rc = said ? MPI_SUCCESS : say_waiting(c);
+        said = true;
+        if (rc != MPI_SUCCESS || (rc = hear_waiting(c, late)) != MPI_SUCCESS)
+            break;
+        *is_late = waited >= comm_patience(c, late);
+    }
+    return rc;
+}
+
+/* ---- transfers --------------------------------------------------------------------------- */
+
+/* Begin to send to and to receive from each other rank. */
+static int
+post_all(struct comm *c, struct posted *posted, const struct part *to,
+         const struct part *from)
+{
+    int rc = MPI_SUCCESS;
+    for (unsigned i = 1; i < c->size && rc == MPI_SUCCESS; i++) {
+        unsigned q = (c->rank + i) % c->size;
+        rc = post(posted, &from[q], (int)q, false);
+        if (rc == MPI_SUCCESS)
+            rc = post(posted, &to[q], (int)q, true);
+    }
+    return rc;
+}
+
 /* To and from each rank, the own one excepted; both know how long a part is. */
 static int
 transfer(struct comm *c, const struct part *to, const struct part *from)
 {
     size_t messages = 1;
+    bool is_late = false;
     for (unsigned q = 0; q < c->size; q++)
         messages += messages_of(to[q].n) + messages_of(from[q].n);
     struct posted posted = { calloc(messages, sizeof *posted.v), 0 };
-    if (!posted.v)
-        return err_set(c->err, ERR_MEMORY, "out of memory for an exchange");
-    int rc = MPI_SUCCESS;
-    for (unsigned i = 1; i < c->size && rc == MPI_SUCCESS; i++) {
-        unsigned q = (c->rank + i) % c->size;
-        rc = post(&posted, &from[q], (int)q, false);
+    bool *late = malloc(c->size * sizeof *late);
+    int rc = MPI_ERR_NO_MEM;
+    if (posted.v && late) {
+        memset(late, true, c->size * sizeof *late);
+        rc = post_all(c, &posted, to, from);
         if (rc == MPI_SUCCESS)
-            rc = post(&posted, &to[q], (int)q, true);
+            rc = wait_for_all(c, &posted, late, &is_late);
     }
-    if (rc == MPI_SUCCESS)
-        rc = MPI_Waitall(posted.n, posted.v, MPI_STATUSES_IGNORE);
+    if (is_late)
+        comm_is_late(c, late);
+    free(late);
     free(posted.v);
+    if (is_late)
+        return -1;
     return rc == MPI_SUCCESS ? 0 : fail(c, rc, "an exchange");
 }
 
 /* ---- calls ------------------------------------------------------------------------------- */
-
-static int
-mpi_broadcast(struct comm *c, void *p, size_t bytes)
-{
-    int rc = MPI_SUCCESS;
-    for (size_t at = 0; at < bytes && rc == MPI_SUCCESS; at += MESSAGE)
-        rc = MPI_Bcast((char *)p + at,
-                       (int)(bytes - at < MESSAGE ? bytes - at : MESSAGE), MPI_BYTE, 0,
-                       MPI_COMM_WORLD);
-    return rc == MPI_SUCCESS ? 0 : fail(c, rc, "a broadcast");
-}
 
 /* Two parts for each rank. */
 static struct part *
@@ -97,19 +167,49 @@ alloc_parts(struct comm *c)
     return parts;
 }
 
+/* Each rank's part of p to all ranks, or to the first `to` of them. */
+static int
+spread(struct comm *c, char *p, const size_t *at, unsigned to)
+{
+    struct part *out = alloc_parts(c);
+    if (!out)
+        return -1;
+    struct part *in = out + c->size;
+    for (unsigned q = 0; q < c->size; q++) {
+        if (q < to)
+            out[q] = (struct part){ p + at[c->rank], at[c->rank + 1] - at[c->rank] };
+        if (c->rank < to)
+            in[q] = (struct part){ p + at[q], at[q + 1] - at[q] };
+    }
+    int rc = transfer(c, out, in);
+    free(out);
+    return rc;
+}
+
 static int
 mpi_gather(struct comm *c, void *p, const size_t *at)
 {
-    struct part *to = alloc_parts(c);
-    if (!to)
+    return spread(c, p, at, c->size);
+}
+
+static int
+mpi_collect(struct comm *c, void *p, const size_t *at)
+{
+    return spread(c, p, at, 1);
+}
+
+static int
+mpi_broadcast(struct comm *c, void *p, size_t bytes)
+{
+    struct part *out = alloc_parts(c);
+    if (!out)
         return -1;
-    struct part *from = to + c->size;
-    for (unsigned q = 0; q < c->size; q++) {
-        to[q] = (struct part){ (char *)p + at[c->rank], at[c->rank + 1] - at[c->rank] };
-        from[q] = (struct part){ (char *)p + at[q], at[q + 1] - at[q] };
-    }
-    int rc = transfer(c, to, from);
-    free(to);
+    for (unsigned q = 1; q < c->size && c->rank == 0; q++)
+        out[q] = (struct part){ p, bytes };
+    if (c->rank)
+        out[c->size] = (struct part){ p, bytes };
+    int rc = transfer(c, out, out + c->size);
+    free(out);
     return rc;
 }
 
@@ -150,17 +250,18 @@ static const struct comm_ops ops = { .close = mpi_close,
                                      .abort = mpi_abort,
                                      .broadcast = mpi_broadcast,
                                      .gather = mpi_gather,
+                                     .collect = mpi_collect,
                                      .exchange = mpi_exchange };
 
 int
-nibble_mpi_open_1(struct comm *c, struct err *err)
+nibble_mpi_open_2(struct comm *c, struct err *err)
 {
     int rank = 0, size = 0, provided;
     *c = (struct comm){ .op = &ops, .err = err };
     // Open MPI: who waits leaves its processor to those that compute.  Without it steps of a small
     // model took 740 ms instead of 3 where others used the two processors, too.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
     if (rc == MPI_SUCCESS)
         rc = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (rc == MPI_SUCCESS)

@@ -10,10 +10,17 @@ struct comm_ops {
     void (*abort)(struct comm *c, int status);
     int (*broadcast)(struct comm *c, void *p, size_t bytes);
     int (*gather)(struct comm *c, void *p, const size_t *at);
+    int (*collect)(struct comm *c, void *p, const size_t *at);
     int (*exchange)(struct comm *c, void *to, const void *from, const size_t *at);
 };
 
+/* How long this rank waits for those that are late: rank q, if late[q]: it has not said that it
+ * waits, too. */
+double comm_patience(const struct comm *c, const bool *late);
+/* It has waited as long: the error. */
+int comm_is_late(struct comm *c, const bool *late);
+
 /* In libnibble-mpi.so; its name changes with these structures. */
-int nibble_mpi_open_1(struct comm *c, struct err *err);
+int nibble_mpi_open_2(struct comm *c, struct err *err);
 
 #endif

@@ -67,7 +67,8 @@ load_share(void *ctx, size_t i, unsigned worker, struct err *err)
         rc = err_set(err, ERR_MEMORY, "%s: out of memory", j->s->name);
     for (uint64_t at = s->from; at < s->end && rc == 0; at += STAGE_BYTES) {
         size_t n = s->end - at < STAGE_BYTES ? (size_t)(s->end - at) : STAGE_BYTES;
-        uint8_t *to = (uint8_t *)s->b->to + at, *buffer = begin_piece(j, to);
+        uint8_t *to = (uint8_t *)s->b->to + (at - s->b->at),
+                *buffer = begin_piece(j, to);
         rc = buffer ? store_read(j->s, t, at, buffer, n, err) : -1;
         if (rc == 0 && h)
             hash_add(h, buffer, n);
@@ -90,14 +91,16 @@ static size_t
 divide(struct share *share, const struct bulk *b, size_t n, bool verify)
 {
     size_t shares = 0;
-    for (size_t i = 0; i < n; i++)
-        for (uint64_t at = 0, end; at < b[i].t->nbytes; at = end) {
-            uint64_t left = b[i].t->nbytes - at, limit = share_bytes(&b[i], verify);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t last = b[i].bytes ? b[i].at + b[i].bytes : b[i].t->nbytes;
+        for (uint64_t at = b[i].at, end; at < last; at = end) {
+            uint64_t left = last - at, limit = share_bytes(&b[i], verify);
             end = at + (left < limit ? left : limit);
             if (share)
                 share[shares] = (struct share){ &b[i], at, end };
             shares++;
         }
+    }
     return shares;
 }
 

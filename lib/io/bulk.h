@@ -8,11 +8,12 @@
 
 struct bulk {
     const struct tensor *t;
-    void *to; // (t->nbytes) on the device
+    void *to;           // on the device
+    uint64_t at, bytes; // which of the payload; bytes 0: all
 };
 
 /* Load n payloads.  verify: each must have the hash that the file has for it; the error
- * names the first one that is damaged.  err is k->err. */
+ * names the first one that is damaged; parts of payloads cannot be verified.  err is k->err. */
 int bulk_load(struct kernels *k, struct store *s, const struct bulk *b, size_t n,
               bool verify, unsigned threads, struct err *err);
 

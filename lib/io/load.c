@@ -194,7 +194,7 @@ payload(struct model *m, const struct tensor *t, size_t align)
         map_expect(&s->files[t->file], t->offset, t->offset + t->nbytes);
         return (void *)(uintptr_t)mapped;
     }
-    struct bulk b = { t, own(m, (size_t)t->nbytes) };
+    struct bulk b = { t, own(m, (size_t)t->nbytes), 0, 0 };
     if (b.to && !m->k->dry)
         bulk_load(m->k, s, &b, 1, false, m->o.threads, m->err);
     return m->err->kind ? NULL : b.to;

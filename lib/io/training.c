@@ -3,6 +3,7 @@
 #include "lib/io/training.h"
 
 #include "lib/io/bulk.h"
+#include "lib/model/shard.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -48,14 +49,57 @@ find_array(struct train *t, struct store *from, const struct array *a,
     return 0;
 }
 
+/* What is to be read of a checkpoint. */
+struct plan {
+    struct bulk *held, *part;    // whole arrays, and parts of others
+    const struct tensor **check; // what is hashed besides
+    size_t n_held, n_part, n_check;
+};
+
+/* A part cannot be checked alone: the ranks take turns to read all of an array. */
+static void
+plan_array(struct train *t, struct plan *p, size_t i, const struct tensor *x)
+{
+    const struct train_held *h = &t->held[i];
+    const struct array *a = &t->arrays.v[i];
+    uint64_t at, n = array_bytes(a, &h->span, &at);
+    if (!h->device) {
+        p->check[p->n_check++] = x;
+        return;
+    }
+    if (!train_has_parts(t, a)) {
+        p->held[p->n_held++] = (struct bulk){ x, h->device, 0, 0 };
+        return;
+    }
+    if (n)
+        p->part[p->n_part++] = (struct bulk){ x, h->device, at, n };
+    if (i % t->layout.comm->size == t->layout.comm->rank)
+        p->check[p->n_check++] = x;
+}
+
+static int
+load_planned(struct train *t, struct store *from, const struct plan *p,
+             unsigned threads)
+{
+    struct kernels *k = t->net.k;
+    if (bulk_load(k, from, p->held, p->n_held, true, threads, t->err) < 0 ||
+        bulk_load(k, from, p->part, p->n_part, false, threads, t->err) < 0)
+        return -1;
+    return store_check_payloads(from, p->check, p->n_check, threads, t->err);
+}
+
 int
 training_load(struct train *t, struct store *from, unsigned threads)
 {
-    struct bulk *held = calloc(t->arrays.n + 1, sizeof *held);
-    const struct tensor **stays = calloc(t->arrays.n + 1, sizeof *stays);
-    size_t n = 0, n_stays = 0;
+    size_t n = t->arrays.n + 1;
+    struct plan p = { calloc(n, sizeof *p.held),
+                      calloc(n, sizeof *p.part),
+                      calloc(n, sizeof *p.check),
+                      0,
+                      0,
+                      0 };
     int rc = 0;
-    if (!held || !stays)
+    if (!p.held || !p.part || !p.check)
         rc = err_set(t->err, ERR_MEMORY, "%s: out of memory", from->name);
     else if (from->n_tensors != t->arrays.n)
         rc = err_set(t->err, ERR_FORMAT,
@@ -63,18 +107,14 @@ training_load(struct train *t, struct store *from, unsigned threads)
                      from->n_tensors, t->arrays.n);
     for (size_t i = 0; i < t->arrays.n && rc == 0; i++) {
         const struct tensor *x;
-        rc = find_array(t, from, &t->arrays.v[i], &x);
-        if (t->held[i].device)
-            held[n++] = (struct bulk){ x, t->held[i].device };
-        else
-            stays[n_stays++] = x;
+        if ((rc = find_array(t, from, &t->arrays.v[i], &x)) == 0)
+            plan_array(t, &p, i, x);
     }
     if (rc == 0)
-        rc = bulk_load(t->net.k, from, held, n, true, threads, t->err);
-    if (rc == 0)
-        rc = store_check_payloads(from, stays, n_stays, threads, t->err);
-    free(stays);
-    free(held);
+        rc = load_planned(t, from, &p, threads);
+    free(p.check);
+    free(p.part);
+    free(p.held);
     return rc;
 }
 
@@ -102,6 +142,90 @@ struct saving {
     pthread_mutex_t device; // a device is asked by one thread at a time
 };
 
+/* ---- parts of other ranks ----------------------------------------------------------------- */
+
+/* What rank 0 asks all for: n bytes of an array from `at` on; n 0: it has everything. */
+struct request {
+    uint64_t array, at, n;
+};
+
+static uint64_t
+clamp(uint64_t v, uint64_t low, uint64_t high)
+{
+    return v < low ? low : v > high ? high : v;
+}
+
+/* Where in those bytes the parts of ranks begin, to t->part; and put the own part there. */
+static int
+put_part(struct train *t, const struct request *r, uint8_t *buffer)
+{
+    const struct array *a = &t->arrays.v[r->array];
+    const struct comm *c = t->layout.comm;
+    uint64_t own = 0;
+    for (unsigned q = 0; q < c->size; q++) {
+        struct span s = shard_span(&t->net.table, a->row, c->size, q);
+        uint64_t first;
+        array_bytes(a, &s, &first);
+        own = q == c->rank ? first : own;
+        t->part[q] = (size_t)(clamp(first, r->at, r->at + r->n) - r->at);
+    }
+    t->part[c->size] = (size_t)r->n;
+    size_t at = t->part[c->rank], n = t->part[c->rank + 1] - at;
+    const uint8_t *device = t->held[r->array].device;
+    return n ? kernels_download(t->net.k, buffer + at, device + (r->at + at - own), n)
+             : 0;
+}
+
+/* The call that all ranks make. */
+static int
+collect(struct train *t, const struct request *r, uint8_t *buffer, struct err *err)
+{
+    struct comm *c = t->layout.comm;
+    if (put_part(t, r, buffer) < 0)
+        return err_set(err, t->err->kind, "%s", t->err->msg);
+    return comm_collect(c, buffer, t->part) < 0
+               ? err_set(err, c->err->kind, "%s", c->err->msg)
+               : 0;
+}
+
+static int
+ask(struct train *t, struct request *r, struct err *err)
+{
+    struct comm *c = t->layout.comm;
+    return comm_broadcast(c, r, sizeof *r) < 0
+               ? err_set(err, c->err->kind, "%s", c->err->msg)
+               : 0;
+}
+
+int
+training_serve(struct train *t)
+{
+    struct request r = { 0 };
+    uint8_t *buffer = NULL;
+    int rc;
+    while ((rc = ask(t, &r, t->err)) == 0 && r.n) {
+        uint8_t *more = realloc(buffer, (size_t)r.n);
+        if (!more) {
+            rc = err_set(t->err, ERR_MEMORY, "out of memory for a save");
+            break;
+        }
+        buffer = more;
+        if ((rc = collect(t, &r, buffer, t->err)) < 0)
+            break;
+    }
+    free(buffer);
+    return rc;
+}
+
+int
+training_served(struct train *t)
+{
+    struct request end = { 0 };
+    return ask(t, &end, t->err);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------- */
+
 /* Of an array that is held: where it lies if that is the host, else a copy. */
 static const void *
 read_held(struct saving *s, uint8_t *device, uint64_t at, void *buffer, size_t n,
@@ -118,6 +242,20 @@ read_held(struct saving *s, uint8_t *device, uint64_t at, void *buffer, size_t n
     return rc < 0 ? NULL : buffer;
 }
 
+/* Of an array of which each rank has a part.  Others wait for requests. */
+static const void *
+read_parts(struct saving *s, size_t a, uint64_t at, void *buffer, size_t n,
+           struct err *err)
+{
+    struct request r = { a, at, n };
+    pthread_mutex_lock(&s->device);
+    int rc = ask(s->t, &r, err);
+    if (rc == 0)
+        rc = collect(s->t, &r, buffer, err);
+    pthread_mutex_unlock(&s->device);
+    return rc < 0 ? NULL : buffer;
+}
+
 /* Of an array that stays in the file that the run began with: it must be there still, as
  * the writer's hash of it tells at its end. */
 static const void *
@@ -125,6 +263,8 @@ read_array(void *ctx, size_t i, uint64_t at, void *buffer, size_t n, struct err 
 {
     struct saving *s = ctx;
     size_t a = s->w->t[i].tag;
+    if (s->t->held[a].device && train_has_parts(s->t, &s->t->arrays.v[a]))
+        return read_parts(s, a, at, buffer, n, err);
     if (s->t->held[a].device)
         return read_held(s, s->t->held[a].device, at, buffer, n, err);
     const struct tensor *x = store_find(s->from, slice_of(s->t->arrays.v[a].name));

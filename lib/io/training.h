@@ -19,9 +19,12 @@ int training_load(struct train *t, struct store *from, unsigned threads);
 /* The arrays for a writer, whose names and shapes are t's; free it.  NULL: out of memory. */
 struct wtensor *training_list(const struct train *t);
 /* All arrays into a checkpoint that was opened with this list; what is not held is copied
- * from `from`. */
+ * from `from`.  Where ranks have parts (train_shards) rank 0 writes, the others serve its
+ * requests meanwhile, until it says training_served, which it does in any case. */
 int training_write(struct train *t, struct store *from, struct writer *w,
                    unsigned threads);
+int training_serve(struct train *t);
+int training_served(struct train *t);
 
 /* How the arrays of t differ from those of a checkpoint. */
 struct training_diff {

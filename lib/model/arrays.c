@@ -115,7 +115,7 @@ array_bytes(const struct array *a, const struct span *s, uint64_t *at)
 {
     uint64_t size = dtype_bits(a->dtype) / 8;
     uint64_t n = (s->count + a->group - 1) / a->group;
-    assert(s->row == a->row && s->first % a->group == 0);
-    *at = s->first / a->group * size;
+    assert(s->row == a->row && (s->first % a->group == 0 || s->count == 0));
+    *at = (s->first + a->group - 1) / a->group * size;
     return n * size;
 }

@@ -56,7 +56,7 @@ int arrays_open(struct arrays *a, const struct table *t,
 void arrays_close(struct arrays *a);
 
 /* The bytes of an array that hold a span: *at, and how many.  A span begins at a multiple of
- * a->group, and ends at one or at the end of its tensor. */
+ * a->group, and ends at one or at the end of its tensor, where an empty one may begin, too. */
 uint64_t array_bytes(const struct array *a, const struct span *s, uint64_t *at);
 
 #endif

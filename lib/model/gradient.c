@@ -2,6 +2,7 @@
 /* gradient: see gradient.h; numerics.md section 10. */
 #include "lib/model/gradient.h"
 
+#include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 
 #include <stdlib.h>
@@ -31,7 +32,7 @@ to_bytes(size_t *at, unsigned size, enum dtype dtype)
 }
 
 /* What the ranks' passes gave for this rank's part, in the order of ranks, which is that of
- * passes; behind the last pass all ranks get all parts. */
+ * passes; where ranks hold whole gradients all get all parts behind the last pass. */
 static void
 add_ranks(struct train *t, size_t i)
 {
@@ -40,23 +41,22 @@ add_ranks(struct train *t, size_t i)
     size_t *at = t->part;
     shard_parts(at, &t->net.table, i, c->size);
     size_t first = at[c->rank], n = at[c->rank + 1] - first;
-    struct matrix own = elements(sum, first, n),
+    struct matrix own = elements(sum, train_shards(t) ? 0 : first, n),
                   all = matrix_of(pass->dtype, t->received, c->size, n);
     to_bytes(at, c->size, pass->dtype);
-    if (t->err->kind || comm_exchange(c, t->received, pass->data, at) < 0) {
-        gradient_lost(t);
+    bool dry = t->net.k->dry; // a plan is made by each rank alone
+    struct kernels *k = t->net.k;
+    if (t->err->kind || (!dry && exchange_parts(k, c, t->received, pass->data, at) < 0))
         return;
-    }
-    for (unsigned q = 0; q < c->size; q++) {
+    for (unsigned q = 0; q < c->size && n; q++) {
         struct matrix one = matrix_rows(&all, q, 1);
         add(t, &own, &one, t->first_pass && q == 0);
     }
-    if (!t->last_pass)
+    if (!t->last_pass || train_shards(t) || dry)
         return;
     shard_parts(at, &t->net.table, i, c->size);
     to_bytes(at, c->size, sum->dtype);
-    if (comm_gather(c, sum->data, at) < 0)
-        gradient_lost(t);
+    exchange_gather(k, c, sum->data, at);
 }
 
 int
@@ -69,7 +69,7 @@ void
 gradient_add(void *ctx, size_t i)
 {
     struct train *t = ctx;
-    if (train_ranks(t) > 1)
+    if (t->layout.comm)
         add_ranks(t, i);
     else
         add(t, &t->tensor[i].grad, &t->net.t[i].grad, t->first_pass);

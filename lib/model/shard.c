@@ -2,7 +2,7 @@
 /* shard: see shard.h. */
 #include "lib/model/shard.h"
 
-#include "kernels/kernels.h"
+#include "lib/model/train.h"
 
 static uint64_t
 gcd(uint64_t a, uint64_t b)
@@ -15,17 +15,39 @@ gcd(uint64_t a, uint64_t b)
     return a;
 }
 
-void
-shard_parts(size_t *at, const struct table *t, size_t i, unsigned ranks)
+/* Where the part of a rank begins; of `ranks` where the last one ends. */
+static uint64_t
+first_of(const struct table *t, size_t i, unsigned ranks, unsigned rank)
 {
     const struct row *r = &t->row[i];
     uint64_t cols = r->shape[r->rank - 1];
     uint64_t unit = cols / gcd(cols, SQUARES_BLOCK) * SQUARES_BLOCK;
     uint64_t units = (r->numel + unit - 1) / unit, each = units / ranks;
-    uint64_t more = units % ranks, end = 0; // so many ranks have one more, from i on
-    at[0] = 0;
-    for (unsigned q = 0; q < ranks; q++) {
-        end += each + ((q + ranks - i % ranks) % ranks < more);
-        at[q + 1] = (size_t)(end * unit < r->numel ? end * unit : r->numel);
-    }
+    uint64_t more = units % ranks, first = 0; // so many ranks have one more, from i on
+    for (unsigned q = 0; q < rank; q++)
+        first += each + ((q + ranks - i % ranks) % ranks < more);
+    return first * unit < r->numel ? first * unit : r->numel;
+}
+
+struct span
+shard_span(const struct table *t, size_t i, unsigned ranks, unsigned rank)
+{
+    uint64_t first = first_of(t, i, ranks, rank);
+    return (struct span){ i, first, first_of(t, i, ranks, rank + 1) - first };
+}
+
+void
+shard_parts(size_t *at, const struct table *t, size_t i, unsigned ranks)
+{
+    for (unsigned q = 0; q <= ranks; q++)
+        at[q] = (size_t)first_of(t, i, ranks, q);
+}
+
+struct span
+train_span(const struct train *t, size_t i)
+{
+    const struct comm *c = t->layout.comm;
+    if (train_shards(t))
+        return shard_span(&t->net.table, i, c->size, c->rank);
+    return (struct span){ i, 0, t->net.table.row[i].numel };
 }

@@ -3,11 +3,13 @@
 #ifndef NIBBLE_MODEL_SHARD_H
 #define NIBBLE_MODEL_SHARD_H
 
-#include "lib/model/table.h"
+#include "lib/model/arrays.h"
 
-/* at[q], at[ranks] being the end: the first element of rank q's part of row i of the table.
+/* That rank's part of row i of the table, which may be empty.
  * Parts are multiples of what sums of squares, rows, groups and tiles divide; a tensor that has
  * fewer than that is one rank's, the next rank's for the next row. */
+struct span shard_span(const struct table *t, size_t i, unsigned ranks, unsigned rank);
+/* The same of all: at[q], at[ranks] being the end. */
 void shard_parts(size_t *at, const struct table *t, size_t i, unsigned ranks);
 
 #endif

@@ -34,6 +34,8 @@ struct train_layout {
     bool fp8;      // products of what is quantized are of FP8
     size_t positions;
     struct comm *comm; // NULL: one rank
+    bool
+        whole; // each rank holds all moments and gradients, not its parts; no bit changes
 };
 
 /* Parameters of a step. */
@@ -88,6 +90,15 @@ struct train_sums {
 /* Called before the update: whether loss and gradient norm may be used. */
 typedef bool train_judge(void *ctx, double loss, double grad_norm);
 
+/* Sums of squares of blocks of gradients, see squares.c. */
+struct squares {
+    struct matrix *block; // this rank's
+    double *device;       // their sums
+    double *host, *tree;  // those of all ranks, and of a tensor
+    size_t *at;           // (ranks + 1) bytes: where those of a rank begin
+    size_t *next;         // (ranks)
+};
+
 struct train {
     struct net net;
     struct weights weights;
@@ -114,6 +125,7 @@ struct train {
     struct train_result *result;
     void *received; // (ranks, this rank's part) gradients of the ranks' passes
     size_t *part;   // (ranks + 1)
+    struct squares blocks;
     bool first_pass, last_pass; // of this rank, in a step
     struct net_losses losses;
     size_t cap_losses;
@@ -129,6 +141,31 @@ train_ranks(const struct train *t)
 {
     return t->layout.comm && !t->net.k->dry ? t->layout.comm->size : 1;
 }
+
+/* Whether each rank holds moments and gradients of its parts only.  A plan is that of its rank.
+ * The packed optimizer has no parts. */
+static inline bool
+train_shards(const struct train *t)
+{
+    const struct train_layout *l = &t->layout;
+    return l->comm && l->comm->size > 1 && !l->whole &&
+           l->arrays.torchsharp == TORCHSHARP_NONE;
+}
+/* Whether of the master, too: products see its quantized form only. */
+static inline bool
+train_parts_master(const struct train *t, size_t i)
+{
+    return train_shards(t) && t->layout.quant && t->layout.quant_from <= 1 &&
+           t->net.table.row[i].quantized;
+}
+/* Whether each rank has a part of an array. */
+static inline bool
+train_has_parts(const struct train *t, const struct array *a)
+{
+    return a->plane < ARRAY_M ? train_parts_master(t, a->row) : train_shards(t);
+}
+/* What this rank updates of row i. */
+struct span train_span(const struct train *t, size_t i);
 
 /* Allocate; the arrays are zero then.  train_close is right after success and failure
  * alike. */

@@ -5,6 +5,8 @@
 
 #include "lib/core/num.h"
 #include "lib/model/gradient.h"
+#include "lib/model/shard.h"
+#include "lib/model/squares.h"
 #include "lib/model/update.h"
 
 #include <stdlib.h>
@@ -45,11 +47,14 @@ alloc_array(struct train *t, size_t i)
     struct train_held *h = &t->held[i];
     bool master = a->plane < ARRAY_M;
     uint64_t at;
-    h->span = (struct span){ a->row, 0, t->net.table.row[a->row].numel };
+    h->span = train_has_parts(t, a)
+                  ? train_span(t, a->row)
+                  : (struct span){ a->row, 0, t->net.table.row[a->row].numel };
     if (!master && !x->trained)
         return 0;
+    uint64_t bytes = array_bytes(a, &h->span, &at);
     h->device = kernels_alloc(t->net.k, master ? MEMORY_MASTER : MEMORY_MOMENTS,
-                              (size_t)array_bytes(a, &h->span, &at));
+                              bytes ? (size_t)bytes : 1); // NULL means another thing
     if (!h->device)
         return -1;
     attach(x, a, t->layout.arrays.torchsharp != TORCHSHARP_NONE, h->device);
@@ -104,12 +109,15 @@ alloc_arrays(struct train *t)
 
 /* ---- weights of products ------------------------------------------------------------------- */
 
-/* The master of a row as a matrix; TorchSharp's are nvfp4. */
+/* The master of a row as a matrix, or this rank's rows of it; TorchSharp's are nvfp4. */
 static struct matrix
 master_of(const struct train *t, size_t i)
 {
     const struct train_tensor *x = &t->tensor[i];
     const struct torchsharp_state *s = &x->torchsharp;
+    if (train_parts_master(t, i))
+        return matrix_of(x->state.dtype, x->state.master,
+                         (size_t)train_span(t, i).count / s->cols, s->cols);
     if (t->layout.arrays.torchsharp == TORCHSHARP_NONE)
         return matrix_of(x->state.dtype, x->state.master, s->rows, s->cols);
     struct matrix m = matrix_of(DT_NVFP4, s->w.q, s->rows, s->cols);
@@ -211,19 +219,22 @@ place_grad(struct train *t, size_t i)
     return kernels_alloc(t->net.k, MEMORY_GRADIENTS, product_bytes(t, i));
 }
 
-/* Sums over passes. */
+/* Sums over passes; of parts they have no rows. */
 static int
 alloc_sums(struct train *t)
 {
     for (size_t i = 0; i < t->net.table.n; i++) {
-        size_t bytes = t->net.table.row[i].numel * sizeof(float);
+        size_t count = (size_t)train_span(t, i).count;
         const struct matrix *pass = &t->net.t[i].grad;
         if (!pass->data)
             continue;
-        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS, bytes);
+        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS,
+                                (count ? count : 1) * sizeof(float));
         if (!p)
             return -1;
-        t->tensor[i].grad = matrix_of(DT_F32, p, pass->rows, pass->cols);
+        t->tensor[i].grad = train_shards(t)
+                                ? matrix_of(DT_F32, p, 1, count)
+                                : matrix_of(DT_F32, p, pass->rows, pass->cols);
     }
     t->net.done = gradient_add;
     t->net.ctx = t;
@@ -249,7 +260,11 @@ alloc_gradients(struct train *t)
         if (!adds_passes(t))
             t->tensor[i].grad = *g;
     }
-    return !adds_passes(t) || alloc_sums(t) == 0 ? gradient_open(t) : -1;
+    if (adds_passes(t) && alloc_sums(t) < 0)
+        return -1;
+    if (train_shards(t) && squares_open(t) < 0)
+        return -1;
+    return gradient_open(t);
 }
 
 /* ---- open and close ------------------------------------------------------------------------ */
@@ -279,6 +294,8 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
                                        layout->fp8 };
     t->net.fp8 = layout->quant && layout->fp8;
     if (alloc_arrays(t) < 0 || weights_open(&t->weights, &t->net, &form) < 0 ||
+        (train_shards(t) && layout->quant_from <= 1 &&
+         weights_share(&t->weights, layout->comm) < 0) ||
         point_weights(t) < 0 || alloc_gradients(t) < 0)
         return -1;
     return 0;
@@ -299,6 +316,7 @@ free_device(struct train *t)
     }
     kernels_free(k, t->scratch);
     kernels_free(k, t->received);
+    squares_close(t);
     kernels_free(k, t->squares);
     kernels_free(k, t->clips);
     net_close(&t->net);

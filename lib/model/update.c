@@ -3,6 +3,9 @@
 #include "lib/model/update.h"
 
 #include "lib/core/maths.h"
+#include "lib/model/exchange.h"
+#include "lib/model/shard.h"
+#include "lib/model/squares.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -110,7 +113,8 @@ update_torchsharp(struct train *t, size_t i, const struct adam_step *a)
                             s->rows - at < chunk ? s->rows - at : chunk, a);
 }
 
-/* The span of a tensor, some rows at a time. */
+/* The span of a tensor, some rows at a time.  Of a master that is gathered as it is the amax is
+ * found then. */
 static void
 update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a)
 {
@@ -118,10 +122,16 @@ update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a
     const struct row *r = &t->net.table.row[i];
     uint64_t chunk = t->numbers.chunk_rows * (r->rank == 2 ? r->shape[1] : 1);
     uint64_t end = s->first + s->count;
-    a->amax = weights_amax(&t->weights, i);
+    struct adam_state state = t->tensor[i].state;
+    state.first = s->first;
+    a->amax = NULL;
+    if (!train_parts_master(t, i))
+        state.master = dtype_at(state.dtype, state.master, s->first);
+    if (!train_shards(t) || train_parts_master(t, i))
+        a->amax = weights_amax(&t->weights, i);
     chunk = chunk ? (chunk + CHUNK - 1) / CHUNK * CHUNK : s->count;
     for (uint64_t at = s->first; at < end; at += chunk)
-        op_adamw(t->net.k, &t->tensor[i].state, grad, at,
+        op_adamw(t->net.k, &state, grad, at,
                  (size_t)(end - at < chunk ? end - at : chunk), a);
 }
 
@@ -130,13 +140,14 @@ update(struct train *t, size_t i, const float *clip)
 {
     const struct row *r = &t->net.table.row[i];
     struct adam_step a = t->adam;
+    struct span s = train_span(t, i);
     a.row = (uint32_t)i;
     a.decay = r->rank == 2 ? t->numbers.decay : 0;
     a.clip = clip;
     if (t->layout.arrays.torchsharp != TORCHSHARP_NONE)
         update_torchsharp(t, i, &a);
     else
-        update_span(t, i, &(struct span){ i, 0, r->numel }, &a);
+        update_span(t, i, &s, &a);
 }
 
 /* ---- kept gradients ---------------------------------------------------------------------- */
@@ -158,6 +169,8 @@ int
 update_measure(struct train *t)
 {
     size_t n = t->net.table.n;
+    if (train_shards(t))
+        return squares_measure(t) < 0 ? -1 : download_norms(t);
     struct matrix *grad = calloc(n, sizeof *grad);
     if (!grad)
         return err_set(t->err, ERR_MEMORY, "out of memory for a training");
@@ -178,6 +191,18 @@ update_norm(const struct train *t)
     return sqrt(sum);
 }
 
+/* What the others have updated. */
+static int
+gather_master(struct train *t, size_t i)
+{
+    const struct adam_state *s = &t->tensor[i].state;
+    struct comm *c = t->layout.comm;
+    shard_parts(t->part, &t->net.table, i, c->size);
+    for (unsigned q = 0; q <= c->size; q++)
+        t->part[q] *= dtype_bits(s->dtype) / 8;
+    return exchange_gather(t->net.k, c, s->master, t->part);
+}
+
 void
 update_all(struct train *t)
 {
@@ -194,6 +219,12 @@ update_all(struct train *t)
     for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
         if (t->tensor[i].trained)
             update(t, i, each ? device_clip(t, i, NULL) : t->clips);
+    if (!train_shards(t) || t->net.k->dry)
+        return;
+    for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
+        if (t->tensor[i].trained && !train_parts_master(t, i) &&
+            gather_master(t, i) < 0)
+            return;
 }
 
 /* ---- released gradients ------------------------------------------------------------------- */

@@ -3,6 +3,8 @@
 #include "lib/model/weights.h"
 
 #include "lib/core/num.h"
+#include "lib/model/exchange.h"
+#include "lib/model/shard.h"
 #include "lib/nvfp4/tiles.h"
 
 #include <math.h>
@@ -208,6 +210,8 @@ weights_close(struct weights *w)
     free(w->codes);
     free(w->host_amax);
     free(w->known);
+    free(w->all_amax);
+    free(w->at);
     *w = (struct weights){ 0 };
 }
 
@@ -226,6 +230,102 @@ weights_amax(struct weights *w, size_t i)
     return &w->amax[i];
 }
 
+/* ---- several ranks ------------------------------------------------------------------------ */
+
+int
+weights_share(struct weights *w, struct comm *c)
+{
+    w->comm = c;
+    w->all_amax = calloc(w->n->table.n * c->size, sizeof *w->all_amax);
+    w->at = calloc((size_t)c->size + 1, sizeof *w->at);
+    if (!w->all_amax || !w->at)
+        return err_set(w->n->err, ERR_MEMORY, "out of memory for weights");
+    return 0;
+}
+
+static bool
+has_others(const struct weights *w)
+{
+    return w->comm && !w->n->k->dry && !w->n->err->kind;
+}
+
+/* Of two largest magnitudes; NaN is that of a value which is not finite. */
+static float
+larger(float a, float b)
+{
+    return isnan(a) || a > b ? a : b;
+}
+
+/* The largest magnitudes of tensors from those of their parts. */
+static void
+share_amax(struct weights *w)
+{
+    size_t n = w->n->table.n, bytes = n * sizeof *w->all_amax;
+    const struct comm *c = w->comm;
+    for (unsigned q = 0; q <= c->size; q++)
+        w->at[q] = q * bytes;
+    if (kernels_download(w->n->k, w->all_amax + c->rank * n, w->amax, bytes) < 0)
+        return;
+    if (comm_gather(w->comm, w->all_amax, w->at) < 0) {
+        err_set(w->n->err, w->comm->err->kind, "%s", w->comm->err->msg);
+        return;
+    }
+    memcpy(w->host_amax, w->all_amax, bytes);
+    for (unsigned q = 1; q < c->size; q++)
+        for (size_t i = 0; i < n; i++)
+            w->host_amax[i] = larger(w->all_amax[q * n + i], w->host_amax[i]);
+    kernels_upload(w->n->k, w->amax, w->host_amax, bytes);
+}
+
+/* The own rows of `codes`, which are row i's; how many elements. */
+static size_t
+own_rows(const struct weights *w, size_t i, const struct matrix *codes,
+         struct matrix *rows)
+{
+    struct span s = shard_span(&w->n->table, i, w->comm->size, w->comm->rank);
+    *rows = *codes;
+    rows->rows = (size_t)(s.count / rows->cols);
+    rows->data = (uint8_t *)rows->data + s.first / 2;
+    rows->scales = (uint8_t *)rows->scales + s.first / NVFP4_BLOCK;
+    return (size_t)s.count;
+}
+
+/* Get a plane of which so many elements are a byte. */
+static void
+gather_plane(struct weights *w, size_t i, void *plane, size_t elements)
+{
+    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    for (unsigned q = 0; q <= w->comm->size; q++)
+        w->at[q] /= elements;
+    exchange_gather(w->n->k, w->comm, plane, w->at);
+}
+
+/* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
+static void
+gather_codes(struct weights *w, size_t i, const struct matrix *codes)
+{
+    gather_plane(w, i, codes->data, 2);
+    gather_plane(w, i, codes->scales, NVFP4_BLOCK);
+    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    for (unsigned q = 0; q <= w->comm->size; q++)
+        w->at[q] = w->at[q] ? sizeof *codes->scale2 : 0;
+    exchange_gather(w->n->k, w->comm, codes->scale2, w->at);
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+/* Quantize row m, of a group of n that share amax. */
+static void
+make_codes(struct weights *w, size_t m, const struct matrix *codes,
+           const struct matrix *master, const float *amax, size_t n)
+{
+    struct matrix rows = *codes;
+    if (!w->comm || own_rows(w, m, codes, &rows))
+        op_quantize(w->n->k, &rows, master, amax, n, &w->spec);
+    if (has_others(w))
+        gather_codes(w, m, codes);
+}
+
 /* The weights of products of the group of n rows from i on. */
 static void
 make_group(struct weights *w, size_t i, size_t n, const struct matrix *master)
@@ -235,7 +335,7 @@ make_group(struct weights *w, size_t i, size_t n, const struct matrix *master)
     struct matrix *to = fp8 ? w->codes : w->packed;
     for (size_t m = i; m < i + n; m++)
         if (w->packed[m].scale2 && master[m].data)
-            op_quantize(k, &to[m], &master[m], &w->amax[i], n, &w->spec);
+            make_codes(w, m, &to[m], &master[m], &w->amax[i], n);
     for (size_t m = i; m < i + n && fp8; m++)
         op_amax(k, &w->bound[m], &w->codes[m]);
     for (size_t m = i; m < i + n && fp8; m++)
@@ -248,8 +348,10 @@ weights_make(struct weights *w, const struct matrix *master)
     struct kernels *k = w->n->k;
     const struct table *t = &w->n->table;
     for (size_t i = 0; i < t->n; i++)
-        if (master[i].data && !w->known[i])
+        if (master[i].data && master[i].rows && !w->known[i])
             op_amax(k, &w->amax[i], &master[i]);
+    if (has_others(w))
+        share_amax(w);
     for (size_t i = 0, n = 1; i < t->n && !w->n->unquantized; i += n) {
         n = group(w, i);
         make_group(w, i, n, master);

@@ -6,6 +6,7 @@
 #ifndef NIBBLE_MODEL_WEIGHTS_H
 #define NIBBLE_MODEL_WEIGHTS_H
 
+#include "lib/core/comm.h"
 #include "lib/model/net.h"
 
 struct weights {
@@ -23,6 +24,9 @@ struct weights {
     float *amax;                // (table.n) on the device: largest magnitudes
     float *host_amax;           // (table.n) the same
     bool *known;                // (table.n) amax is there, or will be: see weights_amax
+    struct comm *comm; // each of these ranks has its rows of masters; NULL: all
+    float *all_amax;   // (ranks, table.n)
+    size_t *at;        // (ranks + 1)
 };
 
 /* How they are made and kept. */
@@ -34,6 +38,9 @@ struct weights_form {
 /* Allocate, and point the net's projections here.  With share the expanded forms of a group
  * lie one behind the other. */
 int weights_open(struct weights *w, struct net *n, const struct weights_form *form);
+/* From now on each rank has its part of the masters of quantized rows, see shard.h; of others each
+ * has all. */
+int weights_share(struct weights *w, struct comm *c);
 void weights_close(struct weights *w);
 /* Before masters are updated: no amax is known. */
 void weights_begin(struct weights *w);

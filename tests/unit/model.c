@@ -109,9 +109,10 @@ check_bulk(const char *path)
     struct bulk *b = calloc(s.n_tensors, sizeof *b);
     NEED(b);
     for (size_t i = 0; i < s.n_tensors; i++)
-        b[i] = (struct bulk){ &s.tensors[i],
-                              kernels_alloc(k, MEMORY_WORK,
-                                            (size_t)s.tensors[i].nbytes + 1) };
+        b[i] = (struct bulk){
+            &s.tensors[i],
+            kernels_alloc(k, MEMORY_WORK, (size_t)s.tensors[i].nbytes + 1), 0, 0
+        };
     for (unsigned threads = 1; threads <= 5; threads += 2) {
         CHECK(bulk_load(k, &s, b, s.n_tensors, threads > 1, threads, &err) == 0);
         for (size_t i = 0; i < s.n_tensors; i++) {

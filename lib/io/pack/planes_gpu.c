@@ -41,7 +41,7 @@ load(struct producer *x, struct nvfp4 *t)
         return -1;
     if (!in_file)
         return producer_begin(x, it) < 0 ? -1 : upload_chunks(x, t->on_gpu.data);
-    const struct bulk b = { it->entry, t->on_gpu.data };
+    const struct bulk b = { it->entry, t->on_gpu.data, 0, 0 };
     return bulk_load(x->pool.k, it->s, &b, 1, !t->scanned && it->entry->xxh3,
                      x->threads, x->p->err);
 }

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* exchange: calls of comm.h for memory of a device, private to lib/model.  That of a GPU goes by way
+ * of the host.  -1: the error is that of the communicator, or of the device. */
+#ifndef NIBBLE_MODEL_EXCHANGE_H
+#define NIBBLE_MODEL_EXCHANGE_H
+
+#include "kernels/kernels.h"
+#include "lib/core/comm.h"
+
+int exchange_gather(struct kernels *k, struct comm *c, void *p, const size_t *at);
+int exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,
+                   const size_t *at);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* squares: see squares.h.  Each rank sums the blocks of its parts; all add the sums of blocks. */
+#include "lib/model/squares.h"
+
+#include "lib/model/gradient.h"
+#include "lib/model/shard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t
+blocks_of(const struct train *t, size_t i, unsigned rank)
+{
+    struct span s = shard_span(&t->net.table, i, t->layout.comm->size, rank);
+    return (size_t)((s.count + SQUARES_BLOCK - 1) / SQUARES_BLOCK);
+}
+
+int
+squares_open(struct train *t)
+{
+    struct squares *s = &t->blocks;
+    unsigned ranks = t->layout.comm->size, own = t->layout.comm->rank;
+    s->at = calloc((size_t)ranks + 1, sizeof *s->at);
+    s->next = calloc(ranks, sizeof *s->next);
+    if (!s->at || !s->next)
+        return err_set(t->err, ERR_MEMORY, "out of memory for norms");
+    for (unsigned q = 0; q < ranks; q++) {
+        s->at[q + 1] = s->at[q];
+        for (size_t i = 0; i < t->net.table.n; i++)
+            if (t->tensor[i].trained)
+                s->at[q + 1] += blocks_of(t, i, q);
+    }
+    size_t n = s->at[own + 1] - s->at[own];
+    s->block = calloc(n + 1, sizeof *s->block);
+    s->host = calloc(s->at[ranks] + 1, sizeof *s->host);
+    s->tree = calloc(s->at[ranks] + 1, sizeof *s->tree);
+    if (!s->block || !s->host || !s->tree)
+        return err_set(t->err, ERR_MEMORY, "out of memory for norms");
+    s->device = kernels_alloc(t->net.k, MEMORY_OTHER, (n + 1) * sizeof *s->device);
+    for (unsigned q = 0; q <= ranks; q++)
+        s->at[q] *= sizeof *s->host; // the calls that it is for count bytes
+    return s->device ? 0 : -1;
+}
+
+void
+squares_close(struct train *t)
+{
+    struct squares *s = &t->blocks;
+    kernels_free(t->net.k, s->device);
+    free(s->at);
+    free(s->next);
+    free(s->block);
+    free(s->host);
+    free(s->tree);
+}
+
+/* The own blocks of all gradients; how many. */
+static size_t
+list_blocks(struct train *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        const struct matrix *g = &t->tensor[i].grad;
+        size_t left = t->tensor[i].trained ? g->rows * g->cols : 0;
+        for (size_t at = 0; left; at += SQUARES_BLOCK) {
+            size_t some = left < SQUARES_BLOCK ? left : SQUARES_BLOCK;
+            t->blocks.block[n++] =
+                matrix_of(g->dtype, dtype_at(g->dtype, g->data, at), 1, some);
+            left -= some;
+        }
+    }
+    return n;
+}
+
+/* As op_sum_squares adds its blocks. */
+static double
+add_neighbours(double *v, size_t n)
+{
+    for (; n > 1; n = n / 2 + n % 2) {
+        for (size_t i = 0; i < n / 2; i++)
+            v[i] = v[2 * i] + v[2 * i + 1];
+        if (n % 2)
+            v[n / 2] = v[n - 1];
+    }
+    return n ? v[0] : 0;
+}
+
+/* The sums of a tensor's blocks, which are those of the ranks' parts in their order. */
+static double
+add_blocks(struct train *t, size_t i)
+{
+    struct squares *s = &t->blocks;
+    size_t n = 0;
+    for (unsigned q = 0; q < t->layout.comm->size; q++) {
+        size_t some = blocks_of(t, i, q);
+        memcpy(s->tree + n, s->host + s->at[q] / sizeof *s->host + s->next[q],
+               some * sizeof *s->tree);
+        s->next[q] += some;
+        n += some;
+    }
+    return add_neighbours(s->tree, n);
+}
+
+int
+squares_measure(struct train *t)
+{
+    struct squares *s = &t->blocks;
+    struct comm *c = t->layout.comm;
+    struct kernels *k = t->net.k;
+    size_t n = list_blocks(t);
+    op_sum_squares(k, s->device, s->block, n);
+    if (k->dry)
+        return 0;
+    if (kernels_download(k, (char *)s->host + s->at[c->rank], s->device,
+                         n * sizeof *s->host) < 0)
+        return -1;
+    if (comm_gather(c, s->host, s->at) < 0)
+        return gradient_lost(t);
+    memset(s->next, 0, c->size * sizeof *s->next);
+    for (size_t i = 0; i < t->net.table.n; i++)
+        if (t->tensor[i].trained)
+            t->host_squares[i] = add_blocks(t, i);
+    kernels_upload(k, t->squares, t->host_squares, t->net.table.n * sizeof *t->squares);
+    return t->err->kind ? -1 : 0;
+}
