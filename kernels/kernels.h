@@ -91,6 +91,19 @@ struct heads {
     size_t length; // of each document, if all have the same; 0: unknown
 };
 
+/* A token each of several sequences, with the keys and values of those before it in a cache of
+ * its own, to which its own are added. */
+enum { ATTEND_MAX = 64 };
+struct attend {
+    size_t tokens, query, kv, dim; // T, at most ATTEND_MAX; H, K, D
+    const float *table;            // as in struct rope
+    const float *q_gain, *k_gain;  // (D)
+    float eps;
+    // (T) on the host
+    void *const *key, *const *value; // caches: (more than past, K * D)
+    const size_t *past;              // tokens before
+};
+
 /* What is learnt from another model's logits, numerics.md 11: a row's loss is (1 - share) ce
  * + share temperature^2 kl. */
 struct distill {
@@ -223,6 +236,10 @@ void kernels_wait(struct kernels *k, unsigned e);
 
 /* ---- operations --------------------------------------------------------------------------- */
 
+/* Those that return bool are several in one, for decoding: false where the device has no such
+ * thing, for these sizes, and then nothing was done.  Where it has, a row gets the bits of the
+ * single ones, but for op_attend. */
+
 /* Matrices are dense (stride == cols) unless a comment says that they may be views.
  * Activations are of the type k->is.act.  "y = ..." overwrites, "y += ..." adds.  NULL is
  * allowed where it is mentioned. */
@@ -246,6 +263,17 @@ void op_convert(struct kernels *k, const struct matrix *y, const struct matrix *
  * times the weight's tensor scale, times the row's; then c is added. */
 void op_linear(struct kernels *k, size_t n, const struct matrix *y,
                const struct matrix *x, const struct matrix *w, const struct matrix *c);
+/* y[i] = norm(x) w[i]'; y = silu(norm(x) w[0]') * (norm(x) w[1]'); gain: (in). */
+bool op_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
+                    const struct matrix *x, const float *gain, float eps,
+                    const struct matrix *w);
+bool op_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                    const float *gain, float eps, const struct matrix *w);
+/* Norm and rotate q, (T, H * D), and key, add key and value, (T, K * D), to the caches, and
+ * attend: out, (T, H * D).  A row of out has the same bits whatever the others are. */
+bool op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
+               const struct matrix *key, const struct matrix *value,
+               const struct attend *a);
 /* dx = sum of dy_i w[i] + c, where dy_i are columns of dy, (T, sum of out_i), in the order of
  * the weights; c: NULL, dx, or another. */
 void op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,

@@ -32,6 +32,15 @@ struct ops {
     void (*linear)(struct kernels *k, size_t n, const struct matrix *y,
                    const struct matrix *x, const struct matrix *w,
                    const struct matrix *c);
+    bool (*norm_linear)(struct kernels *k, size_t n, const struct matrix *y,
+                        const struct matrix *x, const float *gain, float eps,
+                        const struct matrix *w);
+    bool (*norm_swiglu)(struct kernels *k, const struct matrix *y,
+                        const struct matrix *x, const float *gain, float eps,
+                        const struct matrix *w);
+    bool (*attend)(struct kernels *k, const struct matrix *out, const struct matrix *q,
+                   const struct matrix *key, const struct matrix *value,
+                   const struct attend *a);
     void (*linear_dx)(struct kernels *k, size_t n, const struct matrix *dx,
                       const struct matrix *dy, const struct matrix *w,
                       const struct matrix *c);

@@ -416,6 +416,9 @@ static const struct ops cuda_ops = {
     .scatter = cuda_scatter,
     .convert = cuda_convert,
     .linear = cuda_linear,
+    .norm_linear = cuda_norm_linear,
+    .norm_swiglu = cuda_norm_swiglu,
+    .attend = cuda_attend,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
     .embed = cuda_embed,
@@ -444,7 +447,7 @@ static const struct ops cuda_ops = {
 
 /* Version of our arithmetic and algorithm choices: increment it whenever a change here
  * changes bits of a model's values, so that a resumed run is warned. */
-enum { ARITHMETIC = 2 };
+enum { ARITHMETIC = 3 };
 
 static bool
 query_device(struct cuda *c)

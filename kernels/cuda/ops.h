@@ -26,6 +26,17 @@ void cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
 void cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
                     const struct matrix *dy, const struct matrix *x, bool add);
 
+/* gemv.cu */
+bool cuda_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
+                      const struct matrix *x, const float *gain, float eps,
+                      const struct matrix *w);
+bool cuda_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                      const float *gain, float eps, const struct matrix *w);
+
+bool cuda_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
+                 const struct matrix *key, const struct matrix *value,
+                 const struct attend *a);
+
 void cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
                 const int32_t *ids);
 void cuda_embed_dw(struct kernels *k, const struct matrix *dw, const struct matrix *dy,
@@ -107,10 +118,10 @@ void cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t
 /* Whether cuBLASLt supports that here; if not, the error has the reason. */
 bool cuda_gemm_has_fp4(struct cuda *c);
 
-/* gemv.cu: products of at most GEMV_MAX tokens, from the weight as it is stored.
- * cuda_gemv_many: several products of one x in one launch; false if that is not
- * possible. add: NULL, or what is added. */
-enum { GEMV_MAX = 8 };
+/* gemv.cu: products of at most GEMV_MAX tokens, from the weight as it is stored; a row
+ * has the same bits with any others.  cuda_gemv_many: several products of one x in one
+ * launch; false if that is not possible. add: NULL, or what is added. */
+enum { GEMV_MAX = 64 };
 void cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
                const struct matrix *w, const struct matrix *add);
 bool cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y,

@@ -187,7 +187,7 @@ net_cache_open(struct net_cache *c, struct net *n, size_t capacity)
     size_t layers = n->c.layers, row = (size_t)n->c.kv_heads * n->c.head_dim;
     uint64_t bytes;
     *c = (struct net_cache){ .n = n, .capacity = capacity };
-    if (!mul_fits(&bytes, capacity, sizeof(float) * row, INT64_MAX))
+    if (!mul_fits(&bytes, capacity, 2 * layers * sizeof(float) * row, INT64_MAX))
         return err_set(n->err, ERR_MEMORY,
                        "a cache of %zu positions has more than 2^63 bytes", capacity);
     c->key = calloc(layers, sizeof *c->key);
@@ -195,20 +195,19 @@ net_cache_open(struct net_cache *c, struct net *n, size_t capacity)
     if (!c->key || !c->value)
         return err_set(n->err, ERR_MEMORY, "out of memory for a cache");
     size_t size = capacity * row * (dtype_bits(n->k->is.act) / 8);
-    for (size_t i = 0; i < layers; i++) {
-        c->key[i] = kernels_alloc(n->k, MEMORY_CACHE, size);
-        c->value[i] = kernels_alloc(n->k, MEMORY_CACHE, size);
+    char *all = kernels_alloc(n->k, MEMORY_CACHE, 2 * layers * size);
+    for (size_t i = 0; i < layers && all; i++) {
+        c->key[i] = all + 2 * i * size;
+        c->value[i] = all + (2 * i + 1) * size;
     }
-    return n->err->kind ? -1 : 0;
+    return all ? 0 : -1;
 }
 
 void
 net_cache_close(struct net_cache *c)
 {
-    for (size_t i = 0; c->key && c->value && i < c->n->c.layers; i++) {
-        kernels_free(c->n->k, c->key[i]);
-        kernels_free(c->n->k, c->value[i]);
-    }
+    if (c->key && c->value)
+        kernels_free(c->n->k, c->key[0]); // all of it
     free(c->key);
     free(c->value);
     *c = (struct net_cache){ 0 };
@@ -320,13 +319,9 @@ begin_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t
     p->tokens = count;
     p->past = 0; // keys and values are made in memory of the pass
     p->each = c;
-    for (size_t t = 0; t < count; t++) {
+    for (size_t t = 0; t < count; t++)
         assert(c[t]->used < c[t]->capacity && c[t]->capacity <= n->positions);
-        p->host[t] = (int32_t)c[t]->used;
-    }
     upload(p, p->ids, ids, count);
-    upload(p, p->position, p->host, count);
-    op_zero(p->k, p->first, count * sizeof *p->first);
     p->heads = (struct heads){ .query = n->c.heads,
                                .kv = n->c.kv_heads,
                                .dim = n->c.head_dim,
