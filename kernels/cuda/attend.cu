@@ -3,19 +3,19 @@
  * and value go into the sequence's cache, and the query attends to all of it.
  *
  * A block has a slice of the keys of a sequence and a kv head, and the query heads of
- * that kv head as rows.  Each warp loops over pieces of 16 keys, with two more in
- * flight, the first ones before the token's own key is known; the block adds up its
- * warps, and a second kernel the slices, where there are more than one.  Slices depend
- * on the length of the sequence alone. */
+ * that kv head as rows.  Each warp loops over pieces of 16 keys; the first two are
+ * asked for before the token's own key is known, which with 256 keys is all of them.
+ * The block adds up its warps, and a second kernel the slices, where there are more than
+ * one.  Slices depend on the length of the sequence alone. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/ops.h"
 
 enum {
     ROWS = 16, // max. query heads of a kv head
     KEYS = 16, // per warp and step
-    WARPS = 4,
-    DEPTH = 3,    // stages: pieces of a warp in shared memory
-    SLICE = 256,  // min. keys of a slice
+    WARPS = 8,
+    DEPTH = 2,    // stages: pieces of a warp in shared memory
+    SLICE = 256,  // min. keys of a slice: all of its pieces are in flight
     UNIT = 64,    // slices have multiples of so many keys
     BLOCKS = 256, // target number of blocks of a sequence; max. slices
 };
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
     };
     // The cache is not written by a kernel that may still run: those of one step write
     // the caches of other layers, and a step begins with an upload.
-    for (int i = 0; i < DEPTH - 1; i++) {
+    for (int i = 0; i < DEPTH; i++) {
         if (i < pieces && is_old(i))
             prefetch_piece(i);
         copies_commit();
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
         for (int i = lane; i < DIM; i += 32)
             values_of[past * ld + i] = value[((size_t)sequence * v.kv + kv) * DIM + i];
     __syncthreads();
-    for (int i = 0; i < DEPTH - 1 && i < pieces; i++)
+    for (int i = 0; i < DEPTH && i < pieces; i++)
         if (!is_old(i)) { // the one with the token itself
             prefetch_piece(i);
             copies_commit();
@@ -175,9 +175,6 @@ static __global__ void __launch_bounds__(32 * WARPS)
     struct softmax<1> x;
     begin_softmax(x);
     for (int i = 0; i < pieces; i++) {
-        if (i + DEPTH - 1 < pieces)
-            prefetch_piece(i + DEPTH - 1);
-        copies_commit();
         copies_wait<DEPTH - 1>();
         __syncwarp();
         uint32_t stage = base + i % DEPTH * STAGE;
@@ -210,6 +207,9 @@ static __global__ void __launch_bounds__(32 * WARPS)
         for (int n = 0; n < DIM / 16; n++)
             mma_columns(o, p, values, n);
         __syncwarp(); // before the next copy overwrites this piece
+        if (i + DEPTH < pieces)
+            prefetch_piece(i + DEPTH);
+        copies_commit();
     }
     copies_wait<0>();
     __syncwarp();
@@ -299,7 +299,9 @@ run(struct cuda *c, bf16 *out, const bf16 *q, const bf16 *key, const bf16 *value
     part.max = part.out + all * DIM;
     part.sum = part.max + all;
     unsigned slices = (unsigned)cut_of(longest + 1, v->limit).n;
-    attention_allow(c, (const void *)attend<DIM>, attend_shared<DIM>);
+    if (c->attends != DIM) // once: every call costs time of the host
+        attention_allow(c, (const void *)attend<DIM>, attend_shared<DIM>);
+    c->attends = DIM;
     cuda_start(c, "attend: slices", attend<DIM>, dim3(slices, (unsigned)v->kv, n),
                32 * WARPS, attend_shared<DIM>, out, part, q, key, value, *v, *s);
     if (slices > 1)

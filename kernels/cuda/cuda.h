@@ -58,6 +58,7 @@ struct cuda {
     struct trace *trace;    // NULL: no profiling
     struct plan *plans;
     size_t n_plans, cap_plans;
+    int attends; // head width for which attend may use its shared memory
 };
 
 static inline struct cuda *
