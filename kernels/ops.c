@@ -232,8 +232,7 @@ op_linear(struct kernels *k, size_t n, const struct matrix *y, const struct matr
 
 /* Call one that is several in one; after an error there is nothing left to do. */
 #define TRY(k, name, ...)                                                              \
-    ((k)->op->name &&                                                                  \
-     ((k)->err->kind != ERR_NONE || (k)->op->name((k), __VA_ARGS__)))
+    ((k)->op->name && ((k)->err->kind != ERR_NONE || (k)->op->name((k), __VA_ARGS__)))
 
 bool
 op_norm_linear(struct kernels *k, size_t n, const struct matrix *y,

@@ -386,7 +386,8 @@ slots(const struct session *s)
                       : !s->k->is.host && c->where.fp4 ? "--activations nvfp4 on a GPU"
                                                        : NULL;
     if (c->batch > 1 && how && !c->cmd.quiet)
-        warn("--batch: no effect: with %s numbers depend on how many tokens are computed "
+        warn("--batch: no effect: with %s numbers depend on how many tokens are "
+             "computed "
              "together",
              how);
     return how ? 1 : c->batch;

@@ -88,8 +88,7 @@ turn_head(bf16 *to, const bf16 *from, const float *gain, const struct angles<DIM
     for (int p = 0; p < DIM / 64; p++) {
         float first = a[p] * s * gain[lane + 32 * p];
         float second = b[p] * s * gain[DIM / 2 + lane + 32 * p];
-        to[lane + 32 * p] =
-            from_f32<bf16>(first * at.cosine[p] - second * at.sine[p]);
+        to[lane + 32 * p] = from_f32<bf16>(first * at.cosine[p] - second * at.sine[p]);
         to[DIM / 2 + lane + 32 * p] =
             from_f32<bf16>(second * at.cosine[p] + first * at.sine[p]);
     }
@@ -147,8 +146,9 @@ static __global__ void __launch_bounds__(32 * WARPS)
                            q + ((size_t)sequence * v.query + kv * v.group + h) * DIM,
                            v.q_gain, at, v.eps, lane);
         else
-            turn_head<DIM>(keys_of + past * ld, key + ((size_t)sequence * v.kv + kv) * DIM,
-                           v.k_gain, at, v.eps, lane);
+            turn_head<DIM>(keys_of + past * ld,
+                           key + ((size_t)sequence * v.kv + kv) * DIM, v.k_gain, at,
+                           v.eps, lane);
     if (newest && warp == WARPS - 1)
         for (int i = lane; i < DIM; i += 32)
             values_of[past * ld + i] = value[((size_t)sequence * v.kv + kv) * DIM + i];
@@ -316,8 +316,8 @@ run_all(struct cuda *c, bf16 *out, const bf16 *q, const bf16 *key, const bf16 *v
         const struct shape *v, const struct attend *a)
 {
     size_t wide = a->query * a->dim, narrow = a->kv * a->dim;
-    size_t each = PARTIALS / sizeof(float) /
-                  ((size_t)v->limit * a->query * (size_t)(DIM + 2));
+    size_t each =
+        PARTIALS / sizeof(float) / ((size_t)v->limit * a->query * (size_t)(DIM + 2));
     for (size_t first = 0, n; first < a->tokens; first += n) {
         struct sequences s = {};
         int longest = 0;
@@ -353,8 +353,9 @@ cuda_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
     v.k_gain = a->k_gain;
     if ((size_t)v.limit * a->query * (a->dim + 2) * sizeof(float) > PARTIALS)
         return false;
-    (a->dim == 64 ? run_all<64> : run_all<128>)(
-        c, (bf16 *)out->data, (const bf16 *)q->data, (const bf16 *)key->data,
-        (const bf16 *)value->data, &v, a);
+    (a->dim == 64 ? run_all<64> : run_all<128>)(c, (bf16 *)out->data,
+                                                (const bf16 *)q->data,
+                                                (const bf16 *)key->data,
+                                                (const bf16 *)value->data, &v, a);
     return true;
 }

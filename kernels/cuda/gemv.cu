@@ -494,7 +494,8 @@ static __global__ void __launch_bounds__(MANY_WARPS * 32)
 {
     constexpr int LOADS = 2, WIDE = 8 * NT, LD = WIDE + 1;
     extern __shared__ float sums[]; // (SPLIT, warps, 16 MT, LD)
-    unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32, rank = blockIdx.x % SPLIT;
+    unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32,
+             rank = blockIdx.x % SPLIT;
     int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
     struct span s = span_of<F, SPLIT>(j, rank, quarter);
     struct tile t[MT];
@@ -522,7 +523,8 @@ static __global__ void __launch_bounds__(MANY_WARPS * 32)
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
             unsigned unit = at + i * warps, then = unit + LOADS * warps;
-            size_t column = (size_t)unit * F::COLUMNS + (unsigned)quarter * F::PIECES * 8;
+            size_t column =
+                (size_t)unit * F::COLUMNS + (unsigned)quarter * F::PIECES * 8;
             if (unit >= s.to)
                 break;
 #pragma unroll
@@ -533,10 +535,9 @@ static __global__ void __launch_bounds__(MANY_WARPS * 32)
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
                     int token = 8 * n + group < j.tokens ? 8 * n + group : 0;
-                    const uint4 *from =
-                        (const uint4 *)((const __nv_bfloat16 *)j.x +
-                                        (size_t)token * j.in + column) +
-                        half * EACH;
+                    const uint4 *from = (const uint4 *)((const __nv_bfloat16 *)j.x +
+                                                        (size_t)token * j.in + column) +
+                                        half * EACH;
 #pragma unroll
                     for (int p = 0; p < EACH; p++)
                         x[n][p] = column < j.in ? from[p] : make_uint4(0, 0, 0, 0);
@@ -730,7 +731,8 @@ division_of(unsigned tiles, unsigned units, enum dtype dtype)
     // So few tiles would leave SMs idle, or some with twice as many as others.
     bool few = dtype == DT_NVFP4 && tiles <= 200 && units >= 12;
     if (few)
-        return units <= 2 * 4 * DEPTH ? division{ 2, 4, true } : division{ 2, 5, false };
+        return units <= 2 * 4 * DEPTH ? division{ 2, 4, true }
+                                      : division{ 2, 5, false };
     if (dtype == DT_NVFP4)
         for (int warps = 4; warps <= MANY_WARPS; warps += warps < 6 ? 1 : 2)
             if (units <= (unsigned)(warps * DEPTH))

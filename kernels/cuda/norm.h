@@ -19,7 +19,10 @@ struct norm_shape {
 static __host__ __device__ __forceinline__ struct norm_shape
 norm_shape_of(unsigned packs)
 {
-    struct norm_shape s = { packs <= 256 ? 1U : packs <= 2 * NORM_THREADS ? 2U : 4U, 0 };
+    struct norm_shape s = { packs <= 256                ? 1U
+                            : packs <= 2 * NORM_THREADS ? 2U
+                                                        : 4U,
+                            0 };
     s.threads = ((packs + s.per - 1) / s.per + 31) / 32 * 32;
     return s;
 }

@@ -85,7 +85,8 @@ attend(struct pass *p, int i)
     const struct config *c = p->c;
     const struct layer_acts *l = &p->layer[i];
     enum dtype act = p->k->is.act;
-    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim, n;
+    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim,
+           n;
     for (size_t first = 0; first < p->tokens; first += n) {
         void *key[ATTEND_MAX], *value[ATTEND_MAX];
         size_t past[ATTEND_MAX];
@@ -107,8 +108,10 @@ attend(struct pass *p, int i)
                                   .value = value,
                                   .past = past };
         struct matrix out = kernels_act(p->k, dtype_at(act, l->att, first * q), n, q),
-                      in = kernels_act(p->k, dtype_at(act, l->q_linear, first * q), n, q),
-                      k = kernels_act(p->k, dtype_at(act, l->k_linear, first * kv), n, kv),
+                      in = kernels_act(p->k, dtype_at(act, l->q_linear, first * q), n,
+                                       q),
+                      k = kernels_act(p->k, dtype_at(act, l->k_linear, first * kv), n,
+                                      kv),
                       v = kernels_act(p->k, dtype_at(act, l->value, first * kv), n, kv);
         if (!op_attend(p->k, &out, &in, &k, &v, &a))
             return false;
@@ -236,7 +239,8 @@ swiglu(struct pass *p, int i)
 {
     const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
-    struct matrix act = pass_act(p, p->act, c->ffn), in = pass_act(p, l->mid, c->hidden),
+    struct matrix act = pass_act(p, p->act, c->ffn),
+                  in = pass_act(p, l->mid, c->hidden),
                   gate = pass_act(p, l->gate, c->ffn), up = pass_act(p, l->up, c->ffn);
     if (may_fuse(p, ROLE_GATE, i)) {
         const struct matrix w[] = { pass_tensor(p, ROLE_GATE, i)->w,
