@@ -126,7 +126,8 @@ check_fused(enum dtype dtype, size_t out, size_t in)
     op_norm(gpu, &mid, rstd, &from, gain, eps);
     op_linear(gpu, 2, want, &mid, w, NULL);
     bool fused = op_norm_linear(gpu, 2, y, &from, gain, eps, w);
-    CHECK_SAY(fused == (act == DT_BF16 && dtype != DT_F32), "%s: in one: %d", name, fused);
+    CHECK_SAY(fused == (act == DT_BF16 && dtype != DT_F32), "%s: in one: %d", name,
+              fused);
     for (int i = 0; i < 2 && fused; i++)
         check_bytes(name, y[i].data, want[i].data, out * size);
     if (op_norm_swiglu(gpu, &y[0], &from, gain, eps, w)) {
