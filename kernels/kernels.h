@@ -93,15 +93,16 @@ struct heads {
 
 /* A token each of several sequences, with the keys and values of those before it in a cache of
  * its own, to which its own are added. */
-enum { ATTEND_MAX = 64 };
+enum { ATTEND_MAX = 64, ATTEND_STEP = 256 };
 struct attend {
     size_t tokens, query, kv, dim; // T, at most ATTEND_MAX; H, K, D
     const float *table;            // as in struct rope
     const float *q_gain, *k_gain;  // (D)
     float eps;
+    const int32_t *position; // (T) tokens before
     // (T) on the host
-    void *const *key, *const *value; // caches: (more than past, K * D)
-    const size_t *past;              // tokens before
+    void *const *key, *const *value; // caches: (more than those, K * D)
+    const size_t *past;              // tokens before; only past / ATTEND_STEP matters
 };
 
 /* What is learnt from another model's logits, numerics.md 11: a row's loss is (1 - share) ce
@@ -233,6 +234,15 @@ void kernels_queue(struct kernels *k, enum queue queue);
 void kernels_record(struct kernels *k, unsigned e);
 /* What this queue is given from now on begins after event e, if it was ever recorded. */
 void kernels_wait(struct kernels *k, unsigned e);
+
+/* Operations that are asked for again and again with the same arguments, of which only what is in
+ * the device's memory differs.  True: the device has done all of those that it was given under
+ * this key before.  False: call them, without uploads and downloads, and then kernels_recorded;
+ * repeats: whether a key that is the same means the same arguments.  They are not counted in
+ * usage.flops.  What is freed makes the device forget them. */
+enum { REPLAY_KEY = 64 }; // bytes, at most
+bool kernels_replay(struct kernels *k, const void *key, size_t bytes);
+void kernels_recorded(struct kernels *k, bool repeats);
 
 /* ---- operations --------------------------------------------------------------------------- */
 

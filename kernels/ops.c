@@ -175,6 +175,20 @@ kernels_wait(struct kernels *k, unsigned e)
     RUN(k, wait, e);
 }
 
+bool
+kernels_replay(struct kernels *k, const void *key, size_t bytes)
+{
+    assert(bytes <= REPLAY_KEY);
+    return k->op->replay && k->err->kind == ERR_NONE && k->op->replay(k, key, bytes);
+}
+
+void
+kernels_recorded(struct kernels *k, bool repeats)
+{
+    if (k->op->recorded)
+        k->op->recorded(k, repeats); // after an error it ends what was begun
+}
+
 /* ---- operations --------------------------------------------------------------------------- */
 
 void

@@ -21,6 +21,8 @@ struct ops {
     void (*queue)(struct kernels *k, enum queue queue); // k->queue is the one before
     void (*record)(struct kernels *k, unsigned event);
     void (*wait)(struct kernels *k, unsigned event);
+    bool (*replay)(struct kernels *k, const void *key, size_t bytes);
+    void (*recorded)(struct kernels *k, bool repeats);
 
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     void (*zero)(struct kernels *k, void *p, size_t bytes);

@@ -22,7 +22,7 @@ enum {
 
 struct sequences {
     bf16 *key[ATTEND_MAX], *value[ATTEND_MAX]; // caches
-    int past[ATTEND_MAX];
+    const int32_t *past;                       // tokens in each
 };
 
 struct shape {
@@ -48,6 +48,15 @@ cut_of(int keys, int limit)
     int each = ((keys + limit - 1) / limit + UNIT - 1) / UNIT * UNIT;
     each = each > SLICE ? each : SLICE;
     return { (keys + each - 1) / each, each };
+}
+
+/* The most slices of as many tokens before, or up to the next multiple of ATTEND_STEP. */
+static int
+most_slices(int past, int limit)
+{
+    int low = past / ATTEND_STEP * ATTEND_STEP + 1;
+    struct cut first = cut_of(low, limit), last = cut_of(low + ATTEND_STEP - 1, limit);
+    return first.keys == last.keys ? last.n : limit;
 }
 
 template <int DIM>
@@ -298,7 +307,7 @@ run(struct cuda *c, bf16 *out, const bf16 *q, const bf16 *key, const bf16 *value
     struct slices part = { c->q.partials, NULL, NULL };
     part.max = part.out + all * DIM;
     part.sum = part.max + all;
-    unsigned slices = (unsigned)cut_of(longest + 1, v->limit).n;
+    unsigned slices = (unsigned)most_slices(longest, v->limit);
     if (c->attends != DIM) // once: every call costs time of the host
         attention_allow(c, (const void *)attend<DIM>, attend_shared<DIM>);
     c->attends = DIM;
@@ -321,11 +330,11 @@ run_all(struct cuda *c, bf16 *out, const bf16 *q, const bf16 *key, const bf16 *v
     for (size_t first = 0, n; first < a->tokens; first += n) {
         struct sequences s = {};
         int longest = 0;
+        s.past = a->position + first;
         for (n = 0; n < each && first + n < a->tokens; n++) {
             s.key[n] = (bf16 *)a->key[first + n];
             s.value[n] = (bf16 *)a->value[first + n];
-            s.past[n] = (int)a->past[first + n];
-            longest = longest > s.past[n] ? longest : s.past[n];
+            longest = max(longest, (int)a->past[first + n]);
         }
         run<DIM>(c, out + first * wide, q + first * wide, key + first * narrow,
                  value + first * narrow, v, &s, (unsigned)n, longest);

@@ -180,6 +180,7 @@ cuda_free(struct kernels *k, void *p)
     if (!p || !(b = *at))
         return;
     *at = b->next;
+    cuda_forget(&w->c);
     usage_add(&k->usage, b->what, -(int64_t)b->bytes);
     cudaFree(p);
     free(b);
@@ -387,6 +388,7 @@ cuda_close(struct kernels *k)
         print_times(c);
     if (c->q.stream)
         cudaStreamSynchronize(c->q.stream);
+    cuda_replay_close(c);
     cuda_gemm_close(c);
     cudnn_close(c);
     close_queues(c);
@@ -410,6 +412,8 @@ static const struct ops cuda_ops = {
     .queue = cuda_queue,
     .record = cuda_record,
     .wait = cuda_wait_event,
+    .replay = cuda_replay,
+    .recorded = cuda_recorded,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .gather = cuda_gather,

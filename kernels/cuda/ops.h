@@ -16,6 +16,10 @@ void cuda_scatter(struct kernels *k, const struct matrix *y, const struct matrix
 
 void cuda_convert(struct kernels *k, const struct matrix *y, const struct matrix *x);
 
+/* replay.cu */
+bool cuda_replay(struct kernels *k, const void *key, size_t bytes);
+void cuda_recorded(struct kernels *k, bool repeats);
+
 /* gemm.cu: products, by cuBLASLt */
 void cuda_linear(struct kernels *k, size_t n, const struct matrix *y,
                  const struct matrix *x, const struct matrix *w,
@@ -107,6 +111,10 @@ void cuda_adamw(struct kernels *k, const struct adam_state *s,
 /* embed.cu: row label[r] of dw -= share * sign(x[r] - that row of w). */
 void cuda_l1_dw(struct cuda *c, const struct matrix *dw, const struct matrix *x,
                 const struct matrix *w, const int32_t *label, float share);
+
+/* replay.cu: forget what is recorded, since memory that it may use is freed. */
+void cuda_forget(struct cuda *c);
+void cuda_replay_close(struct cuda *c);
 
 /* gemm.cu */
 bool cuda_gemm_open(struct cuda *c);

@@ -104,6 +104,7 @@ attend(struct pass *p, int i)
                                   .q_gain = gain(p, ROLE_Q_NORM, i),
                                   .k_gain = gain(p, ROLE_K_NORM, i),
                                   .eps = (float)c->rms_eps,
+                                  .position = p->position + first,
                                   .key = key,
                                   .value = value,
                                   .past = past };
@@ -119,16 +120,6 @@ attend(struct pass *p, int i)
     return true;
 }
 
-/* What single operations need to know of a step. */
-static void
-send_positions(struct pass *p)
-{
-    for (size_t t = 0; t < p->tokens; t++)
-        p->host[t] = (int32_t)p->each[t]->used;
-    kernels_upload(p->k, p->position, p->host, p->tokens * sizeof *p->host);
-    op_zero(p->k, p->first, p->tokens * sizeof *p->first);
-}
-
 /* Attention of each token to the cache of its sequence, which gets its key and value. */
 static void
 attention_each(struct pass *p, int i)
@@ -140,6 +131,8 @@ attention_each(struct pass *p, int i)
            bytes = kv * (dtype_bits(act) / 8);
     struct heads one = p->heads;
     one.tokens = 1;
+    if (i == 0)
+        op_zero(p->k, p->first, sizeof *p->first);
     for (size_t t = 0; t < p->tokens; t++) {
         const struct net_cache *to = p->each[t];
         op_copy(p->k, dtype_at(act, to->key[i], to->used * kv),
@@ -191,8 +184,7 @@ attention(struct pass *p, int i, void *all_keys, void *all_values)
     qkv(p, i, value);
     if (p->each && attend(p, i))
         return;
-    if (p->each && i == 0)
-        send_positions(p);
+    p->repeats = false; // what follows knows the past by value
     qk_norm_rope(p, l->q, l->rstd_q, l->q_linear, ROLE_Q_NORM, i, c->heads);
     qk_norm_rope(p, key, l->rstd_k, l->k_linear, ROLE_K_NORM, i, c->kv_heads);
     if (p->each) {

@@ -219,8 +219,12 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
     snprintf(name, sizeof name, "attend, %zu sequences, %zu/%zu x %zu", n, h->query,
              h->kv, h->dim);
     pair_begins(name);
-    struct attend a = { n,     h->query, h->kv, h->dim, gtable, ggain,
-                        ggain, 1e-6F,    key,   value,  past };
+    int32_t position[MANY];
+    for (size_t i = 0; i < n; i++)
+        position[i] = (int32_t)past[i];
+    int32_t *gposition = pair_bytes(position, n * sizeof *position);
+    struct attend a = { n,     h->query, h->kv,     h->dim, gtable, ggain,
+                        ggain, 1e-6F,    gposition, key,    value,  past };
     struct matrix out = kernels_act(gpu, all, n, wide),
                   from = kernels_act(gpu, gq, n, wide),
                   keys = kernels_act(gpu, gk, n, row),
@@ -255,6 +259,7 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
         make_caches(value, past + i, 1, row, 100 + (uint32_t)i);
         one.tokens = 1;
         one.past = past + i;
+        one.position = gposition + i;
         struct matrix y = kernels_act(gpu, alone + i * wide * 2, 1, wide),
                       x = matrix_rows(&from, i, 1), k1 = matrix_rows(&keys, i, 1),
                       v1 = matrix_rows(&values, i, 1);
@@ -263,7 +268,7 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
         drop_caches(value, 1);
     }
     check_bytes(name, all, alone, n * wide * 2);
-    void *const device[] = { gq, gk, gv, ggain, gtable, all, alone };
+    void *const device[] = { gq, gk, gv, ggain, gtable, gposition, all, alone };
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         kernels_free(gpu, device[i]);
     float *const here[] = { q, k, v, gain, table };
