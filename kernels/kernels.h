@@ -284,9 +284,6 @@ bool op_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matr
 bool op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
                const struct matrix *key, const struct matrix *value,
                const struct attend *a);
-/* Weights that an operation after the next one or two will read: the next may begin to bring them
- * nearer.  A hint, which changes no result. */
-void op_ahead(struct kernels *k, const struct matrix *w, size_t n);
 /* dx = sum of dy_i w[i] + c, where dy_i are columns of dy, (T, sum of out_i), in the order of
  * the weights; c: NULL, dx, or another. */
 void op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,

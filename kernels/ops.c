@@ -291,13 +291,6 @@ op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
 }
 
 void
-op_ahead(struct kernels *k, const struct matrix *w, size_t n)
-{
-    assert(n <= LINEAR_MAX);
-    RUN(k, ahead, w, n);
-}
-
-void
 op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
              const struct matrix *dy, const struct matrix *w, const struct matrix *c)
 {

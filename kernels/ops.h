@@ -43,7 +43,6 @@ struct ops {
     bool (*attend)(struct kernels *k, const struct matrix *out, const struct matrix *q,
                    const struct matrix *key, const struct matrix *value,
                    const struct attend *a);
-    void (*ahead)(struct kernels *k, const struct matrix *w, size_t n);
     void (*linear_dx)(struct kernels *k, size_t n, const struct matrix *dx,
                       const struct matrix *dy, const struct matrix *w,
                       const struct matrix *c);

@@ -107,8 +107,7 @@ template <int DIM>
 static __global__ void __launch_bounds__(32 * WARPS)
     attend(bf16 *out, struct slices part, const bf16 *q, const bf16 *key,
            const bf16 *value, const struct shape v,
-           const __grid_constant__ struct sequences s,
-           const __grid_constant__ struct ahead later)
+           const __grid_constant__ struct sequences s)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     __shared__ float all_max[WARPS][ROWS], all_sum[WARPS][ROWS];
@@ -120,8 +119,6 @@ static __global__ void __launch_bounds__(32 * WARPS)
     int past = s.past[sequence];
     struct cut cut = cut_of(past + 1, v.limit);
     cuda_next();
-    fetch_ahead(later, (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x,
-                gridDim.x * gridDim.y * gridDim.z);
     if (slice >= cut.n)
         return;
 
@@ -314,12 +311,8 @@ run(struct cuda *c, bf16 *out, const bf16 *q, const bf16 *key, const bf16 *value
     if (c->attends != DIM) // once: every call costs time of the host
         attention_allow(c, (const void *)attend<DIM>, attend_shared<DIM>);
     c->attends = DIM;
-    // Blocks without a slice fetch, too.
-    struct ahead later = take_ahead(c);
-    unsigned least = later.n ? (unsigned)c->sms / ((unsigned)v->kv * n) : 1;
-    cuda_start(c, "attend: slices", attend<DIM>,
-               dim3(slices > least ? slices : least, (unsigned)v->kv, n), 32 * WARPS,
-               attend_shared<DIM>, out, part, q, key, value, *v, *s, later);
+    cuda_start(c, "attend: slices", attend<DIM>, dim3(slices, (unsigned)v->kv, n),
+               32 * WARPS, attend_shared<DIM>, out, part, q, key, value, *v, *s);
     if (slices > 1)
         cuda_start(c, "attend: join", join<DIM>, dim3((unsigned)v->query, n), DIM, 0,
                    out, part, *v, *s);

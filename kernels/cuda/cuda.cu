@@ -423,7 +423,6 @@ static const struct ops cuda_ops = {
     .norm_linear = cuda_norm_linear,
     .norm_swiglu = cuda_norm_swiglu,
     .attend = cuda_attend,
-    .ahead = cuda_ahead,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
     .embed = cuda_embed,

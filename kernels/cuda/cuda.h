@@ -25,13 +25,6 @@ extern "C" {
  * kind has ended. */
 enum early { NOT_EARLY, EARLY_FORWARD, EARLY_UPDATES, EARLY_QUANTIZERS };
 
-/* Memory that a kernel asks for on behalf of a later one: see fetch_ahead. */
-struct ahead {
-    const void *at[2 * LINEAR_MAX];
-    uint32_t bytes[2 * LINEAR_MAX];
-    unsigned n;
-};
-
 struct plan;      // of a GEMM: gemm.cu
 struct trace;     // profiling: cuda.cu
 struct recording; // replay.cu
@@ -67,7 +60,6 @@ struct cuda {
     struct plan *plans;
     size_t n_plans, cap_plans;
     struct recording *recording; // NULL: none yet
-    struct ahead ahead;          // for the next kernel that can
     int attends; // head width for which attend may use its shared memory
 };
 

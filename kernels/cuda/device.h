@@ -5,7 +5,6 @@
 #define NIBBLE_KERNELS_CUDA_DEVICE_H
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/ptx.h"
 
 /* Programmatic dependent launch.  Decoding is a chain of short kernels, so each lets
  * the next one start at once, to place its blocks and load its weights while the one
@@ -92,29 +91,6 @@ cuda_start(struct cuda *c, const char *name, void (*kernel)(P...), dim3 blocks,
            unsigned threads, size_t shared, A... args)
 {
     cuda_start_clusters(c, name, 1, kernel, blocks, threads, shared, args...);
-}
-
-/* A block's share of what a later kernel reads, into the L2 cache: memory is then busy
- * while kernels begin and end. */
-static __device__ __forceinline__ void
-fetch_ahead(const struct ahead &a, unsigned block, unsigned blocks)
-{
-    if (threadIdx.x >= a.n)
-        return;
-    uint32_t all = a.bytes[threadIdx.x];
-    uint32_t each = (all / blocks + 128) / 128 * 128, from = block * each;
-    if (from < all)
-        bulk_prefetch((const char *)a.at[threadIdx.x] + from,
-                      each < all - from ? each : all - from);
-}
-
-/* What c->ahead has, once. */
-static struct ahead
-take_ahead(struct cuda *c)
-{
-    struct ahead a = c->ahead;
-    c->ahead.n = 0;
-    return a;
 }
 
 static __device__ __forceinline__ float

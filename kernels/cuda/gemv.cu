@@ -37,7 +37,6 @@ struct job {
     // of one token
     const float *gain; // x is normed first; NULL: it is not
     float eps;
-    struct ahead ahead;
     bool gated; // two parts, gate and up: y of the first is silu(gate) * up
 };
 
@@ -406,7 +405,6 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, SPLIT
     for (int i = 0; i < LOADS; i++)
         form.fetch(&u[i], s.from + warp + i * WARPS,
                    s.from + warp + i * WARPS < s.mine);
-    fetch_ahead(j.ahead, blockIdx.x, gridDim.x);
     if (j.gain)
         for (unsigned i = threadIdx.x * 32; i < j.in; i += WARPS * 32 * 32)
             prefetch(j.gain + i); // a line of 128 bytes
@@ -873,7 +871,6 @@ by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
     unsigned units = blocks_of(j.in, columns);
     struct division d = division_of(j.tiles, units, dtype);
     size_t bytes = (size_t)((units + d.split - 1) / d.split) * columns * 2;
-    j.ahead = take_ahead(c);
     if (j.tokens == 1 && bytes <= STAGED)
         start_one(c, j, dtype, d, bytes);
     else if (dtype == DT_BF16)
@@ -977,24 +974,6 @@ cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y, const struct ma
         return false;
     by_tensor_cores(c, j, form_of(w));
     return true;
-}
-
-void
-cuda_ahead(struct kernels *k, const struct matrix *w, size_t n)
-{
-    struct ahead *a = &cuda_of(k)->ahead;
-    a->n = 0;
-    for (size_t i = 0; i < n; i++) {
-        bool packed = form_of(&w[i]) == DT_NVFP4;
-        const void *at[] = { values_of(&w[i]), w[i].scales };
-        size_t all = w[i].rows * w[i].cols;
-        size_t bytes[] = { all * dtype_bits(form_of(&w[i])) / 8, all / NVFP4_BLOCK };
-        for (int p = 0; p < (packed ? 2 : 1); p++)
-            if ((uintptr_t)at[p] % 16 == 0 && bytes[p] <= UINT32_MAX / 2) {
-                a->at[a->n] = at[p];
-                a->bytes[a->n++] = (uint32_t)(bytes[p] / 16 * 16);
-            }
-    }
 }
 
 /* Whether norms of x can be part of a product: as norm_rows takes them. */

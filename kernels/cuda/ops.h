@@ -37,9 +37,6 @@ bool cuda_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
 bool cuda_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *x,
                       const float *gain, float eps, const struct matrix *w);
 
-/* Weights of the next product of one token, or attend, to fetch into the L2 cache. */
-void cuda_ahead(struct kernels *k, const struct matrix *w, size_t n);
-
 bool cuda_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
                  const struct matrix *key, const struct matrix *value,
                  const struct attend *a);

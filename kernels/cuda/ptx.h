@@ -209,14 +209,6 @@ prefetch(const void *p)
     asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
-/* Ask the L2 cache for memory; addresses and sizes are multiples of 16 bytes. */
-static __device__ __forceinline__ void
-bulk_prefetch(const void *p, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes)
-                 : "memory");
-}
-
 /* Load 2 bytes; 0 if !there. */
 static __device__ __forceinline__ uint32_t
 load2(const void *p, bool there)

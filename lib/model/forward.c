@@ -40,18 +40,6 @@ may_fuse(const struct pass *p, enum role role, int layer)
     return p->each && !pass_quantizes(p) && !t->squares && !t->gram;
 }
 
-/* Weights that come after the next operation of a step. */
-static void
-ahead(struct pass *p, size_t n, const enum role *role, int layer)
-{
-    struct matrix w[LINEAR_MAX];
-    if (!p->each || layer >= (int)p->c->layers)
-        return;
-    for (size_t i = 0; i < n; i++)
-        w[i] = pass_tensor(p, role[i], layer)->w;
-    op_ahead(p->k, w, n);
-}
-
 /* y = x W' + c */
 static void
 linear(struct pass *p, void *y, const void *x, enum role role, int layer, const void *c)
@@ -171,8 +159,7 @@ qkv(struct pass *p, int i, void *value)
                         in = pass_act(p, l->input, c->hidden),
                         y[] = { pass_act(p, l->q_linear, q),
                                 pass_act(p, l->k_linear, kv), pass_act(p, value, kv) };
-    const enum role role[] = { ROLE_Q, ROLE_K, ROLE_V }, o = ROLE_O;
-    ahead(p, 1, &o, i);
+    const enum role role[] = { ROLE_Q, ROLE_K, ROLE_V };
     if (may_fuse(p, ROLE_Q, i)) {
         const struct matrix w[] = { pass_tensor(p, ROLE_Q, i)->w,
                                     pass_tensor(p, ROLE_K, i)->w,
@@ -194,9 +181,7 @@ attention(struct pass *p, int i, void *all_keys, void *all_values)
     size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
     void *key = dtype_at(p->k->is.act, all_keys, p->past * kv);
     void *value = dtype_at(p->k->is.act, all_values, p->past * kv);
-    const enum role later[] = { ROLE_GATE, ROLE_UP };
     qkv(p, i, value);
-    ahead(p, 2, later, i);
     if (p->each && attend(p, i))
         return;
     p->repeats = false; // what follows knows the past by value
@@ -249,8 +234,6 @@ swiglu(struct pass *p, int i)
     struct matrix act = pass_act(p, p->act, c->ffn),
                   in = pass_act(p, l->mid, c->hidden),
                   gate = pass_act(p, l->gate, c->ffn), up = pass_act(p, l->up, c->ffn);
-    const enum role down = ROLE_DOWN;
-    ahead(p, 1, &down, i);
     if (may_fuse(p, ROLE_GATE, i)) {
         const struct matrix w[] = { pass_tensor(p, ROLE_GATE, i)->w,
                                     pass_tensor(p, ROLE_UP, i)->w };
@@ -266,9 +249,7 @@ void
 pass_layer(struct pass *p, int i, void *key, void *value, void *out)
 {
     to_mid(p, i, key, value);
-    const enum role next[] = { ROLE_Q, ROLE_K, ROLE_V };
     swiglu(p, i);
-    ahead(p, 3, next, i + 1);
     linear(p, out, p->act, ROLE_DOWN, i, p->layer[i].mid);
 }
 

@@ -152,12 +152,6 @@ prefetch(const void *p)
     (void)p;
 }
 
-static inline void
-bulk_prefetch(const void *p, uint32_t bytes)
-{
-    (void)p, (void)bytes;
-}
-
 static inline uint32_t
 load2(const void *p, bool there)
 {
