@@ -486,51 +486,14 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, SPLIT
     }
 }
 
-/* A warp's columns of x in shared memory, in stages: of each token those of STEPS
- * products.  Chunks of 16 bytes are swizzled, so that loads have no bank conflicts. */
-template <typename F, int NT>
-struct ring {
-    enum {
-        DEPTH = 3, // stages
-        EACH = F::STEPS / 2,
-        HALVES = F::PIECES / EACH,
-        CHUNKS = 4 * EACH, // of a token
-        BYTES = 8 * NT * CHUNKS * 16,
-    };
-
-    static __device__ __forceinline__ unsigned
-    place(unsigned token, unsigned chunk)
-    {
-        return token * CHUNKS + (chunk ^ token % CHUNKS);
-    }
-
-    /* Copy the pieces of a half of a unit, asynchronously; zeros where there are none. */
-    static __device__ __forceinline__ void
-    fetch(uint32_t to, const struct job &j, unsigned unit, int half, unsigned lane)
-    {
-        unsigned chunk = lane % CHUNKS, token = lane / CHUNKS;
-        size_t column = (size_t)unit * F::COLUMNS + chunk / EACH * (F::PIECES * 8);
-        const __nv_bfloat16 *x =
-            (const __nv_bfloat16 *)j.x + column + (half * EACH + chunk % EACH) * 8;
-#pragma unroll
-        for (int i = 0; i < NT * CHUNKS / 4; i++, token += 32 / CHUNKS) {
-            bool there = column < j.in && (int)token < j.tokens;
-            copy16(to + place(token, chunk) * 16,
-                   there ? (const void *)(x + (size_t)token * j.in) : j.x, there);
-        }
-    }
-};
-
 /* Up to 8 NT tokens and 16 MT rows; a row's sums are those of one_kernel with as many
  * warps and the same SPLIT. */
 template <typename F, int MT, int NT, int SPLIT>
 static __global__ void __launch_bounds__(MANY_WARPS * 32)
     many_kernel(const __grid_constant__ struct job j)
 {
-    typedef ring<F, NT> R;
     constexpr int LOADS = 2, WIDE = 8 * NT, LD = WIDE + 1;
-    extern __shared__ __align__(128)
-        uint4 shared[]; // rings of the warps; sums, see below
+    extern __shared__ float sums[]; // (SPLIT, warps, 16 MT, LD)
     unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32,
              rank = blockIdx.x % SPLIT;
     int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
@@ -555,64 +518,48 @@ static __global__ void __launch_bounds__(MANY_WARPS * 32)
         __cluster_barrier_arrive_relaxed();
     cuda_wait();
 
-    uint4 *own = shared + warp * (R::DEPTH * R::BYTES / 16);
-    uint32_t base = shared_address(own);
-    unsigned next = 0, stage = 0; // half of a unit that is copied next; stage in use
-    auto fetch_x = [&] {
-        unsigned unit = s.from + warp + next / R::HALVES * warps;
-        if (unit < s.to)
-            R::fetch(base + next % R::DEPTH * R::BYTES, j, unit,
-                     (int)(next % R::HALVES), (unsigned)lane);
-        copies_commit();
-        next++;
-    };
-    for (int i = 0; i < R::DEPTH - 1; i++)
-        fetch_x();
     float sum[MT][NT][4] = {};
     for (unsigned at = s.from + warp; at < s.to; at += LOADS * warps)
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
             unsigned unit = at + i * warps, then = unit + LOADS * warps;
+            size_t column =
+                (size_t)unit * F::COLUMNS + (unsigned)quarter * F::PIECES * 8;
             if (unit >= s.to)
                 break;
 #pragma unroll
-            for (int half = 0; half < R::HALVES; half++) {
+            for (int half = 0; half < F::PIECES * 2 / F::STEPS; half++) {
+                constexpr int EACH = F::STEPS / 2; // pieces
                 uint32_t a[MT][F::STEPS][4];
+                uint4 x[NT][EACH];
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    int token = 8 * n + group < j.tokens ? 8 * n + group : 0;
+                    const uint4 *from = (const uint4 *)((const __nv_bfloat16 *)j.x +
+                                                        (size_t)token * j.in + column) +
+                                        half * EACH;
+#pragma unroll
+                    for (int p = 0; p < EACH; p++)
+                        x[n][p] = column < j.in ? from[p] : make_uint4(0, 0, 0, 0);
+                }
 #pragma unroll
                 for (int m = 0; m < MT; m++)
                     F::operand(a[m], u[i][m], half);
-                __syncwarp(); // all have read the stage that is overwritten
-                fetch_x();
-                copies_wait<R::DEPTH - 1>();
-                __syncwarp();
-                const uint4 *from = own + stage * (R::BYTES / 16);
-                stage = stage + 1 < R::DEPTH ? stage + 1 : 0;
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
-                    uint4 x[R::EACH];
 #pragma unroll
-                    for (int p = 0; p < R::EACH; p++)
-                        x[p] = F::order(
-                            from[R::place(8 * n + (unsigned)group,
-                                          (unsigned)quarter * R::EACH + (unsigned)p)]);
+                    for (int p = 0; p < EACH; p++)
+                        x[n][p] = F::order(x[n][p]);
 #pragma unroll
                     for (int m = 0; m < MT; m++)
-                        add_products(sum[m][n], a[m], x);
+                        add_products(sum[m][n], a[m], x[n]);
                 }
             }
 #pragma unroll
             for (int m = 0; m < MT; m++)
                 form[m].fetch(&u[i][m], then, then < s.mine);
         }
-    copies_wait<0>();
 
-    // (SPLIT, warps, 16 MT, LD) sums, in the first block of a cluster.  One block alone has
-    // them in place of the rings; others may still read those.
-    float *sums = (float *)shared;
-    if (SPLIT > 1)
-        sums += warps * (R::DEPTH * R::BYTES / 4);
-    else
-        __syncthreads();
     constexpr unsigned EACH = ROWS * MT * LD; // of a warp
     float *out = sums + (rank * warps + warp) * EACH;
     if (SPLIT > 1) {
@@ -831,10 +778,7 @@ template <typename F, int MT, int NT, int SPLIT>
 static void
 start_many_as(struct cuda *c, const struct job &j, const struct division &d)
 {
-    typedef ring<F, NT> R;
-    size_t sums = (size_t)SPLIT * d.warps * ROWS * MT * (8 * NT + 1) * sizeof(float);
-    size_t rings = (size_t)d.warps * R::DEPTH * R::BYTES;
-    size_t bytes = SPLIT > 1 ? rings + sums : rings > sums ? rings : sums;
+    size_t bytes = (size_t)SPLIT * d.warps * ROWS * MT * (8 * NT + 1) * sizeof(float);
     auto kernel = many_kernel<F, MT, NT, SPLIT>;
     cuda_check(c,
                cudaFuncSetAttribute((const void *)kernel,
