@@ -807,7 +807,7 @@ start_many(struct cuda *c, const struct job &j, const struct division &d)
 static void
 by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
 {
-    unsigned columns = dtype == DT_BF16 ? bf16_form::COLUMNS : fp4_form::COLUMNS;
+    unsigned columns = dtype == DT_BF16 ? +bf16_form::COLUMNS : +fp4_form::COLUMNS;
     for (int i = 0; i < j.parts; i++)
         j.tiles += j.part[i].tiles = blocks_of(j.part[i].out, ROWS);
     if (j.gated)
