@@ -16,7 +16,7 @@
 #   train      steps of a random Qwen3-4B; TRAIN="8x2048 2x2048" are its passes, STEPS (8) of each
 #   small      one sample of 2048 as on a card of 24 GB: memory planned, and seen from outside
 #   twice      TWICE (200) steps twice: equal bytes, no NaN
-#   generate   prefill and decoding of the same, NVFP4
+#   generate   prefill and decoding of the same, NVFP4; and of PROMPTS ("4 16 64") at a time
 #   peers      the same steps and decoding in PyTorch
 #
 # A row: date,machine,versions,commit,part,what,value,unit.  Only what was measured in one run
@@ -418,7 +418,33 @@ part_generate()
         sed -n "s/.*prompt \([12]\): prefill \([0-9]*\) tokens, \([0-9.]*\) tok\/s; decode \([0-9]*\) tokens, \([0-9.]*\) tok\/s.*/prefill of \2, run \1\t\3\ttokens\/s\ndecode after \2, run \1\t\5\ttokens\/s/p" \
             "$dir/err" | rows
     done
+    for n in ${PROMPTS:-4 16 64}; do
+        decode_together "$n"
+    done
     rm -f "$dir/m.dat"
+}
+
+# decode_together N: prompts of 128 tokens, 128 more of each; all steps of the prompt that comes
+# last have N rows.
+decode_together()
+{
+    local n=$1 i
+    for ((i = 0; i < n; i++)); do
+        ids $((128 + i))
+    done | awk '{ for (i = NF - 127; i <= NF; i++) printf "%s ", $i; print "" }' >"$dir/prompts"
+    for i in 1 "$n"; do
+        "$bin/generate" -v --device "$device" --config "$config" --ids --ignore-eos -n 128 \
+            --batch "$i" "$dir/m.dat" <"$dir/prompts" >"$dir/answers.$i" 2>"$dir/err" ||
+            { fail "generate --batch $i" "$dir/err" && return; }
+    done
+    sed -n "s/.*prompt $((n - 1)): .* decode [0-9]* tokens, \([0-9.]*\) tok.*/\1/p" "$dir/err" |
+        awk -v n="$n" -v OFS='\t' '{ print "decode of " n " prompts after 128", sprintf("%.0f", $1 * n), "tokens/s" }' |
+        rows
+    if cmp -s "$dir/answers.1" "$dir/answers.$n"; then
+        row "decode of $n prompts: bytes of each alone" equal -
+    else
+        fail "decode of $n prompts: bytes of each alone"
+    fi
 }
 
 part_peers()

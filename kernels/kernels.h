@@ -95,6 +95,20 @@ struct heads {
     size_t length; // of each document, if all have the same; 0: unknown
 };
 
+/* A token each of several sequences, with the keys and values of those before it in a cache of
+ * its own, to which its own are added. */
+enum { ATTEND_MAX = 64, ATTEND_STEP = 256 };
+struct attend {
+    size_t tokens, query, kv, dim; // T, at most ATTEND_MAX; H, K, D
+    const float *table;            // as in struct rope
+    const float *q_gain, *k_gain;  // (D)
+    float eps;
+    const int32_t *position; // (T) tokens before
+    // (T) on the host
+    void *const *key, *const *value; // caches: (more than those, K * D)
+    const size_t *past;              // tokens before; only past / ATTEND_STEP matters
+};
+
 /* What is learnt from another model's logits, numerics.md 11: a row's loss is (1 - share) ce
  * + share temperature^2 kl. */
 struct distill {
@@ -226,7 +240,20 @@ void kernels_record(struct kernels *k, unsigned e);
 /* What this queue is given from now on begins after event e, if it was ever recorded. */
 void kernels_wait(struct kernels *k, unsigned e);
 
+/* Operations that are asked for again and again with the same arguments, of which only what is in
+ * the device's memory differs.  True: the device has done all of those that it was given under
+ * this key before.  False: call them, without uploads and downloads, and then kernels_recorded;
+ * repeats: whether a key that is the same means the same arguments.  They are not counted in
+ * usage.flops.  What is freed makes the device forget them. */
+enum { REPLAY_KEY = 64 }; // bytes, at most
+bool kernels_replay(struct kernels *k, const void *key, size_t bytes);
+void kernels_recorded(struct kernels *k, bool repeats);
+
 /* ---- operations --------------------------------------------------------------------------- */
+
+/* Those that return bool are several in one, for decoding: false where the device has no such
+ * thing, for these sizes, and then nothing was done.  Where it has, a row gets the bits of the
+ * single ones, but for op_attend. */
 
 /* Matrices are dense (stride == cols) unless a comment says that they may be views.
  * Activations are of the type k->is.act.  "y = ..." overwrites, "y += ..." adds.  NULL is
@@ -254,6 +281,17 @@ void op_convert(struct kernels *k, const struct matrix *y, const struct matrix *
  * k->is.transposes dx takes `transposed` of the weights, dw that of dy and x. */
 void op_linear(struct kernels *k, size_t n, const struct matrix *y,
                const struct matrix *x, const struct matrix *w, const struct matrix *c);
+/* y[i] = norm(x) w[i]'; y = silu(norm(x) w[0]') * (norm(x) w[1]'); gain: (in). */
+bool op_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
+                    const struct matrix *x, const float *gain, float eps,
+                    const struct matrix *w);
+bool op_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                    const float *gain, float eps, const struct matrix *w);
+/* Norm and rotate q, (T, H * D), and key, add key and value, (T, K * D), to the caches, and
+ * attend: out, (T, H * D).  A row of out has the same bits whatever the others are. */
+bool op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
+               const struct matrix *key, const struct matrix *value,
+               const struct attend *a);
 /* dx = sum of dy_i w[i] + c, where dy_i are columns of dy, (T, sum of out_i), in the order of
  * the weights; c: NULL, dx, or another. */
 void op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,

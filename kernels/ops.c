@@ -191,6 +191,20 @@ kernels_wait(struct kernels *k, unsigned e)
     RUN(k, wait, e);
 }
 
+bool
+kernels_replay(struct kernels *k, const void *key, size_t bytes)
+{
+    assert(bytes <= REPLAY_KEY);
+    return k->op->replay && k->err->kind == ERR_NONE && k->op->replay(k, key, bytes);
+}
+
+void
+kernels_recorded(struct kernels *k, bool repeats)
+{
+    if (k->op->recorded)
+        k->op->recorded(k, repeats); // after an error it ends what was begun
+}
+
 /* ---- operations --------------------------------------------------------------------------- */
 
 void
@@ -245,6 +259,52 @@ op_linear(struct kernels *k, size_t n, const struct matrix *y, const struct matr
     assert(is_act(k, c, t, w->rows));
     count_product(k, t, w, n);
     RUN(k, linear, n, y, x, w, c);
+}
+
+/* Call one that is several in one; after an error there is nothing left to do. */
+#define TRY(k, name, ...)                                                              \
+    ((k)->op->name && ((k)->err->kind != ERR_NONE || (k)->op->name((k), __VA_ARGS__)))
+
+bool
+op_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
+               const struct matrix *x, const float *gain, float eps,
+               const struct matrix *w)
+{
+    assert(n > 0 && n <= LINEAR_MAX && is_act(k, x, x->rows, x->cols));
+    for (size_t i = 0; i < n; i++)
+        assert(is_act(k, &y[i], x->rows, w[i].rows) &&
+               is_dense(&w[i], w[i].rows, x->cols));
+    bool done = TRY(k, norm_linear, n, y, x, gain, eps, w);
+    if (done)
+        count_product(k, x->rows, w, n);
+    return done;
+}
+
+bool
+op_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *x,
+               const float *gain, float eps, const struct matrix *w)
+{
+    assert(is_act(k, x, x->rows, x->cols) && is_act(k, y, x->rows, w->rows));
+    assert(is_dense(&w[0], w->rows, x->cols) && is_dense(&w[1], w->rows, x->cols));
+    bool done = TRY(k, norm_swiglu, y, x, gain, eps, w);
+    if (done)
+        count_product(k, x->rows, w, 2);
+    return done;
+}
+
+bool
+op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
+          const struct matrix *key, const struct matrix *value, const struct attend *a)
+{
+    size_t t = a->tokens, wide = a->query * a->dim, narrow = a->kv * a->dim;
+    assert(t <= ATTEND_MAX && is_act(k, out, t, wide) && is_act(k, q, t, wide));
+    assert(is_act(k, key, t, narrow) && is_act(k, value, t, narrow));
+    bool done = TRY(k, attend, out, q, key, value, a);
+    for (size_t i = 0; done && i < t; i++) {
+        const struct heads one = { 1, a->past[i], a->query, a->kv, a->dim, NULL, 0 };
+        count_attention(k, &one, 1);
+    }
+    return done;
 }
 
 void

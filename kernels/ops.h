@@ -21,6 +21,8 @@ struct ops {
     void (*queue)(struct kernels *k, enum queue queue); // k->queue is the one before
     void (*record)(struct kernels *k, unsigned event);
     void (*wait)(struct kernels *k, unsigned event);
+    bool (*replay)(struct kernels *k, const void *key, size_t bytes);
+    void (*recorded)(struct kernels *k, bool repeats);
 
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     void (*zero)(struct kernels *k, void *p, size_t bytes);
@@ -32,6 +34,15 @@ struct ops {
     void (*linear)(struct kernels *k, size_t n, const struct matrix *y,
                    const struct matrix *x, const struct matrix *w,
                    const struct matrix *c);
+    bool (*norm_linear)(struct kernels *k, size_t n, const struct matrix *y,
+                        const struct matrix *x, const float *gain, float eps,
+                        const struct matrix *w);
+    bool (*norm_swiglu)(struct kernels *k, const struct matrix *y,
+                        const struct matrix *x, const float *gain, float eps,
+                        const struct matrix *w);
+    bool (*attend)(struct kernels *k, const struct matrix *out, const struct matrix *q,
+                   const struct matrix *key, const struct matrix *value,
+                   const struct attend *a);
     void (*linear_dx)(struct kernels *k, size_t n, const struct matrix *dx,
                       const struct matrix *dy, const struct matrix *w,
                       const struct matrix *c);

@@ -219,6 +219,24 @@ routes()
     done
 }
 
+# An answer has the same bytes alone and with others, of which some end early; m.dat is there.
+together()
+{
+    local compute n
+    awk 'BEGIN { srand(2); for (i = 0; i < 21; i++) { n = i == 5 ? 200 : int(rand() * 40)
+        for (k = 0; k <= n; k++) printf "%d ", int(rand() * 512); print "" } }' >"$dir/prompts"
+    for compute in f32 bf16; do
+        for n in 1 3 8 21; do
+            "$bin/generate" -q --device cuda --compute $compute --quant max --ids --json -n 20 \
+                --top-logprobs 2 --temp 0.7 --batch $n --config "$dir/config.json" "$dir/m.dat" \
+                <"$dir/prompts" | sed 's/,"timing.*//' >"$dir/answers.$n" || : >"$dir/answers.$n"
+            [ $n -eq 1 ] || [ ! -s "$dir/answers.1" ] ||
+                one "generate --batch $n $compute" cmp "$dir/answers.1" "$dir/answers.$n"
+        done
+        one "generate --batch $compute: all are answered" [ "$(wc -l <"$dir/answers.21")" = 21 ]
+    done
+}
+
 # What --fast is on a GPU, of a model that is too narrow for what it is on the CPU; d.tok is there.
 fast()
 {
@@ -283,6 +301,7 @@ if [ $what = check-gpu ]; then
     fp8
     quantizers
     routes
+    together
     fast
     replay
     one failures tests/gpu/failures.sh

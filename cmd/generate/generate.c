@@ -76,7 +76,7 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.no_drop) },
     { 0, "history", "FILE", "with --chat: keep the lines that are typed in this file",
       CMD_TEXT(&cfg.history) },
-    { 0, "batch", "N", "answer N prompts at a time (default 1), on the CPU",
+    { 0, "batch", "N", "answer N prompts at a time (default 1)",
       CMD_U32(&cfg.batch, 1, MAX_BATCH) },
     { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)",
       CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },

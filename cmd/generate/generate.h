@@ -88,7 +88,7 @@ int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows
 /* Run the tokens of s->q that its cache lacks; its argmax or logits are of the next. */
 int session_follow(struct session *s);
 /* The same for n sequences that lack one token each, together; logits: (n, vocab) scratch.  Each
- * gets the bits that it gets alone, on the CPU. */
+ * gets the bits that it gets alone. */
 int session_step(struct session *s, struct sequence *const *q, size_t n, float *logits);
 bool session_ends(const struct session *s, uint32_t id);
 

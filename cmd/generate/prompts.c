@@ -381,14 +381,16 @@ static size_t
 slots(const struct session *s)
 {
     const struct config_generate *c = s->c;
-    const char *why = !s->k->is.host ? "only the CPU does it yet"
-                      : c->where.coarse
-                          ? "with --fast numbers depend on how many tokens "
-                            "are computed together"
-                          : NULL;
-    if (c->batch > 1 && why && !c->cmd.quiet)
-        warn("--batch: no effect: %s", why);
-    return why ? 1 : c->batch;
+    // Else a row of a product has the same bits with any others.
+    const char *how = c->where.coarse                  ? "--fast"
+                      : !s->k->is.host && c->where.fp4 ? "--activations nvfp4 on a GPU"
+                                                       : NULL;
+    if (c->batch > 1 && how && !c->cmd.quiet)
+        warn("--batch: no effect: with %s numbers depend on how many tokens are "
+             "computed "
+             "together",
+             how);
+    return how ? 1 : c->batch;
 }
 
 static int

@@ -339,6 +339,8 @@ session_follow(struct session *s)
     if (s->c->no_kv)
         q->cache.used = 0;
     size_t from = q->cache.used;
+    if (q->ids.n - from == 1 && !s->hidden) // as in a batch
+        return s->stop && *s->stop ? 1 : session_step(s, &q, 1, s->logits);
     q->logits = s->logits;
     int rc = session_extend(s, q->ids.v + from, q->ids.n - from, 1,
                             s->greedy ? NULL : s->logits);

@@ -180,6 +180,7 @@ cuda_free(struct kernels *k, void *p)
     if (!p || !(b = *at))
         return;
     *at = b->next;
+    cuda_forget(&w->c);
     usage_add(&k->usage, b->what, -(int64_t)b->bytes);
     cudaFree(p);
     free(b);
@@ -387,6 +388,7 @@ cuda_close(struct kernels *k)
         print_times(c);
     if (c->q.stream)
         cudaStreamSynchronize(c->q.stream);
+    cuda_replay_close(c);
     cuda_gemm_close(c);
     cudnn_close(c);
     close_queues(c);
@@ -410,12 +412,17 @@ static const struct ops cuda_ops = {
     .queue = cuda_queue,
     .record = cuda_record,
     .wait = cuda_wait_event,
+    .replay = cuda_replay,
+    .recorded = cuda_recorded,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .gather = cuda_gather,
     .scatter = cuda_scatter,
     .convert = cuda_convert,
     .linear = cuda_linear,
+    .norm_linear = cuda_norm_linear,
+    .norm_swiglu = cuda_norm_swiglu,
+    .attend = cuda_attend,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
     .embed = cuda_embed,
@@ -445,7 +452,7 @@ static const struct ops cuda_ops = {
 
 /* Version of our arithmetic and algorithm choices: increment it whenever a change here
  * changes bits of a model's values, so that a resumed run is warned. */
-enum { ARITHMETIC = 2 };
+enum { ARITHMETIC = 3 };
 
 static bool
 query_device(struct cuda *c)
@@ -508,7 +515,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_9(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_10(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");

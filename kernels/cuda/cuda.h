@@ -25,8 +25,9 @@ extern "C" {
  * kind has ended. */
 enum early { NOT_EARLY, EARLY_FORWARD, EARLY_UPDATES, EARLY_QUANTIZERS };
 
-struct plan;  // of a GEMM: gemm.cu
-struct trace; // profiling: cuda.cu
+struct plan;      // of a GEMM: gemm.cu
+struct trace;     // profiling: cuda.cu
+struct recording; // replay.cu
 
 /* A queue: stream and buffers that concurrent operations must not share.  Only
  * QUEUE_COMPUTE has buffers: products, attention, norms, losses and sums run there. */
@@ -58,6 +59,8 @@ struct cuda {
     struct trace *trace;    // NULL: no profiling
     struct plan *plans;
     size_t n_plans, cap_plans;
+    struct recording *recording; // NULL: none yet
+    int attends; // head width for which attend may use its shared memory
 };
 
 static inline struct cuda *

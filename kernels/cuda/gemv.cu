@@ -3,14 +3,19 @@
  * the weight, so the weight is read once, as it is stored, and as many loads as
  * possible are in flight before the kernel waits for x (see cuda_wait).
  *
+ * A row of y has the same bits whatever other rows are computed with it: which columns
+ * a warp sums, and in which order, depends on the weight alone (see division_of), and
+ * so does the order in which the warps' sums are added.
+ *
  * NVFP4 and bf16 weights with bf16 activations use the tensor cores, 16 rows of the
  * weight at a time, which leaves the other units free to unpack codes.  Both operands
  * of an mma may have their columns in any common order; ours is the one in which codes
  * unpack with the fewest operations, and for bf16 that in memory.  Everything else is a
  * dot product in f32, with a row per warp. */
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/packs.h"
+#include "kernels/cuda/swiglu.h"
 
 /* One of several products with the same x. */
 struct product {
@@ -29,6 +34,10 @@ struct job {
     int tokens, parts;
     unsigned tiles; // of all parts
     bool wide;      // y is f32
+    // of one token
+    const float *gain; // x is normed first; NULL: it is not
+    float eps;
+    bool gated; // two parts, gate and up: y of the first is silu(gate) * up
 };
 
 /* The addend of one row and token. */
@@ -55,7 +64,10 @@ put(const struct job &j, const struct product &w, int token, size_t row, float s
 
 /* ---- tensor cores ---------------------------------------------------------------- */
 
-enum { ROWS = 16 };
+enum {
+    ROWS = 16,
+    MANY_WARPS = 8, // max.
+};
 
 /* Two codes of a word, at mask 0x000f000f << 4 I, as bf16x2 of 2^-126 times their
  * values: sign and magnitude move to the bits of sign, exponent and fraction; 0.5
@@ -115,7 +127,7 @@ arrange(uint4 a)
  * thread's part of it.  A thread has a quarter of the columns, in pieces of eight, of
  * two rows that are 8 apart. */
 struct fp4_form {
-    enum { COLUMNS = 128, PIECES = COLUMNS / 4 / 8 };
+    enum { COLUMNS = 128, PIECES = COLUMNS / 4 / 8, STEPS = 4 };
     const char *codes[2];
     const uint8_t *scales[2];
     struct unit {
@@ -148,21 +160,21 @@ struct fp4_form {
     {
         return arrange(x);
     }
+    // A of the next STEPS products: columns of two pieces.
     static __device__ __forceinline__ void
-    use(float sum[4], const struct unit &u, const uint4 x[PIECES])
+    operand(uint32_t (&to)[STEPS][4], const struct unit &u, int half)
     {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t a[8], b[8];
-            uint4 c0 = u.codes[0], c1 = u.codes[1], lo = x[2 * i], hi = x[2 * i + 1];
-            unpack(a, i ? c0.z : c0.x, i ? c0.w : c0.y,
-                   scale_factor(u.scales[0] >> (8 * i)));
-            unpack(b, i ? c1.z : c1.x, i ? c1.w : c1.y,
-                   scale_factor(u.scales[1] >> (8 * i)));
-            mma(sum, a[0], b[0], a[1], b[1], lo.x, lo.y);
-            mma(sum, a[2], b[2], a[3], b[3], lo.z, lo.w);
-            mma(sum, a[4], b[4], a[5], b[5], hi.x, hi.y);
-            mma(sum, a[6], b[6], a[7], b[7], hi.z, hi.w);
+        for (int r = 0; r < 2; r++) {
+            uint32_t pair[8];
+            uint4 c = u.codes[r];
+            unpack(pair, half ? c.z : c.x, half ? c.w : c.y,
+                   scale_factor(u.scales[r] >> (8 * half)));
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                to[k][r] = pair[2 * k];
+                to[k][2 + r] = pair[2 * k + 1];
+            }
         }
     }
     static __device__ __forceinline__ float
@@ -173,7 +185,7 @@ struct fp4_form {
 };
 
 struct bf16_form {
-    enum { COLUMNS = 32, PIECES = COLUMNS / 4 / 8 };
+    enum { COLUMNS = 32, PIECES = COLUMNS / 4 / 8, STEPS = 2 };
     const char *values[2];
     struct unit {
         uint4 values[2];
@@ -199,11 +211,16 @@ struct bf16_form {
         return x;
     }
     static __device__ __forceinline__ void
-    use(float sum[4], const struct unit &u, const uint4 x[PIECES])
+    operand(uint32_t (&to)[STEPS][4], const struct unit &u, int)
     {
         uint4 a = u.values[0], b = u.values[1];
-        mma(sum, a.x, b.x, a.y, b.y, x[0].x, x[0].y);
-        mma(sum, a.z, b.z, a.w, b.w, x[0].z, x[0].w);
+        const uint32_t all[STEPS][4] = { { a.x, b.x, a.y, b.y },
+                                         { a.z, b.z, a.w, b.w } };
+#pragma unroll
+        for (int k = 0; k < STEPS; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                to[k][i] = all[k][i];
     }
     static __device__ __forceinline__ float
     multiplier(const struct product &w)
@@ -212,9 +229,30 @@ struct bf16_form {
     }
 };
 
-/* Copy units from .. to - 1 of one token's x to shared memory, in the order in which
- * threads read it: of each unit the first pieces of its quarters, then the second
- * ones.  Zeros past the last column. */
+/* sum += A x of STEPS products; x: as many columns of a token in the form's order. */
+template <int STEPS>
+static __device__ __forceinline__ void
+add_products(float (&sum)[4], const uint32_t (&a)[STEPS][4], const uint4 *x)
+{
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        uint4 v = x[k / 2];
+        mma(sum, a[k], k % 2 ? v.z : v.x, k % 2 ? v.w : v.y);
+    }
+}
+
+/* Where piece i of x belongs in shared memory, in the order in which threads read it:
+ * of each unit the first pieces of its quarters, then the second ones. */
+template <typename F>
+static __device__ __forceinline__ unsigned
+place_of(unsigned i)
+{
+    constexpr unsigned EACH = F::COLUMNS / 8;
+    return (i / EACH * F::PIECES + i % F::PIECES) * 4 + i / F::PIECES % 4;
+}
+
+/* Copy units from .. to - 1 of one token's x to shared memory; zeros past the last
+ * column. */
 template <typename F>
 static __device__ __forceinline__ void
 stage(uint4 *shared, const struct job &j, unsigned from, unsigned to)
@@ -222,34 +260,58 @@ stage(uint4 *shared, const struct job &j, unsigned from, unsigned to)
     constexpr unsigned EACH = F::COLUMNS / 8;
     const uint4 *x = (const uint4 *)j.x + from * EACH;
     unsigned all = (to - from) * EACH, there = (unsigned)(j.in / 8) - from * EACH;
-    for (unsigned i = threadIdx.x; i < all; i += blockDim.x) {
-        unsigned unit = i / EACH, quarter = i / F::PIECES % 4;
-        uint4 v = i < there ? x[i] : make_uint4(0, 0, 0, 0);
-        shared[(unit * F::PIECES + i % F::PIECES) * 4 + quarter] = F::order(v);
-    }
+    for (unsigned i = threadIdx.x; i < all; i += blockDim.x)
+        shared[place_of<F>(i)] = F::order(i < there ? x[i] : make_uint4(0, 0, 0, 0));
 }
 
-/* Load a thread's part of one token's x in a unit. */
-template <typename F, bool ONE>
+/* The same of what norm_rows makes of x, bit by bit: its threads' sums are added as it
+ * adds them. */
+template <typename F>
 static __device__ __forceinline__ void
-load_x(uint4 x[F::PIECES], const uint4 *shared, const struct job &j, unsigned unit,
-       int token, int quarter)
+stage_normed(uint4 *shared, const struct job &j, unsigned from, unsigned to)
 {
-    if (ONE) {
+    typedef pack<__nv_bfloat16, 8> P;
+    constexpr unsigned EACH = F::COLUMNS / 8;
+    __shared__ float part[NORM_THREADS / 32];
+    unsigned packs = (unsigned)(j.in / 8), lane = threadIdx.x % 32;
+    unsigned first = from * EACH, end = to * EACH;
+    struct norm_shape n = norm_shape_of(packs);
+    for (unsigned warp = threadIdx.x / 32; warp < n.threads / 32;
+         warp += blockDim.x / 32) {
+        float sum = 0;
+        for (unsigned i = warp * 32 + lane; i < packs; i += n.threads) {
+            P v = ((const P *)j.x)[i];
 #pragma unroll
-        for (int i = 0; i < F::PIECES; i++)
-            x[i] = shared[(unit * F::PIECES + i) * 4 + quarter];
-        return;
+            for (int e = 0; e < 8; e++)
+                sum = fmaf(to_f32(v.v[e]), to_f32(v.v[e]), sum);
+            if (i >= first && i < end)
+                shared[place_of<F>(i - first)] = *(uint4 *)&v;
+        }
+        sum = warp_sum(sum);
+        if (lane == 0)
+            part[warp] = sum;
     }
-    size_t at = (size_t)unit * F::COLUMNS + (unsigned)quarter * (F::PIECES * 8);
-    const uint4 *from =
-        (const uint4 *)((const __nv_bfloat16 *)j.x + (size_t)token * j.in + at);
+    for (unsigned i = (packs > first ? packs : first) + threadIdx.x; i < end;
+         i += blockDim.x)
+        shared[place_of<F>(i - first)] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    float scale = norm_scale(warp_sum(lane < n.threads / 32 ? part[lane] : 0),
+                             (unsigned)j.in, j.eps);
+    for (unsigned i = first + threadIdx.x; i < end && i < packs; i += blockDim.x) {
+        uint4 &at = shared[place_of<F>(i - first)];
+        P v = *(P *)&at;
+        float g[8];
+        load(g, j.gain + i * 8);
 #pragma unroll
-    for (int i = 0; i < F::PIECES; i++)
-        x[i] = at < j.in ? F::order(from[i]) : make_uint4(0, 0, 0, 0);
+        for (int e = 0; e < 8; e++)
+            g[e] = to_f32(v.v[e]) * scale * g[e];
+        store((__nv_bfloat16 *)&v, g);
+        at = F::order(*(uint4 *)&v);
+    }
 }
 
-/* 16 rows of a part, from `first` on: a block's unit of work. */
+/* 16 rows of a part, from `first` on: a block's unit of work.  Gated: 8 of gate and the
+ * same of up. */
 struct tile {
     int part;
     size_t first;
@@ -259,10 +321,26 @@ static __device__ __forceinline__ struct tile
 tile_of(const struct job &j, unsigned i)
 {
     struct tile t = { 0, 0 };
+    if (j.gated) {
+        t.first = (size_t)i * (ROWS / 2);
+        return t;
+    }
     for (; t.part + 1 < j.parts && i >= j.part[t.part].tiles; t.part++)
         i -= j.part[t.part].tiles;
     t.first = (size_t)i * ROWS;
     return t;
+}
+
+/* The part and the row of it that row r of a tile is. */
+static __device__ __forceinline__ struct tile
+row_of(const struct job &j, const struct tile &t, int r)
+{
+    struct tile of = { t.part, t.first + (unsigned)r };
+    if (j.gated) {
+        of.part = r / (ROWS / 2);
+        of.first = t.first + (unsigned)(r % (ROWS / 2));
+    }
+    return of;
 }
 
 /* Set a thread's two rows of a tile; past the last row, use the last. */
@@ -270,47 +348,54 @@ template <typename F>
 static __device__ __forceinline__ void
 begin_tile(F &form, const struct job &j, const struct tile &t, int group, int quarter)
 {
-    const struct product &w = j.part[t.part];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        size_t row = t.first + (unsigned)group + 8 * i;
-        form.begin(w, j.in, i, row < w.out ? row : w.out - 1, quarter);
+        struct tile of = row_of(j, t, group + 8 * i);
+        const struct product &w = j.part[of.part];
+        form.begin(w, j.in, i, of.first < w.out ? of.first : w.out - 1, quarter);
     }
 }
 
-/* Blocks per SM: threads may have 102 registers, 128 if rows are split, 85 with several
- * tokens. */
-constexpr int
-blocks_at_once(int warps, bool one, int split)
+/* Units from .. to - 1 of a row are a block's.  The last unit may extend past the row:
+ * then whole quarters of it are missing, and this thread's are there up to mine. */
+struct span {
+    unsigned from, to, mine;
+};
+
+template <typename F, int SPLIT>
+static __device__ __forceinline__ struct span
+span_of(const struct job &j, unsigned rank, int quarter)
 {
-    return (split > 1 ? 16 : one ? 20 : 24) / warps;
+    unsigned units = (unsigned)((j.in + F::COLUMNS - 1) / F::COLUMNS);
+    struct span s = { units * rank / SPLIT, units * (rank + 1) / SPLIT, 0 };
+    s.mine = (unsigned)((j.in + F::COLUMNS - 1 - (unsigned)quarter * (F::PIECES * 8)) /
+                        F::COLUMNS);
+    s.mine = s.mine < s.to ? s.mine : s.to;
+    return s;
 }
 
-/* The warps of a block take the units of 16 rows in turn, with LOADS units in flight.
- * ONE: one token, else up to eight.  WHOLE: LOADS units are all that a warp has of a
- * row; then the block's next tile is loaded while this one is reduced.  SPLIT: a
- * cluster of so many blocks shares the units of each tile, and its first block finishes
- * it. */
-template <typename F, int WARPS, int LOADS, bool ONE, bool WHOLE, int SPLIT>
-static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, SPLIT))
-    tensor_kernel(const __grid_constant__ struct job j)
+/* Blocks per SM: threads may have 102 registers, 128 if rows are split. */
+constexpr int
+blocks_at_once(int warps, int split)
 {
-    constexpr int COLUMNS = ONE ? 1 : GEMV_MAX;
+    return (split > 1 ? 16 : 20) / warps;
+}
+
+/* One token.  The warps of a block take the units of 16 rows in turn, with LOADS units
+ * in flight.  WHOLE: LOADS units are all that a warp has of a row; then the block's next
+ * tile is loaded while this one is reduced.  SPLIT: a cluster of so many blocks shares
+ * the units of each tile, and its first block finishes it. */
+template <typename F, int WARPS, int LOADS, bool WHOLE, int SPLIT>
+static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, SPLIT))
+    one_kernel(const __grid_constant__ struct job j)
+{
     constexpr bool MORE = WHOLE && SPLIT == 1; // more than one tile per block
     extern __shared__ uint4 shared[];
-    __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS][COLUMNS + !ONE];
+    __shared__ float sums[1 + MORE][SPLIT][WARPS][ROWS];
     unsigned warp = threadIdx.x / 32, rank = blockIdx.x % SPLIT;
     int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
-    unsigned units = (unsigned)((j.in + F::COLUMNS - 1) / F::COLUMNS);
-    unsigned from = units * rank / SPLIT, to = units * (rank + 1) / SPLIT;
-    // The last unit may extend past the row: then whole quarters of it are missing.
-    unsigned mine =
-        (unsigned)((j.in + F::COLUMNS - 1 - (unsigned)quarter * (F::PIECES * 8)) /
-                   F::COLUMNS);
-    mine = mine < to ? mine : to;
-    // The row and token that this thread finishes.
-    int r = (int)threadIdx.x / COLUMNS, token = (int)threadIdx.x % COLUMNS;
-    int column = group < j.tokens ? group : 0; // results past the last token are unused
+    struct span s = span_of<F, SPLIT>(j, rank, quarter);
+    int r = (int)threadIdx.x % ROWS; // the row that this thread may finish
     F form;
     typename F::unit u[LOADS] = {};
     struct tile t = tile_of(j, blockIdx.x / SPLIT);
@@ -318,54 +403,62 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, 
     begin_tile(form, j, t, group, quarter);
 #pragma unroll
     for (int i = 0; i < LOADS; i++)
-        form.fetch(&u[i], from + warp + i * WARPS, from + warp + i * WARPS < mine);
+        form.fetch(&u[i], s.from + warp + i * WARPS,
+                   s.from + warp + i * WARPS < s.mine);
+    if (j.gain)
+        for (unsigned i = threadIdx.x * 32; i < j.in; i += WARPS * 32 * 32)
+            prefetch(j.gain + i); // a line of 128 bytes
     if (SPLIT > 1)
         __cluster_barrier_arrive_relaxed(); // does not wait for the loads in flight
     cuda_wait();
-    if (ONE) {
-        stage<F>(shared, j, from, to);
-        __syncthreads();
-    }
+    if (j.gain)
+        stage_normed<F>(shared, j, s.from, s.to);
+    else
+        stage<F>(shared, j, s.from, s.to);
+    __syncthreads();
 
     for (unsigned now = blockIdx.x, which = 0;; now += gridDim.x) {
-        const struct product &w = j.part[t.part];
-        size_t row = t.first + (unsigned)r;
-        bool ends = r < ROWS && token < j.tokens && row < w.out && rank == 0;
+        struct tile of = row_of(j, t, r);
+        const struct product &w = j.part[of.part];
+        bool ends = threadIdx.x < ROWS && of.first < w.out && rank == 0;
         float multiplier = ends ? F::multiplier(w) : 0;
-        float more = ends ? added<__nv_bfloat16>(j, w, token, row) : 0;
+        float more = ends ? added<__nv_bfloat16>(j, w, 0, of.first) : 0;
         float sum[4] = { 0, 0, 0, 0 };
         bool last = !MORE || now + gridDim.x >= j.tiles;
         if (!last) {
             t = tile_of(j, now + gridDim.x);
             begin_tile(form, j, t, group, quarter);
         }
-        for (unsigned at = from + warp; at < to; at = WHOLE ? to : at + LOADS * WARPS)
+        for (unsigned at = s.from + warp; at < s.to;
+             at = WHOLE ? s.to : at + LOADS * WARPS)
 #pragma unroll
             for (int i = 0; i < LOADS; i++) {
                 unsigned unit = at + i * WARPS, then = unit + LOADS * WARPS;
                 uint4 x[F::PIECES];
-                if (unit >= to)
+                if (unit >= s.to)
                     break;
-                load_x<F, ONE>(x, shared, j, ONE ? unit - from : unit, column, quarter);
-                F::use(sum, u[i], x);
+#pragma unroll
+                for (int p = 0; p < F::PIECES; p++)
+                    x[p] = shared[((unit - s.from) * F::PIECES + p) * 4 + quarter];
+#pragma unroll
+                for (int half = 0; half < F::PIECES * 2 / F::STEPS; half++) {
+                    uint32_t a[F::STEPS][4];
+                    F::operand(a, u[i], half);
+                    add_products(sum, a, x + half * F::STEPS / 2);
+                }
                 if (MORE)
-                    form.fetch(&u[i], unit, !last && unit < mine);
+                    form.fetch(&u[i], unit, !last && unit < s.mine);
                 else if (!WHOLE)
-                    form.fetch(&u[i], then, then < mine);
+                    form.fetch(&u[i], then, then < s.mine);
             }
         auto out = sums[which][rank][warp];
         if (SPLIT > 1) { // to the first block of the cluster, which has started
             __cluster_barrier_wait();
             out = (decltype(out))__cluster_map_shared_rank(out, 0);
         }
-        if (ONE && quarter == 0) {
-            out[group][0] = sum[0];
-            out[group + 8][0] = sum[2];
-        } else if (!ONE) {
-            out[group][2 * quarter] = sum[0];
-            out[group][2 * quarter + !ONE] = sum[1];
-            out[group + 8][2 * quarter] = sum[2];
-            out[group + 8][2 * quarter + !ONE] = sum[3];
+        if (quarter == 0) {
+            out[group] = sum[0];
+            out[group + 8] = sum[2];
         }
         if (SPLIT > 1) {
             __cluster_barrier_arrive();
@@ -373,12 +466,19 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, 
         } else {
             __syncthreads();
         }
-        if (ends) {
+        if (threadIdx.x < 32) {
             float all = 0;
 #pragma unroll
             for (int i = 0; i < SPLIT * WARPS; i++)
-                all += sums[which][i / WARPS][i % WARPS][r][token];
-            put<__nv_bfloat16>(j, w, token, row, all * multiplier + more);
+                all += sums[which][i / WARPS][i % WARPS][r];
+            all = all * multiplier + more;
+            if (j.gated) {
+                float up = __shfl_xor_sync(0xffffffffU, all, ROWS / 2);
+                all = swiglu_of_rounded(all, up);
+                ends = ends && of.part == 0;
+            }
+            if (ends)
+                put<__nv_bfloat16>(j, w, 0, of.first, all);
         }
         if (last)
             break;
@@ -386,7 +486,119 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, ONE, 
     }
 }
 
+/* Up to 8 NT tokens and 16 MT rows; a row's sums are those of one_kernel with as many
+ * warps and the same SPLIT. */
+template <typename F, int MT, int NT, int SPLIT>
+static __global__ void __launch_bounds__(MANY_WARPS * 32)
+    many_kernel(const __grid_constant__ struct job j)
+{
+    constexpr int LOADS = 2, WIDE = 8 * NT, LD = WIDE + 1;
+    extern __shared__ float sums[]; // (SPLIT, warps, 16 MT, LD)
+    unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32,
+             rank = blockIdx.x % SPLIT;
+    int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    struct span s = span_of<F, SPLIT>(j, rank, quarter);
+    struct tile t[MT];
+    F form[MT];
+    typename F::unit u[LOADS][MT] = {};
+    cuda_next();
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        unsigned i = blockIdx.x / SPLIT * MT + m;
+        t[m] = tile_of(j, i < j.tiles ? i : j.tiles - 1);
+        begin_tile(form[m], j, t[m], group, quarter);
+    }
+#pragma unroll
+    for (int i = 0; i < LOADS; i++)
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            form[m].fetch(&u[i][m], s.from + warp + i * warps,
+                          s.from + warp + i * warps < s.mine);
+    if (SPLIT > 1)
+        __cluster_barrier_arrive_relaxed();
+    cuda_wait();
+
+    float sum[MT][NT][4] = {};
+    for (unsigned at = s.from + warp; at < s.to; at += LOADS * warps)
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            unsigned unit = at + i * warps, then = unit + LOADS * warps;
+            size_t column =
+                (size_t)unit * F::COLUMNS + (unsigned)quarter * F::PIECES * 8;
+            if (unit >= s.to)
+                break;
+#pragma unroll
+            for (int half = 0; half < F::PIECES * 2 / F::STEPS; half++) {
+                constexpr int EACH = F::STEPS / 2; // pieces
+                uint32_t a[MT][F::STEPS][4];
+                uint4 x[NT][EACH];
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    int token = 8 * n + group < j.tokens ? 8 * n + group : 0;
+                    const uint4 *from = (const uint4 *)((const __nv_bfloat16 *)j.x +
+                                                        (size_t)token * j.in + column) +
+                                        half * EACH;
+#pragma unroll
+                    for (int p = 0; p < EACH; p++)
+                        x[n][p] = column < j.in ? from[p] : make_uint4(0, 0, 0, 0);
+                }
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+                    F::operand(a[m], u[i][m], half);
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+#pragma unroll
+                    for (int p = 0; p < EACH; p++)
+                        x[n][p] = F::order(x[n][p]);
+#pragma unroll
+                    for (int m = 0; m < MT; m++)
+                        add_products(sum[m][n], a[m], x[n]);
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+                form[m].fetch(&u[i][m], then, then < s.mine);
+        }
+
+    constexpr unsigned EACH = ROWS * MT * LD; // of a warp
+    float *out = sums + (rank * warps + warp) * EACH;
+    if (SPLIT > 1) {
+        __cluster_barrier_wait();
+        out = (float *)__cluster_map_shared_rank(out, 0);
+    }
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                out[(16 * m + group + e / 2 * 8) * LD + 8 * n + 2 * quarter + e % 2] =
+                    sum[m][n][e];
+    if (SPLIT > 1) {
+        __cluster_barrier_arrive();
+        __cluster_barrier_wait();
+    } else {
+        __syncthreads();
+    }
+    for (unsigned i = threadIdx.x; i < ROWS * MT * WIDE && rank == 0; i += blockDim.x) {
+        int r = (int)(i % (ROWS * MT)), token = (int)(i / (ROWS * MT)), m = r / ROWS;
+        const struct product &w = j.part[t[m].part];
+        size_t row = t[m].first + (unsigned)(r % ROWS);
+        if (token >= j.tokens || row >= w.out ||
+            blockIdx.x / SPLIT * MT + (unsigned)m >= j.tiles)
+            continue;
+        float all = 0;
+        for (unsigned k = 0; k < SPLIT * warps; k++)
+            all += sums[k * EACH + (unsigned)r * LD + (unsigned)token];
+        put<__nv_bfloat16>(j, w, token, row,
+                           all * F::multiplier(w) +
+                               added<__nv_bfloat16>(j, w, token, row));
+    }
+}
+
 /* ---- f32 dot products ------------------------------------------------------------ */
+
+enum { FEW = 8 }; // tokens at a time
 
 static __device__ __forceinline__ float
 code_value(uint32_t code)
@@ -439,7 +651,7 @@ static __global__ void __launch_bounds__(256)
 {
     const struct product &w = j.part[0];
     size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    float sum[GEMV_MAX] = { 0 };
+    float sum[FEW] = { 0 };
     cuda_take_over();
     if (row >= w.out)
         return;
@@ -447,7 +659,7 @@ static __global__ void __launch_bounds__(256)
         float v[N];
         reader<W, N>::read(v, j, row, at);
 #pragma unroll
-        for (int t = 0; t < GEMV_MAX; t++)
+        for (int t = 0; t < FEW; t++)
             if (t < j.tokens) {
                 const A *x = (const A *)j.x + (size_t)t * j.in + at;
 #pragma unroll
@@ -457,7 +669,7 @@ static __global__ void __launch_bounds__(256)
     }
     float scale = w.scale2 ? *w.scale2 : 1;
 #pragma unroll
-    for (int t = 0; t < GEMV_MAX; t++)
+    for (int t = 0; t < FEW; t++)
         if (t < j.tokens) {
             float all = warp_sum(sum[t]) * scale;
             if (threadIdx.x % 32 == 0)
@@ -501,78 +713,115 @@ enum {
 static unsigned
 even_blocks(const struct cuda *c, unsigned tiles, int warps)
 {
-    unsigned limit = (unsigned)(c->sms * blocks_at_once(warps, true, 1));
+    unsigned limit = (unsigned)(c->sms * blocks_at_once(warps, 1));
     unsigned rounds = (tiles + limit - 1) / limit;
     return (tiles + rounds - 1) / rounds;
 }
 
-/* As many warps as have a whole row in flight. */
-template <int WARPS>
-static void
-start_whole(struct cuda *c, const struct job &j, size_t bytes)
-{
-    cuda_start(c, "a product of few tokens",
-               tensor_kernel<fp4_form, WARPS, DEPTH, true, true, 1>,
-               even_blocks(c, j.tiles, WARPS), WARPS * 32, bytes, j);
-}
+/* How the columns of a weight are divided: between `split` blocks, and between the warps
+ * of each.  whole: a warp of one_kernel has all of its units in flight. */
+struct division {
+    int split, warps;
+    bool whole;
+};
 
-/* Rows split in two.  WHOLE: as many warps as have half a row in flight; else they take
- * units in turn. */
-template <int WARPS, bool WHOLE>
-static void
-start_halves(struct cuda *c, const struct job &j, size_t bytes)
-{
-    cuda_start_clusters(c, "a product of few tokens", 2,
-                        tensor_kernel<fp4_form, WARPS, DEPTH, true, WHOLE, 2>,
-                        2 * j.tiles, WARPS * 32, bytes, j);
-}
-
-template <typename F, int LOADS, bool ONE>
-static void
-start_long(struct cuda *c, const struct job &j, size_t bytes)
-{
-    cuda_start(c, "a product of few tokens", tensor_kernel<F, 8, LOADS, ONE, false, 1>,
-               j.tiles, 8 * 32, bytes, j);
-}
-
-static void
-start_one(struct cuda *c, const struct job &j, unsigned units, size_t bytes)
+static struct division
+division_of(unsigned tiles, unsigned units, enum dtype dtype)
 {
     // So few tiles would leave SMs idle, or some with twice as many as others.
-    bool few = j.tiles <= 200 && units >= 12;
-    if (few && units <= 2 * 4 * DEPTH)
-        start_halves<4, true>(c, j, bytes);
-    else if (few)
-        start_halves<5, false>(c, j, bytes);
-    else if (units <= 4 * DEPTH)
-        start_whole<4>(c, j, bytes);
-    else if (units <= 5 * DEPTH)
-        start_whole<5>(c, j, bytes);
-    else if (units <= 6 * DEPTH)
-        start_whole<6>(c, j, bytes);
-    else if (units <= 8 * DEPTH)
-        start_whole<8>(c, j, bytes);
-    else if (units <= 10 * DEPTH)
-        start_whole<10>(c, j, bytes);
+    bool few = dtype == DT_NVFP4 && tiles <= 200 && units >= 12;
+    if (few)
+        return units <= 2 * 4 * DEPTH ? division{ 2, 4, true }
+                                      : division{ 2, 5, false };
+    if (dtype == DT_NVFP4)
+        for (int warps = 4; warps <= MANY_WARPS; warps += warps < 6 ? 1 : 2)
+            if (units <= (unsigned)(warps * DEPTH))
+                return { 1, warps, true };
+    return { 1, 8, false };
+}
+
+template <typename F, int WARPS, bool WHOLE, int SPLIT>
+static void
+start_one_as(struct cuda *c, const struct job &j, size_t bytes)
+{
+    unsigned blocks = SPLIT > 1 ? SPLIT * j.tiles
+                      : WHOLE   ? even_blocks(c, j.tiles, WARPS)
+                                : j.tiles;
+    cuda_start_clusters(c, "a product of one token", SPLIT,
+                        one_kernel<F, WARPS, DEPTH, WHOLE, SPLIT>, blocks, WARPS * 32,
+                        bytes, j);
+}
+
+/* bytes: of x in shared memory */
+static void
+start_one(struct cuda *c, const struct job &j, enum dtype dtype,
+          const struct division &d, size_t bytes)
+{
+    if (dtype == DT_BF16)
+        start_one_as<bf16_form, 8, false, 1>(c, j, bytes);
+    else if (d.split > 1)
+        d.whole ? start_one_as<fp4_form, 4, true, 2>(c, j, bytes)
+                : start_one_as<fp4_form, 5, false, 2>(c, j, bytes);
+    else if (!d.whole)
+        start_one_as<fp4_form, 8, false, 1>(c, j, bytes);
+    else if (d.warps == 4)
+        start_one_as<fp4_form, 4, true, 1>(c, j, bytes);
+    else if (d.warps == 5)
+        start_one_as<fp4_form, 5, true, 1>(c, j, bytes);
+    else if (d.warps == 6)
+        start_one_as<fp4_form, 6, true, 1>(c, j, bytes);
     else
-        start_long<fp4_form, DEPTH, true>(c, j, bytes);
+        start_one_as<fp4_form, 8, true, 1>(c, j, bytes);
+}
+
+template <typename F, int MT, int NT, int SPLIT>
+static void
+start_many_as(struct cuda *c, const struct job &j, const struct division &d)
+{
+    size_t bytes = (size_t)SPLIT * d.warps * ROWS * MT * (8 * NT + 1) * sizeof(float);
+    auto kernel = many_kernel<F, MT, NT, SPLIT>;
+    cuda_check(c,
+               cudaFuncSetAttribute((const void *)kernel,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)bytes),
+               "a product of few tokens: shared memory");
+    cuda_start_clusters(c, "a product of few tokens", SPLIT, kernel,
+                        SPLIT * ((j.tiles + MT - 1) / MT), (unsigned)d.warps * 32,
+                        bytes, j);
+}
+
+template <typename F, int SPLIT>
+static void
+start_many(struct cuda *c, const struct job &j, const struct division &d)
+{
+    if (j.tokens <= 8)
+        start_many_as<F, 1, 1, SPLIT>(c, j, d);
+    else if (j.tokens <= 16)
+        start_many_as<F, 1, 2, SPLIT>(c, j, d);
+    else if (j.tokens <= 32)
+        start_many_as<F, 2, 4, SPLIT>(c, j, d);
+    else
+        start_many_as<F, 2, 8, SPLIT>(c, j, d);
 }
 
 static void
 by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
 {
-    unsigned units = blocks_of(j.in, fp4_form::COLUMNS);
-    size_t bytes = (size_t)units * fp4_form::COLUMNS * 2; // of x; enough for bf16_form
-    bool one = j.tokens == 1 && bytes <= STAGED;
+    unsigned columns = dtype == DT_BF16 ? +bf16_form::COLUMNS : +fp4_form::COLUMNS;
     for (int i = 0; i < j.parts; i++)
         j.tiles += j.part[i].tiles = blocks_of(j.part[i].out, ROWS);
-    if (dtype == DT_BF16)
-        one ? start_long<bf16_form, DEPTH, true>(c, j, bytes)
-            : start_long<bf16_form, 3, false>(c, j, 0);
-    else if (one)
-        start_one(c, j, units, bytes);
+    if (j.gated)
+        j.tiles = blocks_of(j.part[0].out, ROWS / 2);
+    unsigned units = blocks_of(j.in, columns);
+    struct division d = division_of(j.tiles, units, dtype);
+    size_t bytes = (size_t)((units + d.split - 1) / d.split) * columns * 2;
+    if (j.tokens == 1 && bytes <= STAGED)
+        start_one(c, j, dtype, d, bytes);
+    else if (dtype == DT_BF16)
+        start_many<bf16_form, 1>(c, j, d);
     else
-        start_long<fp4_form, 2, false>(c, j, 0);
+        d.split > 1 ? start_many<fp4_form, 2>(c, j, d)
+                    : start_many<fp4_form, 1>(c, j, d);
 }
 
 static const void *
@@ -619,6 +868,21 @@ job_of(const struct matrix *y, const struct matrix *x, size_t parts)
     return j;
 }
 
+/* Dot products of a few tokens after the other; rows are dense. */
+static void
+by_dot_products(struct cuda *c, struct job j, enum dtype act, enum dtype dtype)
+{
+    enum dtype of_y = j.wide ? DT_F32 : act;
+    for (int left = j.tokens; left > 0; left -= FEW) {
+        size_t out = j.part[0].out;
+        j.tokens = left < FEW ? left : FEW;
+        BY_TYPE(act, by_rows, c, j, dtype);
+        j.x = dtype_at(act, j.x, FEW * j.in);
+        j.part[0].y = dtype_at(of_y, j.part[0].y, FEW * out);
+        j.part[0].add = dtype_at(of_y, j.part[0].add, FEW * out);
+    }
+}
+
 void
 cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
           const struct matrix *w, const struct matrix *add)
@@ -628,7 +892,21 @@ cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
     if (for_tensor_cores(w, x))
         by_tensor_cores(c, j, form_of(w));
     else
-        BY_TYPE(x->dtype, by_rows, c, j, form_of(w));
+        by_dot_products(c, j, x->dtype, form_of(w));
+}
+
+/* Parts of a job that tensor cores take in one launch; false: they do not. */
+static bool
+add_parts(struct job *j, size_t n, const struct matrix *y, const struct matrix *x,
+          const struct matrix *w)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (form_of(&w[i]) != form_of(w) || y[i].dtype != y->dtype ||
+            !for_tensor_cores(&w[i], x))
+            return false;
+        j->part[i] = part_of(&y[i], &w[i], NULL);
+    }
+    return true;
 }
 
 bool
@@ -636,12 +914,47 @@ cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y, const struct ma
                const struct matrix *w)
 {
     struct job j = job_of(y, x, n);
-    for (size_t i = 0; i < n; i++) {
-        if (form_of(&w[i]) != form_of(w) || y[i].dtype != y->dtype ||
-            !for_tensor_cores(&w[i], x))
-            return false;
-        j.part[i] = part_of(&y[i], &w[i], NULL);
-    }
+    if (!add_parts(&j, n, y, x, w))
+        return false;
     by_tensor_cores(c, j, form_of(w));
+    return true;
+}
+
+/* Whether norms of x can be part of a product: as norm_rows takes them. */
+static bool
+can_norm(const struct matrix *x, const float *gain)
+{
+    return x->rows == 1 && x->cols / 8 <= NORM_PACKS && (uintptr_t)gain % 16 == 0 &&
+           x->cols * 2 <= STAGED;
+}
+
+bool
+cuda_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
+                 const struct matrix *x, const float *gain, float eps,
+                 const struct matrix *w)
+{
+    struct job j = job_of(y, x, n);
+    if (!can_norm(x, gain) || !add_parts(&j, n, y, x, w))
+        return false;
+    j.gain = gain;
+    j.eps = eps;
+    by_tensor_cores(cuda_of(k), j, form_of(w));
+    return true;
+}
+
+bool
+cuda_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                 const float *gain, float eps, const struct matrix *w)
+{
+    const struct matrix both[2] = { *y, *y };
+    struct job j = job_of(y, x, 2);
+    // With an odd number of rows tiles would not be those of the products alone.
+    if (!can_norm(x, gain) || w->rows % ROWS || w[1].rows != w->rows ||
+        !add_parts(&j, 2, both, x, w))
+        return false;
+    j.gain = gain;
+    j.eps = eps;
+    j.gated = true;
+    by_tensor_cores(cuda_of(k), j, form_of(w));
     return true;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* norm: RMSNorm over rows. */
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
@@ -10,7 +11,6 @@ enum {
     SLICES = 512, // max. slices of norm_bwd, each as wide as a row
     ADD_WARPS = 32,
     COLUMNS = 1 << 16, // per pass of norm_dgain_plain
-    ROW_THREADS = 640, // max., so that a thread may have 96 registers
     MAX_PARTIALS = PARTIALS / sizeof(float),
 };
 
@@ -49,7 +49,7 @@ cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
 
 /* A block per row, which stays in registers: PER packs per thread. */
 template <typename T, int PER>
-static __global__ void __launch_bounds__(ROW_THREADS)
+static __global__ void __launch_bounds__(NORM_THREADS)
     norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigned n,
               float eps)
 {
@@ -70,7 +70,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 #pragma unroll
             for (int i = 0; i < V; i++)
                 sum = fmaf(to_f32(v[p].v[i]), to_f32(v[p].v[i]), sum);
-    float s = 1 / sqrtf(block_sum(sum, scratch) / (float)n + eps);
+    float s = norm_scale(block_sum(sum, scratch), n, eps);
 #pragma unroll
     for (int p = 0; p < PER; p++) {
         unsigned at = (threadIdx.x + p * blockDim.x) * V;
@@ -109,9 +109,8 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T, int PER>
 static void
 norm_per(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
-         size_t rows, size_t n, float eps)
+         size_t rows, size_t n, float eps, unsigned threads)
 {
-    unsigned threads = row_threads(n / lanes<T>, PER, ROW_THREADS);
     cuda_start(c, "norm", norm_rows<T, PER>, (unsigned)rows, threads, 0, (T *)y, rstd,
                (const T *)x, gain, (unsigned)n, eps);
 }
@@ -122,15 +121,18 @@ norm_of(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
         size_t rows, size_t n, float eps)
 {
     size_t packs = n / lanes<T>;
-    if (!in_packs<T>(n, addr(y) | addr(x) | addr(gain)) || packs > 4 * ROW_THREADS)
+    if (!in_packs<T>(n, addr(y) | addr(x) | addr(gain)) || packs > NORM_PACKS) {
         cuda_start(c, "norm", norm_plain<T>, (unsigned)rows, THREADS, 0, (T *)y, rstd,
                    (const T *)x, gain, n, eps);
-    else if (packs <= THREADS)
-        norm_per<T, 1>(c, y, rstd, x, gain, rows, n, eps);
-    else if (packs <= 2 * ROW_THREADS)
-        norm_per<T, 2>(c, y, rstd, x, gain, rows, n, eps);
+        return;
+    }
+    struct norm_shape s = norm_shape_of((unsigned)packs);
+    if (s.per == 1)
+        norm_per<T, 1>(c, y, rstd, x, gain, rows, n, eps, s.threads);
+    else if (s.per == 2)
+        norm_per<T, 2>(c, y, rstd, x, gain, rows, n, eps, s.threads);
     else
-        norm_per<T, 4>(c, y, rstd, x, gain, rows, n, eps);
+        norm_per<T, 4>(c, y, rstd, x, gain, rows, n, eps, s.threads);
 }
 
 void
@@ -157,7 +159,7 @@ load_row(P (&v)[PER], const void *row, unsigned packs)
  * read.  Rejected: prefetching the next row.  It takes registers, and more blocks hide
  * as much latency. */
 template <typename T, int PER>
-static __global__ void __launch_bounds__(ROW_THREADS)
+static __global__ void __launch_bounds__(NORM_THREADS)
     norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x,
                   const float *rstd, const float *__restrict__ gain, size_t rows,
                   unsigned n, bool add)
@@ -287,7 +289,7 @@ norm_bwd_per(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
              const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
              bool add)
 {
-    unsigned threads = row_threads(n / lanes<T>, PER, ROW_THREADS);
+    unsigned threads = row_threads(n / lanes<T>, PER, NORM_THREADS);
     size_t slices = min_size(rows, min_size(SLICES, MAX_PARTIALS / n));
     norm_bwd_rows<T, PER><<<(unsigned)slices, threads, 0, c->q.stream>>>(
         (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy, (const T *)x,
@@ -305,7 +307,7 @@ norm_bwd_of(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
 {
     uintptr_t places = addr(dx) | addr(y) | addr(dy) | addr(x) | addr(gain);
     size_t packs = n / lanes<T>;
-    if (!in_packs<T>(n, places) || packs > 2 * ROW_THREADS)
+    if (!in_packs<T>(n, places) || packs > 2 * NORM_THREADS)
         norm_bwd_slow<T>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);
     else if (packs <= THREADS)
         norm_bwd_per<T, 1>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);

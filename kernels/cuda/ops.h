@@ -16,6 +16,10 @@ void cuda_scatter(struct kernels *k, const struct matrix *y, const struct matrix
 
 void cuda_convert(struct kernels *k, const struct matrix *y, const struct matrix *x);
 
+/* replay.cu */
+bool cuda_replay(struct kernels *k, const void *key, size_t bytes);
+void cuda_recorded(struct kernels *k, bool repeats);
+
 /* gemm.cu: products, by cuBLASLt */
 void cuda_linear(struct kernels *k, size_t n, const struct matrix *y,
                  const struct matrix *x, const struct matrix *w,
@@ -25,6 +29,17 @@ void cuda_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
                     const struct matrix *c);
 void cuda_linear_dw(struct kernels *k, size_t n, const struct matrix *dw,
                     const struct matrix *dy, const struct matrix *x, bool add);
+
+/* gemv.cu */
+bool cuda_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
+                      const struct matrix *x, const float *gain, float eps,
+                      const struct matrix *w);
+bool cuda_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                      const float *gain, float eps, const struct matrix *w);
+
+bool cuda_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
+                 const struct matrix *key, const struct matrix *value,
+                 const struct attend *a);
 
 void cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
                 const int32_t *ids);
@@ -101,6 +116,10 @@ void cuda_adamw(struct kernels *k, const struct adam_state *s,
 void cuda_l1_dw(struct cuda *c, const struct matrix *dw, const struct matrix *x,
                 const struct matrix *w, const int32_t *label, float share);
 
+/* replay.cu: forget what is recorded, since memory that it may use is freed. */
+void cuda_forget(struct cuda *c);
+void cuda_replay_close(struct cuda *c);
+
 /* gemm.cu */
 bool cuda_gemm_open(struct cuda *c);
 void cuda_gemm_close(struct cuda *c);
@@ -111,10 +130,10 @@ void cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t
 /* Whether cuBLASLt supports that here; if not, the error has the reason. */
 bool cuda_gemm_has_fp4(struct cuda *c);
 
-/* gemv.cu: products of at most GEMV_MAX tokens, from the weight as it is stored.
- * cuda_gemv_many: several products of one x in one launch; false if that is not
- * possible. add: NULL, or what is added. */
-enum { GEMV_MAX = 8 };
+/* gemv.cu: products of at most GEMV_MAX tokens, from the weight as it is stored; a row
+ * has the same bits with any others.  cuda_gemv_many: several products of one x in one
+ * launch; false if that is not possible. add: NULL, or what is added. */
+enum { GEMV_MAX = 64 };
 void cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
                const struct matrix *w, const struct matrix *add);
 bool cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y,

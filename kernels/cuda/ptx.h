@@ -202,6 +202,13 @@ load16_once(uint4 &v, const void *p, bool there)
                  : "memory");
 }
 
+/* Ask for the line of a constant, for a load that comes later. */
+static __device__ __forceinline__ void
+prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+}
+
 /* Load 2 bytes; 0 if !there. */
 static __device__ __forceinline__ uint32_t
 load2(const void *p, bool there)

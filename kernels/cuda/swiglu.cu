@@ -2,13 +2,7 @@
 /* swiglu: silu(gate) * up. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
-
-/* Relative error at most 4e-7: the reciprocal is off by 1 ulp. 0 below -87. */
-static __device__ __forceinline__ float
-sigmoid(float x)
-{
-    return inverse_fast(1 + expf(-x));
-}
+#include "kernels/cuda/swiglu.h"
 
 /* Load a thread's FLIGHT packs, THREADS apart. */
 template <typename P>
@@ -36,10 +30,8 @@ static __global__ void __launch_bounds__(THREADS)
         if (first + f * THREADS >= packs)
             continue;
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            float gi = to_f32(g[f].v[i]);
-            out[i] = gi * sigmoid(gi) * to_f32(u[f].v[i]);
-        }
+        for (int i = 0; i < V; i++)
+            out[i] = swiglu_of(to_f32(g[f].v[i]), to_f32(u[f].v[i]));
         store(y + (first + f * THREADS) * V, out);
     }
 }
@@ -78,7 +70,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <typename T>
 static void
-swiglu_of(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
+run_swiglu(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
 {
     T *to = (T *)y;
     const T *g = (const T *)gate, *u = (const T *)up;
@@ -129,7 +121,7 @@ cuda_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate
 {
     size_t n = y->rows * y->cols;
     if (n)
-        BY_TYPE(y->dtype, swiglu_of, cuda_of(k), y->data, gate->data, up->data, n);
+        BY_TYPE(y->dtype, run_swiglu, cuda_of(k), y->data, gate->data, up->data, n);
 }
 
 void

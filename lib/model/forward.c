@@ -31,6 +31,15 @@ linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x
     op_linear(p->k, n, y, pass_input(p, x, role[0], layer), w, NULL);
 }
 
+/* Whether the products of that role may be part of an operation that is several in one: those
+ * are for decoding, and what they make in between is nowhere to be seen. */
+static bool
+may_fuse(const struct pass *p, enum role role, int layer)
+{
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    return p->each && !pass_quantizes(p) && !t->squares && !t->gram;
+}
+
 /* y = x W' + c */
 static void
 linear(struct pass *p, void *y, const void *x, enum role role, int layer, const void *c)
@@ -69,6 +78,48 @@ qk_norm_rope(struct pass *p, void *y, float *rstd, const void *x, enum role role
     op_qk_norm_rope(p->k, &to, rstd, &from, gain(p, role, layer), &r);
 }
 
+/* Norms, rotation and attention of each token to the cache of its sequence, in one operation. */
+static bool
+attend(struct pass *p, int i)
+{
+    const struct config *c = p->c;
+    const struct layer_acts *l = &p->layer[i];
+    enum dtype act = p->k->is.act;
+    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim,
+           n;
+    for (size_t first = 0; first < p->tokens; first += n) {
+        void *key[ATTEND_MAX], *value[ATTEND_MAX];
+        size_t past[ATTEND_MAX];
+        for (n = 0; n < ATTEND_MAX && first + n < p->tokens; n++) {
+            const struct net_cache *of = p->each[first + n];
+            key[n] = of->key[i];
+            value[n] = of->value[i];
+            past[n] = of->used;
+        }
+        const struct attend a = { .tokens = n,
+                                  .query = c->heads,
+                                  .kv = c->kv_heads,
+                                  .dim = c->head_dim,
+                                  .table = p->n->rope,
+                                  .q_gain = gain(p, ROLE_Q_NORM, i),
+                                  .k_gain = gain(p, ROLE_K_NORM, i),
+                                  .eps = (float)c->rms_eps,
+                                  .position = p->position + first,
+                                  .key = key,
+                                  .value = value,
+                                  .past = past };
+        struct matrix out = kernels_act(p->k, dtype_at(act, l->att, first * q), n, q),
+                      in = kernels_act(p->k, dtype_at(act, l->q_linear, first * q), n,
+                                       q),
+                      k = kernels_act(p->k, dtype_at(act, l->k_linear, first * kv), n,
+                                      kv),
+                      v = kernels_act(p->k, dtype_at(act, l->value, first * kv), n, kv);
+        if (!op_attend(p->k, &out, &in, &k, &v, &a))
+            return false;
+    }
+    return true;
+}
+
 /* Attention of each token to the cache of its sequence, which gets its key and value. */
 static void
 attention_each(struct pass *p, int i)
@@ -80,6 +131,8 @@ attention_each(struct pass *p, int i)
            bytes = kv * (dtype_bits(act) / 8);
     struct heads one = p->heads;
     one.tokens = 1;
+    if (i == 0)
+        op_zero(p->k, p->first, sizeof *p->first);
     for (size_t t = 0; t < p->tokens; t++) {
         const struct net_cache *to = p->each[t];
         op_copy(p->k, dtype_at(act, to->key[i], to->used * kv),
@@ -95,7 +148,31 @@ attention_each(struct pass *p, int i)
     }
 }
 
-/* From the input to p->norm, q, key and value to att. */
+/* From the input to q_linear, k_linear and value. */
+static void
+qkv(struct pass *p, int i, void *value)
+{
+    const struct config *c = p->c;
+    struct layer_acts *l = &p->layer[i];
+    size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
+    const struct matrix x = pass_act(p, p->norm, c->hidden),
+                        in = pass_act(p, l->input, c->hidden),
+                        y[] = { pass_act(p, l->q_linear, q),
+                                pass_act(p, l->k_linear, kv), pass_act(p, value, kv) };
+    const enum role role[] = { ROLE_Q, ROLE_K, ROLE_V };
+    if (may_fuse(p, ROLE_Q, i)) {
+        const struct matrix w[] = { pass_tensor(p, ROLE_Q, i)->w,
+                                    pass_tensor(p, ROLE_K, i)->w,
+                                    pass_tensor(p, ROLE_V, i)->w };
+        if (op_norm_linear(p->k, 3, y, &in, gain(p, ROLE_INPUT_NORM, i),
+                           (float)c->rms_eps, w))
+            return;
+    }
+    norm(p, p->norm, l->rstd_input, l->input, ROLE_INPUT_NORM, i);
+    linears(p, 3, y, &x, role, i);
+}
+
+/* From the input to att. */
 static void
 attention(struct pass *p, int i, void *all_keys, void *all_values)
 {
@@ -104,11 +181,10 @@ attention(struct pass *p, int i, void *all_keys, void *all_values)
     size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
     void *key = dtype_at(p->k->is.act, all_keys, p->past * kv);
     void *value = dtype_at(p->k->is.act, all_values, p->past * kv);
-    const struct matrix x = pass_act(p, p->norm, c->hidden),
-                        y[] = { pass_act(p, l->q_linear, q),
-                                pass_act(p, l->k_linear, kv), pass_act(p, value, kv) };
-    const enum role role[] = { ROLE_Q, ROLE_K, ROLE_V };
-    linears(p, 3, y, &x, role, i);
+    qkv(p, i, value);
+    if (p->each && attend(p, i))
+        return;
+    p->repeats = false; // what follows knows the past by value
     qk_norm_rope(p, l->q, l->rstd_q, l->q_linear, ROLE_Q_NORM, i, c->heads);
     qk_norm_rope(p, key, l->rstd_k, l->k_linear, ROLE_K_NORM, i, c->kv_heads);
     if (p->each) {
@@ -121,15 +197,20 @@ attention(struct pass *p, int i, void *all_keys, void *all_values)
     op_attention(p->k, &out, l->lse, &queries, &keys, &values, &p->heads);
 }
 
-void
-pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value)
+static void
+to_mid(struct pass *p, int i, void *key, void *value)
+{
+    struct layer_acts *l = &p->layer[i];
+    attention(p, i, key, value);
+    linear(p, l->mid, l->att, ROLE_O, i, l->input);
+}
+
+static void
+gate_up(struct pass *p, int i)
 {
     const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
     const enum role role[] = { ROLE_GATE, ROLE_UP };
-    norm(p, p->norm, l->rstd_input, l->input, ROLE_INPUT_NORM, i);
-    attention(p, i, key, value);
-    linear(p, l->mid, l->att, ROLE_O, i, l->input);
     norm(p, p->norm, l->rstd_mid, l->mid, ROLE_POST_NORM, i);
     const struct matrix x = pass_act(p, p->norm, c->hidden),
                         y[] = { pass_act(p, l->gate, c->ffn),
@@ -138,15 +219,38 @@ pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value)
 }
 
 void
+pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value)
+{
+    to_mid(p, i, key, value);
+    gate_up(p, i);
+}
+
+/* From mid to p->act. */
+static void
+swiglu(struct pass *p, int i)
+{
+    const struct config *c = p->c;
+    struct layer_acts *l = &p->layer[i];
+    struct matrix act = pass_act(p, p->act, c->ffn),
+                  in = pass_act(p, l->mid, c->hidden),
+                  gate = pass_act(p, l->gate, c->ffn), up = pass_act(p, l->up, c->ffn);
+    if (may_fuse(p, ROLE_GATE, i)) {
+        const struct matrix w[] = { pass_tensor(p, ROLE_GATE, i)->w,
+                                    pass_tensor(p, ROLE_UP, i)->w };
+        if (op_norm_swiglu(p->k, &act, &in, gain(p, ROLE_POST_NORM, i),
+                           (float)c->rms_eps, w))
+            return;
+    }
+    gate_up(p, i);
+    op_swiglu(p->k, &act, &gate, &up);
+}
+
+void
 pass_layer(struct pass *p, int i, void *key, void *value, void *out)
 {
-    struct layer_acts *l = &p->layer[i];
-    size_t ffn = p->c->ffn;
-    pass_layer_to_gate_up(p, i, key, value);
-    struct matrix act = pass_act(p, p->act, ffn), gate = pass_act(p, l->gate, ffn),
-                  up = pass_act(p, l->up, ffn);
-    op_swiglu(p->k, &act, &gate, &up);
-    linear(p, out, p->act, ROLE_DOWN, i, l->mid);
+    to_mid(p, i, key, value);
+    swiglu(p, i);
+    linear(p, out, p->act, ROLE_DOWN, i, p->layer[i].mid);
 }
 
 void *

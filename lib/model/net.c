@@ -62,6 +62,13 @@ net_close(struct net *n)
 }
 
 static void
+begin_tokens(struct pass *p, size_t tokens)
+{
+    p->tokens = tokens;
+    p->position = p->ids + tokens;
+}
+
+static void
 upload(struct pass *p, int32_t *to, const int32_t *from, size_t n)
 {
     kernels_upload(p->k, to, from, n * sizeof *to);
@@ -115,7 +122,7 @@ begin(struct net *n, const struct net_batch *b, bool backward, bool all)
     if (net_reserve(n, b->tokens, all && b->tokens ? b->tokens : labels, backward) < 0)
         return -1;
     struct pass *p = n->pass;
-    p->tokens = b->tokens;
+    begin_tokens(p, b->tokens);
     p->past = 0;
     list_labels(p, b);
     upload(p, p->ids, b->ids, b->tokens);
@@ -187,7 +194,7 @@ net_cache_open(struct net_cache *c, struct net *n, size_t capacity)
     size_t layers = n->c.layers, row = (size_t)n->c.kv_heads * n->c.head_dim;
     uint64_t bytes;
     *c = (struct net_cache){ .n = n, .capacity = capacity };
-    if (!mul_fits(&bytes, capacity, sizeof(float) * row, INT64_MAX))
+    if (!mul_fits(&bytes, capacity, 2 * layers * sizeof(float) * row, INT64_MAX))
         return err_set(n->err, ERR_MEMORY,
                        "a cache of %zu positions has more than 2^63 bytes", capacity);
     c->key = calloc(layers, sizeof *c->key);
@@ -195,20 +202,19 @@ net_cache_open(struct net_cache *c, struct net *n, size_t capacity)
     if (!c->key || !c->value)
         return err_set(n->err, ERR_MEMORY, "out of memory for a cache");
     size_t size = capacity * row * (dtype_bits(n->k->is.act) / 8);
-    for (size_t i = 0; i < layers; i++) {
-        c->key[i] = kernels_alloc(n->k, MEMORY_CACHE, size);
-        c->value[i] = kernels_alloc(n->k, MEMORY_CACHE, size);
+    char *all = kernels_alloc(n->k, MEMORY_CACHE, 2 * layers * size);
+    for (size_t i = 0; i < layers && all; i++) {
+        c->key[i] = all + 2 * i * size;
+        c->value[i] = all + (2 * i + 1) * size;
     }
-    return n->err->kind ? -1 : 0;
+    return all ? 0 : -1;
 }
 
 void
 net_cache_close(struct net_cache *c)
 {
-    for (size_t i = 0; c->key && c->value && i < c->n->c.layers; i++) {
-        kernels_free(c->n->k, c->key[i]);
-        kernels_free(c->n->k, c->value[i]);
-    }
+    if (c->key && c->value)
+        kernels_free(c->n->k, c->key[0]); // all of it
     free(c->key);
     free(c->value);
     *c = (struct net_cache){ 0 };
@@ -224,7 +230,7 @@ begin_extend(struct net *n, const struct net_cache *c, const int32_t *ids,
     struct pass *p = n->pass;
     assert(c->used + tokens <= c->capacity && c->capacity <= n->positions &&
            rows <= tokens);
-    p->tokens = tokens;
+    begin_tokens(p, tokens);
     p->past = c->used;
     upload(p, p->ids, ids, tokens);
     for (size_t t = 0; t < tokens; t++)
@@ -311,22 +317,22 @@ net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens
 
 /* ---- a token for each of several caches ------------------------------------------------------- */
 
+/* Ids and positions to the device, at once. */
 static int
 begin_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t count)
 {
     if (net_reserve(n, count, count, false) < 0)
         return -1;
     struct pass *p = n->pass;
-    p->tokens = count;
+    begin_tokens(p, count);
     p->past = 0; // keys and values are made in memory of the pass
     p->each = c;
     for (size_t t = 0; t < count; t++) {
         assert(c[t]->used < c[t]->capacity && c[t]->capacity <= n->positions);
-        p->host[t] = (int32_t)c[t]->used;
+        p->host[t] = ids[t];
+        p->host[count + t] = (int32_t)c[t]->used;
     }
-    upload(p, p->ids, ids, count);
-    upload(p, p->position, p->host, count);
-    op_zero(p->k, p->first, count * sizeof *p->first);
+    upload(p, p->ids, p->host, 2 * count);
     p->heads = (struct heads){ .query = n->c.heads,
                                .kv = n->c.kv_heads,
                                .dim = n->c.head_dim,
@@ -347,6 +353,26 @@ best_of_each(struct pass *p, int32_t *best)
     return kernels_download(p->k, best, p->ids, p->tokens * sizeof *best);
 }
 
+/* The step of one token, to its logits or the largest of them: the same again and again, but
+ * for the cache and where in it. */
+static int
+step_one(struct pass *p, float *logits, int32_t *best)
+{
+    const struct net_cache *c = p->each[0];
+    const uintptr_t key[] = { (uintptr_t)c->key[0], c->used / ATTEND_STEP, !logits };
+    if (!kernels_replay(p->k, key, sizeof key)) {
+        p->repeats = true;
+        forward(p);
+        struct matrix all = pass_logits_f32(p, 0, 1);
+        if (!logits)
+            op_argmax(p->k, p->ids, &all);
+        kernels_recorded(p->k, p->repeats);
+    }
+    return logits
+               ? kernels_download(p->k, logits, p->logits, p->c->vocab * sizeof *logits)
+               : kernels_download(p->k, best, p->ids, sizeof *best);
+}
+
 int
 net_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t count,
          float *logits, int32_t *best)
@@ -354,10 +380,16 @@ net_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t c
     if (begin_step(n, c, ids, count) < 0)
         return -1;
     struct pass *p = n->pass;
-    forward(p);
+    int rc = 0;
+    if (count == 1)
+        rc = step_one(p, logits, best);
+    else
+        forward(p);
     p->each = NULL;
     for (size_t t = 0; t < count; t++)
         c[t]->used++;
+    if (count == 1)
+        return rc;
     if (!logits)
         return best_of_each(p, best);
     pass_logits(p, count, logits);

@@ -98,7 +98,7 @@ int net_pass(struct net *n, const struct net_batch *b, float scale,
 struct net_cache {
     struct net *n;
     size_t capacity, used; // tokens
-    void **key, **value;   // (L) of (capacity, K * D)
+    void **key, **value;   // (L) of (capacity, K * D); one allocation
 };
 
 int net_cache_open(struct net_cache *c, struct net *n, size_t capacity);
@@ -117,8 +117,7 @@ int net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t to
                int32_t *id, net_hidden_fn *hidden, void *ctx);
 
 /* One token for each of `count` sequences, which follows those in its cache and is added to it: a
- * sequence gets the bits of net_extend on devices whose products give a row the same bits with
- * any others, as the CPU's do.  logits: (count, V) on the host; or NULL, and best: (count) the largest,
+ * sequence gets the same bits whatever the others are, on the CPU those of net_extend.  logits: (count, V) on the host; or NULL, and best: (count) the largest,
  * -1 if not all are finite; it may be ids. */
 int net_step(struct net *n, struct net_cache *const *c, const int32_t *ids,
              size_t count, float *logits, int32_t *best);

@@ -270,13 +270,14 @@ rows_of_logits(const struct pass *p)
     return rows < p->max_labels ? rows : p->max_labels;
 }
 
-/* Some rows of activations, or one of f32. */
+/* Some rows of activations, or a few of f32, so that a step reads the head once. */
 static size_t
 logits_bytes(const struct pass *p)
 {
     size_t bytes = p->logit_rows * p->c->vocab * (dtype_bits(p->k->is.act) / 8);
-    size_t row = p->logit_rows ? p->c->vocab * sizeof(float) : 0;
-    return bytes > row ? bytes : row;
+    size_t rows = p->logit_rows < ATTEND_MAX ? p->logit_rows : ATTEND_MAX;
+    size_t few = rows * p->c->vocab * sizeof(float);
+    return bytes > few ? bytes : few;
 }
 
 size_t
@@ -312,8 +313,7 @@ static void
 alloc_device(struct pass *p)
 {
     size_t tokens = p->max_tokens, labels = p->max_labels, hidden = p->c->hidden;
-    p->ids = own_ids(p, tokens);
-    p->position = own_ids(p, tokens);
+    p->ids = own_ids(p, 2 * tokens);
     p->first = own_ids(p, tokens);
     p->label = own_ids(p, labels);
     p->index = own_ids(p, labels);

@@ -36,8 +36,9 @@ struct pass {
     bool backward;                 // there is memory for it
     size_t tokens, past, labels;   // of this pass; past: tokens in the cache
     size_t by_label; // labels that no teacher has a part in; they come first
-    int32_t *ids, *position, *first; // (T)
-    int32_t *label, *index;          // (N) labels, and the rows that have them
+    int32_t *ids, *position, *first; // (T); positions lie behind the ids
+    bool repeats; // of a step: its operations know no more of the past than ATTEND_STEP
+    int32_t *label, *index; // (N) labels, and the rows that have them
     struct heads heads;
     struct net_cache *const *each; // (T) token t is the next of this cache; NULL: all
                                    // tokens follow each other

@@ -58,7 +58,7 @@ def questions(path):
 
 def ask(path, model, *options):
     asked = [q[2] for q in questions(path)]
-    run = subprocess.run(["generate", "-q", "--temp", "0", "--repeat-penalty", "1", "--json",
+    run = subprocess.run(["generate", "-q", "--temp", "0", "--repeat-penalty", "1", "--batch", "16", "--json",
                           *options, model], input="\n".join(asked) + "\n",
                          encoding="utf-8", stdout=subprocess.PIPE, check=False)
     if run.returncode:

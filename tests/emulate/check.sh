@@ -59,7 +59,7 @@ count()
 part_operations()
 {
     local name
-    for name in attention rows gemm quant adamw fp4 fp8 queue open; do
+    for name in attention rows gemm step quant adamw fp4 fp8 queue open; do
         echo "NIBBLE_EMULATE_SM=90 $name"
     done | count
 }
@@ -69,7 +69,7 @@ part_others()
     local name
     {
         echo "NIBBLE_EMULATE_SM=120 fp4"
-        for name in quant adamw fp4 fp8; do
+        for name in quant adamw fp4 fp8 step; do
             echo "NIBBLE_EMULATE_ORDER=back $name"
         done
     } | count

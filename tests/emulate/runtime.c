@@ -293,6 +293,51 @@ cudaStreamDestroy(cudaStream_t stream)
 }
 
 cudaError_t
+cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    (void)stream, (void)mode;
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t
+cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    (void)stream;
+    *graph = NULL;
+    return set_error(cudaErrorInvalidValue);
+}
+
+cudaError_t
+cudaGraphInstantiate(cudaGraphExec_t *whole, cudaGraph_t graph,
+                     unsigned long long flags)
+{
+    (void)graph, (void)flags;
+    *whole = NULL;
+    return set_error(cudaErrorInvalidValue);
+}
+
+cudaError_t
+cudaGraphLaunch(cudaGraphExec_t whole, cudaStream_t stream)
+{
+    (void)whole, (void)stream;
+    return set_error(cudaErrorInvalidValue);
+}
+
+cudaError_t
+cudaGraphDestroy(cudaGraph_t graph)
+{
+    (void)graph;
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaGraphExecDestroy(cudaGraphExec_t whole)
+{
+    (void)whole;
+    return cudaSuccess;
+}
+
+cudaError_t
 cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;

@@ -146,6 +146,12 @@ load16_once(uint4 &v, const void *p, bool there)
         v = *(const uint4 *)p;
 }
 
+static inline void
+prefetch(const void *p)
+{
+    (void)p;
+}
+
 static inline uint32_t
 load2(const void *p, bool there)
 {

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT */
+/* step: what decoding is made of: a row of a product has the same bits alone and with any
+ * others; operations that are several in one have the bits of the single ones; attention
+ * of several sequences is the CPU's, and of each the same alone. */
+#include "tests/gpu/pair.h"
+
+#include "lib/nvfp4/quant.h"
+
+enum { MANY = 64 }; // GEMV_MAX of kernels/cuda, ATTEND_MAX
+
+/* ---- products -------------------------------------------------------------------- */
+
+/* A weight on the GPU: NVFP4 or plain. */
+struct weight {
+    struct matrix w;
+    void *own[3];
+};
+
+static struct weight
+make_weight(enum dtype dtype, size_t out, size_t in, uint32_t seed)
+{
+    size_t n = out * in, bad;
+    float *x = pair_random(n, 0.05F, DT_BF16, seed);
+    struct weight b = { .w = matrix_of(dtype, NULL, out, in) };
+    if (dtype != DT_NVFP4) {
+        b.w.data = b.own[0] = pair_put(x, dtype, n);
+        free(x);
+        return b;
+    }
+    uint8_t *codes = malloc(n / 2 + 1), *scales = malloc(n / NVFP4_BLOCK + 1);
+    struct quant_spec spec = { .kind = QUANT_MAX, .isa = isa_best() };
+    NEED(codes && scales);
+    struct quant_scale t = nvfp4_scale(&spec, nvfp4_amax(DT_F32, x, n, &bad));
+    nvfp4_quant(codes, scales, x, out, in, 0, &spec, &t, NULL);
+    b.w.data = b.own[0] = pair_bytes(codes, n / 2);
+    b.w.scales = b.own[1] = pair_bytes(scales, n / NVFP4_BLOCK);
+    b.w.scale2 = b.own[2] = pair_bytes(&t.scale2, sizeof t.scale2);
+    free(codes);
+    free(scales);
+    free(x);
+    return b;
+}
+
+static void
+drop_weight(struct weight *b)
+{
+    for (int i = 0; i < 3; i++)
+        kernels_free(gpu, b->own[i]);
+}
+
+/* n bytes of the device's memory are the same. */
+static void
+check_bytes(const char *what, const void *a, const void *b, size_t bytes)
+{
+    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    NEED(x && y);
+    CHECK(kernels_download(gpu, x, a, bytes) == 0);
+    CHECK(kernels_download(gpu, y, b, bytes) == 0);
+    CHECK_SAY(memcmp(x, y, bytes) == 0, "%s", what);
+    free(x);
+    free(y);
+}
+
+/* Rows of a product alone, and with others before and behind them. */
+static void
+check_rows(enum dtype dtype, size_t out, size_t in, bool wide)
+{
+    static const size_t counts[] = { 2, 8, 9, 17, 33, 64 };
+    enum dtype act = gpu->is.act, of_y = wide ? DT_F32 : act;
+    struct weight b = make_weight(dtype, out, in, 3);
+    size_t row = out * dtype_bits(of_y) / 8;
+    float *x = pair_random(MANY * in, 1, act, 5),
+          *c = pair_random(MANY * out, 1, act, 6);
+    void *gx = pair_put(x, act, MANY * in), *gc = pair_put(c, act, MANY * out);
+    char *alone = pair_poisoned(MANY * row), *all = pair_poisoned(MANY * row),
+         name[128];
+    snprintf(name, sizeof name, "%s x %s (%zu, %zu)%s: a row differs with others",
+             dtype_name(act), dtype_name(dtype), out, in, wide ? ", f32" : "");
+    pair_begins(name);
+    for (size_t t = 0; t < MANY; t++) {
+        void *at = dtype_at(act, gx, t * in);
+        wide ? pair_logits(gpu, (float *)(alone + t * row), at, &b.w, 1)
+             : pair_linear(gpu, alone + t * row, at, &b.w, 1,
+                           dtype_at(act, gc, t * out));
+    }
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        size_t n = counts[i], first = MANY - n;
+        void *at = dtype_at(act, gx, first * in);
+        wide ? pair_logits(gpu, (float *)all, at, &b.w, n)
+             : pair_linear(gpu, all, at, &b.w, n, dtype_at(act, gc, first * out));
+        check_bytes(name, all, alone + first * row, n * row);
+    }
+    kernels_free(gpu, gx);
+    kernels_free(gpu, gc);
+    kernels_free(gpu, alone);
+    kernels_free(gpu, all);
+    free(x);
+    free(c);
+    drop_weight(&b);
+}
+
+/* Norm and products, norm and SwiGLU, in one and one by one. */
+static void
+check_fused(enum dtype dtype, size_t out, size_t in)
+{
+    static const float eps = 1e-6F;
+    enum dtype act = gpu->is.act;
+    size_t size = dtype_bits(act) / 8;
+    struct weight b[2] = { make_weight(dtype, out, in, 3),
+                           make_weight(dtype, out, in, 4) };
+    const struct matrix w[2] = { b[0].w, b[1].w };
+    float *host = pair_random(in, 1, act, 5), *gains = pair_random(in, 1, DT_F32, 6);
+    void *x = pair_put(host, act, in), *normed = pair_poisoned(in * size);
+    float *gain = pair_put(gains, DT_F32, in), *rstd = pair_poisoned(4);
+    struct matrix from = kernels_act(gpu, x, 1, in),
+                  mid = kernels_act(gpu, normed, 1, in);
+    struct matrix y[2], want[2];
+    char name[128];
+    snprintf(name, sizeof name, "norm and %s (%zu, %zu) in one: other bits",
+             dtype_name(dtype), out, in);
+    pair_begins(name);
+    for (int i = 0; i < 2; i++) {
+        y[i] = kernels_act(gpu, pair_poisoned(out * size), 1, out);
+        want[i] = kernels_act(gpu, pair_poisoned(out * size), 1, out);
+    }
+    op_norm(gpu, &mid, rstd, &from, gain, eps);
+    op_linear(gpu, 2, want, &mid, w, NULL);
+    bool fused = op_norm_linear(gpu, 2, y, &from, gain, eps, w);
+    CHECK_SAY(fused == (act == DT_BF16 && dtype != DT_F32), "%s: in one: %d", name,
+              fused);
+    for (int i = 0; i < 2 && fused; i++)
+        check_bytes(name, y[i].data, want[i].data, out * size);
+    if (op_norm_swiglu(gpu, &y[0], &from, gain, eps, w)) {
+        op_swiglu(gpu, &want[0], &want[0], &want[1]);
+        check_bytes(name, y[0].data, want[0].data, out * size);
+    }
+    for (int i = 0; i < 2; i++) {
+        kernels_free(gpu, y[i].data);
+        kernels_free(gpu, want[i].data);
+        drop_weight(&b[i]);
+    }
+    kernels_free(gpu, x);
+    kernels_free(gpu, normed);
+    kernels_free(gpu, gain);
+    kernels_free(gpu, rstd);
+    free(host);
+    free(gains);
+}
+
+/* ---- attention ------------------------------------------------------------------- */
+
+struct heads_of {
+    size_t query, kv, dim;
+};
+
+/* Random caches of sequences, the same each time; each has room for one token more. */
+static void
+make_caches(void **cache, const size_t *past, size_t n, size_t row, uint32_t seed)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t count = (past[i] + 1) * row;
+        float *x = pair_random(count, 1, DT_BF16, seed + (uint32_t)i);
+        for (size_t e = past[i] * row; e < count; e++)
+            x[e] = NAN; // of the token that comes
+        cache[i] = pair_put(x, DT_BF16, count);
+        free(x);
+    }
+}
+
+static void
+drop_caches(void **cache, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        kernels_free(gpu, cache[i]);
+}
+
+/* What the CPU has for one of them, from single operations. */
+static float *
+attend_on_cpu(const struct attend *a, const struct heads_of *h, const float *q,
+              const float *k, const float *v, const float *keys, const float *values,
+              size_t past)
+{
+    size_t wide = h->query * h->dim, row = h->kv * h->dim, all = (past + 1) * row;
+    float *turned = malloc(wide * 4), *key = malloc(all * 4), *value = malloc(all * 4);
+    float *out = malloc(wide * 4), rstd[256], lse[256];
+    int32_t position = (int32_t)past, first = 0;
+    struct pair_rope r = { { a->table, &position, h->query, h->dim, a->eps }, 1, 0 };
+    struct heads one = { 1, past, h->query, h->kv, h->dim, &first, 0 };
+    NEED(turned && key && value && out);
+    memcpy(key, keys, past * row * 4);
+    memcpy(value, values, past * row * 4);
+    memcpy(value + past * row, v, row * 4);
+    pair_qk_norm_rope(cpu, turned, rstd, q, a->q_gain, &r);
+    r.r.heads = h->kv;
+    pair_qk_norm_rope(cpu, key + past * row, rstd, k, a->k_gain, &r);
+    pair_attention(cpu, out, lse, turned, key, value, &one);
+    free(turned);
+    free(key);
+    free(value);
+    return out;
+}
+
+static void
+check_attend(const struct heads_of *h, const size_t *past, size_t n)
+{
+    enum { LONGEST = 2100 };
+    size_t wide = h->query * h->dim, row = h->kv * h->dim, most = 0;
+    void *key[MANY], *value[MANY];
+    float *q = pair_random(n * wide, 1, DT_BF16, 1),
+          *k = pair_random(n * row, 1, DT_BF16, 2),
+          *v = pair_random(n * row, 1, DT_BF16, 3),
+          *gain = pair_random(h->dim, 1, DT_F32, 4),
+          *table = pair_random(LONGEST * h->dim, 1, DT_F32, 5);
+    void *gq = pair_put(q, DT_BF16, n * wide), *gk = pair_put(k, DT_BF16, n * row),
+         *gv = pair_put(v, DT_BF16, n * row), *ggain = pair_put(gain, DT_F32, h->dim),
+         *gtable = pair_put(table, DT_F32, LONGEST * h->dim);
+    char *all = pair_poisoned(n * wide * 2), *alone = pair_poisoned(n * wide * 2),
+         name[128];
+    snprintf(name, sizeof name, "attend, %zu sequences, %zu/%zu x %zu", n, h->query,
+             h->kv, h->dim);
+    pair_begins(name);
+    int32_t position[MANY];
+    for (size_t i = 0; i < n; i++)
+        position[i] = (int32_t)past[i];
+    int32_t *gposition = pair_bytes(position, n * sizeof *position);
+    struct attend a = { n,     h->query, h->kv,     h->dim, gtable, ggain,
+                        ggain, 1e-6F,    gposition, key,    value,  past };
+    struct matrix out = kernels_act(gpu, all, n, wide),
+                  from = kernels_act(gpu, gq, n, wide),
+                  keys = kernels_act(gpu, gk, n, row),
+                  values = kernels_act(gpu, gv, n, row);
+    make_caches(key, past, n, row, 10);
+    make_caches(value, past, n, row, 100);
+    CHECK_SAY(op_attend(gpu, &out, &from, &keys, &values, &a), "%s: not there", name);
+    const struct attend host = {
+        .table = table, .q_gain = gain, .k_gain = gain, .eps = a.eps
+    };
+    for (size_t i = 0; i < n; i++) {
+        float *was = pair_get(key[i], DT_BF16, (past[i] + 1) * row),
+              *had = pair_get(value[i], DT_BF16, (past[i] + 1) * row),
+              *got = pair_get(all + i * wide * 2, DT_BF16, wide),
+              *want = attend_on_cpu(&host, h, q + i * wide, k + i * row, v + i * row,
+                                    was, had, past[i]);
+        PAIR_NEAR(name, got, want, wide, 1e-2);
+        CHECK_SAY(memcmp(had + past[i] * row, v + i * row, row * 4) == 0,
+                  "%s: the value is not in the cache", name);
+        free(was);
+        free(had);
+        free(got);
+        free(want);
+        most = most > past[i] ? most : past[i];
+    }
+    CHECK(most < LONGEST);
+    drop_caches(key, n);
+    drop_caches(value, n);
+    for (size_t i = 0; i < n; i++) {
+        struct attend one = a;
+        make_caches(key, past + i, 1, row, 10 + (uint32_t)i);
+        make_caches(value, past + i, 1, row, 100 + (uint32_t)i);
+        one.tokens = 1;
+        one.past = past + i;
+        one.position = gposition + i;
+        struct matrix y = kernels_act(gpu, alone + i * wide * 2, 1, wide),
+                      x = matrix_rows(&from, i, 1), k1 = matrix_rows(&keys, i, 1),
+                      v1 = matrix_rows(&values, i, 1);
+        CHECK(op_attend(gpu, &y, &x, &k1, &v1, &one));
+        drop_caches(key, 1);
+        drop_caches(value, 1);
+    }
+    check_bytes(name, all, alone, n * wide * 2);
+    void *const device[] = { gq, gk, gv, ggain, gtable, gposition, all, alone };
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        kernels_free(gpu, device[i]);
+    float *const here[] = { q, k, v, gain, table };
+    for (size_t i = 0; i < sizeof here / sizeof *here; i++)
+        free(here[i]);
+}
+
+/* ---- all --------------------------------------------------------------------------- */
+
+static void
+check_products(enum dtype act)
+{
+    // Every way to divide columns: by their number, and few rows.
+    static const size_t shapes[][2] = {
+        { 48, 64 },     { 200, 96 },    { 3264, 640 },  { 24, 2048 },  { 16, 4128 },
+        { 3232, 2560 }, { 3232, 2592 }, { 3216, 4096 }, { 3216, 4224 }
+    };
+    static const enum dtype forms[] = { DT_NVFP4, DT_BF16, DT_F32 };
+    pair_open(act);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+            size_t out = shapes[s][0], in = shapes[s][1];
+            if (!pair_takes(out * in) ||
+                (pair_tiny && f > 0 && out * in > PAIR_SMALL / 8))
+                continue;
+            check_rows(forms[f], out, in, false);
+            check_rows(forms[f], out, in, true);
+            check_fused(forms[f], out / 16 * 16, in);
+        }
+    pair_close();
+}
+
+int
+main(int argc, char **argv)
+{
+    static const struct heads_of heads[] = { { 8, 2, 64 },
+                                             { 4, 4, 128 },
+                                             { 32, 2, 64 } };
+    static const size_t past[] = { 0, 1, 15, 16, 255, 256, 300, 511, 2000 };
+    pair_options(argc, argv);
+    check_products(DT_BF16);
+    check_products(DT_F32);
+    pair_open(DT_BF16);
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        check_attend(&heads[i], past, sizeof past / sizeof *past);
+        check_attend(&heads[i], past + 2, 3);
+    }
+    size_t same[MANY];
+    for (size_t i = 0; i < MANY; i++)
+        same[i] = 250 + i;
+    check_attend(&heads[0], same, MANY);
+    pair_close();
+    return check_end();
+}
