@@ -90,8 +90,8 @@ attested() {
     run -0 --separate-stderr datcat --attest served
     [ "$output" = "$(cat statement)" ]
     [ "${#stderr_lines[@]}" -eq 2 ]
-    [[ ${stderr_lines[0]} == 'datcat: served: "more" was not written by the run'* ]]
-    [[ ${stderr_lines[1]} == 'datcat: served: "notes.txt" was not written by the run'* ]]
+    [[ ${stderr_lines[0]} == 'datcat: served: "more" is not part of the model'* ]]
+    [[ ${stderr_lines[1]} == 'datcat: served: "notes.txt" is not part of the model'* ]]
     run -0 --separate-stderr datcat -q --attest served
     [ "${#stderr_lines[@]}" -eq 2 ] # a warning, not mere words
     rm served/hf_quant_config.json

@@ -90,8 +90,8 @@ put_entries(struct statement *t, const char *path, const struct modeldir *d,
         char dir[TEXT_QUOTE], leaf[TEXT_QUOTE];
         struct buf file = { 0 };
         if (!modeldir_replaces(d, e[i]->d_name)) {
-            warn("%s: \"%s\" was not written by the run that made the others: it is "
-                 "left out of the statement",
+            warn("%s: \"%s\" is not part of the model: it is left out of the "
+                 "statement",
                  text_quote(dir, path, strlen(path)),
                  text_quote(leaf, e[i]->d_name, strlen(e[i]->d_name)));
             continue;

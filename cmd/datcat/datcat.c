@@ -97,7 +97,7 @@ check_combination(const struct config_datcat *c, int operands)
         (a == VALUES || a == PAYLOAD || a == NPY || a == CHECK || a == ATTEST))
         misuse("want one FILE, found %d", operands);
     if (a == ATTEST && (c->select.n_in || c->select.n_out))
-        misuse("--attest: is of whole files: expected neither -s nor -x");
+        misuse("--attest: takes whole files: expected neither -s nor -x");
     if (c->stats && !listing)
         misuse("--stats: goes with a listing, --json, --ndjson or --tsv");
     if (c->all && !c->stats)
