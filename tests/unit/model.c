@@ -143,7 +143,7 @@ check_damage(const char *path)
     NEED(store_open(&s, path, &opt, &err) == 0);
     const struct tensor *t = &s.tensors[1];
     struct kernels *k = open_cpu(&err);
-    struct bulk b = { t, kernels_alloc(k, MEMORY_WORK, (size_t)t->nbytes) };
+    struct bulk b = { .t = t, .to = kernels_alloc(k, MEMORY_WORK, (size_t)t->nbytes) };
     FILE *f = fopen(path, "r+b");
     uint8_t byte;
     NEED(f && fseek(f, (long)t->offset, SEEK_SET) == 0 && fread(&byte, 1, 1, f) == 1);
