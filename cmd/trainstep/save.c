@@ -244,10 +244,10 @@ write_file(struct run *r)
     fill_meta(r, &meta, &provenance, &state, &r->st);
     struct wtensor *t = list_arrays(r);
     int rc = writer_open(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err);
-    if (rc < 0)
-        die_err(&r->err);
-    rc = write_arrays(r, &w);
-    ranks_end_work();
+    if (rc == 0) {
+        rc = write_arrays(r, &w);
+        ranks_end_work();
+    }
     if (rc == 0)
         rc = writer_commit(&w, meta.provenance);
     writer_close(&w);
