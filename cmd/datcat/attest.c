@@ -483,6 +483,10 @@ attest_store(const struct config_datcat *c, struct subject *f, struct err *err)
                        s->name);
     if (store_verify(s, true, c->threads, &what) < 0)
         return -1;
+    if (!store_has_sums(s) && !c->cmd.quiet)
+        warn("%s: its container has no checksums: the statement is about the bytes as "
+             "they are now, and its record cannot tell whether they were changed",
+             s->name);
     int rc = begin(&t, s->name);
     if (rc == 0 && s->is_directory)
         rc = put_directory(&t, s->path);

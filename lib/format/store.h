@@ -146,6 +146,9 @@ void store_segments(const struct store *s, segment_fn fn, void *ctx);
 int store_content_hash(struct store *s, uint8_t digest[XXH3_BYTES], unsigned threads,
                        struct err *err);
 
+/* Whether the container, or a sidecar, has checksums of the payloads. */
+bool store_has_sums(const struct store *s);
+
 /* Structure was checked by store_open; this checks what the container can prove about
  * the payloads.  *what describes what was checked.  -1: ERR_FORMAT if damaged. */
 int store_verify(struct store *s, bool full, unsigned threads, const char **what);

@@ -133,11 +133,17 @@ store_check_payloads(struct store *s, const struct tensor *const *t, size_t n,
     return par_for(threads, n, check_one, &p, err);
 }
 
+bool
+store_has_sums(const struct store *s)
+{
+    return s->kind->verify || s->side_xxh3.p;
+}
+
 int
 store_verify(struct store *s, bool full, unsigned threads, const char **what)
 {
     uint8_t digest[XXH3_BYTES];
-    bool sums = s->kind->verify || s->side_xxh3.p;
+    bool sums = store_has_sums(s);
     *what = sums ? "structure; payloads were not read"
                  : "structure; the container has no checksums";
     if (!full || !sums)
