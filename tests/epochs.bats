@@ -338,6 +338,63 @@ PY
     cmp o.ckpt.best "$IN/start.ckpt"
 }
 
+@test "copies of a checkpoint that is a symbolic link are those of its file" {
+    local k
+    mkdir disk
+    fresh disk/real.ckpt
+    ln -s disk/real.ckpt m.ckpt
+    steps -n 4 --save-every 2 --keep-every 2 --eval "$IN/held.tok" --eval-every 2 --keep-best m.ckpt
+    [ -L m.ckpt ]
+    for k in 2 4; do
+        steps -n $k -f -o want.ckpt "$IN/start.ckpt"
+        [ ! -L m.ckpt.step$k ]
+        cmp want.ckpt m.ckpt.step$k
+    done
+    [ ! -L m.ckpt.best ]
+    k=$(at m.ckpt.best)
+    cp m.ckpt.best best.ckpt
+    [ "$k" -gt 0 ]
+    steps -n 3 m.ckpt
+    cmp want.ckpt m.ckpt.step4
+    cmp best.ckpt m.ckpt.best
+}
+
+@test "evaluations of another training under the same name do not count" {
+    local n
+    e() { steps --lr 3e-2 --eval "$IN/held.tok" --eval-every 1 --eval-first "$@" m.ckpt; }
+    fresh m.ckpt
+    e -n 6 --keep-best
+    # A new start whose losses are all higher: its own best one, and its own patience.
+    datpack -q -f --init 4 --config "$IN/config.json" --to ckpt -o m.ckpt
+    cp m.ckpt other.ckpt
+    python3 - <<'PY'
+import json
+a = list(map(json.loads, open("m.ckpt.eval.jsonl")))
+with open("m.ckpt.eval.jsonl", "w") as f:
+    for x in a:
+        x["eval_loss"] = 0.5 if x["step"] == 0 else 1
+        print(json.dumps(x, separators=(",", ":")), file=f)
+PY
+    e -n 2 --keep-best --patience 3 --log log.jsonl
+    [ "$(at m.ckpt)" -eq 2 ]
+    n=$(evaluations log.jsonl | sort -g -k 2 | sed -n '1s/ .*//p')
+    steps --lr 3e-2 -n "$n" -o want.ckpt other.ckpt || cp other.ckpt want.ckpt
+    cmp want.ckpt m.ckpt.best
+    [ "$(jsonl "' '.join(str(x['step']) for x in d)" <m.ckpt.eval.jsonl)" = '0 1 2' ]
+    [ "$(jsonl "len({x['origin'] for x in d}), min(x['eval_loss'] for x in d) > 1" <m.ckpt.eval.jsonl)" = '(1, True)' ]
+}
+
+@test "--stop-after saves nothing, so there is nothing to keep" {
+    local o
+    fresh m.ckpt
+    for o in eval-first keep-best patience=1 keep-last=1 keep-every=1; do
+        refuse "--stop-after: * expected no --${o%=*}" trainstep -q -d "$IN/ids.tok" --eval "$IN/held.tok" \
+            --stop-after backward_done "--$o" m.ckpt
+    done
+    [ "$(find . -name '*m.ckpt*' | wc -l)" -eq 1 ]
+    cmp m.ckpt "$IN/start.ckpt"
+}
+
 # ---- what it shows ----------------------------------------------------------------
 
 @test "--log-every: the table has fewer lines, the log all" {

@@ -4,8 +4,8 @@
  *
  * A copy is a hard link: a later save replaces the checkpoint by renaming, so the link keeps the
  * bytes.  The evaluations are in a file of their own, NAME.eval.jsonl, since the bytes of a
- * checkpoint do not depend on them; lines of other samples, or of steps that the checkpoint does
- * not have, do not count. */
+ * checkpoint do not depend on them; lines of other samples do not count, and those
+ * of another training, or of steps that the checkpoint does not have, are dropped. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/json.h"
@@ -28,8 +28,9 @@
 #define EVALS_SUFFIX ".eval.jsonl"
 
 struct keep {
-    struct buf lines;              // of the evaluations up to the current step
-    char data[2 * XXH3_BYTES + 1]; // of --eval, as a line names it
+    struct buf lines;                // of the evaluations up to the current step
+    char data[2 * XXH3_BYTES + 1];   // of --eval, as a line names it
+    char origin[2 * XXH3_BYTES + 1]; // of the weights that the training began with
     uint64_t n, last, best, since; // how many count; steps; how many after the best one
     double loss;                   // of the best one
 };
@@ -75,7 +76,9 @@ link_as(const char *from, const char *to)
         die(EXIT_MEMORY, "out of memory for a name");
     guard_hold(&cmd_guard, &before);
     unlink(temp); // of a run that was killed
-    bool done = link(from, temp) == 0 && rename(temp, to) == 0;
+    // A checkpoint's name may be a symbolic link; the copy is one of the file.
+    bool done = linkat(AT_FDCWD, from, AT_FDCWD, temp, AT_SYMLINK_FOLLOW) == 0 &&
+                rename(temp, to) == 0;
     unlink(temp); // it stays where both were one file already
     guard_release(&cmd_guard, &before);
     free(temp);
@@ -251,7 +254,7 @@ read_line(struct keep *k, const char *name, struct slice line, uint64_t upto,
 {
     struct arena arena = { 0 };
     struct json j;
-    struct slice key, data = { 0 };
+    struct slice key, data = { 0 }, origin = { 0 };
     uint64_t step = UINT64_MAX;
     double loss = NAN;
     int more = 0, rc = 0;
@@ -261,9 +264,10 @@ read_line(struct keep *k, const char *name, struct slice line, uint64_t upto,
         rc = slice_is(key, "step")        ? json_u63(&j, &step)
              : slice_is(key, "eval_loss") ? read_loss(&j, &loss)
              : slice_is(key, "data")      ? json_string(&j, &data)
+             : slice_is(key, "origin")    ? json_string(&j, &origin)
                                           : json_skip(&j, NULL);
     rc = rc < 0 || more < 0 || json_end(&j) < 0 ? -1 : 0;
-    if (rc == 0 && step <= upto) {
+    if (rc == 0 && step <= upto && slice_is(origin, k->origin)) {
         buf_add(&k->lines, line.p, line.n);
         buf_char(&k->lines, '\n');
         if (slice_is(data, k->data))
@@ -345,12 +349,24 @@ check_names(struct run *r)
 static void
 make_up_best(struct run *r)
 {
-    char *best = beside(r, BEST_SUFFIX);
     const struct keep *k = r->keep;
-    if (r->o->keep_best && k->n && isfinite(k->loss) && k->best == r->in_step &&
-        step_of(best) != (int64_t)k->best)
+    // Also where there is one of that step: it may be of another training.
+    if (r->o->keep_best && k->n && isfinite(k->loss) && k->best == r->in_step)
         copy_best(r);
-    free(best);
+}
+
+/* What the record of the training begins with tells it from others of the same name. */
+static void
+name_origin(struct run *r)
+{
+    struct buf origin = { 0 };
+    uint8_t hash[XXH3_BYTES];
+    save_origin(r, &origin);
+    if (origin.failed)
+        die(EXIT_MEMORY, "out of memory for the provenance");
+    xxh3_128(hash, origin.data, origin.len);
+    hash_hex(r->keep->origin, hash, XXH3_BYTES);
+    buf_free(&origin);
 }
 
 void
@@ -361,6 +377,7 @@ keep_open(struct run *r)
     struct keep *k = r->keep = cmd_alloc(1, sizeof *k);
     char *path = beside(r, EVALS_SUFFIX);
     hash_hex(k->data, r->eval.tok.end.xxh3, XXH3_BYTES);
+    name_origin(r);
     k->loss = INFINITY;
     check_names(r);
     read_evaluations(r, path);
@@ -431,8 +448,8 @@ keep_evaluated(struct run *r, double loss, uint64_t targets)
     buf_printf(&k->lines,
                "{\"step\":%llu,\"eval_loss\":", (unsigned long long)r->t.step);
     json_put_number(&k->lines, loss, 17);
-    buf_printf(&k->lines, ",\"eval_tokens\":%llu,\"data\":\"%s\"}\n",
-               (unsigned long long)targets, k->data);
+    buf_printf(&k->lines, ",\"eval_tokens\":%llu,\"data\":\"%s\",\"origin\":\"%s\"}\n",
+               (unsigned long long)targets, k->data, k->origin);
     // The line comes first: make_up_best makes up for a copy that is missing.
     if (ranks_number() == 0)
         write_evaluations(r);
