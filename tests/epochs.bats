@@ -47,7 +47,7 @@ at() { state "['step']" "$1"; }
 total() { state "['settings']['total_steps']" "$1"; }
 
 # copies: the names that --keep options made, in order of steps.
-copies() { find . -name 'm.ckpt.*' -printf '%f\n' | sort -V | paste -sd ' '; }
+copies() { find . -name 'm.ckpt.*' ! -name '*.keep-last' -printf '%f\n' | sort -V | paste -sd ' '; }
 
 # evaluations LOG: step and loss of each, as the log has them.
 evaluations() { jsonl "'\n'.join('%d %r' % (x['step'], x['eval_loss']) for x in d if 'eval_loss' in x)" <"$1"; }
@@ -207,9 +207,36 @@ WORDS
     grep -q 'm.ckpt.step1: exists and is not a checkpoint' words
     [ "$(cat m.ckpt.step1)" = notes ]
     [ "$(at m.ckpt)" -eq 1 ]
+    # The next run looks before its first step, and makes up for the copy.
+    cp m.ckpt was.ckpt
+    refuse 'm.ckpt.step1: exists and is not a checkpoint' \
+        trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 --until 4 --save-every 1 --keep-last 1 m.ckpt
+    cmp was.ckpt m.ckpt
+    rm m.ckpt.step1
+    steps --until 2 --save-every 1 --keep-last 2 m.ckpt
+    cmp was.ckpt m.ckpt.step1
     steps --until 4 --save-every 1 --keep-last 1 m.ckpt
-    [ "$(copies)" = 'm.ckpt.step1 m.ckpt.step02 m.ckpt.step2x m.ckpt.step4 m.ckpt.step99' ]
-    [ "$(cat m.ckpt.step1 m.ckpt.step02)" = $'notes\nnotes' ]
+    [ "$(copies)" = 'm.ckpt.step02 m.ckpt.step2x m.ckpt.step4 m.ckpt.step99' ]
+    [ "$(cat m.ckpt.step02)" = notes ]
+}
+
+@test "--keep-last removes only what it made" {
+    fresh m.ckpt
+    steps -n 6 --keep-every 3 m.ckpt
+    steps -n 1 m.ckpt
+    cp m.ckpt m.ckpt.step7
+    steps -n 4 --save-every 1 --keep-last 2 m.ckpt
+    [ "$(copies)" = 'm.ckpt.step3 m.ckpt.step6 m.ckpt.step7 m.ckpt.step10 m.ckpt.step11' ]
+    [ "$(cat m.ckpt.keep-last)" = $'10\n11' ]
+    # What a run with both keeps, later runs keep.
+    steps -n 2 --save-every 1 --keep-last 1 --keep-every 12 m.ckpt
+    steps -n 2 --save-every 1 --keep-last 1 m.ckpt
+    [ "$(copies)" = 'm.ckpt.step3 m.ckpt.step6 m.ckpt.step7 m.ckpt.step12 m.ckpt.step15' ]
+    # What is no list is not replaced.
+    echo notes >m.ckpt.keep-last
+    refuse 'm.ckpt.keep-last: line 1: expected a step; * remove it' \
+        trainstep -q -d "$IN/ids.tok" -n 1 --keep-last 1 m.ckpt
+    [ "$(cat m.ckpt.keep-last)" = notes ]
 }
 
 @test "copies where there are no hard links, and after a kill at each call of their making" {

@@ -26,6 +26,7 @@
 #define BEST_SUFFIX  ".best"
 #define STEP_SUFFIX  ".step"
 #define EVALS_SUFFIX ".eval.jsonl"
+#define LIST_SUFFIX  ".keep-last"
 
 struct keep {
     struct buf lines;                // of the evaluations up to the current step
@@ -44,6 +45,23 @@ beside(const struct run *r, const char *suffix)
     if (b.failed)
         die(EXIT_MEMORY, "out of memory for a name");
     return b.data;
+}
+
+static void
+write_beside(struct run *r, const char *path, const struct buf *b)
+{
+    struct outfile o;
+    if (b->failed)
+        die(EXIT_MEMORY, "out of memory for %s", path);
+    int rc = out_open(&o, path, OUT_FORCE, &cmd_guard, &r->err);
+    if (rc == 0)
+        rc = out_write(&o, b->data, b->len);
+    if (rc == 0)
+        rc = out_commit(&o);
+    else
+        out_abandon(&o);
+    if (rc < 0)
+        die_err(&r->err);
 }
 
 /* ---- copies -------------------------------------------------------------------------- */
@@ -180,22 +198,90 @@ is_kept(const struct options *o, uint64_t step)
     return o->keep_every && step % o->keep_every == 0;
 }
 
-/* Remove the copies before the last --keep-last ones. */
+/* The name of the copy of that step; to be freed. */
+static char *
+name_copy(const struct run *r, uint64_t step)
+{
+    char suffix[sizeof STEP_SUFFIX + 20];
+    snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu", (unsigned long long)step);
+    return beside(r, suffix);
+}
+
+static bool
+has_copy(const struct run *r, uint64_t step)
+{
+    char *path = name_copy(r, step);
+    bool has = step_of(path) == (int64_t)step;
+    free(path);
+    return has;
+}
+
+/* The lines of the list of --keep-last, each the step of a copy. */
 static void
-remove_older(struct run *r)
+read_list(struct run *r, const char *path, struct buf *list)
+{
+    enum { LINE = 20 };
+    struct reader f = { .name = path, .limit = LINE };
+    struct slice line;
+    uint64_t step;
+    int more = 0;
+    f.fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (f.fd < 0 && errno == ENOENT)
+        return;
+    if (f.fd < 0)
+        die(EXIT_TROUBLE, "%s:", path);
+    while ((more = reader_line(&f, &line, &r->err)) > 0 && num_u64(&step, line.p))
+        buf_add(list, &step, sizeof step);
+    if (more > 0)
+        die(EXIT_TROUBLE,
+            "%s: line %llu: expected a step; it is the list of copies that --keep-last "
+            "may remove: remove it to begin a new one",
+            path, (unsigned long long)f.number);
+    if (more < 0)
+        die_err(&r->err);
+    reader_free(&f);
+    close(f.fd);
+}
+
+static bool
+is_listed(const struct buf *list, uint64_t step)
+{
+    const char *p = list->data;
+    for (size_t i = 0; i < list->len; i += sizeof step)
+        if (memcmp(p + i, &step, sizeof step) == 0)
+            return true;
+    return false;
+}
+
+/* Remove copies before the last --keep-last ones, of those that it made. */
+static void
+remove_older(struct run *r, const struct buf *list)
 {
     size_t n;
     uint64_t *steps = list_copies(r, &n);
     for (size_t i = (size_t)r->o->keep_last; i < n; i++) {
-        char suffix[sizeof STEP_SUFFIX + 20];
-        snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu",
-                 (unsigned long long)steps[i]);
-        char *path = beside(r, suffix);
-        if (!is_kept(r->o, steps[i]) && step_of(path) == (int64_t)steps[i])
+        char *path = name_copy(r, steps[i]);
+        if (is_listed(list, steps[i]) && !is_kept(r->o, steps[i]) &&
+            step_of(path) == (int64_t)steps[i])
             unlink(path);
         free(path);
     }
     free(steps);
+}
+
+/* Those that are still there. */
+static void
+write_list(struct run *r, const char *path, const struct buf *list)
+{
+    struct buf lines = { 0 };
+    uint64_t step;
+    for (size_t i = 0; i < list->len; i += sizeof step) {
+        memcpy(&step, (const char *)list->data + i, sizeof step);
+        if (!is_kept(r->o, step) && has_copy(r, step))
+            buf_printf(&lines, "%llu\n", (unsigned long long)step);
+    }
+    write_beside(r, path, &lines);
+    buf_free(&lines);
 }
 
 bool
@@ -204,16 +290,58 @@ keep_due(const struct run *r)
     return is_kept(r->o, r->t.step);
 }
 
+/* Copies that others made, the user or an earlier --keep-every, are not listed. */
+static void
+copy_last(struct run *r, const char *to)
+{
+    struct buf list = { 0 };
+    uint64_t step = r->t.step;
+    char *path = beside(r, LIST_SUFFIX);
+    bool had = has_copy(r, step);
+    read_list(r, path, &list);
+    copy_checkpoint(r, r->target, to);
+    if (!had && !keep_due(r) && !is_listed(&list, step))
+        buf_add(&list, &step, sizeof step);
+    if (list.failed)
+        die(EXIT_MEMORY, "out of memory for names of copies");
+    // A copy of a run that is killed before this stays: it could be the user's.
+    remove_older(r, &list);
+    write_list(r, path, &list);
+    buf_free(&list);
+    free(path);
+}
+
 void
 keep_saved(struct run *r)
 {
     char suffix[sizeof STEP_SUFFIX + 20];
-    if (!r->o->keep_last && !keep_due(r))
-        return;
     snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu", (unsigned long long)r->t.step);
-    copy_checkpoint(r, r->target, suffix);
     if (r->o->keep_last)
-        remove_older(r);
+        copy_last(r, suffix);
+    else if (keep_due(r))
+        copy_checkpoint(r, r->target, suffix);
+}
+
+/* What is no list is heard of before the first step. */
+static void
+check_list(struct run *r)
+{
+    struct buf list = { 0 };
+    char *path = beside(r, LIST_SUFFIX);
+    if (r->o->keep_last)
+        read_list(r, path, &list);
+    buf_free(&list);
+    free(path);
+}
+
+/* A run that ended between a save and its copy, or could not make it, makes it now. */
+static void
+make_up_copy(struct run *r)
+{
+    bool has_target = !r->o->out && r->in_step;
+    check_list(r);
+    if (ranks_number() == 0 && has_target && !has_copy(r, r->in_step))
+        keep_saved(r);
 }
 
 /* ---- evaluations ----------------------------------------------------------------------- */
@@ -306,19 +434,8 @@ read_evaluations(struct run *r, const char *path)
 static void
 write_evaluations(struct run *r)
 {
-    struct outfile o;
     char *path = beside(r, EVALS_SUFFIX);
-    if (r->keep->lines.failed)
-        die(EXIT_MEMORY, "out of memory for the evaluations");
-    int rc = out_open(&o, path, OUT_FORCE, &cmd_guard, &r->err);
-    if (rc == 0)
-        rc = out_write(&o, r->keep->lines.data, r->keep->lines.len);
-    if (rc == 0)
-        rc = out_commit(&o);
-    else
-        out_abandon(&o);
-    if (rc < 0)
-        die_err(&r->err);
+    write_beside(r, path, &r->keep->lines);
     free(path);
 }
 
@@ -387,6 +504,8 @@ keep_open(struct run *r)
 void
 keep_begin(struct run *r)
 {
+    if (!r->replay)
+        make_up_copy(r);
     if (r->keep)
         make_up_best(r);
 }

@@ -213,8 +213,8 @@ check_stop(const struct options *o)
                                           "keep-every", "keep-best" };
     for (size_t i = 0; i < sizeof others / sizeof *others && o->stop_after; i++)
         if (cmd_given(&o->cmd, others[i]))
-            misuse("--stop-after: ends in the first step and saves nothing: expected "
-                   "no --%s",
+            misuse("--stop-after: saves nothing, so it goes with nothing that keeps "
+                   "or decides: expected no --%s",
                    others[i]);
 }
 
