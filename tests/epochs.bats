@@ -386,6 +386,18 @@ PY
     cmp best.ckpt m.ckpt.best
 }
 
+@test "the way back that the manual names leaves all copies as they are" {
+    fresh m.ckpt
+    steps -n 4 --save-every 2 --keep-every 2 m.ckpt
+    cp m.ckpt.step4 four.ckpt
+    cp --remove-destination m.ckpt.step2 m.ckpt
+    cmp four.ckpt m.ckpt.step4
+    steps -n 1 m.ckpt
+    [ "$(at m.ckpt)" -eq 3 ]
+    [ "$(at m.ckpt.step2)" -eq 2 ]
+    cmp four.ckpt m.ckpt.step4
+}
+
 @test "evaluations of another training under the same name do not count" {
     local n
     e() { steps --lr 3e-2 --eval "$IN/held.tok" --eval-every 1 --eval-first "$@" m.ckpt; }

@@ -2,7 +2,7 @@
 /* keep: copies of some saves (--keep-last, --keep-every, --keep-best), and the evaluations by
  * which --keep-best and --patience decide.
  *
- * A copy is a hard link: a later save replaces the checkpoint by renaming, so the link keeps the
+ * A copy is a reflink or a hard link: a later save replaces the checkpoint by renaming, so the link keeps the
  * bytes.  The evaluations are in a file of their own, NAME.eval.jsonl, since the bytes of a
  * checkpoint do not depend on them; lines of other samples do not count, and those
  * of another training, or of steps that the checkpoint does not have, are dropped. */
@@ -18,9 +18,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <linux/fs.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define BEST_SUFFIX  ".best"
@@ -84,6 +87,28 @@ step_of(const char *path)
     return step;
 }
 
+/* A file of its own that shares the bytes, where the file system can: what writes into the
+ * checkpoint does not change it. */
+static bool
+clone_as(const char *from, const char *temp)
+{
+    struct stat st;
+    bool done = false;
+    int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
+    if (in >= 0 && fstat(in, &st) == 0)
+        out = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (out >= 0)
+        done = ioctl(out, FICLONE, in) == 0 && fchmod(out, st.st_mode & 0777) == 0 &&
+               fsync(out) == 0;
+    if (out >= 0)
+        close(out);
+    if (out >= 0 && !done)
+        unlink(temp);
+    if (in >= 0)
+        close(in);
+    return done;
+}
+
 /* Whole or not at all: by a second name that is renamed.  false: this filesystem cannot. */
 static bool
 link_as(const char *from, const char *to)
@@ -95,7 +120,8 @@ link_as(const char *from, const char *to)
     guard_hold(&cmd_guard, &before);
     unlink(temp); // of a run that was killed
     // A checkpoint's name may be a symbolic link; the copy is one of the file.
-    bool done = linkat(AT_FDCWD, from, AT_FDCWD, temp, AT_SYMLINK_FOLLOW) == 0 &&
+    bool done = (clone_as(from, temp) ||
+                 linkat(AT_FDCWD, from, AT_FDCWD, temp, AT_SYMLINK_FOLLOW) == 0) &&
                 rename(temp, to) == 0;
     unlink(temp); // it stays where both were one file already
     guard_release(&cmd_guard, &before);
