@@ -47,7 +47,7 @@ at() { state "['step']" "$1"; }
 total() { state "['settings']['total_steps']" "$1"; }
 
 # copies: the names that --keep options made, in order of steps.
-copies() { find . -name 'm.ckpt.*' -printf '%f\n' | sort -V | paste -sd ' '; }
+copies() { find . -name 'm.ckpt.*' ! -name '*.keep-last' -printf '%f\n' | sort -V | paste -sd ' '; }
 
 # evaluations LOG: step and loss of each, as the log has them.
 evaluations() { jsonl "'\n'.join('%d %r' % (x['step'], x['eval_loss']) for x in d if 'eval_loss' in x)" <"$1"; }
@@ -207,9 +207,36 @@ WORDS
     grep -q 'm.ckpt.step1: exists and is not a checkpoint' words
     [ "$(cat m.ckpt.step1)" = notes ]
     [ "$(at m.ckpt)" -eq 1 ]
+    # The next run looks before its first step, and makes up for the copy.
+    cp m.ckpt was.ckpt
+    refuse 'm.ckpt.step1: exists and is not a checkpoint' \
+        trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 --until 4 --save-every 1 --keep-last 1 m.ckpt
+    cmp was.ckpt m.ckpt
+    rm m.ckpt.step1
+    steps --until 2 --save-every 1 --keep-last 2 m.ckpt
+    cmp was.ckpt m.ckpt.step1
     steps --until 4 --save-every 1 --keep-last 1 m.ckpt
-    [ "$(copies)" = 'm.ckpt.step1 m.ckpt.step02 m.ckpt.step2x m.ckpt.step4 m.ckpt.step99' ]
-    [ "$(cat m.ckpt.step1 m.ckpt.step02)" = $'notes\nnotes' ]
+    [ "$(copies)" = 'm.ckpt.step02 m.ckpt.step2x m.ckpt.step4 m.ckpt.step99' ]
+    [ "$(cat m.ckpt.step02)" = notes ]
+}
+
+@test "--keep-last removes only what it made" {
+    fresh m.ckpt
+    steps -n 6 --keep-every 3 m.ckpt
+    steps -n 1 m.ckpt
+    cp m.ckpt m.ckpt.step7
+    steps -n 4 --save-every 1 --keep-last 2 m.ckpt
+    [ "$(copies)" = 'm.ckpt.step3 m.ckpt.step6 m.ckpt.step7 m.ckpt.step10 m.ckpt.step11' ]
+    [ "$(cat m.ckpt.keep-last)" = $'10\n11' ]
+    # What a run with both keeps, later runs keep.
+    steps -n 2 --save-every 1 --keep-last 1 --keep-every 12 m.ckpt
+    steps -n 2 --save-every 1 --keep-last 1 m.ckpt
+    [ "$(copies)" = 'm.ckpt.step3 m.ckpt.step6 m.ckpt.step7 m.ckpt.step12 m.ckpt.step15' ]
+    # What is no list is not replaced.
+    echo notes >m.ckpt.keep-last
+    refuse 'm.ckpt.keep-last: line 1: expected a step; * remove it' \
+        trainstep -q -d "$IN/ids.tok" -n 1 --keep-last 1 m.ckpt
+    [ "$(cat m.ckpt.keep-last)" = notes ]
 }
 
 @test "copies where there are no hard links, and after a kill at each call of their making" {
@@ -336,6 +363,75 @@ PY
     # With -o as well.
     steps -n 2 --lr 3 --eval "$IN/held.tok" --eval-first --keep-best -o o.ckpt "$IN/start.ckpt"
     cmp o.ckpt.best "$IN/start.ckpt"
+}
+
+@test "copies of a checkpoint that is a symbolic link are those of its file" {
+    local k
+    mkdir disk
+    fresh disk/real.ckpt
+    ln -s disk/real.ckpt m.ckpt
+    steps -n 4 --save-every 2 --keep-every 2 --eval "$IN/held.tok" --eval-every 2 --keep-best m.ckpt
+    [ -L m.ckpt ]
+    for k in 2 4; do
+        steps -n $k -f -o want.ckpt "$IN/start.ckpt"
+        [ ! -L m.ckpt.step$k ]
+        cmp want.ckpt m.ckpt.step$k
+    done
+    [ ! -L m.ckpt.best ]
+    k=$(at m.ckpt.best)
+    cp m.ckpt.best best.ckpt
+    [ "$k" -gt 0 ]
+    steps -n 3 m.ckpt
+    cmp want.ckpt m.ckpt.step4
+    cmp best.ckpt m.ckpt.best
+}
+
+@test "the way back that the manual names leaves all copies as they are" {
+    fresh m.ckpt
+    steps -n 4 --save-every 2 --keep-every 2 m.ckpt
+    cp m.ckpt.step4 four.ckpt
+    cp --remove-destination m.ckpt.step2 m.ckpt
+    cmp four.ckpt m.ckpt.step4
+    steps -n 1 m.ckpt
+    [ "$(at m.ckpt)" -eq 3 ]
+    [ "$(at m.ckpt.step2)" -eq 2 ]
+    cmp four.ckpt m.ckpt.step4
+}
+
+@test "evaluations of another training under the same name do not count" {
+    local n
+    e() { steps --lr 3e-2 --eval "$IN/held.tok" --eval-every 1 --eval-first "$@" m.ckpt; }
+    fresh m.ckpt
+    e -n 6 --keep-best
+    # A new start whose losses are all higher: its own best one, and its own patience.
+    datpack -q -f --init 4 --config "$IN/config.json" --to ckpt -o m.ckpt
+    cp m.ckpt other.ckpt
+    python3 - <<'PY'
+import json
+a = list(map(json.loads, open("m.ckpt.eval.jsonl")))
+with open("m.ckpt.eval.jsonl", "w") as f:
+    for x in a:
+        x["eval_loss"] = 0.5 if x["step"] == 0 else 1
+        print(json.dumps(x, separators=(",", ":")), file=f)
+PY
+    e -n 2 --keep-best --patience 3 --log log.jsonl
+    [ "$(at m.ckpt)" -eq 2 ]
+    n=$(evaluations log.jsonl | sort -g -k 2 | sed -n '1s/ .*//p')
+    steps --lr 3e-2 -n "$n" -o want.ckpt other.ckpt || cp other.ckpt want.ckpt
+    cmp want.ckpt m.ckpt.best
+    [ "$(jsonl "' '.join(str(x['step']) for x in d)" <m.ckpt.eval.jsonl)" = '0 1 2' ]
+    [ "$(jsonl "len({x['origin'] for x in d}), min(x['eval_loss'] for x in d) > 1" <m.ckpt.eval.jsonl)" = '(1, True)' ]
+}
+
+@test "--stop-after saves nothing, so there is nothing to keep" {
+    local o
+    fresh m.ckpt
+    for o in eval-first keep-best patience=1 keep-last=1 keep-every=1; do
+        refuse "--stop-after: * expected no --${o%=*}" trainstep -q -d "$IN/ids.tok" --eval "$IN/held.tok" \
+            --stop-after backward_done "--$o" m.ckpt
+    done
+    [ "$(find . -name '*m.ckpt*' | wc -l)" -eq 1 ]
+    cmp m.ckpt "$IN/start.ckpt"
 }
 
 # ---- what it shows ----------------------------------------------------------------

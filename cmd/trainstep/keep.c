@@ -2,10 +2,10 @@
 /* keep: copies of some saves (--keep-last, --keep-every, --keep-best), and the evaluations by
  * which --keep-best and --patience decide.
  *
- * A copy is a hard link: a later save replaces the checkpoint by renaming, so the link keeps the
+ * A copy is a reflink or a hard link: a later save replaces the checkpoint by renaming, so the link keeps the
  * bytes.  The evaluations are in a file of their own, NAME.eval.jsonl, since the bytes of a
- * checkpoint do not depend on them; lines of other samples, or of steps that the checkpoint does
- * not have, do not count. */
+ * checkpoint do not depend on them; lines of other samples do not count, and those
+ * of another training, or of steps that the checkpoint does not have, are dropped. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/json.h"
@@ -18,18 +18,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <linux/fs.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define BEST_SUFFIX  ".best"
 #define STEP_SUFFIX  ".step"
 #define EVALS_SUFFIX ".eval.jsonl"
+#define LIST_SUFFIX  ".keep-last"
 
 struct keep {
-    struct buf lines;              // of the evaluations up to the current step
-    char data[2 * XXH3_BYTES + 1]; // of --eval, as a line names it
+    struct buf lines;                // of the evaluations up to the current step
+    char data[2 * XXH3_BYTES + 1];   // of --eval, as a line names it
+    char origin[2 * XXH3_BYTES + 1]; // of the weights that the training began with
     uint64_t n, last, best, since; // how many count; steps; how many after the best one
     double loss;                   // of the best one
 };
@@ -43,6 +48,23 @@ beside(const struct run *r, const char *suffix)
     if (b.failed)
         die(EXIT_MEMORY, "out of memory for a name");
     return b.data;
+}
+
+static void
+write_beside(struct run *r, const char *path, const struct buf *b)
+{
+    struct outfile o;
+    if (b->failed)
+        die(EXIT_MEMORY, "out of memory for %s", path);
+    int rc = out_open(&o, path, OUT_FORCE, &cmd_guard, &r->err);
+    if (rc == 0)
+        rc = out_write(&o, b->data, b->len);
+    if (rc == 0)
+        rc = out_commit(&o);
+    else
+        out_abandon(&o);
+    if (rc < 0)
+        die_err(&r->err);
 }
 
 /* ---- copies -------------------------------------------------------------------------- */
@@ -65,6 +87,28 @@ step_of(const char *path)
     return step;
 }
 
+/* A file of its own that shares the bytes, where the file system can: what writes into the
+ * checkpoint does not change it. */
+static bool
+clone_as(const char *from, const char *temp)
+{
+    struct stat st;
+    bool done = false;
+    int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
+    if (in >= 0 && fstat(in, &st) == 0)
+        out = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (out >= 0)
+        done = ioctl(out, FICLONE, in) == 0 && fchmod(out, st.st_mode & 0777) == 0 &&
+               fsync(out) == 0;
+    if (out >= 0)
+        close(out);
+    if (out >= 0 && !done)
+        unlink(temp);
+    if (in >= 0)
+        close(in);
+    return done;
+}
+
 /* Whole or not at all: by a second name that is renamed.  false: this filesystem cannot. */
 static bool
 link_as(const char *from, const char *to)
@@ -75,7 +119,10 @@ link_as(const char *from, const char *to)
         die(EXIT_MEMORY, "out of memory for a name");
     guard_hold(&cmd_guard, &before);
     unlink(temp); // of a run that was killed
-    bool done = link(from, temp) == 0 && rename(temp, to) == 0;
+    // A checkpoint's name may be a symbolic link; the copy is one of the file.
+    bool done = (clone_as(from, temp) ||
+                 linkat(AT_FDCWD, from, AT_FDCWD, temp, AT_SYMLINK_FOLLOW) == 0) &&
+                rename(temp, to) == 0;
     unlink(temp); // it stays where both were one file already
     guard_release(&cmd_guard, &before);
     free(temp);
@@ -177,22 +224,90 @@ is_kept(const struct options *o, uint64_t step)
     return o->keep_every && step % o->keep_every == 0;
 }
 
-/* Remove the copies before the last --keep-last ones. */
+/* The name of the copy of that step; to be freed. */
+static char *
+name_copy(const struct run *r, uint64_t step)
+{
+    char suffix[sizeof STEP_SUFFIX + 20];
+    snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu", (unsigned long long)step);
+    return beside(r, suffix);
+}
+
+static bool
+has_copy(const struct run *r, uint64_t step)
+{
+    char *path = name_copy(r, step);
+    bool has = step_of(path) == (int64_t)step;
+    free(path);
+    return has;
+}
+
+/* The lines of the list of --keep-last, each the step of a copy. */
 static void
-remove_older(struct run *r)
+read_list(struct run *r, const char *path, struct buf *list)
+{
+    enum { LINE = 20 };
+    struct reader f = { .name = path, .limit = LINE };
+    struct slice line;
+    uint64_t step;
+    int more = 0;
+    f.fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (f.fd < 0 && errno == ENOENT)
+        return;
+    if (f.fd < 0)
+        die(EXIT_TROUBLE, "%s:", path);
+    while ((more = reader_line(&f, &line, &r->err)) > 0 && num_u64(&step, line.p))
+        buf_add(list, &step, sizeof step);
+    if (more > 0)
+        die(EXIT_TROUBLE,
+            "%s: line %llu: expected a step; it is the list of copies that --keep-last "
+            "may remove: remove it to begin a new one",
+            path, (unsigned long long)f.number);
+    if (more < 0)
+        die_err(&r->err);
+    reader_free(&f);
+    close(f.fd);
+}
+
+static bool
+is_listed(const struct buf *list, uint64_t step)
+{
+    const char *p = list->data;
+    for (size_t i = 0; i < list->len; i += sizeof step)
+        if (memcmp(p + i, &step, sizeof step) == 0)
+            return true;
+    return false;
+}
+
+/* Remove copies before the last --keep-last ones, of those that it made. */
+static void
+remove_older(struct run *r, const struct buf *list)
 {
     size_t n;
     uint64_t *steps = list_copies(r, &n);
     for (size_t i = (size_t)r->o->keep_last; i < n; i++) {
-        char suffix[sizeof STEP_SUFFIX + 20];
-        snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu",
-                 (unsigned long long)steps[i]);
-        char *path = beside(r, suffix);
-        if (!is_kept(r->o, steps[i]) && step_of(path) == (int64_t)steps[i])
+        char *path = name_copy(r, steps[i]);
+        if (is_listed(list, steps[i]) && !is_kept(r->o, steps[i]) &&
+            step_of(path) == (int64_t)steps[i])
             unlink(path);
         free(path);
     }
     free(steps);
+}
+
+/* Those that are still there. */
+static void
+write_list(struct run *r, const char *path, const struct buf *list)
+{
+    struct buf lines = { 0 };
+    uint64_t step;
+    for (size_t i = 0; i < list->len; i += sizeof step) {
+        memcpy(&step, (const char *)list->data + i, sizeof step);
+        if (!is_kept(r->o, step) && has_copy(r, step))
+            buf_printf(&lines, "%llu\n", (unsigned long long)step);
+    }
+    write_beside(r, path, &lines);
+    buf_free(&lines);
 }
 
 bool
@@ -201,16 +316,58 @@ keep_due(const struct run *r)
     return is_kept(r->o, r->t.step);
 }
 
+/* Copies that others made, the user or an earlier --keep-every, are not listed. */
+static void
+copy_last(struct run *r, const char *to)
+{
+    struct buf list = { 0 };
+    uint64_t step = r->t.step;
+    char *path = beside(r, LIST_SUFFIX);
+    bool had = has_copy(r, step);
+    read_list(r, path, &list);
+    copy_checkpoint(r, r->target, to);
+    if (!had && !keep_due(r) && !is_listed(&list, step))
+        buf_add(&list, &step, sizeof step);
+    if (list.failed)
+        die(EXIT_MEMORY, "out of memory for names of copies");
+    // A copy of a run that is killed before this stays: it could be the user's.
+    remove_older(r, &list);
+    write_list(r, path, &list);
+    buf_free(&list);
+    free(path);
+}
+
 void
 keep_saved(struct run *r)
 {
     char suffix[sizeof STEP_SUFFIX + 20];
-    if (!r->o->keep_last && !keep_due(r))
-        return;
     snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu", (unsigned long long)r->t.step);
-    copy_checkpoint(r, r->target, suffix);
     if (r->o->keep_last)
-        remove_older(r);
+        copy_last(r, suffix);
+    else if (keep_due(r))
+        copy_checkpoint(r, r->target, suffix);
+}
+
+/* What is no list is heard of before the first step. */
+static void
+check_list(struct run *r)
+{
+    struct buf list = { 0 };
+    char *path = beside(r, LIST_SUFFIX);
+    if (r->o->keep_last)
+        read_list(r, path, &list);
+    buf_free(&list);
+    free(path);
+}
+
+/* A run that ended between a save and its copy, or could not make it, makes it now. */
+static void
+make_up_copy(struct run *r)
+{
+    bool has_target = !r->o->out && r->in_step;
+    check_list(r);
+    if (ranks_number() == 0 && has_target && !has_copy(r, r->in_step))
+        keep_saved(r);
 }
 
 /* ---- evaluations ----------------------------------------------------------------------- */
@@ -251,7 +408,7 @@ read_line(struct keep *k, const char *name, struct slice line, uint64_t upto,
 {
     struct arena arena = { 0 };
     struct json j;
-    struct slice key, data = { 0 };
+    struct slice key, data = { 0 }, origin = { 0 };
     uint64_t step = UINT64_MAX;
     double loss = NAN;
     int more = 0, rc = 0;
@@ -261,9 +418,10 @@ read_line(struct keep *k, const char *name, struct slice line, uint64_t upto,
         rc = slice_is(key, "step")        ? json_u63(&j, &step)
              : slice_is(key, "eval_loss") ? read_loss(&j, &loss)
              : slice_is(key, "data")      ? json_string(&j, &data)
+             : slice_is(key, "origin")    ? json_string(&j, &origin)
                                           : json_skip(&j, NULL);
     rc = rc < 0 || more < 0 || json_end(&j) < 0 ? -1 : 0;
-    if (rc == 0 && step <= upto) {
+    if (rc == 0 && step <= upto && slice_is(origin, k->origin)) {
         buf_add(&k->lines, line.p, line.n);
         buf_char(&k->lines, '\n');
         if (slice_is(data, k->data))
@@ -302,19 +460,8 @@ read_evaluations(struct run *r, const char *path)
 static void
 write_evaluations(struct run *r)
 {
-    struct outfile o;
     char *path = beside(r, EVALS_SUFFIX);
-    if (r->keep->lines.failed)
-        die(EXIT_MEMORY, "out of memory for the evaluations");
-    int rc = out_open(&o, path, OUT_FORCE, &cmd_guard, &r->err);
-    if (rc == 0)
-        rc = out_write(&o, r->keep->lines.data, r->keep->lines.len);
-    if (rc == 0)
-        rc = out_commit(&o);
-    else
-        out_abandon(&o);
-    if (rc < 0)
-        die_err(&r->err);
+    write_beside(r, path, &r->keep->lines);
     free(path);
 }
 
@@ -345,12 +492,24 @@ check_names(struct run *r)
 static void
 make_up_best(struct run *r)
 {
-    char *best = beside(r, BEST_SUFFIX);
     const struct keep *k = r->keep;
-    if (r->o->keep_best && k->n && isfinite(k->loss) && k->best == r->in_step &&
-        step_of(best) != (int64_t)k->best)
+    // Also where there is one of that step: it may be of another training.
+    if (r->o->keep_best && k->n && isfinite(k->loss) && k->best == r->in_step)
         copy_best(r);
-    free(best);
+}
+
+/* What the record of the training begins with tells it from others of the same name. */
+static void
+name_origin(struct run *r)
+{
+    struct buf origin = { 0 };
+    uint8_t hash[XXH3_BYTES];
+    save_origin(r, &origin);
+    if (origin.failed)
+        die(EXIT_MEMORY, "out of memory for the provenance");
+    xxh3_128(hash, origin.data, origin.len);
+    hash_hex(r->keep->origin, hash, XXH3_BYTES);
+    buf_free(&origin);
 }
 
 void
@@ -361,6 +520,7 @@ keep_open(struct run *r)
     struct keep *k = r->keep = cmd_alloc(1, sizeof *k);
     char *path = beside(r, EVALS_SUFFIX);
     hash_hex(k->data, r->eval.tok.end.xxh3, XXH3_BYTES);
+    name_origin(r);
     k->loss = INFINITY;
     check_names(r);
     read_evaluations(r, path);
@@ -370,6 +530,8 @@ keep_open(struct run *r)
 void
 keep_begin(struct run *r)
 {
+    if (!r->replay)
+        make_up_copy(r);
     if (r->keep)
         make_up_best(r);
 }
@@ -431,8 +593,8 @@ keep_evaluated(struct run *r, double loss, uint64_t targets)
     buf_printf(&k->lines,
                "{\"step\":%llu,\"eval_loss\":", (unsigned long long)r->t.step);
     json_put_number(&k->lines, loss, 17);
-    buf_printf(&k->lines, ",\"eval_tokens\":%llu,\"data\":\"%s\"}\n",
-               (unsigned long long)targets, k->data);
+    buf_printf(&k->lines, ",\"eval_tokens\":%llu,\"data\":\"%s\",\"origin\":\"%s\"}\n",
+               (unsigned long long)targets, k->data, k->origin);
     // The line comes first: make_up_best makes up for a copy that is missing.
     if (ranks_number() == 0)
         write_evaluations(r);

@@ -205,10 +205,24 @@ check_replay(const struct options *o)
                    others[i]);
 }
 
+/* It saves nothing, so there is nothing to copy. */
+static void
+check_stop(const struct options *o)
+{
+    static const char *const others[] = { "eval-first", "patience", "keep-last",
+                                          "keep-every", "keep-best" };
+    for (size_t i = 0; i < sizeof others / sizeof *others && o->stop_after; i++)
+        if (cmd_given(&o->cmd, others[i]))
+            misuse("--stop-after: saves nothing, so it goes with nothing that keeps "
+                   "or decides: expected no --%s",
+                   others[i]);
+}
+
 static void
 check_combination(const struct options *o)
 {
     check_replay(o);
+    check_stop(o);
     if (cmd_given(&o->cmd, "steps") + cmd_given(&o->cmd, "until") +
             cmd_given(&o->cmd, "epochs") >
         1)
