@@ -742,6 +742,7 @@ train(struct run *r)
         if (is_save_due(r))
             save_write(r);
     }
+    display_end(r);
     if (r->replay)
         return;
     if (r->has_eval && !evaluated && !keep_is_out_of_patience(r))
