@@ -342,6 +342,7 @@ PY
     differ "--accum: 4 here, rank 0 has 2" "${t[@]}" m.ckpt -- "${t[@]}" --accum 4 m.ckpt
     differ "--schedule: \"linear\" here, rank 0 has \"constant\"" "${t[@]}" --total-steps 9 m.ckpt -- \
         "${t[@]}" --schedule linear --total-steps 9 m.ckpt
+    differ "--stop-after: none here, rank 0 has batch_ready" "${t[@]}" --stop-after batch_ready m.ckpt -- "${t[@]}" m.ckpt
     differ "--save-every: 0 here, rank 0 has 1" "${t[@]}" --save-every 1 m.ckpt -- "${t[@]}" m.ckpt
     differ "the hash of --eval: none here, rank 0 has " "${t[@]}" --eval "$IN/held.tok" m.ckpt -- "${t[@]}" m.ckpt
     differ "the last step: 2 here, rank 0 has 1" "${t[@]}" m.ckpt -- "${t[@]}" -n 2 m.ckpt

@@ -36,8 +36,6 @@ is_terminal(int fd)
 
 /* ---- the table ------------------------------------------------------------------------- */
 
-enum column { STEP, LOSS, TOKENS, LR, NORM, TOK_S, MFU, MEM, MS, SKIPPED, COLUMNS };
-
 static const struct {
     const char *name;
     bool fixed;      // decimals are behind the point; else digits in all
@@ -84,6 +82,8 @@ static void
 put_value(struct buf *b, size_t i, double v, bool terminal)
 {
     char text[32] = "-"; // MFU is unknown
+    if (isnan(v))
+        v = NAN; // the sign of one depends on the arithmetic
     int decimals = terminal ? columns[i].shown : columns[i].tsv;
     if (i != MFU)
         while (format_value(text, i, v, decimals) > columns[i].width && terminal &&
@@ -236,6 +236,7 @@ display_open(struct run *r)
 void
 display_step(struct run *r, const struct train_result *res, double rate, double ms)
 {
+    struct display *t = &r->display;
     const double v[COLUMNS] = {
         [STEP] = (double)r->t.step,
         [LOSS] = res->loss,
@@ -249,8 +250,19 @@ display_step(struct run *r, const struct train_result *res, double rate, double 
     };
     bool row = r->t.step % r->o->log_every == 0 || r->t.step == r->end ||
                res->outcome != TRAIN_DONE;
-    r->display.tokens += res->tokens;
+    t->tokens += res->tokens;
+    memcpy(t->row, v, sizeof v);
+    t->owed = !row;
     if (row)
         show_row(r, v);
     show_status(r, res, row);
+}
+
+void
+display_end(struct run *r)
+{
+    struct display *t = &r->display;
+    if (t->owed)
+        show_row(r, t->row);
+    t->owed = false;
 }

@@ -86,6 +86,17 @@ find_earlier(struct run *r, struct replay *p)
             (unsigned long long)o->replay.from);
 }
 
+/* "step 5" or "steps 4..5": those after `from` up to `to`. */
+static const char *
+name_steps(char text[64], unsigned long long from, unsigned long long to)
+{
+    if (to - from == 1)
+        snprintf(text, 64, "step %llu", to);
+    else
+        snprintf(text, 64, "steps %llu..%llu", from + 1, to);
+    return text;
+}
+
 /* ---- what was claimed -------------------------------------------------------------------- */
 
 /* The last span of the record must hold all steps: before it something else was in use, of
@@ -94,6 +105,7 @@ static void
 check_record(struct run *r, struct replay *p)
 {
     struct history h;
+    char steps[64];
     unsigned long long from = r->o->replay.from, to = r->o->replay.to;
     int rc = history_read(&h, p->claim.provenance, &r->err);
     if (rc < 0)
@@ -104,9 +116,10 @@ check_record(struct run *r, struct replay *p)
     unsigned long long first = h.span[h.n - 1].first;
     if (first > from + 1)
         die(EXIT_TROUBLE,
-            "%s: steps %llu..%llu have other settings, data or route than those after "
-            "them: expected --replay %llu..%llu, with a checkpoint of step %llu",
-            p->claim.name, from + 1, first - 1, first - 1, to, first - 1);
+            "%s: %s had other settings, data or route than what follows: expected "
+            "--replay %llu..%llu, with a checkpoint of step %llu",
+            p->claim.name, name_steps(steps, from, first - 1), first - 1, to,
+            first - 1);
     history_free(&h);
 }
 
@@ -345,20 +358,21 @@ replay_answer(struct run *r)
 {
     struct replay *p = r->replay;
     struct buf words = { 0 };
+    char steps[64];
     unsigned long long from = r->o->replay.from, to = r->o->replay.to;
     if (r->t.step < r->end || ranks_number() > 0)
         return EXIT_DONE; // stopped, or rank 0 answers
-    bool differs = compare(r, &words);
+    bool differs = compare(r, &words), one = to - from == 1;
     if (words.failed)
         die(EXIT_MEMORY, "out of memory for the answer");
     if (differs)
-        warn("%s: steps %llu..%llu from %s do not lead to it: %s", p->claim.name,
-             from + 1, to, r->in.name, words.data);
+        warn("%s: %s from %s %s lead to it: %s", p->claim.name,
+             name_steps(steps, from, to), r->in.name, one ? "does not" : "do not",
+             words.data);
     else if (!r->o->cmd.quiet)
-        warn(
-            "%s: steps %llu..%llu from %s lead to it: all %zu arrays, state and record "
-            "are equal",
-            p->claim.name, from + 1, to, r->in.name, r->t.arrays.n);
+        warn("%s: %s from %s %s to it: all %zu arrays, state and record are equal",
+             p->claim.name, name_steps(steps, from, to), r->in.name,
+             one ? "leads" : "lead", r->t.arrays.n);
     buf_free(&words);
     store_close(&p->claim);
     return differs ? EXIT_NO : EXIT_DONE;

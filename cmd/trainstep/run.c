@@ -234,8 +234,9 @@ settle_layout(struct run *r)
     choose_dtypes(r);
     settle_activations(r);
     settle_fp8(r);
-    // Native products take scales in tiles, which are made of whole tensors.
-    r->layout.whole = r->o->dumps || r->device.fp4 == FP4_NATIVE;
+    // Native products take scales in tiles, which are made of whole tensors; of a replay rank 0
+    // compares all arrays.
+    r->layout.whole = r->o->dumps || r->replay || r->device.fp4 == FP4_NATIVE;
     settle_quant_from(r);
 }
 
@@ -741,6 +742,7 @@ train(struct run *r)
         if (is_save_due(r))
             save_write(r);
     }
+    display_end(r);
     if (r->replay)
         return;
     if (r->has_eval && !evaluated && !keep_is_out_of_patience(r))
@@ -898,6 +900,7 @@ compare_input(const struct run *r)
     put_count(&b, "the checkpoint's step", r->in_step);
     put_hash(&b, "the checkpoint's hash", true, header);
     put_count(&b, "the last step", r->end);
+    put_count(&b, "--replay", r->o->replay.to);
     ranks_compare(&b);
     buf_free(&b);
 }
@@ -924,6 +927,7 @@ compare_run(const struct run *r)
     keep_facts(&b, r);
     put_count(&b, "--compat torchsharp", o->torchsharp);
     put_count(&b, "--dump", o->dumps);
+    buf_printf(&b, "--stop-after\t%s\n", o->stop_after ? o->stop_after : "none");
     buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
     buf_printf(&b, "the route of products\t%s\n", r->k->route);
     ranks_compare(&b);

@@ -112,6 +112,8 @@ stop_report(struct buf *b, const struct run *r)
 {
     unsigned long long step = r->saved ? r->saved_step : r->in_step, end = r->end;
     const char *file = r->o->out && r->saved ? r->o->out : r->o->checkpoint;
+    if (r->replay)
+        return; // its answer is the last line
     if (run_stopped()) {
         buf_printf(b, "%s: saved at step %llu of %llu; ", file, step, end);
         put_next_command(b, r, step);
@@ -128,7 +130,7 @@ stop_end(const struct run *r, const struct buf *words)
     int sig = stop_signal();
     if (sig && !r->saved)
         cmd_die_by_signal(sig);
-    if (!r->o->cmd.quiet && !words->failed)
+    if (!r->o->cmd.quiet && !words->failed && words->len)
         warn("%s", words->data);
     return sig ? EXIT_PREEMPTED : EXIT_DONE;
 }

@@ -43,8 +43,8 @@ take_epochs(const struct cmd_option *o, const char *arg)
 {
     double epochs = cmd_number(o->name, arg, 0);
     if (epochs > 1e9 || !(epochs > 0))
-        misuse("--%s: %s: expected a number of epochs above 0, as 3 or 0.5", o->name,
-               arg);
+        misuse("--%s: %s: expected a number of epochs above 0, up to 1e9, as 3 or 0.5",
+               o->name, arg);
     *o->to.number = epochs;
 }
 

@@ -179,7 +179,10 @@ struct replay;
 struct keep;
 
 /* display.c: of the table and the status line below it. */
+enum column { STEP, LOSS, TOKENS, LR, NORM, TOK_S, MFU, MEM, MS, SKIPPED, COLUMNS };
 struct display {
+    double row[COLUMNS]; // of the last step
+    bool owed;           // --log-every left it out so far
     bool progress, utf8; // there is a status line; the terminal shows UTF-8
     bool terminal;       // the table is on one, too
     bool head;           // the names are printed
@@ -264,6 +267,8 @@ void log_driver(struct run *r);
 void display_open(struct run *r);
 void display_step(struct run *r, const struct train_result *res, double rate,
                   double ms);
+/* No further step comes: the row of the last one, if it was left out. */
+void display_end(struct run *r);
 
 /* ---- keep.c: copies of some saves, and the evaluations that decide --------------------- */
 
