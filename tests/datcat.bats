@@ -872,7 +872,7 @@ PY
     [ "$(wc -l <names)" -eq "$weights" ]
     python3 -c 'import containers as c; print(*sorted(t.name for t in c.tiny_model("bf16", 1)), sep="\n")' | cmp - <(sort names)
     datcat --tsv --stats --all tiny.ckpt | sed 1d | cut -f 1 | cmp - all
-    grep -vxFf names all | head -n 1 >state
+    grep -m 1 -vxFf names all >state
     datcat --tsv --stats -s "$(cat state)" tiny.ckpt | sed 1d | cut -f 1 | cmp - state
     # A listing without statistics is of all, as ever.
     datcat tiny.ckpt | sed '$d' | cut -f 1 | cmp - all
