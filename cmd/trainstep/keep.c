@@ -205,9 +205,10 @@ list_copies(const struct run *r, size_t *n)
         if (step == 0 || step > r->t.step)
             continue;
         v = realloc(v, (*n + 1) * sizeof *v);
-        if (!v)
+        if (v)
+            v[(*n)++] = step;
+        else
             die(EXIT_MEMORY, "out of memory for names of copies");
-        v[(*n)++] = step;
     }
     if (dir)
         closedir(dir);
