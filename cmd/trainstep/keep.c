@@ -204,11 +204,12 @@ list_copies(const struct run *r, size_t *n)
         step = copy_step(e->d_name, basename(leaf));
         if (step == 0 || step > r->t.step)
             continue;
-        v = realloc(v, (*n + 1) * sizeof *v);
-        if (v)
-            v[(*n)++] = step;
+        uint64_t *more = realloc(v, (*n + 1) * sizeof *v);
+        if (more)
+            more[(*n)++] = step;
         else
             die(EXIT_MEMORY, "out of memory for names of copies");
+        v = more;
     }
     if (dir)
         closedir(dir);
