@@ -15,8 +15,8 @@
 void ranks_begin(void);
 /* Threads of this rank, if the machine is one's with as many. */
 unsigned ranks_threads(unsigned all);
-/* Join the others, of whom one that sends nothing for so many seconds while this one waits is lost;
- * dies if they cannot be. */
+/* Join the other ranks; dies if that fails.  While this rank waits, a rank that sends nothing for
+ * `patience` seconds is lost. */
 void ranks_join(double patience);
 /* Their number and this one's, once joined; NULL: it is alone. */
 struct comm *ranks_comm(void);

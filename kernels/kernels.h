@@ -240,20 +240,20 @@ void kernels_record(struct kernels *k, unsigned e);
 /* What this queue is given from now on begins after event e, if it was ever recorded. */
 void kernels_wait(struct kernels *k, unsigned e);
 
-/* Operations that are asked for again and again with the same arguments, of which only what is in
- * the device's memory differs.  True: the device has done all of those that it was given under
- * this key before.  False: call them, without uploads and downloads, and then kernels_recorded;
- * repeats: whether a key that is the same means the same arguments.  They are not counted in
- * usage.flops.  What is freed makes the device forget them. */
+/* Repeat a sequence of operations whose arguments are the same each time; only the contents of the
+ * device's memory differ.  True: the device has repeated the sequence recorded under this key.
+ * False: call the operations, without uploads and downloads, and then kernels_recorded;
+ * repeats: whether an equal key means equal arguments.  They are not counted in usage.flops.
+ * Freeing memory makes the device forget all sequences. */
 enum { REPLAY_KEY = 64 }; // bytes, at most
 bool kernels_replay(struct kernels *k, const void *key, size_t bytes);
 void kernels_recorded(struct kernels *k, bool repeats);
 
 /* ---- operations --------------------------------------------------------------------------- */
 
-/* Those that return bool are several in one, for decoding: false where the device has no such
- * thing, for these sizes, and then nothing was done.  Where it has, a row gets the bits of the
- * single ones, but for op_attend. */
+/* An operation that returns bool does the work of several, for decoding: false if the device
+ * lacks it for these sizes; then nothing was done.  A row gets the bits that the separate
+ * operations give, except from op_attend. */
 
 /* Matrices are dense (stride == cols) unless a comment says that they may be views.
  * Activations are of the type k->is.act.  "y = ..." overwrites, "y += ..." adds.  NULL is

@@ -281,7 +281,7 @@ is_listed(const struct buf *list, uint64_t step)
     return false;
 }
 
-/* Remove copies before the last --keep-last ones, of those that it made. */
+/* Of the copies that --keep-last made, remove all but the newest. */
 static void
 remove_older(struct run *r, const struct buf *list)
 {
@@ -297,7 +297,7 @@ remove_older(struct run *r, const struct buf *list)
     free(steps);
 }
 
-/* Those that are still there. */
+/* List the copies that still exist. */
 static void
 write_list(struct run *r, const char *path, const struct buf *list)
 {

@@ -16,7 +16,7 @@ enum {
     WARPS = 8,
     DEPTH = 2,    // stages: pieces of a warp in shared memory
     SLICE = 256,  // min. keys of a slice: all of its pieces are in flight
-    UNIT = 64,    // slices have multiples of so many keys
+    UNIT = 64,    // the keys of a slice are a multiple
     BLOCKS = 256, // target number of blocks of a sequence; max. slices
 };
 
@@ -297,7 +297,7 @@ static __global__ void __launch_bounds__(DIM)
     out[((size_t)sequence * v.query + head) * DIM + thread] = from_f32<bf16>(x / sum);
 }
 
-/* Some of the sequences, of which the longest has so many tokens before. */
+/* Some of the sequences; `longest` is the most tokens that one of them has before. */
 template <int DIM>
 static void
 run(struct cuda *c, bf16 *out, const bf16 *q, const bf16 *key, const bf16 *value,

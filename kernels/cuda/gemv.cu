@@ -383,8 +383,8 @@ blocks_at_once(int warps, int split)
 
 /* One token.  The warps of a block take the units of 16 rows in turn, with LOADS units
  * in flight.  WHOLE: LOADS units are all that a warp has of a row; then the block's next
- * tile is loaded while this one is reduced.  SPLIT: a cluster of so many blocks shares
- * the units of each tile, and its first block finishes it. */
+ * tile is loaded while this one is reduced.  SPLIT: the number of blocks of a
+ * cluster; they share the units of each tile, and the first one finishes it. */
 template <typename F, int WARPS, int LOADS, bool WHOLE, int SPLIT>
 static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, SPLIT))
     one_kernel(const __grid_constant__ struct job j)

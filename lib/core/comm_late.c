@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* The lowest of those that are late. */
+/* The lowest rank that is late. */
 static unsigned
 first_late(const struct comm *c, const bool *late)
 {

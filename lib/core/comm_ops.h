@@ -14,8 +14,8 @@ struct comm_ops {
     int (*exchange)(struct comm *c, void *to, const void *from, const size_t *at);
 };
 
-/* How long this rank waits for those that are late: rank q, if late[q]: it has not said that it
- * waits, too. */
+/* How many seconds this rank waits before it gives up.  late[q]: rank q has not sent, nor said
+ * that it waits, too. */
 double comm_patience(const struct comm *c, const bool *late);
 /* It has waited as long: the error. */
 int comm_is_late(struct comm *c, const bool *late);
