@@ -23,7 +23,8 @@ first_of(const struct table *t, size_t i, unsigned ranks, unsigned rank)
     uint64_t cols = r->shape[r->rank - 1];
     uint64_t unit = cols / gcd(cols, SQUARES_BLOCK) * SQUARES_BLOCK;
     uint64_t units = (r->numel + unit - 1) / unit, each = units / ranks;
-    uint64_t more = units % ranks, first = 0; // `more` ranks have one unit more, from i on
+    uint64_t more = units % ranks,
+             first = 0; // `more` ranks have one unit more, from i on
     for (unsigned q = 0; q < rank; q++)
         first += each + ((q + ranks - i % ranks) % ranks < more);
     return first * unit < r->numel ? first * unit : r->numel;
