@@ -56,16 +56,20 @@ post(struct posted *posted, const struct part *part, int rank, bool send)
 
 enum { TAG_WAITING = 1 };
 
-/* Who waits may do so for a rank that waits itself, so each tells all, and who does not hangs. */
+/* Who waits may do so for a rank that waits itself, so each tells all, and who does not hangs.
+ * Nobody waits until that is read: MPI forgets the request and sends. */
 static int
-say_waiting(struct comm *c)
+say_waiting(struct comm *c, MPI_Request *told)
 {
-    MPI_Request unread;
     int rc = MPI_SUCCESS;
-    for (unsigned q = 0; q < c->size && rc == MPI_SUCCESS; q++)
-        if (q != c->rank)
-            rc = MPI_Isend(NULL, 0, MPI_BYTE, (int)q, TAG_WAITING, MPI_COMM_WORLD,
-                           &unread);
+    for (unsigned q = 0; q < c->size && rc == MPI_SUCCESS; q++) {
+        if (q == c->rank)
+            continue;
+        rc =
+            MPI_Isend(NULL, 0, MPI_BYTE, (int)q, TAG_WAITING, MPI_COMM_WORLD, &told[q]);
+        if (rc == MPI_SUCCESS)
+            rc = MPI_Request_free(&told[q]);
+    }
     return rc;
 }
 
@@ -89,7 +93,8 @@ hear_waiting(struct comm *c, bool *late)
 /* Wait for all of it, which MPI's own wait would do for ever.  Time in which this rank itself was
  * stopped does not count. */
 static int
-wait_for_all(struct comm *c, struct posted *posted, bool *late, bool *is_late)
+wait_for_all(struct comm *c, struct posted *posted, MPI_Request *told, bool *late,
+             bool *is_late)
 {
     double waited = 0, then = MPI_Wtime(), now;
     bool said = false;
@@ -103,7 +108,7 @@ wait_for_all(struct comm *c, struct posted *posted, bool *late, bool *is_late)
         then = now;
         if (c->patience <= 0 || waited < c->patience)
             continue;
-        rc = said ? MPI_SUCCESS : say_waiting(c);
+        rc = said ? MPI_SUCCESS : say_waiting(c, told);
         said = true;
         if (rc != MPI_SUCCESS || (rc = hear_waiting(c, late)) != MPI_SUCCESS)
             break;
@@ -137,14 +142,15 @@ transfer(struct comm *c, const struct part *to, const struct part *from)
     bool is_late = false;
     for (unsigned q = 0; q < c->size; q++)
         messages += messages_of(to[q].n) + messages_of(from[q].n);
-    struct posted posted = { calloc(messages, sizeof *posted.v), 0 };
+    // Behind those of the parts, one for each rank that is told of the wait.
+    struct posted posted = { calloc(messages + c->size, sizeof *posted.v), 0 };
     bool *late = malloc(c->size * sizeof *late);
     int rc = MPI_ERR_NO_MEM;
     if (posted.v && late) {
         memset(late, true, c->size * sizeof *late);
         rc = post_all(c, &posted, to, from);
         if (rc == MPI_SUCCESS)
-            rc = wait_for_all(c, &posted, late, &is_late);
+            rc = wait_for_all(c, &posted, posted.v + messages, late, &is_late);
     }
     if (is_late)
         comm_is_late(c, late);

@@ -93,7 +93,7 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
     if (which == CUBLASLT_MATMUL_DESC_FAST_ACCUM) {
         if (size != sizeof(int8_t))
             return CUBLAS_STATUS_INVALID_VALUE;
-        op->fast = *(const int8_t *)value;
+        op->fast = *(const char *)value != 0;
         return CUBLAS_STATUS_SUCCESS;
     }
     void *to = which == CUBLASLT_MATMUL_DESC_TRANSA            ? (void *)&op->trans[0]
@@ -373,8 +373,11 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
         multiply(sums, &x, &y, &s, buffer);
         memcpy(&alpha_value, alpha, sizeof alpha_value);
         memcpy(&beta_value, beta, sizeof beta_value);
-        for (int i = 0; i < 2 && fp8; i++)
-            alpha_value *= *(const float *)op->scales[i];
+        for (int i = 0; i < 2 && fp8; i++) {
+            float scale;
+            memcpy(&scale, op->scales[i], sizeof scale);
+            alpha_value *= scale;
+        }
         for (size_t j = 0; j < s.n; j++)
             for (size_t i = 0; i < s.m; i++) {
                 float v = alpha_value * sums[j * s.m + i];

@@ -72,21 +72,21 @@ check_rows(enum dtype dtype, size_t out, size_t in, bool wide)
     float *x = pair_random(MANY * in, 1, act, 5),
           *c = pair_random(MANY * out, 1, act, 6);
     void *gx = pair_put(x, act, MANY * in), *gc = pair_put(c, act, MANY * out);
-    char *alone = pair_poisoned(MANY * row), *all = pair_poisoned(MANY * row),
-         name[128];
+    void *of_one = pair_poisoned(MANY * row), *all = pair_poisoned(MANY * row);
+    char *alone = of_one, name[128];
     snprintf(name, sizeof name, "%s x %s (%zu, %zu)%s: a row differs with others",
              dtype_name(act), dtype_name(dtype), out, in, wide ? ", f32" : "");
     pair_begins(name);
     for (size_t t = 0; t < MANY; t++) {
         void *at = dtype_at(act, gx, t * in);
-        wide ? pair_logits(gpu, (float *)(alone + t * row), at, &b.w, 1)
-             : pair_linear(gpu, alone + t * row, at, &b.w, 1,
-                           dtype_at(act, gc, t * out));
+        void *y = alone + t * row;
+        wide ? pair_logits(gpu, y, at, &b.w, 1)
+             : pair_linear(gpu, y, at, &b.w, 1, dtype_at(act, gc, t * out));
     }
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         size_t n = counts[i], first = MANY - n;
         void *at = dtype_at(act, gx, first * in);
-        wide ? pair_logits(gpu, (float *)all, at, &b.w, n)
+        wide ? pair_logits(gpu, all, at, &b.w, n)
              : pair_linear(gpu, all, at, &b.w, n, dtype_at(act, gc, first * out));
         check_bytes(name, all, alone + first * row, n * row);
     }
