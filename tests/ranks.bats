@@ -438,8 +438,9 @@ begin() {
     local i
     cp "$IN/small.ckpt" m.ckpt
     rm -f rank.[01]
+    # A signal to timeout reaches mpirun once, not also as one of a group: a second one makes it kill.
     # shellcheck disable=SC2016  # for the inner shell
-    timeout -k 20 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
+    timeout --foreground -k 20 60 mpirun --quiet --oversubscribe --bind-to none -n 2 bash -c \
         'echo $$ >rank.$OMPI_COMM_WORLD_RANK && exec "$@"' bash \
         trainstep -q -d "$IN/ids.tok" --lr 1e-4 --accum 2 -n 100000000 --save-every 20 "$@" m.ckpt \
         </dev/null >out 2>err 3>&- &
@@ -511,6 +512,15 @@ goes_on() {
         [ "$(meta "['step']" m.ckpt)" -eq "$(tail -n 1 out | cut -f 1)" ]
         goes_on
     done
+}
+
+@test "SIGTERM to all ranks at once, as a launcher sends it: all save once, and end with 75" {
+    begin
+    kill -TERM "${rank[@]}"
+    over
+    [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
+    [ "$(meta "['step']" m.ckpt)" -eq "$(tail -n 1 out | cut -f 1)" ]
+    goes_on
 }
 
 @test "SIGTERM to mpirun reaches all, who save once, if it gives them the time" {
