@@ -560,6 +560,7 @@ for (before, _, said), (prompt, computed, _) in zip(turns, turns[1:]):
 PY
 }
 
+# bats test_tags=slow
 @test "--chat: a full context drops the oldest turns and says so; the rest is as if they had not been" {
     python3 - "$M/x.safetensors" <<'PY'
 import json, subprocess, sys
