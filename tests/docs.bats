@@ -6,7 +6,7 @@
 
 # shellcheck disable=SC2016,SC2030,SC2031,SC2154  # inner shells; output: set by run
 
-# bats file_tags=native
+# bats file_tags=native,nosan
 load common
 
 setup_file()

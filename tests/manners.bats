@@ -273,6 +273,7 @@ long_options() {
     [[ ${stderr_lines[0]} == "datpack: --s: is the beginning of --select, "*"--strict"* ]]
 }
 
+# bats test_tags=slow
 @test "bad numbers: trailing text, negative, empty, NaN, out of range" {
     local p line option bad rest args
     for p in $PROGRAMS; do

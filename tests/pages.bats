@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck disable=SC2154  # bin, root: of common.bash
 # shellcheck shell=bats
-# bats file_tags=native
+# bats file_tags=native,nosan
 # A listing of a cold file reads the pages that hold entry headers and no other: asked
 # of the kernel with mincore, by the helper program of the benchmarks.
 

@@ -5,7 +5,7 @@
 # What makes results visible: figures (pipelines/plot), the page of an experiment
 # (pipelines/report) and the course of the loss in trainstep's line of progress.
 
-# bats file_tags=native
+# bats file_tags=native,nosan
 load common
 
 setup_file()

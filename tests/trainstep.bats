@@ -77,6 +77,7 @@ column() {
     done
 }
 
+# bats test_tags=slow
 @test "threads, instruction sets, logs, saves and evaluation change no byte" {
     local isa
     cp "$IN/small.ckpt" a.ckpt
@@ -96,6 +97,7 @@ column() {
     cmp a.ckpt b.ckpt
 }
 
+# bats test_tags=slow
 @test "--compute bf16: the same bytes for any threads and instruction set, cut anywhere" {
     local isa j k
     for f in small plain; do

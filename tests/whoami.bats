@@ -8,7 +8,7 @@
 
 # shellcheck disable=SC2030,SC2031,SC2154  # output: set by run
 
-# bats file_tags=native
+# bats file_tags=native,nosan
 load common
 
 setup_file()
