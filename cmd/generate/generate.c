@@ -70,12 +70,18 @@ static const struct cmd_option options[] = {
     { CMD_TEMPLATE(&cfg.how.kind) },
     { 0, "system", "TEXT", "a system message before the prompt",
       CMD_TEXT(&cfg.system) },
+    { 0, "think", NULL, "a hybrid Qwen3 model: let it think before it answers",
+      CMD_SET(&cfg.how.think, THINK_ON) },
+    { 0, "no-think", NULL, "a hybrid Qwen3 model: let it answer at once",
+      CMD_SET(&cfg.how.think, THINK_OFF) },
     { 0, "chat", NULL, "a conversation, a turn a line; typed ones are edited by %s",
       CMD_FLAG(&cfg.chat), .word = edit_name },
     { 0, "no-drop", NULL, "with --chat: end where the context is full",
       CMD_FLAG(&cfg.no_drop) },
     { 0, "history", "FILE", "with --chat: keep the lines that are typed in this file",
       CMD_TEXT(&cfg.history) },
+    { 0, "time", NULL, "report how long answers take: in JSON, else on stderr",
+      CMD_FLAG(&cfg.time) },
     { 0, "batch", "N", "answer N prompts at a time (default 1)",
       CMD_U32(&cfg.batch, 1, MAX_BATCH) },
     { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)",
@@ -159,7 +165,7 @@ settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
         c->top_logprobs || c->dump_layers || c->no_kv || c->requests || c->batch > 1 ||
-        cmd_given(&c->cmd, "template"))
+        c->how.think != THINK_UNSET || c->time || cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
                "--json, "
                "not with prompts");
@@ -235,6 +241,9 @@ settle(struct config_generate *c)
                "--template");
     if (c->ids && c->n_stops && !c->tokenizer)
         misuse("--stop: with --ids it needs -t tokenizer.json");
+    if (c->how.think != THINK_UNSET && (c->ids || c->how.kind != TEMPLATE_QWEN3))
+        misuse("--%s: only template qwen3 has a form for it",
+               c->how.think == THINK_ON ? "think" : "no-think");
     if ((c->chat || c->system) && c->how.kind != TEMPLATE_QWEN3)
         misuse("--%s: only template qwen3 has a form for it",
                c->chat ? "chat" : "system");
