@@ -155,6 +155,13 @@ TXT
     echo '{"prompt":"a","enable_thinking":true}' >in
     run -2 --separate-stderr generate --input jsonl --template none "$M/x.safetensors" <in
     [[ $output == *'"field":"enable_thinking","error":'*'only template qwen3'* ]]
+    # A tokenizer that has no such tokens.
+    sed 's/<think>/<thank>/' "$M/tokenizer.json" >t.json
+    printf '{"prompt":"hi","enable_thinking":%s}\n' true false null >in
+    run -2 --separate-stderr bash -c 'generate -t t.json -n 1 --input jsonl "$1" <in >out' bash "$M/x.safetensors"
+    [ "$(jsonl '[a.get("field") for a in d]' <out)" = "[None, 'prompt', None]" ]
+    [ "$(jsonl 'd[1]["error"]' <out)" = \
+        '<stdin>: line 2: "prompt": template qwen3: the tokenizer has no added token <think>' ]
     refuse '--think: only template qwen3' generate --think --template none -p a "$M/x.safetensors"
     refuse '--no-think: only template qwen3' generate --no-think --ids -p 1 "$M/x.safetensors"
     refuse '--score: goes with' generate --think --score x.tok "$M/x.safetensors"
