@@ -247,8 +247,8 @@ said(struct render *r, const struct message *m, bool follows, bool last)
     struct slice thoughts = m->reasoning, content = m->content;
     if (r->o->think == THINK_UNSET)
         return run_with_target(r, assistant, content);
-    if (!thoughts.p)
-        template_cut_thoughts(m->content, &thoughts, &content);
+    if (!thoughts.p && !template_cut_thoughts(m->content, &thoughts, &content))
+        thoughts = (struct slice){ "", 0 };
     if (!follows || (!last && !thoughts.n))
         return run_with_target(r, assistant, content);
     if (text_run(r, assistant) < 0 || thoughts_block(r, thoughts) < 0)
