@@ -92,6 +92,12 @@ take_content(struct json *j, struct slice *s)
 }
 
 static int
+take_reasoning(struct json *j, struct slice *s)
+{
+    return json_peek(j) == 'n' ? json_null(j) : json_string(j, s);
+}
+
+static int
 once(struct json *j, bool *seen, const char *key)
 {
     if (*seen)
@@ -115,6 +121,8 @@ take_message(struct messages *list, struct json *j, const struct message_keys *k
             json_string(j, &m->role);
         else if (slice_is(key, k->content) && once(j, &content, k->content) == 0)
             take_content(j, &m->content);
+        else if (slice_is(key, "reasoning_content"))
+            take_reasoning(j, &m->reasoning);
         else if (slice_is(key, "tool_calls"))
             messages_refuse_tools(j, "tool_calls");
         else

@@ -20,7 +20,8 @@ struct message_keys {
 extern const struct message_keys messages_openai, messages_sharegpt;
 
 /* Append the messages of an array: objects with role and content, a text or an array of parts
- * that are texts.  Other keys are ignored but for tool calls, which are refused. */
+ * that are texts, and with reasoning_content of an assistant's.  Other keys are ignored but for
+ * tool calls, which are refused. */
 int messages_parse(struct messages *m, struct json *j, const struct message_keys *k);
 int messages_prepend(struct messages *m, struct message first, struct err *err);
 void messages_free(struct messages *m);

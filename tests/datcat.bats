@@ -726,6 +726,33 @@ c.put(sys.argv[1], c.dat_bytes(ts) if sys.argv[1].endswith(".dat") else c.st_byt
     [[ ${lines[0]} == "name${T}what${T}first${T}second${T}max_abs${T}max_rel${T}mean_abs${T}cosine" ]]
 }
 
+@test "--diff: what differs has a colour on a terminal, and nowhere else" {
+    local e=$'\e'
+    cd "$BATS_TEST_TMPDIR"
+    put a.dat '[T("n\x1b[31m", "u8", (1,), b"a"), T("s", "u8", (2, 1), b"ab"),
+        T("d", "f16", (1,), struct.pack("<e", 2)), T("v", "f32", (3,), struct.pack("<3f", 1, 2, 4)),
+        T("z", "f32", (1,), struct.pack("<f", 0.0))]'
+    put b.dat '[T("s", "u8", (1, 2), b"ab"), T("d", "f32", (1,), struct.pack("<f", 2)),
+        T("v", "f32", (3,), struct.pack("<3f", 1, 2.5, 4)), T("z", "f32", (1,), struct.pack("<f", -0.0))]'
+    datcat --diff a.dat b.dat >plain || [ $? -eq 1 ]
+    [ "$(wc -l <plain)" -eq 6 ]
+    run -1 grep -q "$e" plain
+    for how in '' '--sort name' '--sort diff --top 9'; do
+        TERM=xterm NO_COLOR='' run -1 script -qec "datcat --diff $how a.dat b.dat" /dev/null
+        printf '%s\n' "${output//$'\r'/}" >seen
+        # The same words; an escape in a name is none.
+        sed $'s/\e\\[[0-9;]*m//g' seen | sort | diff - <(sort plain)
+        has -F "${T}${e}[1;31monly in the first${e}[0m$T" <seen
+        has -F "s${T}${e}[1;31mshape${e}[0m$T" <seen
+        has -F "d${T}${e}[1;33mdtype${e}[0m$T" <seen
+        has -F "v${T}${e}[33mvalues${e}[0m$T" <seen
+    done
+    NO_COLOR=1 run -1 script -qec 'datcat --diff a.dat b.dat' /dev/null
+    [[ $output == *only* && $output != *"$e"* ]]
+    TERM=dumb NO_COLOR='' run -1 script -qec 'datcat --diff a.dat b.dat' /dev/null
+    [[ $output == *only* && $output != *"$e"* ]]
+}
+
 @test "--diff --atol --rtol: |a-b| <= atol + rtol*|b|, whatever the dtypes" {
     cd "$BATS_TEST_TMPDIR"
     put a.dat '[T("v", "f32", (2,), struct.pack("<2f", 1, 10))]'

@@ -311,6 +311,11 @@ page_commands()
     grep -q '^samples	.*	kl	top1	' from-hf.out
     [ "$(datcat -l from-torchsharp/trained-nvfp4.dat | wc -l)" -eq 47 ]
     [ ! -e from-torchsharp/trained-nvfp4.dat.json ]
+    grep -q '^trainstep: backward_done: .* GB in use$' from-torchsharp.err
+    [ "$(json '[p["Phase"] for p in d["Samples"]][-1]' <from-torchsharp/backward.json)" = backward_done ]
+    grep -q '"top_logprobs":\[\[{"id":[0-9]*,"logprob":[-0-9.]*,"text":' from-torchsharp.out
+    grep -q '^hidden.3	values	.*	.*	.*	0[.]9' from-torchsharp.out
+    grep -q '"role":"assistant","content":".*"first_token_ms":.*"tokens_per_s":' from-torchsharp.out
 }
 
 # block_commands FILE: its indented commands, without remarks.

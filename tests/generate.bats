@@ -922,7 +922,7 @@ PY
 
 @test "--input jsonl: what is wrong is an object with line and field; the others are answered" {
     python3 - "$M/x.safetensors" <<'PY'
-import json, subprocess, sys
+import json, re, subprocess, sys
 model = sys.argv[1]
 bad = [  # line, field, id, what the error has
     ('{"id":"q","prompt":"x","temprature":1}', "temprature", "q", 'unknown field: expected "temperature"?'),
@@ -980,6 +980,11 @@ for i, (text, field, id, words) in enumerate(bad):
     where = "<stdin>: line %d: " % d["line"] + ('"%s": ' % field if field else "")
     assert d["error"].startswith(where) and words in d["error"], (text, d)
     assert not {"text", "ids"} & set(d)
+# Several at a time: the same.
+timing = re.compile(rb'"timing":{[^}]*}')
+many = subprocess.run(base + ["--batch", "5"], input=lines, capture_output=True)
+assert (many.returncode, many.stderr) == (2, said.stderr)
+assert timing.sub(b"", many.stdout) == timing.sub(b"", said.stdout)
 # Only errors, and a last line that was cut.
 said = subprocess.run(base, input=b'{"prompt":"x', capture_output=True)
 assert said.returncode == 2 and json.loads(said.stdout)["line"] == 1
@@ -1116,6 +1121,44 @@ PY
         refuse '--batch: not with --' generate --batch 2 -p x $o "$x"
     done
     refuse 'want 1..64' generate --batch 65 -p x "$x"
+}
+
+@test "--batch: ids out of range, no prompts at all, a template without its tokens, a reader that leaves" {
+    local t=$M/t.safetensors x=$M/x.safetensors n
+    printf '%s\n' '5 6' '97' '7' '5 4294967296' '8 9' >prompts
+    run -2 --separate-stderr bash -c 'generate --ids -n 3 "$1" <prompts >want' bash "$t"
+    said=$stderr
+    [ "${#stderr_lines[@]}" -eq 2 ]
+    [[ $stderr == *'line 2: id 97 at position 0: '*'line 4: id '*' at position 1: '* ]]
+    [ "$(grep -c . want)" -eq 3 ]
+    for n in 2 8; do
+        run -2 --separate-stderr bash -c 'generate --ids -n 3 --batch "$2" "$1" <prompts >out' bash "$t" $n
+        cmp out want
+        [ "$stderr" = "$said" ]
+    done
+    # An empty file, and one of empty lines.
+    for n in '' $'\n\n'; do
+        printf %s "$n" >prompts
+        run -0 --separate-stderr bash -c 'generate --batch 4 "$1" <prompts' bash "$x"
+        [ -z "$output$stderr" ]
+        run -0 --separate-stderr bash -c 'generate --batch 4 --input jsonl "$1" <prompts' bash "$x"
+        [ -z "$output" ]
+        [ "$stderr" = 'generate: <stdin>: no requests' ]
+    done
+    sed 's/<|im_start|>/<|in_start|>/' "$M/tokenizer.json" >t.json
+    printf '%s\n' '{"prompt":"x"}' '{"ids":[5]}' '{"prompt":"y"}' >r
+    run -2 --separate-stderr bash -c 'generate -t t.json -n 2 --batch 3 --input jsonl "$1" <r >out' bash "$x"
+    [ "$(jsonl '[x.get("field") for x in d]' <out)" = "['prompt', None, 'prompt']" ]
+    printf 'x\ny\n' >prompts
+    run -2 --separate-stderr bash -c 'generate -t t.json -n 2 --batch 3 "$1" <prompts' bash "$x"
+    [ "${#stderr_lines[@]}" -eq 2 ]
+    [[ $stderr == *'line 1: template qwen3: the tokenizer has no added token <|im_start|>'* ]]
+    # It leaves after the first of answers of different lengths, which others wait for.
+    for n in $(seq 1000); do echo "{\"ids\":[5,6],\"max_tokens\":$((n % 9))}"; done >r
+    run -0 --separate-stderr bash -c 'generate --ids --batch 4 --input jsonl "$1" <r | head -n 1' bash "$t"
+    [ -z "$stderr" ]
+    [ "${#lines[@]}" -eq 1 ]
+    [[ ${lines[0]} == '{"prompt":0,'* ]]
 }
 
 # bats test_tags=native

@@ -188,6 +188,67 @@ column()
     run -2 experiment parity "${small[@]}" ALSO="bf16=$PWD/none.safetensors"
 }
 
+@test "parity: a layer that is spoiled is named, with mean abs and cosine; top tokens have a text" {
+    datpack -q --dtype f32 -o plain.safetensors "$model"
+    python3 - <<'PY'
+import array, json, struct
+whole = open("plain.safetensors", "rb").read()
+n = struct.unpack_from("<Q", whole)[0]
+for layer in (0, 1):
+    begin, end = json.loads(whole[8:8 + n])["model.layers.%d.mlp.down_proj.weight" % layer]["data_offsets"]
+    values = array.array("f", whole[8 + n + begin:8 + n + end])
+    spoiled = array.array("f", [-x for x in values]).tobytes()
+    with open("spoiled%d.safetensors" % layer, "wb") as f:
+        f.write(whole[:8 + n + begin] + spoiled + whole[8 + n + end:])
+PY
+    run -2 experiment parity JOBS=1 ISAS=auto MEMBERS='bf16.directory bf16.f32' \
+        ALSO="bf16=$PWD/spoiled0.safetensors bf16=$PWD/spoiled1.safetensors"
+    [[ $output == *"2 of 4 runs are as they must be"* ]]
+    python3 - "$out" "$model/tokenizer.json" <<'PY'
+import csv, json, math, struct, sys
+out = sys.argv[1]
+def rows(name):
+    return list(csv.DictReader(open(out + "/" + name), delimiter="\t", quoting=csv.QUOTE_NONE))
+def tensors(container, what):
+    data = open("%s/runs/bf16.%s/cpu.1.auto.%s" % (out, container, what), "rb").read()
+    n = struct.unpack_from("<Q", data)[0]
+    return {k: struct.unpack_from("<%df" % ((v["data_offsets"][1] - v["data_offsets"][0]) // 4), data,
+                                  8 + n + v["data_offsets"][0])
+            for k, v in json.loads(data[8:8 + n]).items() if k != "__metadata__"}
+table = {r["container"]: r for r in rows("table.tsv")}
+assert [table[c]["first_bad"] for c in ("directory", "f32", "also-1", "also-2")] == ["-", "-", "0", "1"], table
+assert (table["f32"]["mean_abs"], table["f32"]["cosine"]) == ("0", "1")
+layers = rows("layers.tsv")
+for container in ("also-1", "also-2"):
+    mine = [r for r in layers if r["container"] == container]
+    assert [r["layer"] for r in mine] == ["0", "1", "logits"]
+    a, b = tensors(container, "hidden"), tensors("directory", "hidden")
+    means, cosines = [], []
+    for i in (0, 1):
+        x, y = a["hidden.%d" % i], b["hidden.%d" % i]
+        mean = sum(abs(p - q) for p, q in zip(x, y)) / len(x)
+        cosine = sum(p * q for p, q in zip(x, y)) / math.hypot(*x) / math.hypot(*y)
+        assert math.isclose(float(mine[i]["mean_abs"]), mean, rel_tol=5e-3), (mine[i], mean)
+        assert math.isclose(float(mine[i]["cosine"]), cosine, abs_tol=1e-8), (mine[i], cosine)
+        means.append(mean)
+        cosines.append(cosine)
+    assert math.isclose(float(table[container]["mean_abs"]), max(means), rel_tol=5e-3)
+    assert math.isclose(float(table[container]["cosine"]), min(cosines), abs_tol=1e-8)
+assert float(layers[3]["mean_abs"]) == 0 and float(layers[3]["cosine"]) == 1, layers[3]
+# The top ten of the first and of what differs from it, with the text of each.
+t = json.load(open(sys.argv[2]))
+text = {i: s.replace("\u0120", " ").replace("\u010a", "\n") for s, i in t["model"]["vocab"].items()}
+text.update((a["id"], a["content"]) for a in t["added_tokens"])
+top = rows("top.tsv")
+assert [r["container"] for r in top[::10]] == ["directory", "also-1", "also-2"] and len(top) == 30
+for r in top:
+    logits = tensors(r["container"], "logits")["logits"]
+    best = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[int(r["rank"]) - 1]
+    assert int(r["id"]) == best and math.isclose(float(r["logit"]), logits[best], rel_tol=1e-6), r
+    assert json.loads(r["text"]) == text[best] or not text[best].isascii(), r
+PY
+}
+
 # cell ROW COLUMN: of the table of distances.
 cell()
 {

@@ -79,7 +79,7 @@ edits() { generate --help | has 'edited by libedit'; }
     chat -n 3
     sees '^generate: /help lists commands; Ctrl-D ends$'
     line /help
-    for c in help reset 'system \[TEXT\]' 'save +FILE' 'load +FILE' exit; do
+    for c in help reset 'system +\[TEXT\]' think no-think 'save +FILE' 'load +FILE' exit; do
         sees "^/$c  +[a-z]"
     done
     sees '^Ctrl-C  '
@@ -96,6 +96,22 @@ edits() { generate --help | has 'edited by libedit'; }
     sees '^\[status 0\]$'
     chat -n 3
     keys C-d
+    sees '^\[status 0\]$'
+    # The thinking switch: an empty block of thoughts has 4 tokens.
+    chat -n 1 -v
+    line hello
+    sees '^generate: prompt 0: prefill 14 tokens'
+    line '/think now'
+    sees '^generate: /think: takes no argument$'
+    line /no-think
+    line /reset
+    line hello
+    sees '^generate: prompt 0: prefill 18 tokens'
+    line /think
+    line /reset
+    line hello
+    sees '^generate: prompt 0: prefill 14 tokens' 2
+    line /exit
     sees '^\[status 0\]$'
     # A slash that is typed twice begins a turn.
     chat -n 3 --json

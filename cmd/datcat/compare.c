@@ -622,6 +622,42 @@ find_sorted(const struct view **list, size_t n, const struct view *v)
     return p ? *p : NULL;
 }
 
+/* Colours of the second column: what keeps two tensors from being compared stands out most. */
+static const char *
+difference_colour(struct slice what)
+{
+    static const struct {
+        const char *begins, *code;
+    } kinds[] = { { "values", "\033[33m" },
+                  { "dtype", "\033[1;33m" },
+                  { "shape", "\033[1;31m" },
+                  { "only in", "\033[1;31m" } };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (slice_starts(what, kinds[i].begins))
+            return kinds[i].code;
+    return "";
+}
+
+/* A line for a terminal: harmless, with colour around its second cell. */
+static void
+colour_line(struct buf *line)
+{
+    const char *tab = line->len ? memchr(line->data, '\t', line->len) : NULL;
+    if (!tab)
+        return;
+    size_t name = (size_t)(tab - line->data), n = strcspn(tab + 1, "\t");
+    struct slice what = { tab + 1, n };
+    struct buf out = { 0 };
+    text_screen(&out, line->data, name + 1, false);
+    buf_str(&out, difference_colour(what));
+    buf_add(&out, what.p, what.n);
+    buf_str(&out, "\033[0m");
+    text_screen(&out, what.p + n, line->len - name - 1 - n, false);
+    cmd_flush_harmless(&out);
+    buf_free(&out);
+    line->len = 0;
+}
+
 /* Equal files print nothing, so the header comes with the first difference. */
 static void
 flush_differences(struct buf *out)
@@ -631,6 +667,8 @@ flush_differences(struct buf *out)
         fputs("name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\tmean_abs\tcosine\n",
               stdout);
     begun |= out->len > 0;
+    if (cmd_colours() && !out->failed)
+        colour_line(out);
     cmd_flush(out);
 }
 

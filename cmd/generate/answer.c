@@ -20,7 +20,8 @@ answer_settings(const struct session *s)
     return (struct settings){ .max_tokens = c->max_tokens,
                               .sample = c->sample,
                               .stop = c->stop,
-                              .n_stops = c->n_stops };
+                              .n_stops = c->n_stops,
+                              .think = c->how.think };
 }
 
 void
@@ -205,6 +206,29 @@ put_ids(struct buf *b, const uint32_t *ids, size_t n, const char *between)
     }
 }
 
+static double
+rate(double n, double s)
+{
+    return s > 0 ? n / s : 0;
+}
+
+/* Tokens that were computed one by one: the first follows from the prompt. */
+static size_t
+steps(const struct answer *a)
+{
+    size_t n = a->n + (a->why == WHY_END);
+    return n - (n > 0);
+}
+
+void
+answer_put_speed(struct buf *b, const struct answer *a)
+{
+    buf_str(b, ",\"first_token_ms\":");
+    json_put_number(b, a->prefill_s * 1e3, 6);
+    buf_str(b, ",\"tokens_per_s\":");
+    json_put_number(b, rate((double)steps(a), a->decode_s), 6);
+}
+
 static void
 put_timing(struct buf *b, const struct answer *a)
 {
@@ -212,17 +236,47 @@ put_timing(struct buf *b, const struct answer *a)
     json_put_number(b, a->prefill_s, 6);
     buf_str(b, ",\"decode_s\":");
     json_put_number(b, a->decode_s, 6);
+    if (a->s->c->time)
+        answer_put_speed(b, a);
     buf_char(b, '}');
+}
+
+static void
+json_put_or_null(struct buf *b, struct slice s)
+{
+    if (s.p)
+        json_put(b, s);
+    else
+        buf_str(b, "null");
+}
+
+void
+answer_cut(const struct answer *a, struct slice *thoughts, struct slice *text)
+{
+    static const char begin[] = "<think>";
+    const struct buf *all = &a->stream.text;
+    *thoughts = (struct slice){ 0 };
+    *text = (struct slice){ all->data ? all->data : "", all->len };
+    if (a->how->think == THINK_UNSET || template_cut_thoughts(*text, thoughts, text) ||
+        !slice_starts(*text, begin))
+        return;
+    size_t n = strlen(begin);
+    *thoughts = (struct slice){ text->p + n, text->n - n };
+    *text = (struct slice){ "", 0 };
 }
 
 void
 answer_json_text(struct buf *b, const struct answer *a)
 {
-    const struct buf *text = &a->stream.text;
-    if (a->s->t)
-        json_put(b, (struct slice){ text->data ? text->data : "", text->len });
-    else
-        buf_str(b, "null");
+    struct slice thoughts, text;
+    answer_cut(a, &thoughts, &text);
+    if (a->how->think != THINK_UNSET) {
+        buf_str(b, "\"reasoning_content\":");
+        json_put_or_null(b, thoughts);
+        buf_char(b, ',');
+    }
+    buf_str(b, "\"text\":");
+    json_put_or_null(b, a->s->t ? text : (struct slice){ 0 });
 }
 
 void
@@ -273,20 +327,18 @@ answer_put(struct buf *b, const struct answer *a)
     buf_char(b, '\n');
 }
 
-static double
-rate(double n, double s)
+bool
+answer_reports(const struct config_generate *c)
 {
-    return s > 0 ? n / s : 0;
+    return c->cmd.verbose || (c->time && !c->json);
 }
 
 void
 answer_report(const struct answer *a)
 {
-    size_t steps = a->n + (a->why == WHY_END); // the first needs no step of its own
-    steps -= steps > 0;
     warn("prompt %llu: prefill %zu tokens, %.1f tok/s; decode %zu tokens, %.1f tok/s; "
          "stopped by %s",
          (unsigned long long)a->index, a->computed,
-         rate((double)a->computed, a->prefill_s), steps,
-         rate((double)steps, a->decode_s), stop_reasons[a->why]);
+         rate((double)a->computed, a->prefill_s), steps(a),
+         rate((double)steps(a), a->decode_s), stop_reasons[a->why]);
 }

@@ -13,6 +13,7 @@ struct settings {
     struct sample_options sample;
     const struct slice *stop; // (n_stops), not empty texts
     size_t n_stops;
+    enum template_think think;
 };
 
 enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT, WHY_INTERRUPT };
@@ -59,11 +60,19 @@ void answer_free(struct answer *a);
 
 /* The line of its text, or what of it was not printed; or its ids. */
 void answer_put(struct buf *b, const struct answer *a);
-/* The text as JSON; null without a tokenizer. */
+/* The text, cut into thoughts and what is no thought if the thinking switch was used; a thought
+ * that has no end is all there is.  Thoughts without p: none. */
+void answer_cut(const struct answer *a, struct slice *thoughts, struct slice *text);
+/* The members "reasoning_content", if the thinking switch was used, and "text", which is null
+ * without a tokenizer. */
 void answer_json_text(struct buf *b, const struct answer *a);
 /* The members of its object, from "ids" to "timing". */
 void answer_json(struct buf *b, const struct answer *a);
-/* One line on stderr: how fast it was. */
+/* The members "first_token_ms" and "tokens_per_s" (of the tokens after it, 0 without), behind a
+ * comma. */
+void answer_put_speed(struct buf *b, const struct answer *a);
+/* One line on stderr: how fast it was; whether one is wanted. */
+bool answer_reports(const struct config_generate *c);
 void answer_report(const struct answer *a);
 
 /* Write b to stdout now. */

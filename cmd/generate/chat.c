@@ -22,9 +22,13 @@ enum { TIME_TEXT = 32, TRANSCRIPT_LINE = 64 << 20 };
 
 /* What was said, of the user and of the model in turn. */
 struct said {
-    char *role, *text;
-    size_t n; // bytes of text
-    char time[TIME_TEXT];
+    const char *role; // a literal
+    char *text;
+    size_t n;        // bytes of text
+    char *reasoning; // NULL: none
+    size_t n_reasoning;
+    char time[TIME_TEXT]; // "": unknown
+    struct buf speed;     // members of its object, with --time
 };
 
 struct chat {
@@ -51,8 +55,20 @@ time_text(char out[TIME_TEXT], time_t at)
         *out = '\0';
 }
 
-static void
-remember(struct chat *c, struct slice role, struct slice text, const char *time)
+static char *
+copy_text(struct slice s)
+{
+    char *p = malloc(s.n + 1);
+    if (!p)
+        die(EXIT_MEMORY, "out of memory for the conversation");
+    if (s.n)
+        memcpy(p, s.p, s.n);
+    p[s.n] = '\0';
+    return p;
+}
+
+static struct said *
+remember(struct chat *c, const struct message *m, const char *time)
 {
     if (c->n_said == c->cap_said) {
         size_t cap = c->cap_said ? 2 * c->cap_said : 16;
@@ -63,35 +79,42 @@ remember(struct chat *c, struct slice role, struct slice text, const char *time)
         c->cap_said = cap;
     }
     struct said *x = &c->said[c->n_said++];
-    *x = (struct said){ .n = text.n };
+    *x = (struct said){ .role = slice_is(m->role, "user") ? "user" : "assistant",
+                        .text = copy_text(m->content),
+                        .n = m->content.n,
+                        .n_reasoning = m->reasoning.n };
+    if (m->reasoning.p)
+        x->reasoning = copy_text(m->reasoning);
     snprintf(x->time, sizeof x->time, "%s", time);
-    x->role = strndup(role.p, role.n);
-    x->text = malloc(text.n + 1);
-    if (!x->role || !x->text)
-        die(EXIT_MEMORY, "out of memory for the conversation");
-    if (text.n)
-        memcpy(x->text, text.p, text.n);
+    return x;
 }
 
 static void
 forget(struct chat *c)
 {
     for (size_t i = 0; i < c->n_said; i++) {
-        free(c->said[i].role);
         free(c->said[i].text);
+        free(c->said[i].reasoning);
+        buf_free(&c->said[i].speed);
     }
     c->n_said = 0;
 }
 
 static void
-put_message(struct buf *b, struct slice role, struct slice text, const char *time)
+put_message(struct buf *b, const struct said *x)
 {
     buf_str(b, "{\"role\":");
-    json_put(b, role);
+    json_put(b, slice_of(x->role));
     buf_str(b, ",\"content\":");
-    json_put(b, text);
-    if (*time)
-        buf_printf(b, ",\"time\":\"%s\"", time);
+    json_put(b, (struct slice){ x->text, x->n });
+    if (x->reasoning) {
+        buf_str(b, ",\"reasoning_content\":");
+        json_put(b, (struct slice){ x->reasoning, x->n_reasoning });
+    }
+    if (*x->time)
+        buf_printf(b, ",\"time\":\"%s\"", x->time);
+    if (x->speed.len)
+        buf_add(b, x->speed.data, x->speed.len);
     buf_char(b, '}');
 }
 
@@ -102,18 +125,20 @@ put_messages(struct buf *b, const struct chat *c, size_t first)
     bool system = c->system && first == 0;
     buf_str(b, "\"messages\":[");
     if (system)
-        put_message(b, slice_of("system"), slice_of(c->system), "");
+        put_message(b, &(struct said){ .role = "system",
+                                       .text = c->system,
+                                       .n = strlen(c->system) });
     for (size_t i = first; i < c->n_said; i++) {
-        const struct said *x = &c->said[i];
         buf_str(b, system || i > first ? "," : "");
-        put_message(b, slice_of(x->role), (struct slice){ x->text, x->n }, x->time);
+        put_message(b, &c->said[i]);
     }
     buf_char(b, ']');
 }
 
 /* ---- tokens ------------------------------------------------------------------------- */
 
-/* Replace n tokens at `at` of s->q->ids by others: what was computed behind them is void. */
+/* Replace n tokens at `at` of s->q->ids by others: what was computed from the first that differs
+ * on is void. */
 static int
 replace_ids(struct session *s, size_t at, size_t n, const struct ids *by,
             struct err *err)
@@ -124,6 +149,8 @@ replace_ids(struct session *s, size_t at, size_t n, const struct ids *by,
     ids_append(&all, s->q->ids.v + at + n, s->q->ids.n - at - n);
     if (ids_ok(&all, err) < 0)
         return -1;
+    for (size_t i = 0; i < n && i < by->n && s->q->ids.v[at] == all.v[at]; i++)
+        at++;
     ids_free(&s->q->ids);
     s->q->ids = all;
     if (s->q->has_cache && s->q->cache.used > at)
@@ -136,7 +163,8 @@ static int
 set_system(struct chat *c, const char *text, struct err *err)
 {
     struct session *s = c->s;
-    struct message m = { slice_of("system"), slice_of(text ? text : "") };
+    struct message m = { .role = slice_of("system"),
+                         .content = slice_of(text ? text : "") };
     struct rendered r = { 0 };
     int rc = text ? render_messages(s->e, &r, &s->c->how, &m, 1, err) : 0;
     if (rc == 0)
@@ -184,7 +212,7 @@ static int
 append(struct chat *c, struct slice text, struct err *err)
 {
     struct session *s = c->s;
-    struct message m = { slice_of("user"), text };
+    struct message m = { .role = slice_of("user"), .content = text };
     uint32_t end = tokenizer_added(s->t, "<|im_end|>");
     if (c->open && end == TOKEN_NONE)
         return err_set(err, ERR_FORMAT, "the tokenizer has no added token <|im_end|>");
@@ -241,6 +269,40 @@ drop_oldest(struct chat *c, size_t *dropped)
     return 0;
 }
 
+/* Append a message as the template renders it behind those before. */
+static int
+render_said(struct chat *c, struct rendered *r, const struct said *x, struct err *err)
+{
+    struct session *s = c->s;
+    struct buf whole = { 0 }; // an answer may end inside of a character
+    utf8_repair(&whole, (struct slice){ x->text, x->n });
+    struct message m = { .role = slice_of(x->role),
+                         .content = { whole.data ? whole.data : "", whole.len } };
+    int rc = buf_ok(&whole, err);
+    if (rc == 0)
+        rc = render_messages(s->e, r, &s->c->how, &m, 1, err);
+    buf_free(&whole);
+    return rc;
+}
+
+/* The turn that is complete, as the hybrid template renders it when another follows: without
+ * thoughts. */
+static int
+drop_thoughts(struct chat *c)
+{
+    struct session *s = c->s;
+    struct rendered r = { 0 };
+    size_t at = c->start[c->turns - 1];
+    int rc = 0;
+    for (size_t i = c->n_said - 2; rc == 0 && i < c->n_said; i++)
+        rc = render_said(c, &r, &c->said[i], s->err);
+    if (rc == 0)
+        rc = replace_ids(s, at, s->q->ids.n - at, &r.ids, s->err);
+    rendered_free(&r);
+    c->open = false;
+    return rc;
+}
+
 /* ---- a turn ------------------------------------------------------------------------- */
 
 static void
@@ -261,6 +323,26 @@ put(const struct chat *c, const struct answer *a, size_t first, size_t dropped)
     buf_free(&b);
 }
 
+/* The turn and its answer into the transcript. */
+static void
+keep_turn(struct chat *c, const struct answer *a, struct slice text, const char *asked)
+{
+    struct message user = { .role = slice_of("user"), .content = text };
+    struct message said = { .role = slice_of("assistant") };
+    char now[TIME_TEXT];
+    bool speed = c->s->c->time;
+    time_text(now, time(NULL));
+    answer_cut(a, &said.reasoning, &said.content);
+    struct said *x = remember(c, &user, asked);
+    if (speed)
+        buf_printf(&x->speed, ",\"tokens\":%zu", a->prompt - c->start[c->turns - 1]);
+    x = remember(c, &said, now);
+    if (speed) {
+        buf_printf(&x->speed, ",\"tokens\":%zu", a->n);
+        answer_put_speed(&x->speed, a);
+    }
+}
+
 /* The answer to the turn in s->q->ids. */
 static int
 answer(struct chat *c, struct slice text)
@@ -268,7 +350,7 @@ answer(struct chat *c, struct slice text)
     struct session *s = c->s;
     struct answer a;
     size_t dropped, first = c->n_said;
-    char asked[TIME_TEXT], answered[TIME_TEXT];
+    char asked[TIME_TEXT];
     if (drop_oldest(c, &dropped) < 0)
         return -1;
     time_text(asked, time(NULL));
@@ -276,15 +358,13 @@ answer(struct chat *c, struct slice text)
     a.index = a.draw = c->place.index;
     int rc = answer_make(&a);
     if (rc == 0) {
-        const struct buf *said = &a.stream.text;
-        time_text(answered, time(NULL));
-        remember(c, slice_of("user"), text, asked);
-        remember(c, slice_of("assistant"), (struct slice){ said->data, said->len },
-                 answered);
+        keep_turn(c, &a, text, asked);
         c->open = true;
         put(c, &a, first, dropped);
-        if (s->c->cmd.verbose)
+        if (answer_reports(s->c))
             answer_report(&a);
+        if (c->how.think != THINK_UNSET)
+            rc = drop_thoughts(c);
     }
     answer_free(&a);
     return rc;
@@ -335,6 +415,29 @@ command_system(struct chat *c, const char *arg, struct err *err)
     if (bad < n)
         return err_set(err, ERR_FORMAT, "/system: byte %zu: not UTF-8", bad);
     return set_system(c, *arg ? arg : NULL, err);
+}
+
+static int
+set_think(struct chat *c, enum template_think think)
+{
+    c->how.think = c->s->c->how.think = think;
+    return 0;
+}
+
+static int
+command_think(struct chat *c, const char *arg, struct err *err)
+{
+    (void)arg;
+    (void)err;
+    return set_think(c, THINK_ON);
+}
+
+static int
+command_no_think(struct chat *c, const char *arg, struct err *err)
+{
+    (void)arg;
+    (void)err;
+    return set_think(c, THINK_OFF);
 }
 
 static int
@@ -454,7 +557,7 @@ adopt(struct chat *c, const struct messages *m, struct err *err)
             add_start(c, s->q->ids.n);
         ids_append(&s->q->ids, r.ids.v, r.ids.n);
         rendered_free(&r);
-        remember(c, m->v[i].role, m->v[i].content, "");
+        remember(c, &m->v[i], "");
     }
     c->place.index = c->turns;
     buf_free(&system);
@@ -484,6 +587,10 @@ static const struct command {
     { "reset", NULL, "forget all turns; the system message stays", command_reset },
     { "system", "[TEXT]", "make TEXT the system message, without one: none",
       command_system },
+    { "think", NULL, "a hybrid Qwen3 model: let it think before it answers",
+      command_think },
+    { "no-think", NULL, "a hybrid Qwen3 model: let it answer at once",
+      command_no_think },
     { "save", "FILE", "write the conversation as JSONL, as tokenize reads it",
       command_save },
     { "load", "FILE", "go on with such a conversation", command_load },
@@ -498,10 +605,10 @@ help(struct chat *c, const char *arg, struct err *err)
     (void)arg;
     (void)err;
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(stderr, "/%-7s%-7s %s\n", commands[i].name,
+        fprintf(stderr, "/%-9s%-7s %s\n", commands[i].name,
                 commands[i].arg ? commands[i].arg : "", commands[i].help);
-    fputs("//TEXT          a turn that begins with a slash\n"
-          "Ctrl-C          ends an answer, or discards what was typed\n",
+    fputs("//TEXT            a turn that begins with a slash\n"
+          "Ctrl-C            ends an answer, or discards what was typed\n",
           stderr);
     return 0;
 }

@@ -12,8 +12,8 @@
 static struct config_generate cfg = {
     .cmd = { .name = "generate",
              .synopsis = "generate [OPTION]... MODEL",
-             .about = "Run a model of any container: answer prompts, chat, or "
-                      "tell its loss on samples.\nThe prompt is not repeated." },
+             .about = "Run a model from any container: answer prompts, chat, or "
+                      "measure its loss on samples.\nThe prompt is not repeated." },
     .max_tokens = 256,
     .batch = 1,
     .sample = { .top_p = 1, .penalty = 1 },
@@ -63,41 +63,48 @@ static const char *const input_scales[] = { "dynamic", "static", NULL };
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside MODEL)",
       CMD_TEXT(&cfg.tokenizer) },
-    { 'p', "prompt", "TEXT", "a prompt; repeatable (default: one a line from stdin)",
+    { 'p', "prompt", "TEXT",
+      "a prompt; repeatable (default: each line of stdin is one)",
       CMD_CALL(&cfg, add_prompt) },
-    { 0, "input", "KIND", "of stdin: lines (default), or jsonl: a request a line",
+    { 0, "input", "KIND", "what stdin holds: lines (default), or jsonl: requests",
       CMD_CHOICE(&cfg.requests, input_kinds, 0) },
     { CMD_TEMPLATE(&cfg.how.kind) },
     { 0, "system", "TEXT", "a system message before the prompt",
       CMD_TEXT(&cfg.system) },
+    { 0, "think", NULL, "a hybrid Qwen3 model: let it think before it answers",
+      CMD_SET(&cfg.how.think, THINK_ON) },
+    { 0, "no-think", NULL, "a hybrid Qwen3 model: let it answer at once",
+      CMD_SET(&cfg.how.think, THINK_OFF) },
     { 0, "chat", NULL, "a conversation, a turn a line; typed ones are edited by %s",
       CMD_FLAG(&cfg.chat), .word = edit_name },
     { 0, "no-drop", NULL, "with --chat: end where the context is full",
       CMD_FLAG(&cfg.no_drop) },
     { 0, "history", "FILE", "with --chat: keep the lines that are typed in this file",
       CMD_TEXT(&cfg.history) },
-    { 0, "batch", "N", "answer N prompts at a time (default 1)",
+    { 0, "time", NULL, "report how long answers take: in JSON, else on stderr",
+      CMD_FLAG(&cfg.time) },
+    { 0, "batch", "N", "answer N prompts at the same time (default 1)",
       CMD_U32(&cfg.batch, 1, MAX_BATCH) },
-    { 'n', "max-tokens", "N", "tokens of an answer at most (default 256)",
+    { 'n', "max-tokens", "N", "max tokens of an answer (default 256)",
       CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },
     { 0, "temp", "X", "temperature; 0: always the most likely token",
       CMD_NUMBER(&cfg.sample.temperature, 0) },
-    { 0, "top-p", "X", "of the most likely ones that make X together",
+    { 0, "top-p", "X", "draw from the most likely tokens, of probability X in all",
       CMD_CALL(&cfg.sample.top_p, take_top_p) },
-    { 0, "top-k", "N", "of the N most likely ones; 0: of all",
+    { 0, "top-k", "N", "draw from the N most likely tokens; 0: from all",
       CMD_U32(&cfg.sample.top_k, 0, UINT32_MAX) },
-    { 0, "repeat-penalty", "X", "for tokens that were there; 1: none",
+    { 0, "repeat-penalty", "X", "makes tokens that occurred before less likely; 1: off",
       CMD_NUMBER(&cfg.sample.penalty, 1e-6) },
-    { 0, "seed", "N", "of the draws (default 0)",
+    { 0, "seed", "N", "random seed of the draws (default 0)",
       CMD_U32(&cfg.sample.seed, 0, UINT32_MAX) },
-    { 0, "stop", "TEXT", "ends an answer, not shown (repeatable)",
+    { 0, "stop", "TEXT", "text that ends an answer and is not shown (repeatable)",
       CMD_CALL(&cfg, add_stop) },
     { 0, "ignore-eos", NULL, "do not stop at end tokens", CMD_FLAG(&cfg.ignore_eos) },
     { 0, "ids", NULL, "prompts and answers are ids: no tokenizer is needed",
       CMD_FLAG(&cfg.ids) },
-    { 0, "json", NULL, "one object a prompt, with log-probabilities",
+    { 0, "json", NULL, "one JSON object a prompt, with log-probabilities",
       CMD_FLAG(&cfg.json) },
-    { 0, "top-logprobs", "K", "with --json: of the K best tokens",
+    { 0, "top-logprobs", "K", "with --json: also the K most likely tokens",
       CMD_U32(&cfg.top_logprobs, 1, 1 << 16) },
     { 0, "score", "FILE.tok", "mean loss and perplexity of targets, as TSV",
       CMD_TEXT(&cfg.score) },
@@ -107,21 +114,21 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.kl) },
     { 0, "kl-model", "MODEL", "with --score: compare with that model",
       CMD_TEXT(&cfg.kl_model) },
-    { 0, "dump-layers", "FILE", "write hidden states of a prompt",
+    { 0, "dump-layers", "FILE", "write the hidden states of a prompt after each layer",
       CMD_TEXT(&cfg.dump_layers) },
-    { 0, "dump-importance", "FILE", "with --score: how much columns of weights matter",
+    { 0, "dump-importance", "FILE", "with --score: measure how much each column counts",
       CMD_TEXT(&cfg.dump_importance) },
-    { 0, "hessian", NULL, "with --dump-importance: also how columns go together",
+    { 0, "hessian", NULL, "with --dump-importance: also mean products of columns",
       CMD_FLAG(&cfg.hessian) },
     { 'f', "force", NULL, "replace files that exist", CMD_FLAG(&cfg.force) },
-    { 0, "quant", "NAME", "see the projections so (default: as in MODEL)",
+    { 0, "quant", "NAME", "quantizer of the projections (default: as in MODEL)",
       CMD_WORD_OF(&cfg.quant, quant_word) },
     { CMD_CONFIG(&cfg.config) },
-    { 0, "context", "N", "positions at most (default: as the model)",
+    { 0, "context", "N", "max positions of prompt and answer (default: the model's)",
       CMD_U64(&cfg.context, 1, INT32_MAX) },
     { 0, "prefill-chunk", "N", "tokens of a prompt at a time (default 512)",
       CMD_U64(&cfg.chunk, 1, 1 << 20) },
-    { 0, "no-kv", NULL, "compute everything again for each token",
+    { 0, "no-kv", NULL, "keep no cache: compute all again for each token",
       CMD_FLAG(&cfg.no_kv) },
     { 0, "no-verify", NULL, "load faster: do not check MODEL's checksums",
       CMD_FLAG(&cfg.no_verify) },
@@ -159,7 +166,7 @@ settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
         c->top_logprobs || c->dump_layers || c->no_kv || c->requests || c->batch > 1 ||
-        cmd_given(&c->cmd, "template"))
+        c->how.think != THINK_UNSET || c->time || cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
                "--json, "
                "not with prompts");
@@ -235,6 +242,9 @@ settle(struct config_generate *c)
                "--template");
     if (c->ids && c->n_stops && !c->tokenizer)
         misuse("--stop: with --ids it needs -t tokenizer.json");
+    if (c->how.think != THINK_UNSET && (c->ids || c->how.kind != TEMPLATE_QWEN3))
+        misuse("--%s: only template qwen3 has a form for it",
+               c->how.think == THINK_ON ? "think" : "no-think");
     if ((c->chat || c->system) && c->how.kind != TEMPLATE_QWEN3)
         misuse("--%s: only template qwen3 has a form for it",
                c->chat ? "chat" : "system");

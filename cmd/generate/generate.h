@@ -23,7 +23,7 @@ struct config_generate {
     const char *system;
     struct template_options how;
     unsigned requests; // --input jsonl: 1
-    bool chat, no_drop, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
+    bool chat, no_drop, time, ids, json, ignore_eos, no_kv, no_verify, force, hessian;
     const char *history;
     uint32_t max_tokens;
     uint32_t batch;               // prompts at a time

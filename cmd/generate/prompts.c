@@ -88,7 +88,6 @@ put(struct buf *b, const struct slot *x)
         return;
     }
     place_head(b, &x->place);
-    buf_str(b, "\"text\":");
     answer_json_text(b, &x->a);
     buf_char(b, ',');
     answer_json(b, &x->a);
@@ -127,7 +126,7 @@ finish(struct prompts *p, struct slot *x)
     int rc = answer_end(&x->a);
     if (rc == 0) {
         put(&b, x);
-        if (c->cmd.verbose)
+        if (answer_reports(c))
             answer_report(&x->a);
         if (c->dump_layers)
             rc = layers_write(&p->layers);
@@ -192,16 +191,27 @@ step(struct prompts *p)
 
 /* ---- a prompt ------------------------------------------------------------------------------- */
 
+/* The template of the options, with the thinking switch of a request. */
+static struct template_options
+template_of(const struct session *s, const struct settings *how)
+{
+    struct template_options o = s->c->how;
+    o.think = how->think;
+    return o;
+}
+
 /* The tokens of a prompt, behind the message of --system. */
 static int
-render(struct session *s, struct slice text, struct err *err)
+render(struct session *s, const struct settings *how, struct slice text,
+       struct err *err)
 {
     const struct config_generate *c = s->c;
-    struct message m[2] = { { slice_of("system"),
-                              slice_of(c->system ? c->system : "") },
-                            { slice_of("user"), text } };
+    struct template_options o = template_of(s, how);
+    struct message m[2] = { { .role = slice_of("system"),
+                              .content = slice_of(c->system ? c->system : "") },
+                            { .role = slice_of("user"), .content = text } };
     size_t first = c->system ? 0 : 1;
-    return render_prompt(s->e, &s->q->ids, &c->how, m + first, 2 - first, err);
+    return render_prompt(s->e, &s->q->ids, &o, m + first, 2 - first, err);
 }
 
 /* Append the ids of a line to s->q. */
@@ -236,15 +246,17 @@ read_ids(struct session *s, struct slice text, struct err *err)
 
 /* The messages of a request, and that of --system if they have none. */
 static int
-render_request(struct session *s, struct messages *m, struct err *err)
+render_request(struct session *s, const struct settings *how, struct messages *m,
+               struct err *err)
 {
     const struct config_generate *c = s->c;
-    struct message system = { slice_of("system"),
-                              slice_of(c->system ? c->system : "") };
+    struct template_options o = template_of(s, how);
+    struct message system = { .role = slice_of("system"),
+                              .content = slice_of(c->system ? c->system : "") };
     if (c->system && m->n && !slice_is(m->v[0].role, "system") &&
         messages_prepend(m, system, err) < 0)
         return -1;
-    return render_prompt(s->e, &s->q->ids, &c->how, m->v, m->n, err);
+    return render_prompt(s->e, &s->q->ids, &o, m->v, m->n, err);
 }
 
 /* The tokens of a request into s->q, its texts and settings into the slot. */
@@ -263,24 +275,31 @@ prepare_request(struct prompts *p, struct slot *x, struct slice text, struct err
         r->field = slice_of("stop");
         return err_set(err, ERR_USAGE, "needs a tokenizer: want -t tokenizer.json");
     }
+    if (r->how.think != p->how.think &&
+        (r->kind == REQUEST_IDS || s->c->how.kind != TEMPLATE_QWEN3)) {
+        r->field = slice_of("enable_thinking");
+        return err_set(err, ERR_USAGE, "only template qwen3 has a form for it");
+    }
     r->field = slice_of(names[r->kind]);
     if (r->kind != REQUEST_IDS && !s->t)
         return err_set(err, ERR_USAGE, "needs a tokenizer: with --ids only \"ids\"");
     if (r->kind == REQUEST_IDS)
         ids_append(&s->q->ids, r->ids.v, r->ids.n);
-    else if (r->kind == REQUEST_PROMPT ? render(s, r->prompt, err) < 0
-                                       : render_request(s, &r->messages, err) < 0)
+    else if (r->kind == REQUEST_PROMPT
+                 ? render(s, &r->how, r->prompt, err) < 0
+                 : render_request(s, &r->how, &r->messages, err) < 0)
         return -1;
     return ids_ok(&s->q->ids, err);
 }
 
 static int
-prepare_text(struct session *s, struct slice text, struct err *err)
+prepare_text(struct session *s, const struct settings *how, struct slice text,
+             struct err *err)
 {
     size_t bad = utf8_check(text.p, text.n);
     if (bad < text.n)
         return err_set(err, ERR_FORMAT, "byte %zu: not UTF-8", bad);
-    return s->c->ids ? read_ids(s, text, err) : render(s, text, err);
+    return s->c->ids ? read_ids(s, text, err) : render(s, how, text, err);
 }
 
 static int
@@ -291,7 +310,7 @@ prepare(struct prompts *p, struct slot *x, struct slice text, struct err *err)
     s->q->ids.n = 0;
     s->q->cache.used = 0;
     if (s->c->requests ? prepare_request(p, x, text, err) < 0
-                       : prepare_text(s, text, err) < 0)
+                       : prepare_text(s, &p->how, text, err) < 0)
         return -1;
     x->place.id = x->request.id;
     return check_length(s, err);

@@ -121,6 +121,16 @@ take_seed(struct request *r, struct json *j)
 }
 
 static int
+take_enable_thinking(struct request *r, struct json *j)
+{
+    bool think;
+    if (json_bool(j, &think) < 0)
+        return -1;
+    r->how.think = think ? THINK_ON : THINK_OFF;
+    return 0;
+}
+
+static int
 take_stop_text(struct request *r, struct json *j)
 {
     size_t at = j->pos, n = r->how.n_stops;
@@ -163,6 +173,7 @@ static const struct field {
     { "top_k", take_top_k },
     { "seed", take_seed },
     { "stop", take_stop },
+    { "enable_thinking", take_enable_thinking },
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* lines: text as lines, lines as cells; spec formats 8.1.  Only utf8_repair allocates. */
+/* lines: text as lines, lines as cells; spec formats 8.1. */
 #ifndef NIBBLE_CMD_TOKENIZE_LINES_H
 #define NIBBLE_CMD_TOKENIZE_LINES_H
 
@@ -21,9 +21,5 @@ enum tsv {
 
 /* A line as prompt and target: trimmed, cut at the first TAB, both sides trimmed. */
 enum tsv line_tsv(struct slice line, struct slice *prompt, struct slice *target);
-
-/* Append the text with U+FFFD for each maximal bad sequence (the longest start of a
- * well-formed character, else one byte); returns how many there were. */
-size_t utf8_repair(struct buf *out, struct slice text);
 
 #endif

@@ -126,6 +126,50 @@ utf8_add(struct buf *b, uint32_t cp)
     }
 }
 
+/* Length of the maximal bad sequence at p, where no character is well-formed. */
+static size_t
+bad_run(const char *p, size_t n)
+{
+    const uint8_t *b = (const uint8_t *)p;
+    if (b[0] < 0xc2 || b[0] > 0xf4 || n < 2)
+        return 1;
+    uint8_t low = 0x80, high = 0xbf; // of the second byte
+    if (b[0] == 0xe0)
+        low = 0xa0;
+    if (b[0] == 0xf0)
+        low = 0x90;
+    if (b[0] == 0xed)
+        high = 0x9f;
+    if (b[0] == 0xf4)
+        high = 0x8f;
+    if (b[1] < low || b[1] > high)
+        return 1;
+    size_t len = b[0] >= 0xf0 ? 4 : b[0] >= 0xe0 ? 3 : 2, i = 2;
+    while (i < len && i < n && (b[i] & 0xc0) == 0x80)
+        i++;
+    return i;
+}
+
+size_t
+utf8_repair(struct buf *out, struct slice text)
+{
+    size_t bad = 0;
+    while (text.n) {
+        size_t good = utf8_check(text.p, text.n);
+        buf_add(out, text.p, good);
+        text.p += good;
+        text.n -= good;
+        if (text.n == 0)
+            break;
+        size_t run = bad_run(text.p, text.n);
+        utf8_add(out, 0xfffd);
+        text.p += run;
+        text.n -= run;
+        bad++;
+    }
+    return bad;
+}
+
 bool
 text_unsafe(uint32_t c)
 {

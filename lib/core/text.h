@@ -39,6 +39,9 @@ size_t utf8_whole(const char *p, size_t n);
 bool text_is_plain(const char *p, size_t n);
 /* Append a code point below 0x110000 that is no surrogate. */
 void utf8_add(struct buf *b, uint32_t cp);
+/* Append the text with U+FFFD for each maximal bad sequence (the longest start of a
+ * well-formed character, else one byte); returns how many there were. */
+size_t utf8_repair(struct buf *out, struct slice text);
 
 /* Characters that could move the cursor or reorder the line: C0, DEL, C1, line and
  * paragraph separators, bidi marks, embeddings, overrides and isolates. */

@@ -186,12 +186,82 @@ plain_turn(struct render *r, const struct message *m)
     return 0;
 }
 
+/* Without newlines at its beginning, or its end. */
+static struct slice
+strip_left(struct slice s)
+{
+    while (s.n && *s.p == '\n')
+        s = (struct slice){ s.p + 1, s.n - 1 };
+    return s;
+}
+
+static struct slice
+strip_right(struct slice s)
+{
+    while (s.n && s.p[s.n - 1] == '\n')
+        s.n--;
+    return s;
+}
+
+/* What follows the last mark in s; all of s without one. */
+static struct slice
+behind_last(struct slice s, const char *mark)
+{
+    size_t n = strlen(mark);
+    const char *at;
+    while ((at = s.n ? memmem(s.p, s.n, mark, n) : NULL))
+        s = (struct slice){ at + n, s.n - (size_t)(at + n - s.p) };
+    return s;
+}
+
+bool
+template_cut_thoughts(struct slice said, struct slice *thoughts, struct slice *content)
+{
+    static const char end[] = "</think>";
+    const char *at = said.n ? memmem(said.p, said.n, end, strlen(end)) : NULL;
+    if (!at)
+        return false;
+    struct slice before = { said.p, (size_t)(at - said.p) };
+    *thoughts = strip_left(behind_last(strip_right(before), "<think>"));
+    *content = strip_left(behind_last(said, end));
+    return true;
+}
+
+/* <think> LF thoughts LF </think>, with LF LF still to follow. */
+static int
+thoughts_block(struct render *r, struct slice thoughts)
+{
+    if (control(r, "<think>") < 0 ||
+        run_of(r, "\n", strip_left(strip_right(thoughts)), "\n") < 0)
+        return -1;
+    return control(r, "</think>");
+}
+
+static const struct slice two_newlines = { "\n\n", 2 };
+
+/* Of what an assistant has said, the hybrid template shows thoughts only in steps that
+ * follow the last question; of the last message also that there are none. */
+static int
+said(struct render *r, const struct message *m, bool follows, bool last)
+{
+    struct slice thoughts = m->reasoning, content = m->content;
+    if (r->o->think == THINK_UNSET)
+        return run_with_target(r, assistant, content);
+    if (!thoughts.p && !template_cut_thoughts(m->content, &thoughts, &content))
+        thoughts = (struct slice){ "", 0 };
+    if (!follows || (!last && !thoughts.n))
+        return run_with_target(r, assistant, content);
+    if (text_run(r, assistant) < 0 || thoughts_block(r, thoughts) < 0)
+        return -1;
+    return run_with_target(r, two_newlines, strip_left(content));
+}
+
 /* Without end tokens only the last turn goes without: inside, the end token and the LF
  * are what the next turn stands on.  They are no targets then. */
 static int
-assistant_turn(struct render *r, const struct message *m, bool last)
+assistant_turn(struct render *r, const struct message *m, bool follows, bool last)
 {
-    if (control(r, "<|im_start|>") < 0 || run_with_target(r, assistant, m->content) < 0)
+    if (control(r, "<|im_start|>") < 0 || said(r, m, follows, last) < 0)
         return -1;
     if (last || !r->o->no_end)
         return end_target(r);
@@ -216,6 +286,24 @@ tool_message(struct render *r, const struct message *m, bool first, bool last)
     return 0;
 }
 
+/* Whether it is a result of a tool that a user message brings. */
+static bool
+is_tool_response(struct slice content)
+{
+    return slice_starts(content, "<tool_response>") &&
+           slice_ends(content, "</tool_response>");
+}
+
+/* The last question of a user; the last message if there is none. */
+static size_t
+last_query(const struct message *m, size_t n)
+{
+    for (size_t i = n; i-- > 0;)
+        if (slice_is(m[i].role, "user") && !is_tool_response(m[i].content))
+            return i;
+    return n - 1;
+}
+
 static int
 message(struct render *r, const struct message *m, size_t i, size_t n)
 {
@@ -224,7 +312,7 @@ message(struct render *r, const struct message *m, size_t i, size_t n)
     if (slice_is(role, "user") || slice_is(role, "system"))
         return plain_turn(r, m + i);
     if (slice_is(role, "assistant"))
-        return assistant_turn(r, m + i, i + 1 == n);
+        return assistant_turn(r, m + i, i > last_query(m, n), i + 1 == n);
     if (slice_is(role, "tool"))
         return tool_message(r, m + i, i == 0 || !slice_is(m[i - 1].role, "tool"),
                             i + 1 == n || !slice_is(m[i + 1].role, "tool"));
@@ -283,6 +371,17 @@ single_prompt(struct render *r, const struct message *m, size_t n)
                                        : user_turn(r, m->content);
 }
 
+/* The beginning of the answer; without thinking an empty block of thoughts belongs to it. */
+static int
+generation_prompt(struct render *r)
+{
+    if (control(r, "<|im_start|>") < 0 || text_run(r, assistant) < 0)
+        return -1;
+    if (r->o->think != THINK_OFF)
+        return 0;
+    return thoughts_block(r, (struct slice){ 0 }) < 0 ? -1 : text_run(r, two_newlines);
+}
+
 /* All messages of a prompt are complete, so none is without its end token. */
 int
 render_prompt(struct encoder *e, struct ids *out, const struct template_options *o,
@@ -293,6 +392,6 @@ render_prompt(struct encoder *e, struct ids *out, const struct template_options 
     struct render r = begin(e, out, NULL, &whole, err);
     int rc = o->kind == TEMPLATE_QWEN3 ? messages(&r, m, n) : single_prompt(&r, m, n);
     if (rc == 0 && o->kind != TEMPLATE_NONE)
-        rc = control(&r, "<|im_start|>") < 0 ? -1 : text_run(&r, assistant);
+        rc = generation_prompt(&r);
     return end(&r, rc);
 }

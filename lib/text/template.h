@@ -18,14 +18,20 @@ const char *template_name(enum template_kind k);
 
 struct message {
     struct slice role, content;
+    struct slice reasoning; // of an assistant: its thoughts, apart; p NULL: none
 };
+
+/* The thinking switch of the hybrid Qwen3 template.  Unset, the template is that of
+ * Qwen3-Instruct-2507, which knows no thoughts. */
+enum template_think { THINK_UNSET, THINK_ON, THINK_OFF };
 
 struct template_options {
     enum template_kind kind;
-    bool no_end;        // no end token (and no closing newline) after a target
-    bool joint;         // prompt and target in one piece
-    bool parse_special; // added tokens inside texts are recognised
-    bool all_targets;   // prompts and the template's own tokens, too
+    enum template_think think; // qwen3 only
+    bool no_end;               // no end token (and no closing newline) after a target
+    bool joint;                // prompt and target in one piece
+    bool parse_special;        // added tokens inside texts are recognised
+    bool all_targets;          // prompts and the template's own tokens, too
 };
 
 /* A rendered sample: ids and, for each, whether it is a target. */
@@ -48,6 +54,10 @@ int render_messages(struct encoder *e, struct rendered *out,
 int render_document(struct encoder *e, struct rendered *out,
                     const struct template_options *o, struct slice text,
                     struct err *err);
+/* Cut the thoughts off what an assistant has said, as the hybrid template does: what
+ * precedes the first </think>, and what follows the last one.  false: there are none. */
+bool template_cut_thoughts(struct slice said, struct slice *thoughts,
+                           struct slice *content);
 /* A prompt to generate from: messages so far and the generation prompt. */
 int render_prompt(struct encoder *e, struct ids *out, const struct template_options *o,
                   const struct message *m, size_t n, struct err *err);

@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: MIT
 """Compares the runs of each family of models with the family's first.
 
-  compare.py table|layers TOL_F32 TOL_BF16 RUNS/FAMILY.CONTAINER...
+  compare.py table|layers|top TOL_F32 TOL_BF16 RUNS/FAMILY.CONTAINER...
 
-"table" prints a row a run: where its first layer is that is not equal, the largest relative
-deviation of a layer and of the logits, how many of the ten most likely first tokens are
+"table" prints a row a run: where its first layer is that is not equal, and the first that is
+farther off than is allowed; the largest relative deviation of a layer, the largest mean of
+absolute differences and the smallest cosine; the deviation of the logits, how many of the ten most likely first tokens are
 the same ones in the same order, and whether that is what must be.  On the CPU all is equal
 to the bit.  On another device deviations stay below the tolerance of its arithmetic, and
 the most likely token is the same unless the two best are nearer than the deviation.  The
 first member of each family is also compared with that of the next: values that are not the
 same must be seen as such.  "layers" prints, for each run that is not equal, each layer's
-deviation.
+deviation, mean absolute difference and cosine.  "top" prints, for each of these runs and for the
+first of each family, the ten most likely first tokens, with their texts if TOKENIZER of the
+environment is a tokenizer.json.
 """
 import array
 import json
@@ -66,15 +69,31 @@ def deviation(a, b):
     return max(off / size, sys.float_info.min) if size else math.inf
 
 
+def mean_abs(a, b):
+    """Mean of the absolute differences."""
+    return math.fsum(abs(x - y) for x, y in zip(a, b)) / len(b) if len(a) == len(b) else math.inf
+
+
+def cosine(a, b):
+    """Of the angle between a and b; 1 for equal bits."""
+    if a.tobytes() == b.tobytes():
+        return 1.0
+    sizes = math.sqrt(math.fsum(x * x for x in a)) * math.sqrt(math.fsum(y * y for y in b))
+    return math.fsum(x * y for x, y in zip(a, b)) / sizes if sizes and len(a) == len(b) else 0.0
+
+
 def compare(run, ref):
-    """First layer that differs, deviations by layer with the logits last, equal top ten."""
-    off = [deviation(a, b) for a, b in zip(run.layers, ref.layers)]
+    """By layer, with the logits last: deviations, mean absolute differences, cosines."""
+    pairs = [*zip(run.layers, ref.layers), (run.logits, ref.logits)]
+    off, mean, cos = ([f(a, b) for a, b in pairs] for f in (deviation, mean_abs, cosine))
     if len(run.layers) != len(ref.layers):
-        off.append(math.inf)
-    first = next((str(i) for i, d in enumerate(off) if d), "-")
-    off.append(deviation(run.logits, ref.logits))
-    same = sum(a == b for a, b in zip(run.top(10), ref.top(10)))
-    return first, off, same
+        off.insert(-1, math.inf)
+    return off, mean, cos
+
+
+def first(off, allowed):
+    """The first layer that is farther off than is allowed."""
+    return next((str(i) for i, d in enumerate(off[:-1]) if not d <= allowed), "-")
 
 
 def same_token(run, ref, off):
@@ -93,31 +112,76 @@ def columns(way):
     return (device, second, third, "f32") if device == "cpu" else (device, "-", "-", second)
 
 
+def allowed(must):
+    """The deviation of a layer that is no fault."""
+    return float(must[1:]) if must.startswith("<") else 0.0
+
+
 def as_must_be(must, run, ref, off):
     if must == "equal":
         return not any(off)
     if must == "other":
         return any(off)
-    return all(d <= float(must[1:]) for d in off) and same_token(run, ref, off[-1])
+    return all(d <= allowed(must) for d in off) and same_token(run, ref, off[-1])
 
 
 def print_row(name, way, run, ref, must):
-    first, off, same = compare(run, ref)
-    print(*name, *columns(way), first, f"{max(off[:-1]):.3g}", f"{off[-1]:.3g}", same, must,
+    off, mean, cos = compare(run, ref)
+    same = sum(a == b for a, b in zip(run.top(10), ref.top(10)))
+    print(*name, *columns(way), first(off, 0), first(off, allowed(must)), f"{max(off[:-1]):.3g}",
+          f"{max(mean[:-1]):.3g}", f"{min(cos[:-1]):.9g}", f"{off[-1]:.3g}", same, must,
           "yes" if as_must_be(must, run, ref, off) else "NO", sep="\t")
 
 
 def print_layers(name, way, run, ref, _):
-    _, off, _ = compare(run, ref)
+    off, mean, cos = compare(run, ref)
     if any(off):
-        for layer, d in zip([*range(len(off) - 1), "logits"], off):
-            print(*name, *columns(way), layer, f"{d:.3g}", sep="\t")
+        for layer, d, m, c in zip([*range(len(off) - 1), "logits"], off, mean, cos):
+            print(*name, *columns(way), layer, f"{d:.3g}", f"{m:.3g}", f"{c:.9g}", sep="\t")
+
+
+def print_top(name, way, run, ref, _):
+    if run.logits.tobytes() == ref.logits.tobytes() and run is not ref:
+        return
+    for i, token in enumerate(run.top(10)):
+        print(*name, *columns(way), i + 1, token, text_of(token), f"{run.logits[token]:.9g}",
+              f"{ref.logits[token]:.9g}", sep="\t")
+
+
+def byte_of():
+    """The byte that each character of a vocabulary stands for: GPT-2's alphabet."""
+    itself = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in itself]
+    return {**{chr(b): b for b in itself}, **{chr(256 + i): b for i, b in enumerate(others)}}
+
+
+def read_texts(path):
+    """Texts of tokens as JSON strings, which show spaces and hold no tab."""
+    with open(path, encoding="utf-8") as f:
+        t = json.load(f)
+    byte = byte_of()
+    found = {i: bytes(byte[c] for c in text).decode("utf-8", "replace")
+             for text, i in t["model"]["vocab"].items()}
+    found.update((a["id"], a["content"]) for a in t.get("added_tokens", []))
+    return {i: json.dumps(text, ensure_ascii=False) for i, text in found.items()}
+
+
+texts = {}
+
+
+def text_of(token):
+    path = os.environ.get("TOKENIZER", "")
+    if not texts and os.path.isfile(path):
+        texts.update(read_texts(path))
+    return texts.get(token, "-")
 
 
 def main():
     tables = {
-        "table": (print_row, "first_off hidden_off logits_off top10 must_be is_so"),
-        "layers": (print_layers, "layer deviation"),
+        "table": (print_row, "first_off first_bad hidden_off mean_abs cosine logits_off top10 "
+                             "must_be is_so"),
+        "layers": (print_layers, "layer deviation mean_abs cosine"),
+        "top": (print_top, "rank id text logit reference_logit"),
     }
     show, names = tables[sys.argv[1]]
     tolerance = {"f32": float(sys.argv[2]), "bf16": float(sys.argv[3])}
@@ -135,7 +199,9 @@ def main():
             for way in ways(directory):
                 must = "equal" if way.startswith("cpu.") else \
                     f"<{tolerance[columns(way)[3]]:g}"
-                show((family, container), way, Run(directory, way), measures[family], must)
+                measured = (directory, way) == (members[0][1], measure)
+                run = measures[family] if measured else Run(directory, way)
+                show((family, container), way, run, measures[family], must)
     names = list(measures)
     for family, other in zip(names, names[1:]):
         if (family, other) == ("bf16", "f16"):

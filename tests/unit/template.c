@@ -89,7 +89,7 @@ check_pairs(void)
 static struct message
 says(const char *role, const char *content)
 {
-    return (struct message){ slice_of(role), slice_of(content) };
+    return (struct message){ .role = slice_of(role), .content = slice_of(content) };
 }
 
 static void
