@@ -131,6 +131,8 @@ static const struct cmd_option options[] = {
       CMD_U64(&cfg.chunk_rows, 1, 1 << 30) },
     { 0, "compute", "WORD", "f32, bf16, fp8 or auto (default)",
       DEVICE_COMPUTE(cfg.where, device_computes_trained) },
+    { 0, "fp8-scales", "WORD", "of --compute fp8: current (default) or delayed",
+      SETTING },
     { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default)",
       DEVICE_NAME(cfg.where) },
     { 0, "path", "WORD", "of products: native, dequant or auto (default)",

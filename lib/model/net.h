@@ -33,6 +33,19 @@ enum net_loss {
     NET_TORCHSHARP, // the same, and the embedding has a gradient from it, too
 };
 
+/* Operands of FP8 of a layer: inputs of q, k, v; of o; of gate, up; of down; and the gradients
+ * of what these gave. */
+enum { NET_FP8 = 8 };
+
+/* Delayed scales: magnitudes of a step before, of (L, NET_FP8) operands; see delayed.h. */
+struct net_delayed {
+    float *magnitude; // on the host; 0: unknown
+    float *host;      // (ranks, L, NET_FP8) scratch
+    float *scaled;    // on the device: magnitudes with their margin
+    struct fp8_found
+        found; // on the device: magnitudes of this step so far, clipped values
+};
+
 struct net {
     struct config c;
     struct kernels *k;
@@ -49,6 +62,7 @@ struct net {
     const struct quant_spec *activations;
     bool
         fp8; // there are weights in FP8: inputs and gradients of their products are, too
+    struct net_delayed *delayed; // of passes that learn; NULL: scales are current
     /* For now products take their inputs as they are, too: `activations` does not apply, and
      * the owner of the weights has not quantized them. */
     bool unquantized;

@@ -21,9 +21,13 @@ struct weights {
                           // use in turn
     struct matrix shared_codes; // that memory
     float *bound;               // (table.n) on the device: op_amax of codes
-    float *amax;                // (table.n) on the device: largest magnitudes
-    float *host_amax;           // (table.n) the same
-    bool *known;                // (table.n) amax is there, or will be: see weights_amax
+    uint64_t *inexact;          // on the device: see n_inexact
+    uint64_t n_fp8,
+        n_inexact;     // weights in E4M3 when they were first made, and how many of
+                       // them are not exact there; 0 before
+    float *amax;       // (table.n) on the device: largest magnitudes
+    float *host_amax;  // (table.n) the same
+    bool *known;       // (table.n) amax is there, or will be: see weights_amax
     struct comm *comm; // each of these ranks has its rows of masters; NULL: all
     float *all_amax;   // (ranks, table.n)
     size_t *at;        // (ranks + 1)
