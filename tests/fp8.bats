@@ -42,6 +42,16 @@ fp8() {
     steps --compute fp8 "$@"
 }
 
+delayed() {
+    fp8 --fp8-scales delayed "$@"
+}
+
+# counts LOG: how many values each step has clipped, in a line.
+counts() {
+    python3 -c 'import json, sys
+print(*(json.loads(line)["fp8_clipped"] for line in open(sys.argv[1])))' "$1"
+}
+
 @test "a step: the loss is that of float64 with operands rounded to E4M3" {
     # Weights of sweepfp8 are numbers of E4M3: what is exported is what is multiplied.
     datpack -q --dtype nvfp4 -o q.safetensors "$IN/sweepfp8.ckpt"
@@ -164,7 +174,141 @@ PY
 
 @test "what cannot be is refused" {
     refuse 'none.ckpt: --compute fp8: its projections are not quantized' fp8 "$IN/none.ckpt"
+    refuse '--fp8-scales: goes with --compute fp8' steps --compute f32 --fp8-scales delayed "$IN/sweep.ckpt"
+    refuse '--fp8-scales: older: want one of current, delayed' fp8 --fp8-scales older "$IN/sweep.ckpt"
     refuse 'sweep.ckpt: --compute fp8: * --activations nvfp4' fp8 --activations nvfp4 "$IN/sweep.ckpt"
     refuse '--compute: fp8: want one of auto, f32, bf16' generate --compute fp8 --ids -p 3 "$IN/sweep.ckpt"
     refuse '--compute: fp4: want one of auto, f32, bf16, fp8' steps --compute fp4 "$IN/sweep.ckpt"
+}
+
+@test "how many weights are rounded is said once: none of sweepfp8, else as Python counts them" {
+    run -0 --separate-stderr trainstep --device cpu --compute fp8 -n 3 -d "$IN/d.tok" -o o.ckpt \
+        "$IN/sweepfp8.ckpt"
+    [ "$(grep -c 'all 15360 weights of its products are exact in E4M3' <<<"$stderr")" -eq 1 ]
+    run -0 --separate-stderr trainstep --device cpu --compute fp8 -n 3 -d "$IN/d.tok" -o o.ckpt -f \
+        "$IN/sweep.ckpt"
+    [ "$(grep -c 'of 15360 weights of its products are not exact in E4M3' <<<"$stderr")" -eq 1 ]
+    datpack -q --dtype nvfp4 -o q.safetensors "$IN/sweep.ckpt"
+    python3 - "$stderr" <<'PY'
+import math, re, sys
+from qwen3 import read_tensors
+E2M1 = (0, .5, 1, 1.5, 2, 3, 4, 6)
+def e4m3(b):
+    return (8 + b % 8) * 2.0 ** (b // 8 - 10) if b > 7 else b * 2.0 ** -9
+numbers = {e4m3(b) for b in range(127)}
+t = read_tensors("q.safetensors")
+rounded = 0
+for layer in range(2):
+    for group in (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.o_proj",),
+                  ("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",)):
+        names = ["model.layers.%d.%s.weight" % (layer, g) for g in group]
+        top = 6 * max(e4m3(b) for n in names for b in t[n + ".scale"][2])
+        up = 2.0 ** math.floor(math.log2(448 / top))
+        for n in names:
+            scales = t[n + ".scale"][2]
+            for i, two in enumerate(t[n + ".qdata"][2]):
+                for code in (two & 7, two >> 4 & 7):
+                    rounded += E2M1[code] * e4m3(scales[i // 8]) * up not in numbers
+said = re.search(r"(\d+) of 15360 weights", sys.argv[1])
+assert int(said[1]) == rounded > 100, (said, rounded)
+PY
+    # With --quant-from it is known, and said, when the first step is quantized.
+    run -0 --separate-stderr trainstep --device cpu --compute fp8 -n 3 --quant-from 3 -d "$IN/d.tok" \
+        -o o.ckpt -f "$IN/sweep.ckpt"
+    [ "$(grep -c 'of 15360 weights' <<<"$stderr")" -eq 1 ]
+}
+
+@test "the log counts clipped values: none with current scales, and no key without fp8" {
+    fp8 -n 3 --log log -o o.ckpt "$IN/sweep.ckpt" >/dev/null
+    [ "$(counts log)" = '0 0 0' ]
+    steps --compute f32 -n 3 --log plain -f -o o.ckpt "$IN/sweep.ckpt" >/dev/null
+    [ "$(wc -l <plain)" -eq 3 ]
+    run ! grep -q fp8_clipped plain
+}
+
+@test "delayed scales: equal bytes for any threads, instruction set, cut and replay" {
+    local options k
+    for options in '' '--clip-mode prev' '--accum 2' '--recompute block --train-last-layers 1'; do
+        # shellcheck disable=SC2086  # options
+        {
+            delayed $options -n 5 -j 1 --log log -f -o a.ckpt "$IN/sweep.ckpt" >/dev/null
+            NIBBLE_ISA=scalar delayed $options -n 5 -j 5 -f -o b.ckpt "$IN/sweep.ckpt" >/dev/null
+            cmp a.ckpt b.ckpt
+            for k in 1 3; do
+                delayed $options -n $k -f -o b.ckpt "$IN/sweep.ckpt" >/dev/null
+                # What the steps were done with is kept.
+                fp8 $options --until 5 b.ckpt >/dev/null
+                cmp a.ckpt b.ckpt
+            done
+            fp8 $options -n 5 -f -o b.ckpt "$IN/sweep.ckpt" >/dev/null
+            run -1 cmp -s a.ckpt b.ckpt
+        }
+    done
+    delayed -n 2 -f -o b.ckpt.step2 "$IN/sweep.ckpt" >/dev/null
+    delayed -n 5 -f -o b.ckpt "$IN/sweep.ckpt" >/dev/null
+    run -0 --separate-stderr trainstep --device cpu --compute fp8 -d "$IN/d.tok" --replay 2..5 \
+        --from b.ckpt.step2 b.ckpt
+    # What is kept of memory, and how often is evaluated, changes no number.
+    delayed -n 5 --recompute block --eval "$IN/two.tok" --eval-every 1 -f -o c.ckpt --log other \
+        "$IN/sweep.ckpt" >/dev/null
+    cmp b.ckpt c.ckpt
+}
+
+@test "delayed scales: a jump of a hundredfold is clipped, counted and survived, as float64 has it" {
+    local q=$IN/sweepfp8.ckpt k
+    # Weights move from 0.02 to 1, and with them what the products of the next step take.
+    delayed -d "$IN/two.tok" --lr 1 -n 1 -o one.ckpt "$q" >/dev/null
+    delayed -d "$IN/two.tok" --lr 1 -n 2 -o two.ckpt --log log "$q" >/dev/null
+    delayed -d "$IN/two.tok" --lr 1e-6 -n 6 --dump dump -o o.ckpt --log later one.ckpt >/dev/null
+    datcat --meta one.ckpt >one.json
+    datcat --meta two.ckpt >two.json
+    datpack -q --dtype nvfp4 -o q.safetensors one.ckpt
+    nvquant -q --dequant --dtype f32 -o w.safetensors q.safetensors
+    qwen delayed w.safetensors "$IN/config.json" dump "$IN/two.tok" one.json >clipped
+    python3 - "$(counts log)" "$(counts later)" "$(cat clipped)" <<'PY'
+import json, sys
+from qwen3 import operands
+log, later = (list(map(int, a.split())) for a in sys.argv[1:3])
+one, two = (operands(json.load(open(f))["meta"]["state"], 2)[0] for f in ("one.json", "two.json"))
+assert max(two[n] / one[n] for n in one) > 100, (one, two)
+# Inputs and gradients; one step later scales have followed.
+assert log[0] == 0 < int(sys.argv[3]) <= log[1] == later[0], (log, later)
+assert later[-1] == 0 and len(later) == 6, later
+for line in open("later"):
+    step = json.loads(line)
+    assert step["skipped"] == 0 and 0 < step["loss"] < 1e6, step
+PY
+}
+
+@test "delayed scales: a skipped step changes none, nor do steps of another type keep any" {
+    kept() {
+        datcat --meta "$1" | python3 -c 'import json, sys
+print(json.load(sys.stdin)["meta"]["state"].get("fp8_amax"))'
+    }
+    # Step 81 sees another kind of sample, and is a spike.
+    python3 - >calm <<'PY'
+import random
+random.seed(2)
+for i in range(90):
+    print(*([7, 8, 9, 10] if i != 80 else [random.randrange(97) for _ in range(40)]))
+PY
+    tokenize -q --input ids -o calm.tok calm
+    calm() { delayed -d calm.tok --order file --batch 1 "$@"; }
+    calm -n 40 -o a.ckpt "$IN/sweep.ckpt" >/dev/null
+    calm -n 40 --spike 6 --lr 1e-4 a.ckpt >/dev/null
+    [ "$(kept a.ckpt)" != None ]
+    cp a.ckpt c.ckpt
+    calm -n 1 c.ckpt 2>said | column 10 >skipped
+    [ "$(cat skipped)" = 1 ]
+    [[ $(cat said) == *'step 81 was skipped: a spike'* ]]
+    [ "$(kept a.ckpt)" = "$(kept c.ckpt)" ]
+    calm -n 1 c.ckpt >/dev/null
+    run -1 cmp -s <(kept a.ckpt) <(kept c.ckpt)
+    steps --compute f32 --spike 0 -n 1 c.ckpt >/dev/null
+    [ "$(kept c.ckpt)" = None ]
+    # The next one takes current scales: it is that of a run that never kept any.
+    fp8 -n 1 --log now c.ckpt >/dev/null
+    [ "$(counts now)" = 0 ]
+    fp8 --fp8-scales current -n 1 c.ckpt >/dev/null
+    [ "$(kept c.ckpt)" = None ]
 }

@@ -26,6 +26,7 @@ _nibble_words()
     trainstep:--loss) echo ce scalar ;;
     trainstep:--recompute) echo auto none block ;;
     trainstep:--compute) echo f32 bf16 fp8 auto ;;
+    trainstep:--fp8-scales) echo current delayed ;;
     trainstep:--path) echo native dequant auto ;;
     trainstep:--activations) echo plain nvfp4 ;;
     trainstep:--compat) echo torchsharp ;;
