@@ -177,7 +177,10 @@ PY
     refuse '--fp8-scales: goes with --compute fp8' steps --compute f32 --fp8-scales delayed "$IN/sweep.ckpt"
     refuse '--fp8-scales: older: want one of current, delayed' fp8 --fp8-scales older "$IN/sweep.ckpt"
     refuse 'sweep.ckpt: --compute fp8: * --activations nvfp4' fp8 --activations nvfp4 "$IN/sweep.ckpt"
-    refuse '--compute: fp8: want one of auto, f32, bf16' generate --compute fp8 --ids -p 3 "$IN/sweep.ckpt"
+    refuse '--compute fp8: * --activations nvfp4 to NVFP4' generate -q --compute fp8 --activations nvfp4 --ids \
+        -p 3 "$IN/sweep.ckpt"
+    refuse 'none.ckpt: "model.layers.0.self_attn.q_proj.weight" is f32: --compute fp8 needs projections in NVFP4' \
+        generate -q --device cpu --compute fp8 --ids -p 3 "$IN/none.ckpt"
     refuse '--compute: fp4: want one of auto, f32, bf16, fp8' steps --compute fp4 "$IN/sweep.ckpt"
 }
 
@@ -223,7 +226,7 @@ PY
     [ "$(counts log)" = '0 0 0' ]
     steps --compute f32 -n 3 --log plain -f -o o.ckpt "$IN/sweep.ckpt" >/dev/null
     [ "$(wc -l <plain)" -eq 3 ]
-    run ! grep -q fp8_clipped plain
+    [ "$(grep -c fp8_clipped plain)" -eq 0 ]
 }
 
 @test "delayed scales: equal bytes for any threads, instruction set, cut and replay" {
@@ -311,4 +314,60 @@ PY
     [ "$(counts now)" = 0 ]
     fp8 --fp8-scales current -n 1 c.ckpt >/dev/null
     [ "$(kept c.ckpt)" = None ]
+}
+
+@test "generate: scores are those that trainstep evaluates, of a checkpoint and of its export" {
+    local q
+    head -n 1 "$IN/ids" | tokenize -q --input ids -o one.tok
+    for q in sweepfp8 sweep; do
+        fp8 --lr 0 -n 1 --eval one.tok --eval-first --log $q.log -o o.ckpt -f "$IN/$q.ckpt" >/dev/null
+        run -0 --separate-stderr generate --device cpu --compute fp8 --score one.tok "$IN/$q.ckpt"
+        echo "$q $(grep -c 'not exact in E4M3' <<<"$stderr")" >>rounded
+        cut -f 4 <<<"$output" >$q.score
+        generate -q --device cpu --compute f32 --score one.tok "$IN/$q.ckpt" | cut -f 4 >$q.plain
+        datpack -q -f --dtype nvfp4 -o $q.safetensors "$IN/$q.ckpt"
+        generate -q --device cpu --compute fp8 --score one.tok --config "$IN/config.json" $q.safetensors |
+            cut -f 4 | cmp - $q.score
+        python3 - $q <<'PY'
+import json, sys
+q = sys.argv[1]
+score, plain = (float(open(q + s).read().split()[1]) for s in (".score", ".plain"))
+want = json.loads(open(q + ".log").readline())["eval_loss"]
+assert abs(score - want) < 1e-6 and 1e-5 < abs(score / plain - 1) < 0.03, (score, want, plain)
+PY
+    done
+    [ "$(tr '\n' ' ' <rounded)" = 'sweepfp8 0 sweep 1 ' ]
+}
+
+@test "generate: a prompt is of FP8, and what follows is not" {
+    # One token is no prompt of many: nothing is of FP8.
+    logits() { # OUT OPTION...
+        generate -q -f --device cpu --ids --logits "$1" "${@:2}" "$IN/sweep.ckpt" >/dev/null
+    }
+    logits a -p 3 -n 4 --compute fp8
+    logits b -p 3 -n 4
+    python3 -c 'from qwen3 import floats, read_tensors
+a, b = (floats(*read_tensors(n)["logits"][1:]) for n in "ab")
+assert len(a) == len(b) == 4 * 97 and a == b'
+    logits a -p '3 5 9 7' -n 1 --compute fp8
+    logits b -p '3 5 9 7' -n 1
+    logits c -p '3 5 9 7' -n 1 --compute fp8 --prefill-chunk 2
+    NIBBLE_ISA=scalar logits d -p '3 5 9 7' -n 1 --compute fp8 -j 3
+    python3 -c 'from qwen3 import floats, read_tensors
+a, b, c, d = (floats(*read_tensors(n)["logits"][1:]) for n in "abcd")
+size = max(map(abs, b))
+assert a == d
+for x in a, c:
+    off = max(abs(p - q) for p, q in zip(x, b)) / size
+    assert 1e-4 < off < 0.2, off'
+    datcat --meta a | has -F '"compute":"fp8"'
+}
+
+@test "generate: what is no multiple of 16 is left out, and said" {
+    qwen config odd.json hidden_size=32 intermediate_size=48 num_attention_heads=4 \
+        num_key_value_heads=1 head_dim=24
+    datpack -q --init 3 --config odd.json --to ckpt --quant sweep -o m.ckpt
+    run -0 --separate-stderr generate --device cpu --compute fp8 --ids -p '3 5 9' -n 2 m.ckpt
+    [ "$(grep -c 'k_proj.weight is 24 x 32.*multiples of 16' <<<"$stderr")" -eq 1 ]
+    [ "$(wc -w <<<"$output")" -eq 2 ]
 }

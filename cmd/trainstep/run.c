@@ -442,18 +442,6 @@ open_device(struct run *r)
         device_report_speed(&r->where);
 }
 
-/* Say once what is not of FP8. */
-static void
-report_fp8(const struct run *r)
-{
-    const struct row *odd = weights_not_fp8(&r->t.net.table);
-    if (r->t.net.fp8 && odd && !r->o->cmd.quiet)
-        warn("%s is %llu x %llu: it, and what shares its input, is not multiplied in "
-             "FP8, which takes multiples of %d",
-             odd->name, (unsigned long long)odd->shape[0],
-             (unsigned long long)odd->shape[1], FP8_UNIT);
-}
-
 /* Say once which share of the weights FP8 rounds; with --quant-from that is known late. */
 static void
 report_inexact(struct run *r)
@@ -462,15 +450,8 @@ report_inexact(struct run *r)
     if (r->inexact_said || w->n_fp8 == 0)
         return;
     r->inexact_said = true;
-    if (r->o->cmd.quiet)
-        return;
-    unsigned long long all = w->n_fp8, inexact = w->n_inexact;
-    if (inexact == 0)
-        warn("--compute fp8: all %llu weights of its products are exact in E4M3", all);
-    else
-        warn("--compute fp8: %llu of %llu weights of its products are not exact in "
-             "E4M3 and are rounded; those of --quant sweepfp8 are exact",
-             inexact, all);
+    if (!r->o->cmd.quiet)
+        device_report_inexact(w->n_inexact, w->n_fp8);
 }
 
 /* Steps that were not of FP8, or had current scales, have left no magnitudes: the next one takes
@@ -537,7 +518,8 @@ open_model(struct run *r)
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
         training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
-    report_fp8(r);
+    if (r->t.net.fp8 && !r->o->cmd.quiet)
+        device_report_not_fp8(&r->t.net.table);
     teacher_load(r, &r->t);
     r->t.judge = before_update;
     r->t.judge_ctx = r;

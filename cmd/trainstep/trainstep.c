@@ -130,7 +130,7 @@ static const struct cmd_option options[] = {
     { 0, "chunk-rows", "N", "rows that the optimizer takes at a time",
       CMD_U64(&cfg.chunk_rows, 1, 1 << 30) },
     { 0, "compute", "WORD", "f32, bf16, fp8 or auto (default)",
-      DEVICE_COMPUTE(cfg.where, device_computes_trained) },
+      DEVICE_COMPUTE(cfg.where, device_computes) },
     { 0, "fp8-scales", "WORD", "of --compute fp8: current (default) or delayed",
       SETTING },
     { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default)",

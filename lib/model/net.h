@@ -13,7 +13,9 @@
 #include "lib/model/table.h"
 
 struct net_tensor {
-    struct matrix w;    // (out, in) on the device; norms: (1, C) f32
+    struct matrix w; // (out, in) on the device; norms: (1, C) f32
+    struct matrix
+        fp8; // of a projection: w in E4M3, for passes of many tokens; no data: none
     struct matrix grad; // of the same shape; no data: not wanted
     /* Of a projection, (in) on the device: squares and largest magnitudes of what its products
      * take are added, of a group that shares its input to the first one's; NULL: not wanted. */
@@ -122,7 +124,7 @@ void net_cache_close(struct net_cache *c);
 typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
                           size_t tokens);
 
-/* Run tokens that follow those in the cache, which has capacity for them, and add them to it.
+/* Run tokens, in FP8 where there is a form of the weights in it, that follow those in the cache, which has capacity for them, and add them to it.
  * logits: (rows, V) on the host, of the last `rows` of them; or NULL, if net_score follows. */
 int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                size_t rows, float *logits, net_hidden_fn *hidden, void *ctx);

@@ -22,6 +22,13 @@ pass_tensor(const struct pass *p, enum role role, int layer)
     return i < p->n->table.n ? &p->n->t[i] : NULL;
 }
 
+const struct matrix *
+pass_weight(const struct pass *p, enum role role, int layer)
+{
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    return p->fp8 && t->fp8.data ? &t->fp8 : &t->w;
+}
+
 enum role
 pass_head(const struct pass *p)
 {
@@ -37,7 +44,7 @@ pass_quantizes(const struct pass *p)
 bool
 pass_is_fp8(const struct pass *p, enum role role, int layer)
 {
-    return pass_tensor(p, role, layer)->w.dtype == DT_F8_E4M3;
+    return pass_weight(p, role, layer)->dtype == DT_F8_E4M3;
 }
 
 /* Which operand of FP8 it is, of all layers. */

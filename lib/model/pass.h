@@ -47,10 +47,11 @@ struct pass {
     struct matrix packed;     // products' inputs in nvfp4, where those are quantized
     // of products of FP8: inputs, and the gradient of what they gave
     struct matrix fp8_x, fp8_dy;
-    uint8_t *fp8_bytes;   // of fp8_x, its rows or its columns
-    float *fp8_amax;      // (L, NET_FP8) largest magnitudes of this pass
-    bool learns;          // it has a backward pass
-    bool repeated;        // a layer is computed again: what is counted has been
+    uint8_t *fp8_bytes; // of fp8_x, its rows or its columns
+    float *fp8_amax;    // (L, NET_FP8) largest magnitudes of this pass
+    bool fp8;           // weights that have a form in FP8 besides are multiplied in it
+    bool learns;        // it has a backward pass
+    bool repeated;      // a layer is computed again: what is counted has been
     void *dh, *dn, *dact; // (T, C), (T, C), (T, F)
     void *d_gate_up;      // (T, 2 F)
     void *datt, *dqkv;    // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
@@ -73,6 +74,8 @@ void pass_free(struct pass *p);
 
 /* The tensor of a role; NULL if the model has none. */
 struct net_tensor *pass_tensor(const struct pass *p, enum role role, int layer);
+/* The weight that this pass multiplies with. */
+const struct matrix *pass_weight(const struct pass *p, enum role role, int layer);
 /* The head is the embedding where the model is tied and has no head of its own. */
 enum role pass_head(const struct pass *p);
 

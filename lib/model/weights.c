@@ -31,18 +31,6 @@ has_multiples(const struct row *r, uint64_t unit)
     return r->shape[0] % unit == 0 && r->shape[1] % unit == 0;
 }
 
-/* Whether products of row i and of all that share its input may be of FP8. */
-static bool
-may_be_fp8(const struct table *t, size_t i)
-{
-    while (i > 0 && table_fused_rows(t, i - 1) > 1)
-        i--;
-    for (size_t end = i + table_fused_rows(t, i); i < end; i++)
-        if (!has_multiples(&t->row[i], FP8_UNIT))
-            return false;
-    return true;
-}
-
 /* What a group of n rows has together: the tensor scale, and one memory for the expanded
  * forms, so that a product may take them as one matrix, and likewise for those of E4M3:
  * transposed they are columns of one. */
@@ -51,7 +39,7 @@ alloc_shared(struct weights *w, size_t i, size_t n)
 {
     struct kernels *k = w->n->k;
     struct matrix *p = &w->packed[i];
-    bool fp8 = w->fp8 && may_be_fp8(&w->n->table, i);
+    bool fp8 = w->fp8 && weights_may_be_fp8(&w->n->table, i);
     uint64_t bytes = 0, rows = 0, cols = w->n->table.row[i].shape[1];
     for (size_t m = i; m < i + n; m++) {
         bytes += expanded_stride(w, m);
@@ -402,6 +390,17 @@ weights_not_fp8(const struct table *t)
         if (t->row[i].quantized && !has_multiples(&t->row[i], FP8_UNIT))
             return &t->row[i];
     return NULL;
+}
+
+bool
+weights_may_be_fp8(const struct table *t, size_t i)
+{
+    while (i > 0 && table_fused_rows(t, i - 1) > 1)
+        i--;
+    for (size_t end = i + table_fused_rows(t, i); i < end; i++)
+        if (!has_multiples(&t->row[i], FP8_UNIT))
+            return false;
+    return true;
 }
 
 int

@@ -61,5 +61,7 @@ const struct row *weights_odd(const struct table *t);
 /* The first that is no multiple of FP8_UNIT: it, and those that share its input, are multiplied
  * in the type of activations with fp8, too. */
 const struct row *weights_not_fp8(const struct table *t);
+/* Whether row i and all that share its input are multiples. */
+bool weights_may_be_fp8(const struct table *t, size_t i);
 
 #endif
