@@ -371,3 +371,21 @@ for x in a, c:
     [ "$(grep -c 'k_proj.weight is 24 x 32.*multiples of 16' <<<"$stderr")" -eq 1 ]
     [ "$(wc -w <<<"$output")" -eq 2 ]
 }
+
+# bats test_tags=slow,long
+@test "24 cuts, with current and delayed scales, released gradients and several passes: the same bytes" {
+    local scales options k
+    for scales in current delayed; do
+        for options in '' '--clip-mode prev --recompute block' '--accum 2 --quant-from 7'; do
+            # shellcheck disable=SC2086  # options
+            {
+                fp8 --fp8-scales $scales $options -n 25 -f -o a.ckpt "$IN/sweep.ckpt" >/dev/null
+                cp "$IN/sweep.ckpt" b.ckpt
+                for ((k = 1; k <= 25; k++)); do
+                    fp8 --fp8-scales $scales $options --until $k b.ckpt >/dev/null
+                done
+                cmp a.ckpt b.ckpt
+            }
+        done
+    done
+}
