@@ -126,10 +126,10 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
     # Weights that are no numbers of E4M3 are as many on both.
     for k in cpu cuda; do
         trainstep --device $k --compute fp8 -d d.tok -f -o b.ckpt m.ckpt 2>&1 >/dev/null |
-            sed -n 's/.*: \([0-9]* of [0-9]*\) weights .*/\1/p' >$k
+            sed -n 's/.*: \([0-9]* of [0-9]*\) weights .*/\1/p' >"rounded.$k"
     done
-    [ -s cpu ]
-    cmp cpu cuda
+    [ -s rounded.cpu ]
+    cmp rounded.cpu rounded.cuda
     NIBBLE_EMULATE_SM=80 run -2 --separate-stderr steps m.ckpt
     [[ $stderr == *'compute capability 8.0; 9.0 or more is needed'* ]]
     NIBBLE_EMULATE_SM=80 run -2 --separate-stderr generate -q --device cuda --compute fp8 --ids -p '1 2' m.ckpt
