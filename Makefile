@@ -90,6 +90,7 @@ MODEL_SRCS = \
 	lib/model/arrays.c \
 	lib/model/backward.c \
 	lib/model/config.c \
+	lib/model/delayed.c \
 	lib/model/exchange.c \
 	lib/model/forward.c \
 	lib/model/gradient.c \

@@ -18,6 +18,9 @@
 #   twice      TWICE (200) steps twice: equal bytes, no NaN
 #   generate   prefill and decoding of the same, NVFP4; and of PROMPTS ("4 16 64") at a time
 #   peers      the same steps and decoding in PyTorch
+#   fp8        steps of a sweepfp8 Qwen3-4B in bf16 and in FP8 with current and delayed scales,
+#              bytes over CUTS (24) cuts, prefill, and from PEERS the steps of torch_fp8.py and
+#              torch_multi.py on one GPU; only when it is asked for
 #
 # A row: date,machine,versions,commit,part,what,value,unit.  Only what was measured in one run
 # is to be compared: the chip's own pace changes by some percent from hour to hour.
@@ -25,7 +28,7 @@
 # Environment: NIBBLE_BIN (../bin), NIBBLE_BUILD (../build: gpu/ has the test programs),
 # GOLDEN (directories of golden models), BENCH_PYTHON (python3 with torch, transformers),
 # CONFIG (qwen3-4b-config.json), DEVICE (cuda), QUANT (max), SHARE (what shares a tensor scale:
-# qkv,gate_up; the quantizer's default).
+# qkv,gate_up; the quantizer's default), PEERS (the directory of torch_fp8.py and torch_multi.py).
 set -euo pipefail
 export LC_ALL=C
 
@@ -50,7 +53,7 @@ parts=("$@")
 [ $# -gt 0 ] || parts=(check kernels files train small twice generate peers)
 for p in "${parts[@]}"; do
     case $p in
-    check | kernels | files | train | small | twice | generate | peers) ;;
+    check | kernels | files | train | small | twice | generate | peers | fp8) ;;
     *) echo "bench/gpu.sh: $p: no such part" >&2 && exit 2 ;;
     esac
 done
@@ -175,7 +178,7 @@ table_rows()
 part_kernels()
 {
     local t
-    for t in gemm attention rows adamw quant; do
+    for t in gemm attention rows adamw quant fp8; do
         [ -x "$build/gpu/$t" ] || continue
         if "$build/gpu/$t" --time >"$dir/log" 2>&1; then
             table_rows "$t" <"$dir/log" | rows
@@ -335,7 +338,7 @@ train()
     watch "$dir/used" &
     watcher=$!
     "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" --batch "$batch" -n "${STEPS:-8}" \
-        --lr 1e-5 --log "$dir/steps.json" -o "$dir/o.ckpt" "$@" "$dir/m.ckpt" >"$dir/tsv" 2>"$dir/err" || rc=$?
+        --lr 1e-5 --log "$dir/steps.json" -o "$dir/o.ckpt" "$@" "$dir/${model:-m}.ckpt" >"$dir/tsv" 2>"$dir/err" || rc=$?
     kill "$watcher"
     wait "$watcher" 2>/dev/null || true
     if [ "$rc" -ne 0 ]; then
@@ -460,6 +463,88 @@ part_peers()
     else
         fail "PyTorch decode" "$dir/err"
     fi
+}
+
+# ---- FP8 ---------------------------------------------------------------------------------
+
+# All in one run, since rows of two runs are not to be compared.
+part_fp8()
+{
+    local shape model=f
+    need_model
+    "$bin/datpack" -q -f --init 1 --config "$config" --to ckpt --quant sweepfp8 -o "$dir/f.ckpt"
+    for shape in ${TRAIN:-8x2048 2x2048}; do
+        train "$shape"
+        train "$shape" --compute fp8
+        train "$shape" --compute fp8 --fp8-scales delayed
+        [ -z "${PEERS:-}" ] || fp8_peers "$shape"
+    done
+    train 1x2048 --compute fp8 --memory-limit 22 --clip-mode prev
+    fp8_cut current
+    fp8_cut delayed
+    fp8_prefill
+    rm -f "$dir/f.ckpt"
+}
+
+# fp8_cut SCALES: CUTS (24) cuts, a step between two of them, against one run
+fp8_cut()
+{
+    local i cuts=${CUTS:-24}
+    samples 8 255
+    "$bin/trainstep" -q --device "$device" --compute fp8 --fp8-scales "$1" -d "$dir/data.tok" --batch 8 \
+        -n $((cuts + 1)) --lr 1e-5 -o "$dir/whole.ckpt" -f "$dir/f.ckpt" >"$dir/tsv" 2>"$dir/err" ||
+        { fail "fp8 $1, $cuts cuts" "$dir/err" && return; }
+    cp "$dir/f.ckpt" "$dir/cut.ckpt"
+    for ((i = 0; i <= cuts; i++)); do
+        "$bin/trainstep" -q --device "$device" --compute fp8 --fp8-scales "$1" -d "$dir/data.tok" \
+            --batch 8 -n 1 --lr 1e-5 "$dir/cut.ckpt" >"$dir/tsv" 2>"$dir/err" ||
+            { fail "fp8 $1, $cuts cuts" "$dir/err" && return; }
+    done
+    if cmp -s "$dir/whole.ckpt" "$dir/cut.ckpt"; then
+        row "fp8 $1 scales, $cuts cuts: bytes" equal -
+    else
+        fail "fp8 $1 scales, $cuts cuts: bytes"
+    fi
+    rm -f "$dir/whole.ckpt" "$dir/cut.ckpt"
+}
+
+fp8_prefill()
+{
+    local compute prompt
+    prompt=$(ids 4096)
+    for compute in bf16 fp8; do
+        "$bin/generate" -v --device "$device" --compute $compute --ids --ignore-eos -n 1 \
+            -p "$prompt" -p "$prompt" -p "$prompt" "$dir/f.ckpt" >/dev/null 2>"$dir/err" ||
+            { fail "generate --compute $compute" "$dir/err" && return; }
+        sed -n "s/.*prompt \([12]\): prefill \([0-9]*\) tokens, \([0-9.]*\) tok\/s.*/prefill of \2 $compute, run \1\t\3\ttokens\/s/p" \
+            "$dir/err" | rows
+    done
+}
+
+# fp8_peers SHAPE: PyTorch with torchao's FP8 and without, and the program for several GPUs on one
+fp8_peers()
+{
+    local batch=${1%x*} length=${1#*x} peer
+    for peer in 'torch_fp8.py --recipe tensorwise' 'torch_fp8.py --recipe none' 'torch_multi.py'; do
+        # shellcheck disable=SC2086  # a program and its options
+        if (cd "$PEERS" && "$python" $peer --batch "$batch" --seq "$length" --steps "${STEPS:-8}") \
+            2>"$dir/err" >"$dir/log"; then
+            json_rows "$peer $1" <"$dir/log" | rows
+        else
+            fail "$peer $1" "$dir/err"
+        fi
+    done
+}
+
+# json_rows WHAT: of the last line that is an object with "ms"
+json_rows()
+{
+    "$python" -c 'import json, sys
+said = [json.loads(l) for l in sys.stdin if l.startswith("{")]
+said = [s for s in said if "ms" in s and "tok_s" in s][-1]
+for key, unit in ("ms", "ms"), ("tok_s", "tokens/s"), ("peak_gb", "GiB"):
+    if key in said:
+        print("%s%s\t%s\t%s" % (sys.argv[1], ": memory" if unit == "GiB" else "", said[key], unit))' "$1"
 }
 
 peer_rows()

@@ -18,8 +18,7 @@ device_take_name(const struct cmd_option *row, const char *arg)
     o->device = arg;
 }
 
-const char *const device_computes[] = { "auto", "f32", "bf16", NULL };
-const char *const device_computes_trained[] = { "auto", "f32", "bf16", "fp8", NULL };
+const char *const device_computes[] = { "auto", "f32", "bf16", "fp8", NULL };
 const char *const device_paths[] = { "auto", "native", "dequant", NULL };
 
 /* If both are given, --compute determines the type, not --fast. */
@@ -73,6 +72,29 @@ device_report_speed(const struct device_options *o)
         warn("--fast: what few tokens multiply NVFP4 with is rounded to 16 bits");
     else if (o->fast && !o->faster)
         warn("--fast: no effect: %s", o->why);
+}
+
+void
+device_report_inexact(uint64_t inexact, uint64_t n)
+{
+    unsigned long long some = inexact, all = n;
+    if (some == 0)
+        warn("--compute fp8: all %llu weights of its products are exact in E4M3", all);
+    else
+        warn("--compute fp8: %llu of %llu weights of its products are not exact in "
+             "E4M3 and are rounded; those of --quant sweepfp8 are exact",
+             some, all);
+}
+
+void
+device_report_not_fp8(const struct table *t)
+{
+    const struct row *odd = weights_not_fp8(t);
+    if (odd)
+        warn("%s is %llu x %llu: it, and what shares its input, is not multiplied in "
+             "FP8, which takes multiples of %d",
+             odd->name, (unsigned long long)odd->shape[0],
+             (unsigned long long)odd->shape[1], FP8_UNIT);
 }
 
 struct device
@@ -193,7 +215,7 @@ device_open(const struct device_options *o, struct err *err)
 void
 device_describe(char *to, size_t n, const struct device_options *o)
 {
-    const char *type = device_computes_trained[o->compute];
+    const char *type = device_computes[o->compute];
     if (o->cuda)
         snprintf(to, n, "cuda:%d, %s", o->number, type);
     else

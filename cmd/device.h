@@ -6,6 +6,7 @@
 #include "cmd/cmd.h"
 #include "kernels/kernels.h"
 #include "lib/model/config.h"
+#include "lib/model/table.h"
 
 struct device_options {
     const char *device; // cpu, cuda, cuda:N or auto
@@ -43,7 +44,10 @@ extern const char *const device_activations_given[]; // those that the option ta
 #define DEVICE_FAST(o)           CMD_FLAG(&(o).fast)
 void device_take_name(const struct cmd_option *row, const char *arg);
 extern const char *const device_computes[], *const device_paths[];
-extern const char *const device_computes_trained[]; // with fp8
+/* Say which share of n weights products of FP8 round. */
+void device_report_inexact(uint64_t inexact, uint64_t n);
+/* Say which projections are not multiplied in FP8, if there are any. */
+void device_report_not_fp8(const struct table *t);
 
 /* Choose what auto means; dies if the device cannot do what was requested. */
 struct device device_settle(struct device_options *o);

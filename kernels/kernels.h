@@ -47,6 +47,10 @@ struct matrix {
     // Of f8_e4m3: an element times *scale2, which matrices may share, is its value.
     uint8_t *transposed; // (cols, transposed_stride) the same elements, or NULL
     size_t transposed_stride;
+
+    // Of activations, where norm, swiglu and their gradients write them: grows to their
+    // largest magnitude, as op_amax has it; NULL: not wanted.
+    float *amax;
 };
 
 static inline struct matrix
@@ -54,7 +58,8 @@ matrix_of(enum dtype dtype, const void *data, size_t rows, size_t cols)
 {
     // Who takes it as an input does not write to it.
     struct matrix m = { dtype, false, rows, cols, cols, (void *)(uintptr_t)data,
-                        NULL,  NULL,  NULL, NULL, NULL, 0 };
+                        NULL,  NULL,  NULL, NULL, NULL, 0,
+                        NULL };
     return m;
 }
 
@@ -394,12 +399,19 @@ void op_quantize(struct kernels *k, const struct matrix *to, const struct matrix
  * that `to` has: to nearest even of x 2^e, e of lib/nvfp4/e4m3_scale.h for the largest of n
  * values at amax.  *to->scale2 is 2^-e, times the tensor scale of x.  Rows of `transposed` are
  * zero from to->rows to the next multiple of FP8_UNIT.  Where amax is not finite scale2 is NaN
- * and elements are zero. */
+ * and elements are zero.  amax may be less than x has: what is then above 448, the
+ * largest number of E4M3, is 448, and Inf and NaN are NaN.  found: NULL, or what is counted besides. */
 enum {
     FP8_UNIT = 16
 }; // products of FP8 take weights that are multiples of it, both ways
+struct fp8_found {
+    float *
+        amax; // of activations, grows to their largest magnitude; NaN: one is not finite
+    uint64_t *lost; // += how many activations were above 448, or how many codes times
+                    // scales were no numbers of E4M3
+};
 void op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
-               const float *amax, size_t n);
+               const float *amax, size_t n, const struct fp8_found *found);
 
 /* y += x, f32 and of one shape; x may be bf16. */
 void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);

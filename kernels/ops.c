@@ -512,13 +512,13 @@ op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
 
 void
 op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
-          const float *amax, size_t n)
+          const float *amax, size_t n, const struct fp8_found *found)
 {
     assert(is_fp8(to, x->rows, x->cols) && x->cols % FP8_UNIT == 0 && n > 0);
     assert(x->dtype == DT_NVFP4 ? !x->per_row && x->rows % FP8_UNIT == 0
                                 : is_act(k, x, x->rows, x->cols));
     assert(!to->transposed || to->transposed_stride >= x->rows);
-    RUN(k, to_fp8, to, x, amax, n);
+    RUN(k, to_fp8, to, x, amax, n, found);
 }
 
 void

@@ -95,7 +95,7 @@ struct ops {
     void (*quantize)(struct kernels *k, const struct matrix *to, const struct matrix *x,
                      const float *amax, size_t n, const struct quant_spec *spec);
     void (*to_fp8)(struct kernels *k, const struct matrix *to, const struct matrix *x,
-                   const float *amax, size_t n);
+                   const float *amax, size_t n, const struct fp8_found *found);
     void (*add)(struct kernels *k, const struct matrix *y, const struct matrix *x);
     void (*sum_squares)(struct kernels *k, double *out, const struct matrix *g,
                         size_t count);

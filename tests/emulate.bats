@@ -102,6 +102,40 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
     done
 }
 
+@test "products of FP8: scales of either kind, cut anywhere the same bytes; a chip without them is named" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    cd "$BATS_TEST_TMPDIR"
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
+    printf '1 2 3 4 5\n5 6 7 8 9\n3 2 1 0\n' | tokenize -q --input ids -o d.tok
+    datpack -q --init 3 --config config.json --to ckpt --quant sweep -o m.ckpt
+    steps() { trainstep -q --device cuda --compute fp8 -d d.tok --batch 2 --lr 1e-2 "$@"; }
+    local scales options k
+    for scales in current delayed; do
+        for options in '' '--recompute block --clip-mode prev' '--accum 2'; do
+            # shellcheck disable=SC2086
+            {
+                steps --fp8-scales $scales $options -n 3 -f -o a.ckpt m.ckpt >/dev/null
+                for k in 1 2; do
+                    steps --fp8-scales $scales $options -n $k -f -o b.ckpt m.ckpt >/dev/null
+                    steps $options --until 3 b.ckpt >/dev/null
+                    cmp a.ckpt b.ckpt
+                done
+            }
+        done
+    done
+    # Weights that are no numbers of E4M3 are as many on both.
+    for k in cpu cuda; do
+        trainstep --device $k --compute fp8 -d d.tok -f -o b.ckpt m.ckpt 2>&1 >/dev/null |
+            sed -n 's/.*: \([0-9]* of [0-9]*\) weights .*/\1/p' >"rounded.$k"
+    done
+    [ -s rounded.cpu ]
+    cmp rounded.cpu rounded.cuda
+    NIBBLE_EMULATE_SM=80 run -2 --separate-stderr steps m.ckpt
+    [[ $stderr == *'compute capability 8.0; 9.0 or more is needed'* ]]
+    NIBBLE_EMULATE_SM=80 run -2 --separate-stderr generate -q --device cuda --compute fp8 --ids -p '1 2' m.ckpt
+    [[ $stderr == *'compute capability 8.0; 9.0 or more is needed'* ]]
+}
+
 @test "a barrier that some threads do not come to is found" {
     # shellcheck disable=SC2016  # for perl
     broken 's/(peak = float_of_peak\(peak, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'

@@ -146,11 +146,13 @@ def quantized(x, how, given=None):
 
 PEAKS = {}      # of a projection: the largest magnitude that it takes in, of all tokens
 SEEN = {}       # the same in this pass
+CLIPPED = []    # what was above the largest number of E4M3
 
 
 def in_fp8(x, name):
     SEEN[name] = max([SEEN.get(name, 0), *map(abs, x)])
     up = 2.0 ** math.floor(math.log2(448 / (PEAKS.get(name) or SEEN[name])))
+    CLIPPED.extend(v for v in x if abs(v) * up > 448)
     return [math.copysign(SCALES[nearest(min(abs(v) * up, 448), SCALES)] / up, v) for v in x]
 
 
@@ -542,6 +544,33 @@ def check_loss(model, config, dump, tok):
          said, want, plain)
 
 
+def operands(state, layers):
+    """Largest magnitudes of a checkpoint's "fp8_amax": of each layer inputs, and gradients."""
+    raw = bytes.fromhex(state["fp8_amax"])
+    need(len(raw) == 32 * layers, "fp8_amax: %d bytes", len(raw))
+    f = struct.unpack("<%df" % (8 * layers), raw)
+    names = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
+    return [{"model.layers.%d.%s" % (i, n): f[8 * i + first + k] for i in range(layers)
+             for k, n in enumerate(names)} for first in (0, 4)]
+
+
+def check_delayed(model, config, dump, tok, meta):
+    """The loss of a step whose scales are those of what `meta`, datcat --meta of the checkpoint
+    before it, has kept; prints how many inputs are clipped then."""
+    global ACTIVATIONS
+    m, samples = Model(model, config), samples_of(tok)
+    said = floats(*read_tensors(dump)["loss"][1:])[0]
+    state = json.load(open(meta))["meta"]["state"]
+    inputs, _ = operands(state, m.c["num_hidden_layers"])
+    plain, ACTIVATIONS = mean_loss(m, samples), "fp8"
+    PEAKS.update((k, 2 * v) for k, v in inputs.items())
+    CLIPPED.clear()
+    want = mean_loss(m, samples)
+    need(abs(said - want) <= abs(plain - want) / 20, "loss: %.9g, expected %.9g, unrounded %.9g",
+         said, want, plain)
+    print(len(CLIPPED))
+
+
 # ---- small helpers ----------------------------------------------------------
 
 def replace(path, name, where, value, out):
@@ -579,7 +608,7 @@ def main(a):
         check_sample(rest[0], rest[1], rest[2:])
     else:
         {"score": check_score, "kl": check_kl, "put": replace, "slopes": check_slopes,
-         "loss": check_loss}[what](*rest)
+         "loss": check_loss, "delayed": check_delayed}[what](*rest)
 
 
 if __name__ == "__main__":

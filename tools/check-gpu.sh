@@ -186,6 +186,20 @@ fp8()
     "$bin/trainstep" -q --device cuda --compute fp8 -d "$dir/d.tok" --until 4 "$dir/o.ckpt" \
         >"$dir/log" || :
     one 'trainstep fp8, cut' cmp "$dir/whole.ckpt" "$dir/o.ckpt"
+    losses "$dir/cpu.delayed" --device cpu --compute fp8 --fp8-scales delayed
+    losses "$dir/gpu" --device cuda --compute fp8 --fp8-scales delayed || : >"$dir/gpu"
+    mv -f "$dir/o.ckpt" "$dir/whole.ckpt" || :
+    near 'trainstep fp8 delayed' 5e-3 3e-2 "$dir/cpu.delayed" "$dir/gpu"
+    losses "$dir/gpu" --device cuda --compute fp8 --fp8-scales delayed -n 1 || :
+    "$bin/trainstep" -q --device cuda --compute fp8 -d "$dir/d.tok" --until 4 "$dir/o.ckpt" \
+        >"$dir/log" || :
+    one 'trainstep fp8 delayed, cut' cmp "$dir/whole.ckpt" "$dir/o.ckpt"
+    local device
+    for device in cpu cuda; do
+        "$bin/generate" -q --device $device --compute fp8 --score "$dir/d.tok" "$dir/m.ckpt" |
+            awk -F '\t' 'NR == 2 { print 1, $4, 1, 1 }' >"$dir/$device.score" || :
+    done
+    near 'generate fp8' 5e-3 5e-3 "$dir/cpu.score" "$dir/cuda.score"
 }
 
 # The same bytes from both.

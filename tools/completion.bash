@@ -26,6 +26,7 @@ _nibble_words()
     trainstep:--loss) echo ce scalar ;;
     trainstep:--recompute) echo auto none block ;;
     trainstep:--compute) echo f32 bf16 fp8 auto ;;
+    trainstep:--fp8-scales) echo current delayed ;;
     trainstep:--path) echo native dequant auto ;;
     trainstep:--activations) echo plain nvfp4 ;;
     trainstep:--compat) echo torchsharp ;;
@@ -39,7 +40,7 @@ _nibble_words()
     generate:--kl-model) echo @tensors ;;
     generate:--dump-layers | generate:--dump-importance) echo @file ;;
     generate:--quant) echo none torchao native sweep1 max 4over6 sweep sweepfp8 ;;
-    generate:--compute) echo f32 bf16 auto ;;
+    generate:--compute) echo f32 bf16 fp8 auto ;;
     generate:--path) echo native dequant auto ;;
     generate:--activations) echo plain nvfp4 ;;
     generate:--input-scale) echo dynamic static ;;

@@ -134,7 +134,7 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.no_verify) },
     { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default auto)",
       DEVICE_NAME(cfg.where) },
-    { 0, "compute", "TYPE", "f32, bf16 or auto (default auto)",
+    { 0, "compute", "TYPE", "f32, bf16, fp8 or auto (default auto)",
       DEVICE_COMPUTE(cfg.where, device_computes) },
     { 0, "fast", NULL, "give up equal bits where that is faster",
       DEVICE_FAST(cfg.where) },

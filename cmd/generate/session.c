@@ -118,6 +118,11 @@ report_fast(struct session *s)
     }
     if (!s->c->cmd.quiet)
         device_report_speed(o);
+    if (!s->model.fp8 || s->c->cmd.quiet)
+        return;
+    device_report_not_fp8(&s->model.net.table);
+    if (s->model.n_inexact)
+        device_report_inexact(s->model.n_inexact, s->model.n_fp8);
 }
 
 /* Check all that needs no weights first, so that mistakes are reported at once. */
@@ -137,6 +142,12 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     s->model.activations =
         device_products(&c->where, &c->device, c->activations, &s->model.config,
                         &s->activations, c->cmd.quiet);
+    s->model.fp8 = c->where.compute == COMPUTE_FP8;
+    if (s->model.fp8 && s->model.activations)
+        return err_set(err, ERR_USAGE,
+                       "--compute fp8: rounds what products take to FP8, --activations "
+                       "nvfp4 to NVFP4: expected --activations plain, or another "
+                       "--compute");
     s->model.input_scales = c->input_scale == INPUT_SCALE_STATIC;
     for (uint32_t i = 0; i < s->model.config.n_eos; i++)
         add_end(s, s->model.config.eos[i]);

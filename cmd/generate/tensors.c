@@ -74,8 +74,7 @@ put_options(struct buf *b, const struct session *s)
     if (c->activations != ACTIVATIONS_PLAIN)
         buf_printf(b, "\"activations\":\"%s\",", device_activations[c->activations]);
     if (c->where.unlike)
-        buf_printf(b, "\"compute\":\"%s\",",
-                   c->where.compute == COMPUTE_F32 ? "f32" : "bf16");
+        buf_printf(b, "\"compute\":\"%s\",", device_computes[c->where.compute]);
     put_number(b, "context", (double)c->context, 0);
     if (c->where.coarse)
         buf_str(b, "\"fast\":true,");

@@ -236,6 +236,8 @@ log_json(struct run *r, const struct train_result *res, double rate, double ms)
                (unsigned long long)res->targets);
     put_f32(b, "clip", (double)(float)res->clip);
     put_quant(r, b, r->t.step);
+    if (r->t.net.fp8)
+        buf_printf(b, ",\"fp8_clipped\":%llu", (unsigned long long)res->fp8_clipped);
     if (r->has_teacher) {
         put_f32(b, "ce", (double)(float)res->ce);
         put_f32(b, "kl", (double)(float)res->kl);

@@ -4,6 +4,7 @@
 
 #include "cmd/suffix.h"
 #include "cmd/trainstep/step_dump.h"
+#include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/core/path.h"
 #include "lib/io/quantizer.h"
@@ -208,6 +209,9 @@ static void
 settle_fp8(struct run *r)
 {
     r->layout.fp8 = r->where.compute == COMPUTE_FP8;
+    r->layout.delayed = r->layout.fp8 && r->s.fp8_scales == SCALES_DELAYED;
+    if (!r->layout.fp8 && cmd_given(&r->o->cmd, "fp8-scales"))
+        misuse("--fp8-scales: goes with --compute fp8");
     if (r->layout.fp8 && !r->layout.quant)
         die(EXIT_TROUBLE,
             "%s: --compute fp8: its projections are not quantized; datpack --to ckpt "
@@ -438,21 +442,41 @@ open_device(struct run *r)
         device_report_speed(&r->where);
 }
 
-/* Say once what is not of FP8. */
+/* Say once which share of the weights FP8 rounds; with --quant-from that is known late. */
 static void
-report_fp8(const struct run *r)
+report_inexact(struct run *r)
 {
-    const struct row *odd = weights_not_fp8(&r->t.net.table);
-    if (r->t.net.fp8 && odd && !r->o->cmd.quiet)
-        warn("%s is %llu x %llu: it, and what shares its input, is not multiplied in "
-             "FP8, which takes multiples of %d",
-             odd->name, (unsigned long long)odd->shape[0],
-             (unsigned long long)odd->shape[1], FP8_UNIT);
+    const struct weights *w = &r->t.weights;
+    if (r->inexact_said || w->n_fp8 == 0)
+        return;
+    r->inexact_said = true;
+    if (!r->o->cmd.quiet)
+        device_report_inexact(w->n_inexact, w->n_fp8);
+}
+
+/* Steps that were not of FP8, or had current scales, have left no magnitudes: the next one takes
+ * current scales. */
+static void
+restore_scales(struct run *r)
+{
+    const struct net_delayed *d = r->t.net.delayed;
+    size_t n = train_n_magnitudes(&r->t), bytes = n * sizeof(float);
+    struct slice kept = r->st.fp8_amax;
+    r->st.fp8_amax = (struct slice){ 0 };
+    if (!d)
+        return;
+    if (kept.n && kept.n != bytes)
+        die(EXIT_TROUBLE, "%s: \"fp8_amax\": %zu bytes, the model has %zu", r->in.name,
+            kept.n, bytes);
+    for (size_t i = 0; i < n; i++)
+        d->magnitude[i] =
+            kept.n ? num_from_bits_f32(load_le32(kept.p + i * sizeof(float))) : 0;
 }
 
 static void
 restore_counters(struct run *r)
 {
+    restore_scales(r);
     r->t.step = r->st.step;
     r->t.t = r->st.t;
     r->t.last_norm = r->st.grad_norm;
@@ -494,7 +518,8 @@ open_model(struct run *r)
     if (train_open(&r->t, &r->c, r->k, &r->layout, &r->err) < 0 ||
         training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
-    report_fp8(r);
+    if (r->t.net.fp8 && !r->o->cmd.quiet)
+        device_report_not_fp8(&r->t.net.table);
     teacher_load(r, &r->t);
     r->t.judge = before_update;
     r->t.judge_ctx = r;
@@ -505,6 +530,7 @@ open_model(struct run *r)
         net_reserve(&r->t.net, r->max_tokens, r->max_labels, true) < 0)
         die_err(&r->err);
     ranks_end_work();
+    report_inexact(r);
     if (r->o->cmd.verbose)
         warn("%s: loaded %.1f GB in %.2f s", r->in.name,
              (double)r->file_bytes / (1 << 30), os_seconds() - start);
@@ -685,6 +711,7 @@ step(struct run *r)
     }
     double ms = (os_seconds() - start) * 1000;
     log_driver(r);
+    report_inexact(r);
     phase(r, "optimizer_step_done");
     log_step(r, &res, rate, ms);
     count_outcome(r, &res);
@@ -769,6 +796,7 @@ close_run(struct run *r)
     store_close(&r->in);
     save_unlock();
     free(r->bad);
+    free(r->fp8_amax);
     free(r->target);
     int status = stop_end(r, &words);
     buf_free(&words);

@@ -4,6 +4,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/json.h"
+#include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/format/history.h"
 #include "lib/format/provenance.h"
@@ -163,9 +164,27 @@ check_space(const struct run *r)
     free(copy);
 }
 
+/* The magnitudes of delayed scales, or zeros of as many bytes. */
+static struct slice
+note_scales(struct run *r, bool zeros)
+{
+    const struct net_delayed *d = r->t.net.delayed;
+    size_t n = d ? train_n_magnitudes(&r->t) : 0;
+    bool some = zeros;
+    if (n && !r->fp8_amax)
+        r->fp8_amax = cmd_alloc(n, sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        some |= d->magnitude[i] > 0;
+        store_le32(r->fp8_amax + i * sizeof(float),
+                   zeros ? 0 : num_bits_f32(d->magnitude[i]));
+    }
+    return (struct slice){ r->fp8_amax, some ? n * sizeof(float) : 0 };
+}
+
 static void
 note_state(struct run *r)
 {
+    r->st.fp8_amax = note_scales(r, false);
     r->st.step = r->t.step;
     r->st.t = r->t.t;
     r->st.grad_norm = r->t.last_norm;
@@ -175,9 +194,10 @@ note_state(struct run *r)
 
 /* A state at the end of the run, of as many bytes as there may be. */
 static struct state
-largest_state(const struct run *r)
+largest_state(struct run *r)
 {
     struct state st = r->st;
+    st.fp8_amax = note_scales(r, true);
     st.step = st.t = st.skips = r->end;
     st.epoch = st.index = UINT64_MAX;
     st.grad_norm = 0;

@@ -15,6 +15,7 @@
 static const char *const orders[] = { "shuffle", "file", NULL };
 static const char *const schedules[] = { "constant", "linear", "cosine", "wsd", NULL };
 static const char *const clip_modes[] = { "global", "prev", "tensor", NULL };
+static const char *const fp8_scales[] = { "current", "delayed", NULL };
 static const char *const losses[] = { "ce", "scalar", NULL };
 
 #define AT(member) offsetof(struct settings, member)
@@ -34,6 +35,10 @@ static const char *const losses[] = { "ce", "scalar", NULL };
     {                                                                                  \
         key, option, SET_WORD, false, false, AT(member), words, words, 0, 0, 0         \
     }
+#define LATE_WORD(key, option, member, words)                                          \
+    {                                                                                  \
+        key, option, SET_WORD, false, true, AT(member), words, words, 0, 0, 0          \
+    }
 
 const struct setting settings_table[] = {
     COUNT("accum", "accum", accum, 1, 1 << 20, 1),
@@ -48,6 +53,7 @@ const struct setting settings_table[] = {
     LATE("distill", "distill", distill, 0, 1, 1),
     LATE("distill_temp", "distill-temp", distill_temp, 0, 1000, 1),
     NUMBER("eps", "eps", eps, 0, 1, 1e-8),
+    LATE_WORD("fp8_scales", "fp8-scales", fp8_scales, fp8_scales),
     WORD("loss", "loss", loss, losses),
     NUMBER("lr", "lr", lr, 0, 1e6, 1e-5),
     NUMBER("min_lr", "min-lr", min_lr, 0, 1e6, 0),
@@ -248,7 +254,10 @@ settings_read(struct mp *m, struct settings *s)
 static bool
 is_left_out(struct settings *s, size_t i)
 {
-    return settings_table[i].late && *number_at(s, i) == settings_table[i].first;
+    const struct setting *t = &settings_table[i];
+    bool first = t->kind == SET_F64 ? *number_at(s, i) == t->first
+                                    : (double)*count_at(s, i) == t->first;
+    return t->late && first;
 }
 
 void

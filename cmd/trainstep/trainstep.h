@@ -19,6 +19,7 @@
 enum order { ORDER_SHUFFLE, ORDER_FILE };
 enum schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 enum loss_word { LOSS_CE, LOSS_SCALAR };
+enum fp8_scales { SCALES_CURRENT, SCALES_DELAYED };
 
 struct settings {
     bool has_accum; // a checkpoint or an option has it
@@ -30,6 +31,7 @@ struct settings {
     uint64_t schedule, warmup, total_steps, decay; // decay 0: a tenth of total_steps
     double beta1, beta2, eps, weight_decay, clip;
     uint64_t clip_mode, loss, last_layers;
+    uint64_t fp8_scales; // enum fp8_scales
     double spike, distill, distill_temp;
     double quant_from; // the first quantized step, or below 1 a fraction of total_steps
 };
@@ -48,7 +50,7 @@ struct setting {
     double first;     // in a new checkpoint
 };
 extern const struct setting settings_table[];
-enum { SETTINGS = 24 };
+enum { SETTINGS = 25 };
 
 void settings_begin(struct settings *s);
 /* The argument of an option that the table has, or misuse. */
@@ -130,6 +132,7 @@ void data_range(struct data *d, size_t from, size_t n);
 /* ---- state.c: the training state of a checkpoint without its arrays ------------------------------- */
 
 _Static_assert((int)STATE_ROUTE == (int)ROUTE_SIZE, "a state holds any route");
+_Static_assert((int)STATE_FP8 == (int)NET_FP8, "a state holds the scales of a layer");
 int state_read(struct state *st, struct settings *s, const struct store *file);
 void state_put(struct buf *b, const struct state *st, const struct settings *s);
 /* Whether loss and norm are within z deviations of the window. */
@@ -198,6 +201,7 @@ struct run {
     struct device_options where; // settled
     struct settings s;
     struct state st;
+    char *fp8_amax;  // those of delayed scales as a checkpoint has them; NULL: none
     struct store in; // the checkpoint at the start
     struct config c;
     struct data data, eval;
@@ -214,6 +218,7 @@ struct run {
     struct train_layout layout;
     const char *quantizer;         // its name; NULL: products see the master
     unsigned quant_said;           // what was printed about --quant-from
+    bool inexact_said;             // the share of weights that FP8 rounds was printed
     size_t max_tokens, max_labels; // of a pass
     uint64_t in_step, end;         // the step of `in`, the last step
     char *target;                  // the output

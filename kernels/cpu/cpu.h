@@ -52,6 +52,8 @@ void cpu_read_floats(const struct cpu *c, float *y, const void *x, enum dtype dt
  * finite; by several threads at once, too. */
 void cpu_grow_amax(float *amax, const void *values, enum dtype dtype, uint64_t first,
                    size_t n);
+/* y->amax, if it is wanted, by all of y. */
+void cpu_grow_result(struct cpu *c, const struct matrix *y);
 
 /* Bytes of workspace, for a plan: y = x W', also of nvfp4 by nvfp4, and attention; any other
  * product has gemm_workspace. */

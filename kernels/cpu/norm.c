@@ -43,6 +43,7 @@ cpu_norm(struct kernels *k, const struct matrix *y, float *rstd, const struct ma
          const float *gain, float eps)
 {
     cpu_norm_rows(cpu_of(k), y->data, rstd, x->data, gain, x->rows, x->cols, eps);
+    cpu_grow_result(cpu_of(k), y);
 }
 
 /* ---- backward ----------------------------------------------------------------------------- */
@@ -111,4 +112,5 @@ cpu_norm_bwd(struct kernels *k, const struct matrix *dx, float *dgain,
                                 .stride = dx->stride,
                                 .add = c != NULL };
     cpu_norm_bwd_rows(cpu_of(k), &b);
+    cpu_grow_result(cpu_of(k), dx);
 }

@@ -82,7 +82,7 @@ void cpu_quantize(struct kernels *k, const struct matrix *to, const struct matri
 
 /* fp8.c */
 void cpu_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
-                const float *amax, size_t n);
+                const float *amax, size_t n, const struct fp8_found *found);
 
 /* clip.c */
 void cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x);

@@ -29,6 +29,7 @@ cpu_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
     struct cpu *c = cpu_of(k);
     struct job j = { .c = c, .y = y->data, .gate = gate->data, .up = up->data };
     cpu_for_ranges(c, y->rows * y->cols, SMALL_PART, forward, &j);
+    cpu_grow_result(c, y);
 }
 
 /* y overwrites its gradient, a piece at a time once that has been used. */
@@ -60,4 +61,5 @@ cpu_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
                      .up = up->data,
                      .n = d->cols };
     cpu_for_ranges(cpu_of(k), d->rows, SMALL_PART / d->cols + 1, backward_rows, &j);
+    cpu_grow_result(cpu_of(k), d_gate_up);
 }

@@ -156,6 +156,37 @@ warp_max(float x)
     return x;
 }
 
+/* A thread's share of the largest magnitude of what it writes: bits, of which those of NaN are
+ * the largest. */
+static __device__ __forceinline__ unsigned
+larger_of(unsigned peak, float x)
+{
+    return max(peak, __float_as_uint(fabsf(x)));
+}
+
+/* *amax grows to that of a block, whose values are stored as T; by all threads of its warps;
+ * all: of the block.
+ * Rounding keeps order, so that of the largest value is the largest rounded one.  Blocks look
+ * before they write: few find more than others have. */
+template <typename T>
+static __device__ __forceinline__ void
+grow_amax(float *amax, unsigned *all, unsigned peak)
+{
+    if (threadIdx.x == 0)
+        *all = 0;
+    __syncthreads();
+    peak = __reduce_max_sync(0xffffffffU, peak);
+    if (threadIdx.x % 32 == 0)
+        atomicMax(all, peak);
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    peak = __float_as_uint(to_f32(from_f32<T>(__uint_as_float(*all))));
+    peak = peak >= 0x7f800000 ? 0x7fc00000 : peak;
+    if (peak > *(volatile unsigned *)amax)
+        atomicMax((unsigned *)amax, peak);
+}
+
 /* Block-wide sum, in all threads; at most 1024 threads; scratch: 33 floats. */
 static __device__ __forceinline__ float
 block_sum(float x, float *scratch)

@@ -85,13 +85,21 @@ max_of(const float *amax, unsigned n)
     return peak;
 }
 
+/* Times 0, Inf is NaN, which no conversion takes for a large number; and 0 added to a number
+ * changes none, nor its sign, which is that of the product. */
+static __device__ __forceinline__ float
+scaled(float x, float factor)
+{
+    return fmaf(x, 0, f_mul(x, factor));
+}
+
 static __device__ __forceinline__ uint2
 bytes_of(const struct eight &v, float factor)
 {
     uint32_t two[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        two[i] = two_e4m3(f_mul(v.x[2 * i], factor), f_mul(v.x[2 * i + 1], factor));
+        two[i] = two_e4m3(scaled(v.x[2 * i], factor), scaled(v.x[2 * i + 1], factor));
     return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
 }
 
@@ -131,11 +139,68 @@ store_columns(const struct target &to, const uint32_t *tile, size_t row, size_t 
     }
 }
 
-/* scale2: of x, or NULL. */
+/* ---- what is counted besides ----------------------------------------------------- */
+
+struct tally {
+    unsigned peak, lost; // bits of a magnitude, see kernels.h
+};
+
+static __device__ __forceinline__ bool
+is_lost(const uint8_t *, float x)
+{
+    float steps = x * 512; // of subnormal numbers
+    return x < 0x1p-6f ? steps != truncf(steps)
+                       : x > E4M3_LIMIT || (__float_as_uint(x) & 0xfffff);
+}
+
+template <typename T>
+static __device__ __forceinline__ bool
+is_lost(const T *, float x)
+{
+    return x > E4M3_LIMIT && x < INFINITY;
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+count(struct tally *t, const T *type, const struct eight &v, float factor)
+{
+#pragma unroll
+    for (int i = 0; i < COLS; i++) {
+        float x = fabsf(v.x[i]);
+        t->peak = max(t->peak, __float_as_uint(x));
+        t->lost += is_lost(type, f_mul(x, factor));
+    }
+}
+
+/* By all threads of a block: a sum of counts has no order. */
+static __device__ __forceinline__ void
+add(const struct fp8_found &to, const struct tally &t)
+{
+    __shared__ unsigned peak, lost;
+    if (threadIdx.x == 0)
+        peak = lost = 0;
+    __syncthreads();
+    unsigned most = __reduce_max_sync(0xffffffffU, t.peak);
+    unsigned sum = (unsigned)__reduce_add_sync(0xffffffffU, (int)t.lost);
+    if (threadIdx.x % 32 == 0) {
+        atomicMax(&peak, most >= 0x7f800000 ? 0x7fc00000 : most);
+        atomicAdd(&lost, sum);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && to.amax)
+        atomicMax((unsigned *)to.amax, peak);
+    if (threadIdx.x == 0 && lost)
+        atomicAdd((unsigned long long *)to.lost, (unsigned long long)lost);
+}
+
+/* ---- the kernel ------------------------------------------------------------------ */
+
+/* scale2: of x, or NULL.  found.lost: NULL, nothing is counted. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     to_fp8_kernel(struct target to, const T *x, const uint8_t *scales,
-                  const float *scale2, const float *amax, unsigned n)
+                  const float *scale2, const float *amax, unsigned n,
+                  struct fp8_found found)
 {
     __shared__ alignas(16) uint32_t tile[WIDE * TALL / 4];
     float peak = max_of(amax, n);
@@ -162,6 +227,13 @@ static __global__ void __launch_bounds__(THREADS)
         if (to.data && r < to.rows && own < to.cols)
             *(uint2 *)(to.data + r * to.cols + own) = bytes[i];
     }
+    if (found.lost) {
+        struct tally t = { finite ? 0 : 0x7fc00000U, 0 };
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            count(&t, x, v[i], power(e));
+        add(found, t);
+    }
     if (!to.transposed)
         return;
     const uint32_t low[ROWS] = { bytes[0].x, bytes[1].x, bytes[2].x, bytes[3].x };
@@ -175,17 +247,18 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T>
 static void
 launch(struct cuda *c, const struct target &to, const void *x, const uint8_t *scales,
-       const float *scale2, const float *amax, size_t n)
+       const float *scale2, const float *amax, size_t n, const struct fp8_found *found)
 {
+    const struct fp8_found none = { NULL, NULL };
     dim3 grid(blocks_of(to.cols, WIDE), blocks_of(to.rows, TALL));
-    to_fp8_kernel<T><<<grid, THREADS, 0, c->q.stream>>>(to, (const T *)x, scales,
-                                                        scale2, amax, (unsigned)n);
+    to_fp8_kernel<T><<<grid, THREADS, 0, c->q.stream>>>(
+        to, (const T *)x, scales, scale2, amax, (unsigned)n, found ? *found : none);
     cuda_launched(c, "to fp8");
 }
 
 void
 cuda_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
-            const float *amax, size_t n)
+            const float *amax, size_t n, const struct fp8_found *found)
 {
     struct cuda *c = cuda_of(k);
     const struct target t = {
@@ -195,9 +268,9 @@ cuda_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
     if (to->rows == 0 || to->cols == 0)
         return;
     if (x->dtype == DT_NVFP4)
-        launch<uint8_t>(c, t, x->data, x->scales, x->scale2, amax, n);
+        launch<uint8_t>(c, t, x->data, x->scales, x->scale2, amax, n, found);
     else
-        BY_TYPE(x->dtype, launch, c, t, x->data, NULL, NULL, amax, n);
+        BY_TYPE(x->dtype, launch, c, t, x->data, NULL, NULL, amax, n, found);
 }
 
 /* ---- the largest scale ----------------------------------------------------------- */

@@ -51,12 +51,13 @@ cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
 template <typename T, int PER>
 static __global__ void __launch_bounds__(NORM_THREADS)
     norm_rows(T *y, float *rstd, const T *x, const float *__restrict__ gain, unsigned n,
-              float eps)
+              float eps, float *amax)
 {
     constexpr int V = lanes<T>;
     __shared__ float scratch[33];
+    __shared__ unsigned all;
     size_t row = blockIdx.x;
-    unsigned packs = n / V;
+    unsigned packs = n / V, peak = 0;
     pack<T, V> v[PER];
     float sum = 0;
     cuda_take_over();
@@ -79,10 +80,14 @@ static __global__ void __launch_bounds__(NORM_THREADS)
             continue;
         load(g, gain + at);
 #pragma unroll
-        for (int i = 0; i < V; i++)
+        for (int i = 0; i < V; i++) {
             g[i] = to_f32(v[p].v[i]) * s * g[i];
+            peak = larger_of(peak, g[i]);
+        }
         store(y + row * n + at, g);
     }
+    if (amax)
+        grow_amax<T>(amax, &all, peak);
     if (threadIdx.x == 0)
         rstd[row] = s;
 }
@@ -91,17 +96,24 @@ static __global__ void __launch_bounds__(NORM_THREADS)
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     norm_plain(T *y, float *rstd, const T *x, const float *__restrict__ gain, size_t n,
-               float eps)
+               float eps, float *amax)
 {
     __shared__ float scratch[33];
+    __shared__ unsigned all;
     size_t row = blockIdx.x;
+    unsigned peak = 0;
     float sum = 0;
     cuda_take_over();
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum = fmaf(to_f32(x[row * n + i]), to_f32(x[row * n + i]), sum);
     float s = 1 / sqrtf(block_sum(sum, scratch) / (float)n + eps);
-    for (size_t i = threadIdx.x; i < n; i += THREADS)
-        y[row * n + i] = from_f32<T>(to_f32(x[row * n + i]) * s * gain[i]);
+    for (size_t i = threadIdx.x; i < n; i += THREADS) {
+        float out = to_f32(x[row * n + i]) * s * gain[i];
+        peak = larger_of(peak, out);
+        y[row * n + i] = from_f32<T>(out);
+    }
+    if (amax)
+        grow_amax<T>(amax, &all, peak);
     if (threadIdx.x == 0)
         rstd[row] = s;
 }
@@ -109,30 +121,30 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T, int PER>
 static void
 norm_per(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
-         size_t rows, size_t n, float eps, unsigned threads)
+         size_t rows, size_t n, float eps, float *amax, unsigned threads)
 {
     cuda_start(c, "norm", norm_rows<T, PER>, (unsigned)rows, threads, 0, (T *)y, rstd,
-               (const T *)x, gain, (unsigned)n, eps);
+               (const T *)x, gain, (unsigned)n, eps, amax);
 }
 
 template <typename T>
 static void
 norm_of(struct cuda *c, void *y, float *rstd, const void *x, const float *gain,
-        size_t rows, size_t n, float eps)
+        size_t rows, size_t n, float eps, float *amax)
 {
     size_t packs = n / lanes<T>;
     if (!in_packs<T>(n, addr(y) | addr(x) | addr(gain)) || packs > NORM_PACKS) {
         cuda_start(c, "norm", norm_plain<T>, (unsigned)rows, THREADS, 0, (T *)y, rstd,
-                   (const T *)x, gain, n, eps);
+                   (const T *)x, gain, n, eps, amax);
         return;
     }
     struct norm_shape s = norm_shape_of((unsigned)packs);
     if (s.per == 1)
-        norm_per<T, 1>(c, y, rstd, x, gain, rows, n, eps, s.threads);
+        norm_per<T, 1>(c, y, rstd, x, gain, rows, n, eps, amax, s.threads);
     else if (s.per == 2)
-        norm_per<T, 2>(c, y, rstd, x, gain, rows, n, eps, s.threads);
+        norm_per<T, 2>(c, y, rstd, x, gain, rows, n, eps, amax, s.threads);
     else
-        norm_per<T, 4>(c, y, rstd, x, gain, rows, n, eps, s.threads);
+        norm_per<T, 4>(c, y, rstd, x, gain, rows, n, eps, amax, s.threads);
 }
 
 void
@@ -141,7 +153,7 @@ cuda_norm(struct kernels *k, const struct matrix *y, float *rstd,
 {
     if (x->rows && x->cols)
         BY_TYPE(x->dtype, norm_of, cuda_of(k), y->data, rstd, x->data, gain, x->rows,
-                x->cols, eps);
+                x->cols, eps, y->amax);
 }
 
 /* Load a thread's packs of a row. */
@@ -162,11 +174,12 @@ template <typename T, int PER>
 static __global__ void __launch_bounds__(NORM_THREADS)
     norm_bwd_rows(T *dx, float *partial, T *y, const T *dy, const T *x,
                   const float *rstd, const float *__restrict__ gain, size_t rows,
-                  unsigned n, bool add)
+                  unsigned n, bool add, float *amax)
 {
     constexpr int V = lanes<T>;
     __shared__ float scratch[33];
-    unsigned packs = n / V;
+    __shared__ unsigned all;
+    unsigned packs = n / V, peak = 0;
     pack<T, V> d[PER], v[PER], old[PER];
     float g[PER][V], dgain[PER][V];
 #pragma unroll
@@ -207,12 +220,15 @@ static __global__ void __launch_bounds__(NORM_THREADS)
                 out[i] = s * (di * g[p][i] - vi * share);
                 if (add)
                     out[i] = to_f32(old[p].v[i]) + out[i];
+                peak = larger_of(peak, out[i]);
             }
             store(dx + row * n + at, out);
             if (y)
                 store(y + row * n + at, out_y);
         }
     }
+    if (amax)
+        grow_amax<T>(amax, &all, peak);
     if (!partial)
         return;
 #pragma unroll
@@ -226,10 +242,12 @@ static __global__ void __launch_bounds__(NORM_THREADS)
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     norm_bwd_plain(T *dx, T *y, const T *dy, const T *x, const float *rstd,
-                   const float *__restrict__ gain, size_t n, bool add)
+                   const float *__restrict__ gain, size_t n, bool add, float *amax)
 {
     __shared__ float scratch[33];
+    __shared__ unsigned all;
     size_t row = blockIdx.x * n;
+    unsigned peak = 0;
     float s = rstd[blockIdx.x], share = 0;
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         share = fmaf(to_f32(dy[row + i]) * gain[i], to_f32(x[row + i]), share);
@@ -238,10 +256,13 @@ static __global__ void __launch_bounds__(THREADS)
         float out = s * (to_f32(dy[row + i]) * gain[i] - to_f32(x[row + i]) * share);
         if (add)
             out = to_f32(dx[row + i]) + out;
+        peak = larger_of(peak, out);
         dx[row + i] = from_f32<T>(out);
         if (y)
             y[row + i] = from_f32<T>(to_f32(x[row + i]) * s * gain[i]);
     }
+    if (amax)
+        grow_amax<T>(amax, &all, peak);
 }
 
 /* A thread per column and slice, for some columns of rows of n elements. */
@@ -266,7 +287,7 @@ template <typename T>
 static void
 norm_bwd_slow(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
               const void *x, const float *rstd, const float *gain, size_t rows,
-              size_t n, bool add)
+              size_t n, bool add, float *amax)
 {
     unsigned slices = (unsigned)min_size(rows, MAX_PARTIALS / COLUMNS);
     for (size_t at = 0; dgain && at < n; at += COLUMNS) {
@@ -279,7 +300,7 @@ norm_bwd_slow(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
         cuda_add_slices(c, dgain + at, slices, columns);
     }
     norm_bwd_plain<T><<<(unsigned)rows, THREADS, 0, c->q.stream>>>(
-        (T *)dx, (T *)y, (const T *)dy, (const T *)x, rstd, gain, n, add);
+        (T *)dx, (T *)y, (const T *)dy, (const T *)x, rstd, gain, n, add, amax);
     cuda_launched(c, "norm_bwd");
 }
 
@@ -287,13 +308,13 @@ template <typename T, int PER>
 static void
 norm_bwd_per(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
              const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
-             bool add)
+             bool add, float *amax)
 {
     unsigned threads = row_threads(n / lanes<T>, PER, NORM_THREADS);
     size_t slices = min_size(rows, min_size(SLICES, MAX_PARTIALS / n));
     norm_bwd_rows<T, PER><<<(unsigned)slices, threads, 0, c->q.stream>>>(
         (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy, (const T *)x,
-        rstd, gain, rows, (unsigned)n, add);
+        rstd, gain, rows, (unsigned)n, add, amax);
     cuda_launched(c, "norm_bwd");
     if (dgain)
         cuda_add_slices(c, dgain, slices, n);
@@ -303,16 +324,16 @@ template <typename T>
 static void
 norm_bwd_of(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
             const void *x, const float *rstd, const float *gain, size_t rows, size_t n,
-            bool add)
+            bool add, float *amax)
 {
     uintptr_t places = addr(dx) | addr(y) | addr(dy) | addr(x) | addr(gain);
     size_t packs = n / lanes<T>;
     if (!in_packs<T>(n, places) || packs > 2 * NORM_THREADS)
-        norm_bwd_slow<T>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);
+        norm_bwd_slow<T>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add, amax);
     else if (packs <= THREADS)
-        norm_bwd_per<T, 1>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);
+        norm_bwd_per<T, 1>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add, amax);
     else
-        norm_bwd_per<T, 2>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add);
+        norm_bwd_per<T, 2>(c, dx, dgain, y, dy, x, rstd, gain, rows, n, add, amax);
 }
 
 void
@@ -322,5 +343,5 @@ cuda_norm_bwd(struct kernels *k, const struct matrix *dx, float *dgain,
 {
     if (x->rows && x->cols)
         BY_TYPE(x->dtype, norm_bwd_of, cuda_of(k), dx->data, dgain, y ? y->data : NULL,
-                dy->data, x->data, rstd, gain, x->rows, x->cols, c != NULL);
+                dy->data, x->data, rstd, gain, x->rows, x->cols, c != NULL, dx->amax);
 }

@@ -97,7 +97,7 @@ void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matr
 
 /* fp8.cu */
 void cuda_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
-                 const float *amax, size_t n);
+                 const float *amax, size_t n, const struct fp8_found *found);
 
 /* adamw.cu */
 void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);

@@ -17,9 +17,11 @@ load_packs(P (&v)[FLIGHT], const void *x, size_t first, size_t packs)
 
 template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS)
-    swiglu_packs(T *y, const T *gate, const T *up, size_t packs)
+    swiglu_packs(T *y, const T *gate, const T *up, size_t packs, float *amax)
 {
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
+    __shared__ unsigned all;
+    unsigned peak = 0;
     pack<T, V> g[FLIGHT], u[FLIGHT];
     cuda_take_over();
     load_packs(g, gate, first, packs);
@@ -30,18 +32,24 @@ static __global__ void __launch_bounds__(THREADS)
         if (first + f * THREADS >= packs)
             continue;
 #pragma unroll
-        for (int i = 0; i < V; i++)
+        for (int i = 0; i < V; i++) {
             out[i] = swiglu_of(to_f32(g[f].v[i]), to_f32(u[f].v[i]));
+            peak = larger_of(peak, out[i]);
+        }
         store(y + (first + f * THREADS) * V, out);
     }
+    if (amax)
+        grow_amax<T>(amax, &all, peak);
 }
 
 template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_bwd_packs(T *d_gate_up, T *d, const T *gate, const T *up, unsigned row,
-                     unsigned packs)
+                     unsigned packs, float *amax)
 {
     size_t first = (size_t)blockIdx.x * (FLIGHT * THREADS) + threadIdx.x;
+    __shared__ unsigned all;
+    unsigned peak = 0;
     pack<T, V> g[FLIGHT], u[FLIGHT], dy[FLIGHT];
     load_packs(g, gate, first, packs);
     load_packs(u, up, first, packs);
@@ -61,16 +69,20 @@ static __global__ void __launch_bounds__(THREADS)
             dgate[i] = di * ui * (s + silu * (1 - s));
             dup[i] = di * silu;
             y[i] = silu * ui;
+            peak = larger_of(larger_of(peak, dgate[i]), dup[i]);
         }
         store(to, dgate);
         store(to + (size_t)row * V, dup);
         store(d + (size_t)at * V, y);
     }
+    if (amax)
+        grow_amax<T>(amax, &all, peak);
 }
 
 template <typename T>
 static void
-run_swiglu(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
+run_swiglu(struct cuda *c, void *y, const void *gate, const void *up, size_t n,
+           float *amax)
 {
     T *to = (T *)y;
     const T *g = (const T *)gate, *u = (const T *)up;
@@ -78,18 +90,19 @@ run_swiglu(struct cuda *c, void *y, const void *gate, const void *up, size_t n)
     size_t packs = fit ? n / lanes<T> : 0, head = packs * lanes<T>;
     if (packs)
         cuda_start(c, "swiglu", swiglu_packs<T, lanes<T>>,
-                   blocks_of(packs, FLIGHT * THREADS), THREADS, 0, to, g, u, packs);
+                   blocks_of(packs, FLIGHT * THREADS), THREADS, 0, to, g, u, packs,
+                   amax);
     if (head < n)
         cuda_start(c, "swiglu", swiglu_packs<T, 1>,
                    blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, to + head,
-                   g + head, u + head, n - head);
+                   g + head, u + head, n - head, amax);
 }
 
 /* At most 2^31 packs per launch. */
 template <typename T, int V>
 static void
 run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
-               size_t tokens, size_t n)
+               size_t tokens, size_t n, float *amax)
 {
     size_t row = n / V, limit = ((size_t)1 << 31) / row;
     for (size_t at = 0; at < tokens; at += limit) {
@@ -97,7 +110,7 @@ run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
         swiglu_bwd_packs<T, V>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(
                 d_gate_up + at * 2 * n, d + at * n, gate + at * n, up + at * n,
-                (unsigned)row, packs);
+                (unsigned)row, packs, amax);
         cuda_launched(c, "swiglu_bwd");
     }
 }
@@ -105,14 +118,14 @@ run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
 template <typename T>
 static void
 swiglu_bwd_of(struct cuda *c, void *d_gate_up, void *d, const void *gate,
-              const void *up, size_t tokens, size_t n)
+              const void *up, size_t tokens, size_t n, float *amax)
 {
     if (in_packs<T>(n, addr(d_gate_up) | addr(d) | addr(gate) | addr(up)))
         run_swiglu_bwd<T, lanes<T>>(c, (T *)d_gate_up, (T *)d, (const T *)gate,
-                                    (const T *)up, tokens, n);
+                                    (const T *)up, tokens, n, amax);
     else
         run_swiglu_bwd<T, 1>(c, (T *)d_gate_up, (T *)d, (const T *)gate, (const T *)up,
-                             tokens, n);
+                             tokens, n, amax);
 }
 
 void
@@ -121,7 +134,8 @@ cuda_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate
 {
     size_t n = y->rows * y->cols;
     if (n)
-        BY_TYPE(y->dtype, run_swiglu, cuda_of(k), y->data, gate->data, up->data, n);
+        BY_TYPE(y->dtype, run_swiglu, cuda_of(k), y->data, gate->data, up->data, n,
+                y->amax);
 }
 
 void
@@ -131,5 +145,5 @@ cuda_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
 {
     if (d->rows && d->cols)
         BY_TYPE(d->dtype, swiglu_bwd_of, cuda_of(k), d_gate_up->data, d->data,
-                gate->data, up->data, d->rows, d->cols);
+                gate->data, up->data, d->rows, d->cols, d_gate_up->amax);
 }

@@ -102,6 +102,14 @@ num_bits_f32(float value)
     return bits;
 }
 
+static inline float
+num_from_bits_f32(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* Round to nearest even.  NaN stays NaN (the quiet bit is set, the upper payload
  * kept); a finite f16 overflow becomes infinity, which file writers refuse. */
 uint16_t num_to_f16(float value);

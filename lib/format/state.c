@@ -2,11 +2,13 @@
 /* state: see state.h. */
 #include "lib/format/state.h"
 
+#include "lib/core/num.h"
+
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { STATE_KEYS = 9 }; // besides "teacher" and "teacher_data"
+enum { STATE_KEYS = 9 }; // besides "fp8_amax", "teacher" and "teacher_data"
 
 /* ---- reading -------------------------------------------------------------------------- */
 
@@ -224,21 +226,56 @@ check_steps(struct mp *m, size_t at, const struct state *st)
     return 0;
 }
 
-/* "teacher" is there only if there is one, "teacher_data" only if it has samples of its own, so
- * that other files are as they always were. */
+/* Whether that key is next. */
+static bool
+is_next(const struct mp *m, const char *want)
+{
+    struct slice key, last = { 0 };
+    struct mp look = *m;
+    struct err none = { 0 };
+    look.err = &none;
+    return mp_key(&look, &key, &last) == 0 && slice_is(key, want);
+}
+
 static int
-open_state(struct mp *m, struct state *st)
+read_fp8(struct mp *m, struct state *st, struct slice *last)
+{
+    struct mp_value v;
+    if (field(m, "fp8_amax", last) < 0)
+        return -1;
+    size_t at = m->pos;
+    if (mp_want(m, MP_BIN, &v, "fp8_amax") < 0)
+        return -1;
+    if (v.s.n == 0 || v.s.n % (STATE_FP8 * sizeof(float)))
+        return mp_fail(m, at, "\"fp8_amax\": %zu bytes, expected %zu a layer", v.s.n,
+                       STATE_FP8 * sizeof(float));
+    for (size_t i = 0; i < v.s.n; i += sizeof(float)) {
+        float f = num_from_bits_f32(load_le32(v.s.p + i));
+        if (!(f >= 0) || !isfinite(f))
+            return mp_fail(m, at, "\"fp8_amax\": %g is no magnitude", (double)f);
+    }
+    st->fp8_amax = v.s;
+    return 0;
+}
+
+/* "fp8_amax" is there only with delayed scales, "teacher" only if there is one, "teacher_data"
+ * only if it has samples of its own, so that other files are as they always were. */
+static int
+open_state(struct mp *m, struct state *st, struct slice *last)
 {
     struct mp_value v;
     size_t at = m->pos;
     if (mp_want(m, MP_MAP, &v, "state") < 0)
         return -1;
-    st->has_teacher = v.n > STATE_KEYS;
-    st->has_teacher_data = v.n > STATE_KEYS + 1;
-    return v.n >= STATE_KEYS && v.n <= STATE_KEYS + 2
-               ? 0
-               : mp_fail(m, at, "\"state\": %u keys, expected %u to %u", v.n,
-                         STATE_KEYS, STATE_KEYS + 2);
+    m->depth++;
+    bool fp8 = v.n > STATE_KEYS && is_next(m, "fp8_amax");
+    uint32_t keys = STATE_KEYS + fp8;
+    st->has_teacher = v.n > keys;
+    st->has_teacher_data = v.n > keys + 1;
+    if (v.n < keys || v.n > keys + 2)
+        return mp_fail(m, at, "\"state\": %u keys, expected %u to %u", v.n, STATE_KEYS,
+                       STATE_KEYS + 3);
+    return fp8 ? read_fp8(m, st, last) : 0;
 }
 
 int
@@ -247,13 +284,11 @@ state_parse(struct state *st, struct slice *settings, struct mp *m)
     struct slice last = { 0 };
     size_t at = m->pos;
     *st = (struct state){ 0 };
-    if (open_state(m, st) < 0)
-        return -1;
-    m->depth++;
-    if (field(m, "grad_norm", &last) < 0 || read_norm(m, st) < 0 ||
-        field(m, "routes", &last) < 0 || read_routes(m, st) < 0 ||
-        field(m, "sampler", &last) < 0 || read_sampler(m, st) < 0 ||
-        field(m, "settings", &last) < 0 || read_settings(m, settings) < 0 ||
+    if (open_state(m, st, &last) < 0 || field(m, "grad_norm", &last) < 0 ||
+        read_norm(m, st) < 0 || field(m, "routes", &last) < 0 ||
+        read_routes(m, st) < 0 || field(m, "sampler", &last) < 0 ||
+        read_sampler(m, st) < 0 || field(m, "settings", &last) < 0 ||
+        read_settings(m, settings) < 0 ||
         read_u64(m, "skips", &last, UINT32_MAX, &st->skips) < 0 ||
         field(m, "spike", &last) < 0 || read_spike(m, st) < 0 ||
         read_u64(m, "step", &last, UINT32_MAX, &st->step) < 0 ||
@@ -295,7 +330,13 @@ put_sampler(msgpack_packer *pk, const struct state *st)
 void
 state_pack(msgpack_packer *pk, const struct state *st, struct slice settings)
 {
-    msgpack_pack_map(pk, (size_t)STATE_KEYS + st->has_teacher + st->has_teacher_data);
+    bool fp8 = st->fp8_amax.n > 0;
+    msgpack_pack_map(pk,
+                     (size_t)STATE_KEYS + fp8 + st->has_teacher + st->has_teacher_data);
+    if (fp8) {
+        mp_put_str(pk, slice_of("fp8_amax"));
+        mp_put_bin(pk, (const uint8_t *)st->fp8_amax.p, st->fp8_amax.n);
+    }
     mp_put_str(pk, slice_of("grad_norm"));
     st->grad_norm < 0 ? msgpack_pack_nil(pk) : msgpack_pack_double(pk, st->grad_norm);
     mp_put_str(pk, slice_of("routes"));

@@ -9,7 +9,7 @@
 #include "lib/core/hash.h"
 #include "lib/format/mp.h"
 
-enum { SPIKE_WINDOW = 128, STATE_ROUTE = 96 };
+enum { SPIKE_WINDOW = 128, STATE_ROUTE = 96, STATE_FP8 = 8 }; // magnitudes of a layer
 
 struct spike {
     size_t n, at; // accepted steps that are in it; the next place
@@ -28,6 +28,9 @@ struct state {
     char route[STATE_ROUTE]; // of the products; empty: none yet
     struct spike spike;
     bool has_spike;
+    struct slice
+        fp8_amax; // of delayed scales: f32, little-endian; empty: none.  Borrowed: of
+                  // what was read, or the caller's
 };
 
 /* Read the map from m and check it.  *settings is the msgpack of its settings, a map of

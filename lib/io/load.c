@@ -497,6 +497,64 @@ check_projections(struct model *m)
     return 0;
 }
 
+/* ---- for products of FP8 ---------------------------------------------------------------------- */
+
+/* The group of n rows from i on, whose scales are those of a training: of the largest of all. */
+static void
+make_fp8(struct model *m, size_t i, size_t n, float *bound,
+         const struct fp8_found *found)
+{
+    struct net_tensor *t = m->net.t + i;
+    for (size_t k = 0; k < n; k++)
+        op_amax(m->k, &bound[k], &t[k].w);
+    for (size_t k = 0; k < n; k++) {
+        struct matrix to = matrix_of(DT_F8_E4M3, NULL, t[k].w.rows, t[k].w.cols);
+        to.data = own(m, to.rows * to.cols);
+        to.scale2 = own(m, sizeof *to.scale2);
+        m->n_fp8 += to.rows * to.cols;
+        if (to.data && to.scale2)
+            op_to_fp8(m->k, &to, &t[k].w, bound, n, found);
+        t[k].fp8 = to;
+    }
+}
+
+/* Whether all n rows from i on are in NVFP4; else an error about the first that is not. */
+static bool
+are_packed(struct model *m, size_t i, size_t n)
+{
+    for (; n; n--, i++)
+        if (m->net.t[i].w.dtype != DT_NVFP4) {
+            err_set(m->err, ERR_USAGE,
+                    "%s: \"%s\" is %s: --compute fp8 needs projections in NVFP4; "
+                    "--quant NAME makes them",
+                    m->store.name, m->net.table.row[i].name,
+                    dtype_name(m->net.t[i].w.dtype));
+            return false;
+        }
+    return true;
+}
+
+static int
+add_fp8(struct model *m)
+{
+    const struct table *t = &m->net.table;
+    struct fp8_found found = { NULL, own(m, sizeof *found.lost) };
+    float *bound = own(m, LINEAR_MAX * sizeof *bound);
+    if (!bound)
+        return -1;
+    op_zero(m->k, found.lost, sizeof *found.lost);
+    for (size_t i = 0, n; i < t->n; i += n) {
+        n = m->quantizes && !m->share ? 1 : table_fused_rows(t, i);
+        if (!t->row[i].quantized || !weights_may_be_fp8(t, i))
+            continue;
+        if (!are_packed(m, i, n))
+            return -1;
+        make_fp8(m, i, n, bound, &found);
+    }
+    m->net.fp8 = true;
+    return kernels_download(m->k, &m->n_inexact, found.lost, sizeof m->n_inexact);
+}
+
 /* ---- all ------------------------------------------------------------------------------------ */
 
 static int
@@ -550,7 +608,8 @@ model_load(struct model *m, struct kernels *k, size_t positions)
     if (settle_head(m) < 0 || net_open(&m->net, &m->config, k, positions, m->err) < 0)
         return -1;
     m->net.activations = m->activations;
-    if (load_input_scales(m) < 0 || load_rows(m) < 0 || check_projections(m) < 0)
+    if (load_input_scales(m) < 0 || load_rows(m) < 0 || check_projections(m) < 0 ||
+        (m->fp8 && add_fp8(m) < 0))
         return -1;
     return store_check(&m->store);
 }
@@ -568,6 +627,7 @@ model_stretch(struct model *m, size_t positions)
     }
     memcpy(longer.t, m->net.t, longer.table.n * sizeof *longer.t);
     longer.activations = m->net.activations;
+    longer.fp8 = m->net.fp8;
     net_close(&m->net);
     m->net = longer;
     return 0;

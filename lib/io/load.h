@@ -34,8 +34,10 @@ struct model {
     struct quant_spec spec;
     bool share;                           // one tensor scale for fused projections
     const struct quant_spec *activations; // of the net; set between open and load
-    bool input_scales;  // activations by the scales that the file has; likewise
-    enum memory memory; // what its weights count as; likewise
+    bool fp8; // projections in E4M3, too, for products of many tokens; likewise
+    uint64_t n_fp8, n_inexact; // how many weights those are, and how many are rounded
+    bool input_scales;         // activations by the scales that the file has; likewise
+    enum memory memory;        // what its weights count as; likewise
     // private
     struct weights weights;
     void **owned; // on the device

@@ -77,6 +77,17 @@ gain_grad(struct pass *p, const struct net_tensor *t)
     return t->grad.data;
 }
 
+/* Where the largest magnitude of a norm's dx goes: of what comes before the norm it is the
+ * gradient. */
+static float *
+amax_below(const struct pass *p, enum role norm, int layer)
+{
+    if (norm == ROLE_POST_NORM)
+        return pass_amax(p, ROLE_O, layer, true);
+    int below = norm == ROLE_FINAL_NORM ? (int)p->c->layers - 1 : layer - 1;
+    return below < (int)p->n->frozen ? NULL : pass_amax(p, ROLE_DOWN, below, true);
+}
+
 /* dx = ... + c; y: NULL, or where the norm's result is written again. */
 static void
 norm_bwd(struct pass *p, enum role role, int layer, void *dx, void *y, const void *dy,
@@ -87,6 +98,7 @@ norm_bwd(struct pass *p, enum role role, int layer, void *dx, void *y, const voi
     struct matrix to = pass_act(p, dx, hidden), again = pass_act(p, y, hidden),
                   from = pass_act(p, dy, hidden), in = pass_act(p, x, hidden),
                   add = pass_act(p, c, hidden);
+    to.amax = amax_below(p, role, layer);
     op_norm_bwd(p->k, &to, gain_grad(p, t), y ? &again : NULL, &from, &in, rstd,
                 t->w.data, c ? &add : NULL);
     pass_done(p, role, layer);
@@ -116,6 +128,7 @@ feed_forward_bwd(struct pass *p, int i)
                   both = pass_act(p, p->d_gate_up, 2 * (size_t)c->ffn), dy, x;
     dy = gradient_of(p, 1, p->dh, &down, i);
     linears_dx(p, 1, p->dact, &dy, &down, i);
+    both.amax = pass_amax(p, ROLE_GATE, i, true);
     op_swiglu_bwd(p->k, &both, &d, &gate, &up);
     x = seen_input(p, p->dact, p->dact, ROLE_DOWN, i);
     linears_dw(p, 1, &dy, &x, &down, i);
@@ -164,8 +177,10 @@ pass_backward(struct pass *p)
     const struct net_tensor *embed = pass_tensor(p, ROLE_EMBED, -1);
     norm_bwd(p, ROLE_FINAL_NORM, -1, p->dh, NULL, p->dn, p->out, p->rstd_top, NULL);
     for (int i = (int)p->c->layers - 1; i >= (int)p->n->frozen; i--) {
+        p->repeated = true;
         if (p->n->recompute)
             pass_layer_to_gate_up(p, i, p->layer[i].key, p->layer[i].value);
+        p->repeated = false;
         feed_forward_bwd(p, i);
         attention_bwd(p, i);
     }

@@ -26,7 +26,7 @@ linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x
 {
     struct matrix w[LINEAR_MAX];
     for (size_t i = 0; i < n; i++)
-        w[i] = pass_tensor(p, role[i], layer)->w;
+        w[i] = *pass_weight(p, role[i], layer);
     watch(p, role[0], layer, x);
     op_linear(p->k, n, y, pass_input(p, x, role[0], layer), w, NULL);
 }
@@ -44,7 +44,7 @@ may_fuse(const struct pass *p, enum role role, int layer)
 static void
 linear(struct pass *p, void *y, const void *x, enum role role, int layer, const void *c)
 {
-    const struct matrix *w = &pass_tensor(p, role, layer)->w;
+    const struct matrix *w = pass_weight(p, role, layer);
     struct matrix in = pass_act(p, x, w->cols), out = pass_act(p, y, w->rows),
                   add = pass_act(p, c, w->rows);
     watch(p, role, layer, &in);
@@ -55,6 +55,9 @@ static void
 norm(struct pass *p, void *y, float *rstd, const void *x, enum role role, int layer)
 {
     struct matrix to = pass_act(p, y, p->c->hidden), in = pass_act(p, x, p->c->hidden);
+    if (role != ROLE_FINAL_NORM)
+        to.amax =
+            pass_amax(p, role == ROLE_INPUT_NORM ? ROLE_Q : ROLE_GATE, layer, false);
     op_norm(p->k, &to, rstd, &in, gain(p, role, layer), (float)p->c->rms_eps);
 }
 
@@ -242,6 +245,7 @@ swiglu(struct pass *p, int i)
             return;
     }
     gate_up(p, i);
+    act.amax = pass_amax(p, ROLE_DOWN, i, false);
     op_swiglu(p->k, &act, &gate, &up);
 }
 
@@ -263,6 +267,8 @@ void
 pass_embed(struct pass *p)
 {
     struct matrix y = pass_act(p, pass_layer_input(p, 0), p->c->hidden);
+    if (p->fp8_amax && !p->each)
+        op_zero(p->k, p->fp8_amax, p->c->layers * NET_FP8 * sizeof *p->fp8_amax);
     op_embed(p->k, &y, &pass_tensor(p, ROLE_EMBED, -1)->w, p->ids);
 }
 

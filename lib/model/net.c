@@ -66,6 +66,7 @@ begin_tokens(struct pass *p, size_t tokens)
 {
     p->tokens = tokens;
     p->position = p->ids + tokens;
+    p->learns = p->fp8 = false;
 }
 
 static void
@@ -123,6 +124,7 @@ begin(struct net *n, const struct net_batch *b, bool backward, bool all)
         return -1;
     struct pass *p = n->pass;
     begin_tokens(p, b->tokens);
+    p->learns = backward;
     p->past = 0;
     list_labels(p, b);
     upload(p, p->ids, b->ids, b->tokens);
@@ -231,6 +233,7 @@ begin_extend(struct net *n, const struct net_cache *c, const int32_t *ids,
     assert(c->used + tokens <= c->capacity && c->capacity <= n->positions &&
            rows <= tokens);
     begin_tokens(p, tokens);
+    p->fp8 = n->fp8;
     p->past = c->used;
     upload(p, p->ids, ids, tokens);
     for (size_t t = 0; t < tokens; t++)

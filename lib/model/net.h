@@ -13,7 +13,9 @@
 #include "lib/model/table.h"
 
 struct net_tensor {
-    struct matrix w;    // (out, in) on the device; norms: (1, C) f32
+    struct matrix w; // (out, in) on the device; norms: (1, C) f32
+    struct matrix
+        fp8; // of a projection: w in E4M3, for passes of many tokens; no data: none
     struct matrix grad; // of the same shape; no data: not wanted
     /* Of a projection, (in) on the device: squares and largest magnitudes of what its products
      * take are added, of a group that shares its input to the first one's; NULL: not wanted. */
@@ -33,6 +35,19 @@ enum net_loss {
     NET_TORCHSHARP, // the same, and the embedding has a gradient from it, too
 };
 
+/* Operands of FP8 of a layer: inputs of q, k, v; of o; of gate, up; of down; and the gradients
+ * of what these gave. */
+enum { NET_FP8 = 8 };
+
+/* Delayed scales: magnitudes of a step before, of (L, NET_FP8) operands; see delayed.h. */
+struct net_delayed {
+    float *magnitude; // on the host; 0: unknown
+    float *host;      // (ranks, L, NET_FP8) scratch
+    float *scaled;    // on the device: magnitudes with their margin
+    struct fp8_found
+        found; // on the device: magnitudes of this step so far, clipped values
+};
+
 struct net {
     struct config c;
     struct kernels *k;
@@ -49,6 +64,7 @@ struct net {
     const struct quant_spec *activations;
     bool
         fp8; // there are weights in FP8: inputs and gradients of their products are, too
+    struct net_delayed *delayed; // of passes that learn; NULL: scales are current
     /* For now products take their inputs as they are, too: `activations` does not apply, and
      * the owner of the weights has not quantized them. */
     bool unquantized;
@@ -108,7 +124,7 @@ void net_cache_close(struct net_cache *c);
 typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
                           size_t tokens);
 
-/* Run tokens that follow those in the cache, which has capacity for them, and add them to it.
+/* Run tokens, in FP8 where there is a form of the weights in it, that follow those in the cache, which has capacity for them, and add them to it.
  * logits: (rows, V) on the host, of the last `rows` of them; or NULL, if net_score follows. */
 int net_extend(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens,
                size_t rows, float *logits, net_hidden_fn *hidden, void *ctx);

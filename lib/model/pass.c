@@ -22,6 +22,13 @@ pass_tensor(const struct pass *p, enum role role, int layer)
     return i < p->n->table.n ? &p->n->t[i] : NULL;
 }
 
+const struct matrix *
+pass_weight(const struct pass *p, enum role role, int layer)
+{
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    return p->fp8 && t->fp8.data ? &t->fp8 : &t->w;
+}
+
 enum role
 pass_head(const struct pass *p)
 {
@@ -37,25 +44,62 @@ pass_quantizes(const struct pass *p)
 bool
 pass_is_fp8(const struct pass *p, enum role role, int layer)
 {
-    return pass_tensor(p, role, layer)->w.dtype == DT_F8_E4M3;
+    return pass_weight(p, role, layer)->dtype == DT_F8_E4M3;
 }
 
-/* Where the largest magnitude of that input is. */
-static float *
-input_amax(const struct pass *p, enum role role, int layer)
+/* Which operand of FP8 it is, of all layers. */
+static size_t
+operand(enum role role, int layer, bool gradient)
 {
-    size_t i = role == ROLE_DOWN ? 3 : role >= ROLE_GATE ? 2 : role == ROLE_O;
-    return &p->fp8_amax[(size_t)layer * PASS_INPUTS + i];
+    size_t input = role == ROLE_DOWN ? 3 : role >= ROLE_GATE ? 2 : role == ROLE_O;
+    return (size_t)layer * NET_FP8 + (gradient ? NET_FP8 / 2 : 0) + input;
 }
 
-/* x in the given planes of `to`. */
+static const struct net_delayed *
+delayed(const struct pass *p)
+{
+    return p->learns ? p->n->delayed : NULL;
+}
+
+/* Whether operand i takes the scale of a step before. */
+static bool
+is_delayed(const struct pass *p, size_t i)
+{
+    return delayed(p) && delayed(p)->magnitude[i] > 0;
+}
+
+float *
+pass_amax(const struct pass *p, enum role role, int layer, bool gradient)
+{
+    size_t i = operand(role, layer, gradient);
+    return pass_is_fp8(p, role, layer) && !is_delayed(p, i) ? &p->fp8_amax[i] : NULL;
+}
+
+/* What attention has written is read once more; others find the largest magnitude of what they
+ * write. */
+static void
+find_amax(struct pass *p, const struct matrix *x, enum role role, int layer,
+          bool gradient)
+{
+    float *amax = pass_amax(p, role, layer, gradient);
+    if (amax && role == (gradient ? ROLE_Q : ROLE_O))
+        op_amax(p->k, amax, x);
+}
+
+/* x, operand i, in the given planes of `to`.  What is found in x is kept the first time. */
 static const struct matrix *
-fp8_form(struct pass *p, struct matrix *to, const struct matrix *x, const float *amax)
+fp8_form(struct pass *p, struct matrix *to, const struct matrix *x, size_t i,
+         bool first)
 {
+    const struct net_delayed *d = delayed(p);
+    const float *amax = is_delayed(p, i) ? &d->scaled[i] : &p->fp8_amax[i];
+    struct fp8_found found = { NULL, NULL };
+    if (d)
+        found = (struct fp8_found){ &d->found.amax[i], d->found.lost };
     to->rows = x->rows;
     to->cols = to->stride = x->cols;
     to->transposed_stride = (size_t)round_up(x->rows, FP8_UNIT);
-    op_to_fp8(p->k, to, x, amax, 1);
+    op_to_fp8(p->k, to, x, amax, 1, d && first ? &found : NULL);
     return to;
 }
 
@@ -64,11 +108,10 @@ pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
 {
     struct matrix *in = &p->packed;
     if (pass_is_fp8(p, role, layer)) {
-        float *amax = input_amax(p, role, layer);
-        op_amax(p->k, amax, x);
+        find_amax(p, x, role, layer, false);
         p->fp8_x.data = p->fp8_bytes;
         p->fp8_x.transposed = NULL;
-        return fp8_form(p, &p->fp8_x, x, amax);
+        return fp8_form(p, &p->fp8_x, x, operand(role, layer, false), !p->repeated);
     }
     if (!pass_quantizes(p))
         return x;
@@ -87,17 +130,16 @@ pass_input_again(struct pass *p, const struct matrix *x, enum role role, int lay
     bool transposes = p->k->is.transposes;
     p->fp8_x.data = transposes ? NULL : p->fp8_bytes;
     p->fp8_x.transposed = transposes ? p->fp8_bytes : NULL;
-    return fp8_form(p, &p->fp8_x, x, input_amax(p, role, layer));
+    return fp8_form(p, &p->fp8_x, x, operand(role, layer, false), false);
 }
 
 const struct matrix *
 pass_gradient(struct pass *p, const struct matrix *dy, enum role role, int layer)
 {
-    float *amax = &p->fp8_amax[(size_t)p->c->layers * PASS_INPUTS];
     if (!pass_is_fp8(p, role, layer))
         return dy;
-    op_amax(p->k, amax, dy);
-    return fp8_form(p, &p->fp8_dy, dy, amax);
+    find_amax(p, dy, role, layer, true);
+    return fp8_form(p, &p->fp8_dy, dy, operand(role, layer, true), true);
 }
 
 /* ---- allocation ----------------------------------------------------------------------- */
@@ -250,7 +292,7 @@ alloc_fp8(struct pass *p)
     wide = wide > c->ffn ? wide : c->ffn;
     all = all > c->hidden ? all : c->hidden;
     all = all > 2 * (size_t)c->ffn ? all : 2 * (size_t)c->ffn;
-    p->fp8_amax = own_f32(p, MEMORY_WORK, layers * PASS_INPUTS + 1);
+    p->fp8_amax = own_f32(p, MEMORY_WORK, layers * NET_FP8);
     p->fp8_x.dtype = p->fp8_dy.dtype = DT_F8_E4M3;
     p->fp8_x.scale2 = own_f32(p, MEMORY_WORK, 1);
     p->fp8_bytes = own(p, MEMORY_WORK, tokens * wide);

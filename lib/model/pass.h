@@ -25,8 +25,6 @@ struct layer_acts {
     void *gate, *up;           // (T, F)
 };
 
-enum { PASS_INPUTS = 4 }; // inputs of a layer's products: of q, k, v; o; gate, up; down
-
 /* Grown to the largest pass so far, and kept from pass to pass. */
 struct pass {
     struct net *n;
@@ -47,11 +45,13 @@ struct pass {
     float *rstd_top;          // (T)
     void *norm, *act;         // (T, C), (T, F) results of norms and of swiglu
     struct matrix packed;     // products' inputs in nvfp4, where those are quantized
-    // of products of FP8: inputs, with the largest magnitudes of all that the backward pass
-    // takes again, and the gradient of what they gave
+    // of products of FP8: inputs, and the gradient of what they gave
     struct matrix fp8_x, fp8_dy;
-    uint8_t *fp8_bytes;   // of fp8_x, its rows or its columns
-    float *fp8_amax;      // (L, PASS_INPUTS), then that of dy
+    uint8_t *fp8_bytes; // of fp8_x, its rows or its columns
+    float *fp8_amax;    // (L, NET_FP8) largest magnitudes of this pass
+    bool fp8;           // weights that have a form in FP8 besides are multiplied in it
+    bool learns;        // it has a backward pass
+    bool repeated;      // a layer is computed again: what is counted has been
     void *dh, *dn, *dact; // (T, C), (T, C), (T, F)
     void *d_gate_up;      // (T, 2 F)
     void *datt, *dqkv;    // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
@@ -74,6 +74,8 @@ void pass_free(struct pass *p);
 
 /* The tensor of a role; NULL if the model has none. */
 struct net_tensor *pass_tensor(const struct pass *p, enum role role, int layer);
+/* The weight that this pass multiplies with. */
+const struct matrix *pass_weight(const struct pass *p, enum role role, int layer);
 /* The head is the embedding where the model is tied and has no head of its own. */
 enum role pass_head(const struct pass *p);
 
@@ -81,6 +83,10 @@ enum role pass_head(const struct pass *p);
 bool pass_quantizes(const struct pass *p);
 /* Whether products of that projection are of FP8. */
 bool pass_is_fp8(const struct pass *p, enum role role, int layer);
+/* Where the largest magnitude of an operand of FP8 goes, which begins with 0: the input of that
+ * projection, or the gradient of what it gave.  NULL: it is not wanted, since the product is of
+ * another type or takes a delayed scale. */
+float *pass_amax(const struct pass *p, enum role role, int layer, bool gradient);
 /* What the product of x and the projection of that role is given for x: x itself, or its nvfp4
  * or FP8 form. */
 const struct matrix *pass_input(struct pass *p, const struct matrix *x, enum role role,

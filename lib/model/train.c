@@ -2,6 +2,7 @@
 /* train: see train.h; numerics.md section 7 by its numbers. */
 #include "lib/model/train.h"
 
+#include "lib/model/delayed.h"
 #include "lib/model/gradient.h"
 #include "lib/model/update.h"
 
@@ -108,7 +109,8 @@ run_pass(struct train *t, const struct net_batch *b, float scale,
 {
     *sums = (struct train_sums){ 0 };
     if (reserve_losses(t, b->tokens) < 0 ||
-        net_pass(&t->net, b, scale, &t->losses, NULL) < 0)
+        net_pass(&t->net, b, scale, &t->losses, NULL) < 0 ||
+        (scale != 0 && delayed_read_clipped(t, &sums->clipped) < 0))
         return -1;
     for (size_t i = 0; i < b->tokens; i++) {
         bool taught = t->net.teacher && (!b->taught || b->taught[i]);
@@ -167,6 +169,7 @@ add_sums(struct train_sums *to, const struct train_sums *from)
     to->kl += from->kl;
     to->targets += from->targets;
     to->taught += from->taught;
+    to->clipped += from->clipped;
 }
 
 /* The losses of a step: those of its passes, added in their order. */
@@ -185,6 +188,7 @@ add_losses(struct train *t, size_t passes)
     r->loss = train_loss(t, &all);
     r->ce = train_ce(&all);
     r->kl = train_kl(&all);
+    r->fp8_clipped = all.clipped;
 }
 
 /* All gradients are complete: judge, clip, update. */
@@ -219,6 +223,7 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
     if (reserve_sums(t, n) < 0)
         return -1;
     update_begin(t);
+    delayed_begin(t);
     r->clip = (double)t->clip;
     for (size_t i = 0; i < n; i += ranks) {
         t->first_pass = i == 0;
@@ -254,7 +259,7 @@ train_step(struct train *t, const struct net_batch *b, size_t n, struct train_re
         return 0;
     t->t++;
     t->last_norm = r->grad_norm;
-    if (make_weights(t) < 0)
+    if (delayed_keep(t) < 0 || make_weights(t) < 0)
         return -1;
     if (t->bad_row < t->net.table.n) {
         r->outcome = TRAIN_SPOILT;

@@ -32,6 +32,7 @@ struct train_layout {
     bool one_pass; // a step has one pass: its gradients are the step's
     bool expand;   // keep the weights of products as bf16, not packed; no bit changes
     bool fp8;      // products of what is quantized are of FP8
+    bool delayed;  // with scales of the step before, see delayed.h
     size_t positions;
     struct comm *comm; // NULL: one rank
     bool
@@ -78,6 +79,7 @@ struct train_result {
     double grad_norm; // before clipping
     double clip;      // factor of all gradients
     uint64_t tokens, targets;
+    uint64_t fp8_clipped; // inputs and gradients above the largest number of E4M3
 };
 
 /* Sums of losses over targets. */
@@ -85,6 +87,7 @@ struct train_sums {
     double loss;   // by label: cross-entropy, or what the loss is
     double ce, kl; // where a teacher teaches
     uint64_t targets, taught;
+    uint64_t clipped; // see fp8_clipped
 };
 
 /* Called before the update: whether loss and gradient norm may be used. */
@@ -166,6 +169,10 @@ train_has_parts(const struct train *t, const struct array *a)
 }
 /* What this rank updates of row i. */
 struct span train_span(const struct train *t, size_t i);
+
+/* How many magnitudes there are in t->net.delayed, which is NULL where scales are current.  They
+ * are the caller's to set before a step, and to save. */
+size_t train_n_magnitudes(const struct train *t);
 
 /* Allocate; the arrays are zero then.  train_close is right after success and failure
  * alike. */

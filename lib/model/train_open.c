@@ -4,6 +4,7 @@
 #include "lib/model/train.h"
 
 #include "lib/core/num.h"
+#include "lib/model/delayed.h"
 #include "lib/model/gradient.h"
 #include "lib/model/shard.h"
 #include "lib/model/squares.h"
@@ -296,7 +297,7 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
     if (alloc_arrays(t) < 0 || weights_open(&t->weights, &t->net, &form) < 0 ||
         (train_shards(t) && layout->quant_from <= 1 &&
          weights_share(&t->weights, layout->comm) < 0) ||
-        point_weights(t) < 0 || alloc_gradients(t) < 0)
+        point_weights(t) < 0 || alloc_gradients(t) < 0 || delayed_open(t) < 0)
         return -1;
     return 0;
 }
@@ -317,6 +318,7 @@ free_device(struct train *t)
     kernels_free(k, t->scratch);
     kernels_free(k, t->received);
     squares_close(t);
+    delayed_close(t);
     kernels_free(k, t->squares);
     kernels_free(k, t->clips);
     net_close(&t->net);

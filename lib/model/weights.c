@@ -31,18 +31,6 @@ has_multiples(const struct row *r, uint64_t unit)
     return r->shape[0] % unit == 0 && r->shape[1] % unit == 0;
 }
 
-/* Whether products of row i and of all that share its input may be of FP8. */
-static bool
-may_be_fp8(const struct table *t, size_t i)
-{
-    while (i > 0 && table_fused_rows(t, i - 1) > 1)
-        i--;
-    for (size_t end = i + table_fused_rows(t, i); i < end; i++)
-        if (!has_multiples(&t->row[i], FP8_UNIT))
-            return false;
-    return true;
-}
-
 /* What a group of n rows has together: the tensor scale, and one memory for the expanded
  * forms, so that a product may take them as one matrix, and likewise for those of E4M3:
  * transposed they are columns of one. */
@@ -51,7 +39,7 @@ alloc_shared(struct weights *w, size_t i, size_t n)
 {
     struct kernels *k = w->n->k;
     struct matrix *p = &w->packed[i];
-    bool fp8 = w->fp8 && may_be_fp8(&w->n->table, i);
+    bool fp8 = w->fp8 && weights_may_be_fp8(&w->n->table, i);
     uint64_t bytes = 0, rows = 0, cols = w->n->table.row[i].shape[1];
     for (size_t m = i; m < i + n; m++) {
         bytes += expanded_stride(w, m);
@@ -148,7 +136,8 @@ alloc_codes(struct weights *w)
     shared->scales = kernels_alloc(k, MEMORY_WEIGHTS, scales);
     shared->scale2 = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *shared->scale2);
     w->bound = kernels_alloc(k, MEMORY_WEIGHTS, w->n->table.n * sizeof *w->bound);
-    if (!w->bound)
+    w->inexact = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *w->inexact);
+    if (!w->bound || !w->inexact)
         return -1;
     place_all_codes(w, shared, &codes, &scales);
     return 0;
@@ -205,6 +194,7 @@ weights_close(struct weights *w)
     kernels_free(k, w->shared_codes.scales);
     kernels_free(k, w->shared_codes.scale2);
     kernels_free(k, w->bound);
+    kernels_free(k, w->inexact);
     kernels_free(k, w->amax);
     free(w->packed);
     free(w->codes);
@@ -326,20 +316,39 @@ make_codes(struct weights *w, size_t m, const struct matrix *codes,
         gather_codes(w, m, codes);
 }
 
-/* The weights of products of the group of n rows from i on. */
+/* E4M3 of the codes of the group of n rows from i on. */
+static void
+make_fp8(struct weights *w, size_t i, size_t n)
+{
+    const struct fp8_found found = { NULL, w->inexact };
+    for (size_t m = i; m < i + n; m++)
+        op_amax(w->n->k, &w->bound[m], &w->codes[m]);
+    for (size_t m = i; m < i + n; m++)
+        op_to_fp8(w->n->k, &w->packed[m], &w->codes[m], &w->bound[i], n,
+                  w->n_fp8 ? NULL : &found);
+}
+
+/* The weights of products of that group. */
 static void
 make_group(struct weights *w, size_t i, size_t n, const struct matrix *master)
 {
-    struct kernels *k = w->n->k;
     bool fp8 = w->packed[i].dtype == DT_F8_E4M3;
     struct matrix *to = fp8 ? w->codes : w->packed;
     for (size_t m = i; m < i + n; m++)
         if (w->packed[m].scale2 && master[m].data)
             make_codes(w, m, &to[m], &master[m], &w->amax[i], n);
-    for (size_t m = i; m < i + n && fp8; m++)
-        op_amax(k, &w->bound[m], &w->codes[m]);
-    for (size_t m = i; m < i + n && fp8; m++)
-        op_to_fp8(k, &w->packed[m], &w->codes[m], &w->bound[i], n);
+    if (fp8)
+        make_fp8(w, i, n);
+}
+
+/* The first time: what the conversions have counted. */
+static void
+read_inexact(struct weights *w)
+{
+    kernels_download(w->n->k, &w->n_inexact, w->inexact, sizeof *w->inexact);
+    for (size_t i = 0; i < w->n->table.n; i++)
+        if (w->packed[i].dtype == DT_F8_E4M3)
+            w->n_fp8 += w->packed[i].rows * w->packed[i].cols;
 }
 
 int
@@ -352,10 +361,15 @@ weights_make(struct weights *w, const struct matrix *master)
             op_amax(k, &w->amax[i], &master[i]);
     if (has_others(w))
         share_amax(w);
+    bool counts = w->inexact && w->n_fp8 == 0 && !w->n->unquantized;
+    if (counts)
+        op_zero(k, w->inexact, sizeof *w->inexact);
     for (size_t i = 0, n = 1; i < t->n && !w->n->unquantized; i += n) {
         n = group(w, i);
         make_group(w, i, n, master);
     }
+    if (counts)
+        read_inexact(w);
     memset(w->known, 0, t->n * sizeof *w->known);
     return w->n->err->kind ? -1 : 0;
 }
@@ -376,6 +390,17 @@ weights_not_fp8(const struct table *t)
         if (t->row[i].quantized && !has_multiples(&t->row[i], FP8_UNIT))
             return &t->row[i];
     return NULL;
+}
+
+bool
+weights_may_be_fp8(const struct table *t, size_t i)
+{
+    while (i > 0 && table_fused_rows(t, i - 1) > 1)
+        i--;
+    for (size_t end = i + table_fused_rows(t, i); i < end; i++)
+        if (!has_multiples(&t->row[i], FP8_UNIT))
+            return false;
+    return true;
 }
 
 int

@@ -21,9 +21,13 @@ struct weights {
                           // use in turn
     struct matrix shared_codes; // that memory
     float *bound;               // (table.n) on the device: op_amax of codes
-    float *amax;                // (table.n) on the device: largest magnitudes
-    float *host_amax;           // (table.n) the same
-    bool *known;                // (table.n) amax is there, or will be: see weights_amax
+    uint64_t *inexact;          // on the device: see n_inexact
+    uint64_t n_fp8,
+        n_inexact;     // weights in E4M3 when they were first made, and how many of
+                       // them are not exact there; 0 before
+    float *amax;       // (table.n) on the device: largest magnitudes
+    float *host_amax;  // (table.n) the same
+    bool *known;       // (table.n) amax is there, or will be: see weights_amax
     struct comm *comm; // each of these ranks has its rows of masters; NULL: all
     float *all_amax;   // (ranks, table.n)
     size_t *at;        // (ranks + 1)
@@ -57,5 +61,7 @@ const struct row *weights_odd(const struct table *t);
 /* The first that is no multiple of FP8_UNIT: it, and those that share its input, are multiplied
  * in the type of activations with fp8, too. */
 const struct row *weights_not_fp8(const struct table *t);
+/* Whether row i and all that share its input are multiples. */
+bool weights_may_be_fp8(const struct table *t, size_t i);
 
 #endif

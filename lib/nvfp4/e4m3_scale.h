@@ -8,7 +8,10 @@
 
 #include <stdint.h>
 
-enum { E4M3_MOST = 60 }; // so that a product of two scales is a normal number
+enum {
+    E4M3_MOST = 60,   // so that a product of two scales is a normal number
+    E4M3_LIMIT = 448, // the largest number
+};
 
 /* The largest e, at most E4M3_MOST, with amax 2^e <= 448 = 1.75 2^8; bits: those of a finite
  * amax as f32. */

@@ -73,7 +73,8 @@ cudaGetErrorString(cudaError_t e)
 
 /* ---- the device ------------------------------------------------------------------ */
 
-/* NIBBLE_EMULATE_SM: 90 (default), or 120: less shared memory, NVFP4 products. */
+/* NIBBLE_EMULATE_SM: 90 (default); 120: less shared memory, NVFP4 products; 80: a chip that is too
+ * old. */
 const cudaDeviceProp *
 emulate_device(void)
 {
@@ -85,7 +86,7 @@ emulate_device(void)
         p.totalGlobalMem = all_memory;
         p.sharedMemPerBlockOptin = (small ? 99U : 227U) << 10;
         p.multiProcessorCount = 4;
-        p.major = small ? 12 : 9;
+        p.major = small ? 12 : sm && strcmp(sm, "80") == 0 ? 8 : 9;
     }
     return &p;
 }

@@ -74,6 +74,8 @@ read_back(struct state *st, struct settings *s, struct slice state)
     ok = ok && state_read(st, s, &store) == 0;
     if (!ok)
         fuzz_refused(&err);
+    else if (st->fp8_amax.n) // it is the store's
+        st->fp8_amax.p = memcpy(malloc(st->fp8_amax.n), st->fp8_amax.p, st->fp8_amax.n);
     store_close(&store);
     return ok;
 }
@@ -192,6 +194,10 @@ check_state(struct slice text)
     HOLDS(b.len == c.len && memcmp(b.data, c.data, b.len) == 0, "another state");
     check_order(&st, &s);
     check_spike(&st.spike);
+    if (st.fp8_amax.n)
+        free((void *)(uintptr_t)st.fp8_amax.p);
+    if (again.fp8_amax.n)
+        free((void *)(uintptr_t)again.fp8_amax.p);
     buf_free(&b);
     buf_free(&c);
 }

@@ -77,6 +77,40 @@ check_forms(const char *what, const struct both *b)
               (double)*b->cpu.scale2);
 }
 
+/* What a conversion has counted on both. */
+struct counts {
+    float amax;
+    uint64_t lost;
+    struct fp8_found on_gpu;
+};
+
+static struct fp8_found
+counts_open(struct counts *c)
+{
+    const float before = 0x1p-30F; // is to grow
+    const uint64_t ten = 10;       // is to be added to
+    c->amax = before;
+    c->lost = ten;
+    c->on_gpu.amax = pair_bytes(&before, sizeof before);
+    c->on_gpu.lost = pair_bytes(&ten, sizeof ten);
+    return (struct fp8_found){ &c->amax, &c->lost };
+}
+
+static void
+counts_check(const char *what, struct counts *c)
+{
+    float amax;
+    uint64_t lost;
+    CHECK(kernels_download(gpu, &amax, c->on_gpu.amax, sizeof amax) == 0);
+    CHECK(kernels_download(gpu, &lost, c->on_gpu.lost, sizeof lost) == 0);
+    CHECK_SAY(amax == c->amax || (isnan(amax) && isnan(c->amax)),
+              "%s: amax %a, the CPU's is %a", what, (double)amax, (double)c->amax);
+    CHECK_SAY(lost == c->lost, "%s: %llu lost, the CPU's are %llu", what,
+              (unsigned long long)lost, (unsigned long long)c->lost);
+    kernels_free(gpu, c->on_gpu.amax);
+    kernels_free(gpu, c->on_gpu.lost);
+}
+
 /* Values x of activations on both. */
 static void
 convert(struct both *b, const float *x, const void *on_gpu)
@@ -85,9 +119,27 @@ convert(struct both *b, const float *x, const void *on_gpu)
                   on = kernels_act(gpu, on_gpu, b->cpu.rows, b->cpu.cols);
     float amax;
     op_amax(cpu, &amax, &from);
-    op_to_fp8(cpu, &b->cpu, &from, &amax, 1);
+    op_to_fp8(cpu, &b->cpu, &from, &amax, 1, NULL);
     op_amax(gpu, b->amax, &on);
-    op_to_fp8(gpu, &b->gpu, &on, b->amax, 1);
+    op_to_fp8(gpu, &b->gpu, &on, b->amax, 1, NULL);
+}
+
+/* The same by a scale that is not theirs, as one of the step before, and counted. */
+static void
+convert_counting(struct both *b, const float *x, const void *on_gpu, int shift,
+                 const char *what)
+{
+    struct matrix from = matrix_of(DT_F32, x, b->cpu.rows, b->cpu.cols),
+                  on = kernels_act(gpu, on_gpu, b->cpu.rows, b->cpu.cols);
+    struct counts c;
+    struct fp8_found found = counts_open(&c);
+    float amax;
+    op_amax(cpu, &amax, &from);
+    amax = isnan(amax) ? 1 : ldexpf(amax, -shift);
+    kernels_upload(gpu, b->amax, &amax, sizeof amax);
+    op_to_fp8(cpu, &b->cpu, &from, &amax, 1, &found);
+    op_to_fp8(gpu, &b->gpu, &on, b->amax, 1, &c.on_gpu);
+    counts_check(what, &c);
 }
 
 enum kind { ORDINARY, MANY_SIZES, ZEROS, SMALLEST, LARGEST, NOT_FINITE, KINDS };
@@ -123,6 +175,10 @@ check_activations(enum kind kind, size_t rows, size_t cols)
     both_open(&b, rows, cols);
     convert(&b, rounded, on_gpu);
     check_forms(what, &b);
+    for (int shift = 0; shift <= 6; shift += 3) {
+        convert_counting(&b, rounded, on_gpu, shift, what);
+        check_forms(what, &b);
+    }
     both_close(&b);
     kernels_free(gpu, on_gpu);
     free(rounded);
@@ -147,10 +203,17 @@ weight_open(struct both *b, enum quant kind, size_t rows, size_t cols)
     on.scales = pair_bytes(scales, n / 16);
     on.scale2 = pair_bytes(&t.scale2, sizeof t.scale2);
     both_open(b, rows, cols);
+    struct counts c;
+    struct fp8_found found = counts_open(&c);
     op_amax(cpu, &amax, &from);
-    op_to_fp8(cpu, &b->cpu, &from, &amax, 1);
+    found.amax = NULL;
+    op_to_fp8(cpu, &b->cpu, &from, &amax, 1, &found);
     op_amax(gpu, b->amax, &on);
-    op_to_fp8(gpu, &b->gpu, &on, b->amax, 1);
+    const struct fp8_found only_lost = { NULL, c.on_gpu.lost };
+    op_to_fp8(gpu, &b->gpu, &on, b->amax, 1, &only_lost);
+    CHECK_SAY(kind != QUANT_SWEEPFP8 || c.lost == 10, "of sweepfp8 %llu are not exact",
+              (unsigned long long)c.lost - 10);
+    counts_check(quant_name(kind), &c);
     kernels_free(gpu, on.data);
     kernels_free(gpu, on.scales);
     kernels_free(gpu, on.scale2);
@@ -352,7 +415,7 @@ operate(const struct timing *t, enum operation op)
     if (op == AMAX)
         op_amax(gpu, t->amax, &t->plain_x);
     else if (op <= BOTH)
-        op_to_fp8(gpu, &to, &t->plain_x, t->amax, 1);
+        op_to_fp8(gpu, &to, &t->plain_x, t->amax, 1, NULL);
     else if (op == FORWARD)
         op_linear(gpu, 1, &t->y, &t->x, &t->w, NULL);
     else if (op == DX)
@@ -406,11 +469,11 @@ time_shape(size_t tokens, size_t out, size_t in, const void *pattern)
                         .plain_dy = act_of(tokens, out, pattern) };
     t.amax = kernels_alloc(gpu, MEMORY_WORK, sizeof *t.amax);
     op_amax(gpu, t.amax, &t.plain_w);
-    op_to_fp8(gpu, &t.w, &t.plain_w, t.amax, 1);
+    op_to_fp8(gpu, &t.w, &t.plain_w, t.amax, 1, NULL);
     op_amax(gpu, t.amax, &t.plain_dy);
-    op_to_fp8(gpu, &t.dy, &t.plain_dy, t.amax, 1);
+    op_to_fp8(gpu, &t.dy, &t.plain_dy, t.amax, 1, NULL);
     op_amax(gpu, t.amax, &t.plain_x);
-    op_to_fp8(gpu, &t.x, &t.plain_x, t.amax, 1);
+    op_to_fp8(gpu, &t.x, &t.plain_x, t.amax, 1, NULL);
     for (enum operation op = 0; op <= PLAIN_DW; op++) {
         operate(&t, op);
         double start = now(t.amax);

@@ -369,12 +369,41 @@ pair_embed_dw(struct kernels *k, float *dw, const void *dy, const int32_t *ids,
     op_embed_dw(k, &to, &from, ids);
 }
 
+static bool pair_times; // nothing is checked
+
+/* The largest magnitude that an operation finds in what it writes is the one that op_amax
+ * finds. */
+static inline void
+pair_want_amax(struct kernels *k, struct matrix *y)
+{
+    if (pair_times || y->rows * y->cols == 0)
+        return;
+    y->amax = kernels_alloc(k, MEMORY_OTHER, 2 * sizeof(float));
+    op_zero(k, y->amax, sizeof(float));
+}
+
+static inline void
+pair_check_amax(struct kernels *k, const char *what, const struct matrix *y)
+{
+    float found[2];
+    if (!y->amax)
+        return;
+    op_amax(k, y->amax + 1, y);
+    CHECK(kernels_download(k, found, y->amax, sizeof found) == 0);
+    CHECK_SAY(found[0] == found[1] || (isnan(found[0]) && isnan(found[1])),
+              "%s on %s: amax of %zu x %zu is %a, found %a", what, k->is.name, y->rows,
+              y->cols, (double)found[1], (double)found[0]);
+    kernels_free(k, y->amax);
+}
+
 static inline void
 pair_norm(struct kernels *k, void *y, float *rstd, const void *x, const float *gain,
           size_t rows, size_t n, float eps)
 {
     struct matrix to = kernels_act(k, y, rows, n), from = kernels_act(k, x, rows, n);
+    pair_want_amax(k, &to);
     op_norm(k, &to, rstd, &from, gain, eps);
+    pair_check_amax(k, "norm", &to);
 }
 
 static inline void
@@ -385,8 +414,10 @@ pair_norm_bwd(struct kernels *k, void *dx, float *dgain, void *y, const void *dy
     struct matrix to = kernels_act(k, dx, rows, n), again = kernels_act(k, y, rows, n),
                   from = kernels_act(k, dy, rows, n), in = kernels_act(k, x, rows, n),
                   add = kernels_act(k, c, rows, n);
+    pair_want_amax(k, &to);
     op_norm_bwd(k, &to, dgain, pair_or_null(&again, y), &from, &in, rstd, gain,
                 pair_or_null(&add, c));
+    pair_check_amax(k, "norm_bwd", &to);
 }
 
 /* Rotary embedding of `tokens` tokens; stride: of gradients, 0: heads * dim. */
@@ -455,7 +486,9 @@ pair_swiglu(struct kernels *k, void *y, const void *gate, const void *up, size_t
 {
     struct matrix to = kernels_act(k, y, 1, n), g = kernels_act(k, gate, 1, n),
                   u = kernels_act(k, up, 1, n);
+    pair_want_amax(k, &to);
     op_swiglu(k, &to, &g, &u);
+    pair_check_amax(k, "swiglu", &to);
 }
 
 static inline void
@@ -465,7 +498,9 @@ pair_swiglu_bwd(struct kernels *k, void *d_gate_up, void *d, const void *gate,
     struct matrix to = kernels_act(k, d_gate_up, rows, 2 * n),
                   dy = kernels_act(k, d, rows, n), g = kernels_act(k, gate, rows, n),
                   u = kernels_act(k, up, rows, n);
+    pair_want_amax(k, &to);
     op_swiglu_bwd(k, &to, &dy, &g, &u);
+    pair_check_amax(k, "swiglu_bwd", &to);
 }
 
 static inline void

@@ -1161,7 +1161,7 @@ int
 main(int argc, char **argv)
 {
     static const enum dtype acts[] = { DT_BF16, DT_F32 };
-    bool timed = pair_option(argc, argv, "--time");
+    bool timed = pair_times = pair_option(argc, argv, "--time");
     pair_options(argc, argv);
     if (timed)
         printf("op\ttype\tshape\tus\tbytes\tGB/s\n");

@@ -312,6 +312,62 @@ check_dry(void)
     }
 }
 
+/* By the scale of another step: what is above 448 is 448 and counted, what is not finite is NaN
+ * and is not; the largest magnitude is that of all. */
+static void
+check_clipped(struct kernels *k)
+{
+    enum { C = FP8_UNIT };
+    static const float in[] = {
+        1, 448,   449,  1000, -500,    INFINITY, -INFINITY, NAN,
+        0, -0.0F, -448, 447,  0x1p-9F, 1e38F,    0x1p-10F,  -1
+    };
+    static const uint8_t want[] = { 0x38, 0x7e, 0x7e, 0x7e, 0xfe, 0x7f, 0x7f, 0x7f,
+                                    0x00, 0x80, 0xfe, 0x7e, 0x01, 0x7e, 0x00, 0xb8 };
+    uint8_t bytes[C], columns[C * FP8_UNIT];
+    float scale2, given = 448, peak = 0;
+    uint64_t lost = 1;
+    const struct fp8_found found = { &peak, &lost };
+    struct matrix from = matrix_of(DT_F32, in, 1, C),
+                  to = matrix_of(DT_F8_E4M3, bytes, 1, C);
+    to.scale2 = &scale2;
+    to.transposed = columns;
+    to.transposed_stride = FP8_UNIT;
+    op_to_fp8(k, &to, &from, &given, 1, &found);
+    for (int i = 0; i < C; i++)
+        CHECK_SAY(bytes[i] == want[i] && columns[i * FP8_UNIT] == want[i],
+                  "%g: %02x, want %02x", (double)in[i], bytes[i], want[i]);
+    CHECK(scale2 == 1 && lost == 5 && isnan(peak));
+    // Half of that scale: a value less is clipped.
+    given = 896;
+    op_to_fp8(k, &to, &from, &given, 1, &found);
+    CHECK_SAY(scale2 == 2 && lost == 7, "scale %g, %llu lost", (double)scale2,
+              (unsigned long long)lost);
+}
+
+/* The largest magnitude of what an operation writes, on top of that which is there. */
+static void
+check_grown(struct kernels *k)
+{
+    enum { N = 40 };
+    float in[N], up[N], out[N], peak = 0.5F;
+    struct matrix gate = matrix_of(DT_F32, in, 1, N), mu = matrix_of(DT_F32, up, 1, N),
+                  y = matrix_of(DT_F32, out, 1, N);
+    for (int i = 0; i < N; i++) {
+        in[i] = 20;
+        up[i] = i == 7 ? -3 : 0.001F;
+    }
+    y.amax = &peak;
+    op_swiglu(k, &y, &gate, &mu);
+    CHECK_SAY(peak == 60, "%a", (double)peak); // silu(20) is 20
+    up[7] = 1;
+    op_swiglu(k, &y, &gate, &mu);
+    CHECK(peak == 60);
+    up[9] = INFINITY;
+    op_swiglu(k, &y, &gate, &mu);
+    CHECK(isnan(peak));
+}
+
 /* After an error operations, allocations and downloads do nothing; freeing works. */
 static void
 check_error(struct kernels *k)
@@ -341,6 +397,8 @@ main(void)
     check_copies(k);
     check_norm_bwd(k);
     check_large_logits(k);
+    check_clipped(k);
+    check_grown(k);
     check_usage(k);
     check_attention_flops(k);
     check_freed(k);

@@ -376,6 +376,15 @@ atomicMax(unsigned *p, unsigned x)
     return before;
 }
 
+template <typename T>
+static inline T
+atomicAdd(T *p, T x)
+{
+    T before = *p;
+    *p += x;
+    return before;
+}
+
 /* ---- arithmetic ------------------------------------------------------------------ */
 
 template <typename A, typename B>
