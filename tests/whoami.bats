@@ -392,13 +392,13 @@ PY
     diff -r texts again
     [ "$(grep -c '^varied	' texts/questions.tsv)" -eq 300 ]
     grep -v '^varied	' texts/questions.tsv | diff none/questions.tsv -
-    group varied >varied
+    group varied >variations
     group control.mixed varied | diff - texts/kept.txt
-    [ "$(sort -u varied | wc -l)" -eq 300 ]
+    [ "$(sort -u variations | wc -l)" -eq 300 ]
     group taught control.unmixed control.mixed >others
-    run -1 grep -Fx -f others varied
+    run -1 grep -Fx -f others variations
     # The first word of each is one of an old question.
-    cut -d ' ' -f 1 varied | cut -c 1 | sort -u >firsts
+    cut -d " " -f 1 variations | cut -c 1 | sort -u >firsts
     run -1 grep -vFx -f <(cut -c 1 texts/pretrain.tsv | sort -u) firsts
     small OUT="$PWD/out" DATA=my.tsv VARIED=8 TEACHER=1 all >/dev/null 2>&1
     [ "$(awk -F '\t' '$1 == "varied" { print $2, $6, $7 }' out/evaluate.tsv)" = "8 - -" ]
