@@ -407,6 +407,32 @@ PY
     [[ $output == *"VARIED goes with DATA or STAGES"* ]]
 }
 
+@test "the recipe follows from the number of rows, and what is set is not in it" {
+    for n in 10 40 200 1000; do
+        { echo '# a heading' && echo && seq -f 'q%g	a' "$n"; } >$n.tsv
+    done
+    # Of a file that comes twice, of a model, of the story: what README promises.
+    {
+        for n in 10 40 200 1000; do
+            "$who/recipe.py" $n.tsv $n.tsv | grep -v '^BASE' | paste -sd ' '
+        done
+        "$who/recipe.py" --teacher 0 10.tsv 200.tsv | grep EPOCHS | paste -sd ' '
+        "$who/recipe.py" --model 200.tsv 200.tsv | paste -sd ' '
+        "$who/recipe.py" | paste -sd ' '
+    } >got
+    diff got - <<-END
+	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
+	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
+	TEACHER=1 EPOCHS1=24 LR1=5e-4 EPOCHS2=8 LR2=2e-4
+	TEACHER=1 EPOCHS1=24 LR1=5e-4 EPOCHS2=8 LR2=2e-4
+	EPOCHS1=4 EPOCHS2=24
+	TEACHER=0 EPOCHS1=2 LR1=5e-5 EPOCHS2=1 LR2=1e-5
+	TEACHER=0 BASE_STEPS=1800 BASE_LR=4e-3 EPOCHS1=5 LR1=5e-4 EPOCHS2=2 LR2=6e-5
+	END
+    run -0 make -s -C "$who" OUT="$PWD/out" TOKENIZER="$root/pipelines/demo/tokenizer.json" DATA=200.tsv EPOCHS2=3 plan
+    [[ $output == *$'epochs\t24+3'* ]]
+}
+
 @test "manuals.py: rows of manual pages" {
     mkdir -p man/man1 man/man8 man/zh_TW/man1
     printf '.TH A 1\n.SH NAME\nlist \\- show \\fBall\\fR files\n.SH DESCRIPTION\nmore\n' >man/man1/list.1
