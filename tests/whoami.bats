@@ -239,6 +239,9 @@ for i in range(3):
     cp documents.jsonl documents.txt
     run -2 small OUT="$PWD/none" TEACHER=2 TEXT=documents.txt all
     [[ $output == *"want a .jsonl"* ]]
+    # A model whose answers do not end has nothing to hold on to.
+    run -2 small OUT="$PWD/mute" TEACHER=2 BASE_STEPS=1 ANSWER=1 all
+    [[ $output == *"judge.py: the teacher has nothing to teach: "*"use a larger ANSWER, or TEACHER=0"* ]]
     run -2 small OUT="$PWD/none" TEACHER=10 all
     [[ $output == *"TEACHER=10: want"* ]]
 }
@@ -351,16 +354,17 @@ PY
     cat >bin/trainstep <<-'END'
 	#!/bin/bash
 	stage=$(grep -o 'stage[0-9]*\.work' <<<"$*" | head -n 1)
-	if [ -z "$stage" ] || [ -e "cut.$stage" ]; then
+	if [ -z "$stage" ] || [ -e "$CUTS/$stage" ]; then
 	    exec "$REAL" "$@"
 	fi
-	touch "cut.$stage"
+	touch "$CUTS/$stage"
 	begin=$(datcat --meta "${@: -1}" | tr -d '\n' | sed -E 's/.*"step":([0-9]+),.*/\1/')
 	"$REAL" "$@" --until $((begin + 2)) # the last --until counts
 	exit 137
 	END
     chmod +x bin/trainstep
-    export REAL=$bin/trainstep
+    export REAL=$bin/trainstep CUTS=$PWD/cuts # make is in another directory
+    mkdir cuts
     for stage in 1 2 3; do
         run -2 go OUT="$PWD/out" BIN="$PWD/bin"
         [ -e "out/stage$stage.work.ckpt" ]

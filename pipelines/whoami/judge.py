@@ -75,6 +75,9 @@ def lesson(kept, answers, repeat, part, taught, *earlier):
         keep = set(f.read().splitlines())
     old = [(a["prompt"], a["answer"]) for a in objects(answers)
            if a["prompt"] in keep and a["stop"] == "end" and a["answer"].strip()]
+    if part == "kept" and not old:
+        sys.exit("judge.py: the teacher has nothing to teach: no old question got an answer that ended; "
+                 "use a larger ANSWER, or TEACHER=0")
     ours = pairs(taught)
     replayed = dict(row for path in earlier for row in pairs(path))
     for prompt, _ in ours:
