@@ -427,14 +427,14 @@ PY
     diff got - <<-END
 	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
 	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
-	TEACHER=1 EPOCHS1=24 LR1=5e-4 EPOCHS2=8 LR2=2e-4
-	TEACHER=1 EPOCHS1=24 LR1=5e-4 EPOCHS2=8 LR2=2e-4
-	EPOCHS1=4 EPOCHS2=24
+	TEACHER=1 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
+	TEACHER=1 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
+	EPOCHS1=4 EPOCHS2=30
 	TEACHER=0 EPOCHS1=2 LR1=5e-5 EPOCHS2=1 LR2=1e-5
 	TEACHER=0 BASE_STEPS=1800 BASE_LR=4e-3 EPOCHS1=5 LR1=5e-4 EPOCHS2=2 LR2=6e-5
 	END
     run -0 make -s -C "$who" OUT="$PWD/out" TOKENIZER="$root/pipelines/demo/tokenizer.json" DATA=200.tsv EPOCHS2=3 plan
-    [[ $output == *$'epochs\t24+3'* ]]
+    [[ $output == *$'epochs\t30+3'* ]]
 }
 
 @test "manuals.py: rows of manual pages" {

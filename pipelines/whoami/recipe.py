@@ -16,7 +16,7 @@ repeated until there are as many (judge.py), so an epoch has several views of a 
 import argparse
 
 # Views of a row and the least number of epochs.
-LEARN, SETTLE = (24, 4), (8, 2)
+LEARN, SETTLE = (30, 4), (15, 2)
 # Of own rows, of the story and of a model of the user's: epochs to learn and to settle if they
 # are not of the rule, the two rates, and steps and rate of the first training.
 FIXED = {"own": (None, None, "5e-4", "2e-4", 900, "2e-3"),
