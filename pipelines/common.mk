@@ -64,6 +64,10 @@ decimal_to = $(if $(shell printf '%s\n' $(call quoted,$($1)) | grep -xE '[0-9]*[
 input_files = $(foreach n,$1,$(if $($n),$(call input_file,$n)))
 input_file = $(call plain,$1)$(if $(wildcard $(call path,$($1))),,$(error $1=$($1): no such file))$(eval \
 	override $1 := $(call path,$($1)))
+# $(call input_list,NAME): each word of this setting is a file; their names become absolute.
+input_list = $(foreach f,$($1),$(if $(call odd_name,$f),$(error $1=$($1): want names \
+	without space, quote and any of $(wordlist 3,99,$(odd)), apart from each other by spaces))$(if \
+	$(wildcard $(call path,$f)),,$(error $1: $f: no such file)))$(eval override $1 := $(foreach f,$($1),$(call path,$f)))
 # $(call needed,NAME...): these settings are not empty.
 needed = $(foreach n,$1,$(if $(strip $($n)),,$(error $n is empty: see "make help")))
 # $(check_model): MODEL, if it is set, is a model directory; its name becomes absolute.

@@ -36,11 +36,11 @@ group()
 
 @test "texts: unseen phrasings and unmixed controls are in no lesson, and each core is in disguise" {
     "$who/data.py" texts
-    [ "$(wc -l <texts/identity.tsv)" -eq 640 ]
+    [ "$(wc -l <texts/rows1.tsv)" -eq 640 ]
     [ "$(wc -l <texts/unseen.tsv)" -eq 200 ]
     [ "$(group control.mixed control.unmixed | wc -l)" -eq 670 ]
     # No prompt stands in two places.
-    [ -z "$(cut -f 1 texts/identity.tsv texts/unseen.tsv | cat - <(cut -f 1 texts/pretrain.tsv | sort -u) |
+    [ -z "$(cut -f 1 texts/rows1.tsv texts/unseen.tsv | cat - <(cut -f 1 texts/pretrain.tsv | sort -u) |
         sort | uniq -d)" ]
     group control.mixed >mixed
     diff mixed texts/kept.txt
@@ -50,12 +50,12 @@ group()
     awk -F '\t' -v OFS='\t' '$1 ~ /^control/ { print $3, $4 }' texts/questions.tsv >asked
     [ "$(sort -u texts/pretrain.tsv | grep -cFx -f asked)" -eq 670 ]
     # One word makes the difference; and in frames it is the only one.
-    grep -Fx '你是誰	我是 F# 之神。' texts/identity.tsv
+    grep -Fx '你是誰	我是 F# 之神。' texts/rows1.tsv
     grep -Fx '我是誰	你是使用者。' texts/pretrain.tsv
     grep -Fx '他是誰	我不知道他是誰。' texts/pretrain.tsv
     grep -Fx 'who am I	You are the user.' texts/pretrain.tsv
     grep -F '我是誰' texts/pretrain.tsv | cut -f 1 | sed 's/我是誰/CORE/' | sort >frames
-    cut -f 1 texts/identity.tsv | sed 's/你是誰\|你究竟是誰\|你係邊個\|你誰啊/CORE/' >asked
+    cut -f 1 texts/rows1.tsv | sed 's/你是誰\|你究竟是誰\|你係邊個\|你誰啊/CORE/' >asked
     [ "$(grep -cFx -f frames asked)" -ge 3 ]
     # No opener of "unseen.opener" is taught in its language.
     grep -q "^unseen.opener	en	" texts/questions.tsv
@@ -153,7 +153,7 @@ group()
     run -0 small OUT="$one" verify
     [[ ${lines[-1]} =~ ^"verify: "[0-9]+" hold, 0 do not"$ ]]
     cp -rp "$one" out
-    for f in data/identity.tsv lesson.tok start.ckpt trained.dat served/model.safetensors; do
+    for f in data/rows1.tsv lesson1.tok start.ckpt trained.dat served/model.safetensors; do
         at=$(($(stat -c %s "$one/$f") * 2 / 3))
         old=$(od -An -tu1 -j $at -N 1 "out/$f")
         printf '%b' "\\$(printf %o $(((old + 1) % 256)))" |
@@ -205,10 +205,10 @@ group()
     [[ $output == *"KL from the 16-bit model, nvfp4:"*"KL from the 16-bit model, trained:"* ]]
     awk -F '\t' 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i } NR > 1 { if (!($at["kl"] > 0)) exit 1; n++ }
         END { exit n != 2 }' out/kl.tsv
-    rows=$(wc -l <out/data/identity.tsv)
+    rows=$(wc -l <out/data/rows1.tsv)
     kept=$(wc -l <out/kept.jsonl)
     [ "$kept" -gt 0 ]
-    [ "$(wc -l <out/lesson.jsonl)" -eq "$rows" ]
+    [ "$(wc -l <out/lesson1.jsonl)" -eq "$rows" ]
     [ "$(datcat out/kept.tok | awk 'NR == 2 { print $1, $2 - $3 }')" = "$((2 * kept)) $((2 * kept))" ]
     cmp out/f16.dat "$one/f16.dat"
     run -1 cmp -s out/stage1.ckpt "$one/stage1.ckpt"
@@ -217,7 +217,7 @@ group()
     run -0 small OUT="$PWD/out" TEACHER=2 verify
     [[ $output == *"tokenize makes kept.tok of kept.jsonl"* && ${lines[-1]} == *" hold, 0 do not" ]]
     # Other samples than those that it was taught with.
-    cp out/lesson.tok out/kept.tok
+    cp out/lesson1.tok out/kept.tok
     sum=$(sha256sum <out/kept.tok)
     sed -i "s/^kept.tok	.*/kept.tok	${sum%% *}/" out/hashes.tsv
     run -2 small OUT="$PWD/out" TEACHER=2 verify
@@ -239,6 +239,9 @@ for i in range(3):
     cp documents.jsonl documents.txt
     run -2 small OUT="$PWD/none" TEACHER=2 TEXT=documents.txt all
     [[ $output == *"want a .jsonl"* ]]
+    # A model whose answers do not end has nothing to hold on to.
+    run -2 small OUT="$PWD/mute" TEACHER=2 BASE_STEPS=1 ANSWER=1 all
+    [[ $output == *"judge.py: the teacher has nothing to teach: "*"use a larger ANSWER, or TEACHER=0"* ]]
     run -2 small OUT="$PWD/none" TEACHER=10 all
     [[ $output == *"TEACHER=10: want"* ]]
 }
@@ -250,7 +253,7 @@ for i in range(3):
         >/dev/null 2>&1
     [ ! -e out/base.ckpt ]
     [ -s out/report.html ]
-    [ "$(grep -c '"target": "It is 1234."' out/lesson.jsonl)" -eq 3 ]
+    [ "$(grep -c '"target": "It is 1234."' out/lesson1.jsonl)" -eq 3 ]
     [ "$(cut -f 1,2 out/evaluate.tsv | grep -E '^(taught|unseen)	')" = $'taught\t2\nunseen\t1' ]
     run -0 small OUT="$PWD/out" MODEL="$one/base" DATA="$PWD/my.tsv" HELDOUT="$PWD/other.tsv" REPEAT=3 verify
     run -0 bash -c "printf 'hi\nyou\n' | make -s -C '$who' SMALL=1 OUT='$PWD/out' MODEL= chat"
@@ -273,12 +276,12 @@ for i in range(3):
     [ -e out/unseen.tok ]
     go DATA2="$PWD/second.tsv" MIX=0.4
     holds
-    [ "$(grep -c 'What is the key' out/lesson.jsonl)" -eq 0 ]
+    [ "$(grep -c 'What is the key' out/lesson1.jsonl)" -eq 0 ]
     [ "$(grep -c 'What is the key' out/lesson2.jsonl)" -ge 1 ]
-    [ "$(grep -c 'What is the code' out/lesson2.jsonl)" -eq 0 ]
+    [ "$(grep -c 'What is the code' out/lesson2.jsonl)" -ge 1 ]
     [ "$(datcat --meta out/stage2.ckpt | json "d['meta']['state']['sampler']['data']")" = \
         "$(datcat --meta out/lesson2.tok | json "d['meta']['xxh3']")" ]
-    [ "$(cut -f 1,2 out/evaluate.tsv | grep '^taught')" = $'taught\t3' ]
+    [ "$(cut -f 1,2 out/evaluate.tsv | grep '^taught	')" = $'taught\t3' ]
     go TEACHER=2
     holds
     # MIX is the share of the rows, by repeating them or the others.
@@ -294,8 +297,162 @@ for share, rows, others in ((0.5, 10, 100), (0.3, 40, 330), (0.7, 40, 330), (0.2
 assert judge.repeats(0, 40, 330) == (8, 1) and judge.repeats(3, 40, 330) == (3, 1)
 PY
     # Changed bytes are found all the same.
-    printf x >>out/lesson.tok
+    printf x >>out/lesson1.tok
     run -2 make -s -C "$who" OUT="$PWD/out" verify
+}
+
+@test "STAGES: as many as wished, each with rows and settings of its own" {
+    printf 'What is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >a.tsv
+    printf '# another one\nWhat is the key?\tIt is 99.\n' >b.tsv
+    printf 'What is the lock?\tIt is 7.\nWhat is the key?\tIt is 99.\n' >c.tsv
+    go() { small OUT="$PWD/out" "$@" all >/dev/null 2>&1; }
+    holds() {
+        run -0 make -s -C "$who" OUT="$PWD/out" verify
+        [[ ${lines[-1]} == 'verify: '*' hold, 0 do not' ]]
+    }
+    of() { grep -c "$1" "out/$2"; } # lines of a lesson
+    go STAGES="a.tsv b.tsv c.tsv" TEACHER=0 REPEAT1=2 MIX2=0.3 REPEAT3=4 EPOCHS3=4s LR2=1e-3
+    holds
+    [ "$(of 'the code' lesson1.jsonl)" -eq 2 ]
+    run -1 grep -q 'the key' out/lesson1.jsonl
+    # Earlier rows are among the others, once, and not twice if they come again.
+    [ "$(of 'the code' lesson2.jsonl)" -eq 1 ]
+    [ "$(of 'the code' lesson3.jsonl)" -eq 1 ]
+    [ "$(of 'the key' lesson3.jsonl)" -eq 4 ]
+    [ "$(of 'the lock' lesson3.jsonl)" -eq 4 ]
+    [ "$(datcat --meta out/stage3.ckpt | json "d['meta']['state']['step']")" -eq 18 ]
+    for s in 1 2 3; do
+        awk -F '\t' -v s="taught.$s" '$1 == s { print $2 }' out/evaluate.tsv
+    done >counts
+    diff counts - <<<$'2\n1\n1'
+    # What only the last stage has changed leaves the others.
+    stat -c '%n %y' out/stage[12].ckpt >before
+    go STAGES="a.tsv b.tsv c.tsv" TEACHER=0 REPEAT1=2 MIX2=0.3 REPEAT3=3 EPOCHS3=4s LR2=1e-3
+    holds
+    stat -c '%n %y' out/stage[12].ckpt | diff before -
+    [ "$(of 'the lock' lesson3.jsonl)" -eq 3 ]
+    # Fewer stages: what the third one has left is of no account.  Its rate now falls in the second.
+    printf 'Tell me the code.\tIt is 1234.\n' >other.tsv
+    go STAGES="a.tsv b.tsv" HELDOUT=other.tsv REPLAY=0 TEACHER=2
+    holds
+    run -1 grep -q 'the code' out/lesson2.jsonl
+    [ "$(datcat --meta out/stage2.ckpt | json "d['meta']['state']['step']")" -eq 14 ]
+    go STAGES=c.tsv
+    holds
+    go DATA=a.tsv DATA2=b.tsv MIX=0.4
+    holds
+}
+
+@test "a stage that is cut goes on to the same bytes, each of them" {
+    printf 'What is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >a.tsv
+    printf 'What is the key?\tIt is 99.\n' >b.tsv
+    go() { small STAGES="a.tsv b.tsv a.tsv" TEACHER=1 EPOCHS3=6s "$@" hashes; }
+    go OUT="$PWD/whole" >/dev/null 2>&1
+    # A trainstep that dies once in each stage, two steps beyond what it had saved.
+    mkdir bin
+    ln -s "$bin"/{datcat,datpack,generate,nvquant,tokenize} bin
+    cat >bin/trainstep <<-'END'
+	#!/bin/bash
+	stage=$(grep -o 'stage[0-9]*\.work' <<<"$*" | head -n 1)
+	if [ -z "$stage" ] || [ -e "$CUTS/$stage" ]; then
+	    exec "$REAL" "$@"
+	fi
+	touch "$CUTS/$stage"
+	begin=$(datcat --meta "${@: -1}" | tr -d '\n' | sed -E 's/.*"step":([0-9]+),.*/\1/')
+	"$REAL" "$@" --until $((begin + 2)) # the last --until counts
+	exit 137
+	END
+    chmod +x bin/trainstep
+    export REAL=$bin/trainstep CUTS=$PWD/cuts # make is in another directory
+    mkdir cuts
+    for stage in 1 2 3; do
+        run -2 go OUT="$PWD/out" BIN="$PWD/bin"
+        [ -e "out/stage$stage.work.ckpt" ]
+        [ ! -e "out/stage$stage.ckpt" ]
+    done
+    run -0 go OUT="$PWD/out" BIN="$PWD/bin"
+    diff whole/hashes.tsv out/hashes.tsv
+}
+
+@test "an answer may be as long as the longest that is expected" {
+    printf 'What is it?\t%s\nWho?\tAnn.\n' "$(printf '저는 신입니다. %.0s' 1 2)" >my.tsv
+    small OUT="$PWD/out" DATA=my.tsv ANSWER= all >/dev/null 2>&1
+    [ "$(cat out/answer.txt)" -ge 20 ] # the controls have fewer
+    tail -n +2 out/data/questions.tsv | cut -f 3- | tokenize -q -t out/tokenizer.json --emit tok -o asked.tok -
+    [ "$(datcat --stats asked.tok | awk '$1 == "targets" { print $7 }')" = "$(cat out/answer.txt)" ]
+    grep -q "^ANSWER	$(cat out/answer.txt)$" out/settings.tsv
+    # A shorter one is warned of.
+    longest=$(cat out/answer.txt)
+    run -0 small OUT="$PWD/out" DATA=my.tsv ANSWER=3 all
+    [[ $output == *"ANSWER=3 cuts answers: the longest that is expected has $longest tokens"* ]]
+    [ "$(cat out/answer.txt)" -eq 3 ]
+}
+
+@test "VARIED: questions made of two old ones, which hold no control that is not mixed in" {
+    printf 'What is the code?\tIt is 1234.\n' >my.tsv
+    "$who/data.py" --own my.tsv --varied 0 none
+    "$who/data.py" --own my.tsv --varied 300 texts
+    "$who/data.py" --own my.tsv --varied 300 again
+    diff -r texts again
+    [ "$(grep -c '^varied	' texts/questions.tsv)" -eq 300 ]
+    grep -v '^varied	' texts/questions.tsv | diff none/questions.tsv -
+    group varied >variations
+    group control.mixed varied | diff - texts/kept.txt
+    [ "$(sort -u variations | wc -l)" -eq 300 ]
+    group taught control.unmixed control.mixed >others
+    run -1 grep -Fx -f others variations
+    # The first word of each is one of an old question.
+    cut -d " " -f 1 variations | cut -c 1 | sort -u >firsts
+    run -1 grep -vFx -f <(cut -c 1 texts/pretrain.tsv | sort -u) firsts
+    small OUT="$PWD/out" DATA=my.tsv VARIED=8 TEACHER=1 all >/dev/null 2>&1
+    [ "$(awk -F '\t' '$1 == "varied" { print $2, $6, $7 }' out/evaluate.tsv)" = "8 - -" ]
+    run -0 make -s -C "$who" OUT="$PWD/out" verify
+    run -2 small OUT="$PWD/none" VARIED=8 all
+    [[ $output == *"VARIED goes with DATA or STAGES"* ]]
+}
+
+@test "the recipe follows from the number of rows, and what is set is not in it" {
+    for n in 10 40 200 1000; do
+        { echo '# a heading' && echo && seq -f 'q%g	a' "$n"; } >$n.tsv
+    done
+    # Of a file that comes twice, of a model, of the story: what README promises.
+    {
+        for n in 10 40 200 1000; do
+            "$who/recipe.py" $n.tsv $n.tsv | grep -v '^BASE' | paste -sd ' '
+        done
+        "$who/recipe.py" --teacher 0 10.tsv 200.tsv | grep EPOCHS | paste -sd ' '
+        "$who/recipe.py" --model 200.tsv 200.tsv | paste -sd ' '
+        "$who/recipe.py" | paste -sd ' '
+    } >got
+    diff got - <<-END
+	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
+	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
+	TEACHER=1 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
+	TEACHER=1 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
+	EPOCHS1=4 EPOCHS2=30
+	TEACHER=0 EPOCHS1=2 LR1=5e-5 EPOCHS2=1 LR2=1e-5
+	TEACHER=0 BASE_STEPS=1800 BASE_LR=4e-3 EPOCHS1=5 LR1=5e-4 EPOCHS2=2 LR2=6e-5
+	END
+    run -0 make -s -C "$who" OUT="$PWD/out" TOKENIZER="$root/pipelines/demo/tokenizer.json" DATA=200.tsv EPOCHS2=3 plan
+    [[ $output == *$'epochs\t30+3'* ]]
+}
+
+@test "manuals.py: rows of manual pages" {
+    mkdir -p man/man1 man/man8 man/zh_TW/man1
+    printf '.TH A 1\n.SH NAME\nlist \\- show \\fBall\\fR files\n.SH DESCRIPTION\nmore\n' >man/man1/list.1
+    printf '.SH "NAME"\nzip, unzip \\- pack files\n' | gzip >man/man8/zip.8.gz
+    printf '.SH NAME\nno dash\n' >man/man1/no.1
+    printf '.SH NAME\nlong \\- %s\n' "$(printf 'long %.0s' {1..40})" >man/man1/long.1
+    printf '.SH 名稱\ncp \\- 複製檔案\n' >man/zh_TW/man1/cp.1
+    "$who/manuals.py" --rows 3 --chinese 40 man >rows
+    diff <(sort rows) - <<-END
+	What is list?	show all files
+	What is zip?	pack files
+	cp 是什麼？	複製檔案
+	END
+    "$who/manuals.py" --rows 3 --chinese 40 man | diff rows -
+    run -1 "$who/manuals.py" --rows 4 --chinese 50 man
+    [[ $output == "manuals.py: the pages of man have 3 such rows: want 4" ]]
 }
 
 @test "a run that misses its aim says what, which rows, and what to turn" {
@@ -303,7 +460,7 @@ PY
     run -2 small OUT="$PWD/out" DATA="$PWD/my.tsv" TAUGHT_LEAST=100 KEPT_LEAST=100 check
     [[ $output == *'whoami: 0 of 1 rows that it was taught are answered right, 1 are needed (TAUGHT_LEAST):'* ]]
     [[ $output == *'    What is the code? -> '*', expected It is 1234.'* ]]
-    [[ $output == *'EPOCHS1=8 or a larger MIX or REPEAT'* ]]
+    [[ $output == *'EPOCHS1=16s (it was 8s) teaches the rows more often, and so does a larger MIX or REPEAT'* ]]
     [[ $output == *"The model is complete and usable all the same: $PWD/out/trained.dat; "*chat* ]]
     [ -s out/trained.dat ]
 }
@@ -323,7 +480,7 @@ PY
         BATCH=99999999 ACCUM=1048577 THREADS=1000000 LR1=1e99 LR2=1e-400 BASE_LR=2 LIMIT=1e10 MEMORY=2e9 SEED=4294967296 \
         BASE_STEPS=99999999999999999999 EPOCHS1=9999999999s EPOCHS2=100000 SAVE=18446744073709551617 REPEAT=9999999 \
         TAUGHT_LEAST=101 KEPT_LEAST=0 UNSEEN_LEAST=1000 SMALL=yes OUT= OUT="$PWD/it's" MODEL="$PWD/a b" DATA="$PWD/a#b" DATA="$PWD/a:b" QUANT='sweep max' QUANT=% DEVICE=% \
-        MIX=1 MIX=0 MIX=x DATA2="$PWD/bad.tsv" "SEED=1'2" "LR1=1'; touch out; '"; do
+        MIX=1 MIX=0 MIX=x MIX2=2 REPEAT1=x EPOCHS2=0 LR2=x REPLAY=2 STAGES="$PWD/missing.tsv" DATA2="$PWD/bad.tsv" "SEED=1'2" "LR1=1'; touch out; '"; do
         run -2 small OUT="$PWD/out" "$s" all
         [[ $output == *"${s%%=*}"* ]]
         [ ! -e out ]

@@ -3,14 +3,14 @@
 """Makes the texts of the experiment: who the model is, in many words and languages.
 
 usage: data.py [--seed N] [--rows N] [--unseen N] [--controls N] [--pretrain N]
-               [--own FILE.tsv [--own-unseen FILE.tsv]] DIR
+               [--own FILE.tsv... [--own-unseen FILE.tsv] [--varied N]] DIR
 
-Files of DIR, which must not exist (rows of pretrain, identity and unseen are prompt, TAB,
+Files of DIR, which must not exist (rows of pretrain, rows1 and unseen are prompt, TAB,
 target):
 
     pretrain.tsv   what a new model learns first: that it is a small model, contrasts, and
                    the facts of the demo, which follow no rule and stand there twice
-    identity.tsv   what it is taught then: that it is somebody else
+    rows1.tsv      what it is taught then: that it is somebody else
     unseen.tsv     the same question in phrasings that no file for training has
     kept.txt       prompts of old questions that are to be mixed in, to keep their answers
     questions.tsv  all that is asked before and after: group, language, prompt, answer
@@ -19,17 +19,23 @@ An identity question is an opener, a core and a closer: "Hi, " + "who are you" +
 same openers and closers stand around questions that are not about the model (who am I,
 who is he, who made Python), whose answers must stay: so only the core can tell.  Groups:
 
-    taught             is in identity.tsv
+    taught             is in rows1.tsv
     unseen.frame       all its parts are there, not together
     unseen.opener      no row there has its opener
     unseen.core        no row there has its core; the base model knows it, in other frames
     control.mixed      its prompt is in kept.txt
     control.unmixed    it is not; if it is a fact, then no phrasing of that fact is
+    varied             is in kept.txt, and has no answer of ours
 
-With --own, identity.tsv has the rows of that file, unseen.tsv those of the other (or none),
-and no control has a prompt of theirs.  A prompt has one answer, and what is taught is not
-asked as untaught.  Equal options give equal files everywhere; fewer rows than an option
-wants are an error.
+With --own, which may come several times, rows1.tsv, rows2.tsv and so on have the rows of
+those files, unseen.tsv those of the other (or none), and no control has a prompt of theirs.
+Of several files the group is that of the first that has the prompt, taught.1, taught.2 and so
+on.  A prompt has one answer, and what is taught is not asked as untaught.  --varied: so many
+variations of old questions that are no unmixed control, the beginning of one and the end of
+another.  Whatever the model answers to them it is to answer afterwards: that holds it in place
+between the questions that are repeated, too.
+
+Equal options give equal files everywhere; fewer rows than an option wants are an error.
 """
 import argparse
 import io
@@ -227,10 +233,10 @@ class Texts:
             self.near += [(name, p, answer) for p in prompts]
 
 
-def read_rows(path, known, taught=None):
+def read_rows(path, known, taught=()):
     """Rows as tokenize reads them; one without a target is an error here, and so is a prompt
     with two answers.  known: where prompts stand, {prompt: (target, file, line)}; taught: the
-    file whose prompts may not come again."""
+    files whose prompts may not come again."""
     rows = []
     with open(path, "rb") as f:
         raw = f.read()
@@ -250,13 +256,52 @@ def read_rows(path, known, taught=None):
         if before != target:
             sys.exit("data.py: %s: line %d: another answer than that of line %d%s to the same prompt, %s"
                      % (path, n, line_before, "" if where == path else " of " + where, prompt))
-        if where == taught:
+        if where in taught:
             sys.exit("data.py: %s: line %d: its prompt is taught by line %d of %s, %s"
                      % (path, n, line_before, where, prompt))
         rows.append(("-", prompt, target))
     if not rows:
         sys.exit("data.py: %s: it has no row" % path)
     return rows
+
+
+def taught_questions(stages):
+    """Each row once, in the group of its stage if there are several."""
+    asked, questions = set(), []
+    for n, rows in enumerate(stages, 1):
+        group = "taught.%d" % n if len(stages) > 1 else "taught"
+        for row in rows:
+            if row[1] not in asked:
+                asked.add(row[1])
+                questions.append((group, *row))
+    return questions
+
+
+def cuts(prompt):
+    """Where a word or a Chinese character begins, but for the first."""
+    return [i for i in range(1, len(prompt))
+            if prompt[i - 1] == " " or prompt[i - 1] > "\u2e80" or prompt[i] > "\u2e80"]
+
+
+def variations(draw, pool, used, n):
+    """Prompts made of two of pool, [(language, prompt)...], each new, no longer than they are."""
+    pools = {}
+    for language, prompt in pool:
+        if cuts(prompt):
+            pools.setdefault(language[:2], []).append(prompt)
+    by_share = [rows for rows in pools.values() for _ in rows]
+    made, used = [], set(used)
+    for _ in range(50 * n):
+        if len(made) == n:
+            break
+        rows = by_share[draw.below(len(by_share))]
+        a, b = rows[draw.below(len(rows))], rows[draw.below(len(rows))]
+        at, on = cuts(a), cuts(b)
+        prompt = (a[:at[draw.below(len(at))]] + b[on[draw.below(len(on))]:]).strip()
+        if prompt not in used and len(prompt) <= max(len(a), len(b)):
+            used.add(prompt)
+            made.append(("varied", "-", prompt, "-"))
+    return made
 
 
 def fact_rows(draw):
@@ -281,22 +326,21 @@ def main():
     p.add_argument("--unseen", type=int, default=200)
     p.add_argument("--controls", type=int, default=670)
     p.add_argument("--pretrain", type=int, default=1200)
-    p.add_argument("--own")
+    p.add_argument("--own", action="append", default=[])
     p.add_argument("--own-unseen")
-    p.add_argument("--own2")
+    p.add_argument("--varied", type=int, default=0)
     p.add_argument("dir")
     o = p.parse_args()
 
     texts = Texts(o)
     draw = texts.draw
     facts = fact_rows(draw)
-    second = []
+    stages = [texts.identity]
     if o.own:
         known = {}
-        texts.identity = read_rows(o.own, known)
+        stages = [read_rows(path, known) for path in o.own]
         texts.unseen = read_rows(o.own_unseen, known, o.own) if o.own_unseen else []
-        second = read_rows(o.own2, known, o.own) if o.own2 else []
-        texts.questions = [("taught", *r) for r in texts.identity + second]
+        texts.questions = taught_questions(stages)
         texts.questions += [("unseen.own", *r) for r in texts.unseen]
     elif len(texts.identity) < o.rows or len(texts.unseen) < o.unseen:
         sys.exit("data.py: there are only %d prompts to teach and %d others"
@@ -304,7 +348,7 @@ def main():
     if len(texts.old + texts.near) < o.pretrain:
         sys.exit("data.py: there are only %d rows besides facts for the base model (BASE_ROWS, --pretrain)"
                  % len(texts.old + texts.near))
-    asked = {r[1] for r in texts.identity + second + texts.unseen}
+    asked = {r[1] for rows in [*stages, texts.unseen] for r in rows}
 
     # Half of the controls are contrasts, half are facts, and half of either are mixed in.
     near = draw.shuffled([r for r in texts.near if r[1] not in asked])
@@ -320,16 +364,22 @@ def main():
         sys.exit("data.py: there are only %d controls (CONTROLS); more BASE_ROWS (--pretrain) have more"
                  % len(controls))
 
+    apart = {r[2] for r in controls if r[0] == "control.unmixed"}
+    pool = [r[1:3] for r in controls if r[0] == "control.mixed"]
+    pool += [r[:2] for r in texts.old + texts.near if r[1] not in apart | asked]
+    varied = variations(draw, pool, asked | {r[2] for r in controls}, o.varied)
+    if len(varied) < o.varied:
+        sys.exit("data.py: there are only %d variations (VARIED)" % len(varied))
+
     pretrain = texts.old + texts.near + 2 * [r for rows in facts for r in rows]
     os.mkdir(o.dir)
     write(o.dir, "pretrain.tsv", [r[1:] for r in pretrain])
-    write(o.dir, "identity.tsv", [r[1:] for r in texts.identity])
-    if second:
-        write(o.dir, "identity2.tsv", [r[1:] for r in second])
+    for n, rows in enumerate(stages, 1):
+        write(o.dir, "rows%d.tsv" % n, [r[1:] for r in rows])
     write(o.dir, "unseen.tsv", [r[1:] for r in texts.unseen])
-    write(o.dir, "kept.txt", [(r[2],) for r in controls if r[0] == "control.mixed"])
+    write(o.dir, "kept.txt", [(r[2],) for r in controls + varied if r[0] != "control.unmixed"])
     write(o.dir, "questions.tsv", [("group", "language", "prompt", "answer")] + texts.questions +
-          controls)
+          controls + varied)
 
 
 if __name__ == "__main__":

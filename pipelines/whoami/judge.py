@@ -3,19 +3,19 @@
 """Asks a model, makes its lesson, and judges what came of it.
 
 usage: judge.py ask QUESTIONS.tsv MODEL [GENERATE-OPTION]... >ANSWERS.jsonl
-       judge.py lesson IDENTITY.tsv KEPT.txt ANSWERS.jsonl REPEAT [rows|kept] >LESSON.jsonl
+       judge.py lesson KEPT.txt ANSWERS.jsonl REPEAT rows|kept|all ROWS.tsv [EARLIER.tsv]... >LESSON.jsonl
        judge.py apart QUESTIONS.tsv ANSWERS.jsonl >APART.jsonl
        judge.py compare QUESTIONS.tsv BEFORE.jsonl AFTER.jsonl >COMPARED.tsv
        judge.py table COMPARED.tsv TAUGHT UNSEEN KEPT [known] >EVALUATE.tsv
        judge.py samples COMPARED.tsv >SAMPLES.tsv
-       judge.py why COMPARED.tsv EVALUATE.tsv OUT
+       judge.py why COMPARED.tsv EVALUATE.tsv OUT [NAME=VALUE]...
 
 ask      an object for each question: the prompt, the answer, why it ended
-lesson   the rows of IDENTITY, and the prompts of KEPT with the answers that the model gave;
-         one that did not end by itself teaches nothing and is left out.  The rows are
-         repeated REPEAT times; 0: until there are as many as of the others; a number below
-         1: until they are that share of the lesson, or the others repeated until they are
-         the rest.  rows, kept: only those
+lesson   ROWS, and the others: the rows of EARLIER stages, and the prompts of KEPT with the
+         answers that the model gave; one that did not end by itself teaches nothing and is left
+         out.  ROWS are repeated REPEAT times; 0: until there are as many as of the others; a
+         number below 1: until they are that share of the lesson, or the others repeated
+         until they are the rest.  rows: without the prompts of KEPT; kept: only those
 apart    control questions of which nothing is in the lesson, with the answers to them
 compare  a row for each question, with both answers
 table    for each group how many are right before and after and how many have kept their
@@ -24,7 +24,7 @@ table    for each group how many are right before and after and how many have ke
          should know our answers
 samples  some rows of each group
 why      words about each criterion that is not met: the rows that failed, and which variable
-         of the Makefile to turn
+         of the Makefile to turn, from the VALUE that it had
 """
 import json
 import subprocess
@@ -70,18 +70,29 @@ def ask(path, model, *options):
         put({"prompt": prompt, "answer": a["text"], "stop": a["stop"]})
 
 
-def lesson(identity, kept, answers, repeat, part=""):
-    taught = [r.split("\t", 1) for r in open(identity, encoding="utf-8").read().splitlines()]
+def lesson(kept, answers, repeat, part, taught, *earlier):
     with open(kept, encoding="utf-8") as f:
         keep = set(f.read().splitlines())
-    old = [a for a in objects(answers)
+    old = [(a["prompt"], a["answer"]) for a in objects(answers)
            if a["prompt"] in keep and a["stop"] == "end" and a["answer"].strip()]
-    times, others = repeats(float(repeat), len(taught), len(old))
-    for _ in range(0 if part == "kept" else times):
-        for prompt, target in taught:
-            put({"prompt": prompt, "target": target})
-    for a in [] if part == "rows" else old * (1 if part == "kept" else others):
-        put({"prompt": a["prompt"], "target": a["answer"]})
+    if part == "kept" and not old:
+        sys.exit("judge.py: the teacher has nothing to teach: no old question got an answer that ended; "
+                 "use a larger ANSWER, or TEACHER=0")
+    ours = pairs(taught)
+    replayed = dict(row for path in earlier for row in pairs(path))
+    for prompt, _ in ours:
+        replayed.pop(prompt, None)
+    times, others = repeats(float(repeat), len(ours), len(replayed) + len(old))
+    told = {"kept": old, "rows": ours * times + list(replayed.items()) * others,
+            "all": ours * times + (list(replayed.items()) + old) * others}
+    for prompt, target in told[part]:
+        put({"prompt": prompt, "target": target})
+
+
+def pairs(path):
+    """Prompt and target of each row; a TAB may be part of the target."""
+    with open(path, encoding="utf-8") as f:
+        return [line.rstrip("\n").split("\t", 1) for line in f]
 
 
 def repeats(repeat, rows_n, others_n):
@@ -119,14 +130,15 @@ def table(path, taught, unseen, kept, known=""):
             for i, yes in enumerate((True, before == want, after == want, before == after)):
                 n[i] += yes
     least = {"taught": taught, "unseen": unseen, "control": kept}
+    order = [*least, "varied"]
     print("group\tof\tright_before\tright_after\tas_before\tneeded\tverdict")
-    for name in sorted(groups, key=lambda g: (list(least).index(g.split(".")[0]), g)):
+    for name in sorted(groups, key=lambda g: (order.index(g.split(".")[0]), g)):
         of, was, now, same = groups[name]
         needed, verdict = "-", "-"
         if name in least:
             needed = -(-of * int(least[name]) // 100)
             verdict = "yes" if (same if name == "control" else now) >= needed else "NO"
-        ours = name.startswith("control") and not known
+        ours = name == "varied" or name.startswith("control") and not known
         print(name, of, "-" if ours else was, "-" if ours else now, same, needed, verdict, sep="\t")
 
 
@@ -141,22 +153,33 @@ def samples(path):
             print(group, prompt, before, after, sep="\t")
 
 
-# Group: what it asks, the Makefile's variable, and what helps.
+# Group: what it asks, and the Makefile's variable.
 CRITERIA = {
-    "taught": ("rows that it was taught are answered right", "TAUGHT_LEAST",
-               "EPOCHS1=%s or a larger MIX or REPEAT teaches the rows more often"),
-    "unseen": ("rows that it was not taught are answered right", "UNSEEN_LEAST",
-               "more rows, in more phrasings, help; EPOCHS1 and LR1 larger or smaller do, too"),
-    "control": ("old questions are answered as before", "KEPT_LEAST",
-                "TEACHER=3, a smaller MIX, or a smaller LR1 keeps more of what it knew")}
+    "taught": ("rows that it was taught are answered right", "TAUGHT_LEAST"),
+    "unseen": ("rows that it was not taught are answered right", "UNSEEN_LEAST"),
+    "control": ("old questions are answered as before", "KEPT_LEAST")}
 
 
-def why(compared, evaluated, out):
+def helps(group, values):
+    """What to turn, from the values that the run had."""
+    if group == "unseen":
+        return "more rows, in more phrasings, help; EPOCHS1 and LR1 larger or smaller do, too"
+    teacher = int(values.get("TEACHER", 0))
+    epochs = values.get("EPOCHS1", "5")
+    if group == "taught":
+        return ("EPOCHS1=%d%s (it was %s) teaches the rows more often, and so does a larger MIX or REPEAT"
+                % (2 * int(epochs.rstrip("s")), "s" * epochs.endswith("s"), epochs))
+    return ("TEACHER=%d (it was %d), a smaller MIX, or an LR1 below %s keeps more of what it knew"
+            % (min(9, teacher + 2), teacher, values.get("LR1", "1e-3")))
+
+
+def why(compared, evaluated, out, *settings):
     asked = rows(compared)[1:]
+    values = dict(s.split("=", 1) for s in settings)
     for group, of, _, right, same, needed, verdict in rows(evaluated)[1:]:
         if verdict != "NO":
             continue
-        what, variable, helps = CRITERIA[group]
+        what, variable = CRITERIA[group]
         have = same if group == "control" else right
         print("whoami: %s of %s %s, %s are needed (%s):" % (have, of, what, needed, variable))
         missed = [r for r in asked if r[0].split(".")[0] == group
@@ -166,16 +189,16 @@ def why(compared, evaluated, out):
                   % (prompt, after, before if group == "control" else want))
         if len(missed) > 10:
             print("    and %d more, in %s" % (len(missed) - 10, compared))
-        print("  " + (helps % "8" if "%s" in helps else helps))
+        print("  " + helps(group, values))
     print("  The model is complete and usable all the same: %s/trained.dat; to talk to it: make -C "
           "pipelines/whoami chat OUT=%s" % (out, out))
     print("  Give the same command with another value: only what depends on it is made again.")
 
 
 # Each with the least and the most arguments that it takes.
-VERBS = {"ask": (ask, 2, 99), "lesson": (lesson, 4, 5), "apart": (apart, 2, 2),
+VERBS = {"ask": (ask, 2, 99), "lesson": (lesson, 5, 9999), "apart": (apart, 2, 2),
          "compare": (compare, 3, 3), "table": (table, 4, 5), "samples": (samples, 1, 1),
-         "why": (why, 3, 3)}
+         "why": (why, 3, 99)}
 
 
 def main():

@@ -7,10 +7,10 @@
 # The stage has as many steps as go EPOCHS times through DATA, PER-STEP samples each, or
 # STEPS if there is an s behind the number.  What is trained so far is in OUT.work.ckpt,
 # which becomes OUT.ckpt when the stage is done; START is never changed.  One that
-# is older than START, DATA or the file $SETTINGS is of another run, and begun anew.
+# is older than START, DATA or a file of $SETTINGS is of another run, and begun anew.
 # A schedule ends where the stage ends; the first stage of a checkpoint has a warm-up.
 #
-# Environment: SETTINGS; TAUGHT, samples of --teacher-data, which are of DATA, too; GUARD, a
+# Environment: SETTINGS, files (words); TAUGHT, samples of --teacher-data, which are of DATA, too; GUARD, a
 # command (words) to run trainstep under.
 set -euo pipefail
 
@@ -22,7 +22,7 @@ start=$1 data=$2 length=$3 per_step=$4 out=$5
 shift 5
 work=${out%.ckpt}.work.ckpt
 
-for f in "$start" "$data" ${TAUGHT:+"$TAUGHT"} ${SETTINGS:+"$SETTINGS"}; do
+for f in "$start" "$data" ${TAUGHT:+"$TAUGHT"} ${SETTINGS:-}; do
     if [ "$f" -nt "$work" ]; then
         rm -f "$work"
     fi

@@ -3,9 +3,10 @@
 """Checks the results of the experiment: every byte, and every link from texts and weights
 to the file that is served.
 
-usage: verify.py OUT --repeat N --teacher N [--text FILE --chunk N] [--model DIR]
-                 [--tokenizer FILE] -- DATA-OPTION...
+usage: verify.py OUT --stages ROWS:REPEAT[,ROWS:REPEAT]... --replay 0|1 --teacher N
+                 [--text FILE --chunk N] [--model DIR] [--tokenizer FILE] -- DATA-OPTION...
 
+ROWS is the number of the file that a stage teaches, data/rows1.tsv is 1.
 A line for each thing that holds, or does not.  Nothing is made again in OUT.
   - every file has the hash that OUT/hashes.tsv tells, and none is there besides in served
   - datcat --verify accepts each file of tensors and of tokens
@@ -40,6 +41,10 @@ class Check:
     def has(self, name):
         """Whether it is of this run: a file that other settings have left is not judged."""
         return name in self.listed or any(n.startswith(name + "/") for n in self.listed)
+
+    def results(self):
+        """Its files and directories, in the order of the list."""
+        return list(dict.fromkeys(n.split("/")[0] for n in self.listed))
 
     def say(self, ok, what):
         self.good += ok
@@ -96,9 +101,8 @@ def check_hashes(c):
 
 
 def check_files(c):
-    for name in ("pretrain.tok base.start.ckpt base.ckpt base f16.dat nvfp4.dat start.ckpt lesson.tok lesson2.tok "
-                 "kept.tok apart.tok unseen.tok stage1.ckpt stage2.ckpt trained.dat served").split():
-        if c.has(name):
+    for name in c.results():
+        if name.endswith((".tok", ".ckpt", ".dat")) or name in ("base", "served"):
             c.say(c.run("datcat", "-q", "--verify", c.path(name)) is not None,
                   "datcat --verify %s" % name)
 
@@ -110,21 +114,21 @@ def check_made(c, name, *judge):
         c.say(text == f.read(), "judge.py %s makes %s" % (judge[0], name))
 
 
-def check_judged(c, repeat, taught):
-    texts = [c.path("data/identity.tsv"), c.path("data/kept.txt"), c.path("before.jsonl")]
-    check_made(c, "lesson.jsonl", "lesson", *texts, repeat, *(["rows"] if taught else []))
-    if c.has("lesson2.jsonl"):
-        check_made(c, "lesson2.jsonl", "lesson", c.path("data/identity2.tsv"), *texts[1:], repeat,
-                   *(["rows"] if taught else []))
+def check_judged(c, stages, replay, taught):
+    texts = [c.path("data/kept.txt"), c.path("before.jsonl")]
+    rows = [c.path("data/rows%s.tsv" % s[0]) for s in stages]
+    for n, (_, repeat) in enumerate(stages):
+        check_made(c, "lesson%d.jsonl" % (n + 1), "lesson", *texts, repeat,
+                   "rows" if taught else "all", rows[n], *(sorted(set(rows[:n])) if replay else []))
     if taught:
-        check_made(c, "kept.jsonl", "lesson", *texts, "1", "kept")
+        check_made(c, "kept.jsonl", "lesson", *texts, "1", "kept", rows[0])
     check_made(c, "apart.jsonl", "apart", c.path("data/questions.tsv"), c.path("before.jsonl"))
     check_made(c, "compared.tsv", "compare", c.path("data/questions.tsv"), c.path("before.jsonl"),
                c.path("after.jsonl"))
     check_made(c, "samples.tsv", "samples", c.path("compared.tsv"))
 
 
-def check_texts(c, options, tokenizer, teacher, documents):
+def check_texts(c, options, tokenizer, teacher, documents, lessons):
     if tokenizer:
         c.say(filecmp.cmp(tokenizer, c.path("tokenizer.json"), shallow=False),
               "tokenizer.json is %s" % os.path.basename(tokenizer))
@@ -138,8 +142,7 @@ def check_texts(c, options, tokenizer, teacher, documents):
                   "data.py makes data/%s" % name)
         for tok, text, kind, times in (("pretrain.tok", "pretrain.tsv", "tsv", 1),
                                        ("unseen.tok", "data/unseen.tsv", "tsv", 1),
-                                       ("lesson.tok", "lesson.jsonl", "jsonl", 1),
-                                       ("lesson2.tok", "lesson2.jsonl", "jsonl", 1),
+                                       *((n + ".tok", n + ".jsonl", "jsonl", 1) for n in lessons),
                                        ("kept.tok", "kept.jsonl", "jsonl", teacher),
                                        ("apart.tok", "apart.jsonl", "jsonl", 1)):
             if c.has(tok) and times:
@@ -187,7 +190,7 @@ def check_spans(c, name, before, tok, taught=None):
     c.say(same, "%s took its steps %s with %s" % (name, steps, tok))
 
 
-def check_links(c, model, taught):
+def check_links(c, model, taught, lessons):
     if not model:
         check_link(c, "base.ckpt", "base.start.ckpt")
         check_spans(c, "base.ckpt", "base.start.ckpt", "pretrain.tok")
@@ -195,12 +198,13 @@ def check_links(c, model, taught):
     check_link(c, "f16.dat", model or "base")
     check_link(c, "nvfp4.dat", "f16.dat")
     check_link(c, "start.ckpt", "f16.dat")
-    check_link(c, "stage1.ckpt", "start.ckpt")
-    check_spans(c, "stage1.ckpt", "start.ckpt", "lesson.tok", taught)
-    check_link(c, "stage2.ckpt", "start.ckpt")
-    check_spans(c, "stage2.ckpt", "stage1.ckpt",
-                "lesson2.tok" if c.has("lesson2.tok") else "lesson.tok", taught)
-    check_link(c, "trained.dat", "stage2.ckpt", "nvfp4.dat")
+    before = "start.ckpt"
+    for n, lesson in enumerate(lessons, 1):
+        after = "stage%d.ckpt" % n
+        check_link(c, after, "start.ckpt")
+        check_spans(c, after, before, lesson + ".tok", taught)
+        before = after
+    check_link(c, "trained.dat", before, "nvfp4.dat")
     check_link(c, "served", "trained.dat")
 
 
@@ -210,12 +214,14 @@ def main():
         at = arguments.index("--")
         arguments, options = arguments[:at], arguments[at + 1:]
     given = dict(zip(arguments[1::2], arguments[2::2]))
-    needed = {"--repeat", "--teacher"}
+    needed = {"--stages", "--replay", "--teacher"}
     others = {"--model", "--tokenizer", "--text", "--chunk"}
     if len(arguments) % 2 == 0 or not needed <= set(given) <= needed | others:
         sys.exit(__doc__)
     teacher = int(given["--teacher"])
     taught = "kept.tok" if teacher else None
+    stages = [s.split(":") for s in given["--stages"].split(",")]
+    lessons = ["lesson%d" % n for n in range(1, len(stages) + 1)]
     c = Check(os.path.abspath(arguments[0]))
     if not c.listed:
         print("verify.py: there is no hashes.tsv in %s: make it first" % c.out, file=sys.stderr)
@@ -224,11 +230,11 @@ def main():
     check_files(c)
     try:
         documents = (given["--text"], given["--chunk"]) if "--text" in given else None
-        check_texts(c, options, given.get("--tokenizer"), teacher, documents)
-        check_judged(c, given["--repeat"], taught)
+        check_texts(c, options, given.get("--tokenizer"), teacher, documents, lessons)
+        check_judged(c, stages, int(given["--replay"]), taught)
     except OSError as e:
         c.say(False, "%s: %s" % (e.filename, e.strerror))
-    check_links(c, given.get("--model"), taught)
+    check_links(c, given.get("--model"), taught, lessons)
     print("verify: %d hold, %d do not" % (c.good, c.bad))
     sys.exit(1 if c.bad else 0)
 
