@@ -24,6 +24,9 @@ struct ops {
     bool (*replay)(struct kernels *k, const void *key, size_t bytes);
     void (*recorded)(struct kernels *k, bool repeats);
 
+    void (*join)(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
+    void (*transfer)(struct kernels *k, unsigned ranks, const struct transfer *t);
+
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     void (*zero)(struct kernels *k, void *p, size_t bytes);
     void (*gather)(struct kernels *k, const struct matrix *y, const struct matrix *x,

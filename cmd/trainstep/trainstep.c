@@ -165,6 +165,10 @@ static const struct cmd_option options[] = {
       CMD_CALL(&cfg.memory_limit, take_gb) },
     { 0, "overcommit", NULL, "try a plan above what is free",
       CMD_FLAG(&cfg.overcommit) },
+    { 0, "gpus", "N", "train on N GPUs of this machine, a process each",
+      CMD_U64(&cfg.gpus, 1, 1024) },
+    { 0, "rendezvous", "HOST:PORT", "where ranks with GPUs meet: rank 0's",
+      CMD_TEXT(&cfg.rendezvous) },
     { 0, "rank-timeout", "SECONDS", "end if a rank sends nothing for so long (600)",
       CMD_NUMBER(&cfg.rank_timeout, 1) },
     { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.dry_run) },
@@ -270,6 +274,19 @@ leave_to_first(struct options *o)
     o->log = o->tensorboard = o->memory_report = o->dump = NULL;
 }
 
+/* --gpus: this program once a GPU; from here on each is a process. */
+static void
+start_ranks(struct options *o)
+{
+    if (strcmp(o->where.device, "auto") != 0 && strcmp(o->where.device, "cuda") != 0)
+        misuse("--gpus: takes GPUs from cuda:0 on: expected no --device %s",
+               o->where.device);
+    o->where.device = "cuda";
+    ranks_start((unsigned)o->gpus, o->dry_run);
+    if (!cmd_given(&o->cmd, "threads"))
+        o->where.threads = ranks_threads(o->where.threads);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -287,6 +304,8 @@ main(int argc, char **argv)
     check_operands(&cfg, argc - first, argv + first);
     cfg.checkpoint = argv[first];
     cfg.dumps = cfg.dump != NULL;
+    if (cfg.gpus)
+        start_ranks(&cfg);
     if (ranks_number() > 0)
         leave_to_first(&cfg);
     int status = run(&cfg);

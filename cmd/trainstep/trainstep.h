@@ -170,6 +170,8 @@ struct options {
     bool keep_best, eval_first;
     uint64_t memory_limit; // bytes, 0: none
     double rank_timeout;   // seconds
+    uint64_t gpus;         // 0: not given
+    const char *rendezvous;
     enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK } recompute;
     struct settings given; // valid where the option was given
 };

@@ -388,6 +388,7 @@ cuda_close(struct kernels *k)
         print_times(c);
     if (c->q.stream)
         cudaStreamSynchronize(c->q.stream);
+    cuda_peers_close(c);
     cuda_replay_close(c);
     cuda_gemm_close(c);
     cudnn_close(c);
@@ -414,6 +415,8 @@ static const struct ops cuda_ops = {
     .wait = cuda_wait_event,
     .replay = cuda_replay,
     .recorded = cuda_recorded,
+    .join = cuda_join,
+    .transfer = cuda_transfer,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .gather = cuda_gather,
@@ -515,7 +518,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_10(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_11(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");
