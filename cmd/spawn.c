@@ -14,14 +14,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { GRACE = 10 }; // seconds that others have to end when one has failed
+/* Seconds that others have to end: when one has died they must find that out, and say it; when one
+ * has said why it ends, no other one needs to. */
+enum { TO_SPEAK = 10, TO_END = 2 };
 
 struct ranks {
     pid_t *id; // 0: it has ended
     unsigned n, left;
     int status;    // of the first that failed; EXIT_DONE
-    int signal;    // that the last such one died of; 0
-    double failed; // when; 0
+    int signal;    // that the last one died of, which did; 0
+    double over;   // when those that are left are ended; 0: they are not
 };
 
 static void
@@ -48,8 +50,9 @@ note_end(struct ranks *r, pid_t id, int how)
     if (r->status == EXIT_DONE)
         r->status = status;
     bool well = status == EXIT_DONE || status == EXIT_PREEMPTED;
-    if (r->failed <= 0 && (WIFSIGNALED(how) || !well))
-        r->failed = os_seconds();
+    double over = os_seconds() + (WIFSIGNALED(how) ? TO_SPEAK : TO_END);
+    if ((WIFSIGNALED(how) || !well) && (r->over <= 0 || over < r->over))
+        r->over = over;
 }
 
 static void
@@ -80,7 +83,7 @@ await(struct ranks *r, const sigset_t *signals)
         if (sig > 0 && sig != SIGCHLD)
             pass_on(r, &info);
         note_ends(r);
-        if (r->failed > 0 && os_seconds() - r->failed > GRACE)
+        if (r->over > 0 && os_seconds() > r->over)
             signal_all(r, SIGKILL);
     }
 }

@@ -365,11 +365,6 @@ PY
         -n 2 trainstep -q -d "$IN/ids.tok" --accum 5 m.ckpt
     refused "trainstep: none.tok: No such file" -n 3 "${t[@]}" -d none.tok m.ckpt
     refused "trainstep: none.ckpt: No such file" -n 3 "${t[@]}" -d "$IN/ids.tok" none.ckpt
-    if [ -e "$BUILD/emulate/libnibble-cuda.so" ]; then
-        NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate \
-            refused "trainstep: 2 ranks: several GPUs are not there yet: expected --device cpu" \
-            -n 2 "${t[@]}" --device cuda -d "$IN/ids.tok" m.ckpt
-    fi
     refused "trainstep: --nonsense: unknown option" -n 2 "${t[@]}" --nonsense m.ckpt
     refused "trainstep: rank 1: --nonsense: unknown option" -n 1 "${t[@]}" -d "$IN/ids.tok" m.ckpt : \
         -n 1 "${t[@]}" --nonsense m.ckpt

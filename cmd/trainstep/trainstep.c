@@ -281,6 +281,8 @@ start_ranks(struct options *o)
     if (strcmp(o->where.device, "auto") != 0 && strcmp(o->where.device, "cuda") != 0)
         misuse("--gpus: takes GPUs from cuda:0 on: expected no --device %s",
                o->where.device);
+    if (o->rendezvous)
+        misuse("--gpus: its processes find each other: expected no --rendezvous");
     o->where.device = "cuda";
     ranks_start((unsigned)o->gpus, o->dry_run);
     if (!cmd_given(&o->cmd, "threads"))
