@@ -61,7 +61,7 @@ ranks_report(void)
 {
     if (self.joined)
         warn("%u ranks, started by %s, on %s", self.size, self.launcher->name,
-             self.gpus ? "GPUs by NCCL" : "CPUs by MPI");
+             self.gpus ? "GPUs" : "CPUs by MPI");
 }
 
 /* ---- agreement ---------------------------------------------------------------------------- */
@@ -119,7 +119,8 @@ static bool
 join_sockets(void)
 {
     if (meet_all(&self.meet, &self.err) < 0 ||
-        comm_sockets(&self.comm, &self.meet, end_here, &self.err) < 0 ||
+        comm_sockets(&self.comm, &self.meet, self.comm.patience, end_here, &self.err) <
+            0 ||
         atexit(part) != 0)
         return false;
     return self.joined = true;
@@ -263,6 +264,16 @@ ranks_begin(void)
 }
 
 void
+ranks_want_gpus(const char **device, const char *rendezvous)
+{
+    if (strcmp(*device, "auto") != 0 && strcmp(*device, "cuda") != 0)
+        misuse("--gpus: takes GPUs from cuda:0 on: expected no --device %s", *device);
+    if (rendezvous)
+        misuse("--gpus: its processes find each other: expected no --rendezvous");
+    *device = "cuda";
+}
+
+void
 ranks_start(unsigned n, bool plan)
 {
     static const struct launcher own = { .name = "--gpus" };
@@ -309,7 +320,9 @@ refuse_mpi(void)
 void
 ranks_join(double patience, bool gpus, const char *rendezvous)
 {
-    self.comm.patience = self.meet.patience = patience;
+    enum { TO_COME = 600 }; // seconds, of patience without an end
+    self.comm.patience = patience;
+    self.meet.patience = patience > 0 ? patience : TO_COME;
     if (self.size == 1 || self.planning)
         return;
     if (gpus && !self.gpus)
@@ -327,8 +340,8 @@ ranks_join(double patience, bool gpus, const char *rendezvous)
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */
 
-int
-ranks_choose_gpu(void)
+static int
+choose_gpu(void)
 {
     int n = kernels_cuda_count();
     unsigned local = launcher_local(self.launcher, self.rank);
@@ -342,8 +355,8 @@ ranks_choose_gpu(void)
     return (int)local;
 }
 
-void
-ranks_check_gpu(int number)
+static void
+check_gpu(int number)
 {
     char name[64];
     size_t *at = cmd_alloc((size_t)self.size + 1, sizeof *at);
@@ -365,6 +378,14 @@ ranks_check_gpu(int number)
     free(all);
     free(at);
     ranks_meet(0);
+}
+
+void
+ranks_settle_gpu(const char *device, int *number)
+{
+    if (!strchr(device, ':'))
+        *number = choose_gpu();
+    check_gpu(*number);
 }
 
 void

@@ -142,7 +142,7 @@ torch() {
     alone -q -n 3 --accum 2 one.ckpt >/dev/null
     cp "$IN/small.ckpt" some.ckpt
     gpus 2 -n 1 --log log.jsonl --eval "$IN/held.tok" some.ckpt >out 2>err
-    grep -q '2 ranks, started by --gpus, on GPUs by NCCL' err
+    grep -q '2 ranks, started by --gpus, on GPUs' err
     [ "$(grep -c 'a step has 2 passes from here on' err)" -eq 1 ]
     [ "$(grep -c 'evaluation loss' err)" -eq 1 ]
     [ "$(wc -l <out)" -eq 2 ]
@@ -160,7 +160,7 @@ torch() {
     torch 3 -- "${t[@]}"
     [ "$ended" = "0 0 0 " ] || { cat said.* && false; }
     cmp one.ckpt some.ckpt
-    grep -q '3 ranks, started by torchrun, on GPUs by NCCL' said.0
+    grep -q '3 ranks, started by torchrun, on GPUs' said.0
     [ ! -s said.1 ]
     # Another program listens there, and says nothing.
     python3 -c "import socket, time
@@ -184,7 +184,7 @@ time.sleep(60)" >port 3>&- &
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         timeout 100 mpirun --quiet --oversubscribe --bind-to none -n 2 trainstep -d "$IN/ids.tok" --lr 1e-2 "${t[@]}" \
             </dev/null >/dev/null 2>err
-        grep -q '2 ranks, started by mpirun, on GPUs by NCCL' err
+        grep -q '2 ranks, started by mpirun, on GPUs' err
         cmp one.ckpt some.ckpt
     fi
     # As srun sets its variables; a name that means this machine is that of the first host.
@@ -197,7 +197,7 @@ time.sleep(60)" >port 3>&- &
     done
     wait "${id[0]}" || { cat said.0 && false; }
     wait "${id[1]}" || { cat said.1 && false; }
-    grep -q '2 ranks, started by srun, on GPUs by NCCL' said.0
+    grep -q '2 ranks, started by srun, on GPUs' said.0
     cmp one.ckpt some.ckpt
 }
 
@@ -245,6 +245,26 @@ time.sleep(60)" >port 3>&- &
     grep -q 'rank 1: the kind of GPU .*: kind1 here, rank 0 has kind0' said.1
     two --fast "${t[@]}"
     [ "$ended" = "0 0" ] || { cat said.* && false; }
+}
+
+# bats test_tags=long
+@test "scores of two and three emulated GPUs are those of one, without NCCL" {
+    emulated
+    export NIBBLE_NCCL=/none
+    local o
+    datpack -q --init 5 --config "$IN/config.json" -o m.dat
+    datpack -q --init 6 --config "$IN/config.json" -o other.dat
+    for o in "" "--kl-model other.dat"; do
+        # shellcheck disable=SC2086  # words
+        {
+            generate -q --device cuda --score "$IN/ids.tok" $o m.dat >one
+            [ "$(wc -l <one)" -eq 2 ]
+            generate -q --gpus 2 --score "$IN/ids.tok" $o m.dat >some
+            cmp one some
+            generate -q --gpus 3 --score "$IN/ids.tok" $o m.dat >some
+            cmp one some
+        }
+    done
 }
 
 # begin OPTION...: many steps on three; the parent's id is in $pid, those of the ranks in $rank.
@@ -337,6 +357,8 @@ over() {
     refuse "--gpus: its processes find each other: expected no --rendezvous" "${t[@]}" --gpus 2 --rendezvous a:1 m.ckpt
     refuse "--gpus: 0" "${t[@]}" --gpus 0 m.ckpt
     refuse "--accum: 3 passes of a step cannot be divided among 2 ranks" "${t[@]}" --gpus 2 --dry-run --accum 3 m.ckpt
+    refuse "--gpus: goes with --score" generate --gpus 2 -p a m.ckpt
+    refuse "--rendezvous: goes with --score" generate --rendezvous a:1 -p a m.ckpt
     local place
     for place in host :1 a: a:b a:0 a:65536; do
         refuse "--rendezvous: $place: expected HOST:PORT of rank 0" \

@@ -322,6 +322,35 @@ PY
     grep -q 'doc/several-gpus.md' "$root/README.md"
 }
 
+@test "scores of several ranks are those of one process; one that fails is named" {
+    local n o
+    datpack -q --init 5 --config "$IN/config.json" -o m.dat
+    datpack -q --init 6 --config "$IN/config.json" -o other.dat
+    generate -q --score "$IN/ids.tok" --logits other.safetensors other.dat >/dev/null
+    for o in "" "--kl-model other.dat" "--kl other.safetensors --json"; do
+        # shellcheck disable=SC2086  # words
+        for n in 1 2 3; do
+            started -n $n generate -q --score "$IN/ids.tok" $o m.dat >$n
+            cmp 1 $n
+        done
+        [ -s 1 ]
+    done
+    # More ranks than samples.
+    head -n 2 "$IN/ids" | tokenize -q --input ids -o few.tok
+    generate -q --score few.tok --kl-model other.dat m.dat >1
+    started -n 4 generate -q --score few.tok --kl-model other.dat m.dat >4
+    cmp 1 4
+    local g=(generate -q --score)
+    run -2 started -n 2 "${g[@]}" "$IN/ids.tok" --logits x.safetensors m.dat
+    [ "$output" = "generate: --logits: one process writes it: expected no other ranks" ]
+    run -2 started -n 2 "${g[@]}" - m.dat
+    [ "$output" = "generate: -: of 2 ranks one would get what a pipe has: expected a file" ]
+    run -2 started -n 2 "${g[@]}" none.tok m.dat
+    [ "$output" = "generate: none.tok: No such file or directory" ]
+    run -2 started -n 1 "${g[@]}" "$IN/ids.tok" m.dat : -n 1 "${g[@]}" "$IN/other.tok" m.dat
+    [[ $output == "generate: rank 1: the hash of --score: "* ]]
+}
+
 # ---- what does not fit ------------------------------------------------------------------------
 
 @test "ranks that differ are refused before the first step, and what differs is named" {

@@ -989,11 +989,8 @@ dry_run(struct run *r)
 static void
 settle_gpu(struct run *r)
 {
-    if (!r->where.cuda || ranks_count() == 1 || r->o->dry_run)
-        return;
-    if (!strchr(r->where.device, ':'))
-        r->where.number = ranks_choose_gpu();
-    ranks_check_gpu(r->where.number);
+    if (r->where.cuda && ranks_count() > 1 && !r->o->dry_run)
+        ranks_settle_gpu(r->where.device, &r->where.number);
 }
 
 static int

@@ -278,12 +278,7 @@ leave_to_first(struct options *o)
 static void
 start_ranks(struct options *o)
 {
-    if (strcmp(o->where.device, "auto") != 0 && strcmp(o->where.device, "cuda") != 0)
-        misuse("--gpus: takes GPUs from cuda:0 on: expected no --device %s",
-               o->where.device);
-    if (o->rendezvous)
-        misuse("--gpus: its processes find each other: expected no --rendezvous");
-    o->where.device = "cuda";
+    ranks_want_gpus(&o->where.device, o->rendezvous);
     ranks_start((unsigned)o->gpus, o->dry_run);
     if (!cmd_given(&o->cmd, "threads"))
         o->where.threads = ranks_threads(o->where.threads);

@@ -40,8 +40,8 @@ int comm_mpi(struct comm *c, struct err *err);
  * or NULL where another rank says it, to end this process. */
 struct meet;
 typedef void comm_end_fn(int status, const char *words);
-int comm_sockets(struct comm *c, const struct meet *m, comm_end_fn *end,
-                 struct err *err);
+int comm_sockets(struct comm *c, const struct meet *m, double patience,
+                 comm_end_fn *end, struct err *err);
 /* This rank has got on: it has begun an exchange that is not made here. */
 void comm_note(struct comm *c);
 /* All ranks are through: what they have sent has arrived. */

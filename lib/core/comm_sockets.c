@@ -342,7 +342,8 @@ start_watching(struct sockets *s)
 }
 
 int
-comm_sockets(struct comm *c, const struct meet *m, comm_end_fn *end, struct err *err)
+comm_sockets(struct comm *c, const struct meet *m, double patience, comm_end_fn *end,
+             struct err *err)
 {
     struct sockets *s = calloc(1, sizeof *s);
     unsigned others = m->rank ? 1 : m->size - 1;
@@ -350,7 +351,7 @@ comm_sockets(struct comm *c, const struct meet *m, comm_end_fn *end, struct err 
                         .own = s,
                         .rank = m->rank,
                         .size = m->size,
-                        .patience = m->patience,
+                        .patience = patience,
                         .err = err };
     if (s) {
         s->c = c;
