@@ -265,6 +265,8 @@ enum { PEERS_ID = 128 };
 int kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
 /* All ranks make the same calls in the same order; to and from itself a rank sends nothing. */
 void op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
+/* Seconds in which its queue has done, or waited for, that so far; it waits for the last one. */
+double kernels_exchanged(struct kernels *k);
 
 /* ---- operations --------------------------------------------------------------------------- */
 

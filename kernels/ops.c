@@ -220,6 +220,12 @@ op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
     RUN(k, transfer, ranks, t);
 }
 
+double
+kernels_exchanged(struct kernels *k)
+{
+    return k->op->exchanged ? k->op->exchanged(k) : 0;
+}
+
 /* ---- operations --------------------------------------------------------------------------- */
 
 void

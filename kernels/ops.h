@@ -26,6 +26,7 @@ struct ops {
 
     void (*join)(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
     void (*transfer)(struct kernels *k, unsigned ranks, const struct transfer *t);
+    double (*exchanged)(struct kernels *k);
 
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     void (*zero)(struct kernels *k, void *p, size_t bytes);

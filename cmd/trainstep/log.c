@@ -235,6 +235,8 @@ log_json(struct run *r, const struct train_result *res, double rate, double ms)
                res->outcome != TRAIN_DONE, (unsigned long long)r->data.epoch,
                (unsigned long long)res->targets);
     put_f32(b, "clip", (double)(float)res->clip);
+    if (ranks_count() > 1)
+        put_f32(b, "wait_ms", (double)(float)r->wait_ms);
     put_quant(r, b, r->t.step);
     if (r->has_teacher) {
         put_f32(b, "ce", (double)(float)res->ce);

@@ -657,12 +657,21 @@ report_quant(struct run *r)
              (unsigned long long)from, r->quantizer);
 }
 
+/* Seconds that this rank has exchanged so far, which is mostly to wait. */
+static double
+exchanged(const struct run *r)
+{
+    const struct comm *c = ranks_comm();
+    return c ? c->waited + kernels_exchanged(r->k) : 0;
+}
+
 /* false: the step was undone. */
 static bool
 step(struct run *r)
 {
     struct train_result res = { .outcome = TRAIN_SKIPPED };
     double rate = settings_rate(&r->s, r->t.step + 1), start = os_seconds();
+    double before = exchanged(r);
     r->t.numbers = numbers(r, rate);
     report_quant(r);
     if (is_bad(r, r->t.step + 1)) {
@@ -684,6 +693,7 @@ step(struct run *r)
         return false;
     }
     double ms = (os_seconds() - start) * 1000;
+    r->wait_ms = (exchanged(r) - before) * 1000;
     log_driver(r);
     phase(r, "optimizer_step_done");
     log_step(r, &res, rate, ms);

@@ -3,6 +3,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/num.h"
+#include "lib/core/path.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -265,13 +266,29 @@ check_operands(const struct options *o, int n, char **operand)
         misuse("give one CHECKPOINT to train; --help shows how");
 }
 
+/* FILE, or another rank's: m.json, m.rank1.json. */
+static const char *
+own_report(const char *file)
+{
+    struct buf b = { 0 };
+    const char *slash = strrchr(file, '/'), *dot = strrchr(file, '.');
+    if (!dot || dot == file || (slash && dot < slash + 2))
+        dot = file + strlen(file);
+    buf_printf(&b, "%.*s.rank%u%s", (int)(dot - file), file, ranks_number(), dot);
+    if (b.failed)
+        die(EXIT_MEMORY, "out of memory");
+    return b.data;
+}
+
 /* What rank 0 does for all. */
 static void
 leave_to_first(struct options *o)
 {
+    bool is_file = o->memory_report && !path_is_stream(o->memory_report);
+    o->memory_report = is_file ? own_report(o->memory_report) : NULL;
     o->cmd.quiet = true;
     o->cmd.verbose = false;
-    o->log = o->tensorboard = o->memory_report = o->dump = NULL;
+    o->log = o->tensorboard = o->dump = NULL;
 }
 
 /* --gpus: this program once a GPU; from here on each is a process. */

@@ -218,6 +218,8 @@ struct run {
     unsigned quant_said;           // what was printed about --quant-from
     size_t max_tokens, max_labels; // of a pass
     uint64_t in_step, end;         // the step of `in`, the last step
+    uint64_t sent_bytes;           // by this rank, of a step as it is planned
+    double wait_ms;                // of the last step, to exchange
     char *target;                  // the output
     struct lock lock;              // of the target
     uint64_t evaluated;            // the last step that was evaluated

@@ -417,6 +417,7 @@ static const struct ops cuda_ops = {
     .recorded = cuda_recorded,
     .join = cuda_join,
     .transfer = cuda_transfer,
+    .exchanged = cuda_exchanged,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .gather = cuda_gather,

@@ -23,6 +23,7 @@ void cuda_recorded(struct kernels *k, bool repeats);
 /* peers.cu */
 void cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
 void cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
+double cuda_exchanged(struct kernels *k);
 void cuda_peers_close(struct cuda *c);
 
 /* gemm.cu: products, by cuBLASLt */

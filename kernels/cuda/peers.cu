@@ -123,6 +123,17 @@ open_nccl(char *why, size_t n)
     return false;
 }
 
+/* ---- this rank -------------------------------------------------------------------- */
+
+enum { SPANS = 256 }; // exchanges whose times are not added yet, at most
+
+struct peers {
+    struct nccl_comm *comm;
+    cudaEvent_t from[SPANS], to[SPANS]; // NULL: not created yet
+    unsigned first, n;                  // those in use, from `first` on
+    double seconds;                     // of those before
+};
+
 /* ---- errors ----------------------------------------------------------------------- */
 
 static bool
@@ -130,7 +141,7 @@ check(struct cuda *c, int rc, const char *what)
 {
     if (rc == NCCL_SUCCESS || rc == NCCL_IN_PROGRESS)
         return true;
-    const char *more = nccl.last_words ? nccl.last_words(c->peers) : NULL;
+    const char *more = nccl.last_words ? nccl.last_words(c->peers ? c->peers->comm : NULL) : NULL;
     size_t length = more ? strcspn(more, "\n") : 0;
     err_set(c->k.err, ERR_IO,
             "NCCL: %s: %s%s%.*s; NCCL_DEBUG=INFO prints what it does, the page about "
@@ -160,10 +171,13 @@ cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
     struct nccl_id copy;
     char why[512];
     memcpy(&copy, id, sizeof copy);
-    if (!open_nccl(why, sizeof why))
+    c->peers = (struct peers *)calloc(1, sizeof *c->peers);
+    if (!c->peers)
+        err_set(k->err, ERR_MEMORY, "out of memory for ranks");
+    else if (!open_nccl(why, sizeof why))
         err_set(k->err, ERR_USAGE, "%s", why);
     else if (cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice"))
-        check(c, nccl.join(&c->peers, (int)ranks, copy, (int)rank), "the start");
+        check(c, nccl.join(&c->peers->comm, (int)ranks, copy, (int)rank), "the start");
 }
 
 /* All of it at once: a rank may wait for another one only for what that one sends now. */
@@ -173,26 +187,64 @@ post(struct cuda *c, unsigned ranks, const struct transfer *t)
     int rc = nccl.begin(), ended;
     for (unsigned q = 0; q < ranks && rc == NCCL_SUCCESS; q++) {
         if (t[q].send)
-            rc = nccl.send(t[q].from, t[q].send, NCCL_INT8, (int)q, c->peers,
+            rc = nccl.send(t[q].from, t[q].send, NCCL_INT8, (int)q, c->peers->comm,
                            c->q.stream);
         if (t[q].receive && rc == NCCL_SUCCESS)
-            rc = nccl.receive(t[q].to, t[q].receive, NCCL_INT8, (int)q, c->peers,
-                              c->q.stream);
+            rc = nccl.receive(t[q].to, t[q].receive, NCCL_INT8, (int)q,
+                              c->peers->comm, c->q.stream);
     }
     ended = nccl.end();
     return rc == NCCL_SUCCESS ? ended : rc;
+}
+
+/* Add the time of the oldest exchange, which ends before. */
+static void
+add_span(struct cuda *c)
+{
+    struct peers *p = c->peers;
+    unsigned i = p->first;
+    float ms = 0;
+    if (cuda_check(c, cudaEventSynchronize(p->to[i]), "an exchange") &&
+        cuda_check(c, cudaEventElapsedTime(&ms, p->from[i], p->to[i]), "its time"))
+        p->seconds += (double)ms / 1000;
+    p->first = (i + 1) % SPANS;
+    p->n--;
+}
+
+/* Mark where an exchange begins or ends in the queue. */
+static void
+mark(struct cuda *c, cudaEvent_t *e)
+{
+    if (*e || cuda_check(c, cudaEventCreate(e), "cudaEventCreate"))
+        cuda_check(c, cudaEventRecord(*e, c->q.stream), "cudaEventRecord");
+}
+
+double
+cuda_exchanged(struct kernels *k)
+{
+    struct cuda *c = cuda_of(k);
+    while (c->peers && c->peers->n)
+        add_span(c);
+    return c->peers ? c->peers->seconds : 0;
 }
 
 void
 cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
 {
     struct cuda *c = cuda_of(k);
+    struct peers *p = c->peers;
     int state = NCCL_SUCCESS;
     c->q.early = NOT_EARLY;
-    if (!check(c, nccl.state(c->peers, &state), "the state of an exchange") ||
+    if (p->n == SPANS)
+        add_span(c);
+    unsigned i = (p->first + p->n) % SPANS;
+    if (!check(c, nccl.state(p->comm, &state), "the state of an exchange") ||
         !check(c, state, "an exchange before"))
         return;
-    check(c, post(c, ranks, t), "an exchange");
+    mark(c, &p->from[i]);
+    if (check(c, post(c, ranks, t), "an exchange"))
+        mark(c, &p->to[i]);
+    p->n += cuda_ready(c);
     cuda_mark(c, "exchange");
 }
 
@@ -200,7 +252,17 @@ cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
 void
 cuda_peers_close(struct cuda *c)
 {
-    if (c->peers)
-        nccl.abort(c->peers);
+    struct peers *p = c->peers;
+    if (!p)
+        return;
+    if (p->comm)
+        nccl.abort(p->comm);
+    for (int i = 0; i < SPANS; i++) {
+        if (p->from[i])
+            cudaEventDestroy(p->from[i]);
+        if (p->to[i])
+            cudaEventDestroy(p->to[i]);
+    }
+    free(p);
     c->peers = NULL;
 }

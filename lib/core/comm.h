@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct comm_ops; // for those that implement it
 
@@ -27,6 +28,8 @@ struct comm {
     double
         patience; // seconds that a call waits for a rank that sends nothing; 0: any time
     double waited;   // seconds that calls have taken so far
+    // bytes that devices have sent so far, or would in a plan: parts to owners, and of owners
+    uint64_t parts_sent, own_sent;
     struct err *err; // the first error is kept; after it no call does anything
 };
 

@@ -36,6 +36,9 @@ end(struct kernels *k, struct comm *c, struct transfer *t)
 int
 exchange_gather(struct kernels *k, struct comm *c, void *p, const size_t *at)
 {
+    c->own_sent += (c->size - 1) * (uint64_t)(at[c->rank + 1] - at[c->rank]);
+    if (k->dry)
+        return settle(k, c, 0);
     if (k->is.host)
         return settle(k, c, comm_gather(c, p, at));
     char *bytes = p;
@@ -53,9 +56,12 @@ int
 exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,
                const size_t *at)
 {
+    size_t own = at[c->rank + 1] - at[c->rank];
+    c->parts_sent += at[c->size] - own;
+    if (k->dry)
+        return settle(k, c, 0);
     if (k->is.host)
         return settle(k, c, comm_exchange(c, to, from, at));
-    size_t own = at[c->rank + 1] - at[c->rank];
     struct transfer *t = begin(k, c);
     for (unsigned q = 0; t && q < c->size; q++)
         if (q != c->rank)
