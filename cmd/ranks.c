@@ -19,14 +19,14 @@ enum { RANKS_MAX = 1 << 16 };
 
 static struct {
     const struct launcher *launcher;
-    unsigned rank, size;   // as the launcher says
-    unsigned local;        // ranks of this machine; 0: unknown
-    bool gpus;             // each has one, and words go by sockets, not by MPI
-    struct meet meet;      // where to, if there are GPUs
-    bool tried, joined;    // they were asked to join; and have done so
-    bool planning;         // there is one process, which plans for all
-    bool working;          // see ranks_begin_work
-    bool parting;          // all have come to the same end
+    unsigned rank, size; // as the launcher says
+    unsigned local;      // ranks of this machine; 0: unknown
+    bool gpus;           // each has one, and words go by sockets, not by MPI
+    struct meet meet;    // where to, if there are GPUs
+    bool tried, joined;  // they were asked to join; and have done so
+    bool planning;       // there is one process, which plans for all
+    bool working;        // see ranks_begin_work
+    bool parting;        // all have come to the same end
     struct comm comm;
     struct err err; // of comm
 } self = { .size = 1 };
@@ -349,7 +349,8 @@ choose_gpu(void)
         return 0;
     if (local >= (unsigned)n)
         die(EXIT_TROUBLE,
-            "there is no GPU for it: this machine has %d, and it is rank %u here, from 0 "
+            "there is no GPU for it: this machine has %d, and it is rank %u here, from "
+            "0 "
             "on: expected at most a rank a GPU",
             n, local);
     return (int)local;

@@ -21,9 +21,9 @@ enum { TO_SPEAK = 10, TO_END = 2 };
 struct ranks {
     pid_t *id; // 0: it has ended
     unsigned n, left;
-    int status;    // of the first that failed; EXIT_DONE
-    int signal;    // that the last one died of, which did; 0
-    double over;   // when those that are left are ended; 0: they are not
+    int status;  // of the first that failed; EXIT_DONE
+    int signal;  // that the last one died of, which did; 0
+    double over; // when those that are left are ended; 0: they are not
 };
 
 static void

@@ -190,10 +190,10 @@ struct device {
     bool expands;      // products are faster from `expanded`
     bool any_order;    // sums may come in any order, other bits each time
     bool torchsharp;   // it has TorchSharp's packed optimizer
-    bool trains;       // NVFP4 weights have equal results expanded and not, few tokens, too
-    bool transposes;   // products of FP8 take `transposed` where they sum over rows
-    uint64_t fixed;    // bytes that it allocates for itself
-    uint64_t driver;   // bytes of its driver and libraries, about; in no other figure
+    bool trains; // NVFP4 weights have equal results expanded and not, few tokens, too
+    bool transposes; // products of FP8 take `transposed` where they sum over rows
+    uint64_t fixed;  // bytes that it allocates for itself
+    uint64_t driver; // bytes of its driver and libraries, about; in no other figure
     enum fp4_path fp4;
     size_t fp4_sums; // bytes that it allocates at the first product of nvfp4 by nvfp4
     /* Bytes besides, for attention of that shape, backward included; NULL: none. */

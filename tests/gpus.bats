@@ -141,7 +141,10 @@ torch() {
     cp "$IN/small.ckpt" one.ckpt
     alone -q -n 3 --accum 2 one.ckpt >/dev/null
     cp "$IN/small.ckpt" some.ckpt
-    gpus 2 -n 1 --log log.jsonl --eval "$IN/held.tok" some.ckpt >out 2>err
+    gpus 2 -n 1 --log log.jsonl --eval "$IN/held.tok" --memory-report m.json some.ckpt >out 2>err
+    jsonl "[l['wait_ms'] > 0 for l in d if 'loss' in l]" <log.jsonl | has True
+    json "d['Samples'][0]['DeviceUsedMiB'] > 0" <m.json | has True
+    json "d['Samples'][0]['DeviceUsedMiB'] > 0" <m.rank1.json | has True
     grep -q '2 ranks, started by --gpus, on GPUs' err
     [ "$(grep -c 'a step has 2 passes from here on' err)" -eq 1 ]
     [ "$(grep -c 'evaluation loss' err)" -eq 1 ]
@@ -276,7 +279,9 @@ begin() {
     pid=$!
     for ((i = 0; i < 1200; i++)); do
         sleep 0.05
-        [ "$(wc -l <out)" -gt 4 ] && break
+        if [ "$(wc -l <out)" -gt 4 ]; then
+            break
+        fi
     done
     # In the order in which they were started.
     mapfile -t rank < <(pgrep -P $pid | sort -n)
@@ -324,8 +329,11 @@ over() {
     local to
     for to in 1 parent; do
         begin
-        [ "$to" = parent ] && kill -TERM "$pid"
-        [ "$to" = parent ] || kill -TERM "${rank[to]}"
+        if [ "$to" = parent ]; then
+            kill -TERM "$pid"
+        else
+            kill -TERM "${rank[to]}"
+        fi
         over
         [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
         [ "$(datcat --meta m.ckpt | json "d['meta']['state']['step']")" -eq "$(tail -n 1 out | cut -f 1)" ]
@@ -345,6 +353,19 @@ over() {
     [ "$part" -gt $((whole / 4 / 2)) ]
     [ "$part" -lt $((whole * 5 / 4 / 4)) ]
     [ "$(part plan.4 gradients)" -lt "$(part plan.1 gradients)" ]
+    [ "$(part plan.4 ranks)" -eq 4 ]
+    [ -z "$(part plan.1 sent)" ]
+    # What a rank sends: of its pass three quarters of gradients, of the step as much of weights.
+    python3 - "$(part plan.4 sent)" "$IN/wide.json" <<'PY'
+import json, sys
+c = json.load(open(sys.argv[2]))
+h, f, d = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+q, kv = d * c["num_attention_heads"], d * c["num_key_value_heads"]
+projections = c["num_hidden_layers"] * (2 * h * q + 2 * h * kv + 3 * h * f)
+others = c["vocab_size"] * h
+want = 3 / 4 * (2 * projections + 4 * others + 9 / 16 * projections + 2 * others)
+assert 0.8 * want < int(sys.argv[1]) < 1.2 * want, (sys.argv[1], want)
+PY
 }
 
 @test "--gpus goes with no other launcher, device or place; ranks that do not fit are refused" {

@@ -29,8 +29,10 @@ static struct nccl {
     int (*abort)(struct nccl_comm *);
     int (*state)(struct nccl_comm *, int *);
     int (*begin)(void), (*end)(void);
-    int (*send)(const void *, size_t, int type, int peer, struct nccl_comm *, cudaStream_t);
-    int (*receive)(void *, size_t, int type, int peer, struct nccl_comm *, cudaStream_t);
+    int (*send)(const void *, size_t, int type, int peer, struct nccl_comm *,
+                cudaStream_t);
+    int (*receive)(void *, size_t, int type, int peer, struct nccl_comm *,
+                   cudaStream_t);
 } nccl;
 
 /* ---- finding it ------------------------------------------------------------------- */
@@ -141,7 +143,8 @@ check(struct cuda *c, int rc, const char *what)
 {
     if (rc == NCCL_SUCCESS || rc == NCCL_IN_PROGRESS)
         return true;
-    const char *more = nccl.last_words ? nccl.last_words(c->peers ? c->peers->comm : NULL) : NULL;
+    const char *more =
+        nccl.last_words ? nccl.last_words(c->peers ? c->peers->comm : NULL) : NULL;
     size_t length = more ? strcspn(more, "\n") : 0;
     err_set(c->k.err, ERR_IO,
             "NCCL: %s: %s%s%.*s; NCCL_DEBUG=INFO prints what it does, the page about "
@@ -190,8 +193,8 @@ post(struct cuda *c, unsigned ranks, const struct transfer *t)
             rc = nccl.send(t[q].from, t[q].send, NCCL_INT8, (int)q, c->peers->comm,
                            c->q.stream);
         if (t[q].receive && rc == NCCL_SUCCESS)
-            rc = nccl.receive(t[q].to, t[q].receive, NCCL_INT8, (int)q,
-                              c->peers->comm, c->q.stream);
+            rc = nccl.receive(t[q].to, t[q].receive, NCCL_INT8, (int)q, c->peers->comm,
+                              c->q.stream);
     }
     ended = nccl.end();
     return rc == NCCL_SUCCESS ? ended : rc;

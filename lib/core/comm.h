@@ -27,7 +27,7 @@ struct comm {
     unsigned rank, size;
     double
         patience; // seconds that a call waits for a rank that sends nothing; 0: any time
-    double waited;   // seconds that calls have taken so far
+    double waited; // seconds that calls have taken so far
     // bytes that devices have sent so far, or would in a plan: parts to owners, and of owners
     uint64_t parts_sent, own_sent;
     struct err *err; // the first error is kept; after it no call does anything

@@ -222,17 +222,17 @@ report_missing(const struct meet *m, struct err *err)
                                   q);
         gone++;
     }
-    return err_set(err, ERR_IO,
-                   "%u of %u ranks have not come within %g s (--rank-timeout): rank %s%s",
-                   gone, m->size, m->patience, names, gone > NAMED ? ", ..." : "");
+    return err_set(
+        err, ERR_IO,
+        "%u of %u ranks have not come within %g s (--rank-timeout): rank %s%s", gone,
+        m->size, m->patience, names, gone > NAMED ? ", ..." : "");
 }
 
 static int
 await(struct meet *m, struct err *err)
 {
     double began = os_seconds(), left = 0;
-    while (missing(m) < m->size &&
-           (left = began + m->patience - os_seconds()) > 0) {
+    while (missing(m) < m->size && (left = began + m->patience - os_seconds()) > 0) {
         struct pollfd p = { .fd = m->listening, .events = POLLIN };
         if (poll(&p, 1, left < 1 ? (int)(left * 1000) + 1 : 1000) <= 0)
             continue;

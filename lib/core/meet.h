@@ -15,11 +15,12 @@ enum { MEET_JOB = 64 };
 struct meet {
     const char *host; // of rank 0, a name or an address
     unsigned port;
-    int listening;      // 's socket, if rank 0 has one already; -1
+    int listening; // 's socket, if rank 0 has one already; -1
     unsigned rank, size;
     double patience;    // seconds
     char job[MEET_JOB]; // what ranks of one run have in common, and others perhaps not
-    int (*ends)[MEET_SOCKETS]; // set: of rank 0 those to rank q at [q - 1], else to it at [0]
+    int (*ends)
+        [MEET_SOCKETS]; // set: of rank 0 those to rank q at [q - 1], else to it at [0]
 };
 
 /* -1: who is missing, or what is in the way. */

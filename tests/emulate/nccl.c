@@ -56,7 +56,9 @@ const char *ncclGetLastError(struct comm *c);
 const char *
 ncclGetErrorString(int rc)
 {
-    return rc == SUCCESS ? "no error" : rc == SYSTEM_ERROR ? "unhandled system error" : "invalid argument";
+    return rc == SUCCESS        ? "no error"
+           : rc == SYSTEM_ERROR ? "unhandled system error"
+                                : "invalid argument";
 }
 
 const char *
@@ -84,8 +86,8 @@ static socklen_t
 name_of(struct sockaddr_un *a, const struct id *id, int rank)
 {
     *a = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "%.40s-%d", id->bytes,
-                     rank);
+    int n =
+        snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "%.40s-%d", id->bytes, rank);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -218,8 +220,8 @@ remaining(struct comm *c, struct pollfd *p)
     nfds_t n = 0;
     for (int q = 0; q < c->ranks; q++) {
         struct call *k = c->call[q];
-        short events = (short)((k[0].at < k[0].n ? POLLOUT : 0) |
-                               (k[1].at < k[1].n ? POLLIN : 0));
+        short events =
+            (short)((k[0].at < k[0].n ? POLLOUT : 0) | (k[1].at < k[1].n ? POLLIN : 0));
         if (events)
             p[n++] = (struct pollfd){ .fd = c->fd[q], .events = events };
     }
