@@ -41,11 +41,11 @@ setup() {
     unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT "${!OMPI_@}" "${!SLURM_@}" "${!PMI_@}"
 }
 
-# emulated [N]: N GPUs (4), or the test is skipped.
+# emulated: four GPUs, or the test is skipped.
 emulated() {
     [ -e "$BUILD/emulate/libnccl.so.2" ] || skip "no emulation: make emulated"
     export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
-    export NIBBLE_EMULATE_GPUS=${1:-4}
+    export NIBBLE_EMULATE_GPUS=4
     unset CUDA_VISIBLE_DEVICES
 }
 
