@@ -14,6 +14,7 @@ CORE_SRCS = \
 	lib/core/buf.c \
 	lib/core/comm.c \
 	lib/core/comm_late.c \
+	lib/core/comm_sockets.c \
 	lib/core/dtype.c \
 	lib/core/err.c \
 	lib/core/feed.c \
@@ -24,6 +25,7 @@ CORE_SRCS = \
 	lib/core/lock.c \
 	lib/core/machine.c \
 	lib/core/maths.c \
+	lib/core/meet.c \
 	lib/core/map.c \
 	lib/core/names.c \
 	lib/core/num.c \
@@ -202,6 +204,8 @@ CMD_SRCS = \
 	cmd/nearest.c \
 	cmd/option.c \
 	cmd/ranks.c \
+	cmd/ranks_place.c \
+	cmd/spawn.c \
 	cmd/suffix.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
@@ -459,7 +463,7 @@ check-sanitize-gpu: all gpu-programs
 	@$(TEST_ENV) tools/check-gpu.sh --sanitize
 
 ## emulated    the CUDA backend for tests on the CPU: no nvcc, no GPU (tests/emulate)
-emulated: $(BUILD)/emulate/libnibble-cuda.so $(BUILD)/emulate/libcuda.so.1
+emulated: $(BUILD)/emulate/libnibble-cuda.so $(BUILD)/emulate/libcuda.so.1 $(BUILD)/emulate/libnccl.so.2
 
 ## check-emulated  its operations and steps against the CPU's; minutes
 check-emulated: all gpu-programs emulated
@@ -649,7 +653,7 @@ $(BIN)/libnibble-mpi.so: $(MPI_OBJS)
 EMULATE = $(BUILD)/emulate
 EMULATE_SRCS = $(wildcard tests/emulate/*.c)
 EMULATE_OBJS = $(CUDA_SRCS:kernels/cuda/%.cu=$(EMULATE)/%.o) $(CUDA_CPP_SRCS:%.cpp=$(EMULATE)/%.o) \
-	$(patsubst %.c,$(EMULATE)/%.o,$(CUDA_C_SRCS) $(filter-out %/driver.c,$(EMULATE_SRCS)))
+	$(patsubst %.c,$(EMULATE)/%.o,$(CUDA_C_SRCS) $(filter-out %/driver.c %/nccl.c,$(EMULATE_SRCS)))
 EMULATE_MACHINE ?= -march=native
 EMULATE_FLAGS = $(EMULATE_MACHINE) -fPIC $(CFLAGS)
 EMULATE_CXX = $(CXX) -std=c++17 -Itests/emulate/include -I. -D_GNU_SOURCE \
@@ -679,6 +683,9 @@ $(EMULATE)/libnibble-cuda.so: $(EMULATE_OBJS)
 
 $(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
 	$(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+
+$(EMULATE)/libnccl.so.2: $(EMULATE)/tests/emulate/nccl.o
+	$(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libnccl.so.2 -o $@ $<
 
 LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PROG_LIBS) $(LDLIBS)
 
@@ -736,5 +743,5 @@ $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)
 
 TEST_ENV = NIBBLE_BIN=$(abspath $(BIN)) NIBBLE_BUILD=$(abspath $(BUILD)) CC='$(CC)' FUZZ_CC='$(FUZZ_CC)'
 
--include $(EMULATE_OBJS:.o=.d) $(EMULATE)/tests/emulate/driver.d
+-include $(EMULATE_OBJS:.o=.d) $(EMULATE)/tests/emulate/driver.d $(EMULATE)/tests/emulate/nccl.d
 -include $(CUDA_OBJS:.o=.d) $(MPI_OBJS:.o=.d) $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(SHIMS:.so=.d)

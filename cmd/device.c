@@ -55,7 +55,10 @@ compute_of(const struct device_options *o)
 static struct device
 device_of(const struct device_options *o)
 {
-    return o->cuda ? kernels_cuda_device(compute_of(o), o->faster) : kernels_cpu_device;
+    struct device d =
+        o->cuda ? kernels_cuda_device(compute_of(o), o->faster) : kernels_cpu_device;
+    d.trains = !o->decodes;
+    return d;
 }
 
 void

@@ -3,45 +3,15 @@
 #include "cmd/ranks.h"
 
 #include "cmd/cmd.h"
-#include "lib/core/num.h"
-#include "lib/core/text.h"
+#include "cmd/ranks_place.h"
+#include "cmd/spawn.h"
+#include "kernels/kernels.h"
+#include "lib/core/meet.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* ---- launchers --------------------------------------------------------------------------- */
-
-/* The variables by which a process knows its rank. */
-struct launcher {
-    const char *name, *rank, *size;
-    const char *local; // ranks on this machine, or NULL
-    const char *other; // is there, too; or NULL
-};
-
-/* The first that fits: an mpirun within a job of Slurm is mpirun.  A script of Slurm's has a rank
- * before srun has started anything, but no step. */
-static const struct launcher launchers[] = {
-    { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-      "OMPI_COMM_WORLD_LOCAL_SIZE", NULL },
-    { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR" },
-    { "srun", "SLURM_PROCID", "SLURM_NTASKS", NULL, "SLURM_STEP_ID" },
-    { "mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", NULL },
-};
-
-/* A number of the environment below limit; 0 if it is not there. */
-static unsigned
-number_of(const char *name, unsigned limit)
-{
-    const char *text = getenv(name);
-    char q[TEXT_QUOTE];
-    uint64_t v = 0;
-    if (text && (!num_u64(&v, text) || v >= limit))
-        misuse("%s=%s in the environment: want a number below %u", name,
-               text_quote(q, text, strlen(text)), limit);
-    return (unsigned)v;
-}
 
 /* ---- this process ------------------------------------------------------------------------- */
 
@@ -50,8 +20,11 @@ enum { RANKS_MAX = 1 << 16 };
 static struct {
     const struct launcher *launcher;
     unsigned rank, size; // as the launcher says
-    unsigned local;      // 0: unknown
-    bool tried, joined;  // MPI was asked; and has joined them
+    unsigned local;      // ranks of this machine; 0: unknown
+    bool gpus;           // each has one, and words go by sockets, not by MPI
+    struct meet meet;    // where to, if there are GPUs
+    bool tried, joined;  // they were asked to join; and have done so
+    bool planning;       // there is one process, which plans for all
     bool working;        // see ranks_begin_work
     bool parting;        // all have come to the same end
     struct comm comm;
@@ -73,7 +46,7 @@ ranks_count(void)
 struct comm *
 ranks_comm(void)
 {
-    return self.joined ? &self.comm : NULL;
+    return self.joined || self.planning ? &self.comm : NULL;
 }
 
 unsigned
@@ -86,8 +59,9 @@ ranks_threads(unsigned all)
 void
 ranks_report(void)
 {
-    if (self.size > 1)
-        warn("%u ranks, started by %s, on CPUs by MPI", self.size, self.launcher->name);
+    if (self.joined)
+        warn("%u ranks, started by %s, on %s", self.size, self.launcher->name,
+             self.gpus ? "GPUs" : "CPUs by MPI");
 }
 
 /* ---- agreement ---------------------------------------------------------------------------- */
@@ -131,18 +105,45 @@ part(void)
         comm_close(&self.comm);
 }
 
+/* From the thread that watches the others. */
+static void
+end_here(int status, const char *words)
+{
+    if (words)
+        cmd_print(words);
+    guard_end(&cmd_guard);
+    _exit(status);
+}
+
+static bool
+join_sockets(void)
+{
+    if (meet_all(&self.meet, &self.err) < 0 ||
+        comm_sockets(&self.comm, &self.meet, self.comm.patience, end_here, &self.err) <
+            0 ||
+        atexit(part) != 0)
+        return false;
+    return self.joined = true;
+}
+
 /* Whether MPI knows of all ranks that the launcher has started. */
 static bool
-join(void)
+join_mpi(void)
 {
     double patience = self.comm.patience;
-    self.tried = true;
     if (comm_mpi(&self.comm, &self.err) < 0 || atexit(part) != 0)
         return false;
     self.comm.patience = patience;
     self.joined = self.comm.size == self.size && self.comm.rank == self.rank;
     self.parting = !self.joined;
     return self.joined;
+}
+
+static bool
+join(void)
+{
+    self.tried = true;
+    return self.gpus ? join_sockets() : join_mpi();
 }
 
 /* An error, of options perhaps, ends this rank: tell the others, who then end, too. */
@@ -243,24 +244,10 @@ silence_stdout(void)
     close(fd);
 }
 
-void
-ranks_begin(void)
+/* One of several, from here on. */
+static void
+be_rank(void)
 {
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const struct launcher *l = &launchers[i];
-        if (!getenv(l->rank) || !getenv(l->size) || (l->other && !getenv(l->other)))
-            continue;
-        self.launcher = l;
-        self.size = number_of(l->size, RANKS_MAX);
-        self.rank = number_of(l->rank, self.size ? self.size : 1);
-        if (l->local)
-            self.local = number_of(l->local, RANKS_MAX);
-        break;
-    }
-    if (self.size < 2) {
-        self.size = 1;
-        return;
-    }
     cmd_set_rank(self.rank);
     cmd_set_end(fail);
     if (self.rank > 0)
@@ -268,15 +255,59 @@ ranks_begin(void)
 }
 
 void
-ranks_join(double patience)
+ranks_begin(void)
 {
-    self.comm.patience = patience;
-    if (self.size == 1 || join())
+    self.meet.listening = -1;
+    self.launcher = launcher_find(&self.rank, &self.size, &self.local);
+    if (self.size > 1)
+        be_rank();
+}
+
+void
+ranks_want_gpus(const char **device, const char *rendezvous)
+{
+    if (strcmp(*device, "auto") != 0 && strcmp(*device, "cuda") != 0)
+        misuse("--gpus: takes GPUs from cuda:0 on: expected no --device %s", *device);
+    if (rendezvous)
+        misuse("--gpus: its processes find each other: expected no --rendezvous");
+    *device = "cuda";
+}
+
+void
+ranks_start(unsigned n, bool plan)
+{
+    static const struct launcher own = { .name = "--gpus" };
+    if (self.launcher)
+        misuse("--gpus: %s has started this process as rank %u of %u: expected one of "
+               "the two",
+               self.launcher->name, self.rank, self.size);
+    if (n == 1)
         return;
-    if (self.err.kind)
-        die(cmd_status(&self.err), "%u ranks, started by %s: %s", self.size,
-            self.launcher->name, self.err.msg);
-    // It is so for all, but there may be no others: the environment may be left over.
+    self.launcher = &own;
+    self.size = self.local = n;
+    if (plan) {
+        comm_one(&self.comm, &self.err);
+        self.comm.size = n;
+        self.planning = true;
+        return;
+    }
+    self.gpus = true;
+    self.meet.host = "127.0.0.1";
+    self.meet.listening = meet_listen(&self.meet.port, &self.err);
+    if (self.meet.listening < 0)
+        die_err(&self.err);
+    self.rank = spawn_ranks(n);
+    if (self.rank) {
+        close(self.meet.listening);
+        self.meet.listening = -1;
+    }
+    be_rank();
+}
+
+/* It is so for all, but there may be no others: the environment may be left over. */
+static _Noreturn void
+refuse_mpi(void)
+{
     if (self.rank == 0 || self.comm.size == 1)
         die(EXIT_TROUBLE,
             "the environment says that %s has started %u ranks, MPI knows of %u: for "
@@ -285,6 +316,98 @@ ranks_join(double patience)
             self.launcher->name, self.size, self.comm.size);
     exit(EXIT_TROUBLE);
 }
+
+void
+ranks_join(double patience, bool gpus, const char *rendezvous)
+{
+    enum { TO_COME = 600 }; // seconds, of patience without an end
+    self.comm.patience = patience;
+    self.meet.patience = patience > 0 ? patience : TO_COME;
+    if (self.size == 1 || self.planning)
+        return;
+    if (gpus && !self.gpus)
+        launcher_place(&self.meet, self.launcher, rendezvous, self.local == self.size);
+    self.gpus = gpus;
+    self.meet.rank = self.rank;
+    self.meet.size = self.size;
+    if (join())
+        return;
+    if (self.err.kind)
+        die(cmd_status(&self.err), "%u ranks, started by %s: %s", self.size,
+            self.launcher->name, self.err.msg);
+    refuse_mpi();
+}
+
+/* ---- GPUs ------------------------------------------------------------------------------------ */
+
+static int
+choose_gpu(void)
+{
+    int n = kernels_cuda_count();
+    unsigned local = launcher_local(self.launcher, self.rank);
+    if (!self.joined || n < 2)
+        return 0;
+    if (local >= (unsigned)n)
+        die(EXIT_TROUBLE,
+            "there is no GPU for it: this machine has %d, and it is rank %u here, from "
+            "0 "
+            "on: expected at most a rank a GPU",
+            n, local);
+    return (int)local;
+}
+
+static void
+check_gpu(int number)
+{
+    char name[64];
+    size_t *at = cmd_alloc((size_t)self.size + 1, sizeof *at);
+    uint8_t(*all)[GPU_UUID] = cmd_alloc(self.size, sizeof *all);
+    static const uint8_t unknown[GPU_UUID];
+    for (unsigned q = 0; q <= self.size; q++)
+        at[q] = q * sizeof *all;
+    ranks_meet(0);
+    kernels_cuda_identity(number, all[self.rank], name, sizeof name);
+    if (self.joined && comm_gather(&self.comm, all, at) < 0)
+        die_err(&self.err);
+    for (unsigned q = 0; q < self.rank; q++)
+        if (memcmp(all[q], unknown, GPU_UUID) != 0 &&
+            memcmp(all[q], all[self.rank], GPU_UUID) == 0)
+            die(EXIT_TROUBLE,
+                "cuda:%d is the GPU of rank %u, too: expected another for each: "
+                "--device cuda:N, or what the launcher shows to each rank",
+                number, q);
+    free(all);
+    free(at);
+    ranks_meet(0);
+}
+
+void
+ranks_settle_gpu(const char *device, int *number)
+{
+    if (!strchr(device, ':'))
+        *number = choose_gpu();
+    check_gpu(*number);
+}
+
+void
+ranks_join_gpus(struct kernels *k)
+{
+    uint8_t id[PEERS_ID] = { 0 };
+    char why[512];
+    if (!self.joined || !self.gpus)
+        return;
+    if (self.rank == 0 && !kernels_cuda_peers_id(id, why, sizeof why))
+        die(EXIT_TROUBLE, "%s", why);
+    ranks_meet(0);
+    ranks_begin_work();
+    if (comm_broadcast(&self.comm, id, sizeof id) < 0)
+        die_err(&self.err);
+    if (kernels_join(k, self.rank, self.size, id) < 0)
+        die_err(k->err);
+    ranks_end_work();
+}
+
+/* ---- work -------------------------------------------------------------------------------------- */
 
 void
 ranks_begin_work(void)

@@ -15,9 +15,20 @@
 void ranks_begin(void);
 /* Threads of this rank, if the machine is one's with as many. */
 unsigned ranks_threads(unsigned all);
+/* What --gpus goes with; the device becomes cuda. */
+void ranks_want_gpus(const char **device, const char *rendezvous);
+/* --gpus: start n ranks here, each with a GPU; returns in each.  plan: one process, which plans for
+ * all, and takes the part of rank 0. */
+void ranks_start(unsigned n, bool plan);
 /* Join the other ranks; dies if that fails.  While this rank waits, a rank that sends nothing for
- * `patience` seconds is lost. */
-void ranks_join(double patience);
+ * `patience` seconds is lost; 0: none is.  rendezvous: HOST:PORT of rank 0 where they have GPUs, or NULL: as the
+ * launcher has it. */
+void ranks_join(double patience, bool gpus, const char *rendezvous);
+/* Settle the number of this rank's GPU, unless the device names one; refuse two ranks of one. */
+void ranks_settle_gpu(const char *device, int *number);
+/* Let the ranks' GPUs exchange their memory. */
+struct kernels;
+void ranks_join_gpus(struct kernels *k);
 /* Their number and this one's, once joined; NULL: it is alone. */
 struct comm *ranks_comm(void);
 unsigned ranks_number(void);

@@ -218,6 +218,27 @@ kernels_cuda_native(int device, char *why, size_t n)
     return f && f(device, why, n);
 }
 
+bool
+kernels_cuda_peers_id(void *id, char *why, size_t n)
+{
+    bool (*f)(void *, char *, size_t) = NULL;
+    *(void **)&f = find("nibble_cuda_peers_id", why, n);
+    return f && f(id, why, n);
+}
+
+bool
+kernels_cuda_identity(int device, uint8_t *uuid, char *name, size_t n)
+{
+    int (*init)(unsigned), (*get)(int *, int), (*named)(char *, int, int);
+    int (*identify)(void *, int), d = 0;
+    static const char *const names[] = { "cuInit", "cuDeviceGet", "cuDeviceGetName",
+                                         "cuDeviceGetUuid_v2" };
+    return find_all(open_driver(), (void *[]){ &init, &get, &named, &identify }, names,
+                    4) &&
+           init(0) == 0 && get(&d, device) == 0 && named(name, (int)n, d) == 0 &&
+           identify(uuid, d) == 0;
+}
+
 void
 kernels_cuda_diagnose(kernels_line_fn *say, void *ctx)
 {

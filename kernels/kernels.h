@@ -195,9 +195,10 @@ struct device {
     bool expands;      // products are faster from `expanded`
     bool any_order;    // sums may come in any order, other bits each time
     bool torchsharp;   // it has TorchSharp's packed optimizer
-    bool transposes;   // products of FP8 take `transposed` where they sum over rows
-    uint64_t fixed;    // bytes that it allocates for itself
-    uint64_t driver;   // bytes of its driver and libraries, about; in no other figure
+    bool trains; // NVFP4 weights have equal results expanded and not, few tokens, too
+    bool transposes; // products of FP8 take `transposed` where they sum over rows
+    uint64_t fixed;  // bytes that it allocates for itself
+    uint64_t driver; // bytes of its driver and libraries, about; in no other figure
     enum fp4_path fp4;
     size_t fp4_sums; // bytes that it allocates at the first product of nvfp4 by nvfp4
     /* Bytes besides, for attention of that shape, backward included; NULL: none. */
@@ -253,6 +254,24 @@ void kernels_wait(struct kernels *k, unsigned e);
 enum { REPLAY_KEY = 64 }; // bytes, at most
 bool kernels_replay(struct kernels *k, const void *key, size_t bytes);
 void kernels_recorded(struct kernels *k, bool repeats);
+
+/* ---- several ranks ------------------------------------------------------------------------ */
+
+/* To rank q, and from it, the q-th of a row of these; none of the two may be of no bytes. */
+struct transfer {
+    const void *from;
+    void *to;
+    size_t send, receive; // bytes; that of both ranks agree
+};
+
+/* Join devices of several ranks, each of which has one; a device whose memory is the host's has
+ * nothing to do.  id: that of rank 0's kernels_cuda_peers_id. */
+enum { PEERS_ID = 128 };
+int kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
+/* All ranks make the same calls in the same order; to and from itself a rank sends nothing. */
+void op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
+/* Seconds in which its queue has done, or waited for, that so far; it waits for the last one. */
+double kernels_exchanged(struct kernels *k);
 
 /* ---- operations --------------------------------------------------------------------------- */
 
@@ -478,6 +497,11 @@ uint64_t kernels_cuda_used(int device);
 bool kernels_cuda_integrated(int device);
 /* Whether it has FP4_NATIVE; if not, *why has the reason. */
 bool kernels_cuda_native(int device, char *why, size_t n);
+/* What ranks with GPUs find each other by, PEERS_ID bytes; false: *why has the reason. */
+bool kernels_cuda_peers_id(void *id, char *why, size_t n);
+/* Which GPU it is, GPU_UUID bytes that no other one has, and its model; false: unknown. */
+enum { GPU_UUID = 16 };
+bool kernels_cuda_identity(int device, uint8_t *uuid, char *name, size_t n);
 typedef void kernels_line_fn(void *ctx, const char *what, const char *value);
 /* Lines about devices, versions, and what is missing. */
 void kernels_cuda_diagnose(kernels_line_fn *say, void *ctx);

@@ -205,6 +205,27 @@ kernels_recorded(struct kernels *k, bool repeats)
         k->op->recorded(k, repeats); // after an error it ends what was begun
 }
 
+/* ---- several ranks ----------------------------------------------------------------------- */
+
+int
+kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
+{
+    RUN(k, join, rank, ranks, id);
+    return k->err->kind ? -1 : 0;
+}
+
+void
+op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
+{
+    RUN(k, transfer, ranks, t);
+}
+
+double
+kernels_exchanged(struct kernels *k)
+{
+    return k->op->exchanged ? k->op->exchanged(k) : 0;
+}
+
 /* ---- operations --------------------------------------------------------------------------- */
 
 void

@@ -24,6 +24,10 @@ struct ops {
     bool (*replay)(struct kernels *k, const void *key, size_t bytes);
     void (*recorded)(struct kernels *k, bool repeats);
 
+    void (*join)(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
+    void (*transfer)(struct kernels *k, unsigned ranks, const struct transfer *t);
+    double (*exchanged)(struct kernels *k);
+
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
     void (*zero)(struct kernels *k, void *p, size_t bytes);
     void (*gather)(struct kernels *k, const struct matrix *y, const struct matrix *x,

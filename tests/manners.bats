@@ -253,8 +253,8 @@ long_options() {
         misuse "$p" --helb=x
         [[ ${stderr_lines[0]} == "$p: --helb=x: unknown option: expected --help? "* ]]
         # Nothing is near, or but a third of the letters: no guess.
-        misuse "$p" --gpus
-        [ "${stderr_lines[0]}" = "$p: --gpus: unknown option; --help lists them" ]
+        misuse "$p" --zzzz
+        [ "${stderr_lines[0]}" = "$p: --zzzz: unknown option; --help lists them" ]
         misuse "$p" --vexx
         [ "${stderr_lines[0]}" = "$p: --vexx: unknown option; --help lists them" ]
         misuse "$p" --xyzxyz

@@ -322,6 +322,36 @@ PY
     grep -q 'doc/several-gpus.md' "$root/README.md"
 }
 
+@test "scores of several ranks are those of one process; one that fails is named" {
+    local n o
+    datpack -q --init 5 --config "$IN/config.json" -o m.dat
+    datpack -q --init 6 --config "$IN/config.json" -o other.dat
+    generate -q --score "$IN/ids.tok" --logits other.safetensors other.dat >/dev/null
+    for o in "" "--kl-model other.dat" "--kl other.safetensors --json"; do
+        # shellcheck disable=SC2086  # words
+        for n in 1 2 3; do
+            started -n $n generate -q --score "$IN/ids.tok" $o m.dat >some
+            [ $n -gt 1 ] || cp some one
+            cmp one some
+        done
+        [ -s one ]
+    done
+    # More ranks than samples.
+    head -n 2 "$IN/ids" | tokenize -q --input ids -o few.tok
+    generate -q --score few.tok --kl-model other.dat m.dat >one
+    started -n 4 generate -q --score few.tok --kl-model other.dat m.dat >some
+    cmp one some
+    local g=(generate -q --score)
+    run -2 started -n 2 "${g[@]}" "$IN/ids.tok" --logits x.safetensors m.dat
+    [ "$output" = "generate: --logits: one process writes it: expected no other ranks" ]
+    run -2 started -n 2 "${g[@]}" - m.dat
+    [ "$output" = "generate: -: of 2 ranks one would get what a pipe has: expected a file" ]
+    run -2 started -n 2 "${g[@]}" none.tok m.dat
+    [ "$output" = "generate: none.tok: No such file or directory" ]
+    run -2 started -n 1 "${g[@]}" "$IN/ids.tok" m.dat : -n 1 "${g[@]}" "$IN/other.tok" m.dat
+    [[ $output == "generate: rank 1: the hash of --score: "* ]]
+}
+
 # ---- what does not fit ------------------------------------------------------------------------
 
 @test "ranks that differ are refused before the first step, and what differs is named" {
@@ -365,11 +395,6 @@ PY
         -n 2 trainstep -q -d "$IN/ids.tok" --accum 5 m.ckpt
     refused "trainstep: none.tok: No such file" -n 3 "${t[@]}" -d none.tok m.ckpt
     refused "trainstep: none.ckpt: No such file" -n 3 "${t[@]}" -d "$IN/ids.tok" none.ckpt
-    if [ -e "$BUILD/emulate/libnibble-cuda.so" ]; then
-        NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate \
-            refused "trainstep: 2 ranks: several GPUs are not there yet: expected --device cpu" \
-            -n 2 "${t[@]}" --device cuda -d "$IN/ids.tok" m.ckpt
-    fi
     refused "trainstep: --nonsense: unknown option" -n 2 "${t[@]}" --nonsense m.ckpt
     refused "trainstep: rank 1: --nonsense: unknown option" -n 1 "${t[@]}" -d "$IN/ids.tok" m.ckpt : \
         -n 1 "${t[@]}" --nonsense m.ckpt

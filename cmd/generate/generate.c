@@ -3,7 +3,9 @@
 #include "cmd/generate/generate.h"
 #include "cmd/generate/edit.h"
 
+#include "cmd/ranks.h"
 #include "cmd/suffix.h"
+#include "lib/core/path.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -145,6 +147,10 @@ static const struct cmd_option options[] = {
     { 0, "input-scale", "NAME",
       "of nvfp4 activations: dynamic (default), or static: MODEL's own",
       CMD_CHOICE(&cfg.input_scale, input_scales, INPUT_SCALE_DYNAMIC) },
+    { 0, "gpus", "N", "with --score: on N GPUs of this machine, a process each",
+      CMD_U64(&cfg.gpus, 1, 1024) },
+    { 0, "rendezvous", "HOST:PORT", "with --score: where ranks with GPUs meet",
+      CMD_TEXT(&cfg.rendezvous) },
     { CMD_COMPAT(&cfg.torchsharp,
                  "--template torchsharp, control tokens in text count") },
     { CMD_THREADS(&cfg.where.threads) },
@@ -215,6 +221,9 @@ settle(struct config_generate *c)
     if (c->kl_model && !c->score)
         misuse("--kl-model: goes with --score: models are compared on the tokens of a "
                ".tok");
+    if ((c->gpus || c->rendezvous) && !c->score)
+        misuse("--%s: goes with --score: answers are computed on one GPU",
+               c->gpus ? "gpus" : "rendezvous");
     if (c->dump_importance && !c->score)
         misuse("--dump-importance: goes with --score: it measures on the tokens of a "
                ".tok");
@@ -268,6 +277,42 @@ warn_idle(const struct config_generate *c)
              "taken");
 }
 
+/* ---- several ranks ------------------------------------------------------------- */
+
+/* Samples of --score are divided among the processes that a launcher has started, or --gpus. */
+static void
+begin_ranks(struct config_generate *c)
+{
+    ranks_begin();
+    if (!cmd_given(&c->cmd, "threads"))
+        c->where.threads = ranks_threads(c->where.threads);
+    if (c->gpus) {
+        ranks_want_gpus(&c->where.device, c->rendezvous);
+        ranks_start((unsigned)c->gpus, false);
+    }
+    if (ranks_count() == 1)
+        return;
+    const char *const whole[] = { "logits", "dump-importance" };
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (cmd_given(&c->cmd, whole[i]))
+            misuse("--%s: one process writes it: expected no other ranks", whole[i]);
+    const char *const inputs[] = { c->score, c->model, c->kl_model };
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        if (inputs[i] && path_is_stream(inputs[i]))
+            misuse("%s: of %u ranks one would get what a pipe has: expected a file",
+                   inputs[i], ranks_count());
+}
+
+static void
+join_ranks(struct config_generate *c)
+{
+    ranks_join(0, c->where.cuda, c->rendezvous);
+    if (!c->cmd.quiet)
+        ranks_report();
+    if (c->where.cuda && ranks_count() > 1)
+        ranks_settle_gpu(c->where.device, &c->where.number);
+}
+
 /* all: see prompts_answer. */
 static int
 run(struct config_generate *c, bool *all, struct err *err)
@@ -299,10 +344,15 @@ main(int argc, char **argv)
     if (argc - first != 1)
         misuse("want one MODEL; --help shows how");
     cfg.model = argv[first];
+    if (cfg.score)
+        begin_ranks(&cfg);
     cfg.device = device_settle(&cfg.where);
     settle(&cfg);
+    if (cfg.score)
+        join_ranks(&cfg);
     if (run(&cfg, &all, &err) < 0)
         die_err(&err);
+    ranks_leave();
     cmd_close_stdout();
     free(cfg.prompts);
     return all ? EXIT_DONE : EXIT_TROUBLE;

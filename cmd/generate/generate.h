@@ -33,7 +33,9 @@ struct config_generate {
     uint32_t top_logprobs;
     const char *score, *logits, *kl, *kl_model, *dump_layers, *dump_importance;
     uint64_t chunk, context; // 0: not given
-    bool torchsharp;         // --compat
+    uint64_t gpus;           // of --score; 0: not given
+    const char *rendezvous;
+    bool torchsharp; // --compat
     enum activations activations;
     enum input_scale { INPUT_SCALE_DYNAMIC, INPUT_SCALE_STATIC } input_scale;
     struct device_options where;

@@ -3,6 +3,7 @@
  * from its logits in a file, or from the model itself. */
 #include "cmd/generate/generate.h"
 
+#include "cmd/ranks.h"
 #include "lib/core/maths.h"
 #include "lib/core/os.h"
 #include "lib/format/tok.h"
@@ -12,6 +13,13 @@
 #include <string.h>
 
 enum { CHUNK = 128, CHUNK_GPU = 2048 }; // positions a pass; where logits stay on a GPU
+
+/* What was found of a sample.  Samples' sums are added in their order, so that no number of ranks, which
+ * take samples in turn, changes a bit. */
+struct sums {
+    double loss, reference_loss, divergence;
+    uint64_t tokens, targets, agree;
+};
 
 struct score {
     struct session *s;
@@ -34,8 +42,11 @@ struct score {
     char (*names)[32];  // (n)
     struct dumper out;
     bool has_out;
-    double loss, reference_loss, divergence;
-    uint64_t tokens, targets, agree;
+    struct sums *of_sample; // (n) those of a rank behind those of the one before
+    size_t *at;             // (ranks + 1) where they begin
+    struct sums *now;       // of the sample that is scored
+    struct sums all;
+    uint64_t n_divergences; // so far
 };
 
 /* ---- the samples ---------------------------------------------------------------------------- */
@@ -202,10 +213,10 @@ struct at {
 static void
 add_compared(struct score *x, double kl, double reference_loss, bool agree)
 {
-    x->divergence += kl;
-    x->reference_loss += reference_loss;
-    x->agree += agree;
-    x->divergences[x->targets - 1] = (float)kl;
+    x->now->divergence += kl;
+    x->now->reference_loss += reference_loss;
+    x->now->agree += agree;
+    x->divergences[x->n_divergences++] = (float)kl;
 }
 
 static bool
@@ -260,8 +271,8 @@ score_position(struct score *x, const struct at *at, uint32_t i, const float *lo
     if (!is_target(at->t, i + 1))
         return 0;
     double sum = logits_log_sum(logits, vocab);
-    x->loss += sum - (double)logits[at->t->ids[i + 1]];
-    x->targets++;
+    x->now->loss += sum - (double)logits[at->t->ids[i + 1]];
+    x->now->targets++;
     return x->has_kl ? compare(x, at, i, logits, sum) : 0;
 }
 
@@ -278,8 +289,8 @@ add_row(struct score *x, const struct at *at, uint32_t i, uint32_t r)
                        x->reference.model.store.name, i, at->sample);
     if (x->label[r] < 0)
         return 0;
-    x->targets++;
-    x->loss += (double)found->ce[r];
+    x->now->targets++;
+    x->now->loss += (double)found->ce[r];
     if (x->has_reference)
         add_compared(x, (double)found->kl[r], (double)found->teacher_ce[r],
                      found->best[r] == found->teacher_best[r]);
@@ -358,18 +369,27 @@ score_sample(struct score *x, const struct at *at)
             if (run_chunk(x, at, i, i + n, want) < 0)
                 return -1;
         }
-        x->tokens += stop - from;
+        x->now->tokens += stop - from;
     }
     return 0;
+}
+
+/* Ranks take samples in turn. */
+static struct sums *
+sums_of(struct score *x, size_t sample)
+{
+    unsigned ranks = ranks_count();
+    return &x->of_sample[x->at[sample % ranks] + sample / ranks];
 }
 
 static int
 score_all(struct score *x)
 {
     struct session *s = x->s;
-    for (size_t k = 0; k < x->n; k++) {
+    for (size_t k = ranks_number(); k < x->n; k += ranks_count()) {
         struct tok_sample t;
         struct at at = { &t, x->has_out ? x->out.t[k].tag : k, NULL };
+        x->now = sums_of(x, at.sample);
         if (tok_at(&x->tok, at.sample, &t) < 0)
             return -1;
         if (x->has_kl && !(at.kl = find_kl(x, at.sample, t.n - 1)))
@@ -382,6 +402,100 @@ score_all(struct score *x)
     if (x->has_reference && store_check(&x->reference.model.store) < 0)
         return -1;
     return store_check(&s->model.store);
+}
+
+/* ---- several ranks ---------------------------------------------------------------------------------- */
+
+static int
+no_memory(const struct score *x)
+{
+    return err_set(x->s->err, ERR_MEMORY, "out of memory for --score");
+}
+
+static int
+alloc_sums(struct score *x)
+{
+    unsigned ranks = ranks_count();
+    x->of_sample = calloc(x->n + 1, sizeof *x->of_sample);
+    x->at = calloc((size_t)ranks + 1, sizeof *x->at);
+    if (!x->of_sample || !x->at)
+        return no_memory(x);
+    for (unsigned q = 0; q < ranks; q++)
+        x->at[q + 1] = x->at[q] + x->n / ranks + (q < x->n % ranks);
+    return 0;
+}
+
+/* Whether they score the same, and alike. */
+static void
+compare_ranks(struct score *x)
+{
+    const struct session *s = x->s;
+    const struct config_generate *c = s->c;
+    struct buf b = { 0 };
+    char hex[2 * XXH3_BYTES + 1];
+    hash_hex(hex, x->tok.end.xxh3, XXH3_BYTES);
+    buf_printf(&b, "version\t%s %s\n", cmd_version(), cmd_commit());
+    buf_printf(&b, "the hash of --score\t%s\n", hex);
+    buf_printf(&b, "--kl\t%d\n", x->has_kl);
+    buf_printf(&b, "--kl-model\t%d\n", x->has_reference);
+    buf_printf(&b, "--quant\t%s\n", c->quant ? c->quant : "as in MODEL");
+    buf_printf(&b, "--activations\t%s\n", device_activations[c->activations]);
+    buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
+    buf_printf(&b, "the route of products\t%s\n", s->k->route);
+    ranks_compare(&b);
+    buf_free(&b);
+}
+
+/* The parts of p, of `size` bytes an item, to all. */
+static int
+gather(struct score *x, void *p, size_t *at, size_t size)
+{
+    struct comm *c = ranks_comm();
+    for (unsigned q = 0; q <= ranks_count(); q++)
+        at[q] *= size;
+    return c && comm_gather(c, p, at) < 0
+               ? err_set(x->s->err, c->err->kind, "%s", c->err->msg)
+               : 0;
+}
+
+/* How many divergences the ranks before q have found. */
+static uint64_t
+divergences_before(const struct score *x, const size_t *at, unsigned q)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < at[q]; i++)
+        n += x->of_sample[i].targets;
+    return n;
+}
+
+/* What all ranks have found, to x->all and x->divergences. */
+static int
+gather_all(struct score *x)
+{
+    unsigned ranks = ranks_count(), rank = ranks_number();
+    size_t *at = calloc((size_t)ranks + 1, sizeof *at);
+    if (!at)
+        return no_memory(x);
+    memcpy(at, x->at, (ranks + (size_t)1) * sizeof *at);
+    int rc = gather(x, x->of_sample, at, sizeof *x->of_sample);
+    for (size_t k = 0; k < x->n; k++) {
+        const struct sums *of = sums_of(x, k);
+        x->all.loss += of->loss;
+        x->all.reference_loss += of->reference_loss;
+        x->all.divergence += of->divergence;
+        x->all.tokens += of->tokens;
+        x->all.targets += of->targets;
+        x->all.agree += of->agree;
+    }
+    for (unsigned q = 0; q <= ranks; q++)
+        at[q] = (size_t)divergences_before(x, x->at, q);
+    if (rc == 0 && x->divergences) {
+        memmove(x->divergences + at[rank], x->divergences,
+                (size_t)x->n_divergences * sizeof *x->divergences);
+        rc = gather(x, x->divergences, at, sizeof *x->divergences);
+    }
+    free(at);
+    return rc;
 }
 
 /* ---- the answer ------------------------------------------------------------------------------------ */
@@ -397,7 +511,7 @@ ascending(const void *a, const void *b)
 static double
 percentile_99(struct score *x)
 {
-    uint64_t n = x->targets;
+    uint64_t n = x->all.targets;
     if (!x->divergences || n == 0)
         return NAN;
     qsort(x->divergences, n, sizeof *x->divergences, ascending);
@@ -414,19 +528,19 @@ static void
 put_result(struct score *x)
 {
     bool json = x->s->c->json;
-    double n = (double)x->targets, loss = x->targets ? x->loss / n : NAN,
-           theirs = x->targets ? x->reference_loss / n : NAN;
+    double n = (double)x->all.targets, loss = x->all.targets ? x->all.loss / n : NAN,
+           theirs = x->all.targets ? x->all.reference_loss / n : NAN;
     const struct {
         const char *name;
         double v;
         bool count;
     } column[] = { { "samples", (double)x->n, true },
-                   { "tokens", (double)x->tokens, true },
+                   { "tokens", (double)x->all.tokens, true },
                    { "targets", n, true },
                    { "loss", loss, false },
                    { "perplexity", perplexity(loss), false },
-                   { "kl", x->divergence > 0 ? x->divergence / n : 0, false },
-                   { "top1", (double)x->agree / n, false },
+                   { "kl", x->all.divergence > 0 ? x->all.divergence / n : 0, false },
+                   { "top1", (double)x->all.agree / n, false },
                    { "kl_p99", percentile_99(x), false },
                    { "reference_loss", theirs, false },
                    { "reference_perplexity", perplexity(theirs), false } };
@@ -451,12 +565,6 @@ put_result(struct score *x)
     buf_str(&b, json ? "}\n" : "\n");
     cmd_flush(&b);
     buf_free(&b);
-}
-
-static int
-no_memory(const struct score *x)
-{
-    return err_set(x->s->err, ERR_MEMORY, "out of memory for --score");
 }
 
 /* Memory for a chunk: of logits, or of what the device finds of them. */
@@ -514,9 +622,21 @@ prepare(struct score *x)
     if (x->chunk > x->longest)
         x->chunk = x->longest ? (size_t)x->longest : 1;
     if (alloc_chunk(x) < 0 || session_reserve(s, (size_t)x->longest) < 0 ||
-        open_reference(x) < 0 || alloc_divergences(x) < 0)
+        open_reference(x) < 0 || alloc_divergences(x) < 0 || alloc_sums(x) < 0)
         return -1;
+    compare_ranks(x);
     return s->c->dump_importance && importance_begin(s) < 0 ? -1 : open_out(x);
+}
+
+/* What all ranks have found, of which this one scores its own samples. */
+static int
+score_own(struct score *x)
+{
+    ranks_begin_work();
+    if (score_all(x) < 0 || gather_all(x) < 0)
+        return -1;
+    ranks_end_work();
+    return 0;
 }
 
 int
@@ -526,14 +646,14 @@ score_file(struct session *s)
     double start = os_seconds();
     int rc = prepare(&x);
     if (rc == 0)
-        rc = score_all(&x);
+        rc = score_own(&x);
     if (rc == 0 && s->c->dump_importance)
-        rc = importance_write(s, &x.tok, x.tokens);
+        rc = importance_write(s, &x.tok, x.all.tokens);
     if (rc == 0)
         put_result(&x);
     if (rc == 0 && s->c->cmd.verbose)
-        warn("%llu tokens, %.1f tok/s", (unsigned long long)x.tokens,
-             (double)x.tokens / (os_seconds() - start));
+        warn("%llu tokens, %.1f tok/s", (unsigned long long)x.all.tokens,
+             (double)x.all.tokens / (os_seconds() - start));
     importance_end(s);
     if (x.has_reference)
         reference_close(&x.reference);
@@ -543,6 +663,8 @@ score_file(struct session *s)
         store_close(&x.kl);
     tok_close(&x.tok);
     free(x.length);
+    free(x.of_sample);
+    free(x.at);
     free(x.logits);
     free(x.other);
     free(x.divergences);

@@ -235,6 +235,8 @@ log_json(struct run *r, const struct train_result *res, double rate, double ms)
                res->outcome != TRAIN_DONE, (unsigned long long)r->data.epoch,
                (unsigned long long)res->targets);
     put_f32(b, "clip", (double)(float)res->clip);
+    if (ranks_count() > 1)
+        put_f32(b, "wait_ms", (double)(float)r->wait_ms);
     put_quant(r, b, r->t.step);
     if (r->t.net.fp8)
         buf_printf(b, ",\"fp8_clipped\":%llu", (unsigned long long)res->fp8_clipped);

@@ -25,6 +25,17 @@ can_count(size_t tokens)
     return tokens < cmd_available() / 2 / (3 * sizeof(int32_t));
 }
 
+/* What a step sends: each of a rank's passes parts of gradients, and the step what it owns. */
+static uint64_t
+sent_bytes(const struct run *r, const struct comm *before, size_t passes)
+{
+    const struct comm *c = r->layout.comm;
+    if (!c)
+        return 0;
+    return (c->parts_sent - before->parts_sent) / passes * (r->s.accum / c->size) +
+           c->own_sent - before->own_sent;
+}
+
 /* Count the next step, and one of the other form if the run goes on to quantized steps. */
 static void
 count_forms(struct run *r, struct train *t, const struct net_batch *b, size_t passes)
@@ -32,8 +43,14 @@ count_forms(struct run *r, struct train *t, const struct net_batch *b, size_t pa
     struct train_result res;
     bool changes = run_before_quant(r, r->in_step + 1) && !run_before_quant(r, r->end);
     t->step = r->in_step;
-    if (train_ready(t) < 0 || train_step(t, b, passes, &res) < 0)
+    if (train_ready(t) < 0)
         die_err(&r->err);
+    struct comm before = { 0 };
+    if (r->layout.comm)
+        before = *r->layout.comm;
+    if (train_step(t, b, passes, &res) < 0)
+        die_err(&r->err);
+    r->sent_bytes = sent_bytes(r, &before, passes);
     double flops = t->net.k->usage.flops;
     t->step = r->end - 1;
     if (changes && train_step(t, b, passes, &res) < 0)
@@ -318,6 +335,25 @@ row(const char *what, uint64_t bytes)
            (double)bytes / (1 << 30));
 }
 
+/* The plan of the rank whose plan is the largest, which r->layout.comm becomes; parts differ. */
+static uint64_t
+largest_plan(struct run *r, struct usage *usage, struct comm *of)
+{
+    uint64_t most = 0;
+    unsigned largest = 0;
+    if (!r->layout.comm)
+        return plan_bytes(r, usage);
+    *of = *r->layout.comm;
+    r->layout.comm = of;
+    for (of->rank = 0; of->rank < of->size; of->rank++) {
+        uint64_t bytes = plan_bytes(r, usage);
+        largest = bytes > most ? of->rank : largest;
+        most = bytes > most ? bytes : most;
+    }
+    of->rank = largest;
+    return plan_bytes(r, usage);
+}
+
 void
 plan_print(struct run *r)
 {
@@ -329,7 +365,8 @@ plan_print(struct run *r)
         [MEMORY_TEACHER] = "teacher",     [MEMORY_OTHER] = "other",
     };
     struct usage l;
-    uint64_t all = plan_bytes(r, &l), all_else = all - l.total_peak;
+    struct comm of;
+    uint64_t all = largest_plan(r, &l, &of), all_else = all - l.total_peak;
     puts("part\tbytes\tGB");
     for (int i = 0; i < MEMORIES; i++)
         if (l.peak[i])
@@ -341,6 +378,10 @@ plan_print(struct run *r)
     row(r->device.host ? "program" : "driver", all_else);
     row("total", all);
     row("checkpoint", r->file_bytes);
+    if (r->layout.comm) {
+        row("sent", r->sent_bytes);
+        printf("ranks\t%u\t\nrank\t%u\t\n", of.size, of.rank);
+    }
     printf("flops\t%.4g\t\n", l.flops);
     printf("tokens\t%llu\t\n",
            (unsigned long long)(r->max_tokens * (uint64_t)r->s.accum));

@@ -683,12 +683,21 @@ report_quant(struct run *r)
              (unsigned long long)from, r->quantizer);
 }
 
+/* Seconds that this rank has exchanged so far, which is mostly to wait. */
+static double
+exchanged(const struct run *r)
+{
+    const struct comm *c = ranks_comm();
+    return c ? c->waited + kernels_exchanged(r->k) : 0;
+}
+
 /* false: the step was undone. */
 static bool
 step(struct run *r)
 {
     struct train_result res = { .outcome = TRAIN_SKIPPED };
     double rate = settings_rate(&r->s, r->t.step + 1), start = os_seconds();
+    double before = exchanged(r);
     r->t.numbers = numbers(r, rate);
     report_quant(r);
     if (is_bad(r, r->t.step + 1)) {
@@ -710,6 +719,7 @@ step(struct run *r)
         return false;
     }
     double ms = (os_seconds() - start) * 1000;
+    r->wait_ms = (exchanged(r) - before) * 1000;
     log_driver(r);
     report_inexact(r);
     phase(r, "optimizer_step_done");
@@ -933,6 +943,17 @@ compare_input(const struct run *r)
     buf_free(&b);
 }
 
+/* Kinds of GPUs may differ in bits; --fast takes that. */
+static void
+put_gpu(struct buf *b, const struct run *r)
+{
+    uint8_t uuid[GPU_UUID];
+    char name[64] = "unknown";
+    if (r->where.cuda)
+        kernels_cuda_identity(r->where.number, uuid, name, sizeof name);
+    buf_printf(b, "the kind of GPU (--fast takes others)\t%s\n", name);
+}
+
 /* Whether they compute the same, and do things at the same steps. */
 static void
 compare_run(const struct run *r)
@@ -958,6 +979,8 @@ compare_run(const struct run *r)
     buf_printf(&b, "--stop-after\t%s\n", o->stop_after ? o->stop_after : "none");
     buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
     buf_printf(&b, "the route of products\t%s\n", r->k->route);
+    if (!o->where.fast)
+        put_gpu(&b, r);
     ranks_compare(&b);
     buf_free(&b);
 }
@@ -1000,65 +1023,72 @@ dry_run(struct run *r)
     return EXIT_DONE;
 }
 
-static int
-run_rank(const struct options *o)
+/* Ranks have a GPU each: the one that was named, or as their number on the machine is. */
+static void
+settle_gpu(struct run *r)
 {
-    static struct run r = { .lock = { .fd = -1 } };
-    r.o = o;
-    r.where = o->where;
-    r.device = device_settle(&r.where);
-    if (ranks_count() > 1 && !r.device.host)
-        die(EXIT_TROUBLE,
-            "%u ranks: several GPUs are not there yet: expected --device cpu",
-            ranks_count());
+    if (r->where.cuda && ranks_count() > 1 && !r->o->dry_run)
+        ranks_settle_gpu(r->where.device, &r->where.number);
+}
+
+static int
+run_rank(struct run *r)
+{
+    const struct options *o = r->o;
     check_files(o);
     if (o->dry_run)
-        open_input(&r);
+        open_input(r);
     else
-        open_shared(&r);
-    warn_lines(&r.in.warnings);
-    if (r.end <= r.in_step)
-        return ranks_number() ? EXIT_DONE : end_at_once(&r);
+        open_shared(r);
+    warn_lines(&r->in.warnings);
+    if (r->end <= r->in_step)
+        return ranks_number() ? EXIT_DONE : end_at_once(r);
     // After the lock: a run that was killed has freed its memory by now.
-    r.free_before = r.device.host ? UINT64_MAX : device_free(&r.where);
-    settle_settings(&r);
-    settle_layout(&r);
-    open_data(&r);
-    open_eval(&r);
-    run_measure(&r);
-    teacher_open(&r);
-    if (r.replay)
-        replay_check_inputs(&r);
+    r->free_before = r->device.host ? UINT64_MAX : device_free(&r->where);
+    settle_settings(r);
+    settle_layout(r);
+    open_data(r);
+    open_eval(r);
+    run_measure(r);
+    teacher_open(r);
+    if (r->replay)
+        replay_check_inputs(r);
     if (o->dry_run)
-        return ranks_number() ? EXIT_DONE : dry_run(&r);
-    keep_open(&r);
-    if (keep_is_out_of_patience(&r))
-        return ranks_number() ? EXIT_DONE : end_without_patience(&r);
-    plan_settle(&r);
-    open_device(&r);
-    compare_run(&r);
-    open_model(&r);
-    if (r.replay)
-        replay_check_route(&r);
+        return ranks_number() ? EXIT_DONE : dry_run(r);
+    keep_open(r);
+    if (keep_is_out_of_patience(r))
+        return ranks_number() ? EXIT_DONE : end_without_patience(r);
+    plan_settle(r);
+    open_device(r);
+    compare_run(r);
+    ranks_join_gpus(r->k);
+    open_model(r);
+    if (r->replay)
+        replay_check_route(r);
     else if (ranks_number() == 0)
-        save_check(&r);
-    log_open(&r);
-    phase(&r, "start");
-    phase(&r, "model_loaded");
+        save_check(r);
+    log_open(r);
+    phase(r, "start");
+    phase(r, "model_loaded");
     stop_catch();
-    train(&r);
-    int answer = r.replay ? replay_answer(&r) : EXIT_DONE;
-    int status = close_run(&r);
+    train(r);
+    int answer = r->replay ? replay_answer(r) : EXIT_DONE;
+    int status = close_run(r);
     return status ? status : answer;
 }
 
 int
 run(const struct options *o)
 {
-    ranks_join(o->rank_timeout);
+    static struct run r = { .lock = { .fd = -1 } };
+    r.o = o;
+    r.where = o->where;
+    r.device = device_settle(&r.where);
+    ranks_join(o->rank_timeout, r.where.cuda, o->rendezvous);
     if (!o->cmd.quiet)
         ranks_report();
-    int status = run_rank(o);
+    settle_gpu(&r);
+    int status = run_rank(&r);
     ranks_leave();
     return status;
 }

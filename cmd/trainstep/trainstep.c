@@ -3,6 +3,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/num.h"
+#include "lib/core/path.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -167,6 +168,10 @@ static const struct cmd_option options[] = {
       CMD_CALL(&cfg.memory_limit, take_gb) },
     { 0, "overcommit", NULL, "try a plan above what is free",
       CMD_FLAG(&cfg.overcommit) },
+    { 0, "gpus", "N", "train on N GPUs of this machine, a process each",
+      CMD_U64(&cfg.gpus, 1, 1024) },
+    { 0, "rendezvous", "HOST:PORT", "where ranks with GPUs meet: rank 0's",
+      CMD_TEXT(&cfg.rendezvous) },
     { 0, "rank-timeout", "SECONDS", "end if a rank sends nothing for so long (600)",
       CMD_NUMBER(&cfg.rank_timeout, 1) },
     { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.dry_run) },
@@ -263,13 +268,39 @@ check_operands(const struct options *o, int n, char **operand)
         misuse("give one CHECKPOINT to train; --help shows how");
 }
 
+/* FILE, or another rank's: m.json, m.rank1.json. */
+static const char *
+own_report(const char *file)
+{
+    struct buf b = { 0 };
+    const char *slash = strrchr(file, '/'), *dot = strrchr(file, '.');
+    if (!dot || dot == file || (slash && dot < slash + 2))
+        dot = file + strlen(file);
+    buf_printf(&b, "%.*s.rank%u%s", (int)(dot - file), file, ranks_number(), dot);
+    if (b.failed)
+        die(EXIT_MEMORY, "out of memory");
+    return b.data;
+}
+
 /* What rank 0 does for all. */
 static void
 leave_to_first(struct options *o)
 {
+    bool is_file = o->memory_report && !path_is_stream(o->memory_report);
+    o->memory_report = is_file ? own_report(o->memory_report) : NULL;
     o->cmd.quiet = true;
     o->cmd.verbose = false;
-    o->log = o->tensorboard = o->memory_report = o->dump = NULL;
+    o->log = o->tensorboard = o->dump = NULL;
+}
+
+/* --gpus: this program once a GPU; from here on each is a process. */
+static void
+start_ranks(struct options *o)
+{
+    ranks_want_gpus(&o->where.device, o->rendezvous);
+    ranks_start((unsigned)o->gpus, o->dry_run);
+    if (!cmd_given(&o->cmd, "threads"))
+        o->where.threads = ranks_threads(o->where.threads);
 }
 
 int
@@ -289,6 +320,8 @@ main(int argc, char **argv)
     check_operands(&cfg, argc - first, argv + first);
     cfg.checkpoint = argv[first];
     cfg.dumps = cfg.dump != NULL;
+    if (cfg.gpus)
+        start_ranks(&cfg);
     if (ranks_number() > 0)
         leave_to_first(&cfg);
     int status = run(&cfg);

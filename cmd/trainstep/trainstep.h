@@ -173,6 +173,8 @@ struct options {
     bool keep_best, eval_first;
     uint64_t memory_limit; // bytes, 0: none
     double rank_timeout;   // seconds
+    uint64_t gpus;         // 0: not given
+    const char *rendezvous;
     enum recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_BLOCK } recompute;
     struct settings given; // valid where the option was given
 };
@@ -221,6 +223,8 @@ struct run {
     bool inexact_said;             // the share of weights that FP8 rounds was printed
     size_t max_tokens, max_labels; // of a pass
     uint64_t in_step, end;         // the step of `in`, the last step
+    uint64_t sent_bytes;           // by this rank, of a step as it is planned
+    double wait_ms;                // of the last step, to exchange
     char *target;                  // the output
     struct lock lock;              // of the target
     uint64_t evaluated;            // the last step that was evaluated

@@ -388,6 +388,7 @@ cuda_close(struct kernels *k)
         print_times(c);
     if (c->q.stream)
         cudaStreamSynchronize(c->q.stream);
+    cuda_peers_close(c);
     cuda_replay_close(c);
     cuda_gemm_close(c);
     cudnn_close(c);
@@ -414,6 +415,9 @@ static const struct ops cuda_ops = {
     .wait = cuda_wait_event,
     .replay = cuda_replay,
     .recorded = cuda_recorded,
+    .join = cuda_join,
+    .transfer = cuda_transfer,
+    .exchanged = cuda_exchanged,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .gather = cuda_gather,
@@ -452,7 +456,7 @@ static const struct ops cuda_ops = {
 
 /* Version of our arithmetic and algorithm choices: increment it whenever a change here
  * changes bits of a model's values, so that a resumed run is warned. */
-enum { ARITHMETIC = 3 };
+enum { ARITHMETIC = 4 };
 
 static bool
 query_device(struct cuda *c)

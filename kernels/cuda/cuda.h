@@ -28,6 +28,7 @@ enum early { NOT_EARLY, EARLY_FORWARD, EARLY_UPDATES, EARLY_QUANTIZERS };
 struct plan;      // of a GEMM: gemm.cu
 struct trace;     // profiling: cuda.cu
 struct recording; // replay.cu
+struct peers;     // peers.cu
 
 /* A queue: stream and buffers that concurrent operations must not share.  Only
  * QUEUE_COMPUTE has buffers: products, attention, norms, losses and sums run there. */
@@ -60,6 +61,7 @@ struct cuda {
     struct plan *plans;
     size_t n_plans, cap_plans;
     struct recording *recording; // NULL: none yet
+    struct peers *peers;         // NULL: no other ranks
     int attends; // head width for which attend may use its shared memory
 };
 

@@ -418,11 +418,24 @@ type_of(enum dtype d)
     return d == DT_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
+/* Whether the products of n weights are those that read them as they are stored.  Sums of codes have
+ * another order there than those of expanded weights, and which of them a training keeps depends on
+ * memory and ranks. */
+static bool
+reads_stored(const struct cuda *c, const struct matrix *x, const struct matrix *w,
+             size_t n)
+{
+    bool quantized = false;
+    for (size_t i = 0; i < n; i++)
+        quantized = quantized || w[i].dtype == DT_NVFP4;
+    return x->rows <= GEMV_MAX && !(quantized && c->k.is.trains);
+}
+
 static void
 linear(struct cuda *c, const struct matrix *y, const struct matrix *x,
        const struct matrix *w, const struct matrix *add)
 {
-    if (x->rows <= GEMV_MAX) {
+    if (reads_stored(c, x, w, 1)) {
         cuda_gemv(c, y, x, w, add);
         return;
     }
@@ -458,7 +471,7 @@ cuda_linear(struct kernels *k, size_t n, const struct matrix *y, const struct ma
     struct cuda *c = cuda_of(k);
     if (x->rows == 0)
         return;
-    if (n > 1 && x->dtype == c->k.is.act && x->rows <= GEMV_MAX &&
+    if (n > 1 && x->dtype == c->k.is.act && reads_stored(c, x, w, n) &&
         cuda_gemv_many(c, n, y, x, w))
         return;
     for (size_t i = 0; i < n; i++)

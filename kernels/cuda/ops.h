@@ -20,6 +20,12 @@ void cuda_convert(struct kernels *k, const struct matrix *y, const struct matrix
 bool cuda_replay(struct kernels *k, const void *key, size_t bytes);
 void cuda_recorded(struct kernels *k, bool repeats);
 
+/* peers.cu */
+void cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
+void cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
+double cuda_exchanged(struct kernels *k);
+void cuda_peers_close(struct cuda *c);
+
 /* gemm.cu: products, by cuBLASLt */
 void cuda_linear(struct kernels *k, size_t n, const struct matrix *y,
                  const struct matrix *x, const struct matrix *w,

@@ -35,7 +35,7 @@ comm_mpi(struct comm *c, struct err *err)
     char why[512];
     int (*open)(struct comm *, struct err *);
     comm_one(c, err);
-    *(void **)&open = plugin_find(&mpi, "nibble_mpi_open_2", why, sizeof why);
+    *(void **)&open = plugin_find(&mpi, "nibble_mpi_open_3", why, sizeof why);
     return open ? open(c, err) : err_set(err, ERR_USAGE, "no MPI: %s", why);
 }
 
@@ -54,6 +54,13 @@ comm_abort(struct comm *c, int status)
 {
     if (c->op->abort)
         c->op->abort(c, status);
+}
+
+void
+comm_note(struct comm *c)
+{
+    if (c->op->note)
+        c->op->note(c);
 }
 
 /* The end of a call that has begun then. */

@@ -6,8 +6,9 @@
  * is where the senders' ranks put it, so that nothing depends on the order of arrival; nothing is
  * added here, since sums have an order of their own.
  *
- * The memory is that of the device whose values are exchanged.  Today that is the host's, and a
- * call returns when it is done.
+ * The memory is the host's, and a call returns when it is done.  GPUs exchange theirs among
+ * themselves (op_transfer); then ranks are joined by sockets, beside which a thread watches: a
+ * rank that ends or hangs is noticed although everyone waits for a GPU.
  */
 #ifndef NIBBLE_CORE_COMM_H
 #define NIBBLE_CORE_COMM_H
@@ -16,15 +17,19 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct comm_ops; // for those that implement it
 
 struct comm {
     const struct comm_ops *op;
+    void *own; // of the implementation
     unsigned rank, size;
     double
         patience; // seconds that a call waits for a rank that sends nothing; 0: any time
-    double waited;   // seconds that calls have taken so far
+    double waited; // seconds that calls have taken so far
+    // bytes that devices have sent so far, or would in a plan: parts to owners, and of owners
+    uint64_t parts_sent, own_sent;
     struct err *err; // the first error is kept; after it no call does anything
 };
 
@@ -33,6 +38,15 @@ void comm_one(struct comm *c, struct err *err);
 /* Those that a launcher of MPI has started.  If there is only one, or no MPI, that is how it
  * looks: the caller knows how many there should be. */
 int comm_mpi(struct comm *c, struct err *err);
+/* Those whose sockets to rank 0 these are, as meet.h makes them, which takes them over; rank 0 has
+ * one pair for each other rank.  end: called by the thread that watches, with what has happened
+ * or NULL where another rank says it, to end this process. */
+struct meet;
+typedef void comm_end_fn(int status, const char *words);
+int comm_sockets(struct comm *c, const struct meet *m, double patience,
+                 comm_end_fn *end, struct err *err);
+/* This rank has got on: it has begun an exchange that is not made here. */
+void comm_note(struct comm *c);
 /* All ranks are through: what they have sent has arrived. */
 void comm_close(struct comm *c);
 /* End all ranks now, with that status. */

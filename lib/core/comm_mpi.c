@@ -260,7 +260,7 @@ static const struct comm_ops ops = { .close = mpi_close,
                                      .exchange = mpi_exchange };
 
 int
-nibble_mpi_open_2(struct comm *c, struct err *err)
+nibble_mpi_open_3(struct comm *c, struct err *err)
 {
     int rank = 0, size = 0, provided;
     *c = (struct comm){ .op = &ops, .err = err };

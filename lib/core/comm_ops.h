@@ -8,6 +8,7 @@
 struct comm_ops {
     void (*close)(struct comm *c);
     void (*abort)(struct comm *c, int status);
+    void (*note)(struct comm *c);
     int (*broadcast)(struct comm *c, void *p, size_t bytes);
     int (*gather)(struct comm *c, void *p, const size_t *at);
     int (*collect)(struct comm *c, void *p, const size_t *at);
@@ -21,6 +22,6 @@ double comm_patience(const struct comm *c, const bool *late);
 int comm_is_late(struct comm *c, const bool *late);
 
 /* In libnibble-mpi.so; its name changes with these structures. */
-int nibble_mpi_open_2(struct comm *c, struct err *err);
+int nibble_mpi_open_3(struct comm *c, struct err *err);
 
 #endif

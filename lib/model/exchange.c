@@ -4,15 +4,6 @@
 
 #include <stdlib.h>
 
-static uint8_t *
-alloc(struct kernels *k, size_t bytes)
-{
-    uint8_t *p = malloc(bytes + 1);
-    if (!p)
-        err_set(k->err, ERR_MEMORY, "out of memory for an exchange");
-    return p;
-}
-
 /* A failed call is an error of the device's owner, too. */
 static int
 settle(struct kernels *k, const struct comm *c, int rc)
@@ -22,39 +13,63 @@ settle(struct kernels *k, const struct comm *c, int rc)
     return rc < 0 || k->err->kind ? -1 : 0;
 }
 
+/* Nothing to and from each rank, to be filled in; NULL: the error is the device's. */
+static struct transfer *
+begin(struct kernels *k, const struct comm *c)
+{
+    struct transfer *t = calloc(c->size, sizeof *t);
+    if (!t)
+        err_set(k->err, ERR_MEMORY, "out of memory for an exchange");
+    return t;
+}
+
+/* Put it into the device's queue. */
+static int
+end(struct kernels *k, struct comm *c, struct transfer *t)
+{
+    comm_note(c);
+    op_transfer(k, c->size, t);
+    free(t);
+    return settle(k, c, 0);
+}
+
 int
 exchange_gather(struct kernels *k, struct comm *c, void *p, const size_t *at)
 {
+    c->own_sent += (c->size - 1) * (uint64_t)(at[c->rank + 1] - at[c->rank]);
+    if (k->dry)
+        return settle(k, c, 0);
     if (k->is.host)
         return settle(k, c, comm_gather(c, p, at));
-    size_t own = at[c->rank], end = at[c->rank + 1], all = at[c->size];
-    uint8_t *host = alloc(k, all), *device = p;
-    int rc = host ? 0 : -1;
-    if (rc == 0 && end > own)
-        rc = kernels_download(k, host + own, device + own, end - own);
-    if (rc == 0)
-        rc = comm_gather(c, host, at);
-    if (rc == 0 && own)
-        kernels_upload(k, device, host, own);
-    if (rc == 0 && all > end)
-        kernels_upload(k, device + end, host + end, all - end);
-    free(host);
-    return settle(k, c, rc);
+    char *bytes = p;
+    struct transfer *t = begin(k, c);
+    for (unsigned q = 0; t && q < c->size; q++)
+        if (q != c->rank)
+            t[q] = (struct transfer){ .from = bytes + at[c->rank],
+                                      .send = at[c->rank + 1] - at[c->rank],
+                                      .to = bytes + at[q],
+                                      .receive = at[q + 1] - at[q] };
+    return t ? end(k, c, t) : -1;
 }
 
 int
 exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,
                const size_t *at)
 {
+    size_t own = at[c->rank + 1] - at[c->rank];
+    c->parts_sent += at[c->size] - own;
+    if (k->dry)
+        return settle(k, c, 0);
     if (k->is.host)
         return settle(k, c, comm_exchange(c, to, from, at));
-    size_t got = (at[c->rank + 1] - at[c->rank]) * c->size, all = at[c->size];
-    uint8_t *host = alloc(k, all + got);
-    int rc = host ? kernels_download(k, host, from, all) : -1;
-    if (rc == 0)
-        rc = comm_exchange(c, host + all, host, at);
-    if (rc == 0 && got)
-        kernels_upload(k, to, host + all, got);
-    free(host);
-    return settle(k, c, rc);
+    struct transfer *t = begin(k, c);
+    for (unsigned q = 0; t && q < c->size; q++)
+        if (q != c->rank)
+            t[q] = (struct transfer){ .from = (const char *)from + at[q],
+                                      .send = at[q + 1] - at[q],
+                                      .to = (char *)to + q * own,
+                                      .receive = own };
+    if (t && own)
+        op_copy(k, (char *)to + c->rank * own, (const char *)from + at[c->rank], own);
+    return t ? end(k, c, t) : -1;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* exchange: calls of comm.h for memory of a device, private to lib/model.  That of a GPU goes by way
- * of the host.  -1: the error is that of the communicator, or of the device. */
+/* exchange: calls of comm.h for memory of a device, private to lib/model.  GPUs do it among
+ * themselves, behind what their queue has; the host does not wait.  A dry device's
+ * are only counted.  -1: the error is that of the
+ * communicator, or of the device. */
 #ifndef NIBBLE_MODEL_EXCHANGE_H
 #define NIBBLE_MODEL_EXCHANGE_H
 

@@ -44,15 +44,14 @@ add_ranks(struct train *t, size_t i)
     struct matrix own = elements(sum, train_shards(t) ? 0 : first, n),
                   all = matrix_of(pass->dtype, t->received, c->size, n);
     to_bytes(at, c->size, pass->dtype);
-    bool dry = t->net.k->dry; // a plan is made by each rank alone
     struct kernels *k = t->net.k;
-    if (t->err->kind || (!dry && exchange_parts(k, c, t->received, pass->data, at) < 0))
+    if (t->err->kind || exchange_parts(k, c, t->received, pass->data, at) < 0)
         return;
     for (unsigned q = 0; q < c->size && n; q++) {
         struct matrix one = matrix_rows(&all, q, 1);
         add(t, &own, &one, t->first_pass && q == 0);
     }
-    if (!t->last_pass || train_shards(t) || dry)
+    if (!t->last_pass || train_shards(t))
         return;
     shard_parts(at, &t->net.table, i, c->size);
     to_bytes(at, c->size, sum->dtype);

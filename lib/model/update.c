@@ -219,7 +219,7 @@ update_all(struct train *t)
     for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
         if (t->tensor[i].trained)
             update(t, i, each ? device_clip(t, i, NULL) : t->clips);
-    if (!train_shards(t) || t->net.k->dry)
+    if (!train_shards(t))
         return;
     for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
         if (t->tensor[i].trained && !train_parts_master(t, i) &&

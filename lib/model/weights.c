@@ -312,7 +312,7 @@ make_codes(struct weights *w, size_t m, const struct matrix *codes,
     struct matrix rows = *codes;
     if (!w->comm || own_rows(w, m, codes, &rows))
         op_quantize(w->n->k, &rows, master, amax, n, &w->spec);
-    if (has_others(w))
+    if (w->comm && !w->n->err->kind)
         gather_codes(w, m, codes);
 }
 

@@ -91,24 +91,34 @@ emulate_device(void)
     return &p;
 }
 
+/* NIBBLE_EMULATE_GPUS: so many, all alike. */
 cudaError_t
 cudaGetDeviceCount(int *n)
 {
-    *n = 1;
+    const char *given = getenv("NIBBLE_EMULATE_GPUS");
+    *n = given ? atoi(given) : 1;
     return cudaSuccess;
+}
+
+static cudaError_t
+find_device(int device)
+{
+    int n;
+    cudaGetDeviceCount(&n);
+    return set_error(device >= 0 && device < n ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t
 cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 {
     *p = *emulate_device();
-    return set_error(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    return find_device(device);
 }
 
 cudaError_t
 cudaSetDevice(int device)
 {
-    return set_error(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    return find_device(device);
 }
 
 cudaError_t

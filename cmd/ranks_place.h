@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* ranks_place: what the environment of a launcher says, private to ranks.c: which rank this process
+ * is, and where rank 0 is found. */
+#ifndef NIBBLE_CMD_RANKS_PLACE_H
+#define NIBBLE_CMD_RANKS_PLACE_H
+
+#include "lib/core/meet.h"
+
+/* The variables by which a process knows its rank. */
+struct launcher {
+    const char *name, *rank, *size;
+    const char *local;      // ranks on this machine, or NULL
+    const char *local_rank; // which of them this is
+    const char *other;      // is there, too; or NULL
+    const char *job[2];     // what two runs at a time do not share
+};
+
+/* NULL: none; then rank and size are 0 and 1.  local: 0: unknown. */
+const struct launcher *launcher_find(unsigned *rank, unsigned *size, unsigned *local);
+/* The number of this rank on its machine; `rank` if the launcher does not say. */
+unsigned launcher_local(const struct launcher *l, unsigned rank);
+/* Host, port and job of m.  given: HOST:PORT, or NULL; one_host: all ranks are here. */
+void launcher_place(struct meet *m, const struct launcher *l, const char *given,
+                    bool one_host);
+
+#endif

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+/* meet: see meet.h. */
+#include "lib/core/meet.h"
+
+#include "lib/core/os.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The first words of both sides. */
+static const char magic[8] = "nibble 1";
+
+struct hello {
+    char magic[sizeof magic];
+    uint32_t rank, size, socket;
+    char job[MEET_JOB];
+};
+
+enum answer { ANSWER_YES = 1, ANSWER_OTHER_JOB, ANSWER_TAKEN };
+
+struct reply {
+    char magic[sizeof magic];
+    uint32_t answer;
+};
+
+enum { FIRST_WORDS = 10 }; // seconds that the other side has for them
+
+/* ---- sockets ------------------------------------------------------------------------------ */
+
+bool
+meet_send(int fd, const void *p, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t some = send(fd, (const char *)p + at, n - at, MSG_NOSIGNAL);
+        if (some < 0 && errno == EINTR)
+            continue;
+        if (some <= 0)
+            return false;
+        at += (size_t)some;
+    }
+    return true;
+}
+
+bool
+meet_receive(int fd, void *p, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t some = recv(fd, (char *)p + at, n - at, 0);
+        if (some < 0 && errno == EINTR)
+            continue;
+        if (some <= 0)
+            return false;
+        at += (size_t)some;
+    }
+    return true;
+}
+
+static void
+limit_waits(int fd, time_t seconds)
+{
+    struct timeval t = { .tv_sec = seconds };
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+}
+
+/* Words are short and are waited for; a host that has gone answers no probes. */
+static void
+settle_socket(int fd)
+{
+    const int on = 1, idle = 5, probes = 3;
+    limit_waits(fd, 0);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+static struct addrinfo *
+resolve(const struct meet *m, struct err *err)
+{
+    const struct addrinfo want = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM };
+    struct addrinfo *found = NULL;
+    char port[16];
+    snprintf(port, sizeof port, "%u", m->port);
+    int rc = getaddrinfo(m->host, port, &want, &found);
+    if (rc != 0)
+        err_set(err, ERR_USAGE, "the host of rank 0, %s: %s", m->host,
+                gai_strerror(rc));
+    return rc == 0 ? found : NULL;
+}
+
+/* ---- rank 0 -------------------------------------------------------------------------------- */
+
+static bool
+is_loopback(const struct sockaddr *a)
+{
+    const struct sockaddr_in *v4 = (const void *)a;
+    const struct sockaddr_in6 *v6 = (const void *)a;
+    return a->sa_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == 127
+                                   : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+/* Where others can reach it by that address: on this machine alone, or from all. */
+static int
+listen_at(const struct addrinfo *a)
+{
+    const int on = 1;
+    struct sockaddr_storage at = { 0 };
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memcpy(&at, a->ai_addr, a->ai_addrlen);
+    if (!is_loopback(a->ai_addr) && a->ai_family == AF_INET)
+        ((struct sockaddr_in *)(void *)&at)->sin_addr.s_addr = INADDR_ANY;
+    else if (!is_loopback(a->ai_addr))
+        ((struct sockaddr_in6 *)(void *)&at)->sin6_addr = in6addr_any;
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        bind(fd, (struct sockaddr *)&at, a->ai_addrlen) == 0 &&
+        listen(fd, SOMAXCONN) == 0)
+        return fd;
+    int why = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = why;
+    return -1;
+}
+
+int
+meet_listen(unsigned *port, struct err *err)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET };
+    socklen_t n = sizeof at;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const struct addrinfo a = { .ai_family = AF_INET,
+                                .ai_addr = (struct sockaddr *)&at,
+                                .ai_addrlen = sizeof at };
+    int fd = listen_at(&a);
+    if (fd < 0 || getsockname(fd, (struct sockaddr *)&at, &n) != 0)
+        return err_set(err, ERR_IO, "a socket for ranks: %s", strerror(errno));
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
+static int
+open_listener(struct meet *m, struct err *err)
+{
+    if (m->listening >= 0)
+        return 0;
+    struct addrinfo *all = resolve(m, err);
+    if (!all)
+        return -1;
+    m->listening = listen_at(all);
+    int why = errno;
+    freeaddrinfo(all);
+    if (m->listening >= 0)
+        return 0;
+    return err_set(err, ERR_IO,
+                   "rank 0 cannot listen at port %u: %s%s; --rendezvous HOST:PORT "
+                   "names another",
+                   m->port, strerror(why),
+                   why == EADDRINUSE ? ", perhaps another run has it" : "");
+}
+
+static enum answer
+judge(const struct meet *m, const struct hello *h)
+{
+    if (h->size != m->size || memcmp(h->job, m->job, sizeof h->job) != 0 ||
+        h->rank == 0 || h->rank >= m->size || h->socket >= MEET_SOCKETS)
+        return ANSWER_OTHER_JOB;
+    return m->ends[h->rank - 1][h->socket] >= 0 ? ANSWER_TAKEN : ANSWER_YES;
+}
+
+/* Who has connected; what is no rank of this run is sent away. */
+static void
+greet(struct meet *m, int fd)
+{
+    struct hello h;
+    struct reply r = { .answer = ANSWER_OTHER_JOB };
+    memcpy(r.magic, magic, sizeof magic);
+    limit_waits(fd, FIRST_WORDS);
+    if (meet_receive(fd, &h, sizeof h) && memcmp(h.magic, magic, sizeof magic) == 0) {
+        r.answer = judge(m, &h);
+        if (meet_send(fd, &r, sizeof r) && r.answer == ANSWER_YES) {
+            settle_socket(fd);
+            m->ends[h.rank - 1][h.socket] = fd;
+            return;
+        }
+    }
+    close(fd);
+}
+
+/* The lowest rank that has not come, or the number of ranks. */
+static unsigned
+missing(const struct meet *m)
+{
+    unsigned q = 1;
+    while (q < m->size && m->ends[q - 1][MEET_WORDS] >= 0 &&
+           m->ends[q - 1][MEET_WATCH] >= 0)
+        q++;
+    return q;
+}
+
+static int
+report_missing(const struct meet *m, struct err *err)
+{
+    enum { NAMED = 16 };
+    char names[256];
+    size_t n = 0;
+    unsigned gone = 0;
+    for (unsigned q = 1; q < m->size; q++) {
+        if (m->ends[q - 1][MEET_WORDS] >= 0 && m->ends[q - 1][MEET_WATCH] >= 0)
+            continue;
+        if (gone < NAMED)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%u", gone ? ", " : "",
+                                  q);
+        gone++;
+    }
+    return err_set(
+        err, ERR_IO,
+        "%u of %u ranks have not come within %g s (--rank-timeout): rank %s%s", gone,
+        m->size, m->patience, names, gone > NAMED ? ", ..." : "");
+}
+
+static int
+await(struct meet *m, struct err *err)
+{
+    double began = os_seconds(), left = 0;
+    while (missing(m) < m->size && (left = began + m->patience - os_seconds()) > 0) {
+        struct pollfd p = { .fd = m->listening, .events = POLLIN };
+        if (poll(&p, 1, left < 1 ? (int)(left * 1000) + 1 : 1000) <= 0)
+            continue;
+        int fd = accept4(m->listening, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0)
+            greet(m, fd);
+    }
+    return missing(m) < m->size ? report_missing(m, err) : 0;
+}
+
+/* The others need not say that they have lost rank 0. */
+static void
+dismiss(const struct meet *m, int status)
+{
+    const struct meet_pulse end = { .kind = PULSE_END, .status = status };
+    for (unsigned q = 1; q < m->size; q++)
+        if (m->ends[q - 1][MEET_WATCH] >= 0)
+            meet_send(m->ends[q - 1][MEET_WATCH], &end, sizeof end);
+}
+
+static int
+lead(struct meet *m, struct err *err)
+{
+    enum { TROUBLE = 2 };
+    int rc = open_listener(m, err);
+    if (rc == 0 && (rc = await(m, err)) < 0)
+        dismiss(m, TROUBLE);
+    if (m->listening >= 0)
+        close(m->listening);
+    m->listening = -1;
+    return rc;
+}
+
+/* ---- the others ---------------------------------------------------------------------------- */
+
+static int
+connect_to(const struct addrinfo *a)
+{
+    for (; a; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0)
+            return fd;
+        if (fd >= 0)
+            close(fd);
+    }
+    return -1;
+}
+
+/* Rank 0 may begin later. */
+static int
+reach(const struct meet *m, struct err *err)
+{
+    const struct timespec pause = { .tv_nsec = 50 * 1000 * 1000 };
+    double began = os_seconds();
+    int fd = -1;
+    struct addrinfo *all = resolve(m, err);
+    while (all && (fd = connect_to(all)) < 0 && os_seconds() - began < m->patience)
+        nanosleep(&pause, NULL);
+    if (all && fd < 0)
+        err_set(err, ERR_IO,
+                "rank 0 is not at %s:%u: nobody has listened there for %g s "
+                "(--rank-timeout)",
+                m->host, m->port, m->patience);
+    if (all)
+        freeaddrinfo(all);
+    return fd;
+}
+
+static int
+introduce(const struct meet *m, int fd, unsigned which, struct err *err)
+{
+    struct hello h = { .rank = m->rank, .size = m->size, .socket = which };
+    struct reply r;
+    memcpy(h.magic, magic, sizeof magic);
+    memcpy(h.job, m->job, sizeof h.job);
+    limit_waits(fd, FIRST_WORDS + 5); // who is greeted before may say nothing
+    if (!meet_send(fd, &h, sizeof h) || !meet_receive(fd, &r, sizeof r) ||
+        memcmp(r.magic, magic, sizeof magic) != 0)
+        return err_set(err, ERR_IO,
+                       "%s:%u answers, but not as rank 0 does: another program has "
+                       "that port; --rendezvous HOST:PORT names another",
+                       m->host, m->port);
+    if (r.answer == ANSWER_TAKEN)
+        return err_set(err, ERR_USAGE, "%s:%u: another process is rank %u already",
+                       m->host, m->port, m->rank);
+    if (r.answer != ANSWER_YES)
+        return err_set(err, ERR_USAGE,
+                       "%s:%u is rank 0 of another run; --rendezvous HOST:PORT names "
+                       "another port",
+                       m->host, m->port);
+    settle_socket(fd);
+    return 0;
+}
+
+static int
+follow(struct meet *m, struct err *err)
+{
+    for (unsigned which = 0; which < MEET_SOCKETS; which++) {
+        int fd = m->ends[0][which] = reach(m, err);
+        if (fd < 0 || introduce(m, fd, which, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- both ----------------------------------------------------------------------------------- */
+
+void
+meet_close(struct meet *m)
+{
+    for (unsigned q = 0; m->ends && q + 1 < (m->rank ? 2 : m->size); q++)
+        for (unsigned which = 0; which < MEET_SOCKETS; which++)
+            if (m->ends[q][which] >= 0)
+                close(m->ends[q][which]);
+    free(m->ends);
+    m->ends = NULL;
+}
+
+int
+meet_all(struct meet *m, struct err *err)
+{
+    m->ends = malloc(m->size * sizeof *m->ends);
+    if (!m->ends)
+        return err_set(err, ERR_MEMORY, "out of memory for ranks");
+    for (unsigned q = 0; q < m->size; q++)
+        for (unsigned which = 0; which < MEET_SOCKETS; which++)
+            m->ends[q][which] = -1;
+    int rc = m->rank ? follow(m, err) : lead(m, err);
+    if (rc < 0)
+        meet_close(m);
+    return rc;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* meet: how ranks without a library of messages find each other: rank 0 listens, the others
+ * connect, each with two sockets.  One is for words, the other for what threads that watch say. */
+#ifndef NIBBLE_CORE_MEET_H
+#define NIBBLE_CORE_MEET_H
+
+#include "lib/core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MEET_WORDS, MEET_WATCH, MEET_SOCKETS };
+enum { MEET_JOB = 64 };
+
+struct meet {
+    const char *host; // of rank 0, a name or an address
+    unsigned port;
+    int listening; // 's socket, if rank 0 has one already; -1
+    unsigned rank, size;
+    double patience;    // seconds
+    char job[MEET_JOB]; // what ranks of one run have in common, and others perhaps not
+    int (*ends)
+        [MEET_SOCKETS]; // set: of rank 0 those to rank q at [q - 1], else to it at [0]
+};
+
+/* -1: who is missing, or what is in the way. */
+int meet_all(struct meet *m, struct err *err);
+/* A socket that listens on this machine only, at a free port, which is set; -1: the error is
+ * set. */
+int meet_listen(unsigned *port, struct err *err);
+void meet_close(struct meet *m);
+
+/* What the threads that watch send each other. */
+struct meet_pulse {
+    uint32_t kind;
+    int32_t status; // PULSE_END: of the process
+    uint64_t calls; // PULSE_BEAT: how far the rank has got
+};
+enum { PULSE_BEAT = 1, PULSE_END, PULSE_LEAVE };
+/* All of n bytes; false: the connection has ended. */
+bool meet_send(int fd, const void *p, size_t n);
+bool meet_receive(int fd, void *p, size_t n);
+
+#endif

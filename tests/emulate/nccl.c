@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/* nccl: the functions of libnccl that the backend uses, for the emulation: processes of one
+ * machine send each other by sockets what a group of calls asks for.  The memory of the emulated
+ * device is the host's, and its streams do at once what they are given.
+ *
+ * NIBBLE_EMULATE_NCCL_FAIL=N: the N-th group of this process fails, in words. */
+#include "tests/emulate/include/runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUCCESS, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
+enum { RANKS_MAX = 64, ID_BYTES = 128, CALLS_MAX = 2 };
+
+struct id {
+    char bytes[ID_BYTES];
+};
+
+/* A call of a group, to or from a rank. */
+struct call {
+    char *p;
+    size_t n, at;
+};
+
+struct comm {
+    int rank, ranks, fd[RANKS_MAX];
+    struct call call[RANKS_MAX][CALLS_MAX]; // send, receive
+    long groups;
+};
+
+static struct comm *begun; // of which a group is open
+
+int ncclGetUniqueId(struct id *id);
+int ncclCommInitRank(struct comm **c, int ranks, struct id id, int rank);
+int ncclCommAbort(struct comm *c);
+int ncclCommGetAsyncError(struct comm *c, int *state);
+int ncclGroupStart(void);
+int ncclGroupEnd(void);
+int ncclSend(const void *p, size_t n, int type, int peer, struct comm *c,
+             cudaStream_t stream);
+int ncclRecv(void *p, size_t n, int type, int peer, struct comm *c,
+             cudaStream_t stream);
+const char *ncclGetErrorString(int rc);
+const char *ncclGetLastError(struct comm *c);
+
+const char *
+ncclGetErrorString(int rc)
+{
+    return rc == SUCCESS        ? "no error"
+           : rc == SYSTEM_ERROR ? "unhandled system error"
+                                : "invalid argument";
+}
+
+const char *
+ncclGetLastError(struct comm *c)
+{
+    return c && c->groups < 0 ? "an emulated cable is loose\n" : "";
+}
+
+int
+ncclGetUniqueId(struct id *id)
+{
+    memset(id, 0, sizeof *id);
+    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    uint64_t v = 0;
+    bool ok = fd >= 0 && read(fd, &v, sizeof v) == sizeof v;
+    if (fd >= 0)
+        close(fd);
+    snprintf(id->bytes, sizeof id->bytes, "nibble-emulated-%016llx",
+             (unsigned long long)v);
+    return ok ? SUCCESS : SYSTEM_ERROR;
+}
+
+/* The abstract address of a rank. */
+static socklen_t
+name_of(struct sockaddr_un *a, const struct id *id, int rank)
+{
+    *a = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    int n =
+        snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "%.40s-%d", id->bytes, rank);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+/* To a rank below this one, which may come later. */
+static int
+reach(const struct id *id, int rank, int to)
+{
+    const struct timespec pause = { .tv_nsec = 5 * 1000 * 1000 };
+    struct sockaddr_un a;
+    socklen_t n = name_of(&a, id, to);
+    for (;;) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            return -1;
+        if (connect(fd, (struct sockaddr *)&a, n) == 0)
+            return write(fd, &rank, sizeof rank) == sizeof rank ? fd : -1;
+        close(fd);
+        nanosleep(&pause, NULL);
+    }
+}
+
+static bool
+join_all(struct comm *c, const struct id *id)
+{
+    struct sockaddr_un a;
+    socklen_t n = name_of(&a, id, c->rank);
+    int door = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), from = 0;
+    bool ok = door >= 0 && bind(door, (struct sockaddr *)&a, n) == 0 &&
+              listen(door, RANKS_MAX) == 0;
+    for (int q = 0; q < c->rank && ok; q++)
+        ok = (c->fd[q] = reach(id, c->rank, q)) >= 0;
+    for (int q = c->rank + 1; q < c->ranks && ok; q++) {
+        int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+        ok = fd >= 0 && read(fd, &from, sizeof from) == sizeof from && from > c->rank &&
+             from < c->ranks;
+        if (ok)
+            c->fd[from] = fd;
+    }
+    close(door);
+    for (int q = 0; q < c->ranks && ok; q++)
+        if (q != c->rank)
+            fcntl(c->fd[q], F_SETFL, O_NONBLOCK);
+    return ok;
+}
+
+int
+ncclCommInitRank(struct comm **c, int ranks, struct id id, int rank)
+{
+    if (ranks < 1 || ranks > RANKS_MAX || rank < 0 || rank >= ranks)
+        return INVALID_ARGUMENT;
+    *c = calloc(1, sizeof **c);
+    if (!*c)
+        return SYSTEM_ERROR;
+    (*c)->rank = rank;
+    (*c)->ranks = ranks;
+    return join_all(*c, &id) ? SUCCESS : SYSTEM_ERROR;
+}
+
+int
+ncclCommAbort(struct comm *c)
+{
+    for (int q = 0; q < c->ranks; q++)
+        if (q != c->rank)
+            close(c->fd[q]);
+    free(c);
+    return SUCCESS;
+}
+
+int
+ncclCommGetAsyncError(struct comm *c, int *state)
+{
+    (void)c;
+    *state = SUCCESS;
+    return SUCCESS;
+}
+
+int
+ncclGroupStart(void)
+{
+    begun = NULL;
+    return SUCCESS;
+}
+
+static int
+add(void *p, size_t n, int type, int peer, struct comm *c, bool receive)
+{
+    if (type != 0 || peer < 0 || peer >= c->ranks || peer == c->rank ||
+        c->call[peer][receive].n)
+        return INVALID_ARGUMENT;
+    begun = c;
+    c->call[peer][receive] = (struct call){ p, n, 0 };
+    return SUCCESS;
+}
+
+int
+ncclSend(const void *p, size_t n, int type, int peer, struct comm *c,
+         cudaStream_t stream)
+{
+    (void)stream;
+    return add((void *)(uintptr_t)p, n, type, peer, c, false);
+}
+
+int
+ncclRecv(void *p, size_t n, int type, int peer, struct comm *c, cudaStream_t stream)
+{
+    (void)stream;
+    return add(p, n, type, peer, c, true);
+}
+
+/* Some of a call; false: the other process is gone. */
+static bool
+advance(int fd, struct call *k, bool receive)
+{
+    if (k->at == k->n)
+        return true;
+    ssize_t n = receive ? recv(fd, k->p + k->at, k->n - k->at, 0)
+                        : send(fd, k->p + k->at, k->n - k->at, MSG_NOSIGNAL);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n <= 0)
+        return false;
+    k->at += (size_t)n;
+    return true;
+}
+
+/* What is left of a group: its sockets to wait for. */
+static nfds_t
+remaining(struct comm *c, struct pollfd *p)
+{
+    nfds_t n = 0;
+    for (int q = 0; q < c->ranks; q++) {
+        struct call *k = c->call[q];
+        short events =
+            (short)((k[0].at < k[0].n ? POLLOUT : 0) | (k[1].at < k[1].n ? POLLIN : 0));
+        if (events)
+            p[n++] = (struct pollfd){ .fd = c->fd[q], .events = events };
+    }
+    return n;
+}
+
+int
+ncclGroupEnd(void)
+{
+    struct comm *c = begun;
+    struct pollfd p[RANKS_MAX];
+    const char *fail = getenv("NIBBLE_EMULATE_NCCL_FAIL");
+    nfds_t n;
+    begun = NULL;
+    if (!c)
+        return SUCCESS;
+    if (fail && ++c->groups == atol(fail)) {
+        c->groups = -1;
+        return SYSTEM_ERROR;
+    }
+    while ((n = remaining(c, p)) > 0) {
+        if (poll(p, n, -1) < 0 && errno != EINTR)
+            return SYSTEM_ERROR;
+        for (int q = 0; q < c->ranks; q++)
+            for (int receive = 0; receive < CALLS_MAX; receive++)
+                // As NCCL waits for one that has gone: for ever.
+                if (!advance(c->fd[q], &c->call[q][receive], receive != 0))
+                    for (;;)
+                        pause();
+    }
+    memset(c->call, 0, sizeof c->call);
+    return SUCCESS;
+}

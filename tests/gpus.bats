@@ -1,0 +1,391 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bats
+# shellcheck disable=SC2030,SC2031,SC2154  # output, stderr: set by run; each test has its own
+# trainstep on several GPUs, which tests/emulate makes of processes on the CPU, with a libnccl of its
+# own: whatever their number, the bytes are those of one; how they are started; and a rank that fails.
+# Those that need the emulation are part of "make check-long", which builds it.
+
+# bats file_tags=native,nosan
+
+load common
+
+setup_file() {
+    IN=$BATS_FILE_TMPDIR/in
+    export IN
+    mkdir "$IN"
+    cd "$IN" || return
+    cp "$HERE/vectors/qwen3-tiny-config.json" config.json
+    python3 - <<'PY'
+import random
+random.seed(5)
+for name, n in ("ids", 31), ("held", 7), ("other", 31):
+    with open(name, "w") as f:
+        for _ in range(n):
+            print(*[random.randrange(97) for _ in range(random.randrange(3, 18))], file=f)
+PY
+    local f
+    for f in ids held other; do
+        tokenize -q --input ids -o $f.tok $f
+    done
+    datpack -q --init 3 --config config.json --to ckpt -o small.ckpt
+    # Its tensors have parts of several ranks.
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 512/' \
+        config.json >wide.json
+    datpack -q --init 3 --config wide.json --to ckpt --moments f32 -o wide.ckpt
+}
+
+setup() {
+    mkdir "$BATS_TEST_TMPDIR/w"
+    cd "$BATS_TEST_TMPDIR/w" || return
+    unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT "${!OMPI_@}" "${!SLURM_@}" "${!PMI_@}"
+}
+
+# emulated: four GPUs, or the test is skipped.
+emulated() {
+    [ -e "$BUILD/emulate/libnccl.so.2" ] || skip "no emulation: make emulated"
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    export NIBBLE_EMULATE_GPUS=4
+    unset CUDA_VISIBLE_DEVICES
+}
+
+gpus() { timeout 100 trainstep --gpus "$1" -d "$IN/ids.tok" --lr 1e-2 "${@:2}" </dev/null; }
+alone() { timeout 100 trainstep --device cuda -d "$IN/ids.tok" --lr 1e-2 "$@"; }
+
+# numbers: the columns of a table that do not depend on time and memory.
+numbers() { cut -f 1-5,10; }
+
+# same CKPT OPTION...: $counts GPUs end in the bytes of one, and print its numbers; $passes a step.
+same() {
+    local n from=$1
+    shift
+    alone -q -n 2 --accum $passes -f -o one.ckpt "$@" "$from" | numbers >one
+    [ "$(wc -l <one)" -eq 3 ]
+    run ! cmp -s "$from" one.ckpt
+    for n in $counts; do
+        gpus "$n" -q -n 2 --accum $passes -f -o some.ckpt "$@" "$from" | numbers >some
+        cmp one some
+        cmp one.ckpt some.ckpt
+    done
+}
+
+# a free port, more or less.
+free_port() {
+    python3 -c "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"
+}
+
+# torch N [VARIABLE=VALUE]... -- ARGUMENT...: trainstep as torchrun starts N; their statuses are in
+# $ended, what they said in said.0, said.1, ..., rank 0's table in out.0.
+torch() {
+    local n=$1 i id=() set=()
+    shift
+    while [ "$1" != -- ]; do
+        set+=("$1")
+        shift
+    done
+    shift
+    for ((i = 0; i < n; i++)); do
+        env RANK=$i LOCAL_RANK=$i WORLD_SIZE="$n" LOCAL_WORLD_SIZE="$n" MASTER_ADDR=127.0.0.1 \
+            MASTER_PORT="$port" "${set[@]}" timeout 100 trainstep -d "$IN/ids.tok" --lr 1e-2 "$@" \
+            >out.$i 2>said.$i </dev/null 3>&- &
+        id+=($!)
+    done
+    ended=
+    for ((i = 0; i < n; i++)); do
+        local status=0
+        wait "${id[i]}" || status=$?
+        ended+="$status "
+    done
+}
+
+# bats test_tags=long
+@test "2, 3 and 4 emulated GPUs end in the bytes of one" {
+    emulated
+    counts="2 3" passes=6
+    same "$IN/small.ckpt" --weight-decay 0.1 --schedule cosine --warmup 1 --total-steps 6
+    same "$IN/wide.ckpt"
+    [ "$(stat -c %s one.ckpt)" -gt 1000000 ]
+    counts=4 passes=4
+    same "$IN/wide.ckpt" --clip-mode tensor --clip 0.05
+}
+
+# bats test_tags=long
+@test "f32, FP8, NVFP4 activations, recomputing and released gradients make no difference" {
+    emulated
+    counts=2 passes=2
+    same "$IN/wide.ckpt" --compute f32
+    same "$IN/wide.ckpt" --compute fp8 --clip-mode prev
+    same "$IN/wide.ckpt" --recompute block --activations nvfp4
+    same "$IN/small.ckpt" --train-last-layers 1 --quant-from 2 --clip 0
+}
+
+# bats test_tags=long
+@test "few tokens are multiplied alike where weights are expanded and where they are not" {
+    emulated
+    # With less memory the weights are codes.
+    local gb
+    trainstep --device cuda -v -d "$IN/ids.tok" --lr 1e-2 -n 2 -o a.ckpt "$IN/wide.ckpt" >/dev/null 2>plan
+    gb=$(sed -n 's/.*plan: \([0-9.]*\) GB.*weights expanded.*/\1/p' plan)
+    [ -n "$gb" ]
+    gb=$(awk -v gb="$gb" 'BEGIN { print gb - 0.0005 }')
+    trainstep --device cuda -v -d "$IN/ids.tok" --lr 1e-2 -n 2 --memory-limit "$gb" --recompute none -o b.ckpt \
+        "$IN/wide.ckpt" >/dev/null 2>plan
+    run ! grep expanded plan
+    grep -q 'plan: ' plan
+    cmp a.ckpt b.ckpt
+}
+
+# bats test_tags=long
+@test "saved on two, evaluated and resumed on one, and back; words and logs come once" {
+    emulated
+    cp "$IN/small.ckpt" one.ckpt
+    alone -q -n 3 --accum 2 one.ckpt >/dev/null
+    cp "$IN/small.ckpt" some.ckpt
+    gpus 2 -n 1 --log log.jsonl --eval "$IN/held.tok" --memory-report m.json some.ckpt >out 2>err
+    jsonl "[l['wait_ms'] > 0 for l in d if 'loss' in l]" <log.jsonl | has True
+    json "d['Samples'][0]['DeviceUsedMiB'] > 0" <m.json | has True
+    json "d['Samples'][0]['DeviceUsedMiB'] > 0" <m.rank1.json | has True
+    grep -q '2 ranks, started by --gpus, on GPUs' err
+    [ "$(grep -c 'a step has 2 passes from here on' err)" -eq 1 ]
+    [ "$(grep -c 'evaluation loss' err)" -eq 1 ]
+    [ "$(wc -l <out)" -eq 2 ]
+    alone -q -n 1 some.ckpt >/dev/null
+    gpus 2 -q -n 1 some.ckpt >/dev/null
+    cmp one.ckpt some.ckpt
+}
+
+# bats test_tags=long
+@test "torchrun, also with an agent that has the port, mpirun and --rendezvous start them" {
+    emulated
+    alone -q -n 2 --accum 6 -o one.ckpt "$IN/small.ckpt" >/dev/null
+    local t=(--device cuda -n 2 --accum 6 -f -o some.ckpt "$IN/small.ckpt")
+    port=$(free_port)
+    torch 3 -- "${t[@]}"
+    [ "$ended" = "0 0 0 " ] || { cat said.* && false; }
+    cmp one.ckpt some.ckpt
+    grep -q '3 ranks, started by torchrun, on GPUs' said.0
+    [ ! -s said.1 ]
+    # Another program listens there, and says nothing.
+    python3 -c "import socket, time
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True)
+time.sleep(60)" >port 3>&- &
+    local agent=$!
+    until [ -s port ]; do sleep 0.1; done
+    port=$(cat port)
+    torch 2 -- --rank-timeout 60 "${t[@]}"
+    [[ $ended != *0* ]] || { cat said.* && false; }
+    grep -q "rank 0 cannot listen at port $port: .*; --rendezvous HOST:PORT names another" said.0
+    grep -q "127.0.0.1:$port answers, but not as rank 0 does" said.1
+    torch 2 TORCHELASTIC_USE_AGENT_STORE=True -- "${t[@]}"
+    [ "$ended" = "0 0 " ] || { cat said.* && false; }
+    cmp one.ckpt some.ckpt
+    torch 2 -- --rendezvous "127.0.0.1:$(free_port)" "${t[@]}"
+    [ "$ended" = "0 0 " ] || { cat said.* && false; }
+    cmp one.ckpt some.ckpt
+    kill $agent
+    if command -v mpirun >/dev/null; then
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        timeout 100 mpirun --quiet --oversubscribe --bind-to none -n 2 trainstep -d "$IN/ids.tok" --lr 1e-2 "${t[@]}" \
+            </dev/null >/dev/null 2>err
+        grep -q '2 ranks, started by mpirun, on GPUs' err
+        cmp one.ckpt some.ckpt
+    fi
+    # As srun sets its variables; a name that means this machine is that of the first host.
+    local i id=()
+    for i in 0 1; do
+        env SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID="$port" \
+            SLURM_STEP_NODELIST="127.0.0.[1-2],other" timeout 100 trainstep -d "$IN/ids.tok" --lr 1e-2 "${t[@]}" \
+            >/dev/null 2>said.$i </dev/null 3>&- &
+        id+=($!)
+    done
+    wait "${id[0]}" || { cat said.0 && false; }
+    wait "${id[1]}" || { cat said.1 && false; }
+    grep -q '2 ranks, started by srun, on GPUs' said.0
+    cmp one.ckpt some.ckpt
+}
+
+# bats test_tags=long
+@test "ranks that do not come, differ or share a GPU are refused, and what is wrong is said" {
+    emulated
+    cp "$IN/small.ckpt" m.ckpt
+    local t=(--device cuda --accum 2 m.ckpt)
+    port=$(free_port)
+    refuse -2 "2 of 3 ranks have not come within 1 s (--rank-timeout): rank 1, 2" \
+        env RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" trainstep --rank-timeout 1 -d "$IN/ids.tok" "${t[@]}"
+    refuse -2 "rank 0 is not at 127.0.0.1:$port: nobody has listened there for 1 s (--rank-timeout)" \
+        env RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" trainstep --rank-timeout 1 -d "$IN/ids.tok" "${t[@]}"
+    torch 2 LOCAL_RANK=1 -- "${t[@]}"
+    [ "$ended" = "2 2 " ]
+    grep -q '^trainstep: rank 1: cuda:1 is the GPU of rank 0, too' said.1
+    torch 2 -- --device cuda:2 "${t[@]:2}"
+    [ "$ended" = "2 2 " ]
+    grep -q '^trainstep: rank 1: cuda:2 is the GPU of rank 0, too' said.1
+    refuse -2 "there is no GPU for it: this machine has 4" gpus 5 -q --accum 5 m.ckpt
+    refuse -2 "none.tok: No such file" trainstep --gpus 2 -q -d none.tok --accum 2 m.ckpt
+    NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
+    cmp "$IN/small.ckpt" m.ckpt
+    # What NCCL says is passed on.
+    NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
+    [[ $output == *"NCCL: an exchange: unhandled system error: an emulated cable is loose"* ]]
+    # Two kinds of GPUs: only with --fast.
+    local n
+    two() {
+        local i id=() e=()
+        for i in 0 1; do
+            env RANK=$i LOCAL_RANK=$i WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" NIBBLE_EMULATE_NAME=kind$i \
+                timeout 100 trainstep -d "$IN/ids.tok" "$@" >out.$i 2>said.$i </dev/null 3>&- &
+            id+=($!)
+        done
+        for i in 0 1; do
+            n=0
+            wait "${id[i]}" || n=$?
+            e+=("$n")
+        done
+        ended="${e[*]}"
+    }
+    two "${t[@]}"
+    [ "$ended" = "2 2" ]
+    grep -q 'rank 1: the kind of GPU .*: kind1 here, rank 0 has kind0' said.1
+    two --fast "${t[@]}"
+    [ "$ended" = "0 0" ] || { cat said.* && false; }
+}
+
+# bats test_tags=long
+@test "scores of two and three emulated GPUs are those of one, without NCCL" {
+    emulated
+    export NIBBLE_NCCL=/none
+    local o
+    datpack -q --init 5 --config "$IN/config.json" -o m.dat
+    datpack -q --init 6 --config "$IN/config.json" -o other.dat
+    for o in "" "--kl-model other.dat"; do
+        # shellcheck disable=SC2086  # words
+        {
+            generate -q --device cuda --score "$IN/ids.tok" $o m.dat >one
+            [ "$(wc -l <one)" -eq 2 ]
+            generate -q --gpus 2 --score "$IN/ids.tok" $o m.dat >some
+            cmp one some
+            generate -q --gpus 3 --score "$IN/ids.tok" $o m.dat >some
+            cmp one some
+        }
+    done
+}
+
+# begin OPTION...: many steps on three; the parent's id is in $pid, those of the ranks in $rank.
+begin() {
+    local i
+    cp "$IN/small.ckpt" m.ckpt
+    trainstep --gpus 3 -q -d "$IN/ids.tok" --lr 1e-4 --accum 3 -n 100000000 --save-every 2 "$@" m.ckpt \
+        </dev/null >out 2>err 3>&- &
+    pid=$!
+    for ((i = 0; i < 1200; i++)); do
+        sleep 0.05
+        if [ "$(wc -l <out)" -gt 4 ]; then
+            break
+        fi
+    done
+    # In the order in which they were started.
+    mapfile -t rank < <(pgrep -P $pid | sort -n)
+    [ "${#rank[@]}" -eq 3 ] || { cat err && false; }
+}
+
+# over: the status is in $ended; within 30 s nobody is left.
+over() {
+    local k began=$SECONDS
+    ended=0
+    wait $pid || ended=$?
+    [ $((SECONDS - began)) -le 30 ]
+    for k in "${rank[@]}"; do
+        [ ! -e "/proc/$k" ] || grep '^State:.Z' "/proc/$k/status"
+    done
+    datcat --verify m.ckpt >/dev/null
+    [ "$(datcat --meta m.ckpt | json "d['meta']['state']['step']")" -ge 2 ]
+}
+
+# bats test_tags=long
+@test "a rank that is killed or hangs ends all, and is named; the checkpoint is the last one" {
+    emulated
+    local k
+    for k in 0 2; do
+        begin
+        kill -KILL "${rank[k]}"
+        over
+        [ "$ended" -eq 2 ]
+        [ "$(grep -c "rank $k has ended without a word" err)" -eq 1 ] || { cat err && false; }
+        [ "$(wc -l <err)" -eq 1 ]
+    done
+    for k in 0 1; do
+        begin --rank-timeout 5
+        kill -STOP "${rank[k]}"
+        over
+        [ "$ended" -eq 2 ]
+        [ "$(grep -c "rank $k hangs: nothing has come from it for 5 s (--rank-timeout)" err)" -eq 1 ] || { cat err && false; }
+        [ "$(wc -l <err)" -eq 1 ]
+    done
+}
+
+# bats test_tags=long
+@test "SIGTERM to any rank, or to the one that started them: all save once, 75" {
+    emulated
+    local to
+    for to in 1 parent; do
+        begin
+        if [ "$to" = parent ]; then
+            kill -TERM "$pid"
+        else
+            kill -TERM "${rank[to]}"
+        fi
+        over
+        [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
+        [ "$(datcat --meta m.ckpt | json "d['meta']['state']['step']")" -eq "$(tail -n 1 out | cut -f 1)" ]
+    done
+}
+
+@test "a plan for more GPUs than there are is that of a rank, which holds its part" {
+    local n part whole
+    part() { awk -F'\t' -v p="$2" '$1 == p { print $2; exit }' "$1"; }
+    for n in 1 4; do
+        trainstep -q --gpus $n --dry-run --accum 4 -d "$IN/ids.tok" "$IN/wide.ckpt" >plan.$n
+        [ "$(grep -c '^total' plan.$n)" -eq 1 ]
+    done
+    whole=$(part plan.1 moments)
+    part=$(part plan.4 moments)
+    # Parts are of 16384 elements and more, so they need not be equal.
+    [ "$part" -gt $((whole / 4 / 2)) ]
+    [ "$part" -lt $((whole * 5 / 4 / 4)) ]
+    [ "$(part plan.4 gradients)" -lt "$(part plan.1 gradients)" ]
+    [ "$(part plan.4 ranks)" -eq 4 ]
+    [ -z "$(part plan.1 sent)" ]
+    # What a rank sends: of its pass three quarters of gradients, of the step as much of weights.
+    python3 - "$(part plan.4 sent)" "$IN/wide.json" <<'PY'
+import json, sys
+c = json.load(open(sys.argv[2]))
+h, f, d = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+q, kv = d * c["num_attention_heads"], d * c["num_key_value_heads"]
+projections = c["num_hidden_layers"] * (2 * h * q + 2 * h * kv + 3 * h * f)
+others = c["vocab_size"] * h
+want = 3 / 4 * (2 * projections + 4 * others + 9 / 16 * projections + 2 * others)
+assert 0.8 * want < int(sys.argv[1]) < 1.2 * want, (sys.argv[1], want)
+PY
+}
+
+@test "--gpus goes with no other launcher, device or place; ranks that do not fit are refused" {
+    cp "$IN/small.ckpt" m.ckpt
+    local t=(trainstep -q -d "$IN/ids.tok")
+    refuse "--gpus: takes GPUs from cuda:0 on: expected no --device cuda:1" "${t[@]}" --gpus 2 --device cuda:1 m.ckpt
+    refuse "--gpus: takes GPUs from cuda:0 on: expected no --device cpu" "${t[@]}" --gpus 2 --device cpu m.ckpt
+    refuse "--gpus: torchrun has started this process as rank 1 of 4: expected one of the two" \
+        env RANK=1 WORLD_SIZE=4 MASTER_ADDR=x "${t[@]}" --gpus 2 m.ckpt
+    refuse "--gpus: its processes find each other: expected no --rendezvous" "${t[@]}" --gpus 2 --rendezvous a:1 m.ckpt
+    refuse "--gpus: 0" "${t[@]}" --gpus 0 m.ckpt
+    refuse "--accum: 3 passes of a step cannot be divided among 2 ranks" "${t[@]}" --gpus 2 --dry-run --accum 3 m.ckpt
+    refuse "--gpus: goes with --score" generate --gpus 2 -p a m.ckpt
+    refuse "--rendezvous: goes with --score" generate --rendezvous a:1 -p a m.ckpt
+    local place
+    for place in host :1 a: a:b a:0 a:65536; do
+        refuse "--rendezvous: $place: expected HOST:PORT of rank 0" \
+            env RANK=0 WORLD_SIZE=2 MASTER_ADDR=x "${t[@]}" --device cuda --rendezvous $place m.ckpt
+    done
+    refuse "mpiexec does not say at which host rank 0 is: expected --rendezvous HOST:PORT" \
+        env PMI_RANK=0 PMI_SIZE=2 "${t[@]}" --device cuda m.ckpt
+    cmp "$IN/small.ckpt" m.ckpt
+}
