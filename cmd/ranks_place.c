@@ -94,11 +94,11 @@ take_place(struct meet *m, const char *given)
 {
     char *host = cmd_copy(given), *colon = strrchr(host, ':'), q[TEXT_QUOTE];
     uint64_t port = 0;
-    if (!colon || colon == host || !num_u64(&port, colon + 1) || port == 0 ||
-        port >= PORTS)
+    if (colon && colon != host && num_u64(&port, colon + 1) && port > 0 && port < PORTS)
+        *colon = '\0';
+    else
         misuse("--rendezvous: %s: expected HOST:PORT of rank 0",
                text_quote(q, given, strlen(given)));
-    *colon = '\0';
     if (*host == '[' && colon[-1] == ']') { // of IPv6
         colon[-1] = '\0';
         host++;

@@ -239,6 +239,7 @@ WORDS
     [ "$(cat m.ckpt.keep-last)" = notes ]
 }
 
+# bats test_tags=native
 @test "copies where there are no hard links, and after a kill at each call of their making" {
     local n
     steps -n 4 -o want.ckpt "$IN/start.ckpt"
