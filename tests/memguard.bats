@@ -357,7 +357,7 @@ gpu()
     # Two GPUs with 900 MiB each are over 1 GB.
     run -124 --separate-stderr gpu -g 1 -- sh -c "printf 'device 9000\ncompute 1 3000\ncompute %d 900\ndevice 999\ngraphics %d 900\n' \$\$ \$\$ >nvml.new
         mv nvml.new nvml; exec sleep 20"
-    [[ $stderr == 'memguard: GPU memory of 1.76 GB is over the limit of 1.00 GB; largest is process '*'" with 1.76 GB; ended by SIGTERM'* ]]
+    [[ $stderr == 'memguard: GPU memory of 1.76 GB is over the limit of 1.00 GB; largest is process '*'" with 1.76 GB; ended by SIGTERM'* ]] || { echo "$stderr" && false; }
 }
 
 @test "GPU memory: where numbers of processes are not ours, growth counts" {
