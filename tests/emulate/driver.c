@@ -26,7 +26,7 @@ static int
 count(void)
 {
     const char *given = getenv("NIBBLE_EMULATE_GPUS");
-    return given ? atoi(given) : 1;
+    return given ? (int)strtol(given, NULL, 10) : 1;
 }
 
 int

@@ -238,7 +238,7 @@ ncclGroupEnd(void)
     begun = NULL;
     if (!c)
         return SUCCESS;
-    if (fail && ++c->groups == atol(fail)) {
+    if (fail && ++c->groups == strtol(fail, NULL, 10)) {
         c->groups = -1;
         return SYSTEM_ERROR;
     }

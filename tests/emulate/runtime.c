@@ -91,12 +91,12 @@ emulate_device(void)
     return &p;
 }
 
-/* NIBBLE_EMULATE_GPUS: so many, all alike. */
+/* NIBBLE_EMULATE_GPUS: how many there are, all alike. */
 cudaError_t
 cudaGetDeviceCount(int *n)
 {
     const char *given = getenv("NIBBLE_EMULATE_GPUS");
-    *n = given ? atoi(given) : 1;
+    *n = given ? (int)strtol(given, NULL, 10) : 1;
     return cudaSuccess;
 }
 
