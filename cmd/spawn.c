@@ -109,6 +109,7 @@ spawn_ranks(unsigned n)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         sigaddset(&signals, wanted[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
+    signal(SIGCHLD, SIG_DFL); // where it was ignored, nobody could be waited for
     for (unsigned q = 0; q < n; q++) {
         pid_t id = fork();
         if (id == 0) {

@@ -350,6 +350,15 @@ PY
     [ "$output" = "generate: none.tok: No such file or directory" ]
     run -2 started -n 1 "${g[@]}" "$IN/ids.tok" m.dat : -n 1 "${g[@]}" "$IN/other.tok" m.dat
     [[ $output == "generate: rank 1: the hash of --score: "* ]]
+    # Of the same shape, and other weights.
+    run -2 started -n 1 "${g[@]}" "$IN/ids.tok" m.dat : -n 1 "${g[@]}" "$IN/ids.tok" other.dat
+    [[ $output == "generate: rank 1: the model: "* ]]
+    run -2 started -n 1 "${g[@]}" "$IN/ids.tok" --kl-model other.dat m.dat : \
+        -n 1 "${g[@]}" "$IN/ids.tok" --kl-model m.dat m.dat
+    [[ $output == "generate: rank 1: the model of --kl-model: "* ]]
+    run -2 started -n 1 "${g[@]}" "$IN/ids.tok" --kl other.safetensors m.dat : \
+        -n 1 "${g[@]}" "$IN/ids.tok" m.dat
+    [[ $output == "generate: rank 1: --kl: 0 here, rank 0 has 1"* ]]
 }
 
 # ---- what does not fit ------------------------------------------------------------------------

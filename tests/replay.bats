@@ -247,6 +247,7 @@ PY
     quiet replay --compat torchsharp --replay 0..2 --from p.ckpt q.ckpt
 }
 
+# bats test_tags=native,nosan
 @test "a stopped replay has no answer" {
     cp "$IN/3.ckpt" m.ckpt
     trainstep -q -d "$IN/ids.tok" -n 20000 -o long.ckpt m.ckpt >/dev/null

@@ -284,12 +284,12 @@ static void
 begin_ranks(struct config_generate *c)
 {
     ranks_begin();
-    if (!cmd_given(&c->cmd, "threads"))
-        c->where.threads = ranks_threads(c->where.threads);
     if (c->gpus) {
         ranks_want_gpus(&c->where.device, c->rendezvous);
         ranks_start((unsigned)c->gpus, false);
     }
+    if (!cmd_given(&c->cmd, "threads"))
+        c->where.threads = ranks_threads(c->where.threads);
     if (ranks_count() == 1)
         return;
     const char *const whole[] = { "logits", "dump-importance" };

@@ -425,11 +425,46 @@ alloc_sums(struct score *x)
     return 0;
 }
 
+enum { OF_EACH = 4096 };
+
+/* A name and a value that tell a file's contents from others: configuration, names of tensors and
+ * how each begins, since not every container has checksums. */
+static int
+put_store(struct buf *facts, const char *name, struct store *from, struct err *err)
+{
+    struct buf b = { 0 };
+    uint8_t first[OF_EACH], digest[XXH3_BYTES];
+    char hex[2 * XXH3_BYTES + 1];
+    int rc = 0;
+    if (from->config.p)
+        buf_add(&b, from->config.p, from->config.n);
+    for (size_t i = 0; i < from->n_tensors && rc == 0; i++) {
+        const struct tensor *t = &from->tensors[i];
+        size_t n = t->nbytes < OF_EACH ? (size_t)t->nbytes : OF_EACH;
+        rc = store_read(from, t, 0, first, n, err);
+        xxh3_128(digest, first, rc < 0 ? 0 : n);
+        buf_add(&b, t->name, t->name_len);
+        buf_add(&b, digest, sizeof digest);
+    }
+    if (rc == 0)
+        rc = buf_ok(&b, err);
+    if (rc == 0) {
+        xxh3_128(digest, b.data, b.len);
+        hash_hex(hex, digest, sizeof digest);
+        buf_printf(facts, "%s\t%s\n", name, hex);
+    }
+    buf_free(&b);
+    return rc;
+}
+
 /* Whether they score the same, and alike. */
-static void
+static int
 compare_ranks(struct score *x)
 {
-    const struct session *s = x->s;
+    struct session *s = x->s;
+    int rc;
+    if (ranks_count() == 1)
+        return 0;
     const struct config_generate *c = s->c;
     struct buf b = { 0 };
     char hex[2 * XXH3_BYTES + 1];
@@ -438,12 +473,22 @@ compare_ranks(struct score *x)
     buf_printf(&b, "the hash of --score\t%s\n", hex);
     buf_printf(&b, "--kl\t%d\n", x->has_kl);
     buf_printf(&b, "--kl-model\t%d\n", x->has_reference);
+    rc = put_store(&b, "the model", &s->model.store, s->err);
+    if (rc == 0 && x->has_kl)
+        rc = put_store(&b, "the file of --kl", &x->kl, s->err);
+    if (rc == 0 && x->has_reference)
+        rc =
+            put_store(&b, "the model of --kl-model", &x->reference.model.store, s->err);
     buf_printf(&b, "--quant\t%s\n", c->quant ? c->quant : "as in MODEL");
     buf_printf(&b, "--activations\t%s\n", device_activations[c->activations]);
+    buf_printf(&b, "--input-scale\t%s\n",
+               c->input_scale == INPUT_SCALE_STATIC ? "static" : "dynamic");
     buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
     buf_printf(&b, "the route of products\t%s\n", s->k->route);
-    ranks_compare(&b);
+    if (rc == 0)
+        ranks_compare(&b);
     buf_free(&b);
+    return rc;
 }
 
 /* The parts of p, of `size` bytes an item, to all. */
@@ -624,7 +669,8 @@ prepare(struct score *x)
     if (alloc_chunk(x) < 0 || session_reserve(s, (size_t)x->longest) < 0 ||
         open_reference(x) < 0 || alloc_divergences(x) < 0 || alloc_sums(x) < 0)
         return -1;
-    compare_ranks(x);
+    if (compare_ranks(x) < 0)
+        return -1;
     return s->c->dump_importance && importance_begin(s) < 0 ? -1 : open_out(x);
 }
 
