@@ -323,6 +323,8 @@ ranks_join(double patience, bool gpus, const char *rendezvous)
     enum { TO_COME = 600 }; // seconds, of patience without an end
     self.comm.patience = patience;
     self.meet.patience = patience > 0 ? patience : TO_COME;
+    if (rendezvous) // also where it is not used
+        launcher_take_place(&self.meet, rendezvous);
     if (self.size == 1 || self.planning)
         return;
     if (gpus && !self.gpus)

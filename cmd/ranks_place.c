@@ -89,20 +89,29 @@ enum { PORTS = 1 << 16 };
 /* Ports that are chosen by the run's name: below those that systems give away. */
 enum { FIRST_PORT = 12000, CHOSEN_PORTS = 16000 };
 
-static void
-take_place(struct meet *m, const char *given)
+static bool
+split_place(char *given, char **host, uint64_t *port)
 {
-    char *host = cmd_copy(given), *colon = strrchr(host, ':'), q[TEXT_QUOTE];
+    char *colon = strrchr(given, ':');
+    if (!colon || !num_u64(port, colon + 1) || *port == 0 || *port >= PORTS)
+        return false;
+    *colon = '\0';
+    *host = given;
+    if (*given == '[' && colon[-1] == ']') { // of IPv6
+        colon[-1] = '\0';
+        *host = given + 1;
+    }
+    return **host != '\0';
+}
+
+void
+launcher_take_place(struct meet *m, const char *given)
+{
+    char *host = NULL, q[TEXT_QUOTE];
     uint64_t port = 0;
-    if (colon && colon != host && num_u64(&port, colon + 1) && port > 0 && port < PORTS)
-        *colon = '\0';
-    else
+    if (!split_place(cmd_copy(given), &host, &port))
         misuse("--rendezvous: %s: expected HOST:PORT of rank 0",
                text_quote(q, given, strlen(given)));
-    if (*host == '[' && colon[-1] == ']') { // of IPv6
-        colon[-1] = '\0';
-        host++;
-    }
     m->host = host;
     m->port = (unsigned)port;
 }
@@ -165,7 +174,7 @@ launcher_place(struct meet *m, const struct launcher *l, const char *given,
     name_job(m, l);
     m->port = port_of(m->job);
     if (given)
-        take_place(m, given);
+        launcher_take_place(m, given);
     else if (getenv("MASTER_ADDR") && getenv("MASTER_PORT"))
         take_master(m);
     else if (one_host)

@@ -19,6 +19,8 @@ struct launcher {
 const struct launcher *launcher_find(unsigned *rank, unsigned *size, unsigned *local);
 /* The number of this rank on its machine; `rank` if the launcher does not say. */
 unsigned launcher_local(const struct launcher *l, unsigned rank);
+/* Host and port of m by HOST:PORT, which --rendezvous gives. */
+void launcher_take_place(struct meet *m, const char *given);
 /* Host, port and job of m.  given: HOST:PORT, or NULL; one_host: all ranks are here. */
 void launcher_place(struct meet *m, const struct launcher *l, const char *given,
                     bool one_host);

@@ -381,9 +381,11 @@ PY
     refuse "--gpus: goes with --score" generate --gpus 2 -p a m.ckpt
     refuse "--rendezvous: goes with --score" generate --rendezvous a:1 -p a m.ckpt
     local place
-    for place in host :1 a: a:b a:0 a:65536; do
+    for place in host :1 a: a:b a:0 a:65536 '[]:7'; do
         refuse "--rendezvous: $place: expected HOST:PORT of rank 0" \
-            env RANK=0 WORLD_SIZE=2 MASTER_ADDR=x "${t[@]}" --device cuda --rendezvous $place m.ckpt
+            env RANK=0 WORLD_SIZE=2 MASTER_ADDR=x "${t[@]}" --device cuda --rendezvous "$place" m.ckpt
+        refuse "--rendezvous: $place: expected HOST:PORT of rank 0" \
+            "${t[@]}" --device cpu --rendezvous "$place" --dry-run m.ckpt
     done
     refuse "mpiexec does not say at which host rank 0 is: expected --rendezvous HOST:PORT" \
         env PMI_RANK=0 PMI_SIZE=2 "${t[@]}" --device cuda m.ckpt
