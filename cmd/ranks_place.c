@@ -86,7 +86,7 @@ launcher_local(const struct launcher *l, unsigned rank)
 /* ---- where rank 0 is ------------------------------------------------------------------------ */
 
 enum { PORTS = 1 << 16 };
-/* Ports that are chosen by the run's name: below those that systems give away. */
+/* Ports are chosen by the run's name, below the ports that systems give away. */
 enum { FIRST_PORT = 12000, CHOSEN_PORTS = 16000 };
 
 static bool

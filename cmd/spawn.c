@@ -23,7 +23,7 @@ struct ranks {
     unsigned n, left;
     int status;  // of the first that failed; EXIT_DONE
     int signal;  // that the last one died of, which did; 0
-    double over; // when those that are left are ended; 0: they are not
+    double over; // when the ranks that are left are ended; 0: never
 };
 
 static void

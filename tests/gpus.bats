@@ -4,7 +4,7 @@
 # shellcheck disable=SC2030,SC2031,SC2154  # output, stderr: set by run; each test has its own
 # trainstep on several GPUs, which tests/emulate makes of processes on the CPU, with a libnccl of its
 # own: whatever their number, the bytes are those of one; how they are started; and a rank that fails.
-# Those that need the emulation are part of "make check-long", which builds it.
+# Tests that need the emulation are part of "make check-long", which builds it.
 
 # bats file_tags=native,nosan
 

@@ -212,7 +212,7 @@ rate(double n, double s)
     return s > 0 ? n / s : 0;
 }
 
-/* Tokens that were computed one by one: the first follows from the prompt. */
+/* Tokens of an answer: the first follows from the prompt. */
 static size_t
 steps(const struct answer *a)
 {

@@ -155,7 +155,7 @@ listen_all(struct sockets *s)
     }
 }
 
-/* Those that have got least far; false: all have got as far. */
+/* The ranks that have got least far; false: all are equally far. */
 static bool
 find_last(struct sockets *s, bool *last, uint64_t *least)
 {
