@@ -5,6 +5,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/device.h"
+#include "lib/core/par.h"
 #include "lib/format/tok.h"
 #include "lib/format/writer.h"
 #include "lib/io/load.h"
@@ -51,6 +52,7 @@ struct sequence {
     // of the next token
     int32_t argmax;      // if the session is greedy
     const float *logits; // (vocab) otherwise; borrowed, until more is computed
+    double log_sum;      // of their exponentials, with --json
 };
 
 /* An open model. */
@@ -65,10 +67,11 @@ struct session {
     size_t limit;          // max positions
     uint32_t end[MAX_END]; // ids that end an answer
     size_t n_end;
-    bool greedy;                       // only the argmax of the next token is needed
-    struct sequence *q;                // the one that is worked on
-    struct sequence first;             // q at the beginning
-    float *logits;                     // (vocab) of session_follow
+    bool greedy;           // only the argmax of the next token is needed
+    struct sequence *q;    // the one that is worked on
+    struct sequence first; // q at the beginning
+    float *logits;         // (vocab) of session_follow
+    struct par *pool;      // for logits of several prompts; NULL: greedy, or one
     const volatile sig_atomic_t *stop; // set by a signal: the answer ends; NULL: none
     net_hidden_fn *hidden;             // called with hidden states, or NULL
     void *hidden_ctx;
