@@ -218,20 +218,27 @@ session_ends(const struct session *s, uint32_t id)
 
 /* ---- tokens through the model ----------------------------------------------------------------- */
 
-/* Copy keys and values into a larger cache. */
-static int
-move_cache(struct session *s, struct net_cache *old)
+int
+session_copy(struct session *s, const struct net_cache *from, size_t n)
 {
     const struct config *c = &s->model.config;
     size_t row = (size_t)c->kv_heads * c->head_dim,
-           bytes = old->used * row * (dtype_bits(s->k->is.act) / 8);
+           bytes = n * row * (dtype_bits(s->k->is.act) / 8);
     for (uint32_t i = 0; i < c->layers; i++) {
-        op_copy(s->k, s->q->cache.key[i], old->key[i], bytes);
-        op_copy(s->k, s->q->cache.value[i], old->value[i], bytes);
+        op_copy(s->k, s->q->cache.key[i], from->key[i], bytes);
+        op_copy(s->k, s->q->cache.value[i], from->value[i], bytes);
     }
-    s->q->cache.used = old->used;
-    net_cache_close(old);
+    s->q->cache.used = n;
     return s->err->kind ? -1 : 0;
+}
+
+/* Into a larger cache. */
+static int
+move_cache(struct session *s, struct net_cache *old)
+{
+    int rc = session_copy(s, old, old->used);
+    net_cache_close(old);
+    return rc;
 }
 
 /* Bytes of a token: keys and values in all layers, cosines and sines. */
@@ -311,11 +318,44 @@ extend(struct session *s, const uint32_t *ids, size_t n, size_t rows, float *log
                       s->hidden_ctx);
 }
 
+static size_t
+chunk_tokens(const struct session *s)
+{
+    return s->c->chunk ? s->c->chunk : s->k->is.host ? CHUNK : CHUNK_GPU;
+}
+
+/* Whether the number of tokens that are computed together changes no bit. */
+static bool
+any_number(const struct session *s)
+{
+    return s->k->is.host && !s->c->where.coarse && !s->model.fp8;
+}
+
+/* Otherwise whole chunks of prompts have the bits that they have alone: the same tokens behind the
+ * same cache.  One token by itself is computed as those of an answer are, so it is no chunk, and
+ * more than one must be left. */
+size_t
+session_shares(const struct session *s, size_t common, size_t n)
+{
+    size_t left = any_number(s) ? 1 : 2, unit = any_number(s) ? 1 : chunk_tokens(s);
+    if (s->c->no_kv || s->c->dump_layers || n < left)
+        return 0;
+    return (common < n - left ? common : n - left) / unit * unit;
+}
+
+size_t
+session_shared(const struct session *s, const struct sequence *q)
+{
+    if (any_number(s))
+        return q->cache.used;
+    return q->prompt > 1 ? q->prompt : 0;
+}
+
 int
 session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                float *logits)
 {
-    size_t chunk = s->c->chunk ? s->c->chunk : s->k->is.host ? CHUNK : CHUNK_GPU;
+    size_t chunk = chunk_tokens(s);
     size_t vocab = s->model.config.vocab;
     for (size_t at = 0; at < n;) {
         size_t part = n - at < chunk ? n - at : chunk, end = at + part;
