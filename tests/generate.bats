@@ -1161,6 +1161,99 @@ PY
     [[ ${lines[0]} == '{"prompt":0,'* ]]
 }
 
+# alike: requests that begin alike in many ways, and some that are in error.
+alike() {
+    python3 - <<'PY'
+import json, random
+r = random.Random(7)
+system = [r.randrange(83) for _ in range(40)]
+other = system[:17] + [r.randrange(83) for _ in range(20)]
+ids = [system + [5, 6], system + [7], system, system[:9], system + [5, 6], other + [1], [9, 9], [8], [8],
+       system + [5, 6], [], other, system + [5, 6, 7, 8], [0, 1, 500], other + [2], system, [system[0]], other[:18]]
+for i, x in enumerate(ids * 2):
+    q = {"id": i, "ids": x, "max_tokens": (0, 3, 1, 12, 7)[i % 5]}
+    if i % 3:
+        q.update(temperature=1.5, seed=i)
+    print(json.dumps(q))
+PY
+}
+
+@test "prompts that begin alike: what they share is computed once, and answers are those alone" {
+    local n how m isa computed
+    alike >r
+    nvquant -q --quant sweep -o n.safetensors "$M/t.safetensors"
+    numbered() { bare | sed 's/"prompt":[0-9]*/"prompt":N/; s/"line":[0-9]*/"line":N/; s/: line [0-9]*: /: line N: /'; }
+    # Each one by itself, in a process of its own.
+    alone() {
+        local line
+        while read -r line; do
+            generate --ids --input jsonl "$@" <<<"$line" 2>words || grep -q 'could not be answered' words
+        done <r | numbered
+    }
+    for m in t.safetensors --compute\ bf16 --compute\ fp8 n.safetensors --activations\ nvfp4 --fast; do
+        case $m in
+        t*) how=$M/t.safetensors ;;
+        n*) how=n.safetensors ;;
+        *bf16) how="$m $M/u.safetensors" ;;
+        *) how="$m --prefill-chunk 8 n.safetensors" ;;
+        esac
+        # shellcheck disable=SC2086  # several words
+        alone -q $how >want
+        [ "$(grep -c '"stop"' want)" -eq 32 ]
+        [ "$(grep -c '"error"' want)" -eq 4 ]
+        for n in 1 2 8 64; do
+            # shellcheck disable=SC2086
+            run -2 --separate-stderr bash -c 'generate -q --ids --input jsonl "$@" <r >said' bash --batch $n $how
+            numbered <said | cmp - want
+        done
+        # Less is computed; with numbers that depend on how many tokens are computed together, whole
+        # chunks are shared.
+        computed=$(jsonl 'sum(x["timing"]["prefill_tokens"] for x in d if "ids" in x)' <said)
+        [ "$computed" -lt "$(jsonl 'sum(x["prompt_tokens"] for x in d if "ids" in x)' <said)" ]
+        [[ $how != *fp8* && $how != *--fast* ]] ||
+            jsonl 'not [1 / 0 for x in d if "ids" in x and (x["prompt_tokens"] - x["timing"]["prefill_tokens"]) % 8]' <said
+        [[ $how != $M/t* ]] || [ "$computed" -lt 300 ]
+    done
+    isas
+    alone -q "$M/t.safetensors" >want
+    for isa in $isas; do
+        NIBBLE_ISA=$isa run -2 --separate-stderr bash -c 'generate -q --ids --input jsonl --batch 4 "$1" <r >said' bash "$M/t.safetensors"
+        numbered <said | cmp - want
+    done
+}
+
+@test "prompts that begin alike: how much was computed, with -v; a system text; another one after it" {
+    local x=$M/x.safetensors n
+    for n in 1 2 3; do
+        # The 9 tokens once; then the last one of each, behind the first eight.
+        run -0 --separate-stderr generate -v --ids -n 4 --ignore-eos --batch $n -p '1 2 3 4 5 6 7 8 9' \
+            -p '1 2 3 4 5 6 7 8 10' -p '1 2 3 4 5 6 7 8 11' "$M/t.safetensors"
+        [ "${#lines[@]}" -eq 3 ]
+        [[ $stderr == *'generate: prompts: 27 tokens, 11 computed: an earlier prompt began with the others'* ]]
+    done
+    run -0 --separate-stderr generate -v --ids -n 4 --batch 2 -p '1 2' -p '3 1 2' -p '4' "$M/t.safetensors"
+    [[ $stderr != *'began with'* ]]
+    run -0 --separate-stderr generate --ids -n 4 --batch 2 -p '1 2' -p '1 2' "$M/t.safetensors"
+    [ -z "$stderr" ]
+    # A prompt may begin with another one and its answer; a cache that grows keeps what is shared.
+    generate --ids -n 20 --ignore-eos -p '1 2 3' "$M/t.safetensors" >said
+    { echo '1 2 3' && echo "1 2 3 $(cat said) $(seq -s ' ' 80)"; } >prompts
+    while read -r n; do generate --ids -n 20 --ignore-eos "$M/t.safetensors" <<<"$n"; done <prompts >want
+    generate -v --ids -n 20 --ignore-eos "$M/t.safetensors" <prompts 2>words | cmp - want
+    grep 'prompts: 106 tokens, 84 computed' words
+    # Text behind a system text, one after the other and several at a time; another text among them.
+    for n in $(seq 12); do echo "question $n"; done >prompts
+    while read -r n; do generate -n 9 --system "$(seq -s ' ' 20)" "$x" <<<"$n"; done <prompts >want
+    for n in 1 5; do
+        generate -v -n 9 --batch $n --system "$(seq -s ' ' 20)" "$x" <prompts 2>words | cmp - want
+        python3 - <<'PY'
+import re
+all, computed = map(int, re.search(r"prompts: (\d+) tokens, (\d+) computed", open("words").read()).groups())
+assert computed < all / 3, (all, computed)
+PY
+    done
+}
+
 # bats test_tags=native
 @test "--batch: as many at a time as there is memory for, which is said" {
     local so
@@ -1174,7 +1267,7 @@ PY
         bash "$M/t.safetensors"
     [ -z "$stderr" ]
     bare <out | cmp - want
-    echo 'MemAvailable: 100 kB' >machine/proc/meminfo
+    echo 'MemAvailable: 60 kB' >machine/proc/meminfo
     run -0 --separate-stderr env MACHINE="$PWD/machine" LD_PRELOAD="$so" bash -c 'generate --ids --input jsonl --batch 8 --device cpu "$1" <r >out' \
         bash "$M/t.safetensors"
     [ "$stderr" = 'generate: --batch: not enough memory for keys and values: 1 at a time' ]

@@ -251,6 +251,28 @@ together()
     done
 }
 
+# Prompts that begin alike share whole chunks, and have the answers that each has by itself; m.dat
+# is there.
+alike()
+{
+    local compute n line
+    awk 'BEGIN { split("28 29 60 1 100 4 28", own); for (i = 1; i <= 7; i++) {
+        for (k = 1; k <= 100 + own[i]; k++) printf "%d ", (k <= 100 ? k : k + own[i]) * 37 % 512; print "" } }' >"$dir/prompts"
+    for compute in f32 bf16; do
+        set -- -q --device cuda --compute $compute --quant max --ids -n 4 --ignore-eos \
+            --prefill-chunk 64 --config "$dir/config.json" "$dir/m.dat"
+        while read -r line; do
+            "$bin/generate" "$@" <<<"$line" || :
+        done <"$dir/prompts" >"$dir/alone"
+        for n in 1 4; do
+            "$bin/generate" "$@" -v --batch $n <"$dir/prompts" >"$dir/answers" 2>"$dir/words" || :
+            one "generate --batch $n $compute: prompts that begin alike" cmp "$dir/alone" "$dir/answers"
+            one "generate --batch $n $compute: less is computed" grep -Eq 'prompts: 950 tokens, [1-6][0-9][0-9] computed' "$dir/words"
+        done
+        one "generate $compute: all by themselves" [ "$(wc -w <"$dir/alone")" = 28 ]
+    done
+}
+
 # What --fast is on a GPU, of a model that is too narrow for what it is on the CPU; d.tok is there.
 fast()
 {
@@ -316,6 +338,7 @@ if [ $what = check-gpu ]; then
     quantizers
     routes
     together
+    alike
     fast
     replay
     one failures tests/gpu/failures.sh

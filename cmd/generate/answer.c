@@ -96,7 +96,7 @@ keep_logits(struct answer *a, uint32_t id)
         memcpy(a->logits + a->n * vocab, a->q->logits, vocab * sizeof *a->q->logits);
     if (!s->c->json)
         return 0;
-    double sum = logits_log_sum(a->q->logits, vocab);
+    double sum = a->q->log_sum;
     a->logprob[a->n] = (double)a->q->logits[id] - sum;
     if (!k)
         return 0;

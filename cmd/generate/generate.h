@@ -5,6 +5,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/device.h"
+#include "lib/core/par.h"
 #include "lib/format/tok.h"
 #include "lib/format/writer.h"
 #include "lib/io/load.h"
@@ -51,6 +52,7 @@ struct sequence {
     // of the next token
     int32_t argmax;      // if the session is greedy
     const float *logits; // (vocab) otherwise; borrowed, until more is computed
+    double log_sum;      // of their exponentials, with --json
 };
 
 /* An open model. */
@@ -65,10 +67,11 @@ struct session {
     size_t limit;          // max positions
     uint32_t end[MAX_END]; // ids that end an answer
     size_t n_end;
-    bool greedy;                       // only the argmax of the next token is needed
-    struct sequence *q;                // the one that is worked on
-    struct sequence first;             // q at the beginning
-    float *logits;                     // (vocab) of session_follow
+    bool greedy;           // only the argmax of the next token is needed
+    struct sequence *q;    // the one that is worked on
+    struct sequence first; // q at the beginning
+    float *logits;         // (vocab) of session_follow
+    struct par *pool;      // for logits of several prompts; NULL: greedy, or one
     const volatile sig_atomic_t *stop; // set by a signal: the answer ends; NULL: none
     net_hidden_fn *hidden;             // called with hidden states, or NULL
     void *hidden_ctx;
@@ -83,6 +86,13 @@ void sequence_free(struct sequence *q);
 int session_reserve(struct session *s, size_t n);
 /* Whether there is memory for that. */
 bool session_fits(const struct session *s, size_t n);
+/* How many tokens a prompt of n may share with one that begins with the same `common`: their keys
+ * and values have the bits that it gets alone, and tokens are left to be computed. */
+size_t session_shares(const struct session *s, size_t common, size_t n);
+/* How many tokens of q, with their keys and values in its cache, others may share. */
+size_t session_shared(const struct session *s, const struct sequence *q);
+/* Copy keys and values of the first n tokens to the cache of s->q, which has capacity for them. */
+int session_copy(struct session *s, const struct net_cache *from, size_t n);
 /* Run n tokens through the model in chunks; the logits of the last `rows` into logits, or with
  * NULL the argmax of the last into s->q->argmax.  1 if s->stop was set before all was done. */
 int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,

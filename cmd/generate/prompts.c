@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* prompts: answers prompts: as many at a time as --batch says, each with tokens and cache of its
  * own, in the order in which they came.  A finished one leaves, and the next one enters.  A
- * prompt that cannot be answered has its error in place of an answer. */
+ * prompt that cannot be answered has its error in place of an answer.
+ *
+ * Tokens with which another prompt began are not computed again: their keys and values are copied
+ * from its cache, which lasts until the next prompt needs it. */
 #include "cmd/generate/answer.h"
 #include "cmd/generate/place.h"
 #include "cmd/generate/request.h"
@@ -23,6 +26,7 @@ struct slot {
         SLOT_BUSY
     } state; // held: there is no memory for it yet
     struct sequence *q, own;
+    struct ids kept; // if not busy: tokens whose keys and values are in the cache
     struct place place;
     double share;           // of all prompts, up to this one
     struct buf line;        // of a request, whose texts are in it
@@ -48,6 +52,7 @@ struct prompts {
     struct output *out; // (cap) prompt i at i % cap, from `printed` on
     size_t cap;
     uint64_t next, printed, refused; // prompts
+    uint64_t tokens, shared;         // of prompts; those that were not computed again
     bool end;                        // there are no more
 };
 
@@ -116,6 +121,62 @@ write_logits(const struct answer *a)
     return dump_write(a->s, a->s->c->logits, &d, 1, NULL);
 }
 
+/* Ids whose keys and values other prompts may have. */
+static struct ids
+cached(const struct session *s, const struct slot *x)
+{
+    struct ids ids = x->kept;
+    if (x->state == SLOT_BUSY) {
+        ids = x->q->ids;
+        ids.n = session_shared(s, x->q);
+    }
+    return ids;
+}
+
+/* Of an answer that is complete, for prompts to come. */
+static void
+keep(const struct session *s, struct slot *x)
+{
+    struct ids ids = cached(s, x);
+    x->q->ids = x->kept;
+    x->kept = ids;
+}
+
+static size_t
+common(const struct ids *a, const struct ids *b)
+{
+    size_t n = 0;
+    while (n < a->n && n < b->n && a->v[n] == b->v[n])
+        n++;
+    return n;
+}
+
+/* Fill the cache with what other prompts, or the one before in this slot, have in common with
+ * this one. */
+static int
+share(struct prompts *p, struct slot *x, size_t tokens)
+{
+    struct session *s = p->s;
+    const struct ids *ids = &x->q->ids;
+    const struct slot *from = x;
+    size_t most = common(ids, &x->kept);
+    for (size_t i = 0; i < MAX_BATCH; i++) {
+        struct ids other = cached(s, &p->slot[i]);
+        size_t n = common(ids, &other);
+        if (n > most) {
+            most = n;
+            from = &p->slot[i];
+        }
+    }
+    most = session_shares(s, most, ids->n);
+    x->q->cache.used = from == x ? most : 0;
+    p->tokens += ids->n;
+    p->shared += most;
+    if (session_reserve(s, tokens) < 0)
+        return -1;
+    return from == x ? 0 : session_copy(s, &from->q->cache, most);
+}
+
 /* The answer is complete. */
 static int
 finish(struct prompts *p, struct slot *x)
@@ -136,6 +197,7 @@ finish(struct prompts *p, struct slot *x)
     if (c->dump_layers)
         layers_close(&p->layers);
     answer_free(&x->a);
+    keep(s, x);
     p->busy--;
     put_output(p, x, &b);
     return rc;
@@ -155,9 +217,11 @@ start(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
     const struct config_generate *c = s->c;
+    const struct settings *how = c->requests ? &x->request.how : &p->how;
     s->q = x->q;
-    answer_open(&x->a, s, c->requests ? &x->request.how : &p->how,
-                p->slots == 1 && c->batch == 1 && !c->json && !c->ids);
+    if (share(p, x, answer_tokens(x->q->ids.n, how)) < 0)
+        return -1;
+    answer_open(&x->a, s, how, p->slots == 1 && c->batch == 1 && !c->json && !c->ids);
     x->a.index = x->place.index;
     x->a.draw = c->requests ? 0 : x->place.index; // a request as if it were alone
     x->a.meter = &p->meter;
@@ -308,7 +372,6 @@ prepare(struct prompts *p, struct slot *x, struct slice text, struct err *err)
     struct session *s = p->s;
     s->q = x->q;
     s->q->ids.n = 0;
-    s->q->cache.used = 0;
     if (s->c->requests ? prepare_request(p, x, text, err) < 0
                        : prepare_text(s, &p->how, text, err) < 0)
         return -1;
@@ -437,6 +500,7 @@ close_slots(struct prompts *p)
         if (x->state == SLOT_BUSY)
             answer_free(&x->a);
         sequence_free(&x->own);
+        ids_free(&x->kept);
         request_free(&x->request);
         buf_free(&x->line);
     }
@@ -463,6 +527,11 @@ prompts_answer(struct session *s, bool *all)
     meter_close(&p->meter);
     layers_close(&p->layers); // after an error
     *all = p->refused == 0;
+    if (rc == 0 && p->shared && c->cmd.verbose)
+        warn("prompts: %llu tokens, %llu computed: an earlier prompt began with the "
+             "others",
+             (unsigned long long)p->tokens,
+             (unsigned long long)(p->tokens - p->shared));
     if (rc == 0 && c->requests && p->next == 0 && !c->cmd.quiet)
         warn("<stdin>: no requests");
     if (rc == 0 && c->json && p->refused)

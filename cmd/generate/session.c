@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { CHUNK = 512, CHUNK_GPU = 4096, CAPACITY_STEP = 256 }; // tokens
+enum { CHUNK = 512, CHUNK_GPU = 4096, CAPACITY_STEP = 64 }; // tokens
 
 /* ---- tokenizer ---------------------------------------------------------------------------- */
 
@@ -167,6 +167,8 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
                               c->history };
     const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config, c->model };
     cmd_check_outputs(outputs, 4, inputs, 5);
+    if (c->batch > 1 && !s->greedy && !(s->pool = par_open(c->where.threads, err)))
+        return -1;
     s->k = device_open(&c->where, err);
     if (model_load(&s->model, s->k, 1) < 0)
         return -1;
@@ -200,6 +202,7 @@ session_close(struct session *s)
     if (s->t)
         tokenizer_close(s->t);
     sampler_close(&s->sampler);
+    par_close(s->pool);
     free(s->logits);
     *s = (struct session){ 0 };
 }
@@ -215,20 +218,27 @@ session_ends(const struct session *s, uint32_t id)
 
 /* ---- tokens through the model ----------------------------------------------------------------- */
 
-/* Copy keys and values into a larger cache. */
-static int
-move_cache(struct session *s, struct net_cache *old)
+int
+session_copy(struct session *s, const struct net_cache *from, size_t n)
 {
     const struct config *c = &s->model.config;
     size_t row = (size_t)c->kv_heads * c->head_dim,
-           bytes = old->used * row * (dtype_bits(s->k->is.act) / 8);
+           bytes = n * row * (dtype_bits(s->k->is.act) / 8);
     for (uint32_t i = 0; i < c->layers; i++) {
-        op_copy(s->k, s->q->cache.key[i], old->key[i], bytes);
-        op_copy(s->k, s->q->cache.value[i], old->value[i], bytes);
+        op_copy(s->k, s->q->cache.key[i], from->key[i], bytes);
+        op_copy(s->k, s->q->cache.value[i], from->value[i], bytes);
     }
-    s->q->cache.used = old->used;
-    net_cache_close(old);
+    s->q->cache.used = n;
     return s->err->kind ? -1 : 0;
+}
+
+/* Into a larger cache. */
+static int
+move_cache(struct session *s, struct net_cache *old)
+{
+    int rc = session_copy(s, old, old->used);
+    net_cache_close(old);
+    return rc;
 }
 
 /* Bytes of a token: keys and values in all layers, cosines and sines. */
@@ -308,11 +318,44 @@ extend(struct session *s, const uint32_t *ids, size_t n, size_t rows, float *log
                       s->hidden_ctx);
 }
 
+static size_t
+chunk_tokens(const struct session *s)
+{
+    return s->c->chunk ? s->c->chunk : s->k->is.host ? CHUNK : CHUNK_GPU;
+}
+
+/* Whether the number of tokens that are computed together changes no bit. */
+static bool
+any_number(const struct session *s)
+{
+    return s->k->is.host && !s->c->where.coarse && !s->model.fp8;
+}
+
+/* Otherwise whole chunks of prompts have the bits that they have alone: the same tokens behind the
+ * same cache.  One token by itself is computed as those of an answer are, so it is no chunk, and
+ * more than one must be left. */
+size_t
+session_shares(const struct session *s, size_t common, size_t n)
+{
+    size_t left = any_number(s) ? 1 : 2, unit = any_number(s) ? 1 : chunk_tokens(s);
+    if (s->c->no_kv || s->c->dump_layers || n < left)
+        return 0;
+    return (common < n - left ? common : n - left) / unit * unit;
+}
+
+size_t
+session_shared(const struct session *s, const struct sequence *q)
+{
+    if (any_number(s))
+        return q->cache.used;
+    return q->prompt > 1 ? q->prompt : 0;
+}
+
 int
 session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                float *logits)
 {
-    size_t chunk = s->c->chunk ? s->c->chunk : s->k->is.host ? CHUNK : CHUNK_GPU;
+    size_t chunk = chunk_tokens(s);
     size_t vocab = s->model.config.vocab;
     for (size_t at = 0; at < n;) {
         size_t part = n - at < chunk ? n - at : chunk, end = at + part;
@@ -333,11 +376,41 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
 
 /* The result of a pass, in q. */
 static int
-check_result(struct session *s, const struct sequence *q)
+read_result(const struct session *s, struct sequence *q, struct err *err)
 {
-    if (s->greedy ? q->argmax < 0 : !logits_finite(q->logits, s->model.config.vocab))
-        return err_set(s->err, ERR_NONFINITE, "logits behind token %zu are not finite",
+    size_t vocab = s->model.config.vocab;
+    if (s->greedy ? q->argmax < 0 : !logits_finite(q->logits, vocab))
+        return err_set(err, ERR_NONFINITE, "logits behind token %zu are not finite",
                        q->ids.n - 1);
+    if (s->c->json)
+        q->log_sum = logits_log_sum(q->logits, vocab);
+    return 0;
+}
+
+struct results {
+    const struct session *s;
+    struct sequence *const *q;
+};
+
+static int
+read_one(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    const struct results *r = ctx;
+    (void)worker;
+    return read_result(r->s, r->q[i], err);
+}
+
+/* Of n sequences.  Exponentials of eight prompts' logits by one thread would take a quarter of
+ * the time of their step. */
+static int
+read_results(struct session *s, struct sequence *const *q, size_t n)
+{
+    struct results r = { s, q };
+    if (s->pool)
+        return par_run(s->pool, n, read_one, &r, s->err);
+    for (size_t i = 0; i < n; i++)
+        if (read_result(s, q[i], s->err) < 0)
+            return -1;
     return 0;
 }
 
@@ -357,7 +430,7 @@ session_follow(struct session *s)
                             s->greedy ? NULL : s->logits);
     if (rc != 0)
         return rc;
-    return check_result(s, q) < 0 ? -1 : store_check(&s->model.store);
+    return read_results(s, &q, 1) < 0 ? -1 : store_check(&s->model.store);
 }
 
 int
@@ -377,8 +450,6 @@ session_step(struct session *s, struct sequence *const *q, size_t n, float *logi
     for (size_t i = 0; i < n; i++) {
         q[i]->argmax = id[i];
         q[i]->logits = s->greedy ? NULL : logits + i * s->model.config.vocab;
-        if (check_result(s, q[i]) < 0)
-            return -1;
     }
-    return store_check(&s->model.store);
+    return read_results(s, q, n) < 0 ? -1 : store_check(&s->model.store);
 }

@@ -59,7 +59,7 @@ part_rows(size_t out, unsigned threads)
     return rows < PART ? PART : min(rows, MAX_ROWS);
 }
 
-/* With wide vectors, reading and decoding a weight again for each four rows of x takes less
+/* With wide vectors, reading and decoding a weight again for each few rows of x takes less
  * time than packing it; with AVX2 NVFP4 is decoded only once. */
 size_t
 gemv_max(enum isa isa, const struct matrix *w, bool bf16)

@@ -16,6 +16,9 @@
  * of integers come before, for 64 columns, and take about as long.  To interleave the two
  * is slower, since both then wait in the same queues.
  *
+ * For more than HALF_FEW rows of x the 64 columns become floats in memory first, which costs a
+ * conversion and a store a vector, and then only sums are made.
+ *
  * Rows are transposed by zips within halves of vectors; such a half has a column of 16
  * rows, the other half the column that is 32 further. */
 #ifndef NIBBLE_KERNELS_CPU_GEMV_HALF_H
@@ -31,7 +34,8 @@ enum {
     HALF_PART = 64,                // columns that are decoded together
     HALF_BYTES = HALF_PART / 2,    // of a row
     HALF_SCALES = 16 * HALF_BYTES, // columns whose scales are transposed together
-    HALF_SUMS = 8,                 // vectors of sums
+    HALF_FEW = 4,                  // rows of x
+    HALF_SUMS = 12,                // vectors of sums
     HALF_AHEAD = 3,                // cache lines that are prefetched
 };
 
@@ -54,6 +58,7 @@ struct half {
     const uint8_t *ahead;        // to prefetch
     struct half_bytes code, scale;
     struct half_pair odd[2][HALF_VECS], power[2][HALF_VECS], value[32][HALF_VECS];
+    _Alignas(64) float weight[HALF_PART][HALF_ROWS]; // of more than HALF_FEW rows of x
     _Alignas(64) float sum[GEMV_MAX][HALF_ROWS];
 };
 
@@ -201,16 +206,33 @@ half_prefetch(const struct half *s, size_t block)
         __builtin_prefetch(p);
 }
 
+/* The sums of some rows of x, some vectors of each, in registers and back: tokens, from and
+ * vecs are constants where these are inlined. */
+static inline __attribute__((always_inline)) void
+half_load_sums(vf sum[HALF_SUMS], const struct half *s, size_t token, size_t tokens,
+               size_t from, size_t vecs)
+{
+    for (size_t i = 0; i < tokens * vecs; i++)
+        sum[i] = load(s->sum[token + i / vecs] + (from + i % vecs) * LANES);
+}
+
+static inline __attribute__((always_inline)) void
+half_store_sums(struct half *s, const vf sum[HALF_SUMS], size_t token, size_t tokens,
+                size_t from, size_t vecs)
+{
+    for (size_t i = 0; i < tokens * vecs; i++)
+        store(s->sum[token + i / vecs] + (from + i % vecs) * LANES, sum[i]);
+}
+
 /* n <= HALF_PART columns from k on, for as many rows of x and vectors of sums as fit into
- * registers; tokens, from and vecs are constants where this is inlined. */
+ * registers. */
 static inline __attribute__((always_inline)) void
 half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t vecs,
               size_t k, size_t n)
 {
     const float *x = s->g->x + token * s->g->w->cols + k;
     vf sum[HALF_SUMS], scale[HALF_VECS];
-    for (size_t i = 0; i < tokens * vecs; i++)
-        sum[i] = load(s->sum[token + i / vecs] + (from + i % vecs) * LANES);
+    half_load_sums(sum, s, token, tokens, from, vecs);
     for (size_t block = 0; block < n / 16; block++) {
         const struct half_pair(*value)[HALF_VECS] = s->value + block % 2 * 16;
         if (token == 0 && from == 0)
@@ -225,8 +247,46 @@ half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t v
                         fused(sum[t * vecs + v], w, all(x[t * s->g->w->cols]));
             }
     }
-    for (size_t i = 0; i < tokens * vecs; i++)
-        store(s->sum[token + i / vecs] + (from + i % vecs) * LANES, sum[i]);
+    half_store_sums(s, sum, token, tokens, from, vecs);
+}
+
+/* The weights of n columns from k on. */
+static inline void
+half_floats(struct half *s, size_t k, size_t n)
+{
+    for (size_t block = 0; block < n / 16; block++) {
+        const struct half_pair(*value)[HALF_VECS] = s->value + block % 2 * 16;
+        float(*to)[HALF_ROWS] = s->weight + block * 16;
+        vf scale[HALF_VECS];
+        half_prefetch(s, k / 16 % 8 + block);
+        for (size_t v = 0; v < HALF_VECS; v++)
+            scale[v] = half_load(&s->power[block % 2][v], block / 2) * s->factor;
+        for (size_t c = 0; c < 16; c++)
+            for (size_t v = 0; v < HALF_VECS; v++)
+                store(to[c] + v * LANES, half_load(&value[c][v], block / 2) * scale[v]);
+    }
+}
+
+/* As half_products, of those weights. */
+static inline __attribute__((always_inline)) void
+half_sums(struct half *s, size_t token, size_t tokens, size_t from, size_t vecs,
+          size_t k, size_t n)
+{
+    size_t cols = s->g->w->cols;
+    const float *x = s->g->x + token * cols + k, *w = s->weight[0] + from * LANES;
+    vf sum[HALF_SUMS], each[HALF_FEW];
+    half_load_sums(sum, s, token, tokens, from, vecs);
+    for (size_t c = 0; c < n; c++, x++, w += HALF_ROWS) {
+        for (size_t t = 0; t < tokens; t++)
+            each[t] = all(x[t * cols]);
+        for (size_t v = 0; v < vecs; v++) {
+            vf a = load(w + v * LANES);
+            __asm__("" : "+x"(a)); // or a compiler loads it for each sum
+            for (size_t t = 0; t < tokens; t++)
+                sum[t * vecs + v] = fused(sum[t * vecs + v], a, each[t]);
+        }
+    }
+    half_store_sums(s, sum, token, tokens, from, vecs);
 }
 
 /* ---- a strip ------------------------------------------------------------------------------ */
@@ -247,13 +307,45 @@ half_prefetch_scales(struct half *s, size_t k)
         __builtin_prefetch(p + HALF_ROWS * k / 16 + i, 0, 2);
 }
 
+/* Decoded columns, for up to HALF_FEW rows of x. */
+static inline void
+half_few(struct half *s, size_t k, size_t n)
+{
+    size_t tokens = s->g->tokens, t = 0;
+    if (tokens == 4) {
+        half_products(s, t, 4, 0, HALF_VECS / 2, k, n);
+        half_products(s, t, 4, HALF_VECS / 2, HALF_VECS / 2, k, n);
+        return;
+    }
+    for (; t + 2 <= tokens; t += 2)
+        half_products(s, t, 2, 0, HALF_VECS, k, n);
+    for (; t < tokens; t++)
+        half_products(s, t, 1, 0, HALF_VECS, k, n);
+}
+
+/* The same for more. */
+static inline void
+half_many(struct half *s, size_t k, size_t n)
+{
+    size_t left = s->g->tokens, t = 0;
+    half_floats(s, k, n);
+    for (; left > 4 || left == 3; t += 3, left -= 3)
+        half_sums(s, t, 3, 0, HALF_VECS, k, n);
+    if (left == 4) {
+        half_sums(s, t, 4, 0, HALF_VECS / 2, k, n);
+        half_sums(s, t, 4, HALF_VECS / 2, HALF_VECS / 2, k, n);
+    } else if (left == 2) {
+        half_sums(s, t, 2, 0, HALF_VECS, k, n);
+    }
+}
+
 static void
 half_run(struct half *s)
 {
     const struct matrix *w = s->g->w;
-    size_t tokens = s->g->tokens, rows = min(s->end - s->row, HALF_ROWS);
+    size_t rows = min(s->end - s->row, HALF_ROWS);
     for (size_t k = 0; k < w->cols; k += HALF_PART) {
-        size_t n = min(w->cols - k, HALF_PART), t = 0;
+        size_t n = min(w->cols - k, HALF_PART);
         if (k % HALF_SCALES == 0)
             half_load_bytes(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
                             s->scale_stride, rows, min(w->cols - k, HALF_SCALES) / 16);
@@ -263,14 +355,10 @@ half_run(struct half *s)
         half_decode(s);
         // Makes the compiler load halves of vectors instead of extracting them.
         __asm__ volatile("" : : "r"(s) : "memory");
-        for (; t + 4 <= tokens; t += 4) {
-            half_products(s, t, 4, 0, HALF_VECS / 2, k, n);
-            half_products(s, t, 4, HALF_VECS / 2, HALF_VECS / 2, k, n);
-        }
-        for (; t + 2 <= tokens; t += 2)
-            half_products(s, t, 2, 0, HALF_VECS, k, n);
-        for (; t < tokens; t++)
-            half_products(s, t, 1, 0, HALF_VECS, k, n);
+        if (s->g->tokens <= HALF_FEW)
+            half_few(s, k, n);
+        else
+            half_many(s, k, n);
     }
 }
 

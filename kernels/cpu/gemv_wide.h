@@ -27,7 +27,7 @@ enum {
     WIDE_CODES = 2 * WIDE_LINE,   // columns
     WIDE_SCALES = 16 * WIDE_LINE, // columns whose scales they are
     WIDE_BLOCKS = WIDE_CODES / 16,
-    WIDE_TOKENS = 4,
+    WIDE_SUMS = 16, // vectors
     WIDE_AHEAD = 3, // lines that are prefetched
 };
 
@@ -128,26 +128,28 @@ wide_floats(vf out[2], __m512i x)
     out[1] = (vf)_mm512_unpackhi_epi16(_mm512_setzero_si512(), x);
 }
 
-/* Scales i, E4M3 that is neither negative nor NaN: exponent and mantissa are moved to those
- * of bf16, whose bias is 120 more. */
+/* Scales i of `vecs` vectors of rows, from that number on; E4M3 that is neither negative nor
+ * NaN: exponent and mantissa are moved to those of bf16, whose bias is 120 more. */
 static inline void
-wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t i)
+wide_scales(vf scale[WIDE_VECS], const struct wide_line *line, size_t i, size_t from,
+            size_t vecs)
 {
     const __m512i mask = _mm512_set1_epi16(0x7f0);
-    for (size_t g = 0; g < 2; g++) {
-        __m512i two = wide_piece(line, i / 2, g);
+    for (size_t v = 0; v < vecs; v += 2) {
+        __m512i two = wide_piece(line, i / 2, (from + v) / 2);
         two = i % 2 ? _mm512_srli_epi16(two, 4) : _mm512_slli_epi16(two, 4);
-        wide_floats(scale + 2 * g, _mm512_and_si512(two, mask));
+        wide_floats(scale + v, _mm512_and_si512(two, mask));
     }
-    for (size_t v = 0; v < WIDE_VECS; v++)
+    for (size_t v = 0; v < vecs; v++)
         scale[v] = scale[v] * 0x1p120F;
 }
 
 enum { WIDE_PIECE = 4 }; // columns
 
-/* Column j of pieces i. */
+/* Column j of pieces i, of the same vectors. */
 static inline void
-wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
+wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j,
+            size_t from, size_t vecs)
 {
     static const _Alignas(64) uint16_t bf16[32] = {
         0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
@@ -156,13 +158,13 @@ wide_values(vf value[WIDE_VECS], const struct wide_line *line, size_t i, int j)
         0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
     };
     const __m512i table = _mm512_load_si512(bf16);
-    for (size_t g = 0; g < 2; g++) {
-        __m512i code = wide_piece(line, i, g);
+    for (size_t v = 0; v < vecs; v += 2) {
+        __m512i code = wide_piece(line, i, (from + v) / 2);
         code = j == 1   ? _mm512_srli_epi16(code, 4) // the count must be a literal: its
                : j == 2 ? _mm512_srli_epi16(code, 8) // type depends on the compiler
                : j == 3 ? _mm512_srli_epi16(code, 12)
                         : code;
-        wide_floats(value + 2 * g, _mm512_permutexvar_epi16(code, table));
+        wide_floats(value + v, _mm512_permutexvar_epi16(code, table));
     }
 }
 
@@ -195,60 +197,69 @@ wide_prefetch(const struct wide *s, size_t block)
 
 /* ---- products ----------------------------------------------------------------------------- */
 
-/* Column j of pieces i.  j, tokens, and `two` (there is a tensor scale other than 1) are
- * constants where this is inlined. */
+/* What is in registers: sums of some rows of x and some vectors of the strip's rows.  Its
+ * members, and `two` (there is a tensor scale other than 1), are constants where they are used:
+ * all is inlined. */
+struct wide_tile {
+    size_t tokens, from, vecs;
+};
+
+/* Column j of pieces i. */
 static inline __attribute__((always_inline)) void
-wide_column(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t i, int j,
-            const vf scale[WIDE_VECS], const float *x, size_t tokens, bool two)
+wide_column(vf sum[WIDE_SUMS], const struct wide *s, size_t i, int j,
+            const vf scale[WIDE_VECS], const float *x, struct wide_tile tile, bool two)
 {
     vf value[WIDE_VECS];
-    wide_values(value, &s->line[s->now], i, j);
-    for (size_t v = 0; v < WIDE_VECS; v++) {
+    wide_values(value, &s->line[s->now], i, j, tile.from, tile.vecs);
+    for (size_t v = 0; v < tile.vecs; v++) {
         vf w = value[v] * scale[v];
         w = two ? w * s->scale2 : w;
-        for (size_t t = 0; t < tokens; t++)
-            sum[t][v] = fused(sum[t][v], w, all(x[t * s->g->w->cols + (size_t)j]));
+        for (size_t t = 0; t < tile.tokens; t++) {
+            vf *to = sum + t * tile.vecs + v;
+            *to = fused(*to, w, all(x[t * s->g->w->cols + (size_t)j]));
+        }
     }
 }
 
 /* A block of the line, by scales i. */
 static inline __attribute__((always_inline)) void
-wide_block(vf sum[WIDE_TOKENS][WIDE_VECS], const struct wide *s, size_t block, size_t i,
-           const float *x, size_t tokens, bool two)
+wide_block(vf sum[WIDE_SUMS], const struct wide *s, size_t block, size_t i,
+           const float *x, struct wide_tile tile, bool two)
 {
     enum { PIECES = 16 / WIDE_PIECE };
     vf scale[WIDE_VECS];
-    wide_scales(scale, &s->scale, i);
+    wide_scales(scale, &s->scale, i, tile.from, tile.vecs);
     for (size_t p = block * PIECES; p < (block + 1) * PIECES; p++, x += WIDE_PIECE) {
-        wide_column(sum, s, p, 0, scale, x, tokens, two);
-        wide_column(sum, s, p, 1, scale, x, tokens, two);
-        wide_column(sum, s, p, 2, scale, x, tokens, two);
-        wide_column(sum, s, p, 3, scale, x, tokens, two);
+        wide_column(sum, s, p, 0, scale, x, tile, two);
+        wide_column(sum, s, p, 1, scale, x, tile, two);
+        wide_column(sum, s, p, 2, scale, x, tile, two);
+        wide_column(sum, s, p, 3, scale, x, tile, two);
     }
 }
 
-/* n columns from k on, at most a line, for some rows of x. */
+/* n columns from k on, at most a line, for rows of x from `token` on. */
 static inline __attribute__((always_inline)) void
-wide_products(struct wide *s, size_t token, size_t k, size_t n, size_t tokens, bool two)
+wide_products(struct wide *s, size_t token, size_t k, size_t n, struct wide_tile tile,
+              bool two)
 {
     const float *x = s->g->x + token * s->g->w->cols + k;
-    vf sum[WIDE_TOKENS][WIDE_VECS];
-    for (size_t t = 0; t < tokens; t++)
-        for (size_t v = 0; v < WIDE_VECS; v++)
-            sum[t][v] = load(s->sum[token + t] + v * LANES);
+    vf sum[WIDE_SUMS];
+    for (size_t t = 0; t < tile.tokens; t++)
+        for (size_t v = 0; v < tile.vecs; v++)
+            sum[t * tile.vecs + v] = load(s->sum[token + t] + (tile.from + v) * LANES);
     for (size_t block = 0; block < n / 16; block++) {
-        if (token == 0) {
+        if (token == 0 && tile.from == 0) {
             wide_prefetch(s, block);
             if (s->next && block % (WIDE_BLOCKS / WIDE_PARTS) == 0)
                 wide_transpose(&s->line[!s->now], s->next, s->stride,
                                block / (WIDE_BLOCKS / WIDE_PARTS));
         }
-        wide_block(sum, s, block, k % WIDE_SCALES / 16 + block, x + block * 16, tokens,
+        wide_block(sum, s, block, k % WIDE_SCALES / 16 + block, x + block * 16, tile,
                    two);
     }
-    for (size_t t = 0; t < tokens; t++)
-        for (size_t v = 0; v < WIDE_VECS; v++)
-            store(s->sum[token + t] + v * LANES, sum[t][v]);
+    for (size_t t = 0; t < tile.tokens; t++)
+        for (size_t v = 0; v < tile.vecs; v++)
+            store(s->sum[token + t] + (tile.from + v) * LANES, sum[t * tile.vecs + v]);
 }
 
 /* ---- a strip ------------------------------------------------------------------------------- */
@@ -284,12 +295,16 @@ wide_run(struct wide *s, bool two)
             wide_load_line(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
                            s->scale_stride, rows, min(w->cols - k, WIDE_SCALES) / 16);
         wide_look_ahead(s, k);
+        // Eight rows of x with half of the vectors: what is decoded serves twice as many.
+        for (; t + 8 <= tokens; t += 8)
+            for (size_t half = 0; half < 2; half++)
+                wide_products(s, t, k, n, (struct wide_tile){ 8, 2 * half, 2 }, two);
         for (; t + 4 <= tokens; t += 4)
-            wide_products(s, t, k, n, 4, two);
+            wide_products(s, t, k, n, (struct wide_tile){ 4, 0, 4 }, two);
         for (; t + 2 <= tokens; t += 2)
-            wide_products(s, t, k, n, 2, two);
+            wide_products(s, t, k, n, (struct wide_tile){ 2, 0, 4 }, two);
         for (; t < tokens; t++)
-            wide_products(s, t, k, n, 1, two);
+            wide_products(s, t, k, n, (struct wide_tile){ 1, 0, 4 }, two);
     }
 }
 

@@ -8,8 +8,12 @@
 #ifndef NIBBLE_CORE_MATHS_H
 #define NIBBLE_CORE_MATHS_H
 
+#include <stddef.h>
+
 /* |x| < 700. */
 double maths_exp(double x);
+/* Of n values, in less time: y may be x. */
+void maths_exps(double *y, const double *x, size_t n);
 /* x > 0, finite, normal. */
 double maths_log(double x);
 /* |x| < 2^24. */

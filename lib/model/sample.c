@@ -52,19 +52,42 @@ logits_finite(const float *logits, size_t n)
     return true;
 }
 
-/* exp(x) for x <= 0; beyond what maths_exp takes there is nothing left. */
+enum { LOWEST = -690 }; // of exponentials: what is lower counts as 0
+
+/* exp(x), x <= 0. */
 static double
 share(double x)
 {
-    return x > -690 ? maths_exp(x) : 0;
+    return x > LOWEST ? maths_exp(x) : 0;
+}
+
+/* share(l - most) of n logits, divided by the temperature. */
+static void
+shares(double *to, const float *logits, size_t n, double most, double temperature)
+{
+    double least = maths_exp(LOWEST);
+    for (size_t i = 0; i < n; i++)
+        to[i] = (double)logits[i] - most;
+    for (size_t i = 0; i < n && temperature != 1; i++)
+        to[i] /= temperature;
+    for (size_t i = 0; i < n; i++)
+        to[i] = to[i] > LOWEST ? to[i] : LOWEST;
+    maths_exps(to, to, n);
+    for (size_t i = 0; i < n; i++)
+        to[i] = to[i] > least ? to[i] : 0;
 }
 
 double
 logits_log_sum(const float *logits, size_t n)
 {
-    double most = (double)logits[logits_best(logits, n)], sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += share((double)logits[i] - most);
+    enum { PART = 256 };
+    double most = (double)logits[logits_best(logits, n)], sum = 0, part[PART];
+    for (size_t i = 0; i < n; i += PART) {
+        size_t some = n - i < PART ? n - i : PART;
+        shares(part, logits + i, some, most, 1);
+        for (size_t k = 0; k < some; k++)
+            sum += part[k];
+    }
     return most + maths_log(sum);
 }
 
@@ -177,10 +200,9 @@ static double
 weigh_all(struct sampler *s, double most)
 {
     double sum = 0;
-    for (size_t i = 0; i < s->vocab; i++) {
-        s->weight[i] = share(((double)s->logits[i] - most) / s->o.temperature);
+    shares(s->weight, s->logits, s->vocab, most, s->o.temperature);
+    for (size_t i = 0; i < s->vocab; i++)
         sum += s->weight[i];
-    }
     return sum;
 }
 

@@ -328,10 +328,10 @@ check_rows(void)
 {
     static const enum dtype types[] = { DT_F32, DT_BF16, DT_F16, DT_NVFP4 };
     static const size_t widths[] = { 16, 48, 128, 144, 1, 15, 31, 257 };
-    static const size_t rows[] = { 1, 2, 3, 5, 8, GEMV_MAX };
+    static const size_t rows[] = { 1, 2, 3, 4, 5, 7, 8, GEMV_MAX };
     for (int t = 0; t < 4; t++)
         for (size_t i = 0; i < (t == 3 ? 4 : 8); i++)
-            for (size_t r = 0; r < 6; r++) {
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
                 check_gemv(types[t], rows[r], 1, widths[i]);
                 check_gemv(types[t], rows[r], 65 + rows[r], widths[i]);
             }

@@ -5,6 +5,7 @@
 #include "tests/unit/check.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { COUNT = 200000 };
 
@@ -13,6 +14,26 @@ uniform(uint64_t i, double low, double high)
 {
     return low + (high - low) * (check_random(i) + check_random(i + COUNT) * 0x1p-32) *
                      0x1p-32;
+}
+
+/* Many at once have the bits of one, also in place. */
+static void
+check_many(void)
+{
+    enum { MANY = 1001 };
+    double x[MANY], y[MANY];
+    for (size_t i = 0; i < MANY; i++)
+        x[i] = uniform(i, -700, 700) / (i % 3 ? 1 : 1000);
+    for (size_t n = 0; n < MANY; n = 2 * n + 1) {
+        memset(y, 0, sizeof y);
+        maths_exps(y, x, n);
+        for (size_t i = 0; i < MANY; i++)
+            CHECK(y[i] == (i < n ? maths_exp(x[i]) : 0));
+    }
+    memcpy(y, x, sizeof y);
+    maths_exps(y, y, MANY);
+    for (size_t i = 0; i < MANY; i++)
+        CHECK(y[i] == maths_exp(x[i]));
 }
 
 int
@@ -37,6 +58,7 @@ main(void)
     CHECK_SAY(worst[2] < 4e-16, "sin: %g", worst[2]);
     CHECK_SAY(worst[3] < 4e-16, "cos: %g", worst[3]);
     CHECK(maths_exp(0) == 1 && maths_log(1) == 0);
+    check_many();
     printf("exp %g, log %g, sin %g, cos %g\n", worst[0], worst[1], worst[2], worst[3]);
     return check_end();
 }
