@@ -84,7 +84,8 @@ static __global__ void __launch_bounds__(NORM_THREADS)
             g[i] = to_f32(v[p].v[i]) * s * g[i];
             peak = larger_of(peak, g[i]);
         }
-        store(y + row * n + at, g);
+        if (y)
+            store(y + row * n + at, g);
     }
     if (amax)
         grow_amax<T>(amax, &all, peak);
@@ -110,7 +111,8 @@ static __global__ void __launch_bounds__(THREADS)
     for (size_t i = threadIdx.x; i < n; i += THREADS) {
         float out = to_f32(x[row * n + i]) * s * gain[i];
         peak = larger_of(peak, out);
-        y[row * n + i] = from_f32<T>(out);
+        if (y)
+            y[row * n + i] = from_f32<T>(out);
     }
     if (amax)
         grow_amax<T>(amax, &all, peak);
