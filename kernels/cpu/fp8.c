@@ -159,7 +159,8 @@ clear_rows(const struct matrix *to, size_t first, size_t end)
  * rows behind the last one are cleared.  Whether there is something to convert: else all is
  * cleared. */
 static bool
-begin(const struct matrix *to, float x_scale2, const float *amax, size_t n, int *exponent)
+begin(const struct matrix *to, float x_scale2, const float *amax, size_t n,
+      int *exponent)
 {
     size_t padded = (size_t)round_up(to->rows, FP8_UNIT);
     float max = 0;

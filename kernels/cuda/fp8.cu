@@ -296,7 +296,8 @@ store_columns(const struct target &to, const uint32_t *tile, size_t row, size_t 
     for (unsigned i = threadIdx.x; i < WIDE * UNITS; i += THREADS) {
         unsigned column = i / UNITS, unit = i % UNITS;
         if (col + column < to.cols && row + unit * UNIT < to.rows)
-            *(uint4 *)(to.transposed + (col + column) * to.column_stride + row + unit * UNIT) =
+            *(uint4 *)(to.transposed + (col + column) * to.column_stride + row +
+                       unit * UNIT) =
                 *(const uint4 *)(tile + word_at(column, unit * 4));
     }
 }
@@ -363,8 +364,12 @@ struct place {
 static __device__ __forceinline__ struct place
 place_of_thread(void)
 {
-    struct place p = { threadIdx.x % CHUNKS, threadIdx.x / CHUNKS,
-                       (size_t)blockIdx.y * TALL, (size_t)blockIdx.x * WIDE, 0, 0 };
+    struct place p = { threadIdx.x % CHUNKS,
+                       threadIdx.x / CHUNKS,
+                       (size_t)blockIdx.y * TALL,
+                       (size_t)blockIdx.x * WIDE,
+                       0,
+                       0 };
     p.own_row = p.row + p.four * ROWS;
     p.own_col = p.col + p.chunk * COLS;
     return p;
@@ -491,9 +496,8 @@ static __global__ void __launch_bounds__(THREADS)
 static struct target
 target_of(const struct matrix *m)
 {
-    return { (uint8_t *)m->data, m->transposed, m->scale2,
-             m->rows,            m->cols,       m->stride,
-             m->transposed_stride };
+    return { (uint8_t *)m->data, m->transposed,       m->scale2, m->rows, m->cols,
+             m->stride,          m->transposed_stride };
 }
 
 static dim3

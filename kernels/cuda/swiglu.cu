@@ -112,8 +112,8 @@ run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
         unsigned packs = (unsigned)(min_size(tokens - at, limit) * row);
         swiglu_bwd_packs<T, V>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(
-                d_gate_up ? d_gate_up + at * 2 * n : NULL, d + at * n, gate + at * n, up + at * n,
-                (unsigned)row, packs, amax);
+                d_gate_up ? d_gate_up + at * 2 * n : NULL, d + at * n, gate + at * n,
+                up + at * n, (unsigned)row, packs, amax);
         cuda_launched(c, "swiglu_bwd");
     }
 }

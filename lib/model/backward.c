@@ -143,7 +143,8 @@ static struct matrix
 swiglu_bwd(struct pass *p, struct matrix *x, const struct matrix *d, int i)
 {
     const struct layer_acts *l = &p->layer[i];
-    struct matrix gate = pass_act(p, l->gate, d->cols), up = pass_act(p, l->up, d->cols),
+    struct matrix gate = pass_act(p, l->gate, d->cols),
+                  up = pass_act(p, l->up, d->cols),
                   both = pass_act(p, p->d_gate_up, 2 * d->cols);
     bool fp8 = pass_is_fp8(p, ROLE_GATE, i);
     struct pass_fp8 o, y;

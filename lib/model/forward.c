@@ -247,8 +247,8 @@ gate_up(struct pass *p, int i)
     const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
     const enum role role[] = { ROLE_GATE, ROLE_UP };
-    const struct matrix x =
-                            normed(p, l->rstd_mid, l->mid, ROLE_POST_NORM, ROLE_GATE, i),
+    const struct matrix x = normed(p, l->rstd_mid, l->mid, ROLE_POST_NORM, ROLE_GATE,
+                                   i),
                         y[] = { pass_act(p, l->gate, c->ffn),
                                 pass_act(p, l->up, c->ffn) };
     linears(p, 2, y, &x, role, i);
@@ -266,7 +266,8 @@ static struct matrix
 activated(struct pass *p, struct matrix *y, int i)
 {
     struct layer_acts *l = &p->layer[i];
-    struct matrix gate = pass_act(p, l->gate, y->cols), up = pass_act(p, l->up, y->cols);
+    struct matrix gate = pass_act(p, l->gate, y->cols),
+                  up = pass_act(p, l->up, y->cols);
     bool fp8 = pass_writes_fp8(p, ROLE_DOWN, i);
     struct pass_fp8 o;
     y->amax = pass_amax(p, ROLE_DOWN, i, false);

@@ -88,15 +88,16 @@ find_amax(struct pass *p, const struct matrix *x, enum role role, int layer,
 
 /* Operand i in the given planes of `to`.  What is found in it is kept the first time. */
 static void
-set_operand(struct pass *p, struct pass_fp8 *o, struct matrix *to, size_t cols, size_t i,
-            bool first)
+set_operand(struct pass *p, struct pass_fp8 *o, struct matrix *to, size_t cols,
+            size_t i, bool first)
 {
     const struct net_delayed *d = delayed(p);
     to->rows = p->tokens;
     to->cols = to->stride = cols;
     to->transposed_stride = (size_t)round_up(p->tokens, FP8_UNIT);
-    *o = (struct pass_fp8){ .to = to,
-                            .amax = is_delayed(p, i) ? &d->scaled[i] : &p->fp8_amax[i] };
+    *o =
+        (struct pass_fp8){ .to = to,
+                           .amax = is_delayed(p, i) ? &d->scaled[i] : &p->fp8_amax[i] };
     if (d && first) {
         o->of = (struct fp8_found){ &d->found.amax[i], d->found.lost };
         o->found = &o->of;
@@ -111,7 +112,8 @@ pass_writes_fp8(const struct pass *p, enum role role, int layer)
 }
 
 void
-pass_fp8_input(struct pass *p, struct pass_fp8 *o, enum role role, int layer, bool again)
+pass_fp8_input(struct pass *p, struct pass_fp8 *o, enum role role, int layer,
+               bool again)
 {
     bool columns = again && p->k->is.transposes;
     p->fp8_x.data = columns ? NULL : p->fp8_bytes;

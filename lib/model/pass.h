@@ -17,13 +17,14 @@ struct layer_acts {
     float *rstd_input;         // (T)
     void *q_linear, *k_linear; // (T, Q), (T, K) before norm and rope
     float *rstd_q, *rstd_k;    // (T, H), (T, heads of keys)
-    void *q, *key, *value;     // (T, Q), (T, K), (T, K); where a backward pass may be of FP8,
-                               // q and key are one memory of all layers, computed again
-    void *att;                 // (T, Q)
-    float *lse;                // (H, T)
-    void *mid;                 // (T, C) the input of the feed-forward part
-    float *rstd_mid;           // (T)
-    void *gate, *up;           // (T, F)
+    void *q, *key,
+        *value;      // (T, Q), (T, K), (T, K); where a backward pass may be of FP8,
+                     // q and key are one memory of all layers, computed again
+    void *att;       // (T, Q)
+    float *lse;      // (H, T)
+    void *mid;       // (T, C) the input of the feed-forward part
+    float *rstd_mid; // (T)
+    void *gate, *up; // (T, F)
 };
 
 /* Grown to the largest pass so far, and kept from pass to pass. */
@@ -48,13 +49,14 @@ struct pass {
     struct matrix packed;     // products' inputs in nvfp4, where those are quantized
     // of products of FP8: inputs; the gradients of what they gave: of gate and up, and others
     struct matrix fp8_x, fp8_d_gate_up, fp8_dy;
-    uint8_t *fp8_bytes;   // of fp8_x, its rows or its columns
-    uint8_t *fp8_dqkv;    // of fp8_dy, behind dqkv and datt; where the rotated q and key are
-                          // until then.  Of dh it lies in dn, which is not in use then
-    float *fp8_amax;      // (L, NET_FP8) largest magnitudes of this pass
-    bool fp8;           // weights that have a form in FP8 besides are multiplied in it
-    bool learns;        // it has a backward pass
-    bool repeated;      // a layer is computed again: what is counted has been
+    uint8_t *fp8_bytes; // of fp8_x, its rows or its columns
+    uint8_t
+        *fp8_dqkv;   // of fp8_dy, behind dqkv and datt; where the rotated q and key are
+                     // until then.  Of dh it lies in dn, which is not in use then
+    float *fp8_amax; // (L, NET_FP8) largest magnitudes of this pass
+    bool fp8;        // weights that have a form in FP8 besides are multiplied in it
+    bool learns;     // it has a backward pass
+    bool repeated;   // a layer is computed again: what is counted has been
     void *dh, *dn, *dact; // (T, C), (T, C), (T, F)
     void *d_gate_up;      // (T, 2 F), in FP8 fp8_d_gate_up
     void *datt, *dqkv;    // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
