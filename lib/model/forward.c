@@ -247,10 +247,9 @@ gate_up(struct pass *p, int i)
     const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
     const enum role role[] = { ROLE_GATE, ROLE_UP };
-    const struct matrix x = normed(p, l->rstd_mid, l->mid, ROLE_POST_NORM, ROLE_GATE,
-                                   i),
-                        y[] = { pass_act(p, l->gate, c->ffn),
+    const struct matrix y[] = { pass_act(p, l->gate, c->ffn),
                                 pass_act(p, l->up, c->ffn) };
+    struct matrix x = normed(p, l->rstd_mid, l->mid, ROLE_POST_NORM, ROLE_GATE, i);
     linears(p, 2, y, &x, role, i);
 }
 

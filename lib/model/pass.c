@@ -332,7 +332,8 @@ alloc_backward(struct pass *p)
                 p->n->fp8 ? larger(dn, fp8_gradient_bytes(p, c->hidden)) : dn);
     p->dact = own_act(p, MEMORY_WORK, t * c->ffn);
     p->delta = own_f32(p, MEMORY_WORK, t * c->heads);
-    p->dselected = own_act(p, MEMORY_WORK, p->max_labels * c->hidden);
+    if (!p->n->fp8)
+        p->dselected = own_act(p, MEMORY_WORK, p->max_labels * c->hidden);
 }
 
 /* Inputs of products as nvfp4: the widest of them. */
@@ -360,17 +361,40 @@ alloc_packed(struct pass *p)
         in->tiles = own(p, MEMORY_WORK, tiles_bytes(rows, wide / NVFP4_BLOCK));
 }
 
-/* Inputs of products as FP8, the widest of them, of which rows or columns are there. */
+/* Of a pass without FP8. */
+static void
+alloc_norms(struct pass *p)
+{
+    size_t hidden = p->c->hidden;
+    p->top = own_act(p, MEMORY_WORK, p->max_tokens * hidden);
+    p->norm = own_act(p, MEMORY_WORK, p->max_tokens * hidden);
+    p->selected = own_act(p, MEMORY_WORK, p->max_labels * hidden);
+}
+
+/* Inputs of products as FP8, the widest of them, of which rows or columns are there, and the
+ * norms' results that are not of FP8: both within layers only.  So their memory is that of what
+ * is there between the last layer forward and backward. */
 static void
 alloc_fp8(struct pass *p)
 {
     const struct config *c = p->c;
+    enum dtype act = p->k->is.act;
     size_t tokens = (size_t)round_up(p->max_tokens, FP8_UNIT),
+           size = dtype_bits(act) / 8,
            wide = larger((size_t)c->heads * c->head_dim, larger(c->hidden, c->ffn));
+    size_t x = (size_t)round_up(tokens * wide, TABLE_ALIGN),
+           top = (size_t)round_up(p->max_tokens * c->hidden, TABLE_ALIGN),
+           selected = (size_t)round_up(p->max_labels * c->hidden, TABLE_ALIGN);
+    p->top =
+        own(p, MEMORY_WORK,
+            larger(x + top * size, (top + (p->backward ? 2 : 1) * selected) * size));
+    p->selected = dtype_at(act, p->top, top);
+    p->dselected = dtype_at(act, p->selected, selected);
+    p->fp8_bytes = p->top;
+    p->norm = dtype_at(DT_F8_E4M3, p->top, x);
     p->fp8_amax = own_f32(p, MEMORY_WORK, (size_t)c->layers * NET_FP8);
     p->fp8_x.dtype = p->fp8_d_gate_up.dtype = p->fp8_dy.dtype = DT_F8_E4M3;
     p->fp8_x.scale2 = own_f32(p, MEMORY_WORK, 1);
-    p->fp8_bytes = own(p, MEMORY_WORK, tokens * wide);
     if (!p->backward)
         return;
     p->fp8_dy.scale2 = own_f32(p, MEMORY_WORK, 1);
@@ -434,15 +458,14 @@ alloc_device(struct pass *p)
     p->index = own_ids(p, labels);
     alloc_layers(p);
     p->out = own_act(p, MEMORY_WORK, tokens * hidden);
-    p->top = own_act(p, MEMORY_WORK, tokens * hidden);
     p->rstd_top = own_f32(p, MEMORY_WORK, tokens);
-    p->norm = own_act(p, MEMORY_WORK, tokens * hidden);
     alloc_shared(p);
     if (p->n->activations)
         alloc_packed(p);
     if (p->n->fp8)
         alloc_fp8(p);
-    p->selected = own_act(p, MEMORY_WORK, labels * hidden);
+    else
+        alloc_norms(p);
     p->logit_rows = p->n->kind == NET_CE ? rows_of_logits(p) : 0;
     p->logits = own(p, MEMORY_LOGITS, logits_bytes(p));
     p->loss = own_f32(p, MEMORY_WORK, labels);

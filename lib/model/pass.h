@@ -47,12 +47,14 @@ struct pass {
     float *rstd_top;          // (T)
     void *norm, *act;         // (T, C), (T, F) results of norms and of swiglu
     struct matrix packed;     // products' inputs in nvfp4, where those are quantized
-    // of products of FP8: inputs; the gradients of what they gave: of gate and up, and others
+    // of products of FP8: inputs; gradients of gate and up, and of what others gave
     struct matrix fp8_x, fp8_d_gate_up, fp8_dy;
-    uint8_t *fp8_bytes; // of fp8_x, its rows or its columns
     uint8_t
-        *fp8_dqkv;   // of fp8_dy, behind dqkv and datt; where the rotated q and key are
-                     // until then.  Of dh it lies in dn, which is not in use then
+        *fp8_bytes; // of fp8_x, its rows or its columns; with norm in one memory with
+                    // top, selected, dselected, which exist outside of layers only
+    uint8_t
+        *fp8_dqkv; // of fp8_dy, behind datt; until then q and key of a layer.  That of
+                   // dh lies in dn, which is not in use then
     float *fp8_amax; // (L, NET_FP8) largest magnitudes of this pass
     bool fp8;        // weights that have a form in FP8 besides are multiplied in it
     bool learns;     // it has a backward pass
