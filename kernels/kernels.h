@@ -433,11 +433,15 @@ struct fp8_found {
 void op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
                const float *amax, size_t n, const struct fp8_found *found);
 /* The f8_e4m3 form of what an operation gives, which itself is written nowhere: as op_to_fp8 of
- * that, by one value at amax.  rstd: as op_norm has found it.  Of swiglu's gradient, y is what
- * swiglu gives, as y_amax says, and not counted; d stays. */
-void op_norm_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
-                    const struct matrix *x, const float *gain, const float *amax,
-                    const struct fp8_found *found);
+ * that, by one value at amax.  Of norm, rows only, and rstd is found; `again`: by the rstd that
+ * was found.  Of swiglu's gradient, y is what swiglu gives, as y_amax says, and not counted; d
+ * stays. */
+void op_norm_to_fp8(struct kernels *k, const struct matrix *to, float *rstd,
+                    const struct matrix *x, const float *gain, float eps,
+                    const float *amax, const struct fp8_found *found);
+void op_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
+                          const struct matrix *x, const float *gain, const float *amax,
+                          const struct fp8_found *found);
 void op_swiglu_to_fp8(struct kernels *k, const struct matrix *to,
                       const struct matrix *gate, const struct matrix *up,
                       const float *amax, const struct fp8_found *found);

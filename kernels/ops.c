@@ -543,13 +543,23 @@ op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
 }
 
 void
-op_norm_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
-               const struct matrix *x, const float *gain, const float *amax,
+op_norm_to_fp8(struct kernels *k, const struct matrix *to, float *rstd,
+               const struct matrix *x, const float *gain, float eps, const float *amax,
                const struct fp8_found *found)
 {
     assert(is_fp8(to, x->rows, x->cols) && is_act(k, x, x->rows, x->cols));
+    assert(x->cols % FP8_UNIT == 0 && to->data && !to->transposed);
+    RUN(k, norm_to_fp8, to, rstd, x, gain, eps, amax, found);
+}
+
+void
+op_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
+                     const struct matrix *x, const float *gain, const float *amax,
+                     const struct fp8_found *found)
+{
+    assert(is_fp8(to, x->rows, x->cols) && is_act(k, x, x->rows, x->cols));
     assert(x->cols % FP8_UNIT == 0);
-    RUN(k, norm_to_fp8, to, rstd, x, gain, amax, found);
+    RUN(k, norm_again_to_fp8, to, rstd, x, gain, amax, found);
 }
 
 void

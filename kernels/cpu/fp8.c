@@ -199,9 +199,19 @@ cpu_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
 }
 
 void
-cpu_norm_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
-                const struct matrix *x, const float *gain, const float *amax,
+cpu_norm_to_fp8(struct kernels *k, const struct matrix *to, float *rstd,
+                const struct matrix *x, const float *gain, float eps, const float *amax,
                 const struct fp8_found *found)
+{
+    const struct matrix unwritten = matrix_of(DT_F32, NULL, x->rows, x->cols);
+    cpu_norm(k, &unwritten, rstd, x, gain, eps);
+    cpu_norm_again_to_fp8(k, to, rstd, x, gain, amax, found);
+}
+
+void
+cpu_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
+                      const struct matrix *x, const float *gain, const float *amax,
+                      const struct fp8_found *found)
 {
     struct job j = { .to = to, .x = x, .found = found, .rstd = rstd, .gain = gain };
     convert_rows(k, &j, norm_of_rows, 1, amax, 1);

@@ -78,6 +78,7 @@ static const struct ops cpu_ops = {
     .quantize = cpu_quantize,
     .to_fp8 = cpu_to_fp8,
     .norm_to_fp8 = cpu_norm_to_fp8,
+    .norm_again_to_fp8 = cpu_norm_again_to_fp8,
     .swiglu_to_fp8 = cpu_swiglu_to_fp8,
     .swiglu_bwd_to_fp8 = cpu_swiglu_bwd_to_fp8,
     .add = cpu_add,

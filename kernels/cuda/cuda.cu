@@ -449,6 +449,7 @@ static const struct ops cuda_ops = {
     .quantize = cuda_quantize,
     .to_fp8 = cuda_to_fp8,
     .norm_to_fp8 = cuda_norm_to_fp8,
+    .norm_again_to_fp8 = cuda_norm_again_to_fp8,
     .swiglu_to_fp8 = cuda_swiglu_to_fp8,
     .swiglu_bwd_to_fp8 = cuda_swiglu_bwd_to_fp8,
     .add = cuda_add,

@@ -7,12 +7,9 @@
  * computed of what does, by the expressions of norm.cu and swiglu.cu, and rounded as they
  * store it. */
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/swiglu.h"
-
-#define E4M3_FN static __device__ __forceinline__
-#include "lib/nvfp4/e4m3_scale.h"
 
 enum {
     THREADS = 256,
@@ -75,14 +72,6 @@ load(packed<T> *p, const T *x)
         p->four[i] = __ldg((const uint4 *)x + i);
 }
 
-/* As it is when it has been stored. */
-template <typename T>
-static __device__ __forceinline__ float
-rounded(float x)
-{
-    return to_f32(from_f32<T>(x));
-}
-
 /* Sources: `load` reads what the values of a row from a column on are computed of, for all
  * rows of a thread before `values` computes them. */
 
@@ -129,7 +118,7 @@ struct nvfp4 {
     }
 };
 
-/* What norm.cu gives. */
+/* What norm.cu gives, by the rstd that it has found. */
 template <typename T>
 struct normed {
     static constexpr bool codes = false;
@@ -193,56 +182,14 @@ struct target {
     size_t rows, cols, row_stride, column_stride;
 };
 
-static __device__ __forceinline__ float
-power(int e)
-{
-    return __uint_as_float((uint32_t)(e + 127) << 23);
-}
-
-/* Maximum of n; NaN if one is. */
-static __device__ __forceinline__ float
-max_of(const float *amax, unsigned n)
-{
-    float peak = 0;
-    for (unsigned i = 0; i < n; i++)
-        peak = isnan(amax[i]) || amax[i] > peak ? amax[i] : peak;
-    return peak;
-}
-
-/* What values are multiplied by for the largest of n at amax; one thread writes the scale, that
- * of x being *x_scale2, or 1. */
-struct scale {
-    float factor;
-    bool finite;
-};
-
-static __device__ __forceinline__ struct scale
-scale_of(const struct target &to, const float *x_scale2, const float *amax, unsigned n)
-{
-    float peak = max_of(amax, n);
-    struct scale s = { 1, !isnan(peak) };
-    int e = s.finite ? e4m3_exponent(__float_as_uint(peak)) : 0;
-    s.factor = power(e);
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-        *to.scale2 = s.finite ? f_mul(power(-e), x_scale2 ? *x_scale2 : 1) : peak;
-    return s;
-}
-
-/* Times 0, Inf is NaN, which no conversion takes for a large number; and 0 added to a number
- * changes none, nor its sign, which is that of the product. */
-static __device__ __forceinline__ float
-scaled(float x, float factor)
-{
-    return fmaf(x, 0, f_mul(x, factor));
-}
-
 static __device__ __forceinline__ uint2
 bytes_of(const struct eight &v, float factor)
 {
     uint32_t two[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        two[i] = two_e4m3(scaled(v.x[2 * i], factor), scaled(v.x[2 * i + 1], factor));
+        two[i] = two_e4m3(fp8_scaled(v.x[2 * i], factor),
+                          fp8_scaled(v.x[2 * i + 1], factor));
     return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
 }
 
@@ -302,54 +249,13 @@ store_columns(const struct target &to, const uint32_t *tile, size_t row, size_t 
     }
 }
 
-/* ---- what is counted besides ----------------------------------------------------- */
-
-struct tally {
-    unsigned peak, lost; // bits of a magnitude, see kernels.h
-};
-
-template <bool codes>
-static __device__ __forceinline__ bool
-is_lost(float x)
-{
-    float steps = x * 512; // of subnormal numbers
-    if (!codes)
-        return x > E4M3_LIMIT && x < INFINITY;
-    return x < 0x1p-6f ? steps != truncf(steps)
-                       : x > E4M3_LIMIT || (__float_as_uint(x) & 0xfffff);
-}
-
 template <bool codes>
 static __device__ __forceinline__ void
 count(struct tally *t, const struct eight &v, float factor)
 {
 #pragma unroll
-    for (int i = 0; i < COLS; i++) {
-        float x = fabsf(v.x[i]);
-        t->peak = max(t->peak, __float_as_uint(x));
-        t->lost += is_lost<codes>(f_mul(x, factor));
-    }
-}
-
-/* By all threads of a block: a sum of counts has no order. */
-static __device__ __forceinline__ void
-add(const struct fp8_found &to, const struct tally &t)
-{
-    __shared__ unsigned peak, lost;
-    if (threadIdx.x == 0)
-        peak = lost = 0;
-    __syncthreads();
-    unsigned most = __reduce_max_sync(0xffffffffU, t.peak);
-    unsigned sum = (unsigned)__reduce_add_sync(0xffffffffU, (int)t.lost);
-    if (threadIdx.x % 32 == 0) {
-        atomicMax(&peak, most >= 0x7f800000 ? 0x7fc00000 : most);
-        atomicAdd(&lost, sum);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && to.amax)
-        atomicMax((unsigned *)to.amax, peak);
-    if (threadIdx.x == 0 && lost)
-        atomicAdd((unsigned long long *)to.lost, (unsigned long long)lost);
+    for (int i = 0; i < COLS; i++)
+        fp8_count<codes>(t, v.x[i], factor);
 }
 
 /* ---- kernels --------------------------------------------------------------------- */
@@ -382,11 +288,12 @@ static __global__ void __launch_bounds__(THREADS)
                   unsigned n, struct fp8_found found)
 {
     __shared__ alignas(16) uint32_t tile[WIDE * TALL / 4];
-    struct scale s = scale_of(to, x_scale2, amax, n);
+    __shared__ struct tally all;
+    struct fp8_scale s = fp8_scale_of(to.scale2, x_scale2, amax, n);
     struct place p = place_of_thread();
     typename S::raw raw[ROWS];
     uint2 bytes[ROWS];
-    struct tally t = { s.finite ? 0 : 0x7fc00000U, 0 };
+    struct tally t = fp8_tally(s);
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
         if (s.finite && p.own_row + i < to.rows && p.own_col < to.cols)
@@ -402,7 +309,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     store_rows(to, p.own_row, p.own_col, bytes);
     if (found.lost)
-        add(found, t);
+        fp8_add(found, &all, t);
     if (!to.transposed)
         return;
     put_tile(tile, p.chunk, p.four, bytes);
@@ -451,11 +358,13 @@ static __global__ void __launch_bounds__(THREADS)
                           struct fp8_found found)
 {
     __shared__ alignas(16) uint32_t tile[3][WIDE * TALL / 4];
-    struct scale s = scale_of(dgate, NULL, amax, 1), sy = scale_of(y, NULL, y_amax, 1);
+    __shared__ struct tally all;
+    struct fp8_scale s = fp8_scale_of(dgate.scale2, NULL, amax, 1),
+                     sy = fp8_scale_of(y.scale2, NULL, y_amax, 1);
     struct place p = place_of_thread();
     typename swiglu_bwd<T>::raw raw[ROWS];
     uint2 bytes[3][ROWS];
-    struct tally t = { s.finite ? 0 : 0x7fc00000U, 0 };
+    struct tally t = fp8_tally(s);
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
         if (p.own_row + i < y.rows && p.own_col < y.cols)
@@ -485,7 +394,7 @@ static __global__ void __launch_bounds__(THREADS)
             put_tile(tile[i], p.chunk, p.four, bytes[i]);
     }
     if (found.lost)
-        add(found, t);
+        fp8_add(found, &all, t);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 3; i++)
@@ -549,9 +458,9 @@ convert_norm(struct cuda *c, const struct matrix *to, const float *rstd,
 }
 
 void
-cuda_norm_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
-                 const struct matrix *x, const float *gain, const float *amax,
-                 const struct fp8_found *found)
+cuda_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
+                       const struct matrix *x, const float *gain, const float *amax,
+                       const struct fp8_found *found)
 {
     BY_TYPE(x->dtype, convert_norm, cuda_of(k), to, rstd, x, gain, amax, found);
 }

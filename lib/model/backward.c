@@ -119,8 +119,8 @@ layer_norm_bwd(struct pass *p, enum role norm, enum role role, int layer, bool t
         return seen_input(p, p->norm, p->norm, role, layer);
     }
     pass_fp8_input(p, &o, role, layer, true);
-    op_norm_to_fp8(p->k, o.to, rstd, &in, pass_tensor(p, norm, layer)->w.data, o.amax,
-                   NULL); // before the gain may be updated
+    op_norm_again_to_fp8(p->k, o.to, rstd, &in, pass_tensor(p, norm, layer)->w.data,
+                         o.amax, NULL); // before the gain may be updated
     norm_bwd(p, norm, layer, dx, NULL, dy, x, rstd, dx);
     return *o.to;
 }

@@ -70,11 +70,12 @@ normed(struct pass *p, float *rstd, const void *x, enum role norm, enum role rol
     struct pass_fp8 o;
     y.amax = pass_amax(p, role, layer, false);
     y.data = fp8 ? NULL : y.data;
-    op_norm(p->k, &y, rstd, &in, g, (float)p->c->rms_eps);
+    if (y.data || y.amax)
+        op_norm(p->k, &y, rstd, &in, g, (float)p->c->rms_eps);
     if (!fp8)
         return input_of(p, &y, role, layer);
     pass_fp8_input(p, &o, role, layer, false);
-    op_norm_to_fp8(p->k, o.to, rstd, &in, g, o.amax, o.found);
+    op_norm_to_fp8(p->k, o.to, rstd, &in, g, (float)p->c->rms_eps, o.amax, o.found);
     return *o.to;
 }
 

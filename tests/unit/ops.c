@@ -438,7 +438,7 @@ check_written(struct kernels *k, float amax)
         if (is_norm) {
             op_norm(k, &my, rstd, &x_in, gain, 1e-6F);
             op_norm(k, &none, rstd, &x_in, gain, 1e-6F);
-            op_norm_to_fp8(k, &to[1], rstd, &x_in, gain, &amax, &found[1]);
+            op_norm_again_to_fp8(k, &to[1], rstd, &x_in, gain, &amax, &found[1]);
         } else {
             op_swiglu(k, &my, &x_in, &mu);
             op_swiglu(k, &none, &x_in, &mu);
@@ -449,6 +449,14 @@ check_written(struct kernels *k, float amax)
         CHECK(check_equal(&f[0], &f[1], sizeof *f));
         CHECK(isnan(amax) ? isnan(f[0].scale2) : f[0].lost > 100);
     }
+    // Rows alone, and rstd.
+    float twice[TALL];
+    to[1] = form_open(&f[1], &found[1], WIDE);
+    to[1].transposed = NULL;
+    memcpy(f[1].columns, f[0].columns, sizeof f[1].columns);
+    op_norm_to_fp8(k, &to[1], twice, &x_in, gain, 1e-6F, &amax, &found[1]);
+    CHECK(check_equal(&f[0], &f[1], sizeof *f) &&
+          check_equal(twice, rstd, sizeof rstd));
 }
 
 /* After an error operations, allocations and downloads do nothing; freeing works. */
