@@ -399,7 +399,7 @@ check_written(struct kernels *k, float amax)
     static float in[TALL * WIDE], up[TALL * WIDE], d[TALL * WIDE], y[TALL * WIDE],
         both[TALL * 2 * WIDE], gain[WIDE];
     static struct form f[4];
-    float rstd[TALL], peak[2] = { 0, 0 }, one = 1;
+    float rstd[TALL] = { 0 }, peak[2] = { 0, 0 }, one = 1;
     struct fp8_found found[4];
     struct matrix x_in = matrix_of(DT_F32, in, TALL, WIDE),
                   mu = matrix_of(DT_F32, up, TALL, WIDE),
