@@ -260,7 +260,8 @@ count(struct tally *t, const struct eight &v, float factor)
 
 /* ---- kernels --------------------------------------------------------------------- */
 
-/* Where a thread's rows and columns begin. */
+/* Where a thread's rows and columns begin.  The last rows come first: they are in the L2 cache
+ * if what is read was written or read just before, from the first row on. */
 struct place {
     unsigned chunk, four;
     size_t row, col;         // of the block
@@ -272,7 +273,7 @@ place_of_thread(void)
 {
     struct place p = { threadIdx.x % CHUNKS,
                        threadIdx.x / CHUNKS,
-                       (size_t)blockIdx.y * TALL,
+                       (size_t)(gridDim.y - 1 - blockIdx.y) * TALL,
                        (size_t)blockIdx.x * WIDE,
                        0,
                        0 };
