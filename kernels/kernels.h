@@ -334,7 +334,7 @@ void op_embed_dw(struct kernels *k, const struct matrix *dw, const struct matrix
                  const int32_t *ids);
 
 /* RMSNorm: y = x * rstd * gain; rstd: (rows) 1 / sqrt(mean of squares + eps), for the
- * backward pass; gain: (cols). */
+ * backward pass; gain: (cols).  A y without data is not written: rstd and y->amax are found. */
 void op_norm(struct kernels *k, const struct matrix *y, float *rstd,
              const struct matrix *x, const float *gain, float eps);
 /* dx = ... + c, c: NULL or dx; dgain += ..., (cols), NULL: not wanted; y: NULL, or where the
@@ -367,7 +367,8 @@ void op_attention_bwd(struct kernels *k, const struct matrix *dq,
                       const struct matrix *key, const struct matrix *value, float *work,
                       const struct heads *h);
 
-/* y = silu(gate) * up, all (T, F). */
+/* y = silu(gate) * up, all (T, F).  A y without data is not written: y->amax is found; so with
+ * d_gate_up of the gradient, where d stays, too. */
 void op_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
                const struct matrix *up);
 /* d_gate_up: (T, 2 F), columns of gate's gradient, then of up's; d: the gradient of y becomes
@@ -431,6 +432,24 @@ struct fp8_found {
 };
 void op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
                const float *amax, size_t n, const struct fp8_found *found);
+/* The f8_e4m3 form of what an operation gives, which itself is written nowhere: as op_to_fp8 of
+ * that, by one value at amax.  Of norm, rows only, and rstd is found; `again`: by the rstd that
+ * was found.  Of swiglu's gradient, y is what swiglu gives, as y_amax says, and not counted; d
+ * stays. */
+void op_norm_to_fp8(struct kernels *k, const struct matrix *to, float *rstd,
+                    const struct matrix *x, const float *gain, float eps,
+                    const float *amax, const struct fp8_found *found);
+void op_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
+                          const struct matrix *x, const float *gain, const float *amax,
+                          const struct fp8_found *found);
+void op_swiglu_to_fp8(struct kernels *k, const struct matrix *to,
+                      const struct matrix *gate, const struct matrix *up,
+                      const float *amax, const struct fp8_found *found);
+void op_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
+                          const float *amax, const struct fp8_found *found,
+                          const struct matrix *y, const float *y_amax,
+                          const struct matrix *d, const struct matrix *gate,
+                          const struct matrix *up);
 
 /* y += x, f32 and of one shape; x may be bf16. */
 void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);

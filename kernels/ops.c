@@ -543,6 +543,49 @@ op_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
 }
 
 void
+op_norm_to_fp8(struct kernels *k, const struct matrix *to, float *rstd,
+               const struct matrix *x, const float *gain, float eps, const float *amax,
+               const struct fp8_found *found)
+{
+    assert(is_fp8(to, x->rows, x->cols) && is_act(k, x, x->rows, x->cols));
+    assert(x->cols % FP8_UNIT == 0 && to->data && !to->transposed);
+    RUN(k, norm_to_fp8, to, rstd, x, gain, eps, amax, found);
+}
+
+void
+op_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
+                     const struct matrix *x, const float *gain, const float *amax,
+                     const struct fp8_found *found)
+{
+    assert(is_fp8(to, x->rows, x->cols) && is_act(k, x, x->rows, x->cols));
+    assert(x->cols % FP8_UNIT == 0);
+    RUN(k, norm_again_to_fp8, to, rstd, x, gain, amax, found);
+}
+
+void
+op_swiglu_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *gate,
+                 const struct matrix *up, const float *amax,
+                 const struct fp8_found *found)
+{
+    assert(is_fp8(to, gate->rows, gate->cols) && gate->cols % FP8_UNIT == 0);
+    assert(is_act(k, gate, to->rows, to->cols) && is_act(k, up, to->rows, to->cols));
+    RUN(k, swiglu_to_fp8, to, gate, up, amax, found);
+}
+
+void
+op_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
+                     const float *amax, const struct fp8_found *found,
+                     const struct matrix *y, const float *y_amax,
+                     const struct matrix *d, const struct matrix *gate,
+                     const struct matrix *up)
+{
+    assert(is_fp8(d_gate_up, d->rows, 2 * d->cols) && is_fp8(y, d->rows, d->cols));
+    assert(is_act(k, d, d->rows, d->cols) && d->cols % FP8_UNIT == 0);
+    assert(is_act(k, gate, d->rows, d->cols) && is_act(k, up, d->rows, d->cols));
+    RUN(k, swiglu_bwd_to_fp8, d_gate_up, amax, found, y, y_amax, d, gate, up);
+}
+
+void
 op_add(struct kernels *k, const struct matrix *y, const struct matrix *x)
 {
     assert(y->dtype == DT_F32 && (x->dtype == DT_F32 || x->dtype == DT_BF16));

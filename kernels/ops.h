@@ -100,6 +100,21 @@ struct ops {
                      const float *amax, size_t n, const struct quant_spec *spec);
     void (*to_fp8)(struct kernels *k, const struct matrix *to, const struct matrix *x,
                    const float *amax, size_t n, const struct fp8_found *found);
+    void (*norm_to_fp8)(struct kernels *k, const struct matrix *to, float *rstd,
+                        const struct matrix *x, const float *gain, float eps,
+                        const float *amax, const struct fp8_found *found);
+    void (*norm_again_to_fp8)(struct kernels *k, const struct matrix *to,
+                              const float *rstd, const struct matrix *x,
+                              const float *gain, const float *amax,
+                              const struct fp8_found *found);
+    void (*swiglu_to_fp8)(struct kernels *k, const struct matrix *to,
+                          const struct matrix *gate, const struct matrix *up,
+                          const float *amax, const struct fp8_found *found);
+    void (*swiglu_bwd_to_fp8)(struct kernels *k, const struct matrix *d_gate_up,
+                              const float *amax, const struct fp8_found *found,
+                              const struct matrix *y, const float *y_amax,
+                              const struct matrix *d, const struct matrix *gate,
+                              const struct matrix *up);
     void (*add)(struct kernels *k, const struct matrix *y, const struct matrix *x);
     void (*sum_squares)(struct kernels *k, double *out, const struct matrix *g,
                         size_t count);

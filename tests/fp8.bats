@@ -164,11 +164,14 @@ PY
     for c in f32 fp8; do
         steps --compute $c --dry-run "$IN/sweep.ckpt" >$c
     done
-    # A byte a weight in place of nine bits in two, and codes of the widest group.
+    # A byte a weight in place of nine bits in two, and codes of the widest group.  Rotated q and
+    # key of two layers, (2 + 1) * 16 floats a token each, are not kept; and what is of FP8 takes
+    # memory of what is there at other times.
     python3 - <<'PY'
 a, b = (dict(line.split("\t")[:2] for line in open(x)) for x in ("f32", "fp8"))
-assert int(b["weights"]) > 1.3 * int(a["weights"]) and int(b["work"]) > int(a["work"])
-assert a["master"] == b["master"] and a["gradients"] == b["gradients"] and a["kept"] == b["kept"]
+assert int(b["weights"]) > 1.3 * int(a["weights"]) and int(b["work"]) < 1.05 * int(a["work"])
+assert a["master"] == b["master"] and a["gradients"] == b["gradients"]
+assert int(a["kept"]) - int(b["kept"]) == 2 * int(a["tokens"]) * (2 + 1) * 16 * 4
 PY
 }
 

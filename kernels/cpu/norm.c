@@ -4,18 +4,33 @@
 #include "kernels/cpu/norm.h"
 
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/sizes.h"
 
 #include <math.h>
 
-enum { COLUMNS = 32 }; // of dgain that are one thread's
+enum {
+    COLUMNS = 32,    // of dgain that are one thread's
+    PIECE = 1 << 10, // elements that are computed and not written, at a time
+};
 
 struct forward {
     const struct cpu *c;
-    float *y, *rstd;
+    float *y, *rstd; // y: NULL, it is not written
     const float *x, *gain;
     size_t n;
-    float eps;
+    float eps, *amax; // amax: where y is not written; NULL: not wanted
 };
+
+static void
+grow_unwritten(const struct forward *j, const float *x, float rstd)
+{
+    float y[PIECE];
+    for (size_t i = 0; i < j->n; i += PIECE) {
+        size_t n = min(j->n - i, PIECE);
+        j->c->rows->norm(y, x + i, rstd, j->gain + i, n);
+        cpu_grow_amax(j->amax, y, DT_F32, 0, n);
+    }
+}
 
 static void
 forward_rows(const void *ctx, size_t r, size_t end)
@@ -25,7 +40,10 @@ forward_rows(const void *ctx, size_t r, size_t end)
         const float *x = j->x + r * j->n;
         float mean = j->c->rows->dot(x, x, j->n) / (float)j->n;
         float rstd = 1 / sqrtf(mean + j->eps);
-        j->c->rows->norm(j->y + r * j->n, x, rstd, j->gain, j->n);
+        if (j->y)
+            j->c->rows->norm(j->y + r * j->n, x, rstd, j->gain, j->n);
+        else if (j->amax)
+            grow_unwritten(j, x, rstd);
         j->rstd[r] = rstd;
     }
 }
@@ -34,7 +52,7 @@ void
 cpu_norm_rows(struct cpu *c, float *y, float *rstd, const float *x, const float *gain,
               size_t rows, size_t n, float eps)
 {
-    struct forward j = { c, y, rstd, x, gain, n, eps };
+    struct forward j = { c, y, rstd, x, gain, n, eps, NULL };
     cpu_for_ranges(c, rows, SMALL_PART / n + 1, forward_rows, &j);
 }
 
@@ -42,8 +60,17 @@ void
 cpu_norm(struct kernels *k, const struct matrix *y, float *rstd, const struct matrix *x,
          const float *gain, float eps)
 {
-    cpu_norm_rows(cpu_of(k), y->data, rstd, x->data, gain, x->rows, x->cols, eps);
-    cpu_grow_result(cpu_of(k), y);
+    struct forward j = { .c = cpu_of(k),
+                         .y = y->data,
+                         .rstd = rstd,
+                         .x = x->data,
+                         .gain = gain,
+                         .n = x->cols,
+                         .eps = eps,
+                         .amax = y->amax };
+    cpu_for_ranges(cpu_of(k), x->rows, SMALL_PART / x->cols + 1, forward_rows, &j);
+    if (y->data)
+        cpu_grow_result(cpu_of(k), y);
 }
 
 /* ---- backward ----------------------------------------------------------------------------- */

@@ -3,13 +3,13 @@
  *
  * A block converts TALL rows of WIDE columns, a thread 4 rows of 8: they are read once,
  * and go out as rows, and through shared memory as columns.  What is converted is bf16
- * bits or f32, times a power of two, so bytes are the CPU's. */
+ * bits or f32, times a power of two, so bytes are the CPU's.  It lies in memory, or is
+ * computed of what does, by the expressions of norm.cu and swiglu.cu, and rounded as they
+ * store it. */
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.h"
-
-#define E4M3_FN static __device__ __forceinline__
-#include "lib/nvfp4/e4m3_scale.h"
+#include "kernels/cuda/swiglu.h"
 
 enum {
     THREADS = 256,
@@ -24,9 +24,14 @@ enum {
 
 /* ---- what is converted ----------------------------------------------------------- */
 
-/* Eight elements of a row, from a multiple of eight on. */
+/* Eight elements of a row, from a multiple of eight on; and as they lie in memory. */
 struct eight {
     float x[COLS];
+};
+
+template <typename T>
+struct packed {
+    uint4 four[sizeof(T) / 2];
 };
 
 static __device__ __forceinline__ void
@@ -41,57 +46,141 @@ unpack(struct eight *v, uint4 four)
 }
 
 static __device__ __forceinline__ void
-load(struct eight *v, const __nv_bfloat16 *x, const uint8_t *, size_t at)
+unpack(struct eight *v, const packed<__nv_bfloat16> &p)
 {
-    unpack(v, __ldg((const uint4 *)(x + at)));
+    unpack(v, p.four[0]);
 }
 
 static __device__ __forceinline__ void
-load(struct eight *v, const float *x, const uint8_t *, size_t at)
+unpack(struct eight *v, const packed<float> &p)
 {
-    float4 a = __ldg((const float4 *)(x + at)), b = __ldg((const float4 *)(x + at) + 1);
-    *v = { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w } };
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        v->x[4 * i] = __uint_as_float(p.four[i].x);
+        v->x[4 * i + 1] = __uint_as_float(p.four[i].y);
+        v->x[4 * i + 2] = __uint_as_float(p.four[i].z);
+        v->x[4 * i + 3] = __uint_as_float(p.four[i].w);
+    }
 }
+
+template <typename T>
+static __device__ __forceinline__ void
+load(packed<T> *p, const T *x)
+{
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / 2); i++)
+        p->four[i] = __ldg((const uint4 *)x + i);
+}
+
+/* Sources: `load` reads what the values of a row from a column on are computed of, for all
+ * rows of a thread before `values` computes them. */
+
+template <typename T>
+struct activations {
+    static constexpr bool codes = false;
+    const T *x;
+    typedef packed<T> raw;
+
+    __device__ __forceinline__ void
+    load(raw *r, size_t row, size_t col, size_t cols) const
+    {
+        ::load(r, x + row * cols + col);
+    }
+
+    __device__ __forceinline__ void
+    values(struct eight *v, const raw &r, size_t) const
+    {
+        unpack(v, r);
+    }
+};
 
 /* Codes of NVFP4, two in a byte. */
-static __device__ __forceinline__ void
-load(struct eight *v, const uint8_t *codes, const uint8_t *scales, size_t at)
-{
-    unpack(v, products(__ldg((const uint32_t *)(codes + at / 2)),
-                       __ldg(scales + at / COLUMNS)));
-}
+struct nvfp4 {
+    static constexpr bool codes = true;
+    const uint8_t *x, *scales;
+    struct raw {
+        uint32_t codes;
+        uint8_t scale;
+    };
+
+    __device__ __forceinline__ void
+    load(raw *r, size_t row, size_t col, size_t cols) const
+    {
+        size_t at = row * cols + col;
+        r->codes = __ldg((const uint32_t *)(x + at / 2));
+        r->scale = __ldg(scales + at / COLUMNS);
+    }
+
+    __device__ __forceinline__ void
+    values(struct eight *v, const raw &r, size_t) const
+    {
+        unpack(v, products(r.codes, r.scale));
+    }
+};
+
+/* What norm.cu gives, by the rstd that it has found. */
+template <typename T>
+struct normed {
+    static constexpr bool codes = false;
+    const T *x;
+    const float *rstd, *gain;
+    struct raw {
+        packed<T> x;
+        float rstd;
+    };
+
+    __device__ __forceinline__ void
+    load(raw *r, size_t row, size_t col, size_t cols) const
+    {
+        ::load(&r->x, x + row * cols + col);
+        r->rstd = __ldg(rstd + row);
+    }
+
+    __device__ __forceinline__ void
+    values(struct eight *v, const raw &r, size_t col) const
+    {
+        unpack(v, r.x);
+#pragma unroll
+        for (int i = 0; i < COLS; i++)
+            v->x[i] = rounded<T>(v->x[i] * r.rstd * __ldg(gain + col + i));
+    }
+};
+
+/* What swiglu.cu gives. */
+template <typename T>
+struct swiglu {
+    static constexpr bool codes = false;
+    const T *gate, *up;
+    struct raw {
+        packed<T> gate, up;
+    };
+
+    __device__ __forceinline__ void
+    load(raw *r, size_t row, size_t col, size_t cols) const
+    {
+        ::load(&r->gate, gate + row * cols + col);
+        ::load(&r->up, up + row * cols + col);
+    }
+
+    __device__ __forceinline__ void
+    values(struct eight *v, const raw &r, size_t) const
+    {
+        struct eight up;
+        unpack(v, r.gate);
+        unpack(&up, r.up);
+#pragma unroll
+        for (int i = 0; i < COLS; i++)
+            v->x[i] = rounded<T>(swiglu_of(v->x[i], up.x[i]));
+    }
+};
 
 /* ---- conversion ------------------------------------------------------------------ */
 
 struct target {
     uint8_t *data, *transposed; // NULL: not wanted
     float *scale2;
-    size_t rows, cols, stride;
+    size_t rows, cols, row_stride, column_stride;
 };
-
-static __device__ __forceinline__ float
-power(int e)
-{
-    return __uint_as_float((uint32_t)(e + 127) << 23);
-}
-
-/* Maximum of n; NaN if one is. */
-static __device__ __forceinline__ float
-max_of(const float *amax, unsigned n)
-{
-    float peak = 0;
-    for (unsigned i = 0; i < n; i++)
-        peak = isnan(amax[i]) || amax[i] > peak ? amax[i] : peak;
-    return peak;
-}
-
-/* Times 0, Inf is NaN, which no conversion takes for a large number; and 0 added to a number
- * changes none, nor its sign, which is that of the product. */
-static __device__ __forceinline__ float
-scaled(float x, float factor)
-{
-    return fmaf(x, 0, f_mul(x, factor));
-}
 
 static __device__ __forceinline__ uint2
 bytes_of(const struct eight &v, float factor)
@@ -99,7 +188,8 @@ bytes_of(const struct eight &v, float factor)
     uint32_t two[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        two[i] = two_e4m3(scaled(v.x[2 * i], factor), scaled(v.x[2 * i + 1], factor));
+        two[i] = two_e4m3(fp8_scaled(v.x[2 * i], factor),
+                          fp8_scaled(v.x[2 * i + 1], factor));
     return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
 }
 
@@ -127,6 +217,25 @@ put_columns(uint32_t *tile, unsigned column, unsigned four, const uint32_t row[R
     tile[word_at(column + 3, four)] = __byte_perm(c, d, 0x7632);
 }
 
+static __device__ __forceinline__ void
+put_tile(uint32_t *tile, unsigned chunk, unsigned four, const uint2 bytes[ROWS])
+{
+    const uint32_t low[ROWS] = { bytes[0].x, bytes[1].x, bytes[2].x, bytes[3].x };
+    const uint32_t high[ROWS] = { bytes[0].y, bytes[1].y, bytes[2].y, bytes[3].y };
+    put_columns(tile, chunk * COLS, four, low);
+    put_columns(tile, chunk * COLS + 4, four, high);
+}
+
+/* A thread's own rows. */
+static __device__ __forceinline__ void
+store_rows(const struct target &to, size_t row, size_t col, const uint2 bytes[ROWS])
+{
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        if (to.data && row + i < to.rows && col < to.cols)
+            *(uint2 *)(to.data + (row + i) * to.row_stride + col) = bytes[i];
+}
+
 /* Columns of the tile to rows of `transposed`, up to the end of a unit. */
 static __device__ __forceinline__ void
 store_columns(const struct target &to, const uint32_t *tile, size_t row, size_t col)
@@ -134,143 +243,274 @@ store_columns(const struct target &to, const uint32_t *tile, size_t row, size_t 
     for (unsigned i = threadIdx.x; i < WIDE * UNITS; i += THREADS) {
         unsigned column = i / UNITS, unit = i % UNITS;
         if (col + column < to.cols && row + unit * UNIT < to.rows)
-            *(uint4 *)(to.transposed + (col + column) * to.stride + row + unit * UNIT) =
+            *(uint4 *)(to.transposed + (col + column) * to.column_stride + row +
+                       unit * UNIT) =
                 *(const uint4 *)(tile + word_at(column, unit * 4));
     }
 }
 
-/* ---- what is counted besides ----------------------------------------------------- */
+template <bool codes>
+static __device__ __forceinline__ void
+count(struct tally *t, const struct eight &v, float factor)
+{
+#pragma unroll
+    for (int i = 0; i < COLS; i++)
+        fp8_count<codes>(t, v.x[i], factor);
+}
 
-struct tally {
-    unsigned peak, lost; // bits of a magnitude, see kernels.h
+/* ---- kernels --------------------------------------------------------------------- */
+
+/* Where a thread's rows and columns begin.  The last rows come first: they are in the L2 cache
+ * if what is read was written or read just before, from the first row on. */
+struct place {
+    unsigned chunk, four;
+    size_t row, col;         // of the block
+    size_t own_row, own_col; // of the thread
 };
 
-static __device__ __forceinline__ bool
-is_lost(const uint8_t *, float x)
+static __device__ __forceinline__ struct place
+place_of_thread(void)
 {
-    float steps = x * 512; // of subnormal numbers
-    return x < 0x1p-6f ? steps != truncf(steps)
-                       : x > E4M3_LIMIT || (__float_as_uint(x) & 0xfffff);
+    struct place p = { threadIdx.x % CHUNKS,
+                       threadIdx.x / CHUNKS,
+                       (size_t)(gridDim.y - 1 - blockIdx.y) * TALL,
+                       (size_t)blockIdx.x * WIDE,
+                       0,
+                       0 };
+    p.own_row = p.row + p.four * ROWS;
+    p.own_col = p.col + p.chunk * COLS;
+    return p;
 }
 
-template <typename T>
-static __device__ __forceinline__ bool
-is_lost(const T *, float x)
-{
-    return x > E4M3_LIMIT && x < INFINITY;
-}
-
-template <typename T>
-static __device__ __forceinline__ void
-count(struct tally *t, const T *type, const struct eight &v, float factor)
-{
-#pragma unroll
-    for (int i = 0; i < COLS; i++) {
-        float x = fabsf(v.x[i]);
-        t->peak = max(t->peak, __float_as_uint(x));
-        t->lost += is_lost(type, f_mul(x, factor));
-    }
-}
-
-/* By all threads of a block: a sum of counts has no order. */
-static __device__ __forceinline__ void
-add(const struct fp8_found &to, const struct tally &t)
-{
-    __shared__ unsigned peak, lost;
-    if (threadIdx.x == 0)
-        peak = lost = 0;
-    __syncthreads();
-    unsigned most = __reduce_max_sync(0xffffffffU, t.peak);
-    unsigned sum = (unsigned)__reduce_add_sync(0xffffffffU, (int)t.lost);
-    if (threadIdx.x % 32 == 0) {
-        atomicMax(&peak, most >= 0x7f800000 ? 0x7fc00000 : most);
-        atomicAdd(&lost, sum);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && to.amax)
-        atomicMax((unsigned *)to.amax, peak);
-    if (threadIdx.x == 0 && lost)
-        atomicAdd((unsigned long long *)to.lost, (unsigned long long)lost);
-}
-
-/* ---- the kernel ------------------------------------------------------------------ */
-
-/* scale2: of x, or NULL.  found.lost: NULL, nothing is counted. */
-template <typename T>
+/* x_scale2: of x, or NULL.  found.lost: NULL, nothing is counted. */
+template <typename S>
 static __global__ void __launch_bounds__(THREADS)
-    to_fp8_kernel(struct target to, const T *x, const uint8_t *scales,
-                  const float *scale2, const float *amax, unsigned n,
-                  struct fp8_found found)
+    to_fp8_kernel(struct target to, S x, const float *x_scale2, const float *amax,
+                  unsigned n, struct fp8_found found)
 {
     __shared__ alignas(16) uint32_t tile[WIDE * TALL / 4];
-    float peak = max_of(amax, n);
-    bool finite = !isnan(peak);
-    int e = finite ? e4m3_exponent(__float_as_uint(peak)) : 0;
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-        *to.scale2 = finite ? f_mul(power(-e), scale2 ? *scale2 : 1) : peak;
-    unsigned chunk = threadIdx.x % CHUNKS, four = threadIdx.x / CHUNKS;
-    size_t row = (size_t)blockIdx.y * TALL, col = (size_t)blockIdx.x * WIDE,
-           own = col + chunk * COLS;
-    struct eight v[ROWS];
+    __shared__ struct tally all;
+    struct fp8_scale s = fp8_scale_of(to.scale2, x_scale2, amax, n);
+    struct place p = place_of_thread();
+    typename S::raw raw[ROWS];
     uint2 bytes[ROWS];
+    struct tally t = fp8_tally(s);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        if (s.finite && p.own_row + i < to.rows && p.own_col < to.cols)
+            x.load(&raw[i], p.own_row + i, p.own_col, to.cols);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        size_t r = row + four * ROWS + i;
-        v[i] = {};
-        if (finite && r < to.rows && own < to.cols)
-            load(&v[i], x, scales, r * to.cols + own);
+        struct eight v = {};
+        if (s.finite && p.own_row + i < to.rows && p.own_col < to.cols)
+            x.values(&v, raw[i], p.own_col);
+        bytes[i] = bytes_of(v, s.factor);
+        if (found.lost)
+            count<S::codes>(&t, v, s.factor);
     }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        size_t r = row + four * ROWS + i;
-        bytes[i] = bytes_of(v[i], power(e));
-        if (to.data && r < to.rows && own < to.cols)
-            *(uint2 *)(to.data + r * to.cols + own) = bytes[i];
-    }
-    if (found.lost) {
-        struct tally t = { finite ? 0 : 0x7fc00000U, 0 };
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            count(&t, x, v[i], power(e));
-        add(found, t);
-    }
+    store_rows(to, p.own_row, p.own_col, bytes);
+    if (found.lost)
+        fp8_add(found, &all, t);
     if (!to.transposed)
         return;
-    const uint32_t low[ROWS] = { bytes[0].x, bytes[1].x, bytes[2].x, bytes[3].x };
-    const uint32_t high[ROWS] = { bytes[0].y, bytes[1].y, bytes[2].y, bytes[3].y };
-    put_columns(tile, chunk * COLS, four, low);
-    put_columns(tile, chunk * COLS + 4, four, high);
+    put_tile(tile, p.chunk, p.four, bytes);
     __syncthreads();
-    store_columns(to, tile, row, col);
+    store_columns(to, tile, p.row, p.col);
+}
+
+/* What the gradient of swiglu is computed of, and what it gives. */
+template <typename T>
+struct swiglu_bwd {
+    const T *d, *gate, *up;
+    struct raw {
+        packed<T> d, gate, up;
+    };
+
+    __device__ __forceinline__ void
+    load(raw *r, size_t row, size_t col, size_t cols) const
+    {
+        ::load(&r->d, d + row * cols + col);
+        ::load(&r->gate, gate + row * cols + col);
+        ::load(&r->up, up + row * cols + col);
+    }
+
+    __device__ __forceinline__ void
+    values(struct eight *dgate, struct eight *dup, struct eight *y, const raw &r) const
+    {
+        struct eight d, gate, up;
+        unpack(&d, r.d);
+        unpack(&gate, r.gate);
+        unpack(&up, r.up);
+#pragma unroll
+        for (int i = 0; i < COLS; i++) {
+            struct swiglu_gradient g = swiglu_gradient_of(gate.x[i], up.x[i], d.x[i]);
+            dgate->x[i] = rounded<T>(g.gate);
+            dup->x[i] = rounded<T>(g.up);
+            y->x[i] = rounded<T>(g.y);
+        }
+    }
+};
+
+/* dgate and dup: columns of one matrix, which have one scale. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    swiglu_bwd_fp8_kernel(struct target dgate, struct target dup, struct target y,
+                          swiglu_bwd<T> x, const float *amax, const float *y_amax,
+                          struct fp8_found found)
+{
+    __shared__ alignas(16) uint32_t tile[3][WIDE * TALL / 4];
+    __shared__ struct tally all;
+    struct fp8_scale s = fp8_scale_of(dgate.scale2, NULL, amax, 1),
+                     sy = fp8_scale_of(y.scale2, NULL, y_amax, 1);
+    struct place p = place_of_thread();
+    typename swiglu_bwd<T>::raw raw[ROWS];
+    uint2 bytes[3][ROWS];
+    struct tally t = fp8_tally(s);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        if (p.own_row + i < y.rows && p.own_col < y.cols)
+            x.load(&raw[i], p.own_row + i, p.own_col, y.cols);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        struct eight a = {}, b = {}, c = {};
+        if (p.own_row + i < y.rows && p.own_col < y.cols)
+            x.values(&a, &b, &c, raw[i]);
+        if (!s.finite)
+            a = b = {};
+        if (!sy.finite)
+            c = {};
+        bytes[0][i] = bytes_of(a, s.factor);
+        bytes[1][i] = bytes_of(b, s.factor);
+        bytes[2][i] = bytes_of(c, sy.factor);
+        if (found.lost) {
+            count<false>(&t, a, s.factor);
+            count<false>(&t, b, s.factor);
+        }
+    }
+    const struct target *const to[3] = { &dgate, &dup, &y };
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        store_rows(*to[i], p.own_row, p.own_col, bytes[i]);
+        if (to[i]->transposed)
+            put_tile(tile[i], p.chunk, p.four, bytes[i]);
+    }
+    if (found.lost)
+        fp8_add(found, &all, t);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        if (to[i]->transposed)
+            store_columns(*to[i], tile[i], p.row, p.col);
+}
+
+static struct target
+target_of(const struct matrix *m)
+{
+    return { (uint8_t *)m->data, m->transposed,       m->scale2, m->rows, m->cols,
+             m->stride,          m->transposed_stride };
+}
+
+static dim3
+grid_of(const struct matrix *m)
+{
+    return dim3(blocks_of(m->cols, WIDE), blocks_of(m->rows, TALL));
+}
+
+static const struct fp8_found nothing = { NULL, NULL };
+
+template <typename S>
+static void
+launch(struct cuda *c, const struct matrix *to, const S &x, const float *x_scale2,
+       const float *amax, size_t n, const struct fp8_found *found)
+{
+    if (to->rows == 0 || to->cols == 0)
+        return;
+    to_fp8_kernel<S><<<grid_of(to), THREADS, 0, c->q.stream>>>(
+        target_of(to), x, x_scale2, amax, (unsigned)n, found ? *found : nothing);
+    cuda_launched(c, "to fp8");
 }
 
 template <typename T>
 static void
-launch(struct cuda *c, const struct target &to, const void *x, const uint8_t *scales,
-       const float *scale2, const float *amax, size_t n, const struct fp8_found *found)
+convert(struct cuda *c, const struct matrix *to, const struct matrix *x,
+        const float *amax, size_t n, const struct fp8_found *found)
 {
-    const struct fp8_found none = { NULL, NULL };
-    dim3 grid(blocks_of(to.cols, WIDE), blocks_of(to.rows, TALL));
-    to_fp8_kernel<T><<<grid, THREADS, 0, c->q.stream>>>(
-        to, (const T *)x, scales, scale2, amax, (unsigned)n, found ? *found : none);
-    cuda_launched(c, "to fp8");
+    launch(c, to, activations<T>{ (const T *)x->data }, NULL, amax, n, found);
 }
 
 void
 cuda_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
             const float *amax, size_t n, const struct fp8_found *found)
 {
-    struct cuda *c = cuda_of(k);
-    const struct target t = {
-        (uint8_t *)to->data,  to->transposed, to->scale2, to->rows, to->cols,
-        to->transposed_stride
-    };
-    if (to->rows == 0 || to->cols == 0)
-        return;
     if (x->dtype == DT_NVFP4)
-        launch<uint8_t>(c, t, x->data, x->scales, x->scale2, amax, n, found);
+        launch(cuda_of(k), to, nvfp4{ (const uint8_t *)x->data, x->scales }, x->scale2,
+               amax, n, found);
     else
-        BY_TYPE(x->dtype, launch, c, t, x->data, NULL, NULL, amax, n, found);
+        BY_TYPE(x->dtype, convert, cuda_of(k), to, x, amax, n, found);
+}
+
+template <typename T>
+static void
+convert_norm(struct cuda *c, const struct matrix *to, const float *rstd,
+             const struct matrix *x, const float *gain, const float *amax,
+             const struct fp8_found *found)
+{
+    launch(c, to, normed<T>{ (const T *)x->data, rstd, gain }, NULL, amax, 1, found);
+}
+
+void
+cuda_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *rstd,
+                       const struct matrix *x, const float *gain, const float *amax,
+                       const struct fp8_found *found)
+{
+    BY_TYPE(x->dtype, convert_norm, cuda_of(k), to, rstd, x, gain, amax, found);
+}
+
+template <typename T>
+static void
+convert_swiglu(struct cuda *c, const struct matrix *to, const struct matrix *gate,
+               const struct matrix *up, const float *amax,
+               const struct fp8_found *found)
+{
+    launch(c, to, swiglu<T>{ (const T *)gate->data, (const T *)up->data }, NULL, amax,
+           1, found);
+}
+
+void
+cuda_swiglu_to_fp8(struct kernels *k, const struct matrix *to,
+                   const struct matrix *gate, const struct matrix *up,
+                   const float *amax, const struct fp8_found *found)
+{
+    BY_TYPE(gate->dtype, convert_swiglu, cuda_of(k), to, gate, up, amax, found);
+}
+
+template <typename T>
+static void
+convert_swiglu_bwd(struct cuda *c, const struct matrix *d_gate_up, const float *amax,
+                   const struct fp8_found *found, const struct matrix *y,
+                   const float *y_amax, const struct matrix *d,
+                   const struct matrix *gate, const struct matrix *up)
+{
+    const struct matrix dgate = matrix_cols(d_gate_up, 0, y->cols),
+                        dup = matrix_cols(d_gate_up, y->cols, y->cols);
+    const swiglu_bwd<T> x = { (const T *)d->data, (const T *)gate->data,
+                              (const T *)up->data };
+    swiglu_bwd_fp8_kernel<T><<<grid_of(y), THREADS, 0, c->q.stream>>>(
+        target_of(&dgate), target_of(&dup), target_of(y), x, amax, y_amax,
+        found ? *found : nothing);
+    cuda_launched(c, "swiglu_bwd to fp8");
+}
+
+void
+cuda_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
+                       const float *amax, const struct fp8_found *found,
+                       const struct matrix *y, const float *y_amax,
+                       const struct matrix *d, const struct matrix *gate,
+                       const struct matrix *up)
+{
+    if (y->rows && y->cols)
+        BY_TYPE(d->dtype, convert_swiglu_bwd, cuda_of(k), d_gate_up, amax, found, y,
+                y_amax, d, gate, up);
 }
 
 /* ---- the largest scale ----------------------------------------------------------- */

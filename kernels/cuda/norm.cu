@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* norm: RMSNorm over rows. */
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
@@ -47,6 +48,35 @@ cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
     cuda_launched(c, "add_slices");
 }
 
+/* Load a thread's packs of a row. */
+template <typename P, int PER>
+static __device__ __forceinline__ void
+load_row(P (&v)[PER], const void *row, unsigned packs)
+{
+#pragma unroll
+    for (int p = 0; p < PER; p++)
+        if (threadIdx.x + p * blockDim.x < packs)
+            v[p] = ((const P *)row)[threadIdx.x + p * blockDim.x];
+}
+
+/* Load a thread's packs of a row; rstd of all of it. */
+template <typename T, int PER>
+static __device__ __forceinline__ float
+load_scaled(pack<T, lanes<T>> (&v)[PER], const T *row, unsigned n, float eps,
+            float *scratch)
+{
+    unsigned packs = n / lanes<T>;
+    float sum = 0;
+    load_row(v, row, packs);
+#pragma unroll
+    for (int p = 0; p < PER; p++)
+        if (threadIdx.x + p * blockDim.x < packs)
+#pragma unroll
+            for (int i = 0; i < lanes<T>; i++)
+                sum = fmaf(to_f32(v[p].v[i]), to_f32(v[p].v[i]), sum);
+    return norm_scale(block_sum(sum, scratch), n, eps);
+}
+
 /* A block per row, which stays in registers: PER packs per thread. */
 template <typename T, int PER>
 static __global__ void __launch_bounds__(NORM_THREADS)
@@ -57,21 +87,10 @@ static __global__ void __launch_bounds__(NORM_THREADS)
     __shared__ float scratch[33];
     __shared__ unsigned all;
     size_t row = blockIdx.x;
-    unsigned packs = n / V, peak = 0;
+    unsigned peak = 0;
     pack<T, V> v[PER];
-    float sum = 0;
     cuda_take_over();
-#pragma unroll
-    for (int p = 0; p < PER; p++)
-        if (threadIdx.x + p * blockDim.x < packs)
-            v[p] = ((const pack<T, V> *)(x + row * n))[threadIdx.x + p * blockDim.x];
-#pragma unroll
-    for (int p = 0; p < PER; p++)
-        if (threadIdx.x + p * blockDim.x < packs)
-#pragma unroll
-            for (int i = 0; i < V; i++)
-                sum = fmaf(to_f32(v[p].v[i]), to_f32(v[p].v[i]), sum);
-    float s = norm_scale(block_sum(sum, scratch), n, eps);
+    float s = load_scaled(v, x + row * n, n, eps, scratch);
 #pragma unroll
     for (int p = 0; p < PER; p++) {
         unsigned at = (threadIdx.x + p * blockDim.x) * V;
@@ -84,10 +103,53 @@ static __global__ void __launch_bounds__(NORM_THREADS)
             g[i] = to_f32(v[p].v[i]) * s * g[i];
             peak = larger_of(peak, g[i]);
         }
-        store(y + row * n + at, g);
+        if (y)
+            store(y + row * n + at, g);
     }
     if (amax)
         grow_amax<T>(amax, &all, peak);
+    if (threadIdx.x == 0)
+        rstd[row] = s;
+}
+
+/* The same in E4M3, by one value at amax. */
+template <typename T, int PER>
+static __global__ void __launch_bounds__(NORM_THREADS)
+    norm_rows_fp8(uint8_t *y, float *scale2, float *rstd, const T *x,
+                  const float *__restrict__ gain, unsigned n, float eps,
+                  const float *amax, struct fp8_found found)
+{
+    constexpr int V = lanes<T>;
+    __shared__ float scratch[33];
+    __shared__ struct tally all;
+    size_t row = gridDim.x - 1 - blockIdx.x; // see struct place in fp8.cu
+    pack<T, V> v[PER];
+    cuda_take_over();
+    struct fp8_scale to = fp8_scale_of(scale2, NULL, amax, 1);
+    struct tally t = fp8_tally(to);
+    float s = load_scaled(v, x + row * n, n, eps, scratch);
+#pragma unroll
+    for (int p = 0; p < PER; p++) {
+        unsigned at = (threadIdx.x + p * blockDim.x) * V;
+        float g[V];
+        pack<uint16_t, V / 2> two;
+        if (at >= n)
+            continue;
+        load(g, gain + at);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            g[i] = to.finite ? rounded<T>(to_f32(v[p].v[i]) * s * g[i]) : 0;
+            if (found.lost)
+                fp8_count<false>(&t, g[i], to.factor);
+        }
+#pragma unroll
+        for (int i = 0; i < V; i += 2)
+            two.v[i / 2] = (uint16_t)two_e4m3(fp8_scaled(g[i], to.factor),
+                                              fp8_scaled(g[i + 1], to.factor));
+        *(pack<uint16_t, V / 2> *)(y + row * n + at) = two;
+    }
+    if (found.lost)
+        fp8_add(found, &all, t);
     if (threadIdx.x == 0)
         rstd[row] = s;
 }
@@ -110,7 +172,8 @@ static __global__ void __launch_bounds__(THREADS)
     for (size_t i = threadIdx.x; i < n; i += THREADS) {
         float out = to_f32(x[row * n + i]) * s * gain[i];
         peak = larger_of(peak, out);
-        y[row * n + i] = from_f32<T>(out);
+        if (y)
+            y[row * n + i] = from_f32<T>(out);
     }
     if (amax)
         grow_amax<T>(amax, &all, peak);
@@ -156,15 +219,51 @@ cuda_norm(struct kernels *k, const struct matrix *y, float *rstd,
                 x->cols, eps, y->amax);
 }
 
-/* Load a thread's packs of a row. */
-template <typename P, int PER>
-static __device__ __forceinline__ void
-load_row(P (&v)[PER], const void *row, unsigned packs)
+template <typename T, int PER>
+static void
+norm_fp8_per(struct cuda *c, const struct matrix *to, float *rstd, const void *x,
+             const float *gain, float eps, const float *amax,
+             const struct fp8_found &found, unsigned threads)
 {
-#pragma unroll
-    for (int p = 0; p < PER; p++)
-        if (threadIdx.x + p * blockDim.x < packs)
-            v[p] = ((const P *)row)[threadIdx.x + p * blockDim.x];
+    cuda_start(c, "norm to fp8", norm_rows_fp8<T, PER>, (unsigned)to->rows, threads, 0,
+               (uint8_t *)to->data, to->scale2, rstd, (const T *)x, gain,
+               (unsigned)to->cols, eps, amax, found);
+}
+
+/* False: it takes rows that do not stay in registers. */
+template <typename T>
+static bool
+norm_fp8_of(struct cuda *c, const struct matrix *to, float *rstd, const void *x,
+            const float *gain, float eps, const float *amax,
+            const struct fp8_found &found)
+{
+    size_t packs = to->cols / lanes<T>;
+    if (!in_packs<T>(to->cols, addr(to->data) | addr(x) | addr(gain)) ||
+        packs > NORM_PACKS)
+        return false;
+    struct norm_shape s = norm_shape_of((unsigned)packs);
+    if (s.per == 1)
+        norm_fp8_per<T, 1>(c, to, rstd, x, gain, eps, amax, found, s.threads);
+    else if (s.per == 2)
+        norm_fp8_per<T, 2>(c, to, rstd, x, gain, eps, amax, found, s.threads);
+    else
+        norm_fp8_per<T, 4>(c, to, rstd, x, gain, eps, amax, found, s.threads);
+    return true;
+}
+
+void
+cuda_norm_to_fp8(struct kernels *k, const struct matrix *to, float *rstd,
+                 const struct matrix *x, const float *gain, float eps,
+                 const float *amax, const struct fp8_found *found)
+{
+    const struct fp8_found none = { NULL, NULL };
+    struct matrix unwritten = matrix_of(x->dtype, NULL, x->rows, x->cols);
+    if (x->rows == 0 || x->cols == 0 ||
+        BY_TYPE(x->dtype, norm_fp8_of, cuda_of(k), to, rstd, x->data, gain, eps, amax,
+                found ? *found : none))
+        return;
+    cuda_norm(k, &unwritten, rstd, x, gain, eps);
+    cuda_norm_again_to_fp8(k, to, rstd, x, gain, amax, found);
 }
 
 /* A block per slice of the rows. dx may be dy: a thread writes only what it alone has

@@ -104,6 +104,21 @@ void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matr
 /* fp8.cu */
 void cuda_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
                  const float *amax, size_t n, const struct fp8_found *found);
+void cuda_norm_to_fp8(struct kernels *k, const struct matrix *to, float *rstd,
+                      const struct matrix *x, const float *gain, float eps,
+                      const float *amax, const struct fp8_found *found);
+void cuda_norm_again_to_fp8(struct kernels *k, const struct matrix *to,
+                            const float *rstd, const struct matrix *x,
+                            const float *gain, const float *amax,
+                            const struct fp8_found *found);
+void cuda_swiglu_to_fp8(struct kernels *k, const struct matrix *to,
+                        const struct matrix *gate, const struct matrix *up,
+                        const float *amax, const struct fp8_found *found);
+void cuda_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
+                            const float *amax, const struct fp8_found *found,
+                            const struct matrix *y, const float *y_amax,
+                            const struct matrix *d, const struct matrix *gate,
+                            const struct matrix *up);
 
 /* adamw.cu */
 void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);

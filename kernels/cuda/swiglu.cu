@@ -36,7 +36,8 @@ static __global__ void __launch_bounds__(THREADS)
             out[i] = swiglu_of(to_f32(g[f].v[i]), to_f32(u[f].v[i]));
             peak = larger_of(peak, out[i]);
         }
-        store(y + (first + f * THREADS) * V, out);
+        if (y)
+            store(y + (first + f * THREADS) * V, out);
     }
     if (amax)
         grow_amax<T>(amax, &all, peak);
@@ -57,20 +58,22 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int f = 0; f < FLIGHT; f++) {
         unsigned at = (unsigned)first + f * THREADS;
-        T *to = d_gate_up +
-                ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs per row
+        size_t in_row = ((size_t)(at / row) * 2 * row + at % row) * V; // row: packs
+        T *to = d_gate_up ? d_gate_up + in_row : NULL;
         float dgate[V], dup[V], y[V];
         if (at >= packs)
             continue;
 #pragma unroll
         for (int i = 0; i < V; i++) {
-            float gi = to_f32(g[f].v[i]), ui = to_f32(u[f].v[i]);
-            float di = to_f32(dy[f].v[i]), s = sigmoid(gi), silu = gi * s;
-            dgate[i] = di * ui * (s + silu * (1 - s));
-            dup[i] = di * silu;
-            y[i] = silu * ui;
+            struct swiglu_gradient of = swiglu_gradient_of(
+                to_f32(g[f].v[i]), to_f32(u[f].v[i]), to_f32(dy[f].v[i]));
+            dgate[i] = of.gate;
+            dup[i] = of.up;
+            y[i] = of.y;
             peak = larger_of(larger_of(peak, dgate[i]), dup[i]);
         }
+        if (!d_gate_up)
+            continue;
         store(to, dgate);
         store(to + (size_t)row * V, dup);
         store(d + (size_t)at * V, y);
@@ -94,8 +97,8 @@ run_swiglu(struct cuda *c, void *y, const void *gate, const void *up, size_t n,
                    amax);
     if (head < n)
         cuda_start(c, "swiglu", swiglu_packs<T, 1>,
-                   blocks_of(n - head, FLIGHT * THREADS), THREADS, 0, to + head,
-                   g + head, u + head, n - head, amax);
+                   blocks_of(n - head, FLIGHT * THREADS), THREADS, 0,
+                   to ? to + head : NULL, g + head, u + head, n - head, amax);
 }
 
 /* At most 2^31 packs per launch. */
@@ -109,8 +112,8 @@ run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
         unsigned packs = (unsigned)(min_size(tokens - at, limit) * row);
         swiglu_bwd_packs<T, V>
             <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(
-                d_gate_up + at * 2 * n, d + at * n, gate + at * n, up + at * n,
-                (unsigned)row, packs, amax);
+                d_gate_up ? d_gate_up + at * 2 * n : NULL, d + at * n, gate + at * n,
+                up + at * n, (unsigned)row, packs, amax);
         cuda_launched(c, "swiglu_bwd");
     }
 }

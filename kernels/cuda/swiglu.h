@@ -19,7 +19,19 @@ swiglu_of(float gate, float up)
     return gate * sigmoid(gate) * up;
 }
 
-/* The same where gate and up have been stored as bf16. */
+/* The gradients of gate and up, d being that of y, which is computed again. */
+struct swiglu_gradient {
+    float gate, up, y;
+};
+
+static __device__ __forceinline__ struct swiglu_gradient
+swiglu_gradient_of(float gate, float up, float d)
+{
+    float s = sigmoid(gate), silu = gate * s;
+    return { d * up * (s + silu * (1 - s)), d * silu, silu * up };
+}
+
+/* The same as swiglu_of where gate and up have been stored as bf16. */
 static __device__ __forceinline__ float
 swiglu_of_rounded(float gate, float up)
 {

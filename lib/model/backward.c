@@ -3,6 +3,8 @@
  * after its gradient is complete: it may then be updated. */
 #include "lib/model/pass.h"
 
+#include <assert.h>
+
 void
 pass_done(struct pass *p, enum role role, int layer)
 {
@@ -104,6 +106,25 @@ norm_bwd(struct pass *p, enum role role, int layer, void *dx, void *y, const voi
     pass_done(p, role, layer);
 }
 
+/* The same of a norm inside a layer, dx = dx + ..., and what its result was to the projections
+ * of `role`; there: it is in p->norm, unless these are of FP8. */
+static struct matrix
+layer_norm_bwd(struct pass *p, enum role norm, enum role role, int layer, bool there,
+               void *dx, const void *dy, const void *x, const float *rstd)
+{
+    struct matrix in = pass_act(p, x, p->c->hidden);
+    struct pass_fp8 o;
+    if (!pass_is_fp8(p, role, layer)) {
+        norm_bwd(p, norm, layer, dx, there ? NULL : p->norm, dy, x, rstd, dx);
+        return seen_input(p, p->norm, p->norm, role, layer);
+    }
+    pass_fp8_input(p, &o, role, layer, true);
+    op_norm_again_to_fp8(p->k, o.to, rstd, &in, pass_tensor(p, norm, layer)->w.data,
+                         o.amax, NULL); // before the gain may be updated
+    norm_bwd(p, norm, layer, dx, NULL, dy, x, rstd, dx);
+    return *o.to;
+}
+
 /* d: columns of dqkv. */
 static void
 qk_norm_rope_bwd(struct pass *p, const struct matrix *d, const void *x,
@@ -116,29 +137,49 @@ qk_norm_rope_bwd(struct pass *p, const struct matrix *d, const void *x,
     pass_done(p, role, layer);
 }
 
+/* From d, the gradient of what swiglu gives, to that of gate and up, and to what swiglu gives, x,
+ * both in the form that products take. */
+static struct matrix
+swiglu_bwd(struct pass *p, struct matrix *x, const struct matrix *d, int i)
+{
+    const struct layer_acts *l = &p->layer[i];
+    struct matrix gate = pass_act(p, l->gate, d->cols),
+                  up = pass_act(p, l->up, d->cols),
+                  both = pass_act(p, p->d_gate_up, 2 * d->cols);
+    bool fp8 = pass_is_fp8(p, ROLE_GATE, i);
+    struct pass_fp8 o, y;
+    assert(fp8 == pass_is_fp8(p, ROLE_DOWN, i)); // they have the same sizes
+    both.amax = pass_amax(p, ROLE_GATE, i, true);
+    both.data = fp8 ? NULL : both.data;
+    if (both.data || both.amax)
+        op_swiglu_bwd(p->k, &both, d, &gate, &up);
+    if (!fp8) {
+        *x = seen_input(p, d->data, d->data, ROLE_DOWN, i);
+        return both;
+    }
+    pass_fp8_d_gate_up(p, &o, i);
+    pass_fp8_input(p, &y, ROLE_DOWN, i, true);
+    op_swiglu_bwd_to_fp8(p->k, o.to, o.amax, o.found, y.to, y.amax, d, &gate, &up);
+    *x = *y.to;
+    return *o.to;
+}
+
 /* From dh, the gradient of the layer's output, to that of mid. */
 static void
 feed_forward_bwd(struct pass *p, int i)
 {
-    const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
     const enum role down = ROLE_DOWN, gate_up[] = { ROLE_GATE, ROLE_UP };
-    struct matrix d = pass_act(p, p->dact, c->ffn), gate = pass_act(p, l->gate, c->ffn),
-                  up = pass_act(p, l->up, c->ffn),
-                  both = pass_act(p, p->d_gate_up, 2 * (size_t)c->ffn), dy, x;
+    struct matrix d = pass_act(p, p->dact, p->c->ffn), both, dy, x;
     dy = gradient_of(p, 1, p->dh, &down, i);
     linears_dx(p, 1, p->dact, &dy, &down, i);
-    both.amax = pass_amax(p, ROLE_GATE, i, true);
-    op_swiglu_bwd(p->k, &both, &d, &gate, &up);
-    x = seen_input(p, p->dact, p->dact, ROLE_DOWN, i);
+    both = swiglu_bwd(p, &x, &d, i);
     linears_dw(p, 1, &dy, &x, &down, i);
-    dy = gradient_of(p, 2, p->d_gate_up, gate_up, i);
-    linears_dx(p, 2, p->dn, &dy, gate_up, i);
+    linears_dx(p, 2, p->dn, &both, gate_up, i);
     // Recomputing ended with this norm, so its result is there.
-    norm_bwd(p, ROLE_POST_NORM, i, p->dh, p->n->recompute ? NULL : p->norm, p->dn,
-             l->mid, l->rstd_mid, p->dh);
-    x = seen_input(p, p->norm, p->norm, ROLE_GATE, i);
-    linears_dw(p, 2, &dy, &x, gate_up, i);
+    x = layer_norm_bwd(p, ROLE_POST_NORM, ROLE_GATE, i, p->n->recompute, p->dh, p->dn,
+                       l->mid, l->rstd_mid);
+    linears_dw(p, 2, &both, &x, gate_up, i);
 }
 
 /* From dh, the gradient of mid, to that of the layer's input. */
@@ -159,15 +200,15 @@ attention_bwd(struct pass *p, int i)
     struct matrix dout = pass_act(p, p->datt, q), out = pass_act(p, l->att, q),
                   query = pass_act(p, l->q, q), key = pass_act(p, l->key, kv),
                   value = pass_act(p, l->value, kv);
+    pass_rotate_again(p, i);
     op_attention_bwd(p->k, &dq, &dk, &dv, &dout, &out, l->lse, &query, &key, &value,
                      p->delta, &p->heads);
     qk_norm_rope_bwd(p, &dq, l->q_linear, l->rstd_q, ROLE_Q_NORM, i, c->heads);
     qk_norm_rope_bwd(p, &dk, l->k_linear, l->rstd_k, ROLE_K_NORM, i, c->kv_heads);
     dy = gradient_of(p, 3, p->dqkv, qkv, i);
     linears_dx(p, 3, p->dn, &dy, qkv, i);
-    norm_bwd(p, ROLE_INPUT_NORM, i, p->dh, p->norm, p->dn, l->input, l->rstd_input,
-             p->dh);
-    x = seen_input(p, p->norm, p->norm, ROLE_Q, i);
+    x = layer_norm_bwd(p, ROLE_INPUT_NORM, ROLE_Q, i, false, p->dh, p->dn, l->input,
+                       l->rstd_input);
     linears_dw(p, 3, &dy, &x, qkv, i);
 }
 

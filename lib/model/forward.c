@@ -19,7 +19,15 @@ watch(struct pass *p, enum role role, int layer, const struct matrix *x)
         op_block_gram(p->k, t->gram, t->gram_width, x);
 }
 
-/* y[i] = x W[i]' for weights that share x. */
+/* What the product of x and that projection is given for x. */
+static struct matrix
+input_of(struct pass *p, const struct matrix *x, enum role role, int layer)
+{
+    watch(p, role, layer, x);
+    return *pass_input(p, x, role, layer);
+}
+
+/* y[i] = x W[i]' for weights that share x, in the form that they take. */
 static void
 linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x,
         const enum role *role, int layer)
@@ -27,8 +35,7 @@ linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x
     struct matrix w[LINEAR_MAX];
     for (size_t i = 0; i < n; i++)
         w[i] = *pass_weight(p, role[i], layer);
-    watch(p, role[0], layer, x);
-    op_linear(p->k, n, y, pass_input(p, x, role[0], layer), w, NULL);
+    op_linear(p->k, n, y, x, w, NULL);
 }
 
 /* Whether the products of that role may be part of an operation that is several in one: those
@@ -40,25 +47,36 @@ may_fuse(const struct pass *p, enum role role, int layer)
     return p->each && !pass_quantizes(p) && !t->squares && !t->gram;
 }
 
-/* y = x W' + c */
+/* y = x W' + c, x in the form that the product takes. */
 static void
-linear(struct pass *p, void *y, const void *x, enum role role, int layer, const void *c)
+linear(struct pass *p, void *y, const struct matrix *x, enum role role, int layer,
+       const void *c)
 {
     const struct matrix *w = pass_weight(p, role, layer);
-    struct matrix in = pass_act(p, x, w->cols), out = pass_act(p, y, w->rows),
-                  add = pass_act(p, c, w->rows);
-    watch(p, role, layer, &in);
-    op_linear(p->k, 1, &out, pass_input(p, &in, role, layer), w, &add);
+    struct matrix out = pass_act(p, y, w->rows), add = pass_act(p, c, w->rows);
+    op_linear(p->k, 1, &out, x, w, &add);
 }
 
-static void
-norm(struct pass *p, void *y, float *rstd, const void *x, enum role role, int layer)
+/* The norm of x in the form that the projections of that role take.  In FP8 nobody reads another
+ * one, so none is written. */
+static struct matrix
+normed(struct pass *p, float *rstd, const void *x, enum role norm, enum role role,
+       int layer)
 {
-    struct matrix to = pass_act(p, y, p->c->hidden), in = pass_act(p, x, p->c->hidden);
-    if (role != ROLE_FINAL_NORM)
-        to.amax =
-            pass_amax(p, role == ROLE_INPUT_NORM ? ROLE_Q : ROLE_GATE, layer, false);
-    op_norm(p->k, &to, rstd, &in, gain(p, role, layer), (float)p->c->rms_eps);
+    struct matrix y = pass_act(p, p->norm, p->c->hidden),
+                  in = pass_act(p, x, p->c->hidden);
+    const float *g = gain(p, norm, layer);
+    bool fp8 = pass_writes_fp8(p, role, layer);
+    struct pass_fp8 o;
+    y.amax = pass_amax(p, role, layer, false);
+    y.data = fp8 ? NULL : y.data;
+    if (y.data || y.amax)
+        op_norm(p->k, &y, rstd, &in, g, (float)p->c->rms_eps);
+    if (!fp8)
+        return input_of(p, &y, role, layer);
+    pass_fp8_input(p, &o, role, layer, false);
+    op_norm_to_fp8(p->k, o.to, rstd, &in, g, (float)p->c->rms_eps, o.amax, o.found);
+    return *o.to;
 }
 
 struct rope
@@ -158,8 +176,7 @@ qkv(struct pass *p, int i, void *value)
     const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
     size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
-    const struct matrix x = pass_act(p, p->norm, c->hidden),
-                        in = pass_act(p, l->input, c->hidden),
+    const struct matrix in = pass_act(p, l->input, c->hidden),
                         y[] = { pass_act(p, l->q_linear, q),
                                 pass_act(p, l->k_linear, kv), pass_act(p, value, kv) };
     const enum role role[] = { ROLE_Q, ROLE_K, ROLE_V };
@@ -171,8 +188,24 @@ qkv(struct pass *p, int i, void *value)
                            (float)c->rms_eps, w))
             return;
     }
-    norm(p, p->norm, l->rstd_input, l->input, ROLE_INPUT_NORM, i);
+    struct matrix x = normed(p, l->rstd_input, l->input, ROLE_INPUT_NORM, ROLE_Q, i);
     linears(p, 3, y, &x, role, i);
+}
+
+/* From q_linear and k_linear to q and key. */
+static void
+rotate(struct pass *p, int i, void *key)
+{
+    struct layer_acts *l = &p->layer[i];
+    qk_norm_rope(p, l->q, l->rstd_q, l->q_linear, ROLE_Q_NORM, i, p->c->heads);
+    qk_norm_rope(p, key, l->rstd_k, l->k_linear, ROLE_K_NORM, i, p->c->kv_heads);
+}
+
+void
+pass_rotate_again(struct pass *p, int i)
+{
+    if (p->n->fp8)
+        rotate(p, i, p->layer[i].key);
 }
 
 /* From the input to att. */
@@ -188,8 +221,7 @@ attention(struct pass *p, int i, void *all_keys, void *all_values)
     if (p->each && attend(p, i))
         return;
     p->repeats = false; // what follows knows the past by value
-    qk_norm_rope(p, l->q, l->rstd_q, l->q_linear, ROLE_Q_NORM, i, c->heads);
-    qk_norm_rope(p, key, l->rstd_k, l->k_linear, ROLE_K_NORM, i, c->kv_heads);
+    rotate(p, i, key);
     if (p->each) {
         attention_each(p, i);
         return;
@@ -205,7 +237,9 @@ to_mid(struct pass *p, int i, void *key, void *value)
 {
     struct layer_acts *l = &p->layer[i];
     attention(p, i, key, value);
-    linear(p, l->mid, l->att, ROLE_O, i, l->input);
+    struct matrix att = pass_act(p, l->att, (size_t)p->c->heads * p->c->head_dim),
+                  x = input_of(p, &att, ROLE_O, i);
+    linear(p, l->mid, &x, ROLE_O, i, l->input);
 }
 
 static void
@@ -214,10 +248,9 @@ gate_up(struct pass *p, int i)
     const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
     const enum role role[] = { ROLE_GATE, ROLE_UP };
-    norm(p, p->norm, l->rstd_mid, l->mid, ROLE_POST_NORM, i);
-    const struct matrix x = pass_act(p, p->norm, c->hidden),
-                        y[] = { pass_act(p, l->gate, c->ffn),
+    const struct matrix y[] = { pass_act(p, l->gate, c->ffn),
                                 pass_act(p, l->up, c->ffn) };
+    struct matrix x = normed(p, l->rstd_mid, l->mid, ROLE_POST_NORM, ROLE_GATE, i);
     linears(p, 2, y, &x, role, i);
 }
 
@@ -228,33 +261,51 @@ pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value)
     gate_up(p, i);
 }
 
-/* From mid to p->act. */
-static void
+/* swiglu in the form that the projection after it takes, and none other is written. */
+static struct matrix
+activated(struct pass *p, struct matrix *y, int i)
+{
+    struct layer_acts *l = &p->layer[i];
+    struct matrix gate = pass_act(p, l->gate, y->cols),
+                  up = pass_act(p, l->up, y->cols);
+    bool fp8 = pass_writes_fp8(p, ROLE_DOWN, i);
+    struct pass_fp8 o;
+    y->amax = pass_amax(p, ROLE_DOWN, i, false);
+    y->data = fp8 ? NULL : y->data;
+    if (y->data || y->amax)
+        op_swiglu(p->k, y, &gate, &up);
+    if (!fp8)
+        return input_of(p, y, ROLE_DOWN, i);
+    pass_fp8_input(p, &o, ROLE_DOWN, i, false);
+    op_swiglu_to_fp8(p->k, o.to, &gate, &up, o.amax, o.found);
+    return *o.to;
+}
+
+/* From mid to the input of the last projection. */
+static struct matrix
 swiglu(struct pass *p, int i)
 {
     const struct config *c = p->c;
     struct layer_acts *l = &p->layer[i];
     struct matrix act = pass_act(p, p->act, c->ffn),
-                  in = pass_act(p, l->mid, c->hidden),
-                  gate = pass_act(p, l->gate, c->ffn), up = pass_act(p, l->up, c->ffn);
+                  in = pass_act(p, l->mid, c->hidden);
     if (may_fuse(p, ROLE_GATE, i)) {
         const struct matrix w[] = { pass_tensor(p, ROLE_GATE, i)->w,
                                     pass_tensor(p, ROLE_UP, i)->w };
         if (op_norm_swiglu(p->k, &act, &in, gain(p, ROLE_POST_NORM, i),
                            (float)c->rms_eps, w))
-            return;
+            return input_of(p, &act, ROLE_DOWN, i);
     }
     gate_up(p, i);
-    act.amax = pass_amax(p, ROLE_DOWN, i, false);
-    op_swiglu(p->k, &act, &gate, &up);
+    return activated(p, &act, i);
 }
 
 void
 pass_layer(struct pass *p, int i, void *key, void *value, void *out)
 {
     to_mid(p, i, key, value);
-    swiglu(p, i);
-    linear(p, out, p->act, ROLE_DOWN, i, p->layer[i].mid);
+    struct matrix x = swiglu(p, i);
+    linear(p, out, &x, ROLE_DOWN, i, p->layer[i].mid);
 }
 
 void *
@@ -275,7 +326,10 @@ pass_embed(struct pass *p)
 void
 pass_final_norm(struct pass *p)
 {
-    norm(p, p->top, p->rstd_top, p->out, ROLE_FINAL_NORM, -1);
+    struct matrix to = pass_act(p, p->top, p->c->hidden),
+                  in = pass_act(p, p->out, p->c->hidden);
+    op_norm(p->k, &to, p->rstd_top, &in, gain(p, ROLE_FINAL_NORM, -1),
+            (float)p->c->rms_eps);
 }
 
 struct matrix

@@ -86,21 +86,58 @@ find_amax(struct pass *p, const struct matrix *x, enum role role, int layer,
         op_amax(p->k, amax, x);
 }
 
-/* x, operand i, in the given planes of `to`.  What is found in x is kept the first time. */
-static const struct matrix *
-fp8_form(struct pass *p, struct matrix *to, const struct matrix *x, size_t i,
-         bool first)
+/* Operand i in the given planes of `to`.  What is found in it is kept the first time. */
+static void
+set_operand(struct pass *p, struct pass_fp8 *o, struct matrix *to, size_t cols,
+            size_t i, bool first)
 {
     const struct net_delayed *d = delayed(p);
-    const float *amax = is_delayed(p, i) ? &d->scaled[i] : &p->fp8_amax[i];
-    struct fp8_found found = { NULL, NULL };
-    if (d)
-        found = (struct fp8_found){ &d->found.amax[i], d->found.lost };
-    to->rows = x->rows;
-    to->cols = to->stride = x->cols;
-    to->transposed_stride = (size_t)round_up(x->rows, FP8_UNIT);
-    op_to_fp8(p->k, to, x, amax, 1, d && first ? &found : NULL);
-    return to;
+    to->rows = p->tokens;
+    to->cols = to->stride = cols;
+    to->transposed_stride = (size_t)round_up(p->tokens, FP8_UNIT);
+    *o =
+        (struct pass_fp8){ .to = to,
+                           .amax = is_delayed(p, i) ? &d->scaled[i] : &p->fp8_amax[i] };
+    if (d && first) {
+        o->of = (struct fp8_found){ &d->found.amax[i], d->found.lost };
+        o->found = &o->of;
+    }
+}
+
+bool
+pass_writes_fp8(const struct pass *p, enum role role, int layer)
+{
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    return pass_is_fp8(p, role, layer) && !t->squares && !t->gram;
+}
+
+void
+pass_fp8_input(struct pass *p, struct pass_fp8 *o, enum role role, int layer,
+               bool again)
+{
+    bool columns = again && p->k->is.transposes;
+    p->fp8_x.data = columns ? NULL : p->fp8_bytes;
+    p->fp8_x.transposed = columns ? p->fp8_bytes : NULL;
+    set_operand(p, o, &p->fp8_x, pass_tensor(p, role, layer)->w.cols,
+                operand(role, layer, false), !again && !p->repeated);
+}
+
+/* Rows, and columns behind them where products take those. */
+static void
+place_gradient(struct pass *p, struct matrix *m, void *at, size_t cols)
+{
+    m->data = at;
+    m->transposed = p->k->is.transposes
+                        ? (uint8_t *)at + (size_t)round_up(p->tokens, FP8_UNIT) * cols
+                        : NULL;
+}
+
+void
+pass_fp8_d_gate_up(struct pass *p, struct pass_fp8 *o, int layer)
+{
+    size_t cols = 2 * (size_t)p->c->ffn;
+    place_gradient(p, &p->fp8_d_gate_up, p->d_gate_up, cols);
+    set_operand(p, o, &p->fp8_d_gate_up, cols, operand(ROLE_GATE, layer, true), true);
 }
 
 const struct matrix *
@@ -108,10 +145,11 @@ pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
 {
     struct matrix *in = &p->packed;
     if (pass_is_fp8(p, role, layer)) {
+        struct pass_fp8 o;
         find_amax(p, x, role, layer, false);
-        p->fp8_x.data = p->fp8_bytes;
-        p->fp8_x.transposed = NULL;
-        return fp8_form(p, &p->fp8_x, x, operand(role, layer, false), !p->repeated);
+        pass_fp8_input(p, &o, role, layer, false);
+        op_to_fp8(p->k, o.to, x, o.amax, 1, o.found);
+        return o.to;
     }
     if (!pass_quantizes(p))
         return x;
@@ -127,19 +165,23 @@ pass_input(struct pass *p, const struct matrix *x, enum role role, int layer)
 const struct matrix *
 pass_input_again(struct pass *p, const struct matrix *x, enum role role, int layer)
 {
-    bool transposes = p->k->is.transposes;
-    p->fp8_x.data = transposes ? NULL : p->fp8_bytes;
-    p->fp8_x.transposed = transposes ? p->fp8_bytes : NULL;
-    return fp8_form(p, &p->fp8_x, x, operand(role, layer, false), false);
+    struct pass_fp8 o;
+    pass_fp8_input(p, &o, role, layer, true);
+    op_to_fp8(p->k, o.to, x, o.amax, 1, NULL);
+    return o.to;
 }
 
 const struct matrix *
 pass_gradient(struct pass *p, const struct matrix *dy, enum role role, int layer)
 {
+    struct pass_fp8 o;
     if (!pass_is_fp8(p, role, layer))
         return dy;
     find_amax(p, dy, role, layer, true);
-    return fp8_form(p, &p->fp8_dy, dy, operand(role, layer, true), true);
+    place_gradient(p, &p->fp8_dy, role == ROLE_Q ? p->fp8_dqkv : p->dn, dy->cols);
+    set_operand(p, &o, &p->fp8_dy, dy->cols, operand(role, layer, true), true);
+    op_to_fp8(p->k, o.to, dy, o.amax, 1, o.found);
+    return o.to;
 }
 
 /* ---- allocation ----------------------------------------------------------------------- */
@@ -181,6 +223,13 @@ own_ids(struct pass *p, size_t n)
     return own(p, MEMORY_OTHER, n * sizeof(int32_t));
 }
 
+/* Whether q and key are computed again. */
+static bool
+rotates_again(const struct pass *p)
+{
+    return p->n->fp8 && p->backward;
+}
+
 /* All of a layer but its input. */
 static void
 alloc_layer(struct pass *p, struct layer_acts *l)
@@ -197,13 +246,15 @@ alloc_layer(struct pass *p, struct layer_acts *l)
                               .value = own_act(p, what, t * kv),
                               .rstd_q = own_f32(p, what, t * c->heads),
                               .rstd_k = own_f32(p, what, t * c->kv_heads),
-                              .q = own_act(p, what, t * q),
-                              .key = own_act(p, what, t * kv),
                               .att = own_act(p, what, t * q),
                               .lse = own_f32(p, what, t * c->heads),
                               .mid = own_act(p, what, t * c->hidden),
                               .gate = own_act(p, what, t * c->ffn),
                               .up = own_act(p, what, t * c->ffn) };
+    if (rotates_again(p))
+        return;
+    l->q = own_act(p, what, t * q);
+    l->key = own_act(p, what, t * kv);
 }
 
 /* Layers without a backward pass share one memory. */
@@ -225,34 +276,64 @@ alloc_layers(struct pass *p)
     }
 }
 
+static size_t
+larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Bytes of a gradient of that many columns in FP8. */
+static size_t
+fp8_gradient_bytes(const struct pass *p, size_t cols)
+{
+    size_t bytes = (size_t)round_up(p->max_tokens, FP8_UNIT) * cols;
+    return p->k->is.transposes ? 2 * bytes : bytes;
+}
+
 /* One memory for what never exists at the same time: forward swiglu's result; backward the
- * gradients of gate and up, and after them those of attention. */
+ * gradients of gate and up, and after them those of attention.  Where there is FP8, behind
+ * these q and key, forward, too; and after them the gradients of q, k and v in FP8. */
 static void
 alloc_shared(struct pass *p)
 {
     const struct config *c = p->c;
     size_t t = p->max_tokens, q = (size_t)c->heads * c->head_dim,
-           kv = (size_t)c->kv_heads * c->head_dim;
-    size_t qkv = (size_t)round_up(t * (q + 2 * kv), TABLE_ALIGN), two = t * 2 * c->ffn;
+           kv = (size_t)c->kv_heads * c->head_dim, act = dtype_bits(p->k->is.act) / 8;
+    size_t qkv = (size_t)round_up(t * (q + 2 * kv), TABLE_ALIGN),
+           att = (size_t)round_up(t * q, TABLE_ALIGN), bytes = t * 2 * c->ffn * act;
     if (!p->backward) {
         p->act = own_act(p, MEMORY_WORK, t * c->ffn);
         return;
     }
-    p->dqkv = own_act(p, MEMORY_WORK, two > qkv + t * q ? two : qkv + t * q);
+    bytes = larger(bytes, (qkv + t * q) * act);
+    if (p->n->fp8) {
+        size_t behind =
+            larger(att * act + t * kv * act, fp8_gradient_bytes(p, q + 2 * kv));
+        bytes = larger(bytes, fp8_gradient_bytes(p, 2 * (size_t)c->ffn));
+        bytes = larger(bytes, (qkv + att) * act + behind);
+    }
+    p->dqkv = own(p, MEMORY_WORK, bytes);
     p->act = p->d_gate_up = p->dqkv;
     p->datt = dtype_at(p->k->is.act, p->dqkv, qkv);
+    p->fp8_dqkv = dtype_at(p->k->is.act, p->datt, att);
+    for (uint32_t i = 0; i < c->layers && rotates_again(p); i++) {
+        p->layer[i].q = p->fp8_dqkv;
+        p->layer[i].key = dtype_at(p->k->is.act, p->fp8_dqkv, att);
+    }
 }
 
 static void
 alloc_backward(struct pass *p)
 {
     const struct config *c = p->c;
-    size_t t = p->max_tokens;
+    size_t t = p->max_tokens, dn = t * c->hidden * (dtype_bits(p->k->is.act) / 8);
     p->dh = own_act(p, MEMORY_WORK, t * c->hidden);
-    p->dn = own_act(p, MEMORY_WORK, t * c->hidden);
+    p->dn = own(p, MEMORY_WORK,
+                p->n->fp8 ? larger(dn, fp8_gradient_bytes(p, c->hidden)) : dn);
     p->dact = own_act(p, MEMORY_WORK, t * c->ffn);
     p->delta = own_f32(p, MEMORY_WORK, t * c->heads);
-    p->dselected = own_act(p, MEMORY_WORK, p->max_labels * c->hidden);
+    if (!p->n->fp8)
+        p->dselected = own_act(p, MEMORY_WORK, p->max_labels * c->hidden);
 }
 
 /* Inputs of products as nvfp4: the widest of them. */
@@ -280,28 +361,44 @@ alloc_packed(struct pass *p)
         in->tiles = own(p, MEMORY_WORK, tiles_bytes(rows, wide / NVFP4_BLOCK));
 }
 
-/* Inputs of products as FP8, the widest of them, of which rows or columns are there; and
- * gradients, the widest of which is that of gate and up. */
+/* Of a pass without FP8. */
+static void
+alloc_norms(struct pass *p)
+{
+    size_t hidden = p->c->hidden;
+    p->top = own_act(p, MEMORY_WORK, p->max_tokens * hidden);
+    p->norm = own_act(p, MEMORY_WORK, p->max_tokens * hidden);
+    p->selected = own_act(p, MEMORY_WORK, p->max_labels * hidden);
+}
+
+/* Inputs of products as FP8, the widest of them, of which rows or columns are there, and the
+ * norms' results that are not of FP8: both within layers only.  So their memory is that of what
+ * is there between the last layer forward and backward. */
 static void
 alloc_fp8(struct pass *p)
 {
     const struct config *c = p->c;
-    size_t tokens = (size_t)round_up(p->max_tokens, FP8_UNIT), layers = c->layers,
-           q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim;
-    size_t wide = q > c->hidden ? q : c->hidden, all = q + 2 * kv;
-    wide = wide > c->ffn ? wide : c->ffn;
-    all = all > c->hidden ? all : c->hidden;
-    all = all > 2 * (size_t)c->ffn ? all : 2 * (size_t)c->ffn;
-    p->fp8_amax = own_f32(p, MEMORY_WORK, layers * NET_FP8);
-    p->fp8_x.dtype = p->fp8_dy.dtype = DT_F8_E4M3;
+    enum dtype act = p->k->is.act;
+    size_t tokens = (size_t)round_up(p->max_tokens, FP8_UNIT),
+           size = dtype_bits(act) / 8,
+           wide = larger((size_t)c->heads * c->head_dim, larger(c->hidden, c->ffn));
+    size_t x = (size_t)round_up(tokens * wide, TABLE_ALIGN),
+           top = (size_t)round_up(p->max_tokens * c->hidden, TABLE_ALIGN),
+           selected = (size_t)round_up(p->max_labels * c->hidden, TABLE_ALIGN);
+    p->top =
+        own(p, MEMORY_WORK,
+            larger(x + top * size, (top + (p->backward ? 2 : 1) * selected) * size));
+    p->selected = dtype_at(act, p->top, top);
+    p->dselected = dtype_at(act, p->selected, selected);
+    p->fp8_bytes = p->top;
+    p->norm = dtype_at(DT_F8_E4M3, p->top, x);
+    p->fp8_amax = own_f32(p, MEMORY_WORK, (size_t)c->layers * NET_FP8);
+    p->fp8_x.dtype = p->fp8_d_gate_up.dtype = p->fp8_dy.dtype = DT_F8_E4M3;
     p->fp8_x.scale2 = own_f32(p, MEMORY_WORK, 1);
-    p->fp8_bytes = own(p, MEMORY_WORK, tokens * wide);
     if (!p->backward)
         return;
     p->fp8_dy.scale2 = own_f32(p, MEMORY_WORK, 1);
-    p->fp8_dy.data = own(p, MEMORY_WORK, tokens * all);
-    if (p->k->is.transposes)
-        p->fp8_dy.transposed = own(p, MEMORY_WORK, tokens * all);
+    p->fp8_d_gate_up.scale2 = own_f32(p, MEMORY_WORK, 1);
 }
 
 static size_t
@@ -361,15 +458,14 @@ alloc_device(struct pass *p)
     p->index = own_ids(p, labels);
     alloc_layers(p);
     p->out = own_act(p, MEMORY_WORK, tokens * hidden);
-    p->top = own_act(p, MEMORY_WORK, tokens * hidden);
     p->rstd_top = own_f32(p, MEMORY_WORK, tokens);
-    p->norm = own_act(p, MEMORY_WORK, tokens * hidden);
     alloc_shared(p);
     if (p->n->activations)
         alloc_packed(p);
     if (p->n->fp8)
         alloc_fp8(p);
-    p->selected = own_act(p, MEMORY_WORK, labels * hidden);
+    else
+        alloc_norms(p);
     p->logit_rows = p->n->kind == NET_CE ? rows_of_logits(p) : 0;
     p->logits = own(p, MEMORY_LOGITS, logits_bytes(p));
     p->loss = own_f32(p, MEMORY_WORK, labels);

@@ -17,12 +17,14 @@ struct layer_acts {
     float *rstd_input;         // (T)
     void *q_linear, *k_linear; // (T, Q), (T, K) before norm and rope
     float *rstd_q, *rstd_k;    // (T, H), (T, heads of keys)
-    void *q, *key, *value;     // (T, Q), (T, K), (T, K)
-    void *att;                 // (T, Q)
-    float *lse;                // (H, T)
-    void *mid;                 // (T, C) the input of the feed-forward part
-    float *rstd_mid;           // (T)
-    void *gate, *up;           // (T, F)
+    void *q, *key,
+        *value;      // (T, Q), (T, K), (T, K); where a backward pass may be of FP8,
+                     // q and key are one memory of all layers, computed again
+    void *att;       // (T, Q)
+    float *lse;      // (H, T)
+    void *mid;       // (T, C) the input of the feed-forward part
+    float *rstd_mid; // (T)
+    void *gate, *up; // (T, F)
 };
 
 /* Grown to the largest pass so far, and kept from pass to pass. */
@@ -45,15 +47,20 @@ struct pass {
     float *rstd_top;          // (T)
     void *norm, *act;         // (T, C), (T, F) results of norms and of swiglu
     struct matrix packed;     // products' inputs in nvfp4, where those are quantized
-    // of products of FP8: inputs, and the gradient of what they gave
-    struct matrix fp8_x, fp8_dy;
-    uint8_t *fp8_bytes; // of fp8_x, its rows or its columns
-    float *fp8_amax;    // (L, NET_FP8) largest magnitudes of this pass
-    bool fp8;           // weights that have a form in FP8 besides are multiplied in it
-    bool learns;        // it has a backward pass
-    bool repeated;      // a layer is computed again: what is counted has been
+    // of products of FP8: inputs; gradients of gate and up, and of what others gave
+    struct matrix fp8_x, fp8_d_gate_up, fp8_dy;
+    uint8_t
+        *fp8_bytes; // of fp8_x, its rows or its columns; with norm in one memory with
+                    // top, selected, dselected, which exist outside of layers only
+    uint8_t
+        *fp8_dqkv; // of fp8_dy, behind datt; until then q and key of a layer.  That of
+                   // dh lies in dn, which is not in use then
+    float *fp8_amax; // (L, NET_FP8) largest magnitudes of this pass
+    bool fp8;        // weights that have a form in FP8 besides are multiplied in it
+    bool learns;     // it has a backward pass
+    bool repeated;   // a layer is computed again: what is counted has been
     void *dh, *dn, *dact; // (T, C), (T, C), (T, F)
-    void *d_gate_up;      // (T, 2 F)
+    void *d_gate_up;      // (T, 2 F), in FP8 fp8_d_gate_up
     void *datt, *dqkv;    // (T, Q), (T, Q + 2 K); these two, d_gate_up and act share
     float *delta;         // (H, T)
     void *selected, *dselected; // (N, C) rows of top that have labels
@@ -95,9 +102,23 @@ const struct matrix *pass_input(struct pass *p, const struct matrix *x, enum rol
 const struct matrix *pass_input_again(struct pass *p, const struct matrix *x,
                                       enum role role, int layer);
 /* What products are given for dy, the gradient of what they gave, until the next call: dy
- * itself, or its FP8 form. */
+ * itself, or its FP8 form.  Not of gate and up in FP8, which swiglu's gradient writes. */
 const struct matrix *pass_gradient(struct pass *p, const struct matrix *dy,
                                    enum role role, int layer);
+
+/* An operand of FP8 for an operation that writes it itself, instead of pass_input, or with
+ * `again` of pass_input_again; and of gate and up instead of pass_gradient. */
+struct pass_fp8 {
+    const struct matrix *to;
+    const float *amax; // it is scaled by this
+    struct fp8_found of;
+    const struct fp8_found *found; // `of`, or NULL: what is found there is not wanted
+};
+/* Whether one may: nobody reads what projections of that role take in another form. */
+bool pass_writes_fp8(const struct pass *p, enum role role, int layer);
+void pass_fp8_input(struct pass *p, struct pass_fp8 *o, enum role role, int layer,
+                    bool again);
+void pass_fp8_d_gate_up(struct pass *p, struct pass_fp8 *o, int layer);
 
 /* ---- forward.c --------------------------------------------------------------------------- */
 
@@ -110,6 +131,8 @@ void pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value);
 /* Where layer i has its input; the last one's output is p->out. */
 void *pass_layer_input(struct pass *p, uint32_t i);
 void pass_final_norm(struct pass *p);
+/* Norms and rotation of q and k, of which there is one memory in FP8, once more. */
+void pass_rotate_again(struct pass *p, int i);
 /* f32 logits of tokens first .. first + n - 1 of this pass, at most pass_rows_f32 of them, in
  * p->logits. */
 struct matrix pass_logits_f32(struct pass *p, size_t first, size_t n);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* fp8: matrices in E4M3 and products of them.  Both forms and the scale are the CPU's
- * bytes; products are close to the CPU's.  --time: what a layer of Qwen3-4B takes, in bf16
- * and FP8, as TSV. */
+ * bytes; those that norms and swiglu write themselves are those of a conversion; products are
+ * close to the CPU's.  --time: norms and swiglu with their conversion, and in one; and what a
+ * layer of Qwen3-4B takes, in bf16 and FP8; as TSV. */
 #include "tests/gpu/pair.h"
 
 #include "lib/nvfp4/e4m3.h"
@@ -59,7 +60,7 @@ check_bytes(const char *what, const void *on_gpu, const void *want, size_t n)
     CHECK(kernels_download(gpu, found, on_gpu, n) == 0);
     while (at < n && found[at] == ((const uint8_t *)want)[at])
         at++;
-    CHECK_SAY(at == n, "%s: byte %zu of %zu: %02x, the CPU's is %02x", what, at, n,
+    CHECK_SAY(at == n, "%s: byte %zu of %zu: %02x, want %02x", what, at, n,
               at < n ? found[at] : 0, at < n ? ((const uint8_t *)want)[at] : 0);
     free(found);
 }
@@ -183,6 +184,227 @@ check_activations(enum kind kind, size_t rows, size_t cols)
     kernels_free(gpu, on_gpu);
     free(rounded);
     free(x);
+}
+
+/* ---- forms that operations write themselves ------------------------------------- */
+
+/* A conversion of what an operation wrote, and what one that writes E4M3 itself has given, on
+ * the GPU. */
+struct written {
+    struct matrix to[2];
+    struct fp8_found found[2];
+};
+
+enum planes { BOTH_PLANES, ONLY_ROWS, ONLY_COLUMNS, PLANES };
+
+static void
+written_open(struct written *w, size_t rows, size_t cols, enum planes planes)
+{
+    const float before = 0x1p-30F;
+    const uint64_t ten = 10;
+    for (int i = 0; i < 2; i++) {
+        struct matrix *m = &w->to[i];
+        *m = matrix_of(DT_F8_E4M3, NULL, rows, cols);
+        m->data = planes == ONLY_COLUMNS ? NULL : pair_poisoned(rows * cols);
+        m->transposed = planes == ONLY_ROWS ? NULL : pair_poisoned(padded(rows) * cols);
+        m->transposed_stride = padded(rows);
+        m->scale2 = pair_poisoned(sizeof *m->scale2);
+        w->found[i] = (struct fp8_found){ pair_bytes(&before, sizeof before),
+                                          pair_bytes(&ten, sizeof ten) };
+    }
+}
+
+static void
+check_equal_bytes(const char *what, const void *a, const void *b, size_t n)
+{
+    uint8_t *want = malloc(n + 1);
+    NEED(want);
+    if (a && b) {
+        CHECK(kernels_download(gpu, want, b, n) == 0);
+        check_bytes(what, a, want, n);
+    }
+    free(want);
+}
+
+/* Neither is needed any more. */
+static void
+written_check(const char *what, struct written *w)
+{
+    const struct matrix *a = &w->to[0], *b = &w->to[1];
+    check_equal_bytes(what, b->data, a->data, a->rows * a->cols);
+    check_equal_bytes(what, b->transposed, a->transposed, padded(a->rows) * a->cols);
+    check_equal_bytes(what, b->scale2, a->scale2, sizeof(float));
+    check_equal_bytes(what, w->found[1].amax, w->found[0].amax, sizeof(float));
+    check_equal_bytes(what, w->found[1].lost, w->found[0].lost, sizeof(uint64_t));
+    for (int i = 0; i < 2; i++) {
+        kernels_free(gpu, w->to[i].data);
+        kernels_free(gpu, w->to[i].transposed);
+        kernels_free(gpu, w->to[i].scale2);
+        kernels_free(gpu, w->found[i].amax);
+        kernels_free(gpu, w->found[i].lost);
+    }
+}
+
+/* Values of activations on the GPU, and room for results. */
+struct writing {
+    size_t rows, cols;
+    void *x, *up, *d, *y, *both; // both: (rows, 2 cols)
+    float *gain, *rstd, *amax, *peak;
+};
+
+static struct matrix
+act_matrix(const struct writing *w, void *p)
+{
+    return kernels_act(gpu, p, w->rows, w->cols);
+}
+
+static void
+writing_open(struct writing *w, enum kind kind, size_t rows, size_t cols)
+{
+    size_t n = rows * cols, bytes = 4 * n;
+    float *x = make(kind, n), *up = pair_random(n, 2, gpu->is.act, 7),
+          *gain = pair_random(cols, 1, DT_F32, 8),
+          *d = pair_random(n, 1e-4F, gpu->is.act, 9);
+    *w = (struct writing){ rows,
+                           cols,
+                           pair_put(x, gpu->is.act, n),
+                           pair_put(up, gpu->is.act, n),
+                           pair_put(d, gpu->is.act, n),
+                           pair_poisoned(bytes),
+                           pair_poisoned(2 * bytes),
+                           pair_bytes(gain, cols * sizeof *gain),
+                           pair_poisoned(rows * sizeof(float)),
+                           pair_poisoned(sizeof(float)),
+                           pair_poisoned(sizeof(float)) };
+    free(x);
+    free(up);
+    free(d);
+    free(gain);
+}
+
+static void
+writing_close(struct writing *w)
+{
+    void *all[] = {
+        w->x, w->up, w->d, w->y, w->both, w->gain, w->rstd, w->amax, w->peak
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        kernels_free(gpu, all[i]);
+}
+
+/* From zero: the largest magnitude that comes next, of a result that is written, and not. */
+static void
+begin_amax(const struct writing *w)
+{
+    op_zero(gpu, w->amax, sizeof *w->amax);
+    op_zero(gpu, w->peak, sizeof *w->peak);
+}
+
+/* Both are the same; amax becomes that of a step before, whose values were smaller. */
+static void
+end_amax(const char *what, const struct writing *w, int shift)
+{
+    float amax;
+    check_equal_bytes(what, w->peak, w->amax, sizeof amax);
+    CHECK(kernels_download(gpu, &amax, w->amax, sizeof amax) == 0);
+    if (shift)
+        amax = isnan(amax) ? 1 : ldexpf(amax, -shift);
+    kernels_upload(gpu, w->amax, &amax, sizeof amax);
+}
+
+static void
+check_norm_written(const char *what, const struct writing *w, int shift,
+                   enum planes planes)
+{
+    struct matrix x = act_matrix(w, w->x), y = act_matrix(w, w->y),
+                  none = act_matrix(w, NULL);
+    struct written of;
+    written_open(&of, w->rows, w->cols, planes);
+    begin_amax(w);
+    y.amax = w->amax;
+    none.amax = w->peak;
+    op_norm(gpu, &y, w->rstd, &x, w->gain, 1e-6F);
+    op_norm(gpu, &none, w->rstd, &x, w->gain, 1e-6F);
+    end_amax(what, w, shift);
+    op_to_fp8(gpu, &of.to[0], &y, w->amax, 1, &of.found[0]);
+    if (planes == ONLY_ROWS) {
+        float *rstd = pair_poisoned(w->rows * sizeof *rstd);
+        op_norm_to_fp8(gpu, &of.to[1], rstd, &x, w->gain, 1e-6F, w->amax, &of.found[1]);
+        check_equal_bytes(what, rstd, w->rstd, w->rows * sizeof *rstd);
+        kernels_free(gpu, rstd);
+    } else {
+        op_norm_again_to_fp8(gpu, &of.to[1], w->rstd, &x, w->gain, w->amax,
+                             &of.found[1]);
+    }
+    written_check(what, &of);
+}
+
+static void
+check_swiglu_written(const char *what, const struct writing *w, int shift,
+                     enum planes planes)
+{
+    struct matrix gate = act_matrix(w, w->x), up = act_matrix(w, w->up),
+                  y = act_matrix(w, w->y), none = act_matrix(w, NULL);
+    struct written of;
+    written_open(&of, w->rows, w->cols, planes);
+    begin_amax(w);
+    y.amax = w->amax;
+    none.amax = w->peak;
+    op_swiglu(gpu, &y, &gate, &up);
+    op_swiglu(gpu, &none, &gate, &up);
+    end_amax(what, w, shift);
+    op_to_fp8(gpu, &of.to[0], &y, w->amax, 1, &of.found[0]);
+    op_swiglu_to_fp8(gpu, &of.to[1], &gate, &up, w->amax, &of.found[1]);
+    written_check(what, &of);
+}
+
+/* The scale of what swiglu gives is that of the forward pass, and is not counted again. */
+static void
+check_swiglu_bwd_written(const char *what, const struct writing *w, int shift,
+                         enum planes planes)
+{
+    size_t n = w->rows * w->cols;
+    struct matrix gate = act_matrix(w, w->x), up = act_matrix(w, w->up),
+                  d = act_matrix(w, w->d), y = act_matrix(w, w->y),
+                  both = kernels_act(gpu, w->both, w->rows, 2 * w->cols), none = both;
+    float *y_amax = pair_poisoned(sizeof *y_amax);
+    struct written of, of_y;
+    written_open(&of, w->rows, 2 * w->cols, planes);
+    written_open(&of_y, w->rows, w->cols, planes);
+    begin_amax(w);
+    both.amax = w->amax;
+    none.amax = w->peak;
+    none.data = NULL;
+    op_copy(gpu, y.data, d.data, n * dtype_bits(gpu->is.act) / 8);
+    op_swiglu_bwd(gpu, &both, &y, &gate, &up);
+    op_swiglu_bwd(gpu, &none, &d, &gate, &up);
+    end_amax(what, w, shift);
+    op_amax(gpu, y_amax, &y);
+    op_to_fp8(gpu, &of.to[0], &both, w->amax, 1, &of.found[0]);
+    op_to_fp8(gpu, &of_y.to[0], &y, y_amax, 1, NULL);
+    op_swiglu_bwd_to_fp8(gpu, &of.to[1], w->amax, &of.found[1], &of_y.to[1], y_amax, &d,
+                         &gate, &up);
+    written_check(what, &of);
+    written_check(what, &of_y);
+    kernels_free(gpu, y_amax);
+}
+
+static void
+check_written(enum kind kind, size_t rows, size_t cols)
+{
+    struct writing w;
+    char what[100];
+    for (int shift = 0; shift <= 3; shift += 3)
+        for (enum planes planes = 0; planes < PLANES; planes++) {
+            snprintf(what, sizeof what, "%s, values %d, %zu x %zu, shift %d, planes %d",
+                     dtype_name(gpu->is.act), (int)kind, rows, cols, shift,
+                     (int)planes);
+            writing_open(&w, kind, rows, cols);
+            check_norm_written(what, &w, shift, planes);
+            check_swiglu_written(what, &w, shift, planes);
+            check_swiglu_bwd_written(what, &w, shift, planes);
+            writing_close(&w);
+        }
 }
 
 /* A weight in NVFP4 on both, and its FP8 form. */
@@ -352,8 +574,11 @@ check(enum dtype act)
     pair_open(act);
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         for (size_t w = 0; w < sizeof wide / sizeof *wide; w += step)
-            for (enum kind k = 0; k < KINDS; k++)
+            for (enum kind k = 0; k < KINDS; k++) {
                 check_activations(k, rows[r], wide[w]);
+                check_written(k, rows[r], wide[w]);
+            }
+    check_written(ORDINARY, 1, 20496); // rows that do not stay in registers
     for (enum quant q = 0; q < QUANT_COUNT; q++) {
         check_weight(q, 144, 80);
         check_weight(q, 16, 16);
@@ -512,11 +737,219 @@ time_all(void)
     pair_close();
 }
 
+/* ---- times of what operations write ---------------------------------------------- */
+
+struct written_timing {
+    size_t tokens, cols;
+    struct matrix x, up, d, y, both; // activations
+    struct matrix rows, columns, gradient;
+    float *gain, *rstd, *dgain, *amax;
+};
+
+static void
+norm_rows(const struct written_timing *t)
+{
+    struct matrix y = t->y;
+    y.amax = t->amax;
+    op_norm(gpu, &y, t->rstd, &t->x, t->gain, 1e-6F);
+    op_to_fp8(gpu, &t->rows, &y, t->amax, 1, NULL);
+}
+
+static void
+norm_amax(const struct written_timing *t)
+{
+    struct matrix y = t->y;
+    y.data = NULL;
+    y.amax = t->amax;
+    op_norm(gpu, &y, t->rstd, &t->x, t->gain, 1e-6F);
+}
+
+static void
+norm_to_rows(const struct written_timing *t)
+{
+    op_norm_to_fp8(gpu, &t->rows, t->rstd, &t->x, t->gain, 1e-6F, t->amax, NULL);
+}
+
+static void
+norm_bwd_columns(const struct written_timing *t)
+{
+    op_norm_bwd(gpu, &t->d, t->dgain, &t->y, &t->up, &t->x, t->rstd, t->gain, &t->d);
+    op_to_fp8(gpu, &t->columns, &t->y, t->amax, 1, NULL);
+}
+
+static void
+norm_bwd_to_columns(const struct written_timing *t)
+{
+    op_norm_again_to_fp8(gpu, &t->columns, t->rstd, &t->x, t->gain, t->amax, NULL);
+    op_norm_bwd(gpu, &t->d, t->dgain, NULL, &t->up, &t->x, t->rstd, t->gain, &t->d);
+}
+
+static void
+swiglu_rows(const struct written_timing *t)
+{
+    struct matrix y = t->y;
+    y.amax = t->amax;
+    op_swiglu(gpu, &y, &t->x, &t->up);
+    op_to_fp8(gpu, &t->rows, &y, t->amax, 1, NULL);
+}
+
+static void
+swiglu_amax(const struct written_timing *t)
+{
+    struct matrix y = t->y;
+    y.data = NULL;
+    y.amax = t->amax;
+    op_swiglu(gpu, &y, &t->x, &t->up);
+}
+
+static void
+swiglu_to_rows(const struct written_timing *t)
+{
+    op_swiglu_to_fp8(gpu, &t->rows, &t->x, &t->up, t->amax, NULL);
+}
+
+static void
+swiglu_bwd_forms(const struct written_timing *t)
+{
+    struct matrix both = t->both;
+    both.amax = t->amax;
+    op_swiglu_bwd(gpu, &both, &t->d, &t->x, &t->up);
+    op_to_fp8(gpu, &t->columns, &t->d, t->amax, 1, NULL);
+    op_to_fp8(gpu, &t->gradient, &both, t->amax, 1, NULL);
+}
+
+static void
+swiglu_bwd_amax(const struct written_timing *t)
+{
+    struct matrix both = t->both;
+    both.data = NULL;
+    both.amax = t->amax;
+    op_swiglu_bwd(gpu, &both, &t->d, &t->x, &t->up);
+}
+
+static void
+swiglu_bwd_to_forms(const struct written_timing *t)
+{
+    op_swiglu_bwd_to_fp8(gpu, &t->gradient, t->amax, NULL, &t->columns, t->amax, &t->d,
+                         &t->x, &t->up);
+}
+
+/* As with current scales. */
+static void
+norm_twice(const struct written_timing *t)
+{
+    norm_amax(t);
+    norm_to_rows(t);
+}
+
+static void
+swiglu_twice(const struct written_timing *t)
+{
+    swiglu_amax(t);
+    swiglu_to_rows(t);
+}
+
+static void
+swiglu_bwd_twice(const struct written_timing *t)
+{
+    swiglu_bwd_amax(t);
+    swiglu_bwd_to_forms(t);
+}
+
+/* Bytes of an element of (tokens, cols) that each reads and writes. */
+static const struct {
+    const char *name;
+    void (*go)(const struct written_timing *t);
+    bool wide; // of ffn columns, else of hidden
+    int bytes;
+} writers[] = {
+    { "norm, conversion to rows", norm_rows, false, 7 },
+    { "norm, amax alone, and to rows", norm_twice, false, 5 },
+    { "norm to rows", norm_to_rows, false, 3 },
+    { "norm_bwd with norm, conversion to columns", norm_bwd_columns, false, 13 },
+    { "norm to columns, norm_bwd", norm_bwd_to_columns, false, 11 },
+    { "swiglu, conversion to rows", swiglu_rows, true, 9 },
+    { "swiglu, amax alone, and to rows", swiglu_twice, true, 9 },
+    { "swiglu to rows", swiglu_to_rows, true, 5 },
+    { "swiglu_bwd, conversions", swiglu_bwd_forms, true, 23 },
+    { "swiglu_bwd, amax alone, and to forms", swiglu_bwd_twice, true, 17 },
+    { "swiglu_bwd to forms", swiglu_bwd_to_forms, true, 11 },
+};
+
+static void
+time_written_size(size_t tokens, size_t cols, bool wide, const void *pattern)
+{
+    struct written_timing t = { tokens,
+                                cols,
+                                act_of(tokens, cols, pattern),
+                                act_of(tokens, cols, pattern),
+                                act_of(tokens, cols, pattern),
+                                act_of(tokens, cols, pattern),
+                                act_of(tokens, 2 * cols, pattern),
+                                fp8_of(tokens, cols),
+                                fp8_of(tokens, cols),
+                                fp8_of(tokens, 2 * cols),
+                                kernels_alloc(gpu, MEMORY_WORK, cols * sizeof(float)),
+                                kernels_alloc(gpu, MEMORY_WORK, tokens * sizeof(float)),
+                                kernels_alloc(gpu, MEMORY_WORK, cols * sizeof(float)),
+                                kernels_alloc(gpu, MEMORY_WORK, sizeof(float)) };
+    void *owned[] = { t.x.data,
+                      t.up.data,
+                      t.d.data,
+                      t.y.data,
+                      t.both.data,
+                      t.rows.data,
+                      t.rows.transposed,
+                      t.rows.scale2,
+                      t.columns.data,
+                      t.columns.transposed,
+                      t.columns.scale2,
+                      t.gradient.data,
+                      t.gradient.transposed,
+                      t.gradient.scale2,
+                      t.gain,
+                      t.rstd,
+                      t.dgain,
+                      t.amax };
+    t.rows.transposed = NULL;
+    t.columns.data = NULL;
+    for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
+        if (writers[i].wide != wide)
+            continue;
+        writers[i].go(&t);
+        double start = now(t.amax);
+        for (int n = 0; n < TIMES; n++)
+            writers[i].go(&t);
+        double us = (now(t.amax) - start) * 1e6 / TIMES;
+        double bytes = (double)writers[i].bytes * (double)tokens * (double)cols;
+        printf("%s\t%zu\t%zu\t%.1f\t%.0f\n", writers[i].name, tokens, cols, us,
+               bytes / us / 1e3);
+    }
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        kernels_free(gpu, owned[i]);
+}
+
+static void
+time_written(void)
+{
+    pair_open(DT_BF16);
+    float *x = pair_random(PATTERN, 1, DT_BF16, 5);
+    void *pattern = pair_put(x, DT_BF16, PATTERN);
+    free(x);
+    puts("operation\ttokens\tcolumns\tus\tgb_s");
+    for (size_t tokens = 4096; tokens <= 16384; tokens *= 4) {
+        time_written_size(tokens, 2560, false, pattern);
+        time_written_size(tokens, 9728, true, pattern);
+    }
+    pair_close();
+}
+
 int
 main(int argc, char **argv)
 {
     pair_options(argc, argv);
     if (pair_option(argc, argv, "--time")) {
+        time_written();
         time_all();
         return check_end();
     }

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 #include <sys/mman.h>
 
 enum { ROWS = 6, COLS = 5 };
@@ -368,6 +369,96 @@ check_grown(struct kernels *k)
     CHECK(isnan(peak));
 }
 
+/* What an operation writes in E4M3 itself, and a conversion of what it writes, counted; of rows
+ * that are longer than what is computed at a time. */
+enum { WIDE = 1040, TALL = 3 };
+struct form {
+    uint8_t data[TALL * 2 * WIDE], columns[FP8_UNIT * 2 * WIDE];
+    float scale2, amax;
+    uint64_t lost;
+};
+
+static struct matrix
+form_open(struct form *f, struct fp8_found *found, size_t cols)
+{
+    memset(f, 0xff, sizeof *f);
+    f->amax = 0;
+    f->lost = 1;
+    *found = (struct fp8_found){ &f->amax, &f->lost };
+    struct matrix m = matrix_of(DT_F8_E4M3, f->data, TALL, cols);
+    m.scale2 = &f->scale2;
+    m.transposed = f->columns;
+    m.transposed_stride = FP8_UNIT;
+    return m;
+}
+
+/* Values that some are clipped of by amax, or, where it is NaN, none are converted of. */
+static void
+check_written(struct kernels *k, float amax)
+{
+    static float in[TALL * WIDE], up[TALL * WIDE], d[TALL * WIDE], y[TALL * WIDE],
+        both[TALL * 2 * WIDE], gain[WIDE];
+    static struct form f[4];
+    float rstd[TALL] = { 0 }, peak[2] = { 0, 0 }, one = 1;
+    struct fp8_found found[4];
+    struct matrix x_in = matrix_of(DT_F32, in, TALL, WIDE),
+                  mu = matrix_of(DT_F32, up, TALL, WIDE),
+                  md = matrix_of(DT_F32, d, TALL, WIDE),
+                  my = matrix_of(DT_F32, y, TALL, WIDE),
+                  mb = matrix_of(DT_F32, both, TALL, 2 * WIDE), none = my;
+    for (uint32_t i = 0; i < TALL * WIDE; i++) {
+        in[i] = (float)(int32_t)check_random(3 * i) * 0x1p-29F;
+        up[i] = (float)(int32_t)check_random(3 * i + 1) * 0x1p-30F;
+        y[i] = d[i] = (float)(int32_t)check_random(3 * i + 2) * 0x1p-31F;
+        gain[i % WIDE] = up[i] + 1;
+    }
+    in[WIDE + 1030] = INFINITY; // one that is not finite; in norm its row
+    my.amax = &peak[0];
+    none.data = NULL;
+    none.amax = &peak[1];
+    struct matrix to[4];
+    for (int i = 0; i < 4; i++)
+        to[i] = form_open(&f[i], &found[i], i < 2 ? 2 * WIDE : WIDE);
+    mb.amax = &peak[0];
+    op_swiglu_bwd(k, &mb, &my, &x_in, &mu); // y was d
+    struct matrix unwritten = mb;
+    unwritten.data = NULL;
+    unwritten.amax = &peak[1];
+    op_swiglu_bwd(k, &unwritten, &md, &x_in, &mu);
+    CHECK(check_equal(&peak[0], &peak[1], sizeof *peak));
+    op_to_fp8(k, &to[0], &mb, &amax, 1, &found[0]);
+    op_to_fp8(k, &to[2], &my, &one, 1, NULL);
+    op_swiglu_bwd_to_fp8(k, &to[1], &amax, &found[1], &to[3], &one, &md, &x_in, &mu);
+    CHECK(check_equal(&f[0], &f[1], sizeof *f) && check_equal(&f[2], &f[3], sizeof *f));
+    CHECK(isnan(amax) ? isnan(f[0].scale2) : f[0].lost > 100);
+    for (int is_norm = 0; is_norm < 2; is_norm++) {
+        for (int i = 0; i < 2; i++)
+            to[i] = form_open(&f[i], &found[i], WIDE);
+        peak[0] = peak[1] = 0;
+        if (is_norm) {
+            op_norm(k, &my, rstd, &x_in, gain, 1e-6F);
+            op_norm(k, &none, rstd, &x_in, gain, 1e-6F);
+            op_norm_again_to_fp8(k, &to[1], rstd, &x_in, gain, &amax, &found[1]);
+        } else {
+            op_swiglu(k, &my, &x_in, &mu);
+            op_swiglu(k, &none, &x_in, &mu);
+            op_swiglu_to_fp8(k, &to[1], &x_in, &mu, &amax, &found[1]);
+        }
+        op_to_fp8(k, &to[0], &my, &amax, 1, &found[0]);
+        CHECK(check_equal(&peak[0], &peak[1], sizeof *peak));
+        CHECK(check_equal(&f[0], &f[1], sizeof *f));
+        CHECK(isnan(amax) ? isnan(f[0].scale2) : f[0].lost > 100);
+    }
+    // Rows alone, and rstd.
+    float twice[TALL];
+    to[1] = form_open(&f[1], &found[1], WIDE);
+    to[1].transposed = NULL;
+    memcpy(f[1].columns, f[0].columns, sizeof f[1].columns);
+    op_norm_to_fp8(k, &to[1], twice, &x_in, gain, 1e-6F, &amax, &found[1]);
+    CHECK(check_equal(&f[0], &f[1], sizeof *f) &&
+          check_equal(twice, rstd, sizeof rstd));
+}
+
 /* After an error operations, allocations and downloads do nothing; freeing works. */
 static void
 check_error(struct kernels *k)
@@ -399,6 +490,8 @@ main(void)
     check_large_logits(k);
     check_clipped(k);
     check_grown(k);
+    check_written(k, 0.5F);
+    check_written(k, NAN);
     check_usage(k);
     check_attention_flops(k);
     check_freed(k);
