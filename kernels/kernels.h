@@ -270,7 +270,8 @@ enum { PEERS_ID = 128 };
 int kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
 /* All ranks make the same calls in the same order; to and from itself a rank sends nothing. */
 void op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
-/* Seconds in which its queue has done, or waited for, that so far; it waits for the last one. */
+/* Seconds in which QUEUE_COMPUTE has done nothing but to wait for QUEUE_EXCHANGE so far; the host
+ * waits for the last wait. */
 double kernels_exchanged(struct kernels *k);
 
 /* ---- operations --------------------------------------------------------------------------- */

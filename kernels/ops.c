@@ -172,8 +172,8 @@ kernels_stage_upload(struct kernels *k, void *to, void *stage, size_t bytes)
 void
 kernels_queue(struct kernels *k, enum queue queue)
 {
-    if (queue != k->queue)
-        RUN(k, queue, queue);
+    if (queue != k->queue && k->op->queue)
+        k->op->queue(k, queue); // after an error, too: the device keeps which one it is
     k->queue = queue;
 }
 

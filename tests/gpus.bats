@@ -56,16 +56,19 @@ alone() { timeout 100 trainstep --device cuda -d "$IN/ids.tok" --lr 1e-2 "$@"; }
 numbers() { cut -f 1-5,10; }
 
 # same CKPT OPTION...: $counts GPUs end in the bytes of one, and print its numbers; $passes a step.
+# Their queues do what they are given as late as they may, and as early.
 same() {
-    local n from=$1
+    local n queues from=$1
     shift
     alone -q -n 2 --accum $passes -f -o one.ckpt "$@" "$from" | numbers >one
     [ "$(wc -l <one)" -eq 3 ]
     run ! cmp -s "$from" one.ckpt
     for n in $counts; do
-        gpus "$n" -q -n 2 --accum $passes -f -o some.ckpt "$@" "$from" | numbers >some
-        cmp one some
-        cmp one.ckpt some.ckpt
+        for queues in late early; do
+            NIBBLE_EMULATE_QUEUES=$queues gpus "$n" -q -n 2 --accum $passes -f -o some.ckpt "$@" "$from" | numbers >some
+            cmp one some
+            cmp one.ckpt some.ckpt
+        done
     done
 }
 

@@ -683,7 +683,7 @@ report_quant(struct run *r)
              (unsigned long long)from, r->quantizer);
 }
 
-/* Seconds that this rank has exchanged so far, which is mostly to wait. */
+/* Seconds in which exchanges have kept this rank from computing so far. */
 static double
 exchanged(const struct run *r)
 {

@@ -24,6 +24,8 @@ void cuda_recorded(struct kernels *k, bool repeats);
 void cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
 void cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
 double cuda_exchanged(struct kernels *k);
+/* The compute queue begins, or ends, to wait for an exchange. */
+void cuda_peers_wait(struct cuda *c, bool begins);
 void cuda_peers_close(struct cuda *c);
 
 /* gemm.cu: products, by cuBLASLt */

@@ -5,7 +5,10 @@
 #include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 
+#include <assert.h>
 #include <stdlib.h>
+
+static_assert((int)EXCHANGE_PIECE + (int)TRAIN_OWN == (int)EXCHANGE_OWN, "events");
 
 static void
 add(struct train *t, const struct matrix *sum, const struct matrix *pass, bool first)
@@ -65,13 +68,27 @@ gradient_lost(struct train *t)
 }
 
 void
+gradient_begin(void *ctx, size_t i)
+{
+    struct train *t = ctx;
+    unsigned piece = t->tensor[i].piece;
+    if (piece == TRAIN_OWN && t->own_free)
+        return;
+    t->own_free = t->own_free || piece == TRAIN_OWN;
+    kernels_wait(t->net.k, EXCHANGE_PIECE + piece);
+}
+
+void
 gradient_add(void *ctx, size_t i)
 {
     struct train *t = ctx;
-    if (t->layout.comm)
-        add_ranks(t, i);
-    else
+    if (!t->layout.comm) {
         add(t, &t->tensor[i].grad, &t->net.t[i].grad, t->first_pass);
+        return;
+    }
+    exchange_begin(t->net.k);
+    add_ranks(t, i);
+    exchange_end(t->net.k, EXCHANGE_PIECE + t->tensor[i].piece);
 }
 
 int

@@ -168,13 +168,25 @@ adds_passes(const struct train *t)
 }
 
 /* Where a pass's gradients are released or added at once, one memory serves all tensors, since
- * only gradients of one product exist at a time.  That of the embedding grows from the head to
- * the end of the backward pass. */
+ * only gradients of one product exist at a time; two where they are exchanged while the next
+ * product runs.  That of the embedding grows from the head to the end of the backward pass; norms
+ * are small, and waiting for an exchange of theirs would be waiting for all before it. */
 static bool
 has_own(const struct train *t, size_t i)
 {
-    return (!t->layout.release && !adds_passes(t)) ||
-           t->net.table.row[i].role == ROLE_EMBED;
+    const struct row *r = &t->net.table.row[i];
+    return (!t->layout.release && !adds_passes(t)) || r->role == ROLE_EMBED ||
+           (train_overlaps(t) && r->rank == 1);
+}
+
+/* Products of a layer take turns: down, gate and up, o, q and k and v. */
+static unsigned
+piece_of(const struct train *t, size_t i)
+{
+    enum role role = t->net.table.row[i].role;
+    if (has_own(t, i))
+        return TRAIN_OWN;
+    return train_overlaps(t) && role != ROLE_DOWN && role != ROLE_O;
 }
 
 /* Of a pass: only projections get all of their gradient from one product. */
@@ -215,8 +227,8 @@ place_grad(struct train *t, size_t i)
 {
     if (is_behind(t, i))
         return (char *)t->net.t[i - 1].grad.data + grad_stride(t, i - 1);
-    if (!has_own(t, i))
-        return t->scratch;
+    if (t->tensor[i].piece != TRAIN_OWN)
+        return t->piece[t->tensor[i].piece];
     return kernels_alloc(t->net.k, MEMORY_GRADIENTS, product_bytes(t, i));
 }
 
@@ -238,7 +250,24 @@ alloc_sums(struct train *t)
                                 : matrix_of(DT_F32, p, pass->rows, pass->cols);
     }
     t->net.done = gradient_add;
-    t->net.ctx = t;
+    t->net.begin = train_overlaps(t) ? gradient_begin : NULL;
+    return 0;
+}
+
+/* What gradients share. */
+static int
+alloc_pieces(struct train *t)
+{
+    uint64_t max[TRAIN_PIECES + 1] = { 0 };
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        unsigned piece = t->tensor[i].piece = piece_of(t, i);
+        if (t->tensor[i].trained && product_bytes(t, i) > max[piece])
+            max[piece] = product_bytes(t, i);
+    }
+    for (int i = 0; i < TRAIN_PIECES; i++)
+        if (max[i] &&
+            !(t->piece[i] = kernels_alloc(t->net.k, MEMORY_GRADIENTS, max[i])))
+            return -1;
     return 0;
 }
 
@@ -246,11 +275,7 @@ static int
 alloc_gradients(struct train *t)
 {
     const struct table *table = &t->net.table;
-    uint64_t max = 0;
-    for (size_t i = 0; i < table->n; i++)
-        if (t->tensor[i].trained && !has_own(t, i) && product_bytes(t, i) > max)
-            max = product_bytes(t, i);
-    if (max && !(t->scratch = kernels_alloc(t->net.k, MEMORY_GRADIENTS, max)))
+    if (alloc_pieces(t) < 0)
         return -1;
     for (size_t i = 0; i < table->n; i++) {
         const struct matrix *w = &t->net.t[i].w;
@@ -270,6 +295,14 @@ alloc_gradients(struct train *t)
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
+/* See net.h, layer. */
+static void
+await_layer(void *ctx, uint32_t layer)
+{
+    const struct train *t = ctx;
+    weights_await(&t->weights, layer);
+}
+
 int
 train_open(struct train *t, const struct config *c, struct kernels *k,
            const struct train_layout *layout, struct err *err)
@@ -282,21 +315,23 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
     t->net.activations = layout->activations;
     if (layout->last_layers && layout->last_layers < c->layers)
         t->net.frozen = c->layers - layout->last_layers;
-    if (layout->release) {
-        t->net.done = update_released;
-        t->net.ctx = t;
-    }
+    t->net.ctx = t;
+    t->net.done = layout->release ? update_released : NULL;
+    t->net.layer = train_overlaps(t) ? await_layer : NULL;
     t->bad_row = t->net.table.n;
     if (layout->arrays.torchsharp != TORCHSHARP_NONE && !k->is.torchsharp)
         return err_set(err, ERR_USAGE,
                        "TorchSharp's packed optimizer: only the CPU has it, %s has not",
                        k->is.name);
-    const struct weights_form form = { layout->quant, layout->share, layout->expand,
-                                       layout->fp8 };
+    bool parts = train_shards(t) && layout->quant_from <= 1;
+    const struct weights_form form = { .quant = layout->quant,
+                                       .share = layout->share,
+                                       .expand = layout->expand,
+                                       .fp8 = layout->fp8,
+                                       .overlaps = parts && train_overlaps(t) };
     t->net.fp8 = layout->quant && layout->fp8;
     if (alloc_arrays(t) < 0 || weights_open(&t->weights, &t->net, &form) < 0 ||
-        (train_shards(t) && layout->quant_from <= 1 &&
-         weights_share(&t->weights, layout->comm) < 0) ||
+        (parts && weights_share(&t->weights, layout->comm) < 0) ||
         point_weights(t) < 0 || alloc_gradients(t) < 0 || delayed_open(t) < 0)
         return -1;
     return 0;
@@ -315,7 +350,8 @@ free_device(struct train *t)
         if (t->net.t && has_own(t, i) && !is_behind(t, i))
             kernels_free(k, t->net.t[i].grad.data);
     }
-    kernels_free(k, t->scratch);
+    for (int i = 0; i < TRAIN_PIECES; i++)
+        kernels_free(k, t->piece[i]);
     kernels_free(k, t->received);
     squares_close(t);
     delayed_close(t);
