@@ -443,6 +443,9 @@ void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 enum { SQUARES_BLOCK = 1 << 14, SQUARES_LANES = 1 << 11 };
 void op_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                     size_t count);
+/* The sums of those blocks: of g[0], behind them of g[1], ... */
+void op_block_squares(struct kernels *k, double *out, const struct matrix *g,
+                      size_t count);
 /* *out = what a gradient of that sum of squares is to be multiplied by: `factor`, or with
  * limit > 0 at most limit / norm.  NaN, which stops updates, if its norm is then above `max`
  * or not finite, or if *before, unless NULL, is NaN. */

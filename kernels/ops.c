@@ -559,6 +559,14 @@ op_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t co
 }
 
 void
+op_block_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        assert(g[i].data && matrix_is_dense(&g[i]));
+    RUN(k, block_squares, out, g, count);
+}
+
+void
 op_clip(struct kernels *k, float *out, const double *squares, float factor, float limit,
         double max, const float *before)
 {

@@ -88,6 +88,8 @@ void cpu_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix 
 void cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cpu_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                      size_t count);
+void cpu_block_squares(struct kernels *k, double *out, const struct matrix *g,
+                       size_t count);
 void cpu_clip(struct kernels *k, float *out, const double *squares, float factor,
               float limit, double max, const float *before);
 

@@ -477,6 +477,7 @@ static const struct ops cuda_ops = {
     .to_fp8 = cuda_to_fp8,
     .add = cuda_add,
     .sum_squares = cuda_sum_squares,
+    .block_squares = cuda_block_squares,
     .clip = cuda_clip,
     .adamw = cuda_adamw,
 };
@@ -546,7 +547,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_11(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_12(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");

@@ -111,6 +111,8 @@ void cuda_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix
 void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                       size_t count);
+void cuda_block_squares(struct kernels *k, double *out, const struct matrix *g,
+                        size_t count);
 void cuda_clip(struct kernels *k, float *out, const double *squares, float factor,
                float limit, double max, const float *before);
 

@@ -93,9 +93,7 @@ exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,
         if (q != c->rank)
             t[q] = (struct transfer){ .from = (const char *)from + at[q],
                                       .send = at[q + 1] - at[q],
-                                      .to = (char *)to + q * own,
+                                      .to = (char *)to + (q - (q > c->rank)) * own,
                                       .receive = own };
-    if (t && own)
-        op_copy(k, (char *)to + c->rank * own, (const char *)from + at[c->rank], own);
     return t ? end(k, c, t) : -1;
 }

@@ -45,13 +45,15 @@ add_ranks(struct train *t, size_t i)
     shard_parts(at, &t->net.table, i, c->size);
     size_t first = at[c->rank], n = at[c->rank + 1] - first;
     struct matrix own = elements(sum, train_shards(t) ? 0 : first, n),
-                  all = matrix_of(pass->dtype, t->received, c->size, n);
+                  here = elements(pass, first, n),
+                  others = matrix_of(pass->dtype, t->received, c->size - 1, n);
     to_bytes(at, c->size, pass->dtype);
     struct kernels *k = t->net.k;
     if (t->err->kind || exchange_parts(k, c, t->received, pass->data, at) < 0)
         return;
     for (unsigned q = 0; q < c->size && n; q++) {
-        struct matrix one = matrix_rows(&all, q, 1);
+        struct matrix one =
+            q == c->rank ? here : matrix_rows(&others, q - (q > c->rank), 1);
         add(t, &own, &one, t->first_pass && q == 0);
     }
     if (!t->last_pass || train_shards(t))
@@ -109,6 +111,6 @@ gradient_open(struct train *t)
         size_t bytes = t->part[c->rank + 1] - t->part[c->rank];
         most = bytes > most ? bytes : most;
     }
-    t->received = kernels_alloc(t->net.k, MEMORY_GRADIENTS, most * c->size);
+    t->received = kernels_alloc(t->net.k, MEMORY_GRADIENTS, most * (c->size - 1));
     return t->received ? 0 : -1;
 }

@@ -245,7 +245,8 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
             return -1;
     }
     add_losses(t, n);
-    settle_exchanges(t);
+    if (r->outcome != TRAIN_DONE || !train_shards(t)) // otherwise squares_measure does
+        settle_exchanges(t);
     return apply(t);
 }
 

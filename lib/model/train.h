@@ -100,11 +100,11 @@ typedef bool train_judge(void *ctx, double loss, double grad_norm);
 
 /* Sums of squares of blocks of gradients, see squares.c. */
 struct squares {
-    struct matrix *block; // this rank's
-    double *device;       // their sums
-    double *host, *tree;  // those of all ranks, and of a tensor
-    size_t *at;           // (ranks + 1) bytes: where those of a rank begin
-    size_t *next;         // (ranks)
+    struct matrix *grad; // (table.n) this rank's parts
+    double *device;      // the sums of their blocks
+    double *host, *tree; // those of all ranks, and of a tensor
+    size_t *at;          // (ranks + 1) bytes: where those of a rank begin
+    size_t *next;        // (ranks)
 };
 
 struct train {
@@ -131,7 +131,7 @@ struct train {
     struct matrix *masters; // (table.n) no data: not quantized
     struct adam_step adam;
     struct train_result *result;
-    void *received; // (ranks, this rank's part) gradients of the ranks' passes
+    void *received; // (ranks - 1, this rank's part) gradients of other ranks' passes
     size_t *part;   // (ranks + 1)
     struct squares blocks;
     bool first_pass, last_pass; // of this rank, in a step
