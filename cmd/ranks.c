@@ -296,7 +296,7 @@ ranks_start(unsigned n, bool plan)
     self.meet.listening = meet_listen(&self.meet.port, &self.err);
     if (self.meet.listening < 0)
         die_err(&self.err);
-    self.rank = spawn_ranks(n);
+    self.rank = spawn_ranks(n, self.meet.listening);
     if (self.rank) {
         close(self.meet.listening);
         self.meet.listening = -1;

@@ -289,6 +289,8 @@ begin() {
     # In the order in which they were started.
     mapfile -t rank < <(pgrep -P $pid | sort -n)
     [ "${#rank[@]}" -eq 3 ] || { cat err && false; }
+    # Where they have met nobody listens any more.
+    run ! grep socket <(find /proc/$pid/fd -printf '%l\n')
 }
 
 # over: the status is in $ended; within 30 s nobody is left.
@@ -341,6 +343,41 @@ over() {
         [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
         [ "$(datcat --meta m.ckpt | json "d['meta']['state']['step']")" -eq "$(tail -n 1 out | cut -f 1)" ]
     done
+}
+
+@test "who connects and says nothing, or not all of it, keeps no rank from meeting" {
+    # There is no GPU here: that is what they say when they have met.
+    local i n id=() others
+    port=$(free_port)
+    python3 -c "import socket, sys, time
+ends = []
+while len(ends) < 40:
+    try:
+        ends.append(socket.create_connection(('127.0.0.1', int(sys.argv[1]))))
+        ends[-1].send(b'nibble 1'[:len(ends) % 9])
+    except OSError:
+        time.sleep(0.05)
+open('silent', 'w').close()
+time.sleep(60)" "$port" 3>&- &
+    others=$!
+    local began=$SECONDS
+    for i in 0 1 2; do
+        env RANK=$i LOCAL_RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" NIBBLE_CUDA=/none \
+            timeout 60 trainstep -q --device cuda -d "$IN/ids.tok" --accum 3 -o x.ckpt "$IN/small.ckpt" \
+            >out.$i 2>said.$i </dev/null 3>&- &
+        id+=($!)
+        until [ "$i" -gt 0 ] || [ -e silent ]; do sleep 0.1; done
+    done
+    for i in 0 1 2; do
+        n=0
+        wait "${id[i]}" || n=$?
+        [ "$n" -eq 2 ]
+    done
+    kill "$others"
+    [ $((SECONDS - began)) -lt 8 ]
+    [ -s said.0 ]
+    run ! grep 'have not come' said.0
+    [ ! -s said.1 ]
 }
 
 @test "a plan for more GPUs than there are is that of a rank, which holds its part" {
