@@ -253,6 +253,17 @@ time.sleep(60)" >port 3>&- &
     [ "$ended" = "0 0" ] || { cat said.* && false; }
 }
 
+@test "a rank that fails before it can know of GPUs says so, and ends all" {
+    command -v mpirun >/dev/null || skip "no mpirun"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    cp "$IN/small.ckpt" m.ckpt
+    local t=(trainstep --device cuda -d "$IN/ids.tok" --accum 2) began=$SECONDS
+    run ! timeout 60 mpirun --quiet --oversubscribe --bind-to none -n 1 "${t[@]}" m.ckpt : \
+        -n 1 "${t[@]}" --accum none m.ckpt </dev/null
+    [ $((SECONDS - began)) -lt 20 ]
+    [ "$(grep -c 'rank 1: --accum: none' <<<"$output")" -eq 1 ]
+}
+
 # bats test_tags=long
 @test "scores of two and three emulated GPUs are those of one, without NCCL" {
     emulated
@@ -289,7 +300,7 @@ begin() {
     # In the order in which they were started.
     mapfile -t rank < <(pgrep -P $pid | sort -n)
     [ "${#rank[@]}" -eq 3 ] || { cat err && false; }
-    # Where they have met nobody listens any more.
+    # Once they have met, no process listens.
     run ! grep socket <(find /proc/$pid/fd -printf '%l\n')
 }
 
@@ -420,6 +431,9 @@ PY
     refuse "--accum: 3 passes of a step cannot be divided among 2 ranks" "${t[@]}" --gpus 2 --dry-run --accum 3 m.ckpt
     refuse "--gpus: goes with --score" generate --gpus 2 -p a m.ckpt
     refuse "--rendezvous: goes with --score" generate --rendezvous a:1 -p a m.ckpt
+    refuse "--rank-timeout: goes with --score" generate --rank-timeout 1 -p a m.ckpt
+    refuse "1 of 2 ranks have not come within 1 s (--rank-timeout): rank 1" env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT="$(free_port)" generate --device cuda --rank-timeout 1 --score "$IN/ids.tok" m.ckpt
     local place
     for place in host :1 a: a:b a:0 a:65536 '[]:7'; do
         refuse "--rendezvous: $place: expected HOST:PORT of rank 0" \

@@ -1084,7 +1084,7 @@ run(const struct options *o)
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);
-    ranks_join(o->rank_timeout, r.where.cuda, o->rendezvous);
+    ranks_join(o->rank_timeout, o->rank_timeout, r.where.cuda, o->rendezvous);
     if (!o->cmd.quiet)
         ranks_report();
     settle_gpu(&r);

@@ -248,7 +248,7 @@ listen_to(struct meet *m, struct door *d, unsigned i)
         send_away(d, i);
 }
 
-/* Wait for somebody to come, or for one who has come to say something. */
+/* Wait for a connection, or for the first words of one. */
 static void
 attend(struct meet *m, struct door *d, double seconds)
 {

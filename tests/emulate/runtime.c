@@ -153,8 +153,8 @@ struct emulate_stream {
 
 static struct emulate_stream *streams[MAX_STREAMS];
 
-/* NIBBLE_EMULATE_QUEUES, unset: a stream does at once what it is given.  "late": only what somebody
- * waits for is done, as late as possible.  "early": so it is in the first stream; others do what they
+/* NIBBLE_EMULATE_QUEUES, unset: a stream does at once what it is given.  "late": only what is
+ * waited for is done, as late as possible.  "early": so it is in the first stream; others do what they
  * are given at once, before what the first one has been given meanwhile, unless they wait for it.
  * So a wait that is missing between two streams shows in the results of one of the two. */
 static enum { AT_ONCE, LATE, EARLY } queues;
@@ -466,7 +466,7 @@ cudaGraphExecDestroy(cudaGraphExec_t whole)
 
 struct emulate_event {
     double at;
-    uint64_t recorded, done; // records so far, and those that have been reached
+    uint64_t recorded, done; // how often it was recorded, and reached
     cudaStream_t stream;     // of the last record
 };
 
