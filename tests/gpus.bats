@@ -406,6 +406,10 @@ time.sleep(60)" "$port" 3>&- &
     [ "$(part plan.4 gradients)" -lt "$(part plan.1 gradients)" ]
     [ "$(part plan.4 ranks)" -eq 4 ]
     [ -z "$(part plan.1 sent)" ]
+    # The largest of many is found without planning each.
+    timeout 3 trainstep -q --gpus 256 --dry-run --accum 256 -d "$IN/ids.tok" "$IN/wide.ckpt" >plan.256
+    [ "$(part plan.256 ranks)" -eq 256 ]
+    [ "$(part plan.256 moments)" -lt "$(part plan.4 moments)" ]
     # What a rank sends: of its pass three quarters of gradients, of the step as much of weights.
     python3 - "$(part plan.4 sent)" "$IN/wide.json" <<'PY'
 import json, sys

@@ -93,24 +93,30 @@ gradient_add(void *ctx, size_t i)
     exchange_end(t->net.k, EXCHANGE_PIECE + t->tensor[i].piece);
 }
 
+size_t
+gradient_received(const struct train *t, unsigned rank)
+{
+    const struct comm *c = t->layout.comm;
+    size_t most = 0;
+    for (size_t i = 0; i < t->net.table.n && c; i++) {
+        const struct matrix *pass = &t->net.t[i].grad;
+        struct span s = shard_span(&t->net.table, i, c->size, rank);
+        size_t bytes = (size_t)s.count * dtype_bits(pass->dtype) / 8;
+        if (pass->data && bytes > most)
+            most = bytes;
+    }
+    return c ? most * (c->size - 1) : 0;
+}
+
 int
 gradient_open(struct train *t)
 {
     const struct comm *c = t->layout.comm;
-    size_t most = 0;
     if (!c)
         return 0;
     if (!(t->part = calloc((size_t)c->size + 1, sizeof *t->part)))
         return err_set(t->err, ERR_MEMORY, "out of memory for a training");
-    for (size_t i = 0; i < t->net.table.n; i++) {
-        const struct matrix *pass = &t->net.t[i].grad;
-        if (!pass->data)
-            continue;
-        shard_parts(t->part, &t->net.table, i, c->size);
-        to_bytes(t->part, c->size, pass->dtype);
-        size_t bytes = t->part[c->rank + 1] - t->part[c->rank];
-        most = bytes > most ? bytes : most;
-    }
-    t->received = kernels_alloc(t->net.k, MEMORY_GRADIENTS, most * (c->size - 1));
+    t->received =
+        kernels_alloc(t->net.k, MEMORY_GRADIENTS, gradient_received(t, c->rank));
     return t->received ? 0 : -1;
 }

@@ -5,8 +5,9 @@
 
 #include "lib/model/train.h"
 
-/* When there are gradients: memory for those of other ranks. */
+/* When there are gradients: memory for those of other ranks, and how much a rank has. */
 int gradient_open(struct train *t);
+size_t gradient_received(const struct train *t, unsigned rank);
 /* A call of the communicator has failed: keep its error. */
 int gradient_lost(struct train *t);
 /* A gradient of a pass will be written (net.h, begin): behind the exchange of what is there. */

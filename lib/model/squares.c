@@ -16,6 +16,22 @@ blocks_of(const struct train *t, size_t i, unsigned rank)
     return (size_t)((s.count + SQUARES_BLOCK - 1) / SQUARES_BLOCK);
 }
 
+/* Of all gradients. */
+static size_t
+all_blocks(const struct train *t, unsigned rank)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->net.table.n; i++)
+        n += t->tensor[i].trained ? blocks_of(t, i, rank) : 0;
+    return n;
+}
+
+size_t
+squares_bytes(const struct train *t, unsigned rank)
+{
+    return train_shards(t) ? (all_blocks(t, rank) + 1) * sizeof(double) : 0;
+}
+
 int
 squares_open(struct train *t)
 {
@@ -25,19 +41,14 @@ squares_open(struct train *t)
     s->next = calloc(ranks, sizeof *s->next);
     if (!s->at || !s->next)
         return err_set(t->err, ERR_MEMORY, "out of memory for norms");
-    for (unsigned q = 0; q < ranks; q++) {
-        s->at[q + 1] = s->at[q];
-        for (size_t i = 0; i < t->net.table.n; i++)
-            if (t->tensor[i].trained)
-                s->at[q + 1] += blocks_of(t, i, q);
-    }
-    size_t n = s->at[own + 1] - s->at[own];
+    for (unsigned q = 0; q < ranks; q++)
+        s->at[q + 1] = s->at[q] + all_blocks(t, q);
     s->grad = calloc(t->net.table.n + 1, sizeof *s->grad);
     s->host = calloc(s->at[ranks] + 1, sizeof *s->host);
     s->tree = calloc(s->at[ranks] + 1, sizeof *s->tree);
     if (!s->grad || !s->host || !s->tree)
         return err_set(t->err, ERR_MEMORY, "out of memory for norms");
-    s->device = kernels_alloc(t->net.k, MEMORY_OTHER, (n + 1) * sizeof *s->device);
+    s->device = kernels_alloc(t->net.k, MEMORY_OTHER, squares_bytes(t, own));
     for (unsigned q = 0; q <= ranks; q++)
         s->at[q] *= sizeof *s->host; // the calls that it is for count bytes
     return s->device ? 0 : -1;

@@ -180,8 +180,11 @@ train_has_parts(const struct train *t, const struct array *a)
 {
     return a->plane < ARRAY_M ? train_parts_master(t, a->row) : train_shards(t);
 }
-/* What this rank updates of row i. */
+/* What this rank, or another one, updates of row i. */
 struct span train_span(const struct train *t, size_t i);
+struct span train_span_of(const struct train *t, size_t i, unsigned rank);
+/* Bytes of a rank's parts: its plan without them is that of every rank. */
+uint64_t train_part_bytes(const struct train *t, unsigned rank);
 
 /* How many magnitudes there are in t->net.delayed, which is NULL where scales are current.  They
  * are the caller's to set before a step, and to save. */

@@ -40,22 +40,33 @@ attach(struct train_tensor *t, const struct array *a, bool torchsharp, void *p)
         t->state.v_scale = v_scale;
 }
 
+/* What a rank holds of an array; *span: of its elements. */
+static uint64_t
+held_bytes(const struct train *t, const struct array *a, unsigned rank,
+           struct span *span)
+{
+    uint64_t at;
+    *span = train_has_parts(t, a)
+                ? train_span_of(t, a->row, rank)
+                : (struct span){ a->row, 0, t->net.table.row[a->row].numel };
+    if (a->plane >= ARRAY_M && !t->tensor[a->row].trained)
+        return 0;
+    uint64_t bytes = array_bytes(a, span, &at);
+    return bytes ? bytes : 1; // no memory means another thing
+}
+
 static int
 alloc_array(struct train *t, size_t i)
 {
     const struct array *a = &t->arrays.v[i];
     struct train_tensor *x = &t->tensor[a->row];
     struct train_held *h = &t->held[i];
-    bool master = a->plane < ARRAY_M;
-    uint64_t at;
-    h->span = train_has_parts(t, a)
-                  ? train_span(t, a->row)
-                  : (struct span){ a->row, 0, t->net.table.row[a->row].numel };
-    if (!master && !x->trained)
+    unsigned rank = t->layout.comm ? t->layout.comm->rank : 0;
+    uint64_t bytes = held_bytes(t, a, rank, &h->span);
+    if (bytes == 0)
         return 0;
-    uint64_t bytes = array_bytes(a, &h->span, &at);
-    h->device = kernels_alloc(t->net.k, master ? MEMORY_MASTER : MEMORY_MOMENTS,
-                              bytes ? (size_t)bytes : 1); // NULL means another thing
+    h->device = kernels_alloc(
+        t->net.k, a->plane < ARRAY_M ? MEMORY_MASTER : MEMORY_MOMENTS, (size_t)bytes);
     if (!h->device)
         return -1;
     attach(x, a, t->layout.arrays.torchsharp != TORCHSHARP_NONE, h->device);
@@ -232,6 +243,26 @@ place_grad(struct train *t, size_t i)
     return kernels_alloc(t->net.k, MEMORY_GRADIENTS, product_bytes(t, i));
 }
 
+/* Of a sum over passes. */
+static size_t
+sum_bytes(size_t count)
+{
+    return (count ? count : 1) * sizeof(float);
+}
+
+uint64_t
+train_part_bytes(const struct train *t, unsigned rank)
+{
+    uint64_t bytes = gradient_received(t, rank) + squares_bytes(t, rank);
+    struct span span;
+    for (size_t i = 0; i < t->arrays.n; i++)
+        bytes += held_bytes(t, &t->arrays.v[i], rank, &span);
+    for (size_t i = 0; i < t->net.table.n && adds_passes(t); i++)
+        if (t->net.t[i].grad.data)
+            bytes += sum_bytes((size_t)train_span_of(t, i, rank).count);
+    return bytes;
+}
+
 /* Sums over passes; of parts they have no rows. */
 static int
 alloc_sums(struct train *t)
@@ -241,8 +272,7 @@ alloc_sums(struct train *t)
         const struct matrix *pass = &t->net.t[i].grad;
         if (!pass->data)
             continue;
-        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS,
-                                (count ? count : 1) * sizeof(float));
+        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS, sum_bytes(count));
         if (!p)
             return -1;
         t->tensor[i].grad = train_shards(t)
