@@ -118,6 +118,7 @@ torch() {
     counts=2 passes=2
     same "$IN/wide.ckpt" --compute f32
     same "$IN/wide.ckpt" --compute fp8 --clip-mode prev
+    same "$IN/wide.ckpt" --compute fp8 --quant-from 2
     same "$IN/wide.ckpt" --recompute block --activations nvfp4
     same "$IN/small.ckpt" --train-last-layers 1 --quant-from 2 --clip 0
 }
