@@ -9,6 +9,8 @@
 #include "lib/core/meet.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -146,12 +148,52 @@ join(void)
     return self.gpus ? join_sockets() : join_mpi();
 }
 
+/* What a rank says that fails before it has joined the others, and cannot join them by MPI. */
+struct last_words {
+    int status;
+    const char *words;
+    atomic_bool over; // they have been printed, or need not be
+};
+
+static void *
+say_later(void *arg)
+{
+    struct last_words *last = arg;
+    enum { TO_JOIN = 5 }; // seconds
+    sleep(TO_JOIN);
+    if (!atomic_exchange(&last->over, true))
+        end_here(last->status, last->words);
+    return NULL;
+}
+
+/* Join, in order to fail together.  MPI begins when all begin it, which ranks with GPUs never
+ * do: then this rank ends alone, and its launcher ends the others. */
+static bool
+join_late(int status, const char *words)
+{
+    static struct last_words last;
+    enum { TO_COME = 10 }; // seconds
+    pthread_t thread;
+    if (self.meet.patience <= 0)
+        self.meet.patience = TO_COME;
+    if (self.gpus)
+        return join();
+    last = (struct last_words){ .status = status, .words = words };
+    if (pthread_create(&thread, NULL, say_later, &last) != 0)
+        return false;
+    bool joined = join();
+    if (atomic_exchange(&last.over, true))
+        pause(); // the thread ends this process
+    return joined;
+}
+
 /* An error, of options perhaps, ends this rank: tell the others, who then end, too. */
 static void
 fail(int *status, const char *words)
 {
     const struct vote own = { .status = *status };
-    if (self.parting || self.working || (!self.tried && !join()) || !self.joined) {
+    if (self.parting || self.working || (!self.tried && !join_late(*status, words)) ||
+        !self.joined) {
         cmd_print(words);
         if (self.working)
             comm_abort(&self.comm, *status);
@@ -296,7 +338,7 @@ ranks_start(unsigned n, bool plan)
     self.meet.listening = meet_listen(&self.meet.port, &self.err);
     if (self.meet.listening < 0)
         die_err(&self.err);
-    self.rank = spawn_ranks(n);
+    self.rank = spawn_ranks(n, self.meet.listening);
     if (self.rank) {
         close(self.meet.listening);
         self.meet.listening = -1;
@@ -318,11 +360,10 @@ refuse_mpi(void)
 }
 
 void
-ranks_join(double patience, bool gpus, const char *rendezvous)
+ranks_join(double patience, double to_come, bool gpus, const char *rendezvous)
 {
-    enum { TO_COME = 600 }; // seconds, of patience without an end
     self.comm.patience = patience;
-    self.meet.patience = patience > 0 ? patience : TO_COME;
+    self.meet.patience = to_come;
     if (rendezvous) // also where it is not used
         launcher_take_place(&self.meet, rendezvous);
     if (self.size == 1 || self.planning)

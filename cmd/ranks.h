@@ -20,10 +20,11 @@ void ranks_want_gpus(const char **device, const char *rendezvous);
 /* --gpus: start n ranks here, each with a GPU; returns in each.  plan: one process, which plans for
  * all, and takes the part of rank 0. */
 void ranks_start(unsigned n, bool plan);
-/* Join the other ranks; dies if that fails.  While this rank waits, a rank that sends nothing for
- * `patience` seconds is lost; 0: none is.  rendezvous: HOST:PORT of rank 0 where they have GPUs, or NULL: as the
+/* Join the other ranks; dies if that fails, as where one with a GPU has not come for `to_come`
+ * seconds (--rank-timeout).  While this rank waits, a rank that sends nothing for `patience` seconds
+ * is lost; 0: none is.  rendezvous: HOST:PORT of rank 0 where they have GPUs, or NULL: as the
  * launcher has it. */
-void ranks_join(double patience, bool gpus, const char *rendezvous);
+void ranks_join(double patience, double to_come, bool gpus, const char *rendezvous);
 /* Settle the number of this rank's GPU, unless the device names one; refuse two ranks of one. */
 void ranks_settle_gpu(const char *device, int *number);
 /* Let the ranks' GPUs exchange their memory. */

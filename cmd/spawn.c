@@ -99,7 +99,7 @@ begin_rank(const sigset_t *before, pid_t parent)
 }
 
 unsigned
-spawn_ranks(unsigned n)
+spawn_ranks(unsigned n, int theirs)
 {
     struct ranks r = { .id = cmd_alloc(n, sizeof *r.id), .n = n };
     sigset_t signals, before;
@@ -125,6 +125,7 @@ spawn_ranks(unsigned n)
         r.id[q] = id;
         r.left++;
     }
+    close(theirs);
     await(&r, &signals);
     free(r.id);
     if (r.status == EXIT_DONE && r.signal)

@@ -4,7 +4,8 @@
 #ifndef NIBBLE_CMD_SPAWN_H
 #define NIBBLE_CMD_SPAWN_H
 
-/* Returns in each of n new processes, with its number; the one that was called ends in it. */
-unsigned spawn_ranks(unsigned n);
+/* Returns in each of n new processes, with its number; the one that was called ends in it, and closes
+ * what is theirs before. */
+unsigned spawn_ranks(unsigned n, int theirs);
 
 #endif

@@ -270,7 +270,8 @@ enum { PEERS_ID = 128 };
 int kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
 /* All ranks make the same calls in the same order; to and from itself a rank sends nothing. */
 void op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
-/* Seconds in which its queue has done, or waited for, that so far; it waits for the last one. */
+/* Seconds in which QUEUE_COMPUTE has done nothing but to wait for QUEUE_EXCHANGE so far; the host
+ * waits for the last wait. */
 double kernels_exchanged(struct kernels *k);
 
 /* ---- operations --------------------------------------------------------------------------- */
@@ -461,6 +462,9 @@ void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 enum { SQUARES_BLOCK = 1 << 14, SQUARES_LANES = 1 << 11 };
 void op_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                     size_t count);
+/* The sums of those blocks: of g[0], behind them of g[1], ... */
+void op_block_squares(struct kernels *k, double *out, const struct matrix *g,
+                      size_t count);
 /* *out = what a gradient of that sum of squares is to be multiplied by: `factor`, or with
  * limit > 0 at most limit / norm.  NaN, which stops updates, if its norm is then above `max`
  * or not finite, or if *before, unless NULL, is NaN. */

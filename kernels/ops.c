@@ -172,8 +172,8 @@ kernels_stage_upload(struct kernels *k, void *to, void *stage, size_t bytes)
 void
 kernels_queue(struct kernels *k, enum queue queue)
 {
-    if (queue != k->queue)
-        RUN(k, queue, queue);
+    if (queue != k->queue && k->op->queue)
+        k->op->queue(k, queue); // after an error, too: the device keeps which one it is
     k->queue = queue;
 }
 
@@ -599,6 +599,14 @@ op_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t co
     for (size_t i = 0; i < count; i++)
         assert(!g[i].data || matrix_is_dense(&g[i]));
     RUN(k, sum_squares, out, g, count);
+}
+
+void
+op_block_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        assert(g[i].data && matrix_is_dense(&g[i]));
+    RUN(k, block_squares, out, g, count);
 }
 
 void

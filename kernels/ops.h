@@ -118,6 +118,8 @@ struct ops {
     void (*add)(struct kernels *k, const struct matrix *y, const struct matrix *x);
     void (*sum_squares)(struct kernels *k, double *out, const struct matrix *g,
                         size_t count);
+    void (*block_squares)(struct kernels *k, double *out, const struct matrix *g,
+                          size_t count);
     void (*clip)(struct kernels *k, float *out, const double *squares, float factor,
                  float limit, double max, const float *before);
     void (*adamw)(struct kernels *k, const struct adam_state *s,

@@ -56,16 +56,19 @@ alone() { timeout 100 trainstep --device cuda -d "$IN/ids.tok" --lr 1e-2 "$@"; }
 numbers() { cut -f 1-5,10; }
 
 # same CKPT OPTION...: $counts GPUs end in the bytes of one, and print its numbers; $passes a step.
+# Their queues do what they are given as late as they may, and as early.
 same() {
-    local n from=$1
+    local n queues from=$1
     shift
     alone -q -n 2 --accum $passes -f -o one.ckpt "$@" "$from" | numbers >one
     [ "$(wc -l <one)" -eq 3 ]
     run ! cmp -s "$from" one.ckpt
     for n in $counts; do
-        gpus "$n" -q -n 2 --accum $passes -f -o some.ckpt "$@" "$from" | numbers >some
-        cmp one some
-        cmp one.ckpt some.ckpt
+        for queues in late early; do
+            NIBBLE_EMULATE_QUEUES=$queues gpus "$n" -q -n 2 --accum $passes -f -o some.ckpt "$@" "$from" | numbers >some
+            cmp one some
+            cmp one.ckpt some.ckpt
+        done
     done
 }
 
@@ -115,6 +118,7 @@ torch() {
     counts=2 passes=2
     same "$IN/wide.ckpt" --compute f32
     same "$IN/wide.ckpt" --compute fp8 --clip-mode prev
+    same "$IN/wide.ckpt" --compute fp8 --quant-from 2
     same "$IN/wide.ckpt" --recompute block --activations nvfp4
     same "$IN/small.ckpt" --train-last-layers 1 --quant-from 2 --clip 0
 }
@@ -250,6 +254,17 @@ time.sleep(60)" >port 3>&- &
     [ "$ended" = "0 0" ] || { cat said.* && false; }
 }
 
+@test "a rank that fails before it can know of GPUs says so, and ends all" {
+    command -v mpirun >/dev/null || skip "no mpirun"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    cp "$IN/small.ckpt" m.ckpt
+    local t=(trainstep --device cuda -d "$IN/ids.tok" --accum 2) began=$SECONDS
+    run ! timeout 60 mpirun --quiet --oversubscribe --bind-to none -n 1 "${t[@]}" m.ckpt : \
+        -n 1 "${t[@]}" --accum none m.ckpt </dev/null
+    [ $((SECONDS - began)) -lt 20 ]
+    [ "$(grep -c 'rank 1: --accum: none' <<<"$output")" -eq 1 ]
+}
+
 # bats test_tags=long
 @test "scores of two and three emulated GPUs are those of one, without NCCL" {
     emulated
@@ -286,6 +301,8 @@ begin() {
     # In the order in which they were started.
     mapfile -t rank < <(pgrep -P $pid | sort -n)
     [ "${#rank[@]}" -eq 3 ] || { cat err && false; }
+    # Once they have met, no process listens.
+    run ! grep socket <(find /proc/$pid/fd -printf '%l\n')
 }
 
 # over: the status is in $ended; within 30 s nobody is left.
@@ -340,6 +357,41 @@ over() {
     done
 }
 
+@test "who connects and says nothing, or not all of it, keeps no rank from meeting" {
+    # There is no GPU here: that is what they say when they have met.
+    local i n id=() others
+    port=$(free_port)
+    python3 -c "import socket, sys, time
+ends = []
+while len(ends) < 40:
+    try:
+        ends.append(socket.create_connection(('127.0.0.1', int(sys.argv[1]))))
+        ends[-1].send(b'nibble 1'[:len(ends) % 9])
+    except OSError:
+        time.sleep(0.05)
+open('silent', 'w').close()
+time.sleep(60)" "$port" 3>&- &
+    others=$!
+    local began=$SECONDS
+    for i in 0 1 2; do
+        env RANK=$i LOCAL_RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" NIBBLE_CUDA=/none \
+            timeout 60 trainstep -q --device cuda -d "$IN/ids.tok" --accum 3 -o x.ckpt "$IN/small.ckpt" \
+            >out.$i 2>said.$i </dev/null 3>&- &
+        id+=($!)
+        until [ "$i" -gt 0 ] || [ -e silent ]; do sleep 0.1; done
+    done
+    for i in 0 1 2; do
+        n=0
+        wait "${id[i]}" || n=$?
+        [ "$n" -eq 2 ]
+    done
+    kill "$others"
+    [ $((SECONDS - began)) -lt 8 ]
+    [ -s said.0 ]
+    run ! grep 'have not come' said.0
+    [ ! -s said.1 ]
+}
+
 @test "a plan for more GPUs than there are is that of a rank, which holds its part" {
     local n part whole
     part() { awk -F'\t' -v p="$2" '$1 == p { print $2; exit }' "$1"; }
@@ -355,6 +407,10 @@ over() {
     [ "$(part plan.4 gradients)" -lt "$(part plan.1 gradients)" ]
     [ "$(part plan.4 ranks)" -eq 4 ]
     [ -z "$(part plan.1 sent)" ]
+    # The largest of many is found without planning each.
+    timeout 3 trainstep -q --gpus 256 --dry-run --accum 256 -d "$IN/ids.tok" "$IN/wide.ckpt" >plan.256
+    [ "$(part plan.256 ranks)" -eq 256 ]
+    [ "$(part plan.256 moments)" -lt "$(part plan.4 moments)" ]
     # What a rank sends: of its pass three quarters of gradients, of the step as much of weights.
     python3 - "$(part plan.4 sent)" "$IN/wide.json" <<'PY'
 import json, sys
@@ -380,6 +436,9 @@ PY
     refuse "--accum: 3 passes of a step cannot be divided among 2 ranks" "${t[@]}" --gpus 2 --dry-run --accum 3 m.ckpt
     refuse "--gpus: goes with --score" generate --gpus 2 -p a m.ckpt
     refuse "--rendezvous: goes with --score" generate --rendezvous a:1 -p a m.ckpt
+    refuse "--rank-timeout: goes with --score" generate --rank-timeout 1 -p a m.ckpt
+    refuse "1 of 2 ranks have not come within 1 s (--rank-timeout): rank 1" env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT="$(free_port)" generate --device cuda --rank-timeout 1 --score "$IN/ids.tok" m.ckpt
     local place
     for place in host :1 a: a:b a:0 a:65536 '[]:7'; do
         refuse "--rendezvous: $place: expected HOST:PORT of rank 0" \

@@ -18,6 +18,7 @@ static struct config_generate cfg = {
                       "measure its loss on samples.\nThe prompt is not repeated." },
     .max_tokens = 256,
     .batch = 1,
+    .rank_timeout = 600,
     .sample = { .top_p = 1, .penalty = 1 },
     .where = { .device = "auto", .decodes = true },
 };
@@ -151,6 +152,9 @@ static const struct cmd_option options[] = {
       CMD_U64(&cfg.gpus, 1, 1024) },
     { 0, "rendezvous", "HOST:PORT", "with --score: where ranks with GPUs meet",
       CMD_TEXT(&cfg.rendezvous) },
+    { 0, "rank-timeout", "SECONDS",
+      "end if one of those does not come for so long (600)",
+      CMD_NUMBER(&cfg.rank_timeout, 1) },
     { CMD_COMPAT(&cfg.torchsharp,
                  "--template torchsharp, control tokens in text count") },
     { CMD_THREADS(&cfg.where.threads) },
@@ -221,9 +225,11 @@ settle(struct config_generate *c)
     if (c->kl_model && !c->score)
         misuse("--kl-model: goes with --score: models are compared on the tokens of a "
                ".tok");
-    if ((c->gpus || c->rendezvous) && !c->score)
-        misuse("--%s: goes with --score: answers are computed on one GPU",
-               c->gpus ? "gpus" : "rendezvous");
+    const char *const several[] = { "gpus", "rendezvous", "rank-timeout" };
+    for (size_t i = 0; i < sizeof several / sizeof *several; i++)
+        if (cmd_given(&c->cmd, several[i]) && !c->score)
+            misuse("--%s: goes with --score: answers are computed on one GPU",
+                   several[i]);
     if (c->dump_importance && !c->score)
         misuse("--dump-importance: goes with --score: it measures on the tokens of a "
                ".tok");
@@ -306,7 +312,8 @@ begin_ranks(struct config_generate *c)
 static void
 join_ranks(struct config_generate *c)
 {
-    ranks_join(0, c->where.cuda, c->rendezvous);
+    // Samples take as long as they take: ranks that are there are waited for without an end.
+    ranks_join(0, c->rank_timeout, c->where.cuda, c->rendezvous);
     if (!c->cmd.quiet)
         ranks_report();
     if (c->where.cuda && ranks_count() > 1)

@@ -36,7 +36,8 @@ struct config_generate {
     uint64_t chunk, context; // 0: not given
     uint64_t gpus;           // of --score; 0: not given
     const char *rendezvous;
-    bool torchsharp; // --compat
+    double rank_timeout; // seconds
+    bool torchsharp;     // --compat
     enum activations activations;
     enum input_scale { INPUT_SCALE_DYNAMIC, INPUT_SCALE_STATIC } input_scale;
     struct device_options where;

@@ -98,6 +98,20 @@ sample_bytes(const struct run *r)
            (r->max_tokens * 4 * sizeof(int32_t) + sizeof(struct net_batch));
 }
 
+/* Parts differ. */
+static unsigned
+largest_rank(const struct train *t)
+{
+    uint64_t most = 0;
+    unsigned largest = 0;
+    for (unsigned q = 0; t->layout.comm && q < t->layout.comm->size; q++) {
+        uint64_t bytes = train_part_bytes(t, q);
+        largest = bytes > most ? q : largest;
+        most = bytes > most ? bytes : most;
+    }
+    return largest;
+}
+
 uint64_t
 plan_bytes(struct run *r, struct usage *usage)
 {
@@ -105,6 +119,7 @@ plan_bytes(struct run *r, struct usage *usage)
     struct train t;
     if (train_open(&t, &r->c, k, &r->layout, &r->err) < 0)
         die_err(&r->err);
+    r->largest_rank = largest_rank(&t);
     teacher_load(r, &t);
     count_step(r, &t);
     *usage = k->usage;
@@ -335,22 +350,16 @@ row(const char *what, uint64_t bytes)
            (double)bytes / (1 << 30));
 }
 
-/* The plan of the rank whose plan is the largest, which r->layout.comm becomes; parts differ. */
+/* The plan of the rank whose plan is the largest, which r->layout.comm becomes. */
 static uint64_t
 largest_plan(struct run *r, struct usage *usage, struct comm *of)
 {
-    uint64_t most = 0;
-    unsigned largest = 0;
+    uint64_t bytes = plan_bytes(r, usage);
     if (!r->layout.comm)
-        return plan_bytes(r, usage);
+        return bytes;
     *of = *r->layout.comm;
+    of->rank = r->largest_rank;
     r->layout.comm = of;
-    for (of->rank = 0; of->rank < of->size; of->rank++) {
-        uint64_t bytes = plan_bytes(r, usage);
-        largest = bytes > most ? of->rank : largest;
-        most = bytes > most ? bytes : most;
-    }
-    of->rank = largest;
     return plan_bytes(r, usage);
 }
 

@@ -683,7 +683,7 @@ report_quant(struct run *r)
              (unsigned long long)from, r->quantizer);
 }
 
-/* Seconds that this rank has exchanged so far, which is mostly to wait. */
+/* Seconds in which exchanges have kept this rank from computing so far. */
 static double
 exchanged(const struct run *r)
 {
@@ -1084,7 +1084,7 @@ run(const struct options *o)
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);
-    ranks_join(o->rank_timeout, r.where.cuda, o->rendezvous);
+    ranks_join(o->rank_timeout, o->rank_timeout, r.where.cuda, o->rendezvous);
     if (!o->cmd.quiet)
         ranks_report();
     settle_gpu(&r);

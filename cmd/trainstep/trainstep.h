@@ -224,6 +224,7 @@ struct run {
     size_t max_tokens, max_labels; // of a pass
     uint64_t in_step, end;         // the step of `in`, the last step
     uint64_t sent_bytes;           // by this rank, of a step as it is planned
+    unsigned largest_rank;         // whose plan is the largest
     double wait_ms;                // of the last step, to exchange
     char *target;                  // the output
     struct lock lock;              // of the target

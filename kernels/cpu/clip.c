@@ -20,19 +20,35 @@ sum_block(const void *ctx, size_t first, size_t end)
     j->sum[first / SQUARES_BLOCK] = j->rows->sum_squares(j->x + first, end - first);
 }
 
+/* To `sums`; how many blocks there are. */
+static size_t
+sum_blocks(struct cpu *c, double *sums, const struct matrix *g)
+{
+    size_t n = g->rows * g->cols;
+    const struct job j = { c->rows, g->data, sums };
+    cpu_for_ranges(c, n, SQUARES_BLOCK, sum_block, &j);
+    return ceil_div(n, SQUARES_BLOCK);
+}
+
 static void
 sum_squares(struct cpu *c, double *out, const struct matrix *g)
 {
-    size_t n = g->rows * g->cols, blocks = ceil_div(n, SQUARES_BLOCK);
-    struct job j = { c->rows, g->data, malloc((blocks + 1) * sizeof(double)) };
+    size_t blocks = ceil_div(g->rows * g->cols, SQUARES_BLOCK);
+    double *sums = malloc((blocks + 1) * sizeof *sums);
     *out = 0;
-    if (!j.sum) {
+    if (!sums) {
         err_set(c->k.err, ERR_MEMORY, "out of memory for a norm");
         return;
     }
-    cpu_for_ranges(c, n, SQUARES_BLOCK, sum_block, &j);
-    *out = rows_add_neighbours(j.sum, blocks);
-    free(j.sum);
+    *out = rows_add_neighbours(sums, sum_blocks(c, sums, g));
+    free(sums);
+}
+
+void
+cpu_block_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out += sum_blocks(cpu_of(k), out, &g[i]);
 }
 
 void

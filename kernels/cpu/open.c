@@ -83,6 +83,7 @@ static const struct ops cpu_ops = {
     .swiglu_bwd_to_fp8 = cpu_swiglu_bwd_to_fp8,
     .add = cpu_add,
     .sum_squares = cpu_sum_squares,
+    .block_squares = cpu_block_squares,
     .clip = cpu_clip,
     .adamw = cpu_adamw,
     .torchsharp_adamw = cpu_torchsharp_adamw,

@@ -102,6 +102,8 @@ void cpu_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
 void cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cpu_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                      size_t count);
+void cpu_block_squares(struct kernels *k, double *out, const struct matrix *g,
+                       size_t count);
 void cpu_clip(struct kernels *k, float *out, const double *squares, float factor,
               float limit, double max, const float *before);
 

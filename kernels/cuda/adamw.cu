@@ -849,6 +849,28 @@ cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g, size_t 
     run_many(c, &m);
 }
 
+void
+cuda_block_squares(struct kernels *k, double *out, const struct matrix *g, size_t count)
+{
+    struct cuda *c = cuda_of(k);
+    struct summed *table = (struct summed *)c->q.partials, part[MANY];
+    while (count) {
+        unsigned parts = 0, blocks = 0;
+        for (; count && parts < MANY; count--, g++) {
+            size_t n = g->rows * g->cols;
+            part[parts++] = {
+                g->data, NULL, n, blocks, n ? squares_blocks(n) : 0, g->dtype == DT_F32
+            };
+            blocks += part[parts - 1].blocks;
+        }
+        cuda_upload(k, table, part, parts * sizeof *table);
+        if (blocks)
+            squares_of_many<<<blocks, THREADS, 0, c->q.stream>>>(out, table, parts);
+        cuda_launched(c, "sum_squares");
+        out += blocks;
+    }
+}
+
 static __global__ void
 clip_kernel(float *out, const double *squares, float factor, float limit, double max,
             const float *before)

@@ -74,7 +74,7 @@ void
 cuda_mark(struct cuda *c, const char *name)
 {
     struct trace *t = c->trace;
-    if (!t)
+    if (!t || c->k.queue != QUEUE_COMPUTE)
         return;
     if (t->n == MARKS)
         count_marks(c);
@@ -332,6 +332,20 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
 
 /* ---- queues ---------------------------------------------------------------------- */
 
+/* Exchanges go before products where both wait for a multiprocessor: another rank waits. */
+static void
+create_stream(struct cuda *c, enum queue queue)
+{
+    int lowest = 0, highest = 0;
+    if (cuda_check(c, cudaDeviceGetStreamPriorityRange(&lowest, &highest),
+                   "cudaDeviceGetStreamPriorityRange"))
+        cuda_check(
+            c,
+            cudaStreamCreateWithPriority(&c->q.stream, cudaStreamNonBlocking,
+                                         queue == QUEUE_EXCHANGE ? highest : lowest),
+            "cudaStreamCreate");
+}
+
 static void
 cuda_queue(struct kernels *k, enum queue queue)
 {
@@ -339,14 +353,14 @@ cuda_queue(struct kernels *k, enum queue queue)
     c->queues[k->queue] = c->q;
     c->q = c->queues[queue];
     if (!c->q.stream)
-        cuda_check(c, cudaStreamCreateWithFlags(&c->q.stream, cudaStreamNonBlocking),
-                   "cudaStreamCreate");
+        create_stream(c, queue);
 }
 
 static void
 cuda_record(struct kernels *k, unsigned e)
 {
     struct cuda *c = cuda_of(k);
+    c->event_of[e] = k->queue;
     if (c->events[e] ||
         cuda_check(c, cudaEventCreateWithFlags(&c->events[e], cudaEventDisableTiming),
                    "cudaEventCreate"))
@@ -357,23 +371,35 @@ static void
 cuda_wait_event(struct kernels *k, unsigned e)
 {
     struct cuda *c = cuda_of(k);
+    bool exchange = c->event_of[e] == QUEUE_EXCHANGE && k->queue == QUEUE_COMPUTE;
     c->q.early = NOT_EARLY;
-    if (c->events[e])
-        cuda_check(c, cudaStreamWaitEvent(c->q.stream, c->events[e], 0),
-                   "cudaStreamWaitEvent");
+    if (!c->events[e])
+        return;
+    if (exchange)
+        cuda_peers_wait(c, true);
+    cuda_check(c, cudaStreamWaitEvent(c->q.stream, c->events[e], 0),
+               "cudaStreamWaitEvent");
+    if (exchange)
+        cuda_peers_wait(c, false);
 }
 
 /* ---- open and close -------------------------------------------------------------- */
 
 static void
-close_queues(struct cuda *c)
+settle_queues(struct cuda *c)
 {
     c->queues[c->k.queue] = c->q;
     for (int i = 0; i < QUEUES; i++)
-        if (c->queues[i].stream) {
+        if (c->queues[i].stream)
             cudaStreamSynchronize(c->queues[i].stream);
+}
+
+static void
+close_queues(struct cuda *c)
+{
+    for (int i = 0; i < QUEUES; i++)
+        if (c->queues[i].stream)
             cudaStreamDestroy(c->queues[i].stream);
-        }
     for (int i = 0; i < EVENTS; i++)
         if (c->events[i])
             cudaEventDestroy(c->events[i]);
@@ -386,9 +412,10 @@ cuda_close(struct kernels *k)
     struct cuda *c = &w->c;
     if (c->trace)
         print_times(c);
-    if (c->q.stream)
-        cudaStreamSynchronize(c->q.stream);
+    if (cuda_ready(c)) // an exchange that has failed must not be waited for
+        settle_queues(c);
     cuda_peers_close(c);
+    settle_queues(c);
     cuda_replay_close(c);
     cuda_gemm_close(c);
     cudnn_close(c);
@@ -454,6 +481,7 @@ static const struct ops cuda_ops = {
     .swiglu_bwd_to_fp8 = cuda_swiglu_bwd_to_fp8,
     .add = cuda_add,
     .sum_squares = cuda_sum_squares,
+    .block_squares = cuda_block_squares,
     .clip = cuda_clip,
     .adamw = cuda_adamw,
 };
@@ -523,7 +551,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_11(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_12(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");

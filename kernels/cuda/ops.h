@@ -24,6 +24,8 @@ void cuda_recorded(struct kernels *k, bool repeats);
 void cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
 void cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
 double cuda_exchanged(struct kernels *k);
+/* The compute queue begins, or ends, to wait for an exchange. */
+void cuda_peers_wait(struct cuda *c, bool begins);
 void cuda_peers_close(struct cuda *c);
 
 /* gemm.cu: products, by cuBLASLt */
@@ -124,6 +126,8 @@ void cuda_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
 void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
 void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                       size_t count);
+void cuda_block_squares(struct kernels *k, double *out, const struct matrix *g,
+                        size_t count);
 void cuda_clip(struct kernels *k, float *out, const double *squares, float factor,
                float limit, double max, const float *before);
 

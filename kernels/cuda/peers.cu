@@ -127,7 +127,7 @@ open_nccl(char *why, size_t n)
 
 /* ---- this rank -------------------------------------------------------------------- */
 
-enum { SPANS = 256 }; // exchanges whose times are not added yet, at most
+enum { SPANS = 256 }; // waits whose times are not added yet, at most
 
 struct peers {
     struct nccl_comm *comm;
@@ -200,7 +200,9 @@ post(struct cuda *c, unsigned ranks, const struct transfer *t)
     return rc == NCCL_SUCCESS ? ended : rc;
 }
 
-/* Add the time of the oldest exchange, which ends before. */
+/* ---- waiting ---------------------------------------------------------------------- */
+
+/* Add the time of the oldest wait, which ends before. */
 static void
 add_span(struct cuda *c)
 {
@@ -214,12 +216,21 @@ add_span(struct cuda *c)
     p->n--;
 }
 
-/* Mark where an exchange begins or ends in the queue. */
-static void
-mark(struct cuda *c, cudaEvent_t *e)
+void
+cuda_peers_wait(struct cuda *c, bool begins)
 {
+    struct peers *p = c->peers;
+    if (!p || !cuda_ready(c))
+        return;
+    if (begins && p->n == SPANS)
+        add_span(c);
+    unsigned i = (p->first + p->n) % SPANS;
+    cudaEvent_t *e = begins ? &p->from[i] : &p->to[i];
     if (*e || cuda_check(c, cudaEventCreate(e), "cudaEventCreate"))
         cuda_check(c, cudaEventRecord(*e, c->q.stream), "cudaEventRecord");
+    p->n += !begins && cuda_ready(c);
+    if (!begins)
+        cuda_mark(c, "wait for an exchange");
 }
 
 double
@@ -235,19 +246,11 @@ void
 cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
 {
     struct cuda *c = cuda_of(k);
-    struct peers *p = c->peers;
     int state = NCCL_SUCCESS;
     c->q.early = NOT_EARLY;
-    if (p->n == SPANS)
-        add_span(c);
-    unsigned i = (p->first + p->n) % SPANS;
-    if (!check(c, nccl.state(p->comm, &state), "the state of an exchange") ||
-        !check(c, state, "an exchange before"))
-        return;
-    mark(c, &p->from[i]);
-    if (check(c, post(c, ranks, t), "an exchange"))
-        mark(c, &p->to[i]);
-    p->n += cuda_ready(c);
+    if (check(c, nccl.state(c->peers->comm, &state), "the state of an exchange") &&
+        check(c, state, "an exchange before"))
+        check(c, post(c, ranks, t), "an exchange");
     cuda_mark(c, "exchange");
 }
 

@@ -22,6 +22,6 @@ double comm_patience(const struct comm *c, const bool *late);
 int comm_is_late(struct comm *c, const bool *late);
 
 /* In libnibble-mpi.so; its name changes with these structures. */
-int nibble_mpi_open_3(struct comm *c, struct err *err);
+int nibble_mpi_open_4(struct comm *c, struct err *err);
 
 #endif

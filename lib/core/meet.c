@@ -32,36 +32,36 @@ struct reply {
     uint32_t answer;
 };
 
-enum { FIRST_WORDS = 10 }; // seconds that the other side has for them
+enum { FIRST_WORDS = 10, ANSWER = 15 }; // seconds that the other side has for them
 
 /* ---- sockets ------------------------------------------------------------------------------ */
 
-bool
-meet_send(int fd, const void *p, size_t n)
+/* All of n bytes, to fd or from it. */
+static bool
+transfer(int fd, char *p, size_t n, bool sends)
 {
-    for (size_t at = 0; at < n;) {
-        ssize_t some = send(fd, (const char *)p + at, n - at, MSG_NOSIGNAL);
+    while (n) {
+        ssize_t some = sends ? send(fd, p, n, MSG_NOSIGNAL) : recv(fd, p, n, 0);
         if (some < 0 && errno == EINTR)
             continue;
         if (some <= 0)
             return false;
-        at += (size_t)some;
+        p += some;
+        n -= (size_t)some;
     }
     return true;
 }
 
 bool
+meet_send(int fd, const void *p, size_t n)
+{
+    return transfer(fd, (char *)(uintptr_t)p, n, true); // is only read
+}
+
+bool
 meet_receive(int fd, void *p, size_t n)
 {
-    for (size_t at = 0; at < n;) {
-        ssize_t some = recv(fd, (char *)p + at, n - at, 0);
-        if (some < 0 && errno == EINTR)
-            continue;
-        if (some <= 0)
-            return false;
-        at += (size_t)some;
-    }
-    return true;
+    return transfer(fd, p, n, false);
 }
 
 static void
@@ -177,23 +177,92 @@ judge(const struct meet *m, const struct hello *h)
     return m->ends[h->rank - 1][h->socket] >= 0 ? ANSWER_TAKEN : ANSWER_YES;
 }
 
-/* Who has connected; what is no rank of this run is sent away. */
+/* Who has connected, and what he has said so far. */
+struct guest {
+    int fd;
+    double until; // he must have said who he is
+    size_t have;  // bytes of hello
+    struct hello hello;
+};
+
+/* Those who have connected and have not been answered; others wait until fewer do. */
+enum { GUESTS = 64 };
+struct door {
+    struct guest guest[GUESTS];
+    unsigned n;
+};
+
 static void
-greet(struct meet *m, int fd)
+remove_guest(struct door *d, unsigned i)
 {
-    struct hello h;
+    memmove(&d->guest[i], &d->guest[i + 1], (--d->n - i) * sizeof *d->guest);
+}
+
+static void
+send_away(struct door *d, unsigned i)
+{
+    close(d->guest[i].fd);
+    remove_guest(d, i);
+}
+
+static void
+let_in(struct door *d, int listening)
+{
+    int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0)
+        return;
+    d->guest[d->n++] = (struct guest){ .fd = fd, .until = os_seconds() + FIRST_WORDS };
+}
+
+/* Whether it is a rank of this run, which then has its place. */
+static bool
+answer(struct meet *m, const struct guest *g)
+{
+    const struct hello *h = &g->hello;
     struct reply r = { .answer = ANSWER_OTHER_JOB };
     memcpy(r.magic, magic, sizeof magic);
-    limit_waits(fd, FIRST_WORDS);
-    if (meet_receive(fd, &h, sizeof h) && memcmp(h.magic, magic, sizeof magic) == 0) {
-        r.answer = judge(m, &h);
-        if (meet_send(fd, &r, sizeof r) && r.answer == ANSWER_YES) {
-            settle_socket(fd);
-            m->ends[h.rank - 1][h.socket] = fd;
-            return;
-        }
-    }
-    close(fd);
+    if (memcmp(h->magic, magic, sizeof magic) != 0)
+        return false;
+    r.answer = judge(m, h);
+    if (!meet_send(g->fd, &r, sizeof r) || r.answer != ANSWER_YES)
+        return false;
+    settle_socket(g->fd);
+    m->ends[h->rank - 1][h->socket] = g->fd;
+    return true;
+}
+
+/* What guest i has said by now; what is no rank of this run is sent away. */
+static void
+listen_to(struct meet *m, struct door *d, unsigned i)
+{
+    struct guest *g = &d->guest[i];
+    ssize_t n = recv(g->fd, (char *)&g->hello + g->have, sizeof g->hello - g->have,
+                     MSG_DONTWAIT);
+    bool silent = n < 0 && (errno == EAGAIN || errno == EINTR);
+    g->have += n > 0 ? (size_t)n : 0;
+    if ((silent || (n > 0 && g->have < sizeof g->hello)) && os_seconds() < g->until)
+        return;
+    if (g->have == sizeof g->hello && answer(m, g))
+        remove_guest(d, i);
+    else
+        send_away(d, i);
+}
+
+/* Wait for a connection, or for the first words of one. */
+static void
+attend(struct meet *m, struct door *d, double seconds)
+{
+    int door = d->n < GUESTS ? m->listening : -1;
+    struct pollfd p[GUESTS + 1] = { { .fd = door, .events = POLLIN } };
+    for (unsigned i = 0; i < d->n; i++)
+        p[i + 1] = (struct pollfd){ .fd = d->guest[i].fd, .events = POLLIN };
+    int wait = seconds < 1 ? (int)(seconds * 1000) + 1 : 1000;
+    if (poll(p, d->n + 1, wait) < 0)
+        return;
+    for (unsigned i = d->n; i-- > 0;)
+        listen_to(m, d, i);
+    if (p[0].revents)
+        let_in(d, m->listening);
 }
 
 /* The lowest rank that has not come, or the number of ranks. */
@@ -231,15 +300,12 @@ report_missing(const struct meet *m, struct err *err)
 static int
 await(struct meet *m, struct err *err)
 {
+    struct door d = { .n = 0 };
     double began = os_seconds(), left = 0;
-    while (missing(m) < m->size && (left = began + m->patience - os_seconds()) > 0) {
-        struct pollfd p = { .fd = m->listening, .events = POLLIN };
-        if (poll(&p, 1, left < 1 ? (int)(left * 1000) + 1 : 1000) <= 0)
-            continue;
-        int fd = accept4(m->listening, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0)
-            greet(m, fd);
-    }
+    while (missing(m) < m->size && (left = began + m->patience - os_seconds()) > 0)
+        attend(m, &d, left);
+    while (d.n)
+        send_away(&d, d.n - 1);
     return missing(m) < m->size ? report_missing(m, err) : 0;
 }
 
@@ -308,7 +374,7 @@ introduce(const struct meet *m, int fd, unsigned which, struct err *err)
     struct reply r;
     memcpy(h.magic, magic, sizeof magic);
     memcpy(h.job, m->job, sizeof h.job);
-    limit_waits(fd, FIRST_WORDS + 5); // who is greeted before may say nothing
+    limit_waits(fd, ANSWER);
     if (!meet_send(fd, &h, sizeof h) || !meet_receive(fd, &r, sizeof r) ||
         memcmp(r.magic, magic, sizeof magic) != 0)
         return err_set(err, ERR_IO,

@@ -363,7 +363,7 @@ quantize_all(struct model *m)
     size_t bad;
     if (!master)
         return err_set(m->err, ERR_MEMORY, "out of memory for the model");
-    const struct weights_form form = { &m->spec, m->share, false, false };
+    const struct weights_form form = { .quant = &m->spec, .share = m->share };
     int rc = weights_open(&m->weights, &m->net, &form);
     struct io_progress progress =
         io_progress_begin(m->o.io, "quantizing", quantized_bytes(m, 0, t->n));

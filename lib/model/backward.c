@@ -6,6 +6,15 @@
 #include <assert.h>
 
 void
+pass_begin(struct pass *p, enum role role, int layer)
+{
+    struct net *n = p->n;
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    if (n->begin && t->grad.data)
+        n->begin(n->ctx, (size_t)(t - n->t));
+}
+
+void
 pass_done(struct pass *p, enum role role, int layer)
 {
     struct net *n = p->n;
@@ -64,6 +73,7 @@ linears_dw(struct pass *p, size_t n, const struct matrix *dy, const struct matri
         dw[i] = pass_tensor(p, role[i], layer)->grad;
         wanted = wanted && dw[i].data;
     }
+    pass_begin(p, role[0], layer);
     if (wanted)
         op_linear_dw(p->k, n, dw, dy, x, false);
     for (size_t i = 0; i < n; i++)
@@ -72,8 +82,10 @@ linears_dw(struct pass *p, size_t n, const struct matrix *dy, const struct matri
 
 /* The gradient of a norm's gain, which the device adds to: from zero. */
 static float *
-gain_grad(struct pass *p, const struct net_tensor *t)
+gain_grad(struct pass *p, enum role role, int layer)
 {
+    const struct net_tensor *t = pass_tensor(p, role, layer);
+    pass_begin(p, role, layer);
     if (t->grad.data)
         op_zero(p->k, t->grad.data, t->w.cols * sizeof(float));
     return t->grad.data;
@@ -101,8 +113,8 @@ norm_bwd(struct pass *p, enum role role, int layer, void *dx, void *y, const voi
                   from = pass_act(p, dy, hidden), in = pass_act(p, x, hidden),
                   add = pass_act(p, c, hidden);
     to.amax = amax_below(p, role, layer);
-    op_norm_bwd(p->k, &to, gain_grad(p, t), y ? &again : NULL, &from, &in, rstd,
-                t->w.data, c ? &add : NULL);
+    op_norm_bwd(p->k, &to, gain_grad(p, role, layer), y ? &again : NULL, &from, &in,
+                rstd, t->w.data, c ? &add : NULL);
     pass_done(p, role, layer);
 }
 
@@ -133,7 +145,7 @@ qk_norm_rope_bwd(struct pass *p, const struct matrix *d, const void *x,
     const struct net_tensor *t = pass_tensor(p, role, layer);
     struct rope r = pass_rope(p, heads);
     struct matrix in = pass_act(p, x, d->cols);
-    op_qk_norm_rope_bwd(p->k, d, gain_grad(p, t), &in, rstd, t->w.data, &r);
+    op_qk_norm_rope_bwd(p->k, d, gain_grad(p, role, layer), &in, rstd, t->w.data, &r);
     pass_done(p, role, layer);
 }
 

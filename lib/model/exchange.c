@@ -2,7 +2,33 @@
 /* exchange: see exchange.h. */
 #include "lib/model/exchange.h"
 
+#include <assert.h>
 #include <stdlib.h>
+
+static_assert((int)EXCHANGE_EVENTS <= (int)EVENTS, "events of a device");
+
+void
+exchange_begin(struct kernels *k)
+{
+    kernels_record(k, EXCHANGE_READY);
+    kernels_queue(k, QUEUE_EXCHANGE);
+    kernels_wait(k, EXCHANGE_READY);
+}
+
+void
+exchange_end(struct kernels *k, unsigned event)
+{
+    kernels_record(k, event);
+    kernels_queue(k, QUEUE_COMPUTE);
+}
+
+void
+exchange_settle(struct kernels *k)
+{
+    kernels_queue(k, QUEUE_EXCHANGE);
+    exchange_end(k, EXCHANGE_ALL);
+    kernels_wait(k, EXCHANGE_ALL);
+}
 
 /* A failed call is an error of the device's owner, too. */
 static int
@@ -67,9 +93,7 @@ exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,
         if (q != c->rank)
             t[q] = (struct transfer){ .from = (const char *)from + at[q],
                                       .send = at[q + 1] - at[q],
-                                      .to = (char *)to + q * own,
+                                      .to = (char *)to + (q - (q > c->rank)) * own,
                                       .receive = own };
-    if (t && own)
-        op_copy(k, (char *)to + c->rank * own, (const char *)from + at[c->rank], own);
     return t ? end(k, c, t) : -1;
 }

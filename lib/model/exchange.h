@@ -1,13 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /* exchange: calls of comm.h for memory of a device, private to lib/model.  GPUs do it among
- * themselves, behind what their queue has; the host does not wait.  A dry device's
- * are only counted.  -1: the error is that of the
- * communicator, or of the device. */
+ * themselves, in the exchange queue; neither the host nor the compute queue waits.  A dry device's
+ * are only counted.  -1: the error is that of the communicator, or of the device.
+ *
+ * Calls, and what is done with what they bring, stand between exchange_begin, behind which is what
+ * the compute queue has been given so far, and exchange_end, which records an event; what reads
+ * the results, or writes to what is sent, waits for it.  The queue is in order, so an event is
+ * also that of all that was begun before. */
 #ifndef NIBBLE_MODEL_EXCHANGE_H
 #define NIBBLE_MODEL_EXCHANGE_H
 
 #include "kernels/kernels.h"
 #include "lib/core/comm.h"
+
+/* Events of kernels.h. */
+enum exchange_event {
+    EXCHANGE_READY, // what the compute queue has given; recorded by exchange_begin
+    EXCHANGE_PIECE, // gradients of passes in one of the memories that these share
+    EXCHANGE_OWN = EXCHANGE_PIECE + 2, // gradients with memory of their own
+    EXCHANGE_CODES, // codes of a group of weights, in one of two memories
+    EXCHANGE_LAYER = EXCHANGE_CODES + 2, // the weights of the first layer
+    EXCHANGE_ALL,                        // everything
+    EXCHANGE_EVENTS,
+};
+void exchange_begin(struct kernels *k);
+void exchange_end(struct kernels *k, unsigned event);
+/* What the compute queue is given from now on begins behind all exchanges so far. */
+void exchange_settle(struct kernels *k);
 
 int exchange_gather(struct kernels *k, struct comm *c, void *p, const size_t *at);
 int exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,

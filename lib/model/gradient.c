@@ -5,7 +5,10 @@
 #include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 
+#include <assert.h>
 #include <stdlib.h>
+
+static_assert((int)EXCHANGE_PIECE + (int)TRAIN_OWN == (int)EXCHANGE_OWN, "events");
 
 static void
 add(struct train *t, const struct matrix *sum, const struct matrix *pass, bool first)
@@ -42,13 +45,15 @@ add_ranks(struct train *t, size_t i)
     shard_parts(at, &t->net.table, i, c->size);
     size_t first = at[c->rank], n = at[c->rank + 1] - first;
     struct matrix own = elements(sum, train_shards(t) ? 0 : first, n),
-                  all = matrix_of(pass->dtype, t->received, c->size, n);
+                  here = elements(pass, first, n),
+                  others = matrix_of(pass->dtype, t->received, c->size - 1, n);
     to_bytes(at, c->size, pass->dtype);
     struct kernels *k = t->net.k;
     if (t->err->kind || exchange_parts(k, c, t->received, pass->data, at) < 0)
         return;
     for (unsigned q = 0; q < c->size && n; q++) {
-        struct matrix one = matrix_rows(&all, q, 1);
+        struct matrix one =
+            q == c->rank ? here : matrix_rows(&others, q - (q > c->rank), 1);
         add(t, &own, &one, t->first_pass && q == 0);
     }
     if (!t->last_pass || train_shards(t))
@@ -65,33 +70,53 @@ gradient_lost(struct train *t)
 }
 
 void
+gradient_begin(void *ctx, size_t i)
+{
+    struct train *t = ctx;
+    unsigned piece = t->tensor[i].piece;
+    if (piece == TRAIN_OWN && t->own_free)
+        return;
+    t->own_free = t->own_free || piece == TRAIN_OWN;
+    kernels_wait(t->net.k, EXCHANGE_PIECE + piece);
+}
+
+void
 gradient_add(void *ctx, size_t i)
 {
     struct train *t = ctx;
-    if (t->layout.comm)
-        add_ranks(t, i);
-    else
+    if (!t->layout.comm) {
         add(t, &t->tensor[i].grad, &t->net.t[i].grad, t->first_pass);
+        return;
+    }
+    exchange_begin(t->net.k);
+    add_ranks(t, i);
+    exchange_end(t->net.k, EXCHANGE_PIECE + t->tensor[i].piece);
+}
+
+size_t
+gradient_received(const struct train *t, unsigned rank)
+{
+    const struct comm *c = t->layout.comm;
+    size_t most = 0;
+    for (size_t i = 0; i < t->net.table.n && c; i++) {
+        const struct matrix *pass = &t->net.t[i].grad;
+        struct span s = shard_span(&t->net.table, i, c->size, rank);
+        size_t bytes = (size_t)s.count * dtype_bits(pass->dtype) / 8;
+        if (pass->data && bytes > most)
+            most = bytes;
+    }
+    return c ? most * (c->size - 1) : 0;
 }
 
 int
 gradient_open(struct train *t)
 {
     const struct comm *c = t->layout.comm;
-    size_t most = 0;
     if (!c)
         return 0;
     if (!(t->part = calloc((size_t)c->size + 1, sizeof *t->part)))
         return err_set(t->err, ERR_MEMORY, "out of memory for a training");
-    for (size_t i = 0; i < t->net.table.n; i++) {
-        const struct matrix *pass = &t->net.t[i].grad;
-        if (!pass->data)
-            continue;
-        shard_parts(t->part, &t->net.table, i, c->size);
-        to_bytes(t->part, c->size, pass->dtype);
-        size_t bytes = t->part[c->rank + 1] - t->part[c->rank];
-        most = bytes > most ? bytes : most;
-    }
-    t->received = kernels_alloc(t->net.k, MEMORY_GRADIENTS, most * c->size);
+    t->received =
+        kernels_alloc(t->net.k, MEMORY_GRADIENTS, gradient_received(t, c->rank));
     return t->received ? 0 : -1;
 }

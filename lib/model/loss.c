@@ -90,6 +90,8 @@ zero_embedding_grads(struct pass *p)
     const enum role roles[] = { ROLE_EMBED, ROLE_HEAD };
     for (int i = 0; i < 2; i++) {
         const struct net_tensor *t = pass_tensor(p, roles[i], -1);
+        if (t)
+            pass_begin(p, roles[i], -1);
         if (t && t->grad.data && !(product && roles[i] == pass_head(p)))
             op_zero(p->k, t->grad.data, t->grad.rows * t->grad.cols * sizeof(float));
     }

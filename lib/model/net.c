@@ -147,6 +147,8 @@ forward(struct pass *p)
     pass_embed(p);
     for (uint32_t i = 0; i < p->c->layers; i++) {
         struct layer_acts *l = &p->layer[i];
+        if (p->n->layer)
+            p->n->layer(p->n->ctx, i);
         pass_layer(p, (int)i, l->key, l->value, pass_layer_input(p, i + 1));
     }
     pass_final_norm(p);

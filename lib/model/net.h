@@ -72,8 +72,12 @@ struct net {
      * one learns, only with NET_CE and where a batch says so; NULL: none. */
     struct net *teacher;
     struct distill distill;
-    /* Called when the gradient of a row of the table is complete for this pass, which does
-     * not read the weights of that row again.  The gradient may be overwritten. */
+    /* Each may be NULL.  layer: called before the forward pass reads the weights of a layer.
+     * begin: before the gradient of a row of the table is written in this pass; of several
+     * that one product gives, of the first.  done: when it is complete for this pass, which
+     * does not read the weights of that row again; the gradient may be overwritten. */
+    void (*layer)(void *ctx, uint32_t layer);
+    void (*begin)(void *ctx, size_t row);
     void (*done)(void *ctx, size_t row);
     void *ctx;
     struct err *err;

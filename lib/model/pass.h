@@ -147,7 +147,8 @@ void pass_select(struct pass *p);
 /* Losses of rows with labels; with scale != 0 p->dn becomes the gradient of top. */
 void pass_losses(struct pass *p, float scale);
 void pass_backward(struct pass *p);
-/* The gradient of that tensor is complete. */
+/* The gradient of that tensor, if there is one, will be written; is complete. */
+void pass_begin(struct pass *p, enum role role, int layer);
 void pass_done(struct pass *p, enum role role, int layer);
 
 #endif

@@ -2,6 +2,7 @@
 /* squares: see squares.h.  Each rank sums the blocks of its parts; all add the sums of blocks. */
 #include "lib/model/squares.h"
 
+#include "lib/model/exchange.h"
 #include "lib/model/gradient.h"
 #include "lib/model/shard.h"
 
@@ -15,6 +16,22 @@ blocks_of(const struct train *t, size_t i, unsigned rank)
     return (size_t)((s.count + SQUARES_BLOCK - 1) / SQUARES_BLOCK);
 }
 
+/* Of all gradients. */
+static size_t
+all_blocks(const struct train *t, unsigned rank)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->net.table.n; i++)
+        n += t->tensor[i].trained ? blocks_of(t, i, rank) : 0;
+    return n;
+}
+
+size_t
+squares_bytes(const struct train *t, unsigned rank)
+{
+    return train_shards(t) ? (all_blocks(t, rank) + 1) * sizeof(double) : 0;
+}
+
 int
 squares_open(struct train *t)
 {
@@ -24,19 +41,14 @@ squares_open(struct train *t)
     s->next = calloc(ranks, sizeof *s->next);
     if (!s->at || !s->next)
         return err_set(t->err, ERR_MEMORY, "out of memory for norms");
-    for (unsigned q = 0; q < ranks; q++) {
-        s->at[q + 1] = s->at[q];
-        for (size_t i = 0; i < t->net.table.n; i++)
-            if (t->tensor[i].trained)
-                s->at[q + 1] += blocks_of(t, i, q);
-    }
-    size_t n = s->at[own + 1] - s->at[own];
-    s->block = calloc(n + 1, sizeof *s->block);
+    for (unsigned q = 0; q < ranks; q++)
+        s->at[q + 1] = s->at[q] + all_blocks(t, q);
+    s->grad = calloc(t->net.table.n + 1, sizeof *s->grad);
     s->host = calloc(s->at[ranks] + 1, sizeof *s->host);
     s->tree = calloc(s->at[ranks] + 1, sizeof *s->tree);
-    if (!s->block || !s->host || !s->tree)
+    if (!s->grad || !s->host || !s->tree)
         return err_set(t->err, ERR_MEMORY, "out of memory for norms");
-    s->device = kernels_alloc(t->net.k, MEMORY_OTHER, (n + 1) * sizeof *s->device);
+    s->device = kernels_alloc(t->net.k, MEMORY_OTHER, squares_bytes(t, own));
     for (unsigned q = 0; q <= ranks; q++)
         s->at[q] *= sizeof *s->host; // the calls that it is for count bytes
     return s->device ? 0 : -1;
@@ -49,27 +61,29 @@ squares_close(struct train *t)
     kernels_free(t->net.k, s->device);
     free(s->at);
     free(s->next);
-    free(s->block);
+    free(s->grad);
     free(s->host);
     free(s->tree);
 }
 
-/* The own blocks of all gradients; how many. */
-static size_t
-list_blocks(struct train *t)
+/* The sums of the own blocks of all gradients, in the order of rows.  Row 0 is the embedding, whose
+ * exchange is the last and the longest: the others are summed meanwhile. */
+static void
+sum_blocks(struct train *t)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < t->net.table.n; i++) {
-        const struct matrix *g = &t->tensor[i].grad;
-        size_t left = t->tensor[i].trained ? g->rows * g->cols : 0;
-        for (size_t at = 0; left; at += SQUARES_BLOCK) {
-            size_t some = left < SQUARES_BLOCK ? left : SQUARES_BLOCK;
-            t->blocks.block[n++] =
-                matrix_of(g->dtype, dtype_at(g->dtype, g->data, at), 1, some);
-            left -= some;
-        }
-    }
-    return n;
+    struct squares *s = &t->blocks;
+    struct kernels *k = t->net.k;
+    size_t n = 0,
+           first = t->tensor[0].trained ? blocks_of(t, 0, t->layout.comm->rank) : 0;
+    for (size_t i = 1; i < t->net.table.n; i++)
+        if (t->tensor[i].trained && train_span(t, i).count)
+            s->grad[n++] = t->tensor[i].grad;
+    for (unsigned piece = 0; piece < TRAIN_PIECES; piece++)
+        kernels_wait(k, EXCHANGE_PIECE + piece);
+    op_block_squares(k, s->device + first, s->grad, n);
+    exchange_settle(k);
+    if (first)
+        op_block_squares(k, s->device, &t->tensor[0].grad, 1);
 }
 
 /* As op_sum_squares adds its blocks. */
@@ -107,12 +121,12 @@ squares_measure(struct train *t)
     struct squares *s = &t->blocks;
     struct comm *c = t->layout.comm;
     struct kernels *k = t->net.k;
-    size_t n = list_blocks(t);
-    op_sum_squares(k, s->device, s->block, n);
+    size_t own = s->at[c->rank];
+    sum_blocks(t);
     if (k->dry)
         return 0;
-    if (kernels_download(k, (char *)s->host + s->at[c->rank], s->device,
-                         n * sizeof *s->host) < 0)
+    if (kernels_download(k, (char *)s->host + own, s->device,
+                         s->at[c->rank + 1] - own) < 0)
         return -1;
     if (comm_gather(c, s->host, s->at) < 0)
         return gradient_lost(t);

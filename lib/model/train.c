@@ -3,6 +3,7 @@
 #include "lib/model/train.h"
 
 #include "lib/model/delayed.h"
+#include "lib/model/exchange.h"
 #include "lib/model/gradient.h"
 #include "lib/model/update.h"
 
@@ -11,11 +12,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Whatever is exchanged beside the products so far is there. */
+static void
+settle_exchanges(struct train *t)
+{
+    if (train_overlaps(t))
+        exchange_settle(t->net.k);
+}
+
 /* The weights of products, of the masters as they are. */
 static int
 make_weights(struct train *t)
 {
     bool torchsharp = t->layout.arrays.torchsharp != TORCHSHARP_NONE;
+    settle_exchanges(t);
     for (size_t i = 0; i < t->net.table.n; i++) {
         const struct train_tensor *x = &t->tensor[i];
         const struct torchsharp_state *s = &x->torchsharp;
@@ -228,12 +238,15 @@ run_step(struct train *t, const struct net_batch *b, size_t n)
     for (size_t i = 0; i < n; i += ranks) {
         t->first_pass = i == 0;
         t->last_pass = i + ranks == n;
+        t->own_free = false;
         if (run_pass(t, &b[i + rank], 1 / (float)r->targets, &t->sums[i + rank]) < 0 ||
             gather_sums(t, &t->sums[i]) < 0 ||
             (t->layout.release && update_settle_released(t) < 0))
             return -1;
     }
     add_losses(t, n);
+    if (r->outcome != TRAIN_DONE || !train_shards(t)) // otherwise squares_measure does
+        settle_exchanges(t);
     return apply(t);
 }
 

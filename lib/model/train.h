@@ -53,6 +53,10 @@ struct train_held {
     void *device;     // NULL: frozen, not in memory: as it was in the file
 };
 
+/* Memories that gradients of passes share: while the one is exchanged a product writes to the
+ * other. */
+enum { TRAIN_PIECES = 2, TRAIN_OWN = TRAIN_PIECES };
+
 struct train_tensor {
     struct adam_state state;
     struct torchsharp_state torchsharp; // instead of it
@@ -61,7 +65,8 @@ struct train_tensor {
     float *unpacked;
     struct matrix grad; // of the step: that of the only pass, or the sum over passes
     bool trained;
-    double norm; // of its gradient, in this step
+    unsigned piece; // where a pass's gradient is: a shared memory, or TRAIN_OWN
+    double norm;    // of its gradient, in this step
 };
 
 /* How a step ended. */
@@ -95,11 +100,11 @@ typedef bool train_judge(void *ctx, double loss, double grad_norm);
 
 /* Sums of squares of blocks of gradients, see squares.c. */
 struct squares {
-    struct matrix *block; // this rank's
-    double *device;       // their sums
-    double *host, *tree;  // those of all ranks, and of a tensor
-    size_t *at;           // (ranks + 1) bytes: where those of a rank begin
-    size_t *next;         // (ranks)
+    struct matrix *grad; // (table.n) this rank's parts
+    double *device;      // the sums of their blocks
+    double *host, *tree; // those of all ranks, and of a tensor
+    size_t *at;          // (ranks + 1) bytes: where those of a rank begin
+    size_t *next;        // (ranks)
 };
 
 struct train {
@@ -116,20 +121,21 @@ struct train {
     train_judge *judge;
     void *judge_ctx;
     // private
-    float *scratch;       // gradients that are released, or added, before the next ones
-    double *squares;      // (table.n) on the device
-    float *clips;         // (table.n) on the device
-    double *host_squares; // (table.n)
-    size_t *released;     // (table.n) rows whose gradients this pass has released
+    void *piece[TRAIN_PIECES]; // gradients released, or added, before the next ones
+    double *squares;           // (table.n) on the device
+    float *clips;              // (table.n) on the device
+    double *host_squares;      // (table.n)
+    size_t *released;          // (table.n) rows whose gradients this pass has released
     size_t n_released;
     float clip;             // of all gradients
     struct matrix *masters; // (table.n) no data: not quantized
     struct adam_step adam;
     struct train_result *result;
-    void *received; // (ranks, this rank's part) gradients of the ranks' passes
+    void *received; // (ranks - 1, this rank's part) gradients of other ranks' passes
     size_t *part;   // (ranks + 1)
     struct squares blocks;
     bool first_pass, last_pass; // of this rank, in a step
+    bool own_free; // gradients with memory of their own may be written in this pass
     struct net_losses losses;
     size_t cap_losses;
     struct train_sums *sums; // of each pass
@@ -143,6 +149,13 @@ static inline unsigned
 train_ranks(const struct train *t)
 {
     return t->layout.comm && !t->net.k->dry ? t->layout.comm->size : 1;
+}
+
+/* Whether exchanges go on beside products: those of GPUs do. */
+static inline bool
+train_overlaps(const struct train *t)
+{
+    return t->layout.comm && t->layout.comm->size > 1 && !t->net.k->is.host;
 }
 
 /* Whether each rank holds moments and gradients of its parts only.  A plan is that of its rank.
@@ -167,8 +180,11 @@ train_has_parts(const struct train *t, const struct array *a)
 {
     return a->plane < ARRAY_M ? train_parts_master(t, a->row) : train_shards(t);
 }
-/* What this rank updates of row i. */
+/* What this rank, or another one, updates of row i. */
 struct span train_span(const struct train *t, size_t i);
+struct span train_span_of(const struct train *t, size_t i, unsigned rank);
+/* Bytes of a rank's parts: its plan without them is that of every rank. */
+uint64_t train_part_bytes(const struct train *t, unsigned rank);
 
 /* How many magnitudes there are in t->net.delayed, which is NULL where scales are current.  They
  * are the caller's to set before a step, and to save. */

@@ -40,22 +40,33 @@ attach(struct train_tensor *t, const struct array *a, bool torchsharp, void *p)
         t->state.v_scale = v_scale;
 }
 
+/* What a rank holds of an array; *span: of its elements. */
+static uint64_t
+held_bytes(const struct train *t, const struct array *a, unsigned rank,
+           struct span *span)
+{
+    uint64_t at;
+    *span = train_has_parts(t, a)
+                ? train_span_of(t, a->row, rank)
+                : (struct span){ a->row, 0, t->net.table.row[a->row].numel };
+    if (a->plane >= ARRAY_M && !t->tensor[a->row].trained)
+        return 0;
+    uint64_t bytes = array_bytes(a, span, &at);
+    return bytes ? bytes : 1; // no memory means another thing
+}
+
 static int
 alloc_array(struct train *t, size_t i)
 {
     const struct array *a = &t->arrays.v[i];
     struct train_tensor *x = &t->tensor[a->row];
     struct train_held *h = &t->held[i];
-    bool master = a->plane < ARRAY_M;
-    uint64_t at;
-    h->span = train_has_parts(t, a)
-                  ? train_span(t, a->row)
-                  : (struct span){ a->row, 0, t->net.table.row[a->row].numel };
-    if (!master && !x->trained)
+    unsigned rank = t->layout.comm ? t->layout.comm->rank : 0;
+    uint64_t bytes = held_bytes(t, a, rank, &h->span);
+    if (bytes == 0)
         return 0;
-    uint64_t bytes = array_bytes(a, &h->span, &at);
-    h->device = kernels_alloc(t->net.k, master ? MEMORY_MASTER : MEMORY_MOMENTS,
-                              bytes ? (size_t)bytes : 1); // NULL means another thing
+    h->device = kernels_alloc(
+        t->net.k, a->plane < ARRAY_M ? MEMORY_MASTER : MEMORY_MOMENTS, (size_t)bytes);
     if (!h->device)
         return -1;
     attach(x, a, t->layout.arrays.torchsharp != TORCHSHARP_NONE, h->device);
@@ -168,13 +179,25 @@ adds_passes(const struct train *t)
 }
 
 /* Where a pass's gradients are released or added at once, one memory serves all tensors, since
- * only gradients of one product exist at a time.  That of the embedding grows from the head to
- * the end of the backward pass. */
+ * only gradients of one product exist at a time; two where they are exchanged while the next
+ * product runs.  That of the embedding grows from the head to the end of the backward pass; norms
+ * are small, and waiting for an exchange of theirs would be waiting for all before it. */
 static bool
 has_own(const struct train *t, size_t i)
 {
-    return (!t->layout.release && !adds_passes(t)) ||
-           t->net.table.row[i].role == ROLE_EMBED;
+    const struct row *r = &t->net.table.row[i];
+    return (!t->layout.release && !adds_passes(t)) || r->role == ROLE_EMBED ||
+           (train_overlaps(t) && r->rank == 1);
+}
+
+/* Products of a layer take turns: down, gate and up, o, q and k and v. */
+static unsigned
+piece_of(const struct train *t, size_t i)
+{
+    enum role role = t->net.table.row[i].role;
+    if (has_own(t, i))
+        return TRAIN_OWN;
+    return train_overlaps(t) && role != ROLE_DOWN && role != ROLE_O;
 }
 
 /* Of a pass: only projections get all of their gradient from one product. */
@@ -215,9 +238,29 @@ place_grad(struct train *t, size_t i)
 {
     if (is_behind(t, i))
         return (char *)t->net.t[i - 1].grad.data + grad_stride(t, i - 1);
-    if (!has_own(t, i))
-        return t->scratch;
+    if (t->tensor[i].piece != TRAIN_OWN)
+        return t->piece[t->tensor[i].piece];
     return kernels_alloc(t->net.k, MEMORY_GRADIENTS, product_bytes(t, i));
+}
+
+/* Of a sum over passes. */
+static size_t
+sum_bytes(size_t count)
+{
+    return (count ? count : 1) * sizeof(float);
+}
+
+uint64_t
+train_part_bytes(const struct train *t, unsigned rank)
+{
+    uint64_t bytes = gradient_received(t, rank) + squares_bytes(t, rank);
+    struct span span;
+    for (size_t i = 0; i < t->arrays.n; i++)
+        bytes += held_bytes(t, &t->arrays.v[i], rank, &span);
+    for (size_t i = 0; i < t->net.table.n && adds_passes(t); i++)
+        if (t->net.t[i].grad.data)
+            bytes += sum_bytes((size_t)train_span_of(t, i, rank).count);
+    return bytes;
 }
 
 /* Sums over passes; of parts they have no rows. */
@@ -229,8 +272,7 @@ alloc_sums(struct train *t)
         const struct matrix *pass = &t->net.t[i].grad;
         if (!pass->data)
             continue;
-        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS,
-                                (count ? count : 1) * sizeof(float));
+        void *p = kernels_alloc(t->net.k, MEMORY_GRADIENTS, sum_bytes(count));
         if (!p)
             return -1;
         t->tensor[i].grad = train_shards(t)
@@ -238,7 +280,24 @@ alloc_sums(struct train *t)
                                 : matrix_of(DT_F32, p, pass->rows, pass->cols);
     }
     t->net.done = gradient_add;
-    t->net.ctx = t;
+    t->net.begin = train_overlaps(t) ? gradient_begin : NULL;
+    return 0;
+}
+
+/* What gradients share. */
+static int
+alloc_pieces(struct train *t)
+{
+    uint64_t max[TRAIN_PIECES + 1] = { 0 };
+    for (size_t i = 0; i < t->net.table.n; i++) {
+        unsigned piece = t->tensor[i].piece = piece_of(t, i);
+        if (t->tensor[i].trained && product_bytes(t, i) > max[piece])
+            max[piece] = product_bytes(t, i);
+    }
+    for (int i = 0; i < TRAIN_PIECES; i++)
+        if (max[i] &&
+            !(t->piece[i] = kernels_alloc(t->net.k, MEMORY_GRADIENTS, max[i])))
+            return -1;
     return 0;
 }
 
@@ -246,11 +305,7 @@ static int
 alloc_gradients(struct train *t)
 {
     const struct table *table = &t->net.table;
-    uint64_t max = 0;
-    for (size_t i = 0; i < table->n; i++)
-        if (t->tensor[i].trained && !has_own(t, i) && product_bytes(t, i) > max)
-            max = product_bytes(t, i);
-    if (max && !(t->scratch = kernels_alloc(t->net.k, MEMORY_GRADIENTS, max)))
+    if (alloc_pieces(t) < 0)
         return -1;
     for (size_t i = 0; i < table->n; i++) {
         const struct matrix *w = &t->net.t[i].w;
@@ -270,6 +325,14 @@ alloc_gradients(struct train *t)
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
+/* See net.h, layer. */
+static void
+await_layer(void *ctx, uint32_t layer)
+{
+    const struct train *t = ctx;
+    weights_await(&t->weights, layer);
+}
+
 int
 train_open(struct train *t, const struct config *c, struct kernels *k,
            const struct train_layout *layout, struct err *err)
@@ -282,21 +345,23 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
     t->net.activations = layout->activations;
     if (layout->last_layers && layout->last_layers < c->layers)
         t->net.frozen = c->layers - layout->last_layers;
-    if (layout->release) {
-        t->net.done = update_released;
-        t->net.ctx = t;
-    }
+    t->net.ctx = t;
+    t->net.done = layout->release ? update_released : NULL;
+    t->net.layer = train_overlaps(t) ? await_layer : NULL;
     t->bad_row = t->net.table.n;
     if (layout->arrays.torchsharp != TORCHSHARP_NONE && !k->is.torchsharp)
         return err_set(err, ERR_USAGE,
                        "TorchSharp's packed optimizer: only the CPU has it, %s has not",
                        k->is.name);
-    const struct weights_form form = { layout->quant, layout->share, layout->expand,
-                                       layout->fp8 };
+    bool parts = train_shards(t) && layout->quant_from <= 1;
+    const struct weights_form form = { .quant = layout->quant,
+                                       .share = layout->share,
+                                       .expand = layout->expand,
+                                       .fp8 = layout->fp8,
+                                       .overlaps = parts && train_overlaps(t) };
     t->net.fp8 = layout->quant && layout->fp8;
     if (alloc_arrays(t) < 0 || weights_open(&t->weights, &t->net, &form) < 0 ||
-        (train_shards(t) && layout->quant_from <= 1 &&
-         weights_share(&t->weights, layout->comm) < 0) ||
+        (parts && weights_share(&t->weights, layout->comm) < 0) ||
         point_weights(t) < 0 || alloc_gradients(t) < 0 || delayed_open(t) < 0)
         return -1;
     return 0;
@@ -315,7 +380,8 @@ free_device(struct train *t)
         if (t->net.t && has_own(t, i) && !is_behind(t, i))
             kernels_free(k, t->net.t[i].grad.data);
     }
-    kernels_free(k, t->scratch);
+    for (int i = 0; i < TRAIN_PIECES; i++)
+        kernels_free(k, t->piece[i]);
     kernels_free(k, t->received);
     squares_close(t);
     delayed_close(t);

@@ -191,7 +191,7 @@ update_norm(const struct train *t)
     return sqrt(sum);
 }
 
-/* What the others have updated. */
+/* What the others have updated, while the next ones are. */
 static int
 gather_master(struct train *t, size_t i)
 {
@@ -200,7 +200,10 @@ gather_master(struct train *t, size_t i)
     shard_parts(t->part, &t->net.table, i, c->size);
     for (unsigned q = 0; q <= c->size; q++)
         t->part[q] *= dtype_bits(s->dtype) / 8;
-    return exchange_gather(t->net.k, c, s->master, t->part);
+    exchange_begin(t->net.k);
+    int rc = exchange_gather(t->net.k, c, s->master, t->part);
+    exchange_end(t->net.k, EXCHANGE_ALL);
+    return rc;
 }
 
 void
@@ -216,15 +219,13 @@ update_all(struct train *t)
             usable(t, i);
     if (!each)
         kernels_upload(t->net.k, t->clips, &t->clip, sizeof t->clip);
-    for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
-        if (t->tensor[i].trained)
-            update(t, i, each ? device_clip(t, i, NULL) : t->clips);
-    if (!train_shards(t))
-        return;
-    for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++)
-        if (t->tensor[i].trained && !train_parts_master(t, i) &&
-            gather_master(t, i) < 0)
+    for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++) {
+        if (!t->tensor[i].trained)
+            continue;
+        update(t, i, each ? device_clip(t, i, NULL) : t->clips);
+        if (train_shards(t) && !train_parts_master(t, i) && gather_master(t, i) < 0)
             return;
+    }
 }
 
 /* ---- released gradients ------------------------------------------------------------------- */

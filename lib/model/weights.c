@@ -112,34 +112,39 @@ place_codes(struct weights *w, size_t i, const struct matrix *codes, size_t *cod
     *scale_bytes = scale > *scale_bytes ? scale : *scale_bytes;
 }
 
-/* Codes of all groups in E4M3, which use one memory in turn. */
+/* Codes of all groups in E4M3, which use one memory, or two, in turn. */
 static void
-place_all_codes(struct weights *w, const struct matrix *codes, size_t *code_bytes,
-                size_t *scale_bytes)
+place_all_codes(struct weights *w, size_t *code_bytes, size_t *scale_bytes)
 {
+    size_t turn = 0;
     for (size_t i = 0; i < w->n->table.n; i += group(w, i))
-        if (w->packed[i].dtype == DT_F8_E4M3)
-            place_codes(w, i, codes, code_bytes, scale_bytes);
+        if (w->packed[i].dtype == DT_F8_E4M3) {
+            place_codes(w, i, &w->shared_codes[turn], &code_bytes[turn],
+                        &scale_bytes[turn]);
+            turn = w->overlaps && !turn;
+        }
 }
 
 static int
 alloc_codes(struct weights *w)
 {
     struct kernels *k = w->n->k;
-    struct matrix *shared = &w->shared_codes;
-    size_t codes = 0, scales = 0;
-    place_all_codes(w, shared, &codes, &scales);
-    if (codes == 0)
+    size_t codes[2] = { 0 }, scales[2] = { 0 };
+    place_all_codes(w, codes, scales);
+    if (codes[0] == 0)
         return 0;
-    shared->dtype = DT_NVFP4;
-    shared->data = kernels_alloc(k, MEMORY_WEIGHTS, codes);
-    shared->scales = kernels_alloc(k, MEMORY_WEIGHTS, scales);
-    shared->scale2 = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *shared->scale2);
+    for (int i = 0; i < 2 && codes[i]; i++) {
+        struct matrix *shared = &w->shared_codes[i];
+        shared->dtype = DT_NVFP4;
+        shared->data = kernels_alloc(k, MEMORY_WEIGHTS, codes[i]);
+        shared->scales = kernels_alloc(k, MEMORY_WEIGHTS, scales[i]);
+        shared->scale2 = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *shared->scale2);
+    }
     w->bound = kernels_alloc(k, MEMORY_WEIGHTS, w->n->table.n * sizeof *w->bound);
     w->inexact = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *w->inexact);
     if (!w->bound || !w->inexact)
         return -1;
-    place_all_codes(w, shared, &codes, &scales);
+    place_all_codes(w, codes, scales);
     return 0;
 }
 
@@ -151,7 +156,8 @@ weights_open(struct weights *w, struct net *n, const struct weights_form *form)
                            .quantize = quant != NULL,
                            .expand = form->expand,
                            .share = form->share,
-                           .fp8 = form->fp8 };
+                           .fp8 = form->fp8,
+                           .overlaps = form->overlaps };
     if (quant)
         w->spec = *quant;
     w->packed = calloc(n->table.n, sizeof *w->packed);
@@ -190,9 +196,11 @@ weights_close(struct weights *w)
         kernels_free(k, w->packed[i].scales);
         kernels_free(k, w->packed[i].tiles);
     }
-    kernels_free(k, w->shared_codes.data);
-    kernels_free(k, w->shared_codes.scales);
-    kernels_free(k, w->shared_codes.scale2);
+    for (int i = 0; i < 2; i++) {
+        kernels_free(k, w->shared_codes[i].data);
+        kernels_free(k, w->shared_codes[i].scales);
+        kernels_free(k, w->shared_codes[i].scale2);
+    }
     kernels_free(k, w->bound);
     kernels_free(k, w->inexact);
     kernels_free(k, w->amax);
@@ -290,16 +298,34 @@ gather_plane(struct weights *w, size_t i, void *plane, size_t elements)
     exchange_gather(w->n->k, w->comm, plane, w->at);
 }
 
+/* The event of what is gathered of row i. */
+static unsigned
+event_of(const struct weights *w, size_t i)
+{
+    if (w->packed[i].dtype == DT_F8_E4M3)
+        return EXCHANGE_CODES + (w->codes[i].scale2 == w->shared_codes[1].scale2);
+    return w->n->table.row[i].layer > 0 ? EXCHANGE_ALL : EXCHANGE_LAYER;
+}
+
+void
+weights_await(const struct weights *w, uint32_t layer)
+{
+    if (layer < 2) // the others are gathered while the first one is computed
+        kernels_wait(w->n->k, layer ? EXCHANGE_ALL : EXCHANGE_LAYER);
+}
+
 /* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
 static void
 gather_codes(struct weights *w, size_t i, const struct matrix *codes)
 {
+    exchange_begin(w->n->k);
     gather_plane(w, i, codes->data, 2);
     gather_plane(w, i, codes->scales, NVFP4_BLOCK);
     shard_parts(w->at, &w->n->table, i, w->comm->size);
     for (unsigned q = 0; q <= w->comm->size; q++)
         w->at[q] = w->at[q] ? sizeof *codes->scale2 : 0;
     exchange_gather(w->n->k, w->comm, codes->scale2, w->at);
+    exchange_end(w->n->k, event_of(w, i));
 }
 
 /* ---- making ------------------------------------------------------------------------------- */
@@ -316,11 +342,15 @@ make_codes(struct weights *w, size_t m, const struct matrix *codes,
         gather_codes(w, m, codes);
 }
 
-/* E4M3 of the codes of the group of n rows from i on. */
+/* E4M3 of the codes of the group of n rows from i on, if it is of E4M3. */
 static void
 make_fp8(struct weights *w, size_t i, size_t n)
 {
     const struct fp8_found found = { NULL, w->inexact };
+    if (w->packed[i].dtype != DT_F8_E4M3)
+        return;
+    if (w->comm)
+        kernels_wait(w->n->k, event_of(w, i));
     for (size_t m = i; m < i + n; m++)
         op_amax(w->n->k, &w->bound[m], &w->codes[m]);
     for (size_t m = i; m < i + n; m++)
@@ -328,17 +358,35 @@ make_fp8(struct weights *w, size_t i, size_t n)
                   w->n_fp8 ? NULL : &found);
 }
 
-/* The weights of products of that group. */
+/* The codes of that group. */
 static void
 make_group(struct weights *w, size_t i, size_t n, const struct matrix *master)
 {
-    bool fp8 = w->packed[i].dtype == DT_F8_E4M3;
-    struct matrix *to = fp8 ? w->codes : w->packed;
+    struct matrix *to = w->packed[i].dtype == DT_F8_E4M3 ? w->codes : w->packed;
     for (size_t m = i; m < i + n; m++)
         if (w->packed[m].scale2 && master[m].data)
             make_codes(w, m, &to[m], &master[m], &w->amax[i], n);
-    if (fp8)
-        make_fp8(w, i, n);
+}
+
+/* The weights of products of all groups.  Where codes are gathered meanwhile, those of a group
+ * are used after those of the next one have been made. */
+static void
+make_groups(struct weights *w, const struct matrix *master)
+{
+    size_t rows = w->n->table.n, before = rows;
+    for (size_t i = 0, n = 1; i < rows; i += n) {
+        n = group(w, i);
+        make_group(w, i, n, master);
+        if (!w->overlaps) {
+            make_fp8(w, i, n);
+            continue;
+        }
+        if (before < rows)
+            make_fp8(w, before, group(w, before));
+        before = i;
+    }
+    if (before < rows)
+        make_fp8(w, before, group(w, before));
 }
 
 /* The first time: what the conversions have counted. */
@@ -364,10 +412,8 @@ weights_make(struct weights *w, const struct matrix *master)
     bool counts = w->inexact && w->n_fp8 == 0 && !w->n->unquantized;
     if (counts)
         op_zero(k, w->inexact, sizeof *w->inexact);
-    for (size_t i = 0, n = 1; i < t->n && !w->n->unquantized; i += n) {
-        n = group(w, i);
-        make_group(w, i, n, master);
-    }
+    if (!w->n->unquantized)
+        make_groups(w, master);
     if (counts)
         read_inexact(w);
     memset(w->known, 0, t->n * sizeof *w->known);

@@ -19,15 +19,16 @@ struct weights {
     struct matrix *packed; // (table.n) nvfp4, or E4M3; without scale2: not quantized
     struct matrix *codes; // (table.n) nvfp4 that E4M3 is made of, in memory that groups
                           // use in turn
-    struct matrix shared_codes; // that memory
-    float *bound;               // (table.n) on the device: op_amax of codes
-    uint64_t *inexact;          // on the device: see n_inexact
+    struct matrix shared_codes[2]; // that memory; with `overlaps` two
+    float *bound;                  // (table.n) on the device: op_amax of codes
+    uint64_t *inexact;             // on the device: see n_inexact
     uint64_t n_fp8,
         n_inexact;     // weights in E4M3 when they were first made, and how many of
                        // them are not exact there; 0 before
     float *amax;       // (table.n) on the device: largest magnitudes
     float *host_amax;  // (table.n) the same
     bool *known;       // (table.n) amax is there, or will be: see weights_amax
+    bool overlaps;     // codes are gathered while those of the next group are made
     struct comm *comm; // each of these ranks has its rows of masters; NULL: all
     float *all_amax;   // (ranks, table.n)
     size_t *at;        // (ranks + 1)
@@ -35,8 +36,8 @@ struct weights {
 
 /* How they are made and kept. */
 struct weights_form {
-    const struct quant_spec *quant; // NULL: nothing is quantized
-    bool share, expand, fp8;        // see struct weights
+    const struct quant_spec *quant;    // NULL: nothing is quantized
+    bool share, expand, fp8, overlaps; // see struct weights
 };
 
 /* Allocate, and point the net's projections here.  With share the expanded forms of a group
@@ -54,6 +55,8 @@ float *weights_amax(struct weights *w, size_t i);
 /* Quantize the masters, (table.n) on the device; no data: leave that row.  While the net is
  * unquantized only their amax is taken. */
 int weights_make(struct weights *w, const struct matrix *master);
+/* Before a pass reads the weights of a layer: what the last weights_make gathers of them is there. */
+void weights_await(const struct weights *w, uint32_t layer);
 /* The first row whose master was not finite; table.n: none. */
 int weights_check(struct weights *w, size_t *row);
 /* The first projection whose shape native products do not take; or NULL. */

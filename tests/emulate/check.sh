@@ -5,8 +5,9 @@
 #   tests/emulate/check.sh [PART]...     default: operations others more programs
 #
 # operations   tests/gpu, their smallest cases, against the CPU's operations
-# others       some of them with threads and blocks in the opposite order, and as if the
-#              device were of sm_120, with less shared memory and products of NVFP4
+# others       some of them with threads and blocks in the opposite order, with queues as late and
+#              as early as they can be, and as if the device were of sm_120, with less shared
+#              memory and products of NVFP4
 # more         the longer ones of these
 # programs     tools/check-gpu.sh: steps of a small model, nvquant's bytes, failures; as
 #              sm_90 and as sm_120, or as NIBBLE_EMULATE_SM says
@@ -71,6 +72,10 @@ part_others()
         echo "NIBBLE_EMULATE_SM=120 fp4"
         for name in quant adamw fp4 fp8 step; do
             echo "NIBBLE_EMULATE_ORDER=back $name"
+        done
+        for name in queue step; do
+            echo "NIBBLE_EMULATE_QUEUES=late $name"
+            echo "NIBBLE_EMULATE_QUEUES=early $name"
         done
     } | count
 }

@@ -8,8 +8,9 @@
  * The threads of a block are fibers, which switch only where they wait: at barriers and
  * in warp operations.  A read without such a wait sees what the threads before it have
  * written, so a data race shows as another result when NIBBLE_EMULATE_ORDER=back
- * reverses the order of threads and blocks.  Asynchronous copies complete when a kernel
- * waits for them, not earlier.  All memory starts as NaN.  What would hang a GPU or is
+ * reverses the order of threads and blocks.  Likewise a wait that is missing between two
+ * streams, with NIBBLE_EMULATE_QUEUES=late or early, see runtime.c.  Asynchronous copies
+ * complete when a kernel waits for them, not earlier.  All memory starts as NaN.  What would hang a GPU or is
  * undefined aborts the program with a message that names the kernel. */
 #ifndef NIBBLE_TESTS_EMULATE_H
 #define NIBBLE_TESTS_EMULATE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* nccl: the functions of libnccl that the backend uses, for the emulation: processes of one
- * machine send each other by sockets what a group of calls asks for.  The memory of the emulated
- * device is the host's, and its streams do at once what they are given.
+ * machine send each other by sockets what a group of calls asks for, when its turn in the stream
+ * comes.  The memory of the emulated device is the host's.
  *
  * NIBBLE_EMULATE_NCCL_FAIL=N: the N-th group of this process fails, in words. */
 #include "tests/emulate/include/runtime.h"
@@ -32,13 +32,20 @@ struct call {
     size_t n, at;
 };
 
-struct comm {
-    int rank, ranks, fd[RANKS_MAX];
+/* Calls of a group. */
+struct group {
+    struct comm *of;
     struct call call[RANKS_MAX][CALLS_MAX]; // send, receive
-    long groups;
 };
 
-static struct comm *begun; // of which a group is open
+struct comm {
+    int rank, ranks, fd[RANKS_MAX];
+    long groups;
+    bool ended;
+};
+
+static struct group open_group; // of: NULL: no calls yet
+static cudaStream_t stream_of_group;
 
 int ncclGetUniqueId(struct id *id);
 int ncclCommInitRank(struct comm **c, int ranks, struct id id, int rank);
@@ -152,7 +159,7 @@ ncclCommAbort(struct comm *c)
     for (int q = 0; q < c->ranks; q++)
         if (q != c->rank)
             close(c->fd[q]);
-    free(c);
+    c->ended = true; // its groups may still be in a stream
     return SUCCESS;
 }
 
@@ -167,18 +174,21 @@ ncclCommGetAsyncError(struct comm *c, int *state)
 int
 ncclGroupStart(void)
 {
-    begun = NULL;
+    open_group = (struct group){ 0 };
     return SUCCESS;
 }
 
 static int
-add(void *p, size_t n, int type, int peer, struct comm *c, bool receive)
+add(void *p, size_t n, int type, int peer, struct comm *c, cudaStream_t stream,
+    bool receive)
 {
+    struct group *g = &open_group;
     if (type != 0 || peer < 0 || peer >= c->ranks || peer == c->rank ||
-        c->call[peer][receive].n)
+        g->call[peer][receive].n || (g->of && stream != stream_of_group))
         return INVALID_ARGUMENT;
-    begun = c;
-    c->call[peer][receive] = (struct call){ p, n, 0 };
+    g->of = c;
+    g->call[peer][receive] = (struct call){ p, n, 0 };
+    stream_of_group = stream;
     return SUCCESS;
 }
 
@@ -186,15 +196,13 @@ int
 ncclSend(const void *p, size_t n, int type, int peer, struct comm *c,
          cudaStream_t stream)
 {
-    (void)stream;
-    return add((void *)(uintptr_t)p, n, type, peer, c, false);
+    return add((void *)(uintptr_t)p, n, type, peer, c, stream, false);
 }
 
 int
 ncclRecv(void *p, size_t n, int type, int peer, struct comm *c, cudaStream_t stream)
 {
-    (void)stream;
-    return add(p, n, type, peer, c, true);
+    return add(p, n, type, peer, c, stream, true);
 }
 
 /* Some of a call; false: the other process is gone. */
@@ -215,43 +223,52 @@ advance(int fd, struct call *k, bool receive)
 
 /* What is left of a group: its sockets to wait for. */
 static nfds_t
-remaining(struct comm *c, struct pollfd *p)
+remaining(const struct group *g, struct pollfd *p)
 {
     nfds_t n = 0;
-    for (int q = 0; q < c->ranks; q++) {
-        struct call *k = c->call[q];
+    for (int q = 0; q < g->of->ranks; q++) {
+        const struct call *k = g->call[q];
         short events =
             (short)((k[0].at < k[0].n ? POLLOUT : 0) | (k[1].at < k[1].n ? POLLIN : 0));
         if (events)
-            p[n++] = (struct pollfd){ .fd = c->fd[q], .events = events };
+            p[n++] = (struct pollfd){ .fd = g->of->fd[q], .events = events };
     }
     return n;
+}
+
+/* All calls of a group. */
+static void
+run(void *with)
+{
+    struct group *g = with;
+    struct pollfd p[RANKS_MAX];
+    nfds_t n;
+    while (!g->of->ended && (n = remaining(g, p)) > 0) {
+        bool ok = poll(p, n, -1) >= 0 || errno == EINTR;
+        for (int q = 0; q < g->of->ranks; q++)
+            for (int receive = 0; receive < CALLS_MAX; receive++)
+                ok = ok && advance(g->of->fd[q], &g->call[q][receive], receive != 0);
+        if (!ok) // as NCCL waits for one that has gone: for ever
+            for (;;)
+                pause();
+    }
 }
 
 int
 ncclGroupEnd(void)
 {
-    struct comm *c = begun;
-    struct pollfd p[RANKS_MAX];
+    struct comm *c = open_group.of;
     const char *fail = getenv("NIBBLE_EMULATE_NCCL_FAIL");
-    nfds_t n;
-    begun = NULL;
     if (!c)
         return SUCCESS;
     if (fail && ++c->groups == strtol(fail, NULL, 10)) {
         c->groups = -1;
         return SYSTEM_ERROR;
     }
-    while ((n = remaining(c, p)) > 0) {
-        if (poll(p, n, -1) < 0 && errno != EINTR)
-            return SYSTEM_ERROR;
-        for (int q = 0; q < c->ranks; q++)
-            for (int receive = 0; receive < CALLS_MAX; receive++)
-                // As NCCL waits for one that has gone: for ever.
-                if (!advance(c->fd[q], &c->call[q][receive], receive != 0))
-                    for (;;)
-                        pause();
-    }
-    memset(c->call, 0, sizeof c->call);
+    // This library does not see those of the one that has opened it.
+    emulate_put_fn *put;
+    memcpy(&put, stream_of_group, sizeof put);
+    put(stream_of_group, run, &open_group, sizeof open_group);
+    open_group = (struct group){ 0 };
     return SUCCESS;
 }

@@ -342,6 +342,52 @@ multiply(float *sums, const struct operand *a, const struct operand *b,
     }
 }
 
+/* A product as it was asked for. */
+struct product {
+    struct emulate_product op;
+    struct emulate_layout la, lb, lc, ld;
+    struct sizes s;
+    const float *alpha, *beta;
+    const void *a, *b, *c;
+    void *d;
+};
+
+/* d = alpha op(a) op(b) + beta c */
+static void
+run(void *with)
+{
+    const struct product *p = with;
+    const struct sizes *s = &p->s;
+    bool ta = p->op.trans[0] == CUBLAS_OP_T, tb = p->op.trans[1] == CUBLAS_OP_T;
+    struct operand x = {
+        p->a, p->op.scales[0], p->la.type, ta ? p->la.ld : 1, ta ? 1 : p->la.ld, s->k
+    };
+    struct operand y = {
+        p->b, p->op.scales[1], p->lb.type, tb ? 1 : p->lb.ld, tb ? p->lb.ld : 1, s->k
+    };
+    emulate_settle();
+    float alpha = *p->alpha, beta = *p->beta;
+    float *sums = calloc(s->m * s->n + 1, sizeof *sums);
+    float *buffer = malloc((BLOCK + s->n + MANY) * DEEP * sizeof *buffer);
+    if (!sums || !buffer)
+        emulate_fail("out of memory for a product");
+    multiply(sums, &x, &y, s, buffer);
+    for (int i = 0; i < 2 && p->la.type == CUDA_R_8F_E4M3; i++) {
+        float scale;
+        memcpy(&scale, p->op.scales[i], sizeof scale);
+        alpha *= scale;
+    }
+    for (size_t j = 0; j < s->n; j++)
+        for (size_t i = 0; i < s->m; i++) {
+            float v = alpha * sums[j * s->m + i];
+            if (beta != 0)
+                v += beta * get(p->c, p->lc.type, j * p->lc.ld + i);
+            put(p->d, p->ld.type, j * p->ld.ld + i, v);
+        }
+    free(sums);
+    free(buffer);
+}
+
 cublasStatus_t
 cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
                const void *a, cublasLtMatrixLayout_t la, const void *b,
@@ -350,45 +396,16 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
                const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
                cudaStream_t stream)
 {
-    struct sizes s;
-    bool ta = op->trans[0] == CUBLAS_OP_T, tb = op->trans[1] == CUBLAS_OP_T;
+    struct product p = { *op, *la, *lb, *lc, *ld, { 0 }, alpha, beta, a, b, c, d };
     uintptr_t places = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
-    (void)lt, (void)workspace, (void)bytes, (void)stream;
-    bool fp8 = la->type == CUDA_R_8F_E4M3;
-    if (!sizes_of(&s, op, la, lb, lc, ld) || op->on_device == fp8)
+    (void)lt, (void)workspace, (void)bytes;
+    if (!sizes_of(&p.s, op, la, lb, lc, ld) ||
+        op->on_device == (la->type == CUDA_R_8F_E4M3))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_supported(op, la, lb, ld))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (algo->align == 0 || places % algo->align)
         return CUBLAS_STATUS_INVALID_VALUE;
-    emulate_settle();
-    struct operand x = { a,  op->scales[0], la->type, ta ? la->ld : 1, ta ? 1 : la->ld,
-                         s.k };
-    struct operand y = { b,  op->scales[1], lb->type, tb ? 1 : lb->ld, tb ? lb->ld : 1,
-                         s.k };
-    float *sums = calloc(s.m * s.n + 1, sizeof *sums);
-    float *buffer = malloc((BLOCK + s.n + MANY) * DEEP * sizeof *buffer);
-    if (sums && buffer) {
-        float alpha_value, beta_value;
-        multiply(sums, &x, &y, &s, buffer);
-        memcpy(&alpha_value, alpha, sizeof alpha_value);
-        memcpy(&beta_value, beta, sizeof beta_value);
-        for (int i = 0; i < 2 && fp8; i++) {
-            float scale;
-            memcpy(&scale, op->scales[i], sizeof scale);
-            alpha_value *= scale;
-        }
-        for (size_t j = 0; j < s.n; j++)
-            for (size_t i = 0; i < s.m; i++) {
-                float v = alpha_value * sums[j * s.m + i];
-                if (beta_value != 0)
-                    v += beta_value * get(c, lc->type, j * lc->ld + i);
-                put(d, ld->type, j * ld->ld + i, v);
-            }
-    }
-    cublasStatus_t done =
-        sums && buffer ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
-    free(sums);
-    free(buffer);
-    return done;
+    emulate_put(stream, run, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
 }

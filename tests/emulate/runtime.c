@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* runtime: devices, memory, streams and events of the emulation.  All work is
- * synchronous, so streams and events never wait. */
+/* runtime: devices, memory, streams and events of the emulation. */
 #include "tests/emulate/include/runtime.h"
 
 #include "tests/emulate/emulate.h"
@@ -12,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { HUGE = 1 << 20 };
+enum { HUGE = 1 << 20, MAX_STREAMS = 8 };
 static const size_t all_memory = (size_t)8 << 30;
 
 /* ---- errors ---------------------------------------------------------------------- */
@@ -57,6 +56,8 @@ cudaGetErrorName(cudaError_t e)
         return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
         return "cudaErrorInvalidDevice";
+    case cudaErrorNotReady:
+        return "cudaErrorNotReady";
     case cudaErrorIllegalAddress:
         return "cudaErrorIllegalAddress";
     case cudaErrorLaunchOutOfResources:
@@ -135,6 +136,80 @@ cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
+/* ---- what streams have to do ----------------------------------------------------- */
+
+/* What a stream has been given and has not done yet. */
+struct work {
+    struct work *next;
+    emulate_work_fn *run;
+    max_align_t with[];
+};
+
+struct emulate_stream {
+    emulate_put_fn *put; // first: nccl.c finds it here
+    struct work *first, **end;
+    bool eager;
+};
+
+static struct emulate_stream *streams[MAX_STREAMS];
+
+/* NIBBLE_EMULATE_QUEUES, unset: a stream does at once what it is given.  "late": only what is
+ * waited for is done, as late as possible.  "early": so it is in the first stream; others do what they
+ * are given at once, before what the first one has been given meanwhile, unless they wait for it.
+ * So a wait that is missing between two streams shows in the results of one of the two. */
+static enum { AT_ONCE, LATE, EARLY } queues;
+
+static void
+find_queues(void)
+{
+    const char *given = getenv("NIBBLE_EMULATE_QUEUES");
+    queues = !given ? AT_ONCE : strcmp(given, "early") == 0 ? EARLY : LATE;
+}
+
+/* Do the first of what is left of a stream. */
+static void
+advance(cudaStream_t s)
+{
+    struct work *w = s->first;
+    s->first = w->next;
+    if (!s->first)
+        s->end = &s->first;
+    w->run(w->with);
+    free(w);
+}
+
+static void
+finish(cudaStream_t s)
+{
+    while (s && s->first)
+        advance(s);
+}
+
+static void
+finish_all(void)
+{
+    for (int i = 0; i < MAX_STREAMS; i++)
+        finish(streams[i]);
+}
+
+void
+emulate_put(cudaStream_t s, emulate_work_fn *run, void *with, size_t bytes)
+{
+    if (queues == AT_ONCE || !s) {
+        run(with);
+        return;
+    }
+    struct work *w = malloc(sizeof *w + bytes);
+    if (!w)
+        emulate_fail("out of memory for a queue");
+    *w = (struct work){ .run = run };
+    memcpy(w->with, with, bytes);
+    *s->end = w;
+    s->end = &w->next;
+    if (s->eager)
+        finish(s);
+}
+
 /* ---- memory ---------------------------------------------------------------------- */
 
 static struct allocation {
@@ -198,6 +273,7 @@ cudaFree(void *p)
 {
     if (!p)
         return cudaSuccess;
+    finish_all(); // as CUDA's does
     pthread_mutex_lock(&pieces_lock);
     size_t i = 0;
     while (i < n_allocations && (uintptr_t)p - (uintptr_t)allocations[i].p >= 256)
@@ -235,28 +311,48 @@ cudaFreeHost(void *p)
     return cudaSuccess;
 }
 
+/* A copy, or where there is no `from`, bytes of one value. */
+struct transfer {
+    void *to;
+    const void *from;
+    int value;
+    size_t bytes;
+};
+
+static void
+transfer(void *with)
+{
+    const struct transfer *t = with;
+    emulate_settle();
+    if (t->from)
+        memmove(t->to, t->from, t->bytes);
+    else
+        memset(t->to, t->value, t->bytes);
+}
+
 cudaError_t
 cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                 cudaStream_t stream)
 {
-    (void)kind, (void)stream;
-    emulate_settle();
-    memmove(to, from, bytes);
+    struct transfer t = { to, from, 0, bytes };
+    (void)kind;
+    if (bytes)
+        emulate_put(stream, transfer, &t, sizeof t);
     return cudaSuccess;
 }
 
 cudaError_t
 cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
 {
-    (void)stream;
     pthread_mutex_lock(&pieces_lock);
     bool is_zero = fresh.p && p == fresh.p && bytes == fresh.bytes && value == 0;
     if (is_zero)
         fresh.p = NULL;
     pthread_mutex_unlock(&pieces_lock);
     emulate_settle();
+    struct transfer t = { p, NULL, value, bytes };
     if (!is_zero)
-        memset(p, value, bytes);
+        emulate_put(stream, transfer, &t, sizeof t);
     return cudaSuccess;
 }
 
@@ -273,32 +369,52 @@ emulate_attribute(const void *kernel, enum cudaFuncAttribute which, int value)
 
 /* ---- streams and events ---------------------------------------------------------- */
 
-struct emulate_stream {
-    int unused;
-};
-
-struct emulate_event {
-    double at;
-};
+cudaError_t
+cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
+    (void)flags, (void)priority;
+    int i = 0;
+    while (i < MAX_STREAMS && streams[i])
+        i++;
+    *stream = i < MAX_STREAMS ? calloc(1, sizeof **stream) : NULL;
+    if (!*stream)
+        return set_error(cudaErrorMemoryAllocation);
+    find_queues();
+    **stream = (struct emulate_stream){ .put = emulate_put,
+                                        .end = &(*stream)->first,
+                                        .eager = i > 0 && queues == EARLY };
+    streams[i] = *stream;
+    return cudaSuccess;
+}
 
 cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
-    (void)flags;
-    *stream = calloc(1, sizeof **stream);
-    return set_error(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t
+cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
 }
 
 cudaError_t
 cudaStreamSynchronize(cudaStream_t stream)
 {
-    (void)stream;
+    finish(stream);
     return cudaSuccess;
 }
 
 cudaError_t
 cudaStreamDestroy(cudaStream_t stream)
 {
+    finish(stream);
+    for (int i = 0; i < MAX_STREAMS; i++)
+        if (streams[i] == stream)
+            streams[i] = NULL;
     free(stream);
     return cudaSuccess;
 }
@@ -348,6 +464,12 @@ cudaGraphExecDestroy(cudaGraphExec_t whole)
     return cudaSuccess;
 }
 
+struct emulate_event {
+    double at;
+    uint64_t recorded, done; // how often it was recorded, and reached
+    cudaStream_t stream;     // of the last record
+};
+
 cudaError_t
 cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
@@ -362,34 +484,69 @@ cudaEventCreate(cudaEvent_t *event)
     return cudaEventCreateWithFlags(event, 0);
 }
 
+/* The n-th record of an event. */
+struct record {
+    cudaEvent_t event;
+    cudaStream_t stream;
+    uint64_t n;
+};
+
+static struct record
+last_record(cudaEvent_t event)
+{
+    return (struct record){ event, event->stream, event->recorded };
+}
+
+static void
+reach(void *with)
+{
+    const struct record *r = with;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    r->event->at = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+    r->event->done = r->n;
+}
+
+static void
+await(void *with)
+{
+    const struct record *r = with;
+    while (r->event->done < r->n)
+        advance(r->stream);
+}
+
 cudaError_t
 cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    struct timespec t;
-    (void)stream;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    event->at = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+    event->recorded++;
+    event->stream = stream;
+    struct record r = last_record(event);
+    emulate_put(stream, reach, &r, sizeof r);
     return cudaSuccess;
 }
 
-/* Calls already run in order. */
 cudaError_t
 cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    (void)stream, (void)event, (void)flags;
+    (void)flags;
+    struct record r = last_record(event);
+    emulate_put(stream, await, &r, sizeof r);
     return cudaSuccess;
 }
 
 cudaError_t
 cudaEventSynchronize(cudaEvent_t event)
 {
-    (void)event;
+    struct record r = last_record(event);
+    await(&r);
     return cudaSuccess;
 }
 
 cudaError_t
 cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
+    if (from->done < from->recorded || to->done < to->recorded)
+        return set_error(cudaErrorNotReady);
     *ms = (float)(to->at - from->at);
     return cudaSuccess;
 }
@@ -397,6 +554,8 @@ cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 cudaError_t
 cudaEventDestroy(cudaEvent_t event)
 {
+    if (event->done < event->recorded) // CUDA frees it when it is reached
+        finish_all();
     free(event);
     return cudaSuccess;
 }

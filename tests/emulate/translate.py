@@ -70,8 +70,8 @@ def launches(text):
         of = f"(const void *){kernel.strip()}" if shared and shared[0].strip() != "0" \
             else "nullptr"
         of = of.replace("\n", " ")
-        text = (text[:begin] + f"emulate_grid({of}, [&] {{ {kernel}{text[arguments:end]}; }}, "
-                f"{grid})" + text[end:])
+        text = (text[:begin] + f"emulate_grid({of}, emulate_with([=](auto... with) "
+                f"{{ {kernel}(with...); }}, {text[arguments + 1:end - 1]}), {grid})" + text[end:])
     return text
 
 

@@ -286,6 +286,41 @@ check_squares(size_t n, enum dtype dtype)
     free(x);
 }
 
+/* Sums of the blocks of many at once have the CPU's bits. */
+static void
+check_blocks(void)
+{
+    enum {
+        MANY = 1100,
+        LONGEST = 40000,
+        BLOCKS = MANY * (LONGEST / SQUARES_BLOCK + 1)
+    };
+    static const size_t sizes[] = { 1, 2560, SQUARES_BLOCK, 0, 33, LONGEST };
+    static double want[BLOCKS], found[BLOCKS];
+    float *x = pair_random(LONGEST, 1e-3F, DT_BF16, 13);
+    void *values[] = { pair_put(x, DT_BF16, LONGEST), pair_put(x, DT_F32, LONGEST) };
+    double *out = pair_poisoned(sizeof found);
+    struct matrix here[MANY], there[MANY];
+    size_t blocks = 0;
+    for (size_t i = 0; i < MANY; i++) {
+        size_t n = sizes[i % 6];
+        here[i] = matrix_of(DT_F32, x, 1, n);
+        there[i] = matrix_of(i % 4 ? DT_BF16 : DT_F32, values[i % 4 == 0], 1, n);
+        blocks += (n + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
+    }
+    op_block_squares(cpu, want, here, MANY);
+    op_block_squares(gpu, out, there, MANY);
+    CHECK(kernels_download(gpu, found, out, sizeof found) == 0);
+    for (size_t i = 0; i < BLOCKS; i++)
+        CHECK_SAY(i < blocks ? check_equal(&found[i], &want[i], sizeof *want)
+                             : isnan(found[i]),
+                  "squares of block %zu: %a, the CPU's are %a", i, found[i], want[i]);
+    for (int i = 0; i < 2; i++)
+        kernels_free(gpu, values[i]);
+    kernels_free(gpu, out);
+    free(x);
+}
+
 /* Many sums at once have the bits of single ones, and a matrix without data is
  * skipped. */
 static void
@@ -507,6 +542,7 @@ main(int argc, char **argv)
         check_squares(norms[i], DT_BF16);
     }
     check_many_squares();
+    check_blocks();
     check_clip();
     pair_close();
     return check_end();

@@ -76,7 +76,7 @@ check_order(struct kernels *k)
     for (size_t i = 0; i < MOST; i++)
         v[i] = (float)(check_random(i) * 0x1p-31 - 1) * (i % 97 ? 1e-3F : 50);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        double block[6] = { 0 }, out = -1, want;
+        double block[6] = { 0 }, sums[2 * 6], out = -1, want;
         size_t n = sizes[s], blocks = 0;
         for (size_t at = 0; at < n; at += BLOCK) {
             double lane[LANES] = { 0 };
@@ -85,9 +85,14 @@ check_order(struct kernels *k)
             block[blocks++] = tree_of(lane, LANES);
         }
         want = tree_of(block, blocks);
-        const struct matrix g = matrix_of(DT_F32, v, 1, n);
-        op_sum_squares(k, &out, &g, 1);
+        const struct matrix g[] = { matrix_of(DT_F32, v, 1, n),
+                                    matrix_of(DT_F32, v, 1, n) };
+        op_sum_squares(k, &out, g, 1);
         CHECK_SAY(out == want, "squares of %zu: %a, want %a", n, out, want);
+        op_block_squares(k, sums, g, 2);
+        for (size_t i = 0; i < 2 * blocks; i++)
+            CHECK_SAY(sums[i] == block[i % blocks], "block %zu of %zu twice: %a", i, n,
+                      sums[i]);
     }
 }
 

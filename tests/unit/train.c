@@ -549,6 +549,61 @@ check_last_layers(void)
     model_close(&m);
 }
 
+/* Ranks need the same but for their parts. */
+static void
+check_parts_of(const struct device *like, struct train_layout layout)
+{
+    enum { RANKS = 7 };
+    struct config c = small;
+    struct err err = { 0 };
+    struct comm comm;
+    uint64_t rest[RANKS], known[RANKS], least = UINT64_MAX, most = 0;
+    c.hidden = 256;
+    c.ffn = 512;
+    c.vocab = 1000;
+    comm_one(&comm, &err);
+    comm.size = RANKS;
+    layout.comm = &comm;
+    layout.positions = 64;
+    for (unsigned q = 0; q < RANKS; q++) {
+        const struct cpu_kind kind = { DT_F32, isa_best(), 2 };
+        struct kernels *k = kernels_dry(like, &kind, &err);
+        struct train t;
+        comm.rank = q;
+        NEED(k && train_open(&t, &c, k, &layout, &err) == 0);
+        uint64_t parts = train_part_bytes(&t, q);
+        for (unsigned other = 0; q == 0 && other < RANKS; other++)
+            known[other] = train_part_bytes(&t, other); // as rank 0 knows it
+        CHECK(parts == known[q]);
+        rest[q] = k->usage.total - parts;
+        least = parts < least ? parts : least;
+        most = parts > most ? parts : most;
+        train_close(&t);
+        kernels_close(k);
+        CHECK_SAY(rest[q] == rest[0], "rank %u: %llu besides its parts, rank 0 %llu", q,
+                  (unsigned long long)rest[q], (unsigned long long)rest[0]);
+    }
+    CHECK(least < most);
+}
+
+static void
+check_parts(void)
+{
+    const struct device cpu = kernels_cpu_device,
+                        gpu = kernels_cuda_device(DT_BF16, false);
+    struct train_layout layout = {
+        .arrays = { .master = DT_F32, .moments = MOMENTS_INT8 }, .quant = &sweep
+    };
+    check_parts_of(&cpu, layout);
+    check_parts_of(&gpu, layout);
+    layout.fp8 = true;
+    check_parts_of(&gpu, layout);
+    layout.quant_from = 5;
+    layout.last_layers = 1;
+    layout.arrays.moments = MOMENTS_BF16;
+    check_parts_of(&gpu, layout);
+}
+
 int
 main(void)
 {
@@ -558,5 +613,6 @@ main(void)
     check_ways();
     check_passes();
     check_last_layers();
+    check_parts();
     return check_end();
 }

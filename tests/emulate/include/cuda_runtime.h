@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <cstddef>
 #include <type_traits>
 
 /* ---- keywords -------------------------------------------------------------------- */
@@ -93,6 +94,12 @@ make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 /* ---- launches -------------------------------------------------------------------- */
 
 template <typename F>
+struct emulate_start {
+    struct emulate_launch launch;
+    F f;
+};
+
+template <typename F>
 static void
 emulate_call(void *f)
 {
@@ -100,30 +107,50 @@ emulate_call(void *f)
 }
 
 template <typename F>
-static cudaError_t
-emulate_start(const void *kernel, dim3 blocks, dim3 threads, size_t shared,
-              unsigned cluster, F f)
+static void
+emulate_begin_launch(void *with)
 {
-    struct emulate_launch l = { kernel,
-                                { blocks.x, blocks.y, blocks.z },
-                                { threads.x, threads.y, threads.z },
-                                shared,
-                                cluster,
-                                emulate_call<F>,
-                                &f };
+    emulate_start<F> *s = (emulate_start<F> *)with;
+    s->launch.with = &s->f;
     emulate_settle();
-    cudaError_t e = (cudaError_t)emulate_run(&l);
-    emulate_error(e);
-    return e;
+    emulate_error((cudaError_t)emulate_run(&s->launch));
+}
+
+/* f: a copy of it is called, by each thread. */
+template <typename F>
+static void
+emulate_put_launch(const void *kernel, dim3 blocks, dim3 threads, size_t shared,
+                   unsigned cluster, cudaStream_t stream, F f)
+{
+    static_assert(std::is_trivially_copyable<F>::value &&
+                      alignof(emulate_start<F>) <= alignof(std::max_align_t),
+                  "copied as bytes");
+    emulate_start<F> s = { { kernel,
+                             { blocks.x, blocks.y, blocks.z },
+                             { threads.x, threads.y, threads.z },
+                             shared,
+                             cluster,
+                             emulate_call<F>,
+                             NULL },
+                           f };
+    emulate_put(stream, emulate_begin_launch<F>, &s, sizeof s);
+}
+
+/* A call with arguments as they are now. */
+template <typename F, typename... A>
+static auto
+emulate_with(F f, A... args)
+{
+    return [=] { f(args...); };
 }
 
 /* <<<blocks, threads, shared, stream>>> */
 template <typename F>
 static void
-emulate_grid(const void *kernel, F f, dim3 blocks, dim3 threads, size_t shared = 0,
-             cudaStream_t = NULL)
+emulate_grid(const void *kernel, F f, dim3 blocks, dim3 threads, size_t shared,
+             cudaStream_t stream)
 {
-    emulate_start(kernel, blocks, threads, shared, 1, f);
+    emulate_put_launch(kernel, blocks, threads, shared, 1, stream, f);
 }
 
 enum cudaLaunchAttributeID {
@@ -157,8 +184,10 @@ cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... args)
     for (unsigned i = 0; i < c->numAttrs; i++)
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
             cluster = c->attrs[i].val.clusterDim.x;
-    return emulate_start((const void *)kernel, c->gridDim, c->blockDim,
-                         c->dynamicSmemBytes, cluster, [&] { kernel(args...); });
+    emulate_put_launch((const void *)kernel, c->gridDim, c->blockDim,
+                       c->dynamicSmemBytes, cluster, c->stream,
+                       [=] { kernel(args...); });
+    return cudaSuccess;
 }
 
 template <typename T>

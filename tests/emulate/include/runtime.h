@@ -19,6 +19,7 @@ typedef enum {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchOutOfResources = 701,
 } cudaError_t;
@@ -60,6 +61,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                             enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+                                         int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 
@@ -85,6 +89,13 @@ cudaError_t emulate_malloc(void **p, size_t bytes);
 cudaError_t emulate_malloc_host(void **p, size_t bytes);
 cudaError_t emulate_attribute(const void *kernel, enum cudaFuncAttribute which,
                               int value);
+
+/* Give a stream something to do: run(a copy of those bytes), when their turn comes, see runtime.c.
+ * A stream begins with the address of this function. */
+typedef void emulate_work_fn(void *with);
+typedef void emulate_put_fn(cudaStream_t stream, emulate_work_fn *run, void *with,
+                            size_t bytes);
+emulate_put_fn emulate_put;
 
 /* Set what the next cudaGetLastError returns; cudaSuccess changes nothing. */
 void emulate_error(cudaError_t e);
