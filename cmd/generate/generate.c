@@ -6,10 +6,12 @@
 #include "cmd/ranks.h"
 #include "cmd/suffix.h"
 #include "lib/core/path.h"
+#include "lib/format/tok.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct config_generate cfg = {
     .cmd = { .name = "generate",
@@ -329,6 +331,22 @@ run(struct config_generate *c, bool *all, struct err *err)
     return rc;
 }
 
+/* A model in the place of the prompt, or samples in that of the model: say what goes where. */
+static void
+check_swapped(const struct config_generate *c)
+{
+    char model[TEXT_QUOTE], prompt[TEXT_QUOTE];
+    const char *p = c->n_prompts == 1 ? c->prompts[0] : NULL;
+    text_quote(model, c->model, strlen(c->model));
+    if (p && access(c->model, F_OK) != 0 && access(p, F_OK) == 0)
+        misuse("%s: does not exist, and -p %s does: expected -p %s %s", model,
+               text_quote(prompt, p, strlen(p)), model, prompt);
+    if (!c->score && tok_is_file(c->model))
+        misuse("%s: is a .tok of samples: expected a MODEL, and --score %s to measure "
+               "its loss on them",
+               model, model);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -344,6 +362,7 @@ main(int argc, char **argv)
     if (argc - first != 1)
         misuse("want one MODEL; --help shows how");
     cfg.model = argv[first];
+    check_swapped(&cfg);
     if (cfg.score)
         begin_ranks(&cfg);
     cfg.device = device_settle(&cfg.where);

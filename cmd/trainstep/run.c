@@ -132,7 +132,6 @@ settle_settings(struct run *r)
     if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->torchsharp)
         r->s.activations = ACTIVATIONS_TORCHSHARP;
     settings_check(&r->s);
-    warn_past_schedule(r);
     settle_passes(r);
     drop_spike(r);
     if (r->s.last_layers > r->c.layers)
@@ -1058,6 +1057,8 @@ run_rank(struct run *r)
     keep_open(r);
     if (keep_is_out_of_patience(r))
         return ranks_number() ? EXIT_DONE : end_without_patience(r);
+    if (!r->replay) // whose settings are not the user's to change
+        warn_past_schedule(r);
     plan_settle(r);
     open_device(r);
     compare_run(r);

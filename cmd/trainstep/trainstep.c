@@ -33,10 +33,9 @@ static const char *const recomputes[] = { "auto", "none", "block", NULL };
 static void
 take_gb(const struct cmd_option *o, const char *arg)
 {
-    double gb = cmd_number(o->name, arg, 0);
-    if (gb > 1e9 || !(gb > 0))
+    *o->to.u64 = cmd_gb(o->name, arg);
+    if (*o->to.u64 == 0)
         misuse("--%s: %s: want a number of GB above 0", o->name, arg);
-    *o->to.u64 = (uint64_t)(gb * (double)(1 << 30)) + 1;
 }
 
 static void
