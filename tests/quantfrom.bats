@@ -164,7 +164,7 @@ seen() { jsonl "' '.join('%d%s:%s' % (x['step'], 'e' * ('eval_loss' in x), x['qu
     [ "$(seen log.jsonl)" = \
         '1:none 1e:none 2:none 2e:none 3:sweep 3e:sweep 4:sweep 4e:sweep' ]
     [ "$(grep -v 'evaluation\|saved at' <<<"$stderr")" = "trainstep: steps before 3 are not quantized
-trainstep: from step 3 on products see NVFP4 weights (sweep)" ]
+trainstep: from step 3 on the forward pass uses NVFP4 weights (sweep)" ]
     # Of what was saved there, generate says the same.
     for step in 1:none 2:none 3:sweep 4:sweep; do
         steps -n "${step%:*}" --quant-from 3 -f -o b.ckpt "$IN/sweep.ckpt"
@@ -183,7 +183,7 @@ trainstep: from step 3 on products see NVFP4 weights (sweep)" ]
     [ "${stderr_lines[0]}" = 'trainstep: steps before 3 are not quantized' ]
     [ "${#stderr_lines[@]}" -eq 2 ]
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
-    [ "${stderr_lines[0]}" = 'trainstep: from step 3 on products see NVFP4 weights (sweep)' ]
+    [ "${stderr_lines[0]}" = 'trainstep: from step 3 on the forward pass uses NVFP4 weights (sweep)' ]
     [ "${#stderr_lines[@]}" -eq 2 ]
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
     [ "${#stderr_lines[@]}" -eq 1 ]

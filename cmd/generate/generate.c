@@ -254,11 +254,10 @@ settle(struct config_generate *c)
     if (c->ids && c->n_stops && !c->tokenizer)
         misuse("--stop: with --ids it needs -t tokenizer.json");
     if (c->how.think != THINK_UNSET && (c->ids || c->how.kind != TEMPLATE_QWEN3))
-        misuse("--%s: only template qwen3 has a form for it",
+        misuse("--%s: needs --template qwen3",
                c->how.think == THINK_ON ? "think" : "no-think");
     if ((c->chat || c->system) && c->how.kind != TEMPLATE_QWEN3)
-        misuse("--%s: only template qwen3 has a form for it",
-               c->chat ? "chat" : "system");
+        misuse("--%s: needs --template qwen3", c->chat ? "chat" : "system");
     if ((c->chat || c->n_prompts > 1) && (c->logits || c->dump_layers))
         misuse("--logits and --dump-layers: take one prompt");
     assert(c->model);
@@ -301,7 +300,7 @@ begin_ranks(struct config_generate *c)
     const char *const inputs[] = { c->score, c->model, c->kl_model };
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (inputs[i] && path_is_stream(inputs[i]))
-            misuse("%s: of %u ranks one would get what a pipe has: expected a file",
+            misuse("%s: a pipe would reach one of %u ranks only: expected a file",
                    inputs[i], ranks_count());
 }
 
