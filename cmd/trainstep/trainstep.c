@@ -13,10 +13,11 @@ int run(const struct options *o);
 static struct options cfg = {
     .cmd = { .name = "trainstep",
              .synopsis = "trainstep [OPTION]... CHECKPOINT",
-             .about = "Train: take steps from a checkpoint and save the result in its "
-                      "place.\nSettings that change results are kept in it; one that is "
-                      "given holds from here on.\nUnder mpirun several processes share "
-                      "a step, with the same result." },
+             .about =
+                 "Train: take steps from a checkpoint and save the result in its "
+                 "place.\nSettings that change results are kept in it; one that is "
+                 "given holds from here on.\nUnder mpirun several processes share "
+                 "a step, with the same result." },
     .where = { .device = "auto" },
     .steps = 1,
     .max_skips = 5,
