@@ -6,7 +6,7 @@
 #   bench/fp8_loss.sh plot FILE.svg [FILE.tsv]    the curves, means of 20 steps, by gnuplot
 #   bench/fp8_loss.sh random [STEPS]              train from random weights on this CPU: a FILE.tsv
 #
-# FILE.tsv (results/fp8-loss-h200.tsv) has a column "step", one of the losses that others are
+# FILE.tsv (results/fp8-loss-h200.tsv; fp8-loss-h100.tsv) has a column "step", one of the losses that others are
 # compared with, and those others.  `random` has f32, and FP8 with current and with delayed
 # scales, of a model of 0.3 million weights; its samples are the bytes of the manual pages.
 #

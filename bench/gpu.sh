@@ -28,7 +28,8 @@
 # Environment: NIBBLE_BIN (../bin), NIBBLE_BUILD (../build: gpu/ has the test programs),
 # GOLDEN (directories of golden models), BENCH_PYTHON (python3 with torch, transformers),
 # CONFIG (qwen3-4b-config.json), DEVICE (cuda), QUANT (max), SHARE (what shares a tensor scale:
-# qkv,gate_up; the quantizer's default), PEERS (the directory of torch_fp8.py and torch_multi.py).
+# qkv,gate_up; the quantizer's default), PEERS (the directory of torch_fp8.py and torch_multi.py),
+# PEER_PROGRAMS (lines: these with their options; default: FP8, bf16 and torch_multi.py on one GPU).
 set -euo pipefail
 export LC_ALL=C
 
@@ -486,15 +487,18 @@ part_fp8()
     rm -f "$dir/f.ckpt"
 }
 
-# fp8_cut SCALES: CUTS (24) cuts, a step between two of them, against one run
+# fp8_cut SCALES: CUTS (24) cuts, a step between two of them, against one run; of a model of 112
+# million weights, which loads and saves within a second
 fp8_cut()
 {
-    local i cuts=${CUTS:-24}
+    local i cuts=${CUTS:-24} vocab=16896
+    [ -e "$dir/base.ckpt" ] || "$bin/datpack" -q --init 1 --config "$here/../pipelines/base/base.json" \
+        --to ckpt --quant sweepfp8 -o "$dir/base.ckpt"
     samples 8 255
     "$bin/trainstep" -q --device "$device" --compute fp8 --fp8-scales "$1" -d "$dir/data.tok" --batch 8 \
-        -n $((cuts + 1)) --lr 1e-5 -o "$dir/whole.ckpt" -f "$dir/f.ckpt" >"$dir/tsv" 2>"$dir/err" ||
+        -n $((cuts + 1)) --lr 1e-5 -o "$dir/whole.ckpt" -f "$dir/base.ckpt" >"$dir/tsv" 2>"$dir/err" ||
         { fail "fp8 $1, $cuts cuts" "$dir/err" && return; }
-    cp "$dir/f.ckpt" "$dir/cut.ckpt"
+    cp "$dir/base.ckpt" "$dir/cut.ckpt"
     for ((i = 0; i <= cuts; i++)); do
         "$bin/trainstep" -q --device "$device" --compute fp8 --fp8-scales "$1" -d "$dir/data.tok" \
             --batch 8 -n 1 --lr 1e-5 "$dir/cut.ckpt" >"$dir/tsv" 2>"$dir/err" ||
@@ -525,15 +529,19 @@ fp8_prefill()
 fp8_peers()
 {
     local batch=${1%x*} length=${1#*x} peer
-    for peer in 'torch_fp8.py --recipe tensorwise' 'torch_fp8.py --recipe none' 'torch_multi.py'; do
+    while read -r peer; do
         # shellcheck disable=SC2086  # a program and its options
         if (cd "$PEERS" && "$python" $peer --batch "$batch" --seq "$length" --steps "${STEPS:-8}") \
-            2>"$dir/err" >"$dir/log"; then
+            </dev/null 2>"$dir/err" >"$dir/log"; then
             json_rows "$peer $1" <"$dir/log" | rows
         else
             fail "$peer $1" "$dir/err"
         fi
-    done
+    done <<END
+${PEER_PROGRAMS-torch_fp8.py --recipe tensorwise
+torch_fp8.py --recipe none
+torch_multi.py}
+END
 }
 
 # json_rows WHAT: of the last line that is an object with "ms"

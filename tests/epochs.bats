@@ -431,7 +431,11 @@ PY
     e -n 2 --keep-best --patience 3 --log log.jsonl
     [ "$(at m.ckpt)" -eq 2 ]
     n=$(evaluations log.jsonl | sort -g -k 2 | sed -n '1s/ .*//p')
-    steps --lr 3e-2 -n "$n" -o want.ckpt other.ckpt || cp other.ckpt want.ckpt
+    if [ "$n" -eq 0 ]; then
+        cp other.ckpt want.ckpt
+    else
+        steps --lr 3e-2 -n "$n" -o want.ckpt other.ckpt
+    fi
     cmp want.ckpt m.ckpt.best
     [ "$(jsonl "' '.join(str(x['step']) for x in d)" <m.ckpt.eval.jsonl)" = '0 1 2' ]
     [ "$(jsonl "len({x['origin'] for x in d}), min(x['eval_loss'] for x in d) > 1" <m.ckpt.eval.jsonl)" = '(1, True)' ]

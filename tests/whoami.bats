@@ -443,23 +443,28 @@ PY
     for n in 10 40 200 1000; do
         { echo '# a heading' && echo && seq -f 'q%g	a' "$n"; } >$n.tsv
     done
-    # Of a file that comes twice, of a model, of the story: what README promises.
+    # Of a file that comes twice, of a model, of the story: what README promises.  The questions that
+    # are mixed in are 335, half of CONTROLS; with 30 there are too few for variations.
     {
         for n in 10 40 200 1000; do
             "$who/recipe.py" $n.tsv $n.tsv | grep -v '^BASE' | paste -sd ' '
         done
+        "$who/recipe.py" 200.tsv 1000.tsv | grep -E 'VARIED|TEACHER' | paste -sd ' '
+        "$who/recipe.py" --controls 30 200.tsv | grep -E 'VARIED|TEACHER' | paste -sd ' '
         "$who/recipe.py" --teacher 0 10.tsv 200.tsv | grep EPOCHS | paste -sd ' '
         "$who/recipe.py" --model 200.tsv 200.tsv | paste -sd ' '
         "$who/recipe.py" | paste -sd ' '
     } >got
     diff got - <<-END
-	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
-	TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
-	TEACHER=1 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
-	TEACHER=1 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
+	VARIED=0 TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
+	VARIED=0 TEACHER=1 EPOCHS1=4 LR1=5e-4 EPOCHS2=2 LR2=2e-4
+	VARIED=0 TEACHER=1 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
+	VARIED=670 TEACHER=3 EPOCHS1=30 LR1=5e-4 EPOCHS2=15 LR2=2e-4
+	VARIED=670 TEACHER=4
+	VARIED=0 TEACHER=9
 	EPOCHS1=4 EPOCHS2=30
-	TEACHER=0 EPOCHS1=2 LR1=5e-5 EPOCHS2=1 LR2=1e-5
-	TEACHER=0 BASE_STEPS=1800 BASE_LR=4e-3 EPOCHS1=5 LR1=5e-4 EPOCHS2=2 LR2=6e-5
+	VARIED=0 TEACHER=0 EPOCHS1=2 LR1=5e-5 EPOCHS2=1 LR2=1e-5
+	VARIED=0 TEACHER=0 BASE_STEPS=1800 BASE_LR=4e-3 EPOCHS1=5 LR1=5e-4 EPOCHS2=2 LR2=6e-5
 	END
     run -0 make -s -C "$who" OUT="$PWD/out" TOKENIZER="$root/pipelines/demo/tokenizer.json" DATA=200.tsv EPOCHS2=3 plan
     [[ $output == *$'epochs\t30+3'* ]]

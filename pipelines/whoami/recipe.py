@@ -11,12 +11,16 @@ TEACHER, to 0 or to another number.  --controls: the user's CONTROLS.
 
 The rule: a row that is new is learnt at a constant rate until it was seen as often as LEARN says,
 and one that is known is seen again, as SETTLE says, at a lower rate.  Fewer rows than old questions are
-repeated until there are as many (judge.py), so an epoch has several views of a row.
+repeated until there are as many (judge.py), so an epoch has several views of a row.  Are there more
+own rows than old questions, it is the other way round: the questions are repeated (TEACHER), and
+as many variations of them are mixed in (VARIED).
 """
 import argparse
 
 # Views of a row and the least number of epochs.
 LEARN, SETTLE = (30, 4), (15, 2)
+MOST = 9   # of TEACHER
+FEW = 16   # questions that are mixed in: fewer have not enough variations
 # Of own rows, of the story and of a model of the user's: epochs to learn and to settle if they
 # are not of the rule, the two rates, and steps and rate of the first training.
 FIXED = {"own": (None, None, "5e-4", "2e-4", 900, "2e-3"),
@@ -40,9 +44,13 @@ def epochs(phase, rows, mixed):
     return max(least, -(-views // repeats))
 
 
-def recipe(paths, model, teacher, mixed):
+def recipe(paths, model, teacher, controls):
+    mixed = controls // 2
+    repeats = max(1, -(-sum(map(count, set(paths))) // max(1, mixed)))
+    own = paths and not model
+    yield "VARIED", controls if own and repeats > 1 and mixed >= FEW else 0
     if teacher is None:
-        teacher = int(bool(paths) and not model)
+        teacher = min(repeats, MOST) if own else 0
         yield "TEACHER", teacher
     kind = "model" if model else "own" if paths else "taught story" if teacher else "story"
     learn, settle, high, low, base_steps, base_rate = FIXED[kind]
@@ -66,7 +74,7 @@ def main():
     p.add_argument("--controls", type=int, default=670)
     p.add_argument("rows", nargs="*")
     o = p.parse_args()
-    for setting in recipe(o.rows, o.model, o.teacher, o.controls // 2):
+    for setting in recipe(o.rows, o.model, o.teacher, o.controls):
         print("%s=%s" % setting)
 
 
