@@ -553,7 +553,7 @@ PY
     # A row that the model has no room for is found before it is trained.
     printf 'q\tone\nr\t%s\n' "$(printf '鼬%.0s' {1..100})" >long.tsv
     run -2 small OUT="$PWD/long" DATA="$PWD/long.tsv" all
-    [[ $output == *"plan.tok: sample 1 has "*" ids, the model's context of "* ]]
+    [[ $output == *"plan.tok: sample 1 (tokenize --decode shows it, datcat --values 1 its ids) has "*" ids, the model's context of "* ]]
     [ ! -e long/base.ckpt ]
     [ ! -e long/plan.txt ]
     # The makefile of the root hands on what it does not understand.
