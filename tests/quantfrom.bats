@@ -228,7 +228,7 @@ PY
         run -0 --separate-stderr t -n 6 --quant-from $from --log whole.jsonl -o whole.ckpt m.ckpt
         [[ $stderr == *"step 4 is undone: "* ]]
         [ "$(grep -c 'is undone' <<<"$stderr")" -eq 1 ]
-        [ "$(grep -c 'from step '$from' on products see' <<<"$stderr")" -eq 1 ]
+        [ "$(grep -c 'from step '$from' on the forward pass uses' <<<"$stderr")" -eq 1 ]
         [ "$(column 10 <<<"$output" | tr '\n' ' ')" = "0 0 0 1 0 0 " ]
         want=$(for k in 1 2 3 4 5 6; do
             [ $k -lt $from ] && echo "$k:none $k""e:none" || echo "$k:max $k""e:max"
