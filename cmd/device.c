@@ -68,11 +68,10 @@ device_report_speed(const struct device_options *o)
         warn("--compute fp8: this CPU emulates it, which is slower than f32");
     if (o->faster)
         warn("--fast: %s",
-             o->cuda
-                 ? "attention's gradients are added as they come: no two runs are equal"
-                 : "products of bf16 in place of f32");
+             o->cuda ? "attention's gradients are added in any order: two runs differ"
+                     : "products of bf16 in place of f32");
     if (o->coarse)
-        warn("--fast: what few tokens multiply NVFP4 with is rounded to 16 bits");
+        warn("--fast: inputs of NVFP4 products of few tokens are rounded to 16 bits");
     else if (o->fast && !o->faster)
         warn("--fast: no effect: %s", o->why);
 }
@@ -94,8 +93,9 @@ device_report_not_fp8(const struct table *t)
 {
     const struct row *odd = weights_not_fp8(t);
     if (odd)
-        warn("%s is %llu x %llu: it, and what shares its input, is not multiplied in "
-             "FP8, which takes multiples of %d",
+        warn("%s is %llu x %llu: it and projections with the same input are not "
+             "multiplied in "
+             "FP8, which needs multiples of %d",
              odd->name, (unsigned long long)odd->shape[0],
              (unsigned long long)odd->shape[1], FP8_UNIT);
 }

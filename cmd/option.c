@@ -60,6 +60,49 @@ cmd_take_help(const struct cmd_option *o, const char *arg)
     exit(EXIT_DONE);
 }
 
+/* Whether the n letters of name, with spaces for hyphens, are words of a help text. */
+static bool
+help_has(const char *help, const char *name, size_t n)
+{
+    for (const char *at = help; *at; at++) {
+        size_t i = 0;
+        bool begins = at == help || at[-1] == ' ';
+        while (begins && i < n && at[i] == (strchr("-_", name[i]) ? ' ' : name[i]))
+            i++;
+        if (begins && i == n && (at[n] == '\0' || strchr(" ,;:", at[n])))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the n letters of name begin or end with an option. */
+static bool
+holds_option(const char *name, size_t n, const char *option)
+{
+    enum { FEWEST = 4 };
+    size_t m = strlen(option);
+    return m >= FEWEST && m < n &&
+           (memcmp(name, option, m) == 0 || memcmp(name + n - m, option, m) == 0);
+}
+
+/* Another program's word for an option: one that is longer than ours (--batch-size,
+ * --num-epochs), or that our help has (--learning-rate). */
+static const char *
+other_word(const struct cmd *c, const char *name, size_t n)
+{
+    enum { FEWEST = 4 };
+    const char *longest = NULL, *described = NULL;
+    for (size_t i = 0; i < c->n_options; i++) {
+        const struct cmd_option *o = &c->options[i];
+        if (holds_option(name, n, o->name) &&
+            (!longest || strlen(o->name) > strlen(longest)))
+            longest = o->name;
+        if (n >= FEWEST && !described && help_has(o->help, name, n))
+            described = o->name;
+    }
+    return longest ? longest : described;
+}
+
 /* A long option that is unknown, or the beginning of several: suggest one. */
 static _Noreturn void
 unknown_option(const struct cmd *c, const char *word)
@@ -78,8 +121,9 @@ unknown_option(const struct cmd *c, const char *word)
     }
     if (begun > 1 && n && !list.failed)
         misuse("%s: is the beginning of %s: expected one of them", q, list.data);
-    if (near.word)
-        misuse("%s: unknown option: expected --%s? --help lists all", q, near.word);
+    const char *meant = near.word ? near.word : other_word(c, name, n);
+    if (meant)
+        misuse("%s: unknown option: expected --%s? --help lists all", q, meant);
     misuse("%s: unknown option; --help lists them", q);
 }
 
@@ -128,6 +172,19 @@ cmd_number(const char *option, const char *arg, double low)
     if (!num_double(&v, arg) || v < low)
         misuse("--%s: %s: want a number of at least %g", option,
                text_quote(q, arg, strlen(arg)), low);
+    return v;
+}
+
+uint64_t
+cmd_gb(const char *option, const char *arg)
+{
+    uint64_t v;
+    char q[TEXT_QUOTE];
+    if (!num_gb(&v, arg))
+        misuse(
+            "--%s: %s: want a number of GB of at least 0, as 1.5, or one with K, M, G "
+            "or T, as 1500M",
+            option, text_quote(q, arg, strlen(arg)));
     return v;
 }
 

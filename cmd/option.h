@@ -126,6 +126,7 @@ bool cmd_given(const struct cmd *c, const char *name);
 /* The argument of an option as a number, or misuse. */
 uint64_t cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high);
 double cmd_number(const char *option, const char *arg, double low);
+uint64_t cmd_gb(const char *option, const char *arg); // bytes, of GB or with a suffix
 uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
 /* The argument of -j, or with NULL all processors; at most 32 are used. */
 unsigned cmd_threads(const char *arg);

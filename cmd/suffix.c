@@ -62,7 +62,8 @@ suffix_settle(const char *out, const char **to, bool *directory)
     if (!*to)
         *to = writer_kind_of(out);
     if (!*to)
-        misuse("%s: which container? its suffix does not tell; --to does", out);
+        misuse("%s: which container? its suffix names none: --to KIND chooses one",
+               out);
     kind = writer_traits(*to);
     if (*directory && !kind->to_directory)
         misuse("%s: a %s is a file, not a directory", out, *to);

@@ -281,7 +281,7 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
     refuse_pack directory --to modelopt --config "$C" -o - "$IN/tied.dat"
     refuse_pack directory --to gguf --config "$C" -o x/ "$IN/tied.dat"
     refuse_pack 'multiple of 64' --to gguf --config "$C" -o x "$IN/tied.dat"
-    refuse_pack tokenizer -t "$C" -o x.dat "$IN/tied.dat"
+    refuse_pack '--tokenizer: goes with a GGUF or a model directory' -t "$C" -o x.dat "$IN/tied.dat"
 }
 
 @test "NVFP4 that a target cannot hold is refused until requantization is asked for" {
@@ -1476,6 +1476,39 @@ PY
     echo '{}' >src/config.json
     pack --dtype f32 -f -o d/ src
     [ "$(cat d/config.json)" = '{"torch_dtype": "float32"}' ]
+}
+
+@test "-t: the tokenizer and what is beside it go into a directory" {
+    local f
+    mkdir -p tok beside
+    for f in tokenizer.json tokenizer_config.json chat_template.jinja generation_config.json; do
+        echo "{\"$f\": 1}" >tok/$f
+        echo "{\"$f\": 2}" >beside/$f
+    done
+    # Of a checkpoint that lies elsewhere nothing is known about a tokenizer.
+    pack --to ckpt --config "$C" -o run.ckpt "$IN/tied.dat"
+    pack -o none/ run.ckpt
+    [ ! -e none/tokenizer.json ]
+    pack --to modelopt --share-scale qkv,gate_up -t tok/tokenizer.json -o served run.ckpt
+    for f in tokenizer.json tokenizer_config.json chat_template.jinja generation_config.json; do
+        cmp tok/$f served/$f
+        grep -q "\"$f\"" served/nibble.json
+    done
+    # It is named, so what lies beside the input is another one's; its own name does not matter.
+    mv run.ckpt beside
+    mv tok/tokenizer.json tok/mine.json
+    rm tok/generation_config.json
+    pack -t tok/mine.json -o plain/ beside/run.ckpt
+    cmp tok/mine.json plain/tokenizer.json
+    cmp tok/chat_template.jinja plain/chat_template.jinja
+    [ ! -e plain/generation_config.json ]
+    # What an earlier run has copied is replaced with the directory; an input is not.
+    pack -f -t beside/tokenizer.json -o plain/ beside/run.ckpt
+    cmp beside/tokenizer.json plain/tokenizer.json
+    refuse_pack 'is an input, too' -q -f -t plain/tokenizer.json -o plain/ beside/run.ckpt
+    cmp beside/tokenizer.json plain/tokenizer.json
+    refuse_pack '--tokenizer: nowhere.json: does not exist' -q -t nowhere.json -o more/ beside/run.ckpt
+    [ ! -e more ]
 }
 
 @test "tokenizer's and generation's files go along" {

@@ -412,6 +412,17 @@ block_commands() { sed -n '/^    [a-z]/ { s/ *#.*//; p; }' "$1"; }
     trainstep -q -d rows.tok -n 40 --batch 8 --lr 1e-5 run.ckpt >/dev/null
     bash -c "$(grep '^trainstep' readme.sh)" >/dev/null 2>&1
     [ "$(datcat --hash run.ckpt)" = "$before" ]
+    # The best of a training with rows held out.
+    awk '/^## / { on = $0 == "## Fine-tune a model" } on && /^    / { if (!in_block) n++; in_block = 1
+        if (n == 2) print substr($0, 5); next } { in_block = 0 }' "$root/README.md" >best.sh
+    [ "$(grep -c '^[a-z]' best.sh)" -ge 4 ]
+    bash -euo pipefail best.sh >/dev/null 2>err || {
+        tail -n 5 err
+        return 1
+    }
+    datcat -q --verify run.ckpt.best best.dat
+    [ "$(datcat --meta run.ckpt.best | json "d['meta']['state']['step']")" -le \
+        "$(datcat --meta run.ckpt | json "d['meta']['state']['step']")" ]
 }
 
 @test "the tour runs, shows its commands, and leaves nothing behind" {

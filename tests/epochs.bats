@@ -167,6 +167,19 @@ WORDS
 
 # ---- what it keeps -------------------------------------------------------------
 
+@test "the end of a schedule is warned of where steps are taken, and there only" {
+    steps --until 4 --schedule cosine --eval "$IN/ids.tok" --eval-every 1 -o m.ckpt "$IN/start.ckpt"
+    cp m.ckpt m.ckpt.step4
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 6 --eval "$IN/ids.tok" --eval-first --eval-every 1 --keep-best m.ckpt
+    [[ $stderr == *'the schedule ends with step 4'* ]]
+    # The settings of a replay are not given.
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --replay 4..6 m.ckpt
+    [[ $stderr == *'lead to it'* && $stderr != *'the schedule ends'* ]]
+    # A rate of 0 improves nothing.
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 9 --eval "$IN/ids.tok" --eval-every 1 --patience 1 m.ckpt
+    [[ $stderr == *'nothing to do: '*'did not improve'* && $stderr != *'the schedule ends'* ]]
+}
+
 @test "--keep-last and --keep-every: whole checkpoints of their steps" {
     local k
     fresh m.ckpt
@@ -512,6 +525,9 @@ for name in "middle", "seen":
     if name == "middle":
         # Just one status line, below the last row, whose bar has the share of its step.
         assert len(rest) == 1, rest
+        # There is space behind it for the ^C that a terminal shows of Ctrl-C.
+        assert len(rest[0].rstrip()) <= width - 3, rest
+        assert width > 80 or len(rest[0].rstrip()) == width - 3, rest
         m = status.fullmatch(rest[0].rstrip())
         assert m, rest
         step, bar = int(m[1]), m[2]

@@ -111,7 +111,7 @@ bare() { sed 's/"timing":{[^}]*}/"timing":0/; s/,"time":"[^"]*"//g'; }
     isas
     [[ $isas == *avx2* ]] || return 0
     run -0 --separate-stderr ids n.safetensors -n 3 --prefill-chunk 1 --compute f32 --fast --logits l
-    [ "$stderr" = 'generate: --fast: what few tokens multiply NVFP4 with is rounded to 16 bits' ]
+    [ "$stderr" = 'generate: --fast: inputs of NVFP4 products of few tokens are rounded to 16 bits' ]
     run -0 datcat --meta l
     [[ $output == *'"fast":true'* || $output == *'"fast": true'* ]]
     run -0 datcat --meta f
@@ -686,7 +686,7 @@ PY
     for o in '--chat' '--system x'; do
         # shellcheck disable=SC2086
         run -2 --separate-stderr generate $o --template torchsharp -p x "$x"
-        [[ $stderr == *'only template qwen3'* ]]
+        [[ $stderr == *'needs --template qwen3'* ]]
     done
 }
 
@@ -1455,10 +1455,10 @@ assert abs(said - want) < 2e-6, (said, want)'
     sed 's/"version": *"1.0"/"version":   "1.0"/' tokenizer.json >t.json
     run -0 --separate-stderr generate -t t.json -p hello r.ckpt
     [ "$output" = world ]
-    [[ $stderr == *'t.json: is not the tokenizer that the checkpoint was trained with' ]]
+    [[ $stderr == *'t.json: is not the tokenizer that the checkpoint was trained with: -t names that one' ]]
     tokenize -q -t t.json d.tsv -o e.tok
     run -2 --separate-stderr generate --score e.tok r.ckpt
-    [[ $stderr == *'e.tok: made with another tokenizer than what the checkpoint was trained on' ]]
+    [[ $stderr == *'e.tok: made with another tokenizer than the data that the checkpoint was trained on: make it again with that one (tokenize -t)' ]]
 }
 
 # ---- what is refused --------------------------------------------------------------------------
@@ -1535,7 +1535,7 @@ assert abs(said - want) < 2e-6, (said, want)'
     run -2 --separate-stderr generate -p x d/
     [[ $stderr == *'there is no d/tokenizer.json; '* ]]
     run -2 --separate-stderr generate -t "$M/tokenizer.json" -p x t.safetensors
-    [[ $stderr == *'has 3098 tokens, the model'*' 97' ]]
+    [[ $stderr == *'has 3098 tokens, the model'*' 97: expected the tokenizer.json that came with the model' ]]
     run -2 --separate-stderr generate -t nosuch -p x t.safetensors
     [[ $stderr == *nosuch* ]]
     # A directory is where it lies.

@@ -252,6 +252,9 @@ long_options() {
         [ "${stderr_lines[0]}" = "$p: --quite: unknown option: expected --quiet? --help lists all" ]
         misuse "$p" --helb=x
         [[ ${stderr_lines[0]} == "$p: --helb=x: unknown option: expected --help? "* ]]
+        # A word with more behind an option's name.
+        misuse "$p" --verbose-output
+        [ "${stderr_lines[0]}" = "$p: --verbose-output: unknown option: expected --verbose? --help lists all" ]
         # Nothing is near, or but a third of the letters: no guess.
         misuse "$p" --zzzz
         [ "${stderr_lines[0]}" = "$p: --zzzz: unknown option; --help lists them" ]
@@ -264,6 +267,27 @@ long_options() {
         misuse "$p" --=x
         [[ ${stderr_lines[0]} != *'expected --'* ]]
     done
+}
+
+@test "other programs' words for an option suggest it" {
+    local p word option
+    while read -r p word option; do
+        misuse "$p" "--$word" 1
+        [ "${stderr_lines[0]}" = "$p: --$word: unknown option: expected --$option? --help lists all" ] ||
+            { echo "${stderr_lines[0]}" && false; }
+    done <<'EOF'
+trainstep learning-rate lr
+trainstep learning_rate lr
+trainstep batch-size batch
+trainstep num-epochs epochs
+generate temperature temp
+generate max-new-tokens max-tokens
+EOF
+    # Half a word of a help text is none, and a word from its middle may be.
+    misuse trainstep --learning-rat 1
+    [ "${stderr_lines[0]}" = 'trainstep: --learning-rat: unknown option; --help lists them' ]
+    misuse trainstep --earning-rate 1
+    [ "${stderr_lines[0]}" = 'trainstep: --earning-rate: unknown option; --help lists them' ]
 }
 
 @test "an ambiguous abbreviation is refused" {

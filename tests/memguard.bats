@@ -80,6 +80,20 @@ until_there()
     done
 }
 
+@test "limits have a unit, GB without one" {
+    local size
+    for size in 0.05 0.05G 51.2M 52428K 0.00005T; do
+        run -124 --separate-stderr memguard -l $size --term-first 5 -- \
+            python3 -c 'b = bytearray(120 << 20); import time; time.sleep(20)'
+        [[ $stderr == *' is over the limit of 0.05 GB'* ]]
+    done
+    memguard -q -l 1.5G -a 1M -- true
+    for size in 1.5x 1GB G -1G; do
+        run -2 --separate-stderr memguard -l $size -- true
+        [ "$stderr" = "memguard: --limit: $size: want a number of GB of at least 0, as 1.5, or one with K, M, G or T, as 1500M" ]
+    done
+}
+
 @test "the command's own status" {
     run -0 --separate-stderr guard -l 1 -- true
     [ -z "$output$stderr" ]

@@ -50,6 +50,14 @@ setup() {
     refuse 'want -o OUT: expected -o new.dat? --help shows how' nvquant model.safetensors new.dat
     refuse 'want -o OUT; --help shows how' datpack model.safetensors
     refuse 'model.safetensors: not a checkpoint; datpack --to ckpt makes one' trainstep model.safetensors
+    refuse 'hello: does not exist, and -p model.safetensors does: expected -p hello model.safetensors' \
+        generate hello -p model.safetensors
+    refuse 'ids.tok: is a .tok of samples: expected a MODEL, and --score ids.tok to measure its loss on them' \
+        generate -p hello ids.tok
+    refuse 'model.safetensors: byte 0: expected the magic number of a .tok of samples, which tokenize makes of text' \
+        trainstep -d model.safetensors start.ckpt
+    refuse 'ids.tok: is a .tok: it has samples, no tensors; datcat without options shows it' \
+        datcat --diff ids.tok model.safetensors
 }
 
 @test "a text where samples or tensors are wanted names tokenize" {
@@ -105,7 +113,7 @@ setup() {
 
 @test "a sample that is refused: its line, and what mends it" {
     local words='ids.tok: sample 1 (line 2 of its text) has 21 ids, --seq-len 4 allows 5: --seq-len 20 takes it, '
-    words+='tokenize --chunk 4 cuts such samples, --seq-len 4 keeps their last ids'
+    words+='tokenize --chunk 4 cuts documents, tokenize --seq-len 4 keeps the last ids of a sample'
     refuse "$words" trainstep -d ids.tok --seq-len 4 start.ckpt
     # It is right.
     trainstep -q -d ids.tok --seq-len 20 start.ckpt >/dev/null
@@ -124,7 +132,10 @@ setup() {
     tokenize -q --input ids --chunk 6 -f -o mixed.tok ids
     run -2 --separate-stderr trainstep -d mixed.tok --seq-len 4 start.ckpt
     [[ $stderr != *' of its text'* ]]
-    [[ $stderr == *'mixed.tok: sample '*' has 7 ids, --seq-len 4 allows 5'* ]]
+    [[ $stderr =~ mixed.tok:\ sample\ ([0-9]+)\ .*' has 7 ids, --seq-len 4 allows 5' ]]
+    local sample=${BASH_REMATCH[1]}
+    [[ $stderr == *" (tokenize --decode shows it, datcat --values $sample its ids) "* ]]
+    [ "$(datcat --values "$sample" mixed.tok | wc -l)" -eq 7 ]
 }
 
 @test "a file is named as the user named it" {

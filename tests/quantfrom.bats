@@ -164,7 +164,7 @@ seen() { jsonl "' '.join('%d%s:%s' % (x['step'], 'e' * ('eval_loss' in x), x['qu
     [ "$(seen log.jsonl)" = \
         '1:none 1e:none 2:none 2e:none 3:sweep 3e:sweep 4:sweep 4e:sweep' ]
     [ "$(grep -v 'evaluation\|saved at' <<<"$stderr")" = "trainstep: steps before 3 are not quantized
-trainstep: from step 3 on products see NVFP4 weights (sweep)" ]
+trainstep: from step 3 on the forward pass uses NVFP4 weights (sweep)" ]
     # Of what was saved there, generate says the same.
     for step in 1:none 2:none 3:sweep 4:sweep; do
         steps -n "${step%:*}" --quant-from 3 -f -o b.ckpt "$IN/sweep.ckpt"
@@ -183,7 +183,7 @@ trainstep: from step 3 on products see NVFP4 weights (sweep)" ]
     [ "${stderr_lines[0]}" = 'trainstep: steps before 3 are not quantized' ]
     [ "${#stderr_lines[@]}" -eq 2 ]
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
-    [ "${stderr_lines[0]}" = 'trainstep: from step 3 on products see NVFP4 weights (sweep)' ]
+    [ "${stderr_lines[0]}" = 'trainstep: from step 3 on the forward pass uses NVFP4 weights (sweep)' ]
     [ "${#stderr_lines[@]}" -eq 2 ]
     run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 b.ckpt
     [ "${#stderr_lines[@]}" -eq 1 ]
@@ -228,7 +228,7 @@ PY
         run -0 --separate-stderr t -n 6 --quant-from $from --log whole.jsonl -o whole.ckpt m.ckpt
         [[ $stderr == *"step 4 is undone: "* ]]
         [ "$(grep -c 'is undone' <<<"$stderr")" -eq 1 ]
-        [ "$(grep -c 'from step '$from' on products see' <<<"$stderr")" -eq 1 ]
+        [ "$(grep -c 'from step '$from' on the forward pass uses' <<<"$stderr")" -eq 1 ]
         [ "$(column 10 <<<"$output" | tr '\n' ' ')" = "0 0 0 1 0 0 " ]
         want=$(for k in 1 2 3 4 5 6; do
             [ $k -lt $from ] && echo "$k:none $k""e:none" || echo "$k:max $k""e:max"

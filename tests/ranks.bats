@@ -345,7 +345,7 @@ PY
     run -2 started -n 2 "${g[@]}" "$IN/ids.tok" --logits x.safetensors m.dat
     [ "$output" = "generate: --logits: one process writes it: expected no other ranks" ]
     run -2 started -n 2 "${g[@]}" - m.dat
-    [ "$output" = "generate: -: of 2 ranks one would get what a pipe has: expected a file" ]
+    [ "$output" = "generate: -: a pipe would reach one of 2 ranks only: expected a file" ]
     run -2 started -n 2 "${g[@]}" none.tok m.dat
     [ "$output" = "generate: none.tok: No such file or directory" ]
     run -2 started -n 1 "${g[@]}" "$IN/ids.tok" m.dat : -n 1 "${g[@]}" "$IN/other.tok" m.dat
@@ -398,7 +398,7 @@ PY
 @test "an error of one rank, or of all, ends all, and is said once" {
     cp "$IN/small.ckpt" m.ckpt
     local t=(trainstep -q --accum 6)
-    refused "trainstep: -d -: of 2 ranks one would get what a pipe has: expected a file" -n 2 "${t[@]}" -d - m.ckpt
+    refused "trainstep: -d -: a pipe would reach one of 2 ranks only: expected a file" -n 2 "${t[@]}" -d - m.ckpt
     refused "trainstep: -d -: " -n 2 "${t[@]}" m.ckpt
     refused "trainstep: --accum: 5 passes of a step cannot be divided among 2 ranks: expected --accum 6, " \
         -n 2 trainstep -q -d "$IN/ids.tok" --accum 5 m.ckpt

@@ -148,13 +148,13 @@ PY
     diff have - <<'TXT'
 (1, 'enable_thinking', '<stdin>: line 1: "enable_thinking": byte 32: expected true or false, found 1}')
 (2, 'enable_thinking', '<stdin>: line 2: "enable_thinking": byte 55: is there twice')
-(3, 'enable_thinking', '<stdin>: line 3: "enable_thinking": only template qwen3 has a form for it')
+(3, 'enable_thinking', '<stdin>: line 3: "enable_thinking": needs --template qwen3')
 (4, 'enable_think', '<stdin>: line 4: "enable_think": byte 29: unknown field: expected "enable_thinking"?')
 (None, None, None)
 TXT
     echo '{"prompt":"a","enable_thinking":true}' >in
     run -2 --separate-stderr generate --input jsonl --template none "$M/x.safetensors" <in
-    [[ $output == *'"field":"enable_thinking","error":'*'only template qwen3'* ]]
+    [[ $output == *'"field":"enable_thinking","error":'*'needs --template qwen3'* ]]
     # A tokenizer that has no such tokens.
     sed 's/<think>/<thank>/' "$M/tokenizer.json" >t.json
     printf '{"prompt":"hi","enable_thinking":%s}\n' true false null >in
@@ -162,8 +162,8 @@ TXT
     [ "$(jsonl '[a.get("field") for a in d]' <out)" = "[None, 'prompt', None]" ]
     [ "$(jsonl 'd[1]["error"]' <out)" = \
         '<stdin>: line 2: "prompt": template qwen3: the tokenizer has no added token <think>' ]
-    refuse '--think: only template qwen3' generate --think --template none -p a "$M/x.safetensors"
-    refuse '--no-think: only template qwen3' generate --no-think --ids -p 1 "$M/x.safetensors"
+    refuse '--think: needs --template qwen3' generate --think --template none -p a "$M/x.safetensors"
+    refuse '--no-think: needs --template qwen3' generate --no-think --ids -p 1 "$M/x.safetensors"
     refuse '--score: goes with' generate --think --score x.tok "$M/x.safetensors"
 }
 

@@ -978,7 +978,7 @@ PY
     echo '1 2 3 97' | tokenize -q --input ids -o big.tok
     refuse -2 "id 97 at position 3, the model's vocabulary is 97" trainstep -q -d big.tok m.ckpt
     refuse -2 "sample " trainstep -q -d "$IN/held.tok" --seq-len 8 m.ckpt
-    [[ $stderr =~ ' (line '[0-9]+' of its text) has '([0-9]+)' ids, --seq-len 8 allows 9: --seq-len '([0-9]+)' takes it, tokenize --chunk 8 cuts such samples' ]]
+    [[ $stderr =~ ' (line '[0-9]+' of its text) has '([0-9]+)' ids, --seq-len 8 allows 9: --seq-len '([0-9]+)' takes it, tokenize --chunk 8 cuts documents, ' ]]
     [ "${BASH_REMATCH[1]}" -eq $((BASH_REMATCH[2] + 1)) ]
     seq -s ' ' 1 66 | tokenize -q --input ids -o long.tok
     refuse -2 "the model's context of 64 allows 65" trainstep -q -d long.tok m.ckpt

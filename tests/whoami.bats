@@ -374,6 +374,34 @@ PY
     diff whole/hashes.tsv out/hashes.tsv
 }
 
+@test "a stage that a signal or a limit ends says how to go on" {
+    local status
+    datpack -q --init 1 --config "$root/pipelines/whoami/small.json" --to ckpt -o start.ckpt
+    printf '%s\n' '1 2 3' '4 5 6' | tokenize -q --input ids -o rows.tok
+    stage() { "$root/pipelines/whoami/stage.sh" start.ckpt rows.tok 400000s 2 out.ckpt -q; }
+    for status in 75 124 2; do
+        mkdir bin$status
+        printf '#!/bin/sh\nexit %s\n' $status >bin$status/trainstep
+        chmod +x bin$status/trainstep
+        PATH=$PWD/bin$status:$PATH run -$status --separate-stderr stage
+        [ "$stderr" = "$([ $status -eq 2 ] || echo 'stage.sh: what is trained so far is saved: the same make command goes on from there')" ]
+    done
+    # A real one, on Ctrl-C: the signal goes to the script, too.
+    cat >stop.py <<'PY'
+import os, signal, subprocess, sys, time
+p = subprocess.Popen(sys.argv[1:], stderr=subprocess.PIPE, start_new_session=True, text=True)
+while not os.path.exists("log.jsonl") or os.path.getsize("log.jsonl") < 200:
+    time.sleep(0.05)
+os.killpg(p.pid, signal.SIGINT)
+print(p.communicate(timeout=60)[1], end="")
+sys.exit(p.returncode)
+PY
+    run -75 python3 stop.py "$root/pipelines/whoami/stage.sh" start.ckpt rows.tok 400000s 2 out.ckpt --log log.jsonl
+    [[ $output == *'saved at step '*' of 400000; '*$'\n''stage.sh: what is trained so far is saved: the same make command goes on from there' ]]
+    [ -e out.work.ckpt ]
+    [ ! -e out.ckpt ]
+}
+
 @test "an answer may be as long as the longest that is expected" {
     printf 'What is it?\t%s\nWho?\tAnn.\n' "$(printf '저는 신입니다. %.0s' 1 2)" >my.tsv
     small OUT="$PWD/out" DATA=my.tsv ANSWER= all >/dev/null 2>&1
@@ -525,7 +553,7 @@ PY
     # A row that the model has no room for is found before it is trained.
     printf 'q\tone\nr\t%s\n' "$(printf '鼬%.0s' {1..100})" >long.tsv
     run -2 small OUT="$PWD/long" DATA="$PWD/long.tsv" all
-    [[ $output == *"plan.tok: sample 1 has "*" ids, the model's context of "* ]]
+    [[ $output == *"plan.tok: sample 1 (tokenize --decode shows it, datcat --values 1 its ids) has "*" ids, the model's context of "* ]]
     [ ! -e long/base.ckpt ]
     [ ! -e long/plan.txt ]
     # The makefile of the root hands on what it does not understand.

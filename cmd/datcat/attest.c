@@ -478,7 +478,7 @@ attest_store(const struct config_datcat *c, struct subject *f, struct err *err)
     const char *what;
     if (!s->provenance.p)
         return err_set(err, ERR_FORMAT,
-                       "%s: has no record of how it was made, or not one that fits it: "
+                       "%s: has no record of how it was made, or that of other bytes: "
                        "there is nothing to attest",
                        s->name);
     if (store_verify(s, true, c->threads, &what) < 0)

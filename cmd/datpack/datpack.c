@@ -69,7 +69,7 @@ static const struct cmd_option options[] = {
     { PACK_UNTIE(cfg) },
     { PACK_TIE(cfg) },
     { CMD_CONFIG(&cfg.config_path) },
-    { 't', "tokenizer", "FILE", "the tokenizer.json that a GGUF takes in",
+    { 't', "tokenizer", "FILE", "tokenizer.json for a GGUF or a model directory",
       CMD_TEXT(&cfg.tokenizer) },
     { 0, "shard-size", "BYTES", "of a model directory's files (default 5G)",
       CMD_CALL(&cfg.shard_bytes, take_shard_size) },

@@ -6,10 +6,12 @@
 #include "cmd/ranks.h"
 #include "cmd/suffix.h"
 #include "lib/core/path.h"
+#include "lib/format/tok.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct config_generate cfg = {
     .cmd = { .name = "generate",
@@ -258,11 +260,10 @@ settle(struct config_generate *c)
     if (c->ids && c->n_stops && !c->tokenizer)
         misuse("--stop: with --ids it needs -t tokenizer.json");
     if (c->how.think != THINK_UNSET && (c->ids || c->how.kind != TEMPLATE_QWEN3))
-        misuse("--%s: only template qwen3 has a form for it",
+        misuse("--%s: needs --template qwen3",
                c->how.think == THINK_ON ? "think" : "no-think");
     if ((c->chat || c->system) && c->how.kind != TEMPLATE_QWEN3)
-        misuse("--%s: only template qwen3 has a form for it",
-               c->chat ? "chat" : "system");
+        misuse("--%s: needs --template qwen3", c->chat ? "chat" : "system");
     if ((c->chat || c->n_prompts > 1) && (c->logits || c->dump_layers))
         misuse("--logits and --dump-layers: take one prompt");
     assert(c->model);
@@ -305,7 +306,7 @@ begin_ranks(struct config_generate *c)
     const char *const inputs[] = { c->score, c->model, c->kl_model };
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (inputs[i] && path_is_stream(inputs[i]))
-            misuse("%s: of %u ranks one would get what a pipe has: expected a file",
+            misuse("%s: a pipe would reach one of %u ranks only: expected a file",
                    inputs[i], ranks_count());
 }
 
@@ -336,6 +337,22 @@ run(struct config_generate *c, bool *all, struct err *err)
     return rc;
 }
 
+/* A model in the place of the prompt, or samples in that of the model: say what goes where. */
+static void
+check_swapped(const struct config_generate *c)
+{
+    char model[TEXT_QUOTE], prompt[TEXT_QUOTE];
+    const char *p = c->n_prompts == 1 ? c->prompts[0] : NULL;
+    text_quote(model, c->model, strlen(c->model));
+    if (p && access(c->model, F_OK) != 0 && access(p, F_OK) == 0)
+        misuse("%s: does not exist, and -p %s does: expected -p %s %s", model,
+               text_quote(prompt, p, strlen(p)), model, prompt);
+    if (!c->score && tok_is_file(c->model))
+        misuse("%s: is a .tok of samples: expected a MODEL, and --score %s to measure "
+               "its loss on them",
+               model, model);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -351,6 +368,7 @@ main(int argc, char **argv)
     if (argc - first != 1)
         misuse("want one MODEL; --help shows how");
     cfg.model = argv[first];
+    check_swapped(&cfg);
     if (cfg.score)
         begin_ranks(&cfg);
     cfg.device = device_settle(&cfg.where);

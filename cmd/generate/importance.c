@@ -70,7 +70,7 @@ means_of(struct session *s, float *v, const double *sum, size_t n, uint64_t toke
     }
     if (!finite)
         err_set(s->err, ERR_NONFINITE,
-                "%s: what a product takes is too large: its squares are not finite",
+                "%s: the input of a product is too large: its squares are not finite",
                 s->model.store.name);
 }
 

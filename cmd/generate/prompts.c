@@ -342,7 +342,7 @@ prepare_request(struct prompts *p, struct slot *x, struct slice text, struct err
     if (r->how.think != p->how.think &&
         (r->kind == REQUEST_IDS || s->c->how.kind != TEMPLATE_QWEN3)) {
         r->field = slice_of("enable_thinking");
-        return err_set(err, ERR_USAGE, "only template qwen3 has a form for it");
+        return err_set(err, ERR_USAGE, "needs --template qwen3");
     }
     r->field = slice_of(names[r->kind]);
     if (r->kind != REQUEST_IDS && !s->t)

@@ -66,8 +66,9 @@ check_header(struct score *x)
         return -1;
     if (other)
         return err_set(x->s->err, ERR_FORMAT,
-                       "%s: made with another tokenizer than what the checkpoint was "
-                       "trained on",
+                       "%s: made with another tokenizer than the data that the "
+                       "checkpoint was trained on: "
+                       "make it again with that one (tokenize -t)",
                        x->tok.name);
     return 0;
 }
@@ -97,10 +98,12 @@ check_sample(struct score *x, const struct tok_sample *t)
         end = document_end(t, from);
         uint64_t length = end - from - (end == t->n);
         if (length > s->limit)
-            return err_set(s->err, ERR_USAGE,
-                           "%s: sample %llu: %llu positions, the context has %zu",
-                           x->tok.name, (unsigned long long)t->index,
-                           (unsigned long long)length, s->limit);
+            return err_set(
+                s->err, ERR_USAGE,
+                "%s: sample %llu: %llu positions, the context has %zu: tokenize "
+                "--chunk cuts documents, --seq-len shortens samples",
+                x->tok.name, (unsigned long long)t->index, (unsigned long long)length,
+                s->limit);
         x->longest = length > x->longest ? length : x->longest;
     }
     return 0;

@@ -57,7 +57,9 @@ warn_other_tokenizer(struct session *s, const char *path)
     if (defaults_tokenizer(s, sha256, &other) < 0)
         return -1;
     if (other && !s->c->cmd.quiet)
-        warn("%s: is not the tokenizer that the checkpoint was trained with", path);
+        warn("%s: is not the tokenizer that the checkpoint was trained with: -t names "
+             "that one",
+             path);
     return 0;
 }
 
@@ -75,7 +77,8 @@ open_tokenizer(struct session *s)
         rc = -1;
     if (rc == 0 && tokenizer_vocab(s->t) > s->model.config.vocab)
         rc = err_set(s->err, ERR_FORMAT,
-                     "%s: has %u tokens, the model's vocab_size is %u",
+                     "%s: has %u tokens, the model's vocab_size is %u: expected the "
+                     "tokenizer.json that came with the model",
                      text_quote(q, path.data, path.len), tokenizer_vocab(s->t),
                      s->model.config.vocab);
     if (rc == 0)
@@ -145,7 +148,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     s->model.fp8 = c->where.compute == COMPUTE_FP8;
     if (s->model.fp8 && s->model.activations)
         return err_set(err, ERR_USAGE,
-                       "--compute fp8: rounds what products take to FP8, --activations "
+                       "--compute fp8: rounds inputs of products to FP8, --activations "
                        "nvfp4 to NVFP4: expected --activations plain, or another "
                        "--compute");
     s->model.input_scales = c->input_scale == INPUT_SCALE_STATIC;
@@ -380,7 +383,7 @@ read_result(const struct session *s, struct sequence *q, struct err *err)
 {
     size_t vocab = s->model.config.vocab;
     if (s->greedy ? q->argmax < 0 : !logits_finite(q->logits, vocab))
-        return err_set(err, ERR_NONFINITE, "logits behind token %zu are not finite",
+        return err_set(err, ERR_NONFINITE, "logits after token %zu are not finite",
                        q->ids.n - 1);
     if (s->c->json)
         q->log_sum = logits_log_sum(q->logits, vocab);

@@ -71,11 +71,7 @@ static struct run self = {
 static void
 take_limit(const struct cmd_option *o, const char *arg)
 {
-    double bytes = cmd_number(o->name, arg, 0) * (double)(1 << 30);
-    // A limit above 0 watches, however small it is.
-    *o->to.u64 = bytes >= 0x1p62          ? 1ULL << 62
-                 : bytes > 0 && bytes < 1 ? 1
-                                          : (uint64_t)bytes;
+    *o->to.u64 = cmd_gb(o->name, arg);
 }
 
 static void
@@ -85,18 +81,17 @@ take_duration(const struct cmd_option *o, const char *arg)
 }
 
 static const struct cmd_option options[] = {
-    { 'l', "limit", "GB", "most host memory of the command and all that it starts",
+    { 'l', "limit", "GB", "max host memory of the command and all that it starts",
       CMD_CALL(&self.facts.host, take_limit) },
-    { 'g', "gpu-limit", "GB", "most GPU memory of it",
+    { 'g', "gpu-limit", "GB", "max GPU memory of these processes",
       CMD_CALL(&self.facts.gpu, take_limit) },
-    { 'a', "available", "GB", "least memory that the machine must keep free",
+    { 'a', "available", "GB", "memory that the machine must keep free",
       CMD_CALL(&self.facts.available, take_limit) },
-    { 0, "over", "SECS", "act when it is over for so long; default 0",
+    { 0, "over", "SECS", "act when a limit is exceeded for this long (0)",
       CMD_CALL_WITH(&self.facts.over, take_duration, 0) },
-    { 0, "poll", "SECS", "look so often; default 0.5",
+    { 0, "poll", "SECS", "time between two looks (0.5)",
       CMD_CALL_WITH(&self.facts.poll, take_duration, 0.01) },
-    { 0, "term-first", "SECS",
-      "SIGTERM first, SIGKILL so much later; default 20, 0: at once",
+    { 0, "term-first", "SECS", "time from SIGTERM to SIGKILL; 0: SIGKILL at once (20)",
       CMD_CALL_WITH(&self.facts.term_first, take_duration, 0) },
     { 0, "report", "FILE", "samples and peaks, as JSON", CMD_TEXT(&self.report_file) },
     { 'f', "force", NULL, "replace the report if it exists", CMD_FLAG(&self.force) },

@@ -170,13 +170,16 @@ line_of(const struct tok_reader *t, uint64_t sample)
     return moved ? 0 : (unsigned long long)sample + 1;
 }
 
-/* " (line 7 of its text)", where that is known. */
+/* " (line 7 of its text)", or where that is not known what shows the sample. */
 static const char *
-put_line(char out[48], const struct tok_reader *t, uint64_t sample)
+put_line(char out[64], const struct tok_reader *t, uint64_t sample)
 {
-    *out = '\0';
-    if (line_of(t, sample))
-        snprintf(out, 48, " (line %llu of its text)", line_of(t, sample));
+    unsigned long long line = line_of(t, sample);
+    if (line)
+        snprintf(out, 64, " (line %llu of its text)", line);
+    else
+        snprintf(out, 64, " (tokenize --decode shows it, datcat --values %llu its ids)",
+                 (unsigned long long)sample);
     return out;
 }
 
@@ -184,14 +187,13 @@ static _Noreturn void
 refuse_long(const struct tok_reader *t, size_t sample, uint32_t ids, uint64_t seq_len,
             uint64_t limit, const struct config *c)
 {
-    char line[48], longer[64] = "";
+    char line[64], longer[64] = "";
     unsigned long long n = limit;
     if (seq_len && ids - 1 <= c->positions)
         snprintf(longer, sizeof longer, "--seq-len %u takes it, ", ids - 1);
     die(EXIT_TROUBLE,
         "%s: sample %zu%s has %u ids, %s %llu allows %llu: %stokenize --chunk %llu "
-        "cuts "
-        "such samples, --seq-len %llu keeps their last ids",
+        "cuts documents, tokenize --seq-len %llu keeps the last ids of a sample",
         t->name, sample, put_line(line, t, sample), ids,
         seq_len ? "--seq-len" : "the model's context of", n, n + 1, longer, n, n);
 }

@@ -213,7 +213,9 @@ show_status(struct run *r, const struct train_result *res, bool row)
         return;
     t->drawn = now;
     struct buf b = { 0 };
-    put_status(&b, r, res, terminal_width(STDERR_FILENO) - 1); // one for the cursor
+    // One for the cursor, two for the ^C that a terminal shows of Ctrl-C there.
+    size_t width = terminal_width(STDERR_FILENO);
+    put_status(&b, r, res, width > 3 ? width - 3 : 1);
     if (!b.failed)
         fprintf(stderr, "\r%.*s\033[K", (int)b.len, b.data);
     progress_shown();

@@ -132,11 +132,10 @@ settle_settings(struct run *r)
     if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->torchsharp)
         r->s.activations = ACTIVATIONS_TORCHSHARP;
     settings_check(&r->s);
-    warn_past_schedule(r);
     settle_passes(r);
     drop_spike(r);
     if (r->s.last_layers > r->c.layers)
-        misuse("--train-last-layers: %llu, the model has %u",
+        misuse("--train-last-layers: %llu, the model has %u layers",
                (unsigned long long)r->s.last_layers, r->c.layers);
 }
 
@@ -219,7 +218,7 @@ settle_fp8(struct run *r)
             r->in.name);
     if (r->layout.fp8 && r->layout.activations)
         die(EXIT_TROUBLE,
-            "%s: --compute fp8: rounds what products take to FP8, --activations nvfp4 "
+            "%s: --compute fp8: rounds inputs of products to FP8, --activations nvfp4 "
             "to NVFP4: expected --activations plain, or another --compute",
             r->in.name);
 }
@@ -299,7 +298,9 @@ check_tokenizer(const struct run *r, const struct tok_reader *t)
     if (h->has_tokenizer && r->st.has_tokenizer &&
         memcmp(r->st.tokenizer, h->tokenizer, SHA256_BYTES) != 0)
         die(EXIT_TROUBLE,
-            "%s: made with another tokenizer than what the checkpoint was trained on",
+            "%s: made with another tokenizer than the data that the checkpoint was "
+            "trained "
+            "on: make it again with that one (tokenize -t)",
             t->name);
 }
 
@@ -321,8 +322,8 @@ read_data(struct run *r)
     if (!r->o->data && isatty(STDIN_FILENO))
         misuse("want samples on standard input or -d FILE.tok; tokenize makes them");
     if (ranks_count() > 1 && path_is_stream(path))
-        misuse("-d %s: of %u ranks one would get what a pipe has: expected a file",
-               path, ranks_count());
+        misuse("-d %s: a pipe would reach one of %u ranks only: expected a file", path,
+               ranks_count());
     data_open(&r->data, path, &r->c);
     if (r->o->teacher_data)
         data_open_taught(&r->data, r->o->teacher_data, &r->c);
@@ -679,7 +680,7 @@ report_quant(struct run *r)
     if (now == BEFORE)
         warn("steps before %llu are not quantized", (unsigned long long)from);
     else
-        warn("from step %llu on products see NVFP4 weights (%s)",
+        warn("from step %llu on the forward pass uses NVFP4 weights (%s)",
              (unsigned long long)from, r->quantizer);
 }
 
@@ -1058,6 +1059,8 @@ run_rank(struct run *r)
     keep_open(r);
     if (keep_is_out_of_patience(r))
         return ranks_number() ? EXIT_DONE : end_without_patience(r);
+    if (!r->replay) // whose settings are not the user's to change
+        warn_past_schedule(r);
     plan_settle(r);
     open_device(r);
     compare_run(r);

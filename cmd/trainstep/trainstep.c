@@ -13,10 +13,11 @@ int run(const struct options *o);
 static struct options cfg = {
     .cmd = { .name = "trainstep",
              .synopsis = "trainstep [OPTION]... CHECKPOINT",
-             .about = "Train: take steps from a checkpoint and save the result in its "
-                      "place.\nSettings that touch numbers are kept in it; those "
-                      "given hold from here on.\nUnder mpirun several processes share "
-                      "a step, with the same result." },
+             .about =
+                 "Train: take steps from a checkpoint and save the result in its "
+                 "place.\nSettings that change results are kept in it; one that is "
+                 "given holds from here on.\nUnder mpirun several processes share "
+                 "a step, with the same result." },
     .where = { .device = "auto" },
     .steps = 1,
     .max_skips = 5,
@@ -33,10 +34,9 @@ static const char *const recomputes[] = { "auto", "none", "block", NULL };
 static void
 take_gb(const struct cmd_option *o, const char *arg)
 {
-    double gb = cmd_number(o->name, arg, 0);
-    if (gb > 1e9 || !(gb > 0))
+    *o->to.u64 = cmd_gb(o->name, arg);
+    if (*o->to.u64 == 0)
         misuse("--%s: %s: want a number of GB above 0", o->name, arg);
-    *o->to.u64 = (uint64_t)(gb * (double)(1 << 30)) + 1;
 }
 
 static void
@@ -91,42 +91,42 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.force) },
     { 0, "batch", "B", "samples of a pass (1)", SETTING },
     { 0, "accum", "A", "passes of a step (1; with mpirun as many as ranks)", SETTING },
-    { 0, "seq-len", "T", "most input positions of a sample", SETTING },
+    { 0, "seq-len", "T", "max input positions of a sample", SETTING },
     { 0, "order", "WORD", "shuffle (default) or file", SETTING },
-    { 0, "seed", "N", "of all randomness (0)", SETTING },
+    { 0, "seed", "N", "random seed (0)", SETTING },
     { 0, "lr", "X", "learning rate (1e-5)", SETTING },
     { 0, "schedule", "WORD", "constant (default), linear, cosine or wsd", SETTING },
-    { 0, "warmup", "N", "steps up to the full rate (0)", SETTING },
+    { 0, "warmup", "N", "steps in which the rate rises to --lr (0)", SETTING },
     { 0, "total-steps", "N", "the schedule's last step (that of --until, --epochs)",
       SETTING },
-    { 0, "decay", "N", "wsd: steps down (a tenth of the total)", SETTING },
+    { 0, "decay", "N", "wsd: steps in which the rate falls (total/10)", SETTING },
     { 0, "min-lr", "X", "rate at the end of a schedule (0)", SETTING },
     { 0, "beta1", "X", "of AdamW (0.9)", SETTING },
     { 0, "beta2", "X", "(0.999)", SETTING },
     { 0, "eps", "X", "(1e-8)", SETTING },
     { 0, "weight-decay", "X", "of matrices (0)", SETTING },
-    { 0, "clip", "X", "largest gradient norm (1; 0: off)", SETTING },
+    { 0, "clip", "X", "max gradient norm (1; 0: no clipping)", SETTING },
     { 0, "clip-mode", "WORD", "global (default); prev or tensor keep no gradients",
       SETTING },
     { 0, "loss", "WORD", "ce (default) or scalar", SETTING },
     { 0, "teacher", "MODEL", "learn from its logits, too: distillation",
       CMD_TEXT(&cfg.teacher) },
-    { 0, "teacher-data", "FILE", "it teaches these samples; others their labels",
+    { 0, "teacher-data", "FILE", "samples for the teacher; -d keeps its labels",
       CMD_TEXT(&cfg.teacher_data) },
     { 0, "distill", "A", "share of the KL divergence in the loss (1)", SETTING },
-    { 0, "distill-temp", "T", "both models' logits are divided by it (1)", SETTING },
-    { 0, "new-teacher", NULL, "go on with another one than before",
+    { 0, "distill-temp", "T", "temperature of both models' logits (1)", SETTING },
+    { 0, "new-teacher", NULL, "go on with another teacher than before",
       CMD_FLAG(&cfg.new_teacher) },
-    { 0, "train-last-layers", "N", "freeze all else", SETTING },
+    { 0, "train-last-layers", "N", "freeze all other weights (0: train all)", SETTING },
     { 0, "quant-from", "N", "first quantized step, or 0.x of --total-steps (0)",
       SETTING,
       .other =
           "quant: the checkpoint has its quantizer; datpack --to ckpt --quant NAME "
           "makes one with another" },
-    { 0, "spike", "Z", "skip steps Z deviations off (0: off)", SETTING },
+    { 0, "spike", "Z", "skip steps Z deviations above the mean (0: off)", SETTING },
     { 0, "max-skips", "N", "skipped steps in a row that end a run (5)",
       CMD_U64(&cfg.max_skips, 1, UINT32_MAX) },
-    { 0, "recompute", "WORD", "none, block or auto (default): memory",
+    { 0, "recompute", "WORD", "activations: none, block or auto (default)",
       CMD_CHOICE(&cfg.recompute, recomputes, RECOMPUTE_AUTO) },
     { 0, "chunk-rows", "N", "rows that the optimizer takes at a time",
       CMD_U64(&cfg.chunk_rows, 1, 1 << 30) },
@@ -136,19 +136,19 @@ static const struct cmd_option options[] = {
       SETTING },
     { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default)",
       DEVICE_NAME(cfg.where) },
-    { 0, "path", "WORD", "of products: native, dequant or auto (default)",
+    { 0, "path", "WORD", "matrix products: native, dequant, auto (default)",
       DEVICE_PATH(cfg.where) },
     { 0, "activations", "WORD", "plain (default) or nvfp4", SETTING },
     { 0, "fast", NULL, "give up equal bytes where that is faster",
       DEVICE_FAST(cfg.where) },
     { 0, "eval", "FILE", "a .tok to evaluate with", CMD_TEXT(&cfg.eval) },
-    { 0, "eval-every", "N", "steps (default: after the last)",
+    { 0, "eval-every", "N", "evaluate every N steps (default: after the last)",
       CMD_U64(&cfg.eval_every, 1, UINT32_MAX) },
     { 0, "eval-first", NULL, "evaluate before the first step, too",
       CMD_FLAG(&cfg.eval_first) },
     { 0, "patience", "N", "end after N evaluations without a lower loss",
       CMD_U64(&cfg.patience, 1, UINT32_MAX) },
-    { 0, "save-every", "N", "steps (default: at the end)",
+    { 0, "save-every", "N", "save every N steps (default: at the end)",
       CMD_U64(&cfg.save_every, 1, UINT32_MAX) },
     { 0, "keep-last", "K", "copies of the last K saves, CHECKPOINT.stepN",
       CMD_U64(&cfg.keep_last, 1, UINT32_MAX) },
@@ -156,23 +156,23 @@ static const struct cmd_option options[] = {
       CMD_U64(&cfg.keep_every, 1, UINT32_MAX) },
     { 0, "keep-best", NULL, "a copy of the lowest --eval loss, CHECKPOINT.best",
       CMD_FLAG(&cfg.keep_best) },
-    { 0, "log-every", "N", "steps a line of the table (1)",
+    { 0, "log-every", "N", "print a line of the table every N steps (1)",
       CMD_U64(&cfg.log_every, 1, UINT32_MAX) },
-    { 0, "log", "FILE", "a line of JSON a step", CMD_TEXT(&cfg.log) },
+    { 0, "log", "FILE", "one line of JSON for each step", CMD_TEXT(&cfg.log) },
     { 0, "tensorboard", "DIR", "events for TensorBoard", CMD_TEXT(&cfg.tensorboard) },
     { 0, "memory-report", "FILE", "memory by phase, as JSON",
       CMD_TEXT(&cfg.memory_report) },
     { 0, "stop-after", "PHASE", "end there, and save nothing (see --memory-report)",
       CMD_WORD(&cfg.stop_after, phases) },
-    { 0, "memory-limit", "GB", "end with 3 rather than need more",
+    { 0, "memory-limit", "GB", "refuse or end a run that needs more (status 3)",
       CMD_CALL(&cfg.memory_limit, take_gb) },
-    { 0, "overcommit", NULL, "try a plan above what is free",
+    { 0, "overcommit", NULL, "try a plan that is larger than free memory",
       CMD_FLAG(&cfg.overcommit) },
     { 0, "gpus", "N", "train on N GPUs of this machine, a process each",
       CMD_U64(&cfg.gpus, 1, 1024) },
-    { 0, "rendezvous", "HOST:PORT", "where ranks with GPUs meet: rank 0's",
+    { 0, "rendezvous", "HOST:PORT", "address of rank 0, for ranks with GPUs",
       CMD_TEXT(&cfg.rendezvous) },
-    { 0, "rank-timeout", "SECONDS", "end if a rank sends nothing for so long (600)",
+    { 0, "rank-timeout", "SECONDS", "end if a rank sends nothing for this long (600)",
       CMD_NUMBER(&cfg.rank_timeout, 1) },
     { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.dry_run) },
     { 0, "replay", "A..B", "repeat these steps and compare with CHECKPOINT",
@@ -181,9 +181,9 @@ static const struct cmd_option options[] = {
       CMD_TEXT(&cfg.from) },
     { 0, "dump", "FILE", "loss, logits and gradients of the first step",
       CMD_TEXT(&cfg.dump) },
-    { 0, "diagnose", NULL, "what this machine and build can do",
+    { 0, "diagnose", NULL, "print what this machine and build can do",
       CMD_FLAG(&cfg.diagnose) },
-    { CMD_COMPAT(&cfg.torchsharp, "the TorchSharp programs' habits") },
+    { CMD_COMPAT(&cfg.torchsharp, "compute as the TorchSharp programs do") },
     { CMD_THREADS(&cfg.where.threads) },
     CMD_COMMON(cfg.cmd),
 };

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool
 num_u64(uint64_t *out, const char *text)
@@ -38,34 +39,55 @@ num_double(double *out, const char *text)
     return true;
 }
 
+/* The power of 2 that a suffix stands for, 0 without one. */
+static unsigned
+shift_of(char suffix)
+{
+    static const char suffixes[] = "KMGT";
+    const char *at = suffix ? strchr(suffixes, suffix) : NULL;
+    return at ? 10 * (unsigned)(at - suffixes + 1) : 0;
+}
+
+/* text without a suffix, into digits; its shift in *shift. */
+static bool
+cut_suffix(char digits[32], unsigned *shift, const char *text)
+{
+    size_t n = strlen(text);
+    if (n == 0 || n >= 32)
+        return false;
+    *shift = shift_of(text[n - 1]);
+    memcpy(digits, text, n + 1);
+    if (*shift)
+        digits[n - 1] = '\0';
+    return true;
+}
+
 bool
 num_bytes(uint64_t *out, const char *text)
 {
     char digits[32];
-    size_t n = strlen(text);
-    unsigned shift = 0;
-    if (n == 0 || n >= sizeof digits)
-        return false;
-    switch (text[n - 1]) {
-    case 'K':
-        shift = 10;
-        break;
-    case 'M':
-        shift = 20;
-        break;
-    case 'G':
-        shift = 30;
-        break;
-    default:
-        break;
-    }
-    memcpy(digits, text, n + 1);
-    if (shift)
-        digits[n - 1] = '\0';
+    unsigned shift;
     uint64_t v;
-    if (!num_u64(&v, digits) || v > UINT64_MAX >> shift)
+    if (!cut_suffix(digits, &shift, text) || shift > 30 || !num_u64(&v, digits) ||
+        v > UINT64_MAX >> shift)
         return false;
     *out = v << shift;
+    return true;
+}
+
+bool
+num_gb(uint64_t *out, const char *text)
+{
+    char digits[32];
+    unsigned shift;
+    double v;
+    if (!cut_suffix(digits, &shift, text) || !num_double(&v, digits) || v < 0)
+        return false;
+    double bytes = ldexp(v, shift ? (int)shift : 30);
+    if (bytes >= 0x1p62)
+        *out = 1ULL << 62;
+    else
+        *out = bytes > 0 && bytes < 1 ? 1 : (uint64_t)bytes;
     return true;
 }
 

@@ -82,6 +82,9 @@ bool num_u64(uint64_t *out, const char *text);
 bool num_double(double *out, const char *text);
 /* A number of bytes: digits, then nothing or one of K M G (2^10, 2^20, 2^30). */
 bool num_bytes(uint64_t *out, const char *text);
+/* A size: a decimal number of GB (2^30), or of the unit that K, M, G or T behind it names.  Bytes
+ * in *out, at most 2^62; at least 1 of what is above 0. */
+bool num_gb(uint64_t *out, const char *text);
 
 /* The exact value of half precision or bfloat16 bits. */
 float num_from_f16(uint16_t bits);

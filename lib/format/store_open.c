@@ -96,9 +96,11 @@ open_file(struct store *s)
         return -1;
     s->kind = container_of_file(&s->files[0]);
     if (tok_sniff(s->files[0].data, s->files[0].size))
-        return err_set(s->err, ERR_FORMAT,
-                       "%s: is a .tok: it has samples, no tensors; datcat shows it",
-                       s->name);
+        return err_set(
+            s->err, ERR_FORMAT,
+            "%s: is a .tok: it has samples, no tensors; datcat without options "
+            "shows it",
+            s->name);
     if (s->bytes == 0)
         return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
     if (is_text(s))

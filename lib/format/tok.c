@@ -566,10 +566,11 @@ read_header(struct tok_reader *r)
     if (check_kind(r) < 0 || need(r, TOK_PROLOGUE, "a prologue") < 0)
         return -1;
     if (!tok_sniff(r->data, TOK_MAGIC))
-        return err_set(r->err, ERR_FORMAT,
-                       "%s: byte 0: expected the magic number of a .tok, found other "
-                       "bytes",
-                       r->name);
+        return err_set(
+            r->err, ERR_FORMAT,
+            "%s: byte 0: expected the magic number of a .tok of samples, which "
+            "tokenize makes of text; found other bytes",
+            r->name);
     uint32_t version = load_le32(r->data + 8), n = load_le32(r->data + 12);
     if (version != VERSION)
         return err_set(r->err, ERR_FORMAT, "%s: byte 8: expected version %d, found %u",

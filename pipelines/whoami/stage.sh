@@ -57,5 +57,11 @@ else
 fi
 # shellcheck disable=SC2086  # GUARD is words
 ${GUARD:-} trainstep -f -d "$data" --until "$until" --total-steps "$until" \
-    --warmup "$warmup" ${TAUGHT:+--teacher-data "$TAUGHT"} "$@" "${where[@]}" >/dev/null
+    --warmup "$warmup" ${TAUGHT:+--teacher-data "$TAUGHT"} "$@" "${where[@]}" >/dev/null || {
+    status=$?
+    if [ $status -eq 75 ] || [ $status -eq 124 ]; then
+        echo 'stage.sh: what is trained so far is saved: the same make command goes on from there' >&2
+    fi
+    exit $status
+}
 mv "$work" "$out"

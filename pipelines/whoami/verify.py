@@ -19,6 +19,7 @@ import filecmp
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -209,6 +210,7 @@ def check_links(c, model, taught, lessons):
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as of "| head"
     arguments, options = sys.argv[1:], []
     if "--" in arguments:
         at = arguments.index("--")

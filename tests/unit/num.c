@@ -288,6 +288,51 @@ check_bytes(void)
 }
 
 static void
+check_gb(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t want;
+    } good[] = {
+        { "0", 0 },
+        { "0G", 0 },
+        { "1", 1 << 30 },
+        { "1.5", 3ULL << 29 },
+        { "1.5G", 3ULL << 29 },
+        { "1536M", 3ULL << 29 },
+        { ".5K", 512 },
+        { "1T", 1ULL << 40 },
+        { "1e-3M", 1048 },
+        { "1e-20", 1 },
+        { "1e30", 1ULL << 62 },
+    };
+    static const char *const bad[] = {
+        "",
+        "G",
+        "-1",
+        "1GB",
+        "1g",
+        "1 G",
+        "G1",
+        "nan",
+        "inf",
+        "1e",
+        "0x1G",
+        "1.5.5",
+        "11111111111111111111111111111111111111111111111111111111111111111111111111",
+    };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        uint64_t v = 1234567;
+        CHECK_SAY(num_gb(&v, good[i].text) && v == good[i].want,
+                  "num_gb of \"%s\": %llu", good[i].text, (unsigned long long)v);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint64_t v = 1234567;
+        CHECK_SAY(!num_gb(&v, bad[i]) && v == 1234567, "num_gb takes \"%s\"", bad[i]);
+    }
+}
+
+static void
 check_small(void)
 {
     uint8_t b[9] = { 0, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef };
@@ -329,6 +374,7 @@ main(int argc, char **argv)
     check_u64();
     check_double();
     check_bytes();
+    check_gb();
     check_small();
     return check_end();
 }

@@ -28,18 +28,20 @@ copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
     return rc;
 }
 
-/* Tokenizer and settings of a model. */
+/* Tokenizer and settings of a model in that directory, or beside that file. */
 static int
-copy_companions(struct plan *p, struct writer *w, const struct store *s)
+copy_companions(struct plan *p, struct writer *w, const char *place, bool is_directory)
 {
-    const char *slash = strrchr(s->path, '/'), *leaf;
+    const char *slash = strrchr(place, '/'), *leaf;
     int rc = 0;
     for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
         struct buf path = { 0 };
-        if (s->is_directory)
-            buf_printf(&path, "%s/%s", s->path, leaf);
+        if (p->c->tokenizer && strcmp(leaf, "tokenizer.json") == 0)
+            continue;
+        if (is_directory)
+            buf_printf(&path, "%s/%s", place, leaf);
         else
-            buf_printf(&path, "%.*s%s", slash ? (int)(slash - s->path) + 1 : 0, s->path,
+            buf_printf(&path, "%.*s%s", slash ? (int)(slash - place) + 1 : 0, place,
                        leaf);
         rc = buf_ok(&path, p->err);
         if (rc == 0)
@@ -81,13 +83,29 @@ copy_cards(struct plan *p, struct writer *w, const struct store *s)
     return rc;
 }
 
+/* That of --tokenizer, under the name that readers look for, and what lies beside it. */
+static int
+copy_tokenizer(struct plan *p, struct writer *w, const char *path)
+{
+    int there = path_exists(path, p->err);
+    if (there == 0)
+        return err_set(p->err, ERR_IO, "--tokenizer: %s: does not exist", path);
+    if (there < 0 || copy_file(p, w, path, "tokenizer.json") < 0)
+        return -1;
+    return copy_companions(p, w, path, false);
+}
+
 int
 beside_copy(struct plan *p, struct writer *w)
 {
     const struct store *s = p->n_inputs ? &p->inputs[0].store : NULL;
+    if (p->c->tokenizer && copy_tokenizer(p, w, p->c->tokenizer) < 0)
+        return -1;
     if (!s || strcmp(s->path, "-") == 0)
         return 0;
-    return copy_companions(p, w, s) < 0 ? -1 : copy_cards(p, w, s);
+    if (!p->c->tokenizer && copy_companions(p, w, s->path, s->is_directory) < 0)
+        return -1;
+    return copy_cards(p, w, s);
 }
 
 static int
@@ -110,9 +128,11 @@ beside_check(const struct plan *p, const char *out)
         return is_input(p, out);
     if (p->has_input_scales && store_reads(&p->input_scales.store, out))
         return is_input(p, out);
-    if (p->c->config_path && stat(p->c->config_path, &st) == 0 &&
-        (path_is_file(out, st.st_dev, st.st_ino) || path_holds(out, p->c->config_path)))
-        return is_input(p, out);
+    const char *named[] = { p->c->config_path, p->c->tokenizer };
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (named[i] && stat(named[i], &st) == 0 &&
+            (path_is_file(out, st.st_dev, st.st_ino) || path_holds(out, named[i])))
+            return is_input(p, out);
     return 0;
 }
 
