@@ -14,10 +14,11 @@ enum {
     ROWS = 16, // max. query heads of a kv head
     KEYS = 16, // per warp and step
     WARPS = 8,
-    DEPTH = 2,    // stages: pieces of a warp in shared memory
-    SLICE = 256,  // min. keys of a slice: all of its pieces are in flight
-    UNIT = 64,    // the keys of a slice are a multiple
-    BLOCKS = 256, // target number of blocks of a sequence; max. slices
+    DEPTH = 2,       // stages: pieces of a warp in shared memory
+    SLICE = 256,     // min. keys of a slice: all of its pieces are in flight
+    UNIT = 64,       // the keys of a slice are a multiple
+    BLOCKS = 256,    // target number of blocks of a sequence; max. slices
+    FIXED = 6 << 10, // bytes of shared memory besides the stages, at most
 };
 
 struct sequences {
@@ -350,6 +351,8 @@ cuda_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
     struct shape v = {};
     size_t group = a->query / a->kv;
     if (q->dtype != DT_BF16 || (a->dim != 64 && a->dim != 128) || group > ROWS)
+        return false;
+    if ((a->dim == 64 ? attend_shared<64> : attend_shared<128>)+FIXED > c->shared)
         return false;
     v.query = (int)a->query;
     v.kv = (int)a->kv;

@@ -153,6 +153,13 @@ struct heads_of {
     size_t query, kv, dim;
 };
 
+/* Stages of heads of 128 take more shared memory than a block of RTX 50 may have. */
+static bool
+attends(size_t dim)
+{
+    return dim == 64 || !strstr(gpu->route, " sm_12");
+}
+
 /* Random caches of sequences, the same each time; each has room for one token more. */
 static void
 make_caches(void **cache, const size_t *past, size_t n, size_t row, uint32_t seed)
@@ -231,11 +238,12 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
                   values = kernels_act(gpu, gv, n, row);
     make_caches(key, past, n, row, 10);
     make_caches(value, past, n, row, 100);
-    CHECK_SAY(op_attend(gpu, &out, &from, &keys, &values, &a), "%s: not there", name);
+    bool there = op_attend(gpu, &out, &from, &keys, &values, &a);
+    CHECK_SAY(there == attends(h->dim), "%s: %d", name, there);
     const struct attend host = {
         .table = table, .q_gain = gain, .k_gain = gain, .eps = a.eps
     };
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && there; i++) {
         float *was = pair_get(key[i], DT_BF16, (past[i] + 1) * row),
               *had = pair_get(value[i], DT_BF16, (past[i] + 1) * row),
               *got = pair_get(all + i * wide * 2, DT_BF16, wide),
@@ -253,7 +261,7 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
     CHECK(most < LONGEST);
     drop_caches(key, n);
     drop_caches(value, n);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && there; i++) {
         struct attend one = a;
         make_caches(key, past + i, 1, row, 10 + (uint32_t)i);
         make_caches(value, past + i, 1, row, 100 + (uint32_t)i);
