@@ -66,7 +66,9 @@ put(const struct job &j, const struct product &w, int token, size_t row, float s
 
 enum {
     ROWS = 16,
-    MANY_WARPS = 8, // max.
+    MANY_WARPS = 8,     // max. of a group
+    MANY_THREADS = 320, // max. of a block with several groups
+    MANY_STAGES = 3,    // of x in shared memory
 };
 
 /* Two codes of a word, at mask 0x000f000f << 4 I, as bf16x2 of 2^-126 times their
@@ -486,83 +488,69 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, SPLIT
     }
 }
 
-/* Up to 8 NT tokens and 16 MT rows; a row's sums are those of one_kernel with as many
- * warps and the same SPLIT. */
-template <typename F, int MT, int NT, int SPLIT>
-static __global__ void __launch_bounds__(MANY_WARPS * 32)
-    many_kernel(const __grid_constant__ struct job j)
+/* How the warps of a block of many tokens divide rows and columns.  A slice has the units
+ * that a warp of one_kernel has, a group 16 MT rows; a warp is one slice of one group. */
+struct share {
+    unsigned slices, groups, slice, group, rank;
+    unsigned first; // the block's first tile
+};
+
+template <int MT, int SPLIT>
+static __device__ __forceinline__ struct share
+share_of(unsigned groups)
 {
-    constexpr int LOADS = 2, WIDE = 8 * NT, LD = WIDE + 1;
-    extern __shared__ float sums[]; // (SPLIT, warps, 16 MT, LD)
-    unsigned warps = blockDim.x / 32, warp = threadIdx.x / 32,
-             rank = blockIdx.x % SPLIT;
-    int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
-    struct span s = span_of<F, SPLIT>(j, rank, quarter);
-    struct tile t[MT];
+    unsigned slices = blockDim.x / 32 / groups, warp = threadIdx.x / 32;
+    return { slices,
+             groups,
+             warp % slices,
+             warp / slices,
+             blockIdx.x % SPLIT,
+             blockIdx.x / SPLIT * groups * MT };
+}
+
+/* A warp's rows of the weight, a unit at a time, LOADS units ahead. */
+template <typename F, int MT>
+struct rows_of {
+    enum { LOADS = 2 };
     F form[MT];
-    typename F::unit u[LOADS][MT] = {};
-    cuda_next();
+    typename F::unit u[LOADS][MT];
+
+    __device__ __forceinline__
+    rows_of(const struct job &j, const struct share &b, const struct span &s)
+        : u{}
+    {
+        int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        unsigned i = blockIdx.x / SPLIT * MT + m;
-        t[m] = tile_of(j, i < j.tiles ? i : j.tiles - 1);
-        begin_tile(form[m], j, t[m], group, quarter);
+        for (int m = 0; m < MT; m++) {
+            unsigned i = b.first + b.group * MT + m;
+            begin_tile(form[m], j, tile_of(j, i < j.tiles ? i : j.tiles - 1), lane / 4,
+                       lane % 4);
+        }
+#pragma unroll
+        for (int i = 0; i < LOADS; i++)
+            fetch(i, s.from + b.slice + i * b.slices, s);
     }
-#pragma unroll
-    for (int i = 0; i < LOADS; i++)
+    __device__ __forceinline__ void
+    fetch(int i, unsigned unit, const struct span &s)
+    {
 #pragma unroll
         for (int m = 0; m < MT; m++)
-            form[m].fetch(&u[i][m], s.from + warp + i * warps,
-                          s.from + warp + i * warps < s.mine);
-    if (SPLIT > 1)
-        __cluster_barrier_arrive_relaxed();
-    cuda_wait();
+            form[m].fetch(&u[i][m], unit, unit < s.mine);
+    }
+};
 
-    float sum[MT][NT][4] = {};
-    for (unsigned at = s.from + warp; at < s.to; at += LOADS * warps)
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            unsigned unit = at + i * warps, then = unit + LOADS * warps;
-            size_t column =
-                (size_t)unit * F::COLUMNS + (unsigned)quarter * F::PIECES * 8;
-            if (unit >= s.to)
-                break;
-#pragma unroll
-            for (int half = 0; half < F::PIECES * 2 / F::STEPS; half++) {
-                constexpr int EACH = F::STEPS / 2; // pieces
-                uint32_t a[MT][F::STEPS][4];
-                uint4 x[NT][EACH];
-#pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    int token = 8 * n + group < j.tokens ? 8 * n + group : 0;
-                    const uint4 *from = (const uint4 *)((const __nv_bfloat16 *)j.x +
-                                                        (size_t)token * j.in + column) +
-                                        half * EACH;
-#pragma unroll
-                    for (int p = 0; p < EACH; p++)
-                        x[n][p] = column < j.in ? from[p] : make_uint4(0, 0, 0, 0);
-                }
-#pragma unroll
-                for (int m = 0; m < MT; m++)
-                    F::operand(a[m], u[i][m], half);
-#pragma unroll
-                for (int n = 0; n < NT; n++) {
-#pragma unroll
-                    for (int p = 0; p < EACH; p++)
-                        x[n][p] = F::order(x[n][p]);
-#pragma unroll
-                    for (int m = 0; m < MT; m++)
-                        add_products(sum[m][n], a[m], x[n]);
-                }
-            }
-#pragma unroll
-            for (int m = 0; m < MT; m++)
-                form[m].fetch(&u[i][m], then, then < s.mine);
-        }
-
+/* Add up what the warps have, slice by slice as one_kernel does, and store it. */
+template <typename F, int MT, int NT, int SPLIT>
+static __device__ __forceinline__ void
+add_up(const struct job &j, const struct share &b, const float (&sum)[MT][NT][4],
+       float *sums)
+{
+    constexpr int WIDE = 8 * NT, LD = WIDE + 1;
     constexpr unsigned EACH = ROWS * MT * LD; // of a warp
-    float *out = sums + (rank * warps + warp) * EACH;
-    if (SPLIT > 1) {
+    int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    float *out = sums + ((b.rank * b.slices + b.slice) * b.groups + b.group) * EACH;
+    if (SPLIT > 1) { // the first block of the cluster has started, and reads no x
+        __cluster_barrier_arrive();
         __cluster_barrier_wait();
         out = (float *)__cluster_map_shared_rank(out, 0);
     }
@@ -580,20 +568,194 @@ static __global__ void __launch_bounds__(MANY_WARPS * 32)
     } else {
         __syncthreads();
     }
-    for (unsigned i = threadIdx.x; i < ROWS * MT * WIDE && rank == 0; i += blockDim.x) {
-        int r = (int)(i % (ROWS * MT)), token = (int)(i / (ROWS * MT)), m = r / ROWS;
-        const struct product &w = j.part[t[m].part];
-        size_t row = t[m].first + (unsigned)(r % ROWS);
-        if (token >= j.tokens || row >= w.out ||
-            blockIdx.x / SPLIT * MT + (unsigned)m >= j.tiles)
-            continue;
-        float all = 0;
-        for (unsigned k = 0; k < SPLIT * warps; k++)
-            all += sums[k * EACH + (unsigned)r * LD + (unsigned)token];
-        put<__nv_bfloat16>(j, w, token, row,
-                           all * F::multiplier(w) +
-                               added<__nv_bfloat16>(j, w, token, row));
+    // A thread has a row, and each n-th of its tokens.
+    unsigned rows = ROWS * MT * b.groups, r = threadIdx.x % rows, n = blockDim.x / rows,
+             tile = b.first + r / ROWS;
+    if (b.rank != 0 || tile >= j.tiles)
+        return;
+    struct tile t = tile_of(j, tile);
+    const struct product &w = j.part[t.part];
+    size_t row = t.first + r % ROWS;
+    if (row >= w.out)
+        return;
+    const float *of = sums + r / (ROWS * MT) * EACH + r % (ROWS * MT) * LD;
+    float multiplier = F::multiplier(w);
+#pragma unroll 4
+    for (unsigned token = threadIdx.x / rows; token < (unsigned)j.tokens; token += n) {
+        float more = added<__nv_bfloat16>(j, w, (int)token, row), all = 0;
+        for (unsigned k = 0; k < SPLIT * b.slices; k++)
+            all += of[k * b.groups * EACH + token];
+        put<__nv_bfloat16>(j, w, (int)token, row, all * multiplier + more);
     }
+}
+
+/* Up to 8 NT tokens, 16 at most: one group of 16 rows, and x from where it is. */
+template <typename F, int NT, int SPLIT>
+static __global__ void __launch_bounds__(MANY_WARPS * 32)
+    few_kernel(const __grid_constant__ struct job j)
+{
+    extern __shared__ float sums[];
+    struct share b = share_of<1, SPLIT>(1);
+    int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    struct span s = span_of<F, SPLIT>(j, b.rank, quarter);
+    cuda_next();
+    rows_of<F, 1> w(j, b, s);
+    cuda_wait();
+
+    float sum[1][NT][4] = {};
+    for (unsigned at = s.from + b.slice; at < s.to; at += w.LOADS * b.slices)
+#pragma unroll
+        for (int i = 0; i < w.LOADS; i++) {
+            unsigned unit = at + i * b.slices;
+            size_t column =
+                (size_t)unit * F::COLUMNS + (unsigned)quarter * F::PIECES * 8;
+            if (unit >= s.to)
+                break;
+#pragma unroll
+            for (int half = 0; half < F::PIECES * 2 / F::STEPS; half++) {
+                constexpr int EACH = F::STEPS / 2; // pieces
+                uint32_t a[F::STEPS][4];
+                uint4 x[NT][EACH];
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    int token = 8 * n + group < j.tokens ? 8 * n + group : 0;
+                    const uint4 *from = (const uint4 *)((const __nv_bfloat16 *)j.x +
+                                                        (size_t)token * j.in + column) +
+                                        half * EACH;
+#pragma unroll
+                    for (int p = 0; p < EACH; p++)
+                        x[n][p] = column < j.in ? from[p] : make_uint4(0, 0, 0, 0);
+                }
+                F::operand(a, w.u[i][0], half);
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+#pragma unroll
+                    for (int p = 0; p < EACH; p++)
+                        x[n][p] = F::order(x[n][p]);
+                    add_products(sum[0][n], a, x[n]);
+                }
+            }
+            w.fetch(i, unit + w.LOADS * b.slices, s);
+        }
+    add_up<F, 1, NT, SPLIT>(j, b, sum, sums);
+}
+
+/* x of up to 8 NT tokens as many_kernel's threads read it: for each half of a unit, NT
+ * times EACH pieces of 32 lanes, in the form's order; zeros where there is nothing. */
+template <typename F, int NT>
+struct arranged {
+    enum {
+        HALVES = F::PIECES * 2 / F::STEPS,
+        EACH = F::STEPS / 2,   // pieces of a thread
+        SIZE = NT * EACH * 32, // of half a unit
+    };
+};
+
+template <typename F, int NT>
+static __global__ void __launch_bounds__(THREADS)
+    arrange_kernel(uint4 *to, const uint4 *x, unsigned tokens, unsigned pieces,
+                   unsigned units)
+{
+    typedef arranged<F, NT> R;
+    unsigned i = blockIdx.x * THREADS + threadIdx.x;
+    cuda_take_over();
+    if (i >= units * R::HALVES * R::SIZE)
+        return;
+    unsigned lane = i % 32, p = i / 32 % R::EACH,
+             token = i / 32 / R::EACH % NT * 8 + lane / 4,
+             half = i / R::SIZE % R::HALVES, unit = i / R::SIZE / R::HALVES,
+             piece = (unit * 4 + lane % 4) * F::PIECES + half * R::EACH + p;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (token < tokens && piece < pieces)
+        v = x[(size_t)token * pieces + piece];
+    to[i] = F::order(v);
+}
+
+/* Up to 8 NT tokens, with x arranged.  A slice's x is copied to shared memory half a unit
+ * at a time, STAGES - 1 ahead, for the warps of all groups. */
+template <typename F, int MT, int NT, int SPLIT>
+static __global__ void __launch_bounds__(MANY_THREADS)
+    many_kernel(const __grid_constant__ struct job j, const uint4 *x, unsigned groups)
+{
+    typedef arranged<F, NT> R;
+    extern __shared__ uint4 shared[]; // (STAGES, slices, SIZE); later sums
+    __shared__ uint64_t there[MANY_STAGES * MANY_WARPS], read[MANY_STAGES * MANY_WARPS];
+    struct share b = share_of<MT, SPLIT>(groups);
+    int lane = threadIdx.x % 32;
+    struct span s = span_of<F, SPLIT>(j, b.rank, lane % 4);
+    unsigned all = s.to - s.from, units = (all + b.slices - 1 - b.slice) / b.slices,
+             steps = units * R::HALVES;
+    bool copies = b.group == 0 && lane == 0;
+    cuda_next();
+    if (threadIdx.x < MANY_STAGES * b.slices) {
+        mbarrier_init(shared_address(&there[threadIdx.x]), 1);
+        mbarrier_init(shared_address(&read[threadIdx.x]), groups);
+        mbarrier_init_fence();
+    }
+    rows_of<F, MT> w(j, b, s);
+    __syncthreads();
+    cuda_wait();
+
+    auto copy = [&](unsigned step) {
+        unsigned at = step % MANY_STAGES * b.slices + b.slice,
+                 unit = s.from + step / R::HALVES * b.slices + b.slice;
+        if (!copies || step >= steps)
+            return;
+        if (step >= MANY_STAGES)
+            mbarrier_wait(shared_address(&read[at]), (step / MANY_STAGES - 1) % 2);
+        mbarrier_arrive_expect(shared_address(&there[at]), R::SIZE * 16);
+        bulk_load(shared + at * R::SIZE,
+                  x + ((size_t)unit * R::HALVES + step % R::HALVES) * R::SIZE,
+                  R::SIZE * 16, shared_address(&there[at]));
+    };
+#pragma unroll
+    for (int i = 0; i < MANY_STAGES - 1; i++)
+        copy(i);
+
+    float sum[MT][NT][4] = {};
+    for (unsigned round = 0; round < units; round += w.LOADS)
+#pragma unroll
+        for (int i = 0; i < w.LOADS; i++) {
+            if (round + i >= units)
+                break;
+#pragma unroll
+            for (int half = 0; half < R::HALVES; half++) {
+                unsigned step = (round + i) * R::HALVES + half,
+                         at = step % MANY_STAGES * b.slices + b.slice;
+                const uint4 *from = shared + at * R::SIZE + lane;
+                uint32_t a[MT][F::STEPS][4];
+                copy(step + MANY_STAGES - 1);
+                __syncwarp();
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+                    F::operand(a[m], w.u[i][m], half);
+                mbarrier_wait(shared_address(&there[at]), step / MANY_STAGES % 2);
+#pragma unroll
+                for (int p = 0; p < R::EACH; p++)
+#pragma unroll
+                    for (int first = 0; first < NT; first += 4) {
+                        uint4 v[4];
+#pragma unroll
+                        for (int n = 0; n < 4; n++)
+                            v[n] = from[((first + n) * R::EACH + p) * 32];
+                            // Eight sums in turn: a product waits for the one before of its sum.
+#pragma unroll
+                        for (int k = 0; k < 2; k++)
+#pragma unroll
+                            for (int n = 0; n < 4; n++)
+#pragma unroll
+                                for (int m = 0; m < MT; m++)
+                                    mma(sum[m][first + n], a[m][2 * p + k],
+                                        k ? v[n].z : v[n].x, k ? v[n].w : v[n].y);
+                    }
+                __syncwarp();
+                if (lane == 0)
+                    mbarrier_arrive(shared_address(&read[at]));
+            }
+            w.fetch(i, s.from + (round + i + w.LOADS) * b.slices + b.slice, s);
+        }
+    __syncthreads(); // the sums take the memory of x
+    add_up<F, MT, NT, SPLIT>(j, b, sum, (float *)shared);
 }
 
 /* ---- f32 dot products ------------------------------------------------------------ */
@@ -774,20 +936,45 @@ start_one(struct cuda *c, const struct job &j, enum dtype dtype,
         start_one_as<fp4_form, 8, true, 1>(c, j, bytes);
 }
 
+/* Bytes of the sums of a block. */
+static size_t
+sums_of(const struct division &d, unsigned rows, int tokens)
+{
+    return (size_t)d.split * d.warps * rows * (tokens + 1) * sizeof(float);
+}
+
+template <typename F, int NT, int SPLIT>
+static void
+start_few_as(struct cuda *c, const struct job &j, const struct division &d)
+{
+    cuda_start_clusters(c, "a product of few tokens", SPLIT, few_kernel<F, NT, SPLIT>,
+                        SPLIT * j.tiles, (unsigned)d.warps * 32,
+                        sums_of(d, ROWS, 8 * NT), j);
+}
+
 template <typename F, int MT, int NT, int SPLIT>
 static void
 start_many_as(struct cuda *c, const struct job &j, const struct division &d)
 {
-    size_t bytes = (size_t)SPLIT * d.warps * ROWS * MT * (8 * NT + 1) * sizeof(float);
+    typedef arranged<F, NT> R;
+    unsigned units = blocks_of(j.in, F::COLUMNS), warps = (unsigned)d.warps,
+             groups = MANY_THREADS / 32 / warps, tiles = MT * groups;
+    size_t sums = sums_of(d, ROWS * tiles, 8 * NT),
+           x = (size_t)MANY_STAGES * warps * R::SIZE * sizeof(uint4),
+           bytes = sums > x ? sums : x;
     auto kernel = many_kernel<F, MT, NT, SPLIT>;
+    uint4 *to = (uint4 *)c->q.expanded;
     cuda_check(c,
                cudaFuncSetAttribute((const void *)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     (int)bytes),
-               "a product of few tokens: shared memory");
-    cuda_start_clusters(c, "a product of few tokens", SPLIT, kernel,
-                        SPLIT * ((j.tiles + MT - 1) / MT), (unsigned)d.warps * 32,
-                        bytes, j);
+               "a product of many tokens: shared memory");
+    cuda_start(c, "inputs of many tokens", arrange_kernel<F, NT>,
+               blocks_of((size_t)units * R::HALVES * R::SIZE, THREADS), THREADS, 0, to,
+               (const uint4 *)j.x, (unsigned)j.tokens, (unsigned)(j.in / 8), units);
+    cuda_start_clusters(c, "a product of many tokens", SPLIT, kernel,
+                        SPLIT * ((j.tiles + tiles - 1) / tiles), warps * groups * 32,
+                        bytes, j, (const uint4 *)to, groups);
 }
 
 template <typename F, int SPLIT>
@@ -795,9 +982,9 @@ static void
 start_many(struct cuda *c, const struct job &j, const struct division &d)
 {
     if (j.tokens <= 8)
-        start_many_as<F, 1, 1, SPLIT>(c, j, d);
+        start_few_as<F, 1, SPLIT>(c, j, d);
     else if (j.tokens <= 16)
-        start_many_as<F, 1, 2, SPLIT>(c, j, d);
+        start_few_as<F, 2, SPLIT>(c, j, d);
     else if (j.tokens <= 32)
         start_many_as<F, 2, 4, SPLIT>(c, j, d);
     else
@@ -852,6 +1039,7 @@ for_tensor_cores(const struct matrix *w, const struct matrix *x)
     bool even = (uintptr_t)values_of(w) % 16 == 0 && (uintptr_t)x->data % 16 == 0;
     if (form == DT_NVFP4)
         even = even && w->cols % 32 == 0 && (uintptr_t)w->scales % 2 == 0;
+    even = even && w->cols <= EXPANDED / 256; // x of many tokens is copied there
     return even && w->cols % 8 == 0 && x->dtype == DT_BF16 &&
            (form == DT_NVFP4 || form == DT_BF16);
 }

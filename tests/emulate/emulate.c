@@ -27,7 +27,7 @@ enum {
     MAX_CLUSTER = 8,
     COPIES = 256,   // in flight, per thread
     BULKS = 64,     // bulk copies in flight, per block
-    MBARRIERS = 16, // mbarriers of a block
+    MBARRIERS = 64, // mbarriers of a block
     VARIABLES = 64, // in shared memory
     GUARD = 4096,
     DYNAMIC = 1024,            // offset of dynamic shared memory

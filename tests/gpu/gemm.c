@@ -448,13 +448,14 @@ time_few(const uint16_t *pool)
         { 9728, 2560 }, { 2560, 9728 }, { 151936, 2560 }
     };
     enum { TIMES = 200, LIMIT = POOL / 2 * 2 - (1 << 20) }; // bytes
-    void *y = kernels_alloc(gpu, MEMORY_WORK, (size_t)8 * 151936 * 2);
+    static const size_t rows[] = { 1, 8, 16, 32, 64 };
+    void *y = kernels_alloc(gpu, MEMORY_WORK, (size_t)64 * 151936 * 2);
     uint8_t *scales = kernels_alloc(gpu, MEMORY_WORK, (size_t)POOL / 8);
     puts("weight\tout\tin\ttokens\tus\tgb_s");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 2; form++)
-            for (size_t tokens = 1; tokens <= 8; tokens += 7) {
-                size_t out = shapes[s][0], in = shapes[s][1];
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+                size_t out = shapes[s][0], in = shapes[s][1], tokens = rows[r];
                 size_t codes = form ? out * in * 2 : out * in / 2, at = 0;
                 double start = 0;
                 if (codes > LIMIT)
