@@ -21,6 +21,8 @@
 #   fp8        steps of a sweepfp8 Qwen3-4B in bf16 and in FP8 with current and delayed scales,
 #              bytes over CUTS (24) cuts, prefill, and from PEERS the steps of torch_fp8.py and
 #              torch_multi.py on one GPU; only when it is asked for
+#   ranks      steps of a sweepfp8 Qwen3-4B on one GPU and on all, and from PEERS those of
+#              torch_multi.py on all; only when it is asked for
 #
 # A row: date,machine,versions,commit,part,what,value,unit.  Only what was measured in one run
 # is to be compared: the chip's own pace changes by some percent from hour to hour.
@@ -54,7 +56,7 @@ parts=("$@")
 [ $# -gt 0 ] || parts=(check kernels files train small twice generate peers)
 for p in "${parts[@]}"; do
     case $p in
-    check | kernels | files | train | small | twice | generate | peers | fp8) ;;
+    check | kernels | files | train | small | twice | generate | peers | fp8 | ranks) ;;
     *) echo "bench/gpu.sh: $p: no such part" >&2 && exit 2 ;;
     esac
 done
@@ -331,14 +333,15 @@ train()
 {
     local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what plan seen
     shift
-    what="trainstep $shape${SHARE:+, one scale for $SHARE}${*:+ $*}"
-    samples $((batch * 4)) "$length"
+    what="trainstep $shape${gpus:+, $where}${SHARE:+, one scale for $SHARE}${*:+ $*}"
+    samples $((batch * 4 * ${gpus:-1})) "$length"
     rm -f "$dir/steps.json" "$dir/o.ckpt" # of a run that failed
     before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)
     echo "$before" >"$dir/used"
     watch "$dir/used" &
     watcher=$!
-    "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" --batch "$batch" -n "${STEPS:-8}" \
+    # shellcheck disable=SC2086  # an option and its value
+    "$bin/trainstep" -v ${where:---device "$device"} -d "$dir/data.tok" --batch "$batch" -n "${STEPS:-8}" \
         --lr 1e-5 --log "$dir/steps.json" -o "$dir/o.ckpt" "$@" "$dir/${model:-m}.ckpt" >"$dir/tsv" 2>"$dir/err" || rc=$?
     kill "$watcher"
     wait "$watcher" 2>/dev/null || true
@@ -346,17 +349,19 @@ train()
         fail "$what" "$dir/err"
         return
     fi
-    "$python" - "$dir/steps.json" "$shape" "$what" <<'END' | rows
+    "$python" - "$dir/steps.json" "$what" <<'END' | rows
 import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
 lines = [l for l in lines if "ms" in l and "loss" in l]
 ms = sorted(l["ms"] for l in lines[2:])
 ms = ms[len(ms) // 2]
-b, t = map(int, sys.argv[2].split("x"))
-for name, value, unit in (("", "%.1f" % ms, "ms"), ("", "%.0f" % (b * t / ms * 1e3), "tokens/s"),
-                          (": memory as logged", "%.2f" % lines[-1]["mem_gb"], "GiB"),
-                          (": last loss", "%.4f" % lines[-1]["loss"], "-")):
-    print("%s%s\t%s\t%s" % (sys.argv[3], name, value, unit))
+last = lines[-1]
+said = [("", "%.1f" % ms, "ms"), ("", "%.0f" % (last["tokens"] / ms * 1e3), "tokens/s"),
+        (": memory as logged", "%.2f" % last["mem_gb"], "GiB"), (": last loss", "%.4f" % last["loss"], "-")]
+if "wait_ms" in last:
+    said.append((": wait for exchanges", "%.1f" % last["wait_ms"], "ms"))
+for name, value, unit in said:
+    print("%s%s\t%s\t%s" % (sys.argv[2], name, value, unit))
 END
     plan=$(sed -n 's/.*plan: \([0-9.]*\) GB.*/\1/p' "$dir/err")
     seen=$(awk -v a="$before" -v b="$(cat "$dir/used")" 'BEGIN { printf "%.2f", (b - a) / 1024 }')
@@ -480,7 +485,7 @@ part_fp8()
         train "$shape" --compute fp8 --fp8-scales delayed
         [ -z "${PEERS:-}" ] || fp8_peers "$shape"
     done
-    train 1x2048 --compute fp8 --memory-limit 22 --clip-mode prev
+    train 1x2048 --compute fp8 --clip-mode prev
     fp8_cut current
     fp8_cut delayed
     fp8_prefill
@@ -553,6 +558,31 @@ said = [s for s in said if "ms" in s and "tok_s" in s][-1]
 for key, unit in ("ms", "ms"), ("tok_s", "tokens/s"), ("peak_gb", "GiB"):
     if key in said:
         print("%s%s\t%s\t%s" % (sys.argv[1], ": memory" if unit == "GiB" else "", said[key], unit))' "$1"
+}
+
+# A pass a GPU: one GPU, all of them, and PyTorch's FSDP2 on all.
+part_ranks()
+{
+    local shape where gpus model=f
+    gpus=$(nvidia-smi -L | wc -l)
+    [ "$gpus" -gt 1 ] || { row "ranks: not run, there is one GPU" - - && return; }
+    need_model
+    [ -e "$dir/f.ckpt" ] || "$bin/datpack" -q --init 1 --config "$config" --to ckpt --quant sweepfp8 -o "$dir/f.ckpt"
+    for shape in ${TRAIN:-8x2048 4x2048 2x2048}; do
+        where="--device cuda:0"
+        train "$shape" --accum 1
+        where="--gpus $gpus"
+        train "$shape" --accum "$gpus"
+        train "$shape" --accum "$gpus" --compute fp8
+        [ -n "${PEERS:-}" ] || continue
+        if (cd "$PEERS" && torchrun --nproc-per-node "$gpus" torch_multi.py --batch "${shape%x*}" \
+            --seq "${shape#*x}" --steps "${STEPS:-8}") </dev/null 2>"$dir/err" >"$dir/log"; then
+            json_rows "torch_multi.py $shape, $gpus GPUs" <"$dir/log" | rows
+        else
+            fail "torch_multi.py $shape, $gpus GPUs" "$dir/err"
+        fi
+    done
+    rm -f "$dir/f.ckpt"
 }
 
 peer_rows()
