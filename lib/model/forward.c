@@ -57,7 +57,7 @@ linear(struct pass *p, void *y, const struct matrix *x, enum role role, int laye
     op_linear(p->k, 1, &out, x, w, &add);
 }
 
-/* The norm of x in the form that the projections of that role take.  In FP8 nobody reads another
+/* The norm of x in the form that the projections of that role take.  In FP8 nothing reads another
  * one, so none is written. */
 static struct matrix
 normed(struct pass *p, float *rstd, const void *x, enum role norm, enum role role,

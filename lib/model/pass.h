@@ -114,7 +114,7 @@ struct pass_fp8 {
     struct fp8_found of;
     const struct fp8_found *found; // `of`, or NULL: what is found there is not wanted
 };
-/* Whether one may: nobody reads what projections of that role take in another form. */
+/* Whether one may: nothing reads what projections of that role take in another form. */
 bool pass_writes_fp8(const struct pass *p, enum role role, int layer);
 void pass_fp8_input(struct pass *p, struct pass_fp8 *o, enum role role, int layer,
                     bool again);
