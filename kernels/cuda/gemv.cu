@@ -952,16 +952,30 @@ start_few_as(struct cuda *c, const struct job &j, const struct division &d)
                         sums_of(d, ROWS, 8 * NT), j);
 }
 
+/* Shared memory of a block of many_kernel: of x, then of the sums. */
+template <typename F, int MT, int NT>
+static size_t
+many_bytes(const struct division &d, unsigned groups)
+{
+    size_t sums = sums_of(d, ROWS * MT * groups, 8 * NT),
+           x = (size_t)MANY_STAGES * d.warps * arranged<F, NT>::SIZE * sizeof(uint4);
+    return sums > x ? sums : x;
+}
+
+static unsigned
+groups_of(const struct division &d)
+{
+    return MANY_THREADS / 32 / (unsigned)d.warps;
+}
+
 template <typename F, int MT, int NT, int SPLIT>
 static void
 start_many_as(struct cuda *c, const struct job &j, const struct division &d)
 {
     typedef arranged<F, NT> R;
-    unsigned units = blocks_of(j.in, F::COLUMNS), warps = (unsigned)d.warps,
-             groups = MANY_THREADS / 32 / warps, tiles = MT * groups;
-    size_t sums = sums_of(d, ROWS * tiles, 8 * NT),
-           x = (size_t)MANY_STAGES * warps * R::SIZE * sizeof(uint4),
-           bytes = sums > x ? sums : x;
+    unsigned units = blocks_of(j.in, F::COLUMNS), groups = groups_of(d),
+             tiles = MT * groups;
+    size_t bytes = many_bytes<F, MT, NT>(d, groups);
     auto kernel = many_kernel<F, MT, NT, SPLIT>;
     uint4 *to = (uint4 *)c->q.expanded;
     cuda_check(c,
@@ -973,22 +987,46 @@ start_many_as(struct cuda *c, const struct job &j, const struct division &d)
                blocks_of((size_t)units * R::HALVES * R::SIZE, THREADS), THREADS, 0, to,
                (const uint4 *)j.x, (unsigned)j.tokens, (unsigned)(j.in / 8), units);
     cuda_start_clusters(c, "a product of many tokens", SPLIT, kernel,
-                        SPLIT * ((j.tiles + tiles - 1) / tiles), warps * groups * 32,
-                        bytes, j, (const uint4 *)to, groups);
+                        SPLIT * ((j.tiles + tiles - 1) / tiles),
+                        (unsigned)d.warps * groups * 32, bytes, j, (const uint4 *)to,
+                        groups);
+}
+
+/* Some of a job's tokens. */
+static struct job
+some_of(struct job j, size_t first, int tokens)
+{
+    j.x = (const __nv_bfloat16 *)j.x + first * j.in;
+    for (int i = 0; i < j.parts; i++) {
+        struct product *w = &j.part[i];
+        size_t skip = first * w->out * (j.wide ? sizeof(float) : sizeof(__nv_bfloat16));
+        w->y = (char *)w->y + skip;
+        if (w->add)
+            w->add = (const char *)w->add + skip;
+    }
+    j.tokens = tokens;
+    return j;
 }
 
 template <typename F, int SPLIT>
 static void
 start_many(struct cuda *c, const struct job &j, const struct division &d)
 {
-    if (j.tokens <= 8)
+    enum { HALF = 32 };
+    // What the barriers take is static.
+    bool fits = many_bytes<F, 2, 8>(d, groups_of(d)) + 1024 <= c->shared;
+    if (j.tokens <= 8) {
         start_few_as<F, 1, SPLIT>(c, j, d);
-    else if (j.tokens <= 16)
+    } else if (j.tokens <= 16) {
         start_few_as<F, 2, SPLIT>(c, j, d);
-    else if (j.tokens <= 32)
+    } else if (j.tokens <= HALF) {
         start_many_as<F, 2, 4, SPLIT>(c, j, d);
-    else
+    } else if (fits) {
         start_many_as<F, 2, 8, SPLIT>(c, j, d);
+    } else {
+        start_many<F, SPLIT>(c, some_of(j, 0, HALF), d);
+        start_many<F, SPLIT>(c, some_of(j, HALF, j.tokens - HALF), d);
+    }
 }
 
 static void
