@@ -75,14 +75,32 @@ help_has(const char *help, const char *name, size_t n)
     return false;
 }
 
-/* Whether the n letters of name begin or end with an option. */
+static bool
+is_one_of(const char *word, size_t n, const char *const *list)
+{
+    for (; *list; list++)
+        if (strlen(*list) == n && memcmp(word, *list, n) == 0)
+            return true;
+    return false;
+}
+
+/* Whether the n letters of name are an option with an ending, or with words before it that
+ * do not change what it means. */
 static bool
 holds_option(const char *name, size_t n, const char *option)
 {
     enum { FEWEST = 4 };
+    static const char *const before[] = { "num-",   "max-",       "total-",
+                                          "train-", "num-train-", NULL },
+                             *const behind[] = { "-size", "-steps", "-path",
+                                                 "-file", "-dir",   "-name",
+                                                 "-mode", "-type",  NULL };
     size_t m = strlen(option);
-    return m >= FEWEST && m < n &&
-           (memcmp(name, option, m) == 0 || memcmp(name + n - m, option, m) == 0);
+    if (m < FEWEST || m >= n)
+        return false;
+    if (memcmp(name, option, m) == 0)
+        return !memchr(name + m, '-', n - m) || is_one_of(name + m, n - m, behind);
+    return memcmp(name + n - m, option, m) == 0 && is_one_of(name, n - m, before);
 }
 
 /* Another program's word for an option: one that is longer than ours (--batch-size,

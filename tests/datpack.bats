@@ -1494,14 +1494,15 @@ PY
         cmp tok/$f served/$f
         grep -q "\"$f\"" served/nibble.json
     done
-    # It is named, so what lies beside the input is another one's; its own name does not matter.
+    # It is named, so a tokenizer beside the input is another one's; its own name does not matter. Settings of
+    # answers are the model's.
     mv run.ckpt beside
     mv tok/tokenizer.json tok/mine.json
     rm tok/generation_config.json
     pack -t tok/mine.json -o plain/ beside/run.ckpt
     cmp tok/mine.json plain/tokenizer.json
     cmp tok/chat_template.jinja plain/chat_template.jinja
-    [ ! -e plain/generation_config.json ]
+    cmp beside/generation_config.json plain/generation_config.json
     # What an earlier run has copied is replaced with the directory; an input is not.
     pack -f -t beside/tokenizer.json -o plain/ beside/run.ckpt
     cmp beside/tokenizer.json plain/tokenizer.json

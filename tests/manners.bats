@@ -282,7 +282,14 @@ trainstep batch-size batch
 trainstep num-epochs epochs
 generate temperature temp
 generate max-new-tokens max-tokens
+generate tokenizer-path tokenizer
+trainstep num-train-epochs epochs
 EOF
+    # What merely begins or ends with an option of ours may mean something else.
+    for word in gradient-accumulation-steps save-steps data-seed eval-batch-size; do
+        misuse trainstep "--$word" 1
+        [ "${stderr_lines[0]}" = "trainstep: --$word: unknown option; --help lists them" ]
+    done
     # Half a word of a help text is none, and a word from its middle may be.
     misuse trainstep --learning-rat 1
     [ "${stderr_lines[0]}" = 'trainstep: --learning-rat: unknown option; --help lists them' ]

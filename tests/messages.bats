@@ -50,6 +50,10 @@ setup() {
     refuse 'want -o OUT: expected -o new.dat? --help shows how' nvquant model.safetensors new.dat
     refuse 'want -o OUT; --help shows how' datpack model.safetensors
     refuse 'model.safetensors: not a checkpoint; datpack --to ckpt makes one' trainstep model.safetensors
+    # A model from a pipe is there.
+    touch '1 2'
+    datpack -q -o pipe.dat start.ckpt
+    generate -q --config "$HERE/vectors/qwen3-tiny-config.json" --ids -n 1 -p '1 2' - <pipe.dat >/dev/null
     refuse 'hello: does not exist, and -p model.safetensors does: expected -p hello model.safetensors' \
         generate hello -p model.safetensors
     refuse 'ids.tok: is a .tok of samples: expected a MODEL, and --score ids.tok to measure its loss on them' \

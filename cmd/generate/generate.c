@@ -342,7 +342,8 @@ static void
 check_swapped(const struct config_generate *c)
 {
     char model[TEXT_QUOTE], prompt[TEXT_QUOTE];
-    const char *p = c->n_prompts == 1 ? c->prompts[0] : NULL;
+    const char *p =
+        c->n_prompts == 1 && strcmp(c->model, "-") != 0 ? c->prompts[0] : NULL;
     text_quote(model, c->model, strlen(c->model));
     if (p && access(c->model, F_OK) != 0 && access(p, F_OK) == 0)
         misuse("%s: does not exist, and -p %s does: expected -p %s %s", model,

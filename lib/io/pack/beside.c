@@ -28,27 +28,56 @@ copy_file(struct plan *p, struct writer *w, const char *path, const char *leaf)
     return rc;
 }
 
+/* That file in a directory, or beside a file. */
+static int
+beside(const struct plan *p, struct buf *path, const char *place, bool is_directory,
+       const char *leaf)
+{
+    const char *slash = strrchr(place, '/');
+    if (is_directory)
+        buf_printf(path, "%s/%s", place, leaf);
+    else
+        buf_printf(path, "%.*s%s", slash ? (int)(slash - place) + 1 : 0, place, leaf);
+    return buf_ok(path, p->err);
+}
+
+static int
+copy_beside(struct plan *p, struct writer *w, const char *place, bool is_directory,
+            const char *leaf)
+{
+    struct buf path = { 0 };
+    int rc = beside(p, &path, place, is_directory, leaf);
+    if (rc == 0)
+        rc = copy_file(p, w, path.data, leaf);
+    buf_free(&path);
+    return rc;
+}
+
 /* Tokenizer and settings of a model in that directory, or beside that file. */
 static int
 copy_companions(struct plan *p, struct writer *w, const char *place, bool is_directory)
 {
-    const char *slash = strrchr(place, '/'), *leaf;
+    const char *leaf;
     int rc = 0;
-    for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++) {
-        struct buf path = { 0 };
-        if (p->c->tokenizer && strcmp(leaf, "tokenizer.json") == 0)
-            continue;
-        if (is_directory)
-            buf_printf(&path, "%s/%s", place, leaf);
-        else
-            buf_printf(&path, "%.*s%s", slash ? (int)(slash - place) + 1 : 0, place,
-                       leaf);
-        rc = buf_ok(&path, p->err);
-        if (rc == 0)
-            rc = copy_file(p, w, path.data, leaf);
-        buf_free(&path);
-    }
+    for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++)
+        if (!p->c->tokenizer || strcmp(leaf, "tokenizer.json") != 0)
+            rc = copy_beside(p, w, place, is_directory, leaf);
     return rc;
+}
+
+/* Settings of answers belong to the model: its own, where --tokenizer has none beside it. */
+static int
+copy_generation(struct plan *p, struct writer *w, const struct store *s)
+{
+    static const char leaf[] = "generation_config.json";
+    struct buf path = { 0 };
+    int rc = beside(p, &path, p->c->tokenizer, false, leaf);
+    if (rc == 0)
+        rc = path_exists(path.data, p->err);
+    buf_free(&path);
+    return rc == 0  ? copy_beside(p, w, s->path, s->is_directory, leaf)
+           : rc < 0 ? rc
+                    : 0;
 }
 
 static int
@@ -103,7 +132,8 @@ beside_copy(struct plan *p, struct writer *w)
         return -1;
     if (!s || strcmp(s->path, "-") == 0)
         return 0;
-    if (!p->c->tokenizer && copy_companions(p, w, s->path, s->is_directory) < 0)
+    if ((p->c->tokenizer ? copy_generation(p, w, s)
+                         : copy_companions(p, w, s->path, s->is_directory)) < 0)
         return -1;
     return copy_cards(p, w, s);
 }
