@@ -52,7 +52,7 @@ struct prompts {
     struct output *out; // (cap) prompt i at i % cap, from `printed` on
     size_t cap;
     uint64_t next, printed, refused; // prompts
-    uint64_t tokens, shared;         // of prompts; those that were not computed again
+    uint64_t tokens, shared;         // of prompts; of these computed for another one
     bool end;                        // there are no more
 };
 

@@ -185,7 +185,7 @@ struct guest {
     struct hello hello;
 };
 
-/* Those who have connected and have not been answered; others wait until fewer do. */
+/* Connections that wait for an answer; further ones are accepted when there are fewer. */
 enum { GUESTS = 64 };
 struct door {
     struct guest guest[GUESTS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* fp8: matrices in E4M3 and products of them.  Both forms and the scale are the CPU's
- * bytes; those that norms and swiglu write themselves are those of a conversion; products are
+ * bytes; what norms and swiglu write themselves has the bytes of a conversion; products are
  * close to the CPU's.  --time: norms and swiglu with their conversion, and in one; and what a
  * layer of Qwen3-4B takes, in bf16 and FP8; as TSV. */
 #include "tests/gpu/pair.h"

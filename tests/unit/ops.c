@@ -397,7 +397,7 @@ form_open(struct form *f, struct fp8_found *found, size_t cols)
     return m;
 }
 
-/* Values that some are clipped of by amax, or, where it is NaN, none are converted of. */
+/* Values with an amax that clips some of them, or, where it is NaN, makes all of them NaN. */
 static void
 check_written(struct kernels *k, float amax)
 {
