@@ -1178,6 +1178,7 @@ for i, x in enumerate(ids * 2):
 PY
 }
 
+# bats test_tags=slow
 @test "prompts that begin alike: what they share is computed once, and answers are those alone" {
     local n how m isa computed
     alike >r
