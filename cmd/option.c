@@ -92,9 +92,9 @@ holds_option(const char *name, size_t n, const char *option)
     enum { FEWEST = 4 };
     static const char *const before[] = { "num-",   "max-",       "total-",
                                           "train-", "num-train-", NULL },
-                             *const behind[] = { "-size", "-steps", "-path",
-                                                 "-file", "-dir",   "-name",
-                                                 "-mode", "-type",  NULL };
+                             *const behind[] = { "-size",   "-steps", "-path", "-file",
+                                                 "-dir",    "-name",  "-mode", "-type",
+                                                 "-output", NULL };
     size_t m = strlen(option);
     if (m < FEWEST || m >= n)
         return false;
