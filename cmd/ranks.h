@@ -22,8 +22,8 @@ void ranks_want_gpus(const char **device, const char *rendezvous);
 void ranks_start(unsigned n, bool plan);
 /* Join the other ranks; dies if that fails, as where one with a GPU has not come for `to_come`
  * seconds (--rank-timeout).  While this rank waits, a rank that sends nothing for `patience` seconds
- * is lost; 0: none is.  rendezvous: HOST:PORT of rank 0 where they have GPUs, or NULL: as the
- * launcher has it. */
+ * counts as lost; 0: waits without end.  rendezvous: HOST:PORT at which ranks with GPUs meet rank 0;
+ * NULL: what the launcher's variables say. */
 void ranks_join(double patience, double to_come, bool gpus, const char *rendezvous);
 /* Settle the number of this rank's GPU, unless the device names one; refuse two ranks of one. */
 void ranks_settle_gpu(const char *device, int *number);

@@ -57,8 +57,8 @@ linear(struct pass *p, void *y, const struct matrix *x, enum role role, int laye
     op_linear(p->k, 1, &out, x, w, &add);
 }
 
-/* The norm of x in the form that the projections of that role take.  In FP8 nothing reads another
- * one, so none is written. */
+/* The norm of x in the form that the projections of that role take.  In FP8 nothing reads the
+ * bf16 form, so only E4M3 is written. */
 static struct matrix
 normed(struct pass *p, float *rstd, const void *x, enum role norm, enum role role,
        int layer)
