@@ -245,7 +245,7 @@ written_check(const char *what, struct written *w)
     }
 }
 
-/* Inputs of the timed operations on the GPU, and memory for their results. */
+/* Inputs of the operations under test on the GPU, and memory for their results. */
 struct writing {
     size_t rows, cols;
     void *x, *up, *d, *y, *both; // both: (rows, 2 cols)
