@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* step: what decoding is made of: a row of a product has the same bits alone and with any
  * others; operations that are several in one have the bits of the single ones; attention
- * of several sequences is the CPU's, and of each the same alone. */
+ * of several sequences is the CPU's, and of each the same alone.
+ *
+ * --time: a step of layers of Qwen3-4B, for one sequence and several. */
 #include "tests/gpu/pair.h"
 
+#include "lib/core/os.h"
 #include "lib/nvfp4/quant.h"
 
 enum { MANY = 64 }; // GEMV_MAX of kernels/cuda, ATTEND_MAX
@@ -284,6 +287,214 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
         free(here[i]);
 }
 
+/* ---- times --------------------------------------------------------------------------- */
+
+/* Layers of Qwen3-4B's shape, each with weights in memory of its own: else they would come
+ * out of a cache. */
+enum {
+    LAYERS = 36,
+    HIDDEN = 2560,
+    QUERY = 32,
+    KV = 8,
+    DIM = 128,
+    FFN = 9728,
+    POSITIONS = 4352,
+    WEIGHTS = 7,
+};
+
+struct layer {
+    struct weight w[WEIGHTS]; // q, k, v, o, gate, up, down
+    void *key[MANY], *value[MANY];
+};
+
+struct layers {
+    struct layer layer[LAYERS];
+    float *gain, *table, *rstd;
+    void *x, *out, *qkv, *att, *mid, *normed, *gate, *up;
+    int32_t *position;
+    size_t tokens;
+};
+
+static const size_t weight_shapes[WEIGHTS][2] = {
+    { QUERY * DIM, HIDDEN }, { KV * DIM, HIDDEN }, { KV * DIM, HIDDEN },
+    { HIDDEN, QUERY *DIM },  { FFN, HIDDEN },      { FFN, HIDDEN },
+    { HIDDEN, FFN }
+};
+
+static void
+make_layers(struct layers *n)
+{
+    float *gain = pair_random(HIDDEN, 1, DT_F32, 1),
+          *table = pair_random((size_t)POSITIONS * DIM, 1, DT_F32, 2),
+          *x = pair_random((size_t)MANY * HIDDEN, 1, DT_BF16, 3);
+    n->gain = pair_put(gain, DT_F32, HIDDEN);
+    n->table = pair_put(table, DT_F32, (size_t)POSITIONS * DIM);
+    n->x = pair_put(x, DT_BF16, (size_t)MANY * HIDDEN);
+    n->out = pair_poisoned((size_t)MANY * HIDDEN * 2);
+    n->qkv = pair_poisoned((size_t)MANY * (QUERY + 2 * KV) * DIM * 2);
+    n->att = pair_poisoned((size_t)MANY * QUERY * DIM * 2);
+    n->mid = pair_poisoned((size_t)MANY * HIDDEN * 2);
+    n->normed = pair_poisoned((size_t)MANY * HIDDEN * 2);
+    n->gate = pair_poisoned((size_t)MANY * FFN * 2);
+    n->up = pair_poisoned((size_t)MANY * FFN * 2);
+    n->rstd = pair_poisoned(MANY * sizeof *n->rstd);
+    n->position = pair_poisoned(MANY * sizeof *n->position);
+    for (size_t i = 0; i < LAYERS; i++)
+        for (size_t k = 0; k < WEIGHTS; k++) {
+            size_t out = weight_shapes[k][0], in = weight_shapes[k][1],
+                   count = out * in;
+            struct weight *w = &n->layer[i].w[k];
+            if (i == 0) {
+                *w = make_weight(DT_NVFP4, out, in, (uint32_t)(10 + k));
+                continue;
+            }
+            *w = n->layer[0].w[k];
+            w->w.data = w->own[0] = kernels_alloc(gpu, MEMORY_WORK, count / 2);
+            w->w.scales = w->own[1] =
+                kernels_alloc(gpu, MEMORY_WORK, count / NVFP4_BLOCK);
+            w->own[2] = NULL;
+            NEED(w->own[0] && w->own[1]);
+            op_copy(gpu, w->own[0], n->layer[0].w[k].own[0], count / 2);
+            op_copy(gpu, w->own[1], n->layer[0].w[k].own[1], count / NVFP4_BLOCK);
+        }
+    free(gain);
+    free(table);
+    free(x);
+}
+
+static void
+drop_layers(struct layers *n)
+{
+    void *const device[] = {
+        n->gain, n->table,  n->x,    n->out, n->qkv,      n->att,
+        n->mid,  n->normed, n->gate, n->up,  n->position, n->rstd
+    };
+    for (size_t i = 0; i < LAYERS * WEIGHTS; i++)
+        drop_weight(&n->layer[i / WEIGHTS].w[i % WEIGHTS]);
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        kernels_free(gpu, device[i]);
+}
+
+/* Caches of as many tokens, zeros; the positions of the tokens that come. */
+static void
+set_caches(struct layers *n, size_t tokens, size_t past)
+{
+    int32_t position[MANY];
+    size_t bytes = (past + ATTEND_STEP) * KV * DIM * 2;
+    for (size_t i = 0; i < LAYERS; i++)
+        for (size_t t = 0; t < tokens; t++) {
+            struct layer *l = &n->layer[i];
+            l->key[t] = kernels_alloc(gpu, MEMORY_WORK, bytes);
+            l->value[t] = kernels_alloc(gpu, MEMORY_WORK, bytes);
+            NEED(l->key[t] && l->value[t]);
+            op_zero(gpu, l->key[t], bytes);
+            op_zero(gpu, l->value[t], bytes);
+        }
+    for (size_t t = 0; t < tokens; t++)
+        position[t] = (int32_t)past;
+    kernels_upload(gpu, n->position, position, tokens * sizeof *position);
+    n->tokens = tokens;
+}
+
+static void
+drop_caches_of(struct layers *n)
+{
+    for (size_t i = 0; i < LAYERS; i++) {
+        drop_caches(n->layer[i].key, n->tokens);
+        drop_caches(n->layer[i].value, n->tokens);
+    }
+}
+
+/* What lib/model does for a token each of as many sequences. */
+static void
+all_layers(struct layers *n, const size_t *past)
+{
+    static const float eps = 1e-6F;
+    size_t t = n->tokens, q = QUERY * DIM, kv = KV * DIM;
+    struct matrix y[] = { kernels_act(gpu, n->qkv, t, q),
+                          kernels_act(gpu, dtype_at(DT_BF16, n->qkv, t * q), t, kv),
+                          kernels_act(gpu, dtype_at(DT_BF16, n->qkv, t * (q + kv)), t,
+                                      kv) },
+                  both[] = { kernels_act(gpu, n->gate, t, FFN),
+                             kernels_act(gpu, n->up, t, FFN) },
+                  x = kernels_act(gpu, n->x, t, HIDDEN),
+                  out = kernels_act(gpu, n->out, t, HIDDEN),
+                  normed = kernels_act(gpu, n->normed, t, HIDDEN),
+                  att = kernels_act(gpu, n->att, t, q),
+                  mid = kernels_act(gpu, n->mid, t, HIDDEN);
+    for (size_t i = 0; i < LAYERS; i++) {
+        struct layer *l = &n->layer[i];
+        struct matrix w[WEIGHTS];
+        const struct attend a = { t,           QUERY,   KV,       DIM,
+                                  n->table,    n->gain, n->gain,  eps,
+                                  n->position, l->key,  l->value, past };
+        const struct matrix *from = i ? &out : &x;
+        for (size_t k = 0; k < WEIGHTS; k++)
+            w[k] = l->w[k].w;
+        if (!op_norm_linear(gpu, 3, y, from, n->gain, eps, w)) {
+            op_norm(gpu, &normed, n->rstd, from, n->gain, eps);
+            op_linear(gpu, 3, y, &normed, w, NULL);
+        }
+        CHECK(op_attend(gpu, &att, &y[0], &y[1], &y[2], &a));
+        op_linear(gpu, 1, &mid, &att, &w[3], from);
+        if (!op_norm_swiglu(gpu, &both[0], &mid, n->gain, eps, &w[4])) {
+            op_norm(gpu, &normed, n->rstd, &mid, n->gain, eps);
+            op_linear(gpu, 2, both, &normed, &w[4], NULL);
+            op_swiglu(gpu, &both[0], &both[0], &both[1]);
+        }
+        op_linear(gpu, 1, &out, &both[0], &w[6], &mid);
+    }
+}
+
+/* A step as lib/model makes it: one token's launches are recorded. */
+static void
+take_step(struct layers *n, const size_t *past, size_t key)
+{
+    char byte;
+    if (n->tokens > 1 || !kernels_replay(gpu, &key, sizeof key)) {
+        all_layers(n, past);
+        if (n->tokens == 1)
+            kernels_recorded(gpu, true);
+    }
+    CHECK(kernels_download(gpu, &byte, n->out, 1) == 0);
+}
+
+static void
+print_times(void)
+{
+    enum { TIMES = 40, WARM = 5 };
+    static struct layers n;
+    static const struct {
+        size_t tokens, past;
+    } cases[] = { { 1, 128 },  { 1, 4096 }, { 8, 128 },
+                  { 16, 128 }, { 32, 128 }, { 64, 128 } };
+    double bytes = 0;
+    pair_open(DT_BF16);
+    make_layers(&n);
+    for (size_t k = 0; k < WEIGHTS; k++)
+        bytes += (double)(weight_shapes[k][0] * weight_shapes[k][1]) * LAYERS * 9 / 16;
+    puts("tokens\tpast\tus\tgb_s_of_weights");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t past[MANY];
+        double from = 0;
+        set_caches(&n, cases[i].tokens, cases[i].past);
+        for (size_t t = 0; t < n.tokens; t++)
+            past[t] = cases[i].past;
+        for (int step = -WARM; step < TIMES; step++) {
+            if (step == 0)
+                from = os_seconds();
+            take_step(&n, past, i + 1);
+        }
+        double us = 1e6 * (os_seconds() - from) / TIMES;
+        printf("%zu\t%zu\t%.0f\t%.0f\n", cases[i].tokens, cases[i].past, us,
+               1e-3 * bytes / us);
+        fflush(stdout);
+        drop_caches_of(&n);
+    }
+    drop_layers(&n);
+    pair_close();
+}
+
 /* ---- all --------------------------------------------------------------------------- */
 
 static void
@@ -317,6 +528,10 @@ main(int argc, char **argv)
                                              { 32, 2, 64 } };
     static const size_t past[] = { 0, 1, 15, 16, 255, 256, 300, 511, 2000 };
     pair_options(argc, argv);
+    if (pair_option(argc, argv, "--time")) {
+        print_times();
+        return check_end();
+    }
     check_products(DT_BF16);
     check_products(DT_F32);
     pair_open(DT_BF16);
