@@ -17,7 +17,7 @@ enum {
     DEPTH = 2,       // stages: pieces of a warp in shared memory
     SLICE = 256,     // min. keys of a slice: all of its pieces are in flight
     UNIT = 64,       // the keys of a slice are a multiple
-    BLOCKS = 256,    // target number of blocks of a sequence; max. slices
+    BLOCKS = 128,    // target number of blocks of a sequence; max. slices
     FIXED = 6 << 10, // bytes of shared memory besides the stages, at most
 };
 
