@@ -134,14 +134,18 @@ plan_bytes(struct run *r, struct usage *usage)
 
 /* Layouts that give the same results, the fastest first. */
 static const struct choice {
-    bool expand, recompute;
-} layouts[] = { { true, false }, { false, false }, { true, true }, { false, true } };
+    bool expand, pack_fp8, recompute;
+} layouts[] = {
+    { true, false, false }, { false, false, false }, { false, true, false },
+    { true, false, true },  { false, false, true },  { false, true, true }
+};
 
 static bool
 is_allowed(const struct run *r, enum recompute want, const struct choice *w)
 {
     // Ranks exchange codes, which an expanded weight has not.
     return (!w->expand || (r->device.expands && ranks_count() == 1)) &&
+           (!w->pack_fp8 || r->layout.fp8) &&
            (want == RECOMPUTE_AUTO || w->recompute == (want == RECOMPUTE_BLOCK));
 }
 
@@ -170,6 +174,7 @@ choose_layout(struct run *r, enum recompute want, uint64_t limit)
         if (!is_allowed(r, want, &layouts[i]))
             continue;
         r->layout.expand = layouts[i].expand;
+        r->layout.pack_fp8 = layouts[i].pack_fp8;
         r->layout.recompute = layouts[i].recompute;
         need = plan_bytes(r, &usage);
     }
@@ -338,9 +343,10 @@ plan_settle(struct run *r)
     if (need > limit)
         refuse(r, need, free, true);
     if (r->o->cmd.verbose)
-        warn("plan: %.3f GB, --recompute %s%s", (double)need / (1 << 30),
+        warn("plan: %.3f GB, --recompute %s%s%s", (double)need / (1 << 30),
              r->layout.recompute ? "block" : "none",
-             r->layout.expand ? ", weights expanded" : "");
+             r->layout.expand ? ", weights expanded" : "",
+             r->layout.pack_fp8 ? ", FP8 weights packed" : "");
 }
 
 static void
