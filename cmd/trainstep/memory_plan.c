@@ -328,6 +328,15 @@ refuse(struct run *r, uint64_t need, uint64_t free, bool exact)
     buf_free(&b);
 }
 
+/* In which form weights of products are kept, if not packed for products of bf16. */
+static const char *
+weights_words(const struct train_layout *l)
+{
+    if (l->fp8)
+        return l->pack_fp8 ? ", FP8 weights packed" : ", FP8 weights kept";
+    return l->expand ? ", weights expanded" : "";
+}
+
 /* See trainstep.h. */
 void
 plan_settle(struct run *r)
@@ -343,10 +352,8 @@ plan_settle(struct run *r)
     if (need > limit)
         refuse(r, need, free, true);
     if (r->o->cmd.verbose)
-        warn("plan: %.3f GB, --recompute %s%s%s", (double)need / (1 << 30),
-             r->layout.recompute ? "block" : "none",
-             r->layout.expand ? ", weights expanded" : "",
-             r->layout.pack_fp8 ? ", FP8 weights packed" : "");
+        warn("plan: %.3f GB, --recompute %s%s", (double)need / (1 << 30),
+             r->layout.recompute ? "block" : "none", weights_words(&r->layout));
 }
 
 static void
