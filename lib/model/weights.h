@@ -15,7 +15,7 @@ struct weights {
     bool expand;   // products take `expanded`, codes are not kept
     bool share;    // one tensor scale for q, k, v and for gate, up
     bool fp8;      // products take E4M3 where they can
-    bool pack_fp8; // which is not kept, but written of kept codes before each product
+    bool pack_fp8; // codes are kept, E4M3 is made of them before each product
     struct quant_spec spec;
     struct matrix *packed; // (table.n) nvfp4, or E4M3; without scale2: not quantized
     struct matrix
@@ -24,7 +24,7 @@ struct weights {
     struct matrix shared_codes[2]; // that memory; with `overlaps` two
     float *bound;                  // (table.n) on the device: op_amax of codes
     bool due[2]; // bounds of kept codes are not there: of the first layer, of others
-    uint8_t *scratch;      // E4M3 of a product's weights, which it takes turns in
+    uint8_t *scratch;      // E4M3 of the weights of one product at a time
     float *scratch_scale2; // (LINEAR_MAX) theirs
     uint64_t *inexact;     // on the device: see n_inexact
     uint64_t n_fp8,
