@@ -485,7 +485,7 @@ part_fp8()
         train "$shape" --compute fp8 --fp8-scales delayed
         [ -z "${PEERS:-}" ] || fp8_peers "$shape"
     done
-    train 1x2048 --compute fp8 --clip-mode prev
+    train 1x2048 --compute fp8 --memory-limit 22 --clip-mode prev
     fp8_cut current
     fp8_cut delayed
     fp8_prefill

@@ -136,6 +136,30 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
     [[ $stderr == *'compute capability 8.0; 9.0 or more is needed'* ]]
 }
 
+@test "products of FP8: where memory is short weights stay packed, with the same bytes" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    cd "$BATS_TEST_TMPDIR"
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 512/' \
+        "$HERE/vectors/qwen3-tiny-config.json" >config.json
+    printf '1 2 3 4 5\n5 6 7 8 9\n3 2 1 0\n' | tokenize -q --input ids -o d.tok
+    steps() { trainstep --device cuda --compute fp8 -d d.tok --batch 2 --lr 1e-2 --recompute none "$@"; }
+    local case quant options limit
+    # With a tensor scale for q, k and v, and for gate and up; with one for each.
+    for case in 'sweep --quant-from 2' 'max --fp8-scales delayed --clip-mode prev' 'max --recompute block'; do
+        read -r quant options <<<"$case"
+        datpack -q -f --init 3 --config config.json --to ckpt --quant "$quant" -o m.ckpt
+        # shellcheck disable=SC2086
+        {
+            steps -q $options -n 3 -f -o kept.ckpt m.ckpt >/dev/null
+            limit=$(steps -q $options -n 3 --dry-run m.ckpt |
+                awk '$1 == "total" { printf "%.9f", ($2 - 2^19) / 2^30 }')
+            steps -v $options -n 3 --memory-limit "$limit" -f -o packed.ckpt m.ckpt >/dev/null 2>plan
+        }
+        has 'FP8 weights packed' <plan
+        cmp kept.ckpt packed.ckpt
+    done
+}
+
 @test "a barrier that some threads do not come to is found" {
     # shellcheck disable=SC2016  # for perl
     broken 's/(peak = float_of_peak\(peak, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'

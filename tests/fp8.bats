@@ -175,6 +175,37 @@ assert int(a["kept"]) - int(b["kept"]) == 2 * int(a["tokens"]) * (2 + 1) * 16 * 
 PY
 }
 
+@test "with less memory weights stay packed, and all bytes are those of E4M3 that is kept" {
+    qwen config wide.json hidden_size=512 intermediate_size=1536 num_attention_heads=4 \
+        num_key_value_heads=2 head_dim=64 num_hidden_layers=4
+    local case quant options limit
+    for case in 'sweepfp8' 'max --fp8-scales delayed --clip-mode prev --quant-from 2' 'max --recompute block'; do
+        read -r quant options <<<"$case"
+        datpack -q -f --init 3 --config wide.json --to ckpt --quant "$quant" -o m.ckpt
+        # 7 bits less for each of 11 million weights; the process itself is never quite the same.
+        # shellcheck disable=SC2086  # options
+        {
+            fp8 $options -n 2 -f -o kept.ckpt m.ckpt >/dev/null
+            fp8 --recompute none $options -n 2 --dry-run m.ckpt >kept
+            limit=$(awk '$1 == "total" { printf "%.9f", ($2 - 2 * 2^20) / 2^30 }' kept)
+            trainstep --device cpu -d "$IN/d.tok" --batch 2 --lr 1e-2 --compute fp8 $options -v -n 2 \
+                --memory-limit "$limit" -f -o packed.ckpt m.ckpt >/dev/null 2>plan
+            fp8 --recompute none $options -n 2 --memory-limit "$limit" --dry-run m.ckpt >packed
+        }
+        has 'FP8 weights packed' <plan
+        cmp kept.ckpt packed.ckpt
+    done
+    # What it takes is in the plan, and what helps where it does not fit either.
+    python3 - <<'PY'
+a, b = (dict(line.split("\t")[:2] for line in open(x)) for x in ("kept", "packed"))
+count = 4 * 512 * (2 * 256 + 2 * 128 + 3 * 1536)
+assert int(a["weights"]) > count and 9 / 16 * count < int(b["weights"]) < 0.75 * count, (a, b)
+PY
+    limit=$(awk '$1 == "total" { printf "%.9f", ($2 - 4 * 2^20) / 2^30 }' packed)
+    refuse -3 'the plan needs * not even --batch 1 fits; with it * --train-last-layers 3 does' fp8 --recompute block \
+        --memory-limit "$limit" m.ckpt
+}
+
 @test "what cannot be is refused" {
     refuse 'none.ckpt: --compute fp8: its projections are not quantized' fp8 "$IN/none.ckpt"
     refuse '--fp8-scales: goes with --compute fp8' steps --compute f32 --fp8-scales delayed "$IN/sweep.ckpt"

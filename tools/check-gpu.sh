@@ -194,12 +194,28 @@ fp8()
     "$bin/trainstep" -q --device cuda --compute fp8 -d "$dir/d.tok" --until 4 "$dir/o.ckpt" \
         >"$dir/log" || :
     one 'trainstep fp8 delayed, cut' cmp "$dir/whole.ckpt" "$dir/o.ckpt"
+    packed_fp8
     local device
     for device in cpu cuda; do
         "$bin/generate" -q --device $device --compute fp8 --score "$dir/d.tok" "$dir/m.ckpt" |
             awk -F '\t' 'NR == 2 { print 1, $4, 1, 1 }' >"$dir/$device.score" || :
     done
     near 'generate fp8' 5e-3 5e-3 "$dir/cpu.score" "$dir/cuda.score"
+}
+
+# With less memory weights stay packed: the same bytes.
+packed_fp8()
+{
+    local limit
+    set -- -q --device cuda --compute fp8 -d "$dir/d.tok" --batch 4 -n 4 --lr 3e-4 --recompute none
+    "$bin/trainstep" "$@" -f -o "$dir/whole.ckpt" "$dir/m.ckpt" >"$dir/log" || :
+    limit=$("$bin/trainstep" "$@" --dry-run "$dir/m.ckpt" |
+        awk '$1 == "total" { printf "%.9f", ($2 - 2^19) / 2^30 }') || limit=
+    shift
+    "$bin/trainstep" "$@" -v --memory-limit "${limit:-1}" -f -o "$dir/o.ckpt" "$dir/m.ckpt" \
+        >"$dir/log" 2>"$dir/words" || :
+    one 'trainstep fp8, packed: its plan' grep 'FP8 weights packed' "$dir/words"
+    one 'trainstep fp8, packed' cmp "$dir/whole.ckpt" "$dir/o.ckpt"
 }
 
 # The same bytes from both.

@@ -134,14 +134,18 @@ plan_bytes(struct run *r, struct usage *usage)
 
 /* Layouts that give the same results, the fastest first. */
 static const struct choice {
-    bool expand, recompute;
-} layouts[] = { { true, false }, { false, false }, { true, true }, { false, true } };
+    bool expand, pack_fp8, recompute;
+} layouts[] = {
+    { true, false, false }, { false, false, false }, { false, true, false },
+    { true, false, true },  { false, false, true },  { false, true, true }
+};
 
 static bool
 is_allowed(const struct run *r, enum recompute want, const struct choice *w)
 {
     // Ranks exchange codes, which an expanded weight has not.
     return (!w->expand || (r->device.expands && ranks_count() == 1)) &&
+           (!w->pack_fp8 || r->layout.fp8) &&
            (want == RECOMPUTE_AUTO || w->recompute == (want == RECOMPUTE_BLOCK));
 }
 
@@ -170,6 +174,7 @@ choose_layout(struct run *r, enum recompute want, uint64_t limit)
         if (!is_allowed(r, want, &layouts[i]))
             continue;
         r->layout.expand = layouts[i].expand;
+        r->layout.pack_fp8 = layouts[i].pack_fp8;
         r->layout.recompute = layouts[i].recompute;
         need = plan_bytes(r, &usage);
     }
@@ -323,6 +328,15 @@ refuse(struct run *r, uint64_t need, uint64_t free, bool exact)
     buf_free(&b);
 }
 
+/* In which form weights of products are kept, if not packed for products of bf16. */
+static const char *
+weights_words(const struct train_layout *l)
+{
+    if (l->fp8)
+        return l->pack_fp8 ? ", FP8 weights packed" : ", FP8 weights kept";
+    return l->expand ? ", weights expanded" : "";
+}
+
 /* See trainstep.h. */
 void
 plan_settle(struct run *r)
@@ -339,8 +353,7 @@ plan_settle(struct run *r)
         refuse(r, need, free, true);
     if (r->o->cmd.verbose)
         warn("plan: %.3f GB, --recompute %s%s", (double)need / (1 << 30),
-             r->layout.recompute ? "block" : "none",
-             r->layout.expand ? ", weights expanded" : "");
+             r->layout.recompute ? "block" : "none", weights_words(&r->layout));
 }
 
 static void

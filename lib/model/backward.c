@@ -56,8 +56,7 @@ linears_dx(struct pass *p, size_t n, void *dx, const struct matrix *dy,
            const enum role *role, int layer)
 {
     struct matrix w[LINEAR_MAX];
-    for (size_t i = 0; i < n; i++)
-        w[i] = pass_tensor(p, role[i], layer)->w;
+    pass_weights(p, w, n, role, layer, true);
     struct matrix to = pass_act(p, dx, w->cols);
     op_linear_dx(p->k, n, &to, dy, w, NULL);
 }

@@ -33,8 +33,7 @@ linears(struct pass *p, size_t n, const struct matrix *y, const struct matrix *x
         const enum role *role, int layer)
 {
     struct matrix w[LINEAR_MAX];
-    for (size_t i = 0; i < n; i++)
-        w[i] = *pass_weight(p, role[i], layer);
+    pass_weights(p, w, n, role, layer, false);
     op_linear(p->k, n, y, x, w, NULL);
 }
 
@@ -52,9 +51,10 @@ static void
 linear(struct pass *p, void *y, const struct matrix *x, enum role role, int layer,
        const void *c)
 {
-    const struct matrix *w = pass_weight(p, role, layer);
-    struct matrix out = pass_act(p, y, w->rows), add = pass_act(p, c, w->rows);
-    op_linear(p->k, 1, &out, x, w, &add);
+    struct matrix w;
+    pass_weights(p, &w, 1, &role, layer, false);
+    struct matrix out = pass_act(p, y, w.rows), add = pass_act(p, c, w.rows);
+    op_linear(p->k, 1, &out, x, &w, &add);
 }
 
 /* The norm of x in the form that the projections of that role take.  In FP8 nothing reads the

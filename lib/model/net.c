@@ -66,7 +66,8 @@ begin_tokens(struct pass *p, size_t tokens)
 {
     p->tokens = tokens;
     p->position = p->ids + tokens;
-    p->learns = p->fp8 = false;
+    p->learns = false;
+    p->fp8 = p->n->fp8 && !p->n->unquantized;
 }
 
 static void
@@ -235,7 +236,6 @@ begin_extend(struct net *n, const struct net_cache *c, const int32_t *ids,
     assert(c->used + tokens <= c->capacity && c->capacity <= n->positions &&
            rows <= tokens);
     begin_tokens(p, tokens);
-    p->fp8 = n->fp8;
     p->past = c->used;
     upload(p, p->ids, ids, tokens);
     for (size_t t = 0; t < tokens; t++)
@@ -330,6 +330,7 @@ begin_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t
         return -1;
     struct pass *p = n->pass;
     begin_tokens(p, count);
+    p->fp8 = false;
     p->past = 0; // keys and values are made in memory of the pass
     p->each = c;
     for (size_t t = 0; t < count; t++) {

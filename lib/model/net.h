@@ -16,6 +16,10 @@ struct net_tensor {
     struct matrix w; // (out, in) on the device; norms: (1, C) f32
     struct matrix
         fp8; // of a projection: w in E4M3, for passes of many tokens; no data: none
+    /* (bounds) op_amax of the weights that share w's tensor scale: `fp8` is not kept, but
+     * written before each of its products, see pass_weights; NULL: it is kept. */
+    const float *bound;
+    size_t bounds;
     struct matrix grad; // of the same shape; no data: not wanted
     /* Of a projection, (in) on the device: squares and largest magnitudes of what its products
      * take are added, of a group that shares its input to the first one's; NULL: not wanted. */

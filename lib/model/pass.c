@@ -29,6 +29,29 @@ pass_weight(const struct pass *p, enum role role, int layer)
     return p->fp8 && t->fp8.data ? &t->fp8 : &t->w;
 }
 
+/* In the planes that a product takes. */
+static void
+write_fp8(struct pass *p, struct matrix *w, const struct net_tensor *t, bool backward)
+{
+    if (backward && p->k->is.transposes)
+        w->data = NULL;
+    else
+        w->transposed = NULL;
+    op_to_fp8(p->k, w, &t->w, t->bound, t->bounds, NULL);
+}
+
+void
+pass_weights(struct pass *p, struct matrix *w, size_t n, const enum role *role,
+             int layer, bool backward)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct net_tensor *t = pass_tensor(p, role[i], layer);
+        w[i] = *pass_weight(p, role[i], layer);
+        if (w[i].dtype == DT_F8_E4M3 && t->bound)
+            write_fp8(p, &w[i], t, backward);
+    }
+}
+
 enum role
 pass_head(const struct pass *p)
 {

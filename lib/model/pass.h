@@ -86,6 +86,11 @@ const struct matrix *pass_weight(const struct pass *p, enum role role, int layer
 /* The head is the embedding where the model is tied and has no head of its own. */
 enum role pass_head(const struct pass *p);
 
+/* Those of n projections that share an input.  E4M3 that is not kept is written before: rows, or
+ * with `backward` what the product for dx takes; it is there until the next call. */
+void pass_weights(struct pass *p, struct matrix *w, size_t n, const enum role *role,
+                  int layer, bool backward);
+
 /* Whether products take their inputs in nvfp4. */
 bool pass_quantizes(const struct pass *p);
 /* Whether products of that projection are of FP8. */

@@ -32,6 +32,7 @@ struct train_layout {
     bool one_pass; // a step has one pass: its gradients are the step's
     bool expand;   // keep the weights of products as bf16, not packed; no bit changes
     bool fp8;      // products of what is quantized are of FP8
+    bool pack_fp8; // keep its weights packed, not as E4M3, nor `expand`; no bit changes
     bool delayed;  // with scales of the step before, see delayed.h
     size_t positions;
     struct comm *comm; // NULL: one rank

@@ -329,7 +329,7 @@ alloc_gradients(struct train *t)
 static void
 await_layer(void *ctx, uint32_t layer)
 {
-    const struct train *t = ctx;
+    struct train *t = ctx;
     weights_await(&t->weights, layer);
 }
 
@@ -358,6 +358,7 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
                                        .share = layout->share,
                                        .expand = layout->expand,
                                        .fp8 = layout->fp8,
+                                       .pack_fp8 = layout->pack_fp8,
                                        .overlaps = parts && train_overlaps(t) };
     t->net.fp8 = layout->quant && layout->fp8;
     if (alloc_arrays(t) < 0 || weights_open(&t->weights, &t->net, &form) < 0 ||

@@ -31,6 +31,14 @@ has_multiples(const struct row *r, uint64_t unit)
     return r->shape[0] % unit == 0 && r->shape[1] % unit == 0;
 }
 
+/* Whether products of row i take E4M3. */
+static bool
+may_be_fp8(const struct weights *w, size_t i)
+{
+    return w->fp8 && w->n->table.row[i].quantized &&
+           weights_may_be_fp8(&w->n->table, i);
+}
+
 /* What a group of n rows has together: the tensor scale, and one memory for the expanded
  * forms, so that a product may take them as one matrix, and likewise for those of E4M3:
  * transposed they are columns of one. */
@@ -39,7 +47,7 @@ alloc_shared(struct weights *w, size_t i, size_t n)
 {
     struct kernels *k = w->n->k;
     struct matrix *p = &w->packed[i];
-    bool fp8 = w->fp8 && weights_may_be_fp8(&w->n->table, i);
+    bool fp8 = !w->pack_fp8 && may_be_fp8(w, i);
     uint64_t bytes = 0, rows = 0, cols = w->n->table.row[i].shape[1];
     for (size_t m = i; m < i + n; m++) {
         bytes += expanded_stride(w, m);
@@ -125,6 +133,17 @@ place_all_codes(struct weights *w, size_t *code_bytes, size_t *scale_bytes)
         }
 }
 
+/* What is found in codes. */
+static int
+alloc_found(struct weights *w)
+{
+    struct kernels *k = w->n->k;
+    w->bound = kernels_alloc(k, MEMORY_WEIGHTS, w->n->table.n * sizeof *w->bound);
+    w->inexact = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *w->inexact);
+    return w->bound && w->inexact ? 0 : -1;
+}
+
+/* Codes that E4M3 is made of at once. */
 static int
 alloc_codes(struct weights *w)
 {
@@ -140,11 +159,65 @@ alloc_codes(struct weights *w)
         shared->scales = kernels_alloc(k, MEMORY_WEIGHTS, scales[i]);
         shared->scale2 = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *shared->scale2);
     }
-    w->bound = kernels_alloc(k, MEMORY_WEIGHTS, w->n->table.n * sizeof *w->bound);
-    w->inexact = kernels_alloc(k, MEMORY_WEIGHTS, sizeof *w->inexact);
-    if (!w->bound || !w->inexact)
-        return -1;
     place_all_codes(w, codes, scales);
+    return alloc_found(w);
+}
+
+/* Rows of the n weights of a product from row i on. */
+static size_t
+product_rows(const struct weights *w, size_t i, size_t n)
+{
+    size_t rows = 0;
+    for (size_t end = i + n; i < end; i++)
+        rows += (size_t)w->n->table.row[i].shape[0];
+    return rows;
+}
+
+/* Describe their E4M3 in the scratch: rows, and in the same bytes columns, which are those of one
+ * matrix if the scale is one.  Sizes are multiples of FP8_UNIT, so all is aligned. */
+static void
+place_product(struct weights *w, size_t i, size_t n)
+{
+    size_t rows = 0, all = product_rows(w, i, n);
+    for (size_t m = 0; m < n; m++) {
+        const struct row *r = &w->n->table.row[i + m];
+        struct net_tensor *t = &w->n->t[i + m];
+        struct matrix *to = &t->fp8;
+        *to = matrix_of(DT_F8_E4M3, w->scratch + rows * r->shape[1],
+                        (size_t)r->shape[0], (size_t)r->shape[1]);
+        to->scale2 = w->scratch_scale2 + (w->share ? 0 : m);
+        to->transposed = w->share ? w->scratch + rows : to->data;
+        to->transposed_stride = w->share ? all : to->rows;
+        t->bound = &w->bound[w->share ? i : i + m];
+        t->bounds = w->share ? n : 1;
+        rows += to->rows;
+    }
+}
+
+/* E4M3 that is written before each product, of codes that are kept. */
+static int
+alloc_scratch(struct weights *w)
+{
+    const struct table *t = &w->n->table;
+    size_t max = 0;
+    for (size_t i = 0, n; i < t->n; i += n) {
+        n = table_fused_rows(t, i);
+        size_t bytes = product_rows(w, i, n) * (size_t)t->row[i].shape[1];
+        if (may_be_fp8(w, i) && bytes > max)
+            max = bytes;
+    }
+    if (max == 0)
+        return 0;
+    w->scratch = kernels_alloc(w->n->k, MEMORY_WEIGHTS, max);
+    w->scratch_scale2 =
+        kernels_alloc(w->n->k, MEMORY_WEIGHTS, LINEAR_MAX * sizeof *w->scratch_scale2);
+    if (alloc_found(w) < 0 || !w->scratch || !w->scratch_scale2)
+        return -1;
+    for (size_t i = 0, n; i < t->n; i += n) {
+        n = table_fused_rows(t, i);
+        if (may_be_fp8(w, i))
+            place_product(w, i, n);
+    }
     return 0;
 }
 
@@ -157,6 +230,7 @@ weights_open(struct weights *w, struct net *n, const struct weights_form *form)
                            .expand = form->expand,
                            .share = form->share,
                            .fp8 = form->fp8,
+                           .pack_fp8 = form->fp8 && form->pack_fp8,
                            .overlaps = form->overlaps };
     if (quant)
         w->spec = *quant;
@@ -176,7 +250,9 @@ weights_open(struct weights *w, struct net *n, const struct weights_form *form)
     for (size_t i = 0; i < n->table.n && quant && rc == 0; i++)
         if (n->table.row[i].quantized)
             rc = alloc_packed(w, i);
-    return rc < 0 || !w->fp8 ? rc : alloc_codes(w);
+    if (rc < 0 || !quant || !w->fp8)
+        return rc;
+    return w->pack_fp8 ? alloc_scratch(w) : alloc_codes(w);
 }
 
 void
@@ -203,6 +279,8 @@ weights_close(struct weights *w)
     }
     kernels_free(k, w->bound);
     kernels_free(k, w->inexact);
+    kernels_free(k, w->scratch);
+    kernels_free(k, w->scratch_scale2);
     kernels_free(k, w->amax);
     free(w->packed);
     free(w->codes);
@@ -307,11 +385,25 @@ event_of(const struct weights *w, size_t i)
     return w->n->table.row[i].layer > 0 ? EXCHANGE_ALL : EXCHANGE_LAYER;
 }
 
-void
-weights_await(const struct weights *w, uint32_t layer)
+/* Of the codes that event brings. */
+static void
+find_bounds(struct weights *w, unsigned event)
 {
-    if (layer < 2) // the others are gathered while the first one is computed
-        kernels_wait(w->n->k, layer ? EXCHANGE_ALL : EXCHANGE_LAYER);
+    for (size_t i = 0; i < w->n->table.n; i++)
+        if (w->n->t[i].bound && event_of(w, i) == event)
+            op_amax(w->n->k, &w->bound[i], &w->packed[i]);
+}
+
+void
+weights_await(struct weights *w, uint32_t layer)
+{
+    unsigned event = layer ? EXCHANGE_ALL : EXCHANGE_LAYER;
+    if (layer > 1) // the others are gathered while the first one is computed
+        return;
+    kernels_wait(w->n->k, event);
+    if (w->due[layer])
+        find_bounds(w, event);
+    w->due[layer] = false;
 }
 
 /* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
@@ -389,13 +481,36 @@ make_groups(struct weights *w, const struct matrix *master)
         make_fp8(w, before, group(w, before));
 }
 
+/* Bounds of codes that are kept, as soon as these are there. */
+static void
+settle_bounds(struct weights *w, bool now)
+{
+    w->due[0] = w->due[1] = true;
+    for (uint32_t layer = 0; layer < 2 && now; layer++)
+        weights_await(w, layer);
+}
+
+/* What conversions of kept codes will lose. */
+static void
+count_inexact(struct weights *w)
+{
+    const struct fp8_found found = { NULL, w->inexact };
+    for (size_t i = 0; i < w->n->table.n; i++) {
+        const struct net_tensor *t = &w->n->t[i];
+        struct matrix to = t->fp8;
+        to.transposed = NULL;
+        if (t->bound)
+            op_to_fp8(w->n->k, &to, &w->packed[i], t->bound, t->bounds, &found);
+    }
+}
+
 /* The first time: what the conversions have counted. */
 static void
 read_inexact(struct weights *w)
 {
     kernels_download(w->n->k, &w->n_inexact, w->inexact, sizeof *w->inexact);
     for (size_t i = 0; i < w->n->table.n; i++)
-        if (w->packed[i].dtype == DT_F8_E4M3)
+        if (w->packed[i].dtype == DT_F8_E4M3 || w->n->t[i].bound)
             w->n_fp8 += w->packed[i].rows * w->packed[i].cols;
 }
 
@@ -414,6 +529,10 @@ weights_make(struct weights *w, const struct matrix *master)
         op_zero(k, w->inexact, sizeof *w->inexact);
     if (!w->n->unquantized)
         make_groups(w, master);
+    if (w->scratch && !w->n->unquantized)
+        settle_bounds(w, counts || !w->overlaps);
+    if (w->scratch && counts)
+        count_inexact(w);
     if (counts)
         read_inexact(w);
     memset(w->known, 0, t->n * sizeof *w->known);

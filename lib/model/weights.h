@@ -12,16 +12,21 @@
 struct weights {
     struct net *n;
     bool quantize;
-    bool expand; // products take `expanded`, codes are not kept
-    bool share;  // one tensor scale for q, k, v and for gate, up
-    bool fp8;    // products take E4M3 where they can
+    bool expand;   // products take `expanded`, codes are not kept
+    bool share;    // one tensor scale for q, k, v and for gate, up
+    bool fp8;      // products take E4M3 where they can
+    bool pack_fp8; // codes are kept, E4M3 is made of them before each product
     struct quant_spec spec;
     struct matrix *packed; // (table.n) nvfp4, or E4M3; without scale2: not quantized
-    struct matrix *codes; // (table.n) nvfp4 that E4M3 is made of, in memory that groups
-                          // use in turn
+    struct matrix
+        *codes; // (table.n) nvfp4 that E4M3 which is kept is made of, in memory
+                // that groups use in turn
     struct matrix shared_codes[2]; // that memory; with `overlaps` two
     float *bound;                  // (table.n) on the device: op_amax of codes
-    uint64_t *inexact;             // on the device: see n_inexact
+    bool due[2]; // bounds of kept codes are not there: of the first layer, of others
+    uint8_t *scratch;      // E4M3 of the weights of one product at a time
+    float *scratch_scale2; // (LINEAR_MAX) theirs
+    uint64_t *inexact;     // on the device: see n_inexact
     uint64_t n_fp8,
         n_inexact;     // weights in E4M3 when they were first made, and how many of
                        // them are not exact there; 0 before
@@ -36,8 +41,8 @@ struct weights {
 
 /* How they are made and kept. */
 struct weights_form {
-    const struct quant_spec *quant;    // NULL: nothing is quantized
-    bool share, expand, fp8, overlaps; // see struct weights
+    const struct quant_spec *quant;              // NULL: nothing is quantized
+    bool share, expand, fp8, pack_fp8, overlaps; // see struct weights
 };
 
 /* Allocate, and point the net's projections here.  With share the expanded forms of a group
@@ -56,7 +61,7 @@ float *weights_amax(struct weights *w, size_t i);
  * unquantized only their amax is taken. */
 int weights_make(struct weights *w, const struct matrix *master);
 /* Before a pass reads the weights of a layer: what the last weights_make gathers of them is there. */
-void weights_await(const struct weights *w, uint32_t layer);
+void weights_await(struct weights *w, uint32_t layer);
 /* The first row whose master was not finite; table.n: none. */
 int weights_check(struct weights *w, size_t *row);
 /* The first projection whose shape native products do not take; or NULL. */

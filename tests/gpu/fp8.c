@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* fp8: matrices in E4M3 and products of them.  Both forms and the scale are the CPU's
  * bytes; what norms and swiglu write themselves has the bytes of a conversion; products are
- * close to the CPU's.  --time: norms and swiglu with their conversion, and in one; and what a
+ * close to the CPU's.  --time: norms and swiglu with their conversion, and in one; codes; and what a
  * layer of Qwen3-4B takes, in bf16 and FP8; as TSV. */
 #include "tests/gpu/pair.h"
 
@@ -407,9 +407,24 @@ check_written(enum kind kind, size_t rows, size_t cols)
         }
 }
 
+/* The same forms once more, each alone, and nothing is counted. */
+static void
+convert_alone(struct both *b, const struct matrix *x)
+{
+    size_t n = x->rows * x->cols;
+    struct matrix to = b->gpu;
+    op_zero(gpu, to.data, n);
+    op_zero(gpu, to.transposed, n);
+    to.transposed = NULL;
+    op_to_fp8(gpu, &to, x, b->amax, 1, NULL);
+    to = b->gpu;
+    to.data = NULL;
+    op_to_fp8(gpu, &to, x, b->amax, 1, NULL);
+}
+
 /* A weight in NVFP4 on both, and its FP8 form. */
 static void
-weight_open(struct both *b, enum quant kind, size_t rows, size_t cols)
+weight_open(struct both *b, enum quant kind, size_t rows, size_t cols, bool alone)
 {
     size_t n = rows * cols, bad;
     float *x = pair_random(n, 0.02F, DT_F32, (uint32_t)rows), amax;
@@ -436,6 +451,8 @@ weight_open(struct both *b, enum quant kind, size_t rows, size_t cols)
     CHECK_SAY(kind != QUANT_SWEEPFP8 || c.lost == 10, "of sweepfp8 %llu are not exact",
               (unsigned long long)c.lost - 10);
     counts_check(quant_name(kind), &c);
+    if (alone)
+        convert_alone(b, &on);
     kernels_free(gpu, on.data);
     kernels_free(gpu, on.scales);
     kernels_free(gpu, on.scale2);
@@ -449,10 +466,13 @@ check_weight(enum quant kind, size_t rows, size_t cols)
 {
     char what[80];
     struct both b;
-    snprintf(what, sizeof what, "%s, %zu x %zu", quant_name(kind), rows, cols);
-    weight_open(&b, kind, rows, cols);
-    check_forms(what, &b);
-    both_close(&b);
+    for (int alone = 0; alone < 2; alone++) {
+        snprintf(what, sizeof what, "%s, %zu x %zu, alone %d", quant_name(kind), rows,
+                 cols, alone);
+        weight_open(&b, kind, rows, cols, alone);
+        check_forms(what, &b);
+        both_close(&b);
+    }
 }
 
 /* ---- products -------------------------------------------------------------------- */
@@ -501,7 +521,7 @@ check_products(size_t rows, size_t out, size_t in)
     float *want = malloc(n * sizeof *want), *c = pair_random(rows * out, 1, act, 6);
     void *on = pair_poisoned(n * sizeof(float)), *gc = pair_put(c, act, rows * out);
     NEED(want);
-    weight_open(&w, QUANT_SWEEP, out, in);
+    weight_open(&w, QUANT_SWEEP, out, in, false);
     input_open(&x, rows, in, 1);
     input_open(&dy, rows, out, 1e-6F);
     for (int add = 0; add < 2; add++) {
@@ -542,7 +562,7 @@ check_together(size_t rows, size_t out, size_t in)
     float *want = malloc(rows * in * sizeof *want);
     void *on = pair_poisoned(rows * in * sizeof(float));
     NEED(want);
-    weight_open(&w, QUANT_MAX, 2 * out, in);
+    weight_open(&w, QUANT_MAX, 2 * out, in, false);
     input_open(&dy, rows, 2 * out, 1);
     struct matrix of_cpu[] = { matrix_rows(&w.cpu, 0, out),
                                matrix_rows(&w.cpu, out, out) },
@@ -944,12 +964,64 @@ time_written(void)
     pair_close();
 }
 
+/* ---- times of codes to E4M3 -------------------------------------------------------- */
+
+enum { COLD = 1 << 28 }; // codes, more than the L2 cache holds
+
+/* Codes of another part of a memory each time, as those of another layer. */
+static void
+time_codes_shape(size_t rows, size_t cols, enum operation op, const uint8_t *codes,
+                 const uint8_t *scales)
+{
+    size_t n = rows * cols, parts = COLD / n;
+    struct matrix to = fp8_of(rows, cols), planes = to,
+                  from = matrix_of(DT_NVFP4, codes, rows, cols);
+    float *amax = kernels_alloc(gpu, MEMORY_WORK, sizeof *amax);
+    double start = 0;
+    to.data = op == COLUMNS ? NULL : to.data;
+    to.transposed = op == ROWS ? NULL : to.transposed;
+    for (size_t i = 0; i < 6 * TIMES; i++) {
+        if (i == TIMES)
+            start = now(amax);
+        from.data = (uint8_t *)(uintptr_t)codes + i % parts * (n / 2);
+        from.scales = (uint8_t *)(uintptr_t)scales + i % parts * (n / NVFP4_BLOCK);
+        op_to_fp8(gpu, &to, &from, amax, 1, NULL);
+    }
+    double us = (now(amax) - start) * 1e6 / (5 * TIMES);
+    double bytes = (op == BOTH ? 2.5625 : 1.5625) * (double)n;
+    printf("codes to %s\t%zu\t%zu\t%.1f\t%.0f\n", operations[op], rows, cols, us,
+           bytes / us / 1e3);
+    kernels_free(gpu, planes.data);
+    kernels_free(gpu, planes.transposed);
+    kernels_free(gpu, planes.scale2);
+    kernels_free(gpu, amax);
+}
+
+static void
+time_codes(void)
+{
+    static const size_t shapes[][2] = {
+        { 4096, 2560 }, { 1024, 2560 }, { 2560, 4096 }, { 9728, 2560 }, { 2560, 9728 }
+    };
+    pair_open(DT_BF16);
+    uint8_t *codes = kernels_alloc(gpu, MEMORY_WORK, COLD / 2),
+            *scales = kernels_alloc(gpu, MEMORY_WORK, COLD / NVFP4_BLOCK);
+    puts("operation\trows\tcolumns\tus\tgb_s");
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (enum operation op = ROWS; op <= BOTH; op++)
+            time_codes_shape(shapes[s][0], shapes[s][1], op, codes, scales);
+    kernels_free(gpu, codes);
+    kernels_free(gpu, scales);
+    pair_close();
+}
+
 int
 main(int argc, char **argv)
 {
     pair_options(argc, argv);
     if (pair_option(argc, argv, "--time")) {
         time_written();
+        time_codes();
         time_all();
         return check_end();
     }

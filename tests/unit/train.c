@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* train: a NaN anywhere costs one step and nothing else; steps that are passed over leave
- * no trace; kept and released gradients make the same weights. */
+ * no trace; kept and released gradients make the same weights, and so does kept and packed FP8. */
 #include "lib/model/train.h"
 #include "kernels/ops.h"
 
@@ -38,9 +38,10 @@ fill(struct model *m)
     for (size_t i = 0; i < t->net.table.n; i++) {
         const struct array *a = &t->arrays.v[i];
         void *device = t->held[i].device;
+        double size = 0.08 * (double)(1 + i % 4); // those of one product differ
         for (size_t e = 0; e < t->net.table.row[i].numel; e++) {
             double u = check_random(i * 1000003 + e) * 0x1p-31 - 1;
-            float v = (float)(a->rank == 1 ? 1 + 0.1 * u : 0.2 * u);
+            float v = (float)(a->rank == 1 ? 1 + 0.1 * u : size * u);
             uint32_t bits;
             memcpy(&bits, &v, sizeof bits);
             if (a->dtype == DT_F32)
@@ -417,6 +418,7 @@ run(const struct train_layout *layout, enum clip_mode mode, size_t chunk, size_t
     struct model m;
     struct train_result r;
     model_open(&m, layout, true);
+    m.t.numbers.lr = 0.1F; // scales of FP8 do not stay
     m.t.numbers.mode = mode;
     m.t.numbers.chunk_rows = chunk;
     for (uint64_t s = 1; s <= STEPS; s++)
@@ -447,6 +449,44 @@ check_ways(void)
         }
         free(truth);
     }
+}
+
+/* E4M3 that is written before each product is that which is kept. */
+static void
+check_fp8_of(struct train_layout layout, const char *what)
+{
+    size_t n[3];
+    uint8_t *f32 = run(&layout, CLIP_PREV, 0, &n[0]);
+    layout.fp8 = true;
+    uint8_t *kept = run(&layout, CLIP_PREV, 0, &n[1]);
+    layout.pack_fp8 = true;
+    uint8_t *packed = run(&layout, CLIP_PREV, 0, &n[2]);
+    CHECK_SAY(n[0] == n[1] && memcmp(f32, kept, n[0]) != 0, "%s: not of FP8", what);
+    CHECK_SAY(n[1] == n[2] && memcmp(kept, packed, n[1]) == 0, "%s: packed", what);
+    free(f32);
+    free(kept);
+    free(packed);
+}
+
+static void
+check_fp8(void)
+{
+    static const struct quant_spec sweep1 = { .kind = QUANT_SWEEP1 };
+    struct train_layout layout = { .arrays = { DT_BF16, MOMENTS_INT8, 0 },
+                                   .quant = &sweep,
+                                   .share = true,
+                                   .positions = 32 };
+    check_fp8_of(layout, "one scale for a product");
+    layout.recompute = layout.release = true;
+    check_fp8_of(layout, "recomputed");
+    layout.delayed = true;
+    check_fp8_of(layout, "delayed scales");
+    layout.quant_from = 2;
+    check_fp8_of(layout, "a first step that is not quantized");
+    layout.quant_from = 0;
+    layout.share = false;
+    layout.quant = &sweep1;
+    check_fp8_of(layout, "a scale for each tensor");
 }
 
 /* Gradients of a step of some of the passes from 0 on, one behind the other; nothing moves. */
@@ -598,6 +638,9 @@ check_parts(void)
     check_parts_of(&gpu, layout);
     layout.fp8 = true;
     check_parts_of(&gpu, layout);
+    layout.pack_fp8 = true;
+    check_parts_of(&gpu, layout);
+    layout.pack_fp8 = false;
     layout.quant_from = 5;
     layout.last_layers = 1;
     layout.arrays.moments = MOMENTS_BF16;
@@ -611,6 +654,7 @@ main(void)
     check_bad_weight();
     check_no_labels();
     check_ways();
+    check_fp8();
     check_passes();
     check_last_layers();
     check_parts();
