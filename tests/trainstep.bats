@@ -1609,9 +1609,12 @@ here() {
     # advised OTHERS LENGTH: OTHERS stand before the number of layers, and a length is named when
     # LENGTH, which fits, is not 0; each is the largest that fits, what is not named does not fit.
     advised() {
-        local layers=0 most=0
+        local layers=0 most=0 prev=no
         run -3 --separate-stderr here trainstep -d d.tok -j 1 --batch 4 --recompute none m.ckpt
         words=${stderr_lines[-1]#*: not even --batch 1 fits; with it "$1"}
+        [[ $words != '--clip-mode prev does, or '* ]] || prev=yes
+        words=${words#'--clip-mode prev does, or '}
+        [[ $(plan 59 --recompute none --clip-mode prev) == *$'\nfits\t'$prev$'\t' ]]
         [[ $words =~ ^'--train-last-layers '([0-9]+)' does'(', or samples of at most '([0-9]+)' positions do')?'; --overcommit tries it'$ ]]
         layers=${BASH_REMATCH[1]} most=${BASH_REMATCH[3]:-0}
         [ "$layers" -ge 3 ]

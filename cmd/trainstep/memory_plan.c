@@ -219,6 +219,20 @@ length_fits(const struct trial *t, uint64_t length)
     return fits(r, r->o->recompute, t->limit);
 }
 
+/* Gradients are released then, if a step has one pass. */
+static bool
+clip_prev_fits(const struct trial *t)
+{
+    struct run *r = t->r;
+    uint64_t mode = r->s.clip_mode;
+    r->s.clip_mode = CLIP_PREV;
+    run_set_release(r);
+    bool does = fits(r, r->o->recompute, t->limit);
+    r->s.clip_mode = mode;
+    run_set_release(r);
+    return does;
+}
+
 /* The largest n below `above` that fits, or 0. */
 static uint64_t
 search(const struct trial *t, bool (*fits_with)(const struct trial *t, uint64_t n),
@@ -246,6 +260,11 @@ put_alternatives(struct buf *b, const struct trial *t)
     buf_str(b, "not even --batch 1 fits");
     if (r->o->recompute == RECOMPUTE_NONE && fits(r, RECOMPUTE_BLOCK, t->limit)) {
         buf_printf(b, "%s --recompute block does", join);
+        join = ", or";
+        any = true;
+    }
+    if (r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL && clip_prev_fits(t)) {
+        buf_printf(b, "%s --clip-mode prev does", join);
         join = ", or";
         any = true;
     }

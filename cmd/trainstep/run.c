@@ -223,6 +223,13 @@ settle_fp8(struct run *r)
             r->in.name);
 }
 
+void
+run_set_release(struct run *r)
+{
+    bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
+    r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
+}
+
 static void
 settle_layout(struct run *r)
 {
@@ -230,8 +237,7 @@ settle_layout(struct run *r)
     r->layout.loss = r->s.loss == LOSS_CE ? NET_CE
                      : r->o->torchsharp   ? NET_TORCHSHARP
                                           : NET_SCALAR;
-    bool whole = r->s.clip > 0 && r->s.clip_mode == CLIP_GLOBAL;
-    r->layout.release = !whole && r->s.accum == 1 && !r->o->dump;
+    run_set_release(r);
     r->layout.one_pass = r->s.accum == 1;
     r->layout.comm = ranks_comm();
     choose_dtypes(r);

@@ -312,6 +312,8 @@ uint64_t plan_bytes(struct run *r, struct usage *usage);
 void plan_settle(struct run *r);
 /* Set the sizes of the largest pass, evaluation included, and of the longest document. */
 void run_measure(struct run *r);
+/* Whether gradients are released as they come: by clipping and passes of a step. */
+void run_set_release(struct run *r);
 /* Refuse outputs that are files of an input, such as a model's tokenizer.json. */
 void run_check_outputs(const struct run *r, const struct store *in);
 
