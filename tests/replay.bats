@@ -271,3 +271,15 @@ PY
     run ! grep 'lead to it' err
     [ "$(ls)" = "$(printf '%s\n' err long.ckpt m.ckpt table)" ]
 }
+
+# bats test_tags=native
+@test "the measurement of a replay runs without a GPU" {
+    run -0 --separate-stderr env DEVICE=cpu STEPS=4 AUDIT=2x16 CONFIG="$IN/config.json" \
+        "$HERE/../bench/gpu.sh" -o rows.csv -d . audit
+    [ -z "$stderr" ] || { echo "$stderr" && false; }
+    [ "$(grep -c ',audit,replay of a step.*,s$' rows.csv)" -ge 8 ]
+    run ! grep failed rows.csv
+    # What was trained and what was kept is gone, and other parts need a GPU.
+    [ "$(ls)" = rows.csv ]
+    run -77 env DEVICE=cpu "$HERE/../bench/gpu.sh" -d . train
+}
