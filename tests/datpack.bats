@@ -675,7 +675,7 @@ PY
     put shape.dat '[T("b", "f16", (2, 1), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
     refuse_pack shape --like shape.dat -o x.dat in.safetensors
     put shape.dat '[T("b", "f16", (3,), bytes(6)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
-    refuse_pack '"b" has another shape there' --like shape.dat -o x.dat in.safetensors
+    refuse_pack '"b" has another shape in the reference than in the input' --like shape.dat -o x.dat in.safetensors
     put type.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "i8", (1,), b"r")]'
     refuse_pack u8 --like type.dat -o x.dat in.safetensors
     refuse_pack like --like ref.dat --dtype f16 -o x.dat in.safetensors
@@ -1138,7 +1138,7 @@ PY
     done
     refuse_pack "$up" -o x.dat mo
     cp "$C" config.json # beside it
-    refuse_pack 'is a part of an NVFP4 tensor that lacks another part; -x leaves it out' \
+    refuse_pack 'is one part of an NVFP4 tensor, and another part is missing; -x leaves it out' \
         -q -o x.safetensors codes.dat
     pack -x "$up*" -o x.safetensors codes.dat
 }

@@ -245,7 +245,7 @@ END
         [[ $output == *'"rope_theta": 5000000'* && $output == *'"hidden_size": 64'* ]]
     done
     run -0 --separate-stderr datcat --meta other.gguf
-    [[ $stderr == *"is not ours"* ]]
+    [[ $stderr == *"was not written by nibble"* ]]
     [[ $output == *'"hidden_size": 64'* ]]
 }
 

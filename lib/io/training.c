@@ -46,7 +46,8 @@ find_array(struct train *t, struct store *from, const struct array *a,
         (a->rank && x->shape[0] != a->shape[0]) ||
         (a->rank > 1 && x->shape[1] != a->shape[1]))
         return err_set(t->err, ERR_FORMAT, "%s: \"%s\" %s", from->name, a->name,
-                       x ? "is not what the configuration says" : "is missing");
+                       x ? "has another dtype or shape than the configuration asks for"
+                         : "is missing");
     return 0;
 }
 
@@ -104,8 +105,8 @@ training_load(struct train *t, struct store *from, unsigned threads)
         rc = err_set(t->err, ERR_MEMORY, "%s: out of memory", from->name);
     else if (from->n_tensors != t->arrays.n)
         rc = err_set(t->err, ERR_FORMAT,
-                     "%s: %zu arrays, the configuration asks for %zu", from->name,
-                     from->n_tensors, t->arrays.n);
+                     "%s: has %zu arrays: expected %zu for its configuration",
+                     from->name, from->n_tensors, t->arrays.n);
     for (size_t i = 0; i < t->arrays.n && rc == 0; i++) {
         const struct tensor *x;
         if ((rc = find_array(t, from, &t->arrays.v[i], &x)) == 0)
