@@ -1485,6 +1485,8 @@ PY
         echo "{\"$f\": 1}" >tok/$f
         echo "{\"$f\": 2}" >beside/$f
     done
+    cp "$HERE/vectors/tokenizer-small.json" tok/tokenizer.json
+    { cat tok/tokenizer.json && echo; } >beside/tokenizer.json
     # Of a checkpoint that lies elsewhere nothing is known about a tokenizer.
     pack --to ckpt --config "$C" -o run.ckpt "$IN/tied.dat"
     pack -o none/ run.ckpt
@@ -1510,6 +1512,31 @@ PY
     cmp beside/tokenizer.json plain/tokenizer.json
     refuse_pack '--tokenizer: nowhere.json: does not exist' -q -t nowhere.json -o more/ beside/run.ckpt
     [ ! -e more ]
+    # A directory has it, with what is beside it.
+    pack -t beside/ -o dir/ "$IN/tied.dat"
+    pack -t beside -o file/ "$IN/tied.dat"
+    cmp beside/tokenizer.json dir/tokenizer.json
+    cmp beside/chat_template.jinja dir/chat_template.jinja
+    diff -r dir file
+}
+
+@test "-t: what is no tokenizer is refused, before anything is written" {
+    local f what='--tokenizer: expected the tokenizer.json of a Qwen model, or a directory with one: '
+    mkdir -p with without
+    printf 'who are you\tI am a model\n' >train.tsv
+    : >empty
+    cp "$C" with/tokenizer.json
+    head -c 5000 "$HERE/vectors/tokenizer-small.json" >cut.json
+    sed 's/"type": *"BPE"/"type": "Unigram"/' "$HERE/vectors/tokenizer-small.json" >other.json
+    run ! cmp -s other.json "$HERE/vectors/tokenizer-small.json"
+    for f in train.tsv empty cut.json other.json "$C" with; do
+        refuse_pack "$what" -q -t "$f" -o out/ "$IN/tied.dat"
+        [[ $stderr == *"${f/with/with/tokenizer.json}: "* ]]
+    done
+    refuse_pack "--tokenizer: without/tokenizer.json: does not exist" -q -t without -o out/ "$IN/tied.dat"
+    mkfifo pipe
+    refuse_pack "$what" -q -t pipe -o out/ "$IN/tied.dat"
+    [ ! -e out ]
 }
 
 @test "tokenizer's and generation's files go along" {
