@@ -264,7 +264,7 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
         refuse_pack 'quant native' --compat torchsharp --quant $quant --config "$C" -o x.ckpt "$IN/tied.dat"
     done
     refuse_pack 'quant none' --quant none -o x.dat "$IN/tied.dat"
-    refuse_pack 'no quantizer' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack 'go with a quantizer, and --quant is none' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse_pack 'quant none' --quant none --to modelopt --config "$C" -o x "$IN/tied.dat"
     refuse_pack variant --quant sweep --variant modelopt -o x.dat "$IN/tied.dat"
     refuse_pack criterion --quant max --criterion mae -o x.dat "$IN/tied.dat"
@@ -1017,7 +1017,7 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
     for re in '.*q_proj$' 'model\.layers\..*_proj' 'model.layers.*proj$' '' \
         'model\.layers\.0\.self.attn'; do
         claim hit "r're:$re'"
-        refuse_pack 'self_attn.q_proj" is quantized, and its configuration lists it' -o y.dat hit
+        refuse_pack 'self_attn.q_proj" is quantized, but its configuration lists it as excluded' -o y.dat hit
     done
     # shellcheck disable=SC2016  # "a$b" is meant
     for re in 'a{3}' 'a+' '(a*)*' 'a**' '*a' 'a?' 'a|b' '(?!x)' '\\1' '\\d' '[a' '[a]' \
