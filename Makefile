@@ -476,7 +476,7 @@ check-san: test-programs | $(SETUP)
 	$(MAKE) BUILD=build-san BIN=build-san/bin NVCC= CFLAGS='$(SAN_FLAGS)' all test-programs
 	@$(TEST_ENV) NIBBLE_SAN=1 NIBBLE_BUILD=$(abspath build-san) \
 		NIBBLE_BIN=$(abspath build-san/bin) NIBBLE_PLAIN=$(abspath $(BUILD)) \
-		tools/test.sh --tags '!nosan' unit bats valgrind
+		tools/test.sh --tags '!nosan' --changed unit valgrind bats
 
 ## torture     random settings, cuts, signals, damage, options for TORTURE_SECONDS (600), SEED; ASan, TSan
 TORTURE_SECONDS ?= 600

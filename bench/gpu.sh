@@ -18,6 +18,9 @@
 #   twice      TWICE (200) steps twice: equal bytes, no NaN
 #   generate   prefill and decoding of the same, NVFP4; and of PROMPTS ("4 16 64") at a time
 #   peers      the same steps and decoding in PyTorch
+#   audit      steps of AUDIT (8x2048) with checkpoints kept and without; then trainstep --replay of
+#              one step, from its start to its answer.  With DEVICE=cpu, and CONFIG and AUDIT of a
+#              small model, it needs no GPU; only when it is asked for
 #   fp8        steps of a sweepfp8 Qwen3-4B in bf16 and in FP8 with current and delayed scales,
 #              bytes over CUTS (24) cuts, prefill, and from PEERS the steps of torch_fp8.py and
 #              torch_multi.py on one GPU; only when it is asked for
@@ -56,14 +59,22 @@ parts=("$@")
 [ $# -gt 0 ] || parts=(check kernels files train small twice generate peers)
 for p in "${parts[@]}"; do
     case $p in
-    check | kernels | files | train | small | twice | generate | peers | fp8 | ranks) ;;
+    audit) ;;
+    check | kernels | files | train | small | twice | generate | peers | fp8 | ranks)
+        [ "$device" != cpu ] || { echo "bench/gpu.sh: $p: not run: DEVICE is cpu" >&2 && exit 77; }
+        ;;
     *) echo "bench/gpu.sh: $p: no such part" >&2 && exit 2 ;;
     esac
 done
-command -v nvidia-smi >/dev/null || { echo 'bench/gpu.sh: not run: no GPU' >&2 && exit 77; }
+if [ "$device" = cpu ]; then
+    gpu=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
+    csv=${csv:-/dev/null}
+else
+    command -v nvidia-smi >/dev/null || { echo 'bench/gpu.sh: not run: no GPU' >&2 && exit 77; }
+    gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+    gpu=${gpu#NVIDIA }
+fi
 [ -x "$bin/trainstep" ] || { echo "bench/gpu.sh: no programs in $bin: make builds them" >&2 && exit 2; }
-gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
-gpu=${gpu#NVIDIA }
 [ -n "$csv" ] || csv=$here/results/gpu-$(echo "$gpu" | tr 'A-Z ' 'a-z-').csv
 commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo -)
 versions=$("$bin/trainstep" --diagnose 2>/dev/null | awk -F '\t' '
@@ -583,6 +594,76 @@ part_ranks()
         fi
     done
     rm -f "$dir/f.ckpt"
+}
+
+# ---- the audit of a step ----------------------------------------------------------------
+
+# step_ms: the median time in the table of steps, without the first two; of one step, its time
+step_ms()
+{
+    awk -F '\t' '
+        NR == 1 { for (i = 1; i <= NF; i++) if ($i == "ms") c = i; next }
+        { ms[NR] = $c }
+        END { for (i = NR > 3 ? 4 : 2; i <= NR; i++) print ms[i] }' "$dir/tsv" |
+        sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+}
+
+# steps WHAT OPTION...: STEPS (8) from the random model to o.ckpt; sets ms and wall
+steps()
+{
+    local what=$1 start
+    shift
+    rm -f "$dir"/o.ckpt*
+    start=$(now)
+    "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" --batch "${AUDIT%x*}" -n "$n" \
+        -o "$dir/o.ckpt" "$@" "$dir/m.ckpt" >"$dir/tsv" 2>"$dir/err" ||
+        { fail "trainstep $what" "$dir/err" && return 1; }
+    wall=$(since "$start")
+    ms=$(step_ms)
+    row "$n steps of $AUDIT, $what: one step" "$ms" ms
+    row "$n steps of $AUDIT, $what: from start to end" "$wall" s
+}
+
+# replay HOW: the last step of o.ckpt, as a user starts it
+replay()
+{
+    local start wall what
+    start=$(now)
+    "$bin/trainstep" -v --device "$device" -d "$dir/data.tok" --replay "$n..$((n + 1))" \
+        "$dir/o.ckpt" >"$dir/tsv" 2>"$dir/err" ||
+        { fail "replay of a step, $1" "$dir/err" && return 1; }
+    wall=$(since "$start")
+    row "replay of a step of $AUDIT, $1: from start to answer" "$wall" s
+    for what in verified loaded compared; do
+        row "replay of a step, $1: checkpoint $what" "$(said $what)" s
+    done
+    row "replay of a step, $1: the step" "$(step_ms)" ms
+}
+
+# What a replay needs is a checkpoint from before: a save, which -v times, and the disk that it
+# takes.  At the end three checkpoints are on the disk.
+part_audit()
+{
+    local n=${STEPS:-8} AUDIT=${AUDIT:-8x2048} ms wall saved file
+    need_model
+    samples $((${AUDIT%x*} * 4)) "${AUDIT#*x}"
+    steps 'nothing kept' || return 0
+    steps "checkpoints kept every $((n / 2))" --keep-every $((n / 2)) || return 0
+    saved=$(said saved | sort -g | tail -n 1)
+    row "a kept checkpoint" "$(stat -c %s "$dir/o.ckpt")" bytes
+    row "a kept checkpoint: saved in" "$saved" s
+    row "steps between kept checkpoints that cost 1 % of the time" \
+        "$(awk -v s="$saved" -v ms="$ms" 'BEGIN { printf "%.0f", 100 * s / (ms / 1000) }')" steps
+    rm "$dir/o.ckpt.step$((n / 2))"
+    "$bin/trainstep" -q --device "$device" -d "$dir/data.tok" -n 1 "$dir/o.ckpt" >/dev/null 2>"$dir/err" ||
+        { fail "the step to replay" "$dir/err" && return 0; }
+    replay 'first' || return 0
+    replay 'in the page cache' || return 0
+    for file in "$dir"/o.ckpt*; do
+        chill "$file" || { row "replay, cold: not run, pages stay in the cache, or there is no compiler" - - && return 0; }
+    done
+    replay cold || return 0
+    rm -f "$dir"/o.ckpt*
 }
 
 peer_rows()

@@ -24,25 +24,25 @@ experiment()
 }
 
 @test "kvcache: each way gives the same bits; a changed digit, token or end is found" {
-    local small=(MODEL="$M" CONTEXT=20 LENGTHS='17 1 16 19 20' CHUNKS='1 16' ANSWERS=4 JOBS='1 2')
+    local small=(MODEL="$M" CONTEXT=20 LENGTHS='17 1 16 19 20' CHUNKS='1 16' ANSWERS=4 JOBS='1-1 2-3')
     run -0 experiment kvcache "${small[@]}"
     # f16 and NVFP4, greedy and sampled; four ways with a cache and one without; five prompts.
     [[ $output == *'100 cases: 100 equal to the last digit, 0 close, 0 differ'* ]]
     [ "$(wc -l <kvcache/matrix.tsv)" -eq 21 ]
     # The end of the context was reached, and it was not all there is.
-    grep -q '"stop":"context"' kvcache/runs/f16-greedy-4-kept-1-1.json
-    grep -q '"stop":"length"' kvcache/runs/f16-greedy-4-kept-1-1.json
-    run ! cmp kvcache/runs/f16-greedy-4-reference-20-1.json kvcache/runs/f16-sampled-4-reference-20-1.json
+    grep -q '"stop":"context"' kvcache/runs/f16-greedy-4-kept-1-1-1.json
+    grep -q '"stop":"length"' kvcache/runs/f16-greedy-4-kept-1-1-1.json
+    run ! cmp kvcache/runs/f16-greedy-4-reference-20-1-1.json kvcache/runs/f16-sampled-4-reference-20-1-1.json
     # Nothing is done again; another setting makes again what depends on it.
     touch mark
     run -0 experiment kvcache "${small[@]}"
     [ -z "$(find kvcache -newer mark -type f ! -name .lock)" ]
     # Its table after one thing is changed in one run.
-    local lengths='17 1 16 19 20' file=kvcache/runs/f16-greedy-4-kept-16-2.json
+    local lengths='17 1 16 19 20' file=kvcache/runs/f16-greedy-4-kept-16-2-3.json
     table()
     {
         "$root/pipelines/kvcache/compare.py" "$@" --lengths "$lengths" kvcache/runs \
-            f16-greedy-4-reference-20-1 -- f16-greedy-4-kept-1-1 f16-greedy-4-kept-16-2 >table
+            f16-greedy-4-reference-20-1-1 -- f16-greedy-4-kept-1-1-1 f16-greedy-4-kept-16-2-3 >table
         "$root/pipelines/kvcache/show.sh" table
     }
     run -0 table
@@ -60,10 +60,10 @@ with open(sys.argv[2], "w") as f:
 PY
     run -1 table
     [[ $output == *'10 cases: 6 equal to the last digit, 0 close, 4 differ'* ]]
-    [ "$(tail -n 1 table | cut -f 7-)" = "$(printf 'DIFFERS/2\tDIFFERS/1\tDIFFERS/4\tDIFFERS/0\t=')" ]
+    [ "$(tail -n 1 table | cut -f 8-)" = "$(printf 'DIFFERS/2\tDIFFERS/1\tDIFFERS/4\tDIFFERS/0\t=')" ]
     # As far apart as is allowed, the digit and the other token's are none.
     run -1 table --tolerance 0.01
-    [ "$(tail -n 1 table | cut -f 7-)" = "$(printf '1e-08\t0/1\tDIFFERS/4\t0.001\t=')" ]
+    [ "$(tail -n 1 table | cut -f 8-)" = "$(printf '1e-08\t0/1\tDIFFERS/4\t0.001\t=')" ]
     # And the target fails, not only its script.
     run -2 experiment kvcache "${small[@]}"
     [[ $output == *'4 differ'* ]]
@@ -74,6 +74,8 @@ PY
     [[ $output == *'WEIGHTS=f8'* ]]
     run -2 experiment kvcache MODEL="$M" CONTEXT=many
     [[ $output == *'CONTEXT=many: want a whole number from 1 to'* ]]
+    run -2 experiment kvcache MODEL="$M" JOBS='1-1 2'
+    [[ $output == *'JOBS=1-1 2: want pairs'* ]]
     [ ! -e kvcache ]
 }
 

@@ -1527,7 +1527,7 @@ json.dump(d, open("m/model.safetensors.index.json", "w"))' "$1" "$IN"
     rm m.dat.json
     mkdir m.dat.json
     run -0 --separate-stderr datcat --verify m.dat
-    [[ $stderr == *"no sidecar of nibble"* ]]
+    [[ $stderr == *"was not written by nibble"* ]]
 }
 
 @test "a long name and many tensors" {
@@ -1608,7 +1608,7 @@ PY
     without n.dat both.dat $up.weight.scale $up.weight.scale2
     for f in qdata scale scale2 both; do
         run -1 --separate-stderr datcat -q --verify $f.dat
-        [[ $stderr == *"\"$up"*'is a part of an NVFP4 tensor that lacks another part'* ]]
+        [[ $stderr == *"\"$up"*'is one part of an NVFP4 tensor, and another part is missing'* ]]
         cp in/conf/config.json . # beside it
         run -1 --separate-stderr datcat -q --verify=quick $f.dat
         rm config.json
@@ -1703,7 +1703,7 @@ PY
     not_those less "\"$up.weight\": is missing"
     datpack -q --rename $up.weight=a.$up.weight -o renamed.dat m.dat
     not_those renamed.dat "\"$up.weight\": is missing" \
-        "\"a.$up.weight\": is no tensor of the configuration"
+        "\"a.$up.weight\": is not in the configuration"
     nvquant -q -o nvfp4.dat m.dat
     datpack -q -x $up.weight -o less4.dat nvfp4.dat
     not_those less4.dat "\"$up.weight\": is missing"

@@ -264,7 +264,7 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
         refuse_pack 'quant native' --compat torchsharp --quant $quant --config "$C" -o x.ckpt "$IN/tied.dat"
     done
     refuse_pack 'quant none' --quant none -o x.dat "$IN/tied.dat"
-    refuse_pack 'no quantizer' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
+    refuse_pack 'go with a quantizer, and --quant is none' --quant none --variant modelopt --config "$C" -o x.ckpt "$IN/tied.dat"
     refuse_pack 'quant none' --quant none --to modelopt --config "$C" -o x "$IN/tied.dat"
     refuse_pack variant --quant sweep --variant modelopt -o x.dat "$IN/tied.dat"
     refuse_pack criterion --quant max --criterion mae -o x.dat "$IN/tied.dat"
@@ -675,7 +675,7 @@ PY
     put shape.dat '[T("b", "f16", (2, 1), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
     refuse_pack shape --like shape.dat -o x.dat in.safetensors
     put shape.dat '[T("b", "f16", (3,), bytes(6)), T("a", "f32", (1,), bytes(4)), T("c", "u8", (1,), b"r")]'
-    refuse_pack '"b" has another shape there' --like shape.dat -o x.dat in.safetensors
+    refuse_pack '"b" has another shape in the reference than in the input' --like shape.dat -o x.dat in.safetensors
     put type.dat '[T("b", "f16", (2,), bytes(4)), T("a", "f32", (1,), bytes(4)), T("c", "i8", (1,), b"r")]'
     refuse_pack u8 --like type.dat -o x.dat in.safetensors
     refuse_pack like --like ref.dat --dtype f16 -o x.dat in.safetensors
@@ -1017,7 +1017,7 @@ c.put(sys.argv[1] + "/config.json", config(**eval(sys.argv[3])).encode())' "$@"
     for re in '.*q_proj$' 'model\.layers\..*_proj' 'model.layers.*proj$' '' \
         'model\.layers\.0\.self.attn'; do
         claim hit "r're:$re'"
-        refuse_pack 'self_attn.q_proj" is quantized, and its configuration lists it' -o y.dat hit
+        refuse_pack 'self_attn.q_proj" is quantized, but its configuration lists it as excluded' -o y.dat hit
     done
     # shellcheck disable=SC2016  # "a$b" is meant
     for re in 'a{3}' 'a+' '(a*)*' 'a**' '*a' 'a?' 'a|b' '(?!x)' '\\1' '\\d' '[a' '[a]' \
@@ -1138,7 +1138,7 @@ PY
     done
     refuse_pack "$up" -o x.dat mo
     cp "$C" config.json # beside it
-    refuse_pack 'is a part of an NVFP4 tensor that lacks another part; -x leaves it out' \
+    refuse_pack 'is one part of an NVFP4 tensor, and another part is missing; -x leaves it out' \
         -q -o x.safetensors codes.dat
     pack -x "$up*" -o x.safetensors codes.dat
 }
@@ -1485,6 +1485,8 @@ PY
         echo "{\"$f\": 1}" >tok/$f
         echo "{\"$f\": 2}" >beside/$f
     done
+    cp "$HERE/vectors/tokenizer-small.json" tok/tokenizer.json
+    { cat tok/tokenizer.json && echo; } >beside/tokenizer.json
     # Of a checkpoint that lies elsewhere nothing is known about a tokenizer.
     pack --to ckpt --config "$C" -o run.ckpt "$IN/tied.dat"
     pack -o none/ run.ckpt
@@ -1510,6 +1512,31 @@ PY
     cmp beside/tokenizer.json plain/tokenizer.json
     refuse_pack '--tokenizer: nowhere.json: does not exist' -q -t nowhere.json -o more/ beside/run.ckpt
     [ ! -e more ]
+    # A directory has it, with what is beside it.
+    pack -t beside/ -o dir/ "$IN/tied.dat"
+    pack -t beside -o file/ "$IN/tied.dat"
+    cmp beside/tokenizer.json dir/tokenizer.json
+    cmp beside/chat_template.jinja dir/chat_template.jinja
+    diff -r dir file
+}
+
+@test "-t: what is no tokenizer is refused, before anything is written" {
+    local f what='--tokenizer: expected the tokenizer.json of a Qwen model, or a directory with one: '
+    mkdir -p with without
+    printf 'who are you\tI am a model\n' >train.tsv
+    : >empty
+    cp "$C" with/tokenizer.json
+    head -c 5000 "$HERE/vectors/tokenizer-small.json" >cut.json
+    sed 's/"type": *"BPE"/"type": "Unigram"/' "$HERE/vectors/tokenizer-small.json" >other.json
+    run ! cmp -s other.json "$HERE/vectors/tokenizer-small.json"
+    for f in train.tsv empty cut.json other.json "$C" with; do
+        refuse_pack "$what" -q -t "$f" -o out/ "$IN/tied.dat"
+        [[ $stderr == *"${f/with/with/tokenizer.json}: "* ]]
+    done
+    refuse_pack "--tokenizer: without/tokenizer.json: does not exist" -q -t without -o out/ "$IN/tied.dat"
+    mkfifo pipe
+    refuse_pack "$what" -q -t pipe -o out/ "$IN/tied.dat"
+    [ ! -e out ]
 }
 
 @test "tokenizer's and generation's files go along" {

@@ -368,7 +368,7 @@ PY
             refuse_pack "$words" --dtype f32 -o x.safetensors "$IN/$k.$change"
             n=$((n + 1))
         done <list
-        refuse -1 'q_proj.bias" stands beside a quantized module' datcat --verify "$IN/$k.bias"
+        refuse -1 'q_proj.bias" belongs to a quantized module, but its meaning is unknown' datcat --verify "$IN/$k.bias"
     done
     [ "$n" -eq 40 ]
 }

@@ -1563,13 +1563,13 @@ assert abs(said - want) < 2e-6, (said, want)'
     printf '\x01\x01\x78\x06\x01\x01\x00\x00\x00\x00' >x.dat
     datpack -q -o e.dat "$t" x.dat
     run -2 --separate-stderr ids e.dat --config "$c"
-    [[ $stderr == *'"x" is no tensor of the configuration' ]]
+    [[ $stderr == *'"x": the configuration has no such tensor' ]]
     sed 's/"intermediate_size": 160/"intermediate_size": 80/' "$c" >w.json
     run -2 --separate-stderr ids "$t" --config w.json
     [[ $stderr == *'mlp.gate_proj.weight": expected [80, 64], found [160, 64]' ]]
     sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$c" >w.json
     run -2 --separate-stderr ids "$t" --config w.json
-    [[ $stderr == *'model.layers.1.'*'is no tensor of the configuration' ]]
+    [[ $stderr == *'model.layers.1.'*'the configuration has no such tensor' ]]
     sed 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' "$c" >w.json
     run -2 --separate-stderr ids "$t" --config w.json
     [[ $stderr == *'"lm_head.weight" is missing' ]]

@@ -245,7 +245,7 @@ END
         [[ $output == *'"rope_theta": 5000000'* && $output == *'"hidden_size": 64'* ]]
     done
     run -0 --separate-stderr datcat --meta other.gguf
-    [[ $stderr == *"is not ours"* ]]
+    [[ $stderr == *"was not written by nibble"* ]]
     [[ $output == *'"hidden_size": 64'* ]]
 }
 
@@ -406,6 +406,8 @@ END
     cp "$HERE/vectors/tokenizer-small.json" m/tokenizer.json
     run -2 datpack -o x.dat -t m/tokenizer.json m/
     [[ $output == *--tokenizer* ]]
+    run -2 datpack -o x.gguf -t m/config.json m/
+    [[ $output == *'--tokenizer: expected the tokenizer.json of a Qwen model'* ]]
     cp m/tokenizer.json own.gguf # it is read, so it is not replaced
     run -2 datpack -f -o own.gguf -t own.gguf m/
     [[ $output == *"is an input, too"* ]]

@@ -238,9 +238,9 @@ time.sleep(60)" >port 3>&- &
     cp "$IN/small.ckpt" m.ckpt
     local t=(--device cuda --accum 2 m.ckpt)
     port=$(free_port)
-    refuse -2 "2 of 3 ranks have not come within 1 s (--rank-timeout): rank 1, 2" \
+    refuse -2 "2 of 3 ranks have not connected within 1 s (--rank-timeout): rank 1, 2" \
         env RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" trainstep --rank-timeout 1 -d "$IN/ids.tok" "${t[@]}"
-    refuse -2 "rank 0 is not at 127.0.0.1:$port: nobody has listened there for 1 s (--rank-timeout)" \
+    refuse -2 "rank 0 is not at 127.0.0.1:$port: no process has listened there for 1 s (--rank-timeout)" \
         env RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" trainstep --rank-timeout 1 -d "$IN/ids.tok" "${t[@]}"
     torch 2 LOCAL_RANK=1 -- "${t[@]}"
     [ "$ended" = "2 2 " ]
@@ -412,7 +412,7 @@ time.sleep(60)" "$port" 3>&- &
     kill "$others"
     [ $((SECONDS - began)) -lt 8 ]
     [ -s said.0 ]
-    run ! grep 'have not come' said.0
+    run ! grep 'have not connected' said.0
     [ ! -s said.1 ]
 }
 
@@ -461,7 +461,7 @@ PY
     refuse "--gpus: goes with --score" generate --gpus 2 -p a m.ckpt
     refuse "--rendezvous: goes with --score" generate --rendezvous a:1 -p a m.ckpt
     refuse "--rank-timeout: goes with --score" generate --rank-timeout 1 -p a m.ckpt
-    refuse "1 of 2 ranks have not come within 1 s (--rank-timeout): rank 1" env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+    refuse "1 of 2 ranks have not connected within 1 s (--rank-timeout): rank 1" env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
         MASTER_PORT="$(free_port)" generate --device cuda --rank-timeout 1 --score "$IN/ids.tok" m.ckpt
     local place
     for place in host :1 a: a:b a:0 a:65536 '[]:7'; do

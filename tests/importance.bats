@@ -100,7 +100,7 @@ weigh() { nvquant -q -o x.dat --importance w.safetensors "$@" "$IN/m.safetensors
     refuse 'element 31: expected a finite number' weigh
     # shellcheck disable=SC2086
     put $q $v
-    refuse '"'$q'": expected f32 [32], as the tensor has columns' weigh
+    refuse '"'$q'": expected f32 [32], a value for each column' weigh
     # shellcheck disable=SC2046
     put $q $(printf '0 %.0s' {1..32})
     refuse '"'$q'": all elements are 0: nothing was measured' weigh
@@ -222,7 +222,7 @@ feed() { nvquant -q -f -o x.dat --importance h.safetensors --hessian "$@" m.safe
     refuse '--hessian: goes with --quant sweep, sweep1 or sweepfp8' feed --quant 4over6
     refuse '--hessian: goes with --quant sweep, sweep1 or sweepfp8, without --exhaustive' feed --exhaustive
     refuse '--hessian: goes with --dump-importance' generate -q --score ids.tok --hessian m.safetensors
-    refuse '"model.layers.0.self_attn.q_proj.hessian": expected f32 [1, 32, 32], as the tensor has columns' \
+    refuse '"model.layers.0.self_attn.q_proj.hessian": expected f32 [1, 32, 32], by the tensor'"'"'s columns' \
         nvquant -q -f -o x.dat --importance h.safetensors --hessian "$IN/m.safetensors"
     cp h.safetensors whole.safetensors
     datpack -q -f -x "$n" -o h.safetensors whole.safetensors

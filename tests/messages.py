@@ -32,7 +32,7 @@ def arguments(text, at):
 
 def formats(root):
     """(file, line, words) of each message."""
-    for path in sorted(p for d in ("cmd", "lib", "kernels") for p in (root / d).rglob("*.c")):
+    for path in sorted(p for d in ("cmd", "lib", "kernels") for p in (root / d).rglob("*.c*")):
         text = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]),
                       path.read_text(encoding="utf-8"), flags=re.S)
         text = re.sub(r"(?<![:\"])//[^\n]*", "", text)

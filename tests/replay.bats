@@ -107,6 +107,12 @@ PY
     run -0 --separate-stderr bash -c 'trainstep --replay 4..7 --from "$1/run.ckpt.step4" run.ckpt \
         <"$1/ids.tok" >table' bash "$IN"
     [[ $stderr == *"lead to it"* ]]
+    # What took the time: both checkpoints are read, the claim is compared.
+    run -0 --separate-stderr trainstep -v -d "$IN/ids.tok" --replay 4..7 --from "$IN/run.ckpt.step4" run.ckpt
+    local words
+    for words in 'run.ckpt: verified' 'run.ckpt.step4: loaded' 'run.ckpt: compared'; do
+        grep -Eq "$words [0-9.]+ GB in [0-9.]+ s$" <<<"$stderr"
+    done
 }
 
 @test "a changed weight is found, and named with its first element" {
@@ -127,7 +133,7 @@ PY
 @test "a change of any array, of the state and of the record is found" {
     here run.ckpt run.ckpt.step6
     cp run.ckpt.step6 bad.ckpt.step6
-    local at n
+    local at n name
     n=$(datcat -l --raw-entries run.ckpt | wc -l)
     [ "$n" -eq 120 ]
     for at in $(seq 0 11 $((n - 1))); do
@@ -136,7 +142,11 @@ PY
             replay --replay 6..7 bad.ckpt
     done
     change run.ckpt bad.ckpt 'a[0][0] ^= 1' 'a[50][0] ^= 1' 'a[119][0] ^= 1'
-    differs "3 of 120 arrays differ" replay --replay 6..7 bad.ckpt
+    name=$(datcat -l --raw-entries run.ckpt | sed -n 1p)
+    for n in 1 2 7; do
+        differs "array \"$name\": element 0: the replay has " replay -j $n --replay 6..7 bad.ckpt
+        [[ $stderr == *"; 3 of 120 arrays differ" ]]
+    done
     change run.ckpt bad.ckpt 'h["state"]["grad_norm"] += 1'
     differs "all arrays are equal, but not the training state: the last gradient norm differs" \
         replay --replay 6..7 bad.ckpt
@@ -260,4 +270,16 @@ PY
     [ "$status" -eq 143 ]
     run ! grep 'lead to it' err
     [ "$(ls)" = "$(printf '%s\n' err long.ckpt m.ckpt table)" ]
+}
+
+# bats test_tags=native
+@test "the measurement of a replay runs without a GPU" {
+    run -0 --separate-stderr env DEVICE=cpu STEPS=4 AUDIT=2x16 CONFIG="$IN/config.json" \
+        "$HERE/../bench/gpu.sh" -o rows.csv -d . audit
+    [ -z "$stderr" ] || { echo "$stderr" && false; }
+    [ "$(grep -c ',audit,replay of a step.*,s$' rows.csv)" -ge 8 ]
+    run ! grep failed rows.csv
+    # What was trained and what was kept is gone, and other parts need a GPU.
+    [ "$(ls)" = rows.csv ]
+    run -77 env DEVICE=cpu "$HERE/../bench/gpu.sh" -d . train
 }

@@ -245,7 +245,7 @@ PY
         done
         cp -r "$IN/$k" bad
         w4a4 set bad $n 1 2
-        refuse 'activation scale of "'$x.weight'": not one f32' static bad
+        refuse 'activation scale of "'$x.weight'": expected one f32' static bad
         w4a4 set bad $n 1
         refuse '"model.layers.1.mlp.gate_proj.weight" and "'$x.weight'" take the same input' static bad
         rm -r bad
@@ -276,7 +276,7 @@ PY
     refuse '"model.layers.2.mlp.down_proj.input_amax": the configuration has no such tensor: of another model?' bad
     cp "$IN/i.safetensors" w.safetensors
     w4a4 set w.safetensors $x.weight 1 2 3 4
-    refuse '"'$x'.weight": expected [32], as the tensor has columns: of another model?' bad
+    refuse '"'$x'.weight": expected [32], a value for each column: of another model?' bad
     cp "$IN/m.safetensors" w.safetensors
     refuse 'of another model?' bad
     # The output is no input.

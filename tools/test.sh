@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: MIT
 # Runs the tests that the Makefile has built, and counts.
 #
-#   tools/test.sh [--tags EXPR] PART...      PART: unit bats valgrind fuzz
+#   tools/test.sh [--tags EXPR] [--changed] PART...      PART: unit bats valgrind fuzz
 #
 # unit      each program of tests/unit is one test; exit 0 passes, 77 is "not run"
 # valgrind  the same programs under valgrind, any complaint or leak fails
 # bats      tests/*.bats (or $TESTS), each test counts
 # fuzz      each harness of tests/fuzz runs over its kept corpus, then for
 #           FUZZ_SECONDS (3); one that does not build has failed
+#
+# --changed: the bats files that most of the last 300 commits changed come first, not the biggest.
 #
 # The last line is "N passed, N failed"; the exit code is 1 when something failed
 # or nothing ran.  What cannot run here is named and is in neither number.
@@ -20,8 +22,9 @@
 # Environment: NIBBLE_BIN and NIBBLE_BUILD (both have defaults, tests find programs
 # and failio.so by them), NIBBLE_RUN a command to put before a unit program,
 # NIBBLE_PLAIN the build that valgrind looks at, TESTS some files of tests/*.bats
-# instead of all.  Tests may look at NIBBLE_SAN (a build with sanitizers), at
-# NIBBLE_EMULATED (qemu) and at NIBBLE_VALGRIND.
+# instead of all, NIBBLE_STOP a time in seconds since 1970 after which no test of bats begins
+# and none goes on: what did not come to its end is "not run".  Tests may look at NIBBLE_SAN
+# (a build with sanitizers), at NIBBLE_EMULATED (qemu) and at NIBBLE_VALGRIND.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -32,6 +35,7 @@ export NIBBLE_BUILD=${NIBBLE_BUILD:-$PWD/build}
 jobs=$(nproc)
 logs=$NIBBLE_BUILD/log
 tags='!long'
+changed=
 passed=0 failed=0 skipped=0
 
 # An error of a sanitizer must never look like an honest exit code.  Leaks are
@@ -110,11 +114,17 @@ count_tap()
 {
     local name=$1 log=$2 rc plan p f s
     rc=$(cat "$log.rc" 2>/dev/null || echo 124)
+    if [ "$rc" = late ]; then
+        not_run "$name" "no time left"
+        return
+    fi
     plan=$(sed -n 's/^1\.\.\([0-9]*\)$/\1/p' "$log" | head -n 1)
     s=$(grep -c '^ok .*# skip' "$log")
     p=$(($(grep -c '^ok ' "$log") - s))
     f=$(grep -c '^not ok ' "$log")
-    if [ -z "$plan" ]; then
+    if [ "$rc" = cut ]; then
+        not_run "$name" "no time left for $((${plan:-0} - p - f - s)) tests"
+    elif [ -z "$plan" ]; then
         f=$((f + 1))
     elif [ $((p + f + s)) -lt "$plan" ]; then
         f=$((plan - p - s))
@@ -135,7 +145,20 @@ count_tap()
     fi
 }
 
-# Files side by side, the biggest first, each with a log of its own.  bats --jobs
+# The files in the order in which they are to begin.
+bats_files()
+{
+    # shellcheck disable=SC2206  # a list
+    local files=(${TESTS:-tests/*.bats})
+    if [ -n "$changed" ]; then
+        { printf '%s\n' "${files[@]}" && git log -n 300 --format= --name-only -- tests 2>/dev/null; } |
+            grep -Fx "${files[@]/#/-e}" | sort | uniq -c
+    else
+        wc -c "${files[@]}"
+    fi | sort -rn | awk '$2 != "total" { print $2 }'
+}
+
+# Files side by side, each with a log of its own.  bats --jobs
 # needs GNU parallel and waits half a second for each test: 60 small tests take
 # 3.5 s one by one and 31 s with --jobs 2.
 part_bats()
@@ -148,14 +171,23 @@ part_bats()
     fi
     opt=(--filter-tags "$tags")
     mkdir -p "$logs"
-    # shellcheck disable=SC2016,SC2086
-    wc -c ${TESTS:-tests/*.bats} | sort -rn | awk '$2 != "total" { print $2 }' |
-        ASAN_OPTIONS=$san:detect_leaks=0 xargs -P "$jobs" -n 1 bash -c '
-            log=$0/$(basename "${@: -1}") start=$SECONDS
-            rm -f "$log.rc"
-            timeout -k 10 1200 bats --tap "$@" >"$log" 2>&1
-            echo $? >"$log.rc"
-            echo $((SECONDS - start)) >"$log.time"' "$logs" "${opt[@]}"
+    # shellcheck disable=SC2016  # for the inner shell
+    bats_files | ASAN_OPTIONS=$san:detect_leaks=0 xargs -P "$jobs" -n 1 bash -c '
+        log=$0/$(basename "${@: -1}") start=$SECONDS limit=1200 at_limit=124
+        rm -f "$log.rc"
+        if [ -n "${NIBBLE_STOP:-}" ] && [ $((NIBBLE_STOP - $(date +%s))) -lt $limit ]; then
+            limit=$((NIBBLE_STOP - $(date +%s))) at_limit=cut
+        fi
+        if [ $limit -le 0 ]; then
+            echo late >"$log.rc"
+            exit
+        fi
+        timeout -k 10 $limit bats --tap "$@" >"$log" 2>&1
+        rc=$?
+        # 137: it had to be killed
+        case $rc in 124 | 137) rc=$at_limit ;; esac
+        echo $rc >"$log.rc"
+        echo $((SECONDS - start)) >"$log.time"' "$logs" "${opt[@]}"
     for f in ${TESTS:-tests/*.bats}; do
         count_tap "$(basename "$f")" "$logs/$(basename "$f")"
     done
@@ -216,8 +248,9 @@ while [ $# -gt 0 ]; do
         tags=$2 && shift
         case $tags in *long*) ;; *) tags+=',!long' ;; esac
         ;;
+    --changed) changed=1 ;;
     unit | bats | valgrind | fuzz) "part_$1" ;;
-    *) echo "tools/test.sh: $1: want [--tags EXPR] unit|bats|valgrind|fuzz" >&2 && exit 2 ;;
+    *) echo "tools/test.sh: $1: want [--tags EXPR] [--changed] unit|bats|valgrind|fuzz" >&2 && exit 2 ;;
     esac
     shift
 done

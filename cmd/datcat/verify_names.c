@@ -72,7 +72,7 @@ compare_view(struct comparison *x, const struct view *v, bool tied, struct err *
     else if (tied && slice_is(name, TABLE_HEAD))
         i = 0; // the shape of the embedding
     else
-        say(x, v->name, v->name_len, "is no tensor of the configuration");
+        say(x, v->name, v->name_len, "is not in the configuration");
     return i < 0 ? 0 : compare_shape(x, v, &x->table.row[i], err);
 }
 
@@ -117,7 +117,7 @@ verify_entries(struct subject *f)
     for (size_t i = 0; i < all.n && rc == 0; i++)
         if (all.v[i].incomplete)
             say(&x, all.v[i].name, all.v[i].name_len,
-                "is a part of an NVFP4 tensor that lacks another part");
+                "is one part of an NVFP4 tensor, and another part is missing");
     views_close(&all);
     return rc < 0 ? -1 : say_rest(&x) ? EXIT_NO : EXIT_DONE;
 }

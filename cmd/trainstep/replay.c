@@ -7,6 +7,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/core/num.h"
+#include "lib/core/os.h"
 #include "lib/format/history.h"
 #include "lib/io/training.h"
 
@@ -147,6 +148,15 @@ check_version(struct run *r, const struct replay *p)
     arena_free(&arena);
 }
 
+/* -v: what was done with all bytes of the claim, and how long that took. */
+static void
+report_time(const struct run *r, const struct replay *p, const char *done, double start)
+{
+    if (r->o->cmd.verbose)
+        warn("%s: %s %.1f GB in %.2f s", p->claim.name, done,
+             (double)p->claim.bytes / (1 << 30), os_seconds() - start);
+}
+
 const char *
 replay_open(struct run *r)
 {
@@ -158,8 +168,10 @@ replay_open(struct run *r)
     check_version(r, &p);
     find_earlier(r, &p);
     // Damage is no answer to the question, and it is cheaper to hear of it now.
+    double start = os_seconds();
     if (store_verify(&p.claim, true, r->o->where.threads, &what) < 0)
         die_err(&r->err);
+    report_time(r, &p, "verified", start);
     return p.earlier;
 }
 
@@ -331,8 +343,10 @@ compare(struct run *r, struct buf *words)
     struct replay *p = r->replay;
     struct training_diff d;
     struct buf record = { 0 }, state = { 0 };
-    if (training_compare(&r->t, &r->in, &p->claim, &d) < 0)
+    double start = os_seconds();
+    if (training_compare(&r->t, &r->in, &p->claim, r->o->where.threads, &d) < 0)
         die_err(&r->err);
+    report_time(r, p, "compared", start);
     save_describe(r, &record, &state);
     const char *part = state_difference(&r->st, &p->st);
     bool same_record = same_text(&record, p->claim.provenance);

@@ -16,8 +16,9 @@
  * of integers come before, for 64 columns, and take about as long.  To interleave the two
  * is slower, since both then wait in the same queues.
  *
- * For more than HALF_FEW rows of x the 64 columns become floats in memory first, which costs a
- * conversion and a store a vector, and then only sums are made.
+ * For more than HALF_FEW rows of x the weights become floats once: sums of the first one or two
+ * rows take them from registers, and they are stored for the others, HALF_EACH at a time.  The
+ * units that convert and store do not multiply, so that costs little beside those first sums.
  *
  * Rows are transposed by zips within halves of vectors; such a half has a column of 16
  * rows, the other half the column that is 32 further. */
@@ -34,9 +35,10 @@ enum {
     HALF_PART = 64,                // columns that are decoded together
     HALF_BYTES = HALF_PART / 2,    // of a row
     HALF_SCALES = 16 * HALF_BYTES, // columns whose scales are transposed together
-    HALF_FEW = 4,                  // rows of x
-    HALF_SUMS = 12,                // vectors of sums
-    HALF_AHEAD = 3,                // cache lines that are prefetched
+    HALF_FEW = 2,                  // rows of x
+    HALF_EACH = 3,                 // of more, at a time
+    HALF_SUMS = HALF_EACH * HALF_VECS,
+    HALF_AHEAD = 3, // cache lines that are prefetched
 };
 
 /* 16-bit values of 8 rows, of one column and of the column 32 further. */
@@ -206,87 +208,71 @@ half_prefetch(const struct half *s, size_t block)
         __builtin_prefetch(p);
 }
 
-/* The sums of some rows of x, some vectors of each, in registers and back: tokens, from and
- * vecs are constants where these are inlined. */
+/* The sums of some rows of x in registers and back: tokens is a constant where these are
+ * inlined. */
 static inline __attribute__((always_inline)) void
-half_load_sums(vf sum[HALF_SUMS], const struct half *s, size_t token, size_t tokens,
-               size_t from, size_t vecs)
+half_load_sums(vf sum[HALF_SUMS], const struct half *s, size_t token, size_t tokens)
 {
-    for (size_t i = 0; i < tokens * vecs; i++)
-        sum[i] = load(s->sum[token + i / vecs] + (from + i % vecs) * LANES);
+    for (size_t i = 0; i < tokens * HALF_VECS; i++)
+        sum[i] = load(s->sum[token + i / HALF_VECS] + i % HALF_VECS * LANES);
 }
 
 static inline __attribute__((always_inline)) void
-half_store_sums(struct half *s, const vf sum[HALF_SUMS], size_t token, size_t tokens,
-                size_t from, size_t vecs)
+half_store_sums(struct half *s, const vf sum[HALF_SUMS], size_t token, size_t tokens)
 {
-    for (size_t i = 0; i < tokens * vecs; i++)
-        store(s->sum[token + i / vecs] + (from + i % vecs) * LANES, sum[i]);
+    for (size_t i = 0; i < tokens * HALF_VECS; i++)
+        store(s->sum[token + i / HALF_VECS] + i % HALF_VECS * LANES, sum[i]);
 }
 
-/* n <= HALF_PART columns from k on, for as many rows of x and vectors of sums as fit into
- * registers. */
+/* n <= HALF_PART columns from k on, for the first rows of x; keep: the weights as floats for the
+ * others, too. */
 static inline __attribute__((always_inline)) void
-half_products(struct half *s, size_t token, size_t tokens, size_t from, size_t vecs,
-              size_t k, size_t n)
+half_first_sums(struct half *s, size_t tokens, bool keep, size_t k, size_t n)
 {
-    const float *x = s->g->x + token * s->g->w->cols + k;
-    vf sum[HALF_SUMS], scale[HALF_VECS];
-    half_load_sums(sum, s, token, tokens, from, vecs);
-    for (size_t block = 0; block < n / 16; block++) {
-        const struct half_pair(*value)[HALF_VECS] = s->value + block % 2 * 16;
-        if (token == 0 && from == 0)
-            half_prefetch(s, k / 16 % 8 + block);
-        for (size_t v = 0; v < vecs; v++)
-            scale[v] = half_load(&s->power[block % 2][from + v], block / 2) * s->factor;
-        for (size_t c = 0; c < 16; c++, x++)
-            for (size_t v = 0; v < vecs; v++) {
-                vf w = half_load(&value[c][from + v], block / 2) * scale[v];
-                for (size_t t = 0; t < tokens; t++)
-                    sum[t * vecs + v] =
-                        fused(sum[t * vecs + v], w, all(x[t * s->g->w->cols]));
-            }
-    }
-    half_store_sums(s, sum, token, tokens, from, vecs);
-}
-
-/* The weights of n columns from k on. */
-static inline void
-half_floats(struct half *s, size_t k, size_t n)
-{
+    size_t cols = s->g->w->cols;
+    const float *x = s->g->x + k;
+    vf sum[HALF_SUMS], scale[HALF_VECS], each[HALF_FEW];
+    half_load_sums(sum, s, 0, tokens);
     for (size_t block = 0; block < n / 16; block++) {
         const struct half_pair(*value)[HALF_VECS] = s->value + block % 2 * 16;
         float(*to)[HALF_ROWS] = s->weight + block * 16;
-        vf scale[HALF_VECS];
         half_prefetch(s, k / 16 % 8 + block);
         for (size_t v = 0; v < HALF_VECS; v++)
             scale[v] = half_load(&s->power[block % 2][v], block / 2) * s->factor;
-        for (size_t c = 0; c < 16; c++)
-            for (size_t v = 0; v < HALF_VECS; v++)
-                store(to[c] + v * LANES, half_load(&value[c][v], block / 2) * scale[v]);
+        for (size_t c = 0; c < 16; c++, x++) {
+            for (size_t t = 0; t < tokens; t++)
+                each[t] = all(x[t * cols]);
+            for (size_t v = 0; v < HALF_VECS; v++) {
+                vf w = half_load(&value[c][v], block / 2) * scale[v];
+                if (keep)
+                    store(to[c] + v * LANES, w);
+                for (size_t t = 0; t < tokens; t++)
+                    sum[t * HALF_VECS + v] = fused(sum[t * HALF_VECS + v], w, each[t]);
+            }
+        }
     }
+    half_store_sums(s, sum, 0, tokens);
 }
 
-/* As half_products, of those weights. */
+/* The same columns for more rows of x, of the weights that were kept. */
 static inline __attribute__((always_inline)) void
-half_sums(struct half *s, size_t token, size_t tokens, size_t from, size_t vecs,
-          size_t k, size_t n)
+half_sums(struct half *s, size_t token, size_t tokens, size_t k, size_t n)
 {
     size_t cols = s->g->w->cols;
-    const float *x = s->g->x + token * cols + k, *w = s->weight[0] + from * LANES;
-    vf sum[HALF_SUMS], each[HALF_FEW];
-    half_load_sums(sum, s, token, tokens, from, vecs);
+    const float *x = s->g->x + token * cols + k, *w = s->weight[0];
+    vf sum[HALF_SUMS], each[HALF_EACH];
+    half_load_sums(sum, s, token, tokens);
     for (size_t c = 0; c < n; c++, x++, w += HALF_ROWS) {
         for (size_t t = 0; t < tokens; t++)
             each[t] = all(x[t * cols]);
-        for (size_t v = 0; v < vecs; v++) {
+        for (size_t v = 0; v < HALF_VECS; v++) {
             vf a = load(w + v * LANES);
             __asm__("" : "+x"(a)); // or a compiler loads it for each sum
             for (size_t t = 0; t < tokens; t++)
-                sum[t * vecs + v] = fused(sum[t * vecs + v], a, each[t]);
+                sum[t * HALF_VECS + v] = fused(sum[t * HALF_VECS + v], a, each[t]);
         }
     }
-    half_store_sums(s, sum, token, tokens, from, vecs);
+    half_store_sums(s, sum, token, tokens);
 }
 
 /* ---- a strip ------------------------------------------------------------------------------ */
@@ -307,36 +293,24 @@ half_prefetch_scales(struct half *s, size_t k)
         __builtin_prefetch(p + HALF_ROWS * k / 16 + i, 0, 2);
 }
 
-/* Decoded columns, for up to HALF_FEW rows of x. */
+/* Decoded columns for all rows of x: one or two first, then threes, and at the end two if that is
+ * what is left.  Three at first do not fit into registers. */
 static inline void
-half_few(struct half *s, size_t k, size_t n)
+half_all_sums(struct half *s, size_t k, size_t n)
 {
-    size_t tokens = s->g->tokens, t = 0;
-    if (tokens == 4) {
-        half_products(s, t, 4, 0, HALF_VECS / 2, k, n);
-        half_products(s, t, 4, HALF_VECS / 2, HALF_VECS / 2, k, n);
-        return;
-    }
-    for (; t + 2 <= tokens; t += 2)
-        half_products(s, t, 2, 0, HALF_VECS, k, n);
-    for (; t < tokens; t++)
-        half_products(s, t, 1, 0, HALF_VECS, k, n);
-}
-
-/* The same for more. */
-static inline void
-half_many(struct half *s, size_t k, size_t n)
-{
-    size_t left = s->g->tokens, t = 0;
-    half_floats(s, k, n);
-    for (; left > 4 || left == 3; t += 3, left -= 3)
-        half_sums(s, t, 3, 0, HALF_VECS, k, n);
-    if (left == 4) {
-        half_sums(s, t, 4, 0, HALF_VECS / 2, k, n);
-        half_sums(s, t, 4, HALF_VECS / 2, HALF_VECS / 2, k, n);
-    } else if (left == 2) {
-        half_sums(s, t, 2, 0, HALF_VECS, k, n);
-    }
+    size_t tokens = s->g->tokens, t = tokens % HALF_EACH == 2 ? 2 : 1;
+    if (tokens == 1)
+        half_first_sums(s, 1, false, k, n);
+    else if (tokens == 2)
+        half_first_sums(s, 2, false, k, n);
+    else if (t == 1)
+        half_first_sums(s, 1, true, k, n);
+    else
+        half_first_sums(s, 2, true, k, n);
+    for (; t + HALF_EACH <= tokens; t += HALF_EACH)
+        half_sums(s, t, HALF_EACH, k, n);
+    if (t < tokens)
+        half_sums(s, t, 2, k, n);
 }
 
 static void
@@ -355,10 +329,7 @@ half_run(struct half *s)
         half_decode(s);
         // Makes the compiler load halves of vectors instead of extracting them.
         __asm__ volatile("" : : "r"(s) : "memory");
-        if (s->g->tokens <= HALF_FEW)
-            half_few(s, k, n);
-        else
-            half_many(s, k, n);
+        half_all_sums(s, k, n);
     }
 }
 

@@ -281,10 +281,11 @@ static bool
 view_of(struct cuda *c, struct view *v, const struct heads *h)
 {
     if (h->dim > PLAIN_DIM || h->past + h->tokens > INT32_MAX / 2) {
-        err_set(c->k.err, ERR_USAGE,
-                "cuda:%d: attention: %zu tokens of dim %zu; at most %d of at most %d "
-                "are taken",
-                c->device, h->past + h->tokens, h->dim, INT32_MAX / 2, PLAIN_DIM);
+        err_set(
+            c->k.err, ERR_USAGE,
+            "cuda:%d: attention over %zu tokens with heads of %zu: expected at most "
+            "%d tokens and heads of at most %d",
+            c->device, h->past + h->tokens, h->dim, INT32_MAX / 2, PLAIN_DIM);
         return false;
     }
     *v = (struct view){};

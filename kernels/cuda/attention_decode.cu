@@ -216,7 +216,8 @@ run(struct cuda *c, void *out, float *lse, const void *q, const void *key,
     s.max = s.out + all * DIM;
     s.sum = s.max + all;
     if (all * (DIM + 2) * sizeof(float) > PARTIALS) {
-        err_set(c->k.err, ERR_USAGE, "cuda:%d: attention: %d query heads are too many",
+        err_set(c->k.err, ERR_USAGE,
+                "cuda:%d: attention: %d query heads are too many for its buffer",
                 c->device, v->query);
         return;
     }

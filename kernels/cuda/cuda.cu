@@ -508,7 +508,8 @@ query_device(struct cuda *c)
              ARITHMETIC, p.major, p.minor, cublasLtGetVersion(), cudnn_version());
     if (p.major < 9) {
         err_set(c->k.err, ERR_USAGE,
-                "cuda:%d: %s has compute capability %d.%d; 9.0 or more is needed",
+                "cuda:%d: %s has compute capability %d.%d; 9.0 or more is "
+                "needed; --device cpu works without",
                 c->device, p.name, p.major, p.minor);
         return false;
     }
@@ -554,7 +555,10 @@ extern "C" __attribute__((visibility("default"))) struct kernels *
 nibble_cuda_open_12(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
-        err_set(err, ERR_USAGE, "libnibble-cuda.so is of another version");
+        err_set(err, ERR_USAGE,
+                "libnibble-cuda.so is of another version than this program: build both "
+                "again "
+                "(make), or name the right one by NIBBLE_CUDA");
         return NULL;
     }
     struct state *w = (struct state *)calloc(1, sizeof *w);

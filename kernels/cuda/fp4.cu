@@ -287,8 +287,10 @@ cuda_linear_fp4(struct cuda *c, const struct matrix *y, const struct matrix *x,
     if (!has_sums(c))
         return;
     if (max == 0) {
-        err_set(c->k.err, ERR_USAGE, "cuda: a product of NVFP4 with %s, %zu x %zu",
-                dtype_name(w->dtype), w->rows, w->cols);
+        err_set(c->k.err, ERR_USAGE,
+                "cuda: a weight of %zu x %zu (%s) is too large for products of NVFP4; "
+                "--path dequant has no such limit",
+                w->rows, w->cols, dtype_name(w->dtype));
         return;
     }
     for (size_t first = 0; first < x->rows && cuda_ready(c); first += max) {

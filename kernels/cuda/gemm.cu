@@ -124,7 +124,8 @@ set_tiles(struct cuda *c, cublasLtMatmulDesc_t op, const void *a, const void *b)
 #else
     (void)op, (void)a, (void)b;
     err_set(c->k.err, ERR_USAGE,
-            "cuda: built with CUDA %d.%d, products of NVFP4 come with 12.8",
+            "cuda: libnibble-cuda.so was built with CUDA %d.%d, and products of NVFP4 "
+            "need 12.8 or later; --path dequant does without them",
             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     return false;
 #endif
@@ -394,7 +395,9 @@ rows_from(struct cuda *c, const struct matrix *w, size_t first)
     size_t at = first * w->cols, n = r.n * w->cols;
     char *half = (char *)c->q.expanded + (twice ? r.n * each : 0);
     if (max == 0) {
-        err_set(c->k.err, ERR_USAGE, "cuda: rows of %zu numbers are too long", w->cols);
+        err_set(c->k.err, ERR_USAGE,
+                "cuda: a weight has rows of %zu columns, too many for its buffer",
+                w->cols);
     } else if (w->dtype == DT_NVFP4) {
         cuda_expand(c, half, (const uint8_t *)w->data + at / 2,
                     w->scales + at / NVFP4_BLOCK, n);
@@ -695,8 +698,10 @@ cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t *til
     if (w->rows % FP4_NATIVE_UNIT || w->cols % FP4_NATIVE_UNIT || !w->tiles ||
         !w->data) {
         err_set(c->k.err, ERR_USAGE,
-                "cuda: no native product of a weight of %zu x %zu%s", w->rows, w->cols,
-                w->tiles ? "" : " without tiles");
+                "cuda: no native NVFP4 product of a weight of %zu x %zu%s: expected "
+                "multiples of %d; --path dequant takes it",
+                w->rows, w->cols, w->tiles ? "" : " without tiles",
+                (int)FP4_NATIVE_UNIT);
         return;
     }
     const struct plan *p = plan_for(c, &s);

@@ -288,7 +288,7 @@ static bool
 heads_fit(struct cuda *c, const struct heads_job *t)
 {
     if (t->rope.dim > MAX_HEAD)
-        err_set(c->k.err, ERR_USAGE, "cuda:%d: heads of %zu: at most %d can be rotated",
+        err_set(c->k.err, ERR_USAGE, "cuda:%d: head_dim is %zu: expected at most %d",
                 c->device, t->rope.dim, (int)MAX_HEAD);
     return t->rope.dim <= MAX_HEAD;
 }

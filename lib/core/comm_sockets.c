@@ -187,7 +187,7 @@ look_at_all(struct sockets *s, double seconds)
     if (s->idle >= s->c->patience && differ) {
         comm_is_late(&said, last);
     } else if (s->idle >= s->c->patience) {
-        err_set(&err, ERR_IO, "no rank has got on for %g s (--rank-timeout)",
+        err_set(&err, ERR_IO, "no rank has made progress for %g s (--rank-timeout)",
                 s->c->patience);
     }
     free(last);

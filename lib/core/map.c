@@ -113,7 +113,11 @@ map_check(struct map *m, struct err *err)
             "changed while being read",
             m->name, m->size, (long long)st.st_size);
     if (atomic_load(&m->lost))
-        return err_set(err, ERR_IO, "%s: a mapped page could not be read", m->name);
+        return err_set(
+            err, ERR_IO,
+            "%s: a part of it could not be read: the disk or the connection to it "
+            "may be faulty",
+            m->name);
     if (st.st_mtim.tv_sec != m->changed.tv_sec ||
         st.st_mtim.tv_nsec != m->changed.tv_nsec)
         return err_set(
@@ -138,8 +142,10 @@ map_read(struct map *m, void *dst, size_t n, uint64_t offset, struct err *err)
         if (got == 0) {
             if (map_check(m, err) < 0)
                 return -1;
-            return err_set(err, ERR_IO, "%s: byte %llu: read ends here", m->name,
-                           (unsigned long long)offset);
+            return err_set(
+                err, ERR_IO,
+                "%s: byte %llu: the file ends here, before what is to be read", m->name,
+                (unsigned long long)offset);
         }
         to += got;
         n -= (size_t)got;

@@ -293,8 +293,8 @@ report_missing(const struct meet *m, struct err *err)
     }
     return err_set(
         err, ERR_IO,
-        "%u of %u ranks have not come within %g s (--rank-timeout): rank %s%s", gone,
-        m->size, m->patience, names, gone > NAMED ? ", ..." : "");
+        "%u of %u ranks have not connected within %g s (--rank-timeout): rank %s%s",
+        gone, m->size, m->patience, names, gone > NAMED ? ", ..." : "");
 }
 
 static int
@@ -359,7 +359,7 @@ reach(const struct meet *m, struct err *err)
         nanosleep(&pause, NULL);
     if (all && fd < 0)
         err_set(err, ERR_IO,
-                "rank 0 is not at %s:%u: nobody has listened there for %g s "
+                "rank 0 is not at %s:%u: no process has listened there for %g s "
                 "(--rank-timeout)",
                 m->host, m->port, m->patience);
     if (all)

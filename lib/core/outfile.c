@@ -38,7 +38,8 @@ check_target(struct outfile *o)
     if (!o->replaces)
         return errno == ENOENT ? 0 : err_set(o->err, ERR_IO, "%s:", o->name);
     if (S_ISDIR(o->old.st_mode))
-        return err_set(o->err, ERR_IO, "%s: is a directory, wanted a file", o->name);
+        return err_set(o->err, ERR_IO,
+                       "%s: is a directory: expected the name of a file", o->name);
     if (!o->force)
         return err_set(o->err, ERR_IO, "%s: exists; -f replaces it", o->name);
     return 0;

@@ -53,12 +53,16 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
                        "%s: byte %llu: the file ends inside its prologue of 64 bytes",
                        s->name, (unsigned long long)size);
     if (memcmp(p, magic, sizeof magic) != 0)
-        return err_set(s->err, ERR_FORMAT, "%s: byte 0: not a checkpoint: wrong magic",
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte 0: not a checkpoint: expected a file that begins with "
+                       "its magic number",
                        s->name);
     xxh3_128(digest, p, 48);
     if (memcmp(digest, p + 48, XXH3_BYTES) != 0)
-        return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 48: the checksum of the prologue is wrong", s->name);
+        return err_set(
+            s->err, ERR_FORMAT,
+            "%s: byte 48: the first 64 bytes are damaged: they have another hash",
+            s->name);
     if (load_le32(p + 8) != VERSION)
         return fail(s, 8, "version", VERSION, load_le32(p + 8));
     if (load_le32(p + 12) != 0)
@@ -183,7 +187,7 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
         if (read_array(m, s, &t, dims) < 0)
             return -1;
         if (t.offset != at)
-            return mp_fail(m, pos, "array %u: offset %llu, the layout says %llu", i + 1,
+            return mp_fail(m, pos, "array %u: offset %llu, expected %llu", i + 1,
                            (unsigned long long)t.offset, (unsigned long long)at);
         if (t.nbytes > s->bytes || at > s->bytes - t.nbytes)
             return mp_fail(m, pos, "array %u: payload ends at byte %llu, file has %llu",
@@ -192,16 +196,18 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
         at = round_up(at + t.nbytes, ALIGN);
         t.state = is_state(t.name, t.name_len);
         if (!t.state && s->n_tensors && s->tensors[s->n_tensors - 1].state)
-            return mp_fail(m, pos, "array %u: a weight behind optimizer states", i + 1);
+            return mp_fail(m, pos, "array %u: a weight after optimizer states", i + 1);
         snprintf(place, sizeof place, "byte %llu: array %u",
                  (unsigned long long)(m->base + pos), i + 1);
         if (store_add(s, &t, place) < 0)
             return -1;
     }
     if (at != s->bytes)
-        return err_set(s->err, ERR_FORMAT,
-                       "%s: the arrays end at byte %llu, the file at %llu", s->name,
-                       (unsigned long long)at, (unsigned long long)s->bytes);
+        return err_set(
+            s->err, ERR_FORMAT,
+            "%s: the last array ends at byte %llu: expected the end of the file, which "
+            "is at %llu",
+            s->name, (unsigned long long)at, (unsigned long long)s->bytes);
     return 0;
 }
 
@@ -220,7 +226,7 @@ read_json(struct mp *m, struct store *s, struct slice *text, const char *what)
     json_open(&j, s->name, m->base + (uint64_t)(v.s.p - (const char *)m->data), v.s,
               &s->arena, m->err);
     if (json_peek(&j) != '{')
-        return mp_fail(m, at, "\"%s\" is no JSON object", what);
+        return mp_fail(m, at, "\"%s\": expected a JSON object", what);
     return json_skip(&j, NULL) < 0 ? -1 : json_end(&j);
 }
 
@@ -382,7 +388,8 @@ ckpt_read(struct store *s)
     xxh3_128(digest, header, (size_t)bytes);
     if (memcmp(digest, p + 32, XXH3_BYTES) != 0)
         return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 64: the hash of the header does not fit it", s->name);
+                       "%s: byte 64: the header is damaged: it has another hash",
+                       s->name);
     s->header = (const uint8_t *)header;
     s->header_bytes = bytes;
     struct mp m = header_of(s);

@@ -36,8 +36,9 @@ static int
 add_pattern(struct store *s, struct patterns *list, struct slice text)
 {
     if (list->n == MAX_PATTERNS)
-        return err_set(s->err, ERR_FORMAT, "%s: " CONFIG_KEY ": too many modules",
-                       s->name);
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: " CONFIG_KEY ": lists more than %d modules", s->name,
+                       MAX_PATTERNS);
     if (list->n % 64 == 0) {
         const char **v = realloc(list->v, (list->n + 64) * sizeof *v);
         if (!v)
@@ -267,14 +268,15 @@ check_module(struct store *s, const struct claims *c, const struct view *v)
     bool meant = c->targets.n == 0 || one_matches(&c->targets, module);
     text_quote(q, module, n);
     if (quantized && ignored)
-        return err_set(s->err, ERR_FORMAT,
-                       "%s: module \"%s\" is quantized, and its configuration lists it "
-                       "among those that are not",
-                       s->name, q);
+        return err_set(
+            s->err, ERR_FORMAT,
+            "%s: module \"%s\" is quantized, but its configuration lists it as "
+            "excluded from quantization",
+            s->name, q);
     if (!quantized && !ignored && meant)
         return err_set(s->err, ERR_FORMAT,
-                       "%s: module \"%s\" is not quantized, and its configuration does "
-                       "not list it among those",
+                       "%s: module \"%s\" is not quantized, but its configuration does "
+                       "not list it as excluded from quantization",
                        s->name, q);
     return 0;
 }
@@ -316,8 +318,8 @@ check_neighbours(struct store *s, struct views *w, bool claimed)
         v->aside = (claimed || beside) && is_activation_scale(v->name);
         if (claimed && beside && !v->aside)
             rc = err_set(s->err, ERR_FORMAT,
-                         "%s: \"%s\" stands beside a quantized module, and what it is "
-                         "for is not known",
+                         "%s: \"%s\" belongs to a quantized module, but its meaning "
+                         "is unknown",
                          s->name, text_quote(q, v->name, v->name_len));
     }
     seen_free(&modules);
@@ -358,8 +360,8 @@ dialect_views(struct views *w, struct store *s, bool copies)
     bool claimed = rc > 0 && speaks_nvfp4(&c), unknown = rc > 0 && !claimed;
     if (unknown && !copies)
         rc = err_set(s->err, ERR_FORMAT,
-                     "%s: its weights are quantized by \"%s\", and not as NVFP4 of "
-                     "modelopt or compressed-tensors, which is what can be read",
+                     "%s: its weights are quantized by \"%s\": expected NVFP4 of "
+                     "modelopt or compressed-tensors, or a model that is not quantized",
                      s->name, text_quote(q, c.method.p ? c.method.p : "", c.method.n));
     s->opt.whole_pairs |= claimed;
     if (rc >= 0)

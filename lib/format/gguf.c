@@ -279,7 +279,7 @@ read_key(struct cursor *c, struct slice *key, struct seen *seen)
         return fail(c, at, "key \"%s\" is not UTF-8 without NUL", q);
     int there = seen_add(seen, *key); // 65,536 keys: equal hashes are equal keys
     if (there > 0)
-        return fail(c, at, "key \"%s\" stands here twice", q);
+        return fail(c, at, "key \"%s\" appears twice", q);
     if (there < 0)
         return err_set(c->s->err, ERR_MEMORY, "%s: out of memory for a key",
                        c->s->name);
@@ -580,15 +580,16 @@ read_nibble(struct store *s, const struct gguf_model *m)
     if (!m->nibble.p)
         return 0;
     if (object_read(&o, s->name, m->nibble, &s->arena, &why) < 0)
-        return store_warn(s, "its \"nibble.provenance\" is not ours and is ignored");
+        return store_warn(
+            s, "its \"nibble.provenance\" was not written by nibble and is ignored");
     s->provenance = o.provenance;
     if (!o.config.p || gguf_model_agrees(m, s, o.config, &differs))
         s->config = o.config;
     else
         store_warn(
             s,
-            "%s of the configuration that it holds is not what its keys say: the "
-            "keys count",
+            "%s of the configuration that it holds differs from its keys, which are "
+            "used",
             differs);
     return 0;
 }
@@ -603,7 +604,7 @@ read_config(struct store *s, const struct gguf_model *m)
         return 0;
     gguf_model_config(m, s, &b, &missing);
     if (missing && m->sizes) // some keys of a model, but not all
-        store_warn(s, "its keys make no configuration: no %s", missing);
+        store_warn(s, "its keys are no complete configuration: %s is missing", missing);
     return b.len || b.failed ? store_keep(s, &s->config, &b) : 0;
 }
 

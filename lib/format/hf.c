@@ -145,7 +145,7 @@ read_index(struct index *x)
     for (size_t at = j.pos; (more = json_key(&j, &key)) > 0; at = j.pos) {
         if (slice_is(key, "weight_map")) {
             if (map)
-                return json_fail(&j, at, "\"weight_map\" stands here twice");
+                return json_fail(&j, at, "\"weight_map\" appears twice");
             map = true;
             if (read_weight_map(x, &j) < 0)
                 return -1;
@@ -282,7 +282,8 @@ explain(struct index *x, bool more_in_shards)
 {
     if ((more_in_shards || check_listed(x) == 0) && check_unlisted(x) == 0 &&
         (!more_in_shards || check_listed(x) == 0))
-        err_set(x->s->err, ERR_FORMAT, "%s: does not fit its shards", x->map.name);
+        err_set(x->s->err, ERR_FORMAT, "%s: lists other tensors than its shards have",
+                x->map.name);
     return -1;
 }
 
@@ -385,7 +386,7 @@ read_sharded(struct store *s, const char *path)
     struct err parse = { 0 };
     int rc = map_open(&x.map, path, s->opt.guard, s->err);
     if (rc == 0 && x.map.size > MAX_INDEX)
-        rc = err_set(s->err, ERR_FORMAT, "%s: %zu bytes, expected at most %d",
+        rc = err_set(s->err, ERR_FORMAT, "%s: has %zu bytes, expected at most %d",
                      x.map.name, x.map.size, MAX_INDEX);
     if (rc == 0)
         rc = store_note(s, &x.map);
@@ -408,10 +409,13 @@ static int
 read_single(struct store *s, const char *path, bool has_index)
 {
     if (has_index && s->opt.strict)
-        return err_set(s->err, ERR_FORMAT, "%s: both model.safetensors and an index",
-                       s->name);
+        return err_set(
+            s->err, ERR_FORMAT,
+            "%s: has model.safetensors and an index of shards: expected one of them",
+            s->name);
     if (has_index)
-        store_warn(s, "model.safetensors is read, the index beside it is not");
+        store_warn(
+            s, "model.safetensors is read, the index of shards beside it is ignored");
     s->files = calloc(1, sizeof *s->files);
     if (!s->files)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory", s->name);
@@ -429,7 +433,8 @@ read_nibble(struct store *s)
     if (!path || store_slurp(s, path, &text) < 0)
         return -1;
     if (text.p && object_read(&o, s->name, text, &s->arena, &why) < 0)
-        return store_warn(s, "its nibble.json is not ours and is ignored");
+        return store_warn(s,
+                          "its nibble.json was not written by nibble and is ignored");
     if (text.p)
         s->provenance = o.provenance;
     return 0;
@@ -444,13 +449,14 @@ hf_read(struct store *s)
         return -1;
     int has_single = path_exists(single, s->err);
     int has_index = has_single < 0 ? -1 : path_exists(index, s->err);
-    int rc =
-        has_index < 0 ? -1
-        : has_single  ? read_single(s, single, has_index)
-        : has_index
-            ? read_sharded(s, index)
-            : err_set(s->err, ERR_IO,
-                      "%s: a directory without model.safetensors or " INDEX, s->name);
+    int rc = has_index < 0 ? -1
+             : has_single  ? read_single(s, single, has_index)
+             : has_index
+                 ? read_sharded(s, index)
+                 : err_set(s->err, ERR_IO,
+                           "%s: is a directory without model.safetensors or " INDEX
+                           ": expected a model directory",
+                           s->name);
     return rc < 0 || read_nibble(s) < 0 ? -1 : store_find_config(s);
 }
 

@@ -106,7 +106,8 @@ read_list(struct modeldir *d, const char *file, struct slice text, struct err *e
         if (json_string(&j, &name) < 0)
             return -1;
         if (!name_fits(name))
-            return err_set(err, ERR_FORMAT, "%s: no name of a file", where);
+            return err_set(err, ERR_FORMAT,
+                           "%s: expected the names of files in that directory", where);
         const char *copy = arena_copy(&d->arena, name.p, name.n);
         if (!copy || names_add(&d->names, (struct slice){ copy, name.n }, d->names.n) ==
                          NAME_NO_MEMORY)
@@ -132,7 +133,8 @@ read_object(struct modeldir *d, struct map *m, struct err *why)
     struct slice text = { (const char *)m->data, m->size };
     struct err foreign = { 0 };
     if (m->size > MAX_TEXT)
-        return err_set(why, ERR_FORMAT, "%s: too long", m->name);
+        return err_set(why, ERR_FORMAT, "%s: has more than %d bytes", m->name,
+                       MAX_TEXT);
     if (object_read(&o, m->name, text, &d->arena, &foreign) < 0) {
         if (map_check(m, why) < 0)
             return -1;
@@ -175,7 +177,8 @@ modeldir_open(struct modeldir *d, const char *path, struct guard *g, struct err 
     if (why.kind)
         return err_set(
             err, why.kind,
-            "%s: it tells what an earlier run wrote there: nothing is replaced",
+            "%s: it lists what an earlier run wrote there: nothing is replaced; "
+            "write to another directory",
             why.msg);
     return there < 0 ? -1 : 0;
 }

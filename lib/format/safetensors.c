@@ -184,7 +184,7 @@ read_record(struct scan *x, struct record *r)
             return json_fail(j, at, "key \"%s\" is unknown",
                              text_quote(q, key.p, key.n));
         if (seen & 1U << which)
-            return json_fail(j, at, "key \"%s\" stands here twice", keys[which]);
+            return json_fail(j, at, "key \"%s\" appears twice", keys[which]);
         seen |= 1U << which;
         int rc = which == 0   ? read_dtype(j, &r->t)
                  : which == 1 ? read_shape(j, r)
@@ -265,7 +265,8 @@ read_nibble(struct scan *x)
     else if (json_string(&text, &nibble) < 0)
         return -1;
     if (why.kind || object_read(&o, s->name, nibble, &s->arena, &why) < 0)
-        return store_warn(s, "its metadata \"nibble\" is not ours and is ignored");
+        return store_warn(
+            s, "its metadata \"nibble\" was not written by nibble and is ignored");
     s->config = o.config;
     s->provenance = o.provenance;
     return 0;
@@ -368,7 +369,7 @@ read_header(struct scan *x)
     for (size_t at = j->pos; (more = json_key(j, &key)) > 0; at = j->pos) {
         bool meta = slice_is(key, METADATA);
         if (meta && metadata)
-            return json_fail(j, at, "\"" METADATA "\" stands here twice");
+            return json_fail(j, at, "\"" METADATA "\" appears twice");
         metadata |= meta;
         if ((meta ? read_metadata(x) : read_tensor(x, key, at)) < 0)
             return -1;

@@ -100,8 +100,10 @@ store_append(struct store *s, const struct tensor *t)
         return err_set(s->err, ERR_MEMORY, "%s: out of memory for a name", s->name);
     // It was checked in the mapped file, which others can write to.
     if (strlen(name) != t->name_len || utf8_check(name, t->name_len) != t->name_len)
-        return err_set(s->err, ERR_FORMAT, "%s: a name changed while it was read",
-                       s->name);
+        return err_set(
+            s->err, ERR_FORMAT,
+            "%s: a tensor's name changed while it was read: another process writes it",
+            s->name);
     struct tensor *mine = &s->tensors[s->n_tensors++];
     *mine = *t;
     mine->name = name;

@@ -83,7 +83,7 @@ read_sidecar(struct store *s, struct nibble_object *o)
             "it is: %s",
             s->name, why.msg);
     if (foreign)
-        return store_warn(s, "its sidecar is no sidecar of nibble and is ignored");
+        return store_warn(s, "its sidecar was not written by nibble and is ignored");
     if (rc < 0)
         return err_set(s->err, why.kind, "%s", why.msg);
     return text.p != NULL;

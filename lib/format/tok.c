@@ -656,7 +656,7 @@ check_count(struct tok_reader *r, const char *what, uint64_t want, uint64_t foun
     if (want == found)
         return 0;
     return err_set(r->err, ERR_FORMAT,
-                   "%s: byte %llu: the end record says %s %llu, the samples have %llu",
+                   "%s: byte %llu: the end record has %s %llu, the samples %llu",
                    r->name, (unsigned long long)r->end_offset, what,
                    (unsigned long long)want, (unsigned long long)found);
 }

@@ -137,7 +137,7 @@ check_sidecar(struct writer *w)
         rc = unread
                  ? err_set(w->err, why.kind, "%s", why.msg)
                  : err_set(w->err, ERR_IO,
-                           "%s.json: is no sidecar of nibble and is in the way: move "
+                           "%s.json: was not written by nibble and is in the way: move "
                            "it away",
                            w->name);
     }

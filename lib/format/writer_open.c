@@ -76,9 +76,10 @@ measure(struct writer *w)
         // A rank 0 f4 in a .dat is one byte: two values that no shape can describe.
         enum dtype d = t->dtype == DT_F4_E2M1 && t->rank == 0 ? DT_U8 : t->dtype;
         if (!dtype_size(&numel, &t->nbytes, d, t->shape, t->rank))
-            return err_set(w->err, ERR_USAGE,
-                           "%s: \"%s\" is too large or no whole bytes", w->name,
-                           text_quote(q, t->name, strlen(t->name)));
+            return err_set(
+                w->err, ERR_USAGE,
+                "%s: \"%s\" is too large, or its size is no whole number of bytes",
+                w->name, text_quote(q, t->name, strlen(t->name)));
         if (!add_fits(&total, total, t->nbytes, MAX_OUTPUT) ||
             !add_fits(&total, total, BETWEEN, MAX_OUTPUT))
             return err_set(w->err, ERR_USAGE,

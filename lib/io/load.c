@@ -132,8 +132,8 @@ check_extra(struct model *m, const struct table *t)
             slice_is(name, TABLE_HEAD)) // of a tied model: settle_head decides
             continue;
         return err_set(m->err, ERR_FORMAT,
-                       "%s: \"%s\" is no tensor of the configuration", m->store.name,
-                       text_quote(q, v->name, v->name_len));
+                       "%s: \"%s\": the configuration has no such tensor",
+                       m->store.name, text_quote(q, v->name, v->name_len));
     }
     return 0;
 }
@@ -440,8 +440,8 @@ load_input_scale(struct model *m, size_t i)
     if (isfinite(t->input_enc) && isfinite(1 / t->input_enc))
         return 0;
     return err_set(m->err, ERR_FORMAT,
-                   "%s: activation scale of \"%s\": 1/%g is no float", m->store.name, q,
-                   (double)f);
+                   "%s: activation scale of \"%s\": 1/%g is beyond the range of f32",
+                   m->store.name, q, (double)f);
 }
 
 /* One product has one scale of its input. */

@@ -2,6 +2,7 @@
 /* training: see training.h. */
 #include "lib/io/training.h"
 
+#include "lib/core/par.h"
 #include "lib/io/bulk.h"
 #include "lib/model/shard.h"
 
@@ -45,7 +46,8 @@ find_array(struct train *t, struct store *from, const struct array *a,
         (a->rank && x->shape[0] != a->shape[0]) ||
         (a->rank > 1 && x->shape[1] != a->shape[1]))
         return err_set(t->err, ERR_FORMAT, "%s: \"%s\" %s", from->name, a->name,
-                       x ? "is not what the configuration says" : "is missing");
+                       x ? "has another dtype or shape than the configuration asks for"
+                         : "is missing");
     return 0;
 }
 
@@ -103,8 +105,8 @@ training_load(struct train *t, struct store *from, unsigned threads)
         rc = err_set(t->err, ERR_MEMORY, "%s: out of memory", from->name);
     else if (from->n_tensors != t->arrays.n)
         rc = err_set(t->err, ERR_FORMAT,
-                     "%s: %zu arrays, the configuration asks for %zu", from->name,
-                     from->n_tensors, t->arrays.n);
+                     "%s: has %zu arrays: expected %zu for its configuration",
+                     from->name, from->n_tensors, t->arrays.n);
     for (size_t i = 0; i < t->arrays.n && rc == 0; i++) {
         const struct tensor *x;
         if ((rc = find_array(t, from, &t->arrays.v[i], &x)) == 0)
@@ -297,7 +299,22 @@ training_write(struct train *t, struct store *from, struct writer *w, unsigned t
 
 /* ---- comparing ---------------------------------------------------------------------------- */
 
-enum { COMPARE_BYTES = 1 << 20 };
+/* Bytes at a time: of a host what fits the cache of a core, of a device several pieces of a
+ * download, which overlap. */
+static size_t
+piece_bytes(const struct train *t)
+{
+    return t->net.k->is.host ? STAGE_BYTES / 4 : 4 * STAGE_BYTES;
+}
+
+struct comparing {
+    struct saving s;
+    struct store *with;
+    struct training_diff *diff; // one an array
+    size_t piece;
+    uint8_t **buffer; // one a thread: a piece of own, and of other
+    unsigned n_buffers;
+};
 
 /* Bytes [at, at + n) of array i are in own and other: note the first that differ. */
 static void
@@ -307,6 +324,7 @@ note_difference(struct training_diff *d, const struct array *a, uint64_t at,
     size_t same = 0;
     while (same < n && own[same] == other[same])
         same++;
+    d->differing = 1;
     d->bytes = dtype_bits(a->dtype) < 8 ? 1 : dtype_bits(a->dtype) / 8;
     d->element = (at + same) / d->bytes;
     size_t first = same / d->bytes * d->bytes;
@@ -314,52 +332,107 @@ note_difference(struct training_diff *d, const struct array *a, uint64_t at,
     memcpy(d->other, other + first, d->bytes);
 }
 
-/* 1: array i differs, which is noted if it is the first; 0; -1. */
-static int
-compare_array(struct saving *s, struct store *with, size_t i, uint8_t *buffer,
-              struct training_diff *d)
+/* n bytes of array i as the run has it: in buffer, or where it lies. */
+static const uint8_t *
+read_own(struct saving *s, const struct tensor *x, size_t i, uint64_t at,
+         uint8_t *buffer, size_t n, struct err *err)
 {
-    struct train *t = s->t;
-    const struct array *a = &t->arrays.v[i];
-    const struct tensor *x, *y;
-    if (find_array(t, with, a, &x) < 0 || find_array(t, s->from, a, &y) < 0)
-        return -1;
-    for (uint64_t at = 0; at < a->bytes; at += COMPARE_BYTES) {
+    if (s->t->held[i].device)
+        return read_held(s, s->t->held[i].device, at, buffer, n, err);
+    return store_read(s->from, x, at, buffer, n, err) < 0 ? NULL : buffer;
+}
+
+static int
+compare_array(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct comparing *c = ctx;
+    const struct array *a = &c->s.t->arrays.v[i];
+    const struct tensor *x = store_find(c->s.from, slice_of(a->name)),
+                        *y = store_find(c->with, slice_of(a->name));
+    uint8_t *buffer = c->buffer[worker], *other = buffer + c->piece;
+    for (uint64_t at = 0; at < a->bytes && !c->diff[i].differing; at += c->piece) {
         uint64_t left = a->bytes - at;
-        size_t n = left < COMPARE_BYTES ? (size_t)left : COMPARE_BYTES;
-        uint8_t *other = buffer + COMPARE_BYTES;
-        const void *own = buffer;
-        if (t->held[i].device)
-            own = read_held(s, t->held[i].device, at, buffer, n, t->err);
-        else if (store_read(s->from, y, at, buffer, n, t->err) < 0)
-            own = NULL;
-        if (!own || store_read(with, x, at, other, n, t->err) < 0)
+        size_t n = left < c->piece ? (size_t)left : c->piece;
+        const uint8_t *own = read_own(&c->s, x, i, at, buffer, n, err);
+        if (!own || store_read(c->with, y, at, other, n, err) < 0)
             return -1;
-        if (memcmp(own, other, n) == 0)
-            continue;
-        if (d->differing == 0) {
-            d->array = i;
-            note_difference(d, a, at, own, other, n);
-        }
-        return 1;
+        if (memcmp(own, other, n) != 0)
+            note_difference(&c->diff[i], a, at, own, other, n);
     }
     return 0;
 }
 
+/* Both have all arrays, of the same kinds. */
+static int
+check_arrays(struct comparing *c)
+{
+    struct train *t = c->s.t;
+    const struct tensor *x;
+    for (size_t i = 0; i < t->arrays.n; i++)
+        if (find_array(t, c->s.from, &t->arrays.v[i], &x) < 0 ||
+            find_array(t, c->with, &t->arrays.v[i], &x) < 0)
+            return -1;
+    return 0;
+}
+
+/* Scratch memory for threads, of which there are no more than arrays; how many have theirs. */
+static unsigned
+alloc_buffers(struct comparing *c, unsigned threads)
+{
+    size_t n = c->s.t->arrays.n;
+    unsigned have = 0, most = threads < n ? threads : (unsigned)n;
+    c->diff = calloc(n + 1, sizeof *c->diff);
+    c->buffer = calloc((size_t)most + 1, sizeof *c->buffer);
+    while (c->diff && c->buffer && have < most &&
+           (c->buffer[have] = malloc(2 * c->piece)))
+        have++;
+    c->n_buffers = have;
+    return have;
+}
+
+static void
+free_buffers(struct comparing *c)
+{
+    for (unsigned i = 0; i < c->n_buffers; i++)
+        free(c->buffer[i]);
+    free(c->buffer);
+    free(c->diff);
+}
+
+/* Of all arrays: how many differ, and the first one. */
+static void
+sum_up(const struct comparing *c, struct training_diff *d)
+{
+    size_t n = 0;
+    for (size_t i = c->s.t->arrays.n; i-- > 0;)
+        if (c->diff[i].differing) {
+            *d = c->diff[i];
+            d->array = i;
+            n++;
+        }
+    d->differing = n;
+}
+
 int
 training_compare(struct train *t, struct store *from, struct store *with,
-                 struct training_diff *d)
+                 unsigned threads, struct training_diff *d)
 {
-    struct saving s = { .t = t, .from = from };
-    uint8_t *buffer = malloc(2 * (size_t)COMPARE_BYTES);
-    int rc = buffer ? 0 : err_set(t->err, ERR_MEMORY, "%s: out of memory", with->name);
+    struct comparing c = { .s = { .t = t, .from = from },
+                           .with = with,
+                           .piece = piece_bytes(t) };
+    struct err err = { 0 }; // t->err is written by the device
     *d = (struct training_diff){ 0 };
-    pthread_mutex_init(&s.device, NULL);
-    for (size_t i = 0; i < t->arrays.n && rc >= 0; i++) {
-        rc = compare_array(&s, with, i, buffer, d);
-        d->differing += rc > 0;
-    }
-    pthread_mutex_destroy(&s.device);
-    free(buffer);
-    return rc < 0 ? -1 : 0;
+    if (check_arrays(&c) < 0)
+        return -1;
+    unsigned n = alloc_buffers(&c, threads);
+    pthread_mutex_init(&c.s.device, NULL);
+    int rc = n ? par_for(n, t->arrays.n, compare_array, &c, &err)
+               : err_set(&err, ERR_MEMORY, "%s: out of memory", with->name);
+    pthread_mutex_destroy(&c.s.device);
+    if (rc == 0)
+        sum_up(&c, d);
+    else
+        err_set(t->err, err.kind, "%s", err.msg);
+    free_buffers(&c);
+    return rc;
 }

@@ -35,8 +35,8 @@ struct training_diff {
     uint8_t own[8], other[8];
 };
 /* Compare each byte with those of `with`, which has the same kinds of arrays; `from` as in
- * training_write.  -1: the error is that of t. */
+ * training_write.  Threads take an array each.  -1: the error is that of t. */
 int training_compare(struct train *t, struct store *from, struct store *with,
-                     struct training_diff *d);
+                     unsigned threads, struct training_diff *d);
 
 #endif

@@ -67,7 +67,8 @@ values_scale2(float *f, struct store *s, const struct view *v, struct err *err)
     if (values_scale(f, s, v->scale2, "tensor", v->name, err) < 0)
         return -1;
     if (v->dialect->divides && 1 / *f > FLT_MAX)
-        return err_set(err, ERR_FORMAT, "%s: tensor scale of \"%s\": 1/%g is no float",
+        return err_set(err, ERR_FORMAT,
+                       "%s: tensor scale of \"%s\": 1/%g is beyond the range of f32",
                        s->files[v->scale2->file].name,
                        text_quote(q, v->name, v->name_len), (double)*f);
     if (v->dialect->divides)
@@ -80,8 +81,9 @@ values_input(float *f, struct store *s, const struct view *v, struct err *err)
 {
     char q[TEXT_QUOTE];
     if (v->input->dtype != DT_F32 || v->input->numel != 1)
-        return err_set(err, ERR_FORMAT, "%s: activation scale of \"%s\": not one f32",
-                       s->name, text_quote(q, v->name, v->name_len));
+        return err_set(err, ERR_FORMAT,
+                       "%s: activation scale of \"%s\": expected one f32", s->name,
+                       text_quote(q, v->name, v->name_len));
     return values_scale(f, s, v->input, "activation", v->name, err);
 }
 

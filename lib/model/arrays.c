@@ -78,9 +78,10 @@ add_master(struct arrays *a, const struct row *r, size_t row,
     if (l->torchsharp == TORCHSHARP_NONE)
         return add(a, r, row, "", ARRAY_MASTER, &whole);
     if (r->shape[r->rank - 1] % NVFP4_BLOCK)
-        return err_set(err, ERR_USAGE,
-                       "%s: rows of %llu columns cannot be packed: no multiple of %d",
-                       r->name, (unsigned long long)r->shape[r->rank - 1], NVFP4_BLOCK);
+        return err_set(
+            err, ERR_USAGE,
+            "%s: rows of %llu columns cannot be packed: expected a multiple of %d",
+            r->name, (unsigned long long)r->shape[r->rank - 1], NVFP4_BLOCK);
     if (add(a, r, row, "", ARRAY_MASTER, &nvfp4_codes) < 0)
         return -1;
     return add(a, r, row, "", ARRAY_MASTER_SCALE, &nvfp4_scales);

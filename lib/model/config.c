@@ -139,7 +139,9 @@ want_rope(struct parse *p)
             p->theta_rope = true;
             rc = want_positive(p, &p->theta[1], "rope_theta");
         } else {
-            rc = json_fail(&p->j, p->j.pos, "rope_parameters: unknown key");
+            rc = json_fail(&p->j, p->j.pos,
+                           "rope_parameters: unknown key: only rope_type and "
+                           "rope_theta are supported");
         }
         if (rc < 0)
             return -1;
@@ -169,7 +171,8 @@ want_architectures(struct parse *p)
     if (want_text(p, "\"Qwen3ForCausalLM\"", "architectures") < 0)
         return -1;
     if (json_item(&p->j) == 1)
-        return json_fail(&p->j, p->j.pos, "architectures: expected one");
+        return json_fail(&p->j, p->j.pos,
+                         "architectures: expected Qwen3ForCausalLM and no other");
     return p->j.err->kind ? -1 : 0;
 }
 
@@ -277,18 +280,19 @@ check(struct parse *p, unsigned seen, bool model_type, bool eps)
     struct err *err = p->j.err;
     for (unsigned i = 0; i < N_SIZES; i++)
         if (sizes[i].required && !(seen & 1U << i))
-            return err_set(err, ERR_FORMAT, "%s: no \"%s\"", p->file, sizes[i].key);
+            return err_set(err, ERR_FORMAT, "%s: \"%s\" is missing", p->file,
+                           sizes[i].key);
     if (!model_type)
-        return err_set(err, ERR_FORMAT, "%s: no \"model_type\", expected \"qwen3\"",
-                       p->file);
+        return err_set(err, ERR_FORMAT,
+                       "%s: \"model_type\" is missing: expected \"qwen3\"", p->file);
     if (!eps)
-        return err_set(err, ERR_FORMAT, "%s: no \"rms_norm_eps\"", p->file);
+        return err_set(err, ERR_FORMAT, "%s: \"rms_norm_eps\" is missing", p->file);
     if (!p->theta_top && !p->theta_rope)
-        return err_set(err, ERR_FORMAT, "%s: no \"rope_theta\" (there is no default)",
-                       p->file);
+        return err_set(err, ERR_FORMAT,
+                       "%s: \"rope_theta\" is missing, and has no default", p->file);
     if (p->theta_top && p->theta_rope && p->theta[0] != p->theta[1])
-        return err_set(err, ERR_FORMAT, "%s: rope_theta is %g and %g", p->file,
-                       p->theta[0], p->theta[1]);
+        return err_set(err, ERR_FORMAT, "%s: rope_theta is given twice, as %g and %g",
+                       p->file, p->theta[0], p->theta[1]);
     c->rope_theta = p->theta_top ? p->theta[0] : p->theta[1];
     if (c->heads % c->kv_heads)
         return err_set(err, ERR_FORMAT,
@@ -296,14 +300,16 @@ check(struct parse *p, unsigned seen, bool model_type, bool eps)
                        "num_key_value_heads %u",
                        p->file, c->heads, c->kv_heads);
     if (c->head_dim == 0 && c->hidden % c->heads)
-        return err_set(err, ERR_FORMAT,
-                       "%s: no \"head_dim\", and hidden_size %u is not a multiple of "
-                       "num_attention_heads %u",
-                       p->file, c->hidden, c->heads);
+        return err_set(
+            err, ERR_FORMAT,
+            "%s: \"head_dim\" is missing, and hidden_size %u is not a multiple of "
+            "num_attention_heads %u",
+            p->file, c->hidden, c->heads);
     if (c->head_dim == 0)
         c->head_dim = c->hidden / c->heads;
     if (c->head_dim % 2 || c->head_dim == 0)
-        return err_set(err, ERR_FORMAT, "%s: head_dim %u is not even", p->file,
+        return err_set(err, ERR_FORMAT,
+                       "%s: head_dim is %u: expected an even number above 0", p->file,
                        c->head_dim);
     return 0;
 }
@@ -325,8 +331,7 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
         char q[TEXT_QUOTE];
         int twice = seen_add(&keys, key); // 64 bits of a few hashes: they are enough
         if (twice > 0)
-            json_fail(&p.j, at, "\"%s\" stands here twice",
-                      text_quote(q, key.p, key.n));
+            json_fail(&p.j, at, "\"%s\" appears twice", text_quote(q, key.p, key.n));
         else if (twice < 0)
             err_set(err, ERR_MEMORY, "%s: out of memory", file);
         unsigned i = 0;

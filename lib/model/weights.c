@@ -80,8 +80,9 @@ alloc_packed(struct weights *w, size_t i)
     if (cols % NVFP4_BLOCK)
         return err_set(
             w->n->err, ERR_USAGE,
-            "%s: rows of %llu columns cannot be quantized: no multiple of %d", r->name,
-            (unsigned long long)cols, NVFP4_BLOCK);
+            "%s: rows of %llu columns cannot be quantized: expected a multiple of %d; "
+            "--quant none leaves them as they are",
+            r->name, (unsigned long long)cols, NVFP4_BLOCK);
     p->rows = rows;
     p->cols = p->stride = cols;
     if (p->dtype == DT_F8_E4M3) {

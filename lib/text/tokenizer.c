@@ -87,13 +87,14 @@ next_key(struct json *j, const char *const *names, int n, unsigned *seen)
     for (int i = 0; i < n; i++)
         if (slice_is(key, names[i])) {
             if (*seen & 1u << i)
-                return json_fail(j, j->pos, "key \"%s\" twice in one object", names[i]);
+                return json_fail(j, j->pos, "key \"%s\" appears twice in one object",
+                                 names[i]);
             *seen |= 1u << i;
             return i;
         }
     return json_fail(j, j->pos,
-                     "key %s has no place here: not a byte-level BPE of "
-                     "the Qwen family",
+                     "unknown key %s: expected the byte-level BPE of a Qwen "
+                     "tokenizer",
                      text_quote(q, key.p, key.n));
 }
 
@@ -148,7 +149,7 @@ need_keys(struct json *j, unsigned seen, unsigned want, const char *what)
 {
     if ((seen & want) == want)
         return 0;
-    return json_fail(j, j->pos, "%s: something is missing", what);
+    return json_fail(j, j->pos, "%s: a key is missing", what);
 }
 
 /* ---- the pipeline ----------------------------------------------------------- */
@@ -246,7 +247,8 @@ read_pre_tokenizers(struct json *j)
     if (more < 0)
         return -1;
     if (more > 0 || n < 2)
-        return json_fail(j, j->pos, "pre_tokenizer: expected two, Split and ByteLevel");
+        return json_fail(j, j->pos,
+                         "pre_tokenizer: expected two steps, Split and ByteLevel");
     return 0;
 }
 
@@ -405,7 +407,7 @@ read_token(struct loader *l, struct slice key, size_t at)
     struct slice bytes = { l->scratch.data, l->scratch.len };
     struct slot *slot = slot_for(l, bytes);
     if (slot->id1)
-        return json_fail(&l->j, at, "token \"%s\" twice in the vocabulary",
+        return json_fail(&l->j, at, "token \"%s\" appears twice in the vocabulary",
                          text_quote(q, key.p, key.n));
     if (set_text(l, (uint32_t)id, bytes, at) < 0)
         return -1;
@@ -716,7 +718,7 @@ sort_added(struct loader *l)
         qsort(t->added, t->n_added, sizeof *t->added, compare_added);
     for (size_t i = 1; i < t->n_added; i++)
         if (compare_added(t->added + i - 1, t->added + i) == 0)
-            return err_set(l->j.err, ERR_FORMAT, "%s: added token \"%s\" twice",
+            return err_set(l->j.err, ERR_FORMAT, "%s: added token \"%s\" appears twice",
                            l->j.file,
                            text_quote(q, t->added[i].text.p, t->added[i].text.n));
     return 0;
@@ -747,7 +749,7 @@ place_merges(struct loader *l)
         return no_memory(l);
     for (size_t i = 0; i < l->n_merges; i++)
         if (!bpe_add_merge(b, l->merge[i], &first))
-            return err_set(l->j.err, ERR_FORMAT, "%s: merge %zu is merge %u again",
+            return err_set(l->j.err, ERR_FORMAT, "%s: merge %zu repeats merge %u",
                            l->j.file, i, (unsigned)first);
     return 0;
 }

@@ -69,12 +69,12 @@ def main():
         usage()
     lengths, directory = [int(n) for n in args[1].split()], args[2]
     border = args.index("--")
-    references = {r.rsplit("-", 3)[0]: r for r in args[3:border]}
-    print("weights", "choice", "answer", "cache", "chunk", "j",
+    references = {r.rsplit("-", 4)[0]: r for r in args[3:border]}
+    print("weights", "choice", "answer", "cache", "chunk", "j", "batch",
           *("p%d" % n for n in lengths), sep="\t")
     loaded = {}
     for run in args[border + 1:]:
-        group = run.rsplit("-", 3)[0]
+        group = run.rsplit("-", 4)[0]
         if group not in loaded:
             loaded = {group: read(directory, references[group], lengths)}
         have = read(directory, run, lengths)

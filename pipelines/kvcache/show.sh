@@ -7,7 +7,7 @@ set -euo pipefail
 
 awk -f "$(dirname "$0")/../table.awk" "$1"
 awk -F '\t' 'NR > 1 {
-    for (i = 7; i <= NF; i++) {
+    for (i = 8; i <= NF; i++) {
         n++
         if ($i == "=")
             equal++

@@ -172,7 +172,7 @@ check_refused(void)
     c.rename[0] = (struct rename){ "a*", "b*", false };
     REFUSED(&c, *model, ERR_USAGE, "--rename: no tensor matches \"a*\"");
     c.rename[0] = (struct rename){ "model.layers.*", "x", false };
-    REFUSED(&c, *model, ERR_USAGE, "--rename: two tensors become \"x\"");
+    REFUSED(&c, *model, ERR_USAGE, "--rename: two tensors would be named \"x\"");
     c = pack_to("x.ckpt");
     c.master = "bf16";
     c.moments = "int8";

@@ -5,11 +5,55 @@
 
 #include "lib/core/path.h"
 #include "lib/io/gguf_vocab.h"
+#include "lib/text/tokenizer.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+/* ---- --tokenizer ------------------------------------------------------------------- */
+
+/* It is read once, as for encoding: what is no tokenizer would be found by those who serve
+ * the model. */
+static int
+check_tokenizer(struct plan *p)
+{
+    struct err why = { 0 };
+    struct tokenizer *t = tokenizer_open(p->tokenizer, p->c->io->guard, &why);
+    tokenizer_close(t);
+    return t ? 0
+             : err_set(p->err, why.kind,
+                       "--tokenizer: expected the tokenizer.json of a Qwen model, or a "
+                       "directory with one: %s",
+                       why.msg);
+}
+
+int
+beside_find_tokenizer(struct plan *p)
+{
+    const struct pack *c = p->c;
+    struct stat st;
+    struct buf b = { 0 };
+    if (!c->tokenizer)
+        return 0;
+    if (!writer_traits(c->to)->embeds_tokenizer && !c->directory)
+        return err_set(p->err, ERR_USAGE,
+                       "--tokenizer: goes with a GGUF or a model directory");
+    size_t n = strlen(c->tokenizer);
+    bool in = stat(c->tokenizer, &st) == 0 && S_ISDIR(st.st_mode);
+    buf_add(&b, c->tokenizer, n);
+    if (in)
+        buf_printf(&b, "%stokenizer.json", c->tokenizer[n - 1] == '/' ? "" : "/");
+    if (!(p->tokenizer = plan_text(p, &b)))
+        return -1;
+    int there = path_exists(p->tokenizer, p->err);
+    if (there == 0)
+        return err_set(p->err, ERR_IO, "--tokenizer: %s: does not exist", p->tokenizer);
+    return there < 0 ? -1 : check_tokenizer(p);
+}
+
+/* ---- copies ------------------------------------------------------------------------ */
 
 /* A file beside the input, if it exists. */
 static int
@@ -60,7 +104,7 @@ copy_companions(struct plan *p, struct writer *w, const char *place, bool is_dir
     const char *leaf;
     int rc = 0;
     for (size_t i = 0; rc == 0 && (leaf = modeldir_companion(i)); i++)
-        if (!p->c->tokenizer || strcmp(leaf, "tokenizer.json") != 0)
+        if (!p->tokenizer || strcmp(leaf, "tokenizer.json") != 0)
             rc = copy_beside(p, w, place, is_directory, leaf);
     return rc;
 }
@@ -71,7 +115,7 @@ copy_generation(struct plan *p, struct writer *w, const struct store *s)
 {
     static const char leaf[] = "generation_config.json";
     struct buf path = { 0 };
-    int rc = beside(p, &path, p->c->tokenizer, false, leaf);
+    int rc = beside(p, &path, p->tokenizer, false, leaf);
     if (rc == 0)
         rc = path_exists(path.data, p->err);
     buf_free(&path);
@@ -114,26 +158,23 @@ copy_cards(struct plan *p, struct writer *w, const struct store *s)
 
 /* That of --tokenizer, under the name that readers look for, and what lies beside it. */
 static int
-copy_tokenizer(struct plan *p, struct writer *w, const char *path)
+copy_tokenizer(struct plan *p, struct writer *w)
 {
-    int there = path_exists(path, p->err);
-    if (there == 0)
-        return err_set(p->err, ERR_IO, "--tokenizer: %s: does not exist", path);
-    if (there < 0 || copy_file(p, w, path, "tokenizer.json") < 0)
+    if (copy_file(p, w, p->tokenizer, "tokenizer.json") < 0)
         return -1;
-    return copy_companions(p, w, path, false);
+    return copy_companions(p, w, p->tokenizer, false);
 }
 
 int
 beside_copy(struct plan *p, struct writer *w)
 {
     const struct store *s = p->n_inputs ? &p->inputs[0].store : NULL;
-    if (p->c->tokenizer && copy_tokenizer(p, w, p->c->tokenizer) < 0)
+    if (p->tokenizer && copy_tokenizer(p, w) < 0)
         return -1;
     if (!s || strcmp(s->path, "-") == 0)
         return 0;
-    if ((p->c->tokenizer ? copy_generation(p, w, s)
-                         : copy_companions(p, w, s->path, s->is_directory)) < 0)
+    if ((p->tokenizer ? copy_generation(p, w, s)
+                      : copy_companions(p, w, s->path, s->is_directory)) < 0)
         return -1;
     return copy_cards(p, w, s);
 }
@@ -158,7 +199,7 @@ beside_check(const struct plan *p, const char *out)
         return is_input(p, out);
     if (p->has_input_scales && store_reads(&p->input_scales.store, out))
         return is_input(p, out);
-    const char *named[] = { p->c->config_path, p->c->tokenizer };
+    const char *named[] = { p->c->config_path, p->tokenizer };
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         if (named[i] && stat(named[i], &st) == 0 &&
             (path_is_file(out, st.st_dev, st.st_ino) || path_holds(out, named[i])))
@@ -209,7 +250,7 @@ beside_vocabulary(const struct plan *p, struct gguf_kv *kv)
 {
     const struct pack *c = p->c;
     char *found = NULL, **places = NULL;
-    const char *path = c->tokenizer;
+    const char *path = p->tokenizer;
     int rc = 0;
     if (!path) {
         places = calloc(p->n_inputs + 1, sizeof *places);

@@ -61,13 +61,16 @@ candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
     char q[TEXT_QUOTE];
     size_t len = strlen(c->name);
     if (len == 0 || len > MAX_NAME)
-        return err_set(p->err, ERR_USAGE, "--rename: makes a name of %zu bytes", len);
+        return err_set(p->err, ERR_USAGE,
+                       "--rename: makes a name of %zu bytes: expected 1..%d", len,
+                       MAX_NAME);
     int64_t old = names_find(&all->names, slice_of(c->name));
     assert(old < 0 || all->v);
     if (old >= 0) {
         struct candidate *was = &all->v[old];
         if (was->in == c->in)
-            return err_set(p->err, ERR_USAGE, "--rename: two tensors become \"%s\"",
+            return err_set(p->err, ERR_USAGE,
+                           "--rename: two tensors would be named \"%s\"",
                            text_quote(q, c->name, len));
         candidate_replace(was, c);
         return 0;
@@ -112,8 +115,8 @@ add_view(struct plan *p, struct candidates *all, struct input *in, const struct 
         return 0;
     if (v->incomplete && p->is_model)
         return err_set(p->err, ERR_FORMAT,
-                       "%s: \"%s\" is a part of an NVFP4 tensor that lacks another "
-                       "part; -x leaves it out",
+                       "%s: \"%s\" is one part of an NVFP4 tensor, and another part "
+                       "is missing; -x leaves it out",
                        in->store.name, text_quote(q, v->name, v->name_len));
     const struct candidate c = { .place = candidate_place(p, in, v->entry),
                                  .in = in,
@@ -246,14 +249,15 @@ candidates_check_model(struct plan *p, struct candidates *all)
         if (c->rank != r->rank ||
             memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
             return err_set(p->err, ERR_FORMAT,
-                           "\"%s\" does not have the shape that the configuration says",
+                           "\"%s\" has another shape than the configuration asks for",
                            r->name);
         c->used = true;
     }
     for (size_t i = 0; i < all->n; i++)
         if (!all->v[i].used && !all->v[i].dropped)
-            return err_set(p->err, ERR_FORMAT,
-                           "\"%s\" is no tensor of the configuration",
-                           text_quote(q, all->v[i].name, strlen(all->v[i].name)));
+            return err_set(
+                p->err, ERR_FORMAT,
+                "\"%s\": the configuration has no such tensor; -x leaves it out",
+                text_quote(q, all->v[i].name, strlen(all->v[i].name)));
     return 0;
 }

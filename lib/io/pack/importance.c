@@ -123,7 +123,7 @@ find_hessian(struct plan *p, const struct nvfp4 *t)
              found->shape[0] != t->cols / w || found->shape[1] != w ||
              found->shape[2] != w)
         err_set(p->err, ERR_FORMAT,
-                "%s: \"%s\": expected f32 [%llu, %zu, %zu], as the tensor has columns",
+                "%s: \"%s\": expected f32 [%llu, %zu, %zu], by the tensor's columns",
                 p->importance.store.name, q, (unsigned long long)(t->cols / w), w, w);
     buf_free(&name);
     return p->err->kind ? NULL : found;
@@ -213,7 +213,7 @@ importance_load(struct plan *p, struct nvfp4 *t)
                        s->name, q);
     if (from->dtype != DT_F32 || from->rank != 1 || from->shape[0] != t->cols)
         return err_set(p->err, ERR_FORMAT,
-                       "%s: \"%s\": expected f32 [%llu], as the tensor has columns",
+                       "%s: \"%s\": expected f32 [%llu], a value for each column",
                        s->name, q, (unsigned long long)t->cols);
     t->importance = malloc((t->cols + VALUES_CHUNK) * sizeof *t->importance);
     if (!t->importance)

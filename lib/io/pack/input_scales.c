@@ -109,7 +109,7 @@ check_entry(struct plan *p, const struct tensor *t)
                        p->input_scales.store.name, q);
     if (!amax && r && r->rank == 2 && (t->rank != 1 || t->shape[0] != r->shape[1]))
         return err_set(p->err, ERR_FORMAT,
-                       "%s: \"%s\": expected [%llu], as the tensor has columns: of "
+                       "%s: \"%s\": expected [%llu], a value for each column: of "
                        "another model?",
                        p->input_scales.store.name, q, (unsigned long long)r->shape[1]);
     return 0;

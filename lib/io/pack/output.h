@@ -25,6 +25,8 @@ int metadata_gather(struct plan *p, struct metadata *f);
 void metadata_free(struct metadata *f);
 
 /* ---- beside.c */
+/* Set p->tokenizer: that file, or tokenizer.json of that directory, must be a tokenizer. */
+int beside_find_tokenizer(struct plan *p);
 /* Copy the model files beside the first input: tokenizer, card, licenses. */
 int beside_copy(struct plan *p, struct writer *w);
 /* An output, or a sidecar of it, that is an input is an error. */

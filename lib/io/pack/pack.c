@@ -18,11 +18,9 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
         c->moments = "int8";
     int rc = plan_open(&p, c, paths, n, err);
     if (rc == 0)
+        rc = beside_find_tokenizer(&p);
+    if (rc == 0)
         rc = beside_check_output(&p);
-    if (rc == 0 && c->tokenizer && !writer_traits(c->to)->embeds_tokenizer &&
-        !c->directory)
-        rc = err_set(err, ERR_USAGE,
-                     "--tokenizer: goes with a GGUF or a model directory");
     if (rc == 0 && c->report)
         rc = report_begin(&p, &report);
     if (rc == 0)

@@ -54,7 +54,8 @@ plan_check_globs(struct plan *p, const struct select *s)
 {
     const char *glob = select_unused(s);
     char q[TEXT_QUOTE];
-    return glob ? err_set(p->err, ERR_USAGE, "no tensor matches \"%s\"",
+    return glob ? err_set(p->err, ERR_USAGE,
+                          "no tensor matches \"%s\"; datcat -l lists the names",
                           text_quote(q, glob, strlen(glob)))
                 : 0;
 }

@@ -101,10 +101,11 @@ struct plan {
     bool one_level;         // the NVFP4 tensors of the inputs have one level of scales
     bool asked;             // by --quant or --share-scale
     struct lost lost;
-    bool requantizes;    // an NVFP4 tensor is quantized again, as was asked for
-    bool keeps_plain;    // an input has NVFP4: its plain projections stay plain
-    bool w4a4;           // every NVFP4 tensor of the output has an activation scale
-    struct slice config; // text; p == NULL: none
+    bool requantizes;      // an NVFP4 tensor is quantized again, as was asked for
+    bool keeps_plain;      // an input has NVFP4: its plain projections stay plain
+    bool w4a4;             // every NVFP4 tensor of the output has an activation scale
+    const char *tokenizer; // the file that --tokenizer names, or has; NULL: not given
+    struct slice config;   // text; p == NULL: none
     struct config model;
     bool is_model;        // config was parsed
     struct table table;   // of --init: candidates point into it

@@ -38,12 +38,12 @@ quantize_check(struct plan *p, const struct candidate *c)
     text_quote(q, c->name, strlen(c->name));
     if (!is_float(c->dtype) && c->dtype != DT_NVFP4)
         return err_set(p->err, ERR_FORMAT,
-                       "%s: \"%s\" is %s, and f16, bf16 or f32 can be quantized", where,
+                       "%s: \"%s\" is %s: expected f16, bf16 or f32 to quantize", where,
                        q, dtype_name(c->dtype));
     if (c->rank != 2)
         return err_set(p->err, ERR_FORMAT,
-                       "%s: \"%s\" is %u-dimensional, and what is quantized has two "
-                       "dimensions",
+                       "%s: \"%s\" has %u dimensions: expected two to quantize; -x "
+                       "leaves it as it is",
                        where, q, c->rank);
     if (c->shape[1] % unit || c->shape[1] == 0)
         return err_set(p->err, ERR_FORMAT,

@@ -203,7 +203,8 @@ quantize_settle(struct plan *p)
     p->spec.kind = QUANT_SWEEP;
     if (!quantizer_of(&p->spec, &p->share, &words)) // "none", of a checkpoint
         return details ? err_set(p->err, ERR_USAGE,
-                                 "--variant, --criterion: there is no quantizer")
+                                 "--variant, --criterion: go with a quantizer, and "
+                                 "--quant is none")
                        : 0;
     p->spec.isa = c->io->isa;
     p->spec.exhaustive = c->exhaustive;

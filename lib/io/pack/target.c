@@ -61,8 +61,8 @@ check_pair_parts(struct plan *p, const struct candidate *c)
     if ((scale && is_wide_float(c->dtype)) || (codes && is_wide_float(c->dtype)))
         return err_set(
             p->err, ERR_FORMAT,
-            "\"%s\" is %s: no part of an NVFP4 pair, which readers would take "
-            "it for",
+            "\"%s\" is %s, but by its name readers would take it for a part of an "
+            "NVFP4 pair; --rename gives it another name",
             text_quote(q, c->name, name.n), dtype_name(c->dtype));
     return 0;
 }
