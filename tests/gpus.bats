@@ -156,6 +156,19 @@ torch() {
     alone -q -n 1 some.ckpt >/dev/null
     gpus 2 -q -n 1 some.ckpt >/dev/null
     cmp one.ckpt some.ckpt
+    # A rank without a sample sends its weights all the same.
+    local n queues
+    head -n 1 "$IN/held" | tokenize -q --input ids -o few.tok
+    alone -q -n 1 --accum 6 --eval few.tok --log one.jsonl -f -o one.ckpt "$IN/wide.ckpt" >/dev/null
+    for n in 2 3; do
+        for queues in late early; do
+            NIBBLE_EMULATE_QUEUES=$queues gpus $n -q -n 1 --accum 6 --eval few.tok --log some.jsonl -f -o some.ckpt \
+                "$IN/wide.ckpt" >/dev/null
+            cmp one.ckpt some.ckpt
+            cmp <(jsonl "[l['eval_loss'] for l in d if 'eval_loss' in l]" <one.jsonl) \
+                <(jsonl "[l['eval_loss'] for l in d[-1:]]" <some.jsonl)
+        done
+    done
 }
 
 # bats test_tags=long
@@ -355,6 +368,19 @@ over() {
         [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
         [ "$(datcat --meta m.ckpt | json "d['meta']['state']['step']")" -eq "$(tail -n 1 out | cut -f 1)" ]
     done
+}
+
+# bats test_tags=long
+@test "a second SIGTERM to the one that started them ends them though one hangs" {
+    emulated
+    begin
+    kill -STOP "${rank[1]}"
+    kill -TERM "$pid"
+    sleep 1
+    kill -0 "$pid" # it waits for the step
+    kill -TERM "$pid"
+    over
+    [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
 }
 
 @test "who connects and says nothing, or not all of it, keeps no rank from meeting" {

@@ -154,6 +154,15 @@ same() {
         cmp one.numbers some.numbers
         [ "$(grep -o None one.numbers | wc -l)" -gt 8 ]
     done
+    # Fewer samples than ranks.
+    head -n 1 "$IN/held" | tokenize -q --input ids -o few.tok
+    alone -q -n 2 --accum 3 --eval few.tok --log one.jsonl -f -o one.ckpt "$IN/small.ckpt" >/dev/null
+    ranks 3 -q -n 2 --accum 3 --eval few.tok --log some.jsonl -f -o some.ckpt "$IN/small.ckpt" >/dev/null
+    cmp one.ckpt some.ckpt
+    for f in one some; do
+        jsonl "[(l['step'], l.get('loss'), l.get('eval_loss')) for l in d]" <$f.jsonl | tail -n 3 >$f.numbers
+    done
+    cmp one.numbers some.numbers
 }
 
 @test "steps of one process, replayed by two ranks: they lead there, or not" {
