@@ -3,9 +3,7 @@
 #include "lib/io/training.h"
 
 #include "lib/io/bulk.h"
-#include "lib/model/shard.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,164 +133,34 @@ training_list(const struct train *t)
     return w;
 }
 
-struct saving {
-    struct train *t;
-    struct store *from;
-    struct writer *w;
-    pthread_mutex_t device; // a device is asked by one thread at a time
-};
-
-/* ---- parts of other ranks ----------------------------------------------------------------- */
-
-/* What rank 0 asks all for: n bytes of an array from `at` on; n 0: it has everything. */
-struct request {
-    uint64_t array, at, n;
-};
-
+/* The first byte of array i that this rank holds. */
 static uint64_t
-clamp(uint64_t v, uint64_t low, uint64_t high)
+held_from(const struct train *t, size_t i)
 {
-    return v < low ? low : v > high ? high : v;
+    const struct array *a = &t->arrays.v[i];
+    uint64_t at = 0;
+    if (train_has_parts(t, a))
+        array_bytes(a, &t->held[i].span, &at);
+    return at;
 }
 
-/* Where in those bytes the parts of ranks begin, to t->part; and put the own part there. */
-static int
-put_part(struct train *t, const struct request *r, uint8_t *buffer)
+const void *
+training_read(const struct train *t, struct store *from, size_t i, uint64_t at,
+              void *buffer, size_t n, struct err *err)
 {
-    const struct array *a = &t->arrays.v[r->array];
-    const struct comm *c = t->layout.comm;
-    uint64_t own = 0;
-    for (unsigned q = 0; q < c->size; q++) {
-        struct span s = shard_span(&t->net.table, a->row, c->size, q);
-        uint64_t first;
-        array_bytes(a, &s, &first);
-        own = q == c->rank ? first : own;
-        t->part[q] = (size_t)(clamp(first, r->at, r->at + r->n) - r->at);
+    struct kernels *k = t->net.k;
+    const uint8_t *device = t->held[i].device;
+    if (!device) {
+        const struct tensor *x = store_find(from, slice_of(t->arrays.v[i].name));
+        return store_read(from, x, at, buffer, n, err) < 0 ? NULL : buffer;
     }
-    t->part[c->size] = (size_t)r->n;
-    size_t at = t->part[c->rank], n = t->part[c->rank + 1] - at;
-    const uint8_t *device = t->held[r->array].device;
-    return n ? kernels_download(t->net.k, buffer + at, device + (r->at + at - own), n)
-             : 0;
-}
-
-/* The call that all ranks make. */
-static int
-collect(struct train *t, const struct request *r, uint8_t *buffer, struct err *err)
-{
-    struct comm *c = t->layout.comm;
-    if (put_part(t, r, buffer) < 0)
-        return err_set(err, t->err->kind, "%s", t->err->msg);
-    return comm_collect(c, buffer, t->part) < 0
-               ? err_set(err, c->err->kind, "%s", c->err->msg)
-               : 0;
-}
-
-static int
-ask(struct train *t, struct request *r, struct err *err)
-{
-    struct comm *c = t->layout.comm;
-    return comm_broadcast(c, r, sizeof *r) < 0
-               ? err_set(err, c->err->kind, "%s", c->err->msg)
-               : 0;
-}
-
-int
-training_serve(struct train *t)
-{
-    struct request r = { 0 };
-    uint8_t *buffer = NULL;
-    int rc;
-    while ((rc = ask(t, &r, t->err)) == 0 && r.n) {
-        uint8_t *more = realloc(buffer, (size_t)r.n);
-        if (!more) {
-            rc = err_set(t->err, ERR_MEMORY, "out of memory for a save");
-            break;
-        }
-        buffer = more;
-        if ((rc = collect(t, &r, buffer, t->err)) < 0)
-            break;
-    }
-    free(buffer);
-    return rc;
-}
-
-int
-training_served(struct train *t)
-{
-    struct request end = { 0 };
-    return ask(t, &end, t->err);
-}
-
-/* ---- all of it ----------------------------------------------------------------------------- */
-
-/* Of an array that is held: where it lies if that is the host, else a copy. */
-static const void *
-read_held(struct saving *s, uint8_t *device, uint64_t at, void *buffer, size_t n,
-          struct err *err)
-{
-    struct kernels *k = s->t->net.k;
+    device += at - held_from(t, i);
     if (k->is.host)
-        return device + at;
-    pthread_mutex_lock(&s->device);
-    int rc = kernels_download(k, buffer, device + at, n);
-    if (rc < 0)
-        err_set(err, k->err->kind, "%s", k->err->msg);
-    pthread_mutex_unlock(&s->device);
-    return rc < 0 ? NULL : buffer;
-}
-
-/* Of an array of which each rank has a part.  Others wait for requests. */
-static const void *
-read_parts(struct saving *s, size_t a, uint64_t at, void *buffer, size_t n,
-           struct err *err)
-{
-    struct request r = { a, at, n };
-    pthread_mutex_lock(&s->device);
-    int rc = ask(s->t, &r, err);
-    if (rc == 0)
-        rc = collect(s->t, &r, buffer, err);
-    pthread_mutex_unlock(&s->device);
-    return rc < 0 ? NULL : buffer;
-}
-
-/* Of an array that stays in the file that the run began with: it must be there still, as
- * the writer's hash of it tells at its end. */
-static const void *
-read_array(void *ctx, size_t i, uint64_t at, void *buffer, size_t n, struct err *err)
-{
-    struct saving *s = ctx;
-    size_t a = s->w->t[i].tag;
-    if (s->t->held[a].device && train_has_parts(s->t, &s->t->arrays.v[a]))
-        return read_parts(s, a, at, buffer, n, err);
-    if (s->t->held[a].device)
-        return read_held(s, s->t->held[a].device, at, buffer, n, err);
-    const struct tensor *x = store_find(s->from, slice_of(s->t->arrays.v[a].name));
-    return store_read(s->from, x, at, buffer, n, err) < 0 ? NULL : buffer;
-}
-
-static int
-check_copies(struct saving *s)
-{
-    for (size_t i = 0; i < s->w->n; i++) {
-        const struct wtensor *w = &s->w->t[i];
-        if (!w->nbytes || s->t->held[w->tag].device)
-            continue;
-        const struct tensor *x = store_find(s->from, slice_of(w->name));
-        if (store_check_digest(s->from, x, w->xxh3, s->t->err) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-int
-training_write(struct train *t, struct store *from, struct writer *w, unsigned threads)
-{
-    struct saving s = { .t = t, .from = from, .w = w };
-    pthread_mutex_init(&s.device, NULL);
-    int rc = writer_fill(w, threads, read_array, &s);
-    pthread_mutex_destroy(&s.device);
-    return rc < 0 ? -1 : check_copies(&s);
+        return device;
+    if (kernels_download(k, buffer, device, n) == 0)
+        return buffer;
+    err_set(err, k->err->kind, "%s", k->err->msg);
+    return NULL;
 }
 
 /* ---- comparing ---------------------------------------------------------------------------- */
@@ -316,23 +184,18 @@ note_difference(struct training_diff *d, const struct array *a, uint64_t at,
 
 /* 1: array i differs, which is noted if it is the first; 0; -1. */
 static int
-compare_array(struct saving *s, struct store *with, size_t i, uint8_t *buffer,
-              struct training_diff *d)
+compare_array(struct train *t, struct store *from, struct store *with, size_t i,
+              uint8_t *buffer, struct training_diff *d)
 {
-    struct train *t = s->t;
     const struct array *a = &t->arrays.v[i];
     const struct tensor *x, *y;
-    if (find_array(t, with, a, &x) < 0 || find_array(t, s->from, a, &y) < 0)
+    if (find_array(t, with, a, &x) < 0 || find_array(t, from, a, &y) < 0)
         return -1;
     for (uint64_t at = 0; at < a->bytes; at += COMPARE_BYTES) {
         uint64_t left = a->bytes - at;
         size_t n = left < COMPARE_BYTES ? (size_t)left : COMPARE_BYTES;
         uint8_t *other = buffer + COMPARE_BYTES;
-        const void *own = buffer;
-        if (t->held[i].device)
-            own = read_held(s, t->held[i].device, at, buffer, n, t->err);
-        else if (store_read(s->from, y, at, buffer, n, t->err) < 0)
-            own = NULL;
+        const void *own = training_read(t, from, i, at, buffer, n, t->err);
         if (!own || store_read(with, x, at, other, n, t->err) < 0)
             return -1;
         if (memcmp(own, other, n) == 0)
@@ -350,16 +213,13 @@ int
 training_compare(struct train *t, struct store *from, struct store *with,
                  struct training_diff *d)
 {
-    struct saving s = { .t = t, .from = from };
     uint8_t *buffer = malloc(2 * (size_t)COMPARE_BYTES);
     int rc = buffer ? 0 : err_set(t->err, ERR_MEMORY, "%s: out of memory", with->name);
     *d = (struct training_diff){ 0 };
-    pthread_mutex_init(&s.device, NULL);
     for (size_t i = 0; i < t->arrays.n && rc >= 0; i++) {
-        rc = compare_array(&s, with, i, buffer, d);
+        rc = compare_array(t, from, with, i, buffer, d);
         d->differing += rc > 0;
     }
-    pthread_mutex_destroy(&s.device);
     free(buffer);
     return rc < 0 ? -1 : 0;
 }
