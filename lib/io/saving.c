@@ -302,10 +302,10 @@ collect(struct saving *s, struct outfile *joined)
 {
     size_t n = s->t->arrays.n, each = STATUS + n * XXH3_BYTES;
     int rc = s->rank ? out_seal(joined) : 0;
-    uint8_t *all = calloc(s->size, each), *own = all + s->rank * each;
+    uint8_t *all = calloc(s->size, each);
     if (!all)
         return no_memory(s);
-    memcpy(own + STATUS, s->digest, n * XXH3_BYTES);
+    memcpy(all + s->rank * each + STATUS, s->digest, n * XXH3_BYTES);
     for (unsigned q = 0; q <= s->size; q++)
         s->at[q] = q * each;
     rc = hear(s, all, rc);
