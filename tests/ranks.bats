@@ -428,6 +428,26 @@ PY
     exec 9>&-
 }
 
+@test "arrays that all ranks have, or that stay in the file, are written by all in equal shares" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 4224/' \
+        "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt --quant none --master f32 --moments f32 -o large.ckpt
+    alone -q -n 1 --accum 12 --train-last-layers 1 -o one.ckpt large.ckpt >/dev/null
+    local n k log=$BATS_TEST_TMPDIR/log
+    for n in 2 3 4; do
+        rm -f "$log".*
+        # shellcheck disable=SC2016  # for the inner shell
+        started -n $n bash -c 'LD_PRELOAD=$0 FAILIO_LOG=$1.$OMPI_COMM_WORLD_RANK exec "${@:2}"' "$FAILIO_SO" "$log" \
+            trainstep -q -d "$IN/ids.tok" --lr 1e-2 -n 1 --accum 12 --train-last-layers 1 -f -o some.ckpt large.ckpt >/dev/null
+        cmp one.ckpt some.ckpt
+        for ((k = 0; k < n; k++)); do
+            awk -v whole="$(stat -c %s one.ckpt)" -v n=$n '/ pwrite pass .*some\.ckpt/ { bytes += $4 }
+                END { exit !(bytes > 0.8 * whole / n && bytes < 1.2 * whole / n) }' "$log.$k"
+        done
+    done
+}
+
 # saves RANK VARIABLE=VALUE... -- RANKS OPTION...: m.ckpt is saved twice; the variables are those of one rank.
 saves() {
     local rank=$1 k set=() args=()
