@@ -318,6 +318,8 @@ whole[whole.find(payload) + len(payload) - 4] ^= 1
 open("bad.ckpt", "wb").write(whole)
 PY
         refused "$part" -n 2 trainstep -q -d "$IN/ids.tok" --accum 4 bad.ckpt
+        # Also where it stays in the file.
+        refused "$part" -n 3 trainstep -q -d "$IN/ids.tok" --accum 3 --train-last-layers 1 bad.ckpt
     done
 }
 

@@ -54,24 +54,22 @@ struct plan {
     size_t n_held, n_part, n_check;
 };
 
-/* A part cannot be checked alone: the ranks take turns to read all of an array. */
+/* A part cannot be checked alone, nor what stays in the file: the ranks take turns to read all of
+ * such an array. */
 static void
 plan_array(struct train *t, struct plan *p, size_t i, const struct tensor *x)
 {
     const struct train_held *h = &t->held[i];
     const struct array *a = &t->arrays.v[i];
+    const struct comm *c = t->layout.comm;
     uint64_t at, n = array_bytes(a, &h->span, &at);
-    if (!h->device) {
-        p->check[p->n_check++] = x;
-        return;
-    }
-    if (!train_has_parts(t, a)) {
+    if (h->device && !train_has_parts(t, a)) {
         p->held[p->n_held++] = (struct bulk){ x, h->device, 0, 0 };
         return;
     }
-    if (n)
+    if (h->device && n)
         p->part[p->n_part++] = (struct bulk){ x, h->device, at, n };
-    if (i % t->layout.comm->size == t->layout.comm->rank)
+    if (!c || i % c->size == c->rank)
         p->check[p->n_check++] = x;
 }
 
