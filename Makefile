@@ -193,6 +193,7 @@ IO_SRCS = \
 	lib/io/stats.c \
 	lib/io/stats_kernel.c \
 	lib/io/stats_paths.c \
+	lib/io/saving.c \
 	lib/io/training.c \
 	lib/io/values.c
 

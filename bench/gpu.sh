@@ -25,7 +25,7 @@
 #              bytes over CUTS (24) cuts, prefill, and from PEERS the steps of torch_fp8.py and
 #              torch_multi.py on one GPU; only when it is asked for
 #   ranks      steps of a sweepfp8 Qwen3-4B on one GPU and on all, and from PEERS those of
-#              torch_multi.py on all; only when it is asked for
+#              torch_multi.py on all; its checkpoint saved by one and by all; only when asked for
 #
 # A row: date,machine,versions,commit,part,what,value,unit.  Only what was measured in one run
 # is to be compared: the chip's own pace changes by some percent from hour to hour.
@@ -81,7 +81,8 @@ versions=$("$bin/trainstep" --diagnose 2>/dev/null | awk -F '\t' '
     /^CUDA of the driver|^CUDA runtime|^cuBLASLt|^cuDNN/ { gsub(",", " "); s = s sep $1 " " $2; sep = "; " }
     END { print s }')
 dir=$(mktemp -d "$scratch/nibble-gpu.XXXXXX")
-trap 'rm -rf "$dir"' EXIT
+shm=
+trap 'rm -rf "$dir" ${shm:+"$shm"}' EXIT
 export NIBBLE_BIN=$bin
 failed=0
 part=
@@ -572,6 +573,27 @@ for key, unit in ("ms", "ms"), ("tok_s", "tokens/s"), ("peak_gb", "GiB"):
 }
 
 # A pass a GPU: one GPU, all of them, and PyTorch's FSDP2 on all.
+# saves N: the checkpoint, by one GPU and by N in turns, on the disk and in memory.
+saves()
+{
+    local at i where bytes
+    bytes=$(stat -c %s "$dir/f.ckpt")
+    samples "$1" 256
+    shm=$(mktemp -d /dev/shm/nibble-gpu.XXXXXX)
+    for at in "$dir" "$shm"; do
+        for i in 1 2 3; do
+            for where in "--device cuda:0" "--gpus $1"; do
+                rm -f "$at/o.ckpt"
+                # shellcheck disable=SC2086  # an option and its value
+                "$bin/trainstep" -v $where -d "$dir/data.tok" --accum "$1" -n 1 -o "$at/o.ckpt" "$dir/f.ckpt" \
+                    >/dev/null 2>"$dir/err" || { fail "checkpoint, $where" "$dir/err" && return 0; }
+                speed "checkpoint saved, $where, $(stat -f -c %T "$at"), run $i" "$bytes" "$(said saved)"
+            done
+        done
+        rm -f "$at/o.ckpt"
+    done
+}
+
 part_ranks()
 {
     local shape where gpus model=f
@@ -593,6 +615,7 @@ part_ranks()
             fail "torch_multi.py $shape, $gpus GPUs" "$dir/err"
         fi
     done
+    saves "$gpus"
     rm -f "$dir/f.ckpt"
 }
 

@@ -15,8 +15,9 @@
 #include <unistd.h>
 
 /* Seconds that others have to end: when one has died they must find that out, and say it; when one
- * has said why it ends, no other one needs to. */
-enum { TO_SPEAK = 10, TO_END = 2 };
+ * has said why it ends, no other one needs to; where one ends well all are at their end, unless a
+ * second signal has ended it and another one hangs. */
+enum { TO_SPEAK = 10, TO_END = 2, TO_FOLLOW = 20 };
 
 struct ranks {
     pid_t *id; // 0: it has ended
@@ -50,8 +51,10 @@ note_end(struct ranks *r, pid_t id, int how)
     if (r->status == EXIT_DONE)
         r->status = status;
     bool well = status == EXIT_DONE || status == EXIT_PREEMPTED;
-    double over = os_seconds() + (WIFSIGNALED(how) ? TO_SPEAK : TO_END);
-    if ((WIFSIGNALED(how) || !well) && (r->over <= 0 || over < r->over))
+    double over = os_seconds() + (WIFSIGNALED(how) ? TO_SPEAK
+                                  : well           ? TO_FOLLOW
+                                                   : TO_END);
+    if (r->over <= 0 || over < r->over)
         r->over = over;
 }
 

@@ -180,6 +180,19 @@ plan() {
     alone -q -n 1 some.ckpt >/dev/null
     gpus 2 -q -n 1 some.ckpt >/dev/null
     cmp one.ckpt some.ckpt
+    # A rank without a sample sends its weights all the same.
+    local n queues
+    head -n 1 "$IN/held" | tokenize -q --input ids -o few.tok
+    alone -q -n 1 --accum 6 --eval few.tok --log one.jsonl -f -o one.ckpt "$IN/wide.ckpt" >/dev/null
+    for n in 2 3; do
+        for queues in late early; do
+            NIBBLE_EMULATE_QUEUES=$queues gpus $n -q -n 1 --accum 6 --eval few.tok --log some.jsonl -f -o some.ckpt \
+                "$IN/wide.ckpt" >/dev/null
+            cmp one.ckpt some.ckpt
+            cmp <(jsonl "[l['eval_loss'] for l in d if 'eval_loss' in l]" <one.jsonl) \
+                <(jsonl "[l['eval_loss'] for l in d[-1:]]" <some.jsonl)
+        done
+    done
 }
 
 # bats test_tags=long
@@ -379,6 +392,51 @@ over() {
         [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
         [ "$(datcat --meta m.ckpt | json "d['meta']['state']['step']")" -eq "$(tail -n 1 out | cut -f 1)" ]
     done
+}
+
+# bats test_tags=long
+@test "a rank that is killed while all save, or has no space: the checkpoint is the last one, and no other file is left" {
+    emulated
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    local k rule words t=(--device cuda -q -d "$IN/ids.tok" --lr 1e-2 --accum 2)
+    cp "$IN/wide.ckpt" one.ckpt
+    alone -q --accum 2 one.ckpt >/dev/null
+    while read -r k rule words; do
+        local i id=() n
+        cp "$IN/wide.ckpt" m.ckpt
+        port=$(free_port)
+        for i in 0 1; do
+            n=
+            [ $i -ne "$k" ] || n=$FAILIO_SO
+            env RANK=$i LOCAL_RANK=$i WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" LD_PRELOAD="$n" \
+                FAILIO="$rule" timeout 100 trainstep "${t[@]}" -n 9 --save-every 1 m.ckpt >out.$i 2>said.$i </dev/null 3>&- &
+            id+=($!)
+        done
+        n=0
+        wait "${id[1 - k]}" || n=$?
+        [ "$n" -eq 2 ]
+        wait "${id[k]}" || true
+        [ "$(cat said.0 said.1)" = "trainstep: $words" ]
+        cmp one.ckpt m.ckpt
+        [ "$(find . -name '.m.ckpt*')" = "" ] || { find . && false; }
+    done <<'END'
+1 fsync:2:kill=9:m.ckpt rank 1 has ended without a word: it was killed, or its host is gone
+1 fsync:2:ENOSPC:m.ckpt rank 1: m.ckpt: fsync: No space left on device
+0 fsync:2:ENOSPC:m.ckpt m.ckpt: fsync: No space left on device
+END
+}
+
+# bats test_tags=long
+@test "a second SIGTERM to the one that started them ends them though one hangs" {
+    emulated
+    begin
+    kill -STOP "${rank[1]}"
+    kill -TERM "$pid"
+    sleep 1
+    kill -0 "$pid" # it waits for the step
+    kill -TERM "$pid"
+    over
+    [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
 }
 
 @test "who connects and says nothing, or not all of it, keeps no rank from meeting" {

@@ -154,6 +154,15 @@ same() {
         cmp one.numbers some.numbers
         [ "$(grep -o None one.numbers | wc -l)" -gt 8 ]
     done
+    # Fewer samples than ranks.
+    head -n 1 "$IN/held" | tokenize -q --input ids -o few.tok
+    alone -q -n 2 --accum 3 --eval few.tok --log one.jsonl -f -o one.ckpt "$IN/small.ckpt" >/dev/null
+    ranks 3 -q -n 2 --accum 3 --eval few.tok --log some.jsonl -f -o some.ckpt "$IN/small.ckpt" >/dev/null
+    cmp one.ckpt some.ckpt
+    for f in one some; do
+        jsonl "[(l['step'], l.get('loss'), l.get('eval_loss')) for l in d]" <$f.jsonl | tail -n 3 >$f.numbers
+    done
+    cmp one.numbers some.numbers
 }
 
 @test "steps of one process, replayed by two ranks: they lead there, or not" {
@@ -309,6 +318,8 @@ whole[whole.find(payload) + len(payload) - 4] ^= 1
 open("bad.ckpt", "wb").write(whole)
 PY
         refused "$part" -n 2 trainstep -q -d "$IN/ids.tok" --accum 4 bad.ckpt
+        # Also where it stays in the file.
+        refused "$part" -n 3 trainstep -q -d "$IN/ids.tok" --accum 3 --train-last-layers 1 bad.ckpt
     done
 }
 
@@ -419,18 +430,105 @@ PY
     exec 9>&-
 }
 
-@test "a disk that is full where rank 0 saves ends all; the checkpoint is the last one" {
+@test "arrays that all ranks have, or that stay in the file, are written by all in equal shares" {
     [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 4224/' \
+        "$IN/config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt --quant none --master f32 --moments f32 -o large.ckpt
+    alone -q -n 1 --accum 12 --train-last-layers 1 -o one.ckpt large.ckpt >/dev/null
+    local n k log=$BATS_TEST_TMPDIR/log
+    for n in 2 3 4; do
+        rm -f "$log".*
+        # shellcheck disable=SC2016  # for the inner shell
+        started -n $n bash -c 'LD_PRELOAD=$0 FAILIO_LOG=$1.$OMPI_COMM_WORLD_RANK exec "${@:2}"' "$FAILIO_SO" "$log" \
+            trainstep -q -d "$IN/ids.tok" --lr 1e-2 -n 1 --accum 12 --train-last-layers 1 -f -o some.ckpt large.ckpt >/dev/null
+        cmp one.ckpt some.ckpt
+        for ((k = 0; k < n; k++)); do
+            awk -v whole="$(stat -c %s one.ckpt)" -v n=$n '/ pwrite pass .*some\.ckpt/ { bytes += $4 }
+                END { exit !(bytes > 0.8 * whole / n && bytes < 1.2 * whole / n) }' "$log.$k"
+        done
+    done
+}
+
+# saves RANK VARIABLE=VALUE... -- RANKS OPTION...: m.ckpt is saved twice; the variables are those of one rank.
+saves() {
+    local rank=$1 k set=() args=()
+    shift
+    while [ "$1" != -- ]; do
+        set+=("$1")
+        shift
+    done
+    for ((k = 0; k < $2; k++)); do
+        args+=(-n 1 env)
+        [ $k -ne "$rank" ] || args+=("LD_PRELOAD=$FAILIO_SO" "${set[@]}")
+        args+=(trainstep -q -d "$IN/ids.tok" --lr 1e-2 --accum 6 --save-every 3 "${@:3}" m.ckpt :)
+    done
+    unset "args[-1]"
     cp "$IN/small.ckpt" m.ckpt
-    cp "$IN/small.ckpt" three.ckpt
-    alone -q --accum 2 -n 3 three.ckpt >/dev/null
-    local t=(trainstep -q -d "$IN/ids.tok" --lr 1e-2 --accum 2 -n 9 --save-every 3 m.ckpt)
-    # The second save.
-    run -2 --separate-stderr started -n 1 env LD_PRELOAD="$FAILIO_SO" FAILIO='anyrename:2+:ENOSPC:m.ckpt' "${t[@]}" : \
-        -n 1 "${t[@]}"
-    [[ $stderr == *"trainstep: "*"No space left"* ]]
-    [ "$(grep -c '^trainstep: ' <<<"$stderr")" -eq 1 ]
+    started "${args[@]}"
+}
+
+# fails_saving WORDS RULE RANK RANKS: the second save fails, since failio has the rule for a rank, and ends all.
+fails_saving() {
+    run -2 --separate-stderr saves "$3" "FAILIO=$2" -- "$4" -n 9
+    # shellcheck disable=SC2053  # a pattern
+    [[ $stderr == $1 ]] || { echo "$stderr, want $1" && false; }
     cmp three.ckpt m.ckpt
+    [ "$(ls -A -I 'separate-stderr-*')" = $'m.ckpt\nthree.ckpt' ] || { ls -A && false; }
+}
+
+@test "a disk that is full for one rank ends all, in its words; the checkpoint is the last one, nothing else is left" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    cp "$IN/small.ckpt" three.ckpt
+    alone -q --accum 6 -n 3 three.ckpt >/dev/null
+    local n k of log=$BATS_TEST_TMPDIR/log
+    fails_saving "trainstep: m.ckpt: cannot rename the temporary file to it: No space left on device" \
+        'anyrename:2+:ENOSPC:m.ckpt' 0 2
+    for n in 2 3; do
+        for ((k = 0; k < n; k++)); do
+            of=
+            [ $k -eq 0 ] || of="rank $k: "
+            rm -f "$log"
+            saves $k "FAILIO_LOG=$log" -- $n -n 3 >/dev/null
+            cmp three.ckpt m.ckpt
+            fails_saving "trainstep: ${of}m.ckpt: byte *: write: No space left on device" \
+                "pwrite:$(($(grep -c ' pwrite pass .*m\.ckpt' "$log") + 2))+:ENOSPC:m.ckpt" $k $n
+        done
+        fails_saving "trainstep: rank 1: m.ckpt: fsync: Input/output error" 'fsync:2:EIO:m.ckpt' 1 $n
+    done
+}
+
+@test "a rank that is killed while it saves: the checkpoint is the last one, and the next run goes on" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    cp "$IN/small.ckpt" three.ckpt
+    alone -q --accum 6 -n 3 three.ckpt >/dev/null
+    cp three.ckpt six.ckpt
+    alone -q -n 3 six.ckpt >/dev/null
+    local k
+    for k in 0 1; do
+        run ! saves $k "FAILIO=fsync:2:kill=9:m.ckpt" -- 2 -n 9
+        cmp three.ckpt m.ckpt
+        ranks 2 -q -n 3 m.ckpt >/dev/null
+        cmp six.ckpt m.ckpt
+        [ "$(ls -A)" = $'m.ckpt\nsix.ckpt\nthree.ckpt' ] || { ls -A && false; }
+    done
+}
+
+@test "ranks that do not see the file that rank 0 writes are refused before the first step" {
+    mkdir other
+    cp "$IN/small.ckpt" m.ckpt
+    cp "$IN/small.ckpt" other
+    cp "$IN/small.ckpt" other/m.ckpt
+    local t=(trainstep -q -d "$IN/ids.tok" --accum 2)
+    refused "trainstep: rank 1: m.ckpt: is not the file that rank 0 writes: " -n 1 "${t[@]}" m.ckpt : \
+        -n 1 -wdir other "${t[@]}" m.ckpt
+    refused "trainstep: rank 1: y.ckpt: is not the file that rank 0 writes: " -n 1 "${t[@]}" -o x.ckpt m.ckpt : \
+        -n 1 "${t[@]}" -o y.ckpt m.ckpt
+    # By another path it is the same one.
+    ln -s "$PWD/m.ckpt" other/same.ckpt
+    started -n 1 "${t[@]}" m.ckpt : -n 1 -wdir other "${t[@]}" same.ckpt >/dev/null
+    [ "$(meta "['step']" m.ckpt)" -eq 1 ]
+    [ -L other/same.ckpt ]
 }
 
 @test "launchers are recognised, and what MPI cannot join is refused in words" {

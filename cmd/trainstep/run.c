@@ -942,6 +942,7 @@ compare_input(const struct run *r)
     uint8_t header[XXH3_BYTES];
     xxh3_128(header, r->in.header, (size_t)r->in.header_bytes);
     buf_printf(&b, "version\t%s %s\n", cmd_version(), cmd_commit());
+    put_count(&b, "the version of libxxhash", hash_library());
     put_count(&b, "the checkpoint's step", r->in_step);
     put_hash(&b, "the checkpoint's hash", true, header);
     put_count(&b, "the last step", r->end);
@@ -1070,6 +1071,8 @@ run_rank(struct run *r)
     plan_settle(r);
     open_device(r);
     compare_run(r);
+    if (!r->replay)
+        save_check_place(r);
     ranks_join_gpus(r->k);
     open_model(r);
     if (r->replay)

@@ -6,14 +6,16 @@
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/core/os.h"
+#include "lib/core/path.h"
 #include "lib/format/history.h"
 #include "lib/format/provenance.h"
 #include "lib/format/writer.h"
-#include "lib/io/training.h"
+#include "lib/io/saving.h"
 
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -44,6 +46,33 @@ void
 save_unlock(void)
 {
     release_held();
+}
+
+/* All ranks write to the file that rank 0 begins beside its lock, so they must see the same one. */
+void
+save_check_place(struct run *r)
+{
+    struct stat st = { 0 };
+    uint64_t inode = 0;
+    if (ranks_count() == 1)
+        return;
+    ranks_meet(0);
+    if (ranks_number() == 0 && fstat(r->lock.fd, &st) == 0)
+        inode = st.st_ino;
+    if (comm_broadcast(ranks_comm(), &inode, sizeof inode) < 0)
+        die(EXIT_TROUBLE, "%s", ranks_comm()->err->msg);
+    char *target = path_target(r->target);
+    char *lock = target ? path_beside(target, PATH_LOCK) : NULL;
+    if (!lock)
+        die(EXIT_MEMORY, "out of memory for a file name");
+    if (stat(lock, &st) < 0 || st.st_ino != inode)
+        die(EXIT_TROUBLE,
+            "%s: is not the file that rank 0 writes: ranks write one checkpoint "
+            "together: expected the same name, on a file system that all hosts have",
+            r->target);
+    free(lock);
+    free(target);
+    ranks_meet(0);
 }
 
 /* ---- space ------------------------------------------------------------------------------- */
@@ -228,27 +257,28 @@ save_check(struct run *r)
     check_space(r);
 }
 
-/* While all are at it: write, or hand rank 0 what it asks for. */
+/* All ranks are at it; 1: another one has failed.  A rank that has no memory for it, or can no longer
+ * hear of others, cannot meet them: it ends all. */
 static int
 write_arrays(struct run *r, struct writer *w)
 {
-    bool parts = train_shards(&r->t);
+    const struct comm *c = ranks_comm();
     ranks_meet(0);
     ranks_begin_work();
-    if (ranks_number() > 0)
-        return parts ? training_serve(&r->t) : 0;
-    int rc = training_write(&r->t, &r->in, w, r->o->where.threads);
-    if (parts && training_served(&r->t) < 0)
-        die_err(&r->err);
+    int rc = saving_write(&r->t, &r->in, w, r->target, r->o->where.threads);
+    if (rc >= 0 || (r->err.kind != ERR_MEMORY && !(c && c->err->kind)))
+        ranks_end_work();
     return rc;
 }
 
+/* Its error, or that of another rank, which all hear of when they meet. */
 static void
-serve(struct run *r)
+check_written(struct run *r, int rc)
 {
-    if (write_arrays(r, NULL) < 0)
+    if (rc < 0)
         die_err(&r->err);
-    ranks_end_work();
+    if (rc > 0)
+        ranks_meet(0);
 }
 
 static void
@@ -264,15 +294,12 @@ write_file(struct run *r)
     fill_meta(r, &meta, &provenance, &state, &r->st);
     struct wtensor *t = list_arrays(r);
     int rc = writer_open(&w, "ckpt", r->target, t, r->t.arrays.n, &meta, &opt, &r->err);
-    if (rc == 0) {
+    if (rc == 0)
         rc = write_arrays(r, &w);
-        ranks_end_work();
-    }
     if (rc == 0)
         rc = writer_commit(&w, meta.provenance);
     writer_close(&w);
-    if (rc < 0)
-        die_err(&r->err);
+    check_written(r, rc);
     free(t);
     buf_free(&provenance);
     buf_free(&state);
@@ -298,7 +325,7 @@ save_write(struct run *r)
     if (ranks_number() == 0)
         write_file(r); // the others hear whether it was when they meet next
     else
-        serve(r);
+        check_written(r, write_arrays(r, NULL));
     r->saved = true;
     r->saved_step = r->t.step;
     stop_saved();

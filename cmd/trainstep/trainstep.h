@@ -251,6 +251,8 @@ void save_lock(struct run *r);
 void save_unlock(void);
 /* Check before the first step that there is space for the largest save; dies. */
 void save_check(struct run *r);
+/* Check that all ranks see the place where rank 0 writes; dies. */
+void save_check_place(struct run *r);
 void save_write(struct run *r);
 /* The provenance and the state that a save would write now. */
 void save_describe(struct run *r, struct buf *provenance, struct buf *state);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* comm_sockets: ranks that exchange words by sockets to rank 0, which passes on what is for all.
- * It is for little: votes, losses, parts of a checkpoint that is saved.
+ * It is for little: votes, losses, states of hashes.
  *
  * Beside it a thread watches other sockets, so that it sees who ends while the others wait for a
  * GPU, and tells how far this rank has got: the one that lags behind when nobody gets on hangs. */

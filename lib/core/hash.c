@@ -4,7 +4,10 @@
 
 #include "lib/core/sha256.h"
 
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
+#define XXH_STATIC_LINKING_ONLY // a state has its members
 #include <xxhash.h>
 /* The plain functions of the library are built for the oldest x86-64; this header puts
  * those that ask the CPU in their place (83 against 18 GB/s on an EPYC 9005). */
@@ -40,6 +43,7 @@ hash_begin(enum hash_kind kind)
         free(h);
         return NULL;
     }
+    memset(h->xxh, 0, sizeof *h->xxh); // also what is sent of it before it is used
     XXH3_128bits_reset(h->xxh);
     return h;
 }
@@ -70,6 +74,31 @@ hash_end(struct hash *h, uint8_t *digest)
     }
     XXH3_freeState(h->xxh);
     free(h);
+}
+
+static_assert(sizeof(XXH3_state_t) <= HASH_STATE, "hash.h");
+
+/* Of a state only the address of the library's own constants belongs to a process. */
+void
+hash_put_state(const struct hash *h, uint8_t state[HASH_STATE])
+{
+    memset(state, 0, HASH_STATE);
+    memcpy(state, h->xxh, sizeof *h->xxh);
+    memset(state + offsetof(XXH3_state_t, extSecret), 0, sizeof h->xxh->extSecret);
+}
+
+void
+hash_take_state(struct hash *h, const uint8_t state[HASH_STATE])
+{
+    const unsigned char *own = h->xxh->extSecret;
+    memcpy(h->xxh, state, sizeof *h->xxh);
+    h->xxh->extSecret = own;
+}
+
+unsigned
+hash_library(void)
+{
+    return XXH_versionNumber();
 }
 
 void

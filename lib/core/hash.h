@@ -17,6 +17,13 @@ void hash_add(struct hash *h, const void *bytes, size_t n);
 void hash_end(struct hash *h, uint8_t *digest);
 size_t hash_bytes(enum hash_kind kind);
 
+/* An XXH3-128 that goes on in another process: its state so far, and h with that state instead of
+ * its own.  Both have a library of the same number. */
+enum { HASH_STATE = 640 };
+void hash_put_state(const struct hash *h, uint8_t state[HASH_STATE]);
+void hash_take_state(struct hash *h, const uint8_t state[HASH_STATE]);
+unsigned hash_library(void);
+
 /* Canonical XXH3-128, seed 0, of bytes at hand. */
 void xxh3_128(uint8_t digest[XXH3_BYTES], const void *bytes, size_t n);
 /* XXH3 64 bits, for tables in memory. */

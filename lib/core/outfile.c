@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { FLUSH_EVERY = 64 << 20 };
@@ -74,6 +75,43 @@ out_open(struct outfile *o, const char *path, unsigned flags, struct guard *g,
     o->fd = temp_make(&t, g, err);
     o->owned = o->fd >= 0;
     return o->owned ? 0 : -1;
+}
+
+static int
+open_theirs(const char *temp, uint64_t inode)
+{
+    struct stat st;
+    // Not for reading: then a client of NFS never writes back what others write beside it.
+    int fd = open(temp, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || (fstat(fd, &st) == 0 && st.st_ino == inode))
+        return fd;
+    close(fd);
+    errno = ESTALE;
+    return -1;
+}
+
+int
+out_join(struct outfile *o, const char *path, uint64_t inode, struct err *err)
+{
+    enum { TRIES = 30 };
+    const struct timespec nap = { .tv_nsec = 100 * 1000 * 1000 };
+    *o = (struct outfile){ .fd = -1, .lock = -1, .err = err };
+    o->name = path_escape(path);
+    o->path = path_target(path);
+    char *temp = o->path ? path_beside(o->path, PATH_TEMP) : NULL;
+    if (!o->name || !temp) {
+        free(temp);
+        return err_set(err, ERR_MEMORY, "out of memory for a file name");
+    }
+    // Another host may see it a little later.
+    for (int i = 0; i < TRIES && (o->fd = open_theirs(temp, inode)) < 0; i++)
+        nanosleep(&nap, NULL);
+    free(temp);
+    return o->fd < 0 ? err_set(err, ERR_IO,
+                               "%s: cannot open the temporary file beside it that "
+                               "rank 0 has made:",
+                               o->name)
+                     : 0;
 }
 
 int

@@ -78,6 +78,9 @@ int out_skip(struct outfile *o, uint64_t n);                   // n zeros likewi
  * an error of its own. */
 int out_pwrite(const struct outfile *o, const void *bytes, size_t n, uint64_t offset,
                struct err *err);
+/* A file that another process has begun for path: its temporary one, which has that inode number.
+ * out_pwrite then writes to it, out_seal puts that on the disk, out_abandon removes nothing. */
+int out_join(struct outfile *o, const char *path, uint64_t inode, struct err *err);
 /* Permissions and owner of another file that is sealed already: o belongs to it. */
 int out_share(struct outfile *o, const struct outfile *with);
 /* The first half of out_commit: data on disk under the temporary name, descriptor

@@ -81,7 +81,8 @@ static int
 open_file(const struct temp *t, bool *made)
 {
     enum { HOW = O_CLOEXEC | O_NOFOLLOW };
-    int fd = open(t->path, O_RDWR | O_CREAT | O_EXCL | HOW, t->shared ? 0666 : 0600);
+    // Not for reading: see out_join.
+    int fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | HOW, t->shared ? 0666 : 0600);
     *made = fd >= 0;
     if (*made || errno != EEXIST)
         return fd;

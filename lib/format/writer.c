@@ -351,47 +351,51 @@ writer_zero(struct writer *w, uint64_t n)
 
 /* ---- several threads ----------------------------------------------------------------------- */
 
-enum { FILL_BYTES = 1 << 20 };
+enum { PIECE_BYTES = 1 << 20 };
 
-struct fill {
-    struct writer *w;
+int
+writer_by_pieces(struct writer *w)
+{
+    assert(!w->is_dir && !w->out.direct && !w->file_hash && w->at_tensor == 0);
+    w->at_tensor = w->n;
+    return emit_literals(w, UINT64_MAX) < 0 ? -1 : pad_to(w, w->files[0].bytes);
+}
+
+struct pieces {
+    const struct outfile *out;
+    const struct writer_piece *p;
     writer_read_fn *read;
     void *ctx;
-    uint8_t *buffers; // FILL_BYTES a worker
+    uint8_t *buffers; // PIECE_BYTES a worker
 };
 
 static int
-fill_tensor(void *ctx, size_t i, unsigned worker, struct err *err)
+write_piece(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    const struct fill *f = ctx;
-    struct wtensor *t = &f->w->t[i];
-    uint8_t *buffer = f->buffers + (size_t)worker * FILL_BYTES;
-    struct hash *h = hash_begin(HASH_XXH3);
-    int rc = h ? 0 : err_set(err, ERR_MEMORY, "%s: out of memory", f->w->name);
-    for (uint64_t at = 0; at < t->nbytes && rc == 0; at += FILL_BYTES) {
-        size_t n = t->nbytes - at < FILL_BYTES ? (size_t)(t->nbytes - at) : FILL_BYTES;
-        const void *bytes = f->read(f->ctx, i, at, buffer, n, err);
-        rc = bytes ? out_pwrite(&f->w->out, bytes, n, t->offset + at, err) : -1;
+    const struct pieces *all = ctx;
+    const struct writer_piece *p = &all->p[i];
+    uint8_t *buffer = all->buffers + (size_t)worker * PIECE_BYTES;
+    int rc = 0;
+    for (uint64_t at = p->at, end = at + p->n; at < end && rc == 0; at += PIECE_BYTES) {
+        size_t n = end - at < PIECE_BYTES ? (size_t)(end - at) : PIECE_BYTES;
+        const void *bytes = all->read(all->ctx, p->tag, at, buffer, n, err);
+        rc = bytes ? out_pwrite(all->out, bytes, n, p->offset + at, err) : -1;
         if (rc == 0)
-            hash_add(h, bytes, n);
+            hash_add(p->hash, bytes, n);
     }
-    hash_end(h, rc == 0 ? t->xxh3 : NULL);
     return rc;
 }
 
 int
-writer_fill(struct writer *w, unsigned threads, writer_read_fn *read, void *ctx)
+writer_pieces(const struct outfile *out, const struct writer_piece *p, size_t n,
+              unsigned threads, writer_read_fn *read, void *ctx, struct err *err)
 {
-    struct fill f = { w, read, ctx, malloc((size_t)threads * FILL_BYTES) };
-    assert(!w->is_dir && !w->out.direct && !w->file_hash && w->at_tensor == 0);
-    if (!f.buffers)
-        return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
-    int rc = emit_literals(w, UINT64_MAX);
-    if (rc == 0)
-        rc = par_for(threads, w->n, fill_tensor, &f, w->err);
-    free(f.buffers);
-    w->at_tensor = w->n;
-    return rc < 0 ? -1 : pad_to(w, w->files[0].bytes);
+    struct pieces all = { out, p, read, ctx, malloc((size_t)threads * PIECE_BYTES) };
+    if (!all.buffers)
+        return err_set(err, ERR_MEMORY, "%s: out of memory", out->name);
+    int rc = par_for(threads, n, write_piece, &all, err);
+    free(all.buffers);
+    return rc;
 }
 
 static int

@@ -128,12 +128,23 @@ int writer_plan(struct writer *w, const char *kind, const char *path, struct wte
 int writer_write(struct writer *w, const void *bytes, size_t n);
 /* The same for zeros, of which a file has holes. */
 int writer_zero(struct writer *w, uint64_t n);
-/* All payloads, in place of the two above, by several threads: of a file whose headers come
- * first and whose hashes are those of its tensors (a checkpoint). */
-typedef const void *writer_read_fn(void *ctx, size_t i, uint64_t at, void *buffer,
+/* All payloads, in place of the two above, are written by writer_pieces to w->out, and their hashes put
+ * into w->t, before writer_commit: of a file whose headers come first and whose hashes are those
+ * of its tensors (a checkpoint). */
+int writer_by_pieces(struct writer *w);
+/* Some bytes of a payload. */
+struct writer_piece {
+    size_t tag;        // the caller's: which payload
+    uint64_t at, n;    // bytes of it
+    uint64_t offset;   // of the payload in its file
+    struct hash *hash; // gets the bytes, too, in their order
+};
+typedef const void *writer_read_fn(void *ctx, size_t tag, uint64_t at, void *buffer,
                                    size_t n, struct err *err);
-/* read: bytes at .. at + n - 1 of tensor i, in `buffer` or elsewhere; NULL: an error. */
-int writer_fill(struct writer *w, unsigned threads, writer_read_fn *read, void *ctx);
+/* By several threads.  read: n bytes of that payload from `at` on, in `buffer` or elsewhere; NULL:
+ * an error. */
+int writer_pieces(const struct outfile *out, const struct writer_piece *p, size_t n,
+                  unsigned threads, writer_read_fn *read, void *ctx, struct err *err);
 /* Fill in provenance and hashes, sync, rename. */
 int writer_commit(struct writer *w, struct slice provenance)
     __attribute__((warn_unused_result));

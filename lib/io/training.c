@@ -4,7 +4,6 @@
 
 #include "lib/core/par.h"
 #include "lib/io/bulk.h"
-#include "lib/model/shard.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -58,24 +57,22 @@ struct plan {
     size_t n_held, n_part, n_check;
 };
 
-/* A part cannot be checked alone: the ranks take turns to read all of an array. */
+/* A part cannot be checked alone, nor what stays in the file: the ranks take turns to read all of
+ * such an array. */
 static void
 plan_array(struct train *t, struct plan *p, size_t i, const struct tensor *x)
 {
     const struct train_held *h = &t->held[i];
     const struct array *a = &t->arrays.v[i];
+    const struct comm *c = t->layout.comm;
     uint64_t at, n = array_bytes(a, &h->span, &at);
-    if (!h->device) {
-        p->check[p->n_check++] = x;
-        return;
-    }
-    if (!train_has_parts(t, a)) {
+    if (h->device && !train_has_parts(t, a)) {
         p->held[p->n_held++] = (struct bulk){ x, h->device, 0, 0 };
         return;
     }
-    if (n)
+    if (h->device && n)
         p->part[p->n_part++] = (struct bulk){ x, h->device, at, n };
-    if (i % t->layout.comm->size == t->layout.comm->rank)
+    if (!c || i % c->size == c->rank)
         p->check[p->n_check++] = x;
 }
 
@@ -137,164 +134,34 @@ training_list(const struct train *t)
     return w;
 }
 
-struct saving {
-    struct train *t;
-    struct store *from;
-    struct writer *w;
-    pthread_mutex_t device; // a device is asked by one thread at a time
-};
-
-/* ---- parts of other ranks ----------------------------------------------------------------- */
-
-/* What rank 0 asks all for: n bytes of an array from `at` on; n 0: it has everything. */
-struct request {
-    uint64_t array, at, n;
-};
-
+/* The first byte of array i that this rank holds. */
 static uint64_t
-clamp(uint64_t v, uint64_t low, uint64_t high)
+held_from(const struct train *t, size_t i)
 {
-    return v < low ? low : v > high ? high : v;
+    const struct array *a = &t->arrays.v[i];
+    uint64_t at = 0;
+    if (train_has_parts(t, a))
+        array_bytes(a, &t->held[i].span, &at);
+    return at;
 }
 
-/* Where in those bytes the parts of ranks begin, to t->part; and put the own part there. */
-static int
-put_part(struct train *t, const struct request *r, uint8_t *buffer)
+const void *
+training_read(const struct train *t, struct store *from, size_t i, uint64_t at,
+              void *buffer, size_t n, struct err *err)
 {
-    const struct array *a = &t->arrays.v[r->array];
-    const struct comm *c = t->layout.comm;
-    uint64_t own = 0;
-    for (unsigned q = 0; q < c->size; q++) {
-        struct span s = shard_span(&t->net.table, a->row, c->size, q);
-        uint64_t first;
-        array_bytes(a, &s, &first);
-        own = q == c->rank ? first : own;
-        t->part[q] = (size_t)(clamp(first, r->at, r->at + r->n) - r->at);
+    struct kernels *k = t->net.k;
+    const uint8_t *device = t->held[i].device;
+    if (!device) {
+        const struct tensor *x = store_find(from, slice_of(t->arrays.v[i].name));
+        return store_read(from, x, at, buffer, n, err) < 0 ? NULL : buffer;
     }
-    t->part[c->size] = (size_t)r->n;
-    size_t at = t->part[c->rank], n = t->part[c->rank + 1] - at;
-    const uint8_t *device = t->held[r->array].device;
-    return n ? kernels_download(t->net.k, buffer + at, device + (r->at + at - own), n)
-             : 0;
-}
-
-/* The call that all ranks make. */
-static int
-collect(struct train *t, const struct request *r, uint8_t *buffer, struct err *err)
-{
-    struct comm *c = t->layout.comm;
-    if (put_part(t, r, buffer) < 0)
-        return err_set(err, t->err->kind, "%s", t->err->msg);
-    return comm_collect(c, buffer, t->part) < 0
-               ? err_set(err, c->err->kind, "%s", c->err->msg)
-               : 0;
-}
-
-static int
-ask(struct train *t, struct request *r, struct err *err)
-{
-    struct comm *c = t->layout.comm;
-    return comm_broadcast(c, r, sizeof *r) < 0
-               ? err_set(err, c->err->kind, "%s", c->err->msg)
-               : 0;
-}
-
-int
-training_serve(struct train *t)
-{
-    struct request r = { 0 };
-    uint8_t *buffer = NULL;
-    int rc;
-    while ((rc = ask(t, &r, t->err)) == 0 && r.n) {
-        uint8_t *more = realloc(buffer, (size_t)r.n);
-        if (!more) {
-            rc = err_set(t->err, ERR_MEMORY, "out of memory for a save");
-            break;
-        }
-        buffer = more;
-        if ((rc = collect(t, &r, buffer, t->err)) < 0)
-            break;
-    }
-    free(buffer);
-    return rc;
-}
-
-int
-training_served(struct train *t)
-{
-    struct request end = { 0 };
-    return ask(t, &end, t->err);
-}
-
-/* ---- all of it ----------------------------------------------------------------------------- */
-
-/* Of an array that is held: where it lies if that is the host, else a copy. */
-static const void *
-read_held(struct saving *s, uint8_t *device, uint64_t at, void *buffer, size_t n,
-          struct err *err)
-{
-    struct kernels *k = s->t->net.k;
+    device += at - held_from(t, i);
     if (k->is.host)
-        return device + at;
-    pthread_mutex_lock(&s->device);
-    int rc = kernels_download(k, buffer, device + at, n);
-    if (rc < 0)
-        err_set(err, k->err->kind, "%s", k->err->msg);
-    pthread_mutex_unlock(&s->device);
-    return rc < 0 ? NULL : buffer;
-}
-
-/* Of an array of which each rank has a part.  Others wait for requests. */
-static const void *
-read_parts(struct saving *s, size_t a, uint64_t at, void *buffer, size_t n,
-           struct err *err)
-{
-    struct request r = { a, at, n };
-    pthread_mutex_lock(&s->device);
-    int rc = ask(s->t, &r, err);
-    if (rc == 0)
-        rc = collect(s->t, &r, buffer, err);
-    pthread_mutex_unlock(&s->device);
-    return rc < 0 ? NULL : buffer;
-}
-
-/* Of an array that stays in the file that the run began with: it must be there still, as
- * the writer's hash of it tells at its end. */
-static const void *
-read_array(void *ctx, size_t i, uint64_t at, void *buffer, size_t n, struct err *err)
-{
-    struct saving *s = ctx;
-    size_t a = s->w->t[i].tag;
-    if (s->t->held[a].device && train_has_parts(s->t, &s->t->arrays.v[a]))
-        return read_parts(s, a, at, buffer, n, err);
-    if (s->t->held[a].device)
-        return read_held(s, s->t->held[a].device, at, buffer, n, err);
-    const struct tensor *x = store_find(s->from, slice_of(s->t->arrays.v[a].name));
-    return store_read(s->from, x, at, buffer, n, err) < 0 ? NULL : buffer;
-}
-
-static int
-check_copies(struct saving *s)
-{
-    for (size_t i = 0; i < s->w->n; i++) {
-        const struct wtensor *w = &s->w->t[i];
-        if (!w->nbytes || s->t->held[w->tag].device)
-            continue;
-        const struct tensor *x = store_find(s->from, slice_of(w->name));
-        if (store_check_digest(s->from, x, w->xxh3, s->t->err) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-int
-training_write(struct train *t, struct store *from, struct writer *w, unsigned threads)
-{
-    struct saving s = { .t = t, .from = from, .w = w };
-    pthread_mutex_init(&s.device, NULL);
-    int rc = writer_fill(w, threads, read_array, &s);
-    pthread_mutex_destroy(&s.device);
-    return rc < 0 ? -1 : check_copies(&s);
+        return device;
+    if (kernels_download(k, buffer, device, n) == 0)
+        return buffer;
+    err_set(err, k->err->kind, "%s", k->err->msg);
+    return NULL;
 }
 
 /* ---- comparing ---------------------------------------------------------------------------- */
@@ -308,8 +175,9 @@ piece_bytes(const struct train *t)
 }
 
 struct comparing {
-    struct saving s;
-    struct store *with;
+    struct train *t;
+    struct store *from, *with;
+    pthread_mutex_t device;     // a device is asked by one thread at a time
     struct training_diff *diff; // one an array
     size_t piece;
     uint8_t **buffer; // one a thread: a piece of own, and of other
@@ -334,27 +202,30 @@ note_difference(struct training_diff *d, const struct array *a, uint64_t at,
 
 /* n bytes of array i as the run has it: in buffer, or where it lies. */
 static const uint8_t *
-read_own(struct saving *s, const struct tensor *x, size_t i, uint64_t at,
-         uint8_t *buffer, size_t n, struct err *err)
+read_own(struct comparing *c, size_t i, uint64_t at, uint8_t *buffer, size_t n,
+         struct err *err)
 {
-    if (s->t->held[i].device)
-        return read_held(s, s->t->held[i].device, at, buffer, n, err);
-    return store_read(s->from, x, at, buffer, n, err) < 0 ? NULL : buffer;
+    bool locks = c->t->held[i].device && !c->t->net.k->is.host;
+    if (locks)
+        pthread_mutex_lock(&c->device);
+    const uint8_t *own = training_read(c->t, c->from, i, at, buffer, n, err);
+    if (locks)
+        pthread_mutex_unlock(&c->device);
+    return own;
 }
 
 static int
 compare_array(void *ctx, size_t i, unsigned worker, struct err *err)
 {
     struct comparing *c = ctx;
-    const struct array *a = &c->s.t->arrays.v[i];
-    const struct tensor *x = store_find(c->s.from, slice_of(a->name)),
-                        *y = store_find(c->with, slice_of(a->name));
+    const struct array *a = &c->t->arrays.v[i];
+    const struct tensor *x = store_find(c->with, slice_of(a->name));
     uint8_t *buffer = c->buffer[worker], *other = buffer + c->piece;
     for (uint64_t at = 0; at < a->bytes && !c->diff[i].differing; at += c->piece) {
         uint64_t left = a->bytes - at;
         size_t n = left < c->piece ? (size_t)left : c->piece;
-        const uint8_t *own = read_own(&c->s, x, i, at, buffer, n, err);
-        if (!own || store_read(c->with, y, at, other, n, err) < 0)
+        const uint8_t *own = read_own(c, i, at, buffer, n, err);
+        if (!own || store_read(c->with, x, at, other, n, err) < 0)
             return -1;
         if (memcmp(own, other, n) != 0)
             note_difference(&c->diff[i], a, at, own, other, n);
@@ -366,10 +237,10 @@ compare_array(void *ctx, size_t i, unsigned worker, struct err *err)
 static int
 check_arrays(struct comparing *c)
 {
-    struct train *t = c->s.t;
+    struct train *t = c->t;
     const struct tensor *x;
     for (size_t i = 0; i < t->arrays.n; i++)
-        if (find_array(t, c->s.from, &t->arrays.v[i], &x) < 0 ||
+        if (find_array(t, c->from, &t->arrays.v[i], &x) < 0 ||
             find_array(t, c->with, &t->arrays.v[i], &x) < 0)
             return -1;
     return 0;
@@ -379,7 +250,7 @@ check_arrays(struct comparing *c)
 static unsigned
 alloc_buffers(struct comparing *c, unsigned threads)
 {
-    size_t n = c->s.t->arrays.n;
+    size_t n = c->t->arrays.n;
     unsigned have = 0, most = threads < n ? threads : (unsigned)n;
     c->diff = calloc(n + 1, sizeof *c->diff);
     c->buffer = calloc((size_t)most + 1, sizeof *c->buffer);
@@ -404,7 +275,7 @@ static void
 sum_up(const struct comparing *c, struct training_diff *d)
 {
     size_t n = 0;
-    for (size_t i = c->s.t->arrays.n; i-- > 0;)
+    for (size_t i = c->t->arrays.n; i-- > 0;)
         if (c->diff[i].differing) {
             *d = c->diff[i];
             d->array = i;
@@ -417,18 +288,18 @@ int
 training_compare(struct train *t, struct store *from, struct store *with,
                  unsigned threads, struct training_diff *d)
 {
-    struct comparing c = { .s = { .t = t, .from = from },
-                           .with = with,
-                           .piece = piece_bytes(t) };
+    struct comparing c = {
+        .t = t, .from = from, .with = with, .piece = piece_bytes(t)
+    };
     struct err err = { 0 }; // t->err is written by the device
     *d = (struct training_diff){ 0 };
     if (check_arrays(&c) < 0)
         return -1;
     unsigned n = alloc_buffers(&c, threads);
-    pthread_mutex_init(&c.s.device, NULL);
+    pthread_mutex_init(&c.device, NULL);
     int rc = n ? par_for(n, t->arrays.n, compare_array, &c, &err)
                : err_set(&err, ERR_MEMORY, "%s: out of memory", with->name);
-    pthread_mutex_destroy(&c.s.device);
+    pthread_mutex_destroy(&c.device);
     if (rc == 0)
         sum_up(&c, d);
     else

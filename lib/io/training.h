@@ -18,13 +18,10 @@ int training_load(struct train *t, struct store *from, unsigned threads);
 
 /* The arrays for a writer, whose names and shapes are t's; free it.  NULL: out of memory. */
 struct wtensor *training_list(const struct train *t);
-/* All arrays into a checkpoint that was opened with this list; what is not held is copied
- * from `from`.  Where ranks have parts (train_shards) rank 0 writes, the others serve its
- * requests meanwhile, until it says training_served, which it does in any case. */
-int training_write(struct train *t, struct store *from, struct writer *w,
-                   unsigned threads);
-int training_serve(struct train *t);
-int training_served(struct train *t);
+/* Bytes of array i that this rank holds, or of `from` if none does: where they lie if that is the
+ * host's memory, else in `buffer`; NULL: *err.  A device is asked by one thread at a time. */
+const void *training_read(const struct train *t, struct store *from, size_t i,
+                          uint64_t at, void *buffer, size_t n, struct err *err);
 
 /* How the arrays of t differ from those of a checkpoint. */
 struct training_diff {
@@ -34,8 +31,8 @@ struct training_diff {
     size_t bytes;     // of an element, and they
     uint8_t own[8], other[8];
 };
-/* Compare each byte with those of `with`, which has the same kinds of arrays; `from` as in
- * training_write.  Threads take an array each.  -1: the error is that of t. */
+/* Compare each byte with those of `with`, which has the same kinds of arrays; what is not held is
+ * that of `from`.  Threads take an array each.  -1: the error is that of t. */
 int training_compare(struct train *t, struct store *from, struct store *with,
                      unsigned threads, struct training_diff *d);
 

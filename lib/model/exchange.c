@@ -30,6 +30,13 @@ exchange_settle(struct kernels *k)
     kernels_wait(k, EXCHANGE_ALL);
 }
 
+void
+exchange_finish(struct kernels *k)
+{
+    exchange_settle(k);
+    kernels_exchanged(k); // waits for that wait
+}
+
 /* A failed call is an error of the device's owner, too. */
 static int
 settle(struct kernels *k, const struct comm *c, int rc)

@@ -27,6 +27,8 @@ void exchange_begin(struct kernels *k);
 void exchange_end(struct kernels *k, unsigned event);
 /* What the compute queue is given from now on begins behind all exchanges so far. */
 void exchange_settle(struct kernels *k);
+/* The same, and the host waits for it: what this rank sends has been sent. */
+void exchange_finish(struct kernels *k);
 
 int exchange_gather(struct kernels *k, struct comm *c, void *p, const size_t *at);
 int exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,

@@ -299,6 +299,9 @@ train_eval(struct train *t, const struct net_batch *b, struct train_sums *sums)
     t->sums[rank] = (struct train_sums){ 0 };
     if (b && run_pass(t, b, 0, &t->sums[rank]) < 0)
         return -1;
+    // The passes of others wait for weights that this rank sends, and this rank for their sums.
+    if (!b && train_overlaps(t))
+        exchange_finish(t->net.k);
     t->sums[rank].targets = b ? count_targets(b, 1) : 0;
     if (gather_sums(t, t->sums) < 0)
         return -1;

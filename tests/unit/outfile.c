@@ -149,6 +149,33 @@ check_commit(void)
     CHECK_ERR(err, ERR_FORMAT, "from elsewhere");
 }
 
+/* A file that two write: who joins neither makes nor removes it. */
+static void
+check_joined(void)
+{
+    struct err err = { 0 }, late = { 0 };
+    struct outfile o, with;
+    struct stat st;
+    NEED(out_open(&o, "joined", 0, &guard, &err) == 0);
+    CHECK(out_reserve(&o, 6) == 0 && fstat(o.fd, &st) == 0);
+    CHECK(out_join(&with, "joined", st.st_ino, &err) == 0);
+    CHECK(out_write(&o, "abc", 3) == 0 && out_pwrite(&with, "def", 3, 3, &err) == 0);
+    CHECK(out_seal(&with) == 0);
+    out_abandon(&with);
+    CHECK(out_join(&with, "joined", st.st_ino, &err) == 0);
+    out_abandon(&with);
+    CHECK(!exists("joined") && entries(".", true) == 1);
+    // Another file of that name.
+    CHECK(out_join(&with, "joined", st.st_ino + 1, &late) == -1);
+    CHECK_ERR(late, ERR_IO, "joined: cannot open the temporary file");
+    out_abandon(&with);
+    CHECK(out_commit(&o) == 0 && holds("joined", "abcdef"));
+    late = (struct err){ 0 };
+    CHECK(out_join(&with, "joined", st.st_ino, &late) == -1); // it is complete
+    out_abandon(&with);
+    CHECK(entries(".", true) == 0);
+}
+
 static void
 check_places(void)
 {
@@ -506,6 +533,7 @@ main(void)
 {
     check_scratch();
     check_commit();
+    check_joined();
     check_places();
     check_links();
     check_streams();
