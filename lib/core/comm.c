@@ -27,7 +27,7 @@ comm_mpi(struct comm *c, struct err *err)
     char why[512];
     int (*open)(struct comm *, struct err *);
     comm_one(c, err);
-    *(void **)&open = plugin_find(&mpi, "nibble_mpi_open_4", why, sizeof why);
+    *(void **)&open = plugin_find(&mpi, "nibble_mpi_open_5", why, sizeof why);
     return open ? open(c, err) : err_set(err, ERR_USAGE, "no MPI: %s", why);
 }
 
@@ -88,6 +88,15 @@ comm_collect(struct comm *c, void *p, const size_t *at)
         return -1;
     double began = os_seconds();
     return c->op->collect ? end(c, began, c->op->collect(c, p, at)) : 0;
+}
+
+int
+comm_pass(struct comm *c, void *to, const void *from, const size_t *at)
+{
+    if (c->err->kind)
+        return -1;
+    double began = os_seconds();
+    return c->op->pass ? end(c, began, c->op->pass(c, to, from, at)) : 0;
 }
 
 int

@@ -58,6 +58,8 @@ int comm_broadcast(struct comm *c, void *p, size_t bytes);
 int comm_gather(struct comm *c, void *p, const size_t *at);
 /* Each rank's part of p, to rank 0. */
 int comm_collect(struct comm *c, void *p, const size_t *at);
+/* Each rank's part, which is at `from`, to the next rank, at its `to`; the last one's is empty. */
+int comm_pass(struct comm *c, void *to, const void *from, const size_t *at);
 /* Part q of each rank's `from` goes to rank q.  to: what the other ranks have sent here, one after the
  * other in their order; each has the size of this rank's part. */
 int comm_exchange(struct comm *c, void *to, const void *from, const size_t *at);

@@ -12,6 +12,7 @@ struct comm_ops {
     int (*broadcast)(struct comm *c, void *p, size_t bytes);
     int (*gather)(struct comm *c, void *p, const size_t *at);
     int (*collect)(struct comm *c, void *p, const size_t *at);
+    int (*pass)(struct comm *c, void *to, const void *from, const size_t *at);
     int (*exchange)(struct comm *c, void *to, const void *from, const size_t *at);
 };
 
@@ -22,6 +23,6 @@ double comm_patience(const struct comm *c, const bool *late);
 int comm_is_late(struct comm *c, const bool *late);
 
 /* In libnibble-mpi.so; its name changes with these structures. */
-int nibble_mpi_open_4(struct comm *c, struct err *err);
+int nibble_mpi_open_5(struct comm *c, struct err *err);
 
 #endif

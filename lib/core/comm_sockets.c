@@ -296,6 +296,35 @@ sockets_gather(struct comm *c, void *p, const size_t *at)
     return sockets_broadcast(c, (char *)p + at[0], at[c->size] - at[0]);
 }
 
+/* Rank 0 has all of it before it gives any: who does not take yet gives. */
+static bool
+pass_on(struct comm *c, const void *from, const size_t *at)
+{
+    char *all = malloc(at[c->size] + 1);
+    bool ok = all != NULL;
+    if (!ok)
+        err_set(c->err, ERR_MEMORY, "out of memory for what ranks hand on");
+    for (unsigned q = 1; q + 1 < c->size && ok; q++)
+        ok = take(c, q, all + at[q], at[q + 1] - at[q]);
+    for (unsigned q = 0; q + 1 < c->size && ok; q++)
+        ok = give(c, q + 1, q ? all + at[q] : from, at[q + 1] - at[q]);
+    free(all);
+    return ok;
+}
+
+static int
+sockets_pass(struct comm *c, void *to, const void *from, const size_t *at)
+{
+    unsigned q = c->rank;
+    bool ok = true;
+    sockets_note(c);
+    if (q == 0)
+        ok = pass_on(c, from, at);
+    else
+        ok = give(c, 0, from, at[q + 1] - at[q]) && take(c, 0, to, at[q] - at[q - 1]);
+    return ok ? 0 : c->err->kind ? -1 : lost(c);
+}
+
 static void
 sockets_abort(struct comm *c, int status)
 {
@@ -327,7 +356,8 @@ static const struct comm_ops ops = { .close = sockets_close,
                                      .note = sockets_note,
                                      .broadcast = sockets_broadcast,
                                      .gather = sockets_gather,
-                                     .collect = sockets_collect };
+                                     .collect = sockets_collect,
+                                     .pass = sockets_pass };
 
 /* Signals are for the thread that trains. */
 static bool

@@ -30,8 +30,10 @@ struct saving {
     size_t *divided, n_divided;    // arrays of several writers, the largest first
     size_t *batch, n_batches;      // (n_batches + 1) which of these begin a batch
     size_t largest;                // arrays of a batch
-    uint8_t *states[2]; // what ranks say at the end of a round, and of the next
-    size_t *at;         // (size + 1) where, in there
+    uint8_t *received,
+        *sent;       // (largest) states of hashes: of the next round, and of this
+    uint8_t *failed; // (size) ranks
+    size_t *at;      // (size + 1) bytes of an exchange
 };
 
 /* ---- who writes what ---------------------------------------------------------------------- */
@@ -148,32 +150,38 @@ n_rounds(const struct saving *s)
     return s->n_batches ? s->n_batches + s->size - 1 : 1;
 }
 
-/* What each says at the end of a round: whether it has failed, and the states of its batch's hashes. */
-enum { STATUS = 8 };
-
-static void
-place_words(const struct saving *s, size_t round)
+static int
+lost(const struct saving *s)
 {
-    size_t at = 0;
-    for (unsigned q = 0; q < s->size; q++) {
-        s->at[q] = at;
-        at += STATUS;
-        if (q + 1 < s->size && has_batch(s, round, q))
-            at += (s->batch[round - q + 1] - s->batch[round - q]) * HASH_STATE;
-    }
-    s->at[s->size] = at;
+    return err_set(s->t->err, s->c->err->kind, "%s", s->c->err->msg);
 }
 
-/* Hear how all have fared: 0, 1 if another has failed; -1. */
+/* Hear how all have fared: rc or, if that is 0 and another one has failed, 1; -1. */
 static int
-hear(const struct saving *s, uint8_t *words, int rc)
+hear(const struct saving *s, int rc)
 {
-    words[s->at[s->rank]] = rc < 0;
-    if (comm_gather(s->c, words, s->at) < 0)
-        return err_set(s->t->err, s->c->err->kind, "%s", s->c->err->msg);
+    for (unsigned q = 0; q <= s->size; q++)
+        s->at[q] = q;
+    s->failed[s->rank] = rc < 0;
+    if (comm_gather(s->c, s->failed, s->at) < 0)
+        return lost(s);
     for (unsigned q = 0; q < s->size && rc == 0; q++)
-        rc = words[s->at[q]] ? 1 : 0;
+        rc = s->failed[q];
     return rc;
+}
+
+/* The states of each rank's batch to the next rank, which has that batch in the next round. */
+static int
+hand_on(const struct saving *s, size_t round)
+{
+    s->at[0] = 0;
+    for (unsigned q = 0; q < s->size; q++) {
+        size_t n = 0, b = round - q;
+        if (q + 1 < s->size && has_batch(s, round, q))
+            n = (s->batch[b + 1] - s->batch[b]) * HASH_STATE;
+        s->at[q + 1] = s->at[q] + n;
+    }
+    return comm_pass(s->c, s->received, s->sent, s->at) < 0 ? lost(s) : 0;
 }
 
 static const void *
@@ -208,17 +216,11 @@ add_piece(const struct saving *s, size_t *n, size_t i, const uint8_t *state)
     return 0;
 }
 
-/* The states that the rank before has sent are in the words of the round before. */
 static int
-add_batch(const struct saving *s, size_t *n, size_t round)
+add_batch(const struct saving *s, size_t *n, size_t b)
 {
-    size_t b = round - s->rank, first = s->batch[b], end = s->batch[b + 1];
-    const uint8_t *state = NULL;
-    if (s->rank) {
-        place_words(s, round - 1);
-        state = s->states[(round - 1) % 2] + s->at[s->rank - 1] + STATUS;
-    }
-    for (size_t i = first; i < end; i++) {
+    const uint8_t *state = s->rank ? s->received : NULL;
+    for (size_t i = s->batch[b]; i < s->batch[b + 1]; i++) {
         if (add_piece(s, n, s->divided[i], state) < 0)
             return -1;
         state = state ? state + HASH_STATE : NULL;
@@ -236,15 +238,15 @@ add_alone(const struct saving *s, size_t *n)
     return 0;
 }
 
-/* The states of the batch, the first pieces, to the rank behind; of all others the hash is complete. */
+/* The batch, the first pieces, is the next rank's to go on with; of all others the hash is complete. */
 static void
-end_pieces(const struct saving *s, size_t n, size_t n_batch, uint8_t *state)
+end_pieces(const struct saving *s, size_t n, size_t n_batch)
 {
     for (size_t i = 0; i < n; i++) {
         const struct writer_piece *p = &s->piece[i];
         bool goes_on = i < n_batch && s->rank + 1 < s->size;
         if (goes_on)
-            hash_put_state(p->hash, state + i * HASH_STATE);
+            hash_put_state(p->hash, s->sent + i * HASH_STATE);
         hash_end(p->hash, goes_on ? NULL : s->digest[p->tag]);
     }
 }
@@ -253,17 +255,18 @@ static int
 one_round(struct saving *s, size_t round, int rc)
 {
     size_t n = 0, n_batch = 0, alone = s->rank ? 0 : s->n_batches;
-    uint8_t *words = s->states[round % 2];
     if (rc == 0 && has_batch(s, round, s->rank))
-        rc = add_batch(s, &n, round);
+        rc = add_batch(s, &n, round - s->rank);
     n_batch = n;
     if (rc == 0 && round == alone)
         rc = add_alone(s, &n);
     if (rc == 0)
         rc = writer_pieces(s->out, s->piece, n, s->threads, read_piece, s, s->t->err);
-    place_words(s, round);
-    end_pieces(s, n, n_batch, words + s->at[s->rank] + STATUS);
-    return s->size > 1 ? hear(s, words, rc) : rc;
+    end_pieces(s, n, n_batch);
+    if (s->size == 1)
+        return rc;
+    rc = hear(s, rc);
+    return rc == 0 ? hand_on(s, round) : rc;
 }
 
 static int
@@ -292,26 +295,26 @@ begin(struct saving *s, struct writer *w, const char *target, struct outfile *jo
         inode = st.st_ino;
     if (comm_broadcast(s->c, &inode, sizeof inode) < 0 ||
         comm_broadcast(s->c, s->offset, s->t->arrays.n * sizeof *s->offset) < 0)
-        return err_set(s->t->err, s->c->err->kind, "%s", s->c->err->msg);
+        return lost(s);
     return w || !inode ? rc : out_join(joined, target, inode, s->t->err);
 }
 
-/* Rank 0 gets all hashes, of those who have put what they have written on the disk. */
+/* Rank 0 gets all hashes, once all have put what they have written on the disk. */
 static int
 collect(struct saving *s, struct outfile *joined)
 {
-    size_t n = s->t->arrays.n, each = STATUS + n * XXH3_BYTES;
-    int rc = s->rank ? out_seal(joined) : 0;
+    size_t n = s->t->arrays.n, each = n * XXH3_BYTES;
     uint8_t *all = calloc(s->size, each);
     if (!all)
         return no_memory(s);
-    memcpy(all + s->rank * each + STATUS, s->digest, n * XXH3_BYTES);
+    memcpy(all + s->rank * each, s->digest, each);
+    int rc = hear(s, s->rank ? out_seal(joined) : 0);
     for (unsigned q = 0; q <= s->size; q++)
         s->at[q] = q * each;
-    rc = hear(s, all, rc);
+    if (rc == 0 && comm_collect(s->c, all, s->at) < 0)
+        rc = lost(s);
     for (size_t i = 0; i < n && rc == 0; i++)
-        memcpy(s->digest[i], all + last_of(s, i) * each + STATUS + i * XXH3_BYTES,
-               XXH3_BYTES);
+        memcpy(s->digest[i], all + last_of(s, i) * each + i * XXH3_BYTES, XXH3_BYTES);
     free(all);
     return rc;
 }
@@ -342,15 +345,15 @@ reserve(struct saving *s)
     s->divided = calloc(n, sizeof *s->divided);
     s->batch = calloc(n, sizeof *s->batch);
     s->at = calloc((size_t)s->size + 1, sizeof *s->at);
-    if (!s->offset || !s->digest || !s->piece || !s->divided || !s->batch || !s->at)
+    s->failed = calloc(s->size, 1);
+    if (!s->offset || !s->digest || !s->piece || !s->divided || !s->batch || !s->at ||
+        !s->failed)
         return no_memory(s);
     if (divide(s) < 0)
         return -1;
-    size_t words = s->size * (STATUS + s->largest * HASH_STATE);
-    for (int i = 0; i < 2; i++)
-        if (!(s->states[i] = calloc(words, 1)))
-            return no_memory(s);
-    return 0;
+    s->received = calloc(s->largest + 1, HASH_STATE);
+    s->sent = calloc(s->largest + 1, HASH_STATE);
+    return s->received && s->sent ? 0 : no_memory(s);
 }
 
 static void
@@ -362,8 +365,9 @@ release(struct saving *s)
     free(s->divided);
     free(s->batch);
     free(s->at);
-    free(s->states[0]);
-    free(s->states[1]);
+    free(s->failed);
+    free(s->received);
+    free(s->sent);
     pthread_mutex_destroy(&s->device);
 }
 
