@@ -15,21 +15,6 @@ enum { KEYS = 64, THREADS = TILE_ROWS };
 
 /* ---- order of tiles -------------------------------------------------------------- */
 
-/* The first query from `low` on that sees no key up to `last`. */
-static __device__ int
-end_of_queries(const struct view &v, int low, int last)
-{
-    int high = v.tokens;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (v.first[middle] > last)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
 /* One block sorts the tiles.  The order changes no result. */
 static __global__ void __launch_bounds__(1024)
     plan(int *order, int *end, int tiles, int each, struct view v)
@@ -317,6 +302,26 @@ are_vectors(const struct attention_grads *d)
            0;
 }
 
+/* Shorter documents of one length go to cuDNN first: which is faster there has not been
+ * measured. */
+enum { ONE_PASS_LENGTH = 1024 };
+
+static bool
+is_one_pass(const struct heads *h, int major)
+{
+    return major == 9 && attention_hopper_workspace(h) > 0;
+}
+
+size_t
+cuda_attention_workspace(const struct heads *h, int major, bool any_order)
+{
+    size_t own = is_one_pass(h, major) ? attention_hopper_workspace(h) : 0;
+    if (!h->length || (own && h->length >= ONE_PASS_LENGTH) || !cudnn_version())
+        return own;
+    size_t other = cudnn_workspace(h, any_order);
+    return other > own ? other : own;
+}
+
 static bool
 has_tensor_cores(const struct cuda *c, const struct view *v)
 {
@@ -361,14 +366,18 @@ cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
     if (h->tokens == 0 || !view_of(c, &v, h))
         return;
     bool vectors = are_vectors(&d);
-    if (h->length && vectors &&
+    bool one_pass = vectors && has_tensor_cores(c, &v) && is_one_pass(h, c->major);
+    if (h->length && vectors && !(one_pass && h->length >= ONE_PASS_LENGTH) &&
         cudnn_attention_bwd(c, &d, dout->data, out->data, lse, q->data, key->data,
                             value->data, work, h)) {
         cuda_mark(c, "attention's gradients, cuDNN");
         return;
     }
     BY_TYPE(q->dtype, run_sums, c, work, dout->data, out->data, &v);
-    if (has_tensor_cores(c, &v) && vectors)
+    if (one_pass)
+        attention_hopper_bwd(c, &d, dout->data, lse, q->data, key->data, value->data,
+                             work, &v, h);
+    else if (has_tensor_cores(c, &v) && vectors)
         attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work,
                       &v);
     else

@@ -46,6 +46,13 @@ void attention_decode(struct cuda *c, void *out, float *lse, const void *q,
 void attention_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
                    const float *lse, const void *q, const void *key, const void *value,
                    const float *work, const struct view *v);
+/* The same in one pass, on sm_90, dim 128 and no past, with dQ in f32 between; false,
+ * with the error set, without memory.  Workspace: bytes; 0: not for these sizes. */
+size_t attention_hopper_workspace(const struct heads *h);
+bool attention_hopper_bwd(struct cuda *c, const struct attention_grads *d,
+                          const void *dout, const float *lse, const void *q,
+                          const void *key, const void *value, const float *work,
+                          const struct view *v, const struct heads *h);
 /* Any type, and any dim up to PLAIN_DIM. */
 enum { PLAIN_DIM = 256 };
 void attention_plain(struct cuda *c, void *out, float *lse, const struct matrix *q,
@@ -56,6 +63,21 @@ void attention_plain_bwd(struct cuda *c, const struct attention_grads *d,
                          const struct view *v);
 
 /* ---- on the device --------------------------------------------------------------- */
+
+/* The first query from `low` on that sees no key up to `last`. */
+static __device__ __forceinline__ int
+end_of_queries(const struct view &v, int low, int last)
+{
+    int high = v.tokens;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (v.first[middle] > last)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
 
 /* Copy N rows to shared memory by THREADS threads, asynchronously; rows from `rows` on
  * become 0. */

@@ -156,8 +156,6 @@ struct cudnn {
     cudnnHandle_t handle;
     bool ready; // false: opening failed, calls return false
     std::vector<struct built> graphs;
-    void *workspace; // shared by all graphs
-    size_t bytes;
 };
 
 enum { Q = 1, KEY, VALUE, OUT, LSE, DOUT, DQ, DKEY, DVALUE };
@@ -269,18 +267,6 @@ build(struct cudnn *s, const struct graph_key *p)
     return { *p, g, bytes };
 }
 
-/* Grow the workspace, which graphs use one after another, to at least `bytes`. */
-static bool
-has_workspace(struct cuda *c, struct cudnn *s, size_t bytes)
-{
-    if (bytes <= s->bytes)
-        return true;
-    kernels_free(&c->k, s->workspace);
-    s->workspace = cuda_alloc(&c->k, MEMORY_WORK, bytes);
-    s->bytes = s->workspace ? bytes : 0;
-    return s->workspace;
-}
-
 /* A graph that was built but fails is an error: a fallback would give other bits. */
 static bool
 run(struct cuda *c, struct cudnn *s, const struct graph_key *p, places *at)
@@ -291,9 +277,10 @@ run(struct cuda *c, struct cudnn *s, const struct graph_key *p, places *at)
     if (i == s->graphs.size())
         s->graphs.push_back(build(s, p));
     const struct built *m = &s->graphs[i];
-    if (!m->graph || !has_workspace(c, s, (size_t)m->bytes))
+    void *workspace = m->graph && m->bytes ? cuda_scratch(c, (size_t)m->bytes) : NULL;
+    if (!m->graph || (m->bytes && !workspace))
         return false;
-    auto status = m->graph->execute(s->handle, *at, s->workspace);
+    auto status = m->graph->execute(s->handle, *at, workspace);
     if (status.is_bad())
         err_set(c->k.err, ERR_IO, "cuda:%d: cuDNN %s: %s", c->device, notes,
                 status.get_message().c_str());
@@ -510,7 +497,6 @@ cudnn_close(struct cuda *c)
     s->graphs.clear();
     if (s->handle)
         fe::detail::destroy_handle(s->handle);
-    kernels_free(&c->k, s->workspace);
     delete s;
     c->cudnn = NULL;
 }

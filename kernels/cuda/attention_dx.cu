@@ -3,9 +3,8 @@
  *
  * Two kernels recompute the scores: one has a tile of keys and loops over queries (dK,
  * dV), one has a tile of query rows and loops over keys (dQ).  So each sum belongs to
- * one warp and has a fixed order, without atomics.  A single pass would need five
- * products instead of seven, but also dQ in f32, for which there is no memory, and an
- * order to add it in.
+ * one warp and has a fixed order, without atomics.  A single pass (attention_hopper.cu)
+ * needs five products instead of seven, but also dQ in f32 and an order to add it in.
  *
  * For dK and dV, two warps share 32 keys: one computes S = K Q', its weights P, and dV
  * = P dO; the other V dO' and, with P from the first, dK = dS Q.  So each does half of

@@ -186,6 +186,17 @@ cuda_free(struct kernels *k, void *p)
     free(b);
 }
 
+void *
+cuda_scratch(struct cuda *c, size_t bytes)
+{
+    if (bytes > c->scratch_bytes) {
+        cuda_free(&c->k, c->scratch);
+        c->scratch = cuda_alloc(&c->k, MEMORY_WORK, bytes);
+        c->scratch_bytes = c->scratch ? bytes : 0;
+    }
+    return c->scratch;
+}
+
 static char *
 stage(const struct cuda *c, int i)
 {
@@ -488,7 +499,7 @@ static const struct ops cuda_ops = {
 
 /* Version of our arithmetic and algorithm choices: increment it whenever a change here
  * changes bits of a model's values, so that a resumed run is warned. */
-enum { ARITHMETIC = 4 };
+enum { ARITHMETIC = 5 };
 
 static bool
 query_device(struct cuda *c)
@@ -632,16 +643,27 @@ nibble_cuda_diagnose(line_fn *line, void *ctx)
         print_device(i, line, ctx);
 }
 
+/* Of the first device; 0: unknown. */
+static int
+first_major(void)
+{
+    cudaDeviceProp p;
+    static int major;
+    if (major == 0 && cudaGetDeviceProperties(&p, 0) == cudaSuccess)
+        major = p.major;
+    return major;
+}
+
 extern "C" __attribute__((visibility("default"))) size_t
 nibble_cuda_attention_workspace(const struct heads *h)
 {
-    return h->length && cudnn_version() ? cudnn_workspace(h, false) : 0;
+    return cuda_attention_workspace(h, first_major(), false);
 }
 
 extern "C" __attribute__((visibility("default"))) size_t
 nibble_cuda_attention_workspace_any(const struct heads *h)
 {
-    return h->length && cudnn_version() ? cudnn_workspace(h, true) : 0;
+    return cuda_attention_workspace(h, first_major(), true);
 }
 
 /* Free bytes of a device; 0: unknown. */

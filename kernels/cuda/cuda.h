@@ -57,8 +57,10 @@ struct cuda {
     cudaEvent_t stage_free[STAGES];
     bool stage_out[STAGES]; // held by a host thread
     int stage_at;           // the last one used
-    void *cudnn;            // state of attention_cudnn
-    struct trace *trace;    // NULL: no profiling
+    void *scratch;          // see cuda_scratch
+    size_t scratch_bytes;
+    void *cudnn;         // state of attention_cudnn
+    struct trace *trace; // NULL: no profiling
     struct plan *plans;
     size_t n_plans, cap_plans;
     struct recording *recording; // NULL: none yet
@@ -77,6 +79,9 @@ bool cuda_check(struct cuda *c, cudaError_t e, const char *what);
 bool cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what);
 
 void *cuda_alloc(struct kernels *k, enum memory what, size_t bytes);
+/* Scratch of an operation on QUEUE_COMPUTE, at least `bytes`, which is kept and grown;
+ * NULL, with the error set, without memory. */
+void *cuda_scratch(struct cuda *c, size_t bytes);
 void cuda_upload(struct kernels *k, void *to, const void *from, size_t bytes);
 
 /* Profiling, if NIBBLE_CUDA_TIMES is set: the stream's time since the last mark is

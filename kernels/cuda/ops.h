@@ -173,6 +173,9 @@ void cuda_linear_fp4(struct cuda *c, const struct matrix *y, const struct matrix
 /* Scales from row-major order to tiles. */
 void cuda_tile(struct cuda *c, const struct matrix *m);
 
+/* attention.cu: bytes of scratch, about; major: of the compute capability. */
+size_t cuda_attention_workspace(const struct heads *h, int major, bool any_order);
+
 /* quant.cu: n codes times their scales as bf16; n is a multiple of 16. */
 void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scales,
                  size_t n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* ptx: all inline PTX: asynchronous copies to and from shared memory, mbarriers,
- * ldmatrix, mma, approximate math. tests/emulate replaces this header by one of the
+ * ldmatrix, mma, wgmma, approximate math. tests/emulate replaces this header by one of the
  * same name, in C.
  *
  * Register layout of mma.m16n8k16 in a warp, with g = lane / 4 and t = lane % 4:
@@ -295,6 +295,161 @@ static __device__ __noinline__ void
 block_barrier(void)
 {
     asm volatile("barrier.sync 0;" ::: "memory");
+}
+
+/* wgmma: a warpgroup, four warps whose first has a number that is a multiple of 4,
+ * multiplies asynchronously.  C is (64, N): warp w has rows 16 w .. 16 w + 15 as of mma,
+ * in N / 8 tiles of 4 elements each.  Operands in shared memory are told by descriptors
+ * (attention_hopper.cu), A in registers has the layout of mma.
+ *
+ * wgmma_fence: before the first wgmma that reads registers written since; wgmma_commit:
+ * those so far are a group; wgmma_wait: all but the last N groups are done. */
+static __device__ __forceinline__ void
+wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N>
+static __device__ __forceinline__ void
+wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* After the wait: results are not read before. */
+template <int N>
+static __device__ __forceinline__ void
+wgmma_result(float (&c)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(c[i])::"memory");
+}
+
+/* c (64, 64) = A B, plus c if add; a transposed operand is one whose rows are summed
+ * over. */
+template <bool A_TRANS, bool B_TRANS>
+static __device__ __forceinline__ void
+wgmma(float (&c)[32], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+                 "}, %32, %33, add, 1, 1, %35, %36; }"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]),
+                   "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]),
+                   "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]),
+                   "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
+                   "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
+                   "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
+                   "+f"(c[30]), "+f"(c[31])
+                 : "l"(a), "l"(b), "r"((int)add), "n"((int)A_TRANS), "n"((int)B_TRANS));
+}
+
+/* c (64, 128) += A B, A in registers, B transposed. */
+static __device__ __forceinline__ void
+wgmma(float (&c)[64], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile(
+        "{ .reg .pred add; setp.ne.b32 add, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+        "}, {%64,%65,%66,%67}, %68, add, 1, 1, 1; }"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
+          "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
+          "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
+          "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+          "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
+          "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]),
+          "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
+          "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
+          "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]),
+          "+f"(c[54]), "+f"(c[55]), "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
+          "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
+}
+
+/* setmaxnreg, by all warps of a warpgroup: give registers back, or wait for more. */
+template <int N>
+static __device__ __forceinline__ void
+registers_release(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N>
+static __device__ __forceinline__ void
+registers_acquire(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* stmatrix: the reverse of load4. */
+static __device__ __forceinline__ void
+store4(uint32_t at, const uint32_t (&r)[4])
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+
+/* Add f32 to global memory, started by one thread; no order with other additions. */
+static __device__ __forceinline__ void
+bulk_add(void *to, const void *from, uint32_t bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 "
+                 "[%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(from)), "r"(bytes)
+                 : "memory");
+}
+
+/* The same as a store.  Unlike bulk_store it may follow writes of some of the block's
+ * threads only, which a mbarrier orders. */
+static __device__ __forceinline__ void
+bulk_put(void *to, const void *from, uint32_t bytes)
+{
+    bulk_store(to, from, bytes);
+}
+
+/* Wait until the bulk stores of this thread are done. */
+static __device__ __forceinline__ void
+bulk_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Proxy fence for global memory, too: between bulk copies and other accesses. */
+static __device__ __forceinline__ void
+bulk_fence_global(void)
+{
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+/* Counters that order blocks. */
+static __device__ __forceinline__ int
+load_acquire(const int *p)
+{
+    int v;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ void
+store_release(int *p, int v)
+{
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
 #endif

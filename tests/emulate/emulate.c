@@ -86,7 +86,7 @@ struct bulk {
     unsigned bytes;
     const struct mbarrier *ends; // of a load
     const struct fiber *of;      // of a store
-    bool committed;
+    bool committed, add;         // add: f32 to what is there
 };
 
 struct block { // a block of the cluster
@@ -557,7 +557,10 @@ bulk_copy(struct block *p, const struct mbarrier *ends, const struct fiber *of,
         bool is = ends ? b.ends == ends : b.of == of && b.committed;
         if (is)
             bytes += b.bytes;
-        if (is && really)
+        if (is && really && b.add)
+            for (unsigned k = 0; k < b.bytes / sizeof(float); k++)
+                ((float *)(void *)b.to)[k] += ((const float *)(const void *)b.from)[k];
+        else if (is && really)
             memcpy(b.to, b.from, b.bytes);
         else
             p->bulk[kept++] = b;
@@ -616,7 +619,7 @@ emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier)
 {
     struct mbarrier *x = mbarrier_at(barrier);
     check_shared(to, bytes);
-    bulk_start((struct bulk){ to, from, bytes, x, NULL, false });
+    bulk_start((struct bulk){ to, from, bytes, x, NULL, false, false });
     wake(x);
 }
 
@@ -637,7 +640,15 @@ emulate_bulk_store(void *to, const void *from, unsigned bytes)
             emulate_fail("what thread %u wrote may not be read by copies yet", i);
     }
     check_shared(from, bytes);
-    bulk_start((struct bulk){ to, from, bytes, NULL, self(), false });
+    bulk_start((struct bulk){ to, from, bytes, NULL, self(), false, false });
+}
+
+/* Who wrote the source is the kernel's affair: a barrier of some threads orders it. */
+void
+emulate_bulk_add(void *to, const void *from, unsigned bytes, bool add)
+{
+    check_shared(from, bytes);
+    bulk_start((struct bulk){ to, from, bytes, NULL, self(), false, add });
 }
 
 void
@@ -690,6 +701,18 @@ load_trans(void *const *data, uint32_t mask)
 {
     (void)mask;
     load_all(data, true);
+}
+
+static void
+store_all(void *const *data, uint32_t mask)
+{
+    (void)mask;
+    for (unsigned m = 0; m < 4; m++)
+        for (unsigned l = 0; l < LANES; l++) {
+            char *row =
+                (char *)(uintptr_t)((const struct load *)data[8 * m + l / 4])->from;
+            memcpy(row + l % 4 * 4, &((const struct load *)data[l])->to[m], 4);
+        }
 }
 
 void
@@ -760,6 +783,78 @@ emulate_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
     struct operands f = { c, a, { b0, b1 } };
     emulate_warp_sync("mma", 0xffffffffU, &f, multiply);
+}
+
+/* ---- wgmma ----------------------------------------------------------------------- */
+
+enum { WIDE = 128 }; // max. columns
+
+struct wide {
+    float *c;
+    const uint32_t *a; // NULL: in shared memory
+    struct emulate_wgmma of;
+};
+
+/* Element of a matrix with 128-byte swizzle: k runs along the 128 bytes, or `other` does
+ * if trans. */
+static float
+element(uint64_t descriptor, bool trans, unsigned other, unsigned k)
+{
+    unsigned from = (unsigned)(descriptor & 0x3fff) << 4;
+    unsigned leading = (unsigned)(descriptor >> 16 & 0x3fff) << 4;
+    unsigned stride = (unsigned)(descriptor >> 32 & 0x3fff) << 4;
+    unsigned at = from + (trans ? other / 64 * leading + k / 8 * stride + k % 8 * 128 +
+                                      other % 64 * 2
+                                : other / 8 * stride + other % 8 * 128 + k * 2);
+    uint16_t bits;
+    if (descriptor >> 62 != 1)
+        emulate_fail("wgmma: only the swizzle of 128 bytes is emulated");
+    memcpy(&bits, shared_at(at ^ (at >> 7 & 7) << 4, sizeof bits), sizeof bits);
+    return half_of(bits, 0);
+}
+
+/* The 16 rows of a warp. */
+static void
+multiply_wide(void *const *data, uint32_t mask)
+{
+    const struct wide *f = data[0];
+    const struct emulate_wgmma *w = &f->of;
+    unsigned row = self()->warp->in % 4 * 16;
+    float a[16][16], b[16][WIDE];
+    (void)mask;
+    for (unsigned k = 0; k < 16; k++)
+        for (unsigned n = 0; n < w->columns; n++)
+            b[k][n] = element(w->b, w->b_trans, n, k);
+    for (unsigned l = 0; l < LANES; l++)
+        for (unsigned i = 0; i < 8; i++) {
+            unsigned r = l / 4 + i / 2 % 2 * 8, k = l % 4 * 2 + i / 4 * 8 + i % 2;
+            const uint32_t *own = ((const struct wide *)data[l])->a;
+            a[r][k] = own ? half_of(own[i / 2], i % 2)
+                          : element(w->a, w->a_trans, row + r, k);
+        }
+    for (unsigned l = 0; l < LANES; l++)
+        for (unsigned i = 0; i < w->columns / 2; i++) {
+            unsigned r = l / 4 + i / 2 % 2 * 8, n = i / 4 * 8 + l % 4 * 2 + i % 2;
+            float *c = ((const struct wide *)data[l])->c + i;
+            float sum = w->add ? *c : 0;
+            for (unsigned k = 0; k < 16; k++)
+                sum += a[r][k] * b[k][n];
+            *c = sum;
+        }
+}
+
+void
+emulate_wgmma(float *c, const uint32_t *a, const struct emulate_wgmma *of)
+{
+    struct wide f = { c, a, *of };
+    emulate_warp_sync("wgmma", 0xffffffffU, &f, multiply_wide);
+}
+
+void
+emulate_store_matrices(uint32_t at, const uint32_t r[4])
+{
+    struct load l = { shared_at(at, 16), (uint32_t *)(uintptr_t)r };
+    emulate_warp_sync("stmatrix", 0xffffffffU, &l, store_all);
 }
 
 /* ---- shared memory --------------------------------------------------------------- */

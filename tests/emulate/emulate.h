@@ -116,13 +116,23 @@ void emulate_mbarrier_expect(uint32_t barrier, unsigned bytes);
 void emulate_mbarrier_wait(uint32_t barrier, unsigned phase);
 void emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier);
 void emulate_bulk_store(void *to, const void *from, unsigned bytes);
+void emulate_bulk_add(void *to, const void *from, unsigned bytes, bool add);
 void emulate_bulk_fence(void);
 void emulate_bulk_commit(void);
 void emulate_bulk_wait_read(void);
 
 /* Warp-wide, see include/kernels/cuda/ptx.h. */
 void emulate_load_matrices(uint32_t r[4], uint32_t at, bool trans);
+void emulate_store_matrices(uint32_t at, const uint32_t r[4]);
 void emulate_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
+
+/* A warp's part of wgmma.m64nNk16, done at once. */
+struct emulate_wgmma {
+    uint64_t a, b; // descriptors; a unless it is in registers
+    unsigned columns;
+    bool a_trans, b_trans, add;
+};
+void emulate_wgmma(float *c, const uint32_t *a, const struct emulate_wgmma *of);
 
 /* Print the message with the running kernel, block and thread, and abort. */
 void emulate_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));

@@ -15,9 +15,12 @@ min_size(size_t a, size_t b)
 
 /* ---- cases ----------------------------------------------------------------------- */
 
-enum documents { ONE, ODD, SINGLE }; // one document; odd lengths; one token each
+enum { EACH = 1024 };
 
-static const char *const documents_name[] = { "one", "odd", "single" };
+// one document; odd lengths; one token each; EACH tokens each, which the device knows
+enum documents { ONE, ODD, SINGLE, EVEN };
+
+static const char *const documents_name[] = { "one", "odd", "single", "even" };
 
 static int32_t *
 make_first(size_t tokens, enum documents kind)
@@ -27,7 +30,10 @@ make_first(size_t tokens, enum documents kind)
     size_t at = 0, n = 0;
     NEED(first);
     while (at < tokens) {
-        size_t length = kind == ONE ? tokens : kind == SINGLE ? 1 : lengths[n++ % 10];
+        size_t length = kind == ONE      ? tokens
+                        : kind == SINGLE ? 1
+                        : kind == EVEN   ? EACH
+                                         : lengths[n++ % 10];
         size_t end = min_size(tokens, at + length);
         for (size_t t = at; t < end; t++)
             first[t] = (int32_t)at;
@@ -133,7 +139,7 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
 {
     char name[128];
     int32_t *first = make_first(tokens, kind);
-    struct heads h = { tokens, 0, query, kv, dim, first, 0 };
+    struct heads h = { tokens, 0, query, kv, dim, first, kind == EVEN ? EACH : 0 };
     struct inputs in = make_inputs(&h, tokens, act);
     struct limits limit = limits_of(act);
     const size_t n[RESULTS] = { in.n[0], query * tokens, in.n[0], in.n[1], in.n[1] };
@@ -366,6 +372,9 @@ check_all(enum dtype act)
                 check_case(act, tokens[t], heads[i][0], heads[i][1], heads[i][2],
                            (enum documents)kind);
     }
+    // Several blocks of keys, which add to dQ in order; the last is not full.
+    check_case(act, 330, 4, 2, 128, ONE);
+    check_case(act, 700, 2, 1, 128, ODD);
     check_columns(act, 300, 4, 2, 128, 0);
     check_columns(act, 131, 6, 2, 64, 0);
     check_columns(act, 77, 3, 1, 40, 0);
@@ -375,6 +384,7 @@ check_all(enum dtype act)
         // More tiles than run at once: they are sorted.
         check_case(act, 2500, 4, 2, 128, ONE);
         check_case(act, 9000, 8, 2, 64, ODD);
+        check_case(act, 8192, 8, 8, 128, EVEN); // more blocks of keys to a chunk
     }
     for (size_t i = pair_tiny && act == DT_F32 ? 2 : 0;
          i < sizeof heads / sizeof *heads; i++) {
@@ -431,7 +441,7 @@ fill(size_t n, uint32_t seed)
 }
 
 static void
-time_training(size_t documents, size_t length)
+time_training(size_t documents, size_t length, bool even)
 {
     size_t tokens = documents * length, n = tokens * QUERY * DIM,
            n_kv = tokens * KV * DIM;
@@ -439,7 +449,7 @@ time_training(size_t documents, size_t length)
     NEED(first);
     for (size_t t = 0; t < tokens; t++)
         first[t] = (int32_t)(t - t % length);
-    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL, 0 };
+    struct heads h = { tokens, 0, QUERY, KV, DIM, NULL, even ? length : 0 };
     h.first = pair_bytes(first, tokens * sizeof *first);
     void *q = fill(n, 1), *key = fill(n_kv, 2), *value = fill(n_kv, 3),
          *dout = fill(n, 4);
@@ -461,8 +471,9 @@ time_training(size_t documents, size_t length)
                 pair_attention(gpu, out, lse, q, key, value, &h);
         }
         double seconds = (wait_for(out) - start) / TIMES;
-        printf("%s %zux%zu\t%.1f\t%.1f TFLOP/s\n", bwd ? "back" : "forward", documents,
-               length, 1e6 * seconds, (bwd ? 2.5 : 1) * flops / seconds * 1e-12);
+        printf("%s %zux%zu%s\t%.1f\t%.1f TFLOP/s\n", bwd ? "back" : "forward",
+               documents, length, even ? ", even" : "", 1e6 * seconds,
+               (bwd ? 2.5 : 1) * flops / seconds * 1e-12);
         fflush(stdout);
     }
     void *const all[] = { q, key, value, dout, out, dq, dkey, dvalue, lse, work };
@@ -504,10 +515,13 @@ time_all(void)
 {
     pair_open(DT_BF16);
     printf("case\tmicroseconds\tspeed\n");
-    time_training(8, 2048);
-    time_training(2, 2048);
-    time_training(1, 8192);
-    time_training(16, 512);
+    // Without and with the length known, with which other kernels may be used.
+    for (int even = 0; even < 2; even++) {
+        time_training(8, 2048, even);
+        time_training(2, 2048, even);
+        time_training(1, 8192, even);
+        time_training(16, 512, even);
+    }
     time_decoding(128);
     time_decoding(4096);
     time_decoding(32768);

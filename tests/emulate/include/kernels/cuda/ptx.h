@@ -240,4 +240,95 @@ block_barrier(void)
     emulate_barrier("barrier.sync 0", 0);
 }
 
+static inline void
+wgmma_fence(void)
+{
+}
+
+static inline void
+wgmma_commit(void)
+{
+}
+
+template <int N>
+static inline void
+wgmma_wait(void)
+{
+}
+
+template <int N>
+static inline void
+wgmma_result(float (&c)[N])
+{
+    (void)c;
+}
+
+template <bool A_TRANS, bool B_TRANS>
+static inline void
+wgmma(float (&c)[32], uint64_t a, uint64_t b, bool add)
+{
+    const struct emulate_wgmma of = { a, b, 64, A_TRANS, B_TRANS, add };
+    emulate_wgmma(c, NULL, &of);
+}
+
+static inline void
+wgmma(float (&c)[64], const uint32_t (&a)[4], uint64_t b)
+{
+    const struct emulate_wgmma of = { 0, b, 128, false, true, true };
+    emulate_wgmma(c, a, &of);
+}
+
+template <int N>
+static inline void
+registers_release(void)
+{
+}
+
+template <int N>
+static inline void
+registers_acquire(void)
+{
+}
+
+static inline void
+store4(uint32_t at, const uint32_t (&r)[4])
+{
+    emulate_store_matrices(at, r);
+}
+
+static inline void
+bulk_add(void *to, const void *from, uint32_t bytes)
+{
+    emulate_bulk_add(to, from, bytes, true);
+}
+
+static inline void
+bulk_put(void *to, const void *from, uint32_t bytes)
+{
+    emulate_bulk_add(to, from, bytes, false);
+}
+
+static inline void
+bulk_wait(void)
+{
+    emulate_bulk_wait_read();
+}
+
+static inline void
+bulk_fence_global(void)
+{
+}
+
+static inline int
+load_acquire(const int *p)
+{
+    return *p;
+}
+
+static inline void
+store_release(int *p, int v)
+{
+    *p = v;
+}
+
 #endif
