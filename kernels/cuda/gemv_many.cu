@@ -280,48 +280,59 @@ lay_out(float *sums, unsigned pitch, const float (&sum)[NT][4])
             sums[(8 * n + lane % 4 * 2 + e % 2) * pitch + row + e / 2 * 8] = sum[n][e];
 }
 
-/* Add up slices in their order and store what they are; each block of a cluster has some
- * of the tokens. */
-template <typename F, int NT, int PER>
-static __device__ __forceinline__ void
-finish(const struct job &j, const struct share &p, float *sums, unsigned pitch)
+/* The sum of a token and a row of the block: slices in their order. */
+template <int NT, int PER>
+static __device__ __forceinline__ float
+sum_of(const struct share &p, const float *sums, unsigned pitch, unsigned token,
+       unsigned row)
 {
     constexpr unsigned EACH = PER ? PER : 1, MAX = MAX_BLOCKS * EACH;
-    unsigned rows = p.groups * GROUP_ROWS, r = threadIdx.x % rows,
+    float slice[MAX], all = 0;
+    if (PER == CHAINED)
+        return sums[token * pitch + row];
+#pragma unroll
+    for (unsigned k = 0; k < MAX; k++) {
+        bool there = k < p.blocks * EACH;
+        const float *from =
+            (const float *)__cluster_map_shared_rank(sums, there ? k / EACH : 0);
+        slice[k] = there ? from[(k % EACH * 8 * NT + token) * pitch + row] : 0;
+    }
+#pragma unroll
+    for (unsigned k = 0; k < MAX; k++)
+        all += slice[k];
+    return all;
+}
+
+/* Store what the sums give; each block of a cluster has some of the tokens, a thread one
+ * row of y. */
+template <typename F, int NT, int PER>
+static __device__ __forceinline__ void
+finish(const struct job &j, const struct share &p, const float *sums, unsigned pitch)
+{
+    unsigned each = j.gated ? ROWS / 2 : ROWS, // rows of y in a tile
+        rows = p.groups * 4 * each, r = threadIdx.x % rows,
              rank = blockIdx.x % p.blocks,
-             tile = blockIdx.x / p.blocks * (p.groups * 4) + r / ROWS;
-    bool ends = tile < j.tiles;
-    struct tile of = row_of(j, tile_of(j, ends ? tile : 0), (int)(r % ROWS));
-    const struct product &w = j.part[of.part];
-    ends = ends && of.first < w.out;
-    size_t row = ends ? of.first : 0;
-    float multiplier = F::multiplier(w);
+             tile = blockIdx.x / p.blocks * (p.groups * 4) + r / each,
+             at = r / each * ROWS + r % each;
+    if (tile >= j.tiles)
+        return;
+    struct tile t = tile_of(j, tile);
+    const struct product &w = j.part[t.part];
+    size_t row = t.first + r % each;
+    if (row >= w.out)
+        return;
+    float multiplier = F::multiplier(w), of_up = j.gated ? F::multiplier(j.part[1]) : 0;
 #pragma unroll 2
     for (unsigned token = rank + threadIdx.x / rows * p.blocks;
-         token < (unsigned)j.tokens; token += 2 * p.blocks) {
-        float more = added<__nv_bfloat16>(j, w, (int)token, row), all = 0;
-        if (PER == CHAINED) {
-            all = sums[token * pitch + r];
-        } else {
-            float slice[MAX];
-#pragma unroll
-            for (unsigned k = 0; k < MAX; k++) {
-                bool there = k < p.blocks * EACH;
-                const float *from = (const float *)__cluster_map_shared_rank(
-                    sums, there ? k / EACH : 0);
-                slice[k] = there ? from[(k % EACH * 8 * NT + token) * pitch + r] : 0;
-            }
-#pragma unroll
-            for (unsigned k = 0; k < MAX; k++)
-                all += slice[k];
-        }
-        all = all * multiplier + more;
+         token < (unsigned)j.tokens; token += blockDim.x / rows * p.blocks) {
+        float more = added<__nv_bfloat16>(j, w, (int)token, row),
+              y = sum_of<NT, PER>(p, sums, pitch, token, at) * multiplier + more;
         if (j.gated) {
-            float up = __shfl_xor_sync(0xffffffffU, all, ROWS / 2);
-            all = swiglu_of_rounded(all, up);
+            // + 0: that of a product alone, whose addend is 0
+            float up = sum_of<NT, PER>(p, sums, pitch, token, at + each) * of_up + 0;
+            y = swiglu_of_rounded(y, up);
         }
-        if (ends && !(j.gated && of.part))
-            put<__nv_bfloat16>(j, w, (int)token, row, all);
+        put<__nv_bfloat16>(j, w, (int)token, row, y);
     }
 }
 
