@@ -150,8 +150,10 @@ by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
     size_t bytes = (size_t)((units + d.split - 1) / d.split) * columns * 2;
     if (j.tokens == 1 && bytes <= STAGED)
         cuda_gemv_one(c, j, dtype, d, bytes);
-    else
+    else if (j.tokens <= GEMV_FEW)
         cuda_gemv_few(c, j, dtype, d);
+    else
+        cuda_gemv_several(c, j, dtype, d);
 }
 
 static const void *
@@ -255,8 +257,9 @@ cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y, const struct ma
 static bool
 can_norm(const struct matrix *x, const float *gain)
 {
-    return x->rows == 1 && x->cols / 8 <= NORM_PACKS && (uintptr_t)gain % 16 == 0 &&
-           x->cols * 2 <= STAGED;
+    bool fits = x->rows == 1 ? x->cols * 2 <= STAGED
+                             : x->rows > GEMV_FEW && x->rows <= GEMV_MAX;
+    return fits && x->cols / 8 <= NORM_PACKS && (uintptr_t)gain % 16 == 0;
 }
 
 bool

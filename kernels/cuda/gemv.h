@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* gemv: shared by the products of few tokens: gemv.cu divides a weight and takes care of
- * what tensor cores do not do, gemv_one.cu has one token, gemv_few.cu 2 to GEMV_MAX. */
+ * what tensor cores do not do, gemv_one.cu has one token, gemv_few.cu 2 to GEMV_FEW,
+ * gemv_many.cu up to GEMV_MAX. */
 #ifndef NIBBLE_KERNELS_CUDA_GEMV_H
 #define NIBBLE_KERNELS_CUDA_GEMV_H
 
@@ -24,9 +25,8 @@ struct job {
     const void *x;
     size_t in;
     int tokens, parts;
-    unsigned tiles; // of all parts
-    bool wide;      // y is f32
-    // of one token
+    unsigned tiles;    // of all parts
+    bool wide;         // y is f32
     const float *gain; // x is normed first; NULL: it is not
     float eps;
     bool gated; // two parts, gate and up: y of the first is silu(gate) * up
@@ -58,8 +58,9 @@ put(const struct job &j, const struct product &w, int token, size_t row, float s
 
 enum {
     ROWS = 16,
-    DEPTH = 4,         // units in flight per warp
-    MANY_WARPS = 8,    // max. that divide a row in a block
+    DEPTH = 4,      // units in flight per warp
+    MANY_WARPS = 8, // max. that divide a row in a block
+    GEMV_FEW = 8,
     STAGED = 40 << 10, // max. bytes of one token's x in shared memory
 };
 
@@ -311,5 +312,8 @@ void cuda_gemv_one(struct cuda *c, const struct job &j, enum dtype dtype,
                    const struct division &d, size_t bytes);
 void cuda_gemv_few(struct cuda *c, const struct job &j, enum dtype dtype,
                    const struct division &d);
+/* more than GEMV_FEW tokens */
+void cuda_gemv_several(struct cuda *c, const struct job &j, enum dtype dtype,
+                       const struct division &d);
 
 #endif

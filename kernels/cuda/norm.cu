@@ -48,35 +48,6 @@ cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
     cuda_launched(c, "add_slices");
 }
 
-/* Load a thread's packs of a row. */
-template <typename P, int PER>
-static __device__ __forceinline__ void
-load_row(P (&v)[PER], const void *row, unsigned packs)
-{
-#pragma unroll
-    for (int p = 0; p < PER; p++)
-        if (threadIdx.x + p * blockDim.x < packs)
-            v[p] = ((const P *)row)[threadIdx.x + p * blockDim.x];
-}
-
-/* Load a thread's packs of a row; rstd of all of it. */
-template <typename T, int PER>
-static __device__ __forceinline__ float
-load_scaled(pack<T, lanes<T>> (&v)[PER], const T *row, unsigned n, float eps,
-            float *scratch)
-{
-    unsigned packs = n / lanes<T>;
-    float sum = 0;
-    load_row(v, row, packs);
-#pragma unroll
-    for (int p = 0; p < PER; p++)
-        if (threadIdx.x + p * blockDim.x < packs)
-#pragma unroll
-            for (int i = 0; i < lanes<T>; i++)
-                sum = fmaf(to_f32(v[p].v[i]), to_f32(v[p].v[i]), sum);
-    return norm_scale(block_sum(sum, scratch), n, eps);
-}
-
 /* A block per row, which stays in registers: PER packs per thread. */
 template <typename T, int PER>
 static __global__ void __launch_bounds__(NORM_THREADS)

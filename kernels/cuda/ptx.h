@@ -190,6 +190,191 @@ mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* wgmma: a warpgroup, four warps whose first has a number that is a multiple of 4,
+ * multiplies asynchronously.  C is (64, N): warp w has rows 16 w .. 16 w + 15 as of mma,
+ * in N / 8 tiles of 4 elements each.  Operands in shared memory are told by descriptors
+ * (attention_hopper.cu), A in registers has the layout of mma.
+ *
+ * wgmma_fence: before the first wgmma that reads registers written since; wgmma_commit:
+ * those so far are a group; wgmma_wait: all but the last N groups are done. */
+static __device__ __forceinline__ void
+wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N>
+static __device__ __forceinline__ void
+wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* ---- products of a warpgroup ------------------------------------------------------
+ *
+ * Four warps, each with 16 rows of A in registers, and one B (16, 8 NT) in shared memory:
+ * first its upper 8 rows, then the lower ones, each as NT matrices of 8 columns; a matrix
+ * is stored column by column, 128 bytes.  NT is even.  sm_90a has wgmma for this: it runs
+ * asynchronously, and its sums have the bits that those of mma have on the same chip
+ * (tested on an H100 for 8 to 64 columns, exponents 40 apart).
+ *
+ *   operand_at       the first of several B, one behind the other;
+ *   multiply         sum += A B, or sum = A B if !more; B: the k-th of them;
+ *   products_begin   between writing registers and products that read them;
+ *   products_commit  the products so far form a group;
+ *   products_wait<N> waits for all groups but the last N;
+ *   hold             registers are not moved or reused across this point. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SUM4(s, i) "+f"(s[i][0]), "+f"(s[i][1]), "+f"(s[i][2]), "+f"(s[i][3])
+
+static __device__ __forceinline__ void
+warpgroup_mma(float (&sum)[2][4], const uint32_t (&a)[4], uint64_t b, bool more)
+{
+    asm volatile("{ .reg .pred more; setp.ne.u32 more, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+                 "{%8, %9, %10, %11}, %12, more, 1, 1, 0; }"
+                 : SUM4(sum, 0), SUM4(sum, 1)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+                   "r"((uint32_t)more));
+}
+
+static __device__ __forceinline__ void
+warpgroup_mma(float (&sum)[4][4], const uint32_t (&a)[4], uint64_t b, bool more)
+{
+    asm volatile("{ .reg .pred more; setp.ne.u32 more, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
+                 "%14, %15}, "
+                 "{%16, %17, %18, %19}, %20, more, 1, 1, 0; }"
+                 : SUM4(sum, 0), SUM4(sum, 1), SUM4(sum, 2), SUM4(sum, 3)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+                   "r"((uint32_t)more));
+}
+
+static __device__ __forceinline__ void
+warpgroup_mma(float (&sum)[8][4], const uint32_t (&a)[4], uint64_t b, bool more)
+{
+    asm volatile("{ .reg .pred more; setp.ne.u32 more, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
+                 "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+                 "%26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, more, 1, 1, 0; }"
+                 : SUM4(sum, 0), SUM4(sum, 1), SUM4(sum, 2), SUM4(sum, 3), SUM4(sum, 4),
+                   SUM4(sum, 5), SUM4(sum, 6), SUM4(sum, 7)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+                   "r"((uint32_t)more));
+}
+
+template <int NT>
+static __device__ __forceinline__ uint64_t
+operand_at(uint32_t x)
+{
+    return (uint64_t)(128 / 16) << 32 | (NT * 128 / 16) << 16 | (x & 0x3ffff) >> 4;
+}
+
+template <int NT>
+static __device__ __forceinline__ void
+multiply(float (&sum)[NT][4], const uint32_t (&a)[4], uint64_t b, int k, bool more)
+{
+    warpgroup_mma(sum, a, b + (uint64_t)(k * NT * 16), more);
+}
+
+static __device__ __forceinline__ void
+products_begin(void)
+{
+    wgmma_fence();
+}
+
+static __device__ __forceinline__ void
+products_commit(void)
+{
+    wgmma_commit();
+}
+
+template <int N>
+static __device__ __forceinline__ void
+products_wait(void)
+{
+    wgmma_wait<N>();
+}
+
+template <int N>
+static __device__ __forceinline__ void
+hold(uint32_t (&a)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3]));
+}
+
+template <int N>
+static __device__ __forceinline__ void
+hold(float (&sum)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : SUM4(sum, i));
+}
+#undef SUM4
+#else
+template <int NT>
+static __device__ __forceinline__ uint32_t
+operand_at(uint32_t x)
+{
+    return x;
+}
+
+template <int NT>
+static __device__ __forceinline__ void
+multiply(float (&sum)[NT][4], const uint32_t (&a)[4], uint32_t x, int k, bool more)
+{
+    x += (uint32_t)k * NT * 256;
+    unsigned lane = threadIdx.x % 32, upper = lane / 8 % 2, next = lane / 16;
+#pragma unroll
+    for (int n = 0; n < NT; n += 2) {
+        uint32_t b[4];
+        load4(b, x + ((upper * NT + n + next) * 8 + lane % 8) * 16);
+#pragma unroll
+        for (int i = n; i < n + 2; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sum[i][e] = more ? sum[i][e] : 0;
+            mma(sum[i], a, b[2 * (i - n)], b[2 * (i - n) + 1]);
+        }
+    }
+}
+
+static __device__ __forceinline__ void
+products_begin(void)
+{
+}
+
+static __device__ __forceinline__ void
+products_commit(void)
+{
+}
+
+template <int N>
+static __device__ __forceinline__ void
+products_wait(void)
+{
+}
+
+template <typename T, int N>
+static __device__ __forceinline__ void
+hold(T (&)[N][4])
+{
+}
+#endif
+
 /* Load 16 bytes without allocating in L1; v is unchanged if !there.  Not a read-only
  * load (__ldg): the compiler would move it behind cuda_wait. */
 static __device__ __forceinline__ void
@@ -295,32 +480,6 @@ static __device__ __noinline__ void
 block_barrier(void)
 {
     asm volatile("barrier.sync 0;" ::: "memory");
-}
-
-/* wgmma: a warpgroup, four warps whose first has a number that is a multiple of 4,
- * multiplies asynchronously.  C is (64, N): warp w has rows 16 w .. 16 w + 15 as of mma,
- * in N / 8 tiles of 4 elements each.  Operands in shared memory are told by descriptors
- * (attention_hopper.cu), A in registers has the layout of mma.
- *
- * wgmma_fence: before the first wgmma that reads registers written since; wgmma_commit:
- * those so far are a group; wgmma_wait: all but the last N groups are done. */
-static __device__ __forceinline__ void
-wgmma_fence(void)
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void
-wgmma_commit(void)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-template <int N>
-static __device__ __forceinline__ void
-wgmma_wait(void)
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 /* After the wait: results are not read before. */

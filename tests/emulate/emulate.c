@@ -23,8 +23,9 @@ enum { STACK = 128 << 10 };
 enum {
     LANES = 32,
     MAX_THREADS = 1024, // of a block
-    MAX_WARPS = 64,     // of a cluster
+    MAX_WARPS = 128,    // of a cluster
     MAX_CLUSTER = 8,
+    WORD = 64,      // bits
     COPIES = 256,   // in flight, per thread
     BULKS = 64,     // bulk copies in flight, per block
     MBARRIERS = 64, // mbarriers of a block
@@ -111,8 +112,8 @@ static struct {
     const struct emulate_launch *launch;
     uint64_t number;
     const char *name;
-    bool reverse; // reverse the order of threads and blocks
-    uint64_t ready;
+    bool reverse;                     // reverse the order of threads and blocks
+    uint64_t ready[MAX_WARPS / WORD]; // a bit for each warp
     unsigned blocks, warps, alive;
     unsigned arrived, phase; // of the cluster's barrier
     size_t used;             // of shared memory
@@ -237,16 +238,26 @@ pick(uint64_t from)
                        : (unsigned)__builtin_ctzll(from);
 }
 
+/* A warp that is ready; NULL: none is. */
+static const struct warp *
+ready_warp(void)
+{
+    enum { WORDS = MAX_WARPS / WORD };
+    for (unsigned i = 0; i < WORDS; i++) {
+        unsigned at = now.reverse ? WORDS - 1 - i : i;
+        if (now.ready[at])
+            return &now.warp[at * WORD + pick(now.ready[at])];
+    }
+    return NULL;
+}
+
 /* The next fiber to run, of the same warp if possible; NULL: none is ready. */
 static struct fiber *
 next_of(const struct warp *w)
 {
-    if (!w->ready) {
-        if (!now.ready)
-            return NULL;
-        w = &now.warp[pick(now.ready)];
-    }
-    return w->first + pick(w->ready);
+    if (!w || !w->ready)
+        w = ready_warp();
+    return w ? w->first + pick(w->ready) : NULL;
 }
 
 /* Switch fibers; NULL is the caller of emulate_run. */
@@ -273,7 +284,7 @@ unready(struct warp *w, uint32_t lanes)
 {
     w->ready &= ~lanes;
     if (!w->ready)
-        now.ready &= ~((uint64_t)1 << w->at);
+        now.ready[w->at / WORD] &= ~((uint64_t)1 << w->at % WORD);
 }
 
 static void
@@ -281,7 +292,7 @@ make_ready(struct warp *w, uint32_t lanes)
 {
     w->ready |= lanes;
     if (w->ready)
-        now.ready |= (uint64_t)1 << w->at;
+        now.ready[w->at / WORD] |= (uint64_t)1 << w->at % WORD;
 }
 
 static void
@@ -998,7 +1009,7 @@ make_block(struct block *p, unsigned warp, struct emulate_xyz block)
         w->block = p;
         w->at = warp + i;
         w->in = i;
-        now.ready |= (uint64_t)1 << w->at;
+        now.ready[w->at / WORD] |= (uint64_t)1 << w->at % WORD;
         for (unsigned lane = 0; lane < LANES; lane++) {
             struct fiber *f = &w->first[lane];
             f->warp = w;
@@ -1028,7 +1039,7 @@ static void
 run_cluster(struct emulate_xyz block)
 {
     unsigned warps = 0;
-    now.ready = 0;
+    memset(now.ready, 0, sizeof now.ready);
     now.arrived = now.phase = now.alive = 0;
     for (unsigned i = 0; i < now.blocks; i++, block.x++) {
         make_block(&now.block[i], warps, block);
@@ -1036,7 +1047,7 @@ run_cluster(struct emulate_xyz block)
         now.alive += now.block[i].threads;
     }
     now.warps = warps;
-    switch_to(NULL, next_of(&now.warp[pick(now.ready)]), false);
+    switch_to(NULL, next_of(NULL), false);
     if (now.alive)
         deadlock();
 }
