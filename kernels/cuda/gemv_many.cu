@@ -286,21 +286,23 @@ static __device__ __forceinline__ float
 sum_of(const struct share &p, const float *sums, unsigned pitch, unsigned token,
        unsigned row)
 {
-    constexpr unsigned EACH = PER ? PER : 1, MAX = MAX_BLOCKS * EACH;
-    float slice[MAX], all = 0;
-    if (PER == CHAINED)
+    if constexpr (PER == CHAINED) {
         return sums[token * pitch + row];
+    } else {
+        constexpr unsigned MAX = MAX_BLOCKS * PER;
+        float slice[MAX], all = 0;
 #pragma unroll
-    for (unsigned k = 0; k < MAX; k++) {
-        bool there = k < p.blocks * EACH;
-        const float *from =
-            (const float *)__cluster_map_shared_rank(sums, there ? k / EACH : 0);
-        slice[k] = there ? from[(k % EACH * 8 * NT + token) * pitch + row] : 0;
+        for (unsigned k = 0; k < MAX; k++) {
+            bool there = k < p.blocks * PER;
+            const float *from =
+                (const float *)__cluster_map_shared_rank(sums, there ? k / PER : 0);
+            slice[k] = there ? from[(k % PER * 8 * NT + token) * pitch + row] : 0;
+        }
+#pragma unroll
+        for (unsigned k = 0; k < MAX; k++)
+            all += slice[k];
+        return all;
     }
-#pragma unroll
-    for (unsigned k = 0; k < MAX; k++)
-        all += slice[k];
-    return all;
 }
 
 /* Store what the sums give; each block of a cluster has some of the tokens, a thread one
