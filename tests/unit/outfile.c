@@ -157,7 +157,7 @@ check_joined(void)
     struct outfile o, with;
     struct stat st;
     NEED(out_open(&o, "joined", 0, &guard, &err) == 0);
-    CHECK(out_reserve(&o, 6) == 0 && fstat(o.fd, &st) == 0);
+    NEED(out_reserve(&o, 6) == 0 && fstat(o.fd, &st) == 0);
     CHECK(out_join(&with, "joined", st.st_ino, &err) == 0);
     CHECK(out_write(&o, "abc", 3) == 0 && out_pwrite(&with, "def", 3, 3, &err) == 0);
     CHECK(out_seal(&with) == 0);
