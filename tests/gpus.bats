@@ -125,23 +125,25 @@ torch() {
 
 # plan OPTION...: bytes that a rank of a step in FP8 needs
 plan() {
-    trainstep -q -d "$IN/ids.tok" -n 2 --accum 2 --compute fp8 --dry-run "$@" "$IN/wide.ckpt" | awk '$1 == "total" { print $2 }'
+    trainstep -q -d "$IN/ids.tok" -n 2 --accum 6 --compute fp8 --dry-run "$@" "$IN/wide.ckpt" | awk '$1 == "total" { print $2 }'
 }
 
 # bats test_tags=long
 @test "FP8: ranks that keep weights packed end in the bytes of one that keeps E4M3" {
     emulated
-    local queues limit options
+    local queues limit options n
     for options in '' '--quant-from 2 --fp8-scales delayed'; do
         # shellcheck disable=SC2086  # options
         {
-            alone -q -n 2 --accum 2 --compute fp8 $options -f -o one.ckpt "$IN/wide.ckpt" >/dev/null
-            limit=$(plan --gpus 2 --recompute none $options | awk '{ printf "%.9f", ($1 - 2^19) / 2^30 }')
-            for queues in late early; do
-                NIBBLE_EMULATE_QUEUES=$queues gpus 2 -v -n 2 --accum 2 --compute fp8 --recompute none $options \
-                    --memory-limit "$limit" -f -o some.ckpt "$IN/wide.ckpt" >/dev/null 2>said
-                has 'FP8 weights packed' <said
-                cmp one.ckpt some.ckpt
+            alone -q -n 3 --accum 6 --compute fp8 $options -f -o one.ckpt "$IN/wide.ckpt" >/dev/null
+            for n in 2 3; do
+                limit=$(plan --gpus $n --recompute none $options | awk '{ printf "%.9f", ($1 - 2^19) / 2^30 }')
+                for queues in late early; do
+                    NIBBLE_EMULATE_QUEUES=$queues gpus $n -v -n 3 --accum 6 --compute fp8 --recompute none $options \
+                        --memory-limit "$limit" -f -o some.ckpt "$IN/wide.ckpt" >/dev/null 2>said
+                    has 'FP8 weights packed' <said
+                    cmp one.ckpt some.ckpt
+                done
             done
         }
     done

@@ -386,15 +386,6 @@ event_of(const struct weights *w, size_t i)
     return w->n->table.row[i].layer > 0 ? EXCHANGE_ALL : EXCHANGE_LAYER;
 }
 
-/* Of the codes that event brings. */
-static void
-find_bounds(struct weights *w, unsigned event)
-{
-    for (size_t i = 0; i < w->n->table.n; i++)
-        if (w->n->t[i].bound && event_of(w, i) == event)
-            op_amax(w->n->k, &w->bound[i], &w->packed[i]);
-}
-
 void
 weights_await(struct weights *w, uint32_t layer)
 {
@@ -402,9 +393,6 @@ weights_await(struct weights *w, uint32_t layer)
     if (layer > 1) // the others are gathered while the first one is computed
         return;
     kernels_wait(w->n->k, event);
-    if (w->due[layer])
-        find_bounds(w, event);
-    w->due[layer] = false;
 }
 
 /* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
@@ -482,13 +470,16 @@ make_groups(struct weights *w, const struct matrix *master)
         make_fp8(w, before, group(w, before));
 }
 
-/* Bounds of codes that are kept, as soon as these are there. */
+/* Bounds of codes that are kept.  All ranks wait for all codes here: where only the first layer
+ * waited for its own, one of several ranks could wait for another that was ahead. */
 static void
-settle_bounds(struct weights *w, bool now)
+find_bounds(struct weights *w)
 {
-    w->due[0] = w->due[1] = true;
-    for (uint32_t layer = 0; layer < 2 && now; layer++)
+    for (uint32_t layer = 0; layer < 2 && w->comm; layer++)
         weights_await(w, layer);
+    for (size_t i = 0; i < w->n->table.n; i++)
+        if (w->n->t[i].bound)
+            op_amax(w->n->k, &w->bound[i], &w->packed[i]);
 }
 
 /* What conversions of kept codes will lose. */
@@ -531,7 +522,7 @@ weights_make(struct weights *w, const struct matrix *master)
     if (!w->n->unquantized)
         make_groups(w, master);
     if (w->scratch && !w->n->unquantized)
-        settle_bounds(w, counts || !w->overlaps);
+        find_bounds(w);
     if (w->scratch && counts)
         count_inexact(w);
     if (counts)

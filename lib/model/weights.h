@@ -23,10 +23,9 @@ struct weights {
                 // that groups use in turn
     struct matrix shared_codes[2]; // that memory; with `overlaps` two
     float *bound;                  // (table.n) on the device: op_amax of codes
-    bool due[2]; // bounds of kept codes are not there: of the first layer, of others
-    uint8_t *scratch;      // E4M3 of the weights of one product at a time
-    float *scratch_scale2; // (LINEAR_MAX) theirs
-    uint64_t *inexact;     // on the device: see n_inexact
+    uint8_t *scratch;              // E4M3 of the weights of one product at a time
+    float *scratch_scale2;         // (LINEAR_MAX) theirs
+    uint64_t *inexact;             // on the device: see n_inexact
     uint64_t n_fp8,
         n_inexact;     // weights in E4M3 when they were first made, and how many of
                        // them are not exact there; 0 before
