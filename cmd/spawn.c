@@ -24,6 +24,7 @@ struct ranks {
     unsigned n, left;
     int status;  // of the first that failed; EXIT_DONE
     int signal;  // that the last one died of, which did; 0
+    int asked;   // how often they were asked to end
     double over; // when the ranks that are left are ended; 0: never
 };
 
@@ -48,7 +49,8 @@ note_end(struct ranks *r, pid_t id, int how)
     int status = WIFEXITED(how) ? WEXITSTATUS(how) : EXIT_DONE;
     if (WIFSIGNALED(how))
         r->signal = WTERMSIG(how);
-    if (r->status == EXIT_DONE)
+    // The second time they end at once, and one may find that another has ended.
+    if (r->status == EXIT_DONE || (r->asked > 1 && status == EXIT_PREEMPTED))
         r->status = status;
     bool well = status == EXIT_DONE || status == EXIT_PREEMPTED;
     double over = os_seconds() + (WIFSIGNALED(how) ? TO_SPEAK
@@ -69,8 +71,9 @@ note_ends(struct ranks *r)
 
 /* A terminal sends its signals to all processes. */
 static void
-pass_on(const struct ranks *r, const siginfo_t *info)
+pass_on(struct ranks *r, const siginfo_t *info)
 {
+    r->asked++;
     if (info->si_code != SI_KERNEL)
         signal_all(r, info->si_signo);
 }
