@@ -1488,9 +1488,14 @@ PY
     cp "$HERE/vectors/tokenizer-small.json" tok/tokenizer.json
     { cat tok/tokenizer.json && echo; } >beside/tokenizer.json
     # Of a checkpoint that lies elsewhere nothing is known about a tokenizer.
-    pack --to ckpt --config "$C" -o run.ckpt "$IN/tied.dat"
+    sed 's/"vocab_size": *[0-9]*/"vocab_size": 3200/' "$C" >wide.json
+    pack --init 1 --to ckpt --config wide.json -o run.ckpt
     pack -o none/ run.ckpt
     [ ! -e none/tokenizer.json ]
+    # One of another model is refused.
+    refuse_pack 'tok/tokenizer.json: has 3098 tokens, the model'\''s vocab_size is 48: expected the tokenizer.json that came' \
+        --to modelopt -t tok/tokenizer.json --config "$C" -o served "$IN/tied.dat"
+    [ ! -e served ]
     pack --to modelopt --share-scale qkv,gate_up -t tok/tokenizer.json -o served run.ckpt
     for f in tokenizer.json tokenizer_config.json chat_template.jinja generation_config.json; do
         cmp tok/$f served/$f

@@ -21,12 +21,19 @@ check_tokenizer(struct plan *p)
 {
     struct err why = { 0 };
     struct tokenizer *t = tokenizer_open(p->tokenizer, p->c->io->guard, &why);
+    uint32_t tokens = t ? tokenizer_vocab(t) : 0;
     tokenizer_close(t);
-    return t ? 0
-             : err_set(p->err, why.kind,
+    if (!t)
+        return err_set(p->err, why.kind,
                        "--tokenizer: expected the tokenizer.json of a Qwen model, or a "
                        "directory with one: %s",
                        why.msg);
+    if (p->c->directory && p->is_model && tokens > p->model.vocab)
+        return err_set(p->err, ERR_FORMAT,
+                       "%s: has %u tokens, the model's vocab_size is %u: expected the "
+                       "tokenizer.json that came with the model",
+                       p->tokenizer, tokens, p->model.vocab);
+    return 0;
 }
 
 int
