@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 /* Seconds that others have to end: when one has died they must find that out, and say it; when one
- * has said why it ends, no other one needs to; where one ends well all are at their end, unless a
- * second signal has ended it and another one hangs. */
+ * has said why it ends, no other one needs to; when one succeeds, the others are about to end, too,
+ * unless a second signal has ended it and another one hangs. */
 enum { TO_SPEAK = 10, TO_END = 2, TO_FOLLOW = 20 };
 
 struct ranks {

@@ -395,7 +395,7 @@ static __global__ void __launch_bounds__(max_groups<PER> *GROUP)
 #pragma unroll
             for (int part = 0; part < PARTS; part++) {
                 auto &turn = a[(i * PARTS + part) % 2];
-                products_wait<1>(); // those that read the same registers
+                products_wait<1>(); // the products that read these registers
                 hold(turn);
                 if (part == (PARTS > 1) && round + i >= R::LAG) {
                     if (threadIdx.x % 32 == 0)

@@ -224,7 +224,7 @@ wgmma_wait(void)
  * asynchronously, and its sums have the bits that those of mma have on the same chip
  * (tested on an H100 for 8 to 64 columns, exponents 40 apart).
  *
- *   operand_at       the first of several B, one behind the other;
+ *   operand_at       where the first of several B is; the next begins where it ends;
  *   multiply         sum += A B, or sum = A B if !more; B: the k-th of them;
  *   products_begin   between writing registers and products that read them;
  *   products_commit  the products so far form a group;
@@ -325,54 +325,7 @@ hold(float (&sum)[N][4])
 }
 #undef SUM4
 #else
-template <int NT>
-static __device__ __forceinline__ uint32_t
-operand_at(uint32_t x)
-{
-    return x;
-}
-
-template <int NT>
-static __device__ __forceinline__ void
-multiply(float (&sum)[NT][4], const uint32_t (&a)[4], uint32_t x, int k, bool more)
-{
-    x += (uint32_t)k * NT * 256;
-    unsigned lane = threadIdx.x % 32, upper = lane / 8 % 2, next = lane / 16;
-#pragma unroll
-    for (int n = 0; n < NT; n += 2) {
-        uint32_t b[4];
-        load4(b, x + ((upper * NT + n + next) * 8 + lane % 8) * 16);
-#pragma unroll
-        for (int i = n; i < n + 2; i++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                sum[i][e] = more ? sum[i][e] : 0;
-            mma(sum[i], a, b[2 * (i - n)], b[2 * (i - n) + 1]);
-        }
-    }
-}
-
-static __device__ __forceinline__ void
-products_begin(void)
-{
-}
-
-static __device__ __forceinline__ void
-products_commit(void)
-{
-}
-
-template <int N>
-static __device__ __forceinline__ void
-products_wait(void)
-{
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-hold(T (&)[N][4])
-{
-}
+#include "kernels/cuda/multiply.h"
 #endif
 
 /* Load 16 bytes without allocating in L1; v is unchanged if !there.  Not a read-only

@@ -387,7 +387,7 @@ event_of(const struct weights *w, size_t i)
 }
 
 void
-weights_await(struct weights *w, uint32_t layer)
+weights_await(const struct weights *w, uint32_t layer)
 {
     unsigned event = layer ? EXCHANGE_ALL : EXCHANGE_LAYER;
     if (layer > 1) // the others are gathered while the first one is computed

@@ -18,17 +18,16 @@ struct weights {
     bool pack_fp8; // codes are kept, E4M3 is made of them before each product
     struct quant_spec spec;
     struct matrix *packed; // (table.n) nvfp4, or E4M3; without scale2: not quantized
-    struct matrix
-        *codes; // (table.n) nvfp4 that E4M3 which is kept is made of, in memory
-                // that groups use in turn
+    // (table.n) nvfp4 that kept E4M3 is made of, in memory that groups use in turn
+    struct matrix *codes;
     struct matrix shared_codes[2]; // that memory; with `overlaps` two
     float *bound;                  // (table.n) on the device: op_amax of codes
     uint8_t *scratch;              // E4M3 of the weights of one product at a time
     float *scratch_scale2;         // (LINEAR_MAX) theirs
     uint64_t *inexact;             // on the device: see n_inexact
-    uint64_t n_fp8,
-        n_inexact;     // weights in E4M3 when they were first made, and how many of
-                       // them are not exact there; 0 before
+    // weights in E4M3 when they were first made, and how many of them are not exact
+    // there; 0 before
+    uint64_t n_fp8, n_inexact;
     float *amax;       // (table.n) on the device: largest magnitudes
     float *host_amax;  // (table.n) the same
     bool *known;       // (table.n) amax is there, or will be: see weights_amax
@@ -60,7 +59,7 @@ float *weights_amax(struct weights *w, size_t i);
  * unquantized only their amax is taken. */
 int weights_make(struct weights *w, const struct matrix *master);
 /* Before a pass reads the weights of a layer: what the last weights_make gathers of them is there. */
-void weights_await(struct weights *w, uint32_t layer);
+void weights_await(const struct weights *w, uint32_t layer);
 /* The first row whose master was not finite; table.n: none. */
 int weights_check(struct weights *w, size_t *row);
 /* The first projection whose shape native products do not take; or NULL. */

@@ -238,7 +238,7 @@ pick(uint64_t from)
                        : (unsigned)__builtin_ctzll(from);
 }
 
-/* A warp that is ready; NULL: none is. */
+/* A warp that is ready, or NULL. */
 static const struct warp *
 ready_warp(void)
 {

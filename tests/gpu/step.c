@@ -102,7 +102,7 @@ check_rows(enum dtype dtype, size_t out, size_t in, bool wide)
     drop_weight(&b);
 }
 
-/* Norm and products, norm and SwiGLU, in one and one by one, of some tokens. */
+/* Norm and products, norm and SwiGLU: one operation has the bits of the single ones. */
 static void
 check_fused_rows(const struct matrix w[2], const char *name, size_t rows)
 {

@@ -14,8 +14,8 @@
 
 /* ---- --tokenizer ------------------------------------------------------------------- */
 
-/* It is read once, as for encoding: what is no tokenizer would be found by those who serve
- * the model. */
+/* It is read once, as for encoding: else a file that is not a tokenizer would be noticed only
+ * when the model is served. */
 static int
 check_tokenizer(struct plan *p)
 {

@@ -139,54 +139,7 @@ mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b
     emulate_mma(sum, a, b0, b1);
 }
 
-template <int NT>
-static inline uint32_t
-operand_at(uint32_t x)
-{
-    return x;
-}
-
-template <int NT>
-static inline void
-multiply(float (&sum)[NT][4], const uint32_t (&a)[4], uint32_t x, int k, bool more)
-{
-    x += (uint32_t)k * NT * 256;
-    unsigned lane = threadIdx.x % 32, upper = lane / 8 % 2, next = lane / 16;
-#pragma unroll
-    for (int n = 0; n < NT; n += 2) {
-        uint32_t b[4];
-        load4(b, x + ((upper * NT + n + next) * 8 + lane % 8) * 16);
-#pragma unroll
-        for (int i = n; i < n + 2; i++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                sum[i][e] = more ? sum[i][e] : 0;
-            mma(sum[i], a, b[2 * (i - n)], b[2 * (i - n) + 1]);
-        }
-    }
-}
-
-static inline void
-products_begin(void)
-{
-}
-
-static inline void
-products_commit(void)
-{
-}
-
-template <int N>
-static inline void
-products_wait(void)
-{
-}
-
-template <typename T, int N>
-static inline void
-hold(T (&)[N][4])
-{
-}
+#include "kernels/cuda/multiply.h"
 
 static inline void
 load16_once(uint4 &v, const void *p, bool there)
