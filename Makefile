@@ -25,6 +25,7 @@ CORE_SRCS = \
 	lib/core/lock.c \
 	lib/core/machine.c \
 	lib/core/maths.c \
+	lib/core/maths_kernel.c \
 	lib/core/meet.c \
 	lib/core/map.c \
 	lib/core/names.c \
@@ -114,6 +115,7 @@ KERNEL_SRCS = \
 	kernels/cpu/adamw_kernel.c \
 	kernels/cpu/argmax.c \
 	kernels/cpu/attention.c \
+	kernels/cpu/attention_few_kernel.c \
 	kernels/cpu/block_gram.c \
 	kernels/cpu/clip.c \
 	kernels/cpu/coarse.c \
@@ -280,9 +282,10 @@ trainstep_SRCS = \
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
-ISA_SRCS = lib/io/stats_kernel.c lib/io/pack/random_kernel.c lib/nvfp4/quant_kernel.c \
-	kernels/cpu/adamw_kernel.c kernels/cpu/coarse_kernel.c kernels/cpu/gemm_kernel.c \
-	kernels/cpu/gemv_kernel.c kernels/cpu/rows_kernel.c
+ISA_SRCS = lib/core/maths_kernel.c lib/io/stats_kernel.c lib/io/pack/random_kernel.c \
+	lib/nvfp4/quant_kernel.c \
+	kernels/cpu/adamw_kernel.c kernels/cpu/attention_few_kernel.c kernels/cpu/coarse_kernel.c \
+	kernels/cpu/gemm_kernel.c kernels/cpu/gemv_kernel.c kernels/cpu/rows_kernel.c
 VECTOR_SRCS = lib/nvfp4/quant_kernel.c
 
 # ---- settings of the machine ------------------------------------------------

@@ -12,7 +12,9 @@
  * a softmax over lanes from the first key that the row sees.  Keys that it does not see add
  * exact zeros.  So a document gives the same bits wherever it is, and a token with its past
  * in a cache the same as with all tokens at once. */
+#include "kernels/cpu/attention_few.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/flush.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/sizes.h"
@@ -224,11 +226,59 @@ forward_buffers(const struct job *j, float *part, size_t *size)
     return f;
 }
 
+/* Few rows are multiplied by keys and values where these lie. */
+static bool
+is_few(const struct block *b)
+{
+    return b->rows <= FEW_ROWS;
+}
+
+static struct few
+few_of(const struct job *j, const struct forward *f, const struct block *b,
+       const float *keys)
+{
+    return (struct few){ .x = keys + key_offset(j, b->from, b->kv),
+                         .stride = j->h->kv * j->h->dim,
+                         .n = b->to - b->from,
+                         .rows = b->rows,
+                         .dim = j->h->dim,
+                         .score_stride = f->stride,
+                         .bf16 = j->isa->round_panel };
+}
+
+static void
+scores_of_few(const struct job *j, const struct forward *f, const struct block *b)
+{
+    struct few few = few_of(j, f, b, j->key);
+    uint64_t mode = few.bf16 ? flush_begin(FLUSH_ALL) : 0;
+    if (few.bf16)
+        j->isa->round(f->rows, f->rows, few.rows * few.dim, 1);
+    j->c->few->scores(&few, f->score, f->rows);
+    if (few.bf16)
+        flush_end(mode);
+}
+
+static void
+values_of_few(const struct job *j, const struct forward *f, const struct block *b)
+{
+    struct few few = few_of(j, f, b, j->value);
+    uint64_t mode = few.bf16 ? flush_begin(FLUSH_ALL) : 0;
+    for (size_t r = 0; r < few.rows && few.bf16; r++)
+        j->isa->round(f->score + r * f->stride, f->score + r * f->stride, few.n, 1);
+    j->c->few->values(&few, f->out, f->score);
+    if (few.bf16)
+        flush_end(mode);
+}
+
 static void
 compute_scores(const struct job *j, const struct forward *f, const struct block *b)
 {
     size_t dim = j->h->dim, stride = j->h->kv * dim;
     gather(j, f->rows, j->q, b, j->scale);
+    if (is_few(b)) {
+        scores_of_few(j, f, b);
+        return;
+    }
     pack_rows(j, f->row_panels, f->rows, dim, b->rows, dim, SIDE_A);
     for (size_t key = b->from; key < b->to; key += KEYS) {
         size_t n = min(b->to - key, KEYS);
@@ -261,7 +311,9 @@ static void
 sum_values(const struct job *j, const struct forward *f, const struct block *b)
 {
     size_t dim = j->h->dim, stride = j->h->kv * dim;
-    for (size_t key = b->from; key < b->to; key += KEYS) {
+    if (is_few(b))
+        values_of_few(j, f, b);
+    for (size_t key = b->from; key < b->to && !is_few(b); key += KEYS) {
         size_t n = min(b->to - key, KEYS);
         pack_rows(j, f->p, f->score + (key - b->from), f->stride, b->rows, n, SIDE_A);
         pack_columns(j, f->values, j->value + key_offset(j, key, b->kv), stride, n, dim,

@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "lib/core/par.h"
 
+struct few_isa;
 struct gemm_isa;
 
 struct cpu {
@@ -16,6 +17,7 @@ struct cpu {
     bool coarse;                 // products of few tokens are those of coarse.h
     struct par *pool;
     const struct rows_isa *rows;
+    const struct few_isa *few; // of attention
     float *workspace; // of cpu_workspace
     size_t workspace_bytes;
 };

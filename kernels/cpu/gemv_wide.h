@@ -46,6 +46,7 @@ struct wide {
     const uint8_t *next;         // to transpose into the other line, if whole; or NULL
     const uint8_t *ahead;        // to prefetch
     struct wide_line line[2], scale;
+    _Alignas(64) float x[GEMV_MAX][WIDE_CODES]; // of the line's columns
     _Alignas(64) float sum[GEMV_MAX][WIDE_ROWS];
 };
 
@@ -204,20 +205,31 @@ struct wide_tile {
     size_t tokens, from, vecs;
 };
 
+/* Whether so many rows of x are read from the copy: at constant distances, since registers do
+ * not suffice for the sums and so many addresses. */
+static inline bool
+wide_copies(size_t tokens)
+{
+    return tokens > 2;
+}
+
 /* Column j of pieces i. */
 static inline __attribute__((always_inline)) void
 wide_column(vf sum[WIDE_SUMS], const struct wide *s, size_t i, int j,
             const vf scale[WIDE_VECS], const float *x, struct wide_tile tile, bool two)
 {
+    size_t stride = wide_copies(tile.tokens) ? WIDE_CODES : s->g->w->cols;
     vf value[WIDE_VECS];
     wide_values(value, &s->line[s->now], i, j, tile.from, tile.vecs);
     for (size_t v = 0; v < tile.vecs; v++) {
-        vf w = value[v] * scale[v];
-        w = two ? w * s->scale2 : w;
-        for (size_t t = 0; t < tile.tokens; t++) {
-            vf *to = sum + t * tile.vecs + v;
-            *to = fused(*to, w, all(x[t * s->g->w->cols + (size_t)j]));
-        }
+        value[v] = value[v] * scale[v];
+        value[v] = two ? value[v] * s->scale2 : value[v];
+    }
+    // One value of x at a time is in a register.
+    for (size_t t = 0; t < tile.tokens; t++) {
+        vf each = all(x[t * stride + (size_t)j]);
+        for (size_t v = 0; v < tile.vecs; v++)
+            sum[t * tile.vecs + v] = fused(sum[t * tile.vecs + v], value[v], each);
     }
 }
 
@@ -242,7 +254,8 @@ static inline __attribute__((always_inline)) void
 wide_products(struct wide *s, size_t token, size_t k, size_t n, struct wide_tile tile,
               bool two)
 {
-    const float *x = s->g->x + token * s->g->w->cols + k;
+    const float *x =
+        wide_copies(tile.tokens) ? s->x[token] : s->g->x + token * s->g->w->cols + k;
     vf sum[WIDE_SUMS];
     for (size_t t = 0; t < tile.tokens; t++)
         for (size_t v = 0; v < tile.vecs; v++)
@@ -282,6 +295,16 @@ wide_look_ahead(struct wide *s, size_t k)
         __builtin_prefetch(p + WIDE_ROWS * k / 16 + i, 0, 2);
 }
 
+/* n columns of x from k on: whole vectors, since weights have whole blocks. */
+static void
+wide_copy_x(struct wide *s, size_t k, size_t n)
+{
+    const float *x = s->g->x + k;
+    for (size_t t = 0; t < s->g->tokens; t++, x += s->g->w->cols)
+        for (size_t i = 0; i < n; i += LANES)
+            store(s->x[t] + i, load(x + i));
+}
+
 static inline __attribute__((always_inline)) void
 wide_run(struct wide *s, bool two)
 {
@@ -295,6 +318,8 @@ wide_run(struct wide *s, bool two)
             wide_load_line(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
                            s->scale_stride, rows, min(w->cols - k, WIDE_SCALES) / 16);
         wide_look_ahead(s, k);
+        if (wide_copies(tokens))
+            wide_copy_x(s, k, n);
         // Eight rows of x with half of the vectors: what is decoded serves twice as many.
         for (; t + 8 <= tokens; t += 8)
             for (size_t half = 0; half < 2; half++)
@@ -308,23 +333,52 @@ wide_run(struct wide *s, bool two)
     }
 }
 
+enum { WIDE_RUN = 4 }; // rows whose lanes are adjacent, too
+
+static void
+wide_start(struct wide *s)
+{
+    const struct gemv *g = s->g;
+    size_t rows = min(s->end - s->row, WIDE_ROWS);
+    memset(s->sum, 0, g->tokens * sizeof *s->sum);
+    for (size_t t = 0; t < g->tokens && g->add; t++)
+        for (size_t r = 0; r < rows; r += WIDE_RUN) {
+            float *sum = s->sum[t] + wide_place(r);
+            if (rows - r >= WIDE_RUN && !g->bf16)
+                memcpy(sum, g->y + t * g->w->rows + s->row + r, WIDE_RUN * sizeof *sum);
+            else
+                for (size_t i = 0; i < min(rows - r, WIDE_RUN); i++)
+                    sum[i] = start(g, t, s->row + r + i);
+        }
+}
+
+static void
+wide_end(const struct wide *s)
+{
+    const struct gemv *g = s->g;
+    size_t rows = min(s->end - s->row, WIDE_ROWS);
+    float *y = g->y + s->row;
+    for (size_t t = 0; t < g->tokens; t++, y += g->w->rows)
+        for (size_t r = 0; r < rows; r += WIDE_RUN) {
+            const float *sum = s->sum[t] + wide_place(r);
+            if (rows - r >= WIDE_RUN)
+                memcpy(y + r, sum, WIDE_RUN * sizeof *y);
+            else
+                memcpy(y + r, sum, (rows - r) * sizeof *y);
+        }
+}
+
 static void
 wide_strip(struct wide *s)
 {
     const struct gemv *g = s->g;
-    float *y = g->y + s->row;
-    size_t rows = min(s->end - s->row, WIDE_ROWS);
     s->codes = (const uint8_t *)g->w->data + s->row * s->stride;
-    for (size_t t = 0; t < g->tokens; t++)
-        for (size_t r = 0; r < WIDE_ROWS; r++)
-            s->sum[t][wide_place(r)] = g->add && r < rows ? start(g, t, s->row + r) : 0;
+    wide_start(s);
     if (s->scale2 == 1)
         wide_run(s, false);
     else
         wide_run(s, true);
-    for (size_t t = 0; t < g->tokens; t++)
-        for (size_t r = 0; r < rows; r++)
-            y[t * g->w->rows + r] = s->sum[t][wide_place(r)];
+    wide_end(s);
 }
 
 /* As a gemv_fn. */

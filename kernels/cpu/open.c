@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* open: opens the CPU as a device; the table of its operations. */
+#include "kernels/cpu/attention_few.h"
 #include "kernels/cpu/coarse.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
@@ -16,6 +17,16 @@ static const struct rows_isa *const rows_table[ISA_COUNT] = {
     [ISA_AVX512] = &rows_avx512,
 #elif defined __aarch64__
     [ISA_NEON] = &rows_neon,
+#endif
+};
+
+static const struct few_isa *const few_table[ISA_COUNT] = {
+    [ISA_SCALAR] = &few_scalar,
+#if defined __x86_64__
+    [ISA_AVX2] = &few_avx2,
+    [ISA_AVX512] = &few_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = &few_neon,
 #endif
 };
 
@@ -112,7 +123,8 @@ kernels_cpu(const struct cpu_kind *kind, struct err *err)
     *c = (struct cpu){ .k = { .op = &cpu_ops, .is = kernels_cpu_device, .err = err },
                        .isa = kind->isa,
                        .gemm = bf16 ? gemm_bf16_of(kind->isa) : gemm_of(kind->isa),
-                       .rows = rows_table[kind->isa] };
+                       .rows = rows_table[kind->isa],
+                       .few = few_table[kind->isa] };
     snprintf(c->k.route, sizeof c->k.route, "cpu %s %d", bf16 ? "bf16" : "f32",
              ARITHMETIC);
     if (!(c->pool = par_open(kind->threads, err))) {

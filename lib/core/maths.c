@@ -4,62 +4,29 @@
 #include "lib/core/maths.h"
 
 #include <math.h>
-#include <stdint.h>
 
-/* Two at once. */
-typedef double two __attribute__((vector_size(16)));
-typedef uint64_t two_bits __attribute__((vector_size(16)));
-
-/* The sum of r^k / k!, k < 15, from its end.  A division takes longer than all else of a term,
- * and halves of a quotient are exact: six are enough. */
-static inline two
-exp_terms(two r)
-{
-    two r3 = r / 3, r5 = r / 5, r7 = r / 7, sum = 1 + r7 / 2;
-    sum = 1 + sum * (r / 13);
-    sum = 1 + sum * (r3 / 4);
-    sum = 1 + sum * (r / 11);
-    sum = 1 + sum * (r5 / 2);
-    sum = 1 + sum * (r / 9);
-    sum = 1 + sum * (r / 8);
-    sum = 1 + sum * r7;
-    sum = 1 + sum * (r3 / 2);
-    sum = 1 + sum * r5;
-    sum = 1 + sum * (r / 4);
-    sum = 1 + sum * r3;
-    sum = 1 + sum * (r / 2);
-    return 1 + sum * r;
-}
-
-static inline two
-exp_two(two x)
-{
-    // ln 2 in two parts, so that n times the first is exact
-    const double high = 0x1.62e42fee00000p-1, low = 0x1.a39ef35793c76p-33;
-    // This leaves no bits for more than an integer, which is then in the lowest bits.
-    const two whole = { 0x1.8p52, 0x1.8p52 };
-    two sum = x * 0x1.71547652b82fep+0 + whole, n = sum - whole;
-    two r = (x - n * high) - n * low;
-    two_bits power = ((two_bits)sum - (two_bits)whole + 1023) << 52;
-    return exp_terms(r) * (two)power;
-}
+static maths_exps_fn *const table[ISA_COUNT] = {
+    [ISA_SCALAR] = maths_exps_scalar,
+#if defined __x86_64__
+    [ISA_AVX2] = maths_exps_avx2,
+    [ISA_AVX512] = maths_exps_avx512,
+#elif defined __aarch64__
+    [ISA_NEON] = maths_exps_neon,
+#endif
+};
 
 double
 maths_exp(double x)
 {
-    return exp_two((two){ x, 0 })[0];
+    double y;
+    maths_exps_scalar(&y, &x, 1);
+    return y;
 }
 
 void
 maths_exps(double *y, const double *x, size_t n)
 {
-    for (; n >= 2; n -= 2, x += 2, y += 2) {
-        two e = exp_two((two){ x[0], x[1] });
-        y[0] = e[0];
-        y[1] = e[1];
-    }
-    if (n)
-        *y = maths_exp(*x);
+    table[isa_best()](y, x, n);
 }
 
 double

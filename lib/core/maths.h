@@ -8,6 +8,8 @@
 #ifndef NIBBLE_CORE_MATHS_H
 #define NIBBLE_CORE_MATHS_H
 
+#include "lib/core/isa.h"
+
 #include <stddef.h>
 
 /* |x| < 700. */
@@ -18,5 +20,11 @@ void maths_exps(double *y, const double *x, size_t n);
 double maths_log(double x);
 /* |x| < 2^24. */
 void maths_sincos(double x, double *sine, double *cosine);
+
+/* ---- private to maths.c and maths_kernel.c; the same on every instruction set ------------- */
+
+typedef void maths_exps_fn(double *y, const double *x, size_t n);
+extern maths_exps_fn maths_exps_scalar, maths_exps_avx2, maths_exps_avx512,
+    maths_exps_neon;
 
 #endif

@@ -243,6 +243,8 @@ uint32_t
 sampler_next(struct sampler *s, const float *logits, const uint32_t *before, size_t n,
              uint64_t prompt, uint32_t token)
 {
+    if (s->o.temperature <= 0 && s->o.penalty == 1)
+        return logits_best(logits, s->vocab);
     penalize(s, logits, before, n);
     uint32_t best = logits_best(s->logits, s->vocab);
     if (s->o.temperature <= 0)
