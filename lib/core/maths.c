@@ -5,28 +5,26 @@
 
 #include <math.h>
 
-static maths_exps_fn *const table[ISA_COUNT] = {
-    [ISA_SCALAR] = maths_exps_scalar,
+static maths_shares_fn *const table[ISA_COUNT] = {
+    [ISA_SCALAR] = maths_shares_scalar,
 #if defined __x86_64__
-    [ISA_AVX2] = maths_exps_avx2,
-    [ISA_AVX512] = maths_exps_avx512,
+    [ISA_AVX2] = maths_shares_avx2,
+    [ISA_AVX512] = maths_shares_avx512,
 #elif defined __aarch64__
-    [ISA_NEON] = maths_exps_neon,
+    [ISA_NEON] = maths_shares_neon,
 #endif
 };
 
 double
 maths_exp(double x)
 {
-    double y;
-    maths_exps_scalar(&y, &x, 1);
-    return y;
+    return maths_exp_scalar(x);
 }
 
 void
-maths_exps(double *y, const double *x, size_t n)
+maths_shares(double *y, const float *x, size_t n, double most, double temperature)
 {
-    table[isa_best()](y, x, n);
+    table[isa_best()](y, x, n, most, temperature);
 }
 
 double

@@ -14,8 +14,9 @@
 
 /* |x| < 700. */
 double maths_exp(double x);
-/* Of n values, in less time: y may be x. */
-void maths_exps(double *y, const double *x, size_t n);
+/* y = exp((x - most) / temperature) of n values, none above `most`; 0 of e^MATHS_LOWEST and less. */
+void maths_shares(double *y, const float *x, size_t n, double most, double temperature);
+enum { MATHS_LOWEST = -690 };
 /* x > 0, finite, normal. */
 double maths_log(double x);
 /* |x| < 2^24. */
@@ -23,8 +24,11 @@ void maths_sincos(double x, double *sine, double *cosine);
 
 /* ---- private to maths.c and maths_kernel.c; the same on every instruction set ------------- */
 
-typedef void maths_exps_fn(double *y, const double *x, size_t n);
-extern maths_exps_fn maths_exps_scalar, maths_exps_avx2, maths_exps_avx512,
-    maths_exps_neon;
+typedef void maths_shares_fn(double *y, const float *x, size_t n, double most,
+                             double temperature);
+extern maths_shares_fn maths_shares_scalar, maths_shares_avx2, maths_shares_avx512,
+    maths_shares_neon;
+double maths_exp_scalar(double x), maths_exp_avx2(double x), maths_exp_avx512(double x),
+    maths_exp_neon(double x);
 
 #endif

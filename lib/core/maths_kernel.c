@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* maths_kernel: exponentials of many values, compiled once for each instruction set.  A lane is a
- * value, so all sets have the same bits. */
+/* maths_kernel: exponentials, compiled once for each instruction set.  A lane is a value, so all
+ * sets have the same bits. */
 #include "lib/core/maths.h"
 #include "lib/core/vec.h"
 
@@ -42,16 +42,35 @@ exp_of(vd x)
     return exp_terms(r) * (vd)power;
 }
 
-void
-NAME(maths_exps)(double *y, const double *x, size_t n)
+/* EACH logits. */
+static inline vd
+share(const float *x, double most, double temperature)
 {
-    vd v = { 0 };
+    float __attribute__((vector_size(4 * EACH))) f;
+    memcpy(&f, x, sizeof f);
+    vd v = __builtin_convertvector(f, vd) - most;
+    if (temperature != 1)
+        v /= temperature;
+    vd_bits kept = (vd_bits)(v > MATHS_LOWEST);
+    return (vd)((vd_bits)exp_of((vd)((vd_bits)v & kept)) & kept);
+}
+
+void
+NAME(maths_shares)(double *y, const float *x, size_t n, double most, double temperature)
+{
+    float last[EACH] = { 0 };
+    vd v;
     for (; n >= EACH; n -= EACH, x += EACH, y += EACH) {
-        memcpy(&v, x, sizeof v);
-        v = exp_of(v);
+        v = share(x, most, temperature);
         memcpy(y, &v, sizeof v);
     }
-    memcpy(&v, x, n * sizeof *x);
-    v = exp_of(v);
+    memcpy(last, x, n * sizeof *x);
+    v = share(last, most, temperature);
     memcpy(y, &v, n * sizeof *y);
+}
+
+double
+NAME(maths_exp)(double x)
+{
+    return exp_of((vd){ 0 } + x)[0];
 }

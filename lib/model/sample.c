@@ -36,10 +36,20 @@ sampler_close(struct sampler *s)
 uint32_t
 logits_best(const float *logits, size_t n)
 {
-    size_t best = 0;
-    for (size_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
+    enum { EACH = 16 }; // a compiler compares so many at once
+    float lane[EACH], most = logits[0];
+    size_t i = 0, best = 0;
+    for (size_t l = 0; l < EACH; l++)
+        lane[l] = most;
+    for (; i + EACH <= n; i += EACH)
+        for (size_t l = 0; l < EACH; l++)
+            lane[l] = logits[i + l] > lane[l] ? logits[i + l] : lane[l];
+    for (size_t l = 0; l < EACH; l++)
+        most = lane[l] > most ? lane[l] : most;
+    for (; i < n; i++)
+        most = logits[i] > most ? logits[i] : most;
+    while (logits[best] != most)
+        best++;
     return (uint32_t)best;
 }
 
@@ -52,29 +62,11 @@ logits_finite(const float *logits, size_t n)
     return true;
 }
 
-enum { LOWEST = -690 }; // of exponentials: what is lower counts as 0
-
-/* exp(x), x <= 0. */
+/* exp(x), x <= 0, as maths_shares. */
 static double
 share(double x)
 {
-    return x > LOWEST ? maths_exp(x) : 0;
-}
-
-/* share(l - most) of n logits, divided by the temperature. */
-static void
-shares(double *to, const float *logits, size_t n, double most, double temperature)
-{
-    double least = maths_exp(LOWEST);
-    for (size_t i = 0; i < n; i++)
-        to[i] = (double)logits[i] - most;
-    for (size_t i = 0; i < n && temperature != 1; i++)
-        to[i] /= temperature;
-    for (size_t i = 0; i < n; i++)
-        to[i] = to[i] > LOWEST ? to[i] : LOWEST;
-    maths_exps(to, to, n);
-    for (size_t i = 0; i < n; i++)
-        to[i] = to[i] > least ? to[i] : 0;
+    return x > MATHS_LOWEST ? maths_exp(x) : 0;
 }
 
 double
@@ -84,7 +76,7 @@ logits_log_sum(const float *logits, size_t n)
     double most = (double)logits[logits_best(logits, n)], sum = 0, part[PART];
     for (size_t i = 0; i < n; i += PART) {
         size_t some = n - i < PART ? n - i : PART;
-        shares(part, logits + i, some, most, 1);
+        maths_shares(part, logits + i, some, most, 1);
         for (size_t k = 0; k < some; k++)
             sum += part[k];
     }
@@ -200,7 +192,7 @@ static double
 weigh_all(struct sampler *s, double most)
 {
     double sum = 0;
-    shares(s->weight, s->logits, s->vocab, most, s->o.temperature);
+    maths_shares(s->weight, s->logits, s->vocab, most, s->o.temperature);
     for (size_t i = 0; i < s->vocab; i++)
         sum += s->weight[i];
     return sum;
