@@ -46,7 +46,6 @@ struct wide {
     const uint8_t *next;         // to transpose into the other line, if whole; or NULL
     const uint8_t *ahead;        // to prefetch
     struct wide_line line[2], scale;
-    _Alignas(64) float x[GEMV_MAX][WIDE_CODES]; // of the line's columns
     _Alignas(64) float sum[GEMV_MAX][WIDE_ROWS];
 };
 
@@ -205,20 +204,30 @@ struct wide_tile {
     size_t tokens, from, vecs;
 };
 
-/* Whether so many rows of x are read from the copy: at constant distances, since registers do
- * not suffice for the sums and so many addresses. */
-static inline bool
-wide_copies(size_t tokens)
+/* Rows of x: the first of each three.  An address is one of these plus one or two times the
+ * distance of rows, so eight rows take four registers; a compiler would rather have seven
+ * distances, for which there are none beside the sums. */
+enum { WIDE_EACH = 3, WIDE_FIRSTS = 3 };
+struct wide_x {
+    const float *first[WIDE_FIRSTS];
+};
+
+static inline __attribute__((always_inline)) void
+wide_advance(struct wide_x *x, size_t columns, struct wide_tile tile)
 {
-    return tokens > 2;
+    for (size_t i = 0; i * WIDE_EACH < tile.tokens; i++) {
+        x->first[i] += columns;
+        if (tile.tokens > WIDE_EACH)
+            __asm__("" : "+r"(x->first[i]));
+    }
 }
 
 /* Column j of pieces i. */
 static inline __attribute__((always_inline)) void
 wide_column(vf sum[WIDE_SUMS], const struct wide *s, size_t i, int j,
-            const vf scale[WIDE_VECS], const float *x, struct wide_tile tile, bool two)
+            const vf scale[WIDE_VECS], const struct wide_x *x, struct wide_tile tile,
+            bool two)
 {
-    size_t stride = wide_copies(tile.tokens) ? WIDE_CODES : s->g->w->cols;
     vf value[WIDE_VECS];
     wide_values(value, &s->line[s->now], i, j, tile.from, tile.vecs);
     for (size_t v = 0; v < tile.vecs; v++) {
@@ -227,7 +236,8 @@ wide_column(vf sum[WIDE_SUMS], const struct wide *s, size_t i, int j,
     }
     // One value of x at a time is in a register.
     for (size_t t = 0; t < tile.tokens; t++) {
-        vf each = all(x[t * stride + (size_t)j]);
+        const float *row = x->first[t / WIDE_EACH] + t % WIDE_EACH * s->g->w->cols;
+        vf each = all(row[j]);
         for (size_t v = 0; v < tile.vecs; v++)
             sum[t * tile.vecs + v] = fused(sum[t * tile.vecs + v], value[v], each);
     }
@@ -236,16 +246,17 @@ wide_column(vf sum[WIDE_SUMS], const struct wide *s, size_t i, int j,
 /* A block of the line, by scales i. */
 static inline __attribute__((always_inline)) void
 wide_block(vf sum[WIDE_SUMS], const struct wide *s, size_t block, size_t i,
-           const float *x, struct wide_tile tile, bool two)
+           struct wide_x *x, struct wide_tile tile, bool two)
 {
     enum { PIECES = 16 / WIDE_PIECE };
     vf scale[WIDE_VECS];
     wide_scales(scale, &s->scale, i, tile.from, tile.vecs);
-    for (size_t p = block * PIECES; p < (block + 1) * PIECES; p++, x += WIDE_PIECE) {
+    for (size_t p = block * PIECES; p < (block + 1) * PIECES; p++) {
         wide_column(sum, s, p, 0, scale, x, tile, two);
         wide_column(sum, s, p, 1, scale, x, tile, two);
         wide_column(sum, s, p, 2, scale, x, tile, two);
         wide_column(sum, s, p, 3, scale, x, tile, two);
+        wide_advance(x, WIDE_PIECE, tile);
     }
 }
 
@@ -254,8 +265,9 @@ static inline __attribute__((always_inline)) void
 wide_products(struct wide *s, size_t token, size_t k, size_t n, struct wide_tile tile,
               bool two)
 {
-    const float *x =
-        wide_copies(tile.tokens) ? s->x[token] : s->g->x + token * s->g->w->cols + k;
+    struct wide_x x;
+    for (size_t i = 0; i * WIDE_EACH < tile.tokens; i++)
+        x.first[i] = s->g->x + (token + i * WIDE_EACH) * s->g->w->cols + k;
     vf sum[WIDE_SUMS];
     for (size_t t = 0; t < tile.tokens; t++)
         for (size_t v = 0; v < tile.vecs; v++)
@@ -267,8 +279,7 @@ wide_products(struct wide *s, size_t token, size_t k, size_t n, struct wide_tile
                 wide_transpose(&s->line[!s->now], s->next, s->stride,
                                block / (WIDE_BLOCKS / WIDE_PARTS));
         }
-        wide_block(sum, s, block, k % WIDE_SCALES / 16 + block, x + block * 16, tile,
-                   two);
+        wide_block(sum, s, block, k % WIDE_SCALES / 16 + block, &x, tile, two);
     }
     for (size_t t = 0; t < tile.tokens; t++)
         for (size_t v = 0; v < tile.vecs; v++)
@@ -295,16 +306,6 @@ wide_look_ahead(struct wide *s, size_t k)
         __builtin_prefetch(p + WIDE_ROWS * k / 16 + i, 0, 2);
 }
 
-/* n columns of x from k on: whole vectors, since weights have whole blocks. */
-static void
-wide_copy_x(struct wide *s, size_t k, size_t n)
-{
-    const float *x = s->g->x + k;
-    for (size_t t = 0; t < s->g->tokens; t++, x += s->g->w->cols)
-        for (size_t i = 0; i < n; i += LANES)
-            store(s->x[t] + i, load(x + i));
-}
-
 static inline __attribute__((always_inline)) void
 wide_run(struct wide *s, bool two)
 {
@@ -318,8 +319,6 @@ wide_run(struct wide *s, bool two)
             wide_load_line(&s->scale, w->scales + s->row * s->scale_stride + k / 16,
                            s->scale_stride, rows, min(w->cols - k, WIDE_SCALES) / 16);
         wide_look_ahead(s, k);
-        if (wide_copies(tokens))
-            wide_copy_x(s, k, n);
         // Eight rows of x with half of the vectors: what is decoded serves twice as many.
         for (; t + 8 <= tokens; t += 8)
             for (size_t half = 0; half < 2; half++)
