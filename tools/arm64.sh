@@ -85,4 +85,4 @@ for prog in "$out"/bin/*; do
 done
 
 NIBBLE_EMULATED=1 NIBBLE_RUN=$qemu NIBBLE_BIN=$PWD/$out/run NIBBLE_BUILD=$PWD/$out \
-    tools/test.sh --tags '!slow,!native' unit bats
+    tools/test.sh --tags '!slow,!native' --changed unit bats
