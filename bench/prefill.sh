@@ -226,7 +226,8 @@ run_ours()
 {
     local ask=("$bin/generate" -q --device cpu -j "$threads" --compute "$1" --json --ids
         --ignore-eos)
-    "${ask[@]}" -n 1 -p "$ids" -p "$ids" "$dir/nvfp4.gguf" >"$dir/prefill"
+    # The first begins in another way: what prompts begin with together is computed once.
+    "${ask[@]}" -n 1 -p "1 ${ids#* }" -p "$ids" "$dir/nvfp4.gguf" >"$dir/prefill"
     "${ask[@]}" -n $((tokens + 1)) -p 7919 -p 7919 "$dir/nvfp4.gguf" >"$dir/decode"
     awk -v prompt="$prompt" -v p="$(field "$dir/prefill" prefill_s)" \
         -v tokens="$tokens" -v d="$(field "$dir/decode" decode_s)" \
