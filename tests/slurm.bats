@@ -156,8 +156,8 @@ one() { "${t[@]}" --device "$1" -f -o one.ckpt small.ckpt >/dev/null; }
         cmp one.ckpt some.ckpt
         rm some.ckpt
     done
-    timeout 60 srun -n 2 "${t[@]}" --device cuda -n 100000000 small.ckpt </dev/null >out 2>err 3>&- &
-    for ((i = 0; i < 100; i++)); do
+    timeout 200 srun -n 2 "${t[@]}" --device cuda -n 100000000 small.ckpt </dev/null >out 2>err 3>&- &
+    for ((i = 0; i < 600; i++)); do
         sleep 0.1
         [ "$(wc -l <out)" -lt 3 ] || break
     done
